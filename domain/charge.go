@@ -1,0 +1,120 @@
+package domain
+
+// Status is what a charge has come to, as merchants see it.
+type Status string
+
+// The states of a charge.
+const (
+	Pending   Status = "pending"
+	Succeeded Status = "succeeded"
+	Failed    Status = "failed"
+)
+
+// StepStatus is how far one step has come.
+type StepStatus string
+
+// The states of a step.
+const (
+	StepPending     StepStatus = "pending"
+	StepDone        StepStatus = "done"
+	StepFailed      StepStatus = "failed"
+	StepSkipped     StepStatus = "skipped"
+	StepCompensated StepStatus = "compensated"
+)
+
+// Charge is the fold of a stream: everything that a decision may look at.
+// The zero Charge is a stream without events.
+type Charge struct {
+	ID            string
+	MerchantID    string
+	OrderID       string
+	Amount        Money
+	Fee           int64 // minor units of Amount.Currency
+	PaymentMethod string
+	Items         []Item
+	Description   string
+	Metadata      map[string]string
+
+	Status       Status
+	Inventory    StepStatus
+	Payment      StepStatus
+	Notification StepStatus
+	Failure      *Failure
+
+	// PaymentIntent is the provider's object; empty until the payment started.
+	PaymentIntent string
+
+	// Version is the number of events folded.
+	Version int
+
+	// AttemptVersion is the version of the event that opened the payment
+	// attempt under way. That event's id is the Idempotency-Key of the
+	// attempt's provider call: a crash, a cut or a time-out keeps it, and only an
+	// answer that the provider may have saved opens a new one.
+	AttemptVersion int
+
+	// OutcomeVersion is the version of the terminal event, 0 before it.
+	OutcomeVersion int
+}
+
+// Exists tells whether the stream has an event at all.
+func (c Charge) Exists() bool { return c.Version > 0 }
+
+// Terminal tells whether the charge has come to its outcome.
+func (c Charge) Terminal() bool { return c.OutcomeVersion > 0 }
+
+// Started tells whether there may be an object at the provider that could take
+// money.
+func (c Charge) Started() bool { return c.PaymentIntent != "" }
+
+// Evolve folds one event into the charge. It never fails: what is stored has
+// happened. The argument is not changed.
+func Evolve(c Charge, e Event) Charge {
+	c.Version++
+	switch e := e.(type) {
+	case ChargeRequested:
+		c.MerchantID = e.MerchantID
+		c.OrderID = e.OrderID
+		c.Amount = Money{Amount: e.Amount, Currency: e.Currency}
+		c.Fee = e.Fee
+		c.PaymentMethod = e.PaymentMethod
+		c.Items = e.Items
+		c.Description = e.Description
+		c.Metadata = e.Metadata
+		c.Status = Pending
+		c.Inventory, c.Payment, c.Notification = StepPending, StepPending, StepPending
+		c.AttemptVersion = c.Version
+		if len(e.Items) == 0 {
+			c.Inventory = StepSkipped
+		}
+		if !e.Notify {
+			c.Notification = StepSkipped
+		}
+	case InventoryReserved:
+		c.Inventory = StepDone
+		c.AttemptVersion = c.Version
+	case InventoryRejected:
+		c.Inventory, c.Payment = StepFailed, StepSkipped
+	case InventoryReleased:
+		c.Inventory = StepCompensated
+	case PaymentStarted:
+		c.PaymentIntent = e.PaymentIntent
+		c.AttemptVersion = c.Version
+	case PaymentAttemptFailed:
+		c.AttemptVersion = c.Version
+	case PaymentCaptured:
+		c.Payment = StepDone
+	case PaymentDeclined:
+		c.Payment = StepFailed
+	case ChargeSucceeded:
+		c.Status = Succeeded
+		c.OutcomeVersion = c.Version
+	case ChargeFailed:
+		failure := e.Failure
+		c.Status, c.Failure = Failed, &failure
+		c.OutcomeVersion = c.Version
+	case MerchantNotified:
+		c.Notification = StepDone
+	}
+	return c
+}

@@ -1,0 +1,36 @@
+package domain
+
+import "math"
+
+// Bounds of an amount, in minor units.
+const (
+	MinAmount = 1
+	MaxAmount = 1_000_000_000_000
+)
+
+// Currency is an ISO 4217 code in upper case.
+type Currency string
+
+// Money is an amount in minor units of a currency. JPY has none, so there one
+// unit is one yen.
+type Money struct {
+	Amount   int64    `json:"amount"`
+	Currency Currency `json:"currency"`
+}
+
+// FeeSchedule is what a merchant pays for a captured charge.
+type FeeSchedule struct {
+	BasisPoints int64              // hundredths of a percent, 0 to 10000
+	Fixed       map[Currency]int64 // minor units, added to the percentage
+}
+
+// Of is the fee of m in minor units: rounded half up, never more than m itself.
+func (f FeeSchedule) Of(m Money) int64 {
+	const whole = 10_000
+	percentage := (m.Amount*f.BasisPoints + whole/2) / whole
+	fixed := f.Fixed[m.Currency]
+	if fixed > math.MaxInt64-percentage {
+		return m.Amount
+	}
+	return min(max(percentage+fixed, 0), m.Amount)
+}

@@ -1,0 +1,65 @@
+package domain
+
+// Provider is the payment provider's name in accounts and events.
+const Provider = "stripe"
+
+// Posting moves an amount from one account to another: debit one, credit the
+// other. A list of postings balances by construction.
+type Posting struct {
+	Debit, Credit string // kind:owner:currency
+	Amount        int64  // minor units, above zero
+	Currency      Currency
+}
+
+// Postings are the legs that e causes in the books of c, the charge as it was
+// before e or is after it: what they depend on is frozen in the first event.
+// Legs of zero are left out.
+//
+// The chart: what the customer owes (customer_receivable) stands against what
+// the merchant may expect (merchant_pending) until the outcome. A capture turns
+// the first into money at the provider (psp_receivable) and the second into a
+// debt to the merchant (merchant_payable) and our fee (fee_revenue); a failure
+// takes both back. So both are zero for every charge that has an outcome, and
+// that is the ledger's own proof of exactly-once.
+func Postings(c Charge, e Event) []Posting {
+	book := chart{merchant: c.MerchantID, currency: c.Amount.Currency}
+	switch e := e.(type) {
+	case ChargeRequested:
+		book = chart{merchant: e.MerchantID, currency: e.Currency}
+		book.move(book.customerReceivable(), book.merchantPending(), e.Amount)
+	case PaymentCaptured:
+		book.move(book.providerReceivable(), book.customerReceivable(), e.Amount)
+		book.move(book.merchantPending(), book.merchantPayable(), e.Amount-e.Fee)
+		book.move(book.merchantPending(), book.feeRevenue(), e.Fee)
+	case ChargeFailed:
+		book.move(book.merchantPending(), book.customerReceivable(), c.Amount.Amount)
+	case InventoryReserved, InventoryRejected, InventoryReleased,
+		PaymentStarted, PaymentAttemptFailed, PaymentDeclined,
+		ChargeSucceeded, MerchantNotified:
+	}
+	return book.legs
+}
+
+// chart names the accounts of one merchant in one currency.
+type chart struct {
+	merchant string
+	currency Currency
+	legs     []Posting
+}
+
+func (b *chart) move(debit, credit string, amount int64) {
+	if amount == 0 {
+		return
+	}
+	b.legs = append(b.legs, Posting{Debit: debit, Credit: credit, Amount: amount, Currency: b.currency})
+}
+
+func (b *chart) account(kind, owner string) string {
+	return kind + ":" + owner + ":" + string(b.currency)
+}
+
+func (b *chart) customerReceivable() string { return b.account("customer_receivable", b.merchant) }
+func (b *chart) merchantPending() string    { return b.account("merchant_pending", b.merchant) }
+func (b *chart) merchantPayable() string    { return b.account("merchant_payable", b.merchant) }
+func (b *chart) providerReceivable() string { return b.account("psp_receivable", Provider) }
+func (b *chart) feeRevenue() string         { return b.account("fee_revenue", "payonce") }

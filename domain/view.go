@@ -1,0 +1,49 @@
+package domain
+
+import "time"
+
+// View is a charge as merchants see it: the answer of the API and the data of a
+// webhook.
+type View struct {
+	ID             string            `json:"id"`
+	OrderID        string            `json:"order_id"`
+	Amount         int64             `json:"amount"`
+	AmountRefunded int64             `json:"amount_refunded"`
+	Currency       Currency          `json:"currency"`
+	Status         Status            `json:"status"`
+	Steps          []StepView        `json:"steps"`
+	Failure        *Failure          `json:"failure"`
+	Description    string            `json:"description,omitempty"`
+	Metadata       map[string]string `json:"metadata"`
+	CreatedAt      time.Time         `json:"created_at"`
+}
+
+// StepView is one step of a charge as merchants see it.
+type StepView struct {
+	Name   string     `json:"name"`
+	Status StepStatus `json:"status"`
+}
+
+// View shows the charge. createdAt is when its first event occurred.
+func (c Charge) View(createdAt time.Time) View {
+	metadata := c.Metadata
+	if metadata == nil {
+		metadata = map[string]string{}
+	}
+	return View{
+		ID:       c.ID,
+		OrderID:  c.OrderID,
+		Amount:   c.Amount.Amount,
+		Currency: c.Amount.Currency,
+		Status:   c.Status,
+		Steps: []StepView{
+			{Name: "inventory", Status: c.Inventory},
+			{Name: "payment", Status: c.Payment},
+			{Name: "notification", Status: c.Notification},
+		},
+		Failure:     c.Failure,
+		Description: c.Description,
+		Metadata:    metadata,
+		CreatedAt:   createdAt.UTC(),
+	}
+}

@@ -1,0 +1,55 @@
+package inbox
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Handler works on one delivery. It may be called again for the same message,
+// after a crash even while the first call is still running somewhere; it first
+// looks at what is done already.
+//
+// The context ends when the lease is lost or the program has no time left to
+// drain.
+type Handler func(ctx context.Context, d Delivery) (Result, error)
+
+// Result says what a handler that met no error leaves to the inbox.
+type Result int
+
+const (
+	// Complete asks the inbox to mark the message done, in a commit of its own.
+	Complete Result = iota
+	// Completed says that Done rode in the handler's last commit.
+	Completed
+)
+
+// WaitError is returned by a handler that cannot go on because of something
+// outside: it is tried again later, and no attempt is counted.
+type WaitError struct {
+	AtLeast time.Duration // earliest next try, from now; the backoff may be longer
+	Err     error
+}
+
+func (e *WaitError) Error() string { return fmt.Sprintf("waiting: %v", e.Err) }
+func (e *WaitError) Unwrap() error { return e.Err }
+
+// ParkError is returned by a handler that can never go on by itself: a human has
+// to decide. Its text is what the human will read.
+type ParkError struct{ Err error }
+
+func (e *ParkError) Error() string { return fmt.Sprintf("parked: %v", e.Err) }
+func (e *ParkError) Unwrap() error { return e.Err }
+
+// Policy bounds the work on a message.
+type Policy struct {
+	// Lease is how long a silent holder keeps a message; it is renewed every third.
+	Lease time.Duration
+	// MaxAttempts parks a message after so many errors, panics and crashes.
+	MaxAttempts int
+	// GiveUpAfter parks a message that has waited for the outside for so long.
+	GiveUpAfter time.Duration
+	// BackoffBase and BackoffCap bound the wait before the next try: a random
+	// part of min(cap, base × 2ⁿ).
+	BackoffBase, BackoffCap time.Duration
+}

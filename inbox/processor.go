@@ -1,0 +1,238 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/postgres"
+)
+
+// Processor runs one receiver's handler on what the inbox holds for it.
+type Processor struct {
+	DB          *postgres.DB
+	Receiver    string
+	Holder      string // who claims, for people who read the table
+	Handle      Handler
+	Concurrency int // handlers at a time
+	Policy      Policy
+	Poll        time.Duration // between looks at an inbox that had nothing due
+	Drain       time.Duration // how long handlers may go on after Run was told to stop
+	Log         *slog.Logger
+}
+
+var (
+	errLeaseLost = errors.New("the lease was taken over")
+	errDraining  = errors.New("the program stops")
+)
+
+// Run claims and processes until ctx ends. Then it claims no more, lets the
+// running handlers go on for at most Drain, gives back what they could not
+// finish, and returns.
+func (p *Processor) Run(ctx context.Context) {
+	r := &run{Processor: p, held: make(map[int64]holding)}
+	ended := make(chan struct{})
+	var heartbeat sync.WaitGroup
+	heartbeat.Go(func() { r.keepLeases(ended) })
+
+	slots := make(chan struct{}, p.Concurrency)
+	for ctx.Err() == nil {
+		if !r.take(ctx, slots) {
+			break
+		}
+	}
+	r.drain()
+	close(ended)
+	heartbeat.Wait()
+}
+
+// run is the state of one Run.
+type run struct {
+	*Processor
+	handlers sync.WaitGroup
+
+	mu   sync.Mutex
+	held map[int64]holding
+}
+
+type holding struct {
+	delivery Delivery
+	cancel   context.CancelCauseFunc
+}
+
+// take waits for a free slot, fills all free slots by one claim and, when
+// nothing was due, waits for the next poll. It returns false when ctx ended.
+func (r *run) take(ctx context.Context, slots chan struct{}) bool {
+	select {
+	case slots <- struct{}{}:
+	case <-ctx.Done():
+		return false
+	}
+	free := 1 + cap(slots) - len(slots)
+	deliveries, err := claimUpTo(ctx, r.DB, r.Receiver, r.Holder, free, r.Policy.Lease)
+	if err != nil && ctx.Err() == nil {
+		r.Log.Warn("claim failed", "receiver", r.Receiver, "error", err)
+	}
+	for i, d := range deliveries {
+		if i > 0 {
+			slots <- struct{}{} // free: only this loop takes slots
+		}
+		r.start(ctx, d, func() { <-slots })
+	}
+	if len(deliveries) > 0 {
+		return true
+	}
+	<-slots
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(r.Poll):
+		return true
+	}
+}
+
+func (r *run) start(ctx context.Context, d Delivery, free func()) {
+	handling, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	r.mu.Lock()
+	r.held[d.row] = holding{delivery: d, cancel: cancel}
+	r.mu.Unlock()
+	r.handlers.Go(func() {
+		defer free()
+		defer func() {
+			r.mu.Lock()
+			delete(r.held, d.row)
+			r.mu.Unlock()
+			cancel(nil)
+		}()
+		r.process(handling, d)
+	})
+}
+
+// process runs the handler and ends the claim accordingly.
+func (r *run) process(ctx context.Context, d Delivery) {
+	log := r.Log.With("receiver", r.Receiver, "message_id", d.ID, "ordering_key", d.OrderingKey, "attempt", d.Attempt)
+	if d.Attempt > r.Policy.MaxAttempts {
+		// Its holders died before they could say why.
+		r.settle(ctx, log, func(b *pgx.Batch) {
+			parked(b, d, fmt.Sprintf("%d holders died or went silent", r.Policy.MaxAttempts))
+		})
+		log.Error("message parked", "reason", "its holders died")
+		return
+	}
+	result, err := r.guard(ctx, d)
+	var waiting *WaitError
+	var parking *ParkError
+	switch {
+	case err == nil && result == Completed:
+	case err == nil:
+		r.settle(ctx, log, func(b *pgx.Batch) { Done(b, d) })
+	case errors.Is(context.Cause(ctx), errLeaseLost) || IsLost(err):
+		log.Warn("lease lost, the new holder goes on", "error", err)
+	case errors.Is(context.Cause(ctx), errDraining):
+		r.settle(ctx, log, func(b *pgx.Batch) { released(b, d) })
+		log.Info("message released")
+	case errors.As(err, &parking):
+		r.settle(ctx, log, func(b *pgx.Batch) { parked(b, d, err.Error()) })
+		log.Error("message parked", "reason", err)
+	case errors.As(err, &waiting):
+		r.settle(ctx, log, func(b *pgx.Batch) { waits(b, d, r.Policy, waiting.AtLeast, err.Error()) })
+		log.Info("message waits", "reason", err)
+	default:
+		r.settle(ctx, log, func(b *pgx.Batch) { failed(b, d, r.Policy, err.Error()) })
+		log.Warn("attempt failed", "error", err)
+	}
+}
+
+// guard turns a panic of the handler into an error.
+func (r *run) guard(ctx context.Context, d Delivery) (result Result, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("panic: %v\n%s", cause, debug.Stack())
+		}
+	}()
+	return r.Handle(ctx, d)
+}
+
+// settle commits the end of a claim. When that does not succeed, the lease ends
+// by itself and the message is taken again.
+func (r *run) settle(ctx context.Context, log *slog.Logger, queue func(*pgx.Batch)) {
+	b := &pgx.Batch{}
+	queue(b)
+	if err := r.DB.Commit(ctx, b); err != nil {
+		log.Warn("claim not ended, its lease will be", "error", err)
+	}
+}
+
+// keepLeases renews, every third of a lease, what has been held since the time
+// before, and cancels the handlers of what was taken over.
+func (r *run) keepLeases(ended <-chan struct{}) {
+	tick := time.NewTicker(max(r.Policy.Lease/3, time.Millisecond))
+	defer tick.Stop()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	seen := map[int64]int64{}
+	for {
+		select {
+		case <-ended:
+			return
+		case <-tick.C:
+		}
+		seen = r.renew(ctx, seen)
+	}
+}
+
+// renew renews the leases in seen that are still held, and returns all that are
+// held now. Young leases are left for the next time.
+func (r *run) renew(ctx context.Context, seen map[int64]int64) map[int64]int64 {
+	r.mu.Lock()
+	now := make(map[int64]int64, len(r.held))
+	var old []holding
+	for row, h := range r.held {
+		now[row] = h.delivery.fence
+		if seen[row] == h.delivery.fence {
+			old = append(old, h)
+		}
+	}
+	r.mu.Unlock()
+	if len(old) == 0 {
+		return now
+	}
+	deliveries := make([]Delivery, len(old))
+	for i, h := range old {
+		deliveries[i] = h.delivery
+	}
+	still, err := renewLeases(ctx, r.DB, deliveries, r.Policy.Lease)
+	if err != nil {
+		r.Log.Warn("leases not renewed", "receiver", r.Receiver, "error", err)
+		return now
+	}
+	for _, h := range old {
+		if !still[h.delivery.row] {
+			h.cancel(errLeaseLost)
+		}
+	}
+	return now
+}
+
+// drain waits for the handlers, at first patiently.
+func (r *run) drain() {
+	finished := make(chan struct{})
+	go func() { r.handlers.Wait(); close(finished) }()
+	select {
+	case <-finished:
+		return
+	case <-time.After(r.Drain):
+	}
+	r.mu.Lock()
+	for _, h := range r.held {
+		h.cancel(errDraining)
+	}
+	r.mu.Unlock()
+	<-finished
+}

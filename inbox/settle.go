@@ -1,0 +1,84 @@
+package inbox
+
+import (
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/postgres"
+)
+
+// done writes the holder's fence where a check compares it with the row's: a
+// count of updated rows would let the rest of a zombie's batch through.
+const done = `
+update inbox
+   set status      = 'done',
+       done_fence  = $2,
+       finished_at = clock_timestamp(),
+       last_error  = null
+ where id = $1`
+
+// Done queues the end of a delivery into the batch that holds its last effect.
+// If the lease was taken over meanwhile, the check refuses the whole batch, and
+// IsLost tells so.
+func Done(b *pgx.Batch, d Delivery) { b.Queue(done, d.row, d.fence) }
+
+// IsLost tells whether a commit was refused because somebody else holds, or has
+// finished, the delivery. The loser stops: the other one goes on.
+func IsLost(err error) bool { return postgres.Constraint(err) == "inbox_done_by_holder" }
+
+// The statements below end a claim without finishing the message. Each is for
+// the holder of the newest fence alone; for anybody else it changes nothing, and
+// nothing else rides in its batch.
+
+const fail = `
+update inbox
+   set status     = case when attempts >= $3 then 'dead' else 'pending' end,
+       due_at     = clock_timestamp() + random() * least($5::interval, $4::interval * power(2, least(attempts - 1, 30))),
+       last_error = $6
+ where id = $1
+   and fence = $2
+   and status = 'running'`
+
+func failed(b *pgx.Batch, d Delivery, p Policy, reason string) {
+	b.Queue(fail, d.row, d.fence, p.MaxAttempts, p.BackoffBase, p.BackoffCap, reason)
+}
+
+const wait = `
+update inbox
+   set status        = case when clock_timestamp() - coalesce(waiting_since, clock_timestamp()) > $6::interval
+                            then 'dead' else 'pending' end,
+       attempts      = attempts - 1,
+       waits         = waits + 1,
+       waiting_since = coalesce(waiting_since, clock_timestamp()),
+       due_at        = clock_timestamp()
+                     + greatest($3::interval, random() * least($5::interval, $4::interval * power(2, least(waits, 30)))),
+       last_error    = $7
+ where id = $1
+   and fence = $2
+   and status = 'running'`
+
+func waits(b *pgx.Batch, d Delivery, p Policy, atLeast time.Duration, reason string) {
+	b.Queue(wait, d.row, d.fence, atLeast, p.BackoffBase, p.BackoffCap, p.GiveUpAfter, reason)
+}
+
+const park = `
+update inbox
+   set status     = 'dead',
+       last_error = $3
+ where id = $1
+   and fence = $2
+   and status = 'running'`
+
+func parked(b *pgx.Batch, d Delivery, reason string) { b.Queue(park, d.row, d.fence, reason) }
+
+const release = `
+update inbox
+   set status   = 'pending',
+       attempts = attempts - 1,
+       due_at   = clock_timestamp()
+ where id = $1
+   and fence = $2
+   and status = 'running'`
+
+func released(b *pgx.Batch, d Delivery) { b.Queue(release, d.row, d.fence) }

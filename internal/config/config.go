@@ -1,0 +1,100 @@
+// Package config reads a program's settings from its environment and nowhere
+// else, and prints them at start with secrets hidden.
+//
+// A value that cannot be used refuses the start: Load returns an error whose
+// text is one sentence that names the variable and says what it needs.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"reflect"
+	"strings"
+
+	"github.com/caarlos0/env/v11"
+)
+
+// Secret is a setting that no log line shows.
+type Secret string
+
+// Reveal returns the secret itself.
+func (s Secret) Reveal() string { return string(s) }
+
+// String hides the secret; it tells only whether there is one.
+func (s Secret) String() string {
+	if s == "" {
+		return ""
+	}
+	return "(hidden)"
+}
+
+// LogValue hides the secret from slog.
+func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
+
+// Load parses the environment into T, whose fields carry the tags of
+// github.com/caarlos0/env. Fields tagged `oneof:"a|b"` take only those words.
+func Load[T any]() (T, error) {
+	settings, err := env.ParseAs[T]()
+	if err != nil {
+		return settings, sentence(err)
+	}
+	return settings, checkWords(settings)
+}
+
+// sentence turns the library's first complaint into one that names the
+// variable instead of the field.
+func sentence(err error) error {
+	if all := (env.AggregateError{}); errors.As(err, &all) && len(all.Errors) > 0 {
+		err = all.Errors[0]
+	}
+	if missing := (env.VarIsNotSetError{}); errors.As(err, &missing) {
+		return fmt.Errorf("%s is not set: the program cannot start without it", missing.Key)
+	}
+	if empty := (env.EmptyVarError{}); errors.As(err, &empty) {
+		return fmt.Errorf("%s is empty: the program cannot start without it", empty.Key)
+	}
+	return fmt.Errorf("a setting cannot be read: %w", err)
+}
+
+func checkWords(settings any) error {
+	v := reflect.ValueOf(settings)
+	for i := range v.NumField() {
+		field := v.Type().Field(i)
+		words, ok := field.Tag.Lookup("oneof")
+		if !ok {
+			continue
+		}
+		allowed := strings.Split(words, "|")
+		found := false
+		for _, word := range allowed {
+			found = found || word == v.Field(i).String()
+		}
+		if !found {
+			return fmt.Errorf("%s is %q: set it to one of %s",
+				field.Tag.Get("env"), v.Field(i).String(), strings.Join(allowed, ", "))
+		}
+	}
+	return nil
+}
+
+// Logger writes JSON lines that carry the program's name.
+func Logger(w io.Writer, program string) *slog.Logger {
+	return slog.New(slog.NewJSONHandler(w, nil)).With("program", program)
+}
+
+// LogSettings prints every setting under the name of its variable, secrets
+// hidden.
+func LogSettings(logger *slog.Logger, settings any) {
+	v := reflect.ValueOf(settings)
+	attrs := make([]any, 0, v.NumField())
+	for i := range v.NumField() {
+		name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("env"), ",")
+		if name == "" {
+			continue
+		}
+		attrs = append(attrs, slog.String(name, fmt.Sprint(v.Field(i).Interface())))
+	}
+	logger.Info("settings", attrs...)
+}

@@ -1,0 +1,168 @@
+// Package postgres holds what every room needs of PostgreSQL: a pool with
+// safe session settings, the one way to commit, and the reading of its errors.
+//
+// It promises that a program never runs on a server that may lose a commit
+// (fsync, full_page_writes or synchronous_commit off), nor sends its data in
+// plain text over a network, unless it was told so. It owns no table.
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Oldest is the oldest major version of the server that payonce supports.
+const Oldest = 15
+
+// Querier reads. A *DB is one, and so are a pgx connection and transaction.
+type Querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// Options shape a pool. Zero values mean the defaults named beside them.
+type Options struct {
+	// Application is the sessions' application_name.
+	Application string
+	// MaxConns bounds the pool; 20 unless set.
+	MaxConns int32
+	// LockTimeout ends a statement that waits longer for one lock (55P03);
+	// 5 s unless set, none where negative.
+	LockTimeout time.Duration
+	// StatementTimeout ends a statement that runs longer (57014); 10 s unless set.
+	StatementTimeout time.Duration
+	// AllowPlaintext permits a database over a network without TLS.
+	AllowPlaintext bool
+	// AllowUnsafeDurability permits a server that may lose commits. Tests only.
+	AllowUnsafeDurability bool
+}
+
+// DB is a pool of connections and the one way to commit through them.
+type DB struct {
+	pool *pgxpool.Pool
+}
+
+// Open connects and checks the server: its version, its durability settings
+// and the privacy of the connection. Each refusal is a sentence that says what
+// to change.
+func Open(ctx context.Context, url string, o Options) (*DB, error) {
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, fmt.Errorf("DATABASE_URL cannot be read: %w", err)
+	}
+	if host := config.ConnConfig.Host; config.ConnConfig.TLSConfig == nil && !o.AllowPlaintext && !local(host) {
+		return nil, fmt.Errorf("DATABASE_URL reaches %s without TLS: add sslmode=verify-full, or set ALLOW_PLAINTEXT=1 where the network is your own", host)
+	}
+	config.MaxConns = 20
+	if o.MaxConns > 0 {
+		config.MaxConns = o.MaxConns
+	}
+	config.MaxConnIdleTime = 5 * time.Minute
+	config.ConnConfig.ConnectTimeout = 5 * time.Second
+	for name, value := range sessionSettings(o) {
+		config.ConnConfig.RuntimeParams[name] = value
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("open the database: %w", err)
+	}
+	if err := check(ctx, pool, o); err != nil {
+		pool.Close()
+		return nil, err
+	}
+	return &DB{pool: pool}, nil
+}
+
+// local tells whether bytes to host stay on this machine.
+func local(host string) bool {
+	if host == "" || host == "localhost" || strings.HasPrefix(host, "/") || strings.HasPrefix(host, "@") {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}
+
+// sessionSettings bound what one session can hold up: a stopped process loses
+// its locks (idle_in_transaction_session_timeout), a vanished client its
+// statement (client_connection_check_interval).
+func sessionSettings(o Options) map[string]string {
+	lock, statement := o.LockTimeout, o.StatementTimeout
+	if lock == 0 {
+		lock = 5 * time.Second
+	}
+	if statement == 0 {
+		statement = 10 * time.Second
+	}
+	return map[string]string{
+		"application_name":                    o.Application,
+		"default_transaction_isolation":       "read committed",
+		"timezone":                            "UTC",
+		"lock_timeout":                        milliseconds(max(lock, 0)),
+		"statement_timeout":                   milliseconds(statement),
+		"idle_in_transaction_session_timeout": "10000",
+		"client_connection_check_interval":    "2000",
+		"tcp_keepalives_idle":                 "10",
+		"tcp_keepalives_interval":             "5",
+		"tcp_keepalives_count":                "3",
+	}
+}
+
+func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+
+const serverSettings = `
+select current_setting('server_version_num')::int,
+       current_setting('fsync') = 'on',
+       current_setting('full_page_writes') = 'on',
+       current_setting('synchronous_commit') <> 'off'`
+
+func check(ctx context.Context, q Querier, o Options) error {
+	var version int
+	var fsync, fullPageWrites, synchronousCommit bool
+	err := q.QueryRow(ctx, serverSettings).Scan(&version, &fsync, &fullPageWrites, &synchronousCommit)
+	if err != nil {
+		return fmt.Errorf("reach the database: %w", err)
+	}
+	if version < Oldest*10000 {
+		return fmt.Errorf("the server is PostgreSQL %d: payonce needs %d or newer", version/10000, Oldest)
+	}
+	if o.AllowUnsafeDurability {
+		return nil
+	}
+	for _, setting := range []struct {
+		name string
+		safe bool
+	}{{"fsync", fsync}, {"full_page_writes", fullPageWrites}, {"synchronous_commit", synchronousCommit}} {
+		if !setting.safe {
+			return fmt.Errorf("%s is off on the server: a crash could lose an acknowledged charge, so set it to on", setting.name)
+		}
+	}
+	return nil
+}
+
+// Pool is the pool itself, for what must own connections (Watermill's
+// subscriber, LISTEN).
+func (db *DB) Pool() *pgxpool.Pool { return db.pool }
+
+// Query reads rows outside any transaction.
+func (db *DB) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	return db.pool.Query(ctx, sql, args...)
+}
+
+// QueryRow reads one row outside any transaction.
+func (db *DB) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	return db.pool.QueryRow(ctx, sql, args...)
+}
+
+// Close waits for connections in use and closes them all.
+func (db *DB) Close() { db.pool.Close() }
+
+// errNothingToCommit guards against a caller that forgot to queue its writes.
+var errNothingToCommit = errors.New("the batch is empty: nothing to commit") //nolint:gochecknoglobals // a sentinel

@@ -1,0 +1,99 @@
+// Package migrations holds payonce's schema as numbered SQL, embedded in the
+// programs. Each file opens with the promise that its tables carry; the
+// constraints in them are the guards that docs/design.md lists.
+//
+// Migrations go forward only. Several programs may run Up at once: one works,
+// the others wait for it.
+package migrations
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	_ "github.com/jackc/pgx/v5/stdlib" // goose speaks database/sql
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
+
+	"github.com/payonce/payonce/internal/postgres"
+)
+
+//go:embed *.sql
+var files embed.FS //nolint:gochecknoglobals // go:embed needs a package variable
+
+// FS is the numbered SQL itself.
+func FS() fs.FS { return files }
+
+// Up applies every migration that the database at url does not have yet. A
+// migration that fails is rolled back as a whole.
+func Up(ctx context.Context, url string) error {
+	db, err := sql.Open("pgx", url)
+	if err != nil {
+		return fmt.Errorf("open the database to migrate: %w", err)
+	}
+	defer func() { _ = db.Close() }() // only read from: a failed close loses nothing
+	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 60))
+	if err != nil {
+		return fmt.Errorf("make the migration lock: %w", err)
+	}
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, files,
+		goose.WithSessionLocker(locker), goose.WithTableName(versionTable))
+	if err != nil {
+		return fmt.Errorf("read the migrations: %w", err)
+	}
+	if _, err := provider.Up(ctx); err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	return nil
+}
+
+const versionTable = "schema_migrations"
+
+const appliedVersion = `
+select coalesce(max(version_id), 0)
+  from schema_migrations
+ where is_applied`
+
+// Pending tells whether the database lacks a migration that this program
+// carries. A newer database is not pending: old programs run on through an upgrade.
+func Pending(ctx context.Context, q postgres.Querier) (bool, error) {
+	rows, err := q.Query(ctx, `select to_regclass('schema_migrations') is not null`)
+	if err != nil {
+		return false, fmt.Errorf("look for the schema: %w", err)
+	}
+	exists, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool])
+	if err != nil {
+		return false, fmt.Errorf("look for the schema: %w", err)
+	}
+	if !exists {
+		return true, nil
+	}
+	var applied int64
+	if err := q.QueryRow(ctx, appliedVersion).Scan(&applied); err != nil {
+		return false, fmt.Errorf("read the schema's version: %w", err)
+	}
+	latest, err := latest()
+	return applied < latest, err
+}
+
+func latest() (int64, error) {
+	names, err := fs.Glob(files, "*.sql")
+	if err != nil {
+		return 0, fmt.Errorf("list the migrations: %w", err)
+	}
+	var newest int64
+	for _, name := range names {
+		number, _, _ := strings.Cut(name, "_")
+		n, err := strconv.ParseInt(number, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("migration %s has no number: %w", name, err)
+		}
+		newest = max(newest, n)
+	}
+	return newest, nil
+}

@@ -1,0 +1,56 @@
+// Package outbox is the transactional outbox: a message waits in the commit
+// that caused it, and Watermill's subscriber reads that same table. It owns
+// outbox and outbox_offsets.
+//
+// It promises that a message exists exactly if the commit that queued it does,
+// and that each consumer group sees every message at least once, in an order
+// that follows the order of commits: a reader stays below the oldest
+// transaction under way, so a late commit is never passed over.
+//
+// It does not promise exactly-once delivery; nobody can. The inbox receives.
+package outbox
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Names of the metadata that every message carries.
+const (
+	MetadataType          = "type"
+	MetadataOrderingKey   = "ordering_key"
+	MetadataCorrelationID = "correlation_id"
+	MetadataCausationID   = "causation_id"
+)
+
+// Message is what waits in the outbox.
+type Message struct {
+	Topic       string
+	ID          string // 1 to 36 characters, unique per message; Watermill's UUID
+	Type        string
+	OrderingKey string // messages of one key are processed one at a time
+	Payload     []byte
+	Metadata    map[string]string // beyond the type and the ordering key; no NUL
+}
+
+const insertMessage = `
+insert into outbox
+       (topic, message_id, payload, metadata)
+values ($1, $2, $3, $4)`
+
+// Append queues a message into the batch that causes it. It does no I/O; a
+// batch that rolls back leaves no message.
+func Append(b *pgx.Batch, m Message) error {
+	metadata := map[string]string{MetadataType: m.Type, MetadataOrderingKey: m.OrderingKey}
+	for name, value := range m.Metadata {
+		metadata[name] = value
+	}
+	encoded, err := json.Marshal(metadata)
+	if err != nil {
+		return fmt.Errorf("encode the metadata of message %s: %w", m.ID, err)
+	}
+	b.Queue(insertMessage, m.Topic, m.ID, m.Payload, encoded)
+	return nil
+}

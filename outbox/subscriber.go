@@ -1,0 +1,159 @@
+package outbox
+
+import (
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// Timing of a subscriber. An idle poll reads one index entry and writes nothing.
+const (
+	pollInterval  = 10 * time.Millisecond
+	retryInterval = 100 * time.Millisecond
+	ackDeadline   = 30 * time.Second
+	page          = 100 // messages per transaction
+)
+
+// NewSubscriber is Watermill's SQL subscriber over this package's tables. One
+// subscriber per topic and group is active at a time, the others wait on the
+// group's offset row and take over when it dies.
+//
+// The handler runs inside the subscriber's transaction, which commits the
+// group's offset together with what the handler wrote through it
+// (TxFromContext). While it is open no reader of any topic sees newer
+// messages, so a handler does one statement and nothing else: no call over a
+// network, no waiting, no retry.
+func NewSubscriber(db *sql.DB, group string, log *slog.Logger) (message.Subscriber, error) {
+	deadline := ackDeadline
+	subscriber, err := wsql.NewSubscriber(db, wsql.SubscriberConfig{
+		ConsumerGroup:  group,
+		AckDeadline:    &deadline,
+		PollInterval:   pollInterval,
+		ResendInterval: retryInterval,
+		RetryInterval:  retryInterval,
+		SchemaAdapter:  schema{},
+		OffsetsAdapter: offsets{},
+	}, Logger(log))
+	if err != nil {
+		return nil, fmt.Errorf("make the subscriber of %s: %w", group, err)
+	}
+	return subscriber, nil
+}
+
+// Logger hands Watermill's lines to slog; what Watermill calls info is debug
+// here.
+func Logger(log *slog.Logger) watermill.LoggerAdapter {
+	return watermill.NewSlogLoggerWithLevelMapping(log, map[slog.Level]slog.Level{
+		slog.LevelInfo: slog.LevelDebug,
+	})
+}
+
+// TxFromContext is the subscriber's transaction around a message.
+func TxFromContext(m *message.Message) (*sql.Tx, bool) { return wsql.TxFromContext(m.Context()) }
+
+// schema lets Watermill read the outbox table. Its rows are inserted by Append
+// alone, its tables made by the migrations alone.
+type schema struct{}
+
+var errReadOnly = errors.New("messages enter the outbox by outbox.Append, in the batch that causes them") //nolint:gochecknoglobals // a sentinel
+
+func (schema) InsertQuery(string, message.Messages) (wsql.Query, error) {
+	return wsql.Query{}, errReadOnly
+}
+
+func (schema) SchemaInitializingQueries(string) []wsql.Query { return nil }
+
+// SubscribeIsolationLevel: under Watermill's default, repeatable read, the
+// insert into the inbox would raise serialization failures as soon as a row was
+// merely claimed or finished after the snapshot.
+func (schema) SubscribeIsolationLevel() sql.IsolationLevel { return sql.LevelReadCommitted }
+
+// The row comparison is one range of the primary key, whatever the backlog. The
+// exists guard keeps an idle poll read-only: no row lock, no transaction id.
+const selectPage = `
+with position as materialized (
+  select o.transaction_id,
+         o."offset"
+    from outbox_offsets o
+   where o.topic = $1
+     and o.consumer_group = $2
+     and exists (
+           select
+             from outbox m
+            where m.topic = $1
+              and (m.transaction_id, m."offset") > (o.transaction_id, o."offset")
+              and m.transaction_id < pg_snapshot_xmin(pg_current_snapshot()))
+     for update of o
+)
+select "offset",
+       transaction_id::text,
+       message_id,
+       payload,
+       metadata
+  from outbox
+ where topic = $1
+   and (transaction_id, "offset") > ((select transaction_id from position), (select "offset" from position))
+   and transaction_id < pg_snapshot_xmin(pg_current_snapshot())
+ order by transaction_id, "offset"
+ limit `
+
+func (schema) SelectQuery(topic, group string, _ wsql.OffsetsAdapter) wsql.Query {
+	return wsql.Query{Query: selectPage + strconv.Itoa(page), Args: []any{topic, group}}
+}
+
+const transactionID = "transaction_id" // the key of ExtraData
+
+func (schema) UnmarshalMessage(row wsql.Scanner) (wsql.Row, error) {
+	var r wsql.Row
+	var xid, id string
+	if err := row.Scan(&r.Offset, &xid, &id, &r.Payload, &r.Metadata); err != nil {
+		return wsql.Row{}, fmt.Errorf("scan a row of the outbox: %w", err)
+	}
+	r.UUID = []byte(id)
+	r.ExtraData = map[string]any{transactionID: xid}
+	r.Msg = message.NewMessage(id, r.Payload)
+	if err := json.Unmarshal(r.Metadata, &r.Msg.Metadata); err != nil {
+		// Metadata that is not strings to strings was put there by somebody else.
+		// Without it the message still reaches its receiver's quarantine; an error
+		// here would block the topic for ever.
+		r.Msg.Metadata = message.Metadata{}
+	}
+	return r, nil
+}
+
+// offsets keeps all groups of all topics in outbox_offsets.
+type offsets struct{}
+
+const insertOffset = `
+insert into outbox_offsets
+       (topic, consumer_group, transaction_id, "offset")
+values ($1, $2, '0', 0)
+on conflict do nothing`
+
+// BeforeSubscribingQueries makes the row that the active subscriber locks.
+func (offsets) BeforeSubscribingQueries(topic, group string) []wsql.Query {
+	return []wsql.Query{{Query: insertOffset, Args: []any{topic, group}}}
+}
+
+const updateOffset = `
+update outbox_offsets
+   set transaction_id = $3::text::xid8,
+       "offset" = $4
+ where topic = $1
+   and consumer_group = $2`
+
+func (offsets) AckMessageQuery(topic string, row wsql.Row, group string) wsql.Query {
+	return wsql.Query{Query: updateOffset, Args: []any{topic, group, row.ExtraData[transactionID], row.Offset}}
+}
+
+func (offsets) ConsumedMessageQuery(string, wsql.Row, string, []byte) wsql.Query { return wsql.Query{} }
+func (offsets) NextOffsetQuery(string, string) wsql.Query                        { return wsql.Query{} }
+func (offsets) SchemaInitializingQueries(string) []wsql.Query                    { return nil }
