@@ -67,6 +67,14 @@ func (c Charge) Terminal() bool { return c.OutcomeVersion > 0 }
 // money.
 func (c Charge) Started() bool { return c.PaymentIntent != "" }
 
+// Fold folds events into a charge, one after another.
+func Fold(c Charge, events ...Event) Charge {
+	for _, e := range events {
+		c = Evolve(c, e)
+	}
+	return c
+}
+
 // Evolve folds one event into the charge. It never fails: what is stored has
 // happened. The argument is not changed.
 func Evolve(c Charge, e Event) Charge {

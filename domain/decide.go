@@ -90,13 +90,12 @@ func (NotifyMerchant) command()   {}
 // Decide returns the events that cmd causes to c: none if it has happened
 // already, or a refusal that wraps one of the sentinels. It changes nothing.
 func Decide(c Charge, cmd Command) ([]Event, error) {
-	if request, ok := cmd.(RequestCharge); ok {
-		return request.decide(c)
-	}
-	if !c.Exists() {
+	if _, opens := cmd.(RequestCharge); !opens && !c.Exists() {
 		return nil, ErrNoCharge
 	}
 	switch cmd := cmd.(type) {
+	case RequestCharge:
+		return cmd.decide(c)
 	case ReserveInventory:
 		return cmd.decide(c)
 	case RejectInventory:
@@ -180,6 +179,8 @@ func (s StartPayment) decide(c Charge) ([]Event, error) {
 		return nil, fmt.Errorf("start a payment that is %s: %w", c.Payment, ErrFinished)
 	case c.Inventory == StepPending:
 		return nil, fmt.Errorf("start a payment before stock is held: %w", ErrOutOfOrder)
+	case s.PaymentIntent == "":
+		return nil, fmt.Errorf("start a payment without a payment intent: %w", ErrInvalid)
 	}
 	return []Event{PaymentStarted(s)}, nil
 }
@@ -188,11 +189,14 @@ func (f FailAttempt) decide(c Charge) ([]Event, error) {
 	if c.Payment != StepPending {
 		return nil, nil // the attempt was decided otherwise: its failure no longer matters
 	}
+	if c.Inventory == StepPending {
+		return nil, fmt.Errorf("fail an attempt before stock is held: %w", ErrOutOfOrder)
+	}
 	return []Event{PaymentAttemptFailed(f)}, nil
 }
 
 func (p CapturePayment) decide(c Charge) ([]Event, error) {
-	if p.PaymentIntent != c.PaymentIntent || p.Amount != c.Amount {
+	if !c.Started() || p.PaymentIntent != c.PaymentIntent || p.Amount != c.Amount {
 		return nil, fmt.Errorf("captured %d %s by %s: %w",
 			p.Amount.Amount, p.Amount.Currency, p.PaymentIntent, ErrMismatch)
 	}

@@ -37,7 +37,7 @@ func admits(c Charge, e Event) bool {
 	case InventoryReleased:
 		return c.Inventory == StepDone && c.Payment == StepFailed
 	case PaymentStarted:
-		return stockSettled && c.Payment == StepPending && !c.Started()
+		return stockSettled && c.Payment == StepPending && !c.Started() && e.PaymentIntent != ""
 	case PaymentAttemptFailed, PaymentDeclined:
 		return stockSettled && c.Payment == StepPending
 	case PaymentCaptured:

@@ -37,9 +37,9 @@ var (
 // finish, and returns.
 func (p *Processor) Run(ctx context.Context) {
 	r := &run{Processor: p, held: make(map[int64]holding)}
-	ended := make(chan struct{})
+	beating, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var heartbeat sync.WaitGroup
-	heartbeat.Go(func() { r.keepLeases(ended) })
+	heartbeat.Go(func() { r.keepLeases(beating) })
 
 	slots := make(chan struct{}, p.Concurrency)
 	for ctx.Err() == nil {
@@ -48,7 +48,7 @@ func (p *Processor) Run(ctx context.Context) {
 		}
 	}
 	r.drain()
-	close(ended)
+	stop()
 	heartbeat.Wait()
 }
 
@@ -75,9 +75,9 @@ func (r *run) take(ctx context.Context, slots chan struct{}) bool {
 		return false
 	}
 	free := 1 + cap(slots) - len(slots)
-	deliveries, err := claimUpTo(ctx, r.DB, r.Receiver, r.Holder, free, r.Policy.Lease)
-	if err != nil && ctx.Err() == nil {
-		r.Log.Warn("claim failed", "receiver", r.Receiver, "error", err)
+	deliveries, err := r.claim(ctx, free)
+	if err != nil {
+		r.Log.WarnContext(ctx, "claim failed", "receiver", r.Receiver, "error", err)
 	}
 	for i, d := range deliveries {
 		if i > 0 {
@@ -95,6 +95,14 @@ func (r *run) take(ctx context.Context, slots chan struct{}) bool {
 	case <-time.After(r.Poll):
 		return true
 	}
+}
+
+// claim is not interrupted: a claim that commits unseen would keep its messages
+// waiting for the end of a lease that nobody holds.
+func (r *run) claim(ctx context.Context, n int) ([]Delivery, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.Policy.Lease)
+	defer cancel()
+	return claimUpTo(ctx, r.DB, r.Receiver, r.Holder, n, r.Policy.Lease)
 }
 
 func (r *run) start(ctx context.Context, d Delivery, free func()) {
@@ -122,7 +130,7 @@ func (r *run) process(ctx context.Context, d Delivery) {
 		r.settle(ctx, log, func(b *pgx.Batch) {
 			parked(b, d, fmt.Sprintf("%d holders died or went silent", r.Policy.MaxAttempts))
 		})
-		log.Error("message parked", "reason", "its holders died")
+		log.ErrorContext(ctx, "message parked", "reason", "its holders died")
 		return
 	}
 	result, err := r.guard(ctx, d)
@@ -133,19 +141,19 @@ func (r *run) process(ctx context.Context, d Delivery) {
 	case err == nil:
 		r.settle(ctx, log, func(b *pgx.Batch) { Done(b, d) })
 	case errors.Is(context.Cause(ctx), errLeaseLost) || IsLost(err):
-		log.Warn("lease lost, the new holder goes on", "error", err)
+		log.WarnContext(ctx, "lease lost, the new holder goes on", "error", err)
 	case errors.Is(context.Cause(ctx), errDraining):
 		r.settle(ctx, log, func(b *pgx.Batch) { released(b, d) })
-		log.Info("message released")
+		log.InfoContext(ctx, "message released")
 	case errors.As(err, &parking):
 		r.settle(ctx, log, func(b *pgx.Batch) { parked(b, d, err.Error()) })
-		log.Error("message parked", "reason", err)
+		log.ErrorContext(ctx, "message parked", "reason", err)
 	case errors.As(err, &waiting):
 		r.settle(ctx, log, func(b *pgx.Batch) { waits(b, d, r.Policy, waiting.AtLeast, err.Error()) })
-		log.Info("message waits", "reason", err)
+		log.InfoContext(ctx, "message waits", "reason", err)
 	default:
 		r.settle(ctx, log, func(b *pgx.Batch) { failed(b, d, r.Policy, err.Error()) })
-		log.Warn("attempt failed", "error", err)
+		log.WarnContext(ctx, "attempt failed", "error", err)
 	}
 }
 
@@ -165,21 +173,19 @@ func (r *run) settle(ctx context.Context, log *slog.Logger, queue func(*pgx.Batc
 	b := &pgx.Batch{}
 	queue(b)
 	if err := r.DB.Commit(ctx, b); err != nil {
-		log.Warn("claim not ended, its lease will be", "error", err)
+		log.WarnContext(ctx, "claim not ended, its lease will be", "error", err)
 	}
 }
 
 // keepLeases renews, every third of a lease, what has been held since the time
 // before, and cancels the handlers of what was taken over.
-func (r *run) keepLeases(ended <-chan struct{}) {
+func (r *run) keepLeases(ctx context.Context) {
 	tick := time.NewTicker(max(r.Policy.Lease/3, time.Millisecond))
 	defer tick.Stop()
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
 	seen := map[int64]int64{}
 	for {
 		select {
-		case <-ended:
+		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
@@ -209,7 +215,7 @@ func (r *run) renew(ctx context.Context, seen map[int64]int64) map[int64]int64 {
 	}
 	still, err := renewLeases(ctx, r.DB, deliveries, r.Policy.Lease)
 	if err != nil {
-		r.Log.Warn("leases not renewed", "receiver", r.Receiver, "error", err)
+		r.Log.WarnContext(ctx, "leases not renewed", "receiver", r.Receiver, "error", err)
 		return now
 	}
 	for _, h := range old {

@@ -24,7 +24,7 @@ import (
 )
 
 //go:embed *.sql
-var files embed.FS //nolint:gochecknoglobals // go:embed needs a package variable
+var files embed.FS
 
 // FS is the numbered SQL itself.
 func FS() fs.FS { return files }

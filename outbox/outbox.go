@@ -13,6 +13,7 @@ package outbox
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -44,9 +45,7 @@ values ($1, $2, $3, $4)`
 // batch that rolls back leaves no message.
 func Append(b *pgx.Batch, m Message) error {
 	metadata := map[string]string{MetadataType: m.Type, MetadataOrderingKey: m.OrderingKey}
-	for name, value := range m.Metadata {
-		metadata[name] = value
-	}
+	maps.Copy(metadata, m.Metadata)
 	encoded, err := json.Marshal(metadata)
 	if err != nil {
 		return fmt.Errorf("encode the metadata of message %s: %w", m.ID, err)

@@ -63,12 +63,14 @@ func TxFromContext(m *message.Message) (*sql.Tx, bool) { return wsql.TxFromConte
 // alone, its tables made by the migrations alone.
 type schema struct{}
 
-var errReadOnly = errors.New("messages enter the outbox by outbox.Append, in the batch that causes them") //nolint:gochecknoglobals // a sentinel
+var errReadOnly = errors.New("messages enter the outbox by outbox.Append, in the batch that causes them")
 
+// InsertQuery refuses: a message enters by Append alone.
 func (schema) InsertQuery(string, message.Messages) (wsql.Query, error) {
 	return wsql.Query{}, errReadOnly
 }
 
+// SchemaInitializingQueries are none: the migrations make the tables.
 func (schema) SchemaInitializingQueries(string) []wsql.Query { return nil }
 
 // SubscribeIsolationLevel: under Watermill's default, repeatable read, the
@@ -154,6 +156,13 @@ func (offsets) AckMessageQuery(topic string, row wsql.Row, group string) wsql.Qu
 	return wsql.Query{Query: updateOffset, Args: []any{topic, group, row.ExtraData[transactionID], row.Offset}}
 }
 
-func (offsets) ConsumedMessageQuery(string, wsql.Row, string, []byte) wsql.Query { return wsql.Query{} }
-func (offsets) NextOffsetQuery(string, string) wsql.Query                        { return wsql.Query{} }
-func (offsets) SchemaInitializingQueries(string) []wsql.Query                    { return nil }
+// NextOffsetQuery is empty: the page's own query reads the offset.
+func (offsets) NextOffsetQuery(string, string) wsql.Query { return wsql.Query{} }
+
+// ConsumedMessageQuery is empty: nothing is written between a message and its ack.
+func (offsets) ConsumedMessageQuery(string, wsql.Row, string, []byte) wsql.Query {
+	return wsql.Query{}
+}
+
+// SchemaInitializingQueries are none: the migrations make the tables.
+func (offsets) SchemaInitializingQueries(string) []wsql.Query { return nil }

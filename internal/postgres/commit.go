@@ -58,8 +58,7 @@ func outcome(err error) error {
 	if err == nil {
 		return nil
 	}
-	var prepare pgx.ErrPreprocessingBatch
-	if errors.As(err, &prepare) {
+	if _, unsent := errors.AsType[pgx.ErrPreprocessingBatch](err); unsent {
 		if isRefusal(err) {
 			return err
 		}

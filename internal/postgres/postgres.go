@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"strconv"
 	"strings"
@@ -18,6 +19,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
+
+// ErrUnreachable is returned by Open, wrapped, for a server that does not answer.
+var ErrUnreachable = errors.New("the database cannot be reached")
 
 // Oldest is the oldest major version of the server that payonce supports.
 const Oldest = 15
@@ -67,9 +71,7 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 	}
 	config.MaxConnIdleTime = 5 * time.Minute
 	config.ConnConfig.ConnectTimeout = 5 * time.Second
-	for name, value := range sessionSettings(o) {
-		config.ConnConfig.RuntimeParams[name] = value
-	}
+	maps.Copy(config.ConnConfig.RuntimeParams, sessionSettings(o))
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
@@ -128,7 +130,7 @@ func check(ctx context.Context, q Querier, o Options) error {
 	var fsync, fullPageWrites, synchronousCommit bool
 	err := q.QueryRow(ctx, serverSettings).Scan(&version, &fsync, &fullPageWrites, &synchronousCommit)
 	if err != nil {
-		return fmt.Errorf("reach the database: %w", err)
+		return fmt.Errorf("%w: %w", ErrUnreachable, err)
 	}
 	if version < Oldest*10000 {
 		return fmt.Errorf("the server is PostgreSQL %d: payonce needs %d or newer", version/10000, Oldest)
@@ -165,4 +167,4 @@ func (db *DB) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 func (db *DB) Close() { db.pool.Close() }
 
 // errNothingToCommit guards against a caller that forgot to queue its writes.
-var errNothingToCommit = errors.New("the batch is empty: nothing to commit") //nolint:gochecknoglobals // a sentinel
+var errNothingToCommit = errors.New("the batch is empty: nothing to commit")

@@ -1,0 +1,69 @@
+// Command payonce is the operator's tool: the demo, migrations, seeding, the
+// audit.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/payonce/payonce/internal/config"
+	"github.com/payonce/payonce/internal/postgres"
+)
+
+type commands struct {
+	Demo        demoCmd        `cmd:"" help:"Show it: charges under duplicates, faults and kills, then the audit."`
+	Migrate     migrateCmd     `cmd:"" help:"Bring the database to this version's schema."`
+	Seed        seedCmd        `cmd:"" help:"Register a merchant, its API key and its stock. May be repeated."`
+	Audit       auditCmd       `cmd:"" help:"Check every promise against the tables and the provider."`
+	Healthcheck healthcheckCmd `cmd:"" help:"Exit with 0 if a URL answers 200."`
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	var cli commands
+	run := kong.Parse(&cli,
+		kong.Name("payonce"),
+		kong.Description("An event-sourced payment service in which every charge takes effect exactly once."),
+		kong.UsageOnError(),
+		kong.BindTo(ctx, (*context.Context)(nil)))
+	err := run.Run()
+	stop()
+	var code exitCode
+	switch {
+	case err == nil:
+	case errors.As(err, &code):
+		os.Exit(int(code))
+	default:
+		fmt.Fprintln(os.Stderr, "payonce: "+err.Error())
+		os.Exit(1)
+	}
+}
+
+// exitCode ends the program without another word: what there is to say has been
+// printed.
+type exitCode int
+
+func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
+
+// environment is what every command that reads the database needs.
+type environment struct {
+	DatabaseURL    config.Secret `env:"DATABASE_URL,required,notEmpty"`
+	AllowPlaintext bool          `env:"ALLOW_PLAINTEXT"`
+}
+
+// open opens the database of the environment.
+func open(ctx context.Context) (*postgres.DB, error) {
+	env, err := config.Load[environment]()
+	if err != nil {
+		return nil, err
+	}
+	return postgres.Open(ctx, env.DatabaseURL.Reveal(), postgres.Options{
+		Application: "payonce", MaxConns: 4, AllowPlaintext: env.AllowPlaintext,
+	})
+}

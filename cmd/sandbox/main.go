@@ -1,0 +1,19 @@
+// Command sandbox is the outside world: a Stripe-compatible provider and a
+// merchant's webhook receiver, with books of their own and faults on demand.
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/payonce/payonce/internal/app"
+	"github.com/payonce/payonce/internal/sandbox"
+)
+
+func main() {
+	os.Exit(app.Main(os.Stderr, "sandbox", func(ctx context.Context, log *slog.Logger) error {
+		return sandbox.Run(ctx, log, time.Now)
+	}))
+}

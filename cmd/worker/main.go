@@ -1,0 +1,18 @@
+// Command worker carries accepted charges through their steps.
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/payonce/payonce/internal/app"
+	"github.com/payonce/payonce/internal/app/worker"
+)
+
+func main() {
+	os.Exit(app.Main(os.Stderr, "worker", func(ctx context.Context, log *slog.Logger) error {
+		return worker.Run(ctx, log, time.Now)
+	}))
+}

@@ -1,0 +1,170 @@
+package domain_test
+
+import (
+	"encoding/json"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/payonce/payonce/domain"
+)
+
+// The golden postings: a charge of 1000 of which 30 are the fee. They are
+// stored books, so this table only grows.
+func TestPostings(t *testing.T) {
+	t.Parallel()
+	const (
+		receivable = "customer_receivable:acme:EUR"
+		pending    = "merchant_pending:acme:EUR"
+		payable    = "merchant_payable:acme:EUR"
+		provider   = "psp_receivable:stripe:EUR"
+		revenue    = "fee_revenue:payonce:EUR"
+	)
+	for name, e := range stored() {
+		want := map[string][]domain.Posting{
+			"charge.requested.v1": {
+				{Debit: receivable, Credit: pending, Amount: 1000, Currency: "EUR"},
+			},
+			"payment.captured.v1": {
+				{Debit: provider, Credit: receivable, Amount: 1000, Currency: "EUR"},
+				{Debit: pending, Credit: payable, Amount: 970, Currency: "EUR"},
+				{Debit: pending, Credit: revenue, Amount: 30, Currency: "EUR"},
+			},
+			"charge.failed.v1": {
+				{Debit: pending, Credit: receivable, Amount: 1000, Currency: "EUR"},
+			},
+		}[name]
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			before := in(started)
+			if diff := cmp.Diff(want, domain.Postings(before, e)); diff != "" {
+				t.Errorf("postings (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(want, domain.Postings(domain.Evolve(before, e), e)); diff != "" {
+				t.Errorf("postings computed from the charge after the event (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestPostingsLeaveOutLegsOfZero(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name string
+		fee  int64
+		want []domain.Posting
+	}{
+		{"without a fee", 0, []domain.Posting{
+			{Debit: "psp_receivable:stripe:EUR", Credit: "customer_receivable:acme:EUR", Amount: 1000, Currency: "EUR"},
+			{Debit: "merchant_pending:acme:EUR", Credit: "merchant_payable:acme:EUR", Amount: 1000, Currency: "EUR"},
+		}},
+		{"when all of it is the fee", 1000, []domain.Posting{
+			{Debit: "psp_receivable:stripe:EUR", Credit: "customer_receivable:acme:EUR", Amount: 1000, Currency: "EUR"},
+			{Debit: "merchant_pending:acme:EUR", Credit: "fee_revenue:payonce:EUR", Amount: 1000, Currency: "EUR"},
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			first := charge()
+			first.Fee = test.fee
+			got := domain.Postings(domain.Evolve(domain.Charge{}, first), domain.PaymentCaptured{
+				Provider: "stripe", PaymentIntent: "pi_1", Amount: 1000, Currency: "EUR", Fee: test.fee,
+			})
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("postings (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestFees(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name     string
+		schedule domain.FeeSchedule
+		amount   domain.Money
+		want     int64
+	}{
+		{"three percent of ten euros", fees(300, 0), eur(1000), 30},
+		{"less than half a cent is nothing", fees(300, 0), eur(16), 0},
+		{"half a cent is a cent", fees(100, 0), eur(50), 1},
+		{"a hundredth less than half a cent is nothing", fees(1, 0), eur(4999), 0},
+		{"exactly half of the smallest unit is rounded up", fees(1, 0), eur(5000), 1},
+		{"the fixed part is added after rounding", fees(100, 25), eur(50), 26},
+		{"the fixed part is that of the currency", fees(0, 25), domain.Money{Amount: 1000, Currency: "JPY"}, 0},
+		{"the fee is never above the amount", fees(300, 500), eur(100), 100},
+		{"all of it may be the fee", fees(10_000, 0), eur(1), 1},
+		{"no schedule is no fee", domain.FeeSchedule{}, eur(1000), 0},
+		{"a fixed part below zero lowers the fee", fees(300, -10), eur(1000), 20},
+		{"the fee is never below nothing", fees(0, -10), eur(1000), 0},
+		{"the largest amount does not overflow", fees(10_000, 0), eur(domain.MaxAmount), domain.MaxAmount},
+		{"the largest fixed part does not overflow", fees(10_000, math.MaxInt64), eur(domain.MaxAmount), domain.MaxAmount},
+		{"the smallest fixed part does not overflow", fees(0, math.MinInt64), eur(1), 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			if got := test.schedule.Of(test.amount); got != test.want {
+				t.Errorf("the fee is %d, want %d", got, test.want)
+			}
+		})
+	}
+}
+
+func fees(basisPoints, fixed int64) domain.FeeSchedule {
+	return domain.FeeSchedule{BasisPoints: basisPoints, Fixed: map[domain.Currency]int64{"EUR": fixed}}
+}
+
+func eur(amount int64) domain.Money { return domain.Money{Amount: amount, Currency: "EUR"} }
+
+func TestView(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 3, 1, 13, 0, 0, 0, time.FixedZone("elsewhere", 3600))
+	for _, test := range []struct {
+		name, state, want string
+	}{
+		{
+			"a requested charge is pending in all its steps", requested,
+			`{"id":"ch_1","order_id":"order 1","amount":1000,"amount_refunded":0,"currency":"EUR","status":"pending",` +
+				`"steps":[{"name":"inventory","status":"pending"},{"name":"payment","status":"pending"},{"name":"notification","status":"pending"}],` +
+				`"failure":null,"description":"a mug","metadata":{"basket":"7"},"created_at":"2026-03-01T12:00:00Z"}`,
+		},
+		{
+			"without stock the payment is skipped", rejected,
+			`{"id":"ch_1","order_id":"order 1","amount":1000,"amount_refunded":0,"currency":"EUR","status":"failed",` +
+				`"steps":[{"name":"inventory","status":"failed"},{"name":"payment","status":"skipped"},{"name":"notification","status":"pending"}],` +
+				`"failure":{"code":"out_of_stock","message":"an item of the order is out of stock"},"description":"a mug","metadata":{"basket":"7"},"created_at":"2026-03-01T12:00:00Z"}`,
+		},
+		{
+			"a decline shows its compensation", failedAndTold,
+			`{"id":"ch_1","order_id":"order 1","amount":1000,"amount_refunded":0,"currency":"EUR","status":"failed",` +
+				`"steps":[{"name":"inventory","status":"compensated"},{"name":"payment","status":"failed"},{"name":"notification","status":"done"}],` +
+				`"failure":{"code":"card_declined","message":"the card was declined","decline_code":"stolen_card"},"description":"a mug","metadata":{"basket":"7"},"created_at":"2026-03-01T12:00:00Z"}`,
+		},
+		{
+			"without webhook the notification is skipped", succeededSilent,
+			`{"id":"ch_1","order_id":"order 1","amount":1000,"amount_refunded":0,"currency":"EUR","status":"succeeded",` +
+				`"steps":[{"name":"inventory","status":"done"},{"name":"payment","status":"done"},{"name":"notification","status":"skipped"}],` +
+				`"failure":null,"description":"a mug","metadata":{"basket":"7"},"created_at":"2026-03-01T12:00:00Z"}`,
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			got, err := json.Marshal(in(test.state).View(at))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.want, string(got)); diff != "" {
+				t.Errorf("view (-want +got):\n%s", diff)
+			}
+		})
+	}
+	t.Run("a charge without metadata has an empty object", func(t *testing.T) {
+		t.Parallel()
+		view := domain.Evolve(domain.Charge{}, domain.ChargeRequested{Amount: 1}).View(at)
+		if view.Metadata == nil || len(view.Metadata) != 0 {
+			t.Errorf("the metadata is %#v", view.Metadata)
+		}
+	})
+}

@@ -1,0 +1,210 @@
+package domain_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/payonce/payonce/domain"
+)
+
+// stored is one event of each kind, as the golden files hold it. A file of a
+// stored event is never changed: an event that needs another form gets another
+// name, and the old file goes on being read.
+func stored() map[string]domain.Event {
+	first := charge()
+	return map[string]domain.Event{
+		"charge.requested.v1":       first,
+		"inventory.reserved.v1":     domain.InventoryReserved{Items: first.Items},
+		"inventory.rejected.v1":     domain.InventoryRejected{Code: domain.OutOfStock},
+		"inventory.released.v1":     domain.InventoryReleased{Items: first.Items},
+		"payment.started.v1":        domain.PaymentStarted{Provider: "stripe", PaymentIntent: "pi_1"},
+		"payment.attempt_failed.v1": domain.PaymentAttemptFailed{Stage: domain.StageConfirm, StatusCode: 502, RequestID: "req_1"},
+		"payment.captured.v1":       domain.PaymentCaptured{Provider: "stripe", PaymentIntent: "pi_1", Amount: 1000, Currency: "EUR", Fee: 30},
+		"payment.declined.v1":       domain.PaymentDeclined{Failure: stolen()},
+		"charge.succeeded.v1":       domain.ChargeSucceeded{},
+		"charge.failed.v1":          domain.ChargeFailed{Failure: stolen()},
+		"merchant.notified.v1":      domain.MerchantNotified{EventID: "e", Type: "charge.succeeded"},
+	}
+}
+
+func TestStoredEvents(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("testdata/events/*.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := stored()
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".json")
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			golden, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			e, err := domain.Decode(name, golden)
+			if err != nil {
+				t.Fatalf("a stored event is no longer read: %v", err)
+			}
+			if diff := cmp.Diff(want[name], e); diff != "" {
+				t.Errorf("a stored event is read as something else (-want +got):\n%s", diff)
+			}
+			if got := domain.TypeOf(e); got != name {
+				t.Errorf("its name is now %q", got)
+			}
+			data, err := domain.Encode(e)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var compact bytes.Buffer
+			if err := json.Compact(&compact, golden); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(compact.String(), string(data)); diff != "" {
+				t.Errorf("it is written differently (-golden +now):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestEveryStoredNameHasItsGoldenFile(t *testing.T) {
+	t.Parallel()
+	file, err := parser.ParseFile(token.NewFileSet(), "codec.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := 0
+	ast.Inspect(file, func(n ast.Node) bool {
+		spec, ok := n.(*ast.ValueSpec)
+		if !ok || !strings.HasPrefix(spec.Names[0].Name, "Type") {
+			return true
+		}
+		literal, ok := spec.Values[0].(*ast.BasicLit)
+		if !ok {
+			t.Errorf("%s is no literal: a stored name outlives what it would be computed from", spec.Names[0].Name)
+			return true
+		}
+		name, err := strconv.Unquote(literal.Value)
+		if err != nil {
+			t.Error(err)
+		}
+		if _, err := os.Stat("testdata/events/" + name + ".json"); err != nil {
+			t.Error(err)
+		}
+		if _, ok := stored()[name]; !ok {
+			t.Errorf("no example of %s", name)
+		}
+		names++
+		return true
+	})
+	if names != len(stored()) {
+		t.Errorf("%d stored names, %d examples", names, len(stored()))
+	}
+}
+
+func TestDecode(t *testing.T) {
+	t.Parallel()
+
+	t.Run("a name of a newer program is told apart", func(t *testing.T) {
+		t.Parallel()
+		for _, name := range []string{"", "charge.requested", "charge.requested.v2", "Charge.Requested.v1", "ChargeRequested"} {
+			if _, err := domain.Decode(name, []byte(`{}`)); !errors.Is(err, domain.ErrUnknownType) {
+				t.Errorf("%q: %v, want ErrUnknownType", name, err)
+			}
+		}
+	})
+
+	t.Run("what is no JSON object is refused and named", func(t *testing.T) {
+		t.Parallel()
+		for name := range stored() {
+			for _, data := range []string{``, `{`, `[]`, `"x"`, `1`, `{}{}`} {
+				_, err := domain.Decode(name, []byte(data))
+				if err == nil || !strings.Contains(err.Error(), name) {
+					t.Errorf("%s of %q: %v", name, data, err)
+				}
+			}
+		}
+	})
+
+	t.Run("an amount that is no 64-bit integer is refused", func(t *testing.T) {
+		t.Parallel()
+		for _, amount := range []string{`1.5`, `1e3`, `"1"`, `9223372036854775808`} {
+			if e, err := domain.Decode("payment.captured.v1", []byte(`{"amount":`+amount+`}`)); err == nil {
+				t.Errorf("amount %s became %+v", amount, e)
+			}
+		}
+	})
+
+	t.Run("an amount above two to the fifty-three is exact", func(t *testing.T) {
+		t.Parallel()
+		e, err := domain.Decode("payment.captured.v1", []byte(`{"amount":9007199254740993}`))
+		if diff := cmp.Diff(domain.Event(domain.PaymentCaptured{Amount: 9007199254740993}), e); diff != "" || err != nil {
+			t.Errorf("%v (-want +got):\n%s", err, diff)
+		}
+	})
+
+	t.Run("a member that a newer program added is passed over", func(t *testing.T) {
+		t.Parallel()
+		e, err := domain.Decode("payment.started.v1", []byte(`{"provider":"stripe","payment_intent":"pi_1","new":{}}`))
+		if diff := cmp.Diff(stored()["payment.started.v1"], e); diff != "" || err != nil {
+			t.Errorf("%v (-want +got):\n%s", err, diff)
+		}
+	})
+}
+
+func TestTypeOfNothingIsNoName(t *testing.T) {
+	t.Parallel()
+	if got := domain.TypeOf(nil); got != "" {
+		t.Errorf("the name is %q", got)
+	}
+}
+
+// FuzzDecode: whatever is stored, reading it neither panics nor loses what it
+// read: what is read once is written and read again as the same event.
+func FuzzDecode(f *testing.F) {
+	for name, e := range stored() {
+		data, err := domain.Encode(e)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(name, data)
+	}
+	f.Add("payment.captured.v1", []byte(`{"amount":-9223372036854775808,"fee":9223372036854775807}`))
+	f.Add("charge.requested.v1", []byte(`{"metadata":{"":"\u0000","\ud800":"\ud800"},"items":[]}`))
+	f.Add("charge.requested.v1", []byte(`{"amount":1,"AMOUNT":2,"amount":3}`))
+	f.Add("inventory.reserved.v1", []byte(`{"items":null}`))
+	f.Add("charge.succeeded.v1", []byte(`null`))
+	f.Add("charge.failed.v9", []byte(`{}`))
+	f.Fuzz(func(t *testing.T, name string, data []byte) {
+		e, err := domain.Decode(name, data)
+		if err != nil {
+			return
+		}
+		if got := domain.TypeOf(e); got != name {
+			t.Fatalf("%q was read as %q", name, got)
+		}
+		first, err := domain.Encode(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := domain.Decode(name, first)
+		if err != nil {
+			t.Fatalf("what was written as %s is not read: %v", first, err)
+		}
+		second, err := domain.Encode(again)
+		if err != nil || !bytes.Equal(first, second) {
+			t.Fatalf("%s became %s: %v", first, second, err)
+		}
+	})
+}

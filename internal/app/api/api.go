@@ -1,0 +1,93 @@
+// Package api wires the program that accepts: HTTP, intake, ledger. It cannot
+// reach the provider; a test holds that (internal/arch).
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/payonce/payonce/intake"
+	"github.com/payonce/payonce/internal/app"
+	"github.com/payonce/payonce/internal/config"
+	"github.com/payonce/payonce/internal/httpapi"
+	"github.com/payonce/payonce/internal/postgres"
+)
+
+// Settings are the program's environment.
+type Settings struct {
+	DatabaseURL          config.Secret `env:"DATABASE_URL,required,notEmpty"`
+	HTTPAddr             string        `env:"HTTP_ADDR" envDefault:"127.0.0.1:8080"`
+	AllowPlaintext       bool          `env:"ALLOW_PLAINTEXT"`
+	IdempotencyRetention time.Duration `env:"IDEMPOTENCY_RETENTION" envDefault:"168h"`
+	IdempotencyKeyMode   string        `env:"IDEMPOTENCY_KEY_MODE" envDefault:"required" oneof:"required"`
+	InFlight             string        `env:"IN_FLIGHT" envDefault:"wait" oneof:"wait|409|425|202"`
+	InFlightWait         time.Duration `env:"IN_FLIGHT_WAIT" envDefault:"250ms"`
+}
+
+// Bounds of IN_FLIGHT_WAIT: a request must end before its own time-out.
+const (
+	shortestWait = time.Millisecond
+	longestWait  = 10 * time.Second
+)
+
+func (s Settings) check() error {
+	if s.IdempotencyRetention <= 0 {
+		return errors.New("IDEMPOTENCY_RETENTION is not positive: keys would expire before anybody could retry")
+	}
+	if s.InFlightWait < shortestWait || s.InFlightWait > longestWait {
+		return fmt.Errorf("IN_FLIGHT_WAIT is %s: set it between %s and %s", s.InFlightWait, shortestWait, longestWait)
+	}
+	return nil
+}
+
+// atOnce is the lock time-out of the policies that do not wait for the first
+// request: long enough for locks that have nothing to do with keys.
+const atOnce = 25 * time.Millisecond
+
+// inFlight is the answer to a key whose first request is under way, and how
+// long it is waited for before.
+func (s Settings) inFlight() (status int, lockTimeout time.Duration) {
+	switch s.InFlight {
+	case "409":
+		return http.StatusConflict, atOnce
+	case "425":
+		return http.StatusTooEarly, atOnce
+	case "202":
+		return http.StatusAccepted, atOnce
+	default:
+		return http.StatusConflict, s.InFlightWait
+	}
+}
+
+// Run serves until ctx ends.
+func Run(ctx context.Context, log *slog.Logger) error {
+	settings, err := config.Load[Settings]()
+	if err != nil {
+		return err
+	}
+	if err := settings.check(); err != nil {
+		return err
+	}
+	config.LogSettings(log, settings)
+	status, lockTimeout := settings.inFlight()
+	db, err := app.Open(ctx, log, settings.DatabaseURL.Reveal(), postgres.Options{
+		Application:    "payonce-api",
+		LockTimeout:    lockTimeout,
+		AllowPlaintext: settings.AllowPlaintext,
+	})
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	api := &httpapi.API{
+		DB:       db,
+		Intake:   &intake.Intake{DB: db, Retention: settings.IdempotencyRetention},
+		InFlight: status,
+		Log:      log,
+	}
+	return app.Serve(ctx, log, settings.HTTPAddr, api.Server())
+}

@@ -1,0 +1,119 @@
+// Package app is what the programs have in common: how they start, listen, tell
+// their health, and stop.
+//
+// It promises that a program that cannot run says so in one sentence on stderr
+// and exits with 1; that SIGTERM and SIGINT drain it; and that nothing but JSON
+// lines on stderr is printed.
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/payonce/payonce/internal/config"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/migrations"
+)
+
+// drainTime bounds how long a program finishes what it has begun. Together with
+// closing everything else it stays under the ten seconds that SIGTERM gives.
+const drainTime = 7 * time.Second
+
+// DrainTime is how long a program may finish what it has begun after SIGTERM.
+func DrainTime() time.Duration { return drainTime }
+
+// Main runs a program until it ends or is told to stop, and returns its exit
+// code.
+func Main(stderr io.Writer, name string, run func(context.Context, *slog.Logger) error) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	log := config.Logger(stderr, name)
+	if err := run(ctx, log); err != nil && !errors.Is(err, context.Canceled) {
+		log.Error(err.Error()) //nolint:sloglint // the message is the sentence that an operator reads
+		return 1
+	}
+	return 0
+}
+
+// Patience for a database that is not there yet when the program starts.
+const (
+	openPatience = 30 * time.Second
+	openInterval = 250 * time.Millisecond
+)
+
+// Open opens the database. One that is out of reach is waited for, at most 30 s;
+// one that payonce must not run on is refused at once.
+func Open(ctx context.Context, log *slog.Logger, url string, o postgres.Options) (*postgres.DB, error) {
+	patience, cancel := context.WithTimeout(ctx, openPatience)
+	defer cancel()
+	for {
+		db, err := postgres.Open(patience, url, o)
+		if err == nil || !errors.Is(err, postgres.ErrUnreachable) {
+			return db, err
+		}
+		log.WarnContext(ctx, "waiting for the database", "error", err)
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-patience.Done():
+			return nil, err
+		case <-time.After(openInterval):
+		}
+	}
+}
+
+// Serve listens on addr, serves until ctx ends, and lets requests under way
+// finish within DrainTime. It logs the address that it listens on.
+func Serve(ctx context.Context, log *slog.Logger, addr string, server *http.Server) error {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+	if err != nil {
+		return fmt.Errorf("HTTP_ADDR %s cannot be listened on: %w", addr, err)
+	}
+	log.InfoContext(ctx, "listening", "addr", listener.Addr().String())
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve %s: %w", addr, err)
+	case <-ctx.Done():
+	}
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
+	defer cancel()
+	if err := server.Shutdown(drain); err != nil {
+		return errors.Join(fmt.Errorf("drain %s: %w", addr, err), server.Close())
+	}
+	return nil
+}
+
+// Health serves /healthz (the process lives) and /readyz (the database answers
+// and has every migration that the program needs).
+func Health(db *postgres.DB) *http.Server {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { status(w, http.StatusOK, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		pending, err := migrations.Pending(r.Context(), db)
+		switch {
+		case err != nil:
+			status(w, http.StatusServiceUnavailable, "the database does not answer")
+		case pending:
+			status(w, http.StatusServiceUnavailable, "the database lacks a migration")
+		default:
+			status(w, http.StatusOK, "ready")
+		}
+	})
+	return &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 10 * time.Second}
+}
+
+func status(w http.ResponseWriter, code int, what string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_, _ = fmt.Fprintf(w, "{\"status\":%q}\n", what) // a client that is gone cannot be told
+}

@@ -1,0 +1,173 @@
+// Package worker wires the program that carries: outbox to inbox by Watermill,
+// inbox to the steps of fulfillment.
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5/stdlib"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/app"
+	"github.com/payonce/payonce/internal/config"
+	"github.com/payonce/payonce/internal/notify"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/stripe"
+	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/migrations"
+	"github.com/payonce/payonce/outbox"
+)
+
+const (
+	application = "payonce-worker"
+	group       = "inbox" // the consumer group of the outbox
+	poll        = 15 * time.Millisecond
+	resubscribe = 250 * time.Millisecond
+
+	// The subscriber's sessions: a standby waits for the group's offset row for
+	// as long as the active one works, so no lock time-out, and a pool of its own.
+	subscriberConns     = 3
+	subscriberStatement = time.Minute
+
+	callTimeout = 10 * time.Second // of one provider call or webhook
+)
+
+// Run works until ctx ends. now dates the signatures of webhooks.
+func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
+	settings, err := config.Load[Settings]()
+	if err != nil {
+		return err
+	}
+	if err := settings.check(); err != nil {
+		return err
+	}
+	config.LogSettings(log, settings)
+	provider, err := stripe.New(stripe.Config{
+		SecretKey: settings.StripeSecretKey.Reveal(), Base: settings.StripeAPIBase, Timeout: callTimeout,
+	})
+	if err != nil {
+		return err
+	}
+	options := postgres.Options{Application: application, AllowPlaintext: settings.AllowPlaintext}
+	db, err := app.Open(ctx, log, settings.DatabaseURL.Reveal(), options)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	pending, err := migrations.Pending(ctx, db)
+	if err != nil {
+		return err
+	}
+	if pending {
+		return errors.New("the database lacks a migration of this program: run payonce migrate")
+	}
+	options.MaxConns, options.LockTimeout, options.StatementTimeout = subscriberConns, -1, subscriberStatement
+	subscriberDB, err := app.Open(ctx, log, settings.DatabaseURL.Reveal(), options)
+	if err != nil {
+		return err
+	}
+	defer subscriberDB.Close()
+
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return app.Serve(ctx, log, settings.HTTPAddr, app.Health(db)) })
+	g.Go(func() error { return receiveAlways(ctx, log, subscriberDB) })
+	for _, p := range processors(log, db, provider, settings, now) {
+		g.Go(func() error { p.Run(ctx); return nil })
+	}
+	return g.Wait()
+}
+
+// receiveAlways begins anew when the router could not even subscribe: the
+// database may be restarting.
+func receiveAlways(ctx context.Context, log *slog.Logger, db *postgres.DB) error {
+	for {
+		err := receive(ctx, log, db)
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // stopped, as it was told
+		}
+		log.WarnContext(ctx, "receiving stopped and begins anew", "error", err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(resubscribe):
+		}
+	}
+}
+
+// receive runs the Watermill router that takes messages from the outbox into
+// the inbox. Stopping it may interrupt a page, which is then read again.
+func receive(ctx context.Context, log *slog.Logger, db *postgres.DB) error {
+	conns := stdlib.OpenDBFromPool(db.Pool())
+	defer func() { _ = conns.Close() }() // the pool itself is closed by its owner
+	subscriber, err := outbox.NewSubscriber(conns, group, log)
+	if err != nil {
+		return err
+	}
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Second}, outbox.Logger(log))
+	if err != nil {
+		return fmt.Errorf("make the router: %w", err)
+	}
+	router.AddNoPublisherHandler("inbox", ledger.Topic, subscriber, inbox.Receive(log, route)) //nolint:contextcheck // a message carries its own context
+	if err := router.Run(ctx); err != nil {
+		return fmt.Errorf("run the router: %w", err)
+	}
+	return nil
+}
+
+// route tells who takes which message.
+func route(m *message.Message) inbox.Envelope {
+	e := inbox.Envelope{
+		Type:        m.Metadata.Get(outbox.MetadataType),
+		OrderingKey: m.Metadata.Get(outbox.MetadataOrderingKey),
+	}
+	switch e.Type {
+	case domain.TypeChargeRequested:
+		e.Receivers = []string{fulfillment.ChargeReceiver}
+	case domain.TypeChargeSucceeded, domain.TypeChargeFailed:
+		e.Receivers = []string{fulfillment.NotificationReceiver}
+	}
+	return e
+}
+
+// processors are the receivers of the inbox, each with claims of its own.
+func processors(log *slog.Logger, db *postgres.DB, provider *stripe.Client, settings Settings, now func() time.Time) []*inbox.Processor {
+	charges := &fulfillment.Fulfillment{DB: db, Provider: provider}
+	notifications := &fulfillment.Notification{DB: db, Sender: notify.New(notify.Config{
+		AllowCIDRs: settings.WebhookAllowCIDRs, Timeout: callTimeout, Now: now,
+	})}
+	receiver := func(name string, handle inbox.Handler) *inbox.Processor {
+		return &inbox.Processor{
+			DB:          db,
+			Receiver:    name,
+			Holder:      holder(),
+			Handle:      handle,
+			Concurrency: settings.WorkerConcurrency,
+			Policy:      settings.policy(),
+			Poll:        poll,
+			Drain:       app.DrainTime(),
+			Log:         log,
+		}
+	}
+	return []*inbox.Processor{
+		receiver(fulfillment.ChargeReceiver, charges.Charge),
+		receiver(fulfillment.NotificationReceiver, notifications.Notify),
+	}
+}
+
+// holder names this process in claims.
+func holder() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return fmt.Sprintf("%s:%d", host, os.Getpid())
+}

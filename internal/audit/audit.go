@@ -1,0 +1,71 @@
+package audit
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/postgres"
+)
+
+// Run checks every promise that our own tables can show, all of them in one
+// read-only snapshot. It holds one connection and no lock that a write waits
+// for. An error means that the audit could not be finished; what is violated is
+// in the report.
+func Run(ctx context.Context, db *postgres.DB) (Report, error) {
+	tx, err := db.Pool().BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	if err != nil {
+		return Report{}, fmt.Errorf("open the audit's snapshot: %w", err)
+	}
+	// Nothing was written, so there is nothing to lose here.
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+
+	var report Report
+	checks, err := checkStreams(ctx, tx)
+	if err != nil {
+		return Report{}, err
+	}
+	report.Add(checks...)
+	for _, p := range promises() {
+		check, err := p.check(ctx, tx)
+		if err != nil {
+			return Report{}, err
+		}
+		report.Add(check)
+	}
+	return report, nil
+}
+
+// promise is a check that one statement makes. Its cases are a query of one
+// column with a row per case: null where the promise holds, else the complaint.
+type promise struct{ name, cases string }
+
+func promises() []promise {
+	return slices.Concat(
+		keyPromises(),
+		chargePromises(),
+		bookPromises(),
+		stockPromises(),
+		messagePromises(),
+	)
+}
+
+const countCases = `
+select count(*),
+       count(complaint),
+       coalesce((array_agg(complaint) filter (where complaint is not null))[1:$1], '{}')
+  from (%s
+       ) as cases(complaint)`
+
+func (p promise) check(ctx context.Context, q postgres.Querier) (Check, error) {
+	check := newCheck(p.name)
+	err := q.QueryRow(ctx, fmt.Sprintf(countCases, p.cases), maxExamples).
+		Scan(&check.Checked, &check.Violated, &check.Examples)
+	if err != nil {
+		return check, fmt.Errorf("check that %s: %w", p.name, err)
+	}
+	slices.Sort(check.Examples)
+	return check, nil
+}

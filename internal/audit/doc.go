@@ -1,0 +1,14 @@
+// Package audit checks every promise of payonce against what is stored: the
+// tables (Run), and the payment provider's lists (Reconcile). It owns no table,
+// writes nothing and repairs nothing.
+//
+// It promises that Run judges one snapshot, so traffic cannot make a check
+// fail, and takes no lock that traffic waits for. A check looks at everything
+// that it should cover: it is over 0 cases only where there is nothing to cover.
+// An open charge is no violation; a charge that nobody is going to carry is.
+//
+// It does not promise to be quick: every check reads whole tables, and each of
+// its statements must end within the pool's statement time-out. And it trusts
+// the outside only where it was asked: Run alone cannot tell whether the
+// provider took the money.
+package audit

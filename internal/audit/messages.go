@@ -1,0 +1,177 @@
+package audit
+
+// Retention takes a message away after its work is done, the oldest first. So an
+// event without a message is in order only if it is older than every message
+// that is left, and its work is done.
+const eventsHaveTheirMessage = `
+with kept as (
+  select message_id from outbox
+   union
+  select message_id from inbox
+), oldest as (
+  select (select transaction_id
+            from outbox
+           where topic = 'charges'
+           order by transaction_id
+           limit 1) as txid
+), charges as (
+  select stream_id,
+         bool_or(type like 'charge.succeeded.v%' or type like 'charge.failed.v%') as ended,
+         bool_or(type like 'merchant.notified.v%')
+         or not bool_or(type like 'charge.requested.v%' and data ->> 'notify' = 'true') as told
+    from ledger_events
+   group by stream_id
+)
+select case
+         when k.message_id is null
+          and (e.txid >= oldest.txid
+               or not case when e.type like 'charge.requested.v%' then c.ended else c.told end)
+         then format('%s version %s (%s): no message', e.stream_id, e.version, e.type)
+       end
+  from ledger_events e
+  join charges c using (stream_id)
+ cross join oldest
+  left join kept k
+    on k.message_id = e.event_id::text
+ where e.type like 'charge.requested.v%'
+    or e.type like 'charge.succeeded.v%'
+    or e.type like 'charge.failed.v%'`
+
+// The inbox also takes messages that are not the ledger's; the ledger's are
+// known by the version in their type.
+const messagesAreEvents = `
+with messages as (
+  select message_id,
+         metadata ->> 'type'         as type,
+         metadata ->> 'ordering_key' as stream_id,
+         transaction_id              as txid
+    from outbox
+   where topic = 'charges'
+   union all
+  select message_id,
+         type,
+         ordering_key,
+         null
+    from inbox
+   where type ~ '\.v[0-9]+$'
+)
+select case
+         when e.event_id is null
+         then format('message %s: no such event', m.message_id)
+         when e.type is distinct from m.type or e.stream_id is distinct from m.stream_id
+         then format('message %s: announces %s of %s, the event is %s of %s',
+                     m.message_id, m.type, m.stream_id, e.type, e.stream_id)
+         when e.txid <> m.txid
+         then format('message %s: committed apart from its event', m.message_id)
+       end
+  from messages m
+  left join ledger_events e
+    on e.event_id::text = m.message_id`
+
+// A reader's offset and what it has received are one commit.
+const passedMessagesWereReceived = `
+select case
+         when i.message_id is null
+         then format('message %s: passed by %s and never received', o.message_id, f.consumer_group)
+       end
+  from outbox o
+  join outbox_offsets f
+    on f.topic = o.topic
+   and (f.transaction_id, f."offset") >= (o.transaction_id, o."offset")
+  left join (select distinct message_id from inbox) i
+    on i.message_id = o.message_id`
+
+// A message is overdue after a minute: leases and polls are seconds.
+const noMessageStuck = `
+select case
+         when status = 'dead'
+         then format('%s message %s of %s: parked', receiver, message_id, ordering_key)
+         when status <> 'done' and due_at < now() - interval '1 minute'
+         then format('%s message %s of %s: %s and overdue', receiver, message_id, ordering_key, status)
+       end
+  from inbox
+ union all
+select case
+         when o.created_at < now() - interval '1 minute'
+         then format('message %s: nobody receives it', o.message_id)
+       end
+  from outbox o
+ where not exists (
+         select
+           from outbox_offsets f
+          where f.topic = o.topic
+            and (f.transaction_id, f."offset") >= (o.transaction_id, o."offset"))`
+
+const finishedByTheHolder = `
+select case
+         when done_fence is distinct from fence
+         then format('%s message %s: done under fence %s, its holder has %s',
+                     receiver, message_id, coalesce(done_fence::text, 'none'), fence)
+       end
+  from inbox
+ where status = 'done'`
+
+const nothingInQuarantine = `
+with strange as (
+  select receiver,
+         message_id,
+         count(*) as payloads
+    from inbox_quarantine
+   group by receiver, message_id
+)
+select case
+         when s.payloads > 0
+         then format('%s message %s: %s payloads beside the first', receiver, message_id, s.payloads)
+       end
+  from inbox i
+  full join strange s using (receiver, message_id)`
+
+// Between the outcome and the end of its message, not yet told is in order.
+const toldOnce = `
+with wanted as (
+  select o.event_id::text as event_id,
+         o.stream_id
+    from ledger_events o
+    join ledger_events r
+      on r.stream_id = o.stream_id
+     and r.type like 'charge.requested.v%'
+     and r.data ->> 'notify' = 'true'
+   where o.type like 'charge.succeeded.v%'
+      or o.type like 'charge.failed.v%'
+), told as (
+  select stream_id,
+         data ->> 'event_id' as event_id,
+         count(*)            as times
+    from ledger_events
+   where type like 'merchant.notified.v%'
+   group by stream_id, data ->> 'event_id'
+), finished as (
+  select message_id
+    from inbox
+   group by message_id
+  having bool_and(status = 'done')
+)
+select case
+         when w.event_id is null
+         then format('%s: told about %s, which is no outcome that it wanted', stream_id, event_id)
+         when t.times > 1
+         then format('%s: told %s times', stream_id, t.times)
+         when t.event_id is null and f.message_id is not null
+         then format('%s: the message is done, and the merchant was not told', stream_id)
+       end
+  from wanted w
+  full join told t using (stream_id, event_id)
+  left join finished f
+    on f.message_id = w.event_id`
+
+func messagePromises() []promise {
+	return []promise{
+		{"every request and outcome has its message", eventsHaveTheirMessage},
+		{"every message is an event of the ledger", messagesAreEvents},
+		{"every message that was passed was received", passedMessagesWereReceived},
+		{"no message is stuck", noMessageStuck},
+		{"a finished message was finished by its holder", finishedByTheHolder},
+		{"nothing is in quarantine", nothingInQuarantine},
+		{"the merchant was told once of every outcome", toldOnce},
+	}
+}

@@ -1,0 +1,154 @@
+package audit
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/domain"
+)
+
+// Streams are read through a cursor, a page per statement, so that memory and
+// the time of one statement stay bounded however long the log is.
+const declareStreams = `
+declare audited_streams no scroll cursor for
+select e.stream_id,
+       e.version,
+       e.type,
+       e.merchant_id,
+       e.data,
+       coalesce(p.legs, '') as legs
+  from ledger_events e
+  left join lateral (
+       select string_agg(format('%s: %s to %s, %s %s of %s', leg, debit, credit, amount, currency, merchant_id),
+                         E'\n' order by leg) as legs
+         from ledger_postings
+        where stream_id = e.stream_id
+          and version = e.version) p on true
+ order by e.stream_id, e.version, e.position`
+
+const fetchStreams = `
+fetch 1000 from audited_streams`
+
+type storedEvent struct {
+	StreamID   string
+	Version    int
+	Type       string
+	MerchantID string
+	Data       []byte
+	Legs       string // its postings, as legs writes them
+}
+
+// streamChecks are made by folding every stream with the domain's own rules.
+type streamChecks struct {
+	gapless, legal, postings Check
+}
+
+// checkStreams reads the whole ledger once.
+func checkStreams(ctx context.Context, tx pgx.Tx) ([]Check, error) {
+	if _, err := tx.Exec(ctx, declareStreams); err != nil {
+		return nil, fmt.Errorf("open the ledger: %w", err)
+	}
+	checks := streamChecks{
+		gapless:  newCheck("streams have no gap"),
+		legal:    newCheck("streams are legal"),
+		postings: newCheck("postings are what the events cause"),
+	}
+	var stream []storedEvent
+	for {
+		rows, err := tx.Query(ctx, fetchStreams)
+		if err != nil {
+			return nil, fmt.Errorf("read the ledger: %w", err)
+		}
+		page, err := pgx.CollectRows(rows, pgx.RowToStructByName[storedEvent])
+		if err != nil {
+			return nil, fmt.Errorf("read the ledger: %w", err)
+		}
+		for _, e := range page {
+			if len(stream) > 0 && stream[0].StreamID != e.StreamID {
+				checks.see(stream)
+				stream = stream[:0]
+			}
+			stream = append(stream, e)
+		}
+		if len(page) == 0 {
+			break
+		}
+	}
+	if len(stream) > 0 {
+		checks.see(stream)
+	}
+	return []Check{checks.gapless, checks.legal, checks.postings}, nil
+}
+
+// see looks at one whole stream.
+func (s *streamChecks) see(stream []storedEvent) {
+	s.gapless.see(gap(stream))
+	events, err := decode(stream)
+	if err == nil {
+		_, err = domain.Replay(events)
+	}
+	switch {
+	case err != nil:
+		s.legal.see(fmt.Sprintf("%s: %v", stream[0].StreamID, err))
+	default:
+		s.legal.see(strangers(stream, events))
+	}
+	var charge domain.Charge
+	for i, e := range events {
+		s.postings.see(difference(stream[i], legs(domain.Postings(charge, e), stream[i].MerchantID)))
+		charge = domain.Evolve(charge, e)
+	}
+}
+
+func gap(stream []storedEvent) string {
+	for i, e := range stream {
+		if e.Version != i+1 {
+			return fmt.Sprintf("%s: version %d stands where %d should", e.StreamID, e.Version, i+1)
+		}
+	}
+	return ""
+}
+
+// decode returns the events up to the first that cannot be read.
+func decode(stream []storedEvent) ([]domain.Event, error) {
+	events := make([]domain.Event, 0, len(stream))
+	for _, stored := range stream {
+		e, err := domain.Decode(stored.Type, stored.Data)
+		if err != nil {
+			return events, fmt.Errorf("version %d: %w", stored.Version, err)
+		}
+		events = append(events, e)
+	}
+	return events, nil
+}
+
+// strangers finds an event that is filed under another merchant than the
+// charge's own.
+func strangers(stream []storedEvent, events []domain.Event) string {
+	owner := domain.Fold(domain.Charge{}, events...).MerchantID
+	for _, e := range stream {
+		if e.MerchantID != owner {
+			return fmt.Sprintf("%s: version %d is filed under %s, the charge is %s's", e.StreamID, e.Version, e.MerchantID, owner)
+		}
+	}
+	return ""
+}
+
+// legs writes postings as the statement does.
+func legs(postings []domain.Posting, merchant string) string {
+	lines := make([]string, len(postings))
+	for i, p := range postings {
+		lines[i] = fmt.Sprintf("%d: %s to %s, %d %s of %s", i+1, p.Debit, p.Credit, p.Amount, p.Currency, merchant)
+	}
+	return strings.Join(lines, "\n")
+}
+
+func difference(e storedEvent, due string) string {
+	if e.Legs == due {
+		return ""
+	}
+	return fmt.Sprintf("%s version %d (%s): posted %q, should be %q", e.StreamID, e.Version, e.Type, e.Legs, due)
+}

@@ -1,0 +1,99 @@
+package demo
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestPlan(t *testing.T) {
+	t.Parallel()
+
+	t.Run("the same seed gives the same plan", func(t *testing.T) {
+		t.Parallel()
+		if diff := cmp.Diff(newPlan(42, 200, "run"), newPlan(42, 200, "run")); diff != "" {
+			t.Error(diff)
+		}
+	})
+
+	t.Run("another seed gives another plan", func(t *testing.T) {
+		t.Parallel()
+		if cmp.Equal(newPlan(42, 200, "run").Charges, newPlan(43, 200, "run").Charges) {
+			t.Error("the charges are the same")
+		}
+	})
+
+	t.Run("keys and orders are one charge's alone", func(t *testing.T) {
+		t.Parallel()
+		keys, orders := map[string]bool{}, map[string]bool{}
+		for _, charge := range newPlan(1, 500, "run").Charges {
+			keys[charge.Key], orders[charge.Order] = true, true
+		}
+		if len(keys) != 500 || len(orders) != 500 {
+			t.Errorf("%d keys, %d orders", len(keys), len(orders))
+		}
+	})
+
+	t.Run("every kind of charge is in it", func(t *testing.T) {
+		t.Parallel()
+		plan := newPlan(3, 30, "run")
+		for _, kind := range kinds() {
+			if !slices.ContainsFunc(plan.Charges, func(c Charge) bool { return slices.Equal(c.Ends, kind.ends) }) {
+				t.Errorf("no charge ends with %v", kind.ends)
+			}
+		}
+	})
+
+	t.Run("a single charge succeeds", func(t *testing.T) {
+		t.Parallel()
+		if plan := newPlan(5, 1, "run"); !plan.Charges[0].mustSucceed() {
+			t.Errorf("it ends with %v", plan.Charges[0].Ends)
+		}
+	})
+
+	t.Run("scarce stock is wanted by more than can have it", func(t *testing.T) {
+		t.Parallel()
+		plan := newPlan(9, 200, "run")
+		wanted := 0
+		for _, charge := range plan.Charges {
+			if charge.isScarce() {
+				wanted++
+			}
+		}
+		if supply := plan.Stock[poster]; supply < 1 || wanted <= supply {
+			t.Errorf("%d wanted, %d in stock", wanted, supply)
+		}
+	})
+
+	for _, n := range []int{1, 5, 200, 2000} {
+		t.Run("enough is broken while charges flow", func(t *testing.T) {
+			t.Parallel()
+			plan := newPlan(11, n, "run")
+			counts := map[StrikeKind]int{}
+			last := time.Duration(0)
+			for _, strike := range plan.Strikes {
+				counts[strike.Kind]++
+				if strike.At < last || strike.At > plan.Length {
+					t.Errorf("%s at %s, after %s, in a run of %s", strike.Kind, strike.At, last, plan.Length)
+				}
+				last = strike.At
+			}
+			if counts[KillWorker] < leastWorkerKills || counts[KillAPI] != 1 || counts[RestartDatabase] != 1 || counts[RepeatWebhooks] != 1 {
+				t.Errorf("strikes: %v", counts)
+			}
+		})
+	}
+}
+
+func TestRunName(t *testing.T) {
+	t.Parallel()
+	for range 100 {
+		for _, letter := range newRunName() {
+			if letter < 'a' || letter > 'z' {
+				t.Fatalf("%q: a digit could make it look like a card", letter)
+			}
+		}
+	}
+}

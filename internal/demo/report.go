@@ -1,0 +1,124 @@
+package demo
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+)
+
+// report prints what happened and the audit: as JSON on stdout, and then as text
+// on stderr, or as text on stdout.
+func (s *screen) report(seen evidence, audit Audit) error {
+	var text strings.Builder
+	summary(&text, seen)
+	table(&text, audit)
+	if !s.json {
+		_, err := io.WriteString(s.stdout, text.String())
+		return err
+	}
+	s.say("%s", strings.TrimSuffix(text.String(), "\n"))
+	encoder := json.NewEncoder(s.stdout)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(audit)
+}
+
+func summary(w *strings.Builder, seen evidence) {
+	t, books, before := seen.tally, seen.books, seen.before
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(w, "%-9s %s\n", name, fmt.Sprintf(format, args...))
+	}
+	fmt.Fprintln(w)
+	line("charges", "%d: %s", len(seen.records), endings(seen.records))
+	line("requests", "%d sent with a key: %d replayed, %d unanswered, %d told to try again; %d reused keys refused",
+		t.requests.Load(), t.replays.Load(), t.unanswered.Load(), t.turnedAway.Load(), t.reused.Load())
+	line("provider", "%d requests, %d duplicates suppressed; %d notifications taken, %d delivered again",
+		books.Requests-before.Requests, seen.suppressed(), len(books.Notifications)-len(before.Notifications), seen.redelivered())
+	line("broken", "%s", breakages(seen.strikes))
+	line("time", "%s from the first request to the last answer", seen.took.Round(100*time.Millisecond))
+	fmt.Fprintln(w)
+}
+
+func endings(records []record) string {
+	counts := map[string]int{}
+	refunds := 0
+	for _, r := range records {
+		counts[r.final.end()]++
+		if r.refund != nil && r.refund.status == succeeded {
+			refunds++
+		}
+	}
+	var parts []string
+	for _, end := range slices.Sorted(maps.Keys(counts)) {
+		name := end
+		if name == "" {
+			name = "not seen to end"
+		}
+		parts = append(parts, fmt.Sprintf("%d %s", counts[end], name))
+	}
+	return strings.Join(parts, ", ") + fmt.Sprintf("; %d refunded", refunds)
+}
+
+func breakages(done strikes) string {
+	text := fmt.Sprintf("%s killed (%d with charges under way), %s killed, ",
+		plural(done.workerKills, "worker"), done.killsUnderWay, plural(done.apiKills, "api"))
+	if done.notRun {
+		return text + "restart of the database not run"
+	}
+	return text + fmt.Sprintf("database restarted in %s", done.restarted.Round(time.Millisecond))
+}
+
+func table(w *strings.Builder, audit Audit) {
+	columns := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(columns, "CHECK\tCHECKED\tVIOLATED\tRESULT")
+	for _, check := range audit.Checks {
+		fmt.Fprintf(columns, "%s\t%d\t%d\t%s\n", check.Name, check.Checked, check.Violated, check.result())
+	}
+	_ = columns.Flush() // a strings.Builder takes everything
+	for _, check := range audit.Checks {
+		if check.Violated == 0 {
+			continue
+		}
+		fmt.Fprintf(w, "\n%s, for example\n", check.Name)
+		for _, example := range check.Examples {
+			for line := range strings.Lines(describe(example)) {
+				fmt.Fprintf(w, "  %s\n", strings.Map(printable, strings.TrimRight(line, "\n")))
+			}
+		}
+	}
+	if audit.OK {
+		fmt.Fprintln(w, "\nevery promise held")
+	} else {
+		fmt.Fprintf(w, "\na promise was broken: %s\n", audit.violated())
+	}
+}
+
+func (c Check) result() string {
+	switch {
+	case c.Violated > 0:
+		return "VIOLATED"
+	case c.notRun:
+		return errNotRun.Error()
+	}
+	return "ok"
+}
+
+// printable keeps what comes from elsewhere from writing over the table.
+func printable(r rune) rune {
+	if unicode.IsPrint(r) {
+		return r
+	}
+	return unicode.ReplacementChar
+}
+
+func describe(example any) string {
+	if text, ok := example.(string); ok {
+		return text
+	}
+	return string(encode(example))
+}

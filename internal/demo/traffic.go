@@ -1,0 +1,213 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// atOnce is how many charges may be under way: a demo, not a load test.
+const atOnce = 64
+
+// traffic makes the charges of a plan and records what it was answered.
+type traffic struct {
+	client *client
+	tally  *tally
+}
+
+func newTraffic(house house, tally *tally) *traffic {
+	return &traffic{client: newClient(house, tally), tally: tally}
+}
+
+// record is what became of one charge, as far as it was seen.
+type record struct {
+	charge  Charge
+	id      string
+	answers []answer // to the three requests, and only definitive ones
+	reuse   []answer // to the other body under the same key
+	final   state
+	refund  *refundRecord // nil if none was due
+	events  []event
+}
+
+type refundRecord struct {
+	id      string
+	answers []answer
+	status  string
+}
+
+// state is a charge as GET shows it.
+type state struct {
+	ID      string   `json:"id"`
+	Status  string   `json:"status"`
+	Failure *failure `json:"failure"`
+}
+
+type failure struct {
+	Code string `json:"code"`
+}
+
+// ended says whether the charge's first decision is final.
+func (s state) ended() bool {
+	return slices.Contains([]string{succeeded, failed, "partially_refunded", "refunded"}, s.Status)
+}
+
+// end is the ending: succeeded, or the failure's code, or the status where it is
+// neither.
+func (s state) end() string {
+	switch {
+	case s.Status == failed && s.Failure != nil:
+		return s.Failure.Code
+	case s.Status != failed && s.ended():
+		return succeeded
+	}
+	return s.Status
+}
+
+type event struct {
+	Version int    `json:"version"`
+	Type    string `json:"type"`
+}
+
+// carryAll makes every charge at its time and returns when all have come to
+// their end, or ctx has. The records are in the plan's order.
+func (t *traffic) carryAll(ctx context.Context, plan Plan) []record {
+	records := make([]record, len(plan.Charges))
+	slots := make(chan struct{}, atOnce)
+	var all sync.WaitGroup
+	var before time.Duration
+	for i, charge := range plan.Charges {
+		records[i].charge = charge
+		if wait(ctx, charge.At-before) != nil {
+			continue
+		}
+		before = charge.At
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			t.carry(ctx, &records[i])
+		})
+	}
+	all.Wait()
+	return records
+}
+
+// carry makes one charge: a part of its requests at once, the others when it has
+// ended. It leaves off where ctx ends.
+func (t *traffic) carry(ctx context.Context, r *record) {
+	const path = "/v1/charges"
+	r.answers = t.send(ctx, r.charge.Together, path, r.charge.Key, r.charge.Body)
+	if len(r.answers) == 0 || r.answers[0].Status != http.StatusAccepted {
+		return
+	}
+	r.id = resource(r.answers[0])
+	t.tally.accepted.Add(1)
+	if r.charge.Reuse {
+		r.reuse = t.send(ctx, 1, path, r.charge.Key, r.charge.other())
+		t.tally.reused.Add(int64(len(r.reuse)))
+	}
+	t.await(ctx, path+"/"+r.id, &r.final, func() bool { return r.final.ended() })
+	if r.final.ended() {
+		t.tally.ended.Add(1)
+	}
+	if r.charge.Refund > 0 && r.final.Status == succeeded {
+		r.refund = t.refund(ctx, path+"/"+r.id+"/refunds", r.charge)
+	}
+	late := t.send(ctx, 3-r.charge.Together, path, r.charge.Key, r.charge.Body)
+	r.answers = append(r.answers, late...)
+	t.settle(ctx, r)
+}
+
+// refund gives the money back, with three requests at once.
+func (t *traffic) refund(ctx context.Context, path string, charge Charge) *refundRecord {
+	body := encode(map[string]int64{"amount": charge.Refund})
+	r := &refundRecord{answers: t.send(ctx, 3, path, charge.Key+"-refund", body)}
+	if len(r.answers) == 0 || r.answers[0].Status != http.StatusAccepted {
+		return r
+	}
+	r.id = resource(r.answers[0])
+	var now struct {
+		Status string `json:"status"`
+	}
+	t.await(ctx, path+"/"+r.id, &now, func() bool { return now.Status == succeeded || now.Status == failed })
+	r.status = now.Status
+	return r
+}
+
+// settle waits until the merchant was told of every ending, and keeps the
+// charge's stream of events.
+func (t *traffic) settle(ctx context.Context, r *record) {
+	var stream struct {
+		Data []event `json:"data"`
+	}
+	t.await(ctx, "/v1/charges/"+r.id+"/events", &stream, func() bool {
+		return count(stream.Data, "merchant.notified") >= r.endings()
+	})
+	r.events = stream.Data
+}
+
+// endings is how often the merchant is to be told of something.
+func (r record) endings() int {
+	n := 0
+	if r.final.ended() {
+		n++
+	}
+	if r.refund != nil && r.refund.status != "" {
+		n++
+	}
+	return n
+}
+
+func count(events []event, name string) int {
+	n := 0
+	for _, event := range events {
+		if strings.HasPrefix(event.Type, name+".v") {
+			n++
+		}
+	}
+	return n
+}
+
+// send sends the same request n times at once and returns the definitive
+// answers.
+func (t *traffic) send(ctx context.Context, n int, path, key string, body []byte) []answer {
+	answers := make([]*answer, n)
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() {
+			if got, err := t.client.post(ctx, path, key, body); err == nil {
+				answers[i] = &got
+			}
+		})
+	}
+	all.Wait()
+	var definitive []answer
+	for _, got := range answers {
+		if got != nil {
+			definitive = append(definitive, *got)
+		}
+	}
+	return definitive
+}
+
+// await reads a resource again and again until it is as wanted or ctx ends.
+func (t *traffic) await(ctx context.Context, path string, into any, wanted func() bool) {
+	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
+		if t.client.get(ctx, path, into) != nil || wanted() || wait(ctx, pause) != nil {
+			return
+		}
+	}
+}
+
+// resource is the id of what an answer made.
+func resource(a answer) string {
+	var body struct {
+		ID string `json:"id"`
+	}
+	_ = json.Unmarshal([]byte(a.Body), &body)
+	return body.ID
+}

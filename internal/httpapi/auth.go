@@ -1,0 +1,33 @@
+package httpapi
+
+import (
+	"strings"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/payonce/payonce/internal/merchants"
+)
+
+const merchantKey = "merchant" // in echo's context
+
+// authenticate lets a request pass with the merchant of its API key. Every
+// reason to refuse has the same answer.
+func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		scheme, key, _ := strings.Cut(c.Request().Header.Get(echo.HeaderAuthorization), " ")
+		if !strings.EqualFold(scheme, "Bearer") || key == "" {
+			return merchants.ErrUnauthorized
+		}
+		m, err := merchants.Authenticate(c.Request().Context(), a.DB, strings.TrimSpace(key))
+		if err != nil {
+			return err
+		}
+		c.Set(merchantKey, m)
+		return next(c)
+	}
+}
+
+func merchantOf(c echo.Context) merchants.Merchant {
+	m, _ := c.Get(merchantKey).(merchants.Merchant) // set by authenticate on every route that asks
+	return m
+}

@@ -1,0 +1,180 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/intake"
+	"github.com/payonce/payonce/internal/merchants"
+	"github.com/payonce/payonce/ledger"
+)
+
+// problem is a refusal as RFC 9457 writes it. Retryable says that the same
+// request may be sent again as it is; RetryWith, under which key a request that
+// should succeed is sent.
+type problem struct {
+	Type      string       `json:"type"`
+	Title     string       `json:"title"`
+	Status    int          `json:"status"`
+	Detail    string       `json:"detail,omitempty"`
+	Instance  string       `json:"instance,omitempty"`
+	Retryable bool         `json:"retryable"`
+	RetryWith string       `json:"retry_with,omitempty"`
+	Errors    []fieldError `json:"errors,omitempty"`
+}
+
+// fieldError names one wrong member by its JSON Pointer (RFC 6901).
+type fieldError struct {
+	Pointer string `json:"pointer"`
+	Detail  string `json:"detail"`
+}
+
+const (
+	sameKey = "same-key"
+	newKey  = "new-key"
+)
+
+// The problems that payonce knows.
+func malformed(detail string) problem {
+	return problem{
+		Type: "/problems/malformed", Title: "The request cannot be read", Status: http.StatusBadRequest,
+		Detail: detail, RetryWith: sameKey,
+	}
+}
+
+func invalid(fields ...fieldError) problem {
+	return problem{
+		Type: "/problems/validation", Title: "The request is not valid", Status: http.StatusUnprocessableEntity,
+		Detail: "some members have values that no charge can have", RetryWith: sameKey, Errors: fields,
+	}
+}
+
+func tooLarge() problem {
+	return problem{
+		Type: "/problems/too-large", Title: "The request is too large", Status: http.StatusRequestEntityTooLarge,
+		Detail: "a body may have 65536 bytes", RetryWith: sameKey,
+	}
+}
+
+func unsupportedMediaType() problem {
+	return problem{
+		Type: "/problems/unsupported-media-type", Title: "The body is not JSON", Status: http.StatusUnsupportedMediaType,
+		Detail: "send Content-Type: application/json", RetryWith: sameKey,
+	}
+}
+
+func unavailable() problem {
+	return problem{
+		Type: "/problems/unavailable", Title: "payonce cannot answer now", Status: http.StatusServiceUnavailable,
+		Detail:    "nothing is lost and nothing is done twice: send the same request with the same key again",
+		Retryable: true, RetryWith: sameKey,
+	}
+}
+
+// refusals is the one table from sentinels to problems.
+func refusals() []struct {
+	sentinel error
+	problem  problem
+} {
+	return []struct {
+		sentinel error
+		problem  problem
+	}{
+		{merchants.ErrUnauthorized, problem{
+			Type: "/problems/unauthorized", Title: "The API key is missing or not valid", Status: http.StatusUnauthorized,
+			Detail: "send Authorization: Bearer and a valid API key", RetryWith: sameKey,
+		}},
+		{ledger.ErrNotFound, problem{
+			Type: "/problems/not-found", Title: "There is no such resource", Status: http.StatusNotFound,
+		}},
+		{echo.ErrNotFound, problem{
+			Type: "/problems/not-found", Title: "There is no such resource", Status: http.StatusNotFound,
+		}},
+		{echo.ErrMethodNotAllowed, problem{
+			Type: "/problems/method-not-allowed", Title: "The resource does not know the method", Status: http.StatusMethodNotAllowed,
+		}},
+		{idempotency.ErrMissing, problem{
+			Type: "/problems/idempotency-key-missing", Title: "The Idempotency-Key header is missing", Status: http.StatusBadRequest,
+			Detail:    "send a key of your own that is unique to this operation, and the same one with each retry",
+			RetryWith: newKey,
+		}},
+		{idempotency.ErrInvalid, problem{
+			Type: "/problems/idempotency-key-invalid", Title: "The Idempotency-Key header is not a key", Status: http.StatusBadRequest,
+			Detail: "a key is 1 to 255 visible ASCII characters, once, bare or quoted", RetryWith: newKey,
+		}},
+		{idempotency.ErrReused, problem{
+			Type: "/problems/idempotency-key-reused", Title: "The key was used for another request", Status: http.StatusUnprocessableEntity,
+			Detail: "the first request under this key differs from this one; nothing was done", RetryWith: newKey,
+		}},
+		{idempotency.ErrExpired, problem{
+			Type: "/problems/idempotency-key-expired", Title: "The key's answer is no longer kept", Status: http.StatusGone,
+			Detail: "the request was carried out under this key; it is not done again", RetryWith: newKey,
+		}},
+		{intake.ErrInFlight, inFlight(http.StatusConflict)},
+		{intake.ErrUnavailable, unavailable()},
+	}
+}
+
+func inFlight(status int) problem {
+	return problem{
+		Type: "/problems/idempotency-key-in-use", Title: "A request under this key is in flight", Status: status,
+		Detail: "its answer is not there yet", Retryable: true, RetryWith: sameKey,
+	}
+}
+
+func (p problem) Error() string { return p.Title }
+
+const causeKey = "cause" // in echo's context: the error behind a 5xx, for the log
+
+// problem is the one way by which an error leaves.
+func (a *API) problem(err error, c echo.Context) {
+	if c.Response().Committed {
+		return // the client has had its answer, or part of one
+	}
+	if errors.Is(err, intake.ErrInFlight) && a.InFlight == http.StatusAccepted {
+		c.Response().Header().Set(headerRetryAfter, "1")
+		_ = c.JSONBlob(http.StatusAccepted, []byte("{}\n")) // a client that is gone cannot be told
+		return
+	}
+	p := a.classify(err)
+	if p.Status >= http.StatusInternalServerError {
+		c.Set(causeKey, err)
+	}
+	h := c.Response().Header()
+	switch p.Status {
+	case http.StatusUnauthorized:
+		h.Set(echo.HeaderWWWAuthenticate, "Bearer")
+	case http.StatusConflict, http.StatusTooEarly, http.StatusServiceUnavailable:
+		if p.Retryable {
+			h.Set(headerRetryAfter, "1")
+		}
+	}
+	if errors.Is(err, idempotency.ErrMissing) {
+		h.Set("Link", `</docs>; rel="describedby"`)
+	}
+	p.Instance = c.Request().URL.EscapedPath()
+	body, _ := json.Marshal(p)                                           // strings, numbers and booleans: it cannot fail
+	_ = c.Blob(p.Status, "application/problem+json", append(body, '\n')) // a client that is gone cannot be told
+}
+
+func (a *API) classify(err error) problem {
+	if p := (problem{}); errors.As(err, &p) {
+		return p
+	}
+	if errors.Is(err, intake.ErrInFlight) {
+		return inFlight(a.InFlight)
+	}
+	if large := (*http.MaxBytesError)(nil); errors.As(err, &large) {
+		return tooLarge()
+	}
+	for _, r := range refusals() {
+		if errors.Is(err, r.sentinel) {
+			return r.problem
+		}
+	}
+	return unavailable()
+}

@@ -1,0 +1,135 @@
+package httpapi
+
+import (
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/labstack/echo/v4"
+	"github.com/labstack/echo/v4/middleware"
+
+	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/intake"
+	"github.com/payonce/payonce/internal/postgres"
+)
+
+// Bounds of a request.
+const (
+	maxBody        = 64 << 10 // bytes
+	maxHeaders     = 16 << 10 // bytes
+	maxRequestID   = 128      // characters
+	headerTimeout  = 5 * time.Second
+	readTimeout    = 10 * time.Second
+	writeTimeout   = 30 * time.Second
+	idleTimeout    = 60 * time.Second
+	requestTimeout = 20 * time.Second
+)
+
+// API serves the routes of payonce.
+type API struct {
+	DB     *postgres.DB
+	Intake *intake.Intake
+	// InFlight is the status that answers a key whose first request is still
+	// being committed: 409, 425 or 202.
+	InFlight int
+	Log      *slog.Logger
+}
+
+// Server is an HTTP server for the API with every time-out set. It is not
+// started.
+func (a *API) Server() *http.Server {
+	return &http.Server{
+		Handler:           a.Handler(),
+		MaxHeaderBytes:    maxHeaders,
+		ReadHeaderTimeout: headerTimeout,
+		ReadTimeout:       readTimeout,
+		WriteTimeout:      writeTimeout,
+		IdleTimeout:       idleTimeout,
+		ErrorLog:          slog.NewLogLogger(a.Log.Handler(), slog.LevelDebug),
+	}
+}
+
+// Handler routes requests.
+func (a *API) Handler() http.Handler {
+	e := echo.New()
+	e.HideBanner, e.HidePort = true, true
+	e.HTTPErrorHandler = a.problem
+	e.Use(
+		requestID,
+		a.accessLog(),
+		middleware.RecoverWithConfig(middleware.RecoverConfig{LogErrorFunc: a.panicked}),
+		middleware.ContextTimeout(requestTimeout),
+		limitBody,
+	)
+	read(e, "/healthz", a.healthz)
+	read(e, "/readyz", a.readyz)
+
+	v1 := e.Group("/v1", a.authenticate)
+	v1.POST("/charges", a.createCharge)
+	read(v1, "/charges/:id", a.getCharge)
+	read(v1, "/charges/:id/events", a.getEvents)
+	read(v1, "/balances", a.getBalances)
+	read(v1, "/audit", a.getAudit)
+	return e
+}
+
+// read registers a route for GET and HEAD.
+func read(r interface {
+	Match(methods []string, path string, h echo.HandlerFunc, m ...echo.MiddlewareFunc) []*echo.Route
+}, path string, h echo.HandlerFunc,
+) {
+	r.Match([]string{http.MethodGet, http.MethodHead}, path, h)
+}
+
+// requestID keeps the caller's X-Request-Id where it is a short line of visible
+// characters, and makes one elsewhere: it is stored with every event.
+func requestID(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		id := c.Request().Header.Get(echo.HeaderXRequestID)
+		plain := len(id) <= maxRequestID &&
+			strings.IndexFunc(id, func(r rune) bool { return r < '!' || r > '~' }) < 0
+		if id == "" || !plain {
+			id = uuid.NewString()
+		}
+		c.Response().Header().Set(echo.HeaderXRequestID, id)
+		return next(c)
+	}
+}
+
+func limitBody(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		r := c.Request()
+		r.Body = http.MaxBytesReader(c.Response(), r.Body, maxBody)
+		return next(c)
+	}
+}
+
+// accessLog writes one line per request. Keys appear as short hashes.
+func (a *API) accessLog() echo.MiddlewareFunc {
+	return middleware.RequestLoggerWithConfig(middleware.RequestLoggerConfig{
+		LogMethod: true, LogRoutePath: true, LogStatus: true, LogLatency: true, LogRequestID: true,
+		HandleError: true,
+		LogValuesFunc: func(c echo.Context, v middleware.RequestLoggerValues) error {
+			attrs := []any{
+				"method", v.Method, "route", v.RoutePath, "status", v.Status,
+				"milliseconds", v.Latency.Milliseconds(), "request_id", v.RequestID,
+			}
+			if key := c.Response().Header().Get(headerKey); key != "" {
+				attrs = append(attrs, "key_hash", idempotency.Hash(key),
+					"replayed", c.Response().Header().Get(headerReplayed) == "true")
+			}
+			if cause, ok := c.Get(causeKey).(error); ok {
+				attrs = append(attrs, "error", cause.Error())
+			}
+			a.Log.Info("request", attrs...)
+			return nil
+		},
+	})
+}
+
+func (a *API) panicked(c echo.Context, err error, stack []byte) error {
+	a.Log.Error("handler panicked", "route", c.Path(), "error", err, "stack", string(stack))
+	return err
+}

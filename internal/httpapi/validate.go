@@ -1,0 +1,105 @@
+package httpapi
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/bojanz/currency"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/intake"
+)
+
+// Bounds of a charge request.
+const (
+	maxString        = 255 // characters
+	maxItems         = 100
+	maxQuantity      = 1_000_000
+	maxMetadata      = 20
+	maxMetadataValue = 500 // characters
+)
+
+// checker collects what is wrong with a request.
+type checker struct {
+	fields []fieldError
+	nul    bool
+}
+
+func (k *checker) refuse(pointer, detail string) {
+	k.fields = append(k.fields, fieldError{Pointer: pointer, Detail: detail})
+}
+
+func (k *checker) text(pointer, value string, required bool, longest int) {
+	k.nul = k.nul || hasNUL(value)
+	switch {
+	case required && value == "":
+		k.refuse(pointer, "is required")
+	case utf8.RuneCountInString(value) > longest:
+		k.refuse(pointer, fmt.Sprintf("is longer than %d characters", longest))
+	}
+}
+
+// validate checks a charge request against the bounds of the contract.
+func validate(r intake.Charge) error {
+	var k checker
+	k.text("/order_id", r.OrderID, true, maxString)
+	k.text("/payment_method", r.PaymentMethod, true, maxString)
+	k.text("/description", r.Description, false, maxString)
+	if r.Amount < domain.MinAmount || r.Amount > domain.MaxAmount {
+		k.refuse("/amount", "is not between 1 and 1000000000000 minor units")
+	}
+	k.nul = k.nul || hasNUL(r.Currency)
+	if !currency.IsValid(r.Currency) {
+		k.refuse("/currency", "is not an ISO 4217 code in upper case")
+	}
+	k.items(r.Items)
+	k.metadata(r.Metadata)
+	if k.nul {
+		return malformed("a string holds the character U+0000")
+	}
+	if len(k.fields) > 0 {
+		return invalid(k.fields...)
+	}
+	return nil
+}
+
+func (k *checker) items(items []intake.Item) {
+	if len(items) > maxItems {
+		k.refuse("/items", "has more than 100 items")
+		return
+	}
+	seen := make(map[string]bool, len(items))
+	for i, item := range items {
+		pointer := "/items/" + strconv.Itoa(i)
+		k.text(pointer+"/sku", item.SKU, true, maxString)
+		if seen[item.SKU] {
+			k.refuse(pointer+"/sku", "repeats an earlier item: add up the quantities")
+		}
+		seen[item.SKU] = true
+		if item.Quantity < 1 || item.Quantity > maxQuantity {
+			k.refuse(pointer+"/quantity", "is not between 1 and 1000000")
+		}
+	}
+}
+
+func (k *checker) metadata(pairs map[string]string) {
+	if len(pairs) > maxMetadata {
+		k.refuse("/metadata", "has more than 20 pairs")
+		return
+	}
+	for name, value := range pairs {
+		k.nul = k.nul || hasNUL(name)
+		if utf8.RuneCountInString(name) > maxMetadataValue {
+			k.refuse("/metadata", "has a name longer than 500 characters")
+			continue
+		}
+		k.text("/metadata/"+escape(name), value, false, maxMetadataValue)
+	}
+}
+
+// escape writes a name as a token of a JSON Pointer.
+func escape(name string) string {
+	return strings.NewReplacer("~", "~0", "/", "~1").Replace(name)
+}

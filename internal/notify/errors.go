@@ -1,0 +1,86 @@
+package notify
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+// TargetError says that a webhook is refused before anything is sent: its
+// target is none, or leads to an address that is neither public nor allowed, or
+// its secret signs nothing. It comes again until the webhook is changed.
+type TargetError struct {
+	// Reason is a sentence without the target's URL, address or secret, fit to
+	// be shown to whoever set the target.
+	Reason string
+}
+
+func (e *TargetError) Error() string { return "webhook target refused: " + e.Reason }
+
+// DeliveryError says that the receiver did not accept the webhook, as far as we
+// know.
+type DeliveryError struct {
+	// StatusCode is that of the answer, 0 if there was none.
+	StatusCode int
+	// RetryAfter is how long the receiver asks to wait, at most a day. 0 if it
+	// does not say.
+	RetryAfter time.Duration
+	// Err is the cause. It never is an error of a context.
+	Err error
+}
+
+func (e *DeliveryError) Error() string {
+	if e.StatusCode == 0 {
+		return "webhook not answered: " + e.Err.Error()
+	}
+	return fmt.Sprintf("webhook answered %d: %s", e.StatusCode, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *DeliveryError) Unwrap() error { return e.Err }
+
+func refusal(status int) error {
+	if status/100 == 3 {
+		return errors.New("redirects are not followed")
+	}
+	if text := http.StatusText(status); text != "" {
+		return errors.New(text)
+	}
+	return errors.New("unknown status")
+}
+
+// retryAfter reads Retry-After, in seconds or as a date, bounded by a day.
+func (s *Sender) retryAfter(h http.Header) time.Duration {
+	v := h.Get("Retry-After")
+	if seconds, err := strconv.ParseUint(v, 10, 64); err == nil {
+		return time.Duration(min(seconds, uint64(maxRetryAfter/time.Second))) * time.Second
+	}
+	until, err := http.ParseTime(v)
+	if err != nil {
+		return 0
+	}
+	return min(max(until.Sub(s.now()), 0), maxRetryAfter)
+}
+
+// scrub takes the target's URL and every address out of a network error, which
+// may hold a merchant's token, or tell a merchant what our resolver knows.
+func scrub(err error) error {
+	var (
+		dns *net.DNSError
+		op  *net.OpError
+		u   *url.Error
+	)
+	switch {
+	case errors.As(err, &dns):
+		return errors.New("the host name does not resolve")
+	case errors.As(err, &op):
+		return fmt.Errorf("%s: %w", op.Op, op.Err)
+	case errors.As(err, &u):
+		return u.Err
+	}
+	return err
+}

@@ -1,0 +1,41 @@
+package notify
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+	"net/http"
+)
+
+// NewWithResolver returns a sender that resolves names by r.
+func NewWithResolver(cfg Config, r *net.Resolver) *Sender {
+	return newSender(cfg, &net.Dialer{Resolver: r})
+}
+
+// Trust makes the sender believe certificates that roots vouch for.
+func (s *Sender) Trust(roots *x509.CertPool) {
+	if t, ok := s.secure.Transport.(*http.Transport); ok {
+		t.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+	}
+}
+
+// Bounds are the limits of the sender's connections.
+type Bounds struct {
+	Proxy                   bool
+	ConnsPerHost, IdleConns int
+	HeaderBytes             int64
+}
+
+// Bounds returns the looser of both clients' limits.
+func (s *Sender) Bounds() Bounds {
+	var b Bounds
+	for _, c := range []*http.Client{s.secure, s.plain} {
+		if t, ok := c.Transport.(*http.Transport); ok {
+			b.Proxy = b.Proxy || t.Proxy != nil
+			b.ConnsPerHost = max(b.ConnsPerHost, t.MaxConnsPerHost)
+			b.IdleConns = max(b.IdleConns, t.MaxIdleConns)
+			b.HeaderBytes = max(b.HeaderBytes, t.MaxResponseHeaderBytes)
+		}
+	}
+	return b
+}

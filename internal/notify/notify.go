@@ -1,0 +1,226 @@
+// Package notify delivers signed webhooks to addresses that merchants chose.
+//
+// It promises:
+//
+//   - A delivery is one POST of the body as it is, signed anew with the time of
+//     this delivery (Standard Webhooks, HMAC-SHA256), so that a receiver with a
+//     tolerance of five minutes accepts a redelivery hours later. The
+//     webhook-id is the caller's and stays the same, so that the receiver can
+//     tell a redelivery.
+//   - nil means that an answer with a status of 2xx was received. Every error
+//     is exactly one of [TargetError] and [DeliveryError], or the error of the
+//     caller's context.
+//   - No connection is opened to an address that is not public, unless the
+//     operator allowed it (Config.AllowCIDRs). The address is judged when it is
+//     dialed, after the name was resolved, so a name that changes its mind
+//     does not help. Redirects are not followed and no proxy is used.
+//   - Plain http goes to allowed addresses only. Everything else is https with
+//     a verified certificate.
+//   - A receiver can hold a delivery no longer than Config.Timeout, and make it
+//     read no more than 64 KiB of headers and 64 KiB of body.
+//   - No error text holds the target's path, query or secret, nor an address
+//     that a name resolved to.
+//
+// It does not promise that a webhook arrives once: an answer can be lost after
+// the receiver took the webhook. Receivers go by the webhook-id. It neither
+// repeats a delivery nor remembers one, and it owns no table: when to deliver
+// again is the caller's business.
+//
+// Any port of a public address may be chosen.
+package notify
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"time"
+
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+)
+
+const (
+	defaultTimeout  = 10 * time.Second
+	maxRetryAfter   = 24 * time.Hour
+	maxHeaderBytes  = 64 << 10
+	maxBodyBytes    = 64 << 10
+	maxConnsPerHost = 64
+	maxIdleConns    = 256
+	idleConnTimeout = 30 * time.Second
+)
+
+// Config says where webhooks may go and how long a delivery may take.
+type Config struct {
+	// AllowCIDRs are targets allowed beyond public addresses, by plain http
+	// too. Meant for tests and for receivers in the operator's own network.
+	AllowCIDRs []netip.Prefix
+	// Timeout bounds one delivery, from resolving the name to the last byte
+	// that is read. 0 means 10 seconds.
+	Timeout time.Duration
+	// Now is the clock that signatures are dated by. It is required.
+	Now func() time.Time
+}
+
+// Sender delivers webhooks. It is safe for concurrent use.
+type Sender struct {
+	secure  *http.Client
+	plain   *http.Client
+	timeout time.Duration
+	now     func() time.Time
+}
+
+// Webhook is one event on its way to one receiver.
+type Webhook struct {
+	// URL is the target, as [CheckURL] accepts it.
+	URL string
+	// Secret is the receiver's, whsec_ and base64.
+	Secret string
+	// ID is the id of the event, and so the same at each delivery.
+	ID string
+	// Body is JSON.
+	Body []byte
+}
+
+// New returns a sender. It panics without a clock. Close releases the
+// connections.
+func New(cfg Config) *Sender { return newSender(cfg, &net.Dialer{}) }
+
+func newSender(cfg Config, dialer *net.Dialer) *Sender {
+	if cfg.Now == nil {
+		panic("notify: Config.Now is nil")
+	}
+	s := &Sender{timeout: cfg.Timeout, now: cfg.Now}
+	if s.timeout <= 0 {
+		s.timeout = defaultTimeout
+	}
+	g := newGuard(cfg.AllowCIDRs)
+	s.secure = s.client(dialer, g.public)
+	s.plain = s.client(dialer, g.allowedOnly)
+	return s
+}
+
+// client returns an HTTP client that asks check about each address it dials.
+func (s *Sender) client(dialer *net.Dialer, check func(netip.Addr) error) *http.Client {
+	guarded := *dialer
+	guarded.Control = control(check)
+	return &http.Client{
+		Timeout:       s.timeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		Transport: &http.Transport{
+			// Proxy stays nil: a proxy would dial for us, unguarded.
+			DialContext:            guarded.DialContext,
+			MaxConnsPerHost:        maxConnsPerHost,
+			MaxIdleConnsPerHost:    maxConnsPerHost,
+			MaxIdleConns:           maxIdleConns,
+			IdleConnTimeout:        idleConnTimeout,
+			MaxResponseHeaderBytes: maxHeaderBytes,
+			DisableCompression:     true,
+		},
+	}
+}
+
+// Close closes idle connections. Deliveries under way are not disturbed.
+func (s *Sender) Close() {
+	s.secure.CloseIdleConnections()
+	s.plain.CloseIdleConnections()
+}
+
+// Deliver sends the webhook once. It returns nil when the receiver has answered
+// 2xx.
+//
+// A [TargetError] will come again until the target or its secret is changed. A
+// [DeliveryError] may be gone at the next attempt, and leaves open whether the
+// receiver took the webhook.
+func (s *Sender) Deliver(ctx context.Context, w Webhook) error {
+	if err := s.deliver(ctx, w); err != nil {
+		return fmt.Errorf("deliver webhook %s: %w", w.ID, err)
+	}
+	return nil
+}
+
+func (s *Sender) deliver(ctx context.Context, w Webhook) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	target, err := parse(w.URL)
+	if err != nil {
+		return err
+	}
+	req, err := s.sign(ctx, target, w)
+	if err != nil {
+		return err
+	}
+	client := s.secure
+	if target.Scheme == "http" {
+		client = s.plain
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return s.unanswered(ctx, err)
+	}
+	// What is left unread costs the connection, and no more.
+	_, _ = io.CopyN(io.Discard, res.Body, maxBodyBytes)
+	_ = res.Body.Close()
+	if res.StatusCode/100 == 2 {
+		return nil
+	}
+	return &DeliveryError{StatusCode: res.StatusCode, RetryAfter: s.retryAfter(res.Header), Err: refusal(res.StatusCode)}
+}
+
+func (s *Sender) sign(ctx context.Context, target *url.URL, w Webhook) (*http.Request, error) {
+	if w.ID == "" || !visible(w.ID) {
+		return nil, &TargetError{Reason: "the webhook has no id of visible ASCII characters"}
+	}
+	signer, err := newSigner(w.Secret)
+	if err != nil {
+		return nil, err
+	}
+	at := s.now()
+	signature, err := signer.Sign(w.ID, at, w.Body)
+	if err != nil {
+		return nil, &TargetError{Reason: "the webhook cannot be signed"}
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target.String(), bytes.NewReader(w.Body))
+	if err != nil {
+		return nil, &TargetError{Reason: "the target is not a URL"}
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("User-Agent", "payonce")
+	req.Header.Set(standardwebhooks.HeaderWebhookID, w.ID)
+	req.Header.Set(standardwebhooks.HeaderWebhookTimestamp, strconv.FormatInt(at.Unix(), 10))
+	req.Header.Set(standardwebhooks.HeaderWebhookSignature, signature)
+	return req, nil
+}
+
+// newSigner refuses an empty secret, which the library takes: anybody could
+// sign with it.
+func newSigner(secret string) (*standardwebhooks.Webhook, error) {
+	signer, err := standardwebhooks.NewWebhook(secret)
+	if err != nil || secret == "" || secret == "whsec_" {
+		return nil, &TargetError{Reason: "the webhook secret is not whsec_ and base64"}
+	}
+	return signer, nil
+}
+
+// unanswered is the error of a delivery that got no answer.
+func (s *Sender) unanswered(ctx context.Context, err error) error {
+	if refused, ok := errors.AsType[*TargetError](err); ok {
+		return refused
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	var timeout net.Error
+	if errors.As(err, &timeout) && timeout.Timeout() {
+		// Not wrapped: net/http's time-out answers to
+		// context.DeadlineExceeded, and the caller's context is fine.
+		return &DeliveryError{Err: fmt.Errorf("no answer within %s", s.timeout)}
+	}
+	return &DeliveryError{Err: scrub(err)}
+}

@@ -1,0 +1,310 @@
+package notify_test
+
+import (
+	"context"
+	"crypto/x509"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	"github.com/payonce/payonce/internal/notify"
+)
+
+// inbox is a receiver that keeps what it got.
+type inbox struct {
+	mu  sync.Mutex
+	got []received
+}
+
+type received struct {
+	header http.Header
+	body   []byte
+}
+
+func (in *inbox) receive(w http.ResponseWriter, r *http.Request) {
+	b, _ := io.ReadAll(r.Body)
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.got = append(in.got, received{r.Header, b})
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (in *inbox) all() []received {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.got
+}
+
+func verifier(t *testing.T) *standardwebhooks.Webhook {
+	t.Helper()
+	v, err := standardwebhooks.NewWebhook(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func TestDeliver_signs_so_that_the_library_verifies(t *testing.T) {
+	t.Parallel()
+	var in inbox
+	r := newReceiver(t, "127.0.0.1:0", in.receive)
+	if err := newSender(t, notify.Config{AllowCIDRs: loopback()}).Deliver(t.Context(), webhook(r.URL+"/hook?token=x")); err != nil {
+		t.Fatal(err)
+	}
+	got := in.all()[0]
+	if err := verifier(t).Verify(got.body, got.header); err != nil {
+		t.Errorf("verify: %v", err)
+	}
+	if string(got.body) != body || got.header.Get("Content-Type") != "application/json" || got.header.Get("webhook-id") != "evt_1" {
+		t.Errorf("received %s with %v", got.body, got.header)
+	}
+	if err := verifier(t).Verify(append(got.body, ' '), got.header); err == nil {
+		t.Error("a changed body is verified too")
+	}
+}
+
+func TestDeliver_signs_each_delivery_anew_under_the_same_id(t *testing.T) {
+	t.Parallel()
+	var in inbox
+	r := newReceiver(t, "127.0.0.1:0", in.receive)
+	clock := time.Now().Add(-time.Hour)
+	s := newSender(t, notify.Config{AllowCIDRs: loopback(), Now: func() time.Time {
+		now := clock
+		clock = clock.Add(time.Hour)
+		return now
+	}})
+	for range 2 {
+		if err := s.Deliver(t.Context(), webhook(r.URL)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first, second := in.all()[0], in.all()[1]
+	if first.header.Get("webhook-id") != second.header.Get("webhook-id") {
+		t.Errorf("ids are %s and %s", first.header.Get("webhook-id"), second.header.Get("webhook-id"))
+	}
+	if first.header.Get("webhook-signature") == second.header.Get("webhook-signature") {
+		t.Error("the second delivery carries the first one's signature")
+	}
+	// The first is an hour old: only the second is within the tolerance.
+	if err := verifier(t).VerifyIgnoringTimestamp(first.body, first.header); err != nil {
+		t.Errorf("first delivery: %v", err)
+	}
+	if err := verifier(t).Verify(first.body, first.header); err == nil {
+		t.Error("first delivery: an hour old and still in time")
+	}
+	if err := verifier(t).Verify(second.body, second.header); err != nil {
+		t.Errorf("second delivery: %v", err)
+	}
+}
+
+func TestDeliver_goes_by_the_status(t *testing.T) {
+	t.Parallel()
+	for status, want := range map[int]string{
+		200: "", 201: "", 202: "", 204: "", 299: "",
+		301: "delivery", 302: "delivery", 303: "delivery", 304: "delivery", 307: "delivery", 308: "delivery",
+		400: "delivery", 401: "delivery", 404: "delivery", 410: "delivery", 429: "delivery", 500: "delivery", 503: "delivery", 599: "delivery",
+	} {
+		elsewhere := newReceiver(t, "127.0.0.1:0", func(http.ResponseWriter, *http.Request) {})
+		r := newReceiver(t, "127.0.0.1:0", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Location", elsewhere.URL)
+			w.WriteHeader(status)
+		})
+		err := newSender(t, notify.Config{AllowCIDRs: loopback()}).Deliver(t.Context(), webhook(r.URL))
+		if kinds(err) != want {
+			t.Errorf("%d: error is %v, want kind %q", status, err, want)
+		}
+		if d := deliveryError(err); d != nil && d.StatusCode != status {
+			t.Errorf("%d: status code is %d", status, d.StatusCode)
+		}
+		if r.requests.Load() != 1 || elsewhere.dialed.Load() != 0 {
+			t.Errorf("%d: %d requests and %d connections elsewhere, want 1 and 0", status, r.requests.Load(), elsewhere.dialed.Load())
+		}
+	}
+}
+
+func TestDeliver_says_when_to_come_back(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for value, want := range map[string]time.Duration{
+		"7":                             7 * time.Second,
+		"Fri, 02 Jan 2026 03:05:05 GMT": time.Minute,
+		"Fri, 02 Jan 2026 03:04:00 GMT": 0,
+		"Fri, 02 Jan 2037 03:04:00 GMT": 24 * time.Hour,
+		"99999999999":                   24 * time.Hour,
+		"-1":                            0,
+		"soon":                          0,
+		"":                              0,
+	} {
+		r := newReceiver(t, "127.0.0.1:0", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", value)
+			w.WriteHeader(http.StatusTooManyRequests)
+		})
+		err := newSender(t, notify.Config{AllowCIDRs: loopback(), Now: func() time.Time { return now }}).Deliver(t.Context(), webhook(r.URL))
+		d := deliveryError(err)
+		if d == nil || d.RetryAfter != want {
+			t.Errorf("%q: %v, want to wait %s", value, err, want)
+		}
+	}
+}
+
+// TestDeliver_is_bounded lets receivers do their worst: none holds a delivery
+// for longer than the time-out.
+func TestDeliver_is_bounded(t *testing.T) {
+	t.Parallel()
+	raw := func(serve func(net.Conn)) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				panic(err)
+			}
+			serve(conn)
+			_, _ = io.Copy(io.Discard, conn)
+			_ = conn.Close()
+		}
+	}
+	drip := func(conn net.Conn, piece string) {
+		for {
+			if _, err := io.WriteString(conn, piece); err != nil {
+				return
+			}
+		}
+	}
+	for name, tc := range map[string]struct {
+		answer http.HandlerFunc
+		want   string
+	}{
+		"silence":                     {raw(func(net.Conn) {}), "delivery"},
+		"half a status line":          {raw(func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 2") }), "delivery"},
+		"headers without end":         {raw(func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n"); drip(c, "X-More: and more\r\n") }), "delivery"},
+		"interim answers without end": {raw(func(c net.Conn) { drip(c, "HTTP/1.1 103 Early Hints\r\nX: "+strings.Repeat("x", 1000)+"\r\n\r\n") }), "delivery"},
+		"a body that never comes":     {raw(func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n") }), ""},
+		"a body without end": {raw(func(c net.Conn) {
+			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n")
+			drip(c, strings.Repeat("x", 1000))
+		}), ""},
+		"a refusal without end": {raw(func(c net.Conn) {
+			_, _ = io.WriteString(c, "HTTP/1.1 500 No\r\n\r\n")
+			drip(c, strings.Repeat("x", 1000))
+		}), "delivery"},
+		"something that is not HTTP": {raw(func(c net.Conn) { _, _ = io.WriteString(c, "SSH-2.0-OpenSSH_9.6\r\n"); _ = c.Close() }), "delivery"},
+		"a cut":                      {raw(func(c net.Conn) { _ = c.Close() }), "delivery"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newReceiver(t, "127.0.0.1:0", tc.answer)
+			s := newSender(t, notify.Config{AllowCIDRs: loopback(), Timeout: 300 * time.Millisecond})
+			start := time.Now()
+			err := s.Deliver(t.Context(), webhook(r.URL+"?token=hush"))
+			if kinds(err) != tc.want {
+				t.Errorf("error is %v, want kind %q", err, tc.want)
+			}
+			if took := time.Since(start); took > 5*time.Second {
+				t.Errorf("took %s", took)
+			}
+			if err != nil && (strings.Contains(err.Error(), "hush") || strings.Contains(err.Error(), "127.0.0.1")) {
+				t.Errorf("the error quotes the target: %v", err)
+			}
+		})
+	}
+}
+
+func TestDeliver_when_nobody_listens(t *testing.T) {
+	t.Parallel()
+	r := newReceiver(t, "127.0.0.1:0", func(http.ResponseWriter, *http.Request) {})
+	r.Close()
+	err := newSender(t, notify.Config{AllowCIDRs: loopback()}).Deliver(t.Context(), webhook(r.URL))
+	if kinds(err) != "delivery" || strings.Contains(err.Error(), "127.0.0.1") {
+		t.Errorf("%v, want a delivery error that does not quote the target", err)
+	}
+}
+
+func TestDeliver_over_https_verifies_the_certificate(t *testing.T) {
+	t.Parallel()
+	var in inbox
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(in.receive))
+	srv.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	srv.StartTLS()
+	t.Cleanup(srv.Close)
+
+	stranger := newSender(t, notify.Config{AllowCIDRs: loopback()})
+	if err := stranger.Deliver(t.Context(), webhook(srv.URL)); kinds(err) != "delivery" || len(in.all()) != 0 {
+		t.Errorf("unknown certificate: %v after %d deliveries, want a delivery error and none", err, len(in.all()))
+	}
+	friend := newSender(t, notify.Config{AllowCIDRs: loopback()})
+	roots := x509.NewCertPool()
+	roots.AddCert(srv.Certificate())
+	friend.Trust(roots)
+	if err := friend.Deliver(t.Context(), webhook(srv.URL)); err != nil || len(in.all()) != 1 {
+		t.Errorf("known certificate: %v after %d deliveries, want one", err, len(in.all()))
+	}
+}
+
+func TestDeliver_refuses_what_it_cannot_sign(t *testing.T) {
+	t.Parallel()
+	r := newReceiver(t, "127.0.0.1:0", func(http.ResponseWriter, *http.Request) {})
+	s := newSender(t, notify.Config{AllowCIDRs: loopback()})
+	for name, w := range map[string]notify.Webhook{
+		"no secret":                {URL: r.URL, ID: "evt_1"},
+		"an empty secret":          {URL: r.URL, ID: "evt_1", Secret: "whsec_"},
+		"a secret not in base64":   {URL: r.URL, ID: "evt_1", Secret: "whsec_hush!"},
+		"no id":                    {URL: r.URL, Secret: secret},
+		"an id with a line break":  {URL: r.URL, Secret: secret, ID: "evt\r\nX: y"},
+		"an id with a blank in it": {URL: r.URL, Secret: secret, ID: "evt 1"},
+	} {
+		if err := s.Deliver(t.Context(), w); kinds(err) != "target" || strings.Contains(err.Error(), "hush") {
+			t.Errorf("%s: %v, want it refused without the secret in the text", name, err)
+		}
+	}
+	if got := r.dialed.Load(); got != 0 {
+		t.Errorf("%d connections, want none", got)
+	}
+}
+
+func TestDeliver_returns_the_error_of_a_context_that_ended(t *testing.T) {
+	t.Parallel()
+	waiting := make(chan struct{})
+	r := newReceiver(t, "127.0.0.1:0", func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		close(waiting)
+		<-r.Context().Done()
+	})
+	s := newSender(t, notify.Config{AllowCIDRs: loopback()})
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		<-waiting
+		cancel()
+	}()
+	if err := s.Deliver(ctx, webhook(r.URL)); kinds(err) != "context" {
+		t.Errorf("%v, want the context's error", err)
+	}
+	if err := s.Deliver(ctx, webhook(r.URL)); kinds(err) != "context" || r.requests.Load() != 1 {
+		t.Errorf("%v after %d requests, want the context's error and nothing more sent", err, r.requests.Load())
+	}
+}
+
+func TestDeliver_uses_no_proxy_and_a_bounded_number_of_connections(t *testing.T) {
+	t.Parallel()
+	want := notify.Bounds{ConnsPerHost: 64, IdleConns: 256, HeaderBytes: 64 << 10}
+	if diff := cmp.Diff(want, newSender(t, notify.Config{}).Bounds()); diff != "" {
+		t.Errorf("bounds (-want +got):\n%s", diff)
+	}
+}
+
+func TestNew_panics_without_a_clock(t *testing.T) {
+	t.Parallel()
+	defer func() {
+		if recover() == nil {
+			t.Error("a sender without a clock was made")
+		}
+	}()
+	notify.New(notify.Config{})
+}

@@ -1,0 +1,195 @@
+package notify_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/net/dns/dnsmessage"
+
+	"github.com/payonce/payonce/internal/notify"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	secret = "whsec_MDEyMzQ1Njc4OWFiY2RlZmdoaWprbG1u"
+	body   = `{"id":"evt_1","type":"charge.succeeded","data":{"amount":1999}}`
+)
+
+func webhook(url string) notify.Webhook {
+	return notify.Webhook{URL: url, Secret: secret, ID: "evt_1", Body: []byte(body)}
+}
+
+// countingListener counts the connections that reach it.
+type countingListener struct {
+	net.Listener
+	accepted *atomic.Int64
+}
+
+func (l countingListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err == nil {
+		l.accepted.Add(1)
+	}
+	return c, err
+}
+
+// receiver is a merchant's server that counts connections and requests.
+type receiver struct {
+	*httptest.Server
+	dialed, requests *atomic.Int64
+}
+
+func newReceiver(tb testing.TB, address string, answer http.HandlerFunc) receiver {
+	tb.Helper()
+	l, err := (&net.ListenConfig{}).Listen(tb.Context(), "tcp", address)
+	if err != nil {
+		tb.Skipf("not run: cannot listen on %s: %v", address, err)
+	}
+	r := receiver{dialed: &atomic.Int64{}, requests: &atomic.Int64{}}
+	r.Server = &httptest.Server{
+		Listener: countingListener{l, r.dialed},
+		Config: &http.Server{
+			Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+				r.requests.Add(1)
+				answer(w, req)
+			}),
+			ReadHeaderTimeout: time.Minute,
+		},
+	}
+	r.Start()
+	tb.Cleanup(r.Close)
+	return r
+}
+
+func newSender(tb testing.TB, cfg notify.Config) *notify.Sender {
+	tb.Helper()
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	s := notify.New(cfg)
+	tb.Cleanup(s.Close)
+	return s
+}
+
+func loopback() []netip.Prefix {
+	return []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
+}
+
+// kinds names every kind that the error is of. There must be exactly one.
+func kinds(err error) string {
+	var (
+		target   *notify.TargetError
+		delivery *notify.DeliveryError
+		all      []string
+	)
+	if errors.As(err, &target) {
+		all = append(all, "target")
+	}
+	if errors.As(err, &delivery) {
+		all = append(all, "delivery")
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		all = append(all, "context")
+	}
+	return strings.Join(all, " and ")
+}
+
+func deliveryError(err error) *notify.DeliveryError {
+	if d, ok := errors.AsType[*notify.DeliveryError](err); ok {
+		return d
+	}
+	return nil
+}
+
+// zone is a name server in memory: for each name the addresses it answers, one
+// after the other, the last one again and again.
+type zone struct {
+	mu      sync.Mutex
+	names   map[string][]string
+	queries map[string]int
+}
+
+func newZone(names map[string][]string) *zone {
+	return &zone{names: names, queries: map[string]int{}}
+}
+
+func (z *zone) resolver() *net.Resolver {
+	return &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
+		client, server := net.Pipe()
+		go z.serve(server)
+		return client, nil
+	}}
+}
+
+func (z *zone) serve(conn net.Conn) {
+	defer func() { _ = conn.Close() }()
+	var size [2]byte
+	for {
+		if _, err := io.ReadFull(conn, size[:]); err != nil {
+			return
+		}
+		query := make([]byte, binary.BigEndian.Uint16(size[:]))
+		if _, err := io.ReadFull(conn, query); err != nil {
+			return
+		}
+		reply, err := z.answer(query)
+		if err != nil {
+			return
+		}
+		if _, err := conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(reply))), reply...)); err != nil {
+			return
+		}
+	}
+}
+
+func (z *zone) answer(query []byte) ([]byte, error) {
+	var m dnsmessage.Message
+	if err := m.Unpack(query); err != nil {
+		return nil, err
+	}
+	q := m.Questions[0]
+	reply := dnsmessage.Message{
+		Header:    dnsmessage.Header{ID: m.ID, Response: true, Authoritative: true, RecursionAvailable: true},
+		Questions: m.Questions,
+	}
+	if a, ok := z.next(strings.TrimSuffix(q.Name.String(), "."), q.Type); !ok {
+		reply.RCode = dnsmessage.RCodeNameError
+	} else if a.Is4() && q.Type == dnsmessage.TypeA {
+		reply.Answers = []dnsmessage.Resource{{Header: dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class}, Body: &dnsmessage.AResource{A: a.As4()}}}
+	} else if !a.Is4() && q.Type == dnsmessage.TypeAAAA {
+		reply.Answers = []dnsmessage.Resource{{Header: dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class}, Body: &dnsmessage.AAAAResource{AAAA: a.As16()}}}
+	}
+	return reply.Pack()
+}
+
+// next returns the address that the name has now. A name moves on at each
+// question for an IPv4 address; each lookup asks one.
+func (z *zone) next(name string, kind dnsmessage.Type) (netip.Addr, bool) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	addresses, ok := z.names[name]
+	if !ok {
+		addresses, ok = z.names[name+"."]
+	}
+	if !ok {
+		return netip.Addr{}, false
+	}
+	i := min(z.queries[name], len(addresses)-1)
+	if kind == dnsmessage.TypeA {
+		z.queries[name]++
+	}
+	return netip.MustParseAddr(addresses[i]), true
+}

@@ -1,0 +1,387 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/cutproxy"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+// patience bounds every wait for a condition.
+const patience = 10 * time.Second
+
+const insert = `insert into effects (id, twin) values ($1, $2)`
+
+// effects is a database with one table: an id once, and a twin that is checked
+// as late as the commit.
+func effects(t *testing.T, o postgres.Options) (db *postgres.DB, address string) {
+	t.Helper()
+	address = pgtest.Empty(t)
+	db = open(t, address, o)
+	_, err := db.Pool().Exec(t.Context(), `
+create table effects (
+  id   int constraint effects_once primary key,
+  twin int,
+  constraint effects_twin_once unique (twin) deferrable initially deferred
+)`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return db, address
+}
+
+func open(t *testing.T, address string, o postgres.Options) *postgres.DB {
+	t.Helper()
+	o.AllowUnsafeDurability, o.AllowPlaintext = true, true
+	db, err := postgres.Open(t.Context(), address, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	return db
+}
+
+func batch(ids ...int) *pgx.Batch {
+	b := &pgx.Batch{}
+	for _, id := range ids {
+		b.Queue(insert, id, id)
+	}
+	return b
+}
+
+// stored are the ids that are there.
+func stored(t *testing.T, db postgres.Querier) []int {
+	t.Helper()
+	rows, err := db.Query(t.Context(), `select id from effects order by id`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[int])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ids
+}
+
+func wantStored(t *testing.T, db postgres.Querier, want ...int) {
+	t.Helper()
+	if diff := cmp.Diff(append([]int{}, want...), stored(t, db)); diff != "" {
+		t.Errorf("stored (-want +got):\n%s", diff)
+	}
+}
+
+func TestCommit(t *testing.T) {
+	t.Parallel()
+
+	t.Run("all of a batch is stored", func(t *testing.T) {
+		t.Parallel()
+		db, _ := effects(t, postgres.Options{})
+		if err := db.Commit(t.Context(), batch(1, 2, 3)); err != nil {
+			t.Fatal(err)
+		}
+		wantStored(t, db, 1, 2, 3)
+	})
+
+	t.Run("an empty batch is refused", func(t *testing.T) {
+		t.Parallel()
+		db, _ := effects(t, postgres.Options{})
+		if err := db.Commit(t.Context(), &pgx.Batch{}); err == nil {
+			t.Error("a batch of nothing was committed")
+		}
+	})
+
+	t.Run("a refused statement takes the whole batch with it", func(t *testing.T) {
+		t.Parallel()
+		db, _ := effects(t, postgres.Options{MaxConns: 1})
+		if err := db.Commit(t.Context(), batch(1)); err != nil {
+			t.Fatal(err)
+		}
+		err := db.Commit(t.Context(), batch(2, 1, 3))
+		var refusal *pgconn.PgError
+		if !errors.As(err, &refusal) || errors.Is(err, postgres.ErrUnknown) || errors.Is(err, postgres.ErrNotCommitted) {
+			t.Errorf("the error is %v, want a refusal", err)
+		}
+		if got := postgres.Constraint(err); got != "effects_once" {
+			t.Errorf("refused by %q, want effects_once", got)
+		}
+		wantStored(t, db, 1)
+		if err := db.Commit(t.Context(), batch(4)); err != nil {
+			t.Errorf("the same connection commits no more: %v", err)
+		}
+	})
+
+	t.Run("a constraint that is checked at commit refuses too", func(t *testing.T) {
+		t.Parallel()
+		db, _ := effects(t, postgres.Options{})
+		b := &pgx.Batch{}
+		b.Queue(insert, 1, 7)
+		b.Queue(insert, 2, 7)
+		if err := db.Commit(t.Context(), b); postgres.Constraint(err) != "effects_twin_once" {
+			t.Errorf("the error is %v, want one of effects_twin_once", err)
+		}
+		wantStored(t, db)
+	})
+
+	t.Run("a statement that cannot be prepared is a refusal", func(t *testing.T) {
+		t.Parallel()
+		db, _ := effects(t, postgres.Options{})
+		b := batch(1)
+		b.Queue(`insert into nowhere values (1)`)
+		err := db.Commit(t.Context(), b)
+		var refusal *pgconn.PgError
+		if !errors.As(err, &refusal) || errors.Is(err, postgres.ErrUnknown) {
+			t.Errorf("the error is %v, want a refusal", err)
+		}
+		wantStored(t, db)
+	})
+}
+
+func TestCommitOfACutConnection(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name     string
+		side     cutproxy.Side
+		executes int
+		want     error
+		stored   []int
+	}{
+		{"cut before the server has the batch", cutproxy.Before, 2, postgres.ErrUnknown, nil},
+		{"cut after the server has committed it", cutproxy.After, 2, postgres.ErrUnknown, []int{1, 2}},
+		{"cut before its statements are prepared", cutproxy.Before, 0, postgres.ErrNotCommitted, nil},
+		{"cut after its statements are prepared", cutproxy.After, 0, postgres.ErrNotCommitted, nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			direct, address := effects(t, postgres.Options{})
+			proxy := cutproxy.Start(t, address)
+			db := open(t, proxy.URL(), postgres.Options{MaxConns: 1})
+			proxy.Arm(test.side, test.executes)
+			err := db.Commit(t.Context(), batch(1, 2))
+			if !errors.Is(err, test.want) {
+				t.Errorf("the error is %v, want %v", err, test.want)
+			}
+			if errors.Is(err, postgres.ErrUnknown) && errors.Is(err, postgres.ErrNotCommitted) {
+				t.Errorf("the error is both unknown and certain: %v", err)
+			}
+			if proxy.Cuts() != 1 {
+				t.Fatalf("%d connections were cut, want 1", proxy.Cuts())
+			}
+			wantStored(t, direct, test.stored...)
+			if err := db.Commit(t.Context(), batch(3)); err != nil {
+				t.Errorf("the pool does not recover: %v", err)
+			}
+		})
+	}
+
+	t.Run("a server out of reach has not committed", func(t *testing.T) {
+		t.Parallel()
+		_, address := effects(t, postgres.Options{})
+		proxy := cutproxy.Start(t, address)
+		db := open(t, proxy.URL(), postgres.Options{})
+		proxy.Close()
+		db.Pool().Reset()
+		err := db.Commit(t.Context(), batch(1))
+		if !errors.Is(err, postgres.ErrNotCommitted) || !postgres.IsTransient(err) {
+			t.Errorf("the error is %v, want ErrNotCommitted", err)
+		}
+	})
+
+	t.Run("a session that is ended under a commit leaves its outcome unknown", func(t *testing.T) {
+		t.Parallel()
+		db, _ := effects(t, postgres.Options{Application: "victim"})
+		release := hold(t, db, 1)
+		defer release()
+		committed := commit(t.Context(), db, batch(1))
+		const end = `
+select pg_terminate_backend(pid)
+  from pg_stat_activity
+ where datname = current_database()
+   and wait_event_type = 'Lock'`
+		eventually(t, "a session waits and is ended", func() bool {
+			var ended bool
+			err := db.QueryRow(t.Context(), end).Scan(&ended)
+			return err == nil && ended
+		})
+		if err := <-committed; !errors.Is(err, postgres.ErrUnknown) {
+			t.Errorf("the error is %v, want ErrUnknown", err)
+		}
+	})
+}
+
+func TestCommitOutlivesItsCaller(t *testing.T) {
+	t.Parallel()
+
+	t.Run("who hung up before", func(t *testing.T) {
+		t.Parallel()
+		db, _ := effects(t, postgres.Options{})
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := db.Commit(ctx, batch(1)); err != nil {
+			t.Error(err)
+		}
+		wantStored(t, db, 1)
+	})
+
+	t.Run("who hung up meanwhile", func(t *testing.T) {
+		t.Parallel()
+		db, _ := effects(t, postgres.Options{})
+		release := hold(t, db, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		committed := commit(ctx, db, batch(1, 2))
+		awaitLock(t, db)
+		cancel()
+		release()
+		if err := <-committed; err != nil {
+			t.Errorf("the commit ended with %v", err)
+		}
+		wantStored(t, db, 1, 2)
+	})
+}
+
+func TestCommitThatWaits(t *testing.T) {
+	t.Parallel()
+
+	t.Run("for a lock is refused after the lock time-out", func(t *testing.T) {
+		t.Parallel()
+		db, _ := effects(t, postgres.Options{LockTimeout: 50 * time.Millisecond})
+		release := hold(t, db, 2)
+		defer release()
+		err := db.Commit(t.Context(), batch(1, 2))
+		if !postgres.IsLockTimeout(err) || !postgres.IsTransient(err) || errors.Is(err, postgres.ErrUnknown) {
+			t.Errorf("the error is %v, want a lock time-out", err)
+		}
+		wantStored(t, db)
+	})
+
+	t.Run("too long in a statement is refused after the statement time-out", func(t *testing.T) {
+		t.Parallel()
+		db, _ := effects(t, postgres.Options{StatementTimeout: 50 * time.Millisecond})
+		b := batch(1)
+		b.Queue(`select pg_sleep(60)`)
+		err := db.Commit(t.Context(), b)
+		if !postgres.IsTransient(err) || postgres.IsLockTimeout(err) || errors.Is(err, postgres.ErrUnknown) {
+			t.Errorf("the error is %v, want a statement time-out", err)
+		}
+		wantStored(t, db)
+	})
+}
+
+func TestRefusalsAreTold(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		code                              string
+		unknown, transient, lock, guarded bool
+	}{
+		{code: "23505", guarded: true},                   // unique
+		{code: "23514", guarded: true},                   // check
+		{code: "23503", guarded: true},                   // foreign key
+		{code: "23502", guarded: true},                   // not null
+		{code: "23P01", guarded: true},                   // exclusion
+		{code: "22P02"},                                  // a value that cannot be read
+		{code: "42501"},                                  // no privilege
+		{code: "40001", transient: true},                 // serialization
+		{code: "40P01", transient: true},                 // deadlock
+		{code: "55P03", transient: true, lock: true},     // lock time-out
+		{code: "57014", transient: true},                 // statement time-out
+		{code: "57P01", unknown: true, transient: false}, // a shutdown
+		{code: "57P03", unknown: true},                   // a start
+		{code: "08006", unknown: true},                   // a lost connection
+	} {
+		t.Run(test.code, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Open(t)
+			b := &pgx.Batch{}
+			b.Queue(fmt.Sprintf(`do $$ begin raise using errcode = '%s', constraint = 'the_guard', message = 'planted'; end $$`, test.code))
+			err := fmt.Errorf("a caller's words: %w", db.Commit(t.Context(), b))
+			if got := errors.Is(err, postgres.ErrUnknown); got != test.unknown {
+				t.Errorf("unknown: %v", got)
+			}
+			if got := postgres.IsTransient(err); got != test.transient {
+				t.Errorf("transient: %v", got)
+			}
+			if got := postgres.IsLockTimeout(err); got != test.lock {
+				t.Errorf("a lock time-out: %v", got)
+			}
+			want := ""
+			if test.guarded {
+				want = "the_guard"
+			}
+			if got := postgres.Constraint(err); got != want {
+				t.Errorf("the constraint is %q, want %q", got, want)
+			}
+		})
+	}
+
+	t.Run("other errors are none of these", func(t *testing.T) {
+		t.Parallel()
+		for _, err := range []error{nil, errors.New("something"), postgres.ErrUnknown, context.DeadlineExceeded} {
+			if postgres.Constraint(err) != "" || postgres.IsTransient(err) || postgres.IsLockTimeout(err) {
+				t.Errorf("%v is taken for a refusal", err)
+			}
+		}
+	})
+}
+
+// hold inserts an id in a transaction that stays open, and returns how to end
+// it without the id.
+func hold(t *testing.T, db *postgres.DB, id int) (release func()) {
+	t.Helper()
+	tx, err := db.Pool().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), insert, id, id); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// commit commits beside the test.
+func commit(ctx context.Context, db *postgres.DB, b *pgx.Batch) <-chan error {
+	committed := make(chan error, 1)
+	go func() { committed <- db.Commit(ctx, b) }()
+	return committed
+}
+
+func awaitLock(t *testing.T, db *postgres.DB) {
+	t.Helper()
+	const waiting = `
+select exists (
+         select
+           from pg_stat_activity
+          where datname = current_database()
+            and wait_event_type = 'Lock')`
+	eventually(t, "a session waits for a lock", func() bool {
+		var found bool
+		err := db.QueryRow(t.Context(), waiting).Scan(&found)
+		return err == nil && found
+	})
+}
+
+// eventually asks until the answer is yes.
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	deadline := time.After(patience)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !condition() {
+		select {
+		case <-deadline:
+			t.Fatalf("not within %v: %s", patience, what)
+		case <-tick.C:
+		}
+	}
+}

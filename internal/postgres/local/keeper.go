@@ -1,0 +1,100 @@
+package local
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+)
+
+// script is the keeper: it fills the data folder where there is a template,
+// starts the server and waits on its standard input, which is a pipe from us.
+// The end of the pipe means that we are gone, however we died: it then stops the
+// server and removes the folder. A line on the pipe is a signal for the server,
+// after which the keeper ends and the folder stays.
+//
+// File 3 is the folder's lock, which the server must not hold; file 4 is the
+// lock of the data folder, which only the server must hold. Shells start
+// background programs with INT and QUIT ignored, so a QUIT that comes before
+// the server has installed its handlers is lost: TERM ends it there, and QUIT
+// later on.
+const script = `dir=$1
+template=$2
+shift 2
+exec >>"$dir/log" 2>&1
+if [ -n "$template" ]; then
+	cp -R "$template/." "$dir/data"
+fi
+"$@" </dev/null 3<&- &
+server=$!
+trap '' INT TERM HUP
+exec 4<&-
+if read -r signal; then
+	kill -s "$signal" "$server"
+	wait "$server"
+else
+	kill -s TERM "$server"
+	kill -s QUIT "$server"
+	wait "$server"
+	cd / && rm -rf "$dir"
+fi`
+
+// keeper is a running keeper. No goroutine waits for it until it is stopped.
+type keeper struct {
+	command *exec.Cmd
+	pipe    *os.File
+	ended   chan struct{} // nil until then
+}
+
+// keep starts a keeper, and through it the server. An empty template means that
+// the data folder is full.
+func keep(ctx context.Context, a account, f *folder, template string, server []string) (*keeper, error) {
+	held, err := flock(f.data())
+	if err != nil {
+		return nil, err
+	}
+	if held == nil {
+		return nil, fmt.Errorf("a server runs in %s", f.path)
+	}
+	defer func() { _ = held.Close() }() // the keeper has its own
+	read, write, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = read.Close() }()
+	// The keeper outlives ctx: only the pipe ends it. A session of its own keeps
+	// the terminal's Ctrl-C from it until we are done.
+	c := a.command(context.WithoutCancel(ctx), "/bin/sh", append([]string{"-c", script, "sh", f.path, template}, server...)...)
+	c.Stdin = read
+	c.ExtraFiles = []*os.File{f.lock, held}
+	c.SysProcAttr.Setsid = true
+	if err := c.Start(); err != nil {
+		_ = write.Close()
+		return nil, fmt.Errorf("start the keeper: %w", err)
+	}
+	return &keeper{command: c, pipe: write}, nil
+}
+
+// stop sends the server a signal and waits until it and the keeper have ended.
+// An empty signal stops the server and removes the folder. After an error it may
+// be called again, to wait on.
+func (k *keeper) stop(ctx context.Context, signal string) error {
+	if k.ended == nil {
+		if signal != "" {
+			// A keeper that was killed cannot read it, but has ended.
+			_, _ = k.pipe.WriteString(signal + "\n")
+		}
+		_ = k.pipe.Close()
+		k.ended = make(chan struct{})
+		go func() {
+			defer close(k.ended)
+			_ = k.command.Wait() // the log says more than the exit status
+		}()
+	}
+	select {
+	case <-k.ended:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the keeper to end: %w", context.Cause(ctx))
+	}
+}

@@ -1,0 +1,221 @@
+package pgtest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/postgres/local"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/migrations"
+)
+
+// childVariable makes TestProcess the process that it watches.
+const childVariable = "PAYONCE_PGTEST_CHILD"
+
+func TestURL(t *testing.T) {
+	t.Parallel()
+
+	t.Run("it has every migration", func(t *testing.T) {
+		t.Parallel()
+		pending, err := migrations.Pending(t.Context(), connect(t, pgtest.URL(t)))
+		if err != nil || pending {
+			t.Errorf("pending: %v, %v", pending, err)
+		}
+	})
+
+	t.Run("two databases are independent", func(t *testing.T) {
+		t.Parallel()
+		a, b := connect(t, pgtest.URL(t)), connect(t, pgtest.URL(t))
+		if _, err := a.Exec(t.Context(), `create table mine ()`); err != nil {
+			t.Fatal(err)
+		}
+		const exists = `select to_regclass('mine') is not null`
+		if in, out := ask[bool](t, a, exists), ask[bool](t, b, exists); !in || out {
+			t.Errorf("the table is in its database: %v, in the other: %v", in, out)
+		}
+	})
+
+	t.Run("it is dropped when its test ends, whoever is connected", func(t *testing.T) {
+		t.Parallel()
+		observer := connect(t, pgtest.Empty(t))
+		const exists = `select exists (select 1 from pg_database where datname = $1)`
+		for name, database := range map[string]func(testing.TB) string{"migrated": pgtest.URL, "empty": pgtest.Empty} {
+			var conn *pgx.Conn
+			var mine string
+			t.Run(name, func(t *testing.T) { //nolint:paralleltest // the outer test looks at what is left after it
+				var err error
+				if conn, err = pgx.Connect(t.Context(), database(t)); err != nil {
+					t.Fatal(err)
+				}
+				mine = ask[string](t, conn, `select current_database()`)
+				if !ask[bool](t, observer, exists, mine) {
+					t.Errorf("%s does not exist during its test", mine)
+				}
+			})
+			if ask[bool](t, observer, exists, mine) {
+				t.Errorf("%s exists after its test", mine)
+			}
+			if err := conn.Ping(t.Context()); err == nil {
+				t.Errorf("a session of %s outlives it", mine)
+			}
+		}
+	})
+
+	for range 8 {
+		t.Run("eight at once", func(t *testing.T) {
+			t.Parallel()
+			conn := connect(t, pgtest.URL(t))
+			if got := ask[string](t, conn, `select current_database()`); !strings.HasPrefix(got, "payonce_test_") {
+				t.Errorf("the database is %s", got)
+			}
+		})
+	}
+}
+
+func TestEmpty(t *testing.T) {
+	t.Parallel()
+	pending, err := migrations.Pending(t.Context(), connect(t, pgtest.Empty(t)))
+	if err != nil || !pending {
+		t.Errorf("an empty database has no migration pending: %v, %v", pending, err)
+	}
+}
+
+func TestOpen(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	pending, err := migrations.Pending(t.Context(), db)
+	if err != nil || pending {
+		t.Errorf("pending: %v, %v", pending, err)
+	}
+	var application string
+	if err := db.QueryRow(t.Context(), `show application_name`).Scan(&application); err != nil || application != t.Name() {
+		t.Errorf("the application is %q (%v), want the test's name", application, err)
+	}
+}
+
+func TestProcess(t *testing.T) {
+	t.Parallel()
+	if os.Getenv(childVariable) != "" {
+		conn := connect(t, pgtest.URL(t))
+		if _, err := os.Stdout.WriteString(childVariable + " " + ask[string](t, conn, `show data_directory`) + "\n"); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+
+	t.Run("the server ends with the process that started it", func(t *testing.T) {
+		t.Parallel()
+		data := run(t.Context(), "")
+		if !strings.Contains(data, "payonce-pg-") {
+			t.Fatalf("it says %q", data)
+		}
+		deadline, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+		defer cancel()
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			if _, err := os.Stat(filepath.Dir(data)); errors.Is(err, fs.ErrNotExist) {
+				return
+			}
+			select {
+			case <-deadline.Done():
+				t.Fatalf("%s is still there", filepath.Dir(data))
+			case <-tick.C:
+			}
+		}
+	})
+
+	t.Run("two processes share the server of TEST_DATABASE_URL and leave the template alone", func(t *testing.T) {
+		t.Parallel()
+		server, err := local.Start(t.Context(), local.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := server.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		conn := connect(t, server.URL("postgres"))
+		want := ask[string](t, conn, `show data_directory`)
+		said := make(chan string)
+		for range 2 {
+			go func() { said <- run(t.Context(), server.URL("postgres")) }()
+		}
+		for range 2 {
+			if got := <-said; got != want {
+				t.Errorf("a process used %q, want %q", got, want)
+			}
+		}
+		rows, err := conn.Query(t.Context(), `
+select regexp_replace(datname, '[0-9a-f]{16}$', '…')
+  from pg_database
+ order by datname`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]string{"payonce_template_…", "postgres", "template0", "template1"}, names); diff != "" {
+			t.Errorf("databases afterwards (-want +got):\n%s", diff)
+		}
+	})
+
+	t.Run("an address that is none is refused in a sentence", func(t *testing.T) {
+		t.Parallel()
+		if got := run(t.Context(), "host=localhost dbname=x"); !strings.Contains(got, "TEST_DATABASE_URL is no address of the form") {
+			t.Errorf("it says %q", got)
+		}
+	})
+}
+
+// run runs TestProcess as a child on another server, or on one of its own. It
+// returns the data folder of the server that the child used, or what it said
+// instead.
+func run(ctx context.Context, server string) string {
+	self, err := os.Executable()
+	if err != nil {
+		return err.Error()
+	}
+	child := exec.CommandContext(ctx, self, "-test.run=^TestProcess$")
+	child.Env = append(os.Environ(), childVariable+"=1", "TEST_DATABASE_URL="+server)
+	out, err := child.CombinedOutput()
+	for line := range strings.Lines(string(out)) {
+		if data, found := strings.CutPrefix(line, childVariable+" "); found && err == nil {
+			return strings.TrimSpace(data)
+		}
+	}
+	return fmt.Sprintf("%v: %s", err, out)
+}
+
+func connect(t *testing.T, address string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
+	return conn
+}
+
+func ask[T any](t *testing.T, conn *pgx.Conn, question string, args ...any) T {
+	t.Helper()
+	var answer T
+	if err := conn.QueryRow(t.Context(), question, args...).Scan(&answer); err != nil {
+		t.Fatal(err)
+	}
+	return answer
+}

@@ -1,0 +1,227 @@
+package sandbox_test
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/payonce/payonce/internal/sandbox"
+)
+
+// receiver is a service that takes the provider's events and checks their
+// signature by Stripe's published scheme.
+type receiver struct {
+	*httptest.Server
+	mu     sync.Mutex
+	down   bool
+	bodies map[string][]string // by event id, as they came
+	types  []string
+	wrong  []string
+}
+
+type event struct {
+	ID, Object, Type string
+	APIVersion       string `json:"api_version"`
+	Livemode         bool
+	Data             struct{ Object map[string]any }
+}
+
+const eventSecret = "whsec_events"
+
+func receive(t *testing.T) *receiver {
+	t.Helper()
+	r := &receiver{bodies: make(map[string][]string)}
+	r.Server = httptest.NewServer(r)
+	t.Cleanup(r.Close)
+	return r
+}
+
+func (r *receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.down {
+		w.WriteHeader(http.StatusInternalServerError)
+		return
+	}
+	body, err := io.ReadAll(request.Body)
+	var e event
+	if err != nil || json.Unmarshal(body, &e) != nil {
+		r.wrong = append(r.wrong, string(body))
+	}
+	if fault := r.check(request.Header.Get("Stripe-Signature"), body); fault != "" {
+		r.wrong = append(r.wrong, fault)
+	}
+	if len(r.bodies[e.ID]) == 0 {
+		r.types = append(r.types, e.Type)
+	}
+	r.bodies[e.ID] = append(r.bodies[e.ID], string(body))
+}
+
+func (r *receiver) check(header string, body []byte) string {
+	t, v1, ok := strings.Cut(header, ",v1=")
+	at, err := strconv.ParseInt(strings.TrimPrefix(t, "t="), 10, 64)
+	if age := time.Since(time.Unix(at, 0)); !ok || err != nil || age < -time.Minute || age > time.Minute {
+		return "header " + header
+	}
+	mac := hmac.New(sha256.New, []byte(eventSecret))
+	mac.Write(fmt.Appendf(nil, "%d.%s", at, body))
+	if hex.EncodeToString(mac.Sum(nil)) != v1 {
+		return "signature " + header
+	}
+	return ""
+}
+
+// setDown makes the receiver answer 500 or not.
+func (r *receiver) setDown(down bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.down = down
+}
+
+// seen is how many events came, how many times all told, and what was wrong.
+func (r *receiver) seen() (events, deliveries int, wrong []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, bodies := range r.bodies {
+		deliveries += len(bodies)
+		for _, body := range bodies {
+			if body != bodies[0] {
+				wrong = append(wrong, "an event came with two bodies")
+			}
+		}
+	}
+	return len(r.bodies), deliveries, append(wrong, r.wrong...)
+}
+
+func TestEvents(t *testing.T) {
+	t.Parallel()
+
+	t.Run("every change sends one signed event", func(t *testing.T) {
+		t.Parallel()
+		r := receive(t)
+		w := start(t, sandbox.Options{WebhookURL: r.URL, WebhookSecret: eventSecret, ProcessingTime: 100 * time.Millisecond})
+		id := w.captured("pm_card_visa")
+		w.post("/v1/refunds", "refund", "payment_intent", id, "amount", "400")
+		w.post("/v1/payment_intents/"+w.create("pm_card_chargeDeclined")+"/confirm", "")
+		w.post("/v1/payment_intents/"+w.create("pm_card_authenticationRequired")+"/confirm", "")
+		w.post("/v1/payment_intents/"+w.create("")+"/cancel", "")
+		w.post("/v1/payment_intents/"+w.create("pm_card_processing")+"/confirm", "")
+		want := []string{
+			"payment_intent.created", "payment_intent.succeeded", "charge.refunded",
+			"payment_intent.created", "payment_intent.payment_failed",
+			"payment_intent.created", "payment_intent.requires_action",
+			"payment_intent.created", "payment_intent.canceled",
+			"payment_intent.created", "payment_intent.processing", "payment_intent.succeeded",
+		}
+		eventually(t, "all events came", func() bool { n, _, _ := r.seen(); return n == len(want) })
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if diff := cmp.Diff(want, r.types, cmpopts.SortSlices(strings.Compare)); diff != "" {
+			t.Errorf("types (-want +got):\n%s", diff)
+		}
+		for _, bodies := range r.bodies {
+			var e event
+			if err := json.Unmarshal([]byte(bodies[0]), &e); err != nil {
+				t.Error(err)
+			}
+			if !strings.HasPrefix(e.ID, "evt_") || e.Object != "event" || e.APIVersion == "" || e.Livemode {
+				t.Errorf("event %s", bodies[0])
+			}
+			if o := e.Data.Object; e.Type == "charge.refunded" &&
+				(o["object"] != "charge" || o["amount_refunded"] != 400.0 || o["refunded"] != false || o["payment_intent"] != id) {
+				t.Errorf("refunded charge %v", o)
+			}
+		}
+		if len(r.wrong) > 0 {
+			t.Errorf("wrong: %v", r.wrong)
+		}
+	})
+
+	t.Run("a replayed request sends no second event", func(t *testing.T) {
+		t.Parallel()
+		r := receive(t)
+		w := start(t, sandbox.Options{WebhookURL: r.URL, WebhookSecret: eventSecret})
+		for range 5 {
+			w.post("/v1/payment_intents", "k", "amount", "1", "currency", "eur")
+		}
+		w.post("/v1/payment_intents", "", "amount", "2", "currency", "eur")
+		eventually(t, "both came", func() bool { n, _, _ := r.seen(); return n == 2 })
+		var events int
+		if err := w.db.QueryRow(t.Context(), `select count(*) from events`).Scan(&events); err != nil || events != 2 {
+			t.Errorf("%d events, %v", events, err)
+		}
+	})
+
+	t.Run("an event is sent again until it is taken", func(t *testing.T) {
+		t.Parallel()
+		r := receive(t)
+		r.setDown(true)
+		w := start(t, sandbox.Options{WebhookURL: r.URL, WebhookSecret: eventSecret})
+		w.create("")
+		eventually(t, "it was tried twice", func() bool {
+			var attempts int
+			err := w.db.QueryRow(t.Context(), `select attempts from event_deliveries where outcome like '500%'`).Scan(&attempts)
+			return err == nil && attempts >= 2
+		})
+		r.setDown(false)
+		eventually(t, "it came", func() bool { n, _, _ := r.seen(); return n == 1 })
+	})
+
+	t.Run("what a killed sandbox had not sent is sent by the next", func(t *testing.T) {
+		t.Parallel()
+		r := receive(t)
+		w := start(t, sandbox.Options{WebhookURL: r.URL, WebhookSecret: eventSecret})
+		w.exec(`insert into events (id, type, body) values ('evt_left', 'a', '{"id":"evt_left"}')`)
+		w.exec(`insert into event_deliveries (event_id, attempts, due_at) values ('evt_left', 1, clock_timestamp() + interval '300 milliseconds')`)
+		eventually(t, "it came", func() bool { n, _, _ := r.seen(); return n == 1 })
+	})
+}
+
+func TestDuplicateWebhooks(t *testing.T) {
+	t.Parallel()
+	r := receive(t)
+	w := start(t, sandbox.Options{WebhookURL: r.URL, WebhookSecret: eventSecret})
+	for range 3 {
+		w.create("")
+	}
+	eventually(t, "all came", func() bool { n, _, _ := r.seen(); return n == 3 })
+	w.control(http.MethodPost, "/duplicate-webhooks", `{"times":4}`).
+		want(t, http.StatusOK, map[string]any{"events": 3.0, "deliveries": 12.0, "sent": 12.0, "delivered": 12.0})
+	w.control(http.MethodPost, "/duplicate-webhooks", `{"times":1}`).
+		want(t, http.StatusOK, map[string]any{"events": 3.0, "deliveries": 3.0, "sent": 3.0, "delivered": 3.0})
+	if events, deliveries, wrong := r.seen(); events != 3 || deliveries != 18 || len(wrong) > 0 {
+		t.Errorf("%d events came %d times; wrong: %v", events, deliveries, wrong)
+	}
+	for _, body := range []string{``, `{}`, `{"times":0}`, `{"times":-1}`, `{"times":1001}`, `{"times":"1"}`, `{"times":1,"x":1}`} {
+		if a := w.control(http.MethodPost, "/duplicate-webhooks", body); a.status != http.StatusBadRequest {
+			t.Errorf("%s: answered %d", body, a.status)
+		}
+	}
+}
+
+func TestDuplicateWebhooksOfAReceiverThatIsDown(t *testing.T) {
+	t.Parallel()
+	r := receive(t)
+	r.setDown(true)
+	w := start(t, sandbox.Options{WebhookURL: r.URL, WebhookSecret: eventSecret})
+	w.create("")
+	eventually(t, "it was tried", func() bool {
+		var tried bool
+		return w.db.QueryRow(t.Context(), `select outcome is not null from event_deliveries`).Scan(&tried) == nil && tried
+	})
+	w.control(http.MethodPost, "/duplicate-webhooks", `{"times":2}`).
+		want(t, http.StatusOK, map[string]any{"events": 1.0, "deliveries": 2.0, "sent": 2.0, "delivered": 0.0})
+}

@@ -1,0 +1,181 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json"
+)
+
+const (
+	// keyRetention is how long keys are known when no fault says otherwise.
+	keyRetention = 24 * time.Hour
+	// slowMax bounds one delay, in milliseconds.
+	slowMax = 60_000
+)
+
+// plan is the body of PUT /faults. Each p is a probability, drawn per request.
+type plan struct {
+	Seed       int64   `json:"seed"`
+	DropBefore float64 `json:"drop_before"`
+	DropAfter  float64 `json:"drop_after"`
+	Error500   float64 `json:"error_500"`
+	Slow       slow    `json:"slow"`
+	ShopDown   bool    `json:"shop_down"`
+	// ForgetKeysAfter is a duration as Go writes it; "" means 24 h, "0s" that
+	// every key is new.
+	ForgetKeysAfter string `json:"forget_keys_after"`
+}
+
+type slow struct {
+	P  float64 `json:"p"`
+	MS int64   `json:"ms"`
+}
+
+// retention is how long the plan lets keys live.
+func (p plan) retention() (time.Duration, error) {
+	if p.ForgetKeysAfter == "" {
+		return keyRetention, nil
+	}
+	d, err := time.ParseDuration(p.ForgetKeysAfter)
+	if err != nil || d < 0 {
+		return 0, fmt.Errorf("forget_keys_after is %q: give a duration such as 24h", p.ForgetKeysAfter)
+	}
+	return d, nil
+}
+
+func (p plan) check() error {
+	for _, part := range []struct {
+		name string
+		p    float64
+	}{
+		{"drop_before", p.DropBefore},
+		{"drop_after", p.DropAfter},
+		{"error_500", p.Error500},
+		{"slow.p", p.Slow.P},
+	} {
+		if part.p < 0 || part.p > 1 {
+			return fmt.Errorf("%s is %v: give a probability from 0 to 1", part.name, part.p)
+		}
+	}
+	if p.Slow.MS < 0 || p.Slow.MS > slowMax {
+		return fmt.Errorf("slow.ms is %d: give milliseconds from 0 to %d", p.Slow.MS, slowMax)
+	}
+	return nil
+}
+
+// side says where a 500 happens.
+type side int
+
+const (
+	never side = iota
+	before
+	after
+)
+
+// draw is what one request meets.
+type draw struct {
+	slow       time.Duration
+	dropBefore bool
+	dropAfter  bool
+	error500   side
+	shopDown   bool
+}
+
+// faults is the plan in force. It lives in memory: a restarted sandbox has no
+// faults.
+type faults struct {
+	mu        sync.Mutex
+	plan      plan
+	retention time.Duration
+	random    *rand.Rand
+}
+
+func newFaults() *faults {
+	f := &faults{}
+	f.set(plan{}, keyRetention)
+	return f
+}
+
+// set starts the plan's sequence of draws from its seed.
+func (f *faults) set(p plan, retention time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.plan, f.retention = p, retention
+	f.random = rand.New(rand.NewPCG(uint64(p.Seed), 0)) //nolint:gosec // faults must repeat, not surprise
+}
+
+func (f *faults) forgetAfter() time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.retention
+}
+
+// draw is the next of the plan's sequence: the n-th request of a plan meets the
+// n-th draw of its seed. Each draw takes five numbers, whatever it comes to, so
+// that changing one probability moves no other fault.
+func (f *faults) draw() draw {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var n [5]float64
+	for i := range n {
+		n[i] = f.random.Float64()
+	}
+	d := draw{
+		dropBefore: n[0] < f.plan.DropBefore,
+		dropAfter:  n[1] < f.plan.DropAfter,
+		shopDown:   f.plan.ShopDown,
+	}
+	if n[2] < f.plan.Error500 {
+		d.error500 = before
+		if n[3] < 0.5 {
+			d.error500 = after
+		}
+	}
+	if n[4] < f.plan.Slow.P {
+		d.slow = time.Duration(f.plan.Slow.MS) * time.Millisecond
+	}
+	return d
+}
+
+func (s *Sandbox) putFaults(w http.ResponseWriter, r *http.Request) {
+	var p plan
+	if err := readControl(r, &p); err != nil {
+		refuseControl(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	retention, err := p.retention()
+	if err := errors.Join(err, p.check()); err != nil {
+		refuseControl(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	s.faults.set(p, retention)
+	writeJSON(w, http.StatusOK, p)
+}
+
+func (s *Sandbox) deleteFaults(w http.ResponseWriter, _ *http.Request) {
+	s.faults.set(plan{}, keyRetention)
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// readControl reads the body of a control call strictly: unknown, repeated and
+// case-folded members and trailing data are refused.
+func readControl(r *http.Request, v any) error {
+	body, err := io.ReadAll(io.LimitReader(r.Body, bodyLimit))
+	if err != nil {
+		return fmt.Errorf("read the body: %w", err)
+	}
+	if len(strings.TrimSpace(string(body))) == 0 {
+		return errors.New("the body is empty: send a JSON object")
+	}
+	if err := json.Unmarshal(body, v, json.RejectUnknownMembers(true)); err != nil {
+		return fmt.Errorf("the body cannot be read: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,197 @@
+package sandbox_test
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/payonce/payonce/internal/sandbox"
+)
+
+func TestFaults(t *testing.T) {
+	t.Parallel()
+
+	t.Run("drop_before cuts the connection before any effect", func(t *testing.T) {
+		t.Parallel()
+		w := start(t, sandbox.Options{})
+		id := w.create("pm_card_visa")
+		w.faults(`{"seed":1,"drop_before":1}`)
+		if a, err := w.tryPost("/v1/payment_intents/"+id+"/confirm", "k"); err == nil {
+			t.Errorf("answered %d %s", a.status, a.raw)
+		}
+		w.noFaults()
+		b := w.books()
+		if len(b.Captures) != 0 || b.Requests != 2 {
+			t.Errorf("books %+v", b)
+		}
+		a := w.post("/v1/payment_intents/"+id+"/confirm", "k")
+		if a.status != http.StatusOK || a.header.Get("Idempotent-Replayed") != "" {
+			t.Errorf("afterwards: %d %v", a.status, a.header)
+		}
+	})
+
+	t.Run("drop_after cuts the connection after the effect, whose answer is saved", func(t *testing.T) {
+		t.Parallel()
+		w := start(t, sandbox.Options{})
+		id := w.create("pm_card_visa")
+		w.faults(`{"seed":1,"drop_after":1}`)
+		for range 2 {
+			if a, err := w.tryPost("/v1/payment_intents/"+id+"/confirm", "k"); err == nil {
+				t.Errorf("answered %d %s", a.status, a.raw)
+			}
+		}
+		w.noFaults()
+		if b := w.books(); len(b.Captures) != 1 || b.DuplicatesSuppressed != 1 {
+			t.Errorf("books %+v", b)
+		}
+		a := w.post("/v1/payment_intents/"+id+"/confirm", "k")
+		if a.text("status") != "succeeded" || a.header.Get("Idempotent-Replayed") != "true" {
+			t.Errorf("afterwards: %d %v", a.status, a.header)
+		}
+	})
+
+	t.Run("error_500 is saved, half before the effect and half after it", func(t *testing.T) {
+		t.Parallel()
+		w := start(t, sandbox.Options{})
+		w.faults(`{"seed":7,"error_500":1}`)
+		const tries = 60
+		for i := range tries {
+			key := fmt.Sprint("k", i)
+			first := w.post("/v1/payment_intents", key, "amount", "7", "currency", "eur", "payment_method", "pm_card_visa", "confirm", "true")
+			first.want(t, http.StatusInternalServerError, map[string]any{"error.type": "api_error"})
+			second := w.post("/v1/payment_intents", key, "amount", "7", "currency", "eur", "payment_method", "pm_card_visa", "confirm", "true")
+			if !replayed(first, second) {
+				t.Fatalf("a saved 500 was answered %d %s", second.status, second.raw)
+			}
+		}
+		w.get("/v1/payment_intents").want(t, http.StatusInternalServerError, map[string]any{"error.type": "api_error"})
+		w.post("/v1/payment_intents", "invalid", "amount", "0").want(t, http.StatusBadRequest, nil)
+		w.noFaults()
+		if n := len(w.books().Captures); n < tries/4 || n > 3*tries/4 {
+			t.Errorf("%d of %d took effect", n, tries)
+		}
+		w.post("/v1/payment_intents", "k0", "amount", "7", "currency", "eur", "payment_method", "pm_card_visa", "confirm", "true").
+			want(t, http.StatusInternalServerError, nil)
+	})
+
+	t.Run("slow delays, and a client that leaves changes nothing", func(t *testing.T) {
+		t.Parallel()
+		w := start(t, sandbox.Options{})
+		id := w.create("pm_card_visa")
+		w.faults(`{"slow":{"p":1,"ms":300}}`)
+		w.client.Timeout = 50 * time.Millisecond
+		if a, err := w.tryPost("/v1/payment_intents/"+id+"/confirm", "k"); err == nil {
+			t.Errorf("answered %d %s at once", a.status, a.raw)
+		}
+		w.client.Timeout = 0
+		eventually(t, "the request is carried out", func() bool { return len(w.books().Captures) == 1 })
+	})
+
+	t.Run("the shop meets the same faults", func(t *testing.T) {
+		t.Parallel()
+		w := start(t, sandbox.Options{ShopSecret: shopSecret})
+		w.faults(`{"drop_before":1}`)
+		if a, err := w.notify("msg_1", notice("ch_1")); err == nil {
+			t.Errorf("drop_before: %d", a.status)
+		}
+		w.faults(`{"shop_down":true}`)
+		if a := w.must(w.notify("msg_1", notice("ch_1"))); a.status != http.StatusServiceUnavailable {
+			t.Errorf("shop_down: %d", a.status)
+		}
+		w.create("pm_card_visa") // the provider is up
+		if b := w.books(); len(b.Notifications) != 0 {
+			t.Errorf("books %+v", b.Notifications)
+		}
+		w.faults(`{"drop_after":1}`)
+		if a, err := w.notify("msg_1", notice("ch_1")); err == nil {
+			t.Errorf("drop_after: %d", a.status)
+		}
+		if b := w.books(); len(b.Notifications) != 1 || b.Notifications[0].Effects != 1 {
+			t.Errorf("books %+v", b.Notifications)
+		}
+		w.faults(`{"seed":3,"error_500":1}`)
+		for i := range 40 {
+			if a := w.must(w.notify(fmt.Sprint("msg_500_", i), notice("ch_1"))); a.status != http.StatusInternalServerError {
+				t.Errorf("error_500: %d", a.status)
+			}
+		}
+		if n := len(w.books().Notifications) - 1; n < 8 || n > 32 {
+			t.Errorf("%d of 40 took effect", n)
+		}
+	})
+
+	t.Run("control calls meet none", func(t *testing.T) {
+		t.Parallel()
+		w := start(t, sandbox.Options{})
+		w.faults(`{"drop_before":1,"drop_after":1,"error_500":1,"slow":{"p":1,"ms":60000},"shop_down":true}`)
+		for path, status := range map[string]int{"/books": 200, "/healthz": 200, "/readyz": 200} {
+			if a := w.control(http.MethodGet, path, ""); a.status != status {
+				t.Errorf("GET %s: %d", path, a.status)
+			}
+		}
+		w.control(http.MethodPost, "/duplicate-webhooks", `{"times":1}`).want(t, http.StatusOK, nil)
+	})
+}
+
+func TestFaultsAreDeterministic(t *testing.T) {
+	t.Parallel()
+	w := start(t, sandbox.Options{})
+	met := func(plan string) []string {
+		w.faults(plan)
+		var outcomes []string
+		for range 60 {
+			a, err := w.do(http.MethodGet, "/v1/refunds", "", http.Header{"Authorization": {"Bearer sk_test_1"}})
+			if err != nil {
+				a.status = 0
+			}
+			outcomes = append(outcomes, strconv.Itoa(a.status))
+		}
+		return outcomes
+	}
+	const seed1 = `{"seed":1,"drop_before":0.2,"error_500":0.3}`
+	first := met(seed1)
+	if diff := cmp.Diff(first, met(seed1)); diff != "" {
+		t.Errorf("the same seed met other faults:\n%s", diff)
+	}
+	if cmp.Equal(first, met(`{"seed":2,"drop_before":0.2,"error_500":0.3}`)) {
+		t.Error("another seed met the same faults")
+	}
+	without := met(`{"seed":1,"error_500":0.3}`)
+	seen := map[string]bool{}
+	for i := range first {
+		seen[first[i]] = true
+		if first[i] != "0" && first[i] != without[i] {
+			t.Errorf("request %d met %s, without drop_before %s", i, first[i], without[i])
+		}
+	}
+	if len(seen) != 3 {
+		t.Errorf("met only %v", seen)
+	}
+}
+
+func TestFaultsAreValidated(t *testing.T) {
+	t.Parallel()
+	w := start(t, sandbox.Options{})
+	for _, body := range []string{
+		``, ` `, `[]`, `{`, `{}{}`, `{"drop":1}`, `{"DROP_BEFORE":1}`, `{"drop_before":1,"drop_before":0}`,
+		`{"drop_before":1.1}`, `{"drop_after":-0.1}`, `{"error_500":"1"}`, `{"slow":1}`, `{"slow":{"p":2,"ms":1}}`,
+		`{"slow":{"p":1,"ms":-1}}`, `{"slow":{"p":1,"ms":60001}}`, `{"slow":{"p":1,"s":1}}`, `{"seed":1.5}`,
+		`{"shop_down":1}`, `{"forget_keys_after":"1 day"}`, `{"forget_keys_after":"-1h"}`, `{"forget_keys_after":24}`,
+	} {
+		t.Run("the plan "+body+" is refused", func(t *testing.T) {
+			t.Parallel()
+			if a := w.control(http.MethodPut, "/faults", body); a.status != http.StatusBadRequest || a.text("error.message") == "" {
+				t.Errorf("answered %d %s", a.status, a.raw)
+			}
+		})
+	}
+	t.Run("the contract's example is accepted", func(t *testing.T) {
+		t.Parallel()
+		w.faults(`{"seed":42,"drop_before":0.1,"drop_after":0,"error_500":0,"slow":{"p":0,"ms":10},"shop_down":false,"forget_keys_after":"24h"}`)
+		w.noFaults()
+	})
+}

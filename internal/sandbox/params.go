@@ -1,0 +1,194 @@
+package sandbox
+
+import (
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+const (
+	amountMax        = 1_000_000_000_000
+	metadataKeys     = 50
+	metadataKeyMax   = 40
+	metadataValueMax = 500
+	limitDefault     = 10
+	limitMax         = 100
+)
+
+// params reads form parameters (a=1, a[b]=2, a[]=3). It keeps the first fault
+// and knows which parameters were asked for, so that done can refuse the rest.
+type params struct {
+	values url.Values
+	known  map[string]bool
+	fault  *apiError
+}
+
+func newParams(values url.Values) *params {
+	return &params{values: values, known: make(map[string]bool)}
+}
+
+// readParams decodes an encoded form. PostgreSQL holds no NUL and JSON no
+// invalid UTF-8, so neither gets further than this.
+func readParams(encoded string) (*params, *apiError) {
+	values, err := url.ParseQuery(encoded)
+	if err != nil {
+		return nil, invalid("", "", "The parameters are not a valid form encoding.")
+	}
+	for name, all := range values {
+		for _, text := range append(all, name) {
+			if !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
+				return nil, invalid("", "", "Parameters must be UTF-8 without NUL.")
+			}
+		}
+	}
+	return newParams(values), nil
+}
+
+func (p *params) refuse(e *apiError) {
+	if p.fault == nil {
+		p.fault = e
+	}
+}
+
+// done returns the first fault, unknown parameters included. A nil *apiError
+// must not become a non-nil error, hence the two returns.
+func (p *params) done() error {
+	for _, name := range slices.Sorted(maps.Keys(p.values)) {
+		base, _, _ := strings.Cut(name, "[")
+		if !p.known[base] {
+			p.refuse(invalid("parameter_unknown", name, "Received unknown parameter: "+name+"."))
+		}
+	}
+	if p.fault != nil {
+		return p.fault
+	}
+	return nil
+}
+
+// ignore marks parameters that are accepted and change nothing here.
+func (p *params) ignore(names ...string) {
+	for _, name := range names {
+		p.known[name] = true
+	}
+}
+
+// text is the parameter's value, "" when absent. A nested value is refused.
+func (p *params) text(name string) string {
+	p.known[name] = true
+	for other := range p.values {
+		if strings.HasPrefix(other, name+"[") {
+			p.refuse(invalid("", name, "Invalid "+name+": must be a single value."))
+		}
+	}
+	all := p.values[name]
+	switch len(all) {
+	case 0:
+		return ""
+	case 1:
+		return all[0]
+	}
+	p.refuse(invalid("", name, "Invalid "+name+": given more than once."))
+	return ""
+}
+
+func (p *params) required(name string) string {
+	value := p.text(name)
+	if value == "" {
+		p.refuse(missing(name))
+	}
+	return value
+}
+
+// amount is in minor units, 0 when absent; what is present is 1 ... amountMax.
+func (p *params) amount(name string) int64 {
+	value := p.text(name)
+	if _, present := p.values[name]; !present {
+		return 0
+	}
+	n, err := strconv.ParseInt(value, 10, 64)
+	switch {
+	case err != nil:
+		p.refuse(invalid("parameter_invalid_integer", name, "Invalid integer: "+value+"."))
+	case n < 1:
+		p.refuse(invalid("parameter_invalid_integer", name, "This value must be greater than or equal to 1."))
+	case n > amountMax:
+		p.refuse(invalid("amount_too_large", name, fmt.Sprintf("Amount must be no more than %d.", int64(amountMax))))
+	}
+	return n
+}
+
+// currency is three letters in any case, returned in lower case.
+func (p *params) currency(name string) string {
+	value := strings.ToLower(p.required(name))
+	if value != "" && !isCurrency(value) {
+		p.refuse(invalid("", name, "Invalid currency: "+value+"."))
+	}
+	return value
+}
+
+func isCurrency(s string) bool {
+	return len(s) == 3 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz") == ""
+}
+
+func (p *params) boolean(name string) bool {
+	return p.word(name, "false", "true") == "true"
+}
+
+// word is one of the words, the first when absent.
+func (p *params) word(name string, words ...string) string {
+	value := p.text(name)
+	if _, present := p.values[name]; !present {
+		return words[0]
+	}
+	if !slices.Contains(words, value) {
+		p.refuse(invalid("", name, fmt.Sprintf("Invalid %s: must be one of %s.", name, strings.Join(words, ", "))))
+	}
+	return value
+}
+
+// limit is the size of a page, 1 ... 100.
+func (p *params) limit() int {
+	value := p.text("limit")
+	if value == "" {
+		return limitDefault
+	}
+	n, err := strconv.Atoi(value)
+	if err != nil || n < 1 || n > limitMax {
+		p.refuse(invalid("parameter_invalid_integer", "limit", fmt.Sprintf("Invalid limit: must be between 1 and %d.", limitMax)))
+	}
+	return n
+}
+
+// metadata collects metadata[key]=value; an empty value is no entry.
+func (p *params) metadata() map[string]string {
+	p.known["metadata"] = true
+	entries := make(map[string]string)
+	for _, name := range slices.Sorted(maps.Keys(p.values)) {
+		rest, ok := strings.CutPrefix(name, "metadata")
+		if !ok || (rest != "" && rest[0] != '[') {
+			continue
+		}
+		inner, opened := strings.CutPrefix(rest, "[")
+		key, closed := strings.CutSuffix(inner, "]")
+		switch value := p.values.Get(name); {
+		case !opened || !closed || key == "" || strings.ContainsAny(key, "[]"):
+			p.refuse(invalid("", name, "Metadata is a set of pairs: metadata[key]=value."))
+		case len(p.values[name]) > 1:
+			p.refuse(invalid("", name, "Invalid "+name+": given more than once."))
+		case utf8.RuneCountInString(key) > metadataKeyMax:
+			p.refuse(invalid("", name, fmt.Sprintf("Metadata keys hold at most %d characters.", metadataKeyMax)))
+		case utf8.RuneCountInString(value) > metadataValueMax:
+			p.refuse(invalid("", name, fmt.Sprintf("Metadata values hold at most %d characters.", metadataValueMax)))
+		case value != "":
+			entries[key] = value
+		}
+	}
+	if len(entries) > metadataKeys {
+		p.refuse(invalid("", "metadata", fmt.Sprintf("Metadata holds at most %d pairs.", metadataKeys)))
+	}
+	return entries
+}

@@ -1,0 +1,259 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/postgres"
+)
+
+// refund is a row of refunds.
+type refund struct {
+	Position      int64
+	ID            string
+	PaymentIntent string
+	Charge        string
+	Amount        int64
+	Currency      string
+	Status        string
+	FailureReason *string
+	Reason        *string
+	Metadata      map[string]string
+	CreatedAt     time.Time
+}
+
+const selectRefund = `
+select position, id, payment_intent, charge, amount, currency, status,
+       failure_reason, reason, metadata, created_at
+from refunds`
+
+// refundObject is Stripe's refund.
+type refundObject struct {
+	ID            string            `json:"id"`
+	Object        string            `json:"object"`
+	Amount        int64             `json:"amount"`
+	Charge        string            `json:"charge"`
+	Created       int64             `json:"created"`
+	Currency      string            `json:"currency"`
+	FailureReason *string           `json:"failure_reason,omitempty"`
+	Metadata      map[string]string `json:"metadata"`
+	PaymentIntent string            `json:"payment_intent"`
+	Reason        *string           `json:"reason"`
+	Status        string            `json:"status"`
+}
+
+func (r *refund) object() *refundObject {
+	return &refundObject{
+		ID: r.ID, Object: "refund", Amount: r.Amount, Charge: r.Charge, Created: r.CreatedAt.Unix(),
+		Currency: r.Currency, FailureReason: r.FailureReason, Metadata: r.Metadata,
+		PaymentIntent: r.PaymentIntent, Reason: r.Reason, Status: r.Status,
+	}
+}
+
+// chargeObject is Stripe's charge, as charge.refunded shows it.
+type chargeObject struct {
+	ID             string            `json:"id"`
+	Object         string            `json:"object"`
+	Amount         int64             `json:"amount"`
+	AmountCaptured int64             `json:"amount_captured"`
+	AmountRefunded int64             `json:"amount_refunded"`
+	Captured       bool              `json:"captured"`
+	Created        int64             `json:"created"`
+	Currency       string            `json:"currency"`
+	Livemode       bool              `json:"livemode"`
+	Metadata       map[string]string `json:"metadata"`
+	Paid           bool              `json:"paid"`
+	PaymentIntent  string            `json:"payment_intent"`
+	PaymentMethod  *string           `json:"payment_method"`
+	Refunded       bool              `json:"refunded"`
+	Status         string            `json:"status"`
+}
+
+// charge is the capture of a succeeded intent.
+func (i *intent) charge() *chargeObject {
+	return &chargeObject{
+		ID: *i.LatestCharge, Object: "charge", Amount: i.Amount, AmountCaptured: i.Amount,
+		AmountRefunded: i.AmountRefunded, Captured: true, Created: i.CreatedAt.Unix(), Currency: i.Currency,
+		Metadata: i.Metadata, Paid: true, PaymentIntent: i.ID, PaymentMethod: i.PaymentMethod,
+		Refunded: i.AmountRefunded == i.Amount, Status: statusSucceeded,
+	}
+}
+
+const intentOfCharge = `
+select payment_intent
+from captures
+where id = $1`
+
+const updateRefunded = `
+update payment_intents
+set amount_refunded = amount_refunded + $2
+where id = $1`
+
+const insertRefund = `
+insert into refunds (
+  id, payment_intent, charge, amount, currency, status, failure_reason, reason, metadata, created_at)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`
+
+// createRefund gives back part of a capture, or all that is left of it.
+func (s *Sandbox) createRefund(c *call) (execution, error) {
+	p := c.params
+	target, charge := p.text("payment_intent"), p.text("charge")
+	amount := p.amount("amount")
+	reason := p.word("reason", "", "duplicate", "fraudulent", "requested_by_customer")
+	metadata := p.metadata()
+	switch {
+	case target == "" && charge == "":
+		p.refuse(missing("payment_intent"))
+	case target != "" && charge != "":
+		p.refuse(invalid("", "charge", "Give either payment_intent or charge."))
+	}
+	if err := p.done(); err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, tx pgx.Tx, b *pgx.Batch) (answer, error) {
+		i, err := lockRefunded(ctx, tx, target, charge)
+		if err != nil {
+			return answer{}, err
+		}
+		left := i.Amount - i.AmountRefunded
+		if refusal := refundable(i, amount, left); refusal != nil {
+			return refusal.answer(), nil
+		}
+		if amount == 0 {
+			amount = left
+		}
+		r := &refund{
+			ID: newID("re_"), PaymentIntent: i.ID, Charge: *i.LatestCharge, Amount: amount, Currency: i.Currency,
+			Status: statusSucceeded, Metadata: metadata, CreatedAt: s.options.Now(),
+		}
+		if reason != "" {
+			r.Reason = &reason
+		}
+		s.refund(b, c, i, r)
+		return object(http.StatusOK, r.object()), nil
+	}, nil
+}
+
+// refund queues r and, unless the card refuses it, its effect.
+func (s *Sandbox) refund(b *pgx.Batch, c *call, i *intent, r *refund) {
+	if *i.PaymentMethod == methodRefundFail {
+		reason := "expired_or_canceled_card"
+		r.Status, r.FailureReason = "failed", &reason
+	}
+	b.Queue(insertRefund, r.ID, r.PaymentIntent, r.Charge, r.Amount, r.Currency, r.Status,
+		r.FailureReason, r.Reason, r.Metadata, r.CreatedAt)
+	if r.Status == statusSucceeded {
+		i.AmountRefunded += r.Amount
+		b.Queue(updateRefunded, i.ID, r.Amount)
+		s.emit(b, c, "charge.refunded", i.charge())
+	}
+}
+
+// refundable says why amount (0 for all that is left) cannot be given back.
+func refundable(i *intent, amount, left int64) *apiError {
+	switch {
+	case i.Status != statusSucceeded:
+		return invalid("", "payment_intent",
+			fmt.Sprintf("This PaymentIntent (%s) does not have a successful charge to refund.", i.ID))
+	case left == 0:
+		return invalid("charge_already_refunded", "", fmt.Sprintf("Charge %s has already been refunded.", *i.LatestCharge))
+	case amount > left:
+		return invalid("", "amount",
+			fmt.Sprintf("Refund amount (%d) is greater than unrefunded amount on charge (%d).", amount, left))
+	}
+	return nil
+}
+
+// lockRefunded locks the intent that a refund names, itself or by its charge.
+func lockRefunded(ctx context.Context, tx pgx.Tx, target, charge string) (*intent, error) {
+	if target != "" {
+		return lockIntent(ctx, tx, target, noSuch(http.StatusBadRequest, "payment_intent", "payment_intent", target))
+	}
+	missing := noSuch(http.StatusBadRequest, "charge", "charge", charge)
+	if !isID(charge, "ch_") {
+		return nil, missing
+	}
+	err := tx.QueryRow(ctx, intentOfCharge, charge).Scan(&target)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil, missing
+	case err != nil:
+		return nil, fmt.Errorf("find the charge of a refund: %w", err)
+	}
+	return lockIntent(ctx, tx, target, missing)
+}
+
+func refundsWhere(ctx context.Context, q postgres.Querier, condition string, args ...any) ([]*refund, error) {
+	rows, err := q.Query(ctx, selectRefund+"\n"+condition, args...)
+	if err != nil {
+		return nil, fmt.Errorf("read refunds: %w", err)
+	}
+	refunds, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByName[refund])
+	if err != nil {
+		return nil, fmt.Errorf("read refunds: %w", err)
+	}
+	return refunds, nil
+}
+
+func (s *Sandbox) retrieveRefund(ctx context.Context, c *call) (answer, error) {
+	if err := c.params.done(); err != nil {
+		return answer{}, err
+	}
+	missing := noSuch(http.StatusNotFound, "refund", "id", c.target)
+	if !isID(c.target, "re_") {
+		return answer{}, missing
+	}
+	refunds, err := refundsWhere(ctx, s.pool, `where id = $1`, c.target)
+	switch {
+	case err != nil:
+		return answer{}, err
+	case len(refunds) == 0:
+		return answer{}, missing
+	}
+	return object(http.StatusOK, refunds[0].object()), nil
+}
+
+const positionOfRefund = `
+select position
+from refunds
+where id = $1`
+
+const pageOfRefunds = `
+where position < $1
+  and ($2 = '' or charge = $2)
+order by position desc
+limit $3`
+
+const pageOfRefundsOfIntent = `
+where payment_intent = $4
+  and position < $1
+  and ($2 = '' or charge = $2)
+order by position desc
+limit $3`
+
+func (s *Sandbox) listRefunds(ctx context.Context, c *call) (answer, error) {
+	p := c.params
+	limit, cursor := p.limit(), p.text("starting_after")
+	target, charge := p.text("payment_intent"), p.text("charge")
+	if err := p.done(); err != nil {
+		return answer{}, err
+	}
+	position, err := s.positionOf(ctx, positionOfRefund, "refund", "re_", cursor)
+	if err != nil {
+		return answer{}, err
+	}
+	condition, args := pageOfRefunds, []any{position, charge, limit + 1}
+	if target != "" {
+		condition, args = pageOfRefundsOfIntent, append(args, target)
+	}
+	refunds, err := refundsWhere(ctx, s.pool, condition, args...)
+	if err != nil {
+		return answer{}, err
+	}
+	return object(http.StatusOK, page(c.path, refunds, limit, (*refund).object)), nil
+}

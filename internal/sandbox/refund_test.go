@@ -1,0 +1,131 @@
+package sandbox_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/payonce/payonce/internal/sandbox"
+)
+
+func TestCreateRefund(t *testing.T) {
+	t.Parallel()
+	w := start(t, sandbox.Options{})
+
+	t.Run("parts of a capture are refunded until none is left", func(t *testing.T) {
+		t.Parallel()
+		id := w.captured("pm_card_visa")
+		a := w.post("/v1/refunds", "", "payment_intent", id, "amount", "400", "reason", "requested_by_customer", "metadata[refund_id]", "re_9")
+		a.want(t, http.StatusOK, map[string]any{
+			"object": "refund", "status": "succeeded", "amount": 400.0, "currency": "eur", "payment_intent": id,
+			"reason": "requested_by_customer", "metadata": map[string]any{"refund_id": "re_9"},
+		})
+		if !strings.HasPrefix(a.text("id"), "re_") || w.get("/v1/refunds/"+a.text("id")).raw != a.raw {
+			t.Errorf("the refund retrieved is not the refund created: %s", a.raw)
+		}
+		w.post("/v1/refunds", "", "payment_intent", id, "amount", "601").
+			want(t, http.StatusBadRequest, map[string]any{"error.type": "invalid_request_error", "error.param": "amount"})
+		w.post("/v1/refunds", "", "charge", a.text("charge")).
+			want(t, http.StatusOK, map[string]any{"status": "succeeded", "amount": 600.0, "payment_intent": id})
+		w.post("/v1/refunds", "", "payment_intent", id).
+			want(t, http.StatusBadRequest, map[string]any{"error.code": "charge_already_refunded"})
+	})
+
+	t.Run("an intent that captured nothing is not refunded", func(t *testing.T) {
+		t.Parallel()
+		w.post("/v1/refunds", "", "payment_intent", w.create("pm_card_visa")).
+			want(t, http.StatusBadRequest, map[string]any{"error.type": "invalid_request_error", "error.param": "payment_intent"})
+	})
+
+	t.Run("the refund of pm_card_refundFail fails and gives nothing back", func(t *testing.T) {
+		t.Parallel()
+		id := w.captured("pm_card_refundFail")
+		for range 2 {
+			w.post("/v1/refunds", "", "payment_intent", id, "amount", "1000", "metadata[refund_id]", "re_never").
+				want(t, http.StatusOK, map[string]any{"status": "failed", "failure_reason": "expired_or_canceled_card"})
+		}
+		for _, r := range w.books().Refunds {
+			if r.Reference == "re_never" {
+				t.Errorf("the books show a failed refund: %+v", r)
+			}
+		}
+	})
+
+	t.Run("concurrent refunds never exceed the capture", func(t *testing.T) {
+		t.Parallel()
+		id := w.captured("pm_card_visa")
+		statuses := make(chan int)
+		for range 10 {
+			go func() {
+				a, err := w.tryPost("/v1/refunds", "", "payment_intent", id, "amount", "300")
+				if err != nil {
+					t.Error(err)
+				}
+				statuses <- a.status
+			}()
+		}
+		counts := make(map[int]int)
+		for range 10 {
+			counts[<-statuses]++
+		}
+		if counts[200] != 3 || counts[400] != 7 {
+			t.Errorf("answers %v", counts)
+		}
+	})
+}
+
+func TestLists(t *testing.T) {
+	t.Parallel()
+	w := start(t, sandbox.Options{})
+	var intents, refunds []string
+	unrefunded := w.create("")
+	id, other := w.captured("pm_card_visa"), w.captured("pm_card_visa")
+	intents = append(intents, unrefunded, id, other)
+	for range 3 {
+		intents = append(intents, w.create(""))
+		refunds = append(refunds, w.post("/v1/refunds", "", "payment_intent", id, "amount", "10").text("id"))
+	}
+	w.post("/v1/refunds", "", "payment_intent", other)
+
+	for name, tc := range map[string]struct {
+		path string
+		all  []string
+	}{
+		"payment intents":          {"/v1/payment_intents?limit=2", intents},
+		"the refunds of an intent": {"/v1/refunds?limit=2&payment_intent=" + id, refunds},
+	} {
+		t.Run(name+" come newest first, page by page", func(t *testing.T) {
+			t.Parallel()
+			var seen []string
+			for more, cursor := true, ""; more; {
+				a := w.get(tc.path + cursor)
+				a.want(t, http.StatusOK, map[string]any{"object": "list", "url": strings.Split(tc.path, "?")[0]})
+				data, _ := a.at("data").([]any)
+				for _, entry := range data {
+					member, _ := entry.(map[string]any)
+					last, _ := member["id"].(string)
+					seen = append(seen, last)
+					cursor = "&starting_after=" + last
+				}
+				more, _ = a.at("has_more").(bool)
+				if len(data) == 0 || len(data) > 2 {
+					t.Fatalf("a page of %d", len(data))
+				}
+			}
+			if len(seen) != len(tc.all) {
+				t.Fatalf("saw %d of %d", len(seen), len(tc.all))
+			}
+			for i := range seen {
+				if want := tc.all[len(tc.all)-1-i]; seen[i] != want {
+					t.Errorf("entry %d is %s, want %s", i, seen[i], want)
+				}
+			}
+		})
+	}
+
+	t.Run("an empty list has no entries", func(t *testing.T) {
+		t.Parallel()
+		w.get("/v1/refunds?payment_intent="+unrefunded).
+			want(t, http.StatusOK, map[string]any{"data": []any{}, "has_more": false})
+	})
+}

@@ -1,0 +1,115 @@
+package sandbox
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+)
+
+// notification is what the merchant reads of a webhook: enough to know which
+// charge or refund it is about.
+type notification struct {
+	webhookID string
+	Type      string `json:"type"`
+	Data      struct {
+		ID string `json:"id"`
+	} `json:"data"`
+}
+
+const shopTextMax = 255
+
+// insertShopDelivery counts an arrival.
+const insertShopDelivery = `
+insert into shop_deliveries (webhook_id)
+values ($1)`
+
+// insertShopEffect is the merchant's own effect, guarded by the key of
+// webhook_id. Doing nothing at the second arrival is all it does, so a conflict
+// may pass in silence.
+const insertShopEffect = `
+insert into shop_effects (webhook_id, reference, type)
+values ($1, $2, $3)
+on conflict (webhook_id) do nothing`
+
+// receiveNotification is the merchant's webhook receiver, as Standard Webhooks
+// advises to write one: verify, dedupe by webhook-id, take effect, answer.
+// Faults meet it as they meet the provider; shop_down answers 503 to all.
+func (s *Sandbox) receiveNotification(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(io.LimitReader(r.Body, bodyLimit+1))
+	fault := s.faults.draw()
+	s.delay(fault.slow)
+	switch {
+	case fault.shopDown:
+		refuseControl(w, http.StatusServiceUnavailable, "the shop is down (shop_down)")
+		return
+	case fault.dropBefore:
+		cut(w)
+		return
+	case fault.error500 == before:
+		refuseControl(w, http.StatusInternalServerError, "the shop failed before its effect (error_500)")
+		return
+	case s.shop == nil:
+		refuseControl(w, http.StatusServiceUnavailable, "the shop cannot verify anything: SHOP_WEBHOOK_SECRET is not set")
+		return
+	case err != nil || len(body) > bodyLimit:
+		refuseControl(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body must be readable and at most %d bytes", bodyLimit))
+		return
+	case s.shop.Verify(body, r.Header) != nil:
+		refuseControl(w, http.StatusUnauthorized, "the signature does not verify")
+		return
+	}
+	n, err := readNotification(body, r.Header)
+	if err != nil {
+		refuseControl(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	if err := s.handle(r.Context(), n); err != nil {
+		s.failControl(w, err)
+		return
+	}
+	switch {
+	case fault.dropAfter:
+		cut(w)
+	case fault.error500 == after:
+		refuseControl(w, http.StatusInternalServerError, "the shop failed after its effect (error_500)")
+	default:
+		writeJSON(w, http.StatusOK, struct{}{})
+	}
+}
+
+func readNotification(body []byte, header http.Header) (notification, error) {
+	n := notification{webhookID: header.Get(standardwebhooks.HeaderWebhookID)}
+	if err := json.Unmarshal(body, &n); err != nil {
+		return n, fmt.Errorf("the body is not a notification: %w", err)
+	}
+	for _, part := range []struct{ name, value string }{
+		{standardwebhooks.HeaderWebhookID, n.webhookID}, {"type", n.Type}, {"data.id", n.Data.ID},
+	} {
+		if part.value == "" || len(part.value) > shopTextMax ||
+			!utf8.ValidString(part.value) || strings.ContainsRune(part.value, 0) {
+			return n, fmt.Errorf("%s must be 1 to %d bytes of text", part.name, shopTextMax)
+		}
+	}
+	return n, nil
+}
+
+// handle commits the arrival and its effect together, or neither: an arrival
+// that was answered is in the books.
+func (s *Sandbox) handle(ctx context.Context, n notification) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), workDeadline)
+	defer cancel()
+	b := &pgx.Batch{}
+	b.Queue(insertShopDelivery, n.webhookID)
+	b.Queue(insertShopEffect, n.webhookID, n.Data.ID, n.Type)
+	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
+		return fmt.Errorf("handle a notification: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,135 @@
+package sandbox_test
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/payonce/payonce/internal/sandbox"
+)
+
+const (
+	shopKey    = "a key of the shop, 32 bytes long"
+	shopSecret = "whsec_YSBrZXkgb2YgdGhlIHNob3AsIDMyIGJ5dGVzIGxvbmc="
+)
+
+// signed are the headers of Standard Webhooks, computed here from its text.
+func signed(key, id string, at time.Time, body string) http.Header {
+	mac := hmac.New(sha256.New, []byte(key))
+	mac.Write(fmt.Appendf(nil, "%s.%d.%s", id, at.Unix(), body))
+	return http.Header{
+		"Content-Type":      {"application/json"},
+		"Webhook-Id":        {id},
+		"Webhook-Timestamp": {strconv.FormatInt(at.Unix(), 10)},
+		"Webhook-Signature": {"v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))},
+	}
+}
+
+// notice is a merchant's webhook about reference.
+func notice(reference string) string {
+	return `{"id":"evt_1","type":"charge.succeeded","created_at":"2026-01-02T03:04:05Z","data":{"id":"` + reference + `","amount":1000}}`
+}
+
+// notify sends a notification, signed now.
+func (w *world) notify(id, body string) (answered, error) {
+	return w.do(http.MethodPost, "/shop/webhooks", body, signed(shopKey, id, time.Now(), body))
+}
+
+func TestShop(t *testing.T) {
+	t.Parallel()
+
+	t.Run("each arrival is counted and the effect happens once", func(t *testing.T) {
+		t.Parallel()
+		w := start(t, sandbox.Options{ShopSecret: shopSecret})
+		statuses := make(chan int)
+		for range 20 {
+			go func() {
+				a, err := w.notify("msg_1", notice("ch_1"))
+				if err != nil {
+					t.Error(err)
+				}
+				statuses <- a.status
+			}()
+		}
+		for range 20 {
+			if status := <-statuses; status != http.StatusOK {
+				t.Errorf("answered %d", status)
+			}
+		}
+		w.must(w.notify("msg_2", notice("re_1")))
+		b := w.books().Notifications
+		if len(b) != 2 || b[0].WebhookID != "msg_1" || b[0].Reference != "ch_1" || b[0].Type != "charge.succeeded" ||
+			b[0].Deliveries != 20 || b[0].Effects != 1 || b[1].Reference != "re_1" || b[1].Deliveries != 1 {
+			t.Errorf("books %+v", b)
+		}
+	})
+
+	t.Run("what does not verify or cannot be read leaves nothing", func(t *testing.T) {
+		t.Parallel()
+		w := start(t, sandbox.Options{ShopSecret: shopSecret})
+		now, body := time.Now(), notice("ch_1")
+		altered := signed(shopKey, "msg_1", now, body)
+		altered.Set("Webhook-Id", "msg_2")
+		large := `{"type":"` + strings.Repeat("x", 70_000) + `"}`
+		for name, tc := range map[string]struct {
+			header http.Header
+			body   string
+			status int
+		}{
+			"no headers":         {http.Header{}, body, 401},
+			"another key":        {signed("another", "msg_1", now, body), body, 401},
+			"another body":       {signed(shopKey, "msg_1", now, body), notice("ch_2"), 401},
+			"another id":         {altered, body, 401},
+			"an old time":        {signed(shopKey, "msg_1", now.Add(-6*time.Minute), body), body, 401},
+			"a future time":      {signed(shopKey, "msg_1", now.Add(6*time.Minute), body), body, 401},
+			"not JSON":           {signed(shopKey, "msg_1", now, "x"), "x", 400},
+			"no type":            {signed(shopKey, "msg_1", now, `{"data":{"id":"ch_1"}}`), `{"data":{"id":"ch_1"}}`, 400},
+			"no data":            {signed(shopKey, "msg_1", now, `{"type":"a"}`), `{"type":"a"}`, 400},
+			"a NUL":              {signed(shopKey, "msg_1", now, `{"type":"a","data":{"id":"a\u0000"}}`), `{"type":"a","data":{"id":"a\u0000"}}`, 400},
+			"a long id":          {signed(shopKey, strings.Repeat("m", 256), now, body), body, 400},
+			"a body too large":   {signed(shopKey, "msg_1", now, large), large, 413},
+			"no body":            {signed(shopKey, "msg_1", now, ""), "", 400},
+			"an id of no script": {signed(shopKey, "msg\xff", now, body), body, 400},
+		} {
+			a := w.must(w.do(http.MethodPost, "/shop/webhooks", tc.body, tc.header))
+			if a.status != tc.status {
+				t.Errorf("%s: answered %d %s, want %d", name, a.status, a.raw, tc.status)
+			}
+		}
+		var rows int
+		err := w.db.QueryRow(t.Context(), `
+			select (select count(*) from shop_deliveries) + (select count(*) from shop_effects)`).Scan(&rows)
+		if err != nil || rows != 0 {
+			t.Errorf("%d rows, %v", rows, err)
+		}
+	})
+
+	t.Run("the count and the effect are one commit", func(t *testing.T) {
+		t.Parallel()
+		w := start(t, sandbox.Options{ShopSecret: shopSecret})
+		w.exec(`alter table shop_effects add constraint refuse check (reference <> 'ch_1')`)
+		if a := w.must(w.notify("msg_1", notice("ch_1"))); a.status != http.StatusServiceUnavailable {
+			t.Errorf("answered %d", a.status)
+		}
+		var rows int
+		if err := w.db.QueryRow(t.Context(), `select count(*) from shop_deliveries`).Scan(&rows); err != nil || rows != 0 {
+			t.Errorf("%d rows, %v", rows, err)
+		}
+	})
+
+	t.Run("without a secret it verifies nothing and takes nothing", func(t *testing.T) {
+		t.Parallel()
+		w := start(t, sandbox.Options{})
+		body := notice("ch_1")
+		a := w.must(w.do(http.MethodPost, "/shop/webhooks", body, signed("", "msg_1", time.Now(), body)))
+		if a.status != http.StatusServiceUnavailable || len(w.books().Notifications) != 0 {
+			t.Errorf("answered %d %s", a.status, a.raw)
+		}
+	})
+}

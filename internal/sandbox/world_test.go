@@ -1,0 +1,274 @@
+package sandbox_test
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/sandbox"
+)
+
+// world is a sandbox on a database of its own, and a client that sends each
+// request once.
+type world struct {
+	t      *testing.T
+	url    string
+	db     *pgxpool.Pool
+	client *http.Client
+	it     *sandbox.Sandbox
+}
+
+// start serves a sandbox; its events are delivered while the test runs.
+func start(t *testing.T, o sandbox.Options) *world {
+	t.Helper()
+	database := pgtest.Empty(t)
+	if err := sandbox.Migrate(t.Context(), database); err != nil {
+		t.Fatal(err)
+	}
+	pool, err := pgxpool.New(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	o.Now = time.Now
+	it, err := sandbox.New(pool, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- it.Deliver(ctx) }()
+	server := httptest.NewServer(it)
+	t.Cleanup(func() {
+		server.Close()
+		stop()
+		if err := <-done; err != nil {
+			t.Errorf("Deliver: %v", err)
+		}
+	})
+	return &world{t: t, url: server.URL, db: pool, client: newClient(), it: it}
+}
+
+// newClient opens a connection per request: on a used one net/http would
+// silently repeat a POST that carries an Idempotency-Key.
+func newClient() *http.Client {
+	return &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+}
+
+// answered is what came back.
+type answered struct {
+	status int
+	header http.Header
+	raw    string
+	object map[string]any
+}
+
+// at is the value at a dotted path, nil if there is none.
+func (a answered) at(path string) any {
+	var v any = a.object
+	for name := range strings.SplitSeq(path, ".") {
+		members, ok := v.(map[string]any)
+		if !ok {
+			return nil
+		}
+		v = members[name]
+	}
+	return v
+}
+
+func (a answered) text(path string) string {
+	s, _ := a.at(path).(string)
+	return s
+}
+
+// want compares the status and the values at some paths.
+func (a answered) want(t *testing.T, status int, values map[string]any) {
+	t.Helper()
+	got := make(map[string]any, len(values))
+	if values == nil {
+		values = got
+	}
+	for path := range values {
+		got[path] = a.at(path)
+	}
+	if diff := cmp.Diff(values, got); diff != "" || a.status != status {
+		t.Errorf("status %d, want %d; values (-want +got):\n%s%s", a.status, status, diff, a.raw)
+	}
+}
+
+// do sends one request; an error means that no whole answer came.
+func (w *world) do(method, path, body string, header http.Header) (answered, error) {
+	request, err := http.NewRequestWithContext(w.t.Context(), method, w.url+path, strings.NewReader(body))
+	if err != nil {
+		return answered{}, err
+	}
+	request.GetBody = nil
+	request.Header = header
+	response, err := w.client.Do(request)
+	if err != nil {
+		return answered{}, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	raw, err := io.ReadAll(response.Body)
+	if err != nil {
+		return answered{}, err
+	}
+	a := answered{status: response.StatusCode, header: response.Header, raw: string(raw)}
+	if len(raw) > 0 {
+		if err := json.Unmarshal(raw, &a.object); err != nil {
+			return a, err
+		}
+	}
+	return a, nil
+}
+
+func (w *world) must(a answered, err error) answered {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return a
+}
+
+// form makes an encoded form of name, value, name, value ...
+func form(pairs ...string) string {
+	values := url.Values{}
+	for i := 0; i < len(pairs); i += 2 {
+		values.Add(pairs[i], pairs[i+1])
+	}
+	return values.Encode()
+}
+
+// tryPost posts a form to the provider.
+func (w *world) tryPost(path, key string, pairs ...string) (answered, error) {
+	header := http.Header{
+		"Authorization": {"Bearer sk_test_1"},
+		"Content-Type":  {"application/x-www-form-urlencoded"},
+	}
+	if key != "" {
+		header.Set("Idempotency-Key", key)
+	}
+	return w.do(http.MethodPost, path, form(pairs...), header)
+}
+
+func (w *world) post(path, key string, pairs ...string) answered {
+	w.t.Helper()
+	return w.must(w.tryPost(path, key, pairs...))
+}
+
+func (w *world) get(path string) answered {
+	w.t.Helper()
+	return w.must(w.do(http.MethodGet, path, "", http.Header{"Authorization": {"Bearer sk_test_1"}}))
+}
+
+// control calls what is outside the provider.
+func (w *world) control(method, path, body string) answered {
+	w.t.Helper()
+	return w.must(w.do(method, path, body, http.Header{}))
+}
+
+func (w *world) faults(plan string) {
+	w.t.Helper()
+	if a := w.control(http.MethodPut, "/faults", plan); a.status != http.StatusOK {
+		w.t.Fatalf("PUT /faults: %d %s", a.status, a.raw)
+	}
+}
+
+func (w *world) noFaults() {
+	w.t.Helper()
+	if a := w.control(http.MethodDelete, "/faults", ""); a.status != http.StatusNoContent {
+		w.t.Fatalf("DELETE /faults: %d %s", a.status, a.raw)
+	}
+}
+
+// create makes an intent of 1000 eur for reference ch_1.
+func (w *world) create(method string) string {
+	w.t.Helper()
+	pairs := []string{"amount", "1000", "currency", "eur", "metadata[charge_id]", "ch_1"}
+	if method != "" {
+		pairs = append(pairs, "payment_method", method)
+	}
+	a := w.post("/v1/payment_intents", "", pairs...)
+	if a.status != http.StatusOK {
+		w.t.Fatalf("create: %d %s", a.status, a.raw)
+	}
+	return a.text("id")
+}
+
+// captured makes an intent of 1000 eur and confirms it.
+func (w *world) captured(method string) string {
+	w.t.Helper()
+	id := w.create(method)
+	w.post("/v1/payment_intents/"+id+"/confirm", "").want(w.t, http.StatusOK, map[string]any{"status": "succeeded"})
+	return id
+}
+
+// books are the sandbox's own.
+type books struct {
+	Intents []struct {
+		Reference, ID, Status, Currency string
+		Amount, Captures                int64
+	}
+	Captures []struct {
+		Reference     string
+		PaymentIntent string `json:"payment_intent"`
+		Amount        int64
+		Currency      string
+	}
+	Refunds []struct {
+		Reference     string
+		PaymentIntent string `json:"payment_intent"`
+		Amount        int64
+	}
+	Notifications []struct {
+		WebhookID           string `json:"webhook_id"`
+		Reference, Type     string
+		Deliveries, Effects int64
+	}
+	Requests             int64
+	DuplicatesSuppressed int64 `json:"duplicates_suppressed"`
+}
+
+func (w *world) books() books {
+	w.t.Helper()
+	var b books
+	a := w.control(http.MethodGet, "/books", "")
+	if err := json.Unmarshal([]byte(a.raw), &b); err != nil || a.status != http.StatusOK {
+		w.t.Fatalf("GET /books: %d, %v", a.status, err)
+	}
+	return b
+}
+
+// exec changes the database behind the sandbox's back.
+func (w *world) exec(sql string, args ...any) {
+	w.t.Helper()
+	if _, err := w.db.Exec(w.t.Context(), sql, args...); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// eventually waits until the condition holds.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	poll := time.NewTicker(10 * time.Millisecond)
+	defer poll.Stop()
+	for !holds() {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("never came true: %s", what)
+		case <-poll.C:
+		}
+	}
+}

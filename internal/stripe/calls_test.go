@@ -1,0 +1,269 @@
+package stripe_test
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/payonce/payonce/internal/stripe"
+)
+
+func refundParams(intent string) stripe.RefundParams {
+	return stripe.RefundParams{Reference: "re_ours", PaymentIntent: intent, Amount: 500}
+}
+
+// recorder keeps what was sent and answers each request with the next body.
+type recorder struct {
+	mu   sync.Mutex
+	sent []sent
+}
+
+type sent struct {
+	Request string
+	Form    url.Values
+	Key     string
+}
+
+func (rec *recorder) answers(status int, bodies ...string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		rec.mu.Lock()
+		defer rec.mu.Unlock()
+		_ = r.ParseForm()
+		rec.sent = append(rec.sent, sent{r.Method + " " + r.URL.Path, r.Form, r.Header.Get("Idempotency-Key")})
+		answer(status, bodies[min(len(rec.sent), len(bodies))-1])(w, r)
+	}
+}
+
+func (rec *recorder) all() []sent {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	return rec.sent
+}
+
+func TestCreateIntent(t *testing.T) {
+	t.Parallel()
+	var rec recorder
+	c := newClient(t, newProvider(t, rec.answers(200, intentJSON())).URL, 0)
+	got, err := c.CreateIntent(t.Context(), "evt_1", stripe.CreateParams{
+		Reference: "ch_1", Amount: 1999, Currency: "EUR", PaymentMethod: "pm_card_visa", Description: "order 7",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := stripe.Intent{
+		ID: "pi_1", Status: stripe.RequiresConfirmation, Amount: 1999, Currency: "EUR", Reference: "ch_1",
+		Created: time.Unix(1700000000, 0).UTC(),
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("intent (-want +got):\n%s", diff)
+	}
+	wantSent := []sent{{
+		Request: "POST /v1/payment_intents",
+		Key:     "evt_1",
+		Form: url.Values{
+			"amount": {"1999"}, "currency": {"eur"}, "payment_method": {"pm_card_visa"}, "description": {"order 7"},
+			"automatic_payment_methods[enabled]": {"true"}, "automatic_payment_methods[allow_redirects]": {"never"},
+			"metadata[charge_id]": {"ch_1"},
+		},
+	}}
+	if diff := cmp.Diff(wantSent, rec.all()); diff != "" {
+		t.Errorf("sent (-want +got):\n%s", diff)
+	}
+}
+
+func TestConfirmIntent_carries_no_payment_method(t *testing.T) {
+	t.Parallel()
+	var rec recorder
+	c := newClient(t, newProvider(t, rec.answers(200, intentJSON("status", "succeeded", "amount_received", 1999, "latest_charge", "ch_provider"))).URL, 0)
+	got, err := c.ConfirmIntent(t.Context(), "evt_2", "pi_1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Status != stripe.Succeeded || got.AmountReceived != 1999 || !got.Attempted {
+		t.Errorf("intent is %+v", got)
+	}
+	want := []sent{{
+		Request: "POST /v1/payment_intents/pi_1/confirm",
+		Key:     "evt_2",
+		Form:    url.Values{"off_session": {"true"}, "error_on_requires_action": {"true"}},
+	}}
+	if diff := cmp.Diff(want, rec.all()); diff != "" {
+		t.Errorf("sent (-want +got):\n%s", diff)
+	}
+}
+
+// An intent without a payment method and one that was declined have the same
+// status: only what an attempt leaves behind tells them apart.
+func TestRetrieveIntent_tells_an_attempt(t *testing.T) {
+	t.Parallel()
+	failure := map[string]any{"type": "card_error", "code": "card_declined", "decline_code": "lost_card", "message": "for people"}
+	for name, tc := range map[string]struct {
+		body      string
+		attempted bool
+		decline   *stripe.Decline
+	}{
+		"never attempted":             {intentJSON("status", "requires_payment_method"), false, nil},
+		"declined":                    {intentJSON("status", "requires_payment_method", "last_payment_error", failure, "latest_charge", "ch_x"), true, &stripe.Decline{Code: "card_declined", DeclineCode: "lost_card", Message: "for people"}},
+		"declined, cleared since":     {intentJSON("status", "requires_payment_method", "latest_charge", "ch_x"), true, nil},
+		"declined without a charge":   {intentJSON("status", "requires_payment_method", "last_payment_error", failure), true, &stripe.Decline{Code: "card_declined", DeclineCode: "lost_card", Message: "for people"}},
+		"with the charge written out": {intentJSON("status", "succeeded", "latest_charge", map[string]any{"id": "ch_x", "object": "charge"}), true, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := newClient(t, newProvider(t, answer(200, tc.body)).URL, 0).RetrieveIntent(t.Context(), "pi_1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.Attempted != tc.attempted {
+				t.Errorf("attempted is %t, want %t", got.Attempted, tc.attempted)
+			}
+			if diff := cmp.Diff(tc.decline, got.Decline); diff != "" {
+				t.Errorf("decline (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestRetrieveIntent_knows_each_status_and_no_other(t *testing.T) {
+	t.Parallel()
+	for _, status := range []stripe.Status{
+		stripe.RequiresPaymentMethod, stripe.RequiresConfirmation, stripe.RequiresAction, stripe.Processing,
+		stripe.RequiresCapture, stripe.Succeeded, stripe.Canceled,
+	} {
+		got, err := newClient(t, newProvider(t, answer(200, intentJSON("status", status))).URL, 0).RetrieveIntent(t.Context(), "pi_1")
+		if err != nil || got.Status != status {
+			t.Errorf("%s: got %q, %v", status, got.Status, err)
+		}
+	}
+	for _, status := range []string{"", "SUCCEEDED", "half_succeeded"} {
+		_, err := newClient(t, newProvider(t, answer(200, intentJSON("status", status))).URL, 0).RetrieveIntent(t.Context(), "pi_1")
+		if kinds(err) != "unavailable" {
+			t.Errorf("%q: %v, want unavailable", status, err)
+		}
+	}
+}
+
+func TestIntent_of_another_id_is_no_answer(t *testing.T) {
+	t.Parallel()
+	other := map[string]any{"id": "pi_2", "object": "payment_intent", "status": "requires_payment_method", "currency": "eur"}
+	for name, h := range map[string]http.HandlerFunc{
+		"success": answer(200, intentJSON("id", "pi_2", "status", "succeeded")),
+		"decline": answer(402, errorJSON("card_error", "card_declined", "payment_intent", other)),
+	} {
+		c := newClient(t, newProvider(t, h).URL, 0)
+		for _, call := range []string{"confirm", "retrieve", "cancel"} {
+			if zero, err := calls(c)[call](t.Context()); kinds(err) != "unavailable" || !zero {
+				t.Errorf("%s of %s: %v, want unavailable", name, call, err)
+			}
+		}
+	}
+}
+
+func TestCancelIntent(t *testing.T) {
+	t.Parallel()
+	refusal := func(status string) string {
+		return errorJSON("invalid_request_error", stripe.CodeUnexpectedState, "payment_intent",
+			map[string]any{"id": "pi_1", "object": "payment_intent", "status": status, "amount": 1999, "amount_received": 1999, "currency": "eur"})
+	}
+	for name, tc := range map[string]struct {
+		status int
+		bodies []string
+		want   stripe.Status
+	}{
+		"an open intent is canceled":                                {200, []string{intentJSON("status", "canceled")}, stripe.Canceled},
+		"an intent canceled before is no error":                     {400, []string{refusal("canceled")}, stripe.Canceled},
+		"an intent that succeeded is returned as it is":             {400, []string{refusal("succeeded")}, stripe.Succeeded},
+		"an intent that is being processed is returned as it is":    {400, []string{refusal("processing")}, stripe.Processing},
+		"an intent that the refusal leaves out is retrieved":        {0, []string{errorJSON("invalid_request_error", stripe.CodeUnexpectedState), intentJSON("status", "succeeded")}, stripe.Succeeded},
+		"an intent that the refusal swaps for another is retrieved": {0, []string{strings.Replace(refusal("canceled"), "pi_1", "pi_2", 1), intentJSON("status", "processing")}, stripe.Processing},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var rec recorder
+			h := rec.answers(tc.status, tc.bodies...)
+			if tc.status == 0 {
+				refused, now := rec.answers(400, tc.bodies...), rec.answers(200, tc.bodies...)
+				h = func(w http.ResponseWriter, r *http.Request) {
+					if r.Method == http.MethodPost {
+						refused(w, r)
+						return
+					}
+					now(w, r)
+				}
+			}
+			got, err := newClient(t, newProvider(t, h).URL, 0).CancelIntent(t.Context(), "pi_1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.ID != "pi_1" || got.Status != tc.want {
+				t.Errorf("intent is %s %s, want pi_1 %s", got.ID, got.Status, tc.want)
+			}
+			wantSent := []string{"POST /v1/payment_intents/pi_1/cancel", "GET /v1/payment_intents/pi_1"}[:len(tc.bodies)]
+			var gotSent []string
+			for _, s := range rec.all() {
+				gotSent = append(gotSent, s.Request)
+			}
+			if diff := cmp.Diff(wantSent, gotSent); diff != "" {
+				t.Errorf("sent (-want +got):\n%s", diff)
+			}
+		})
+	}
+	t.Run("an intent that does not exist is a rejection", func(t *testing.T) {
+		t.Parallel()
+		_, err := newClient(t, newProvider(t, answer(404, errorJSON("invalid_request_error", "resource_missing"))).URL, 0).CancelIntent(t.Context(), "pi_1")
+		if kinds(err) != "rejected" {
+			t.Errorf("%v, want a rejection", err)
+		}
+	})
+	t.Run("each cancellation has a key of its own", func(t *testing.T) {
+		t.Parallel()
+		var rec recorder
+		c := newClient(t, newProvider(t, rec.answers(200, intentJSON("status", "canceled"))).URL, 0)
+		for range 2 {
+			if _, err := c.CancelIntent(t.Context(), "pi_1"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if s := rec.all(); s[0].Key == s[1].Key || len(s[0].Key) < 26 {
+			t.Errorf("keys are %q and %q", s[0].Key, s[1].Key)
+		}
+	})
+}
+
+func TestCreateRefund(t *testing.T) {
+	t.Parallel()
+	var rec recorder
+	c := newClient(t, newProvider(t, rec.answers(200, refundJSON("status", "pending"))).URL, 0)
+	got, err := c.CreateRefund(t.Context(), "evt_3", refundParams("pi_1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := stripe.Refund{ID: "re_1", PaymentIntent: "pi_1", Reference: "re_ours", Status: stripe.RefundPending, Amount: 500, Currency: "EUR"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("refund (-want +got):\n%s", diff)
+	}
+	wantSent := []sent{{
+		Request: "POST /v1/refunds",
+		Key:     "evt_3",
+		Form:    url.Values{"payment_intent": {"pi_1"}, "amount": {"500"}, "metadata[refund_id]": {"re_ours"}},
+	}}
+	if diff := cmp.Diff(wantSent, rec.all()); diff != "" {
+		t.Errorf("sent (-want +got):\n%s", diff)
+	}
+}
+
+func TestRetrieveRefund(t *testing.T) {
+	t.Parallel()
+	c := newClient(t, newProvider(t, answer(200, refundJSON("status", "failed"))).URL, 0)
+	if got, err := c.RetrieveRefund(t.Context(), "re_1"); err != nil || got.Status != stripe.RefundFailed {
+		t.Errorf("refund is %+v, %v", got, err)
+	}
+	if _, err := c.RetrieveRefund(t.Context(), "re_2"); kinds(err) != "unavailable" {
+		t.Errorf("another refund: %v, want unavailable", err)
+	}
+}

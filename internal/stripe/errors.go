@@ -1,0 +1,166 @@
+package stripe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	stripego "github.com/stripe/stripe-go/v85"
+)
+
+// CodeUnexpectedState is the Code of a [RejectedError] for a call that the
+// payment intent's state does not allow: a confirmation of one that has
+// succeeded or was canceled, for example. Nothing was executed by that call.
+const CodeUnexpectedState = "payment_intent_unexpected_state"
+
+// DeclinedError says that the card was declined, an asked-for authentication
+// included. The outcome is certain, for this attempt: at Stripe a declined
+// intent can still be confirmed again, so cancel it before believing that no
+// money will move.
+type DeclinedError struct {
+	Decline Decline
+	// Intent is the intent after the decline. Zero if the provider left it
+	// out.
+	Intent Intent
+}
+
+func (e *DeclinedError) Error() string { return "declined: " + e.Decline.String() }
+
+// RejectedError says that the provider refused the request and executed none
+// of it. The same request will be refused again.
+type RejectedError struct {
+	// StatusCode is the HTTP status, a 4xx; 0 if the request was not sent
+	// because a call without a usable key or id has no meaning.
+	StatusCode int
+	// Code is the provider's short word for the reason, "resource_missing"
+	// for example. It may be empty.
+	Code string
+	// Message is the provider's, for people.
+	Message string
+	// Intent is the intent as the provider holds it now. Zero if the answer
+	// does not carry it.
+	Intent Intent
+}
+
+func (e *RejectedError) Error() string {
+	return fmt.Sprintf("rejected with %d %s: %s", e.StatusCode, e.Code, e.Message)
+}
+
+// FailedError says that the provider executed the request and failed: the
+// outcome is unknown. The provider keeps such an answer under the idempotency
+// key and will repeat it, so a further attempt needs a new key, and before it a
+// look at what the failed one left behind.
+//
+// It is a 500 in the provider's own form, or any 5xx that the provider says it
+// has saved. A first 502, 503 or 504 is an [UnavailableError]: what spoke may
+// stand in front of a request that is still under way, and then only the same
+// key is safe.
+type FailedError struct {
+	StatusCode int
+	// RequestID is the provider's, for its support.
+	RequestID string
+	// Replayed is true if this answer was saved by an earlier request under
+	// the same key.
+	Replayed bool
+}
+
+func (e *FailedError) Error() string {
+	replayed := ""
+	if e.Replayed {
+		replayed = ", a saved answer"
+	}
+	return fmt.Sprintf("provider failed with %d (request %s%s)", e.StatusCode, e.RequestID, replayed)
+}
+
+// UnavailableError says that there is no answer to go by: none came, it was cut
+// or not understood, an earlier request with this key is still in flight or had
+// other parameters, there were too many requests, or an operator must mend the
+// secret key. The outcome is unknown, and the same idempotency key is the right
+// one for the next attempt.
+type UnavailableError struct {
+	// RetryAfter is how long the provider asks to wait, at most a day. 0 if it
+	// does not say.
+	RetryAfter time.Duration
+	// Err is the cause. It never is an error of a context.
+	Err error
+}
+
+func (e *UnavailableError) Error() string { return "provider unavailable: " + e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *UnavailableError) Unwrap() error { return e.Err }
+
+// unsent is the error of a call that cannot be sent.
+func unsent(why string) error { return &RejectedError{Code: "unsendable", Message: why} }
+
+// judge turns an error of stripe-go into one of ours.
+func (c *Client) judge(ctx context.Context, a *answer, err error) error {
+	var received *stripego.Error
+	if errors.As(err, &received) && received.Type != "" {
+		return a.refusal(received)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	var timeout net.Error
+	switch {
+	case errors.As(err, &timeout) && timeout.Timeout(),
+		errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		// Not wrapped: net/http's time-out answers to
+		// context.DeadlineExceeded, and the caller's context is fine.
+		return a.unavailable(fmt.Errorf("no answer within %s", c.timeout))
+	case a.status == 0:
+		return a.unavailable(err)
+	case a.readErr != nil:
+		return a.unavailable(fmt.Errorf("answer %d was cut: %w", a.status, a.readErr))
+	default:
+		// Not wrapped: stripe-go's message quotes the body.
+		return a.unavailable(fmt.Errorf("answer %d is not in the form of the provider's API", a.status))
+	}
+}
+
+// refusal classifies an error answer in the provider's form. The order matters:
+// a decline is a decline whatever its status.
+func (a *answer) refusal(e *stripego.Error) error {
+	switch status := e.HTTPStatusCode; {
+	case status >= 500:
+		if status == http.StatusInternalServerError || a.replayed() {
+			return &FailedError{StatusCode: status, RequestID: e.RequestID, Replayed: a.replayed()}
+		}
+	case e.Type == stripego.ErrorTypeCard:
+		return &DeclinedError{Decline: declineOf(e), Intent: carriedIntent(e)}
+	case e.Type == stripego.ErrorTypeIdempotency:
+		// 409: a request with this key is in flight. 400: this key belongs
+		// to a request with other parameters, which may have had its effect.
+		// "Nothing was executed" is true of this request and not of the key,
+		// and a new key could do it twice; so keep the key and wait.
+	case status == http.StatusUnauthorized, status == http.StatusForbidden:
+		// The charge is not at fault: an operator must mend the key.
+	case status == http.StatusRequestTimeout, status == http.StatusConflict,
+		status == http.StatusTooEarly, status == http.StatusTooManyRequests:
+	default:
+		return &RejectedError{StatusCode: status, Code: string(e.Code), Message: e.Msg, Intent: carriedIntent(e)}
+	}
+	return a.unavailable(fmt.Errorf("answered %d %s %s: %s (request %s)",
+		e.HTTPStatusCode, e.Type, e.Code, e.Msg, e.RequestID))
+}
+
+// carriedIntent returns the intent inside an error answer, zero if there is none
+// to be read: the refusal is certain without it.
+func carriedIntent(e *stripego.Error) Intent {
+	if e.PaymentIntent == nil {
+		return Intent{}
+	}
+	in, err := intentOf(e.PaymentIntent)
+	if err != nil {
+		return Intent{}
+	}
+	return in
+}
+
+func (a *answer) unavailable(err error) error {
+	return &UnavailableError{RetryAfter: a.retryAfter(), Err: err}
+}

@@ -1,0 +1,269 @@
+package stripe
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+	"time"
+
+	stripego "github.com/stripe/stripe-go/v85"
+)
+
+// Status is the state of a payment intent.
+type Status string
+
+// The states of a payment intent. There is no other: an intent in a state that
+// is not listed here is an answer that was not understood.
+const (
+	// RequiresPaymentMethod is the state after a declined attempt, and also of
+	// an intent that never had a payment method: see [Intent.Attempted].
+	RequiresPaymentMethod Status = "requires_payment_method"
+	// RequiresConfirmation is the state after CreateIntent, until the first
+	// attempt.
+	RequiresConfirmation Status = "requires_confirmation"
+	RequiresAction       Status = "requires_action"
+	Processing           Status = "processing"
+	RequiresCapture      Status = "requires_capture"
+	Succeeded            Status = "succeeded"
+	Canceled             Status = "canceled"
+)
+
+// The metadata keys under which the provider keeps our ids.
+const (
+	metadataCharge = "charge_id"
+	metadataRefund = "refund_id"
+)
+
+// Intent is a payment intent: the provider's object for one charge.
+type Intent struct {
+	ID     string
+	Status Status
+	// Amount to be captured and AmountReceived, in minor units.
+	Amount         int64
+	AmountReceived int64
+	// Currency is upper case.
+	Currency string
+	// Reference is the id of our charge (metadata charge_id). It is empty on
+	// an intent of other origin.
+	Reference string
+	// Attempted is true once a confirmation has been attempted. It tells a
+	// declined intent from one that never was confirmed.
+	Attempted bool
+	// Decline is why the last attempt failed, nil if none did. The provider
+	// clears it when the intent is updated; Attempted stays.
+	Decline *Decline
+	Created time.Time
+}
+
+// Decline is why a card was declined.
+type Decline struct {
+	// Code is the provider's word for it, mostly "card_declined".
+	Code string
+	// DeclineCode is the issuer's reason, "insufficient_funds" for example. It
+	// may be empty.
+	DeclineCode string
+	// Message is the provider's, for people.
+	Message string
+}
+
+// AuthenticationRequired tells whether the issuer wanted the customer to
+// authenticate, which nobody is there to do.
+func (d Decline) AuthenticationRequired() bool {
+	switch d.Code {
+	case "authentication_required", "requires_action_not_handled", "payment_intent_authentication_failure":
+		return true
+	}
+	return d.DeclineCode == "authentication_required"
+}
+
+func (d Decline) String() string {
+	if d.DeclineCode == "" {
+		return d.Code + ": " + d.Message
+	}
+	return d.Code + " (" + d.DeclineCode + "): " + d.Message
+}
+
+// CreateParams describe the intent of one charge.
+type CreateParams struct {
+	// Reference is the id of our charge.
+	Reference string
+	// Amount in minor units of Currency, which may be in any case.
+	Amount        int64
+	Currency      string
+	PaymentMethod string
+	// Description is optional.
+	Description string
+}
+
+// CreateIntent creates an intent that holds its payment method and is not
+// confirmed. No money moves; an intent that nobody confirms is harmless.
+//
+// A [RejectedError] means that the provider does not accept the payment method,
+// the amount or the currency.
+func (c *Client) CreateIntent(ctx context.Context, key string, p CreateParams) (Intent, error) {
+	if err := checkKey(key); err != nil {
+		return Intent{}, fmt.Errorf("create payment intent for %s: %w", p.Reference, err)
+	}
+	params := &stripego.PaymentIntentCreateParams{
+		Amount:        new(p.Amount),
+		Currency:      stripego.String(strings.ToLower(p.Currency)),
+		PaymentMethod: stripego.String(p.PaymentMethod),
+		AutomaticPaymentMethods: &stripego.PaymentIntentCreateAutomaticPaymentMethodsParams{
+			Enabled:        new(true),
+			AllowRedirects: stripego.String("never"),
+		},
+		Metadata: map[string]string{metadataCharge: p.Reference},
+	}
+	if p.Description != "" {
+		params.Description = stripego.String(p.Description)
+	}
+	params.SetIdempotencyKey(key)
+	in, err := request(ctx, c, func(ctx context.Context) (*stripego.PaymentIntent, error) {
+		return c.api.V1PaymentIntents.Create(ctx, params)
+	}, intentOf)
+	if err != nil {
+		return Intent{}, fmt.Errorf("create payment intent for %s: %w", p.Reference, err)
+	}
+	return in, nil
+}
+
+// ConfirmIntent attempts the payment with the payment method that the intent
+// holds. It brings none of its own, so that an intent which was declined cannot
+// be tried again by it. The customer is said to be absent, and an issuer that
+// asks for authentication thereby declines: [DeclinedError].
+//
+// A [RejectedError] with [CodeUnexpectedState] says that the intent cannot be
+// confirmed now: it may have succeeded before. CancelIntent tells.
+func (c *Client) ConfirmIntent(ctx context.Context, key, id string) (Intent, error) {
+	if err := cmp.Or(checkKey(key), checkID(id)); err != nil {
+		return Intent{}, fmt.Errorf("confirm payment intent %s: %w", id, err)
+	}
+	params := &stripego.PaymentIntentConfirmParams{
+		OffSession:            new(true),
+		ErrorOnRequiresAction: new(true),
+	}
+	params.SetIdempotencyKey(key)
+	in, err := c.intent(ctx, id, func(ctx context.Context) (*stripego.PaymentIntent, error) {
+		return c.api.V1PaymentIntents.Confirm(ctx, id, params)
+	})
+	if err != nil {
+		return Intent{}, fmt.Errorf("confirm payment intent %s: %w", id, err)
+	}
+	return in, nil
+}
+
+// RetrieveIntent returns the intent as it is now. It changes nothing.
+func (c *Client) RetrieveIntent(ctx context.Context, id string) (Intent, error) {
+	in, err := c.retrieve(ctx, id)
+	if err != nil {
+		return Intent{}, fmt.Errorf("retrieve payment intent %s: %w", id, err)
+	}
+	return in, nil
+}
+
+// CancelIntent cancels the intent and returns it as it is afterwards. Only
+// [Canceled] is the fence after which no money can move, whoever still holds a
+// confirmation in flight. It is no error that the intent was canceled before,
+// nor that the provider refuses because of the intent's state: the caller looks
+// at Status, and finds [Succeeded] or [Processing].
+//
+// The request has a random key: it is idempotent by its nature, and must not
+// meet a saved answer that was true earlier.
+func (c *Client) CancelIntent(ctx context.Context, id string) (Intent, error) {
+	in, err := c.cancel(ctx, id)
+	if err != nil {
+		return Intent{}, fmt.Errorf("cancel payment intent %s: %w", id, err)
+	}
+	return in, nil
+}
+
+func (c *Client) cancel(ctx context.Context, id string) (Intent, error) {
+	if err := checkID(id); err != nil {
+		return Intent{}, err
+	}
+	params := &stripego.PaymentIntentCancelParams{}
+	params.SetIdempotencyKey("cancel_" + rand.Text())
+	in, err := c.intent(ctx, id, func(ctx context.Context) (*stripego.PaymentIntent, error) {
+		return c.api.V1PaymentIntents.Cancel(ctx, id, params)
+	})
+	var rejected *RejectedError
+	if !errors.As(err, &rejected) || rejected.Code != CodeUnexpectedState {
+		return in, err
+	}
+	if rejected.Intent.ID == id {
+		return rejected.Intent, nil
+	}
+	return c.retrieve(ctx, id)
+}
+
+func (c *Client) retrieve(ctx context.Context, id string) (Intent, error) {
+	if err := checkID(id); err != nil {
+		return Intent{}, err
+	}
+	return c.intent(ctx, id, func(ctx context.Context) (*stripego.PaymentIntent, error) {
+		return c.api.V1PaymentIntents.Retrieve(ctx, id, &stripego.PaymentIntentRetrieveParams{})
+	})
+}
+
+// intent runs a call about the intent id. An answer about another one is not
+// understood, be it a success or a decline.
+func (c *Client) intent(ctx context.Context, id string, send func(context.Context) (*stripego.PaymentIntent, error)) (Intent, error) {
+	in, err := request(ctx, c, send, func(pi *stripego.PaymentIntent) (Intent, error) {
+		in, err := intentOf(pi)
+		if err == nil && in.ID != id {
+			return Intent{}, fmt.Errorf("the answer is about payment intent %s", in.ID)
+		}
+		return in, err
+	})
+	var declined *DeclinedError
+	if errors.As(err, &declined) && declined.Intent.ID != "" && declined.Intent.ID != id {
+		return Intent{}, &UnavailableError{Err: fmt.Errorf("the answer is about payment intent %s", declined.Intent.ID)}
+	}
+	return in, err
+}
+
+// Intents returns every intent of the account, newest first, in pages of a
+// hundred. An error ends the sequence.
+func (c *Client) Intents(ctx context.Context) iter.Seq2[Intent, error] {
+	return pages(ctx, c, "list payment intents", intentOf,
+		func(ctx context.Context, p stripego.ListParams) *stripego.V1List[*stripego.PaymentIntent] {
+			return c.api.V1PaymentIntents.List(ctx, &stripego.PaymentIntentListParams{ListParams: p})
+		})
+}
+
+func (in Intent) id() string { return in.ID }
+
+// intentOf reads an intent, or says what is missing: stripe-go parses every
+// JSON object into one.
+func intentOf(pi *stripego.PaymentIntent) (Intent, error) {
+	in := Intent{
+		ID:             pi.ID,
+		Status:         Status(pi.Status),
+		Amount:         pi.Amount,
+		AmountReceived: pi.AmountReceived,
+		Currency:       strings.ToUpper(string(pi.Currency)),
+		Reference:      pi.Metadata[metadataCharge],
+		Attempted:      pi.LastPaymentError != nil || pi.LatestCharge != nil,
+		Created:        time.Unix(pi.Created, 0).UTC(),
+	}
+	if pi.LastPaymentError != nil {
+		d := declineOf(pi.LastPaymentError)
+		in.Decline = &d
+	}
+	if pi.Object != "payment_intent" || in.ID == "" || in.Currency == "" {
+		return Intent{}, errors.New("the answer holds no payment intent")
+	}
+	switch in.Status {
+	case RequiresPaymentMethod, RequiresConfirmation, RequiresAction, Processing, RequiresCapture, Succeeded, Canceled:
+		return in, nil
+	}
+	return Intent{}, fmt.Errorf("payment intent %s is in the unknown state %q", in.ID, in.Status)
+}
+
+func declineOf(e *stripego.Error) Decline {
+	return Decline{Code: string(e.Code), DeclineCode: string(e.DeclineCode), Message: e.Msg}
+}

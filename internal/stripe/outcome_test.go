@@ -1,0 +1,291 @@
+package stripe_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/payonce/payonce/internal/stripe"
+)
+
+const html = "<html><body>502 Bad Gateway</body></html>"
+
+// outcomes is everything that can come back instead of a success, and what it
+// means. TestOutcome runs each through every call.
+func outcomes() map[string]struct {
+	answer http.HandlerFunc
+	want   string
+} {
+	card := func(code string) string {
+		return errorJSON("card_error", code, "decline_code", "insufficient_funds",
+			"payment_intent", map[string]any{
+				"id": "pi_1", "object": "payment_intent", "status": "requires_payment_method", "amount": 1999, "currency": "eur",
+				"client_secret": "pi_1_secret_neverprinted",
+			})
+	}
+	invalid := errorJSON("invalid_request_error", "resource_missing")
+	api := errorJSON("api_error", "")
+	saved := []string{"Idempotent-Replayed", "true"}
+	return map[string]struct {
+		answer http.HandlerFunc
+		want   string
+	}{
+		"a declined card":                       {answer(402, card("card_declined")), "declined"},
+		"an authentication nobody can give":     {answer(402, card("authentication_required")), "declined"},
+		"a decline that leaves the intent out":  {answer(402, errorJSON("card_error", "card_declined")), "declined"},
+		"a decline with an intent in rags":      {answer(402, errorJSON("card_error", "card_declined", "payment_intent", map[string]any{})), "declined"},
+		"a decline that was saved":              {answer(402, card("card_declined"), saved...), "declined"},
+		"an invalid request":                    {answer(400, invalid), "rejected"},
+		"an object that does not exist":         {answer(404, invalid), "rejected"},
+		"a refusal with 402 that is no decline": {answer(402, errorJSON("invalid_request_error", "balance_insufficient")), "rejected"},
+
+		"an internal error":              {answer(500, api), "failed"},
+		"an internal error, saved":       {answer(500, api, saved...), "failed"},
+		"a service unavailable, saved":   {answer(503, api, saved...), "failed"},
+		"a first service unavailable":    {answer(503, api), "unavailable"},
+		"a first bad gateway":            {answer(502, api), "unavailable"},
+		"a first gateway time-out":       {answer(504, api), "unavailable"},
+		"a key in flight":                {answer(409, errorJSON("idempotency_error", "idempotency_key_in_use")), "unavailable"},
+		"a key with other parameters":    {answer(400, errorJSON("idempotency_error", "")), "unavailable"},
+		"a conflict of another kind":     {answer(409, errorJSON("invalid_request_error", "lock_timeout")), "unavailable"},
+		"too many requests":              {answer(429, errorJSON("invalid_request_error", "rate_limit")), "unavailable"},
+		"an intent locked by another":    {answer(429, errorJSON("invalid_request_error", "lock_timeout")), "unavailable"},
+		"a secret key that is not known": {answer(401, errorJSON("invalid_request_error", "")), "unavailable"},
+		"a secret key that may not":      {answer(403, errorJSON("invalid_request_error", "")), "unavailable"},
+		"advice to retry at once":        {answer(409, errorJSON("idempotency_error", ""), "Stripe-Should-Retry", "true"), "unavailable"},
+		"advice to retry a failure":      {answer(500, api, "Stripe-Should-Retry", "true"), "failed"},
+
+		"a gateway's page":                  {answer(502, html), "unavailable"},
+		"a page with 500":                   {answer(500, html), "unavailable"},
+		"a page with 404":                   {answer(404, html), "unavailable"},
+		"a page with 402":                   {answer(402, html), "unavailable"},
+		"a page with 200":                   {answer(200, html), "unavailable"},
+		"somebody else's JSON with 500":     {answer(500, `{"message":"pi_1_secret_neverprinted"}`), "unavailable"},
+		"somebody else's error with 400":    {answer(400, `{"error":"pi_1_secret_neverprinted"}`), "unavailable"},
+		"an error without a type":           {answer(400, `{"error":{"message":"no"}}`), "unavailable"},
+		"an empty object":                   {answer(200, `{}`), "unavailable"},
+		"null":                              {answer(200, `null`), "unavailable"},
+		"an empty body":                     {answer(200, ``), "unavailable"},
+		"no content":                        {answer(204, ``), "unavailable"},
+		"another object":                    {answer(200, `{"object":"charge","id":"pi_1","currency":"eur"}`), "unavailable"},
+		"an error that claims to be fine":   {answer(200, card("card_declined")), "unavailable"},
+		"a redirect":                        {answer(302, ``, "Location", "/v1/payment_intents"), "unavailable"},
+		"a redirect that repeats the body":  {answer(307, intentJSON(), "Location", "/v1/payment_intents"), "unavailable"},
+		"a redirect with an intent":         {answer(302, intentJSON(), "Location", "/v1/payment_intents"), "unavailable"},
+		"half an intent":                    {answer(200, intentJSON()[:150]), "unavailable"},
+		"an endless answer":                 {answer(200, strings.Repeat(" ", 9<<20)), "unavailable"},
+		"a cut":                             {cut(""), "unavailable"},
+		"a cut in the status line":          {cut("HTTP/1.1 20"), "unavailable"},
+		"a cut in the body":                 {cut("HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n" + intentJSON()[:150]), "unavailable"},
+		"a cut in the body of an error":     {cut("HTTP/1.1 402 Payment Required\r\nContent-Length: 9000\r\n\r\n" + card("card_declined")), "unavailable"},
+		"something that is not HTTP":        {cut("SSH-2.0-OpenSSH_9.6\r\n"), "unavailable"},
+		"silence":                           {stall(""), "unavailable"},
+		"silence in the middle of the body": {stall("HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n{"), "unavailable"},
+	}
+}
+
+// TestOutcome is the error table: each call on each answer gives an error of
+// exactly one kind, the zero value beside it, no secret in its text, and was
+// one request on the wire.
+func TestOutcome(t *testing.T) {
+	t.Parallel()
+	for name, o := range outcomes() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newProvider(t, o.answer)
+			var timeout time.Duration
+			if strings.HasPrefix(name, "silence") {
+				timeout = 100 * time.Millisecond
+			}
+			c := newClient(t, p.URL, timeout)
+			for call, run := range calls(c) {
+				before := p.requests.Load()
+				zero, err := run(t.Context())
+				if got := kinds(err); got != o.want {
+					t.Errorf("%s: error is %q, want %q: %v", call, got, o.want, err)
+				}
+				if !zero {
+					t.Errorf("%s: returned a value beside the error", call)
+				}
+				if got := p.requests.Load() - before; got != 1 {
+					t.Errorf("%s: %d requests, want 1", call, got)
+				}
+				if err != nil && strings.Contains(err.Error(), "neverprinted") {
+					t.Errorf("%s: the error holds a secret: %v", call, err)
+				}
+			}
+		})
+	}
+}
+
+func TestDeclinedError(t *testing.T) {
+	t.Parallel()
+	p := newProvider(t, answer(402, errorJSON("card_error", "card_declined", "decline_code", "insufficient_funds",
+		"payment_intent", map[string]any{
+			"id": "pi_1", "object": "payment_intent", "status": "requires_payment_method", "amount": 1999, "currency": "eur",
+			"metadata": map[string]any{"charge_id": "ch_1"}, "latest_charge": "ch_provider", "created": 1700000000,
+			"last_payment_error": map[string]any{"type": "card_error", "code": "card_declined", "message": "for people"},
+		})))
+	_, err := newClient(t, p.URL, 0).ConfirmIntent(t.Context(), "key_1", "pi_1")
+
+	var declined *stripe.DeclinedError
+	if !errors.As(err, &declined) {
+		t.Fatalf("confirm: %v, want a decline", err)
+	}
+	want := &stripe.DeclinedError{
+		Decline: stripe.Decline{Code: "card_declined", DeclineCode: "insufficient_funds", Message: "for people"},
+		Intent: stripe.Intent{
+			ID: "pi_1", Status: stripe.RequiresPaymentMethod, Amount: 1999, Currency: "EUR", Reference: "ch_1", Attempted: true,
+			Decline: &stripe.Decline{Code: "card_declined", Message: "for people"}, Created: time.Unix(1700000000, 0).UTC(),
+		},
+	}
+	if diff := cmp.Diff(want, declined); diff != "" {
+		t.Errorf("decline (-want +got):\n%s", diff)
+	}
+}
+
+func TestDecline_asks_for_authentication(t *testing.T) {
+	t.Parallel()
+	for d, want := range map[stripe.Decline]bool{
+		{Code: "authentication_required"}:                               true,
+		{Code: "card_declined", DeclineCode: "authentication_required"}: true,
+		{Code: "requires_action_not_handled"}:                           true,
+		{Code: "card_declined", DeclineCode: "insufficient_funds"}:      false,
+		{}: false,
+	} {
+		if got := d.AuthenticationRequired(); got != want {
+			t.Errorf("%+v: %t, want %t", d, got, want)
+		}
+	}
+}
+
+func TestRejectedError(t *testing.T) {
+	t.Parallel()
+	p := newProvider(t, answer(400, errorJSON("invalid_request_error", "payment_intent_unexpected_state",
+		"payment_intent", map[string]any{"id": "pi_1", "object": "payment_intent", "status": "succeeded", "amount": 1999, "currency": "eur"})))
+	_, err := newClient(t, p.URL, 0).ConfirmIntent(t.Context(), "key_1", "pi_1")
+
+	var rejected *stripe.RejectedError
+	if !errors.As(err, &rejected) {
+		t.Fatalf("confirm: %v, want a rejection", err)
+	}
+	if rejected.StatusCode != http.StatusBadRequest || rejected.Code != stripe.CodeUnexpectedState || rejected.Message != "for people" || rejected.Intent.Status != stripe.Succeeded {
+		t.Errorf("rejection is %+v", rejected)
+	}
+}
+
+func TestFailedError(t *testing.T) {
+	t.Parallel()
+	for name, replayed := range map[string]bool{"first": false, "saved": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var header []string
+			if replayed {
+				header = []string{"Idempotent-Replayed", "true"}
+			}
+			p := newProvider(t, answer(500, errorJSON("api_error", ""), header...))
+			_, err := newClient(t, p.URL, 0).ConfirmIntent(t.Context(), "key_1", "pi_1")
+
+			var failed *stripe.FailedError
+			if !errors.As(err, &failed) {
+				t.Fatalf("confirm: %v, want a failure", err)
+			}
+			if diff := cmp.Diff(&stripe.FailedError{StatusCode: 500, RequestID: "req_1", Replayed: replayed}, failed); diff != "" {
+				t.Errorf("failure (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestUnavailableError_says_when_to_come_back(t *testing.T) {
+	t.Parallel()
+	limited := errorJSON("invalid_request_error", "rate_limit")
+	const date = "Mon, 02 Jan 2006 15:04:05 GMT"
+	for name, tc := range map[string]struct {
+		answer http.HandlerFunc
+		want   time.Duration
+	}{
+		"seconds":             {answer(429, limited, "Retry-After", "7"), 7 * time.Second},
+		"a date":              {answer(429, limited, "Date", date, "Retry-After", "Mon, 02 Jan 2006 15:04:35 GMT"), 30 * time.Second},
+		"a date gone by":      {answer(429, limited, "Date", date, "Retry-After", "Mon, 02 Jan 2006 15:04:00 GMT"), 0},
+		"years":               {answer(429, limited, "Retry-After", "99999999999"), 24 * time.Hour},
+		"a date in years":     {answer(429, limited, "Date", date, "Retry-After", "Mon, 02 Jan 2036 15:04:05 GMT"), 24 * time.Hour},
+		"less than nothing":   {answer(429, limited, "Retry-After", "-5"), 0},
+		"nonsense":            {answer(429, limited, "Retry-After", "soon"), 0},
+		"nothing":             {answer(429, limited), 0},
+		"on a page":           {answer(503, html, "Retry-After", "3"), 3 * time.Second},
+		"on a key in flight":  {answer(409, errorJSON("idempotency_error", "idempotency_key_in_use"), "Retry-After", "1"), time.Second},
+		"on a strange answer": {answer(200, `{}`, "Retry-After", "2"), 2 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := newClient(t, newProvider(t, tc.answer).URL, 0).ConfirmIntent(t.Context(), "key_1", "pi_1")
+			var unavailable *stripe.UnavailableError
+			if !errors.As(err, &unavailable) {
+				t.Fatalf("confirm: %v, want unavailable", err)
+			}
+			if unavailable.RetryAfter != tc.want {
+				t.Errorf("retry after %s, want %s", unavailable.RetryAfter, tc.want)
+			}
+		})
+	}
+}
+
+func TestUnavailableError_when_nobody_listens(t *testing.T) {
+	t.Parallel()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := "http://" + l.Addr().String()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for call, run := range calls(newClient(t, base, 0)) {
+		if _, err := run(t.Context()); kinds(err) != "unavailable" {
+			t.Errorf("%s: %v, want unavailable", call, err)
+		}
+	}
+}
+
+func TestContext(t *testing.T) {
+	t.Parallel()
+	t.Run("a call that is given up returns the context's own error", func(t *testing.T) {
+		t.Parallel()
+		c := newClient(t, newProvider(t, stall("")).URL, 0)
+		for call, run := range calls(c) {
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+			if _, err := run(ctx); kinds(err) != "context" || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s: %v, want the context's error", call, err)
+			}
+			cancel()
+		}
+	})
+	t.Run("nothing is sent under a context that has ended", func(t *testing.T) {
+		t.Parallel()
+		p := newProvider(t, answer(200, intentJSON()))
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		for call, run := range calls(newClient(t, p.URL, 0)) {
+			if _, err := run(ctx); kinds(err) != "context" || !errors.Is(err, context.Canceled) {
+				t.Errorf("%s: %v, want the context's error", call, err)
+			}
+		}
+		if got := p.requests.Load(); got != 0 {
+			t.Errorf("%d requests, want none", got)
+		}
+	})
+	t.Run("the client's own time-out is not mistaken for the context's", func(t *testing.T) {
+		t.Parallel()
+		_, err := newClient(t, newProvider(t, stall("")).URL, 20*time.Millisecond).RetrieveIntent(t.Context(), "pi_1")
+		if kinds(err) != "unavailable" {
+			t.Errorf("%v, want unavailable alone", err)
+		}
+	})
+}

@@ -1,0 +1,117 @@
+package stripe_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/sandbox"
+	"github.com/payonce/payonce/internal/stripe"
+)
+
+// outside is a sandbox provider with books of its own, and a client of it.
+type outside struct {
+	*stripe.Client
+	t    *testing.T
+	base string
+}
+
+func newOutside(t *testing.T, timeout time.Duration) outside {
+	t.Helper()
+	database := pgtest.Empty(t)
+	if err := sandbox.Migrate(t.Context(), database); err != nil {
+		t.Fatal(err)
+	}
+	pool, err := pgxpool.New(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	sb, err := sandbox.New(pool, sandbox.Options{Now: time.Now, ProcessingTime: 50 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewServer(sb)
+	t.Cleanup(srv.Close)
+	t.Cleanup(sb.Drain)
+	return outside{newClient(t, srv.URL, timeout), t, srv.URL}
+}
+
+// created makes an unconfirmed intent of charge ch_1.
+func (o outside) created(method string) stripe.Intent {
+	o.t.Helper()
+	in, err := o.CreateIntent(o.t.Context(), "create", stripe.CreateParams{
+		Reference: "ch_1", Amount: 1999, Currency: "EUR", PaymentMethod: method, Description: "order 7",
+	})
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	return in
+}
+
+func (o outside) control(method, path, body string) *http.Response {
+	o.t.Helper()
+	r, err := http.NewRequestWithContext(o.t.Context(), method, o.base+path, strings.NewReader(body))
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	if res.StatusCode/100 != 2 {
+		o.t.Fatalf("%s %s: answered %d", method, path, res.StatusCode)
+	}
+	return res
+}
+
+func (o outside) faults(plan string) {
+	o.t.Helper()
+	if err := o.control(http.MethodPut, "/faults", plan).Body.Close(); err != nil {
+		o.t.Error(err)
+	}
+}
+
+// eventually asks until the condition holds, for at most 30 seconds.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	late := time.After(30 * time.Second)
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-late:
+			t.Fatalf("not within 30 s: %s", what)
+		}
+	}
+}
+
+type books struct {
+	Captures []struct {
+		Reference string `json:"reference"`
+		Amount    int64  `json:"amount"`
+	} `json:"captures"`
+	Refunds []struct {
+		Reference string `json:"reference"`
+		Amount    int64  `json:"amount"`
+	} `json:"refunds"`
+	Requests int `json:"requests"`
+}
+
+func (o outside) books() books {
+	o.t.Helper()
+	res := o.control(http.MethodGet, "/books", "")
+	defer func() { _ = res.Body.Close() }()
+	var b books
+	if err := json.NewDecoder(res.Body).Decode(&b); err != nil {
+		o.t.Fatal(err)
+	}
+	return b
+}

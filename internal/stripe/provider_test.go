@@ -1,0 +1,193 @@
+package stripe_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/payonce/payonce/internal/stripe"
+)
+
+const secretKey = "sk_test_neverprinted"
+
+// provider is a scripted provider: it answers every request with one handler
+// and counts them.
+type provider struct {
+	*httptest.Server
+	requests atomic.Int64
+}
+
+func newProvider(tb testing.TB, answer http.HandlerFunc) *provider {
+	tb.Helper()
+	p := &provider{}
+	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p.requests.Add(1)
+		answer(w, r)
+	}))
+	tb.Cleanup(p.Close)
+	return p
+}
+
+func newClient(tb testing.TB, base string, timeout time.Duration) *stripe.Client {
+	tb.Helper()
+	c, err := stripe.New(stripe.Config{SecretKey: secretKey, Base: base, Timeout: timeout})
+	if err != nil {
+		tb.Fatalf("new client: %v", err)
+	}
+	tb.Cleanup(c.Close)
+	return c
+}
+
+// intentJSON is the intent pi_1 of charge ch_1, changed by the pairs.
+func intentJSON(pairs ...any) string {
+	return object(map[string]any{
+		"id": "pi_1", "object": "payment_intent", "status": "requires_confirmation",
+		"amount": 1999, "amount_received": 0, "currency": "eur", "created": 1700000000,
+		"metadata": map[string]any{"charge_id": "ch_1"}, "client_secret": "pi_1_secret_neverprinted",
+		"last_payment_error": nil, "latest_charge": nil,
+	}, pairs...)
+}
+
+// refundJSON is the refund re_1 of pi_1, changed by the pairs.
+func refundJSON(pairs ...any) string {
+	return object(map[string]any{
+		"id": "re_1", "object": "refund", "status": "succeeded", "amount": 500, "currency": "eur",
+		"payment_intent": "pi_1", "metadata": map[string]any{"refund_id": "re_ours"},
+	}, pairs...)
+}
+
+// errorJSON is an error in the provider's form.
+func errorJSON(kind, code string, pairs ...any) string {
+	inner := object(map[string]any{"type": kind, "code": code, "message": "for people"}, pairs...)
+	return `{"error":` + inner + `}`
+}
+
+func object(o map[string]any, pairs ...any) string {
+	for i := 0; i+1 < len(pairs); i += 2 {
+		o[fmt.Sprint(pairs[i])] = pairs[i+1]
+	}
+	b, err := json.Marshal(o)
+	if err != nil {
+		panic(err)
+	}
+	return string(b)
+}
+
+// answer is a handler that sends this status, body and headers.
+func answer(status int, body string, header ...string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Request-Id", "req_1")
+		for i := 0; i+1 < len(header); i += 2 {
+			w.Header().Set(header[i], header[i+1])
+		}
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(body))
+	}
+}
+
+// cut is a handler that sends raw bytes, if any, and closes the connection.
+func cut(raw string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			panic(err)
+		}
+		_, _ = conn.Write([]byte(raw))
+		_ = conn.Close()
+	}
+}
+
+// stall is a handler that sends raw bytes, if any, and then nothing more until
+// the client has gone.
+func stall(raw string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			panic(err)
+		}
+		_, _ = conn.Write([]byte(raw))
+		_, _ = io.Copy(io.Discard, conn)
+		_ = conn.Close()
+	}
+}
+
+// calls are all calls of the client, each reduced to what it returned beside
+// its error, and whether that was the zero value.
+func calls(c *stripe.Client) map[string]func(context.Context) (zero bool, err error) {
+	return map[string]func(context.Context) (bool, error){
+		"create": func(ctx context.Context) (bool, error) {
+			in, err := c.CreateIntent(ctx, "key_1", stripe.CreateParams{Reference: "ch_1", Amount: 1999, Currency: "EUR", PaymentMethod: "pm_card_visa"})
+			return in == stripe.Intent{}, err
+		},
+		"confirm": func(ctx context.Context) (bool, error) {
+			in, err := c.ConfirmIntent(ctx, "key_1", "pi_1")
+			return in == stripe.Intent{}, err
+		},
+		"retrieve": func(ctx context.Context) (bool, error) {
+			in, err := c.RetrieveIntent(ctx, "pi_1")
+			return in == stripe.Intent{}, err
+		},
+		"cancel": func(ctx context.Context) (bool, error) {
+			in, err := c.CancelIntent(ctx, "pi_1")
+			return in == stripe.Intent{}, err
+		},
+		"intents": func(ctx context.Context) (bool, error) {
+			for in, err := range c.Intents(ctx) {
+				return in == stripe.Intent{}, err
+			}
+			return true, nil
+		},
+		"create refund": func(ctx context.Context) (bool, error) {
+			r, err := c.CreateRefund(ctx, "key_1", stripe.RefundParams{Reference: "re_ours", PaymentIntent: "pi_1", Amount: 500})
+			return r == stripe.Refund{}, err
+		},
+		"retrieve refund": func(ctx context.Context) (bool, error) {
+			r, err := c.RetrieveRefund(ctx, "re_1")
+			return r == stripe.Refund{}, err
+		},
+		"refunds": func(ctx context.Context) (bool, error) {
+			for r, err := range c.Refunds(ctx) {
+				return r == stripe.Refund{}, err
+			}
+			return true, nil
+		},
+		"refunds of an intent": func(ctx context.Context) (bool, error) {
+			for r, err := range c.RefundsOf(ctx, "pi_1") {
+				return r == stripe.Refund{}, err
+			}
+			return true, nil
+		},
+	}
+}
+
+// kinds names every kind that the error is of. There must be exactly one.
+func kinds(err error) string {
+	var (
+		declined    *stripe.DeclinedError
+		rejected    *stripe.RejectedError
+		failed      *stripe.FailedError
+		unavailable *stripe.UnavailableError
+		all         []string
+	)
+	for name, is := range map[string]bool{
+		"declined":    errors.As(err, &declined),
+		"rejected":    errors.As(err, &rejected),
+		"failed":      errors.As(err, &failed),
+		"unavailable": errors.As(err, &unavailable),
+		"context":     errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded),
+	} {
+		if is {
+			all = append(all, name)
+		}
+	}
+	return strings.Join(all, " and ")
+}

@@ -1,0 +1,134 @@
+package stripe
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+
+	stripego "github.com/stripe/stripe-go/v85"
+)
+
+// The states of a refund. Only RefundSucceeded means that the money went, and
+// even then the provider may fail the refund later. One of other origin may
+// have no state at all.
+const (
+	RefundPending        = "pending"
+	RefundRequiresAction = "requires_action"
+	RefundSucceeded      = "succeeded"
+	RefundFailed         = "failed"
+	RefundCanceled       = "canceled"
+)
+
+// Refund is a refund of an intent, as the provider holds it.
+type Refund struct {
+	ID            string
+	PaymentIntent string
+	// Reference is the id of our refund (metadata refund_id). It is empty on a
+	// refund of other origin.
+	Reference string
+	Status    string
+	// Amount in minor units.
+	Amount int64
+	// Currency is upper case.
+	Currency string
+}
+
+// RefundParams describe one refund.
+type RefundParams struct {
+	// Reference is the id of our refund.
+	Reference     string
+	PaymentIntent string
+	// Amount in minor units of the intent's currency.
+	Amount int64
+}
+
+// CreateRefund asks for a refund. Its result may be pending, or failed although
+// there is no error.
+//
+// A refund has no object of its own before it is sent, so after an attempt
+// whose outcome is open the caller looks for its Reference among RefundsOf
+// first.
+func (c *Client) CreateRefund(ctx context.Context, key string, p RefundParams) (Refund, error) {
+	if err := cmp.Or(checkKey(key), checkID(p.PaymentIntent)); err != nil {
+		return Refund{}, fmt.Errorf("create refund %s of %s: %w", p.Reference, p.PaymentIntent, err)
+	}
+	params := &stripego.RefundCreateParams{
+		PaymentIntent: stripego.String(p.PaymentIntent),
+		Amount:        new(p.Amount),
+		Metadata:      map[string]string{metadataRefund: p.Reference},
+	}
+	params.SetIdempotencyKey(key)
+	r, err := request(ctx, c, func(ctx context.Context) (*stripego.Refund, error) {
+		return c.api.V1Refunds.Create(ctx, params)
+	}, refundOf)
+	if err != nil {
+		return Refund{}, fmt.Errorf("create refund %s of %s: %w", p.Reference, p.PaymentIntent, err)
+	}
+	return r, nil
+}
+
+// RetrieveRefund returns the refund as it is now. It changes nothing.
+func (c *Client) RetrieveRefund(ctx context.Context, id string) (Refund, error) {
+	if err := checkID(id); err != nil {
+		return Refund{}, fmt.Errorf("retrieve refund %s: %w", id, err)
+	}
+	r, err := request(ctx, c, func(ctx context.Context) (*stripego.Refund, error) {
+		return c.api.V1Refunds.Retrieve(ctx, id, &stripego.RefundRetrieveParams{})
+	}, func(sent *stripego.Refund) (Refund, error) {
+		r, err := refundOf(sent)
+		if err == nil && r.ID != id {
+			return Refund{}, fmt.Errorf("the answer is about refund %s", r.ID)
+		}
+		return r, err
+	})
+	if err != nil {
+		return Refund{}, fmt.Errorf("retrieve refund %s: %w", id, err)
+	}
+	return r, nil
+}
+
+// RefundsOf returns every refund of the intent, whatever its state, newest
+// first. An error ends the sequence.
+func (c *Client) RefundsOf(ctx context.Context, intent string) iter.Seq2[Refund, error] {
+	if err := checkID(intent); err != nil {
+		// Without an intent the provider would list everybody's refunds.
+		return func(yield func(Refund, error) bool) {
+			yield(Refund{}, fmt.Errorf("list refunds of %s: %w", intent, err))
+		}
+	}
+	return pages(ctx, c, "list refunds of "+intent, refundOf,
+		func(ctx context.Context, p stripego.ListParams) *stripego.V1List[*stripego.Refund] {
+			return c.api.V1Refunds.List(ctx, &stripego.RefundListParams{ListParams: p, PaymentIntent: &intent})
+		})
+}
+
+// Refunds returns every refund of the account, newest first, in pages of a
+// hundred. An error ends the sequence.
+func (c *Client) Refunds(ctx context.Context) iter.Seq2[Refund, error] {
+	return pages(ctx, c, "list refunds", refundOf,
+		func(ctx context.Context, p stripego.ListParams) *stripego.V1List[*stripego.Refund] {
+			return c.api.V1Refunds.List(ctx, &stripego.RefundListParams{ListParams: p})
+		})
+}
+
+func (r Refund) id() string { return r.ID }
+
+func refundOf(sent *stripego.Refund) (Refund, error) {
+	if sent.Object != "refund" || sent.ID == "" || sent.Currency == "" {
+		return Refund{}, errors.New("the answer holds no refund")
+	}
+	r := Refund{
+		ID:        sent.ID,
+		Reference: sent.Metadata[metadataRefund],
+		Status:    string(sent.Status),
+		Amount:    sent.Amount,
+		Currency:  strings.ToUpper(string(sent.Currency)),
+	}
+	if sent.PaymentIntent != nil {
+		r.PaymentIntent = sent.PaymentIntent.ID
+	}
+	return r, nil
+}

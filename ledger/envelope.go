@@ -1,0 +1,42 @@
+package ledger
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// Topic is the outbox topic on which the ledger's events travel.
+const Topic = "charges"
+
+// Envelope is an event on its way: the payload of an outbox message. It is a
+// wake-up; what it says is in the stream too, and the stream is the truth.
+type Envelope struct {
+	ID       string          `json:"id"`
+	Type     string          `json:"type"`
+	ChargeID string          `json:"charge_id"`
+	Version  int             `json:"version"`
+	Data     json.RawMessage `json:"data"`
+}
+
+// Seal is the payload that announces an event of the stream s.
+func (s Stream) Seal(e Recorded) ([]byte, error) {
+	payload, err := json.Marshal(Envelope{
+		ID: e.ID.String(), Type: e.Type, ChargeID: s.ID, Version: e.Version, Data: e.Data,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("seal event %d of %s: %w", e.Version, s.ID, err)
+	}
+	return payload, nil
+}
+
+// Open reads a payload that Seal made.
+func Open(payload []byte) (Envelope, error) {
+	var e Envelope
+	if err := json.Unmarshal(payload, &e); err != nil {
+		return e, fmt.Errorf("open an envelope: %w", err)
+	}
+	if e.ChargeID == "" || e.Version < 1 {
+		return e, fmt.Errorf("open an envelope: it names no event of a charge: %w", ErrNotFound)
+	}
+	return e, nil
+}
