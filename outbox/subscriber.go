@@ -79,7 +79,9 @@ func (schema) SchemaInitializingQueries(string) []wsql.Query { return nil }
 func (schema) SubscribeIsolationLevel() sql.IsolationLevel { return sql.LevelReadCommitted }
 
 // The row comparison is one range of the primary key, whatever the backlog. The
-// exists guard keeps an idle poll read-only: no row lock, no transaction id.
+// exists guard keeps an idle poll read-only: no row lock, no transaction id. The
+// order is that of the column: an output column of the same name, cast to text,
+// would sort 100 before 98 and lose what lies between.
 const selectPage = `
 with position as materialized (
   select o.transaction_id,
@@ -95,16 +97,16 @@ with position as materialized (
               and m.transaction_id < pg_snapshot_xmin(pg_current_snapshot()))
      for update of o
 )
-select "offset",
-       transaction_id::text,
-       message_id,
-       payload,
-       metadata
-  from outbox
- where topic = $1
-   and (transaction_id, "offset") > ((select transaction_id from position), (select "offset" from position))
-   and transaction_id < pg_snapshot_xmin(pg_current_snapshot())
- order by transaction_id, "offset"
+select o."offset",
+       o.transaction_id::text as xid,
+       o.message_id,
+       o.payload,
+       o.metadata
+  from outbox o
+ where o.topic = $1
+   and (o.transaction_id, o."offset") > ((select transaction_id from position), (select "offset" from position))
+   and o.transaction_id < pg_snapshot_xmin(pg_current_snapshot())
+ order by o.transaction_id, o."offset"
  limit `
 
 func (schema) SelectQuery(topic, group string, _ wsql.OffsetsAdapter) wsql.Query {
