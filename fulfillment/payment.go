@@ -203,7 +203,7 @@ func declineOf(i stripe.Intent) domain.Failure {
 
 func failure(d stripe.Decline) domain.Failure {
 	f := domain.Failure{Code: domain.CardDeclined, Message: d.Message, DeclineCode: d.DeclineCode}
-	if d.Code == string(domain.AuthenticationRequired) || d.DeclineCode == string(domain.AuthenticationRequired) {
+	if d.AuthenticationRequired() {
 		f.Code = domain.AuthenticationRequired
 	}
 	if f.DeclineCode == "" && d.Code != string(f.Code) {

@@ -23,7 +23,7 @@ select e.stream_id,
   from ledger_events e
   left join lateral (
        select string_agg(format('%s: %s to %s, %s %s of %s', leg, debit, credit, amount, currency, merchant_id),
-                         E'\n' order by leg) as legs
+                         '; ' order by leg) as legs
          from ledger_postings
         where stream_id = e.stream_id
           and version = e.version) p on true
@@ -143,7 +143,7 @@ func legs(postings []domain.Posting, merchant string) string {
 	for i, p := range postings {
 		lines[i] = fmt.Sprintf("%d: %s to %s, %d %s of %s", i+1, p.Debit, p.Credit, p.Amount, p.Currency, merchant)
 	}
-	return strings.Join(lines, "\n")
+	return strings.Join(lines, "; ")
 }
 
 func difference(e storedEvent, due string) string {

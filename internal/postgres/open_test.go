@@ -75,11 +75,15 @@ func pretend(t *testing.T, setting, value string) (address string) {
 		"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on", "server_version_num": "150000",
 	}
 	claims[setting] = value
-	sql := `create schema claimed; create function claimed.current_setting(name text) returns text language sql as $$ select case name`
+	var sql strings.Builder
+	sql.WriteString(`
+create schema claimed;
+create function claimed.current_setting(name text) returns text language sql as $$ select case name`)
 	for name, claim := range claims {
-		sql += fmt.Sprintf(" when '%s' then '%s'", name, claim)
+		fmt.Fprintf(&sql, " when '%s' then '%s'", name, claim)
 	}
-	if _, err := conn.Exec(t.Context(), sql+` end $$`); err != nil {
+	sql.WriteString(` end $$`)
+	if _, err := conn.Exec(t.Context(), sql.String()); err != nil {
 		t.Fatal(err)
 	}
 	return with(address, "search_path=claimed,pg_catalog")
@@ -96,7 +100,7 @@ func with(address, parameter string) string {
 func TestOpenRefusesPlaintextOverANetwork(t *testing.T) {
 	t.Parallel()
 	const refusal = " without TLS: add sslmode=verify-full, or set ALLOW_PLAINTEXT=1 where the network is your own"
-	hungUp, cancel := context.WithCancel(t.Context()) // so that nothing is dialled
+	hungUp, cancel := context.WithCancel(t.Context()) // so that nothing is dialed
 	cancel()
 
 	for name, address := range map[string]string{
@@ -172,7 +176,7 @@ func TestOpenSaysWhatIsWrong(t *testing.T) {
 		proxy := cutproxy.Start(t, pgtest.Empty(t))
 		proxy.Close()
 		_, err := postgres.Open(t.Context(), proxy.URL(), postgres.Options{})
-		if err == nil || !strings.HasPrefix(err.Error(), "reach the database: ") {
+		if err == nil || !strings.HasPrefix(err.Error(), "the database cannot be reached: ") {
 			t.Errorf("it says %v", err)
 		}
 	})

@@ -138,7 +138,10 @@ func (a *answer) refusal(e *stripego.Error) error {
 		// "Nothing was executed" is true of this request and not of the key,
 		// and a new key could do it twice; so keep the key and wait.
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
-		// The charge is not at fault: an operator must mend the key.
+		// The charge is not at fault: an operator must mend the key. The
+		// provider's message may quote it.
+		return a.unavailable(fmt.Errorf("answered %d: the provider does not accept STRIPE_SECRET_KEY for this call (request %s)",
+			status, e.RequestID))
 	case status == http.StatusRequestTimeout, status == http.StatusConflict,
 		status == http.StatusTooEarly, status == http.StatusTooManyRequests:
 	default:

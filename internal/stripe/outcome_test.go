@@ -56,7 +56,7 @@ func outcomes() map[string]struct {
 		"a conflict of another kind":     {answer(409, errorJSON("invalid_request_error", "lock_timeout")), "unavailable"},
 		"too many requests":              {answer(429, errorJSON("invalid_request_error", "rate_limit")), "unavailable"},
 		"an intent locked by another":    {answer(429, errorJSON("invalid_request_error", "lock_timeout")), "unavailable"},
-		"a secret key that is not known": {answer(401, errorJSON("invalid_request_error", "")), "unavailable"},
+		"a secret key that is not known": {answer(401, errorJSON("invalid_request_error", "", "message", "Invalid key: "+secretKey)), "unavailable"},
 		"a secret key that may not":      {answer(403, errorJSON("invalid_request_error", "")), "unavailable"},
 		"advice to retry at once":        {answer(409, errorJSON("idempotency_error", ""), "Stripe-Should-Retry", "true"), "unavailable"},
 		"advice to retry a failure":      {answer(500, api, "Stripe-Should-Retry", "true"), "failed"},

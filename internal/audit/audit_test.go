@@ -1,0 +1,208 @@
+package audit_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/payonce/payonce/internal/audit"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+func TestRun(t *testing.T) {
+	t.Parallel()
+
+	t.Run("an_empty_database_is_in_order", func(t *testing.T) {
+		t.Parallel()
+		report, err := audit.Run(t.Context(), pgtest.Open(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !report.OK || len(report.Checks) == 0 {
+			t.Fatalf("got %+v", report)
+		}
+		for _, c := range report.Checks {
+			if c.Checked != 0 || c.Violated != 0 || c.Examples == nil {
+				t.Errorf("got %+v", c)
+			}
+		}
+	})
+
+	t.Run("a_legal_history_is_in_order_and_every_check_has_looked_at_it", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		for range 2 { // the second time on a connection that knows the statements
+			report := w.audit()
+			if got := violated(report.Checks); len(got) != 0 || !report.OK {
+				t.Fatalf("violated: %v", got)
+			}
+			for _, c := range report.Checks {
+				if c.Checked == 0 {
+					t.Errorf("%s: looked at nothing", c.Name)
+				}
+			}
+		}
+	})
+
+	t.Run("what_retention_took_away_is_not_missed", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		w.exec(`
+delete from outbox
+ where transaction_id <= (select transaction_id from outbox_offsets);
+delete from inbox
+ where status = 'done'
+   and ordering_key in ('{sold}', '{bought}', '{declined}', '{refused}');
+update idempotency_keys set body = ''`)
+		if got := violated(w.audit().Checks); len(got) != 0 {
+			t.Fatalf("violated: %v", got)
+		}
+	})
+
+	t.Run("a_log_longer_than_a_page_is_read_whole", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		const copies = 300 // of 6 events each, so that pages end within streams
+		w.exec(fmt.Sprintf(`
+drop index ledger_events_one_capture_per_reference;
+insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
+select gen_random_uuid(), stream_id || '_' || copy, version, type, schema_version, merchant_id, data, metadata, occurred_at
+  from ledger_events, generate_series(1, %d) as copy
+ where stream_id = '{sold}';
+insert into ledger_postings (stream_id, version, leg, merchant_id, debit, credit, amount, currency)
+select stream_id || '_' || copy, version, leg, merchant_id, debit, credit, amount, currency
+  from ledger_postings, generate_series(1, %d) as copy
+ where stream_id = '{sold}'`, copies, copies))
+		report := w.audit()
+		got := violated(report.Checks)
+		for _, name := range []string{"streams have no gap", "streams are legal", "postings are what the events cause"} {
+			c := named(t, report, name)
+			if got[name] || c.Checked < copies {
+				t.Errorf("got %+v", c)
+			}
+		}
+		c := named(t, report, "every charge was accepted under one key")
+		if c.Violated != copies || len(c.Examples) != 5 {
+			t.Errorf("got %+v", c)
+		}
+	})
+
+	t.Run("traffic_does_not_make_a_check_fail", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		const charges = 60
+		g, ctx := errgroup.WithContext(t.Context())
+		done, stop := context.WithCancel(ctx)
+		g.Go(func() error {
+			defer stop()
+			for i := range charges {
+				if _, err := accept(ctx, w.db, fmt.Sprintf("traffic-%d", i), true); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		g.Go(func() error {
+			for done.Err() == nil {
+				report, err := audit.Run(ctx, w.db)
+				if err != nil {
+					return err
+				}
+				if got := violated(report.Checks); len(got) != 0 {
+					return fmt.Errorf("violated: %v", got)
+				}
+			}
+			return nil
+		})
+		if err := g.Wait(); err != nil {
+			t.Fatal(err)
+		}
+	})
+
+	t.Run("an_audit_that_cannot_be_finished_is_an_error", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		w.exec(`drop table inbox_quarantine`)
+		if report, err := audit.Run(t.Context(), w.db); err == nil {
+			t.Fatalf("got %+v", report)
+		}
+	})
+}
+
+func (w *world) audit() audit.Report {
+	w.Helper()
+	report, err := audit.Run(w.Context(), w.db)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return report
+}
+
+// violated are the names of the checks that failed. A check that failed without
+// an example is not among them, nor one that gives too many.
+func violated(checks []audit.Check) map[string]bool {
+	names := map[string]bool{}
+	for _, c := range checks {
+		if c.Violated > 0 && len(c.Examples) > 0 && len(c.Examples) <= 5 {
+			names[c.Name] = true
+		}
+	}
+	return names
+}
+
+func named(t *testing.T, report audit.Report, name string) audit.Check {
+	t.Helper()
+	i := slices.IndexFunc(report.Checks, func(c audit.Check) bool { return c.Name == name })
+	if i < 0 {
+		t.Fatalf("no check is called %q", name)
+	}
+	return report.Checks[i]
+}
+
+func set(names ...string) map[string]bool {
+	s := map[string]bool{}
+	for _, name := range names {
+		s[name] = true
+	}
+	return s
+}
+
+func TestRun_finds(t *testing.T) {
+	t.Parallel()
+	if names := slices.Sorted(maps.Keys(planted())); !cmp.Equal(names, allChecks(t)) {
+		t.Fatalf("checks without a planted violation, and the other way round:\n%s", cmp.Diff(names, allChecks(t)))
+	}
+	for check, plants := range planted() {
+		for _, p := range plants {
+			t.Run(p.name, func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t)
+				w.exec(breakable + p.plant)
+				report := w.audit()
+				want := set(append(p.also, check)...)
+				if diff := cmp.Diff(want, violated(report.Checks)); diff != "" || report.OK {
+					t.Errorf("violated (-want +got):\n%s\n%+v", diff, named(t, report, check))
+				}
+			})
+		}
+	}
+}
+
+func allChecks(t *testing.T) []string {
+	t.Helper()
+	report, err := audit.Run(t.Context(), pgtest.Open(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, c := range report.Checks {
+		names = append(names, c.Name)
+	}
+	slices.Sort(names)
+	return names
+}

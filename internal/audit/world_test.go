@@ -1,0 +1,221 @@
+package audit_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/intake"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/outbox"
+)
+
+// world is a database with the charges of one merchant, each stopped somewhere
+// on its legal way.
+type world struct {
+	*testing.T
+	db      *postgres.DB
+	charges map[string]string // name → id
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{T: t, db: pgtest.Open(t), charges: map[string]string{}}
+	w.exec(`
+insert into merchants (merchant_id) values ('acme'), ('globex');
+insert into stock (merchant_id, sku, supplied, available) values ('acme', 'tshirt', 100, 100), ('acme', 'mug', 5, 5)`)
+
+	for _, name := range []string{"sold", "bought"} { // to the end
+		w.accept(name, true)
+		w.receive()
+		w.reserve(name)
+		w.capture(name)
+		w.receive()
+		w.notify(name)
+	}
+	w.accept("declined", true)
+	w.receive()
+	w.reserve("declined")
+	w.decline("declined")
+	w.receive()
+	w.notify("declined")
+
+	w.accept("refused", false) // out of stock, and nobody to tell
+	w.receive()
+	w.outcome("refused", domain.RejectInventory{Code: domain.OutOfStock})
+	w.receive()
+	w.finish("refused", "charge.failed.v1")
+
+	w.accept("untold", true) // its notification waits
+	w.receive()
+	w.reserve("untold")
+	w.capture("untold")
+	w.receive()
+
+	w.accept("paying", true) // its payment is under way
+	w.receive()
+	w.reserve("paying")
+	w.decide("paying", domain.StartPayment{Provider: domain.Provider, PaymentIntent: "pi_paying"})
+
+	w.accept("fresh", true) // nobody has received it yet
+	return w
+}
+
+// exec runs statements in which {name} is the id of a charge.
+func (w *world) exec(statements string) {
+	w.Helper()
+	for name, id := range w.charges {
+		statements = strings.ReplaceAll(statements, "{"+name+"}", id)
+	}
+	if _, err := w.db.Pool().Exec(w.Context(), statements, pgx.QueryExecModeSimpleProtocol); err != nil {
+		w.Fatalf("%v\nin %s", err, statements)
+	}
+}
+
+func (w *world) accept(name string, notify bool) {
+	w.Helper()
+	accepted, err := accept(w.Context(), w.db, name, notify)
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.charges[name] = strings.TrimPrefix(accepted.Location, "/v1/charges/")
+}
+
+func accept(ctx context.Context, db *postgres.DB, name string, notify bool) (intake.Accepted, error) {
+	in := &intake.Intake{DB: db, Retention: time.Hour}
+	return in.AcceptCharge(ctx,
+		intake.Account{MerchantID: "acme", FeeBasisPoints: 300, Notify: notify},
+		intake.Request{
+			Key:         idempotency.Key{Scope: "acme", Operation: "POST /v1/charges", Value: "key-" + name},
+			Fingerprint: idempotency.Fingerprint([]byte(name)),
+			ID:          "request-" + name,
+		},
+		intake.Charge{
+			OrderID: name, Amount: 1000, Currency: "USD", PaymentMethod: "pm_card_visa",
+			Items: []intake.Item{{SKU: "tshirt", Quantity: 2}},
+		})
+}
+
+// receive takes everything that waits in the outbox into the inbox and moves the
+// reader's offset, as one commit of the reader does.
+func (w *world) receive() {
+	w.Helper()
+	w.exec(`
+insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, fence, attempts, due_at)
+select case when metadata ->> 'type' = 'charge.requested.v1' then 'fulfillment' else 'notification' end,
+       message_id, metadata ->> 'ordering_key', metadata ->> 'type', payload, metadata, sha256(payload),
+       'running', 1, 1, clock_timestamp() + interval '1 hour'
+  from outbox
+ order by transaction_id, "offset"
+    on conflict (receiver, message_id) do nothing;
+insert into outbox_offsets (topic, consumer_group, transaction_id, "offset")
+select topic, 'inbox', transaction_id, "offset"
+  from outbox
+ order by transaction_id desc, "offset" desc
+ limit 1
+    on conflict (topic, consumer_group) do update
+   set transaction_id = excluded.transaction_id, "offset" = excluded."offset"`)
+}
+
+// finish ends the message that announced the event of a type.
+func (w *world) finish(name, kind string) {
+	w.Helper()
+	w.exec(fmt.Sprintf(`
+update inbox
+   set status = 'done', done_fence = fence, finished_at = clock_timestamp()
+ where ordering_key = '{%s}'
+   and type = '%s'`, name, kind))
+}
+
+// decide appends what cmd causes, and announces the outcome if it brings it.
+func (w *world) decide(name string, cmd domain.Command) {
+	w.Helper()
+	s, err := ledger.Load(w.Context(), w.db, w.charges[name])
+	if err != nil {
+		w.Fatal(err)
+	}
+	events, err := domain.Decide(s.Charge, cmd)
+	if err != nil {
+		w.Fatal(err)
+	}
+	b := &pgx.Batch{}
+	next, err := ledger.Append(b, s, ledger.Cause{CorrelationID: name, CausationID: name, Actor: "worker"}, events...)
+	if err != nil {
+		w.Fatal(err)
+	}
+	if next.Charge.Terminal() && !s.Charge.Terminal() {
+		w.announce(b, next)
+	}
+	if err := w.db.Commit(w.Context(), b); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) announce(b *pgx.Batch, s ledger.Stream) {
+	w.Helper()
+	e := s.At(s.Charge.OutcomeVersion)
+	payload, err := s.Seal(e)
+	if err != nil {
+		w.Fatal(err)
+	}
+	err = outbox.Append(b, outbox.Message{
+		Topic: ledger.Topic, ID: e.ID.String(), Type: e.Type, OrderingKey: s.ID, Payload: payload,
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+// outcome decides what ends the charge and finishes the message that asked for it.
+func (w *world) outcome(name string, cmd domain.Command) {
+	w.Helper()
+	w.decide(name, cmd)
+	w.finish(name, "charge.requested.v1")
+}
+
+func (w *world) reserve(name string) {
+	w.Helper()
+	w.decide(name, domain.ReserveInventory{})
+	w.exec(fmt.Sprintf(`
+insert into reservations (charge_id, merchant_id, sku, quantity) values ('{%s}', 'acme', 'tshirt', 2);
+update stock set available = available - 2, reserved = reserved + 2 where sku = 'tshirt'`, name))
+}
+
+func (w *world) capture(name string) {
+	w.Helper()
+	w.decide(name, domain.StartPayment{Provider: domain.Provider, PaymentIntent: "pi_" + name})
+	w.outcome(name, domain.CapturePayment{
+		Provider: domain.Provider, PaymentIntent: "pi_" + name, Amount: domain.Money{Amount: 1000, Currency: "USD"},
+	})
+	w.exec(fmt.Sprintf(`
+update reservations set status = 'sold' where charge_id = '{%s}';
+update stock set reserved = reserved - 2, sold = sold + 2 where sku = 'tshirt'`, name))
+}
+
+func (w *world) decline(name string) {
+	w.Helper()
+	w.decide(name, domain.StartPayment{Provider: domain.Provider, PaymentIntent: "pi_" + name})
+	w.outcome(name, domain.DeclinePayment{Failure: domain.Failure{Code: domain.CardDeclined, Message: "no"}})
+	w.exec(fmt.Sprintf(`
+update reservations set status = 'released' where charge_id = '{%s}';
+update stock set reserved = reserved - 2, available = available + 2 where sku = 'tshirt'`, name))
+}
+
+func (w *world) notify(name string) {
+	w.Helper()
+	s, err := ledger.Load(w.Context(), w.db, w.charges[name])
+	if err != nil {
+		w.Fatal(err)
+	}
+	e := s.At(s.Charge.OutcomeVersion)
+	w.decide(name, domain.NotifyMerchant{EventID: e.ID.String(), Type: strings.TrimSuffix(e.Type, ".v1")})
+	w.finish(name, e.Type)
+}
