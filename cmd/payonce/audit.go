@@ -30,7 +30,7 @@ type provider struct {
 const auditStatementTimeout = 10 * time.Minute
 
 // violated is the exit code of an audit that found something.
-const violated exitCode = 1
+const violated exitError = 1
 
 // Run prints the report on stdout. It exits with 1 if a promise is violated, or
 // if the audit could not be finished.

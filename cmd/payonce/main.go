@@ -34,7 +34,7 @@ func main() {
 		kong.BindTo(ctx, (*context.Context)(nil)))
 	err := run.Run()
 	stop()
-	var code exitCode
+	var code exitError
 	switch {
 	case err == nil:
 	case errors.As(err, &code):
@@ -45,11 +45,11 @@ func main() {
 	}
 }
 
-// exitCode ends the program without another word: what there is to say has been
+// exitError ends the program without another word: what there is to say has been
 // printed.
-type exitCode int
+type exitError int
 
-func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
+func (c exitError) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
 // environment is what every command that reads the database needs.
 type environment struct {

@@ -62,7 +62,7 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("DATABASE_URL cannot be read: %w", err)
 	}
-	if host := config.ConnConfig.Host; config.ConnConfig.TLSConfig == nil && !o.AllowPlaintext && !local(host) {
+	if host := plaintextHost(config.ConnConfig); host != "" && !o.AllowPlaintext {
 		return nil, fmt.Errorf("DATABASE_URL reaches %s without TLS: add sslmode=verify-full, or set ALLOW_PLAINTEXT=1 where the network is your own", host)
 	}
 	config.MaxConns = 20
@@ -81,6 +81,20 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 		return nil, err
 	}
 	return &DB{pool: pool}, nil
+}
+
+// plaintextHost is a host that the connection may reach over a network without
+// TLS, "" if there is none. sslmode=prefer, the default, falls back to plaintext.
+func plaintextHost(c *pgx.ConnConfig) string {
+	if c.TLSConfig == nil && !local(c.Host) {
+		return c.Host
+	}
+	for _, f := range c.Fallbacks {
+		if f.TLSConfig == nil && !local(f.Host) {
+			return f.Host
+		}
+	}
+	return ""
 }
 
 // local tells whether bytes to host stay on this machine.
