@@ -16,6 +16,9 @@ import (
 // message is taken, and none while another one runs; a parked message is open.
 // The unique index on running rows refuses whatever this query might miss.
 //
+// What this holder still works on is left out: should its lease have lapsed, the
+// next heartbeat revives it, unless another holder was faster.
+//
 // now() is a moment earlier than clock_timestamp() and, unlike it, can be a
 // bound of the index.
 const claim = `
@@ -25,6 +28,7 @@ with due as (
    where i.receiver = $1
      and i.status in ('pending', 'running')
      and i.due_at <= now()
+     and i.id <> all($5::bigint[])
      and not exists (
            select
              from inbox other
@@ -60,8 +64,8 @@ returning i.id,
 //
 // If we die here: the rows are leased to nobody, and are taken again when the
 // lease ends.
-func claimUpTo(ctx context.Context, q postgres.Querier, receiver, holder string, n int, lease time.Duration) ([]Delivery, error) {
-	rows, err := q.Query(ctx, claim, receiver, n, holder, lease)
+func claimUpTo(ctx context.Context, q postgres.Querier, receiver, holder string, n int, lease time.Duration, held []int64) ([]Delivery, error) {
+	rows, err := q.Query(ctx, claim, receiver, n, holder, lease, held)
 	if err != nil {
 		return nil, fmt.Errorf("claim messages of %s: %w", receiver, err)
 	}
@@ -69,8 +73,10 @@ func claimUpTo(ctx context.Context, q postgres.Querier, receiver, holder string,
 		var d Delivery
 		var metadata []byte
 		err := row.Scan(&d.row, &d.fence, &d.Attempt, &d.Waits, &d.ID, &d.Type, &d.OrderingKey, &d.Payload, &metadata)
-		if err == nil {
-			err = json.Unmarshal(metadata, &d.Metadata)
+		if json.Unmarshal(metadata, &d.Metadata) != nil {
+			// Not ours, or not strings. The claim has committed for all its rows, so
+			// one row's content must not lose the others.
+			d.Metadata = nil
 		}
 		return d, err
 	})

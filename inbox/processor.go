@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -102,7 +104,10 @@ func (r *run) take(ctx context.Context, slots chan struct{}) bool {
 func (r *run) claim(ctx context.Context, n int) ([]Delivery, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.Policy.Lease)
 	defer cancel()
-	return claimUpTo(ctx, r.DB, r.Receiver, r.Holder, n, r.Policy.Lease)
+	r.mu.Lock()
+	held := slices.AppendSeq(make([]int64, 0, len(r.held)), maps.Keys(r.held)) // never null: null would claim nothing
+	r.mu.Unlock()
+	return claimUpTo(ctx, r.DB, r.Receiver, r.Holder, n, r.Policy.Lease, held)
 }
 
 func (r *run) start(ctx context.Context, d Delivery, free func()) {

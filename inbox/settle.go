@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -41,7 +42,7 @@ update inbox
    and status = 'running'`
 
 func failed(b *pgx.Batch, d Delivery, p Policy, reason string) {
-	b.Queue(fail, d.row, d.fence, p.MaxAttempts, p.BackoffBase, p.BackoffCap, reason)
+	b.Queue(fail, d.row, d.fence, p.MaxAttempts, p.BackoffBase, p.BackoffCap, storable(reason))
 }
 
 const wait = `
@@ -59,7 +60,7 @@ update inbox
    and status = 'running'`
 
 func waits(b *pgx.Batch, d Delivery, p Policy, atLeast time.Duration, reason string) {
-	b.Queue(wait, d.row, d.fence, atLeast, p.BackoffBase, p.BackoffCap, p.GiveUpAfter, reason)
+	b.Queue(wait, d.row, d.fence, atLeast, p.BackoffBase, p.BackoffCap, p.GiveUpAfter, storable(reason))
 }
 
 const park = `
@@ -70,7 +71,7 @@ update inbox
    and fence = $2
    and status = 'running'`
 
-func parked(b *pgx.Batch, d Delivery, reason string) { b.Queue(park, d.row, d.fence, reason) }
+func parked(b *pgx.Batch, d Delivery, reason string) { b.Queue(park, d.row, d.fence, storable(reason)) }
 
 const release = `
 update inbox
@@ -82,3 +83,14 @@ update inbox
    and status = 'running'`
 
 func released(b *pgx.Batch, d Delivery) { b.Queue(release, d.row, d.fence) }
+
+const longestReason = 2000 // bytes
+
+// storable makes text of an error that may quote anything: PostgreSQL refuses a
+// NUL and invalid UTF-8, and then the end of the claim would be lost with it.
+func storable(reason string) string {
+	if len(reason) > longestReason {
+		reason = reason[:longestReason]
+	}
+	return strings.ToValidUTF8(strings.ReplaceAll(reason, "\x00", ""), "\uFFFD")
+}

@@ -13,7 +13,6 @@ import (
 // books is what the outside world knows: the sandbox's GET /books.
 type books struct {
 	Captures             []capture      `json:"captures"`
-	Refunds              []refund       `json:"refunds"`
 	Notifications        []notification `json:"notifications"`
 	Requests             int            `json:"requests"`
 	DuplicatesSuppressed int            `json:"duplicates_suppressed"`
@@ -23,11 +22,6 @@ type capture struct {
 	Reference string `json:"reference"`
 	Amount    int64  `json:"amount"`
 	Currency  string `json:"currency"`
-}
-
-type refund struct {
-	Reference string `json:"reference"`
-	Amount    int64  `json:"amount"`
 }
 
 type notification struct {
@@ -52,8 +46,8 @@ type slow struct {
 }
 
 // sandboxClient speaks to the sandbox's controls, which no fault touches. While
-// the database restarts they fail, so each call is tried again for a while; all
-// but repeatWebhooks may be repeated without harm, and that one may, too.
+// the database restarts they fail, so each call is tried again for a while;
+// all of them may be repeated without harm.
 type sandboxClient struct{ url string }
 
 func (s sandboxClient) books(ctx context.Context) (books, error) {
@@ -75,12 +69,6 @@ func (s sandboxClient) setFaults(ctx context.Context, faults faults) error {
 
 func (s sandboxClient) clearFaults(ctx context.Context) error {
 	_, err := s.call(ctx, http.MethodDelete, "/faults", nil)
-	return err
-}
-
-// repeatWebhooks has the provider send every event that it sent so far again.
-func (s sandboxClient) repeatWebhooks(ctx context.Context) error {
-	_, err := s.call(ctx, http.MethodPost, "/duplicate-webhooks", []byte(`{"times":1}`))
 	return err
 }
 
@@ -131,14 +119,6 @@ func (b books) capturesByCharge() map[string][]capture {
 	found := map[string][]capture{}
 	for _, c := range b.Captures {
 		found[c.Reference] = append(found[c.Reference], c)
-	}
-	return found
-}
-
-func (b books) refundsByReference() map[string][]refund {
-	found := map[string][]refund{}
-	for _, r := range b.Refunds {
-		found[r.Reference] = append(found[r.Reference], r)
 	}
 	return found
 }

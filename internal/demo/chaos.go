@@ -20,7 +20,6 @@ const (
 	KillWorker      StrikeKind = "kill worker"
 	KillAPI         StrikeKind = "kill api"
 	RestartDatabase StrikeKind = "restart database"
-	RepeatWebhooks  StrikeKind = "repeat webhooks"
 )
 
 // newStrikes spreads the strikes over the length: a kill of a worker about every
@@ -33,7 +32,7 @@ func newStrikes(r *rand.Rand, length time.Duration) []Strike {
 	for i := range n {
 		at := rest*time.Duration(i) + rest/4 + time.Duration(r.Int64N(int64(rest/2)))
 		strikes = append(strikes, Strike{at, KillWorker, r.IntN(2)})
-		extra := map[int]StrikeKind{n / 3: KillAPI, 2 * n / 3: RestartDatabase, n - 1: RepeatWebhooks}
+		extra := map[int]StrikeKind{n / 3: KillAPI, 2 * n / 3: RestartDatabase}
 		if kind, due := extra[i]; due {
 			strikes = append(strikes, Strike{at, kind, r.IntN(2)})
 		}

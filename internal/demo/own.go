@@ -29,10 +29,9 @@ type own struct {
 
 // keys are made for one run.
 type keys struct {
-	api            string
-	provider       string
-	providerEvents string
-	shop           string
+	api      string
+	provider string
+	shop     string
 }
 
 const (
@@ -44,10 +43,9 @@ const (
 
 func openOwn(ctx context.Context, o Options, plan Plan, screen *screen) (stage, error) {
 	s := &own{keys: keys{
-		api:            newAPIKey(),
-		provider:       "sk_test_demo",
-		providerEvents: newWebhookSecret(),
-		shop:           newWebhookSecret(),
+		api:      newAPIKey(),
+		provider: "sk_test_demo",
+		shop:     newWebhookSecret(),
 	}}
 	if err := s.open(ctx, o, plan, screen); err != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closingPatience)
@@ -96,8 +94,7 @@ func (s *own) raise(ctx context.Context, plan Plan) error {
 	}
 	for i := range programsOfKind {
 		api, err := s.start(ctx, fleet.Program{Name: "api-" + strconv.Itoa(i+1), Path: s.binaries.API, Env: map[string]string{
-			"DATABASE_URL":          s.database,
-			"STRIPE_WEBHOOK_SECRET": s.keys.providerEvents,
+			"DATABASE_URL": s.database,
 		}})
 		if err != nil {
 			return err
@@ -105,10 +102,8 @@ func (s *own) raise(ctx context.Context, plan Plan) error {
 		s.apis = append(s.apis, api)
 	}
 	if s.sandbox, err = s.start(ctx, fleet.Program{Name: "sandbox", Path: s.binaries.Sandbox, Ready: "/books", Env: map[string]string{
-		"DATABASE_URL":          books,
-		"STRIPE_WEBHOOK_URL":    s.apis[0].URL() + "/v1/webhooks/stripe",
-		"STRIPE_WEBHOOK_SECRET": s.keys.providerEvents,
-		"SHOP_WEBHOOK_SECRET":   s.keys.shop,
+		"DATABASE_URL":        books,
+		"SHOP_WEBHOOK_SECRET": s.keys.shop,
 	}}); err != nil {
 		return err
 	}
@@ -182,7 +177,7 @@ func (s *own) seed(ctx context.Context, stock map[string]int) error {
 }
 
 func (s *own) house() house {
-	h := house{sandbox: s.sandbox.URL(), apiKey: s.keys.api}
+	h := house{sandbox: s.sandbox.URL(), apiKey: s.keys.api, blow: "killed"}
 	for _, api := range s.apis {
 		h.apis = append(h.apis, api.URL())
 	}

@@ -38,8 +38,6 @@ type Charge struct {
 	Together int
 	// Reuse sends another body with the same key, once.
 	Reuse bool
-	// Refund is how much is refunded in the end; 0 is none.
-	Refund int64
 }
 
 const (
@@ -147,14 +145,6 @@ func newCharge(r *rand.Rand, kind kind, name string) Charge {
 		Ends:     kind.ends,
 		Together: 1 + r.IntN(3),
 		Reuse:    r.IntN(5) == 0,
-	}
-	if charge.mustSucceed() {
-		switch r.IntN(8) {
-		case 0:
-			charge.Refund = charge.Amount
-		case 1:
-			charge.Refund = 1 + charge.Amount/3
-		}
 	}
 	charge.Body = charge.body(kind.method, kind.items(r), charge.Amount)
 	return charge

@@ -38,7 +38,7 @@ func openRunning(ctx context.Context, at Running) (stage, error) {
 }
 
 func (r *running) house() house {
-	return house{apis: r.APIURLs, sandbox: r.SandboxURL, apiKey: r.APIKey}
+	return house{apis: r.APIURLs, sandbox: r.SandboxURL, apiKey: r.APIKey, blow: "cut off the database"}
 }
 
 func (r *running) killWorker(ctx context.Context, _ int) error {

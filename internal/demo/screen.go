@@ -105,9 +105,9 @@ func (s *screen) lines(tally *tally, plan Plan) (show func()) {
 
 // trouble is what has been broken so far.
 func trouble(done strikes) string {
-	text := plural(done.workerKills, "worker") + " killed"
+	text := plural(done.workerKills, "worker") + " " + done.blow
 	if done.apiKills > 0 {
-		text += ", " + plural(done.apiKills, "api") + " killed"
+		text += ", " + plural(done.apiKills, "api") + " " + done.blow
 	}
 	if done.restarted > 0 {
 		text += ", database restarted"

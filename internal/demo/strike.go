@@ -9,6 +9,7 @@ import (
 
 // strikes is what really happened.
 type strikes struct {
+	blow          string // what a kill was: killed, or cut off
 	workerKills   int
 	killsUnderWay int // of these, with charges on their way
 	apiKills      int
@@ -16,15 +17,13 @@ type strikes struct {
 	restarted time.Duration
 	// notRun says that restarting the database was not the demo's to do.
 	notRun bool
-	// repeats is how often the provider sent all its webhooks again.
-	repeats int
 }
 
 // strike breaks things while charges flow: the provider's answers first, then
 // what the plan says, one after another. It ends early, without an error, when
 // the time is up.
 func strike(ctx context.Context, stage stage, sandbox sandboxClient, plan Plan, tally *tally, now func() time.Time) (strikes, error) {
-	hand := striker{stage: stage, sandbox: sandbox, tally: tally, now: now}
+	hand := striker{stage: stage, sandbox: sandbox, tally: tally, now: now, done: tally.strikes()}
 	began := now()
 	err := hand.outage(ctx)
 	if err == nil {
@@ -81,11 +80,6 @@ func (s *striker) carryOut(ctx context.Context, next Strike) error {
 			return fmt.Errorf("restart the database: %w", err)
 		}
 		s.done.restarted = max(time.Millisecond, s.now().Sub(began))
-	case RepeatWebhooks:
-		if err := s.sandbox.repeatWebhooks(ctx); err != nil {
-			return err
-		}
-		s.done.repeats++
 	}
 	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -30,14 +29,7 @@ type record struct {
 	answers []answer // to the three requests, and only definitive ones
 	reuse   []answer // to the other body under the same key
 	final   state
-	refund  *refundRecord // nil if none was due
 	events  []event
-}
-
-type refundRecord struct {
-	id      string
-	answers []answer
-	status  string
 }
 
 // state is a charge as GET shows it.
@@ -53,17 +45,14 @@ type failure struct {
 
 // ended says whether the charge's first decision is final.
 func (s state) ended() bool {
-	return slices.Contains([]string{succeeded, failed, "partially_refunded", "refunded"}, s.Status)
+	return s.Status == succeeded || s.Status == failed
 }
 
 // end is the ending: succeeded, or the failure's code, or the status where it is
 // neither.
 func (s state) end() string {
-	switch {
-	case s.Status == failed && s.Failure != nil:
+	if s.Status == failed && s.Failure != nil {
 		return s.Failure.Code
-	case s.Status != failed && s.ended():
-		return succeeded
 	}
 	return s.Status
 }
@@ -114,52 +103,21 @@ func (t *traffic) carry(ctx context.Context, r *record) {
 	if r.final.ended() {
 		t.tally.ended.Add(1)
 	}
-	if r.charge.Refund > 0 && r.final.Status == succeeded {
-		r.refund = t.refund(ctx, path+"/"+r.id+"/refunds", r.charge)
-	}
 	late := t.send(ctx, 3-r.charge.Together, path, r.charge.Key, r.charge.Body)
 	r.answers = append(r.answers, late...)
 	t.settle(ctx, r)
 }
 
-// refund gives the money back, with three requests at once.
-func (t *traffic) refund(ctx context.Context, path string, charge Charge) *refundRecord {
-	body := encode(map[string]int64{"amount": charge.Refund})
-	r := &refundRecord{answers: t.send(ctx, 3, path, charge.Key+"-refund", body)}
-	if len(r.answers) == 0 || r.answers[0].Status != http.StatusAccepted {
-		return r
-	}
-	r.id = resource(r.answers[0])
-	var now struct {
-		Status string `json:"status"`
-	}
-	t.await(ctx, path+"/"+r.id, &now, func() bool { return now.Status == succeeded || now.Status == failed })
-	r.status = now.Status
-	return r
-}
-
-// settle waits until the merchant was told of every ending, and keeps the
+// settle waits until the merchant was told of the ending, and keeps the
 // charge's stream of events.
 func (t *traffic) settle(ctx context.Context, r *record) {
 	var stream struct {
 		Data []event `json:"data"`
 	}
 	t.await(ctx, "/v1/charges/"+r.id+"/events", &stream, func() bool {
-		return count(stream.Data, "merchant.notified") >= r.endings()
+		return count(stream.Data, "merchant.notified") >= 1
 	})
 	r.events = stream.Data
-}
-
-// endings is how often the merchant is to be told of something.
-func (r record) endings() int {
-	n := 0
-	if r.final.ended() {
-		n++
-	}
-	if r.refund != nil && r.refund.status != "" {
-		n++
-	}
-	return n
 }
 
 func count(events []event, name string) int {

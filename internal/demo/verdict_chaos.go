@@ -12,7 +12,7 @@ const (
 func judgeChaos(seen evidence) []Check {
 	return []Check{
 		enoughWorkerKills(seen),
-		atLeast("chaos: an api killed", seen.strikes.apiKills, leastAPIKills),
+		atLeast("chaos: an api "+seen.strikes.blow, seen.strikes.apiKills, leastAPIKills),
 		databaseRestarted(seen),
 		providerFaulty(seen),
 		nothingElseDied(seen),
@@ -29,10 +29,10 @@ func atLeast(name string, happened, least int) Check {
 }
 
 func enoughWorkerKills(seen evidence) Check {
-	f := about("chaos: workers killed while charges flow", 0)
+	f := about("chaos: workers "+seen.strikes.blow+" while charges flow", 0)
 	f.check.Checked = seen.strikes.workerKills
 	if seen.strikes.workerKills < leastWorkerKills {
-		f.violate(fmt.Sprintf("%d workers were killed, should be %d", seen.strikes.workerKills, leastWorkerKills))
+		f.violate(fmt.Sprintf("happened to %d workers, should be %d", seen.strikes.workerKills, leastWorkerKills))
 	}
 	if seen.strikes.killsUnderWay == 0 {
 		f.violate("no charge was under way at any of them")

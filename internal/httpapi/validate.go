@@ -2,6 +2,8 @@ package httpapi
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -38,6 +40,8 @@ func (k *checker) text(pointer, value string, required bool, longest int) {
 		k.refuse(pointer, "is required")
 	case utf8.RuneCountInString(value) > longest:
 		k.refuse(pointer, fmt.Sprintf("is longer than %d characters", longest))
+	case holdsCard(value):
+		k.refuse(pointer, "looks like a card number")
 	}
 }
 
@@ -51,7 +55,7 @@ func validate(r intake.Charge) error {
 		k.refuse("/amount", "is not between 1 and 1000000000000 minor units")
 	}
 	k.nul = k.nul || hasNUL(r.Currency)
-	if !currency.IsValid(r.Currency) {
+	if r.Currency == "" || !currency.IsValid(r.Currency) { // the library takes "" for valid
 		k.refuse("/currency", "is not an ISO 4217 code in upper case")
 	}
 	k.items(r.Items)
@@ -74,7 +78,7 @@ func (k *checker) items(items []intake.Item) {
 	for i, item := range items {
 		pointer := "/items/" + strconv.Itoa(i)
 		k.text(pointer+"/sku", item.SKU, true, maxString)
-		if seen[item.SKU] {
+		if item.SKU != "" && seen[item.SKU] {
 			k.refuse(pointer+"/sku", "repeats an earlier item: add up the quantities")
 		}
 		seen[item.SKU] = true
@@ -89,13 +93,16 @@ func (k *checker) metadata(pairs map[string]string) {
 		k.refuse("/metadata", "has more than 20 pairs")
 		return
 	}
-	for name, value := range pairs {
+	for _, name := range slices.Sorted(maps.Keys(pairs)) {
 		k.nul = k.nul || hasNUL(name)
-		if utf8.RuneCountInString(name) > maxMetadataValue {
+		switch {
+		case utf8.RuneCountInString(name) > maxMetadataValue:
 			k.refuse("/metadata", "has a name longer than 500 characters")
-			continue
+		case holdsCard(name):
+			k.refuse("/metadata", "has a name that looks like a card number")
+		default:
+			k.text("/metadata/"+escape(name), pairs[name], false, maxMetadataValue)
 		}
-		k.text("/metadata/"+escape(name), value, false, maxMetadataValue)
 	}
 }
 

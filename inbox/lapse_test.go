@@ -1,0 +1,141 @@
+package inbox_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+// These three were found by trying to break the processor: each of them parked
+// healthy messages although nobody had died.
+
+func TestALapsedLeaseIsRevivedByTheProcessThatStillWorks(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	waiting(t, db, "m", `{}`)
+	var calls atomic.Int32
+	begun, finish := make(chan struct{}, 100), make(chan struct{})
+	runProcessor(t, db, func(ctx context.Context, _ inbox.Delivery) (inbox.Result, error) {
+		calls.Add(1)
+		begun <- struct{}{}
+		select {
+		case <-finish:
+			return inbox.Complete, nil
+		case <-ctx.Done():
+			return inbox.Complete, context.Cause(ctx)
+		}
+	})
+	<-begun
+	// What a stop of the process, or of the database, for longer than a lease leaves.
+	write(t, db, `update inbox set due_at = clock_timestamp() - interval '1 second'`)
+	await(t, db, `select due_at > clock_timestamp() from inbox`)
+	close(finish)
+	await(t, db, `select status = 'done' and attempts = 1 and fence = 1 from inbox`)
+	if n := calls.Load(); n != 1 {
+		t.Errorf("%d handlers ran", n)
+	}
+}
+
+func TestAnErrorThatQuotesHostileBytesEndsItsClaim(t *testing.T) {
+	t.Parallel()
+	for name, tried := range map[string]struct {
+		err  error
+		want string
+	}{
+		"wait": {
+			&inbox.WaitError{AtLeast: time.Hour, Err: errors.New("malformed header: \x00\xff")},
+			`select status = 'pending' and attempts = 0 and waits = 1 and last_error like 'waiting: malformed header%' from inbox`,
+		},
+		"park": {
+			&inbox.ParkError{Err: errors.New("\xff\x00")},
+			`select status = 'dead' and attempts = 1 from inbox`,
+		},
+		"failure": {
+			errors.New("\x00\xff"),
+			`select status = 'dead' and attempts = 3 and last_error is not null from inbox`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Open(t)
+			waiting(t, db, "m", `{}`)
+			runProcessor(t, db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
+				return inbox.Complete, tried.err
+			})
+			await(t, db, tried.want)
+		})
+	}
+}
+
+func TestStrangeMetadataOfOneMessageHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	waiting(t, db, "strange", `{"a": 1}`)
+	for _, id := range []string{"a", "b", "c"} {
+		waiting(t, db, id, `{"type": "t"}`)
+	}
+	runProcessor(t, db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
+		return inbox.Complete, nil
+	})
+	await(t, db, `select bool_and(status = 'done' and attempts = 1) from inbox`)
+}
+
+// waiting puts a message into the inbox as it is received.
+func waiting(t *testing.T, db *postgres.DB, id, metadata string) {
+	t.Helper()
+	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
+		values ('r', $1, $1, 't', '', $2, '')`, id, metadata)
+}
+
+func write(t *testing.T, db *postgres.DB, sql string, args ...any) {
+	t.Helper()
+	b := &pgx.Batch{}
+	b.Queue(sql, args...)
+	if err := db.Commit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func runProcessor(t *testing.T, db *postgres.DB, handle inbox.Handler) {
+	t.Helper()
+	p := &inbox.Processor{
+		DB: db, Receiver: "r", Holder: "test", Handle: handle, Concurrency: 8,
+		Policy: inbox.Policy{
+			Lease: time.Second, MaxAttempts: 3, GiveUpAfter: time.Hour,
+			BackoffBase: time.Millisecond, BackoffCap: 10 * time.Millisecond,
+		},
+		Poll: 5 * time.Millisecond, Drain: time.Second, Log: slog.New(slog.DiscardHandler),
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { p.Run(ctx); close(ended) }()
+	t.Cleanup(func() { cancel(); <-ended })
+}
+
+// await waits until a query of one boolean answers true.
+func await(t *testing.T, db *postgres.DB, sql string) {
+	t.Helper()
+	deadline, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		var ok bool
+		if err := db.QueryRow(deadline, sql).Scan(&ok); err != nil {
+			t.Fatalf("never true: %s: %v", sql, err)
+		}
+		if ok {
+			return
+		}
+		<-tick.C
+	}
+}
