@@ -16,6 +16,10 @@ import (
 // message is taken, and none while another one runs; a parked message is open.
 // The unique index on running rows refuses whatever this query might miss.
 //
+// A message whose holder went silent waits a little longer than its lease, a
+// part of the backoff that its id and fence draw: should one message end every
+// process that takes it, those that died beside it are soon taken without it.
+//
 // What this holder still works on is left out: should its lease have lapsed, the
 // next heartbeat revives it, unless another holder was faster.
 //
@@ -29,6 +33,9 @@ with due as (
      and i.status in ('pending', 'running')
      and i.due_at <= now()
      and i.id <> all($5::bigint[])
+     and (i.status = 'pending'
+          or i.due_at + (hashint8(i.id # i.fence) & 1023) / 1024.0
+                      * least($7::interval, $6::interval * power(2, least(i.attempts - 1, 30))) <= now())
      and not exists (
            select
              from inbox other
@@ -64,10 +71,11 @@ returning i.id,
 //
 // If we die here: the rows are leased to nobody, and are taken again when the
 // lease ends.
-func claimUpTo(ctx context.Context, q postgres.Querier, receiver, holder string, n int, lease time.Duration, held []int64) ([]Delivery, error) {
-	rows, err := q.Query(ctx, claim, receiver, n, holder, lease, held)
+func (r *run) claimUpTo(ctx context.Context, n int, held []int64) ([]Delivery, error) {
+	p := r.Policy
+	rows, err := r.DB.Query(ctx, claim, r.Receiver, n, r.Holder, p.Lease, held, p.BackoffBase, p.BackoffCap)
 	if err != nil {
-		return nil, fmt.Errorf("claim messages of %s: %w", receiver, err)
+		return nil, fmt.Errorf("claim messages of %s: %w", r.Receiver, err)
 	}
 	deliveries, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Delivery, error) {
 		var d Delivery
@@ -81,7 +89,7 @@ func claimUpTo(ctx context.Context, q postgres.Querier, receiver, holder string,
 		return d, err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("claim messages of %s: %w", receiver, err)
+		return nil, fmt.Errorf("claim messages of %s: %w", r.Receiver, err)
 	}
 	return deliveries, nil
 }

@@ -89,6 +89,34 @@ func TestStrangeMetadataOfOneMessageHoldsUpNoOther(t *testing.T) {
 	await(t, db, `select bool_and(status = 'done' and attempts = 1) from inbox`)
 }
 
+// One message that ends every process which takes it must not park those that
+// happen to be held beside it: after a silent end they are taken again apart.
+func TestMessagesOfASilentHolderAreTakenAgainApart(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, attempts, fence, due_at)
+		select 'r', n, n, 't', '', '{}', '', 'running', 1, 1, clock_timestamp() - interval '30 minutes' from generate_series(1, 64) n`)
+	runProcessor(t, db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
+		return inbox.Complete, nil
+	}, func(p *inbox.Policy) { p.BackoffBase, p.BackoffCap = time.Hour, time.Hour })
+	// Half of the backoff has passed, so about half of them are due.
+	await(t, db, `select count(*) between 16 and 48 from inbox where status = 'done'`)
+	waiting(t, db, "after", `{}`)
+	await(t, db, `select status = 'done' from inbox where message_id = 'after'`)
+	await(t, db, `select count(*) between 16 and 48 from inbox where status = 'running'`)
+}
+
+func TestAWaitClearsTheAttemptsBeforeIt(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	waiting(t, db, "m", `{}`)
+	write(t, db, `update inbox set attempts = 2`)
+	runProcessor(t, db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
+		return inbox.Complete, &inbox.WaitError{AtLeast: time.Hour, Err: errors.New("closed")}
+	})
+	await(t, db, `select status = 'pending' and waits = 1 and attempts = 0 from inbox`)
+}
+
 // waiting puts a message into the inbox as it is received.
 func waiting(t *testing.T, db *postgres.DB, id, metadata string) {
 	t.Helper()
@@ -105,7 +133,7 @@ func write(t *testing.T, db *postgres.DB, sql string, args ...any) {
 	}
 }
 
-func runProcessor(t *testing.T, db *postgres.DB, handle inbox.Handler) {
+func runProcessor(t *testing.T, db *postgres.DB, handle inbox.Handler, change ...func(*inbox.Policy)) {
 	t.Helper()
 	p := &inbox.Processor{
 		DB: db, Receiver: "r", Holder: "test", Handle: handle, Concurrency: 8,
@@ -114,6 +142,9 @@ func runProcessor(t *testing.T, db *postgres.DB, handle inbox.Handler) {
 			BackoffBase: time.Millisecond, BackoffCap: 10 * time.Millisecond,
 		},
 		Poll: 5 * time.Millisecond, Drain: time.Second, Log: slog.New(slog.DiscardHandler),
+	}
+	for _, f := range change {
+		f(&p.Policy)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})

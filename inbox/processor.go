@@ -107,7 +107,7 @@ func (r *run) claim(ctx context.Context, n int) ([]Delivery, error) {
 	r.mu.Lock()
 	held := slices.AppendSeq(make([]int64, 0, len(r.held)), maps.Keys(r.held)) // never null: null would claim nothing
 	r.mu.Unlock()
-	return claimUpTo(ctx, r.DB, r.Receiver, r.Holder, n, r.Policy.Lease, held)
+	return r.claimUpTo(ctx, n, held)
 }
 
 func (r *run) start(ctx context.Context, d Delivery, free func()) {

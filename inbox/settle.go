@@ -45,11 +45,12 @@ func failed(b *pgx.Batch, d Delivery, p Policy, reason string) {
 	b.Queue(fail, d.row, d.fence, p.MaxAttempts, p.BackoffBase, p.BackoffCap, storable(reason))
 }
 
+// A wait shows that the handler came through, so earlier crashes were not its.
 const wait = `
 update inbox
    set status        = case when clock_timestamp() - coalesce(waiting_since, clock_timestamp()) > $6::interval
                             then 'dead' else 'pending' end,
-       attempts      = attempts - 1,
+       attempts      = 0,
        waits         = waits + 1,
        waiting_since = coalesce(waiting_since, clock_timestamp()),
        due_at        = clock_timestamp()

@@ -31,7 +31,7 @@ create table inbox (
   constraint inbox_done_has_fence check (status <> 'done' or done_fence is not null)
 ) with (fillfactor = 80);
 comment on column inbox.due_at is 'pending: not before this time; running: the end of the lease. Database time';
-comment on column inbox.attempts is 'claims that ended in an error, a panic or a crash, and the one under way';
+comment on column inbox.attempts is 'claims since the last wait that ended in an error, a panic or a crash, and the one under way';
 comment on column inbox.waits is 'times that something outside was not available: not attempts';
 comment on column inbox.fence is 'grows with every claim; whoever finishes the message must still hold the newest';
 comment on column inbox.done_fence is 'the fence of the holder that finished it';
