@@ -44,12 +44,17 @@ values ($1, $2, $3, $4)`
 // Append queues a message into the batch that causes it. It does no I/O; a
 // batch that rolls back leaves no message.
 func Append(b *pgx.Batch, m Message) error {
-	metadata := map[string]string{MetadataType: m.Type, MetadataOrderingKey: m.OrderingKey}
+	metadata := make(map[string]string, len(m.Metadata)+2)
 	maps.Copy(metadata, m.Metadata)
+	metadata[MetadataType], metadata[MetadataOrderingKey] = m.Type, m.OrderingKey
 	encoded, err := json.Marshal(metadata)
 	if err != nil {
 		return fmt.Errorf("encode the metadata of message %s: %w", m.ID, err)
 	}
-	b.Queue(insertMessage, m.Topic, m.ID, m.Payload, encoded)
+	payload := m.Payload
+	if payload == nil {
+		payload = []byte{} // an empty message, not a missing one
+	}
+	b.Queue(insertMessage, m.Topic, m.ID, payload, encoded)
 	return nil
 }

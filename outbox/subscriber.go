@@ -48,6 +48,11 @@ func NewSubscriber(db *sql.DB, group string, log *slog.Logger) (message.Subscrib
 	return subscriber, nil
 }
 
+// SessionSettings are for the sessions of a subscriber. Until the outbox has been
+// analyzed for the first time, PostgreSQL would read and sort the whole backlog
+// for each page; without bitmap scans it walks the primary key.
+func SessionSettings() map[string]string { return map[string]string{"enable_bitmapscan": "off"} }
+
 // Logger hands Watermill's lines to slog; what Watermill calls info is debug
 // here.
 func Logger(log *slog.Logger) watermill.LoggerAdapter {

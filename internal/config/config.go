@@ -38,14 +38,14 @@ func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 func Load[T any]() (T, error) {
 	settings, err := env.ParseAs[T]()
 	if err != nil {
-		return settings, sentence(err)
+		return settings, sentence(err, reflect.TypeFor[T]())
 	}
 	return settings, checkWords(settings)
 }
 
 // sentence turns the library's first complaint into one that names the
 // variable instead of the field.
-func sentence(err error) error {
+func sentence(err error, settings reflect.Type) error {
 	if all := (env.AggregateError{}); errors.As(err, &all) && len(all.Errors) > 0 {
 		err = all.Errors[0]
 	}
@@ -55,7 +55,18 @@ func sentence(err error) error {
 	if empty := (env.EmptyVarError{}); errors.As(err, &empty) {
 		return fmt.Errorf("%s is empty: the program cannot start without it", empty.Key)
 	}
+	if unread := (env.ParseError{}); errors.As(err, &unread) {
+		if field, ok := settings.FieldByName(unread.Name); ok {
+			return fmt.Errorf("%s cannot be read: %w", variable(field), unread.Err)
+		}
+	}
 	return fmt.Errorf("a setting cannot be read: %w", err)
+}
+
+// variable is the name of the environment variable behind a field.
+func variable(field reflect.StructField) string {
+	name, _, _ := strings.Cut(field.Tag.Get("env"), ",")
+	return name
 }
 
 func checkWords(settings any) error {
@@ -73,7 +84,7 @@ func checkWords(settings any) error {
 		}
 		if !found {
 			return fmt.Errorf("%s is %q: set it to one of %s",
-				field.Tag.Get("env"), v.Field(i).String(), strings.Join(allowed, ", "))
+				variable(field), v.Field(i).String(), strings.Join(allowed, ", "))
 		}
 	}
 	return nil
@@ -90,7 +101,7 @@ func LogSettings(logger *slog.Logger, settings any) {
 	v := reflect.ValueOf(settings)
 	attrs := make([]any, 0, v.NumField())
 	for i := range v.NumField() {
-		name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("env"), ",")
+		name := variable(v.Type().Field(i))
 		if name == "" {
 			continue
 		}

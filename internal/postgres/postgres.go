@@ -43,6 +43,8 @@ type Options struct {
 	LockTimeout time.Duration
 	// StatementTimeout ends a statement that runs longer (57014); 10 s unless set.
 	StatementTimeout time.Duration
+	// Settings are further settings of the sessions.
+	Settings map[string]string
 	// AllowPlaintext permits a database over a network without TLS.
 	AllowPlaintext bool
 	// AllowUnsafeDurability permits a server that may lose commits. Tests only.
@@ -72,6 +74,7 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 	config.MaxConnIdleTime = 5 * time.Minute
 	config.ConnConfig.ConnectTimeout = 5 * time.Second
 	maps.Copy(config.ConnConfig.RuntimeParams, sessionSettings(o))
+	maps.Copy(config.ConnConfig.RuntimeParams, o.Settings)
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)

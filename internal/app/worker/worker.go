@@ -71,6 +71,7 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		return errors.New("the database lacks a migration of this program: run payonce migrate")
 	}
 	options.MaxConns, options.LockTimeout, options.StatementTimeout = subscriberConns, -1, subscriberStatement
+	options.Settings = outbox.SessionSettings()
 	subscriberDB, err := app.Open(ctx, log, settings.DatabaseURL.Reveal(), options)
 	if err != nil {
 		return err

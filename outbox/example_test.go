@@ -1,0 +1,60 @@
+package outbox_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/outbox"
+)
+
+// A message waits in the commit that causes it: refused with it, or delivered.
+func Example() {
+	db, end := pgtest.Example()
+	defer end()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+
+	register := func(merchant, messageID string) error {
+		b := &pgx.Batch{}
+		b.Queue(`insert into merchants (merchant_id) values ($1)`, merchant)
+		err := outbox.Append(b, outbox.Message{
+			Topic: "merchants", ID: messageID, Type: "merchant.registered", OrderingKey: merchant, Payload: []byte(merchant),
+		})
+		if err != nil {
+			return err
+		}
+		return db.Commit(ctx, b)
+	}
+	fmt.Println(register("acme", "m1"))
+	fmt.Println(postgres.Constraint(register("acme", "m2")))
+	fmt.Println(register("globex", "m3"))
+
+	conns := stdlib.OpenDBFromPool(db.Pool())
+	defer func() { _ = conns.Close() }()
+	subscriber, err := outbox.NewSubscriber(conns, "mailer", slog.New(slog.DiscardHandler))
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = subscriber.Close() }()
+	messages, err := subscriber.Subscribe(ctx, "merchants")
+	if err != nil {
+		panic(err)
+	}
+	for range 2 {
+		m := <-messages
+		fmt.Println(m.UUID, m.Metadata.Get(outbox.MetadataType), string(m.Payload))
+		m.Ack()
+	}
+	// Output:
+	// <nil>
+	// merchants_pkey
+	// <nil>
+	// m1 merchant.registered acme
+	// m3 merchant.registered globex
+}

@@ -1,0 +1,148 @@
+package outbox_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/outbox"
+)
+
+func TestAppend(t *testing.T) {
+	t.Parallel()
+
+	t.Run("a message arrives as it was queued", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		sent := outbox.Message{
+			Topic: topic, ID: "7b0c8d4e-0000-5000-8000-000000000001", Type: "letter", OrderingKey: "naïve 🔑",
+			Payload: []byte("\x00\xff not text"), Metadata: map[string]string{outbox.MetadataCorrelationID: "req_1", "": ""},
+		}
+		b := &pgx.Batch{}
+		if err := outbox.Append(b, sent); err != nil {
+			t.Fatal(err)
+		}
+		if err := db.Commit(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+		m := read(t, db, "g").next(t)
+		want := message.Metadata{"type": "letter", "ordering_key": "naïve 🔑", "correlation_id": "req_1", "": ""}
+		if diff := cmp.Diff(want, m.Metadata); diff != "" || m.UUID != sent.ID || string(m.Payload) != string(sent.Payload) {
+			t.Errorf("message %s %q, metadata (-want +got):\n%s", m.UUID, m.Payload, diff)
+		}
+		if _, ok := outbox.TxFromContext(m); !ok {
+			t.Error("it carries no transaction")
+		}
+	})
+
+	t.Run("a message may be empty", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		b := &pgx.Batch{}
+		if err := outbox.Append(b, outbox.Message{Topic: topic, ID: "m1"}); err != nil {
+			t.Fatal(err)
+		}
+		if err := db.Commit(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+		if m := read(t, db, "g").next(t); m.UUID != "m1" || len(m.Payload) != 0 {
+			t.Errorf("message %s %q", m.UUID, m.Payload)
+		}
+	})
+
+	t.Run("nothing is sent before the commit, and nothing without it", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		b := letters(t, "m1")
+		b.Queue(`insert into merchants (merchant_id) values ('Not A Word')`)
+		if err := db.Commit(t.Context(), b); postgres.Constraint(err) != "merchants_merchant_id_check" {
+			t.Fatalf("the error is %v", err)
+		}
+		publish(t, db, "m2")
+		read(t, db, "g").wantNext(t, "m2")
+	})
+
+	t.Run("an id that is none takes the batch with it", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		for _, id := range []string{"", strings.Repeat("x", 37)} {
+			if err := db.Commit(t.Context(), letters(t, "m1", id)); postgres.Constraint(err) != "outbox_message_id_check" {
+				t.Errorf("%q: %v", id, err)
+			}
+		}
+		publish(t, db, strings.Repeat("é", 36))
+		read(t, db, "g").wantNext(t, strings.Repeat("é", 36))
+	})
+
+	t.Run("metadata that is no text takes the batch with it", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		b := letters(t, "m1")
+		err := outbox.Append(b, outbox.Message{Topic: topic, ID: "m2", Metadata: map[string]string{"k": "\x00"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := db.Commit(t.Context(), b); err == nil {
+			t.Error("it was stored")
+		}
+		publish(t, db, "m3")
+		read(t, db, "g").wantNext(t, "m3")
+	})
+}
+
+func TestMetadataOfSomebodyElseBlocksNothing(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	for id, metadata := range map[string]string{
+		"number": `{"type": 1}`, "nested": `{"type": {"a": []}}`, "null": `{"type": null}`, "empty": `{}`,
+	} {
+		b := &pgx.Batch{}
+		b.Queue(`insert into outbox (topic, message_id, payload, metadata) values ($1, $2, '', $3)`, topic, id, json.RawMessage(metadata))
+		if err := db.Commit(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	publish(t, db, "last")
+	r := read(t, db, "g")
+	for range 4 {
+		m := r.next(t)
+		if got := m.Metadata.Get(outbox.MetadataType); got != "" {
+			t.Errorf("%s has the type %q", m.UUID, got)
+		}
+		m.Ack()
+	}
+	r.wantNext(t, "last")
+}
+
+// FuzzMetadata: whatever is queued as metadata, it is refused by the database
+// or reaches the reader.
+func FuzzMetadata(f *testing.F) {
+	f.Add("type", "letter", "key")
+	f.Add("", "\u2028", "\U0010ffff")
+	f.Add("correlation_id", "\xff\xfe", `","type":"x`)
+	f.Fuzz(func(t *testing.T, name, value, key string) {
+		b := &pgx.Batch{}
+		err := outbox.Append(b, outbox.Message{Topic: topic, ID: "m", Type: "letter", OrderingKey: key, Metadata: map[string]string{name: value}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		encoded, ok := b.QueuedQueries[0].Arguments[3].([]byte)
+		if !ok {
+			t.Fatalf("the metadata is a %T", b.QueuedQueries[0].Arguments[3])
+		}
+		var got map[string]string
+		if err := json.Unmarshal(encoded, &got); err != nil {
+			t.Fatalf("%q is no metadata: %v", encoded, err)
+		}
+		if utf8.ValidString(name+value) && got[name] != value {
+			t.Errorf("%q became %q", value, got[name])
+		}
+	})
+}

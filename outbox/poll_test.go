@@ -1,0 +1,154 @@
+package outbox_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+// overheard keeps the query by which a subscriber reads a page.
+type overheard struct {
+	mu    sync.Mutex
+	query string
+	polls int
+}
+
+func (o *overheard) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	if strings.Contains(q.SQL, "from outbox_offsets") {
+		o.mu.Lock()
+		o.query = q.SQL
+		o.polls++
+		o.mu.Unlock()
+	}
+	return ctx
+}
+
+func (o *overheard) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// poll is the query of a subscriber of the group g that has polled.
+func poll(t *testing.T, db *postgres.DB) string {
+	t.Helper()
+	o := &overheard{}
+	config := db.Pool().Config()
+	config.ConnConfig.Tracer = o
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := readThrough(t, stdlib.OpenDBFromPool(pool), "g")
+	var query string
+	eventually(t, "the subscriber polls", func() bool {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		query = o.query
+		return o.polls > 2
+	})
+	r.stop()
+	pool.Close()
+	return query
+}
+
+func TestAnIdlePollWritesNothing(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	query := poll(t, db)
+	took := func() (id *uint64) {
+		tx, err := db.Pool().Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+		rows, err := tx.Query(t.Context(), query, topic, "g")
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows.Close()
+		if err := rows.Err(); err != nil {
+			t.Fatal(err)
+		}
+		if err := tx.QueryRow(t.Context(), `select pg_current_xact_id_if_assigned()`).Scan(&id); err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	if id := took(); id != nil {
+		t.Errorf("a poll of an empty outbox took the transaction id %d", *id)
+	}
+	publish(t, db, "m1")
+	eventually(t, "a poll that finds a message locks the offset, and so takes a transaction id", func() bool { return took() != nil })
+	read(t, db, "g").wantNext(t, "m1")
+	eventually(t, "once it is read, polls take none again", func() bool { return took() == nil })
+}
+
+func TestAPollReadsAPageAndNoMore(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	query := poll(t, db)
+	b := &pgx.Batch{}
+	// 40,000 messages of which the group has read all but the last 20,000.
+	b.Queue(`
+insert into outbox (topic, message_id, payload, metadata)
+select $1, n::text, '', '{}' from generate_series(1, 20000) as n`, topic)
+	b.Queue(`
+update outbox_offsets
+   set (transaction_id, "offset") = (select transaction_id, max("offset") from outbox group by transaction_id)`)
+	if err := db.Commit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	b = &pgx.Batch{}
+	b.Queue(`
+insert into outbox (topic, message_id, payload, metadata)
+select $1, n::text, '', '{}' from generate_series(20001, 40000) as n`, topic)
+	if err := db.Commit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	for _, plan := range []struct {
+		name, before string
+		ordered      bool // it stops after a page instead of sorting what is left
+	}{
+		{"before the table is analyzed", "set plan_cache_mode = force_custom_plan", false},
+		{"before the table is analyzed, for any topic", "set plan_cache_mode = force_generic_plan", false},
+		{"once it is analyzed", "analyze outbox; set plan_cache_mode = force_custom_plan", true},
+		{"once it is analyzed, for any topic", "set plan_cache_mode = force_generic_plan", true},
+	} {
+		lines := explain(t, db, plan.before, query)
+		if strings.Contains(lines, "Seq Scan on outbox") || !strings.Contains(lines, "outbox_pkey") {
+			t.Errorf("%s it reads more than a range of the primary key:\n%s", plan.name, lines)
+		}
+		if plan.ordered && (strings.Contains(lines, "Rows Removed") || strings.Contains(lines, "Sort")) {
+			t.Errorf("%s it reads more than a page:\n%s", plan.name, lines)
+		}
+	}
+}
+
+// explain runs the query as a prepared statement and returns its plan.
+func explain(t *testing.T, db *postgres.DB, before, query string) string {
+	t.Helper()
+	conn, err := db.Pool().Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	for _, sql := range []string{before, "deallocate all", "prepare poll(text, text) as " + query} {
+		if _, err := conn.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rows, err := conn.Query(t.Context(), "explain (analyze, timing off) execute poll('"+topic+"', 'g')", pgx.QueryExecModeSimpleProtocol)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(lines, "\n")
+}

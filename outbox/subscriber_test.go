@@ -1,0 +1,290 @@
+package outbox_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/outbox"
+)
+
+func TestOrder(t *testing.T) {
+	t.Parallel()
+
+	t.Run("messages come in the order of their commits, and within one as they were queued", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		publish(t, db, "m1")
+		publish(t, db, "m2", "m3", "m4")
+		publish(t, db, "m5")
+		read(t, db, "g").wantNext(t, "m1", "m2", "m3", "m4", "m5")
+	})
+
+	t.Run("an older transaction that commits late is not passed over", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		r := read(t, db, "g")
+		publish(t, db, "first")
+		r.wantNext(t, "first")
+		late := begin(t, db)
+		publish(t, db, "young")
+		if err := late.SendBatch(t.Context(), letters(t, "old")).Close(); err != nil {
+			t.Fatal(err)
+		}
+		r.wantNone(t)
+		if err := late.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		r.wantNext(t, "old", "young")
+	})
+
+	t.Run("an older transaction that rolls back holds nothing up", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		r := read(t, db, "g")
+		late := begin(t, db)
+		publish(t, db, "young")
+		if err := late.SendBatch(t.Context(), letters(t, "old")).Close(); err != nil {
+			t.Fatal(err)
+		}
+		r.wantNone(t)
+		if err := late.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		r.wantNext(t, "young")
+		r.wantNone(t)
+	})
+
+	t.Run("many writers at once lose nothing and mix nothing up", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		const writers, commits = 8, 40
+		r := read(t, db, "g")
+		var work errgroup.Group
+		for w := range writers {
+			work.Go(func() error {
+				for c := range commits {
+					b := letters(t, fmt.Sprintf("%d-%d-a", w, c), fmt.Sprintf("%d-%d-b", w, c))
+					if err := db.Commit(t.Context(), b); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}
+		got := r.take(t, writers*commits*2)
+		if err := work.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		rows, err := db.Query(t.Context(), `select message_id from outbox order by transaction_id, "offset"`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("messages (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestGroups(t *testing.T) {
+	t.Parallel()
+
+	t.Run("each group reads every message", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		publish(t, db, numbered(250)...) // more than two pages
+		for _, group := range []string{"a", "b"} {
+			read(t, db, group).wantNext(t, numbered(250)...)
+		}
+	})
+
+	t.Run("a group goes on where it stopped", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		publish(t, db, "m1")
+		first := read(t, db, "g")
+		first.wantNext(t, "m1")
+		eventually(t, "the offset is committed", func() bool {
+			var committed bool
+			err := db.QueryRow(t.Context(), `select "offset" > 0 from outbox_offsets where consumer_group = 'g'`).Scan(&committed)
+			return err == nil && committed
+		})
+		first.stop()
+		publish(t, db, "m2")
+		second := read(t, db, "g")
+		second.wantNext(t, "m2")
+		second.wantNone(t)
+	})
+
+	t.Run("a topic shows nothing of another", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		b := &pgx.Batch{}
+		if err := outbox.Append(b, outbox.Message{Topic: "parcels", ID: "p1", Payload: []byte("p1")}); err != nil {
+			t.Fatal(err)
+		}
+		if err := db.Commit(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+		publish(t, db, "m1")
+		r := read(t, db, "g")
+		r.wantNext(t, "m1")
+		r.wantNone(t)
+	})
+}
+
+func TestDelivery(t *testing.T) {
+	t.Parallel()
+
+	t.Run("what was not acknowledged comes again", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		publish(t, db, "m1", "m2")
+		first := read(t, db, "g")
+		first.wantNext(t, "m1")
+		if m := first.next(t); m.UUID != "m2" {
+			t.Fatalf("message %s came", m.UUID)
+		}
+		first.stop() // with m2 in hand
+		read(t, db, "g").wantNext(t, "m2")
+	})
+
+	t.Run("what a handler writes is committed with the offset", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		publish(t, db, "m1")
+		m := read(t, db, "g").next(t)
+		tx, ok := outbox.TxFromContext(m)
+		if !ok {
+			t.Fatal("it carries no transaction")
+		}
+		if _, err := tx.ExecContext(m.Context(), `insert into merchants (merchant_id) values ('acme')`); err != nil {
+			t.Fatal(err)
+		}
+		both := func() (written, read bool) {
+			err := db.QueryRow(t.Context(), `
+select exists (select from merchants),
+       exists (select from outbox_offsets where "offset" > 0)`).Scan(&written, &read)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return written, read
+		}
+		if written, read := both(); written || read {
+			t.Errorf("before the acknowledgment: written %v, read %v", written, read)
+		}
+		m.Ack()
+		eventually(t, "both are committed", func() bool {
+			written, read := both()
+			if written != read {
+				t.Fatalf("written %v, read %v", written, read)
+			}
+			return written
+		})
+	})
+
+	t.Run("what a handler rolled back is read again", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		publish(t, db, "m1", "m2")
+		r := read(t, db, "g")
+		m := r.next(t)
+		tx, ok := outbox.TxFromContext(m)
+		if !ok {
+			t.Fatal("it carries no transaction")
+		}
+		if err := tx.Rollback(); err != nil {
+			t.Fatal(err)
+		}
+		m.Ack()
+		// Of the broken page the rest may still come before the page comes again.
+		ids := r.take(t, 2)
+		for !slices.Contains(ids, "m1") {
+			ids = append(ids, r.take(t, 1)...)
+		}
+		if last := r.take(t, 1); last[0] != "m2" {
+			t.Errorf("after %v came %v", ids, last)
+		}
+	})
+}
+
+func TestStandby(t *testing.T) {
+	t.Parallel()
+
+	t.Run("one subscriber of a group works at a time", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		a, b := read(t, db, "g"), read(t, db, "g")
+		publish(t, db, numbered(50)...)
+		var got []string
+		for len(got) < 50 {
+			select {
+			case m := <-a.messages:
+				b.wantNoneNow(t)
+				got = append(got, m.UUID)
+				m.Ack()
+			case m := <-b.messages:
+				a.wantNoneNow(t)
+				got = append(got, m.UUID)
+				m.Ack()
+			case <-t.Context().Done():
+				t.Fatal("the test's time is up")
+			}
+		}
+		if diff := cmp.Diff(numbered(50), got); diff != "" {
+			t.Errorf("messages of both (-want +got):\n%s", diff)
+		}
+	})
+
+	t.Run("a standby waits for the active one, and takes over when its session dies", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		publish(t, db, "m1", "m2")
+		active := read(t, db, "g")
+		held := active.next(t)
+		standby := read(t, db, "g")
+		const waiting = `
+select count(*) = 1
+  from pg_stat_activity
+ where datname = current_database()
+   and wait_event_type = 'Lock'`
+		eventually(t, "the standby waits for the offset", func() bool {
+			var waits bool
+			return db.QueryRow(t.Context(), waiting).Scan(&waits) == nil && waits
+		})
+		standby.wantNone(t)
+		const end = `
+select count(pg_terminate_backend(pid))
+  from pg_stat_activity
+ where datname = current_database()
+   and state = 'idle in transaction'`
+		var ended int
+		if err := db.QueryRow(t.Context(), end).Scan(&ended); err != nil || ended != 1 {
+			t.Fatalf("%d sessions ended: %v", ended, err)
+		}
+		standby.wantNext(t, "m1", "m2")
+		held.Ack() // too late, and harmless
+		active.stop()
+		publish(t, db, "m3")
+		standby.wantNext(t, "m3")
+	})
+}
+
+// wantNoneNow looks whether a message lies ready while another one is held.
+func (r reader) wantNoneNow(t *testing.T) {
+	t.Helper()
+	select {
+	case m := <-r.messages:
+		t.Errorf("message %s came beside another", m.UUID)
+	default:
+	}
+}

@@ -1,0 +1,156 @@
+package outbox_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/outbox"
+)
+
+const (
+	patience = 10 * time.Second       // bounds every wait
+	quiet    = 150 * time.Millisecond // of fifteen polls, in which nothing may come
+	topic    = "letters"
+)
+
+// publish commits one message per id, all in one commit.
+func publish(t *testing.T, db *postgres.DB, ids ...string) {
+	t.Helper()
+	if err := db.Commit(t.Context(), letters(t, ids...)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func letters(t *testing.T, ids ...string) *pgx.Batch {
+	t.Helper()
+	b := &pgx.Batch{}
+	for _, id := range ids {
+		if err := outbox.Append(b, outbox.Message{Topic: topic, ID: id, Type: "letter", OrderingKey: "k", Payload: []byte(id)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return b
+}
+
+// reader is a subscriber of a group and what it is sent.
+type reader struct {
+	messages <-chan *message.Message
+	stop     func()
+}
+
+func read(t *testing.T, db *postgres.DB, group string) reader {
+	t.Helper()
+	return readThrough(t, stdlib.OpenDBFromPool(db.Pool()), group)
+}
+
+func readThrough(t *testing.T, conns *sql.DB, group string) reader {
+	t.Helper()
+	subscriber, err := outbox.NewSubscriber(conns, group, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	messages, err := subscriber.Subscribe(t.Context(), topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := func() {
+		if err := subscriber.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := conns.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(stop)
+	return reader{messages: messages, stop: stop}
+}
+
+// next is the next message, which is not acknowledged yet.
+func (r reader) next(t *testing.T) *message.Message {
+	t.Helper()
+	select {
+	case m, open := <-r.messages:
+		if !open {
+			t.Fatal("the subscriber has ended")
+		}
+		return m
+	case <-time.After(patience):
+		t.Fatalf("no message within %v", patience)
+	}
+	return nil
+}
+
+// take acknowledges so many messages and returns their ids.
+func (r reader) take(t *testing.T, n int) []string {
+	t.Helper()
+	var ids []string
+	for range n {
+		m := r.next(t)
+		ids = append(ids, m.UUID)
+		m.Ack()
+	}
+	return ids
+}
+
+func (r reader) wantNext(t *testing.T, want ...string) {
+	t.Helper()
+	if diff := cmp.Diff(want, r.take(t, len(want))); diff != "" {
+		t.Errorf("messages (-want +got):\n%s", diff)
+	}
+}
+
+func (r reader) wantNone(t *testing.T) {
+	t.Helper()
+	select {
+	case m := <-r.messages:
+		t.Errorf("message %s came", m.UUID)
+	case <-time.After(quiet):
+	}
+}
+
+// begin opens a transaction that has written, so that it has an id.
+func begin(t *testing.T, db *postgres.DB) pgx.Tx {
+	t.Helper()
+	tx, err := db.Pool().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
+	if _, err := tx.Exec(t.Context(), `select pg_current_xact_id()`); err != nil {
+		t.Fatal(err)
+	}
+	return tx
+}
+
+// eventually asks until the answer is yes.
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	deadline := time.After(patience)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !condition() {
+		select {
+		case <-deadline:
+			t.Fatalf("not within %v: %s", patience, what)
+		case <-tick.C:
+		}
+	}
+}
+
+func numbered(n int) []string {
+	ids := make([]string, n)
+	for i := range ids {
+		ids[i] = fmt.Sprintf("m%04d", i+1)
+	}
+	return ids
+}
