@@ -72,7 +72,7 @@ func again(ctx context.Context, q postgres.Querier, d inbox.Delivery, decide fun
 		return inbox.Complete, &inbox.ParkError{Err: err}
 	}
 	for round := 0; ; round++ {
-		s, err := ledger.Load(ctx, q, envelope.ChargeID)
+		s, err := load(ctx, q, envelope.ChargeID)
 		if err != nil {
 			return inbox.Complete, err
 		}
@@ -84,6 +84,16 @@ func again(ctx context.Context, q postgres.Querier, d inbox.Delivery, decide fun
 			return inbox.Complete, err
 		}
 	}
+}
+
+// readTimeout bounds one read: a connection that never answers must not keep a
+// message for ever. It is longer than the server's own statement_timeout.
+const readTimeout = 15 * time.Second
+
+func load(ctx context.Context, q postgres.Querier, id string) (ledger.Stream, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	return ledger.Load(ctx, q, id)
 }
 
 // pause waits a random part of longest, so that rivals part.

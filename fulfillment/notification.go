@@ -67,7 +67,7 @@ func (n *Notification) Notify(ctx context.Context, d inbox.Delivery) (inbox.Resu
 }
 
 func (n *Notification) deliver(ctx context.Context, s ledger.Stream, outcome ledger.Recorded, kind string) error {
-	endpoint, err := merchants.ReadWebhook(ctx, n.DB, s.Charge.MerchantID)
+	endpoint, err := n.endpoint(ctx, s.Charge.MerchantID)
 	if errors.Is(err, merchants.ErrNoWebhook) {
 		return &inbox.ParkError{Err: err} // there was one when the charge was accepted
 	}
@@ -97,6 +97,12 @@ func (n *Notification) deliver(ctx context.Context, s ledger.Stream, outcome led
 	default:
 		return err
 	}
+}
+
+func (n *Notification) endpoint(ctx context.Context, merchant string) (merchants.Webhook, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	return merchants.ReadWebhook(ctx, n.DB, merchant)
 }
 
 func (n *Notification) record(ctx context.Context, d inbox.Delivery, s ledger.Stream, cmd domain.Command) (inbox.Result, error) {

@@ -74,7 +74,9 @@ func (r *run) take(ctx context.Context, slots chan struct{}) bool {
 	select {
 	case slots <- struct{}{}:
 	case <-ctx.Done():
-		return false
+	}
+	if ctx.Err() != nil {
+		return false // also when a slot became free at the same moment
 	}
 	free := 1 + cap(slots) - len(slots)
 	deliveries, err := r.claim(ctx, free)
@@ -182,53 +184,47 @@ func (r *run) settle(ctx context.Context, log *slog.Logger, queue func(*pgx.Batc
 	}
 }
 
-// keepLeases renews, every third of a lease, what has been held since the time
-// before, and cancels the handlers of what was taken over.
+// keepLeases renews every lease that is held, every third of a lease, and
+// cancels the handlers of what was taken over.
 func (r *run) keepLeases(ctx context.Context) {
-	tick := time.NewTicker(max(r.Policy.Lease/3, time.Millisecond))
+	third := r.Policy.Lease / 3
+	tick := time.NewTicker(third)
 	defer tick.Stop()
-	seen := map[int64]int64{}
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+			r.renew(ctx, third)
 		}
-		seen = r.renew(ctx, seen)
 	}
 }
 
-// renew renews the leases in seen that are still held, and returns all that are
-// held now. Young leases are left for the next time.
-func (r *run) renew(ctx context.Context, seen map[int64]int64) map[int64]int64 {
+// renew gives up after a while: a connection that never answers must not cost
+// the leases that the next one could keep.
+func (r *run) renew(ctx context.Context, patience time.Duration) {
 	r.mu.Lock()
-	now := make(map[int64]int64, len(r.held))
-	var old []holding
-	for row, h := range r.held {
-		now[row] = h.delivery.fence
-		if seen[row] == h.delivery.fence {
-			old = append(old, h)
-		}
-	}
+	held := slices.Collect(maps.Values(r.held))
 	r.mu.Unlock()
-	if len(old) == 0 {
-		return now
+	if len(held) == 0 {
+		return
 	}
-	deliveries := make([]Delivery, len(old))
-	for i, h := range old {
+	deliveries := make([]Delivery, len(held))
+	for i, h := range held {
 		deliveries[i] = h.delivery
 	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	still, err := renewLeases(ctx, r.DB, deliveries, r.Policy.Lease)
 	if err != nil {
 		r.Log.WarnContext(ctx, "leases not renewed", "receiver", r.Receiver, "error", err)
-		return now
+		return
 	}
-	for _, h := range old {
+	for _, h := range held {
 		if !still[h.delivery.row] {
 			h.cancel(errLeaseLost)
 		}
 	}
-	return now
 }
 
 // drain waits for the handlers, at first patiently.

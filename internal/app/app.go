@@ -23,9 +23,12 @@ import (
 	"github.com/payonce/payonce/migrations"
 )
 
-// drainTime bounds how long a program finishes what it has begun. Together with
-// closing everything else it stays under the ten seconds that SIGTERM gives.
-const drainTime = 7 * time.Second
+// How long a program finishes what it has begun, and how long it waits for a
+// pool to close. Together they stay under the ten seconds that SIGTERM gives.
+const (
+	drainTime = 7 * time.Second
+	closeTime = time.Second
+)
 
 // DrainTime is how long a program may finish what it has begun after SIGTERM.
 func DrainTime() time.Duration { return drainTime }
@@ -70,9 +73,32 @@ func Open(ctx context.Context, log *slog.Logger, url string, o postgres.Options)
 	}
 }
 
+// Close closes a pool. A connection that is still at work is waited for, at most
+// one second: it then ends with the process, and the server finishes or rolls
+// back what it had begun.
+func Close(db *postgres.DB) {
+	closed := make(chan struct{})
+	go func() {
+		db.Close()
+		close(closed)
+	}()
+	select {
+	case <-closed:
+	case <-time.After(closeTime):
+	}
+}
+
 // Serve listens on addr, serves until ctx ends, and lets requests under way
-// finish within DrainTime. It logs the address that it listens on.
+// finish within DrainTime; those that do not are cut off, and their clients send
+// them again. It logs the address that it listens on.
 func Serve(ctx context.Context, log *slog.Logger, addr string, server *http.Server) error {
+	return serve(ctx, log, addr, server, drainTime)
+}
+
+func serve(ctx context.Context, log *slog.Logger, addr string, server *http.Server, drain time.Duration) error {
+	if server.ErrorLog == nil { // else net/http writes lines that are no JSON
+		server.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelWarn)
+	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 	if err != nil {
 		return fmt.Errorf("HTTP_ADDR %s cannot be listened on: %w", addr, err)
@@ -85,10 +111,15 @@ func Serve(ctx context.Context, log *slog.Logger, addr string, server *http.Serv
 		return fmt.Errorf("serve %s: %w", addr, err)
 	case <-ctx.Done():
 	}
-	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
+	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
 	defer cancel()
-	if err := server.Shutdown(drain); err != nil {
-		return errors.Join(fmt.Errorf("drain %s: %w", addr, err), server.Close())
+	err = server.Shutdown(within)
+	if errors.Is(err, context.DeadlineExceeded) {
+		log.WarnContext(ctx, "requests were cut off", "after", drain.String())
+		err = server.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("stop serving %s: %w", addr, err)
 	}
 	return nil
 }

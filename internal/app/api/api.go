@@ -82,7 +82,7 @@ func Run(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	defer db.Close()
+	defer app.Close(db)
 	api := &httpapi.API{
 		DB:       db,
 		Intake:   &intake.Intake{DB: db, Retention: settings.IdempotencyRetention},

@@ -30,7 +30,7 @@ type Settings struct {
 
 const (
 	maxConcurrency = 10_000
-	shortestLease  = 100 * time.Millisecond
+	shortestLease  = 500 * time.Millisecond
 )
 
 func (s Settings) check() error {

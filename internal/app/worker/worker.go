@@ -62,7 +62,7 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 	if err != nil {
 		return err
 	}
-	defer db.Close()
+	defer app.Close(db)
 	pending, err := migrations.Pending(ctx, db)
 	if err != nil {
 		return err
@@ -76,7 +76,7 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 	if err != nil {
 		return err
 	}
-	defer subscriberDB.Close()
+	defer app.Close(subscriberDB)
 
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return app.Serve(ctx, log, settings.HTTPAddr, app.Health(db)) })
@@ -117,7 +117,7 @@ func receive(ctx context.Context, log *slog.Logger, db *postgres.DB) error {
 	if err != nil {
 		return fmt.Errorf("make the router: %w", err)
 	}
-	router.AddNoPublisherHandler("inbox", ledger.Topic, subscriber, inbox.Receive(log, route)) //nolint:contextcheck // a message carries its own context
+	router.AddConsumerHandler("inbox", ledger.Topic, subscriber, inbox.Receive(log, route)) //nolint:contextcheck // a message carries its own context
 	if err := router.Run(ctx); err != nil {
 		return fmt.Errorf("run the router: %w", err)
 	}

@@ -1,0 +1,99 @@
+package inbox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/outbox"
+)
+
+// A message is delivered twice and fails once; what it causes happens once.
+func Example() {
+	db, end := pgtest.Example()
+	defer end()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	log := slog.New(slog.DiscardHandler)
+
+	b := &pgx.Batch{}
+	for range 2 {
+		err := outbox.Append(b, outbox.Message{Topic: "orders", ID: "m1", Type: "order.placed", OrderingKey: "order 1", Payload: []byte("a mug")})
+		if err != nil {
+			panic(err)
+		}
+	}
+	if err := db.Commit(ctx, b); err != nil {
+		panic(err)
+	}
+
+	// Receive.
+	conns := stdlib.OpenDBFromPool(db.Pool())
+	defer func() { _ = conns.Close() }()
+	subscriber, err := outbox.NewSubscriber(conns, "inbox", log)
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = subscriber.Close() }()
+	messages, err := subscriber.Subscribe(ctx, "orders")
+	if err != nil {
+		panic(err)
+	}
+	receive := inbox.Receive(log, func(m *message.Message) inbox.Envelope {
+		return inbox.Envelope{
+			Receivers:   []string{"shop"},
+			Type:        m.Metadata.Get(outbox.MetadataType),
+			OrderingKey: m.Metadata.Get(outbox.MetadataOrderingKey),
+		}
+	})
+	for range 2 {
+		m := <-messages
+		fmt.Println("received", m.UUID, receive(m))
+		m.Ack()
+	}
+
+	// Process.
+	done := make(chan struct{})
+	shop := &inbox.Processor{
+		DB: db, Receiver: "shop", Holder: "worker 1", Concurrency: 4, Poll: time.Millisecond, Drain: time.Second, Log: log,
+		Policy: inbox.Policy{
+			Lease: 3 * time.Second, MaxAttempts: 12, GiveUpAfter: time.Hour,
+			BackoffBase: time.Millisecond, BackoffCap: time.Second,
+		},
+		Handle: func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+			fmt.Printf("attempt %d: %s of %s\n", d.Attempt, d.Type, d.Payload)
+			if d.Attempt == 1 {
+				return inbox.Complete, errors.New("the printer is on fire")
+			}
+			b := &pgx.Batch{}
+			b.Queue(`insert into merchants (merchant_id) values ('an-effect')`)
+			inbox.Done(b, d) // if somebody else has taken over, all of b is refused
+			defer close(done)
+			return inbox.Completed, db.Commit(ctx, b)
+		},
+	}
+	stopped := make(chan struct{})
+	go func() { shop.Run(ctx); close(stopped) }()
+	<-done
+	cancel()
+	<-stopped
+
+	var status string
+	var attempts, duplicates int
+	err = db.QueryRow(context.Background(), `select status, attempts, duplicates from inbox`).Scan(&status, &attempts, &duplicates)
+	fmt.Println(status, attempts, duplicates, err)
+	// Output:
+	// received m1 <nil>
+	// received m1 <nil>
+	// attempt 1: order.placed of a mug
+	// attempt 2: order.placed of a mug
+	// done 2 1 <nil>
+}

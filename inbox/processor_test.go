@@ -1,0 +1,295 @@
+package inbox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+func TestProcess(t *testing.T) {
+	t.Parallel()
+
+	t.Run("every message is handled once, those of a key one at a time and oldest first", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		const keys, each = 10, 8
+		var want [keys]string
+		for n := range each {
+			for k := range keys {
+				put(t, db, fmt.Sprintf("%d-%d", k, n), strconv.Itoa(k))
+				want[k] += fmt.Sprintf("%d-%d ", k, n)
+			}
+		}
+		var running [keys]atomic.Int32
+		var diaries [keys]diary
+		handle := func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+			var k int
+			if _, err := fmt.Sscan(d.OrderingKey, &k); err != nil {
+				return inbox.Complete, err
+			}
+			if running[k].Add(1) > 1 {
+				t.Errorf("two messages of the key %d run", k)
+			}
+			defer running[k].Add(-1)
+			diaries[k].note("%s", d.ID)
+			return inbox.Complete, nil
+		}
+		for range 3 { // processes
+			start(t, processor(db, handle))
+		}
+		await(t, db, `select bool_and(status = 'done' and attempts = 1 and done_fence = 1 and finished_at is not null) from inbox`)
+		for k := range keys {
+			if diff := cmp.Diff(strings.TrimSpace(want[k]), diaries[k].String()); diff != "" {
+				t.Errorf("messages of the key %d (-want +got):\n%s", k, diff)
+			}
+		}
+	})
+
+	t.Run("different keys run side by side, as many as there are slots", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		for i := range 10 {
+			put(t, db, fmt.Sprint("m", i), fmt.Sprint("k", i))
+		}
+		var mu sync.Mutex
+		inside, most := 0, 0
+		together := make(chan struct{})
+		p := processor(db, func(ctx context.Context, _ inbox.Delivery) (inbox.Result, error) {
+			mu.Lock()
+			inside++
+			most = max(most, inside)
+			if inside == 4 && most == 4 {
+				select {
+				case <-together:
+				default:
+					close(together)
+				}
+			}
+			mu.Unlock()
+			defer func() { mu.Lock(); inside--; mu.Unlock() }()
+			select {
+			case <-together:
+				return inbox.Complete, nil
+			case <-ctx.Done():
+				return inbox.Complete, ctx.Err()
+			}
+		})
+		p.Concurrency = 4
+		start(t, p)
+		receiveFrom(t, "four handlers run at once", together)
+		await(t, db, `select bool_and(status = 'done') from inbox`)
+		if most != 4 {
+			t.Errorf("%d handlers ran at once, want 4", most)
+		}
+	})
+
+	t.Run("a receiver sees nothing of another", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		put(t, db, "m1", "k")
+		write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash) values ('other', 'm1', 'k', 't', '', '{}', '')`)
+		var mine diary
+		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+			mine.note("%s", d.ID)
+			return inbox.Complete, nil
+		}))
+		await(t, db, `select bool_and(status = case receiver when 'r' then 'done' else 'pending' end) from inbox`)
+		if mine.String() != "m1" {
+			t.Errorf("handled: %s", &mine)
+		}
+	})
+
+	t.Run("a handler gets the message as it was received", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
+			values ('r', 'm1', 'k', 'letter', '\x00ff', '{"correlation_id": "req_1"}', '')`)
+		got := make(chan inbox.Delivery, 1)
+		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+			got <- d
+			return inbox.Complete, nil
+		}))
+		d := receiveFrom(t, "the handler", got)
+		want := inbox.Message{
+			ID: "m1", Type: "letter", OrderingKey: "k", Payload: []byte("\x00\xff"),
+			Metadata: map[string]string{"correlation_id": "req_1"},
+		}
+		if diff := cmp.Diff(want, d.Message); diff != "" || d.Attempt != 1 || d.Waits != 0 {
+			t.Errorf("attempt %d, waits %d (-want +got):\n%s", d.Attempt, d.Waits, diff)
+		}
+		await(t, db, `select status = 'done' and holder = 'test' from inbox`)
+	})
+}
+
+func TestFailure(t *testing.T) {
+	t.Parallel()
+
+	t.Run("an error is tried again later, and counted", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		put(t, db, "m1", "k")
+		var tries diary
+		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+			tries.note("%d", d.Attempt)
+			return inbox.Complete, errors.New("the printer is on fire")
+		}))
+		for attempt, bound := range []time.Duration{time.Hour, 2 * time.Hour} {
+			await(t, db, fmt.Sprintf(`select status = 'pending' and attempts = %d from inbox`, attempt+1))
+			r := stored(t, db, "m1")
+			if r.LastError != "the printer is on fire" || r.DueIn > bound {
+				t.Errorf("after attempt %d it is due in %v, at most %v, because of %q", attempt+1, r.DueIn, bound, r.LastError)
+			}
+			write(t, db, `update inbox set due_at = clock_timestamp()`)
+		}
+		await(t, db, `select status = 'dead' from inbox`)
+		if r := stored(t, db, "m1"); r.Attempts != 3 || r.LastError != "the printer is on fire" || tries.String() != "1 2 3" {
+			t.Errorf("tries %s, parked as %+v", &tries, r)
+		}
+	})
+
+	t.Run("the backoff is random below its bounds", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		const messages = 60
+		for i := range messages {
+			put(t, db, fmt.Sprint("m", i), fmt.Sprint("k", i))
+		}
+		write(t, db, `update inbox set attempts = 40`)
+		p := processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
+			return inbox.Complete, errors.New("no")
+		})
+		p.Policy.MaxAttempts, p.Policy.BackoffBase, p.Policy.BackoffCap = 100, time.Hour, 8*time.Hour
+		start(t, p)
+		await(t, db, `select bool_and(attempts = 41 and status = 'pending') from inbox`)
+		var longest, shortest time.Duration
+		err := db.QueryRow(t.Context(), `select max(due_at - clock_timestamp()), min(due_at - clock_timestamp()) from inbox`).Scan(&longest, &shortest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Of sixty draws, that all lie in one half is as good as impossible.
+		if longest > 8*time.Hour || longest < 4*time.Hour || shortest > 4*time.Hour {
+			t.Errorf("due between %v and %v", shortest, longest)
+		}
+	})
+
+	t.Run("a panic is an attempt", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		put(t, db, "m1", "k")
+		put(t, db, "m2", "l")
+		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+			if d.ID == "m1" {
+				panic("boom")
+			}
+			return inbox.Complete, nil
+		}))
+		await(t, db, `select bool_and(attempts = 1 and status = case message_id when 'm1' then 'pending' else 'done' end) from inbox`)
+		if r := stored(t, db, "m1"); !strings.HasPrefix(r.LastError, "panic: boom\n") || !strings.Contains(r.LastError, "processor_test.go") {
+			t.Errorf("the reason is %q", r.LastError)
+		}
+	})
+
+	t.Run("who waits for something outside is tried again and not counted", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		put(t, db, "m1", "k")
+		p := processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
+			return inbox.Complete, fmt.Errorf("step: %w", &inbox.WaitError{AtLeast: 5 * time.Hour, Err: errors.New("the bank is closed")})
+		})
+		start(t, p)
+		for waits := 1; waits <= 4; waits++ { // more than there are attempts
+			await(t, db, fmt.Sprintf(`select status = 'pending' and attempts = 0 and waits = %d from inbox`, waits))
+			if r := stored(t, db, "m1"); r.DueIn < 4*time.Hour || r.LastError != "step: waiting: the bank is closed" {
+				t.Errorf("wait %d: due in %v because of %q", waits, r.DueIn, r.LastError)
+			}
+			write(t, db, `update inbox set due_at = clock_timestamp()`)
+		}
+	})
+
+	t.Run("who has waited for too long is parked", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		put(t, db, "m1", "k")
+		p := processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
+			return inbox.Complete, &inbox.WaitError{Err: errors.New("the bank is closed")}
+		})
+		start(t, p)
+		await(t, db, `select status = 'pending' and waits = 1 from inbox`)
+		write(t, db, `update inbox set waiting_since = waiting_since - interval '59 minutes', due_at = clock_timestamp()`)
+		await(t, db, `select status = 'pending' and waits = 2 from inbox`)
+		write(t, db, `update inbox set waiting_since = waiting_since - interval '2 minutes', due_at = clock_timestamp()`)
+		await(t, db, `select status = 'dead' and waits = 3 and last_error = 'waiting: the bank is closed' from inbox`)
+	})
+
+	t.Run("who can never go on is parked at once", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		put(t, db, "m1", "k")
+		start(t, processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
+			return inbox.Complete, fmt.Errorf("step: %w", &inbox.ParkError{Err: errors.New("the amounts differ")})
+		}))
+		await(t, db, `select status = 'dead' and attempts = 1 and last_error = 'step: parked: the amounts differ' from inbox`)
+	})
+
+	t.Run("a parked message holds up its own key and no other", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		put(t, db, "m1", "k")
+		put(t, db, "m2", "k")
+		put(t, db, "m3", "l")
+		var handled diary
+		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+			handled.note("%s", d.ID)
+			if d.ID == "m1" && d.Attempt == 1 {
+				return inbox.Complete, &inbox.ParkError{Err: errors.New("a human decides")}
+			}
+			return inbox.Complete, nil
+		}))
+		await(t, db, `select bool_and(status = case message_id when 'm1' then 'dead' when 'm2' then 'pending' else 'done' end) from inbox`)
+		put(t, db, "m4", "m")
+		await(t, db, `select status = 'done' from inbox where message_id = 'm4'`) // a look later, m2 still waits
+		if r := stored(t, db, "m2"); r.Status != "pending" || r.Attempts != 0 {
+			t.Errorf("the message behind it: %+v", r)
+		}
+		write(t, db, `update inbox set status = 'pending', due_at = clock_timestamp() where message_id = 'm1'`) // the human
+		await(t, db, `select bool_and(status = 'done') from inbox`)
+		if got := handled.String(); !strings.HasSuffix(got, "m1 m2") {
+			t.Errorf("handled in the order %s", got)
+		}
+	})
+}
+
+func TestErrorsSayWhatTheyWrap(t *testing.T) {
+	t.Parallel()
+	cause := errors.New("cause")
+	for _, err := range []error{&inbox.WaitError{Err: cause}, &inbox.ParkError{Err: cause}} {
+		if !errors.Is(err, cause) || !strings.HasSuffix(err.Error(), ": cause") {
+			t.Errorf("%T says %q", err, err)
+		}
+	}
+}
+
+func TestCompleted(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	put(t, db, "m1", "k")
+	start(t, processor(db, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+		b := &pgx.Batch{}
+		effect(b, "done-by-m1")
+		inbox.Done(b, d)
+		return inbox.Completed, db.Commit(ctx, b)
+	}))
+	await(t, db, `select status = 'done' and done_fence = 1 and exists (select from merchants where merchant_id = 'done-by-m1') from inbox`)
+}

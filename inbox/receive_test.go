@@ -1,0 +1,296 @@
+package inbox_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"log/slog"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/outbox"
+)
+
+const topic = "letters"
+
+// post commits a message to the outbox.
+func post(t *testing.T, db *postgres.DB, m outbox.Message) {
+	t.Helper()
+	m.Topic = topic
+	b := &pgx.Batch{}
+	if err := outbox.Append(b, m); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Commit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func letter(id, payload string) outbox.Message {
+	return outbox.Message{ID: id, Type: "letter", OrderingKey: "k", Payload: []byte(payload)}
+}
+
+// receive runs a receiver of the outbox until stop, or until the test ends, and
+// returns what it logs; that may be read when it has stopped.
+func receive(t *testing.T, db *postgres.DB, receivers ...string) (lines *bytes.Buffer, stop func()) {
+	t.Helper()
+	lines = &bytes.Buffer{}
+	conns := stdlib.OpenDBFromPool(db.Pool())
+	subscriber, err := outbox.NewSubscriber(conns, "inbox", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	messages, err := subscriber.Subscribe(t.Context(), topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	handle := inbox.Receive(slog.New(slog.NewTextHandler(lines, nil)), func(m *message.Message) inbox.Envelope {
+		return inbox.Envelope{
+			Receivers:   receivers,
+			Type:        m.Metadata.Get(outbox.MetadataType),
+			OrderingKey: m.Metadata.Get(outbox.MetadataOrderingKey),
+		}
+	})
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for m := range messages {
+			if err := handle(m); err != nil {
+				t.Errorf("message %s: %v", m.UUID, err)
+			}
+			m.Ack()
+		}
+	}()
+	stop = func() {
+		if err := subscriber.Close(); err != nil {
+			t.Error(err)
+		}
+		receiveFrom(t, "the receiver's end", ended)
+		if err := conns.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(stop)
+	return lines, stop
+}
+
+// received are the ids in the inbox with their duplicates, by receiver.
+func received(t *testing.T, db *postgres.DB) map[string]int {
+	t.Helper()
+	rows, err := db.Query(t.Context(), `select receiver || ' ' || message_id, duplicates from inbox`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]int{}
+	var name string
+	var duplicates int
+	_, err = pgx.ForEachRow(rows, []any{&name, &duplicates}, func() error { found[name] = duplicates; return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+func wantReceived(t *testing.T, db *postgres.DB, want map[string]int) {
+	t.Helper()
+	if diff := cmp.Diff(want, received(t, db)); diff != "" {
+		t.Errorf("messages and their duplicates (-want +got):\n%s", diff)
+	}
+}
+
+// awaitAll waits until the receiver has passed all of the outbox.
+func awaitAll(t *testing.T, db *postgres.DB) {
+	t.Helper()
+	await(t, db, `
+select not exists (
+         select
+           from outbox m
+          where (m.transaction_id, m."offset") > (select o.transaction_id, o."offset" from outbox_offsets o))`)
+}
+
+func TestReceive(t *testing.T) {
+	t.Parallel()
+
+	t.Run("a message is received as it was sent", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		post(t, db, outbox.Message{
+			ID: "m1", Type: "letter", OrderingKey: "naïve 🔑", Payload: []byte("\x00\xff"),
+			Metadata: map[string]string{"correlation_id": "req_1"},
+		})
+		receive(t, db, "r")
+		awaitAll(t, db)
+		var key, name, status string
+		var payload, hash []byte
+		var metadata map[string]string
+		err := db.QueryRow(t.Context(), `select ordering_key, type, status, payload, payload_hash, metadata from inbox`).
+			Scan(&key, &name, &status, &payload, &hash, &metadata)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum := sha256.Sum256(payload)
+		if key != "naïve 🔑" || name != "letter" || status != "pending" || string(payload) != "\x00\xff" || !bytes.Equal(hash, sum[:]) {
+			t.Errorf("key %q, type %q, status %q, payload %q, hash %x", key, name, status, payload, hash)
+		}
+		want := map[string]string{"correlation_id": "req_1", "type": "letter", "ordering_key": "naïve 🔑"}
+		if diff := cmp.Diff(want, metadata); diff != "" {
+			t.Errorf("metadata (-want +got):\n%s", diff)
+		}
+	})
+
+	t.Run("a message that is delivered again is counted and not received again", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		post(t, db, letter("m1", "x"))
+		post(t, db, letter("m2", "x"))
+		post(t, db, letter("m1", "x"))
+		receive(t, db, "r")
+		awaitAll(t, db)
+		wantReceived(t, db, map[string]int{"r m1": 1, "r m2": 0})
+		write(t, db, `update outbox_offsets set transaction_id = '0', "offset" = 0`)
+		awaitAll(t, db)
+		wantReceived(t, db, map[string]int{"r m1": 3, "r m2": 1})
+	})
+
+	t.Run("also when it is done", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		post(t, db, letter("m1", "x"))
+		receive(t, db, "r")
+		awaitAll(t, db)
+		write(t, db, `update inbox set status = 'done', done_fence = fence, due_at = due_at`)
+		post(t, db, letter("m1", "x"))
+		awaitAll(t, db)
+		wantReceived(t, db, map[string]int{"r m1": 1})
+		if got := stored(t, db, "m1").Status; got != "done" {
+			t.Errorf("the message is %s", got)
+		}
+	})
+
+	t.Run("a known id with another payload is kept aside, once", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		for _, payload := range []string{"x", "y", "y", "z", "x"} {
+			post(t, db, letter("m1", payload))
+		}
+		receive(t, db, "r")
+		awaitAll(t, db)
+		wantReceived(t, db, map[string]int{"r m1": 1})
+		rows, err := db.Query(t.Context(), `select convert_from(payload, 'UTF8') from inbox_quarantine where receiver = 'r' and message_id = 'm1' order by 1`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		aside, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if diff := cmp.Diff([]string{"y", "z"}, aside); diff != "" || err != nil {
+			t.Errorf("%v, quarantine (-want +got):\n%s", err, diff)
+		}
+		var kept string
+		if err := db.QueryRow(t.Context(), `select convert_from(payload, 'UTF8') from inbox`).Scan(&kept); err != nil || kept != "x" {
+			t.Errorf("the message is now %q: %v", kept, err)
+		}
+	})
+
+	t.Run("each of several receivers takes it", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		post(t, db, letter("m1", "x"))
+		post(t, db, letter("m1", "x"))
+		receive(t, db, "charges", "notifications")
+		awaitAll(t, db)
+		wantReceived(t, db, map[string]int{"charges m1": 1, "notifications m1": 1})
+	})
+
+	t.Run("what nobody takes is passed over", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		post(t, db, letter("m1", "x"))
+		receive(t, db)
+		awaitAll(t, db)
+		wantReceived(t, db, map[string]int{})
+	})
+
+	t.Run("without an ordering key a message is its own", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		post(t, db, outbox.Message{ID: "m1", Payload: []byte("x")})
+		receive(t, db, "r")
+		awaitAll(t, db)
+		var key string
+		if err := db.QueryRow(t.Context(), `select ordering_key from inbox`).Scan(&key); err != nil || key != "m1" {
+			t.Errorf("the key is %q: %v", key, err)
+		}
+	})
+
+	t.Run("whatever the outbox holds can be received", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		for i, metadata := range []string{`{}`, `{"type": 1}`, `{"type": null}`, `{"type": ["\ud83d\ude00"]}`, `{"": ""}`} {
+			write(t, db, `insert into outbox (topic, message_id, payload, metadata) values ($1, $2, '', $3)`, topic, strconv.Itoa(i), metadata)
+		}
+		post(t, db, letter("last", "x"))
+		receive(t, db, "r")
+		awaitAll(t, db)
+		wantReceived(t, db, map[string]int{"r 0": 0, "r 1": 0, "r 2": 0, "r 3": 0, "r 4": 0, "r last": 0})
+	})
+
+	t.Run("a message from elsewhere is refused", func(t *testing.T) {
+		t.Parallel()
+		m := message.NewMessage("m1", nil)
+		m.SetContext(t.Context())
+		err := inbox.Receive(slog.New(slog.DiscardHandler), func(*message.Message) inbox.Envelope { return inbox.Envelope{} })(m)
+		if err == nil || !strings.Contains(err.Error(), "m1") {
+			t.Errorf("it says %v", err)
+		}
+	})
+}
+
+func TestReceiveOutlivesAnError(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	write(t, db, `alter table inbox add constraint planted check (message_id <> 'm2')`)
+	for _, id := range []string{"m1", "m2", "m3"} {
+		post(t, db, letter(id, "x"))
+	}
+	lines, stop := receive(t, db, "r")
+	// Two tries, by what a rolled back insert leaves behind: numbers.
+	await(t, db, `select last_value > 5 from inbox_id_seq`)
+	wantReceived(t, db, map[string]int{})
+	stop()
+	if !strings.Contains(lines.String(), "the page will be read again") || !strings.Contains(lines.String(), "message_id=m2") {
+		t.Errorf("the log says %q", lines)
+	}
+	write(t, db, `alter table inbox drop constraint planted`)
+	receive(t, db, "r")
+	awaitAll(t, db)
+	wantReceived(t, db, map[string]int{"r m1": 0, "r m2": 0, "r m3": 0})
+}
+
+// TestReceiveBesideHolders receives again and again what is claimed, renewed and
+// finished at the same moment: neither side sees an error or waits for ever.
+func TestReceiveBesideHolders(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	const messages = 200
+	for i := range messages {
+		post(t, db, letter(strconv.Itoa(i), "x"))
+		post(t, db, letter(strconv.Itoa(i), "x"))
+	}
+	write(t, db, `update outbox set metadata = metadata || jsonb_build_object('ordering_key', message_id)`)
+	lines, stop := receive(t, db, "r")
+	start(t, processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) { return inbox.Complete, nil }))
+	awaitAll(t, db)
+	await(t, db, `select count(*) = 200 and bool_and(status = 'done' and attempts = 1 and duplicates = 1) from inbox`)
+	stop()
+	if lines.Len() > 0 {
+		t.Errorf("the log says %s", lines)
+	}
+}

@@ -1,0 +1,265 @@
+package api_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/app/api"
+	"github.com/payonce/payonce/internal/config"
+	"github.com/payonce/payonce/internal/merchants"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/local"
+	"github.com/payonce/payonce/migrations"
+)
+
+const (
+	patience = 20 * time.Second // bounds every wait for a condition
+	apiKey   = "sk_test_of_acme"
+	charge   = `{"order_id":"order-1","amount":2000,"currency":"USD","payment_method":"pm_card_visa"}`
+)
+
+// start starts a server. The program refuses the one that other tests share,
+// since that one may lose commits.
+func start(t *testing.T, fsync bool) *local.Server {
+	t.Helper()
+	server, err := local.Start(t.Context(), local.Options{Fsync: fsync})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return server
+}
+
+// database makes a migrated database with one merchant.
+func database(t *testing.T, server *local.Server, name string) (address string, db *postgres.DB) {
+	t.Helper()
+	address = server.URL(name)
+	if err := server.CreateDatabase(t.Context(), name); err != nil {
+		t.Fatal(err)
+	}
+	if err := migrations.Up(t.Context(), address); err != nil {
+		t.Fatal(err)
+	}
+	db, err := postgres.Open(t.Context(), address, postgres.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	b := &pgx.Batch{}
+	if err := merchants.Register(b, merchants.Merchant{ID: "acme"}, merchants.Webhook{}); err != nil {
+		t.Fatal(err)
+	}
+	merchants.AddKey(b, "acme", apiKey)
+	if err := db.Commit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	return address, db
+}
+
+// transcript is what was logged.
+type transcript struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *transcript) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *transcript) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// running is a program that runs until it is stopped.
+type running struct {
+	url   string
+	stop  context.CancelFunc
+	ended chan error
+}
+
+// run starts the program in its environment and waits until it listens.
+func run(t *testing.T, values map[string]string) *running {
+	t.Helper()
+	values["HTTP_ADDR"] = "127.0.0.1:0"
+	environment(t, values)
+	ctx, stop := context.WithCancel(t.Context())
+	t.Cleanup(stop)
+	log := &transcript{}
+	p := &running{stop: stop, ended: make(chan error, 1)}
+	go func() { p.ended <- api.Run(ctx, config.Logger(log, "api")) }()
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		for line := range strings.Lines(log.String()) {
+			var fields struct{ Msg, Addr string }
+			if err := json.Unmarshal([]byte(line), &fields); err != nil {
+				t.Fatalf("a line is not JSON: %s", line)
+			}
+			if fields.Msg == "listening" {
+				p.url = "http://" + fields.Addr
+				return p
+			}
+		}
+		select {
+		case err := <-p.ended:
+			t.Fatalf("it does not start: %v\n%s", err, log)
+		case <-deadline.C:
+			t.Fatalf("it does not listen:\n%s", log)
+		case <-tick.C:
+		}
+	}
+}
+
+// end stops the program, which must go in peace.
+func (p *running) end(t *testing.T) {
+	t.Helper()
+	p.stop()
+	select {
+	case err := <-p.ended:
+		if err != nil {
+			t.Errorf("it ended with %v", err)
+		}
+	case <-time.After(patience):
+		t.Error("it does not end")
+	}
+}
+
+func (p *running) send(t *testing.T, method, path, body string) (status int, header http.Header, answer string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), method, p.url+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.GetBody = nil
+	request.Header.Set("Authorization", "Bearer "+apiKey)
+	request.Header.Set("Content-Type", "application/json")
+	request.Header.Set("Idempotency-Key", "key-1")
+	client := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	raw, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, response.Header, string(raw)
+}
+
+func TestRun(t *testing.T) {
+	server := start(t, true)
+
+	t.Run("it serves until it is told to stop", func(t *testing.T) {
+		address, _ := database(t, server, "serves")
+		p := run(t, map[string]string{"DATABASE_URL": address, "IDEMPOTENCY_RETENTION": "1h"})
+		if status, _, body := p.send(t, http.MethodGet, "/readyz", ""); status != http.StatusOK {
+			t.Errorf("readyz: status %d: %s", status, body)
+		}
+		status, header, first := p.send(t, http.MethodPost, "/v1/charges", charge)
+		expires, err := time.Parse(http.TimeFormat, header.Get("Idempotency-Expires"))
+		if status != http.StatusAccepted || err != nil || time.Until(expires) > time.Hour || time.Until(expires) < 50*time.Minute {
+			t.Errorf("status %d, %v: %s", status, header, first)
+		}
+		p.end(t)
+
+		p = run(t, map[string]string{"DATABASE_URL": address})
+		if _, _, again := p.send(t, http.MethodPost, "/v1/charges", charge); again != first {
+			t.Errorf("the next program gives another answer:\n%s%s", first, again)
+		}
+		p.end(t)
+	})
+
+	t.Run("without a schema it is alive and not ready", func(t *testing.T) {
+		if err := server.CreateDatabase(t.Context(), "bare"); err != nil {
+			t.Fatal(err)
+		}
+		p := run(t, map[string]string{"DATABASE_URL": server.URL("bare")})
+		for path, want := range map[string]int{"/healthz": http.StatusOK, "/readyz": http.StatusServiceUnavailable} {
+			if status, _, body := p.send(t, http.MethodGet, path, ""); status != want {
+				t.Errorf("%s: status %d, want %d: %s", path, status, want, body)
+			}
+		}
+		p.end(t)
+	})
+
+	for policy, want := range map[string]struct {
+		status int
+		wait   time.Duration // at least, and less than the next longer one
+	}{
+		"wait": {http.StatusConflict, 600 * time.Millisecond},
+		"409":  {http.StatusConflict, 0},
+		"425":  {http.StatusTooEarly, 0},
+		"202":  {http.StatusAccepted, 0},
+	} {
+		t.Run("IN_FLIGHT="+policy, func(t *testing.T) {
+			address, db := database(t, server, "policy_"+policy)
+			p := run(t, map[string]string{"DATABASE_URL": address, "IN_FLIGHT": policy, "IN_FLIGHT_WAIT": "600ms"})
+			hold(t, db)
+			began := time.Now()
+			status, header, body := p.send(t, http.MethodPost, "/v1/charges", charge)
+			if status != want.status || header.Get("Retry-After") != "1" {
+				t.Errorf("status %d, want %d: %s", status, want.status, body)
+			}
+			if waited := time.Since(began); waited < want.wait {
+				t.Errorf("answered after %s", waited)
+			}
+			if status == http.StatusAccepted && (body != "{}" || header.Get("Location") != "") {
+				t.Errorf("a pending answer: %v %s", header, body)
+			}
+			p.end(t)
+		})
+	}
+
+	t.Run("an address that cannot be listened on is refused", func(t *testing.T) {
+		environment(t, map[string]string{"DATABASE_URL": server.URL("postgres"), "HTTP_ADDR": "nonsense"})
+		err := api.Run(t.Context(), config.Logger(io.Discard, "api"))
+		if err == nil || !strings.HasPrefix(err.Error(), "HTTP_ADDR nonsense ") {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+// hold takes the key in a transaction that lasts as long as the test.
+func hold(t *testing.T, db *postgres.DB) {
+	t.Helper()
+	tx, err := db.Pool().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
+	_, err = tx.Exec(t.Context(), `
+insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, body, expires_at)
+values ('acme', 'POST /v1/charges', 'key-1', 'another', 202, 'application/json', '{}', clock_timestamp() + interval '1 hour')`)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAServerThatMayLoseCommitsIsRefused(t *testing.T) {
+	server := start(t, false)
+	environment(t, map[string]string{"DATABASE_URL": server.URL("postgres"), "HTTP_ADDR": "127.0.0.1:0"})
+	err := api.Run(t.Context(), config.Logger(io.Discard, "api"))
+	if err == nil || !strings.HasPrefix(err.Error(), "fsync ") {
+		t.Errorf("Run: %v", err)
+	}
+}

@@ -1,0 +1,83 @@
+package api_test
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/payonce/payonce/internal/app/api"
+	"github.com/payonce/payonce/internal/config"
+)
+
+// environment sets the program's variables to these values and unsets the others.
+func environment(t *testing.T, values map[string]string) {
+	t.Helper()
+	for _, name := range []string{
+		"DATABASE_URL", "HTTP_ADDR", "ALLOW_PLAINTEXT", "IDEMPOTENCY_RETENTION", "IDEMPOTENCY_KEY_MODE",
+		"IN_FLIGHT", "IN_FLIGHT_WAIT",
+	} {
+		t.Setenv(name, values[name])
+		if _, set := values[name]; !set {
+			if err := os.Unsetenv(name); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// remote is an address that is refused before anything is dialed.
+const remote = "postgres://payonce:hunter2@db.example/payonce?sslmode=disable"
+
+func TestUnsafeSettingsAreRefused(t *testing.T) {
+	for _, test := range []struct{ name, variable, value string }{
+		{"no database", "DATABASE_URL", "unset"},
+		{"an empty database", "DATABASE_URL", ""},
+		{"a database that is no address", "DATABASE_URL", "postgres://payonce:hunter2@127.0.0.1:port/payonce"},
+		{"a database over a network in plain text", "DATABASE_URL", remote},
+		{"a database over a network, perhaps in plain text", "DATABASE_URL", "postgres://payonce:hunter2@db.example/payonce?sslmode=prefer"},
+		{"an unknown answer in flight", "IN_FLIGHT", "503"},
+		{"two answers in flight", "IN_FLIGHT", "wait|409"},
+		{"no wait in flight", "IN_FLIGHT_WAIT", "0s"},
+		{"a negative wait in flight", "IN_FLIGHT_WAIT", "-1s"},
+		{"a wait that outlives the request", "IN_FLIGHT_WAIT", "11s"},
+		{"a wait without a unit", "IN_FLIGHT_WAIT", "250"},
+		{"no retention", "IDEMPOTENCY_RETENTION", "0s"},
+		{"a negative retention", "IDEMPOTENCY_RETENTION", "-168h"},
+		{"a retention in days", "IDEMPOTENCY_RETENTION", "7d"},
+		{"an unknown key mode", "IDEMPOTENCY_KEY_MODE", "optional"},
+		{"plain text, perhaps", "ALLOW_PLAINTEXT", "perhaps"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			values := map[string]string{"DATABASE_URL": remote, test.variable: test.value}
+			if test.value == "unset" {
+				delete(values, test.variable)
+			}
+			environment(t, values)
+			var log bytes.Buffer
+			err := api.Run(t.Context(), config.Logger(&log, "api"))
+			if err == nil || !strings.Contains(err.Error(), test.variable) {
+				t.Errorf("the refusal does not name %s: %v", test.variable, err)
+			}
+			if err != nil && strings.Contains(err.Error()+log.String(), "hunter2") {
+				t.Errorf("the password is shown: %v\n%s", err, &log)
+			}
+		})
+	}
+}
+
+func TestSettingsArePrintedWithSecretsHidden(t *testing.T) {
+	environment(t, map[string]string{"DATABASE_URL": remote, "IN_FLIGHT": "425"})
+	var log bytes.Buffer
+	if err := api.Run(t.Context(), config.Logger(&log, "api")); err == nil {
+		t.Error("it runs")
+	}
+	for _, want := range []string{
+		`"DATABASE_URL":"(hidden)"`, `"HTTP_ADDR":"127.0.0.1:8080"`, `"IDEMPOTENCY_RETENTION":"168h0m0s"`,
+		`"IDEMPOTENCY_KEY_MODE":"required"`, `"IN_FLIGHT":"425"`, `"IN_FLIGHT_WAIT":"250ms"`, `"ALLOW_PLAINTEXT":"false"`,
+	} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("%s is not printed:\n%s", want, &log)
+		}
+	}
+}

@@ -1,0 +1,272 @@
+package app_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/payonce/payonce/internal/app"
+	"github.com/payonce/payonce/internal/config"
+)
+
+const patience = 20 * time.Second // bounds every wait for a condition
+
+// transcript is what was logged.
+type transcript struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *transcript) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *transcript) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// logger is a program's, and what it has logged.
+func logger() (*slog.Logger, *transcript) {
+	lines := &transcript{}
+	return config.Logger(lines, "test"), lines
+}
+
+// field waits for a line with a message and returns one of its fields.
+func (l *transcript) field(t *testing.T, message, name string) string {
+	t.Helper()
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		for line := range strings.Lines(l.String()) {
+			var fields map[string]any
+			if err := json.Unmarshal([]byte(line), &fields); err != nil {
+				t.Fatalf("a line is not JSON: %s", line)
+			}
+			if fields["msg"] == message {
+				return fmt.Sprint(fields[name])
+			}
+		}
+		select {
+		case <-deadline.C:
+			t.Fatalf("nobody logged %q:\n%s", message, l)
+		case <-tick.C:
+		}
+	}
+}
+
+func TestProgram(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name string
+		err  error
+		code int
+		log  string
+	}{
+		{"a program that ends is a success", nil, 0, ""},
+		{"a program that was told to stop is a success", fmt.Errorf("wait: %w", context.Canceled), 0, ""},
+		{"a program that cannot run says so in one line", errors.New("HTTP_ADDR is odd: set it"), 1, "HTTP_ADDR is odd: set it"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			lines := &transcript{}
+			code := app.Main(lines, "sample", func(context.Context, *slog.Logger) error { return test.err })
+			if code != test.code {
+				t.Errorf("exit code %d, want %d", code, test.code)
+			}
+			if test.log == "" {
+				if lines.String() != "" {
+					t.Errorf("logged: %s", lines)
+				}
+				return
+			}
+			var line struct{ Level, Msg, Program string }
+			if err := json.Unmarshal([]byte(lines.String()), &line); err != nil {
+				t.Fatalf("not one JSON line: %v: %s", err, lines)
+			}
+			if line.Level != "ERROR" || line.Msg != test.log || line.Program != "sample" {
+				t.Errorf("logged: %s", lines)
+			}
+		})
+	}
+	t.Run("a signal stops it", func(t *testing.T) {
+		t.Parallel()
+		for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+			code := app.Main(io.Discard, "sample", func(ctx context.Context, _ *slog.Logger) error {
+				if err := syscall.Kill(os.Getpid(), sig); err != nil {
+					return err
+				}
+				select {
+				case <-ctx.Done():
+					return ctx.Err()
+				case <-time.After(patience):
+					return errors.New("the signal did not stop it")
+				}
+			})
+			if code != 0 {
+				t.Errorf("exit code %d after %s", code, sig)
+			}
+		}
+	})
+}
+
+// served is a server that serves until stop.
+type served struct {
+	url   string
+	log   *transcript
+	stop  context.CancelFunc
+	ended chan error
+}
+
+func serve(t *testing.T, drain time.Duration, handler http.Handler) *served {
+	t.Helper()
+	log, lines := logger()
+	ctx, stop := context.WithCancel(t.Context())
+	t.Cleanup(stop)
+	s := &served{log: lines, stop: stop, ended: make(chan error, 1)}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: patience}
+	go func() { s.ended <- app.ServeWithin(ctx, log, "127.0.0.1:0", server, drain) }()
+	s.url = "http://" + lines.field(t, "listening", "addr")
+	return s
+}
+
+func (s *served) get(ctx context.Context) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url, nil)
+	if err != nil {
+		return "", err
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	return string(body), err
+}
+
+func TestServe(t *testing.T) {
+	t.Parallel()
+	t.Run("a request under way is finished, and no other begins", func(t *testing.T) {
+		t.Parallel()
+		begun, release := make(chan struct{}), make(chan struct{})
+		s := serve(t, patience, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			close(begun)
+			<-release
+			_, _ = io.WriteString(w, "done")
+		}))
+		answers := make(chan string, 1)
+		go func() {
+			body, err := s.get(t.Context())
+			if err != nil {
+				t.Error(err)
+			}
+			answers <- body
+		}()
+		<-begun
+		s.stop()
+		refused(t, s)
+		close(release)
+		if got := <-answers; got != "done" {
+			t.Errorf("the request under way was answered %q", got)
+		}
+		if err := <-s.ended; err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+	t.Run("a request that does not end in time is cut, which is no failure", func(t *testing.T) {
+		t.Parallel()
+		begun := make(chan struct{})
+		s := serve(t, 50*time.Millisecond, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			close(begun)
+			<-r.Context().Done()
+		}))
+		cut := make(chan error, 1)
+		go func() {
+			_, err := s.get(t.Context())
+			cut <- err
+		}()
+		<-begun
+		s.stop()
+		if err := <-s.ended; err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+		if err := <-cut; err == nil {
+			t.Error("the request was answered")
+		}
+		s.log.field(t, "requests were cut off", "level")
+	})
+	t.Run("the server itself complains in JSON lines", func(t *testing.T) {
+		t.Parallel()
+		s := serve(t, patience, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("odd") }))
+		if _, err := s.get(t.Context()); err == nil {
+			t.Error("the request was answered")
+		}
+		s.stop()
+		if err := <-s.ended; err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+		if !strings.Contains(s.log.String(), "odd") {
+			t.Errorf("the panic is not in the log:\n%s", s.log)
+		}
+	})
+	for name, addr := range map[string]string{
+		"an address in use is refused with its variable": "",
+		"no address is refused with its variable":        "nonsense",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if addr == "" {
+				taken := httptest.NewServer(http.NotFoundHandler())
+				t.Cleanup(taken.Close)
+				addr = taken.Listener.Addr().String()
+			}
+			log, _ := logger()
+			err := app.Serve(t.Context(), log, addr, &http.Server{ReadHeaderTimeout: patience})
+			if err == nil || !strings.HasPrefix(err.Error(), "HTTP_ADDR "+addr) {
+				t.Errorf("Serve: %v", err)
+			}
+		})
+	}
+}
+
+// refused returns when the server takes no connection any more.
+func refused(t *testing.T, s *served) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", strings.TrimPrefix(s.url, "http://"))
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			return
+		}
+		if err == nil {
+			_ = conn.Close()
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatal("the server still takes connections")
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,197 @@
+package app_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/app"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+func options() postgres.Options {
+	return postgres.Options{Application: "test", AllowPlaintext: true, AllowUnsafeDurability: true}
+}
+
+func TestOpen(t *testing.T) {
+	t.Parallel()
+	t.Run("a database that is not there yet is waited for", func(t *testing.T) {
+		t.Parallel()
+		other, address := pgtest.Empty(t), pgtest.Empty(t)
+		parsed, err := pgx.ParseConfig(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := pgx.Identifier{parsed.Database}.Sanitize()
+		elsewhere(t, other, "alter database "+name+" with allow_connections false")
+		log, lines := logger()
+		opened := make(chan error, 1)
+		go func() {
+			db, err := app.Open(t.Context(), log, address, options())
+			if err == nil {
+				db.Close()
+			}
+			opened <- err
+		}()
+		lines.field(t, "waiting for the database", "error")
+		elsewhere(t, other, "alter database "+name+" with allow_connections true")
+		if err := <-opened; err != nil {
+			t.Errorf("Open: %v", err)
+		}
+	})
+	t.Run("waiting ends with the program, and its log holds no password", func(t *testing.T) {
+		t.Parallel()
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		log, lines := logger()
+		opened := make(chan error, 1)
+		go func() {
+			_, err := app.Open(ctx, log, "postgres://payonce:hunter2@127.0.0.1:1/payonce?sslmode=disable", options())
+			opened <- err
+		}()
+		lines.field(t, "waiting for the database", "error")
+		stop()
+		if err := <-opened; !errors.Is(err, context.Canceled) {
+			t.Errorf("Open: %v", err)
+		}
+		if strings.Contains(lines.String(), "hunter2") {
+			t.Errorf("the password is logged: %s", lines)
+		}
+	})
+	t.Run("an address that cannot be read is refused at once, without its password", func(t *testing.T) {
+		t.Parallel()
+		log, _ := logger()
+		_, err := app.Open(t.Context(), log, "postgres://payonce:hunter2@127.0.0.1:port/payonce", options())
+		if err == nil || !strings.HasPrefix(err.Error(), "DATABASE_URL ") || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("Open: %v", err)
+		}
+	})
+}
+
+func elsewhere(t *testing.T, address, statement string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	if _, err := conn.Exec(t.Context(), statement); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestClose(t *testing.T) {
+	t.Parallel()
+	t.Run("a pool at rest is closed", func(t *testing.T) {
+		t.Parallel()
+		db, err := app.Open(t.Context(), slog.New(slog.DiscardHandler), pgtest.URL(t), options())
+		if err != nil {
+			t.Fatal(err)
+		}
+		app.Close(db)
+		if _, err := db.Query(t.Context(), "select 1"); err == nil {
+			t.Error("the pool is still open")
+		}
+	})
+	t.Run("a connection that is not given back is not waited for", func(t *testing.T) {
+		t.Parallel()
+		db, err := app.Open(t.Context(), slog.New(slog.DiscardHandler), pgtest.URL(t), options())
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := db.Pool().Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		closed := make(chan struct{})
+		go func() { app.Close(db); close(closed) }()
+		select {
+		case <-closed:
+		case <-time.After(patience):
+			t.Error("Close waits for ever")
+		}
+		conn.Release()
+	})
+}
+
+func TestHealth(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name  string
+		store func(t *testing.T) *postgres.DB
+		ready int
+		says  string
+	}{
+		{"with every migration it is ready", func(t *testing.T) *postgres.DB { t.Helper(); return pgtest.Open(t) }, 200, "ready"},
+		{"without the schema it is not", empty, 503, "migration"},
+		{"without the store it is not", closed, 503, "database"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			server := httptest.NewServer(app.Health(test.store(t)).Handler)
+			t.Cleanup(server.Close)
+			wantHealth(t, server.URL+"/healthz", http.StatusOK, "ok")
+			wantHealth(t, server.URL+"/readyz", test.ready, test.says)
+		})
+	}
+}
+
+func wantHealth(t *testing.T, address string, status int, says string) {
+	t.Helper()
+	for _, method := range []string{http.MethodGet, http.MethodHead} {
+		request, err := http.NewRequestWithContext(t.Context(), method, address, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		body, err := io.ReadAll(response.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if response.StatusCode != status || response.Header.Get("Content-Type") != "application/json" {
+			t.Errorf("%s %s: status %d, want %d: %s", method, address, response.StatusCode, status, body)
+		}
+		if method == http.MethodGet && !strings.Contains(string(body), says) {
+			t.Errorf("%s: %s", address, body)
+		}
+	}
+}
+
+func empty(t *testing.T) *postgres.DB {
+	t.Helper()
+	db, err := postgres.Open(t.Context(), pgtest.Empty(t), options())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	return db
+}
+
+func closed(t *testing.T) *postgres.DB {
+	t.Helper()
+	db := pgtest.Open(t)
+	db.Close()
+	return db
+}
+
+// TestDrainTime holds the promise of SIGTERM: draining, and closing the two
+// pools of a worker, take less than ten seconds.
+func TestDrainTime(t *testing.T) {
+	t.Parallel()
+	if total := app.DrainTime() + 2*app.CloseTime; total >= 10*time.Second {
+		t.Errorf("stopping takes up to %s", total)
+	}
+}
