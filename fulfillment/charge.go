@@ -73,6 +73,10 @@ func again(ctx context.Context, q postgres.Querier, d inbox.Delivery, decide fun
 	}
 	for round := 0; ; round++ {
 		s, err := load(ctx, q, envelope.ChargeID)
+		if errors.Is(err, domain.ErrUnknownType) {
+			// A newer program wrote it, so a newer worker is on its way.
+			return inbox.Complete, &inbox.WaitError{Err: err}
+		}
 		if err != nil {
 			return inbox.Complete, err
 		}

@@ -99,8 +99,12 @@ values ($1, $2, $3, $4, $5, $6, $7, $8, $9)`
 // for the outcome, at most for the pool's lock time-out. A rollback leaves the
 // key free.
 func Claim(b *pgx.Batch, key Key, fingerprint []byte, a Answer, expires time.Time) {
+	body := a.Body
+	if body == nil {
+		body = []byte{} // an empty body, not a missing one
+	}
 	b.Queue(insertAnswer, key.Scope, key.Operation, key.Value, fingerprint,
-		a.StatusCode, a.ContentType, a.Location, a.Body, expires)
+		a.StatusCode, a.ContentType, a.Location, body, expires)
 }
 
 // IsTaken tells whether a commit was refused because its key has an answer.

@@ -39,11 +39,33 @@ func Main(stderr io.Writer, name string, run func(context.Context, *slog.Logger)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	log := config.Logger(stderr, name)
-	if err := run(ctx, log); err != nil && !errors.Is(err, context.Canceled) {
+	if err := bounded(ctx, log, stopTime, run); err != nil && !errors.Is(err, context.Canceled) {
 		log.Error(err.Error()) //nolint:sloglint // the message is the sentence that an operator reads
 		return 1
 	}
 	return 0
+}
+
+// stopTime is when a program that was told to stop is gone, whatever still holds
+// it: a database that does not answer must not. What it leaves unfinished is what
+// leases and idempotency keys are for.
+const stopTime = 9500 * time.Millisecond
+
+func bounded(ctx context.Context, log *slog.Logger, patience time.Duration, run func(context.Context, *slog.Logger) error) error {
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx, log) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(patience):
+		log.WarnContext(ctx, "stopped with work unfinished, others take it over")
+		return nil
+	}
 }
 
 // Patience for a database that is not there yet when the program starts.

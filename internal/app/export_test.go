@@ -3,5 +3,8 @@ package app
 // What tests bound by themselves.
 const CloseTime = closeTime
 
-// ServeWithin is Serve with a drain time of the test's.
-var ServeWithin = serve //nolint:gochecknoglobals // exported to tests only
+// What tests reach past its constants.
+var (
+	ServeWithin = serve   //nolint:gochecknoglobals // exported to tests only
+	Bounded     = bounded //nolint:gochecknoglobals // exported to tests only
+)

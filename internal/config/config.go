@@ -33,6 +33,13 @@ func (s Secret) String() string {
 // LogValue hides the secret from slog.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 
+// MarshalText hides the secret from encoding/json, and so from a log line that
+// holds a whole struct.
+func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// Format hides the secret from every verb of package fmt.
+func (s Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, s.String()) }
+
 // Load parses the environment into T, whose fields carry the tags of
 // github.com/caarlos0/env. Fields tagged `oneof:"a|b"` take only those words.
 func Load[T any]() (T, error) {

@@ -27,8 +27,8 @@ const (
 // createCharge is POST /v1/charges. The body is judged before the key, so a
 // request that is refused for its body leaves the key free.
 func (a *API) createCharge(c echo.Context) error {
-	var body intake.Charge
-	if err := decode(c, &body); err != nil {
+	body, err := decode[intake.Charge](c)
+	if err != nil {
 		return err
 	}
 	if err := validate(body); err != nil {
@@ -49,6 +49,9 @@ func keyed(c echo.Context, body any) (intake.Request, error) {
 	value, err := idempotency.ParseKey(c.Request().Header.Values(headerKey))
 	if err != nil {
 		return intake.Request{}, err
+	}
+	if holdsCard(value) {
+		return intake.Request{}, cardAsKey()
 	}
 	c.Response().Header().Set(headerKey, value)
 	canonical, err := json.Marshal(body)

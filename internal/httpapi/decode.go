@@ -12,24 +12,43 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// decode reads a JSON body into v, strictly: one value, valid UTF-8, names as
-// they are spelled here and once each, integers that are integers. The standard
+// decode reads a JSON object, strictly: one value, valid UTF-8, names as they
+// are spelled here and once each, integers that are integers. The standard
 // decoder takes {"amount":1,"AMOUNT":100} as 100; this one refuses it.
-func decode(c echo.Context, v any) error {
+func decode[T any](c echo.Context) (T, error) {
+	var none T
 	r := c.Request()
-	media, _, err := mime.ParseMediaType(r.Header.Get(echo.HeaderContentType))
-	if err != nil || media != echo.MIMEApplicationJSON {
-		return unsupportedMediaType()
-	}
 	body, err := io.ReadAll(r.Body)
 	if large := (*http.MaxBytesError)(nil); errors.As(err, &large) {
-		return tooLarge()
+		return none, tooLarge()
 	}
 	if err != nil {
-		return malformed("the body could not be read to its end")
+		return none, malformed("the body could not be read to its end")
 	}
-	if err := json.Unmarshal(body, v, json.RejectUnknownMembers(true)); err != nil {
-		return unreadable(err)
+	media, _, err := mime.ParseMediaType(r.Header.Get(echo.HeaderContentType))
+	if len(body) > 0 && (err != nil || media != echo.MIMEApplicationJSON) {
+		return none, unsupportedMediaType()
+	}
+	var v *T // stays nil for the body null, which is no object
+	err = json.Unmarshal(body, &v, json.RejectUnknownMembers(true), json.WithUnmarshalers(json.UnmarshalFromFunc(pairs)))
+	if err != nil || v == nil {
+		return none, unreadable(err)
+	}
+	return *v, nil
+}
+
+// pairs reads a map, in which null equals absent as it does everywhere: the
+// decoder would read it as an empty string.
+func pairs(d *jsontext.Decoder, m *map[string]string) error {
+	var nullable map[string]*string
+	if err := json.UnmarshalDecode(d, &nullable); err != nil {
+		return err
+	}
+	*m = make(map[string]string, len(nullable))
+	for name, value := range nullable {
+		if value != nil {
+			(*m)[name] = *value
+		}
 	}
 	return nil
 }
@@ -45,7 +64,7 @@ func unreadable(err error) problem {
 		p.Detail = "the body has a member that is not known here"
 	case errors.Is(err, jsontext.ErrDuplicateName):
 		p.Detail = "the body repeats a member"
-	case errors.As(err, &semantic) && semantic.JSONPointer != "":
+	case errors.As(err, &semantic) && semantic.JSONPointer != "" && !holdsCard(string(semantic.JSONPointer)):
 		p.Detail = "a member has the wrong JSON type"
 		p.Errors = []fieldError{{Pointer: string(semantic.JSONPointer), Detail: "wrong JSON type, or a number that is no 64-bit integer"}}
 	case errors.As(err, &syntactic):

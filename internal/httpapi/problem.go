@@ -20,10 +20,10 @@ type problem struct {
 	Type      string       `json:"type"`
 	Title     string       `json:"title"`
 	Status    int          `json:"status"`
-	Detail    string       `json:"detail,omitempty"`
-	Instance  string       `json:"instance,omitempty"`
+	Detail    string       `json:"detail"`
+	Instance  string       `json:"instance"`
 	Retryable bool         `json:"retryable"`
-	RetryWith string       `json:"retry_with,omitempty"`
+	RetryWith string       `json:"retry_with"`
 	Errors    []fieldError `json:"errors,omitempty"`
 }
 
@@ -50,6 +50,19 @@ func invalid(fields ...fieldError) problem {
 	return problem{
 		Type: "/problems/validation", Title: "The request is not valid", Status: http.StatusUnprocessableEntity,
 		Detail: "some members have values that no charge can have", RetryWith: sameKey, Errors: fields,
+	}
+}
+
+func cardAsKey() problem {
+	p := invalid()
+	p.Detail, p.RetryWith = "the Idempotency-Key looks like a card number", newKey
+	return p
+}
+
+func notFound(detail string) problem {
+	return problem{
+		Type: "/problems/not-found", Title: "There is no such resource", Status: http.StatusNotFound,
+		Detail: detail, RetryWith: sameKey,
 	}
 }
 
@@ -88,14 +101,11 @@ func refusals() []struct {
 			Type: "/problems/unauthorized", Title: "The API key is missing or not valid", Status: http.StatusUnauthorized,
 			Detail: "send Authorization: Bearer and a valid API key", RetryWith: sameKey,
 		}},
-		{ledger.ErrNotFound, problem{
-			Type: "/problems/not-found", Title: "There is no such resource", Status: http.StatusNotFound,
-		}},
-		{echo.ErrNotFound, problem{
-			Type: "/problems/not-found", Title: "There is no such resource", Status: http.StatusNotFound,
-		}},
+		{ledger.ErrNotFound, notFound("no charge of yours has this id")},
+		{echo.ErrNotFound, notFound("nothing is served at this path")},
 		{echo.ErrMethodNotAllowed, problem{
 			Type: "/problems/method-not-allowed", Title: "The resource does not know the method", Status: http.StatusMethodNotAllowed,
+			Detail: "the Allow header lists the methods that it knows", RetryWith: sameKey,
 		}},
 		{idempotency.ErrMissing, problem{
 			Type: "/problems/idempotency-key-missing", Title: "The Idempotency-Key header is missing", Status: http.StatusBadRequest,
@@ -137,7 +147,7 @@ func (a *API) problem(err error, c echo.Context) {
 	}
 	if errors.Is(err, intake.ErrInFlight) && a.InFlight == http.StatusAccepted {
 		c.Response().Header().Set(headerRetryAfter, "1")
-		_ = c.JSONBlob(http.StatusAccepted, []byte("{}\n")) // a client that is gone cannot be told
+		_ = c.JSONBlob(http.StatusAccepted, []byte("{}")) // a client that is gone cannot be told
 		return
 	}
 	p := a.classify(err)

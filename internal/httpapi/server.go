@@ -62,35 +62,32 @@ func (a *API) Handler() http.Handler {
 		middleware.RecoverWithConfig(middleware.RecoverConfig{LogErrorFunc: a.panicked}),
 		middleware.ContextTimeout(requestTimeout),
 		limitBody,
+		a.authenticate,
 	)
 	read(e, "/healthz", a.healthz)
 	read(e, "/readyz", a.readyz)
-
-	v1 := e.Group("/v1", a.authenticate)
-	v1.POST("/charges", a.createCharge)
-	read(v1, "/charges/:id", a.getCharge)
-	read(v1, "/charges/:id/events", a.getEvents)
-	read(v1, "/balances", a.getBalances)
-	read(v1, "/audit", a.getAudit)
+	e.POST("/v1/charges", a.createCharge)
+	read(e, "/v1/charges/:id", a.getCharge)
+	read(e, "/v1/charges/:id/events", a.getEvents)
+	read(e, "/v1/balances", a.getBalances)
+	read(e, "/v1/audit", a.getAudit)
 	return e
 }
 
 // read registers a route for GET and HEAD.
-func read(r interface {
-	Match(methods []string, path string, h echo.HandlerFunc, m ...echo.MiddlewareFunc) []*echo.Route
-}, path string, h echo.HandlerFunc,
-) {
-	r.Match([]string{http.MethodGet, http.MethodHead}, path, h)
+func read(e *echo.Echo, path string, h echo.HandlerFunc) {
+	e.Match([]string{http.MethodGet, http.MethodHead}, path, h)
 }
 
 // requestID keeps the caller's X-Request-Id where it is a short line of visible
-// characters, and makes one elsewhere: it is stored with every event.
+// characters and no card number, and makes one elsewhere: it is stored with
+// every event.
 func requestID(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		id := c.Request().Header.Get(echo.HeaderXRequestID)
 		plain := len(id) <= maxRequestID &&
 			strings.IndexFunc(id, func(r rune) bool { return r < '!' || r > '~' }) < 0
-		if id == "" || !plain {
+		if id == "" || !plain || holdsCard(id) {
 			id = uuid.NewString()
 		}
 		c.Response().Header().Set(echo.HeaderXRequestID, id)
@@ -98,9 +95,14 @@ func requestID(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
+// limitBody refuses a body that says it is too large before anything else is
+// looked at, and stops reading one that does not say so.
 func limitBody(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		r := c.Request()
+		if r.ContentLength > maxBody {
+			return tooLarge()
+		}
 		r.Body = http.MaxBytesReader(c.Response(), r.Body, maxBody)
 		return next(c)
 	}

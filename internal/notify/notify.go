@@ -73,6 +73,7 @@ type Sender struct {
 	plain   *http.Client
 	timeout time.Duration
 	now     func() time.Time
+	queue   queue
 }
 
 // Webhook is one event on its way to one receiver.
@@ -160,7 +161,12 @@ func (s *Sender) deliver(ctx context.Context, w Webhook) error {
 	if target.Scheme == "http" {
 		client = s.plain
 	}
+	leave, err := s.queue.enter(target.Host)
+	if err != nil {
+		return &DeliveryError{Err: err}
+	}
 	res, err := client.Do(req)
+	leave(err == nil)
 	if err != nil {
 		return s.unanswered(ctx, err)
 	}

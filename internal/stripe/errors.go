@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	stripego "github.com/stripe/stripe-go/v85"
@@ -128,7 +129,7 @@ func (a *answer) refusal(e *stripego.Error) error {
 	switch status := e.HTTPStatusCode; {
 	case status >= 500:
 		if status == http.StatusInternalServerError || a.replayed() {
-			return &FailedError{StatusCode: status, RequestID: e.RequestID, Replayed: a.replayed()}
+			return &FailedError{StatusCode: status, RequestID: text(e.RequestID), Replayed: a.replayed()}
 		}
 	case e.Type == stripego.ErrorTypeCard:
 		return &DeclinedError{Decline: declineOf(e), Intent: carriedIntent(e)}
@@ -145,10 +146,20 @@ func (a *answer) refusal(e *stripego.Error) error {
 	case status == http.StatusRequestTimeout, status == http.StatusConflict,
 		status == http.StatusTooEarly, status == http.StatusTooManyRequests:
 	default:
-		return &RejectedError{StatusCode: status, Code: string(e.Code), Message: e.Msg, Intent: carriedIntent(e)}
+		return &RejectedError{StatusCode: status, Code: text(string(e.Code)), Message: text(e.Msg), Intent: carriedIntent(e)}
 	}
 	return a.unavailable(fmt.Errorf("answered %d %s %s: %s (request %s)",
 		e.HTTPStatusCode, e.Type, e.Code, e.Msg, e.RequestID))
+}
+
+// longestText is how much of the provider's words is kept, in bytes.
+const longestText = 500
+
+// text is the provider's words as they may be stored: JSON allows a NUL, and a
+// length, that a jsonb value in an event cannot or should not have.
+func text(s string) string {
+	s = strings.ReplaceAll(s, "\x00", "")
+	return strings.ToValidUTF8(s[:min(len(s), longestText)], "")
 }
 
 // carriedIntent returns the intent inside an error answer, zero if there is none

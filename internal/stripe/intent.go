@@ -254,7 +254,7 @@ func intentOf(pi *stripego.PaymentIntent) (Intent, error) {
 		d := declineOf(pi.LastPaymentError)
 		in.Decline = &d
 	}
-	if pi.Object != "payment_intent" || in.ID == "" || in.Currency == "" {
+	if pi.Object != "payment_intent" || checkID(in.ID) != nil || in.Currency == "" {
 		return Intent{}, errors.New("the answer holds no payment intent")
 	}
 	switch in.Status {
@@ -265,5 +265,5 @@ func intentOf(pi *stripego.PaymentIntent) (Intent, error) {
 }
 
 func declineOf(e *stripego.Error) Decline {
-	return Decline{Code: string(e.Code), DeclineCode: string(e.DeclineCode), Message: e.Msg}
+	return Decline{Code: text(string(e.Code)), DeclineCode: text(string(e.DeclineCode)), Message: text(e.Msg)}
 }

@@ -3,11 +3,14 @@ package stripe_test
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -288,4 +291,30 @@ func TestContext(t *testing.T) {
 			t.Errorf("%v, want unavailable alone", err)
 		}
 	})
+}
+
+// JSON allows a NUL and any length; what is kept of the provider's words must fit
+// into a jsonb value.
+func TestTheProvidersWordsCanBeStored(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("é", 400)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusPaymentRequired)
+		_, _ = io.WriteString(w, `{"error":{"type":"card_error","code":"card_declined","decline_code":"a\u0000b","message":"\u0000`+long+`"}}`)
+	}))
+	defer server.Close()
+	client, err := stripe.New(stripe.Config{SecretKey: "sk_test_x", Base: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	_, err = client.ConfirmIntent(t.Context(), "key", "pi_1")
+	var declined *stripe.DeclinedError
+	if !errors.As(err, &declined) {
+		t.Fatalf("ConfirmIntent: %v", err)
+	}
+	if d := declined.Decline; d.DeclineCode != "ab" || len(d.Message) > 500 || !utf8.ValidString(d.Message) || !strings.HasPrefix(d.Message, "éé") {
+		t.Errorf("kept %q and %d bytes: %.20q", d.DeclineCode, len(d.Message), d.Message)
+	}
 }

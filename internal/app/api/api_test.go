@@ -94,11 +94,9 @@ type running struct {
 	ended chan error
 }
 
-// run starts the program in its environment and waits until it listens.
-func run(t *testing.T, values map[string]string) *running {
+// run starts the program and waits until it listens.
+func run(t *testing.T) *running {
 	t.Helper()
-	values["HTTP_ADDR"] = "127.0.0.1:0"
-	environment(t, values)
 	ctx, stop := context.WithCancel(t.Context())
 	t.Cleanup(stop)
 	log := &transcript{}
@@ -168,10 +166,14 @@ func (p *running) send(t *testing.T, method, path, body string) (status int, hea
 
 func TestRun(t *testing.T) {
 	server := start(t, true)
+	unset(t)
+	t.Setenv("HTTP_ADDR", "127.0.0.1:0")
 
 	t.Run("it serves until it is told to stop", func(t *testing.T) {
 		address, _ := database(t, server, "serves")
-		p := run(t, map[string]string{"DATABASE_URL": address, "IDEMPOTENCY_RETENTION": "1h"})
+		t.Setenv("DATABASE_URL", address)
+		t.Setenv("IDEMPOTENCY_RETENTION", "1h")
+		p := run(t)
 		if status, _, body := p.send(t, http.MethodGet, "/readyz", ""); status != http.StatusOK {
 			t.Errorf("readyz: status %d: %s", status, body)
 		}
@@ -182,7 +184,7 @@ func TestRun(t *testing.T) {
 		}
 		p.end(t)
 
-		p = run(t, map[string]string{"DATABASE_URL": address})
+		p = run(t)
 		if _, _, again := p.send(t, http.MethodPost, "/v1/charges", charge); again != first {
 			t.Errorf("the next program gives another answer:\n%s%s", first, again)
 		}
@@ -193,7 +195,8 @@ func TestRun(t *testing.T) {
 		if err := server.CreateDatabase(t.Context(), "bare"); err != nil {
 			t.Fatal(err)
 		}
-		p := run(t, map[string]string{"DATABASE_URL": server.URL("bare")})
+		t.Setenv("DATABASE_URL", server.URL("bare"))
+		p := run(t)
 		for path, want := range map[string]int{"/healthz": http.StatusOK, "/readyz": http.StatusServiceUnavailable} {
 			if status, _, body := p.send(t, http.MethodGet, path, ""); status != want {
 				t.Errorf("%s: status %d, want %d: %s", path, status, want, body)
@@ -204,7 +207,7 @@ func TestRun(t *testing.T) {
 
 	for policy, want := range map[string]struct {
 		status int
-		wait   time.Duration // at least, and less than the next longer one
+		wait   time.Duration // at least
 	}{
 		"wait": {http.StatusConflict, 600 * time.Millisecond},
 		"409":  {http.StatusConflict, 0},
@@ -213,7 +216,10 @@ func TestRun(t *testing.T) {
 	} {
 		t.Run("IN_FLIGHT="+policy, func(t *testing.T) {
 			address, db := database(t, server, "policy_"+policy)
-			p := run(t, map[string]string{"DATABASE_URL": address, "IN_FLIGHT": policy, "IN_FLIGHT_WAIT": "600ms"})
+			t.Setenv("DATABASE_URL", address)
+			t.Setenv("IN_FLIGHT", policy)
+			t.Setenv("IN_FLIGHT_WAIT", "600ms")
+			p := run(t)
 			hold(t, db)
 			began := time.Now()
 			status, header, body := p.send(t, http.MethodPost, "/v1/charges", charge)
@@ -231,7 +237,8 @@ func TestRun(t *testing.T) {
 	}
 
 	t.Run("an address that cannot be listened on is refused", func(t *testing.T) {
-		environment(t, map[string]string{"DATABASE_URL": server.URL("postgres"), "HTTP_ADDR": "nonsense"})
+		t.Setenv("DATABASE_URL", server.URL("postgres"))
+		t.Setenv("HTTP_ADDR", "nonsense")
 		err := api.Run(t.Context(), config.Logger(io.Discard, "api"))
 		if err == nil || !strings.HasPrefix(err.Error(), "HTTP_ADDR nonsense ") {
 			t.Errorf("Run: %v", err)
@@ -257,7 +264,8 @@ values ('acme', 'POST /v1/charges', 'key-1', 'another', 202, 'application/json',
 
 func TestAServerThatMayLoseCommitsIsRefused(t *testing.T) {
 	server := start(t, false)
-	environment(t, map[string]string{"DATABASE_URL": server.URL("postgres"), "HTTP_ADDR": "127.0.0.1:0"})
+	unset(t)
+	t.Setenv("DATABASE_URL", server.URL("postgres"))
 	err := api.Run(t.Context(), config.Logger(io.Discard, "api"))
 	if err == nil || !strings.HasPrefix(err.Error(), "fsync ") {
 		t.Errorf("Run: %v", err)

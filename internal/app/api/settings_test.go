@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"bytes"
+	"io"
 	"os"
 	"strings"
 	"testing"
@@ -10,18 +11,16 @@ import (
 	"github.com/payonce/payonce/internal/config"
 )
 
-// environment sets the program's variables to these values and unsets the others.
-func environment(t *testing.T, values map[string]string) {
+// unset unsets the program's variables, until the test ends.
+func unset(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{
 		"DATABASE_URL", "HTTP_ADDR", "ALLOW_PLAINTEXT", "IDEMPOTENCY_RETENTION", "IDEMPOTENCY_KEY_MODE",
 		"IN_FLIGHT", "IN_FLIGHT_WAIT",
 	} {
-		t.Setenv(name, values[name])
-		if _, set := values[name]; !set {
-			if err := os.Unsetenv(name); err != nil {
-				t.Fatal(err)
-			}
+		t.Setenv(name, "")
+		if err := os.Unsetenv(name); err != nil {
+			t.Fatal(err)
 		}
 	}
 }
@@ -30,9 +29,10 @@ func environment(t *testing.T, values map[string]string) {
 const remote = "postgres://payonce:hunter2@db.example/payonce?sslmode=disable"
 
 func TestUnsafeSettingsAreRefused(t *testing.T) {
+	unset(t)
+	t.Setenv("DATABASE_URL", remote)
 	for _, test := range []struct{ name, variable, value string }{
-		{"no database", "DATABASE_URL", "unset"},
-		{"an empty database", "DATABASE_URL", ""},
+		{"no database", "DATABASE_URL", ""},
 		{"a database that is no address", "DATABASE_URL", "postgres://payonce:hunter2@127.0.0.1:port/payonce"},
 		{"a database over a network in plain text", "DATABASE_URL", remote},
 		{"a database over a network, perhaps in plain text", "DATABASE_URL", "postgres://payonce:hunter2@db.example/payonce?sslmode=prefer"},
@@ -49,11 +49,7 @@ func TestUnsafeSettingsAreRefused(t *testing.T) {
 		{"plain text, perhaps", "ALLOW_PLAINTEXT", "perhaps"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			values := map[string]string{"DATABASE_URL": remote, test.variable: test.value}
-			if test.value == "unset" {
-				delete(values, test.variable)
-			}
-			environment(t, values)
+			t.Setenv(test.variable, test.value)
 			var log bytes.Buffer
 			err := api.Run(t.Context(), config.Logger(&log, "api"))
 			if err == nil || !strings.Contains(err.Error(), test.variable) {
@@ -67,7 +63,9 @@ func TestUnsafeSettingsAreRefused(t *testing.T) {
 }
 
 func TestSettingsArePrintedWithSecretsHidden(t *testing.T) {
-	environment(t, map[string]string{"DATABASE_URL": remote, "IN_FLIGHT": "425"})
+	unset(t)
+	t.Setenv("DATABASE_URL", remote)
+	t.Setenv("IN_FLIGHT", "425")
 	var log bytes.Buffer
 	if err := api.Run(t.Context(), config.Logger(&log, "api")); err == nil {
 		t.Error("it runs")
@@ -79,5 +77,14 @@ func TestSettingsArePrintedWithSecretsHidden(t *testing.T) {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("%s is not printed:\n%s", want, &log)
 		}
+	}
+}
+
+func TestADatabaseIsNeeded(t *testing.T) {
+	unset(t)
+	t.Setenv("HTTP_ADDR", "127.0.0.1:0")
+	err := api.Run(t.Context(), config.Logger(io.Discard, "api"))
+	if err == nil || !strings.HasPrefix(err.Error(), "DATABASE_URL is not set") {
+		t.Errorf("Run: %v", err)
 	}
 }

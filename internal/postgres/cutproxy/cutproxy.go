@@ -44,6 +44,7 @@ type Proxy struct {
 	armed    bool
 	side     Side
 	executes int
+	last     bool
 	cuts     int
 }
 
@@ -78,10 +79,16 @@ func (p *Proxy) URL() string { return p.url }
 // Executes: 0 for any Sync, 1 for a query, 2 for a batch of two statements. A
 // new connection's first queries are preceded by a Sync without an Execute,
 // which prepares them.
-func (p *Proxy) Arm(side Side, executes int) {
+func (p *Proxy) Arm(side Side, executes int) { p.arm(side, executes, false) }
+
+// ArmLast is Arm for a server that is gone with the connection: new ones are
+// refused from then on.
+func (p *Proxy) ArmLast(side Side, executes int) { p.arm(side, executes, true) }
+
+func (p *Proxy) arm(side Side, executes int, last bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.armed, p.side, p.executes = true, side, executes
+	p.armed, p.side, p.executes, p.last = true, side, executes, last
 }
 
 // Cuts tells how many connections were cut at a Sync.
@@ -144,6 +151,9 @@ func (p *Proxy) strike(n int) (Side, bool) {
 	}
 	p.armed = false
 	p.cuts++
+	if p.last {
+		_ = p.listener.Close() // Close closes it again, and is told so
+	}
 	return p.side, true
 }
 

@@ -1,0 +1,69 @@
+package e2e_test
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// endPatience bounds the wait for whatever has to happen by itself: a charge's
+// end, also after a crash.
+const endPatience = 45 * time.Second
+
+// eventually waits until something holds. The test ends here if it does not.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	if !within(endPatience, holds) {
+		t.Fatalf("not within %s: %s", endPatience, what)
+	}
+}
+
+// within asks until the answer is yes or the time is over.
+func within(patience time.Duration, holds func() bool) bool {
+	end := time.NewTimer(patience)
+	defer end.Stop()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-end.C:
+			return false
+		}
+	}
+	return true
+}
+
+// pause waits, or less if ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// unique is a word that nobody has used.
+func unique() string {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // it never fails
+	return hex.EncodeToString(b[:])
+}
+
+// scale is a number of charges or kills: the second where tests are to be short.
+func scale(t *testing.T, what string, n, short int) int {
+	t.Helper()
+	if !testing.Short() {
+		return n
+	}
+	t.Logf("short: %d %s instead of %d", short, what, n)
+	return short
+}
+
+// spaced is words with a space between them.
+func spaced(words ...any) string { return strings.TrimSuffix(fmt.Sprintln(words...), "\n") }

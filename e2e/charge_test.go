@@ -1,0 +1,179 @@
+package e2e_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Payment methods of the sandbox, which are Stripe's.
+const (
+	visa              = "pm_card_visa"
+	cardDeclined      = "pm_card_chargeDeclined"
+	insufficientFunds = "pm_card_chargeDeclinedInsufficientFunds"
+	authentication    = "pm_card_authenticationRequired"
+	slowCard          = "pm_card_processing"
+	nobodysCard       = "pm_card_of_nobody"
+)
+
+// order is the body of a request for a charge.
+type order struct {
+	OrderID       string            `json:"order_id"`
+	Amount        int64             `json:"amount"`
+	Currency      string            `json:"currency"`
+	PaymentMethod string            `json:"payment_method"`
+	Items         []item            `json:"items,omitempty"`
+	Metadata      map[string]string `json:"metadata,omitempty"`
+}
+
+type item struct {
+	SKU      string `json:"sku"`
+	Quantity int64  `json:"quantity"`
+}
+
+// newOrder is an order of 10.00 with one t-shirt, unless other items are given.
+func newOrder(method string, items ...item) order {
+	if items == nil {
+		items = []item{{"tshirt", 1}}
+	}
+	return order{OrderID: "order-" + unique(), Amount: 1000, Currency: "USD", PaymentMethod: method, Items: items}
+}
+
+func (o order) body(t *testing.T) []byte {
+	t.Helper()
+	body, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return body
+}
+
+// charge is what the API shows.
+type charge struct {
+	ID        string    `json:"id"`
+	OrderID   string    `json:"order_id"`
+	Amount    int64     `json:"amount"`
+	Currency  string    `json:"currency"`
+	Status    string    `json:"status"`
+	Steps     []step    `json:"steps"`
+	Failure   *failure  `json:"failure"`
+	CreatedAt time.Time `json:"created_at"`
+}
+
+type step struct {
+	Name   string `json:"name"`
+	Status string `json:"status"`
+}
+
+type failure struct {
+	Code        string `json:"code"`
+	Message     string `json:"message"`
+	DeclineCode string `json:"decline_code"`
+}
+
+// steps are the statuses of inventory, payment and notification, in one line.
+func (c charge) steps() string {
+	var line []string
+	for _, s := range c.Steps {
+		line = append(line, s.Name+" "+s.Status)
+	}
+	return strings.Join(line, ", ")
+}
+
+// over says that the charge has its outcome and that the merchant knows.
+func (c charge) over() bool {
+	if c.Status == "" || c.Status == "pending" {
+		return false
+	}
+	return len(c.Steps) == 3 && c.Steps[2].Status != "pending"
+}
+
+type event struct {
+	Version    int             `json:"version"`
+	ID         string          `json:"id"`
+	Type       string          `json:"type"`
+	Data       json.RawMessage `json:"data"`
+	RecordedAt time.Time       `json:"recorded_at"`
+}
+
+// send posts an order under a new key and returns the charge as it was accepted.
+func (w *world) send(t *testing.T, o order) charge {
+	t.Helper()
+	got, _, err := w.client.insist(t.Context(), request{key: "key-" + unique(), body: o.body(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return acceptedCharge(t, got)
+}
+
+func acceptedCharge(t *testing.T, got answer) charge {
+	t.Helper()
+	var c charge
+	if err := json.Unmarshal(got.Body, &c); err != nil || got.Status != http.StatusAccepted || c.ID == "" {
+		t.Fatalf("answered %d %s, want 202 and a charge", got.Status, got.Body)
+	}
+	return c
+}
+
+// charge reads a charge; ok is false while it cannot be read.
+func (w *world) charge(ctx context.Context, id string) (c charge, ok bool) {
+	got, err := w.client.do(ctx, request{method: http.MethodGet, path: "/v1/charges/" + id})
+	if err != nil || got.Status != http.StatusOK {
+		return charge{}, false
+	}
+	return c, json.Unmarshal(got.Body, &c) == nil
+}
+
+// await waits until a charge is over.
+func (w *world) await(t *testing.T, id string) charge {
+	t.Helper()
+	var c charge
+	if !within(endPatience, func() bool {
+		c, _ = w.charge(t.Context(), id)
+		return c.over()
+	}) {
+		t.Fatalf("charge %s is not over after %s: it is %s with %s; its messages: %s", id, endPatience, c.Status, c.steps(), w.messagesOf(t, id))
+	}
+	return c
+}
+
+// carry sends an order and waits until the charge is over.
+func (w *world) carry(t *testing.T, o order) charge {
+	t.Helper()
+	return w.await(t, w.send(t, o).ID)
+}
+
+func (w *world) events(t *testing.T, id string) []event {
+	t.Helper()
+	got, err := w.client.do(t.Context(), request{method: http.MethodGet, path: "/v1/charges/" + id + "/events"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var page struct {
+		Data []event `json:"data"`
+	}
+	if err := json.Unmarshal(got.Body, &page); err != nil || got.Status != http.StatusOK {
+		t.Fatalf("answered %d %s, want 200 and events", got.Status, got.Body)
+	}
+	return page.Data
+}
+
+// story are the types of a charge's events. Versions must count from 1.
+func (w *world) story(t *testing.T, id string) []string {
+	t.Helper()
+	var story []string
+	for i, e := range w.events(t, id) {
+		if e.Version != i+1 {
+			t.Errorf("%s: version %d stands where %d should", id, e.Version, i+1)
+		}
+		name, versioned := strings.CutSuffix(e.Type, ".v1")
+		if !versioned || e.ID == "" || e.RecordedAt.IsZero() {
+			t.Errorf("%s: event %+v lacks something", id, e)
+		}
+		story = append(story, name)
+	}
+	return story
+}

@@ -1,0 +1,193 @@
+package e2e_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// once keeps net/http from sending a request with an Idempotency-Key again by
+// itself when a reused connection is cut: what is unanswered must be seen.
+type once struct{ http.RoundTripper }
+
+func (o once) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.GetBody = nil
+	return o.RoundTripper.RoundTrip(r)
+}
+
+func newTransport() *http.Transport {
+	return &http.Transport{MaxIdleConnsPerHost: 100, DisableCompression: true}
+}
+
+// client is a merchant. It remembers the keys that it sent and what was
+// accepted under them.
+type client struct {
+	apis   []string
+	apiKey string
+	http   *http.Client
+	turn   atomic.Int64
+
+	mu       sync.Mutex
+	keys     []string
+	accepted map[string]answer
+}
+
+const requestPatience = 15 * time.Second
+
+func newClient(apis []string, apiKey string) *client {
+	return &client{
+		apis: apis, apiKey: apiKey, accepted: map[string]answer{},
+		http: &http.Client{Transport: once{newTransport()}, Timeout: requestPatience},
+	}
+}
+
+// request is what a client sends. Zero values: a POST of a charge with the
+// client's key, to the apis in turn.
+type request struct {
+	method string
+	path   string
+	key    string // none where empty
+	body   []byte
+	header http.Header // wins over what is usual; a name without values is left out
+	api    string
+}
+
+// answer is what came back, whole.
+type answer struct {
+	Status int
+	Header http.Header
+	Body   []byte
+}
+
+func (c *client) do(ctx context.Context, r request) (answer, error) {
+	method, path, api := r.method, r.path, r.api
+	if method == "" {
+		method = http.MethodPost
+	}
+	if path == "" {
+		path = "/v1/charges"
+	}
+	if api == "" {
+		api = c.apis[int(c.turn.Add(1))%len(c.apis)]
+	}
+	var body io.Reader = http.NoBody
+	if r.body != nil {
+		body = bytes.NewReader(r.body)
+	}
+	request, err := http.NewRequestWithContext(ctx, method, api+path, body)
+	if err != nil {
+		return answer{}, err
+	}
+	request.Header.Set("Authorization", "Bearer "+c.apiKey)
+	if r.body != nil {
+		request.Header.Set("Content-Type", "application/json")
+	}
+	if r.key != "" {
+		request.Header.Set("Idempotency-Key", r.key)
+		c.mu.Lock()
+		c.keys = append(c.keys, r.key)
+		c.mu.Unlock()
+	}
+	for name, values := range r.header {
+		if request.Header[name] = values; len(values) == 0 {
+			delete(request.Header, name)
+		}
+	}
+	response, err := c.http.Do(request)
+	if err != nil {
+		return answer{}, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	got := answer{Status: response.StatusCode, Header: response.Header}
+	got.Body, err = io.ReadAll(response.Body)
+	return got, err
+}
+
+// try sends a charge once. What is accepted must be what was accepted before.
+func (c *client) try(ctx context.Context, r request) (answer, error) {
+	got, err := c.do(ctx, r)
+	if err != nil || got.Status != http.StatusAccepted {
+		return got, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	first, known := c.accepted[r.key]
+	if !known {
+		c.accepted[r.key] = got
+		return got, nil
+	}
+	if !bytes.Equal(first.Body, got.Body) {
+		return got, fmt.Errorf("key %s was answered %s and %s", r.key, first.Body, got.Body)
+	}
+	for _, name := range []string{"Content-Type", "Location", "Idempotency-Key", "Idempotency-Expires"} {
+		if a, b := first.Header.Get(name), got.Header.Get(name); a != b {
+			return got, fmt.Errorf("key %s was answered with %s %q and %q", r.key, name, a, b)
+		}
+	}
+	return got, nil
+}
+
+// insist sends a charge until it has a definitive answer: what is unanswered,
+// unavailable or in flight is sent again with the same key. It returns how many
+// sendings brought none.
+func (c *client) insist(ctx context.Context, r request) (got answer, retries int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, endPatience)
+	defer cancel()
+	for ; ; retries++ {
+		got, err = c.try(ctx, r)
+		if err == nil && definitive(got) {
+			return got, retries, nil
+		}
+		if ctx.Err() != nil {
+			return got, retries, fmt.Errorf("no definitive answer to %s in %s, last %d %s: %w", r.key, endPatience, got.Status, got.Body, err)
+		}
+		pause(ctx, 100*time.Millisecond)
+	}
+}
+
+func definitive(a answer) bool {
+	switch a.Status {
+	case http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests:
+		return false
+	default:
+		return a.Status < http.StatusInternalServerError
+	}
+}
+
+// problem is an RFC 9457 problem as payonce sends it.
+type problem struct {
+	Type      string `json:"type"`
+	Title     string `json:"title"`
+	Status    int    `json:"status"`
+	Instance  string `json:"instance"`
+	Retryable bool   `json:"retryable"`
+	RetryWith string `json:"retry_with"`
+}
+
+// mustBeProblem checks that an answer is a problem of this status and type.
+func mustBeProblem(t *testing.T, got answer, status int, kind string) problem {
+	t.Helper()
+	var p problem
+	if err := json.Unmarshal(got.Body, &p); err != nil {
+		t.Errorf("answered %d %q, which is no problem: %v", got.Status, got.Body, err)
+		return p
+	}
+	if got.Status != status || p.Status != status || p.Type != "/problems/"+kind {
+		t.Errorf("answered %d %s, want %d /problems/%s", got.Status, got.Body, status, kind)
+	}
+	if media := got.Header.Get("Content-Type"); media != "application/problem+json" {
+		t.Errorf("a problem is sent as %q", media)
+	}
+	if p.Title == "" {
+		t.Errorf("a problem without a title: %s", got.Body)
+	}
+	return p
+}

@@ -1,0 +1,237 @@
+package e2e_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// end judges a world and closes it.
+func (w *world) end(t *testing.T) {
+	t.Helper()
+	if w.client != nil && !t.Failed() {
+		if w.setup.workers > 0 {
+			w.mendOutside(t)
+			if w.gates != nil {
+				w.gates.open()
+			}
+			w.calm(t)
+			w.accounts(t)
+		}
+		w.allAccepted(t)
+		w.audit(t)
+	}
+	for _, p := range w.processes() {
+		stop(t, p)
+		if t.Failed() {
+			t.Logf("the end of %s:\n%s", p.Name(), p.Tail())
+		}
+	}
+	w.discreet(t)
+}
+
+// calm waits until nothing is left to be done.
+func (w *world) calm(t *testing.T) {
+	t.Helper()
+	const open = `
+select (select count(*)
+          from inbox
+         where status <> 'done')
+     + (select count(*)
+          from ledger_events requested
+         where requested.type = 'charge.requested.v1'
+           and not exists (
+                 select
+                   from ledger_events told
+                  where told.stream_id = requested.stream_id
+                    and told.type = 'merchant.notified.v1'))`
+	var left int64
+	if !within(endPatience, func() bool {
+		left = row[int64](t, w, open)
+		return left == 0
+	}) {
+		const stuck = `
+select concat_ws(' ', ordering_key, receiver, status, 'attempts', attempts, 'waits', waits, last_error)
+  from inbox
+ where status <> 'done'
+ limit 5`
+		t.Errorf("%d things are still to be done after %s, for example %q", left, endPatience, rows[string](t, w, stuck))
+	}
+}
+
+// allAccepted compares what clients were told with what is there: each accepted
+// key has one charge, and there is no charge besides.
+func (w *world) allAccepted(t *testing.T) {
+	t.Helper()
+	const charges = `
+select stream_id
+  from ledger_events
+ where version = 1
+ order by stream_id`
+	told := []string{}
+	for key, answer := range w.client.accepted {
+		var c charge
+		if err := json.Unmarshal(answer.Body, &c); err != nil {
+			t.Errorf("key %s was answered %s", key, answer.Body)
+		}
+		told = append(told, c.ID)
+	}
+	slices.Sort(told)
+	if diff := cmp.Diff(told, rows[string](t, w, charges)); diff != "" {
+		t.Errorf("charges that clients were told of (-) and that there are (+):\n%s", diff)
+	}
+}
+
+// accounts compares the books of the sandbox with the ledger, charge by charge.
+func (w *world) accounts(t *testing.T) {
+	t.Helper()
+	books := w.books(t)
+	known := map[string]bool{}
+	const outcomes = `
+select concat_ws('|', o.stream_id, o.type, o.event_id, coalesce(c.data ->> 'payment_intent', ''))
+  from ledger_events o
+  left join ledger_events c
+    on c.stream_id = o.stream_id
+   and c.type = 'payment.captured.v1'
+ where o.type in ('charge.succeeded.v1', 'charge.failed.v1')`
+	for _, line := range rows[string](t, w, outcomes) {
+		part := strings.Split(line, "|")
+		id, outcome, eventID, intent := part[0], strings.TrimSuffix(part[1], ".v1"), part[2], part[3]
+		known[id] = true
+		e := books.of(id)
+		want := 0
+		if outcome == "charge.succeeded" {
+			want = 1
+		}
+		if e.captures != want {
+			t.Errorf("%s: %s, and the books have %d captures", id, outcome, e.captures)
+		}
+		if (intent != "") != (want == 1) {
+			t.Errorf("%s: %s, and the ledger's capture is by %q", id, outcome, intent)
+		}
+		told := []notification{{WebhookID: eventID, Reference: id, Type: outcome, Effects: 1}}
+		if len(e.told) == 1 && e.told[0].Deliveries >= 1 {
+			told[0].Deliveries = e.told[0].Deliveries
+		}
+		if diff := cmp.Diff(told, e.told); diff != "" {
+			t.Errorf("%s: what the merchant was to be told of (-) and was (+):\n%s", id, diff)
+		}
+	}
+	for _, c := range books.Captures {
+		if !known[c.Reference] {
+			t.Errorf("%d %s were captured for %q, which is no finished charge", c.Amount, c.Currency, c.Reference)
+		}
+	}
+	for _, n := range books.Notifications {
+		if !known[n.Reference] {
+			t.Errorf("the merchant was told of %q, which is no finished charge", n.Reference)
+		}
+	}
+	const missing = `
+select count(*)
+  from stock
+ where available + reserved + sold <> supplied
+    or reserved <> 0`
+	if n := row[int64](t, w, missing); n != 0 {
+		t.Errorf("%d articles do not add up, or are still held", n)
+	}
+}
+
+// audit asks the product itself.
+func (w *world) audit(t *testing.T) {
+	t.Helper()
+	out, err := w.run(t, "audit", "--json")
+	var report struct {
+		OK     bool `json:"ok"`
+		Checks []struct {
+			Name     string   `json:"name"`
+			Checked  int64    `json:"checked"`
+			Violated int64    `json:"violated"`
+			Examples []string `json:"examples"`
+		} `json:"checks"`
+	}
+	if jsonErr := json.Unmarshal(out, &report); jsonErr != nil {
+		t.Errorf("audit printed %q: %v, %v", out, jsonErr, err)
+		return
+	}
+	reconciled := false
+	for _, c := range report.Checks {
+		reconciled = reconciled || strings.HasPrefix(c.Name, "provider: ")
+		if c.Violated > 0 {
+			t.Errorf("audit: %s: %d of %d violated: %q", c.Name, c.Violated, c.Checked, c.Examples)
+		}
+	}
+	if err != nil || !report.OK || !reconciled {
+		t.Errorf("audit: ok is %v, reconciled with the provider is %v, ended with %v", report.OK, reconciled, err)
+	}
+}
+
+func (w *world) stdout(name string) string { return filepath.Join(w.log, name+".stdout") }
+
+// discreet reads all that the programs printed: nothing on stdout, JSON lines
+// on stderr, no secret and no raw idempotency key anywhere.
+func (w *world) discreet(t *testing.T) {
+	t.Helper()
+	secrets := []string{w.keys.api, w.keys.provider, w.keys.shop, strings.TrimPrefix(w.keys.shop, "whsec_")}
+	if password, _ := w.server.at.User.Password(); len(password) > 3 {
+		secrets = append(secrets, password)
+	}
+	if w.client != nil {
+		secrets = append(secrets, w.client.keys...)
+	}
+	for _, p := range w.processes() {
+		if out, err := os.ReadFile(w.stdout(p.Name())); err != nil || len(out) > 0 {
+			t.Errorf("%s printed on stdout: %q, %v", p.Name(), out, err)
+		}
+		log, err := os.ReadFile(filepath.Join(w.log, p.Name()+".log"))
+		if err != nil || len(log) == 0 {
+			t.Errorf("%s has no log: %v", p.Name(), err)
+		}
+		for _, secret := range secrets {
+			if line := lineWith(log, secret); line != nil {
+				t.Errorf("%s logs %q: %s", p.Name(), secret, line)
+			}
+		}
+		for line := range bytes.Lines(log) {
+			mustBeLog(t, p.Name(), line)
+		}
+	}
+}
+
+func lineWith(log []byte, word string) []byte {
+	if !bytes.Contains(log, []byte(word)) {
+		return nil
+	}
+	for line := range bytes.Lines(log) {
+		if bytes.Contains(line, []byte(word)) {
+			return line
+		}
+	}
+	return nil
+}
+
+// logEntry is a line of a log.
+type logEntry struct {
+	Time      string `json:"time"`
+	Level     string `json:"level"`
+	Message   string `json:"msg"`
+	Program   string `json:"program"`
+	MessageID string `json:"message_id"`
+}
+
+func mustBeLog(t *testing.T, name string, line []byte) logEntry {
+	t.Helper()
+	var e logEntry
+	if err := json.Unmarshal(line, &e); err != nil {
+		t.Errorf("%s logs %q, which is no JSON: %v", name, line, err)
+	} else if e.Time == "" || e.Level == "" || e.Message == "" || e.Program == "" {
+		t.Errorf("%s logs %q, which lacks time, level, message or program", name, line)
+	}
+	return e
+}

@@ -1,0 +1,141 @@
+package e2e_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/payonce/payonce/internal/postgres/local"
+)
+
+// TestStart: a program that must not run with what it was given says so in one
+// sentence and exits with 1.
+func TestStart(t *testing.T) {
+	t.Parallel()
+	server, b := sharedServer(t), binaries(t)
+	good := map[string]string{
+		"DATABASE_URL":      server.database(t, "start"),
+		"STRIPE_SECRET_KEY": "sk_test_" + unique(),
+		"STRIPE_API_BASE":   "http://127.0.0.1:1",
+	}
+	for _, c := range []struct {
+		name    string
+		program string
+		change  map[string]string // of an environment that is good; empty: not set
+		says    string
+	}{
+		{"an api without a database", b.API, map[string]string{"DATABASE_URL": ""}, "DATABASE_URL"},
+		{"an api with a URL that is none", b.API, map[string]string{"DATABASE_URL": "postgres://%zz"}, "DATABASE_URL"},
+		{"an api in plain text over a network", b.API, map[string]string{"DATABASE_URL": "postgres://payonce@192.0.2.1/payonce?sslmode=disable"}, "DATABASE_URL"},
+		{"an api with an unknown policy", b.API, map[string]string{"IN_FLIGHT": "maybe"}, "IN_FLIGHT"},
+		{"an api with a wait of nothing", b.API, map[string]string{"IN_FLIGHT_WAIT": "0s"}, "IN_FLIGHT_WAIT"},
+		{"an api that keeps keys for no time", b.API, map[string]string{"IDEMPOTENCY_RETENTION": "0s"}, "IDEMPOTENCY_RETENTION"},
+		{"an api with a retention that is no duration", b.API, map[string]string{"IDEMPOTENCY_RETENTION": "a week"}, "IDEMPOTENCY_RETENTION"},
+		{"an api with an unknown mode of keys", b.API, map[string]string{"IDEMPOTENCY_KEY_MODE": "optional"}, "IDEMPOTENCY_KEY_MODE"},
+		{"an api on an address that is none", b.API, map[string]string{"HTTP_ADDR": "192.0.2.1:1"}, "HTTP_ADDR"},
+
+		{"a worker without a database", b.Worker, map[string]string{"DATABASE_URL": ""}, "DATABASE_URL"},
+		{"a worker in plain text over a network", b.Worker, map[string]string{"DATABASE_URL": "postgres://payonce@192.0.2.1/payonce?sslmode=disable"}, "DATABASE_URL"},
+		{"a worker without the provider's key", b.Worker, map[string]string{"STRIPE_SECRET_KEY": ""}, "STRIPE_SECRET_KEY"},
+		{"a worker with a provider that is no URL", b.Worker, map[string]string{"STRIPE_API_BASE": "stripe.example"}, "STRIPE_API_BASE"},
+		{"a worker with a lease of nothing", b.Worker, map[string]string{"LEASE": "0"}, "LEASE"},
+		{"a worker with a lease that is no duration", b.Worker, map[string]string{"LEASE": "long"}, "LEASE"},
+		{"a worker without a hand", b.Worker, map[string]string{"WORKER_CONCURRENCY": "0"}, "WORKER_CONCURRENCY"},
+		{"a worker that never tries", b.Worker, map[string]string{"MAX_ATTEMPTS": "0"}, "MAX_ATTEMPTS"},
+		{"a worker that gives up at once", b.Worker, map[string]string{"GIVE_UP_AFTER": "0s"}, "GIVE_UP_AFTER"},
+		{"a worker with a cap below its base", b.Worker, map[string]string{"BACKOFF_BASE": "2s", "BACKOFF_CAP": "1s"}, "BACKOFF_CAP"},
+		{"a worker that forgets messages before they stop coming", b.Worker, map[string]string{"INBOX_RETENTION": "24h", "OUTBOX_RETENTION": "24h"}, "INBOX_RETENTION"},
+		{"a worker that keeps messages for no time", b.Worker, map[string]string{"OUTBOX_RETENTION": "0s"}, "OUTBOX_RETENTION"},
+		{"a worker with a network that is none", b.Worker, map[string]string{"WEBHOOK_ALLOW_CIDRS": "10.0.0.0/8,localhost"}, "WEBHOOK_ALLOW_CIDRS"},
+
+		{"a sandbox without a database", b.Sandbox, map[string]string{"DATABASE_URL": ""}, "DATABASE_URL"},
+		{"a sandbox in plain text over a network", b.Sandbox, map[string]string{"DATABASE_URL": "postgres://payonce@192.0.2.1/payonce?sslmode=disable"}, "DATABASE_URL"},
+	} {
+		t.Run(c.name+" refuses", func(t *testing.T) {
+			t.Parallel()
+			env := maps.Clone(good)
+			maps.Copy(env, c.change)
+			mustRefuse(t, c.program, env, c.says)
+		})
+	}
+
+	t.Run("a worker on a database without tables refuses", func(t *testing.T) {
+		t.Parallel()
+		env := maps.Clone(good)
+		env["DATABASE_URL"] = server.database(t, "empty")
+		mustRefuse(t, b.Worker, env, "payonce migrate")
+	})
+	t.Run("a database that forgets commits is refused", func(t *testing.T) {
+		t.Parallel()
+		env := maps.Clone(good)
+		env["DATABASE_URL"] = server.database(t, "forgetful")
+		name := env["DATABASE_URL"][strings.LastIndex(env["DATABASE_URL"], "/payonce_e2e_")+1:]
+		name, _, _ = strings.Cut(name, "?")
+		server.command(t, "alter database "+name+" set synchronous_commit = off")
+		for _, program := range []string{b.API, b.Worker} {
+			mustRefuse(t, program, env, "synchronous_commit")
+		}
+	})
+	t.Run("a server that does not force its writes is refused", func(t *testing.T) {
+		t.Parallel()
+		_, unsafe := ownServer(t, local.Options{})
+		env := maps.Clone(good)
+		env["DATABASE_URL"] = unsafe.database(t, "unsafe")
+		for _, program := range []string{b.API, b.Worker} {
+			mustRefuse(t, program, env, "fsync")
+		}
+		if out, err := run(t, b.Payonce, env, "migrate"); err == nil || !strings.Contains(out.stderr.String(), "fsync") {
+			t.Errorf("migrate ended with %v and said %q", err, out.stderr.String())
+		}
+	})
+}
+
+// output is what a program printed.
+type output struct{ stdout, stderr bytes.Buffer }
+
+// run runs a program that ends by itself.
+func run(t *testing.T, program string, env map[string]string, args ...string) (*output, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var out output
+	command := exec.CommandContext(ctx, program, args...)
+	command.Env = []string{"HTTP_ADDR=127.0.0.1:0", "HOME=" + os.Getenv("HOME"), "PATH=" + os.Getenv("PATH")}
+	for name, value := range env {
+		if value != "" {
+			command.Env = append(command.Env, name+"="+value)
+		}
+	}
+	command.Stdout, command.Stderr = &out.stdout, &out.stderr
+	return &out, command.Run()
+}
+
+func mustRefuse(t *testing.T, program string, env map[string]string, says string) {
+	t.Helper()
+	out, err := run(t, program, env)
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 1 {
+		t.Errorf("it ended with %v, want exit code 1: %s", err, out.stderr.String())
+	}
+	if out.stdout.Len() > 0 {
+		t.Errorf("it printed on stdout: %s", out.stdout.String())
+	}
+	var last logEntry
+	for line := range bytes.Lines(out.stderr.Bytes()) {
+		last = mustBeLog(t, program, line)
+		for _, secret := range []string{databasePassword, env["STRIPE_SECRET_KEY"]} {
+			if secret != "" && bytes.Contains(line, []byte(secret)) {
+				t.Errorf("it tells a secret: %s", line)
+			}
+		}
+	}
+	if last.Level != "ERROR" || !strings.Contains(last.Message, says) {
+		t.Errorf("its last words are %s %q, want a sentence with %s", last.Level, last.Message, says)
+	}
+}

@@ -1,0 +1,134 @@
+package fulfillment_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/fulfillment"
+)
+
+func TestInventory(t *testing.T) {
+	t.Parallel()
+
+	for name, tc := range map[string]struct {
+		items []domain.Item
+		code  domain.FailureCode
+	}{
+		"an article out of stock fails the charge and holds nothing of the others": {
+			[]domain.Item{{SKU: "tshirt", Quantity: 1}, {SKU: "mug", Quantity: 6}}, domain.OutOfStock,
+		},
+		"an unknown article fails the charge and holds nothing of the others": {
+			[]domain.Item{{SKU: "mug", Quantity: 1}, {SKU: "socks", Quantity: 1}}, domain.UnknownSKU,
+		},
+		"an article of another merchant is unknown": {
+			[]domain.Item{{SKU: "umbrella", Quantity: 1}}, domain.UnknownSKU,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.exec(`insert into merchants (merchant_id) values ('globex')`)
+			w.exec(`insert into stock (merchant_id, sku, supplied, available) values ('globex', 'umbrella', 1, 1)`)
+			first := order()
+			first.Items = tc.items
+			w.accept("ch_1", first)
+			w.expectKind(w.deliver(fulfillment.ChargeReceiver, w.charge), "done")
+			w.expect(sight{
+				Events:  "charge.requested inventory.rejected charge.failed",
+				Failure: tc.code, Stock: untouched + ", umbrella 1 0 0", Outbox: "charge.failed", Message: "done",
+			}, "")
+		})
+	}
+
+	t.Run("the last pieces can be sold", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		first := order()
+		first.Items = []domain.Item{{SKU: "mug", Quantity: 5}}
+		w.accept("ch_1", first)
+		w.provider.on("create", shows("requires_confirmation"))
+		w.provider.on("confirm", shows("succeeded"))
+		w.expectKind(w.deliver(fulfillment.ChargeReceiver, w.charge), "done")
+		want := succeeded(toStarted)
+		want.Stock, want.Holds = "mug 0 0 5, tshirt 10 0 0", "sold"
+		w.expect(want, "create confirm")
+	})
+
+	t.Run("supplying again resets nothing", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		w.start("pi_1")
+		w.supply("mug", 50)
+		w.supply("socks", 3)
+		if diff := cmp.Diff("mug 4 1 0, socks 3 0 0, tshirt 8 2 0", w.stock()); diff != "" {
+			t.Errorf("the stock (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// The charges come in pairs over the same articles, one naming them the other
+// way round. PostgreSQL would end a deadlock after a second, and commit would
+// send the loser's batch again, so that only its own count shows it.
+func TestInventory_opposite_orders_do_not_deadlock(t *testing.T) {
+	t.Parallel()
+	const pairs = 50
+	w := newWorld(t)
+	w.supply("cap", 80) // less than the charges want
+	w.supply("sock", 1000)
+	for i := range pairs {
+		for n, items := range [][]domain.Item{
+			{{SKU: "cap", Quantity: 1}, {SKU: "sock", Quantity: 2}},
+			{{SKU: "sock", Quantity: 2}, {SKU: "cap", Quantity: 1}},
+		} {
+			first := order()
+			first.Items = items
+			if i%2 == 1 {
+				first.PaymentMethod = "pm_card_chargeDeclined"
+			}
+			w.accept(fmt.Sprintf("ch_%d_%d", i, n), first)
+		}
+	}
+	w.provider.behind = newSandbox(t)
+	for _, err := range w.deliverAll(fulfillment.ChargeReceiver, w.charge, 2*pairs) {
+		w.expectKind(err, "done")
+	}
+	if got := w.text(`
+select string_agg(format('%s %s %s', sku, reserved, sold - n * case sku when 'cap' then 1 else 2 end), ', ' order by sku)
+  from stock,
+       (select count(*) as n from ledger_events where type = 'payment.captured.v1') captures
+ where sku in ('cap', 'sock')`); got != "cap 0 0, sock 0 0" {
+		t.Errorf("reserved, and sold beyond what was captured, are %q", got)
+	}
+	if got := w.text(`select count(*)::text from ledger_events where type in ('charge.succeeded.v1', 'charge.failed.v1')`); got != "100" {
+		t.Errorf("%s charges have an outcome, want 100", got)
+	}
+	if n := w.deadlocks(); n != "0" {
+		t.Errorf("PostgreSQL ended %s deadlocks", n)
+	}
+}
+
+// deadlocks is how many the server has ended in this database. A session reports
+// its own at the latest when it ends.
+func (w *world) deadlocks() string {
+	w.Helper()
+	w.db.Pool().Reset()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	late := time.After(patience)
+	for w.text(`
+select count(*)::text
+  from pg_stat_activity
+ where datname = current_database()
+   and backend_type = 'client backend'`) != "1" {
+		select {
+		case <-tick.C:
+		case <-late:
+			w.Fatalf("not within %v: the end of the sessions", patience)
+		}
+	}
+	return w.text(`select deadlocks::text from pg_stat_database where datname = current_database()`)
+}

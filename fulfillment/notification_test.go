@@ -1,0 +1,304 @@
+package fulfillment_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/notify"
+	"github.com/payonce/payonce/ledger"
+)
+
+const shopSecret = "whsec_MDEyMzQ1Njc4OWFiY2RlZmdoaWprbG1u"
+
+// shop is a merchant's endpoint, and a message that waits to be told to it.
+type shop struct {
+	*world
+	notify  inbox.Handler
+	outcome ledger.Recorded
+
+	mu      sync.Mutex
+	answers []http.HandlerFunc // 204 when there are no more
+	got     []webhook
+}
+
+// webhook is what the shop received.
+type webhook struct{ ID, Body string }
+
+// newShop has a charge that succeeded. allow are the targets beyond public ones.
+func newShop(t *testing.T, allow ...netip.Prefix) *shop {
+	t.Helper()
+	s := &shop{world: newWorld(t)}
+	server := httptest.NewServer(http.HandlerFunc(s.receive))
+	t.Cleanup(server.Close)
+	sender := notify.New(notify.Config{AllowCIDRs: allow, Now: time.Now})
+	t.Cleanup(sender.Close)
+	s.notify = (&fulfillment.Notification{DB: s.db, Sender: sender}).Notify
+	s.exec(`update merchants set webhook_url = $1, webhook_secret = $2`, server.URL+"/hooks", shopSecret)
+	return s
+}
+
+func loopback() netip.Prefix { return netip.MustParsePrefix("127.0.0.0/8") }
+
+// succeed brings the charge to its outcome.
+func (s *shop) succeed(first domain.ChargeRequested) ledger.Stream {
+	s.Helper()
+	first.Items = nil
+	stream := s.append(ledger.New("ch_1"), first,
+		domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_1"},
+		domain.PaymentCaptured{Provider: domain.Provider, PaymentIntent: "pi_1", Amount: 1999, Currency: "EUR", Fee: 90},
+		domain.ChargeSucceeded{})
+	return s.tell(stream)
+}
+
+// tell puts the message about the head of the stream into the inbox.
+func (s *shop) tell(stream ledger.Stream) ledger.Stream {
+	s.Helper()
+	s.outcome = s.load().Head()
+	s.put(fulfillment.NotificationReceiver, stream, stream.Charge.Version, s.outcome.ID.String())
+	return stream
+}
+
+func (s *shop) deliver() error {
+	s.Helper()
+	return s.world.deliver(fulfillment.NotificationReceiver, s.notify)
+}
+
+func (s *shop) answer(answers ...http.HandlerFunc) { s.answers = append(s.answers, answers...) }
+
+func (s *shop) receive(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		s.Errorf("read the webhook: %v", err)
+	}
+	verifier, err := standardwebhooks.NewWebhook(shopSecret)
+	if err != nil {
+		s.Error(err)
+		return
+	}
+	if err := verifier.Verify(body, r.Header); err != nil {
+		s.Errorf("the signature: %v", err)
+	}
+	s.mu.Lock()
+	s.got = append(s.got, webhook{ID: r.Header.Get("Webhook-Id"), Body: string(body)})
+	answer := says(http.StatusNoContent, "")
+	if len(s.answers) > 0 {
+		answer, s.answers = s.answers[0], s.answers[1:]
+	}
+	s.mu.Unlock()
+	answer(w, r)
+}
+
+// expectTold checks how often the shop was told, each time with the same words
+// under the id of the outcome, and what is recorded.
+func (s *shop) expectTold(times int, events, message string) {
+	s.Helper()
+	if len(s.got) != times {
+		s.Errorf("the shop was told %d times, want %d", len(s.got), times)
+	}
+	for _, told := range s.got {
+		if told.ID != s.outcome.ID.String() || told.Body != s.got[0].Body {
+			s.Errorf("the shop was told %+v, want the id %s and\n%s", told, s.outcome.ID, s.got[0].Body)
+		}
+	}
+	seen := s.see()
+	if seen.Events != events || seen.Message != message {
+		s.Errorf("recorded are %q and the message is %s, want %q and %s", seen.Events, seen.Message, events, message)
+	}
+}
+
+const (
+	paid = "charge.requested payment.started payment.captured charge.succeeded"
+	told = paid + " merchant.notified"
+)
+
+func TestNotify(t *testing.T) {
+	t.Parallel()
+
+	t.Run("the merchant is told once about the outcome", func(t *testing.T) {
+		t.Parallel()
+		s := newShop(t, loopback())
+		stream := s.succeed(order())
+		s.expectKind(s.deliver(), "done")
+		s.expectTold(1, told, "done")
+		want := map[string]any{
+			"id": s.outcome.ID.String(), "type": "charge.succeeded",
+			"created_at": s.outcome.RecordedAt.UTC().Format(time.RFC3339Nano),
+			"data": map[string]any{
+				"id": "ch_1", "order_id": "order 1", "amount": 1999.0, "amount_refunded": 0.0, "currency": "EUR",
+				"status": "succeeded", "failure": nil, "metadata": map[string]any{"basket": "7"},
+				"steps": []any{
+					map[string]any{"name": "inventory", "status": "skipped"},
+					map[string]any{"name": "payment", "status": "done"},
+					map[string]any{"name": "notification", "status": "pending"},
+				},
+				"created_at": s.load().At(1).OccurredAt.UTC().Format(time.RFC3339Nano),
+			},
+		}
+		var got map[string]any
+		if err := json.Unmarshal([]byte(s.got[0].Body), &got); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("the webhook (-want +got):\n%s", diff)
+		}
+		notified := domain.MerchantNotified{EventID: s.outcome.ID.String(), Type: "charge.succeeded"}
+		if diff := cmp.Diff(notified, s.load().Head().Event); diff != "" {
+			t.Errorf("recorded (-want +got):\n%s", diff)
+		}
+		s.put(fulfillment.NotificationReceiver, stream, 4, "again")
+		s.expectKind(s.deliver(), "done")
+		s.expectTold(1, told, "done done")
+	})
+
+	t.Run("the merchant is told about a failure", func(t *testing.T) {
+		t.Parallel()
+		s := newShop(t, loopback())
+		first := order()
+		first.Items = nil
+		why := domain.Failure{Code: domain.CardDeclined, Message: "no money", DeclineCode: "insufficient_funds"}
+		s.tell(s.append(ledger.New("ch_1"), first, domain.PaymentDeclined{Failure: why}, domain.ChargeFailed{Failure: why}))
+		s.expectKind(s.deliver(), "done")
+		s.expectTold(1, "charge.requested payment.declined charge.failed merchant.notified", "done")
+		var got struct {
+			Type string
+			Data struct{ Failure domain.Failure }
+		}
+		if err := json.Unmarshal([]byte(s.got[0].Body), &got); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(why, got.Data.Failure); diff != "" || got.Type != "charge.failed" {
+			t.Errorf("the type is %s and the failure (-want +got):\n%s", got.Type, diff)
+		}
+	})
+
+	t.Run("a redelivery says the same, whatever has happened since", func(t *testing.T) {
+		t.Parallel()
+		s := newShop(t, loopback())
+		stream := s.succeed(order())
+		s.answer(says(http.StatusInternalServerError, ""))
+		s.expectKind(s.deliver(), "waits")
+		s.expectTold(1, paid, "pending")
+		s.append(stream, domain.InventoryReleased{}) // shows in the view of the charge
+		s.expectKind(s.deliver(), "done")
+		s.expectTold(2, paid+" inventory.released merchant.notified", "done")
+	})
+
+	t.Run("a lost race for the version is no reason to tell again", func(t *testing.T) {
+		t.Parallel()
+		s := newShop(t, loopback())
+		stream := s.succeed(order())
+		s.answer(meanwhile(func() { s.append(stream, domain.InventoryReleased{}) }, says(http.StatusOK, "")))
+		s.expectKind(s.deliver(), "done")
+		s.expectTold(1, paid+" inventory.released merchant.notified", "done")
+	})
+
+	t.Run("who lost the race to tell records nothing", func(t *testing.T) {
+		t.Parallel()
+		s := newShop(t, loopback())
+		stream := s.succeed(order())
+		rival := domain.MerchantNotified{EventID: s.outcome.ID.String(), Type: "charge.succeeded"}
+		s.answer(meanwhile(func() { s.append(stream, rival) }, says(http.StatusOK, "")))
+		s.expectKind(s.deliver(), "done")
+		s.expectTold(1, told, "done")
+	})
+
+	t.Run("after the message was taken over nothing is recorded", func(t *testing.T) {
+		t.Parallel()
+		s := newShop(t, loopback())
+		s.succeed(order())
+		s.answer(meanwhile(func() { s.exec(`update inbox set fence = fence + 1`) }, says(http.StatusOK, "")))
+		s.expectKind(s.deliver(), "lost")
+		s.expectTold(1, paid, "running")
+		s.expectKind(s.deliver(), "done")
+		s.expectTold(2, told, "done")
+	})
+}
+
+func TestNotify_refusals(t *testing.T) {
+	t.Parallel()
+
+	t.Run("a shop that asks for time gets it, and no attempt is counted", func(t *testing.T) {
+		t.Parallel()
+		s := newShop(t, loopback())
+		s.succeed(order())
+		s.answer(says(http.StatusServiceUnavailable, "", "Retry-After", "86400"))
+		var waiting *inbox.WaitError
+		if err := s.deliver(); !errors.As(err, &waiting) || waiting.AtLeast != 24*time.Hour {
+			t.Errorf("the handler answered %v, want it to wait a day", err)
+		}
+		if got := s.text(`select format('%s %s %s', attempts, waits, due_at > clock_timestamp() + interval '23 hours') from inbox`); got != "0 1 t" {
+			t.Errorf("attempts, waits and whether it is due in a day are %s, want 0 1 t", got)
+		}
+		s.expectTold(1, paid, "pending")
+	})
+
+	for name, answer := range map[string]http.HandlerFunc{
+		"a cut":      cut,
+		"a 500":      says(http.StatusInternalServerError, ""),
+		"a 404":      says(http.StatusNotFound, ""),
+		"a redirect": says(http.StatusFound, "", "Location", "/elsewhere"),
+	} {
+		t.Run("after "+name+" the merchant is told again", func(t *testing.T) {
+			t.Parallel()
+			s := newShop(t, loopback())
+			s.succeed(order())
+			s.answer(answer)
+			s.expectKind(s.deliver(), "waits")
+			s.expectKind(s.deliver(), "done")
+			s.expectTold(2, told, "done")
+		})
+	}
+
+	t.Run("a forbidden target is parked", func(t *testing.T) {
+		t.Parallel()
+		s := newShop(t) // loopback is not allowed
+		s.succeed(order())
+		s.expectKind(s.deliver(), "parked")
+		s.expectTold(0, paid, "dead")
+		if reason := s.text(`select last_error from inbox`); !strings.Contains(reason, "target refused") {
+			t.Errorf("the reason is %q", reason)
+		}
+	})
+
+	t.Run("a merchant that took its endpoint away is parked", func(t *testing.T) {
+		t.Parallel()
+		s := newShop(t, loopback())
+		s.succeed(order())
+		s.exec(`update merchants set webhook_url = null, webhook_secret = null`)
+		s.expectKind(s.deliver(), "parked")
+		s.expectTold(0, paid, "dead")
+	})
+
+	t.Run("a merchant that wanted no webhook gets none", func(t *testing.T) {
+		t.Parallel()
+		s := newShop(t, loopback())
+		first := order()
+		first.Notify = false
+		s.succeed(first)
+		s.expectKind(s.deliver(), "done")
+		s.expectTold(0, paid, "done")
+	})
+
+	t.Run("a message about an event that is not there is parked", func(t *testing.T) {
+		t.Parallel()
+		s := newShop(t, loopback())
+		s.succeed(order())
+		s.exec(`update inbox set payload = convert_to(replace(convert_from(payload, 'UTF8'), '"version":4', '"version":9'), 'UTF8')`)
+		s.expectKind(s.deliver(), "parked")
+		s.expectTold(0, paid, "dead")
+	})
+}

@@ -1,0 +1,191 @@
+package fulfillment_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// call is a request that the provider got.
+type call struct{ op, intent, key string }
+
+// provider answers as its script says, and hands what is not in it to the
+// handler behind it.
+type provider struct {
+	*httptest.Server
+	behind http.Handler // nil: a call that is not in the script is a mistake
+
+	mu     sync.Mutex
+	script map[string][]http.HandlerFunc
+	calls  []call // since the last look
+	all    []call
+}
+
+func newProvider(t *testing.T) *provider {
+	t.Helper()
+	p := &provider{script: map[string][]http.HandlerFunc{}}
+	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := callOf(r)
+		answer := p.next(c)
+		if answer == nil {
+			t.Errorf("the provider was asked to %s %s, which is not in its script", c.op, c.intent)
+			answer = says(http.StatusTeapot, "")
+		}
+		answer(w, r)
+	}))
+	t.Cleanup(p.Close)
+	return p
+}
+
+func callOf(r *http.Request) call {
+	c := call{key: r.Header.Get("Idempotency-Key")}
+	path := strings.TrimPrefix(r.URL.Path, "/v1/payment_intents")
+	c.intent, c.op, _ = strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	switch {
+	case r.Method == http.MethodGet:
+		c.op = "retrieve"
+	case path == "":
+		c.op = "create"
+	}
+	return c
+}
+
+func (p *provider) next(c call) http.HandlerFunc {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.calls, p.all = append(p.calls, c), append(p.all, c)
+	if answers := p.script[c.op]; len(answers) > 0 {
+		p.script[c.op] = answers[1:]
+		return answers[0]
+	}
+	if p.behind != nil {
+		return p.behind.ServeHTTP
+	}
+	return nil
+}
+
+// on adds answers to the script, one for each call of an operation.
+func (p *provider) on(op string, answers ...http.HandlerFunc) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.script[op] = append(p.script[op], answers...)
+}
+
+// take returns the calls since it was last asked.
+func (p *provider) take() []call {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	calls := p.calls
+	p.calls = nil
+	return calls
+}
+
+// keys are the idempotency keys of all calls of an operation.
+func (p *provider) keys(op string) []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var keys []string
+	for _, c := range p.all {
+		if c.op == op {
+			keys = append(keys, c.key)
+		}
+	}
+	return keys
+}
+
+// says is an answer with this status, body and headers.
+func says(status int, body string, header ...string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Request-Id", "req_provider")
+		for i := 0; i+1 < len(header); i += 2 {
+			w.Header().Set(header[i], header[i+1])
+		}
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(body))
+	}
+}
+
+// shows is an answer with the payment intent in this state.
+func shows(status string, pairs ...any) http.HandlerFunc {
+	return says(http.StatusOK, intent(status, pairs...))
+}
+
+// cut closes the connection without an answer.
+func cut(w http.ResponseWriter, _ *http.Request) {
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		panic(err)
+	}
+	_ = conn.Close()
+}
+
+// cutAfter lets the handler behind have its effect and loses its answer.
+func (p *provider) cutAfter(w http.ResponseWriter, r *http.Request) {
+	p.behind.ServeHTTP(httptest.NewRecorder(), r)
+	cut(w, r)
+}
+
+// meanwhile runs what happens while the call is under way.
+func meanwhile(happens func(), answer http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		happens()
+		answer(w, r)
+	}
+}
+
+// intent is the payment intent pi_1 of the charge ch_1, changed by the pairs.
+func intent(status string, pairs ...any) string {
+	o := map[string]any{
+		"id": "pi_1", "object": "payment_intent", "status": status,
+		"amount": 1999, "amount_received": 0, "currency": "eur", "created": 1700000000,
+		"metadata": map[string]any{"charge_id": "ch_1"}, "last_payment_error": nil, "latest_charge": nil,
+	}
+	if status == "succeeded" {
+		o["amount_received"], o["latest_charge"] = 1999, "py_1"
+	}
+	return object(o, pairs...)
+}
+
+// attempted are the pairs of an intent that was declined.
+func attempted(code, declineCode string) []any {
+	return []any{"latest_charge", "py_1", "last_payment_error", map[string]any{
+		"type": "card_error", "code": code, "decline_code": declineCode, "message": "no money",
+	}}
+}
+
+// refuses is an error answer in the provider's form.
+func refuses(status int, kind, code string, pairs ...any) http.HandlerFunc {
+	inner := object(map[string]any{"type": kind, "code": code, "message": "for people"}, pairs...)
+	return says(status, `{"error":`+inner+`}`)
+}
+
+func declines() http.HandlerFunc {
+	return refuses(http.StatusPaymentRequired, "card_error", "card_declined", "decline_code", "insufficient_funds",
+		"payment_intent", json.RawMessage(intent("requires_payment_method", attempted("card_declined", "insufficient_funds")...)))
+}
+
+// unexpected refuses a call that the state of the intent does not allow.
+func unexpected(status string) http.HandlerFunc {
+	return refuses(http.StatusBadRequest, "invalid_request_error", "payment_intent_unexpected_state",
+		"payment_intent", json.RawMessage(intent(status)))
+}
+
+func breaks() http.HandlerFunc {
+	return refuses(http.StatusInternalServerError, "api_error", "")
+}
+
+func object(o map[string]any, pairs ...any) string {
+	for i := 0; i+1 < len(pairs); i += 2 {
+		o[fmt.Sprint(pairs[i])] = pairs[i+1]
+	}
+	b, err := json.Marshal(o)
+	if err != nil {
+		panic(err)
+	}
+	return string(b)
+}

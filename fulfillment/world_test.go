@@ -1,0 +1,305 @@
+package fulfillment_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/stripe"
+	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/outbox"
+)
+
+// patience bounds every wait.
+const patience = 30 * time.Second
+
+// world is a database with one merchant, its stock, and a provider.
+type world struct {
+	*testing.T
+	db       *postgres.DB
+	provider *provider
+	charge   inbox.Handler
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{T: t, db: pgtest.Open(t), provider: newProvider(t)}
+	client, err := stripe.New(stripe.Config{SecretKey: "sk_test_1", Base: w.provider.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	w.charge = (&fulfillment.Fulfillment{DB: w.db, Provider: client}).Charge
+	w.exec(`insert into merchants (merchant_id) values ('acme')`)
+	w.supply("mug", 5)
+	w.supply("tshirt", 10)
+	return w
+}
+
+func (w *world) exec(sql string, args ...any) {
+	w.Helper()
+	b := &pgx.Batch{}
+	b.Queue(sql, args...)
+	w.commit(b)
+}
+
+func (w *world) commit(b *pgx.Batch) {
+	w.Helper()
+	if err := w.db.Commit(w.Context(), b); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) supply(sku string, quantity int64) {
+	w.Helper()
+	b := &pgx.Batch{}
+	fulfillment.Supply(b, "acme", sku, quantity)
+	w.commit(b)
+}
+
+// order is the first event of a charge over two tshirts and a mug.
+func order() domain.ChargeRequested {
+	return domain.ChargeRequested{
+		MerchantID: "acme", OrderID: "order 1", Amount: 1999, Currency: "EUR", Fee: 90, PaymentMethod: "pm_card_visa",
+		Items:    []domain.Item{{SKU: "tshirt", Quantity: 2}, {SKU: "mug", Quantity: 1}},
+		Metadata: map[string]string{"basket": "7"}, Notify: true,
+	}
+}
+
+// accept opens a charge, and puts the message about it into the inbox.
+func (w *world) accept(id string, first domain.ChargeRequested) ledger.Stream {
+	w.Helper()
+	s := w.append(ledger.New(id), first)
+	w.put(fulfillment.ChargeReceiver, s, 1, s.Head().ID.String())
+	return s
+}
+
+// start opens ch_1 and brings it to where its stock is held and its payment
+// stands on the payment intent.
+func (w *world) start(intent string) ledger.Stream {
+	w.Helper()
+	s := w.accept("ch_1", order())
+	w.exec(`
+insert into reservations (charge_id, merchant_id, sku, quantity)
+values ('ch_1', 'acme', 'tshirt', 2),
+       ('ch_1', 'acme', 'mug', 1)`)
+	w.exec(`
+update stock
+   set available = available - r.quantity,
+       reserved  = reserved + r.quantity
+  from reservations r
+ where r.sku = stock.sku`)
+	return w.append(s,
+		domain.InventoryReserved{Items: order().Items},
+		domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: intent})
+}
+
+// append commits events of a stream, as another holder would.
+func (w *world) append(s ledger.Stream, events ...domain.Event) ledger.Stream {
+	w.Helper()
+	b := &pgx.Batch{}
+	next, err := ledger.Append(b, s, ledger.Cause{CorrelationID: "req_1", CausationID: "rival", Actor: "test"}, events...)
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.commit(b)
+	return next
+}
+
+func (w *world) load() ledger.Stream {
+	w.Helper()
+	s, err := ledger.Load(w.Context(), w.db, "ch_1")
+	if err != nil {
+		w.Fatal(err)
+	}
+	return s
+}
+
+// put puts a message about an event into the inbox of a receiver.
+func (w *world) put(receiver string, s ledger.Stream, version int, id string) {
+	w.Helper()
+	payload, err := s.Seal(s.At(version))
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.exec(`
+insert into inbox
+       (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
+values ($1, $2, $3, $4, $5, $6, sha256($5))`,
+		receiver, id, s.ID, s.At(version).Type, payload, map[string]string{outbox.MetadataCorrelationID: "req_1"})
+}
+
+// deliver hands the open message of a receiver, which must be one, to its
+// handler, whatever it was to wait for, and ends the claim as the answer wants.
+func (w *world) deliver(receiver string, handle inbox.Handler) error {
+	w.Helper()
+	return w.deliverAll(receiver, handle, 1)[0]
+}
+
+// deliverAll hands n messages to the handler, many of them at a time.
+func (w *world) deliverAll(receiver string, handle inbox.Handler, n int) []error {
+	w.Helper()
+	w.exec(`
+update inbox
+   set due_at = clock_timestamp() - interval '2 days'
+ where receiver = $1
+   and status in ('pending', 'running')`, receiver)
+	returned := make(chan error, n)
+	p := &inbox.Processor{
+		DB: w.db, Receiver: receiver, Holder: "test", Concurrency: min(n, 16),
+		Handle: func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+			result, err := handle(ctx, d)
+			returned <- err
+			return result, err
+		},
+		Policy: inbox.Policy{
+			Lease: time.Hour, MaxAttempts: 12, GiveUpAfter: time.Hour,
+			BackoffBase: time.Hour, BackoffCap: 24 * time.Hour,
+		},
+		Poll: 5 * time.Millisecond, Drain: patience, Log: slog.New(slog.DiscardHandler),
+	}
+	ctx, cancel := context.WithCancel(w.Context())
+	ended := make(chan struct{})
+	go func() { p.Run(ctx); close(ended) }()
+	defer func() { cancel(); <-ended }()
+	errs := make([]error, n)
+	late := time.After(patience)
+	for i := range errs {
+		select {
+		case errs[i] = <-returned:
+		case <-late:
+			w.Fatalf("not within %v: delivery %d of %d to %s", patience, i+1, n, receiver)
+		}
+	}
+	return errs
+}
+
+// kind is what an answer of a handler means to the inbox.
+func kind(err error) string {
+	var waiting *inbox.WaitError
+	var parking *inbox.ParkError
+	switch {
+	case err == nil:
+		return "done"
+	case inbox.IsLost(err):
+		return "lost"
+	case errors.As(err, &parking):
+		return "parked"
+	case errors.As(err, &waiting):
+		return "waits"
+	default:
+		return err.Error()
+	}
+}
+
+// sight is everything that a charge leaves behind.
+type sight struct {
+	Events  string // without versions of the schema
+	Failure domain.FailureCode
+	Stock   string // available, reserved and sold
+	Holds   string // the states of the charge's reservations
+	Outbox  string
+	Message string
+}
+
+func (w *world) see() sight {
+	w.Helper()
+	s := w.load()
+	seen := sight{
+		Events:  w.text(`select string_agg(replace(type, '.v1', ''), ' ' order by version) from ledger_events where stream_id = 'ch_1'`),
+		Stock:   w.stock(),
+		Holds:   w.text(`select string_agg(status, ' ' order by sku) from reservations where charge_id = 'ch_1'`),
+		Outbox:  w.text(`select string_agg(replace(metadata ->> 'type', '.v1', ''), ' ') from outbox`),
+		Message: w.text(`select string_agg(status, ' ' order by id) from inbox`),
+	}
+	if s.Charge.Failure != nil {
+		seen.Failure = s.Charge.Failure.Code
+	}
+	return seen
+}
+
+func (w *world) stock() string {
+	w.Helper()
+	return w.text(`select string_agg(format('%s %s %s %s', sku, available, reserved, sold), ', ' order by sku) from stock`)
+}
+
+// text is the one text that a query finds, "" for null.
+func (w *world) text(sql string) string {
+	w.Helper()
+	var found *string
+	if err := w.db.QueryRow(w.Context(), sql).Scan(&found); err != nil {
+		w.Fatal(err)
+	}
+	if found == nil {
+		return ""
+	}
+	return *found
+}
+
+// The histories that most tests begin with, and what the stock is then.
+const (
+	toReserved = "charge.requested inventory.reserved"
+	toStarted  = toReserved + " payment.started"
+	captured   = " payment.captured charge.succeeded"
+	declined   = " payment.declined inventory.released charge.failed"
+
+	untouched = "mug 5 0 0, tshirt 10 0 0"
+	held      = "mug 4 1 0, tshirt 8 2 0"
+	sold      = "mug 4 0 1, tshirt 8 0 2"
+)
+
+func succeeded(history string) sight {
+	return sight{Events: history + captured, Stock: sold, Holds: "sold sold", Outbox: "charge.succeeded", Message: "done"}
+}
+
+func failed(history string, code domain.FailureCode) sight {
+	return sight{
+		Events: history + declined, Failure: code,
+		Stock: untouched, Holds: "released released", Outbox: "charge.failed", Message: "done",
+	}
+}
+
+// open is a charge under way whose message waits or is parked.
+func open(history, message string) sight {
+	return sight{Events: history, Stock: held, Holds: "open open", Message: message}
+}
+
+// expect compares what is there, and what the provider was asked since the last
+// time.
+func (w *world) expect(want sight, calls string) {
+	w.Helper()
+	if diff := cmp.Diff(want, w.see()); diff != "" {
+		w.Errorf("after the delivery (-want +got):\n%s", diff)
+	}
+	w.expectCalls(calls)
+}
+
+func (w *world) expectCalls(want string) {
+	w.Helper()
+	var ops []string
+	for _, c := range w.provider.take() {
+		ops = append(ops, c.op)
+	}
+	if got := strings.Join(ops, " "); got != want {
+		w.Errorf("the provider was asked %q, want %q", got, want)
+	}
+}
+
+// expectKind checks what a handler answered.
+func (w *world) expectKind(err error, want string) {
+	w.Helper()
+	if kind(err) != want {
+		w.Errorf("the handler answered %v, want %s", err, want)
+	}
+}

@@ -1,0 +1,342 @@
+package idempotency_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+func theKey() idempotency.Key {
+	return idempotency.Key{Scope: "acme", Operation: "POST /v1/charges", Value: "k1"}
+}
+
+func theAnswer() idempotency.Answer {
+	return idempotency.Answer{
+		StatusCode: http.StatusAccepted, ContentType: "application/json", Location: "/v1/charges/ch_1",
+		Body: []byte("{\"id\": \"ch_1\"}\n\x00\xff"),
+	}
+}
+
+// claim commits a key together with an effect that is not unique.
+func claim(t *testing.T, db *postgres.DB, key idempotency.Key, answer idempotency.Answer, expires time.Time) error {
+	t.Helper()
+	b := &pgx.Batch{}
+	idempotency.Claim(b, key, []byte("fingerprint"), answer, expires)
+	b.Queue(`insert into outbox (topic, message_id, payload, metadata) values ('t', 'effect', '', '{}')`)
+	return db.Commit(t.Context(), b)
+}
+
+func look(t *testing.T, q postgres.Querier, key idempotency.Key) (idempotency.Record, bool) {
+	t.Helper()
+	record, found, now, err := idempotency.Look(t.Context(), q, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if since := time.Since(now).Abs(); since > time.Hour {
+		t.Errorf("the database's time is %v away", since)
+	}
+	return record, found
+}
+
+func wantEffects(t *testing.T, db *postgres.DB, want int) {
+	t.Helper()
+	var got int
+	if err := db.QueryRow(t.Context(), `select count(*) from outbox`).Scan(&got); err != nil || got != want {
+		t.Errorf("%d effects, want %d: %v", got, want, err)
+	}
+}
+
+func inAnHour() time.Time { return time.Now().Add(time.Hour).Truncate(time.Second) }
+
+func TestClaim(t *testing.T) {
+	t.Parallel()
+
+	t.Run("a key that nobody used is free", func(t *testing.T) {
+		t.Parallel()
+		if record, found := look(t, pgtest.Open(t), theKey()); found || len(record.Body) > 0 || len(record.Fingerprint) > 0 {
+			t.Errorf("found %v: %+v", found, record)
+		}
+	})
+
+	t.Run("its answer is kept byte for byte", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		expires := inAnHour()
+		if err := claim(t, db, theKey(), theAnswer(), expires); err != nil {
+			t.Fatal(err)
+		}
+		record, found := look(t, db, theKey())
+		want := idempotency.Record{Answer: theAnswer(), Fingerprint: []byte("fingerprint"), ExpiresAt: expires}
+		if diff := cmp.Diff(want, record); diff != "" || !found {
+			t.Errorf("found %v (-want +got):\n%s", found, diff)
+		}
+	})
+
+	t.Run("an answer may be empty", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		if err := claim(t, db, theKey(), idempotency.Answer{StatusCode: http.StatusNoContent}, inAnHour()); err != nil {
+			t.Fatal(err)
+		}
+		if record, found := look(t, db, theKey()); !found || record.StatusCode != http.StatusNoContent || len(record.Body) != 0 || record.Location != "" {
+			t.Errorf("found %v: %+v", found, record)
+		}
+	})
+
+	t.Run("a key in another place is another key", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		if err := claim(t, db, theKey(), theAnswer(), inAnHour()); err != nil {
+			t.Fatal(err)
+		}
+		scope, operation, value := theKey(), theKey(), theKey()
+		scope.Scope, operation.Operation, value.Value = "globex", "POST /v1/charges/{id}/refunds", "K1"
+		for _, key := range []idempotency.Key{scope, operation, value} {
+			if _, found := look(t, db, key); found {
+				t.Errorf("%+v is taken", key)
+			}
+			if err := claim(t, db, key, theAnswer(), inAnHour()); err != nil {
+				t.Errorf("%+v: %v", key, err)
+			}
+		}
+		wantEffects(t, db, 4)
+	})
+
+	t.Run("a taken key takes the whole batch with it", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		for i := range 3 {
+			err := claim(t, db, theKey(), theAnswer(), inAnHour())
+			if taken := idempotency.IsTaken(err); taken != (i > 0) || (err == nil) == (i > 0) {
+				t.Errorf("claim %d: taken %v, %v", i+1, taken, err)
+			}
+		}
+		wantEffects(t, db, 1)
+	})
+
+	t.Run("an expired key is taken", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		if err := claim(t, db, theKey(), theAnswer(), time.Now().Add(-time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		if err := claim(t, db, theKey(), theAnswer(), inAnHour()); !idempotency.IsTaken(err) {
+			t.Errorf("the error is %v", err)
+		}
+		wantEffects(t, db, 1)
+	})
+
+	t.Run("of sixteen at once one wins", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		var won atomic.Int32
+		var rivals errgroup.Group
+		for range 16 {
+			rivals.Go(func() error {
+				err := claim(t, db, theKey(), theAnswer(), inAnHour())
+				if err == nil {
+					won.Add(1)
+				}
+				if err != nil && !idempotency.IsTaken(err) {
+					return err
+				}
+				return nil
+			})
+		}
+		if err := rivals.Wait(); err != nil {
+			t.Error(err)
+		}
+		if won.Load() != 1 {
+			t.Errorf("%d won", won.Load())
+		}
+		wantEffects(t, db, 1)
+	})
+
+	t.Run("nothing else is a taken key", func(t *testing.T) {
+		t.Parallel()
+		for _, err := range []error{nil, errors.New("something"), postgres.ErrUnknown, idempotency.ErrReused} {
+			if idempotency.IsTaken(err) {
+				t.Errorf("%v is taken for a taken key", err)
+			}
+		}
+	})
+}
+
+func TestClaimBesideAnotherUnderWay(t *testing.T) {
+	t.Parallel()
+
+	t.Run("is refused once that one has committed", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		first := underWay(t, db)
+		second := make(chan error, 1)
+		go func() { second <- claim(t, db, theKey(), theAnswer(), inAnHour()) }()
+		awaitLock(t, db)
+		if _, found := look(t, db, theKey()); found {
+			t.Error("an answer is seen before its commit")
+		}
+		if err := first.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-second; !idempotency.IsTaken(err) {
+			t.Errorf("the error is %v, want a taken key", err)
+		}
+		wantEffects(t, db, 0)
+	})
+
+	t.Run("wins once that one has rolled back", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		first := underWay(t, db)
+		second := make(chan error, 1)
+		go func() { second <- claim(t, db, theKey(), theAnswer(), inAnHour()) }()
+		awaitLock(t, db)
+		if err := first.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-second; err != nil {
+			t.Error(err)
+		}
+		wantEffects(t, db, 1)
+	})
+
+	t.Run("gives up after the lock time-out", func(t *testing.T) {
+		t.Parallel()
+		address := pgtest.URL(t)
+		db, err := postgres.Open(t.Context(), address, postgres.Options{
+			LockTimeout: 50 * time.Millisecond, AllowPlaintext: true, AllowUnsafeDurability: true,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(db.Close)
+		underWay(t, db)
+		err = claim(t, db, theKey(), theAnswer(), inAnHour())
+		if !postgres.IsLockTimeout(err) || idempotency.IsTaken(err) {
+			t.Errorf("the error is %v, want a lock time-out", err)
+		}
+		wantEffects(t, db, 0)
+	})
+}
+
+// underWay claims the key in a transaction that stays open.
+func underWay(t *testing.T, db *postgres.DB) pgx.Tx {
+	t.Helper()
+	tx, err := db.Pool().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
+	b := &pgx.Batch{}
+	idempotency.Claim(b, theKey(), []byte("fingerprint"), theAnswer(), inAnHour())
+	if err := tx.SendBatch(t.Context(), b).Close(); err != nil {
+		t.Fatal(err)
+	}
+	return tx
+}
+
+func awaitLock(t *testing.T, db *postgres.DB) {
+	t.Helper()
+	deadline := time.After(10 * time.Second)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		var waiting bool
+		err := db.QueryRow(t.Context(), `
+select exists (
+         select
+           from pg_stat_activity
+          where datname = current_database()
+            and wait_event_type = 'Lock')`).Scan(&waiting)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if waiting {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatal("nobody waits for a lock")
+		}
+	}
+}
+
+func TestReplay(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name        string
+		expires     time.Duration
+		fingerprint string
+		want        error
+	}{
+		{"the same request gets the answer", time.Hour, "fingerprint", nil},
+		{"another request does not", time.Hour, "another", idempotency.ErrReused},
+		{"nor one that is only longer", time.Hour, "fingerprint ", idempotency.ErrReused},
+		{"nor one without fingerprint", time.Hour, "", idempotency.ErrReused},
+		{"nobody gets an answer that has expired", -time.Second, "fingerprint", idempotency.ErrExpired},
+		{"another request is told apart also then", -time.Second, "another", idempotency.ErrReused},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Open(t)
+			var expires time.Time
+			err := db.QueryRow(t.Context(), `select clock_timestamp() + $1::interval`, test.expires).Scan(&expires)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := claim(t, db, theKey(), theAnswer(), expires); err != nil {
+				t.Fatal(err)
+			}
+			record, found := look(t, db, theKey())
+			if !found || record.Expired != (test.expires < 0) {
+				t.Errorf("found %v, expired %v", found, record.Expired)
+			}
+			answer, err := record.Replay([]byte(test.fingerprint))
+			if !errors.Is(err, test.want) {
+				t.Errorf("the error is %v, want %v", err, test.want)
+			}
+			if test.want == nil {
+				if diff := cmp.Diff(theAnswer(), answer); diff != "" {
+					t.Errorf("answer (-want +got):\n%s", diff)
+				}
+			}
+			if errors.Is(test.want, idempotency.ErrReused) && len(answer.Body) > 0 {
+				t.Errorf("another request is shown %q", answer.Body)
+			}
+		})
+	}
+}
+
+func TestLookWritesNothing(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	tx, err := db.Pool().BeginTx(t.Context(), pgx.TxOptions{AccessMode: pgx.ReadOnly})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	look(t, tx, theKey())
+}
+
+func TestLookSaysWhatItDid(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, found, _, err := idempotency.Look(ctx, db, theKey())
+	if found || !errors.Is(err, context.Canceled) || err.Error() != "look up an idempotency key: context canceled" {
+		t.Errorf("found %v, %v", found, err)
+	}
+}

@@ -1,0 +1,270 @@
+package intake_test
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/intake"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/ledger"
+)
+
+func TestAcceptCharge(t *testing.T) {
+	t.Parallel()
+
+	t.Run("a charge is accepted in one commit of key, event, posting and message", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		accept(t, keeping(db), request("k1", "f"))
+		wantCharges(t, db, 1)
+		var commits int
+		err := db.QueryRow(t.Context(), `
+select count(distinct xid)
+  from (select xmin::text as xid from idempotency_keys
+         union all
+        select xmin::text from ledger_events
+         union all
+        select xmin::text from ledger_postings
+         union all
+        select xmin::text from outbox) as written`).Scan(&commits)
+		if err != nil || commits != 1 {
+			t.Errorf("%d commits: %v", commits, err)
+		}
+	})
+
+	t.Run("the answer is the charge as it is stored", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		before := time.Now().Add(-time.Minute)
+		got := accept(t, keeping(db), request("k1", "f"))
+		id, ok := strings.CutPrefix(got.Location, "/v1/charges/")
+		if !ok || got.StatusCode != http.StatusAccepted || got.ContentType != "application/json" || got.Replayed {
+			t.Errorf("the answer is %+v", got)
+		}
+		if digits, ok := strings.CutPrefix(id, "ch_"); !ok || len(digits) != 32 || strings.Trim(digits, "0123456789abcdef") != "" {
+			t.Errorf("the charge's id is %q", id)
+		}
+		s, err := ledger.Load(t.Context(), db, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var view domain.View
+		if err := json.Unmarshal(got.Body, &view); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(s.View(), view); diff != "" {
+			t.Errorf("the answer differs from the stream (-stream +answer):\n%s", diff)
+		}
+		want := domain.ChargeRequested{
+			MerchantID: "acme", OrderID: "order 1", Amount: 1000, Currency: "EUR", Fee: 30, PaymentMethod: "pm_card_visa",
+			Items: []domain.Item{{SKU: "mug", Quantity: 2}}, Description: "two mugs",
+			Metadata: map[string]string{"basket": "7"}, Notify: true,
+		}
+		if diff := cmp.Diff(domain.Event(want), s.Head().Event); diff != "" {
+			t.Errorf("event (-want +got):\n%s", diff)
+		}
+		if at := s.Head().OccurredAt; at.Before(before) || at.After(time.Now().Add(time.Minute)) {
+			t.Errorf("it occurred at %v", at)
+		}
+		if got.Body[len(got.Body)-1] != '\n' {
+			t.Error("the body does not end its line")
+		}
+	})
+
+	t.Run("the key expires when it was said to", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		in := keeping(db)
+		first := accept(t, in, request("k1", "f"))
+		var stored time.Time
+		var keeps time.Duration
+		err := db.QueryRow(t.Context(), `select expires_at, expires_at - created_at from idempotency_keys`).Scan(&stored, &keeps)
+		if err != nil || !stored.Equal(first.ExpiresAt) || keeps < 59*time.Minute || keeps > time.Hour {
+			t.Errorf("it is kept for %v until %v, said %v: %v", keeps, stored, first.ExpiresAt, err)
+		}
+		if again := accept(t, in, request("k1", "f")); !again.ExpiresAt.Equal(first.ExpiresAt) {
+			t.Errorf("on a replay it expires at %v, first said %v", again.ExpiresAt, first.ExpiresAt)
+		}
+	})
+
+	t.Run("the message names the event", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		got := accept(t, keeping(db), request("k1", "f"))
+		s, err := ledger.Load(t.Context(), db, strings.TrimPrefix(got.Location, "/v1/charges/"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var topic, messageID string
+		var payload []byte
+		var metadata map[string]string
+		err = db.QueryRow(t.Context(), `select topic, message_id, payload, metadata from outbox`).Scan(&topic, &messageID, &payload, &metadata)
+		if err != nil {
+			t.Fatal(err)
+		}
+		envelope, err := ledger.Open(payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := s.Head()
+		if topic != ledger.Topic || messageID != e.ID.String() || envelope.ID != messageID || envelope.ChargeID != s.ID || envelope.Version != 1 {
+			t.Errorf("topic %s, message %s, envelope %+v, event %s of %s", topic, messageID, envelope, e.ID, s.ID)
+		}
+		want := map[string]string{
+			"type": "charge.requested.v1", "ordering_key": s.ID, "correlation_id": "req_1", "causation_id": e.ID.String(),
+		}
+		if diff := cmp.Diff(want, metadata); diff != "" {
+			t.Errorf("metadata (-want +got):\n%s", diff)
+		}
+	})
+
+	t.Run("what no charge can be is refused and leaves the key free", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		in := keeping(db)
+		c := mug()
+		c.Amount = 0
+		if _, err := in.AcceptCharge(t.Context(), acme(), request("k1", "f"), c); !errors.Is(err, domain.ErrInvalid) {
+			t.Errorf("the error is %v, want ErrInvalid", err)
+		}
+		wantCharges(t, db, 0)
+		accept(t, in, request("k1", "g"))
+		wantCharges(t, db, 1)
+	})
+
+	t.Run("what the store refuses is an error, and nothing of it stays", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		exec(t, db, `alter table outbox add constraint planted check (topic <> 'charges')`)
+		_, err := keeping(db).AcceptCharge(t.Context(), acme(), request("k1", "f"), mug())
+		if postgres.Constraint(err) != "planted" || errors.Is(err, intake.ErrUnavailable) {
+			t.Errorf("the error is %v", err)
+		}
+		wantCharges(t, db, 0)
+	})
+}
+
+func TestKeys(t *testing.T) {
+	t.Parallel()
+
+	t.Run("the same request gets the same bytes and writes nothing", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		in := keeping(db)
+		first := accept(t, in, request("k1", "f"))
+		again := accept(t, in, request("k1", "f"))
+		if diff := cmp.Diff(first.Answer, again.Answer); diff != "" || !again.Replayed {
+			t.Errorf("replayed %v (-first +again):\n%s", again.Replayed, diff)
+		}
+		wantCharges(t, db, 1)
+	})
+
+	t.Run("another request under the key is refused and leaves nothing", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		in := keeping(db)
+		first := accept(t, in, request("k1", "f"))
+		got, err := in.AcceptCharge(t.Context(), acme(), request("k1", "another"), mug())
+		if !errors.Is(err, idempotency.ErrReused) || strings.Contains(string(got.Body), strings.TrimPrefix(first.Location, "/v1/charges/")) {
+			t.Errorf("%v: %+v", err, got)
+		}
+		wantCharges(t, db, 1)
+	})
+
+	t.Run("an expired key is told apart and never accepts again", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		in := &intake.Intake{DB: db, Retention: time.Nanosecond}
+		accept(t, in, request("k1", "f"))
+		for range 2 {
+			if _, err := in.AcceptCharge(t.Context(), acme(), request("k1", "f"), mug()); !errors.Is(err, idempotency.ErrExpired) {
+				t.Errorf("the error is %v, want ErrExpired", err)
+			}
+		}
+		wantCharges(t, db, 1)
+	})
+
+	t.Run("the key of another merchant is another key", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		in := keeping(db)
+		ours, theirs := request("k1", "f"), request("k1", "f")
+		theirs.Key.Scope = "globex"
+		first := accept(t, in, ours)
+		second, err := in.AcceptCharge(t.Context(), intake.Account{MerchantID: "globex"}, theirs, mug())
+		if err != nil || second.Replayed || second.Location == first.Location {
+			t.Errorf("%v: %+v", err, second)
+		}
+		wantCharges(t, db, 2)
+	})
+
+	t.Run("other keys of the same request are other charges", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		in := keeping(db)
+		accept(t, in, request("k1", "f"))
+		accept(t, in, request("k2", "f"))
+		wantCharges(t, db, 2)
+	})
+}
+
+func TestFeesAreFrozen(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	in := keeping(db)
+	for key, test := range map[string]struct {
+		account intake.Account
+		fee     int64
+	}{
+		"none":           {intake.Account{MerchantID: "acme"}, 0},
+		"percent":        {intake.Account{MerchantID: "acme", FeeBasisPoints: 300}, 30},
+		"other currency": {intake.Account{MerchantID: "acme", FeeFixed: map[string]int64{"USD": 7}}, 0},
+		"both":           {acme(), 30},
+	} {
+		got, err := in.AcceptCharge(t.Context(), test.account, request(key, "f"), mug())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := ledger.Load(t.Context(), db, strings.TrimPrefix(got.Location, "/v1/charges/"))
+		if err != nil || s.Charge.Fee != test.fee {
+			t.Errorf("%s: the fee is %d, want %d: %v", key, s.Charge.Fee, test.fee, err)
+		}
+	}
+}
+
+// TestTheOutboxFollowsTheLedger: charges that are accepted at the same time are
+// announced in the order in which the log has them.
+func TestTheOutboxFollowsTheLedger(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	for _, key := range []string{"a", "b", "c", "d"} {
+		accept(t, keeping(db), request(key, "f"))
+	}
+	order := func(sql string) []string {
+		rows, err := db.Query(t.Context(), sql)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ids
+	}
+	if diff := cmp.Diff(
+		order(`select event_id::text from ledger_events order by txid, position`),
+		order(`select message_id from outbox order by transaction_id, "offset"`),
+	); diff != "" {
+		t.Errorf("order (-ledger +outbox):\n%s", diff)
+	}
+}

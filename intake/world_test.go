@@ -1,0 +1,115 @@
+package intake_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/intake"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+func acme() intake.Account {
+	return intake.Account{MerchantID: "acme", FeeBasisPoints: 250, FeeFixed: map[string]int64{"EUR": 5}, Notify: true}
+}
+
+// request is one under a key. The fingerprint stands for all that it asks for.
+func request(key, fingerprint string) intake.Request {
+	return intake.Request{
+		Key:         idempotency.Key{Scope: "acme", Operation: "POST /v1/charges", Value: key},
+		Fingerprint: []byte(fingerprint),
+		ID:          "req_1",
+	}
+}
+
+func mug() intake.Charge {
+	return intake.Charge{
+		OrderID: "order 1", Amount: 1000, Currency: "EUR", PaymentMethod: "pm_card_visa",
+		Items: []intake.Item{{SKU: "mug", Quantity: 2}}, Description: "two mugs",
+		Metadata: map[string]string{"basket": "7"},
+	}
+}
+
+func accept(t *testing.T, in *intake.Intake, r intake.Request) intake.Accepted {
+	t.Helper()
+	accepted, err := in.AcceptCharge(t.Context(), acme(), r, mug())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return accepted
+}
+
+func keeping(db *postgres.DB) *intake.Intake {
+	return &intake.Intake{DB: db, Retention: time.Hour}
+}
+
+func open(t *testing.T, address string, o postgres.Options) *postgres.DB {
+	t.Helper()
+	o.AllowPlaintext, o.AllowUnsafeDurability = true, true
+	db, err := postgres.Open(t.Context(), address, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	return db
+}
+
+// tables counts the rows of every table that is not empty.
+func tables(t *testing.T, db postgres.Querier) map[string]int {
+	t.Helper()
+	rows, err := db.Query(t.Context(), `
+select c.relname::text,
+       (xpath('/row/count/text()', query_to_xml('select count(*) from ' || c.oid::regclass, false, true, '')))[1]::text::int
+  from pg_class c
+ where c.relnamespace = 'public'::regnamespace
+   and c.relkind = 'r'
+   and c.relname <> 'schema_migrations'`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := map[string]int{}
+	var name string
+	var count int
+	_, err = pgx.ForEachRow(rows, []any{&name, &count}, func() error {
+		if count > 0 {
+			counts[name] = count
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return counts
+}
+
+// wantCharges looks that so many charges were accepted, each of them whole.
+func wantCharges(t *testing.T, db postgres.Querier, n int) {
+	t.Helper()
+	want := map[string]int{"idempotency_keys": n, "ledger_events": n, "ledger_postings": n, "outbox": n}
+	if n == 0 {
+		want = map[string]int{}
+	}
+	if diff := cmp.Diff(want, tables(t, db)); diff != "" {
+		t.Errorf("rows (-want +got):\n%s", diff)
+	}
+}
+
+// migrated is a database of its own, and how to reach it.
+func migrated(t *testing.T) (db *postgres.DB, address string) {
+	t.Helper()
+	address = pgtest.URL(t)
+	return open(t, address, postgres.Options{}), address
+}
+
+func exec(t *testing.T, db *postgres.DB, sql string) {
+	t.Helper()
+	b := &pgx.Batch{}
+	b.Queue(sql)
+	if err := db.Commit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+}

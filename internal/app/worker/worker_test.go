@@ -1,0 +1,165 @@
+package worker_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/payonce/payonce/internal/app/worker"
+	"github.com/payonce/payonce/internal/config"
+	"github.com/payonce/payonce/internal/postgres/local"
+	"github.com/payonce/payonce/migrations"
+)
+
+const patience = 20 * time.Second // bounds every wait for a condition
+
+// transcript is what was logged.
+type transcript struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *transcript) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *transcript) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// address waits for the line that tells where the program listens.
+func (l *transcript) address(t *testing.T, ended <-chan error) string {
+	t.Helper()
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		for line := range strings.Lines(l.String()) {
+			var fields struct{ Msg, Addr string }
+			if err := json.Unmarshal([]byte(line), &fields); err != nil {
+				t.Fatalf("a line is not JSON: %s", line)
+			}
+			if fields.Msg == "listening" {
+				return fields.Addr
+			}
+		}
+		select {
+		case err := <-ended:
+			t.Fatalf("it does not start: %v\n%s", err, l)
+		case <-deadline.C:
+			t.Fatalf("it does not listen:\n%s", l)
+		case <-tick.C:
+		}
+	}
+}
+
+func start(t *testing.T, fsync bool) *local.Server {
+	t.Helper()
+	server, err := local.Start(t.Context(), local.Options{Fsync: fsync})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return server
+}
+
+func TestRun(t *testing.T) {
+	server := start(t, true)
+	unset(t)
+	t.Setenv("HTTP_ADDR", "127.0.0.1:0")
+	t.Setenv("STRIPE_SECRET_KEY", "sk_test_1")
+	t.Setenv("STRIPE_API_BASE", "http://127.0.0.1:1") // where nobody is
+	for _, name := range []string{"bare", "migrated"} {
+		if err := server.CreateDatabase(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := migrations.Up(t.Context(), server.URL("migrated")); err != nil {
+		t.Fatal(err)
+	}
+
+	t.Run("it works until it is told to stop", func(t *testing.T) {
+		t.Setenv("DATABASE_URL", server.URL("migrated"))
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		log := &transcript{}
+		ended := make(chan error, 1)
+		go func() { ended <- worker.Run(ctx, config.Logger(log, "worker"), time.Now) }()
+		address := log.address(t, ended)
+		for _, path := range []string{"/healthz", "/readyz"} {
+			if status, body := get(t, "http://"+address+path); status != http.StatusOK {
+				t.Errorf("%s: status %d: %s", path, status, body)
+			}
+		}
+		stop()
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Errorf("it ended with %v", err)
+			}
+		case <-time.After(patience):
+			t.Error("it does not end")
+		}
+	})
+	t.Run("a database without the schema is refused", func(t *testing.T) {
+		t.Setenv("DATABASE_URL", server.URL("bare"))
+		wantRefusal(t, "payonce migrate")
+	})
+	t.Run("an address that cannot be listened on is refused", func(t *testing.T) {
+		t.Setenv("DATABASE_URL", server.URL("migrated"))
+		t.Setenv("HTTP_ADDR", "nonsense")
+		wantRefusal(t, "HTTP_ADDR nonsense")
+	})
+}
+
+func TestAServerThatMayLoseCommitsIsRefused(t *testing.T) {
+	server := start(t, false)
+	unset(t)
+	t.Setenv("DATABASE_URL", server.URL("postgres"))
+	t.Setenv("STRIPE_SECRET_KEY", "sk_test_1")
+	wantRefusal(t, "fsync is off")
+}
+
+func wantRefusal(t *testing.T, says string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	err := worker.Run(ctx, config.Logger(io.Discard, "worker"), time.Now)
+	if err == nil || !strings.Contains(err.Error(), says) {
+		t.Errorf("Run: %v", err)
+	}
+}
+
+func get(t *testing.T, address string) (status int, body string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	raw, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, string(raw)
+}

@@ -1,0 +1,222 @@
+package arch_test
+
+// module is the import path of the tree whose arrows are pinned.
+const module = "github.com/payonce/payonce"
+
+// A room is a package of this module and what it may see of the others. Every
+// package has one, and every room has a package.
+type room struct {
+	path string // below the module
+
+	// sees lists the packages of this module that the room may import. It is
+	// complete: what is not named is refused.
+	sees []string
+
+	// never is for the few rooms that may see everything else.
+	never []string
+
+	// tests says that the room's tests see no more than the room does. Other
+	// tests may bring what they need, such as a database.
+	tests bool
+
+	// standard says that outside this module only the standard library is seen.
+	standard bool
+
+	why string
+}
+
+// rooms is the map, from the inside out.
+var rooms = []room{ //nolint:gochecknoglobals // the map is this package's text
+	{
+		path: "domain", standard: true, tests: true,
+		why: "pure rules, to be read and tested without anything else",
+	},
+
+	{
+		path: "ledger",
+		sees: []string{"domain", "internal/postgres"},
+		why:  "stores domain's events; its siblings meet it only in the batch of a use case",
+	},
+	{
+		path: "outbox",
+		sees: []string{"internal/postgres"},
+		why:  "carries messages of any kind, so that others can lift it out",
+	},
+	{
+		path: "inbox",
+		sees: []string{"internal/postgres"},
+		why:  "receives messages of any kind, so that others can lift it out",
+	},
+	{
+		path: "idempotency",
+		sees: []string{"internal/postgres"},
+		why:  "receives requests of any kind, so that others can lift it out",
+	},
+
+	{
+		path: "intake",
+		sees: []string{"domain", "idempotency", "internal/postgres", "ledger", "outbox"},
+		why:  "accepts; it never meets fulfillment and knows neither HTTP nor the provider",
+	},
+	{
+		path: "fulfillment",
+		sees: []string{
+			"domain", "inbox", "internal/merchants", "internal/notify", "internal/postgres",
+			"internal/stripe", "ledger", "outbox",
+		},
+		why: "carries out what was accepted; it never meets intake and knows no HTTP API",
+	},
+	{
+		path: "migrations",
+		sees: []string{"internal/postgres"},
+		why:  "owns the schema and none of the code that uses it",
+	},
+
+	{path: "internal/arch", why: "looks at all from outside"},
+	{
+		path: "internal/audit",
+		sees: []string{"domain", "internal/postgres"},
+		why:  "reads the tables and replays the streams; it may not ask the code that it audits",
+	},
+	{path: "internal/config", why: "serves every room and knows none"},
+	{path: "internal/fleet", tests: true, why: "runs programs, whatever they are"},
+	{path: "internal/notify", why: "signs and sends what it is given"},
+	{path: "internal/postgres", why: "serves every room and knows none"},
+	{path: "internal/postgres/cutproxy", why: "cuts a connection, whatever is said on it"},
+	{
+		path: "internal/postgres/local",
+		sees: []string{"internal/postgres"},
+		why:  "starts a server, whatever is kept in it",
+	},
+	{
+		path: "internal/postgres/pgtest",
+		sees: []string{"internal/postgres", "internal/postgres/local", "migrations"},
+		why:  "gives a test a migrated database, whatever it tests",
+	},
+	{path: "internal/stripe", why: "the provider's client knows the provider and not us"},
+	{
+		path: "internal/merchants",
+		sees: []string{"internal/postgres"},
+		why:  "accounts and keys, whatever they are used for",
+	},
+	{
+		path: "internal/sandbox",
+		sees: []string{"internal/config", "internal/postgres"},
+		why:  "the outside world: with the product's code in it both sides of the books could make one mistake",
+	},
+	{
+		path: "internal/httpapi",
+		sees: []string{
+			"domain", "idempotency", "inbox", "intake", "internal/audit", "internal/merchants",
+			"internal/postgres", "ledger", "migrations",
+		},
+		why: "turns HTTP into a use case and its answer back; it never carries out",
+	},
+	{
+		path: "internal/demo", tests: true,
+		sees: []string{"internal/fleet", "internal/postgres/local"},
+		why:  "shows the service as a stranger sees it, so it shares no code with it",
+	},
+
+	{
+		path: "internal/app",
+		sees: []string{"internal/config", "internal/postgres", "migrations"},
+		why:  "what both services do at start and at the end",
+	},
+	{
+		path: "internal/app/api",
+		sees: []string{
+			"idempotency", "inbox", "intake", "internal/app", "internal/audit", "internal/config",
+			"internal/httpapi", "internal/merchants", "internal/postgres", "ledger",
+		},
+		why: "wires up what accepts; the provider is out of its reach",
+	},
+	{
+		path: "internal/app/worker",
+		sees: []string{
+			"domain", "fulfillment", "idempotency", "inbox", "internal/app", "internal/config",
+			"internal/notify", "internal/postgres", "internal/stripe",
+			"ledger", "migrations", "outbox",
+		},
+		why: "wires up what carries out; it accepts nothing",
+	},
+
+	{path: "cmd/api", sees: []string{"internal/app", "internal/app/api"}, why: "a main of a few lines"},
+	{path: "cmd/worker", sees: []string{"internal/app", "internal/app/worker"}, why: "a main of a few lines"},
+	{path: "cmd/sandbox", sees: []string{"internal/app", "internal/sandbox"}, why: "a main of a few lines"},
+	{
+		path:  "cmd/payonce",
+		never: []string{"intake", "internal/app/api", "internal/app/worker", "internal/httpapi", "internal/sandbox"},
+		why:   "the operator's tool looks at everything and accepts no charge",
+	},
+
+	{
+		path: "e2e", tests: true,
+		sees: []string{"internal/fleet", "internal/postgres/local"},
+		why:  "strangers: they see HTTP, the sandbox's books and the tables",
+	},
+}
+
+// A guest is a third party with the rooms that are about it. Tests are no
+// exception.
+type guest struct {
+	path  string // it and everything below
+	rooms []string
+	why   string
+}
+
+var guests = []guest{ //nolint:gochecknoglobals // the map is this package's text
+	{
+		path:  "github.com/labstack",
+		rooms: []string{"internal/app", "internal/app/api", "internal/app/worker", "internal/httpapi"},
+		why:   "a room that takes an echo.Context can be reached by HTTP only",
+	},
+	{
+		path:  "github.com/ThreeDotsLabs",
+		rooms: []string{"inbox", "internal/app", "internal/app/api", "internal/app/worker", "outbox"},
+		why:   "Watermill is the transport between outbox and inbox; steps and use cases never see its messages",
+	},
+	{
+		path:  "github.com/stripe",
+		rooms: []string{"internal/stripe"},
+		why:   "stripe-go hides retries and sleeps that internal/stripe switches off",
+	},
+}
+
+// A ban is what a program must not link, not even through others.
+type ban struct {
+	program string
+	path    string // it and everything below
+	why     string
+}
+
+const (
+	noProvider = "the api cannot charge anyone: no bug in a handler may reach the provider"
+	noServer   = "a service uses a database and starts none"
+	noTests    = "a program carries no test code"
+)
+
+var bans = []ban{ //nolint:gochecknoglobals // the map is this package's text
+	{"cmd/api", "github.com/stripe", noProvider},
+	{"cmd/api", module + "/internal/stripe", noProvider},
+	{"cmd/api", module + "/fulfillment", "the api accepts; only workers carry out"},
+	{"cmd/api", module + "/internal/notify", "the api sends nothing to shops; only workers do"},
+	{"cmd/api", module + "/internal/sandbox", "the outside world is another program"},
+	{"cmd/api", module + "/internal/postgres/local", noServer},
+	{"cmd/api", "testing", noTests},
+
+	{"cmd/worker", module + "/intake", "the worker carries out; only the api accepts"},
+	{"cmd/worker", module + "/internal/httpapi", "the worker serves health and metrics, not the API"},
+	{"cmd/worker", module + "/internal/sandbox", "the outside world is another program"},
+	{"cmd/worker", module + "/internal/postgres/local", noServer},
+	{"cmd/worker", "testing", noTests},
+
+	{"cmd/sandbox", "github.com/stripe", "the provider is not made of its own client's code"},
+	{"cmd/sandbox", module + "/internal/stripe", "the provider is not made of its client's code"},
+	{"cmd/sandbox", module + "/domain", "the sandbox's books are kept by rules of their own"},
+	{"cmd/sandbox", module + "/internal/postgres/local", noServer},
+	{"cmd/sandbox", "testing", noTests},
+
+	{"cmd/payonce", module + "/internal/sandbox", "the demo starts the sandbox as the program it is"},
+	{"cmd/payonce", module + "/internal/postgres/pgtest", noTests},
+}

@@ -1,0 +1,135 @@
+package config_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/payonce/payonce/internal/config"
+)
+
+const hidden = "hunter2"
+
+type settings struct {
+	Address string        `env:"CONFIG_ADDRESS" envDefault:"127.0.0.1:8080"`
+	URL     config.Secret `env:"CONFIG_URL,required,notEmpty"`
+	Token   config.Secret `env:"CONFIG_TOKEN"`
+	Mode    string        `env:"CONFIG_MODE" envDefault:"wait" oneof:"wait|409|425"`
+	Lease   time.Duration `env:"CONFIG_LEASE" envDefault:"3s"`
+	Tries   int           `env:"CONFIG_TRIES" envDefault:"12"`
+	CIDRs   []string      `env:"CONFIG_CIDRS"`
+	Unset   string        // not from the environment
+}
+
+func TestLoad(t *testing.T) {
+	t.Run("reads the environment, and has defaults where it is silent", func(t *testing.T) {
+		t.Setenv("CONFIG_URL", hidden)
+		t.Setenv("CONFIG_MODE", "425")
+		t.Setenv("CONFIG_CIDRS", "10.0.0.0/8,192.168.0.0/16")
+		got, err := config.Load[settings]()
+		want := settings{
+			Address: "127.0.0.1:8080", URL: hidden, Mode: "425", Lease: 3 * time.Second, Tries: 12,
+			CIDRs: []string{"10.0.0.0/8", "192.168.0.0/16"},
+		}
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("%v (-want +got):\n%s", err, diff)
+		}
+		if got.URL.Reveal() != hidden {
+			t.Errorf("the secret is %q", got.URL.Reveal())
+		}
+	})
+
+	for _, test := range []struct{ name, variable, value, want string }{
+		{"what must be set and is not", "CONFIG_LEASE", "3s", "CONFIG_URL is not set: the program cannot start without it"},
+		{"what must be set and is empty", "CONFIG_URL", "", "CONFIG_URL is empty: the program cannot start without it"},
+		{"a word that is none of those allowed", "CONFIG_MODE", "never", `CONFIG_MODE is "never": set it to one of wait, 409, 425`},
+		{"a word in other letters", "CONFIG_MODE", "Wait", `CONFIG_MODE is "Wait": set it to one of wait, 409, 425`},
+		{"a duration without unit", "CONFIG_LEASE", "3", `CONFIG_LEASE cannot be read: unable to parse duration: time: missing unit in duration "3"`},
+		{"a number that is none", "CONFIG_TRIES", "many", `CONFIG_TRIES cannot be read: strconv.ParseInt: parsing "many": invalid syntax`},
+	} {
+		t.Run("refuses in one sentence "+test.name, func(t *testing.T) {
+			if test.variable != "CONFIG_LEASE" || test.value != "3s" {
+				t.Setenv("CONFIG_URL", hidden)
+			}
+			t.Setenv(test.variable, test.value)
+			_, err := config.Load[settings]()
+			if err == nil || err.Error() != test.want {
+				t.Errorf("it says %q, want %q", err, test.want)
+			}
+		})
+	}
+}
+
+func TestSecret(t *testing.T) {
+	t.Parallel()
+
+	t.Run("no format shows it", func(t *testing.T) {
+		t.Parallel()
+		s := settings{URL: hidden}
+		for _, format := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "%d", "%T"} {
+			for _, value := range []any{s.URL, &s.URL, s, &s, []config.Secret{s.URL}, map[string]config.Secret{"": s.URL}} {
+				text := fmt.Sprintf(format, value)
+				if strings.Contains(text, hidden) || strings.Contains(strings.ToLower(text), fmt.Sprintf("%x", hidden)) {
+					t.Errorf("%s of a %T shows it", format, value)
+				}
+			}
+		}
+	})
+
+	t.Run("no log shows it", func(t *testing.T) {
+		t.Parallel()
+		var lines bytes.Buffer
+		s := settings{URL: hidden}
+		for _, handler := range []slog.Handler{slog.NewJSONHandler(&lines, nil), slog.NewTextHandler(&lines, nil)} {
+			slog.New(handler).Info("settings", "secret", s.URL, "all", s, "pointer", &s.URL)
+		}
+		if strings.Contains(lines.String(), hidden) {
+			t.Errorf("the log says %s", &lines)
+		}
+	})
+
+	t.Run("no JSON shows it", func(t *testing.T) {
+		t.Parallel()
+		text, err := json.Marshal(settings{URL: hidden})
+		if err != nil || strings.Contains(string(text), hidden) {
+			t.Errorf("%s, %v", text, err)
+		}
+	})
+
+	t.Run("whether there is one may be known", func(t *testing.T) {
+		t.Parallel()
+		if got := config.Secret("").String() + config.Secret(hidden).String(); got != "(hidden)" {
+			t.Errorf("it shows %q", got)
+		}
+	})
+}
+
+func TestLogSettings(t *testing.T) {
+	t.Parallel()
+	var line bytes.Buffer
+	config.LogSettings(config.Logger(&line, "api"), settings{
+		Address: "127.0.0.1:8080", URL: hidden, Mode: "wait", Lease: 3 * time.Second, Tries: 12, CIDRs: []string{"10.0.0.0/8"},
+	})
+	var got map[string]string
+	if err := json.Unmarshal(line.Bytes(), &got); err != nil {
+		t.Fatalf("%s: %v", &line, err)
+	}
+	if got["time"] == "" {
+		t.Error("the line has no time")
+	}
+	delete(got, "time")
+	want := map[string]string{
+		"level": "INFO", "msg": "settings", "program": "api",
+		"CONFIG_ADDRESS": "127.0.0.1:8080", "CONFIG_URL": "(hidden)", "CONFIG_TOKEN": "", "CONFIG_MODE": "wait",
+		"CONFIG_LEASE": "3s", "CONFIG_TRIES": "12", "CONFIG_CIDRS": "[10.0.0.0/8]",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("line (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,53 @@
+package httpapi_test
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+// FuzzCreateCharge sends any key with any body. Whatever they are, the answer is
+// a charge or a refusal that leaves nothing behind, never a fault of ours.
+func FuzzCreateCharge(f *testing.F) {
+	for _, key := range []string{"key-1", `"key-1"`, "", `"`, `"a\"b"`, "a b", "schlüssel", "k\x00", strings.Repeat("k", 256)} {
+		f.Add(key, body())
+	}
+	for _, request := range []string{
+		"", "null", "{", "[]", body() + "x",
+		body("amount", "1.0"), body("amount", "1e3"), body("amount", "9223372036854775808"), body("amount", "-1"),
+		body("amount", "1000000000000"), body("Amount", "1"), body("amount", "1,\"amount\":2"),
+		body("currency", `""`), body("currency", `"JPY"`), body("currency", `"\u0000"`),
+		body("description", `"\ud800"`), body("description", "\"\xff\""), body("description", `"\u0041\uffff"`),
+		body("items", items(3)), body("items", "[null]"), body("items", `[{"sku":"a","quantity":1},{"sku":"a","quantity":1}]`),
+		body("metadata", pairs(21)), body("metadata", `{"":"","a":null}`), body("metadata", `{"\u0000":"a"}`),
+		body("order_id", `"4242 4242 4242 4242"`), body("order_id", text(256)),
+	} {
+		f.Add("key-2", request)
+	}
+	db := pgtest.Open(f)
+	register(f, db)
+	handler := newAPI(db, io.Discard).Handler()
+	f.Fuzz(func(t *testing.T, key, request string) {
+		before := rows(t, db)
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/charges", strings.NewReader(request))
+		r.Header = post(key, "").header
+		recorder := httptest.NewRecorder()
+		handler.ServeHTTP(recorder, r)
+		a := answer{recorder.Code, recorder.Header(), recorder.Body.String()}
+		switch {
+		case a.status == http.StatusAccepted && a.header.Get("Idempotent-Replayed") == "":
+			wantRows(t, db, before, ofOneCharge())
+		case a.status == http.StatusAccepted:
+			wantRows(t, db, before, nil)
+		case a.status >= 400 && a.status <= 499:
+			wantProblemStatus(t, a, readProblem(t, a).Type, a.status)
+			wantRows(t, db, before, nil)
+		default:
+			t.Errorf("status %d for key %q and %q: %s", a.status, key, request, a.body)
+		}
+	})
+}

@@ -1,0 +1,216 @@
+package httpapi_test
+
+import (
+	"context"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/httpapi"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+// open opens a pool for an API. It is closed when the test ends.
+func open(t *testing.T, url string, o postgres.Options) *postgres.DB {
+	t.Helper()
+	o.AllowPlaintext, o.AllowUnsafeDurability = true, true
+	db, err := postgres.Open(t.Context(), url, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	return db
+}
+
+// begin opens a transaction, which is rolled back at the latest when the test
+// ends.
+func begin(t *testing.T, db *postgres.DB) pgx.Tx {
+	t.Helper()
+	tx, err := db.Pool().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
+	return tx
+}
+
+func exec(t *testing.T, tx interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}, sql string, args ...any,
+) {
+	t.Helper()
+	r, err := tx.Query(t.Context(), sql, args...)
+	if err == nil {
+		r.Close()
+		err = r.Err()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// hold takes acme's key in a transaction that does not end: what a request looks
+// like while it is committed.
+func hold(t *testing.T, db *postgres.DB, key string) pgx.Tx {
+	t.Helper()
+	tx := begin(t, db)
+	exec(t, tx, `
+insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, body, expires_at)
+values ('acme', 'POST /v1/charges', $1, 'another', 202, 'application/json', '{}', clock_timestamp() + interval '1 hour')`, key)
+	return tx
+}
+
+func TestKeyInFlight(t *testing.T) {
+	t.Parallel()
+	const short = 30 * time.Millisecond
+	for _, test := range []struct {
+		name   string
+		status int
+		wait   time.Duration
+	}{
+		{"is a conflict after a wait", http.StatusConflict, 300 * time.Millisecond},
+		{"is a conflict at once", http.StatusConflict, short},
+		{"is too early", http.StatusTooEarly, short},
+		{"is accepted without an answer", http.StatusAccepted, short},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			db := open(t, pgtest.URL(t), postgres.Options{LockTimeout: test.wait})
+			w := serveOn(t, db, func(api *httpapi.API) { api.InFlight = test.status })
+			before := rows(t, db)
+			held := hold(t, db, "key-1")
+
+			began := time.Now()
+			a := w.send(t, post(`"key-1"`, body()))
+			if waited := time.Since(began); waited < test.wait {
+				t.Errorf("waited %s, want %s", waited, test.wait)
+			}
+			if test.status == http.StatusAccepted {
+				wantPending(t, a)
+			} else {
+				wantProblemStatus(t, a, "/problems/idempotency-key-in-use", test.status)
+			}
+			if got := a.header.Get("Idempotency-Key"); got != "key-1" {
+				t.Errorf("Idempotency-Key is %q", got)
+			}
+			w.accept(t, "key-2", body())
+			if err := held.Rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			wantRows(t, db, before, ofOneCharge())
+
+			if again := w.accept(t, "key-1", body()); again.header.Get("Idempotent-Replayed") != "" {
+				t.Error("the key was rolled back, and yet has an answer")
+			}
+		})
+	}
+}
+
+func wantPending(t *testing.T, a answer) {
+	t.Helper()
+	if a.status != http.StatusAccepted || a.body != "{}" || a.header.Get("Content-Type") != "application/json" {
+		t.Errorf("status %d, %s: %s", a.status, a.header.Get("Content-Type"), a.body)
+	}
+	if a.header.Get("Retry-After") != "1" {
+		t.Errorf("Retry-After is %q", a.header.Get("Retry-After"))
+	}
+	for _, name := range []string{"Location", "Idempotent-Replayed", "Idempotency-Expires"} {
+		if a.header.Get(name) != "" {
+			t.Errorf("%s is %q", name, a.header.Get(name))
+		}
+	}
+}
+
+// waiting returns when so many statements wait for a lock.
+func waiting(t *testing.T, db *postgres.DB, n int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		var waiters int
+		err := db.QueryRow(ctx, `
+select count(*)
+  from pg_stat_activity
+ where datname = current_database()
+   and wait_event_type = 'Lock'`).Scan(&waiters)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if waiters == n {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%d statements wait for a lock, want %d", waiters, n)
+		case <-tick.C:
+		}
+	}
+}
+
+func TestWaitingForAKey(t *testing.T) {
+	t.Parallel()
+	const duplicates = 3
+	ask := func(t *testing.T, w *world) <-chan answer {
+		t.Helper()
+		answers := make(chan answer, duplicates)
+		for range duplicates {
+			go func() {
+				a, err := w.try(t, post("key-1", body()))
+				if err != nil {
+					t.Error(err)
+				}
+				answers <- a
+			}()
+		}
+		waiting(t, w.db, duplicates)
+		return answers
+	}
+
+	t.Run("who waits is answered like the first, once that is committed", func(t *testing.T) {
+		t.Parallel()
+		w := serve(t)
+		first := w.accept(t, "key-1", body())
+		exec(t, w.db, `create table kept as select * from idempotency_keys`)
+		exec(t, w.db, `delete from idempotency_keys`)
+		held := begin(t, w.db)
+		exec(t, held, `insert into idempotency_keys select * from kept`)
+		answers := ask(t, w)
+		if err := held.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for range duplicates {
+			if a := <-answers; a.body != first.body || a.header.Get("Idempotent-Replayed") != "true" {
+				t.Errorf("status %d, not the first answer: %s", a.status, a.body)
+			}
+		}
+	})
+
+	t.Run("one of those who wait goes on, if the first is rolled back", func(t *testing.T) {
+		t.Parallel()
+		w := serve(t)
+		before := rows(t, w.db)
+		held := hold(t, w.db, "key-1")
+		answers := ask(t, w)
+		if err := held.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		replayed := 0
+		bodies := map[string]bool{}
+		for range duplicates {
+			a := <-answers
+			bodies[a.body] = true
+			if a.header.Get("Idempotent-Replayed") == "true" {
+				replayed++
+			}
+		}
+		if replayed != duplicates-1 || len(bodies) != 1 {
+			t.Errorf("%d of %d are replays, and there are %d answers", replayed, duplicates, len(bodies))
+		}
+		wantRows(t, w.db, before, ofOneCharge())
+	})
+}

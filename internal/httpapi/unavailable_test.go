@@ -1,0 +1,168 @@
+package httpapi_test
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/httpapi"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/cutproxy"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+// wantUnavailable checks every route against a store that is down.
+func wantUnavailable(t *testing.T, w *world) {
+	t.Helper()
+	for _, c := range []call{
+		post("key-1", body()),
+		get("/v1/charges/ch_1"), get("/v1/charges/ch_1/events"), get("/v1/balances"), get("/v1/audit"), get("/v1/nothing"),
+		get("/readyz"),
+	} {
+		wantProblem(t, w.send(t, c), "/problems/unavailable")
+	}
+	if a := w.send(t, get("/healthz")); a.status != http.StatusOK {
+		t.Errorf("the process lives, and yet its health is %d: %s", a.status, a.body)
+	}
+	wantProblem(t, w.send(t, get("/v1/balances").with("Authorization")), "/problems/unauthorized")
+	if !strings.Contains(w.log.String(), `"error":`) {
+		t.Error("the log does not say why")
+	}
+}
+
+// elsewhere runs a statement about the database of db in another one.
+func elsewhere(t *testing.T, other, statement string, db *postgres.DB) {
+	t.Helper()
+	name := db.Pool().Config().ConnConfig.Database
+	conn, err := pgx.Connect(t.Context(), other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	statement = strings.ReplaceAll(statement, "{database}", pgx.Identifier{name}.Sanitize())
+	if _, err := conn.Exec(t.Context(), statement); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestStoreDown(t *testing.T) {
+	t.Parallel()
+	t.Run("its pool is closed", func(t *testing.T) {
+		t.Parallel()
+		w := serve(t)
+		w.accept(t, "key-1", body())
+		w.db.Close()
+		wantUnavailable(t, w)
+	})
+	t.Run("its database is dropped", func(t *testing.T) {
+		t.Parallel()
+		other := pgtest.Empty(t)
+		w := serve(t)
+		w.accept(t, "key-1", body())
+		elsewhere(t, other, `drop database {database} with (force)`, w.db)
+		wantUnavailable(t, w)
+	})
+	t.Run("its server is out of reach", func(t *testing.T) {
+		t.Parallel()
+		proxy := cutproxy.Start(t, pgtest.URL(t))
+		w := serveOn(t, open(t, proxy.URL(), postgres.Options{}), nil)
+		w.accept(t, "key-1", body())
+		proxy.Close()
+		wantUnavailable(t, w)
+	})
+	t.Run("it comes back, and the same request under the same key is answered", func(t *testing.T) {
+		t.Parallel()
+		other := pgtest.Empty(t)
+		w := serve(t)
+		first := w.accept(t, "key-1", body())
+		elsewhere(t, other, `alter database {database} with allow_connections false`, w.db)
+		w.db.Pool().Reset()
+		wantUnavailable(t, w)
+		elsewhere(t, other, `alter database {database} with allow_connections true`, w.db)
+		if again := w.accept(t, "key-1", body()); again.body != first.body {
+			t.Errorf("not the first answer:\n%s%s", first.body, again.body)
+		}
+		if a := w.send(t, get("/readyz")); a.status != http.StatusOK {
+			t.Errorf("status %d: %s", a.status, a.body)
+		}
+	})
+}
+
+// A connection that is cut at the commit leaves the client with a definite
+// answer all the same: the key tells what became of it.
+func TestCutCommit(t *testing.T) {
+	t.Parallel()
+	for side, name := range map[cutproxy.Side]string{
+		cutproxy.Before: "before the server has it",
+		cutproxy.After:  "after the server has committed",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			proxy := cutproxy.Start(t, pgtest.URL(t))
+			w := serveOn(t, open(t, proxy.URL(), postgres.Options{}), nil)
+			before := rows(t, w.db)
+			proxy.Arm(side, 2)
+			cut := w.accept(t, "key-1", body())
+			if n := proxy.Cuts(); n != 1 {
+				t.Fatalf("%d connections were cut, want 1", n)
+			}
+			if again := w.accept(t, "key-1", body()); again.body != cut.body {
+				t.Errorf("not the first answer:\n%s%s", cut.body, again.body)
+			}
+			wantRows(t, w.db, before, ofOneCharge())
+		})
+	}
+}
+
+func TestReady(t *testing.T) {
+	t.Parallel()
+	ready := func(t *testing.T, w *world) answer {
+		t.Helper()
+		if a := w.send(t, get("/healthz")); a.status != http.StatusOK {
+			t.Errorf("healthz: status %d: %s", a.status, a.body)
+		}
+		return w.send(t, get("/readyz").with("Authorization"))
+	}
+	t.Run("with every migration", func(t *testing.T) {
+		t.Parallel()
+		if a := ready(t, serve(t)); a.status != http.StatusOK || a.header.Get("Content-Type") != "application/json" {
+			t.Errorf("status %d: %s", a.status, a.body)
+		}
+	})
+	t.Run("not without a schema", func(t *testing.T) {
+		t.Parallel()
+		w := serve(t)
+		exec(t, w.db, `drop table schema_migrations`)
+		p := wantProblem(t, ready(t, w), "/problems/unavailable")
+		if !strings.Contains(p.Detail, "payonce migrate") {
+			t.Errorf("the detail does not say what to do: %s", p.Detail)
+		}
+	})
+	t.Run("not without the newest migration", func(t *testing.T) {
+		t.Parallel()
+		w := serve(t)
+		exec(t, w.db, `
+delete from schema_migrations
+ where version_id = (select max(version_id) from schema_migrations)`)
+		wantProblem(t, ready(t, w), "/problems/unavailable")
+	})
+}
+
+func TestPanic(t *testing.T) {
+	t.Parallel()
+	w := serveOn(t, pgtest.Open(t), func(api *httpapi.API) { api.Intake = nil })
+	before := rows(t, w.db)
+	wantProblem(t, w.send(t, post("key-1", body())), "/problems/unavailable")
+	for _, want := range []string{`"handler panicked"`, "nil pointer dereference", `"status":503`, "charges.go"} {
+		if !strings.Contains(w.log.String(), want) {
+			t.Errorf("the log lacks %s:\n%s", want, w.log)
+		}
+	}
+	if a := w.send(t, get("/readyz")); a.status != http.StatusOK {
+		t.Errorf("it does not serve on: status %d: %s", a.status, a.body)
+	}
+	wantRows(t, w.db, before, nil)
+}

@@ -1,0 +1,228 @@
+package httpapi_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/intake"
+	"github.com/payonce/payonce/internal/httpapi"
+	"github.com/payonce/payonce/internal/merchants"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+const (
+	apiKey      = "sk_test_of_acme_AhTqzM0wB2" // of acme, which has a webhook
+	strangerKey = "sk_test_of_globex_7uVx9cRd" // of globex, which has none
+	retention   = 24 * time.Hour
+	patience    = 20 * time.Second // bounds every wait for a condition
+)
+
+// world is an API on a database of its own.
+type world struct {
+	url string
+	db  *postgres.DB
+	log *transcript
+}
+
+// serve starts the API on a fresh database with two merchants.
+func serve(t *testing.T) *world {
+	t.Helper()
+	return serveOn(t, pgtest.Open(t), nil)
+}
+
+// serveOn starts the API on a database; change may alter it before.
+func serveOn(t *testing.T, db *postgres.DB, change func(*httpapi.API)) *world {
+	t.Helper()
+	register(t, db)
+	log := &transcript{}
+	api := newAPI(db, log)
+	if change != nil {
+		change(api)
+	}
+	server := httptest.NewServer(api.Handler())
+	t.Cleanup(server.Close)
+	return &world{url: server.URL, db: db, log: log}
+}
+
+func newAPI(db *postgres.DB, log io.Writer) *httpapi.API {
+	return &httpapi.API{
+		DB:       db,
+		Intake:   &intake.Intake{DB: db, Retention: retention},
+		InFlight: http.StatusConflict,
+		Log:      slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	}
+}
+
+func register(tb testing.TB, db *postgres.DB) {
+	tb.Helper()
+	b := &pgx.Batch{}
+	acme := merchants.Merchant{ID: "acme", FeeBasisPoints: 300, FeeFixed: map[string]int64{"USD": 30}}
+	hook := merchants.Webhook{URL: "https://shop.example/webhooks", Secret: "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}
+	for _, err := range []error{
+		merchants.Register(b, acme, hook),
+		merchants.Register(b, merchants.Merchant{ID: "globex"}, merchants.Webhook{}),
+	} {
+		if err != nil {
+			tb.Fatal(err)
+		}
+	}
+	merchants.AddKey(b, "acme", apiKey)
+	merchants.AddKey(b, "globex", strangerKey)
+	if err := db.Commit(tb.Context(), b); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// call is one request.
+type call struct {
+	method, path, body string
+	header             http.Header
+}
+
+// post asks for a charge of acme under a key.
+func post(key, body string) call {
+	c := get("/v1/charges").with("Content-Type", "application/json").with("Idempotency-Key", key)
+	c.method, c.body = http.MethodPost, body
+	return c
+}
+
+// get reads as acme.
+func get(path string) call {
+	return call{method: http.MethodGet, path: path, header: http.Header{"Authorization": {"Bearer " + apiKey}}}
+}
+
+// with is the call with another header: these values, or none at all.
+func (c call) with(name string, values ...string) call {
+	c.header = c.header.Clone()
+	c.header[http.CanonicalHeaderKey(name)] = values
+	return c
+}
+
+// answer is what came back.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+}
+
+// send sends each call once: on a connection that was used before, net/http
+// would silently repeat a POST that carries an Idempotency-Key.
+func (w *world) send(t *testing.T, c call) answer {
+	t.Helper()
+	a, err := w.try(t, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func (w *world) try(t *testing.T, c call) (answer, error) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), c.method, w.url+c.path, strings.NewReader(c.body))
+	if err != nil {
+		return answer{}, err
+	}
+	request.GetBody = nil
+	request.Header = c.header
+	client := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Do(request)
+	if err != nil {
+		return answer{}, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	return answer{status: response.StatusCode, header: response.Header, body: string(body)}, err
+}
+
+// accept asks for a charge that must be accepted.
+func (w *world) accept(t *testing.T, key, body string) answer {
+	t.Helper()
+	a := w.send(t, post(key, body))
+	if a.status != http.StatusAccepted {
+		t.Fatalf("status %d, want 202: %s", a.status, a.body)
+	}
+	return a
+}
+
+const selectTables = `
+select relname::text
+  from pg_class
+ where relkind = 'r'
+   and relnamespace = 'public'::regnamespace
+ order by relname`
+
+// rows counts the rows of every table.
+func rows(tb testing.TB, db *postgres.DB) map[string]int64 {
+	tb.Helper()
+	found, err := db.Query(tb.Context(), selectTables)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tables, err := pgx.CollectRows(found, pgx.RowTo[string])
+	if err != nil {
+		tb.Fatal(err)
+	}
+	counts := make([]string, len(tables))
+	for i, table := range tables {
+		counts[i] = fmt.Sprintf("select '%s', count(*) from %s", table, pgx.Identifier{table}.Sanitize())
+	}
+	counted, err := db.Query(tb.Context(), strings.Join(counts, " union all "))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	n := make(map[string]int64, len(tables))
+	var table string
+	var count int64
+	if _, err := pgx.ForEachRow(counted, []any{&table, &count}, func() error { n[table] = count; return nil }); err != nil {
+		tb.Fatal(err)
+	}
+	return n
+}
+
+// wantRows compares the rows of every table with what they were, and what was
+// added to each since.
+func wantRows(tb testing.TB, db *postgres.DB, before, added map[string]int64) {
+	tb.Helper()
+	want := make(map[string]int64, len(before))
+	for table, n := range before {
+		want[table] = n + added[table]
+	}
+	if diff := cmp.Diff(want, rows(tb, db)); diff != "" {
+		tb.Errorf("rows (-want +got):\n%s", diff)
+	}
+}
+
+// ofOneCharge are the rows that a charge adds when it is accepted.
+func ofOneCharge() map[string]int64 {
+	return map[string]int64{"idempotency_keys": 1, "ledger_events": 1, "ledger_postings": 1, "outbox": 1}
+}
+
+// transcript is what was logged.
+type transcript struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *transcript) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *transcript) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
