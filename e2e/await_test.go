@@ -12,7 +12,7 @@ import (
 
 // endPatience bounds the wait for whatever has to happen by itself: a charge's
 // end, also after a crash.
-const endPatience = 45 * time.Second
+const endPatience = time.Minute
 
 // eventually waits until something holds. The test ends here if it does not.
 func eventually(t *testing.T, what string, holds func() bool) {

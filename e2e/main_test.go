@@ -44,19 +44,17 @@ func finally(clean func() error) {
 }
 
 // startPatience bounds a start of anything, on a machine that is busy.
-const startPatience = time.Minute
+const startPatience = 2 * time.Minute
 
 // startShared finds the server of the tests or starts one that forces every
 // commit to disk, as the programs demand.
 func startShared() (server, error) {
 	if at := os.Getenv("TEST_DATABASE_URL"); at != "" {
-		s, err := newServer(at)
-		s.lent = true
-		return s, err
+		return newServer(at)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startPatience)
 	defer cancel()
-	started, err := local.Start(ctx, local.Options{Fsync: true})
+	started, err := local.Start(ctx, local.Options{Fsync: true, InMemory: true})
 	if err != nil {
 		return server{}, err
 	}

@@ -13,10 +13,7 @@ import (
 )
 
 // server is a PostgreSQL server, by the URL of one of its databases.
-type server struct {
-	at   *url.URL
-	lent bool // it outlives the tests, so what they made there is dropped
-}
+type server struct{ at *url.URL }
 
 // databasePassword is in every URL that has none. A server of our own trusts
 // everybody and never asks for it; it is there to be found where it must not be.
@@ -33,7 +30,7 @@ func newServer(at string) (server, error) {
 	if _, set := u.User.Password(); !set {
 		u.User = url.UserPassword(u.User.Username(), databasePassword)
 	}
-	return server{at: u}, nil
+	return server{u}, nil
 }
 
 // ownServer starts a server for one test.
@@ -41,6 +38,7 @@ func ownServer(t *testing.T, o local.Options) (*local.Server, server) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), startPatience)
 	defer cancel()
+	o.InMemory = true
 	started, err := local.Start(ctx, o)
 	if err != nil {
 		t.Fatal(err)
@@ -71,9 +69,7 @@ func (s server) database(t *testing.T, name string) string {
 	t.Helper()
 	name = "payonce_e2e_" + name + "_" + unique()
 	s.command(t, "create database "+pgx.Identifier{name}.Sanitize())
-	if s.lent {
-		t.Cleanup(func() { s.command(t, "drop database "+pgx.Identifier{name}.Sanitize()+" with (force)") })
-	}
+	t.Cleanup(func() { s.command(t, "drop database "+pgx.Identifier{name}.Sanitize()+" with (force)") })
 	u := *s.at
 	u.Path, u.RawPath = "/"+name, ""
 	return u.String()

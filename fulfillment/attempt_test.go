@@ -9,7 +9,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/domain"
-	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
 )
 
@@ -37,10 +36,10 @@ func TestAttempt_create(t *testing.T) {
 		w.provider.on("create", breaks(), breaks(), shows("requires_confirmation"))
 		w.provider.on("confirm", shows("succeeded"))
 		for range 2 {
-			w.expectKind(w.deliver(fulfillment.ChargeReceiver, w.charge), "waits")
+			w.expectKind(w.deliver(), "waits")
 		}
 		w.expect(open(toReserved+" payment.attempt_failed payment.attempt_failed", "pending"), "create create")
-		w.expectKind(w.deliver(fulfillment.ChargeReceiver, w.charge), "done")
+		w.expectKind(w.deliver(), "done")
 		w.expect(succeeded(toReserved+" payment.attempt_failed payment.attempt_failed payment.started"), "create confirm")
 		s := w.load()
 		want := []string{s.At(2).ID.String(), s.At(3).ID.String(), s.At(4).ID.String()}
@@ -64,7 +63,7 @@ func TestAttempt_create(t *testing.T) {
 		s := w.accept("ch_1", first)
 		w.provider.on("create", shows("requires_confirmation"))
 		w.provider.on("confirm", shows("succeeded"))
-		w.expectKind(w.deliver(fulfillment.ChargeReceiver, w.charge), "done")
+		w.expectKind(w.deliver(), "done")
 		want := sight{
 			Events: "charge.requested payment.started" + captured, Stock: untouched, Outbox: "charge.succeeded", Message: "done",
 		}
@@ -81,9 +80,9 @@ func TestAttempt_create(t *testing.T) {
 			w.accept("ch_1", order())
 			w.provider.on("create", answer, shows("requires_confirmation"))
 			w.provider.on("confirm", shows("succeeded"))
-			w.expectKind(w.deliver(fulfillment.ChargeReceiver, w.charge), "waits")
+			w.expectKind(w.deliver(), "waits")
 			w.expect(open(toReserved, "pending"), "create")
-			w.expectKind(w.deliver(fulfillment.ChargeReceiver, w.charge), "done")
+			w.expectKind(w.deliver(), "done")
 			w.expect(succeeded(toStarted), "create confirm")
 			if keys := w.provider.keys("create"); keys[0] != keys[1] || keys[0] == "" {
 				t.Errorf("the keys are %q, want one", keys)
@@ -96,7 +95,7 @@ func TestAttempt_create(t *testing.T) {
 		w := newWorld(t)
 		w.accept("ch_1", order())
 		w.provider.on("create", refuses(http.StatusBadRequest, "invalid_request_error", "resource_missing"))
-		w.expectKind(w.deliver(fulfillment.ChargeReceiver, w.charge), "done")
+		w.expectKind(w.deliver(), "done")
 		w.expect(failed(toReserved, domain.ProviderRefused), "create")
 		if failure := w.load().Charge.Failure; failure.Message != "for people" {
 			t.Errorf("the failure is %+v, want the provider's message", failure)
@@ -110,12 +109,12 @@ func TestAttempt_confirm(t *testing.T) {
 	t.Run("an error of the provider opens a new key, after a look at the intent", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)
-		w.start("pi_1")
+		w.start()
 		w.provider.on("retrieve", shows("requires_confirmation"), shows("requires_confirmation"))
 		w.provider.on("confirm", breaks(), shows("succeeded"))
-		w.expectKind(w.deliver(fulfillment.ChargeReceiver, w.charge), "waits")
+		w.expectKind(w.deliver(), "waits")
 		w.expect(open(toStarted+" payment.attempt_failed", "pending"), "retrieve confirm")
-		w.expectKind(w.deliver(fulfillment.ChargeReceiver, w.charge), "done")
+		w.expectKind(w.deliver(), "done")
 		w.expect(succeeded(toStarted+" payment.attempt_failed"), "retrieve confirm")
 		s := w.load()
 		want := []string{s.At(3).ID.String(), s.At(4).ID.String()}
@@ -131,11 +130,11 @@ func TestAttempt_confirm(t *testing.T) {
 	t.Run("an error of the provider that took the money is not tried again", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)
-		w.start("pi_1")
+		w.start()
 		w.provider.on("retrieve", shows("requires_confirmation"), shows("succeeded"))
 		w.provider.on("confirm", breaks())
-		w.expectKind(w.deliver(fulfillment.ChargeReceiver, w.charge), "waits")
-		w.expectKind(w.deliver(fulfillment.ChargeReceiver, w.charge), "done")
+		w.expectKind(w.deliver(), "waits")
+		w.expectKind(w.deliver(), "done")
 		w.expect(succeeded(toStarted+" payment.attempt_failed"), "retrieve confirm retrieve")
 	})
 
@@ -143,12 +142,12 @@ func TestAttempt_confirm(t *testing.T) {
 		t.Run(name+" records nothing, keeps the key, and the intent is asked first", func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			w.start("pi_1")
+			w.start()
 			w.provider.on("retrieve", shows("requires_confirmation"), shows("requires_confirmation"))
 			w.provider.on("confirm", answer, shows("succeeded"))
-			w.expectKind(w.deliver(fulfillment.ChargeReceiver, w.charge), "waits")
+			w.expectKind(w.deliver(), "waits")
 			w.expect(open(toStarted, "pending"), "retrieve confirm")
-			w.expectKind(w.deliver(fulfillment.ChargeReceiver, w.charge), "done")
+			w.expectKind(w.deliver(), "done")
 			w.expect(succeeded(toStarted), "retrieve confirm")
 			if keys := w.provider.keys("confirm"); keys[0] != keys[1] || keys[0] == "" {
 				t.Errorf("the keys are %q, want one", keys)
@@ -159,9 +158,9 @@ func TestAttempt_confirm(t *testing.T) {
 	t.Run("an error of a look records no attempt", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)
-		w.start("pi_1")
+		w.start()
 		w.provider.on("retrieve", breaks())
-		w.expectKind(w.deliver(fulfillment.ChargeReceiver, w.charge), "waits")
+		w.expectKind(w.deliver(), "waits")
 		w.expect(open(toStarted, "pending"), "retrieve")
 	})
 }
@@ -173,9 +172,9 @@ func TestAttempt_retry_after_is_honoured(t *testing.T) {
 		`{"error":{"type":"invalid_request_error","code":"rate_limit"}}`, "Retry-After", "86400")
 	for op, begin := range map[string]func(*world){
 		"create":   func(w *world) { w.accept("ch_1", order()) },
-		"retrieve": func(w *world) { w.start("pi_1") },
-		"confirm":  func(w *world) { w.start("pi_1"); w.provider.on("retrieve", shows("requires_confirmation")) },
-		"cancel":   func(w *world) { w.start("pi_1"); w.provider.on("retrieve", shows("requires_action")) },
+		"retrieve": func(w *world) { w.start() },
+		"confirm":  func(w *world) { w.start(); w.provider.on("retrieve", shows("requires_confirmation")) },
+		"cancel":   func(w *world) { w.start(); w.provider.on("retrieve", shows("requires_action")) },
 	} {
 		t.Run(op, func(t *testing.T) {
 			t.Parallel()
@@ -183,7 +182,7 @@ func TestAttempt_retry_after_is_honoured(t *testing.T) {
 			begin(w)
 			w.provider.on(op, tooMany)
 			var waiting *inbox.WaitError
-			err := w.deliver(fulfillment.ChargeReceiver, w.charge)
+			err := w.deliver()
 			if !errors.As(err, &waiting) || waiting.AtLeast != 24*time.Hour {
 				t.Errorf("the handler answered %v, want it to wait a day", err)
 			}

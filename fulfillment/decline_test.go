@@ -7,7 +7,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/domain"
-	"github.com/payonce/payonce/fulfillment"
 )
 
 func TestDecline(t *testing.T) {
@@ -21,7 +20,7 @@ func TestDecline(t *testing.T) {
 		w.provider.on("confirm", declines())
 		during := make(chan sight, 1)
 		w.provider.on("cancel", meanwhile(func() { during <- w.see() }, shows("canceled")))
-		w.expectKind(w.deliver(fulfillment.ChargeReceiver, w.charge), "done")
+		w.expectKind(w.deliver(), "done")
 		if diff := cmp.Diff(open(toStarted, "running"), <-during); diff != "" {
 			t.Errorf("while the intent was being canceled (-want +got):\n%s", diff)
 		}
@@ -39,41 +38,41 @@ func TestDecline(t *testing.T) {
 		w.provider.on("create", shows("requires_confirmation"))
 		w.provider.on("confirm", shows("requires_action"))
 		w.provider.on("cancel", shows("canceled"))
-		w.expectKind(w.deliver(fulfillment.ChargeReceiver, w.charge), "done")
+		w.expectKind(w.deliver(), "done")
 		w.expect(failed(toStarted, domain.AuthenticationRequired), "create confirm cancel")
 	})
 
 	t.Run("if the money was taken after all the charge succeeds", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)
-		w.start("pi_1")
+		w.start()
 		w.provider.on("retrieve", shows("requires_confirmation"))
 		w.provider.on("confirm", declines())
 		w.provider.on("cancel", unexpected("succeeded"))
-		w.expectKind(w.deliver(fulfillment.ChargeReceiver, w.charge), "done")
+		w.expectKind(w.deliver(), "done")
 		w.expect(succeeded(toStarted), "retrieve confirm cancel")
 	})
 
 	t.Run("if the money is on its way the charge waits", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)
-		w.start("pi_1")
+		w.start()
 		w.provider.on("retrieve", shows("requires_confirmation"), shows("succeeded"))
 		w.provider.on("confirm", declines())
 		w.provider.on("cancel", unexpected("processing"))
-		w.expectKind(w.deliver(fulfillment.ChargeReceiver, w.charge), "waits")
+		w.expectKind(w.deliver(), "waits")
 		w.expect(open(toStarted, "pending"), "retrieve confirm cancel")
-		w.expectKind(w.deliver(fulfillment.ChargeReceiver, w.charge), "done")
+		w.expectKind(w.deliver(), "done")
 		w.expect(succeeded(toStarted), "retrieve")
 	})
 
 	t.Run("a cancel that leaves the intent open does not fail the charge", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)
-		w.start("pi_1")
+		w.start()
 		w.provider.on("retrieve", shows("requires_action"))
 		w.provider.on("cancel", shows("requires_action"))
-		w.expectKind(w.deliver(fulfillment.ChargeReceiver, w.charge), "waits")
+		w.expectKind(w.deliver(), "waits")
 		w.expect(open(toStarted, "pending"), "retrieve cancel")
 	})
 
@@ -87,14 +86,14 @@ func TestDecline(t *testing.T) {
 		t.Run("a cancel that ends in "+name+" does not fail the charge", func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			w.start("pi_1")
+			w.start()
 			w.provider.on("retrieve", shows("requires_confirmation"),
 				shows("requires_payment_method", attempted("card_declined", "insufficient_funds")...))
 			w.provider.on("confirm", declines())
 			w.provider.on("cancel", answer, shows("canceled"))
-			w.expectKind(w.deliver(fulfillment.ChargeReceiver, w.charge), "waits")
+			w.expectKind(w.deliver(), "waits")
 			w.expect(open(toStarted, "pending"), "retrieve confirm cancel")
-			w.expectKind(w.deliver(fulfillment.ChargeReceiver, w.charge), "done")
+			w.expectKind(w.deliver(), "done")
 			w.expect(failed(toStarted, domain.CardDeclined), "retrieve cancel")
 		})
 	}
@@ -102,21 +101,21 @@ func TestDecline(t *testing.T) {
 	t.Run("a refused confirmation of an intent that stays open is canceled", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)
-		w.start("pi_1")
+		w.start()
 		w.provider.on("retrieve", shows("requires_confirmation"), shows("requires_confirmation"))
 		w.provider.on("confirm", refuses(http.StatusBadRequest, "invalid_request_error", "amount_too_small"))
 		w.provider.on("cancel", shows("canceled"))
-		w.expectKind(w.deliver(fulfillment.ChargeReceiver, w.charge), "done")
+		w.expectKind(w.deliver(), "done")
 		w.expect(failed(toStarted, domain.ProviderRefused), "retrieve confirm retrieve cancel")
 	})
 
 	t.Run("a confirmation refused because another one succeeded is a capture", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)
-		w.start("pi_1")
+		w.start()
 		w.provider.on("retrieve", shows("requires_confirmation"), shows("succeeded"))
 		w.provider.on("confirm", unexpected("succeeded"))
-		w.expectKind(w.deliver(fulfillment.ChargeReceiver, w.charge), "done")
+		w.expectKind(w.deliver(), "done")
 		w.expect(succeeded(toStarted), "retrieve confirm retrieve")
 	})
 }

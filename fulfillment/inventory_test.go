@@ -36,7 +36,7 @@ func TestInventory(t *testing.T) {
 			first := order()
 			first.Items = tc.items
 			w.accept("ch_1", first)
-			w.expectKind(w.deliver(fulfillment.ChargeReceiver, w.charge), "done")
+			w.expectKind(w.deliver(), "done")
 			w.expect(sight{
 				Events:  "charge.requested inventory.rejected charge.failed",
 				Failure: tc.code, Stock: untouched + ", umbrella 1 0 0", Outbox: "charge.failed", Message: "done",
@@ -52,7 +52,7 @@ func TestInventory(t *testing.T) {
 		w.accept("ch_1", first)
 		w.provider.on("create", shows("requires_confirmation"))
 		w.provider.on("confirm", shows("succeeded"))
-		w.expectKind(w.deliver(fulfillment.ChargeReceiver, w.charge), "done")
+		w.expectKind(w.deliver(), "done")
 		want := succeeded(toStarted)
 		want.Stock, want.Holds = "mug 0 0 5, tshirt 10 0 0", "sold"
 		w.expect(want, "create confirm")
@@ -61,7 +61,7 @@ func TestInventory(t *testing.T) {
 	t.Run("supplying again resets nothing", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)
-		w.start("pi_1")
+		w.start()
 		w.supply("mug", 50)
 		w.supply("socks", 3)
 		if diff := cmp.Diff("mug 4 1 0, socks 3 0 0, tshirt 8 2 0", w.stock()); diff != "" {

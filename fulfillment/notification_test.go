@@ -74,7 +74,7 @@ func (s *shop) tell(stream ledger.Stream) ledger.Stream {
 
 func (s *shop) deliver() error {
 	s.Helper()
-	return s.world.deliver(fulfillment.NotificationReceiver, s.notify)
+	return s.deliverAll(fulfillment.NotificationReceiver, s.notify, 1)[0]
 }
 
 func (s *shop) answer(answers ...http.HandlerFunc) { s.answers = append(s.answers, answers...) }

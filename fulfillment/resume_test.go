@@ -91,12 +91,12 @@ func TestResume(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			w.start("pi_1")
+			w.start()
 			w.provider.on("retrieve", shows(tc.status, tc.pairs...))
 			for op, answer := range tc.script {
 				w.provider.on(op, answer)
 			}
-			err := w.deliver(fulfillment.ChargeReceiver, w.charge)
+			err := w.deliver()
 			w.expectKind(err, tc.kind)
 			w.expect(tc.want, tc.calls)
 		})
@@ -105,27 +105,27 @@ func TestResume(t *testing.T) {
 	t.Run("waiting for the provider counts no attempt", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)
-		w.start("pi_1")
+		w.start()
 		for range 3 {
 			w.provider.on("retrieve", shows("processing"))
-			w.expectKind(w.deliver(fulfillment.ChargeReceiver, w.charge), "waits")
+			w.expectKind(w.deliver(), "waits")
 		}
 		if got := w.text(`select format('%s %s', attempts, waits) from inbox`); got != "0 3" {
 			t.Errorf("attempts and waits are %s, want 0 3", got)
 		}
 		w.provider.on("retrieve", shows("succeeded"))
-		w.expectKind(w.deliver(fulfillment.ChargeReceiver, w.charge), "done")
+		w.expectKind(w.deliver(), "done")
 		w.expect(succeeded(toStarted), "retrieve retrieve retrieve retrieve")
 	})
 
 	t.Run("a finished charge's message again asks nobody", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)
-		s := w.start("pi_1")
+		s := w.start()
 		w.provider.on("retrieve", shows("succeeded"))
-		w.expectKind(w.deliver(fulfillment.ChargeReceiver, w.charge), "done")
+		w.expectKind(w.deliver(), "done")
 		w.put(fulfillment.ChargeReceiver, s, 1, "again")
-		w.expectKind(w.deliver(fulfillment.ChargeReceiver, w.charge), "done")
+		w.expectKind(w.deliver(), "done")
 		want := succeeded(toStarted)
 		want.Message = "done done"
 		w.expect(want, "retrieve")
@@ -134,9 +134,9 @@ func TestResume(t *testing.T) {
 	t.Run("a message that nobody can read is parked", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)
-		w.start("pi_1")
+		w.start()
 		w.exec(`update inbox set payload = '{}'`)
-		w.expectKind(w.deliver(fulfillment.ChargeReceiver, w.charge), "parked")
+		w.expectKind(w.deliver(), "parked")
 		w.expect(open(toStarted, "dead"), "")
 		if reason := w.text(`select last_error from inbox`); !strings.Contains(reason, "envelope") {
 			t.Errorf("the reason is %q", reason)

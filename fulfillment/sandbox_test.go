@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/domain"
-	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/sandbox"
 )
@@ -84,7 +83,7 @@ func TestCharge(t *testing.T) {
 			first := order()
 			first.PaymentMethod = tc.method
 			w.accept("ch_1", first)
-			err := w.deliver(fulfillment.ChargeReceiver, w.charge)
+			err := w.deliver()
 			w.expect(tc.want, tc.calls)
 			if tc.method == "pm_card_processing" {
 				w.expectKind(err, "waits")
@@ -103,7 +102,7 @@ func TestCharge(t *testing.T) {
 func (w *world) deliverUntilDone() {
 	w.Helper()
 	for range 100 {
-		err := w.deliver(fulfillment.ChargeReceiver, w.charge)
+		err := w.deliver()
 		if err == nil {
 			return
 		}
@@ -127,9 +126,9 @@ func TestCharge_is_taken_once(t *testing.T) {
 			w.provider.on("confirm", w.provider.cutAfter)
 			w.accept("ch_1", order())
 			for range 2 {
-				w.expectKind(w.deliver(fulfillment.ChargeReceiver, w.charge), "waits")
+				w.expectKind(w.deliver(), "waits")
 			}
-			w.expectKind(w.deliver(fulfillment.ChargeReceiver, w.charge), "done")
+			w.expectKind(w.deliver(), "done")
 			w.expect(succeeded(toStarted), "create create confirm retrieve")
 			if b := booksOf(t, w.provider.behind); len(b.Captures) != 1 || b.Captures[0].Reference != "ch_1" {
 				t.Errorf("the provider's captures are %+v, want one of ch_1", b.Captures)

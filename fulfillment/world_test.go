@@ -86,8 +86,8 @@ func (w *world) accept(id string, first domain.ChargeRequested) ledger.Stream {
 }
 
 // start opens ch_1 and brings it to where its stock is held and its payment
-// stands on the payment intent.
-func (w *world) start(intent string) ledger.Stream {
+// stands on the payment intent pi_1.
+func (w *world) start() ledger.Stream {
 	w.Helper()
 	s := w.accept("ch_1", order())
 	w.exec(`
@@ -102,7 +102,7 @@ update stock
  where r.sku = stock.sku`)
 	return w.append(s,
 		domain.InventoryReserved{Items: order().Items},
-		domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: intent})
+		domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_1"})
 }
 
 // append commits events of a stream, as another holder would.
@@ -140,14 +140,15 @@ values ($1, $2, $3, $4, $5, $6, sha256($5))`,
 		receiver, id, s.ID, s.At(version).Type, payload, map[string]string{outbox.MetadataCorrelationID: "req_1"})
 }
 
-// deliver hands the open message of a receiver, which must be one, to its
-// handler, whatever it was to wait for, and ends the claim as the answer wants.
-func (w *world) deliver(receiver string, handle inbox.Handler) error {
+// deliver hands the message about the charge to its handler, whatever it was to
+// wait for, and ends the claim as the answer wants.
+func (w *world) deliver() error {
 	w.Helper()
-	return w.deliverAll(receiver, handle, 1)[0]
+	return w.deliverAll(fulfillment.ChargeReceiver, w.charge, 1)[0]
 }
 
-// deliverAll hands n messages to the handler, many of them at a time.
+// deliverAll hands n messages, which must be all that are open, to the handler
+// of their receiver, many of them at a time.
 func (w *world) deliverAll(receiver string, handle inbox.Handler, n int) []error {
 	w.Helper()
 	w.exec(`

@@ -139,7 +139,7 @@ func TestLease(t *testing.T) {
 		put(t, db, "m1", "k")
 		h := newHung(db, "of-the-patient")
 		p := processor(db, h.handle)
-		p.Policy.Lease = time.Second
+		p.Policy.Lease = 2 * time.Second
 		start(t, p)
 		receiveFrom(t, "the holder", h.begun)
 		write(t, db, `create table lease as select due_at from inbox`)

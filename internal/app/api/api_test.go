@@ -31,7 +31,7 @@ const (
 // since that one may lose commits.
 func start(t *testing.T, fsync bool) *local.Server {
 	t.Helper()
-	server, err := local.Start(t.Context(), local.Options{Fsync: fsync})
+	server, err := local.Start(t.Context(), local.Options{Fsync: fsync, InMemory: true})
 	if err != nil {
 		t.Fatal(err)
 	}

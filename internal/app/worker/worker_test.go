@@ -66,7 +66,7 @@ func (l *transcript) address(t *testing.T, ended <-chan error) string {
 
 func start(t *testing.T, fsync bool) *local.Server {
 	t.Helper()
-	server, err := local.Start(t.Context(), local.Options{Fsync: fsync})
+	server, err := local.Start(t.Context(), local.Options{Fsync: fsync, InMemory: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ const (
 	socketLimit = 103
 	// patience is how long a server may take to stop, and a keeper to end.
 	// PostgreSQL itself kills what is left of its processes after 5 s.
-	patience = 10 * time.Second
+	patience = 30 * time.Second
 )
 
 // folder holds one server: its data, socket and log.
@@ -43,6 +43,23 @@ func parentFolder(a account) string {
 		return "/tmp"
 	}
 	return parent
+}
+
+// memory is where Linux keeps files in memory, and memoryNeeded what a server of
+// tests may come to fill of it.
+const (
+	memory       = "/dev/shm"
+	memoryNeeded = 4 << 30 // bytes
+)
+
+// memoryFolder is memory, if there is enough of it and nobody has named another
+// place in TMPDIR.
+func memoryFolder(a account) (string, bool) {
+	var fs syscall.Statfs_t
+	if os.Getenv("TMPDIR") != "" || syscall.Statfs(memory, &fs) != nil || !a.mayUse(memory) {
+		return "", false
+	}
+	return memory, fs.Bavail*uint64(fs.Bsize) >= memoryNeeded //nolint:unconvert,gosec // its type differs between systems
 }
 
 // mayUse says whether the account can make and remove folders in one of ours.

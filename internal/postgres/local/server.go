@@ -55,6 +55,10 @@ type Options struct {
 	// full_page_writes and synchronous_commit are off, and Restart and Crash may
 	// lose the latest commits.
 	Fsync bool
+	// InMemory puts the server's files into memory, where the system offers enough
+	// of it and TMPDIR names no other place. They survive every crash but one of
+	// the machine, whatever Fsync says.
+	InMemory bool
 	// Settings are server settings by name; they win over ours.
 	Settings map[string]string
 }
@@ -84,6 +88,10 @@ func start(ctx context.Context, o Options, p places) (*Server, error) {
 	}
 	parent := parentFolder(a)
 	sweep(ctx, parent, a)
+	if memory, ok := memoryFolder(a); ok && o.InMemory {
+		parent = memory
+		sweep(ctx, parent, a)
+	}
 	f, err := newFolder(parent, a)
 	if err != nil {
 		return nil, fmt.Errorf("make a folder for PostgreSQL: %w", err)

@@ -38,7 +38,7 @@ type server struct {
 func connect() (server, error) {
 	address := os.Getenv("TEST_DATABASE_URL")
 	if address == "" {
-		started, err := local.Start(context.Background(), local.Options{})
+		started, err := local.Start(context.Background(), local.Options{InMemory: true})
 		if err != nil {
 			return server{}, err
 		}
