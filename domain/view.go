@@ -13,7 +13,6 @@ type View struct {
 	Status         Status            `json:"status"`
 	Steps          []StepView        `json:"steps"`
 	Failure        *Failure          `json:"failure"`
-	Description    string            `json:"description,omitempty"`
 	Metadata       map[string]string `json:"metadata"`
 	CreatedAt      time.Time         `json:"created_at"`
 }
@@ -41,9 +40,8 @@ func (c Charge) View(createdAt time.Time) View {
 			{Name: "payment", Status: c.Payment},
 			{Name: "notification", Status: c.Notification},
 		},
-		Failure:     c.Failure,
-		Description: c.Description,
-		Metadata:    metadata,
-		CreatedAt:   createdAt.UTC(),
+		Failure:   c.Failure,
+		Metadata:  metadata,
+		CreatedAt: createdAt.UTC(),
 	}
 }

@@ -23,6 +23,9 @@ import (
 // What this holder still works on is left out: should its lease have lapsed, the
 // next heartbeat revives it, unless another holder was faster.
 //
+// The offset keeps the subquery a probe of one key. As a join it could be planned
+// to read all open messages for each, which stalls every claim behind a backlog.
+//
 // now() is a moment earlier than clock_timestamp() and, unlike it, can be a
 // bound of the index.
 const claim = `
@@ -43,7 +46,8 @@ with due as (
               and other.ordering_key = i.ordering_key
               and other.status <> 'done'
               and other.id <> i.id
-              and (other.status = 'running' or (other.id < i.id and i.status = 'pending')))
+              and (other.status = 'running' or (other.id < i.id and i.status = 'pending'))
+           offset 0)
    order by i.due_at
    limit $2
      for update skip locked

@@ -68,6 +68,9 @@ type holding struct {
 	cancel   context.CancelCauseFunc
 }
 
+// afterFailure is how long a store that did not answer is left alone.
+const afterFailure = 250 * time.Millisecond
+
 // take waits for a free slot, fills all free slots by one claim and, when
 // nothing was due, waits for the next poll. It returns false when ctx ended.
 func (r *run) take(ctx context.Context, slots chan struct{}) bool {
@@ -93,10 +96,14 @@ func (r *run) take(ctx context.Context, slots chan struct{}) bool {
 		return true
 	}
 	<-slots
+	pause := r.Poll
+	if err != nil {
+		pause = max(pause, afterFailure)
+	}
 	select {
 	case <-ctx.Done():
 		return false
-	case <-time.After(r.Poll):
+	case <-time.After(pause):
 		return true
 	}
 }

@@ -24,6 +24,7 @@ type Settings struct {
 	AllowPlaintext       bool          `env:"ALLOW_PLAINTEXT"`
 	IdempotencyRetention time.Duration `env:"IDEMPOTENCY_RETENTION" envDefault:"168h"`
 	IdempotencyKeyMode   string        `env:"IDEMPOTENCY_KEY_MODE" envDefault:"required" oneof:"required"`
+	RateLimit            int           `env:"RATE_LIMIT"`
 	InFlight             string        `env:"IN_FLIGHT" envDefault:"wait" oneof:"wait|409|425|202"`
 	InFlightWait         time.Duration `env:"IN_FLIGHT_WAIT" envDefault:"250ms"`
 }
@@ -37,6 +38,9 @@ const (
 func (s Settings) check() error {
 	if s.IdempotencyRetention <= 0 {
 		return errors.New("IDEMPOTENCY_RETENTION is not positive: keys would expire before anybody could retry")
+	}
+	if s.RateLimit != 0 {
+		return errors.New("RATE_LIMIT is not part of this version: unset it, and limit rates in front of the api")
 	}
 	if s.InFlightWait < shortestWait || s.InFlightWait > longestWait {
 		return fmt.Errorf("IN_FLIGHT_WAIT is %s: set it between %s and %s", s.InFlightWait, shortestWait, longestWait)

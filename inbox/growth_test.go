@@ -1,0 +1,90 @@
+package inbox_test
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/outbox"
+)
+
+// What a message costs must not grow with the messages around it. These count the
+// rows that PostgreSQL read, after tables grew without being analyzed anew.
+
+func TestAClaimReadsNoMoreBehindABacklog(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, done_fence)
+		select 'r', 'old' || n, 'old' || n, 't', '', '{}', '', 'done', 0 from generate_series(1, 20000) n`)
+	write(t, db, `analyze inbox`)
+	const backlog = 2000
+	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
+		select 'r', n, n, 't', '', '{}', '' from generate_series(1, $1::int) n`, backlog)
+	var handled atomic.Int32
+	runProcessor(t, db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
+		handled.Add(1)
+		return inbox.Complete, nil
+	})
+	await(t, db, `select bool_and(status = 'done') from inbox`)
+	await(t, db, `select n_tup_upd >= 4000 from pg_stat_user_tables where relname = 'inbox'`)
+	var read int64
+	if err := db.QueryRow(t.Context(), `select idx_tup_read from pg_stat_user_indexes where indexrelname = 'inbox_open_by_key'`).Scan(&read); err != nil {
+		t.Fatal(err)
+	}
+	if read > 100*backlog {
+		t.Errorf("claiming %d messages read %d entries of the index of open ones", backlog, read)
+	}
+	if n := handled.Load(); n != backlog {
+		t.Errorf("%d handled", n)
+	}
+}
+
+func TestReceivingReadsNoMoreAsTheInboxGrows(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	db, err := postgres.Open(t.Context(), url, postgres.Options{
+		AllowUnsafeDurability: true, AllowPlaintext: true, Settings: outbox.SessionSettings(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	const messages = 3000
+	write(t, db, `insert into outbox (topic, message_id, payload, metadata)
+		select 't', 'm' || n, '', '{}' from generate_series(1, $1::int) n`, messages)
+	conns := stdlib.OpenDBFromPool(db.Pool())
+	t.Cleanup(func() { _ = conns.Close() })
+	log := slog.New(slog.DiscardHandler)
+	subscriber, err := outbox.NewSubscriber(conns, "g", log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	router, err := message.NewRouter(message.RouterConfig{}, outbox.Logger(log))
+	if err != nil {
+		t.Fatal(err)
+	}
+	router.AddConsumerHandler("h", "t", subscriber, inbox.Receive(log, func(*message.Message) inbox.Envelope {
+		return inbox.Envelope{Receivers: []string{"r"}, Type: "t"}
+	}))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- router.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-ended })
+	await(t, db, `select count(*) = 3000 from inbox`)
+	await(t, db, `select n_tup_ins >= 3000 from pg_stat_user_tables where relname = 'inbox'`)
+	var read int64
+	if err := db.QueryRow(t.Context(), `select seq_tup_read from pg_stat_user_tables where relname = 'inbox'`).Scan(&read); err != nil {
+		t.Fatal(err)
+	}
+	// The counting above reads the table too, some hundred times at most.
+	if scans := read / messages; scans > messages/2 {
+		t.Errorf("receiving %d messages read %d rows of the inbox in sequence", messages, read)
+	}
+}
