@@ -76,7 +76,12 @@ func TestReceivingReadsNoMoreAsTheInboxGrows(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- router.Run(ctx) }()
-	t.Cleanup(func() { cancel(); <-ended })
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("the router ended with %v", err)
+		}
+	})
 	await(t, db, `select count(*) = 3000 from inbox`)
 	await(t, db, `select n_tup_ins >= 3000 from pg_stat_user_tables where relname = 'inbox'`)
 	var read int64

@@ -95,6 +95,30 @@ func TestProcess(t *testing.T) {
 		}
 	})
 
+	t.Run("an older message that arrives late waits for the one at work, and holds up no other", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		put(t, db, "young", "k")
+		begun, finish := make(chan struct{}), make(chan struct{})
+		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+			if d.ID == "young" {
+				close(begun)
+				<-finish
+			}
+			return inbox.Complete, nil
+		}))
+		receiveFrom(t, "the handler", begun)
+		write(t, db, `insert into inbox (id, receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
+			overriding system value values (-1, 'r', 'old', 'k', 't', '', '{}', '')`)
+		put(t, db, "other", "l")
+		await(t, db, `select status = 'done' from inbox where message_id = 'other'`)
+		if r := stored(t, db, "old"); r.Status != "pending" || r.Fence != 0 {
+			t.Errorf("the older one is %+v", r)
+		}
+		close(finish)
+		await(t, db, `select bool_and(status = 'done') from inbox`)
+	})
+
 	t.Run("a receiver sees nothing of another", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Open(t)

@@ -69,11 +69,14 @@ func TestAppend(t *testing.T) {
 
 	t.Run("the stream that it is given stays as it was", func(t *testing.T) {
 		t.Parallel()
-		s, err := ledger.Append(&pgx.Batch{}, ledger.New("ch_1"), because("a"), opened("acme", 1000, "EUR"))
-		if err != nil {
-			t.Fatal(err)
+		s := ledger.New("ch_1")
+		var err error
+		for _, e := range paid("acme", "pi_1")[:3] { // one by one, so that the last leaves room behind it
+			if s, err = ledger.Append(&pgx.Batch{}, s, because("a"), e); err != nil {
+				t.Fatal(err)
+			}
 		}
-		before := s.Until(1)
+		before := s.Until(3)
 		left, err := ledger.Append(&pgx.Batch{}, s, because("b"), attempt(500))
 		if err != nil {
 			t.Fatal(err)

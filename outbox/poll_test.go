@@ -138,7 +138,9 @@ func explain(t *testing.T, db *postgres.DB, before, query string) string {
 	}
 	defer conn.Release()
 	for name, value := range outbox.SessionSettings() {
-		before += "; set " + name + " = " + value
+		if _, err := conn.Exec(t.Context(), "set "+name+" = "+value); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for _, sql := range []string{before, "deallocate all", "prepare poll(text, text) as " + query} {
 		if _, err := conn.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {

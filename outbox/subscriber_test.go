@@ -28,14 +28,14 @@ func TestOrder(t *testing.T) {
 	t.Run("an older transaction that commits late is not passed over", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Open(t)
-		r := read(t, db, "g")
 		publish(t, db, "first")
-		r.wantNext(t, "first")
 		late := begin(t, db)
 		publish(t, db, "young")
 		if err := late.SendBatch(t.Context(), letters(t, "old")).Close(); err != nil {
 			t.Fatal(err)
 		}
+		r := read(t, db, "g")
+		r.wantNext(t, "first")
 		r.wantNone(t)
 		if err := late.Commit(t.Context()); err != nil {
 			t.Fatal(err)

@@ -93,7 +93,7 @@ func (s *Sandbox) post(ctx context.Context, body string) (outcome string, delive
 	if err != nil {
 		return err.Error(), false
 	}
-	defer response.Body.Close()                                      //nolint:errcheck // read to its end or abandoned
+	defer response.Body.Close()                                      // read to its end or abandoned
 	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, 1<<16)) // so that the connection is used again
 	return response.Status, response.StatusCode/100 == 2
 }

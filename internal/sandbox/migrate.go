@@ -31,7 +31,7 @@ func Migrate(ctx context.Context, url string) error {
 	if err != nil {
 		return fmt.Errorf("migrate the sandbox: %w", err)
 	}
-	defer guard.Close(context.WithoutCancel(ctx)) //nolint:errcheck // the lock goes either way
+	defer guard.Close(context.WithoutCancel(ctx)) // the lock goes either way
 	if _, err := guard.Exec(ctx, lockMigrations, migrationLock); err != nil {
 		return fmt.Errorf("lock the sandbox's migrations: %w", err)
 	}

@@ -33,7 +33,7 @@ func child() {
 	err := sandbox.Run(ctx, logger, time.Now)
 	stop()
 	if err != nil {
-		logger.Error(err.Error())
+		logger.Error(err.Error()) //nolint:sloglint // as the program says it
 		os.Exit(1)
 	}
 	os.Exit(0)

@@ -55,11 +55,11 @@ const (
 // memoryFolder is memory, if there is enough of it and nobody has named another
 // place in TMPDIR.
 func memoryFolder(a account) (string, bool) {
-	var fs syscall.Statfs_t
-	if os.Getenv("TMPDIR") != "" || syscall.Statfs(memory, &fs) != nil || !a.mayUse(memory) {
+	var room syscall.Statfs_t
+	if os.Getenv("TMPDIR") != "" || syscall.Statfs(memory, &room) != nil || !a.mayUse(memory) {
 		return "", false
 	}
-	return memory, fs.Bavail*uint64(fs.Bsize) >= memoryNeeded //nolint:unconvert,gosec // its type differs between systems
+	return memory, room.Bavail*uint64(room.Bsize) >= memoryNeeded
 }
 
 // mayUse says whether the account can make and remove folders in one of ours.
