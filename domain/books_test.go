@@ -128,25 +128,25 @@ func TestView(t *testing.T) {
 			"a requested charge is pending in all its steps", requested,
 			`{"id":"ch_1","order_id":"order 1","amount":1000,"amount_refunded":0,"currency":"EUR","status":"pending",` +
 				`"steps":[{"name":"inventory","status":"pending"},{"name":"payment","status":"pending"},{"name":"notification","status":"pending"}],` +
-				`"failure":null,"description":"a mug","metadata":{"basket":"7"},"created_at":"2026-03-01T12:00:00Z"}`,
+				`"failure":null,"metadata":{"basket":"7"},"created_at":"2026-03-01T12:00:00Z"}`,
 		},
 		{
 			"without stock the payment is skipped", rejected,
 			`{"id":"ch_1","order_id":"order 1","amount":1000,"amount_refunded":0,"currency":"EUR","status":"failed",` +
 				`"steps":[{"name":"inventory","status":"failed"},{"name":"payment","status":"skipped"},{"name":"notification","status":"pending"}],` +
-				`"failure":{"code":"out_of_stock","message":"an item of the order is out of stock"},"description":"a mug","metadata":{"basket":"7"},"created_at":"2026-03-01T12:00:00Z"}`,
+				`"failure":{"code":"out_of_stock","message":"an item of the order is out of stock"},"metadata":{"basket":"7"},"created_at":"2026-03-01T12:00:00Z"}`,
 		},
 		{
 			"a decline shows its compensation", failedAndTold,
 			`{"id":"ch_1","order_id":"order 1","amount":1000,"amount_refunded":0,"currency":"EUR","status":"failed",` +
 				`"steps":[{"name":"inventory","status":"compensated"},{"name":"payment","status":"failed"},{"name":"notification","status":"done"}],` +
-				`"failure":{"code":"card_declined","message":"the card was declined","decline_code":"stolen_card"},"description":"a mug","metadata":{"basket":"7"},"created_at":"2026-03-01T12:00:00Z"}`,
+				`"failure":{"code":"card_declined","message":"the card was declined","decline_code":"stolen_card"},"metadata":{"basket":"7"},"created_at":"2026-03-01T12:00:00Z"}`,
 		},
 		{
 			"without webhook the notification is skipped", succeededSilent,
 			`{"id":"ch_1","order_id":"order 1","amount":1000,"amount_refunded":0,"currency":"EUR","status":"succeeded",` +
 				`"steps":[{"name":"inventory","status":"done"},{"name":"payment","status":"done"},{"name":"notification","status":"skipped"}],` +
-				`"failure":null,"description":"a mug","metadata":{"basket":"7"},"created_at":"2026-03-01T12:00:00Z"}`,
+				`"failure":null,"metadata":{"basket":"7"},"created_at":"2026-03-01T12:00:00Z"}`,
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -169,7 +169,8 @@ func (p *Process) Stop(ctx context.Context) error {
 }
 
 // Pause sends SIGSTOP: the program keeps its connections, locks and leases and
-// does nothing until Resume.
+// does nothing until Resume. Its threads stop one after another, a moment after
+// Pause has returned.
 func (p *Process) Pause() error { return p.signal(p.now(), syscall.SIGSTOP) }
 
 // Resume sends SIGCONT.
