@@ -155,7 +155,7 @@ func drainedAPI(t *testing.T) {
 	if err != nil || response.StatusCode != http.StatusAccepted || json.Unmarshal(text, &c) != nil {
 		t.Fatalf("the request under way was answered %s %s, %v", response.Status, text, err)
 	}
-	if err := <-stopped; err != nil {
+	if err := next(t, "the api ends", stopped); err != nil {
 		t.Error(err)
 	}
 	restart(t, api)

@@ -38,6 +38,21 @@ func within(patience time.Duration, holds func() bool) bool {
 	return true
 }
 
+// next waits for what another goroutine sends. The test ends here if nothing
+// comes.
+func next[T any](t *testing.T, what string, from <-chan T) T {
+	t.Helper()
+	timer := time.NewTimer(endPatience)
+	defer timer.Stop()
+	select {
+	case v := <-from:
+		return v
+	case <-timer.C:
+		t.Fatalf("not within %s: %s", endPatience, what)
+		panic("unreachable")
+	}
+}
+
 // pause waits, or less if ctx ends.
 func pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)

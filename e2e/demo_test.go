@@ -147,12 +147,7 @@ func (s *stage) endHalfWay(t *testing.T, signal syscall.Signal) error {
 	if err := command.Process.Signal(signal); err != nil {
 		t.Fatal(err)
 	}
-	var err error
-	select {
-	case err = <-ended:
-	case <-time.After(endPatience):
-		t.Fatalf("the demo did not end after %s:\n%s", signal, s.said())
-	}
+	err := next(t, "the demo ends after "+signal.String(), ended)
 	s.mustBeQuiet(t)
 	return err
 }

@@ -97,13 +97,8 @@ func (w *world) diesAt(t *testing.T, way way, point passage, alive *int) {
 		}
 	})
 	id := w.send(t, newOrder(way.method)).ID
-	select {
-	case err := <-died:
-		if err != nil {
-			t.Fatal(err)
-		}
-	case <-t.Context().Done():
-		t.FailNow()
+	if err := next(t, "the worker comes to the point where it dies", died); err != nil {
+		t.Fatal(err)
 	}
 	*alive = 1 - *alive
 	restart(t, w.workers[*alive])

@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -30,7 +29,7 @@ func zombie(t *testing.T) {
 			}
 			paused <- p.worker
 			mu.Unlock()
-			<-release
+			held(t, release)
 			mu.Lock()
 		case p.call == "confirm" && p.side == after && p.worker == asleep:
 			close(answered)
@@ -38,12 +37,7 @@ func zombie(t *testing.T) {
 		return true
 	})
 	id := w.send(t, newOrder(visa)).ID
-	var z int
-	select {
-	case z = <-paused:
-	case <-time.After(endPatience):
-		t.Fatal("no worker came to confirm the payment")
-	}
+	z := next(t, "a worker comes to confirm the payment", paused)
 	w.arrives(t, ways()[0], id)
 	const state = `
 select concat_ws(' ',
@@ -56,7 +50,7 @@ select concat_ws(' ',
 	then := row[string](t, w, state, id)
 
 	close(release)
-	<-answered
+	next(t, "the provider answers the zombie", answered)
 	if err := w.workers[z].Resume(); err != nil {
 		t.Fatal(err)
 	}
@@ -94,6 +88,15 @@ select attempts >= 2 and fence >= 2 and done_fence = fence
 	}
 }
 
+// held keeps a request at a gate, until it is released or the test is over.
+func held(t *testing.T, release <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-release:
+	case <-t.Context().Done():
+	}
+}
+
 // releases stops a worker while the provider does not answer it.
 func releases(t *testing.T) {
 	t.Helper()
@@ -101,8 +104,7 @@ func releases(t *testing.T) {
 		t.Skip("not run: it takes as long as a program may drain")
 	}
 	w := newWorld(t, setup{apis: 1, workers: 1, gated: true})
-	hanging, release := make(chan struct{}, 1), make(chan struct{})
-	t.Cleanup(sync.OnceFunc(func() { close(release) }))
+	hanging := make(chan struct{}, 1)
 	w.gates.set(func(p passage) bool {
 		if p.call != "confirm" || p.side != before {
 			return true
@@ -111,11 +113,11 @@ func releases(t *testing.T) {
 		case hanging <- struct{}{}:
 		default:
 		}
-		<-release
+		held(t, nil)
 		return false
 	})
 	id := w.send(t, newOrder(visa)).ID
-	<-hanging
+	next(t, "the worker asks for the money", hanging)
 	stop(t, w.workers[0])
 	const released = `
 select concat_ws(' ', status, attempts, due_at <= clock_timestamp())
