@@ -86,6 +86,10 @@ func (r *run) take(ctx context.Context, slots chan struct{}) bool {
 	if err != nil {
 		r.Log.WarnContext(ctx, "claim failed", "receiver", r.Receiver, "error", err)
 	}
+	if ctx.Err() != nil {
+		r.giveBack(ctx, deliveries) // claimed while the program was told to stop
+		return false
+	}
 	for i, d := range deliveries {
 		if i > 0 {
 			slots <- struct{}{} // free: only this loop takes slots
@@ -117,6 +121,12 @@ func (r *run) claim(ctx context.Context, n int) ([]Delivery, error) {
 	held := slices.AppendSeq(make([]int64, 0, len(r.held)), maps.Keys(r.held)) // never null: null would claim nothing
 	r.mu.Unlock()
 	return r.claimUpTo(ctx, n, held)
+}
+
+func (r *run) giveBack(ctx context.Context, deliveries []Delivery) {
+	for _, d := range deliveries {
+		r.settle(ctx, r.Log, func(b *pgx.Batch) { released(b, d) })
+	}
 }
 
 func (r *run) start(ctx context.Context, d Delivery, free func()) {
