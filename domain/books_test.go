@@ -1,18 +1,16 @@
 package domain_test
 
 import (
-	"encoding/json"
 	"math"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/domain"
 )
 
-// The golden postings: a charge of 1000 of which 30 are the fee. They are
-// stored books, so this table only grows.
+// The golden postings: a charge of 1000 of which 30 are the fee, a refund of
+// 400. They are stored books, so this table only grows.
 func TestPostings(t *testing.T) {
 	t.Parallel()
 	const (
@@ -21,7 +19,12 @@ func TestPostings(t *testing.T) {
 		payable    = "merchant_payable:acme:EUR"
 		provider   = "psp_receivable:stripe:EUR"
 		revenue    = "fee_revenue:payonce:EUR"
+		clearing   = "refund_clearing:acme:EUR"
 	)
+	met := map[string]string{
+		"refund.requested.v1": succeeded, "refund.attempt_failed.v1": refundPending, "refund.succeeded.v1": refundPending,
+		"refund.failed.v1": refundPending, "refund.reversed.v1": partlyRefunded,
+	}
 	for name, e := range stored() {
 		want := map[string][]domain.Posting{
 			"charge.requested.v1": {
@@ -35,10 +38,17 @@ func TestPostings(t *testing.T) {
 			"charge.failed.v1": {
 				{Debit: pending, Credit: receivable, Amount: 1000, Currency: "EUR"},
 			},
+			"refund.requested.v1": {{Debit: payable, Credit: clearing, Amount: 400, Currency: "EUR"}},
+			"refund.succeeded.v1": {{Debit: clearing, Credit: provider, Amount: 400, Currency: "EUR"}},
+			"refund.failed.v1":    {{Debit: clearing, Credit: payable, Amount: 400, Currency: "EUR"}},
+			"refund.reversed.v1":  {{Debit: provider, Credit: payable, Amount: 400, Currency: "EUR"}},
 		}[name]
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			before := in(started)
+			if state, other := met[name]; other {
+				before = in(state)
+			}
 			if diff := cmp.Diff(want, domain.Postings(before, e)); diff != "" {
 				t.Errorf("postings (-want +got):\n%s", diff)
 			}
@@ -117,54 +127,3 @@ func fees(basisPoints, fixed int64) domain.FeeSchedule {
 }
 
 func eur(amount int64) domain.Money { return domain.Money{Amount: amount, Currency: "EUR"} }
-
-func TestView(t *testing.T) {
-	t.Parallel()
-	at := time.Date(2026, 3, 1, 13, 0, 0, 0, time.FixedZone("elsewhere", 3600))
-	for _, test := range []struct {
-		name, state, want string
-	}{
-		{
-			"a requested charge is pending in all its steps", requested,
-			`{"id":"ch_1","order_id":"order 1","amount":1000,"amount_refunded":0,"currency":"EUR","status":"pending",` +
-				`"steps":[{"name":"inventory","status":"pending"},{"name":"payment","status":"pending"},{"name":"notification","status":"pending"}],` +
-				`"failure":null,"metadata":{"basket":"7"},"created_at":"2026-03-01T12:00:00Z"}`,
-		},
-		{
-			"without stock the payment is skipped", rejected,
-			`{"id":"ch_1","order_id":"order 1","amount":1000,"amount_refunded":0,"currency":"EUR","status":"failed",` +
-				`"steps":[{"name":"inventory","status":"failed"},{"name":"payment","status":"skipped"},{"name":"notification","status":"pending"}],` +
-				`"failure":{"code":"out_of_stock","message":"an item of the order is out of stock"},"metadata":{"basket":"7"},"created_at":"2026-03-01T12:00:00Z"}`,
-		},
-		{
-			"a decline shows its compensation", failedAndTold,
-			`{"id":"ch_1","order_id":"order 1","amount":1000,"amount_refunded":0,"currency":"EUR","status":"failed",` +
-				`"steps":[{"name":"inventory","status":"compensated"},{"name":"payment","status":"failed"},{"name":"notification","status":"done"}],` +
-				`"failure":{"code":"card_declined","message":"the card was declined","decline_code":"stolen_card"},"metadata":{"basket":"7"},"created_at":"2026-03-01T12:00:00Z"}`,
-		},
-		{
-			"without webhook the notification is skipped", succeededSilent,
-			`{"id":"ch_1","order_id":"order 1","amount":1000,"amount_refunded":0,"currency":"EUR","status":"succeeded",` +
-				`"steps":[{"name":"inventory","status":"done"},{"name":"payment","status":"done"},{"name":"notification","status":"skipped"}],` +
-				`"failure":null,"metadata":{"basket":"7"},"created_at":"2026-03-01T12:00:00Z"}`,
-		},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			got, err := json.Marshal(in(test.state).View(at))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(test.want, string(got)); diff != "" {
-				t.Errorf("view (-want +got):\n%s", diff)
-			}
-		})
-	}
-	t.Run("a charge without metadata has an empty object", func(t *testing.T) {
-		t.Parallel()
-		view := domain.Evolve(domain.Charge{}, domain.ChargeRequested{Amount: 1}).View(at)
-		if view.Metadata == nil || len(view.Metadata) != 0 {
-			t.Errorf("the metadata is %#v", view.Metadata)
-		}
-	})
-}

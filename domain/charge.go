@@ -1,13 +1,17 @@
 package domain
 
+import "slices"
+
 // Status is what a charge has come to, as merchants see it.
 type Status string
 
 // The states of a charge.
 const (
-	Pending   Status = "pending"
-	Succeeded Status = "succeeded"
-	Failed    Status = "failed"
+	Pending           Status = "pending"
+	Succeeded         Status = "succeeded" // captured
+	Failed            Status = "failed"
+	PartiallyRefunded Status = "partially_refunded"
+	Refunded          Status = "refunded"
 )
 
 // StepStatus is how far one step has come.
@@ -44,6 +48,17 @@ type Charge struct {
 	// PaymentIntent is the provider's object; empty until the payment started.
 	PaymentIntent string
 
+	// CancelRequested tells that the merchant wants the charge canceled, unless
+	// it is captured first.
+	CancelRequested bool
+
+	// Refunds are in the order in which they were requested.
+	Refunds []Refund
+
+	// Untold are the versions of the outcomes, the charge's and its refunds', of
+	// which the merchant wants to be told and has not been.
+	Untold []int
+
 	// Version is the number of events folded.
 	Version int
 
@@ -66,6 +81,13 @@ func (c Charge) Terminal() bool { return c.OutcomeVersion > 0 }
 // Started tells whether there may be an object at the provider that could take
 // money.
 func (c Charge) Started() bool { return c.PaymentIntent != "" }
+
+// Tells tells whether the merchant is yet to be told of the outcome at version.
+func (c Charge) Tells(version int) bool { return slices.Contains(c.Untold, version) }
+
+// Settled tells whether nothing is left to be carried out: the charge has its
+// outcome and so has every refund. What the merchant is told is not part of it.
+func (c Charge) Settled() bool { return c.Terminal() && len(c.PendingRefunds()) == 0 }
 
 // Fold folds events into a charge, one after another.
 func Fold(c Charge, events ...Event) Charge {
@@ -116,12 +138,66 @@ func Evolve(c Charge, e Event) Charge {
 		c.Payment = StepFailed
 	case ChargeSucceeded:
 		c.Status = Succeeded
-		c.OutcomeVersion = c.Version
+		c = c.ended()
 	case ChargeFailed:
 		failure := e.Failure
 		c.Status, c.Failure = Failed, &failure
-		c.OutcomeVersion = c.Version
+		c.Inventory, c.Payment = c.Inventory.unlessPending(), c.Payment.unlessPending()
+		c = c.ended()
+	case ChargeCancelRequested:
+		c.CancelRequested = true
+	case RefundRequested:
+		c = c.refundOpened(e)
+	case RefundAttemptFailed:
+		c = c.refundChanged(e.RefundID, func(r *Refund) { r.AttemptVersion = c.Version })
+	case RefundSucceeded:
+		c = c.refundEnded(e.RefundID, func(r *Refund) {
+			r.Status, r.ProviderRefund, r.OutcomeVersion = RefundStatusSucceeded, e.ProviderRefund, c.Version
+		})
+	case RefundFailed:
+		c = c.refundEnded(e.RefundID, func(r *Refund) {
+			r.Status, r.ProviderRefund, r.OutcomeVersion = RefundStatusFailed, e.ProviderRefund, c.Version
+		})
+	case RefundReversed:
+		c = c.refundEnded(e.RefundID, func(r *Refund) {
+			r.Status, r.ReversalVersion = RefundStatusFailed, c.Version
+		})
 	case MerchantNotified:
+		c = c.told(e.about(c))
+	}
+	return c
+}
+
+func (c Charge) ended() Charge {
+	c.OutcomeVersion = c.Version
+	if c.Notification == StepPending {
+		c = c.tell(c.Version)
+	}
+	return c
+}
+
+// unlessPending is for a charge that ended before the step's turn came.
+func (s StepStatus) unlessPending() StepStatus {
+	if s == StepPending {
+		return StepSkipped
+	}
+	return s
+}
+
+func (c Charge) tell(version int) Charge {
+	c.Untold = append(slices.Clone(c.Untold), version)
+	return c
+}
+
+func (c Charge) told(version int) Charge {
+	var left []int
+	for _, v := range c.Untold {
+		if v != version {
+			left = append(left, v)
+		}
+	}
+	c.Untold = left
+	if version == c.OutcomeVersion {
 		c.Notification = StepDone
 	}
 	return c

@@ -9,17 +9,23 @@ import (
 // The stored names. They are literals because a stored name outlives the Go
 // type that it was written from.
 const (
-	TypeChargeRequested      = "charge.requested.v1"
-	TypeInventoryReserved    = "inventory.reserved.v1"
-	TypeInventoryRejected    = "inventory.rejected.v1"
-	TypeInventoryReleased    = "inventory.released.v1"
-	TypePaymentStarted       = "payment.started.v1"
-	TypePaymentAttemptFailed = "payment.attempt_failed.v1"
-	TypePaymentCaptured      = "payment.captured.v1"
-	TypePaymentDeclined      = "payment.declined.v1"
-	TypeChargeSucceeded      = "charge.succeeded.v1"
-	TypeChargeFailed         = "charge.failed.v1"
-	TypeMerchantNotified     = "merchant.notified.v1"
+	TypeChargeRequested       = "charge.requested.v1"
+	TypeChargeCancelRequested = "charge.cancel_requested.v1"
+	TypeInventoryReserved     = "inventory.reserved.v1"
+	TypeInventoryRejected     = "inventory.rejected.v1"
+	TypeInventoryReleased     = "inventory.released.v1"
+	TypePaymentStarted        = "payment.started.v1"
+	TypePaymentAttemptFailed  = "payment.attempt_failed.v1"
+	TypePaymentCaptured       = "payment.captured.v1"
+	TypePaymentDeclined       = "payment.declined.v1"
+	TypeChargeSucceeded       = "charge.succeeded.v1"
+	TypeChargeFailed          = "charge.failed.v1"
+	TypeMerchantNotified      = "merchant.notified.v1"
+	TypeRefundRequested       = "refund.requested.v1"
+	TypeRefundAttemptFailed   = "refund.attempt_failed.v1"
+	TypeRefundSucceeded       = "refund.succeeded.v1"
+	TypeRefundFailed          = "refund.failed.v1"
+	TypeRefundReversed        = "refund.reversed.v1"
 )
 
 // SchemaVersion is the version in every name above.
@@ -54,6 +60,18 @@ func TypeOf(e Event) string {
 		return TypeChargeFailed
 	case MerchantNotified:
 		return TypeMerchantNotified
+	case ChargeCancelRequested:
+		return TypeChargeCancelRequested
+	case RefundRequested:
+		return TypeRefundRequested
+	case RefundAttemptFailed:
+		return TypeRefundAttemptFailed
+	case RefundSucceeded:
+		return TypeRefundSucceeded
+	case RefundFailed:
+		return TypeRefundFailed
+	case RefundReversed:
+		return TypeRefundReversed
 	default:
 		return ""
 	}
@@ -94,6 +112,18 @@ func Decode(name string, data []byte) (Event, error) {
 		return decode[ChargeFailed](name, data)
 	case TypeMerchantNotified:
 		return decode[MerchantNotified](name, data)
+	case TypeChargeCancelRequested:
+		return decode[ChargeCancelRequested](name, data)
+	case TypeRefundRequested:
+		return decode[RefundRequested](name, data)
+	case TypeRefundAttemptFailed:
+		return decode[RefundAttemptFailed](name, data)
+	case TypeRefundSucceeded:
+		return decode[RefundSucceeded](name, data)
+	case TypeRefundFailed:
+		return decode[RefundFailed](name, data)
+	case TypeRefundReversed:
+		return decode[RefundReversed](name, data)
 	default:
 		return nil, fmt.Errorf("decode %q: %w", name, ErrUnknownType)
 	}

@@ -24,57 +24,81 @@ import (
 func stored() map[string]domain.Event {
 	first := charge()
 	return map[string]domain.Event{
-		"charge.requested.v1":       first,
-		"inventory.reserved.v1":     domain.InventoryReserved{Items: first.Items},
-		"inventory.rejected.v1":     domain.InventoryRejected{Code: domain.OutOfStock},
-		"inventory.released.v1":     domain.InventoryReleased{Items: first.Items},
-		"payment.started.v1":        domain.PaymentStarted{Provider: "stripe", PaymentIntent: "pi_1"},
-		"payment.attempt_failed.v1": domain.PaymentAttemptFailed{Stage: domain.StageConfirm, StatusCode: 502, RequestID: "req_1"},
-		"payment.captured.v1":       domain.PaymentCaptured{Provider: "stripe", PaymentIntent: "pi_1", Amount: 1000, Currency: "EUR", Fee: 30},
-		"payment.declined.v1":       domain.PaymentDeclined{Failure: stolen()},
-		"charge.succeeded.v1":       domain.ChargeSucceeded{},
-		"charge.failed.v1":          domain.ChargeFailed{Failure: stolen()},
-		"merchant.notified.v1":      domain.MerchantNotified{EventID: "e", Type: "charge.succeeded"},
+		"charge.requested.v1":        first,
+		"inventory.reserved.v1":      domain.InventoryReserved{Items: first.Items},
+		"inventory.rejected.v1":      domain.InventoryRejected{Code: domain.OutOfStock},
+		"inventory.released.v1":      domain.InventoryReleased{Items: first.Items},
+		"payment.started.v1":         domain.PaymentStarted{Provider: "stripe", PaymentIntent: "pi_1"},
+		"payment.attempt_failed.v1":  domain.PaymentAttemptFailed{Stage: domain.StageConfirm, StatusCode: 502, RequestID: "req_1"},
+		"payment.captured.v1":        domain.PaymentCaptured{Provider: "stripe", PaymentIntent: "pi_1", Amount: 1000, Currency: "EUR", Fee: 30},
+		"payment.declined.v1":        domain.PaymentDeclined{Failure: stolen()},
+		"charge.succeeded.v1":        domain.ChargeSucceeded{},
+		"charge.failed.v1":           domain.ChargeFailed{Failure: stolen()},
+		"merchant.notified.v1":       domain.MerchantNotified{EventID: "e", Type: "charge.succeeded"},
+		"charge.cancel_requested.v1": domain.ChargeCancelRequested{},
+		"refund.requested.v1":        back("re_1", 400),
+		"refund.attempt_failed.v1":   domain.RefundAttemptFailed{RefundID: "re_1", StatusCode: 502, RequestID: "req_1"},
+		"refund.succeeded.v1":        gone("re_1", "rp_1", 400),
+		"refund.failed.v1": domain.RefundFailed{
+			RefundID: "re_1", ProviderRefund: "rp_1", Code: domain.ProviderRefused, Message: "the account is closed",
+		},
+		"refund.reversed.v1": domain.RefundReversed{
+			RefundID: "re_1", ProviderRefund: "rp_1", Amount: 400, Message: "the account is closed",
+		},
+	}
+}
+
+// later are stored events with members that the first ones of their name did
+// not have. Both forms stay readable, and each is written as it was read.
+func later() map[string]domain.Event {
+	return map[string]domain.Event{
+		"merchant.notified.v1": domain.MerchantNotified{EventID: "e", Type: "refund.succeeded", Version: 7},
 	}
 }
 
 func TestStoredEvents(t *testing.T) {
 	t.Parallel()
-	files, err := filepath.Glob("testdata/events/*.json")
+	for folder, examples := range map[string]map[string]domain.Event{"events": stored(), "later": later()} {
+		files, err := filepath.Glob("testdata/" + folder + "/*.json")
+		if err != nil || len(files) != len(examples) {
+			t.Fatalf("%d files in %s, %d examples: %v", len(files), folder, len(examples), err)
+		}
+		for name, want := range examples {
+			t.Run(folder+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				golden, err := os.ReadFile("testdata/" + folder + "/" + name + ".json")
+				if err != nil {
+					t.Fatal(err)
+				}
+				isStored(t, name, golden, want)
+			})
+		}
+	}
+}
+
+// isStored holds an event against its stored form, in both directions.
+func isStored(t *testing.T, name string, golden []byte, want domain.Event) {
+	t.Helper()
+	e, err := domain.Decode(name, golden)
+	if err != nil {
+		t.Fatalf("a stored event is no longer read: %v", err)
+	}
+	if diff := cmp.Diff(want, e); diff != "" {
+		t.Errorf("a stored event is read as something else (-want +got):\n%s", diff)
+	}
+	if got := domain.TypeOf(e); got != name {
+		t.Errorf("its name is now %q", got)
+	}
+	data, err := domain.Encode(e)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := stored()
-	for _, file := range files {
-		name := strings.TrimSuffix(filepath.Base(file), ".json")
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			golden, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			e, err := domain.Decode(name, golden)
-			if err != nil {
-				t.Fatalf("a stored event is no longer read: %v", err)
-			}
-			if diff := cmp.Diff(want[name], e); diff != "" {
-				t.Errorf("a stored event is read as something else (-want +got):\n%s", diff)
-			}
-			if got := domain.TypeOf(e); got != name {
-				t.Errorf("its name is now %q", got)
-			}
-			data, err := domain.Encode(e)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var compact bytes.Buffer
-			if err := json.Compact(&compact, golden); err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(compact.String(), string(data)); diff != "" {
-				t.Errorf("it is written differently (-golden +now):\n%s", diff)
-			}
-		})
+	var compact bytes.Buffer
+	if err := json.Compact(&compact, golden); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(compact.String(), string(data)); diff != "" {
+		t.Errorf("it is written differently (-golden +now):\n%s", diff)
 	}
 }
 
@@ -180,6 +204,12 @@ func FuzzDecode(f *testing.F) {
 		}
 		f.Add(name, data)
 	}
+	f.Add("merchant.notified.v1", []byte(`{"event_id":"e","type":"refund.succeeded","version":7}`))
+	f.Add("merchant.notified.v1", []byte(`{"version":-1}`))
+	f.Add("refund.requested.v1", []byte(`{"refund_id":"re_1","amount":-9223372036854775808,"reason":null}`))
+	f.Add("refund.failed.v1", []byte(`{"refund_id":"re_1","provider_refund":"","code":7}`))
+	f.Add("refund.succeeded.v1", []byte(`{"amount":9223372036854775808}`))
+	f.Add("charge.cancel_requested.v1", []byte(`{"reason":"none is kept"}`))
 	f.Add("payment.captured.v1", []byte(`{"amount":-9223372036854775808,"fee":9223372036854775807}`))
 	f.Add("charge.requested.v1", []byte(`{"metadata":{"":"\u0000","\ud800":"\ud800"},"items":[]}`))
 	f.Add("charge.requested.v1", []byte(`{"amount":1,"AMOUNT":2,"amount":3}`))

@@ -71,10 +71,20 @@ type (
 	// provider before.
 	DeclinePayment struct{ Failure Failure }
 
-	// NotifyMerchant records that the merchant took the webhook about an event.
+	// CancelCharge asks to cancel a charge that has no outcome yet.
+	CancelCharge struct{}
+
+	// FailCanceled ends a charge that was asked to be canceled, and compensates.
+	// The payment intent, if there is one, must be canceled at the provider
+	// before.
+	FailCanceled struct{}
+
+	// NotifyMerchant records that the merchant took the webhook about the
+	// outcome at Version, 0 for the charge's own.
 	NotifyMerchant struct {
 		EventID string
 		Type    string
+		Version int
 	}
 )
 
@@ -85,6 +95,8 @@ func (StartPayment) command()     {}
 func (FailAttempt) command()      {}
 func (CapturePayment) command()   {}
 func (DeclinePayment) command()   {}
+func (CancelCharge) command()     {}
+func (FailCanceled) command()     {}
 func (NotifyMerchant) command()   {}
 
 // Decide returns the events that cmd causes to c: none if it has happened
@@ -107,6 +119,20 @@ func Decide(c Charge, cmd Command) ([]Event, error) {
 	case CapturePayment:
 		return cmd.decide(c)
 	case DeclinePayment:
+		return cmd.decide(c)
+	case CancelCharge:
+		return cmd.decide(c)
+	case FailCanceled:
+		return cmd.decide(c)
+	case RequestRefund:
+		return cmd.decide(c)
+	case FailRefundAttempt:
+		return cmd.decide(c)
+	case SucceedRefund:
+		return cmd.decide(c)
+	case FailRefund:
+		return cmd.decide(c)
+	case ReverseRefund:
 		return cmd.decide(c)
 	case NotifyMerchant:
 		return cmd.decide(c)
@@ -155,6 +181,9 @@ func (r RejectInventory) decide(c Charge) ([]Event, error) {
 	case StepFailed:
 		return nil, nil
 	case StepPending:
+		if r.Code == Canceled {
+			return nil, fmt.Errorf("reject inventory as %s: %w", r.Code, ErrInvalid)
+		}
 		return []Event{
 			InventoryRejected(r),
 			ChargeFailed{Failure{Code: r.Code, Message: r.message()}},
@@ -225,6 +254,8 @@ func (d DeclinePayment) decide(c Charge) ([]Event, error) {
 		return nil, nil
 	case c.Inventory == StepPending:
 		return nil, fmt.Errorf("decline a payment before stock is held: %w", ErrOutOfOrder)
+	case c.Payment == StepPending && !c.mayFailFor(d.Failure.Code):
+		return nil, fmt.Errorf("decline a payment as %s that nobody asked to cancel: %w", d.Failure.Code, ErrInvalid)
 	case c.Payment == StepPending:
 		events := []Event{PaymentDeclined{d.Failure}}
 		if c.Inventory == StepDone {
@@ -236,12 +267,48 @@ func (d DeclinePayment) decide(c Charge) ([]Event, error) {
 	}
 }
 
-func (n NotifyMerchant) decide(c Charge) ([]Event, error) {
+// mayFailFor tells whether a charge may fail for a reason: as canceled only if
+// the merchant asked for it.
+func (c Charge) mayFailFor(code FailureCode) bool { return code != Canceled || c.CancelRequested }
+
+func (CancelCharge) decide(c Charge) ([]Event, error) {
 	switch {
-	case c.Notification != StepPending:
+	case c.Terminal():
+		return nil, fmt.Errorf("cancel a charge that is %s: %w", c.Status, ErrFinished)
+	case c.CancelRequested:
 		return nil, nil
-	case !c.Terminal():
+	}
+	return []Event{ChargeCancelRequested{}}, nil
+}
+
+func (FailCanceled) decide(c Charge) ([]Event, error) {
+	switch {
+	case c.Status == Failed:
+		return nil, nil
+	case c.Payment == StepDone:
+		return nil, fmt.Errorf("cancel a charge that is captured: %w", ErrFinished)
+	case !c.CancelRequested:
+		return nil, fmt.Errorf("cancel a charge that nobody asked to cancel: %w", ErrOutOfOrder)
+	}
+	why := Failure{Code: Canceled, Message: "the charge was canceled"}
+	var events []Event
+	if c.Started() {
+		events = append(events, PaymentDeclined{why})
+	}
+	if c.Inventory == StepDone {
+		events = append(events, InventoryReleased{Items: c.Items})
+	}
+	return append(events, ChargeFailed{why}), nil
+}
+
+func (n NotifyMerchant) decide(c Charge) ([]Event, error) {
+	event := MerchantNotified(n)
+	switch version := event.about(c); {
+	case c.Tells(version):
+		return []Event{event}, nil
+	case c.outcomeAt(version):
+		return nil, nil
+	default:
 		return nil, fmt.Errorf("notify before the outcome: %w", ErrOutOfOrder)
 	}
-	return []Event{MerchantNotified(n)}, nil
 }

@@ -75,13 +75,68 @@ type (
 		Failure
 	}
 
+	// ChargeCancelRequested says that the merchant wants the charge canceled. A
+	// capture that is faster wins.
+	ChargeCancelRequested struct{}
+
+	// RefundRequested says that part of a captured charge is to go back.
+	RefundRequested struct {
+		RefundID string `json:"refund_id"`
+		Amount   int64  `json:"amount"`
+		Reason   string `json:"reason,omitempty"`
+		Notify   bool   `json:"notify"`
+	}
+
+	// RefundAttemptFailed is to a refund what PaymentAttemptFailed is to a
+	// payment: its id is the key of the next call.
+	RefundAttemptFailed struct {
+		RefundID   string `json:"refund_id"`
+		StatusCode int    `json:"status_code"`
+		RequestID  string `json:"request_id,omitempty"`
+	}
+
+	// RefundSucceeded says that the provider gave the money back.
+	RefundSucceeded struct {
+		RefundID       string `json:"refund_id"`
+		Provider       string `json:"provider"`
+		ProviderRefund string `json:"provider_refund"`
+		Amount         int64  `json:"amount"`
+	}
+
+	// RefundFailed says that the provider did not, and will not under this refund.
+	RefundFailed struct {
+		RefundID       string      `json:"refund_id"`
+		ProviderRefund string      `json:"provider_refund,omitempty"`
+		Code           FailureCode `json:"code"`
+		Message        string      `json:"message"`
+	}
+
+	// RefundReversed says that a refund failed at the provider after it had
+	// succeeded there.
+	RefundReversed struct {
+		RefundID       string `json:"refund_id"`
+		ProviderRefund string `json:"provider_refund"`
+		Amount         int64  `json:"amount"`
+		Message        string `json:"message,omitempty"`
+	}
+
 	// MerchantNotified says that the merchant's endpoint took the webhook about
-	// the event EventID.
+	// the event EventID, which is at Version of this stream. Before there were
+	// refunds the version was not written: it was the charge's outcome.
 	MerchantNotified struct {
 		EventID string `json:"event_id"`
 		Type    string `json:"type"`
+		Version int    `json:"version,omitempty"`
 	}
 )
+
+// about is the version of the outcome that the merchant was told of.
+func (n MerchantNotified) about(c Charge) int {
+	if n.Version == 0 {
+		return c.OutcomeVersion
+	}
+	return n.Version
+}
 
 // Stage is the provider call that a payment attempt was at.
 type Stage string
@@ -115,16 +170,23 @@ const (
 	CardDeclined           FailureCode = "card_declined"
 	AuthenticationRequired FailureCode = "authentication_required"
 	ProviderRefused        FailureCode = "provider_refused"
+	Canceled               FailureCode = "canceled"
 )
 
-func (ChargeRequested) event()      {}
-func (InventoryReserved) event()    {}
-func (InventoryRejected) event()    {}
-func (InventoryReleased) event()    {}
-func (PaymentStarted) event()       {}
-func (PaymentAttemptFailed) event() {}
-func (PaymentCaptured) event()      {}
-func (PaymentDeclined) event()      {}
-func (ChargeSucceeded) event()      {}
-func (ChargeFailed) event()         {}
-func (MerchantNotified) event()     {}
+func (ChargeRequested) event()       {}
+func (ChargeCancelRequested) event() {}
+func (InventoryReserved) event()     {}
+func (InventoryRejected) event()     {}
+func (InventoryReleased) event()     {}
+func (PaymentStarted) event()        {}
+func (PaymentAttemptFailed) event()  {}
+func (PaymentCaptured) event()       {}
+func (PaymentDeclined) event()       {}
+func (ChargeSucceeded) event()       {}
+func (ChargeFailed) event()          {}
+func (MerchantNotified) event()      {}
+func (RefundRequested) event()       {}
+func (RefundAttemptFailed) event()   {}
+func (RefundSucceeded) event()       {}
+func (RefundFailed) event()          {}
+func (RefundReversed) event()        {}

@@ -20,7 +20,9 @@ type Posting struct {
 // the first into money at the provider (psp_receivable) and the second into a
 // debt to the merchant (merchant_payable) and our fee (fee_revenue); a failure
 // takes both back. So both are zero for every charge that has an outcome, and
-// that is the ledger's own proof of exactly-once.
+// that is the ledger's own proof of exactly-once. A refund takes from our debt to
+// the merchant what it gives back (refund_clearing) until its own outcome; the
+// fee stays ours.
 func Postings(c Charge, e Event) []Posting {
 	book := chart{merchant: c.MerchantID, currency: c.Amount.Currency}
 	switch e := e.(type) {
@@ -33,9 +35,18 @@ func Postings(c Charge, e Event) []Posting {
 		book.move(book.merchantPending(), book.feeRevenue(), e.Fee)
 	case ChargeFailed:
 		book.move(book.merchantPending(), book.customerReceivable(), c.Amount.Amount)
+	case RefundRequested:
+		book.move(book.merchantPayable(), book.refundClearing(), e.Amount)
+	case RefundSucceeded:
+		book.move(book.refundClearing(), book.providerReceivable(), e.Amount)
+	case RefundFailed:
+		r, _ := c.Refund(e.RefundID)
+		book.move(book.refundClearing(), book.merchantPayable(), r.Amount)
+	case RefundReversed:
+		book.move(book.providerReceivable(), book.merchantPayable(), e.Amount)
 	case InventoryReserved, InventoryRejected, InventoryReleased,
 		PaymentStarted, PaymentAttemptFailed, PaymentDeclined,
-		ChargeSucceeded, MerchantNotified:
+		ChargeSucceeded, ChargeCancelRequested, RefundAttemptFailed, MerchantNotified:
 	}
 	return book.legs
 }
@@ -62,4 +73,5 @@ func (b *chart) customerReceivable() string { return b.account("customer_receiva
 func (b *chart) merchantPending() string    { return b.account("merchant_pending", b.merchant) }
 func (b *chart) merchantPayable() string    { return b.account("merchant_payable", b.merchant) }
 func (b *chart) providerReceivable() string { return b.account("psp_receivable", Provider) }
+func (b *chart) refundClearing() string     { return b.account("refund_clearing", b.merchant) }
 func (b *chart) feeRevenue() string         { return b.account("fee_revenue", "payonce") }

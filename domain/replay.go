@@ -29,17 +29,22 @@ func admits(c Charge, e Event) bool {
 		return false
 	}
 	stockSettled := c.Inventory == StepDone || c.Inventory == StepSkipped
+	unbegun := c.CancelRequested && c.Payment == StepPending && !c.Started() // canceled before anything was paid
 	switch e := e.(type) {
 	case ChargeRequested:
 		return e.Amount >= MinAmount && e.Amount <= MaxAmount && e.Fee >= 0 && e.Fee <= e.Amount
-	case InventoryReserved, InventoryRejected:
+	case InventoryReserved:
 		return c.Inventory == StepPending && c.Payment == StepPending
+	case InventoryRejected:
+		return c.Inventory == StepPending && c.Payment == StepPending && e.Code != Canceled
 	case InventoryReleased:
-		return c.Inventory == StepDone && c.Payment == StepFailed
+		return c.Inventory == StepDone && (c.Payment == StepFailed || unbegun)
 	case PaymentStarted:
 		return stockSettled && c.Payment == StepPending && !c.Started() && e.PaymentIntent != ""
-	case PaymentAttemptFailed, PaymentDeclined:
+	case PaymentAttemptFailed:
 		return stockSettled && c.Payment == StepPending
+	case PaymentDeclined:
+		return stockSettled && c.Payment == StepPending && c.mayFailFor(e.Code)
 	case PaymentCaptured:
 		return stockSettled && c.Payment == StepPending && c.Started() &&
 			e.PaymentIntent == c.PaymentIntent &&
@@ -47,10 +52,23 @@ func admits(c Charge, e Event) bool {
 	case ChargeSucceeded:
 		return !c.Terminal() && c.Payment == StepDone
 	case ChargeFailed:
-		return !c.Terminal() && c.Inventory != StepDone &&
-			(c.Payment == StepFailed || c.Payment == StepSkipped)
+		return !c.Terminal() && c.Inventory != StepDone && c.mayFailFor(e.Code) &&
+			(c.Payment == StepFailed || c.Payment == StepSkipped || (unbegun && e.Code == Canceled))
+	case ChargeCancelRequested:
+		return !c.Terminal() && c.Payment == StepPending && !c.CancelRequested
+	case RefundRequested:
+		return c.admitsRequest(e)
+	case RefundAttemptFailed:
+		r, _ := c.Refund(e.RefundID)
+		return r.Status == RefundStatusPending
+	case RefundSucceeded:
+		return c.admitsSuccess(e)
+	case RefundFailed:
+		return c.admitsFailure(e)
+	case RefundReversed:
+		return c.admitsReversal(e)
 	case MerchantNotified:
-		return c.Terminal() && c.Notification == StepPending
+		return c.Tells(e.about(c))
 	default:
 		return false
 	}

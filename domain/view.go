@@ -30,11 +30,12 @@ func (c Charge) View(createdAt time.Time) View {
 		metadata = map[string]string{}
 	}
 	return View{
-		ID:       c.ID,
-		OrderID:  c.OrderID,
-		Amount:   c.Amount.Amount,
-		Currency: c.Amount.Currency,
-		Status:   c.Status,
+		ID:             c.ID,
+		OrderID:        c.OrderID,
+		Amount:         c.Amount.Amount,
+		AmountRefunded: c.Refunded(),
+		Currency:       c.Amount.Currency,
+		Status:         c.Status,
 		Steps: []StepView{
 			{Name: "inventory", Status: c.Inventory},
 			{Name: "payment", Status: c.Payment},
@@ -44,4 +45,18 @@ func (c Charge) View(createdAt time.Time) View {
 		Metadata:  metadata,
 		CreatedAt: createdAt.UTC(),
 	}
+}
+
+// RefundView is a refund as merchants see it.
+type RefundView struct {
+	ID       string       `json:"id"`
+	ChargeID string       `json:"charge_id"`
+	Amount   int64        `json:"amount"`
+	Currency Currency     `json:"currency"`
+	Status   RefundStatus `json:"status"`
+}
+
+// RefundView shows a refund of the charge.
+func (c Charge) RefundView(r Refund) RefundView {
+	return RefundView{ID: r.ID, ChargeID: c.ID, Amount: r.Amount, Currency: c.Amount.Currency, Status: r.Status}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
 )
 
@@ -175,6 +176,11 @@ func TestAttempt_retry_after_is_honoured(t *testing.T) {
 		"retrieve": func(w *world) { w.start() },
 		"confirm":  func(w *world) { w.start(); w.provider.on("retrieve", shows("requires_confirmation")) },
 		"cancel":   func(w *world) { w.start(); w.provider.on("retrieve", shows("requires_action")) },
+		"refund":   func(w *world) { w.refunding() },
+		"refunds": func(w *world) {
+			s := w.append(w.capture(), domain.RefundRequested{RefundID: "re_1", Amount: 600})
+			w.put(fulfillment.ChargeReceiver, s, 1, "another")
+		},
 	} {
 		t.Run(op, func(t *testing.T) {
 			t.Parallel()

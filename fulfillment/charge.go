@@ -4,26 +4,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"time"
+	"log/slog"
+	"strings"
 
-	"github.com/jackc/pgx/v5"
-
-	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/ledger"
-	"github.com/payonce/payonce/outbox"
 )
 
-// ChargeReceiver is the receiver that carries charges.
+// ChargeReceiver is the receiver that carries charges and their refunds.
 const ChargeReceiver = "fulfillment"
 
 // Fulfillment handles the messages of ChargeReceiver.
 type Fulfillment struct {
 	DB       *postgres.DB
 	Provider *stripe.Client
+	Log      *slog.Logger
 }
 
 // step does what is missing of one part of a charge, and nothing if nothing is.
@@ -32,174 +29,66 @@ type step struct {
 	run  func(*walk, context.Context) error
 }
 
-// chargeSteps is the way of a charge. A step that fails the charge ends the walk.
+// chargeSteps is the way of a charge. A step that brings the outcome ends it.
 func chargeSteps() []step {
 	return []step{
+		{"cancel", (*walk).honorCancel},
 		{"inventory", (*walk).reserveInventory},
 		{"payment", (*walk).startPayment},
 		{"payment", (*walk).confirmPayment},
 	}
 }
 
-// Charge is the inbox handler that walks one charge to its outcome.
-func (f *Fulfillment) Charge(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
-	return again(ctx, f.DB, d, func(s ledger.Stream) (inbox.Result, error) {
-		w := &walk{Fulfillment: f, d: d, s: s}
-		for _, step := range chargeSteps() {
-			if w.s.Charge.Terminal() {
-				break
-			}
-			if err := step.run(w, ctx); err != nil {
-				return inbox.Complete, fmt.Errorf("%s: %w", step.name, err)
-			}
-		}
-		if !w.s.Charge.Terminal() {
-			return inbox.Complete, fmt.Errorf("charge %s has no outcome after its last step", s.ID)
-		}
-		return w.result, nil
-	})
-}
-
-// rounds bounds how often one delivery loses a race for the stream's next
-// version before its attempt is given up.
-const rounds = 10
-
-// again loads the stream that a delivery is about and lets decide work on it,
-// once more from the start whenever somebody else was faster.
-func again(ctx context.Context, q postgres.Querier, d inbox.Delivery, decide func(ledger.Stream) (inbox.Result, error)) (inbox.Result, error) {
-	envelope, err := ledger.Open(d.Payload)
-	if err != nil {
-		return inbox.Complete, &inbox.ParkError{Err: err}
-	}
-	for round := 0; ; round++ {
-		s, err := load(ctx, q, envelope.ChargeID)
-		if errors.Is(err, domain.ErrUnknownType) {
-			// A newer program wrote it, so a newer worker is on its way.
-			return inbox.Complete, &inbox.WaitError{Err: err}
-		}
-		if err != nil {
-			return inbox.Complete, err
-		}
-		result, err := decide(s)
-		if err == nil || !ledger.IsConflict(err) || round == rounds {
-			return result, err
-		}
-		if err := pause(ctx, 10*time.Millisecond); err != nil {
-			return inbox.Complete, err
-		}
-	}
-}
-
-// readTimeout bounds one read: a connection that never answers must not keep a
-// message for ever. It is longer than the server's own statement_timeout.
-const readTimeout = 15 * time.Second
-
-func load(ctx context.Context, q postgres.Querier, id string) (ledger.Stream, error) {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	return ledger.Load(ctx, q, id)
-}
-
-// pause waits a random part of longest, so that rivals part.
-func pause(ctx context.Context, longest time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(rand.N(longest)): //nolint:gosec // jitter
-		return nil
-	}
-}
-
-// walk is one try to bring a charge further.
-type walk struct {
-	*Fulfillment
-	d      inbox.Delivery
-	s      ledger.Stream
-	intent *stripe.Intent // the provider's object, when this walk made it
-	result inbox.Result   // Completed once Done rode in a commit
-}
-
-// commits bounds how often one batch is sent whose outcome nobody could tell.
-const commits = 5
-
-// commit decides cmd on the stream and commits its events together with what
-// also queues. The commit that brings the outcome also carries the message about
-// it and the end of the delivery. Nothing is written when cmd has happened.
+// Charge is the inbox handler that walks one charge to its outcome, and then
+// every refund of it that has none.
 //
-// An unknown outcome is settled by the same batch again: it has the same event
-// ids and versions, so it waits for the first one and is refused if that made it.
-func (w *walk) commit(ctx context.Context, cmd domain.Command, also ...func(*pgx.Batch, domain.Charge)) error {
-	events, err := domain.Decide(w.s.Charge, cmd)
-	if errors.Is(err, domain.ErrMismatch) || errors.Is(err, domain.ErrFinished) {
-		return &inbox.ParkError{Err: err}
-	}
-	if err != nil || len(events) == 0 {
-		return err
-	}
-	for try := 1; ; try++ {
-		b := &pgx.Batch{}
-		next, err := w.queue(b, events, also)
-		if err != nil {
-			return err
-		}
-		err = w.DB.Commit(ctx, b)
-		if err == nil {
-			if next.Charge.Terminal() {
-				w.result = inbox.Completed
-			}
-			w.s = next
-			return nil
-		}
-		unsettled := errors.Is(err, postgres.ErrUnknown) || postgres.IsTransient(err)
-		if !unsettled || try == commits {
-			return fmt.Errorf("commit version %d of %s: %w", w.s.Charge.Version+1, w.s.ID, err)
-		}
-		if err := pause(ctx, time.Duration(try)*50*time.Millisecond); err != nil {
-			return err
-		}
-	}
-}
-
-func (w *walk) queue(b *pgx.Batch, events []domain.Event, also []func(*pgx.Batch, domain.Charge)) (ledger.Stream, error) {
-	next, err := ledger.Append(b, w.s, cause(w.d), events...)
-	if err != nil {
-		return next, err
-	}
-	for _, effect := range also {
-		effect(b, w.s.Charge)
-	}
-	if next.Charge.Terminal() {
-		if err := announce(b, next, next.At(next.Charge.OutcomeVersion), w.d); err != nil {
-			return next, err
-		}
-		inbox.Done(b, w.d)
-	}
-	return next, nil
-}
-
-func cause(d inbox.Delivery) ledger.Cause {
-	return ledger.Cause{
-		CorrelationID: d.Metadata[outbox.MetadataCorrelationID],
-		CausationID:   d.ID,
-		Actor:         "worker",
-	}
-}
-
-// announce queues the message about the outcome.
-func announce(b *pgx.Batch, s ledger.Stream, e ledger.Recorded, d inbox.Delivery) error {
-	payload, err := s.Seal(e)
-	if err != nil {
-		return err
-	}
-	return outbox.Append(b, outbox.Message{
-		Topic:       ledger.Topic,
-		ID:          e.ID.String(),
-		Type:        e.Type,
-		OrderingKey: s.ID,
-		Payload:     payload,
-		Metadata: map[string]string{
-			outbox.MetadataCorrelationID: d.Metadata[outbox.MetadataCorrelationID],
-			outbox.MetadataCausationID:   d.ID,
-		},
+// The ordering key names the charge. The rest of the message is read for two
+// things only: whether a refund is sent for the very first time, and whether the
+// provider speaks of refunds, one of which may have failed after it succeeded.
+//
+// The commit that leaves nothing to be carried also ends the delivery.
+func (f *Fulfillment) Charge(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+	first := d.First()
+	result, err := again(ctx, f.DB, d.OrderingKey, func(s ledger.Stream) (inbox.Result, error) {
+		w := &walk{Fulfillment: f, d: d, s: s, first: first, aboutRefunds: aboutRefunds(d)}
+		first = false // this round may send what the next one does not know of
+		err := w.carry(ctx)
+		return w.result, err
 	})
+	if errors.Is(err, ledger.ErrNotFound) && fromProvider(d) {
+		f.Log.InfoContext(ctx, "provider event of an unknown charge", "message_id", d.ID, "charge_id", d.OrderingKey, "type", d.Type)
+		return inbox.Complete, nil
+	}
+	return result, err
+}
+
+func (w *walk) carry(ctx context.Context) error {
+	for _, step := range chargeSteps() {
+		if w.s.Charge.Terminal() {
+			break
+		}
+		if err := step.run(w, ctx); err != nil {
+			return fmt.Errorf("%s: %w", step.name, err)
+		}
+	}
+	if !w.s.Charge.Terminal() {
+		return fmt.Errorf("charge %s has no outcome after its last step", w.s.ID)
+	}
+	return w.carryRefunds(ctx)
+}
+
+// providerEvent is how the types of messages begin that the provider's webhooks
+// brought; its own name of the event follows.
+const providerEvent = "stripe."
+
+func fromProvider(d inbox.Delivery) bool { return strings.HasPrefix(d.Type, providerEvent) }
+
+// aboutRefunds tells whether the provider speaks of a refund. The same news have
+// had several names.
+func aboutRefunds(d inbox.Delivery) bool {
+	name, spoken := strings.CutPrefix(d.Type, providerEvent)
+	if !spoken {
+		return false
+	}
+	return strings.HasPrefix(name, "refund.") || name == "charge.refund.updated" || name == "charge.refunded"
 }

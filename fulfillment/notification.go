@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -31,38 +30,73 @@ type Notification struct {
 // webhook is the body that a merchant gets. The id is the event's, the same at
 // every delivery, and goes into the webhook-id header too.
 type webhook struct {
-	ID        string      `json:"id"`
-	Type      string      `json:"type"`
-	CreatedAt time.Time   `json:"created_at"`
-	Data      domain.View `json:"data"`
+	ID        string    `json:"id"`
+	Type      string    `json:"type"`
+	CreatedAt time.Time `json:"created_at"`
+	Data      any       `json:"data"` // the charge or the refund, as it was then
 }
 
-// Notify is the inbox handler that delivers the webhook about one outcome and
-// records it.
+// webhookType is the name under which merchants are told of a stored event, ""
+// for one that they are not told of. To them a reversal is a refund that failed.
+func webhookType(stored string) string {
+	switch stored {
+	case domain.TypeChargeSucceeded:
+		return "charge.succeeded"
+	case domain.TypeChargeFailed:
+		return "charge.failed"
+	case domain.TypeRefundSucceeded:
+		return "refund.succeeded"
+	case domain.TypeRefundFailed, domain.TypeRefundReversed:
+		return "refund.failed"
+	default:
+		return ""
+	}
+}
+
+// subject is what the newest event of the stream is the outcome of.
+func subject(past ledger.Stream) any {
+	c := past.Charge
+	for _, r := range c.Refunds {
+		if r.OutcomeVersion == c.Version || r.ReversalVersion == c.Version {
+			return c.RefundView(r)
+		}
+	}
+	return past.View()
+}
+
+// Notify is the inbox handler that delivers the webhook about one outcome, the
+// charge's or a refund's, and records it. The merchant is told of a charge's
+// outcomes in their order.
 //
 // If we die here: before the merchant took it, it is delivered again; after it,
 // and before the commit, it is delivered again under the same webhook-id, by
 // which the merchant knows it.
 // Test: e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
 func (n *Notification) Notify(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+	envelope, err := ledger.Open(d.Payload)
+	if err != nil {
+		return inbox.Complete, &inbox.ParkError{Err: err}
+	}
 	delivered := false
-	return again(ctx, n.DB, d, func(s ledger.Stream) (inbox.Result, error) {
-		if s.Charge.Notification != domain.StepPending {
-			return inbox.Complete, nil
-		}
-		envelope, err := ledger.Open(d.Payload)
-		if err != nil || envelope.Version > s.Charge.Version {
+	return again(ctx, n.DB, envelope.ChargeID, func(s ledger.Stream) (inbox.Result, error) {
+		if envelope.Version > s.Charge.Version {
 			return inbox.Complete, &inbox.ParkError{Err: fmt.Errorf("message %s names no event of %s", d.ID, s.ID)}
 		}
 		outcome := s.At(envelope.Version)
-		kind := strings.TrimSuffix(outcome.Type, ".v1")
+		kind := webhookType(outcome.Type)
+		if kind == "" {
+			return inbox.Complete, &inbox.ParkError{Err: fmt.Errorf("message %s names a %s of %s, which is no outcome", d.ID, outcome.Type, s.ID)}
+		}
+		if !s.Charge.Tells(outcome.Version) {
+			return inbox.Complete, nil
+		}
 		if !delivered { // a lost race for the version is no reason to send again
 			if err := n.deliver(ctx, s, outcome, kind); err != nil {
 				return inbox.Complete, err
 			}
 			delivered = true
 		}
-		return n.record(ctx, d, s, domain.NotifyMerchant{EventID: outcome.ID.String(), Type: kind})
+		return n.record(ctx, d, s, domain.NotifyMerchant{EventID: outcome.ID.String(), Type: kind, Version: outcome.Version})
 	})
 }
 
@@ -75,7 +109,7 @@ func (n *Notification) deliver(ctx context.Context, s ledger.Stream, outcome led
 		return err
 	}
 	body, err := json.Marshal(webhook{
-		ID: outcome.ID.String(), Type: kind, CreatedAt: outcome.RecordedAt.UTC(), Data: s.Until(outcome.Version).View(),
+		ID: outcome.ID.String(), Type: kind, CreatedAt: outcome.RecordedAt.UTC(), Data: subject(s.Until(outcome.Version)),
 	})
 	if err != nil {
 		return fmt.Errorf("encode the webhook about %s: %w", outcome.ID, err)

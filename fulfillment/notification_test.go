@@ -155,7 +155,7 @@ func TestNotify(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("the webhook (-want +got):\n%s", diff)
 		}
-		notified := domain.MerchantNotified{EventID: s.outcome.ID.String(), Type: "charge.succeeded"}
+		notified := domain.MerchantNotified{EventID: s.outcome.ID.String(), Type: "charge.succeeded", Version: 4}
 		if diff := cmp.Diff(notified, s.load().Head().Event); diff != "" {
 			t.Errorf("recorded (-want +got):\n%s", diff)
 		}

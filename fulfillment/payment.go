@@ -42,11 +42,15 @@ func (w *walk) startPayment(ctx context.Context) error {
 		// The provider will not make this payment, and there is no intent to cancel.
 		return w.commit(ctx, domain.DeclinePayment{Failure: refusal(rejected)}, giveBack)
 	case err != nil:
-		return w.outside(ctx, domain.StageCreate, err)
+		return w.outside(ctx, err, failedAt(domain.StageCreate))
 	}
 	w.intent = &intent
 	return w.commit(ctx, domain.StartPayment{Provider: domain.Provider, PaymentIntent: intent.ID})
 }
+
+// lookAgain is when to look again at what the provider is still working on, at
+// the earliest. Its webhook wakes the message before.
+const lookAgain = time.Second
 
 // looks bounds how often one delivery asks and answers the provider.
 const looks = 4
@@ -65,7 +69,7 @@ func (w *walk) confirmPayment(ctx context.Context) error {
 		if intent == nil || intent.ID != w.s.Charge.PaymentIntent {
 			found, err := w.Provider.RetrieveIntent(ctx, w.s.Charge.PaymentIntent)
 			if err != nil {
-				return w.outside(ctx, "", err)
+				return w.outside(ctx, err, nil)
 			}
 			intent = &found
 		}
@@ -83,7 +87,7 @@ func (w *walk) confirmPayment(ctx context.Context) error {
 		case errors.As(err, &rejected):
 			return w.refused(ctx, rejected)
 		default:
-			return w.outside(ctx, domain.StageConfirm, err)
+			return w.outside(ctx, err, failedAt(domain.StageConfirm))
 		}
 	}
 	return w.settle(ctx, *intent)
@@ -99,7 +103,7 @@ func confirmable(i stripe.Intent) bool {
 func (w *walk) refused(ctx context.Context, why *stripe.RejectedError) error {
 	intent, err := w.Provider.RetrieveIntent(ctx, w.s.Charge.PaymentIntent)
 	if err != nil {
-		return w.outside(ctx, "", err)
+		return w.outside(ctx, err, nil)
 	}
 	if confirmable(intent) {
 		return w.decline(ctx, refusal(why))
@@ -122,7 +126,7 @@ func (w *walk) settle(ctx context.Context, i stripe.Intent) error {
 		// We cancel only what we are about to fail.
 		return w.commit(ctx, domain.DeclinePayment{Failure: declineOf(i)}, giveBack)
 	case stripe.Processing:
-		return &inbox.WaitError{AtLeast: time.Second, Err: errors.New("the provider is processing the payment")}
+		return &inbox.WaitError{AtLeast: lookAgain, Err: errors.New("the provider is processing the payment")}
 	default:
 		return &inbox.ParkError{Err: fmt.Errorf("payment intent %s is %s: payonce does not know what to do with it", i.ID, i.Status)}
 	}
@@ -151,7 +155,7 @@ func (w *walk) capture(ctx context.Context, i stripe.Intent) error {
 func (w *walk) decline(ctx context.Context, why domain.Failure) error {
 	intent, err := w.Provider.CancelIntent(ctx, w.s.Charge.PaymentIntent)
 	if err != nil {
-		return w.outside(ctx, "", err)
+		return w.outside(ctx, err, nil)
 	}
 	switch intent.Status {
 	case stripe.Canceled:
@@ -159,28 +163,34 @@ func (w *walk) decline(ctx context.Context, why domain.Failure) error {
 	case stripe.Succeeded, stripe.Processing:
 		return w.settle(ctx, intent)
 	default:
-		return &inbox.WaitError{Err: fmt.Errorf("payment intent %s was to be canceled and is %s", intent.ID, intent.Status)}
+		return stillOpen(intent)
+	}
+}
+
+// failedAt is the command that records an error of the provider's own.
+func failedAt(stage domain.Stage) func(*stripe.FailedError) domain.Command {
+	return func(e *stripe.FailedError) domain.Command {
+		return domain.FailAttempt{Stage: stage, StatusCode: e.StatusCode, RequestID: e.RequestID}
 	}
 }
 
 // outside says what an error of a provider call means. An answer that is an
 // error of the provider's own may be saved under the call's key, so it is
 // recorded, which opens the next key; everything else keeps the key. Either way
-// the message waits, and the next holder begins by asking the intent. stage is
-// empty for calls that carry no key of ours.
-func (w *walk) outside(ctx context.Context, stage domain.Stage, err error) error {
+// the message waits, and the next holder begins by asking how things stand.
+// attempt is nil for calls that carry no key of ours.
+func (w *walk) outside(ctx context.Context, err error, attempt func(*stripe.FailedError) domain.Command) error {
 	var broken *stripe.FailedError
 	var unavailable *stripe.UnavailableError
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case errors.As(err, &broken) && stage != "":
-		attempt := domain.FailAttempt{Stage: stage, StatusCode: broken.StatusCode, RequestID: broken.RequestID}
-		if err := w.commit(ctx, attempt); err != nil {
-			return err
-		}
-		return &inbox.WaitError{Err: err}
 	case errors.As(err, &broken):
+		if attempt != nil {
+			if err := w.commit(ctx, attempt(broken)); err != nil {
+				return err
+			}
+		}
 		return &inbox.WaitError{Err: err}
 	case errors.As(err, &unavailable):
 		return &inbox.WaitError{AtLeast: unavailable.RetryAfter, Err: err}

@@ -1,8 +1,11 @@
 package fulfillment_test
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -43,6 +46,13 @@ func newProvider(t *testing.T) *provider {
 
 func callOf(r *http.Request) call {
 	c := call{key: r.Header.Get("Idempotency-Key")}
+	if r.URL.Path == "/v1/refunds" {
+		c.op = "refund"
+		if r.Method == http.MethodGet {
+			c.op, c.intent = "refunds", r.URL.Query().Get("payment_intent")
+		}
+		return c
+	}
 	path := strings.TrimPrefix(r.URL.Path, "/v1/payment_intents")
 	c.intent, c.op, _ = strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	switch {
@@ -138,6 +148,22 @@ func meanwhile(happens func(), answer http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
+// afterHangUp lets the handler behind have its effect once the client has given
+// up waiting. It calls reached when it has the whole request.
+func (p *provider) afterHangUp(reached func()) http.HandlerFunc {
+	return func(_ http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body) // and so the server notices the hang-up
+		if err != nil {
+			panic(err)
+		}
+		reached()
+		<-r.Context().Done()
+		late := r.Clone(context.WithoutCancel(r.Context()))
+		late.Body = io.NopCloser(bytes.NewReader(body))
+		p.behind.ServeHTTP(httptest.NewRecorder(), late)
+	}
+}
+
 // intent is the payment intent pi_1 of the charge ch_1, changed by the pairs.
 func intent(status string, pairs ...any) string {
 	o := map[string]any{
@@ -156,6 +182,30 @@ func attempted(code, declineCode string) []any {
 	return []any{"latest_charge", "py_1", "last_payment_error", map[string]any{
 		"type": "card_error", "code": code, "decline_code": declineCode, "message": "no money",
 	}}
+}
+
+// refundOf is the provider's refund rp_1 of 600 for our re_1, changed by the
+// pairs.
+func refundOf(status string, pairs ...any) json.RawMessage {
+	return json.RawMessage(object(map[string]any{
+		"id": "rp_1", "object": "refund", "status": status, "amount": 600, "currency": "eur",
+		"payment_intent": "pi_1", "metadata": map[string]any{"refund_id": "re_1"},
+	}, pairs...))
+}
+
+// gives is an answer with the refund in this state.
+func gives(status string, pairs ...any) http.HandlerFunc {
+	return says(http.StatusOK, string(refundOf(status, pairs...)))
+}
+
+// lists is an answer with these refunds.
+func lists(refunds ...json.RawMessage) http.HandlerFunc {
+	if refunds == nil {
+		refunds = []json.RawMessage{}
+	}
+	return says(http.StatusOK, object(map[string]any{
+		"object": "list", "url": "/v1/refunds", "has_more": false, "data": refunds,
+	}))
 }
 
 // refuses is an error answer in the provider's form.

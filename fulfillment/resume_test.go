@@ -1,12 +1,13 @@
 package fulfillment_test
 
 import (
+	"errors"
 	"net/http"
-	"strings"
 	"testing"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/ledger"
 )
 
 // TestResume begins where a holder died: the payment has started, and the intent
@@ -131,15 +132,24 @@ func TestResume(t *testing.T) {
 		w.expect(want, "retrieve")
 	})
 
-	t.Run("a message that nobody can read is parked", func(t *testing.T) {
+	t.Run("a message that says nothing but the charge is a wake-up too", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)
 		w.start()
 		w.exec(`update inbox set payload = '{}'`)
-		w.expectKind(w.deliver(), "parked")
-		w.expect(open(toStarted, "dead"), "")
-		if reason := w.text(`select last_error from inbox`); !strings.Contains(reason, "envelope") {
-			t.Errorf("the reason is %q", reason)
+		w.provider.on("retrieve", shows("succeeded"))
+		w.expectKind(w.deliver(), "done")
+		w.expect(succeeded(toStarted), "retrieve")
+	})
+
+	t.Run("a message about a charge that is not there is an error", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		w.start()
+		w.exec(`update inbox set ordering_key = 'ch_2'`)
+		if err := w.deliver(); !errors.Is(err, ledger.ErrNotFound) {
+			t.Errorf("the handler answered %v, want that the charge is not found", err)
 		}
+		w.expect(open(toStarted, "pending"), "")
 	})
 }

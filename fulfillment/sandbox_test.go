@@ -37,10 +37,18 @@ func newSandbox(t *testing.T) http.Handler {
 
 // books are what the provider itself says that it did.
 type books struct {
-	Captures []struct {
-		Reference string `json:"reference"`
-		Amount    int64  `json:"amount"`
-	} `json:"captures"`
+	Intents []struct {
+		ID        string `json:"id"`
+		Status    string `json:"status"`
+	} `json:"intents"`
+	Captures []moved `json:"captures"`
+	Refunds  []moved `json:"refunds"`
+}
+
+// moved is money that the provider took or gave back.
+type moved struct {
+	Reference string `json:"reference"`
+	Amount    int64  `json:"amount"`
 }
 
 func control(t *testing.T, sb http.Handler, method, path, body string) *httptest.ResponseRecorder {

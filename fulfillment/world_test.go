@@ -29,18 +29,27 @@ type world struct {
 	*testing.T
 	db       *postgres.DB
 	provider *provider
+	client   *stripe.Client
 	charge   inbox.Handler
+	log      *transcript
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{T: t, db: pgtest.Open(t), provider: newProvider(t)}
-	client, err := stripe.New(stripe.Config{SecretKey: "sk_test_1", Base: w.provider.URL})
+	return newWorldWithin(t, 0)
+}
+
+// newWorldWithin is a world in which the provider has so long for an answer.
+func newWorldWithin(t *testing.T, timeout time.Duration) *world {
+	t.Helper()
+	w := &world{T: t, db: pgtest.Open(t), provider: newProvider(t), log: &transcript{}}
+	client, err := stripe.New(stripe.Config{SecretKey: "sk_test_1", Base: w.provider.URL, Timeout: timeout})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	w.charge = (&fulfillment.Fulfillment{DB: w.db, Provider: client}).Charge
+	w.client = client
+	w.charge = (&fulfillment.Fulfillment{DB: w.db, Provider: client, Log: slog.New(slog.NewTextHandler(w.log, nil))}).Charge
 	w.exec(`insert into merchants (merchant_id) values ('acme')`)
 	w.supply("mug", 5)
 	w.supply("tshirt", 10)
@@ -119,7 +128,12 @@ func (w *world) append(s ledger.Stream, events ...domain.Event) ledger.Stream {
 
 func (w *world) load() ledger.Stream {
 	w.Helper()
-	s, err := ledger.Load(w.Context(), w.db, "ch_1")
+	return w.loadOf("ch_1")
+}
+
+func (w *world) loadOf(id string) ledger.Stream {
+	w.Helper()
+	s, err := ledger.Load(w.Context(), w.db, id)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -221,7 +235,7 @@ func (w *world) see() sight {
 		Events:  w.text(`select string_agg(replace(type, '.v1', ''), ' ' order by version) from ledger_events where stream_id = 'ch_1'`),
 		Stock:   w.stock(),
 		Holds:   w.text(`select string_agg(status, ' ' order by sku) from reservations where charge_id = 'ch_1'`),
-		Outbox:  w.text(`select string_agg(replace(metadata ->> 'type', '.v1', ''), ' ') from outbox`),
+		Outbox:  w.text(`select string_agg(replace(metadata ->> 'type', '.v1', ''), ' ' order by transaction_id, "offset") from outbox`),
 		Message: w.text(`select string_agg(status, ' ' order by id) from inbox`),
 	}
 	if s.Charge.Failure != nil {

@@ -28,11 +28,15 @@ func theAnswer() idempotency.Answer {
 	}
 }
 
+func theRequest() idempotency.Request {
+	return idempotency.Request{Fingerprint: []byte("fingerprint"), Canonical: []byte(`{"amount":1}`)}
+}
+
 // claim commits a key together with an effect that is not unique.
 func claim(t *testing.T, db *postgres.DB, key idempotency.Key, answer idempotency.Answer, expires time.Time) error {
 	t.Helper()
 	b := &pgx.Batch{}
-	idempotency.Claim(b, key, []byte("fingerprint"), answer, expires)
+	idempotency.Claim(b, key, theRequest(), answer, expires)
 	b.Queue(`insert into outbox (topic, message_id, payload, metadata) values ('t', 'effect', '', '{}')`)
 	return db.Commit(t.Context(), b)
 }
@@ -77,7 +81,7 @@ func TestClaim(t *testing.T) {
 			t.Fatal(err)
 		}
 		record, found := look(t, db, theKey())
-		want := idempotency.Record{Answer: theAnswer(), Fingerprint: []byte("fingerprint"), ExpiresAt: expires}
+		want := idempotency.Record{Answer: theAnswer(), Fingerprint: theRequest().Fingerprint, Canonical: theRequest().Canonical, ExpiresAt: expires}
 		if diff := cmp.Diff(want, record); diff != "" || !found {
 			t.Errorf("found %v (-want +got):\n%s", found, diff)
 		}
@@ -239,7 +243,7 @@ func underWay(t *testing.T, db *postgres.DB) pgx.Tx {
 	}
 	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
 	b := &pgx.Batch{}
-	idempotency.Claim(b, theKey(), []byte("fingerprint"), theAnswer(), inAnHour())
+	idempotency.Claim(b, theKey(), theRequest(), theAnswer(), inAnHour())
 	if err := tx.SendBatch(t.Context(), b).Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -270,52 +274,6 @@ select exists (
 		case <-deadline:
 			t.Fatal("nobody waits for a lock")
 		}
-	}
-}
-
-func TestReplay(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct {
-		name        string
-		expires     time.Duration
-		fingerprint string
-		want        error
-	}{
-		{"the same request gets the answer", time.Hour, "fingerprint", nil},
-		{"another request does not", time.Hour, "another", idempotency.ErrReused},
-		{"nor one that is only longer", time.Hour, "fingerprint ", idempotency.ErrReused},
-		{"nor one without fingerprint", time.Hour, "", idempotency.ErrReused},
-		{"nobody gets an answer that has expired", -time.Second, "fingerprint", idempotency.ErrExpired},
-		{"another request is told apart also then", -time.Second, "another", idempotency.ErrReused},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.Open(t)
-			var expires time.Time
-			err := db.QueryRow(t.Context(), `select clock_timestamp() + $1::interval`, test.expires).Scan(&expires)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := claim(t, db, theKey(), theAnswer(), expires); err != nil {
-				t.Fatal(err)
-			}
-			record, found := look(t, db, theKey())
-			if !found || record.Expired != (test.expires < 0) {
-				t.Errorf("found %v, expired %v", found, record.Expired)
-			}
-			answer, err := record.Replay([]byte(test.fingerprint))
-			if !errors.Is(err, test.want) {
-				t.Errorf("the error is %v, want %v", err, test.want)
-			}
-			if test.want == nil {
-				if diff := cmp.Diff(theAnswer(), answer); diff != "" {
-					t.Errorf("answer (-want +got):\n%s", diff)
-				}
-			}
-			if errors.Is(test.want, idempotency.ErrReused) && len(answer.Body) > 0 {
-				t.Errorf("another request is shown %q", answer.Body)
-			}
-		})
 	}
 }
 

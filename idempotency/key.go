@@ -9,10 +9,11 @@ import (
 
 // Errors of a key itself.
 var (
-	// ErrMissing is returned by ParseKey when there is no header.
-	ErrMissing = errors.New("the Idempotency-Key header is missing")
-	// ErrInvalid is returned by ParseKey for a header that is no key.
-	ErrInvalid = errors.New("the Idempotency-Key header is not a key")
+	// ErrMissing is returned by ParseKey when there is no header, and by an
+	// Extractor when a message has no key of its kind.
+	ErrMissing = errors.New("the idempotency key is missing")
+	// ErrInvalid is returned for a header or a text that is no key.
+	ErrInvalid = errors.New("the idempotency key is not a key")
 )
 
 // MaxLength is the length of the longest key, in characters.
@@ -38,15 +39,24 @@ func ParseKey(values []string) (string, error) {
 	} else if strings.ContainsAny(key, `"\`) {
 		return "", ErrInvalid
 	}
+	if err := Validate(key); err != nil {
+		return "", err
+	}
+	return key, nil
+}
+
+// Validate refuses, with ErrInvalid, what is not 1 to MaxLength visible ASCII
+// characters.
+func Validate(key string) error {
 	if len(key) < 1 || len(key) > MaxLength {
-		return "", ErrInvalid
+		return ErrInvalid
 	}
 	for i := range len(key) {
 		if key[i] < 0x21 || key[i] > 0x7e {
-			return "", ErrInvalid
+			return ErrInvalid
 		}
 	}
-	return key, nil
+	return nil
 }
 
 // unquote reads a structured-field string without parameters: only \" and \\

@@ -4,17 +4,18 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/payonce/payonce/internal/postgres"
 )
 
 // Claim takes due messages for a holder: waiting ones whose time has come, and
 // running ones whose lease has ended. For one ordering key only the oldest open
-// message is taken, and none while another one runs; a parked message is open.
-// The unique index on running rows refuses whatever this query might miss.
+// message is taken, and none while another one runs. A parked message holds up
+// the younger ones of its key, unless the receiver lets them pass ($9). The
+// unique index on running rows refuses whatever this query might miss.
+//
+// Suspects, whose holders went silent three times in a row, are taken apart from
+// the others and one at a time (suspect.go). A suspect runs, so no key holds it up.
 //
 // A message whose holder went silent waits a little longer than its lease, a
 // part of the backoff that its id and fence draw: should one message end every
@@ -23,13 +24,27 @@ import (
 // What this holder still works on is left out: should its lease have lapsed, the
 // next heartbeat revives it, unless another holder was faster.
 //
-// The offset keeps the subquery a probe of one key. As a join it could be planned
-// to read all open messages for each, which stalls every claim behind a backlog.
+// The offsets keep the subqueries probes of one key. As a join they could be
+// planned to read all open messages for each, which stalls every claim behind a
+// backlog.
 //
 // now() is a moment earlier than clock_timestamp() and, unlike it, can be a
 // bound of the index.
 const claim = `
-with due as (
+with suspects as (
+  select i.id
+    from inbox i
+   where i.receiver = $1
+     and i.status = 'running'
+     and i.deaths >= 2
+     and i.due_at <= now()
+     and i.id <> all($5::bigint[])
+     and i.due_at + (hashint8(i.id # i.fence) & 1023) / 1024.0
+                  * least($7::interval, $6::interval * power(2, least(i.deaths, 30))) <= now()
+   order by i.due_at
+   limit $8
+     for update skip locked
+), others as (
   select i.id
     from inbox i
    where i.receiver = $1
@@ -37,25 +52,39 @@ with due as (
      and i.due_at <= now()
      and i.id <> all($5::bigint[])
      and (i.status = 'pending'
-          or i.due_at + (hashint8(i.id # i.fence) & 1023) / 1024.0
-                      * least($7::interval, $6::interval * power(2, least(i.attempts - 1, 30))) <= now())
+          or i.deaths < 2
+         and i.due_at + (hashint8(i.id # i.fence) & 1023) / 1024.0
+                      * least($7::interval, $6::interval * power(2, i.deaths)) <= now())
      and not exists (
            select
              from inbox other
             where other.receiver = i.receiver
               and other.ordering_key = i.ordering_key
-              and other.status <> 'done'
+              and other.status in ('pending', 'running')
               and other.id <> i.id
               and (other.status = 'running' or (other.id < i.id and i.status = 'pending'))
            offset 0)
+     and ($9 or i.status = 'running' or not exists (
+           select
+             from inbox parked
+            where parked.receiver = i.receiver
+              and parked.ordering_key = i.ordering_key
+              and parked.status = 'dead'
+              and parked.id < i.id
+           offset 0))
    order by i.due_at
-   limit $2
+   limit $2 - (select count(*) from suspects)
      for update skip locked
+), due as (
+  select id from suspects
+   union all
+  select id from others
 )
 update inbox i
    set status   = 'running',
        fence    = i.fence + 1,
        attempts = i.attempts + 1,
+       deaths   = case i.status when 'running' then i.deaths + 1 else 0 end,
        holder   = $3,
        due_at   = clock_timestamp() + $4::interval
   from due
@@ -63,77 +92,49 @@ update inbox i
 returning i.id,
           i.fence,
           i.attempts,
+          i.deaths,
           i.waits,
           i.message_id,
           i.type,
           i.ordering_key,
           i.payload,
-          i.metadata`
+          i.metadata,
+          clock_timestamp() as claimed`
 
-// claimUpTo commits the claim before anybody acts on it. The attempt is counted
-// here, so that a holder that dies has been counted.
+// claimed is a delivery and what its handler need not know.
+type claimed struct {
+	Delivery
+
+	deaths int // of holders, one after another, before this one
+}
+
+// claimUpTo commits the claim of at most n messages, at most so many of them
+// suspects, before anybody acts on it. The attempt is counted here, so that a
+// holder that dies has been counted, and whatever its handler rolls back has not.
 //
 // If we die here: the rows are leased to nobody, and are taken again when the
-// lease ends.
-func (r *run) claimUpTo(ctx context.Context, n int, held []int64) ([]Delivery, error) {
+// lease ends. Test: TestLease/a_message_of_a_silent_holder_is_taken_over….
+func (r *run) claimUpTo(ctx context.Context, n, suspects int, held []int64) ([]claimed, error) {
 	p := r.Policy
-	rows, err := r.DB.Query(ctx, claim, r.Receiver, n, r.Holder, p.Lease, held, p.BackoffBase, p.BackoffCap)
+	rows, err := r.DB.Query(ctx, claim, r.Receiver, n, r.Holder, p.Lease, held, p.BackoffBase, p.BackoffCap,
+		suspects, p.Parked == Pass)
 	if err != nil {
 		return nil, fmt.Errorf("claim messages of %s: %w", r.Receiver, err)
 	}
-	deliveries, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Delivery, error) {
-		var d Delivery
+	messages, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (claimed, error) {
+		var c claimed
 		var metadata []byte
-		err := row.Scan(&d.row, &d.fence, &d.Attempt, &d.Waits, &d.ID, &d.Type, &d.OrderingKey, &d.Payload, &metadata)
-		if json.Unmarshal(metadata, &d.Metadata) != nil {
+		err := row.Scan(&c.row, &c.fence, &c.Attempt, &c.deaths, &c.Waits, &c.ID, &c.Type, &c.OrderingKey,
+			&c.Payload, &metadata, &c.claimed)
+		if json.Unmarshal(metadata, &c.Metadata) != nil {
 			// Not ours, or not strings. The claim has committed for all its rows, so
 			// one row's content must not lose the others.
-			d.Metadata = nil
+			c.Metadata = nil
 		}
-		return d, err
+		return c, err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("claim messages of %s: %w", r.Receiver, err)
 	}
-	return deliveries, nil
-}
-
-// Rows are locked in one order, so that two renewals cannot deadlock.
-const renew = `
-with held as (
-  select i.id
-    from inbox i
-    join unnest($1::bigint[], $2::bigint[]) as mine(id, fence)
-      on mine.id = i.id
-     and mine.fence = i.fence
-   where i.status = 'running'
-   order by i.id
-     for update of i
-)
-update inbox i
-   set due_at = clock_timestamp() + $3::interval
-  from held
- where i.id = held.id
-returning i.id`
-
-// renewLeases moves the end of the leases that are still held and returns the
-// rows of those. A row that is missing was taken over.
-func renewLeases(ctx context.Context, q postgres.Querier, held []Delivery, lease time.Duration) (map[int64]bool, error) {
-	ids, fences := make([]int64, len(held)), make([]int64, len(held))
-	for i, d := range held {
-		ids[i], fences[i] = d.row, d.fence
-	}
-	rows, err := q.Query(ctx, renew, ids, fences, lease)
-	if err != nil {
-		return nil, fmt.Errorf("renew %d leases: %w", len(held), err)
-	}
-	renewed, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-	if err != nil {
-		return nil, fmt.Errorf("renew %d leases: %w", len(held), err)
-	}
-	still := make(map[int64]bool, len(renewed))
-	for _, id := range renewed {
-		still[id] = true
-	}
-	return still, nil
+	return messages, nil
 }

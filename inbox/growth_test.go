@@ -3,6 +3,7 @@ package inbox_test
 import (
 	"context"
 	"log/slog"
+	"strconv"
 	"sync/atomic"
 	"testing"
 
@@ -91,5 +92,43 @@ func TestReceivingReadsNoMoreAsTheInboxGrows(t *testing.T) {
 	// The counting above reads the table too, some hundred times at most.
 	if scans := read / messages; scans > messages/2 {
 		t.Errorf("receiving %d messages read %d rows of the inbox in sequence", messages, read)
+	}
+}
+
+// A key is woken at the price of one entry, and a repeated message is found by
+// its id, whatever lies in the inbox and however many wait behind the same key.
+func TestAcceptingReadsNoMoreAsTheInboxGrows(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	write(t, db, `analyze inbox`) // it is empty: what is planned now is kept
+	for range 10 {
+		accept(t, db, inbox.Message{ID: "early", OrderingKey: "early"})
+	}
+	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, done_fence)
+		select 'r', 'old' || n, 'k', 't', '', '{}', '', 'done', 0 from generate_series(1, 20000) n`)
+	waits(t, db, "waiting")
+	const messages = 1000
+	for range 2 {
+		for i := range messages {
+			accept(t, db, note(strconv.Itoa(i), "x"))
+		}
+	}
+	if !isDue(t, db, "waiting") {
+		t.Error("nobody woke the key")
+	}
+	// What a session did is counted when it rests or ends.
+	db.Pool().Reset()
+	await(t, db, `select n_tup_ins + n_tup_upd >= 22000 from pg_stat_user_tables where relname = 'inbox'`)
+	var inSequence, alongKeys, byID int64
+	err := db.QueryRow(t.Context(), `
+select (select seq_tup_read from pg_stat_user_tables where relname = 'inbox'),
+       (select idx_tup_read from pg_stat_user_indexes where indexrelname = 'inbox_open_by_key'),
+       (select idx_tup_read from pg_stat_user_indexes where indexrelname = 'inbox_pkey')`).Scan(&inSequence, &alongKeys, &byID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The test itself reads the table some times.
+	if inSequence > 100*messages || alongKeys > 2*messages || byID > messages {
+		t.Errorf("%d messages, twice: read %d rows in sequence, %d entries along keys, %d by id", messages, inSequence, alongKeys, byID)
 	}
 }

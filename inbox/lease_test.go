@@ -124,14 +124,50 @@ func TestLease(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Open(t)
 		put(t, db, "m1", "k")
-		write(t, db, `update inbox set status = 'running', attempts = 3, fence = 3`)
+		write(t, db, `update inbox set status = 'running', attempts = 12, deaths = 11, fence = 12`)
 		silence(t, db)
 		start(t, processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
 			t.Error("it was handled")
 			return inbox.Complete, nil
 		}))
-		await(t, db, `select status = 'dead' and last_error = '3 holders died or went silent' from inbox`)
+		await(t, db, `select status = 'dead' and deaths = 12 and last_error = '12 holders died or went silent' from inbox`)
 	})
+
+	t.Run("how many holders may go silent is a policy", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		put(t, db, "m1", "k")
+		write(t, db, `update inbox set status = 'running', attempts = 1, fence = 1`)
+		silence(t, db)
+		p := processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
+			t.Error("it was handled")
+			return inbox.Complete, nil
+		})
+		p.Policy.MaxDeaths = 1
+		start(t, p)
+		await(t, db, `select status = 'dead' and last_error = '1 holders died or went silent' from inbox`)
+	})
+
+	for name, answer := range map[string]struct {
+		err  error
+		want string
+	}{
+		"an error":  {errors.New("no"), `select status = 'pending' and attempts = 1 and deaths = 0 from inbox`},
+		"a wait":    {&inbox.WaitError{AtLeast: time.Hour, Err: errors.New("no")}, `select status = 'pending' and attempts = 0 and deaths = 0 from inbox`},
+		"a success": {nil, `select status = 'done' and attempts = 12 and deaths = 11 from inbox`},
+	} {
+		t.Run(name+" of a holder clears the message of the deaths before", func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Open(t)
+			put(t, db, "m1", "k")
+			write(t, db, `update inbox set status = 'running', attempts = 11, deaths = 10, fence = 11`)
+			silence(t, db)
+			start(t, processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
+				return inbox.Complete, answer.err
+			}))
+			await(t, db, answer.want)
+		})
+	}
 
 	t.Run("a heartbeat keeps the message of a handler that works for longer than a lease", func(t *testing.T) {
 		t.Parallel()

@@ -1,10 +1,12 @@
 package inbox
 
+import "time"
+
 // Message is what was received.
 type Message struct {
-	ID          string
+	ID          string // unique per receiver
 	Type        string
-	OrderingKey string
+	OrderingKey string // messages of one key are processed one at a time; the id where empty
 	Payload     []byte
 	Metadata    map[string]string
 }
@@ -18,6 +20,11 @@ type Delivery struct {
 	// Waits counts how often the handler has waited for the outside.
 	Waits int
 
-	row   int64
-	fence int64
+	row     int64
+	fence   int64
+	claimed time.Time // when this holder took it, by the database's clock
 }
+
+// First tells that nobody ever held this message before. After a crash, a wait or
+// a release it is false. It says nothing of other messages of the key.
+func (d Delivery) First() bool { return d.fence == 1 }

@@ -45,11 +45,36 @@ func (e *ParkError) Unwrap() error { return e.Err }
 type Policy struct {
 	// Lease is how long a silent holder keeps a message; it is renewed every third.
 	Lease time.Duration
-	// MaxAttempts parks a message after so many errors, panics and crashes.
+	// MaxAttempts parks a message after so many errors and panics since it last waited.
 	MaxAttempts int
+	// MaxDeaths parks a message after so many holders died or went silent with it,
+	// one after another: 4 × MaxAttempts where 0.
+	MaxDeaths int
 	// GiveUpAfter parks a message that has waited for the outside for so long.
 	GiveUpAfter time.Duration
 	// BackoffBase and BackoffCap bound the wait before the next try: a random
 	// part of min(cap, base × 2ⁿ).
 	BackoffBase, BackoffCap time.Duration
+	// Parked says what becomes of the younger messages of a parked one's key.
+	Parked Parked
 }
+
+func (p Policy) maxDeaths() int {
+	if p.MaxDeaths > 0 {
+		return p.MaxDeaths
+	}
+	return 4 * p.MaxAttempts
+}
+
+// Parked is what a parked message does to the younger ones of its ordering key.
+// It never holds up another key.
+type Parked int
+
+const (
+	// Block holds them up until an operator retries or discards the parked one:
+	// for handlers that rely on the order.
+	Block Parked = iota
+	// Pass lets them go on: for handlers that find out by themselves what is left
+	// to do. A parked message that is retried then comes after younger ones.
+	Pass
+)

@@ -19,39 +19,82 @@ type Envelope struct {
 }
 
 // One total, idempotent statement. A first delivery is inserted; a repeated one
-// is counted; a known id with another payload goes to quarantine. The insert
-// neither waits for a holder of the row nor raises an error beside a rival.
+// is counted, also where its rival is yet to commit; a known id with another
+// payload goes to quarantine. Nothing of it raises an error beside a rival.
+//
+// A first delivery also wakes the key: the oldest open message, the only one that
+// could be claimed, becomes due if it waits for the outside. One that backs off
+// after errors does not, so that no flood of messages defeats the backoff.
+//
+// The oldest is locked also while it runs, and read as it is once it is locked:
+// of this delivery and a wait that is written at the same moment, the later one
+// can see the other. Nobody holds such a lock for longer than a commit.
+//
+// The rows are compared, and not the columns, so that only inbox_open_by_key has
+// their order: one entry of it is read, however long the queue behind a key is.
 const receive = `
 with incoming as (
-  select unnest($1::text[]) as receiver
-), first as (
+  select distinct unnest($1::text[]) as receiver
+), kept as (
   insert into inbox
          (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
   select i.receiver, $2, $3, $4, $5, $6, $7
     from incoming i
-   where not exists (
-           select
-             from inbox known
-            where known.receiver = i.receiver
-              and known.message_id = $2)
-  on conflict (receiver, message_id) do nothing
-), repeated as (
-  update inbox known
-     set duplicates = known.duplicates + 1
-    from incoming i
-   where known.receiver = i.receiver
-     and known.message_id = $2
-     and known.payload_hash = $7
+  on conflict (receiver, message_id) do update
+     set duplicates = inbox.duplicates + 1
+   where inbox.payload_hash = excluded.payload_hash
+  returning receiver, duplicates
+), oldest as (
+  select o.id, o.status, o.attempts, o.waits, o.due_at
+    from kept k
+   cross join lateral (
+           select open.id, open.status, open.attempts, open.waits, open.due_at
+             from inbox open
+            where (open.receiver, open.ordering_key, open.id) >= (k.receiver, $3, 0)
+              and (open.receiver, open.ordering_key) <= (k.receiver, $3)
+              and open.status in ('pending', 'running')
+            order by open.receiver, open.ordering_key, open.id
+            limit 1
+              for no key update) o
+   where k.duplicates = 0
+), woken as (
+  update inbox w
+     set due_at = clock_timestamp()
+    from oldest o
+   where w.id = o.id
+     and o.status = 'pending'
+     and o.attempts = 0
+     and o.waits > 0
+     and o.due_at > clock_timestamp()
 )
 insert into inbox_quarantine
        (receiver, message_id, payload, metadata, payload_hash)
 select i.receiver, $2, $5, $6, $7
   from incoming i
-  join inbox known
-    on known.receiver = i.receiver
-   and known.message_id = $2
-   and known.payload_hash <> $7
+ where not exists (
+         select
+           from kept k
+          where k.receiver = i.receiver)
 on conflict (receiver, message_id, payload_hash) do nothing`
+
+// received are the arguments of receive.
+func received(receivers []string, m Message) ([]any, error) {
+	if m.OrderingKey == "" {
+		m.OrderingKey = m.ID
+	}
+	if m.Metadata == nil {
+		m.Metadata = map[string]string{}
+	}
+	if m.Payload == nil {
+		m.Payload = []byte{} // an empty message, not a missing one
+	}
+	metadata, err := json.Marshal(m.Metadata)
+	if err != nil {
+		return nil, fmt.Errorf("encode the metadata of message %s: %w", m.ID, err)
+	}
+	hash := sha256.Sum256(m.Payload)
+	return []any{receivers, m.ID, m.OrderingKey, m.Type, m.Payload, metadata, hash[:]}, nil
+}
 
 // Receive is the Watermill handler that takes messages into the inbox. It works
 // in the subscriber's own transaction, so that the row and the offset commit
@@ -69,14 +112,11 @@ func Receive(log *slog.Logger, envelope func(*message.Message) Envelope) message
 		if len(e.Receivers) == 0 {
 			return nil
 		}
-		if e.OrderingKey == "" {
-			e.OrderingKey = m.UUID
-		}
-		metadata, err := json.Marshal(m.Metadata)
+		args, err := received(e.Receivers, Message{
+			ID: m.UUID, Type: e.Type, OrderingKey: e.OrderingKey, Payload: m.Payload, Metadata: m.Metadata,
+		})
 		if err == nil {
-			hash := sha256.Sum256(m.Payload)
-			_, err = tx.ExecContext(m.Context(), receive,
-				e.Receivers, m.UUID, e.OrderingKey, e.Type, []byte(m.Payload), metadata, hash[:])
+			_, err = tx.ExecContext(m.Context(), receive, args...)
 		}
 		if err != nil {
 			// A Nack would be resent inside the broken transaction until the deadline,

@@ -32,10 +32,14 @@ func IsLost(err error) bool { return postgres.Constraint(err) == "inbox_done_by_
 // the holder of the newest fence alone; for anybody else it changes nothing, and
 // nothing else rides in its batch.
 
+// An answer shows that the deaths before it were not the message's own doing.
 const fail = `
 update inbox
-   set status     = case when attempts >= $3 then 'dead' else 'pending' end,
-       due_at     = clock_timestamp() + random() * least($5::interval, $4::interval * power(2, least(attempts - 1, 30))),
+   set status     = case when attempts - deaths >= $3 then 'dead' else 'pending' end,
+       attempts   = attempts - deaths,
+       deaths     = 0,
+       due_at     = clock_timestamp()
+                  + random() * least($5::interval, $4::interval * power(2, least(attempts - deaths - 1, 30))),
        last_error = $6
  where id = $1
    and fence = $2
@@ -45,12 +49,13 @@ func failed(b *pgx.Batch, d Delivery, p Policy, reason string) {
 	b.Queue(fail, d.row, d.fence, p.MaxAttempts, p.BackoffBase, p.BackoffCap, storable(reason))
 }
 
-// A wait shows that the handler came through, so earlier crashes were not its.
+// A wait shows that the handler came through, so earlier errors are past.
 const wait = `
 update inbox
    set status        = case when clock_timestamp() - coalesce(waiting_since, clock_timestamp()) > $6::interval
                             then 'dead' else 'pending' end,
        attempts      = 0,
+       deaths        = 0,
        waits         = waits + 1,
        waiting_since = coalesce(waiting_since, clock_timestamp()),
        due_at        = clock_timestamp()
@@ -60,8 +65,29 @@ update inbox
    and fence = $2
    and status = 'running'`
 
+// A message of the key that was received after the claim may be what this one
+// waits for. Whoever receives a message locks this row first: either it finds the
+// wait and ends it, or we find the message, since a statement of its own sees
+// what was committed while the one before waited for the lock. What came before
+// the claim, the handler has looked at.
+const wake = `
+update inbox i
+   set due_at = clock_timestamp()
+ where i.id = $1
+   and i.fence = $2
+   and i.status = 'pending'
+   and exists (
+         select
+           from inbox newer
+          where newer.receiver = i.receiver
+            and newer.ordering_key = i.ordering_key
+            and newer.status in ('pending', 'running')
+            and newer.id <> i.id
+            and newer.received_at > $3)`
+
 func waits(b *pgx.Batch, d Delivery, p Policy, atLeast time.Duration, reason string) {
 	b.Queue(wait, d.row, d.fence, atLeast, p.BackoffBase, p.BackoffCap, p.GiveUpAfter, storable(reason))
+	b.Queue(wake, d.row, d.fence, d.claimed)
 }
 
 const park = `
@@ -77,7 +103,8 @@ func parked(b *pgx.Batch, d Delivery, reason string) { b.Queue(park, d.row, d.fe
 const release = `
 update inbox
    set status   = 'pending',
-       attempts = attempts - 1,
+       attempts = attempts - deaths - 1,
+       deaths   = 0,
        due_at   = clock_timestamp()
  where id = $1
    and fence = $2

@@ -3,18 +3,13 @@ package intake
 import (
 	"context"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
-	"net/http"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
-	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/ledger"
-	"github.com/payonce/payonce/outbox"
 )
 
 // Charge is a request for a charge: validated, and in the form that is
@@ -36,18 +31,16 @@ type Item = domain.Item
 // and one commit when it is new. Errors: idempotency.ErrReused and ErrExpired,
 // ErrInFlight, ErrUnavailable, domain.ErrInvalid.
 func (in *Intake) AcceptCharge(ctx context.Context, account Account, r Request, c Charge) (Accepted, error) {
-	random, err := uuid.NewV7() // time-ordered, so that new streams share index pages
+	id, err := newID("ch_")
 	if err != nil {
-		return Accepted{}, fmt.Errorf("make a charge id: %w", err)
+		return Accepted{}, err
 	}
-	id := "ch_" + compact(random)
-	return in.once(ctx, r, func(b *pgx.Batch, now, expires time.Time) (idempotency.Answer, error) {
-		return acceptCharge(b, account, r, c, id, now, expires)
+	return in.once(ctx, r, func(_ context.Context, now time.Time) (decision, error) {
+		return acceptCharge(account, c, id, now)
 	})
 }
 
-// acceptCharge queues the whole decision: claim, event, postings, message.
-func acceptCharge(b *pgx.Batch, account Account, r Request, c Charge, id string, now, expires time.Time) (idempotency.Answer, error) {
+func acceptCharge(account Account, c Charge, id string, now time.Time) (decision, error) {
 	s := ledger.New(id)
 	events, err := domain.Decide(s.Charge, domain.RequestCharge{
 		MerchantID:    account.MerchantID,
@@ -61,52 +54,19 @@ func acceptCharge(b *pgx.Batch, account Account, r Request, c Charge, id string,
 		Notify:        account.Notify,
 	})
 	if err != nil {
-		return idempotency.Answer{}, err
+		return decision{}, err
 	}
-	now = now.Truncate(time.Millisecond)
 	answer, err := accepted("/v1/charges/"+id, domain.Fold(s.Charge, events...).View(now))
-	if err != nil {
-		return answer, err
-	}
-	idempotency.Claim(b, r.Key, r.Fingerprint, answer, expires)
-	cause := ledger.Cause{CorrelationID: r.ID, CausationID: r.ID, Actor: "api", At: now}
-	s, err = ledger.Append(b, s, cause, events...)
-	if err != nil {
-		return answer, err
-	}
-	return answer, announce(b, s, r)
+	return decision{answer: answer, stream: s, events: events}, err
 }
 
-// announce queues the message that wakes the worker.
-func announce(b *pgx.Batch, s ledger.Stream, r Request) error {
-	payload, err := s.Seal(s.Head())
+// newID makes an id that is time-ordered, so that new rows share index pages.
+func newID(prefix string) (string, error) {
+	random, err := uuid.NewV7()
 	if err != nil {
-		return err
+		return "", fmt.Errorf("make an id: %w", err)
 	}
-	return outbox.Append(b, outbox.Message{
-		Topic:       ledger.Topic,
-		ID:          s.Head().ID.String(),
-		Type:        s.Head().Type,
-		OrderingKey: s.ID,
-		Payload:     payload,
-		Metadata: map[string]string{
-			outbox.MetadataCorrelationID: r.ID,
-			outbox.MetadataCausationID:   s.Head().ID.String(),
-		},
-	})
-}
-
-func accepted(location string, view any) (idempotency.Answer, error) {
-	body, err := json.Marshal(view)
-	if err != nil {
-		return idempotency.Answer{}, fmt.Errorf("encode an answer: %w", err)
-	}
-	return idempotency.Answer{
-		StatusCode:  http.StatusAccepted,
-		ContentType: "application/json",
-		Location:    location,
-		Body:        append(body, '\n'),
-	}, nil
+	return prefix + hex.EncodeToString(random[:]), nil
 }
 
 func (a Account) fees() domain.FeeSchedule {
@@ -116,6 +76,3 @@ func (a Account) fees() domain.FeeSchedule {
 	}
 	return domain.FeeSchedule{BasisPoints: a.FeeBasisPoints, Fixed: fixed}
 }
-
-// compact is a UUID as 32 hexadecimal digits.
-func compact(id uuid.UUID) string { return hex.EncodeToString(id[:]) }

@@ -1,6 +1,7 @@
 package intake_test
 
 import (
+	"net/http"
 	"testing"
 	"time"
 
@@ -20,9 +21,12 @@ func acme() intake.Account {
 // request is one under a key. The fingerprint stands for all that it asks for.
 func request(key, fingerprint string) intake.Request {
 	return intake.Request{
-		Key:         idempotency.Key{Scope: "acme", Operation: "POST /v1/charges", Value: key},
-		Fingerprint: []byte(fingerprint),
-		ID:          "req_1",
+		Key:     idempotency.Key{Scope: "acme", Operation: "POST /v1/charges", Value: key},
+		Request: idempotency.Request{Fingerprint: []byte(fingerprint)},
+		ID:      "req_1",
+		Refuse: func(err error) (idempotency.Answer, error) {
+			return idempotency.Answer{StatusCode: http.StatusConflict, ContentType: "text/plain", Body: []byte(err.Error())}, nil
+		},
 	}
 }
 
@@ -67,7 +71,7 @@ select c.relname::text,
   from pg_class c
  where c.relnamespace = 'public'::regnamespace
    and c.relkind = 'r'
-   and c.relname <> 'schema_migrations'`)
+   and c.relname not in ('schema_migrations', 'cache_secret')`)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -107,7 +107,8 @@ func eventNamespace() uuid.UUID {
 func IsConflict(err error) bool {
 	switch postgres.Constraint(err) {
 	case "ledger_events_version_once", "ledger_events_event_once",
-		"ledger_events_one_capture", "ledger_events_one_outcome":
+		"ledger_events_one_capture", "ledger_events_one_outcome",
+		"ledger_events_one_refund_outcome", "ledger_events_one_refund_reversal":
 		return true
 	}
 	return false

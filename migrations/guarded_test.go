@@ -116,6 +116,24 @@ func ledgerGuards() []guard {
 			event("e3", "ch_2", 2, "payment.captured.v1", taken),
 		},
 		{
+			"ledger_events_one_refund_outcome", "a refund that succeeded does not fail",
+			[]string{
+				event("e1", "ch_1", 1, "refund.succeeded.v1", `{"refund_id":"re_1"}`), event("e2", "ch_1", 2, "refund.failed.v1", `{"refund_id":"re_2"}`),
+				event("e3", "ch_2", 1, "refund.failed.v1", `{"refund_id":"re_1"}`),
+			},
+			event("e4", "ch_1", 3, "refund.failed.v1", `{"refund_id":"re_1"}`),
+		},
+		{
+			"ledger_events_one_refund_reversal", "a refund is reversed once",
+			[]string{event("e1", "ch_1", 1, "refund.succeeded.v1", `{"refund_id":"re_1"}`), event("e2", "ch_1", 2, "refund.reversed.v1", `{"refund_id":"re_1"}`)},
+			event("e3", "ch_1", 3, "refund.reversed.v1", `{"refund_id":"re_1"}`),
+		},
+		{
+			"ledger_events_one_refund_per_reference", "one refund of the provider's is booked once",
+			[]string{event("e1", "ch_1", 1, "refund.succeeded.v1", `{"refund_id":"re_1","provider":"stripe","provider_refund":"re_9"}`)},
+			event("e2", "ch_1", 2, "refund.succeeded.v1", `{"refund_id":"re_2","provider":"stripe","provider_refund":"re_9"}`),
+		},
+		{
 			"ledger_events_pkey", "a position is taken once",
 			[]string{"insert into ledger_events overriding system value values (-1, default, md5('e1')::uuid, 'ch_1', 1, 'a', 1, 'm', '{}', '{}', now())"},
 			"insert into ledger_events overriding system value values (-1, default, md5('e2')::uuid, 'ch_1', 2, 'a', 1, 'm', '{}', '{}', now())",
@@ -185,6 +203,9 @@ func keyGuards() []guard {
 		{"idempotency_keys_once", "also another one", []string{answer("k", 202)}, answer("k", 404)},
 		{"idempotency_keys_status_code_check", "what the server got wrong is no answer", []string{answer("k", 499)}, answer("l", 500)},
 		{"idempotency_keys_status_code_check", "nor is what only informs", nil, answer("k", 103)},
+		{"idempotency_keys_kept_or_swept", "an answer keeps its type", []string{answer("k", 202)}, `update idempotency_keys set content_type = null`},
+		{"idempotency_keys_kept_or_swept", "a type goes with its answer", []string{answer("k", 202)}, `update idempotency_keys set body = null`},
+		{"idempotency_keys_kept_or_swept", "and so does the request", []string{answer("k", 202)}, `update idempotency_keys set body = null, content_type = null, request = '{}'`},
 	}
 }
 
@@ -203,5 +224,13 @@ func stockGuards() []guard {
 		{"reservations_quantity_check", "nothing is not held", kept, reservation("mug", 0, "open")},
 		{"reservations_quantity_check", "less than nothing is not held", kept, reservation("mug", -1, "open")},
 		{"reservations_status_check", "a reservation is in a known state", kept, reservation("mug", 1, "lost")},
+	}
+}
+
+func cacheGuards() []guard {
+	return []guard{
+		{"cache_secret_pkey", "there is one secret", nil, `insert into cache_secret (secret) values (sha256('s'))`},
+		{"cache_secret_only_row_check", "nor is there another beside it", nil, `insert into cache_secret values (false, sha256('s'))`},
+		{"cache_secret_secret_check", "a secret has 256 bits", []string{`update cache_secret set secret = sha256('s')`}, `update cache_secret set secret = 'short'`},
 	}
 }

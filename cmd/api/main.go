@@ -2,10 +2,17 @@
 package main
 
 import (
+	"context"
+	"log/slog"
 	"os"
+	"time"
 
 	"github.com/payonce/payonce/internal/app"
 	"github.com/payonce/payonce/internal/app/api"
 )
 
-func main() { os.Exit(app.Main(os.Stderr, "api", api.Run)) }
+func main() {
+	os.Exit(app.Main(os.Stderr, "api", func(ctx context.Context, log *slog.Logger) error {
+		return api.Run(ctx, log, time.Now)
+	}))
+}

@@ -96,7 +96,8 @@ func reconcile(ctx context.Context, db *postgres.DB, account provider, report *a
 		}),
 		translate(client.Refunds(ctx), func(r stripe.Refund) audit.Refund {
 			return audit.Refund{
-				ID: r.ID, PaymentIntent: r.PaymentIntent, Status: r.Status, Amount: r.Amount, Currency: r.Currency,
+				ID: r.ID, Reference: r.Reference, PaymentIntent: r.PaymentIntent, Status: r.Status,
+				Amount: r.Amount, Currency: r.Currency,
 			}
 		}))
 	if err != nil {

@@ -57,6 +57,7 @@ func promises() []promise {
 	return slices.Concat(
 		keyPromises(),
 		chargePromises(),
+		refundPromises(),
 		bookPromises(),
 		stockPromises(),
 		messagePromises(),

@@ -57,8 +57,21 @@ delete from outbox
  where transaction_id <= (select transaction_id from outbox_offsets);
 delete from inbox
  where status = 'done'
-   and ordering_key in ('{sold}', '{bought}', '{declined}', '{refused}');
-update idempotency_keys set body = ''`)
+   and ordering_key in ('{sold}', '{bought}', '{declined}', '{refused}', '{canceled}', '{refunded}');
+update idempotency_keys set body = null, content_type = null`)
+		if got := violated(w.audit().Checks); len(got) != 0 {
+			t.Fatalf("violated: %v", got)
+		}
+	})
+
+	t.Run("a_notification_that_an_operator_discarded_is_in_order", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		w.exec(`
+update inbox
+   set status = 'discarded', decided_by = 'ann', decided_at = now(), due_at = now() - interval '1 hour'
+ where ordering_key = '{untold}'
+   and receiver = 'notification'`)
 		if got := violated(w.audit().Checks); len(got) != 0 {
 			t.Fatalf("violated: %v", got)
 		}

@@ -47,10 +47,18 @@ select case
               'fee_revenue:payonce:'   || p.currency] as accounts
        ) as chart`
 
-// The ledger's own proof of exactly-once: what is taken or given up twice, or
-// never, leaves something on a clearing account.
+// The ledger's own proof of exactly-once: what is taken, given up or given back
+// twice, or never, leaves something on a clearing account. A pending refund has
+// its amount there, and nothing else may be.
 const clearingAccountsEmpty = `
-with legs as (
+with pending as (
+  select stream_id,
+         max((data ->> 'amount')::bigint) as amount
+    from ledger_events
+   where type like 'refund.%'
+   group by stream_id, data ->> 'refund_id'
+  having not bool_or(type like 'refund.succeeded.v%' or type like 'refund.failed.v%')
+), legs as (
   select stream_id,
          split_part(debit, ':', 1) as kind,
          amount
@@ -60,12 +68,17 @@ with legs as (
          split_part(credit, ':', 1),
          -amount
     from ledger_postings
+   union all
+  select stream_id,
+         'refund_clearing',
+         amount
+    from pending
 ), uncleared as (
   select stream_id,
          kind,
          sum(amount) as amount
     from legs
-   where kind in ('customer_receivable', 'merchant_pending')
+   where kind in ('customer_receivable', 'merchant_pending', 'refund_clearing')
    group by stream_id, kind
   having sum(amount) <> 0
 ), ended as (

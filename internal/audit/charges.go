@@ -44,23 +44,44 @@ select case
  group by stream_id
 having bool_or(type like 'charge.failed.v%')`
 
-// A charge without outcome is on its way as long as a message about it waits:
-// in the outbox, where no reader has passed it, or in the inbox, where it is not
-// done. A parked message waits for a human; another check shows it.
-const noChargeLost = `
-with waiting as (
+// The code alone does not tell that the charge was canceled on request.
+const canceledOnRequest = `
+select case
+         when count(*) filter (where type like 'charge.cancel_requested.v%') > 1
+         then stream_id || ': asked to be canceled more than once'
+         when not bool_or(type like 'charge.cancel_requested.v%')
+         then stream_id || ': canceled, and nobody asked for it'
+         when min(version) filter (where type like 'charge.cancel_requested.v%')
+            > min(version) filter (where type like 'charge.succeeded.v%' or type like 'charge.failed.v%')
+         then stream_id || ': asked to be canceled after its outcome'
+       end
+  from ledger_events
+ group by stream_id
+having bool_or(type like 'charge.cancel_requested.v%')
+    or bool_or(type like 'charge.failed.v%' and data ->> 'code' = 'canceled')`
+
+// What has no outcome is on its way as long as a message about its charge waits
+// for the receiver that carries out: in the outbox, where no reader has passed
+// it, or in the inbox, where it is not done. A parked message waits for a human;
+// another check shows it. A message that a human discarded brings nothing.
+const waiting = `waiting as (
   select ordering_key as stream_id
     from inbox
-   where status <> 'done'
+   where status not in ('done', 'discarded')
+     and receiver = 'fulfillment'
    union
   select o.metadata ->> 'ordering_key'
     from outbox o
-   where not exists (
+   where o.metadata ->> 'type' ~ 'requested\.v[0-9]+$'
+     and not exists (
            select
              from outbox_offsets f
             where f.topic = o.topic
               and (f.transaction_id, f."offset") >= (o.transaction_id, o."offset"))
-), charges as (
+)`
+
+const noChargeLost = `
+with ` + waiting + `, charges as (
   select stream_id,
          bool_or(type like 'charge.succeeded.v%' or type like 'charge.failed.v%') as ended
     from ledger_events
@@ -80,6 +101,7 @@ func chargePromises() []promise {
 		{"one outcome per charge", oneOutcomePerCharge},
 		{"a charge succeeded exactly if it was captured", succeededExactlyIfCaptured},
 		{"a failed charge was not captured", failedNotCaptured},
+		{"a charge is canceled on request, before its outcome", canceledOnRequest},
 		{"no accepted charge is lost", noChargeLost},
 	}
 }

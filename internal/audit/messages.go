@@ -16,29 +16,51 @@ with kept as (
            limit 1) as txid
 ), charges as (
   select stream_id,
-         bool_or(type like 'charge.succeeded.v%' or type like 'charge.failed.v%') as ended,
-         bool_or(type like 'merchant.notified.v%')
-         or not bool_or(type like 'charge.requested.v%' and data ->> 'notify' = 'true') as told
+         bool_or(type like 'charge.succeeded.v%' or type like 'charge.failed.v%')       as ended,
+         bool_or(type like 'charge.requested.v%' and data ->> 'notify' = 'true')        as wants
     from ledger_events
    group by stream_id
+), refunds as (
+  select stream_id,
+         data ->> 'refund_id'                                                          as refund_id,
+         bool_or(type like 'refund.succeeded.v%' or type like 'refund.failed.v%')       as ended,
+         bool_or(type like 'refund.requested.v%' and data ->> 'notify' = 'true')        as wants
+    from ledger_events
+   where type like 'refund.%'
+   group by stream_id, data ->> 'refund_id'
+), told as (
+  select distinct
+         data ->> 'event_id' as event_id
+    from ledger_events
+   where type like 'merchant.notified.v%'
 )
 select case
          when k.message_id is null
           and (e.txid >= oldest.txid
-               or not case when e.type like 'charge.requested.v%' then c.ended else c.told end)
+               or not case
+                        when e.type like 'charge.%requested.v%' then c.ended
+                        when e.type like 'charge.%'             then t.event_id is not null or not c.wants
+                        when e.type like 'refund.requested.v%'  then r.ended
+                        else t.event_id is not null or not r.wants
+                      end)
          then format('%s version %s (%s): no message', e.stream_id, e.version, e.type)
        end
   from ledger_events e
   join charges c using (stream_id)
  cross join oldest
+  left join refunds r
+    on r.stream_id = e.stream_id
+   and r.refund_id = e.data ->> 'refund_id'
+  left join told t
+    on t.event_id = e.event_id::text
   left join kept k
     on k.message_id = e.event_id::text
- where e.type like 'charge.requested.v%'
-    or e.type like 'charge.succeeded.v%'
-    or e.type like 'charge.failed.v%'`
+ where e.type ~ '^charge\.(requested|cancel_requested|succeeded|failed)\.v'
+    or e.type ~ '^refund\.(requested|succeeded|failed|reversed)\.v'`
 
-// The inbox also takes messages that are not the ledger's; the ledger's are
-// known by the version in their type.
+// The inbox also takes messages that are not the ledger's, such as the
+// provider's events (stripe.…); the ledger's are known by the version in their
+// type.
 const messagesAreEvents = `
 with messages as (
   select message_id,
@@ -86,7 +108,7 @@ const noMessageStuck = `
 select case
          when status = 'dead'
          then format('%s message %s of %s: parked', receiver, message_id, ordering_key)
-         when status <> 'done' and due_at < now() - interval '1 minute'
+         when status in ('pending', 'running') and due_at < now() - interval '1 minute'
          then format('%s message %s of %s: %s and overdue', receiver, message_id, ordering_key, status)
        end
   from inbox
@@ -138,6 +160,16 @@ with wanted as (
      and r.data ->> 'notify' = 'true'
    where o.type like 'charge.succeeded.v%'
       or o.type like 'charge.failed.v%'
+   union
+  select o.event_id::text,
+         o.stream_id
+    from ledger_events o
+    join ledger_events r
+      on r.stream_id = o.stream_id
+     and r.data ->> 'refund_id' = o.data ->> 'refund_id'
+     and r.type like 'refund.requested.v%'
+     and r.data ->> 'notify' = 'true'
+   where o.type ~ '^refund\.(succeeded|failed|reversed)\.v'
 ), told as (
   select stream_id,
          data ->> 'event_id' as event_id,

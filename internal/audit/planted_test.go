@@ -1,5 +1,7 @@
 package audit_test
 
+import "maps"
+
 // breakable takes the schema's own guards away, as if they had never been there.
 const breakable = `
 alter table ledger_events   disable trigger ledger_events_append_only;
@@ -12,6 +14,9 @@ alter table inbox drop constraint inbox_done_has_fence;
 drop index ledger_events_one_capture;
 drop index ledger_events_one_outcome;
 drop index ledger_events_one_capture_per_reference;
+drop index ledger_events_one_refund_outcome;
+drop index ledger_events_one_refund_reversal;
+drop index ledger_events_one_refund_per_reference;
 `
 
 // appendEvent adds an event at the end of a stream.
@@ -33,6 +38,13 @@ type plant struct {
 }
 
 func planted() map[string][]plant {
+	all := map[string][]plant{}
+	maps.Copy(all, plantedInCharges())
+	maps.Copy(all, plantedInRefunds())
+	return all
+}
+
+func plantedInCharges() map[string][]plant {
 	return map[string][]plant{
 		"streams have no gap": {
 			{"a_missing_version", `update ledger_events set version = 9 where stream_id = '{sold}' and type = 'merchant.notified.v1'`, nil},
@@ -67,6 +79,10 @@ select scope, operation, 'another', fingerprint, status_code, content_type, body
   from idempotency_keys
  where key = 'key-sold'`, nil},
 			{"an_answer_to_another_merchant", `update idempotency_keys set scope = 'globex' where key = 'key-sold'`, nil},
+			{"an_answer_with_another_amount", `
+update idempotency_keys
+   set body = convert_to(replace(convert_from(body, 'UTF8'), '"amount":1000,', '"amount":10000,'), 'UTF8')
+ where key = 'key-sold'`, nil},
 			{"an_answer_with_another_charge", `update idempotency_keys set body = (select body from idempotency_keys where key = 'key-bought') where key = 'key-sold'`, nil},
 		},
 		"every charge was accepted under one key": {
@@ -76,7 +92,9 @@ insert into idempotency_keys (scope, operation, key, fingerprint, status_code, c
 select scope, operation, 'another', fingerprint, status_code, content_type, location, body, expires_at
   from idempotency_keys
  where key = 'key-sold'`, nil},
-			{"all_keys_gone", `delete from idempotency_keys`, nil},
+			{"all_keys_gone", `delete from idempotency_keys`, []string{
+				"every cancellation was accepted under a key", "every refund was accepted under one key",
+			}},
 		},
 		"one capture per charge": {
 			{"a_second_capture", appendEvent("sold", "payment.captured.v1", `{"provider": "stripe", "payment_intent": "pi_x", "amount": 1000, "currency": "USD", "fee": 30}`), []string{
@@ -111,6 +129,10 @@ update ledger_events
 		},
 		"no accepted charge is lost": {
 			{"a_message_done_before_the_outcome", `update inbox set status = 'done', done_fence = fence where ordering_key = '{paying}'`, nil},
+			{"a_message_discarded_before_the_outcome", `
+update inbox
+   set status = 'discarded', decided_by = 'ann', decided_at = now()
+ where ordering_key = '{paying}'`, nil},
 			{"a_request_that_nobody_announced", `delete from outbox where metadata ->> 'ordering_key' = '{fresh}'`, []string{
 				"every request and outcome has its message",
 			}},
@@ -133,6 +155,12 @@ update ledger_events
 		},
 		"clearing accounts are empty after the outcome": {
 			{"a_receivable_that_stays_open", `delete from ledger_postings where stream_id = '{sold}' and debit like 'psp_receivable:%'`, []string{
+				"postings are what the events cause",
+			}},
+			{"a_refund_whose_money_never_left", `delete from ledger_postings where stream_id = '{refunded}' and credit like 'psp_receivable:%' and amount = 400`, []string{
+				"postings are what the events cause",
+			}},
+			{"a_pending_refund_that_kept_nothing_back", `delete from ledger_postings where stream_id = '{refunded}' and credit like 'refund_clearing:%' and amount = 300`, []string{
 				"postings are what the events cause",
 			}},
 		},
@@ -172,6 +200,12 @@ delete from outbox;
 delete from inbox where ordering_key = '{untold}' and type = 'charge.succeeded.v1'`, []string{
 				"no accepted charge is lost", // fresh: its message was in the outbox only
 			}},
+			{"a_refund's_outcome_that_nobody_announced", `
+delete from outbox where message_id in (select event_id::text from ledger_events where type = 'refund.reversed.v1');
+delete from inbox where type = 'refund.reversed.v1'`, nil},
+			{"a_cancellation_that_nobody_announced", `
+delete from outbox where metadata ->> 'type' = 'charge.cancel_requested.v1';
+delete from inbox where type = 'charge.cancel_requested.v1'`, nil},
 		},
 		"every message is an event of the ledger": {
 			{"a_message_about_nothing", `
@@ -213,6 +247,11 @@ update ledger_events
    set data = jsonb_set(data, '{event_id}', '"00000000-0000-0000-0000-000000000000"')
  where stream_id = '{sold}'
    and type = 'merchant.notified.v1'`, nil},
+			{"a_merchant_told_of_the_charge_in_place_of_the_refund", `
+update ledger_events
+   set data = jsonb_set(data, '{event_id}', (select to_jsonb(event_id) from ledger_events where stream_id = '{refunded}' and type = 'charge.succeeded.v1'))
+ where stream_id = '{refunded}'
+   and data ->> 'type' = 'refund.failed'`, nil},
 			{"a_merchant_that_was_not_told", `update inbox set status = 'done', done_fence = fence where ordering_key = '{untold}'`, nil},
 		},
 	}

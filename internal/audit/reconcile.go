@@ -23,15 +23,6 @@ type Intent struct {
 	Currency       string // upper case
 }
 
-// Refund is a refund in the provider's list.
-type Refund struct {
-	ID            string
-	PaymentIntent string
-	Status        string // the provider's word
-	Amount        int64  // minor units
-	Currency      string // upper case
-}
-
 // The provider's words on which a check depends.
 const (
 	statusSucceeded = "succeeded"
@@ -41,22 +32,28 @@ const (
 
 // Reconcile checks the provider's lists against the ledger. The provider's
 // account must be payonce's own: money of anybody else's there is a violation.
-// It holds the ledger's charges and the provider's intents in memory, a few
-// hundred bytes each. An error of a list ends it.
+// It holds the ledger's charges and refunds and the provider's intents and
+// refunds in memory, a few hundred bytes each. An error of a list ends it.
 //
 // Traffic does not make a check fail. What must be at the provider is read from
 // the ledger before the lists, and what must be in the ledger after them; a
-// charge whose outcome comes in between is judged by what is certain of it.
+// charge or a refund whose outcome comes in between is judged by what is certain
+// of it. A refund that fails at the provider after it succeeded is found until
+// the ledger has heard of it: the money is not where the books say.
 func Reconcile(ctx context.Context, q postgres.Querier, intents iter.Seq2[Intent, error], refunds iter.Seq2[Refund, error]) ([]Check, error) {
 	before, err := readCharges(ctx, q)
 	if err != nil {
 		return nil, err
 	}
-	provider, err := listIntents(intents)
+	refundsBefore, err := readRefunds(ctx, q)
 	if err != nil {
 		return nil, err
 	}
-	unknown, err := unknownRefunds(refunds)
+	taken, err := listIntents(intents)
+	if err != nil {
+		return nil, err
+	}
+	given, err := listRefunds(refunds)
 	if err != nil {
 		return nil, err
 	}
@@ -64,15 +61,18 @@ func Reconcile(ctx context.Context, q postgres.Querier, intents iter.Seq2[Intent
 	if err != nil {
 		return nil, err
 	}
-	return []Check{
-		provider.takeOncePerCharge(after),
-		provider.tookInFull(before),
-		provider.tookNothingOfFailed(after),
-		provider.canceledTheFailed(before),
-		provider.tookForTheLedger(after),
-		provider.sumsEqual(before),
-		unknown,
-	}, nil
+	refundsAfter, err := readRefunds(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	return append([]Check{
+		taken.takeOncePerCharge(after),
+		taken.tookInFull(before),
+		taken.tookNothingOfFailed(after),
+		taken.canceledTheFailed(before),
+		taken.tookForTheLedger(after),
+		taken.sumsEqual(before),
+	}, reconcileRefunds(given, refundsBefore, refundsAfter)...), nil
 }
 
 // charge is what the ledger says of one.
@@ -92,6 +92,7 @@ with booked as (
          sum(amount)::bigint as amount
     from ledger_postings
    where debit like 'psp\_receivable:%'
+     and credit like 'customer\_receivable:%'
    group by stream_id
 )
 select e.stream_id as id,
@@ -292,21 +293,4 @@ func (s sums) add(currency string, amount int64) {
 		s[currency] = new(big.Int)
 	}
 	s[currency].Add(s[currency], big.NewInt(amount))
-}
-
-// unknownRefunds: the ledger has no refunds, so whatever money a refund gave
-// back is missing in the books.
-func unknownRefunds(refunds iter.Seq2[Refund, error]) (Check, error) {
-	check := newCheck("provider: no refund that the ledger lacks")
-	for r, err := range refunds {
-		if err != nil {
-			return check, fmt.Errorf("read the provider's refunds: %w", err)
-		}
-		complaint := ""
-		if r.Status != statusFailed && r.Status != statusCanceled {
-			complaint = fmt.Sprintf("%s gives back %d %s of %s", r.ID, r.Amount, r.Currency, r.PaymentIntent)
-		}
-		check.see(complaint)
-	}
-	return check, nil
 }

@@ -3,6 +3,7 @@ package audit_test
 import (
 	"context"
 	"fmt"
+	"path"
 	"strings"
 	"testing"
 	"time"
@@ -23,7 +24,7 @@ import (
 type world struct {
 	*testing.T
 	db      *postgres.DB
-	charges map[string]string // name → id
+	charges map[string]string // name → id, of charges and refunds
 }
 
 func newWorld(t *testing.T) *world {
@@ -65,11 +66,48 @@ insert into stock (merchant_id, sku, supplied, available) values ('acme', 'tshir
 	w.reserve("paying")
 	w.decide("paying", domain.StartPayment{Provider: domain.Provider, PaymentIntent: "pi_paying"})
 
+	w.accept("canceled", true)
+	w.receive()
+	w.reserve("canceled")
+	w.cancel("canceled")
+	w.receive()
+	w.outcome("canceled", domain.FailCanceled{})
+	w.release("canceled")
+	w.finish("canceled", "charge.cancel_requested.v1")
+	w.finish("canceled", "charge.requested.v1")
+	w.receive()
+	w.notify("canceled")
+
+	w.accept("refunded", true) // three refunds to the end, and one on its way
+	w.receive()
+	w.reserve("refunded")
+	w.capture("refunded")
+	w.receive()
+	w.notify("refunded")
+	w.refund("part", 400)
+	w.settle(domain.SucceedRefund{
+		RefundID: w.charges["part"], Provider: domain.Provider, ProviderRefund: "re_part",
+		Amount: domain.Money{Amount: 400, Currency: "USD"},
+	})
+	w.refund("bounced", 200)
+	w.settle(domain.FailRefund{
+		RefundID: w.charges["bounced"], ProviderRefund: "re_bounced", Code: domain.ProviderRefused, Message: "no",
+	})
+	w.refund("reversed", 100)
+	w.settle(domain.SucceedRefund{
+		RefundID: w.charges["reversed"], Provider: domain.Provider, ProviderRefund: "re_reversed",
+		Amount: domain.Money{Amount: 100, Currency: "USD"},
+	})
+	w.settle(domain.ReverseRefund{RefundID: w.charges["reversed"], ProviderRefund: "re_reversed"})
+	w.refund("returning", 300)
+	w.hear("refunded")
+
 	w.accept("fresh", true) // nobody has received it yet
+	w.refuse("key-too-much")
 	return w
 }
 
-// exec runs statements in which {name} is the id of a charge.
+// exec runs statements in which {name} is the id of a charge or a refund.
 func (w *world) exec(statements string) {
 	w.Helper()
 	for name, id := range w.charges {
@@ -90,18 +128,73 @@ func (w *world) accept(name string, notify bool) {
 }
 
 func accept(ctx context.Context, db *postgres.DB, name string, notify bool) (intake.Accepted, error) {
-	in := &intake.Intake{DB: db, Retention: time.Hour}
-	return in.AcceptCharge(ctx,
-		intake.Account{MerchantID: "acme", FeeBasisPoints: 300, Notify: notify},
-		intake.Request{
-			Key:         idempotency.Key{Scope: "acme", Operation: "POST /v1/charges", Value: "key-" + name},
-			Fingerprint: idempotency.Fingerprint([]byte(name)),
-			ID:          "request-" + name,
-		},
-		intake.Charge{
-			OrderID: name, Amount: 1000, Currency: "USD", PaymentMethod: "pm_card_visa",
-			Items: []intake.Item{{SKU: "tshirt", Quantity: 2}},
-		})
+	return taker(db).AcceptCharge(ctx, account(notify), request("POST /v1/charges", name), intake.Charge{
+		OrderID: name, Amount: 1000, Currency: "USD", PaymentMethod: "pm_card_visa",
+		Items: []intake.Item{{SKU: "tshirt", Quantity: 2}},
+	})
+}
+
+func taker(db *postgres.DB) *intake.Intake { return &intake.Intake{DB: db, Retention: time.Hour} }
+
+func account(notify bool) intake.Account {
+	return intake.Account{MerchantID: "acme", FeeBasisPoints: 300, Notify: notify}
+}
+
+func request(operation, name string) intake.Request {
+	return intake.Request{
+		Key:     idempotency.Key{Scope: "acme", Operation: operation, Value: "key-" + name},
+		Request: idempotency.Request{Fingerprint: idempotency.Fingerprint([]byte(name))},
+		ID:      "request-" + name,
+	}
+}
+
+// cancel has the merchant ask twice, under two keys.
+func (w *world) cancel(name string) {
+	w.Helper()
+	for _, key := range []string{name, name + "-again"} {
+		_, err := taker(w.db).CancelCharge(w.Context(), account(true), request("POST /v1/charges/:id/cancel", key), w.charges[name])
+		if err != nil {
+			w.Fatal(err)
+		}
+	}
+}
+
+// refund accepts a refund of the charge "refunded" and takes its message in.
+func (w *world) refund(name string, amount int64) {
+	w.Helper()
+	accepted, err := taker(w.db).RequestRefund(w.Context(), account(true), request("POST /v1/charges/:id/refunds", name),
+		w.charges["refunded"], intake.Refund{Amount: &amount})
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.charges[name] = path.Base(accepted.Location)
+	w.receive()
+}
+
+// settle brings a refund to its outcome, or reverses it, and tells the merchant.
+func (w *world) settle(cmd domain.Command) {
+	w.Helper()
+	const name = "refunded"
+	version := w.decide(name, cmd)
+	w.finish(name, "refund.requested.v1")
+	w.receive()
+	w.notifyAt(name, version)
+}
+
+// hear takes an event of the provider in and finishes it.
+func (w *world) hear(name string) {
+	w.Helper()
+	w.exec(fmt.Sprintf(`
+insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, fence, done_fence)
+values ('fulfillment', 'evt_1', '{%s}', 'stripe.charge.refunded', '{}', '{}', sha256('{}'), 'done', 1, 1)`, name))
+}
+
+// refuse stores the refusal of a refund.
+func (w *world) refuse(key string) {
+	w.Helper()
+	w.exec(fmt.Sprintf(`
+insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, body, expires_at)
+values ('acme', 'POST /v1/charges/:id/refunds', '%s', '', 422, 'application/problem+json', '{}', now() + interval '1 hour')`, key))
 }
 
 // receive takes everything that waits in the outbox into the inbox and moves the
@@ -110,9 +203,14 @@ func (w *world) receive() {
 	w.Helper()
 	w.exec(`
 insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, fence, attempts, due_at)
-select case when metadata ->> 'type' = 'charge.requested.v1' then 'fulfillment' else 'notification' end,
+select case when metadata ->> 'type' like '%requested.v1' then 'fulfillment' else 'notification' end,
        message_id, metadata ->> 'ordering_key', metadata ->> 'type', payload, metadata, sha256(payload),
-       'running', 1, 1, clock_timestamp() + interval '1 hour'
+       case when exists (
+              select
+                from inbox
+               where ordering_key = outbox.metadata ->> 'ordering_key'
+                 and status = 'running') then 'pending' else 'running' end,
+       1, 1, clock_timestamp() + interval '1 hour'
   from outbox
  order by transaction_id, "offset"
     on conflict (receiver, message_id) do nothing;
@@ -135,8 +233,9 @@ update inbox
    and type = '%s'`, name, kind))
 }
 
-// decide appends what cmd causes, and announces the outcome if it brings it.
-func (w *world) decide(name string, cmd domain.Command) {
+// decide appends what cmd causes, and announces the outcome if it brings one. It
+// returns the version of the last event.
+func (w *world) decide(name string, cmd domain.Command) int {
 	w.Helper()
 	s, err := ledger.Load(w.Context(), w.db, w.charges[name])
 	if err != nil {
@@ -151,17 +250,21 @@ func (w *world) decide(name string, cmd domain.Command) {
 	if err != nil {
 		w.Fatal(err)
 	}
-	if next.Charge.Terminal() && !s.Charge.Terminal() {
-		w.announce(b, next)
+	for version := s.Charge.Version + 1; version <= next.Charge.Version; version++ {
+		switch next.At(version).Type {
+		case domain.TypeChargeSucceeded, domain.TypeChargeFailed,
+			domain.TypeRefundSucceeded, domain.TypeRefundFailed, domain.TypeRefundReversed:
+			w.announce(b, next, next.At(version))
+		}
 	}
 	if err := w.db.Commit(w.Context(), b); err != nil {
 		w.Fatal(err)
 	}
+	return next.Charge.Version
 }
 
-func (w *world) announce(b *pgx.Batch, s ledger.Stream) {
+func (w *world) announce(b *pgx.Batch, s ledger.Stream, e ledger.Recorded) {
 	w.Helper()
-	e := s.At(s.Charge.OutcomeVersion)
 	payload, err := s.Seal(e)
 	if err != nil {
 		w.Fatal(err)
@@ -204,18 +307,34 @@ func (w *world) decline(name string) {
 	w.Helper()
 	w.decide(name, domain.StartPayment{Provider: domain.Provider, PaymentIntent: "pi_" + name})
 	w.outcome(name, domain.DeclinePayment{Failure: domain.Failure{Code: domain.CardDeclined, Message: "no"}})
+	w.release(name)
+}
+
+func (w *world) release(name string) {
+	w.Helper()
 	w.exec(fmt.Sprintf(`
 update reservations set status = 'released' where charge_id = '{%s}';
 update stock set reserved = reserved - 2, available = available + 2 where sku = 'tshirt'`, name))
 }
 
+// notify tells the merchant of the charge's outcome.
 func (w *world) notify(name string) {
 	w.Helper()
 	s, err := ledger.Load(w.Context(), w.db, w.charges[name])
 	if err != nil {
 		w.Fatal(err)
 	}
-	e := s.At(s.Charge.OutcomeVersion)
-	w.decide(name, domain.NotifyMerchant{EventID: e.ID.String(), Type: strings.TrimSuffix(e.Type, ".v1")})
+	w.notifyAt(name, s.Charge.OutcomeVersion)
+}
+
+// notifyAt tells the merchant of the outcome at a version.
+func (w *world) notifyAt(name string, version int) {
+	w.Helper()
+	s, err := ledger.Load(w.Context(), w.db, w.charges[name])
+	if err != nil {
+		w.Fatal(err)
+	}
+	e := s.At(version)
+	w.decide(name, domain.NotifyMerchant{EventID: e.ID.String(), Type: strings.TrimSuffix(e.Type, ".v1"), Version: version})
 	w.finish(name, e.Type)
 }

@@ -13,6 +13,7 @@ import (
 // books is what the outside world knows: the sandbox's GET /books.
 type books struct {
 	Captures             []capture      `json:"captures"`
+	Refunds              []refund       `json:"refunds"`
 	Notifications        []notification `json:"notifications"`
 	Requests             int            `json:"requests"`
 	DuplicatesSuppressed int            `json:"duplicates_suppressed"`
@@ -22,6 +23,11 @@ type capture struct {
 	Reference string `json:"reference"`
 	Amount    int64  `json:"amount"`
 	Currency  string `json:"currency"`
+}
+
+type refund struct {
+	Reference string `json:"reference"`
+	Amount    int64  `json:"amount"`
 }
 
 type notification struct {
@@ -50,6 +56,10 @@ type slow struct {
 // all of them may be repeated without harm.
 type sandboxClient struct{ url string }
 
+// controlPatience is how long one call waits: repeating the webhooks takes the
+// sandbox up to 20 s.
+const controlPatience = 25 * time.Second
+
 func (s sandboxClient) books(ctx context.Context) (books, error) {
 	var read books
 	answer, err := s.call(ctx, http.MethodGet, "/books", nil)
@@ -72,6 +82,27 @@ func (s sandboxClient) clearFaults(ctx context.Context) error {
 	return err
 }
 
+// repeated is what became of the webhooks that the provider sent again.
+type repeated struct {
+	Events     int `json:"events"`
+	Deliveries int `json:"deliveries"`
+	Delivered  int `json:"delivered"`
+}
+
+// repeatWebhooks has the provider send every event that it sent so far again,
+// as often, and returns when it has tried to.
+func (s sandboxClient) repeatWebhooks(ctx context.Context, times int) (repeated, error) {
+	var done repeated
+	answer, err := s.call(ctx, http.MethodPost, "/duplicate-webhooks", encode(map[string]int{"times": times}))
+	if err != nil {
+		return repeated{}, err
+	}
+	if err := json.Unmarshal(answer, &done); err != nil {
+		return repeated{}, fmt.Errorf("read what became of the webhooks: %w", err)
+	}
+	return done, nil
+}
+
 func (s sandboxClient) call(ctx context.Context, method, path string, body []byte) ([]byte, error) {
 	const (
 		tries = 40
@@ -91,7 +122,7 @@ func (s sandboxClient) call(ctx context.Context, method, path string, body []byt
 }
 
 func (s sandboxClient) once(ctx context.Context, method, path string, body []byte) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestPatience)
+	ctx, cancel := context.WithTimeout(ctx, controlPatience)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, method, s.url+path, bytes.NewReader(body))
 	if err != nil {
@@ -123,6 +154,14 @@ func (b books) capturesByCharge() map[string][]capture {
 	return found
 }
 
+func (b books) refundsByReference() map[string][]refund {
+	found := map[string][]refund{}
+	for _, r := range b.Refunds {
+		found[r.Reference] = append(found[r.Reference], r)
+	}
+	return found
+}
+
 func (b books) notificationsByReference() map[string][]notification {
 	found := map[string][]notification{}
 	for _, n := range b.Notifications {
@@ -131,8 +170,8 @@ func (b books) notificationsByReference() map[string][]notification {
 	return found
 }
 
-// repeated is how many deliveries there were beyond the first of each.
-func (b books) repeated() int {
+// redelivered is how many deliveries there were beyond the first of each.
+func (b books) redelivered() int {
 	n := 0
 	for _, told := range b.Notifications {
 		n += max(0, told.Deliveries-1)

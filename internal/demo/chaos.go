@@ -23,8 +23,7 @@ const (
 )
 
 // newStrikes spreads the strikes over the length: a kill of a worker about every
-// second and, between them, one of an api, a restart of the database, and all
-// webhooks of the provider over again.
+// second and, between them, one of an api and a restart of the database.
 func newStrikes(r *rand.Rand, length time.Duration) []Strike {
 	const rest = 1200 * time.Millisecond
 	n := int(length / rest)

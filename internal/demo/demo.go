@@ -1,7 +1,8 @@
 // Package demo plays the whole service under faults and then asks whether every
-// promise held: the real programs as child processes, requests sent three times
-// each, a provider that loses answers, SIGKILLs of workers and of an api, and an
-// immediate restart of the database, all while charges flow.
+// promise held: the real programs as child processes, charges, refunds and
+// cancellations whose requests are sent three times each, a provider that loses
+// answers and sends its webhooks again, SIGKILLs of workers and of an api, and
+// an immediate restart of the database, all while charges flow.
 //
 // It sees the service as a stranger does: through HTTP, through the books that
 // the sandbox keeps, and through `payonce audit`. It imports none of the
@@ -164,9 +165,11 @@ type evidence struct {
 	records []record
 	before  books // of the sandbox, from before the first charge
 	books   books
-	tally   *tally
-	strikes strikes
-	losses  []string
+	// repeated are the provider's webhooks that were sent again in the end.
+	repeated repeated
+	tally    *tally
+	strikes  strikes
+	losses   []string
 	// programs is the number of those that could have been lost.
 	programs int
 	took     time.Duration
@@ -187,6 +190,10 @@ func play(ctx context.Context, stage stage, plan Plan, screen *screen) (evidence
 	if err := seen.flow(ctx, stage, traffic, sandbox, screen); err != nil {
 		return seen, err
 	}
+	if seen.repeated, err = sandbox.repeatWebhooks(ctx, repetitions); err != nil {
+		return seen, err
+	}
+	traffic.lookAgain(ctx, seen.records)
 	if seen.books, err = sandbox.books(ctx); err != nil {
 		return seen, err
 	}
@@ -194,6 +201,9 @@ func play(ctx context.Context, stage stage, plan Plan, screen *screen) (evidence
 	seen.took = screen.now().Sub(began)
 	return seen, nil
 }
+
+// repetitions is how often the provider's webhooks are sent again in the end.
+const repetitions = 2
 
 // flow is the part of the play in which things break. When it returns, the
 // provider is sound again, so that the audit can ask it.

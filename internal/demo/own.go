@@ -31,6 +31,7 @@ type own struct {
 type keys struct {
 	api      string
 	provider string
+	events   string // signs the provider's webhooks
 	shop     string
 }
 
@@ -45,6 +46,7 @@ func openOwn(ctx context.Context, o Options, plan Plan, screen *screen) (stage, 
 	s := &own{keys: keys{
 		api:      newAPIKey(),
 		provider: "sk_test_demo",
+		events:   newWebhookSecret(),
 		shop:     newWebhookSecret(),
 	}}
 	if err := s.open(ctx, o, plan, screen); err != nil {
@@ -94,7 +96,8 @@ func (s *own) raise(ctx context.Context, plan Plan) error {
 	}
 	for i := range programsOfKind {
 		api, err := s.start(ctx, fleet.Program{Name: "api-" + strconv.Itoa(i+1), Path: s.binaries.API, Env: map[string]string{
-			"DATABASE_URL": s.database,
+			"DATABASE_URL":          s.database,
+			"STRIPE_WEBHOOK_SECRET": s.keys.events,
 		}})
 		if err != nil {
 			return err
@@ -102,8 +105,11 @@ func (s *own) raise(ctx context.Context, plan Plan) error {
 		s.apis = append(s.apis, api)
 	}
 	if s.sandbox, err = s.start(ctx, fleet.Program{Name: "sandbox", Path: s.binaries.Sandbox, Ready: "/books", Env: map[string]string{
-		"DATABASE_URL":        books,
-		"SHOP_WEBHOOK_SECRET": s.keys.shop,
+		"DATABASE_URL": books,
+		// Either api could take them; a provider knows one address.
+		"STRIPE_WEBHOOK_URL":    s.apis[0].URL() + "/v1/webhooks/stripe",
+		"STRIPE_WEBHOOK_SECRET": s.keys.events,
+		"SHOP_WEBHOOK_SECRET":   s.keys.shop,
 	}}); err != nil {
 		return err
 	}

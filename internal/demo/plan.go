@@ -38,11 +38,20 @@ type Charge struct {
 	Together int
 	// Reuse sends another body with the same key, once.
 	Reuse bool
+	// Cancel asks, after a moment, for the charge to be canceled.
+	Cancel bool
+	// Moment is how long after the charge was accepted that is.
+	Moment time.Duration
+	// Refunds are asked for when the charge has ended, one after another, or all
+	// at once if they are Rivals.
+	Refunds []Refund
+	Rivals  bool
 }
 
 const (
 	succeeded = "succeeded"
 	failed    = "failed"
+	canceled  = "canceled"
 )
 
 // kind is a sort of charge. The weights are per cent.
@@ -51,6 +60,7 @@ type kind struct {
 	method string
 	items  func(*rand.Rand) []item
 	ends   []string
+	cancel bool
 }
 
 type item struct {
@@ -60,20 +70,28 @@ type item struct {
 
 // kinds begins with the plainest, so that a demo of one charge succeeds.
 func kinds() []kind {
-	const visa = "pm_card_visa"
+	ends := func(ends ...string) []string { return ends }
 	return []kind{
-		{30, visa, oneItem, []string{succeeded}},
-		{10, "pm_card_chargeDeclined", oneItem, []string{"card_declined"}},
-		{8, visa, lastItems, []string{succeeded, "out_of_stock"}},
-		{12, visa, noItems, []string{succeeded}},
-		{12, visa, severalItems, []string{succeeded}},
-		{6, "pm_card_chargeDeclinedInsufficientFunds", severalItems, []string{"card_declined"}},
-		{6, "pm_card_authenticationRequired", oneItem, []string{"authentication_required"}},
-		{6, "pm_card_processing", oneItem, []string{succeeded}},
-		{5, "pm_card_of_nobody", oneItem, []string{"provider_refused"}},
-		{5, visa, unknownItem, []string{"unknown_sku"}},
+		{22, cardVisa, oneItem, ends(succeeded), false},
+		{8, "pm_card_chargeDeclined", oneItem, ends("card_declined"), false},
+		{8, cardVisa, lastItems, ends(succeeded, "out_of_stock"), false},
+		{9, cardVisa, oneItem, ends(succeeded, canceled), true},
+		{5, cardRefundFail, noItems, ends(succeeded), false},
+		{10, cardVisa, noItems, ends(succeeded), false},
+		{12, cardVisa, severalItems, ends(succeeded), false},
+		{5, "pm_card_chargeDeclinedInsufficientFunds", severalItems, ends("card_declined"), false},
+		{5, "pm_card_authenticationRequired", oneItem, ends("authentication_required"), false},
+		{6, "pm_card_processing", oneItem, ends(succeeded), false},
+		{5, "pm_card_of_nobody", oneItem, ends("provider_refused"), false},
+		{5, cardVisa, unknownItem, ends("unknown_sku"), false},
 	}
 }
+
+// The payment methods that mean something to a plan.
+const (
+	cardVisa       = "pm_card_visa"
+	cardRefundFail = "pm_card_refundFail" // captures; its refund fails
+)
 
 // The SKUs: two that never run out and one that does.
 const (
@@ -135,6 +153,10 @@ func deal(r *rand.Rand, n int) []kind {
 	return hand
 }
 
+// longestMoment is about as long as a charge needs: so some cancellations come
+// first and some captures.
+const longestMoment = 150 * time.Millisecond
+
 func newCharge(r *rand.Rand, kind kind, name string) Charge {
 	currencies := []string{"EUR", "USD", "GBP", "JPY"}
 	charge := Charge{
@@ -146,7 +168,11 @@ func newCharge(r *rand.Rand, kind kind, name string) Charge {
 		Together: 1 + r.IntN(3),
 		Reuse:    r.IntN(5) == 0,
 	}
+	if kind.cancel {
+		charge.Cancel, charge.Moment = true, time.Duration(r.Int64N(int64(longestMoment)))
+	}
 	charge.Body = charge.body(kind.method, kind.items(r), charge.Amount)
+	charge.refundSome(r, kind)
 	return charge
 }
 
@@ -166,10 +192,10 @@ func (c Charge) mustSucceed() bool { return len(c.Ends) == 1 && c.Ends[0] == suc
 func (c Charge) mustFail() bool { return !slices.Contains(c.Ends, succeeded) }
 
 // isScarce says whether the charge wants what not all can have.
-func (c Charge) isScarce() bool { return !c.mustSucceed() && !c.mustFail() }
+func (c Charge) isScarce() bool { return slices.Contains(c.Ends, "out_of_stock") }
 
 // other is a body that the charge's key must refuse.
-func (c Charge) other() []byte { return c.body("pm_card_visa", nil, c.Amount+1) }
+func (c Charge) other() []byte { return c.body(cardVisa, nil, c.Amount+1) }
 
 // encode is for values of this package's own types, which always encode.
 func encode(value any) []byte {

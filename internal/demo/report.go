@@ -35,10 +35,13 @@ func summary(w *strings.Builder, seen evidence) {
 	}
 	fmt.Fprintln(w)
 	line("charges", "%d: %s", len(seen.records), endings(seen.records))
+	line("refunds", "%s", refundEndings(seen.records))
+	line("canceled", "%s", cancelEndings(seen.records))
 	line("requests", "%d sent with a key: %d replayed, %d unanswered, %d told to try again; %d reused keys refused",
 		t.requests.Load(), t.replays.Load(), t.unanswered.Load(), t.turnedAway.Load(), t.reused.Load())
 	line("provider", "%d requests, %d duplicates suppressed; %d notifications taken, %d delivered again",
 		books.Requests-before.Requests, seen.suppressed(), len(books.Notifications)-len(before.Notifications), seen.redelivered())
+	line("webhooks", "%d events of the provider, all sent again %d times", seen.repeated.Events, repetitions)
 	line("broken", "%s", breakages(seen.strikes))
 	line("time", "%s from the first request to the last answer", seen.took.Round(100*time.Millisecond))
 	fmt.Fprintln(w)
@@ -49,6 +52,39 @@ func endings(records []record) string {
 	for _, r := range records {
 		counts[r.final.end()]++
 	}
+	return enumerate(counts)
+}
+
+func refundEndings(records []record) string {
+	counts := map[string]int{}
+	n := 0
+	for _, r := range records {
+		for _, refund := range r.refunds {
+			n++
+			end := refund.end()
+			if refund.id == "" && end != "" {
+				end = "refused"
+			}
+			counts[end]++
+		}
+	}
+	return fmt.Sprintf("%d: %s", n, enumerate(counts))
+}
+
+func cancelEndings(records []record) string {
+	asked, done := 0, 0
+	for _, r := range records {
+		if r.charge.Cancel {
+			asked++
+		}
+		if r.final.end() == canceled {
+			done++
+		}
+	}
+	return fmt.Sprintf("%d of %d that were to be; the others were captured first", done, asked)
+}
+
+func enumerate(counts map[string]int) string {
 	var parts []string
 	for _, end := range slices.Sorted(maps.Keys(counts)) {
 		name := end

@@ -28,31 +28,47 @@ type record struct {
 	id      string
 	answers []answer // to the three requests, and only definitive ones
 	reuse   []answer // to the other body under the same key
+	cancel  []answer // to the three requests to cancel it
 	final   state
+	refunds []refundRecord
 	events  []event
+	// later are the events after the provider has sent all of its webhooks again.
+	later []event
 }
 
 // state is a charge as GET shows it.
 type state struct {
-	ID      string   `json:"id"`
-	Status  string   `json:"status"`
-	Failure *failure `json:"failure"`
+	ID             string   `json:"id"`
+	Status         string   `json:"status"`
+	AmountRefunded int64    `json:"amount_refunded"`
+	Failure        *failure `json:"failure"`
 }
 
 type failure struct {
 	Code string `json:"code"`
 }
 
+// The states of a captured charge of which money went back.
+const (
+	partiallyRefunded = "partially_refunded"
+	refunded          = "refunded"
+)
+
 // ended says whether the charge's first decision is final.
-func (s state) ended() bool {
-	return s.Status == succeeded || s.Status == failed
+func (s state) ended() bool { return s.captured() || s.Status == failed }
+
+func (s state) captured() bool {
+	return s.Status == succeeded || s.Status == partiallyRefunded || s.Status == refunded
 }
 
 // end is the ending: succeeded, or the failure's code, or the status where it is
 // neither.
 func (s state) end() string {
-	if s.Status == failed && s.Failure != nil {
+	switch {
+	case s.Status == failed && s.Failure != nil:
 		return s.Failure.Code
+	case s.captured():
+		return succeeded
 	}
 	return s.Status
 }
@@ -99,25 +115,74 @@ func (t *traffic) carry(ctx context.Context, r *record) {
 		r.reuse = t.send(ctx, 1, path, r.charge.Key, r.charge.other())
 		t.tally.reused.Add(int64(len(r.reuse)))
 	}
+	if r.charge.Cancel && wait(ctx, r.charge.Moment) == nil {
+		r.cancel = t.cancel(ctx, 2, r)
+	}
 	t.await(ctx, path+"/"+r.id, &r.final, func() bool { return r.final.ended() })
 	if r.final.ended() {
 		t.tally.ended.Add(1)
 	}
+	if r.charge.Cancel {
+		r.cancel = append(r.cancel, t.cancel(ctx, 1, r)...)
+	}
+	t.refundAll(ctx, r)
 	late := t.send(ctx, 3-r.charge.Together, path, r.charge.Key, r.charge.Body)
 	r.answers = append(r.answers, late...)
 	t.settle(ctx, r)
 }
 
-// settle waits until the merchant was told of the ending, and keeps the
-// charge's stream of events.
+// cancel asks n times at once, without a body, for the charge to be canceled.
+func (t *traffic) cancel(ctx context.Context, n int, r *record) []answer {
+	return t.send(ctx, n, "/v1/charges/"+r.id+"/cancel", r.charge.Key+"-cancel", nil)
+}
+
+// settle waits until the merchant was told of every ending, and keeps what the
+// charge has come to and its stream of events.
 func (t *traffic) settle(ctx context.Context, r *record) {
+	t.await(ctx, "/v1/charges/"+r.id, &r.final, func() bool { return true })
+	r.events = t.events(ctx, r.id, r.endings())
+}
+
+// events is a charge's stream when the merchant has been told of that many
+// endings.
+func (t *traffic) events(ctx context.Context, id string, endings int) []event {
 	var stream struct {
 		Data []event `json:"data"`
 	}
-	t.await(ctx, "/v1/charges/"+r.id+"/events", &stream, func() bool {
-		return count(stream.Data, "merchant.notified") >= 1
+	t.await(ctx, "/v1/charges/"+id+"/events", &stream, func() bool {
+		return count(stream.Data, "merchant.notified") >= endings
 	})
-	r.events = stream.Data
+	return stream.Data
+}
+
+// lookAgain keeps what the streams have become since the charges settled.
+func (t *traffic) lookAgain(ctx context.Context, records []record) {
+	slots := make(chan struct{}, atOnce)
+	var all sync.WaitGroup
+	for i := range records {
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			if r := &records[i]; r.id != "" {
+				r.later = t.events(ctx, r.id, 0)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// endings is how often the merchant is to be told of something.
+func (r record) endings() int {
+	n := 0
+	if r.final.ended() {
+		n++
+	}
+	for _, refund := range r.refunds {
+		if refund.ended() {
+			n++
+		}
+	}
+	return n
 }
 
 func count(events []event, name string) int {

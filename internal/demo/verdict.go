@@ -21,7 +21,9 @@ func judge(seen evidence) []Check {
 		notCapturedIfFailed(seen),
 		nothingElseCaptured(seen),
 		notifiedOnce(seen),
+		settledForGood(seen),
 	}
+	checks = append(checks, judgeRefunds(seen)...)
 	if seen.plan.Stock != nil {
 		checks = append(checks, scarceStockSold(seen))
 	}
@@ -47,16 +49,11 @@ func oneAnswerPerKey(seen evidence) Check {
 
 // differ complains where three requests were not all accepted with one answer.
 func differ(key string, answers []answer) string {
-	if len(answers) != 3 {
-		return fmt.Sprintf("%s: %d of 3 requests were answered", key, len(answers))
+	if complaint := unequal(key, answers); complaint != "" {
+		return complaint
 	}
-	for _, a := range answers {
-		switch {
-		case a.Status != http.StatusAccepted:
-			return fmt.Sprintf("%s: answered %d %s", key, a.Status, a.Body)
-		case a != answers[0]:
-			return fmt.Sprintf("%s: answered %+v and %+v", key, answers[0], a)
-		}
+	if a := answers[0]; a.Status != http.StatusAccepted {
+		return fmt.Sprintf("%s: answered %d %s", key, a.Status, a.Body)
 	}
 	return ""
 }
@@ -115,8 +112,8 @@ func disorder(r record) string {
 	if n := count(r.events, "payment.captured"); n > 1 {
 		return fmt.Sprintf("%s: captured %d times", r.id, n)
 	}
-	if n := count(r.events, "merchant.notified"); n != 1 {
-		return fmt.Sprintf("%s: the merchant was told %d times", r.id, n)
+	if n := count(r.events, "merchant.notified"); n != r.endings() {
+		return fmt.Sprintf("%s: %d endings, the merchant was told %d times", r.id, r.endings(), n)
 	}
 	return ""
 }
@@ -135,7 +132,7 @@ func capturedIfSucceeded(seen evidence) Check {
 	f := about("outside: a succeeded charge is captured once, in full", planned(seen, Charge.mustSucceed))
 	captures := seen.books.capturesByCharge()
 	for _, r := range seen.records {
-		if r.final.end() != succeeded {
+		if !r.final.captured() {
 			continue
 		}
 		complaint := ""
@@ -205,6 +202,11 @@ func notifiedOnce(seen evidence) Check {
 			ending = "charge.failed"
 		}
 		f.see(misinformed(r.id, ending, told[r.id]))
+		for _, refund := range r.refunds {
+			if refund.ended() {
+				f.see(misinformed(refund.id, "refund."+refund.status, told[refund.id]))
+			}
+		}
 	}
 	return f.result()
 }
@@ -219,6 +221,17 @@ func misinformed(reference, ending string, told []notification) string {
 		return fmt.Sprintf("%s: delivered %d times, %d effects", reference, told[0].Deliveries, told[0].Effects)
 	}
 	return ""
+}
+
+// settledForGood looks at the streams once more, after the provider has sent all
+// of its webhooks again.
+func settledForGood(seen evidence) Check {
+	return perCharge("outside: webhooks sent again change nothing", seen, func(r record) string {
+		if !slices.Equal(r.events, r.later) {
+			return fmt.Sprintf("%s: %d events, later %d", r.id, len(r.events), len(r.later))
+		}
+		return ""
+	})
 }
 
 // scarceStockSold looks at the charges that wanted the last of something: as

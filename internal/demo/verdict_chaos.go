@@ -15,6 +15,7 @@ func judgeChaos(seen evidence) []Check {
 		atLeast("chaos: an api "+seen.strikes.blow, seen.strikes.apiKills, leastAPIKills),
 		databaseRestarted(seen),
 		providerFaulty(seen),
+		webhooksRepeated(seen),
 		nothingElseDied(seen),
 	}
 }
@@ -71,7 +72,16 @@ func (seen evidence) suppressed() int {
 }
 
 // redelivered are the notifications beyond the first of each.
-func (seen evidence) redelivered() int { return seen.books.repeated() - seen.before.repeated() }
+func (seen evidence) redelivered() int { return seen.books.redelivered() - seen.before.redelivered() }
+
+func webhooksRepeated(seen evidence) Check {
+	f := about("chaos: every webhook of the provider sent again", 1)
+	f.check.Checked = seen.repeated.Deliveries
+	if missing := seen.repeated.Deliveries - seen.repeated.Delivered; missing > 0 {
+		f.violate(fmt.Sprintf("%d of %d were not taken", missing, seen.repeated.Deliveries))
+	}
+	return f.result()
+}
 
 func nothingElseDied(seen evidence) Check {
 	f := about("chaos: nothing ended that was not killed", 0)

@@ -2,26 +2,16 @@ package httpapi
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"time"
 	"unicode/utf8"
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/ledger"
-)
-
-// Headers of keyed requests and answers.
-const (
-	headerKey        = "Idempotency-Key"
-	headerExpires    = "Idempotency-Expires"
-	headerReplayed   = "Idempotent-Replayed"
-	headerRetryAfter = "Retry-After"
 )
 
 // createCharge is POST /v1/charges. The body is judged before the key, so a
@@ -34,37 +24,12 @@ func (a *API) createCharge(c echo.Context) error {
 	if err := validate(body); err != nil {
 		return err
 	}
-	request, err := keyed(c, body)
+	request, err := a.keyed(c, body, natural("charge", body.OrderID))
 	if err != nil {
 		return err
 	}
 	accepted, err := a.Intake.AcceptCharge(c.Request().Context(), account(merchantOf(c)), request, body)
 	return reply(c, accepted, err)
-}
-
-// keyed reads the idempotency key of a request and fingerprints it: method,
-// path, merchant and the typed body, so that white space, the order of members
-// and escapes do not count.
-func keyed(c echo.Context, body any) (intake.Request, error) {
-	value, err := idempotency.ParseKey(c.Request().Header.Values(headerKey))
-	if err != nil {
-		return intake.Request{}, err
-	}
-	if holdsCard(value) {
-		return intake.Request{}, cardAsKey()
-	}
-	c.Response().Header().Set(headerKey, value)
-	canonical, err := json.Marshal(body)
-	if err != nil {
-		return intake.Request{}, fmt.Errorf("encode a request: %w", err)
-	}
-	merchant := merchantOf(c).ID
-	return intake.Request{
-		Key: idempotency.Key{Scope: merchant, Operation: c.Request().Method + " " + c.Path(), Value: value},
-		Fingerprint: idempotency.Fingerprint([]byte("v1"), []byte(c.Request().Method),
-			[]byte(c.Request().URL.Path), []byte(merchant), canonical),
-		ID: c.Response().Header().Get(echo.HeaderXRequestID),
-	}, nil
 }
 
 func account(m merchants.Merchant) intake.Account {
@@ -73,22 +38,22 @@ func account(m merchants.Merchant) intake.Account {
 	}
 }
 
-// reply sends an accepted answer as it is stored.
-func reply(c echo.Context, a intake.Accepted, err error) error {
-	h := c.Response().Header()
-	if !a.ExpiresAt.IsZero() {
-		h.Set(headerExpires, a.ExpiresAt.UTC().Format(http.TimeFormat))
-	}
-	if a.Location != "" {
-		h.Set(echo.HeaderLocation, a.Location)
-	}
+// cancelCharge is POST /v1/charges/{id}/cancel. Its body is empty or {}.
+func (a *API) cancelCharge(c echo.Context) error {
+	body, err := decodeOptional[struct{}](c)
 	if err != nil {
 		return err
 	}
-	if a.Replayed {
-		h.Set(headerReplayed, "true")
+	id, err := chargeID(c)
+	if err != nil {
+		return err
 	}
-	return c.Blob(a.StatusCode, a.ContentType, a.Body)
+	request, err := a.keyed(c, body, natural("cancel", id))
+	if err != nil {
+		return err
+	}
+	accepted, err := a.Intake.CancelCharge(c.Request().Context(), account(merchantOf(c)), request, id)
+	return reply(c, accepted, err)
 }
 
 // getCharge is GET /v1/charges/{id}: the fold of the stream as it is now.
@@ -125,15 +90,25 @@ func (a *API) getEvents(c echo.Context) error {
 
 // load reads the charge of the path, if it is the caller's.
 func (a *API) load(c echo.Context) (ledger.Stream, error) {
-	id := c.Param("id")
-	if !utf8.ValidString(id) || hasNUL(id) {
-		return ledger.Stream{}, ledger.ErrNotFound
+	id, err := chargeID(c)
+	if err != nil {
+		return ledger.Stream{}, err
 	}
 	s, err := ledger.Load(c.Request().Context(), a.DB, id)
 	if err == nil && s.Charge.MerchantID != merchantOf(c).ID {
 		return ledger.Stream{}, ledger.ErrNotFound
 	}
 	return s, err
+}
+
+// chargeID is the id in the path. What cannot be one is refused before anything
+// is stored about it.
+func chargeID(c echo.Context) (string, error) {
+	id := c.Param("id")
+	if !utf8.ValidString(id) || hasNUL(id) || holdsCard(id) {
+		return "", ledger.ErrNotFound
+	}
+	return id, nil
 }
 
 func (a *API) getBalances(c echo.Context) error {

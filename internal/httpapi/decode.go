@@ -15,7 +15,12 @@ import (
 // decode reads a JSON object, strictly: one value, valid UTF-8, names as they
 // are spelled here and once each, integers that are integers. The standard
 // decoder takes {"amount":1,"AMOUNT":100} as 100; this one refuses it.
-func decode[T any](c echo.Context) (T, error) {
+func decode[T any](c echo.Context) (T, error) { return decodeBody[T](c, false) }
+
+// decodeOptional is decode for a body that may be empty, which equals {}.
+func decodeOptional[T any](c echo.Context) (T, error) { return decodeBody[T](c, true) }
+
+func decodeBody[T any](c echo.Context, optional bool) (T, error) {
 	var none T
 	r := c.Request()
 	body, err := io.ReadAll(r.Body)
@@ -28,6 +33,9 @@ func decode[T any](c echo.Context) (T, error) {
 	media, _, err := mime.ParseMediaType(r.Header.Get(echo.HeaderContentType))
 	if len(body) > 0 && (err != nil || media != echo.MIMEApplicationJSON) {
 		return none, unsupportedMediaType()
+	}
+	if len(body) == 0 && optional {
+		return none, nil
 	}
 	var v *T // stays nil for the body null, which is no object
 	err = json.Unmarshal(body, &v, json.RejectUnknownMembers(true), json.WithUnmarshalers(json.UnmarshalFromFunc(pairs)))

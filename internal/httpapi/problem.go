@@ -3,10 +3,12 @@ package httpapi
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/merchants"
@@ -49,7 +51,7 @@ func malformed(detail string) problem {
 func invalid(fields ...fieldError) problem {
 	return problem{
 		Type: "/problems/validation", Title: "The request is not valid", Status: http.StatusUnprocessableEntity,
-		Detail: "some members have values that no charge can have", RetryWith: sameKey, Errors: fields,
+		Detail: "some members have values that they cannot have", RetryWith: sameKey, Errors: fields,
 	}
 }
 
@@ -70,6 +72,13 @@ func tooLarge() problem {
 	return problem{
 		Type: "/problems/too-large", Title: "The request is too large", Status: http.StatusRequestEntityTooLarge,
 		Detail: "a body may have 65536 bytes", RetryWith: sameKey,
+	}
+}
+
+func conflict(detail string) problem {
+	return problem{
+		Type: "/problems/conflict", Title: "The charge is not in a state for this", Status: http.StatusConflict,
+		Detail: detail, RetryWith: newKey,
 	}
 }
 
@@ -102,6 +111,15 @@ func refusals() []struct {
 			Detail: "send Authorization: Bearer and a valid API key", RetryWith: sameKey,
 		}},
 		{ledger.ErrNotFound, notFound("no charge of yours has this id")},
+		{domain.ErrNoRefund, notFound("the charge has no refund with this id")},
+		{errUnknownKey, notFound("no request of yours was answered under this key")},
+		{domain.ErrFinished, conflict("the charge has come to its outcome")},
+		{domain.ErrNotCaptured, conflict("only a charge that succeeded can be refunded")},
+		{domain.ErrExceedsCaptured, problem{
+			Type: "/problems/refund-exceeds-captured", Title: "The refund is more than is left", Status: http.StatusUnprocessableEntity,
+			Detail:    "what was captured, less the refunds that succeeded or are on their way, does not cover it",
+			RetryWith: newKey,
+		}},
 		{echo.ErrNotFound, notFound("nothing is served at this path")},
 		{echo.ErrMethodNotAllowed, problem{
 			Type: "/problems/method-not-allowed", Title: "The resource does not know the method", Status: http.StatusMethodNotAllowed,
@@ -116,10 +134,6 @@ func refusals() []struct {
 			Type: "/problems/idempotency-key-invalid", Title: "The Idempotency-Key header is not a key", Status: http.StatusBadRequest,
 			Detail: "a key is 1 to 255 visible ASCII characters, once, bare or quoted", RetryWith: newKey,
 		}},
-		{idempotency.ErrReused, problem{
-			Type: "/problems/idempotency-key-reused", Title: "The key was used for another request", Status: http.StatusUnprocessableEntity,
-			Detail: "the first request under this key differs from this one; nothing was done", RetryWith: newKey,
-		}},
 		{idempotency.ErrExpired, problem{
 			Type: "/problems/idempotency-key-expired", Title: "The key's answer is no longer kept", Status: http.StatusGone,
 			Detail: "the request was carried out under this key; it is not done again", RetryWith: newKey,
@@ -127,6 +141,22 @@ func refusals() []struct {
 		{intake.ErrInFlight, inFlight(http.StatusConflict)},
 		{intake.ErrUnavailable, unavailable()},
 	}
+}
+
+// keyReused says where the requests differ, never how: the other one may be
+// somebody else's. A name that a client chose may hold anything.
+func keyReused(pointers []string) problem {
+	p := problem{
+		Type: "/problems/idempotency-key-reused", Title: "The key was used for another request", Status: http.StatusUnprocessableEntity,
+		Detail: "the first request under this key differs from this one; nothing was done", RetryWith: newKey,
+	}
+	for _, pointer := range pointers {
+		if holdsCard(pointer) {
+			continue
+		}
+		p.Errors = append(p.Errors, fieldError{Pointer: pointer, Detail: "differs from the first request"})
+	}
+	return p
 }
 
 func inFlight(status int) problem {
@@ -137,6 +167,24 @@ func inFlight(status int) problem {
 }
 
 func (p problem) Error() string { return p.Title }
+
+// errUnknownKey refuses to show a key that was never answered.
+var errUnknownKey = errors.New("the key is not known")
+
+const problemType = "application/problem+json"
+
+// document is the body of the answer to c. A path that holds a card number is
+// not repeated.
+func (p problem) document(c echo.Context) ([]byte, error) {
+	if path := c.Request().URL; !holdsCard(path.Path) && !holdsCard(path.EscapedPath()) {
+		p.Instance = path.EscapedPath()
+	}
+	body, err := json.Marshal(p)
+	if err != nil {
+		return nil, fmt.Errorf("encode a problem: %w", err)
+	}
+	return append(body, '\n'), nil
+}
 
 const causeKey = "cause" // in echo's context: the error behind a 5xx, for the log
 
@@ -166,9 +214,8 @@ func (a *API) problem(err error, c echo.Context) {
 	if errors.Is(err, idempotency.ErrMissing) {
 		h.Set("Link", `</docs>; rel="describedby"`)
 	}
-	p.Instance = c.Request().URL.EscapedPath()
-	body, _ := json.Marshal(p)                                           // strings, numbers and booleans: it cannot fail
-	_ = c.Blob(p.Status, "application/problem+json", append(body, '\n')) // a client that is gone cannot be told
+	body, _ := p.document(c)                // strings, numbers and booleans: it cannot fail
+	_ = c.Blob(p.Status, problemType, body) // a client that is gone cannot be told
 }
 
 func (a *API) classify(err error) problem {
@@ -180,6 +227,9 @@ func (a *API) classify(err error) problem {
 	}
 	if large := (*http.MaxBytesError)(nil); errors.As(err, &large) {
 		return tooLarge()
+	}
+	if reused := (*idempotency.ReusedError)(nil); errors.As(err, &reused) {
+		return keyReused(reused.Pointers)
 	}
 	for _, r := range refusals() {
 		if errors.Is(err, r.sentinel) {

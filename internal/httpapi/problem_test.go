@@ -47,6 +47,7 @@ func advices() map[string]advice {
 		"/problems/malformed":               {http.StatusBadRequest, false, "same-key"},
 		"/problems/idempotency-key-missing": {http.StatusBadRequest, false, "new-key"},
 		"/problems/idempotency-key-invalid": {http.StatusBadRequest, false, "new-key"},
+		"/problems/webhook-signature":       {http.StatusBadRequest, false, "same-key"},
 		"/problems/unauthorized":            {http.StatusUnauthorized, false, "same-key"},
 		"/problems/not-found":               {http.StatusNotFound, false, "same-key"},
 		"/problems/method-not-allowed":      {http.StatusMethodNotAllowed, false, "same-key"},
@@ -55,6 +56,9 @@ func advices() map[string]advice {
 		"/problems/unsupported-media-type":  {http.StatusUnsupportedMediaType, false, "same-key"},
 		"/problems/validation":              {http.StatusUnprocessableEntity, false, "same-key"},
 		"/problems/idempotency-key-reused":  {http.StatusUnprocessableEntity, false, "new-key"},
+		"/problems/idempotency-key-expired": {http.StatusGone, false, "new-key"},
+		"/problems/conflict":                {http.StatusConflict, false, "new-key"},
+		"/problems/refund-exceeds-captured": {http.StatusUnprocessableEntity, false, "new-key"},
 		"/problems/unavailable":             {http.StatusServiceUnavailable, true, "same-key"},
 	}
 }

@@ -34,7 +34,14 @@ type API struct {
 	// InFlight is the status that answers a key whose first request is still
 	// being committed: 409, 425 or 202.
 	InFlight int
-	Log      *slog.Logger
+	// NaturalKeys says that a request's key is what the request is about.
+	NaturalKeys bool
+	// StripeSecrets sign the provider's events: one, two while it is changed. None
+	// refuses every event.
+	StripeSecrets []string
+	// Now is the clock that the time of a signature is compared with.
+	Now func() time.Time
+	Log *slog.Logger
 }
 
 // Server is an HTTP server for the API with every time-out set. It is not
@@ -69,6 +76,12 @@ func (a *API) Handler() http.Handler {
 	e.POST("/v1/charges", a.createCharge)
 	read(e, "/v1/charges/:id", a.getCharge)
 	read(e, "/v1/charges/:id/events", a.getEvents)
+	e.POST("/v1/charges/:id/cancel", a.cancelCharge)
+	e.POST("/v1/charges/:id/refunds", a.createRefund)
+	read(e, "/v1/charges/:id/refunds", a.getRefunds)
+	read(e, "/v1/charges/:id/refunds/:refund", a.getRefund)
+	read(e, "/v1/idempotency-keys/:key", a.getKey)
+	e.POST(stripePath, a.receiveStripe)
 	read(e, "/v1/balances", a.getBalances)
 	read(e, "/v1/audit", a.getAudit)
 	return e

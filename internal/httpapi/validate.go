@@ -14,7 +14,7 @@ import (
 	"github.com/payonce/payonce/intake"
 )
 
-// Bounds of a charge request.
+// Bounds of a request.
 const (
 	maxString        = 255 // characters
 	maxItems         = 100
@@ -51,15 +51,28 @@ func validate(r intake.Charge) error {
 	k.text("/order_id", r.OrderID, true, maxString)
 	k.text("/payment_method", r.PaymentMethod, true, maxString)
 	k.text("/description", r.Description, false, maxString)
-	if r.Amount < domain.MinAmount || r.Amount > domain.MaxAmount {
-		k.refuse("/amount", "is not between 1 and 1000000000000 minor units")
-	}
+	k.amount(r.Amount)
 	k.nul = k.nul || hasNUL(r.Currency)
 	if r.Currency == "" || !currency.IsValid(r.Currency) { // the library takes "" for valid
 		k.refuse("/currency", "is not an ISO 4217 code in upper case")
 	}
 	k.items(r.Items)
 	k.metadata(r.Metadata)
+	return k.verdict()
+}
+
+// validateRefund checks a refund request. Whether so much is left is decided on
+// the charge.
+func validateRefund(r intake.Refund) error {
+	var k checker
+	if r.Amount != nil {
+		k.amount(*r.Amount)
+	}
+	k.text("/reason", r.Reason, false, maxString)
+	return k.verdict()
+}
+
+func (k *checker) verdict() error {
 	if k.nul {
 		return malformed("a string holds the character U+0000")
 	}
@@ -67,6 +80,12 @@ func validate(r intake.Charge) error {
 		return invalid(k.fields...)
 	}
 	return nil
+}
+
+func (k *checker) amount(minorUnits int64) {
+	if minorUnits < domain.MinAmount || minorUnits > domain.MaxAmount {
+		k.refuse("/amount", "is not between 1 and 1000000000000 minor units")
+	}
 }
 
 func (k *checker) items(items []intake.Item) {

@@ -30,6 +30,9 @@ type Refund struct {
 	// refund of other origin.
 	Reference string
 	Status    string
+	// FailureReason is the provider's word for why it failed,
+	// "expired_or_canceled_card" for example. It may be empty.
+	FailureReason string
 	// Amount in minor units.
 	Amount int64
 	// Currency is upper case.
@@ -121,11 +124,12 @@ func refundOf(sent *stripego.Refund) (Refund, error) {
 		return Refund{}, errors.New("the answer holds no refund")
 	}
 	r := Refund{
-		ID:        sent.ID,
-		Reference: sent.Metadata[metadataRefund],
-		Status:    string(sent.Status),
-		Amount:    sent.Amount,
-		Currency:  strings.ToUpper(string(sent.Currency)),
+		ID:            sent.ID,
+		Reference:     sent.Metadata[metadataRefund],
+		Status:        string(sent.Status),
+		FailureReason: text(string(sent.FailureReason)),
+		Amount:        sent.Amount,
+		Currency:      strings.ToUpper(string(sent.Currency)),
 	}
 	if sent.PaymentIntent != nil {
 		r.PaymentIntent = sent.PaymentIntent.ID

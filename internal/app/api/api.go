@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/payonce/payonce/intake"
@@ -15,6 +16,7 @@ import (
 	"github.com/payonce/payonce/internal/config"
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/rediscache"
 )
 
 // Settings are the program's environment.
@@ -23,10 +25,12 @@ type Settings struct {
 	HTTPAddr             string        `env:"HTTP_ADDR" envDefault:"127.0.0.1:8080"`
 	AllowPlaintext       bool          `env:"ALLOW_PLAINTEXT"`
 	IdempotencyRetention time.Duration `env:"IDEMPOTENCY_RETENTION" envDefault:"168h"`
-	IdempotencyKeyMode   string        `env:"IDEMPOTENCY_KEY_MODE" envDefault:"required" oneof:"required"`
+	IdempotencyKeyMode   string        `env:"IDEMPOTENCY_KEY_MODE" envDefault:"required" oneof:"required|natural"`
 	RateLimit            int           `env:"RATE_LIMIT"`
 	InFlight             string        `env:"IN_FLIGHT" envDefault:"wait" oneof:"wait|409|425|202"`
 	InFlightWait         time.Duration `env:"IN_FLIGHT_WAIT" envDefault:"250ms"`
+	RedisURL             config.Secret `env:"REDIS_URL"`
+	StripeWebhookSecret  config.Secret `env:"STRIPE_WEBHOOK_SECRET"`
 }
 
 // Bounds of IN_FLIGHT_WAIT: a request must end before its own time-out.
@@ -67,8 +71,21 @@ func (s Settings) inFlight() (status int, lockTimeout time.Duration) {
 	}
 }
 
-// Run serves until ctx ends.
-func Run(ctx context.Context, log *slog.Logger) error {
+// secrets are those by which the provider signs its events. While one replaces
+// another there are two, with a comma between them.
+func (s Settings) secrets() []string {
+	var secrets []string
+	for secret := range strings.SplitSeq(s.StripeWebhookSecret.Reveal(), ",") {
+		if secret = strings.TrimSpace(secret); secret != "" {
+			secrets = append(secrets, secret)
+		}
+	}
+	return secrets
+}
+
+// Run serves until ctx ends. By now the age of the provider's signatures and of
+// what is cached is judged; nothing that is stored depends on it.
+func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 	settings, err := config.Load[Settings]()
 	if err != nil {
 		return err
@@ -87,11 +104,25 @@ func Run(ctx context.Context, log *slog.Logger) error {
 		return err
 	}
 	defer app.Close(db)
+	in := &intake.Intake{DB: db, Retention: settings.IdempotencyRetention}
+	if url := settings.RedisURL.Reveal(); url != "" {
+		cache, err := rediscache.Open(ctx, db, url, rediscache.Options{
+			AllowPlaintext: settings.AllowPlaintext, Log: log, Clock: now,
+		})
+		if err != nil {
+			return err
+		}
+		defer cache.Close()
+		in.Cache = cache
+	}
 	api := &httpapi.API{
-		DB:       db,
-		Intake:   &intake.Intake{DB: db, Retention: settings.IdempotencyRetention},
-		InFlight: status,
-		Log:      log,
+		DB:            db,
+		Intake:        in,
+		InFlight:      status,
+		NaturalKeys:   settings.IdempotencyKeyMode == "natural",
+		StripeSecrets: settings.secrets(),
+		Now:           now,
+		Log:           log,
 	}
 	return app.Serve(ctx, log, settings.HTTPAddr, api.Server())
 }

@@ -3,16 +3,19 @@ package api_test
 import (
 	"bytes"
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
 	"github.com/payonce/payonce/internal/app/api"
 	"github.com/payonce/payonce/internal/config"
 	"github.com/payonce/payonce/internal/merchants"
@@ -101,7 +104,7 @@ func run(t *testing.T) *running {
 	t.Cleanup(stop)
 	log := &transcript{}
 	p := &running{stop: stop, ended: make(chan error, 1)}
-	go func() { p.ended <- api.Run(ctx, config.Logger(log, "api")) }()
+	go func() { p.ended <- api.Run(ctx, config.Logger(log, "api"), time.Now) }()
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -236,10 +239,71 @@ func TestRun(t *testing.T) {
 		})
 	}
 
+	t.Run("IDEMPOTENCY_KEY_MODE=natural", func(t *testing.T) {
+		address, _ := database(t, server, "natural")
+		t.Setenv("DATABASE_URL", address)
+		t.Setenv("IDEMPOTENCY_KEY_MODE", "natural")
+		p := run(t)
+		status, header, _ := p.send(t, http.MethodPost, "/v1/charges", charge)
+		if status != http.StatusAccepted || header.Get("Idempotency-Key") != "order-1:charge:v1" {
+			t.Errorf("status %d, %v", status, header)
+		}
+		p.end(t)
+	})
+
+	t.Run("STRIPE_WEBHOOK_SECRET may hold two secrets", func(t *testing.T) {
+		address, _ := database(t, server, "events")
+		t.Setenv("DATABASE_URL", address)
+		t.Setenv("STRIPE_WEBHOOK_SECRET", "whsec_new, whsec_old")
+		p := run(t)
+		for secret, want := range map[string]int{"whsec_new": http.StatusOK, "whsec_old": http.StatusOK, "whsec_other": http.StatusBadRequest, "": http.StatusBadRequest} {
+			const event = `{"id":"evt_1","type":"payout.paid"}`
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.url+"/v1/webhooks/stripe", strings.NewReader(event))
+			if err != nil {
+				t.Fatal(err)
+			}
+			at := strconv.FormatInt(time.Now().Unix(), 10)
+			mac := hmac.New(sha256.New, []byte(secret))
+			mac.Write([]byte(at + "." + event))
+			request.Header.Set("Stripe-Signature", "t="+at+",v1="+hex.EncodeToString(mac.Sum(nil)))
+			response, err := (&http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}).Do(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = response.Body.Close()
+			if response.StatusCode != want {
+				t.Errorf("signed by %q: status %d, want %d", secret, response.StatusCode, want)
+			}
+		}
+		p.end(t)
+	})
+
+	t.Run("REDIS_URL that is no address is refused", func(t *testing.T) {
+		address, _ := database(t, server, "cached")
+		t.Setenv("DATABASE_URL", address)
+		t.Setenv("REDIS_URL", "localhost:6379")
+		err := api.Run(t.Context(), config.Logger(io.Discard, "api"), time.Now)
+		if err == nil || !strings.Contains(err.Error(), "REDIS_URL") {
+			t.Errorf("Run: %v", err)
+		}
+	})
+
+	t.Run("REDIS_URL of nobody changes nothing", func(t *testing.T) {
+		address, _ := database(t, server, "uncached")
+		t.Setenv("DATABASE_URL", address)
+		t.Setenv("REDIS_URL", "redis://127.0.0.1:1")
+		p := run(t)
+		_, _, first := p.send(t, http.MethodPost, "/v1/charges", charge)
+		if _, header, again := p.send(t, http.MethodPost, "/v1/charges", charge); again != first || header.Get("Idempotent-Replayed") != "true" {
+			t.Errorf("not the first answer: %s", again)
+		}
+		p.end(t)
+	})
+
 	t.Run("an address that cannot be listened on is refused", func(t *testing.T) {
 		t.Setenv("DATABASE_URL", server.URL("postgres"))
 		t.Setenv("HTTP_ADDR", "nonsense")
-		err := api.Run(t.Context(), config.Logger(io.Discard, "api"))
+		err := api.Run(t.Context(), config.Logger(io.Discard, "api"), time.Now)
 		if err == nil || !strings.HasPrefix(err.Error(), "HTTP_ADDR nonsense ") {
 			t.Errorf("Run: %v", err)
 		}
@@ -266,7 +330,7 @@ func TestAServerThatMayLoseCommitsIsRefused(t *testing.T) {
 	server := start(t, false)
 	unset(t)
 	t.Setenv("DATABASE_URL", server.URL("postgres"))
-	err := api.Run(t.Context(), config.Logger(io.Discard, "api"))
+	err := api.Run(t.Context(), config.Logger(io.Discard, "api"), time.Now)
 	if err == nil || !strings.HasPrefix(err.Error(), "fsync ") {
 		t.Errorf("Run: %v", err)
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/payonce/payonce/internal/app/api"
 	"github.com/payonce/payonce/internal/config"
@@ -16,7 +17,7 @@ func unset(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{
 		"DATABASE_URL", "HTTP_ADDR", "ALLOW_PLAINTEXT", "IDEMPOTENCY_RETENTION", "IDEMPOTENCY_KEY_MODE",
-		"IN_FLIGHT", "IN_FLIGHT_WAIT",
+		"IN_FLIGHT", "IN_FLIGHT_WAIT", "REDIS_URL", "STRIPE_WEBHOOK_SECRET",
 	} {
 		t.Setenv(name, "")
 		if err := os.Unsetenv(name); err != nil {
@@ -51,7 +52,7 @@ func TestUnsafeSettingsAreRefused(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Setenv(test.variable, test.value)
 			var log bytes.Buffer
-			err := api.Run(t.Context(), config.Logger(&log, "api"))
+			err := api.Run(t.Context(), config.Logger(&log, "api"), time.Now)
 			if err == nil || !strings.Contains(err.Error(), test.variable) {
 				t.Errorf("the refusal does not name %s: %v", test.variable, err)
 			}
@@ -66,13 +67,16 @@ func TestSettingsArePrintedWithSecretsHidden(t *testing.T) {
 	unset(t)
 	t.Setenv("DATABASE_URL", remote)
 	t.Setenv("IN_FLIGHT", "425")
+	t.Setenv("REDIS_URL", "redis://payonce:hunter2@127.0.0.1")
+	t.Setenv("STRIPE_WEBHOOK_SECRET", "whsec_hunter2")
 	var log bytes.Buffer
-	if err := api.Run(t.Context(), config.Logger(&log, "api")); err == nil {
+	if err := api.Run(t.Context(), config.Logger(&log, "api"), time.Now); err == nil {
 		t.Error("it runs")
 	}
 	for _, want := range []string{
 		`"DATABASE_URL":"(hidden)"`, `"HTTP_ADDR":"127.0.0.1:8080"`, `"IDEMPOTENCY_RETENTION":"168h0m0s"`,
 		`"IDEMPOTENCY_KEY_MODE":"required"`, `"IN_FLIGHT":"425"`, `"IN_FLIGHT_WAIT":"250ms"`, `"ALLOW_PLAINTEXT":"false"`,
+		`"REDIS_URL":"(hidden)"`, `"STRIPE_WEBHOOK_SECRET":"(hidden)"`,
 	} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("%s is not printed:\n%s", want, &log)
@@ -83,7 +87,7 @@ func TestSettingsArePrintedWithSecretsHidden(t *testing.T) {
 func TestADatabaseIsNeeded(t *testing.T) {
 	unset(t)
 	t.Setenv("HTTP_ADDR", "127.0.0.1:0")
-	err := api.Run(t.Context(), config.Logger(io.Discard, "api"))
+	err := api.Run(t.Context(), config.Logger(io.Discard, "api"), time.Now)
 	if err == nil || !strings.HasPrefix(err.Error(), "DATABASE_URL is not set") {
 		t.Errorf("Run: %v", err)
 	}

@@ -81,6 +81,7 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return app.Serve(ctx, log, settings.HTTPAddr, app.Health(db)) })
 	g.Go(func() error { return receiveAlways(ctx, log, subscriberDB) })
+	g.Go(func() error { sweep(ctx, log, db); return nil })
 	for _, p := range processors(log, db, provider, settings, now) {
 		g.Go(func() error { p.Run(ctx); return nil })
 	}
@@ -131,9 +132,10 @@ func route(m *message.Message) inbox.Envelope {
 		OrderingKey: m.Metadata.Get(outbox.MetadataOrderingKey),
 	}
 	switch e.Type {
-	case domain.TypeChargeRequested:
+	case domain.TypeChargeRequested, domain.TypeChargeCancelRequested, domain.TypeRefundRequested:
 		e.Receivers = []string{fulfillment.ChargeReceiver}
-	case domain.TypeChargeSucceeded, domain.TypeChargeFailed:
+	case domain.TypeChargeSucceeded, domain.TypeChargeFailed,
+		domain.TypeRefundSucceeded, domain.TypeRefundFailed, domain.TypeRefundReversed:
 		e.Receivers = []string{fulfillment.NotificationReceiver}
 	}
 	return e
@@ -141,7 +143,7 @@ func route(m *message.Message) inbox.Envelope {
 
 // processors are the receivers of the inbox, each with claims of its own.
 func processors(log *slog.Logger, db *postgres.DB, provider *stripe.Client, settings Settings, now func() time.Time) []*inbox.Processor {
-	charges := &fulfillment.Fulfillment{DB: db, Provider: provider}
+	charges := &fulfillment.Fulfillment{DB: db, Provider: provider, Log: log}
 	notifications := &fulfillment.Notification{DB: db, Sender: notify.New(notify.Config{
 		AllowCIDRs: settings.WebhookAllowCIDRs, Timeout: callTimeout, Now: now,
 	})}

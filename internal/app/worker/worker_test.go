@@ -11,8 +11,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/payonce/payonce/internal/app/worker"
 	"github.com/payonce/payonce/internal/config"
+	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/migrations"
 )
@@ -78,6 +81,16 @@ func start(t *testing.T, fsync bool) *local.Server {
 	return server
 }
 
+func open(t *testing.T, url string) *postgres.DB {
+	t.Helper()
+	db, err := postgres.Open(t.Context(), url, postgres.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	return db
+}
+
 func TestRun(t *testing.T) {
 	server := start(t, true)
 	unset(t)
@@ -114,6 +127,37 @@ func TestRun(t *testing.T) {
 			}
 		case <-time.After(patience):
 			t.Error("it does not end")
+		}
+	})
+	t.Run("an expired key becomes a tombstone", func(t *testing.T) {
+		t.Setenv("DATABASE_URL", server.URL("migrated"))
+		db := open(t, server.URL("migrated"))
+		b := &pgx.Batch{}
+		b.Queue(`
+insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, body, expires_at)
+select 'acme', 'POST /v1/charges', n::text, '', 202, 'application/json', '{}', clock_timestamp() - interval '1 second'
+  from generate_series(1, 1200) as n`)
+		if err := db.Commit(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		log := &transcript{}
+		ended := make(chan error, 1)
+		go func() { ended <- worker.Run(ctx, config.Logger(log, "worker"), time.Now) }()
+		log.address(t, ended)
+		deadline := time.Now().Add(patience)
+		for left := 1; left > 0; {
+			if err := db.QueryRow(t.Context(), `select count(*) from idempotency_keys where body is not null`).Scan(&left); err != nil {
+				t.Fatal(err)
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%d keys are left:\n%s", left, log)
+			}
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
 		}
 	})
 	t.Run("a database without the schema is refused", func(t *testing.T) {

@@ -1,0 +1,107 @@
+package domain_test
+
+import (
+	"slices"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/payonce/payonce/domain"
+)
+
+// check holds after every command.
+func (m *model) check(t *rapid.T) {
+	if _, err := domain.Replay(m.events); err != nil {
+		t.Fatalf("Decide made a stream that Replay refuses: %v", err)
+	}
+	captures, outcomes := 0, 0
+	before := domain.Charge{ID: "ch_1"}
+	for _, e := range m.events {
+		switch domain.TypeOf(e) {
+		case domain.TypePaymentCaptured:
+			captures++
+		case domain.TypeChargeSucceeded, domain.TypeChargeFailed:
+			outcomes++
+		}
+		for _, p := range domain.Postings(before, e) {
+			if p.Amount <= 0 || p.Debit == p.Credit || p.Currency != m.charge.Amount.Currency {
+				t.Fatalf("%T causes the posting %+v", e, p)
+			}
+		}
+		before = domain.Evolve(before, e)
+	}
+	if captures > 1 || outcomes > 1 {
+		t.Fatalf("%d captures, %d outcomes", captures, outcomes)
+	}
+	m.checkCharge(t)
+	m.checkBooks(t)
+}
+
+// checkCharge holds the charge's own account of itself against the world's.
+func (m *model) checkCharge(t *rapid.T) {
+	pending, succeeded := m.sum(domain.RefundStatusPending), m.sum(domain.RefundStatusSucceeded)
+	if pending+succeeded > m.captured {
+		t.Fatalf("%d refunded and %d to be of %d captured", succeeded, pending, m.captured)
+	}
+	status := m.status
+	switch {
+	case succeeded > 0 && succeeded == m.captured:
+		status = domain.Refunded
+	case succeeded > 0:
+		status = domain.PartiallyRefunded
+	}
+	type account struct {
+		Status         domain.Status
+		Left, Refunded int64
+		Ended, Settled bool
+		Asked, Told    bool
+		Untold         []int
+	}
+	world := account{
+		Status: status, Left: m.captured - pending - succeeded, Refunded: succeeded,
+		Ended: m.outcome > 0, Settled: m.outcome > 0 && pending == 0,
+		Asked: m.asked, Told: m.outcome > 0 && !m.silent && !slices.Contains(m.untold, m.outcome),
+	}
+	c := m.charge
+	own := account{
+		Status: c.Status, Left: c.Left(), Refunded: c.Refunded(),
+		Ended: c.Terminal(), Settled: c.Settled(), Asked: c.CancelRequested, Told: c.Notification == domain.StepDone,
+	}
+	for version := -1; version <= len(m.events)+1; version++ {
+		if c.Tells(version) {
+			own.Untold = append(own.Untold, version)
+		}
+		if slices.Contains(m.untold, version) {
+			world.Untold = append(world.Untold, version)
+		}
+	}
+	if diff := cmp.Diff(world, own); diff != "" {
+		t.Fatalf("the charge differs from what the world says of it (-world +charge):\n%s", diff)
+	}
+	m.checkRefunds(t)
+}
+
+// checkBooks holds the books of the one charge against its outcome and its
+// refunds. A charge is in one currency, so all its accounts are.
+func (m *model) checkBooks(t *rapid.T) {
+	want := map[string]int64{}
+	set := func(account string, balance int64) {
+		if balance != 0 {
+			want[account+":"+string(m.charge.Amount.Currency)] = balance
+		}
+	}
+	pending, succeeded := m.sum(domain.RefundStatusPending), m.sum(domain.RefundStatusSucceeded)
+	switch {
+	case m.status == domain.Pending:
+		set("customer_receivable:acme", m.charge.Amount.Amount)
+		set("merchant_pending:acme", -m.charge.Amount.Amount)
+	case m.captured > 0:
+		set("psp_receivable:stripe", m.captured-succeeded)
+		set("merchant_payable:acme", -(m.captured - m.charge.Fee - pending - succeeded))
+		set("fee_revenue:payonce", -m.charge.Fee)
+		set("refund_clearing:acme", -pending)
+	}
+	if diff := cmp.Diff(want, balances(m.events)); diff != "" {
+		t.Fatalf("the books (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,165 @@
+package domain_test
+
+import (
+	"slices"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/payonce/payonce/domain"
+)
+
+// repayment is what the world knows of a refund.
+type repayment struct {
+	ID, Object string
+	Amount     int64
+	Status     domain.RefundStatus
+	Requested  int // versions, as in domain.Refund
+	Attempted  int
+	Ended      int
+	Reversed   int
+	Loud       bool
+}
+
+// find is the world's copy of a refund, which is not there if its id is empty.
+func (m *model) find(id string) repayment {
+	for _, r := range m.refunds {
+		if r.ID == id {
+			return r
+		}
+	}
+	return repayment{}
+}
+
+func (m *model) sum(status domain.RefundStatus) int64 {
+	var sum int64
+	for _, r := range m.refunds {
+		if r.Status == status {
+			sum += r.Amount
+		}
+	}
+	return sum
+}
+
+// left is what the world would let go.
+func (m *model) left() int64 {
+	return m.captured - m.sum(domain.RefundStatusPending) - m.sum(domain.RefundStatusSucceeded)
+}
+
+// free tells whether the provider's object has ended no other refund.
+func (m *model) free(object, id string) bool {
+	return object == "" || !slices.ContainsFunc(m.refunds, func(r repayment) bool { return r.Object == object && r.ID != id })
+}
+
+// The next four are whether a command about a refund should take effect.
+
+func (m *model) mayRequest(cmd domain.RequestRefund) bool {
+	return cmd.RefundID != "" && m.find(cmd.RefundID).ID == "" &&
+		cmd.Amount >= 0 && cmd.Amount <= m.left() && m.left() > 0
+}
+
+func (m *model) maySucceed(cmd domain.SucceedRefund) bool {
+	r := m.find(cmd.RefundID)
+	return r.Status == domain.RefundStatusPending && cmd.ProviderRefund != "" && m.free(cmd.ProviderRefund, r.ID) &&
+		cmd.Amount == domain.Money{Amount: r.Amount, Currency: m.charge.Amount.Currency}
+}
+
+func (m *model) mayFail(cmd domain.FailRefund) bool {
+	return m.find(cmd.RefundID).Status == domain.RefundStatusPending && m.free(cmd.ProviderRefund, cmd.RefundID)
+}
+
+func (m *model) mayReverse(cmd domain.ReverseRefund) bool {
+	r := m.find(cmd.RefundID)
+	return r.Status == domain.RefundStatusSucceeded && r.Object == cmd.ProviderRefund
+}
+
+// open is what the world concludes from a refund that was accepted.
+func (m *model) open(cmd domain.RequestRefund) {
+	amount := cmd.Amount
+	if amount == 0 {
+		amount = m.left()
+	}
+	m.refunds = append(m.refunds, repayment{
+		ID: cmd.RefundID, Amount: amount, Status: domain.RefundStatusPending,
+		Requested: len(m.events), Attempted: len(m.events), Loud: cmd.Notify,
+	})
+}
+
+func (m *model) change(id string, to func(*repayment)) {
+	for i := range m.refunds {
+		if m.refunds[i].ID == id {
+			to(&m.refunds[i])
+		}
+	}
+}
+
+// conclude is a change of which the merchant may want to be told.
+func (m *model) conclude(id string, to func(*repayment)) {
+	m.change(id, to)
+	if m.find(id).Loud {
+		m.untold = append(m.untold, len(m.events))
+	}
+}
+
+// checkRefunds holds the charge's refunds against the world's.
+func (m *model) checkRefunds(t *rapid.T) {
+	var own []repayment
+	pending := m.charge.PendingRefunds()
+	for _, r := range m.charge.Refunds {
+		own = append(own, repayment{
+			ID: r.ID, Object: r.ProviderRefund, Amount: r.Amount, Status: r.Status, Loud: r.Notify,
+			Requested: r.RequestVersion, Attempted: r.AttemptVersion, Ended: r.OutcomeVersion, Reversed: r.ReversalVersion,
+		})
+		if slices.Contains(pending, r) != (r.OutcomeVersion == 0) {
+			t.Fatalf("refund %s is %s at %d, pending are %v", r.ID, r.Status, r.OutcomeVersion, pending)
+		}
+	}
+	if diff := cmp.Diff(m.refunds, own); diff != "" {
+		t.Fatalf("the refunds (-world +charge):\n%s", diff)
+	}
+}
+
+func drawID(t *rapid.T) string {
+	return rapid.SampledFrom([]string{"re_1", "re_2", "re_3", "re_4", ""}).Draw(t, "refund")
+}
+
+// drawRefund is mostly a part of what is left, sometimes all, sometimes more.
+func (m *model) drawRefund(t *rapid.T) domain.Command {
+	return domain.RequestRefund{
+		RefundID: drawID(t),
+		Amount:   rapid.OneOf(rapid.Int64Range(0, m.left()), rapid.Int64Range(-1, m.left()+1), rapid.Just(m.left()+1)).Draw(t, "amount"),
+		Notify:   rapid.Bool().Draw(t, "notify"),
+	}
+}
+
+// drawObject is mostly the provider's object for a refund, and sometimes another.
+func drawObject(t *rapid.T, id string) string {
+	own := "rp_" + id
+	return rapid.SampledFrom([]string{own, own, own, "rp_re_1", "rp_re_2", ""}).Draw(t, "object")
+}
+
+func (m *model) drawSuccess(t *rapid.T) domain.Command {
+	id := drawID(t)
+	amount := domain.Money{Amount: m.find(id).Amount, Currency: m.charge.Amount.Currency}
+	switch rapid.IntRange(0, 7).Draw(t, "what is wrong") {
+	case 0:
+		amount.Amount++
+	case 1:
+		amount.Currency = "USD"
+	}
+	return domain.SucceedRefund{RefundID: id, Provider: domain.Provider, ProviderRefund: drawObject(t, id), Amount: amount}
+}
+
+func (m *model) drawFailure(t *rapid.T) domain.Command {
+	id := drawID(t)
+	return domain.FailRefund{RefundID: id, ProviderRefund: drawObject(t, id), Code: domain.ProviderRefused, Message: "no"}
+}
+
+func (m *model) drawReversal(t *rapid.T) domain.Command {
+	id := drawID(t)
+	object := m.find(id).Object
+	if rapid.IntRange(0, 3).Draw(t, "what is wrong") == 0 {
+		object = drawObject(t, id)
+	}
+	return domain.ReverseRefund{RefundID: id, ProviderRefund: object, Message: "no"}
+}

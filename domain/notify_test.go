@@ -1,0 +1,118 @@
+package domain_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/payonce/payonce/domain"
+)
+
+// Without a version the charge's own outcome is meant: so it was written before
+// there were refunds, and so a message of that time still asks.
+func TestNotifyMerchant(t *testing.T) {
+	t.Parallel()
+	notified := []domain.Event{domain.MerchantNotified{EventID: "e", Type: "charge.succeeded"}}
+	decides(t, domain.NotifyMerchant{EventID: "e", Type: "charge.succeeded"}, []verdict{
+		{"nobody is told of nothing", absent, nil, domain.ErrNoCharge},
+		{"nobody is told of a charge without outcome", anyOpen, nil, domain.ErrOutOfOrder},
+		{"the merchant is told of a failure once", failedAndTold, nil, nil},
+		{"also of a cancel", canceledTold, nil, nil},
+		{"the merchant is told of a failure", anyFailed, notified, nil},
+		{"the merchant is told once", told, nil, nil},
+		{"also when there are refunds", refundTold, nil, nil},
+		{"also when it was late", toldLate, nil, nil},
+		{"a merchant without webhook is not told", succeededSilent, nil, nil},
+		{"the merchant is told of a success, refunded or not", anyCaptured, notified, nil},
+	})
+}
+
+// The seventh event is the outcome of the refund wherever there is but one.
+func TestNotifyMerchantOfARefund(t *testing.T) {
+	t.Parallel()
+	notified := []domain.Event{domain.MerchantNotified{EventID: "e", Type: "refund", Version: 7}}
+	decides(t, domain.NotifyMerchant{EventID: "e", Type: "refund", Version: 7}, []verdict{
+		{"nobody is told of nothing", absent, nil, domain.ErrNoCharge},
+		{"nobody is told of what has not happened", anyOpen, nil, domain.ErrOutOfOrder},
+		{"where it is a failure the merchant is told of that", declinedFirst, notified, nil},
+		{"or of a cancel", canceledStarted, notified, nil},
+		{"nobody is told of an event that there is not", anyFailed, nil, domain.ErrOutOfOrder},
+		{"nor for lack of a refund", anyUnrefunded, nil, domain.ErrOutOfOrder},
+		{"nobody is told of a request", refundPending, nil, domain.ErrOutOfOrder},
+		{"nor of one for all", refundOfAll, nil, domain.ErrOutOfOrder},
+		{"nor of a failed attempt", refundAttempted, nil, domain.ErrOutOfOrder},
+		{"nor of the request of a second refund", refundsOfAllKind, nil, domain.ErrOutOfOrder},
+		{"nor of one whose success the merchant knows", refundTold, nil, domain.ErrOutOfOrder},
+		{"a merchant without webhook is not told", refundSilent, nil, nil},
+		{"the merchant is told what became of the refund", anyRefund, notified, nil},
+	})
+}
+
+// A reversal is an outcome of its own: whoever was told of a success must hear
+// that it no longer holds.
+func TestNotifyMerchantOfAReversal(t *testing.T) {
+	t.Parallel()
+	notified := []domain.Event{domain.MerchantNotified{EventID: "e", Type: "refund.failed", Version: 8}}
+	decides(t, domain.NotifyMerchant{EventID: "e", Type: "refund.failed", Version: 8}, []verdict{
+		{"nobody is told of nothing", absent, nil, domain.ErrNoCharge},
+		{"nobody is told of what has not happened", anyOpen, nil, domain.ErrOutOfOrder},
+		{"nor of the end of what failed", anyFailed, nil, domain.ErrOutOfOrder},
+		{"nor for lack of a refund", anyUnrefunded, nil, domain.ErrOutOfOrder},
+		{"the merchant is told of a reversal", refundReversed, notified, nil},
+		{"and of another refund's success", refundsOfAllKind, notified, nil},
+		{"but only once", refundTold, nil, nil},
+		{"nobody is told of that he was told", toldLate, nil, domain.ErrOutOfOrder},
+		{"nor of any other event", anyRefund, nil, domain.ErrOutOfOrder},
+	})
+}
+
+func TestTheMerchantIsToldInAnyOrder(t *testing.T) {
+	t.Parallel()
+	for _, order := range [][]int{{5, 7, 8}, {8, 7, 5}, {7, 5, 8}, {7, 8, 0}} {
+		c := in(refundReversed)
+		if diff := cmp.Diff([]int{5, 7, 8}, c.Untold); diff != "" {
+			t.Fatalf("untold (-want +got):\n%s", diff)
+		}
+		for i, version := range order {
+			outcome := version
+			if outcome == 0 {
+				outcome = c.OutcomeVersion
+			}
+			if !c.Tells(outcome) {
+				t.Errorf("%v: the merchant is not told of version %d", order, outcome)
+			}
+			events, err := domain.Decide(c, domain.NotifyMerchant{EventID: "e", Version: version})
+			if err != nil || len(events) != 1 {
+				t.Fatalf("%v: %v, %v", order, events, err)
+			}
+			c = domain.Fold(c, events...)
+			if c.Tells(outcome) || len(c.Untold) != len(order)-i-1 {
+				t.Errorf("%v: told of version %d, %v is untold", order, outcome, c.Untold)
+			}
+			if charges := c.Notification == domain.StepDone; charges == c.Tells(c.OutcomeVersion) {
+				t.Errorf("%v: the notification is %s, %v is untold", order, c.Notification, c.Untold)
+			}
+		}
+		if c.Status != domain.Succeeded {
+			t.Errorf("%v: being told made the charge %s", order, c.Status)
+		}
+	}
+}
+
+func TestARefundIsToldOfWhereTheChargeWasNot(t *testing.T) {
+	t.Parallel()
+	c := domain.Fold(in(succeededSilent), back("re_1", 400), gone("re_1", "rp_1", 400))
+	if diff := cmp.Diff([]int{7}, c.Untold); diff != "" {
+		t.Errorf("untold (-want +got):\n%s", diff)
+	}
+	for _, version := range []int{-1, 1, 6, 8} {
+		if events, err := domain.Decide(c, domain.NotifyMerchant{Version: version}); !errors.Is(err, domain.ErrOutOfOrder) || len(events) > 0 {
+			t.Errorf("told of version %d: %v, %v", version, events, err)
+		}
+	}
+	told := domain.Evolve(c, domain.MerchantNotified{EventID: "e", Version: 7})
+	if len(told.Untold) > 0 || told.Notification != domain.StepSkipped {
+		t.Errorf("%v is untold, the charge's notification is %s", told.Untold, told.Notification)
+	}
+}

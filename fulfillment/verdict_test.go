@@ -1,0 +1,47 @@
+package fulfillment_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/inbox"
+)
+
+func TestVerdict(t *testing.T) {
+	t.Parallel()
+	fault := errors.New("fault")
+	park := fmt.Errorf("refund re_1: %w", &inbox.ParkError{Err: errors.New("human")})
+	wait := func(atLeast time.Duration) error {
+		return fmt.Errorf("refund re_2: %w", &inbox.WaitError{AtLeast: atLeast, Err: errors.New("outside")})
+	}
+	for name, tc := range map[string]struct {
+		errs []error
+		kind string
+	}{
+		"no error is the end":                   {[]error{nil, nil}, "done"},
+		"nothing is the end":                    {nil, "done"},
+		"a wait is a wait":                      {[]error{nil, wait(0)}, "waits"},
+		"a park is a park":                      {[]error{park, nil}, "parked"},
+		"a park comes after a wait":             {[]error{park, wait(time.Hour)}, "waits"},
+		"a wait does not hide an error":         {[]error{wait(0), fault}, "refund re_2: waiting: outside; fault"},
+		"an error is tried again before a park": {[]error{park, fault}, "refund re_1: parked: human; fault"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := kind(fulfillment.Verdict(tc.errs)); got != tc.kind {
+				t.Errorf("the verdict is %s, want %s", got, tc.kind)
+			}
+		})
+	}
+
+	t.Run("waits end with the earliest", func(t *testing.T) {
+		t.Parallel()
+		var waiting *inbox.WaitError
+		if err := fulfillment.Verdict([]error{wait(time.Hour), wait(time.Minute), wait(2 * time.Minute)}); !errors.As(err, &waiting) || waiting.AtLeast != time.Minute {
+			t.Errorf("the verdict is %v, want a wait of a minute", err)
+		}
+	})
+}

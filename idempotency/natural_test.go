@@ -1,0 +1,228 @@
+package idempotency_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+func TestNaturalKey(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 255-len(":charge:v1"))
+	for _, test := range []struct {
+		name string
+		key  idempotency.NaturalKey
+		want string
+	}{
+		{"it reads as what it is about", idempotency.NaturalKey{[]string{"order-17"}, "charge", 1}, "order-17:charge:v1"},
+		{"another version is another key", idempotency.NaturalKey{[]string{"order-17"}, "charge", 12}, "order-17:charge:v12"},
+		{"it may be about more than one thing", idempotency.NaturalKey{[]string{"order-17", "line-2"}, "charge", 1}, "order-17:line-2:charge:v1"},
+		{"case matters", idempotency.NaturalKey{[]string{"Order-17"}, "charge", 1}, "Order-17:charge:v1"},
+		{"a colon in a part is not one between parts", idempotency.NaturalKey{[]string{"order-17:line-2"}, "charge", 1}, "order-17%3Aline-2:charge:v1"},
+		{"nor is what looks like one", idempotency.NaturalKey{[]string{"a%3Ab"}, "charge", 1}, "a%253Ab:charge:v1"},
+		{"what no key may hold is encoded", idempotency.NaturalKey{[]string{"ключ 🔑\x00\"\\\xff"}, "POST /v1/charges", 1}, "%D0%BA%D0%BB%D1%8E%D1%87%20%F0%9F%94%91%00%22%5C%FF:POST%20%2Fv1%2Fcharges:v1"},
+		{"255 characters are written out", idempotency.NaturalKey{[]string{long}, "charge", 1}, long + ":charge:v1"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			got := test.key.String()
+			if err := test.key.Validate(); got != test.want || err != nil {
+				t.Errorf("it is %s, %v, want %s", got, err, test.want)
+			}
+			if parsed, err := idempotency.ParseNaturalKey(got); !cmp.Equal(parsed, test.key) || err != nil {
+				t.Errorf("it is read as %+v, %v, want %+v", parsed, err, test.key)
+			}
+			for _, header := range []string{got, `"` + got + `"`} {
+				if key, err := idempotency.ParseKey([]string{header}); key != got || err != nil {
+					t.Errorf("as a header it is %s, %v", key, err)
+				}
+			}
+		})
+	}
+
+	t.Run("beyond 255 characters it is a hash, and still a key of its own", func(t *testing.T) {
+		t.Parallel()
+		seen := map[string]bool{}
+		for _, key := range []idempotency.NaturalKey{
+			{[]string{long + "x"}, "charge", 1},
+			{[]string{long + "y"}, "charge", 1},
+			{[]string{long + "x"}, "refund", 1},
+			{[]string{long + "x"}, "charge", 2},
+			{[]string{long, "x"}, "charge", 1},
+		} {
+			got := key.String()
+			if parsed, err := idempotency.ParseKey([]string{got}); parsed != got || err != nil || len(got) != 71 || seen[got] {
+				t.Errorf("%+v is %s, %v", key, got, err)
+			}
+			if _, err := idempotency.ParseNaturalKey(got); !errors.Is(err, idempotency.ErrInvalid) {
+				t.Errorf("%s is read, %v", got, err)
+			}
+			seen[got] = true
+		}
+	})
+
+	for _, test := range []struct {
+		name string
+		key  idempotency.NaturalKey
+	}{
+		{"it is about something", idempotency.NaturalKey{nil, "charge", 1}},
+		{"a missing field is not part of it", idempotency.NaturalKey{[]string{"order-17", ""}, "charge", 1}},
+		{"it is for something", idempotency.NaturalKey{[]string{"order-17"}, "", 1}},
+		{"versions begin at one", idempotency.NaturalKey{[]string{"order-17"}, "charge", 0}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			if err := test.key.Validate(); !errors.Is(err, idempotency.ErrUnstable) {
+				t.Errorf("the error is %v", err)
+			}
+		})
+	}
+}
+
+func TestParseNaturalKeyReadsNothingElse(t *testing.T) {
+	t.Parallel()
+	for _, key := range []string{
+		"", ":", "::", "a", "a:b", "a:b:c", "a:b:1", "a:b:v", "a:b:v0", "a:b:v01", "a:b:v+1", "a:b:v-1", "a:b:vv1", ":b:v1", "a::v1", "a::b:v1",
+		"a%:b:v1", "a%4:b:v1", "a%zz:b:v1", "a%3a:b:v1", "%61:b:v1", "a b:c:v1", "a:b:v99999999999999999999", "content.v1:00", "sha256:00",
+	} {
+		if got, err := idempotency.ParseNaturalKey(key); !errors.Is(err, idempotency.ErrInvalid) {
+			t.Errorf("%q is read as %+v, %v", key, got, err)
+		}
+	}
+}
+
+// FuzzNaturalKey: whatever the parts are, they make a valid key that is read back
+// or is a hash, and other parts make another key.
+func FuzzNaturalKey(f *testing.F) {
+	f.Add("order-17", "charge", 1, "order", "17:charge")
+	f.Add("a:b", "c", 1, "a", "b:c")
+	f.Add("%3A", "c", 2, ":", "c")
+	f.Add("", "", 0, "", "")
+	f.Add("\xff\x00", "🔑", 7, strings.Repeat("x", 300), "y")
+	f.Fuzz(func(t *testing.T, part, operation string, version int, first, second string) {
+		one := idempotency.NaturalKey{Parts: []string{part}, Operation: operation, Version: version}
+		two := idempotency.NaturalKey{Parts: []string{first, second}, Operation: operation, Version: version}
+		if one.String() == two.String() {
+			t.Errorf("%+v and %+v are both %s", one, two, one)
+		}
+		for _, k := range []idempotency.NaturalKey{one, two} {
+			if k.Validate() != nil {
+				continue
+			}
+			key := k.String()
+			if parsed, err := idempotency.ParseKey([]string{key}); parsed != key || err != nil {
+				t.Errorf("%+v is %q, %v", k, key, err)
+			}
+			parsed, err := idempotency.ParseNaturalKey(key)
+			if err != nil && !strings.HasPrefix(key, "sha256:") || err == nil && !cmp.Equal(parsed, k) {
+				t.Errorf("%q is read as %+v, %v, want %+v", key, parsed, err, k)
+			}
+		}
+	})
+}
+
+func TestWindow(t *testing.T) {
+	t.Parallel()
+	berlin := time.FixedZone("CET", 3600)
+	for _, test := range []struct {
+		name           string
+		at             time.Time
+		length         time.Duration
+		this, previous string
+	}{
+		{"an hour begins on the hour", time.Date(2026, 1, 31, 10, 59, 59, 999, time.UTC), time.Hour, "20260131T100000Z-1h0m0s", "20260131T090000Z-1h0m0s"},
+		{"the hour itself belongs to the next", time.Date(2026, 1, 31, 11, 0, 0, 0, time.UTC), time.Hour, "20260131T110000Z-1h0m0s", "20260131T100000Z-1h0m0s"},
+		{"a day begins at midnight UTC, wherever one is", time.Date(2026, 2, 1, 0, 30, 0, 0, berlin), 24 * time.Hour, "20260131T000000Z-24h0m0s", "20260130T000000Z-24h0m0s"},
+		{"another length is another window", time.Date(2026, 1, 31, 10, 0, 0, 0, time.UTC), time.Minute, "20260131T100000Z-1m0s", "20260131T095900Z-1m0s"},
+		{"a second is the shortest", time.Date(2026, 1, 31, 10, 0, 0, 5e8, time.UTC), time.Millisecond, "20260131T100000Z-1s", "20260131T095959Z-1s"},
+		{"parts of a second do not count", time.Date(2026, 1, 31, 10, 0, 3, 0, time.UTC), 2900 * time.Millisecond, "20260131T100002Z-2s", "20260131T100000Z-2s"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			if this, previous := idempotency.Window(test.at, test.length); this != test.this || previous != test.previous {
+				t.Errorf("%s and %s, want %s and %s", this, previous, test.this, test.previous)
+			}
+		})
+	}
+
+	// send claims a report of one hour, and the hour before as well if told to.
+	send := func(t *testing.T, db *postgres.DB, at time.Time, both bool) error {
+		t.Helper()
+		this, previous := idempotency.Window(at, time.Hour)
+		windows := []string{this}
+		if both {
+			windows = append(windows, previous)
+		}
+		b := &pgx.Batch{}
+		for _, window := range windows {
+			k := idempotency.NaturalKey{Parts: []string{"acme", window}, Operation: "report", Version: 1}
+			idempotency.Claim(b, keyed(k.String()), theRequest(), theAnswer(), inAnHour())
+		}
+		b.Queue(`insert into outbox (topic, message_id, payload, metadata) values ('t', 'effect', '', '{}')`)
+		return db.Commit(t.Context(), b)
+	}
+	at := func(hour, minute, second int) time.Time {
+		return time.Date(2026, 1, 31, hour, minute, second, 0, time.UTC)
+	}
+
+	t.Run("a duplicate within the window is recognised", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		if err := send(t, db, at(10, 0, 0), false); err != nil {
+			t.Fatal(err)
+		}
+		if err := send(t, db, at(10, 59, 59), false); !idempotency.IsTaken(err) {
+			t.Errorf("the error is %v, want a taken key", err)
+		}
+		wantEffects(t, db, 1)
+	})
+
+	t.Run("the trap: one that straddles the boundary is not", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		for _, err := range []error{send(t, db, at(10, 59, 59), false), send(t, db, at(11, 0, 1), false)} {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		wantEffects(t, db, 2)
+	})
+
+	t.Run("unless the window before is claimed too", func(t *testing.T) {
+		t.Parallel()
+		for _, order := range [][]time.Time{{at(10, 59, 59), at(11, 0, 1)}, {at(11, 0, 1), at(10, 59, 59)}} {
+			db := pgtest.Open(t)
+			if err := send(t, db, order[0], true); err != nil {
+				t.Fatal(err)
+			}
+			if err := send(t, db, order[1], true); !idempotency.IsTaken(err) {
+				t.Errorf("the error is %v, want a taken key", err)
+			}
+			wantEffects(t, db, 1)
+		}
+	})
+
+	t.Run("whose price is that the next window is refused, and only the one after it is free", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		var refused []int
+		for _, hour := range []int{10, 11, 12} {
+			if idempotency.IsTaken(send(t, db, at(hour, 0, 0), true)) {
+				refused = append(refused, hour)
+			}
+		}
+		if !slices.Equal(refused, []int{11}) {
+			t.Errorf("refused at %v", refused)
+		}
+		wantEffects(t, db, 2)
+	})
+}

@@ -1,0 +1,201 @@
+package idempotency
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/payonce/payonce/internal/postgres"
+)
+
+var (
+	// ErrInFlight is returned while another request under the same key is being
+	// committed and did not end within the time that this one may wait.
+	ErrInFlight = errors.New("a request under this key is in flight")
+	// ErrUnavailable is returned, wrapped, when nobody can say for now whether
+	// the request was done. The same request under the same key settles it.
+	ErrUnavailable = errors.New("the store cannot answer now")
+)
+
+// DefaultRetention is how long an answer is kept where nobody says otherwise.
+const DefaultRetention = 24 * time.Hour
+
+// Receiver is the idempotent receiver of requests: the loop around Look, Claim
+// and Commit that Once and an HTTP edge share. The zero value of each field but
+// DB is usable.
+type Receiver struct {
+	DB *postgres.DB
+
+	// Retention is how long an answer is kept; DefaultRetention where zero.
+	// Afterwards its key is a tombstone, and the work is still not done again.
+	Retention time.Duration
+
+	// Wait is how long a request waits for another one under its key, as the
+	// function Wait has it; the pool's lock time-out where zero.
+	Wait time.Duration
+
+	// Cache may answer replays; nil where there is none.
+	Cache Cache
+
+	// Lost tells of a commit that was refused whether the work lost a race of its
+	// own, such as one for a version. It is then decided anew.
+	Lost func(error) bool
+}
+
+// Outcome is the answer to a request, and whether it was given before.
+type Outcome struct {
+	Answer
+	ExpiresAt time.Time // by the database's clock, in whole seconds
+	Replayed  bool
+}
+
+// Decide decides a request: it queues what becomes true with the answer on the
+// batch, and does nothing else that lasts. It is called again after every lost
+// race, each time with an empty batch and the same now, which is the database's
+// time; of all these calls one is committed, or none. An error commits nothing
+// and leaves the key free.
+type Decide func(ctx context.Context, b *pgx.Batch, now time.Time) (Answer, error)
+
+const (
+	// tries bounds how often one request is decided. More than one is needed only
+	// when a rival commits between look and claim, when the work lost its own
+	// race, or when a commit's outcome is unknown.
+	tries = 16
+
+	// unsettled bounds how many of them may end without an answer of the store.
+	unsettled = 4
+)
+
+// Receive answers from the key, or commits what decide decides in one batch that
+// begins with the claim of the key. Errors: ErrReused and ErrExpired, ErrInFlight,
+// ErrUnavailable; what decide returned; and, as it came from Commit, a refusal of
+// decide's own writes. After ErrInFlight and ErrUnavailable the same request under
+// the same key tells what has happened. After any other error nothing has.
+//
+// If we die here: before the commit nothing is there and the same request runs
+// from the start; after it the same request is answered from the key.
+// Test: TestReceiveOfACutConnection.
+func (r Receiver) Receive(ctx context.Context, key Key, request Request, decide Decide) (Outcome, error) {
+	record, found, keep := Recall(ctx, r.Cache, key, request)
+	if found {
+		return Outcome{Answer: record.Answer, ExpiresAt: record.ExpiresAt, Replayed: true}, nil
+	}
+	return r.receive(ctx, key, request, decide, keep, time.Time{})
+}
+
+// receive is Receive of a key that was free at the time that is given, or of
+// which nothing is known.
+func (r Receiver) receive(ctx context.Context, key Key, request Request, decide Decide, keep func(Record), free time.Time) (Outcome, error) {
+	at := free // one time for all tries, so that each writes the same
+	doubt := false
+	var last error
+	for try, unknown := 0, 0; try < tries && unknown < unsettled; try++ {
+		if err := pause(ctx, try); err != nil {
+			return Outcome{}, doubted(err, true)
+		}
+		if try > 0 || free.IsZero() {
+			record, found, now, err := Look(ctx, r.DB, key)
+			if err != nil {
+				last, unknown = err, unknown+1
+				continue
+			}
+			if found {
+				return replay(record, request, keep)
+			}
+			if at.IsZero() {
+				at = now
+			}
+		}
+		b := &pgx.Batch{}
+		answer, err := decide(ctx, b, at)
+		if err != nil {
+			return Outcome{}, doubted(err, doubt)
+		}
+		expires := at.Add(r.retention()).Truncate(time.Second)
+		err = r.DB.Commit(ctx, r.claimed(b, key, request, answer, expires))
+		switch {
+		case err == nil:
+			keep(Record{Answer: answer, Fingerprint: request.Fingerprint, Canonical: request.Canonical, ExpiresAt: expires})
+			return Outcome{Answer: answer, ExpiresAt: expires}, nil
+		case IsInFlight(err):
+			return Outcome{}, ErrInFlight
+		case IsTaken(err), r.Lost != nil && r.Lost(err):
+			last = err // look again: the key knows who won
+		case postgres.IsLockTimeout(err):
+			return Outcome{}, doubted(err, true) // it has waited enough
+		case errors.Is(err, postgres.ErrUnknown), postgres.IsTransient(err):
+			// Look again: if it was committed, the key has the answer. If it is still
+			// being committed, the same batch waits for it.
+			last, unknown = err, unknown+1
+			doubt = doubt || errors.Is(err, postgres.ErrUnknown)
+		default:
+			return Outcome{}, doubted(err, doubt)
+		}
+	}
+	return Outcome{}, doubted(last, true)
+}
+
+// doubted keeps an error from passing for the whole story while the outcome of an
+// earlier try is in doubt.
+func doubted(err error, doubt bool) error {
+	if !doubt {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrUnavailable, err)
+}
+
+func replay(record Record, request Request, keep func(Record)) (Outcome, error) {
+	answer, err := record.Replay(request)
+	if err == nil {
+		keep(record)
+	}
+	return Outcome{Answer: answer, ExpiresAt: record.ExpiresAt, Replayed: true}, err
+}
+
+// claimed is the whole commit, in its order: the claim refuses before anything
+// else is written.
+func (r Receiver) claimed(work *pgx.Batch, key Key, request Request, a Answer, expires time.Time) *pgx.Batch {
+	b := &pgx.Batch{}
+	if r.Wait > 0 {
+		Wait(b, r.Wait)
+	}
+	Claim(b, key, request, a, expires)
+	b.QueuedQueries = append(b.QueuedQueries, work.QueuedQueries...)
+	return b
+}
+
+func (r Receiver) retention() time.Duration {
+	if r.Retention <= 0 {
+		return DefaultRetention
+	}
+	return r.Retention
+}
+
+// IsInFlight tells whether a commit was refused because another one under the
+// same key did not end in time. A lock that the work itself waits for is another
+// matter, and is told apart by the place that the server names.
+func IsInFlight(err error) bool {
+	refusal, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && postgres.IsLockTimeout(err) && strings.Contains(refusal.Where, "idempotency_keys_once")
+}
+
+// pause keeps rivals apart: nothing before the first try, then up to 20 ms more
+// each time, at most 100.
+func pause(ctx context.Context, try int) error {
+	if try == 0 {
+		return nil
+	}
+	longest := time.Duration(min(try, 5)) * 20 * time.Millisecond
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(rand.N(longest)): //nolint:gosec // jitter
+		return nil
+	}
+}

@@ -1,0 +1,403 @@
+package idempotency_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/cutproxy"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+const insertEffect = `insert into outbox (topic, message_id, payload, metadata) values ('t', 'effect', '', '{}')`
+
+// effect decides on the answer and one effect that is not unique.
+func effect(_ context.Context, b *pgx.Batch, _ time.Time) (idempotency.Answer, error) {
+	b.Queue(insertEffect)
+	return theAnswer(), nil
+}
+
+func open(t *testing.T, url string, o postgres.Options) *postgres.DB {
+	t.Helper()
+	o.AllowPlaintext, o.AllowUnsafeDurability = true, true
+	db, err := postgres.Open(t.Context(), url, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	return db
+}
+
+func receive(t *testing.T, r idempotency.Receiver, decide idempotency.Decide) idempotency.Outcome {
+	t.Helper()
+	got, err := r.Receive(t.Context(), theKey(), theRequest(), decide)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+func TestReceive(t *testing.T) {
+	t.Parallel()
+
+	t.Run("a request is done, and sent again it is answered", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		r := idempotency.Receiver{DB: db, Retention: time.Hour}
+		first, again := receive(t, r, effect), receive(t, r, effect)
+		if diff := cmp.Diff(theAnswer(), first.Answer); diff != "" || first.Replayed {
+			t.Errorf("replayed %v, answer (-want +got):\n%s", first.Replayed, diff)
+		}
+		first.Replayed = true
+		if diff := cmp.Diff(first, again); diff != "" {
+			t.Errorf("again (-first +again):\n%s", diff)
+		}
+		wantEffects(t, db, 1)
+	})
+
+	t.Run("another request under the key is told apart", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		r := idempotency.Receiver{DB: db}
+		receive(t, r, effect)
+		other := idempotency.Request{Fingerprint: []byte("other"), Canonical: []byte(`{"amount":2}`)}
+		got, err := r.Receive(t.Context(), theKey(), other, effect)
+		reused, ok := errors.AsType[*idempotency.ReusedError](err)
+		if !ok || !cmp.Equal(reused.Pointers, []string{"/amount"}) || len(got.Body) > 0 {
+			t.Errorf("%+v, %v", got, err)
+		}
+		wantEffects(t, db, 1)
+	})
+
+	t.Run("an answer is kept as long as was said, by the database's clock", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		before := fromNow(t, db, 0)
+		for _, test := range []struct{ retention, want time.Duration }{{90 * time.Minute, 90 * time.Minute}, {0, 24 * time.Hour}, {-1, 24 * time.Hour}} {
+			key := keyed(test.retention.String())
+			got, err := idempotency.Receiver{DB: db, Retention: test.retention}.Receive(t.Context(), key, theRequest(), effect)
+			if kept := got.ExpiresAt.Sub(before); err != nil || kept < test.want-time.Second || kept > test.want+time.Minute {
+				t.Errorf("retention %v: kept for %v, %v", test.retention, kept, err)
+			}
+			if record, _ := look(t, db, key); !record.ExpiresAt.Equal(got.ExpiresAt) {
+				t.Errorf("it says %v, and %v is stored", got.ExpiresAt, record.ExpiresAt)
+			}
+		}
+	})
+
+	t.Run("what has expired is not done again", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		if err := claim(t, db, theKey(), theAnswer(), fromNow(t, db, -time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		got, err := idempotency.Receiver{DB: db}.Receive(t.Context(), theKey(), theRequest(), effect)
+		if !errors.Is(err, idempotency.ErrExpired) || got.Location != theAnswer().Location {
+			t.Errorf("%+v, %v", got, err)
+		}
+		wantEffects(t, db, 1)
+	})
+
+	t.Run("an error of the work stores nothing and leaves the key free", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		r := idempotency.Receiver{DB: db}
+		planted := errors.New("planted")
+		_, err := r.Receive(t.Context(), theKey(), theRequest(), func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
+			_, _ = effect(ctx, b, now)
+			return idempotency.Answer{}, planted
+		})
+		if !errors.Is(err, planted) || errors.Is(err, idempotency.ErrUnavailable) {
+			t.Errorf("the error is %v", err)
+		}
+		wantEffects(t, db, 0)
+		if got := receive(t, r, effect); got.Replayed {
+			t.Error("it was answered from the key")
+		}
+	})
+
+	t.Run("so does a write that the database refuses", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		_, err := idempotency.Receiver{DB: db}.Receive(t.Context(), theKey(), theRequest(), func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
+			b.Queue(`insert into merchants (merchant_id) values ('acme'), ('acme')`)
+			return effect(ctx, b, now)
+		})
+		if postgres.Constraint(err) != "merchants_pkey" || errors.Is(err, idempotency.ErrUnavailable) {
+			t.Errorf("the error is %v", err)
+		}
+		wantEffects(t, db, 0)
+		if _, found := look(t, db, theKey()); found {
+			t.Error("the key is taken")
+		}
+	})
+
+	t.Run("a race that the work lost is decided anew, at the same time", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		b := &pgx.Batch{}
+		b.Queue(`insert into merchants (merchant_id) values ('m0'), ('m1'), ('m2')`)
+		if err := db.Commit(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+		var times []time.Time
+		r := idempotency.Receiver{DB: db, Lost: func(err error) bool { return postgres.Constraint(err) == "merchants_pkey" }}
+		receive(t, r, func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
+			b.Queue(`insert into merchants (merchant_id) values ('m' || $1::int)`, len(times))
+			times = append(times, now)
+			return effect(ctx, b, now)
+		})
+		if len(times) != 4 || !times[0].Equal(times[3]) {
+			t.Errorf("decided at %v", times)
+		}
+		wantEffects(t, db, 1)
+	})
+
+	t.Run("one that it loses for ever has no answer", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		calls := 0
+		r := idempotency.Receiver{DB: db, Lost: func(err error) bool { return postgres.Constraint(err) == "merchants_pkey" }}
+		_, err := r.Receive(t.Context(), theKey(), theRequest(), func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
+			calls++
+			b.Queue(`insert into merchants (merchant_id) values ('acme'), ('acme')`)
+			return effect(ctx, b, now)
+		})
+		if !errors.Is(err, idempotency.ErrUnavailable) || postgres.Constraint(err) != "merchants_pkey" || calls != 16 {
+			t.Errorf("%d calls, %v", calls, err)
+		}
+		wantEffects(t, db, 0)
+	})
+
+	t.Run("of sixty-four at once one does it, and all get its answer", func(t *testing.T) {
+		t.Parallel()
+		const clients = 64
+		db := open(t, pgtest.URL(t), postgres.Options{MaxConns: 6})
+		var mu sync.Mutex
+		first := 0
+		var work errgroup.Group
+		for range clients {
+			work.Go(func() error {
+				got, err := idempotency.Receiver{DB: db}.Receive(t.Context(), theKey(), theRequest(), effect)
+				mu.Lock()
+				defer mu.Unlock()
+				if !got.Replayed {
+					first++
+				}
+				if !bytes.Equal(got.Body, theAnswer().Body) {
+					t.Errorf("the answer is %+v", got)
+				}
+				return err
+			})
+		}
+		if err := work.Wait(); err != nil || first != 1 {
+			t.Errorf("%d did it: %v", first, err)
+		}
+		wantEffects(t, db, 1)
+	})
+}
+
+func TestReceiveBesideAnotherUnderWay(t *testing.T) {
+	t.Parallel()
+
+	t.Run("says so after the wait", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		rival := underWay(t, db)
+		r := idempotency.Receiver{DB: db, Wait: 20 * time.Millisecond}
+		if _, err := r.Receive(t.Context(), theKey(), theRequest(), effect); !errors.Is(err, idempotency.ErrInFlight) {
+			t.Errorf("the error is %v, want ErrInFlight", err)
+		}
+		if err := rival.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := receive(t, r, effect); !got.Replayed {
+			t.Error("it was done again")
+		}
+		wantEffects(t, db, 0)
+	})
+
+	t.Run("waits as long as it may, and answers what the other one did", func(t *testing.T) {
+		t.Parallel()
+		db := open(t, pgtest.URL(t), postgres.Options{LockTimeout: time.Millisecond})
+		rival := underWay(t, db)
+		var got idempotency.Outcome
+		var waiting errgroup.Group
+		waiting.Go(func() (err error) {
+			got, err = idempotency.Receiver{DB: db, Wait: idempotency.MaxWait}.Receive(t.Context(), theKey(), theRequest(), effect)
+			return err
+		})
+		awaitLock(t, db)
+		if err := rival.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := waiting.Wait(); err != nil || !got.Replayed {
+			t.Errorf("%+v, %v", got, err)
+		}
+		wantEffects(t, db, 0)
+	})
+
+	t.Run("tells another lock from another request", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		rival, err := db.Pool().Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = rival.Rollback(context.WithoutCancel(t.Context())) }()
+		const register = `insert into merchants (merchant_id) values ('acme')`
+		if _, err := rival.Exec(t.Context(), register); err != nil {
+			t.Fatal(err)
+		}
+		r := idempotency.Receiver{DB: db, Wait: 20 * time.Millisecond}
+		calls := 0
+		_, err = r.Receive(t.Context(), theKey(), theRequest(), func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
+			calls++
+			b.Queue(register)
+			return effect(ctx, b, now)
+		})
+		if !errors.Is(err, idempotency.ErrUnavailable) || errors.Is(err, idempotency.ErrInFlight) || calls != 1 {
+			t.Errorf("%d calls, %v", calls, err)
+		}
+		wantEffects(t, db, 0)
+	})
+}
+
+// TestReceiveOfACutConnection cuts the connection around the commit, so that
+// nobody can tell from it what happened. The key can.
+func TestReceiveOfACutConnection(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name     string
+		side     cutproxy.Side
+		replayed bool
+	}{
+		{"a commit that nobody heard of is settled by its key", cutproxy.After, true},
+		{"a commit that never reached the server is made", cutproxy.Before, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			url := pgtest.URL(t)
+			direct := open(t, url, postgres.Options{})
+			proxy := cutproxy.Start(t, url)
+			r := idempotency.Receiver{DB: open(t, proxy.URL(), postgres.Options{})}
+			proxy.Arm(test.side, 2)
+			if got := receive(t, r, effect); got.Replayed != test.replayed || proxy.Cuts() != 1 {
+				t.Errorf("replayed %v after %d cuts", got.Replayed, proxy.Cuts())
+			}
+			wantEffects(t, direct, 1)
+		})
+	}
+
+	t.Run("without a server nobody can tell", func(t *testing.T) {
+		t.Parallel()
+		url := pgtest.URL(t)
+		direct := open(t, url, postgres.Options{})
+		proxy := cutproxy.Start(t, url)
+		r := idempotency.Receiver{DB: open(t, proxy.URL(), postgres.Options{MaxConns: 1})}
+		proxy.ArmLast(cutproxy.After, 2)
+		if _, err := r.Receive(t.Context(), theKey(), theRequest(), effect); !errors.Is(err, idempotency.ErrUnavailable) {
+			t.Errorf("the error is %v, want ErrUnavailable", err)
+		}
+		if got := receive(t, idempotency.Receiver{DB: direct}, effect); !got.Replayed {
+			t.Error("the same request is done again")
+		}
+		wantEffects(t, direct, 1)
+	})
+
+	t.Run("an error after a commit in doubt leaves it in doubt", func(t *testing.T) {
+		t.Parallel()
+		url := pgtest.URL(t)
+		proxy := cutproxy.Start(t, url)
+		r := idempotency.Receiver{DB: open(t, proxy.URL(), postgres.Options{})}
+		proxy.Arm(cutproxy.Before, 2)
+		planted := errors.New("planted")
+		calls := 0
+		_, err := r.Receive(t.Context(), theKey(), theRequest(), func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
+			if calls++; calls == 2 {
+				return idempotency.Answer{}, planted
+			}
+			return effect(ctx, b, now)
+		})
+		if !errors.Is(err, planted) || !errors.Is(err, idempotency.ErrUnavailable) {
+			t.Errorf("%d calls, %v", calls, err)
+		}
+	})
+
+	t.Run("who hangs up is told that nobody can tell, and has lost nothing", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		r := idempotency.Receiver{DB: db}
+		_, err := r.Receive(ctx, theKey(), theRequest(), func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
+			cancel()
+			return effect(ctx, b, now)
+		})
+		if err != nil {
+			t.Errorf("a commit that was begun ends with %v", err)
+		}
+		wantEffects(t, db, 1)
+		_, err = r.Receive(ctx, theKey(), theRequest(), effect)
+		if !errors.Is(err, idempotency.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+			t.Errorf("the error is %v", err)
+		}
+	})
+}
+
+// remembers is a cache that knows one record, and what it was told to keep.
+type remembers struct {
+	record idempotency.Record
+	known  bool
+	kept   []idempotency.Record
+}
+
+func (c *remembers) Find(context.Context, idempotency.Key, []byte) (idempotency.Record, bool, func(idempotency.Record)) {
+	return c.record, c.known, func(r idempotency.Record) { c.kept = append(c.kept, r) }
+}
+
+func TestReceiveAsksItsCache(t *testing.T) {
+	t.Parallel()
+
+	t.Run("which may answer a replay", func(t *testing.T) {
+		t.Parallel()
+		expires := inAnHour()
+		cache := &remembers{known: true, record: idempotency.Record{Answer: theAnswer(), Fingerprint: theRequest().Fingerprint, ExpiresAt: expires}}
+		got := receive(t, idempotency.Receiver{Cache: cache}, effect) // no database is asked
+		if diff := cmp.Diff(idempotency.Outcome{Answer: theAnswer(), ExpiresAt: expires, Replayed: true}, got); diff != "" {
+			t.Errorf("outcome (-want +got):\n%s", diff)
+		}
+	})
+
+	t.Run("and is given what was committed, and what was found", func(t *testing.T) {
+		t.Parallel()
+		cache := &remembers{}
+		r := idempotency.Receiver{DB: pgtest.Open(t), Cache: cache}
+		first := receive(t, r, effect)
+		receive(t, r, effect)
+		want := idempotency.Record{Answer: theAnswer(), Fingerprint: theRequest().Fingerprint, Canonical: theRequest().Canonical, ExpiresAt: first.ExpiresAt}
+		if diff := cmp.Diff([]idempotency.Record{want, want}, cache.kept); diff != "" {
+			t.Errorf("kept (-want +got):\n%s", diff)
+		}
+	})
+
+	t.Run("but nothing that was refused", func(t *testing.T) {
+		t.Parallel()
+		cache := &remembers{}
+		r := idempotency.Receiver{DB: pgtest.Open(t), Cache: cache}
+		_, err := r.Receive(t.Context(), theKey(), theRequest(), func(context.Context, *pgx.Batch, time.Time) (idempotency.Answer, error) {
+			return idempotency.Answer{StatusCode: 500}, nil
+		})
+		if postgres.Constraint(err) != "idempotency_keys_status_code_check" || len(cache.kept) > 0 {
+			t.Errorf("kept %v after %v", cache.kept, err)
+		}
+	})
+}

@@ -1,0 +1,244 @@
+package idempotency_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+func wantSwept(t *testing.T, db *postgres.DB, limit, want int) {
+	t.Helper()
+	if got, err := idempotency.Sweep(t.Context(), db, limit); err != nil || got != want {
+		t.Errorf("%d swept, want %d: %v", got, want, err)
+	}
+}
+
+func keyed(value string) idempotency.Key {
+	key := theKey()
+	key.Value = value
+	return key
+}
+
+// claimExpired commits n keys that expired, the oldest first, a minute ago.
+func claimExpired(t *testing.T, db *postgres.DB, n int) {
+	t.Helper()
+	first := fromNow(t, db, -time.Minute)
+	b := &pgx.Batch{}
+	for i := range n {
+		idempotency.Claim(b, keyed(fmt.Sprint("old", i)), theRequest(), theAnswer(), first.Add(time.Duration(i)*time.Millisecond))
+	}
+	if err := db.Commit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// row is a key as it lies there, as text.
+func row(t *testing.T, q postgres.Querier, value string) map[string]any {
+	t.Helper()
+	rows, err := q.Query(t.Context(), `select * from idempotency_keys where key = $1`, value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	row, err := pgx.CollectExactlyOneRow(rows, pgx.RowToMap)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return row
+}
+
+func TestSweep(t *testing.T) {
+	t.Parallel()
+
+	t.Run("of an expired key the answer and the request go, and all else stays", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		claimExpired(t, db, 1)
+		want := row(t, db, "old0")
+		want["body"], want["content_type"], want["request"] = nil, nil, nil
+		wantSwept(t, db, 10, 1)
+		if diff := cmp.Diff(want, row(t, db, "old0")); diff != "" {
+			t.Errorf("row (-want +got):\n%s", diff)
+		}
+	})
+
+	t.Run("a key that has not expired keeps everything", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		if err := claim(t, db, theKey(), theAnswer(), fromNow(t, db, time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		wantSwept(t, db, 10, 0)
+		if record, _ := look(t, db, theKey()); len(record.Body) == 0 || record.Expired {
+			t.Errorf("it has become %+v", record)
+		}
+	})
+
+	t.Run("a swept key is taken as before", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		claimExpired(t, db, 1)
+		wantSwept(t, db, 10, 1)
+		if err := claim(t, db, keyed("old0"), theAnswer(), inAnHour()); !idempotency.IsTaken(err) {
+			t.Errorf("the error is %v, want a taken key", err)
+		}
+		wantEffects(t, db, 0)
+	})
+
+	t.Run("the oldest go first, no more than asked for, and each once", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		claimExpired(t, db, 5)
+		wantSwept(t, db, 2, 2)
+		for i := range 5 {
+			record, _ := look(t, db, keyed(fmt.Sprint("old", i)))
+			if kept := len(record.Body) > 0; kept != (i >= 2) || !record.Expired {
+				t.Errorf("key %d: kept %v, expired %v", i, kept, record.Expired)
+			}
+		}
+		wantSwept(t, db, 2, 2)
+		wantSwept(t, db, 2, 1)
+		wantSwept(t, db, 2, 0)
+	})
+
+	t.Run("several at once share the work", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		const keys = 300
+		claimExpired(t, db, keys)
+		var swept atomic.Int64
+		var sweepers errgroup.Group
+		for range 6 {
+			sweepers.Go(func() error {
+				for {
+					n, err := idempotency.Sweep(t.Context(), db, 7)
+					if n == 0 || err != nil {
+						return err
+					}
+					swept.Add(int64(n))
+				}
+			})
+		}
+		if err := sweepers.Wait(); err != nil {
+			t.Error(err)
+		}
+		// Who met rows that another one held has gone home early, and that one swept them.
+		if swept.Load() != keys {
+			t.Errorf("%d swept, want %d", swept.Load(), keys)
+		}
+		wantSwept(t, db, keys, 0)
+	})
+
+	t.Run("what a dead sweeper held is swept by the next", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		claimExpired(t, db, 3)
+		dead, err := db.Pool().Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := idempotency.Sweep(t.Context(), dead, 2); n != 2 || err != nil {
+			t.Fatalf("%d swept: %v", n, err)
+		}
+		wantSwept(t, db, 10, 1)
+		if err := dead.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		wantSwept(t, db, 10, 2)
+	})
+
+	t.Run("nobody waits for a sweep to replay", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		claimExpired(t, db, 1)
+		sweep, err := db.Pool().Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = sweep.Rollback(context.WithoutCancel(t.Context())) })
+		if n, err := idempotency.Sweep(t.Context(), sweep, 2); n != 1 || err != nil {
+			t.Fatalf("%d swept: %v", n, err)
+		}
+		if record, found := look(t, db, keyed("old0")); !found || !record.Expired {
+			t.Errorf("found %v: %+v", found, record)
+		}
+	})
+
+	t.Run("what is gone is expired whatever the clock says", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		claimExpired(t, db, 1)
+		wantSwept(t, db, 10, 1)
+		// As if the server's clock had been set back by an hour and a half.
+		b := &pgx.Batch{}
+		b.Queue(`update idempotency_keys set expires_at = expires_at + interval '90 minutes'`)
+		if err := db.Commit(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+		record, _ := look(t, db, keyed("old0"))
+		if _, err := record.Replay(theRequest()); !errors.Is(err, idempotency.ErrExpired) {
+			t.Errorf("the error is %v, want %v", err, idempotency.ErrExpired)
+		}
+	})
+
+	t.Run("it reads no more as the tombstones grow", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		tombstones(t, db, 20000)
+		claimExpired(t, db, 100)
+		tx, err := db.Pool().Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+		if n, err := idempotency.Sweep(t.Context(), tx, 50); n != 50 || err != nil {
+			t.Errorf("%d swept: %v", n, err)
+		}
+		wantRead(t, tx, 200)
+	})
+
+	t.Run("it says what it did", func(t *testing.T) {
+		t.Parallel()
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		n, err := idempotency.Sweep(ctx, pgtest.Open(t), 1)
+		if n != 0 || !errors.Is(err, context.Canceled) || err.Error() != "sweep expired idempotency keys: context canceled" {
+			t.Errorf("%d, %v", n, err)
+		}
+	})
+}
+
+func tombstones(t *testing.T, db *postgres.DB, n int) {
+	t.Helper()
+	b := &pgx.Batch{}
+	b.Queue(`
+insert into idempotency_keys (scope, operation, key, fingerprint, status_code, expires_at)
+select 'acme', 'POST /v1/charges', 'tomb' || n, '', 202, now() - interval '1 day'
+  from generate_series(1, $1::int) n`, n)
+	if err := db.Commit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantRead looks how many rows the transaction read of idempotency_keys.
+func wantRead(t *testing.T, tx pgx.Tx, atMost int64) {
+	t.Helper()
+	var read int64
+	err := tx.QueryRow(t.Context(), `
+select seq_tup_read + coalesce(idx_tup_fetch, 0)
+  from pg_stat_xact_user_tables
+ where relname = 'idempotency_keys'`).Scan(&read)
+	if err != nil || read > atMost {
+		t.Errorf("%d rows were read, want at most %d: %v", read, atMost, err)
+	}
+}

@@ -1,0 +1,46 @@
+package inbox
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// errNotStorable is returned by Accept, wrapped, for a message that would break
+// the batch which it rides in.
+var errNotStorable = errors.New("the id is missing, or a text holds NUL or is not UTF-8")
+
+// A plan that was made while the inbox was empty is kept, and would read all of it
+// later. The setting ends with the batch.
+const walkIndexes = `
+select set_config('enable_seqscan', 'off', true)`
+
+// Accept queues the reception of a message that came by another way than the
+// outbox into a batch. The rules are those of Receive: a first delivery is kept
+// and wakes its key, a repeated one is counted, and another payload under a known
+// id is kept aside. It does no I/O; a batch that rolls back has received nothing,
+// and the sender has to send again.
+//
+// Text that PostgreSQL cannot hold is refused here. No statement after it in the
+// batch is planned to read a whole table where an index will do.
+func Accept(b *pgx.Batch, receiver string, m Message) error {
+	texts := []string{receiver, m.ID, m.OrderingKey, m.Type}
+	for name, value := range m.Metadata {
+		texts = append(texts, name, value)
+	}
+	for _, text := range texts {
+		if m.ID == "" || strings.ContainsRune(text, 0) || !utf8.ValidString(text) {
+			return fmt.Errorf("accept message %q for %q: %w", m.ID, receiver, errNotStorable)
+		}
+	}
+	args, err := received([]string{receiver}, m)
+	if err != nil {
+		return err
+	}
+	b.Queue(walkIndexes)
+	b.Queue(receive, args...)
+	return nil
+}

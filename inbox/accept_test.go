@@ -1,0 +1,175 @@
+package inbox_test
+
+import (
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+// accept commits a message to the inbox of the receiver r.
+func accept(t *testing.T, db *postgres.DB, m inbox.Message) {
+	t.Helper()
+	b := &pgx.Batch{}
+	if err := inbox.Accept(b, "r", m); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Commit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func note(id, payload string) inbox.Message {
+	return inbox.Message{ID: id, Type: "note", OrderingKey: "k", Payload: []byte(payload)}
+}
+
+// quarantined counts what was kept aside.
+func quarantined(t *testing.T, db *postgres.DB) (n int) {
+	t.Helper()
+	if err := db.QueryRow(t.Context(), `select count(*) from inbox_quarantine`).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestAccept(t *testing.T) {
+	t.Parallel()
+
+	t.Run("a message is kept as it was given", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		want := inbox.Message{
+			ID: "m1", Type: "note", OrderingKey: "naïve 🔑", Payload: []byte("\x00\xff"), Metadata: map[string]string{"a": "b"},
+		}
+		accept(t, db, want)
+		var got inbox.Message
+		var receiver, status string
+		err := db.QueryRow(t.Context(), `select receiver, message_id, type, ordering_key, payload, metadata, status from inbox`).
+			Scan(&receiver, &got.ID, &got.Type, &got.OrderingKey, &got.Payload, &got.Metadata, &status)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" || receiver != "r" || status != "pending" {
+			t.Errorf("receiver %q, status %q, message (-want +got):\n%s", receiver, status, diff)
+		}
+	})
+
+	t.Run("a message of an id alone is its own key", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		accept(t, db, inbox.Message{ID: "m1"})
+		var key string
+		var payload []byte
+		var metadata map[string]string
+		err := db.QueryRow(t.Context(), `select ordering_key, payload, metadata from inbox`).Scan(&key, &payload, &metadata)
+		if err != nil || key != "m1" || len(payload) != 0 || len(metadata) != 0 {
+			t.Errorf("key %q, payload %q, metadata %v: %v", key, payload, metadata, err)
+		}
+	})
+
+	t.Run("again is counted, and another payload is kept aside", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		for _, payload := range []string{"x", "x", "y", "y", "x"} {
+			accept(t, db, note("m1", payload))
+		}
+		wantReceived(t, db, map[string]int{"r m1": 2})
+		if n := quarantined(t, db); n != 1 {
+			t.Errorf("%d kept aside, want 1", n)
+		}
+	})
+
+	t.Run("the same message as one that came by the outbox is the same", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		post(t, db, letter("m1", "x"))
+		receive(t, db, "r")
+		awaitAll(t, db)
+		accept(t, db, note("m1", "x"))
+		accept(t, db, note("m2", "x"))
+		post(t, db, letter("m2", "x"))
+		awaitAll(t, db)
+		wantReceived(t, db, map[string]int{"r m1": 1, "r m2": 1})
+	})
+
+	t.Run("a batch that rolls back has received nothing", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		b := &pgx.Batch{}
+		if err := inbox.Accept(b, "r", note("m1", "x")); err != nil {
+			t.Fatal(err)
+		}
+		b.Queue(`select 1 / 0`)
+		if err := db.Commit(t.Context(), b); err == nil {
+			t.Fatal("it was committed")
+		}
+		wantReceived(t, db, map[string]int{})
+	})
+}
+
+func TestAcceptRefusesWhatCannotBeStored(t *testing.T) {
+	t.Parallel()
+	for name, m := range map[string]inbox.Message{
+		"no id":                          {Type: "note"},
+		"NUL in the id":                  {ID: "m\x00"},
+		"an id that is not UTF-8":        {ID: "m\xff"},
+		"NUL in the key":                 {ID: "m1", OrderingKey: "\x00"},
+		"a type that is not UTF-8":       {ID: "m1", Type: "\xc3"},
+		"NUL in the metadata":            {ID: "m1", Metadata: map[string]string{"a": "\x00"}},
+		"a name in it that is not UTF-8": {ID: "m1", Metadata: map[string]string{"\xff": "a"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := &pgx.Batch{}
+			if err := inbox.Accept(b, "r", m); err == nil || b.Len() != 0 {
+				t.Errorf("%v, and %d statements were queued", err, b.Len())
+			}
+		})
+	}
+}
+
+// TestAcceptBesideRivals has everybody accept the same messages at once: nobody
+// is refused, and each delivery is counted once.
+func TestAcceptBesideRivals(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	const rivals, messages = 8, 30
+	var all sync.WaitGroup
+	for range rivals {
+		all.Go(func() {
+			for i := range messages {
+				b := &pgx.Batch{}
+				if err := inbox.Accept(b, "r", note("m"+strconv.Itoa(i), "x")); err != nil {
+					t.Error(err)
+				}
+				if err := db.Commit(t.Context(), b); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	want := map[string]int{}
+	for i := range messages {
+		want["r m"+strconv.Itoa(i)] = rivals - 1
+	}
+	wantReceived(t, db, want)
+	if n := quarantined(t, db); n != 0 {
+		t.Errorf("%d kept aside", n)
+	}
+}
+
+func TestAcceptNamesTheMessageThatItRefuses(t *testing.T) {
+	t.Parallel()
+	err := inbox.Accept(&pgx.Batch{}, "r", inbox.Message{ID: "m1", Type: "\x00"})
+	if err == nil || !strings.Contains(err.Error(), `"m1"`) {
+		t.Errorf("it says %v", err)
+	}
+}

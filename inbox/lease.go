@@ -1,0 +1,92 @@
+package inbox
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/postgres"
+)
+
+// Rows are locked in one order, so that two renewals cannot deadlock.
+const renew = `
+with held as (
+  select i.id
+    from inbox i
+    join unnest($1::bigint[], $2::bigint[]) as mine(id, fence)
+      on mine.id = i.id
+     and mine.fence = i.fence
+   where i.status = 'running'
+   order by i.id
+     for update of i
+)
+update inbox i
+   set due_at = clock_timestamp() + $3::interval
+  from held
+ where i.id = held.id
+returning i.id`
+
+// renewLeases moves the end of the leases that are still held and returns the
+// rows of those. A row that is missing was taken over.
+func renewLeases(ctx context.Context, q postgres.Querier, held []holding, lease time.Duration) (map[int64]bool, error) {
+	ids, fences := make([]int64, len(held)), make([]int64, len(held))
+	for i, h := range held {
+		ids[i], fences[i] = h.message.row, h.message.fence
+	}
+	rows, err := q.Query(ctx, renew, ids, fences, lease)
+	if err != nil {
+		return nil, fmt.Errorf("renew %d leases: %w", len(held), err)
+	}
+	renewed, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return nil, fmt.Errorf("renew %d leases: %w", len(held), err)
+	}
+	still := make(map[int64]bool, len(renewed))
+	for _, id := range renewed {
+		still[id] = true
+	}
+	return still, nil
+}
+
+// keepLeases renews every lease that is held, every third of a lease, and
+// cancels the handlers of what was taken over.
+func (r *run) keepLeases(ctx context.Context) {
+	third := r.Policy.Lease / 3
+	tick := time.NewTicker(third)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			r.renew(ctx, third)
+		}
+	}
+}
+
+// renew gives up after a while: a connection that never answers must not cost
+// the leases that the next one could keep.
+func (r *run) renew(ctx context.Context, patience time.Duration) {
+	r.mu.Lock()
+	held := slices.Collect(maps.Values(r.held))
+	r.mu.Unlock()
+	if len(held) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	still, err := renewLeases(ctx, r.DB, held, r.Policy.Lease)
+	if err != nil {
+		r.Log.WarnContext(ctx, "leases not renewed", "receiver", r.Receiver, "error", err)
+		return
+	}
+	for _, h := range held {
+		if !still[h.message.row] {
+			h.cancel(errLeaseLost)
+		}
+	}
+}

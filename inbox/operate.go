@@ -1,0 +1,224 @@
+package inbox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/postgres"
+)
+
+// Status is where a message stands.
+type Status string
+
+const (
+	StatusPending   Status = "pending"   // due, or waiting for its time
+	StatusRunning   Status = "running"   // somebody holds it, or has died with it
+	StatusDone      Status = "done"      // for ever
+	StatusDead      Status = "dead"      // parked until an operator decides
+	StatusDiscarded Status = "discarded" // an operator ended it undone
+)
+
+var (
+	// ErrNoMessage is returned by Show, Retry and Discard for a number that no
+	// message has.
+	ErrNoMessage = errors.New("no such message")
+	// ErrNotParked is returned by Retry and Discard for a message that is not
+	// parked, or no more: somebody else may have decided.
+	ErrNotParked = errors.New("the message is not parked")
+	// ErrNotListed is returned by List for a status other than StatusDead and
+	// StatusDiscarded.
+	ErrNotListed = errors.New("only dead and discarded messages are listed")
+)
+
+// Entry is a message as it lies in the inbox. Times are the database's.
+type Entry struct {
+	Number      int64 // names the message for Show, Retry and Discard
+	Receiver    string
+	MessageID   string
+	Type        string
+	OrderingKey string
+	Status      Status
+	Attempts    int
+	Deaths      int // of holders, one after another
+	Waits       int
+	Duplicates  int // deliveries beyond the first
+	Holder      string
+	LastError   string
+	DecidedBy   string // the operator who last retried or discarded it; empty if none
+	ReceivedAt  time.Time
+	DueAt       time.Time
+	FinishedAt  *time.Time
+	DecidedAt   *time.Time
+	Behind      int // younger open messages of its key, held up if it is parked and Parked is Block
+
+	// What the sender wrote, which Show alone reads.
+	Payload  []byte
+	Metadata json.RawMessage
+}
+
+// The first condition is the index's, which the second cannot be known to imply.
+const selectEntries = `
+select i.id                         as number,
+       i.receiver,
+       i.message_id,
+       i.type,
+       i.ordering_key,
+       i.status,
+       i.attempts,
+       i.deaths,
+       i.waits,
+       i.duplicates,
+       coalesce(i.holder, '')       as holder,
+       coalesce(i.last_error, '')   as last_error,
+       coalesce(i.decided_by, '')   as decided_by,
+       i.received_at,
+       i.due_at,
+       i.finished_at,
+       i.decided_at,
+       (select count(*)
+          from inbox younger
+         where younger.receiver = i.receiver
+           and younger.ordering_key = i.ordering_key
+           and younger.status in ('pending', 'running')
+           and younger.id > i.id)   as behind
+  from inbox i
+ where i.status in ('dead', 'discarded')
+   and i.status = $1
+   and i.id > $2
+ order by i.id
+ limit $3`
+
+// List returns up to limit messages of all receivers that are dead, or that are
+// discarded, in the order in which they were received, beginning with the first
+// whose number is above after.
+func List(ctx context.Context, q postgres.Querier, status Status, after int64, limit int) ([]Entry, error) {
+	if status != StatusDead && status != StatusDiscarded {
+		return nil, fmt.Errorf("list %s messages: %w", status, ErrNotListed)
+	}
+	rows, err := q.Query(ctx, selectEntries, status, after, limit)
+	if err != nil {
+		return nil, fmt.Errorf("list %s messages: %w", status, err)
+	}
+	entries, err := pgx.CollectRows(rows, pgx.RowToStructByNameLax[Entry])
+	if err != nil {
+		return nil, fmt.Errorf("list %s messages: %w", status, err)
+	}
+	return entries, nil
+}
+
+const selectEntry = `
+select i.id                         as number,
+       i.receiver,
+       i.message_id,
+       i.type,
+       i.ordering_key,
+       i.status,
+       i.attempts,
+       i.deaths,
+       i.waits,
+       i.duplicates,
+       coalesce(i.holder, '')       as holder,
+       coalesce(i.last_error, '')   as last_error,
+       coalesce(i.decided_by, '')   as decided_by,
+       i.received_at,
+       i.due_at,
+       i.finished_at,
+       i.decided_at,
+       (select count(*)
+          from inbox younger
+         where younger.receiver = i.receiver
+           and younger.ordering_key = i.ordering_key
+           and younger.status in ('pending', 'running')
+           and younger.id > i.id)   as behind,
+       i.payload,
+       i.metadata
+  from inbox i
+ where i.id = $1`
+
+// Show returns one message, whatever its status.
+func Show(ctx context.Context, q postgres.Querier, number int64) (Entry, error) {
+	rows, err := q.Query(ctx, selectEntry, number)
+	if err != nil {
+		return Entry{}, fmt.Errorf("show message %d: %w", number, err)
+	}
+	entry, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[Entry])
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = ErrNoMessage
+	}
+	if err != nil {
+		return Entry{}, fmt.Errorf("show message %d: %w", number, err)
+	}
+	return entry, nil
+}
+
+// The message keeps its place in the order of its key.
+const retryParked = `
+update inbox
+   set status        = 'pending',
+       attempts      = 0,
+       deaths        = 0,
+       waits         = 0,
+       waiting_since = null,
+       due_at        = clock_timestamp(),
+       decided_by    = $2,
+       decided_at    = clock_timestamp()
+ where id = $1
+   and status = 'dead'
+returning id`
+
+// Retry makes a parked message due at once, as if it had never been tried, and
+// notes who wanted it: actor, who must have a name. Errors are ErrNoMessage and
+// ErrNotParked; after any other, nobody knows whether it was done, and Retry may
+// be called again.
+func Retry(ctx context.Context, q postgres.Querier, number int64, actor string) error {
+	if err := decide(ctx, q, retryParked, number, actor); err != nil {
+		return fmt.Errorf("retry message %d: %w", number, err)
+	}
+	return nil
+}
+
+// The fence refuses whatever a holder of long ago might still commit.
+const discardParked = `
+update inbox
+   set status      = 'discarded',
+       fence       = fence + 1,
+       finished_at = clock_timestamp(),
+       decided_by  = $2,
+       decided_at  = clock_timestamp()
+ where id = $1
+   and status = 'dead'
+returning id`
+
+// Discard ends a parked message undone and lets the younger ones of its key go
+// on. It stays visible, with who did it: actor, who must have a name. It cannot
+// be taken back. Errors are those of Retry.
+func Discard(ctx context.Context, q postgres.Querier, number int64, actor string) error {
+	if err := decide(ctx, q, discardParked, number, actor); err != nil {
+		return fmt.Errorf("discard message %d: %w", number, err)
+	}
+	return nil
+}
+
+// decide runs one statement that is a transaction of its own and answers with
+// the row that it changed.
+//
+// If we die here: the decision is stored with its actor, or not at all.
+func decide(ctx context.Context, q postgres.Querier, decision string, number int64, actor string) error {
+	rows, err := q.Query(ctx, decision, number, actor)
+	if err != nil {
+		return err
+	}
+	decided, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil || len(decided) == 1 {
+		return err
+	}
+	if _, err := Show(ctx, q, number); err != nil {
+		return err
+	}
+	return ErrNotParked
+}

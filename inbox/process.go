@@ -1,0 +1,88 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// process runs the handler and ends the claim accordingly.
+func (r *run) process(ctx context.Context, c claimed) {
+	d := c.Delivery
+	log := r.Log.With("receiver", r.Receiver, "message_id", d.ID, "ordering_key", d.OrderingKey, "attempt", d.Attempt)
+	if c.deaths >= r.Policy.maxDeaths() {
+		// They died before they could say why.
+		r.settle(ctx, log, func(b *pgx.Batch) { parked(b, d, fmt.Sprintf("%d holders died or went silent", c.deaths)) })
+		log.ErrorContext(ctx, "message parked", "reason", "its holders died", "deaths", c.deaths)
+		return
+	}
+	if c.suspect() {
+		log.WarnContext(ctx, "message suspected: its holders died or went silent", "deaths", c.deaths)
+	}
+	result, err := r.guard(ctx, d)
+	var waiting *WaitError
+	var parking *ParkError
+	switch {
+	case err == nil && result == Completed:
+	case err == nil:
+		r.settle(ctx, log, func(b *pgx.Batch) { Done(b, d) })
+	case errors.Is(context.Cause(ctx), errLeaseLost) || IsLost(err):
+		log.WarnContext(ctx, "lease lost, the new holder goes on", "error", err)
+	case errors.Is(context.Cause(ctx), errDraining):
+		r.settle(ctx, log, func(b *pgx.Batch) { released(b, d) })
+		log.InfoContext(ctx, "message released")
+	case errors.As(err, &parking):
+		r.settle(ctx, log, func(b *pgx.Batch) { parked(b, d, err.Error()) })
+		log.ErrorContext(ctx, "message parked", "reason", err)
+	case errors.As(err, &waiting):
+		r.settle(ctx, log, func(b *pgx.Batch) { waits(b, d, r.Policy, waiting.AtLeast, err.Error()) })
+		log.InfoContext(ctx, "message waits", "reason", err)
+	case isStoreAway(err):
+		r.settle(ctx, log, func(b *pgx.Batch) { waits(b, d, r.Policy, 0, err.Error()) })
+		log.WarnContext(ctx, "message waits for the store", "error", err)
+	default:
+		r.settle(ctx, log, func(b *pgx.Batch) { failed(b, d, r.Policy, err.Error()) })
+		log.WarnContext(ctx, "attempt failed", "error", err)
+	}
+}
+
+// guard turns a panic of the handler into an error.
+func (r *run) guard(ctx context.Context, d Delivery) (result Result, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("panic: %v\n%s", cause, debug.Stack())
+		}
+	}()
+	return r.Handle(ctx, d)
+}
+
+// settle commits the end of a claim, and goes on trying while the store is away:
+// a handler that came back must not look like one that died. Each statement may
+// be repeated, since it asks for the fence. When the lease is lost or the program
+// stops, it gives up: the lease ends by itself and the message is taken again.
+func (r *run) settle(ctx context.Context, log *slog.Logger, queue func(*pgx.Batch)) {
+	for first := true; ; first = false {
+		b := &pgx.Batch{}
+		queue(b)
+		err := r.DB.Commit(ctx, b)
+		if err == nil {
+			return
+		}
+		if first {
+			log.WarnContext(ctx, "claim not ended", "error", err)
+		}
+		if !isStoreAway(err) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(afterFailure):
+		}
+	}
+}

@@ -1,0 +1,114 @@
+package inbox_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/cutproxy"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+// mortal starts the processor that p describes in a process of its own, as far as
+// the database can tell: when it dies, all its connections break at once, and it
+// settles nothing. The channel closes when nothing of it is left.
+func mortal(t *testing.T, url string, p inbox.Processor, handle func(ctx context.Context, d inbox.Delivery, die func()) (inbox.Result, error)) (die func(), ended <-chan struct{}) {
+	t.Helper()
+	proxy := cutproxy.Start(t, url)
+	db := open(t, proxy.URL(), postgres.Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	die = func() { proxy.Close(); cancel() }
+	p.DB, p.Drain = db, time.Nanosecond
+	p.Handle = func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) { return handle(ctx, d, die) }
+	end := make(chan struct{})
+	go func() { p.Run(ctx); close(end) }()
+	return die, end
+}
+
+func open(t *testing.T, url string, o postgres.Options) *postgres.DB {
+	t.Helper()
+	o.AllowPlaintext, o.AllowUnsafeDurability = true, true
+	db, err := postgres.Open(t.Context(), url, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	return db
+}
+
+func TestAMessageThatEndsItsProcessIsParkedAndNoOther(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	db := open(t, url, postgres.Options{})
+	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
+		select 'r', case n when 20 then 'poison' else n::text end, n, 't', '', '{}', '' from generate_series(1, 40) n`)
+	p := processor(nil, nil)
+	p.Concurrency = 16
+	p.Policy.Lease, p.Policy.MaxDeaths = 300*time.Millisecond, 8
+	p.Policy.BackoffBase, p.Policy.BackoffCap = time.Millisecond, 20*time.Millisecond
+	handle := func(ctx context.Context, d inbox.Delivery, die func()) (inbox.Result, error) {
+		if d.ID == "poison" {
+			die()
+			<-ctx.Done()
+			return inbox.Complete, context.Cause(ctx)
+		}
+		select {
+		case <-ctx.Done():
+			return inbox.Complete, context.Cause(ctx)
+		case <-time.After(50 * time.Millisecond): // its work
+			return inbox.Complete, nil
+		}
+	}
+	parked := func() (yes bool) {
+		if err := db.QueryRow(t.Context(), `select status = 'dead' from inbox where message_id = 'poison'`).Scan(&yes); err != nil {
+			t.Fatal(err)
+		}
+		return yes
+	}
+	die, ended := mortal(t, url, *p, handle)
+	for tick := time.Tick(5 * time.Millisecond); !parked(); {
+		select {
+		case <-ended:
+			die, ended = mortal(t, url, *p, handle)
+		case <-tick:
+		}
+	}
+	await(t, db, `select bool_and(status = 'done' or message_id = 'poison') from inbox`)
+	die()
+	receiveFrom(t, "the last process's end", ended)
+	// Three deaths beside it, before it was suspected, and perhaps a claim whose
+	// answer was lost.
+	await(t, db, `select bool_and(deaths <= 4 or message_id = 'poison') from inbox`)
+}
+
+func TestSuspectsAreTriedOneByOneBesideTheOthers(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	const suspects = 3
+	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, attempts, deaths, fence, due_at)
+		select 'r', 'suspect' || n, n, 't', '', '{}', '', 'running', 3, 2, 3, clock_timestamp() - interval '2 days'
+		  from generate_series(1, $1::int) n`, suspects)
+	begun, finish := make(chan struct{}, suspects), make(chan struct{})
+	start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+		if d.Attempt > 1 {
+			begun <- struct{}{}
+			<-finish
+		}
+		return inbox.Complete, nil
+	}))
+	for n := range suspects {
+		receiveFrom(t, "a suspect", begun)
+		for look := range 2 { // what comes now is claimed beside it
+			put(t, db, fmt.Sprint("other", n, look), "other")
+			await(t, db, `select bool_and(status = 'done') from inbox where ordering_key = 'other'`)
+		}
+		if len(begun) > 0 {
+			t.Error("two suspects have met")
+		}
+		finish <- struct{}{}
+	}
+	await(t, db, `select bool_and(status = 'done') from inbox`)
+}

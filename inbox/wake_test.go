@@ -1,0 +1,261 @@
+package inbox_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+// waits puts a message of the key k that waits for the outside, an hour more.
+func waits(t *testing.T, db *postgres.DB, id string) {
+	t.Helper()
+	put(t, db, id, "k")
+	write(t, db, `
+update inbox
+   set waits = 3, waiting_since = clock_timestamp(), due_at = clock_timestamp() + interval '1 hour'
+ where message_id = $1`, id)
+}
+
+// isDue tells whether a message may be claimed now.
+func isDue(t *testing.T, db postgres.Querier, id string) bool {
+	t.Helper()
+	return stored(t, db, id).DueIn <= 0
+}
+
+func TestANewMessageWakesItsKey(t *testing.T) {
+	t.Parallel()
+
+	t.Run("the message that waits for the outside is due at once", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		waits(t, db, "waiting")
+		accept(t, db, note("new", "x"))
+		got := stored(t, db, "waiting")
+		if got.DueIn > 0 || got.Status != "pending" || got.Waits != 3 || got.Attempts != 0 {
+			t.Errorf("it is %+v", got)
+		}
+	})
+
+	t.Run("also by the outbox", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		waits(t, db, "waiting")
+		post(t, db, letter("new", "x"))
+		receive(t, db, "r")
+		awaitAll(t, db)
+		if !isDue(t, db, "waiting") {
+			t.Error("it still waits")
+		}
+	})
+
+	for name, change := range map[string]string{
+		"after an error":                 `attempts = 1`,
+		"that never waited":              `waits = 0`,
+		"that is parked":                 `status = 'dead'`,
+		"that runs":                      `status = 'running', attempts = 1, fence = 1`,
+		"of another receiver":            `receiver = 'other'`,
+		"of another key":                 `ordering_key = 'kk'`,
+		"of a key that sorts before":     `ordering_key = ''`,
+		"of a receiver that sorts after": `receiver = 's'`,
+	} {
+		t.Run("not one "+name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Open(t)
+			waits(t, db, "other")
+			write(t, db, `update inbox set `+change)
+			accept(t, db, note("new", "x"))
+			if isDue(t, db, "other") {
+				t.Errorf("it is %+v", stored(t, db, "other"))
+			}
+		})
+	}
+
+	t.Run("a repeated delivery wakes nothing", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		waits(t, db, "waiting")
+		accept(t, db, note("known", "x"))
+		write(t, db, `update inbox set due_at = clock_timestamp() + interval '1 hour' where message_id = 'waiting'`)
+		accept(t, db, note("known", "x"))
+		accept(t, db, note("known", "another payload"))
+		if isDue(t, db, "waiting") {
+			t.Error("it is due")
+		}
+		wantReceived(t, db, map[string]int{"r waiting": 0, "r known": 1})
+	})
+
+	t.Run("one that is due keeps its place", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		waits(t, db, "waiting")
+		write(t, db, `update inbox set due_at = clock_timestamp() - interval '1 hour' where message_id = 'waiting'`)
+		accept(t, db, note("new", "x"))
+		if due := stored(t, db, "waiting").DueIn; due > -time.Hour {
+			t.Errorf("it is due in %v", due)
+		}
+	})
+
+	t.Run("and the handler is called", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		put(t, db, "m1", "k")
+		var seen diary
+		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+			seen.note("%s %t", d.ID, d.First())
+			if d.ID == "m1" && d.First() {
+				return inbox.Complete, &inbox.WaitError{AtLeast: time.Hour, Err: errors.New("the outside is slow")}
+			}
+			return inbox.Complete, nil
+		}))
+		await(t, db, `select waits = 1 and status = 'pending' from inbox`)
+		accept(t, db, note("m2", "x"))
+		await(t, db, `select count(*) = 2 and bool_and(status = 'done') from inbox`)
+		if got := seen.String(); got != "m1 true m1 false m2 true" {
+			t.Errorf("it saw %s", got)
+		}
+	})
+}
+
+// TestAWakeAndAWaitAtTheSameMoment stops one of the two between its statement and
+// its commit, and starts the other: they see each other, whichever is first.
+func TestAWakeAndAWaitAtTheSameMoment(t *testing.T) {
+	t.Parallel()
+
+	t.Run("the wait is first", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		put(t, db, "m1", "k")
+		write(t, db, `update inbox set status = 'running', fence = 1, attempts = 1, due_at = clock_timestamp() + interval '1 hour'`)
+		tx := begin(t, db)
+		run(t, tx, `update inbox set status = 'pending', attempts = 0, waits = 1, due_at = clock_timestamp() + interval '1 hour'`)
+		accepted := acceptAside(t, db, note("m2", "x"))
+		awaitBlocked(t, db, accepted)
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := receiveFrom(t, "the message", accepted); err != nil {
+			t.Fatal(err)
+		}
+		if !isDue(t, db, "m1") {
+			t.Errorf("it sleeps on: %+v", stored(t, db, "m1"))
+		}
+	})
+
+	t.Run("the wait is first and does not come", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		put(t, db, "m1", "k")
+		write(t, db, `update inbox set status = 'running', fence = 1, attempts = 1, due_at = clock_timestamp() + interval '1 hour'`)
+		tx := begin(t, db)
+		run(t, tx, `update inbox set status = 'pending', attempts = 0, waits = 1, due_at = clock_timestamp() + interval '1 hour'`)
+		accepted := acceptAside(t, db, note("m2", "x"))
+		awaitBlocked(t, db, accepted)
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := receiveFrom(t, "the message", accepted); err != nil {
+			t.Fatal(err)
+		}
+		if got := stored(t, db, "m1"); got.Status != "running" || got.DueIn < time.Minute {
+			t.Errorf("its lease was touched: %+v", got)
+		}
+	})
+
+	t.Run("the end of the message is first", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		put(t, db, "m1", "k")
+		write(t, db, `update inbox set status = 'running', fence = 1, attempts = 1, due_at = clock_timestamp() + interval '1 hour'`)
+		tx := begin(t, db)
+		run(t, tx, `update inbox set status = 'done', done_fence = 1, finished_at = clock_timestamp()`)
+		accepted := acceptAside(t, db, note("m2", "x"))
+		awaitBlocked(t, db, accepted)
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := receiveFrom(t, "the message", accepted); err != nil {
+			t.Fatal(err)
+		}
+		if got := stored(t, db, "m1"); got.Status != "done" || !isDue(t, db, "m2") {
+			t.Errorf("the old one is %+v, the new one %+v", got, stored(t, db, "m2"))
+		}
+	})
+
+	t.Run("the message is first and a holder's statement waits for it", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		put(t, db, "m1", "k")
+		write(t, db, `update inbox set status = 'running', fence = 1, attempts = 1, due_at = clock_timestamp() + interval '1 hour'`)
+		tx := begin(t, db)
+		b := &pgx.Batch{}
+		if err := inbox.Accept(b, "r", note("m2", "x")); err != nil {
+			t.Fatal(err)
+		}
+		if err := tx.SendBatch(t.Context(), b).Close(); err != nil {
+			t.Fatal(err)
+		}
+		var got string
+		err := db.QueryRow(t.Context(), `select message_id from inbox where status = 'running' for update skip locked`).Scan(&got)
+		if !errors.Is(err, pgx.ErrNoRows) {
+			t.Errorf("the running row is free: %q, %v", got, err)
+		}
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := stored(t, db, "m1"); got.Status != "running" || got.Fence != 1 || got.DueIn < time.Minute {
+			t.Errorf("its lease was touched: %+v", got)
+		}
+	})
+}
+
+func begin(t *testing.T, db *postgres.DB) pgx.Tx {
+	t.Helper()
+	tx, err := db.Pool().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }) // ended already where the test came to its end
+	return tx
+}
+
+func run(t *testing.T, tx pgx.Tx, sql string) {
+	t.Helper()
+	if _, err := tx.Exec(t.Context(), sql); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// acceptAside accepts a message beside the test and tells when that came to an end.
+func acceptAside(t *testing.T, db *postgres.DB, m inbox.Message) <-chan error {
+	t.Helper()
+	b := &pgx.Batch{}
+	if err := inbox.Accept(b, "r", m); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- db.Commit(t.Context(), b) }()
+	return ended
+}
+
+// awaitBlocked waits until a session of the database waits for a lock.
+func awaitBlocked(t *testing.T, db *postgres.DB, ended <-chan error) {
+	t.Helper()
+	await(t, db, strings.TrimSpace(`
+select count(*) > 0
+  from pg_stat_activity
+ where datname = current_database()
+   and wait_event_type = 'Lock'`))
+	select {
+	case err := <-ended:
+		t.Fatalf("it did not wait: %v", err)
+	default:
+	}
+}

@@ -1,0 +1,364 @@
+package intake_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/intake"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/cutproxy"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/ledger"
+)
+
+// happen commits what commands cause to a charge, as a worker would.
+func happen(t *testing.T, db *postgres.DB, chargeID string, commands ...domain.Command) {
+	t.Helper()
+	s, err := ledger.Load(t.Context(), db, chargeID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &pgx.Batch{}
+	for _, command := range commands {
+		events, err := domain.Decide(s.Charge, command)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s, err = ledger.Append(b, s, ledger.Cause{CausationID: "worker"}, events...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := db.Commit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// captured accepts and captures a charge of 1000.
+func captured(t *testing.T, db *postgres.DB) (chargeID string) {
+	t.Helper()
+	chargeID = strings.TrimPrefix(accept(t, keeping(db), request("charge", "f")).Location, "/v1/charges/")
+	happen(t, db, chargeID,
+		domain.ReserveInventory{},
+		domain.StartPayment{Provider: domain.Provider, PaymentIntent: "pi_" + chargeID},
+		domain.CapturePayment{
+			Provider: domain.Provider, PaymentIntent: "pi_" + chargeID,
+			Amount: domain.Money{Amount: 1000, Currency: "EUR"},
+		})
+	return chargeID
+}
+
+// refundOf is a request for a refund under a key.
+func refundOf(key string) intake.Request {
+	r := request(key, "f")
+	r.Key.Operation = "POST /v1/charges/:id/refunds"
+	return r
+}
+
+func some(amount int64) intake.Refund { return intake.Refund{Amount: &amount} }
+
+func TestRequestRefund(t *testing.T) {
+	t.Parallel()
+
+	t.Run("a refund is accepted with its key, event, posting and message", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		charge := captured(t, db)
+		before := tables(t, db)
+		got, err := keeping(db).RequestRefund(t.Context(), acme(), refundOf("k1"), charge, intake.Refund{Amount: some(400).Amount, Reason: "broken"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		after := tables(t, db)
+		for _, table := range []string{"idempotency_keys", "ledger_events", "ledger_postings", "outbox"} {
+			if after[table] != before[table]+1 {
+				t.Errorf("%s grew from %d to %d", table, before[table], after[table])
+			}
+		}
+		s, err := ledger.Load(t.Context(), db, charge)
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := strings.TrimPrefix(got.Location, "/v1/charges/"+charge+"/refunds/")
+		want := domain.RefundRequested{RefundID: id, Amount: 400, Reason: "broken", Notify: true}
+		if diff := cmp.Diff(domain.Event(want), s.Head().Event); diff != "" {
+			t.Errorf("event (-want +got):\n%s", diff)
+		}
+		var view domain.RefundView
+		if err := json.Unmarshal(got.Body, &view); err != nil {
+			t.Fatal(err)
+		}
+		shown := domain.RefundView{ID: id, ChargeID: charge, Amount: 400, Currency: "EUR", Status: domain.RefundStatusPending}
+		if diff := cmp.Diff(shown, view); diff != "" || got.StatusCode != http.StatusAccepted || got.Replayed {
+			t.Errorf("answer %d (-want +got):\n%s", got.StatusCode, diff)
+		}
+	})
+
+	t.Run("without an amount all that is left goes back", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		in, charge := keeping(db), captured(t, db)
+		for i, refund := range []intake.Refund{some(300), {}} {
+			if _, err := in.RequestRefund(t.Context(), acme(), refundOf(fmt.Sprint("k", i)), charge, refund); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := refunds(t, db, charge); !cmp.Equal(got, []int64{300, 700}) {
+			t.Errorf("refunds of %v, want 300 and 700", got)
+		}
+	})
+
+	for _, test := range []struct {
+		name    string
+		charge  func(*testing.T, *postgres.DB) string
+		account intake.Account
+		refund  intake.Refund
+		says    error
+	}{
+		{"more than was captured is refused", captured, acme(), some(1001), domain.ErrExceedsCaptured},
+		{"a charge under way is not refunded", func(t *testing.T, db *postgres.DB) string {
+			t.Helper()
+			return strings.TrimPrefix(accept(t, keeping(db), request("charge", "f")).Location, "/v1/charges/")
+		}, acme(), some(1), domain.ErrNotCaptured},
+		{"a charge that does not exist is not refunded", func(*testing.T, *postgres.DB) string { return "ch_none" }, acme(), some(1), ledger.ErrNotFound},
+		{"another merchant's charge does not exist", captured, intake.Account{MerchantID: "globex"}, some(1), ledger.ErrNotFound},
+	} {
+		t.Run(test.name+", and the refusal is the key's answer", func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Open(t)
+			in, charge := keeping(db), test.charge(t, db)
+			before := tables(t, db)
+			first, err := in.RequestRefund(t.Context(), test.account, refundOf("k1"), charge, test.refund)
+			if err != nil || !strings.Contains(string(first.Body), test.says.Error()) || first.Replayed {
+				t.Fatalf("%v: %+v", err, first)
+			}
+			before["idempotency_keys"]++
+			if diff := cmp.Diff(before, tables(t, db)); diff != "" {
+				t.Errorf("rows (-want +got):\n%s", diff)
+			}
+			again, err := in.RequestRefund(t.Context(), test.account, refundOf("k1"), charge, test.refund)
+			if diff := cmp.Diff(first.Answer, again.Answer); err != nil || diff != "" || !again.Replayed {
+				t.Errorf("%v, replayed %v (-first +again):\n%s", err, again.Replayed, diff)
+			}
+		})
+	}
+
+	t.Run("a refusal stays the key's answer when the charge could be refunded later", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		in := keeping(db)
+		charge := strings.TrimPrefix(accept(t, in, request("charge", "f")).Location, "/v1/charges/")
+		first, err := in.RequestRefund(t.Context(), acme(), refundOf("k1"), charge, some(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		happen(t, db, charge, domain.ReserveInventory{}, domain.StartPayment{Provider: domain.Provider, PaymentIntent: "pi_1"},
+			domain.CapturePayment{Provider: domain.Provider, PaymentIntent: "pi_1", Amount: domain.Money{Amount: 1000, Currency: "EUR"}})
+		again, err := in.RequestRefund(t.Context(), acme(), refundOf("k1"), charge, some(1))
+		if diff := cmp.Diff(first.Answer, again.Answer); err != nil || diff != "" {
+			t.Errorf("%v (-first +again):\n%s", err, diff)
+		}
+		if got := refunds(t, db, charge); len(got) != 0 {
+			t.Errorf("refunds of %v", got)
+		}
+	})
+
+	t.Run("the key of a refund is none of another request's", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		in, charge := keeping(db), captured(t, db)
+		if _, err := in.RequestRefund(t.Context(), acme(), refundOf("k1"), charge, some(1)); err != nil {
+			t.Fatal(err)
+		}
+		other := refundOf("k1")
+		other.Fingerprint = []byte("another")
+		if _, err := in.RequestRefund(t.Context(), acme(), other, charge, some(2)); !errors.Is(err, idempotency.ErrReused) {
+			t.Errorf("the error is %v, want ErrReused", err)
+		}
+	})
+}
+
+// refunds are the amounts of a charge's refunds.
+func refunds(t *testing.T, db *postgres.DB, chargeID string) []int64 {
+	t.Helper()
+	s, err := ledger.Load(t.Context(), db, chargeID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var amounts []int64
+	for _, r := range s.Charge.Refunds {
+		amounts = append(amounts, r.Amount)
+	}
+	return amounts
+}
+
+func TestRivalRefunds(t *testing.T) {
+	t.Parallel()
+
+	t.Run("of ten refunds of 600 of 1000 exactly one is accepted", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		in := keeping(db)
+		for round := range 10 {
+			charge := strings.TrimPrefix(accept(t, in, request(fmt.Sprint("charge", round), "f")).Location, "/v1/charges/")
+			intent := domain.StartPayment{Provider: domain.Provider, PaymentIntent: fmt.Sprint("pi_", round)}
+			happen(t, db, charge, domain.ReserveInventory{}, intent, domain.CapturePayment{
+				Provider: domain.Provider, PaymentIntent: intent.PaymentIntent, Amount: domain.Money{Amount: 1000, Currency: "EUR"},
+			})
+			accepted, refused := rivals(t, 10, func(i int) (intake.Accepted, error) {
+				return in.RequestRefund(t.Context(), acme(), refundOf(fmt.Sprint(round, "-", i)), charge, some(600))
+			})
+			if accepted != 1 || refused != 9 || !cmp.Equal(refunds(t, db, charge), []int64{600}) {
+				t.Fatalf("round %d: %d accepted, %d refused, refunds of %v", round, accepted, refused, refunds(t, db, charge))
+			}
+		}
+	})
+
+	t.Run("twenty refunds that fit are all accepted", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		in, charge := keeping(db), captured(t, db)
+		accepted, refused := rivals(t, 20, func(i int) (intake.Accepted, error) {
+			return in.RequestRefund(t.Context(), acme(), refundOf(fmt.Sprint("k", i)), charge, some(50))
+		})
+		if accepted != 20 || refused != 0 || len(refunds(t, db, charge)) != 20 {
+			t.Errorf("%d accepted, %d refused, refunds of %v", accepted, refused, refunds(t, db, charge))
+		}
+	})
+
+	t.Run("a refund under one key sent by twenty is one refund", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		in, charge := keeping(db), captured(t, db)
+		accepted, _ := rivals(t, 20, func(int) (intake.Accepted, error) {
+			return in.RequestRefund(t.Context(), acme(), refundOf("k1"), charge, some(50))
+		})
+		if accepted != 20 || !cmp.Equal(refunds(t, db, charge), []int64{50}) {
+			t.Errorf("%d accepted, refunds of %v", accepted, refunds(t, db, charge))
+		}
+	})
+}
+
+// rivals sends n requests at once and counts what became of them.
+func rivals(t *testing.T, n int, send func(i int) (intake.Accepted, error)) (accepted, refused int) {
+	t.Helper()
+	var mu sync.Mutex
+	var work errgroup.Group
+	for i := range n {
+		work.Go(func() error {
+			got, err := send(i)
+			mu.Lock()
+			defer mu.Unlock()
+			if got.StatusCode == http.StatusAccepted {
+				accepted++
+			} else {
+				refused++
+			}
+			return err
+		})
+	}
+	if err := work.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	return accepted, refused
+}
+
+func TestLostAnswersOfRefunds(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name string
+		side cutproxy.Side
+	}{
+		{"a refund whose commit nobody heard of is settled by its key", cutproxy.After},
+		{"a refund whose commit never reached the server is made", cutproxy.Before},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			direct, address := migrated(t)
+			charge := captured(t, direct)
+			proxy := cutproxy.Start(t, address)
+			in := keeping(open(t, proxy.URL(), postgres.Options{}))
+			proxy.Arm(test.side, 3) // look, load, commit
+			got, err := in.RequestRefund(t.Context(), acme(), refundOf("k1"), charge, some(400))
+			if err != nil || proxy.Cuts() != 1 {
+				t.Fatalf("%v after %d cuts", err, proxy.Cuts())
+			}
+			again, err := keeping(direct).RequestRefund(t.Context(), acme(), refundOf("k1"), charge, some(400))
+			if diff := cmp.Diff(got.Answer, again.Answer); err != nil || diff != "" {
+				t.Errorf("%v (-first +again):\n%s", err, diff)
+			}
+			if got := refunds(t, direct, charge); !cmp.Equal(got, []int64{400}) {
+				t.Errorf("refunds of %v", got)
+			}
+		})
+	}
+}
+
+func TestCancelCharge(t *testing.T) {
+	t.Parallel()
+	cancelOf := func(key string) intake.Request {
+		r := request(key, "f")
+		r.Key.Operation = "POST /v1/charges/:id/cancel"
+		return r
+	}
+
+	t.Run("a charge without outcome is asked to be canceled, once", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		in := keeping(db)
+		location := accept(t, in, request("charge", "f")).Location
+		charge := strings.TrimPrefix(location, "/v1/charges/")
+		for _, key := range []string{"k1", "k1", "k2"} {
+			got, err := in.CancelCharge(t.Context(), acme(), cancelOf(key), charge)
+			if err != nil || got.StatusCode != http.StatusAccepted || got.Location != location || !strings.Contains(string(got.Body), `"status":"pending"`) {
+				t.Errorf("%s: %v: %+v", key, err, got)
+			}
+		}
+		s, err := ledger.Load(t.Context(), db, charge)
+		if err != nil || len(s.Events) != 2 || s.Head().Type != domain.TypeChargeCancelRequested {
+			t.Errorf("%v: the stream has %d events and ends with %s", err, len(s.Events), s.Head().Type)
+		}
+		if got := tables(t, db); got["outbox"] != 2 || got["idempotency_keys"] != 3 {
+			t.Errorf("rows: %v", got)
+		}
+	})
+
+	t.Run("a charge with an outcome is not, and the refusal is the key's answer", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		in, charge := keeping(db), captured(t, db)
+		for range 2 {
+			got, err := in.CancelCharge(t.Context(), acme(), cancelOf("k1"), charge)
+			if err != nil || got.StatusCode != http.StatusConflict || !strings.Contains(string(got.Body), domain.ErrFinished.Error()) {
+				t.Errorf("%v: %+v", err, got)
+			}
+		}
+		if got := tables(t, db); got["outbox"] != 1 {
+			t.Errorf("rows: %v", got)
+		}
+	})
+
+	t.Run("twenty cancellations at once ask once", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		in := keeping(db)
+		charge := strings.TrimPrefix(accept(t, in, request("charge", "f")).Location, "/v1/charges/")
+		accepted, _ := rivals(t, 20, func(i int) (intake.Accepted, error) {
+			return in.CancelCharge(t.Context(), acme(), cancelOf(fmt.Sprint("k", i)), charge)
+		})
+		s, err := ledger.Load(t.Context(), db, charge)
+		if err != nil || accepted != 20 || len(s.Events) != 2 {
+			t.Errorf("%v: %d accepted, %d events", err, accepted, len(s.Events))
+		}
+	})
+}

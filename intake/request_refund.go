@@ -1,0 +1,45 @@
+package intake
+
+import (
+	"context"
+	"time"
+
+	"github.com/payonce/payonce/domain"
+)
+
+// Refund is a request to give back money of a captured charge: validated, and in
+// the form that is fingerprinted.
+type Refund struct {
+	Amount *int64 `json:"amount,omitempty"` // minor units; all that is left if absent
+	Reason string `json:"reason,omitempty"`
+}
+
+// RequestRefund accepts a refund of a charge. What it may give back is decided
+// on the charge's stream and committed at its next version, so of rivals that
+// together want too much only some succeed. Refusals that are stored:
+// ledger.ErrNotFound, domain.ErrNotCaptured, domain.ErrExceedsCaptured. Errors as
+// AcceptCharge's.
+func (in *Intake) RequestRefund(ctx context.Context, account Account, r Request, chargeID string, refund Refund) (Accepted, error) {
+	id, err := newID("re_")
+	if err != nil {
+		return Accepted{}, err
+	}
+	command := domain.RequestRefund{RefundID: id, Reason: refund.Reason, Notify: account.Notify}
+	if refund.Amount != nil {
+		command.Amount = *refund.Amount
+	}
+	return in.once(ctx, r, func(ctx context.Context, _ time.Time) (decision, error) {
+		s, err := in.own(ctx, account, chargeID)
+		if err != nil {
+			return decision{}, err
+		}
+		events, err := domain.Decide(s.Charge, command)
+		if err != nil {
+			return decision{}, err
+		}
+		after := domain.Fold(s.Charge, events...)
+		requested, _ := after.Refund(id)
+		answer, err := accepted("/v1/charges/"+chargeID+"/refunds/"+id, after.RefundView(requested))
+		return decision{answer: answer, stream: s, events: events}, err
+	})
+}

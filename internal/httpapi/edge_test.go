@@ -1,0 +1,219 @@
+package httpapi_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/internal/httpapi"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+func TestReusedKeyNamesTheMembersThatDiffer(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	w.accept(t, "key-1", original)
+	for _, test := range []struct {
+		name, body string
+		want       []string
+	}{
+		{"an amount", strings.Replace(original, "2000", "2001", 1), []string{"/amount"}},
+		{"two members", strings.NewReplacer("2000", "2001", "USD", "EUR").Replace(original), []string{"/amount", "/currency"}},
+		{"a member of an item", strings.Replace(original, `"quantity":1`, `"quantity":9`, 1), []string{"/items/1/quantity"}},
+		{"an item more", strings.Replace(original, `1}]`, `1},{"sku":"pen","quantity":1}]`, 1), []string{"/items/2"}},
+		{"no description", strings.Replace(original, `"description":"A gift",`, "", 1), []string{"/description"}},
+		{"a metadata value", strings.Replace(original, `"a":"b"`, `"a":"c"`, 1), []string{"/metadata/a"}},
+		{"a metadata name with a slash", strings.Replace(original, `"a":"b"`, `"a":"b","x/y~z":"w"`, 1), []string{"/metadata/x~1y~0z"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			a := w.send(t, post("key-1", test.body))
+			p := wantProblem(t, a, "/problems/idempotency-key-reused")
+			var got []string
+			for _, e := range p.Errors {
+				got = append(got, e.Pointer)
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("pointers (-want +got):\n%s", diff)
+			}
+			for _, value := range []string{"2000", "2001", "A gift"} {
+				if strings.Contains(a.body, value) {
+					t.Errorf("it repeats the value %s: %s", value, a.body)
+				}
+			}
+		})
+	}
+}
+
+func TestKeyLookup(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	charge := w.captured(t, "a/b?c")
+	w.send(t, to(charge+"/refunds", "a/b?c", `{"amount":2}`))
+	w.send(t, to(charge+"/refunds", "refused", `{"amount":9999}`))
+	path := "/v1/idempotency-keys/" + url.PathEscape("a/b?c")
+
+	uses := data(t, w.send(t, get(path)))
+	var got [][]any
+	for _, e := range uses {
+		got = append(got, []any{e["operation"], e["status_code"]})
+		seen, err := time.Parse(time.RFC3339, fmt.Sprint(e["first_seen"]))
+		expires, err2 := time.Parse(time.RFC3339, fmt.Sprint(e["expires_at"]))
+		if err != nil || err2 != nil || expires.Sub(seen) > retention || expires.Sub(seen) < retention-time.Minute {
+			t.Errorf("first seen %v, expires at %v", e["first_seen"], e["expires_at"])
+		}
+		if len(e) != 5 {
+			t.Errorf("members: %v", e)
+		}
+	}
+	want := [][]any{{"POST /v1/charges", 202.0}, {"POST /v1/charges/:id/refunds", 202.0}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("uses (-want +got):\n%s", diff)
+	}
+	if uses[0]["location"] != charge {
+		t.Errorf("location is %v, want %s", uses[0]["location"], charge)
+	}
+	refused := data(t, w.send(t, get("/v1/idempotency-keys/refused")))[0]
+	if refused["status_code"] != 422.0 || refused["location"] != nil {
+		t.Errorf("a refusal: %v", refused)
+	}
+	for name, path := range map[string]string{
+		"an unused key": "/v1/idempotency-keys/unused", "no key": "/v1/idempotency-keys/%00", "a long one": "/v1/idempotency-keys/" + strings.Repeat("k", 256),
+	} {
+		if a := w.send(t, get(path)); a.status != http.StatusNotFound {
+			t.Errorf("%s: status %d: %s", name, a.status, a.body)
+		}
+	}
+	wantProblem(t, w.send(t, get(path).with("Authorization", "Bearer "+strangerKey)), "/problems/not-found")
+	card := w.send(t, get("/v1/idempotency-keys/4242424242424242"))
+	if p := readProblem(t, card); p.Type != "/problems/validation" || strings.Contains(card.body, "4242") || p.Instance != "" {
+		t.Errorf("the card number is repeated: %s", card.body)
+	}
+}
+
+func TestExpiredKey(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	first := w.accept(t, "key-1", body())
+	charge := first.header.Get("Location")
+	exec(t, w.db, `update idempotency_keys set expires_at = clock_timestamp()`)
+	before := rows(t, w.db)
+	for _, swept := range []bool{false, true} {
+		if swept {
+			if n, err := idempotency.Sweep(t.Context(), w.db, 10); n != 1 || err != nil {
+				t.Fatalf("%d swept: %v", n, err)
+			}
+		}
+		a := w.send(t, post("key-1", body()))
+		wantProblem(t, a, "/problems/idempotency-key-expired")
+		if a.header.Get("Location") != charge || a.header.Get("Idempotent-Replayed") != "" {
+			t.Errorf("swept %v: Location is %q", swept, a.header.Get("Location"))
+		}
+		p := wantProblem(t, w.send(t, post("key-1", body("amount", "1"))), "/problems/idempotency-key-reused")
+		if len(p.Errors) != 0 {
+			t.Errorf("swept %v: it still knows what differs: %v", swept, p.Errors)
+		}
+		if uses := data(t, w.send(t, get("/v1/idempotency-keys/key-1"))); len(uses) != 1 || uses[0]["location"] != charge {
+			t.Errorf("swept %v: the key led to %v", swept, uses)
+		}
+		wantRows(t, w.db, before, nil)
+	}
+}
+
+func TestPreferWait(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name, prefer, applied string
+		replays               bool
+	}{
+		{"who prefers to wait is answered like the first", "wait=10", "wait=10", true},
+		{"nobody waits longer than ten seconds", "wait=3600", "wait=10", true},
+		{"among other preferences", `respond-async, Wait = "9" ; x=y, return=minimal`, "wait=9", true},
+		{"of no time is not waited for", "wait=0", "", false},
+		{"of no number is not waited for", "wait=soon", "", false},
+		{"of less than nothing is not waited for", "wait=-1", "", false},
+		{"another preference is not waited for", "return=minimal", "", false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			url := pgtest.URL(t)
+			db := open(t, url, postgres.Options{})
+			w := serveOn(t, db, nil)
+			first := w.accept(t, "key-1", body())
+			exec(t, db, `create table kept as select * from idempotency_keys`)
+			exec(t, db, `delete from idempotency_keys`)
+			held := begin(t, db)
+			exec(t, held, `insert into idempotency_keys select * from kept`)
+
+			impatient := serveOn(t, open(t, url, postgres.Options{LockTimeout: 30 * time.Millisecond}), func(api *httpapi.API) { api.InFlight = http.StatusTooEarly })
+			answers := make(chan answer, 1)
+			go func() {
+				a, err := impatient.try(t, post("key-1", body()).with("Prefer", test.prefer))
+				if err != nil {
+					t.Error(err)
+				}
+				answers <- a
+			}()
+			if !test.replays {
+				a := <-answers
+				wantProblemStatus(t, a, "/problems/idempotency-key-in-use", http.StatusTooEarly)
+				if a.header.Get("Preference-Applied") != test.applied {
+					t.Errorf("Preference-Applied is %q", a.header.Get("Preference-Applied"))
+				}
+				return
+			}
+			waiting(t, db, 1)
+			if err := held.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			a := <-answers
+			if a.body != first.body || a.header.Get("Idempotent-Replayed") != "true" || a.header.Get("Preference-Applied") != test.applied {
+				t.Errorf("status %d, applied %q: %s", a.status, a.header.Get("Preference-Applied"), a.body)
+			}
+		})
+	}
+}
+
+func TestNaturalKeys(t *testing.T) {
+	t.Parallel()
+	w := serveOn(t, pgtest.Open(t), func(api *httpapi.API) { api.NaturalKeys = true })
+	order := func(id string) string { return body("order_id", `"`+id+`"`) }
+	first := w.accept(t, "", order("order 7"))
+	if key := first.header.Get("Idempotency-Key"); key != "order%207:charge:v1" {
+		t.Errorf("the key is %q", key)
+	}
+	before := rows(t, w.db)
+	for name, values := range map[string][]string{"no header": nil, "another header": {"mine"}, "a header that is no key": {`"`}} {
+		a := w.send(t, post("", order("order 7")).with("Idempotency-Key", values...))
+		if a.body != first.body || a.header.Get("Idempotent-Replayed") != "true" {
+			t.Errorf("%s: %d, %s", name, a.status, a.body)
+		}
+	}
+	p := wantProblem(t, w.send(t, post("", body("order_id", `"order 7"`, "amount", "1")).with("Idempotency-Key")), "/problems/idempotency-key-reused")
+	if len(p.Errors) != 1 || p.Errors[0].Pointer != "/amount" {
+		t.Errorf("differs in %v", p.Errors)
+	}
+	wantRows(t, w.db, before, nil)
+
+	charge := first.header.Get("Location")
+	bare := func(path, body string) call { return to(path, "", body).with("Idempotency-Key") }
+	if a, b := w.send(t, bare(charge+"/cancel", "")), w.send(t, bare(charge+"/cancel", "{}")); a.status != 202 || a.body != b.body {
+		t.Errorf("two cancellations: %d, %d", a.status, b.status)
+	}
+	paid := w.captured(t, "")
+	one, again := w.send(t, bare(paid+"/refunds", `{"amount":1}`)), w.send(t, bare(paid+"/refunds", `{"amount":1}`))
+	if one.status != 202 || one.body != again.body {
+		t.Errorf("a refund without a key: %d: %s, %d: %s", one.status, one.body, again.status, again.body)
+	}
+	wantProblem(t, w.send(t, bare(paid+"/refunds", `{"amount":2}`)), "/problems/idempotency-key-reused")
+	if a := w.send(t, to(paid+"/refunds", "second", `{"amount":1}`)); a.status != 202 || a.body == one.body {
+		t.Errorf("a second refund under a key of its own: %d: %s", a.status, a.body)
+	}
+}

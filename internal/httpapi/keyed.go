@@ -1,0 +1,150 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/intake"
+)
+
+// Headers of keyed requests and answers.
+const (
+	headerKey        = "Idempotency-Key"
+	headerExpires    = "Idempotency-Expires"
+	headerReplayed   = "Idempotent-Replayed"
+	headerRetryAfter = "Retry-After"
+	headerPrefer     = "Prefer"
+	headerApplied    = "Preference-Applied"
+)
+
+// keyed reads the idempotency key of a request and fingerprints it: method,
+// path, merchant and the typed body, so that white space, the order of members
+// and escapes do not count. natural is the key that the request has by nature.
+func (a *API) keyed(c echo.Context, body any, natural naturalKey) (intake.Request, error) {
+	value, err := a.key(c, natural)
+	if err != nil {
+		return intake.Request{}, err
+	}
+	if holdsCard(value) {
+		return intake.Request{}, cardAsKey()
+	}
+	c.Response().Header().Set(headerKey, value)
+	canonical, err := json.Marshal(body)
+	if err != nil {
+		return intake.Request{}, fmt.Errorf("encode a request: %w", err)
+	}
+	wait, asked := preferredWait(c.Request().Header.Values(headerPrefer))
+	if asked {
+		c.Response().Header().Set(headerApplied, "wait="+strconv.Itoa(int(wait.Seconds())))
+	}
+	merchant := merchantOf(c).ID
+	return intake.Request{
+		Key: idempotency.Key{Scope: merchant, Operation: c.Request().Method + " " + c.Path(), Value: value},
+		Request: idempotency.Request{
+			Fingerprint: idempotency.Fingerprint([]byte("v1"), []byte(c.Request().Method),
+				[]byte(c.Request().URL.Path), []byte(merchant), canonical),
+			Canonical: canonical,
+		},
+		ID:     c.Response().Header().Get(echo.HeaderXRequestID),
+		Wait:   wait,
+		Refuse: func(err error) (idempotency.Answer, error) { return a.refusal(c, err) },
+	}, nil
+}
+
+// longestPreferredWait bounds Prefer: wait=N.
+const longestPreferredWait = 10 * time.Second
+
+// preferredWait reads Prefer: wait=N (RFC 7240, section 4.3), N in seconds, cut
+// to ten. Where it is not understood it is passed over, as the RFC asks; of
+// several, the first counts.
+func preferredWait(values []string) (wait time.Duration, asked bool) {
+	for preference := range strings.SplitSeq(strings.Join(values, ","), ",") {
+		token, _, _ := strings.Cut(preference, ";") // no parameter of wait is known
+		name, value, _ := strings.Cut(token, "=")
+		if !strings.EqualFold(strings.TrimSpace(name), "wait") {
+			continue
+		}
+		seconds, err := strconv.ParseUint(strings.Trim(strings.TrimSpace(value), `"`), 10, 31)
+		if err != nil || seconds == 0 {
+			return 0, false
+		}
+		return min(time.Duration(seconds)*time.Second, longestPreferredWait), true
+	}
+	return 0, false
+}
+
+// refusal is the answer to a refusal of the business, as it is stored.
+func (a *API) refusal(c echo.Context, err error) (idempotency.Answer, error) {
+	p := a.classify(err)
+	p.RetryWith = newKey // under this one the answer stays
+	body, err := p.document(c)
+	return idempotency.Answer{StatusCode: p.Status, ContentType: problemType, Body: body}, err
+}
+
+// reply sends an accepted answer as it is stored.
+func reply(c echo.Context, a intake.Accepted, err error) error {
+	h := c.Response().Header()
+	if !a.ExpiresAt.IsZero() {
+		h.Set(headerExpires, a.ExpiresAt.UTC().Format(http.TimeFormat))
+	}
+	if a.Location != "" {
+		h.Set(echo.HeaderLocation, a.Location)
+	}
+	if err != nil {
+		return err
+	}
+	if a.Replayed {
+		h.Set(headerReplayed, "true")
+	}
+	return c.Blob(a.StatusCode, a.ContentType, a.Body)
+}
+
+type keyView struct {
+	Operation  string    `json:"operation"`
+	StatusCode int       `json:"status_code"`
+	Location   *string   `json:"location"` // null where the answer had none
+	FirstSeen  time.Time `json:"first_seen"`
+	ExpiresAt  time.Time `json:"expires_at"`
+}
+
+// getKey is GET /v1/idempotency-keys/{key}: what the caller's key led to, in each
+// operation under which it was used.
+func (a *API) getKey(c echo.Context) error {
+	raw := c.Param("key")
+	if c.Request().URL.RawPath != "" { // then the router has matched what is escaped
+		raw, _ = url.PathUnescape(raw) // it is the path of a URL that was parsed
+	}
+	key, err := idempotency.ParseKey([]string{raw})
+	if err != nil {
+		return errUnknownKey
+	}
+	if holdsCard(key) {
+		return cardAsKey()
+	}
+	entries, err := idempotency.List(c.Request().Context(), a.DB, merchantOf(c).ID, key)
+	if err != nil {
+		return err
+	}
+	if len(entries) == 0 {
+		return errUnknownKey
+	}
+	views := make([]keyView, len(entries))
+	for i, e := range entries {
+		views[i] = keyView{
+			Operation: e.Operation, StatusCode: e.StatusCode,
+			FirstSeen: e.FirstSeen.UTC(), ExpiresAt: e.ExpiresAt.UTC(),
+		}
+		if e.Location != "" {
+			views[i].Location = &e.Location
+		}
+	}
+	return c.JSON(http.StatusOK, map[string]any{"data": views})
+}

@@ -1,0 +1,175 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/jackc/pgx/v5"
+	"github.com/labstack/echo/v4"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/ledger"
+)
+
+const (
+	stripePath = "/v1/webhooks/stripe" // has no API key: a signature stands for it
+
+	// Events go to the receiver that carries charges, under these types.
+	chargeReceiver  = "fulfillment"
+	stripeEventType = "stripe."
+
+	maxEventType = 100 // characters
+	maxReference = 255 // characters of an id
+
+	// Deliveries of one event wait for each other at its row. A sender that was
+	// turned away comes back only after minutes, so it is kept waiting for long.
+	patientReceive = 5 * time.Second
+)
+
+// stripeEvent is what is read of an event. The rest belongs to the provider and
+// its customers: it is neither kept nor logged.
+type stripeEvent struct {
+	ID   string `json:"id"`
+	Type string `json:"type"`
+	Data struct {
+		Object jsontext.Value `json:"object"`
+	} `json:"data"`
+}
+
+// stripeObject is what an event is about: a payment intent, a charge or a refund
+// as the provider has it.
+type stripeObject struct {
+	Object        string `json:"object"`
+	ID            string `json:"id"`
+	PaymentIntent string `json:"payment_intent"`
+	Metadata      struct {
+		ChargeID string `json:"charge_id"` // ours
+	} `json:"metadata"`
+}
+
+// providerNews is what the inbox keeps of an event. It is the same at each
+// delivery, which the event is not.
+type providerNews struct {
+	ID       string `json:"id"`
+	Type     string `json:"type"`
+	ChargeID string `json:"charge_id"`
+	Object   string `json:"object"`
+}
+
+// receiveStripe is POST /v1/webhooks/stripe: it puts a signed event about one of
+// our charges into the inbox, once per event id. The event decides nothing. It
+// wakes the charge, whose worker then asks the provider itself.
+//
+// An event that is of no use here is taken with thanks, since refusing it would
+// only bring it again.
+func (a *API) receiveStripe(c echo.Context) error {
+	body, err := io.ReadAll(c.Request().Body)
+	if large := (*http.MaxBytesError)(nil); errors.As(err, &large) {
+		return tooLarge()
+	}
+	if err != nil {
+		return malformed("the body could not be read to its end")
+	}
+	if !isSigned(c.Request().Header.Values(headerSignature), body, a.StripeSecrets, a.Now()) {
+		return notSigned()
+	}
+	e, o, err := readEvent(body)
+	if err != nil {
+		return err
+	}
+	if concernsPayments(e.Type) {
+		if err := a.passOn(c.Request().Context(), e, o); err != nil {
+			return err
+		}
+	}
+	return c.JSON(http.StatusOK, map[string]bool{"received": true})
+}
+
+// readEvent reads leniently, for the provider adds members as it likes. An
+// object is read only in an event that is of use.
+func readEvent(body []byte) (stripeEvent, stripeObject, error) {
+	unreadable := malformed("the body is not an event")
+	var e *stripeEvent // stays nil for the body null, which is no object
+	if err := json.Unmarshal(body, &e); err != nil || e == nil {
+		return stripeEvent{}, stripeObject{}, unreadable
+	}
+	if !isReference(e.ID, maxReference) || !isReference(e.Type, maxEventType) {
+		return stripeEvent{}, stripeObject{}, unreadable
+	}
+	if !concernsPayments(e.Type) {
+		return *e, stripeObject{}, nil
+	}
+	var o stripeObject
+	if err := json.Unmarshal(e.Data.Object, &o); err != nil || !isReference(o.ID, maxReference) {
+		return stripeEvent{}, stripeObject{}, unreadable
+	}
+	return *e, o, nil
+}
+
+// concernsPayments tells whether an event of this type may be news about a
+// payment or a refund of ours.
+func concernsPayments(eventType string) bool {
+	return strings.HasPrefix(eventType, "payment_intent.") ||
+		strings.HasPrefix(eventType, "refund.") ||
+		eventType == "charge.refunded" ||
+		eventType == "charge.refund.updated"
+}
+
+// isReference tells whether s can be an id: visible ASCII of some length.
+func isReference(s string, longest int) bool {
+	return s != "" && len(s) <= longest && strings.IndexFunc(s, func(r rune) bool { return r < '!' || r > '~' }) < 0
+}
+
+// passOn commits the event to the inbox if it is about a charge of ours.
+//
+// If we die here: the provider has no answer and sends the event again. After
+// the commit that is a repeated delivery, which is counted and has no effect
+// (TestStripeReplays). Without the event, the charge's worker finds the same by
+// asking the provider, only later.
+func (a *API) passOn(ctx context.Context, e stripeEvent, o stripeObject) error {
+	charge, err := a.chargeOf(ctx, o)
+	if errors.Is(err, ledger.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	payload, err := json.Marshal(providerNews{ID: e.ID, Type: e.Type, ChargeID: charge, Object: o.ID})
+	if err != nil {
+		return fmt.Errorf("encode event %s: %w", e.ID, err)
+	}
+	b := &pgx.Batch{}
+	idempotency.Wait(b, patientReceive)
+	err = inbox.Accept(b, chargeReceiver, inbox.Message{
+		ID: e.ID, Type: stripeEventType + e.Type, OrderingKey: charge, Payload: payload,
+	})
+	if err != nil {
+		return err
+	}
+	return a.DB.Commit(ctx, b)
+}
+
+// chargeOf finds our charge: an intent carries its id, and so does what was made
+// from the intent; a refund carries only the intent. ErrNotFound where the object
+// is nobody's of ours.
+func (a *API) chargeOf(ctx context.Context, o stripeObject) (string, error) {
+	if id := o.Metadata.ChargeID; isReference(id, maxReference) {
+		known, err := ledger.Exists(ctx, a.DB, id)
+		if known || err != nil {
+			return id, err
+		}
+	}
+	if o.Object == "payment_intent" || !isReference(o.PaymentIntent, maxReference) {
+		return "", ledger.ErrNotFound
+	}
+	return ledger.FindByPaymentIntent(ctx, a.DB, domain.Provider, o.PaymentIntent)
+}

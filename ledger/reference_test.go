@@ -1,0 +1,87 @@
+package ledger_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/ledger"
+)
+
+func TestFindByPaymentIntent(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	appended(t, db, ledger.New("ch_1"), because("a"), paid("acme", "pi_1")...)
+	appended(t, db, ledger.New("ch_2"), because("a"), paid("acme", "pi_2")...)
+	appended(t, db, ledger.New("ch_3"), because("a"), paid("acme", "pi_3")[:2]...)
+
+	t.Run("finds the charge that was captured under it", func(t *testing.T) {
+		t.Parallel()
+		for intent, want := range map[string]string{"pi_1": "ch_1", "pi_2": "ch_2"} {
+			if got, err := ledger.FindByPaymentIntent(t.Context(), db, domain.Provider, intent); got != want || err != nil {
+				t.Errorf("%s is %q, %v, want %s", intent, got, err, want)
+			}
+		}
+	})
+
+	for name, reference := range map[string][2]string{
+		"an intent that is not captured yet":   {domain.Provider, "pi_3"},
+		"an intent of nobody":                  {domain.Provider, "pi_4"},
+		"an intent of another provider":        {"other", "pi_1"},
+		"an intent that only begins like ours": {domain.Provider, "pi_"},
+		"no intent":                            {domain.Provider, ""},
+	} {
+		t.Run(name+" has no charge", func(t *testing.T) {
+			t.Parallel()
+			got, err := ledger.FindByPaymentIntent(t.Context(), db, reference[0], reference[1])
+			if got != "" || !errors.Is(err, ledger.ErrNotFound) {
+				t.Errorf("found %q, %v", got, err)
+			}
+		})
+	}
+}
+
+// TestFindByPaymentIntentWalksItsIndex offers nothing but indexes, and looks
+// which one was taken.
+func TestFindByPaymentIntentWalksItsIndex(t *testing.T) {
+	t.Parallel()
+	db, err := postgres.Open(t.Context(), pgtest.URL(t), postgres.Options{
+		AllowUnsafeDurability: true, AllowPlaintext: true, Settings: map[string]string{"enable_seqscan": "off"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	appended(t, db, ledger.New("ch_1"), because("a"), paid("acme", "pi_1")...)
+	if _, err := ledger.FindByPaymentIntent(t.Context(), db, domain.Provider, "pi_1"); err != nil {
+		t.Fatal(err)
+	}
+	db.Pool().Reset() // what a session did is counted when it rests or ends
+	deadline := time.NewTimer(15 * time.Second)
+	defer deadline.Stop()
+	for {
+		scans := collect[int64](t, db, `select idx_scan from pg_stat_user_indexes where indexrelname = 'ledger_events_one_capture_per_reference'`)
+		if scans[0] == 1 {
+			return
+		}
+		select {
+		case <-deadline.C:
+			t.Fatalf("the index was read %v times, want once", scans)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+func TestExists(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	appended(t, db, ledger.New("ch_1"), because("a"), paid("acme", "pi_1")...)
+	for id, want := range map[string]bool{"ch_1": true, "ch_2": false, "ch_": false, "": false} {
+		if got, err := ledger.Exists(t.Context(), db, id); got != want || err != nil {
+			t.Errorf("%q exists: %t, %v", id, got, err)
+		}
+	}
+}
