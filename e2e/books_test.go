@@ -23,6 +23,10 @@ type books struct {
 		Amount        int64  `json:"amount"`
 		Currency      string `json:"currency"`
 	} `json:"captures"`
+	Refunds []struct {
+		Reference string `json:"reference"`
+		Amount    int64  `json:"amount"`
+	} `json:"refunds"`
 	Notifications []notification `json:"notifications"`
 }
 

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -40,17 +41,29 @@ func (w *world) end(t *testing.T) {
 func (w *world) calm(t *testing.T) {
 	t.Helper()
 	const open = `
+with wanted as (
+  select stream_id,
+         data ->> 'refund_id' as refund
+    from ledger_events
+   where type in ('charge.requested.v1', 'refund.requested.v1')
+), told as (
+  select t.stream_id,
+         o.data ->> 'refund_id' as refund
+    from ledger_events t
+    join ledger_events o
+      on o.event_id::text = t.data ->> 'event_id'
+   where t.type = 'merchant.notified.v1'
+)
 select (select count(*)
           from inbox
-         where status <> 'done')
+         where status not in ('done', 'discarded'))
      + (select count(*)
-          from ledger_events requested
-         where requested.type = 'charge.requested.v1'
-           and not exists (
+          from wanted w
+         where not exists (
                  select
-                   from ledger_events told
-                  where told.stream_id = requested.stream_id
-                    and told.type = 'merchant.notified.v1'))`
+                   from told t
+                  where t.stream_id = w.stream_id
+                    and t.refund is not distinct from w.refund))`
 	var left int64
 	if !within(endPatience, func() bool {
 		left = row[int64](t, w, open)
@@ -59,21 +72,21 @@ select (select count(*)
 		const stuck = `
 select concat_ws(' ', ordering_key, receiver, status, 'attempts', attempts, 'waits', waits, last_error)
   from inbox
- where status <> 'done'
+ where status not in ('done', 'discarded')
  limit 5`
 		t.Errorf("%d things are still to be done after %s, for example %q", left, endPatience, rows[string](t, w, stuck))
 	}
 }
 
 // allAccepted compares what clients were told with what is there: each accepted
-// key has one charge, and there is no charge besides.
+// key has one charge or refund, and there is none besides.
 func (w *world) allAccepted(t *testing.T) {
 	t.Helper()
-	const charges = `
-select stream_id
+	const accepted = `
+select coalesce(data ->> 'refund_id', stream_id)
   from ledger_events
- where version = 1
- order by stream_id`
+ where type in ('charge.requested.v1', 'refund.requested.v1')
+ order by 1`
 	told := []string{}
 	for key, answer := range w.client.accepted {
 		var c charge
@@ -83,8 +96,9 @@ select stream_id
 		told = append(told, c.ID)
 	}
 	slices.Sort(told)
-	if diff := cmp.Diff(told, rows[string](t, w, charges)); diff != "" {
-		t.Errorf("charges that clients were told of (-) and that there are (+):\n%s", diff)
+	told = slices.Compact(told) // a cancellation is answered with its charge
+	if diff := cmp.Diff(told, rows[string](t, w, accepted)); diff != "" {
+		t.Errorf("charges and refunds that clients were told of (-) and that there are (+):\n%s", diff)
 	}
 }
 
@@ -128,8 +142,9 @@ select concat_ws('|', o.stream_id, o.type, o.event_id, coalesce(c.data ->> 'paym
 			t.Errorf("%d %s were captured for %q, which is no finished charge", c.Amount, c.Currency, c.Reference)
 		}
 	}
+	w.refunds(t, books)
 	for _, n := range books.Notifications {
-		if !known[n.Reference] {
+		if !known[n.Reference] && !strings.HasPrefix(n.Reference, "re_") {
 			t.Errorf("the merchant was told of %q, which is no finished charge", n.Reference)
 		}
 	}
@@ -140,6 +155,47 @@ select count(*)
     or reserved <> 0`
 	if n := row[int64](t, w, missing); n != 0 {
 		t.Errorf("%d articles do not add up, or are still held", n)
+	}
+}
+
+// refunds compares the refunds of the sandbox with those of the ledger.
+func (w *world) refunds(t *testing.T, books books) {
+	t.Helper()
+	const outcomes = `
+select concat_ws('|', r.data ->> 'refund_id', r.data ->> 'amount', o.type, o.event_id)
+  from ledger_events r
+  join ledger_events o
+    on o.stream_id = r.stream_id
+   and o.data ->> 'refund_id' = r.data ->> 'refund_id'
+   and o.type in ('refund.succeeded.v1', 'refund.failed.v1')
+ where r.type = 'refund.requested.v1'`
+	known := map[string]bool{}
+	for _, line := range rows[string](t, w, outcomes) {
+		part := strings.Split(line, "|")
+		id, amount, outcome, eventID := part[0], part[1], strings.TrimSuffix(part[2], ".v1"), part[3]
+		known[id] = true
+		given := []string{}
+		for _, r := range books.Refunds {
+			if r.Reference == id {
+				given = append(given, strconv.FormatInt(r.Amount, 10))
+			}
+		}
+		want := []string{}
+		if outcome == "refund.succeeded" {
+			want = append(want, amount)
+		}
+		if diff := cmp.Diff(want, given); diff != "" {
+			t.Errorf("%s: %s: refunds that the provider was to make (-) and made (+):\n%s", id, outcome, diff)
+		}
+		told := books.of(id).told
+		if len(told) != 1 || told[0].WebhookID != eventID || told[0].Type != outcome || told[0].Effects != 1 {
+			t.Errorf("%s: the merchant was told %+v of %s", id, told, outcome)
+		}
+	}
+	for _, r := range books.Refunds {
+		if !known[r.Reference] {
+			t.Errorf("%d were given back for %q, which is no finished refund", r.Amount, r.Reference)
+		}
 	}
 }
 
@@ -178,7 +234,7 @@ func (w *world) stdout(name string) string { return filepath.Join(w.log, name+".
 // on stderr, no secret and no raw idempotency key anywhere.
 func (w *world) discreet(t *testing.T) {
 	t.Helper()
-	secrets := []string{w.keys.api, w.keys.provider, w.keys.shop, strings.TrimPrefix(w.keys.shop, "whsec_")}
+	secrets := []string{w.keys.api, w.keys.provider, w.keys.shop, w.keys.events, strings.TrimPrefix(w.keys.shop, "whsec_")}
 	if password, _ := w.server.at.User.Password(); len(password) > 3 {
 		secrets = append(secrets, password)
 	}

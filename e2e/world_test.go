@@ -23,9 +23,11 @@ type setup struct {
 	apis    int
 	workers int
 	gated   bool   // gates stand between the workers and the outside
+	told    bool   // the provider sends its events to the apis
 	server  server // the shared one where zero
 	stock   map[string]int
 
+	apiEnv    map[string]string
 	workerEnv map[string]string
 	// apiDatabase replaces the URL by which the apis reach the database.
 	apiDatabase func(url string) string
@@ -42,12 +44,13 @@ type world struct {
 	apis     []*fleet.Process
 	workers  []*fleet.Process
 	gates    *gates
+	postman  *postman
 	client   *client
 	tables   *pgxpool.Pool
 }
 
 // keys are secrets, made for one world.
-type keys struct{ api, provider, shop string }
+type keys struct{ api, provider, shop, events string }
 
 const merchant = "acme"
 
@@ -64,6 +67,7 @@ func newWorld(t *testing.T, s setup) *world {
 			api:      "sk_test_merchant" + unique(),
 			provider: "sk_test_provider" + unique(),
 			shop:     "whsec_" + base64.StdEncoding.EncodeToString([]byte("webhooks-of-"+unique())),
+			events:   "whsec_events" + unique(),
 		},
 		database: s.server.database(t, "service"),
 	}
@@ -72,9 +76,12 @@ func newWorld(t *testing.T, s setup) *world {
 	t.Cleanup(func() { w.end(t) })
 
 	w.payonce(t, "migrate")
-	w.sandbox = w.start(t, "sandbox", binaries(t).Sandbox, map[string]string{
-		"DATABASE_URL": outside, "SHOP_WEBHOOK_SECRET": w.keys.shop,
-	})
+	outsideEnv := map[string]string{"DATABASE_URL": outside, "SHOP_WEBHOOK_SECRET": w.keys.shop}
+	if s.told {
+		w.postman = newPostman(t)
+		outsideEnv["STRIPE_WEBHOOK_URL"], outsideEnv["STRIPE_WEBHOOK_SECRET"] = w.postman.url(), w.keys.events
+	}
+	w.sandbox = w.start(t, "sandbox", binaries(t).Sandbox, outsideEnv)
 	shop := w.sandbox.URL()
 	if s.gated {
 		w.gates = newGates(t, w.sandbox.URL(), s.workers)
@@ -108,7 +115,9 @@ func (w *world) startServices(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range w.apis {
 		all.Go(func() {
-			w.apis[i] = w.start(t, "api-"+strconv.Itoa(i), binaries(t).API, map[string]string{"DATABASE_URL": database})
+			env := map[string]string{"DATABASE_URL": database, "STRIPE_WEBHOOK_SECRET": w.keys.events}
+			maps.Copy(env, w.apiEnv)
+			w.apis[i] = w.start(t, "api-"+strconv.Itoa(i), binaries(t).API, env)
 		})
 	}
 	for i := range w.workers {
@@ -125,6 +134,9 @@ func (w *world) startServices(t *testing.T) {
 		urls = append(urls, api.URL())
 	}
 	w.client = newClient(urls, w.keys.api)
+	if w.postman != nil {
+		w.postman.deliverTo(urls)
+	}
 }
 
 // workerSettings let a test wait seconds, not minutes, for what it breaks.

@@ -143,7 +143,7 @@ func ExampleFirstOf() {
 	// Output:
 	// 8e03978e <nil>
 	// order-17:charge:v1 <nil>
-	// content.v1:48a5bfbd7dd14 <nil>
+	// content.v1:5981f05acba2f <nil>
 	// the idempotency key is not a key
 }
 

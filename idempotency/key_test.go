@@ -97,6 +97,7 @@ func FuzzParseKey(f *testing.F) {
 	for _, seed := range []string{
 		"", "abc", `"abc"`, `"a\"b\\c"`, `"abc`, `abc"`, `"`, `""`, `"\"`, "\x00", "ключ", "a b", `"abc";v=1`,
 		strings.Repeat("k", 255), strings.Repeat("k", 256), "\t\"x\" ", "\xff\xfe",
+		`"a\`, `"a\"`, `"a" "b"`, "a;b", "a\u200b", `"` + strings.Repeat(`\"`, 256) + `"`,
 	} {
 		f.Add(seed)
 	}
@@ -111,6 +112,9 @@ func FuzzParseKey(f *testing.F) {
 		}
 		if len(key) < 1 || len(key) > idempotency.MaxLength || strings.ContainsFunc(key, func(r rune) bool { return r < '!' || r > '~' }) {
 			t.Errorf("%q is the key %q", value, key)
+		}
+		if err := idempotency.Validate(key); err != nil {
+			t.Errorf("%q is the key %q, %v", value, key, err)
 		}
 		if again, err := idempotency.ParseKey([]string{`"` + quote.Replace(key) + `"`}); again != key || err != nil {
 			t.Errorf("%q quoted is %q, %v", key, again, err)

