@@ -123,6 +123,14 @@ func drawID(t *rapid.T) string {
 	return rapid.SampledFrom([]string{"re_1", "re_2", "re_3", "re_4", ""}).Draw(t, "refund")
 }
 
+// drawKnown is mostly the id of a refund that there is.
+func (m *model) drawKnown(t *rapid.T) string {
+	if len(m.refunds) == 0 || rapid.IntRange(0, 7).Draw(t, "unknown") == 0 {
+		return drawID(t)
+	}
+	return rapid.SampledFrom(m.refunds).Draw(t, "known").ID
+}
+
 // drawRefund is mostly a part of what is left, sometimes all, sometimes more.
 func (m *model) drawRefund(t *rapid.T) domain.Command {
 	return domain.RequestRefund{
@@ -139,7 +147,7 @@ func drawObject(t *rapid.T, id string) string {
 }
 
 func (m *model) drawSuccess(t *rapid.T) domain.Command {
-	id := drawID(t)
+	id := m.drawKnown(t)
 	amount := domain.Money{Amount: m.find(id).Amount, Currency: m.charge.Amount.Currency}
 	switch rapid.IntRange(0, 7).Draw(t, "what is wrong") {
 	case 0:
@@ -151,12 +159,12 @@ func (m *model) drawSuccess(t *rapid.T) domain.Command {
 }
 
 func (m *model) drawFailure(t *rapid.T) domain.Command {
-	id := drawID(t)
+	id := m.drawKnown(t)
 	return domain.FailRefund{RefundID: id, ProviderRefund: drawObject(t, id), Code: domain.ProviderRefused, Message: "no"}
 }
 
 func (m *model) drawReversal(t *rapid.T) domain.Command {
-	id := drawID(t)
+	id := m.drawKnown(t)
 	object := m.find(id).Object
 	if rapid.IntRange(0, 3).Draw(t, "what is wrong") == 0 {
 		object = drawObject(t, id)

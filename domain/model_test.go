@@ -16,7 +16,7 @@ func TestAnySequenceOfCommands(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		m := &model{charge: domain.Charge{ID: "ch_1"}}
-		for range rapid.SampledFrom([]int{0, 0, 2, 3, 4}).Draw(t, "steps taken") {
+		for range rapid.SampledFrom([]int{0, 2, 3, 4, 4, 4, 4}).Draw(t, "steps taken") {
 			m.send(t, m.next(t))
 		}
 		t.Repeat(map[string]func(*rapid.T){
@@ -38,7 +38,8 @@ func TestAnySequenceOfCommands(t *testing.T) {
 			"cancel":              func(t *rapid.T) { m.send(t, domain.CancelCharge{}) },
 			"fail canceled":       func(t *rapid.T) { m.send(t, domain.FailCanceled{}) },
 			"request refund":      func(t *rapid.T) { m.send(t, m.drawRefund(t)) },
-			"fail refund attempt": func(t *rapid.T) { m.send(t, domain.FailRefundAttempt{RefundID: drawID(t), StatusCode: 500}) },
+			"request another":     func(t *rapid.T) { m.send(t, m.drawRefund(t)) },
+			"fail refund attempt": func(t *rapid.T) { m.send(t, domain.FailRefundAttempt{RefundID: m.drawKnown(t), StatusCode: 500}) },
 			"succeed refund":      func(t *rapid.T) { m.send(t, m.drawSuccess(t)) },
 			"fail refund":         func(t *rapid.T) { m.send(t, m.drawFailure(t)) },
 			"reverse refund":      func(t *rapid.T) { m.send(t, m.drawReversal(t)) },

@@ -103,12 +103,10 @@ func (c Charge) Left() int64 {
 	return left
 }
 
-// spent tells whether the provider's object is that of another refund than the
-// one with id: an object gives back once.
-func (c Charge) spent(object, id string) bool {
-	return object != "" && slices.ContainsFunc(c.Refunds, func(r Refund) bool {
-		return r.ID != id && r.ProviderRefund == object
-	})
+// spent tells whether the provider's object has ended a refund: it does that to
+// one only.
+func (c Charge) spent(object string) bool {
+	return object != "" && slices.ContainsFunc(c.Refunds, func(r Refund) bool { return r.ProviderRefund == object })
 }
 
 // refundedStatus is the status of a captured charge.
@@ -210,7 +208,7 @@ func (s SucceedRefund) decide(c Charge) ([]Event, error) {
 	case s.ProviderRefund == "" || s.Amount.Amount != r.Amount || s.Amount.Currency != c.Amount.Currency:
 		return nil, fmt.Errorf("gave back %d %s by %q: %w",
 			s.Amount.Amount, s.Amount.Currency, s.ProviderRefund, ErrMismatch)
-	case r.Status == RefundStatusPending && c.spent(s.ProviderRefund, r.ID):
+	case r.Status == RefundStatusPending && c.spent(s.ProviderRefund):
 		return nil, fmt.Errorf("%s gave back another refund than %s: %w", s.ProviderRefund, r.ID, ErrMismatch)
 	case r.Status == RefundStatusPending:
 		return []Event{RefundSucceeded{
@@ -230,7 +228,7 @@ func (f FailRefund) decide(c Charge) ([]Event, error) {
 	switch {
 	case !requested:
 		return nil, ErrNoRefund
-	case r.Status == RefundStatusPending && c.spent(f.ProviderRefund, r.ID):
+	case r.Status == RefundStatusPending && c.spent(f.ProviderRefund):
 		return nil, fmt.Errorf("%s failed another refund than %s: %w", f.ProviderRefund, r.ID, ErrMismatch)
 	case r.Status == RefundStatusPending:
 		return []Event{RefundFailed(f)}, nil
@@ -301,12 +299,12 @@ func (c Charge) admitsRequest(e RefundRequested) bool {
 func (c Charge) admitsSuccess(e RefundSucceeded) bool {
 	r, _ := c.Refund(e.RefundID)
 	return r.Status == RefundStatusPending && e.Amount == r.Amount &&
-		e.ProviderRefund != "" && !c.spent(e.ProviderRefund, r.ID)
+		e.ProviderRefund != "" && !c.spent(e.ProviderRefund)
 }
 
 func (c Charge) admitsFailure(e RefundFailed) bool {
 	r, _ := c.Refund(e.RefundID)
-	return r.Status == RefundStatusPending && !c.spent(e.ProviderRefund, r.ID)
+	return r.Status == RefundStatusPending && !c.spent(e.ProviderRefund)
 }
 
 func (c Charge) admitsReversal(e RefundReversed) bool {

@@ -199,6 +199,21 @@ func TestFailRefundByAnObjectOfAnotherRefund(t *testing.T) {
 	}
 }
 
+func TestSeveralRefundsFailWithoutAnObject(t *testing.T) {
+	t.Parallel()
+	c := domain.Fold(in(refundRefused), back("re_2", 100), back("re_3", 100))
+	for _, id := range []string{"re_2", "re_3"} {
+		events, err := domain.Decide(c, domain.FailRefund{RefundID: id, Code: domain.ProviderRefused})
+		if err != nil || len(events) != 1 {
+			t.Errorf("%s: events %v, error %v, want a failure", id, events, err)
+		}
+		c = domain.Fold(c, events...)
+	}
+	if len(c.PendingRefunds()) > 0 || c.Left() != 1000 {
+		t.Errorf("%v are pending, %d is left", c.PendingRefunds(), c.Left())
+	}
+}
+
 func TestReverseRefund(t *testing.T) {
 	t.Parallel()
 	reversed := []domain.Event{domain.RefundReversed{RefundID: "re_1", ProviderRefund: "rp_1", Amount: 400, Message: "no"}}

@@ -29,7 +29,7 @@ func admits(c Charge, e Event) bool {
 		return false
 	}
 	stockSettled := c.Inventory == StepDone || c.Inventory == StepSkipped
-	unbegun := c.CancelRequested && c.Payment == StepPending && !c.Started() // canceled before anything was paid
+	unbegun := c.CancelRequested && !c.Started() // canceled before anything could be paid
 	switch e := e.(type) {
 	case ChargeRequested:
 		return e.Amount >= MinAmount && e.Amount <= MaxAmount && e.Fee >= 0 && e.Fee <= e.Amount

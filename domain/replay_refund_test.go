@@ -88,6 +88,7 @@ func TestReplayRefusesRefunds(t *testing.T) {
 		{"a failure of no refund", history(succeeded), failed},
 		{"a failure after the success", history(partlyRefunded), failed},
 		{"a second failure", history(refundFailed), failed},
+		{"a second failure without object", history(refundRefused), domain.RefundFailed{RefundID: "re_1"}},
 		{"a failure after the reversal", history(refundReversed), failed},
 		{
 			"a failure by another refund's object", history(refundsOfAllKind),
