@@ -19,7 +19,7 @@ func TestCancel(t *testing.T) {
 
 	t.Run("a charge that waits for the provider is canceled and not captured", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t, setup{apis: 1, workers: 1, workerEnv: map[string]string{"BACKOFF_CAP": "1m", "BACKOFF_BASE": "30s"}})
+		w := newWorld(t, setup{apis: 1, workers: 1, workerEnv: map[string]string{"BACKOFF_CAP": "2h", "BACKOFF_BASE": "2h"}})
 		w.breakOutside(t, faults{DropBefore: 1})
 		c := w.send(t, newOrder(visa, item{"mug", 2}))
 		const waits = `
@@ -27,7 +27,8 @@ select coalesce(max(waits), 0) > 0
   from inbox
  where ordering_key = $1`
 		eventually(t, "the charge waits for the provider", func() bool { return row[bool](t, w, waits, c.ID) })
-		// The charge would wait for another half minute: the cancellation wakes it.
+		w.mendOutside(t)
+		// The charge would wait for an hour or so: the cancellation wakes it.
 		if got := w.cancel(t, c.ID); got.Status != http.StatusAccepted {
 			t.Fatalf("answered %d %s", got.Status, got.Body)
 		}

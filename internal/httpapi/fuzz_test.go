@@ -51,3 +51,45 @@ func FuzzCreateCharge(f *testing.F) {
 		}
 	})
 }
+
+// FuzzCreateRefund sends any body for a refund of any charge, under any key.
+func FuzzCreateRefund(f *testing.F) {
+	for _, request := range []string{
+		"", "{}", "null", `{"amount":1}`, `{"amount":0}`, `{"amount":-9223372036854775808}`, `{"amount":9223372036854775807}`,
+		`{"amount":1e2}`, `{"amount":null,"reason":null}`, `{"reason":"\u0000"}`, `{"reason":"4242 4242 4242 4242"}`, `{"Reason":"x"}`,
+	} {
+		f.Add("key-1", "ch_1", request)
+		f.Add("key-2", "the charge", request)
+	}
+	f.Add("key-3", "%00", "{}")
+	f.Add("key-4", "4242424242424242", "{}")
+	f.Add(`"`, "..", "{}")
+	db := pgtest.Open(f)
+	register(f, db)
+	handler := newAPI(db, io.Discard).Handler()
+	serve := func(tb testing.TB, c call) answer {
+		tb.Helper()
+		r := httptest.NewRequestWithContext(tb.Context(), c.method, "/", strings.NewReader(c.body))
+		r.URL.Path = c.path // as it is: no URL is parsed
+		r.Header = c.header
+		recorder := httptest.NewRecorder()
+		handler.ServeHTTP(recorder, r)
+		return answer{recorder.Code, recorder.Header(), recorder.Body.String()}
+	}
+	charge := strings.TrimPrefix(serve(f, post("charge", body())).header.Get("Location"), "/v1/charges/")
+	f.Fuzz(func(t *testing.T, key, id, request string) {
+		if id == "the charge" {
+			id = charge
+		}
+		before := rows(t, db)
+		a := serve(t, to("/v1/charges/"+id+"/refunds", key, request))
+		if a.status < 400 || a.status > 499 {
+			t.Fatalf("status %d for key %q, charge %q and %q: %s", a.status, key, id, request, a.body)
+		}
+		added := map[string]int64{}
+		if a.header.Get("Idempotency-Expires") != "" && a.header.Get("Idempotent-Replayed") == "" && readProblem(t, a).Type != "/problems/idempotency-key-reused" {
+			added["idempotency_keys"] = 1 // a refusal of the business
+		}
+		wantRows(t, db, before, added)
+	})
+}

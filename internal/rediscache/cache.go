@@ -23,8 +23,8 @@ const (
 	freshness = 2 * time.Second
 	// patience bounds each dial, each write and each read.
 	patience = 50 * time.Millisecond
-	// inARow is how many failures without a success between them make a failure
-	// of Redis.
+	// inARow is how many failures without a successful read between them make a
+	// failure of Redis.
 	inARow = 3
 
 	// longest is how long an entry is kept at most: retries come soon, and the

@@ -22,11 +22,14 @@ type entry struct {
 	ExpiresAt   time.Time `json:"expires_at"`
 }
 
+// prefix begins the name of every entry; there is none of this name alone.
+const prefix = "payonce:answer:"
+
 // name is the name of a key's entry. It is made with the secret, so that Redis
 // shows no key, nor lets anybody try out what a key might have been.
 func (r *reading) name(key idempotency.Key) string {
 	name := sum(r.key, "name", key.Scope, key.Operation, key.Value)
-	return "payonce:answer:" + base64.RawURLEncoding.EncodeToString(name)
+	return prefix + base64.RawURLEncoding.EncodeToString(name)
 }
 
 // seal is the value of an entry: an HMAC, then what it vouches for.

@@ -20,7 +20,9 @@ func (c *Cache) get(ctx context.Context, name string) ([]byte, error) {
 	var refusal redis.Error
 	switch {
 	case err == nil:
-		c.well()
+		if c.failures.Load() > 0 {
+			c.failures.Store(0)
+		}
 		return value, nil
 	case errors.As(err, &refusal) && strings.HasPrefix(string(refusal), "WRONGTYPE"):
 		c.forged.Store(true)
@@ -45,27 +47,9 @@ func get(ctx context.Context, pool *redis.Pool, name string) ([]byte, error) {
 	return value, nil
 }
 
-func ping(ctx context.Context, pool *redis.Pool) error {
-	conn, err := pool.GetContext(ctx)
-	if err != nil {
-		return fmt.Errorf("connect to Redis: %w", err)
-	}
-	defer func() { _ = conn.Close() }() // it goes back to the pool
-	if _, err := conn.Do("PING"); err != nil {
-		return fmt.Errorf("ask Redis whether it lives: %w", err)
-	}
-	return nil
-}
-
-func (c *Cache) well() {
-	if c.failures.Load() > 0 {
-		c.failures.Store(0)
-	}
-}
-
-// failed leaves Redis alone, until watch has reached it again, when there were
-// failures in a row: a single slow answer would send a whole storm to the
-// database.
+// failed leaves Redis alone, until watch has reached it again, once there were
+// several failures without a successful read between them: a single slow answer
+// must not send a whole storm to the database.
 func (c *Cache) failed(ctx context.Context, pool *redis.Pool, err error) {
 	if c.failures.Add(1) >= inARow && c.pool.CompareAndSwap(pool, nil) {
 		_ = pool.Close() // connections in use are closed when they come back
@@ -112,7 +96,6 @@ func (c *Cache) put(ctx context.Context, answers []answer) {
 	var refusal redis.Error
 	switch {
 	case err == nil:
-		c.well()
 		c.writes.works(ctx)
 	case errors.As(err, &refusal): // out of memory, a replica: what is there can be read
 		c.writes.fails(ctx, err)
@@ -151,7 +134,7 @@ func (c *Cache) set(ctx context.Context, pool *redis.Pool, answers []answer) err
 	}
 	var refused error
 	for range sent {
-		_, err := conn.Receive()
+		_, err := redis.String(conn.Receive())
 		var refusal redis.Error
 		if err != nil && !errors.As(err, &refusal) {
 			return fmt.Errorf("write to Redis: %w", err)

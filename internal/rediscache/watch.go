@@ -2,9 +2,14 @@ package rediscache
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/gomodule/redigo/redis"
 )
 
 // watch reads the state of the database and reaches for a lost Redis, at once
@@ -45,13 +50,13 @@ func (c *Cache) look(ctx context.Context) {
 	}
 }
 
-// reach makes a new pool where there is none, and uses it once it answers.
+// reach makes a new pool where there is none, and uses it once it can be read.
 func (c *Cache) reach(ctx context.Context) {
 	if c.pool.Load() != nil {
 		return
 	}
 	pool := c.address.pool()
-	if err := ping(ctx, pool); err != nil {
+	if _, err := get(ctx, pool, prefix); err != nil {
 		_ = pool.Close()
 		if ctx.Err() == nil {
 			c.redis.fails(ctx, err)
@@ -72,6 +77,11 @@ type part struct {
 }
 
 func (p *part) fails(ctx context.Context, err error) {
+	if refusal, ok := errors.AsType[redis.Error](err); ok {
+		// Redis repeats parts of a command that it refuses, an answer among them.
+		code, _, _ := strings.Cut(string(refusal), " ")
+		err = fmt.Errorf("it is refused with %s", code)
+	}
 	if !p.failing.Swap(true) {
 		p.log.WarnContext(ctx, "the cache of replays does without what fails", "part", p.name, "error", err)
 	}

@@ -1,0 +1,118 @@
+package defects_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/intake"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+// D3: two of the documents write "processing" in the transaction that also does
+// the work, and answer 425 or "duplicate" to whoever finds it. Nobody can find
+// it: it is not committed. Who comes meanwhile waits on the unique index for as
+// long as the work takes, then finds it finished.
+
+const messagesOfD3 = `
+create table processed_messages (
+  message_id text primary key,
+  status     text not null
+)`
+
+// arriveOfD3 is how the document takes a message, and what it finds.
+func arriveOfD3(ctx context.Context, tx pgx.Tx, id string) (found string, err error) {
+	taken, err := tx.Exec(ctx, `insert into processed_messages values ($1, 'processing') on conflict do nothing`, id)
+	if err != nil || taken.RowsAffected() == 1 {
+		return "new", err
+	}
+	err = tx.QueryRow(ctx, `select status from processed_messages where message_id = $1 for update`, id).Scan(&found)
+	return found, err
+}
+
+func TestD3(t *testing.T) {
+	t.Parallel()
+
+	for name, test := range map[string]struct {
+		end  func(context.Context, pgx.Tx) error
+		want string
+	}{
+		"the document: a duplicate waits for the end of the work and finds it completed": {
+			func(ctx context.Context, tx pgx.Tx) error {
+				_, err := tx.Exec(ctx, `update processed_messages set status = 'completed'`)
+				return errors.Join(err, tx.Commit(ctx))
+			}, "completed",
+		},
+		"the document: also where the work fails nobody finds it processing": {
+			func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) }, "new",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := miniature(t, messagesOfD3)
+			first := begin(t, db)
+			if found, err := arriveOfD3(t.Context(), first, "m1"); err != nil || found != "new" {
+				t.Fatalf("the first finds it %s: %v", found, err)
+			}
+			second := begin(t, db)
+			found := make(chan string, 1)
+			ended := process(func() {
+				status, err := arriveOfD3(t.Context(), second, "m1")
+				if err != nil {
+					t.Error(err)
+				}
+				found <- status
+			})
+			awaitBlocked(t, db)
+			wantCount(t, db, "rows that anybody can see while the work is done", 0, `select count(*) from processed_messages`)
+			if err := test.end(t.Context(), first); err != nil {
+				t.Fatal(err)
+			}
+			if got := from(t, "the duplicate's answer", found); got != test.want {
+				t.Errorf("the duplicate finds it %s, want %s", got, test.want)
+			}
+			from(t, "the duplicate's end", ended)
+		})
+	}
+
+	t.Run("ours: a duplicate request waits no longer than it may, and is told", func(t *testing.T) {
+		t.Parallel()
+		db, err := postgres.Open(t.Context(), pgtest.URL(t), postgres.Options{
+			LockTimeout: -1, AllowPlaintext: true, AllowUnsafeDurability: true, // nothing else ends its wait
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(db.Close)
+		underWay(t, db, "k1")
+		r := request("k1")
+		r.Wait = 50 * time.Millisecond
+		if _, err := intakeOf(db).AcceptCharge(t.Context(), acme(), r, mug()); !errors.Is(err, intake.ErrInFlight) {
+			t.Errorf("the error is %v, want ErrInFlight", err)
+		}
+		wantCharges(t, db, 0)
+	})
+
+	t.Run("ours: a message at work is seen as such, and its duplicate waits for nobody", func(t *testing.T) {
+		t.Parallel()
+		db := ours(t)
+		deliver(t, db, message("m1"))
+		begun, finish := make(chan struct{}), make(chan struct{})
+		start(t, worker(db, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+			close(begun)
+			<-finish
+			return payAndFinish(ctx, db, d)
+		}))
+		from(t, "the handler", begun)
+		deliver(t, db, message("m1")) // returns while the handler is at work
+		await(t, db, `select status = 'running' and duplicates = 1 from inbox`)
+		close(finish)
+		await(t, db, `select status = 'done' and duplicates = 1 from inbox`)
+		wantPayments(t, db, 1)
+	})
+}

@@ -1,0 +1,141 @@
+package defects_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/postgres"
+)
+
+// D4: a message that is found "processing" is a duplicate, says the document, and
+// a duplicate is acknowledged. If its owner then dies, the broker has nothing
+// left to deliver: the message is lost. The document's variant with a cache does
+// the opposite: it falls through and processes what another one is processing.
+//
+// That somebody finds the row takes a commit of its own for it (D3), as the
+// document's text and picture have it.
+
+const messagesOfD4 = `
+create table processed_messages (
+  message_id text primary key,
+  status     text not null
+)`
+
+// receiverOfD4 is the document's receiver.
+type receiverOfD4 struct {
+	*pgxpool.Pool
+	fallsThrough bool // as the variant with a cache
+}
+
+// receive processes the message m1. What returns without an error is acknowledged.
+func (r receiverOfD4) receive(ctx context.Context, work func()) error {
+	taken, err := r.Exec(ctx, `insert into processed_messages values ('m1', 'processing') on conflict do nothing`)
+	if err != nil {
+		return err
+	}
+	if taken.RowsAffected() == 0 {
+		var status string
+		if err := r.QueryRow(ctx, `select status from processed_messages where message_id = 'm1'`).Scan(&status); err != nil {
+			return err
+		}
+		if status == "completed" || status == "processing" && !r.fallsThrough {
+			return nil
+		}
+	}
+	work()
+	tx, err := r.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	if _, err := tx.Exec(ctx, pay, "m1"); err != nil {
+		return err
+	}
+	if _, err := tx.Exec(ctx, `update processed_messages set status = 'completed' where message_id = 'm1'`); err != nil {
+		return err
+	}
+	return tx.Commit(ctx)
+}
+
+func TestD4(t *testing.T) {
+	t.Parallel()
+
+	t.Run("the document: a duplicate is acknowledged, its owner dies, the message is lost", func(t *testing.T) {
+		t.Parallel()
+		db := miniature(t, messagesOfD4, payments)
+		r := receiverOfD4{Pool: db}
+		begun, crash := make(chan struct{}), make(chan struct{})
+		ended := process(func() {
+			_ = r.receive(t.Context(), func() { close(begun); <-crash; die() })
+			t.Error("the owner lives")
+		})
+		from(t, "the owner", begun)
+		// The broker saw no acknowledgment in time and delivers again.
+		if err := r.receive(t.Context(), func() { t.Error("it is processed") }); err != nil {
+			t.Errorf("the duplicate is not acknowledged: %v", err)
+		}
+		close(crash)
+		from(t, "the owner's end", ended)
+		// Acknowledged, so never delivered again; and a third delivery would not help.
+		if err := r.receive(t.Context(), func() { t.Error("it is processed") }); err != nil {
+			t.Error(err)
+		}
+		wantPayments(t, db, 0)
+		wantCount(t, db, "messages that are processing for ever", 1, `select count(*) from processed_messages where status = 'processing'`)
+	})
+
+	t.Run("the document: the variant with a cache pays twice", func(t *testing.T) {
+		t.Parallel()
+		db := miniature(t, messagesOfD4, payments)
+		r := receiverOfD4{Pool: db, fallsThrough: true}
+		begun, finish := make(chan struct{}), make(chan struct{})
+		ended := process(func() {
+			if err := r.receive(t.Context(), func() { close(begun); <-finish }); err != nil {
+				t.Error(err)
+			}
+		})
+		from(t, "the owner", begun)
+		if err := r.receive(t.Context(), func() {}); err != nil {
+			t.Error(err)
+		}
+		close(finish)
+		from(t, "the owner's end", ended)
+		wantPayments(t, db, 2)
+	})
+
+	t.Run("ours: a duplicate is counted, its owner dies, the next one pays", func(t *testing.T) {
+		t.Parallel()
+		db := ours(t)
+		deliver(t, db, message("m1"))
+		begun := dead(t, db)
+		from(t, "the owner", begun)
+		deliver(t, db, message("m1")) // is acknowledged, by having been committed
+		wantCount(t, db, "duplicates", 1, `select duplicates from inbox`)
+		wantPayments(t, db, 0)
+		due(t, db) // the lease of the dead ends
+		start(t, worker(db, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+			return payAndFinish(ctx, db, d)
+		}))
+		await(t, db, `select status = 'done' and attempts = 2 from inbox`)
+		wantPayments(t, db, 1)
+	})
+}
+
+// dead runs a worker of ours that takes one message and is not heard of again: it
+// does not finish, and the next renewal of its lease is far away.
+func dead(t *testing.T, db *postgres.DB) (begun <-chan struct{}) {
+	t.Helper()
+	taken := make(chan struct{}, 1)
+	w := worker(db, func(ctx context.Context, _ inbox.Delivery) (inbox.Result, error) {
+		taken <- struct{}{}
+		<-ctx.Done()
+		return inbox.Complete, ctx.Err()
+	})
+	w.Drain = time.Millisecond // the test's end waits for the dead no longer
+	start(t, w)
+	return taken
+}

@@ -1,0 +1,343 @@
+package httpapi_test
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+// event is one as the provider writes it, with members that nobody here knows.
+func event(id, kind, object string) string {
+	return fmt.Sprintf(`{"id":%q,"object":"event","api_version":"2026-03-25.dahlia","created":1772366400,
+"data":{"object":%s,"previous_attributes":{"status":"processing"}},"livemode":false,"pending_webhooks":1,
+"request":{"id":"req_1","idempotency_key":null},"type":%q}`, id, object, kind)
+}
+
+// private is what an event tells about a customer.
+const private = `"billing_details":{"name":"Ada private-4711","address":{"line1":"private-4711"}},` +
+	`"payment_method_details":{"card":{"last4":"4242","exp_year":2031}}`
+
+// intentOf is the payment intent of a charge.
+func intentOf(charge string) string {
+	return fmt.Sprintf(`{"id":"pi_%s","object":"payment_intent","amount":2000,"status":"succeeded",%s,"metadata":{"charge_id":%q}}`, charge, private, charge)
+}
+
+// refundOf is a refund of a charge; it names the intent alone.
+func refundOf(charge string) string {
+	return fmt.Sprintf(`{"id":"re_1","object":"refund","charge":"ch_provider","payment_intent":"pi_%s",%s,"metadata":{"refund_id":"re_ours"}}`, charge, private)
+}
+
+// chargeOf is the provider's charge of one of ours.
+func chargeOf(charge, metadata string) string {
+	return fmt.Sprintf(`{"id":"ch_provider","object":"charge","payment_intent":"pi_%s","refunded":true,%s,"metadata":%s}`, charge, private, metadata)
+}
+
+// kept is a row of the inbox.
+type kept struct {
+	Receiver, MessageID, OrderingKey, Type, Payload, Metadata, Status string
+	Duplicates                                                        int
+}
+
+func inInbox(t *testing.T, db *postgres.DB) []kept {
+	t.Helper()
+	found, err := db.Query(t.Context(), `
+select receiver, message_id, ordering_key, type, convert_from(payload, 'UTF8') as payload, metadata::text, status, duplicates
+  from inbox
+ order by id`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := pgx.CollectRows(found, pgx.RowToStructByName[kept])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// news is a row of the inbox as an event leaves it.
+func news(id, kind, charge, object string) kept {
+	return kept{
+		Receiver: "fulfillment", MessageID: id, OrderingKey: charge, Type: "stripe." + kind, Metadata: "{}", Status: "pending",
+		Payload: fmt.Sprintf(`{"id":%q,"type":%q,"charge_id":%q,"object":%q}`, id, kind, charge, object),
+	}
+}
+
+func idOf(location string) string { return strings.TrimPrefix(location, "/v1/charges/") }
+
+func wantReceived(t *testing.T, a answer) {
+	t.Helper()
+	if a.status != http.StatusOK || a.body != "{\"received\":true}\n" || a.header.Get("Content-Type") != "application/json" {
+		t.Errorf("status %d, %s: %s", a.status, a.header.Get("Content-Type"), a.body)
+	}
+}
+
+func TestStripeEvent(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name, kind, object string
+		build              func(charge string) string
+	}{
+		{"an intent names the charge in its metadata", "payment_intent.succeeded", "pi_%s", intentOf},
+		{"whatever became of it", "payment_intent.payment_failed", "pi_%s", intentOf},
+		{"a refund names the captured intent", "refund.created", "re_1", refundOf},
+		{"a refund that failed", "refund.failed", "re_1", refundOf},
+		{"by its older name", "charge.refund.updated", "re_1", refundOf},
+		{"the provider's charge has our metadata", "charge.refunded", "ch_provider", func(charge string) string {
+			return strings.Replace(chargeOf(charge, `{"charge_id":"`+charge+`","more":7}`), "pi_", "pi_of_nobody_", 1)
+		}},
+		{"or only its intent", "charge.refunded", "ch_provider", func(charge string) string { return chargeOf(charge, "{}") }},
+		{"metadata of somebody else's", "charge.refunded", "ch_provider", func(charge string) string {
+			return chargeOf(charge, `{"charge_id":"ch_of_another_shop"}`)
+		}},
+		{"no metadata", "charge.refunded", "ch_provider", func(charge string) string { return chargeOf(charge, "null") }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			w := serveEvents(t)
+			charge := idOf(w.captured(t, "key-1"))
+			w.captured(t, "key-2")
+			before := rows(t, w.db)
+			wantReceived(t, w.send(t, signed(event("evt_1", test.kind, test.build(charge)))))
+			want := news("evt_1", test.kind, charge, strings.Replace(test.object, "%s", charge, 1))
+			if diff := cmp.Diff([]kept{want}, inInbox(t, w.db)); diff != "" {
+				t.Errorf("inbox (-want +got):\n%s", diff)
+			}
+			wantRows(t, w.db, before, map[string]int64{"inbox": 1})
+			if log := w.log.String(); strings.Contains(log, "4711") || strings.Contains(log, "evt_1") || strings.Contains(log, stripeSecret) {
+				t.Errorf("the log tells of it: %s", log)
+			}
+		})
+	}
+}
+
+func TestStripeEventOfNoUse(t *testing.T) {
+	t.Parallel()
+	w := serveEvents(t)
+	captured := idOf(w.captured(t, "key-1"))
+	accepted := idOf(w.accept(t, "key-2", body()).header.Get("Location"))
+	before := rows(t, w.db)
+	for name, e := range map[string]string{
+		"of another kind":                     event("evt_1", "customer.created", intentOf(captured)),
+		"of a kind that only begins alike":    event("evt_1", "charge.refundedly", chargeOf(captured, "{}")),
+		"of a charge's other news":            event("evt_1", "charge.succeeded", chargeOf(captured, "{}")),
+		"of another kind without an object":   `{"id":"evt_1","type":"v2.core.event"}`,
+		"of another kind with anything in it": `{"id":"evt_1","type":"plan.created","data":{"object":[1,{"id":7}]}}`,
+		"of a charge that is not ours":        event("evt_1", "payment_intent.succeeded", intentOf("ch_of_another_shop")),
+		"of an intent without metadata":       event("evt_1", "payment_intent.succeeded", `{"id":"pi_1","object":"payment_intent"}`),
+		"of an intent that names another":     event("evt_1", "payment_intent.succeeded", `{"id":"pi_1","object":"payment_intent","payment_intent":"pi_`+captured+`"}`),
+		"of a refund of nobody":               event("evt_1", "refund.created", `{"id":"re_1","object":"refund","payment_intent":null}`),
+		"of a refund before the capture":      event("evt_1", "refund.created", refundOf(accepted)),
+		"of a charge id that cannot be one":   event("evt_1", "payment_intent.succeeded", `{"id":"pi_1","object":"payment_intent","metadata":{"charge_id":"\u0000"}}`),
+		"of an intent that cannot be one":     event("evt_1", "refund.created", `{"id":"re_1","object":"refund","payment_intent":"pi_\u0000"}`),
+		"of a charge id without end":          event("evt_1", "payment_intent.succeeded", strings.Replace(intentOf("x"), `"x"`, `"`+strings.Repeat("c", 300)+`"`, 1)),
+		"with NUL where it is not read":       event("evt_1", "customer.created", `{"name":"\u0000"}`),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			wantReceived(t, w.send(t, signed(e)))
+			wantRows(t, w.db, before, nil)
+		})
+	}
+}
+
+// Whoever holds the secret can still send nonsense.
+func TestStripeEventThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	w := serveEvents(t)
+	charge := idOf(w.captured(t, "key-1"))
+	before := rows(t, w.db)
+	right := event("evt_1", "payment_intent.succeeded", intentOf(charge))
+	for name, e := range map[string]string{
+		"nothing":                       "",
+		"null":                          "null",
+		"a list":                        "[" + right + "]",
+		"not JSON":                      right[1:],
+		"more than an event":            right + "{}",
+		"NUL":                           right + "\x00",
+		"NUL inside":                    strings.Replace(right, "dahlia", "\x00", 1),
+		"not UTF-8":                     strings.Replace(right, "dahlia", "\xff\xfe", 1),
+		"a member twice":                strings.Replace(right, `"livemode":false`, `"id":"evt_2"`, 1),
+		"no id":                         strings.Replace(right, `"id":"evt_1"`, `"no":1`, 1),
+		"an empty id":                   event("", "payment_intent.succeeded", intentOf(charge)),
+		"an id that is a number":        strings.Replace(right, `"evt_1"`, `1`, 1),
+		"an id with a space":            event("evt 1", "payment_intent.succeeded", intentOf(charge)),
+		"an id with NUL":                strings.Replace(right, `"evt_1"`, `"evt_\u0000"`, 1),
+		"an id of other letters":        event("ëvt", "payment_intent.succeeded", intentOf(charge)),
+		"an id of 256 characters":       event(strings.Repeat("e", 256), "payment_intent.succeeded", intentOf(charge)),
+		"no type":                       strings.Replace(right, `"type"`, `"typ"`, 1),
+		"a type of 101 characters":      event("evt_1", "payment_intent."+strings.Repeat("a", 86), intentOf(charge)),
+		"a type with a line end":        strings.Replace(right, `_intent.succeeded`, `_intent.\n`, 1),
+		"data that is a list":           `{"id":"evt_1","type":"payment_intent.succeeded","data":[]}`,
+		"no data":                       `{"id":"evt_1","type":"payment_intent.succeeded"}`,
+		"an object that is null":        event("evt_1", "payment_intent.succeeded", "null"),
+		"an object without id":          event("evt_1", "payment_intent.succeeded", `{"metadata":{"charge_id":"`+charge+`"}}`),
+		"an object with NUL in its id":  event("evt_1", "payment_intent.succeeded", `{"id":"pi_\u0000","metadata":{"charge_id":"`+charge+`"}}`),
+		"metadata that is a list":       event("evt_1", "payment_intent.succeeded", `{"id":"pi_1","metadata":[]}`),
+		"a charge id that is an object": event("evt_1", "payment_intent.succeeded", `{"id":"pi_1","metadata":{"charge_id":{}}}`),
+		"brackets without end":          event("evt_1", "payment_intent.succeeded", strings.Repeat("[", 30_000)),
+		"lists within lists":            event("evt_1", "payment_intent.succeeded", strings.Repeat("[", 20_000)+strings.Repeat("]", 20_000)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			wantProblem(t, w.send(t, signed(e)), "/problems/malformed")
+			wantRows(t, w.db, before, nil)
+		})
+	}
+	t.Run("more than 64 KiB", func(t *testing.T) {
+		t.Parallel()
+		e := right + strings.Repeat(" ", maxBody-len(right)+1)
+		wantProblem(t, w.sendLarge(t, signed(e)), "/problems/too-large")
+		wantRows(t, w.db, before, nil)
+	})
+}
+
+// An event without a signature is nobody's word, whatever it says.
+func TestStripeLayers(t *testing.T) {
+	t.Parallel()
+	w := serveEvents(t)
+	before := rows(t, w.db)
+	for name, c := range map[string]call{
+		"the signature beats the body":           unsigned("{"),
+		"an API key is no signature":             unsigned("{").with("Authorization", "Bearer "+apiKey),
+		"an idempotency key is no signature too": unsigned("{}").with("Idempotency-Key", "key-1"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			wantProblem(t, w.send(t, c), "/problems/webhook-signature")
+			wantRows(t, w.db, before, nil)
+		})
+	}
+	t.Run("a wrong API key does not matter", func(t *testing.T) {
+		t.Parallel()
+		wantReceived(t, w.send(t, signed(`{"id":"evt_1","type":"a"}`).with("Authorization", "Bearer nobody")))
+	})
+	t.Run("nor does the media type", func(t *testing.T) {
+		t.Parallel()
+		wantReceived(t, w.send(t, signed(`{"id":"evt_1","type":"a"}`).with("Content-Type")))
+	})
+	t.Run("only POST brings events", func(t *testing.T) {
+		t.Parallel()
+		c := signed("")
+		c.method = http.MethodPut
+		wantProblem(t, w.send(t, c), "/problems/method-not-allowed")
+	})
+	for _, path := range []string{"/v1/webhooks/stripe/", "/v1/webhooks/stripe/x", "/v1/webhooks", "/v1/webhooks//stripe", "/v1/webhooks/Stripe"} {
+		t.Run("no other path is open: "+path, func(t *testing.T) {
+			t.Parallel()
+			c := signed(`{"id":"evt_1","type":"a"}`)
+			c.path = path
+			wantProblem(t, w.send(t, c), "/problems/unauthorized")
+		})
+	}
+}
+
+// TestStripeReplays delivers one event a thousand times, many at once and each
+// with a signature and a count of its own, as the provider does. It is one message.
+func TestStripeReplays(t *testing.T) {
+	t.Parallel()
+	w := serveEvents(t)
+	location := w.captured(t, "key-1")
+	before := rows(t, w.db)
+	stream := w.send(t, get(location+"/events")).body
+	const replays, senders = 1000, 16
+	e := event("evt_1", "payment_intent.succeeded", intentOf(idOf(location)))
+	next := make(chan int)
+	var all sync.WaitGroup
+	for range senders {
+		all.Go(func() {
+			for i := range next {
+				again := strings.Replace(e, `"pending_webhooks":1`, `"pending_webhooks":`+strconv.Itoa(i), 1)
+				a, err := w.try(t, signed(again))
+				if err != nil || a.status != http.StatusOK {
+					t.Errorf("status %d, %v: %s", a.status, err, a.body)
+				}
+			}
+		})
+	}
+	for i := range replays {
+		next <- i
+	}
+	close(next)
+	all.Wait()
+	want := news("evt_1", "payment_intent.succeeded", idOf(location), "pi_"+idOf(location))
+	want.Duplicates = replays - 1
+	if diff := cmp.Diff([]kept{want}, inInbox(t, w.db)); diff != "" {
+		t.Errorf("inbox (-want +got):\n%s", diff)
+	}
+	wantRows(t, w.db, before, map[string]int64{"inbox": 1})
+	if after := w.send(t, get(location+"/events")).body; after != stream {
+		t.Errorf("the charge has other events now:\n%s%s", stream, after)
+	}
+}
+
+// The same id with other content is somebody's mistake: it is kept for a human.
+func TestStripeEventWithAKnownID(t *testing.T) {
+	t.Parallel()
+	w := serveEvents(t)
+	one, other := idOf(w.captured(t, "key-1")), idOf(w.captured(t, "key-2"))
+	before := rows(t, w.db)
+	for _, charge := range []string{one, other, one, other} {
+		wantReceived(t, w.send(t, signed(event("evt_1", "payment_intent.succeeded", intentOf(charge)))))
+	}
+	want := news("evt_1", "payment_intent.succeeded", one, "pi_"+one)
+	want.Duplicates = 1
+	if diff := cmp.Diff([]kept{want}, inInbox(t, w.db)); diff != "" {
+		t.Errorf("inbox (-want +got):\n%s", diff)
+	}
+	wantRows(t, w.db, before, map[string]int64{"inbox": 1, "inbox_quarantine": 1})
+}
+
+// An event ends the wait of its charge's message.
+func TestStripeEventWakesItsCharge(t *testing.T) {
+	t.Parallel()
+	w := serveEvents(t)
+	charge := idOf(w.captured(t, "key-1"))
+	const wait = `
+insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, waits, due_at)
+values ('fulfillment', 'm1', $1, 't', '', '{}', $2, 1, clock_timestamp() + interval '1 hour')`
+	hash := sha256.Sum256(nil)
+	b := &pgx.Batch{}
+	b.Queue(wait, charge, hash[:])
+	if err := w.db.Commit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	wantReceived(t, w.send(t, signed(event("evt_1", "payment_intent.succeeded", intentOf(charge)))))
+	var due bool
+	if err := w.db.QueryRow(t.Context(), `select due_at <= clock_timestamp() from inbox where message_id = 'm1'`).Scan(&due); err != nil || !due {
+		t.Errorf("due is %t: %v", due, err)
+	}
+}
+
+func TestStripeEventWhenTheStoreIsDown(t *testing.T) {
+	t.Parallel()
+	t.Run("the provider is asked to come again", func(t *testing.T) {
+		t.Parallel()
+		w := serveEvents(t)
+		charge := idOf(w.captured(t, "key-1"))
+		w.db.Close()
+		wantProblem(t, w.send(t, signed(event("evt_1", "payment_intent.succeeded", intentOf(charge)))), "/problems/unavailable")
+	})
+	t.Run("an inbox that refuses keeps nothing", func(t *testing.T) {
+		t.Parallel()
+		w := serveOn(t, pgtest.Open(t), takesEvents)
+		charge := idOf(w.captured(t, "key-1"))
+		exec(t, w.db, `alter table inbox add constraint planted check (message_id <> 'evt_1')`)
+		before := rows(t, w.db)
+		c := signed(event("evt_1", "payment_intent.succeeded", intentOf(charge)))
+		wantProblem(t, w.send(t, c), "/problems/unavailable")
+		wantRows(t, w.db, before, nil)
+		exec(t, w.db, `alter table inbox drop constraint planted`)
+		wantReceived(t, w.send(t, c))
+		wantRows(t, w.db, before, map[string]int64{"inbox": 1})
+	})
+}
