@@ -42,7 +42,7 @@ select coalesce(max(waits), 0) > 0
 		c := w.carry(t, newOrder(visa))
 		eventually(t, "the provider has told of it", func() bool { return w.postman.delivered() > 0 })
 		before := w.story(t, c.ID)
-		n := scale(t, "deliveries", 1000, 100)
+		n := scale(t, "deliveries", 1000, 80)
 		event := intentEvent("payment_intent.succeeded", c.ID)
 		var all sync.WaitGroup
 		for range 8 {

@@ -341,6 +341,7 @@ func refundKilledAtAnyStep(t *testing.T) {
 			runs++
 		}
 	}
+	w.calm(t) // while the gates still stand
 	t.Logf("a worker died at %d of %d points", runs, 2*len(calls))
 }
 

@@ -42,16 +42,13 @@ func chargeSteps() []step {
 // Charge is the inbox handler that walks one charge to its outcome, and then
 // every refund of it that has none.
 //
-// The ordering key names the charge. The rest of the message is read for two
-// things only: whether a refund is sent for the very first time, and whether the
-// provider speaks of refunds, one of which may have failed after it succeeded.
+// The ordering key names the charge, and of the rest only the type is read: when
+// the provider speaks of refunds, one may have failed after it succeeded.
 //
 // The commit that leaves nothing to be carried also ends the delivery.
 func (f *Fulfillment) Charge(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
-	first := d.First()
 	result, err := again(ctx, f.DB, d.OrderingKey, func(s ledger.Stream) (inbox.Result, error) {
-		w := &walk{Fulfillment: f, d: d, s: s, first: first, aboutRefunds: aboutRefunds(d)}
-		first = false // this round may send what the next one does not know of
+		w := &walk{Fulfillment: f, d: d, s: s, aboutRefunds: aboutRefunds(d)}
 		err := w.carry(ctx)
 		return w.result, err
 	})

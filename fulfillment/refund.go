@@ -15,8 +15,8 @@ import (
 // recorded first that would make a second send harmless. Two things do it
 // together. All sends of one attempt carry one key, which covers rivals and
 // repetitions for as long as the provider remembers keys. And before every send
-// but the very first the provider's own list of refunds is asked, in which ours
-// is known by its id, however old it is.
+// the provider's own list of refunds is asked, in which ours is known by its id,
+// however old it is.
 //
 // What is left: a holder that stands still between its look and its send for
 // longer than the provider remembers keys, and wakes up to send.
@@ -90,33 +90,15 @@ func (w *walk) carryRefund(ctx context.Context, id string) error {
 	return nil
 }
 
-// look asks the provider for the refund, unless nobody can have sent it.
+// look asks the provider's list for the refund. One that moves money, or may
+// yet, is preferred to one that failed; two of them are for a human.
+//
+// What looks like the first send is no exception: an older message of the charge
+// may have sent the refund, and been parked or discarded since.
 //
 // If we die here: nothing has changed, and the next holder looks again.
 // Test: TestRefund_killed.
 func (r *refunding) look(ctx context.Context) error {
-	if r.unsent() {
-		return nil
-	}
-	return r.find(ctx)
-}
-
-// unsent tells whether this is certainly the first send: the message is the one
-// that the refund was requested with, nobody had it before, and this walk is its
-// first. Another message of the charge that came before it either brought the
-// refund to its outcome or is still open, and then this one is not handed out.
-func (r *refunding) unsent() bool {
-	refund := r.refund()
-	if !r.first || r.d.Type != domain.TypeRefundRequested || refund.AttemptVersion != refund.RequestVersion {
-		return false
-	}
-	envelope, err := ledger.Open(r.d.Payload)
-	return err == nil && envelope.Version == refund.RequestVersion
-}
-
-// find looks the refund up in the provider's list. One that moves money, or may
-// yet, is preferred to one that failed; two of them are for a human.
-func (r *refunding) find(ctx context.Context) error {
 	var failed, moving []stripe.Refund
 	for listed, err := range r.Provider.RefundsOf(ctx, r.s.Charge.PaymentIntent) {
 		switch {
@@ -179,7 +161,7 @@ func (r *refunding) send(ctx context.Context) error {
 // refused is for a send that the provider did not carry out. Either an earlier
 // send is the reason, and the refund is in the list, or there will be none.
 func (r *refunding) refused(ctx context.Context, why string) error {
-	if err := r.find(ctx); err != nil || r.found != nil {
+	if err := r.look(ctx); err != nil || r.found != nil {
 		return err
 	}
 	if why == "" {

@@ -21,7 +21,7 @@ func TestAttempt_refund(t *testing.T) {
 			w.expectKind(w.deliver(), "waits")
 		}
 		failures := asked + " refund.attempt_failed refund.attempt_failed"
-		w.expect(back(failures, "", "pending"), "refund refunds refund")
+		w.expect(back(failures, "", "pending"), "refunds refund refunds refund")
 		w.expectKind(w.deliver(), "done")
 		w.expect(back(failures+" refund.succeeded", "refund.succeeded", "done"), "refunds refund")
 		s := w.load()
@@ -43,7 +43,7 @@ func TestAttempt_refund(t *testing.T) {
 		w.provider.on("refunds", lists(refundOf("succeeded")))
 		w.expectKind(w.deliver(), "waits")
 		w.expectKind(w.deliver(), "done")
-		w.expect(back(asked+" refund.attempt_failed refund.succeeded", "refund.succeeded", "done"), "refund refunds")
+		w.expect(back(asked+" refund.attempt_failed refund.succeeded", "refund.succeeded", "done"), "refunds refund refunds")
 	})
 
 	for name, answer := range interruptions() {
@@ -54,7 +54,7 @@ func TestAttempt_refund(t *testing.T) {
 			w.provider.on("refund", answer, gives("succeeded"))
 			w.provider.on("refunds", lists())
 			w.expectKind(w.deliver(), "waits")
-			w.expect(back(asked, "", "pending"), "refund")
+			w.expect(back(asked, "", "pending"), "refunds refund")
 			w.expectKind(w.deliver(), "done")
 			w.expect(back(refunded, "refund.succeeded", "done"), "refunds refund")
 			if keys := w.provider.keys("refund"); keys[0] != keys[1] || keys[0] == "" {
@@ -76,6 +76,6 @@ func TestAttempt_refund(t *testing.T) {
 			t.Errorf("attempts and waits are %s, want 0 3", got)
 		}
 		w.expectKind(w.deliver(), "done")
-		w.expect(back(refunded, "refund.succeeded", "done"), "refund refunds refunds refunds")
+		w.expect(back(refunded, "refund.succeeded", "done"), "refunds refund refunds refunds refunds")
 	})
 }

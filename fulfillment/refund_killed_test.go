@@ -53,10 +53,6 @@ func TestRefund_killed(t *testing.T) {
 				w.provider.behind = newSandbox(t)
 				w.request(w.charged("pm_card_visa"), "re_1", 600)
 				control(t, w.provider.behind, http.MethodPut, "/faults", faults)
-				if die.at == "refunds" { // there is no look before the first send
-					w.provider.on("refund", cut)
-					w.expectKind(w.deliver(), "waits")
-				}
 				w.provider.on(die.at, die.dies(w))
 				w.expectKind(w.deliver(), die.kind)
 				w.deliverUntilDone()
@@ -138,7 +134,7 @@ func TestRefund_is_given_back_once(t *testing.T) {
 		w.provider.on("refund", w.provider.cutAfter)
 		w.expectKind(w.deliver(), "waits")
 		w.expectKind(w.deliver(), "done")
-		w.expectCalls("refund refunds")
+		w.expectCalls("refunds refund refunds")
 		w.expectBack("refund.failed")
 	})
 }

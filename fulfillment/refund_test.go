@@ -3,7 +3,6 @@ package fulfillment_test
 import (
 	"encoding/json"
 	"net/http"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -15,13 +14,13 @@ import (
 func TestRefund(t *testing.T) {
 	t.Parallel()
 
-	t.Run("the first send needs no look", func(t *testing.T) {
+	t.Run("the list is asked before the first send too", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)
 		s := w.refunding()
 		w.provider.on("refund", gives("succeeded"))
 		w.expectKind(w.deliver(), "done")
-		w.expect(back(refunded, "refund.succeeded", "done"), "refund")
+		w.expect(back(refunded, "refund.succeeded", "done"), "refunds refund")
 		if diff := cmp.Diff([]string{s.Head().ID.String()}, w.provider.keys("refund")); diff != "" {
 			t.Errorf("the key is not the id of the request (-want +got):\n%s", diff)
 		}
@@ -38,7 +37,16 @@ select string_agg(format('%s→%s %s', split_part(debit, ':', 1), split_part(cre
 		}
 	})
 
-	t.Run("a message of the charge that is not the refund's own looks before it sends", func(t *testing.T) {
+	t.Run("what an older message of the charge has sent is found by a new one", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		w.request(w.capture(), "re_1", 600)
+		w.provider.on("refunds", lists(refundOf("succeeded")))
+		w.expectKind(w.deliver(), "done")
+		w.expect(back(refunded, "refund.succeeded", "done"), "refunds")
+	})
+
+	t.Run("a message of the charge that is not the refund's own carries it", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)
 		s := w.append(w.capture(), domain.RefundRequested{RefundID: "re_1", Amount: 600})
@@ -49,15 +57,15 @@ select string_agg(format('%s→%s %s', split_part(debit, ':', 1), split_part(cre
 		w.expect(back(refunded, "refund.succeeded", "done"), "refunds refund")
 	})
 
-	t.Run("a message of another refund looks before it sends", func(t *testing.T) {
+	t.Run("a message of another refund carries it", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)
 		s := w.append(w.capture(), domain.RefundRequested{RefundID: "re_1", Amount: 600})
 		w.request(s, "re_2", 100)
-		w.provider.on("refunds", lists(refundOf("succeeded")))
+		w.provider.on("refunds", lists(refundOf("succeeded")), lists(refundOf("succeeded")))
 		w.provider.on("refund", gives("succeeded", "id", "rp_2", "amount", 100, "metadata", map[string]any{"refund_id": "re_2"}))
 		w.expectKind(w.deliver(), "done")
-		w.expect(back(asked+asked+" refund.succeeded refund.succeeded", "refund.succeeded refund.succeeded", "done"), "refunds refund")
+		w.expect(back(asked+asked+" refund.succeeded refund.succeeded", "refund.succeeded refund.succeeded", "done"), "refunds refunds refund")
 	})
 
 	t.Run("the message of a finished refund again asks nobody", func(t *testing.T) {
@@ -68,7 +76,7 @@ select string_agg(format('%s→%s %s', split_part(debit, ':', 1), split_part(cre
 		w.expectKind(w.deliver(), "done")
 		w.put(fulfillment.ChargeReceiver, s, 5, "again")
 		w.expectKind(w.deliver(), "done")
-		w.expect(back(refunded, "refund.succeeded", "done done"), "refund")
+		w.expect(back(refunded, "refund.succeeded", "done done"), "refunds refund")
 	})
 }
 
@@ -83,18 +91,19 @@ func TestRefund_state(t *testing.T) {
 		kind   string
 		want   sight
 	}{
-		"succeeded is a success":                  {"succeeded", nil, "done", back(refunded, "refund.succeeded", "done")},
-		"failed is a failure":                     {"failed", nil, "done", back(failed, "refund.failed", "done")},
-		"canceled is a failure":                   {"canceled", nil, "done", back(failed, "refund.failed", "done")},
-		"pending is looked at again later":        {"pending", nil, "waits", back(asked, "", "pending")},
-		"an action of the customer is waited for": {"requires_action", nil, "waits", back(asked, "", "pending")},
-		"a state that nobody knows is parked":     {"reticent", nil, "parked", back(asked, "", "dead")},
-		"no state at all is parked":               {"", nil, "parked", back(asked, "", "dead")},
-		"a wrong amount is parked":                {"succeeded", []any{"amount", 601}, "parked", back(asked, "", "dead")},
-		"a wrong currency is parked":              {"succeeded", []any{"currency", "usd"}, "parked", back(asked, "", "dead")},
-		"another payment is parked":               {"succeeded", []any{"payment_intent", "pi_2"}, "parked", back(asked, "", "dead")},
-		"no payment is parked":                    {"succeeded", []any{"payment_intent", nil}, "parked", back(asked, "", "dead")},
-		"a wrong amount is parked while it waits": {"pending", []any{"amount", 601}, "parked", back(asked, "", "dead")},
+		"succeeded is a success":                   {"succeeded", nil, "done", back(refunded, "refund.succeeded", "done")},
+		"failed is a failure":                      {"failed", nil, "done", back(failed, "refund.failed", "done")},
+		"canceled is a failure":                    {"canceled", nil, "done", back(failed, "refund.failed", "done")},
+		"pending is looked at again later":         {"pending", nil, "waits", back(asked, "", "pending")},
+		"an action of the customer is waited for":  {"requires_action", nil, "waits", back(asked, "", "pending")},
+		"a state that nobody knows is parked":      {"reticent", nil, "parked", back(asked, "", "dead")},
+		"no state at all is parked":                {"", nil, "parked", back(asked, "", "dead")},
+		"a wrong amount is parked":                 {"succeeded", []any{"amount", 601}, "parked", back(asked, "", "dead")},
+		"a wrong currency is parked":               {"succeeded", []any{"currency", "usd"}, "parked", back(asked, "", "dead")},
+		"another payment is parked":                {"succeeded", []any{"payment_intent", "pi_2"}, "parked", back(asked, "", "dead")},
+		"no payment is parked":                     {"succeeded", []any{"payment_intent", nil}, "parked", back(asked, "", "dead")},
+		"an id that cannot be stored is no answer": {"succeeded", []any{"id", "rp\x00"}, "waits", back(asked, "", "pending")},
+		"a wrong amount is parked while it waits":  {"pending", []any{"amount", 601}, "parked", back(asked, "", "dead")},
 	} {
 		t.Run("answered "+name, func(t *testing.T) {
 			t.Parallel()
@@ -102,7 +111,7 @@ func TestRefund_state(t *testing.T) {
 			w.refunding()
 			w.provider.on("refund", gives(tc.status, tc.pairs...))
 			w.expectKind(w.deliver(), tc.kind)
-			w.expect(tc.want, "refund")
+			w.expect(tc.want, "refunds refund")
 		})
 		t.Run("listed "+name, func(t *testing.T) {
 			t.Parallel()
@@ -112,7 +121,7 @@ func TestRefund_state(t *testing.T) {
 			w.provider.on("refunds", lists(refundOf(tc.status, tc.pairs...)))
 			w.expectKind(w.deliver(), "waits")
 			w.expectKind(w.deliver(), tc.kind)
-			w.expect(tc.want, "refund refunds")
+			w.expect(tc.want, "refunds refund refunds")
 		})
 	}
 
@@ -122,7 +131,7 @@ func TestRefund_state(t *testing.T) {
 		w.refunding()
 		w.provider.on("refund", gives("succeeded", "metadata", map[string]any{"refund_id": "re_2"}))
 		w.expectKind(w.deliver(), "parked")
-		w.expect(back(asked, "", "dead"), "refund")
+		w.expect(back(asked, "", "dead"), "refunds refund")
 	})
 
 	t.Run("a failure says why", func(t *testing.T) {
@@ -194,11 +203,9 @@ func TestRefund_list(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)
 		w.refunding()
-		w.provider.on("refund", cut)
-		w.provider.on("refunds", lists(refundOf("succeeded")))
-		w.expectKind(w.deliver(), "waits")
+		w.provider.on("refund", gives("succeeded"))
 		w.expectKind(w.deliver(), "done")
-		if asked := w.provider.take()[1]; asked.intent != "pi_1" {
+		if asked := w.provider.take()[0]; asked.intent != "pi_1" {
 			t.Errorf("the refunds of %q were listed, want those of pi_1", asked.intent)
 		}
 	})
@@ -218,7 +225,7 @@ func TestRefund_list(t *testing.T) {
 			w.provider.on("refunds", answer)
 			w.expectKind(w.deliver(), "waits")
 			w.expectKind(w.deliver(), "waits")
-			w.expect(back(asked, "", "pending"), "refund refunds")
+			w.expect(back(asked, "", "pending"), "refunds refund refunds")
 		})
 	}
 }
@@ -239,7 +246,7 @@ func TestRefund_refused(t *testing.T) {
 			w.provider.on("refund", refusal)
 			w.provider.on("refunds", lists())
 			w.expectKind(w.deliver(), "done")
-			w.expect(back(asked+" refund.failed", "refund.failed", "done"), "refund refunds")
+			w.expect(back(asked+" refund.failed", "refund.failed", "done"), "refunds refund refunds")
 			want := domain.RefundFailed{RefundID: "re_1", Code: domain.ProviderRefused, Message: "for people"}
 			if diff := cmp.Diff(want, w.load().Head().Event); diff != "" {
 				t.Errorf("recorded (-want +got):\n%s", diff)
@@ -252,7 +259,7 @@ func TestRefund_refused(t *testing.T) {
 			w.provider.on("refund", refusal)
 			w.provider.on("refunds", lists(refundOf("succeeded")))
 			w.expectKind(w.deliver(), "done")
-			w.expect(back(refunded, "refund.succeeded", "done"), "refund refunds")
+			w.expect(back(refunded, "refund.succeeded", "done"), "refunds refund refunds")
 		})
 	}
 
@@ -263,67 +270,8 @@ func TestRefund_refused(t *testing.T) {
 		w.provider.on("refund", refuses(http.StatusBadRequest, "invalid_request_error", "charge_already_refunded"))
 		w.provider.on("refunds", cut, lists(refundOf("succeeded")))
 		w.expectKind(w.deliver(), "waits")
-		w.expect(back(asked, "", "pending"), "refund refunds")
+		w.expect(back(asked, "", "pending"), "refunds refund refunds")
 		w.expectKind(w.deliver(), "done")
 		w.expect(back(refunded, "refund.succeeded", "done"), "refunds")
-	})
-}
-
-// TestRefund_others is about several refunds of one charge.
-func TestRefund_others(t *testing.T) {
-	t.Parallel()
-	second := []any{"id", "rp_2", "amount", 100, "metadata", map[string]any{"refund_id": "re_2"}}
-
-	t.Run("one that waits does not keep another from being tried", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		w.append(w.refunding(), domain.RefundRequested{RefundID: "re_2", Amount: 100})
-		w.provider.on("refund", gives("pending"), gives("succeeded", second...))
-		w.provider.on("refunds", lists(), lists(refundOf("succeeded")))
-		w.expectKind(w.deliver(), "waits")
-		w.expect(back(asked+asked+" refund.succeeded", "refund.succeeded", "pending"), "refund refunds refund")
-		w.expectKind(w.deliver(), "done")
-		w.expect(back(asked+asked+" refund.succeeded refund.succeeded", "refund.succeeded refund.succeeded", "done"), "refunds")
-	})
-
-	t.Run("one for a human does not keep another from being tried, and is not forgotten", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		w.append(w.refunding(), domain.RefundRequested{RefundID: "re_2", Amount: 100})
-		w.provider.on("refund", gives("reticent"), gives("pending", second...))
-		w.provider.on("refunds", lists(), lists(refundOf("reticent")), lists(refundOf("succeeded", second...)))
-		w.expectKind(w.deliver(), "waits")
-		w.expect(back(asked+asked, "", "pending"), "refund refunds refund")
-		if reason := w.text(`select last_error from inbox`); !strings.Contains(reason, "reticent") {
-			t.Errorf("the reason of the wait does not tell a human of the other refund: %s", reason)
-		}
-		w.expectKind(w.deliver(), "parked")
-		w.expect(back(asked+asked+" refund.succeeded", "refund.succeeded", "dead"), "refunds refunds")
-	})
-
-	t.Run("one that is requested meanwhile is carried too", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		s := w.refunding()
-		w.provider.on("refund",
-			meanwhile(func() { w.request(s, "re_2", 100) }, gives("succeeded")),
-			gives("succeeded", second...))
-		w.provider.on("refunds", lists(refundOf("succeeded")), lists(refundOf("succeeded")))
-		w.expectKind(w.deliver(), "done")
-		w.expect(back(asked+asked+" refund.succeeded refund.succeeded", "refund.succeeded refund.succeeded", "done pending"),
-			"refund refunds refunds refund")
-		w.expectKind(w.deliver(), "done")
-		w.expectCalls("")
-	})
-
-	t.Run("who lost the version looks before it sends again", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		s := w.refunding()
-		told := domain.MerchantNotified{EventID: s.At(4).ID.String(), Type: "charge.succeeded", Version: 4}
-		w.provider.on("refund", meanwhile(func() { w.append(s, told) }, gives("succeeded")))
-		w.provider.on("refunds", lists(refundOf("succeeded")))
-		w.expectKind(w.deliver(), "done")
-		w.expect(back(asked+" merchant.notified refund.succeeded", "refund.succeeded", "done"), "refund refunds")
 	})
 }

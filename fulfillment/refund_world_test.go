@@ -31,9 +31,11 @@ func (w *world) request(s ledger.Stream, id string, amount int64) ledger.Stream 
 	return s
 }
 
-// refunding is a captured charge of which 600 are to go back as re_1.
+// refunding is a captured charge of which 600 are to go back as re_1, and which
+// the provider has no refund of when it is asked first.
 func (w *world) refunding() ledger.Stream {
 	w.Helper()
+	w.provider.on("refunds", lists())
 	return w.request(w.capture(), "re_1", 600)
 }
 

@@ -38,8 +38,8 @@ func newSandbox(t *testing.T) http.Handler {
 // books are what the provider itself says that it did.
 type books struct {
 	Intents []struct {
-		ID        string `json:"id"`
-		Status    string `json:"status"`
+		ID     string `json:"id"`
+		Status string `json:"status"`
 	} `json:"intents"`
 	Captures []moved `json:"captures"`
 	Refunds  []moved `json:"refunds"`

@@ -68,7 +68,6 @@ type walk struct {
 	*Fulfillment
 	d            inbox.Delivery
 	s            ledger.Stream
-	first        bool           // nobody had the message before, and this is its holder's first round
 	aboutRefunds bool           // the message asks for a look at refunds beyond the pending ones
 	intent       *stripe.Intent // the provider's object, when this walk made it
 	result       inbox.Result   // Completed once Done rode in a commit

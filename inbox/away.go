@@ -2,6 +2,9 @@ package inbox
 
 import (
 	"errors"
+	"io"
+	"net"
+	"net/url"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -14,7 +17,9 @@ import (
 // attempt, so the message waits as for anything else outside.
 //
 // A statement that the server refused is not among these, and neither is one
-// that could not be sent because its arguments do not fit.
+// that could not be sent because its arguments do not fit, nor another host's
+// outage in a *url.Error. A read whose connection was cut is a bare
+// io.ErrUnexpectedEOF: a handler that meets it elsewhere gives it a name.
 func isStoreAway(err error) bool {
 	if errors.Is(err, postgres.ErrUnknown) {
 		return true
@@ -28,13 +33,17 @@ func isStoreAway(err error) bool {
 	if refusal, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return isOutage(refusal.Code)
 	}
-	// The errors of a broken connection have this method and no other name in
-	// common. What it answers is not asked.
-	_, ok := errors.AsType[interface {
+	if _, elsewhere := errors.AsType[*url.Error](err); elsewhere {
+		return false
+	}
+	// The driver's errors of a broken connection have this method and no other name
+	// in common. What it answers is not asked.
+	_, broken := errors.AsType[interface {
 		error
 		SafeToRetry() bool
 	}](err)
-	return ok
+	_, network := errors.AsType[*net.OpError](err)
+	return broken || network || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // isOutage tells whether an SQLSTATE is about the server and not the statement.

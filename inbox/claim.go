@@ -15,7 +15,8 @@ import (
 // unique index on running rows refuses whatever this query might miss.
 //
 // Suspects, whose holders went silent three times in a row, are taken apart from
-// the others and one at a time (suspect.go). A suspect runs, so no key holds it up.
+// the others, and no more of them than their weights allow ($8; see suspect.go). A
+// suspect runs already, so no key holds it up.
 //
 // A message whose holder went silent waits a little longer than its lease, a
 // part of the backoff that its id and fence draw: should one message end every
@@ -31,8 +32,10 @@ import (
 // now() is a moment earlier than clock_timestamp() and, unlike it, can be a
 // bound of the index.
 const claim = `
-with suspects as (
-  select i.id
+with accused as (
+  select i.id,
+         i.due_at,
+         least(32, power(2, i.deaths - 2)) as weight
     from inbox i
    where i.receiver = $1
      and i.status = 'running'
@@ -42,8 +45,14 @@ with suspects as (
      and i.due_at + (hashint8(i.id # i.fence) & 1023) / 1024.0
                   * least($7::interval, $6::interval * power(2, least(i.deaths, 30))) <= now()
    order by i.due_at
-   limit $8
+   limit least($2::bigint, $8::bigint)
      for update skip locked
+), suspects as (
+  select a.id
+    from (select id,
+                 sum(weight) over (order by due_at, id) as together
+            from accused) a
+   where a.together <= $8::bigint
 ), others as (
   select i.id
     from inbox i
@@ -73,7 +82,7 @@ with suspects as (
               and parked.id < i.id
            offset 0))
    order by i.due_at
-   limit $2 - (select count(*) from suspects)
+   limit $2::bigint - (select count(*) from suspects)
      for update skip locked
 ), due as (
   select id from suspects
@@ -108,8 +117,8 @@ type claimed struct {
 	deaths int // of holders, one after another, before this one
 }
 
-// claimUpTo commits the claim of at most n messages, at most so many of them
-// suspects, before anybody acts on it. The attempt is counted here, so that a
+// claimUpTo commits the claim of at most n messages, with suspects of at most
+// that weight among them, before anybody acts on it. The attempt is counted here, so that a
 // holder that dies has been counted, and whatever its handler rolls back has not.
 //
 // If we die here: the rows are leased to nobody, and are taken again when the

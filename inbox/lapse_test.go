@@ -155,7 +155,12 @@ func runProcessor(t *testing.T, db *postgres.DB, handle inbox.Handler, change ..
 // await waits until a query of one boolean answers true.
 func await(t *testing.T, db *postgres.DB, sql string) {
 	t.Helper()
-	deadline, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	awaitWithin(t, patience, db, sql)
+}
+
+func awaitWithin(t *testing.T, patience time.Duration, db *postgres.DB, sql string) {
+	t.Helper()
+	deadline, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()

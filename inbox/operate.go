@@ -15,6 +15,7 @@ import (
 // Status is where a message stands.
 type Status string
 
+// What a message can be. Only the operators' functions move it out of StatusDead.
 const (
 	StatusPending   Status = "pending"   // due, or waiting for its time
 	StatusRunning   Status = "running"   // somebody holds it, or has died with it

@@ -120,7 +120,7 @@ func (r *run) claim(ctx context.Context, n int) ([]claimed, error) {
 	defer cancel()
 	r.mu.Lock()
 	held := slices.AppendSeq(make([]int64, 0, len(r.held)), maps.Keys(r.held)) // never null: null would claim nothing
-	suspects := r.suspects()
+	suspects := r.scale()
 	r.mu.Unlock()
 	return r.claimUpTo(ctx, n, suspects, held)
 }

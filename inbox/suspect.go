@@ -5,27 +5,39 @@ package inbox
 //
 //   - deaths are counted apart from attempts, and forgotten as soon as a holder
 //     comes back, whatever it says;
-//   - after three in a row a message is a suspect, and a process tries one suspect
-//     of a receiver at a time, beside whatever else it does. So two suspects never
-//     meet, and what ran beside a guilty one dies with it three times at most;
+//   - after three in a row a message is a suspect, and with every further death
+//     half as many suspects are tried together: from the eighth on it is tried
+//     without another one, beside messages that are not suspected. So whatever
+//     one message ends, nothing dies with it more than eight times;
 //   - MaxDeaths is far above MaxAttempts: somebody who kills processes from
 //     outside hits the innocent too, again and again.
-//
-// The price: after three deaths in a row of a busy process, what it held is tried
-// one after the other.
 
-// suspicion is how many deaths in a row make a suspect. The claim and the index
-// inbox_suspects say the same of a row before its next claim, hence one less.
-const suspicion = 3
+const (
+	// suspicion is how many deaths in a row make a suspect. The claim and the
+	// index inbox_suspects say the same of a row before its next claim, hence one
+	// less.
+	suspicion = 3
+
+	// tried bounds the weights of the suspects that one process tries together.
+	// The claim knows it too.
+	tried = 32
+)
 
 func (c claimed) suspect() bool { return c.deaths >= suspicion }
 
-// suspects is how many suspects may be taken now; r.mu is held.
-func (r *run) suspects() int {
-	for _, h := range r.held {
-		if h.message.suspect() {
-			return 0
-		}
+// weight is 1 for a fresh suspect and doubles with each death.
+func (c claimed) weight() int {
+	if !c.suspect() {
+		return 0
 	}
-	return 1
+	return min(tried, 1<<min(c.deaths-suspicion, 16))
+}
+
+// scale is what suspects may still be put on it; r.mu is held.
+func (r *run) scale() int {
+	left := tried
+	for _, h := range r.held {
+		left -= h.message.weight()
+	}
+	return left
 }

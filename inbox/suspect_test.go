@@ -47,7 +47,7 @@ func TestAMessageThatEndsItsProcessIsParkedAndNoOther(t *testing.T) {
 		select 'r', case n when 20 then 'poison' else n::text end, n, 't', '', '{}', '' from generate_series(1, 40) n`)
 	p := processor(nil, nil)
 	p.Concurrency = 16
-	p.Policy.Lease, p.Policy.MaxDeaths = 300*time.Millisecond, 8
+	p.Policy.Lease, p.Policy.MaxDeaths = 300*time.Millisecond, 14
 	p.Policy.BackoffBase, p.Policy.BackoffCap = time.Millisecond, 20*time.Millisecond
 	handle := func(ctx context.Context, d inbox.Delivery, die func()) (inbox.Result, error) {
 		if d.ID == "poison" {
@@ -79,36 +79,47 @@ func TestAMessageThatEndsItsProcessIsParkedAndNoOther(t *testing.T) {
 	await(t, db, `select bool_and(status = 'done' or message_id = 'poison') from inbox`)
 	die()
 	receiveFrom(t, "the last process's end", ended)
-	// Three deaths beside it, before it was suspected, and perhaps a claim whose
-	// answer was lost.
-	await(t, db, `select bool_and(deaths <= 4 or message_id = 'poison') from inbox`)
+	// Eight deaths beside it, and perhaps a claim whose answer was lost.
+	await(t, db, `select bool_and(deaths <= 9 or message_id = 'poison') from inbox`)
 }
 
-func TestSuspectsAreTriedOneByOneBesideTheOthers(t *testing.T) {
+func TestTheMoreOftenItsHoldersDiedTheFewerSuspectsAreTriedBesideAMessage(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
-	const suspects = 3
-	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, attempts, deaths, fence, due_at)
-		select 'r', 'suspect' || n, n, 't', '', '{}', '', 'running', 3, 2, 3, clock_timestamp() - interval '2 days'
-		  from generate_series(1, $1::int) n`, suspects)
-	begun, finish := make(chan struct{}, suspects), make(chan struct{})
-	start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
-		if d.Attempt > 1 {
-			begun <- struct{}{}
-			<-finish
-		}
-		return inbox.Complete, nil
-	}))
-	for n := range suspects {
-		receiveFrom(t, "a suspect", begun)
-		for look := range 2 { // what comes now is claimed beside it
-			put(t, db, fmt.Sprint("other", n, look), "other")
-			await(t, db, `select bool_and(status = 'done') from inbox where ordering_key = 'other'`)
-		}
-		if len(begun) > 0 {
-			t.Error("two suspects have met")
-		}
-		finish <- struct{}{}
+	for _, test := range []struct{ deaths, suspects, together int }{
+		{deaths: 3, suspects: 40, together: 32},
+		{deaths: 6, suspects: 10, together: 4},
+		{deaths: 7, suspects: 5, together: 2},
+		{deaths: 8, suspects: 3, together: 1},
+		{deaths: 30, suspects: 2, together: 1},
+	} {
+		t.Run(fmt.Sprint(test.deaths, " deaths"), func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Open(t)
+			write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, attempts, deaths, fence, due_at)
+				select 'r', 'suspect' || n, n, 't', '', '{}', '', 'running', 1, $1::int - 1, 1, clock_timestamp() - interval '2 days'
+				  from generate_series(1, $2::int) n`, test.deaths, test.suspects)
+			begun, finish := make(chan struct{}, test.suspects), make(chan struct{})
+			p := processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+				if d.Attempt > 1 {
+					begun <- struct{}{}
+					<-finish
+				}
+				return inbox.Complete, nil
+			})
+			p.Concurrency, p.Policy.MaxDeaths = 64, 100
+			start(t, p)
+			for range test.together {
+				receiveFrom(t, "a suspect", begun)
+			}
+			for look := range 2 { // what comes now is claimed beside them
+				put(t, db, fmt.Sprint("other", look), "other")
+				await(t, db, `select bool_and(status = 'done') from inbox where ordering_key = 'other'`)
+			}
+			if n := len(begun); n > 0 {
+				t.Errorf("beside %d suspects %d more were tried", test.together, n)
+			}
+			close(finish)
+			await(t, db, `select bool_and(status = 'done') from inbox`)
+		})
 	}
-	await(t, db, `select bool_and(status = 'done') from inbox`)
 }

@@ -10,8 +10,7 @@ alter table inbox
   add constraint inbox_status_check
       check (status in ('pending', 'running', 'done', 'dead', 'discarded')),
   add constraint inbox_decided_by_somebody
-      check (decided_by <> '' and decided_at is not null
-             or decided_by is null and decided_at is null),
+      check ((decided_by is null) = (decided_at is null) and decided_by <> ''),
   add constraint inbox_discarded_by_somebody
       check (status <> 'discarded' or decided_by is not null);
 comment on column inbox.status is 'dead: parked for a human; discarded: the human ended it undone';

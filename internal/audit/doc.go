@@ -5,7 +5,7 @@
 // It promises that Run judges one snapshot, so traffic cannot make a check
 // fail, and takes no lock that traffic waits for. A check looks at everything
 // that it should cover: it is over 0 cases only where there is nothing to cover.
-// An open charge is no violation; a charge that nobody is going to carry is.
+// An open charge or refund is no violation; one that nobody is going to carry is.
 //
 // It does not promise to be quick: it reads whole tables, about 0.2 ms per
 // charge, and each of its statements must end within the pool's statement

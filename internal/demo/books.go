@@ -56,13 +56,13 @@ type slow struct {
 // all of them may be repeated without harm.
 type sandboxClient struct{ url string }
 
-// controlPatience is how long one call waits: repeating the webhooks takes the
-// sandbox up to 20 s.
-const controlPatience = 25 * time.Second
+// repeatPatience is how long one call to repeat the webhooks waits: the sandbox
+// takes up to 20 s for it.
+const repeatPatience = 25 * time.Second
 
 func (s sandboxClient) books(ctx context.Context) (books, error) {
 	var read books
-	answer, err := s.call(ctx, http.MethodGet, "/books", nil)
+	answer, err := s.call(ctx, requestPatience, http.MethodGet, "/books", nil)
 	if err != nil {
 		return books{}, err
 	}
@@ -73,12 +73,12 @@ func (s sandboxClient) books(ctx context.Context) (books, error) {
 }
 
 func (s sandboxClient) setFaults(ctx context.Context, faults faults) error {
-	_, err := s.call(ctx, http.MethodPut, "/faults", encode(faults))
+	_, err := s.call(ctx, requestPatience, http.MethodPut, "/faults", encode(faults))
 	return err
 }
 
 func (s sandboxClient) clearFaults(ctx context.Context) error {
-	_, err := s.call(ctx, http.MethodDelete, "/faults", nil)
+	_, err := s.call(ctx, requestPatience, http.MethodDelete, "/faults", nil)
 	return err
 }
 
@@ -86,6 +86,7 @@ func (s sandboxClient) clearFaults(ctx context.Context) error {
 type repeated struct {
 	Events     int `json:"events"`
 	Deliveries int `json:"deliveries"`
+	Sent       int `json:"sent"`
 	Delivered  int `json:"delivered"`
 }
 
@@ -93,7 +94,7 @@ type repeated struct {
 // as often, and returns when it has tried to.
 func (s sandboxClient) repeatWebhooks(ctx context.Context, times int) (repeated, error) {
 	var done repeated
-	answer, err := s.call(ctx, http.MethodPost, "/duplicate-webhooks", encode(map[string]int{"times": times}))
+	answer, err := s.call(ctx, repeatPatience, http.MethodPost, "/duplicate-webhooks", encode(map[string]int{"times": times}))
 	if err != nil {
 		return repeated{}, err
 	}
@@ -103,7 +104,7 @@ func (s sandboxClient) repeatWebhooks(ctx context.Context, times int) (repeated,
 	return done, nil
 }
 
-func (s sandboxClient) call(ctx context.Context, method, path string, body []byte) ([]byte, error) {
+func (s sandboxClient) call(ctx context.Context, patience time.Duration, method, path string, body []byte) ([]byte, error) {
 	const (
 		tries = 40
 		pause = 250 * time.Millisecond
@@ -111,7 +112,7 @@ func (s sandboxClient) call(ctx context.Context, method, path string, body []byt
 	var answer []byte
 	var err error
 	for range tries {
-		if answer, err = s.once(ctx, method, path, body); err == nil {
+		if answer, err = s.once(ctx, patience, method, path, body); err == nil {
 			return answer, nil
 		}
 		if ended := wait(ctx, pause); ended != nil {
@@ -121,8 +122,8 @@ func (s sandboxClient) call(ctx context.Context, method, path string, body []byt
 	return nil, fmt.Errorf("ask the sandbox: %w", err)
 }
 
-func (s sandboxClient) once(ctx context.Context, method, path string, body []byte) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, controlPatience)
+func (s sandboxClient) once(ctx context.Context, patience time.Duration, method, path string, body []byte) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, method, s.url+path, bytes.NewReader(body))
 	if err != nil {

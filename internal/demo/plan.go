@@ -155,7 +155,7 @@ func deal(r *rand.Rand, n int) []kind {
 
 // longestMoment is about as long as a charge needs: so some cancellations come
 // first and some captures.
-const longestMoment = 150 * time.Millisecond
+const longestMoment = 100 * time.Millisecond
 
 func newCharge(r *rand.Rand, kind kind, name string) Charge {
 	currencies := []string{"EUR", "USD", "GBP", "JPY"}

@@ -2,6 +2,7 @@ package demo
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,12 +28,16 @@ func TestPlan(t *testing.T) {
 
 	t.Run("keys and orders are one charge's alone", func(t *testing.T) {
 		t.Parallel()
-		keys, orders := map[string]bool{}, map[string]bool{}
+		keys, orders, refunds := map[string]bool{}, map[string]bool{}, 0
 		for _, charge := range newPlan(1, 500, "run").Charges {
 			keys[charge.Key], orders[charge.Order] = true, true
+			for _, refund := range charge.Refunds {
+				keys[refund.Key] = true
+				refunds++
+			}
 		}
-		if len(keys) != 500 || len(orders) != 500 {
-			t.Errorf("%d keys, %d orders", len(keys), len(orders))
+		if len(keys) != 500+refunds || len(orders) != 500 {
+			t.Errorf("%d keys, %d refunds, %d orders", len(keys), refunds, len(orders))
 		}
 	})
 
@@ -43,6 +48,48 @@ func TestPlan(t *testing.T) {
 			if !slices.ContainsFunc(plan.Charges, func(c Charge) bool { return slices.Equal(c.Ends, kind.ends) }) {
 				t.Errorf("no charge ends with %v", kind.ends)
 			}
+		}
+	})
+
+	t.Run("every sort of refund and some cancellations are in it", func(t *testing.T) {
+		t.Parallel()
+		sorts, canceled := map[string]int{}, 0
+		for _, charge := range newPlan(3, 200, "run").Charges {
+			if charge.Cancel {
+				canceled++
+			}
+			for _, refund := range charge.Refunds {
+				sorts[strings.Join(refund.Ends, " or ")]++
+				if string(refund.Body) == "{}" {
+					sorts["the rest"]++
+				}
+			}
+		}
+		for _, sort := range []string{succeeded, failed, tooMuch, notCaptured, succeeded + " or " + tooMuch, "the rest"} {
+			if sorts[sort] == 0 {
+				t.Errorf("no refund is of the sort %q: %v", sort, sorts)
+			}
+		}
+		if canceled == 0 {
+			t.Error("no charge is to be canceled")
+		}
+	})
+
+	t.Run("of two rival refunds there is enough for either and not for both", func(t *testing.T) {
+		t.Parallel()
+		rivals := 0
+		for _, charge := range newPlan(3, 200, "run").Charges {
+			if !charge.Rivals {
+				continue
+			}
+			rivals++
+			a, b := charge.Refunds[0].Amount, charge.Refunds[1].Amount
+			if len(charge.Refunds) != 2 || a > charge.Amount || b > charge.Amount || a+b <= charge.Amount {
+				t.Errorf("of %d: %d and %d", charge.Amount, a, b)
+			}
+		}
+		if rivals == 0 {
+			t.Error("there are none")
 		}
 	})
 

@@ -41,7 +41,7 @@ func summary(w *strings.Builder, seen evidence) {
 		t.requests.Load(), t.replays.Load(), t.unanswered.Load(), t.turnedAway.Load(), t.reused.Load())
 	line("provider", "%d requests, %d duplicates suppressed; %d notifications taken, %d delivered again",
 		books.Requests-before.Requests, seen.suppressed(), len(books.Notifications)-len(before.Notifications), seen.redelivered())
-	line("webhooks", "%d events of the provider, all sent again %d times", seen.repeated.Events, repetitions)
+	line("webhooks", "%d events of the provider, sent again %d times in all", seen.repeated.Events, seen.repeated.Sent)
 	line("broken", "%s", breakages(seen.strikes))
 	line("time", "%s from the first request to the last answer", seen.took.Round(100*time.Millisecond))
 	fmt.Fprintln(w)
@@ -72,16 +72,19 @@ func refundEndings(records []record) string {
 }
 
 func cancelEndings(records []record) string {
-	asked, done := 0, 0
+	asked, done, first := 0, 0, 0
 	for _, r := range records {
-		if r.charge.Cancel {
-			asked++
-		}
-		if r.final.end() == canceled {
+		switch {
+		case !r.charge.Cancel:
+			continue
+		case r.final.end() == canceled:
 			done++
+		case r.final.captured():
+			first++
 		}
+		asked++
 	}
-	return fmt.Sprintf("%d of %d that were to be; the others were captured first", done, asked)
+	return fmt.Sprintf("%d of %d that were to be, %d captured first", done, asked, first)
 }
 
 func enumerate(counts map[string]int) string {

@@ -1,11 +1,8 @@
 package demo
 
 import (
-	"fmt"
 	"net/http"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -64,6 +61,7 @@ func TestVerdict(t *testing.T) {
 			"a charge that never ended", func(e *evidence) { ending(e, "card_declined").final = state{Status: "pending"} },
 			[]string{
 				"outside: every charge ends, and as it should",
+				"outside: every stream gapless, with one ending",
 				"outside: the merchant is told of each ending once",
 			},
 		},
@@ -76,13 +74,18 @@ func TestVerdict(t *testing.T) {
 			},
 		},
 		{
-			"a gap in a stream", func(e *evidence) { e.records[0].events[1].Version++ },
+			"a gap in a stream", func(e *evidence) {
+				r := &e.records[0]
+				r.events[1].Version++
+				r.later = r.events
+			},
 			[]string{"outside: every stream gapless, with one ending"},
 		},
 		{
 			"two endings in a stream", func(e *evidence) {
 				r := &e.records[0]
 				r.events = append(r.events, event{len(r.events) + 1, "charge.failed.v1"})
+				r.later = r.events
 			},
 			[]string{"outside: every stream gapless, with one ending"},
 		},
@@ -90,6 +93,7 @@ func TestVerdict(t *testing.T) {
 			"two notes of the same notification", func(e *evidence) {
 				r := &e.records[0]
 				r.events = append(r.events, event{len(r.events) + 1, "merchant.notified.v1"})
+				r.later = r.events
 			},
 			[]string{"outside: every stream gapless, with one ending"},
 		},
@@ -134,6 +138,92 @@ func TestVerdict(t *testing.T) {
 		{
 			"a merchant who was told the contrary", func(e *evidence) { e.books.Notifications[0].Type = "charge.refused" },
 			[]string{"outside: the merchant is told of each ending once"},
+		},
+		{
+			"a webhook that changed something when it came again", func(e *evidence) {
+				r := &e.records[0]
+				r.later = append(r.later, event{len(r.later) + 1, "payment.captured.v1"})
+			},
+			[]string{"outside: webhooks sent again change nothing"},
+		},
+		{
+			"a webhook that was not taken", func(e *evidence) { e.repeated.Delivered-- },
+			[]string{"chaos: webhooks of the provider sent again"},
+		},
+		{
+			"a cancellation whose replay differs", func(e *evidence) { toBeCanceled(e).cancel[2].Body += " " },
+			[]string{"outside: a cancellation has one answer, and the charge keeps it"},
+		},
+		{
+			"a cancellation that was refused and happened", func(e *evidence) {
+				r := toBeCanceled(e)
+				r.final = state{ID: r.id, Status: failed, Failure: &failure{Code: canceled}}
+				e.books.forget(r.id)
+				e.books.Notifications = append(e.books.Notifications, notification{Reference: r.id, Type: "charge.failed", Deliveries: 1, Effects: 1})
+			},
+			[]string{"outside: a cancellation has one answer, and the charge keeps it"},
+		},
+		{
+			"a cancellation that took the money", func(e *evidence) {
+				r := toBeCanceled(e)
+				r.final = state{ID: r.id, Status: failed, Failure: &failure{Code: canceled}}
+				for i := range r.cancel {
+					r.cancel[i] = accepted("/v1/charges/"+r.id, r.id)
+				}
+			},
+			[]string{"outside: a failed charge is never captured", "outside: the merchant is told of each ending once"},
+		},
+		{
+			"a refund whose replay differs", func(e *evidence) { refundThat(e, succeeded).answers[1].Body = "{}" },
+			[]string{"outside: one answer per refund, byte for byte"},
+		},
+		{
+			"a refusal whose replay differs", func(e *evidence) { refundThat(e, tooMuch).answers[1].Body += " " },
+			[]string{"outside: one answer per refund, byte for byte"},
+		},
+		{
+			"a refund that is less than was asked for", func(e *evidence) { refundThat(e, failed).amount-- },
+			[]string{"outside: every refund ends, and as it should"},
+		},
+		{
+			"a refund that did not end", func(e *evidence) { refundThat(e, failed).status = "pending" },
+			[]string{"outside: every stream gapless, with one ending", "outside: every refund ends, and as it should"},
+		},
+		{
+			"a refund paid twice", func(e *evidence) { e.books.Refunds = append(e.books.Refunds, e.books.Refunds[0]) },
+			[]string{"outside: a refund is given back once if it succeeded, else never"},
+		},
+		{
+			"a refund of another amount", func(e *evidence) { e.books.Refunds[0].Amount++ },
+			[]string{"outside: a refund is given back once if it succeeded, else never"},
+		},
+		{
+			"a failed refund that was paid", func(e *evidence) {
+				e.books.Refunds = append(e.books.Refunds, refund{Reference: refundThat(e, failed).id})
+			},
+			[]string{"outside: a refund is given back once if it succeeded, else never"},
+		},
+		{
+			"a refund for nobody", func(e *evidence) {
+				e.books.Refunds = append(e.books.Refunds, refund{Reference: "re_nobody"})
+			},
+			[]string{"outside: no refund at the provider that nobody asked for"},
+		},
+		{
+			"a merchant who was not told of a refund", func(e *evidence) { e.books.forgetTold(refundThat(e, succeeded).id) },
+			[]string{"outside: the merchant is told of each ending once"},
+		},
+		{
+			"a charge that says less was refunded", func(e *evidence) {
+				find(e, func(r record) bool { return r.final.Status == partiallyRefunded }).final.AmountRefunded--
+			},
+			[]string{"outside: every charge says what was refunded"},
+		},
+		{
+			"a refunded charge that says nothing of it", func(e *evidence) {
+				find(e, func(r record) bool { return r.final.Status == refunded }).final.Status = succeeded
+			},
+			[]string{"outside: every charge says what was refunded"},
 		},
 		{
 			"stock sold twice", func(e *evidence) { e.plan.Stock[poster]-- },
@@ -181,11 +271,18 @@ func TestVerdict(t *testing.T) {
 				"outside: a failed charge is never captured",
 				"outside: no capture without a charge",
 				"outside: the merchant is told of each ending once",
+				"outside: webhooks sent again change nothing",
+				"outside: a cancellation has one answer, and the charge keeps it",
+				"outside: one answer per refund, byte for byte",
+				"outside: every refund ends, and as it should",
+				"outside: a refund is given back once if it succeeded, else never",
+				"outside: every charge says what was refunded",
 				"outside: scarce stock sells out and not twice",
 				"chaos: workers killed while charges flow",
 				"chaos: an api killed",
 				"chaos: database restarted at once",
 				"chaos: provider and shop asked again after faults",
+				"chaos: webhooks of the provider sent again",
 			},
 		},
 	} {
@@ -233,113 +330,4 @@ func TestVerdictElsewhere(t *testing.T) {
 			t.Errorf("check: %+v", check)
 		}
 	})
-}
-
-func TestJoin(t *testing.T) {
-	t.Parallel()
-	good, bad := Check{Name: "good", Checked: 1}, Check{Name: "bad", Checked: 1, Violated: 1}
-	for _, c := range []struct {
-		name  string
-		audit Audit
-		ours  Check
-		ok    bool
-	}{
-		{"all in order", Audit{OK: true, Checks: []Check{good}}, good, true},
-		{"one of ours is not", Audit{OK: true, Checks: []Check{good}}, bad, false},
-		{"one of theirs is not", Audit{OK: true, Checks: []Check{bad}}, good, false},
-		{"they say no", Audit{OK: false, Checks: []Check{good}}, good, false},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			if got := join(c.audit, []Check{c.ours}); got.OK != c.ok {
-				t.Errorf("ok is %v", got.OK)
-			}
-		})
-	}
-}
-
-func TestReadAudit(t *testing.T) {
-	t.Parallel()
-	for name, text := range map[string]string{
-		"nothing":             "",
-		"no JSON":             "every promise held",
-		"an audit of nothing": `{"ok":true,"checks":[]}`,
-	} {
-		t.Run(name+" is no audit", func(t *testing.T) {
-			t.Parallel()
-			if audit, err := readAudit([]byte(text)); err == nil {
-				t.Errorf("read %+v", audit)
-			}
-		})
-	}
-}
-
-// flawless is the evidence of a run in which all went well.
-func flawless() evidence {
-	plan := newPlan(7, 80, "test")
-	seen := evidence{
-		plan:     plan,
-		programs: 5,
-		before:   books{DuplicatesSuppressed: 3},
-		tally:    &tally{},
-		strikes:  strikes{blow: "killed", workerKills: 12, killsUnderWay: 12, apiKills: 1, restarted: time.Second},
-	}
-	seen.books = books{DuplicatesSuppressed: 20, Requests: 500}
-	left := plan.Stock[poster]
-	for i, charge := range plan.Charges {
-		end := charge.Ends[0]
-		if charge.isScarce() {
-			if left == 0 {
-				end = charge.Ends[1]
-			} else {
-				left--
-			}
-		}
-		seen.records = append(seen.records, seen.books.perform(charge, fmt.Sprintf("ch_%d", i), end))
-	}
-	return seen
-}
-
-// perform is a charge that went well, and its traces in the books.
-func (b *books) perform(charge Charge, id, end string) record {
-	accepted := answer{
-		Status: http.StatusAccepted, ContentType: "application/json",
-		Location: "/v1/charges/" + id, Body: `{"id":"` + id + `"}`,
-	}
-	r := record{charge: charge, id: id, answers: []answer{accepted, accepted, accepted}, final: state{ID: id, Status: succeeded}}
-	types := []string{"charge.requested.v1"}
-	if end == succeeded {
-		types = append(types, "payment.captured.v1", "charge.succeeded.v1", "merchant.notified.v1")
-		b.Captures = append(b.Captures, capture{Reference: id, Amount: charge.Amount, Currency: strings.ToLower(charge.Currency)})
-		b.Notifications = append(b.Notifications, notification{Reference: id, Type: "charge.succeeded", Deliveries: 2, Effects: 1})
-	} else {
-		r.final.Status = failed
-		r.final.Failure = &failure{Code: end}
-		types = append(types, "charge.failed.v1", "merchant.notified.v1")
-		b.Notifications = append(b.Notifications, notification{Reference: id, Type: "charge.failed", Deliveries: 1, Effects: 1})
-	}
-	if charge.Reuse {
-		r.reuse = []answer{{Status: http.StatusUnprocessableEntity, Body: `{"type":"/problems/idempotency-key-reused"}`}}
-	}
-	for i, name := range types {
-		r.events = append(r.events, event{Version: i + 1, Type: name})
-	}
-	return r
-}
-
-func ending(e *evidence, end string) *record {
-	return find(e, func(r record) bool { return r.final.end() == end })
-}
-
-func reused(e *evidence) *record {
-	return find(e, func(r record) bool { return len(r.reuse) > 0 })
-}
-
-func find(e *evidence, wanted func(record) bool) *record {
-	for i := range e.records {
-		if wanted(e.records[i]) {
-			return &e.records[i]
-		}
-	}
-	panic("the plan has no such charge")
 }

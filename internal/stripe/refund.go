@@ -120,7 +120,7 @@ func (c *Client) Refunds(ctx context.Context) iter.Seq2[Refund, error] {
 func (r Refund) id() string { return r.ID }
 
 func refundOf(sent *stripego.Refund) (Refund, error) {
-	if sent.Object != "refund" || sent.ID == "" || sent.Currency == "" {
+	if sent.Object != "refund" || checkID(sent.ID) != nil || sent.Currency == "" {
 		return Refund{}, errors.New("the answer holds no refund")
 	}
 	r := Refund{

@@ -178,7 +178,8 @@ func TestSandbox_a_refund_that_fails_is_no_error(t *testing.T) {
 	if _, err := o.ConfirmIntent(t.Context(), "confirm", in.ID); err != nil {
 		t.Fatal(err)
 	}
-	if r, err := o.CreateRefund(t.Context(), "refund", refundParams(in.ID)); err != nil || r.Status != stripe.RefundFailed {
+	if r, err := o.CreateRefund(t.Context(), "refund", refundParams(in.ID)); err != nil || r.Status != stripe.RefundFailed ||
+		r.FailureReason != "expired_or_canceled_card" {
 		t.Errorf("refund: %+v, %v, want one that failed", r, err)
 	}
 	if b := o.books(); len(b.Refunds) != 0 {

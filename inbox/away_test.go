@@ -1,0 +1,143 @@
+package inbox_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/cutproxy"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+func TestAnOutageOfTheStoreIsNobodysAttempt(t *testing.T) {
+	t.Parallel()
+	const waited, counted = "pending 0 1", "pending 1 0" // status, attempts, waits
+	refusal := func(code string) error { return fmt.Errorf("load: %w", &pgconn.PgError{Code: code}) }
+	unsendable := func(ctx context.Context, db *postgres.DB) error {
+		b := &pgx.Batch{}
+		b.Queue(`select $1::int`, "no number")
+		return db.Commit(ctx, b)
+	}
+	for name, test := range map[string]struct {
+		fail func(ctx context.Context, db *postgres.DB) error
+		want string
+	}{
+		"a commit that nobody knows of":  {func(context.Context, *postgres.DB) error { return fmt.Errorf("save: %w", postgres.ErrUnknown) }, waited},
+		"a commit that could not begin":  {func(context.Context, *postgres.DB) error { return postgres.ErrNotCommitted }, waited},
+		"a server that stops":            {func(context.Context, *postgres.DB) error { return refusal("57P01") }, waited},
+		"a server that crashed":          {func(context.Context, *postgres.DB) error { return refusal("57P02") }, waited},
+		"a server that starts":           {func(context.Context, *postgres.DB) error { return refusal("57P03") }, waited},
+		"a server without connections":   {func(context.Context, *postgres.DB) error { return refusal("53300") }, waited},
+		"a server without space":         {func(context.Context, *postgres.DB) error { return refusal("53100") }, waited},
+		"a standby":                      {func(context.Context, *postgres.DB) error { return refusal("25006") }, waited},
+		"a connection that was cut":      {func(ctx context.Context, _ *postgres.DB) error { return readOverACutConnection(ctx, t) }, waited},
+		"a server out of reach":          {func(ctx context.Context, _ *postgres.DB) error { return connectToNobody(ctx) }, waited},
+		"a refused statement":            {func(context.Context, *postgres.DB) error { return refusal("23505") }, counted},
+		"a statement that took too long": {func(context.Context, *postgres.DB) error { return refusal("57014") }, counted},
+		"a statement that is wrong":      {func(context.Context, *postgres.DB) error { return refusal("42601") }, counted},
+		"an argument that does not fit":  {unsendable, counted},
+		"another host's outage":          {func(context.Context, *postgres.DB) error { return &url.Error{Op: "Get", Err: io.ErrUnexpectedEOF} }, counted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Open(t)
+			put(t, db, "m1", "k")
+			p := processor(db, func(ctx context.Context, _ inbox.Delivery) (inbox.Result, error) {
+				return inbox.Complete, test.fail(ctx, db)
+			})
+			p.Policy.BackoffBase, p.Policy.BackoffCap = 1000*time.Hour, 1000*time.Hour
+			start(t, p)
+			await(t, db, `select status = 'pending' and last_error is not null from inbox`)
+			if r := stored(t, db, "m1"); fmt.Sprint(r.Status, " ", r.Attempts, " ", r.Waits) != test.want {
+				t.Errorf("the message is %+v, want %s", r, test.want)
+			}
+		})
+	}
+}
+
+// readOverACutConnection reads, and loses the connection while the server works.
+func readOverACutConnection(ctx context.Context, t *testing.T) error {
+	t.Helper()
+	proxy := cutproxy.Start(t, pgtest.Empty(t))
+	db := open(t, proxy.URL(), postgres.Options{})
+	proxy.Arm(cutproxy.Before, 1)
+	var one int
+	return db.QueryRow(ctx, `select 1`).Scan(&one)
+}
+
+func connectToNobody(ctx context.Context) error {
+	_, err := pgx.Connect(ctx, "postgres://nobody@127.0.0.1:1/nothing?sslmode=disable")
+	return err
+}
+
+// The database restarts while handlers work: none of them comes through, and none
+// can say so before it is back.
+func TestARestartOfTheDatabaseCostsNoAttemptAndLooksLikeNoDeath(t *testing.T) {
+	t.Parallel()
+	address := pgtest.URL(t)
+	db := open(t, address, postgres.Options{})
+	for i := range 4 {
+		put(t, db, fmt.Sprint("m", i), fmt.Sprint("k", i))
+	}
+	begun, failed, restart := make(chan struct{}, 8), make(chan struct{}, 8), make(chan struct{})
+	p := processor(db, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+		if d.Waits > 0 {
+			return inbox.Complete, nil
+		}
+		begun <- struct{}{}
+		<-restart
+		defer func() { failed <- struct{}{} }()
+		var one int
+		return inbox.Complete, db.QueryRow(ctx, `select 1`).Scan(&one)
+	})
+	p.Policy.Lease, p.Policy.BackoffBase = 500*time.Millisecond, time.Millisecond
+	start(t, p)
+	for range 4 {
+		receiveFrom(t, "a handler", begun)
+	}
+
+	admin := adminOf(t, address)
+	name := db.Pool().Config().ConnConfig.Database
+	execute(t, admin, `alter database `+name+` allow_connections false`)
+	execute(t, admin, `select pg_terminate_backend(pid) from pg_stat_activity where datname = '`+name+`'`)
+	close(restart)
+	for range 4 {
+		receiveFrom(t, "the failure of a handler", failed)
+	}
+	execute(t, admin, `select pg_sleep(1)`) // two leases
+	execute(t, admin, `alter database `+name+` allow_connections true`)
+
+	again := open(t, address, postgres.Options{})
+	await(t, again, `select bool_and(status = 'done' and attempts = 1 and waits = 1 and deaths = 0 and fence = 2) from inbox`)
+}
+
+// adminOf connects to another database of the same server.
+func adminOf(t *testing.T, address string) *pgx.Conn {
+	t.Helper()
+	config, err := pgx.ParseConfig(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.Database = "postgres"
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
+	return conn
+}
+
+func execute(t *testing.T, conn *pgx.Conn, sql string) {
+	t.Helper()
+	if _, err := conn.Exec(t.Context(), sql); err != nil {
+		t.Fatal(err)
+	}
+}

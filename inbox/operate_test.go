@@ -1,0 +1,279 @@
+package inbox_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+// parkedMessages puts three messages of a key and one of another into the inbox;
+// the first of the key and the other are parked.
+func parkedMessages(t *testing.T, db *postgres.DB) {
+	t.Helper()
+	put(t, db, "m1", "k")
+	put(t, db, "m2", "k")
+	put(t, db, "m3", "k")
+	put(t, db, "n1", "l")
+	write(t, db, `
+update inbox
+   set status = 'dead', attempts = 3, deaths = 2, waits = 4, fence = 5, waiting_since = clock_timestamp(), holder = 'h',
+       last_error = 'a human decides', due_at = clock_timestamp() + interval '1 hour'
+ where message_id in ('m1', 'n1')`)
+}
+
+func number(t *testing.T, db *postgres.DB, id string) (n int64) {
+	t.Helper()
+	if err := db.QueryRow(t.Context(), `select id from inbox where message_id = $1`, id).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestList(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	parkedMessages(t, db)
+	first, other := number(t, db, "m1"), number(t, db, "n1")
+	want := []inbox.Entry{
+		{
+			Number: first, Receiver: "r", MessageID: "m1", Type: "t", OrderingKey: "k", Status: inbox.StatusDead,
+			Attempts: 3, Deaths: 2, Waits: 4, Holder: "h", LastError: "a human decides", Behind: 2,
+		},
+		{
+			Number: other, Receiver: "r", MessageID: "n1", Type: "t", OrderingKey: "l", Status: inbox.StatusDead,
+			Attempts: 3, Deaths: 2, Waits: 4, Holder: "h", LastError: "a human decides",
+		},
+	}
+	times := cmpopts.IgnoreFields(inbox.Entry{}, "ReceivedAt", "DueAt")
+	list := func(status inbox.Status, after int64, limit int) []inbox.Entry {
+		t.Helper()
+		entries, err := inbox.List(t.Context(), db, status, after, limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return entries
+	}
+	if diff := cmp.Diff(want, list(inbox.StatusDead, 0, 10), times); diff != "" {
+		t.Errorf("parked messages (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(want[:1], list(inbox.StatusDead, 0, 1), times); diff != "" {
+		t.Errorf("the first page (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(want[1:], list(inbox.StatusDead, first, 1), times); diff != "" {
+		t.Errorf("the second page (-want +got):\n%s", diff)
+	}
+	if got := list(inbox.StatusDead, other, 1); len(got) > 0 {
+		t.Errorf("after the last: %+v", got)
+	}
+	if got := list(inbox.StatusDiscarded, 0, 10); len(got) > 0 {
+		t.Errorf("discarded: %+v", got)
+	}
+	if _, err := inbox.List(t.Context(), db, inbox.StatusDone, 0, 10); !errors.Is(err, inbox.ErrNotListed) {
+		t.Errorf("the history is listed: %v", err)
+	}
+}
+
+func TestShow(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
+		values ('r', 'm1', 'k', 'letter', '\x00ff', '{"a": 1}', '')`)
+	got, err := inbox.Show(t.Context(), db, number(t, db, "m1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Status != inbox.StatusPending || string(got.Payload) != "\x00\xff" || string(got.Metadata) != `{"a": 1}` || got.ReceivedAt.IsZero() {
+		t.Errorf("the message is %+v", got)
+	}
+	if _, err := inbox.Show(t.Context(), db, -1); !errors.Is(err, inbox.ErrNoMessage) {
+		t.Errorf("a message that is none is shown: %v", err)
+	}
+}
+
+func TestRetry(t *testing.T) {
+	t.Parallel()
+
+	t.Run("begins anew, in the order of its key", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		parkedMessages(t, db)
+		if err := inbox.Retry(t.Context(), db, number(t, db, "m1"), "ada"); err != nil {
+			t.Fatal(err)
+		}
+		await(t, db, `select status = 'pending' and attempts = 0 and deaths = 0 and waits = 0 and waiting_since is null
+			and due_at <= clock_timestamp() and decided_by = 'ada' and decided_at <= clock_timestamp() from inbox where message_id = 'm1'`)
+		var order diary
+		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+			order.note("%s", d.ID)
+			return inbox.Complete, nil
+		}))
+		await(t, db, `select bool_and(status = 'done') from inbox where ordering_key = 'k'`)
+		if order.String() != "m1 m2 m3" {
+			t.Errorf("handled in the order %s", &order)
+		}
+		if got, err := inbox.Show(t.Context(), db, number(t, db, "m1")); err != nil || got.DecidedBy != "ada" || got.DecidedAt == nil {
+			t.Errorf("when it is done, who retried it is %+v, %v", got, err)
+		}
+	})
+
+	t.Run("has waited for nothing yet", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		parkedMessages(t, db)
+		write(t, db, `update inbox set waiting_since = clock_timestamp() - interval '1 year'`)
+		if err := inbox.Retry(t.Context(), db, number(t, db, "m1"), "ada"); err != nil {
+			t.Fatal(err)
+		}
+		start(t, processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
+			return inbox.Complete, &inbox.WaitError{AtLeast: time.Hour, Err: errors.New("closed")}
+		}))
+		await(t, db, `select status = 'pending' and waits = 1 from inbox where message_id = 'm1'`)
+	})
+}
+
+func TestDiscard(t *testing.T) {
+	t.Parallel()
+
+	t.Run("ends a message and lets its key go on", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		parkedMessages(t, db)
+		if err := inbox.Discard(t.Context(), db, number(t, db, "m1"), "ada"); err != nil {
+			t.Fatal(err)
+		}
+		var order diary
+		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+			order.note("%s", d.ID)
+			return inbox.Complete, nil
+		}))
+		await(t, db, `select bool_and(status = 'done') from inbox where message_id in ('m2', 'm3')`)
+		if order.String() != "m2 m3" {
+			t.Errorf("handled: %s", &order)
+		}
+		entries, err := inbox.List(t.Context(), db, inbox.StatusDiscarded, 0, 10)
+		if err != nil || len(entries) != 1 {
+			t.Fatalf("discarded messages: %+v, %v", entries, err)
+		}
+		if e := entries[0]; e.MessageID != "m1" || e.DecidedBy != "ada" || e.FinishedAt == nil || e.LastError != "a human decides" {
+			t.Errorf("the message is %+v", e)
+		}
+	})
+
+	t.Run("what a holder of long ago still commits is refused", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		put(t, db, "m1", "k")
+		h := newHung(db, "of-the-zombie")
+		start(t, processor(db, h.handle))
+		receiveFrom(t, "the holder", h.begun)
+		write(t, db, `update inbox set status = 'dead'`) // its fence is still the newest
+		if err := inbox.Discard(t.Context(), db, number(t, db, "m1"), "ada"); err != nil {
+			t.Fatal(err)
+		}
+		close(h.finish)
+		if err := receiveFrom(t, "its commit", h.ended); !inbox.IsLost(err) {
+			t.Errorf("the commit ended with %v, want a lost lease", err)
+		}
+		wantEffects(t, db)
+		await(t, db, `select status = 'discarded' from inbox`)
+	})
+}
+
+func TestOperatorsDecideOnParkedMessagesOnly(t *testing.T) {
+	t.Parallel()
+	for name, decide := range map[string]func(context.Context, postgres.Querier, int64, string) error{
+		"retry": inbox.Retry, "discard": inbox.Discard,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Open(t)
+			parkedMessages(t, db)
+			write(t, db, `update inbox set status = 'done', done_fence = fence where message_id = 'm3'`)
+			for _, id := range []string{"m2", "m3"} {
+				if err := decide(t.Context(), db, number(t, db, id), "ada"); !errors.Is(err, inbox.ErrNotParked) {
+					t.Errorf("%s: %v, want ErrNotParked", id, err)
+				}
+			}
+			if err := decide(t.Context(), db, -1, "ada"); !errors.Is(err, inbox.ErrNoMessage) {
+				t.Errorf("a message that is none: %v, want ErrNoMessage", err)
+			}
+			if err := decide(t.Context(), db, number(t, db, "m1"), ""); postgres.Constraint(err) != "inbox_decided_by_somebody" {
+				t.Errorf("nobody decided, and the error is %v", err)
+			}
+			if err := decide(t.Context(), db, number(t, db, "m1"), "ada"); err != nil {
+				t.Error(err)
+			}
+			if err := decide(t.Context(), db, number(t, db, "m1"), "bob"); !errors.Is(err, inbox.ErrNotParked) {
+				t.Errorf("the second decision: %v, want ErrNotParked", err)
+			}
+			await(t, db, `select decided_by = 'ada' from inbox where message_id = 'm1'`)
+			await(t, db, `select count(*) = 1 from inbox where decided_by is not null`)
+		})
+	}
+}
+
+func TestSweep(t *testing.T) {
+	t.Parallel()
+	const week = 7 * 24 * time.Hour
+	// Ten old and two young ones that are done, and old ones that are not.
+	fill := func(t *testing.T) *postgres.DB {
+		t.Helper()
+		db := pgtest.Open(t)
+		write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, done_fence, finished_at)
+			select 'r', 'done' || n, n, 't', '', '{}', '', 'done', 0, clock_timestamp() - n * interval '1 day' from generate_series(5, 16) n`)
+		parkedMessages(t, db)
+		write(t, db, `update inbox set received_at = clock_timestamp() - interval '1 year'`)
+		return db
+	}
+	sweep := func(t *testing.T, db postgres.Querier, limit, want int) {
+		t.Helper()
+		if n, err := inbox.Sweep(t.Context(), db, week, limit); err != nil || n != want {
+			t.Errorf("swept %d, %v, want %d", n, err, want)
+		}
+	}
+
+	t.Run("takes the oldest that are done, a few at a time", func(t *testing.T) {
+		t.Parallel()
+		db := fill(t)
+		sweep(t, db, 6, 6)
+		await(t, db, `select min(finished_at) > clock_timestamp() - interval '11 days' from inbox where status = 'done'`)
+		sweep(t, db, 6, 4)
+		sweep(t, db, 6, 0)
+		await(t, db, `select count(*) filter (where status = 'done') = 2 and count(*) filter (where status <> 'done') = 4 from inbox`)
+	})
+
+	t.Run("keeps what was discarded", func(t *testing.T) {
+		t.Parallel()
+		db := fill(t)
+		if err := inbox.Discard(t.Context(), db, number(t, db, "m1"), "ada"); err != nil {
+			t.Fatal(err)
+		}
+		write(t, db, `update inbox set finished_at = clock_timestamp() - interval '1 year' where status = 'discarded'`)
+		sweep(t, db, 100, 10)
+		await(t, db, `select count(*) = 1 from inbox where status = 'discarded'`)
+	})
+
+	t.Run("what a dead sweeper held is swept by the next", func(t *testing.T) {
+		t.Parallel()
+		db := fill(t)
+		tx, err := db.Pool().Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		sweep(t, tx, 6, 6)
+		sweep(t, db, 100, 4) // beside it: what it does not hold
+		if err := tx.Rollback(t.Context()); err != nil && !errors.Is(err, pgx.ErrTxClosed) {
+			t.Fatal(err)
+		}
+		sweep(t, db, 100, 6)
+	})
+}

@@ -1,0 +1,111 @@
+package inbox_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+func TestAPoisonAmongAHundredLeavesTheOthersDoneInFiveSeconds(t *testing.T) {
+	t.Parallel()
+	for name, fail := range map[string]func() error{
+		"that fails":  func() error { return errors.New("poison") },
+		"that panics": func() error { panic("poison") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Open(t)
+			write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
+				select 'r', case n when 1 then 'poison' else n::text end, n, 't', '', '{}', '' from generate_series(1, 100) n`)
+			p := processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+				if d.ID == "poison" {
+					return inbox.Complete, fail()
+				}
+				return inbox.Complete, nil
+			})
+			p.Policy.MaxAttempts, p.Policy.BackoffBase, p.Policy.BackoffCap = 12, time.Millisecond, 100*time.Millisecond
+			start(t, p)
+			awaitWithin(t, 5*time.Second, db, `select count(*) = 99 from inbox where status = 'done' and attempts = 1`)
+			await(t, db, `select status = 'dead' and attempts = 12 from inbox where message_id = 'poison'`)
+		})
+	}
+}
+
+func TestAnAttemptIsCountedBeforeTheHandlerAndOutlivesItsRollback(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	put(t, db, "m1", "k")
+	start(t, processor(db, func(ctx context.Context, _ inbox.Delivery) (inbox.Result, error) {
+		tx, err := db.Pool().Begin(ctx)
+		if err != nil {
+			return inbox.Complete, err
+		}
+		if _, err := tx.Exec(ctx, `insert into merchants (merchant_id) values ('rolled-back')`); err != nil {
+			return inbox.Complete, err
+		}
+		if r := stored(t, db, "m1"); r.Status != "running" || r.Attempts != 1 {
+			t.Errorf("while its handler works the message is %+v", r)
+		}
+		return inbox.Complete, errors.Join(errors.New("no"), tx.Rollback(ctx))
+	}))
+	await(t, db, `select status = 'pending' and attempts = 1 and last_error = 'no' from inbox`)
+	wantEffects(t, db)
+}
+
+func TestTheOldestIsClaimedFirst(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	for _, id := range []string{"c", "a", "d", "b"} { // each under a key of its own
+		put(t, db, id, id)
+	}
+	var order diary
+	p := processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+		order.note("%s", d.ID)
+		return inbox.Complete, nil
+	})
+	p.Concurrency = 1
+	start(t, p)
+	await(t, db, `select bool_and(status = 'done') from inbox`)
+	if order.String() != "c a d b" {
+		t.Errorf("received as c a d b, handled as %s", &order)
+	}
+}
+
+func TestAParkedMessageHoldsUpItsKeyOrLetsItPass(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		parked inbox.Parked
+		behind string
+	}{
+		"block": {inbox.Block, "pending"},
+		"pass":  {inbox.Pass, "done"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Open(t)
+			put(t, db, "parked", "k")
+			put(t, db, "behind", "k")
+			put(t, db, "aside", "l")
+			p := processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+				if d.ID == "parked" {
+					return inbox.Complete, &inbox.ParkError{Err: errors.New("a human decides")}
+				}
+				return inbox.Complete, nil
+			})
+			p.Policy.Parked = test.parked
+			start(t, p)
+			await(t, db, `select bool_and(status = case message_id when 'parked' then 'dead' else 'done' end) from inbox where message_id <> 'behind'`)
+			put(t, db, "later", "m")
+			await(t, db, `select status = 'done' from inbox where message_id = 'later'`) // a look after the parking
+			put(t, db, "latest", "m")
+			await(t, db, `select status = 'done' from inbox where message_id = 'latest'`) // and one after that
+			if r := stored(t, db, "behind"); r.Status != test.behind {
+				t.Errorf("the one behind is %+v, want %s", r, test.behind)
+			}
+		})
+	}
+}

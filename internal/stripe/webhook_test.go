@@ -1,0 +1,176 @@
+package stripe_test
+
+import (
+	"encoding/hex"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stripe/stripe-go/v85/webhook"
+
+	"github.com/payonce/payonce/internal/httpapi"
+)
+
+// The api must not link stripe-go, so it checks the signatures of events by
+// itself. Here, where both may meet, it is held against the provider's own code.
+
+// verifier is an api that is asked one question at a time.
+type verifier struct {
+	api     *httpapi.API
+	handler http.Handler
+	now     time.Time
+}
+
+func newVerifier() *verifier {
+	v := &verifier{}
+	v.api = &httpapi.API{Now: func() time.Time { return v.now }, Log: slog.New(slog.DiscardHandler)}
+	v.handler = v.api.Handler()
+	return v
+}
+
+// accepts delivers a body with a header to the api, whose clock shows now, and
+// tells whether the signature was taken. What the body says does not matter.
+func (v *verifier) accepts(tb testing.TB, header, body, secret string, now time.Time) bool {
+	tb.Helper()
+	v.api.StripeSecrets, v.now = []string{secret}, now
+	r := httptest.NewRequestWithContext(tb.Context(), http.MethodPost, "/v1/webhooks/stripe", strings.NewReader(body))
+	r.Header["Stripe-Signature"] = []string{header}
+	recorder := httptest.NewRecorder()
+	v.handler.ServeHTTP(recorder, r)
+	return !strings.Contains(recorder.Body.String(), "/problems/webhook-signature")
+}
+
+// compare asks both about a header. In it {t} stands for a time so many seconds
+// ago, {v1} for the right signature at that time, and {V1} for the same in
+// capitals.
+func (v *verifier) compare(tb testing.TB, header, body, secret string, age int64) (ours, theirs bool) {
+	tb.Helper()
+	at := time.Unix(time.Now().Unix()-age, 0)
+	right := hex.EncodeToString(webhook.ComputeSignature(at, []byte(body), secret))
+	header = strings.NewReplacer(
+		"{t}", strconv.FormatInt(at.Unix(), 10), "{v1}", right, "{V1}", strings.ToUpper(right),
+	).Replace(header)
+	// Theirs reads the clock itself, some time between these two.
+	before := v.accepts(tb, header, body, secret, time.Now())
+	theirs = webhook.ValidatePayload([]byte(body), header, secret) == nil
+	if after := v.accepts(tb, header, body, secret, time.Now()); after != before {
+		tb.Skip("the signature became too old meanwhile")
+	}
+	return before, theirs
+}
+
+// stricter tells whether we refuse on purpose what they accept: a signature made
+// ahead of time, and the empty secret, under which anybody can sign.
+func stricter(secret string, age int64) bool { return secret == "" || age < -300 }
+
+func TestTheAPITakesASignatureExactlyIfStripeDoes(t *testing.T) {
+	t.Parallel()
+	const body, secret = `{"id":"evt_1"}`, "whsec_1"
+	for _, test := range signatures() {
+		t.Run(test.header+" "+strconv.FormatInt(test.age, 10), func(t *testing.T) {
+			t.Parallel()
+			ours, theirs := newVerifier().compare(t, test.header, body, secret, test.age)
+			if ours != theirs {
+				t.Errorf("we accept: %t, Stripe accepts: %t", ours, theirs)
+			}
+			if theirs != test.good {
+				t.Errorf("Stripe accepts: %t, want %t", theirs, test.good)
+			}
+		})
+	}
+	for name, test := range map[string]struct {
+		secret string
+		age    int64
+	}{
+		"made ahead of time":     {secret, -310},
+		"under the empty secret": {"", 0},
+	} {
+		t.Run("but not one "+name, func(t *testing.T) {
+			t.Parallel()
+			ours, theirs := newVerifier().compare(t, "t={t},v1={v1}", body, test.secret, test.age)
+			if ours || !theirs {
+				t.Errorf("we accept: %t, Stripe accepts: %t", ours, theirs)
+			}
+		})
+	}
+}
+
+type signatureCase struct {
+	header string
+	age    int64 // seconds
+	good   bool
+}
+
+func signatures() []signatureCase {
+	wrong := strings.Repeat("0", 64)
+	return []signatureCase{
+		{"t={t},v1={v1}", 0, true},
+		{"v1={v1},t={t}", 0, true},
+		{"t={t},v1={V1}", 0, true},
+		{"t={t},v1=" + wrong + ",v1={v1},v0=" + wrong, 0, true},
+		{"t={t},v1=zz,v1={v1}", 0, true},
+		{"t={t},v1=,v1={v1}", 0, true},
+		{"t=1,t={t},v1={v1}", 0, true},
+		{"t=+{t},v1={v1}", 0, true},
+		{"t=00{t},v1={v1}", 0, true},
+		{"t={t},v1={v1},x=", 0, true},
+		{"t={t},v1={v1},=x", 0, true},
+		{"t={t},v1={v1}", 290, true},
+		{"t={t},v1={v1}", -290, true},
+		{"t={t},v1={v1}", 310, false},
+		{"t={t},v1={v1}", 1 << 40, false},
+		{"", 0, false},
+		{",", 0, false},
+		{"=", 0, false},
+		{"t={t}", 0, false},
+		{"v1={v1}", 0, false},
+		{"t={t},v1=", 0, false},
+		{"t={t},v1=" + wrong, 0, false},
+		{"t={t},v1={v1}00", 0, false},
+		{"t={t},v1=0{v1}", 0, false},
+		{"t={t},v1={v1} ", 0, false},
+		{"t={t}, v1={v1}", 0, false},
+		{" t={t},v1={v1}", 0, false},
+		{"t={t},v0={v1}", 0, false},
+		{"t={t},V1={v1}", 0, false},
+		{"T={t},v1={v1}", 0, false},
+		{"t={t},t=1,v1={v1}", 0, false},
+		{"t=,v1={v1}", 0, false},
+		{"t=x,t={t},v1={v1}", 0, false},
+		{"t={t}.0,v1={v1}", 0, false},
+		{"t=1_0,v1={v1}", 0, false},
+		{"t=9223372036854775807,v1={v1}", 0, false},
+		{"t=9223372036854775808,v1={v1}", 0, false},
+		{"t=-9223372036854775808,v1={v1}", 0, false},
+		{"t={t},v1={v1},x", 0, false},
+		{"t={t},v1={v1},x=y=z", 0, false},
+		{"t={t},v1={v1},", 0, false},
+		{"t={t}&v1={v1}", 0, false},
+	}
+}
+
+// FuzzSignature asks both about any header over any body: both accept or both
+// refuse, but for what we refuse on purpose.
+func FuzzSignature(f *testing.F) {
+	for _, s := range signatures() {
+		f.Add(s.header, `{"id":"evt_1"}`, "whsec_1", s.age)
+	}
+	f.Add("t={t},v1={v1}", "", "\x00", int64(0))
+	f.Add("t={t},v1={v1}", "\xff", "\xff", int64(299))
+	f.Add("t={t},v1={v1}", "{}", "", int64(0))
+	f.Add("t={t},v1={v1}", "{}", "whsec_1", int64(-301))
+	v := newVerifier()
+	f.Fuzz(func(t *testing.T, header, body, secret string, age int64) {
+		if len(body) > 64<<10 {
+			t.Skip("too large whatever its signature is")
+		}
+		ours, theirs := v.compare(t, header, body, secret, age)
+		if ours && !theirs || theirs && !ours && !stricter(secret, age) {
+			t.Errorf("we accept: %t, Stripe accepts: %t", ours, theirs)
+		}
+	})
+}
