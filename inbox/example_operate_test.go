@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -31,7 +32,7 @@ func ExampleRetry() {
 		panic(err)
 	}
 
-	handled, repaired := make(chan string), false
+	handled, repaired := make(chan string), atomic.Bool{}
 	shop := &inbox.Processor{
 		DB: db, Receiver: "shop", Holder: "worker 1", Concurrency: 1, Poll: time.Millisecond, Drain: time.Second,
 		Log: slog.New(slog.DiscardHandler),
@@ -41,7 +42,7 @@ func ExampleRetry() {
 		},
 		Handle: func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
 			defer func() { handled <- d.ID }()
-			if !repaired {
+			if !repaired.Load() {
 				return inbox.Complete, &inbox.ParkError{Err: errors.New("the address is missing")}
 			}
 			return inbox.Complete, nil
@@ -60,7 +61,7 @@ func ExampleRetry() {
 	}
 	fmt.Println(parked[0].MessageID, parked[0].LastError, "- and behind it:", parked[0].Behind)
 
-	repaired = true
+	repaired.Store(true)
 	fmt.Println(inbox.Retry(ctx, db, parked[0].Number, "ada"))
 	fmt.Println(<-handled, <-handled)
 	fmt.Println(inbox.Retry(ctx, db, parked[0].Number, "bob"))

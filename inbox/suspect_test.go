@@ -69,12 +69,19 @@ func TestAMessageThatEndsItsProcessIsParkedAndNoOther(t *testing.T) {
 		return yes
 	}
 	die, ended := mortal(t, url, *p, handle)
+	processes, late := 1, time.After(2*patience)
 	for tick := time.Tick(5 * time.Millisecond); !parked(); {
 		select {
 		case <-ended:
 			die, ended = mortal(t, url, *p, handle)
+			processes++
 		case <-tick:
+		case <-late:
+			t.Fatalf("%d processes have died of it, and it is not parked", processes)
 		}
+	}
+	if most := p.Policy.MaxDeaths + 1; processes > most {
+		t.Errorf("%d processes, want at most %d", processes, most)
 	}
 	await(t, db, `select bool_and(status = 'done' or message_id = 'poison') from inbox`)
 	die()
