@@ -24,7 +24,3 @@ type Delivery struct {
 	fence   int64
 	claimed time.Time // when this holder took it, by the database's clock
 }
-
-// First tells that nobody ever held this message before. After a crash, a wait or
-// a release it is false. It says nothing of other messages of the key.
-func (d Delivery) First() bool { return d.fence == 1 }

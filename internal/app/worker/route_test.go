@@ -10,6 +10,7 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/app/worker"
 	"github.com/payonce/payonce/outbox"
 )
@@ -68,5 +69,15 @@ func TestRoute(t *testing.T) {
 	}
 	if len(files) != len(want) {
 		t.Errorf("there are %d stored types and %d decisions", len(files), len(want))
+	}
+}
+
+func TestParkedMessagesHoldUpNotificationsAlone(t *testing.T) {
+	t.Parallel()
+	want := map[string]inbox.Parked{
+		fulfillment.ChargeReceiver: inbox.Pass, fulfillment.NotificationReceiver: inbox.Block,
+	}
+	if diff := cmp.Diff(want, worker.Parked()); diff != "" {
+		t.Errorf("policies (-want +got):\n%s", diff)
 	}
 }

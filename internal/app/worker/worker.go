@@ -147,22 +147,27 @@ func processors(log *slog.Logger, db *postgres.DB, provider *stripe.Client, sett
 	notifications := &fulfillment.Notification{DB: db, Sender: notify.New(notify.Config{
 		AllowCIDRs: settings.WebhookAllowCIDRs, Timeout: callTimeout, Now: now,
 	})}
-	receiver := func(name string, handle inbox.Handler) *inbox.Processor {
+	receiver := func(name string, parked inbox.Parked, handle inbox.Handler) *inbox.Processor {
+		policy := settings.policy()
+		policy.Parked = parked
 		return &inbox.Processor{
 			DB:          db,
 			Receiver:    name,
 			Holder:      holder(),
 			Handle:      handle,
 			Concurrency: settings.WorkerConcurrency,
-			Policy:      settings.policy(),
+			Policy:      policy,
 			Poll:        poll,
 			Drain:       app.DrainTime(),
 			Log:         log,
 		}
 	}
 	return []*inbox.Processor{
-		receiver(fulfillment.ChargeReceiver, charges.Charge),
-		receiver(fulfillment.NotificationReceiver, notifications.Notify),
+		// Every message of a charge makes the same look at its stream, so one that is
+		// parked must not keep a cancellation, or the provider's news, from being seen.
+		receiver(fulfillment.ChargeReceiver, inbox.Pass, charges.Charge),
+		// Merchants are told of outcomes in their order.
+		receiver(fulfillment.NotificationReceiver, inbox.Block, notifications.Notify),
 	}
 }
 

@@ -1,0 +1,218 @@
+package httpapi_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/payonce/payonce/internal/httpapi"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+func TestRulesAKeyIsRequired(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	routes := w.routes(t)
+	before := rows(t, w.db)
+	const missing, invalid = "/problems/idempotency-key-missing", "/problems/idempotency-key-invalid"
+	for _, r := range routes {
+		for _, test := range []struct {
+			name, kind string
+			values     []string
+		}{
+			{"no key", missing, nil},
+			{"an empty one", invalid, []string{""}},
+			{"one of white space", invalid, []string{" \t"}},
+			{"a lone quote", invalid, []string{`"`}},
+			{"a quote inside", invalid, []string{`a"b`}},
+			{"a space inside", invalid, []string{"a b"}},
+			{"parameters", invalid, []string{`"a";v=1`}},
+			{"256 characters", invalid, []string{strings.Repeat("k", 256)}},
+			{"a letter outside ASCII", invalid, []string{"clé"}},
+			{"two keys", invalid, []string{"a", "b"}},
+			{"one key twice", invalid, []string{"a", "a"}},
+		} {
+			t.Run(r.name+" with "+test.name, func(t *testing.T) {
+				t.Parallel()
+				a := w.send(t, r.under("").with("Idempotency-Key", test.values...))
+				wantProblem(t, a, test.kind)
+				if echo := a.header.Get("Idempotency-Key"); echo != "" {
+					t.Errorf("%q is echoed", echo)
+				}
+				if link := a.header.Get("Link"); (link == `</docs>; rel="describedby"`) != (test.kind == missing) {
+					t.Errorf("Link is %q", link)
+				}
+				wantRows(t, w.db, before, nil)
+			})
+		}
+	}
+}
+
+func TestRulesQuotedAndBareAreOneKey(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	for _, r := range w.routes(t) {
+		t.Run(r.name, func(t *testing.T) {
+			t.Parallel()
+			longest := strings.Repeat("k", 255)
+			for _, key := range []string{"key", longest} {
+				first := w.accepted(t, r.under(`"`+key+`"`))
+				if echo := first.header.Get("Idempotency-Key"); echo != key {
+					t.Errorf("the echo is %q", echo)
+				}
+				wantReplay(t, first, w.send(t, r.under(key)))
+				wantReplay(t, first, w.send(t, r.under(" "+key+"\t")))
+			}
+		})
+	}
+}
+
+func TestRulesAnEventNeedsNoKey(t *testing.T) {
+	t.Parallel()
+	w := serveEvents(t)
+	charge := idOf(w.captured(t, "key-1"))
+	before := rows(t, w.db)
+	for name, values := range map[string][]string{"no key": nil, "a used key": {"key-1"}, "one that is none": {`"`}, "two": {"a", "b"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := signed(event("evt_1", "payment_intent.succeeded", intentOf(charge)))
+			a := w.send(t, e.with("Idempotency-Key", values...))
+			wantReceived(t, a)
+			if a.header.Get("Idempotency-Key") != "" || a.header.Get("Idempotent-Replayed") != "" {
+				t.Errorf("headers: %v", a.header)
+			}
+			wantRows(t, w.db, before, map[string]int64{"inbox": 1})
+		})
+	}
+}
+
+func TestRulesAKeyOnAReadIsIgnored(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	reads := w.reads(t)
+	before := rows(t, w.db)
+	for name, path := range reads {
+		for _, method := range []string{http.MethodGet, http.MethodHead} {
+			t.Run(method+" "+name, func(t *testing.T) {
+				t.Parallel()
+				plain := w.send(t, get(path).like(method))
+				for _, values := range [][]string{{"a-charge-to-read"}, {`"`}, {""}, {"a", "b"}, {"4242424242424242"}} {
+					a := w.send(t, get(path).like(method).with("Idempotency-Key", values...))
+					if a.status != plain.status || a.body != plain.body {
+						t.Errorf("key %q: %d %s, without it %d %s", values, a.status, a.body, plain.status, plain.body)
+					}
+					if a.header.Get("Idempotency-Key") != "" || a.header.Get("Idempotent-Replayed") != "" || a.header.Get("Idempotency-Expires") != "" {
+						t.Errorf("key %q: headers %v", values, a.header)
+					}
+				}
+				wantRows(t, w.db, before, nil)
+			})
+		}
+	}
+}
+
+func TestRulesAKeyBelongsToItsMerchantAndItsOperation(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	routes := w.routes(t)
+	before := rows(t, w.db)
+	for _, r := range routes {
+		if a := w.accepted(t, r.under("one")); a.header.Get("Idempotent-Replayed") != "" {
+			t.Errorf("%s: the key was used for something else: %s", r.name, a.body)
+		}
+	}
+	wantRows(t, w.db, before, map[string]int64{"idempotency_keys": 3, "ledger_events": 3, "ledger_postings": 2, "outbox": 3})
+
+	// To another merchant the same paths are charges that do not exist.
+	for _, r := range routes {
+		a := w.send(t, r.under("one").with("Authorization", "Bearer "+strangerKey))
+		if a.header.Get("Idempotent-Replayed") != "" {
+			t.Errorf("%s: another merchant's answer is given away: %s", r.name, a.body)
+		}
+	}
+	for key, want := range map[string]string{apiKey: "[202 202 202]", strangerKey: "[202 404 404]"} {
+		var got []any
+		for _, use := range data(t, w.send(t, get("/v1/idempotency-keys/one").with("Authorization", "Bearer "+key))) {
+			got = append(got, use["status_code"])
+		}
+		if fmt.Sprint(got) != want {
+			t.Errorf("the key led to %v, want %s", got, want)
+		}
+	}
+}
+
+func TestRulesACardNumberIsNoKey(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	const card = "4242424242424242"
+	routes := w.routes(t)
+	before := rows(t, w.db)
+	for _, r := range routes {
+		for _, key := range []string{card, `"` + card + `"`, "refund-4242-4242-4242-4242", "4242-4242-4242-4242"} {
+			a := w.send(t, r.under(key))
+			p := readProblem(t, a)
+			if p.Type != "/problems/validation" || a.status != http.StatusUnprocessableEntity || p.RetryWith != "new-key" {
+				t.Errorf("%s under %s: status %d: %s", r.name, key, a.status, a.body)
+			}
+			if a.header.Get("Idempotency-Key") != "" || strings.Contains(a.body, "4242") {
+				t.Errorf("%s: the number is echoed: %v %s", r.name, a.header, a.body)
+			}
+		}
+		wantProblem(t, w.send(t, r.under("4242 4242 4242 4242")), "/problems/idempotency-key-invalid")
+	}
+	wantRows(t, w.db, before, nil)
+	if strings.Contains(w.log.String(), "4242") {
+		t.Errorf("the number is logged: %s", w.log)
+	}
+}
+
+func TestRulesNaturalKeys(t *testing.T) {
+	t.Parallel()
+	serveNatural := func(t *testing.T) *world {
+		t.Helper()
+		return serveOn(t, pgtest.Open(t), func(api *httpapi.API) { api.NaturalKeys = true })
+	}
+
+	t.Run("a cancellation's is derived, whatever header comes with it", func(t *testing.T) {
+		t.Parallel()
+		w := serveNatural(t)
+		open := w.accept(t, "", body()).header.Get("Location")
+		first := w.accepted(t, to(open+"/cancel", "mine", ""))
+		if key := first.header.Get("Idempotency-Key"); key != idOf(open)+":cancel:v1" {
+			t.Errorf("the key is %q", key)
+		}
+		for _, values := range [][]string{nil, {"another"}, {`"`}, {"a", "b"}} {
+			wantReplay(t, first, w.send(t, to(open+"/cancel", "", "{}").with("Idempotency-Key", values...)))
+		}
+	})
+	t.Run("a refund's gives way to the client's own, which must be a key", func(t *testing.T) {
+		t.Parallel()
+		w := serveNatural(t)
+		paid := w.captured(t, "")
+		before := rows(t, w.db)
+		for _, values := range [][]string{{""}, {`"`}, {"a", "b"}} {
+			a := w.send(t, to(paid+"/refunds", "", `{"amount":1}`).with("Idempotency-Key", values...))
+			wantProblem(t, a, "/problems/idempotency-key-invalid")
+		}
+		wantRows(t, w.db, before, nil)
+		first := w.accepted(t, to(paid+"/refunds", "", `{"amount":1}`).with("Idempotency-Key"))
+		if key := first.header.Get("Idempotency-Key"); key != idOf(paid)+":refund:v1" {
+			t.Errorf("the key is %q", key)
+		}
+	})
+	t.Run("an order's name that is too long for a key is hashed", func(t *testing.T) {
+		t.Parallel()
+		w := serveNatural(t)
+		long := body("order_id", text(255))
+		first := w.accepted(t, post("", long))
+		if key := first.header.Get("Idempotency-Key"); !strings.HasPrefix(key, "sha256:") {
+			t.Errorf("the key is %q", key)
+		}
+		wantReplay(t, first, w.send(t, post("", long)))
+		other := body("order_id", `"`+strings.Repeat("é", 254)+`e"`)
+		if a := w.accepted(t, post("", other)); a.header.Get("Idempotent-Replayed") != "" {
+			t.Errorf("two orders are one: %s", a.body)
+		}
+	})
+}

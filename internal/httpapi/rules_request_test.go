@@ -1,0 +1,167 @@
+package httpapi_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/payonce/payonce/idempotency"
+)
+
+// What a request is fingerprinted by is stored: if it came out otherwise one
+// day, every retry of a request from before would be refused.
+func TestRulesTheFingerprintIsOfTheTypedRequest(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	routes := w.routes(t)
+	canonical := map[string]string{
+		"a charge": `{"order_id":"order-1","amount":2000,"currency":"USD","payment_method":"pm_card_visa",` +
+			`"items":[{"sku":"mug","quantity":2}],"description":"A gift","metadata":{"a":"1","b":"2"}}`,
+		"a cancellation": `{}`,
+		"a refund":       `{"amount":1,"reason":"broken"}`,
+	}
+	written := map[string]string{
+		"a charge": ` {"metadata":{"b":"2","a":"1"},"description":"\u0041 gift","items":[{"quantity":2,"sku":"mug"}],` +
+			`"payment_method":"pm_card_visa","currency":"USD","amount":2000,"order_id":"order-1"}`,
+		"a cancellation": "",
+		"a refund":       ` {"reason":"\u0062roken","amount":1} `,
+	}
+	for _, r := range routes {
+		t.Run(r.name, func(t *testing.T) {
+			t.Parallel()
+			w.accepted(t, to(r.path, "fingerprint", written[r.name]))
+			var fingerprint, request []byte
+			err := w.db.QueryRow(t.Context(), `
+select fingerprint,
+       request
+  from idempotency_keys
+ where key = 'fingerprint'
+   and operation = $1`, r.operation).Scan(&fingerprint, &request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := idempotency.Fingerprint([]byte("v1"), []byte("POST"), []byte(r.path), []byte("acme"), []byte(canonical[r.name]))
+			if diff := cmp.Diff(canonical[r.name], string(request)); diff != "" {
+				t.Errorf("request (-want +got):\n%s", diff)
+			}
+			if !cmp.Equal(want, fingerprint) {
+				t.Errorf("the fingerprint is %x, want %x", fingerprint, want)
+			}
+		})
+	}
+}
+
+func TestRulesTheSameRefundIsReplayed(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	for i, test := range []struct{ name, first, again string }{
+		{"white space and order", `{"amount":5,"reason":"broken"}`, "\r\n{ \"reason\" :\t\"broken\",\n\"amount\": 5 }\n"},
+		{"escapes", `{"amount":5,"reason":"broken/1"}`, `{"\u0061mount":5,"reason":"\u0062roken\/1"}`},
+		{"a reason of null", `{"amount":5}`, `{"amount":5,"reason":null}`},
+		{"an empty reason", `{"amount":5}`, `{"amount":5,"reason":""}`},
+		{"an amount of null", `{}`, `{"amount":null}`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			paid := w.captured(t, fmt.Sprint("paid-", i))
+			first := w.accepted(t, to(paid+"/refunds", fmt.Sprint("refund-", i), test.first))
+			again := w.send(t, to(paid+"/refunds", fmt.Sprint("refund-", i), test.again).with("Content-Type", "Application/JSON; charset=UTF-8"))
+			wantReplay(t, first, again)
+		})
+	}
+}
+
+func TestRulesAnotherRefundIsRefused(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	paid, open := w.captured(t, "paid"), w.accept(t, "open", body()).header.Get("Location")
+	other := w.accept(t, "other", body()).header.Get("Location")
+	first := w.accepted(t, to(paid+"/refunds", "refund", `{"amount":321,"reason":"broken"}`))
+	w.accepted(t, to(open+"/cancel", "cancel", ""))
+	before := rows(t, w.db)
+	for _, test := range []struct {
+		name, path, key, body string
+		pointers              []string
+	}{
+		{"another amount", paid + "/refunds", "refund", `{"amount":322,"reason":"broken"}`, []string{"/amount"}},
+		{"no amount", paid + "/refunds", "refund", `{"reason":"broken"}`, []string{"/amount"}},
+		{"another reason", paid + "/refunds", "refund", `{"amount":321,"reason":"Broken"}`, []string{"/reason"}},
+		{"both", paid + "/refunds", "refund", `{"amount":4321}`, []string{"/amount", "/reason"}},
+		{"another charge", open + "/refunds", "refund", `{"amount":321,"reason":"broken"}`, nil},
+		{"another charge and amount", open + "/refunds", "refund", `{"amount":322,"reason":"broken"}`, []string{"/amount"}},
+		{"a cancellation of another charge", other + "/cancel", "cancel", "", nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			a := w.send(t, to(test.path, test.key, test.body))
+			wantPointers(t, wantProblem(t, a, "/problems/idempotency-key-reused"), test.pointers...)
+			for _, value := range []string{"321", "322", "roken"} {
+				if strings.Contains(strings.ReplaceAll(a.body, test.path, ""), value) {
+					t.Errorf("it repeats the value %s: %s", value, a.body)
+				}
+			}
+			if a.header.Get("Location") != "" || a.header.Get("Idempotency-Key") != test.key || a.header.Get("Idempotency-Expires") == "" {
+				t.Errorf("headers: %v", a.header)
+			}
+			wantRows(t, w.db, before, nil)
+		})
+	}
+	t.Run("the first one", func(t *testing.T) {
+		t.Parallel()
+		wantReplay(t, first, w.send(t, to(paid+"/refunds", "refund", `{"amount":321,"reason":"broken"}`)))
+	})
+}
+
+// 400 is what cannot be read, 422 what can be read and not meant, 415 a body of
+// another kind.
+func TestRulesMalformedAndInvalidRefunds(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	paid := w.captured(t, "paid")
+	before := rows(t, w.db)
+	const malformed, validation = "/problems/malformed", "/problems/validation"
+	for _, test := range []struct{ name, body, kind string }{
+		{"not JSON", "amount=1", malformed},
+		{"a list", `[{"amount":1}]`, malformed},
+		{"null", "null", malformed},
+		{"trailing data", `{"amount":1}{}`, malformed},
+		{"not UTF-8", "{\"reason\":\"\xff\"}", malformed},
+		{"half a surrogate pair", `{"reason":"\ud800"}`, malformed},
+		{"an exponent", `{"amount":1e2}`, malformed},
+		{"a boolean", `{"amount":true}`, malformed},
+		{"a number as reason", `{"reason":1}`, malformed},
+		{"a member folded onto another", `{"amount":1,"AMOUNT":2}`, malformed},
+		{"a member repeated by an escape", `{"amount":1,"\u0061mount":2}`, malformed},
+		{"NUL beside a wrong value", `{"amount":0,"reason":"\u0000"}`, malformed},
+		{"an amount below zero", `{"amount":-9223372036854775808}`, validation},
+		{"the largest integer", `{"amount":9223372036854775807}`, validation},
+		{"one more than can be charged", `{"amount":1000000000001}`, validation},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			wantProblem(t, w.send(t, to(paid+"/refunds", "key", test.body)), test.kind)
+			wantRows(t, w.db, before, nil)
+		})
+	}
+	t.Run("another media type", func(t *testing.T) {
+		t.Parallel()
+		for _, values := range [][]string{nil, {"text/plain"}} {
+			for _, path := range []string{"/refunds", "/cancel"} {
+				a := w.send(t, to(paid+path, "key", "{}").with("Content-Type", values...))
+				wantProblem(t, a, "/problems/unsupported-media-type")
+			}
+		}
+		wantRows(t, w.db, before, nil)
+	})
+	t.Run("nothing has no media type", func(t *testing.T) {
+		t.Parallel()
+		w := serve(t)
+		open := w.accept(t, "open", body()).header.Get("Location")
+		if a := w.send(t, to(open+"/cancel", "key", "").with("Content-Type")); a.status != http.StatusAccepted {
+			t.Errorf("status %d: %s", a.status, a.body)
+		}
+	})
+}
