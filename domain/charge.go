@@ -89,17 +89,20 @@ func (c Charge) Tells(version int) bool { return slices.Contains(c.Untold, versi
 // outcome and so has every refund. What the merchant is told is not part of it.
 func (c Charge) Settled() bool { return c.Terminal() && len(c.PendingRefunds()) == 0 }
 
-// Fold folds events into a charge, one after another.
+// Fold folds events into a charge, one after another. The argument is not changed.
 func Fold(c Charge, events ...Event) Charge {
+	c.Refunds, c.Untold = slices.Clone(c.Refunds), slices.Clone(c.Untold) // an older fold keeps its own
 	for _, e := range events {
-		c = Evolve(c, e)
+		c.apply(e)
 	}
 	return c
 }
 
 // Evolve folds one event into the charge. It never fails: what is stored has
 // happened. The argument is not changed.
-func Evolve(c Charge, e Event) Charge {
+func Evolve(c Charge, e Event) Charge { return Fold(c, e) }
+
+func (c *Charge) apply(e Event) {
 	c.Version++
 	switch e := e.(type) {
 	case ChargeRequested:
@@ -138,42 +141,40 @@ func Evolve(c Charge, e Event) Charge {
 		c.Payment = StepFailed
 	case ChargeSucceeded:
 		c.Status = Succeeded
-		c = c.ended()
+		c.ended()
 	case ChargeFailed:
 		failure := e.Failure
 		c.Status, c.Failure = Failed, &failure
 		c.Inventory, c.Payment = c.Inventory.unlessPending(), c.Payment.unlessPending()
-		c = c.ended()
+		c.ended()
 	case ChargeCancelRequested:
 		c.CancelRequested = true
 	case RefundRequested:
-		c = c.refundOpened(e)
+		c.refundOpened(e)
 	case RefundAttemptFailed:
-		c = c.refundChanged(e.RefundID, func(r *Refund) { r.AttemptVersion = c.Version })
+		c.refundChanged(e.RefundID, func(r *Refund) { r.AttemptVersion = c.Version })
 	case RefundSucceeded:
-		c = c.refundEnded(e.RefundID, func(r *Refund) {
+		c.refundEnded(e.RefundID, func(r *Refund) {
 			r.Status, r.ProviderRefund, r.OutcomeVersion = RefundStatusSucceeded, e.ProviderRefund, c.Version
 		})
 	case RefundFailed:
-		c = c.refundEnded(e.RefundID, func(r *Refund) {
+		c.refundEnded(e.RefundID, func(r *Refund) {
 			r.Status, r.ProviderRefund, r.OutcomeVersion = RefundStatusFailed, e.ProviderRefund, c.Version
 		})
 	case RefundReversed:
-		c = c.refundEnded(e.RefundID, func(r *Refund) {
+		c.refundEnded(e.RefundID, func(r *Refund) {
 			r.Status, r.ReversalVersion = RefundStatusFailed, c.Version
 		})
 	case MerchantNotified:
-		c = c.told(e.about(c))
+		c.told(e.about(*c))
 	}
-	return c
 }
 
-func (c Charge) ended() Charge {
+func (c *Charge) ended() {
 	c.OutcomeVersion = c.Version
 	if c.Notification == StepPending {
-		c = c.tell(c.Version)
+		c.Untold = append(c.Untold, c.Version)
 	}
-	return c
 }
 
 // unlessPending is for a charge that ended before the step's turn came.
@@ -184,21 +185,9 @@ func (s StepStatus) unlessPending() StepStatus {
 	return s
 }
 
-func (c Charge) tell(version int) Charge {
-	c.Untold = append(slices.Clone(c.Untold), version)
-	return c
-}
-
-func (c Charge) told(version int) Charge {
-	var left []int
-	for _, v := range c.Untold {
-		if v != version {
-			left = append(left, v)
-		}
-	}
-	c.Untold = left
+func (c *Charge) told(version int) {
+	c.Untold = slices.DeleteFunc(c.Untold, func(v int) bool { return v == version })
 	if version == c.OutcomeVersion {
 		c.Notification = StepDone
 	}
-	return c
 }

@@ -12,9 +12,15 @@ var (
 	ErrNotCaptured = errors.New("the charge is not captured")
 	// ErrExceedsCaptured refuses a refund of more than is left.
 	ErrExceedsCaptured = errors.New("the refund is more than is left of the charge")
+	// ErrTooManyRefunds refuses a refund beyond MaxRefunds.
+	ErrTooManyRefunds = errors.New("the charge has had as many refunds as it may have")
 	// ErrNoRefund refuses a command about a refund that was not requested.
 	ErrNoRefund = errors.New("the refund does not exist")
 )
+
+// MaxRefunds is how many refunds a charge may have, whatever became of them. A
+// stream is folded at every look at its charge, so it must not grow without end.
+const MaxRefunds = 100
 
 // RefundStatus is what a refund has come to, as merchants see it.
 type RefundStatus string
@@ -183,6 +189,8 @@ func (r RequestRefund) decide(c Charge) ([]Event, error) {
 		return nil, fmt.Errorf("refund a charge that is %s: %w", c.Status, ErrNotCaptured)
 	case r.RefundID == "" || amount < 0:
 		return nil, fmt.Errorf("refund %q of %d: %w", r.RefundID, amount, ErrInvalid)
+	case len(c.Refunds) >= MaxRefunds:
+		return nil, fmt.Errorf("refund number %d: %w", len(c.Refunds)+1, ErrTooManyRefunds)
 	case left == 0 || amount > left:
 		return nil, fmt.Errorf("refund %d of %d left: %w", amount, left, ErrExceedsCaptured)
 	}
@@ -256,37 +264,31 @@ func (v ReverseRefund) decide(c Charge) ([]Event, error) {
 	}}, nil
 }
 
-// refundOpened folds a request. The list is copied here and below: an older fold
-// keeps its own.
-func (c Charge) refundOpened(e RefundRequested) Charge {
-	c.Refunds = append(slices.Clone(c.Refunds), Refund{
+func (c *Charge) refundOpened(e RefundRequested) {
+	c.Refunds = append(c.Refunds, Refund{
 		ID: e.RefundID, Amount: e.Amount, Reason: e.Reason, Notify: e.Notify,
 		Status: RefundStatusPending, RequestVersion: c.Version, AttemptVersion: c.Version,
 	})
-	return c
 }
 
-func (c Charge) refundChanged(id string, change func(*Refund)) Charge {
+func (c *Charge) refundChanged(id string, change func(*Refund)) {
 	if i := c.refundIndex(id); i >= 0 {
-		c.Refunds = slices.Clone(c.Refunds)
 		change(&c.Refunds[i])
 	}
-	return c
 }
 
 // refundEnded is a change that is an outcome: it shows in the charge's status,
 // and the merchant may want to be told.
-func (c Charge) refundEnded(id string, change func(*Refund)) Charge {
-	c = c.refundChanged(id, change)
+func (c *Charge) refundEnded(id string, change func(*Refund)) {
+	c.refundChanged(id, change)
 	r, requested := c.Refund(id)
 	if !requested {
-		return c
+		return
 	}
 	c.Status = c.refundedStatus()
 	if r.Notify {
-		c = c.tell(c.Version)
+		c.Untold = append(c.Untold, c.Version)
 	}
-	return c
 }
 
 // The next four tell whether an event about a refund may be the next one of c.

@@ -2,6 +2,7 @@ package domain_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -240,5 +241,27 @@ func TestReverseRefundOfSomethingElse(t *testing.T) {
 		if !errors.Is(err, domain.ErrMismatch) || len(events) != 0 {
 			t.Errorf("%q: events %v, error %v, want ErrMismatch", object, events, err)
 		}
+	}
+}
+
+func TestAChargeHasAHundredRefundsAtMost(t *testing.T) {
+	t.Parallel()
+	c := in(succeeded)
+	for i := range domain.MaxRefunds {
+		id := fmt.Sprint("re_", i)
+		events, err := domain.Decide(c, domain.RequestRefund{RefundID: id, Amount: 1})
+		if err != nil {
+			t.Fatalf("refund %d: %v", i+1, err)
+		}
+		c = domain.Fold(c, events...)
+		if i%2 == 0 { // one that failed counts too
+			c = domain.Fold(c, domain.RefundFailed{RefundID: id, Code: domain.ProviderRefused})
+		}
+	}
+	if events, err := domain.Decide(c, domain.RequestRefund{RefundID: "re_more", Amount: 1}); !errors.Is(err, domain.ErrTooManyRefunds) {
+		t.Errorf("one more: %v, %v", events, err)
+	}
+	if events, err := domain.Decide(c, domain.RequestRefund{RefundID: "re_1", Amount: 1}); err != nil || len(events) != 0 {
+		t.Errorf("one of them again: %v, %v", events, err)
 	}
 }

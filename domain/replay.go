@@ -18,7 +18,7 @@ func Replay(events []Event) (Charge, error) {
 		if !admits(c, e) {
 			return c, fmt.Errorf("%w: %T at version %d", ErrIllegal, e, i+1)
 		}
-		c = Evolve(c, e)
+		c.apply(e)
 	}
 	return c, nil
 }

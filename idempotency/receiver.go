@@ -127,10 +127,11 @@ func (r Receiver) receive(ctx context.Context, key Key, request Request, decide 
 			return Outcome{}, ErrInFlight
 		case IsTaken(err), r.Lost != nil && r.Lost(err):
 			last = err // look again: the key knows who won
+		case postgres.IsLockTimeout(err):
+			last = err // another key's work is in the way: once more
 		case errors.Is(err, postgres.ErrUnknown), postgres.IsTransient(err):
 			// Look again: if it was committed, the key has the answer. If it is still
-			// being committed, the same batch waits for it. A lock that another key's
-			// work holds is waited for as often.
+			// being committed, the same batch waits for it.
 			last, unknown = err, unknown+1
 			doubt = doubt || errors.Is(err, postgres.ErrUnknown)
 		default:

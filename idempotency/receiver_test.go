@@ -265,7 +265,7 @@ func TestReceiveBesideAnotherUnderWay(t *testing.T) {
 			b.Queue(register)
 			return effect(ctx, b, now)
 		})
-		if !errors.Is(err, idempotency.ErrUnavailable) || errors.Is(err, idempotency.ErrInFlight) || calls != 4 {
+		if !errors.Is(err, idempotency.ErrUnavailable) || errors.Is(err, idempotency.ErrInFlight) || calls != 16 {
 			t.Errorf("%d calls, %v", calls, err)
 		}
 		wantEffects(t, db, 0)

@@ -12,23 +12,34 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 )
 
-// Rows are locked in one order, so that two renewals cannot deadlock.
+// A heartbeat waits for nobody: a row that is locked at this moment, by the page
+// that brings a new message of its key or by the end of its own claim, must not
+// cost the others their leases. It stays ours as long as it has our fence, since
+// nobody else can claim what is locked either.
 const renew = `
-with held as (
+with mine as (
   select i.id
     from inbox i
-    join unnest($1::bigint[], $2::bigint[]) as mine(id, fence)
-      on mine.id = i.id
-     and mine.fence = i.fence
+    join unnest($1::bigint[], $2::bigint[]) as held(id, fence)
+      on held.id = i.id
+     and held.fence = i.fence
    where i.status = 'running'
-   order by i.id
-     for update of i
+), free as (
+  select i.id
+    from inbox i
+    join unnest($1::bigint[], $2::bigint[]) as held(id, fence)
+      on held.id = i.id
+     and held.fence = i.fence
+   where i.status = 'running'
+     for update of i skip locked
+), renewed as (
+  update inbox i
+     set due_at = clock_timestamp() + $3::interval
+    from free
+   where i.id = free.id
 )
-update inbox i
-   set due_at = clock_timestamp() + $3::interval
-  from held
- where i.id = held.id
-returning i.id`
+select id
+  from mine`
 
 // renewLeases moves the end of the leases that are still held and returns the
 // rows of those. A row that is missing was taken over.

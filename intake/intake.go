@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -26,12 +27,24 @@ var (
 	ErrUnavailable = idempotency.ErrUnavailable
 )
 
+// ErrCrowded is an ErrInFlight: the request would have waited for the other one,
+// and so many wait already that it may not.
+var ErrCrowded = fmt.Errorf("%w, and too many requests wait", ErrInFlight)
+
 // Intake accepts requests into one database.
 type Intake struct {
 	DB        *postgres.DB
 	Retention time.Duration // how long a key keeps its answer
 	// Cache may answer replays; nil where there is none.
 	Cache idempotency.Cache
+	// Wait is how long a request waits for another one under its key, beyond the
+	// pool's lock time-out; not at all where zero. A request may ask for more.
+	Wait time.Duration
+	// Waiters is how many may wait at a time. Each holds a connection, so it should
+	// be a part of the pool; none may where zero.
+	Waiters int
+
+	waiting atomic.Int64
 }
 
 // Account is who asks, as far as accepting depends on it.
@@ -49,8 +62,8 @@ type Request struct {
 	idempotency.Request
 	ID string // of the HTTP request, for correlation
 
-	// Wait is how long the request may wait for another one under its key; the
-	// pool's lock time-out where zero.
+	// Wait is how long the request wants to wait for another one under its key;
+	// the Intake's Wait where zero.
 	Wait time.Duration
 
 	// Refuse writes the answer to a refusal of the business: a charge that does
@@ -82,7 +95,25 @@ type decision struct {
 // from the start; after it the client's retry is answered from the key.
 // Test: e2e TestAPI/a_killed_api_leaves_all_of_a_charge_or_nothing.
 func (in *Intake) once(ctx context.Context, r Request, decide func(ctx context.Context, now time.Time) (decision, error)) (Accepted, error) {
-	receiver := idempotency.Receiver{DB: in.DB, Retention: in.Retention, Wait: r.Wait, Cache: in.Cache, Lost: ledger.IsConflict}
+	accepted, err := in.receive(ctx, r, 0, decide)
+	wait := r.Wait
+	if wait == 0 {
+		wait = in.Wait
+	}
+	if !errors.Is(err, ErrInFlight) || wait == 0 {
+		return accepted, err
+	}
+	// The other one has taken longer than the pool's lock time-out. Who waits on
+	// holds a connection that others could use.
+	defer in.waiting.Add(-1)
+	if in.waiting.Add(1) > int64(in.Waiters) {
+		return accepted, ErrCrowded
+	}
+	return in.receive(ctx, r, wait, decide)
+}
+
+func (in *Intake) receive(ctx context.Context, r Request, wait time.Duration, decide func(ctx context.Context, now time.Time) (decision, error)) (Accepted, error) {
+	receiver := idempotency.Receiver{DB: in.DB, Retention: in.Retention, Wait: wait, Cache: in.Cache, Lost: ledger.IsConflict}
 	outcome, err := receiver.Receive(ctx, r.Key, r.Request, func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
 		at := now.Truncate(time.Millisecond)
 		d, err := decide(ctx, at)
@@ -101,7 +132,8 @@ func (in *Intake) once(ctx context.Context, r Request, decide func(ctx context.C
 // wrong.
 func refused(err error) bool {
 	return errors.Is(err, ledger.ErrNotFound) || errors.Is(err, domain.ErrFinished) ||
-		errors.Is(err, domain.ErrNotCaptured) || errors.Is(err, domain.ErrExceedsCaptured)
+		errors.Is(err, domain.ErrNotCaptured) || errors.Is(err, domain.ErrExceedsCaptured) ||
+		errors.Is(err, domain.ErrTooManyRefunds)
 }
 
 // write queues the events of a decision and the message about the last of them.

@@ -46,10 +46,8 @@ func (s Stream) Head() Recorded { return s.Events[len(s.Events)-1] }
 // Until is the stream as it was at a version.
 func (s Stream) Until(version int) Stream {
 	past := New(s.ID)
-	for _, e := range s.Events[:version] {
-		past.Charge = domain.Evolve(past.Charge, e.Event)
-	}
 	past.Events = s.Events[:version:version]
+	past.fold()
 	return past
 }
 
@@ -86,13 +84,22 @@ func Load(ctx context.Context, q postgres.Querier, id string) (Stream, error) {
 		if err != nil {
 			return Stream{}, fmt.Errorf("load stream %s at version %d: %w", id, row.Version, err)
 		}
-		s.Charge = domain.Evolve(s.Charge, e)
 		s.Events = append(s.Events, Recorded{
 			ID: row.EventID, Version: row.Version, Type: row.Type, Data: row.Data, Event: e,
 			OccurredAt: row.OccurredAt, RecordedAt: row.RecordedAt,
 		})
 	}
+	s.fold()
 	return s, nil
+}
+
+// fold makes the charge of a stream that has its events.
+func (s *Stream) fold() {
+	events := make([]domain.Event, len(s.Events))
+	for i, e := range s.Events {
+		events[i] = e.Event
+	}
+	s.Charge = domain.Fold(s.Charge, events...)
 }
 
 type eventRow struct {

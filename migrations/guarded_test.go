@@ -55,7 +55,13 @@ func reservation(sku string, quantity int, status string) string {
 
 func merchantGuards() []guard {
 	key := func(hash, merchant string) string {
-		return fmt.Sprintf(`insert into api_keys (key_hash, prefix, merchant_id) values (%s, 'sk', '%s')`, hash, merchant)
+		return fmt.Sprintf(`insert into api_keys (key_hash, prefix, merchant_id, scopes) values (%s, 'sk', '%s', '{admin}')`, hash, merchant)
+	}
+	scoped := func(scopes, expires string) string {
+		return fmt.Sprintf(`
+insert into api_keys
+       (key_hash, prefix, merchant_id, scopes, expires_at)
+values (sha256('k'), 'sk', 'g_5', '%s', clock_timestamp() + interval '%s')`, scopes, expires)
 	}
 	return []guard{
 		{"merchants_pkey", "a merchant registers once", []string{merchant("g_1")}, merchant("g_1")},
@@ -68,6 +74,10 @@ func merchantGuards() []guard {
 		{"api_keys_pkey", "a key opens one account", []string{merchant("g_2"), merchant("g_3"), key("sha256('k')", "g_2")}, key("sha256('k')", "g_3")},
 		{"api_keys_key_hash_check", "a raw key is not kept", []string{merchant("g_4")}, key("'sk_live_raw'", "g_4")},
 		{"api_keys_merchant_id_fkey", "a key has a merchant", nil, key("sha256('k')", "nobody")},
+		{"api_keys_known_scopes", "a key is for something", []string{merchant("g_5")}, scoped("{}", "1 day")},
+		{"api_keys_known_scopes", "for nothing unheard of", []string{merchant("g_5")}, scoped("{admin,charges:delete}", "1 day")},
+		{"api_keys_known_scopes", "and for nothing unsaid", []string{merchant("g_5")}, scoped("{admin,null}", "1 day")},
+		{"api_keys_expire_after_their_birth", "a key is not born expired", []string{merchant("g_5")}, scoped("{admin}", "-1 second")},
 	}
 }
 

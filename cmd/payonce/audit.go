@@ -2,11 +2,11 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"iter"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/payonce/payonce/internal/audit"
@@ -16,7 +16,9 @@ import (
 )
 
 type auditCmd struct {
-	JSON bool `name:"json" help:"Print the report as JSON."`
+	JSON       bool `name:"json" xor:"form" help:"Print the report as JSON."`
+	Quiet      bool `xor:"form" help:"Print a line per violation, and nothing where every promise holds: for cron."`
+	NoProvider bool `help:"Leave the provider out, and say nothing about it."`
 }
 
 // provider is the account to reconcile with; none where the key is empty.
@@ -33,7 +35,9 @@ const auditStatementTimeout = 10 * time.Minute
 const violated exitError = 1
 
 // Run prints the report on stdout. It exits with 1 if a promise is violated, or
-// if the audit could not be finished.
+// if the audit could not be finished. That the provider was not asked is said on
+// stderr, also by --quiet: a cron job that has lost its settings must not look
+// like one that found nothing.
 func (c auditCmd) Run(ctx context.Context) error {
 	env, err := config.Load[environment]()
 	if err != nil {
@@ -54,10 +58,14 @@ func (c auditCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if account.SecretKey == "" {
+	switch {
+	case c.NoProvider:
+	case account.SecretKey == "":
 		fmt.Fprintln(os.Stderr, "not run: the reconciliation with the provider, for STRIPE_SECRET_KEY is not set")
-	} else if err := reconcile(ctx, db, account, &report); err != nil {
-		return err
+	default:
+		if err := reconcile(ctx, db, account, &report); err != nil {
+			return err
+		}
 	}
 	if err := c.print(os.Stdout, report); err != nil {
 		return err
@@ -69,14 +77,28 @@ func (c auditCmd) Run(ctx context.Context) error {
 }
 
 func (c auditCmd) print(w io.Writer, report audit.Report) error {
-	if !c.JSON {
-		return report.WriteTable(w)
+	switch {
+	case c.JSON:
+		return printJSON(w, report)
+	case c.Quiet:
+		return printViolations(w, report)
 	}
-	encoder := json.NewEncoder(w)
-	encoder.SetEscapeHTML(false)
-	encoder.SetIndent("", "  ")
-	if err := encoder.Encode(report); err != nil {
-		return fmt.Errorf("print the report: %w", err)
+	return report.WriteTable(w)
+}
+
+// printViolations prints a line per violation. A report holds but the first few
+// of a check; how many more there are is a line too.
+func printViolations(w io.Writer, report audit.Report) error {
+	for _, c := range report.Checks {
+		lines := c.Examples
+		if more := c.Violated - int64(len(lines)); more > 0 {
+			lines = append(slices.Clone(lines), fmt.Sprintf("and %d more of %d", more, c.Checked))
+		}
+		for _, line := range lines {
+			if _, err := fmt.Fprintf(w, "%s: %s\n", c.Name, oneLine(line)); err != nil {
+				return fmt.Errorf("print a violation: %w", err)
+			}
+		}
 	}
 	return nil
 }

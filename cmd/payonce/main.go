@@ -20,7 +20,10 @@ type commands struct {
 	Demo        demoCmd        `cmd:"" help:"Show it: charges under duplicates, faults and kills, then the audit."`
 	Migrate     migrateCmd     `cmd:"" help:"Bring the database to this version's schema."`
 	Seed        seedCmd        `cmd:"" help:"Register a merchant, its API key and its stock. May be repeated."`
+	Keys        keysCmd        `cmd:"" help:"Make, list and revoke API keys."`
 	Audit       auditCmd       `cmd:"" help:"Check every promise against the tables and the provider."`
+	Inbox       inboxCmd       `cmd:"" help:"Look at parked messages, and decide what becomes of them."`
+	Timeline    timelineCmd    `cmd:"" help:"Tell everything that happened to a charge."`
 	Healthcheck healthcheckCmd `cmd:"" help:"Exit with 0 if a URL answers 200."`
 }
 

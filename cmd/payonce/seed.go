@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"regexp"
@@ -16,6 +17,7 @@ import (
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/notify"
+	"github.com/payonce/payonce/internal/postgres"
 )
 
 type seedCmd struct {
@@ -26,23 +28,29 @@ type seedCmd struct {
 	FeeBasisPoints int64            `default:"300" help:"Fee in hundredths of a percent of a captured amount."`
 	FeeFixed       map[string]int64 `help:"Fee per captured charge, as CURRENCY=minor units." placeholder:"USD=30"`
 	SKU            map[string]int64 `help:"An article and how many there are, as sku=quantity. Repeatable." placeholder:"tshirt=1000"`
+	JSON           bool             `name:"json" help:"Print the merchant, and the key if one was made, as JSON."`
 }
 
 // Run registers everything in one commit. What exists already stays: seeding
-// again never resets stock.
+// again never resets stock, and revives no key.
 func (s seedCmd) Run(ctx context.Context) error {
 	if err := s.check(); err != nil {
 		return err
-	}
-	key := s.APIKey
-	if key == "" {
-		key = merchants.NewKey()
 	}
 	db, err := open(ctx)
 	if err != nil {
 		return err
 	}
 	defer db.Close()
+	return s.seed(ctx, os.Stdout, db)
+}
+
+func (s seedCmd) seed(ctx context.Context, w io.Writer, db *postgres.DB) error {
+	key, made := s.APIKey, ""
+	if key == "" {
+		made = merchants.NewKey()
+		key = made
+	}
 	b := &pgx.Batch{}
 	merchant := merchants.Merchant{ID: s.Merchant, FeeBasisPoints: s.FeeBasisPoints, FeeFixed: s.FeeFixed}
 	if err := merchants.Register(b, merchant, merchants.Webhook{URL: s.WebhookURL, Secret: s.WebhookSecret}); err != nil {
@@ -55,15 +63,38 @@ func (s seedCmd) Run(ctx context.Context) error {
 	if err := db.Commit(ctx, b); err != nil {
 		return fmt.Errorf("seed %s: %w", s.Merchant, err)
 	}
-	owner, err := merchants.Authenticate(ctx, db, key)
-	if err != nil {
+	if err := s.opens(ctx, db, key); err != nil {
 		return err
 	}
-	if owner.ID != s.Merchant {
-		return errors.New("the API key belongs to another merchant: give another one")
+	switch {
+	case s.JSON:
+		return printJSON(w, seeded{Merchant: s.Merchant, Prefix: merchants.Prefix(key), MadeKey: made})
+	case made != "":
+		fmt.Fprintln(w, made)
 	}
-	if s.APIKey == "" {
-		fmt.Fprintln(os.Stdout, key)
+	return nil
+}
+
+// seeded is what a program is told. A key that was given is not repeated.
+type seeded struct {
+	Merchant string `json:"merchant"`
+	Prefix   string `json:"prefix"`
+	MadeKey  string `json:"key,omitempty"`
+}
+
+// opens looks that the key does what a seeded one does. One that was there
+// before may not.
+func (s seedCmd) opens(ctx context.Context, db *postgres.DB, key string) error {
+	owner, err := merchants.Authenticate(ctx, db, key)
+	switch {
+	case errors.Is(err, merchants.ErrUnauthorized):
+		return errors.New("the API key was revoked or has expired: give another one")
+	case err != nil:
+		return err
+	case owner.ID != s.Merchant:
+		return errors.New("the API key belongs to another merchant: give another one")
+	case len(owner.Scopes) < len(merchants.Scopes()):
+		return errors.New("the API key is there with fewer scopes than a seeded one has: give another one")
 	}
 	return nil
 }

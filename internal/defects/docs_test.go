@@ -2,35 +2,88 @@ package defects_test
 
 import (
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 const (
-	root     = "../.."
-	patterns = root + "/docs/patterns.md"
+	patterns = "docs/patterns.md"
 
 	items   = 60
 	defects = 7
+	rules   = 17
 )
 
-// TestPatterns holds docs/patterns.md against the tree: whoever renames a test or
-// a function that it names is told so here.
+// TestDocs holds README.md and every document under docs/ against the tree:
+// whoever renames a test, a function or a file that one of them names is told so
+// here.
+func TestDocs(t *testing.T) {
+	t.Parallel()
+	pages, err := filepath.Glob(root + "/docs/*.md")
+	if err != nil || len(pages) == 0 {
+		t.Fatalf("no documents: %v", err)
+	}
+	tree := readSources(t)
+	for _, page := range append(pages, root+"/README.md") {
+		document, err := filepath.Rel(root, page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if document = filepath.ToSlash(document); document == patterns {
+			continue // see TestPatterns
+		}
+		t.Run(strings.ReplaceAll(document, "/", " "), func(t *testing.T) {
+			t.Parallel()
+			holds(t, tree, document)
+		})
+	}
+}
+
+// TestDocsThatNameNothing shows that the checks can fail: each sentence names
+// what is not there, beside something that is.
+func TestDocsThatNameNothing(t *testing.T) {
+	t.Parallel()
+	tree := readSources(t)
+	for text, want := range map[string]string{
+		"`TestDocs`, `TestNoDocs`":                                                 "TestNoDocs",
+		"`internal/defects.TestDocs`, `internal/defects.TestNoDocs`":               "internal/defects.TestNoDocs",
+		"`internal/arch.TestPatterns`":                                             "internal/arch.TestPatterns",
+		"`TestRefund_{list,lost}`":                                                 "TestRefund_lost",
+		"`inbox.TestLease/a_heartbeat_…`, `inbox.TestLease/no_heartbeat_…`":        "inbox.TestLease/no_heartbeat_…",
+		"`fulfillment.TestRefund_state/answered_pending_is_looked_at_never`":       "fulfillment.TestRefund_state/answered_pending_is_looked_at_never",
+		"`fulfillment.TestRefund_list`, `…/two_that_move_nothing`":                 "fulfillment.TestRefund_list/two_that_move_nothing",
+		"`TestReceiveOutlivesAnError` in `inbox`, `TestProcessor` in `outbox`":     "outbox.TestProcessor",
+		"All tests are in `e2e/`. `TestRace`, `TestSavedError`":                    "e2e.TestSavedError",
+		"`idempotency.Look`, `idempotency.Lock`":                                   "idempotency.Lock",
+		"`idempotency.Receiver.Receive`, `idempotency.Receiver.Wait`, `inbox.X.Y`": "inbox.X.Y",
+		"`internal/nowhere.Name`":                                                  "internal/nowhere.Name",
+		"`key.go`, `lock.go`":                                                      "lock.go",
+		"`inbox/receive.go`, `outbox/receive.go`, `migrations/`":                   "outbox/receive.go",
+		"`e2e/`, `e3e/`": "e3e/",
+		"[Design](design.md), [the rest](rest.md)":                                                    "docs/rest.md",
+		"```\ngo test ./idempotency -fuzz FuzzParseKey\ngo test ./idempotency -fuzz FuzzNothing\n```": "./idempotency FuzzNothing",
+	} {
+		t.Run(want, func(t *testing.T) {
+			t.Parallel()
+			got := append(missingTests(tree, text), missingNames(tree, "docs/planted.md", text)...)
+			if diff := cmp.Diff([]string{want}, got); diff != "" {
+				t.Errorf("missing in %s (-want +got):\n%s", text, diff)
+			}
+		})
+	}
+}
+
+// TestPatterns looks besides that docs/patterns.md is complete.
 func TestPatterns(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile(patterns)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := strings.Split(string(text), "\n")
+	text := read(t, patterns)
+	lines := strings.Split(text, "\n")
 
 	t.Run("its table has every item once, each with a test or a reason", func(t *testing.T) {
 		t.Parallel()
@@ -62,7 +115,7 @@ func TestPatterns(t *testing.T) {
 	t.Run("it tells of every defect, with a test of both sides", func(t *testing.T) {
 		t.Parallel()
 		told := make(map[string]string)
-		for test := range testsIn(string(text)) {
+		for _, test := range testsIn(text) {
 			name := strings.TrimPrefix(test, "internal/defects.Test")
 			defect, side, _ := strings.Cut(name, "/")
 			side, _, _ = strings.Cut(side, ":")
@@ -79,57 +132,69 @@ func TestPatterns(t *testing.T) {
 		}
 	})
 
+	holds(t, readSources(t), patterns)
+}
+
+// TestDocsHTTP looks besides that docs/http.md has every rule, each with a test.
+func TestDocsHTTP(t *testing.T) {
+	t.Parallel()
+	var found []int
+	for _, row := range rows(strings.Split(read(t, "docs/http.md"), "\n")) {
+		numbers, err := numbersOf(row[0])
+		if err != nil {
+			t.Errorf("%s: %v", row[0], err)
+		}
+		found = append(found, numbers...)
+		if len(row) != 4 || len(testsIn(row[3])) == 0 {
+			t.Errorf("row %s has %d cells and %d tests", row[0], len(row), len(testsIn(row[len(row)-1])))
+		}
+	}
+	want := make([]int, rules)
+	for i := range want {
+		want[i] = i + 1
+	}
+	if diff := cmp.Diff(want, found); diff != "" {
+		t.Errorf("rules (-want +got):\n%s", diff)
+	}
+}
+
+// holds holds a document against the tree.
+func holds(t *testing.T, tree sources, document string) {
+	t.Helper()
+	text := read(t, document)
 	t.Run("the tests that it names are there", func(t *testing.T) {
 		t.Parallel()
-		tree := make(sources)
-		for test := range testsIn(string(text)) {
-			dir, name, _ := strings.Cut(test, ".")
-			names := strings.Split(name, "/")
-			at := tree.read(t, dir)
-			if !at.tests[names[0]] {
-				t.Errorf("%s: no such test", test)
-			}
-			for _, subtest := range names[1:] {
-				if !at.texts[subtest] {
-					t.Errorf("%s: no such subtest", test)
-				}
-			}
+		for _, name := range missingTests(tree, text) {
+			t.Errorf("%s names %s: no such test", document, name)
 		}
 	})
-
 	t.Run("the code and the files that it names are there", func(t *testing.T) {
 		t.Parallel()
-		tree := make(sources)
-		for _, name := range quoted(string(text)) {
-			if !isIdentifier.MatchString(name) || strings.Contains(name, ".Test") || strings.Contains(name, ".Example") {
-				if isFile.MatchString(name) {
-					if _, err := os.Stat(filepath.Join(root, name)); err != nil {
-						t.Error(err)
-					}
-				}
-				continue
-			}
-			dir, identifier, _ := strings.Cut(name, ".")
-			if !tree.read(t, dir).names[identifier] {
-				t.Errorf("%s: no such name", name)
-			}
+		for _, name := range missingNames(tree, document, text) {
+			t.Errorf("%s names %s: no such thing", document, name)
 		}
 	})
 }
 
-var (
-	isIdentifier = regexp.MustCompile(`^[a-z][a-z/]*\.[A-Z]\w*(\.[A-Z]\w*)?$`)
-	isTest       = regexp.MustCompile(`^[a-z][a-z0-9/]*\.(Test|Fuzz|Example)\w*(/.+)?$`)
-	isFile       = regexp.MustCompile(`^[\w/]+\.(go|md|sql)$`)
-	inQuotes     = regexp.MustCompile("`([^`]+)`")
-)
+func read(t *testing.T, document string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, document))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
 
-// rows are the cells of the table of items.
+// rows are the cells of the table whose first column has numbers.
 func rows(lines []string) (rows [][]string) {
-	for _, line := range lines {
-		if cells, ok := strings.CutPrefix(line, "| "); ok && cells[0] >= '1' && cells[0] <= '9' {
-			row := strings.Split(strings.TrimSuffix(cells, " |"), " | ")
-			rows = append(rows, row)
+	header := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, "| no. |") })
+	for _, line := range lines[max(header, 0):] {
+		cells, ok := strings.CutPrefix(line, "| ")
+		if !ok && !strings.HasPrefix(line, "|-") {
+			break
+		}
+		if ok && !strings.HasPrefix(line, "| no. |") {
+			rows = append(rows, strings.Split(strings.TrimSuffix(cells, " |"), " | "))
 		}
 	}
 	return rows
@@ -155,111 +220,4 @@ func numbersOf(cell string) (numbers []int, err error) {
 		}
 	}
 	return numbers, nil
-}
-
-func quoted(text string) (names []string) {
-	for _, match := range inQuotes.FindAllStringSubmatch(text, -1) {
-		names = append(names, match[1])
-	}
-	return names
-}
-
-// testsIn are the tests that a text names, as package.Test/subtest.
-func testsIn(text string) map[string]bool {
-	tests := make(map[string]bool)
-	for _, name := range quoted(text) {
-		if isTest.MatchString(name) {
-			tests[name] = true
-		}
-	}
-	return tests
-}
-
-// source is what a package declares.
-type source struct {
-	names map[string]bool // exported functions, types, values, and Type.Method or Type.Field
-	tests map[string]bool
-	texts map[string]bool // the literals in its tests, written as names of subtests
-}
-
-type sources map[string]source
-
-func (s sources) read(t *testing.T, dir string) source {
-	t.Helper()
-	if known, ok := s[dir]; ok {
-		return known
-	}
-	found := source{names: make(map[string]bool), tests: make(map[string]bool), texts: make(map[string]bool)}
-	files, err := filepath.Glob(filepath.Join(root, dir, "*.go"))
-	if err != nil || len(files) == 0 {
-		t.Errorf("%s: no package: %v", dir, err)
-	}
-	for _, path := range files {
-		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Errorf("read %s: %v", path, err)
-			continue
-		}
-		isTest := strings.HasSuffix(path, "_test.go")
-		ast.Inspect(file, func(n ast.Node) bool {
-			if isTest {
-				found.readTest(n)
-			} else {
-				found.readCode(n)
-			}
-			return true
-		})
-	}
-	s[dir] = found
-	return found
-}
-
-func (s source) readTest(n ast.Node) {
-	switch n := n.(type) {
-	case *ast.FuncDecl:
-		s.tests[n.Name.Name] = true
-	case *ast.BasicLit:
-		if text, err := strconv.Unquote(n.Value); err == nil && n.Kind == token.STRING {
-			s.texts[strings.ReplaceAll(text, " ", "_")] = true
-		}
-	}
-}
-
-func (s source) readCode(n ast.Node) {
-	switch n := n.(type) {
-	case *ast.FuncDecl:
-		name := n.Name.Name
-		if n.Recv != nil {
-			name = typeName(n.Recv.List[0].Type) + "." + name
-		}
-		s.names[name] = true
-	case *ast.TypeSpec:
-		s.names[n.Name.Name] = true
-		if structure, ok := n.Type.(*ast.StructType); ok {
-			for _, field := range structure.Fields.List {
-				for _, name := range field.Names {
-					s.names[n.Name.Name+"."+name.Name] = true
-				}
-			}
-		}
-	case *ast.ValueSpec:
-		for _, name := range n.Names {
-			s.names[name.Name] = true
-		}
-	}
-}
-
-// typeName is the name of a receiver's type, without pointer and parameters.
-func typeName(e ast.Expr) string {
-	switch e := e.(type) {
-	case *ast.StarExpr:
-		return typeName(e.X)
-	case *ast.IndexExpr:
-		return typeName(e.X)
-	case *ast.IndexListExpr:
-		return typeName(e.X)
-	case *ast.Ident:
-		return e.Name
-	}
-	return ""
 }

@@ -11,7 +11,9 @@ import (
 const merchantKey = "merchant" // in echo's context
 
 // authenticate lets a request under /v1 pass with the merchant of its API key,
-// whether the route exists or not. Every reason to refuse has the same answer.
+// whether the route exists or not. Every reason to refuse has the same answer,
+// be the key missing, malformed, unknown, expired or revoked. What the key is for
+// is a question of the route (needs).
 func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if path := c.Request().URL.Path; !strings.HasPrefix(path, "/v1/") || path == stripePath {

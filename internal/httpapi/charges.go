@@ -3,6 +3,7 @@ package httpapi
 import (
 	"encoding/json"
 	"net/http"
+	"net/url"
 	"time"
 	"unicode/utf8"
 
@@ -104,7 +105,7 @@ func (a *API) load(c echo.Context) (ledger.Stream, error) {
 // chargeID is the id in the path. What cannot be one is refused before anything
 // is stored about it.
 func chargeID(c echo.Context) (string, error) {
-	id := c.Param("id")
+	id := param(c, "id")
 	if !utf8.ValidString(id) || hasNUL(id) || holdsCard(id) {
 		return "", ledger.ErrNotFound
 	}
@@ -126,4 +127,17 @@ func (a *API) getAudit(c echo.Context) error {
 		return err
 	}
 	return c.JSON(http.StatusOK, report)
+}
+
+// param is a part of the path, as it is meant: %63h_1 is ch_1.
+func param(c echo.Context, name string) string {
+	raw := c.Param(name)
+	if c.Request().URL.RawPath == "" { // the router has matched what is decoded
+		return raw
+	}
+	decoded, err := url.PathUnescape(raw)
+	if err != nil {
+		return raw // the path of a URL that was parsed: it cannot fail
+	}
+	return decoded
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -152,7 +153,9 @@ func TestPreferWait(t *testing.T) {
 			held := begin(t, db)
 			exec(t, held, `insert into idempotency_keys select * from kept`)
 
-			impatient := serveOn(t, open(t, url, postgres.Options{LockTimeout: 30 * time.Millisecond}), func(api *httpapi.API) { api.InFlight = http.StatusTooEarly })
+			impatient := serveOn(t, open(t, url, postgres.Options{LockTimeout: 30 * time.Millisecond}), func(api *httpapi.API) {
+				api.InFlight, api.Intake.Waiters = http.StatusTooEarly, 1
+			})
 			answers := make(chan answer, 1)
 			go func() {
 				a, err := impatient.try(t, post("key-1", body()).with("Prefer", test.prefer))
@@ -169,7 +172,7 @@ func TestPreferWait(t *testing.T) {
 				}
 				return
 			}
-			waiting(t, db, 1)
+			waitingFor(t, db, 1, 10*30*time.Millisecond)
 			if err := held.Commit(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -178,6 +181,80 @@ func TestPreferWait(t *testing.T) {
 				t.Errorf("status %d, applied %q: %s", a.status, a.header.Get("Preference-Applied"), a.body)
 			}
 		})
+	}
+}
+
+// TestWaitersLeaveConnectionsToOthers: many requests would wait for one key that
+// stays in flight, as long as they may, and nobody else notices.
+func TestWaitersLeaveConnectionsToOthers(t *testing.T) {
+	t.Parallel()
+	const clients, connections, waiters = 40, 6, 2
+	url := pgtest.URL(t)
+	db := open(t, url, postgres.Options{})
+	w := serveOn(t, open(t, url, postgres.Options{MaxConns: connections, LockTimeout: 20 * time.Millisecond}), func(api *httpapi.API) {
+		api.Intake.Waiters = waiters
+	})
+	held := hold(t, db, "key-1")
+	answers := make(chan answer, clients)
+	for range clients {
+		go func() {
+			a, err := w.try(t, post("key-1", body()).with("Prefer", "wait=10"))
+			if err != nil {
+				t.Error(err)
+			}
+			answers <- a
+		}()
+	}
+	for range clients - waiters {
+		a := <-answers
+		wantProblemStatus(t, a, "/problems/idempotency-key-in-use", http.StatusConflict)
+		if a.header.Get("Preference-Applied") != "" {
+			t.Errorf("who was turned away is told %q", a.header.Get("Preference-Applied"))
+		}
+	}
+	waitingFor(t, db, waiters, 200*time.Millisecond)
+	for i := range 10 {
+		w.accept(t, "own-"+strconv.Itoa(i), body())
+	}
+	if err := held.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	replayed := 0
+	for range waiters {
+		a := <-answers
+		if a.status != http.StatusAccepted || a.header.Get("Preference-Applied") != "wait=10" {
+			t.Errorf("status %d, applied %q: %s", a.status, a.header.Get("Preference-Applied"), a.body)
+		}
+		if a.header.Get("Idempotent-Replayed") == "true" {
+			replayed++
+		}
+	}
+	if replayed != waiters-1 {
+		t.Errorf("%d of %d waiters were answered like the first", replayed, waiters)
+	}
+}
+
+func TestNaturalKeyOfAnOrderThatIsNoCard(t *testing.T) {
+	t.Parallel()
+	w := serveOn(t, pgtest.Open(t), func(api *httpapi.API) { api.NaturalKeys = true })
+	// Percent-encoded, # is %23, and with it the digits would pass for a card's.
+	if a := w.send(t, post("", body("order_id", `"#10000000427626"`)).with("Idempotency-Key")); a.status != http.StatusAccepted {
+		t.Errorf("status %d: %s", a.status, a.body)
+	}
+}
+
+func TestAPathIsReadAsItIsMeant(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	charge := w.accept(t, "charge", body()).header.Get("Location")
+	spelled := strings.Replace(charge, "/ch_", "/%63h_", 1)
+	if a, b := w.send(t, get(charge)), w.send(t, get(spelled)); b.status != http.StatusOK || a.body != b.body {
+		t.Errorf("status %d: %s", b.status, b.body)
+	}
+	first := w.send(t, to(spelled+"/cancel", "cancel", ""))
+	again := w.send(t, to(charge+"/cancel", "cancel", ""))
+	if first.status != http.StatusAccepted || again.body != first.body || again.header.Get("Idempotent-Replayed") != "true" {
+		t.Errorf("status %d and %d: %s", first.status, again.status, again.body)
 	}
 }
 

@@ -127,6 +127,12 @@ func wantPending(t *testing.T, a answer) {
 // waiting returns when so many statements wait for a lock.
 func waiting(t *testing.T, db *postgres.DB, n int) {
 	t.Helper()
+	waitingFor(t, db, n, 0)
+}
+
+// waitingFor returns when so many statements have waited for a lock for so long.
+func waitingFor(t *testing.T, db *postgres.DB, n int, atLeast time.Duration) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -137,7 +143,8 @@ func waiting(t *testing.T, db *postgres.DB, n int) {
 select count(*)
   from pg_stat_activity
  where datname = current_database()
-   and wait_event_type = 'Lock'`).Scan(&waiters)
+   and wait_event_type = 'Lock'
+   and clock_timestamp() - state_change >= $1`, atLeast).Scan(&waiters)
 		if err != nil {
 			t.Fatal(err)
 		}

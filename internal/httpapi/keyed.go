@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -32,9 +31,6 @@ func (a *API) keyed(c echo.Context, body any, natural naturalKey) (intake.Reques
 	value, err := a.key(c, natural)
 	if err != nil {
 		return intake.Request{}, err
-	}
-	if holdsCard(value) {
-		return intake.Request{}, cardAsKey()
 	}
 	c.Response().Header().Set(headerKey, value)
 	canonical, err := json.Marshal(body)
@@ -118,11 +114,7 @@ type keyView struct {
 // getKey is GET /v1/idempotency-keys/{key}: what the caller's key led to, in each
 // operation under which it was used.
 func (a *API) getKey(c echo.Context) error {
-	raw := c.Param("key")
-	if c.Request().URL.RawPath != "" { // then the router has matched what is escaped
-		raw, _ = url.PathUnescape(raw) // it is the path of a URL that was parsed
-	}
-	key, err := idempotency.ParseKey([]string{raw})
+	key, err := idempotency.ParseKey([]string{param(c, "key")})
 	if err != nil {
 		return errUnknownKey
 	}

@@ -117,3 +117,19 @@ func TestLogsHoldNothingOfTheClients(t *testing.T) {
 		}
 	}
 }
+
+// An id that was refused is not logged either.
+func TestAccessLogNamesTheRequestAsItIsStored(t *testing.T) {
+	t.Parallel()
+	for name, id := range map[string]string{"a card number": "4242424242424242", "a long text": strings.Repeat("x", 500), "not ASCII": "gr\u00fc\u00dfe"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := serve(t)
+			a := w.send(t, get("/v1/balances").with("X-Request-Id", id))
+			line := w.log.lines(t)[0]
+			if line["request_id"] != a.header.Get("X-Request-Id") || strings.Contains(w.log.String(), id) {
+				t.Errorf("logged as %v, answered as %q", line["request_id"], a.header.Get("X-Request-Id"))
+			}
+		})
+	}
+}

@@ -34,8 +34,12 @@ func (n naturalKey) unlessGiven() naturalKey {
 // itself: an order is then charged once, whatever header comes with it.
 func (a *API) key(c echo.Context, n naturalKey) (string, error) {
 	given := c.Request().Header.Values(headerKey)
-	if !a.NaturalKeys || (n.yields && len(given) > 0) {
-		return idempotency.ParseKey(given)
+	if a.NaturalKeys && (!n.yields || len(given) == 0) {
+		return n.String(), nil // made of what was checked already
 	}
-	return n.String(), nil
+	key, err := idempotency.ParseKey(given)
+	if err == nil && holdsCard(key) {
+		return "", cardAsKey()
+	}
+	return key, err
 }

@@ -115,6 +115,7 @@ func refusals() []struct {
 		{errUnknownKey, notFound("no request of yours was answered under this key")},
 		{domain.ErrFinished, conflict("the charge has come to its outcome")},
 		{domain.ErrNotCaptured, conflict("only a charge that succeeded can be refunded")},
+		{domain.ErrTooManyRefunds, conflict("a charge may have 100 refunds, whatever became of them")},
 		{domain.ErrExceedsCaptured, problem{
 			Type: "/problems/refund-exceeds-captured", Title: "The refund is more than is left", Status: http.StatusUnprocessableEntity,
 			Detail:    "what was captured, less the refunds that succeeded or are on their way, does not cover it",
@@ -192,6 +193,9 @@ const causeKey = "cause" // in echo's context: the error behind a 5xx, for the l
 func (a *API) problem(err error, c echo.Context) {
 	if c.Response().Committed {
 		return // the client has had its answer, or part of one
+	}
+	if errors.Is(err, intake.ErrCrowded) {
+		c.Response().Header().Del(headerApplied) // it could not be
 	}
 	if errors.Is(err, intake.ErrInFlight) && a.InFlight == http.StatusAccepted {
 		c.Response().Header().Set(headerRetryAfter, "1")

@@ -49,6 +49,7 @@ func advices() map[string]advice {
 		"/problems/idempotency-key-invalid": {http.StatusBadRequest, false, "new-key"},
 		"/problems/webhook-signature":       {http.StatusBadRequest, false, "same-key"},
 		"/problems/unauthorized":            {http.StatusUnauthorized, false, "same-key"},
+		"/problems/forbidden":               {http.StatusForbidden, false, "same-key"},
 		"/problems/not-found":               {http.StatusNotFound, false, "same-key"},
 		"/problems/method-not-allowed":      {http.StatusMethodNotAllowed, false, "same-key"},
 		"/problems/idempotency-key-in-use":  {http.StatusConflict, true, "same-key"},

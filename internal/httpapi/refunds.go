@@ -36,7 +36,7 @@ func (a *API) getRefund(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	refund, requested := s.Charge.Refund(c.Param("refund"))
+	refund, requested := s.Charge.Refund(param(c, "refund"))
 	if !requested {
 		return domain.ErrNoRefund
 	}

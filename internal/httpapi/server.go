@@ -12,6 +12,7 @@ import (
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
+	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -42,6 +43,8 @@ type API struct {
 	// Now is the clock that the time of a signature is compared with.
 	Now func() time.Time
 	Log *slog.Logger
+
+	receiving chan struct{} // holds one for each event that is being received
 }
 
 // Server is an HTTP server for the API with every time-out set. It is not
@@ -60,6 +63,7 @@ func (a *API) Server() *http.Server {
 
 // Handler routes requests.
 func (a *API) Handler() http.Handler {
+	a.receiving = make(chan struct{}, receiveAtOnce)
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
 	e.HTTPErrorHandler = a.problem
@@ -73,23 +77,26 @@ func (a *API) Handler() http.Handler {
 	)
 	read(e, "/healthz", a.healthz)
 	read(e, "/readyz", a.readyz)
-	e.POST("/v1/charges", a.createCharge)
-	read(e, "/v1/charges/:id", a.getCharge)
-	read(e, "/v1/charges/:id/events", a.getEvents)
-	e.POST("/v1/charges/:id/cancel", a.cancelCharge)
-	e.POST("/v1/charges/:id/refunds", a.createRefund)
-	read(e, "/v1/charges/:id/refunds", a.getRefunds)
-	read(e, "/v1/charges/:id/refunds/:refund", a.getRefund)
-	read(e, "/v1/idempotency-keys/:key", a.getKey)
+	e.POST("/v1/charges", a.createCharge, needs(merchants.ChargesWrite))
+	read(e, "/v1/charges/:id", a.getCharge, needs(merchants.ChargesRead))
+	read(e, "/v1/charges/:id/events", a.getEvents, needs(merchants.ChargesRead))
+	e.POST("/v1/charges/:id/cancel", a.cancelCharge, needs(merchants.ChargesWrite))
+	e.POST("/v1/charges/:id/refunds", a.createRefund, needs(merchants.RefundsWrite))
+	read(e, "/v1/charges/:id/refunds", a.getRefunds, needs(merchants.ChargesRead))
+	read(e, "/v1/charges/:id/refunds/:refund", a.getRefund, needs(merchants.ChargesRead))
+	read(e, "/v1/idempotency-keys/:key", a.getKey, needs(merchants.ChargesRead))
+	read(e, "/v1/inbox", a.getInbox, needs(merchants.Admin))
+	e.POST("/v1/inbox/:id/retry", a.retryMessage, needs(merchants.Admin))
+	e.POST("/v1/inbox/:id/discard", a.discardMessage, needs(merchants.Admin))
 	e.POST(stripePath, a.receiveStripe)
-	read(e, "/v1/balances", a.getBalances)
-	read(e, "/v1/audit", a.getAudit)
+	read(e, "/v1/balances", a.getBalances, needs(merchants.ChargesRead))
+	read(e, "/v1/audit", a.getAudit, needs(merchants.Admin))
 	return e
 }
 
 // read registers a route for GET and HEAD.
-func read(e *echo.Echo, path string, h echo.HandlerFunc) {
-	e.Match([]string{http.MethodGet, http.MethodHead}, path, h)
+func read(e *echo.Echo, path string, h echo.HandlerFunc, m ...echo.MiddlewareFunc) {
+	e.Match([]string{http.MethodGet, http.MethodHead}, path, h, m...)
 }
 
 // requestID keeps the caller's X-Request-Id where it is a short line of visible
@@ -124,12 +131,13 @@ func limitBody(next echo.HandlerFunc) echo.HandlerFunc {
 // accessLog writes one line per request. Keys appear as short hashes.
 func (a *API) accessLog() echo.MiddlewareFunc {
 	return middleware.RequestLoggerWithConfig(middleware.RequestLoggerConfig{
-		LogMethod: true, LogRoutePath: true, LogStatus: true, LogLatency: true, LogRequestID: true,
+		LogMethod: true, LogRoutePath: true, LogStatus: true, LogLatency: true,
 		HandleError: true,
 		LogValuesFunc: func(c echo.Context, v middleware.RequestLoggerValues) error {
 			attrs := []any{
 				"method", v.Method, "route", v.RoutePath, "status", v.Status,
-				"milliseconds", v.Latency.Milliseconds(), "request_id", v.RequestID,
+				"milliseconds", v.Latency.Milliseconds(),
+				"request_id", c.Response().Header().Get(echo.HeaderXRequestID), // never the client's own words
 			}
 			if key := c.Response().Header().Get(headerKey); key != "" {
 				attrs = append(attrs, "key_hash", idempotency.Hash(key),

@@ -30,9 +30,12 @@ const (
 	maxEventType = 100 // characters
 	maxReference = 255 // characters of an id
 
-	// Deliveries of one event wait for each other at its row. A sender that was
-	// turned away comes back only after minutes, so it is kept waiting for long.
-	patientReceive = 5 * time.Second
+	// Deliveries of one event wait for each other at its row, each with a
+	// connection in its hand: so not for long, and few at a time. The others wait
+	// with empty hands, since a sender that is turned away comes back only after
+	// minutes.
+	patientReceive = time.Second
+	receiveAtOnce  = 4
 )
 
 // stripeEvent is what is read of an event. The rest belongs to the provider and
@@ -154,6 +157,12 @@ func (a *API) passOn(ctx context.Context, e stripeEvent, o stripeObject) error {
 	})
 	if err != nil {
 		return err
+	}
+	select {
+	case a.receiving <- struct{}{}:
+		defer func() { <-a.receiving }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 	return a.DB.Commit(ctx, b)
 }

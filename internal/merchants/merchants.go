@@ -2,27 +2,25 @@
 // It owns merchants and api_keys.
 //
 // It promises that a raw key is stored nowhere: a request is authenticated by
-// the SHA-256 of what it carries, and an unknown key and a malformed one are
-// refused in the same way.
+// the SHA-256 of what it carries. A malformed key, an unknown, an expired and a
+// revoked one are refused in the same way, in database time, from the next
+// request on. What a request with a known key may do is said by the scopes of
+// the key, which the caller has to ask about.
+//
+// It does not promise that the beginning of a key (Prefix) is unique, or secret.
 package merchants
 
 import (
 	"context"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/postgres"
 )
-
-// ErrUnauthorized is returned by Authenticate for every key that opens nothing.
-var ErrUnauthorized = errors.New("the API key is not valid")
 
 // Merchant is an account as a request sees it.
 type Merchant struct {
@@ -30,36 +28,11 @@ type Merchant struct {
 	FeeBasisPoints int64
 	FeeFixed       map[string]int64 // currency → minor units
 	HasWebhook     bool
+	Scopes         []Scope // of the key that the request came with; Register does not look
 }
 
-const selectByKey = `
-select m.merchant_id,
-       m.fee_basis_points,
-       m.fee_fixed,
-       m.webhook_url is not null
-  from api_keys k
-  join merchants m
-    on m.merchant_id = k.merchant_id
- where k.key_hash = $1`
-
-// Authenticate finds the merchant of an API key. The index compares hashes, so
-// its timing tells nothing about a key. ErrUnauthorized if there is none.
-func Authenticate(ctx context.Context, q postgres.Querier, key string) (Merchant, error) {
-	hash := sha256.Sum256([]byte(key))
-	var m Merchant
-	var fixed []byte
-	err := q.QueryRow(ctx, selectByKey, hash[:]).Scan(&m.ID, &m.FeeBasisPoints, &fixed, &m.HasWebhook)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return Merchant{}, ErrUnauthorized
-	}
-	if err == nil {
-		err = json.Unmarshal(fixed, &m.FeeFixed)
-	}
-	if err != nil {
-		return Merchant{}, fmt.Errorf("authenticate: %w", err)
-	}
-	return m, nil
-}
+// May tells whether the key of the request has a scope.
+func (m Merchant) May(s Scope) bool { return slices.Contains(m.Scopes, s) }
 
 // Webhook is where a merchant wants to be told.
 type Webhook struct {
@@ -110,33 +83,4 @@ func Register(b *pgx.Batch, m Merchant, w Webhook) error {
 	}
 	b.Queue(upsertMerchant, m.ID, m.FeeBasisPoints, fixed, w.URL, w.Secret)
 	return nil
-}
-
-// A key that exists stays with the merchant that has it; the check of Seed
-// tells when that is somebody else.
-const insertKey = `
-insert into api_keys
-       (key_hash, prefix, merchant_id)
-values ($1, $2, $3)
-on conflict (key_hash) do nothing`
-
-// AddKey queues an API key of a merchant.
-func AddKey(b *pgx.Batch, merchant, key string) {
-	hash := sha256.Sum256([]byte(key))
-	b.Queue(insertKey, hash[:], Prefix(key), merchant)
-}
-
-// NewKey makes a key of 256 random bits.
-func NewKey() string {
-	var random [32]byte
-	_, _ = rand.Read(random[:]) // never fails: crypto/rand ends the program instead
-	return "sk_live_" + base64.RawURLEncoding.EncodeToString(random[:])
-}
-
-// prefixLength shows enough of a key to tell keys apart, and never a whole one.
-const prefixLength = 12
-
-// Prefix is the part of a key by which people name it.
-func Prefix(key string) string {
-	return strings.ToValidUTF8(key[:min(len(key)/2, prefixLength)], "")
 }

@@ -52,20 +52,25 @@ func (s Settings) check() error {
 	return nil
 }
 
-// atOnce is the lock time-out of the policies that do not wait for the first
-// request: long enough for locks that have nothing to do with keys.
-const atOnce = 25 * time.Millisecond
+const (
+	connections = 20 // of the pool
+
+	// lockTimeout is short, so that nobody who stands before a lock keeps a
+	// connection from others. Whoever may wait longer says so, and few may at once.
+	lockTimeout = 25 * time.Millisecond
+	waiters     = connections / 4
+)
 
 // inFlight is the answer to a key whose first request is under way, and how
 // long it is waited for before.
-func (s Settings) inFlight() (status int, lockTimeout time.Duration) {
+func (s Settings) inFlight() (status int, wait time.Duration) {
 	switch s.InFlight {
 	case "409":
-		return http.StatusConflict, atOnce
+		return http.StatusConflict, 0
 	case "425":
-		return http.StatusTooEarly, atOnce
+		return http.StatusTooEarly, 0
 	case "202":
-		return http.StatusAccepted, atOnce
+		return http.StatusAccepted, 0
 	default:
 		return http.StatusConflict, s.InFlightWait
 	}
@@ -94,9 +99,10 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		return err
 	}
 	config.LogSettings(log, settings)
-	status, lockTimeout := settings.inFlight()
+	status, wait := settings.inFlight()
 	db, err := app.Open(ctx, log, settings.DatabaseURL.Reveal(), postgres.Options{
 		Application:    "payonce-api",
+		MaxConns:       connections,
 		LockTimeout:    lockTimeout,
 		AllowPlaintext: settings.AllowPlaintext,
 	})
@@ -104,7 +110,7 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		return err
 	}
 	defer app.Close(db)
-	in := &intake.Intake{DB: db, Retention: settings.IdempotencyRetention}
+	in := &intake.Intake{DB: db, Retention: settings.IdempotencyRetention, Wait: wait, Waiters: waiters}
 	if url := settings.RedisURL.Reveal(); url != "" {
 		cache, err := rediscache.Open(ctx, db, url, rediscache.Options{
 			AllowPlaintext: settings.AllowPlaintext, Log: log, Clock: now,

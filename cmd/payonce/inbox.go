@@ -1,0 +1,286 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/user"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/postgres"
+)
+
+type inboxCmd struct {
+	List    inboxListCmd    `cmd:"" help:"List parked messages, those of each charge in their order."`
+	Show    inboxShowCmd    `cmd:"" help:"Show one message whole, whatever became of it."`
+	Retry   inboxRetryCmd   `cmd:"" help:"Make parked messages due, as if they had never been tried."`
+	Discard inboxDiscardCmd `cmd:"" help:"End parked messages undone and let those behind them go on. It cannot be taken back."`
+}
+
+type inboxListCmd struct {
+	Status string `default:"dead" enum:"dead,discarded" help:"dead (parked) or discarded."`
+	Charge string `placeholder:"ID" help:"List this charge's alone."`
+	Limit  int    `default:"1000" help:"List so many, oldest first."`
+	JSON   bool   `name:"json" help:"Print the messages as JSON."`
+}
+
+// inboxPage is how many messages are read at once.
+const inboxPage = 500
+
+// Run lists on stdout. What was left out because of the limit is said on stderr.
+func (c inboxListCmd) Run(ctx context.Context) error {
+	if c.Limit < 1 {
+		return errors.New("--limit must be 1 or more")
+	}
+	db, err := open(ctx)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	more, err := c.list(ctx, os.Stdout, db)
+	if more {
+		fmt.Fprintf(os.Stderr, "there are more than %d: raise --limit\n", c.Limit)
+	}
+	return err
+}
+
+func (c inboxListCmd) list(ctx context.Context, w io.Writer, q postgres.Querier) (more bool, err error) {
+	entries := []inbox.Entry{}
+	for after := int64(0); ; {
+		page, err := inbox.List(ctx, q, inbox.Status(c.Status), after, inboxPage)
+		if err != nil {
+			return false, err
+		}
+		for _, e := range page {
+			if c.Charge != "" && e.OrderingKey != c.Charge {
+				continue
+			}
+			if len(entries) == c.Limit {
+				return true, c.print(w, entries)
+			}
+			entries = append(entries, e)
+		}
+		if len(page) < inboxPage {
+			return false, c.print(w, entries)
+		}
+		after = page[len(page)-1].Number
+	}
+}
+
+func (c inboxListCmd) print(w io.Writer, entries []inbox.Entry) error {
+	if c.JSON {
+		views := make([]messageView, len(entries))
+		for i, e := range entries {
+			views[i] = viewOf(e)
+		}
+		return printJSON(w, map[string]any{"data": views})
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "ID\tRECEIVED (UTC)\tRECEIVER\tCHARGE\tTYPE\tATTEMPTS\tWAITS\tDEATHS\tBEHIND\tREASON")
+	for _, e := range entries {
+		reason := e.LastError
+		if e.Status == inbox.StatusDiscarded {
+			reason = "discarded by " + e.DecidedBy + ": " + reason
+		}
+		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\n",
+			e.Number, e.ReceivedAt.UTC().Format(time.DateTime), e.Receiver, oneLine(e.OrderingKey), oneLine(e.Type),
+			e.Attempts, e.Waits, e.Deaths, e.Behind, oneLine(reason))
+	}
+	if err := table.Flush(); err != nil {
+		return fmt.Errorf("print the messages: %w", err)
+	}
+	return nil
+}
+
+type inboxShowCmd struct {
+	ID   int64 `arg:"" help:"The message, by its number in the list."`
+	JSON bool  `name:"json" help:"Print the message as JSON."`
+}
+
+// Run shows the payload too.
+func (c inboxShowCmd) Run(ctx context.Context) error {
+	db, err := open(ctx)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	return c.show(ctx, os.Stdout, db)
+}
+
+func (c inboxShowCmd) show(ctx context.Context, w io.Writer, q postgres.Querier) error {
+	e, err := inbox.Show(ctx, q, c.ID)
+	if err != nil {
+		return err
+	}
+	whole := wholeMessage{messageView: viewOf(e), Metadata: e.Metadata, Payload: e.Payload}
+	if json.Valid(e.Payload) {
+		whole.Payload = json.RawMessage(e.Payload)
+	}
+	if c.JSON {
+		return printJSON(w, whole)
+	}
+	return whole.write(w)
+}
+
+// wholeMessage is a message with what its sender wrote. A payload that is no JSON
+// is shown in base64.
+type wholeMessage struct {
+	messageView
+	Metadata json.RawMessage `json:"metadata"`
+	Payload  any             `json:"payload"`
+}
+
+func (m wholeMessage) write(w io.Writer) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, line := range []struct {
+		name  string
+		value any
+	}{
+		{"id", m.ID},
+		{"status", m.Status},
+		{"receiver", m.Receiver},
+		{"charge", m.OrderingKey},
+		{"type", m.Type},
+		{"message id", m.MessageID},
+		{"reason", m.LastError},
+		{"attempts", m.Attempts},
+		{"waits", m.Waits},
+		{"deaths", m.Deaths},
+		{"duplicates", m.Duplicates},
+		{"behind it", m.Behind},
+		{"holder", m.Holder},
+		{"received", m.ReceivedAt.Format(time.RFC3339)},
+		{"due", m.DueAt.Format(time.RFC3339)},
+		{"finished", timeOrNone(m.FinishedAt)},
+		{"decided", timeOrNone(m.DecidedAt)},
+		{"decided by", m.DecidedBy},
+		{"metadata", string(m.Metadata)},
+	} {
+		if text := oneLine(fmt.Sprint(line.value)); text != "" {
+			fmt.Fprintf(table, "%s\t%s\n", line.name, text)
+		}
+	}
+	if err := table.Flush(); err != nil {
+		return fmt.Errorf("print a message: %w", err)
+	}
+	fmt.Fprintln(w, "payload")
+	return printJSON(w, m.Payload)
+}
+
+func timeOrNone(t *time.Time) string {
+	if t == nil {
+		return ""
+	}
+	return t.Format(time.RFC3339)
+}
+
+// messageView is a message as it is printed, without its payload.
+type messageView struct {
+	ID          int64        `json:"id"`
+	Receiver    string       `json:"receiver"`
+	MessageID   string       `json:"message_id"`
+	Type        string       `json:"type"`
+	OrderingKey string       `json:"ordering_key"`
+	Status      inbox.Status `json:"status"`
+	Attempts    int          `json:"attempts"`
+	Deaths      int          `json:"deaths"`
+	Waits       int          `json:"waits"`
+	Duplicates  int          `json:"duplicates"`
+	Holder      string       `json:"holder"`
+	LastError   string       `json:"last_error"`
+	DecidedBy   string       `json:"decided_by"`
+	ReceivedAt  time.Time    `json:"received_at"`
+	DueAt       time.Time    `json:"due_at"`
+	FinishedAt  *time.Time   `json:"finished_at"`
+	DecidedAt   *time.Time   `json:"decided_at"`
+	Behind      int          `json:"behind"`
+}
+
+func viewOf(e inbox.Entry) messageView {
+	return messageView{
+		ID: e.Number, Receiver: e.Receiver, MessageID: e.MessageID, Type: e.Type, OrderingKey: e.OrderingKey, Status: e.Status,
+		Attempts: e.Attempts, Deaths: e.Deaths, Waits: e.Waits, Duplicates: e.Duplicates,
+		Holder: e.Holder, LastError: e.LastError, DecidedBy: e.DecidedBy,
+		ReceivedAt: e.ReceivedAt.UTC(), DueAt: e.DueAt.UTC(), FinishedAt: inUTC(e.FinishedAt), DecidedAt: inUTC(e.DecidedAt),
+		Behind: e.Behind,
+	}
+}
+
+func inUTC(t *time.Time) *time.Time {
+	if t == nil {
+		return nil
+	}
+	utc := t.UTC()
+	return &utc
+}
+
+type inboxRetryCmd struct {
+	IDs  []int64 `arg:"" name:"id" help:"Messages, by their numbers in the list."`
+	JSON bool    `name:"json" help:"Print the messages as JSON."`
+}
+
+// Run retries in the order given. What cannot be retried is said on stderr and
+// does not keep the others from it; the exit code is then 1.
+func (c inboxRetryCmd) Run(ctx context.Context) error {
+	return decideOn(ctx, inbox.Retry, c.IDs, c.JSON)
+}
+
+type inboxDiscardCmd struct {
+	IDs  []int64 `arg:"" name:"id" help:"Messages, by their numbers in the list."`
+	JSON bool    `name:"json" help:"Print the messages as JSON."`
+}
+
+// Run discards in the order given, as retry does.
+func (c inboxDiscardCmd) Run(ctx context.Context) error {
+	return decideOn(ctx, inbox.Discard, c.IDs, c.JSON)
+}
+
+// decision is inbox.Retry or inbox.Discard.
+type decision func(ctx context.Context, q postgres.Querier, number int64, actor string) error
+
+func decideOn(ctx context.Context, decide decision, ids []int64, asJSON bool) error {
+	db, err := open(ctx)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	return decideAll(ctx, os.Stdout, db, decide, ids, asJSON)
+}
+
+func decideAll(ctx context.Context, w io.Writer, q postgres.Querier, decide decision, ids []int64, asJSON bool) error {
+	decided := []messageView{}
+	var refused []error
+	for _, id := range ids {
+		if err := decide(ctx, q, id, operator()); err != nil {
+			refused = append(refused, err)
+			continue
+		}
+		e, err := inbox.Show(ctx, q, id)
+		if err != nil {
+			refused = append(refused, err)
+			continue
+		}
+		decided = append(decided, viewOf(e))
+		if !asJSON {
+			fmt.Fprintf(w, "%d %s: %s of %s for %s\n", e.Number, e.Status, oneLine(e.Type), oneLine(e.OrderingKey), e.Receiver)
+		}
+	}
+	if asJSON {
+		refused = append(refused, printJSON(w, map[string]any{"data": decided}))
+	}
+	return errors.Join(refused...)
+}
+
+// operator is who decides: the user of the operating system.
+func operator() string {
+	if u, err := user.Current(); err == nil && u.Username != "" {
+		return "cli:" + u.Username
+	}
+	return "cli:uid " + strconv.Itoa(os.Getuid()) // a container may have no names
+}

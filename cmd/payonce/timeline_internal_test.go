@@ -1,0 +1,146 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/stripe"
+	"github.com/payonce/payonce/internal/timeline"
+	"github.com/payonce/payonce/ledger"
+)
+
+func TestTimelineCommandLine(t *testing.T) {
+	t.Parallel()
+	cli, err := parse(t, "timeline", "ch_1", "--merchant", "acme", "--json")
+	if diff := cmp.Diff(timelineCmd{Name: "ch_1", Merchant: "acme", JSON: true}, cli.Timeline); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	if _, err := parse(t, "timeline"); err == nil {
+		t.Error("a timeline of nothing is taken")
+	}
+}
+
+// begun is a database with a charge whose payment has started.
+func begun(t *testing.T) *postgres.DB {
+	t.Helper()
+	db := pgtest.Open(t)
+	b := &pgx.Batch{}
+	_, err := ledger.Append(b, ledger.New("ch_1"), ledger.Cause{Actor: "test"},
+		domain.ChargeRequested{MerchantID: "acme", OrderID: "17", Amount: 1000, Currency: "USD", PaymentMethod: "pm_card_visa"},
+		domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_1"})
+	if err == nil {
+		err = db.Commit(t.Context(), b)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return db
+}
+
+// stripeWith is a client of a provider that answers with these bodies, by path;
+// with 503 elsewhere.
+func stripeWith(t *testing.T, bodies map[string]string) *stripe.Client {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, known := bodies[r.URL.Path]
+		if r.Method != http.MethodGet {
+			t.Errorf("a timeline sends %s %s", r.Method, r.URL)
+		}
+		if !known {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(body)) // who is gone cannot be told
+	}))
+	t.Cleanup(server.Close)
+	client, err := stripe.New(stripe.Config{SecretKey: "sk_test_of_a_test", Base: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	return client
+}
+
+const (
+	heldIntent = `{"id":"pi_1","object":"payment_intent","status":"succeeded","amount":1000,"amount_received":1000,"currency":"usd",
+"created":1700000000,"metadata":{"charge_id":"ch_1"}}`
+	heldRefunds = `{"object":"list","has_more":false,"data":[{"id":"re_at_stripe","object":"refund","status":"failed","amount":400,
+"currency":"usd","payment_intent":"pi_1","failure_reason":"lost_or_stolen_card","metadata":{"refund_id":"re_1"}}]}`
+)
+
+func TestTimelineShowsTheProvider(t *testing.T) {
+	t.Parallel()
+	db := begun(t)
+	client := stripeWith(t, map[string]string{"/v1/payment_intents/pi_1": heldIntent, "/v1/refunds": heldRefunds})
+	var out strings.Builder
+	if err := (timelineCmd{Name: "ch_1", JSON: true}).tell(t.Context(), &out, db, client); err != nil {
+		t.Fatal(err)
+	}
+	var told timeline.Timeline
+	if err := json.Unmarshal([]byte(out.String()), &told); err != nil {
+		t.Fatal(err)
+	}
+	var held []map[string]any
+	for _, e := range told.Entries {
+		if e.Kind == timeline.Provider {
+			e.Detail["what"] = e.What
+			held = append(held, e.Detail)
+		}
+	}
+	want := []map[string]any{
+		{
+			"what": "payment_intent", "id": "pi_1", "status": "succeeded", "amount": 1000.0, "amount_received": 1000.0,
+			"currency": "USD", "reference": "ch_1", "created": "2023-11-14T22:13:20Z",
+		},
+		{
+			"what": "refund", "id": "re_at_stripe", "status": "failed", "amount": 400.0, "currency": "USD", "reference": "re_1",
+			"failure_reason": "lost_or_stolen_card",
+		},
+	}
+	if diff := cmp.Diff(want, held); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestTimelineOutlivesTheProvider(t *testing.T) {
+	t.Parallel()
+	db := begun(t)
+	for name, bodies := range map[string]map[string]string{
+		"that is away":               {},
+		"that does not list refunds": {"/v1/payment_intents/pi_1": heldIntent},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var out strings.Builder
+			err := (timelineCmd{Name: "ch_1"}).tell(t.Context(), &out, db, stripeWith(t, bodies))
+			if unavailable := (*stripe.UnavailableError)(nil); !errors.As(err, &unavailable) {
+				t.Errorf("the error is %v", err)
+			}
+			for _, want := range []string{"ch_1  pending  1000 USD", "1 charge.requested.v1", "2 payment.started.v1"} {
+				if !strings.Contains(out.String(), want) {
+					t.Errorf("%q is not in\n%s", want, &out)
+				}
+			}
+		})
+	}
+}
+
+func TestTimelineOfNothing(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	err := (timelineCmd{Name: "ch_1"}).tell(t.Context(), &out, pgtest.Open(t), nil)
+	if !errors.Is(err, timeline.ErrNotFound) || out.String() != "" {
+		t.Errorf("%v, printed %q", err, &out)
+	}
+}

@@ -1,0 +1,181 @@
+package defects_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const root = "../.."
+
+// sources are the packages and files of the tree, by their folders.
+type sources struct {
+	packages map[string]source
+	files    map[string]bool // by path, and by name alone
+}
+
+// source is what a package declares.
+type source struct {
+	names    map[string]bool // functions, types, values, and Type.Method or Type.Field
+	tests    map[string]bool
+	literals []string // the texts in its tests, as they are written in names of subtests
+}
+
+// readSources reads all Go files below the root.
+func readSources(t *testing.T) sources {
+	t.Helper()
+	tree := sources{packages: make(map[string]source), files: make(map[string]bool)}
+	err := fs.WalkDir(os.DirFS(root), ".", func(at string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir():
+			if name := entry.Name(); name == "testdata" || (strings.HasPrefix(name, ".") && name != "." && name != ".ci") {
+				return fs.SkipDir
+			}
+			tree.files[at+"/"] = true
+			return nil
+		}
+		tree.files[at], tree.files[entry.Name()] = true, true
+		if strings.HasSuffix(at, ".go") {
+			return tree.add(at)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tree
+}
+
+func (s sources) add(at string) error {
+	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, at), nil, parser.SkipObjectResolution)
+	if err != nil {
+		return err
+	}
+	dir := path.Dir(at)
+	found, known := s.packages[dir]
+	if !known {
+		found = source{names: make(map[string]bool), tests: make(map[string]bool)}
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		if strings.HasSuffix(at, "_test.go") {
+			found.readTest(n)
+		} else {
+			found.readCode(n)
+		}
+		return true
+	})
+	s.packages[dir] = found
+	return nil
+}
+
+func (s *source) readTest(n ast.Node) {
+	switch n := n.(type) {
+	case *ast.FuncDecl:
+		s.tests[n.Name.Name] = true
+	case *ast.BasicLit:
+		if text, err := strconv.Unquote(n.Value); err == nil && n.Kind == token.STRING && text != "" {
+			s.literals = append(s.literals, strings.ReplaceAll(text, " ", "_"))
+		}
+	}
+}
+
+func (s *source) readCode(n ast.Node) {
+	switch n := n.(type) {
+	case *ast.FuncDecl:
+		name := n.Name.Name
+		if n.Recv != nil {
+			name = typeName(n.Recv.List[0].Type) + "." + name
+		}
+		s.names[name] = true
+	case *ast.TypeSpec:
+		s.names[n.Name.Name] = true
+		if structure, ok := n.Type.(*ast.StructType); ok {
+			for _, field := range structure.Fields.List {
+				for _, name := range field.Names {
+					s.names[n.Name.Name+"."+name.Name] = true
+				}
+			}
+		}
+	case *ast.ValueSpec:
+		for _, name := range n.Names {
+			s.names[name.Name] = true
+		}
+	}
+}
+
+// typeName is the name of a receiver's type, without pointer and parameters.
+func typeName(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.StarExpr:
+		return typeName(e.X)
+	case *ast.IndexExpr:
+		return typeName(e.X)
+	case *ast.IndexListExpr:
+		return typeName(e.X)
+	case *ast.Ident:
+		return e.Name
+	}
+	return ""
+}
+
+// has tells whether the package has a test by that name. A name may leave parts
+// out, as …; and a subtest's name may be put together, as in t.Run(kind+" "+name,
+// …), of up to four texts.
+func (s source) has(test string) bool {
+	names := strings.Split(test, "/")
+	if !s.tests[names[0]] {
+		return false
+	}
+	return !slices.ContainsFunc(names[1:], func(subtest string) bool { return !s.hasSubtest(subtest) })
+}
+
+func (s source) hasSubtest(name string) bool {
+	parts := strings.Split(name, "…")
+	for i, part := range parts {
+		if !s.writes(part, i > 0, i < len(parts)-1, 4) {
+			return false
+		}
+	}
+	return true
+}
+
+// writes tells whether so many texts, one after the other, are this one. Of the
+// first the beginning may be missing, and of the last the end.
+func (s source) writes(text string, open, cut bool, pieces int) bool {
+	if text == "" {
+		return true
+	}
+	if pieces == 0 {
+		return false
+	}
+	return slices.ContainsFunc(s.literals, func(literal string) bool {
+		if open && strings.Contains(literal, text) && (cut || strings.HasSuffix(literal, text)) {
+			return true
+		}
+		if cut && strings.HasPrefix(literal, text) {
+			return true
+		}
+		if rest, ok := strings.CutPrefix(text, literal); ok && s.writes(rest, false, cut, pieces-1) {
+			return true
+		}
+		if !open {
+			return false
+		}
+		for n := min(len(literal), len(text)) - 1; n > 0; n-- { // the first text, without its beginning
+			if strings.HasSuffix(literal, text[:n]) && s.writes(text[n:], false, cut, pieces-1) {
+				return true
+			}
+		}
+		return false
+	})
+}

@@ -1,0 +1,221 @@
+package httpapi_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/payonce/payonce/internal/merchants"
+)
+
+// setAside puts messages with these statuses into the inbox and returns their
+// numbers. All are of one charge.
+func (w *world) setAside(t *testing.T, charge string, statuses ...string) []int64 {
+	t.Helper()
+	numbers := make([]int64, len(statuses))
+	for i, status := range statuses {
+		err := w.db.QueryRow(t.Context(), `
+insert into inbox
+       (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, fence, done_fence,
+        attempts, waits, last_error, decided_by, decided_at)
+values ('fulfillment', $1, $2, 'charge.requested.v1', '{"secret":"of the sender"}', '{}', '\x00', $3, 7,
+        case when $3 = 'done' then 7 end, 12, 3, 'waiting: the provider is away',
+        case when $3 = 'discarded' then 'cli:ada' end, case when $3 = 'discarded' then now() end)
+returning id`, fmt.Sprint(charge, " ", i), charge, status).Scan(&numbers[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return numbers
+}
+
+// decision asks for a retry or a discard.
+func decision(verb string, number any) call {
+	c := get(fmt.Sprintf("/v1/inbox/%v/%s", number, verb))
+	c.method = http.MethodPost
+	return c
+}
+
+// listed are the numbers of a page of messages.
+func listed(t *testing.T, a answer) (numbers []int64, more bool) {
+	t.Helper()
+	var page struct {
+		Data []struct {
+			ID int64 `json:"id"`
+		} `json:"data"`
+		HasMore bool `json:"has_more"`
+	}
+	if err := json.Unmarshal([]byte(a.body), &page); err != nil || a.status != http.StatusOK || page.Data == nil {
+		t.Fatalf("status %d, %v: %s", a.status, err, a.body)
+	}
+	for _, m := range page.Data {
+		numbers = append(numbers, m.ID)
+	}
+	return numbers, page.HasMore
+}
+
+func TestInbox(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	empty := w.send(t, get("/v1/inbox"))
+	n := w.setAside(t, "ch_1", "dead", "pending", "done", "discarded", "dead")
+	other := w.setAside(t, "ch_2", "dead")
+
+	t.Run("nothing parked is an empty list", func(t *testing.T) {
+		t.Parallel()
+		if empty.body != `{"data":[],"has_more":false}`+"\n" {
+			t.Errorf("status %d: %s", empty.status, empty.body)
+		}
+	})
+
+	t.Run("parked messages are listed in the order in which they came", func(t *testing.T) {
+		t.Parallel()
+		for _, path := range []string{"/v1/inbox", "/v1/inbox?status=dead"} {
+			got, more := listed(t, w.send(t, get(path)))
+			if diff := cmp.Diff([]int64{n[0], n[4], other[0]}, got); diff != "" || more {
+				t.Errorf("%s: more %t (-want +got):\n%s", path, more, diff)
+			}
+		}
+	})
+
+	t.Run("discarded ones on request", func(t *testing.T) {
+		t.Parallel()
+		if got, _ := listed(t, w.send(t, get("/v1/inbox?status=discarded"))); !slices.Equal(got, n[3:4]) {
+			t.Errorf("listed %v, want %v", got, n[3:4])
+		}
+	})
+
+	t.Run("page by page", func(t *testing.T) {
+		t.Parallel()
+		first, more := listed(t, w.send(t, get("/v1/inbox?limit=2")))
+		rest, last := listed(t, w.send(t, get(fmt.Sprintf("/v1/inbox?limit=2&starting_after=%d", first[1]))))
+		if diff := cmp.Diff([]int64{n[0], n[4], other[0]}, slices.Concat(first, rest)); diff != "" || !more || last {
+			t.Errorf("more %t, then %t (-want +got):\n%s", more, last, diff)
+		}
+	})
+
+	t.Run("with all that an operator needs, and nothing of the payload", func(t *testing.T) {
+		t.Parallel()
+		a := w.send(t, get("/v1/inbox?limit=1"))
+		data, _ := members(t, a.body)["data"].([]any)
+		message, _ := data[0].(map[string]any)
+		for _, name := range []string{"received_at", "due_at"} {
+			if at, _ := message[name].(string); !strings.HasSuffix(at, "Z") {
+				t.Errorf("%s is %q", name, at)
+			}
+			delete(message, name)
+		}
+		want := map[string]any{
+			"id": float64(n[0]), "receiver": "fulfillment", "message_id": "ch_1 0", "type": "charge.requested.v1",
+			"ordering_key": "ch_1", "status": "dead", "attempts": 12.0, "deaths": 0.0, "waits": 3.0, "duplicates": 0.0,
+			"holder": "", "last_error": "waiting: the provider is away", "decided_by": "",
+			"finished_at": nil, "decided_at": nil, "behind": 1.0,
+		}
+		if diff := cmp.Diff(want, message); diff != "" || strings.Contains(a.body, "of the sender") {
+			t.Errorf("message (-want +got):\n%s", diff)
+		}
+	})
+
+	for query, pointer := range map[string]string{
+		"status=done": "/status", "status=nothing": "/status", "limit=0": "/limit", "limit=1001": "/limit", "limit=many": "/limit",
+		"starting_after=-1": "/starting_after", "starting_after=x": "/starting_after",
+	} {
+		t.Run("a page that cannot be is refused: "+query, func(t *testing.T) {
+			t.Parallel()
+			wantPointers(t, wantProblem(t, w.send(t, get("/v1/inbox?"+query)), "/problems/validation"), pointer)
+		})
+	}
+}
+
+func TestInboxDecisions(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	by := "api:" + merchants.Prefix(apiKey)
+
+	for _, test := range []struct{ verb, status string }{{"retry", "pending"}, {"discard", "discarded"}} {
+		t.Run(test.verb+" decides about a parked message, once, and names the key", func(t *testing.T) {
+			t.Parallel()
+			number := w.setAside(t, "ch_"+test.verb, "dead")[0]
+			a := w.send(t, decision(test.verb, number))
+			got := members(t, a.body)
+			if a.status != http.StatusOK || got["status"] != test.status || got["decided_by"] != by || got["decided_at"] == nil {
+				t.Errorf("status %d: %s", a.status, a.body)
+			}
+			wantProblem(t, w.send(t, decision(test.verb, number)), "/problems/conflict")
+			wantProblem(t, w.send(t, decision("discard", number)), "/problems/conflict")
+		})
+
+		t.Run(test.verb+" is refused for what is not parked", func(t *testing.T) {
+			t.Parallel()
+			for _, number := range w.setAside(t, "ch_open "+test.verb, "pending", "running", "done", "discarded") {
+				before := w.message(t, number)
+				p := wantProblem(t, w.send(t, decision(test.verb, number)), "/problems/conflict")
+				if p.Title != "The message is not parked" {
+					t.Errorf("title is %q", p.Title)
+				}
+				if diff := cmp.Diff(before, w.message(t, number)); diff != "" {
+					t.Errorf("the message has changed (-before +after):\n%s", diff)
+				}
+			}
+		})
+
+		t.Run(test.verb+" of a message that is not there is not found", func(t *testing.T) {
+			t.Parallel()
+			for _, number := range []any{0, 999999, -1, "x", "1x", "%00", "99999999999999999999"} {
+				wantProblem(t, w.send(t, decision(test.verb, number)), "/problems/not-found")
+			}
+		})
+
+		t.Run(test.verb+" takes no body but an empty object, and no key", func(t *testing.T) {
+			t.Parallel()
+			number := w.setAside(t, "ch_body "+test.verb, "dead")[0]
+			c := decision(test.verb, number).with("Content-Type", "application/json")
+			c.body = `{"why":"because"}`
+			wantProblem(t, w.send(t, c), "/problems/malformed")
+			c.body = "{}"
+			a := w.send(t, c.with("Idempotency-Key", "key-1"))
+			if a.status != http.StatusOK || a.header.Get("Idempotency-Key") != "" {
+				t.Errorf("status %d, Idempotency-Key %q: %s", a.status, a.header.Get("Idempotency-Key"), a.body)
+			}
+		})
+	}
+
+	t.Run("of ten who decide at once one does", func(t *testing.T) {
+		t.Parallel()
+		number := w.setAside(t, "ch_race", "dead")[0]
+		var mu sync.Mutex
+		statuses := map[int]int{}
+		var all sync.WaitGroup
+		for i := range 10 {
+			all.Go(func() {
+				a, err := w.try(t, decision([]string{"retry", "discard"}[i%2], number))
+				if err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				statuses[a.status]++
+			})
+		}
+		all.Wait()
+		if diff := cmp.Diff(map[int]int{http.StatusOK: 1, http.StatusConflict: 9}, statuses); diff != "" {
+			t.Errorf("answers (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// message is a row of the inbox as text.
+func (w *world) message(t *testing.T, number int64) string {
+	t.Helper()
+	var row string
+	if err := w.db.QueryRow(t.Context(), `select inbox::text from inbox where id = $1`, number).Scan(&row); err != nil {
+		t.Fatal(err)
+	}
+	return row
+}

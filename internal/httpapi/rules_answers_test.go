@@ -1,0 +1,162 @@
+package httpapi_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/idempotency"
+)
+
+// answered is a request whose answer is stored, and what is at its Location.
+type answered struct {
+	name   string
+	call   call
+	status int
+}
+
+// outcomes are requests with every kind of answer that is stored.
+func (w *world) outcomes(t *testing.T) (all []answered, open, paid string) {
+	t.Helper()
+	open, paid = w.accept(t, "open", body()).header.Get("Location"), w.captured(t, "paid")
+	const nowhere = "/v1/charges/ch_00000000000000000000000000000000"
+	return []answered{
+		{"an accepted charge", post("a", body()), http.StatusAccepted},
+		{"an accepted cancellation", to(open+"/cancel", "b", ""), http.StatusAccepted},
+		{"an accepted refund", to(paid+"/refunds", "c", `{"amount":300}`), http.StatusAccepted},
+		{"a cancellation of nothing", to(nowhere+"/cancel", "d", ""), http.StatusNotFound},
+		{"a refund of nothing", to(nowhere+"/refunds", "e", `{"amount":1}`), http.StatusNotFound},
+		{"a cancellation that came too late", to(paid+"/cancel", "f", ""), http.StatusConflict},
+		{"a refund that came too early", to(open+"/refunds", "g", `{"amount":1}`), http.StatusConflict},
+		{"a refund of too much", to(paid+"/refunds", "h", `{"amount":1701}`), http.StatusUnprocessableEntity},
+	}, open, paid
+}
+
+// firsts sends each of them for the first time.
+func (w *world) firsts(t *testing.T, all []answered) []answer {
+	t.Helper()
+	answers := make([]answer, len(all))
+	for i, test := range all {
+		answers[i] = w.send(t, test.call)
+		if answers[i].status != test.status {
+			t.Fatalf("%s: status %d, want %d: %s", test.name, answers[i].status, test.status, answers[i].body)
+		}
+	}
+	return answers
+}
+
+// Whatever has become of the charges since, a key has the answer that it had.
+func TestRulesEveryStoredAnswerIsReplayed(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	all, open, paid := w.outcomes(t)
+	answers := w.firsts(t, all)
+	refund := answers[2].header.Get("Location")
+	w.happen(t, open, domain.FailCanceled{})
+	w.happen(t, paid, domain.SucceedRefund{
+		RefundID: strings.TrimPrefix(refund, paid+"/refunds/"), Provider: domain.Provider, ProviderRefund: "re_9",
+		Amount: domain.Money{Amount: 300, Currency: "USD"},
+	})
+	before := rows(t, w.db)
+	for i, test := range all {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			if answers[i].header.Get("Idempotency-Expires") == "" {
+				t.Error("Idempotency-Expires is missing")
+			}
+			if hasLocation := answers[i].header.Get("Location") != ""; hasLocation != (test.status == http.StatusAccepted) {
+				t.Errorf("Location is %q", answers[i].header.Get("Location"))
+			}
+			wantReplay(t, answers[i], w.send(t, test.call))
+			wantRows(t, w.db, before, nil)
+		})
+	}
+	t.Run("while Location has what is true now", func(t *testing.T) {
+		t.Parallel()
+		for location, want := range map[string]string{open: "failed", paid: "partially_refunded", refund: "succeeded"} {
+			if got := members(t, w.send(t, get(location)).body)["status"]; got != want {
+				t.Errorf("%s is %v, want %s", location, got, want)
+			}
+		}
+	})
+}
+
+func TestRulesAnExpiredKeyIsGone(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	all, _, _ := w.outcomes(t)
+	answers := w.firsts(t, all)
+	exec(t, w.db, `update idempotency_keys set expires_at = clock_timestamp()`)
+	before := rows(t, w.db)
+	for _, swept := range []bool{false, true} {
+		if swept {
+			if _, err := idempotency.Sweep(t.Context(), w.db, 100); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i, test := range all {
+			a := w.send(t, test.call)
+			wantProblem(t, a, "/problems/idempotency-key-expired")
+			if got, want := a.header.Get("Location"), answers[i].header.Get("Location"); got != want {
+				t.Errorf("%s: Location is %q, want %q", test.name, got, want)
+			}
+			if got, want := a.header.Get("Idempotency-Expires"), answers[i].header.Get("Idempotency-Expires"); got == "" || got == want {
+				t.Errorf("%s: Idempotency-Expires is %q, and was %q", test.name, got, want)
+			}
+		}
+		wantRows(t, w.db, before, nil)
+	}
+}
+
+// What a fault of ours refuses is not stored, and the same request under the
+// same key is carried out.
+func TestRulesNoFaultOfOursIsStored(t *testing.T) {
+	t.Parallel()
+	for name, plant := range map[string]struct{ fault, repair string }{
+		"a write that the store refuses": {
+			`alter table ledger_events add constraint planted check (stream_id = '') not valid`,
+			`alter table ledger_events drop constraint planted`,
+		},
+		"the last write that the store refuses": {
+			`alter table outbox add constraint planted check (message_id = '') not valid`,
+			`alter table outbox drop constraint planted`,
+		},
+		"a race for a version that is lost for ever": {
+			`
+create function lose() returns trigger language plpgsql as $$
+begin
+  raise unique_violation using constraint = 'ledger_events_version_once';
+end
+$$;
+create trigger planted before insert on ledger_events for each row execute function lose()`,
+			`drop function lose cascade`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := serve(t)
+			for _, r := range w.routes(t) {
+				before := rows(t, w.db)
+				plantIn(t, w, plant.fault)
+				a := w.send(t, r.under("key"))
+				wantProblem(t, a, "/problems/unavailable")
+				if a.header.Get("Idempotency-Expires") != "" || a.header.Get("Location") != "" {
+					t.Errorf("%s: headers %v", r.name, a.header)
+				}
+				wantRows(t, w.db, before, nil)
+				plantIn(t, w, plant.repair)
+				wantReplay(t, w.accepted(t, r.under("key")), w.send(t, r.under("key")))
+				wantRows(t, w.db, before, r.adds)
+			}
+		})
+	}
+}
+
+// plantIn runs statements that change the schema.
+func plantIn(t *testing.T, w *world, statements string) {
+	t.Helper()
+	if _, err := w.db.Pool().Exec(t.Context(), statements); err != nil {
+		t.Fatal(err)
+	}
+}

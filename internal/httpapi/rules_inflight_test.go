@@ -1,0 +1,149 @@
+package httpapi_test
+
+import (
+	"net/http"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/payonce/payonce/internal/httpapi"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+func TestRulesAKeyInFlight(t *testing.T) {
+	t.Parallel()
+	for policy, status := range map[string]int{
+		"a conflict": http.StatusConflict, "too early": http.StatusTooEarly, "accepted without an answer": http.StatusAccepted,
+	} {
+		t.Run("is "+policy, func(t *testing.T) {
+			t.Parallel()
+			db := open(t, pgtest.URL(t), postgres.Options{LockTimeout: 30 * time.Millisecond})
+			w := serveOn(t, db, func(api *httpapi.API) { api.InFlight = status })
+			for _, r := range w.routes(t) {
+				before := rows(t, db)
+				held := holdAt(t, db, r.operation, "key")
+				a := w.send(t, r.under(`"key"`))
+				if status == http.StatusAccepted {
+					wantPending(t, a)
+				} else {
+					wantProblemStatus(t, a, "/problems/idempotency-key-in-use", status)
+				}
+				if a.header.Get("Idempotency-Key") != "key" || a.header.Get("Location") != "" {
+					t.Errorf("%s: headers %v", r.name, a.header)
+				}
+				if err := held.Rollback(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				wantRows(t, db, before, nil)
+				if again := w.accepted(t, r.under("key")); again.header.Get("Idempotent-Replayed") != "" {
+					t.Errorf("%s: the key was used up by a request that was turned away", r.name)
+				}
+			}
+		})
+	}
+}
+
+// Prefer: wait holds wherever a key is taken, whatever the server's own policy.
+func TestRulesWhoPrefersToWaitIsAnsweredLikeTheFirst(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	w := serveOn(t, open(t, url, postgres.Options{}), nil)
+	impatient := serveOn(t, open(t, url, postgres.Options{LockTimeout: 30 * time.Millisecond}), func(api *httpapi.API) {
+		api.InFlight, api.Intake.Waiters = http.StatusAccepted, 3
+	})
+	routes := w.routes(t)
+	firsts := make([]answer, len(routes))
+	for i, r := range routes {
+		firsts[i] = w.accepted(t, r.under("key"))
+	}
+	exec(t, w.db, `create table kept as select * from idempotency_keys where key = 'key'`)
+	exec(t, w.db, `delete from idempotency_keys where key = 'key'`)
+	held := begin(t, w.db)
+	exec(t, held, `insert into idempotency_keys select * from kept`)
+	answers := make([]answer, len(routes))
+	var waiters sync.WaitGroup
+	for i, r := range routes {
+		waiters.Go(func() {
+			var err error
+			if answers[i], err = impatient.try(t, r.under("key").with("Prefer", "wait=10")); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	waitingFor(t, w.db, len(routes), 10*30*time.Millisecond)
+	if err := held.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	waiters.Wait()
+	for i, r := range routes {
+		wantReplay(t, firsts[i], answers[i])
+		if applied := answers[i].header.Get("Preference-Applied"); applied != "wait=10" {
+			t.Errorf("%s: Preference-Applied is %q", r.name, applied)
+		}
+	}
+}
+
+// TestRulesMoreRefundsInFlightThanConnections has many refunds of one charge in
+// flight over a pool of two, all of which would rather wait: half of them under
+// one key, half under keys of their own. Whoever waits holds a connection and
+// waits for one who has one, and whoever is told to come again does: nothing
+// stalls.
+func TestRulesMoreRefundsInFlightThanConnections(t *testing.T) {
+	t.Parallel()
+	const n = 20
+	db := open(t, pgtest.URL(t), postgres.Options{MaxConns: 2, LockTimeout: 20 * time.Millisecond})
+	w := serveOn(t, db, func(api *httpapi.API) { api.Intake.Waiters = 1 })
+	paid := w.captured(t, "paid")
+	before := rows(t, db)
+	var (
+		mu       sync.Mutex
+		answers  = map[string]map[string]bool{} // key → bodies
+		again    int
+		inFlight sync.WaitGroup
+	)
+	began := time.Now()
+	for i := range n {
+		for _, key := range []string{"shared", "own-" + strconv.Itoa(i)} {
+			inFlight.Go(func() {
+				c := to(paid+"/refunds", key, `{"amount":7}`).with("Prefer", "wait=10")
+				a, err := w.try(t, c)
+				for tries := 0; err == nil && a.header.Get("Retry-After") != "" && tries < n; tries++ {
+					mu.Lock()
+					again++
+					mu.Unlock()
+					a, err = w.try(t, c)
+				}
+				if err != nil || a.status != http.StatusAccepted {
+					t.Errorf("key %s: status %d, %v: %s", key, a.status, err, a.body)
+					return
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				if answers[key] == nil {
+					answers[key] = map[string]bool{}
+				}
+				answers[key][a.body] = true
+			})
+		}
+	}
+	inFlight.Wait()
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("it took %s: somebody waited for nobody", took)
+	}
+	for key, bodies := range answers {
+		if len(bodies) != 1 {
+			t.Errorf("key %s has %d answers", key, len(bodies))
+		}
+	}
+	added := ofOneCharge()
+	for table := range added {
+		added[table] *= n + 1
+	}
+	wantRows(t, db, before, added)
+	if got := len(data(t, w.send(t, get(paid+"/refunds")))); got != n+1 || len(answers) != n+1 {
+		t.Errorf("%d refunds under %d keys, want %d", got, len(answers), n+1)
+	}
+	t.Logf("%d requests in %s, %d of them told to come again", 2*n, time.Since(began).Round(time.Millisecond), again)
+}

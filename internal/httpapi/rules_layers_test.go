@@ -1,0 +1,111 @@
+package httpapi_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// faulty is a request that is refused before its key is looked at.
+type faulty struct {
+	name string
+	call call
+	kind string
+}
+
+func (r route) faults() []faulty {
+	large := r.body + strings.Repeat(" ", maxBody+1-len(r.body))
+	faults := []faulty{
+		{"a body too large", to(r.path, "key", large), "/problems/too-large"},
+		{"a body too large, from nobody", to(r.path, "key", large).with("Authorization"), "/problems/too-large"},
+		{"no API key", r.under("key").with("Authorization"), "/problems/unauthorized"},
+		{"an unknown API key", r.under("key").with("Authorization", "Bearer nobody"), "/problems/unauthorized"},
+		{"an unknown API key and half a body", to(r.path, "key", "{").with("Authorization", "Bearer nobody"), "/problems/unauthorized"},
+		{"another media type", r.under("key").with("Content-Type", "text/plain"), "/problems/unsupported-media-type"},
+		{"another media type and half a body", to(r.path, "key", "{").with("Content-Type", "text/plain"), "/problems/unsupported-media-type"},
+		{"half a body", to(r.path, "key", "{"), "/problems/malformed"},
+		{"an unknown member", to(r.path, "key", `{"tip":1}`), "/problems/malformed"},
+		{"an unknown member and no key", to(r.path, "", `{"tip":1}`).with("Idempotency-Key"), "/problems/malformed"},
+		{"an unknown member and half a key", to(r.path, `"`, `{"tip":1}`), "/problems/malformed"},
+		{"another method", r.under("key").like(http.MethodPut), "/problems/method-not-allowed"},
+	}
+	if r.operation != "POST /v1/charges" {
+		nowhere := strings.Replace(r.path, "/v1/charges/", "/v1/charges/%00", 1)
+		faults = append(faults,
+			faulty{"a charge that cannot be", to(nowhere, "key", r.body), "/problems/not-found"},
+			faulty{"a charge that cannot be, and no key", to(nowhere, "", r.body).with("Idempotency-Key"), "/problems/not-found"},
+			faulty{"a charge that cannot be, and half a body", to(nowhere, "key", "{"), "/problems/malformed"})
+	}
+	if r.operation != "POST /v1/charges/:id/cancel" { // no value of which can be wrong
+		faults = append(faults,
+			faulty{"a wrong value", to(r.path, "key", `{"amount":0}`), "/problems/validation"},
+			faulty{"a wrong value and no key", to(r.path, "", `{"amount":0}`).with("Idempotency-Key"), "/problems/validation"},
+			faulty{"a wrong value and half a key", to(r.path, `"`, `{"amount":0}`), "/problems/validation"})
+	}
+	if r.operation == "POST /v1/charges/:id/refunds" {
+		faults = append(faults,
+			faulty{"a card number", to(r.path, "key", `{"reason":"4242 4242 4242 4242"}`), "/problems/validation"})
+	}
+	return faults
+}
+
+func TestRulesLayersBeforeTheKeyStoreNothing(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	routes := w.routes(t)
+	before := rows(t, w.db)
+	for _, r := range routes {
+		for _, test := range r.faults() {
+			t.Run(r.name+" with "+test.name, func(t *testing.T) {
+				t.Parallel()
+				a := w.sendLarge(t, test.call)
+				wantProblem(t, a, test.kind)
+				for _, name := range []string{"Idempotency-Key", "Idempotency-Expires", "Location"} {
+					if a.header.Get(name) != "" {
+						t.Errorf("%s is %q", name, a.header.Get(name))
+					}
+				}
+				if strings.Contains(a.body, "4242") {
+					t.Errorf("the card number is echoed: %s", a.body)
+				}
+				wantRows(t, w.db, before, nil)
+			})
+		}
+	}
+}
+
+func TestRulesLayersBeforeTheKeyLeaveItFree(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	for _, r := range w.routes(t) {
+		t.Run(r.name, func(t *testing.T) {
+			t.Parallel()
+			for _, fault := range r.faults() {
+				if a := w.sendLarge(t, fault.call); a.status < 400 || a.status > 499 {
+					t.Fatalf("%s: status %d: %s", fault.name, a.status, a.body)
+				}
+			}
+			wantReplay(t, w.accepted(t, r.under("key")), w.send(t, r.under("key")))
+		})
+	}
+}
+
+// A key that has its answer does not open what comes before it.
+func TestRulesLayersBeforeTheKeyComeFirstForAUsedOneToo(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	routes := w.routes(t)
+	for _, r := range routes {
+		w.accepted(t, r.under("key"))
+	}
+	before := rows(t, w.db)
+	for _, r := range routes {
+		for _, test := range r.faults() {
+			t.Run(r.name+" with "+test.name, func(t *testing.T) {
+				t.Parallel()
+				wantProblem(t, w.sendLarge(t, test.call), test.kind)
+				wantRows(t, w.db, before, nil)
+			})
+		}
+	}
+}

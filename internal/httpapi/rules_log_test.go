@@ -1,0 +1,148 @@
+package httpapi_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/payonce/payonce/idempotency"
+)
+
+func TestRulesKeysAreLoggedAsHashesOnly(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	routes := w.routes(t)
+	const secret = "secret-5e1a"
+	key := secret + "-key"
+	hash := idempotency.Hash(key)
+	type logged struct {
+		Route    string
+		Status   float64
+		Hash     any
+		Replayed any
+	}
+	var want []logged
+	send := func(c call, status int, line logged) {
+		t.Helper()
+		if a := w.send(t, c); a.status != status {
+			t.Fatalf("%s %s: status %d, want %d: %s", c.method, c.path, a.status, status, a.body)
+		}
+		line.Status = float64(status)
+		want = append(want, line)
+	}
+	before := len(w.log.lines(t))
+	for _, r := range routes {
+		route := strings.TrimPrefix(r.operation, "POST ")
+		other := strings.Replace(r.path, "ch_", "ch_x", 1)
+		send(r.under(key), http.StatusAccepted, logged{route, 0, hash, false})
+		send(r.under(`"`+key+`"`), http.StatusAccepted, logged{route, 0, hash, true})
+		if other != r.path {
+			send(to(other, key, r.body), http.StatusUnprocessableEntity, logged{route, 0, hash, false})
+			send(to(other, key+"-2", r.body), http.StatusNotFound, logged{route, 0, idempotency.Hash(key + "-2"), false})
+			send(to(other, key+"-2", r.body), http.StatusNotFound, logged{route, 0, idempotency.Hash(key + "-2"), true})
+		}
+		send(r.under(key+" "+key), http.StatusBadRequest, logged{Route: route})
+		send(r.under(`"`+key), http.StatusBadRequest, logged{Route: route})
+		send(r.under(key).with("Authorization", "Bearer "+secret), http.StatusUnauthorized, logged{Route: route})
+		send(to(r.path, key, `{"`+secret+`":1}`), http.StatusBadRequest, logged{Route: route})
+		send(to(r.path, key, `{"reason":"`+secret+`"`), http.StatusBadRequest, logged{Route: route})
+		send(r.under(key).with("Prefer", secret+", wait="+secret), http.StatusAccepted, logged{route, 0, hash, true})
+	}
+	send(to(routes[2].path, secret+"-reason", `{"amount":1,"reason":"`+secret+`"}`), http.StatusAccepted,
+		logged{"/v1/charges/:id/refunds", 0, idempotency.Hash(secret + "-reason"), false})
+	send(get("/v1/idempotency-keys/"+key), http.StatusOK, logged{Route: "/v1/idempotency-keys/:key"})
+	send(get("/v1/idempotency-keys/"+key+"?q="+secret), http.StatusOK, logged{Route: "/v1/idempotency-keys/:key"})
+	send(get("/v1/idempotency-keys/"+secret), http.StatusNotFound, logged{Route: "/v1/idempotency-keys/:key"})
+	plantIn(t, w, `alter table idempotency_keys add constraint planted check (key = '') not valid`)
+	for _, r := range routes {
+		send(r.under(key+"-new"), http.StatusServiceUnavailable,
+			logged{strings.TrimPrefix(r.operation, "POST "), 0, idempotency.Hash(key + "-new"), false})
+	}
+	w.db.Close()
+	for _, r := range routes {
+		send(r.under(key), http.StatusServiceUnavailable, logged{Route: strings.TrimPrefix(r.operation, "POST ")})
+	}
+	send(get("/v1/idempotency-keys/"+key), http.StatusServiceUnavailable, logged{Route: "/v1/idempotency-keys/:key"})
+
+	var got []logged
+	for _, line := range w.log.lines(t)[before:] {
+		route, _ := line["route"].(string)
+		status, _ := line["status"].(float64)
+		got = append(got, logged{route, status, line["key_hash"], line["replayed"]})
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("lines (-want +got):\n%s", diff)
+	}
+	wantNoneOf(t, w, secret, apiKey)
+}
+
+// What the provider sends is its customers' business: an event leaves a line with
+// its route and status, whatever becomes of it.
+func TestRulesNothingOfAnEventIsLogged(t *testing.T) {
+	t.Parallel()
+	w := serveEvents(t)
+	charge := idOf(w.captured(t, "key-1"))
+	const secret = "secret-5e1a"
+	e := event("evt_"+secret, "payment_intent.succeeded", strings.Replace(intentOf(charge), `"pi_`, `"pi_`+secret, 1))
+	statuses := map[int]int{}
+	send := func(c call) { statuses[w.sendLarge(t, c).status]++ }
+	send(signed(e))
+	send(signed(e))
+	send(signed(strings.Replace(e, "pi_"+secret, "pi_other_"+secret, 1))) // the same id with another content
+	send(signed(event("evt_1", "customer.created", `{"name":"`+secret+`"}`)))
+	send(signed(event("evt_2", "payment_intent.succeeded", intentOf("ch_"+secret))))
+	send(signed(event("evt_3", "payment_intent."+secret, intentOf(charge))))
+	send(unsigned(e))
+	send(unsigned(e).with("Stripe-Signature", "t="+secret+",v1="+secret))
+	send(signed(e).with("Authorization", "Bearer "+secret).with("Idempotency-Key", secret))
+	send(signed(e[1:]))
+	send(signed(strings.Replace(e, `"evt_`, `"evt `, 1)))
+	send(signed(e + strings.Repeat(" ", maxBody)))
+	c := signed(e)
+	c.path += "?q=" + secret
+	send(c)
+	plantIn(t, w, `alter table inbox add constraint planted check (message_id = '') not valid`)
+	send(signed(strings.Replace(e, "evt_", "evt_new_", 1)))
+	w.db.Close()
+	send(signed(e))
+	want := map[int]int{
+		http.StatusOK: 8, http.StatusBadRequest: 4, http.StatusRequestEntityTooLarge: 1, http.StatusServiceUnavailable: 2,
+	}
+	if diff := cmp.Diff(want, statuses); diff != "" {
+		t.Errorf("statuses (-want +got):\n%s", diff)
+	}
+	wantNoneOf(t, w, secret, "evt_", stripeSecret, olderSecret, "4711", "billing_details", mac(stripeSecret, unix(0), e))
+	known := map[string]bool{
+		"time": true, "level": true, "msg": true, "method": true, "route": true, "status": true, "milliseconds": true,
+		"request_id": true, "error": true,
+	}
+	for _, line := range w.log.lines(t) {
+		if line["route"] != "/v1/webhooks/stripe" {
+			continue
+		}
+		for name := range line {
+			if !known[name] {
+				t.Errorf("a line says %s: %v", name, line)
+			}
+		}
+	}
+}
+
+// wantNoneOf looks through all that was logged.
+func wantNoneOf(t *testing.T, w *world, secrets ...string) {
+	t.Helper()
+	log := w.log.String()
+	for _, secret := range secrets {
+		if at := strings.Index(log, secret); at >= 0 {
+			t.Errorf("the log holds %s: …%s", secret, log[max(at-300, 0):at+len(secret)])
+		}
+	}
+	for line := range strings.Lines(log) {
+		if !json.Valid([]byte(line)) {
+			t.Errorf("a line is not JSON: %s", line)
+		}
+	}
+}

@@ -1,0 +1,365 @@
+package merchants_test
+
+import (
+	"context"
+	"errors"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/merchants"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+func TestAuthenticate(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	register(t, db, acme(), shop(), key, "another key of acme")
+	register(t, db, merchants.Merchant{ID: "globex"}, merchants.Webhook{}, "the key of globex")
+
+	t.Run("a key opens its merchant's account", func(t *testing.T) {
+		t.Parallel()
+		want := acme()
+		want.HasWebhook = true
+		for _, key := range []string{key, "another key of acme"} {
+			got, err := merchants.Authenticate(t.Context(), db, key)
+			if diff := cmp.Diff(want, got); diff != "" || err != nil {
+				t.Errorf("%v (-want +got):\n%s", err, diff)
+			}
+		}
+		got, err := merchants.Authenticate(t.Context(), db, "the key of globex")
+		if diff := cmp.Diff(merchants.Merchant{ID: "globex", FeeFixed: map[string]int64{}, Scopes: merchants.Scopes()}, got); diff != "" || err != nil {
+			t.Errorf("%v (-want +got):\n%s", err, diff)
+		}
+	})
+
+	t.Run("anything else opens nothing, and is refused in the same way", func(t *testing.T) {
+		t.Parallel()
+		for _, key := range []string{"", " ", key[:len(key)-1], key + "x", " " + key, strings.ToUpper(key), merchants.Prefix(key), "acme", "\x00", "\x00\x00\x00\x00", "\xff", "\xff\xff\xff\xff", "%", strings.Repeat("x", 10_000)} {
+			m, err := merchants.Authenticate(t.Context(), db, key)
+			if !errors.Is(err, merchants.ErrUnauthorized) || err.Error() != merchants.ErrUnauthorized.Error() || m.ID != "" {
+				t.Errorf("%.40q: %v, %v", key, m, err)
+			}
+		}
+	})
+
+	t.Run("a database that cannot answer is not a wrong key", func(t *testing.T) {
+		t.Parallel()
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err := merchants.Authenticate(ctx, db, key)
+		if errors.Is(err, merchants.ErrUnauthorized) || !errors.Is(err, context.Canceled) {
+			t.Errorf("the error is %v", err)
+		}
+	})
+
+	t.Run("no key is stored", func(t *testing.T) {
+		t.Parallel()
+		var dump string
+		err := db.QueryRow(t.Context(), `select string_agg(k::text || encode(k.key_hash, 'escape'), e'\n') from api_keys k`).Scan(&dump)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, part := range []string{key, key[:17], key[len(key)-8:], "another key of acme"} {
+			if strings.Contains(dump, part) {
+				t.Errorf("%q is stored", part)
+			}
+		}
+		if !strings.Contains(dump, merchants.Prefix(key)) {
+			t.Error("the prefix is not stored")
+		}
+	})
+}
+
+// issue commits one key of a registered merchant.
+func issue(t *testing.T, db *postgres.DB, merchant, key string, scopes []merchants.Scope, life time.Duration) {
+	t.Helper()
+	b := &pgx.Batch{}
+	merchants.IssueKey(b, merchant, key, scopes, life)
+	if err := db.Commit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// revoke commits the end of the one key that a name means.
+func revoke(t *testing.T, db *postgres.DB, name string) {
+	t.Helper()
+	b := &pgx.Batch{}
+	merchants.RevokeKey(b, find(t, db, "", name, 1)[0])
+	if err := db.Commit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func find(t *testing.T, db *postgres.DB, merchant, name string, want int) []merchants.Key {
+	t.Helper()
+	keys, err := merchants.FindKeys(t.Context(), db, merchant, name)
+	if err != nil || len(keys) != want {
+		t.Fatalf("%q means %d keys, want %d: %v", name, len(keys), want, err)
+	}
+	return keys
+}
+
+func wantOpen(t *testing.T, db *postgres.DB, key string, open bool) {
+	t.Helper()
+	m, err := merchants.Authenticate(t.Context(), db, key)
+	if open && err != nil || !open && (!errors.Is(err, merchants.ErrUnauthorized) || m.ID != "") {
+		t.Errorf("%.16s opens %q: %v, want it open: %t", key, m.ID, err, open)
+	}
+}
+
+// pass lets so much time pass, as the database sees it, for every key.
+func pass(t *testing.T, db *postgres.DB, time string) {
+	t.Helper()
+	b := &pgx.Batch{}
+	b.Queue(`update api_keys set created_at = created_at - $1::interval, expires_at = expires_at - $1::interval`, time)
+	if err := db.Commit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestScopes(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	register(t, db, acme(), merchants.Webhook{})
+	for _, scopes := range [][]merchants.Scope{
+		{merchants.ChargesWrite},
+		{merchants.ChargesRead},
+		{merchants.RefundsWrite},
+		{merchants.Admin},
+		{merchants.ChargesWrite, merchants.RefundsWrite},
+		merchants.Scopes(),
+	} {
+		key := merchants.NewKey()
+		issue(t, db, "acme", key, scopes, 0)
+		m, err := merchants.Authenticate(t.Context(), db, key)
+		if diff := cmp.Diff(scopes, m.Scopes); diff != "" || err != nil {
+			t.Errorf("%v (-want +got):\n%s", err, diff)
+		}
+		for _, s := range merchants.Scopes() {
+			if got, want := m.May(s), strings.Contains(" "+join(scopes)+" ", " "+string(s)+" "); got != want {
+				t.Errorf("a key for %s may %s: %t", join(scopes), s, got)
+			}
+		}
+	}
+	if (merchants.Merchant{}).May(merchants.ChargesRead) {
+		t.Error("nobody may read")
+	}
+}
+
+func join(scopes []merchants.Scope) string {
+	var b strings.Builder
+	for _, s := range scopes {
+		b.WriteString(string(s) + " ")
+	}
+	return strings.TrimSpace(b.String())
+}
+
+func TestParseScopes(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		names []string
+		want  string
+	}{
+		{[]string{"admin"}, "admin"},
+		{[]string{"refunds:write", "charges:write"}, "charges:write refunds:write"},
+		{[]string{"admin", "admin"}, "admin"},
+		{[]string{"charges:write", "charges:read", "refunds:write", "admin"}, join(merchants.Scopes())},
+	} {
+		got, err := merchants.ParseScopes(test.names)
+		if join(got) != test.want || err != nil {
+			t.Errorf("%v are %v: %v", test.names, got, err)
+		}
+	}
+	for _, names := range [][]string{nil, {}, {""}, {"Admin"}, {" admin"}, {"charges"}, {"charges:*"}, {"admin", "charges:delete"}} {
+		if got, err := merchants.ParseScopes(names); err == nil || !strings.Contains(err.Error(), "charges:write, charges:read, refunds:write, admin") {
+			t.Errorf("%q are %v: %v", names, got, err)
+		}
+	}
+}
+
+func TestExpiry(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	register(t, db, acme(), merchants.Webhook{})
+	hours, forever := merchants.NewKey(), merchants.NewKey()
+	issue(t, db, "acme", hours, merchants.Scopes(), 24*time.Hour)
+	issue(t, db, "acme", forever, merchants.Scopes(), 0)
+	pass(t, db, "23 hours 59 minutes")
+	wantOpen(t, db, hours, true)
+	wantOpen(t, db, forever, true)
+	pass(t, db, "1 minute")
+	wantOpen(t, db, hours, false)
+	wantOpen(t, db, forever, true)
+
+	k := find(t, db, "", hours, 1)[0]
+	if k.ExpiresAt == nil || k.ExpiresAt.Sub(k.CreatedAt).Round(time.Second) != 24*time.Hour {
+		t.Errorf("it lived from %v to %v", k.CreatedAt, k.ExpiresAt)
+	}
+	if k := find(t, db, "", forever, 1)[0]; k.ExpiresAt != nil || k.RevokedAt != nil {
+		t.Errorf("it ends: %+v", k)
+	}
+	for _, life := range []time.Duration{time.Nanosecond, -time.Hour} {
+		b := &pgx.Batch{}
+		merchants.IssueKey(b, "acme", merchants.NewKey(), merchants.Scopes(), life)
+		if err := db.Commit(t.Context(), b); postgres.Constraint(err) != "api_keys_expire_after_their_birth" {
+			t.Errorf("a life of %s: %v", life, err)
+		}
+	}
+}
+
+func TestRevokeKey(t *testing.T) {
+	t.Parallel()
+
+	t.Run("a revoked key opens nothing, and others are not touched", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		register(t, db, acme(), merchants.Webhook{}, key, "sk_test_demo_of_acme_9876543210")
+		wantOpen(t, db, key, true)
+		revoke(t, db, key)
+		wantOpen(t, db, key, false)
+		wantOpen(t, db, "sk_test_demo_of_acme_9876543210", true)
+	})
+
+	t.Run("the first revocation counts", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		register(t, db, acme(), merchants.Webhook{}, key)
+		revoke(t, db, key)
+		first := find(t, db, "", key, 1)
+		revoke(t, db, key)
+		if diff := cmp.Diff(first, find(t, db, "", key, 1), cmpopts.IgnoreUnexported(merchants.Key{})); diff != "" || first[0].RevokedAt == nil {
+			t.Errorf("revoked at %v (-first +second):\n%s", first[0].RevokedAt, diff)
+		}
+	})
+
+	t.Run("a revoked key is not revived by adding it again", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		register(t, db, acme(), merchants.Webhook{}, key)
+		revoke(t, db, key)
+		register(t, db, acme(), merchants.Webhook{}, key)
+		wantOpen(t, db, key, false)
+	})
+
+	t.Run("a key is rotated without a gap", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		register(t, db, acme(), merchants.Webhook{})
+		before, after := merchants.NewKey(), merchants.NewKey()
+		issue(t, db, "acme", before, merchants.Scopes(), 0)
+		issue(t, db, "acme", after, merchants.Scopes(), 0)
+		wantOpen(t, db, before, true)
+		wantOpen(t, db, after, true)
+		revoke(t, db, merchants.Prefix(before))
+		wantOpen(t, db, before, false)
+		wantOpen(t, db, after, true)
+	})
+}
+
+func TestFindKeys(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	register(t, db, acme(), merchants.Webhook{}, "sk_test_demo", "sk_test_shop", "sk_prod_of_acme_and_nobody_else")
+	register(t, db, merchants.Merchant{ID: "globex"}, merchants.Webhook{}, "sk_test_glob", "sk_prod_of_acme_and_globex_0123456789")
+	made := merchants.NewKey()
+	issue(t, db, "globex", made, merchants.Scopes(), 0)
+	for _, test := range []struct {
+		name, merchant, text string
+		want                 int
+	}{
+		{"a prefix", "", merchants.Prefix(made), 1},
+		{"some of a prefix", "", merchants.Prefix(made)[:12], 1},
+		{"more than a prefix", "", made[:20], 1},
+		{"a whole key", "", made, 1},
+		{"what all made keys begin with", "", "sk_live_", 0},
+		{"less than that", "", "sk", 0},
+		{"nothing", "", "", 0},
+		{"a whole key beside others with its prefix", "", "sk_test_demo", 1},
+		{"a prefix of several keys", "", "sk_tes", 3},
+		{"of one merchant", "globex", "sk_tes", 1},
+		{"a key of another merchant", "acme", made, 0},
+		{"a prefix that is also the beginning of another", "", "sk_prod_of_acme", 1},
+		{"some of both", "", "sk_prod_of_acm", 2},
+		{"some of both, of one merchant", "acme", "sk_prod_of_acm", 1},
+		{"another key", "", merchants.NewKey(), 0},
+		{"wildcards", "", "%%%%%%%%%%%%", 0},
+		{"what is no text", "", "\xff\x00\xff", 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			find(t, db, test.merchant, test.text, test.want)
+		})
+	}
+}
+
+func TestListKeys(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	register(t, db, acme(), merchants.Webhook{}, key)
+	register(t, db, merchants.Merchant{ID: "globex"}, merchants.Webhook{}, "the key of globex")
+	issue(t, db, "acme", "sk_test_reads_of_acme_0123456789", []merchants.Scope{merchants.ChargesRead}, time.Hour)
+	oldKey := merchants.Key{Prefix: key[:15], Merchant: "acme", Scopes: merchants.Scopes()}
+	globex := merchants.Key{Prefix: "the key ", Merchant: "globex", Scopes: merchants.Scopes()}
+	newKey := merchants.Key{Prefix: "sk_test_reads_of", Merchant: "acme", Scopes: []merchants.Scope{merchants.ChargesRead}}
+	for merchant, want := range map[string][]merchants.Key{
+		"": {oldKey, globex, newKey}, "acme": {oldKey, newKey}, "globex": {globex}, "nobody": nil,
+	} {
+		got, err := merchants.ListKeys(t.Context(), db, merchant)
+		diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.IgnoreUnexported(merchants.Key{}), cmpopts.IgnoreTypes(time.Time{}, (*time.Time)(nil)))
+		if diff != "" || err != nil {
+			t.Errorf("the keys of %q: %v (-want +got):\n%s", merchant, err, diff)
+		}
+	}
+}
+
+// Keys from before they had scopes are kept under fewer characters.
+func TestAKeyUnderAShortPrefixOpens(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	register(t, db, acme(), merchants.Webhook{}, key)
+	b := &pgx.Batch{}
+	b.Queue(`update api_keys set prefix = left(prefix, 12)`)
+	if err := db.Commit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	wantOpen(t, db, key, true)
+	wantOpen(t, db, key+"x", false)
+	find(t, db, "", key[:12], 1)
+	find(t, db, "", key[:15], 1)
+}
+
+func TestNewKey(t *testing.T) {
+	t.Parallel()
+	form := regexp.MustCompile(`^sk_live_[A-Za-z0-9_-]{8}[A-Za-z0-9_-]{43}$`) // a name, and 256 bits
+	keys, prefixes := map[string]bool{}, map[string]bool{}
+	for range 100 {
+		key := merchants.NewKey()
+		prefix := merchants.Prefix(key)
+		if !form.MatchString(key) || keys[key] || prefixes[prefix] || prefix != key[:16] {
+			t.Errorf("the key %q with prefix %q, seen %t", key, prefix, keys[key])
+		}
+		keys[key], prefixes[prefix] = true, true
+	}
+}
+
+func TestPrefix(t *testing.T) {
+	t.Parallel()
+	for key, want := range map[string]string{
+		"": "", "x": "", "ab": "a", "sk_test_demo": "sk_tes",
+		"sk_live_0123456789abcdef": "sk_live_0123", "sk_live_0123456789abcdef0123456789": "sk_live_01234567",
+		"ключключключ": "ключкл", "€€€": "€", "a\x00b\x00": "a",
+	} {
+		got := merchants.Prefix(key)
+		if got != want || !utf8.ValidString(got) {
+			t.Errorf("the prefix of %q is %q, want %q", key, got, want)
+		}
+	}
+}
