@@ -8,20 +8,19 @@ import (
 // Topic is the outbox topic on which the ledger's events travel.
 const Topic = "charges"
 
-// Envelope is an event on its way: the payload of an outbox message. It is a
-// wake-up; what it says is in the stream too, and the stream is the truth.
+// Envelope names an event: the payload of an outbox message. It is a wake-up.
+// What the event says is in the stream, and the stream is the truth.
 type Envelope struct {
-	ID       string          `json:"id"`
-	Type     string          `json:"type"`
-	ChargeID string          `json:"charge_id"`
-	Version  int             `json:"version"`
-	Data     json.RawMessage `json:"data"`
+	ID       string `json:"id"`
+	Type     string `json:"type"`
+	ChargeID string `json:"charge_id"`
+	Version  int    `json:"version"`
 }
 
 // Seal is the payload that announces an event of the stream s.
 func (s Stream) Seal(e Recorded) ([]byte, error) {
 	payload, err := json.Marshal(Envelope{
-		ID: e.ID.String(), Type: e.Type, ChargeID: s.ID, Version: e.Version, Data: e.Data,
+		ID: e.ID.String(), Type: e.Type, ChargeID: s.ID, Version: e.Version,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("seal event %d of %s: %w", e.Version, s.ID, err)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -35,7 +36,8 @@ const auditStatementTimeout = 10 * time.Minute
 const violated exitError = 1
 
 // Run prints the report on stdout. It exits with 1 if a promise is violated, or
-// if the audit could not be finished. That the provider was not asked is said on
+// if the audit could not be finished; what our own tables show is printed also
+// where the provider does not answer. That the provider was not asked is said on
 // stderr, also by --quiet: a cron job that has lost its settings must not look
 // like one that found nothing.
 func (c auditCmd) Run(ctx context.Context) error {
@@ -58,16 +60,17 @@ func (c auditCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var unfinished error
 	switch {
 	case c.NoProvider:
 	case account.SecretKey == "":
 		fmt.Fprintln(os.Stderr, "not run: the reconciliation with the provider, for STRIPE_SECRET_KEY is not set")
 	default:
-		if err := reconcile(ctx, db, account, &report); err != nil {
-			return err
+		if unfinished = reconcile(ctx, db, account, &report); unfinished != nil {
+			report.OK = false // nobody may take half an audit for one that found nothing
 		}
 	}
-	if err := c.print(os.Stdout, report); err != nil {
+	if err := errors.Join(c.print(os.Stdout, report), unfinished); err != nil {
 		return err
 	}
 	if !report.OK {

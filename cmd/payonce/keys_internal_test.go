@@ -226,18 +226,21 @@ func TestKeysRevokeAll(t *testing.T) {
 	}
 }
 
+func runSeed(t *testing.T, db *postgres.DB, s seedCmd) (string, error) {
+	t.Helper()
+	var out bytes.Buffer
+	err := s.seed(t.Context(), &out, db)
+	return out.String(), err
+}
+
 func TestSeed(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
-	run := func(s seedCmd) (string, error) {
-		var out bytes.Buffer
-		err := s.seed(t.Context(), &out, db)
-		return out.String(), err
-	}
 
 	t.Run("a seeded key has all scopes, the second time too", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
 		for range 2 {
-			if out, err := run(seedCmd{Merchant: "acme", APIKey: "sk_test_demo"}); out != "" || err != nil {
+			if out, err := runSeed(t, db, seedCmd{Merchant: "acme", APIKey: "sk_test_demo"}); out != "" || err != nil {
 				t.Errorf("%q, %v", out, err)
 			}
 		}
@@ -251,12 +254,14 @@ func TestSeed(t *testing.T) {
 	})
 
 	t.Run("without a key one is made and printed", func(t *testing.T) {
-		out, err := run(seedCmd{Merchant: "acme"})
+		t.Parallel()
+		db := pgtest.Open(t)
+		out, err := runSeed(t, db, seedCmd{Merchant: "acme"})
 		if err != nil {
 			t.Fatal(err)
 		}
 		wantOpens(t, db, strings.TrimSuffix(out, "\n"), true)
-		out, err = run(seedCmd{Merchant: "acme", JSON: true})
+		out, err = runSeed(t, db, seedCmd{Merchant: "acme", JSON: true})
 		var made seeded
 		if err := errors.Join(err, json.Unmarshal([]byte(out), &made)); err != nil || made.Prefix != merchants.Prefix(made.MadeKey) {
 			t.Fatalf("%s: %v", out, err)
@@ -265,25 +270,29 @@ func TestSeed(t *testing.T) {
 	})
 
 	t.Run("a key that was given is not repeated", func(t *testing.T) {
-		out, err := run(seedCmd{Merchant: "acme", APIKey: "sk_test_demo", JSON: true})
+		t.Parallel()
+		db := pgtest.Open(t)
+		out, err := runSeed(t, db, seedCmd{Merchant: "acme", APIKey: "sk_test_demo", JSON: true})
 		if err != nil || strings.Contains(out, "sk_test_demo") {
 			t.Errorf("%v: %s", err, out)
 		}
 	})
 
 	t.Run("a key that does less than a seeded one is refused", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		seedAcme(t, db, "sk_test_demo", "sk_test_over")
 		out, _ := createKey(t, db, createKeyCmd{Merchant: "acme", Scopes: []string{"charges:read"}})
 		fewer := strings.TrimSuffix(out, "\n")
-		seedAcme(t, db, "sk_test_over")
 		if _, _, err := revokeKey(t, db, revokeKeyCmd{Prefix: "sk_test_over"}); err != nil {
 			t.Fatal(err)
 		}
 		for key, says := range map[string]string{fewer: "fewer scopes", "sk_test_over": "revoked or has expired"} {
-			if _, err := run(seedCmd{Merchant: "acme", APIKey: key}); err == nil || !strings.Contains(err.Error(), says) {
+			if _, err := runSeed(t, db, seedCmd{Merchant: "acme", APIKey: key}); err == nil || !strings.Contains(err.Error(), says) {
 				t.Errorf("the error is %v, want %s", err, says)
 			}
 		}
-		if _, err := run(seedCmd{Merchant: "globex", APIKey: "sk_test_demo"}); err == nil || !strings.Contains(err.Error(), "another merchant") {
+		if _, err := runSeed(t, db, seedCmd{Merchant: "globex", APIKey: "sk_test_demo"}); err == nil || !strings.Contains(err.Error(), "another merchant") {
 			t.Errorf("the error is %v", err)
 		}
 		wantOpens(t, db, "sk_test_over", false)

@@ -158,7 +158,7 @@ func TestDocsHTTP(t *testing.T) {
 	}
 }
 
-// holds holds a document against the tree.
+// holds compares what a document names with the tree.
 func holds(t *testing.T, tree sources, document string) {
 	t.Helper()
 	text := read(t, document)

@@ -24,6 +24,7 @@ import (
 var (
 	isIdentifier = regexp.MustCompile(`^[a-z][a-z/]*\.[A-Z]\w*(\.[A-Z]\w*)?$`)
 	isTest       = regexp.MustCompile(`^(?:[a-z][a-z0-9/]*\.)?(?:Test|Fuzz|Example)(?:$|[A-Z_{])[\w{},]*(?:/.+)?$`)
+	withPackage  = regexp.MustCompile(`^[a-z][a-z0-9/]*\.`)
 	isCase       = regexp.MustCompile(`^…[/_,]\S+$`)
 	isFile       = regexp.MustCompile(`^[\w.][\w./]*(?:\.(?:go|md|sql|yml|yaml|mod)|/)$`)
 	inQuotes     = regexp.MustCompile("`([^`\n]+)`(?: in `([a-z0-9/]+)`)?")
@@ -46,13 +47,11 @@ func testsIn(text string) (tests []string) {
 		name, in := match[1], match[2]
 		switch {
 		case isTest.MatchString(name):
-			if first := name[0]; first < 'a' || first > 'z' {
-				if in == "" {
-					in = elsewhere
-				}
-				if in != "" {
-					name = in + "." + name
-				}
+			if in == "" {
+				in = elsewhere
+			}
+			if in != "" && !withPackage.MatchString(name) {
+				name = in + "." + name
 			}
 			dir, function, _ := cutTest(name)
 			last = dir + function
@@ -68,15 +67,10 @@ func testsIn(text string) (tests []string) {
 
 // cutTest takes a name apart: "inbox.", "TestLease" and "a_case".
 func cutTest(name string) (dir, function, subtest string) {
-	at := strings.Index(name, ".")
-	if slash := strings.Index(name, "/"); at < 0 || !regexpPackage.MatchString(name[:at]) || (slash >= 0 && name[0] < 'a') {
-		at = -1
-	}
-	function, subtest, _ = strings.Cut(name[at+1:], "/")
-	return name[:at+1], function, subtest
+	dir = withPackage.FindString(name)
+	function, subtest, _ = strings.Cut(name[len(dir):], "/")
+	return dir, function, subtest
 }
-
-var regexpPackage = regexp.MustCompile(`^[a-z][a-z0-9/]*$`)
 
 // spelled are the names that one name with alternatives stands for.
 func spelled(name string) []string {
@@ -99,31 +93,20 @@ func missingTests(tree sources, text string) (missing []string) {
 		if subtest != "" {
 			name += "/" + subtest
 		}
-		has := func(s source) bool { return s.has(name) }
+		there := tree.packages[strings.TrimSuffix(dir, ".")].has(name)
 		if dir == "" {
-			if !anyOf(tree.packages, has) {
-				missing = append(missing, test)
-			}
-		} else if !has(tree.packages[strings.TrimSuffix(dir, ".")]) {
+			there = tree.anyHas(name)
+		}
+		if !there {
 			missing = append(missing, test)
 		}
 	}
 	for _, match := range command.FindAllStringSubmatch(text, -1) {
-		at := tree.packages[strings.TrimPrefix(match[1], "./")]
-		if !anyOf(at.tests, func(bool) bool { return true }) || !startsOne(at.tests, match[2]) {
+		if at := tree.packages[strings.TrimPrefix(match[1], "./")]; !startsOne(at.tests, match[2]) {
 			missing = append(missing, match[1]+" "+match[2])
 		}
 	}
 	return missing
-}
-
-func anyOf[K comparable, V any](all map[K]V, is func(V) bool) bool {
-	for _, v := range all {
-		if is(v) {
-			return true
-		}
-	}
-	return false
 }
 
 // startsOne tells whether go test would find a test by this expression, which is

@@ -139,6 +139,16 @@ func (s source) has(test string) bool {
 	return !slices.ContainsFunc(names[1:], func(subtest string) bool { return !s.hasSubtest(subtest) })
 }
 
+// anyHas tells whether any package has it.
+func (s sources) anyHas(test string) bool {
+	for _, at := range s.packages {
+		if at.has(test) {
+			return true
+		}
+	}
+	return false
+}
+
 func (s source) hasSubtest(name string) bool {
 	parts := strings.Split(name, "…")
 	for i, part := range parts {

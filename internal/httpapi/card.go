@@ -1,6 +1,11 @@
 package httpapi
 
-import "github.com/google/uuid"
+import (
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+)
 
 // Digits of a card number.
 const (
@@ -11,38 +16,51 @@ const (
 const uuidLength = 36
 
 // holdsCard tells whether a text holds what may be a card number: 13 to 19
-// digits that pass Luhn's check, with spaces or dashes between them, and no
-// letter at either end. Such a text is refused, so that no card is ever kept
-// here. The digits of a UUID do not count: one in some thousands would pass.
+// digits that pass Luhn's check, with spaces or dashes of any kind between them,
+// and no letter at either end. Such a text is refused, so that no card is ever
+// kept here. The digits of a UUID do not count: one in some thousands would pass.
 func holdsCard(s string) bool {
-	for i := 0; i < len(s); i++ {
+	before := ' '
+	for i := 0; i < len(s); {
 		if rest := s[i:]; len(rest) >= uuidLength && uuid.Validate(rest[:uuidLength]) == nil {
-			i += uuidLength - 1
+			i += uuidLength
+			before = 'f' // a UUID ends with a digit of its own
 			continue
 		}
-		if isDigit(s[i]) && (i == 0 || !isWord(s[i-1])) && startsWithCard(s[i:]) {
+		r, size := utf8.DecodeRuneInString(s[i:])
+		if isDigit(r) && !isWord(before) && startsWithCard(s[i:]) {
 			return true
 		}
+		before = r
+		i += size
 	}
 	return false
 }
 
 func startsWithCard(s string) bool {
 	var digits []byte
-	for i := 0; i < len(s) && len(digits) < longestCard; i++ {
+	for i, r := range s {
 		switch {
-		case s[i] == ' ' || s[i] == '-':
+		case len(digits) == longestCard:
+			return false
+		case separates(r):
 			continue
-		case !isDigit(s[i]):
+		case !isDigit(r):
 			return false
 		}
-		digits = append(digits, s[i]-'0')
-		ends := i+1 == len(s) || !isWord(s[i+1])
-		if ends && len(digits) >= shortestCard && luhn(digits) {
+		digits = append(digits, byte(r-'0'))
+		next, _ := utf8.DecodeRuneInString(s[i+1:])
+		if !isWord(next) && len(digits) >= shortestCard && luhn(digits) {
 			return true
 		}
 	}
 	return false
+}
+
+// separates counts what people paste between the digits of a card: a space, a
+// tab or a dash of any kind.
+func separates(r rune) bool {
+	return r == '\t' || unicode.Is(unicode.Zs, r) || unicode.Is(unicode.Pd, r)
 }
 
 // luhn is the check of ISO/IEC 7812: every second digit from the right is
@@ -59,9 +77,6 @@ func luhn(digits []byte) bool {
 	return sum%10 == 0
 }
 
-func isDigit(b byte) bool { return '0' <= b && b <= '9' }
+func isDigit(r rune) bool { return '0' <= r && r <= '9' }
 
-// isWord counts every byte beyond ASCII as part of a letter.
-func isWord(b byte) bool {
-	return isDigit(b) || 'a' <= b|0x20 && b|0x20 <= 'z' || b >= 0x80
-}
+func isWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }

@@ -2,6 +2,7 @@ package httpapi_test
 
 import (
 	"io"
+	"net/http"
 	"os"
 	"regexp"
 	"slices"
@@ -41,7 +42,7 @@ func TestRulesTheCallsOfTheManual(t *testing.T) {
 	parameter := regexp.MustCompile(`:(\w+)`)
 	var want []string
 	for _, r := range server.Routes() {
-		if r.Method != "HEAD" { // as GET
+		if r.Method != http.MethodHead { // as GET
 			name := r.Method + " " + r.Path
 			scope := "–"
 			if needs, ok := needed()[name]; ok {

@@ -174,6 +174,8 @@ func TestStripeEventThatCannotBeRead(t *testing.T) {
 		"an id with NUL":                strings.Replace(right, `"evt_1"`, `"evt_\u0000"`, 1),
 		"an id of other letters":        event("ëvt", "payment_intent.succeeded", intentOf(charge)),
 		"an id of 256 characters":       event(strings.Repeat("e", 256), "payment_intent.succeeded", intentOf(charge)),
+		"an id that is a card number":   event("4242424242424242", "payment_intent.succeeded", intentOf(charge)),
+		"an object that is a card":      event("evt_1", "payment_intent.succeeded", strings.Replace(intentOf(charge), "pi_"+charge, "4242424242424242", 1)),
 		"no type":                       strings.Replace(right, `"type"`, `"typ"`, 1),
 		"a type of 101 characters":      event("evt_1", "payment_intent."+strings.Repeat("a", 86), intentOf(charge)),
 		"a type with a line end":        strings.Replace(right, `_intent.succeeded`, `_intent.\n`, 1),

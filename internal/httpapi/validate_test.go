@@ -132,6 +132,8 @@ func TestCardNumbersAreRefused(t *testing.T) {
 		{"with spaces", body("description", `"4242 4242 4242 4242 12/30"`), []string{"/description"}},
 		{"with dashes", body("description", `"no. 1-4242-4242-4242-4242."`), []string{"/description"}},
 		{"with escapes", body("description", `"\u0034242 4242\u00204242 4242"`), []string{"/description"}},
+		{"with spaces that do not break, and a tab", body("description", `"\u00a04242\u00a04242\t4242\u20074242\u00a0"`), []string{"/description"}},
+		{"with dashes of other kinds", body("description", `"4242\u20114242\u20134242\u20144242"`), []string{"/description"}},
 		{"of 13 digits", body("description", `"4222222222222"`), []string{"/description"}},
 		{"of 15 digits", body("description", `"3782 822463 10005"`), []string{"/description"}},
 		{"of 19 digits", body("description", `"6304000000000000000"`), []string{"/description"}},

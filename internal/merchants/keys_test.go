@@ -116,10 +116,10 @@ func wantOpen(t *testing.T, db *postgres.DB, key string, open bool) {
 }
 
 // pass lets so much time pass, as the database sees it, for every key.
-func pass(t *testing.T, db *postgres.DB, time string) {
+func pass(t *testing.T, db *postgres.DB, interval string) {
 	t.Helper()
 	b := &pgx.Batch{}
-	b.Queue(`update api_keys set created_at = created_at - $1::interval, expires_at = expires_at - $1::interval`, time)
+	b.Queue(`update api_keys set created_at = created_at - $1::interval, expires_at = expires_at - $1::interval`, interval)
 	if err := db.Commit(t.Context(), b); err != nil {
 		t.Fatal(err)
 	}

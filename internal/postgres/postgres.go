@@ -26,12 +26,6 @@ var ErrUnreachable = errors.New("the database cannot be reached")
 // Oldest is the oldest major version of the server that payonce supports.
 const Oldest = 15
 
-// Querier reads. A *DB is one, and so are a pgx connection and transaction.
-type Querier interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}
-
 // Options shape a pool. Zero values mean the defaults named beside them.
 type Options struct {
 	// Application is the sessions' application_name.
@@ -169,16 +163,6 @@ func check(ctx context.Context, q Querier, o Options) error {
 // Pool is the pool itself, for what must own connections (Watermill's
 // subscriber, LISTEN).
 func (db *DB) Pool() *pgxpool.Pool { return db.pool }
-
-// Query reads rows outside any transaction.
-func (db *DB) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	return db.pool.Query(ctx, sql, args...)
-}
-
-// QueryRow reads one row outside any transaction.
-func (db *DB) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	return db.pool.QueryRow(ctx, sql, args...)
-}
 
 // Close waits for connections in use and closes them all.
 func (db *DB) Close() { db.pool.Close() }

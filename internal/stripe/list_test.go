@@ -182,3 +182,94 @@ func TestRefunds(t *testing.T) {
 		}
 	}
 }
+
+// A list that does not come to an end must not keep its reader for ever.
+func TestLists_end(t *testing.T) {
+	t.Parallel()
+	refund := func(n int) string { return refundJSON("id", fmt.Sprintf("re_%d", n)) }
+	page := func(from, to int) (ids []string) {
+		for n := from; n < to; n++ {
+			ids = append(ids, refund(n))
+		}
+		return ids
+	}
+	for name, tc := range map[string]struct {
+		pages    []string // the last one is repeated
+		requests int64
+		listed   int
+	}{
+		"that ignores the cursor":                  {[]string{list(true, refund(1), refund(2))}, 2, 2},
+		"that says it ends when it begins again":   {[]string{list(true, refund(1), refund(2)), list(false, refund(1), refund(2))}, 2, 2},
+		"that goes round":                          {[]string{list(true, refund(1)), list(true, refund(2)), list(true, refund(1))}, 3, 2},
+		"that turns back in the middle of a page":  {[]string{list(true, refund(1), refund(2)), list(true, refund(3), refund(1))}, 2, 2},
+		"that begins a page with its cursor":       {[]string{list(true, refund(1)), list(true, refund(1), refund(2))}, 2, 1},
+		"that has one object twice in a page":      {[]string{list(false, refund(1), refund(1))}, 1, 0},
+		"that is longer than its pages may become": {[]string{list(true, page(0, 101)...)}, 1, 0},
+	} {
+		t.Run("one "+name+" is no answer", func(t *testing.T) {
+			t.Parallel()
+			var p *provider
+			p = newProvider(t, func(w http.ResponseWriter, r *http.Request) {
+				n := min(int(p.requests.Load()), len(tc.pages)) - 1
+				answer(200, tc.pages[n])(w, r)
+			})
+			for of, seq := range map[string]iter.Seq2[stripe.Refund, error]{
+				"an intent":   newClient(t, p.URL, 0).RefundsOf(t.Context(), "pi_1"),
+				"the account": newClient(t, p.URL, 0).Refunds(t.Context()),
+			} {
+				p.requests.Store(0)
+				listed, err := walked(seq)
+				if kinds(err) != "unavailable" || listed != tc.listed {
+					t.Errorf("of %s: %d were listed before %v, want %d and then that it is unavailable", of, listed, err, tc.listed)
+				}
+				if got := p.requests.Load(); got != tc.requests {
+					t.Errorf("of %s: %d requests, want %d", of, got, tc.requests)
+				}
+			}
+		})
+	}
+
+	endless := func(t *testing.T) *provider {
+		t.Helper()
+		var p *provider
+		p = newProvider(t, func(w http.ResponseWriter, r *http.Request) {
+			from := 100 * int(p.requests.Load())
+			answer(200, list(true, page(from, from+100)...))(w, r)
+		})
+		return p
+	}
+
+	t.Run("one intent's refunds are not more than any intent has", func(t *testing.T) {
+		t.Parallel()
+		p := endless(t)
+		listed, err := walked(newClient(t, p.URL, 0).RefundsOf(t.Context(), "pi_1"))
+		if kinds(err) != "unavailable" || listed != 5000 {
+			t.Errorf("%d were listed before %v, want 5000 and then that it is unavailable", listed, err)
+		}
+	})
+
+	t.Run("an account's may be as many as it has", func(t *testing.T) {
+		t.Parallel()
+		p := endless(t)
+		listed := 0
+		for _, err := range newClient(t, p.URL, 0).Refunds(t.Context()) {
+			if err != nil {
+				t.Fatalf("after %d: %v", listed, err)
+			}
+			if listed++; listed > 6000 {
+				break
+			}
+		}
+	})
+}
+
+// walked is how many objects a list had, and how it ended.
+func walked(seq iter.Seq2[stripe.Refund, error]) (listed int, end error) {
+	for _, err := range seq {
+		if err != nil {
+			return listed, err
+		}
+		listed++
+	}
+	return listed, nil
+}

@@ -19,8 +19,8 @@ import (
 func TestRead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	id := w.paid("acme", "order-17")
-	w.paid("acme", "another")
+	id := w.paid("order-17")
+	w.paid("another")
 	tl := w.read(id, "")
 
 	t.Run("the whole chain, in the order of time", func(t *testing.T) {
@@ -137,9 +137,9 @@ func TestRead(t *testing.T) {
 func TestReadFindsByName(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	id := w.paid("acme", "order-17")
-	refund := w.refund("acme", "refund-1", id, 400)
-	w.refund("acme", "order-17", id, 5000) // refused, under a key that was used for something else
+	id := w.paid("order-17")
+	refund := w.refund("refund-1", id, 400)
+	w.refund("order-17", id, 5000) // refused, under a key that was used for something else
 	theirs := w.accept("globex", "order-17")
 	likeAnID := w.accept("globex", "re_no-refund")
 
@@ -245,27 +245,32 @@ select receiver, message_id, 'another', '{}', sha256('another')
 		{
 			"it waits", waiting,
 			[]string{"inbox | received | fulfillment", "inbox | pending | fulfillment"},
-			"pending", map[string]any{"claims": int64(2), "waits": 2, "last_error": "waiting: the provider is away"},
+			"pending",
+			map[string]any{"claims": int64(2), "waits": 2, "last_error": "waiting: the provider is away"},
 		},
 		{
 			"somebody holds it", running,
 			[]string{"inbox | received | fulfillment", "inbox | running | fulfillment"},
-			"running", map[string]any{"claims": int64(1), "attempts": 1, "holder": "host:1"},
+			"running",
+			map[string]any{"claims": int64(1), "attempts": 1, "holder": "host:1"},
 		},
 		{
 			"it is parked, and another payload came under its id", parked,
 			[]string{"inbox | received | fulfillment", "inbox | quarantined | fulfillment", "inbox | parked | fulfillment"},
-			"parked", map[string]any{"attempts": 4, "last_error": "parked: no such thing"},
+			"parked",
+			map[string]any{"attempts": 4, "last_error": "parked: no such thing"},
 		},
 		{
 			"it was retried", retried,
 			[]string{"inbox | received | fulfillment", "inbox | retried | cli:ada", "inbox | pending | fulfillment"},
-			"retried", map[string]any{"receiver": "fulfillment"},
+			"retried",
+			map[string]any{"receiver": "fulfillment"},
 		},
 		{
 			"it was discarded", discarded,
 			[]string{"inbox | received | fulfillment", "inbox | discarded | cli:bob"},
-			"discarded", map[string]any{"receiver": "fulfillment", "claims": int64(4)},
+			"discarded",
+			map[string]any{"receiver": "fulfillment", "claims": int64(4)},
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -304,7 +309,7 @@ select receiver, message_id, 'another', '{}', sha256('another')
 func TestReadOutlivesWhatItCannotRead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	id := w.paid("acme", "1")
+	id := w.paid("1")
 	w.exec(`
 insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
 values (gen_random_uuid(), $1, 8, 'charge.praised.v1', 1, 'acme', '{}', '{}', now())`, id)
@@ -320,14 +325,14 @@ values (gen_random_uuid(), $1, 8, 'charge.praised.v1', 1, 'acme', '{}', '{}', no
 func TestEveryEventIsTold(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	id := w.paid("acme", "1")
-	refund := w.refund("acme", "2", id, 400)
+	id := w.paid("1")
+	refund := w.refund("2", id, 400)
 	w.decide(id,
 		domain.FailRefundAttempt{RefundID: refund, StatusCode: 502, RequestID: "req_7"},
 		domain.SucceedRefund{RefundID: refund, Provider: domain.Provider, ProviderRefund: "re_1", Amount: domain.Money{Amount: 400, Currency: "USD"}},
 		domain.ReverseRefund{RefundID: refund, ProviderRefund: "re_1", Message: "the card is closed"},
 	)
-	failed := w.refund("acme", "3", id, 100)
+	failed := w.refund("3", id, 100)
 	w.decide(id, domain.FailRefund{RefundID: failed, ProviderRefund: "re_2", Code: domain.ProviderRefused, Message: "no"})
 	tl := w.read(id, "")
 	for what, want := range map[string]map[string]any{

@@ -66,12 +66,12 @@ func (w *world) accept(merchant, key string) string {
 	return path.Base(accepted.Location)
 }
 
-// refund accepts a refund, or has it refused, and returns its id.
-func (w *world) refund(merchant, key, charge string, amount int64) string {
+// refund accepts a refund for acme, or has it refused, and returns its id.
+func (w *world) refund(key, charge string, amount int64) string {
 	w.Helper()
 	in := &intake.Intake{DB: w.db, Retention: time.Hour}
-	accepted, err := in.RequestRefund(w.Context(), intake.Account{MerchantID: merchant, Notify: true},
-		request(merchant, "POST /v1/charges/:id/refunds", key), charge, intake.Refund{Amount: &amount})
+	accepted, err := in.RequestRefund(w.Context(), intake.Account{MerchantID: "acme", Notify: true},
+		request("acme", "POST /v1/charges/:id/refunds", key), charge, intake.Refund{Amount: &amount})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -151,11 +151,11 @@ update inbox
    and type = $2`, charge, kind)
 }
 
-// paid is a charge with its whole history: a provider's error, the capture, the
+// paid is a charge of acme with its whole history: a provider's error, the capture, the
 // webhook.
-func (w *world) paid(merchant, key string) string {
+func (w *world) paid(key string) string {
 	w.Helper()
-	id := w.accept(merchant, key)
+	id := w.accept("acme", key)
 	w.receive()
 	s := w.decide(id,
 		domain.ReserveInventory{},

@@ -28,7 +28,7 @@ import (
 )
 
 const (
-	application = "payonce-worker"
+	application = programs + "worker"
 	group       = "inbox" // the consumer group of the outbox
 	poll        = 15 * time.Millisecond
 	resubscribe = 250 * time.Millisecond
@@ -82,6 +82,7 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 	g.Go(func() error { return app.Serve(ctx, log, settings.HTTPAddr, app.Health(db)) })
 	g.Go(func() error { return receiveAlways(ctx, log, subscriberDB) })
 	g.Go(func() error { sweep(ctx, log, db); return nil })
+	g.Go(func() error { rescue(ctx, log, db); return nil })
 	for _, p := range processors(log, db, provider, settings, now) {
 		g.Go(func() error { p.Run(ctx); return nil })
 	}

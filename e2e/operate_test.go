@@ -1,0 +1,189 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// parkedMessage is what operators see of a message.
+type parkedMessage struct {
+	ID          int64  `json:"id"`
+	Receiver    string `json:"receiver"`
+	Type        string `json:"type"`
+	OrderingKey string `json:"ordering_key"`
+	Status      string `json:"status"`
+	LastError   string `json:"last_error"`
+	DecidedBy   string `json:"decided_by"`
+	Behind      int    `json:"behind"`
+}
+
+// TestOperate parks the messages of two charges because the provider is away for
+// too long. An operator has one of them tried again. The other charge is canceled,
+// which its parked message does not hold up, and the operator discards what is
+// left of it.
+func TestOperate(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, setup{apis: 1, workers: 1, workerEnv: map[string]string{"GIVE_UP_AFTER": "300ms"}})
+	w.breakOutside(t, faults{DropBefore: 1})
+	key := "key-" + unique()
+	retried := w.sendUnder(t, key)
+	discarded := w.send(t, newOrder(visa))
+	parked := w.parked(t, retried.ID, discarded.ID)
+	mustFindAudit(t, w, "no message is stuck")
+
+	one := w.payonce(t, "inbox", "show", strconv.FormatInt(parked[retried.ID].ID, 10))
+	for _, want := range []string{"dead", retried.ID, "waiting", `"charge_id"`} {
+		if !strings.Contains(string(one), want) {
+			t.Errorf("show does not show %q:\n%s", want, one)
+		}
+	}
+	w.mendOutside(t)
+
+	number := strconv.FormatInt(parked[retried.ID].ID, 10)
+	w.payonce(t, "inbox", "retry", number)
+	if got := w.await(t, retried.ID); got.Status != "succeeded" {
+		t.Errorf("the charge that was retried is %s", got.Status)
+	}
+	if out, err := w.run(t, "inbox", "retry", number); exitCode(err) != 1 {
+		t.Errorf("a second retry: %v, %s", err, out)
+	}
+
+	if got := w.cancel(t, discarded.ID); got.Status != http.StatusAccepted {
+		t.Fatalf("answered %d %s", got.Status, got.Body)
+	}
+	if got := w.await(t, discarded.ID); got.Status != "failed" || got.Failure == nil || got.Failure.Code != "canceled" {
+		t.Errorf("the charge that was canceled is %s, %+v", got.Status, got.Failure)
+	}
+	decision := request{path: fmt.Sprintf("/v1/inbox/%d/discard", parked[discarded.ID].ID)}
+	got, err := w.client.do(t.Context(), decision)
+	var message parkedMessage
+	if err != nil || got.Status != http.StatusOK || json.Unmarshal(got.Body, &message) != nil ||
+		message.Status != "discarded" || !strings.HasPrefix(message.DecidedBy, "api:sk_test_") {
+		t.Errorf("discarded: %v, %d %s", err, got.Status, got.Body)
+	}
+	if got, err = w.client.do(t.Context(), decision); err != nil {
+		t.Fatal(err)
+	}
+	mustBeProblem(t, got, http.StatusConflict, "conflict")
+	w.calm(t)
+	if left := w.parkedOver(t); len(left) != 0 {
+		t.Errorf("still parked: %v", left)
+	}
+	if out := w.payonce(t, "audit", "--quiet"); len(out) != 0 {
+		t.Errorf("a quiet audit prints %q", out)
+	}
+
+	w.tells(t, retried.ID, "key", "event", "outbox", "inbox", "webhook", "provider")
+	w.tells(t, key, "key", "event", "outbox", "inbox", "webhook", "provider")
+	w.tells(t, discarded.ID, "key", "event", "outbox", "inbox", "webhook")
+	if out, err := w.run(t, "timeline", "ch_of_nobody"); exitCode(err) != 1 {
+		t.Errorf("a timeline of nothing: %v, %s", err, out)
+	}
+}
+
+// sendUnder sends a charge under a key, until it is accepted.
+func (w *world) sendUnder(t *testing.T, key string) charge {
+	t.Helper()
+	got, _, err := w.client.insist(t.Context(), request{key: key, body: newOrder(visa).body(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return acceptedCharge(t, got)
+}
+
+// parked waits until messages of these charges are parked, and wants the API to
+// say the same of them as the tool.
+func (w *world) parked(t *testing.T, charges ...string) map[string]parkedMessage {
+	t.Helper()
+	var listed map[string]parkedMessage
+	eventually(t, "both charges are parked", func() bool {
+		listed = w.parkedOver(t)
+		return len(listed) == len(charges)
+	})
+	for _, id := range charges {
+		if m := listed[id]; m.Receiver != "fulfillment" || m.Type != "charge.requested.v1" || m.Status != "dead" || m.LastError == "" {
+			t.Errorf("parked: %+v", m)
+		}
+	}
+	byTool := byCharge(t, w.payonce(t, "inbox", "list", "--json"))
+	if diff := cmp.Diff(listed, byTool); diff != "" {
+		t.Errorf("parked, by the API (-) and by the tool (+):\n%s", diff)
+	}
+	return listed
+}
+
+// parkedOver asks the API for what is parked.
+func (w *world) parkedOver(t *testing.T) map[string]parkedMessage {
+	t.Helper()
+	got, err := w.client.do(t.Context(), request{method: http.MethodGet, path: "/v1/inbox?status=dead"})
+	if err != nil || got.Status != http.StatusOK {
+		t.Fatalf("answered %d %s, %v", got.Status, got.Body, err)
+	}
+	return byCharge(t, got.Body)
+}
+
+func byCharge(t *testing.T, list []byte) map[string]parkedMessage {
+	t.Helper()
+	var page struct {
+		Data []parkedMessage `json:"data"`
+	}
+	if err := json.Unmarshal(list, &page); err != nil {
+		t.Fatalf("%v in %s", err, list)
+	}
+	messages := map[string]parkedMessage{}
+	for _, m := range page.Data {
+		messages[m.OrderingKey] = m
+	}
+	return messages
+}
+
+// mustFindAudit wants the audit for cron to end with 1 and to say one thing.
+func mustFindAudit(t *testing.T, w *world, check string) {
+	t.Helper()
+	out, err := w.run(t, "audit", "--quiet")
+	lines := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
+	if exitCode(err) != 1 || slices.ContainsFunc(lines, func(line string) bool { return !strings.HasPrefix(line, check+": ") }) {
+		t.Errorf("audit ended with %v and printed\n%s", err, out)
+	}
+}
+
+// exitCode is that of a program that ended with an error, 0 of one that did not.
+func exitCode(err error) int {
+	if ended := (*exec.ExitError)(nil); errors.As(err, &ended) {
+		return ended.ExitCode()
+	}
+	return 0
+}
+
+// tells wants each of the kinds in a timeline, for programs and for people.
+func (w *world) tells(t *testing.T, name string, kinds ...string) {
+	t.Helper()
+	var told struct {
+		Entries []struct {
+			Kind string `json:"kind"`
+			What string `json:"what"`
+		} `json:"entries"`
+	}
+	out := w.payonce(t, "timeline", name, "--json")
+	if err := json.Unmarshal(out, &told); err != nil {
+		t.Fatalf("%v in %s", err, out)
+	}
+	table := string(w.payonce(t, "timeline", name))
+	for _, kind := range kinds {
+		if !strings.Contains(table, "  "+kind+" ") || !strings.Contains(string(out), `"kind": "`+kind+`"`) {
+			t.Errorf("the timeline of %s lacks %s:\n%s", name, kind, table)
+		}
+	}
+	if lines := strings.Count(table, "\n"); lines != len(told.Entries)+2 { // the charge, the header
+		t.Errorf("%d lines for %d entries:\n%s", lines, len(told.Entries), table)
+	}
+}

@@ -1,0 +1,89 @@
+package postgres_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/payonce/payonce/internal/postgres"
+)
+
+// stopMidway sends the beginning of a batch, as a program does that is stopped
+// while it sends one, and returns when the server waits for the rest.
+func stopMidway(t *testing.T, db *postgres.DB, address, name string) {
+	t.Helper()
+	config, err := pgx.ParseConfig(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.RuntimeParams["application_name"] = name
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
+	f := conn.PgConn().Frontend()
+	f.Send(&pgproto3.Parse{Query: "insert into effects (id, twin) values (1, 1)"})
+	f.Send(&pgproto3.Bind{})
+	f.Send(&pgproto3.Execute{})
+	f.Send(&pgproto3.Flush{})
+	if err := f.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	const waits = `
+select count(*) = 1
+  from pg_stat_activity
+ where datname = current_database()
+   and application_name = $1
+   and state = 'active'
+   and wait_event = 'ClientRead'
+   and backend_xid is not null`
+	deadline := time.Now().Add(patience)
+	for midway := false; !midway; {
+		if err := db.QueryRow(t.Context(), waits, name).Scan(&midway); err != nil {
+			t.Fatal(err)
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the server does not wait for the rest")
+		}
+	}
+}
+
+func TestEndHalfSent(t *testing.T) {
+	t.Parallel()
+	db, address := effects(t, postgres.Options{Application: "payonce-test", LockTimeout: 50 * time.Millisecond})
+	stopMidway(t, db, address, "payonce-api")
+	if err := db.Commit(t.Context(), batch(1)); !postgres.IsLockTimeout(err) {
+		t.Errorf("beside a half-sent batch a commit ends with %v", err)
+	}
+	for _, spared := range []struct {
+		name, prefix string
+		patience     time.Duration
+	}{
+		{"one that is young", "payonce-", time.Hour},
+		{"one of another service", "other-", 0},
+	} {
+		if n, err := postgres.EndHalfSentAfter(t.Context(), db, spared.prefix, spared.patience); n != 0 || err != nil {
+			t.Errorf("%s: %d ended, %v", spared.name, n, err)
+		}
+	}
+	if n, err := postgres.EndHalfSent(t.Context(), db, "payonce-"); n != 0 || err != nil {
+		t.Errorf("%d ended at once, %v", n, err)
+	}
+	if n, err := postgres.EndHalfSentAfter(t.Context(), db, "payonce-", 0); n != 1 || err != nil {
+		t.Fatalf("%d ended, %v", n, err)
+	}
+	deadline := time.Now().Add(patience)
+	for err := db.Commit(t.Context(), batch(1)); err != nil; err = db.Commit(t.Context(), batch(1)) {
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+	var ids int
+	if err := db.QueryRow(t.Context(), `select count(*) from effects`).Scan(&ids); err != nil || ids != 1 {
+		t.Errorf("%d effects, %v", ids, err)
+	}
+}

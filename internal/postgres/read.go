@@ -1,0 +1,120 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// ErrNoConnection is returned by reads, wrapped, when no connection was to be had:
+// the server is out of reach, or all of the pool were in use until the context
+// ended. Nothing was asked. Of a commit the same is ErrNotCommitted.
+var ErrNoConnection = errors.New("no connection to the database")
+
+// Querier reads. A *DB is one, and so are a pgx connection and transaction.
+type Querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// Query reads rows outside any transaction. Without a connection the error is
+// ErrNoConnection.
+func (db *DB) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	conn, err := db.acquire(ctx)
+	if err != nil {
+		return noRows{err}, err
+	}
+	found, err := conn.Query(ctx, sql, args...)
+	if err != nil {
+		conn.Release()
+		return noRows{err}, err
+	}
+	return &rows{Rows: found, conn: conn}, nil
+}
+
+// QueryRow reads one row outside any transaction. Without a connection the error
+// of its Scan is ErrNoConnection.
+func (db *DB) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	conn, err := db.acquire(ctx)
+	if err != nil {
+		return noRows{err}
+	}
+	return row{found: conn.QueryRow(ctx, sql, args...), conn: conn}
+}
+
+func (db *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
+	conn, err := db.pool.Acquire(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNoConnection, err)
+	}
+	return conn, nil
+}
+
+// rows give back their connection with the last row, or the first error.
+type rows struct {
+	pgx.Rows
+
+	conn *pgxpool.Conn // nil once it was given back
+}
+
+func (r *rows) Close() {
+	r.Rows.Close()
+	if r.conn != nil {
+		r.conn.Release()
+		r.conn = nil
+	}
+}
+
+func (r *rows) Next() bool {
+	more := r.Rows.Next()
+	if !more {
+		r.Close()
+	}
+	return more
+}
+
+func (r *rows) Scan(dest ...any) error {
+	err := r.Rows.Scan(dest...)
+	if err != nil {
+		r.Close()
+	}
+	return err
+}
+
+func (r *rows) Values() ([]any, error) {
+	values, err := r.Rows.Values()
+	if err != nil {
+		r.Close()
+	}
+	return values, err
+}
+
+// row gives back its connection when it is scanned.
+type row struct {
+	found pgx.Row
+	conn  *pgxpool.Conn
+}
+
+func (r row) Scan(dest ...any) error {
+	defer r.conn.Release()
+	return r.found.Scan(dest...)
+}
+
+// noRows is a read that failed before there was a row.
+type noRows struct{ err error }
+
+func (noRows) Close()                                       {}
+func (r noRows) Err() error                                 { return r.err }
+func (noRows) CommandTag() pgconn.CommandTag                { return pgconn.CommandTag{} }
+func (noRows) FieldDescriptions() []pgconn.FieldDescription { return nil }
+func (noRows) Next() bool                                   { return false }
+func (r noRows) Scan(...any) error                          { return r.err }
+func (r noRows) Values() ([]any, error)                     { return nil, r.err }
+func (noRows) RawValues() [][]byte                          { return nil }
+func (noRows) Conn() *pgx.Conn                              { return nil }
+func (noRows) TypeMap() *pgtype.Map                         { return nil }

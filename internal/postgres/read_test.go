@@ -1,0 +1,149 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/cutproxy"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+// reads are the ways to read, each with its error.
+func reads() map[string]func(context.Context, *postgres.DB) error {
+	return map[string]func(context.Context, *postgres.DB) error{
+		"of rows": func(ctx context.Context, db *postgres.DB) error {
+			_, err := db.Query(ctx, `select 1`)
+			return err
+		},
+		"of rows that looks at the error at last": func(ctx context.Context, db *postgres.DB) error {
+			rows, _ := db.Query(ctx, `select 1`)
+			_, err := pgx.CollectRows(rows, pgx.RowTo[int])
+			return err
+		},
+		"of one row": func(ctx context.Context, db *postgres.DB) error {
+			var one int
+			return db.QueryRow(ctx, `select 1`).Scan(&one)
+		},
+	}
+}
+
+func TestAReadWithoutAConnectionSaysSo(t *testing.T) {
+	t.Parallel()
+	for name, read := range reads() {
+		t.Run(name+", when all are in use until the end of the context", func(t *testing.T) {
+			t.Parallel()
+			db := open(t, pgtest.Empty(t), postgres.Options{MaxConns: 1})
+			conn, err := db.Pool().Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Release()
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			defer cancel()
+			if err := read(ctx, db); !errors.Is(err, postgres.ErrNoConnection) || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("the error is %v, want ErrNoConnection", err)
+			}
+		})
+
+		t.Run(name+", when nobody listens", func(t *testing.T) {
+			t.Parallel()
+			proxy := cutproxy.Start(t, pgtest.Empty(t))
+			db := open(t, proxy.URL(), postgres.Options{})
+			proxy.Close()
+			db.Pool().Reset()
+			if err := read(t.Context(), db); !errors.Is(err, postgres.ErrNoConnection) {
+				t.Errorf("the error is %v, want ErrNoConnection", err)
+			}
+		})
+	}
+
+	t.Run("and one that lost its connection does not", func(t *testing.T) {
+		t.Parallel()
+		proxy := cutproxy.Start(t, pgtest.Empty(t))
+		db := open(t, proxy.URL(), postgres.Options{})
+		proxy.Arm(cutproxy.Before, 1)
+		var one int
+		if err := db.QueryRow(t.Context(), `select 1`).Scan(&one); err == nil || errors.Is(err, postgres.ErrNoConnection) {
+			t.Errorf("the error is %v", err)
+		}
+	})
+}
+
+// However a read ends, the next one has the only connection of the pool.
+func TestAReadGivesItsConnectionBack(t *testing.T) {
+	t.Parallel()
+	query := func(t *testing.T, db *postgres.DB, sql string) pgx.Rows {
+		t.Helper()
+		rows, err := db.Query(t.Context(), sql)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rows
+	}
+	for name, read := range map[string]func(*testing.T, *postgres.DB){
+		"when its row was scanned": func(t *testing.T, db *postgres.DB) {
+			t.Helper()
+			var one int
+			if err := db.QueryRow(t.Context(), `select 1`).Scan(&one); err != nil {
+				t.Error(err)
+			}
+		},
+		"when there was no row": func(t *testing.T, db *postgres.DB) {
+			t.Helper()
+			var one int
+			if err := db.QueryRow(t.Context(), `select 1 where false`).Scan(&one); !errors.Is(err, pgx.ErrNoRows) {
+				t.Error(err)
+			}
+		},
+		"when the statement is wrong": func(t *testing.T, db *postgres.DB) {
+			t.Helper()
+			if _, err := db.Query(t.Context(), `selec`); err == nil {
+				t.Error("it was read")
+			}
+		},
+		"when all rows were seen": func(t *testing.T, db *postgres.DB) {
+			t.Helper()
+			got, err := pgx.CollectRows(query(t, db, `select generate_series(1, 3)`), pgx.RowTo[int])
+			if diff := cmp.Diff([]int{1, 2, 3}, got); diff != "" || err != nil {
+				t.Errorf("%v, rows (-want +got):\n%s", err, diff)
+			}
+		},
+		"when it was closed before": func(t *testing.T, db *postgres.DB) {
+			t.Helper()
+			rows := query(t, db, `select generate_series(1, 3)`)
+			rows.Next()
+			rows.Close()
+			rows.Close()
+		},
+		"when a row could not be scanned": func(t *testing.T, db *postgres.DB) {
+			t.Helper()
+			rows := query(t, db, `select 'one'`)
+			rows.Next()
+			var one int
+			if err := rows.Scan(&one); err == nil {
+				t.Error("it was scanned")
+			}
+		},
+		"when the server refused a later row": func(t *testing.T, db *postgres.DB) {
+			t.Helper()
+			if _, err := pgx.CollectRows(query(t, db, `select 1 / (2 - n) from generate_series(1, 3) n`), pgx.RowTo[int]); err == nil {
+				t.Error("it was read")
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := open(t, pgtest.Empty(t), postgres.Options{MaxConns: 1})
+			read(t, db)
+			if in := db.Pool().Stat().AcquiredConns(); in != 0 {
+				t.Errorf("%d connections are in use", in)
+			}
+		})
+	}
+}
