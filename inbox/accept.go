@@ -9,9 +9,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// errNotStorable is returned by Accept, wrapped, for a message that would break
-// the batch which it rides in.
-var errNotStorable = errors.New("the id is missing, or a text holds NUL or is not UTF-8")
+// Errors of Accept, wrapped, for a message that would break the batch which it
+// rides in.
+var (
+	errNotStorable = errors.New("the id is missing, or a text holds NUL or is not UTF-8")
+	errTooLong     = fmt.Errorf("the id or the ordering key has more than %d bytes", MaxLength)
+)
+
+// MaxLength is the length of the longest id and of the longest ordering key, in
+// bytes. Both are found by indexes, which cannot hold texts of any length.
+const MaxLength = 255
 
 // A plan that was made while the inbox was empty is kept, and would read all of it
 // later. The setting ends with the batch.
@@ -24,7 +31,8 @@ select set_config('enable_seqscan', 'off', true)`
 // id is kept aside. It does no I/O; a batch that rolls back has received nothing,
 // and the sender has to send again.
 //
-// Text that PostgreSQL cannot hold is refused here. No statement after it in the
+// Text that PostgreSQL cannot hold is refused here, and so is an id or an
+// ordering key beyond MaxLength. No statement after it in the
 // batch is planned to read a whole table where an index will do.
 func Accept(b *pgx.Batch, receiver string, m Message) error {
 	texts := []string{receiver, m.ID, m.OrderingKey, m.Type}
@@ -32,9 +40,12 @@ func Accept(b *pgx.Batch, receiver string, m Message) error {
 		texts = append(texts, name, value)
 	}
 	for _, text := range texts {
-		if m.ID == "" || strings.ContainsRune(text, 0) || !utf8.ValidString(text) {
+		if m.ID == "" || !isText(text) {
 			return fmt.Errorf("accept message %q for %q: %w", m.ID, receiver, errNotStorable)
 		}
+	}
+	if len(m.ID) > MaxLength || len(m.OrderingKey) > MaxLength {
+		return fmt.Errorf("accept message %.*q for %q: %w", MaxLength, m.ID, receiver, errTooLong)
 	}
 	args, err := received([]string{receiver}, m)
 	if err != nil {
@@ -44,3 +55,6 @@ func Accept(b *pgx.Batch, receiver string, m Message) error {
 	b.Queue(receive, args...)
 	return nil
 }
+
+// isText tells whether PostgreSQL can hold it.
+func isText(s string) bool { return !strings.ContainsRune(s, 0) && utf8.ValidString(s) }

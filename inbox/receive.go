@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -15,7 +16,7 @@ import (
 type Envelope struct {
 	Receivers   []string // who takes it; nobody: the message is passed over
 	Type        string
-	OrderingKey string // the message's id where empty
+	OrderingKey string // the message's id where empty; see Receive for one that is too long
 }
 
 // One total, idempotent statement. A first delivery is inserted; a repeated one
@@ -100,6 +101,11 @@ func received(receivers []string, m Message) ([]any, error) {
 // in the subscriber's own transaction, so that the row and the offset commit
 // together, and does nothing but one statement there.
 //
+// It takes whatever is in the outbox, since what it could not take would block
+// the topic for ever. An ordering key beyond MaxLength, or one that is no text,
+// is received as "sha256:" and the hexadecimal hash of it; the same messages are
+// of one key then as before.
+//
 // If we die here: the transaction rolls back, the offset with it, and the page
 // is read again.
 func Receive(log *slog.Logger, envelope func(*message.Message) Envelope) message.NoPublishHandlerFunc {
@@ -113,7 +119,7 @@ func Receive(log *slog.Logger, envelope func(*message.Message) Envelope) message
 			return nil
 		}
 		args, err := received(e.Receivers, Message{
-			ID: m.UUID, Type: e.Type, OrderingKey: e.OrderingKey, Payload: m.Payload, Metadata: m.Metadata,
+			ID: m.UUID, Type: storable(e.Type), OrderingKey: indexable(e.OrderingKey), Payload: m.Payload, Metadata: m.Metadata,
 		})
 		if err == nil {
 			_, err = tx.ExecContext(m.Context(), receive, args...)
@@ -127,4 +133,13 @@ func Receive(log *slog.Logger, envelope func(*message.Message) Envelope) message
 		}
 		return nil
 	}
+}
+
+// indexable is an ordering key that the inbox can hold, one for each that there is.
+func indexable(key string) string {
+	if len(key) <= MaxLength && isText(key) {
+		return key
+	}
+	hash := sha256.Sum256([]byte(key))
+	return "sha256:" + hex.EncodeToString(hash[:])
 }

@@ -31,10 +31,16 @@ type Message struct {
 	Topic       string
 	ID          string // 1 to 36 characters, unique per message; Watermill's UUID
 	Type        string
-	OrderingKey string // messages of one key are processed one at a time
+	OrderingKey string // messages of one key are processed one at a time; at most MaxOrderingKey bytes
 	Payload     []byte
 	Metadata    map[string]string // beyond the type and the ordering key; no NUL
 }
+
+// MaxOrderingKey is the length of the longest ordering key, in bytes. A receiver
+// finds the messages of a key by an index, which cannot hold a key of any length.
+const MaxOrderingKey = 255
+
+var errKeyTooLong = fmt.Errorf("the ordering key has more than %d bytes", MaxOrderingKey)
 
 const insertMessage = `
 insert into outbox
@@ -42,8 +48,12 @@ insert into outbox
 values ($1, $2, $3, $4)`
 
 // Append queues a message into the batch that causes it. It does no I/O; a
-// batch that rolls back leaves no message.
+// batch that rolls back leaves no message. A message with a longer ordering key
+// than MaxOrderingKey is refused here, and nothing is queued.
 func Append(b *pgx.Batch, m Message) error {
+	if len(m.OrderingKey) > MaxOrderingKey {
+		return fmt.Errorf("append message %s: %w", m.ID, errKeyTooLong)
+	}
 	metadata := make(map[string]string, len(m.Metadata)+2)
 	maps.Copy(metadata, m.Metadata)
 	metadata[MetadataType], metadata[MetadataOrderingKey] = m.Type, m.OrderingKey

@@ -81,6 +81,20 @@ func TestAppend(t *testing.T) {
 		read(t, db, "g").wantNext(t, strings.Repeat("é", 36))
 	})
 
+	t.Run("an ordering key that no receiver could index is refused", func(t *testing.T) {
+		t.Parallel()
+		b := &pgx.Batch{}
+		m := outbox.Message{Topic: topic, ID: "m1", OrderingKey: strings.Repeat("é", 127) + "x"}
+		if err := outbox.Append(b, m); err != nil || b.Len() != 1 {
+			t.Errorf("255 bytes: %d statements, %v", b.Len(), err)
+		}
+		m.OrderingKey += "x"
+		err := outbox.Append(b, m)
+		if err == nil || err.Error() != "append message m1: the ordering key has more than 255 bytes" || b.Len() != 1 {
+			t.Errorf("256 bytes: %d statements, %v", b.Len(), err)
+		}
+	})
+
 	t.Run("metadata that is no text takes the batch with it", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Open(t)
@@ -121,18 +135,22 @@ func TestMetadataOfSomebodyElseBlocksNothing(t *testing.T) {
 	r.wantNext(t, "last")
 }
 
-// FuzzMetadata: whatever is queued as metadata, it is refused by the database
-// or reaches the reader.
+// FuzzMetadata: whatever is queued as metadata, it is refused or reaches the
+// reader.
 func FuzzMetadata(f *testing.F) {
 	f.Add("type", "letter", "key")
 	f.Add("type", "parcel", "key")
 	f.Add("", "\u2028", "\U0010ffff")
 	f.Add("correlation_id", "\xff\xfe", `","type":"x`)
+	f.Add("", "", strings.Repeat("k", 256))
 	f.Fuzz(func(t *testing.T, name, value, key string) {
 		b := &pgx.Batch{}
 		err := outbox.Append(b, outbox.Message{Topic: topic, ID: "m", Type: "letter", OrderingKey: key, Metadata: map[string]string{name: value}})
+		if (err != nil) != (len(key) > outbox.MaxOrderingKey) {
+			t.Fatalf("a key of %d bytes: %v", len(key), err)
+		}
 		if err != nil {
-			t.Fatal(err)
+			return
 		}
 		encoded, ok := b.QueuedQueries[0].Arguments[3].([]byte)
 		if !ok {

@@ -36,10 +36,10 @@ const auditStatementTimeout = 10 * time.Minute
 const violated exitError = 1
 
 // Run prints the report on stdout. It exits with 1 if a promise is violated, or
-// if the audit could not be finished; what our own tables show is printed also
-// where the provider does not answer. That the provider was not asked is said on
-// stderr, also by --quiet: a cron job that has lost its settings must not look
-// like one that found nothing.
+// if the audit could not be finished. Where only the provider does not answer,
+// people still see what our own tables show. That the provider was not asked is
+// said on stderr, also by --quiet: a cron job that has lost its settings must not
+// look like one that found nothing.
 func (c auditCmd) Run(ctx context.Context) error {
 	env, err := config.Load[environment]()
 	if err != nil {
@@ -66,9 +66,10 @@ func (c auditCmd) Run(ctx context.Context) error {
 	case account.SecretKey == "":
 		fmt.Fprintln(os.Stderr, "not run: the reconciliation with the provider, for STRIPE_SECRET_KEY is not set")
 	default:
-		if unfinished = reconcile(ctx, db, account, &report); unfinished != nil {
-			report.OK = false // nobody may take half an audit for one that found nothing
-		}
+		unfinished = reconcile(ctx, db, account, &report)
+	}
+	if unfinished != nil && c.JSON {
+		return unfinished // a program must not take half a report for one that found nothing
 	}
 	if err := errors.Join(c.print(os.Stdout, report), unfinished); err != nil {
 		return err

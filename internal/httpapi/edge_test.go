@@ -243,6 +243,33 @@ func TestNaturalKeyOfAnOrderThatIsNoCard(t *testing.T) {
 	}
 }
 
+// An order whose card was declined is tried again under the next version.
+func TestNaturalKeyOfAnotherVersion(t *testing.T) {
+	t.Parallel()
+	w := serveOn(t, pgtest.Open(t), func(api *httpapi.API) { api.NaturalKeys = true })
+	first := w.accept(t, "", body())
+	for _, header := range []string{"v1", `"v1"`} {
+		if a := w.accept(t, header, body()); a.body != first.body {
+			t.Errorf("%s is another request: %s", header, a.body)
+		}
+	}
+	second := w.accept(t, "v2", body("payment_method", `"pm_card_mastercard"`))
+	if key := second.header.Get("Idempotency-Key"); key != "order-1:charge:v2" || second.body == first.body {
+		t.Errorf("under the key %s: %s", key, second.body)
+	}
+	for _, header := range []string{"v0", "v01", "v1000", "v-1", "V2", "v", "2"} {
+		a := w.send(t, post(header, body("payment_method", `"pm_card_mastercard"`)))
+		if a.status != http.StatusUnprocessableEntity {
+			t.Errorf("%s names a version: %d, %s", header, a.status, a.header.Get("Idempotency-Key"))
+		}
+	}
+	paid := w.captured(t, "v3")
+	one, two := w.send(t, to(paid+"/refunds", "v1", `{"amount":1}`)), w.send(t, to(paid+"/refunds", "v2", `{"amount":1}`))
+	if one.status != http.StatusAccepted || two.status != http.StatusAccepted || one.body == two.body {
+		t.Errorf("two versions of a refund: %d, %d", one.status, two.status)
+	}
+}
+
 func TestAPathIsReadAsItIsMeant(t *testing.T) {
 	t.Parallel()
 	w := serve(t)

@@ -1,6 +1,9 @@
 package httpapi
 
 import (
+	"strconv"
+	"strings"
+
 	"github.com/labstack/echo/v4"
 
 	"github.com/payonce/payonce/idempotency"
@@ -12,13 +15,9 @@ type naturalKey struct {
 	yields bool // to the client's own key
 }
 
-// naturalVersion is in every natural key: an operation that comes to mean
-// something else gets another one.
-const naturalVersion = 1
-
 func natural(operation, subject string) naturalKey {
 	return naturalKey{NaturalKey: idempotency.NaturalKey{
-		Parts: []string{subject}, Operation: operation, Version: naturalVersion,
+		Parts: []string{subject}, Operation: operation, Version: 1,
 	}}
 }
 
@@ -31,15 +30,37 @@ func (n naturalKey) unlessGiven() naturalKey {
 }
 
 // key is the client's key or, in the mode of natural keys, that of the request
-// itself: an order is then charged once, whatever header comes with it.
+// itself: an order is then charged once, whatever header comes with it. Only a
+// header that names a version, v2, means the same work once more, on purpose: the
+// order whose card was declined.
 func (a *API) key(c echo.Context, n naturalKey) (string, error) {
 	given := c.Request().Header.Values(headerKey)
-	if a.NaturalKeys && (!n.yields || len(given) == 0) {
-		return n.String(), nil // made of what was checked already
+	if a.NaturalKeys {
+		if version, named := versionIn(given); named {
+			n.Version = version
+			return n.String(), nil
+		}
+		if !n.yields || len(given) == 0 {
+			return n.String(), nil // made of what was checked already
+		}
 	}
 	key, err := idempotency.ParseKey(given)
 	if err == nil && holdsCard(key) {
 		return "", cardAsKey()
 	}
 	return key, err
+}
+
+// maxVersion bounds versions to what people count.
+const maxVersion = 999
+
+// versionIn reads v1, v2 and so on.
+func versionIn(values []string) (version int, named bool) {
+	key, err := idempotency.ParseKey(values)
+	digits, found := strings.CutPrefix(key, "v")
+	if err != nil || !found {
+		return 0, false
+	}
+	version, err = strconv.Atoi(digits)
+	return version, err == nil && version >= 1 && version <= maxVersion && strconv.Itoa(version) == digits
 }

@@ -26,7 +26,9 @@ const commitDeadline = 15 * time.Second
 
 // Commit sends the whole batch as one implicit transaction in one round trip:
 // all of it is durable, or none of it is. This is the only way by which payonce
-// writes, so that batches of several decisions can later share a commit.
+// writes, so that batches of several decisions can later share a commit. A batch
+// holds no statement of transaction control: a commit in the midst of it would
+// make half of it durable.
 //
 // The context's cancellation does not reach it: a client that hangs up must not
 // turn a commit into an unknown one. Errors:

@@ -18,7 +18,8 @@ import (
 func reads() map[string]func(context.Context, *postgres.DB) error {
 	return map[string]func(context.Context, *postgres.DB) error{
 		"of rows": func(ctx context.Context, db *postgres.DB) error {
-			_, err := db.Query(ctx, `select 1`)
+			rows, err := db.Query(ctx, `select 1`)
+			rows.Close()
 			return err
 		},
 		"of rows that looks at the error at last": func(ctx context.Context, db *postgres.DB) error {
@@ -103,7 +104,8 @@ func TestAReadGivesItsConnectionBack(t *testing.T) {
 		},
 		"when the statement is wrong": func(t *testing.T, db *postgres.DB) {
 			t.Helper()
-			if _, err := db.Query(t.Context(), `selec`); err == nil {
+			rows, err := db.Query(t.Context(), `selec`)
+			if rows.Close(); err == nil {
 				t.Error("it was read")
 			}
 		},

@@ -227,9 +227,10 @@ func (c *Client) intent(ctx context.Context, id string, send func(context.Contex
 }
 
 // Intents returns every intent of the account, newest first, in pages of a
-// hundred. An error ends the sequence.
+// hundred. An error ends the sequence; a list that has an intent twice is
+// [UnavailableError].
 func (c *Client) Intents(ctx context.Context) iter.Seq2[Intent, error] {
-	return pages(ctx, c, "list payment intents", intentOf,
+	return pages(ctx, c, "list payment intents", 0, intentOf,
 		func(ctx context.Context, p stripego.ListParams) *stripego.V1List[*stripego.PaymentIntent] {
 			return c.api.V1PaymentIntents.List(ctx, &stripego.PaymentIntentListParams{ListParams: p})
 		})

@@ -12,19 +12,26 @@ import (
 // pageSize is the largest that Stripe allows.
 const pageSize = 100
 
+// refundsOfIntent is more refunds than any intent has: payonce asks for a
+// hundred at most, and some are made by hand.
+const refundsOfIntent = 5000
+
 type listed interface{ id() string }
 
-// pages walks a list page by page. stripe-go can do it too, but it takes any
-// JSON object for an empty list, which an audit would believe, and asks for ever
-// where an empty page says that there is more.
+// pages walks a list page by page, at most most objects of it, or all if that is
+// 0. stripe-go can do it too, but it takes any JSON object for an empty list,
+// which an audit would believe, and asks for ever where an empty page says that
+// there is more, or where a cache hands out one page whatever the cursor.
 func pages[S any, T listed](
 	ctx context.Context,
 	c *Client,
 	doing string,
+	most int,
 	read func(S) (T, error),
 	list func(context.Context, stripego.ListParams) *stripego.V1List[S],
 ) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
+		seen := make(map[string]bool)
 		params := stripego.ListParams{Limit: stripego.Int64(pageSize), Single: true}
 		for more := true; more; {
 			items, err := request(ctx, c, func(ctx context.Context) (*stripego.V1List[S], error) {
@@ -32,7 +39,11 @@ func pages[S any, T listed](
 				return l, l.Err()
 			}, func(l *stripego.V1List[S]) ([]T, error) {
 				more = l.Meta().HasMore
-				return pageOf(l, read)
+				items, err := pageOf(l, read)
+				if err != nil {
+					return nil, err
+				}
+				return items, advances(seen, items, most)
 			})
 			if err != nil {
 				var none T
@@ -67,4 +78,18 @@ func pageOf[S any, T listed](l *stripego.V1List[S], read func(S) (T, error)) ([]
 		items = append(items, item)
 	}
 	return items, nil
+}
+
+// advances refuses a page after which the list would be no nearer to its end.
+func advances[T listed](seen map[string]bool, items []T, most int) error {
+	for _, item := range items {
+		if seen[item.id()] {
+			return fmt.Errorf("the list repeats itself: it has %s twice", item.id())
+		}
+		seen[item.id()] = true
+	}
+	if most > 0 && len(seen) > most {
+		return fmt.Errorf("the list does not end after %d", most)
+	}
+	return nil
 }

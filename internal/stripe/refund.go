@@ -94,7 +94,8 @@ func (c *Client) RetrieveRefund(ctx context.Context, id string) (Refund, error) 
 }
 
 // RefundsOf returns every refund of the intent, whatever its state, newest
-// first. An error ends the sequence.
+// first. An error ends the sequence; a list of more than 5000, or one that has a
+// refund twice, is [UnavailableError].
 func (c *Client) RefundsOf(ctx context.Context, intent string) iter.Seq2[Refund, error] {
 	if err := checkID(intent); err != nil {
 		// Without an intent the provider would list everybody's refunds.
@@ -102,16 +103,17 @@ func (c *Client) RefundsOf(ctx context.Context, intent string) iter.Seq2[Refund,
 			yield(Refund{}, fmt.Errorf("list refunds of %s: %w", intent, err))
 		}
 	}
-	return pages(ctx, c, "list refunds of "+intent, refundOf,
+	return pages(ctx, c, "list refunds of "+intent, refundsOfIntent, refundOf,
 		func(ctx context.Context, p stripego.ListParams) *stripego.V1List[*stripego.Refund] {
 			return c.api.V1Refunds.List(ctx, &stripego.RefundListParams{ListParams: p, PaymentIntent: &intent})
 		})
 }
 
 // Refunds returns every refund of the account, newest first, in pages of a
-// hundred. An error ends the sequence.
+// hundred. An error ends the sequence; a list that has a refund twice is
+// [UnavailableError].
 func (c *Client) Refunds(ctx context.Context) iter.Seq2[Refund, error] {
-	return pages(ctx, c, "list refunds", refundOf,
+	return pages(ctx, c, "list refunds", 0, refundOf,
 		func(ctx context.Context, p stripego.ListParams) *stripego.V1List[*stripego.Refund] {
 			return c.api.V1Refunds.List(ctx, &stripego.RefundListParams{ListParams: p})
 		})
