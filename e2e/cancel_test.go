@@ -134,7 +134,7 @@ func (w *world) race(ctx context.Context, order []byte, events int) (end string,
 		return "", err
 	}
 	within(endPatience, func() bool {
-		c, _ = w.charge(ctx, c.ID)
+		c = w.charge(ctx, c.ID)
 		return c.over()
 	})
 	switch {

@@ -118,13 +118,14 @@ func acceptedCharge(t *testing.T, got answer) charge {
 	return c
 }
 
-// charge reads a charge; ok is false while it cannot be read.
-func (w *world) charge(ctx context.Context, id string) (c charge, ok bool) {
+// charge reads a charge; none while it cannot be read.
+func (w *world) charge(ctx context.Context, id string) charge {
 	got, err := w.client.do(ctx, request{method: http.MethodGet, path: "/v1/charges/" + id})
-	if err != nil || got.Status != http.StatusOK {
-		return charge{}, false
+	var c charge
+	if err != nil || got.Status != http.StatusOK || json.Unmarshal(got.Body, &c) != nil {
+		return charge{}
 	}
-	return c, json.Unmarshal(got.Body, &c) == nil
+	return c
 }
 
 // await waits until a charge is over.
@@ -132,7 +133,7 @@ func (w *world) await(t *testing.T, id string) charge {
 	t.Helper()
 	var c charge
 	if !within(endPatience, func() bool {
-		c, _ = w.charge(t.Context(), id)
+		c = w.charge(t.Context(), id)
 		return c.over()
 	}) {
 		t.Fatalf("charge %s is not over after %s: it is %s with %s; its messages: %s", id, endPatience, c.Status, c.steps(), w.messagesOf(t, id))

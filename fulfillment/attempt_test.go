@@ -3,6 +3,7 @@ package fulfillment_test
 import (
 	"errors"
 	"net/http"
+	"sync"
 	"testing"
 	"time"
 
@@ -168,9 +169,10 @@ func TestAttempt_confirm(t *testing.T) {
 
 func TestAttempt_retry_after_is_honoured(t *testing.T) {
 	t.Parallel()
-	// A day is longer than every backoff: the message is due by this alone.
 	tooMany := says(http.StatusTooManyRequests,
-		`{"error":{"type":"invalid_request_error","code":"rate_limit"}}`, "Retry-After", "86400")
+		`{"error":{"type":"invalid_request_error","code":"rate_limit"}}`, "Retry-After", "500")
+	var mu sync.Mutex
+	asked := map[time.Duration]bool{}
 	for op, begin := range map[string]func(*world){
 		"create":   func(w *world) { w.accept("ch_1", order()) },
 		"retrieve": func(w *world) { w.start() },
@@ -189,12 +191,18 @@ func TestAttempt_retry_after_is_honoured(t *testing.T) {
 			w.provider.on(op, tooMany)
 			var waiting *inbox.WaitError
 			err := w.deliver()
-			if !errors.As(err, &waiting) || waiting.AtLeast != 24*time.Hour {
-				t.Errorf("the handler answered %v, want it to wait a day", err)
+			if !errors.As(err, &waiting) || waiting.AtLeast < 500*time.Second || waiting.AtLeast > 625*time.Second {
+				t.Fatalf("the handler answered %v, want it to wait 500 seconds and at most a quarter more", err)
 			}
-			if got := w.text(`select (due_at > clock_timestamp() + interval '23 hours')::text from inbox`); got != "true" {
+			if got := w.text(`select (due_at > clock_timestamp() + interval '490 seconds')::text from inbox`); got != "true" {
 				t.Error("the message is due before the time that the provider asked for")
 			}
+			mu.Lock()
+			defer mu.Unlock()
+			if asked[waiting.AtLeast] {
+				t.Errorf("another charge comes back after exactly %s too", waiting.AtLeast)
+			}
+			asked[waiting.AtLeast] = true
 		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/payonce/payonce/domain"
@@ -51,6 +52,12 @@ func (w *walk) startPayment(ctx context.Context) error {
 // lookAgain is when to look again at what the provider is still working on, at
 // the earliest. Its webhook wakes the message before.
 const lookAgain = time.Second
+
+// underWay is for what the provider itself says it is still working on. A bank may
+// take weeks, which is no outage, so the message is never parked for it.
+func underWay(err error) error {
+	return &inbox.WaitError{AtLeast: lookAgain, Patient: true, Err: err}
+}
 
 // looks bounds how often one delivery asks and answers the provider.
 const looks = 4
@@ -126,7 +133,7 @@ func (w *walk) settle(ctx context.Context, i stripe.Intent) error {
 		// We cancel only what we are about to fail.
 		return w.commit(ctx, domain.DeclinePayment{Failure: declineOf(i)}, giveBack)
 	case stripe.Processing:
-		return &inbox.WaitError{AtLeast: lookAgain, Err: errors.New("the provider is processing the payment")}
+		return underWay(errors.New("the provider is processing the payment"))
 	default:
 		return &inbox.ParkError{Err: fmt.Errorf("payment intent %s is %s: payonce does not know what to do with it", i.ID, i.Status)}
 	}
@@ -193,10 +200,16 @@ func (w *walk) outside(ctx context.Context, err error, attempt func(*stripe.Fail
 		}
 		return &inbox.WaitError{Err: err}
 	case errors.As(err, &unavailable):
-		return &inbox.WaitError{AtLeast: unavailable.RetryAfter, Err: err}
+		return &inbox.WaitError{AtLeast: spread(unavailable.RetryAfter), Err: err}
 	default:
 		return fmt.Errorf("call the provider: %w", err)
 	}
+}
+
+// spread lengthens what the provider asked for by up to a quarter, so that not all
+// that it turned away come back at one moment.
+func spread(asked time.Duration) time.Duration {
+	return asked + rand.N(asked/4+1) //nolint:gosec // jitter
 }
 
 // attemptKey is the Idempotency-Key of the attempt under way: the id of the

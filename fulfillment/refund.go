@@ -51,24 +51,37 @@ func (r *refunding) refund() domain.Refund {
 }
 
 // carryRefunds walks every pending refund, also when one before it could not be
-// brought to its outcome, and then looks for refunds that went back on theirs.
+// brought to its outcome and those that are requested meanwhile, and then looks
+// for refunds that went back on theirs.
 func (w *walk) carryRefunds(ctx context.Context) error {
 	var open []error
+	for tried := map[string]bool{}; ; {
+		id, found := w.nextRefund(tried)
+		if !found {
+			break
+		}
+		tried[id] = true
+		err := w.carryRefund(ctx, id)
+		if isOver(ctx, err) {
+			return err
+		}
+		open = append(open, err)
+	}
+	err := w.reverseRefunds(ctx)
+	if isOver(ctx, err) {
+		return err
+	}
+	return verdict(append(open, err))
+}
+
+// nextRefund is the oldest pending refund that has not been tried.
+func (w *walk) nextRefund(tried map[string]bool) (id string, found bool) {
 	for _, pending := range w.s.Charge.PendingRefunds() {
-		err := w.carryRefund(ctx, pending.ID)
-		if isOver(ctx, err) {
-			return err
+		if !tried[pending.ID] {
+			return pending.ID, true
 		}
-		open = append(open, err)
 	}
-	if w.aboutRefunds {
-		err := w.reverseRefunds(ctx)
-		if isOver(ctx, err) {
-			return err
-		}
-		open = append(open, err)
-	}
-	return verdict(open)
+	return "", false
 }
 
 // isOver tells whether an error ends the walk and not one refund's part of it:
@@ -96,14 +109,18 @@ func (w *walk) carryRefund(ctx context.Context, id string) error {
 // What looks like the first send is no exception: an older message of the charge
 // may have sent the refund, and been parked or discarded since.
 //
+// The same list tells of refunds that went back on their outcome, see reversal.go.
+//
 // If we die here: nothing has changed, and the next holder looks again.
 // Test: TestRefund_killed.
 func (r *refunding) look(ctx context.Context) error {
-	var failed, moving []stripe.Refund
+	var failed, moving, all []stripe.Refund
 	for listed, err := range r.Provider.RefundsOf(ctx, r.s.Charge.PaymentIntent) {
-		switch {
-		case err != nil:
+		if err != nil {
 			return r.outside(ctx, err, nil)
+		}
+		all = append(all, listed)
+		switch {
 		case listed.Reference != r.id:
 		case isFailed(listed):
 			failed = append(failed, listed)
@@ -111,6 +128,7 @@ func (r *refunding) look(ctx context.Context) error {
 			moving = append(moving, listed)
 		}
 	}
+	r.gone = r.goneOf(all)
 	switch {
 	case len(moving) > 1:
 		return &inbox.ParkError{Err: fmt.Errorf("the provider has %d refunds for it, %s and %s among them", len(moving), moving[0].ID, moving[1].ID)}
@@ -194,7 +212,7 @@ func (r *refunding) record(ctx context.Context) error {
 			RefundID: r.id, ProviderRefund: found.ID, Code: domain.ProviderRefused, Message: failureOf(found),
 		})
 	case stripe.RefundPending, stripe.RefundRequiresAction:
-		return &inbox.WaitError{AtLeast: lookAgain, Err: fmt.Errorf("it is %s at the provider", found.Status)}
+		return underWay(fmt.Errorf("it is %s at the provider", found.Status))
 	default:
 		return &inbox.ParkError{Err: fmt.Errorf("%s is %q: payonce does not know what to do with it", found.ID, found.Status)}
 	}

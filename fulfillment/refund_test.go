@@ -216,6 +216,8 @@ func TestRefund_list(t *testing.T) {
 		"a 503":          refuses(http.StatusServiceUnavailable, "api_error", ""),
 		"no list":        says(http.StatusOK, `{}`),
 		"half an answer": says(http.StatusOK, `{"object":"list","data":[{"id":`),
+		"a list that repeats itself": lists(
+			refundOf("succeeded", "id", "rp_2", "metadata", nil), refundOf("succeeded", "id", "rp_2", "metadata", nil)),
 	} {
 		t.Run("a look that ends in "+name+" sends and records nothing", func(t *testing.T) {
 			t.Parallel()

@@ -124,6 +124,31 @@ func TestReversal(t *testing.T) {
 		w.expect(back(reversed, "refund.reversed", "done"), "refunds")
 	})
 
+	t.Run("a list that was read for a pending refund tells of the others too", func(t *testing.T) {
+		t.Parallel()
+		second := []any{"id", "rp_2", "amount", 100, "metadata", map[string]any{"refund_id": "re_2"}}
+		w := newWorld(t)
+		w.request(w.gaveBack(), "re_2", 100)
+		w.provider.on("refunds",
+			lists(refundOf("pending", second...), refundOf("failed")), lists(refundOf("pending", second...), refundOf("failed")))
+		w.expectKind(w.deliver(), "waits")
+		w.expect(back(refunded+asked+" refund.reversed", "refund.reversed", "pending"), "refunds")
+		w.expectKind(w.deliver(), "waits")
+		w.expect(back(refunded+asked+" refund.reversed", "refund.reversed", "pending"), "refunds")
+	})
+
+	t.Run("it is recorded before a refund that needs a human stops the charge", func(t *testing.T) {
+		t.Parallel()
+		of := func(id string) json.RawMessage {
+			return refundOf("succeeded", "id", id, "amount", 100, "metadata", map[string]any{"refund_id": "re_2"})
+		}
+		w := newWorld(t)
+		w.request(w.gaveBack(), "re_2", 100)
+		w.provider.on("refunds", lists(of("rp_2"), of("rp_3"), refundOf("failed")))
+		w.expectKind(w.deliver(), "parked")
+		w.expect(back(refunded+asked+" refund.reversed", "refund.reversed", "dead"), "refunds")
+	})
+
 	t.Run("a refund that waits does not keep another from being reversed, nor the other way round", func(t *testing.T) {
 		t.Parallel()
 		second := []any{"id", "rp_2", "amount", 100, "metadata", map[string]any{"refund_id": "re_2"}}

@@ -14,13 +14,15 @@ import (
 //
 //   - an error is counted as an attempt, and would never be if it hid behind
 //     somebody's wait;
-//   - a wait lasts until the earliest time that any refund asks for;
+//   - a wait lasts until the earliest time that any refund asks for, and is patient
+//     only if patience is all that is left to do;
 //   - a park comes last: it stops every refund of the charge, so it has to wait
 //     until none is left that could still move by itself.
 func verdict(errs []error) error {
 	var texts []string
 	var fault, park bool
 	var wait *inbox.WaitError
+	patient := true
 	for _, err := range errs {
 		if err == nil {
 			continue
@@ -33,8 +35,11 @@ func verdict(errs []error) error {
 			park = true
 		case !errors.As(err, &waiting):
 			fault = true
-		case wait == nil || waiting.AtLeast < wait.AtLeast:
-			wait = waiting
+		default:
+			patient = patient && waiting.Patient
+			if wait == nil || waiting.AtLeast < wait.AtLeast {
+				wait = waiting
+			}
 		}
 	}
 	all := errors.New(strings.Join(texts, "; "))
@@ -42,7 +47,7 @@ func verdict(errs []error) error {
 	case fault:
 		return all
 	case wait != nil:
-		return &inbox.WaitError{AtLeast: wait.AtLeast, Err: all}
+		return &inbox.WaitError{AtLeast: wait.AtLeast, Patient: patient && !park, Err: all}
 	case park:
 		return &inbox.ParkError{Err: all}
 	default:

@@ -44,4 +44,23 @@ func TestVerdict(t *testing.T) {
 			t.Errorf("the verdict is %v, want a wait of a minute", err)
 		}
 	})
+
+	patient := fmt.Errorf("refund re_3: %w", &inbox.WaitError{Patient: true, Err: errors.New("bank")})
+	for name, tc := range map[string]struct {
+		errs    []error
+		patient bool
+	}{
+		"waits are patient if all of them are":                       {[]error{patient, nil, patient}, true},
+		"waits are not patient beside an outage":                     {[]error{patient, wait(0)}, false},
+		"waits are not patient beside an outage, in any order":       {[]error{wait(0), patient}, false},
+		"waits are not patient while something else needs the human": {[]error{park, patient}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var waiting *inbox.WaitError
+			if err := fulfillment.Verdict(tc.errs); !errors.As(err, &waiting) || waiting.Patient != tc.patient {
+				t.Errorf("the verdict is %v, want a wait that is patient: %t", err, tc.patient)
+			}
+		})
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -168,21 +169,29 @@ update inbox
    set due_at = clock_timestamp() - interval '2 days'
  where receiver = $1
    and status in ('pending', 'running')`, receiver)
+	ctx, cancel := context.WithCancel(w.Context())
+	parked := inbox.Block
+	if receiver == fulfillment.ChargeReceiver {
+		parked = inbox.Pass // as the worker has it
+	}
 	returned := make(chan error, n)
+	var handled atomic.Int64
 	p := &inbox.Processor{
 		DB: w.db, Receiver: receiver, Holder: "test", Concurrency: min(n, 16),
 		Handle: func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
 			result, err := handle(ctx, d)
+			if handled.Add(1) == int64(n) {
+				cancel() // none that came meanwhile is claimed
+			}
 			returned <- err
 			return result, err
 		},
 		Policy: inbox.Policy{
 			Lease: time.Hour, MaxAttempts: 12, GiveUpAfter: time.Hour,
-			BackoffBase: time.Hour, BackoffCap: 24 * time.Hour,
+			BackoffBase: time.Hour, BackoffCap: 24 * time.Hour, Parked: parked,
 		},
 		Poll: 5 * time.Millisecond, Drain: patience, Log: slog.New(slog.DiscardHandler),
 	}
-	ctx, cancel := context.WithCancel(w.Context())
 	ended := make(chan struct{})
 	go func() { p.Run(ctx); close(ended) }()
 	defer func() { cancel(); <-ended }()

@@ -2,6 +2,7 @@ package idempotency
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"time"
@@ -24,7 +25,10 @@ func (o Once[In, Out]) DoAll(ctx context.Context, ins []In) []Result[Out] {
 	asks := make([]asked[In], len(ins))
 	var keys []string
 	for i, in := range ins {
-		asks[i], results[i].Err = o.ask(in)
+		results[i] = o.alone("", func() (result Result[Out]) {
+			asks[i], result.Err = o.ask(in)
+			return result
+		})
 		if results[i].Err == nil {
 			keys = append(keys, asks[i].key.Value)
 		}
@@ -43,11 +47,14 @@ func (o Once[In, Out]) DoAll(ctx context.Context, ins []In) []Result[Out] {
 			continue
 		}
 		if record, ok := known[ask.key.Value]; ok {
-			results[i] = o.do(ask, func(Decide) (Outcome, error) { return replay(record, ask.request, func(Record) {}) })
+			results[i] = o.alone(ask.key.Value, func() Result[Out] {
+				return o.do(ask, func(Decide) (Outcome, error) { return replay(record, ask.request, func(Record) {}) })
+			})
 			continue
 		}
+		results[i] = Result[Out]{Key: ask.key.Value, Err: errNoReturn} // until it returns
 		work.Go(func() error {
-			results[i] = o.doAlone(ctx, ask, now)
+			results[i] = o.alone(ask.key.Value, func() Result[Out] { return o.begin(ctx, ask, now) })
 			return nil
 		})
 	}
@@ -55,13 +62,21 @@ func (o Once[In, Out]) DoAll(ctx context.Context, ins []In) []Result[Out] {
 	return results
 }
 
-// doAlone is do of a key that was free at a time. A panic ends in the result.
-func (o Once[In, Out]) doAlone(ctx context.Context, ask asked[In], free time.Time) (result Result[Out]) {
+// errNoReturn is the error of a work that ended its goroutine.
+var errNoReturn = errors.New("the work did not return")
+
+// alone makes a panic end in the result of the one input that it comes from.
+func (o Once[In, Out]) alone(key string, do func() Result[Out]) (result Result[Out]) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			result = Result[Out]{Key: ask.key.Value, Err: fmt.Errorf("panic in %s: %v\n%s", o.Operation, cause, debug.Stack())}
+			result = Result[Out]{Key: key, Err: fmt.Errorf("panic in %s: %v\n%s", o.Operation, cause, debug.Stack())}
 		}
 	}()
+	return do()
+}
+
+// begin is do of a key that was free at a time.
+func (o Once[In, Out]) begin(ctx context.Context, ask asked[In], free time.Time) Result[Out] {
 	return o.do(ask, func(decide Decide) (Outcome, error) {
 		if err := context.Cause(ctx); err != nil {
 			return Outcome{}, fmt.Errorf("%w: %w", ErrUnavailable, err) // not begun

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,6 +19,17 @@ import (
 	"github.com/payonce/payonce/internal/postgres/cutproxy"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
+
+// moody panics when it is read and bad.
+type moody string
+
+func (m *moody) UnmarshalJSON(text []byte) error {
+	if string(text) == `"bad"` {
+		panic("planted")
+	}
+	*m = moody(strings.Trim(string(text), `"`))
+	return nil
+}
 
 func orders(n int) []order {
 	orders := make([]order, n)
@@ -115,6 +127,48 @@ func TestDoAll(t *testing.T) {
 			t.Errorf("%d done, %d known, %d failed", done, known, failed)
 		}
 		wantEffects(t, db, 4)
+	})
+
+	t.Run("also one that panics where its key is derived, or its result is read", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		once := idempotency.Once[*order, moody]{
+			Receiver: idempotency.Receiver{DB: db}, Operation: "moody.v1",
+			Key: func(o *order) (string, error) { return o.ID, nil },
+			Work: func(_ context.Context, b *pgx.Batch, o *order) (moody, error) {
+				b.Queue(insertEffect)
+				return moody(o.SentAt), nil
+			},
+		}
+		good, bad := &order{ID: "o-1", SentAt: "noon"}, &order{ID: "o-2", SentAt: "bad"}
+		for range 2 { // the second time they are known
+			got := once.DoAll(t.Context(), []*order{good, nil, bad})
+			if got[0].Err != nil || got[0].Value != "noon" {
+				t.Errorf("the good one: %+v", got[0])
+			}
+			for i, says := range map[int]string{1: "nil pointer", 2: "planted"} {
+				if err := got[i].Err; err == nil || !strings.HasPrefix(err.Error(), "panic in moody.v1: ") || !strings.Contains(err.Error(), says) {
+					t.Errorf("result %d is %+v", i, got[i])
+				}
+			}
+		}
+		wantEffects(t, db, 2)
+	})
+
+	t.Run("and one whose work ends its goroutine", func(t *testing.T) {
+		t.Parallel()
+		once := ordering(pgtest.Open(t), new(atomic.Int64))
+		work := once.Work
+		once.Work = func(ctx context.Context, b *pgx.Batch, in order) (receipt, error) {
+			if in.ID == "o-1" {
+				runtime.Goexit()
+			}
+			return work(ctx, b, in)
+		}
+		got := once.DoAll(t.Context(), orders(3))
+		if done, _, failed := tally(got); done != 2 || failed != 1 || got[1].Err == nil || got[1].Key == "" {
+			t.Errorf("%+v", got)
+		}
 	})
 
 	t.Run("an input that comes twice in one call is done once", func(t *testing.T) {

@@ -33,6 +33,9 @@ type Request struct {
 	// Canonical is the request as JSON, kept as long as the answer, to say where
 	// another request differs. It may be nil, and then nobody says so.
 	Canonical []byte
+	// Also are values of further keys of the same place, which a Receiver asks and
+	// claims with the first.
+	Also []string
 }
 
 // Record is a stored answer and what it was given for.

@@ -20,8 +20,9 @@ var ErrNotJSON = errors.New("not one JSON value with one meaning")
 
 // Canonical is the one form of all JSON texts that say the same. Order of
 // members, white space and the way a character or a number is written do not
-// matter; numbers are compared as decimals, exactly, whatever their size. The
-// form never changes: hashes of it are stored.
+// matter; numbers are compared as decimals, exactly, whatever their size. An
+// exponent of more than 100 digits is refused as ErrNotJSON: to reckon with it
+// takes longer than to read it. The form never changes: hashes of it are stored.
 func Canonical(text []byte) ([]byte, error) {
 	value, err := decode(text)
 	if err != nil {
@@ -53,7 +54,7 @@ func decodeNext(d *json.Decoder) (any, error) {
 	}
 	switch token := token.(type) {
 	case json.Number:
-		return decimal(token), nil
+		return decimal(token)
 	case json.Delim:
 		if token == '[' {
 			return decodeArray(d)
@@ -123,35 +124,47 @@ func halfPair(text []byte) bool {
 	return false
 }
 
-// plainDigits is the length up to which an integer is written without exponent.
-const plainDigits = 40
+const (
+	// plainDigits is the length up to which an integer is written without exponent.
+	plainDigits = 40
+	// exponentDigits is the length of the longest exponent.
+	exponentDigits = 100
+)
 
 // decimal writes a number as the shortest digits and an exponent, so that 1, 1.0
 // and 10e-1 are one. Nothing is rounded, and a great exponent costs nothing.
-func decimal(n json.Number) json.Number {
+func decimal(n json.Number) (json.Number, error) {
 	text, sign := strings.CutPrefix(n.String(), "-")
 	digits, exponent, _ := strings.Cut(strings.ToLower(text), "e")
 	whole, fraction, _ := strings.Cut(digits, ".")
-	power, _ := new(big.Int).SetString("0"+strings.TrimLeft(exponent, "+-"), 10)
+	size := strings.TrimLeft(exponent, "+-0")
+	if len(size) > exponentDigits {
+		return "", fmt.Errorf("%w: an exponent of %d digits", ErrNotJSON, len(size))
+	}
+	power, _ := new(big.Int).SetString("0"+size, 10)
 	if strings.HasPrefix(exponent, "-") {
 		power.Neg(power)
 	}
 	digits = strings.TrimLeft(whole+fraction, "0")
 	short := strings.TrimRight(digits, "0")
 	if short == "" {
-		return "0"
+		return "0", nil
 	}
 	power.Add(power, big.NewInt(int64(len(digits)-len(short)-len(fraction))))
 	out := short
 	if zeros := power.Int64(); power.IsInt64() && zeros >= 0 && zeros <= plainDigits-int64(len(short)) {
 		out += strings.Repeat("0", int(zeros))
 	} else if power.Sign() != 0 {
-		out += "e" + power.String()
+		written := power.String()
+		if len(strings.TrimPrefix(written, "-")) > exponentDigits {
+			return "", fmt.Errorf("%w: an exponent that became too long", ErrNotJSON)
+		}
+		out += "e" + written
 	}
 	if sign {
 		out = "-" + out
 	}
-	return json.Number(out)
+	return json.Number(out), nil
 }
 
 func appendCanonical(out []byte, value any) []byte {

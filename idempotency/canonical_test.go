@@ -10,6 +10,7 @@ import (
 
 func TestCanonical(t *testing.T) {
 	t.Parallel()
+	nines := strings.Repeat("9", 100)
 	for _, test := range []struct {
 		name, want string
 		texts      []string
@@ -24,6 +25,7 @@ func TestCanonical(t *testing.T) {
 		{"cents are exact", `-11e-1`, []string{`-1.1`, `-1.10`, `-110e-2`}},
 		{"a number beyond 2^53 is exact", `9007199254740993`, []string{`9007199254740993`, `9007199254740993.0`, `9.007199254740993e15`}},
 		{"a great exponent is not written out", `1e1000000000000000000000`, []string{`1e1000000000000000000000`, `0.1e1000000000000000000001`, `10E+999999999999999999999`}},
+		{"the greatest is of 100 digits", "1e" + nines, []string{"1e" + nines, "1E+000" + nines}},
 		{"nor are many zeros", `1e40`, []string{"1" + strings.Repeat("0", 40)}},
 		{"fewer are", "1" + strings.Repeat("0", 39), []string{`1e39`, "1" + strings.Repeat("0", 39)}},
 		{"words stay", `[true,false,null,{},[],""]`, []string{`[ true, false, null, { }, [ ], "" ]`}},
@@ -51,6 +53,9 @@ func TestCanonical(t *testing.T) {
 		{"and the wrong half", `"\uDC00"`},
 		{"and two first halves", `"\uD83D\uD83D\uDE00"`},
 		{"bytes that are no text are", "\"\xff\""},
+		{"an exponent of a million digits is", "1e" + strings.Repeat("9", 1_000_000)},
+		{"also of nothing", "0e-" + strings.Repeat("9", 101)},
+		{"and one that grows beyond its bound", "10e" + nines},
 		{"nesting without end is", strings.Repeat("[", 10001) + strings.Repeat("]", 10001)},
 	} {
 		t.Run(test.name, func(t *testing.T) {

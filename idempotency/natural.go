@@ -125,10 +125,10 @@ func unescapePart(field string) (string, bool) {
 // begin at multiples of it in UTC.
 //
 // The trap is at the boundary. A message of 10:59:59 that is sent again at
-// 11:00:01 has another key, and is not recognised. Who must recognise it claims
-// the key of the previous window too, in the same batch: then neighbouring
-// windows refuse each other, at the price that an intended repetition waits for
-// up to two windows. at must come with the message (when it was made, not when it
+// 11:00:01 has another key, and is not recognised. Who must recognise it takes
+// the key of the previous window too (Request.Also, Once.Also): then neighbouring
+// windows answer for each other, at the price that an intended repetition waits
+// for up to two windows. at must come with the message (when it was made, not when it
 // was sent or received): else also a slow retry is another key.
 func Window(at time.Time, length time.Duration) (this, previous string) {
 	length = max(length.Truncate(time.Second), time.Second)

@@ -33,8 +33,16 @@ type Once[In, Out any] struct {
 	Key func(In) (string, error)
 
 	// Same is what has to be equal in all inputs under one key, as JSON: another
-	// one is ErrReused. nil means the whole input.
+	// one is ErrReused. nil means the whole input. What encoding/json leaves out is
+	// not compared, such as fields that are not exported. Text that is not UTF-8 is
+	// ErrNotJSON, since many inputs would be written alike; a struct without any
+	// exported field is ErrUnstable.
 	Same func(In) any
+
+	// Also derives further keys, which must be free too and are taken with the
+	// first: the key of the window before (see Window). If one is taken, what was
+	// done under it is the answer. nil means none.
+	Also func(In) ([]string, error)
 
 	// Forget stores neither result nor input. A duplicate is then given the zero
 	// value of Out, and so is, rarely, the first one whose commit was answered late.
@@ -79,11 +87,7 @@ func (o Once[In, Out]) ask(in In) (asked[In], error) {
 	if o.Same != nil {
 		same = o.Same(in)
 	}
-	text, err := json.Marshal(same)
-	if err != nil {
-		return asked[In]{}, fmt.Errorf("encode an input of %s: %w", o.Operation, err)
-	}
-	canonical, err := Canonical(text)
+	canonical, err := canonicalOf(same)
 	if err != nil {
 		return asked[In]{}, fmt.Errorf("encode an input of %s: %w", o.Operation, err)
 	}
@@ -100,8 +104,13 @@ func (o Once[In, Out]) ask(in In) (asked[In], error) {
 	} else {
 		a.key.Value, err = o.Key(in)
 	}
-	if err == nil {
-		err = Validate(a.key.Value)
+	if err == nil && o.Also != nil {
+		a.request.Also, err = o.Also(in)
+	}
+	for _, value := range append([]string{a.key.Value}, a.request.Also...) {
+		if err == nil {
+			err = Validate(value)
+		}
 	}
 	if err != nil {
 		return asked[In]{}, fmt.Errorf("derive a key of %s: %w", o.Operation, err)

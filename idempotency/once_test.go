@@ -288,7 +288,7 @@ func TestOnceRefusesWhatItCannotKeep(t *testing.T) {
 		in    float64
 		wants string
 	}{
-		{"an input that is no JSON", func(o idempotency.Once[float64, float64]) idempotency.Once[float64, float64] { return o }, math.NaN(), "encode an input of number.v1: json: unsupported value: NaN"},
+		{"an input that is no JSON", func(o idempotency.Once[float64, float64]) idempotency.Once[float64, float64] { return o }, math.NaN(), "encode an input of number.v1: not one JSON value with one meaning: json: unsupported value: NaN"},
 		{"a result that is no JSON", func(o idempotency.Once[float64, float64]) idempotency.Once[float64, float64] {
 			o.Work = func(_ context.Context, b *pgx.Batch, _ float64) (float64, error) {
 				b.Queue(insertEffect)

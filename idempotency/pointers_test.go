@@ -3,6 +3,7 @@ package idempotency_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -50,6 +51,53 @@ func TestPointers(t *testing.T) {
 	}
 }
 
+func TestPointersAreBounded(t *testing.T) {
+	t.Parallel()
+	nested := func(depth, n int, element string) []byte {
+		return []byte(strings.Repeat("[", depth) + element + strings.Repeat(","+element, n-1) + strings.Repeat("]", depth))
+	}
+
+	t.Run("there are no more than a hundred, the first ones", func(t *testing.T) {
+		t.Parallel()
+		got := idempotency.Pointers(nested(1, 5000, "1"), nested(1, 5000, "2"))
+		if len(got) != 100 || !slices.Contains(got, "/0") || !slices.Contains(got, "/99") {
+			t.Errorf("%d: %q", len(got), got)
+		}
+	})
+
+	t.Run("whichever of the texts comes first", func(t *testing.T) {
+		t.Parallel()
+		var a, b bytes.Buffer
+		for i := range 300 {
+			fmt.Fprintf(&a, `%c"a%d":1`, "{,"[min(i, 1)], i)
+			fmt.Fprintf(&b, `%c"b%d":1`, "{,"[min(i, 1)], i)
+		}
+		a.WriteString("}")
+		b.WriteString("}")
+		there, back := idempotency.Pointers(a.Bytes(), b.Bytes()), idempotency.Pointers(b.Bytes(), a.Bytes())
+		if diff := cmp.Diff(there, back); diff != "" || len(there) != 100 {
+			t.Errorf("%d, (-there +back):\n%s", len(there), diff)
+		}
+	})
+
+	t.Run("deep below, the last member on the way is named", func(t *testing.T) {
+		t.Parallel()
+		want := []string{strings.Repeat("/0", 500)}
+		if diff := cmp.Diff(want, idempotency.Pointers(nested(5000, 5000, "1"), nested(5000, 5000, "2"))); diff != "" {
+			t.Errorf("pointers (-want +got):\n%s", diff)
+		}
+	})
+
+	t.Run("also where a name is long", func(t *testing.T) {
+		t.Parallel()
+		name := strings.Repeat("n", 2000)
+		got := idempotency.Pointers([]byte(`{"a":{"`+name+`":{"b":1},"z":1}}`), []byte(`{"a":{"`+name+`":{"b":2},"z":2}}`))
+		if diff := cmp.Diff([]string{"/a", "/a/z"}, got); diff != "" {
+			t.Errorf("pointers (-want +got):\n%s", diff)
+		}
+	})
+}
+
 // FuzzPointers: whatever comes, there are no pointers exactly if the texts have
 // one canonical form, and they are the same in both directions.
 func FuzzPointers(f *testing.F) {
@@ -64,6 +112,7 @@ func FuzzPointers(f *testing.F) {
 		{`"\\ud800"`, `"\\ud801"`},
 		{`1e999999999999999999999`, `10e999999999999999999998`},
 		{`-0`, `0e5`},
+		{"10e" + strings.Repeat("9", 100), "1e" + strings.Repeat("9", 101)},
 		{"\"\xff\"", "\"\xfe\""},
 		{`{"~/":[]}`, `{"~/":{}}`},
 		{strings.Repeat("[", 9000) + strings.Repeat("]", 9000), strings.Repeat("[", 9001) + strings.Repeat("]", 9001)},

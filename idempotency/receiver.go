@@ -56,7 +56,9 @@ type Outcome struct {
 }
 
 // Decide decides a request: it queues what becomes true with the answer on the
-// batch, and does nothing else that lasts. It is called again after every lost
+// batch, and does nothing else that lasts. It queues no transaction control: a
+// commit among its statements would store the answer without the work behind it.
+// It is called again after every lost
 // race, each time with an empty batch and the same now, which is the database's
 // time; of all these calls one is committed, or none. An error commits nothing
 // and leaves the key free.
@@ -73,9 +75,11 @@ const (
 )
 
 // Receive answers from the key, or commits what decide decides in one batch that
-// begins with the claim of the key. Errors: ErrReused and ErrExpired, ErrInFlight,
-// ErrUnavailable; what decide returned; and, as it came from Commit, a refusal of
-// decide's own writes. After ErrInFlight and ErrUnavailable the same request under
+// begins with the claim of the key. If the request has further keys, the first one
+// that is taken answers, and all are claimed together. Errors: ErrReused and
+// ErrExpired, ErrInFlight, ErrUnavailable; what decide returned; and, as it came
+// from Commit, a refusal of decide's own writes, which is IsTaken if decide claims
+// keys of its own and one of them is taken. After ErrInFlight and ErrUnavailable the same request under
 // the same key tells what has happened. After any other error nothing has.
 //
 // If we die here: before the commit nothing is there and the same request runs
@@ -94,20 +98,27 @@ func (r Receiver) Receive(ctx context.Context, key Key, request Request, decide 
 func (r Receiver) receive(ctx context.Context, key Key, request Request, decide Decide, keep func(Record), free time.Time) (Outcome, error) {
 	at := free // one time for all tries, so that each writes the same
 	doubt := false
+	foreign := false // the key that was taken is none of ours, as far as the last look tells
 	var last error
 	for try, unknown := 0, 0; try < tries && unknown < unsettled; try++ {
 		if err := pause(ctx, try); err != nil {
 			return Outcome{}, doubted(err, true)
 		}
 		if try > 0 || free.IsZero() {
-			record, found, now, err := Look(ctx, r.DB, key)
+			record, taken, now, err := r.look(ctx, key, request.Also)
 			if err != nil {
 				last, unknown = err, unknown+1
 				continue
 			}
-			if found {
+			switch {
+			case taken == 0:
 				return replay(record, request, keep)
+			case taken > 0:
+				return replay(record, request, func(Record) {}) // it is another key's
+			case IsTaken(last) && foreign:
+				return Outcome{}, doubted(last, doubt)
 			}
+			foreign = IsTaken(last)
 			if at.IsZero() {
 				at = now
 			}
@@ -141,6 +152,20 @@ func (r Receiver) receive(ctx context.Context, key Key, request Request, decide 
 	return Outcome{}, doubted(last, true)
 }
 
+// look asks the first key, and then the others: the record of the first one that
+// is taken and its index, or -1 and the database's time.
+func (r Receiver) look(ctx context.Context, key Key, also []string) (record Record, taken int, now time.Time, err error) {
+	for i, value := range append([]string{key.Value}, also...) {
+		key.Value = value
+		record, found, at, err := Look(ctx, r.DB, key)
+		if found || err != nil {
+			return record, i, at, err
+		}
+		now = at
+	}
+	return Record{}, -1, now, nil
+}
+
 // doubted keeps an error from passing for the whole story while the outcome of an
 // earlier try is in doubt.
 func doubted(err error, doubt bool) error {
@@ -158,7 +183,7 @@ func replay(record Record, request Request, keep func(Record)) (Outcome, error) 
 	return Outcome{Answer: answer, ExpiresAt: record.ExpiresAt, Replayed: true}, err
 }
 
-// claimed is the whole commit, in its order: the claim refuses before anything
+// claimed is the whole commit, in its order: the claims refuse before anything
 // else is written.
 func (r Receiver) claimed(work *pgx.Batch, key Key, request Request, a Answer, expires time.Time) *pgx.Batch {
 	b := &pgx.Batch{}
@@ -166,6 +191,9 @@ func (r Receiver) claimed(work *pgx.Batch, key Key, request Request, a Answer, e
 		Wait(b, r.Wait)
 	}
 	Claim(b, key, request, a, expires)
+	for _, value := range request.Also {
+		Claim(b, Key{Scope: key.Scope, Operation: key.Operation, Value: value}, request, a, expires)
+	}
 	b.QueuedQueries = append(b.QueuedQueries, work.QueuedQueries...)
 	return b
 }

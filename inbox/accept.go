@@ -58,3 +58,6 @@ func Accept(b *pgx.Batch, receiver string, m Message) error {
 
 // isText tells whether PostgreSQL can hold it.
 func isText(s string) bool { return !strings.ContainsRune(s, 0) && utf8.ValidString(s) }
+
+// asText is what is left of it that PostgreSQL can hold.
+func asText(s string) string { return strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", ""), "\uFFFD") }

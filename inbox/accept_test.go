@@ -1,6 +1,7 @@
 package inbox_test
 
 import (
+	"crypto/rand"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,6 +29,15 @@ func accept(t *testing.T, db *postgres.DB, m inbox.Message) {
 
 func note(id, payload string) inbox.Message {
 	return inbox.Message{ID: id, Type: "note", OrderingKey: "k", Payload: []byte(payload)}
+}
+
+// random is text that does not compress, which an index would hide.
+func random(length int) string {
+	var text strings.Builder
+	for text.Len() < length {
+		text.WriteString(rand.Text())
+	}
+	return text.String()[:length]
 }
 
 // quarantined counts what was kept aside.
@@ -59,6 +69,13 @@ func TestAccept(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" || receiver != "r" || status != "pending" {
 			t.Errorf("receiver %q, status %q, message (-want +got):\n%s", receiver, status, diff)
 		}
+	})
+
+	t.Run("the longest id and the longest key are kept", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		accept(t, db, inbox.Message{ID: random(inbox.MaxLength), OrderingKey: random(inbox.MaxLength)})
+		await(t, db, `select length(message_id) = 255 and length(ordering_key) = 255 from inbox`)
 	})
 
 	t.Run("a message of an id alone is its own key", func(t *testing.T) {
@@ -123,6 +140,8 @@ func TestAcceptRefusesWhatCannotBeStored(t *testing.T) {
 		"NUL in the key":                 {ID: "m1", OrderingKey: "\x00"},
 		"a type that is not UTF-8":       {ID: "m1", Type: "\xc3"},
 		"NUL in the metadata":            {ID: "m1", Metadata: map[string]string{"a": "\x00"}},
+		"an id that no index can hold":   {ID: strings.Repeat("m", inbox.MaxLength+1)},
+		"a key that none can hold":       {ID: "m1", OrderingKey: strings.Repeat("é", 128)},
 		"a name in it that is not UTF-8": {ID: "m1", Metadata: map[string]string{"\xff": "a"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -13,15 +13,17 @@ import (
 )
 
 // isStoreAway tells whether an error says that our own store was out of reach: it
-// restarts, fails over, has no connection or no space left. That is nobody's
-// attempt, so the message waits as for anything else outside.
+// restarts, fails over, has no connection or no space left, or others held a lock
+// for too long. That is nobody's attempt, so the message waits as for anything
+// else outside.
 //
-// A statement that the server refused is not among these, and neither is one
-// that could not be sent because its arguments do not fit, nor another host's
-// outage in a *url.Error. A read whose connection was cut is a bare
-// io.ErrUnexpectedEOF: a handler that meets it elsewhere gives it a name.
+// A statement that the server refused is not among these, nor one that ran for
+// too long, which may be the message's own doing. Neither is one that could not be
+// sent because its arguments do not fit, nor another host's outage in a
+// *url.Error. A read whose connection was cut is a bare io.ErrUnexpectedEOF: a
+// handler that meets it elsewhere gives it a name.
 func isStoreAway(err error) bool {
-	if errors.Is(err, postgres.ErrUnknown) {
+	if errors.Is(err, postgres.ErrUnknown) || errors.Is(err, postgres.ErrNoConnection) {
 		return true
 	}
 	if _, unsent := errors.AsType[pgx.ErrPreprocessingBatch](err); errors.Is(err, postgres.ErrNotCommitted) && !unsent {
@@ -46,11 +48,13 @@ func isStoreAway(err error) bool {
 	return broken || network || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// isOutage tells whether an SQLSTATE is about the server and not the statement.
+// isOutage tells whether an SQLSTATE is about the server, or about others who use
+// it, and not about the statement.
 func isOutage(code string) bool {
 	switch code {
 	case "57P01", "57P02", "57P03", // it stops, has crashed, starts
-		"25006": // a standby: the connection went to the wrong side of a failover
+		"25006",                   // a standby: the connection went to the wrong side of a failover
+		"40001", "40P01", "55P03": // a race, a deadlock, a lock that did not come in time
 		return true
 	}
 	switch code[:min(2, len(code))] {
@@ -58,4 +62,11 @@ func isOutage(code string) bool {
 		return true
 	}
 	return false
+}
+
+// isTimeout tells of a statement that the server ended for its length. The end of
+// a claim is one row: if that is too long, others are in the way.
+func isTimeout(err error) bool {
+	refusal, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && refusal.Code == "57014"
 }

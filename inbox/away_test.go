@@ -40,6 +40,10 @@ func TestAnOutageOfTheStoreIsNobodysAttempt(t *testing.T) {
 		"a standby":                      {func(context.Context, *postgres.DB) error { return refusal("25006") }, waited},
 		"a connection that was cut":      {func(ctx context.Context, _ *postgres.DB) error { return readOverACutConnection(ctx, t) }, waited},
 		"a server out of reach":          {func(ctx context.Context, _ *postgres.DB) error { return connectToNobody(ctx) }, waited},
+		"a lock that did not come":       {func(context.Context, *postgres.DB) error { return refusal("55P03") }, waited},
+		"a deadlock":                     {func(context.Context, *postgres.DB) error { return refusal("40P01") }, waited},
+		"a lost race":                    {func(context.Context, *postgres.DB) error { return refusal("40001") }, waited},
+		"a pool whose connections hang":  {readFromAPoolInUse, waited},
 		"a refused statement":            {func(context.Context, *postgres.DB) error { return refusal("23505") }, counted},
 		"a statement that took too long": {func(context.Context, *postgres.DB) error { return refusal("57014") }, counted},
 		"a statement that is wrong":      {func(context.Context, *postgres.DB) error { return refusal("42601") }, counted},
@@ -71,6 +75,25 @@ func readOverACutConnection(ctx context.Context, t *testing.T) error {
 	proxy.Arm(cutproxy.Before, 1)
 	var one int
 	return db.QueryRow(ctx, `select 1`).Scan(&one)
+}
+
+// readFromAPoolInUse waits for a connection until its time is over.
+func readFromAPoolInUse(ctx context.Context, db *postgres.DB) error {
+	limited, err := postgres.Open(ctx, db.Pool().Config().ConnString(),
+		postgres.Options{MaxConns: 1, AllowPlaintext: true, AllowUnsafeDurability: true})
+	if err != nil {
+		return err
+	}
+	defer limited.Close()
+	conn, err := limited.Pool().Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	defer cancel()
+	var one int
+	return limited.QueryRow(ctx, `select 1`).Scan(&one)
 }
 
 func connectToNobody(ctx context.Context) error {
@@ -117,6 +140,30 @@ func TestARestartOfTheDatabaseCostsNoAttemptAndLooksLikeNoDeath(t *testing.T) {
 
 	again := open(t, address, postgres.Options{})
 	await(t, again, `select bool_and(status = 'done' and attempts = 1 and waits = 1 and deaths = 0 and fence = 2) from inbox`)
+}
+
+// Somebody holds a lock that every handler needs, for longer than any of them may
+// wait for it. None of the messages is to blame.
+func TestALockedTableParksNobody(t *testing.T) {
+	t.Parallel()
+	address := pgtest.URL(t)
+	db, its := open(t, address, postgres.Options{}), open(t, address, postgres.Options{LockTimeout: 20 * time.Millisecond})
+	for i := range 3 {
+		put(t, db, fmt.Sprint("m", i), fmt.Sprint("k", i))
+	}
+	locked := begin(t, db)
+	run(t, locked, `lock table merchants in share row exclusive mode`)
+	p := processor(its, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+		b := &pgx.Batch{}
+		effect(b, d.ID)
+		inbox.Done(b, d)
+		return inbox.Completed, its.Commit(ctx, b)
+	})
+	p.Policy.BackoffBase, p.Policy.BackoffCap = time.Millisecond, 10*time.Millisecond
+	start(t, p)
+	await(t, db, `select bool_and(waits > 3) from inbox`) // more than it may fail
+	run(t, locked, `commit`)
+	await(t, db, `select bool_and(status = 'done' and attempts = 1 and deaths = 0) from inbox`)
 }
 
 // adminOf connects to another database of the same server.

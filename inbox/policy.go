@@ -28,7 +28,13 @@ const (
 // outside: it is tried again later, and no attempt is counted.
 type WaitError struct {
 	AtLeast time.Duration // earliest next try, from now; the backoff may be longer
-	Err     error
+
+	// Patient says that the outside has answered, and that it takes this long: a
+	// payment that is processing. Such a wait never parks the message, and
+	// GiveUpAfter counts anew from the next one that is not patient.
+	Patient bool
+
+	Err error
 }
 
 func (e *WaitError) Error() string { return fmt.Sprintf("waiting: %v", e.Err) }
@@ -50,7 +56,8 @@ type Policy struct {
 	// MaxDeaths parks a message after so many holders died or went silent with it,
 	// one after another: 4 × MaxAttempts where 0.
 	MaxDeaths int
-	// GiveUpAfter parks a message that has waited for the outside for so long.
+	// GiveUpAfter parks a message that has waited for so long for an outside that
+	// does not answer.
 	GiveUpAfter time.Duration
 	// BackoffBase and BackoffCap bound the wait before the next try: a random
 	// part of min(cap, base × 2ⁿ).

@@ -40,10 +40,10 @@ func (r *run) process(ctx context.Context, c claimed) {
 		r.settle(ctx, log, func(b *pgx.Batch) { parked(b, d, err.Error()) })
 		log.ErrorContext(ctx, "message parked", "reason", err)
 	case errors.As(err, &waiting):
-		r.settle(ctx, log, func(b *pgx.Batch) { waits(b, d, r.Policy, waiting.AtLeast, err.Error()) })
+		r.settle(ctx, log, func(b *pgx.Batch) { waits(b, d, r.Policy, *waiting, err.Error()) })
 		log.InfoContext(ctx, "message waits", "reason", err)
 	case isStoreAway(err):
-		r.settle(ctx, log, func(b *pgx.Batch) { waits(b, d, r.Policy, 0, err.Error()) })
+		r.settle(ctx, log, func(b *pgx.Batch) { waits(b, d, r.Policy, WaitError{}, err.Error()) })
 		log.WarnContext(ctx, "message waits for the store", "error", err)
 	default:
 		r.settle(ctx, log, func(b *pgx.Batch) { failed(b, d, r.Policy, err.Error()) })
@@ -61,9 +61,9 @@ func (r *run) guard(ctx context.Context, d Delivery) (result Result, err error) 
 	return r.Handle(ctx, d)
 }
 
-// settle commits the end of a claim, and goes on trying while the store is away:
-// a handler that came back must not look like one that died. Each statement may
-// be repeated, since it asks for the fence. When the lease is lost or the program
+// settle commits the end of a claim, and goes on trying while the store is away
+// or refuses only for now: a handler that came back must not look like one that
+// died. Each statement may be repeated, since it asks for the fence. When the lease is lost or the program
 // stops, it gives up: the lease ends by itself and the message is taken again.
 func (r *run) settle(ctx context.Context, log *slog.Logger, queue func(*pgx.Batch)) {
 	for first := true; ; first = false {
@@ -76,7 +76,7 @@ func (r *run) settle(ctx context.Context, log *slog.Logger, queue func(*pgx.Batc
 		if first {
 			log.WarnContext(ctx, "claim not ended", "error", err)
 		}
-		if !isStoreAway(err) {
+		if !isStoreAway(err) && !isTimeout(err) {
 			return
 		}
 		select {

@@ -257,6 +257,26 @@ func TestFailure(t *testing.T) {
 		await(t, db, `select status = 'dead' and waits = 3 and last_error = 'waiting: the bank is closed' from inbox`)
 	})
 
+	t.Run("unless the outside says itself that it takes so long", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		put(t, db, "m1", "k")
+		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+			patient := d.Waits == 1 || d.Waits == 2
+			return inbox.Complete, &inbox.WaitError{AtLeast: 4 * time.Hour, Patient: patient, Err: errors.New("the payment is processing")}
+		}))
+		for _, then := range []string{
+			`waits = 1 and waiting_since is not null`,
+			`waits = 2 and waiting_since is null`, // though it had waited for two hours
+			`waits = 3 and waiting_since is null`,
+			`waits = 4 and waiting_since > clock_timestamp() - interval '1 minute'`,
+		} {
+			await(t, db, `select status = 'pending' and due_at > clock_timestamp() + interval '3 hours' and `+then+` from inbox`)
+			write(t, db, `update inbox set waiting_since = waiting_since - interval '2 hours', due_at = clock_timestamp()`)
+		}
+		await(t, db, `select status = 'dead' and waits = 5 from inbox`)
+	})
+
 	t.Run("who can never go on is parked at once", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Open(t)

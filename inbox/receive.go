@@ -119,7 +119,7 @@ func Receive(log *slog.Logger, envelope func(*message.Message) Envelope) message
 			return nil
 		}
 		args, err := received(e.Receivers, Message{
-			ID: m.UUID, Type: storable(e.Type), OrderingKey: indexable(e.OrderingKey), Payload: m.Payload, Metadata: m.Metadata,
+			ID: m.UUID, Type: asText(e.Type), OrderingKey: indexable(e.OrderingKey), Payload: m.Payload, Metadata: m.Metadata,
 		})
 		if err == nil {
 			_, err = tx.ExecContext(m.Context(), receive, args...)

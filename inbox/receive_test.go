@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"fmt"
 	"log/slog"
 	"strconv"
 	"strings"
@@ -43,6 +44,17 @@ func letter(id, payload string) outbox.Message {
 // returns what it logs; that may be read when it has stopped.
 func receive(t *testing.T, db *postgres.DB, receivers ...string) (lines *bytes.Buffer, stop func()) {
 	t.Helper()
+	return receiveAs(t, db, func(m *message.Message) inbox.Envelope {
+		return inbox.Envelope{
+			Receivers:   receivers,
+			Type:        m.Metadata.Get(outbox.MetadataType),
+			OrderingKey: m.Metadata.Get(outbox.MetadataOrderingKey),
+		}
+	})
+}
+
+func receiveAs(t *testing.T, db *postgres.DB, envelope func(*message.Message) inbox.Envelope) (lines *bytes.Buffer, stop func()) {
+	t.Helper()
 	lines = &bytes.Buffer{}
 	conns := stdlib.OpenDBFromPool(db.Pool())
 	subscriber, err := outbox.NewSubscriber(conns, "inbox", slog.New(slog.DiscardHandler))
@@ -53,13 +65,7 @@ func receive(t *testing.T, db *postgres.DB, receivers ...string) (lines *bytes.B
 	if err != nil {
 		t.Fatal(err)
 	}
-	handle := inbox.Receive(slog.New(slog.NewTextHandler(lines, nil)), func(m *message.Message) inbox.Envelope {
-		return inbox.Envelope{
-			Receivers:   receivers,
-			Type:        m.Metadata.Get(outbox.MetadataType),
-			OrderingKey: m.Metadata.Get(outbox.MetadataOrderingKey),
-		}
-	})
+	handle := inbox.Receive(slog.New(slog.NewTextHandler(lines, nil)), envelope)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -240,6 +246,40 @@ func TestReceive(t *testing.T) {
 		receive(t, db, "r")
 		awaitAll(t, db)
 		wantReceived(t, db, map[string]int{"r 0": 0, "r 1": 0, "r 2": 0, "r 3": 0, "r 4": 0, "r last": 0})
+	})
+
+	t.Run("also a key that no index can hold, which stays one key", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		long := random(6000)
+		post(t, db, letter("m1", "x"))
+		for i, key := range []string{long, long + "x", long} { // as others may write
+			write(t, db, `insert into outbox (topic, message_id, payload, metadata) values ($1, $2, '', jsonb_build_object('type', 't', 'ordering_key', $3::text))`,
+				topic, fmt.Sprint("m", i+2), key)
+		}
+		post(t, db, letter("m5", "x"))
+		receive(t, db, "r")
+		awaitAll(t, db)
+		wantReceived(t, db, map[string]int{"r m1": 0, "r m2": 0, "r m3": 0, "r m4": 0, "r m5": 0})
+		var keys []string
+		if err := db.QueryRow(t.Context(), `select array_agg(ordering_key order by message_id) from inbox`).Scan(&keys); err != nil {
+			t.Fatal(err)
+		}
+		hash := func(key string) string { return fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(key))) }
+		if diff := cmp.Diff([]string{"k", hash(long), hash(long + "x"), hash(long), "k"}, keys); diff != "" {
+			t.Errorf("keys (-want +got):\n%s", diff)
+		}
+	})
+
+	t.Run("and an envelope that is no text", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		post(t, db, letter("m1", "x"))
+		receiveAs(t, db, func(*message.Message) inbox.Envelope {
+			return inbox.Envelope{Receivers: []string{"r"}, Type: "a\xffb\x00", OrderingKey: "\x00"}
+		})
+		awaitAll(t, db)
+		await(t, db, `select type = 'a' || U&'\FFFD' || 'b' and ordering_key like 'sha256:6e34%' from inbox`)
 	})
 
 	t.Run("a message from elsewhere is refused", func(t *testing.T) {

@@ -1,9 +1,6 @@
 package inbox
 
 import (
-	"strings"
-	"time"
-
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/postgres"
@@ -49,15 +46,16 @@ func failed(b *pgx.Batch, d Delivery, p Policy, reason string) {
 	b.Queue(fail, d.row, d.fence, p.MaxAttempts, p.BackoffBase, p.BackoffCap, storable(reason))
 }
 
-// A wait shows that the handler came through, so earlier errors are past.
+// A wait shows that the handler came through, so earlier errors are past. A patient
+// one shows that the outside can be reached.
 const wait = `
 update inbox
-   set status        = case when clock_timestamp() - coalesce(waiting_since, clock_timestamp()) > $6::interval
+   set status        = case when not $8 and clock_timestamp() - coalesce(waiting_since, clock_timestamp()) > $6::interval
                             then 'dead' else 'pending' end,
        attempts      = 0,
        deaths        = 0,
        waits         = waits + 1,
-       waiting_since = coalesce(waiting_since, clock_timestamp()),
+       waiting_since = case when not $8 then coalesce(waiting_since, clock_timestamp()) end,
        due_at        = clock_timestamp()
                      + greatest($3::interval, random() * least($5::interval, $4::interval * power(2, least(waits, 30)))),
        last_error    = $7
@@ -85,8 +83,8 @@ update inbox i
             and newer.id <> i.id
             and newer.received_at > $3)`
 
-func waits(b *pgx.Batch, d Delivery, p Policy, atLeast time.Duration, reason string) {
-	b.Queue(wait, d.row, d.fence, atLeast, p.BackoffBase, p.BackoffCap, p.GiveUpAfter, storable(reason))
+func waits(b *pgx.Batch, d Delivery, p Policy, w WaitError, reason string) {
+	b.Queue(wait, d.row, d.fence, w.AtLeast, p.BackoffBase, p.BackoffCap, p.GiveUpAfter, storable(reason), w.Patient)
 	b.Queue(wake, d.row, d.fence, d.claimed)
 }
 
@@ -120,5 +118,5 @@ func storable(reason string) string {
 	if len(reason) > longestReason {
 		reason = reason[:longestReason]
 	}
-	return strings.ToValidUTF8(strings.ReplaceAll(reason, "\x00", ""), "\uFFFD")
+	return asText(reason)
 }

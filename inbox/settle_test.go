@@ -2,12 +2,77 @@ package inbox_test
 
 import (
 	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
+
+// alarm is a log that tells of the first line that holds a text.
+type alarm struct {
+	text string
+	rung chan struct{}
+	once sync.Once
+}
+
+func newAlarm(text string) *alarm { return &alarm{text: text, rung: make(chan struct{})} }
+
+func (a *alarm) Write(line []byte) (int, error) {
+	if strings.Contains(string(line), a.text) {
+		a.once.Do(func() { close(a.rung) })
+	}
+	return len(line), nil
+}
+
+// A page that receives, or an operator, may hold the row for longer than a commit
+// waits for it. What the handler said must not be lost, nor pass for a death.
+func TestWhatAHandlerSaidOutlivesALock(t *testing.T) {
+	t.Parallel()
+	for name, limit := range map[string]postgres.Options{
+		"that does not come in time": {LockTimeout: 20 * time.Millisecond},
+		"beyond the statement's end": {LockTimeout: -1, StatementTimeout: 20 * time.Millisecond},
+	} {
+		for said, test := range map[string]struct {
+			err  error
+			want string
+		}{
+			"it is done":   {nil, `select status = 'done' and attempts = 1 and deaths = 0 from inbox`},
+			"it is parked": {&inbox.ParkError{Err: errors.New("a human decides")}, `select status = 'dead' and last_error = 'parked: a human decides' and deaths = 0 from inbox`},
+			"it failed":    {errors.New("planted"), `select status = 'pending' and last_error = 'planted' and attempts = 1 and deaths = 0 from inbox`},
+		} {
+			t.Run(said+" "+name, func(t *testing.T) {
+				t.Parallel()
+				address := pgtest.URL(t)
+				db := open(t, address, postgres.Options{})
+				put(t, db, "m1", "k")
+				handled, end, refused := make(chan struct{}, 10), make(chan struct{}), newAlarm("claim not ended")
+				p := processor(open(t, address, limit), func(context.Context, inbox.Delivery) (inbox.Result, error) {
+					handled <- struct{}{}
+					<-end
+					return inbox.Complete, test.err
+				})
+				p.Log = slog.New(slog.NewTextHandler(refused, nil))
+				start(t, p)
+				receiveFrom(t, "the handler", handled)
+				locked := begin(t, db)
+				run(t, locked, `select from inbox for no key update`)
+				close(end)
+				receiveFrom(t, "the refusal", refused.rung)
+				run(t, locked, `commit`)
+				await(t, db, test.want)
+				if len(handled) > 0 {
+					t.Error("it was handled again")
+				}
+			})
+		}
+	}
+}
 
 // A message that comes while a handler looks may be what the handler misses.
 func TestAWaitEndsAtOnceWhenAMessageOfItsKeyCameMeanwhile(t *testing.T) {

@@ -83,7 +83,7 @@ func TestD3(t *testing.T) {
 	t.Run("ours: a duplicate request waits no longer than it may, and is told", func(t *testing.T) {
 		t.Parallel()
 		db, err := postgres.Open(t.Context(), pgtest.URL(t), postgres.Options{
-			LockTimeout: -1, AllowPlaintext: true, AllowUnsafeDurability: true, // nothing else ends its wait
+			LockTimeout: 10 * time.Millisecond, AllowPlaintext: true, AllowUnsafeDurability: true,
 		})
 		if err != nil {
 			t.Fatal(err)

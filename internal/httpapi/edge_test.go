@@ -144,8 +144,8 @@ func TestPreferWait(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			url := pgtest.URL(t)
-			db := open(t, url, postgres.Options{})
+			address := pgtest.URL(t)
+			db := open(t, address, postgres.Options{})
 			w := serveOn(t, db, nil)
 			first := w.accept(t, "key-1", body())
 			exec(t, db, `create table kept as select * from idempotency_keys`)
@@ -153,7 +153,7 @@ func TestPreferWait(t *testing.T) {
 			held := begin(t, db)
 			exec(t, held, `insert into idempotency_keys select * from kept`)
 
-			impatient := serveOn(t, open(t, url, postgres.Options{LockTimeout: 30 * time.Millisecond}), func(api *httpapi.API) {
+			impatient := serveOn(t, open(t, address, postgres.Options{LockTimeout: 30 * time.Millisecond}), func(api *httpapi.API) {
 				api.InFlight, api.Intake.Waiters = http.StatusTooEarly, 1
 			})
 			answers := make(chan answer, 1)
@@ -189,9 +189,9 @@ func TestPreferWait(t *testing.T) {
 func TestWaitersLeaveConnectionsToOthers(t *testing.T) {
 	t.Parallel()
 	const clients, connections, waiters = 40, 6, 2
-	url := pgtest.URL(t)
-	db := open(t, url, postgres.Options{})
-	w := serveOn(t, open(t, url, postgres.Options{MaxConns: connections, LockTimeout: 20 * time.Millisecond}), func(api *httpapi.API) {
+	address := pgtest.URL(t)
+	db := open(t, address, postgres.Options{})
+	w := serveOn(t, open(t, address, postgres.Options{MaxConns: connections, LockTimeout: 20 * time.Millisecond}), func(api *httpapi.API) {
 		api.Intake.Waiters = waiters
 	})
 	held := hold(t, db, "key-1")

@@ -137,7 +137,7 @@ func refusals() []struct {
 		}},
 		{idempotency.ErrExpired, problem{
 			Type: "/problems/idempotency-key-expired", Title: "The key's answer is no longer kept", Status: http.StatusGone,
-			Detail: "the request was carried out under this key; it is not done again", RetryWith: newKey,
+			Detail: "the request was answered under this key, once; it is not looked at again", RetryWith: newKey,
 		}},
 		{intake.ErrInFlight, inFlight(http.StatusConflict)},
 		{intake.ErrUnavailable, unavailable()},

@@ -12,17 +12,18 @@ import (
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
-// memory is a cache that keeps everything, and counts what it has answered.
+// memory is a cache that keeps everything, counts what it has answered, and does
+// not look which request it answers.
 type memory struct {
 	mu      sync.Mutex
 	records map[string]idempotency.Record
 	answers int
 }
 
-func (m *memory) Find(_ context.Context, key idempotency.Key, fingerprint []byte) (idempotency.Record, bool, func(idempotency.Record)) {
+func (m *memory) Find(_ context.Context, key idempotency.Key, _ []byte) (idempotency.Record, bool, func(idempotency.Record)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	place := fmt.Sprintf("%q %x", key, fingerprint)
+	place := fmt.Sprintf("%q", key)
 	record, found := m.records[place]
 	if found {
 		m.answers++
@@ -59,11 +60,12 @@ func TestRulesACacheAnswersReplaysAndNothingElse(t *testing.T) {
 		wantProblem(t, w.send(t, c), "/problems/idempotency-key-reused")
 	}
 	clear(cache.records)
+	answered := cache.answers
 	for i, test := range all {
 		wantReplay(t, answers[i], w.send(t, test.call))
 	}
-	if cache.answers != len(all) {
-		t.Errorf("it answered for %d requests of which it knew nothing", cache.answers-len(all))
+	if cache.answers != answered {
+		t.Errorf("it answered for %d requests of which it knew nothing", cache.answers-answered)
 	}
 	wantRows(t, w.db, before, nil)
 

@@ -114,7 +114,7 @@ func TestRulesNothingOfAnEventIsLogged(t *testing.T) {
 	if diff := cmp.Diff(want, statuses); diff != "" {
 		t.Errorf("statuses (-want +got):\n%s", diff)
 	}
-	wantNoneOf(t, w, secret, "evt_", stripeSecret, olderSecret, "4711", "billing_details", mac(stripeSecret, unix(0), e))
+	wantNoneOf(t, w, secret, "evt_", stripeSecret, olderSecret, "private-4711", "billing_details", mac(stripeSecret, unix(0), e))
 	known := map[string]bool{
 		"time": true, "level": true, "msg": true, "method": true, "route": true, "status": true, "milliseconds": true,
 		"request_id": true, "error": true,

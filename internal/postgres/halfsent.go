@@ -21,7 +21,7 @@ const endHalfSent = `
 select count(*) filter (where pg_terminate_backend(pid))
   from pg_stat_activity
  where datname = current_database()
-   and usename = current_user
+   and usename = session_user
    and application_name like $1 || '%'
    and state = 'active'
    and wait_event = 'ClientRead'

@@ -11,9 +11,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// ErrNoConnection is returned by reads, wrapped, when no connection was to be had:
-// the server is out of reach, or all of the pool were in use until the context
-// ended. Nothing was asked. Of a commit the same is ErrNotCommitted.
+// ErrNoConnection is returned by reads, wrapped, when there was no connection to
+// be had, or the one they had was lost before the answer: the server is out of
+// reach, or all of the pool were in use until the deadline. It is not returned for
+// a context that was canceled. Of a commit see ErrNotCommitted and ErrUnknown.
 var ErrNoConnection = errors.New("no connection to the database")
 
 // Querier reads. A *DB is one, and so are a pgx connection and transaction.
@@ -22,8 +23,8 @@ type Querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// Query reads rows outside any transaction. Without a connection the error is
-// ErrNoConnection.
+// Query reads rows outside any transaction. Without a connection the error, here or
+// of the rows, is ErrNoConnection.
 func (db *DB) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	conn, err := db.acquire(ctx)
 	if err != nil {
@@ -31,6 +32,7 @@ func (db *DB) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, err
 	}
 	found, err := conn.Query(ctx, sql, args...)
 	if err != nil {
+		err = named(conn, err)
 		conn.Release()
 		return noRows{err}, err
 	}
@@ -49,10 +51,16 @@ func (db *DB) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 
 func (db *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	conn, err := db.pool.Acquire(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrNoConnection, err)
+	return conn, named(nil, err)
+}
+
+// named is the error of a read. The driver closes a connection whose state is in
+// doubt, and has no one name for what went wrong with it.
+func named(conn *pgxpool.Conn, err error) error {
+	if err == nil || errors.Is(err, context.Canceled) || conn != nil && !conn.Conn().IsClosed() {
+		return err
 	}
-	return conn, nil
+	return fmt.Errorf("%w: %w", ErrNoConnection, err)
 }
 
 // rows give back their connection with the last row, or the first error.
@@ -60,14 +68,23 @@ type rows struct {
 	pgx.Rows
 
 	conn *pgxpool.Conn // nil once it was given back
+	err  error         // as it was then
 }
 
 func (r *rows) Close() {
 	r.Rows.Close()
 	if r.conn != nil {
+		r.err = named(r.conn, r.Rows.Err())
 		r.conn.Release()
 		r.conn = nil
 	}
+}
+
+func (r *rows) Err() error {
+	if r.conn == nil {
+		return r.err
+	}
+	return r.Rows.Err()
 }
 
 func (r *rows) Next() bool {
@@ -102,7 +119,7 @@ type row struct {
 
 func (r row) Scan(dest ...any) error {
 	defer r.conn.Release()
-	return r.found.Scan(dest...)
+	return named(r.conn, r.found.Scan(dest...))
 }
 
 // noRows is a read that failed before there was a row.

@@ -19,7 +19,12 @@ func reads() map[string]func(context.Context, *postgres.DB) error {
 	return map[string]func(context.Context, *postgres.DB) error{
 		"of rows": func(ctx context.Context, db *postgres.DB) error {
 			rows, err := db.Query(ctx, `select 1`)
-			rows.Close()
+			for rows.Next() {
+				err = errors.ErrUnsupported // there is one only with a connection
+			}
+			if err == nil {
+				err = rows.Err()
+			}
 			return err
 		},
 		"of rows that looks at the error at last": func(ctx context.Context, db *postgres.DB) error {
@@ -64,13 +69,39 @@ func TestAReadWithoutAConnectionSaysSo(t *testing.T) {
 		})
 	}
 
-	t.Run("and one that lost its connection does not", func(t *testing.T) {
+	for name, read := range reads() {
+		t.Run(name+", when it was lost before the answer", func(t *testing.T) {
+			t.Parallel()
+			for _, side := range []cutproxy.Side{cutproxy.Before, cutproxy.After} {
+				for executes := range 2 { // while it is prepared, and while it runs
+					proxy := cutproxy.Start(t, pgtest.Empty(t))
+					db := open(t, proxy.URL(), postgres.Options{})
+					proxy.Arm(side, executes)
+					if err := read(t.Context(), db); !errors.Is(err, postgres.ErrNoConnection) || proxy.Cuts() != 1 {
+						t.Errorf("cut on side %d at %d: the error is %v, want ErrNoConnection", side, executes, err)
+					}
+				}
+			}
+		})
+	}
+
+	t.Run("but not who hung up", func(t *testing.T) {
 		t.Parallel()
-		proxy := cutproxy.Start(t, pgtest.Empty(t))
-		db := open(t, proxy.URL(), postgres.Options{})
-		proxy.Arm(cutproxy.Before, 1)
+		db := open(t, pgtest.Empty(t), postgres.Options{})
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		for name, read := range reads() {
+			if err := read(ctx, db); !errors.Is(err, context.Canceled) || errors.Is(err, postgres.ErrNoConnection) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	})
+
+	t.Run("nor a statement that was refused", func(t *testing.T) {
+		t.Parallel()
+		db := open(t, pgtest.Empty(t), postgres.Options{})
 		var one int
-		if err := db.QueryRow(t.Context(), `select 1`).Scan(&one); err == nil || errors.Is(err, postgres.ErrNoConnection) {
+		if err := db.QueryRow(t.Context(), `select 1 / 0`).Scan(&one); err == nil || errors.Is(err, postgres.ErrNoConnection) {
 			t.Errorf("the error is %v", err)
 		}
 	})

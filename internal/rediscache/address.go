@@ -74,23 +74,58 @@ func (a address) private() error {
 // pool dials when a connection is needed and not before. When all are in use
 // nobody waits for one.
 func (a address) pool() *redis.Pool {
-	options := []redis.DialOption{
-		redis.DialContextFunc((&net.Dialer{Timeout: patience}).DialContext),
-		redis.DialReadTimeout(patience),
-		redis.DialWriteTimeout(patience),
-		redis.DialTLSHandshakeTimeout(patience),
-		redis.DialUsername(a.user),
-		redis.DialPassword(a.password),
-		redis.DialDatabase(a.database),
-		redis.DialUseTLS(a.tls),
-		redis.DialTLSConfig(&tls.Config{ServerName: a.host, MinVersion: tls.VersionTLS12}),
-	}
 	return &redis.Pool{
 		MaxIdle:     connections,
 		MaxActive:   connections,
 		IdleTimeout: idleTime,
-		DialContext: func(ctx context.Context) (redis.Conn, error) {
-			return redis.DialContext(ctx, "tcp", a.hostPort, options...)
-		},
+		DialContext: a.dial,
 	}
+}
+
+// dial connects and logs in. The client would log in from a goroutine of its
+// own, where nobody could recover from its panic.
+func (a address) dial(ctx context.Context) (redis.Conn, error) {
+	socket, err := a.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	conn := redis.NewConn(guarded(socket), patience, patience)
+	if err := a.login(conn); err != nil {
+		_ = socket.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+func (a address) connect(ctx context.Context) (net.Conn, error) {
+	socket, err := (&net.Dialer{Timeout: patience}).DialContext(ctx, "tcp", a.hostPort)
+	if err != nil || !a.tls {
+		return socket, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	secure := tls.Client(socket, &tls.Config{ServerName: a.host, MinVersion: tls.VersionTLS12})
+	if err := secure.HandshakeContext(ctx); err != nil {
+		_ = socket.Close()
+		return nil, fmt.Errorf("agree on TLS: %w", err)
+	}
+	return secure, nil
+}
+
+func (a address) login(conn redis.Conn) error {
+	if a.password != "" {
+		who := []any{a.password}
+		if a.user != "" {
+			who = []any{a.user, a.password}
+		}
+		if _, err := conn.Do("AUTH", who...); err != nil {
+			return fmt.Errorf("log in: %w", err)
+		}
+	}
+	if a.database != 0 {
+		if _, err := conn.Do("SELECT", a.database); err != nil {
+			return fmt.Errorf("select the database: %w", err)
+		}
+	}
+	return nil
 }

@@ -115,7 +115,7 @@ func open(t *testing.T, url string, plaintext bool) (*rediscache.Cache, error) {
 	t.Helper()
 	db := &reads{}
 	db.fails.Store(true)
-	return rediscache.Open(t.Context(), db, url, rediscache.Options{
+	return rediscache.OpenOn(t.Context(), db, url, rediscache.Options{
 		AllowPlaintext: plaintext, Log: slog.New(slog.DiscardHandler), Clock: time.Now,
 	})
 }

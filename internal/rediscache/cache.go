@@ -52,7 +52,7 @@ type Options struct {
 // Cache is an idempotency.Cache in Redis. Its methods may be called by several
 // goroutines.
 type Cache struct {
-	db      postgres.Querier
+	state   state
 	address address
 	clock   func() time.Time
 
@@ -71,6 +71,12 @@ type Cache struct {
 
 var _ idempotency.Cache = (*Cache)(nil)
 
+// state reads the state of the database.
+type state interface {
+	read(ctx context.Context) (*reading, error)
+	close(ctx context.Context)
+}
+
 // answer is a record on its way to Redis.
 type answer struct {
 	reading *reading // from before the record was read or committed
@@ -79,10 +85,15 @@ type answer struct {
 }
 
 // Open opens the cache at a REDIS_URL, redis://user:password@host:port/db or
-// rediss://…, for the keys of one database. It asks neither of them, so what is
-// out of reach now may come later; its errors are sentences about the URL. The
-// cache works until ctx ends or Close is called, and finds nothing after that.
-func Open(ctx context.Context, db postgres.Querier, url string, o Options) (*Cache, error) {
+// rediss://…, for the keys of one database, which it reads on a connection beside
+// the pool. It asks neither of them, so what is out of reach now may come later;
+// its errors are sentences about the URL. The cache works until ctx ends or Close
+// is called, and finds nothing after that.
+func Open(ctx context.Context, db *postgres.DB, url string, o Options) (*Cache, error) {
+	return open(ctx, &session{config: db.Pool().Config().ConnConfig, clock: o.Clock}, url, o)
+}
+
+func open(ctx context.Context, s state, url string, o Options) (*Cache, error) {
 	a, err := parse(url)
 	if err != nil {
 		return nil, err
@@ -91,7 +102,7 @@ func Open(ctx context.Context, db postgres.Querier, url string, o Options) (*Cac
 		return nil, err
 	}
 	c := &Cache{
-		db: db, address: a, clock: o.Clock, queue: make(chan answer, waiting),
+		state: s, address: a, clock: o.Clock, queue: make(chan answer, waiting),
 		redis:    &part{name: "redis", log: o.Log},
 		database: &part{name: "database", log: o.Log},
 		entries:  &part{name: "entries", log: o.Log},

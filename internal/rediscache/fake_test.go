@@ -28,7 +28,11 @@ type fake struct {
 	closed  bool
 }
 
-const hangUp = "hang up"
+const (
+	hangUp = "hang up"
+	// drip before an answer makes its bytes come one by one.
+	drip = "drip "
+)
 
 func newFake(t *testing.T) *fake {
 	t.Helper()
@@ -122,9 +126,25 @@ func (f *fake) serve(conn net.Conn) {
 		if said == hangUp {
 			return
 		}
+		if slowly, ok := strings.CutPrefix(said, drip); ok {
+			trickle(conn, slowly)
+			return
+		}
 		if _, err := io.WriteString(conn, said); err != nil {
 			return
 		}
+	}
+}
+
+// trickle writes a byte every ten milliseconds until nobody wants any more.
+func trickle(conn net.Conn, said string) {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for i := range len(said) {
+		if _, err := io.WriteString(conn, said[i:i+1]); err != nil {
+			return
+		}
+		<-tick.C
 	}
 }
 

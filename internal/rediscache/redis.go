@@ -34,13 +34,14 @@ func (c *Cache) get(ctx context.Context, name string) ([]byte, error) {
 	return nil, err
 }
 
-func get(ctx context.Context, pool *redis.Pool, name string) ([]byte, error) {
+func get(ctx context.Context, pool *redis.Pool, name string) (value []byte, err error) {
+	defer contain(&err)
 	conn, err := pool.GetContext(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("connect to Redis: %w", err)
 	}
 	defer func() { _ = conn.Close() }() // it goes back to the pool
-	value, err := redis.Bytes(conn.Do("GETRANGE", name, 0, largest))
+	value, err = redis.Bytes(conn.Do("GETRANGE", name, 0, largest))
 	if err != nil {
 		return nil, fmt.Errorf("read from Redis: %w", err)
 	}
@@ -107,7 +108,8 @@ func (c *Cache) put(ctx context.Context, answers []answer) {
 
 // set writes all answers in one round trip. It returns the first refusal after it
 // has read every reply.
-func (c *Cache) set(ctx context.Context, pool *redis.Pool, answers []answer) error {
+func (c *Cache) set(ctx context.Context, pool *redis.Pool, answers []answer) (err error) {
+	defer contain(&err)
 	conn, err := pool.GetContext(ctx)
 	if err != nil {
 		return fmt.Errorf("connect to Redis: %w", err)

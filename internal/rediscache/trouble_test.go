@@ -17,6 +17,12 @@ func TestTrouble(t *testing.T) {
 		{"wants a password", "-NOAUTH Authentication required.\r\n"},
 		{"is loading its files", "-LOADING Redis is loading the dataset in memory\r\n"},
 		{"answers what was not asked", "*1\r\n:7\r\n"},
+		{"announces more bytes than there are", "$4611686018427387904\r\n"},
+		{"announces more bytes than there is memory", "$20000000000\r\n"},
+		{"announces a list that is as long", "*4611686018427387904\r\n"},
+		{"announces lists in lists without end", strings.Repeat("*1\r\n", 1<<16)},
+		{"never ends a line", "+" + strings.Repeat("x", 1<<16)},
+		{"says a byte now and then", drip + "$5\r\n" + strings.Repeat("x", 1<<16)},
 	} {
 		t.Run("a Redis that "+test.name, func(t *testing.T) {
 			t.Parallel()
@@ -40,6 +46,39 @@ func TestTrouble(t *testing.T) {
 			}
 		})
 	}
+
+	t.Run("a client that panics", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, newFake(t).url())
+		record := w.kept(t, theKey(), "ch_1")
+		w.cache.Break()
+		_, found, keep := w.recall(t, theKey(), theRequest())
+		if found {
+			t.Error("an answer is found")
+		}
+		for range 10 {
+			keep(record)
+		}
+		eventually(t, "it is logged", func() bool { _ = w.finds(t, theKey()); return w.said.count("redis") > 0 })
+		w.wantFound(t, theKey(), record)
+	})
+
+	t.Run("a refusal that repeats what it refuses", func(t *testing.T) {
+		t.Parallel()
+		for said, says := range map[string]string{
+			"-ERR unknown command ch_1, try AUTH hunter2\r\n": "refused with ERR",
+			"-ch_1:hunter2\r\n": "refused",
+			"-\r\n":             "refused",
+		} {
+			redis := newFake(t)
+			redis.does(func([]string) string { return said })
+			w := newWorld(t, redis.url())
+			eventually(t, "it is logged", func() bool { return w.said.count("redis") > 0 })
+			if log := w.said.String(); !strings.Contains(log, says) || strings.Contains(log, "ch_1") || strings.Contains(log, "hunter2") {
+				t.Errorf("of %q it says too much or too little: %s", said, log)
+			}
+		}
+	})
 
 	t.Run("a Redis that does not answer at all", func(t *testing.T) {
 		t.Parallel()

@@ -31,6 +31,7 @@ func (c *Cache) watch(ctx context.Context) {
 		}
 	}
 	c.reading.Store(nil)
+	c.state.close(ctx)
 	if pool := c.pool.Swap(nil); pool != nil {
 		_ = pool.Close() // connections in use are closed when they come back
 	}
@@ -41,7 +42,7 @@ func (c *Cache) watch(ctx context.Context) {
 func (c *Cache) look(ctx context.Context) {
 	within, cancel := context.WithTimeout(ctx, freshness)
 	defer cancel()
-	r, err := read(within, c.db, c.clock)
+	r, err := c.state.read(within)
 	c.reading.Store(r)
 	if err == nil {
 		c.database.works(ctx)
@@ -80,6 +81,9 @@ func (p *part) fails(ctx context.Context, err error) {
 	if refusal, ok := errors.AsType[redis.Error](err); ok {
 		// Redis repeats parts of a command that it refuses, an answer among them.
 		code, _, _ := strings.Cut(string(refusal), " ")
+		if len(code) > len("CLUSTERDOWN") || strings.Trim(code, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") != "" {
+			code = "what is no code of Redis"
+		}
 		err = fmt.Errorf("it is refused with %s", code)
 	}
 	if !p.failing.Swap(true) {

@@ -37,7 +37,7 @@ func theAnswer(name string) idempotency.Answer {
 // world is a database, a cache of its keys and the time.
 type world struct {
 	db    *postgres.DB
-	reads *reads
+	reads *reads // nil where the cache reads as it does in the api
 	cache *rediscache.Cache
 	said  *lines
 	ahead atomic.Int64 // of the clock
@@ -56,11 +56,16 @@ func newWorldOn(tb testing.TB, db *postgres.DB, url string) *world {
 func opened(tb testing.TB, w *world, url string) *world {
 	tb.Helper()
 	w.said = &lines{}
-	var err error
-	w.cache, err = rediscache.Open(tb.Context(), w.reads, url, rediscache.Options{
+	options := rediscache.Options{
 		Log:   slog.New(slog.NewTextHandler(w.said, nil)),
 		Clock: func() time.Time { return time.Now().Add(time.Duration(w.ahead.Load())) },
-	})
+	}
+	var err error
+	if w.reads == nil {
+		w.cache, err = rediscache.Open(tb.Context(), w.db, url, options)
+	} else {
+		w.cache, err = rediscache.OpenOn(tb.Context(), w.reads, url, options)
+	}
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -82,8 +82,9 @@ func (e *FailedError) Error() string {
 // secret key. The outcome is unknown, and the same idempotency key is the right
 // one for the next attempt.
 type UnavailableError struct {
-	// RetryAfter is how long the provider asks to wait, at most a day. 0 if it
-	// does not say.
+	// RetryAfter is how long the provider itself asks to wait, at most ten
+	// minutes. 0 if it does not say, or if it is not the one that answered: a page
+	// of what stands in front of it says nothing about the provider.
 	RetryAfter time.Duration
 	// Err is the cause. It never is an error of a context.
 	Err error
@@ -141,14 +142,14 @@ func (a *answer) refusal(e *stripego.Error) error {
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
 		// The charge is not at fault: an operator must mend the key. The
 		// provider's message may quote it.
-		return a.unavailable(fmt.Errorf("answered %d: the provider does not accept STRIPE_SECRET_KEY for this call (request %s)",
+		return a.busy(fmt.Errorf("answered %d: the provider does not accept STRIPE_SECRET_KEY for this call (request %s)",
 			status, e.RequestID))
 	case status == http.StatusRequestTimeout, status == http.StatusConflict,
 		status == http.StatusTooEarly, status == http.StatusTooManyRequests:
 	default:
 		return &RejectedError{StatusCode: status, Code: text(string(e.Code)), Message: text(e.Msg), Intent: carriedIntent(e)}
 	}
-	return a.unavailable(fmt.Errorf("answered %d %s %s: %s (request %s)",
+	return a.busy(fmt.Errorf("answered %d %s %s: %s (request %s)",
 		e.HTTPStatusCode, e.Type, e.Code, e.Msg, e.RequestID))
 }
 
@@ -175,6 +176,9 @@ func carriedIntent(e *stripego.Error) Intent {
 	return in
 }
 
-func (a *answer) unavailable(err error) error {
+// busy is for an answer in the provider's form, unavailable for every other.
+func (a *answer) busy(err error) error {
 	return &UnavailableError{RetryAfter: a.retryAfter(), Err: err}
 }
+
+func (a *answer) unavailable(err error) error { return &UnavailableError{Err: err} }

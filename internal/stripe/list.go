@@ -18,10 +18,11 @@ const refundsOfIntent = 5000
 
 type listed interface{ id() string }
 
-// pages walks a list page by page, at most most objects of it, or all if that is
-// 0. stripe-go can do it too, but it takes any JSON object for an empty list,
-// which an audit would believe, and asks for ever where an empty page says that
-// there is more, or where a cache hands out one page whatever the cursor.
+// pages walks a list page by page. One of more than most objects is refused; 0
+// means that it may have any number. stripe-go can do it too, but it takes any
+// JSON object for an empty list, which an audit would believe, and asks for ever
+// where an empty page says that there is more, or where a cache hands out one
+// page whatever the cursor.
 func pages[S any, T listed](
 	ctx context.Context,
 	c *Client,

@@ -217,14 +217,15 @@ func TestUnavailableError_says_when_to_come_back(t *testing.T) {
 		"seconds":             {answer(429, limited, "Retry-After", "7"), 7 * time.Second},
 		"a date":              {answer(429, limited, "Date", date, "Retry-After", "Mon, 02 Jan 2006 15:04:35 GMT"), 30 * time.Second},
 		"a date gone by":      {answer(429, limited, "Date", date, "Retry-After", "Mon, 02 Jan 2006 15:04:00 GMT"), 0},
-		"years":               {answer(429, limited, "Retry-After", "99999999999"), 24 * time.Hour},
-		"a date in years":     {answer(429, limited, "Date", date, "Retry-After", "Mon, 02 Jan 2036 15:04:05 GMT"), 24 * time.Hour},
+		"years":               {answer(429, limited, "Retry-After", "99999999999"), 10 * time.Minute},
+		"a date in years":     {answer(429, limited, "Date", date, "Retry-After", "Mon, 02 Jan 2036 15:04:05 GMT"), 10 * time.Minute},
 		"less than nothing":   {answer(429, limited, "Retry-After", "-5"), 0},
 		"nonsense":            {answer(429, limited, "Retry-After", "soon"), 0},
 		"nothing":             {answer(429, limited), 0},
-		"on a page":           {answer(503, html, "Retry-After", "3"), 3 * time.Second},
+		"on a page of others": {answer(503, html, "Retry-After", "3"), 0},
 		"on a key in flight":  {answer(409, errorJSON("idempotency_error", "idempotency_key_in_use"), "Retry-After", "1"), time.Second},
-		"on a strange answer": {answer(200, `{}`, "Retry-After", "2"), 2 * time.Second},
+		"on a strange answer": {answer(200, `{}`, "Retry-After", "2"), 0},
+		"on a redirect":       {answer(302, ``, "Retry-After", "2"), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -17,7 +17,8 @@ const (
 	// Below the idle time-out of the usual load balancers, since a request
 	// that meets a closed connection is not repeated here.
 	idleConnTimeout = 30 * time.Second
-	maxRetryAfter   = 24 * time.Hour
+	// Longer than a provider is busy, and short enough for a mistake of its.
+	maxRetryAfter = 10 * time.Minute
 )
 
 var errAnswerTooLarge = errors.New("the answer is larger than 8 MiB")
@@ -72,8 +73,8 @@ func observe(ctx context.Context, a *answer) context.Context {
 
 func (a *answer) replayed() bool { return a.header.Get("Idempotent-Replayed") == "true" }
 
-// retryAfter is how long the provider asks to be left alone, at most a day, or
-// 0 if it does not say. A date is measured against the answer's own Date, so
+// retryAfter is how long the answer asks to be left alone, at most
+// maxRetryAfter, or 0 if it does not say. A date is measured against the answer's own Date, so
 // that no clock of ours is asked.
 func (a *answer) retryAfter() time.Duration {
 	v := a.header.Get("Retry-After")

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
 	"github.com/payonce/payonce/internal/app/api"
 	"github.com/payonce/payonce/internal/config"
 	"github.com/payonce/payonce/internal/merchants"

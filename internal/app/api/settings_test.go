@@ -17,7 +17,7 @@ func unset(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{
 		"DATABASE_URL", "HTTP_ADDR", "ALLOW_PLAINTEXT", "IDEMPOTENCY_RETENTION", "IDEMPOTENCY_KEY_MODE",
-		"IN_FLIGHT", "IN_FLIGHT_WAIT", "REDIS_URL", "STRIPE_WEBHOOK_SECRET",
+		"IN_FLIGHT", "IN_FLIGHT_WAIT", "REDIS_URL", "STRIPE_WEBHOOK_SECRET", "RATE_LIMIT",
 	} {
 		t.Setenv(name, "")
 		if err := os.Unsetenv(name); err != nil {
@@ -46,6 +46,7 @@ func TestUnsafeSettingsAreRefused(t *testing.T) {
 		{"no retention", "IDEMPOTENCY_RETENTION", "0s"},
 		{"a negative retention", "IDEMPOTENCY_RETENTION", "-168h"},
 		{"a retention in days", "IDEMPOTENCY_RETENTION", "7d"},
+		{"a limit of rates, which is not built yet", "RATE_LIMIT", "10"},
 		{"an unknown key mode", "IDEMPOTENCY_KEY_MODE", "optional"},
 		{"plain text, perhaps", "ALLOW_PLAINTEXT", "perhaps"},
 	} {
