@@ -70,8 +70,15 @@ func TestInputsAreToldApart(t *testing.T) {
 	t.Parallel()
 	once := anything(t)
 	for _, in := range []any{
-		nil, nothing{}, optional{"a"}, "", "\uFFFD", `\ufffd`, "ÿ", []byte("\xff"), []byte("\xfe"), [2]byte{1, 2},
-		shouted{"a"}, json.RawMessage(`"b"`), json.Number("1e400"), math.MaxInt64, []any{}, map[string]any{"a": nil},
+		nil,
+		nothing{},
+		optional{"a"},
+		"", "\uFFFD", `\ufffd`, "ÿ", []byte("\xff"), []byte("\xfe"),
+		[2]byte{1, 2},
+		shouted{"a"},
+		json.RawMessage(`"b"`), json.Number("1e400"), math.MaxInt64,
+		[]any{},
+		map[string]any{"a": nil},
 	} {
 		if got, err := once.Do(t.Context(), in); err != nil || got.Duplicate {
 			t.Errorf("%#v: %+v, %v", in, got, err)
@@ -87,8 +94,14 @@ func TestAnInputIsWrittenAsEncodingJSONDoes(t *testing.T) {
 	t.Parallel()
 	once := anything(t)
 	for _, in := range []any{
-		nil, 1.50, "<a&b>\u2028", []byte{1, 2}, []byte(nil), []string(nil), map[string]int(nil), [2]byte{1, 2},
-		map[int]string{2: "b", 1: "a"}, optional{}, order{ID: "o-1"}, struct {
+		nil, 1.50, "<a&b>\u2028",
+		[]byte{1, 2},
+		[]byte(nil), []string(nil), map[string]int(nil),
+		[2]byte{1, 2},
+		map[int]string{2: "b", 1: "a"},
+		optional{},
+		order{ID: "o-1"},
+		struct {
 			Embedded order
 			order
 			N int `json:",string"`

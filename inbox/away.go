@@ -2,9 +2,6 @@ package inbox
 
 import (
 	"errors"
-	"io"
-	"net"
-	"net/url"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -19,9 +16,8 @@ import (
 //
 // A statement that the server refused is not among these, nor one that ran for
 // too long, which may be the message's own doing. Neither is one that could not be
-// sent because its arguments do not fit, nor another host's outage in a
-// *url.Error. A read whose connection was cut is a bare io.ErrUnexpectedEOF: a
-// handler that meets it elsewhere gives it a name.
+// sent because its arguments do not fit, nor another host's outage, nor the end of
+// a text that was cut: they have the names that our own store's have not.
 func isStoreAway(err error) bool {
 	if errors.Is(err, postgres.ErrUnknown) || errors.Is(err, postgres.ErrNoConnection) {
 		return true
@@ -35,17 +31,13 @@ func isStoreAway(err error) bool {
 	if refusal, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return isOutage(refusal.Code)
 	}
-	if _, elsewhere := errors.AsType[*url.Error](err); elsewhere {
-		return false
-	}
-	// The driver's errors of a broken connection have this method and no other name
-	// in common. What it answers is not asked.
+	// What pgx itself has to say of a connection that is not a postgres.DB's has this
+	// method and no other name in common. What it answers is not asked.
 	_, broken := errors.AsType[interface {
 		error
 		SafeToRetry() bool
 	}](err)
-	_, network := errors.AsType[*net.OpError](err)
-	return broken || network || errors.Is(err, io.ErrUnexpectedEOF)
+	return broken
 }
 
 // isOutage tells whether an SQLSTATE is about the server, or about others who use

@@ -2,9 +2,12 @@ package inbox_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/url"
+	"strings"
 	"testing"
 	"time"
 
@@ -48,7 +51,11 @@ func TestAnOutageOfTheStoreIsNobodysAttempt(t *testing.T) {
 		"a statement that took too long": {func(context.Context, *postgres.DB) error { return refusal("57014") }, counted},
 		"a statement that is wrong":      {func(context.Context, *postgres.DB) error { return refusal("42601") }, counted},
 		"an argument that does not fit":  {unsendable, counted},
-		"another host's outage":          {func(context.Context, *postgres.DB) error { return &url.Error{Op: "Get", Err: io.ErrUnexpectedEOF} }, counted},
+		"a text that was cut": {func(context.Context, *postgres.DB) error {
+			return json.NewDecoder(strings.NewReader(`{"a":`)).Decode(new(any))
+		}, counted},
+		"a connection to another": {func(context.Context, *postgres.DB) error { return &net.OpError{Op: "dial", Err: io.ErrClosedPipe} }, counted},
+		"another host's outage":   {func(context.Context, *postgres.DB) error { return &url.Error{Op: "Get", Err: io.ErrUnexpectedEOF} }, counted},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

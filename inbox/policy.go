@@ -73,6 +73,15 @@ func (p Policy) maxDeaths() int {
 	return 4 * p.MaxAttempts
 }
 
+// doublings are how often BackoffBase doubles until BackoffCap cuts it. Beyond, an
+// interval of the database could overflow.
+func (p Policy) doublings() (n int) {
+	for wait := p.BackoffBase; 0 < wait && wait < p.BackoffCap; wait *= 2 {
+		n++
+	}
+	return n
+}
+
 // Parked is what a parked message does to the younger ones of its ordering key.
 // It never holds up another key.
 type Parked int

@@ -17,8 +17,9 @@ func (r *run) process(ctx context.Context, c claimed) {
 	log := r.Log.With("receiver", r.Receiver, "message_id", d.ID, "ordering_key", d.OrderingKey, "attempt", d.Attempt)
 	if c.deaths >= r.Policy.maxDeaths() {
 		// They died before they could say why.
-		r.settle(ctx, log, func(b *pgx.Batch) { parked(b, d, fmt.Sprintf("%d holders died or went silent", c.deaths)) })
-		log.ErrorContext(ctx, "message parked", "reason", "its holders died", "deaths", c.deaths)
+		if r.settle(ctx, log, func(b *pgx.Batch) { parked(b, d, fmt.Sprintf("%d holders died or went silent", c.deaths)) }) {
+			log.ErrorContext(ctx, "message parked", "reason", "its holders died", "deaths", c.deaths)
+		}
 		return
 	}
 	if c.suspect() {
@@ -34,20 +35,23 @@ func (r *run) process(ctx context.Context, c claimed) {
 	case errors.Is(context.Cause(ctx), errLeaseLost) || IsLost(err):
 		log.WarnContext(ctx, "lease lost, the new holder goes on", "error", err)
 	case errors.Is(context.Cause(ctx), errDraining):
-		r.settle(ctx, log, func(b *pgx.Batch) { released(b, d) })
-		log.InfoContext(ctx, "message released")
+		if r.settle(ctx, log, func(b *pgx.Batch) { released(b, d) }) {
+			log.InfoContext(ctx, "message released")
+		}
 	case errors.As(err, &parking):
-		r.settle(ctx, log, func(b *pgx.Batch) { parked(b, d, err.Error()) })
-		log.ErrorContext(ctx, "message parked", "reason", err)
+		if r.settle(ctx, log, func(b *pgx.Batch) { parked(b, d, err.Error()) }) {
+			log.ErrorContext(ctx, "message parked", "reason", err)
+		}
 	case errors.As(err, &waiting):
-		r.settle(ctx, log, func(b *pgx.Batch) { waits(b, d, r.Policy, *waiting, err.Error()) })
-		log.InfoContext(ctx, "message waits", "reason", err)
+		if r.settle(ctx, log, func(b *pgx.Batch) { waits(b, d, r.Policy, *waiting, err.Error()) }) {
+			log.InfoContext(ctx, "message waits", "reason", err)
+		}
 	case isStoreAway(err):
-		r.settle(ctx, log, func(b *pgx.Batch) { waits(b, d, r.Policy, WaitError{}, err.Error()) })
 		log.WarnContext(ctx, "message waits for the store", "error", err)
+		r.settle(ctx, log, func(b *pgx.Batch) { waits(b, d, r.Policy, WaitError{}, err.Error()) })
 	default:
-		r.settle(ctx, log, func(b *pgx.Batch) { failed(b, d, r.Policy, err.Error()) })
 		log.WarnContext(ctx, "attempt failed", "error", err)
+		r.settle(ctx, log, func(b *pgx.Batch) { failed(b, d, r.Policy, err.Error()) })
 	}
 }
 
@@ -64,24 +68,25 @@ func (r *run) guard(ctx context.Context, d Delivery) (result Result, err error) 
 // settle commits the end of a claim, and goes on trying while the store is away
 // or refuses only for now: a handler that came back must not look like one that
 // died. Each statement may be repeated, since it asks for the fence. When the lease is lost or the program
-// stops, it gives up: the lease ends by itself and the message is taken again.
-func (r *run) settle(ctx context.Context, log *slog.Logger, queue func(*pgx.Batch)) {
+// stops, it gives up and says false: the lease ends by itself and the message is
+// taken again.
+func (r *run) settle(ctx context.Context, log *slog.Logger, queue func(*pgx.Batch)) bool {
 	for first := true; ; first = false {
 		b := &pgx.Batch{}
 		queue(b)
 		err := r.DB.Commit(ctx, b)
 		if err == nil {
-			return
+			return true
 		}
 		if first {
 			log.WarnContext(ctx, "claim not ended", "error", err)
 		}
 		if !isStoreAway(err) && !isTimeout(err) {
-			return
+			return false
 		}
 		select {
 		case <-ctx.Done():
-			return
+			return false
 		case <-time.After(afterFailure):
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"sync"
@@ -275,6 +276,30 @@ func TestFailure(t *testing.T) {
 			write(t, db, `update inbox set waiting_since = waiting_since - interval '2 hours', due_at = clock_timestamp()`)
 		}
 		await(t, db, `select status = 'dead' and waits = 5 from inbox`)
+	})
+
+	t.Run("however long a backoff may be and however often it was met", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		for _, id := range []string{"waits", "fails", "dies"} {
+			put(t, db, id, id)
+		}
+		write(t, db, `update inbox set waits = 1000, waiting_since = clock_timestamp() where message_id = 'waits'`)
+		write(t, db, `update inbox set attempts = 1000 where message_id = 'fails'`)
+		write(t, db, `update inbox set status = 'running', attempts = 1000, deaths = 1000, fence = 1000, due_at = '1000-01-01' where message_id = 'dies'`)
+		p := processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+			switch d.ID {
+			case "waits":
+				return inbox.Complete, &inbox.WaitError{Err: errors.New("the bank is closed")}
+			case "fails":
+				return inbox.Complete, errors.New("planted")
+			}
+			return inbox.Complete, nil
+		})
+		p.Policy.MaxAttempts, p.Policy.MaxDeaths = math.MaxInt32, math.MaxInt32
+		p.Policy.BackoffBase, p.Policy.BackoffCap = 100*24*time.Hour, 100*365*24*time.Hour
+		start(t, p)
+		await(t, db, `select bool_and(case message_id when 'dies' then status = 'done' else status = 'pending' and due_at > clock_timestamp() end) from inbox`)
 	})
 
 	t.Run("who can never go on is parked at once", func(t *testing.T) {

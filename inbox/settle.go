@@ -7,18 +7,28 @@ import (
 )
 
 // done writes the holder's fence where a check compares it with the row's: a
-// count of updated rows would let the rest of a zombie's batch through.
+// count of updated rows would let the rest of a zombie's batch through. A row that
+// was swept has no check that could refuse, so one is inserted that has.
 const done = `
-update inbox
-   set status      = 'done',
-       done_fence  = $2,
-       finished_at = clock_timestamp(),
-       last_error  = null
- where id = $1`
+with ended as (
+  update inbox
+     set status      = 'done',
+         done_fence  = $2,
+         finished_at = clock_timestamp(),
+         last_error  = null
+   where id = $1
+  returning id
+)
+insert into inbox
+       (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, fence, done_fence)
+select '', '', '', '', '', '{}', '', $2, $2::bigint + 1
+ where not exists (
+         select
+           from ended)`
 
 // Done queues the end of a delivery into the batch that holds its last effect.
-// If the lease was taken over meanwhile, the check refuses the whole batch, and
-// IsLost tells so.
+// If the lease was taken over meanwhile, or the message is done by another one and
+// swept since, the check refuses the whole batch, and IsLost tells so.
 func Done(b *pgx.Batch, d Delivery) { b.Queue(done, d.row, d.fence) }
 
 // IsLost tells whether a commit was refused because somebody else holds, or has
@@ -36,14 +46,14 @@ update inbox
        attempts   = attempts - deaths,
        deaths     = 0,
        due_at     = clock_timestamp()
-                  + random() * least($5::interval, $4::interval * power(2, least(attempts - deaths - 1, 30))),
+                  + random() * least($5::interval, $4::interval * power(2, least(attempts - deaths - 1, $7))),
        last_error = $6
  where id = $1
    and fence = $2
    and status = 'running'`
 
 func failed(b *pgx.Batch, d Delivery, p Policy, reason string) {
-	b.Queue(fail, d.row, d.fence, p.MaxAttempts, p.BackoffBase, p.BackoffCap, storable(reason))
+	b.Queue(fail, d.row, d.fence, p.MaxAttempts, p.BackoffBase, p.BackoffCap, storable(reason), p.doublings())
 }
 
 // A wait shows that the handler came through, so earlier errors are past. A patient
@@ -57,7 +67,7 @@ update inbox
        waits         = waits + 1,
        waiting_since = case when not $8 then coalesce(waiting_since, clock_timestamp()) end,
        due_at        = clock_timestamp()
-                     + greatest($3::interval, random() * least($5::interval, $4::interval * power(2, least(waits, 30)))),
+                     + greatest($3::interval, random() * least($5::interval, $4::interval * power(2, least(waits, $9)))),
        last_error    = $7
  where id = $1
    and fence = $2
@@ -84,7 +94,7 @@ update inbox i
             and newer.received_at > $3)`
 
 func waits(b *pgx.Batch, d Delivery, p Policy, w WaitError, reason string) {
-	b.Queue(wait, d.row, d.fence, w.AtLeast, p.BackoffBase, p.BackoffCap, p.GiveUpAfter, storable(reason), w.Patient)
+	b.Queue(wait, d.row, d.fence, w.AtLeast, p.BackoffBase, p.BackoffCap, p.GiveUpAfter, storable(reason), w.Patient, p.doublings())
 	b.Queue(wake, d.row, d.fence, d.claimed)
 }
 

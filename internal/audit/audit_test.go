@@ -33,6 +33,25 @@ func TestRun(t *testing.T) {
 		}
 	})
 
+	t.Run("a_message_behind_one_that_waits_is_not_stuck", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		w.exec(`
+insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, waits, due_at)
+select receiver, message_id || ' waits', ordering_key, 'stripe.waits', '', '{}', '', 1, now() + interval '1 hour'
+  from inbox
+ where ordering_key = '{paying}'
+ limit 1;
+insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, due_at)
+select receiver, message_id || ' is behind', ordering_key, 'stripe.behind', '', '{}', '', now() - interval '1 hour'
+  from inbox
+ where ordering_key = '{paying}'
+   and type = 'stripe.waits'`)
+		if got := violated(w.audit().Checks); len(got) != 0 {
+			t.Errorf("violated: %v", got)
+		}
+	})
+
 	t.Run("a_legal_history_is_in_order_and_every_check_has_looked_at_it", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)

@@ -106,12 +106,20 @@ select case
 // A message is overdue after a minute: leases and polls are seconds.
 const noMessageStuck = `
 select case
-         when status = 'dead'
-         then format('%s message %s of %s: parked', receiver, message_id, ordering_key)
-         when status in ('pending', 'running') and due_at < now() - interval '1 minute'
-         then format('%s message %s of %s: %s and overdue', receiver, message_id, ordering_key, status)
+         when i.status = 'dead'
+         then format('%s message %s of %s: parked', i.receiver, i.message_id, i.ordering_key)
+         when i.status in ('pending', 'running')
+          and i.due_at < now() - interval '1 minute'
+          and not exists (
+                select
+                  from inbox older
+                 where older.receiver = i.receiver
+                   and older.ordering_key = i.ordering_key
+                   and older.status in ('pending', 'running')
+                   and older.id < i.id)
+         then format('%s message %s of %s: %s and overdue', i.receiver, i.message_id, i.ordering_key, i.status)
        end
-  from inbox
+  from inbox i
  union all
 select case
          when o.created_at < now() - interval '1 minute'
