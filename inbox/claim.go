@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/postgres"
 )
 
 // Claim takes due messages for a holder: waiting ones whose time has come, and
@@ -33,10 +35,11 @@ import (
 // good sense: a message that nobody calls comes back by itself, and no lock is
 // waited for.
 //
-// Rows are compared, and not columns, where only one index has their order, and
-// the offset keeps an order in an exists: a probe is one entry of that index,
-// whatever the statistics say. As anything else it could be planned to read all
-// open messages for each, which stalls every claim behind a backlog.
+// A probe of one key is one entry of the one index that has its order: rows are
+// compared, and not columns, whose order would not matter; the offset keeps the
+// order in an exists; and walking takes the other ways from the planner, which
+// a table whose messages are mostly of one key would lead astray. As anything else
+// a probe could read all open messages, which stalls every claim behind a backlog.
 //
 // now() is a moment earlier than clock_timestamp() and, unlike it, can be a
 // bound of the index.
@@ -199,8 +202,22 @@ returning i.id,
           i.metadata,
           clock_timestamp() as claimed`
 
+// walking are the settings of a claim. A price that forbids must not look like a
+// query that is worth compiling.
+func walking() postgres.Settings {
+	return postgres.Settings{
+		"enable_bitmapscan":       "off",
+		"enable_hashjoin":         "off",
+		"enable_incremental_sort": "off",
+		"enable_mergejoin":        "off",
+		"enable_seqscan":          "off",
+		"enable_sort":             "off",
+		"jit":                     "off",
+	}
+}
+
 // looked bounds how many messages a claim of so many looks at.
-func looked(claim int) int { return 500 + 8*claim }
+func looked(claim int) int { return 200 + 4*claim }
 
 // claimed is a delivery and what its handler need not know.
 type claimed struct {
@@ -217,7 +234,7 @@ type claimed struct {
 // lease ends. Test: TestLease/a_message_of_a_silent_holder_is_taken_over….
 func (r *run) claimUpTo(ctx context.Context, n, suspects int, held []int64) ([]claimed, error) {
 	p := r.Policy
-	rows, err := r.DB.Query(ctx, claim, r.Receiver, n, r.Holder, p.Lease, held, p.BackoffBase, p.BackoffCap,
+	rows, err := r.DB.QueryWith(ctx, walking(), claim, r.Receiver, n, r.Holder, p.Lease, held, p.BackoffBase, p.BackoffCap,
 		suspects, p.Parked == Pass, p.doublings(), looked(n))
 	if err != nil {
 		return nil, fmt.Errorf("claim messages of %s: %w", r.Receiver, err)

@@ -1,9 +1,12 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -49,6 +52,44 @@ func (db *DB) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	return row{found: conn.QueryRow(ctx, sql, args...), conn: conn}
 }
 
+// Settings are of the server's, and hold for one statement.
+type Settings map[string]string
+
+const setLocally = `
+select set_config(name, setting, true)
+  from unnest($1::text[], $2::text[]) as s(name, setting)`
+
+// QueryWith is Query under settings that end with it. Both are one transaction in
+// one round trip: what the statement writes is durable when the rows have ended
+// without an error.
+func (db *DB) QueryWith(ctx context.Context, s Settings, sql string, args ...any) (pgx.Rows, error) {
+	conn, err := db.acquire(ctx)
+	if err != nil {
+		return noRows{err}, err
+	}
+	names := slices.Sorted(maps.Keys(s))
+	values := make([]string, len(names))
+	for i, name := range names {
+		values[i] = s[name]
+	}
+	b := &pgx.Batch{}
+	b.Queue(setLocally, names, values)
+	b.Queue(sql, args...)
+	batch := conn.SendBatch(ctx, b)
+	_, err = batch.Exec()
+	var found pgx.Rows
+	if err == nil {
+		found, err = batch.Query()
+	}
+	if err != nil {
+		_ = batch.Close() // it says the same
+		err = named(conn, err)
+		conn.Release()
+		return noRows{err}, err
+	}
+	return &rows{Rows: found, conn: conn, batch: batch}, nil
+}
+
 func (db *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	conn, err := db.pool.Acquire(ctx)
 	return conn, named(nil, err)
@@ -67,17 +108,23 @@ func named(conn *pgxpool.Conn, err error) error {
 type rows struct {
 	pgx.Rows
 
-	conn *pgxpool.Conn // nil once it was given back
-	err  error         // as it was then
+	batch pgx.BatchResults // nil if there is none
+	conn  *pgxpool.Conn    // nil once it was given back
+	err   error            // as it was then
 }
 
 func (r *rows) Close() {
 	r.Rows.Close()
-	if r.conn != nil {
-		r.err = named(r.conn, r.Rows.Err())
-		r.conn.Release()
-		r.conn = nil
+	if r.conn == nil {
+		return
 	}
+	err := r.Rows.Err()
+	if r.batch != nil {
+		err = cmp.Or(err, r.batch.Close()) // which commits
+	}
+	r.err = named(r.conn, err)
+	r.conn.Release()
+	r.conn = nil
 }
 
 func (r *rows) Err() error {
