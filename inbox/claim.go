@@ -27,19 +27,11 @@ import (
 // What this holder still works on is left out: should its lease have lapsed, the
 // next heartbeat revives it, unless another holder was faster.
 //
-// A claim looks at so many messages and no more ($11), so that none takes longer
-// for the length of a queue. If that is not enough to find work, long queues
-// behind few keys are in the way: those that have two waiting ones of their key
-// before them are put off for a minute or so, and the next claim sees past them.
-// Whatever is claimed calls back the next two of its key. Both is no more than
-// good sense: a message that nobody calls comes back by itself, and no lock is
-// waited for.
-//
-// A probe of one key is one entry of the one index that has its order: rows are
-// compared, and not columns, whose order would not matter; the offset keeps the
-// order in an exists; and walking takes the other ways from the planner, which
-// a table whose messages are mostly of one key would lead astray. As anything else
-// a probe could read all open messages, which stalls every claim behind a backlog.
+// The offsets keep the subqueries probes of one key, and walking takes the other
+// ways from the planner, which a table whose messages are mostly of one key would
+// lead astray. As anything else a probe could read all open messages, which stalls
+// every claim behind a backlog. A claim looks at each message that waits behind
+// another one of its key, so whoever sends should bound how many there can be.
 //
 // now() is a moment earlier than clock_timestamp() and, unlike it, can be a
 // bound of the index.
@@ -65,121 +57,41 @@ with accused as (
                  sum(weight) over (order by due_at, id) as together
             from accused) a
    where a.together <= $8::bigint
-), looked as materialized (
-  select i.id,
-         i.receiver,
-         i.ordering_key,
-         i.status,
-         i.due_at,
-         i.status = 'running' or not exists (
+), others as (
+  select i.id
+    from inbox i
+   where i.receiver = $1
+     and i.status in ('pending', 'running')
+     and i.due_at <= now()
+     and i.id <> all($5::bigint[])
+     and (i.status = 'pending'
+          or i.deaths < 2
+         and i.due_at + (hashint8(i.id # i.fence) & 1023) / 1024.0
+                      * least($7::interval, $6::interval * power(2, i.deaths)) <= now())
+     and not exists (
            select
-             from inbox running
-            where (running.receiver, running.ordering_key) >= (i.receiver, i.ordering_key)
-              and (running.receiver, running.ordering_key) <= (i.receiver, i.ordering_key)
-              and running.status = 'running'
-            order by running.receiver, running.ordering_key
-            limit 1 offset 0)
-         and not exists (
-           select
-             from inbox older
-            where (older.receiver, older.ordering_key, older.id) >= (i.receiver, i.ordering_key, 0)
-              and (older.receiver, older.ordering_key, older.id) < (i.receiver, i.ordering_key, i.id)
-              and older.status in ('pending', 'running')
-            order by older.receiver, older.ordering_key, older.id
-            limit 1 offset 0)
-         and ($9 or not exists (
+             from inbox other
+            where other.receiver = i.receiver
+              and other.ordering_key = i.ordering_key
+              and other.status in ('pending', 'running')
+              and other.id <> i.id
+              and (other.status = 'running' or (other.id < i.id and i.status = 'pending'))
+           offset 0)
+     and ($9 or i.status = 'running' or not exists (
            select
              from inbox parked
-            where (parked.receiver, parked.ordering_key, parked.id) >= (i.receiver, i.ordering_key, 0)
-              and (parked.receiver, parked.ordering_key, parked.id) < (i.receiver, i.ordering_key, i.id)
+            where parked.receiver = i.receiver
+              and parked.ordering_key = i.ordering_key
               and parked.status = 'dead'
-            order by parked.receiver, parked.ordering_key, parked.id
-            limit 1 offset 0)) as free
-    from (select id, receiver, ordering_key, status, due_at
-            from inbox
-           where receiver = $1
-             and status in ('pending', 'running')
-             and due_at <= now()
-             and id <> all($5::bigint[])
-             and (status = 'pending'
-                  or deaths < 2
-                 and due_at + (hashint8(id # fence) & 1023) / 1024.0
-                            * least($7::interval, $6::interval * power(2, deaths)) <= now())
-           order by due_at
-           limit $11) i
-), others as (
-  select same.id
-    from looked l
-   cross join lateral (
-           select i.id
-             from inbox i
-            where i.id = l.id
-              and i.status = l.status
-              and i.due_at = l.due_at
-            limit 1
-              for update skip locked) same
-   where l.free
+              and parked.id < i.id
+           offset 0))
+   order by i.due_at
    limit $2::bigint - (select count(*) from suspects)
-), behind as (
-  select same.id
-    from looked l
-   cross join lateral (
-           select i.id
-             from inbox i
-            where i.id = l.id
-              and i.status = l.status
-              and i.due_at = l.due_at
-            limit 1
-              for update skip locked) same
-   where case when (select count(*) from others) < $2::bigint - (select count(*) from suspects)
-              then (select count(*) from looked) = $11
-              else false end
-     and l.status = 'pending'
-     and exists (
-           select
-             from inbox older
-            where (older.receiver, older.ordering_key, older.id) >= (l.receiver, l.ordering_key, 0)
-              and (older.receiver, older.ordering_key, older.id) < (l.receiver, l.ordering_key, l.id)
-              and older.status in ('pending', 'running')
-            order by older.receiver, older.ordering_key, older.id
-            limit 1 offset 2)
-), put_off as (
-  update inbox i
-     set due_at = clock_timestamp() + (0.5 + random()) * interval '1 minute'
-    from behind
-   where i.id = behind.id
+     for update skip locked
 ), due as (
   select id from suspects
    union all
   select id from others
-), following as (
-  select same.id
-    from due
-    join inbox i
-      on i.id = due.id
-   cross join lateral (
-           select younger.id
-             from inbox younger
-            where (younger.receiver, younger.ordering_key, younger.id) > (i.receiver, i.ordering_key, i.id)
-              and (younger.receiver, younger.ordering_key) <= (i.receiver, i.ordering_key)
-              and younger.status in ('pending', 'running')
-            order by younger.receiver, younger.ordering_key, younger.id
-            limit 2) next
-   cross join lateral (
-           select same.id
-             from inbox same
-            where same.id = next.id
-              and same.status = 'pending'
-              and same.due_at > now()
-              and same.attempts = 0
-              and same.waits = 0
-            limit 1
-              for update skip locked) same
-), called as (
-  update inbox i
-     set due_at = clock_timestamp()
-    from following
-   where i.id = following.id
 )
 update inbox i
    set status   = 'running',
@@ -216,9 +128,6 @@ func walking() postgres.Settings {
 	}
 }
 
-// looked bounds how many messages a claim of so many looks at.
-func looked(claim int) int { return 200 + 4*claim }
-
 // claimed is a delivery and what its handler need not know.
 type claimed struct {
 	Delivery
@@ -235,7 +144,7 @@ type claimed struct {
 func (r *run) claimUpTo(ctx context.Context, n, suspects int, held []int64) ([]claimed, error) {
 	p := r.Policy
 	rows, err := r.DB.QueryWith(ctx, walking(), claim, r.Receiver, n, r.Holder, p.Lease, held, p.BackoffBase, p.BackoffCap,
-		suspects, p.Parked == Pass, p.doublings(), looked(n))
+		suspects, p.Parked == Pass, p.doublings())
 	if err != nil {
 		return nil, fmt.Errorf("claim messages of %s: %w", r.Receiver, err)
 	}

@@ -47,3 +47,36 @@ func TestHeartbeat(t *testing.T) {
 	close(rival.finish)
 	close(holder.finish)
 }
+
+// A lease that a lock kept from being renewed does not have to wait for the next
+// third: by then another page may hold the lock.
+func TestALeaseIsRenewedAsSoonAsTheLockIsGone(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	put(t, db, "m1", "k1")
+	put(t, db, "m2", "k2")
+	holder := newHung(db, "holder")
+	p := processor(db, holder.handle)
+	p.Policy.Lease = 9 * time.Second
+	start(t, p)
+	for range 2 {
+		receiveFrom(t, "a message", holder.begun)
+	}
+	end := func(of string) (text string) {
+		t.Helper()
+		if err := db.QueryRow(t.Context(), `select max(due_at)::text from inbox where message_id like $1`, of).Scan(&text); err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	claimed, page := end("m%"), begin(t, db)
+	run(t, page, `select from inbox where message_id = 'm1' for no key update`)
+	await(t, db, `select due_at > '`+claimed+`' from inbox where message_id = 'm2'`)
+	renewed := end("m2")
+	run(t, page, `commit`)
+	await(t, db, `select due_at > '`+claimed+`' from inbox where message_id = 'm1'`)
+	if then := end("m2"); then != renewed {
+		t.Errorf("it took until the next third: the lease of m2 ended at %s, and now at %s", renewed, then)
+	}
+	close(holder.finish)
+}

@@ -15,7 +15,8 @@ import (
 // A heartbeat waits for nobody: a row that is locked at this moment, by the page
 // that brings a new message of its key or by the end of its own claim, must not
 // cost the others their leases. It stays ours as long as it has our fence, since
-// nobody else can claim what is locked either.
+// nobody else can claim what is locked either, and it is tried again soon: pages
+// that follow each other may hold it at every third of the lease.
 const renew = `
 with mine as (
   select i.id
@@ -37,12 +38,17 @@ with mine as (
      set due_at = clock_timestamp() + $3::interval
     from free
    where i.id = free.id
+  returning i.id
 )
-select id
-  from mine`
+select mine.id,
+       renewed.id is not null
+  from mine
+  left join renewed
+    on renewed.id = mine.id`
 
 // renewLeases moves the end of the leases that are still held and returns the
-// rows of those. A row that is missing was taken over.
+// rows of those, with false where a lock was in the way. A row that is missing was
+// taken over.
 func renewLeases(ctx context.Context, q postgres.Querier, held []holding, lease time.Duration) (map[int64]bool, error) {
 	ids, fences := make([]int64, len(held)), make([]int64, len(held))
 	for i, h := range held {
@@ -52,15 +58,13 @@ func renewLeases(ctx context.Context, q postgres.Querier, held []holding, lease 
 	if err != nil {
 		return nil, fmt.Errorf("renew %d leases: %w", len(held), err)
 	}
-	renewed, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-	if err != nil {
+	mine := make(map[int64]bool, len(held))
+	var id int64
+	var renewed bool
+	if _, err := pgx.ForEachRow(rows, []any{&id, &renewed}, func() error { mine[id] = renewed; return nil }); err != nil {
 		return nil, fmt.Errorf("renew %d leases: %w", len(held), err)
 	}
-	still := make(map[int64]bool, len(renewed))
-	for _, id := range renewed {
-		still[id] = true
-	}
-	return still, nil
+	return mine, nil
 }
 
 // keepLeases renews every lease that is held, every third of a lease, and
@@ -90,14 +94,30 @@ func (r *run) renew(ctx context.Context, patience time.Duration) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	still, err := renewLeases(ctx, r.DB, held, r.Policy.Lease)
-	if err != nil {
-		r.Log.WarnContext(ctx, "leases not renewed", "receiver", r.Receiver, "error", err)
-		return
-	}
-	for _, h := range held {
-		if !still[h.message.row] {
-			h.cancel(errLeaseLost)
+	for {
+		mine, err := renewLeases(ctx, r.DB, held, r.Policy.Lease)
+		if err != nil {
+			r.Log.WarnContext(ctx, "leases not renewed", "receiver", r.Receiver, "error", err)
+			return
+		}
+		var locked []holding
+		for _, h := range held {
+			renewed, still := mine[h.message.row]
+			switch {
+			case !still:
+				h.cancel(errLeaseLost)
+			case !renewed:
+				locked = append(locked, h)
+			}
+		}
+		if len(locked) == 0 {
+			return
+		}
+		held = locked
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(patience / 20):
 		}
 	}
 }

@@ -31,8 +31,9 @@ type Envelope struct {
 // of this delivery and a wait that is written at the same moment, the later one
 // can see the other. Nobody holds such a lock for longer than a commit.
 //
-// The rows are compared, and not the columns, so that only inbox_open_by_key has
-// their order: one entry of it is read, however long the queue behind a key is.
+// The key is compared twice, since of what is equal the order would not matter. So
+// only inbox_open_by_key has the order: one entry of it is read, however long the
+// queue behind a key is, and none of other keys.
 const receive = `
 with incoming as (
   select distinct unnest($1::text[]) as receiver
@@ -51,10 +52,11 @@ with incoming as (
    cross join lateral (
            select open.id, open.status, open.attempts, open.waits, open.due_at
              from inbox open
-            where (open.receiver, open.ordering_key, open.id) >= (k.receiver, $3, 0)
-              and (open.receiver, open.ordering_key) <= (k.receiver, $3)
+            where open.receiver = k.receiver
+              and open.ordering_key >= $3
+              and open.ordering_key <= $3
               and open.status in ('pending', 'running')
-            order by open.receiver, open.ordering_key, open.id
+            order by open.ordering_key, open.id
             limit 1
               for no key update) o
    where k.duplicates = 0

@@ -22,15 +22,19 @@ func reads() map[string]func(context.Context, *postgres.DB) error {
 			for rows.Next() {
 				err = errors.ErrUnsupported // there is one only with a connection
 			}
-			if err == nil {
-				err = rows.Err()
-			}
-			return err
+			return errors.Join(err, rows.Err())
 		},
 		"of rows that looks at the error at last": func(ctx context.Context, db *postgres.DB) error {
 			rows, _ := db.Query(ctx, `select 1`)
 			_, err := pgx.CollectRows(rows, pgx.RowTo[int])
 			return err
+		},
+		"under settings": func(ctx context.Context, db *postgres.DB) error {
+			rows, err := db.QueryWith(ctx, nil, `select 1`)
+			for rows.Next() {
+				err = errors.ErrUnsupported
+			}
+			return errors.Join(err, rows.Err())
 		},
 		"of one row": func(ctx context.Context, db *postgres.DB) error {
 			var one int
@@ -107,6 +111,42 @@ func TestAReadWithoutAConnectionSaysSo(t *testing.T) {
 	})
 }
 
+func one(t *testing.T, db *postgres.DB, s postgres.Settings, sql string, args ...any) int {
+	t.Helper()
+	rows, err := db.QueryWith(t.Context(), s, sql, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[int])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestSettingsEndWithTheirStatement(t *testing.T) {
+	t.Parallel()
+	db, _ := effects(t, postgres.Options{MaxConns: 1})
+	const costs = `select current_setting('cpu_tuple_cost')::numeric * 1000`
+	usual := one(t, db, nil, costs+`::int`)
+	if got := one(t, db, postgres.Settings{"cpu_tuple_cost": "7", "jit": "off"}, costs+`::int`); got != 7000 {
+		t.Errorf("the setting was %d", got)
+	}
+	if got := one(t, db, nil, costs+`::int`); got != usual {
+		t.Errorf("afterwards it is %d, and was %d", got, usual)
+	}
+	// What was written is there, or is not if the rows end with an error.
+	one(t, db, nil, `insert into effects (id) values ($1) returning id`, 1)
+	rows, err := db.QueryWith(t.Context(), nil, `insert into effects (id, twin) values (2, 1), (3, 1) returning id`)
+	if err == nil {
+		_, err = pgx.CollectRows(rows, pgx.RowTo[int]) // the twins are compared at the commit
+	}
+	if postgres.Constraint(err) != "effects_twin_once" {
+		t.Errorf("the error is %v", err)
+	}
+	wantStored(t, db, 1)
+}
+
 // However a read ends, the next one has the only connection of the pool.
 func TestAReadGivesItsConnectionBack(t *testing.T) {
 	t.Parallel()
@@ -161,6 +201,28 @@ func TestAReadGivesItsConnectionBack(t *testing.T) {
 			var one int
 			if err := rows.Scan(&one); err == nil {
 				t.Error("it was scanned")
+			}
+		},
+		"under settings, when all rows were seen": func(t *testing.T, db *postgres.DB) {
+			t.Helper()
+			if got := one(t, db, postgres.Settings{"enable_sort": "off"}, `select 1`); got != 1 {
+				t.Errorf("it read %d", got)
+			}
+		},
+		"under settings, when it was closed before": func(t *testing.T, db *postgres.DB) {
+			t.Helper()
+			rows, err := db.QueryWith(t.Context(), nil, `select generate_series(1, 3)`)
+			if err != nil {
+				t.Fatal(err)
+			}
+			rows.Next()
+			rows.Close()
+		},
+		"under settings, when one of them is none": func(t *testing.T, db *postgres.DB) {
+			t.Helper()
+			rows, err := db.QueryWith(t.Context(), postgres.Settings{"enable_nothing": "off"}, `select 1`)
+			if rows.Close(); err == nil || errors.Is(err, postgres.ErrNoConnection) {
+				t.Errorf("the error is %v", err)
 			}
 		},
 		"when the server refused a later row": func(t *testing.T, db *postgres.DB) {

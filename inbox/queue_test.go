@@ -1,0 +1,32 @@
+package inbox_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+// A queue behind one key, and what the planner makes of it, holds up no other.
+func TestALongQueueBehindOneKeyHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	for name, before := range map[string]string{
+		"on a table that was never analyzed":                     `select 1`,
+		"on one that was analyzed when most was of that one key": `analyze inbox`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Open(t)
+			write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
+				select 'r', 'hot' || n, 'hot', 't', '', '{}', '' from generate_series(1, 1000) n`)
+			write(t, db, before)
+			write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
+				select 'r', 'cold' || n, 'cold' || n, 't', '', '{}', '' from generate_series(1, 200) n`)
+			start(t, processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) { return inbox.Complete, nil }))
+			await(t, db, `select bool_and(status = 'done') from inbox where ordering_key <> 'hot'`)
+			put(t, db, "late", "late")
+			await(t, db, `select status = 'done' from inbox where message_id = 'late'`)
+		})
+	}
+}
