@@ -7,7 +7,7 @@
 //   - a message is received once per receiver, however often it is delivered; the
 //     same id with another payload is kept aside, never processed and never merged;
 //   - messages of one ordering key are processed one at a time, oldest first, and
-//     different keys side by side, however long the queue behind one of them is;
+//     different keys side by side;
 //   - a holder proves its lease when it finishes: Done rides in the handler's own
 //     commit, and a holder whose lease was taken over loses that whole commit;
 //   - a handler that fails or panics is tried again, with exponential backoff and
