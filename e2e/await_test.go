@@ -63,11 +63,12 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// unique is a word that nobody has used.
+// unique is a word that nobody has used. It has a letter at each end: digits alone
+// could pass for a card number.
 func unique() string {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // it never fails
-	return hex.EncodeToString(b[:])
+	return "u" + hex.EncodeToString(b[:]) + "q"
 }
 
 // scale is a number of charges or kills: the second where tests are to be short.
