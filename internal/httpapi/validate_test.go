@@ -107,7 +107,7 @@ func TestARefusedBodyLeavesTheKeyFree(t *testing.T) {
 		post("key-1", body()).with("Authorization", "Bearer nobody"),
 		post("key-1", strings.Repeat(" ", 1<<17)),
 	} {
-		if a := w.send(t, refused); a.status < 400 || a.status > 499 {
+		if a := w.sendLarge(t, refused); a.status < 400 || a.status > 499 {
 			t.Fatalf("status %d: %s", a.status, a.body)
 		}
 	}

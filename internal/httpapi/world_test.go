@@ -121,6 +121,9 @@ type answer struct {
 // would silently repeat a POST that carries an Idempotency-Key.
 func (w *world) send(t *testing.T, c call) answer {
 	t.Helper()
+	if len(c.body) > maxBody {
+		return w.sendLarge(t, c)
+	}
 	a, err := w.try(t, c)
 	if err != nil {
 		t.Fatal(err)
