@@ -18,8 +18,8 @@ var (
 	// ErrInFlight is returned while another request under the same key is being
 	// committed and did not end within the time that this one may wait.
 	ErrInFlight = errors.New("a request under this key is in flight")
-	// ErrUnavailable is returned, wrapped, when nobody can say for now whether
-	// the request was done. The same request under the same key settles it.
+	// ErrUnavailable is returned, wrapped, when nobody can tell whether the request
+	// was done: the store does not answer. The same request under the same key settles it.
 	ErrUnavailable = errors.New("the store cannot answer now")
 )
 

@@ -62,9 +62,8 @@ type Entry struct {
 	Metadata json.RawMessage
 }
 
-// The first condition is the index's, which the second cannot be known to imply.
-const selectEntries = `
-select i.id                         as number,
+// entryColumns are what List and Show read of a message i.
+const entryColumns = `i.id                         as number,
        i.receiver,
        i.message_id,
        i.type,
@@ -86,7 +85,10 @@ select i.id                         as number,
          where younger.receiver = i.receiver
            and younger.ordering_key = i.ordering_key
            and younger.status in ('pending', 'running')
-           and younger.id > i.id)   as behind
+           and younger.id > i.id)   as behind`
+
+// The first condition is the index's, which the second cannot be known to imply.
+const selectEntries = "select " + entryColumns + `
   from inbox i
  where i.status in ('dead', 'discarded')
    and i.status = $1
@@ -112,30 +114,7 @@ func List(ctx context.Context, q postgres.Querier, status Status, after int64, l
 	return entries, nil
 }
 
-const selectEntry = `
-select i.id                         as number,
-       i.receiver,
-       i.message_id,
-       i.type,
-       i.ordering_key,
-       i.status,
-       i.attempts,
-       i.deaths,
-       i.waits,
-       i.duplicates,
-       coalesce(i.holder, '')       as holder,
-       coalesce(i.last_error, '')   as last_error,
-       coalesce(i.decided_by, '')   as decided_by,
-       i.received_at,
-       i.due_at,
-       i.finished_at,
-       i.decided_at,
-       (select count(*)
-          from inbox younger
-         where younger.receiver = i.receiver
-           and younger.ordering_key = i.ordering_key
-           and younger.status in ('pending', 'running')
-           and younger.id > i.id)   as behind,
+const selectEntry = "select " + entryColumns + `,
        i.payload,
        i.metadata
   from inbox i

@@ -22,8 +22,8 @@ var (
 	// ErrInFlight is returned while another request under the same key is being
 	// committed and did not end within the time that this one may wait.
 	ErrInFlight = idempotency.ErrInFlight
-	// ErrUnavailable is returned, wrapped, when nobody can say for now whether
-	// the request was accepted. The same request under the same key settles it.
+	// ErrUnavailable is returned, wrapped, when nobody can tell whether the request
+	// was accepted: the store does not answer. The same request under the same key settles it.
 	ErrUnavailable = idempotency.ErrUnavailable
 )
 
@@ -73,11 +73,7 @@ type Request struct {
 }
 
 // Accepted is the answer to a request, and whether it was given before.
-type Accepted struct {
-	idempotency.Answer
-	ExpiresAt time.Time
-	Replayed  bool
-}
+type Accepted = idempotency.Outcome
 
 // decision is the answer to a request and what happens with it: events on a
 // stream, perhaps none.
@@ -114,7 +110,7 @@ func (in *Intake) once(ctx context.Context, r Request, decide func(ctx context.C
 
 func (in *Intake) receive(ctx context.Context, r Request, wait time.Duration, decide func(ctx context.Context, now time.Time) (decision, error)) (Accepted, error) {
 	receiver := idempotency.Receiver{DB: in.DB, Retention: in.Retention, Wait: wait, Cache: in.Cache, Lost: ledger.IsConflict}
-	outcome, err := receiver.Receive(ctx, r.Key, r.Request, func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
+	return receiver.Receive(ctx, r.Key, r.Request, func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
 		at := now.Truncate(time.Millisecond)
 		d, err := decide(ctx, at)
 		if refused(err) {
@@ -125,7 +121,6 @@ func (in *Intake) receive(ctx context.Context, r Request, wait time.Duration, de
 		}
 		return d.answer, write(b, r, d, at)
 	})
-	return Accepted(outcome), err
 }
 
 // refused tells a refusal of the business from everything else that can go

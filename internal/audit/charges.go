@@ -64,8 +64,7 @@ having bool_or(type like 'charge.cancel_requested.v%')
 // for the receiver that carries out: in the outbox, where no reader has passed
 // it, or in the inbox, where it is not done. A parked message waits for a human;
 // another check shows it. A message that a human discarded brings nothing.
-const noChargeLost = `
-with waiting as (
+const waiting = `waiting as (
   select ordering_key as stream_id
     from inbox
    where status not in ('done', 'discarded')
@@ -79,7 +78,9 @@ with waiting as (
              from outbox_offsets f
             where f.topic = o.topic
               and (f.transaction_id, f."offset") >= (o.transaction_id, o."offset"))
-), charges as (
+)`
+
+const noChargeLost = "with " + waiting + `, charges as (
   select stream_id,
          bool_or(type like 'charge.succeeded.v%' or type like 'charge.failed.v%') as ended
     from ledger_events

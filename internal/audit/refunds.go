@@ -108,23 +108,7 @@ select case
    and s.type like 'charge.succeeded.v%'
  where r.type like 'refund.requested.v%'`
 
-// On its way is what a charge's message is: see noChargeLost.
-const noRefundLost = `
-with waiting as (
-  select ordering_key as stream_id
-    from inbox
-   where status not in ('done', 'discarded')
-     and receiver = 'fulfillment'
-   union
-  select o.metadata ->> 'ordering_key'
-    from outbox o
-   where o.metadata ->> 'type' ~ 'requested\.v[0-9]+$'
-     and not exists (
-           select
-             from outbox_offsets f
-            where f.topic = o.topic
-              and (f.transaction_id, f."offset") >= (o.transaction_id, o."offset"))
-), refunds as (
+const noRefundLost = "with " + waiting + `, refunds as (
   select stream_id,
          data ->> 'refund_id' as refund_id,
          bool_or(type like 'refund.succeeded.v%' or type like 'refund.failed.v%') as ended
