@@ -36,30 +36,42 @@ var (
 	ErrNotListed = errors.New("only dead and discarded messages are listed")
 )
 
-// Entry is a message as it lies in the inbox. Times are the database's.
+// Entry is a message as it lies in the inbox. Times are the database's, in UTC. As
+// JSON it is what operators are shown, without what the sender wrote.
 type Entry struct {
-	Number      int64 // names the message for Show, Retry and Discard
-	Receiver    string
-	MessageID   string
-	Type        string
-	OrderingKey string
-	Status      Status
-	Attempts    int
-	Deaths      int // of holders, one after another
-	Waits       int
-	Duplicates  int // deliveries beyond the first
-	Holder      string
-	LastError   string
-	DecidedBy   string // the operator who last retried or discarded it; empty if none
-	ReceivedAt  time.Time
-	DueAt       time.Time
-	FinishedAt  *time.Time
-	DecidedAt   *time.Time
-	Behind      int // younger open messages of its key, held up if it is parked and Parked is Block
+	Number      int64      `json:"id"` // names the message for Show, Retry and Discard
+	Receiver    string     `json:"receiver"`
+	MessageID   string     `json:"message_id"`
+	Type        string     `json:"type"`
+	OrderingKey string     `json:"ordering_key"`
+	Status      Status     `json:"status"`
+	Attempts    int        `json:"attempts"`
+	Deaths      int        `json:"deaths"` // of holders, one after another
+	Waits       int        `json:"waits"`
+	Duplicates  int        `json:"duplicates"` // deliveries beyond the first
+	Holder      string     `json:"holder"`
+	LastError   string     `json:"last_error"`
+	DecidedBy   string     `json:"decided_by"` // the operator who last retried or discarded it; empty if none
+	ReceivedAt  time.Time  `json:"received_at"`
+	DueAt       time.Time  `json:"due_at"`
+	FinishedAt  *time.Time `json:"finished_at"` // nil while it is open
+	DecidedAt   *time.Time `json:"decided_at"`  // nil while nobody has decided
+	Behind      int        `json:"behind"`      // younger open messages of its key, held up if it is parked and Parked is Block
 
 	// What the sender wrote, which Show alone reads.
-	Payload  []byte
-	Metadata json.RawMessage
+	Payload  []byte          `json:"-"`
+	Metadata json.RawMessage `json:"-"`
+}
+
+func (e Entry) inUTC() Entry {
+	e.ReceivedAt, e.DueAt = e.ReceivedAt.UTC(), e.DueAt.UTC()
+	for _, at := range []**time.Time{&e.FinishedAt, &e.DecidedAt} {
+		if *at != nil {
+			utc := (*at).UTC()
+			*at = &utc
+		}
+	}
+	return e
 }
 
 // entryColumns are what List and Show read of a message i.
@@ -111,6 +123,9 @@ func List(ctx context.Context, q postgres.Querier, status Status, after int64, l
 	if err != nil {
 		return nil, fmt.Errorf("list %s messages: %w", status, err)
 	}
+	for i, e := range entries {
+		entries[i] = e.inUTC()
+	}
 	return entries, nil
 }
 
@@ -133,7 +148,7 @@ func Show(ctx context.Context, q postgres.Querier, number int64) (Entry, error) 
 	if err != nil {
 		return Entry{}, fmt.Errorf("show message %d: %w", number, err)
 	}
-	return entry, nil
+	return entry.inUTC(), nil
 }
 
 // The message keeps its place in the order of its key.

@@ -75,11 +75,7 @@ func (c inboxListCmd) list(ctx context.Context, w io.Writer, q postgres.Querier)
 
 func (c inboxListCmd) print(w io.Writer, entries []inbox.Entry) error {
 	if c.JSON {
-		views := make([]messageView, len(entries))
-		for i, e := range entries {
-			views[i] = viewOf(e)
-		}
-		return printJSON(w, map[string]any{"data": views})
+		return printJSON(w, map[string]any{"data": entries})
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "ID\tRECEIVED (UTC)\tRECEIVER\tCHARGE\tTYPE\tATTEMPTS\tWAITS\tDEATHS\tBEHIND\tREASON")
@@ -89,7 +85,7 @@ func (c inboxListCmd) print(w io.Writer, entries []inbox.Entry) error {
 			reason = "discarded by " + e.DecidedBy + ": " + reason
 		}
 		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\n",
-			e.Number, e.ReceivedAt.UTC().Format(time.DateTime), e.Receiver, oneLine(e.OrderingKey), oneLine(e.Type),
+			e.Number, e.ReceivedAt.Format(time.DateTime), e.Receiver, oneLine(e.OrderingKey), oneLine(e.Type),
 			e.Attempts, e.Waits, e.Deaths, e.Behind, oneLine(reason))
 	}
 	if err := table.Flush(); err != nil {
@@ -118,7 +114,7 @@ func (c inboxShowCmd) show(ctx context.Context, w io.Writer, q postgres.Querier)
 	if err != nil {
 		return err
 	}
-	whole := wholeMessage{messageView: viewOf(e), Metadata: e.Metadata, Payload: e.Payload}
+	whole := wholeMessage{Entry: e, Metadata: e.Metadata, Payload: e.Payload}
 	if json.Valid(e.Payload) {
 		whole.Payload = json.RawMessage(e.Payload)
 	}
@@ -131,7 +127,8 @@ func (c inboxShowCmd) show(ctx context.Context, w io.Writer, q postgres.Querier)
 // wholeMessage is a message with what its sender wrote. A payload that is no JSON
 // is shown in base64.
 type wholeMessage struct {
-	messageView
+	inbox.Entry
+
 	Metadata json.RawMessage `json:"metadata"`
 	Payload  any             `json:"payload"`
 }
@@ -142,7 +139,7 @@ func (m wholeMessage) write(w io.Writer) error {
 		name  string
 		value any
 	}{
-		{"id", m.ID},
+		{"id", m.Number},
 		{"status", m.Status},
 		{"receiver", m.Receiver},
 		{"charge", m.OrderingKey},
@@ -180,46 +177,6 @@ func timeOrNone(t *time.Time) string {
 	return t.Format(time.RFC3339)
 }
 
-// messageView is a message as it is printed, without its payload.
-type messageView struct {
-	ID          int64        `json:"id"`
-	Receiver    string       `json:"receiver"`
-	MessageID   string       `json:"message_id"`
-	Type        string       `json:"type"`
-	OrderingKey string       `json:"ordering_key"`
-	Status      inbox.Status `json:"status"`
-	Attempts    int          `json:"attempts"`
-	Deaths      int          `json:"deaths"`
-	Waits       int          `json:"waits"`
-	Duplicates  int          `json:"duplicates"`
-	Holder      string       `json:"holder"`
-	LastError   string       `json:"last_error"`
-	DecidedBy   string       `json:"decided_by"`
-	ReceivedAt  time.Time    `json:"received_at"`
-	DueAt       time.Time    `json:"due_at"`
-	FinishedAt  *time.Time   `json:"finished_at"`
-	DecidedAt   *time.Time   `json:"decided_at"`
-	Behind      int          `json:"behind"`
-}
-
-func viewOf(e inbox.Entry) messageView {
-	return messageView{
-		ID: e.Number, Receiver: e.Receiver, MessageID: e.MessageID, Type: e.Type, OrderingKey: e.OrderingKey, Status: e.Status,
-		Attempts: e.Attempts, Deaths: e.Deaths, Waits: e.Waits, Duplicates: e.Duplicates,
-		Holder: e.Holder, LastError: e.LastError, DecidedBy: e.DecidedBy,
-		ReceivedAt: e.ReceivedAt.UTC(), DueAt: e.DueAt.UTC(), FinishedAt: inUTC(e.FinishedAt), DecidedAt: inUTC(e.DecidedAt),
-		Behind: e.Behind,
-	}
-}
-
-func inUTC(t *time.Time) *time.Time {
-	if t == nil {
-		return nil
-	}
-	utc := t.UTC()
-	return &utc
-}
-
 type inboxRetryCmd struct {
 	IDs  []int64 `arg:"" name:"id" help:"Messages, by their numbers in the list."`
 	JSON bool    `name:"json" help:"Print the messages as JSON."`
@@ -254,7 +211,7 @@ func decideOn(ctx context.Context, decide decision, ids []int64, asJSON bool) er
 }
 
 func decideAll(ctx context.Context, w io.Writer, q postgres.Querier, decide decision, ids []int64, asJSON bool) error {
-	decided := []messageView{}
+	decided := []inbox.Entry{}
 	var refused []error
 	for _, id := range ids {
 		if err := decide(ctx, q, id, operator()); err != nil {
@@ -266,7 +223,7 @@ func decideAll(ctx context.Context, w io.Writer, q postgres.Querier, decide deci
 			refused = append(refused, err)
 			continue
 		}
-		decided = append(decided, viewOf(e))
+		decided = append(decided, e)
 		if !asJSON {
 			fmt.Fprintf(w, "%d %s: %s of %s for %s\n", e.Number, e.Status, oneLine(e.Type), oneLine(e.OrderingKey), e.Receiver)
 		}

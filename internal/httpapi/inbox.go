@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -15,47 +14,6 @@ import (
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 )
-
-// messageView is a message of the inbox as operators see it over HTTP. What its
-// sender wrote is not part of it.
-type messageView struct {
-	ID          int64        `json:"id"`
-	Receiver    string       `json:"receiver"`
-	MessageID   string       `json:"message_id"`
-	Type        string       `json:"type"`
-	OrderingKey string       `json:"ordering_key"` // the charge
-	Status      inbox.Status `json:"status"`
-	Attempts    int          `json:"attempts"`
-	Deaths      int          `json:"deaths"`
-	Waits       int          `json:"waits"`
-	Duplicates  int          `json:"duplicates"`
-	Holder      string       `json:"holder"`
-	LastError   string       `json:"last_error"`
-	DecidedBy   string       `json:"decided_by"`
-	ReceivedAt  time.Time    `json:"received_at"`
-	DueAt       time.Time    `json:"due_at"`
-	FinishedAt  *time.Time   `json:"finished_at"` // null while it is open
-	DecidedAt   *time.Time   `json:"decided_at"`  // null while nobody has decided
-	Behind      int          `json:"behind"`      // younger messages of the charge that wait
-}
-
-func messageOf(e inbox.Entry) messageView {
-	return messageView{
-		ID: e.Number, Receiver: e.Receiver, MessageID: e.MessageID, Type: e.Type, OrderingKey: e.OrderingKey, Status: e.Status,
-		Attempts: e.Attempts, Deaths: e.Deaths, Waits: e.Waits, Duplicates: e.Duplicates,
-		Holder: e.Holder, LastError: e.LastError, DecidedBy: e.DecidedBy,
-		ReceivedAt: e.ReceivedAt.UTC(), DueAt: e.DueAt.UTC(), FinishedAt: inUTC(e.FinishedAt), DecidedAt: inUTC(e.DecidedAt),
-		Behind: e.Behind,
-	}
-}
-
-func inUTC(t *time.Time) *time.Time {
-	if t == nil {
-		return nil
-	}
-	utc := t.UTC()
-	return &utc
-}
 
 // Bounds of a page of messages.
 const (
@@ -75,11 +33,7 @@ func (a *API) getInbox(c echo.Context) error {
 		return err
 	}
 	more := len(entries) > limit
-	views := make([]messageView, min(len(entries), limit))
-	for i := range views {
-		views[i] = messageOf(entries[i])
-	}
-	return c.JSON(http.StatusOK, map[string]any{"data": views, "has_more": more})
+	return c.JSON(http.StatusOK, map[string]any{"data": entries[:min(len(entries), limit)], "has_more": more})
 }
 
 // inboxQuery reads status (dead unless given), starting_after and limit.
@@ -133,7 +87,7 @@ func (a *API) decide(c echo.Context, decision func(ctx context.Context, q postgr
 	if err != nil {
 		return undecided(err)
 	}
-	return c.JSON(http.StatusOK, messageOf(e))
+	return c.JSON(http.StatusOK, e)
 }
 
 // actor names the key under which an operator came, by the part that is no
