@@ -37,8 +37,9 @@ type setup struct {
 // them real programs.
 type world struct {
 	setup
-	database string // the service's
-	log      string // folder of the programs' logs
+	database string            // the service's
+	outside  map[string]string // the sandbox's settings
+	log      string            // folder of the programs' logs
 	keys     keys
 	sandbox  *fleet.Process
 	apis     []*fleet.Process
@@ -71,17 +72,17 @@ func newWorld(t *testing.T, s setup) *world {
 		},
 		database: s.server.database(t, "service"),
 	}
-	outside := s.server.database(t, "sandbox")
+	outsideDatabase := s.server.database(t, "sandbox")
 	w.tables = openTables(t, w.database)
 	t.Cleanup(func() { w.end(t) })
 
 	w.payonce(t, "migrate")
-	outsideEnv := map[string]string{"DATABASE_URL": outside, "SHOP_WEBHOOK_SECRET": w.keys.shop}
+	w.outside = map[string]string{"DATABASE_URL": outsideDatabase, "SHOP_WEBHOOK_SECRET": w.keys.shop}
 	if s.told {
 		w.postman = newPostman(t)
-		outsideEnv["STRIPE_WEBHOOK_URL"], outsideEnv["STRIPE_WEBHOOK_SECRET"] = w.postman.url(), w.keys.events
+		w.outside["STRIPE_WEBHOOK_URL"], w.outside["STRIPE_WEBHOOK_SECRET"] = w.postman.url(), w.keys.events
 	}
-	w.sandbox = w.start(t, "sandbox", binaries(t).Sandbox, outsideEnv)
+	w.sandbox = w.start(t, "sandbox", binaries(t).Sandbox, w.outside)
 	shop := w.sandbox.URL()
 	if s.gated {
 		w.gates = newGates(t, w.sandbox.URL(), s.workers)

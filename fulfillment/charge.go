@@ -21,7 +21,14 @@ type Fulfillment struct {
 	DB       *postgres.DB
 	Provider *stripe.Client
 	Log      *slog.Logger
+
+	// Stepping, where set, is called before a step, and what it returns after it if
+	// the step had something to do. It must return at once.
+	Stepping func(step string) (stepped func())
 }
+
+// Steps are the names that Stepping is called with.
+func Steps() []string { return []string{"cancel", "inventory", "payment", "refund"} }
 
 // step does what is missing of one part of a charge, and nothing if nothing is.
 type step struct {
@@ -64,14 +71,27 @@ func (w *walk) carry(ctx context.Context) error {
 		if w.s.Charge.Terminal() {
 			break
 		}
-		if err := step.run(w, ctx); err != nil {
+		if err := w.timed(ctx, step); err != nil {
 			return fmt.Errorf("%s: %w", step.name, err)
 		}
 	}
 	if !w.s.Charge.Terminal() {
 		return fmt.Errorf("charge %s has no outcome after its last step", w.s.ID)
 	}
-	return w.carryRefunds(ctx)
+	return w.timed(ctx, step{"refund", (*walk).carryRefunds})
+}
+
+// timed runs a step under the eyes of Stepping.
+func (w *walk) timed(ctx context.Context, s step) error {
+	if w.Stepping == nil {
+		return s.run(w, ctx)
+	}
+	stepped, before := w.Stepping(s.name), w.s.Charge.Version
+	err := s.run(w, ctx)
+	if err != nil || w.s.Charge.Version != before {
+		stepped()
+	}
+	return err
 }
 
 // providerEvent is how the types of messages begin that the provider's webhooks

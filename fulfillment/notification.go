@@ -66,7 +66,8 @@ func subject(past ledger.Stream) any {
 
 // Notify is the inbox handler that delivers the webhook about one outcome, the
 // charge's or a refund's, and records it. The merchant is told of a charge's
-// outcomes in their order.
+// outcomes in their order. A message of TypeResend delivers it also if the
+// merchant was told before, and the record is then that of the wish.
 //
 // If we die here: before the merchant took it, it is delivered again; after it,
 // and before the commit, it is delivered again under the same webhook-id, by
@@ -87,7 +88,7 @@ func (n *Notification) Notify(ctx context.Context, d inbox.Delivery) (inbox.Resu
 		if kind == "" {
 			return inbox.Complete, &inbox.ParkError{Err: fmt.Errorf("message %s names a %s of %s, which is no outcome", d.ID, outcome.Type, s.ID)}
 		}
-		if !s.Charge.Tells(outcome.Version) {
+		if d.Type != TypeResend && !s.Charge.Tells(outcome.Version) {
 			return inbox.Complete, nil
 		}
 		if !delivered { // a lost race for the version is no reason to send again
@@ -115,7 +116,7 @@ func (n *Notification) deliver(ctx context.Context, s ledger.Stream, outcome led
 		return fmt.Errorf("encode the webhook about %s: %w", outcome.ID, err)
 	}
 	err = n.Sender.Deliver(ctx, notify.Webhook{
-		URL: endpoint.URL, Secret: endpoint.Secret, ID: outcome.ID.String(), Body: body,
+		URL: endpoint.URL, Secrets: endpoint.Secrets, ID: outcome.ID.String(), Body: body,
 	})
 	var forbidden *notify.TargetError
 	var undelivered *notify.DeliveryError
@@ -133,7 +134,7 @@ func (n *Notification) deliver(ctx context.Context, s ledger.Stream, outcome led
 	}
 }
 
-func (n *Notification) endpoint(ctx context.Context, merchant string) (merchants.Webhook, error) {
+func (n *Notification) endpoint(ctx context.Context, merchant string) (merchants.Endpoint, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	return merchants.ReadWebhook(ctx, n.DB, merchant)
@@ -145,8 +146,13 @@ func (n *Notification) record(ctx context.Context, d inbox.Delivery, s ledger.St
 		return inbox.Complete, err
 	}
 	b := &pgx.Batch{}
-	if _, err := ledger.Append(b, s, cause(d), events...); err != nil {
-		return inbox.Complete, err
+	if len(events) > 0 {
+		if _, err := ledger.Append(b, s, cause(d), events...); err != nil {
+			return inbox.Complete, err
+		}
+	}
+	if d.Type == TypeResend {
+		resent(b, d)
 	}
 	inbox.Done(b, d)
 	if err := n.DB.Commit(ctx, b); err != nil {

@@ -13,11 +13,13 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/notify"
 	"github.com/payonce/payonce/ledger"
 )
@@ -31,6 +33,7 @@ type shop struct {
 	outcome ledger.Recorded
 
 	mu      sync.Mutex
+	knows   string             // the secret by which it verifies
 	answers []http.HandlerFunc // 204 when there are no more
 	got     []webhook
 }
@@ -41,13 +44,17 @@ type webhook struct{ ID, Body string }
 // newShop has a charge that succeeded. allow are the targets beyond public ones.
 func newShop(t *testing.T, allow ...netip.Prefix) *shop {
 	t.Helper()
-	s := &shop{world: newWorld(t)}
+	s := &shop{world: newWorld(t), knows: shopSecret}
 	server := httptest.NewServer(http.HandlerFunc(s.receive))
 	t.Cleanup(server.Close)
 	sender := notify.New(notify.Config{AllowCIDRs: allow, Now: time.Now})
 	t.Cleanup(sender.Close)
 	s.notify = (&fulfillment.Notification{DB: s.db, Sender: sender}).Notify
-	s.exec(`update merchants set webhook_url = $1, webhook_secret = $2`, server.URL+"/hooks", shopSecret)
+	b := &pgx.Batch{}
+	if err := merchants.Register(b, merchants.Merchant{ID: "acme"}, merchants.Webhook{URL: server.URL + "/hooks", Secret: shopSecret}); err != nil {
+		t.Fatal(err)
+	}
+	s.commit(b)
 	return s
 }
 
@@ -84,15 +91,14 @@ func (s *shop) receive(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		s.Errorf("read the webhook: %v", err)
 	}
-	verifier, err := standardwebhooks.NewWebhook(shopSecret)
-	if err != nil {
-		s.Error(err)
-		return
+	s.mu.Lock()
+	verifier, err := standardwebhooks.NewWebhook(s.knows)
+	if err == nil {
+		err = verifier.Verify(body, r.Header)
 	}
-	if err := verifier.Verify(body, r.Header); err != nil {
+	if err != nil {
 		s.Errorf("the signature: %v", err)
 	}
-	s.mu.Lock()
 	s.got = append(s.got, webhook{ID: r.Header.Get("Webhook-Id"), Body: string(body)})
 	answer := says(http.StatusNoContent, "")
 	if len(s.answers) > 0 {
@@ -278,7 +284,7 @@ func TestNotify_refusals(t *testing.T) {
 		t.Parallel()
 		s := newShop(t, loopback())
 		s.succeed(order())
-		s.exec(`update merchants set webhook_url = null, webhook_secret = null`)
+		s.exec(`update merchants set webhook_url = null, webhook_generation = null`)
 		s.expectKind(s.deliver(), "parked")
 		s.expectTold(0, paid, "dead")
 	})

@@ -30,7 +30,7 @@ const DefaultRetention = 24 * time.Hour
 // and Commit that Once and an HTTP edge share. The zero value of each field but
 // DB is usable.
 type Receiver struct {
-	DB *postgres.DB
+	DB postgres.Store
 
 	// Retention is how long an answer is kept; DefaultRetention where zero.
 	// Afterwards its key is a tombstone, and the work is still not done again.
@@ -46,6 +46,9 @@ type Receiver struct {
 	// Lost tells of a commit that was refused whether the work lost a race of its
 	// own, such as one for a version. It is then decided anew.
 	Lost func(error) bool
+
+	// Observer counts; nobody does where it is zero.
+	Observer Observer
 }
 
 // Outcome is the answer to a request, and whether it was given before.
@@ -105,7 +108,9 @@ func (r Receiver) receive(ctx context.Context, key Key, request Request, decide 
 			return Outcome{}, doubted(err, true)
 		}
 		if try > 0 || free.IsZero() {
+			looked := r.Observer.looking()
 			record, taken, now, err := r.look(ctx, key, request.Also)
+			looked()
 			if err != nil {
 				last, unknown = err, unknown+1
 				continue
@@ -130,6 +135,7 @@ func (r Receiver) receive(ctx context.Context, key Key, request Request, decide 
 		}
 		expires := at.Add(r.retention()).Truncate(time.Second)
 		err = r.DB.Commit(ctx, r.claimed(b, key, request, answer, expires))
+		r.observe(err)
 		switch {
 		case err == nil:
 			keep(Record{Answer: answer, Fingerprint: request.Fingerprint, Canonical: request.Canonical, ExpiresAt: expires})

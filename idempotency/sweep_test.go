@@ -207,6 +207,27 @@ func TestSweep(t *testing.T) {
 		wantRead(t, tx, 200)
 	})
 
+	t.Run("nor by a plan of when the table was small", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		tx, err := db.Pool().Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+		for range 10 {
+			if n, err := idempotency.Sweep(t.Context(), tx, 50); n != 0 || err != nil {
+				t.Errorf("%d swept: %v", n, err)
+			}
+		}
+		tombstones(t, db, 20000)
+		claimExpired(t, db, 100)
+		if n, err := idempotency.Sweep(t.Context(), tx, 50); n != 50 || err != nil {
+			t.Errorf("%d swept: %v", n, err)
+		}
+		wantRead(t, tx, 200)
+	})
+
 	t.Run("it says what it did", func(t *testing.T) {
 		t.Parallel()
 		ctx, cancel := context.WithCancel(t.Context())

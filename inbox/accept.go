@@ -35,6 +35,12 @@ select set_config('enable_seqscan', 'off', true)`
 // ordering key beyond MaxLength. No statement after it in the
 // batch is planned to read a whole table where an index will do.
 func Accept(b *pgx.Batch, receiver string, m Message) error {
+	return AcceptInto(b, receiver, m, nil)
+}
+
+// AcceptInto is Accept that also fills r with what became of the message, which
+// holds once the batch is committed.
+func AcceptInto(b *pgx.Batch, receiver string, m Message, r *Reception) error {
 	texts := []string{receiver, m.ID, m.OrderingKey, m.Type}
 	for name, value := range m.Metadata {
 		texts = append(texts, name, value)
@@ -52,7 +58,10 @@ func Accept(b *pgx.Batch, receiver string, m Message) error {
 		return err
 	}
 	b.Queue(walkIndexes)
-	b.Queue(receive, args...)
+	queued := b.Queue(receive, args...)
+	if r != nil {
+		queued.QueryRow(func(row pgx.Row) error { return row.Scan(&r.New, &r.Duplicates, &r.Aside) })
+	}
 	return nil
 }
 

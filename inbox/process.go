@@ -13,45 +13,65 @@ import (
 
 // process runs the handler and ends the claim accordingly.
 func (r *run) process(ctx context.Context, c claimed) {
+	r.Observer.ended(r.end(ctx, c))
+}
+
+func (r *run) end(ctx context.Context, c claimed) End {
 	d := c.Delivery
 	log := r.Log.With("receiver", r.Receiver, "message_id", d.ID, "ordering_key", d.OrderingKey, "attempt", d.Attempt)
+	settled := func(end End, queue func(*pgx.Batch)) End {
+		if r.settle(ctx, log, queue) {
+			return end
+		}
+		return EndLeft
+	}
 	if c.deaths >= r.Policy.maxDeaths() {
 		// They died before they could say why.
-		if r.settle(ctx, log, func(b *pgx.Batch) { parked(b, d, fmt.Sprintf("%d holders died or went silent", c.deaths)) }) {
+		end := settled(EndParked, func(b *pgx.Batch) { parked(b, d, fmt.Sprintf("%d holders died or went silent", c.deaths)) })
+		if end == EndParked {
 			log.ErrorContext(ctx, "message parked", "reason", "its holders died", "deaths", c.deaths)
 		}
-		return
+		return end
 	}
 	if c.suspect() {
 		log.WarnContext(ctx, "message suspected: its holders died or went silent", "deaths", c.deaths)
 	}
+
 	result, err := r.guard(ctx, d)
 	var waiting *WaitError
 	var parking *ParkError
 	switch {
 	case err == nil && result == Completed:
+		return EndDone
 	case err == nil:
-		r.settle(ctx, log, func(b *pgx.Batch) { Done(b, d) })
+		return settled(EndDone, func(b *pgx.Batch) { Done(b, d) })
 	case errors.Is(context.Cause(ctx), errLeaseLost) || IsLost(err):
 		log.WarnContext(ctx, "lease lost, the new holder goes on", "error", err)
+		return EndLost
 	case errors.Is(context.Cause(ctx), errDraining):
-		if r.settle(ctx, log, func(b *pgx.Batch) { released(b, d) }) {
+		end := settled(EndReleased, func(b *pgx.Batch) { released(b, d) })
+		if end == EndReleased {
 			log.InfoContext(ctx, "message released")
 		}
+		return end
 	case errors.As(err, &parking):
-		if r.settle(ctx, log, func(b *pgx.Batch) { parked(b, d, err.Error()) }) {
+		end := settled(EndParked, func(b *pgx.Batch) { parked(b, d, err.Error()) })
+		if end == EndParked {
 			log.ErrorContext(ctx, "message parked", "reason", err)
 		}
+		return end
 	case errors.As(err, &waiting):
-		if r.settle(ctx, log, func(b *pgx.Batch) { waits(b, d, r.Policy, *waiting, err.Error()) }) {
+		end := settled(EndWaiting, func(b *pgx.Batch) { waits(b, d, r.Policy, *waiting, err.Error()) })
+		if end == EndWaiting {
 			log.InfoContext(ctx, "message waits", "reason", err)
 		}
+		return end
 	case isStoreAway(err):
 		log.WarnContext(ctx, "message waits for the store", "error", err)
-		r.settle(ctx, log, func(b *pgx.Batch) { waits(b, d, r.Policy, WaitError{}, err.Error()) })
+		return settled(EndWaiting, func(b *pgx.Batch) { waits(b, d, r.Policy, WaitError{}, err.Error()) })
 	default:
 		log.WarnContext(ctx, "attempt failed", "error", err)
-		r.settle(ctx, log, func(b *pgx.Batch) { failed(b, d, r.Policy, err.Error()) })
+		return settled(EndFailed, func(b *pgx.Batch) { failed(b, d, r.Policy, err.Error()) })
 	}
 }
 
@@ -62,6 +82,7 @@ func (r *run) guard(ctx context.Context, d Delivery) (result Result, err error) 
 			err = fmt.Errorf("panic: %v\n%s", cause, debug.Stack())
 		}
 	}()
+	defer r.Observer.handling()()
 	return r.Handle(ctx, d)
 }
 

@@ -25,6 +25,7 @@ type Processor struct {
 	Poll        time.Duration // between looks at an inbox that had nothing due
 	Drain       time.Duration // how long handlers may go on after Run was told to stop
 	Log         *slog.Logger
+	Observer    Observer
 }
 
 var (
@@ -122,12 +123,18 @@ func (r *run) claim(ctx context.Context, n int) ([]claimed, error) {
 	held := slices.AppendSeq(make([]int64, 0, len(r.held)), maps.Keys(r.held)) // never null: null would claim nothing
 	suspects := r.scale()
 	r.mu.Unlock()
-	return r.claimUpTo(ctx, n, suspects, held)
+	messages, err := r.claimUpTo(ctx, n, suspects, held)
+	r.Observer.claimed(messages)
+	return messages, err
 }
 
 func (r *run) giveBack(ctx context.Context, messages []claimed) {
 	for _, c := range messages {
-		r.settle(ctx, r.Log, func(b *pgx.Batch) { released(b, c.Delivery) })
+		end := EndLeft
+		if r.settle(ctx, r.Log, func(b *pgx.Batch) { released(b, c.Delivery) }) {
+			end = EndReleased
+		}
+		r.Observer.ended(end)
 	}
 }
 

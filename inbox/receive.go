@@ -69,16 +69,23 @@ with incoming as (
      and o.attempts = 0
      and o.waits > 0
      and o.due_at > clock_timestamp()
+), aside as (
+  insert into inbox_quarantine
+         (receiver, message_id, payload, metadata, payload_hash)
+  select i.receiver, $2, $5, $6, $7
+    from incoming i
+   where not exists (
+           select
+             from kept k
+            where k.receiver = i.receiver)
+  on conflict (receiver, message_id, payload_hash) do nothing
 )
-insert into inbox_quarantine
-       (receiver, message_id, payload, metadata, payload_hash)
-select i.receiver, $2, $5, $6, $7
+select count(*) filter (where k.duplicates = 0) as new,
+       count(*) filter (where k.duplicates > 0) as duplicates,
+       count(*) filter (where k.receiver is null) as aside
   from incoming i
- where not exists (
-         select
-           from kept k
-          where k.receiver = i.receiver)
-on conflict (receiver, message_id, payload_hash) do nothing`
+  left join kept k
+    on k.receiver = i.receiver`
 
 // received are the arguments of receive.
 func received(receivers []string, m Message) ([]any, error) {
@@ -111,6 +118,12 @@ func received(receivers []string, m Message) ([]any, error) {
 // If we die here: the transaction rolls back, the offset with it, and the page
 // is read again.
 func Receive(log *slog.Logger, envelope func(*message.Message) Envelope) message.NoPublishHandlerFunc {
+	return ReceiveTelling(log, envelope, nil)
+}
+
+// ReceiveTelling is Receive that also tells what became of each message, before it
+// is committed: of a page that is read again, twice.
+func ReceiveTelling(log *slog.Logger, envelope func(*message.Message) Envelope, told func(Reception)) message.NoPublishHandlerFunc {
 	return func(m *message.Message) error {
 		tx, ok := wsql.TxFromContext(m.Context())
 		if !ok {
@@ -124,7 +137,10 @@ func Receive(log *slog.Logger, envelope func(*message.Message) Envelope) message
 			ID: m.UUID, Type: asText(e.Type), OrderingKey: indexable(e.OrderingKey), Payload: m.Payload, Metadata: m.Metadata,
 		})
 		if err == nil {
-			_, err = tx.ExecContext(m.Context(), receive, args...)
+			var r Reception
+			if err = tx.QueryRowContext(m.Context(), receive, args...).Scan(&r.New, &r.Duplicates, &r.Aside); err == nil {
+				r.tell(told)
+			}
 		}
 		if err != nil {
 			// A Nack would be resent inside the broken transaction until the deadline,

@@ -21,7 +21,7 @@ func TestAZombieInsideATransactionLosesItsLocksAndItsCommit(t *testing.T) {
 	sleepy := open(t, url, postgres.Options{Settings: map[string]string{"idle_in_transaction_session_timeout": "100"}})
 	put(t, db, "m1", "k")
 	write(t, db, `insert into merchants (merchant_id) values ('locked')`)
-	const change = `update merchants set webhook_url = $1, webhook_secret = '' where merchant_id = 'locked'`
+	const change = `update merchants set fee_fixed = jsonb_build_object('by', $1::text) where merchant_id = 'locked'`
 
 	stopped, resume, woken := make(chan struct{}), make(chan struct{}), make(chan error, 3)
 	start(t, processor(sleepy, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
@@ -65,7 +65,7 @@ func TestAZombieInsideATransactionLosesItsLocksAndItsCommit(t *testing.T) {
 		t.Errorf("the zombie's last commit ended with %v, want a lost lease", err)
 	}
 	var value string
-	if err := db.QueryRow(t.Context(), `select webhook_url from merchants`).Scan(&value); err != nil || value != "of-the-heir" {
+	if err := db.QueryRow(t.Context(), `select fee_fixed ->> 'by' from merchants`).Scan(&value); err != nil || value != "of-the-heir" {
 		t.Errorf("the row has %q: %v", value, err)
 	}
 }

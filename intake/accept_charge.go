@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -35,7 +36,7 @@ func (in *Intake) AcceptCharge(ctx context.Context, account Account, r Request, 
 	if err != nil {
 		return Accepted{}, err
 	}
-	return in.once(ctx, r, func(_ context.Context, now time.Time) (decision, error) {
+	return in.once(ctx, account, r, func(_ context.Context, _ *postgres.Tenant, now time.Time) (decision, error) {
 		return acceptCharge(account, c, id, now)
 	})
 }

@@ -25,7 +25,7 @@ func TestAcceptCharge(t *testing.T) {
 	t.Run("a charge is accepted in one commit of key, event, posting and message", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Open(t)
-		accept(t, keeping(db), request("k1", "f"))
+		accept(t, keeping(t, db), request("k1", "f"))
 		wantCharges(t, db, 1)
 		var commits int
 		err := db.QueryRow(t.Context(), `
@@ -46,7 +46,7 @@ select count(distinct xid)
 		t.Parallel()
 		db := pgtest.Open(t)
 		before := time.Now().Add(-time.Minute)
-		got := accept(t, keeping(db), request("k1", "f"))
+		got := accept(t, keeping(t, db), request("k1", "f"))
 		id, ok := strings.CutPrefix(got.Location, "/v1/charges/")
 		if !ok || got.StatusCode != http.StatusAccepted || got.ContentType != "application/json" || got.Replayed {
 			t.Errorf("the answer is %+v", got)
@@ -84,7 +84,7 @@ select count(distinct xid)
 	t.Run("the key expires when it was said to", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Open(t)
-		in := keeping(db)
+		in := keeping(t, db)
 		first := accept(t, in, request("k1", "f"))
 		var stored time.Time
 		var keeps time.Duration
@@ -100,7 +100,7 @@ select count(distinct xid)
 	t.Run("the message names the event", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Open(t)
-		got := accept(t, keeping(db), request("k1", "f"))
+		got := accept(t, keeping(t, db), request("k1", "f"))
 		s, err := ledger.Load(t.Context(), db, strings.TrimPrefix(got.Location, "/v1/charges/"))
 		if err != nil {
 			t.Fatal(err)
@@ -131,7 +131,7 @@ select count(distinct xid)
 	t.Run("what no charge can be is refused and leaves the key free", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Open(t)
-		in := keeping(db)
+		in := keeping(t, db)
 		c := mug()
 		c.Amount = 0
 		if _, err := in.AcceptCharge(t.Context(), acme(), request("k1", "f"), c); !errors.Is(err, domain.ErrInvalid) {
@@ -146,7 +146,7 @@ select count(distinct xid)
 		t.Parallel()
 		db := pgtest.Open(t)
 		exec(t, db, `alter table outbox add constraint planted check (topic <> 'charges')`)
-		_, err := keeping(db).AcceptCharge(t.Context(), acme(), request("k1", "f"), mug())
+		_, err := keeping(t, db).AcceptCharge(t.Context(), acme(), request("k1", "f"), mug())
 		if postgres.Constraint(err) != "planted" || errors.Is(err, intake.ErrUnavailable) {
 			t.Errorf("the error is %v", err)
 		}
@@ -160,7 +160,7 @@ func TestKeys(t *testing.T) {
 	t.Run("the same request gets the same bytes and writes nothing", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Open(t)
-		in := keeping(db)
+		in := keeping(t, db)
 		first := accept(t, in, request("k1", "f"))
 		again := accept(t, in, request("k1", "f"))
 		if diff := cmp.Diff(first.Answer, again.Answer); diff != "" || !again.Replayed {
@@ -172,7 +172,7 @@ func TestKeys(t *testing.T) {
 	t.Run("another request under the key is refused and leaves nothing", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Open(t)
-		in := keeping(db)
+		in := keeping(t, db)
 		first := accept(t, in, request("k1", "f"))
 		got, err := in.AcceptCharge(t.Context(), acme(), request("k1", "another"), mug())
 		if !errors.Is(err, idempotency.ErrReused) || strings.Contains(string(got.Body), strings.TrimPrefix(first.Location, "/v1/charges/")) {
@@ -184,7 +184,8 @@ func TestKeys(t *testing.T) {
 	t.Run("an expired key is told apart and never accepts again", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Open(t)
-		in := &intake.Intake{DB: db, Retention: time.Nanosecond}
+		in := keeping(t, db)
+		in.Retention = time.Nanosecond
 		accept(t, in, request("k1", "f"))
 		for range 2 {
 			if _, err := in.AcceptCharge(t.Context(), acme(), request("k1", "f"), mug()); !errors.Is(err, idempotency.ErrExpired) {
@@ -197,7 +198,7 @@ func TestKeys(t *testing.T) {
 	t.Run("the key of another merchant is another key", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Open(t)
-		in := keeping(db)
+		in := keeping(t, db)
 		ours, theirs := request("k1", "f"), request("k1", "f")
 		theirs.Key.Scope = "globex"
 		first := accept(t, in, ours)
@@ -211,7 +212,7 @@ func TestKeys(t *testing.T) {
 	t.Run("other keys of the same request are other charges", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Open(t)
-		in := keeping(db)
+		in := keeping(t, db)
 		accept(t, in, request("k1", "f"))
 		accept(t, in, request("k2", "f"))
 		wantCharges(t, db, 2)
@@ -221,7 +222,7 @@ func TestKeys(t *testing.T) {
 func TestFeesAreFrozen(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Open(t)
-	in := keeping(db)
+	in := keeping(t, db)
 	for key, test := range map[string]struct {
 		account intake.Account
 		fee     int64
@@ -248,7 +249,7 @@ func TestTheOutboxFollowsTheLedger(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Open(t)
 	for _, key := range []string{"a", "b", "c", "d"} {
-		accept(t, keeping(db), request(key, "f"))
+		accept(t, keeping(t, db), request(key, "f"))
 	}
 	order := func(sql string) []string {
 		rows, err := db.Query(t.Context(), sql)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/postgres"
 )
 
 // CancelCharge accepts the wish that a charge be canceled and answers the charge
@@ -12,8 +13,8 @@ import (
 // later, at the provider. Refusals that are stored: ledger.ErrNotFound,
 // domain.ErrFinished. Errors as AcceptCharge's.
 func (in *Intake) CancelCharge(ctx context.Context, account Account, r Request, chargeID string) (Accepted, error) {
-	return in.once(ctx, r, func(ctx context.Context, _ time.Time) (decision, error) {
-		s, err := in.own(ctx, account, chargeID)
+	return in.once(ctx, account, r, func(ctx context.Context, tenant *postgres.Tenant, _ time.Time) (decision, error) {
+		s, err := own(ctx, tenant, account, chargeID)
 		if err != nil {
 			return decision{}, err
 		}

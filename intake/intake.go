@@ -31,9 +31,15 @@ var (
 // and so many wait already that it may not.
 var ErrCrowded = fmt.Errorf("%w, and too many requests wait", ErrInFlight)
 
+// Tenants is a database that is read and written as one merchant's at a time
+// alone. A *postgres.DB is one.
+type Tenants interface {
+	Tenant(merchant string) *postgres.Tenant
+}
+
 // Intake accepts requests into one database.
 type Intake struct {
-	DB        *postgres.DB
+	DB        Tenants
 	Retention time.Duration // how long a key keeps its answer
 	// Cache may answer replays; nil where there is none.
 	Cache idempotency.Cache
@@ -43,6 +49,8 @@ type Intake struct {
 	// Waiters is how many may wait at a time. Each holds a connection, so it should
 	// be a part of the pool; none may where zero.
 	Waiters int
+	// Observer counts what becomes of keys and commits.
+	Observer idempotency.Observer
 
 	waiting atomic.Int64
 }
@@ -58,7 +66,7 @@ type Account struct {
 // Request is the part of a request that identifies it: the same key with the
 // same rest is the same request.
 type Request struct {
-	Key idempotency.Key
+	Key idempotency.Key // its scope is the account's merchant, whatever is said here
 	idempotency.Request
 	ID string // of the HTTP request, for correlation
 
@@ -75,6 +83,9 @@ type Request struct {
 // Accepted is the answer to a request, and whether it was given before.
 type Accepted = idempotency.Outcome
 
+// decide reads what a decision needs of the merchant's, and decides.
+type decide func(ctx context.Context, tenant *postgres.Tenant, now time.Time) (decision, error)
+
 // decision is the answer to a request and what happens with it: events on a
 // stream, perhaps none.
 type decision struct {
@@ -85,13 +96,16 @@ type decision struct {
 
 // once answers from the key, or commits what decide decides in one batch that
 // begins with the claim of the key. decide is called again after every lost
-// race; now is the database's time and the same at every call.
+// race; now is the database's time and the same at every call. All of it is read
+// and written as the account's merchant, whose key it is.
 //
 // If we die here: before the commit nothing is there and the client's retry runs
 // from the start; after it the client's retry is answered from the key.
 // Test: e2e TestAPI/a_killed_api_leaves_all_of_a_charge_or_nothing.
-func (in *Intake) once(ctx context.Context, r Request, decide func(ctx context.Context, now time.Time) (decision, error)) (Accepted, error) {
-	accepted, err := in.receive(ctx, r, 0, decide)
+func (in *Intake) once(ctx context.Context, account Account, r Request, decide decide) (Accepted, error) {
+	tenant := in.DB.Tenant(account.MerchantID)
+	r.Key.Scope = account.MerchantID
+	accepted, err := in.receive(ctx, tenant, r, 0, decide)
 	wait := r.Wait
 	if wait == 0 {
 		wait = in.Wait
@@ -105,14 +119,14 @@ func (in *Intake) once(ctx context.Context, r Request, decide func(ctx context.C
 	if in.waiting.Add(1) > int64(in.Waiters) {
 		return accepted, ErrCrowded
 	}
-	return in.receive(ctx, r, wait, decide)
+	return in.receive(ctx, tenant, r, wait, decide)
 }
 
-func (in *Intake) receive(ctx context.Context, r Request, wait time.Duration, decide func(ctx context.Context, now time.Time) (decision, error)) (Accepted, error) {
-	receiver := idempotency.Receiver{DB: in.DB, Retention: in.Retention, Wait: wait, Cache: in.Cache, Lost: ledger.IsConflict}
+func (in *Intake) receive(ctx context.Context, tenant *postgres.Tenant, r Request, wait time.Duration, decide decide) (Accepted, error) {
+	receiver := idempotency.Receiver{DB: tenant, Retention: in.Retention, Wait: wait, Cache: in.Cache, Lost: ledger.IsConflict, Observer: in.Observer}
 	return receiver.Receive(ctx, r.Key, r.Request, func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
 		at := now.Truncate(time.Millisecond)
-		d, err := decide(ctx, at)
+		d, err := decide(ctx, tenant, at)
 		if refused(err) {
 			return r.Refuse(err)
 		}
@@ -145,9 +159,10 @@ func write(b *pgx.Batch, r Request, d decision, at time.Time) error {
 }
 
 // own loads the stream of a charge if it is the account's. Another merchant's
-// charge does not exist.
-func (in *Intake) own(ctx context.Context, account Account, chargeID string) (ledger.Stream, error) {
-	s, err := ledger.Load(ctx, in.DB, chargeID)
+// charge does not exist: the database shows none of it to the tenant, and were it
+// to show one, it is refused here.
+func own(ctx context.Context, tenant *postgres.Tenant, account Account, chargeID string) (ledger.Stream, error) {
+	s, err := ledger.Load(ctx, tenant, chargeID)
 	if err == nil && s.Charge.MerchantID != account.MerchantID {
 		return ledger.Stream{}, fmt.Errorf("load stream %s: %w", chargeID, ledger.ErrNotFound)
 	}

@@ -47,7 +47,7 @@ func happen(t *testing.T, db *postgres.DB, chargeID string, commands ...domain.C
 // captured accepts and captures a charge of 1000.
 func captured(t *testing.T, db *postgres.DB) (chargeID string) {
 	t.Helper()
-	chargeID = strings.TrimPrefix(accept(t, keeping(db), request("charge", "f")).Location, "/v1/charges/")
+	chargeID = strings.TrimPrefix(accept(t, keeping(t, db), request("charge", "f")).Location, "/v1/charges/")
 	happen(t, db, chargeID,
 		domain.ReserveInventory{},
 		domain.StartPayment{Provider: domain.Provider, PaymentIntent: "pi_" + chargeID},
@@ -75,7 +75,7 @@ func TestRequestRefund(t *testing.T) {
 		db := pgtest.Open(t)
 		charge := captured(t, db)
 		before := tables(t, db)
-		got, err := keeping(db).RequestRefund(t.Context(), acme(), refundOf("k1"), charge, intake.Refund{Amount: some(400).Amount, Reason: "broken"})
+		got, err := keeping(t, db).RequestRefund(t.Context(), acme(), refundOf("k1"), charge, intake.Refund{Amount: some(400).Amount, Reason: "broken"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -107,7 +107,7 @@ func TestRequestRefund(t *testing.T) {
 	t.Run("without an amount all that is left goes back", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Open(t)
-		in, charge := keeping(db), captured(t, db)
+		in, charge := keeping(t, db), captured(t, db)
 		for i, refund := range []intake.Refund{some(300), {}} {
 			if _, err := in.RequestRefund(t.Context(), acme(), refundOf(fmt.Sprint("k", i)), charge, refund); err != nil {
 				t.Fatal(err)
@@ -128,7 +128,7 @@ func TestRequestRefund(t *testing.T) {
 		{"more than was captured is refused", captured, acme(), some(1001), domain.ErrExceedsCaptured},
 		{"a charge under way is not refunded", func(t *testing.T, db *postgres.DB) string {
 			t.Helper()
-			return strings.TrimPrefix(accept(t, keeping(db), request("charge", "f")).Location, "/v1/charges/")
+			return strings.TrimPrefix(accept(t, keeping(t, db), request("charge", "f")).Location, "/v1/charges/")
 		}, acme(), some(1), domain.ErrNotCaptured},
 		{"a charge that does not exist is not refunded", func(*testing.T, *postgres.DB) string { return "ch_none" }, acme(), some(1), ledger.ErrNotFound},
 		{"another merchant's charge does not exist", captured, intake.Account{MerchantID: "globex"}, some(1), ledger.ErrNotFound},
@@ -136,7 +136,7 @@ func TestRequestRefund(t *testing.T) {
 		t.Run(test.name+", and the refusal is the key's answer", func(t *testing.T) {
 			t.Parallel()
 			db := pgtest.Open(t)
-			in, charge := keeping(db), test.charge(t, db)
+			in, charge := keeping(t, db), test.charge(t, db)
 			before := tables(t, db)
 			first, err := in.RequestRefund(t.Context(), test.account, refundOf("k1"), charge, test.refund)
 			if err != nil || !strings.Contains(string(first.Body), test.says.Error()) || first.Replayed {
@@ -156,7 +156,7 @@ func TestRequestRefund(t *testing.T) {
 	t.Run("a refusal stays the key's answer when the charge could be refunded later", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Open(t)
-		in := keeping(db)
+		in := keeping(t, db)
 		charge := strings.TrimPrefix(accept(t, in, request("charge", "f")).Location, "/v1/charges/")
 		first, err := in.RequestRefund(t.Context(), acme(), refundOf("k1"), charge, some(1))
 		if err != nil {
@@ -176,7 +176,7 @@ func TestRequestRefund(t *testing.T) {
 	t.Run("the key of a refund is none of another request's", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Open(t)
-		in, charge := keeping(db), captured(t, db)
+		in, charge := keeping(t, db), captured(t, db)
 		if _, err := in.RequestRefund(t.Context(), acme(), refundOf("k1"), charge, some(1)); err != nil {
 			t.Fatal(err)
 		}
@@ -208,7 +208,7 @@ func TestRivalRefunds(t *testing.T) {
 	t.Run("of ten refunds of 600 of 1000 exactly one is accepted", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Open(t)
-		in := keeping(db)
+		in := keeping(t, db)
 		for round := range 10 {
 			charge := strings.TrimPrefix(accept(t, in, request(fmt.Sprint("charge", round), "f")).Location, "/v1/charges/")
 			intent := domain.StartPayment{Provider: domain.Provider, PaymentIntent: fmt.Sprint("pi_", round)}
@@ -227,7 +227,7 @@ func TestRivalRefunds(t *testing.T) {
 	t.Run("twenty refunds that fit are all accepted", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Open(t)
-		in, charge := keeping(db), captured(t, db)
+		in, charge := keeping(t, db), captured(t, db)
 		accepted, refused := rivals(t, 20, func(i int) (intake.Accepted, error) {
 			return in.RequestRefund(t.Context(), acme(), refundOf(fmt.Sprint("k", i)), charge, some(50))
 		})
@@ -239,7 +239,7 @@ func TestRivalRefunds(t *testing.T) {
 	t.Run("a refund under one key sent by twenty is one refund", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Open(t)
-		in, charge := keeping(db), captured(t, db)
+		in, charge := keeping(t, db), captured(t, db)
 		accepted, _ := rivals(t, 20, func(int) (intake.Accepted, error) {
 			return in.RequestRefund(t.Context(), acme(), refundOf("k1"), charge, some(50))
 		})
@@ -287,13 +287,13 @@ func TestLostAnswersOfRefunds(t *testing.T) {
 			direct, address := migrated(t)
 			charge := captured(t, direct)
 			proxy := cutproxy.Start(t, address)
-			in := keeping(open(t, proxy.URL(), postgres.Options{}))
+			in := keeping(t, open(t, proxy.URL(), postgres.Options{}))
 			proxy.Arm(test.side, 3) // look, load, commit
 			got, err := in.RequestRefund(t.Context(), acme(), refundOf("k1"), charge, some(400))
 			if err != nil || proxy.Cuts() != 1 {
 				t.Fatalf("%v after %d cuts", err, proxy.Cuts())
 			}
-			again, err := keeping(direct).RequestRefund(t.Context(), acme(), refundOf("k1"), charge, some(400))
+			again, err := keeping(t, direct).RequestRefund(t.Context(), acme(), refundOf("k1"), charge, some(400))
 			if diff := cmp.Diff(got.Answer, again.Answer); err != nil || diff != "" {
 				t.Errorf("%v (-first +again):\n%s", err, diff)
 			}
@@ -315,7 +315,7 @@ func TestCancelCharge(t *testing.T) {
 	t.Run("a charge without outcome is asked to be canceled, once", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Open(t)
-		in := keeping(db)
+		in := keeping(t, db)
 		location := accept(t, in, request("charge", "f")).Location
 		charge := strings.TrimPrefix(location, "/v1/charges/")
 		for _, key := range []string{"k1", "k1", "k2"} {
@@ -336,7 +336,7 @@ func TestCancelCharge(t *testing.T) {
 	t.Run("a charge with an outcome is not, and the refusal is the key's answer", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Open(t)
-		in, charge := keeping(db), captured(t, db)
+		in, charge := keeping(t, db), captured(t, db)
 		for range 2 {
 			got, err := in.CancelCharge(t.Context(), acme(), cancelOf("k1"), charge)
 			if err != nil || got.StatusCode != http.StatusConflict || !strings.Contains(string(got.Body), domain.ErrFinished.Error()) {
@@ -351,7 +351,7 @@ func TestCancelCharge(t *testing.T) {
 	t.Run("twenty cancellations at once ask once", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Open(t)
-		in := keeping(db)
+		in := keeping(t, db)
 		charge := strings.TrimPrefix(accept(t, in, request("charge", "f")).Location, "/v1/charges/")
 		accepted, _ := rivals(t, 20, func(i int) (intake.Accepted, error) {
 			return in.CancelCharge(t.Context(), acme(), cancelOf(fmt.Sprint("k", i)), charge)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/postgres"
 )
 
 // Refund is a request to give back money of a captured charge: validated, and in
@@ -28,8 +29,8 @@ func (in *Intake) RequestRefund(ctx context.Context, account Account, r Request,
 	if refund.Amount != nil {
 		command.Amount = *refund.Amount
 	}
-	return in.once(ctx, r, func(ctx context.Context, _ time.Time) (decision, error) {
-		s, err := in.own(ctx, account, chargeID)
+	return in.once(ctx, account, r, func(ctx context.Context, tenant *postgres.Tenant, _ time.Time) (decision, error) {
+		s, err := own(ctx, tenant, account, chargeID)
 		if err != nil {
 			return decision{}, err
 		}

@@ -24,7 +24,7 @@ func TestRivals(t *testing.T) {
 		t.Parallel()
 		const clients = 64 // far more than connections
 		db := open(t, pgtest.URL(t), postgres.Options{MaxConns: 6})
-		in := keeping(db)
+		in := keeping(t, db)
 		var mu sync.Mutex
 		var answers []intake.Accepted
 		var work errgroup.Group
@@ -58,7 +58,7 @@ func TestRivals(t *testing.T) {
 	t.Run("requests under different keys do not disturb each other", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Open(t)
-		in := keeping(db)
+		in := keeping(t, db)
 		var work errgroup.Group
 		for i := range 64 {
 			work.Go(func() error {
@@ -75,7 +75,7 @@ func TestRivals(t *testing.T) {
 	t.Run("while a request is in flight another one under its key says so", func(t *testing.T) {
 		t.Parallel()
 		direct, address := migrated(t)
-		in := keeping(open(t, address, postgres.Options{LockTimeout: 50 * time.Millisecond}))
+		in := keeping(t, open(t, address, postgres.Options{LockTimeout: 50 * time.Millisecond}))
 		tx, err := direct.Pool().Begin(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -101,7 +101,7 @@ values ('acme', 'POST /v1/charges', 'k1', 'f', 202, '', 'from the other', clock_
 	t.Run("a request that waited for one that failed makes the charge", func(t *testing.T) {
 		t.Parallel()
 		db, _ := migrated(t)
-		in := keeping(db)
+		in := keeping(t, db)
 		tx, err := db.Pool().Begin(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -143,14 +143,14 @@ func TestLostAnswers(t *testing.T) {
 			t.Parallel()
 			direct, address := migrated(t)
 			proxy := cutproxy.Start(t, address)
-			in := keeping(open(t, proxy.URL(), postgres.Options{}))
-			proxy.Arm(test.side, 2)
+			in := keeping(t, open(t, proxy.URL(), postgres.Options{}))
+			proxy.Arm(test.side, 3) // a read is a batch of two
 			got := accept(t, in, request("k1", "f"))
 			if got.Replayed != test.replayed || proxy.Cuts() != 1 {
 				t.Errorf("replayed %v after %d cuts", got.Replayed, proxy.Cuts())
 			}
 			wantCharges(t, direct, 1)
-			again := accept(t, keeping(direct), request("k1", "f"))
+			again := accept(t, keeping(t, direct), request("k1", "f"))
 			if diff := cmp.Diff(got.Answer, again.Answer); diff != "" {
 				t.Errorf("answer (-first +again):\n%s", diff)
 			}
@@ -169,14 +169,14 @@ func TestLostAnswers(t *testing.T) {
 			t.Parallel()
 			direct, address := migrated(t)
 			proxy := cutproxy.Start(t, address)
-			in := keeping(open(t, proxy.URL(), postgres.Options{MaxConns: 1}))
-			proxy.ArmLast(test.side, 2)
+			in := keeping(t, open(t, proxy.URL(), postgres.Options{MaxConns: 1}))
+			proxy.ArmLast(test.side, 3)
 			_, err := in.AcceptCharge(t.Context(), acme(), request("k1", "f"), mug())
 			if !errors.Is(err, intake.ErrUnavailable) {
 				t.Errorf("the error is %v, want ErrUnavailable", err)
 			}
 			wantCharges(t, direct, test.left)
-			accept(t, keeping(direct), request("k1", "f"))
+			accept(t, keeping(t, direct), request("k1", "f"))
 			wantCharges(t, direct, 1)
 		})
 	}
@@ -189,7 +189,7 @@ func TestStorms(t *testing.T) {
 	// sequence are not given back by a rollback, so it counts the tries.
 	const stormy = `
 create sequence storms;
-create function storm() returns trigger language plpgsql as $$
+create function storm() returns trigger language plpgsql security definer as $$
 begin
   if nextval('storms') <= %d then
     raise 'planted' using errcode = '%s';
@@ -210,7 +210,7 @@ create trigger storm before insert on ledger_events for each row execute functio
 			t.Parallel()
 			db := pgtest.Open(t)
 			plant(t, db, 3, code)
-			accept(t, keeping(db), request("k1", "f"))
+			accept(t, keeping(t, db), request("k1", "f"))
 			wantCharges(t, db, 1)
 		})
 	}
@@ -219,7 +219,7 @@ create trigger storm before insert on ledger_events for each row execute functio
 		t.Parallel()
 		db := pgtest.Open(t)
 		plant(t, db, 1000, "40001")
-		_, err := keeping(db).AcceptCharge(t.Context(), acme(), request("k1", "f"), mug())
+		_, err := keeping(t, db).AcceptCharge(t.Context(), acme(), request("k1", "f"), mug())
 		if !errors.Is(err, intake.ErrUnavailable) {
 			t.Errorf("the error is %v, want ErrUnavailable", err)
 		}
@@ -235,7 +235,7 @@ create trigger storm before insert on ledger_events for each row execute functio
 		db := pgtest.Open(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := keeping(db).AcceptCharge(ctx, acme(), request("k1", "f"), mug()); !errors.Is(err, intake.ErrUnavailable) {
+		if _, err := keeping(t, db).AcceptCharge(ctx, acme(), request("k1", "f"), mug()); !errors.Is(err, intake.ErrUnavailable) {
 			t.Errorf("the error is %v, want ErrUnavailable", err)
 		}
 		wantCharges(t, db, 0)

@@ -47,8 +47,10 @@ func accept(t *testing.T, in *intake.Intake, r intake.Request) intake.Accepted {
 	return accepted
 }
 
-func keeping(db *postgres.DB) *intake.Intake {
-	return &intake.Intake{DB: db, Retention: time.Hour}
+// keeping accepts into a database as the api does, in its role.
+func keeping(t *testing.T, db *postgres.DB) *intake.Intake {
+	t.Helper()
+	return &intake.Intake{DB: pgtest.As(t, db, postgres.RoleAPI), Retention: time.Hour}
 }
 
 func open(t *testing.T, address string, o postgres.Options) *postgres.DB {
@@ -71,7 +73,7 @@ select c.relname::text,
   from pg_class c
  where c.relnamespace = 'public'::regnamespace
    and c.relkind = 'r'
-   and c.relname not in ('schema_migrations', 'cache_secret')`)
+   and c.relname not in ('schema_migrations', 'cache_secret', 'projections')`)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,8 +5,6 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/payonce/payonce/internal/postgres"
 )
 
 // Balance is what one account came to. Amounts are minor units.
@@ -19,44 +17,76 @@ type Balance struct {
 }
 
 // Balances are the accounts that a merchant's charges touched, as of one
-// position of the log: everything committed when they were read.
+// position of the log: everything of the merchant's that was committed when they
+// were read. Read later, they are of the same position or a higher one.
 type Balances struct {
 	Data         []Balance `json:"data"`
 	AsOfPosition int64     `json:"as_of_position"`
 }
 
-// One statement, so that both parts see the same snapshot.
+// The projection, and the tail of the log that it has not folded yet. One
+// statement, so that both are of the same snapshot: what is behind the checkpoint
+// in it is in the projection, what is before it is in the tail, nothing is in both.
 const selectBalances = `
-with legs as (
-  select debit as account, currency, amount as debits, 0::bigint as credits
-    from ledger_postings
-   where merchant_id = $1
-   union all
-  select credit, currency, 0, amount
-    from ledger_postings
-   where merchant_id = $1
-), totals as (
+with live as (
+  select generation,
+         txid,
+         position,
+         highest
+    from projections
+   where state = 'live'
+), tail as (
+  select e.position,
+         e.merchant_id,
+         e.stream_id,
+         e.version
+    from ledger_events e
+   where (e.txid, e.position) > ((select txid from live), (select position from live))
+), legs as (
   select account,
-         currency,
+         debits,
+         credits
+    from account_balances
+   where generation = (select generation from live)
+     and merchant_id = $1
+   union all
+  select p.debit,
+         p.amount,
+         0
+    from tail t
+    join ledger_postings p using (stream_id, version)
+   where t.merchant_id = $1
+   union all
+  select p.credit,
+         0,
+         p.amount
+    from tail t
+    join ledger_postings p using (stream_id, version)
+   where t.merchant_id = $1
+), totals as (
+  select left(account, -4)    as account,
+         right(account, 3)    as currency,
          sum(debits)::bigint  as debits,
          sum(credits)::bigint as credits
     from legs
-   group by account, currency
+   group by 1, 2
 )
-select (select coalesce(max(position), 0) from ledger_events) as position,
-       coalesce(left(t.account, -4), '') as account,
-       coalesce(t.currency, '')          as currency,
-       coalesce(t.debits, 0)             as debits,
-       coalesce(t.credits, 0)            as credits
-  from (values (1)) as always(one)
+select greatest(live.highest, (select max(position) from tail)) as position,
+       coalesce(t.account, '')  as account,
+       coalesce(t.currency, '') as currency,
+       coalesce(t.debits, 0)    as debits,
+       coalesce(t.credits, 0)   as credits
+  from live
   left join totals t on true
  order by t.currency, t.account`
 
-// ReadBalances sums a merchant's postings. Per currency the balances add up to
-// zero, because every posting is a debit and a credit.
-func ReadBalances(ctx context.Context, q postgres.Querier, merchant string) (Balances, error) {
+// ReadBalances are a merchant's books with everything that is committed, so they
+// show what the reader itself has just caused. Per currency the balances add up to
+// zero, because every posting is a debit and a credit. The cost is that of the
+// merchant's accounts and of the events that no worker has folded yet.
+func ReadBalances(ctx context.Context, r Reader, merchant string) (Balances, error) {
 	balances := Balances{Data: []Balance{}}
-	rows, err := q.Query(ctx, selectBalances, merchant)
+	rows, err := r.QueryWith(ctx, alongIndexes(), selectBalances, merchant)
 	if err != nil {
 		return balances, fmt.Errorf("read the balances of %s: %w", merchant, err)
 	}

@@ -15,12 +15,12 @@ func TestFindByPaymentIntent(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Open(t)
 	appended(t, db, ledger.New("ch_1"), because("a"), paid("acme", "pi_1")...)
-	appended(t, db, ledger.New("ch_2"), because("a"), paid("acme", "pi_2")...)
+	appended(t, db, ledger.New("ch_2"), because("a"), paid("globex", "pi_2")...)
 	appended(t, db, ledger.New("ch_3"), because("a"), paid("acme", "pi_3")[:2]...)
 
 	t.Run("finds the charge that was captured under it", func(t *testing.T) {
 		t.Parallel()
-		for intent, want := range map[string]string{"pi_1": "ch_1", "pi_2": "ch_2"} {
+		for intent, want := range map[string]ledger.Owner{"pi_1": {"ch_1", "acme"}, "pi_2": {"ch_2", "globex"}} {
 			if got, err := ledger.FindByPaymentIntent(t.Context(), db, domain.Provider, intent); got != want || err != nil {
 				t.Errorf("%s is %q, %v, want %s", intent, got, err, want)
 			}
@@ -37,7 +37,7 @@ func TestFindByPaymentIntent(t *testing.T) {
 		t.Run(name+" has no charge", func(t *testing.T) {
 			t.Parallel()
 			got, err := ledger.FindByPaymentIntent(t.Context(), db, reference[0], reference[1])
-			if got != "" || !errors.Is(err, ledger.ErrNotFound) {
+			if got != (ledger.Owner{}) || !errors.Is(err, ledger.ErrNotFound) {
 				t.Errorf("found %q, %v", got, err)
 			}
 		})
@@ -75,13 +75,16 @@ func TestFindByPaymentIntentWalksItsIndex(t *testing.T) {
 	}
 }
 
-func TestExists(t *testing.T) {
+func TestFind(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Open(t)
 	appended(t, db, ledger.New("ch_1"), because("a"), paid("acme", "pi_1")...)
-	for id, want := range map[string]bool{"ch_1": true, "ch_2": false, "ch_": false, "": false} {
-		if got, err := ledger.Exists(t.Context(), db, id); got != want || err != nil {
-			t.Errorf("%q exists: %t, %v", id, got, err)
+	if got, err := ledger.Find(t.Context(), db, "ch_1"); got != (ledger.Owner{"ch_1", "acme"}) || err != nil {
+		t.Errorf("found %q, %v", got, err)
+	}
+	for _, id := range []string{"ch_2", "ch_", ""} {
+		if got, err := ledger.Find(t.Context(), db, id); got != (ledger.Owner{}) || !errors.Is(err, ledger.ErrNotFound) {
+			t.Errorf("%q: found %q, %v", id, got, err)
 		}
 	}
 }

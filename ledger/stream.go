@@ -78,6 +78,11 @@ func Load(ctx context.Context, q postgres.Querier, id string) (Stream, error) {
 	if len(stored) == 0 {
 		return Stream{}, fmt.Errorf("load stream %s: %w", id, ErrNotFound)
 	}
+	return replay(id, stored)
+}
+
+// replay makes a stream of its stored events, of which there is one at least.
+func replay(id string, stored []eventRow) (Stream, error) {
 	s := New(id)
 	for _, row := range stored {
 		e, err := domain.Decode(row.Type, row.Data)

@@ -69,8 +69,6 @@ values (sha256('k'), 'sk', 'g_5', '%s', clock_timestamp() + interval '%s')`, sco
 		{"merchants_fee_basis_points_check", "a fee is not above all of it", nil, `insert into merchants (merchant_id, fee_basis_points) values ('g_1', 10001)`},
 		{"merchants_fee_basis_points_check", "a fee is not below nothing", nil, `insert into merchants (merchant_id, fee_basis_points) values ('g_1', -1)`},
 		{"merchants_fee_fixed_check", "fixed fees are by currency", nil, `insert into merchants (merchant_id, fee_fixed) values ('g_1', '[30]')`},
-		{"merchants_check", "a webhook has a secret", nil, `insert into merchants (merchant_id, webhook_url) values ('g_1', 'https://shop.example')`},
-		{"merchants_check", "a secret has a webhook", nil, `insert into merchants (merchant_id, webhook_secret) values ('g_1', 'whsec_')`},
 		{"api_keys_pkey", "a key opens one account", []string{merchant("g_2"), merchant("g_3"), key("sha256('k')", "g_2")}, key("sha256('k')", "g_3")},
 		{"api_keys_key_hash_check", "a raw key is not kept", []string{merchant("g_4")}, key("'sk_live_raw'", "g_4")},
 		{"api_keys_merchant_id_fkey", "a key has a merchant", nil, key("sha256('k')", "nobody")},

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -24,7 +23,7 @@ type seedCmd struct {
 	Merchant       string           `required:"" help:"The merchant's id: lower case letters, digits, - and _."`
 	APIKey         string           `help:"The merchant's API key; without it one is made and printed once."`
 	WebhookURL     string           `help:"Where the merchant is told about outcomes."`
-	WebhookSecret  string           `help:"Standard Webhooks secret, whsec_…"`
+	WebhookSecret  string           `help:"Standard Webhooks secret, whsec_…; one that the merchant never had replaces the newest as payonce webhooks rotate does."`
 	FeeBasisPoints int64            `default:"300" help:"Fee in hundredths of a percent of a captured amount."`
 	FeeFixed       map[string]int64 `help:"Fee per captured charge, as CURRENCY=minor units." placeholder:"USD=30"`
 	SKU            map[string]int64 `help:"An article and how many there are, as sku=quantity. Repeatable." placeholder:"tshirt=1000"`
@@ -32,7 +31,7 @@ type seedCmd struct {
 }
 
 // Run registers everything in one commit. What exists already stays: seeding
-// again never resets stock, and revives no key.
+// again never resets stock, revives no key and brings no old webhook secret back.
 func (s seedCmd) Run(ctx context.Context) error {
 	if err := s.check(); err != nil {
 		return err
@@ -56,15 +55,34 @@ func (s seedCmd) seed(ctx context.Context, w io.Writer, db *postgres.DB) error {
 	if err := merchants.Register(b, merchant, merchants.Webhook{URL: s.WebhookURL, Secret: s.WebhookSecret}); err != nil {
 		return err
 	}
+	rotates, err := s.rotates(ctx, b, db)
+	if err != nil {
+		return err
+	}
 	merchants.AddKey(b, s.Merchant, key)
 	for _, sku := range slices.Sorted(maps.Keys(s.SKU)) {
 		fulfillment.Supply(b, s.Merchant, sku, s.SKU[sku])
 	}
-	if err := db.Commit(ctx, b); err != nil {
+	err = db.Commit(ctx, b)
+	switch {
+	case postgres.Constraint(err) == "webhook_secrets_pkey":
+		return errOtherSecret
+	case postgres.Constraint(err) == "merchants_webhook_secret_exists":
+		return errors.New("--webhook-url needs --webhook-secret: the merchant has no secret yet")
+	case err != nil:
 		return fmt.Errorf("seed %s: %w", s.Merchant, err)
 	}
 	if err := s.opens(ctx, db, key); err != nil {
 		return err
+	}
+	if err := s.signs(ctx, db); err != nil {
+		return err
+	}
+	if s.WebhookURL != "" && !notify.IsPublic(s.WebhookURL) {
+		fmt.Fprintln(os.Stderr, "the webhook's target is not https at a public address: workers deliver there only if WEBHOOK_ALLOW_CIDRS has its address")
+	}
+	if rotates {
+		fmt.Fprintf(os.Stderr, "%s has another webhook secret: for %s deliveries are signed by both, then by the new one alone\n", s.Merchant, overlap)
 	}
 	switch {
 	case s.JSON:
@@ -80,6 +98,44 @@ type seeded struct {
 	Merchant string `json:"merchant"`
 	Prefix   string `json:"prefix"`
 	MadeKey  string `json:"key,omitempty"`
+}
+
+var errOtherSecret = errors.New("somebody else set another webhook secret at this moment, and yours was not taken: look at payonce webhooks list")
+
+// rotates queues the replacement of the merchant's webhook secret by one that it
+// never had, which then signs beside the old one for a while. So a merchant whose
+// side still has the old one is not locked out. One that it had before is
+// refused: a script that is run again must not undo a rotation.
+func (s seedCmd) rotates(ctx context.Context, b *pgx.Batch, db *postgres.DB) (bool, error) {
+	if s.WebhookSecret == "" {
+		return false, nil
+	}
+	secrets, err := merchants.ListSecrets(ctx, db, s.Merchant)
+	if err != nil || len(secrets) == 0 || secrets[0].Is(s.WebhookSecret) {
+		return false, err
+	}
+	for _, old := range secrets[1:] {
+		if old.Is(s.WebhookSecret) {
+			return false, fmt.Errorf("--webhook-secret was replaced by another one: leave it out, give the newest (fingerprint %s), or bring it back with payonce webhooks rotate", secrets[0].Fingerprint)
+		}
+	}
+	merchants.RotateSecret(b, secrets[0], s.WebhookSecret, overlap, operator())
+	return true, nil
+}
+
+// signs looks that the webhook secret is the newest.
+func (s seedCmd) signs(ctx context.Context, db *postgres.DB) error {
+	if s.WebhookSecret == "" {
+		return nil
+	}
+	secrets, err := merchants.ListSecrets(ctx, db, s.Merchant)
+	if err != nil {
+		return err
+	}
+	if len(secrets) == 0 || !secrets[0].Is(s.WebhookSecret) {
+		return errOtherSecret
+	}
+	return nil
 }
 
 // opens looks that the key does what a seeded one does. One that was there
@@ -107,8 +163,8 @@ func (s seedCmd) check() error {
 		return fmt.Errorf("--merchant is %q: use 1 to 63 lower case letters, digits, - and _", s.Merchant)
 	case s.APIKey != "" && (!strings.HasPrefix(s.APIKey, "sk_") || len(s.APIKey) < shortestKey):
 		return errors.New("--api-key must begin with sk_ and have at least 8 characters")
-	case (s.WebhookURL == "") != (s.WebhookSecret == ""):
-		return errors.New("--webhook-url and --webhook-secret belong together")
+	case s.WebhookURL == "" && s.WebhookSecret != "":
+		return errors.New("--webhook-secret needs --webhook-url; payonce webhooks rotate replaces the secret alone")
 	case s.FeeBasisPoints < 0 || s.FeeBasisPoints > 10_000:
 		return errors.New("--fee-basis-points must be between 0 and 10000")
 	}
@@ -123,8 +179,7 @@ func (s seedCmd) check() error {
 	if err := notify.CheckURL(s.WebhookURL); err != nil {
 		return fmt.Errorf("--webhook-url: %w", err)
 	}
-	encoded, ok := strings.CutPrefix(s.WebhookSecret, "whsec_")
-	if _, err := base64.StdEncoding.DecodeString(encoded); !ok || err != nil {
+	if s.WebhookSecret != "" && notify.CheckSecret(s.WebhookSecret) != nil {
 		return errors.New("--webhook-secret must be whsec_ and base64")
 	}
 	return nil

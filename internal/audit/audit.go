@@ -18,14 +18,24 @@ const planForWholeTables = `
 select set_config('enable_nestloop', 'off', true),
        set_config('jit', 'off', true)`
 
+// Snapshots are what an audit looks at: a *postgres.DB as its owner for all that
+// there is, a *postgres.Tenant for what one merchant has of it.
+type Snapshots interface {
+	Snapshot(ctx context.Context) (pgx.Tx, error)
+}
+
 // Run checks every promise that our own tables can show, all of them in one
 // read-only snapshot. It holds one connection and no lock that a write waits
 // for. An error means that the audit could not be finished; what is violated is
 // in the report.
-func Run(ctx context.Context, db *postgres.DB) (Report, error) {
-	tx, err := db.Pool().BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+//
+// Of a tenant each check is over what is the merchant's. Between merchants it
+// sees nothing: that two of them have captured one payment intent, or a message
+// of no charge at all, is found by the audit of everything.
+func Run(ctx context.Context, db Snapshots) (Report, error) {
+	tx, err := db.Snapshot(ctx)
 	if err != nil {
-		return Report{}, fmt.Errorf("open the audit's snapshot: %w", err)
+		return Report{}, fmt.Errorf("open the audit: %w", err)
 	}
 	// Nothing was written, so there is nothing to lose here.
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
@@ -59,6 +69,7 @@ func promises() []promise {
 		chargePromises(),
 		refundPromises(),
 		bookPromises(),
+		projectionPromises(),
 		stockPromises(),
 		messagePromises(),
 	)

@@ -41,6 +41,7 @@ func planted() map[string][]plant {
 	all := map[string][]plant{}
 	maps.Copy(all, plantedInCharges())
 	maps.Copy(all, plantedInRefunds())
+	maps.Copy(all, plantedInProjections())
 	return all
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -19,14 +20,30 @@ select e.stream_id,
        e.type,
        e.merchant_id,
        e.data,
-       coalesce(p.legs, '') as legs
+       e.occurred_at,
+       coalesce(p.legs, '') as legs,
+       (e.txid, e.position) <= (c.txid, c.position) as projected,
+       coalesce(l.listed, '') as listed
   from ledger_events e
+ cross join (
+       select generation,
+              txid,
+              position
+         from projections
+        where state = 'live') c
   left join lateral (
        select string_agg(format('%s: %s to %s, %s %s of %s', leg, debit, credit, amount, currency, merchant_id),
                          '; ' order by leg) as legs
          from ledger_postings
         where stream_id = e.stream_id
           and version = e.version) p on true
+  left join lateral (
+       select format('%s %s %s %s %s %s', merchant_id, order_id, status, version,
+                     (extract(epoch from created_at) * 1000000)::bigint, view) as listed
+         from charge_list
+        where generation = c.generation
+          and charge_id = e.stream_id
+          and e.version = 1) l on true
  order by e.stream_id, e.version, e.position`
 
 const fetchStreams = `
@@ -38,12 +55,15 @@ type storedEvent struct {
 	Type       string
 	MerchantID string
 	Data       []byte
+	OccurredAt time.Time
 	Legs       string // its postings, as legs writes them
+	Projected  bool   // behind the projections' checkpoint
+	Listed     string // of the first event: the charge's row of the list, as listed writes it; "" where there is none
 }
 
 // streamChecks are made by folding every stream with the domain's own rules.
 type streamChecks struct {
-	gapless, legal, postings Check
+	gapless, legal, postings, list Check
 }
 
 // checkStreams reads the whole ledger once.
@@ -55,6 +75,7 @@ func checkStreams(ctx context.Context, tx pgx.Tx) ([]Check, error) {
 		gapless:  newCheck("streams have no gap"),
 		legal:    newCheck("streams are legal"),
 		postings: newCheck("postings are what the events cause"),
+		list:     newCheck("the list shows each charge as its events tell"),
 	}
 	var stream []storedEvent
 	for {
@@ -80,7 +101,7 @@ func checkStreams(ctx context.Context, tx pgx.Tx) ([]Check, error) {
 	if len(stream) > 0 {
 		checks.see(stream)
 	}
-	return []Check{checks.gapless, checks.legal, checks.postings}, nil
+	return []Check{checks.gapless, checks.legal, checks.postings, checks.list}, nil
 }
 
 // see looks at one whole stream.
@@ -95,6 +116,9 @@ func (s *streamChecks) see(stream []storedEvent) {
 		s.legal.see(fmt.Sprintf("%s: %v", stream[0].StreamID, err))
 	default:
 		s.legal.see(strangers(stream, events))
+	}
+	if err == nil {
+		s.seeListed(stream, events)
 	}
 	var charge domain.Charge
 	for i, e := range events {

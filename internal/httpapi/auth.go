@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"strings"
 
 	"github.com/labstack/echo/v4"
@@ -23,13 +24,23 @@ func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 		if !strings.EqualFold(scheme, "Bearer") || key == "" {
 			return merchants.ErrUnauthorized
 		}
-		m, err := merchants.Authenticate(c.Request().Context(), a.DB, strings.TrimSpace(key))
+		m, err := a.lookUp(c.Request().Context(), strings.TrimSpace(key))
 		if err != nil {
 			return err
 		}
 		c.Set(merchantKey, m)
 		return next(c)
 	}
+}
+
+// lookUp asks the database for the merchant of an API key, in its turn.
+func (a *API) lookUp(ctx context.Context, key string) (merchants.Merchant, error) {
+	done, err := a.limits.lookup(ctx)
+	if err != nil {
+		return merchants.Merchant{}, err
+	}
+	defer done()
+	return merchants.Authenticate(ctx, a.DB, key)
 }
 
 func merchantOf(c echo.Context) merchants.Merchant {

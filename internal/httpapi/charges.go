@@ -95,7 +95,7 @@ func (a *API) load(c echo.Context) (ledger.Stream, error) {
 	if err != nil {
 		return ledger.Stream{}, err
 	}
-	s, err := ledger.Load(c.Request().Context(), a.DB, id)
+	s, err := ledger.Load(c.Request().Context(), a.tenant(c), id)
 	if err == nil && s.Charge.MerchantID != merchantOf(c).ID {
 		return ledger.Stream{}, ledger.ErrNotFound
 	}
@@ -113,16 +113,17 @@ func chargeID(c echo.Context) (string, error) {
 }
 
 func (a *API) getBalances(c echo.Context) error {
-	balances, err := ledger.ReadBalances(c.Request().Context(), a.DB, merchantOf(c).ID)
+	balances, err := ledger.ReadBalances(c.Request().Context(), a.tenant(c), merchantOf(c).ID)
 	if err != nil {
 		return err
 	}
 	return c.JSON(http.StatusOK, balances)
 }
 
-// getAudit is GET /v1/audit: every promise that our own tables can show.
+// getAudit is GET /v1/audit: every promise that our own tables can show, over what
+// is the caller's.
 func (a *API) getAudit(c echo.Context) error {
-	report, err := audit.Run(c.Request().Context(), a.DB)
+	report, err := audit.Run(c.Request().Context(), a.tenant(c))
 	if err != nil {
 		return err
 	}

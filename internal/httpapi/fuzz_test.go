@@ -36,7 +36,7 @@ func FuzzCreateCharge(f *testing.F) {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/charges", strings.NewReader(request))
 		r.Header = post(key, "").header
 		recorder := httptest.NewRecorder()
-		handler.ServeHTTP(recorder, r)
+		judged(t, handler).ServeHTTP(recorder, r)
 		a := answer{recorder.Code, recorder.Header(), recorder.Body.String()}
 		switch {
 		case a.status == http.StatusAccepted && a.header.Get("Idempotent-Replayed") == "":
@@ -73,7 +73,7 @@ func FuzzCreateRefund(f *testing.F) {
 		r.URL.Path = c.path // as it is: no URL is parsed
 		r.Header = c.header
 		recorder := httptest.NewRecorder()
-		handler.ServeHTTP(recorder, r)
+		judged(tb, handler).ServeHTTP(recorder, r)
 		return answer{recorder.Code, recorder.Header(), recorder.Body.String()}
 	}
 	charge := strings.TrimPrefix(serve(f, post("charge", body())).header.Get("Location"), "/v1/charges/")

@@ -13,6 +13,15 @@ func (a *API) healthz(c echo.Context) error {
 	return c.JSON(http.StatusOK, map[string]string{"status": "ok"})
 }
 
+// getMetrics is GET /metrics, for Prometheus.
+func (a *API) getMetrics(c echo.Context) error {
+	if a.Metrics == nil {
+		return echo.ErrNotFound
+	}
+	a.Metrics.ServeHTTP(c.Response(), c.Request())
+	return nil
+}
+
 // readyz says that requests can be served: the database answers and has every
 // migration that this program needs.
 func (a *API) readyz(c echo.Context) error {

@@ -21,14 +21,14 @@ const (
 	maxMessages     = 1000
 )
 
-// getInbox is GET /v1/inbox: what was set aside, of all merchants, in the order
-// in which it was received.
+// getInbox is GET /v1/inbox: what was set aside of the messages about the caller's
+// charges, in the order in which it was received.
 func (a *API) getInbox(c echo.Context) error {
 	status, after, limit, err := inboxQuery(c.QueryParams())
 	if err != nil {
 		return err
 	}
-	entries, err := inbox.List(c.Request().Context(), a.DB, status, after, limit+1)
+	entries, err := inbox.List(c.Request().Context(), a.tenant(c), status, after, limit+1)
 	if err != nil {
 		return err
 	}
@@ -68,9 +68,10 @@ func (a *API) retryMessage(c echo.Context) error { return a.decide(c, inbox.Retr
 // discardMessage is POST /v1/inbox/{id}/discard.
 func (a *API) discardMessage(c echo.Context) error { return a.decide(c, inbox.Discard) }
 
-// decide lets one operator decide about a parked message, once: whoever comes
-// second finds it parked no more. So it needs no idempotency key. The answer is
-// the message as it is a moment later.
+// decide lets one operator decide about a parked message of the caller's, once:
+// whoever comes second finds it parked no more. So it needs no idempotency key.
+// The answer is the message as it is a moment later. Another merchant's message
+// does not exist.
 func (a *API) decide(c echo.Context, decision func(ctx context.Context, q postgres.Querier, number int64, actor string) error) error {
 	if _, err := decodeOptional[struct{}](c); err != nil {
 		return err
@@ -79,11 +80,11 @@ func (a *API) decide(c echo.Context, decision func(ctx context.Context, q postgr
 	if err != nil {
 		return noMessage()
 	}
-	ctx := c.Request().Context()
-	if err := decision(ctx, a.DB, number, actor(c)); err != nil {
+	ctx, tenant := c.Request().Context(), a.tenant(c)
+	if err := decision(ctx, tenant, number, actor(c)); err != nil {
 		return undecided(err)
 	}
-	e, err := inbox.Show(ctx, a.DB, number)
+	e, err := inbox.Show(ctx, tenant, number)
 	if err != nil {
 		return undecided(err)
 	}

@@ -22,6 +22,7 @@ const (
 	headerRetryAfter = "Retry-After"
 	headerPrefer     = "Prefer"
 	headerApplied    = "Preference-Applied"
+	headerLink       = "Link"
 )
 
 // keyed reads the idempotency key of a request and fingerprints it: method,
@@ -121,7 +122,7 @@ func (a *API) getKey(c echo.Context) error {
 	if holdsCard(key) {
 		return cardAsKey()
 	}
-	entries, err := idempotency.List(c.Request().Context(), a.DB, merchantOf(c).ID, key)
+	entries, err := idempotency.List(c.Request().Context(), a.tenant(c), merchantOf(c).ID, key)
 	if err != nil {
 		return err
 	}

@@ -97,6 +97,12 @@ func unavailable() problem {
 	}
 }
 
+func busy() problem {
+	p := unavailable()
+	p.Detail = "too many requests are in flight, and nothing was done with this one: send it with the same key again"
+	return p
+}
+
 // refusals is the one table from sentinels to problems.
 func refusals() []struct {
 	sentinel error
@@ -139,6 +145,12 @@ func refusals() []struct {
 			Type: "/problems/idempotency-key-expired", Title: "The key's answer is no longer kept", Status: http.StatusGone,
 			Detail: "the request was answered under this key, once; it is not looked at again", RetryWith: newKey,
 		}},
+		{errRate, problem{
+			Type: "/problems/rate-limited", Title: "Too many requests", Status: http.StatusTooManyRequests,
+			Detail:    "the merchant has sent too many requests, and nothing was done with this one: send it with the same key again",
+			Retryable: true, RetryWith: sameKey,
+		}},
+		{errBusy, busy()},
 		{intake.ErrInFlight, inFlight(http.StatusConflict)},
 		{intake.ErrUnavailable, unavailable()},
 	}
@@ -203,6 +215,7 @@ func (a *API) problem(err error, c echo.Context) {
 		return
 	}
 	p := a.classify(err)
+	c.Set(problemKey, p.Type)
 	if p.Status >= http.StatusInternalServerError {
 		c.Set(causeKey, err)
 	}
@@ -210,13 +223,13 @@ func (a *API) problem(err error, c echo.Context) {
 	switch p.Status {
 	case http.StatusUnauthorized:
 		h.Set(echo.HeaderWWWAuthenticate, "Bearer")
-	case http.StatusConflict, http.StatusTooEarly, http.StatusServiceUnavailable:
+	case http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		if p.Retryable {
 			h.Set(headerRetryAfter, "1")
 		}
 	}
 	if errors.Is(err, idempotency.ErrMissing) {
-		h.Set("Link", `</docs>; rel="describedby"`)
+		h.Set(headerLink, `</docs>; rel="describedby"`)
 	}
 	body, _ := p.document(c)                // strings, numbers and booleans: it cannot fail
 	_ = c.Blob(p.Status, problemType, body) // a client that is gone cannot be told

@@ -60,6 +60,7 @@ func advices() map[string]advice {
 		"/problems/idempotency-key-expired": {http.StatusGone, false, "new-key"},
 		"/problems/conflict":                {http.StatusConflict, false, "new-key"},
 		"/problems/refund-exceeds-captured": {http.StatusUnprocessableEntity, false, "new-key"},
+		"/problems/rate-limited":            {http.StatusTooManyRequests, true, "same-key"},
 		"/problems/unavailable":             {http.StatusServiceUnavailable, true, "same-key"},
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/merchants"
-	"github.com/payonce/payonce/internal/postgres"
 )
 
 // Bounds of a request.
@@ -30,7 +29,7 @@ const (
 
 // API serves the routes of payonce.
 type API struct {
-	DB     *postgres.DB
+	DB     Database
 	Intake *intake.Intake
 	// InFlight is the status that answers a key whose first request is still
 	// being committed: 409, 425 or 202.
@@ -40,11 +39,20 @@ type API struct {
 	// StripeSecrets sign the provider's events: one, two while it is changed. None
 	// refuses every event.
 	StripeSecrets []string
-	// Now is the clock that the time of a signature is compared with.
+	// Limits bound what callers can take.
+	Limits Limits
+	// Origins are the web pages' that may call from a browser. None may, unless set.
+	Origins []string
+	// Now is the clock that the time of a signature is compared with, and rates.
 	Now func() time.Time
 	Log *slog.Logger
+	// Observer counts.
+	Observer Observer
+	// Metrics serves GET /metrics; nobody does where it is nil.
+	Metrics http.Handler
 
 	receiving chan struct{} // holds one for each event that is being received
+	limits    *limits
 }
 
 // Server is an HTTP server for the API with every time-out set. It is not
@@ -64,6 +72,7 @@ func (a *API) Server() *http.Server {
 // Handler routes requests.
 func (a *API) Handler() http.Handler {
 	a.receiving = make(chan struct{}, receiveAtOnce)
+	a.limits = newLimits(a.Limits)
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
 	e.HTTPErrorHandler = a.problem
@@ -72,12 +81,20 @@ func (a *API) Handler() http.Handler {
 		a.accessLog(),
 		middleware.RecoverWithConfig(middleware.RecoverConfig{LogErrorFunc: a.panicked}),
 		middleware.ContextTimeout(requestTimeout),
+		a.cors(),
 		limitBody,
 		a.authenticate,
+		a.limitRate,
+		a.limitWork,
 	)
 	read(e, "/healthz", a.healthz)
 	read(e, "/readyz", a.readyz)
+	read(e, "/metrics", a.getMetrics)
+	read(e, "/openapi.yaml", a.getContract)
+	read(e, "/docs", a.getDocs)
+	read(e, "/docs/:file", a.getDocsFile)
 	e.POST("/v1/charges", a.createCharge, needs(merchants.ChargesWrite))
+	read(e, "/v1/charges", a.listCharges, needs(merchants.ChargesRead))
 	read(e, "/v1/charges/:id", a.getCharge, needs(merchants.ChargesRead))
 	read(e, "/v1/charges/:id/events", a.getEvents, needs(merchants.ChargesRead))
 	e.POST("/v1/charges/:id/cancel", a.cancelCharge, needs(merchants.ChargesWrite))
@@ -147,6 +164,7 @@ func (a *API) accessLog() echo.MiddlewareFunc {
 				attrs = append(attrs, "error", cause.Error())
 			}
 			a.Log.Info("request", attrs...)
+			a.Observer.answered(c, v)
 			return nil
 		},
 	})

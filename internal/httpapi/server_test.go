@@ -12,15 +12,23 @@ import (
 	"testing"
 	"time"
 
+	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
 // listen serves with the API's own server and returns its address.
 func listen(t *testing.T, change func(*http.Server)) (w *world, address string) {
 	t.Helper()
+	return listenWith(t, func(*httpapi.API) {}, change)
+}
+
+func listenWith(t *testing.T, adjust func(*httpapi.API), change func(*http.Server)) (w *world, address string) {
+	t.Helper()
 	db, log := pgtest.Open(t), &transcript{}
 	register(t, db)
-	server := newAPI(db, log).Server()
+	api := newAPI(db, log)
+	adjust(api)
+	server := api.Server()
 	if change != nil {
 		change(server)
 	}

@@ -184,6 +184,6 @@ func serveHTTP(tb testing.TB, handler http.Handler, c call) answer {
 	r := httptest.NewRequestWithContext(tb.Context(), c.method, c.path, strings.NewReader(c.body))
 	r.Header = c.header
 	recorder := httptest.NewRecorder()
-	handler.ServeHTTP(recorder, r)
+	judged(tb, handler).ServeHTTP(recorder, r)
 	return answer{recorder.Code, recorder.Header(), recorder.Body.String()}
 }

@@ -132,7 +132,8 @@ func isReference(s string, longest int) bool {
 	return s != "" && len(s) <= longest && strings.IndexFunc(s, func(r rune) bool { return r < '!' || r > '~' }) < 0
 }
 
-// passOn commits the event to the inbox if it is about a charge of ours.
+// passOn commits the event to the inbox if it is about a charge of ours. It has no
+// API key and so no merchant: it acts as the merchant of that charge.
 //
 // If we die here: the provider has no answer and sends the event again. After
 // the commit that is a repeated delivery, which is counted and has no effect
@@ -146,15 +147,16 @@ func (a *API) passOn(ctx context.Context, e stripeEvent, o stripeObject) error {
 	if err != nil {
 		return err
 	}
-	payload, err := json.Marshal(providerNews{ID: e.ID, Type: e.Type, ChargeID: charge, Object: o.ID})
+	payload, err := json.Marshal(providerNews{ID: e.ID, Type: e.Type, ChargeID: charge.StreamID, Object: o.ID})
 	if err != nil {
 		return fmt.Errorf("encode event %s: %w", e.ID, err)
 	}
 	b := &pgx.Batch{}
 	idempotency.Wait(b, patientReceive)
-	err = inbox.Accept(b, chargeReceiver, inbox.Message{
-		ID: e.ID, Type: stripeEventType + e.Type, OrderingKey: charge, Payload: payload,
-	})
+	var reception inbox.Reception
+	err = inbox.AcceptInto(b, chargeReceiver, inbox.Message{
+		ID: e.ID, Type: stripeEventType + e.Type, OrderingKey: charge.StreamID, Payload: payload,
+	}, &reception)
 	if err != nil {
 		return err
 	}
@@ -164,21 +166,25 @@ func (a *API) passOn(ctx context.Context, e stripeEvent, o stripeObject) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	return a.DB.Commit(ctx, b)
+	err = a.DB.Tenant(charge.MerchantID).Commit(ctx, b)
+	if err == nil && a.Observer.Event != nil {
+		a.Observer.Event(reception)
+	}
+	return err
 }
 
 // chargeOf finds our charge: an intent carries its id, and so does what was made
 // from the intent; a refund carries only the intent. ErrNotFound where the object
 // is nobody's of ours.
-func (a *API) chargeOf(ctx context.Context, o stripeObject) (string, error) {
+func (a *API) chargeOf(ctx context.Context, o stripeObject) (ledger.Owner, error) {
 	if id := o.Metadata.ChargeID; isReference(id, maxReference) {
-		known, err := ledger.Exists(ctx, a.DB, id)
-		if known || err != nil {
-			return id, err
+		charge, err := ledger.Find(ctx, a.DB, id)
+		if !errors.Is(err, ledger.ErrNotFound) {
+			return charge, err
 		}
 	}
 	if o.Object == "payment_intent" || !isReference(o.PaymentIntent, maxReference) {
-		return "", ledger.ErrNotFound
+		return ledger.Owner{}, ledger.ErrNotFound
 	}
 	return ledger.FindByPaymentIntent(ctx, a.DB, domain.Provider, o.PaymentIntent)
 }

@@ -51,7 +51,7 @@ func serveOn(t *testing.T, db *postgres.DB, change func(*httpapi.API)) *world {
 	if change != nil {
 		change(api)
 	}
-	server := httptest.NewServer(api.Handler())
+	server := httptest.NewServer(judged(t, api.Handler()))
 	t.Cleanup(server.Close)
 	return &world{url: server.URL, db: db, log: log}
 }

@@ -23,20 +23,16 @@ import (
 var ErrUnauthorized = errors.New("the API key is not valid")
 
 // The index is asked for the part of a key that is no secret. What decides,
-// expiry and revocation too, is in this one statement and in database time.
+// expiry and revocation too, is in this one function of migration 00012 and in
+// database time. The api sees nothing else of the keys.
 const selectByPrefix = `
-select k.key_hash,
-       k.scopes,
-       m.merchant_id,
-       m.fee_basis_points,
-       m.fee_fixed,
-       m.webhook_url is not null as has_webhook
-  from api_keys k
-  join merchants m
-    on m.merchant_id = k.merchant_id
- where k.prefix = any($1)
-   and k.revoked_at is null
-   and (k.expires_at is null or k.expires_at > clock_timestamp())`
+select key_hash,
+       scopes,
+       merchant_id,
+       fee_basis_points,
+       fee_fixed,
+       has_webhook
+  from api_keys_by_prefix($1)`
 
 // candidate is a key that begins like the one of a request.
 type candidate struct {
@@ -78,17 +74,20 @@ func Authenticate(ctx context.Context, q postgres.Querier, key string) (Merchant
 
 // A key that exists stays with the merchant that has it, and as it is: a revoked
 // one is not revived. Who adds a key of somebody's choice looks by Authenticate
-// what it opens.
+// what it opens. The clock is read once, so a life that PostgreSQL rounds to
+// nothing is none, however long the statement takes.
 const insertKey = `
 insert into api_keys
-       (key_hash, prefix, merchant_id, scopes, expires_at)
-values ($1, $2, $3, $4, clock_timestamp() + $5::interval)
+       (key_hash, prefix, merchant_id, scopes, created_at, expires_at)
+select $1, $2, $3, $4, birth, birth + $5::interval
+  from clock_timestamp() as birth
 on conflict (key_hash) do nothing`
 
 // IssueKey queues an API key of a merchant that ends after life, or never where
-// life is zero. A life that is over at once is refused with the batch, by
-// api_keys_expire_after_their_birth; no scope, or an unknown one, by
-// api_keys_known_scopes; an unknown merchant by api_keys_merchant_id_fkey.
+// life is zero. A life that is over at once, and so one of less than a
+// microsecond, is refused with the batch, by api_keys_expire_after_their_birth;
+// no scope, or an unknown one, by api_keys_known_scopes; an unknown merchant by
+// api_keys_merchant_id_fkey.
 func IssueKey(b *pgx.Batch, merchant, key string, scopes []Scope, life time.Duration) {
 	hash := sha256.Sum256([]byte(key))
 	var ends *time.Duration

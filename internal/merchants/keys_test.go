@@ -206,7 +206,7 @@ func TestExpiry(t *testing.T) {
 	if k := find(t, db, "", forever, 1)[0]; k.ExpiresAt != nil || k.RevokedAt != nil {
 		t.Errorf("it ends: %+v", k)
 	}
-	for _, life := range []time.Duration{time.Nanosecond, -time.Hour} {
+	for _, life := range []time.Duration{time.Nanosecond, time.Microsecond - 1, -time.Nanosecond, -time.Hour} {
 		b := &pgx.Batch{}
 		merchants.IssueKey(b, "acme", merchants.NewKey(), merchants.Scopes(), life)
 		if err := db.Commit(t.Context(), b); postgres.Constraint(err) != "api_keys_expire_after_their_birth" {

@@ -1,5 +1,5 @@
-// Package merchants keeps the accounts of those who charge, and their API keys.
-// It owns merchants and api_keys.
+// Package merchants keeps the accounts of those who charge, their API keys and
+// their webhook secrets. It owns merchants, api_keys and webhook_secrets.
 //
 // It promises that a raw key is stored nowhere: a request is authenticated by
 // the SHA-256 of what it carries. A malformed key, an unknown, an expired and a
@@ -7,19 +7,21 @@
 // request on. What a request with a known key may do is said by the scopes of
 // the key, which the caller has to ask about.
 //
+// A webhook secret is replaced without a gap: the old one signs beside the new
+// one until its time is over, in database time too.
+//
 // It does not promise that the beginning of a key (Prefix) is unique, or secret.
+// Webhook secrets that are valid are stored as they are, since they sign: whoever
+// may read webhook_secrets can sign in our name.
 package merchants
 
 import (
-	"context"
+	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/payonce/payonce/internal/postgres"
 )
 
 // Merchant is an account as a request sees it.
@@ -34,45 +36,31 @@ type Merchant struct {
 // May tells whether the key of the request has a scope.
 func (m Merchant) May(s Scope) bool { return slices.Contains(m.Scopes, s) }
 
-// Webhook is where a merchant wants to be told.
+// Webhook is where a merchant that registers wants to be told.
 type Webhook struct {
 	URL    string
 	Secret string // Standard Webhooks, whsec_…
 }
 
-const selectWebhook = `
-select webhook_url,
-       webhook_secret
-  from merchants
- where merchant_id = $1
-   and webhook_url is not null`
-
-// ErrNoWebhook is returned by ReadWebhook for a merchant without an endpoint.
-var ErrNoWebhook = errors.New("the merchant has no webhook endpoint")
-
-// ReadWebhook reads a merchant's endpoint.
-func ReadWebhook(ctx context.Context, q postgres.Querier, merchant string) (Webhook, error) {
-	var w Webhook
-	err := q.QueryRow(ctx, selectWebhook, merchant).Scan(&w.URL, &w.Secret)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return w, ErrNoWebhook
-	}
-	if err != nil {
-		return w, fmt.Errorf("read the webhook of %s: %w", merchant, err)
-	}
-	return w, nil
-}
-
 const upsertMerchant = `
 insert into merchants
-       (merchant_id, fee_basis_points, fee_fixed, webhook_url, webhook_secret)
-values ($1, $2, $3, nullif($4, ''), nullif($5, ''))
+       (merchant_id, fee_basis_points, fee_fixed, webhook_url, webhook_generation)
+values ($1, $2, $3, nullif($4, ''), case when $4 <> '' then 1 end)
 on conflict (merchant_id) do update
-   set webhook_url    = coalesce(excluded.webhook_url, merchants.webhook_url),
-       webhook_secret = coalesce(excluded.webhook_secret, merchants.webhook_secret)`
+   set webhook_url        = coalesce(excluded.webhook_url, merchants.webhook_url),
+       webhook_generation = coalesce(merchants.webhook_generation, excluded.webhook_generation)`
 
-// Register queues an account. An account that exists keeps its fees, and takes
-// the endpoint if one is given; so it may be queued again.
+// The first secret of an account that has none; one that is there stays.
+const insertFirstSecret = `
+insert into webhook_secrets
+       (merchant_id, generation, secret, secret_hash, created_by)
+values ($1, 1, $2, $3, 'registration')
+on conflict (merchant_id, generation) do nothing`
+
+// Register queues an account. An account that exists keeps its fees and its
+// webhook secret (RotateSecret replaces that), and takes the endpoint's URL if one
+// is given; so it may be queued again. A URL for an account without any secret is
+// refused with the batch, by merchants_webhook_secret_exists.
 func Register(b *pgx.Batch, m Merchant, w Webhook) error {
 	if m.FeeFixed == nil {
 		m.FeeFixed = map[string]int64{}
@@ -81,6 +69,10 @@ func Register(b *pgx.Batch, m Merchant, w Webhook) error {
 	if err != nil {
 		return fmt.Errorf("encode the fees of %s: %w", m.ID, err)
 	}
-	b.Queue(upsertMerchant, m.ID, m.FeeBasisPoints, fixed, w.URL, w.Secret)
+	b.Queue(upsertMerchant, m.ID, m.FeeBasisPoints, fixed, w.URL)
+	if w.Secret != "" {
+		hash := sha256.Sum256([]byte(w.Secret))
+		b.Queue(insertFirstSecret, m.ID, w.Secret, hash[:])
+	}
 	return nil
 }

@@ -50,16 +50,17 @@ func TestRegister(t *testing.T) {
 		other := acme()
 		other.FeeBasisPoints, other.FeeFixed = 1, nil
 		register(t, db, other, merchants.Webhook{}, key)
+		register(t, db, other, merchants.Webhook{Secret: "whsec_b3RoZXI="}, key)
 		got, err := merchants.Authenticate(t.Context(), db, key)
 		want := acme()
 		want.HasWebhook = true
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
 			t.Errorf("%v (-want +got):\n%s", err, diff)
 		}
-		wantWebhook(t, db, shop())
+		wantWebhook(t, db, shop().URL, secret)
 	})
 
-	t.Run("and takes a new endpoint", func(t *testing.T) {
+	t.Run("and takes a new endpoint, which goes by the secret that it had", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Open(t)
 		register(t, db, acme(), merchants.Webhook{}, key)
@@ -67,10 +68,15 @@ func TestRegister(t *testing.T) {
 			t.Errorf("the error is %v, want ErrNoWebhook", err)
 		}
 		register(t, db, acme(), shop())
-		wantWebhook(t, db, shop())
-		moved := merchants.Webhook{URL: "https://new.example", Secret: "whsec_bmV3"}
-		register(t, db, acme(), moved)
-		wantWebhook(t, db, moved)
+		wantWebhook(t, db, shop().URL, secret)
+		for _, moved := range []merchants.Webhook{
+			{URL: "https://new.example"},
+			{URL: "https://newer.example", Secret: secret},
+			{URL: "https://newest.example", Secret: "whsec_bmV3"},
+		} {
+			register(t, db, acme(), moved)
+			wantWebhook(t, db, moved.URL, secret)
+		}
 	})
 
 	t.Run("an endpoint comes with a secret", func(t *testing.T) {
@@ -81,7 +87,7 @@ func TestRegister(t *testing.T) {
 			t.Fatal(err)
 		}
 		merchants.AddKey(b, "acme", key)
-		if err := db.Commit(t.Context(), b); postgres.Constraint(err) != "merchants_check" {
+		if err := db.Commit(t.Context(), b); postgres.Constraint(err) != "merchants_webhook_secret_exists" {
 			t.Errorf("the error is %v", err)
 		}
 		if _, err := merchants.Authenticate(t.Context(), db, key); !errors.Is(err, merchants.ErrUnauthorized) {
@@ -108,10 +114,11 @@ func TestRegister(t *testing.T) {
 	})
 }
 
-func wantWebhook(t *testing.T, db *postgres.DB, want merchants.Webhook) {
+// wantWebhook wants a delivery to go there, signed by these secrets.
+func wantWebhook(t *testing.T, db *postgres.DB, url string, secrets ...string) {
 	t.Helper()
 	got, err := merchants.ReadWebhook(t.Context(), db, "acme")
-	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+	if diff := cmp.Diff(merchants.Endpoint{URL: url, Secrets: secrets}, got); diff != "" || err != nil {
 		t.Errorf("%v, endpoint (-want +got):\n%s", err, diff)
 	}
 }

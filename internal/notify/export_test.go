@@ -3,13 +3,24 @@ package notify
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"net"
 	"net/http"
+	"syscall"
 )
 
 // NewWithResolver returns a sender that resolves names by r.
 func NewWithResolver(cfg Config, r *net.Resolver) *Sender {
 	return newSender(cfg, &net.Dialer{Resolver: r})
+}
+
+// NewCounting returns a sender that resolves names by r, tells dialed of each
+// address that it is about to connect to, and connects to none.
+func NewCounting(cfg Config, r *net.Resolver, dialed func(address string)) *Sender {
+	return newSender(cfg, &net.Dialer{Resolver: r, Control: func(_, address string, _ syscall.RawConn) error {
+		dialed(address)
+		return errors.New("only counted")
+	}})
 }
 
 // Trust makes the sender believe certificates that roots vouch for.

@@ -4,7 +4,8 @@
 //
 //   - A delivery is one POST of the body as it is, signed anew with the time of
 //     this delivery (Standard Webhooks, HMAC-SHA256), so that a receiver with a
-//     tolerance of five minutes accepts a redelivery hours later. The
+//     tolerance of five minutes accepts a redelivery hours later. It carries a
+//     signature by every secret that the caller gives, in the caller's order. The
 //     webhook-id is the caller's and stays the same, so that the receiver can
 //     tell a redelivery.
 //   - nil means that an answer with a status of 2xx was received. Every error
@@ -40,6 +41,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
@@ -80,8 +82,9 @@ type Sender struct {
 type Webhook struct {
 	// URL is the target, as [CheckURL] accepts it.
 	URL string
-	// Secret is the receiver's, whsec_ and base64.
-	Secret string
+	// Secrets are the receiver's, whsec_ and base64, the newest first. The
+	// delivery is signed by each of them.
+	Secrets []string
 	// ID is the id of the event, and so the same at each delivery.
 	ID string
 	// Body is JSON.
@@ -106,10 +109,11 @@ func newSender(cfg Config, dialer *net.Dialer) *Sender {
 	return s
 }
 
-// client returns an HTTP client that asks check about each address it dials.
+// client returns an HTTP client that asks check about each address it dials, and
+// then the dialer's own Control, if it has one.
 func (s *Sender) client(dialer *net.Dialer, check func(netip.Addr) error) *http.Client {
 	guarded := *dialer
-	guarded.Control = control(check)
+	guarded.Control = control(check, dialer.Control)
 	return &http.Client{
 		Timeout:       s.timeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -183,14 +187,10 @@ func (s *Sender) sign(ctx context.Context, target *url.URL, w Webhook) (*http.Re
 	if w.ID == "" || !visible(w.ID) {
 		return nil, &TargetError{Reason: "the webhook has no id of visible ASCII characters"}
 	}
-	signer, err := newSigner(w.Secret)
+	at := s.now()
+	signatures, err := signatures(w, at)
 	if err != nil {
 		return nil, err
-	}
-	at := s.now()
-	signature, err := signer.Sign(w.ID, at, w.Body)
-	if err != nil {
-		return nil, &TargetError{Reason: "the webhook cannot be signed"}
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target.String(), bytes.NewReader(w.Body))
 	if err != nil {
@@ -200,16 +200,52 @@ func (s *Sender) sign(ctx context.Context, target *url.URL, w Webhook) (*http.Re
 	req.Header.Set("User-Agent", "payonce")
 	req.Header.Set(standardwebhooks.HeaderWebhookID, w.ID)
 	req.Header.Set(standardwebhooks.HeaderWebhookTimestamp, strconv.FormatInt(at.Unix(), 10))
-	req.Header.Set(standardwebhooks.HeaderWebhookSignature, signature)
+	req.Header.Set(standardwebhooks.HeaderWebhookSignature, signatures)
 	return req, nil
 }
+
+// signatures is the list of Standard Webhooks, by which a receiver that knows
+// any one of the secrets can tell that the webhook is ours. A secret that signs
+// nothing verifies nothing either, so it is left out while another one signs.
+func signatures(w Webhook, at time.Time) (string, error) {
+	refusal := error(&TargetError{Reason: "the webhook has no secret"})
+	var list []string
+	for _, secret := range w.Secrets {
+		signer, err := newSigner(secret)
+		if err != nil {
+			refusal = err
+			continue
+		}
+		signature, err := signer.Sign(w.ID, at, w.Body)
+		if err != nil {
+			return "", &TargetError{Reason: "the webhook cannot be signed"}
+		}
+		list = append(list, signature)
+	}
+	if len(list) == 0 {
+		return "", refusal
+	}
+	return strings.Join(list, " "), nil
+}
+
+// CheckSecret tells whether a secret signs: whsec_ and base64. The error is a
+// [TargetError], without the secret.
+func CheckSecret(secret string) error {
+	if !strings.HasPrefix(secret, "whsec_") || !visible(secret) {
+		return errSecret()
+	}
+	_, err := newSigner(secret)
+	return err
+}
+
+func errSecret() error { return &TargetError{Reason: "the webhook secret is not whsec_ and base64"} }
 
 // newSigner refuses an empty secret, which the library takes: anybody could
 // sign with it.
 func newSigner(secret string) (*standardwebhooks.Webhook, error) {
 	signer, err := standardwebhooks.NewWebhook(secret)
 	if err != nil || secret == "" || secret == "whsec_" {
-		return nil, &TargetError{Reason: "the webhook secret is not whsec_ and base64"}
+		return nil, errSecret()
 	}
 	return signer, nil
 }

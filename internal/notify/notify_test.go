@@ -248,17 +248,74 @@ func TestDeliver_over_https_verifies_the_certificate(t *testing.T) {
 	}
 }
 
+func TestDeliver_signs_by_every_secret_the_newest_first(t *testing.T) {
+	t.Parallel()
+	const older, oldest = "whsec_b2xkZXItc2VjcmV0LW9mLXRoZS1zaG9w", "whsec_b2xkZXN0LXNlY3JldC1vZi10aGUtc2hvcA=="
+	for name, test := range map[string]struct {
+		secrets []string
+		want    []string // by whom it is believed, in this order
+	}{
+		"one":                            {[]string{secret}, []string{secret}},
+		"two":                            {[]string{secret, older}, []string{secret, older}},
+		"two, the other way round":       {[]string{older, secret}, []string{older, secret}},
+		"three":                          {[]string{secret, older, oldest}, []string{secret, older, oldest}},
+		"one that signs nothing, beside": {[]string{"whsec_hush!", older}, []string{older}},
+		"one that is empty, beside":      {[]string{older, "whsec_"}, []string{older}},
+	} {
+		var in inbox
+		r := newReceiver(t, "127.0.0.1:0", in.receive)
+		w := webhook(r.URL)
+		w.Secrets = test.secrets
+		if err := newSender(t, notify.Config{AllowCIDRs: loopback()}).Deliver(t.Context(), w); err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		got := in.all()[0]
+		list := strings.Split(got.header.Get("webhook-signature"), " ")
+		if len(list) != len(test.want) {
+			t.Errorf("%s: the signatures are %q, want %d", name, list, len(test.want))
+			continue
+		}
+		for i, by := range test.want {
+			v, err := standardwebhooks.NewWebhook(by)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := v.Verify(got.body, got.header); err != nil {
+				t.Errorf("%s: whoever knows secret %d alone does not believe it: %v", name, i, err)
+			}
+			alone := got.header.Clone()
+			alone.Set("webhook-signature", list[i])
+			if err := v.Verify(got.body, alone); err != nil || !strings.HasPrefix(list[i], "v1,") {
+				t.Errorf("%s: signature %d, %q, is not by secret %d: %v", name, i, list[i], i, err)
+			}
+		}
+	}
+}
+
+func TestCheckSecret(t *testing.T) {
+	t.Parallel()
+	if err := notify.CheckSecret(secret); err != nil {
+		t.Error(err)
+	}
+	for _, bad := range []string{"", "whsec_", "whsec_hush!", "hush", "aHVzaA==", " " + secret, secret + "\n", "WHSEC_aHVzaA==", "whsec_aHVzaA"} {
+		if err := notify.CheckSecret(bad); kinds(err) != "target" || strings.Contains(err.Error(), "hush") {
+			t.Errorf("%q: %v, want it refused without the secret in the text", bad, err)
+		}
+	}
+}
+
 func TestDeliver_refuses_what_it_cannot_sign(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t, "127.0.0.1:0", func(http.ResponseWriter, *http.Request) {})
 	s := newSender(t, notify.Config{AllowCIDRs: loopback()})
 	for name, w := range map[string]notify.Webhook{
 		"no secret":                {URL: r.URL, ID: "evt_1"},
-		"an empty secret":          {URL: r.URL, ID: "evt_1", Secret: "whsec_"},
-		"a secret not in base64":   {URL: r.URL, ID: "evt_1", Secret: "whsec_hush!"},
-		"no id":                    {URL: r.URL, Secret: secret},
-		"an id with a line break":  {URL: r.URL, Secret: secret, ID: "evt\r\nX: y"},
-		"an id with a blank in it": {URL: r.URL, Secret: secret, ID: "evt 1"},
+		"an empty secret":          {URL: r.URL, ID: "evt_1", Secrets: []string{"whsec_"}},
+		"a secret not in base64":   {URL: r.URL, ID: "evt_1", Secrets: []string{"whsec_hush!"}},
+		"no id":                    {URL: r.URL, Secrets: []string{secret}},
+		"an id with a line break":  {URL: r.URL, Secrets: []string{secret}, ID: "evt\r\nX: y"},
+		"an id with a blank in it": {URL: r.URL, Secrets: []string{secret}, ID: "evt 1"},
 	} {
 		if err := s.Deliver(t.Context(), w); kinds(err) != "target" || strings.Contains(err.Error(), "hush") {
 			t.Errorf("%s: %v, want it refused without the secret in the text", name, err)

@@ -29,7 +29,7 @@ const (
 )
 
 func webhook(url string) notify.Webhook {
-	return notify.Webhook{URL: url, Secret: secret, ID: "evt_1", Body: []byte(body)}
+	return notify.Webhook{URL: url, Secrets: []string{secret}, ID: "evt_1", Body: []byte(body)}
 }
 
 // countingListener counts the connections that reach it.

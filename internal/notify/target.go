@@ -77,17 +77,36 @@ func visible(s string) bool {
 	return strings.IndexFunc(s, func(r rune) bool { return r < '!' || r > '~' }) < 0
 }
 
+// IsPublic tells whether a target that CheckURL accepts may be reached without
+// the operator's leave, as far as one can tell without resolving a name: it is
+// https, and if its host is an address, that is a public one.
+func IsPublic(raw string) bool {
+	u, err := parse(raw)
+	if err != nil || u.Scheme != "https" {
+		return false
+	}
+	a, err := netip.ParseAddr(u.Hostname())
+	return err != nil || newGuard(nil).public(a) == nil
+}
+
 // control returns a net.Dialer.Control that asks check about the address of each
-// socket before it connects.
-func control(check func(netip.Addr) error) func(network, address string, _ syscall.RawConn) error {
-	return func(network, address string, _ syscall.RawConn) error {
+// socket before it connects, and then next, if there is one.
+func control(check func(netip.Addr) error, next dialControl) dialControl {
+	return func(network, address string, socket syscall.RawConn) error {
 		to, err := netip.ParseAddrPort(address)
 		if err != nil || (network != "tcp4" && network != "tcp6") {
 			return &TargetError{Reason: "the target is not reached over TCP"}
 		}
-		return check(to.Addr().WithZone("").Unmap())
+		if err := check(to.Addr().WithZone("").Unmap()); err != nil || next == nil {
+			return err
+		}
+		return next(network, address, socket)
 	}
 }
+
+// dialControl is the type of net.Dialer.Control. Of a socket for which it returns
+// an error nothing is sent, and no connection is tried.
+type dialControl = func(network, address string, socket syscall.RawConn) error
 
 // guard judges addresses. They come without a zone and with IPv4 unmapped.
 type guard struct {

@@ -5,9 +5,13 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/internal/notify"
 )
@@ -115,6 +119,76 @@ func TestDeliver_refuses_hostile_targets_without_a_connection(t *testing.T) {
 	open := newSender(t, notify.Config{AllowCIDRs: loopback()})
 	if err := open.Deliver(t.Context(), webhook(four.URL)); err != nil || four.dialed.Load() != 1 {
 		t.Errorf("allowed: %v after %d connections, want one", err, four.dialed.Load())
+	}
+}
+
+// No socket is even connected to a hostile target, wherever it would lead, and
+// whatever name leads there.
+func TestDeliver_dials_no_hostile_target(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var dialed []string
+	count := func(address string) {
+		mu.Lock()
+		defer mu.Unlock()
+		dialed = append(dialed, address)
+	}
+	names := map[string][]string{"public.shop.example": {"8.8.8.8"}, "allowed.shop.example": {"10.1.2.3"}}
+	var targets []string
+	for _, target := range hostile() {
+		target = strings.ReplaceAll(target, "{port}", "443")
+		targets = append(targets, target)
+		u, err := url.Parse(target)
+		if err != nil {
+			continue
+		}
+		if a, err := netip.ParseAddr(u.Hostname()); err == nil && u.Scheme == "https" {
+			name := fmt.Sprintf("n%d.shop.example", len(names))
+			names[name] = []string{a.String()}
+			targets = append(targets, "https://"+name+"/", "https://"+name+".:8443/")
+		}
+	}
+	cfg := notify.Config{Now: time.Now, Timeout: 5 * time.Second}
+	s := notify.NewCounting(cfg, newZone(names).resolver(), count)
+	t.Cleanup(s.Close)
+	for _, target := range targets {
+		if err := s.Deliver(t.Context(), webhook(target)); kinds(err) != "target" {
+			t.Errorf("%s: %v, want it refused", target, err)
+		}
+		if notify.CheckURL(target) == nil && notify.IsPublic(target) && !strings.Contains(target, "shop.example") {
+			t.Errorf("%s passes for public at registration", target)
+		}
+	}
+	t.Logf("%d hostile targets, %d dialed", len(targets), len(dialed))
+	if len(targets) < 100 || len(dialed) != 0 {
+		t.Errorf("of %d targets these were dialed: %q", len(targets), dialed)
+	}
+
+	cfg.AllowCIDRs = []netip.Prefix{netip.MustParsePrefix("10.1.2.0/24")}
+	open := notify.NewCounting(cfg, newZone(names).resolver(), count)
+	t.Cleanup(open.Close)
+	for _, target := range []string{
+		"https://public.shop.example/", "https://8.8.4.4:8443/", "https://[2606:4700:4700::1111]/", "https://allowed.shop.example/", "http://10.1.2.255/",
+		"https://10.1.3.0/", "http://10.1.1.255/", "https://10.1.2.3.nip.example/", "http://8.8.8.8/", // and these are not
+	} {
+		_ = open.Deliver(t.Context(), webhook(target)) // none is connected, so none is delivered
+	}
+	want := []string{"8.8.8.8:443", "8.8.4.4:8443", "[2606:4700:4700::1111]:443", "10.1.2.3:443", "10.1.2.255:80"}
+	if diff := cmp.Diff(want, dialed); diff != "" {
+		t.Errorf("dialed of those that are allowed (-want +got):\n%s", diff)
+	}
+}
+
+func TestIsPublic(t *testing.T) {
+	t.Parallel()
+	for target, want := range map[string]bool{
+		"https://shop.example/": true, "https://8.8.8.8/": true, "https://[2606:4700:4700::1111]/": true,
+		"http://shop.example/": false, "http://8.8.8.8/": false, "https://127.0.0.1/": false, "https://[::1]/": false,
+		"https://169.254.169.254/": false, "https://[fd00:ec2::254]/": false, "https://127.1/": false, "": false,
+	} {
+		if got := notify.IsPublic(target); got != want {
+			t.Errorf("%s is public: %t", target, got)
+		}
 	}
 }
 

@@ -25,7 +25,7 @@ const insert = `insert into effects (id, twin) values ($1, $2)`
 // as late as the commit.
 func effects(t *testing.T, o postgres.Options) (db *postgres.DB, address string) {
 	t.Helper()
-	address = pgtest.Empty(t)
+	address = pgtest.URL(t)
 	db = open(t, address, o)
 	_, err := db.Pool().Exec(t.Context(), `
 create table effects (

@@ -16,22 +16,16 @@ const HalfSent = 20 * time.Second
 // batch leaves a transaction open that no time-out of a session ends before
 // PostgreSQL 17: to the server the session is active, and waits for its client.
 // Meanwhile nobody reads what was committed later, since readers of the outbox
-// stay below the oldest transaction under way.
+// stay below the oldest transaction under way. The function is migration 00012's:
+// the worker may not end sessions, other than these.
 const endHalfSent = `
-select count(*) filter (where pg_terminate_backend(pid))
-  from pg_stat_activity
- where datname = current_database()
-   and usename = session_user
-   and application_name like $1 || '%'
-   and state = 'active'
-   and wait_event = 'ClientRead'
-   and backend_xid is not null
-   and xact_start < clock_timestamp() - $2::interval
-   and pid <> pg_backend_pid()`
+select end_half_sent($1, $2)`
 
 // EndHalfSent ends the sessions of programs whose application name begins with
 // prefix and that have stood in the middle of a transaction for longer than
-// HalfSent, and says how many there were. What they had written is rolled back;
+// HalfSent, and says how many there were. Sessions that the owner of the tables
+// may not end are left alone: with login users of the programs' own it needs
+// pg_signal_backend and pg_read_all_stats. What they had written is rolled back;
 // if such a program goes on, its commit's outcome is unknown to it, as after a cut.
 func EndHalfSent(ctx context.Context, q Querier, prefix string) (int, error) {
 	return endHalfSentAfter(ctx, q, prefix, HalfSent)

@@ -30,6 +30,9 @@ const Oldest = 15
 type Options struct {
 	// Application is the sessions' application_name.
 	Application string
+	// Role is what the sessions act as; the user of the URL unless set. The user
+	// has to be a member of it, or a superuser.
+	Role Role
 	// MaxConns bounds the pool; 20 unless set.
 	MaxConns int32
 	// LockTimeout ends a statement that waits longer for one lock (55P03);
@@ -69,13 +72,16 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 	config.ConnConfig.ConnectTimeout = 5 * time.Second
 	maps.Copy(config.ConnConfig.RuntimeParams, sessionSettings(o))
 	maps.Copy(config.ConnConfig.RuntimeParams, o.Settings)
+	if o.Role != "" {
+		config.ConnConfig.RuntimeParams["role"] = string(o.Role) // with the first packet: no round trip
+	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
 	if err := check(ctx, pool, o); err != nil {
 		pool.Close()
-		return nil, err
+		return nil, o.Role.refusal(err, config.ConnConfig.User)
 	}
 	return &DB{pool: pool}, nil
 }

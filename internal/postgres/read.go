@@ -63,17 +63,22 @@ select set_config(name, setting, true)
 // one round trip: what the statement writes is durable when the rows have ended
 // without an error.
 func (db *DB) QueryWith(ctx context.Context, s Settings, sql string, args ...any) (pgx.Rows, error) {
-	conn, err := db.acquire(ctx)
-	if err != nil {
-		return noRows{err}, err
-	}
 	names := slices.Sorted(maps.Keys(s))
 	values := make([]string, len(names))
 	for i, name := range names {
 		values[i] = s[name]
 	}
-	b := &pgx.Batch{}
-	b.Queue(setLocally, names, values)
+	return db.queryAfter(ctx, &pgx.QueuedQuery{SQL: setLocally, Arguments: []any{names, values}}, sql, args...)
+}
+
+// queryAfter is Query after a statement whose rows nobody reads, in the same
+// transaction and round trip.
+func (db *DB) queryAfter(ctx context.Context, first *pgx.QueuedQuery, sql string, args ...any) (pgx.Rows, error) {
+	conn, err := db.acquire(ctx)
+	if err != nil {
+		return noRows{err}, err
+	}
+	b := &pgx.Batch{QueuedQueries: []*pgx.QueuedQuery{first}}
 	b.Queue(sql, args...)
 	batch := conn.SendBatch(ctx, b)
 	_, err = batch.Exec()

@@ -58,6 +58,10 @@ type Config struct {
 	// Timeout bounds one request from dialing to the last byte of the
 	// answer. 0 means 10 seconds.
 	Timeout time.Duration
+	// Observe, where set, is called with the name of each request before it is
+	// sent, and what it returns with what came back: see Answered. It must return
+	// at once.
+	Observe func(call string) (answered func(Answered))
 }
 
 // Client calls the provider. It is safe for concurrent use.
@@ -94,7 +98,7 @@ func New(cfg Config) (*Client, error) {
 		EnableTelemetry:   new(false),
 		LeveledLogger:     &stripego.LeveledLogger{Level: stripego.LevelNull},
 		HTTPClient: &http.Client{
-			Transport:     onceTransport{transport},
+			Transport:     onceTransport{transport, cfg.Observe},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 			Timeout:       timeout,
 		},

@@ -39,15 +39,24 @@ func newTransport() *http.Transport {
 // onceTransport sends a request at most once. net/http repeats a POST that
 // carries an Idempotency-Key when a reused connection dies without an answer,
 // provided that it can read the body again: without GetBody it cannot.
-type onceTransport struct{ next http.RoundTripper }
+type onceTransport struct {
+	next    http.RoundTripper
+	observe func(call string) (answered func(Answered))
+}
 
 func (t onceTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	once := r.WithContext(r.Context())
 	once.GetBody = nil
+	answered := func(Answered) {}
+	if t.observe != nil {
+		answered = t.observe(callName(r))
+	}
 	res, err := t.next.RoundTrip(once)
 	if err != nil {
+		answered(Answered{})
 		return nil, err
 	}
+	answered(Answered{Status: res.StatusCode, Replayed: res.Header.Get("Idempotent-Replayed") == "true"})
 	if a, ok := r.Context().Value(answerKey{}).(*answer); ok {
 		a.status = res.StatusCode
 		a.header = res.Header

@@ -45,7 +45,7 @@ const (
 	Outbox   Kind = "outbox"   // a message that still waits there, or was not removed yet
 	Inbox    Kind = "inbox"    // what became of a message at its receiver
 	Provider Kind = "provider" // what the provider holds now
-	Webhook  Kind = "webhook"  // the event that the merchant took its webhook
+	Webhook  Kind = "webhook"  // the event that the merchant took its webhook, and who wanted it once more
 )
 
 // Entry is one thing that happened, or that is so as of the timeline.
@@ -81,7 +81,7 @@ func Read(ctx context.Context, db *postgres.DB, argument, merchant string) (Time
 		return Timeline{}, err
 	}
 	r := reading{q: tx, ids: found.charges, keys: found.uses, t: &t}
-	for _, read := range []func(context.Context) error{r.events, r.uses, r.outbox, r.inbox, r.quarantine} {
+	for _, read := range []func(context.Context) error{r.events, r.uses, r.outbox, r.inbox, r.resends, r.quarantine} {
 		if err := read(ctx); err != nil {
 			return Timeline{}, err
 		}

@@ -26,7 +26,8 @@ type Settings struct {
 	AllowPlaintext       bool          `env:"ALLOW_PLAINTEXT"`
 	IdempotencyRetention time.Duration `env:"IDEMPOTENCY_RETENTION" envDefault:"168h"`
 	IdempotencyKeyMode   string        `env:"IDEMPOTENCY_KEY_MODE" envDefault:"required" oneof:"required|natural"`
-	RateLimit            int           `env:"RATE_LIMIT"`
+	RateLimit            int           `env:"RATE_LIMIT" envDefault:"0"` // per merchant and second
+	CORSOrigins          string        `env:"CORS_ORIGINS"`
 	InFlight             string        `env:"IN_FLIGHT" envDefault:"wait" oneof:"wait|409|425|202"`
 	InFlightWait         time.Duration `env:"IN_FLIGHT_WAIT" envDefault:"250ms"`
 	RedisURL             config.Secret `env:"REDIS_URL"`
@@ -43,8 +44,8 @@ func (s Settings) check() error {
 	if s.IdempotencyRetention <= 0 {
 		return errors.New("IDEMPOTENCY_RETENTION is not positive: keys would expire before anybody could retry")
 	}
-	if s.RateLimit != 0 {
-		return errors.New("RATE_LIMIT is not part of this version: unset it, and limit rates in front of the api")
+	if s.RateLimit < 0 {
+		return fmt.Errorf("RATE_LIMIT is %d: set it to the requests that a merchant may send in a second, or to 0 for any number", s.RateLimit)
 	}
 	if s.InFlightWait < shortestWait || s.InFlightWait > longestWait {
 		return fmt.Errorf("IN_FLIGHT_WAIT is %s: set it between %s and %s", s.InFlightWait, shortestWait, longestWait)
@@ -59,11 +60,24 @@ const (
 	// connection from others. Whoever may wait longer says so, and few may at once.
 	lockTimeout = 25 * time.Millisecond
 	waiters     = connections / 4
+
+	// inFlight is how many requests are worked on at a time. At a few milliseconds
+	// of a connection for each, the last one waits for well under a second.
+	inFlight       = 32 * connections
+	perMerchant    = inFlight / 2
+	authenticating = connections / 2
 )
 
-// inFlight is the answer to a key whose first request is under way, and how
+// limits are those of one process.
+func (s Settings) limits() httpapi.Limits {
+	return httpapi.Limits{
+		PerSecond: s.RateLimit, InFlight: inFlight, PerMerchant: perMerchant, Authenticating: authenticating,
+	}
+}
+
+// keyInFlight is the answer to a key whose first request is under way, and how
 // long it is waited for before.
-func (s Settings) inFlight() (status int, wait time.Duration) {
+func (s Settings) keyInFlight() (status int, wait time.Duration) {
 	switch s.InFlight {
 	case "409":
 		return http.StatusConflict, 0
@@ -98,10 +112,15 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 	if err := settings.check(); err != nil {
 		return err
 	}
+	origins, err := settings.origins()
+	if err != nil {
+		return err
+	}
 	config.LogSettings(log, settings)
-	status, wait := settings.inFlight()
+	status, wait := settings.keyInFlight()
 	db, err := app.Open(ctx, log, settings.DatabaseURL.Reveal(), postgres.Options{
 		Application:    "payonce-api",
+		Role:           postgres.RoleAPI,
 		MaxConns:       connections,
 		LockTimeout:    lockTimeout,
 		AllowPlaintext: settings.AllowPlaintext,
@@ -110,7 +129,10 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		return err
 	}
 	defer app.Close(db)
-	in := &intake.Intake{DB: db, Retention: settings.IdempotencyRetention, Wait: wait, Waiters: waiters}
+	metrics := meter(log, db, now)
+	in := &intake.Intake{
+		DB: db, Retention: settings.IdempotencyRetention, Wait: wait, Waiters: waiters, Observer: observeKeys(metrics),
+	}
 	if url := settings.RedisURL.Reveal(); url != "" {
 		cache, err := rediscache.Open(ctx, db, url, rediscache.Options{
 			AllowPlaintext: settings.AllowPlaintext, Log: log, Clock: now,
@@ -127,8 +149,12 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		InFlight:      status,
 		NaturalKeys:   settings.IdempotencyKeyMode == "natural",
 		StripeSecrets: settings.secrets(),
+		Limits:        settings.limits(),
+		Origins:       origins,
 		Now:           now,
 		Log:           log,
+		Observer:      observeRequests(metrics),
+		Metrics:       metrics.Handler(),
 	}
 	return app.Serve(ctx, log, settings.HTTPAddr, api.Server())
 }

@@ -279,6 +279,27 @@ func TestRun(t *testing.T) {
 		p.end(t)
 	})
 
+	t.Run("RATE_LIMIT=1", func(t *testing.T) {
+		address, _ := database(t, server, "rated")
+		t.Setenv("DATABASE_URL", address)
+		t.Setenv("RATE_LIMIT", "1")
+		p := run(t)
+		first, last := 0, 0
+		for range 50 { // more than seconds
+			status, _, _ := p.send(t, http.MethodPost, "/v1/charges", charge)
+			if last = status; first == 0 {
+				first = status
+			}
+			if last == http.StatusTooManyRequests {
+				break
+			}
+		}
+		if first != http.StatusAccepted || last != http.StatusTooManyRequests {
+			t.Errorf("status %d at first and %d at last", first, last)
+		}
+		p.end(t)
+	})
+
 	t.Run("REDIS_URL that is no address is refused", func(t *testing.T) {
 		address, _ := database(t, server, "cached")
 		t.Setenv("DATABASE_URL", address)

@@ -17,7 +17,7 @@ func unset(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{
 		"DATABASE_URL", "HTTP_ADDR", "ALLOW_PLAINTEXT", "IDEMPOTENCY_RETENTION", "IDEMPOTENCY_KEY_MODE",
-		"IN_FLIGHT", "IN_FLIGHT_WAIT", "REDIS_URL", "STRIPE_WEBHOOK_SECRET", "RATE_LIMIT",
+		"IN_FLIGHT", "IN_FLIGHT_WAIT", "REDIS_URL", "STRIPE_WEBHOOK_SECRET", "RATE_LIMIT", "CORS_ORIGINS",
 	} {
 		t.Setenv(name, "")
 		if err := os.Unsetenv(name); err != nil {
@@ -46,7 +46,24 @@ func TestUnsafeSettingsAreRefused(t *testing.T) {
 		{"no retention", "IDEMPOTENCY_RETENTION", "0s"},
 		{"a negative retention", "IDEMPOTENCY_RETENTION", "-168h"},
 		{"a retention in days", "IDEMPOTENCY_RETENTION", "7d"},
-		{"a limit of rates, which is not built yet", "RATE_LIMIT", "10"},
+		{"a negative limit of rates", "RATE_LIMIT", "-1"},
+		{"a limit of rates that is no number", "RATE_LIMIT", "10/s"},
+		{"pages of any origin", "CORS_ORIGINS", "*"},
+		{"pages of any origin among others", "CORS_ORIGINS", "https://shop.example, *"},
+		{"pages of a pattern of origins", "CORS_ORIGINS", "https://*.shop.example"},
+		{"pages of no origin", "CORS_ORIGINS", "null"},
+		{"an origin without a scheme", "CORS_ORIGINS", "shop.example"},
+		{"an origin of another scheme", "CORS_ORIGINS", "ftp://shop.example"},
+		{"an origin that ends in a slash", "CORS_ORIGINS", "https://shop.example/"},
+		{"an origin with a path", "CORS_ORIGINS", "https://shop.example/cart"},
+		{"an origin with a query", "CORS_ORIGINS", "https://shop.example?a=1"},
+		{"an origin with a user", "CORS_ORIGINS", "https://me@shop.example"},
+		{"an origin in another case", "CORS_ORIGINS", "https://Shop.example"},
+		{"an origin with the port that goes without saying", "CORS_ORIGINS", "https://shop.example:443"},
+		{"an origin with a port that is none", "CORS_ORIGINS", "https://shop.example:http"},
+		{"an origin with half a port", "CORS_ORIGINS", "https://shop.example:"},
+		{"an origin over a network in plain text", "CORS_ORIGINS", "http://shop.example"},
+		{"two origins without a comma", "CORS_ORIGINS", "https://shop.example https://mug.example"},
 		{"an unknown key mode", "IDEMPOTENCY_KEY_MODE", "optional"},
 		{"plain text, perhaps", "ALLOW_PLAINTEXT", "perhaps"},
 	} {

@@ -1,9 +1,10 @@
 // Package worker wires the program that carries: outbox to inbox by Watermill,
-// inbox to the steps of fulfillment.
+// inbox to the steps of fulfillment, and the ledger to its projections.
 package worker
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -57,7 +58,7 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 	if err != nil {
 		return err
 	}
-	options := postgres.Options{Application: application, AllowPlaintext: settings.AllowPlaintext}
+	options := postgres.Options{Application: application, Role: postgres.RoleWorker, AllowPlaintext: settings.AllowPlaintext}
 	db, err := app.Open(ctx, log, settings.DatabaseURL.Reveal(), options)
 	if err != nil {
 		return err
@@ -81,8 +82,9 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return app.Serve(ctx, log, settings.HTTPAddr, app.Health(db)) })
 	g.Go(func() error { return receiveAlways(ctx, log, subscriberDB) })
-	g.Go(func() error { sweep(ctx, log, db); return nil })
+	g.Go(func() error { janitor(log, db, settings).Run(ctx); return nil })
 	g.Go(func() error { rescue(ctx, log, db); return nil })
+	g.Go(func() error { (&ledger.Projector{DB: db, Poll: poll, Log: log}).Run(ctx); return nil })
 	for _, p := range processors(log, db, provider, settings, now) {
 		g.Go(func() error { p.Run(ctx); return nil })
 	}
@@ -169,6 +171,16 @@ func processors(log *slog.Logger, db *postgres.DB, provider *stripe.Client, sett
 		receiver(fulfillment.ChargeReceiver, inbox.Pass, charges.Charge),
 		// Merchants are told of outcomes in their order.
 		receiver(fulfillment.NotificationReceiver, inbox.Block, notifications.Notify),
+	}
+}
+
+func janitor(log *slog.Logger, db *postgres.DB, settings Settings) *Janitor {
+	return &Janitor{
+		DB:              db,
+		Log:             log,
+		Name:            holder() + "/" + rand.Text(),
+		OutboxRetention: settings.OutboxRetention,
+		InboxRetention:  settings.InboxRetention,
 	}
 }
 

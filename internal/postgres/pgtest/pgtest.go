@@ -63,6 +63,27 @@ func Open(tb testing.TB) *postgres.DB {
 	return db
 }
 
+// As returns a pool on the database of another one, with the same settings, whose
+// sessions act as a role: what is not granted to it is refused, as it is to a
+// program. It is closed when the test ends.
+func As(tb testing.TB, db *postgres.DB, role postgres.Role) *postgres.DB {
+	tb.Helper()
+	config := db.Pool().Config()
+	acting, err := postgres.Open(tb.Context(), config.ConnString(), postgres.Options{
+		Application:           config.ConnConfig.RuntimeParams["application_name"],
+		Role:                  role,
+		MaxConns:              config.MaxConns,
+		Settings:              config.ConnConfig.RuntimeParams,
+		AllowPlaintext:        true,
+		AllowUnsafeDurability: true,
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(acting.Close)
+	return acting
+}
+
 // database clones a template for the length of a test.
 func database(tb testing.TB, template string) string {
 	tb.Helper()

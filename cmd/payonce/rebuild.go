@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/payonce/payonce/internal/config"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/ledger"
+)
+
+type rebuildCmd struct {
+	JSON bool `name:"json" help:"Print what was found as JSON."`
+}
+
+// A rebuild compares whole tables, in snapshots that wait for it.
+const rebuildStatementTimeout = time.Hour
+
+// A rebuild holds its lock and two snapshots, or one and a connection to commit.
+const rebuildConns = 3
+
+// differed is the exit code of a rebuild that found the live projections to be
+// wrong. The new ones have taken their place all the same.
+const differed exitError = 1
+
+// Run prints what it found on stdout, and how far it has come on stderr.
+func (c rebuildCmd) Run(ctx context.Context) error {
+	env, err := config.Load[environment]()
+	if err != nil {
+		return err
+	}
+	db, err := postgres.Open(ctx, env.DatabaseURL.Reveal(), postgres.Options{
+		Application: "payonce-rebuild", MaxConns: rebuildConns, AllowPlaintext: env.AllowPlaintext,
+		StatementTimeout: rebuildStatementTimeout,
+		Settings:         map[string]string{"idle_in_transaction_session_timeout": "0"},
+	})
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	return c.rebuild(ctx, db, os.Stdout, os.Stderr)
+}
+
+func (c rebuildCmd) rebuild(ctx context.Context, db *postgres.DB, stdout, stderr io.Writer) error {
+	const every = 100_000
+	told := int64(0)
+	found, err := ledger.Rebuild(ctx, db, func(events int64) {
+		if events/every > told {
+			told = events / every
+			fmt.Fprintf(stderr, "%d events folded\n", events)
+		}
+	})
+	if err != nil && !found.Live {
+		return fmt.Errorf("nothing was changed: %w", err)
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "the next rebuild cleans up: %v\n", err)
+	}
+	if c.JSON {
+		err = printJSON(stdout, found)
+	} else {
+		err = printRebuilt(stdout, found)
+	}
+	if err != nil {
+		return err
+	}
+	if found.Different > 0 {
+		return differed
+	}
+	return nil
+}
+
+func printRebuilt(w io.Writer, found ledger.Rebuilt) error {
+	text := fmt.Sprintf("%d events folded, up to position %d\n%d charges and %d balances compared with the live ones: %d differed\n",
+		found.Events, found.AsOfPosition, found.Charges, found.Balances, found.Different)
+	for _, example := range found.Examples {
+		text += "  " + oneLine(example) + "\n"
+	}
+	if more := found.Different - int64(len(found.Examples)); more > 0 {
+		text += fmt.Sprintf("  and %d more\n", more)
+	}
+	if _, err := io.WriteString(w, text+"the new ones are live\n"); err != nil {
+		return fmt.Errorf("print what was found: %w", err)
+	}
+	return nil
+}

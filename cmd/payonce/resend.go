@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/internal/config"
+	"github.com/payonce/payonce/internal/postgres"
+)
+
+type webhooksResendCmd struct {
+	Names    []string  `arg:"" optional:"" name:"id" help:"An event's id, which is the webhook-id, or a charge's: all of its outcomes and of its refunds'."`
+	Merchant string    `placeholder:"ID" help:"All outcomes of this merchant, within --since and --until."`
+	Since    time.Time `placeholder:"2026-11-21T08:00:00Z" help:"Recorded at this time or later (RFC 3339)."`
+	Until    time.Time `placeholder:"2026-11-21T09:00:00Z" help:"Recorded before this time; now without it."`
+	JSON     bool      `name:"json" help:"Print the webhooks as JSON."`
+}
+
+const (
+	// resendPage is how many wishes are committed at once.
+	resendPage = 200
+	// A page looks for a merchant's outcomes, to which no index leads.
+	resendStatementTimeout = 2 * time.Minute
+)
+
+// Run returns when the wishes are recorded; the workers deliver. What cannot be
+// sent again is said on stderr and does not keep the others from it. If it was
+// asked for by name, the exit code is then 1.
+func (c webhooksResendCmd) Run(ctx context.Context) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	env, err := config.Load[environment]()
+	if err != nil {
+		return err
+	}
+	db, err := postgres.Open(ctx, env.DatabaseURL.Reveal(), postgres.Options{
+		Application: "payonce-resend", MaxConns: 2, AllowPlaintext: env.AllowPlaintext, StatementTimeout: resendStatementTimeout,
+	})
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	return c.resend(ctx, os.Stdout, os.Stderr, db)
+}
+
+func (c webhooksResendCmd) check() error {
+	switch {
+	case len(c.Names) == 0 && c.Merchant == "":
+		return errors.New("say what: an event's id, a charge's, or --merchant and --since")
+	case len(c.Names) > 0 && (c.Merchant != "" || !c.Since.IsZero() || !c.Until.IsZero()):
+		return errors.New("ids, or --merchant with --since and --until, but not both")
+	case c.Merchant != "" && c.Since.IsZero():
+		return errors.New("--merchant needs --since")
+	case !c.Until.IsZero() && !c.Until.After(c.Since):
+		return errors.New("--until must be later than --since")
+	}
+	return nil
+}
+
+// wish is a webhook that will be delivered once more.
+type wish struct {
+	fulfillment.Outcome
+
+	ResendID uuid.UUID `json:"resend_id"`
+}
+
+// resending is the command under way.
+type resending struct {
+	db      *postgres.DB
+	out     io.Writer // where each wish is printed; nil for JSON
+	actor   string
+	wishes  []wish
+	refused []error
+}
+
+func (c webhooksResendCmd) resend(ctx context.Context, out, said io.Writer, db *postgres.DB) error {
+	r := &resending{db: db, actor: operator(), wishes: []wish{}}
+	if !c.JSON {
+		r.out = out
+	}
+	var failed error
+	if c.Merchant != "" {
+		failed = r.since(ctx, c)
+	} else {
+		failed = r.named(ctx, c.Names)
+	}
+	// Also after a failure: what was asked for until then will be delivered.
+	if c.JSON {
+		failed = errors.Join(failed, printJSON(out, map[string]any{"data": r.wishes}))
+	}
+	if c.Merchant == "" {
+		return errors.Join(append(r.refused, failed)...)
+	}
+	for _, refusal := range r.refused {
+		fmt.Fprintln(said, "left out: "+refusal.Error())
+	}
+	if failed == nil && len(r.wishes)+len(r.refused) == 0 {
+		return fmt.Errorf("merchant %q has no outcome within that time", c.Merchant)
+	}
+	return failed
+}
+
+func (r *resending) named(ctx context.Context, names []string) error {
+	for _, name := range names {
+		outcomes, err := fulfillment.OutcomesOf(ctx, r.db, name)
+		if err != nil {
+			return err
+		}
+		if len(outcomes) == 0 {
+			r.refused = append(r.refused, fmt.Errorf("%q is neither an event that is an outcome nor a charge that has one", name))
+			continue
+		}
+		if err := r.ask(ctx, outcomes); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *resending) since(ctx context.Context, c webhooksResendCmd) error {
+	page := fulfillment.Page{Merchant: c.Merchant, Since: c.Since, Until: c.Until, Limit: resendPage}
+	for {
+		outcomes, err := fulfillment.OutcomesSince(ctx, r.db, page)
+		if err != nil {
+			return err
+		}
+		if err := r.ask(ctx, outcomes); err != nil {
+			return err
+		}
+		if len(outcomes) < page.Limit {
+			return nil
+		}
+		page.After = &outcomes[len(outcomes)-1]
+	}
+}
+
+// ask records the wishes for a page of outcomes in one commit.
+//
+// If we die here: pages that were committed are delivered, and later ones are
+// not wanted yet. Asking for all again repeats the first ones, which the merchant
+// knows by their ids.
+// Test: TestWebhooksResend/what_a_lost_answer_leaves_open_may_be_asked_again.
+func (r *resending) ask(ctx context.Context, outcomes []fulfillment.Outcome) error {
+	b := &pgx.Batch{}
+	var wishes []wish
+	for _, o := range outcomes {
+		if o.Refusal != nil {
+			r.refused = append(r.refused, fmt.Errorf("%s of %s, event %s: %w", o.Type, o.ChargeID, o.EventID, o.Refusal))
+			continue
+		}
+		w := wish{Outcome: o, ResendID: uuid.New()}
+		if err := fulfillment.Resend(b, o, w.ResendID, r.actor); err != nil {
+			return err
+		}
+		wishes = append(wishes, w)
+	}
+	if len(wishes) == 0 {
+		return nil
+	}
+	if err := r.db.Commit(ctx, b); err != nil {
+		return fmt.Errorf("ask for %d webhooks once more, from event %s on (ask again if in doubt): %w", len(wishes), wishes[0].EventID, err)
+	}
+	r.wishes = append(r.wishes, wishes...)
+	if r.out == nil {
+		return nil
+	}
+	for _, w := range wishes {
+		fmt.Fprintf(r.out, "%s of %s will be delivered once more: event %s, resend %s\n", w.Type, oneLine(w.ChargeID), w.EventID, w.ResendID)
+	}
+	return nil
+}

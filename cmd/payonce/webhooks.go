@@ -1,0 +1,188 @@
+package main
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/merchants"
+	"github.com/payonce/payonce/internal/notify"
+	"github.com/payonce/payonce/internal/postgres"
+)
+
+type webhooksCmd struct {
+	List   webhooksListCmd   `cmd:"" help:"List webhook secrets by their fingerprints, those that are over too."`
+	Rotate webhooksRotateCmd `cmd:"" help:"Replace a merchant's webhook secret. Deliveries are signed by both until the overlap is over."`
+	Resend webhooksResendCmd `cmd:"" help:"Deliver webhooks about outcomes once more, under their webhook-ids."`
+}
+
+type webhooksListCmd struct {
+	Merchant string `placeholder:"ID" help:"List this merchant's alone."`
+	JSON     bool   `name:"json" help:"Print the secrets as JSON."`
+}
+
+// Run lists on stdout. No secret is shown, nor where an endpoint has its token.
+func (c webhooksListCmd) Run(ctx context.Context) error {
+	db, err := open(ctx)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	return c.list(ctx, os.Stdout, db)
+}
+
+func (c webhooksListCmd) list(ctx context.Context, w io.Writer, q postgres.Querier) error {
+	secrets, err := merchants.ListSecrets(ctx, q, c.Merchant)
+	if err != nil {
+		return err
+	}
+	return printSecrets(w, secrets, c.JSON)
+}
+
+func printSecrets(w io.Writer, secrets []merchants.Secret, asJSON bool) error {
+	if asJSON {
+		return printJSON(w, map[string]any{"data": append([]merchants.Secret{}, secrets...)})
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "MERCHANT\tENDPOINT\tFINGERPRINT\tSIGNS\tCREATED\tENDS\tBY")
+	for _, s := range secrets {
+		signs := "no"
+		if s.Valid {
+			signs = "yes"
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", s.Merchant, oneLine(s.Origin), s.Fingerprint, signs,
+			s.CreatedAt.Format(time.RFC3339), timeOrNever(s.EndsAt), oneLine(s.CreatedBy))
+	}
+	if err := table.Flush(); err != nil {
+		return fmt.Errorf("print the webhook secrets: %w", err)
+	}
+	return nil
+}
+
+// overlap is how long a secret that was replaced signs if nobody says otherwise.
+const overlap = 24 * time.Hour
+
+type webhooksRotateCmd struct {
+	Merchant      string        `required:"" placeholder:"ID" help:"Whose secret is replaced."`
+	WebhookSecret string        `placeholder:"whsec_…" help:"The new secret: whsec_ and 24 to 64 bytes in base64. Without it one is made and printed once."`
+	Overlap       time.Duration `default:"24h" help:"How long the old secrets go on signing beside the new one. 0s ends them at once."`
+	JSON          bool          `name:"json" help:"Print the secrets, and the new one if it was made, as JSON."`
+}
+
+// Run prints a secret that was made alone on stdout, and what holds now on
+// stderr.
+func (c webhooksRotateCmd) Run(ctx context.Context) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	db, err := open(ctx)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	return c.rotate(ctx, os.Stdout, os.Stderr, db)
+}
+
+const (
+	shortestSecret = 24 // bytes, as Standard Webhooks asks for
+	longestSecret  = 64
+	longestOverlap = 30 * 24 * time.Hour
+)
+
+func (c webhooksRotateCmd) check() error {
+	if c.Overlap < 0 || c.Overlap > longestOverlap {
+		return fmt.Errorf("--overlap is %s: give 0s to %s", c.Overlap, longestOverlap)
+	}
+	if c.WebhookSecret == "" {
+		return nil
+	}
+	encoded := strings.TrimPrefix(c.WebhookSecret, "whsec_")
+	secret, err := base64.StdEncoding.DecodeString(encoded)
+	if err != nil || notify.CheckSecret(c.WebhookSecret) != nil || len(secret) < shortestSecret || len(secret) > longestSecret {
+		return fmt.Errorf("--webhook-secret must be whsec_ and %d to %d bytes in base64", shortestSecret, longestSecret)
+	}
+	return nil
+}
+
+// validSecrets bounds how many sign beside each other. Two are the rule; a third
+// replaces one that was lost before the merchant had it.
+const validSecrets = 5
+
+// rotated is the one thing that shows a whole secret.
+type rotated struct {
+	Whole string             `json:"secret,omitempty"` // that was made
+	Data  []merchants.Secret `json:"data"`
+}
+
+// If we die here: after the commit and before the secret is printed there is a
+// secret that nobody knows. The merchant's own signs beside it until the overlap
+// is over: rotate again.
+// Test: TestWebhooksRotate/a_secret_that_was_lost_is_replaced.
+func (c webhooksRotateCmd) rotate(ctx context.Context, out, said io.Writer, db *postgres.DB) error {
+	made := ""
+	if c.WebhookSecret == "" {
+		made = merchants.NewWebhookSecret()
+		c.WebhookSecret = made
+	}
+	newest, err := c.newest(ctx, db)
+	if err != nil {
+		return err
+	}
+	b := &pgx.Batch{}
+	merchants.RotateSecret(b, newest, c.WebhookSecret, c.Overlap, operator())
+	failed := db.Commit(ctx, b)
+	secrets, err := merchants.ListSecrets(ctx, db, c.Merchant)
+	switch {
+	case err != nil:
+		return errors.Join(failed, err)
+	// Of a commit whose answer was lost the secret itself tells.
+	case failed != nil && errors.Is(failed, postgres.ErrUnknown) && secrets[0].Is(c.WebhookSecret):
+	case postgres.Constraint(failed) == "webhook_secrets_pkey":
+		return fmt.Errorf("somebody else replaced the webhook secret of %s at this moment, and yours was not taken: look at payonce webhooks list", c.Merchant)
+	case failed != nil:
+		return fmt.Errorf("rotate the webhook secret of %s: %w", c.Merchant, failed)
+	}
+	if c.JSON {
+		return printJSON(out, rotated{Whole: made, Data: secrets})
+	}
+	if err := printSecrets(said, secrets, false); err != nil {
+		return err
+	}
+	if made != "" {
+		fmt.Fprintln(said, "the new secret is shown this once; no command shows it again")
+		fmt.Fprintln(out, made)
+	}
+	return nil
+}
+
+// newest is the secret to be replaced, if it may be.
+func (c webhooksRotateCmd) newest(ctx context.Context, db *postgres.DB) (merchants.Secret, error) {
+	secrets, err := merchants.ListSecrets(ctx, db, c.Merchant)
+	if err != nil {
+		return merchants.Secret{}, err
+	}
+	if len(secrets) == 0 {
+		return merchants.Secret{}, fmt.Errorf("merchant %q has no webhook: payonce seed gives it one with its first secret", c.Merchant)
+	}
+	valid := 0
+	for _, s := range secrets {
+		if s.Valid && s.Is(c.WebhookSecret) {
+			return merchants.Secret{}, fmt.Errorf("that secret signs already, with the fingerprint %s", s.Fingerprint)
+		}
+		if s.Valid {
+			valid++
+		}
+	}
+	if valid >= validSecrets && c.Overlap > 0 {
+		return merchants.Secret{}, fmt.Errorf("%d secrets of %s sign already: wait until one ends, or end the old ones with --overlap 0s", valid, c.Merchant)
+	}
+	return secrets[0], nil
+}

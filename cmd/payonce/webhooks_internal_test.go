@@ -1,0 +1,464 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/merchants"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/timeline"
+	"github.com/payonce/payonce/ledger"
+)
+
+const (
+	firstSecret  = "whsec_dGhlLWZpcnN0LXNlY3JldC1vZi1hY21lLi4u"
+	secondSecret = "whsec_dGhlLXNlY29uZC1zZWNyZXQtb2YtYWNtZS4u"
+)
+
+func TestWebhooksCommandLine(t *testing.T) {
+	t.Parallel()
+	since, until := time.Date(2026, 11, 21, 8, 0, 0, 0, time.UTC), time.Date(2026, 11, 21, 9, 0, 0, 0, time.UTC)
+	for line, want := range map[string]webhooksCmd{
+		"webhooks list --merchant acme --json": {List: webhooksListCmd{Merchant: "acme", JSON: true}},
+		"webhooks rotate --merchant acme":      {Rotate: webhooksRotateCmd{Merchant: "acme"}},
+		"webhooks rotate --merchant acme --webhook-secret whsec_x --overlap 1m --json": {
+			Rotate: webhooksRotateCmd{Merchant: "acme", WebhookSecret: "whsec_x", Overlap: time.Minute, JSON: true},
+		},
+		"webhooks resend ch_1 ch_2 --json": {Resend: webhooksResendCmd{Names: []string{"ch_1", "ch_2"}, JSON: true}},
+		"webhooks resend --merchant acme --since 2026-11-21T08:00:00Z --until 2026-11-21T09:00:00Z": {
+			Resend: webhooksResendCmd{Merchant: "acme", Since: since, Until: until},
+		},
+	} {
+		cli, err := parse(t, strings.Fields(line)...)
+		if want.Rotate.Overlap == 0 { // the default is there whatever is asked for
+			want.Rotate.Overlap = 24 * time.Hour
+		}
+		if diff := cmp.Diff(want, cli.Webhooks); diff != "" || err != nil {
+			t.Errorf("%s: %v (-want +got):\n%s", line, err, diff)
+		}
+	}
+	for _, line := range []string{
+		"webhooks rotate", "webhooks resend --since yesterday", "webhooks rotate --merchant acme --overlap long",
+	} {
+		if _, err := parse(t, strings.Fields(line)...); err == nil {
+			t.Errorf("%s is taken", line)
+		}
+	}
+}
+
+func TestWebhooksCheck(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for name, check := range map[string]func() error{
+		"a secret that is no base64":     webhooksCheck(webhooksRotateCmd{WebhookSecret: "whsec_hush!"}),
+		"one that is too short":          webhooksCheck(webhooksRotateCmd{WebhookSecret: "whsec_aHVzaA=="}),
+		"one without its beginning":      webhooksCheck(webhooksRotateCmd{WebhookSecret: strings.TrimPrefix(firstSecret, "whsec_")}),
+		"one with a line break":          webhooksCheck(webhooksRotateCmd{WebhookSecret: firstSecret + "\n"}),
+		"an overlap below nothing":       webhooksCheck(webhooksRotateCmd{Overlap: -time.Second}),
+		"an overlap of years":            webhooksCheck(webhooksRotateCmd{Overlap: 100_000 * time.Hour}),
+		"a resend of nothing":            webhooksResendCmd{}.check,
+		"a merchant's, ever":             webhooksResendCmd{Merchant: "acme"}.check,
+		"ids and a merchant's":           webhooksResendCmd{Names: []string{"ch_1"}, Merchant: "acme", Since: now}.check,
+		"ids within a time":              webhooksResendCmd{Names: []string{"ch_1"}, Since: now}.check,
+		"a time without a merchant":      webhooksResendCmd{Since: now}.check,
+		"a time that ends at its begin":  webhooksResendCmd{Merchant: "acme", Since: now, Until: now}.check,
+		"a seed with a secret alone":     seedCmd{Merchant: "acme", WebhookSecret: firstSecret}.check,
+		"a seed with a secret of no use": seedCmd{Merchant: "acme", WebhookURL: "https://shop.example", WebhookSecret: "whsec_hush!"}.check,
+	} {
+		if err := check(); err == nil || strings.Contains(err.Error(), "hush") || strings.Contains(err.Error(), firstSecret[6:]) {
+			t.Errorf("%s: %v, want it refused without the secret in the text", name, err)
+		}
+	}
+	for _, secret := range []string{"", firstSecret, merchants.NewWebhookSecret()} {
+		if err := (webhooksRotateCmd{WebhookSecret: secret, Overlap: 24 * time.Hour}).check(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func webhooksCheck(c webhooksRotateCmd) func() error { return c.check }
+
+// shopDB has acme with an endpoint.
+func shopDB(t *testing.T) *postgres.DB {
+	t.Helper()
+	db := pgtest.Open(t)
+	if _, err := runSeed(t, db, seedShop("https://shop.example/hooks?token=hush", firstSecret)); err != nil {
+		t.Fatal(err)
+	}
+	return db
+}
+
+func seedShop(url, secret string) seedCmd {
+	return seedCmd{Merchant: "acme", APIKey: "sk_test_demo", WebhookURL: url, WebhookSecret: secret}
+}
+
+// wantSigned wants a delivery to acme that begins now to be signed by these.
+func wantSigned(t *testing.T, db *postgres.DB, url string, secrets ...string) {
+	t.Helper()
+	got, err := merchants.ReadWebhook(t.Context(), db, "acme")
+	if diff := cmp.Diff(merchants.Endpoint{URL: url, Secrets: secrets}, got); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+}
+
+func TestSeedWebhook(t *testing.T) {
+	t.Parallel()
+	const url = "https://shop.example/hooks?token=hush"
+
+	t.Run("the same again changes nothing", func(t *testing.T) {
+		t.Parallel()
+		db := shopDB(t)
+		if _, err := runSeed(t, db, seedShop(url, firstSecret)); err != nil {
+			t.Fatal(err)
+		}
+		wantSigned(t, db, url, firstSecret)
+	})
+
+	t.Run("a new secret signs beside the old one, and locks nobody out", func(t *testing.T) {
+		t.Parallel()
+		db := shopDB(t)
+		for range 2 {
+			if _, err := runSeed(t, db, seedShop("https://new.example", secondSecret)); err != nil {
+				t.Fatal(err)
+			}
+			wantSigned(t, db, "https://new.example", secondSecret, firstSecret)
+		}
+	})
+
+	t.Run("a secret that was replaced is refused, and nothing is changed", func(t *testing.T) {
+		t.Parallel()
+		db := shopDB(t)
+		if _, _, err := runRotate(t, db, webhooksRotateCmd{WebhookSecret: secondSecret, Overlap: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+		_, err := runSeed(t, db, seedShop("https://new.example", firstSecret))
+		if err == nil || !strings.Contains(err.Error(), "was replaced") {
+			t.Errorf("the error is %v", err)
+		}
+		wantSigned(t, db, url, secondSecret, firstSecret)
+	})
+
+	t.Run("an endpoint moves without its secret", func(t *testing.T) {
+		t.Parallel()
+		db := shopDB(t)
+		if _, err := runSeed(t, db, seedShop("https://new.example", "")); err != nil {
+			t.Fatal(err)
+		}
+		wantSigned(t, db, "https://new.example", firstSecret)
+	})
+
+	t.Run("the first endpoint needs one", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		if _, err := runSeed(t, db, seedShop(url, "")); err == nil || !strings.Contains(err.Error(), "needs --webhook-secret") {
+			t.Errorf("the error is %v", err)
+		}
+	})
+}
+
+func runRotate(t *testing.T, db *postgres.DB, c webhooksRotateCmd) (out, said string, err error) {
+	t.Helper()
+	c.Merchant = "acme"
+	var o, s bytes.Buffer
+	err = c.rotate(t.Context(), &o, &s, db)
+	return o.String(), s.String(), err
+}
+
+func TestWebhooksRotate(t *testing.T) {
+	t.Parallel()
+	const url = "https://shop.example/hooks?token=hush"
+
+	t.Run("a secret that was made is printed once, and signs with the old one", func(t *testing.T) {
+		t.Parallel()
+		db := shopDB(t)
+		out, said, err := runRotate(t, db, webhooksRotateCmd{Overlap: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		made := strings.TrimSuffix(out, "\n")
+		wantSigned(t, db, url, made, firstSecret)
+		if strings.Contains(said, "whsec_") || strings.Contains(said, "hush") || strings.Count(said, "\n") != 4 {
+			t.Errorf("said:\n%s", said)
+		}
+	})
+
+	t.Run("a secret that was given is not repeated", func(t *testing.T) {
+		t.Parallel()
+		db := shopDB(t)
+		for _, c := range []webhooksRotateCmd{
+			{WebhookSecret: secondSecret},
+			{WebhookSecret: firstSecret, JSON: true},
+		} {
+			out, said, err := runRotate(t, db, c)
+			if err != nil || strings.Contains(out+said, "whsec_") {
+				t.Errorf("%v: %s%s", err, out, said)
+			}
+			wantSigned(t, db, url, c.WebhookSecret)
+		}
+	})
+
+	t.Run("programs get the made one and what holds now", func(t *testing.T) {
+		t.Parallel()
+		db := shopDB(t)
+		out, said, err := runRotate(t, db, webhooksRotateCmd{Overlap: time.Hour, JSON: true})
+		var got rotated
+		if err := errors.Join(err, json.Unmarshal([]byte(out), &got)); err != nil || said != "" {
+			t.Fatalf("%v: %s%s", err, out, said)
+		}
+		wantSigned(t, db, url, got.Whole, firstSecret)
+		if len(got.Data) != 2 || got.Data[0].EndsAt != nil || got.Data[1].EndsAt == nil || got.Data[0].Origin != "https://shop.example" ||
+			!strings.HasPrefix(got.Data[0].CreatedBy, "cli:") {
+			t.Errorf("%+v", got.Data)
+		}
+	})
+
+	t.Run("a secret that was lost is replaced", func(t *testing.T) {
+		t.Parallel()
+		db := shopDB(t)
+		for range 2 { // nobody has read what the first one printed
+			if _, _, err := runRotate(t, db, webhooksRotateCmd{Overlap: time.Hour}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		endpoint, err := merchants.ReadWebhook(t.Context(), db, "acme")
+		if err != nil || len(endpoint.Secrets) != 3 || endpoint.Secrets[2] != firstSecret {
+			t.Errorf("%d secrets sign, want the merchant's among three: %v", len(endpoint.Secrets), err)
+		}
+	})
+
+	t.Run("so many sign and no more, unless they end at once", func(t *testing.T) {
+		t.Parallel()
+		db := shopDB(t)
+		for range validSecrets - 1 {
+			if _, _, err := runRotate(t, db, webhooksRotateCmd{Overlap: time.Hour}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if out, _, err := runRotate(t, db, webhooksRotateCmd{Overlap: time.Hour}); err == nil || out != "" || !strings.Contains(err.Error(), "--overlap 0s") {
+			t.Errorf("%v: %s", err, out)
+		}
+		if _, _, err := runRotate(t, db, webhooksRotateCmd{WebhookSecret: secondSecret}); err != nil {
+			t.Fatal(err)
+		}
+		wantSigned(t, db, url, secondSecret)
+	})
+
+	t.Run("what signs already, and who is not told, are refused", func(t *testing.T) {
+		t.Parallel()
+		db := shopDB(t)
+		if _, _, err := runRotate(t, db, webhooksRotateCmd{WebhookSecret: firstSecret}); err == nil || !strings.Contains(err.Error(), "signs already") {
+			t.Errorf("the error is %v", err)
+		}
+		wantSigned(t, db, url, firstSecret)
+		c := webhooksRotateCmd{Merchant: "nobody"}
+		if err := c.rotate(t.Context(), &bytes.Buffer{}, &bytes.Buffer{}, db); err == nil || !strings.Contains(err.Error(), "has no webhook") {
+			t.Errorf("the error is %v", err)
+		}
+	})
+}
+
+func TestWebhooksList(t *testing.T) {
+	t.Parallel()
+	db := shopDB(t)
+	if _, _, err := runRotate(t, db, webhooksRotateCmd{WebhookSecret: secondSecret, Overlap: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []webhooksListCmd{{}, {JSON: true}, {Merchant: "acme"}} {
+		var out bytes.Buffer
+		if err := c.list(t.Context(), &out, db); err != nil {
+			t.Fatal(err)
+		}
+		for _, secret := range []string{"hush", "hooks", "whsec_", firstSecret[6:], secondSecret[6:]} {
+			if strings.Contains(out.String(), secret) {
+				t.Errorf("%q is listed:\n%s", secret, out.String())
+			}
+		}
+		if strings.Count(out.String(), "https://shop.example") != 2 {
+			t.Errorf("listed:\n%s", out.String())
+		}
+	}
+	var out bytes.Buffer
+	if err := (webhooksListCmd{Merchant: "nobody", JSON: true}).list(t.Context(), &out, db); err != nil || strings.Join(strings.Fields(out.String()), "") != `{"data":[]}` {
+		t.Errorf("%v: %s", err, out.String())
+	}
+}
+
+// tell records a charge of acme that succeeded and that the shop was told of.
+func tell(t *testing.T, db *postgres.DB, charge string) ledger.Stream {
+	t.Helper()
+	b := &pgx.Batch{}
+	s, err := ledger.Append(b, ledger.New(charge), ledger.Cause{Actor: "test"},
+		domain.ChargeRequested{MerchantID: "acme", OrderID: charge, Amount: 1000, Currency: "USD", PaymentMethod: "pm_card_visa", Notify: true},
+		domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_" + charge},
+		domain.PaymentCaptured{Provider: domain.Provider, PaymentIntent: "pi_" + charge, Amount: 1000, Currency: "USD", Fee: 30},
+		domain.ChargeSucceeded{})
+	if err == nil {
+		s, err = ledger.Append(b, s, ledger.Cause{Actor: "test"},
+			domain.MerchantNotified{EventID: s.Head().ID.String(), Type: "charge.succeeded", Version: 4})
+	}
+	if err == nil {
+		err = db.Commit(t.Context(), b)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func runResend(t *testing.T, db *postgres.DB, c webhooksResendCmd) (out, said string, err error) {
+	t.Helper()
+	var o, s bytes.Buffer
+	err = c.resend(t.Context(), &o, &s, db)
+	return o.String(), s.String(), err
+}
+
+// messages are the resends that wait in the inbox, in their order.
+func messages(t *testing.T, db *postgres.DB) string {
+	t.Helper()
+	var list string
+	err := db.QueryRow(t.Context(), `
+select coalesce(string_agg(concat_ws(' ', i.ordering_key, i.receiver, i.type, i.status, i.message_id = 'resend:' || r.resend_id, i.metadata ->> 'requested_by' = r.requested_by), ', ' order by i.id), '')
+  from inbox i
+  full join webhook_resends r
+    on i.message_id = 'resend:' || r.resend_id`).Scan(&list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+func TestWebhooksResend(t *testing.T) {
+	t.Parallel()
+	const waits = " notification webhook.resend pending t t"
+
+	t.Run("an event, and a charge", func(t *testing.T) {
+		t.Parallel()
+		db := shopDB(t)
+		one := tell(t, db, "ch_1").At(4).ID.String()
+		tell(t, db, "ch_2")
+		out, said, err := runResend(t, db, webhooksResendCmd{Names: []string{one, "ch_2"}})
+		if err != nil || said != "" || strings.Count(out, "\n") != 2 || !strings.Contains(out, "charge.succeeded of ch_1 will be delivered once more: event "+one) {
+			t.Errorf("%v, said %q:\n%s", err, said, out)
+		}
+		if got := messages(t, db); got != "ch_1"+waits+", ch_2"+waits {
+			t.Errorf("the messages are %s", got)
+		}
+		told, err := timeline.Read(t.Context(), db, "ch_1", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var shown []string
+		for _, e := range told.Entries {
+			if e.Kind == timeline.Webhook {
+				shown = append(shown, e.What)
+			}
+			if e.What == "resend wanted" && (!strings.HasPrefix(e.Who, "cli:") || e.Detail["webhook_id"] != one) {
+				t.Errorf("shown: %+v", e)
+			}
+		}
+		if diff := cmp.Diff([]string{"merchant.notified.v1", "resend wanted"}, shown); diff != "" {
+			t.Errorf("the timeline (-want +got):\n%s", diff)
+		}
+	})
+
+	t.Run("what is no outcome is refused, the rest is not", func(t *testing.T) {
+		t.Parallel()
+		db := shopDB(t)
+		s := tell(t, db, "ch_1")
+		out, _, err := runResend(t, db, webhooksResendCmd{Names: []string{"ch_nobody", s.At(1).ID.String(), "ch_1"}, JSON: true})
+		if err == nil || strings.Count(err.Error(), "is neither an event") != 2 {
+			t.Errorf("the error is %v", err)
+		}
+		var got struct{ Data []wish }
+		if err := json.Unmarshal([]byte(out), &got); err != nil || len(got.Data) != 1 || got.Data[0].ChargeID != "ch_1" || got.Data[0].EventID != s.At(4).ID {
+			t.Errorf("%v in %s", err, out)
+		}
+		if got := messages(t, db); got != "ch_1"+waits {
+			t.Errorf("the messages are %s", got)
+		}
+	})
+
+	t.Run("a webhook that was never taken is refused by name, and left out of many", func(t *testing.T) {
+		t.Parallel()
+		db := shopDB(t)
+		s := tell(t, db, "ch_1")
+		b := &pgx.Batch{}
+		if _, err := ledger.Append(b, ledger.New("ch_2"), ledger.Cause{Actor: "test"}, s.Events[0].Event, s.Events[1].Event,
+			domain.PaymentCaptured{Provider: domain.Provider, PaymentIntent: "pi_2", Amount: 1000, Currency: "USD"}, domain.ChargeSucceeded{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := db.Commit(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := runResend(t, db, webhooksResendCmd{Names: []string{"ch_2"}}); err == nil || !strings.Contains(err.Error(), "no webhook to send again") {
+			t.Errorf("the error is %v", err)
+		}
+		_, said, err := runResend(t, db, webhooksResendCmd{Merchant: "acme", Since: time.Unix(0, 0)})
+		if err != nil || strings.Count(said, "left out") != 1 || messages(t, db) != "ch_1"+waits {
+			t.Errorf("%v, said %q: %s", err, said, messages(t, db))
+		}
+	})
+
+	t.Run("all of a merchant's, page by page", func(t *testing.T) {
+		t.Parallel()
+		db := shopDB(t)
+		b := &pgx.Batch{}
+		b.Queue(`
+insert into ledger_events
+       (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
+select md5(n || k)::uuid, 'ch_' || n, case k when 'a' then 1 else 2 end, case k when 'a' then 'charge.failed.v1' else 'merchant.notified.v1' end,
+       1, 'acme', case k when 'a' then '{}' else jsonb_build_object('event_id', md5(n || 'a')::uuid) end, '{}', now()
+  from generate_series(1, $1::int) n,
+       unnest(array['a', 'b']) k
+ order by n, k`, 2*resendPage+1)
+		if err := db.Commit(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+		out, said, err := runResend(t, db, webhooksResendCmd{Merchant: "acme", Since: time.Unix(0, 0), JSON: true})
+		var got struct{ Data []wish }
+		if err := errors.Join(err, json.Unmarshal([]byte(out), &got)); err != nil || said != "" || len(got.Data) != 2*resendPage+1 {
+			t.Fatalf("%v, said %q, %d wishes", err, said, len(got.Data))
+		}
+		if got := strings.Count(messages(t, db), waits); got != 2*resendPage+1 {
+			t.Errorf("%d messages", got)
+		}
+	})
+
+	t.Run("nothing within the time is refused", func(t *testing.T) {
+		t.Parallel()
+		db := shopDB(t)
+		tell(t, db, "ch_1")
+		for _, c := range []webhooksResendCmd{
+			{Merchant: "nobody", Since: time.Unix(0, 0)},
+			{Merchant: "acme", Since: time.Now().Add(time.Hour)},
+			{Merchant: "acme", Since: time.Unix(0, 0), Until: time.Unix(1, 0)},
+		} {
+			if _, _, err := runResend(t, db, c); err == nil || !strings.Contains(err.Error(), "has no outcome within that time") {
+				t.Errorf("the error is %v", err)
+			}
+		}
+	})
+
+	t.Run("what a lost answer leaves open may be asked again", func(t *testing.T) {
+		t.Parallel()
+		db := shopDB(t)
+		tell(t, db, "ch_1")
+		for range 2 {
+			if _, _, err := runResend(t, db, webhooksResendCmd{Names: []string{"ch_1"}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := messages(t, db); got != "ch_1"+waits+", ch_1"+waits {
+			t.Errorf("the messages are %s", got)
+		}
+	})
+}

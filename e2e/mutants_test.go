@@ -1,0 +1,155 @@
+package e2e_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/payonce/payonce/internal/fleet"
+)
+
+// A mutant is payonce with one bug planted. The bug is laid over the sources of
+// one build (go build -overlay); the tree itself never holds it, nor a switch
+// that would bring it back.
+type mutant struct {
+	name  string // the bug, as a reviewer would say it
+	edits []edit
+	hunt  hunter
+}
+
+// edit is one change of one file. What it replaces must be there exactly once.
+type edit struct{ file, old, new string }
+
+// hunter looks for a mutant. It returns how it was caught: the point or test, and
+// the invariant. It returns "" for one that came through.
+type hunter func(t *testing.T, overlay string) string
+
+// sampled is how many mutants a run of everything hunts. Whoever asks for the
+// mutants by name gets all of them.
+const sampled = 2
+
+// TestMutants shows that the harness can fail: each planted bug must be caught
+// at the point and by the invariant that the table names.
+func TestMutants(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("not run in short mode: mutants are built")
+	}
+	all := mutants()
+	hunted := all
+	if !askedFor("Mutants") {
+		seed := rand.Uint64()
+		rng := rand.New(rand.NewPCG(seed, 0))
+		hunted = slices.Clone(all)
+		rng.Shuffle(len(hunted), func(i, j int) { hunted[i], hunted[j] = hunted[j], hunted[i] })
+		hunted = hunted[:sampled]
+		t.Logf("not run: %d of %d mutants; go test ./e2e -run Mutants hunts all", len(all)-sampled, len(all))
+	}
+	caught := 0
+	for _, m := range hunted {
+		t.Run(strings.ReplaceAll(m.name, " ", "_"), func(t *testing.T) {
+			by := m.hunt(t, overlay(t, m.edits))
+			if by == "" {
+				t.Fatalf("not caught: %s", m.name)
+			}
+			caught++
+			t.Logf("caught by %s", by)
+		})
+	}
+	t.Logf("%d of %d mutants caught", caught, len(hunted))
+}
+
+// askedFor tells whether -run names a test, and does not just let it through.
+func askedFor(name string) bool {
+	run := flag.Lookup("test.run")
+	return run != nil && strings.Contains(run.Value.String(), name)
+}
+
+// overlay writes the changed files and the JSON by which a build reads them in
+// place of the tree's own.
+func overlay(t *testing.T, edits []edit) string {
+	t.Helper()
+	root, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	changed := map[string]string{}
+	for _, e := range edits {
+		path := filepath.Join(root, filepath.FromSlash(e.file))
+		source := path
+		if before, again := changed[path]; again {
+			source = before
+		}
+		text, err := os.ReadFile(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(string(text), e.old); n != 1 {
+			t.Fatalf("%s holds %d times, not once, what the mutant replaces:\n%s", e.file, n, e.old)
+		}
+		target := filepath.Join(dir, strings.ReplaceAll(e.file, "/", "_"))
+		if err := os.WriteFile(target, []byte(strings.Replace(string(text), e.old, e.new, 1)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		changed[path] = target
+	}
+	list, err := json.Marshal(map[string]any{"Replace": changed})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(file, list, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// byTest hunts with a test of a package, "TestX" or "TestX/a part of it": under
+// the mutant it must fail, itself, and say why.
+func byTest(pkg, test, says string) hunter {
+	return func(t *testing.T, overlay string) string {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), startPatience)
+		defer cancel()
+		name := strings.ReplaceAll(test, " ", "_")
+		pattern := "^" + strings.ReplaceAll(regexp.QuoteMeta(name), "/", "$/^") + "$"
+		command := exec.CommandContext(ctx, "go", "test", "-count=1", "-timeout=1m", "-overlay="+overlay, "-run", pattern, pkg)
+		command.Dir = ".."
+		out, err := command.CombinedOutput()
+		if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
+			t.Fatal(err)
+		}
+		if bytes.Contains(out, []byte("[build failed]")) || bytes.Contains(out, []byte("[setup failed]")) {
+			t.Fatalf("the mutant does not build:\n%s", out)
+		}
+		if err == nil || !bytes.Contains(out, []byte("--- FAIL: "+name)) || !bytes.Contains(out, []byte(says)) {
+			t.Logf("%s %s printed:\n%s", pkg, test, out)
+			return ""
+		}
+		return fmt.Sprintf("%s %s: %s", pkg, test, says)
+	}
+}
+
+// mutated are the programs with the bug in them.
+func mutated(t *testing.T, overlay string) fleet.Binaries {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), startPatience)
+	defer cancel()
+	b, err := fleet.Build(ctx, t.TempDir(), "-overlay="+overlay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}

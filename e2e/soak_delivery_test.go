@@ -1,0 +1,298 @@
+package e2e_test
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+)
+
+// soakDelivery carries the same orders in two worlds. In the one every message
+// comes once and in order; in the other one to five times, and in any order. The
+// two ledgers must be the same: the streams and the postings, without ids and
+// times.
+func soakDelivery(t *testing.T) {
+	t.Helper()
+	n := soaked(t, "orders", 2_000, 40)
+	orders := deliveryOrders(n)
+	plain, wild := &post{}, &post{wild: true}
+	var all sync.WaitGroup
+	for _, p := range []*post{plain, wild} {
+		stock := map[string]int{"tshirt": 2 * n, "rarity": 0}
+		p.world = newWorld(t, setup{apis: 1, workers: 2, stock: stock})
+	}
+	for _, p := range []*post{plain, wild} {
+		all.Go(func() { p.carry(t, orders) })
+	}
+	all.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+	once, often := plain.ledger(t), wild.ledger(t)
+	if diff := cmp.Diff(once, often); diff != "" {
+		t.Errorf("the ledgers of single delivery (-) and of many (+):\n%s", diff)
+	}
+	if len(once) == 0 || wild.deliveries <= wild.messages || wild.inversions == 0 || plain.deliveries != plain.messages {
+		t.Errorf("%d lines, %d deliveries of %d messages, %d out of order; in the other world %d of %d: this showed nothing",
+			len(once), wild.deliveries, wild.messages, wild.inversions, plain.deliveries, plain.messages)
+	}
+	// What was committed while the post was open came as it was, once.
+	passed := row[int64](t, wild.world, `select count(*) from outbox`) - int64(wild.messages)
+	const duplicates = `
+select coalesce(sum(duplicates), 0)::bigint
+  from inbox`
+	if got, want := row[int64](t, wild.world, duplicates), int64(wild.deliveries-wild.messages); got != want {
+		t.Errorf("the inbox counts %d duplicates, %d were delivered", got, want)
+	}
+	t.Logf("%d orders, %d messages, %d more that passed the post while it was open; delivered %d times, %d of them after a younger one; ledger of %d lines, %s and %s",
+		n, wild.messages, passed, wild.deliveries, wild.inversions, len(once), hashOf(once), hashOf(often))
+	if !t.Failed() {
+		t.Log(none(wild.deliveries, "deliveries"))
+	}
+}
+
+// deliveryOrder is an order and what the merchant does with it.
+type deliveryOrder struct {
+	order
+	cancel bool // at once, before anybody has heard of the order
+	refund bool
+}
+
+// deliveryOrders are of every way in turn. None of them depends on how fast
+// anything is.
+func deliveryOrders(n int) []deliveryOrder {
+	orders := make([]deliveryOrder, n)
+	for i := range orders {
+		o := &orders[i]
+		switch i % 8 {
+		case 0, 1:
+			o.order = newOrder(visa)
+		case 2:
+			o.order = newOrder(cardDeclined)
+		case 3:
+			o.order, o.cancel = newOrder(visa), true
+		case 4:
+			o.order = newOrder(visa, item{"rarity", 1})
+		case 5, 6:
+			o.order, o.refund = newOrder(visa), true
+		case 7:
+			o.order, o.refund = newOrder(refusedRefund), true
+		}
+		o.Amount += int64(i)
+	}
+	return orders
+}
+
+// post is the way of the messages of one world. While it is held the outbox
+// fills; whoever reads it next gets what the post made of it.
+type post struct {
+	wild  bool
+	world *world
+
+	at         position // of the reader, when it was held
+	messages   int
+	deliveries int
+	inversions int
+}
+
+// position is a place in the outbox.
+type position struct {
+	Transaction string
+	Offset      int64
+}
+
+// carry accepts all orders while the post is held, lets the messages through, and
+// then does the same with the refunds.
+func (p *post) carry(t *testing.T, orders []deliveryOrder) {
+	t.Helper()
+	w := p.world
+	p.hold(t)
+	charges := make([]string, len(orders))
+	for i, o := range orders {
+		charges[i] = w.send(t, o.order).ID
+		if o.cancel {
+			if got := w.cancel(t, charges[i]); got.Status != http.StatusAccepted {
+				t.Errorf("the cancellation was answered %d %s", got.Status, got.Body)
+				return
+			}
+		}
+	}
+	p.rounds(t, len(orders))
+	for i, o := range orders {
+		if o.refund {
+			w.refund(t, charges[i], 400)
+		}
+	}
+	p.rounds(t, len(orders)+len(orders)/8*3)
+}
+
+// rounds lets through what has piled up, and holds the post again while that is
+// worked on, until so many outcomes have been told.
+func (p *post) rounds(t *testing.T, outcomes int) {
+	t.Helper()
+	const told = `
+select count(*)
+  from ledger_events
+ where type = 'merchant.notified.v1'`
+	const busy = `
+select count(*)
+  from inbox
+ where status <> 'done'`
+	for row[int64](t, p.world, told) < int64(outcomes) {
+		p.letThrough(t)
+		eventually(t, "all that was let through has been received", func() bool { return p.received(t) })
+		p.hold(t)
+		eventually(t, "all that was received is done", func() bool { return row[int64](t, p.world, busy) == 0 })
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// inTransaction is a commit of the test's own on the outbox.
+func (p *post) inTransaction(t *testing.T, do func(pgx.Tx) error) {
+	t.Helper()
+	if err := pgx.BeginFunc(t.Context(), p.world.tables, do); err != nil {
+		t.Error(err)
+	}
+}
+
+// hold puts the reader to a place that nothing comes after.
+func (p *post) hold(t *testing.T) {
+	t.Helper()
+	const find = `
+select transaction_id::text,
+       "offset"
+  from outbox_offsets
+   for update`
+	const far = `
+update outbox_offsets
+   set transaction_id = '9223372036854775807'`
+	p.inTransaction(t, func(tx pgx.Tx) error {
+		if err := tx.QueryRow(t.Context(), find).Scan(&p.at.Transaction, &p.at.Offset); err != nil {
+			return fmt.Errorf("find the reader: %w", err)
+		}
+		_, err := tx.Exec(t.Context(), far)
+		return err
+	})
+}
+
+// letThrough puts the reader back. In a wild post it comes after all that has
+// piled up, and before copies of it, which this commit makes: one to five of each,
+// shuffled. What others are about to commit keeps its place and comes as it is.
+func (p *post) letThrough(t *testing.T) {
+	t.Helper()
+	// The order is that of the column: its text would put 100 before 98.
+	const piled = `
+select o.transaction_id::text as xid,
+       o."offset"
+  from outbox o
+ where (o.transaction_id, o."offset") > ($1::text::xid8, $2)
+   and o.transaction_id < pg_snapshot_xmin(pg_current_snapshot())
+ order by o.transaction_id, o."offset"`
+	const duplicate = `
+insert into outbox
+       (topic, message_id, payload, metadata)
+select topic, message_id, payload, metadata
+  from outbox
+ where transaction_id = $1::text::xid8
+   and "offset" = $2`
+	const back = `
+update outbox_offsets
+   set transaction_id = $1::text::xid8,
+       "offset" = $2`
+	p.inTransaction(t, func(tx pgx.Tx) error {
+		found, err := tx.Query(t.Context(), piled, p.at.Transaction, p.at.Offset)
+		if err != nil {
+			return err
+		}
+		pile, err := pgx.CollectRows(found, pgx.RowToStructByPos[position])
+		if err != nil {
+			return err
+		}
+		p.messages += len(pile)
+		p.deliveries += len(pile)
+		if p.wild && len(pile) > 0 {
+			turns := p.shuffled(len(pile))
+			p.deliveries += len(turns) - len(pile)
+			b := &pgx.Batch{}
+			for _, i := range turns {
+				b.Queue(duplicate, pile[i].Transaction, pile[i].Offset)
+			}
+			if err := tx.SendBatch(t.Context(), b).Close(); err != nil {
+				return fmt.Errorf("copy %d messages: %w", len(turns), err)
+			}
+			p.at = pile[len(pile)-1]
+		}
+		_, err = tx.Exec(t.Context(), back, p.at.Transaction, p.at.Offset)
+		return err
+	})
+}
+
+// shuffled are the turns in which n messages come, each one to five times.
+func (p *post) shuffled(n int) []int {
+	var turns []int
+	for i := range n {
+		for range 1 + rand.IntN(5) { //nolint:gosec // traffic
+			turns = append(turns, i)
+		}
+	}
+	rand.Shuffle(len(turns), func(i, j int) { turns[i], turns[j] = turns[j], turns[i] })
+	for i := range turns[1:] {
+		if turns[i+1] < turns[i] {
+			p.inversions++
+		}
+	}
+	return turns
+}
+
+// received tells whether the reader has come to the end.
+func (p *post) received(t *testing.T) bool {
+	t.Helper()
+	const behind = `
+select count(*)
+  from outbox o
+  join outbox_offsets f
+    on f.topic = o.topic
+ where (o.transaction_id, o."offset") > (f.transaction_id, f."offset")`
+	return row[int64](t, p.world, behind) == 0
+}
+
+// ledger is all that was recorded about each order, in its words: no ids, no
+// times. It takes the copies out of the outbox, of which the audit knows nothing.
+func (p *post) ledger(t *testing.T) []string {
+	t.Helper()
+	const copies = `
+delete from outbox o
+ using ledger_events e
+ where e.event_id::text = o.message_id
+   and e.txid <> o.transaction_id`
+	if _, err := p.world.tables.Exec(t.Context(), copies); err != nil {
+		t.Fatal(err)
+	}
+	const recorded = `
+select concat_ws(' ', r.data ->> 'order_id', e.version, e.type,
+                 e.data - array['payment_intent', 'refund_id', 'provider_refund', 'event_id', 'request_id'],
+                 (select string_agg(concat_ws(' ', p.debit, p.credit, p.amount, p.currency), ', ' order by p.debit, p.credit, p.amount)
+                    from ledger_postings p
+                   where p.stream_id = e.stream_id
+                     and p.version = e.version))
+  from ledger_events e
+  join ledger_events r
+    on r.stream_id = e.stream_id
+   and r.version = 1
+ order by r.data ->> 'order_id', e.version`
+	return rows[string](t, p.world, recorded)
+}
+
+func hashOf(lines []string) string {
+	sum := sha256.Sum256([]byte(strings.Join(lines, "\n")))
+	return hex.EncodeToString(sum[:8])
+}

@@ -1,0 +1,294 @@
+package e2e_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/url"
+	"path"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/fleet"
+)
+
+// soakSameKey has many clients use the same few keys, for one of two orders each,
+// while apis and workers are killed. Every call and what came of it is written
+// down, and of each key the whole history must have an order in which the key is
+// one register: set once, by one order, and with one answer ever after.
+func soakSameKey(t *testing.T) {
+	t.Helper()
+	const clients = 64
+	n := soaked(t, "operations", 100_000, 1_500)
+	every := 2 * time.Second
+	if !*soak {
+		every = 300 * time.Millisecond
+	}
+	w := newWorld(t, setup{apis: 2, workers: 2, apiEnv: map[string]string{"IN_FLIGHT": "409"}, apiDatabase: func(database string) string {
+		return slowCommits(t, database)
+	}})
+	r := newKeyring(t, w, n)
+	var all sync.WaitGroup
+	for client := range clients {
+		all.Go(func() { r.use(t, client) })
+	}
+	over := make(chan struct{})
+	go func() { all.Wait(); close(over) }()
+	kills := w.killing(t, every, over)
+	r.settle(t, w)
+	w.carried(t)
+
+	if r.tally[keyUnknown] == 0 || kills == 0 {
+		t.Errorf("%d kills left %d calls without a certain answer: they showed nothing", kills, r.tally[keyUnknown])
+	}
+	checked := r.check(t)
+	t.Logf("%d operations on %d keys by %d clients, %d kills: %s; %d calls met no api and are no operations",
+		len(r.history), checked, clients, kills, r.told(), r.refused.Load())
+	if !t.Failed() {
+		t.Logf("linearizability by key: %s; %s", none(checked, "keys"), none(len(r.history), "operations"))
+	}
+}
+
+// slowCommits gives each commit of the apis the time in which others can find its
+// key in flight, and in which it can be killed: longer than they wait for a lock.
+func slowCommits(t *testing.T, database string) string {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	var superuser bool
+	if err := conn.QueryRow(t.Context(), `select current_setting('is_superuser')::boolean`).Scan(&superuser); err != nil {
+		t.Fatal(err)
+	}
+	if !superuser {
+		t.Log("not run: commits that take long, which only a superuser may ask for")
+		return database
+	}
+	u, err := url.Parse(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := u.Query()
+	query.Set("commit_delay", "40000") // microseconds
+	query.Set("commit_siblings", "0")
+	u.RawQuery = query.Encode()
+	return u.String()
+}
+
+// killing kills a program at random, again and again, until the traffic is over.
+func (w *world) killing(t *testing.T, every time.Duration, over <-chan struct{}) (kills int) {
+	t.Helper()
+	victims := slices.Concat(w.apis, w.workers)
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-over:
+			return kills
+		case <-tick.C:
+		}
+		victim := victims[kills%len(victims)]
+		if err := victim.Kill(); err != nil && !errors.Is(err, fleet.ErrNotRunning) {
+			t.Fatal(err)
+		}
+		restart(t, victim)
+		kills++
+	}
+}
+
+// keyring are the keys of a soak, the two orders of each, and what was done with
+// them.
+type keyring struct {
+	w       *world
+	began   time.Time
+	left    atomic.Int64
+	refused atomic.Int64 // calls that no api was there to take
+
+	mu      sync.Mutex
+	keys    []orders
+	uses    []int // by key
+	history []porcupine.Operation
+	tally   map[keyKind]int
+}
+
+// orders are the two that one key is used for.
+type orders struct {
+	key  string
+	a, b []byte
+}
+
+const (
+	keysInUse  = 8   // at a time
+	usesOfAKey = 100 // until another one takes its place; now and then it is used again
+)
+
+func newKeyring(t *testing.T, w *world, operations int) *keyring {
+	t.Helper()
+	r := &keyring{w: w, began: time.Now(), tally: map[keyKind]int{}}
+	r.left.Store(int64(operations))
+	for range operations/usesOfAKey + keysInUse {
+		a, b := newOrder(visa), newOrder(cardDeclined)
+		r.keys = append(r.keys, orders{key: "key-" + unique(), a: a.body(t), b: b.body(t)})
+	}
+	r.uses = make([]int, len(r.keys))
+	return r
+}
+
+// pick is one of the keys in use, and sometimes one that was.
+func (r *keyring) pick() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	first := 0
+	for first < len(r.keys)-keysInUse && r.uses[first] >= usesOfAKey {
+		first++
+	}
+	i := first + rand.IntN(keysInUse) //nolint:gosec // traffic
+	if first > 0 && rand.IntN(20) == 0 {
+		i = rand.IntN(first) //nolint:gosec // traffic
+	}
+	r.uses[i]++
+	return i
+}
+
+// use is one client.
+func (r *keyring) use(t *testing.T, client int) {
+	t.Helper()
+	ctx := t.Context()
+	for r.left.Add(-1) >= 0 && ctx.Err() == nil {
+		in := keyInput{key: r.pick(), call: []keyCall{orderA, orderA, orderB, readKey}[rand.IntN(4)]} //nolint:gosec // traffic
+		for {
+			call := time.Since(r.began).Nanoseconds()
+			out, err := r.send(ctx, in)
+			if isRefused(err) {
+				r.refused.Add(1)
+				pause(ctx, 5*time.Millisecond)
+				continue
+			}
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			r.note(porcupine.Operation{ClientId: client, Input: in, Output: out, Call: call, Return: time.Since(r.began).Nanoseconds()})
+			break
+		}
+	}
+}
+
+// isRefused tells whether a call was never sent: nobody listened.
+func isRefused(err error) bool {
+	var dial *net.OpError
+	return errors.As(err, &dial) && dial.Op == "dial"
+}
+
+func (r *keyring) note(o porcupine.Operation) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if out, ok := o.Output.(keyOutput); ok {
+		r.tally[out.kind]++
+	}
+	r.history = append(r.history, o)
+}
+
+// send makes a call and says what its answer means. What was cut, timed out or
+// could not be told is unknown; an error is an answer that may not be.
+func (r *keyring) send(ctx context.Context, in keyInput) (keyOutput, error) {
+	k := r.keys[in.key]
+	got, err := r.call(ctx, k, in.call)
+	if isRefused(err) {
+		return keyOutput{}, err
+	}
+	if err != nil || got.Status == http.StatusServiceUnavailable {
+		return keyOutput{kind: keyUnknown}, nil //nolint:nilerr // that is what it means
+	}
+	switch {
+	case in.call == readKey && got.Status == http.StatusNotFound:
+		return keyOutput{kind: keyAbsent}, nil
+	case in.call == readKey && got.Status == http.StatusOK:
+		var page struct {
+			Data []struct {
+				Location string `json:"location"`
+			} `json:"data"`
+		}
+		if err := json.Unmarshal(got.Body, &page); err == nil && len(page.Data) == 1 {
+			return keyOutput{kind: keyFound, id: path.Base(page.Data[0].Location)}, nil
+		}
+	case in.call != readKey && got.Status == http.StatusConflict && bytes.Contains(got.Body, []byte("/problems/idempotency-key-in-use")):
+		return keyOutput{kind: keyInFlight}, nil
+	case in.call != readKey && got.Status == http.StatusUnprocessableEntity && bytes.Contains(got.Body, []byte("/problems/idempotency-key-reused")):
+		return keyOutput{kind: keyReused}, nil
+	case in.call != readKey && got.Status == http.StatusAccepted:
+		out := keyOutput{kind: keyFirst, id: path.Base(got.Header.Get("Location")), body: string(got.Body)}
+		if got.Header.Get("Idempotent-Replayed") == "true" {
+			out.kind = keyReplay
+		}
+		return out, nil
+	}
+	return keyOutput{}, fmt.Errorf("%s of %s was answered %d %s", in.call, k.key, got.Status, got.Body)
+}
+
+// call goes past the client's own notes, which would grow with every call.
+func (r *keyring) call(ctx context.Context, k orders, call keyCall) (answer, error) {
+	method, at, body := http.MethodPost, "/v1/charges", k.a
+	switch call {
+	case orderA:
+	case orderB:
+		body = k.b
+	case readKey:
+		method, at, body = http.MethodGet, "/v1/idempotency-keys/"+k.key, nil
+	}
+	header := http.Header{}
+	if body != nil {
+		header.Set("Idempotency-Key", k.key)
+	}
+	return r.w.client.do(ctx, request{method: method, path: at, body: body, header: header})
+}
+
+// settle asks for each key that was used until somebody answers, and tells the
+// client what was accepted, by which the judge goes.
+func (r *keyring) settle(t *testing.T, w *world) {
+	t.Helper()
+	for i, k := range r.keys {
+		if r.uses[i] == 0 {
+			continue
+		}
+		got, _, err := w.client.insist(t.Context(), request{key: k.key, body: k.a})
+		if err == nil && got.Status == http.StatusUnprocessableEntity {
+			got, _, err = w.client.insist(t.Context(), request{key: k.key, body: k.b})
+		}
+		if err != nil || got.Status != http.StatusAccepted {
+			t.Errorf("key %s: %d %s, %v", k.key, got.Status, got.Body, err)
+			continue
+		}
+		// The last word on the key belongs to its history.
+		in := keyInput{key: i, call: readKey}
+		call := time.Since(r.began).Nanoseconds()
+		out, err := r.send(t.Context(), in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.note(porcupine.Operation{Input: in, Output: out, Call: call, Return: time.Since(r.began).Nanoseconds()})
+	}
+}
+
+// told is how often there was which answer.
+func (r *keyring) told() string {
+	var line string
+	for _, kind := range []keyKind{keyFirst, keyReplay, keyReused, keyInFlight, keyFound, keyAbsent, keyUnknown} {
+		line += strconv.Itoa(r.tally[kind]) + " " + kind.String() + ", "
+	}
+	return line[:len(line)-2]
+}

@@ -1,0 +1,263 @@
+package e2e_test
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// keyCall is what is done with a key.
+type keyCall string
+
+const (
+	orderA  keyCall = "post A"
+	orderB  keyCall = "post B"
+	readKey keyCall = "read"
+)
+
+type keyInput struct {
+	key  int
+	call keyCall
+}
+
+// keyKind is what an answer says.
+type keyKind int
+
+const (
+	keyUnknown  keyKind = iota // cut, timed out, or 503: it may have happened, or may yet
+	keyFirst                   // 202: this call made the charge
+	keyReplay                  // 202, as it was given before
+	keyReused                  // 422: the key is another order's
+	keyInFlight                // 409: the key is being used, and has no answer yet
+	keyFound                   // a read: the charge that the key led to
+	keyAbsent                  // a read: nothing
+)
+
+func (k keyKind) String() string {
+	return [...]string{"unknown", "first", "replayed", "reused", "in flight", "found", "absent"}[k]
+}
+
+type keyOutput struct {
+	kind keyKind
+	id   string // of the charge
+	body string // of a 202
+}
+
+// keyState is a key as it stands: free, or set for ever. What nobody was told
+// yet is empty.
+type keyState struct {
+	order    keyCall
+	id, body string
+}
+
+// after are the states in which a key may be after a call had this answer, none
+// if it could not have had it. An answer that nobody knows leaves two: the call
+// has set the key, or not.
+func (s keyState) after(call keyCall, out keyOutput) []keyState {
+	set := keyState{order: call, id: out.id, body: out.body}
+	same := (s.id == "" || s.id == out.id) && (s.body == "" || s.body == out.body)
+	var holds bool
+	switch out.kind {
+	case keyUnknown:
+		if s.order == "" && call != readKey {
+			return []keyState{s, {order: call}}
+		}
+		holds = true
+	case keyFirst:
+		if s.order == "" {
+			return []keyState{set}
+		}
+	case keyReplay:
+		if s.order == call && same {
+			return []keyState{set}
+		}
+	case keyReused:
+		holds = s.order != "" && s.order != call
+	case keyInFlight, keyAbsent:
+		holds = s.order == ""
+	case keyFound:
+		if s.order != "" && (s.id == "" || s.id == out.id) {
+			return []keyState{{order: s.order, id: out.id, body: s.body}}
+		}
+	}
+	if holds {
+		return []keyState{s}
+	}
+	return nil
+}
+
+// keyModel is one key, for porcupine.
+func keyModel() porcupine.Model {
+	model := porcupine.NondeterministicModel{
+		Init: func() []any { return []any{keyState{}} },
+		Step: func(state, input, output any) []any {
+			s, known := state.(keyState)
+			in, asked := input.(keyInput)
+			out, answered := output.(keyOutput)
+			if !known || !asked || !answered {
+				return nil
+			}
+			var next []any
+			for _, s := range s.after(in.call, out) {
+				next = append(next, s)
+			}
+			return next
+		},
+		DescribeOperation: func(input, output any) string {
+			in, _ := input.(keyInput)
+			out, _ := output.(keyOutput)
+			return fmt.Sprintf("%s → %s %s", in.call, out.kind, out.id)
+		},
+		DescribeState: func(state any) string { return fmt.Sprintf("%+v", state) },
+	}
+	return model.ToModel()
+}
+
+// checkPatience bounds the search for an order of one key's history.
+const checkPatience = time.Minute
+
+// linearizable looks for an order of one key's history. A call without a certain
+// answer may take effect at any time after it; a read without one says nothing.
+func linearizable(history []porcupine.Operation) (porcupine.CheckResult, porcupine.LinearizationInfo) {
+	last := int64(math.MinInt64)
+	for _, o := range history {
+		last = max(last, o.Return)
+	}
+	var known []porcupine.Operation
+	for _, o := range history {
+		in, _ := o.Input.(keyInput)
+		if out, ok := o.Output.(keyOutput); ok && out.kind == keyUnknown {
+			if in.call == readKey {
+				continue
+			}
+			o.Return = last + 1
+		}
+		known = append(known, o)
+	}
+	return porcupine.CheckOperationsVerbose(keyModel(), known, checkPatience)
+}
+
+// check looks at every key's history, and draws one that has no order. It says
+// how many keys there were.
+func (r *keyring) check(t *testing.T) int {
+	t.Helper()
+	byKey := map[int][]porcupine.Operation{}
+	for _, o := range r.history {
+		if in, ok := o.Input.(keyInput); ok {
+			byKey[in.key] = append(byKey[in.key], o)
+		}
+	}
+	for key, history := range byKey {
+		result, info := linearizable(history)
+		if result == porcupine.Ok {
+			continue
+		}
+		t.Errorf("key %s: of its %d operations the checker says %s; they are drawn in %s",
+			r.keys[key].key, len(history), result, draw(t, info))
+		if result == porcupine.Illegal {
+			break // the first one tells enough
+		}
+	}
+	return len(byKey)
+}
+
+// draw writes the history to a file that outlives the test.
+func draw(t *testing.T, info porcupine.LinearizationInfo) string {
+	t.Helper()
+	file, err := os.CreateTemp("", "payonce-history-*.html") //nolint:usetesting // it is for whoever reads the failure
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	if err := porcupine.Visualize(keyModel(), info, file); err != nil {
+		t.Error(err)
+	}
+	return file.Name()
+}
+
+// op is an operation of a planted history.
+func op(begin, end int64, call keyCall, kind keyKind, id string) porcupine.Operation {
+	out := keyOutput{kind: kind, id: id}
+	if kind == keyFirst || kind == keyReplay {
+		out.body = "body of " + id
+	}
+	return porcupine.Operation{Input: keyInput{call: call}, Output: out, Call: begin, Return: end}
+}
+
+// TestLinearizable plants histories that no correct service could have, beside
+// those that it may: the checker must tell them apart.
+func TestLinearizable(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		history []porcupine.Operation
+		want    porcupine.CheckResult
+	}{
+		"one first answer, its replays, and another order refused": {
+			[]porcupine.Operation{
+				op(0, 9, orderA, keyFirst, "1"), op(1, 2, orderB, keyInFlight, ""), op(3, 4, readKey, keyAbsent, ""),
+				op(5, 20, orderA, keyReplay, "1"), op(10, 11, readKey, keyFound, "1"), op(12, 13, orderB, keyReused, ""),
+			},
+			porcupine.Ok,
+		},
+		"an unknown call that took effect": {
+			[]porcupine.Operation{op(0, 1, orderA, keyUnknown, ""), op(2, 3, readKey, keyFound, "1"), op(4, 5, orderA, keyReplay, "1")},
+			porcupine.Ok,
+		},
+		"an unknown call that took none": {
+			[]porcupine.Operation{op(0, 1, orderA, keyUnknown, ""), op(2, 3, orderB, keyFirst, "1"), op(4, 5, orderA, keyReused, "")},
+			porcupine.Ok,
+		},
+		"an unknown call that took effect long after": {
+			[]porcupine.Operation{op(0, 1, orderA, keyUnknown, ""), op(2, 3, readKey, keyAbsent, ""), op(4, 5, orderB, keyReused, ""), op(6, 7, orderA, keyReplay, "1")},
+			porcupine.Ok,
+		},
+		"two different first answers": {
+			[]porcupine.Operation{op(0, 1, orderA, keyFirst, "1"), op(2, 3, orderA, keyFirst, "2")},
+			porcupine.Illegal,
+		},
+		"two first answers at once": {
+			[]porcupine.Operation{op(0, 5, orderA, keyFirst, "1"), op(1, 4, orderA, keyFirst, "1")},
+			porcupine.Illegal,
+		},
+		"a first answer that was lost": {
+			[]porcupine.Operation{op(0, 1, orderA, keyFirst, "1"), op(2, 3, readKey, keyAbsent, "")},
+			porcupine.Illegal,
+		},
+		"a lost one whose key serves another order": {
+			[]porcupine.Operation{op(0, 1, orderA, keyFirst, "1"), op(2, 3, orderB, keyFirst, "2")},
+			porcupine.Illegal,
+		},
+		"a replay of what was never answered": {
+			[]porcupine.Operation{op(0, 1, orderA, keyReplay, "1")},
+			porcupine.Illegal,
+		},
+		"a replay with another body": {
+			[]porcupine.Operation{op(0, 1, orderA, keyFirst, "1"), op(2, 3, orderA, keyReplay, "2")},
+			porcupine.Illegal,
+		},
+		"one unknown call that has set the key for both orders": {
+			[]porcupine.Operation{op(0, 1, orderA, keyUnknown, ""), op(2, 3, orderA, keyReplay, "1"), op(4, 5, orderB, keyReplay, "1")},
+			porcupine.Illegal,
+		},
+		"in flight after the answer was given": {
+			[]porcupine.Operation{op(0, 1, orderA, keyFirst, "1"), op(2, 3, orderA, keyInFlight, "")},
+			porcupine.Illegal,
+		},
+		"refused as another order's while the key is free": {
+			[]porcupine.Operation{op(0, 1, orderA, keyReused, ""), op(2, 3, readKey, keyAbsent, "")},
+			porcupine.Illegal,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got, _ := linearizable(slices.Clone(test.history)); got != test.want {
+				t.Errorf("the checker says %s, want %s", got, test.want)
+			}
+		})
+	}
+}

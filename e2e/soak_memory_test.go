@@ -1,0 +1,171 @@
+package e2e_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/payonce/payonce/internal/fleet"
+)
+
+// memorySlack is how much more a program may hold in the second half than in the
+// first, in KiB: what the garbage collector leaves to chance.
+const memorySlack = 12 << 10
+
+// soakMemory has a worker receive many messages, most of them for the second time
+// or of no known type, and an api answer as many requests as it can meanwhile. What
+// they hold must not grow with that.
+func soakMemory(t *testing.T) {
+	t.Helper()
+	if runtime.GOOS != "linux" {
+		t.Skip("not run: how much memory a program holds is read from /proc")
+	}
+	n := soaked(t, "messages", 1_000_000, 8_000)
+	w := newWorld(t, setup{apis: 1, workers: 1})
+	f := w.flowing(t, 40, 8, visa, cardDeclined)
+	f.finish(t, w)
+	w.carried(t)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var answered atomic.Int64
+	var clients sync.WaitGroup
+	for i := range 2 {
+		clients.Go(func() { w.replays(ctx, t, f.requests[i:], &answered) })
+	}
+	var worker, api halves
+	// A program that was just started is not yet as large as its work makes it.
+	chunk := max(n/100, 400)
+	for sent := 0; sent < n+n/10; sent += chunk {
+		w.repeats(t, chunk)
+		if t.Failed() {
+			break
+		}
+		if sent >= n/10 {
+			worker.note(t, w.workers[0], 2*(sent-n/10) >= n)
+			api.note(t, w.apis[0], 2*(sent-n/10) >= n)
+		}
+	}
+	cancel()
+	clients.Wait()
+	worker.judge(t, w.workers[0].Name())
+	api.judge(t, w.apis[0].Name())
+	const duplicates = `
+select coalesce(sum(duplicates), 0)::bigint
+  from inbox`
+	t.Logf("%d messages after %d that were not measured, %d of them received again; %d requests answered; the most that was held in the first and the second half, in KiB: worker %d and %d, api %d and %d",
+		n, n/10, row[int64](t, w, duplicates), answered.Load(), worker.first, worker.second, api.first, api.second)
+}
+
+// replays sends charges again that were accepted, and reads them.
+func (w *world) replays(ctx context.Context, t *testing.T, charges []request, answered *atomic.Int64) {
+	t.Helper()
+	for ; ctx.Err() == nil; answered.Add(2) {
+		r := charges[int(answered.Load())%len(charges)]
+		header := http.Header{"Idempotency-Key": {r.key}} // past the client's notes, which would grow
+		got, err := w.client.do(ctx, request{body: r.body, header: header})
+		if err == nil && got.Status == http.StatusAccepted {
+			got, err = w.client.do(ctx, request{method: http.MethodGet, path: got.Header.Get("Location")})
+		}
+		if ctx.Err() == nil && (err != nil || got.Status >= http.StatusBadRequest) {
+			t.Errorf("answered %d %s, %v", got.Status, got.Body, err)
+			return
+		}
+	}
+}
+
+// repeats puts messages into the outbox, waits until they were received and takes
+// them out again: every other one is known, the others are of a type that nobody
+// receives.
+func (w *world) repeats(t *testing.T, n int) {
+	t.Helper()
+	const plant = `
+with known as (
+  select topic,
+         message_id,
+         payload,
+         metadata,
+         row_number() over () - 1 as number,
+         count(*) over ()         as together
+    from outbox
+   where not metadata ? 'repeated'
+)
+insert into outbox
+       (topic, message_id, payload, metadata)
+select k.topic,
+       case when i % 2 = 0 then k.message_id else 'soak-' || i end,
+       k.payload,
+       k.metadata || case when i % 2 = 0 then '{"repeated": "yes"}'::jsonb else '{"repeated": "yes", "type": "soak.unknown.v1"}' end
+  from generate_series(1, $1::int) i
+  join known k
+    on k.number = i / 2 % k.together`
+	const behind = `
+select exists (
+         select
+           from outbox o
+           join outbox_offsets f
+             on f.topic = o.topic
+          where (o.transaction_id, o."offset") > (f.transaction_id, f."offset"))`
+	const remove = `
+delete from outbox
+ where metadata ? 'repeated'`
+	ctx := t.Context()
+	if _, err := w.tables.Exec(ctx, plant, n); err != nil {
+		t.Error(err)
+		return
+	}
+	eventually(t, fmt.Sprintf("%d messages are received", n), func() bool { return !row[bool](t, w, behind) })
+	if _, err := w.tables.Exec(ctx, remove); err != nil {
+		t.Error(err)
+	}
+}
+
+// halves are the most that a program held, in KiB, in each half of its work.
+type halves struct{ first, second int64 }
+
+func (h *halves) note(t *testing.T, p *fleet.Process, second bool) {
+	t.Helper()
+	held := resident(t, p.PID())
+	if second {
+		h.second = max(h.second, held)
+	} else {
+		h.first = max(h.first, held)
+	}
+}
+
+func (h *halves) judge(t *testing.T, name string) {
+	t.Helper()
+	if h.first == 0 || h.second == 0 {
+		t.Errorf("%s was not measured in both halves: %d and %d KiB", name, h.first, h.second)
+	}
+	if h.second > h.first+memorySlack {
+		t.Errorf("%s held %d KiB in the first half and %d in the second, with a slack of %d", name, h.first, h.second, memorySlack)
+	}
+}
+
+// resident is how much memory a process holds, in KiB.
+func resident(t *testing.T, pid int) int64 {
+	t.Helper()
+	status, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range bytes.Lines(status) {
+		if value, found := bytes.CutPrefix(line, []byte("VmRSS:")); found {
+			kib, err := strconv.ParseInt(string(bytes.Fields(value)[0]), 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return kib
+		}
+	}
+	t.Fatalf("process %d does not say what it holds:\n%s", pid, status)
+	return 0
+}

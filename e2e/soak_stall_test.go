@@ -1,0 +1,183 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// soakStall lets the provider keep some charges waiting, each call about them for
+// longer than a worker waits for an answer. All the others must end meanwhile. How
+// fast they do is told, and is no part of the test: the order is.
+//
+// The limit: a call that waits holds one of a worker's hands, so there are fewer
+// slow charges here than there are hands.
+func soakStall(t *testing.T) {
+	t.Helper()
+	n, slow := soaked(t, "charges", 3_000, 60), soaked(t, "slow charges", 64, 12)
+	p := newSlowProvider(t)
+	w := newWorld(t, setup{
+		apis: 1, workers: 2, workerEnv: map[string]string{"STRIPE_API_BASE": p.server.URL},
+		stock: map[string]int{"tshirt": 2 * (n + slow)},
+	})
+	p.upstream(w.sandbox.URL())
+	var waiting []string
+	for range slow {
+		o := newOrder(visa)
+		o.Amount = slowAmount
+		waiting = append(waiting, w.send(t, o).ID)
+	}
+	eventually(t, "the provider keeps all slow charges waiting", func() bool { return p.intents() == slow })
+
+	w.goesOn(t, n)
+	const open = `
+select count(*)
+  from ledger_events
+ where type in ('charge.succeeded.v1', 'charge.failed.v1')
+   and stream_id = any($1)`
+	if got := row[int64](t, w, open, waiting); got != 0 {
+		t.Errorf("%d of %d charges that the provider did not answer have ended", got, slow)
+	}
+	held := p.release()
+	if held < slow {
+		t.Errorf("the provider kept %d calls for %d charges: this showed nothing", held, slow)
+	}
+	w.carried(t)
+
+	const latency = `
+select concat_ws(' ', 'median', (percentile_disc(0.5) within group (order by took))::text,
+                      'p99', (percentile_disc(0.99) within group (order by took))::text,
+                      'most', max(took)::text)
+  from (
+        select round(1000 * extract(epoch from o.recorded_at - r.recorded_at)) as took
+          from ledger_events r
+          join ledger_events o
+            on o.stream_id = r.stream_id
+           and o.type in ('charge.succeeded.v1', 'charge.failed.v1')
+         where r.type = 'charge.requested.v1'
+           and r.stream_id <> all($1)) t`
+	w.sampleKeys(t, 1000)
+	t.Logf("%d charges ended while %d waited for a provider that kept %d calls: %s; from accepted to ended, in ms: %s",
+		n, slow, held, none(n, "charges that an unanswered call held up"), row[string](t, w, latency, waiting))
+}
+
+// goesOn has a few merchants order one thing after another, each only once the one
+// before is over, so that no charge waits for anything but its own steps.
+func (w *world) goesOn(t *testing.T, n int) {
+	t.Helper()
+	ctx := t.Context()
+	work := make(chan []byte, n)
+	for i := range n {
+		work <- newOrder([]string{visa, visa, cardDeclined}[i%3]).body(t)
+	}
+	close(work)
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for body := range work {
+				got, _, err := w.client.insist(ctx, request{key: "key-" + unique(), body: body})
+				var c charge
+				if err != nil || json.Unmarshal(got.Body, &c) != nil {
+					t.Errorf("answered %d %s, %v", got.Status, got.Body, err)
+					return
+				}
+				if !within(endPatience, func() bool { return w.charge(ctx, c.ID).over() }) {
+					t.Errorf("charge %s is not over after %s", c.ID, endPatience)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+// slowAmount marks the charges that the provider is slow with.
+const slowAmount = 10_007
+
+// slowProvider stands before the sandbox and keeps every call but the first one
+// about a marked payment until it is released.
+type slowProvider struct {
+	server *httptest.Server
+	gates  *gates // forwards
+
+	mu       sync.Mutex
+	marked   map[string]bool // payment intents
+	held     int             // calls that were kept
+	released chan struct{}
+}
+
+func newSlowProvider(t *testing.T) *slowProvider {
+	t.Helper()
+	p := &slowProvider{marked: map[string]bool{}, released: make(chan struct{}), gates: &gates{transport: once{newTransport()}}}
+	p.server = httptest.NewServer(p)
+	t.Cleanup(p.server.Close)
+	return p
+}
+
+func (p *slowProvider) upstream(url string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.gates.upstream = url
+}
+
+// intents is how many payments it keeps waiting.
+func (p *slowProvider) intents() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.marked)
+}
+
+// release lets every call pass, and says how many it has kept.
+func (p *slowProvider) release() (held int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	close(p.released)
+	return p.held
+}
+
+// isMarked tells whether a call is about a marked payment.
+func (p *slowProvider) isMarked(path string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for id := range p.marked {
+		if strings.Contains(path, id) {
+			p.held++
+			return true
+		}
+	}
+	return false
+}
+
+func (p *slowProvider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	if p.isMarked(r.URL.Path) {
+		select {
+		case <-p.released:
+		case <-r.Context().Done(): // the worker has given up
+		}
+	}
+	got, err := p.gates.forward(r.Context(), r, body)
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	var intent struct {
+		ID     string `json:"id"`
+		Amount int64  `json:"amount"`
+	}
+	if nameOf(r) == "create" && json.Unmarshal(got.Body, &intent) == nil && intent.Amount == slowAmount {
+		p.mu.Lock()
+		p.marked[intent.ID] = true
+		p.mu.Unlock()
+	}
+	maps.Copy(w.Header(), got.Header)
+	w.WriteHeader(got.Status)
+	_, _ = w.Write(got.Body) // who is gone cannot be told
+}

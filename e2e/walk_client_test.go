@@ -1,0 +1,132 @@
+package e2e_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/payonce/payonce/internal/audit"
+)
+
+// attemptPatience is after how long a client takes a request for lost.
+const attemptPatience = 4 * time.Second
+
+// merchantAt is the merchant's client of one api. It keeps no connection: the api
+// may be another process the next time.
+func (p *place) merchantAt(url string) *client {
+	c := newClient([]string{url}, p.key)
+	c.http = &http.Client{Transport: once{&http.Transport{DisableKeepAlives: true}}, Timeout: attemptPatience}
+	return c
+}
+
+// insist sends a request until it is answered for good, as every client has to,
+// to the api whose address it asks for anew each time.
+func (p *place) insist(ctx context.Context, url func(context.Context) (string, error), r request) (answer, error) {
+	var last error
+	for {
+		at, err := url(ctx)
+		if err != nil {
+			return answer{}, errors.Join(err, last)
+		}
+		got, err := p.merchantAt(at).do(ctx, r)
+		if err == nil && definitive(got) {
+			return got, nil
+		}
+		last = fmt.Errorf("answered %d %s: %w", got.Status, got.Body, err)
+		if err == nil {
+			last = fmt.Errorf("answered %d %s", got.Status, got.Body)
+		}
+		if ctx.Err() != nil {
+			return answer{}, errors.Join(ctx.Err(), last)
+		}
+		pause(ctx, 5*time.Millisecond)
+	}
+}
+
+// direct is the api that nothing happens to.
+func (p *place) direct(context.Context) (string, error) { return p.api.URL(), nil }
+
+// accept has a charge accepted and returns its id.
+func (p *place) accept(ctx context.Context, o order) (string, error) {
+	body, err := json.Marshal(o)
+	if err != nil {
+		return "", err
+	}
+	got, err := p.insist(ctx, p.direct, request{key: unique(), body: body})
+	if err != nil {
+		return "", err
+	}
+	var c charge
+	if err := json.Unmarshal(got.Body, &c); err != nil || got.Status != http.StatusAccepted {
+		return "", fmt.Errorf("a charge was answered %d %s: %w", got.Status, got.Body, err)
+	}
+	return c.ID, nil
+}
+
+// get reads what the api shows.
+func (p *place) get(ctx context.Context, path string, into any) error {
+	got, err := p.insist(ctx, p.direct, request{method: http.MethodGet, path: path})
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(got.Body, into); err != nil {
+		return fmt.Errorf("%s is answered %d %s: %w", path, got.Status, got.Body, err)
+	}
+	return nil
+}
+
+// differ complains of two answers to one request.
+func differ(a, b answer) string {
+	if a.Status != b.Status || !bytes.Equal(a.Body, b.Body) {
+		return fmt.Sprintf("one key was answered %d %s and %d %s", a.Status, a.Body, b.Status, b.Body)
+	}
+	for _, name := range []string{"Content-Type", "Location", "Idempotency-Key", "Idempotency-Expires"} {
+		if x, y := a.Header.Get(name), b.Header.Get(name); x != y {
+			return fmt.Sprintf("one key was answered with %s %q and %q", name, x, y)
+		}
+	}
+	return ""
+}
+
+// read reads a JSON document of the sandbox.
+func (p *place) read(ctx context.Context, path string, into any) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.sandbox.URL()+path, http.NoBody)
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Authorization", "Bearer sk_test_provider")
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s is answered %s", path, response.Status)
+	}
+	return json.NewDecoder(response.Body).Decode(into)
+}
+
+// audited is all that can be checked from outside: the tables, the provider's
+// lists and the books, by the checks of `payonce audit`.
+func (p *place) audited(ctx context.Context) (audit.Report, error) {
+	report, err := audit.Run(ctx, p.db)
+	if err != nil {
+		return report, err
+	}
+	lists, err := audit.Reconcile(ctx, p.db, listed(ctx, p, "/v1/payment_intents", intentOf), listed(ctx, p, "/v1/refunds", refundOf))
+	if err != nil {
+		return report, err
+	}
+	report.Add(lists...)
+	var books audit.Books
+	if err := p.read(ctx, "/books", &books); err != nil {
+		return report, err
+	}
+	told, err := audit.CompareBooks(ctx, p.db, books)
+	report.Add(told...)
+	return report, err
+}

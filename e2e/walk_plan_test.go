@@ -1,0 +1,140 @@
+package e2e_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/payonce/payonce/internal/crash"
+)
+
+// target is one run of the walk: where, on which side and how.
+type target struct {
+	scenario string
+	program  string
+	point    crash.Point
+	side     crash.Side
+	fault    crash.Fault
+	second   int // after this point of the recovery it is killed again; 0 for never
+}
+
+// String is the address by which a run is replayed. The second crash of a pair is
+// a number behind the fault: kill+3.
+func (t target) String() string {
+	fault := string(t.fault)
+	if t.second > 0 {
+		fault += "+" + strconv.Itoa(t.second)
+	}
+	return strings.Join([]string{t.scenario, t.program, t.point.String(), string(t.side), fault}, "/")
+}
+
+// parseTarget reads an address. Points may hold slashes.
+func parseTarget(address string) (target, error) {
+	parts := strings.Split(address, "/")
+	if len(parts) < 5 {
+		return target{}, fmt.Errorf("%q is not all, pairs or scenario/program/point/side/fault", address)
+	}
+	n := len(parts)
+	point, err := crash.ParsePoint(strings.Join(parts[2:n-2], "/"))
+	if err != nil {
+		return target{}, err
+	}
+	fault, second, pair := strings.Cut(parts[n-1], "+")
+	t := target{scenario: parts[0], program: parts[1], point: point, side: crash.Side(parts[n-2]), fault: crash.Fault(fault)}
+	if t.side != crash.Before && t.side != crash.After {
+		return target{}, fmt.Errorf("%q names neither side", address)
+	}
+	if pair {
+		if t.second, err = strconv.Atoi(second); err != nil {
+			return target{}, fmt.Errorf("%q names no second crash: %w", address, err)
+		}
+	}
+	return t, nil
+}
+
+// everything are all runs of a course with one fault.
+func everything(c course) []target {
+	var all []target
+	for _, point := range c.points {
+		for _, side := range []crash.Side{crash.Before, crash.After} {
+			for _, fault := range crash.Faults(point.Kind, side) {
+				all = append(all, c.target(point, side, fault))
+			}
+		}
+	}
+	return all
+}
+
+func (c course) target(point planned, side crash.Side, fault crash.Fault) target {
+	return target{scenario: c.scenario.name, program: c.program, point: point.Point, side: side, fault: fault}
+}
+
+// Shares of a sample, of 100 points: a crash or a cut comes to every point, what
+// takes longer to some.
+const (
+	sampledErrors = 34
+	sampledPauses = 6
+	sampledPairs  = 8
+)
+
+// sampleOf hits every point of a course once, with sides and faults that rotate
+// along the course and from seed to seed, and some of them once more.
+func sampleOf(c course, rng *rand.Rand) []target {
+	turn := rng.IntN(4)
+	var sample []target
+	for i, point := range c.points {
+		side, fault := crash.Before, crash.Kill
+		if (i+turn)%2 == 1 {
+			side = crash.After
+		}
+		if (i+turn)/2%2 == 1 {
+			fault = crash.Cut
+		}
+		sample = append(sample, c.target(point, side, fault))
+		side = []crash.Side{crash.Before, crash.After}[rng.IntN(2)]
+		if errs := crash.Faults(point.Kind, side)[3:]; len(errs) > 0 && rng.IntN(100) < sampledErrors {
+			sample = append(sample, c.target(point, side, errs[rng.IntN(len(errs))]))
+		}
+		if rng.IntN(100) < sampledPauses {
+			sample = append(sample, c.target(point, side, crash.Pause))
+		}
+		if rng.IntN(100) < sampledPairs {
+			pair := c.target(point, side, crash.Kill)
+			pair.second = 1 + rng.IntN(2*len(c.points))
+			sample = append(sample, pair)
+		}
+	}
+	return sample
+}
+
+// shortSampleOf hits a point in so many of a course, with a crash or a cut.
+func shortSampleOf(c course, rng *rand.Rand, every int) []target {
+	all := slices.DeleteFunc(sampleOf(c, rng), func(t target) bool {
+		return t.second > 0 || t.fault != crash.Kill && t.fault != crash.Cut
+	})
+	var sample []target
+	for i := rng.IntN(every); i < len(all); i += every {
+		sample = append(sample, all[i])
+	}
+	return sample
+}
+
+// secondCrashes is how many points of a recovery all pairs go to, beyond those of
+// the course itself: the recovery starts the program again.
+const secondCrashes = 25
+
+// pairsOf are all double crashes of a course. Those whose second point lies behind
+// the recovery's end do not come to it, and are counted.
+func pairsOf(c course) []target {
+	var all []target
+	for _, point := range c.points {
+		for second := 1; second <= len(c.points)+secondCrashes; second++ {
+			pair := c.target(point, crash.After, crash.Kill)
+			pair.second = second
+			all = append(all, pair)
+		}
+	}
+	return all
+}

@@ -1,0 +1,138 @@
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/payonce/payonce/internal/crash"
+)
+
+// noPoints is all that a program does and that is no point of a walk, beside its
+// polls that find nothing: what a timer or a pool causes comes at any time, so no
+// run could be planned for it.
+func noPoints() map[string]string {
+	return map[string]string{
+		"ping":                         "a pool asks whether a connection lives that was idle for a second",
+		"close":                        "a driver forgets statements after an error",
+		"sync":                         "a driver waits for the end of what failed",
+		"mine: select mine":            "the heartbeat renews leases every third of one",
+		"select pg_stat_activity":      "every 5 s a worker looks for half-sent transactions",
+		"due: update idempotency_keys": "the janitor sweeps every 30 s",
+	}
+}
+
+// course is the way of a scenario through a program, as it was recorded.
+type course struct {
+	scenario scenario
+	program  string
+	known    crash.Known
+	points   []planned
+	luck     []string // came in one recording and not in the other
+}
+
+// planned is a point with the one before it.
+type planned struct {
+	crash.Seen
+	behind crash.Point
+}
+
+// aim is the plan's aim for a side and a fault.
+func (p planned) aim(side crash.Side, fault crash.Fault) crash.Aim {
+	return crash.Aim{Point: p.Point, Side: side, Fault: fault, Behind: p.behind}
+}
+
+// rest is what a program does when there is nothing to do.
+type rest struct {
+	startup map[string]int // occurrences, by name
+	known   crash.Known
+}
+
+// watchRest starts a program with nothing to do, and looks twice: what it has done
+// more often the second time comes by itself.
+func (p *place) watchRest(ctx context.Context, program string) (rest, error) {
+	known := crash.Known{Polls: map[string]bool{}, Never: map[string]bool{}}
+	for name := range noPoints() {
+		known.Never[name] = true
+	}
+	plan := crash.NewPlan(crash.Aim{}, known, nil)
+	p.arm(program, plan)
+	defer p.disarm()
+	v := p.victim(program)
+	v.live(ctx)
+	defer v.end()
+	if _, err := v.url(ctx); err != nil {
+		return rest{}, err
+	}
+	pause(ctx, 250*time.Millisecond)
+	first, _ := plan.Idle()
+	pause(ctx, 250*time.Millisecond)
+	second, empty := plan.Idle()
+	r := rest{startup: map[string]int{}, known: known}
+	for name, n := range second {
+		switch {
+		case known.Never[name]:
+		case n == first[name]:
+			r.startup[name] = n
+		case empty[name] > 0:
+			known.Polls[name] = true
+		default:
+			known.Never[name] = true
+		}
+	}
+	return r, nil
+}
+
+// record runs a scenario with nothing armed, twice. Points are what came up both
+// times. Those of the program's start are a scenario of their own, since they are
+// the same in all.
+func (p *place) record(ctx context.Context, s scenario, program string) (own, start course, err error) {
+	r, err := p.watchRest(ctx, program)
+	if err != nil {
+		return own, start, err
+	}
+	var takes [2]map[string]bool
+	var last []crash.Seen
+	for i := range takes {
+		result, err := p.run(ctx, s, program, r.known, crash.Aim{}, 0)
+		if err != nil {
+			return own, start, err
+		}
+		if len(result.violations) > 0 {
+			return own, start, fmt.Errorf("with nothing armed: %q", result.violations)
+		}
+		takes[i], last = map[string]bool{}, result.points
+		for _, seen := range last {
+			takes[i][seen.Point.String()] = true
+		}
+	}
+	own = course{scenario: s, program: program, known: r.known}
+	start = own
+	start.scenario.name = "start"
+	behind := crash.Point{}
+	for _, seen := range last {
+		point := planned{Seen: seen, behind: behind}
+		switch {
+		case !takes[0][seen.Point.String()]:
+		case seen.Occurrence <= r.startup[seen.Name]:
+			start.points = append(start.points, point)
+		default:
+			own.points = append(own.points, point)
+		}
+		behind = seen.Point
+	}
+	for name := range maps.All(takes[0]) {
+		if !takes[1][name] {
+			own.luck = append(own.luck, name)
+		}
+	}
+	for name := range takes[1] {
+		if !takes[0][name] {
+			own.luck = append(own.luck, name)
+		}
+	}
+	slices.Sort(own.luck)
+	return own, start, nil
+}

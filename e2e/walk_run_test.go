@@ -1,0 +1,296 @@
+package e2e_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/payonce/payonce/internal/crash"
+)
+
+// outcome is what became of one run.
+type runResult struct {
+	violations []string
+	fired      bool
+	again      bool // the second crash fired too
+	gaveUp     bool // the rival of a paused victim could not finish
+	points     []crash.Seen
+	took       time.Duration
+}
+
+// running is one run: a job, a victim and a plan.
+type running struct {
+	*place
+	program string
+	job     job
+	aim     crash.Aim
+	second  int // the point of the recovery after which it is killed again; 0 for never
+	known   crash.Known
+	victim  *victim
+	ctx     context.Context //nolint:containedctx // a strike happens on a connection's own goroutine
+
+	mu      sync.Mutex
+	current int // request
+	answers [][]answer
+	result  runResult
+	errs    []error
+	plans   []*crash.Plan
+}
+
+// run does one job with one plan against a program that has just been started.
+// Errors are of the harness itself; what is wrong with the service is in the
+// result.
+func (p *place) run(ctx context.Context, s scenario, program string, known crash.Known, aim crash.Aim, second int) (runResult, error) {
+	begun := time.Now()
+	p.runs++
+	j, err := s.prepare(ctx, p)
+	if err != nil {
+		return runResult{}, fmt.Errorf("prepare: %w", err)
+	}
+	r := &running{
+		place: p, program: program, job: j, aim: aim, second: second, known: known, ctx: ctx,
+		victim: p.victim(program), answers: make([][]answer, len(j.requests)),
+	}
+	plan := crash.NewPlan(aim, known, r.strike)
+	r.plans = []*crash.Plan{plan}
+	if program == "worker" {
+		if err := r.send(ctx, p.direct); err != nil {
+			return runResult{}, err
+		}
+		if j.before != nil {
+			if err := j.before(ctx, p); err != nil {
+				return runResult{}, fmt.Errorf("prepare: %w", err)
+			}
+		}
+	}
+	p.arm(program, plan)
+	r.victim.live(ctx)
+	err = r.finish(ctx, program)
+	r.victim.end()
+	p.disarm()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.result.points = plan.Points()
+	r.result.fired = plan.Fired()
+	r.result.again = len(r.plans) > 1 && r.plans[1].Fired()
+	r.result.took = time.Since(begun)
+	return r.result, errors.Join(append(r.errs, err)...)
+}
+
+// finish waits until the job is done, and judges it.
+func (r *running) finish(ctx context.Context, program string) error {
+	if program == "api" {
+		if err := r.send(ctx, r.victim.url); err != nil {
+			return r.unless(err, "liveness")
+		}
+		r.settle(ctx)
+		if err := r.carry(ctx); err != nil {
+			return r.unless(err, "liveness")
+		}
+	} else {
+		if err := r.quietAfterStrikes(ctx); err != nil {
+			return r.unless(err, "liveness")
+		}
+		r.settle(ctx)
+		if err := r.quiet(ctx, liveness); err != nil {
+			return r.unless(err, "liveness")
+		}
+	}
+	return r.judge(ctx)
+}
+
+// unless turns the end of patience into a violation.
+func (r *running) unless(err error, promise string) error {
+	if errors.Is(err, errNotQuiet) || errors.Is(err, context.DeadlineExceeded) {
+		r.complain(promise + ": " + err.Error())
+		return nil
+	}
+	return err
+}
+
+func (r *running) complain(what string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.result.violations = append(r.result.violations, what)
+}
+
+// send sends the job's requests, each until it is answered. While one is paused
+// or killed the client waits with it.
+func (r *running) send(ctx context.Context, url func(context.Context) (string, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, liveness+rivalPatience)
+	defer cancel()
+	for i, request := range r.job.requests {
+		r.mu.Lock()
+		r.current = i
+		r.mu.Unlock()
+		got, err := r.insist(ctx, url, request)
+		if err != nil {
+			return err
+		}
+		r.note(i, got)
+		if r.job.twice {
+			if got, err = r.insist(ctx, url, request); err != nil {
+				return err
+			}
+			r.note(i, got)
+		}
+	}
+	return nil
+}
+
+func (r *running) note(i int, a answer) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.answers[i] = append(r.answers[i], a)
+}
+
+// quietAfterStrikes waits until nothing is left to be done. While a victim is
+// paused the clock stands still.
+func (r *running) quietAfterStrikes(ctx context.Context) error {
+	for {
+		before := r.strikes()
+		err := r.quiet(ctx, liveness)
+		if err == nil || r.strikes() == before {
+			return err
+		}
+	}
+}
+
+func (r *running) strikes() int64 { return r.victim.strikes.Load() }
+
+// calm is how long a program does nothing but poll before it counts as done.
+const calm = 40 * time.Millisecond
+
+// settle waits until the victim has come to rest. What it still does after the
+// tables are quiet may be the very thing that should not happen.
+func (r *running) settle(ctx context.Context) {
+	end := time.Now().Add(time.Second)
+	for last := -1; time.Now().Before(end); {
+		r.mu.Lock()
+		plans := slices.Clone(r.plans)
+		r.mu.Unlock()
+		now := 0
+		for _, plan := range plans {
+			now += plan.Ended()
+		}
+		if now == last {
+			return
+		}
+		last = now
+		pause(ctx, calm)
+	}
+}
+
+// strike is called once, with the connection of the point held.
+func (r *running) strike(f crash.Fault) {
+	r.mu.Lock()
+	i := r.current
+	r.mu.Unlock()
+	if r.job.twice {
+		r.sendElsewhere(i, 300*time.Millisecond)
+	}
+	switch f {
+	case crash.Kill:
+		r.killed(r.second)
+	case crash.Pause:
+		r.paused(i)
+	}
+}
+
+// killed kills the victim. Its next life is watched by a plan of its own, which
+// may kill it once more.
+func (r *running) killed(second int) {
+	next := crash.NewPlan(crash.Aim{Nth: second, Fault: crash.Kill}, r.known, func(crash.Fault) { r.killed(0) })
+	r.fail(r.victim.kill())
+	r.arm(r.program, next)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.plans = append(r.plans, next)
+}
+
+func (r *running) fail(err error) {
+	if err == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.errs = append(r.errs, err)
+}
+
+// rivalPatience is how long a paused victim's rival tries before the victim goes
+// on. It is shorter than the database's patience with a transaction that stands
+// still (idle_in_transaction_session_timeout, 10 s), so a rival that stands before
+// the victim's lock gives up, which is legal.
+const rivalPatience = 2500 * time.Millisecond
+
+// paused stops the victim while a rival does its work.
+func (r *running) paused(i int) {
+	r.fail(r.victim.signal(syscall.SIGSTOP))
+	r.victim.strikes.Add(1)
+	finished := false
+	if r.program == "api" {
+		finished = r.sendElsewhere(i, rivalPatience)
+	} else if helper, err := r.helper(r.ctx, "1"); err != nil {
+		r.fail(err)
+	} else {
+		finished = r.quiet(r.ctx, rivalPatience) == nil
+		r.fail(helper.Kill())
+	}
+	r.mu.Lock()
+	r.result.gaveUp = !finished
+	r.mu.Unlock()
+	r.victim.strikes.Add(1)
+	r.fail(r.victim.signal(syscall.SIGCONT))
+}
+
+// sendElsewhere sends the request of the moment to the api that nothing happens
+// to, as a client does that has waited too long.
+func (r *running) sendElsewhere(i int, patience time.Duration) bool {
+	ctx, cancel := context.WithTimeout(r.ctx, patience)
+	defer cancel()
+	got, err := r.insist(ctx, r.direct, r.job.requests[i])
+	if err != nil {
+		return false
+	}
+	r.note(i, got)
+	return true
+}
+
+// judge checks every invariant.
+func (r *running) judge(ctx context.Context) error {
+	first := make([]answer, len(r.job.requests))
+	for i, request := range r.job.requests {
+		again, err := r.insist(ctx, r.direct, request)
+		if err != nil {
+			return err
+		}
+		r.note(i, again)
+		first[i] = r.answers[i][0]
+		for _, other := range r.answers[i][1:] {
+			if complaint := differ(first[i], other); complaint != "" && request.key != "" {
+				r.complain("one stored answer per key: " + complaint)
+			}
+		}
+	}
+	complaint, err := r.job.want(ctx, r.place, first)
+	if err != nil {
+		return err
+	}
+	if complaint != "" {
+		r.complain("the outcome: " + complaint)
+	}
+	report, err := r.audited(ctx)
+	if err != nil {
+		return err
+	}
+	for _, c := range report.Checks {
+		if c.Violated > 0 {
+			r.complain(fmt.Sprintf("%s: %d of %d, %q", c.Name, c.Violated, c.Checked, c.Examples))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,196 @@
+package e2e_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/payonce/payonce/internal/crash"
+	"github.com/payonce/payonce/internal/fleet"
+)
+
+//nolint:gochecknoglobals // flags of the test program
+var (
+	walkWhat  = flag.String("walk", "", "the crash walk: all, pairs, or scenario/program/point/side/fault; a sample where empty")
+	walkSeed  = flag.Uint64("walk-seed", 0, "seed of the crash walk's sample; a new one where 0")
+	walkTimes = flag.Int("walk-times", 1, "how often the runs of the crash walk are done")
+)
+
+// shortEvery is how many points lie between two of a short walk.
+const shortEvery = 12
+
+// TestWalk strikes the api and the worker at every one of their round trips with
+// the world, before and after, and checks every invariant from outside.
+//
+// A walk has one request at a time. It shows nothing of power cuts, broken disks
+// or a provider that breaks its own contract.
+func TestWalk(t *testing.T) { //nolint:paralleltest // its runs are bounded in time
+	begun := time.Now()
+	seed := *walkSeed
+	if seed == 0 {
+		seed = rand.Uint64N(1_000_000)
+	}
+	w := newWalker(t, binaries(t).Binaries)
+	w.report = t.Errorf
+	wanted := func(string, string) bool { return true }
+	if single(*walkWhat) {
+		only, err := parseTarget(*walkWhat)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wanted = func(scenario, program string) bool { return scenario == only.scenario && program == only.program }
+	}
+	courses, err := w.courses(t.Context(), wanted)
+	if err != nil {
+		t.Fatal(err)
+	}
+	show(t, courses)
+	targets, err := chosen(courses, *walkWhat, rand.New(rand.NewPCG(seed, 0)), testing.Short())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("recorded %d courses in %.1f s; -walk-seed=%d", len(courses), time.Since(begun).Seconds(), seed)
+	if err := w.walk(t.Context(), courses, targets); err != nil {
+		t.Error(err)
+	}
+	var table strings.Builder
+	w.print(&table, time.Since(begun))
+	t.Logf("the crash walk, -walk-seed=%d\n%s%s", seed, table.String(), notRun(courses, targets))
+}
+
+func single(what string) bool { return strings.Contains(what, "/") }
+
+// show lists the points, for -v.
+func show(t *testing.T, courses []course) {
+	t.Helper()
+	for _, c := range courses {
+		var b strings.Builder
+		for _, point := range c.points {
+			fmt.Fprintf(&b, "\n  %s", point.Point)
+		}
+		t.Logf("%s/%s: %d points%s", c.scenario.name, c.program, len(c.points), b.String())
+		if len(c.luck) > 0 {
+			t.Logf("%s/%s: came up in one recording and not in the other, not planned: %q", c.scenario.name, c.program, c.luck)
+		}
+	}
+}
+
+// chosen are the targets of a walk.
+func chosen(courses []course, what string, rng *rand.Rand, short bool) ([]target, error) {
+	var targets []target
+	for _, c := range courses {
+		switch {
+		case what == "all":
+			targets = append(targets, everything(c)...)
+		case what == "pairs":
+			targets = append(targets, pairsOf(c)...)
+		case what == "" && short:
+			targets = append(targets, shortSampleOf(c, rng, shortEvery)...)
+		case what == "":
+			targets = append(targets, sampleOf(c, rng)...)
+		}
+	}
+	if single(what) {
+		only, err := parseTarget(what)
+		if err != nil {
+			return nil, err
+		}
+		targets = append(targets, only)
+	}
+	if len(targets) == 0 {
+		return nil, fmt.Errorf("-walk=%s: neither all, pairs nor a run", what)
+	}
+	once := slices.Clone(targets)
+	for range *walkTimes - 1 {
+		targets = append(targets, once...)
+	}
+	// The long ones first, so that none of them is left alone at the end.
+	slices.SortStableFunc(targets, func(a, b target) int { return weight(b) - weight(a) })
+	return targets, nil
+}
+
+func weight(t target) int {
+	switch {
+	case t.fault == crash.Pause:
+		return 3
+	case t.second > 0:
+		return 2
+	case t.fault == crash.Kill && t.program == "worker":
+		return 1
+	}
+	return 0
+}
+
+// notRun says what a walk leaves out.
+func notRun(courses []course, targets []target) string {
+	all, run := 0, map[string]bool{}
+	for _, t := range targets {
+		if t.second == 0 {
+			run[t.String()] = true
+		}
+	}
+	pairs := 0
+	for _, c := range courses {
+		all += len(everything(c))
+		pairs += len(pairsOf(c))
+	}
+	var left []string
+	if len(run) < all {
+		left = append(left, fmt.Sprintf("%d of %d single faults (-walk=all runs them)", all-len(run), all))
+	}
+	done := len(targets) - len(run)
+	if done < pairs {
+		left = append(left, fmt.Sprintf("%d of %d double crashes (-walk=pairs)", pairs-done, pairs))
+	}
+	left = append(left, "several requests at a time (the soaks), power cuts, broken disks, a provider that breaks its contract")
+	return "not run: " + strings.Join(left, "; ")
+}
+
+// newWalker makes the grounds of a walk, until the test ends.
+func newWalker(t *testing.T, programs fleet.Binaries) *walker {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), startPatience)
+	defer cancel()
+	g, err := newGrounds(ctx, sharedServer(t), programs, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := g.close(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	return &walker{grounds: g, lines: map[string]*line{}, report: t.Errorf}
+}
+
+// hunt does the run of an address with programs of the caller's choice, and
+// returns which invariants were violated, and whether the run came to its point.
+// Programs that break promises with nothing armed are caught as well.
+func hunt(t *testing.T, programs fleet.Binaries, address string) (violations []string, fired bool) {
+	t.Helper()
+	only, err := parseTarget(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWalker(t, programs)
+	courses, err := w.courses(t.Context(), func(scenario, program string) bool {
+		return scenario == only.scenario && program == only.program
+	})
+	if err != nil {
+		return []string{err.Error()}, false
+	}
+	err = each(t.Context(), w.grounds, []target{only}, func(ctx context.Context, p *place, target target) error {
+		result, _, err := p.walkTo(ctx, courses[0], target)
+		violations, fired = result.violations, result.fired
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return violations, fired
+}

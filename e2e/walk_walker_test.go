@@ -1,0 +1,255 @@
+package e2e_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	"github.com/payonce/payonce/internal/crash"
+)
+
+const (
+	// lanes is how many runs are under way at a time. Most of a run is a wait for a
+	// lease.
+	lanes = 6
+	// freshAfter is after how many runs a place is left for a new one: an audit
+	// reads all that ever happened in it.
+	freshAfter = 20
+	// repeats is how often a run is done again whose point did not come up.
+	repeats = 3
+)
+
+// walker walks targets in several lanes, each with places of its own.
+type walker struct {
+	grounds *grounds
+	report  func(format string, args ...any)
+
+	mu    sync.Mutex
+	lines map[string]*line
+	order []string
+	audit time.Duration
+}
+
+// line is what became of a course's runs.
+type line struct {
+	scenario, program                                            string
+	points, runs, fired, again, pairs, repeated, gaveUp, violate int
+	unfired                                                      int
+	took                                                         time.Duration
+}
+
+func (w *walker) line(scenario, program string) *line {
+	name := scenario + "/" + program
+	l := w.lines[name]
+	if l == nil {
+		l = &line{scenario: scenario, program: program}
+		w.lines[name] = l
+		w.order = append(w.order, name)
+	}
+	return l
+}
+
+// each does jobs in lanes, until all are done or one returns an error.
+func each[J any](ctx context.Context, g *grounds, jobs []J, do func(context.Context, *place, J) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	next := make(chan J)
+	var all sync.WaitGroup
+	for range min(lanes, len(jobs)) {
+		all.Go(func() {
+			if err := lane(ctx, g, next, do); err != nil {
+				cancel(err)
+			}
+		})
+	}
+feeding:
+	for _, j := range jobs {
+		select {
+		case next <- j:
+		case <-ctx.Done():
+			break feeding
+		}
+	}
+	close(next)
+	all.Wait()
+	return context.Cause(ctx)
+}
+
+func lane[J any](ctx context.Context, g *grounds, next <-chan J, do func(context.Context, *place, J) error) (err error) {
+	var p *place
+	leave := func() {
+		if p != nil {
+			err = errors.Join(err, p.close(context.WithoutCancel(ctx)))
+			p = nil
+		}
+	}
+	defer leave()
+	for j := range next {
+		if p != nil && (p.runs >= freshAfter || p.spoiled) {
+			leave()
+		}
+		if p == nil && err == nil {
+			p, err = g.newPlace(ctx)
+		}
+		if err == nil {
+			err = do(ctx, p, j)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// way is a scenario through a program.
+type scenarioProgram struct {
+	scenario scenario
+	program  string
+}
+
+// courses records every scenario through every program.
+func (w *walker) courses(ctx context.Context, wanted func(scenario, program string) bool) ([]course, error) {
+	var ways []scenarioProgram
+	for _, s := range scenarios() {
+		for _, program := range s.programs {
+			if wanted(s.name, program) || s.name == "success" && wanted("start", program) {
+				ways = append(ways, scenarioProgram{s, program})
+			}
+		}
+	}
+	var mu sync.Mutex
+	var found []course
+	err := each(ctx, w.grounds, ways, func(ctx context.Context, p *place, way scenarioProgram) error {
+		own, start, err := p.record(ctx, way.scenario, way.program)
+		if err != nil {
+			return fmt.Errorf("record %s/%s: %w", way.scenario.name, way.program, err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if wanted(own.scenario.name, own.program) {
+			found = append(found, own)
+		}
+		if way.scenario.name == "success" && wanted("start", own.program) {
+			found = append(found, start)
+		}
+		return nil
+	})
+	slices.SortFunc(found, func(a, b course) int {
+		return cmp.Or(cmp.Compare(placeOf(a), placeOf(b)), cmp.Compare(a.program, b.program))
+	})
+	for _, c := range found {
+		w.line(c.scenario.name, c.program).points = len(c.points)
+	}
+	return found, err
+}
+
+// placeOf is a course's place in the order of scenarios. The start is the first.
+func placeOf(c course) int {
+	return slices.IndexFunc(scenarios(), func(s scenario) bool { return s.name == c.scenario.name })
+}
+
+// walk does the targets and reports what is violated, with the address by which
+// it is replayed.
+func (w *walker) walk(ctx context.Context, courses []course, targets []target) error {
+	return each(ctx, w.grounds, targets, func(ctx context.Context, p *place, t target) error {
+		i := slices.IndexFunc(courses, func(c course) bool { return c.scenario.name == t.scenario && c.program == t.program })
+		if i < 0 {
+			return fmt.Errorf("%s: there is no such scenario", t)
+		}
+		result, repeated, err := p.walkTo(ctx, courses[i], t)
+		if err != nil {
+			return fmt.Errorf("%s: %w", t, err)
+		}
+		w.note(t, result, repeated)
+		return nil
+	})
+}
+
+// walkTo does one run, again where its point did not come up.
+func (p *place) walkTo(ctx context.Context, c course, t target) (result runResult, repeated int, err error) {
+	s := c.scenario
+	if s.name == "start" {
+		s = scenarios()[0]
+	}
+	aim := crash.Aim{Point: t.point, Side: t.side, Fault: t.fault}
+	for _, point := range c.points {
+		if point.Point == t.point {
+			aim = point.aim(t.side, t.fault)
+		}
+	}
+	for ; ; repeated++ {
+		result, err = p.run(ctx, s, c.program, c.known, aim, t.second)
+		p.spoiled = p.spoiled || len(result.violations) > 0 || err != nil
+		if err != nil || result.fired || p.spoiled || repeated == repeats {
+			return result, repeated, err
+		}
+	}
+}
+
+func (w *walker) note(t target, r runResult, repeated int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l := w.line(t.scenario, t.program)
+	l.runs++
+	l.repeated += repeated
+	l.took += r.took
+	if t.second > 0 {
+		l.pairs++
+		if r.again {
+			l.again++
+		}
+	}
+	if r.gaveUp {
+		l.gaveUp++
+	}
+	replay := fmt.Sprintf("replay: go test ./e2e -run 'TestWalk$' -walk='%s'", t)
+	if r.fired {
+		l.fired++
+	} else {
+		l.unfired++
+		w.report("%s did not come up in %d runs; %s", t, repeated+1, replay)
+	}
+	for _, violation := range r.violations {
+		l.violate++
+		w.report("%s: %s; %s", t, violation, replay)
+	}
+}
+
+// print writes the table of what was walked.
+func (w *walker) print(to io.Writer, took time.Duration) {
+	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(table, "scenario\tprogram\tpoints\truns\tfired\trepeated\tsecond crashes\trival gave up\tviolations\tseconds\t")
+	var sum line
+	for _, name := range w.order {
+		l := w.lines[name]
+		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%d\t%d of %d\t%d\t%d\t%.1f\t\n",
+			l.scenario, l.program, l.points, l.runs, l.fired, l.repeated, l.again, l.pairs, l.gaveUp, l.violate, l.took.Seconds())
+		sum.points += l.points
+		sum.runs += l.runs
+		sum.fired += l.fired
+		sum.repeated += l.repeated
+		sum.again += l.again
+		sum.pairs += l.pairs
+		sum.gaveUp += l.gaveUp
+		sum.violate += l.violate
+		sum.took += l.took
+	}
+	fmt.Fprintf(table, "all\t\t%d\t%d\t%d\t%d\t%d of %d\t%d\t%d\t%.1f\t\n",
+		sum.points, sum.runs, sum.fired, sum.repeated, sum.again, sum.pairs, sum.gaveUp, sum.violate, sum.took.Seconds())
+	_ = table.Flush()
+	fmt.Fprintf(to, "%d planned, %d fired, %d violations in %.1f s, %d at a time\n",
+		sum.runs, sum.fired, sum.violate, took.Seconds(), lanes)
+	if sum.violate == 0 && sum.runs > 0 {
+		fmt.Fprintf(to, "no violation in %d runs: the rate is below %.2f%% with 95%% confidence, for runs drawn like these\n",
+			sum.runs, 300/float64(sum.runs))
+	}
+	if sum.gaveUp > 0 {
+		fmt.Fprintf(to, "a rival gave up where the victim stood in a transaction whose lock it keeps until it goes on or the database ends it after 10 s\n")
+	}
+}

@@ -1,0 +1,73 @@
+package inbox
+
+// Observer is told what becomes of messages, for whoever counts them. Any of its
+// functions may be nil. They are called by many at once and must return at once;
+// nothing depends on them.
+type Observer struct {
+	// Claimed is told how many messages a claim has taken, and how many of them
+	// from a holder that had died or gone silent.
+	Claimed func(messages, deaths int)
+	// Handling is called before the handler, and what it returns after it.
+	Handling func() (handled func())
+	// Ended is told how a claim ended.
+	Ended func(End)
+}
+
+// End is how a claim of a message ended, as its holder knows it.
+type End string
+
+// The ends of claims. A message that failed or waited may be parked by that: see
+// Policy.
+const (
+	EndDone     End = "done"
+	EndFailed   End = "failed"   // by an error or a panic
+	EndWaiting  End = "waiting"  // for something outside, or for the store
+	EndParked   End = "parked"   // by what the handler said, or because its holders died
+	EndReleased End = "released" // the program stops
+	EndLost     End = "lost"     // somebody else holds it, or has finished it
+	EndLeft     End = "left"     // the store did not take the end; the lease runs out
+)
+
+// Ends are all of them.
+func Ends() []End {
+	return []End{EndDone, EndFailed, EndWaiting, EndParked, EndReleased, EndLost, EndLeft}
+}
+
+func (o Observer) claimed(messages []claimed) {
+	if o.Claimed == nil || len(messages) == 0 {
+		return
+	}
+	deaths := 0
+	for _, m := range messages {
+		if m.deaths > 0 {
+			deaths++
+		}
+	}
+	o.Claimed(len(messages), deaths)
+}
+
+func (o Observer) handling() (handled func()) {
+	if o.Handling == nil {
+		return func() {}
+	}
+	return o.Handling()
+}
+
+func (o Observer) ended(e End) {
+	if o.Ended != nil {
+		o.Ended(e)
+	}
+}
+
+// Reception is what became of one message, by receivers.
+type Reception struct {
+	New        int // kept
+	Duplicates int // known, with the same payload: counted
+	Aside      int // known, with another payload: in quarantine
+}
+
+func (r Reception) tell(told func(Reception)) {
+	if told != nil {
+		told(r)
+	}
+}

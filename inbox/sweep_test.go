@@ -1,0 +1,174 @@
+package inbox_test
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+// finished puts messages into the inbox that were done so long ago.
+func finished(t *testing.T, db *postgres.DB, ago string, ids ...string) {
+	t.Helper()
+	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, done_fence, finished_at)
+		select 'r', id, id, 't', '', '{}', '', 'done', 0, clock_timestamp() - $2::interval from unnest($1::text[]) id`, ids, ago)
+}
+
+func publish(t *testing.T, db *postgres.DB, topic, id string) {
+	t.Helper()
+	write(t, db, `insert into outbox (topic, message_id, payload, metadata) values ($1, $2, '', '{}')`, topic, id)
+}
+
+func wantSwept(t *testing.T, db *postgres.DB, retention time.Duration, want int) {
+	t.Helper()
+	if n, err := inbox.Sweep(t.Context(), db, retention, 1000); err != nil || n != want {
+		t.Errorf("%d swept, want %d: %v", n, want, err)
+	}
+}
+
+// Whatever the windows are, the inbox does not forget what the outbox can still
+// deliver.
+func TestSweepLeavesWhatTheOutboxHolds(t *testing.T) {
+	t.Parallel()
+
+	t.Run("a message goes when its message in the outbox has gone", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		for _, id := range []string{"m1", "m2", "m3"} {
+			publish(t, db, "t", id)
+			finished(t, db, "1 year", id)
+		}
+		wantSwept(t, db, 0, 0)
+		write(t, db, `delete from outbox where message_id = 'm1'`)
+		wantSwept(t, db, 0, 1)
+		await(t, db, `select array_agg(message_id order by id) = '{m2,m3}' from inbox`)
+		write(t, db, `delete from outbox where message_id = 'm3'`) // m2 is still there
+		wantSwept(t, db, 0, 0)
+		write(t, db, `delete from outbox`)
+		wantSwept(t, db, 0, 2)
+	})
+
+	t.Run("also if it was received long after, beside later ones", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		for _, id := range []string{"m1", "m2"} {
+			publish(t, db, "t", id)
+		}
+		finished(t, db, "1 year", "m1", "m2")
+		write(t, db, `delete from outbox where message_id = 'm1'`)
+		wantSwept(t, db, 0, 0) // it cannot tell them apart: m2 is there
+		write(t, db, `delete from outbox where message_id = 'm2'`)
+		wantSwept(t, db, 0, 2)
+	})
+
+	t.Run("whatever the topic is", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		publish(t, db, "b", "m1")
+		finished(t, db, "1 year", "m1")
+		publish(t, db, "a", "m2")
+		publish(t, db, "c", "m3")
+		wantSwept(t, db, 0, 0)
+		write(t, db, `delete from outbox where topic = 'b'`)
+		wantSwept(t, db, 0, 1)
+	})
+
+	t.Run("what the outbox has gained since holds up nothing", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		finished(t, db, "1 year", "m1")
+		publish(t, db, "t", "m2")
+		wantSwept(t, db, 0, 1)
+	})
+}
+
+func TestSweepKeepsTheLongestWindow(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	finished(t, db, "3 days", "m1")
+	write(t, db, `insert into retention_windows values ('a', '1 hour', '2 hours'), ('b', '1 day', '1 week')`)
+	wantSwept(t, db, 2*time.Hour, 0)
+	write(t, db, `update retention_windows set seen_at = seen_at - interval '61 minutes' where worker = 'b'`)
+	wantSwept(t, db, 4*24*time.Hour, 0) // its own is longer
+	wantSwept(t, db, 2*time.Hour, 1)
+}
+
+func TestSweepQuarantine(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	write(t, db, `insert into inbox_quarantine (receiver, message_id, payload, metadata, payload_hash, received_at)
+		select 'r', n, '', '{}', '', clock_timestamp() - n * interval '1 day' from generate_series(1, 10) n`)
+	for _, want := range []int{4, 1, 0} {
+		if n, err := inbox.SweepQuarantine(t.Context(), db, 132*time.Hour, 4); err != nil || n != want {
+			t.Errorf("%d swept, want %d: %v", n, want, err)
+		}
+	}
+	await(t, db, `select count(*) = 5 and max(message_id::int) = 5 from inbox_quarantine`)
+}
+
+func TestASweepThatCannotSaysSo(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	db.Close()
+	_, done := inbox.Sweep(t.Context(), db, 0, 1)
+	_, aside := inbox.SweepQuarantine(t.Context(), db, 0, 1)
+	for says, err := range map[string]error{"sweep done messages: ": done, "sweep the quarantine: ": aside} {
+		if !errors.Is(err, postgres.ErrNotCommitted) || !strings.HasPrefix(err.Error(), says) {
+			t.Errorf("%v, want %q", err, says)
+		}
+	}
+}
+
+// Statements are planned while the tables are small, and the plans are kept. A
+// sweep that has nothing to do fetches next to no rows, whether nothing has
+// expired or nothing may go yet.
+func TestASweepWithNothingToDoReadsAlmostNothing(t *testing.T) {
+	t.Parallel()
+	const live = 100_000
+	for _, test := range []struct{ name, ago string }{
+		{"nothing has expired", "1 hour"},
+		{"all has expired, and may be delivered again", "1 year"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Open(t)
+			for range 10 {
+				wantSwept(t, db, 24*time.Hour, 0)
+			}
+			publish(t, db, "t", "m1")
+			ids := make([]string, live)
+			for i := range ids {
+				ids[i] = strconv.Itoa(i)
+			}
+			finished(t, db, test.ago, ids...)
+			before := rowsRead(t, db)
+			for range 10 {
+				wantSwept(t, db, 24*time.Hour, 0)
+			}
+			if read := rowsRead(t, db) - before; read > 100 {
+				t.Errorf("%d rows were read by ten sweeps, want at most 100", read)
+			}
+		})
+	}
+}
+
+// rowsRead is how many rows of the inbox were ever read. What a session did is
+// counted when it rests or ends.
+func rowsRead(t *testing.T, db *postgres.DB) (rows int64) {
+	t.Helper()
+	db.Pool().Reset()
+	await(t, db, `select not exists (select from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid())`)
+	err := db.QueryRow(t.Context(), `
+select seq_tup_read + coalesce(idx_tup_fetch, 0)
+  from pg_stat_user_tables
+ where relname = 'inbox'`).Scan(&rows)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rows
+}

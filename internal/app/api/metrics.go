@@ -1,0 +1,43 @@
+package api
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/httpapi"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/telemetry"
+)
+
+// meter makes the program's metrics.
+func meter(log *slog.Logger, db *postgres.DB, now func() time.Time) *telemetry.API {
+	return telemetry.NewAPI(telemetry.Config{
+		Pools: map[string]*pgxpool.Pool{"main": db.Pool()}, Now: now, Log: log,
+	}, texts(httpapi.KeyResults()), texts(idempotency.Commits()))
+}
+
+func texts[T ~string](values []T) []string {
+	s := make([]string, len(values))
+	for i, v := range values {
+		s[i] = string(v)
+	}
+	return s
+}
+
+func observeRequests(m *telemetry.API) httpapi.Observer {
+	return httpapi.Observer{
+		Answered: func(a httpapi.Answered) { m.Answered(a.Method, a.Route, a.Status, a.Took, string(a.Key)) },
+		Event:    func(r inbox.Reception) { m.Event(r.New, r.Duplicates, r.Aside) },
+	}
+}
+
+func observeKeys(m *telemetry.API) idempotency.Observer {
+	return idempotency.Observer{
+		Looking:   m.Looking,
+		Committed: func(c idempotency.Commit) { m.Committed(string(c)) },
+	}
+}

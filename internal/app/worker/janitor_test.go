@@ -1,0 +1,319 @@
+package worker_test
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/app/worker"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/migrations"
+)
+
+// keeper is a janitor under test: it keeps messages of the outbox for an hour and
+// those of the inbox for two.
+type keeper struct {
+	*worker.Janitor
+
+	log *transcript
+
+	mu    sync.Mutex
+	swept map[string]int64
+	each  func() // called at each commit that swept, if there is one
+}
+
+func newKeeper(db *postgres.DB, name string) *keeper {
+	k := &keeper{log: &transcript{}, swept: map[string]int64{}}
+	k.Janitor = &worker.Janitor{
+		DB: db, Log: slog.New(slog.NewTextHandler(k.log, nil)), Name: name,
+		OutboxRetention: time.Hour, InboxRetention: 2 * time.Hour,
+		Swept: func(table string, rows int64) {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			k.swept[table] += rows
+			if k.each != nil {
+				k.each()
+			}
+		},
+	}
+	return k
+}
+
+// start runs the janitor until stop, or until the test ends.
+func (k *keeper) start(t *testing.T) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { k.Run(ctx); close(ended) }()
+	stop = func() {
+		cancel()
+		select {
+		case <-ended:
+		case <-time.After(patience):
+			t.Error("the janitor does not end")
+		}
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+func (k *keeper) counts() map[string]int64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return maps.Clone(k.swept)
+}
+
+func exec(t *testing.T, db *postgres.DB, statements ...string) {
+	t.Helper()
+	b := &pgx.Batch{}
+	for _, sql := range statements {
+		b.Queue(sql)
+	}
+	if err := db.Commit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func await(t *testing.T, db *postgres.DB, k *keeper, holds string) {
+	t.Helper()
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		var ok bool
+		if err := db.QueryRow(t.Context(), holds).Scan(&ok); err != nil {
+			t.Fatalf("%s: %v", holds, err)
+		}
+		if ok {
+			return
+		}
+		select {
+		case <-deadline.C:
+			t.Fatalf("never true: %s\n%s", holds, k.log)
+		case <-tick.C:
+		}
+	}
+}
+
+// expired fills every table with 1,200 rows that have expired, and with one that
+// has not.
+const expired = 1200
+
+func fill(t *testing.T, db *postgres.DB) {
+	t.Helper()
+	exec(
+		t, db,
+		`insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, body, expires_at)
+			select 'acme', 'o', n::text, '', 202, 'x', '{}', clock_timestamp() + (n - 1200) * interval '1 hour' from generate_series(1, 1201) n`,
+		`insert into outbox (topic, message_id, payload, metadata, created_at)
+			select 'charges', n::text, '', '{}', clock_timestamp() + (n - 1201) * interval '1 hour' from generate_series(1, 1201) n`,
+		`insert into outbox_offsets select topic, 'inbox', max(transaction_id), max("offset") from outbox group by topic`,
+		`insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, done_fence, finished_at, received_in)
+			select 'r', n, n, 't', '', '{}', '', 'done', 0, clock_timestamp() + (n - 1202) * interval '1 hour', '3' from generate_series(1, 1201) n`,
+		`insert into inbox_quarantine (receiver, message_id, payload, metadata, payload_hash, received_at)
+			select 'r', n, '', '{}', '', clock_timestamp() + (n - 1290) * interval '1 day' from generate_series(1, 1201) n`,
+	)
+}
+
+const (
+	untouched = `
+select (select count(*) from idempotency_keys where body is not null) = 1201
+   and (select count(*) from outbox) = 1201
+   and (select count(*) from inbox) = 1201
+   and (select count(*) from inbox_quarantine) = 1201`
+	clean = `
+select (select count(*) from idempotency_keys where body is not null) = 1
+   and (select count(*) from outbox) = 1
+   and (select count(*) from inbox) = 1
+   and (select count(*) from inbox_quarantine) = 1`
+)
+
+func all() map[string]int64 {
+	return map[string]int64{"idempotency_keys": expired, "outbox": expired, "inbox": expired, "inbox_quarantine": expired}
+}
+
+func wantCounts(t *testing.T, want map[string]int64, of ...*keeper) {
+	t.Helper()
+	got := map[string]int64{}
+	for _, k := range of {
+		for table, rows := range k.counts() {
+			got[table] += rows
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("rows swept (-want +got):\n%s", diff)
+	}
+}
+
+func TestJanitor(t *testing.T) {
+	t.Parallel()
+
+	t.Run("what has expired goes, is counted and logged, and no more", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		fill(t, db)
+		k := newKeeper(db, "a")
+		stop := k.start(t)
+		await(t, db, k, clean)
+		stop()
+		wantCounts(t, all(), k)
+		for table := range all() {
+			if line := "level=INFO msg=swept table=" + table + " rows=1200\n"; strings.Count(k.log.String(), line) != 1 {
+				t.Errorf("not logged once: %s%s", line, k.log)
+			}
+		}
+	})
+
+	t.Run("with nothing to do it says nothing", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		k := newKeeper(db, "a")
+		k.OutboxRetention = time.Second // so that it looks four times a second
+		stop := k.start(t)
+		exec(t, db, `create table first as select seen_at from retention_windows`)
+		await(t, db, k, `select count(*) = 1 from retention_windows where seen_at > (select coalesce(max(seen_at), '-infinity') from first)`)
+		stop()
+		wantCounts(t, map[string]int64{}, k)
+		if k.log.String() != "" {
+			t.Errorf("it says\n%s", k.log)
+		}
+	})
+
+	t.Run("one at a time is at work, and when it ends another", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		first, second := newKeeper(db, "a"), newKeeper(db, "b")
+		first.OutboxRetention, second.OutboxRetention = time.Second, time.Second
+		stop := first.start(t)
+		await(t, db, first, `select count(*) = 1 from janitor_lease where holder = 'a' and until > clock_timestamp()`)
+		second.start(t)
+		await(t, db, second, `select count(*) = 2 from retention_windows`)
+		fill(t, db)
+		await(t, db, first, clean)
+		wantCounts(t, map[string]int64{}, second)
+		stop()
+		await(t, db, second, `select holder = 'b' from janitor_lease`)
+	})
+
+	t.Run("the next goes on where one died", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		fill(t, db)
+		exec(t, db, `create function keep_the_lease() returns trigger language plpgsql as 'begin return null; end'`,
+			`create trigger keep_the_lease before update of until on janitor_lease for each row when (new.until = '-infinity') execute function keep_the_lease()`)
+		died := newKeeper(db, "died")
+		ctx, die := context.WithCancel(t.Context())
+		died.each = sync.OnceFunc(die)
+		died.Run(ctx)
+		wantCounts(t, map[string]int64{"idempotency_keys": 500}, died)
+
+		heir := newKeeper(db, "heir")
+		heir.OutboxRetention = time.Second
+		heir.start(t)
+		await(t, db, heir, `select count(*) = 2 from retention_windows`)
+		wantCounts(t, map[string]int64{}, heir) // the lease has not ended
+		exec(t, db, `update janitor_lease set until = clock_timestamp()`)
+		await(t, db, heir, clean)
+		wantCounts(t, all(), died, heir)
+	})
+
+	t.Run("two at once do each row once, without an error", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		fill(t, db)
+		one, other := newKeeper(db, "the same"), newKeeper(db, "the same") // so that both have the lease
+		stopOne, stopOther := one.start(t), other.start(t)
+		await(t, db, one, clean)
+		stopOne()
+		stopOther()
+		wantCounts(t, all(), one, other)
+		if log := one.log.String() + other.log.String(); strings.Contains(log, "level=WARN") {
+			t.Error(log)
+		}
+	})
+
+	t.Run("a table that cannot be swept holds up no other, and is tried again", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		fill(t, db)
+		exec(t, db, `alter table outbox_offsets rename to elsewhere`)
+		k := newKeeper(db, "a")
+		k.start(t)
+		await(t, db, k, `select (select count(*) = 1 from idempotency_keys where body is not null) and (select count(*) = 1 from inbox_quarantine)`)
+		if !strings.Contains(k.log.String(), `level=WARN msg="sweep failed" table=outbox error="sweep received messages of the outbox: `) {
+			t.Errorf("it says\n%s", k.log)
+		}
+		exec(t, db, `alter table elsewhere rename to outbox_offsets`)
+		again := newKeeper(db, "a")
+		again.start(t)
+		await(t, db, again, clean)
+	})
+
+	t.Run("a lease that cannot be asked for is asked for again", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		fill(t, db)
+		exec(t, db, `alter table janitor_lease rename to elsewhere`)
+		k := newKeeper(db, "a")
+		k.OutboxRetention = time.Second
+		k.start(t)
+		deadline := time.After(patience)
+		for !strings.Contains(k.log.String(), "the janitor's lease cannot be asked for") {
+			select {
+			case <-deadline:
+				t.Fatal("it does not say that it cannot")
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+		await(t, db, k, untouched)
+		exec(t, db, `alter table elsewhere rename to janitor_lease`)
+		await(t, db, k, clean)
+	})
+
+	t.Run("where workers disagree, the longest window counts, and that is said once", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		fill(t, db)
+		exec(t, db, `insert into retention_windows values ('other', '49 days', '50 days', default), ('gone', '2 years', '3 years', clock_timestamp() - interval '2 days')`)
+		k := newKeeper(db, "a")
+		k.OutboxRetention = time.Second
+		k.start(t)
+		await(t, db, k, `select (select count(*) = 1176 from outbox) and (select count(*) = 1199 from inbox)`)
+		await(t, db, k, `select array_agg(worker order by worker) = '{a,other}' from retention_windows`)
+		if n := strings.Count(k.log.String(), `level=WARN msg="workers disagree on retention, the longest counts" outbox=1176h0m0s inbox=1200h0m0s`); n != 1 {
+			t.Errorf("said %d times:\n%s", n, k.log)
+		}
+	})
+}
+
+func TestAJanitorWaitsForADatabaseThatIsAway(t *testing.T) {
+	t.Parallel()
+	server := start(t, true)
+	if err := server.CreateDatabase(t.Context(), "migrated"); err != nil {
+		t.Fatal(err)
+	}
+	if err := migrations.Up(t.Context(), server.URL("migrated")); err != nil {
+		t.Fatal(err)
+	}
+	db := open(t, server.URL("migrated"))
+	k := newKeeper(db, "a")
+	k.OutboxRetention = time.Second
+	k.start(t)
+	await(t, db, k, `select count(*) = 1 from janitor_lease`)
+	if err := server.Crash(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	db = open(t, server.URL("migrated"))
+	fill(t, db)
+	await(t, db, k, clean)
+	wantCounts(t, all(), k)
+}

@@ -1,0 +1,163 @@
+package crash
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// word is an identifier or a keyword of a statement, in lower case.
+type word struct {
+	text  string
+	depth int  // of parentheses around it
+	call  bool // a parenthesis follows
+}
+
+// words are those of a statement, without its strings, comments and numbers.
+func words(sql string) []word {
+	var found []word
+	depth := 0
+	for i := 0; i < len(sql); {
+		switch c := sql[i]; {
+		case c == '(':
+			if n := len(found); n > 0 && found[n-1].depth == depth && onlySpaceSince(sql, i) {
+				found[n-1].call = true
+			}
+			depth++
+			i++
+		case c == ')':
+			depth--
+			i++
+		case c == '\'':
+			i += skip(sql[i+1:], "'") + 1
+		case strings.HasPrefix(sql[i:], "--"):
+			i += skip(sql[i:], "\n")
+		case strings.HasPrefix(sql[i:], "/*"):
+			i += skip(sql[i:], "*/")
+		case c == '"' || isLetter(c):
+			end := i + 1
+			for end < len(sql) && (sql[end] == '"' || sql[end] == '.' || isLetter(sql[end]) || '0' <= sql[end] && sql[end] <= '9') {
+				end++
+			}
+			found = append(found, word{text: strings.ToLower(strings.ReplaceAll(sql[i:end], `"`, "")), depth: depth})
+			i = end
+		default:
+			i++
+		}
+	}
+	return found
+}
+
+// onlySpaceSince tells whether nothing but white space lies between the end of the
+// word before at and at.
+func onlySpaceSince(sql string, at int) bool {
+	before := strings.TrimRight(sql[:at], " \t\r\n")
+	return before != "" && (isLetter(before[len(before)-1]) || '0' <= before[len(before)-1] && before[len(before)-1] <= '9')
+}
+
+func skip(text, until string) int {
+	if i := strings.Index(text, until); i >= 0 {
+		return i + len(until)
+	}
+	return len(text)
+}
+
+func isLetter(c byte) bool { return c == '_' || 'a' <= c|0x20 && c|0x20 <= 'z' }
+
+// statementName is a statement's verb and its table; of one that begins with a
+// list of named queries, also the first of these names, by which statements on one
+// table can be told apart.
+func statementName(sql string) string {
+	w := words(sql)
+	if len(w) == 0 {
+		return "ping"
+	}
+	switch w[0].text {
+	case "with":
+		w = w[1:]
+		if len(w) > 0 && w[0].text == "recursive" {
+			w = w[1:]
+		}
+		for i, main := range w {
+			switch main.text {
+			case "select", "insert", "update", "delete":
+				if main.depth == 0 && i > 0 {
+					return w[0].text + ": " + mainName(w[i:])
+				}
+			}
+		}
+		return "with"
+	case "select", "insert", "update", "delete":
+		return mainName(w)
+	case "set":
+		if len(w) > 1 {
+			return "set " + w[1].text
+		}
+	}
+	return w[0].text
+}
+
+func mainName(w []word) string {
+	verb := w[0].text
+	for i := 1; i < len(w); i++ {
+		before, here := w[i-1].text, w[i]
+		switch verb {
+		case "update":
+			if before == "update" && here.text != "only" || before == "only" {
+				return verb + " " + here.text
+			}
+		case "insert":
+			if before == "into" {
+				return verb + " " + here.text
+			}
+		case "delete":
+			if before == "from" && here.text != "only" || before == "only" {
+				return verb + " " + here.text
+			}
+		case "select":
+			from := before == "join" || before == "from" && (i < 2 || w[i-2].text != "distinct")
+			if from && !here.call && here.text != "select" && here.text != "lateral" {
+				return verb + " " + here.text
+			}
+		}
+	}
+	if len(w) > 1 {
+		return verb + " " + w[1].text // a function
+	}
+	return verb
+}
+
+// batchName joins the names of statements; of equal neighbours it says how many.
+func batchName(statements []string) string {
+	var b strings.Builder
+	for i := 0; i < len(statements); {
+		n := 1
+		for i+n < len(statements) && statements[i+n] == statements[i] {
+			n++
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(statements[i])
+		if n > 1 {
+			b.WriteString(" ×")
+			b.WriteString(strconv.Itoa(n))
+		}
+		i += n
+	}
+	return b.String()
+}
+
+// identifier is a part of a path that names one object and no kind.
+var identifier = regexp.MustCompile(`^[a-z]+_[0-9A-Za-z]*[0-9][0-9A-Za-z]*$`) //nolint:gochecknoglobals // a constant
+
+// requestName is a request's method and path, with :id for identifiers.
+func requestName(method, path string) string {
+	parts := strings.Split(path, "/")
+	for i, part := range parts {
+		if identifier.MatchString(part) {
+			parts[i] = ":id"
+		}
+	}
+	return method + " " + strings.Join(parts, "/")
+}

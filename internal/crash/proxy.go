@@ -1,0 +1,113 @@
+package crash
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"sync"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Proxy stands before a PostgreSQL server.
+type Proxy struct {
+	watch    *Watch
+	url      string
+	network  string
+	address  string
+	listener net.Listener
+	serving  sync.WaitGroup
+
+	mu     sync.Mutex
+	open   map[net.Conn]bool // both ends of every connection
+	closed bool
+}
+
+// NewProxy starts a proxy before the server of a connection string. What goes
+// through it is told to the plan of watch. Close ends it.
+func NewProxy(ctx context.Context, server string, watch *Watch) (*Proxy, error) {
+	config, err := pgconn.ParseConfig(server)
+	if err != nil {
+		return nil, fmt.Errorf("read the server's address: %w", err)
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("listen before the server: %w", err)
+	}
+	p := &Proxy{watch: watch, listener: listener, open: map[net.Conn]bool{}}
+	p.network, p.address = pgconn.NetworkAddress(config.Host, config.Port)
+	through := url.URL{
+		Scheme: "postgres", User: url.UserPassword(config.User, config.Password),
+		Host: listener.Addr().String(), Path: "/" + config.Database, RawQuery: "sslmode=disable",
+	}
+	p.url = through.String()
+	p.serving.Go(func() { p.accept(context.WithoutCancel(ctx)) })
+	return p, nil
+}
+
+// URL is the connection string through the proxy.
+func (p *Proxy) URL() string { return p.url }
+
+// CutAll cuts every connection that there is. New ones are accepted.
+func (p *Proxy) CutAll() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for conn := range p.open {
+		_ = conn.Close()
+	}
+}
+
+// Close cuts every connection, refuses new ones and waits until all have ended.
+func (p *Proxy) Close() {
+	_ = p.listener.Close()
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.CutAll()
+	p.serving.Wait()
+}
+
+func (p *Proxy) accept(ctx context.Context) {
+	for {
+		client, err := p.listener.Accept()
+		if err != nil {
+			return // closed
+		}
+		if !p.track(client) {
+			return
+		}
+		c := &conn{proxy: p, plan: p.watch.now(), client: client, statements: map[string]string{}, portals: map[string]string{}}
+		p.serving.Go(func() {
+			defer p.drop(client)
+			c.serve(ctx)
+		})
+	}
+}
+
+func (p *Proxy) dial(ctx context.Context) (net.Conn, error) {
+	server, err := (&net.Dialer{}).DialContext(ctx, p.network, p.address)
+	if err != nil {
+		return nil, fmt.Errorf("reach the server: %w", err)
+	}
+	p.track(server)
+	return server, nil
+}
+
+// track notes a connection, and says whether the proxy is still open.
+func (p *Proxy) track(c net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.open[c] = true
+	if p.closed {
+		_ = c.Close()
+	}
+	return !p.closed
+}
+
+func (p *Proxy) drop(c net.Conn) {
+	_ = c.Close()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.open, c)
+}

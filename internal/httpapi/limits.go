@@ -1,0 +1,176 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"golang.org/x/time/rate"
+)
+
+// Limits bound what callers can take of one process. What a number of processes
+// allow is the sum. Zero is no limit.
+type Limits struct {
+	// PerSecond is how many requests of a merchant are taken in a second, replays
+	// and refusals included, and after a pause as many at once.
+	PerSecond int
+	// InFlight is how many requests are worked on, most of which wait for a
+	// connection to the database. One more is refused at once: a request that
+	// waits until its time-out helps nobody.
+	InFlight int
+	// PerMerchant is how many of them are one merchant's.
+	PerMerchant int
+	// Authenticating is how many API keys are looked up at a time. It is what
+	// somebody without a key can hold of the database.
+	Authenticating int
+}
+
+var (
+	// errRate refuses a request of a merchant that has sent too many.
+	errRate = errors.New("the merchant has sent too many requests")
+	// errBusy refuses a request while too many others are in flight.
+	errBusy = errors.New("too many requests are in flight")
+)
+
+// limits are Limits at work.
+type limits struct {
+	rates     rates
+	work      gate // by merchant
+	strangers gate // requests whose API key is being looked up, or waits for it
+	lookups   chan struct{}
+}
+
+func newLimits(l Limits) *limits {
+	a := &limits{
+		rates:     rates{perSecond: l.PerSecond, of: map[string]*rate.Limiter{}},
+		work:      gate{most: l.InFlight, share: l.PerMerchant, in: map[string]int{}},
+		strangers: gate{most: l.InFlight, in: map[string]int{}},
+	}
+	if l.Authenticating > 0 {
+		a.lookups = make(chan struct{}, l.Authenticating)
+	}
+	return a
+}
+
+// lookup waits until an API key may be looked up. Whoever is let in calls done.
+// Nobody waits in a line that is too long.
+func (l *limits) lookup(ctx context.Context) (done func(), err error) {
+	if l.lookups == nil {
+		return func() {}, nil
+	}
+	if !l.strangers.enter("") {
+		return nil, errBusy
+	}
+	select {
+	case l.lookups <- struct{}{}:
+		return func() { <-l.lookups; l.strangers.leave("") }, nil
+	case <-ctx.Done():
+		l.strangers.leave("")
+		return nil, ctx.Err()
+	}
+}
+
+// limitRate refuses what a merchant sends beyond its rate. It knows merchants
+// only: what has no API key has been refused, or is the provider's, which comes
+// again only after minutes.
+func (a *API) limitRate(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		if m := merchantOf(c).ID; m != "" && a.limits.rates.perSecond > 0 && !a.limits.rates.allow(m, a.Now()) {
+			return errRate
+		}
+		return next(c)
+	}
+}
+
+// limitWork refuses a request while too many others are worked on, or too many
+// of its merchant. What is no use of the database by its merchant, health among
+// it, always passes.
+func (a *API) limitWork(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		path := c.Request().URL.Path
+		if !strings.HasPrefix(path, "/v1/") {
+			return next(c)
+		}
+		who := merchantOf(c).ID
+		if path == stripePath {
+			who = stripePath // no merchant has this id
+		}
+		readBody(c.Request())
+		if !a.limits.work.enter(who) {
+			return errBusy
+		}
+		defer a.limits.work.leave(who)
+		return next(c)
+	}
+}
+
+// readBody reads the body of a request to its end or to the size that it may
+// have, so that whoever sends slowly takes nobody's place. An error is kept for
+// the one who reads it next.
+func readBody(r *http.Request) {
+	if r.Method != http.MethodPost {
+		return
+	}
+	body, err := io.ReadAll(r.Body)
+	if err == nil {
+		err = io.EOF
+	}
+	r.Body = io.NopCloser(io.MultiReader(bytes.NewReader(body), failing{err}))
+}
+
+type failing struct{ err error }
+
+func (f failing) Read([]byte) (int, error) { return 0, f.err }
+
+// rates are the merchants' rates. They know as many merchants as there are: an
+// unknown one was not let in.
+type rates struct {
+	perSecond int
+	mu        sync.Mutex
+	of        map[string]*rate.Limiter
+}
+
+func (r *rates) allow(merchant string, now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l := r.of[merchant]
+	if l == nil {
+		l = rate.NewLimiter(rate.Limit(r.perSecond), r.perSecond)
+		r.of[merchant] = l
+	}
+	return l.AllowN(now, 1)
+}
+
+// gate lets in so many at a time, and of each so many.
+type gate struct {
+	most, share int // zero is no limit
+	mu          sync.Mutex
+	all         int
+	in          map[string]int // nobody who is not in
+}
+
+func (g *gate) enter(who string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.most > 0 && g.all >= g.most || g.share > 0 && g.in[who] >= g.share {
+		return false
+	}
+	g.all++
+	g.in[who]++
+	return true
+}
+
+func (g *gate) leave(who string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.all--
+	if g.in[who]--; g.in[who] == 0 {
+		delete(g.in, who)
+	}
+}

@@ -1,0 +1,180 @@
+package merchants
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/url"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/postgres"
+)
+
+// Endpoint is where a delivery that begins now goes, and what signs it.
+type Endpoint struct {
+	URL     string
+	Secrets []string // Standard Webhooks, whsec_…; all that are valid, the newest first
+}
+
+// A secret that was replaced signs beside the newer ones until its end.
+const selectEndpoint = `
+select m.webhook_url,
+       array(
+         select s.secret
+           from webhook_secrets s
+          where s.merchant_id = m.merchant_id
+            and s.secret is not null
+            and (s.ends_at is null or s.ends_at > clock_timestamp())
+          order by s.generation desc) as secrets
+  from merchants m
+ where m.merchant_id = $1
+   and m.webhook_url is not null`
+
+// ErrNoWebhook is returned by ReadWebhook for a merchant without an endpoint.
+var ErrNoWebhook = errors.New("the merchant has no webhook endpoint")
+
+// ReadWebhook reads a merchant's endpoint, in database time.
+func ReadWebhook(ctx context.Context, q postgres.Querier, merchant string) (Endpoint, error) {
+	var e Endpoint
+	err := q.QueryRow(ctx, selectEndpoint, merchant).Scan(&e.URL, &e.Secrets)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return e, ErrNoWebhook
+	}
+	if err != nil {
+		return e, fmt.Errorf("read the webhook of %s: %w", merchant, err)
+	}
+	return e, nil
+}
+
+// Secret is a webhook secret as its operators see it. What it signs with is not
+// among it.
+type Secret struct {
+	Merchant    string     `json:"merchant"`
+	Origin      string     `json:"origin"` // of the endpoint; its path and query may hold a token
+	Fingerprint string     `json:"fingerprint"`
+	CreatedAt   time.Time  `json:"created_at"` // UTC in database time, as the other
+	CreatedBy   string     `json:"created_by"`
+	EndsAt      *time.Time `json:"ends_at"` // nil: the newest
+	Valid       bool       `json:"valid"`   // signs a delivery that begins now
+	Generation  int        `json:"generation"`
+
+	hash []byte
+}
+
+// Is tells whether this is the secret, in constant time.
+func (s Secret) Is(secret string) bool {
+	hash := sha256.Sum256([]byte(secret))
+	return subtle.ConstantTimeCompare(s.hash, hash[:]) == 1
+}
+
+const selectSecrets = `
+select s.merchant_id,
+       coalesce(m.webhook_url, '')                        as webhook_url,
+       s.generation,
+       s.secret_hash,
+       s.created_at,
+       s.created_by,
+       s.ends_at,
+       s.ends_at is null or s.ends_at > clock_timestamp() as valid
+  from webhook_secrets s
+  join merchants m
+    on m.merchant_id = s.merchant_id
+ where $1 in ('', s.merchant_id)
+ order by s.merchant_id, s.generation desc`
+
+// ListSecrets returns the webhook secrets of a merchant, or of all where it is
+// "", those that are over too, the newest of each merchant first.
+func ListSecrets(ctx context.Context, q postgres.Querier, merchant string) ([]Secret, error) {
+	rows, err := q.Query(ctx, selectSecrets, merchant)
+	if err != nil {
+		return nil, fmt.Errorf("list webhook secrets: %w", err)
+	}
+	secrets, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s Secret, err error) {
+		var endpoint string
+		err = row.Scan(&s.Merchant, &endpoint, &s.Generation, &s.hash, &s.CreatedAt, &s.CreatedBy, &s.EndsAt, &s.Valid)
+		s.Origin = origin(endpoint)
+		s.Fingerprint, s.CreatedAt = fingerprint(s.hash), s.CreatedAt.UTC()
+		if s.EndsAt != nil {
+			*s.EndsAt = s.EndsAt.UTC()
+		}
+		return s, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list webhook secrets: %w", err)
+	}
+	return secrets, nil
+}
+
+func origin(endpoint string) string {
+	u, err := url.Parse(endpoint)
+	if err != nil || u.Host == "" {
+		return ""
+	}
+	return u.Scheme + "://" + u.Host
+}
+
+// fingerprintBytes tell a merchant's secrets apart and lead to none of them.
+const fingerprintBytes = 6
+
+func fingerprint(hash []byte) string {
+	return hex.EncodeToString(hash[:min(fingerprintBytes, len(hash))])
+}
+
+// An end that is nearer stays. A clock that was set back ends nothing before it
+// began.
+const endSecrets = `
+update webhook_secrets
+   set ends_at = least(ends_at, greatest(created_at, clock + $3::interval))
+  from clock_timestamp() as clock
+ where merchant_id = $1
+   and generation <= $2`
+
+// What is over signs nothing more, so a dump need not hold it.
+const forgetSecrets = `
+update webhook_secrets
+   set secret = null
+ where merchant_id = $1
+   and ends_at <= clock_timestamp()
+   and secret is not null`
+
+const insertSecret = `
+insert into webhook_secrets
+       (merchant_id, generation, secret, secret_hash, created_by)
+values ($1, $2, $3, $4, $5)`
+
+const useSecret = `
+update merchants
+   set webhook_generation = $2
+ where merchant_id = $1`
+
+// RotateSecret queues a new webhook secret of a merchant, who replaces the
+// newest, a Secret that ListSecrets returned. From the commit on deliveries are
+// signed by both, until overlap has passed by the database's clock. Secrets that
+// were replaced earlier end as they would, but no later than that.
+//
+// actor is who wants it. If somebody else has replaced the newest meanwhile the
+// batch is refused by webhook_secrets_pkey, and nothing is changed.
+func RotateSecret(b *pgx.Batch, newest Secret, secret string, overlap time.Duration, actor string) {
+	hash := sha256.Sum256([]byte(secret))
+	b.Queue(endSecrets, newest.Merchant, newest.Generation, overlap)
+	b.Queue(forgetSecrets, newest.Merchant)
+	b.Queue(insertSecret, newest.Merchant, newest.Generation+1, secret, hash[:], actor)
+	b.Queue(useSecret, newest.Merchant, newest.Generation+1)
+}
+
+// secretBytes are within the 24 to 64 that Standard Webhooks asks for.
+const secretBytes = 32
+
+// NewWebhookSecret makes a webhook secret of 256 random bits.
+func NewWebhookSecret() string {
+	var secret [secretBytes]byte
+	_, _ = rand.Read(secret[:]) // never fails: crypto/rand ends the program instead
+	return "whsec_" + base64.StdEncoding.EncodeToString(secret[:])
+}

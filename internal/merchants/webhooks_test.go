@@ -1,0 +1,211 @@
+package merchants_test
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/merchants"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+// told is acme with an endpoint and its first secret.
+func told(t *testing.T) *postgres.DB {
+	t.Helper()
+	db := pgtest.Open(t)
+	register(t, db, acme(), shop())
+	return db
+}
+
+// secretsOf are acme's, the newest first.
+func secretsOf(t *testing.T, db *postgres.DB) []merchants.Secret {
+	t.Helper()
+	secrets, err := merchants.ListSecrets(t.Context(), db, "acme")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return secrets
+}
+
+// rotate replaces acme's newest secret.
+func rotate(t *testing.T, db *postgres.DB, next string, overlap time.Duration) {
+	t.Helper()
+	if err := rotateFrom(t, db, secretsOf(t, db)[0], next, overlap); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func rotateFrom(t *testing.T, db *postgres.DB, newest merchants.Secret, next string, overlap time.Duration) error {
+	t.Helper()
+	b := &pgx.Batch{}
+	merchants.RotateSecret(b, newest, next, overlap, "cli:test")
+	return db.Commit(t.Context(), b)
+}
+
+// passForSecrets lets so much time pass, as the database sees it.
+func passForSecrets(t *testing.T, db *postgres.DB, interval string) {
+	t.Helper()
+	b := &pgx.Batch{}
+	b.Queue(`update webhook_secrets set created_at = created_at - $1::interval, ends_at = ends_at - $1::interval`, interval)
+	if err := db.Commit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRotateSecret(t *testing.T) {
+	t.Parallel()
+	const second, third = "whsec_c2Vjb25k", "whsec_dGhpcmQ="
+
+	t.Run("both sign until the overlap is over", func(t *testing.T) {
+		t.Parallel()
+		db := told(t)
+		rotate(t, db, second, 24*time.Hour)
+		wantWebhook(t, db, shop().URL, second, secret)
+		passForSecrets(t, db, "23 hours 59 minutes")
+		wantWebhook(t, db, shop().URL, second, secret)
+		passForSecrets(t, db, "1 minute")
+		wantWebhook(t, db, shop().URL, second)
+		passForSecrets(t, db, "1000 years")
+		wantWebhook(t, db, shop().URL, second)
+	})
+
+	t.Run("twice in a row, each ends at its own time", func(t *testing.T) {
+		t.Parallel()
+		db := told(t)
+		rotate(t, db, second, time.Hour)
+		rotate(t, db, third, 24*time.Hour)
+		wantWebhook(t, db, shop().URL, third, second, secret)
+		passForSecrets(t, db, "1 hour")
+		wantWebhook(t, db, shop().URL, third, second)
+		passForSecrets(t, db, "23 hours")
+		wantWebhook(t, db, shop().URL, third)
+	})
+
+	t.Run("a shorter overlap ends the older ones sooner too", func(t *testing.T) {
+		t.Parallel()
+		db := told(t)
+		rotate(t, db, second, 24*time.Hour)
+		rotate(t, db, third, 0)
+		wantWebhook(t, db, shop().URL, third)
+	})
+
+	t.Run("what is over is forgotten at the next rotation, and what is not is kept", func(t *testing.T) {
+		t.Parallel()
+		db := told(t)
+		kept := func() (texts string) {
+			if err := db.QueryRow(t.Context(), `select string_agg(coalesce(secret, '-'), ' ' order by generation) from webhook_secrets`).Scan(&texts); err != nil {
+				t.Fatal(err)
+			}
+			return texts
+		}
+		rotate(t, db, second, time.Hour)
+		if got := kept(); got != secret+" "+second {
+			t.Errorf("kept: %s", got)
+		}
+		passForSecrets(t, db, "1 hour")
+		rotate(t, db, third, time.Hour)
+		if got := kept(); got != "- "+second+" "+third {
+			t.Errorf("kept: %s", got)
+		}
+	})
+
+	t.Run("a secret may come back", func(t *testing.T) {
+		t.Parallel()
+		db := told(t)
+		rotate(t, db, second, 0)
+		rotate(t, db, secret, time.Hour)
+		wantWebhook(t, db, shop().URL, secret, second)
+	})
+
+	t.Run("a clock that was set back ends nothing before it began", func(t *testing.T) {
+		t.Parallel()
+		db := told(t)
+		passForSecrets(t, db, "-1 hour")
+		rotate(t, db, second, 0)
+		if first := secretsOf(t, db)[1]; !first.EndsAt.Equal(first.CreatedAt) {
+			t.Errorf("the first lived from %v to %v", first.CreatedAt, first.EndsAt)
+		}
+		wantWebhook(t, db, shop().URL, second, secret)
+	})
+
+	t.Run("of all that replace one secret at the same time one wins, and no secret is lost", func(t *testing.T) {
+		t.Parallel()
+		db := told(t)
+		newest := secretsOf(t, db)[0]
+		const rivals = 8
+		won := make(chan string, rivals)
+		var all sync.WaitGroup
+		for i := range rivals {
+			all.Go(func() {
+				mine := fmt.Sprintf("whsec_%04d", i)
+				err := rotateFrom(t, db, newest, mine, time.Hour)
+				switch {
+				case err == nil:
+					won <- mine
+				case postgres.Constraint(err) != "webhook_secrets_pkey":
+					t.Errorf("%s: %v", mine, err)
+				}
+			})
+		}
+		all.Wait()
+		if len(won) != 1 {
+			t.Fatalf("%d of %d won", len(won), rivals)
+		}
+		wantWebhook(t, db, shop().URL, <-won, secret)
+	})
+}
+
+func TestListSecrets(t *testing.T) {
+	t.Parallel()
+	db := told(t)
+	register(t, db, merchants.Merchant{ID: "globex"}, merchants.Webhook{URL: "https://globex.example", Secret: "whsec_Z2xvYmV4"})
+	register(t, db, merchants.Merchant{ID: "quiet"}, merchants.Webhook{})
+	const second = "whsec_c2Vjb25k"
+	rotate(t, db, second, time.Hour)
+	all, err := merchants.ListSecrets(t.Context(), db, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, s := range all {
+		got = append(got, fmt.Sprintf("%s %d %s %t %t", s.Merchant, s.Generation, s.CreatedBy, s.EndsAt == nil, s.Valid))
+	}
+	want := "acme 2 cli:test true true, acme 1 registration false true, globex 1 registration true true"
+	if list := strings.Join(got, ", "); list != want {
+		t.Errorf("listed: %s", list)
+	}
+	if all[0].Fingerprint == all[1].Fingerprint || !regexp.MustCompile(`^[0-9a-f]{12}$`).MatchString(all[0].Fingerprint) {
+		t.Errorf("fingerprints %s and %s", all[0].Fingerprint, all[1].Fingerprint)
+	}
+	for i, is := range []bool{true, false, false} {
+		if all[i].Is(second) != is || all[i].Is("") || all[i].Is(all[i].Fingerprint) {
+			t.Errorf("secret %d is the second one: %t", i, !is)
+		}
+	}
+	if shown := fmt.Sprintf("%+v", all); strings.Contains(shown, "whsec_") {
+		t.Errorf("a secret is shown: %s", shown)
+	}
+	passForSecrets(t, db, "1 hour")
+	if secretsOf(t, db)[1].Valid {
+		t.Error("the first is valid after its end")
+	}
+}
+
+func TestNewWebhookSecret(t *testing.T) {
+	t.Parallel()
+	form := regexp.MustCompile(`^whsec_[A-Za-z0-9+/]{43}=$`) // 256 bits
+	seen := map[string]bool{}
+	for range 100 {
+		s := merchants.NewWebhookSecret()
+		if !form.MatchString(s) || seen[s] {
+			t.Errorf("the secret %q, seen %t", s, seen[s])
+		}
+		seen[s] = true
+	}
+}

@@ -1,0 +1,83 @@
+package openapi
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+)
+
+// Handler serves next and shows every exchange to judge, before next's answer is
+// complete for the client.
+func Handler(next http.Handler, judge func(Exchange)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		request := r.Clone(r.Context()) // as it came: next may change it
+		sent := &bytes.Buffer{}
+		r.Body = tee{r.Body, sent}
+		answer := &recorder{ResponseWriter: w, status: http.StatusOK}
+		next.ServeHTTP(answer, r)
+		judge(Exchange{
+			Request: request, Sent: sent.Bytes(),
+			Status: answer.status, Header: w.Header(), Body: answer.body.Bytes(),
+		})
+	})
+}
+
+// tee keeps what is read of a body.
+type tee struct {
+	io.ReadCloser
+	kept *bytes.Buffer
+}
+
+func (t tee) Read(p []byte) (int, error) {
+	n, err := t.ReadCloser.Read(p)
+	t.kept.Write(p[:n])
+	return n, err
+}
+
+// recorder keeps what is answered.
+type recorder struct {
+	http.ResponseWriter
+	status int
+	body   bytes.Buffer
+}
+
+func (w *recorder) WriteHeader(status int) {
+	w.status = status
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *recorder) Write(p []byte) (int, error) {
+	w.body.Write(p)
+	return w.ResponseWriter.Write(p)
+}
+
+// Unwrap serves http.ResponseController.
+func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// Transport sends requests by next and shows every exchange to judge. What judge
+// refuses is an error of the request. It reads answers whole.
+func Transport(next http.RoundTripper, judge func(Exchange) error) http.RoundTripper {
+	return transporter{next, judge}
+}
+
+type transporter struct {
+	next  http.RoundTripper
+	judge func(Exchange) error
+}
+
+func (t transporter) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer, err := t.next.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	body, err := io.ReadAll(answer.Body)
+	_ = answer.Body.Close() // it was read
+	if err != nil {
+		return nil, err
+	}
+	if err := t.judge(Exchange{Request: r, Status: answer.StatusCode, Header: answer.Header, Body: body}); err != nil {
+		return nil, err
+	}
+	answer.Body = io.NopCloser(bytes.NewReader(body))
+	return answer, nil
+}

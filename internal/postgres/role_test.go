@@ -1,0 +1,101 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+func TestOpenAsARole(t *testing.T) {
+	t.Parallel()
+
+	t.Run("every session of the pool acts as it", func(t *testing.T) {
+		t.Parallel()
+		for _, role := range []postgres.Role{postgres.RoleAPI, postgres.RoleWorker} {
+			db := open(t, pgtest.URL(t), postgres.Options{Role: role, MaxConns: 2})
+			for range 2 {
+				tx, err := db.Pool().Begin(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = tx.Rollback(t.Context()) }()
+				var name string
+				if err := tx.QueryRow(t.Context(), `select current_user`).Scan(&name); err != nil || name != string(role) {
+					t.Errorf("a session acts as %s (%v), want %s", name, err, role)
+				}
+			}
+		}
+	})
+
+	t.Run("one that is not there is refused at once, in a sentence", func(t *testing.T) {
+		t.Parallel()
+		wantRefusal(t, pgtest.Empty(t), "payonce_nobody", "the database has no role payonce_nobody: run payonce migrate")
+	})
+
+	t.Run("so is one that the user is no member of", func(t *testing.T) {
+		t.Parallel()
+		address := pgtest.URL(t)
+		user := login(t, address, "")
+		wantRefusal(t, as(t, address, user), postgres.RoleAPI,
+			`the database's user "`+user+`" may not act as payonce_api: as a superuser run: grant payonce_api to "`+user+`"`)
+	})
+
+	t.Run("a login user of the program's own is enough", func(t *testing.T) {
+		t.Parallel()
+		address := pgtest.URL(t)
+		user := login(t, address, "in role payonce_api")
+		db := open(t, as(t, address, user), postgres.Options{Role: postgres.RoleAPI})
+		var name string
+		if err := db.QueryRow(t.Context(), `select current_user`).Scan(&name); err != nil || name != "payonce_api" {
+			t.Errorf("it acts as %s, %v", name, err)
+		}
+	})
+}
+
+func wantRefusal(t *testing.T, address string, role postgres.Role, want string) {
+	t.Helper()
+	db, err := postgres.Open(t.Context(), address, postgres.Options{Role: role, AllowPlaintext: true, AllowUnsafeDurability: true})
+	if err == nil {
+		db.Close()
+		t.Fatal("it was opened")
+	}
+	if err.Error() != want || errors.Is(err, postgres.ErrUnreachable) {
+		t.Errorf("the refusal is %q, want %q", err, want)
+	}
+}
+
+// login makes a user of the server and returns its name; rest is what it may.
+func login(t *testing.T, address, rest string) string {
+	t.Helper()
+	db := open(t, address, postgres.Options{})
+	var name string
+	if err := db.QueryRow(t.Context(), `select 'payonce_login_' || replace(gen_random_uuid()::text, '-', '')`).Scan(&name); err != nil {
+		t.Fatal(err)
+	}
+	quoted := pgx.Identifier{name}.Sanitize()
+	if _, err := db.Pool().Exec(t.Context(), "create role "+quoted+" login password '"+name+"' "+rest); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := db.Pool().Exec(context.WithoutCancel(t.Context()), "drop role "+quoted); err != nil {
+			t.Error(err)
+		}
+	})
+	return name
+}
+
+// as is an address with another user.
+func as(t *testing.T, address, user string) string {
+	t.Helper()
+	_, rest, found := strings.Cut(address, "@")
+	if !found {
+		t.Fatalf("%s names no user", address)
+	}
+	return "postgres://" + user + ":" + user + "@" + rest
+}

@@ -1,0 +1,102 @@
+package ledger
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/payonce/payonce/internal/postgres"
+)
+
+// Projector keeps the projections up with the ledger. Every worker runs one. One
+// of them is at work; the others look now and then whether it still is, and one of
+// them takes over when events wait and the checkpoint stands still. That is
+// courtesy: what holds is that of two who fold the same events one is refused.
+type Projector struct {
+	DB   *postgres.DB
+	Poll time.Duration // between looks of the one at work; three times as long after a while without events
+	Log  *slog.Logger
+}
+
+const (
+	standby       = 250 * time.Millisecond // between looks of the others; chance adds up to half of it
+	idleAfter     = 10                     // looks that found nothing
+	idleFactor    = 3
+	shortestPause = 100 * time.Millisecond // after a failure
+	longestPause  = 5 * time.Second
+)
+
+// Run folds until ctx ends. What is being committed then is waited for. A failure
+// is logged and tried again: nothing is skipped, so an event that this program
+// does not understand is left to a newer one, and until then the list stands still.
+func (p *Projector) Run(ctx context.Context) {
+	r := &turn{Projector: p}
+	for {
+		pause := time.NewTimer(r.take(ctx))
+		select {
+		case <-ctx.Done():
+			pause.Stop()
+			return
+		case <-pause.C:
+		}
+	}
+}
+
+// turn is the state of one Run.
+type turn struct {
+	*Projector
+	working bool       // this one is the one at work
+	stood   checkpoint // where the events waited when it last looked, while not at work
+	idle    int        // looks in a row that found nothing
+	failed  int        // failures in a row
+}
+
+// take looks once, folds what it may, and says after which pause to look again.
+func (r *turn) take(ctx context.Context) time.Duration {
+	n, err := r.fold(ctx)
+	switch {
+	case err != nil && isOutrun(err):
+		r.working, r.stood, r.failed = false, checkpoint{}, 0
+	case err != nil:
+		if ctx.Err() == nil && r.failed == 0 {
+			r.Log.WarnContext(ctx, "projecting failed, it is tried again until it succeeds", "error", err)
+		}
+		r.failed++
+		return min(shortestPause<<min(r.failed-1, 10), longestPause)
+	case r.failed > 0:
+		r.Log.InfoContext(ctx, "projecting goes on", "failures", r.failed)
+		r.failed = 0
+	}
+	switch {
+	case !r.working:
+		return standby + rand.N(standby/2)
+	case n == foldAtOnce:
+		return 0
+	case n > 0:
+		r.idle = 0
+	default:
+		r.idle++
+	}
+	if r.idle > idleAfter {
+		return r.Poll * idleFactor
+	}
+	return r.Poll
+}
+
+func (r *turn) fold(ctx context.Context) (int, error) {
+	at, waiting, err := look(ctx, r.DB)
+	if err != nil {
+		return 0, err
+	}
+	if !waiting {
+		r.stood = checkpoint{}
+		return 0, nil
+	}
+	if !r.working && at != r.stood {
+		r.stood = at
+		return 0, nil
+	}
+	r.working = true
+	return project(ctx, r.DB, at)
+}

@@ -1,0 +1,82 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/payonce/payonce/internal/postgres"
+)
+
+// The oldest messages of each topic are looked at, no more of them than may go:
+// where they are too young, so are those behind them, and a sweep that has
+// nothing to do reads a few entries however long the outbox is. Nobody may change
+// a message, not even lock it, so what was found keeps its ctid, and of two who
+// delete it the second waits for the first and finds it gone.
+const sweepReceived = `
+with passed as (
+  select distinct on (topic)
+         topic,
+         transaction_id,
+         "offset"
+    from outbox_offsets
+   order by topic, transaction_id, "offset"
+), oldest as materialized (
+  select m.row,
+         m.created_at
+    from passed p
+   cross join lateral (
+           select o.ctid as row,
+                  o.created_at
+             from outbox o
+            where o.topic = p.topic
+              and (o.transaction_id, o."offset") <= (p.transaction_id, p."offset")
+            order by o.transaction_id, o."offset"
+            limit $2) m
+)
+delete from outbox
+ where ctid = any (array(
+         select row
+           from oldest
+          where created_at < now() - greatest($1::interval, (select outbox_window from retention))
+          limit $2))`
+
+// A plan that was made while the tables were small is kept, and would read the
+// whole outbox later; so nothing but walks along indexes is offered. The settings
+// end with the batch.
+const walk = `
+select set_config(name, 'off', true)
+  from unnest(array['enable_bitmapscan', 'enable_seqscan', 'enable_sort', 'jit']) as s(name)`
+
+// Sweep deletes up to limit messages that every consumer group of their topic has
+// received and that are older than retention, by the database's clock, and says
+// how many there were. Where a running worker has announced a longer window, that
+// one counts. A message that some group has not received stays, however old it
+// is; so does every message of a topic that nobody reads.
+//
+// A group that reads no more holds up the sweep of its topic until its row is
+// deleted from outbox_offsets. A group whose offset is moved back receives again
+// what is still there, and a new group all of it.
+//
+// Several may sweep at once: who comes second to a message finds it gone, and
+// counts it not. Much fewer than limit means that nothing was left to do.
+//
+// If we die here: the statement is one transaction of its own. Either its rows
+// are gone, or the next sweep finds them.
+// Test: TestSweep/what_a_dead_sweeper_held_is_swept_by_the_next.
+func Sweep(ctx context.Context, db *postgres.DB, retention time.Duration, limit int) (int, error) {
+	var swept int64
+	b := &pgx.Batch{}
+	b.Queue(walk)
+	b.Queue(sweepReceived, retention, limit).Exec(func(tag pgconn.CommandTag) error {
+		swept = tag.RowsAffected()
+		return nil
+	})
+	if err := db.Commit(ctx, b); err != nil {
+		return 0, fmt.Errorf("sweep received messages of the outbox: %w", err)
+	}
+	return int(swept), nil
+}

@@ -1,0 +1,271 @@
+package outbox_test
+
+import (
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/outbox"
+)
+
+const day = 24 * time.Hour
+
+// fill publishes m0001 to m0010, each in a commit of its own: the first five are
+// two days old.
+func fill(t *testing.T) *postgres.DB {
+	t.Helper()
+	db := pgtest.Open(t)
+	for _, id := range numbered(10) {
+		publish(t, db, id)
+	}
+	exec(t, db, `update outbox set created_at = created_at - interval '2 days' where message_id <= 'm0005'`)
+	return db
+}
+
+func exec(t *testing.T, db *postgres.DB, sql string, args ...any) {
+	t.Helper()
+	b := &pgx.Batch{}
+	b.Queue(sql, args...)
+	if err := db.Commit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// received moves a group to where it has received everything up to a message.
+func received(t *testing.T, db *postgres.DB, group, id string) {
+	t.Helper()
+	exec(t, db, `
+insert into outbox_offsets (topic, consumer_group, transaction_id, "offset")
+select topic, $1, transaction_id, "offset"
+  from outbox
+ where message_id = $2
+    on conflict (topic, consumer_group) do update
+   set transaction_id = excluded.transaction_id,
+       "offset" = excluded."offset"`, group, id)
+}
+
+func wantSwept(t *testing.T, db *postgres.DB, retention time.Duration, limit, want int) {
+	t.Helper()
+	if n, err := outbox.Sweep(t.Context(), db, retention, limit); err != nil || n != want {
+		t.Errorf("%d swept, want %d: %v", n, want, err)
+	}
+}
+
+func wantOldest(t *testing.T, db *postgres.DB, want string) {
+	t.Helper()
+	var oldest string
+	err := db.QueryRow(t.Context(), `select coalesce(min(message_id), '') from outbox`).Scan(&oldest)
+	if err != nil || oldest != want {
+		t.Errorf("the oldest that is left is %q, want %q: %v", oldest, want, err)
+	}
+}
+
+func TestSweep(t *testing.T) {
+	t.Parallel()
+
+	t.Run("what all groups have received and is old enough goes, a few at a time", func(t *testing.T) {
+		t.Parallel()
+		db := fill(t)
+		received(t, db, "g", "m0008")
+		wantSwept(t, db, day, 3, 3)
+		wantOldest(t, db, "m0004")
+		wantSwept(t, db, day, 3, 2)
+		wantSwept(t, db, day, 3, 0)
+		wantOldest(t, db, "m0006")
+	})
+
+	t.Run("what one group has not received stays, however old it is", func(t *testing.T) {
+		t.Parallel()
+		db := fill(t)
+		received(t, db, "ahead", "m0010")
+		received(t, db, "behind", "m0002")
+		wantSwept(t, db, 0, 100, 2)
+		wantOldest(t, db, "m0003")
+	})
+
+	t.Run("of one commit goes what was received, and no more", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		publish(t, db, numbered(5)...)
+		received(t, db, "g", "m0003")
+		wantSwept(t, db, 0, 100, 3)
+		read(t, db, "g").wantNext(t, "m0004", "m0005")
+	})
+
+	t.Run("without a reader everything stays", func(t *testing.T) {
+		t.Parallel()
+		db := fill(t)
+		wantSwept(t, db, 0, 100, 0)
+		exec(t, db, `insert into outbox_offsets values ($1, 'new', '0', 0), ('other', 'g', '18446744073709551615', 1)`, topic)
+		wantSwept(t, db, 0, 100, 0)
+	})
+
+	t.Run("each topic goes by its own readers", func(t *testing.T) {
+		t.Parallel()
+		db := fill(t)
+		exec(t, db, `insert into outbox (topic, message_id, payload, metadata) select 'other', 'o' || n, '', '{}' from generate_series(1, 3) n`)
+		received(t, db, "g", "m0010")
+		received(t, db, "g", "o2")
+		wantSwept(t, db, 0, 100, 12)
+		wantOldest(t, db, "o3")
+	})
+
+	t.Run("the longest window that a running worker has announced counts", func(t *testing.T) {
+		t.Parallel()
+		db := fill(t)
+		received(t, db, "g", "m0010")
+		exec(t, db, `insert into retention_windows values ('a', '1 hour', '2 hours'), ('b', '3 days', '4 days')`)
+		wantSwept(t, db, time.Second, 100, 0)
+		exec(t, db, `update retention_windows set seen_at = seen_at - interval '61 minutes' where worker = 'b'`)
+		wantSwept(t, db, time.Second, 100, 5)
+	})
+
+	t.Run("a page that was read is not received again, and the next one is", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		publish(t, db, "m1", "m2")
+		r := read(t, db, "g")
+		r.wantNext(t, "m1", "m2")
+		eventually(t, "what was received goes", func() bool {
+			n, err := outbox.Sweep(t.Context(), db, 0, 10)
+			return err == nil && n > 0
+		})
+		publish(t, db, "m3")
+		r.wantNext(t, "m3")
+		r.wantNone(t)
+	})
+
+	t.Run("several at once share the work", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		const messages = 300
+		publish(t, db, numbered(messages)...)
+		received(t, db, "g", "m0300")
+		var swept atomic.Int64
+		var sweepers errgroup.Group
+		for range 6 {
+			sweepers.Go(func() error {
+				for {
+					n, err := outbox.Sweep(t.Context(), db, 0, 7)
+					if n == 0 || err != nil {
+						return err
+					}
+					swept.Add(int64(n))
+				}
+			})
+		}
+		if err := sweepers.Wait(); err != nil {
+			t.Error(err)
+		}
+		// Who came second to all of its rows has gone home early, and the first swept them.
+		if swept.Load() != messages {
+			t.Errorf("%d swept, want %d", swept.Load(), messages)
+		}
+		wantOldest(t, db, "")
+	})
+
+	t.Run("what a dead sweeper held is swept by the next", func(t *testing.T) {
+		t.Parallel()
+		db := fill(t)
+		received(t, db, "g", "m0010")
+		dead, err := db.Pool().Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := dead.Exec(t.Context(), `delete from outbox where message_id <= 'm0002'`); err != nil {
+			t.Fatal(err)
+		}
+		swept := make(chan int, 1)
+		go func() {
+			n, err := outbox.Sweep(t.Context(), db, day, 100)
+			if err != nil {
+				t.Error(err)
+			}
+			swept <- n
+		}()
+		eventually(t, "the next waits for it", func() bool {
+			var waiting bool
+			err := db.QueryRow(t.Context(), `
+select exists (
+         select
+           from pg_stat_activity
+          where datname = current_database()
+            and wait_event_type = 'Lock')`).Scan(&waiting)
+			return err == nil && waiting
+		})
+		if err := dead.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if n := <-swept; n != 5 {
+			t.Errorf("%d swept, want 5", n)
+		}
+	})
+
+	t.Run("it says that it could not", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		db.Close()
+		n, err := outbox.Sweep(t.Context(), db, 0, 1)
+		if n != 0 || !errors.Is(err, postgres.ErrNotCommitted) || !strings.HasPrefix(err.Error(), "sweep received messages of the outbox: ") {
+			t.Errorf("%d, %v", n, err)
+		}
+	})
+}
+
+// Statements are planned while the tables are small, and the plans are kept.
+func TestASweepWithNothingToDoReadsAlmostNothing(t *testing.T) {
+	t.Parallel()
+	const live, limit = 100_000, 500
+	for _, test := range []struct{ name, offset string }{
+		{"all of it received, and young", "m100000"},
+		{"nothing of it received", "m1"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Open(t)
+			for range 10 {
+				wantSwept(t, db, day, limit, 0)
+			}
+			exec(t, db, `insert into outbox (topic, message_id, payload, metadata) select $1, 'm' || n, '', '{}' from generate_series(1, $2::int) n`, topic, live)
+			received(t, db, "g", test.offset)
+			before := rowsRead(t, db)
+			for range 10 {
+				wantSwept(t, db, day, limit, 0)
+			}
+			if read := rowsRead(t, db) - before; read > 10*limit {
+				t.Errorf("%d rows were read by ten sweeps, want at most %d", read, 10*limit)
+			}
+		})
+	}
+}
+
+// rowsRead is how many rows of the outbox were ever read. What a session did is
+// counted when it rests or ends.
+func rowsRead(t *testing.T, db *postgres.DB) (rows int64) {
+	t.Helper()
+	db.Pool().Reset()
+	eventually(t, "all sessions but one have ended", func() bool {
+		var others int
+		err := db.QueryRow(t.Context(), `
+select count(*)
+  from pg_stat_activity
+ where datname = current_database()
+   and pid <> pg_backend_pid()`).Scan(&others)
+		return err == nil && others == 0
+	})
+	err := db.QueryRow(t.Context(), `
+select seq_tup_read + coalesce(idx_tup_fetch, 0)
+  from pg_stat_user_tables
+ where relname = 'outbox'`).Scan(&rows)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rows
+}
