@@ -35,16 +35,19 @@ type client struct {
 	http   *http.Client
 	turn   atomic.Int64
 
+	merchant bool // talks to apis, which are held to the contract
+
 	mu       sync.Mutex
 	keys     []string
 	accepted map[string]answer
+	wrong    []error // answers that are not in the contract
 }
 
 const requestPatience = 15 * time.Second
 
 func newClient(apis []string, apiKey string) *client {
 	return &client{
-		apis: apis, apiKey: apiKey, accepted: map[string]answer{},
+		apis: apis, apiKey: apiKey, accepted: map[string]answer{}, merchant: true,
 		http: &http.Client{Transport: once{newTransport()}, Timeout: requestPatience},
 	}
 }
@@ -107,8 +110,10 @@ func (c *client) do(ctx context.Context, r request) (answer, error) {
 	}
 	defer func() { _ = response.Body.Close() }()
 	got := answer{Status: response.StatusCode, Header: response.Header}
-	got.Body, err = io.ReadAll(response.Body)
-	return got, err
+	if got.Body, err = io.ReadAll(response.Body); err != nil {
+		return got, err
+	}
+	return got, c.hold(request, got)
 }
 
 // try sends a charge once. What is accepted must be what was accepted before.

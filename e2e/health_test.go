@@ -41,6 +41,7 @@ func TestHealth(t *testing.T) {
 func mustAnswer(t *testing.T, p *fleet.Process, path string, status int) {
 	t.Helper()
 	c := newClient([]string{p.URL()}, "")
+	c.merchant = p.Name() == "api"
 	got, err := c.do(t.Context(), request{method: http.MethodGet, path: path, header: http.Header{"Authorization": nil}})
 	if err != nil || got.Status != status {
 		t.Errorf("%s of %s answers %d %s, %v, want %d", path, p.Name(), got.Status, got.Body, err, status)

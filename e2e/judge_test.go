@@ -35,6 +35,7 @@ func (w *world) end(t *testing.T) {
 		}
 	}
 	w.discreet(t)
+	w.contracted(t)
 }
 
 // calm waits until nothing is left to be done.

@@ -4,6 +4,111 @@ package e2e_test
 func mutants() []mutant {
 	return []mutant{
 		{
+			"the key is stored after the charge, in a commit of its own",
+			[]edit{{
+				"idempotency/receiver.go", "		err = r.DB.Commit(ctx, r.claimed(b, key, request, answer, expires))\n",
+				`		if err = r.DB.Commit(ctx, b); err == nil {
+			err = r.DB.Commit(ctx, r.claimed(&pgx.Batch{}, key, request, answer, expires))
+		}
+`,
+			}},
+			byWalk("success/api/select set_config, insert ledger_events, insert ledger_postings, insert outbox/after/kill", "charge"),
+		},
+		{
+			"the message is put into the outbox after the charge, in a commit of its own",
+			[]edit{{
+				"idempotency/receiver.go", "		err = r.DB.Commit(ctx, r.claimed(b, key, request, answer, expires))\n",
+				`		message := &pgx.Batch{}
+		message.QueuedQueries = b.QueuedQueries[b.Len()-1:]
+		b.QueuedQueries = b.QueuedQueries[:b.Len()-1]
+		if err = r.DB.Commit(ctx, r.claimed(b, key, request, answer, expires)); err == nil {
+			err = r.DB.Commit(ctx, message)
+		}
+`,
+			}},
+			byWalk("success/api/select set_config, insert idempotency_keys, insert ledger_events, insert ledger_postings/after/kill", "liveness"),
+		},
+		{
+			"stock is taken in one commit and recorded in another",
+			[]edit{
+				{"fulfillment/commit.go", "	for _, effect := range also {\n		effect(b, w.s.Charge)\n	}\n", ""},
+				{
+					"fulfillment/commit.go", "		err = w.DB.Commit(ctx, b)\n",
+					`		effects := &pgx.Batch{}
+		for _, effect := range also {
+			effect(effects, w.s.Charge)
+		}
+		if effects.Len() > 0 {
+			err = w.DB.Commit(ctx, effects)
+		}
+		if err == nil {
+			err = w.DB.Commit(ctx, b)
+		}
+`,
+				},
+			},
+			byWalk("success/worker/insert reservations, update stock/after/kill", "liveness"),
+		},
+		{
+			"the merchant is recorded as told before it is told",
+			[]edit{{
+				"fulfillment/notification.go", "		if !delivered { // a lost race for the version is no reason to send again\n",
+				`		recorded, err := n.record(ctx, d, s, domain.NotifyMerchant{EventID: outcome.ID.String(), Type: kind, Version: outcome.Version})
+		if err == nil {
+			err = n.deliver(ctx, s, outcome, kind)
+		}
+		if true {
+			return recorded, err
+		}
+		if !delivered {
+`,
+			}},
+			byWalk("success/worker/POST /shop/webhooks/before/kill", "told"),
+		},
+		{
+			"a webhook has an id of its own at every delivery",
+			[]edit{{
+				"fulfillment/notification.go", "ID: outcome.ID.String(), Body: body,",
+				"ID: outcome.ID.String() + time.Now().String()[20:26], Body: body,",
+			}},
+			byWalk("success/worker/POST /shop/webhooks/after/kill", "told"),
+		},
+		{
+			"a worker that died keeps its messages for ever",
+			[]edit{{"inbox/claim.go", "     and i.status in ('pending', 'running')\n     and i.due_at <= now()\n     and i.id <> all", "     and i.status = 'pending'\n     and i.due_at <= now()\n     and i.id <> all"}},
+			byWalk("success/worker/POST /v1/payment_intents/after/kill", "liveness"),
+		},
+		{
+			"a declined payment is confirmed again",
+			[]edit{{"fulfillment/payment.go", "(i.Status == stripe.RequiresPaymentMethod && !i.Attempted)", "i.Status == stripe.RequiresPaymentMethod"}},
+			byWalk("declined/worker/POST /v1/payment_intents/:id/confirm/after/kill", "should be failed card_declined"),
+		},
+		{
+			"a charge fails before its intent is canceled",
+			[]edit{{
+				"fulfillment/payment.go", "	intent, err := w.Provider.CancelIntent(ctx, w.s.Charge.PaymentIntent)\n	if err != nil {\n		return w.outside(ctx, err, nil)\n	}\n	switch intent.Status {\n	case stripe.Canceled:\n		return w.commit(ctx, domain.DeclinePayment{Failure: why}, giveBack)",
+				"	if err := w.commit(ctx, domain.DeclinePayment{Failure: why}, giveBack); err != nil {\n		return err\n	}\n	intent, err := w.Provider.CancelIntent(ctx, w.s.Charge.PaymentIntent)\n	if err != nil {\n		return w.outside(ctx, err, nil)\n	}\n	switch intent.Status {\n	case stripe.Canceled:\n		return nil",
+			}},
+			byWalk("declined/worker/POST /v1/payment_intents/:id/cancel/before/kill", "canceled"),
+		},
+		{
+			"a refund is sent under a new key each time, and nobody looks first",
+			[]edit{
+				{"fulfillment/refund.go", "	key := r.s.At(refund.AttemptVersion).ID.String()\n", "	key := refund.ID + time.Now().String()\n"},
+				{"fulfillment/refund.go", "		{\"look for\", (*refunding).look},\n", ""},
+				{"fulfillment/refund.go", "import (\n", "import (\n	\"time\"\n"},
+			},
+			byWalk("refund/worker/POST /v1/refunds/after/kill", "refund"),
+		},
+		{
+			"stock is given back before the failure is recorded, in a commit of its own",
+			[]edit{{
+				"fulfillment/payment.go", "	case stripe.Canceled:\n		return w.commit(ctx, domain.DeclinePayment{Failure: why}, giveBack)",
+				"	case stripe.Canceled:\n		b := &pgx.Batch{}\n		giveBack(b, w.s.Charge)\n		if err := w.DB.Commit(ctx, b); err != nil {\n			return err\n		}\n		return w.commit(ctx, domain.DeclinePayment{Failure: why})",
+			}, {"fulfillment/payment.go", "import (\n", "import (\n	\"github.com/jackc/pgx/v5\"\n"}},
+			byWalk("declined/worker/update stock, update reservations/after/kill", "liveness"),
+		},
+		{
 			"the fence is read from the row instead of compared with it",
 			[]edit{{"inbox/settle.go", "done_fence  = $2,", "done_fence  = fence + 0 * $2::bigint,"}},
 			byTest("./inbox", "TestLease/a message of a silent holder is taken over, and the holder loses its whole commit", "want a lost lease"),

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/payonce/payonce/internal/fleet"
 )
@@ -121,7 +122,7 @@ func overlay(t *testing.T, edits []edit) string {
 func byTest(pkg, test, says string) hunter {
 	return func(t *testing.T, overlay string) string {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), startPatience)
+		ctx, cancel := context.WithTimeout(t.Context(), buildPatience)
 		defer cancel()
 		name := strings.ReplaceAll(test, " ", "_")
 		pattern := "^" + strings.ReplaceAll(regexp.QuoteMeta(name), "/", "$/^") + "$"
@@ -142,14 +143,43 @@ func byTest(pkg, test, says string) hunter {
 	}
 }
 
-// mutated are the programs with the bug in them.
-func mutated(t *testing.T, overlay string) fleet.Binaries {
+// byWalk hunts with one run of the crash walk, at the address that replays it.
+// The run must come to its point, and violate the promise that is named.
+func byWalk(address, promise string) hunter {
+	return func(t *testing.T, overlay string) string {
+		t.Helper()
+		_, rest, _ := strings.Cut(address, "/")
+		program, _, _ := strings.Cut(rest, "/")
+		violations, fired := hunt(t, mutated(t, program, overlay), address)
+		for _, v := range violations {
+			if strings.Contains(v, promise) {
+				return fmt.Sprintf("%s: %s", address, v)
+			}
+		}
+		t.Logf("%s: fired is %v, violated were %q", address, fired, violations)
+		return ""
+	}
+}
+
+// buildPatience bounds a build, on a machine that is busy.
+const buildPatience = 10 * time.Minute
+
+// mutated are the programs, with the bug in the api or the worker.
+func mutated(t *testing.T, program, overlay string) fleet.Binaries {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), startPatience)
+	ctx, cancel := context.WithTimeout(t.Context(), buildPatience)
 	defer cancel()
-	b, err := fleet.Build(ctx, t.TempDir(), "-overlay="+overlay)
-	if err != nil {
-		t.Fatal(err)
+	path := filepath.Join(t.TempDir(), program)
+	command := exec.CommandContext(ctx, "go", "build", "-overlay="+overlay, "-o", path, "./cmd/"+program)
+	command.Dir = ".."
+	if out, err := command.CombinedOutput(); err != nil {
+		t.Fatalf("build the mutant: %v\n%s", err, out)
+	}
+	b := binaries(t).Binaries
+	if program == "api" {
+		b.API = path
+	} else {
+		b.Worker = path
 	}
 	return b
 }

@@ -13,6 +13,7 @@ import (
 	"path"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -286,9 +287,9 @@ func (r *keyring) settle(t *testing.T, w *world) {
 
 // told is how often there was which answer.
 func (r *keyring) told() string {
-	var line string
+	var words []string
 	for _, kind := range []keyKind{keyFirst, keyReplay, keyReused, keyInFlight, keyFound, keyAbsent, keyUnknown} {
-		line += strconv.Itoa(r.tally[kind]) + " " + kind.String() + ", "
+		words = append(words, strconv.Itoa(r.tally[kind])+" "+kind.String())
 	}
-	return line[:len(line)-2]
+	return strings.Join(words, ", ")
 }

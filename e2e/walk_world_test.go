@@ -282,7 +282,14 @@ select (select count(*)
                  select
                    from told t
                   where t.stream_id = w.stream_id
-                    and t.refund is not distinct from w.refund))`
+                    and t.refund is not distinct from w.refund))
+     + (select count(*)
+          from projections p
+         where p.state = 'live'
+           and exists (
+                 select
+                   from ledger_events e
+                  where (e.txid, e.position) > (p.txid, p.position)))`
 
 const stuck = `
 select coalesce(string_agg(concat_ws(' ', receiver, type, status, 'attempts', attempts, 'deaths', deaths, 'waits', waits,

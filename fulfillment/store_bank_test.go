@@ -18,6 +18,7 @@ type bank struct {
 	saved   map[string]http.HandlerFunc // answers by idempotency key
 	intents map[string]*deposit
 	refunds []*withdrawal
+	objects int // that were ever made
 	calls   int // since the trouble was set
 	trouble trouble
 }
@@ -26,6 +27,7 @@ type deposit struct {
 	id, charge, method, status string
 	amount                     int64
 	captures                   int
+	declined                   bool
 }
 
 type withdrawal struct {
@@ -70,6 +72,13 @@ func (b *bank) forget() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.saved, b.intents, b.refunds = map[string]http.HandlerFunc{}, map[string]*deposit{}, nil
+}
+
+// forgetKeys is what a provider does after a day: it carries a call out again.
+func (b *bank) forgetKeys() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	clear(b.saved)
 }
 
 // taken is how often the money of a charge was taken, and whether it still may be.
@@ -166,6 +175,12 @@ func (b *bank) answer(r *http.Request) http.HandlerFunc {
 	return answer
 }
 
+// newID is of an object; nothing else ever has it, in no sequence.
+func (b *bank) newID(prefix string) string {
+	b.objects++
+	return prefix + strconv.Itoa(b.objects)
+}
+
 func (b *bank) carryOut(c call, r *http.Request) http.HandlerFunc {
 	amount, _ := strconv.ParseInt(r.FormValue("amount"), 10, 64)
 	switch c.op {
@@ -174,7 +189,7 @@ func (b *bank) carryOut(c call, r *http.Request) http.HandlerFunc {
 			return refuses(http.StatusBadRequest, "invalid_request_error", "resource_missing")
 		}
 		d := &deposit{
-			id: "pi_" + strconv.Itoa(len(b.intents)+1), charge: r.FormValue("metadata[charge_id]"),
+			id: b.newID("pi_"), charge: r.FormValue("metadata[charge_id]"),
 			method: r.FormValue("payment_method"), amount: amount, status: "requires_confirmation",
 		}
 		b.intents[d.id] = d
@@ -192,7 +207,7 @@ func (b *bank) carryOut(c call, r *http.Request) http.HandlerFunc {
 	case c.op == "retrieve":
 		return d.shows()
 	case c.op == "confirm" && d.status == "requires_confirmation" && d.method == "pm_card_chargeDeclined":
-		d.status = "requires_payment_method"
+		d.status, d.declined = "requires_payment_method", true
 		return refuses(http.StatusPaymentRequired, "card_error", "card_declined", "decline_code", "generic_decline",
 			"payment_intent", d.object())
 	case c.op == "confirm" && d.status == "requires_confirmation":
@@ -212,10 +227,10 @@ func (d *deposit) object() map[string]any {
 		"currency": "eur", "created": 1700000000, "metadata": map[string]any{"charge_id": d.charge},
 		"last_payment_error": nil, "latest_charge": nil,
 	}
-	switch d.status {
-	case "succeeded":
+	switch {
+	case d.captures > 0:
 		o["amount_received"], o["latest_charge"] = d.amount, "py_1"
-	case "requires_payment_method":
+	case d.declined:
 		o["latest_charge"] = "py_1"
 		o["last_payment_error"] = map[string]any{"type": "card_error", "code": "card_declined", "decline_code": "generic_decline", "message": "no"}
 	}
@@ -239,7 +254,7 @@ func (b *bank) refund(r *http.Request, amount int64) http.HandlerFunc {
 		return refuses(http.StatusBadRequest, "invalid_request_error", "charge_already_refunded")
 	}
 	w := &withdrawal{
-		id: "rp_" + strconv.Itoa(len(b.refunds)+1), reference: r.FormValue("metadata[refund_id]"),
+		id: b.newID("rp_"), reference: r.FormValue("metadata[refund_id]"),
 		intent: d.id, amount: amount, status: "succeeded",
 	}
 	if d.method == "pm_card_refundFail" {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"flag"
 	"fmt"
+	"strconv"
 	"sync/atomic"
 	"testing"
 
@@ -37,7 +38,7 @@ func TestStore(t *testing.T) {
 		checks, steps = 3, 20
 	}
 	for name, value := range map[string]int{"rapid.checks": checks, "rapid.steps": steps} {
-		if err := flag.Set(name, fmt.Sprint(value)); err != nil { // as if they were given: rapid has no other way
+		if err := flag.Set(name, strconv.Itoa(value)); err != nil { // as if they were given: rapid has no other way
 			t.Fatal(err)
 		}
 	}
@@ -54,7 +55,7 @@ func TestStore(t *testing.T) {
 	})
 	t.Cleanup(func() {
 		n, planned := count.sequences.Load(), int64(shards*checks)
-		t.Logf("%d sequences, %d steps, %d charges, %d deliveries to the inbox, %d to handlers, %d of these disturbed, %d deaths, %d zombies; not run: %d of %d sequences",
+		t.Logf("%d sequences, %d steps, %d charges, %d deliveries to the inbox, %d to handlers, %d of these with a fault of the provider in store, %d deaths, %d zombies; not run: %d of %d sequences",
 			n, count.steps.Load(), count.charges.Load(), count.received.Load(), count.handled.Load(), count.disturbed.Load(),
 			count.deaths.Load(), count.zombies.Load(), max(planned-n, 0), planned)
 		if !t.Failed() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"runtime"
+	"slices"
 	"time"
 
 	"pgregory.net/rapid"
@@ -125,12 +126,7 @@ func (m *machine) mayBeTaken(p *parcel) bool {
 }
 
 func (m *machine) workable() bool {
-	for _, p := range m.parcels {
-		if m.mayBeTaken(p) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(m.parcels, m.mayBeTaken)
 }
 
 func (m *machine) charge(t *rapid.T, p *parcel) *modelCharge {

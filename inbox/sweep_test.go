@@ -2,14 +2,19 @@ package inbox_test
 
 import (
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/outbox"
 )
 
 // finished puts messages into the inbox that were done so long ago.
@@ -171,4 +176,45 @@ select seq_tup_read + coalesce(idx_tup_fetch, 0)
 		t.Fatal(err)
 	}
 	return rows
+}
+
+// What the sweep relies on: a message is received in a later transaction than
+// its own, also while others write that began before it and end after.
+func TestAMessageIsReceivedInALaterTransactionThanItsOwn(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	receive(t, db, "r")
+	const messages = 200
+	var all errgroup.Group
+	for n := range 4 {
+		all.Go(func() error {
+			for i := range messages / 4 {
+				b := &pgx.Batch{}
+				b.Queue(`select pg_current_xact_id()`)
+				b.Queue(`select pg_sleep(random() * 0.01)`)
+				m := letter(fmt.Sprint(n, "-", i), "")
+				m.Topic = topic
+				if err := outbox.Append(b, m); err != nil {
+					return err
+				}
+				if err := db.Commit(t.Context(), b); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err := all.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, db, `select count(*) = 200 from inbox`)
+	var early int
+	err := db.QueryRow(t.Context(), `
+select count(*)
+  from inbox i
+  join outbox o using (message_id)
+ where i.received_in <= o.transaction_id`).Scan(&early)
+	if err != nil || early != 0 {
+		t.Errorf("%d messages were received before they were there: %v", early, err)
+	}
 }

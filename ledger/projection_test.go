@@ -43,7 +43,7 @@ select count(*)::int
 	return events
 }
 
-const patience = 20 * time.Second // bounds every wait for a condition
+const patience = time.Minute // bounds every wait for a condition
 
 // list are the ids of a merchant's charges, as the list has them.
 func list(t *testing.T, db *postgres.DB, q ledger.ListQuery) (ids []string) {
@@ -249,5 +249,13 @@ func exec(t *testing.T, db *postgres.DB, sql string) {
 	t.Helper()
 	if _, err := db.Pool().Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func pause(t *testing.T) {
+	t.Helper()
+	select {
+	case <-t.Context().Done():
+	case <-time.After(10 * time.Millisecond):
 	}
 }

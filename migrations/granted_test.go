@@ -65,6 +65,7 @@ func grants() map[string]grant {
 		"retention_windows": {"", "select; insert; update (outbox_window, inbox_window, seen_at); delete"},
 		"retention":         {"", "select"},
 		"outbox_oldest":     {"", "select"},
+		"audit_results":     {"", "select"},
 
 		// Read at the start.
 		"schema_migrations": {"select", "select"},
@@ -78,6 +79,7 @@ func functions() []string {
 		"charge_by_id: payonce_api",
 		"charge_by_payment_intent: payonce_api",
 		"end_half_sent: payonce_worker",
+		"horizon_held: payonce_worker",
 		"refuse_change: nobody",
 	}
 }

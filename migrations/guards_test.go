@@ -26,7 +26,7 @@ type guard struct {
 func TestGuards(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Open(t)
-	all := slices.Concat(merchantGuards(), ledgerGuards(), outboxGuards(), inboxGuards(), keyGuards(), stockGuards(), cacheGuards(), webhookGuards(), retentionGuards())
+	all := slices.Concat(merchantGuards(), ledgerGuards(), outboxGuards(), inboxGuards(), keyGuards(), stockGuards(), cacheGuards(), webhookGuards(), retentionGuards(), operationsGuards(), projectionGuards())
 	for _, g := range all {
 		t.Run(g.constraint+"/"+g.name, func(t *testing.T) {
 			t.Parallel()

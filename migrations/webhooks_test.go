@@ -1,6 +1,7 @@
 package migrations_test
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"strings"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/migrations"
@@ -91,5 +93,35 @@ select concat_ws(' ', m.merchant_id, m.webhook_url, m.webhook_generation, s.secr
 	got, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if diff := cmp.Diff([]string{"quiet", "told https://shop.example 1 whsec_b2xk t"}, got); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+}
+
+// Secrets are for the worker alone, which signs and registers nothing.
+func TestWebhookRights(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.URL(t))
+	for _, test := range []struct {
+		role, statement string
+		allowed         bool
+	}{
+		{"payonce_worker", `select secret from webhook_secrets`, true},
+		{"payonce_worker", `select webhook_url, webhook_generation from merchants`, true},
+		{"payonce_worker", `update webhook_resends set delivered_at = now() where resend_id = gen_random_uuid()`, true},
+		{"payonce_worker", `update webhook_resends set requested_by = 'somebody else'`, false},
+		{"payonce_worker", `delete from webhook_resends`, false},
+		{"payonce_worker", `update webhook_secrets set ends_at = now()`, false},
+		{"payonce_worker", `update merchants set webhook_url = 'https://shop.example'`, false},
+		{"payonce_api", `select secret from webhook_secrets`, false},
+		{"payonce_api", `select secret_hash from webhook_secrets`, false},
+		{"payonce_api", `select charge_id from webhook_resends`, false},
+	} {
+		if _, err := conn.Exec(t.Context(), "set role "+test.role); err != nil {
+			t.Fatal(err)
+		}
+		_, err := conn.Exec(t.Context(), test.statement)
+		var refusal *pgconn.PgError
+		if test.allowed && err != nil || !test.allowed && (!errors.As(err, &refusal) || refusal.Code != "42501") {
+			t.Errorf("%s: %s: %v, want it allowed: %t", test.role, test.statement, err, test.allowed)
+		}
 	}
 }

@@ -137,7 +137,7 @@ func TestHealth(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			server := httptest.NewServer(app.Health(test.store(t)).Handler)
+			server := httptest.NewServer(app.Health(test.store(t), http.NotFoundHandler()).Handler)
 			t.Cleanup(server.Close)
 			wantHealth(t, server.URL+"/healthz", http.StatusOK, "ok")
 			wantHealth(t, server.URL+"/readyz", test.ready, test.says)

@@ -104,7 +104,6 @@ insert into stock (merchant_id, sku, supplied, available) values ('acme', 'tshir
 
 	w.accept("fresh", true) // nobody has received it yet
 	w.refuse("key-too-much")
-	w.project()
 	return w
 }
 

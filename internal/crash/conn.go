@@ -229,7 +229,7 @@ func (r *request) add(c *conn, m []byte) {
 	switch m[0] {
 	case queryMessage:
 		sql, _ := text(rest)
-		r.executed = append(r.executed, statementName(sql))
+		r.executed = append(r.executed, c.proxy.name(sql))
 	case parseMessage:
 		name, rest := text(rest)
 		sql, _ := text(rest)
@@ -241,7 +241,7 @@ func (r *request) add(c *conn, m []byte) {
 		c.portals[portal] = c.statements[statement]
 	case executeMessage:
 		portal, _ := text(rest)
-		r.executed = append(r.executed, statementName(c.portals[portal]))
+		r.executed = append(r.executed, c.proxy.name(c.portals[portal]))
 	case closeMessage:
 		r.closes = true
 	case functionMessage:
@@ -264,16 +264,7 @@ func (r *request) trip(c *conn) *trip {
 			t.minor = len(c.plan.fresh([]string{string(r.unsent)})) == 0
 		}
 	case len(r.prepared) > 0:
-		fresh := c.plan.fresh(r.prepared)
-		t.minor = len(fresh) == 0
-		if t.minor {
-			fresh = r.prepared
-		}
-		names := make([]string, len(fresh))
-		for i, sql := range fresh {
-			names[i] = statementName(sql)
-		}
-		t.name = prepares + batchName(names)
+		t.name, t.minor = c.preparation(r.prepared)
 	case r.closes:
 		t.name = "close"
 	default:
@@ -285,6 +276,28 @@ func (r *request) trip(c *conn) *trip {
 	t.group = c.group
 	return t
 }
+
+// preparation names a round trip that only prepares statements, by those that no
+// connection of this life has prepared before: which one does is a pool's luck. And
+// whose batch is the first to set something is luck too, so that is no name.
+func (c *conn) preparation(statements []string) (name string, minor bool) {
+	names := func(statements []string) (names []string) {
+		for _, sql := range statements {
+			if name := c.proxy.name(sql); name != setting {
+				names = append(names, name)
+			}
+		}
+		return names
+	}
+	fresh := names(c.plan.fresh(statements))
+	if len(fresh) == 0 {
+		return prepares + batchName(names(statements)), true
+	}
+	return prepares + batchName(fresh), false
+}
+
+// setting is the name of a query that sets something for its transaction.
+const setting = "select set_config"
 
 // roundTrip carries one, unless the plan strikes. It says whether the connection
 // lives.

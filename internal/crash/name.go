@@ -99,32 +99,48 @@ func statementName(sql string) string {
 
 func mainName(w []word) string {
 	verb := w[0].text
-	for i := 1; i < len(w); i++ {
-		before, here := w[i-1].text, w[i]
-		switch verb {
-		case "update":
-			if before == "update" && here.text != "only" || before == "only" {
-				return verb + " " + here.text
-			}
-		case "insert":
-			if before == "into" {
-				return verb + " " + here.text
-			}
-		case "delete":
-			if before == "from" && here.text != "only" || before == "only" {
-				return verb + " " + here.text
-			}
-		case "select":
-			from := before == "join" || before == "from" && (i < 2 || w[i-2].text != "distinct")
-			if from && !here.call && here.text != "select" && here.text != "lateral" {
-				return verb + " " + here.text
-			}
+	if verb == "select" {
+		return queryName(w)
+	}
+	for i, here := range w[1:] {
+		switch before := w[i].text; {
+		case verb == "update" && (before == "update" && here.text != "only" || before == "only"),
+			verb == "insert" && before == "into",
+			verb == "delete" && (before == "from" && here.text != "only" || before == "only"):
+			return verb + " " + here.text
 		}
 	}
-	if len(w) > 1 {
-		return verb + " " + w[1].text // a function
-	}
 	return verb
+}
+
+// queryName is the first thing that a query asks for and the table that it reads.
+func queryName(w []word) string {
+	if len(w) == 1 {
+		return w[0].text
+	}
+	first := w[1].text[strings.LastIndexByte(w[1].text, '.')+1:]
+	if table := source(w); table != "" {
+		return "select " + first + " from " + table
+	}
+	return "select " + first
+}
+
+// source is the first table that a query reads: its own, or else one of a query
+// within it.
+func source(w []word) string {
+	within := ""
+	for i := 2; i < len(w); i++ {
+		before, here := w[i-1], w[i]
+		from := before.text == "join" || before.text == "from" && w[i-2].text != "distinct"
+		switch {
+		case !from || here.call || here.text == "select" || here.text == "lateral":
+		case before.depth == w[0].depth && here.depth == before.depth:
+			return here.text
+		case within == "":
+			within = here.text
+		}
+	}
+	return within
 }
 
 // batchName joins the names of statements; of equal neighbours it says how many.

@@ -22,6 +22,7 @@ type Proxy struct {
 	mu     sync.Mutex
 	open   map[net.Conn]bool // both ends of every connection
 	closed bool
+	names  map[string]string // by SQL; there are few
 }
 
 // NewProxy starts a proxy before the server of a connection string. What goes
@@ -35,7 +36,7 @@ func NewProxy(ctx context.Context, server string, watch *Watch) (*Proxy, error) 
 	if err != nil {
 		return nil, fmt.Errorf("listen before the server: %w", err)
 	}
-	p := &Proxy{watch: watch, listener: listener, open: map[net.Conn]bool{}}
+	p := &Proxy{watch: watch, listener: listener, open: map[net.Conn]bool{}, names: map[string]string{}}
 	p.network, p.address = pgconn.NetworkAddress(config.Host, config.Port)
 	through := url.URL{
 		Scheme: "postgres", User: url.UserPassword(config.User, config.Password),
@@ -92,6 +93,18 @@ func (p *Proxy) dial(ctx context.Context) (net.Conn, error) {
 	}
 	p.track(server)
 	return server, nil
+}
+
+// name names a statement.
+func (p *Proxy) name(sql string) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	name, known := p.names[sql]
+	if !known {
+		name = statementName(sql)
+		p.names[sql] = name
+	}
+	return name
 }
 
 // track notes a connection, and says whether the proxy is still open.

@@ -37,8 +37,14 @@ func decodeBody[T any](c echo.Context, optional bool) (T, error) {
 	if len(body) == 0 && optional {
 		return none, nil
 	}
+	return readJSON[T](body)
+}
+
+// readJSON is what decode does with a body that is there.
+func readJSON[T any](body []byte) (T, error) {
+	var none T
 	var v *T // stays nil for the body null, which is no object
-	err = json.Unmarshal(body, &v, json.RejectUnknownMembers(true), json.WithUnmarshalers(json.UnmarshalFromFunc(pairs)))
+	err := json.Unmarshal(body, &v, json.RejectUnknownMembers(true), json.WithUnmarshalers(json.UnmarshalFromFunc(pairs)))
 	if err != nil || v == nil {
 		return none, unreadable(err)
 	}

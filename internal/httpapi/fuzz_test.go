@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
@@ -30,7 +31,7 @@ func FuzzCreateCharge(f *testing.F) {
 	}
 	db := pgtest.Open(f)
 	register(f, db)
-	handler := newAPI(db, io.Discard).Handler()
+	handler := newAPI(pgtest.As(f, db, postgres.RoleAPI), io.Discard).Handler()
 	f.Fuzz(func(t *testing.T, key, request string) {
 		before := rows(t, db)
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/charges", strings.NewReader(request))
@@ -66,7 +67,7 @@ func FuzzCreateRefund(f *testing.F) {
 	f.Add(`"`, "..", "{}")
 	db := pgtest.Open(f)
 	register(f, db)
-	handler := newAPI(db, io.Discard).Handler()
+	handler := newAPI(pgtest.As(f, db, postgres.RoleAPI), io.Discard).Handler()
 	serve := func(tb testing.TB, c call) answer {
 		tb.Helper()
 		r := httptest.NewRequestWithContext(tb.Context(), c.method, "/", strings.NewReader(c.body))

@@ -15,9 +15,19 @@ import (
 )
 
 // setAside puts messages with these statuses into the inbox and returns their
-// numbers. All are of one charge.
+// numbers. All are of one charge of acme's.
 func (w *world) setAside(t *testing.T, charge string, statuses ...string) []int64 {
 	t.Helper()
+	return w.setAsideOf(t, "acme", charge, statuses...)
+}
+
+func (w *world) setAsideOf(t *testing.T, merchant, charge string, statuses ...string) []int64 {
+	t.Helper()
+	exec(t, w.db, `
+insert into ledger_events
+       (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
+values (gen_random_uuid(), $1, 1, 'charge.requested.v1', 1, $2, '{}', '{}', now())
+on conflict do nothing`, charge, merchant)
 	numbers := make([]int64, len(statuses))
 	for i, status := range statuses {
 		err := w.db.QueryRow(t.Context(), `

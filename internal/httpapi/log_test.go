@@ -94,7 +94,7 @@ func TestLogsHoldNothingOfTheClients(t *testing.T) {
 		t.Fatal(err)
 	}
 	statuses[(<-answers).status] = true
-	w.db.Close()
+	w.api.Close()
 	for _, c := range calls {
 		statuses[w.send(t, c).status] = true
 	}

@@ -79,7 +79,7 @@ func TestRulesACacheAnswersReplaysAndNothingElse(t *testing.T) {
 	if n := len(cache.records); n != 2 { // of the two charges that routes asks for
 		t.Errorf("%d records: %v", n, cache.records)
 	}
-	w.db.Close()
+	w.api.Close()
 	if a := w.send(t, all[0].call); a.status != http.StatusServiceUnavailable {
 		t.Errorf("without the store nobody is known, and yet: %d %s", a.status, a.body)
 	}

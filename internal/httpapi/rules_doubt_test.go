@@ -50,7 +50,7 @@ func TestRulesNothingIsAnsweredWithoutTheStore(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	routes, reads := w.routes(t), w.reads(t)
-	w.db.Close()
+	w.api.Close()
 	for _, r := range routes {
 		t.Run(r.name, func(t *testing.T) {
 			t.Parallel()

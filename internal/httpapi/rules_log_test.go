@@ -61,7 +61,7 @@ func TestRulesKeysAreLoggedAsHashesOnly(t *testing.T) {
 		send(r.under(key+"-new"), http.StatusServiceUnavailable,
 			logged{strings.TrimPrefix(r.operation, "POST "), 0, idempotency.Hash(key + "-new"), false})
 	}
-	w.db.Close()
+	w.api.Close()
 	for _, r := range routes {
 		send(r.under(key), http.StatusServiceUnavailable, logged{Route: strings.TrimPrefix(r.operation, "POST ")})
 	}
@@ -106,7 +106,7 @@ func TestRulesNothingOfAnEventIsLogged(t *testing.T) {
 	send(c)
 	plantIn(t, w, `alter table inbox add constraint planted check (message_id = '') not valid`)
 	send(signed(strings.Replace(e, "evt_", "evt_new_", 1)))
-	w.db.Close()
+	w.api.Close()
 	send(signed(e))
 	want := map[int]int{
 		http.StatusOK: 8, http.StatusBadRequest: 4, http.StatusRequestEntityTooLarge: 1, http.StatusServiceUnavailable: 2,

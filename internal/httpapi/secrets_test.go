@@ -94,7 +94,7 @@ func TestAPIKeysAreInNoDumpAndInNoLog(t *testing.T) {
 	if hash := sha256.Sum256([]byte(all)); !strings.Contains(stored, hex.EncodeToString(hash[:])) {
 		t.Error("the hash of a key is not in the dump: does it still hold bytes?")
 	}
-	w.db.Close()
+	w.api.Close()
 	ask(all) // what fails is logged with its cause
 	for place, text := range map[string]string{"dump": stored, "log": w.log.String()} {
 		for name, key := range keys {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/internal/httpapi"
+	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
@@ -26,7 +27,7 @@ func listenWith(t *testing.T, adjust func(*httpapi.API), change func(*http.Serve
 	t.Helper()
 	db, log := pgtest.Open(t), &transcript{}
 	register(t, db)
-	api := newAPI(db, log)
+	api := newAPI(pgtest.As(t, db, postgres.RoleAPI), log)
 	adjust(api)
 	server := api.Server()
 	if change != nil {

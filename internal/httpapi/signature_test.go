@@ -31,7 +31,7 @@ func serveEvents(t *testing.T) *world {
 
 // handler is the same API without a server.
 func (w *world) handler() http.Handler {
-	api := newAPI(w.db, w.log)
+	api := newAPI(w.api, w.log)
 	takesEvents(api)
 	return api.Handler()
 }

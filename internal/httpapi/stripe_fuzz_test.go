@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"testing"
 
+	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
@@ -13,7 +14,7 @@ import (
 func FuzzStripeEvent(f *testing.F) {
 	db := pgtest.Open(f)
 	register(f, db)
-	api := newAPI(db, io.Discard)
+	api := newAPI(pgtest.As(f, db, postgres.RoleAPI), io.Discard)
 	takesEvents(api)
 	handler := api.Handler()
 	accepted := serveHTTP(f, handler, post("key-1", body()))

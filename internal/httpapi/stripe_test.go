@@ -326,7 +326,7 @@ func TestStripeEventWhenTheStoreIsDown(t *testing.T) {
 		t.Parallel()
 		w := serveEvents(t)
 		charge := idOf(w.captured(t, "key-1"))
-		w.db.Close()
+		w.api.Close()
 		wantProblem(t, w.send(t, signed(event("evt_1", "payment_intent.succeeded", intentOf(charge)))), "/problems/unavailable")
 	})
 	t.Run("an inbox that refuses keeps nothing", func(t *testing.T) {

@@ -54,7 +54,7 @@ func TestStoreDown(t *testing.T) {
 		t.Parallel()
 		w := serve(t)
 		w.accept(t, "key-1", body())
-		w.db.Close()
+		w.api.Close()
 		wantUnavailable(t, w)
 	})
 	t.Run("its database is dropped", func(t *testing.T) {
@@ -79,7 +79,7 @@ func TestStoreDown(t *testing.T) {
 		w := serve(t)
 		first := w.accept(t, "key-1", body())
 		elsewhere(t, other, `alter database {database} with allow_connections false`, w.db)
-		w.db.Pool().Reset()
+		w.api.Pool().Reset()
 		wantUnavailable(t, w)
 		elsewhere(t, other, `alter database {database} with allow_connections true`, w.db)
 		if again := w.accept(t, "key-1", body()); again.body != first.body {
@@ -104,7 +104,7 @@ func TestCutCommit(t *testing.T) {
 			proxy := cutproxy.Start(t, pgtest.URL(t))
 			w := serveOn(t, open(t, proxy.URL(), postgres.Options{}), nil)
 			before := rows(t, w.db)
-			proxy.Arm(side, 2)
+			proxy.Arm(side, 3) // a read is a batch of two
 			cut := w.accept(t, "key-1", body())
 			if n := proxy.Cuts(); n != 1 {
 				t.Fatalf("%d connections were cut, want 1", n)

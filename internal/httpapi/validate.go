@@ -127,5 +127,5 @@ func (k *checker) metadata(pairs map[string]string) {
 
 // escape writes a name as a token of a JSON Pointer.
 func escape(name string) string {
-	return strings.NewReplacer("~", "~0", "/", "~1").Replace(name)
+	return strings.ReplaceAll(strings.ReplaceAll(name, "~", "~0"), "/", "~1")
 }

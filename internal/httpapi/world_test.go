@@ -32,7 +32,8 @@ const (
 // world is an API on a database of its own.
 type world struct {
 	url string
-	db  *postgres.DB
+	db  *postgres.DB // as its owner
+	api *postgres.DB // as the api has it
 	log *transcript
 }
 
@@ -47,13 +48,14 @@ func serveOn(t *testing.T, db *postgres.DB, change func(*httpapi.API)) *world {
 	t.Helper()
 	register(t, db)
 	log := &transcript{}
-	api := newAPI(db, log)
+	acting := pgtest.As(t, db, postgres.RoleAPI)
+	api := newAPI(acting, log)
 	if change != nil {
 		change(api)
 	}
 	server := httptest.NewServer(judged(t, api.Handler()))
 	t.Cleanup(server.Close)
-	return &world{url: server.URL, db: db, log: log}
+	return &world{url: server.URL, db: db, api: acting, log: log}
 }
 
 func newAPI(db *postgres.DB, log io.Writer) *httpapi.API {

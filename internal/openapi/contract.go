@@ -116,6 +116,12 @@ func (c *Contract) find(pointer string) (at string, node any, found bool) {
 	return at, node, true
 }
 
+// Node is the object at a JSON Pointer, behind references. Nil where there is none.
+func (c *Contract) Node(pointer string) map[string]any {
+	_, node := c.object(pointer)
+	return node
+}
+
 // object is what find finds, if that is an object.
 func (c *Contract) object(pointer string) (at string, node map[string]any) {
 	at, found, _ := c.find(pointer)

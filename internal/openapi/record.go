@@ -53,31 +53,3 @@ func (w *recorder) Write(p []byte) (int, error) {
 
 // Unwrap serves http.ResponseController.
 func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-// Transport sends requests by next and shows every exchange to judge. What judge
-// refuses is an error of the request. It reads answers whole.
-func Transport(next http.RoundTripper, judge func(Exchange) error) http.RoundTripper {
-	return transporter{next, judge}
-}
-
-type transporter struct {
-	next  http.RoundTripper
-	judge func(Exchange) error
-}
-
-func (t transporter) RoundTrip(r *http.Request) (*http.Response, error) {
-	answer, err := t.next.RoundTrip(r)
-	if err != nil {
-		return nil, err
-	}
-	body, err := io.ReadAll(answer.Body)
-	_ = answer.Body.Close() // it was read
-	if err != nil {
-		return nil, err
-	}
-	if err := t.judge(Exchange{Request: r, Status: answer.StatusCode, Header: answer.Header, Body: body}); err != nil {
-		return nil, err
-	}
-	answer.Body = io.NopCloser(bytes.NewReader(body))
-	return answer, nil
-}

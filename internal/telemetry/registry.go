@@ -13,10 +13,8 @@ import (
 
 // Config is what the metrics of every program need.
 type Config struct {
-	// Pools are the program's pools of connections by their names.
-	Pools map[string]*pgxpool.Pool
-	Now   func() time.Time
-	Log   *slog.Logger
+	Now func() time.Time
+	Log *slog.Logger
 }
 
 // registry is one program's.
@@ -32,10 +30,12 @@ func newRegistry(c Config) *registry {
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		collectors.NewBuildInfoCollector(),
-		newPools(c.Pools),
 	)
 	return r
 }
+
+// Pools adds the program's pools of connections, by their names. Once at most.
+func (r *registry) Pools(of map[string]*pgxpool.Pool) { r.all.MustRegister(newPools(of)) }
 
 // Bounds of a scrape.
 const (

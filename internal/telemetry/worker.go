@@ -20,6 +20,8 @@ type Worker struct {
 	calling  *prometheus.HistogramVec
 	requests *prometheus.CounterVec
 	replayed *prometheus.CounterVec
+
+	receivers []string
 }
 
 // Names are the values that labels can have.
@@ -30,8 +32,8 @@ type Names struct {
 	Calls     []string // of the provider
 }
 
-// NewWorker makes them, with the figures that are read from a database.
-func NewWorker(c Config, db postgres.Querier, n Names) *Worker {
+// NewWorker makes them.
+func NewWorker(c Config, n Names) *Worker {
 	r := newRegistry(c)
 	w := &Worker{
 		registry: r,
@@ -58,6 +60,7 @@ func NewWorker(c Config, db postgres.Querier, n Names) *Worker {
 		replayed: r.counters("payonce_provider_replays_total",
 			"Answers that the provider had given before to the same idempotency key.", "call", n.Calls),
 	}
+	w.receivers = n.Receivers
 	for _, receiver := range n.Receivers {
 		for _, end := range n.Ends {
 			w.ended.WithLabelValues(receiver, end)
@@ -68,8 +71,13 @@ func NewWorker(c Config, db postgres.Querier, n Names) *Worker {
 			w.requests.WithLabelValues(call, result)
 		}
 	}
-	r.all.MustRegister(w.ended, w.requests, newFigures(c, db, n.Receivers))
+	r.all.MustRegister(w.ended, w.requests)
 	return w
+}
+
+// Figures adds what a database knows. Once at most.
+func (w *Worker) Figures(db postgres.Querier) {
+	w.all.MustRegister(newFigures(Config{Now: w.now, Log: w.log}, db, w.receivers))
 }
 
 // Received counts what became of a message that the transport brought.

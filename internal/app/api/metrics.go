@@ -15,9 +15,9 @@ import (
 
 // meter makes the program's metrics.
 func meter(log *slog.Logger, db *postgres.DB, now func() time.Time) *telemetry.API {
-	return telemetry.NewAPI(telemetry.Config{
-		Pools: map[string]*pgxpool.Pool{"main": db.Pool()}, Now: now, Log: log,
-	}, texts(httpapi.KeyResults()), texts(idempotency.Commits()))
+	m := telemetry.NewAPI(telemetry.Config{Now: now, Log: log}, texts(httpapi.KeyResults()), texts(idempotency.Commits()))
+	m.Pools(map[string]*pgxpool.Pool{"main": db.Pool()})
+	return m
 }
 
 func texts[T ~string](values []T) []string {

@@ -13,20 +13,23 @@ import (
 	"github.com/payonce/payonce/internal/telemetry"
 )
 
-// meter makes the program's metrics.
-func meter(log *slog.Logger, db, subscriber *postgres.DB, now func() time.Time) *telemetry.Worker {
+// meter makes the program's metrics, which watch adds the database to.
+func meter(log *slog.Logger, now func() time.Time) *telemetry.Worker {
 	ends := make([]string, 0, len(inbox.Ends()))
 	for _, end := range inbox.Ends() {
 		ends = append(ends, string(end))
 	}
-	return telemetry.NewWorker(telemetry.Config{
-		Pools: map[string]*pgxpool.Pool{"main": db.Pool(), "subscriber": subscriber.Pool()}, Now: now, Log: log,
-	}, db, telemetry.Names{
+	return telemetry.NewWorker(telemetry.Config{Now: now, Log: log}, telemetry.Names{
 		Receivers: []string{fulfillment.ChargeReceiver, fulfillment.NotificationReceiver},
 		Ends:      ends,
 		Steps:     fulfillment.Steps(),
 		Calls:     stripe.Calls(),
 	})
+}
+
+func watch(m *telemetry.Worker, db, subscriber *postgres.DB) {
+	m.Pools(map[string]*pgxpool.Pool{"main": db.Pool(), "subscriber": subscriber.Pool()})
+	m.Figures(db)
 }
 
 func observeReceiver(m *telemetry.Worker, receiver string) inbox.Observer {

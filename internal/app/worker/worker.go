@@ -23,6 +23,7 @@ import (
 	"github.com/payonce/payonce/internal/notify"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/stripe"
+	"github.com/payonce/payonce/internal/telemetry"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/migrations"
 	"github.com/payonce/payonce/outbox"
@@ -52,8 +53,10 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		return err
 	}
 	config.LogSettings(log, settings)
+	metrics := meter(log, now)
 	provider, err := stripe.New(stripe.Config{
 		SecretKey: settings.StripeSecretKey.Reveal(), Base: settings.StripeAPIBase, Timeout: callTimeout,
+		Observe: observeProvider(metrics),
 	})
 	if err != nil {
 		return err
@@ -78,14 +81,20 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		return err
 	}
 	defer app.Close(subscriberDB)
+	watch(metrics, db, subscriberDB)
+	if why, err := restored(db)(ctx); err == nil && why != "" {
+		log.ErrorContext(ctx, "not receiving", "reason", why)
+	}
 
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return app.Serve(ctx, log, settings.HTTPAddr, app.Health(db)) })
-	g.Go(func() error { return receiveAlways(ctx, log, subscriberDB) })
+	g.Go(func() error {
+		return app.Serve(ctx, log, settings.HTTPAddr, app.Health(db, metrics.Handler(), restored(db)))
+	})
+	g.Go(func() error { return receiveAlways(ctx, log, subscriberDB, observeReception(metrics)) })
 	g.Go(func() error { janitor(log, db, settings).Run(ctx); return nil })
 	g.Go(func() error { rescue(ctx, log, db); return nil })
 	g.Go(func() error { (&ledger.Projector{DB: db, Poll: poll, Log: log}).Run(ctx); return nil })
-	for _, p := range processors(log, db, provider, settings, now) {
+	for _, p := range processors(log, db, provider, metrics, settings, now) {
 		g.Go(func() error { p.Run(ctx); return nil })
 	}
 	return g.Wait()
@@ -93,9 +102,9 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 
 // receiveAlways begins anew when the router could not even subscribe: the
 // database may be restarting.
-func receiveAlways(ctx context.Context, log *slog.Logger, db *postgres.DB) error {
+func receiveAlways(ctx context.Context, log *slog.Logger, db *postgres.DB, told func(inbox.Reception)) error {
 	for {
-		err := receive(ctx, log, db)
+		err := receive(ctx, log, db, told)
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // stopped, as it was told
 		}
@@ -110,7 +119,7 @@ func receiveAlways(ctx context.Context, log *slog.Logger, db *postgres.DB) error
 
 // receive runs the Watermill router that takes messages from the outbox into
 // the inbox. Stopping it may interrupt a page, which is then read again.
-func receive(ctx context.Context, log *slog.Logger, db *postgres.DB) error {
+func receive(ctx context.Context, log *slog.Logger, db *postgres.DB, told func(inbox.Reception)) error {
 	conns := stdlib.OpenDBFromPool(db.Pool())
 	defer func() { _ = conns.Close() }() // the pool itself is closed by its owner
 	subscriber, err := outbox.NewSubscriber(conns, group, log)
@@ -121,7 +130,7 @@ func receive(ctx context.Context, log *slog.Logger, db *postgres.DB) error {
 	if err != nil {
 		return fmt.Errorf("make the router: %w", err)
 	}
-	router.AddConsumerHandler("inbox", ledger.Topic, subscriber, inbox.Receive(log, route)) //nolint:contextcheck // a message carries its own context
+	router.AddConsumerHandler("inbox", ledger.Topic, subscriber, inbox.ReceiveTelling(log, route, told)) //nolint:contextcheck // a message carries its own context
 	if err := router.Run(ctx); err != nil {
 		return fmt.Errorf("run the router: %w", err)
 	}
@@ -145,8 +154,8 @@ func route(m *message.Message) inbox.Envelope {
 }
 
 // processors are the receivers of the inbox, each with claims of its own.
-func processors(log *slog.Logger, db *postgres.DB, provider *stripe.Client, settings Settings, now func() time.Time) []*inbox.Processor {
-	charges := &fulfillment.Fulfillment{DB: db, Provider: provider, Log: log}
+func processors(log *slog.Logger, db *postgres.DB, provider *stripe.Client, metrics *telemetry.Worker, settings Settings, now func() time.Time) []*inbox.Processor {
+	charges := &fulfillment.Fulfillment{DB: db, Provider: provider, Log: log, Stepping: metrics.Stepping}
 	notifications := &fulfillment.Notification{DB: db, Sender: notify.New(notify.Config{
 		AllowCIDRs: settings.WebhookAllowCIDRs, Timeout: callTimeout, Now: now,
 	})}
@@ -163,6 +172,7 @@ func processors(log *slog.Logger, db *postgres.DB, provider *stripe.Client, sett
 			Poll:        poll,
 			Drain:       app.DrainTime(),
 			Log:         log,
+			Observer:    observeReceiver(metrics, name),
 		}
 	}
 	return []*inbox.Processor{

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/payonce/payonce/internal/config"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/outbox"
+)
+
+type outboxCmd struct {
+	Repair outboxRepairCmd `cmd:"" help:"After a restore into another server: number messages, events and checkpoints anew, so that readers go on."`
+}
+
+type outboxRepairCmd struct {
+	Force bool `help:"Repair also where the stored transactions could be this server's own."`
+	JSON  bool `name:"json" help:"Print what was done as JSON."`
+}
+
+// A repair writes every row of the ledger.
+const repairStatementTimeout = 6 * time.Hour
+
+// Run prints on stdout what it found and did.
+func (c outboxRepairCmd) Run(ctx context.Context) error {
+	env, err := config.Load[environment]()
+	if err != nil {
+		return err
+	}
+	db, err := postgres.Open(ctx, env.DatabaseURL.Reveal(), postgres.Options{
+		Application: "payonce-repair", MaxConns: 2, AllowPlaintext: env.AllowPlaintext, StatementTimeout: repairStatementTimeout,
+		LockTimeout: time.Minute,
+	})
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	return c.repair(ctx, os.Stdout, db)
+}
+
+// repairReport is what programs get.
+type repairReport struct {
+	Before   outbox.Numbering `json:"before"`
+	Repaired outbox.Repaired  `json:"repaired"`
+}
+
+// repair refuses where there is nothing to do: whoever asks is told that the
+// restore is not what ails him.
+func (c outboxRepairCmd) repair(ctx context.Context, w io.Writer, db *postgres.DB) error {
+	before, err := outbox.ReadNumbering(ctx, db)
+	if err != nil {
+		return err
+	}
+	if !before.Foreign() && !c.Force {
+		return errors.New("nothing to repair: every transaction that is stored could be this server's own (--force repairs all the same)")
+	}
+	done, err := outbox.Repair(ctx, db)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return printJSON(w, repairReport{Before: before, Repaired: done})
+	}
+	_, err = fmt.Fprintf(w, "transactions up to %d were stored, the server's next one is %d\n%d events and %d received messages numbered anew, %d messages will be delivered again\n",
+		before.Newest, before.Next, done.Events, done.Received, done.Messages)
+	if err != nil {
+		return fmt.Errorf("print what was done: %w", err)
+	}
+	return nil
+}

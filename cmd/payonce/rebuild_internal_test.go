@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/ledger"
+)
+
+// booked is a database with charges, all of them listed.
+func booked(t *testing.T, charges int) (db *postgres.DB, url string) {
+	t.Helper()
+	url = pgtest.URL(t)
+	db, err := postgres.Open(t.Context(), url, postgres.Options{AllowPlaintext: true, AllowUnsafeDurability: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	for first := 0; first < charges; first += 100 {
+		b := &pgx.Batch{}
+		for i := first; i < min(first+100, charges); i++ {
+			_, err := ledger.Append(b, ledger.New(fmt.Sprintf("ch_%04d", i)), ledger.Cause{}, domain.ChargeRequested{
+				MerchantID: "acme", OrderID: "order", Amount: 1000, Currency: "USD", PaymentMethod: "pm_card_visa",
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := db.Commit(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	deadline := time.Now().Add(time.Minute)
+	for inTheList(t, db) < charges {
+		if _, err := ledger.Project(t.Context(), db); err != nil {
+			t.Fatal(err)
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("not all charges are listed")
+		}
+	}
+	return db, url
+}
+
+func inTheList(t *testing.T, db *postgres.DB) (n int) {
+	t.Helper()
+	err := db.QueryRow(t.Context(), `select count(*) from charge_list join projections using (generation) where state = 'live'`).Scan(&n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestRebuildPrints(t *testing.T) {
+	t.Parallel()
+	db, _ := booked(t, 3)
+
+	var out strings.Builder
+	if err := (rebuildCmd{}).rebuild(t.Context(), db, &out, io.Discard); err != nil {
+		t.Errorf("nothing differs: %v", err)
+	}
+	want := `3 events folded, up to position 3
+3 charges and 2 balances compared with the live ones: 0 differed
+the new ones are live
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+
+	plant(t, db)
+	out.Reset()
+	if err := (rebuildCmd{}).rebuild(t.Context(), db, &out, io.Discard); !errors.Is(err, differed) {
+		t.Errorf("a charge differs: %v", err)
+	}
+	want = `3 events folded, up to position 3
+3 charges and 2 balances compared with the live ones: 1 differed
+  charge ch_0001: live says failed, 1 events; the ledger says pending, 1 events
+the new ones are live
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+
+	plant(t, db)
+	out.Reset()
+	if err := (rebuildCmd{JSON: true}).rebuild(t.Context(), db, &out, io.Discard); !errors.Is(err, differed) {
+		t.Errorf("a charge differs: %v", err)
+	}
+	var got ledger.Rebuilt
+	if err := json.Unmarshal([]byte(out.String()), &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.Different != 1 || len(got.Examples) != 1 || !got.Live || got.Charges != 3 || got.AsOfPosition != 3 {
+		t.Errorf("as JSON: %s", out.String())
+	}
+}
+
+// plant makes the list wrong.
+func plant(t *testing.T, db *postgres.DB) {
+	t.Helper()
+	b := &pgx.Batch{}
+	b.Queue(`update charge_list set status = 'failed' where charge_id = 'ch_0001'`)
+	if err := db.Commit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// rebuildURL makes TestRebuildKilled the process that is killed.
+const rebuildURL = "PAYONCE_REBUILD_URL"
+
+// TestRebuildKilled kills a rebuild, with SIGKILL, when it has folded half of the
+// ledger. Its server is the parent's.
+func TestRebuildKilled(t *testing.T) {
+	t.Parallel()
+	if url := os.Getenv(rebuildURL); url != "" {
+		db, err := postgres.Open(t.Context(), url, postgres.Options{AllowPlaintext: true, AllowUnsafeDurability: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = ledger.Rebuild(t.Context(), db, func(int64) {
+			_, _ = os.Stdout.WriteString("folded\n")
+			<-t.Context().Done() // stand here until the end comes
+		})
+		t.Fatal(err)
+	}
+	const charges = 600
+	db, url := booked(t, charges)
+	plant(t, db)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	child := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestRebuildKilled$") //nolint:gosec // this test itself
+	child.Env = append(os.Environ(), rebuildURL+"="+url)
+	out, err := child.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	heard := make([]byte, len("folded\n"))
+	if _, err := io.ReadFull(out, heard); err != nil || string(heard) != "folded\n" {
+		t.Fatalf("it says %q: %v", heard, err)
+	}
+	if _, err := ledger.Rebuild(t.Context(), db, nil); !errors.Is(err, ledger.ErrRebuilding) {
+		t.Errorf("a second rebuild while it works: %v", err)
+	}
+	if err := child.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = child.Wait() // killed
+
+	if n := inTheList(t, db); n != charges {
+		t.Errorf("%d charges are listed, want %d", n, charges)
+	}
+	deadline := time.Now().Add(time.Minute)
+	found, err := ledger.Rebuild(t.Context(), db, nil)
+	for errors.Is(err, ledger.ErrRebuilding) && time.Now().Before(deadline) { // until the server has seen it
+		found, err = ledger.Rebuild(t.Context(), db, nil)
+	}
+	if err != nil || found.Events != charges || found.Different != 1 || !found.Live {
+		t.Errorf("the next one found %+v, %v", found, err)
+	}
+	if n := inTheList(t, db); n != charges {
+		t.Errorf("%d charges are listed after it, want %d", n, charges)
+	}
+}

@@ -1,0 +1,144 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// example is a command of the manual with the answer that it shows.
+type example struct{ command, answer string }
+
+// TestManual runs the commands of docs/http.md against programs that run, in
+// their order, and compares the answers with those of the page. Ids and times
+// count only as such. What is read is read again until it is as it is shown.
+func TestManual(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, setup{apis: 1, workers: 1, stock: map[string]int{"mug": 10}})
+	variables := map[string]string{"$API": w.apis[0].URL(), "$KEY": w.keys.api}
+	examples := readExamples(t)
+	if len(examples) < 6 {
+		t.Fatalf("the manual has %d examples", len(examples))
+	}
+	for _, e := range examples {
+		r := readCurl(t, e.command, variables)
+		deadline := time.Now().Add(endPatience)
+		for {
+			got, err := w.client.try(t.Context(), r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			diff := compare(t, e.answer, got)
+			if diff == "" {
+				if location := got.Header.Get("Location"); variables["$CHARGE"] == "" {
+					variables["$CHARGE"] = location
+				}
+				break
+			}
+			if r.method != http.MethodGet || time.Now().After(deadline) {
+				t.Fatalf("%s\nis answered (-manual +api):\n%s", e.command, diff)
+			}
+			pause(t.Context(), 50*time.Millisecond)
+		}
+	}
+}
+
+// readExamples reads every command of the manual with the answer below it.
+func readExamples(t *testing.T) (all []example) {
+	t.Helper()
+	page, err := os.ReadFile("../docs/http.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := regexp.MustCompile("(?s)```sh\n(curl .*?)```\n\n```http\n(.*?)```").FindAllStringSubmatch(string(page), -1)
+	for _, block := range blocks {
+		all = append(all, example{block[1], block[2]})
+	}
+	if commands := strings.Count(string(page), "```sh\ncurl "); commands != len(all) {
+		t.Errorf("%d commands, %d with an answer below", commands, len(all))
+	}
+	return all
+}
+
+// readCurl reads what a command asks for, as a shell and curl would.
+func readCurl(t *testing.T, command string, variables map[string]string) request {
+	t.Helper()
+	command = strings.ReplaceAll(command, "\\\n", " ")
+	r := request{method: http.MethodGet, header: http.Header{}}
+	words := regexp.MustCompile(`'[^']*'|"[^"]*"|[^\s'"]+`).FindAllString(command, -1)
+	for i := 1; i < len(words); i++ {
+		switch words[i] {
+		case "-i":
+		case "-H":
+			i++
+			name, value, _ := strings.Cut(word(words[i], variables), ": ")
+			if r.header[name] = []string{value}; name == "Idempotency-Key" {
+				r.key = value
+			}
+		case "-d":
+			i++
+			r.method, r.body = http.MethodPost, []byte(word(words[i], variables))
+		default:
+			if !strings.HasPrefix(words[i], "$API") {
+				t.Fatalf("what is %s in\n%s", words[i], command)
+			}
+			r.api, r.path = variables["$API"], word(strings.TrimPrefix(words[i], "$API"), variables)
+		}
+	}
+	return r
+}
+
+// word is a word of a command without its quotes. In single ones a $ is a $.
+func word(w string, variables map[string]string) string {
+	if strings.HasPrefix(w, "'") {
+		return strings.Trim(w, "'")
+	}
+	for name, value := range variables {
+		w = strings.ReplaceAll(w, name, value)
+	}
+	return strings.Trim(w, `"`)
+}
+
+// compare holds an answer to what the manual shows of it: the status, the headers
+// that are shown, and the whole body.
+func compare(t *testing.T, shown string, got answer) string {
+	t.Helper()
+	head, body, _ := strings.Cut(shown, "\n\n")
+	lines := strings.Split(head, "\n")
+	written := []string{fmt.Sprintf("HTTP/1.1 %d %s", got.Status, http.StatusText(got.Status))}
+	for _, line := range lines[1:] {
+		name, _, _ := strings.Cut(line, ": ")
+		written = append(written, name+": "+got.Header.Get(name))
+	}
+	return cmp.Diff(masked(strings.Join(lines, "\n")), masked(strings.Join(written, "\n"))) +
+		cmp.Diff(decoded(t, masked(body)), decoded(t, masked(string(got.Body))))
+}
+
+// masked replaces what differs from run to run by what it is.
+func masked(text string) string {
+	for _, m := range []struct{ pattern, is string }{
+		{`ch_[0-9a-f]+…?`, "a charge"},
+		{`re_[0-9a-f]+…?`, "a refund"},
+		{`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`, "a UUID"},
+		{`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`, "a time"},
+		{`[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d GMT`, "a date"},
+	} {
+		text = regexp.MustCompile(m.pattern).ReplaceAllString(text, m.is)
+	}
+	return text
+}
+
+func decoded(t *testing.T, text string) (v any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	return v
+}

@@ -1,0 +1,143 @@
+package e2e_test
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"maps"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/payonce/payonce/internal/fleet"
+	"github.com/payonce/payonce/internal/postgres/local"
+)
+
+// TestRestore dumps the service's database while charges are under way, and
+// restores it into a server that has had fewer transactions. The worker says what
+// is wrong and carries nothing until the operator repairs; then everything is
+// carried, what came before the dump and what was accepted since the restore.
+func TestRestore(t *testing.T) {
+	t.Parallel()
+	for _, tool := range []string{"pg_dump", "pg_restore"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("not run: there is no %s", tool)
+		}
+	}
+	_, old := ownServer(t, local.Options{Fsync: true})
+	old.command(t, `do $$ begin for i in 1..20000 loop perform pg_current_xact_id(); commit; end loop; end $$`)
+	w := newWorld(t, setup{apis: 1, workers: 1, server: old})
+	for range 3 {
+		w.carry(t, newOrder(visa))
+	}
+	given := w.refund(t, w.paid(t, visa).ID, 400)
+	w.settled(t, given)
+	w.breakOutside(t, faults{DropBefore: 1})
+	var charges []charge
+	for range 3 {
+		charges = append(charges, w.send(t, newOrder(visa)))
+	}
+	for _, p := range []*fleet.Process{w.workers[0], w.apis[0]} {
+		if err := p.Kill(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.mendOutside(t)
+
+	_, fresh := ownServer(t, local.Options{Fsync: true})
+	w.moveTo(t, fresh)
+	worker := w.workers[0]
+	if code, body := readiness(t, worker); code != http.StatusServiceUnavailable || !strings.Contains(body, "payonce outbox repair") {
+		t.Errorf("the worker's readiness is %d %s", code, body)
+	}
+	since := w.send(t, newOrder(visa)) // the api does not know
+	charges = append(charges, since)
+
+	var report struct {
+		Before   struct{ Newest, Next int64 }
+		Repaired struct{ Events, Messages, Received int64 }
+	}
+	if err := json.Unmarshal(w.payonce(t, "outbox", "repair", "--json"), &report); err != nil || report.Before.Newest < report.Before.Next {
+		t.Fatalf("%v: %+v", err, report)
+	}
+	t.Logf("%+v", report)
+	if report.Repaired.Events == 0 || report.Repaired.Messages == 0 || report.Repaired.Received == 0 {
+		t.Errorf("repaired %+v", report.Repaired)
+	}
+	if code, body := readiness(t, worker); code != http.StatusOK {
+		t.Errorf("the worker's readiness is %d %s", code, body)
+	}
+	for _, c := range charges {
+		if got := w.await(t, c.ID); got.Status != "succeeded" {
+			t.Errorf("charge %s is %s", c.ID, got.Status)
+		}
+	}
+	if out, err := w.run(t, "outbox", "repair"); exitCode(err) != 1 {
+		t.Errorf("a second repair: %v, %s", err, out)
+	}
+	w.carry(t, newOrder(visa))
+	if out, err := w.run(t, "rebuild", "--json"); exitCode(err) != 0 {
+		t.Errorf("a rebuild found the projections to differ: %v, %s", err, out)
+	}
+}
+
+// moveTo dumps the service's database, restores it into another server, and
+// starts an api and a worker on it. The worker is not waited for.
+func (w *world) moveTo(t *testing.T, s server) {
+	t.Helper()
+	for _, role := range []string{"payonce_api", "payonce_worker"} {
+		s.command(t, "create role "+role+" nologin")
+	}
+	moved := s.database(t, "restored")
+	dump := filepath.Join(t.TempDir(), "dump")
+	for _, command := range [][]string{
+		{"pg_dump", "--format=custom", "--file=" + dump, w.database},
+		{"pg_restore", "--exit-on-error", "--no-owner", "--dbname=" + moved, dump},
+	} {
+		if out, err := exec.CommandContext(t.Context(), command[0], command[1:]...).CombinedOutput(); err != nil { //nolint:gosec // a test's own
+			t.Fatalf("%s: %v\n%s", command[0], err, out)
+		}
+	}
+	w.database = moved
+	w.tables = openTables(t, moved)
+	w.apis[0] = w.start(t, "api-restored", binaries(t).API, map[string]string{"DATABASE_URL": moved, "STRIPE_WEBHOOK_SECRET": w.keys.events})
+	if w.apis[0] == nil {
+		t.FailNow()
+	}
+	w.client.apis = []string{w.apis[0].URL()}
+
+	const name = "worker-restored"
+	env := maps.Clone(w.workerSettings(0))
+	env[quietProgram], env[quietStdout] = binaries(t).Worker, w.stdout(name)
+	ctx, cancel := context.WithTimeout(t.Context(), startPatience)
+	defer cancel()
+	worker, err := fleet.Start(ctx, fleet.Program{Name: name, Path: binaries(t).quiet, Env: env, Log: w.log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.workers[0] = worker
+	if !within(endPatience, func() bool { return strings.Contains(worker.Tail(), "payonce outbox repair") }) {
+		t.Errorf("the worker does not log what is wrong:\n%s", worker.Tail())
+	}
+}
+
+// readiness asks a program whether it can work.
+func readiness(t *testing.T, p *fleet.Process) (code int, body string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.URL()+"/readyz", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, string(text)
+}

@@ -1,0 +1,171 @@
+package httpapi_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"path"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/payonce/payonce/ledger"
+)
+
+// projected folds everything that is committed. What other tests have under way
+// on the same server is waited for.
+func (w *world) projected(t *testing.T) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; {
+		if _, err := ledger.Project(t.Context(), w.db); err != nil {
+			t.Fatal(err)
+		}
+		var left int
+		err := w.db.QueryRow(t.Context(), `
+select count(*)
+  from ledger_events e
+  join projections p
+    on (e.txid, e.position) > (p.txid, p.position)
+ where p.state = 'live'`).Scan(&left)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if left == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d events are not folded", left)
+		}
+	}
+}
+
+type listing struct {
+	Data    []json.RawMessage `json:"data"`
+	HasMore bool              `json:"has_more"`
+}
+
+func (w *world) list(t *testing.T, query string) listing {
+	t.Helper()
+	a := w.send(t, get("/v1/charges"+query))
+	var page listing
+	if err := json.Unmarshal([]byte(a.body), &page); err != nil || a.status != http.StatusOK || page.Data == nil {
+		t.Fatalf("%s: status %d: %s", query, a.status, a.body)
+	}
+	return page
+}
+
+func (l listing) orders(t *testing.T) (orders string) {
+	t.Helper()
+	for _, raw := range l.Data {
+		order, _ := members(t, string(raw))["order_id"].(string)
+		orders += order + " "
+	}
+	return strings.TrimSpace(orders)
+}
+
+func TestListCharges(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	var ids []string
+	for i, order := range []string{"a", "b", "a<&>", "d", "a"} {
+		a := w.accept(t, fmt.Sprintf("key-%d", i), body("order_id", fmt.Sprintf("%q", order), "metadata", `{"note":"<ü & x>"}`))
+		ids = append(ids, path.Base(a.header.Get("Location")))
+	}
+	foreign := w.acceptStranger(t)
+	w.projected(t)
+
+	t.Run("each charge is listed as it is shown, byte for byte, newest first", func(t *testing.T) {
+		t.Parallel()
+		page := w.list(t, "")
+		if len(page.Data) != len(ids) || page.HasMore {
+			t.Fatalf("%d charges, more %t", len(page.Data), page.HasMore)
+		}
+		for i, raw := range page.Data {
+			shown := w.send(t, get("/v1/charges/"+ids[len(ids)-1-i])).body
+			if diff := cmp.Diff(strings.TrimSuffix(shown, "\n"), string(raw)); diff != "" {
+				t.Errorf("charge %d (-shown +listed):\n%s", i, diff)
+			}
+		}
+	})
+
+	for query, want := range map[string]string{
+		"?limit=2": "a d", "?limit=2&starting_after=" + ids[3]: "a<&> b", "?order_id=a": "a a",
+		"?order_id=a&limit=1": "a", "?order_id=a&starting_after=" + ids[4]: "a", "?order_id=" + url.QueryEscape("a<&>"): "a<&>",
+		"?status=pending&limit=1": "a", "?status=failed": "", "?status=succeeded": "", "?status=refunded": "", "?status=partially_refunded": "",
+		"?status=failed&order_id=a": "", "?order_id=A": "", "?starting_after=" + ids[0]: "",
+		"?order_id=&status=&limit=&starting_after=": "a d a<&> b a",
+	} {
+		t.Run("filtered by "+query, func(t *testing.T) {
+			t.Parallel()
+			if got := w.list(t, query).orders(t); got != want {
+				t.Errorf("orders %q, want %q", got, want)
+			}
+		})
+	}
+
+	t.Run("pages follow one another to the end", func(t *testing.T) {
+		t.Parallel()
+		var got []string
+		for after, more := "", true; more; {
+			page := w.list(t, "?limit=2&starting_after="+after)
+			for _, raw := range page.Data {
+				after, _ = members(t, string(raw))["id"].(string)
+				got = append([]string{after}, got...)
+			}
+			more = page.HasMore
+		}
+		if diff := cmp.Diff(ids, got); diff != "" {
+			t.Errorf("charges (-want +got):\n%s", diff)
+		}
+	})
+
+	t.Run("HEAD answers without a body", func(t *testing.T) {
+		t.Parallel()
+		c := get("/v1/charges")
+		c.method = http.MethodHead
+		if a := w.send(t, c); a.status != http.StatusOK || a.body != "" {
+			t.Errorf("status %d, body %q", a.status, a.body)
+		}
+	})
+
+	for query, pointer := range map[string]string{
+		"?limit=0": "/limit", "?limit=101": "/limit", "?limit=-1": "/limit", "?limit=ten": "/limit", "?limit=1.5": "/limit",
+		"?limit=99999999999999999999": "/limit",
+		"?status=paid":                "/status", "?status=Pending": "/status",
+		"?starting_after=ch_none": "/starting_after", "?starting_after=" + foreign: "/starting_after",
+		"?stauts=failed": "/stauts", "?page=2": "/page", "?order_id=a&order_id=b": "/order_id",
+		"?order_id=%00": "/order_id", "?order_id=%ff": "/order_id", "?order_id=" + strings.Repeat("x", 256): "/order_id",
+		"?order_id=4242424242424242": "/order_id", "?4242424242424242=1": "", "?a=%zz": "", "?a~/b=1": "/a~0~1b",
+	} {
+		t.Run("refused: "+query[:min(40, len(query))], func(t *testing.T) {
+			t.Parallel()
+			a := w.send(t, get("/v1/charges"+query))
+			var p struct {
+				Type   string
+				Errors []struct{ Pointer string }
+			}
+			if err := json.Unmarshal([]byte(a.body), &p); err != nil {
+				t.Fatal(err)
+			}
+			if a.status != http.StatusUnprocessableEntity || p.Type != "/problems/validation" || len(p.Errors) != 1 || p.Errors[0].Pointer != pointer {
+				t.Errorf("status %d: %s, want %q", a.status, a.body, pointer)
+			}
+			if strings.Contains(a.body, "4242") {
+				t.Errorf("a card number is repeated: %s", a.body)
+			}
+		})
+	}
+}
+
+// acceptStranger accepts a charge of the other merchant and returns its id.
+func (w *world) acceptStranger(t *testing.T) string {
+	t.Helper()
+	a := w.send(t, post("key-of-a-stranger", body()).with("Authorization", "Bearer "+strangerKey))
+	if a.status != http.StatusAccepted {
+		t.Fatalf("status %d: %s", a.status, a.body)
+	}
+	return path.Base(a.header.Get("Location"))
+}

@@ -1,0 +1,205 @@
+package httpapi_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+// TestOthersDoNotExist asks for what is another merchant's and for what is not
+// there at all: the answers are the same, byte for byte, but for what was asked.
+func TestOthersDoNotExist(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	charge := w.captured(t, "acme-charge")
+	refund := w.accepted(t, to(charge+"/refunds", "acme-refund", `{"amount":1}`)).header.Get("Location")
+	parked := w.setAside(t, "ch_parked", "dead", "discarded")
+	id, refundID := strings.TrimPrefix(charge, "/v1/charges/"), refund[strings.LastIndex(refund, "/")+1:]
+	before := rows(t, w.db)
+
+	none := strings.NewReplacer(
+		id, "ch_"+strings.Repeat("0", len(id)-3),
+		refundID, "re_"+strings.Repeat("0", len(refundID)-3),
+		"acme-charge", "none-charge",
+		fmt.Sprintf("/inbox/%d/", parked[0]), "/inbox/9/") // a number of the same length
+	t.Run("as if it were not there", func(t *testing.T) { //nolint:paralleltest // what is left is looked at after it
+		for name, c := range map[string]call{
+			"a charge":            get(charge),
+			"its events":          get(charge + "/events"),
+			"its refunds":         get(charge + "/refunds"),
+			"a refund":            get(refund),
+			"a key":               get("/v1/idempotency-keys/acme-charge"),
+			"a parked message":    decision("retry", parked[0]),
+			"and its end":         decision("discard", parked[0]),
+			"a cancellation":      to(charge+"/cancel", "globex-cancel", "{}"),
+			"a refund asked for":  to(charge+"/refunds", "globex-refund", `{"amount":1}`),
+			"a refund of the lot": to(charge+"/refunds", "globex-lot", `{}`),
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				c = c.as(strangerKey).with("X-Request-Id", "the-same")
+				nothing := c
+				nothing.path = none.Replace(c.path)
+				if key := c.header.Get("Idempotency-Key"); key != "" {
+					nothing = nothing.with("Idempotency-Key", "none"+key[len("none"):])
+				}
+				if nothing.path == c.path {
+					t.Fatalf("both ask for %s", c.path)
+				}
+				got, want := w.send(t, c), w.send(t, nothing)
+				if got.status != http.StatusNotFound || want.status != http.StatusNotFound {
+					t.Errorf("status %d and %d, want 404: %s%s", got.status, want.status, got.body, want.body)
+				}
+				for _, header := range []http.Header{got.header, want.header} {
+					for _, name := range []string{"Date", "Idempotency-Key", "Idempotency-Expires"} {
+						header.Del(name)
+					}
+				}
+				if diff := cmp.Diff(want.header, got.header); diff != "" {
+					t.Errorf("headers (-not there +another's):\n%s", diff)
+				}
+				if diff := cmp.Diff(want.body, none.Replace(got.body)); diff != "" {
+					t.Errorf("body (-not there +another's):\n%s", diff)
+				}
+			})
+		}
+	})
+	// Refusals of the business are stored under globex' keys, and are all there is.
+	wantRows(t, w.db, before, map[string]int64{"idempotency_keys": 6})
+	if got := w.message(t, parked[0]); !strings.Contains(got, "dead") {
+		t.Errorf("the parked message is %s", got)
+	}
+}
+
+// TestListsAreTheCallers looks at what two merchants are shown of all there is.
+func TestListsAreTheCallers(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	w.captured(t, "acme-charge")
+	mine := w.setAside(t, "ch_of_acme", "dead", "discarded")
+	theirs := w.setAsideOf(t, "globex", "ch_of_globex", "dead", "dead")
+	w.setAsideOf(t, "initech", "ch_of_initech", "dead")
+	exec(t, w.db, `update inbox set ordering_key = 'ch_of_nobody' where id = $1`, w.setAside(t, "ch_moved", "dead")[0])
+
+	t.Run("parked messages", func(t *testing.T) {
+		t.Parallel()
+		got, _ := listed(t, w.send(t, get("/v1/inbox")))
+		if diff := cmp.Diff(mine[:1], got); diff != "" {
+			t.Errorf("acme's (-want +got):\n%s", diff)
+		}
+		got, _ = listed(t, w.send(t, get("/v1/inbox").as(strangerKey)))
+		if diff := cmp.Diff(theirs, got); diff != "" {
+			t.Errorf("globex' (-want +got):\n%s", diff)
+		}
+		if got, _ := listed(t, w.send(t, get("/v1/inbox?status=discarded").as(strangerKey))); len(got) != 0 {
+			t.Errorf("globex has discarded %v", got)
+		}
+	})
+
+	t.Run("balances", func(t *testing.T) {
+		t.Parallel()
+		if a := w.send(t, get("/v1/balances").as(strangerKey)); !strings.Contains(a.body, `"data":[]`) {
+			t.Errorf("globex has %s", a.body)
+		}
+		if a := w.send(t, get("/v1/balances")); !strings.Contains(a.body, ":acme") || strings.Contains(a.body, "globex") {
+			t.Errorf("acme has %s", a.body)
+		}
+	})
+}
+
+// TestAuditIsOverWhatIsTheCallers breaks a promise to one merchant: the other's
+// audit does not see it, and is over other numbers of cases.
+func TestAuditIsOverWhatIsTheCallers(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	for i := range 3 {
+		w.accept(t, fmt.Sprint("acme-", i), body())
+	}
+	if a := w.send(t, post("globex-1", body()).as(strangerKey)); a.status != http.StatusAccepted {
+		t.Fatalf("status %d: %s", a.status, a.body)
+	}
+	exec(t, w.db, `alter table ledger_postings disable trigger all`)
+	exec(t, w.db, `delete from ledger_postings where merchant_id = 'acme'`)
+	exec(t, w.db, `
+insert into inbox_quarantine (receiver, message_id, payload, metadata, payload_hash)
+select 'fulfillment', 'ch_of_acme 0', '', '{}', ''`)
+	w.setAside(t, "ch_of_acme", "done")
+
+	report := func(c call) (ok bool, checked, violated map[string]int64) {
+		t.Helper()
+		a := w.send(t, c)
+		var r struct {
+			OK     bool
+			Checks []struct {
+				Name              string
+				Checked, Violated int64
+			}
+		}
+		if err := json.Unmarshal([]byte(a.body), &r); err != nil || a.status != http.StatusOK {
+			t.Fatalf("status %d, %v: %s", a.status, err, a.body)
+		}
+		checked, violated = map[string]int64{}, map[string]int64{}
+		for _, c := range r.Checks {
+			checked[c.Name] = c.Checked
+			if c.Violated > 0 {
+				violated[c.Name] = c.Violated
+			}
+		}
+		return r.OK, checked, violated
+	}
+
+	ok, checked, violated := report(get("/v1/audit").as(strangerKey))
+	if !ok || len(violated) > 0 {
+		t.Errorf("globex' audit is %t: %v", ok, violated)
+	}
+	for name, want := range map[string]int64{
+		"streams are legal":                             1,
+		"postings are what the events cause":            1,
+		"every charge was accepted under one key":       1,
+		"the books balance in every currency":           1,
+		"no accepted charge is lost":                    1,
+		"every request and outcome has its message":     1,
+		"every message is an event of the ledger":       1,
+		"no message is stuck":                           1,
+		"nothing is in quarantine":                      0,
+		"a finished message was finished by its holder": 0,
+	} {
+		if checked[name] != want {
+			t.Errorf("globex' audit looked at %d cases of %q, want %d", checked[name], name, want)
+		}
+	}
+	ok, checked, violated = report(get("/v1/audit"))
+	if ok || violated["postings are what the events cause"] != 3 || violated["nothing is in quarantine"] != 1 || checked["no accepted charge is lost"] != 4 {
+		t.Errorf("acme's audit is %t: %v of %v", ok, violated, checked)
+	}
+}
+
+// TestTheAPISeesNothingWithoutAMerchant reads every table that has merchants as
+// the api's sessions would beside a tenant.
+func TestTheAPISeesNothingWithoutAMerchant(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	w := serveOn(t, db, nil)
+	w.captured(t, "acme-charge")
+	w.setAside(t, "ch_parked", "dead")
+	plain := pgtest.As(t, db, postgres.RoleAPI)
+	for _, table := range []string{"ledger_events", "ledger_postings", "idempotency_keys", "outbox", "inbox"} {
+		for name, q := range map[string]postgres.Querier{"the owner": db, "the api": plain, "acme": plain.Tenant("acme"), "globex": plain.Tenant("globex")} {
+			var n int
+			if err := q.QueryRow(t.Context(), "select count(*) from "+pgx.Identifier{table}.Sanitize()).Scan(&n); err != nil {
+				t.Fatal(err)
+			}
+			if sees := n > 0; sees != (name == "the owner" || name == "acme") {
+				t.Errorf("%s sees %d rows of %s", name, n, table)
+			}
+		}
+	}
+}

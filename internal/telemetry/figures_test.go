@@ -1,0 +1,213 @@
+package telemetry_test
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/audit"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/telemetry"
+)
+
+// counting counts what is asked.
+type counting struct {
+	postgres.Querier
+	asked atomic.Int64
+}
+
+func (c *counting) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	c.asked.Add(1)
+	return c.Querier.Query(ctx, sql, args...)
+}
+
+func figures(q postgres.Querier) (*telemetry.Worker, *clock, *lines) {
+	c, clock, log := config()
+	m := telemetry.NewWorker(c, telemetry.Names{Receivers: []string{"fulfillment", "notification"}})
+	m.Figures(q)
+	return m, clock, log
+}
+
+func write(t *testing.T, db *postgres.DB, sql string, args ...any) {
+	t.Helper()
+	b := &pgx.Batch{}
+	b.Queue(sql, args...)
+	if err := db.Commit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const insertMessages = `
+insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, received_at, fence, done_fence)
+select 'fulfillment', $1 || n, $1 || n, 't', '', '{}', '', $1, clock_timestamp() - $3::interval, 1, case $1 when 'done' then 1 end
+  from generate_series(1, $2::int) as n`
+
+// TestFigures reads as the worker does, whose role may do no more.
+func TestFigures(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	m, clock, log := figures(pgtest.As(t, db, postgres.RoleWorker))
+	empty := scrape(t, m.Handler())
+	want(t, empty, map[string]float64{
+		`payonce_figures_up`: 1,
+		`payonce_inbox_messages{receiver="fulfillment",status="dead"}`:     0,
+		`payonce_inbox_messages{receiver="notification",status="pending"}`: 0,
+		`payonce_inbox_oldest_age_seconds{receiver="notification"}`:        0,
+	})
+	for name := range empty {
+		if strings.HasPrefix(name, "payonce_audit_") {
+			t.Errorf("nobody has audited, and yet there is %s", name)
+		}
+	}
+
+	for _, messages := range []struct {
+		status string
+		n      int
+		age    time.Duration
+	}{{"pending", 3, time.Minute}, {"running", 2, time.Hour}, {"dead", 1, 24 * time.Hour}, {"done", 5, 48 * time.Hour}} {
+		write(t, db, insertMessages, messages.status, messages.n, messages.age)
+	}
+	write(t, db, `insert into outbox_offsets (topic, consumer_group, transaction_id, "offset") values ('charges', 'inbox', '0', 0)`)
+	write(t, db, `
+insert into outbox (topic, message_id, payload, metadata, created_at)
+select 'charges', 'm' || n, '', '{}', clock_timestamp() - interval '90 seconds'
+  from generate_series(1, 4) as n`)
+	results := &pgx.Batch{}
+	audit.Record(results, audit.ScopeTables, audit.Check{Checked: 7, Violated: 2}, audit.Check{Checked: 3, Violated: 1})
+	audit.Record(results, audit.ScopeProvider, audit.Check{Checked: 1})
+	if err := db.Commit(t.Context(), results); err != nil {
+		t.Fatal(err)
+	}
+	clock.pass(time.Minute)
+	got := scrape(t, m.Handler())
+	want(t, got, map[string]float64{
+		`payonce_figures_up`: 1,
+		`payonce_inbox_messages{receiver="fulfillment",status="pending"}`:        3,
+		`payonce_inbox_messages{receiver="fulfillment",status="running"}`:        2,
+		`payonce_inbox_messages{receiver="fulfillment",status="dead"}`:           1,
+		`payonce_outbox_unread_messages{consumer_group="inbox",topic="charges"}`: 4,
+		`payonce_audit_violations{scope="tables"}`:                               3,
+		`payonce_audit_checked{scope="tables"}`:                                  10,
+		`payonce_audit_violations{scope="provider"}`:                             0,
+	})
+	now := float64(time.Now().Unix())
+	for name, within := range map[string][2]float64{
+		`payonce_inbox_oldest_age_seconds{receiver="fulfillment"}`:                  {3600, 3660},
+		`payonce_outbox_unread_age_seconds{consumer_group="inbox",topic="charges"}`: {90, 150},
+		`payonce_store_bytes{table="inbox"}`:                                        {8192, 1e7},
+		`payonce_store_bytes{table="idempotency_keys"}`:                             {8192, 1e7},
+		`payonce_audit_finished_timestamp_seconds{scope="tables"}`:                  {now - 60, now + 60},
+	} {
+		if v := got[name]; v < within[0] || v > within[1] {
+			t.Errorf("%s is %v, want %v", name, v, within)
+		}
+	}
+	if log.String() != "" {
+		t.Errorf("logged: %s", log)
+	}
+}
+
+// TestTheHorizonIsToldByItsOldestTransaction: of whatever database it is.
+func TestTheHorizonIsToldByItsOldestTransaction(t *testing.T) {
+	t.Parallel()
+	db, other := pgtest.Open(t), pgtest.Open(t)
+	tx, err := other.Pool().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	var began time.Time
+	var written string
+	if err := tx.QueryRow(t.Context(), `select now(), pg_current_xact_id()::text`).Scan(&began, &written); err != nil {
+		t.Fatal(err)
+	}
+	var held, least float64
+	err = pgtest.As(t, db, postgres.RoleWorker).QueryRow(t.Context(), `
+select extract(epoch from clock_timestamp() - $1)::float8,
+       horizon_held()`, began).Scan(&least, &held)
+	if err != nil || held < least {
+		t.Errorf("held for %v s, want at least %v: %v", held, least, err)
+	}
+}
+
+func TestScrapesCostTheDatabaseLittle(t *testing.T) {
+	t.Parallel()
+	q := &counting{Querier: pgtest.Open(t)}
+	m, clock, _ := figures(q)
+	scrape(t, m.Handler())
+	once := q.asked.Load()
+	if once == 0 {
+		t.Fatal("nothing was asked")
+	}
+	var storm sync.WaitGroup
+	h := m.Handler()
+	for range 100 {
+		storm.Go(func() {
+			if code, body := ask(t, h); code != http.StatusOK && code != http.StatusServiceUnavailable {
+				t.Errorf("status %d: %s", code, body)
+			}
+		})
+	}
+	storm.Wait()
+	clock.pass(9 * time.Second)
+	scrape(t, m.Handler())
+	if n := q.asked.Load(); n != once {
+		t.Errorf("%d statements for 102 scrapes within ten seconds, want %d", n, once)
+	}
+	clock.pass(time.Second)
+	scrape(t, m.Handler())
+	if n := q.asked.Load(); n != 2*once {
+		t.Errorf("%d statements after ten seconds, want %d", n, 2*once)
+	}
+}
+
+// TestAScrapeDoesNotFailWithTheDatabase: what the program knows by itself is told
+// all the same, in time, and the trouble is logged once.
+func TestAScrapeDoesNotFailWithTheDatabase(t *testing.T) {
+	t.Parallel()
+	for name, trouble := range map[string]func(t *testing.T, db *postgres.DB){
+		"its pool is closed": func(_ *testing.T, db *postgres.DB) { db.Close() },
+		"a table is gone":    func(t *testing.T, db *postgres.DB) { t.Helper(); write(t, db, `drop table audit_results`) },
+		"a table is locked": func(t *testing.T, db *postgres.DB) {
+			t.Helper()
+			tx, err := db.Pool().Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
+			if _, err := tx.Exec(t.Context(), `lock table inbox in access exclusive mode`); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Open(t)
+			m, clock, log := figures(db)
+			trouble(t, db)
+			m.Received(1, 0, 0)
+			began := time.Now()
+			for range 2 {
+				got := scrape(t, m.Handler())
+				want(t, got, map[string]float64{`payonce_figures_up`: 0, `payonce_outbox_deliveries_total{result="first"}`: 1})
+				if _, told := got[`payonce_store_bytes{table="inbox"}`]; told {
+					t.Error("half of the figures are told")
+				}
+				clock.pass(time.Minute)
+			}
+			if took := time.Since(began); took > patience/2 {
+				t.Errorf("it took %s", took)
+			}
+			if n := strings.Count(log.String(), "figures not read"); n != 1 {
+				t.Errorf("logged %d times:\n%s", n, log)
+			}
+		})
+	}
+}

@@ -1,0 +1,150 @@
+package telemetry_test
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/app/api"
+	"github.com/payonce/payonce/internal/app/worker"
+	"github.com/payonce/payonce/internal/audit"
+	programs "github.com/payonce/payonce/internal/config"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/local"
+	"github.com/payonce/payonce/migrations"
+)
+
+// program runs one until the test ends, and returns where it listens.
+func program(t *testing.T, run func(context.Context, *slog.Logger, func() time.Time) error) (url string) {
+	t.Helper()
+	log := &lines{}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx, programs.Logger(log, "test"), time.Now) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		for line := range strings.Lines(log.String()) {
+			var fields struct{ Msg, Addr string }
+			if json.Unmarshal([]byte(line), &fields) == nil && fields.Msg == "listening" {
+				return "http://" + fields.Addr
+			}
+		}
+		select {
+		case <-deadline.C:
+			t.Fatalf("it does not listen:\n%s", log)
+		case <-tick.C:
+		}
+	}
+}
+
+func fetch(t *testing.T, url string) string {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := (&http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}).Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(body)
+}
+
+// TestTheProgramsTellWhatTheRulesAskFor: every metric that a rule or the
+// dashboard names is told by the api or by the worker, with every value of a
+// label that is named without a pattern.
+func TestTheProgramsTellWhatTheRulesAskFor(t *testing.T) {
+	server, err := local.Start(t.Context(), local.Options{Fsync: true, InMemory: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := server.CreateDatabase(t.Context(), "told"); err != nil {
+		t.Fatal(err)
+	}
+	address := server.URL("told")
+	if err := migrations.Up(t.Context(), address); err != nil {
+		t.Fatal(err)
+	}
+	db, err := postgres.Open(t.Context(), address, postgres.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	result := &pgx.Batch{}
+	audit.Record(result, audit.ScopeTables)
+	if err := db.Commit(t.Context(), result); err != nil {
+		t.Fatal(err)
+	}
+	for _, variable := range os.Environ() { // a developer's own settings do not count
+		if name, _, _ := strings.Cut(variable, "="); regexp.MustCompile(`^(STRIPE|IN_FLIGHT|IDEMPOTENCY|REDIS|CORS|RATE|LEASE|WORKER)`).MatchString(name) {
+			t.Setenv(name, "")
+			if err := os.Unsetenv(name); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	t.Setenv("DATABASE_URL", address)
+	t.Setenv("HTTP_ADDR", "127.0.0.1:0")
+	t.Setenv("STRIPE_SECRET_KEY", "sk_test_1")
+	t.Setenv("STRIPE_API_BASE", "http://127.0.0.1:1") // where nobody is
+
+	accepts, carries := program(t, api.Run), program(t, worker.Run)
+	fetch(t, accepts+"/v1/charges/ch_1") // a request that can be counted
+	told := []string{}
+	text := ""
+	for _, url := range []string{accepts, carries} {
+		body := fetch(t, url+"/metrics")
+		text += body
+		told = append(told, matches(t, body, `(?m)^(payonce_\w+)`)...)
+		if !strings.Contains(body, "\ngo_goroutines ") || !strings.Contains(body, "\nprocess_resident_memory_bytes ") {
+			t.Errorf("%s tells nothing of the process", url)
+		}
+	}
+	rules := read(t, observability+"rules.yml")
+	for _, name := range named(t, rules+queries(t)) {
+		if !slices.Contains(told, name) {
+			t.Errorf("nobody tells %s", name)
+		}
+	}
+	for _, asked := range regexp.MustCompile(`(payonce_\w+)\{(\w+="\w+")`).FindAllStringSubmatch(rules, -1) {
+		if !regexp.MustCompile(`(?m)^` + asked[1] + `\{.*\b` + asked[2]).MatchString(text) {
+			t.Errorf("nobody tells %s of %s", asked[1], asked[2])
+		}
+	}
+	for _, name := range told {
+		manual := read(t, "../../docs/operations.md")
+		base := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(name, "")
+		if !strings.Contains(manual, "`"+base+"`") {
+			t.Errorf("docs/operations.md does not say what %s is", base)
+		}
+	}
+}

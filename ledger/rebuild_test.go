@@ -1,0 +1,239 @@
+package ledger_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/ledger"
+)
+
+// history appends charges of two merchants, enough for several pages, and folds them.
+func history(t *testing.T, db *postgres.DB) {
+	t.Helper()
+	for i := range 70 {
+		merchant := []string{"acme", "globex"}[i%2]
+		id := fmt.Sprintf("ch_%02d", i)
+		appended(t, db, ledger.New(id), because("a"), paid(merchant, "pi_"+id)...)
+	}
+	caughtUp(t, db)
+}
+
+const leftovers = `
+select (select count(*) from charge_list join projections using (generation) where state <> 'live')
+     + (select count(*) from account_balances join projections using (generation) where state <> 'live')`
+
+func TestRebuild(t *testing.T) {
+	t.Parallel()
+
+	t.Run("what is right is made again, byte for byte", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		history(t, db)
+		before := projected(t, db)
+		var progress []int64
+		got, err := ledger.Rebuild(t.Context(), db, func(events int64) { progress = append(progress, events) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := ledger.Rebuilt{Events: 280, AsOfPosition: 280, Charges: 70, Balances: 10, Examples: []string{}, Live: true}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("found (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff(before, projected(t, db)); diff != "" {
+			t.Errorf("projections (-before +after):\n%s", diff)
+		}
+		if n := collect[int64](t, db, leftovers)[0]; n != 0 {
+			t.Errorf("%d rows are left that nobody reads", n)
+		}
+		if len(progress) < 2 {
+			t.Errorf("it tells of %v", progress)
+		}
+		if gen := collect[string](t, db, `select string_agg(state, ' ' order by generation) from projections`)[0]; gen != "retired live" {
+			t.Errorf("generations: %s", gen)
+		}
+	})
+
+	t.Run("what is wrong is told and mended", func(t *testing.T) {
+		t.Parallel()
+		for name, planted := range map[string]struct {
+			sql     string
+			n       int64
+			example string
+		}{
+			"another status": {
+				`update charge_list set status = 'failed' where charge_id = 'ch_07'`, 1,
+				"charge ch_07: live says failed, 4 events; the ledger says succeeded, 4 events",
+			},
+			"another byte of what is shown": {
+				`update charge_list set view = (view::text || ' ')::json where charge_id = 'ch_07'`, 1,
+				"charge ch_07: live says succeeded, 4 events; the ledger says succeeded, 4 events",
+			},
+			"one missing": {
+				`delete from charge_list where charge_id = 'ch_69'`, 1,
+				"charge ch_69: not among the live ones; the ledger says succeeded, 4 events",
+			},
+			"one too many": {
+				`insert into charge_list select generation, 'ch_x', merchant_id, order_id, status, created_at, version, view from charge_list where charge_id = 'ch_07'`, 1,
+				"charge ch_x: live says succeeded, 4 events; the ledger knows nothing of it",
+			},
+			"another balance": {
+				`update account_balances set debits = debits + 1 where account like 'psp%' and merchant_id = 'acme'`, 1,
+				"account psp_receivable:stripe:EUR of acme: live says 35001 − 0; the ledger says 35000 − 0",
+			},
+			"everything gone": {
+				`delete from charge_list; delete from account_balances`, 80,
+				"charge ch_00: not among the live ones; the ledger says succeeded, 4 events",
+			},
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				db := pgtest.Open(t)
+				history(t, db)
+				right := projected(t, db)
+				exec(t, db, planted.sql)
+				got, err := ledger.Rebuild(t.Context(), db, nil)
+				if err != nil || got.Different != planted.n || !got.Live {
+					t.Fatalf("found %+v, %v", got, err)
+				}
+				if got.Examples[0] != planted.example || len(got.Examples) > 5 {
+					t.Errorf("examples: %q", got.Examples)
+				}
+				if diff := cmp.Diff(right, projected(t, db)); diff != "" {
+					t.Errorf("projections (-right +mended):\n%s", diff)
+				}
+				if again, err := ledger.Rebuild(t.Context(), db, nil); err != nil || again.Different != 0 {
+					t.Errorf("and then it found %+v, %v", again, err)
+				}
+			})
+		}
+	})
+
+	t.Run("traffic goes on, and nothing of it is lost or counted twice", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		history(t, db)
+		done, stop := context.WithCancel(t.Context())
+		log := &transcript{}
+		running(t, db, log)
+		running(t, db, log)
+		var traffic errgroup.Group
+		for w := range 2 {
+			traffic.Go(func() error {
+				for i := 0; done.Err() == nil; i++ {
+					id := fmt.Sprintf("ch_%d_%d", w, i)
+					b := &pgx.Batch{}
+					if _, err := ledger.Append(b, ledger.New(id), because("a"), paid("acme", "pi_"+id)...); err != nil {
+						return err
+					}
+					if err := db.Commit(t.Context(), b); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}
+		traffic.Go(func() error { // a reader, who must never see the list go back
+			most := 0
+			for done.Err() == nil {
+				var n int
+				err := db.QueryRow(t.Context(), `select count(*) from charge_list join projections using (generation) where state = 'live'`).Scan(&n)
+				if err != nil {
+					return err
+				}
+				if n < most {
+					return fmt.Errorf("%d charges are listed, after %d", n, most)
+				}
+				most = n
+			}
+			return nil
+		})
+		for range 3 {
+			got, err := ledger.Rebuild(t.Context(), db, nil)
+			if err != nil || got.Different != 0 || !got.Live {
+				t.Errorf("found %+v, %v", got, err)
+			}
+		}
+		stop()
+		if err := traffic.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, db, `select count(*) = (select count(distinct stream_id) from ledger_events) from charge_list join projections using (generation) where state = 'live' and version = 4`)
+		wantBooks(t, db)
+		if log.String() != "" {
+			t.Errorf("projectors complain:\n%s", log)
+		}
+	})
+
+	t.Run("a rebuild that dies leaves the live ones alone", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		history(t, db)
+		before := projected(t, db)
+		ctx, die := context.WithCancel(t.Context())
+		if got, err := ledger.Rebuild(ctx, db, func(int64) { die() }); err == nil || got.Live {
+			t.Fatalf("it found %+v", got)
+		}
+		if n := collect[int64](t, db, leftovers)[0]; n == 0 {
+			t.Error("it died before it had done anything")
+		}
+		if diff := cmp.Diff(before, projected(t, db)); diff != "" {
+			t.Errorf("projections (-before +after):\n%s", diff)
+		}
+		got, err := ledger.Rebuild(t.Context(), db, nil)
+		if err != nil || got.Different != 0 || got.Events != 280 {
+			t.Errorf("the next one found %+v, %v", got, err)
+		}
+		if n := collect[int64](t, db, leftovers)[0]; n != 0 {
+			t.Errorf("%d rows are left that nobody reads", n)
+		}
+	})
+
+	t.Run("a second one is refused while the first is at work", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		history(t, db)
+		var second error
+		_, err := ledger.Rebuild(t.Context(), db, func(int64) {
+			if second == nil {
+				_, second = ledger.Rebuild(t.Context(), db, nil)
+			}
+		})
+		if err != nil || !errors.Is(second, ledger.ErrRebuilding) {
+			t.Errorf("the first: %v, the second: %v", err, second)
+		}
+	})
+
+	t.Run("one that has lost its lock to another is refused", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		history(t, db)
+		cut := false
+		_, err := ledger.Rebuild(t.Context(), db, func(int64) {
+			if cut {
+				return
+			}
+			cut = true
+			exec(t, db, `select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database())`)
+			for deadline := 0; deadline < 500; deadline++ {
+				if _, err := ledger.Rebuild(t.Context(), db, nil); err == nil {
+					return
+				}
+				pause(t)
+			}
+			t.Error("the second never gets the lock")
+		})
+		if err == nil || !strings.Contains(err.Error(), "projections_folded_once") {
+			t.Errorf("the first ended with %v", err)
+		}
+		wantBooks(t, db)
+	})
+}

@@ -1,0 +1,20 @@
+package migrations_test
+
+// operationsGuards are those of 00016.
+func operationsGuards() []guard {
+	return []guard{
+		{
+			constraint: "audit_results_once", name: "one result of a scope",
+			before:  []string{`insert into audit_results (scope, checked, violated) values ('tables', 2, 1)`},
+			refused: `insert into audit_results (scope, checked, violated) values ('tables', 3, 0)`,
+		},
+		{
+			constraint: "audit_results_violated_of_checked", name: "more violations than cases",
+			refused: `insert into audit_results (scope, checked, violated) values ('tables', 2, 3)`,
+		},
+		{
+			constraint: "audit_results_violated_of_checked", name: "fewer violations than none",
+			refused: `insert into audit_results (scope, checked, violated) values ('tables', 2, -1)`,
+		},
+	}
+}

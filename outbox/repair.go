@@ -1,0 +1,193 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/postgres"
+)
+
+// Numbering tells whose transactions the stored offsets speak of.
+type Numbering struct {
+	Newest uint64 `json:"newest"` // the highest transaction that is stored
+	Next   uint64 `json:"next"`   // the server's next one
+}
+
+// Foreign tells whether transactions are stored that this server has not had: the
+// tables were dumped and restored into it, and it counts from lower numbers.
+func (n Numbering) Foreign() bool { return n.Newest >= n.Next }
+
+// One index entry each; offsets and live projections are a handful of rows.
+const selectNumbering = `
+select greatest(
+         (select transaction_id
+            from outbox_offsets
+           order by transaction_id desc
+           limit 1),
+         (select txid
+            from ledger_events
+           order by txid desc, position desc
+           limit 1),
+         (select txid
+            from projections
+           where state = 'live'
+           order by txid desc
+           limit 1),
+         '0')                              as newest,
+       pg_snapshot_xmax(pg_current_snapshot()) as next`
+
+// ReadNumbering asks whether the stored offsets are this server's. Foreign ones
+// lead readers astray: what is committed from now on lies below them and is passed
+// over, and what came with the dump lies above all that may be read.
+//
+// A server that was used for other things may count higher than the one before
+// it. Then the offsets are as good as its own.
+func ReadNumbering(ctx context.Context, q postgres.Querier) (Numbering, error) {
+	var n Numbering
+	if err := q.QueryRow(ctx, selectNumbering).Scan(&n.Newest, &n.Next); err != nil {
+		return n, fmt.Errorf("read whose transactions the offsets speak of: %w", err)
+	}
+	return n, nil
+}
+
+// Repaired says how many rows were numbered anew.
+type Repaired struct {
+	Events   int64 `json:"events"`   // of the ledger
+	Messages int64 `json:"messages"` // of the outbox, all of which are delivered again
+	Received int64 `json:"received"` // of the inbox
+}
+
+// The numbers that a repair gives. A server's own begin at 3 and are in the
+// hundreds before anybody makes a table, so all that is committed later is newer.
+// Within each number the order is that of the position, or of the offset: both
+// follow the versions of a stream.
+//
+//	1  folded into the projections, and before all messages that are left
+//	2  folded, and with a message of its charge left at or before it
+//	3  not folded yet
+
+// Whoever reads waits for the lock before it looks, so no reader goes on with
+// numbers that are gone. In one order, for two repairs.
+const lockNumbered = `
+lock table outbox_offsets, outbox, inbox, projections, ledger_events
+  in access exclusive mode`
+
+const unlockLedger = `
+alter table ledger_events
+disable trigger ledger_events_append_only`
+
+const relockLedger = `
+alter table ledger_events
+ enable trigger ledger_events_append_only`
+
+// What was folded is known by the version of each charge in the live list, rather
+// than by the checkpoint: events that were committed between the restore and the
+// repair lie below it and were not folded.
+const numberEvents = `
+with kept as (
+  select e.stream_id,
+         min(e.version) as version
+    from outbox o
+    join ledger_events e
+      on e.event_id::text = o.message_id
+   group by e.stream_id
+), numbered as (
+  select e.position,
+         (case
+            when e.version > coalesce(l.version, 0) then '3'
+            when e.version >= k.version             then '2'
+            else '1'
+          end)::xid8 as txid
+    from ledger_events e
+    left join kept k
+      on k.stream_id = e.stream_id
+    left join charge_list l
+      on l.charge_id = e.stream_id
+     and l.generation = (select generation from projections where state = 'live')
+)
+update ledger_events e
+   set txid = n.txid
+  from numbered n
+ where n.position = e.position`
+
+// A message and its event are of one transaction.
+const numberMessages = `
+update outbox
+   set transaction_id = coalesce(
+         (select e.txid
+            from ledger_events e
+           where e.event_id = case
+                                when outbox.message_id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
+                                then outbox.message_id::uuid
+                              end),
+         '2')`
+
+const resetOffsets = `
+update outbox_offsets
+   set transaction_id = '0',
+       "offset"       = 0`
+
+// As new as the newest of the messages that came with the dump, so that none of
+// them is forgotten while it may be delivered.
+const numberReceived = `
+update inbox
+   set received_in = '3'`
+
+// A generation that is being built is given up. Whoever folds on is refused.
+const moveProjections = `
+update projections
+   set state              = case state when 'live' then 'live' else 'retired' end,
+       txid               = '2',
+       position           = coalesce((select max(position) from ledger_events where txid <= '2'), 0),
+       took_over_txid     = '0',
+       took_over_position = 0,
+       batch              = batch + 1,
+       after              = batch`
+
+// Repair numbers everything that a restore has left with the transactions of
+// another server anew, as if it had been committed here before all else: the
+// ledger's events, the messages, what was received and the checkpoints of the
+// projections. The order of each charge is kept. All messages that are left in the
+// outbox are delivered again, and the inbox, which remembers longer than the
+// outbox keeps, takes none of them twice. Nothing else of an event is changed.
+//
+// It is one transaction that locks these tables and writes each of their rows. db
+// has to be that of the tables' owner: the ledger's guard against changes is away
+// until the commit. It may run beside the programs, which wait for it, and may be
+// repeated; where nothing is foreign it changes nothing that matters.
+//
+// If we die here: nothing was changed.
+// Tests: TestRepair, TestRestore in e2e.
+func Repair(ctx context.Context, db *postgres.DB) (Repaired, error) {
+	var r Repaired
+	err := pgx.BeginFunc(ctx, db.Pool(), func(tx pgx.Tx) error {
+		for _, step := range []struct {
+			sql   string
+			count *int64
+		}{
+			{lockNumbered, nil},
+			{unlockLedger, nil},
+			{numberEvents, &r.Events},
+			{relockLedger, nil},
+			{numberMessages, &r.Messages},
+			{resetOffsets, nil},
+			{numberReceived, &r.Received},
+			{moveProjections, nil},
+		} {
+			done, err := tx.Exec(ctx, step.sql)
+			if err != nil {
+				return err
+			}
+			if step.count != nil {
+				*step.count = done.RowsAffected()
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return Repaired{}, fmt.Errorf("number what was restored anew: %w", err)
+	}
+	return r, nil
+}
