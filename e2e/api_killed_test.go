@@ -176,6 +176,7 @@ func beginRequest(t *testing.T, w *world, api *fleet.Process, key string, length
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
+	w.client.tenants.remember(key, w.keys.api)
 	_, err = fmt.Fprintf(conn, "POST /v1/charges HTTP/1.1\r\nHost: payonce\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\n"+
 		"Idempotency-Key: %s\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n", w.keys.api, key, length)
 	if err != nil {

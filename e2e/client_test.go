@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -27,13 +28,13 @@ func newTransport() *http.Transport {
 	return &http.Transport{MaxIdleConnsPerHost: 100, DisableCompression: true}
 }
 
-// client is a merchant. It remembers the keys that it sent and what was
-// accepted under them.
+// client is one merchant, or several who speak in turn. It remembers the keys
+// that it sent and what was accepted under them.
 type client struct {
-	apis   []string
-	apiKey string
-	http   *http.Client
-	turn   atomic.Int64
+	apis    []string
+	tenants tenants
+	http    *http.Client
+	turn    atomic.Int64
 
 	merchant bool // talks to apis, which are held to the contract
 
@@ -45,9 +46,9 @@ type client struct {
 
 const requestPatience = 15 * time.Second
 
-func newClient(apis []string, apiKey string) *client {
+func newClient(apis []string, apiKeys ...string) *client {
 	return &client{
-		apis: apis, apiKey: apiKey, accepted: map[string]answer{}, merchant: true,
+		apis: apis, tenants: tenants{apiKeys: apiKeys, of: map[string]string{}}, accepted: map[string]answer{}, merchant: true,
 		http: &http.Client{Transport: once{newTransport()}, Timeout: requestPatience},
 	}
 }
@@ -89,7 +90,12 @@ func (c *client) do(ctx context.Context, r request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	request.Header.Set("Authorization", "Bearer "+c.apiKey)
+	key := r.key
+	if given := r.header["Idempotency-Key"]; key == "" && len(given) == 1 {
+		key = given[0]
+	}
+	speaker := c.tenants.speaker(path, key)
+	request.Header.Set("Authorization", "Bearer "+speaker)
 	if r.body != nil {
 		request.Header.Set("Content-Type", "application/json")
 	}
@@ -113,6 +119,7 @@ func (c *client) do(ctx context.Context, r request) (answer, error) {
 	if got.Body, err = io.ReadAll(response.Body); err != nil {
 		return got, err
 	}
+	c.tenants.met(got.Header.Get("Location"), strings.TrimPrefix(request.Header.Get("Authorization"), "Bearer "))
 	return got, c.hold(request, got)
 }
 

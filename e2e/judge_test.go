@@ -25,6 +25,7 @@ func (w *world) end(t *testing.T) {
 			w.calm(t)
 			w.accounts(t)
 		}
+		w.separate(t)
 		w.allAccepted(t)
 		w.audit(t)
 	}
@@ -235,7 +236,7 @@ func (w *world) stdout(name string) string { return filepath.Join(w.log, name+".
 // on stderr, no secret and no raw idempotency key anywhere.
 func (w *world) discreet(t *testing.T) {
 	t.Helper()
-	secrets := []string{w.keys.api, w.keys.provider, w.keys.shop, w.keys.events, strings.TrimPrefix(w.keys.shop, "whsec_")}
+	secrets := []string{w.keys.api, w.keys.neighbour, w.keys.provider, w.keys.shop, w.keys.events, strings.TrimPrefix(w.keys.shop, "whsec_")}
 	if password, _ := w.server.at.User.Password(); len(password) > 3 {
 		secrets = append(secrets, password)
 	}

@@ -32,7 +32,7 @@ type parkedMessage struct {
 // left of it.
 func TestOperate(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, setup{apis: 1, workers: 1, workerEnv: map[string]string{"GIVE_UP_AFTER": "300ms"}})
+	w := newWorld(t, setup{apis: 1, workers: 1, alone: true, workerEnv: map[string]string{"GIVE_UP_AFTER": "300ms"}})
 	w.breakOutside(t, faults{DropBefore: 1})
 	key := "key-" + unique()
 	retried := w.sendUnder(t, key)

@@ -26,6 +26,9 @@ func TestRestore(t *testing.T) {
 			t.Skipf("not run: there is no %s", tool)
 		}
 	}
+	_, fresh := ownServer(t, local.Options{Fsync: true}) // before the world, which is judged while it is there
+	moved := fresh.database(t, "restored")
+	tables := openTables(t, moved)
 	_, old := ownServer(t, local.Options{Fsync: true})
 	old.command(t, `do $$ begin for i in 1..20000 loop perform pg_current_xact_id(); commit; end loop; end $$`)
 	w := newWorld(t, setup{apis: 1, workers: 1, server: old})
@@ -46,8 +49,11 @@ func TestRestore(t *testing.T) {
 	}
 	w.mendOutside(t)
 
-	_, fresh := ownServer(t, local.Options{Fsync: true})
-	w.moveTo(t, fresh)
+	for _, role := range []string{"payonce_api", "payonce_worker"} {
+		fresh.command(t, "create role "+role+" nologin")
+	}
+	w.moveTo(t, moved)
+	w.tables = tables
 	worker := w.workers[0]
 	if code, body := readiness(t, worker); code != http.StatusServiceUnavailable || !strings.Contains(body, "payonce outbox repair") {
 		t.Errorf("the worker's readiness is %d %s", code, body)
@@ -83,14 +89,10 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// moveTo dumps the service's database, restores it into another server, and
-// starts an api and a worker on it. The worker is not waited for.
-func (w *world) moveTo(t *testing.T, s server) {
+// moveTo dumps the service's database, restores it into another one, and starts
+// an api and a worker on that. The worker is not waited for.
+func (w *world) moveTo(t *testing.T, moved string) {
 	t.Helper()
-	for _, role := range []string{"payonce_api", "payonce_worker"} {
-		s.command(t, "create role "+role+" nologin")
-	}
-	moved := s.database(t, "restored")
 	dump := filepath.Join(t.TempDir(), "dump")
 	for _, command := range [][]string{
 		{"pg_dump", "--format=custom", "--file=" + dump, w.database},
@@ -101,7 +103,6 @@ func (w *world) moveTo(t *testing.T, s server) {
 		}
 	}
 	w.database = moved
-	w.tables = openTables(t, moved)
 	w.apis[0] = w.start(t, "api-restored", binaries(t).API, map[string]string{"DATABASE_URL": moved, "STRIPE_WEBHOOK_SECRET": w.keys.events})
 	if w.apis[0] == nil {
 		t.FailNow()

@@ -39,9 +39,9 @@ func soakDelivery(t *testing.T) {
 	if diff := cmp.Diff(once, often); diff != "" {
 		t.Errorf("the ledgers of single delivery (-) and of many (+):\n%s", diff)
 	}
-	if len(once) == 0 || wild.deliveries <= wild.messages || wild.inversions == 0 || plain.deliveries != plain.messages {
-		t.Errorf("%d lines, %d deliveries of %d messages, %d out of order; in the other world %d of %d: this showed nothing",
-			len(once), wild.deliveries, wild.messages, wild.inversions, plain.deliveries, plain.messages)
+	if len(once) == 0 || wild.deliveries <= wild.messages || wild.inversions == 0 {
+		t.Errorf("%d lines, %d deliveries of %d messages, %d out of order: this showed nothing",
+			len(once), wild.deliveries, wild.messages, wild.inversions)
 	}
 	// What was committed while the post was open came as it was, once.
 	passed := row[int64](t, wild.world, `select count(*) from outbox`) - int64(wild.messages)

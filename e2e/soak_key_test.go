@@ -47,7 +47,8 @@ func soakSameKey(t *testing.T) {
 	}
 	over := make(chan struct{})
 	go func() { all.Wait(); close(over) }()
-	kills := w.killing(t, every, over)
+	w.killing(t, every, over, &r.kills)
+	kills := int(r.kills.Load())
 	r.settle(t, w)
 	w.carried(t)
 
@@ -90,8 +91,8 @@ func slowCommits(t *testing.T, database string) string {
 	return u.String()
 }
 
-// killing kills a program at random, again and again, until the traffic is over.
-func (w *world) killing(t *testing.T, every time.Duration, over <-chan struct{}) (kills int) {
+// killing kills one program after another, again and again, until the traffic is over.
+func (w *world) killing(t *testing.T, every time.Duration, over <-chan struct{}, kills *atomic.Int64) {
 	t.Helper()
 	victims := slices.Concat(w.apis, w.workers)
 	tick := time.NewTicker(every)
@@ -99,15 +100,15 @@ func (w *world) killing(t *testing.T, every time.Duration, over <-chan struct{})
 	for {
 		select {
 		case <-over:
-			return kills
+			return
 		case <-tick.C:
 		}
-		victim := victims[kills%len(victims)]
+		victim := victims[int(kills.Load())%len(victims)]
 		if err := victim.Kill(); err != nil && !errors.Is(err, fleet.ErrNotRunning) {
 			t.Fatal(err)
 		}
 		restart(t, victim)
-		kills++
+		kills.Add(1)
 	}
 }
 
@@ -117,6 +118,7 @@ type keyring struct {
 	w       *world
 	began   time.Time
 	left    atomic.Int64
+	kills   atomic.Int64
 	refused atomic.Int64 // calls that no api was there to take
 
 	mu      sync.Mutex
@@ -165,11 +167,11 @@ func (r *keyring) pick() int {
 	return i
 }
 
-// use is one client.
+// use is one client. However fast the traffic is, it lasts for some kills.
 func (r *keyring) use(t *testing.T, client int) {
 	t.Helper()
 	ctx := t.Context()
-	for r.left.Add(-1) >= 0 && ctx.Err() == nil {
+	for (r.left.Add(-1) >= 0 || r.kills.Load() < 4) && ctx.Err() == nil {
 		in := keyInput{key: r.pick(), call: []keyCall{orderA, orderA, orderB, readKey}[rand.IntN(4)]} //nolint:gosec // traffic
 		for {
 			call := time.Since(r.began).Nanoseconds()

@@ -30,6 +30,8 @@ func noPoints() map[string]string {
 // in several.
 func onceOnly() []string {
 	return []string{
+		"select set_config, select txid from ledger_events",
+		"select set_config, select stream_id from ledger_events",
 		"select set_config, page: select merchant_id from legs",
 		"update projections, insert charge_list, insert account_balances",
 	}

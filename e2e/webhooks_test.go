@@ -14,7 +14,7 @@ import (
 // effect once.
 func TestWebhooks(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, setup{apis: 1, workers: 2})
+	w := newWorld(t, setup{apis: 1, workers: 2, alone: true})
 	start := row[time.Time](t, w, `select clock_timestamp()`)
 	before := w.carryTold(t)
 	old := w.keys.shop

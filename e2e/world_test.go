@@ -22,6 +22,7 @@ import (
 type setup struct {
 	apis    int
 	workers int
+	alone   bool   // one merchant, not two
 	gated   bool   // gates stand between the workers and the outside
 	told    bool   // the provider sends its events to the apis
 	server  server // the shared one where zero
@@ -51,9 +52,13 @@ type world struct {
 }
 
 // keys are secrets, made for one world.
-type keys struct{ api, provider, shop, events string }
+type keys struct{ api, neighbour, provider, shop, events string }
 
-const merchant = "acme"
+// The merchants, who speak in turn.
+const (
+	merchant  = "acme"
+	neighbour = "globex"
+)
 
 // newWorld opens a world. When the test ends, the world is judged and closed.
 func newWorld(t *testing.T, s setup) *world {
@@ -65,10 +70,11 @@ func newWorld(t *testing.T, s setup) *world {
 		setup: s,
 		log:   t.TempDir(),
 		keys: keys{
-			api:      "sk_test_merchant" + unique(),
-			provider: "sk_test_provider" + unique(),
-			shop:     "whsec_" + base64.StdEncoding.EncodeToString([]byte("webhooks-of-"+unique())),
-			events:   "whsec_events" + unique(),
+			api:       "sk_test_merchant" + unique(),
+			neighbour: "sk_test_neighbour" + unique(),
+			provider:  "sk_test_provider" + unique(),
+			shop:      "whsec_" + base64.StdEncoding.EncodeToString([]byte("webhooks-of-"+unique())),
+			events:    "whsec_events" + unique(),
 		},
 		database: s.server.database(t, "service"),
 	}
@@ -134,7 +140,10 @@ func (w *world) startServices(t *testing.T) {
 	for _, api := range w.apis {
 		urls = append(urls, api.URL())
 	}
-	w.client = newClient(urls, w.keys.api)
+	w.client = newClient(urls, w.keys.api, w.keys.neighbour)
+	if w.alone {
+		w.client = newClient(urls, w.keys.api)
+	}
 	if w.postman != nil {
 		w.postman.deliverTo(urls)
 	}
@@ -211,14 +220,31 @@ func (w *world) run(t *testing.T, args ...string) ([]byte, error) {
 	return fleet.Run(ctx, env, binaries(t).Payonce, args...)
 }
 
+// seed registers both merchants. Of an article that only this test has, the other
+// one has nothing, so that what there is of it is counted once.
 func (w *world) seed(t *testing.T, webhooks string) {
 	t.Helper()
+	usual := map[string]int{"tshirt": 10_000, "mug": 10_000}
+	stock := maps.Clone(usual)
+	maps.Copy(stock, w.stock)
+	w.register(t, merchant, w.keys.api, webhooks, stock)
+	if w.alone {
+		return
+	}
+	for sku := range stock {
+		if _, both := usual[sku]; !both {
+			stock[sku] = 0
+		}
+	}
+	w.register(t, neighbour, w.keys.neighbour, webhooks, stock)
+}
+
+func (w *world) register(t *testing.T, name, apiKey, webhooks string, stock map[string]int) {
+	t.Helper()
 	args := []string{
-		"seed", "--merchant", merchant, "--api-key", w.keys.api,
+		"seed", "--merchant", name, "--api-key", apiKey,
 		"--webhook-url", webhooks, "--webhook-secret", w.keys.shop,
 	}
-	stock := map[string]int{"tshirt": 10_000, "mug": 10_000}
-	maps.Copy(stock, w.stock)
 	for sku, quantity := range stock {
 		args = append(args, "--sku", fmt.Sprintf("%s=%d", sku, quantity))
 	}

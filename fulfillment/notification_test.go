@@ -99,6 +99,9 @@ func (s *shop) receive(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		s.Errorf("the signature: %v", err)
 	}
+	if err := contracted(r.Header, body); err != nil {
+		s.Errorf("it is not in the contract: %v", err)
+	}
 	s.got = append(s.got, webhook{ID: r.Header.Get("Webhook-Id"), Body: string(body)})
 	answer := says(http.StatusNoContent, "")
 	if len(s.answers) > 0 {

@@ -77,6 +77,7 @@ func (m *machine) run(t *rapid.T) {
 		"repeat":             m.repeat,
 		"other body":         m.otherBody,
 		"cancel":             m.cancel,
+		"refund again":       m.refund,
 		"refund":             m.refund,
 		"expire":             m.expire,
 		"receive":            m.receive,

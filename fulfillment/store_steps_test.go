@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -60,7 +61,7 @@ func (m *machine) cancel(t *rapid.T) {
 
 // refund asks for money back, sometimes for more than there is.
 func (m *machine) refund(t *rapid.T) {
-	c := m.drawCharge(t)
+	c := m.drawRefundable(t)
 	amount := rapid.Int64Range(1, c.amount+1).Draw(t, "amount")
 	wanted, content := intake.Refund{Amount: &amount}, fmt.Sprint(c.id, amount)
 	if rapid.IntRange(0, 3).Draw(t, "all that is left") == 0 {
@@ -73,6 +74,15 @@ func (m *machine) refund(t *rapid.T) {
 		c.refunds = append(c.refunds, &modelRefund{id: path.Base(location), amount: amount, status: domain.RefundStatusPending})
 		m.requests++
 	})
+}
+
+// drawRefundable is mostly a charge that has something left.
+func (m *machine) drawRefundable(t *rapid.T) *modelCharge {
+	rich := slices.DeleteFunc(slices.Clone(m.charges), func(c *modelCharge) bool { return c.left() == 0 })
+	if len(rich) == 0 || rapid.IntRange(0, 3).Draw(t, "any charge") == 0 {
+		return m.drawCharge(t)
+	}
+	return rich[rapid.IntRange(0, len(rich)-1).Draw(t, "charge")]
 }
 
 func (m *machine) drawCharge(t *rapid.T) *modelCharge {
@@ -166,14 +176,13 @@ func (m *machine) receive(t *rapid.T) { m.deliver(t, m.drawParcel(t)) }
 
 func (m *machine) drawParcel(t *rapid.T) *parcel {
 	m.collect(t)
-	var work []*parcel
-	for _, p := range m.parcels {
-		if p.isWork() {
-			work = append(work, p)
-		}
-	}
+	work := slices.DeleteFunc(slices.Clone(m.parcels), func(p *parcel) bool { return !p.isWork() })
 	if len(work) == 0 {
 		t.Skip("no message")
+	}
+	fresh := slices.DeleteFunc(slices.Clone(work), func(p *parcel) bool { return p.standing != undelivered })
+	if len(fresh) > 0 && rapid.IntRange(0, 3).Draw(t, "any message") > 0 {
+		work = fresh
 	}
 	return work[rapid.IntRange(0, len(work)-1).Draw(t, "message")]
 }

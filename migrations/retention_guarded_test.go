@@ -12,7 +12,8 @@ func retentionGuards() []guard {
 			`insert into retention_windows (worker, outbox_window, inbox_window) values ('w', '24 hours', '1 day')`,
 		},
 		{
-			"retention_windows_inbox_longer", "nor before it, after a change of mind", []string{said},
+			"retention_windows_inbox_longer", "nor before it, after a change of mind",
+			[]string{said},
 			`update retention_windows set outbox_window = '8 days'`,
 		},
 		{

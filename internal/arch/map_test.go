@@ -79,9 +79,11 @@ var rooms = []room{ //nolint:gochecknoglobals // the map is this package's text
 		why:  "reads the tables and replays the streams; it may not ask the code that it audits",
 	},
 	{path: "internal/config", why: "serves every room and knows none"},
+	{path: "internal/crash", why: "stands before a program, whatever it is"},
 	{path: "internal/defects", why: "holds tests alone, so there is nothing to import"},
 	{path: "internal/fleet", tests: true, why: "runs programs, whatever they are"},
 	{path: "internal/notify", why: "signs and sends what it is given"},
+	{path: "internal/openapi", tests: true, why: "judges by a contract, whoever answers; tests alone import it"},
 	{path: "internal/postgres", why: "serves every room and knows none"},
 	{path: "internal/postgres/cutproxy", why: "cuts a connection, whatever is said on it"},
 	{
@@ -169,8 +171,10 @@ var rooms = []room{ //nolint:gochecknoglobals // the map is this package's text
 
 	{
 		path: "e2e", tests: true,
-		sees: []string{"internal/fleet", "internal/postgres/local"},
-		why:  "strangers: they see HTTP, the sandbox's books and the tables",
+		sees: []string{
+			"internal/audit", "internal/crash", "internal/fleet", "internal/openapi", "internal/postgres", "internal/postgres/local",
+		},
+		why: "strangers: they see HTTP, the sandbox's books and the tables, and judge by the audit's one list",
 	},
 }
 

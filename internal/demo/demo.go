@@ -16,6 +16,7 @@ package demo
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -163,7 +164,8 @@ func open(ctx context.Context, o Options, plan Plan, screen *screen) (stage, err
 type evidence struct {
 	plan    Plan
 	records []record
-	before  books // of the sandbox, from before the first charge
+	listed  []json.RawMessage // the list of charges, paged through in the end
+	before  books             // of the sandbox, from before the first charge
 	books   books
 	// repeated are the provider's webhooks that were sent again in the end.
 	repeated repeated
@@ -194,6 +196,7 @@ func play(ctx context.Context, stage stage, plan Plan, screen *screen) (evidence
 		return seen, err
 	}
 	traffic.lookAgain(ctx, seen.records)
+	seen.listed = traffic.list(ctx, seen.records)
 	if seen.books, err = sandbox.books(ctx); err != nil {
 		return seen, err
 	}

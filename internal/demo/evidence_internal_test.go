@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -30,7 +31,10 @@ func flawless() evidence {
 				left--
 			}
 		}
-		seen.records = append(seen.records, seen.books.perform(charge, fmt.Sprintf("ch_%d", i), end))
+		r := seen.books.perform(charge, fmt.Sprintf("ch_%d", i), end)
+		r.shown = json.RawMessage(fmt.Sprintf(`{"id":%q,"created_at":%q}`, r.id, time.Unix(int64(i), 0).Format(time.RFC3339)))
+		seen.records = append(seen.records, r)
+		seen.listed = slices.Insert(seen.listed, 0, r.shown)
 	}
 	return seen
 }

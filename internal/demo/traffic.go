@@ -34,6 +34,8 @@ type record struct {
 	events  []event
 	// later are the events after the provider has sent all of its webhooks again.
 	later []event
+	// shown is the charge as GET shows it in the end.
+	shown json.RawMessage
 }
 
 // state is a charge as GET shows it.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -35,6 +36,7 @@ func TestTraffic(t *testing.T) {
 	seen := evidence{plan: plan, tally: counts}
 	seen.records = traffic.carryAll(t.Context(), plan)
 	traffic.lookAgain(t.Context(), seen.records)
+	seen.listed = traffic.list(t.Context(), seen.records)
 	seen.books = service.books
 
 	for _, check := range judge(seen) {
@@ -86,6 +88,27 @@ func (c *fakeCharge) status() string {
 	}
 }
 
+func (c *fakeCharge) view(id string) string {
+	return fmt.Sprintf(`{"id":%q,"status":%q,"amount_refunded":%d,"failure":null}`, id, c.status(), c.refunded)
+}
+
+// list is a page; the newest charge has the highest number.
+func (s *fakeService) list(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	limit, _ := strconv.Atoi(r.FormValue("limit"))
+	next := len(s.charges)
+	if after := r.FormValue("starting_after"); after != "" {
+		next, _ = strconv.Atoi(strings.TrimPrefix(after, "ch_"))
+	}
+	var page []string
+	for ; next > 0 && len(page) < limit; next-- {
+		id := fmt.Sprintf("ch_%d", next-1)
+		page = append(page, s.charges[id].view(id))
+	}
+	_, _ = fmt.Fprintf(w, `{"data":[%s],"has_more":%t}`, strings.Join(page, ","), next > 0)
+}
+
 func (s *fakeService) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/charges", s.post(s.charge))
@@ -93,9 +116,8 @@ func (s *fakeService) handler() http.Handler {
 		return answer{Status: http.StatusConflict, Body: `{"type":"/problems/conflict"}`}
 	}))
 	mux.HandleFunc("POST /v1/charges/{id}/refunds", s.post(s.refund))
-	mux.HandleFunc("GET /v1/charges/{id}", s.get(func(r *http.Request, c *fakeCharge) string {
-		return fmt.Sprintf(`{"id":%q,"status":%q,"amount_refunded":%d,"failure":null}`, r.PathValue("id"), c.status(), c.refunded)
-	}))
+	mux.HandleFunc("GET /v1/charges", s.list)
+	mux.HandleFunc("GET /v1/charges/{id}", s.get(func(r *http.Request, c *fakeCharge) string { return c.view(r.PathValue("id")) }))
 	mux.HandleFunc("GET /v1/charges/{id}/refunds/{refund}", s.get(func(r *http.Request, c *fakeCharge) string {
 		return c.refunds[r.PathValue("refund")]
 	}))

@@ -23,6 +23,7 @@ func judge(seen evidence) []Check {
 		notifiedOnce(seen),
 		settledForGood(seen),
 	}
+	checks = append(checks, judgeList(seen)...)
 	checks = append(checks, judgeRefunds(seen)...)
 	if seen.plan.Stock != nil {
 		checks = append(checks, scarceStockSold(seen))

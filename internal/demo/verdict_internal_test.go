@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"encoding/json"
 	"net/http"
 	"testing"
 
@@ -72,6 +73,25 @@ func TestVerdict(t *testing.T) {
 				"outside: a succeeded charge is captured once, in full",
 				"outside: the merchant is told of each ending once",
 			},
+		},
+		{
+			"a charge that is not listed", func(e *evidence) { e.listed = e.listed[1:] },
+			[]string{
+				"outside: every charge is listed once, as it is shown",
+				"outside: the list goes from the newest to the oldest",
+			},
+		},
+		{
+			"a charge that is listed on two pages", func(e *evidence) { e.listed = append(e.listed[:1:1], e.listed...) },
+			[]string{"outside: every charge is listed once, as it is shown"},
+		},
+		{
+			"a charge that is listed as it was", func(e *evidence) { e.records[0].shown = json.RawMessage(`{"id":"ch_0"}`) },
+			[]string{"outside: every charge is listed once, as it is shown"},
+		},
+		{
+			"an older charge before a newer one", func(e *evidence) { e.listed[3], e.listed[4] = e.listed[4], e.listed[3] },
+			[]string{"outside: the list goes from the newest to the oldest"},
 		},
 		{
 			"a gap in a stream", func(e *evidence) {
@@ -272,6 +292,8 @@ func TestVerdict(t *testing.T) {
 				"outside: no capture without a charge",
 				"outside: the merchant is told of each ending once",
 				"outside: webhooks sent again change nothing",
+				"outside: every charge is listed once, as it is shown",
+				"outside: the list goes from the newest to the oldest",
 				"outside: a cancellation has one answer, and the charge keeps it",
 				"outside: one answer per refund, byte for byte",
 				"outside: every refund ends, and as it should",

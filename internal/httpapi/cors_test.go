@@ -62,7 +62,7 @@ func TestCORS(t *testing.T) {
 		a := w.send(t, preflight(shop))
 		want := map[string][]string{
 			"Access-Control-Allow-Origin":  {shop},
-			"Access-Control-Allow-Methods": {"OPTIONS", "POST"},
+			"Access-Control-Allow-Methods": {"GET", "HEAD", "OPTIONS", "POST"},
 			"Access-Control-Allow-Headers": {"Authorization", "Content-Type", "Idempotency-Key", "Prefer", "X-Request-Id"},
 			"Access-Control-Max-Age":       {"3600"},
 		}

@@ -1,6 +1,7 @@
 package httpapi_test
 
 import (
+	"encoding/hex"
 	"fmt"
 	"maps"
 	"math"
@@ -139,7 +140,7 @@ func (b bodies) object(at string, schema map[string]any) string {
 		}
 		value := b.of(at + "/properties/" + name)
 		if b.seldom() {
-			name = b.one(strings.ToUpper(name), " "+name, `\u00`+fmt.Sprintf("%x", name[0])+name[1:])
+			name = b.one(strings.ToUpper(name), " "+name, `\u00`+hex.EncodeToString([]byte(name[:1]))+name[1:])
 		}
 		parts = append(parts, `"`+name+`":`+value)
 	}

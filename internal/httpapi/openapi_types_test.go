@@ -149,7 +149,7 @@ func asList(v any) []any {
 // request, and what is a pointer may be null in an answer.
 func membersOf(t reflect.Type, request bool) map[string]member {
 	all := map[string]member{}
-	for f := range fields(t) {
+	for f := range t.Fields() {
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if name == "-" || name == "" && !f.Anonymous {
 			continue
@@ -169,16 +169,6 @@ func membersOf(t reflect.Type, request bool) map[string]member {
 	return all
 }
 
-func fields(t reflect.Type) func(func(reflect.StructField) bool) {
-	return func(yield func(reflect.StructField) bool) {
-		for i := range t.NumField() {
-			if !yield(t.Field(i)) {
-				return
-			}
-		}
-	}
-}
-
 func jsonType(t reflect.Type) string {
 	if t == reflect.TypeFor[time.Time]() {
 		return "string"
@@ -186,7 +176,7 @@ func jsonType(t reflect.Type) string {
 	if t == reflect.TypeFor[json.RawMessage]() { // an event's data
 		return "object"
 	}
-	switch t.Kind() { //nolint:exhaustive // the kinds that are written
+	switch t.Kind() {
 	case reflect.Pointer:
 		return jsonType(t.Elem())
 	case reflect.String:

@@ -19,7 +19,7 @@ func TestMethodNotAllowed(t *testing.T) {
 		path  string
 		allow []string
 	}{
-		{"/v1/charges", []string{"OPTIONS", "POST"}},
+		{"/v1/charges", []string{"GET", "HEAD", "OPTIONS", "POST"}},
 		{charge, reads},
 		{charge + "/events", reads},
 		{"/v1/balances", reads},

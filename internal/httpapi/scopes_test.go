@@ -20,6 +20,7 @@ func needed() map[string]merchants.Scope {
 		"POST /v1/charges":                    merchants.ChargesWrite,
 		"POST /v1/charges/:id/cancel":         merchants.ChargesWrite,
 		"POST /v1/charges/:id/refunds":        merchants.RefundsWrite,
+		"GET /v1/charges":                     merchants.ChargesRead,
 		"GET /v1/charges/:id":                 merchants.ChargesRead,
 		"GET /v1/charges/:id/events":          merchants.ChargesRead,
 		"GET /v1/charges/:id/refunds":         merchants.ChargesRead,

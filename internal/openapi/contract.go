@@ -14,6 +14,7 @@ package openapi
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -55,7 +56,7 @@ func Read(document []byte, formats Formats) (*Contract, error) {
 	}
 	doc, ok := plain.(map[string]any)
 	if !ok {
-		return nil, fmt.Errorf("read a contract: it is no object")
+		return nil, errors.New("read a contract: it is no object")
 	}
 	for _, schemas := range []string{"components", "paths", "webhooks", "x-elsewhere"} {
 		closeObjects(doc[schemas])

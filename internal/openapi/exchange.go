@@ -32,7 +32,7 @@ func (c *Contract) Check(e Exchange) error {
 	at, response := c.response(at+"/responses", e.Status)
 	var err error
 	if response == nil {
-		err = fmt.Errorf("the status is not listed")
+		err = errors.New("the status is not listed")
 	} else {
 		err = errors.Join(c.checkHeader(at, response, e.Header), c.checkBody(at, response, e))
 	}

@@ -50,6 +50,15 @@ paths:
           description: All.
           content:
             text/plain: {schema: {type: string}}
+webhooks:
+  sold:
+    post:
+      parameters:
+        - {name: webhook-id, in: header, schema: {type: string, format: uuid}}
+      requestBody:
+        content:
+          application/json:
+            schema: {$ref: "#/components/schemas/Jar"}
 x-elsewhere:
   responses:
     "404": {$ref: "#/components/responses/No"}
@@ -231,5 +240,28 @@ func TestHandler(t *testing.T) {
 	got := []string{seen.Request.URL.Path, string(seen.Sent), http.StatusText(seen.Status), seen.Header.Get("X-Kept"), string(seen.Body)}
 	if diff := cmp.Diff([]string{"/jars/1", "jam", "I'm a teapot", "a", "no"}, got); diff != "" {
 		t.Errorf("the exchange (-want +got):\n%s", diff)
+	}
+}
+
+func TestCheckWebhook(t *testing.T) {
+	t.Parallel()
+	c := read(t, document)
+	id := http.Header{"Webhook-Id": {"01a1fd1a-0d2e-7b0b-8c55-4a36c2a6a1f0"}}
+	for _, test := range []struct {
+		name   string
+		header http.Header
+		body   string
+		fine   bool
+	}{
+		{"sold", id, `{"of":"jam"}`, true},
+		{"bought", id, `{"of":"jam"}`, false},
+		{"sold", nil, `{"of":"jam"}`, false},
+		{"sold", http.Header{"Webhook-Id": {"1"}}, `{"of":"jam"}`, false},
+		{"sold", id, `{}`, false},
+		{"sold", id, `{`, false},
+	} {
+		if err := c.CheckWebhook(test.name, test.header, []byte(test.body)); (err == nil) != test.fine {
+			t.Errorf("%s with %v and %s: %v", test.name, test.header, test.body, err)
+		}
 	}
 }

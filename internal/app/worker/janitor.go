@@ -119,10 +119,7 @@ func (j *Janitor) round(ctx context.Context) (more bool) {
 // round's bound is reached: then full is true. Some fewer are no sign of the end:
 // somebody may have held them.
 func (j *Janitor) sweep(ctx context.Context, s sweep) (total int, full bool, err error) {
-	for range sweepCommits {
-		if ctx.Err() != nil {
-			return total, false, nil
-		}
+	for commits := 0; commits < sweepCommits && ctx.Err() == nil; commits++ {
 		n, err := s.once(ctx)
 		if n > 0 && j.Swept != nil {
 			j.Swept(s.table, int64(n))

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/payonce/payonce/outbox"
+)
+
+func TestOutboxRepair(t *testing.T) {
+	t.Parallel()
+	cli, err := parse(t, "outbox", "repair", "--force", "--json")
+	if diff := cmp.Diff(outboxCmd{Repair: outboxRepairCmd{Force: true, JSON: true}}, cli.Outbox); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	db := shopDB(t)
+	tell(t, db, "ch_1")
+	repair := func(c outboxRepairCmd) (string, error) {
+		var out bytes.Buffer
+		err := c.repair(t.Context(), &out, db)
+		return out.String(), err
+	}
+	if out, err := repair(outboxRepairCmd{}); err == nil || out != "" || !strings.Contains(err.Error(), "nothing to repair") {
+		t.Errorf("%v: %s", err, out)
+	}
+	out, err := repair(outboxRepairCmd{Force: true, JSON: true})
+	var got repairReport
+	if jsonErr := json.Unmarshal([]byte(out), &got); err != nil || jsonErr != nil {
+		t.Fatalf("%v, %v: %s", err, jsonErr, out)
+	}
+	if diff := cmp.Diff(outbox.Repaired{Events: 5}, got.Repaired); diff != "" || got.Before.Foreign() || got.Before.Newest == 0 {
+		t.Errorf("before %+v, repaired (-want +got):\n%s", got.Before, diff)
+	}
+	// A checkpoint of a server that counts higher.
+	if _, err := db.Pool().Exec(t.Context(), `update projections set txid = '1000000000000', batch = batch + 1, after = batch`); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := repair(outboxRepairCmd{}); err != nil || !strings.HasPrefix(out, "transactions up to 1000000000000 were stored") || strings.Count(out, "\n") != 2 {
+		t.Errorf("%v: %s", err, out)
+	}
+}

@@ -1,0 +1,166 @@
+package inbox_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+// tally counts what an Observer is told.
+type tally struct {
+	mu                                  sync.Mutex
+	messages, deaths, handling, handled int
+	ends                                map[inbox.End]int
+}
+
+func (c *tally) observer() inbox.Observer {
+	c.ends = map[inbox.End]int{}
+	count := func(n *int, by int) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		*n += by
+	}
+	return inbox.Observer{
+		Claimed:  func(messages, deaths int) { count(&c.messages, messages); count(&c.deaths, deaths) },
+		Handling: func() func() { count(&c.handling, 1); return func() { count(&c.handled, 1) } },
+		Ended: func(e inbox.End) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.ends[e]++
+		},
+	}
+}
+
+func (c *tally) ended() map[inbox.End]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ends
+}
+
+func TestObserver(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		end    inbox.End
+		handle func(db *postgres.DB) inbox.Handler
+	}{
+		{inbox.EndDone, func(*postgres.DB) inbox.Handler {
+			return func(context.Context, inbox.Delivery) (inbox.Result, error) { return inbox.Complete, nil }
+		}},
+		{inbox.EndDone, func(db *postgres.DB) inbox.Handler {
+			return func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+				b := &pgx.Batch{}
+				inbox.Done(b, d)
+				return inbox.Completed, db.Commit(ctx, b)
+			}
+		}},
+		{inbox.EndFailed, func(*postgres.DB) inbox.Handler {
+			return func(context.Context, inbox.Delivery) (inbox.Result, error) { return inbox.Complete, errors.New("odd") }
+		}},
+		{inbox.EndFailed, func(*postgres.DB) inbox.Handler {
+			return func(context.Context, inbox.Delivery) (inbox.Result, error) { panic("odd") }
+		}},
+		{inbox.EndWaiting, func(*postgres.DB) inbox.Handler {
+			return func(context.Context, inbox.Delivery) (inbox.Result, error) {
+				return inbox.Complete, &inbox.WaitError{Err: errors.New("away")}
+			}
+		}},
+		{inbox.EndParked, func(*postgres.DB) inbox.Handler {
+			return func(context.Context, inbox.Delivery) (inbox.Result, error) {
+				return inbox.Complete, &inbox.ParkError{Err: errors.New("never")}
+			}
+		}},
+		{inbox.EndLost, func(db *postgres.DB) inbox.Handler {
+			return func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+				b := &pgx.Batch{}
+				b.Queue(`update inbox set fence = fence + 1`)
+				if err := db.Commit(ctx, b); err != nil {
+					return inbox.Complete, err
+				}
+				b = &pgx.Batch{}
+				inbox.Done(b, d)
+				return inbox.Completed, db.Commit(ctx, b)
+			}
+		}},
+	} {
+		t.Run("an attempt is told that ends "+string(test.end), func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Open(t)
+			put(t, db, "m1", "k")
+			told := &tally{}
+			p := processor(db, test.handle(db))
+			p.Observer = told.observer()
+			stop := start(t, p)
+			deadline := time.After(patience)
+			tick := time.NewTicker(5 * time.Millisecond)
+			defer tick.Stop()
+			for len(told.ended()) == 0 {
+				select {
+				case <-deadline:
+					t.Fatal("no end was told")
+				case <-tick.C:
+				}
+			}
+			stop()
+			if diff := cmp.Diff(map[inbox.End]int{test.end: 1}, told.ended()); diff != "" {
+				t.Errorf("ends (-want +got):\n%s", diff)
+			}
+			if told.messages != 1 || told.deaths != 0 || told.handling != 1 || told.handled != 1 {
+				t.Errorf("told: %+v", told)
+			}
+		})
+	}
+
+	t.Run("a message of a dead holder is told", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		put(t, db, "m1", "k")
+		write(t, db, `update inbox set status = 'running', fence = 1, attempts = 1, due_at = clock_timestamp() - interval '1 day'`)
+		told := &tally{}
+		p := processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) { return inbox.Complete, nil })
+		p.Policy.BackoffBase, p.Policy.BackoffCap = time.Second, time.Second
+		p.Observer = told.observer()
+		stop := start(t, p)
+		await(t, db, `select bool_and(status = 'done') from inbox`)
+		stop()
+		if told.messages != 1 || told.deaths != 1 || told.ends[inbox.EndDone] != 1 {
+			t.Errorf("told: %+v", told)
+		}
+	})
+}
+
+func TestReceptionIsTold(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	for _, test := range []struct {
+		name    string
+		payload string
+		want    inbox.Reception
+	}{
+		{"first", "x", inbox.Reception{New: 1}},
+		{"again", "x", inbox.Reception{Duplicates: 1}},
+		{"with another payload", "y", inbox.Reception{Aside: 1}},
+		{"with that payload again", "y", inbox.Reception{Aside: 1}},
+		{"and again", "x", inbox.Reception{Duplicates: 1}},
+	} {
+		var got inbox.Reception
+		b := &pgx.Batch{}
+		if err := inbox.AcceptInto(b, "r", note("m1", test.payload), &got); err != nil {
+			t.Fatal(err)
+		}
+		if err := db.Commit(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(test.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", test.name, diff)
+		}
+	}
+}
