@@ -138,7 +138,7 @@ func (p *place) record(ctx context.Context, s scenario, program string) (own, st
 		}
 		takes[i], last = map[string]bool{}, result.points
 		for _, seen := range last {
-			takes[i][seen.Point.String()] = true
+			takes[i][seen.String()] = true
 		}
 	}
 	own = course{scenario: s, program: program, known: r.known}
@@ -148,7 +148,7 @@ func (p *place) record(ctx context.Context, s scenario, program string) (own, st
 	for _, seen := range last {
 		point := planned{Seen: seen, behind: behind}
 		switch {
-		case !takes[0][seen.Point.String()]:
+		case !takes[0][seen.String()]:
 		case slices.Contains(onceOnly(), seen.Name) && seen.Occurrence > 1:
 		case seen.Occurrence <= r.startup[seen.Name] || r.polls(seen.Name):
 			start.points = append(start.points, point)

@@ -4,21 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/payonce/payonce/internal/crash"
 )
 
-// outcome is what became of one run.
+// runResult is what became of one run.
 type runResult struct {
 	violations []string
 	fired      bool
 	again      bool // the second crash fired too
 	gaveUp     bool // the rival of a paused victim could not finish
 	points     []crash.Seen
+	waited     time.Duration // from the fault, or where there is none from the start, to the end of all work
 	took       time.Duration
 }
 
@@ -33,12 +34,15 @@ type running struct {
 	victim  *victim
 	ctx     context.Context //nolint:containedctx // a strike happens on a connection's own goroutine
 
+	striking atomic.Int64
+
 	mu      sync.Mutex
 	current int // request
 	answers [][]answer
 	result  runResult
 	errs    []error
 	plans   []*crash.Plan
+	since   time.Time // the end of the latest fault
 }
 
 // run does one job with one plan against a program that has just been started.
@@ -68,8 +72,9 @@ func (p *place) run(ctx context.Context, s scenario, program string, known crash
 		}
 	}
 	p.arm(program, plan)
+	r.faulted()
 	r.victim.live(ctx)
-	err = r.finish(ctx, program)
+	err = r.finish(ctx)
 	r.victim.end()
 	p.disarm()
 	r.mu.Lock()
@@ -82,31 +87,33 @@ func (p *place) run(ctx context.Context, s scenario, program string, known crash
 }
 
 // finish waits until the job is done, and judges it.
-func (r *running) finish(ctx context.Context, program string) error {
-	if program == "api" {
+func (r *running) finish(ctx context.Context) error {
+	if r.program == "api" {
 		if err := r.send(ctx, r.victim.url); err != nil {
-			return r.unless(err, "liveness")
+			return r.unlessLate(err)
 		}
+		r.arrived()
 		r.settle(ctx)
 		if err := r.carry(ctx); err != nil {
-			return r.unless(err, "liveness")
+			return r.unlessLate(err)
 		}
-	} else {
-		if err := r.quietAfterStrikes(ctx); err != nil {
-			return r.unless(err, "liveness")
-		}
-		r.settle(ctx)
-		if err := r.quiet(ctx, liveness); err != nil {
-			return r.unless(err, "liveness")
-		}
+		return r.judge(ctx)
+	}
+	if err := r.quiet(ctx, overload); err != nil {
+		return r.unlessLate(err)
+	}
+	r.arrived()
+	r.settle(ctx)
+	if err := r.quiet(ctx, overload); err != nil {
+		return r.unlessLate(err)
 	}
 	return r.judge(ctx)
 }
 
-// unless turns the end of patience into a violation.
-func (r *running) unless(err error, promise string) error {
+// unlessLate turns the end of patience into a violation.
+func (r *running) unlessLate(err error) error {
 	if errors.Is(err, errNotQuiet) || errors.Is(err, context.DeadlineExceeded) {
-		r.complain(promise + ": " + err.Error())
+		r.complain("liveness: " + err.Error())
 		return nil
 	}
 	return err
@@ -121,7 +128,7 @@ func (r *running) complain(what string) {
 // send sends the job's requests, each until it is answered. While one is paused
 // or killed the client waits with it.
 func (r *running) send(ctx context.Context, url func(context.Context) (string, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, liveness+rivalPatience)
+	ctx, cancel := context.WithTimeout(ctx, overload)
 	defer cancel()
 	for i, request := range r.job.requests {
 		r.mu.Lock()
@@ -148,63 +155,79 @@ func (r *running) note(i int, a answer) {
 	r.answers[i] = append(r.answers[i], a)
 }
 
-// quietAfterStrikes waits until nothing is left to be done. While a victim is
-// paused the clock stands still.
-func (r *running) quietAfterStrikes(ctx context.Context) error {
-	for {
-		before := r.strikes()
-		err := r.quiet(ctx, liveness)
-		if err == nil || r.strikes() == before {
-			return err
-		}
-	}
+// faulted notes when the latest fault was over, from which the clock runs.
+func (r *running) faulted() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.since = time.Now()
 }
 
-func (r *running) strikes() int64 { return r.victim.strikes.Load() }
+// arrived notes that all work is done.
+func (r *running) arrived() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.result.waited = time.Since(r.since)
+}
 
-// calm is how long a program does nothing but poll before it counts as done.
-const calm = 40 * time.Millisecond
+// How long a program does nothing but poll before it counts as done: longer for
+// one that was stopped, and has to find its feet.
+const (
+	calm           = 40 * time.Millisecond
+	calmAfterPause = 150 * time.Millisecond
+)
 
-// settle waits until the victim has come to rest. What it still does after the
-// tables are quiet may be the very thing that should not happen.
+// settle waits until the fault is over and the victim has come to rest. What it
+// still does after the tables are quiet may be the very thing that should not
+// happen.
 func (r *running) settle(ctx context.Context) {
-	end := time.Now().Add(time.Second)
-	for last := -1; time.Now().Before(end); {
-		r.mu.Lock()
-		plans := slices.Clone(r.plans)
-		r.mu.Unlock()
-		now := 0
-		for _, plan := range plans {
-			now += plan.Ended()
-		}
-		if now == last {
-			return
-		}
-		last = now
-		pause(ctx, calm)
+	rest := calm
+	if r.aim.Fault == crash.Pause {
+		rest = calmAfterPause
 	}
+	_ = within(overload, func() bool { return r.striking.Load() == 0 || ctx.Err() != nil })
+	_ = within(time.Second, func() bool {
+		before := r.ended()
+		pause(ctx, rest)
+		return before == r.ended()
+	})
+}
+
+// ended is how many points of all lives have ended.
+func (r *running) ended() (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, plan := range r.plans {
+		n += plan.Ended()
+	}
+	return n
 }
 
 // strike is called once, with the connection of the point held.
 func (r *running) strike(f crash.Fault) {
+	r.striking.Add(1)
+	defer r.striking.Add(-1)
 	r.mu.Lock()
 	i := r.current
 	r.mu.Unlock()
 	if r.job.twice {
 		r.sendElsewhere(i, 300*time.Millisecond)
 	}
-	switch f {
-	case crash.Kill:
+	if f == crash.Kill {
 		r.killed(r.second)
-	case crash.Pause:
+	}
+	if f == crash.Pause {
 		r.paused(i)
 	}
+	r.faulted()
 }
 
 // killed kills the victim. Its next life is watched by a plan of its own, which
 // may kill it once more.
 func (r *running) killed(second int) {
-	next := crash.NewPlan(crash.Aim{Nth: second, Fault: crash.Kill}, r.known, func(crash.Fault) { r.killed(0) })
+	next := crash.NewPlan(crash.Aim{Nth: second, Fault: crash.Kill}, r.known, func(crash.Fault) {
+		r.killed(0)
+		r.faulted()
+	})
 	r.fail(r.victim.kill())
 	r.arm(r.program, next)
 	r.mu.Lock()
@@ -230,7 +253,6 @@ const rivalPatience = 2500 * time.Millisecond
 // paused stops the victim while a rival does its work.
 func (r *running) paused(i int) {
 	r.fail(r.victim.signal(syscall.SIGSTOP))
-	r.victim.strikes.Add(1)
 	finished := false
 	if r.program == "api" {
 		finished = r.sendElsewhere(i, rivalPatience)
@@ -243,7 +265,6 @@ func (r *running) paused(i int) {
 	r.mu.Lock()
 	r.result.gaveUp = !finished
 	r.mu.Unlock()
-	r.victim.strikes.Add(1)
 	r.fail(r.victim.signal(syscall.SIGCONT))
 }
 

@@ -21,7 +21,8 @@ const (
 	// freshAfter is after how many runs a place is left for a new one: an audit
 	// reads all that ever happened in it.
 	freshAfter = 20
-	// repeats is how often a run is done again whose point did not come up.
+	// repeats is how often a run is done again whose point did not come up, or that
+	// was late: on a machine that is busy with something else, both happen.
 	repeats = 3
 )
 
@@ -33,7 +34,6 @@ type walker struct {
 	mu    sync.Mutex
 	lines map[string]*line
 	order []string
-	audit time.Duration
 }
 
 // line is what became of a course's runs.
@@ -85,7 +85,7 @@ func lane[J any](ctx context.Context, g *grounds, next <-chan J, do func(context
 	var p *place
 	leave := func() {
 		if p != nil {
-			err = errors.Join(err, p.close(context.WithoutCancel(ctx)))
+			err = errors.Join(err, p.lastLook(ctx), p.close(context.WithoutCancel(ctx)))
 			p = nil
 		}
 	}
@@ -107,10 +107,25 @@ func lane[J any](ctx context.Context, g *grounds, next <-chan J, do func(context
 	return nil
 }
 
-// way is a scenario through a program.
+// scenarioProgram is a scenario through a program.
 type scenarioProgram struct {
 	scenario scenario
 	program  string
+}
+
+// lastLook judges all of a place once more when it is left: nothing may have
+// happened to a run after it was judged.
+func (p *place) lastLook(ctx context.Context) error {
+	if p.spoiled || p.runs == 0 || ctx.Err() != nil {
+		return nil
+	}
+	report, err := p.audited(ctx)
+	for _, c := range report.Checks {
+		if c.Violated > 0 {
+			err = errors.Join(err, fmt.Errorf("found only when the place was left: %s: %q", c.Name, c.Examples))
+		}
+	}
+	return err
 }
 
 // courses records every scenario through every program.
@@ -185,8 +200,13 @@ func (p *place) walkTo(ctx context.Context, c course, t target) (result runResul
 	}
 	for ; ; repeated++ {
 		result, err = p.run(ctx, s, c.program, c.known, aim, t.second)
+		late := result.waited > liveness
+		if late && repeated == repeats {
+			result.violations = append(result.violations,
+				fmt.Sprintf("liveness: the work was done %.1f s after the fault, and too late %d times before", result.waited.Seconds(), repeats))
+		}
 		p.spoiled = p.spoiled || len(result.violations) > 0 || err != nil
-		if err != nil || result.fired || p.spoiled || repeated == repeats {
+		if err != nil || result.fired && !late || p.spoiled || repeated == repeats {
 			return result, repeated, err
 		}
 	}

@@ -216,7 +216,7 @@ func (p *place) carry(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	quiet := p.quiet(ctx, liveness)
+	quiet := p.quiet(ctx, overload)
 	if err := helper.Kill(); err != nil {
 		return err
 	}
@@ -248,9 +248,12 @@ func (p *place) close(ctx context.Context) error {
 }
 
 // liveness bounds the way from the end of a fault to the end of all work. Two
-// leases, the longest backoff and the database's own patience with whoever holds
-// a lock lie within it.
-const liveness = 5 * time.Second
+// leases and the longest backoff lie within it. A machine that is busy may need
+// longer, up to overload; a run that did is done again.
+const (
+	liveness = 5 * time.Second
+	overload = 30 * time.Second
+)
 
 const undone = `
 with wanted as (

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -29,7 +30,7 @@ func TestBalancesAreFresh(t *testing.T) {
 			if i > 0 {
 				s = load(t, db)
 			}
-			appended(t, db, s, because(fmt.Sprint(i)), events[i])
+			appended(t, db, s, because(strconv.Itoa(i)), events[i])
 			balances, err := ledger.ReadBalances(t.Context(), db, "acme")
 			if err != nil {
 				t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -31,7 +32,10 @@ type Rebuilt struct {
 }
 
 // rebuildLock is the advisory lock of the one who rebuilds.
-const rebuildLock = 0x7061796f6e6365
+const (
+	rebuildLock   = 0x7061796f6e6365
+	unlockTimeout = 5 * time.Second
+)
 
 // Rebuild makes the projections anew from the ledger, beside the live ones,
 // compares the two at one checkpoint, byte for byte, and puts the new ones in the
@@ -72,7 +76,11 @@ func lock(ctx context.Context, db *postgres.DB) (unlock func(), err error) {
 		return nil, fmt.Errorf("take the lock of rebuilds: %w", err)
 	}
 	unlock = func() {
-		_ = conn.Conn().Close(context.WithoutCancel(ctx)) // the lock ends with its session
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unlockTimeout)
+		defer cancel()
+		// The lock ends with its session, but only when the server gets to it.
+		_, _ = conn.Exec(ctx, `select pg_advisory_unlock_all()`)
+		_ = conn.Conn().Close(ctx)
 		conn.Release()
 	}
 	var taken bool

@@ -223,7 +223,7 @@ func TestRebuild(t *testing.T) {
 			}
 			cut = true
 			exec(t, db, `select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database())`)
-			for deadline := 0; deadline < 500; deadline++ {
+			for range 500 {
 				if _, err := ledger.Rebuild(t.Context(), db, nil); err == nil {
 					return
 				}

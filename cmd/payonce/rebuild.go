@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/payonce/payonce/internal/config"
@@ -74,15 +75,17 @@ func (c rebuildCmd) rebuild(ctx context.Context, db *postgres.DB, stdout, stderr
 }
 
 func printRebuilt(w io.Writer, found ledger.Rebuilt) error {
-	text := fmt.Sprintf("%d events folded, up to position %d\n%d charges and %d balances compared with the live ones: %d differed\n",
+	var text strings.Builder
+	fmt.Fprintf(&text, "%d events folded, up to position %d\n%d charges and %d balances compared with the live ones: %d differed\n",
 		found.Events, found.AsOfPosition, found.Charges, found.Balances, found.Different)
 	for _, example := range found.Examples {
-		text += "  " + oneLine(example) + "\n"
+		fmt.Fprintf(&text, "  %s\n", oneLine(example))
 	}
 	if more := found.Different - int64(len(found.Examples)); more > 0 {
-		text += fmt.Sprintf("  and %d more\n", more)
+		fmt.Fprintf(&text, "  and %d more\n", more)
 	}
-	if _, err := io.WriteString(w, text+"the new ones are live\n"); err != nil {
+	text.WriteString("the new ones are live\n")
+	if _, err := io.WriteString(w, text.String()); err != nil {
 		return fmt.Errorf("print what was found: %w", err)
 	}
 	return nil

@@ -165,7 +165,7 @@ func batchName(statements []string) string {
 }
 
 // identifier is a part of a path that names one object and no kind.
-var identifier = regexp.MustCompile(`^[a-z]+_[0-9A-Za-z]*[0-9][0-9A-Za-z]*$`) //nolint:gochecknoglobals // a constant
+var identifier = regexp.MustCompile(`^[a-z]+_[0-9A-Za-z]*[0-9][0-9A-Za-z]*$`)
 
 // requestName is a request's method and path, with :id for identifiers.
 func requestName(method, path string) string {

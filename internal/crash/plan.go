@@ -54,7 +54,6 @@ type Plan struct {
 	points   int // that have ended
 	texts    map[string]bool
 	sessions []string
-	groups   int
 	fired    bool
 }
 

@@ -87,7 +87,7 @@ func (s *scene) wantPoints(plan *crash.Plan, want ...string) {
 	s.Helper()
 	got := []string{}
 	for _, seen := range plan.Points() {
-		got = append(got, seen.Point.String())
+		got = append(got, seen.String())
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		s.Errorf("points (-want +got):\n%s", diff)

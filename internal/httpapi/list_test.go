@@ -57,13 +57,13 @@ func (w *world) list(t *testing.T, query string) listing {
 	return page
 }
 
-func (l listing) orders(t *testing.T) (orders string) {
+func (l listing) orders(t *testing.T) string {
 	t.Helper()
-	for _, raw := range l.Data {
-		order, _ := members(t, string(raw))["order_id"].(string)
-		orders += order + " "
+	orders := make([]string, len(l.Data))
+	for i, raw := range l.Data {
+		orders[i], _ = members(t, string(raw))["order_id"].(string)
 	}
-	return strings.TrimSpace(orders)
+	return strings.Join(orders, " ")
 }
 
 func TestListCharges(t *testing.T) {

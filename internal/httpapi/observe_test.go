@@ -85,7 +85,7 @@ func TestObserver(t *testing.T) {
 			t.Errorf("%s took %s", test.name, told.last().Took)
 		}
 	}
-	w.db.Close()
+	w.api.Close()
 	w.send(t, post("key", body()))
 	if got := told.last(); got.Status != http.StatusServiceUnavailable || got.Key != "" {
 		t.Errorf("a store that is down is told as %+v", got)
@@ -131,7 +131,10 @@ func TestMetrics(t *testing.T) {
 	w := serveOn(t, pgtest.Open(t), func(api *httpapi.API) {
 		api.Limits = httpapi.Limits{PerSecond: 1, InFlight: 1}
 		api.Now = new(clock).now
-		api.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("told")) })
+		api.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+			_, _ = w.Write([]byte("told"))
+		})
 	})
 	for range 3 {
 		if a := w.send(t, get("/metrics").with("Authorization")); a.status != http.StatusOK || a.body != "told" {

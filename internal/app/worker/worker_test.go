@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"strings"
@@ -13,10 +14,12 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/app/worker"
 	"github.com/payonce/payonce/internal/config"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
+	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/migrations"
 )
 
@@ -153,6 +156,36 @@ select 'acme', 'POST /v1/charges', n::text, '', 202, 'application/json', '{}', c
 			}
 			if time.Now().After(deadline) {
 				t.Fatalf("%d keys are left:\n%s", left, log)
+			}
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("a charge comes into the list", func(t *testing.T) {
+		t.Setenv("DATABASE_URL", server.URL("migrated"))
+		db := open(t, server.URL("migrated"))
+		b := &pgx.Batch{}
+		_, err := ledger.Append(b, ledger.New("ch_1"), ledger.Cause{}, domain.ChargeRequested{
+			MerchantID: "acme", OrderID: "17", Amount: 1000, Currency: "EUR", PaymentMethod: "pm_card_visa",
+		})
+		if err := errors.Join(err, db.Commit(t.Context(), b)); err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		log := &transcript{}
+		ended := make(chan error, 1)
+		go func() { ended <- worker.Run(ctx, config.Logger(log, "worker"), time.Now) }()
+		log.address(t, ended)
+		deadline := time.Now().Add(patience)
+		for listed := 0; listed == 0; {
+			if err := db.QueryRow(t.Context(), `select count(*) from charge_list where charge_id = 'ch_1'`).Scan(&listed); err != nil {
+				t.Fatal(err)
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("it is not listed:\n%s", log)
 			}
 		}
 		stop()

@@ -1,0 +1,42 @@
+package fulfillment_test
+
+import (
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/payonce/payonce/fulfillment"
+)
+
+// TestSteppingIsToldOfStepsThatDidSomething: a step that found its work done
+// takes no time worth knowing.
+func TestSteppingIsToldOfStepsThatDidSomething(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var mu sync.Mutex
+	var stepped []string
+	f := &fulfillment.Fulfillment{
+		DB: w.db, Provider: w.client, Log: slog.New(slog.DiscardHandler),
+		Stepping: func(step string) func() {
+			if !slices.Contains(fulfillment.Steps(), step) {
+				t.Errorf("%s is no step", step)
+			}
+			return func() {
+				mu.Lock()
+				defer mu.Unlock()
+				stepped = append(stepped, step)
+			}
+		},
+	}
+	w.charge = f.Charge
+	w.start()
+	if err := w.deliver(); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"inventory", "payment", "payment"}, stepped); diff != "" {
+		t.Errorf("steps (-want +got):\n%s", diff)
+	}
+}
