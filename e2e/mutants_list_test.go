@@ -12,7 +12,7 @@ func mutants() []mutant {
 		}
 `,
 			}},
-			byWalk("success/api/select set_config, insert ledger_events, insert ledger_postings, insert outbox/after/kill", "charge"),
+			byWalk("success/api/select set_config, insert ledger_events, insert ledger_postings, insert outbox/after/kill", "accepted under 0 keys"),
 		},
 		{
 			"the message is put into the outbox after the charge, in a commit of its own",
@@ -26,7 +26,7 @@ func mutants() []mutant {
 		}
 `,
 			}},
-			byWalk("success/api/select set_config, insert idempotency_keys, insert ledger_events, insert ledger_postings/after/kill", "liveness"),
+			byWalk("success/api/select set_config, insert idempotency_keys, insert ledger_events, insert ledger_postings/after/kill", "committed apart from its event"),
 		},
 		{
 			"stock is taken in one commit and recorded in another",
@@ -79,8 +79,11 @@ func mutants() []mutant {
 			byWalk("success/worker/POST /v1/payment_intents/after/kill", "liveness"),
 		},
 		{
-			"a declined payment is confirmed again",
-			[]edit{{"fulfillment/payment.go", "(i.Status == stripe.RequiresPaymentMethod && !i.Attempted)", "i.Status == stripe.RequiresPaymentMethod"}},
+			"a declined payment is confirmed again, under a new key",
+			[]edit{
+				{"fulfillment/payment.go", "(i.Status == stripe.RequiresPaymentMethod && !i.Attempted)", "i.Status == stripe.RequiresPaymentMethod"},
+				{"fulfillment/payment.go", "ConfirmIntent(ctx, w.attemptKey(), intent.ID)", "ConfirmIntent(ctx, fmt.Sprint(time.Now().UnixNano()), intent.ID)"},
+			},
 			byWalk("declined/worker/POST /v1/payment_intents/:id/confirm/after/kill", "should be failed card_declined"),
 		},
 		{
@@ -94,7 +97,7 @@ func mutants() []mutant {
 		{
 			"a refund is sent under a new key each time, and nobody looks first",
 			[]edit{
-				{"fulfillment/refund.go", "	key := r.s.At(refund.AttemptVersion).ID.String()\n", "	key := refund.ID + time.Now().String()\n"},
+				{"fulfillment/refund.go", "	key := r.s.At(refund.AttemptVersion).ID.String()\n", "	key := fmt.Sprint(time.Now().UnixNano())\n"},
 				{"fulfillment/refund.go", "		{\"look for\", (*refunding).look},\n", ""},
 				{"fulfillment/refund.go", "import (\n", "import (\n	\"time\"\n"},
 			},

@@ -143,8 +143,8 @@ func byTest(pkg, test, says string) hunter {
 	}
 }
 
-// byWalk hunts with one run of the crash walk, at the address that replays it.
-// The run must come to its point, and violate the promise that is named.
+// byWalk hunts with one run of the crash walk, at the address that replays it. The
+// promise that is named must be violated there, or already with nothing armed.
 func byWalk(address, promise string) hunter {
 	return func(t *testing.T, overlay string) string {
 		t.Helper()

@@ -16,6 +16,8 @@ import (
 // run could be planned for it.
 func noPoints() map[string]string {
 	return map[string]string{
+		"select set_config, select generation from projections": "the projector looks for events to fold",
+		"announced: select exists from retention":               "a worker says how long it keeps messages and asks to be the janitor, again and again",
 		"ping":                         "a pool asks whether a connection lives that was idle for a second",
 		"close":                        "a driver forgets statements after an error",
 		"sync":                         "a driver waits for the end of what failed",
@@ -121,11 +123,7 @@ func (p *place) watchRest(ctx context.Context, program string) (rest, error) {
 // record runs a scenario with nothing armed, twice. Points are what came up both
 // times. Those of the program's start are a scenario of their own, since they are
 // the same in all.
-func (p *place) record(ctx context.Context, s scenario, program string) (own, start course, err error) {
-	r, err := p.watchRest(ctx, program)
-	if err != nil {
-		return own, start, err
-	}
+func (p *place) record(ctx context.Context, s scenario, program string, r rest) (own, start course, err error) {
 	var takes [2]map[string]bool
 	var last []crash.Seen
 	for i := range takes {

@@ -94,6 +94,7 @@ func (r *running) finish(ctx context.Context) error {
 		}
 		r.arrived()
 		r.settle(ctx)
+		r.victim.end()
 		if err := r.carry(ctx); err != nil {
 			return r.unlessLate(err)
 		}
@@ -107,6 +108,7 @@ func (r *running) finish(ctx context.Context) error {
 	if err := r.quiet(ctx, overload); err != nil {
 		return r.unlessLate(err)
 	}
+	r.victim.end() // its polls would only slow the others down
 	return r.judge(ctx)
 }
 

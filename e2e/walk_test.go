@@ -21,8 +21,10 @@ var (
 	walkTimes = flag.Int("walk-times", 1, "how often the runs of the crash walk are done")
 )
 
-// shortEvery is how many points lie between two of a short walk.
+// A short walk has few scenarios and strikes at one point in so many.
 const shortEvery = 12
+
+func shortScenarios() []string { return []string{"success", "declined"} }
 
 // TestWalk strikes the api and the worker at every one of their round trips with
 // the world, before and after, and checks every invariant from outside.
@@ -37,7 +39,7 @@ func TestWalk(t *testing.T) { //nolint:paralleltest // its runs are bounded in t
 	}
 	w := newWalker(t, binaries(t).Binaries)
 	w.report = t.Errorf
-	wanted := func(string, string) bool { return true }
+	wanted := func(scenario, _ string) bool { return !testing.Short() || slices.Contains(shortScenarios(), scenario) }
 	if single(*walkWhat) {
 		only, err := parseTarget(*walkWhat)
 		if err != nil {

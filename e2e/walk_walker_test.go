@@ -138,10 +138,14 @@ func (w *walker) courses(ctx context.Context, wanted func(scenario, program stri
 			}
 		}
 	}
+	rests, err := w.rests(ctx, ways)
+	if err != nil {
+		return nil, err
+	}
 	var mu sync.Mutex
 	var found []course
-	err := each(ctx, w.grounds, ways, func(ctx context.Context, p *place, way scenarioProgram) error {
-		own, start, err := p.record(ctx, way.scenario, way.program)
+	err = each(ctx, w.grounds, ways, func(ctx context.Context, p *place, way scenarioProgram) error {
+		own, start, err := p.record(ctx, way.scenario, way.program, rests[way.program])
 		if err != nil {
 			return fmt.Errorf("record %s/%s: %w", way.scenario.name, way.program, err)
 		}
@@ -161,6 +165,29 @@ func (w *walker) courses(ctx context.Context, wanted func(scenario, program stri
 	for _, c := range found {
 		w.line(c.scenario.name, c.program).points = len(c.points)
 	}
+	return found, err
+}
+
+// rests watches the programs with nothing to do.
+func (w *walker) rests(ctx context.Context, ways []scenarioProgram) (map[string]rest, error) {
+	var programs []string
+	for _, way := range ways {
+		if !slices.Contains(programs, way.program) {
+			programs = append(programs, way.program)
+		}
+	}
+	var mu sync.Mutex
+	found := map[string]rest{}
+	err := each(ctx, w.grounds, programs, func(ctx context.Context, p *place, program string) error {
+		r, err := p.watchRest(ctx, program)
+		if err != nil {
+			return fmt.Errorf("watch the %s at rest: %w", program, err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		found[program] = r
+		return nil
+	})
 	return found, err
 }
 

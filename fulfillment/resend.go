@@ -75,14 +75,11 @@ const selectOutcomesOf = "select " + outcomeColumns + `
 // webhook-id that the merchant knows, means that event; a charge's means all of
 // the charge and its refunds, in their order. None if there is no such outcome.
 func OutcomesOf(ctx context.Context, q postgres.Querier, name string) ([]Outcome, error) {
-	if !strings.HasPrefix(name, "ch_") && uuid.Validate(name) != nil {
-		return nil, nil
+	event, err := uuid.Parse(name)
+	if err == nil || strings.HasPrefix(name, "ch_") {
+		return readOutcomes(ctx, q, selectOutcomesOf, name, event) // the zero one is no event's
 	}
-	var event uuid.UUID // no event's
-	if uuid.Validate(name) == nil {
-		event = uuid.MustParse(name)
-	}
-	return readOutcomes(ctx, q, selectOutcomesOf, name, event)
+	return nil, nil
 }
 
 // The time is no index's, so this walks the ledger from where the page before it

@@ -16,6 +16,7 @@ import (
 func TestSteppingIsToldOfStepsThatDidSomething(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
+	w.provider.behind = newSandbox(t)
 	var mu sync.Mutex
 	var stepped []string
 	f := &fulfillment.Fulfillment{
@@ -32,7 +33,7 @@ func TestSteppingIsToldOfStepsThatDidSomething(t *testing.T) {
 		},
 	}
 	w.charge = f.Charge
-	w.start()
+	w.accept("ch_1", order())
 	if err := w.deliver(); err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,7 @@ import (
 )
 
 //nolint:gochecknoglobals // a flag of the tests
-var soak = flag.Bool("soak", false, "TestStore in its long form: 10,000 sequences of 100 steps, which take most of an hour")
+var soak = flag.Bool("soak", false, "TestStore in its long form: 10,000 sequences of 100 steps, about half an hour")
 
 // TestStore drives the real store, handlers and inbox by any sequence of requests,
 // deliveries, provider faults, deaths, lost leases and sweeps, and compares it

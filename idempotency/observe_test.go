@@ -15,7 +15,7 @@ import (
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
-// counts counts what an Observer is told.
+// counts are what an Observer is told.
 type counts struct {
 	mu              sync.Mutex
 	looking, looked int

@@ -206,9 +206,9 @@ func ungranted(table, privileges string, columns []string, view bool) []string {
 		"create index on "+name(table)+" ("+name(columns[0])+")")
 }
 
-func texts(t *testing.T, db postgres.Querier, sql string, args ...any) []string {
+func texts(t *testing.T, db postgres.Querier, sql string) []string {
 	t.Helper()
-	rows, err := db.Query(t.Context(), sql, args...)
+	rows, err := db.Query(t.Context(), sql)
 	if err != nil {
 		t.Fatal(err)
 	}

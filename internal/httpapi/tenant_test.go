@@ -16,7 +16,7 @@ import (
 
 // TestOthersDoNotExist asks for what is another merchant's and for what is not
 // there at all: the answers are the same, byte for byte, but for what was asked.
-func TestOthersDoNotExist(t *testing.T) {
+func TestOthersDoNotExist(t *testing.T) { //nolint:tparallel // what they leave is looked at after them
 	t.Parallel()
 	w := serve(t)
 	charge := w.captured(t, "acme-charge")
@@ -30,7 +30,7 @@ func TestOthersDoNotExist(t *testing.T) {
 		refundID, "re_"+strings.Repeat("0", len(refundID)-3),
 		"acme-charge", "none-charge",
 		fmt.Sprintf("/inbox/%d/", parked[0]), "/inbox/9/") // a number of the same length
-	t.Run("as if it were not there", func(t *testing.T) { //nolint:paralleltest // what is left is looked at after it
+	t.Run("as if it were not there", func(t *testing.T) {
 		for name, c := range map[string]call{
 			"a charge":            get(charge),
 			"its events":          get(charge + "/events"),

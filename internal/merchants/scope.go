@@ -14,7 +14,7 @@ const (
 	ChargesWrite Scope = "charges:write" // ask for charges and cancel them
 	ChargesRead  Scope = "charges:read"  // read charges, refunds, idempotency keys and balances
 	RefundsWrite Scope = "refunds:write" // ask for refunds
-	Admin        Scope = "admin"         // the operators' routes, which look across merchants
+	Admin        Scope = "admin"         // the operators' routes, over what is the merchant's
 )
 
 // Scopes are all there are.

@@ -41,10 +41,16 @@ func TestObserve(t *testing.T) {
 	status, replayed = http.StatusInternalServerError, ""
 	_, _ = c.CreateRefund(ctx, "key", stripe.RefundParams{PaymentIntent: "pi_1", Reference: "re_1", Amount: 1})
 	_, _ = c.RetrieveRefund(ctx, "re_1")
-	for range c.RefundsOf(ctx, "pi_1") {
+	for _, err := range c.RefundsOf(ctx, "pi_1") {
+		if err == nil {
+			t.Error("a list was read that was refused")
+		}
 		break
 	}
-	for range c.Intents(ctx) {
+	for _, err := range c.Intents(ctx) {
+		if err == nil {
+			t.Error("a list was read that was refused")
+		}
 		break
 	}
 	p.Close()

@@ -120,10 +120,10 @@ func TestTheProgramsTellWhatTheRulesAskFor(t *testing.T) {
 	accepts, carries := program(t, api.Run), program(t, worker.Run)
 	fetch(t, accepts+"/v1/charges/ch_1") // a request that can be counted
 	told := []string{}
-	text := ""
+	var text strings.Builder
 	for _, url := range []string{accepts, carries} {
 		body := fetch(t, url+"/metrics")
-		text += body
+		text.WriteString(body)
 		told = append(told, matches(t, body, `(?m)^(payonce_\w+)`)...)
 		if !strings.Contains(body, "\ngo_goroutines ") || !strings.Contains(body, "\nprocess_resident_memory_bytes ") {
 			t.Errorf("%s tells nothing of the process", url)
@@ -136,7 +136,7 @@ func TestTheProgramsTellWhatTheRulesAskFor(t *testing.T) {
 		}
 	}
 	for _, asked := range regexp.MustCompile(`(payonce_\w+)\{(\w+="\w+")`).FindAllStringSubmatch(rules, -1) {
-		if !regexp.MustCompile(`(?m)^` + asked[1] + `\{.*\b` + asked[2]).MatchString(text) {
+		if !regexp.MustCompile(`(?m)^` + asked[1] + `\{.*\b` + asked[2]).MatchString(text.String()) {
 			t.Errorf("nobody tells %s of %s", asked[1], asked[2])
 		}
 	}

@@ -196,6 +196,7 @@ func TestRun(t *testing.T) {
 	})
 
 	t.Run("without a schema it is alive and not ready", func(t *testing.T) {
+		database(t, server, "beside") // the roles are the server's
 		if err := server.CreateDatabase(t.Context(), "bare"); err != nil {
 			t.Fatal(err)
 		}

@@ -1,0 +1,115 @@
+package migrations_test
+
+import (
+	"context"
+	"net/url"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/payonce/payonce/internal/postgres/local"
+	"github.com/payonce/payonce/migrations"
+)
+
+// TestRoles has a server of its own, since roles are the server's.
+func TestRoles(t *testing.T) {
+	t.Parallel()
+	server, err := local.Start(t.Context(), local.Options{InMemory: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	admin := connect(t, server.URL("postgres"))
+	run := func(conn *pgx.Conn, statements ...string) {
+		t.Helper()
+		for _, sql := range statements {
+			if _, err := conn.Exec(t.Context(), sql); err != nil {
+				t.Fatalf("%s: %v", sql, err)
+			}
+		}
+	}
+	roles := func() []string {
+		return texts(t, admin, `select rolname::text from pg_roles where rolname in ('payonce_api', 'payonce_worker') order by 1`)
+	}
+
+	run(admin,
+		"create role humble login",
+		"create role maker login createrole",
+		"create database of_humble owner humble",
+		"create database of_maker owner maker")
+
+	// Who may not make the roles is told what to do, and nothing is left behind.
+	err = migrations.Up(t.Context(), user(t, server.URL("of_humble"), "humble"))
+	if err == nil || !strings.Contains(err.Error(), `the role payonce_api is missing, or not granted to humble: let a superuser run "create role payonce_api; create role payonce_worker; grant payonce_api, payonce_worker to humble"`) {
+		t.Fatalf("the refusal is %v", err)
+	}
+	if left := roles(); len(left) > 0 {
+		t.Fatalf("there are the roles %v", left)
+	}
+
+	// Eight databases at once make each role once.
+	var all errgroup.Group
+	for i := range 8 {
+		name := "db_" + strconv.Itoa(i)
+		run(admin, "create database "+name)
+		all.Go(func() error { return migrations.Up(t.Context(), server.URL(name)) })
+	}
+	if err := all.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if made := roles(); len(made) != 2 {
+		t.Fatalf("there are the roles %v", made)
+	}
+
+	// They are there, and still not humble's.
+	if err := migrations.Up(t.Context(), user(t, server.URL("of_humble"), "humble")); err == nil || !strings.Contains(err.Error(), "not granted to humble") {
+		t.Fatalf("the refusal is %v", err)
+	}
+	run(admin, "grant payonce_api, payonce_worker to humble")
+	mayAct(t, user(t, server.URL("of_humble"), "humble"))
+
+	// Who may make roles makes them where they are not, and may act as them.
+	for i := range 8 {
+		run(admin, "drop database db_"+strconv.Itoa(i))
+	}
+	run(admin, "drop database of_humble", "drop role payonce_api", "drop role payonce_worker")
+	mayAct(t, user(t, server.URL("of_maker"), "maker"))
+}
+
+// mayAct migrates as a user who is no superuser, twice, and acts as both roles.
+func mayAct(t *testing.T, address string) {
+	t.Helper()
+	for range 2 {
+		if err := migrations.Up(t.Context(), address); err != nil {
+			t.Fatal(err)
+		}
+	}
+	conn, err := pgx.Connect(t.Context(), address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	for _, role := range []string{"payonce_api", "payonce_worker"} {
+		if _, err := conn.Exec(t.Context(), "set role "+role); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// user is an address with another user.
+func user(t *testing.T, address, name string) string {
+	t.Helper()
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.User(name)
+	return u.String()
+}
