@@ -25,6 +25,11 @@ func TestHealth(t *testing.T) {
 		t.Parallel()
 		ctx, cancel := context.WithTimeout(t.Context(), startPatience)
 		defer cancel()
+		// Its role is the server's, and there once any database of it is migrated.
+		other := map[string]string{"DATABASE_URL": sharedServer(t).database(t, "other")}
+		if _, err := fleet.Run(ctx, other, binaries(t).Payonce, "migrate"); err != nil {
+			t.Fatal(err)
+		}
 		p, err := fleet.Start(ctx, fleet.Program{
 			Name: "api", Path: binaries(t).API, Log: t.TempDir(),
 			Env: map[string]string{"DATABASE_URL": sharedServer(t).database(t, "health")},

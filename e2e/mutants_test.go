@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/payonce/payonce/internal/fleet"
 )
 
@@ -182,4 +184,28 @@ func mutated(t *testing.T, program, overlay string) fleet.Binaries {
 		b.Worker = path
 	}
 	return b
+}
+
+// TestTheTableOfMutants holds docs/proof.md against the list.
+func TestTheTableOfMutants(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../docs/proof.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "\n## Mutants\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	told := []string{}
+	for line := range strings.Lines(section) {
+		if cells := strings.Split(line, " | "); strings.HasPrefix(line, "| ") && len(cells) == 3 && cells[0] != "| bug" {
+			told = append(told, strings.TrimPrefix(cells[0], "| "))
+		}
+	}
+	planted := []string{}
+	for _, m := range mutants() {
+		planted = append(planted, m.name)
+	}
+	if diff := cmp.Diff(planted, told); diff != "" {
+		t.Errorf("mutants that are planted (-) and told of (+):\n%s", diff)
+	}
 }

@@ -22,8 +22,15 @@ func noPoints() map[string]string {
 		"close":                        "a driver forgets statements after an error",
 		"sync":                         "a driver waits for the end of what failed",
 		"mine: select id from mine":    "the heartbeat renews leases every third of one",
-		"select pg_stat_activity":      "every 5 s a worker looks for half-sent transactions",
-		"due: update idempotency_keys": "the janitor sweeps every 30 s",
+		"select end_half_sent":         "every 5 s a worker looks for half-sent transactions",
+		"due: update idempotency_keys": "the janitor sweeps, now and then",
+		"select set_config, due: update idempotency_keys": "the janitor sweeps",
+		"select set_config, passed: delete outbox":        "the janitor sweeps",
+		"select set_config, due: delete inbox":            "the janitor sweeps",
+		"select set_config, delete inbox_quarantine":      "the janitor sweeps",
+		"passed: delete outbox":                           "the janitor prepares",
+		"due: delete inbox":                               "the janitor prepares",
+		"delete inbox_quarantine":                         "the janitor prepares",
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 
 //nolint:gochecknoglobals // flags of the test program
 var (
-	walkWhat  = flag.String("walk", "", "the crash walk: all, pairs, or scenario/program/point/side/fault; a sample where empty")
+	walkWhat  = flag.String("walk", "", "the crash walk: all, pairs, scenario/program, or scenario/program/point/side/fault; a sample where empty")
 	walkSeed  = flag.Uint64("walk-seed", 0, "seed of the crash walk's sample; a new one where 0")
 	walkTimes = flag.Int("walk-times", 1, "how often the runs of the crash walk are done")
 )
@@ -40,12 +40,8 @@ func TestWalk(t *testing.T) { //nolint:paralleltest // its runs are bounded in t
 	w := newWalker(t, binaries(t).Binaries)
 	w.report = t.Errorf
 	wanted := func(scenario, _ string) bool { return !testing.Short() || slices.Contains(shortScenarios(), scenario) }
-	if single(*walkWhat) {
-		only, err := parseTarget(*walkWhat)
-		if err != nil {
-			t.Fatal(err)
-		}
-		wanted = func(scenario, program string) bool { return scenario == only.scenario && program == only.program }
+	if parts := strings.SplitN(*walkWhat, "/", 3); len(parts) > 1 {
+		wanted = func(scenario, program string) bool { return scenario == parts[0] && program == parts[1] }
 	}
 	courses, err := w.courses(t.Context(), wanted)
 	if err != nil {
@@ -65,7 +61,7 @@ func TestWalk(t *testing.T) { //nolint:paralleltest // its runs are bounded in t
 	t.Logf("the crash walk, -walk-seed=%d\n%s%s", seed, table.String(), notRun(courses, targets))
 }
 
-func single(what string) bool { return strings.Contains(what, "/") }
+func single(what string) bool { return strings.Count(what, "/") > 1 }
 
 // show lists the points, for -v.
 func show(t *testing.T, courses []course) {
@@ -87,7 +83,7 @@ func chosen(courses []course, what string, rng *rand.Rand, short bool) ([]target
 	var targets []target
 	for _, c := range courses {
 		switch {
-		case what == "all":
+		case what == "all", what == c.scenario.name+"/"+c.program:
 			targets = append(targets, everything(c)...)
 		case what == "pairs":
 			targets = append(targets, pairsOf(c)...)

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -158,7 +157,14 @@ func (g *grounds) newPlace(ctx context.Context) (p *place, err error) {
 		return p, err
 	}
 	p.db, err = postgres.Open(ctx, p.database, postgres.Options{Application: "walk", MaxConns: 2, AllowUnsafeDurability: true})
-	return p, err
+	if err != nil {
+		return p, err
+	}
+	// What a program does only the first time that it meets a database, it does here.
+	if _, err := p.accept(ctx, newOrder(visa)); err != nil {
+		return p, err
+	}
+	return p, p.carry(ctx)
 }
 
 func (p *place) apiEnv(database string) map[string]string {
@@ -245,77 +251,4 @@ func (p *place) close(ctx context.Context) error {
 		errs = append(errs, p.drop(ctx, name))
 	}
 	return errors.Join(errs...)
-}
-
-// liveness bounds the way from the end of a fault to the end of all work. Two
-// leases and the longest backoff lie within it. A machine that is busy may need
-// longer, up to overload; a run that did is done again.
-const (
-	liveness = 5 * time.Second
-	overload = 30 * time.Second
-)
-
-const undone = `
-with wanted as (
-  select stream_id,
-         data ->> 'refund_id' as refund
-    from ledger_events
-   where type in ('charge.requested.v1', 'refund.requested.v1')
-), told as (
-  select t.stream_id,
-         o.data ->> 'refund_id' as refund
-    from ledger_events t
-    join ledger_events o
-      on o.event_id::text = t.data ->> 'event_id'
-   where t.type = 'merchant.notified.v1'
-)
-select (select count(*)
-          from inbox
-         where status not in ('done', 'discarded'))
-     + (select count(*)
-          from outbox o
-         where not exists (
-                 select
-                   from outbox_offsets f
-                  where f.topic = o.topic
-                    and (f.transaction_id, f."offset") >= (o.transaction_id, o."offset")))
-     + (select count(*)
-          from wanted w
-         where not exists (
-                 select
-                   from told t
-                  where t.stream_id = w.stream_id
-                    and t.refund is not distinct from w.refund))
-     + (select count(*)
-          from projections p
-         where p.state = 'live'
-           and exists (
-                 select
-                   from ledger_events e
-                  where (e.txid, e.position) > (p.txid, p.position)))`
-
-const stuck = `
-select coalesce(string_agg(concat_ws(' ', receiver, type, status, 'attempts', attempts, 'deaths', deaths, 'waits', waits,
-                                     'due in', date_trunc('milliseconds', due_at - clock_timestamp()), last_error), '; '), 'no message')
-  from inbox
- where status not in ('done', 'discarded')`
-
-var errNotQuiet = errors.New("work is left")
-
-// quiet waits until nothing is left to be done.
-func (p *place) quiet(ctx context.Context, patience time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, patience+time.Second)
-	defer cancel()
-	var left int64
-	var err error
-	done := within(patience, func() bool {
-		err = p.db.QueryRow(ctx, undone).Scan(&left)
-		return err != nil || left == 0
-	})
-	if err != nil || done {
-		return err
-	}
-	var what string
-	err = p.db.QueryRow(ctx, stuck).Scan(&what)
-	return errors.Join(fmt.Errorf("%w after %s: %d things, of them %s", errNotQuiet, patience, left, strings.TrimSpace(what)), err)
 }

@@ -86,7 +86,7 @@ select format('%s %s', account, sum(amount))
  group by account
 having sum(amount) <> 0
  order by account`
-	want := []string{"fee_revenue:payonce:USD -30", "merchant_payable:acme:USD -970", "psp_receivable:stripe:USD 1000"}
+	want := []string{"fee_revenue:payonce:USD -30", "merchant_payable:" + w.merchantOf(t, id) + ":USD -970", "psp_receivable:stripe:USD 1000"}
 	if diff := cmp.Diff(want, rows[string](t, w, balances, id)); diff != "" {
 		t.Errorf("balances of %s (-want +got):\n%s", id, diff)
 	}

@@ -91,6 +91,8 @@ func readPage(ctx context.Context, db *postgres.DB, after, last checkpoint) (pag
 	return p, nil
 }
 
+// Coalesced, the checkpoint leads to no index. The planner would take the log's for
+// a page of many charges where it knows nothing of the table, and read all of it.
 const selectStreams = `
 select stream_id,
        event_id,
@@ -101,7 +103,7 @@ select stream_id,
        recorded_at
   from ledger_events
  where stream_id = any($1)
-   and (txid, position) <= ($2, $3)
+   and coalesce((txid, position) <= ($2, $3), false)
  order by stream_id, version`
 
 // foldCharges folds whole streams, as far as a checkpoint. So a row depends on

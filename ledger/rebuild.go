@@ -29,6 +29,9 @@ type Rebuilt struct {
 	Examples  []string `json:"examples"`
 	// Live tells that the new projections have taken the place of the old ones.
 	Live bool `json:"live"`
+	// InDoubt tells that they may have: the answer to the commit that does it was
+	// lost, and nothing more was heard of the database.
+	InDoubt bool `json:"-"`
 }
 
 // rebuildLock is the advisory lock of the one who rebuilds.
@@ -257,7 +260,7 @@ func (r *rebuild) replace(ctx context.Context) error {
 			return err
 		}
 		if live.Generation == r.at.Generation {
-			r.found.Live = true
+			r.found.Live, r.found.InDoubt = true, false
 			return nil
 		}
 		p, err := readPage(ctx, r.db, r.at, end())
@@ -278,11 +281,13 @@ func (r *rebuild) replace(ctx context.Context) error {
 		switch {
 		case err == nil:
 			r.moved(p)
-			r.found.Live = true
+			r.found.Live, r.found.InDoubt = true, false
 			return nil
-		case postgres.Constraint(err) == "projections_never_behind", errors.Is(err, postgres.ErrUnknown):
-			// If the unknown commit was one, the next look shows it, or the next commit is
-			// refused after it has waited for it.
+		case postgres.Constraint(err) == "projections_never_behind":
+		case errors.Is(err, postgres.ErrUnknown):
+			// If it was a commit, the next look shows it, or the next commit is refused
+			// after it has waited for it.
+			r.found.InDoubt = true
 		case isOutrun(err) && !settled:
 			settled = true
 		default:

@@ -54,10 +54,12 @@ func (c rebuildCmd) rebuild(ctx context.Context, db *postgres.DB, stdout, stderr
 			fmt.Fprintf(stderr, "%d events folded\n", events)
 		}
 	})
-	if err != nil && !found.Live {
+	switch {
+	case err != nil && found.InDoubt:
+		return fmt.Errorf("whether the new ones are live is not known, so rebuild again: %w", err)
+	case err != nil && !found.Live:
 		return fmt.Errorf("nothing was changed: %w", err)
-	}
-	if err != nil {
+	case err != nil:
 		fmt.Fprintf(stderr, "the next rebuild cleans up: %v\n", err)
 	}
 	if c.JSON {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/cutproxy"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/ledger"
 )
@@ -176,5 +177,47 @@ func TestRebuildKilled(t *testing.T) {
 	}
 	if n := inTheList(t, db); n != charges {
 		t.Errorf("%d charges are listed after it, want %d", n, charges)
+	}
+}
+
+// A commit whose answer is lost may be one, and if the database is gone then,
+// nobody can say that nothing was changed.
+func TestRebuildInDoubt(t *testing.T) {
+	t.Parallel()
+	db, url := booked(t, 3)
+	// With the commit goes what the next look reads.
+	_, err := db.Pool().Exec(t.Context(), `
+create function hide() returns trigger language plpgsql as $$
+begin
+  alter table ledger_events rename to hidden;
+  return null;
+end
+$$;
+create trigger hide
+ after update on projections
+   for each row
+  when (old.state = 'building' and new.state = 'live')
+execute function hide()`, pgx.QueryExecModeSimpleProtocol)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := cutproxy.Start(t, url)
+	proxied, err := postgres.Open(t.Context(), proxy.URL(), postgres.Options{AllowPlaintext: true, AllowUnsafeDurability: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(proxied.Close)
+	proxy.Arm(cutproxy.After, 4) // nothing else has as many statements
+	var out strings.Builder
+	err = (rebuildCmd{}).rebuild(t.Context(), proxied, &out, io.Discard)
+	if err == nil || proxy.Cuts() != 1 || out.String() != "" {
+		t.Fatalf("%d cuts, %v, and it prints %q", proxy.Cuts(), err, out.String())
+	}
+	var live int
+	if err := db.QueryRow(t.Context(), `select generation from projections where state = 'live'`).Scan(&live); err != nil || live != 2 {
+		t.Fatalf("generation %d is live: %v", live, err)
+	}
+	if said := err.Error(); strings.Contains(said, "nothing was changed") || !strings.Contains(said, "not known") {
+		t.Errorf("it says %q", said)
 	}
 }

@@ -7,6 +7,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -81,7 +82,10 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 	}
 	if err := check(ctx, pool, o); err != nil {
 		pool.Close()
-		return nil, o.Role.refusal(err, config.ConnConfig.User)
+		if refusal := o.Role.refusal(err, config.ConnConfig.User); refusal != nil {
+			return nil, cmp.Or(o.Role.without(ctx, config.ConnConfig, o), refusal)
+		}
+		return nil, err
 	}
 	return &DB{pool: pool}, nil
 }

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -18,12 +19,12 @@ const (
 	RoleWorker Role = "payonce_worker"
 )
 
-// refusal makes a sentence of the error of a first connection where it is about
-// the role: no waiting helps then.
+// refusal is a sentence where the error of a first connection is about the role,
+// nil elsewhere. No waiting helps then.
 func (r Role) refusal(err error, user string) error {
 	var pg *pgconn.PgError
 	if r == "" || !errors.As(err, &pg) {
-		return err
+		return nil
 	}
 	switch pg.Code {
 	case "22023": // "role" has no such value
@@ -32,5 +33,22 @@ func (r Role) refusal(err error, user string) error {
 		user := pgx.Identifier{user}.Sanitize()
 		return fmt.Errorf("the database's user %s may not act as %s: as a superuser run: grant %s to %s", user, r, r, user)
 	}
-	return err
+	return nil
+}
+
+// without checks a server on which the role cannot be had: one that payonce must
+// not run on at all is not worth making roles. It is nil where nothing is wrong
+// with the server, or nothing is known.
+func (r Role) without(ctx context.Context, config *pgx.ConnConfig, o Options) error {
+	config = config.Copy()
+	delete(config.RuntimeParams, "role")
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return nil // the refusal of the role is what is known
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // only read from
+	if err := check(ctx, conn, o); !errors.Is(err, ErrUnreachable) {
+		return err
+	}
+	return nil
 }

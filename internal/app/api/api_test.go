@@ -358,3 +358,13 @@ func TestAServerThatMayLoseCommitsIsRefused(t *testing.T) {
 		t.Errorf("Run: %v", err)
 	}
 }
+
+func TestAServerWithoutTheRoleIsRefused(t *testing.T) {
+	server := start(t, true)
+	unset(t)
+	t.Setenv("DATABASE_URL", server.URL("postgres"))
+	err := api.Run(t.Context(), config.Logger(io.Discard, "api"), time.Now)
+	if err == nil || err.Error() != "the database has no role payonce_api: run payonce migrate" {
+		t.Errorf("Run: %v", err)
+	}
+}
