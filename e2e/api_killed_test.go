@@ -22,7 +22,7 @@ import (
 func killedAPI(t *testing.T) {
 	t.Helper()
 	w := newWorld(t, setup{apis: 1, workers: 1})
-	n, kills := scale(t, "charges", 240, 80), scale(t, "kills", 6, 2)
+	n, kills := 240, 6
 	f := w.flowing(t, n, 24, visa)
 	for i := range kills {
 		f.awaitAnswered(t, (i+1)*n/(kills+1))
@@ -99,7 +99,7 @@ func storeDown(t *testing.T) {
 	}
 	acceptedCharge(t, got)
 
-	n, cuts := scale(t, "charges", 120, 40), scale(t, "cuts", 5, 2)
+	n, cuts := 120, 5
 	f := w.flowing(t, n, 16, visa)
 	for i := range cuts {
 		f.awaitAnswered(t, (i+1)*n/(cuts+1))

@@ -15,6 +15,7 @@ import (
 // dies meanwhile.
 func TestAPI(t *testing.T) {
 	t.Parallel()
+	long(t)
 
 	t.Run("a key has one answer", func(t *testing.T) {
 		t.Parallel()
@@ -56,7 +57,7 @@ func TestAPI(t *testing.T) {
 
 func sameRequestAtOnce(t *testing.T, w *world) {
 	t.Helper()
-	n := scale(t, "requests at once", 64, 16)
+	n := 64
 	r := request{key: "key-" + unique(), body: newOrder(visa).body(t)}
 	answers := make([]answer, n)
 	var all sync.WaitGroup

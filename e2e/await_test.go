@@ -71,14 +71,13 @@ func unique() string {
 	return "u" + hex.EncodeToString(b[:]) + "q"
 }
 
-// scale is a number of charges or kills: the second where tests are to be short.
-func scale(t *testing.T, what string, n, short int) int {
+// long leaves a test out where tests are to be short: one charge from end to end, one
+// worker that is killed and a sample of the crash walk are enough there.
+func long(t *testing.T) {
 	t.Helper()
-	if !testing.Short() {
-		return n
+	if testing.Short() {
+		t.Skip("not run in short mode: it starts programs of its own for seconds")
 	}
-	t.Logf("short: %d %s instead of %d", short, what, n)
-	return short
 }
 
 // spaced is words with a space between them.

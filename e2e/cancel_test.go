@@ -16,6 +16,7 @@ import (
 // TestCancel takes charges back before the capture, or too late for that.
 func TestCancel(t *testing.T) {
 	t.Parallel()
+	long(t)
 
 	t.Run("a charge that waits for the provider is canceled and not captured", func(t *testing.T) {
 		t.Parallel()
@@ -69,7 +70,7 @@ func cancellationAgainstCapture(t *testing.T) {
 	t.Helper()
 	w := newWorld(t, setup{apis: 1, workers: 2})
 	w.breakOutside(t, faults{Seed: 3, Slow: slow{P: 0.5, MS: 20}})
-	n := scale(t, "charges", 120, 30)
+	n := 120
 	ends := make([]string, n)
 	turns := make(chan int, n)
 	for i := range n {

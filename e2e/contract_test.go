@@ -54,6 +54,7 @@ func (w *world) contracted(t *testing.T) {
 // and its answers are seen to be held to it.
 func TestTheContractIsServed(t *testing.T) {
 	t.Parallel()
+	long(t)
 	w := newWorld(t, setup{apis: 1})
 	document, err := os.ReadFile("../internal/httpapi/openapi.yaml")
 	if err != nil {

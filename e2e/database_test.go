@@ -11,11 +11,12 @@ import (
 // once, is what every world is asked in the end.
 func TestDatabase(t *testing.T) {
 	t.Parallel()
+	long(t)
 	t.Run("a server that stops at once loses nothing it acknowledged", func(t *testing.T) {
 		t.Parallel()
 		server, at := ownServer(t, local.Options{Fsync: true})
 		w := newWorld(t, setup{apis: 2, workers: 2, server: at})
-		n, stops := scale(t, "charges", 120, 30), scale(t, "stops", 3, 1)
+		n, stops := 120, 3
 		f := w.flowing(t, n, 16, visa, cardDeclined, visa)
 		for i := range stops {
 			f.awaitAnswered(t, (i+1)*n/(stops+1))

@@ -18,9 +18,7 @@ import (
 // TestDemo plays the demo as a visitor does.
 func TestDemo(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("not run: the demo takes longer than a short test may")
-	}
+	long(t)
 	t.Run("it ends with 0 and a sound audit, and leaves nothing", func(t *testing.T) {
 		t.Parallel()
 		s := newStage(t)

@@ -17,6 +17,7 @@ import (
 // TestProviderEvents sends what the provider has to say, as often as it likes.
 func TestProviderEvents(t *testing.T) {
 	t.Parallel()
+	long(t)
 
 	t.Run("an event wakes a charge that waits for the provider", func(t *testing.T) {
 		t.Parallel()
@@ -42,7 +43,7 @@ select coalesce(max(waits), 0) > 0
 		c := w.carry(t, newOrder(visa))
 		eventually(t, "the provider has told of it", func() bool { return w.postman.delivered() > 0 })
 		before := w.story(t, c.ID)
-		n := scale(t, "deliveries", 1000, 80)
+		n := 1000
 		event := intentEvent("payment_intent.succeeded", c.ID)
 		var all sync.WaitGroup
 		for range 8 {

@@ -12,6 +12,7 @@ import (
 // from one that can serve.
 func TestHealth(t *testing.T) {
 	t.Parallel()
+	long(t)
 
 	t.Run("programs with all they need are ready", func(t *testing.T) {
 		t.Parallel()

@@ -21,6 +21,7 @@ type example struct{ command, answer string }
 // count only as such. What is read is read again until it is as it is shown.
 func TestManual(t *testing.T) {
 	t.Parallel()
+	long(t)
 	w := newWorld(t, setup{apis: 1, workers: 1, stock: map[string]int{"mug": 10}})
 	variables := map[string]string{"$API": w.apis[0].URL(), "$KEY": w.keys.api}
 	examples := readExamples(t)

@@ -14,6 +14,7 @@ import (
 // audit's result is told by whoever did not audit.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
+	long(t)
 	w := newWorld(t, setup{apis: 1, workers: 1})
 	key := "key-" + unique()
 	o := newOrder(visa)

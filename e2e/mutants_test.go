@@ -44,7 +44,7 @@ const sampled = 2
 
 // TestMutants shows that the harness can fail: each planted bug must be caught
 // at the point and by the invariant that the table names.
-func TestMutants(t *testing.T) {
+func TestMutants(t *testing.T) { //nolint:tparallel // one build at a time
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("not run in short mode: mutants are built")
@@ -60,7 +60,7 @@ func TestMutants(t *testing.T) {
 		t.Logf("not run: %d of %d mutants; go test ./e2e -run Mutants hunts all", len(all)-sampled, len(all))
 	}
 	caught := 0
-	for _, m := range hunted {
+	for _, m := range hunted { //nolint:paralleltest // one build at a time
 		t.Run(strings.ReplaceAll(m.name, " ", "_"), func(t *testing.T) {
 			by := m.hunt(t, overlay(t, m.edits))
 			if by == "" {

@@ -32,6 +32,7 @@ type parkedMessage struct {
 // left of it.
 func TestOperate(t *testing.T) {
 	t.Parallel()
+	long(t)
 	w := newWorld(t, setup{apis: 1, workers: 1, alone: true, workerEnv: map[string]string{"GIVE_UP_AFTER": "300ms"}})
 	w.breakOutside(t, faults{DropBefore: 1})
 	key := "key-" + unique()

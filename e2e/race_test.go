@@ -17,11 +17,12 @@ var raceRounds = flag.Int("rounds", 0, "rounds of TestRace; 0 for a few")
 // for byte, or says that the request is in flight.
 func TestRace(t *testing.T) {
 	t.Parallel()
+	long(t)
 	const clients = 64
 	w := newWorld(t, setup{apis: 2})
 	rounds := *raceRounds
 	if rounds == 0 {
-		rounds = scale(t, "rounds", 40, 8)
+		rounds = 40
 	}
 	var firsts, replays, inFlight int
 	for range rounds {

@@ -16,6 +16,7 @@ const refusedRefund = "pm_card_refundFail" // captures; its refund fails
 // TestRefund gives money back after the capture.
 func TestRefund(t *testing.T) {
 	t.Parallel()
+	long(t)
 
 	t.Run("money goes back", func(t *testing.T) {
 		t.Parallel()
@@ -209,7 +210,7 @@ func askedOften(t *testing.T, w *world) {
 	bodies := map[string]int{}
 	var mu sync.Mutex
 	var all sync.WaitGroup
-	n := scale(t, "requests at once", 64, 16)
+	n := 64
 	for range n {
 		all.Go(func() {
 			got, _, err := w.client.insist(t.Context(), r)
@@ -249,7 +250,7 @@ func refusedByTheCard(t *testing.T, w *world) {
 func refundsUnderFaults(t *testing.T) {
 	t.Helper()
 	w := newWorld(t, setup{apis: 1, workers: 2, told: true})
-	n := scale(t, "charges", 30, 8)
+	n := 30
 	charges := make([]charge, n)
 	for i := range charges {
 		charges[i] = w.send(t, newOrder([]string{visa, visa, refusedRefund}[i%3]))

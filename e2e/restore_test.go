@@ -21,6 +21,7 @@ import (
 // carried, what came before the dump and what was accepted since the restore.
 func TestRestore(t *testing.T) {
 	t.Parallel()
+	long(t)
 	for _, tool := range []string{"pg_dump", "pg_restore"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skipf("not run: there is no %s", tool)

@@ -25,6 +25,7 @@ select not exists (select from outbox)
 // and audit agree, and the merchant was told once.
 func TestRetention(t *testing.T) {
 	t.Parallel()
+	long(t)
 	w := newWorld(t, shortRetention())
 	// What leaves the outbox is copied here, as a backup would have it.
 	if _, err := w.tables.Exec(t.Context(), `
@@ -38,7 +39,7 @@ create trigger copy after delete on outbox for each row execute function copy()`
 		t.Fatal(err)
 	}
 
-	n := scale(t, "charges", 80, 24)
+	n := 80
 	f := w.flowing(t, n, 4, visa, cardDeclined)
 	f.awaitAnswered(t, n/4)
 	w.killJanitor(t)

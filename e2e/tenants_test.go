@@ -216,6 +216,7 @@ select account || ' ' || sum(debits) || ' ' || sum(credits)
 // world.
 func TestNoKeyIsInADump(t *testing.T) {
 	t.Parallel()
+	long(t)
 	w := newWorld(t, setup{apis: 1, workers: 1})
 	made := strings.TrimSpace(string(w.payonce(t, "keys", "create", "--merchant", merchant, "--scopes", "charges:read")))
 	made = regexp.MustCompile(`sk_live_\S+`).FindString(made)

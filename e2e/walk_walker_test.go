@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"text/tabwriter"
 	"time"
@@ -34,6 +36,7 @@ type walker struct {
 	mu    sync.Mutex
 	lines map[string]*line
 	order []string
+	stood map[string]bool // points at which a paused victim stood in its rival's way
 }
 
 // line is what became of a course's runs.
@@ -254,6 +257,7 @@ func (w *walker) note(t target, r runResult, repeated int) {
 	}
 	if r.gaveUp {
 		l.gaveUp++
+		w.stood[t.point.Name] = true
 	}
 	replay := fmt.Sprintf("replay: go test ./e2e -run 'TestWalk$' -walk='%s'", t)
 	if r.fired {
@@ -297,6 +301,7 @@ func (w *walker) print(to io.Writer, took time.Duration) {
 			sum.runs, 300/float64(sum.runs))
 	}
 	if sum.gaveUp > 0 {
-		fmt.Fprintf(to, "a rival gave up where the victim stood in a transaction whose lock it keeps until it goes on or the database ends it after 10 s\n")
+		fmt.Fprintf(to, "a rival gave up after %s; in a transaction the victim keeps its locks until it goes on or the database ends it after 10 s. It stood at:\n  %s\n",
+			rivalPatience, strings.Join(slices.Sorted(maps.Keys(w.stood)), "\n  "))
 	}
 }

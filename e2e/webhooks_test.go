@@ -14,6 +14,7 @@ import (
 // effect once.
 func TestWebhooks(t *testing.T) {
 	t.Parallel()
+	long(t)
 	w := newWorld(t, setup{apis: 1, workers: 2, alone: true})
 	start := row[time.Time](t, w, `select clock_timestamp()`)
 	before := w.carryTold(t)

@@ -13,7 +13,7 @@ func chaos(t *testing.T) {
 	t.Helper()
 	const seed = 7
 	w := newWorld(t, setup{apis: 2, workers: 2})
-	n, kills := scale(t, "charges", 60, 18), scale(t, "kills", 6, 2)
+	n, kills := 60, 6
 	w.breakOutside(t, faults{Seed: seed, DropBefore: 0.08, DropAfter: 0.08, Error500: 0.08, Slow: slow{P: 0.3, MS: 150}})
 	methods := []string{visa, cardDeclined, visa, insufficientFunds, visa, nobodysCard}
 	f := w.flowing(t, n, 4, methods...)
@@ -73,7 +73,7 @@ func providerDown(t *testing.T) {
 	if err := w.sandbox.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	n := scale(t, "charges", 20, 5)
+	n := 20
 	f := w.flowing(t, n, 4, visa)
 	f.finish(t, w)
 	want := spaced(n, "messages,", n, "have waited,", 0, "count an attempt too many")
@@ -102,7 +102,7 @@ func shopDown(t *testing.T) {
 	t.Helper()
 	w := newWorld(t, setup{apis: 1, workers: 1})
 	w.breakOutside(t, faults{ShopDown: true})
-	n := scale(t, "charges", 10, 4)
+	n := 10
 	f := w.flowing(t, n, 4, visa, cardDeclined)
 	f.finish(t, w)
 	want := spaced(n, "messages,", n, "have waited,", 0, "count an attempt too many")
@@ -131,7 +131,7 @@ select count(*)
 func redelivered(t *testing.T) {
 	t.Helper()
 	w := newWorld(t, setup{apis: 1, workers: 2})
-	n, times := scale(t, "charges", 60, 20), 3
+	n, times := 60, 3
 	const again = `
 update outbox_offsets
    set transaction_id = '0',

@@ -100,9 +100,6 @@ func held(t *testing.T, release <-chan struct{}) {
 // releases stops a worker while the provider does not answer it.
 func releases(t *testing.T) {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("not run: it takes as long as a program may drain")
-	}
 	w := newWorld(t, setup{apis: 1, workers: 1, gated: true})
 	hanging := make(chan struct{}, 1)
 	w.gates.set(func(p passage) bool {

@@ -6,8 +6,11 @@ import "testing"
 // every charge stays what it would have been, once.
 func TestWorker(t *testing.T) {
 	t.Parallel()
+	t.Run("a worker killed at any step is taken over", func(t *testing.T) {
+		t.Parallel()
+		killedAtAnyStep(t)
+	})
 	for name, test := range map[string]func(*testing.T){
-		"a worker killed at any step is taken over":                  killedAtAnyStep,
 		"a paused worker that wakes up after its lease does nothing": zombie,
 		"SIGTERM releases what cannot be finished":                   releases,
 		"faults of the provider and random kills change no outcome":  chaos,
@@ -17,6 +20,7 @@ func TestWorker(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			long(t)
 			test(t)
 		})
 	}

@@ -21,7 +21,7 @@ import (
 // has claims of its own, so a dead shop blocks no charge.
 const NotificationReceiver = "notification"
 
-// Notification handles the messages of NotificationReceiver.
+// Notification handles the messages of NotificationReceiver and ResendReceiver.
 type Notification struct {
 	DB     *postgres.DB
 	Sender *notify.Sender
@@ -116,9 +116,10 @@ func (n *Notification) deliver(ctx context.Context, s ledger.Stream, outcome led
 		return fmt.Errorf("encode the webhook about %s: %w", outcome.ID, err)
 	}
 	err = n.Sender.Deliver(ctx, notify.Webhook{
-		URL: endpoint.URL, Secrets: endpoint.Secrets, ID: outcome.ID.String(), Body: body,
+		Merchant: s.Charge.MerchantID, URL: endpoint.URL, Secrets: endpoint.Secrets, ID: outcome.ID.String(), Body: body,
 	})
 	var forbidden *notify.TargetError
+	var busy *notify.BusyError
 	var undelivered *notify.DeliveryError
 	switch {
 	case err == nil:
@@ -127,6 +128,8 @@ func (n *Notification) deliver(ctx context.Context, s ledger.Stream, outcome led
 		return context.Cause(ctx)
 	case errors.As(err, &forbidden):
 		return &inbox.ParkError{Err: err}
+	case errors.As(err, &busy):
+		return &inbox.WaitError{Untried: true, Err: err} // the merchant's other webhooks are no reason to give this one up
 	case errors.As(err, &undelivered):
 		return &inbox.WaitError{AtLeast: undelivered.RetryAfter, Err: err}
 	default:

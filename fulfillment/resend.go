@@ -20,6 +20,11 @@ import (
 // It is no event's, so it has no version.
 const TypeResend = "webhook.resend"
 
+// ResendReceiver is the receiver that tells merchants once more of what they have
+// been told. It has claims and an order of its own, so nothing that a merchant
+// has not heard waits for it.
+const ResendReceiver = "resend"
+
 const resendPrefix = "resend:"
 
 // MetadataRequestedBy names the operator who wants a webhook once more.
@@ -38,9 +43,11 @@ type Outcome struct {
 	stored   string // its name in the ledger
 	version  int
 	position int64
+	told     bool
 }
 
 var (
+	errGone   = errors.New("the merchant has no webhook endpoint any more: give it one with payonce seed, and ask again")
 	errUntold = errors.New("there is no webhook to send again: the merchant had no endpoint when it was asked for, or the message has not been received yet")
 	errOnWay  = errors.New("the webhook is on its way already")
 )
@@ -58,6 +65,11 @@ const outcomeColumns = `e.event_id,
           where n.stream_id = e.stream_id
             and n.type like 'merchant.notified.v%'
             and n.data ->> 'event_id' = e.event_id::text) as told,
+       exists (
+         select
+           from merchants m
+          where m.merchant_id = e.merchant_id
+            and m.webhook_url is not null) as reachable,
        i.id     as message,
        i.status as status
   from ledger_events e
@@ -123,6 +135,7 @@ type outcomeRow struct {
 	Position   int64
 	RecordedAt time.Time
 	Told       bool
+	Reachable  bool
 	Message    *int64
 	Status     *inbox.Status
 }
@@ -131,6 +144,8 @@ type outcomeRow struct {
 // ended undone was never sent, and whoever wants it now may have it.
 func (r outcomeRow) refusal() error {
 	switch {
+	case !r.Reachable:
+		return errGone
 	case r.Told:
 		return nil
 	case r.Message == nil:
@@ -159,7 +174,7 @@ func readOutcomes(ctx context.Context, q postgres.Querier, sql string, args ...a
 	for i, r := range found {
 		outcomes[i] = Outcome{
 			EventID: r.EventID, ChargeID: r.ChargeID, MerchantID: r.MerchantID, Type: webhookType(r.Stored),
-			RecordedAt: r.RecordedAt.UTC(), Refusal: r.refusal(), stored: r.Stored, version: r.Version, position: r.Position,
+			RecordedAt: r.RecordedAt.UTC(), Refusal: r.refusal(), stored: r.Stored, version: r.Version, position: r.Position, told: r.Told,
 		}
 	}
 	return outcomes, nil
@@ -173,8 +188,10 @@ values ($1, $2, $3, $4, $5)`
 // Resend queues the wish that an outcome's webhook is delivered once more, under
 // the same webhook-id and with the same body, to where the merchant is told now.
 // The wish is a row that stays, and a message of its own in the inbox, in one
-// commit; id is new for each wish. The message waits its turn behind those of its
-// charge, and is retried and parked like any other. actor is who wants it.
+// commit; id is new for each wish. The message is retried and parked like any
+// other. If the merchant has been told, it is ResendReceiver's and holds up no
+// news; if not, it is news itself, and waits its turn among those of its charge.
+// actor is who wants it.
 //
 // If we die here: before the commit nobody wanted anything; after it, a worker
 // delivers. Who does not know asks again: a webhook that comes once more than it
@@ -185,8 +202,12 @@ func Resend(b *pgx.Batch, o Outcome, id uuid.UUID, actor string) error {
 	if err != nil {
 		return fmt.Errorf("seal the wish for %s: %w", o.EventID, err)
 	}
+	receiver := NotificationReceiver
+	if o.told {
+		receiver = ResendReceiver
+	}
 	b.Queue(insertResend, id, o.EventID, o.ChargeID, o.MerchantID, actor)
-	return inbox.Accept(b, NotificationReceiver, inbox.Message{
+	return inbox.Accept(b, receiver, inbox.Message{
 		ID:          resendPrefix + id.String(),
 		Type:        TypeResend,
 		OrderingKey: o.ChargeID,

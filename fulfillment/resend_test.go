@@ -1,8 +1,11 @@
 package fulfillment_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"strings"
 	"testing"
@@ -13,7 +16,11 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/merchants"
+	"github.com/payonce/payonce/internal/notify"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
 // outcomes are those that a name means.
@@ -84,6 +91,12 @@ func (s *shop) learn(secret string) {
 	s.knows = secret
 }
 
+// repeat works on a webhook that is told once more.
+func (s *shop) repeat() error {
+	s.Helper()
+	return s.deliverAll(fulfillment.ResendReceiver, s.notify, 1)[0]
+}
+
 // toldShop is a shop that was told of ch_1.
 func toldShop(t *testing.T) *shop {
 	t.Helper()
@@ -101,7 +114,7 @@ func TestResend(t *testing.T) {
 		s := toldShop(t)
 		s.resend()
 		s.expectWishes(false)
-		s.expectKind(s.deliver(), "done")
+		s.expectKind(s.repeat(), "done")
 		s.expectTold(2, told, "done done")
 		s.expectWishes(true)
 	})
@@ -118,7 +131,7 @@ func TestResend(t *testing.T) {
 		if err := s.db.Commit(t.Context(), b); err == nil {
 			t.Error("one wish was recorded twice")
 		}
-		s.deliverAll(fulfillment.NotificationReceiver, s.notify, 2)
+		s.deliverAll(fulfillment.ResendReceiver, s.notify, 2)
 		s.expectTold(3, told, "done done done")
 		s.expectWishes(true, true)
 	})
@@ -128,10 +141,10 @@ func TestResend(t *testing.T) {
 		s := toldShop(t)
 		s.resend()
 		s.answer(says(http.StatusInternalServerError, ""))
-		s.expectKind(s.deliver(), "waits")
+		s.expectKind(s.repeat(), "waits")
 		s.expectWishes(false)
 		s.expectTold(2, told, "done pending")
-		s.expectKind(s.deliver(), "done")
+		s.expectKind(s.repeat(), "done")
 		s.expectTold(3, told, "done done")
 		s.expectWishes(true)
 	})
@@ -141,9 +154,9 @@ func TestResend(t *testing.T) {
 		s := toldShop(t)
 		s.resend()
 		s.answer(meanwhile(func() { s.exec(`update inbox set fence = fence + 1 where status = 'running'`) }, says(http.StatusOK, "")))
-		s.expectKind(s.deliver(), "lost")
+		s.expectKind(s.repeat(), "lost")
 		s.expectWishes(false)
-		s.expectKind(s.deliver(), "done")
+		s.expectKind(s.repeat(), "done")
 		s.expectTold(3, told, "done done")
 		s.expectWishes(true)
 	})
@@ -154,11 +167,11 @@ func TestResend(t *testing.T) {
 		s.succeed(order())
 		s.exec(`update inbox set status = 'discarded', decided_by = 'cli:test', decided_at = now(), finished_at = now()`)
 		s.resend()
-		s.expectKind(s.deliver(), "done")
+		s.expectKind(s.deliver(), "done") // in its turn, as news
 		s.expectTold(1, told, "discarded done")
 		s.expectWishes(true)
 		s.resend()
-		s.expectKind(s.deliver(), "done")
+		s.expectKind(s.repeat(), "done")
 		s.expectTold(2, told, "discarded done done")
 	})
 
@@ -168,18 +181,104 @@ func TestResend(t *testing.T) {
 		const next = "whsec_dGhlLW5leHQtc2VjcmV0LW9mLXRoZS1zaG9w"
 		s.rotate(next, time.Hour)
 		s.resend()
-		s.expectKind(s.deliver(), "done") // by who knows the old one
+		s.expectKind(s.repeat(), "done") // by who knows the old one
 		s.learn(next)
 		s.resend()
-		s.expectKind(s.deliver(), "done") // and by who knows the new one
+		s.expectKind(s.repeat(), "done") // and by who knows the new one
 		s.exec(`update webhook_secrets set ends_at = now() where ends_at is not null`)
 		s.resend()
-		s.expectKind(s.deliver(), "done")
+		s.expectKind(s.repeat(), "done")
 		s.expectTold(4, told, "done done done done")
-		s.exec(`update merchants set webhook_url = null, webhook_generation = null`)
 		s.resend()
-		s.expectKind(s.deliver(), "parked")
+		s.exec(`update merchants set webhook_url = null, webhook_generation = null`)
+		s.expectKind(s.repeat(), "parked")
 		s.expectWishes(true, true, true, false)
+	})
+}
+
+// Of webhooks that were not tried, since the shop keeps others waiting, none comes
+// nearer to being given up.
+func TestNotify_does_not_give_up_what_it_did_not_try(t *testing.T) {
+	t.Parallel()
+	s := toldShop(t)
+	sender := notify.New(notify.Config{AllowCIDRs: []netip.Prefix{loopback()}, Now: time.Now, Share: 1})
+	t.Cleanup(sender.Close)
+	s.notify = (&fulfillment.Notification{DB: s.db, Sender: sender}).Notify
+	to, err := merchants.ReadWebhook(t.Context(), s.db, "acme")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	asked, ended := make(chan struct{}), make(chan error)
+	s.answer(func(_ http.ResponseWriter, r *http.Request) {
+		close(asked)
+		<-r.Context().Done()
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() {
+		ended <- sender.Deliver(ctx, notify.Webhook{
+			Merchant: "acme", URL: to.URL, Secrets: to.Secrets, ID: s.got[0].ID, Body: []byte(s.got[0].Body),
+		})
+	}()
+	<-asked
+	s.resend()
+	var waiting *inbox.WaitError
+	if err := s.repeat(); !errors.As(err, &waiting) || !waiting.Untried {
+		t.Errorf("the handler answered %v, want it to wait untried", err)
+	}
+	if got := s.text(`select concat_ws(' ', status, waits, waiting_since) from inbox where type = 'webhook.resend'`); got != "pending 1" {
+		t.Errorf("the message is %s, want pending 1", got)
+	}
+	cancel()
+	<-ended
+	s.expectKind(s.repeat(), "done")
+}
+
+// A webhook that is told once more must not hold up one that was never told.
+func TestResend_holds_up_no_news(t *testing.T) {
+	t.Parallel()
+	for how, answer := range map[string]func(*shop){
+		"waits": func(s *shop) { s.answer(says(http.StatusGone, "", "Retry-After", "86400")) },
+		"parked": func(s *shop) {
+			s.exec(`update inbox set payload = convert_to(replace(convert_from(payload, 'UTF8'), '"version":4', '"version":9'), 'UTF8') where type = $1`, fulfillment.TypeResend)
+		},
+	} {
+		t.Run("one that "+how, func(t *testing.T) {
+			t.Parallel()
+			s := toldShop(t)
+			s.resend()
+			answer(s)
+			s.expectKind(s.repeat(), how)
+			stream := s.append(s.load(),
+				domain.RefundRequested{RefundID: "re_1", Amount: 600, Notify: true},
+				domain.RefundSucceeded{RefundID: "re_1", Provider: domain.Provider, ProviderRefund: "rp_1", Amount: 600})
+			before := len(s.got)
+			s.tell(stream)
+			s.expectKind(s.deliver(), "done")
+			if last := s.got[len(s.got)-1]; len(s.got) != before+1 || last.ID != s.outcome.ID.String() {
+				t.Errorf("the shop was told %+v, want %s", s.got[before:], s.outcome.ID)
+			}
+		})
+	}
+
+	t.Run("and stays its charge's for whoever looks", func(t *testing.T) {
+		t.Parallel()
+		s := toldShop(t)
+		s.resend()
+		s.exec(`update inbox set status = 'dead' where type = $1`, fulfillment.TypeResend)
+		api := pgtest.As(t, s.db, postgres.RoleAPI)
+		for merchant, want := range map[string]int{"acme": 1, "globex": 0} {
+			found, err := inbox.List(t.Context(), api.Tenant(merchant), inbox.StatusDead, 0, 10)
+			if err != nil || len(found) != want {
+				t.Errorf("%s is shown %+v, %v, want %d messages", merchant, found, err, want)
+			}
+			for _, m := range found {
+				if m.OrderingKey != "ch_1" || m.Receiver != fulfillment.ResendReceiver {
+					t.Errorf("shown is %+v", m)
+				}
+			}
+		}
 	})
 }
 
@@ -234,7 +333,7 @@ func TestOutcomesOf(t *testing.T) {
 			t.Errorf("%s means %+v", s.outcome.ID, byID)
 		}
 		s.resend()
-		s.expectKind(s.deliver(), "done")
+		s.expectKind(s.repeat(), "done")
 		s.expectTold(2, paid+refunded+" merchant.notified", "done done")
 	})
 
@@ -247,6 +346,16 @@ func TestOutcomesOf(t *testing.T) {
 			if found := s.outcomes(name); len(found) != 0 {
 				t.Errorf("%q means %+v", name, found)
 			}
+		}
+	})
+
+	t.Run("a merchant whose endpoint is gone is told nothing again", func(t *testing.T) {
+		t.Parallel()
+		s := toldShop(t)
+		s.exec(`update merchants set webhook_url = null, webhook_generation = null`)
+		found := s.outcomes("ch_1")
+		if len(found) != 1 || found[0].Refusal == nil || !strings.Contains(found[0].Refusal.Error(), "no webhook endpoint any more") {
+			t.Errorf("%+v, want it refused", found)
 		}
 	})
 

@@ -21,6 +21,9 @@ import (
 
 func TestAClaimReadsNoMoreBehindABacklog(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("not run in short mode: it writes thousands of messages")
+	}
 	db := pgtest.Open(t)
 	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, done_fence)
 		select 'r', 'old' || n, 'old' || n, 't', '', '{}', '', 'done', 0 from generate_series(1, 20000) n`)
@@ -49,6 +52,9 @@ func TestAClaimReadsNoMoreBehindABacklog(t *testing.T) {
 
 func TestReceivingReadsNoMoreAsTheInboxGrows(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("not run in short mode: it writes thousands of messages")
+	}
 	url := pgtest.URL(t)
 	db, err := postgres.Open(t.Context(), url, postgres.Options{
 		AllowUnsafeDurability: true, AllowPlaintext: true, Settings: outbox.SessionSettings(),
@@ -99,6 +105,9 @@ func TestReceivingReadsNoMoreAsTheInboxGrows(t *testing.T) {
 // its id, whatever lies in the inbox and however many wait behind the same key.
 func TestAcceptingReadsNoMoreAsTheInboxGrows(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("not run in short mode: it writes thousands of messages")
+	}
 	db := pgtest.Open(t)
 	write(t, db, `analyze inbox`) // it is empty: what is planned now is kept
 	for range 10 {

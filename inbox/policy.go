@@ -34,6 +34,11 @@ type WaitError struct {
 	// GiveUpAfter counts anew from the next one that is not patient.
 	Patient bool
 
+	// Untried says that the outside was not asked this time, for a reason that is
+	// ours. Such a wait never parks the message, and GiveUpAfter counts on from
+	// where it began, if it had begun.
+	Untried bool
+
 	Err error
 }
 

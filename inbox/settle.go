@@ -57,15 +57,19 @@ func failed(b *pgx.Batch, d Delivery, p Policy, reason string) {
 }
 
 // A wait shows that the handler came through, so earlier errors are past. A patient
-// one shows that the outside can be reached.
+// one shows that the outside can be reached, and one that tried nothing shows
+// nothing about it.
 const wait = `
 update inbox
-   set status        = case when not $8 and clock_timestamp() - coalesce(waiting_since, clock_timestamp()) > $6::interval
+   set status        = case when not $8 and not $10 and clock_timestamp() - coalesce(waiting_since, clock_timestamp()) > $6::interval
                             then 'dead' else 'pending' end,
        attempts      = 0,
        deaths        = 0,
        waits         = waits + 1,
-       waiting_since = case when not $8 then coalesce(waiting_since, clock_timestamp()) end,
+       waiting_since = case
+                         when $10    then waiting_since
+                         when not $8 then coalesce(waiting_since, clock_timestamp())
+                       end,
        due_at        = clock_timestamp()
                      + greatest($3::interval, random() * least($5::interval, $4::interval * power(2, least(waits, $9)))),
        last_error    = $7
@@ -94,7 +98,7 @@ update inbox i
             and newer.received_at > $3)`
 
 func waits(b *pgx.Batch, d Delivery, p Policy, w WaitError, reason string) {
-	b.Queue(wait, d.row, d.fence, w.AtLeast, p.BackoffBase, p.BackoffCap, p.GiveUpAfter, storable(reason), w.Patient, p.doublings())
+	b.Queue(wait, d.row, d.fence, w.AtLeast, p.BackoffBase, p.BackoffCap, p.GiveUpAfter, storable(reason), w.Patient, p.doublings(), w.Untried)
 	b.Queue(wake, d.row, d.fence, d.claimed)
 }
 

@@ -131,6 +131,9 @@ func TestPagesAreStableWhileChargesCome(t *testing.T) {
 // not keep the indexes from being used.
 func TestReadsDoNotGrowWithHistory(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("not run in short mode: it writes 100,000 charges")
+	}
 	url := pgtest.URL(t)
 	owner := reader(t, url, "")
 	fill(t, owner, 100_000)

@@ -14,6 +14,9 @@ import (
 // of it: restored tables were never analyzed.
 func TestAPageCostsWhatItsEventsCost(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("not run in short mode: it writes 20,000 charges")
+	}
 	const grown, charges = 20_000, 250
 	db := pgtest.Open(t)
 	fill(t, db, grown)

@@ -44,6 +44,10 @@ alter table merchants
       deferrable initially deferred;
 comment on column merchants.webhook_generation is 'the newest of the merchant''s webhook_secrets';
 
+create index webhook_secrets_to_forget
+    on webhook_secrets (ends_at)
+ where secret is not null;
+
 create table webhook_resends (
   resend_id    uuid        not null primary key,
   event_id     uuid        not null,
@@ -62,11 +66,15 @@ create index webhook_resends_by_charge
 
 -- Registering, replacing and asking again are the operator's, who owns the tables.
 grant select (merchant_id, webhook_generation) on merchants to payonce_worker;
-grant select on webhook_secrets to payonce_worker;
+-- The worker reads the secrets, and forgets those that are over.
+grant select, update (secret) on webhook_secrets to payonce_worker;
 grant select, update (delivered_at) on webhook_resends to payonce_worker;
 
 alter table webhook_secrets enable row level security;
 alter table webhook_resends enable row level security;
 
 create policy worker on webhook_secrets for select to payonce_worker using (true);
+create policy forget on webhook_secrets for update to payonce_worker
+ using (ends_at <= clock_timestamp())
+  with check (secret is null);
 create policy worker on webhook_resends to payonce_worker using (true) with check (true);

@@ -53,10 +53,10 @@ func grants() map[string]grant {
 		"account_balances": {"select", "select; insert; update"},
 
 		// Accounts are the operator's. The api asks api_keys_by_prefix, and the
-		// worker where and how a merchant is told.
+		// worker where and how a merchant is told. Which secrets it may forget is a policy.
 		"api_keys":        {},
 		"merchants":       {"", "select (merchant_id, webhook_url, webhook_generation)"},
-		"webhook_secrets": {"", "select"},
+		"webhook_secrets": {"", "select; update (secret)"},
 		"webhook_resends": {"", "select; update (delivered_at)"},
 
 		// What only one of them has to do with.

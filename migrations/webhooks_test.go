@@ -100,6 +100,13 @@ select concat_ws(' ', m.merchant_id, m.webhook_url, m.webhook_generation, s.secr
 func TestWebhookRights(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.URL(t))
+	if _, err := conn.Exec(t.Context(), `
+insert into merchants (merchant_id) values ('acme');
+insert into webhook_secrets (merchant_id, generation, secret, secret_hash, created_by, ends_at)
+values ('acme', 1, 'whsec_b2xk', sha256('s'), 'test', now()),
+       ('acme', 2, 'whsec_bmV3', sha256('s'), 'test', null)`); err != nil {
+		t.Fatal(err)
+	}
 	for _, test := range []struct {
 		role, statement string
 		allowed         bool
@@ -109,7 +116,10 @@ func TestWebhookRights(t *testing.T) {
 		{"payonce_worker", `update webhook_resends set delivered_at = now() where resend_id = gen_random_uuid()`, true},
 		{"payonce_worker", `update webhook_resends set requested_by = 'somebody else'`, false},
 		{"payonce_worker", `delete from webhook_resends`, false},
+		{"payonce_worker", `update webhook_secrets set secret = null where generation = 1`, true},
+		{"payonce_worker", `update webhook_secrets set secret = 'whsec_b3duZWQ=' where generation = 1`, false},
 		{"payonce_worker", `update webhook_secrets set ends_at = now()`, false},
+		{"payonce_worker", `delete from webhook_secrets`, false},
 		{"payonce_worker", `update merchants set webhook_url = 'https://shop.example'`, false},
 		{"payonce_api", `select secret from webhook_secrets`, false},
 		{"payonce_api", `select secret_hash from webhook_secrets`, false},
@@ -123,5 +133,12 @@ func TestWebhookRights(t *testing.T) {
 		if test.allowed && err != nil || !test.allowed && (!errors.As(err, &refusal) || refusal.Code != "42501") {
 			t.Errorf("%s: %s: %v, want it allowed: %t", test.role, test.statement, err, test.allowed)
 		}
+	}
+	// What still signs is not the worker's to forget, so it finds no such row.
+	if _, err := conn.Exec(t.Context(), `set role payonce_worker`); err != nil {
+		t.Fatal(err)
+	}
+	if tag, err := conn.Exec(t.Context(), `update webhook_secrets set secret = null`); err != nil || tag.RowsAffected() != 1 {
+		t.Errorf("the worker forgot %d secrets, want the one that is over: %v", tag.RowsAffected(), err)
 	}
 }

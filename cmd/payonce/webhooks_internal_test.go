@@ -338,7 +338,7 @@ select coalesce(string_agg(concat_ws(' ', i.ordering_key, i.receiver, i.type, i.
 
 func TestWebhooksResend(t *testing.T) {
 	t.Parallel()
-	const waits = " notification webhook.resend pending t t"
+	const waits = " resend webhook.resend pending t t"
 
 	t.Run("an event, and a charge", func(t *testing.T) {
 		t.Parallel()

@@ -20,7 +20,6 @@ import (
 
 	"github.com/payonce/payonce/internal/config"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/migrations"
 )
 
 // How long a program finishes what it has begun, and how long it waits for a
@@ -144,48 +143,4 @@ func serve(ctx context.Context, log *slog.Logger, addr string, server *http.Serv
 		return fmt.Errorf("stop serving %s: %w", addr, err)
 	}
 	return nil
-}
-
-// Check looks for something that keeps a program from its work, and says what it
-// is; "" if nothing does.
-type Check func(context.Context) (why string, err error)
-
-// Health serves /healthz (the process lives), /readyz (the database answers, has
-// every migration that the program needs and passes the program's own checks) and
-// metrics at /metrics.
-func Health(db *postgres.DB, metrics http.Handler, checks ...Check) *http.Server {
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", metrics)
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { status(w, http.StatusOK, "ok") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		why, err := pending(r.Context(), db)
-		for _, check := range checks {
-			if why == "" && err == nil {
-				why, err = check(r.Context())
-			}
-		}
-		switch {
-		case err != nil:
-			status(w, http.StatusServiceUnavailable, "the database does not answer")
-		case why != "":
-			status(w, http.StatusServiceUnavailable, why)
-		default:
-			status(w, http.StatusOK, "ready")
-		}
-	})
-	return &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 10 * time.Second}
-}
-
-func pending(ctx context.Context, db *postgres.DB) (why string, err error) {
-	lacks, err := migrations.Pending(ctx, db)
-	if err != nil || !lacks {
-		return "", err
-	}
-	return "the database lacks a migration", nil
-}
-
-func status(w http.ResponseWriter, code int, what string) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(code)
-	_, _ = fmt.Fprintf(w, "{\"status\":%q}\n", what) // a client that is gone cannot be told
 }

@@ -133,11 +133,13 @@ func TestHealth(t *testing.T) {
 	}{
 		{"with every migration it is ready", func(t *testing.T) *postgres.DB { t.Helper(); return pgtest.Open(t) }, 200, "ready"},
 		{"without the schema it is not", empty, 503, "migration"},
-		{"without the store it is not", closed, 503, "database"},
+		{"without the store it is not", dropped, 503, "database"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			server := httptest.NewServer(app.Health(test.store(t), http.NotFoundHandler()).Handler)
+			ready := app.NewReadiness(test.store(t), time.Now)
+			t.Cleanup(ready.Close)
+			server := httptest.NewServer(app.Health(ready, http.NotFoundHandler()).Handler)
 			t.Cleanup(server.Close)
 			wantHealth(t, server.URL+"/healthz", http.StatusOK, "ok")
 			wantHealth(t, server.URL+"/readyz", test.ready, test.says)
@@ -180,10 +182,11 @@ func empty(t *testing.T) *postgres.DB {
 	return db
 }
 
-func closed(t *testing.T) *postgres.DB {
+func dropped(t *testing.T) *postgres.DB {
 	t.Helper()
-	db := pgtest.Open(t)
-	db.Close()
+	other, db := pgtest.Empty(t), pgtest.Open(t)
+	name := pgx.Identifier{db.Pool().Config().ConnConfig.Database}.Sanitize()
+	elsewhere(t, other, "drop database "+name+" with (force)")
 	return db
 }
 

@@ -154,7 +154,7 @@ var rooms = []room{ //nolint:gochecknoglobals // the map is this package's text
 		path: "internal/app/worker",
 		sees: []string{
 			"domain", "fulfillment", "idempotency", "inbox", "internal/app", "internal/config",
-			"internal/notify", "internal/postgres", "internal/stripe", "internal/telemetry",
+			"internal/merchants", "internal/notify", "internal/postgres", "internal/stripe", "internal/telemetry",
 			"ledger", "migrations", "outbox",
 		},
 		why: "wires up what carries out; it accepts nothing",

@@ -2,6 +2,8 @@ package httpapi
 
 import (
 	"context"
+	"crypto/sha256"
+	"errors"
 	"strings"
 
 	"github.com/labstack/echo/v4"
@@ -33,9 +35,34 @@ func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// lookUp asks the database for the merchant of an API key, in its turn.
+// lookUp asks the database for the merchant of an API key. A key that
+// opened before is refused beyond its merchant's rate before that, any other one
+// after: a flood of requests with a key costs no look-ups.
 func (a *API) lookUp(ctx context.Context, key string) (merchants.Merchant, error) {
-	done, err := a.limits.lookup(ctx)
+	id := sha256.Sum256([]byte(key))
+	merchant := a.limits.known.merchant(id)
+	if merchant != "" && !a.allows(merchant) {
+		return merchants.Merchant{}, errRate
+	}
+	m, err := a.open(ctx, key, merchant)
+	switch {
+	case errors.Is(err, merchants.ErrUnauthorized):
+		a.limits.known.forget(id)
+		return merchants.Merchant{}, err
+	case err != nil:
+		return merchants.Merchant{}, err
+	}
+	a.limits.known.remember(id, m.ID)
+	if merchant == "" && !a.allows(m.ID) {
+		return merchants.Merchant{}, errRate
+	}
+	return m, nil
+}
+
+// open looks a key up in its turn, which depends on whose it was when it opened
+// last.
+func (a *API) open(ctx context.Context, key, last string) (merchants.Merchant, error) {
+	done, err := a.limits.lookup(ctx, last)
 	if err != nil {
 		return merchants.Merchant{}, err
 	}

@@ -22,3 +22,18 @@ func ReadCharge(body []byte) (intake.Charge, error) { return readJSON[intake.Cha
 
 // ValidateCharge judges what was read.
 func ValidateCharge(r intake.Charge) error { return validate(r) }
+
+// KnownKeys remember whose the keys are that opened something lately.
+type KnownKeys = knownKeys
+
+// NewKnownKeys remember so many.
+func NewKnownKeys(most int) *KnownKeys { k := newKnownKeys(most); return &k }
+
+// Remember is that a key opened, for a merchant.
+func (k *knownKeys) Remember(id [32]byte, merchant string) { k.remember(id, merchant) }
+
+// Merchant is whose the key was.
+func (k *knownKeys) Merchant(id [32]byte) string { return k.merchant(id) }
+
+// Forget is that a key opened nothing.
+func (k *knownKeys) Forget(id [32]byte) { k.forget(id) }

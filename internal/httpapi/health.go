@@ -4,8 +4,6 @@ import (
 	"net/http"
 
 	"github.com/labstack/echo/v4"
-
-	"github.com/payonce/payonce/migrations"
 )
 
 // healthz says that the process lives.
@@ -25,13 +23,13 @@ func (a *API) getMetrics(c echo.Context) error {
 // readyz says that requests can be served: the database answers and has every
 // migration that this program needs.
 func (a *API) readyz(c echo.Context) error {
-	pending, err := migrations.Pending(c.Request().Context(), a.DB)
+	why, err := a.Ready(c.Request().Context())
 	if err != nil {
 		return err
 	}
-	if pending {
+	if why != "" {
 		p := unavailable()
-		p.Detail = "the database lacks a migration: run payonce migrate"
+		p.Detail = why
 		return p
 	}
 	return c.JSON(http.StatusOK, map[string]string{"status": "ready"})

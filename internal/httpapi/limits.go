@@ -26,8 +26,9 @@ type Limits struct {
 	InFlight int
 	// PerMerchant is how many of them are one merchant's.
 	PerMerchant int
-	// Authenticating is how many API keys are looked up at a time. It is what
-	// somebody without a key can hold of the database.
+	// Authenticating is how many API keys that opened nothing yet are looked up at
+	// a time, and how many of those that did. The former is what somebody without a
+	// key can hold of the database.
 	Authenticating int
 }
 
@@ -41,51 +42,36 @@ var (
 // limits are Limits at work.
 type limits struct {
 	rates     rates
+	known     knownKeys
 	work      gate // by merchant
-	strangers gate // requests whose API key is being looked up, or waits for it
-	lookups   chan struct{}
+	unsigned  gate // events of the provider, or of anybody, that are being read
+	strangers line // whose API keys opened nothing yet
+	merchants line // whose API keys did
 }
 
 func newLimits(l Limits) *limits {
-	a := &limits{
+	return &limits{
 		rates:     rates{perSecond: l.PerSecond, of: map[string]*rate.Limiter{}},
-		work:      gate{most: l.InFlight, share: l.PerMerchant, in: map[string]int{}},
-		strangers: gate{most: l.InFlight, in: map[string]int{}},
-	}
-	if l.Authenticating > 0 {
-		a.lookups = make(chan struct{}, l.Authenticating)
-	}
-	return a
-}
-
-// lookup waits until an API key may be looked up. Whoever is let in calls done.
-// Nobody waits in a line that is too long.
-func (l *limits) lookup(ctx context.Context) (done func(), err error) {
-	if l.lookups == nil {
-		return func() {}, nil
-	}
-	if !l.strangers.enter("") {
-		return nil, errBusy
-	}
-	select {
-	case l.lookups <- struct{}{}:
-		return func() { <-l.lookups; l.strangers.leave("") }, nil
-	case <-ctx.Done():
-		l.strangers.leave("")
-		return nil, ctx.Err()
+		known:     newKnownKeys(mostKnownKeys),
+		work:      newGate(l.InFlight, l.PerMerchant),
+		unsigned:  newGate(l.InFlight, 0),
+		strangers: newLine(l.Authenticating, l.InFlight, 0),
+		merchants: newLine(l.Authenticating, l.InFlight, l.PerMerchant),
 	}
 }
 
-// limitRate refuses what a merchant sends beyond its rate. It knows merchants
-// only: what has no API key has been refused, or is the provider's, which comes
-// again only after minutes.
-func (a *API) limitRate(next echo.HandlerFunc) echo.HandlerFunc {
-	return func(c echo.Context) error {
-		if m := merchantOf(c).ID; m != "" && a.limits.rates.perSecond > 0 && !a.limits.rates.allow(m, a.Now()) {
-			return errRate
-		}
-		return next(c)
+// lookup waits until an API key may be looked up, which opened before for a
+// merchant or, where that is "", did not. Whoever is let in calls done.
+func (l *limits) lookup(ctx context.Context, merchant string) (done func(), err error) {
+	if merchant == "" {
+		return l.strangers.wait(ctx, "")
 	}
+	return l.merchants.wait(ctx, merchant)
+}
+
+// allows tells whether a merchant may send one more request now, and counts it.
+func (a *API) allows(merchant string) bool {
+	return a.limits.rates.perSecond <= 0 || a.limits.rates.allow(merchant, a.Now())
 }
 
 // limitWork refuses a request while too many others are worked on, or too many
@@ -100,8 +86,15 @@ func (a *API) limitWork(next echo.HandlerFunc) echo.HandlerFunc {
 		who := merchantOf(c).ID
 		if path == stripePath {
 			who = stripePath // no merchant has this id
+			if !a.limits.unsigned.enter(who) {
+				c.Response().Header().Set("Connection", "close") // else the answer waits for the body
+				return errBusy
+			}
+			readBody(c.Request())
+			a.limits.unsigned.leave(who)
+		} else {
+			readBody(c.Request())
 		}
-		readBody(c.Request())
 		if !a.limits.work.enter(who) {
 			return errBusy
 		}
@@ -155,6 +148,8 @@ type gate struct {
 	in          map[string]int // nobody who is not in
 }
 
+func newGate(most, share int) gate { return gate{most: most, share: share, in: map[string]int{}} }
+
 func (g *gate) enter(who string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -172,5 +167,36 @@ func (g *gate) leave(who string) {
 	g.all--
 	if g.in[who]--; g.in[who] == 0 {
 		delete(g.in, who)
+	}
+}
+
+// line is a gate before few places. Nobody waits in a line that is too long.
+type line struct {
+	gate   gate          // who waits or has a place
+	places chan struct{} // nil is no limit
+}
+
+func newLine(places, most, share int) line {
+	var free chan struct{}
+	if places > 0 {
+		free = make(chan struct{}, places)
+	}
+	return line{gate: newGate(most, share), places: free}
+}
+
+// wait returns when there is a place. Whoever has one calls done.
+func (l *line) wait(ctx context.Context, who string) (done func(), err error) {
+	if l.places == nil {
+		return func() {}, nil
+	}
+	if !l.gate.enter(who) {
+		return nil, errBusy
+	}
+	select {
+	case l.places <- struct{}{}:
+		return func() { <-l.places; l.gate.leave(who) }, nil
+	case <-ctx.Done():
+		l.gate.leave(who)
+		return nil, ctx.Err()
 	}
 }

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -41,6 +42,9 @@ type API struct {
 	StripeSecrets []string
 	// Limits bound what callers can take.
 	Limits Limits
+	// Ready says what keeps the program from serving, "" if nothing does. Anybody
+	// may ask, as often as he likes.
+	Ready func(context.Context) (why string, err error)
 	// Origins are the web pages' that may call from a browser. None may, unless set.
 	Origins []string
 	// Now is the clock that the time of a signature is compared with, and rates.
@@ -83,8 +87,7 @@ func (a *API) Handler() http.Handler {
 		middleware.ContextTimeout(requestTimeout),
 		a.cors(),
 		limitBody,
-		a.authenticate,
-		a.limitRate,
+		a.authenticate, // and the rate
 		a.limitWork,
 	)
 	read(e, "/healthz", a.healthz)

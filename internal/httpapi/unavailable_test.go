@@ -20,7 +20,6 @@ func wantUnavailable(t *testing.T, w *world) {
 	for _, c := range []call{
 		post("key-1", body()),
 		get("/v1/charges/ch_1"), get("/v1/charges/ch_1/events"), get("/v1/balances"), get("/v1/audit"), get("/v1/nothing"),
-		get("/readyz"),
 	} {
 		wantProblem(t, w.send(t, c), "/problems/unavailable")
 	}
@@ -31,6 +30,11 @@ func wantUnavailable(t *testing.T, w *world) {
 	if !strings.Contains(w.log.String(), `"error":`) {
 		t.Error("the log does not say why")
 	}
+}
+
+func wantNotReady(t *testing.T, w *world) {
+	t.Helper()
+	wantProblem(t, w.send(t, get("/readyz")), "/problems/unavailable")
 }
 
 // elsewhere runs a statement about the database of db in another one.
@@ -64,6 +68,7 @@ func TestStoreDown(t *testing.T) {
 		w.accept(t, "key-1", body())
 		elsewhere(t, other, `drop database {database} with (force)`, w.db)
 		wantUnavailable(t, w)
+		wantNotReady(t, w)
 	})
 	t.Run("its server is out of reach", func(t *testing.T) {
 		t.Parallel()
@@ -72,6 +77,7 @@ func TestStoreDown(t *testing.T) {
 		w.accept(t, "key-1", body())
 		proxy.Close()
 		wantUnavailable(t, w)
+		wantNotReady(t, w)
 	})
 	t.Run("it comes back, and the same request under the same key is answered", func(t *testing.T) {
 		t.Parallel()
@@ -81,6 +87,7 @@ func TestStoreDown(t *testing.T) {
 		elsewhere(t, other, `alter database {database} with allow_connections false`, w.db)
 		w.api.Pool().Reset()
 		wantUnavailable(t, w)
+		wantNotReady(t, w)
 		elsewhere(t, other, `alter database {database} with allow_connections true`, w.db)
 		if again := w.accept(t, "key-1", body()); again.body != first.body {
 			t.Errorf("not the first answer:\n%s%s", first.body, again.body)

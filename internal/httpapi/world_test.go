@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/intake"
+	"github.com/payonce/payonce/internal/app"
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
@@ -58,13 +59,19 @@ func serveOn(t *testing.T, db *postgres.DB, change func(*httpapi.API)) *world {
 	return &world{url: server.URL, db: db, api: acting, log: log}
 }
 
+// newAPI is an API that looks each time whether it is ready.
 func newAPI(db *postgres.DB, log io.Writer) *httpapi.API {
-	return &httpapi.API{
+	api := &httpapi.API{
 		DB:       db,
 		Intake:   &intake.Intake{DB: db, Retention: retention},
 		InFlight: http.StatusConflict,
 		Log:      slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
+	if db != nil {
+		c := &clock{}
+		api.Ready = app.NewReadiness(db, func() time.Time { c.pass(time.Second); return c.now() }).Ask
+	}
+	return api
 }
 
 func register(tb testing.TB, db *postgres.DB) {

@@ -115,6 +115,29 @@ func TestRotateSecret(t *testing.T) {
 		}
 	})
 
+	t.Run("or at a sweep, and its hash stays", func(t *testing.T) {
+		t.Parallel()
+		db := told(t)
+		rotate(t, db, second, 2*time.Hour)
+		rotate(t, db, third, time.Hour)
+		before := secretsOf(t, db)
+		for _, want := range []int{0, 1, 1, 0} { // both end in an hour
+			n, err := merchants.SweepSecrets(t.Context(), db, 1)
+			if err != nil || n != want {
+				t.Errorf("swept %d, %v, want %d", n, err, want)
+			}
+			if want == 0 {
+				passForSecrets(t, db, "1 hour")
+			}
+		}
+		wantWebhook(t, db, shop().URL, third)
+		for i, s := range secretsOf(t, db) {
+			if s.Fingerprint != before[i].Fingerprint || s.Valid != (i == 0) {
+				t.Errorf("listed is %+v, was %+v", s, before[i])
+			}
+		}
+	})
+
 	t.Run("a secret may come back", func(t *testing.T) {
 		t.Parallel()
 		db := told(t)

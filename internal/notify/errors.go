@@ -21,6 +21,15 @@ type TargetError struct {
 
 func (e *TargetError) Error() string { return "webhook target refused: " + e.Reason }
 
+// BusyError says that a webhook was not tried, since enough of its receiver's are
+// under way. It may be gone as soon as one of them ends.
+type BusyError struct {
+	// Reason is a sentence without the target's URL.
+	Reason string
+}
+
+func (e *BusyError) Error() string { return "webhook not tried: " + e.Reason }
+
 // DeliveryError says that the receiver did not accept the webhook, as far as we
 // know.
 type DeliveryError struct {

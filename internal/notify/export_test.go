@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"syscall"
+	"time"
 )
 
 // NewWithResolver returns a sender that resolves names by r.
@@ -30,16 +31,23 @@ func (s *Sender) Trust(roots *x509.CertPool) {
 	}
 }
 
+// Hurry has any answer come too late.
+func (s *Sender) Hurry() { s.prompt = 0 }
+
+// Patient has deliveries wait for their turn for as long.
+func (s *Sender) Patient(turn time.Duration) { s.queue.turn = turn }
+
 // Bounds are the limits of the sender's connections.
 type Bounds struct {
 	Proxy                   bool
 	ConnsPerHost, IdleConns int
 	HeaderBytes             int64
+	Prompt                  time.Duration
 }
 
 // Bounds returns the looser of both clients' limits.
 func (s *Sender) Bounds() Bounds {
-	var b Bounds
+	b := Bounds{Prompt: s.prompt}
 	for _, c := range []*http.Client{s.secure, s.plain} {
 		if t, ok := c.Transport.(*http.Transport); ok {
 			b.Proxy = b.Proxy || t.Proxy != nil

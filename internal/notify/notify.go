@@ -9,8 +9,8 @@
 //     webhook-id is the caller's and stays the same, so that the receiver can
 //     tell a redelivery.
 //   - nil means that an answer with a status of 2xx was received. Every error
-//     is exactly one of [TargetError] and [DeliveryError], or the error of the
-//     caller's context.
+//     is exactly one of [TargetError], [BusyError] and [DeliveryError], or the
+//     error of the caller's context.
 //   - No connection is opened to an address that is not public, unless the
 //     operator allowed it (Config.AllowCIDRs). The address is judged when it is
 //     dialed, after the name was resolved, so a name that changes its mind
@@ -19,6 +19,10 @@
 //     a verified certificate.
 //   - A receiver can hold a delivery no longer than Config.Timeout, and make it
 //     read no more than 64 KiB of headers and 64 KiB of body.
+//   - A receiver, which is a merchant at a host, can hold no more than
+//     Config.Share deliveries at a time, and no more than 4 while it keeps them
+//     waiting: while the last one had no whole answer within half of
+//     Config.Timeout. What is beyond is refused with a [BusyError].
 //   - No error text holds the target's path, query or secret, nor an address
 //     that a name resolved to.
 //
@@ -65,6 +69,9 @@ type Config struct {
 	// Timeout bounds one delivery, from resolving the name to the last byte
 	// that is read. 0 means 10 seconds.
 	Timeout time.Duration
+	// Share is how many deliveries at a time one receiver may hold, so that the
+	// others find a place. 0 means any number.
+	Share int
 	// Now is the clock that signatures are dated by. It is required.
 	Now func() time.Time
 }
@@ -74,12 +81,15 @@ type Sender struct {
 	secure  *http.Client
 	plain   *http.Client
 	timeout time.Duration
+	prompt  time.Duration // who needs longer for an answer counts as silent
 	now     func() time.Time
 	queue   queue
 }
 
 // Webhook is one event on its way to one receiver.
 type Webhook struct {
+	// Merchant is whose receiver it is. It is not sent.
+	Merchant string
 	// URL is the target, as [CheckURL] accepts it.
 	URL string
 	// Secrets are the receiver's, whsec_ and base64, the newest first. The
@@ -99,10 +109,12 @@ func newSender(cfg Config, dialer *net.Dialer) *Sender {
 	if cfg.Now == nil {
 		panic("notify: Config.Now is nil")
 	}
-	s := &Sender{timeout: cfg.Timeout, now: cfg.Now}
+	s := &Sender{timeout: cfg.Timeout, now: cfg.Now, queue: queue{share: cfg.Share, turn: turn}}
 	if s.timeout <= 0 {
 		s.timeout = defaultTimeout
 	}
+	// Who is slower holds a place for about as long as one that never answers.
+	s.prompt = s.timeout / 2
 	g := newGuard(cfg.AllowCIDRs)
 	s.secure = s.client(dialer, g.public)
 	s.plain = s.client(dialer, g.allowedOnly)
@@ -139,7 +151,8 @@ func (s *Sender) Close() {
 // Deliver sends the webhook once. It returns nil when the receiver has answered
 // 2xx.
 //
-// A [TargetError] will come again until the target or its secret is changed. A
+// A [TargetError] will come again until the target or its secret is changed. After
+// a [BusyError] nothing was sent, and nothing is known of the receiver. A
 // [DeliveryError] may be gone at the next attempt, and leaves open whether the
 // receiver took the webhook.
 func (s *Sender) Deliver(ctx context.Context, w Webhook) error {
@@ -165,18 +178,22 @@ func (s *Sender) deliver(ctx context.Context, w Webhook) error {
 	if target.Scheme == "http" {
 		client = s.plain
 	}
-	leave, err := s.queue.enter(target.Host)
+	leave, err := s.queue.enter(ctx, receiver{w.Merchant, target.Host})
 	if err != nil {
-		return &DeliveryError{Err: err}
+		return err
 	}
+	late := time.AfterFunc(s.prompt, func() {})
 	res, err := client.Do(req)
-	leave(err == nil)
 	if err != nil {
+		late.Stop()
+		leave(false)
 		return s.unanswered(ctx, err)
 	}
 	// What is left unread costs the connection, and no more.
-	_, _ = io.CopyN(io.Discard, res.Body, maxBodyBytes)
+	_, err = io.CopyN(io.Discard, res.Body, maxBodyBytes)
 	_ = res.Body.Close()
+	whole := err == nil || errors.Is(err, io.EOF)
+	leave(late.Stop() && whole)
 	if res.StatusCode/100 == 2 {
 		return nil
 	}

@@ -350,7 +350,7 @@ func TestDeliver_returns_the_error_of_a_context_that_ended(t *testing.T) {
 
 func TestDeliver_uses_no_proxy_and_a_bounded_number_of_connections(t *testing.T) {
 	t.Parallel()
-	want := notify.Bounds{ConnsPerHost: 64, IdleConns: 256, HeaderBytes: 64 << 10}
+	want := notify.Bounds{ConnsPerHost: 64, IdleConns: 256, HeaderBytes: 64 << 10, Prompt: 5 * time.Second}
 	if diff := cmp.Diff(want, newSender(t, notify.Config{}).Bounds()); diff != "" {
 		t.Errorf("bounds (-want +got):\n%s", diff)
 	}

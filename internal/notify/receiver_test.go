@@ -29,7 +29,7 @@ const (
 )
 
 func webhook(url string) notify.Webhook {
-	return notify.Webhook{URL: url, Secrets: []string{secret}, ID: "evt_1", Body: []byte(body)}
+	return notify.Webhook{Merchant: "acme", URL: url, Secrets: []string{secret}, ID: "evt_1", Body: []byte(body)}
 }
 
 // countingListener counts the connections that reach it.
@@ -92,11 +92,15 @@ func loopback() []netip.Prefix {
 func kinds(err error) string {
 	var (
 		target   *notify.TargetError
+		busy     *notify.BusyError
 		delivery *notify.DeliveryError
 		all      []string
 	)
 	if errors.As(err, &target) {
 		all = append(all, "target")
+	}
+	if errors.As(err, &busy) {
+		all = append(all, "busy")
 	}
 	if errors.As(err, &delivery) {
 		all = append(all, "delivery")

@@ -143,6 +143,8 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		defer cache.Close()
 		in.Cache = cache
 	}
+	ready := app.NewReadiness(db, now)
+	defer ready.Close()
 	api := &httpapi.API{
 		DB:            db,
 		Intake:        in,
@@ -150,6 +152,7 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		NaturalKeys:   settings.IdempotencyKeyMode == "natural",
 		StripeSecrets: settings.secrets(),
 		Limits:        settings.limits(),
+		Ready:         ready.Ask,
 		Origins:       origins,
 		Now:           now,
 		Log:           log,

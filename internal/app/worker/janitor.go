@@ -7,6 +7,7 @@ import (
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/outbox"
 )
@@ -89,6 +90,9 @@ func (j *Janitor) sweeps() []sweep {
 		}},
 		{"inbox_quarantine", func(ctx context.Context) (int, error) {
 			return inbox.SweepQuarantine(ctx, j.DB, quarantineRetention, sweepRows)
+		}},
+		{"webhook_secrets", func(ctx context.Context) (int, error) {
+			return merchants.SweepSecrets(ctx, j.DB, sweepRows)
 		}},
 	}
 }

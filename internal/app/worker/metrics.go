@@ -20,7 +20,7 @@ func meter(log *slog.Logger, now func() time.Time) *telemetry.Worker {
 		ends = append(ends, string(end))
 	}
 	return telemetry.NewWorker(telemetry.Config{Now: now, Log: log}, telemetry.Names{
-		Receivers: []string{fulfillment.ChargeReceiver, fulfillment.NotificationReceiver},
+		Receivers: []string{fulfillment.ChargeReceiver, fulfillment.NotificationReceiver, fulfillment.ResendReceiver},
 		Ends:      ends,
 		Steps:     fulfillment.Steps(),
 		Calls:     stripe.Calls(),

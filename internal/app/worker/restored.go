@@ -3,19 +3,16 @@ package worker
 import (
 	"context"
 
-	"github.com/payonce/payonce/internal/app"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/outbox"
 )
 
 // restored tells that the tables came from another server and were not repaired
 // since: what is accepted is not lost, and stays where it is.
-func restored(db *postgres.DB) app.Check {
-	return func(ctx context.Context) (string, error) {
-		n, err := outbox.ReadNumbering(ctx, db)
-		if err != nil || !n.Foreign() {
-			return "", err
-		}
-		return "the tables were restored from another server: run payonce outbox repair", nil
+func restored(ctx context.Context, q postgres.Querier) (why string, err error) {
+	n, err := outbox.ReadNumbering(ctx, q)
+	if err != nil || !n.Foreign() {
+		return "", err
 	}
+	return "the tables were restored from another server: run payonce outbox repair", nil
 }

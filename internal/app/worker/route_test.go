@@ -76,6 +76,7 @@ func TestParkedMessagesHoldUpNotificationsAlone(t *testing.T) {
 	t.Parallel()
 	want := map[string]inbox.Parked{
 		fulfillment.ChargeReceiver: inbox.Pass, fulfillment.NotificationReceiver: inbox.Block,
+		fulfillment.ResendReceiver: inbox.Pass,
 	}
 	if diff := cmp.Diff(want, worker.Parked()); diff != "" {
 		t.Errorf("policies (-want +got):\n%s", diff)

@@ -82,13 +82,15 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 	}
 	defer app.Close(subscriberDB)
 	watch(metrics, db, subscriberDB)
-	if why, err := restored(db)(ctx); err == nil && why != "" {
+	if why, err := restored(ctx, db); err == nil && why != "" {
 		log.ErrorContext(ctx, "not receiving", "reason", why)
 	}
 
+	ready := app.NewReadiness(db, now, restored)
+	defer ready.Close()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		return app.Serve(ctx, log, settings.HTTPAddr, app.Health(db, metrics.Handler(), restored(db)))
+		return app.Serve(ctx, log, settings.HTTPAddr, app.Health(ready, metrics.Handler()))
 	})
 	g.Go(func() error { return receiveAlways(ctx, log, subscriberDB, observeReception(metrics)) })
 	g.Go(func() error { janitor(log, db, settings).Run(ctx); return nil })
@@ -158,6 +160,8 @@ func processors(log *slog.Logger, db *postgres.DB, provider *stripe.Client, metr
 	charges := &fulfillment.Fulfillment{DB: db, Provider: provider, Log: log, Stepping: metrics.Stepping}
 	notifications := &fulfillment.Notification{DB: db, Sender: notify.New(notify.Config{
 		AllowCIDRs: settings.WebhookAllowCIDRs, Timeout: callTimeout, Now: now,
+		// Half of a receiver's places are left to the other merchants.
+		Share: max(1, settings.WorkerConcurrency/2),
 	})}
 	receiver := func(name string, parked inbox.Parked, handle inbox.Handler) *inbox.Processor {
 		policy := settings.policy()
@@ -181,6 +185,8 @@ func processors(log *slog.Logger, db *postgres.DB, provider *stripe.Client, metr
 		receiver(fulfillment.ChargeReceiver, inbox.Pass, charges.Charge),
 		// Merchants are told of outcomes in their order.
 		receiver(fulfillment.NotificationReceiver, inbox.Block, notifications.Notify),
+		// What is told once more they know already.
+		receiver(fulfillment.ResendReceiver, inbox.Pass, notifications.Notify),
 	}
 }
 

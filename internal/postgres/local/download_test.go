@@ -24,6 +24,9 @@ func TestDownload(t *testing.T) {
 
 	t.Run("a fetched server runs, and is fetched once", func(t *testing.T) {
 		t.Parallel()
+		if testing.Short() {
+			t.Skip("not run in short mode: it copies a whole server and starts it")
+		}
 		repository, fetched := serve(t, jar, "")
 		cache := publicFolder(t)
 		places := local.Places{Path: "/nonexistent", Repository: repository, Cache: cache}
@@ -56,6 +59,9 @@ func TestDownload(t *testing.T) {
 
 	t.Run("without a cache it is fetched for one server", func(t *testing.T) {
 		t.Parallel()
+		if testing.Short() {
+			t.Skip("not run in short mode: it copies a whole server and starts it")
+		}
 		repository, fetched := serve(t, jar, "")
 		s, err := local.Places{Path: "/nonexistent", Repository: repository}.Start(t.Context(), local.Options{})
 		if err != nil {

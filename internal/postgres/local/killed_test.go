@@ -84,6 +84,9 @@ func TestKilledParent(t *testing.T) {
 	for _, part := range []string{"", "data", "data/base", "data/postmaster.pid", ".s.PGSQL.5432"} {
 		t.Run("SIGKILL while it starts is swept at the latest by the next start/"+part, func(t *testing.T) {
 			t.Parallel()
+			if testing.Short() {
+				t.Skip("not run in short mode: each starts two servers")
+			}
 			temp := publicFolder(t)
 			p := launchParent(t, temp, "start")
 			eventually(t, "the start has come to "+part, func() bool {

@@ -1,0 +1,187 @@
+package app_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/app"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+// clock stands still until it is moved.
+type clock struct{ at atomic.Int64 }
+
+func (c *clock) now() time.Time           { return time.Unix(1_800_000_000, c.at.Load()) }
+func (c *clock) pass(after time.Duration) { c.at.Add(int64(after)) }
+
+func readiness(t *testing.T, db *postgres.DB, now func() time.Time, checks ...app.Check) *app.Readiness {
+	t.Helper()
+	r := app.NewReadiness(db, now, checks...)
+	t.Cleanup(r.Close)
+	return r
+}
+
+func wantReady(t *testing.T, r *app.Readiness) {
+	t.Helper()
+	if why, err := r.Ask(t.Context()); why != "" || err != nil {
+		t.Errorf("not ready: %q, %v", why, err)
+	}
+}
+
+func TestReadiness(t *testing.T) {
+	t.Parallel()
+	t.Run("a pool that is all in use is ready", func(t *testing.T) {
+		t.Parallel()
+		o := options()
+		o.MaxConns = 1
+		db, err := postgres.Open(t.Context(), pgtest.URL(t), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(db.Close)
+		conn, err := db.Pool().Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Release()
+		wantReady(t, readiness(t, db, time.Now))
+	})
+
+	t.Run("all who ask get the answer of one look, which goes on without them", func(t *testing.T) {
+		t.Parallel()
+		var looks atomic.Int64
+		begun, end := make(chan struct{}), make(chan struct{})
+		c := &clock{}
+		r := readiness(t, pgtest.Open(t), c.now, func(context.Context, postgres.Querier) (string, error) {
+			if looks.Add(1) == 1 {
+				close(begun)
+				<-end
+			}
+			return "it is the test", nil
+		})
+		impatient, leave := context.WithCancel(t.Context())
+		left := make(chan error, 1)
+		go func() {
+			_, err := r.Ask(impatient)
+			left <- err
+		}()
+		<-begun
+		leave()
+		if err := <-left; !errors.Is(err, context.Canceled) {
+			t.Errorf("who left is told %v", err)
+		}
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() {
+				if why, err := r.Ask(t.Context()); why != "it is the test" || err != nil {
+					t.Errorf("%q, %v", why, err)
+				}
+			})
+		}
+		close(end)
+		all.Wait()
+		c.pass(time.Second - 1)
+		if _, err := r.Ask(t.Context()); err != nil || looks.Load() != 1 {
+			t.Errorf("%d looks, want 1: %v", looks.Load(), err)
+		}
+		c.pass(1)
+		if _, err := r.Ask(t.Context()); err != nil || looks.Load() != 2 {
+			t.Errorf("%d looks, want 2: %v", looks.Load(), err)
+		}
+	})
+
+	t.Run("a database that does not answer is not waited for", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		c := &clock{}
+		r := readiness(t, db, c.now)
+		wantReady(t, r)
+		tx, err := db.Pool().Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+		if _, err := tx.Exec(t.Context(), `lock table schema_migrations in access exclusive mode`); err != nil {
+			t.Fatal(err)
+		}
+		c.pass(time.Second)
+		began := time.Now()
+		why, err := r.Ask(t.Context())
+		if took := time.Since(began); err == nil || took > 4*time.Second { // a lock time-out is later
+			t.Errorf("after %s: %q, %v", took, why, err)
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		c.pass(time.Second)
+		wantReady(t, r)
+	})
+
+	t.Run("a lost connection is replaced, if there is a database", func(t *testing.T) {
+		t.Parallel()
+		other, db := pgtest.Empty(t), pgtest.Open(t)
+		c := &clock{}
+		r := readiness(t, db, c.now)
+		wantReady(t, r)
+		name := db.Pool().Config().ConnConfig.Database
+		const end = `select pg_terminate_backend(pid) from pg_stat_activity where datname = `
+		elsewhere(t, other, end+"'"+name+"'")
+		c.pass(time.Second)
+		wantReady(t, r)
+		elsewhere(t, other, "drop database "+pgx.Identifier{name}.Sanitize()+" with (force)")
+		wantReady(t, r) // as a second ago
+		c.pass(time.Second)
+		if why, err := r.Ask(t.Context()); !errors.Is(err, postgres.ErrNoConnection) || strings.Contains(err.Error(), "password") {
+			t.Errorf("%q, %v", why, err)
+		}
+	})
+
+	t.Run("the end takes its connection along", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		c := &clock{}
+		r := readiness(t, db, c.now)
+		before := sessions(t, db)
+		wantReady(t, r)
+		if n := sessions(t, db); n != before+1 {
+			t.Errorf("%d connections, want %d", n, before+1)
+		}
+		r.Close()
+		deadline := time.Now().Add(patience)
+		for sessions(t, db) > before && time.Now().Before(deadline) { // until the server has seen it
+			continue
+		}
+		c.pass(time.Minute)
+		wantReady(t, r) // as it was
+		if n := sessions(t, db); n != before {
+			t.Errorf("%d connections, want %d", n, before)
+		}
+		never := readiness(t, db, c.now)
+		never.Close()
+		if why, err := never.Ask(t.Context()); err == nil {
+			t.Errorf("what never looked says %q", why)
+		}
+	})
+}
+
+// sessions counts the connections to a database but those of its pool.
+func sessions(t *testing.T, db *postgres.DB) (n int) {
+	t.Helper()
+	err := db.QueryRow(t.Context(), `
+select count(*)
+  from pg_stat_activity
+ where datname = current_database()
+   and backend_type = 'client backend'`).Scan(&n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n - int(db.Pool().Stat().TotalConns())
+}

@@ -1,0 +1,34 @@
+package worker_test
+
+import (
+	"testing"
+
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+// A secret that is over lies in the clear no longer than until the next sweep,
+// whether or not its merchant ever replaces one again.
+func TestJanitorForgetsSecretsThatAreOver(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	exec(
+		t, db,
+		`insert into merchants (merchant_id) values ('acme'), ('globex')`,
+		`insert into webhook_secrets (merchant_id, generation, secret, secret_hash, created_by, ends_at)
+			select m, n, 'whsec_' || n, sha256('s'), 'test', (array[now() - interval '1 day', now(), now() + interval '1 day', null])[n]
+			  from unnest(array['acme', 'globex']) m, generate_series(1, 4) n`,
+	)
+	k := newKeeper(pgtest.As(t, db, postgres.RoleWorker), "a")
+	stop := k.start(t)
+	await(t, db, k, `select count(*) = 4 from webhook_secrets where secret is null`)
+	stop()
+	wantCounts(t, map[string]int64{"webhook_secrets": 4}, k)
+	var left string
+	if err := db.QueryRow(t.Context(), `select string_agg(merchant_id || generation, ' ' order by 1) from webhook_secrets where secret is not null`).Scan(&left); err != nil {
+		t.Fatal(err)
+	}
+	if left != "acme3 acme4 globex3 globex4" {
+		t.Errorf("kept are %s", left)
+	}
+}
