@@ -35,6 +35,8 @@ type running struct {
 	ctx     context.Context //nolint:containedctx // a strike happens on a connection's own goroutine
 
 	striking atomic.Int64
+	over     atomic.Bool // the victim is wanted no more
+	missed   atomic.Bool // the plan came to its aim when all was over
 
 	mu      sync.Mutex
 	current int // request
@@ -75,12 +77,12 @@ func (p *place) run(ctx context.Context, s scenario, program string, known crash
 	r.faulted()
 	r.victim.live(ctx)
 	err = r.finish(ctx)
-	r.victim.end()
+	r.end()
 	p.disarm()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.result.points = plan.Points()
-	r.result.fired = plan.Fired()
+	r.result.fired = plan.Fired() && !r.missed.Load()
 	r.result.again = len(r.plans) > 1 && r.plans[1].Fired()
 	r.result.took = time.Since(begun)
 	return r.result, errors.Join(append(r.errs, err)...)
@@ -94,7 +96,7 @@ func (r *running) finish(ctx context.Context) error {
 		}
 		r.arrived()
 		r.settle(ctx)
-		r.victim.end()
+		r.end()
 		if err := r.carry(ctx); err != nil {
 			return r.unlessLate(err)
 		}
@@ -108,8 +110,15 @@ func (r *running) finish(ctx context.Context) error {
 	if err := r.quiet(ctx, overload); err != nil {
 		return r.unlessLate(err)
 	}
-	r.victim.end() // its polls would only slow the others down
+	r.end() // its polls would only slow the others down
 	return r.judge(ctx)
+}
+
+// end ends the victim for good, after the strike that may be under way.
+func (r *running) end() {
+	r.over.Store(true)
+	_ = within(overload, func() bool { return r.striking.Load() == 0 })
+	r.victim.end()
 }
 
 // unlessLate turns the end of patience into a violation.
@@ -208,6 +217,10 @@ func (r *running) ended() (n int) {
 func (r *running) strike(f crash.Fault) {
 	r.striking.Add(1)
 	defer r.striking.Add(-1)
+	if r.over.Load() {
+		r.missed.Store(true)
+		return
+	}
 	r.mu.Lock()
 	i := r.current
 	r.mu.Unlock()

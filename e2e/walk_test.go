@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/payonce/payonce/internal/crash"
 	"github.com/payonce/payonce/internal/fleet"
 )
 
@@ -107,21 +106,9 @@ func chosen(courses []course, what string, rng *rand.Rand, short bool) ([]target
 	for range *walkTimes - 1 {
 		targets = append(targets, once...)
 	}
-	// The long ones first, so that none of them is left alone at the end.
-	slices.SortStableFunc(targets, func(a, b target) int { return weight(b) - weight(a) })
+	// Those that take long, or stand in each other's way, are apart from each other.
+	rng.Shuffle(len(targets), func(i, j int) { targets[i], targets[j] = targets[j], targets[i] })
 	return targets, nil
-}
-
-func weight(t target) int {
-	switch {
-	case t.fault == crash.Pause:
-		return 3
-	case t.second > 0:
-		return 2
-	case t.fault == crash.Kill && t.program == "worker":
-		return 1
-	}
-	return 0
 }
 
 // notRun says what a walk leaves out.

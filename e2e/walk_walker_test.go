@@ -223,14 +223,23 @@ func (p *place) walkTo(ctx context.Context, c course, t target) (result runResul
 		s = scenarios()[0]
 	}
 	aim := crash.Aim{Point: t.point, Side: t.side, Fault: t.fault}
+	alone := false
 	for _, point := range c.points {
 		if point.Point == t.point {
 			aim = point.aim(t.side, t.fault)
+			alone = point.InTransaction && t.fault == crash.Pause
 		}
 	}
 	for ; ; repeated++ {
-		result, err = p.run(ctx, s, c.program, c.known, aim, t.second)
-		late := result.waited > liveness
+		var crowded bool
+		if alone {
+			result, err = p.stand(func() (runResult, error) { return p.run(ctx, s, c.program, c.known, aim, t.second) })
+		} else {
+			before := p.stands.Load()
+			result, err = p.run(ctx, s, c.program, c.known, aim, t.second)
+			crowded = before%2 == 1 || p.stands.Load() != before
+		}
+		late := result.waited > liveness && !crowded
 		if late && repeated == repeats {
 			result.violations = append(result.violations,
 				fmt.Sprintf("liveness: the work was done %.1f s after the fault, and too late %d times before", result.waited.Seconds(), repeats))
@@ -240,6 +249,15 @@ func (p *place) walkTo(ctx context.Context, c course, t target) (result runResul
 			return result, repeated, err
 		}
 	}
+}
+
+// stand does a run in which a victim stands in a transaction.
+func (g *grounds) stand(run func() (runResult, error)) (runResult, error) {
+	g.standing.Lock()
+	defer g.standing.Unlock()
+	g.stands.Add(1)
+	defer g.stands.Add(1)
+	return run()
 }
 
 func (w *walker) note(t target, r runResult, repeated int) {

@@ -8,6 +8,8 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -26,6 +28,12 @@ type grounds struct {
 	announce string
 	service  string // database, migrated
 	outside  string // database, migrated
+
+	// While a victim stands in a transaction, nothing that is committed in any
+	// database of the server becomes visible to readers of an outbox. So only one
+	// of them stands at a time, and the others' clocks do not count meanwhile.
+	standing sync.Mutex
+	stands   atomic.Int64 // beginnings and ends; odd while one stands
 }
 
 // newGrounds makes them in an empty folder.

@@ -209,6 +209,8 @@ type Seen struct {
 	Point
 	Kind Kind
 	Poll bool // found something this time
+	// InTransaction says that it is a part of a transaction of several round trips.
+	InTransaction bool
 }
 
 // Points are those of the life so far, in the order in which they began; polls in
@@ -219,7 +221,9 @@ func (p *Plan) Points() []Seen {
 	var seen []Seen
 	for _, t := range p.trips {
 		if t.number > 0 {
-			seen = append(seen, Seen{Point: Point{Name: t.name, Occurrence: t.number}, Kind: t.kind, Poll: t.polls})
+			seen = append(seen, Seen{
+				Point: Point{Name: t.name, Occurrence: t.number}, Kind: t.kind, Poll: t.polls, InTransaction: t.group != nil,
+			})
 		}
 	}
 	return seen

@@ -60,7 +60,7 @@ func TestEveryAnswerHasTheRequestIDOfItsLogLine(t *testing.T) {
 	t.Run("a store that is down", func(t *testing.T) {
 		t.Parallel()
 		w := serve(t)
-		w.api.Close()
+		dropStore(t, w)
 		wantLogged(t, w, get("/v1/balances"), "req-of-mine", http.StatusServiceUnavailable)
 		wantLogged(t, w, get("/readyz"), "", http.StatusServiceUnavailable)
 	})

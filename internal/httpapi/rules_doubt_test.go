@@ -50,7 +50,7 @@ func TestRulesNothingIsAnsweredWithoutTheStore(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	routes, reads := w.routes(t), w.reads(t)
-	w.api.Close()
+	dropStore(t, w)
 	for _, r := range routes {
 		t.Run(r.name, func(t *testing.T) {
 			t.Parallel()

@@ -3,6 +3,7 @@ package httpapi_test
 import (
 	"context"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -52,6 +53,12 @@ func elsewhere(t *testing.T, other, statement string, db *postgres.DB) {
 	}
 }
 
+// dropStore takes the database away from an API.
+func dropStore(t *testing.T, w *world) {
+	t.Helper()
+	elsewhere(t, pgtest.Empty(t), `drop database {database} with (force)`, w.db)
+}
+
 func TestStoreDown(t *testing.T) {
 	t.Parallel()
 	t.Run("its pool is closed", func(t *testing.T) {
@@ -63,10 +70,9 @@ func TestStoreDown(t *testing.T) {
 	})
 	t.Run("its database is dropped", func(t *testing.T) {
 		t.Parallel()
-		other := pgtest.Empty(t)
 		w := serve(t)
 		w.accept(t, "key-1", body())
-		elsewhere(t, other, `drop database {database} with (force)`, w.db)
+		dropStore(t, w)
 		wantUnavailable(t, w)
 		wantNotReady(t, w)
 	})
@@ -172,4 +178,49 @@ func TestPanic(t *testing.T) {
 		t.Errorf("it does not serve on: status %d: %s", a.status, a.body)
 	}
 	wantRows(t, w.db, before, nil)
+}
+
+// TestReadyUnderLoad: a pool that is all in use is no reason to be unready, and
+// whoever asks takes nothing of it.
+func TestReadyUnderLoad(t *testing.T) {
+	t.Parallel()
+	t.Run("requests hold every connection", func(t *testing.T) {
+		t.Parallel()
+		const conns = 2
+		db := open(t, pgtest.URL(t), postgres.Options{MaxConns: conns, LockTimeout: patience})
+		w := serveOn(t, db, nil)
+		aside := open(t, db.Pool().Config().ConnString(), postgres.Options{})
+		held := begin(t, aside)
+		exec(t, held, `lock table ledger_events in access exclusive mode`)
+		stuck := &crowd{answers: make(chan answer, 2*conns)}
+		for i := range 2 * conns {
+			stuck.send(t, w, post("key-"+strconv.Itoa(i), body()))
+		}
+		waiting(t, aside, int(w.api.Pool().Config().MaxConns))
+		if a := w.send(t, get("/readyz")); a.status != http.StatusOK {
+			t.Errorf("status %d: %s", a.status, a.body)
+		}
+		if err := held.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		stuck.all.Wait()
+	})
+	t.Run("who asks holds none", func(t *testing.T) {
+		t.Parallel()
+		const conns, asking = 2, 8
+		db := open(t, pgtest.URL(t), postgres.Options{MaxConns: conns, LockTimeout: patience})
+		w := serveOn(t, db, nil)
+		aside := open(t, db.Pool().Config().ConnString(), postgres.Options{})
+		held := begin(t, aside)
+		exec(t, held, `lock table schema_migrations in access exclusive mode`)
+		askers := &crowd{answers: make(chan answer, asking)}
+		for range asking {
+			askers.send(t, w, get("/readyz").with("Authorization"))
+		}
+		waiting(t, aside, 1)
+		w.accept(t, "key-1", body())
+		for range asking {
+			wantProblem(t, <-askers.answers, "/problems/unavailable")
+		}
+	})
 }

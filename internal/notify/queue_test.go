@@ -87,12 +87,7 @@ func TestDeliver_tries_a_silent_receiver_a_few_at_a_time(t *testing.T) {
 			for range tried {
 				<-h.asked
 			}
-			stop()
-			for range tried {
-				if err := <-errs; err != nil && kinds(err) != "context" {
-					t.Errorf("Deliver: %v", err)
-				}
-			}
+			gone(t, stop, errs, tried)
 			if n := len(h.asked); n != 0 {
 				t.Errorf("%d deliveries more than %d reached a silent receiver", n, tried)
 			}
@@ -104,8 +99,19 @@ func oneInVain(t *testing.T, s *notify.Sender, h holding) {
 	t.Helper()
 	errs, stop := h.hang(t, s, 1)
 	<-h.asked
+	gone(t, stop, errs, 1)
+}
+
+// gone ends so many deliveries that are kept.
+func gone(t *testing.T, stop func(), errs <-chan error, n int) {
+	t.Helper()
 	stop()
-	<-errs
+	for range n {
+		// One whose status has come was delivered, though its answer has no end.
+		if err := <-errs; err != nil && kinds(err) != "context" {
+			t.Errorf("Deliver: %v", err)
+		}
+	}
 }
 
 // oneCut is delivered, by its status, and the answer has no end.
@@ -139,10 +145,7 @@ func TestDeliver_forgives_a_receiver_that_answers_again(t *testing.T) {
 	for range 20 {
 		<-h.asked
 	}
-	stop()
-	for range 20 {
-		<-errs
-	}
+	gone(t, stop, errs, 20)
 }
 
 func TestDeliver_leaves_others_a_place(t *testing.T) {
@@ -165,10 +168,7 @@ func TestDeliver_leaves_others_a_place(t *testing.T) {
 		if err := s.Deliver(t.Context(), other); err != nil {
 			t.Errorf("the other merchant's: %v", err)
 		}
-		stop()
-		for range 4 {
-			<-errs
-		}
+		gone(t, stop, errs, 4)
 	})
 
 	t.Run("when a receiver that used to answer holds its share", func(t *testing.T) {
@@ -187,10 +187,7 @@ func TestDeliver_leaves_others_a_place(t *testing.T) {
 		if err := s.Deliver(ended, webhook(h.URL)); kinds(err) != "context" {
 			t.Errorf("one that is not wanted any more: %v", err)
 		}
-		stop()
-		for range 8 {
-			<-errs
-		}
+		gone(t, stop, errs, 8)
 	})
 
 	t.Run("and a delivery beyond the share has its turn when one ends", func(t *testing.T) {

@@ -32,7 +32,13 @@ type server struct {
 	admin    string // connection string of a database that is no template
 	url      func(database string) string
 	strategy string // of create database; the server's default where empty
+	// idle are connections to the admin database, kept for the next test: to make
+	// one costs the server as much as to drop a database. Nil: none is kept.
+	idle chan *pgx.Conn
 }
+
+// idleConns is how many connections are kept.
+const idleConns = 4
 
 // connect finds the server or starts it. What it starts lives as long as the
 // process: it ends with the pipe that package local holds.
@@ -44,7 +50,10 @@ func connect() (server, error) {
 			return server{}, err
 		}
 		// Where nothing is forced to disk, copying files costs half of what logging them does.
-		return server{admin: started.URL("postgres"), url: started.URL, strategy: "file_copy"}, nil
+		return server{
+			admin: started.URL("postgres"), url: started.URL,
+			strategy: "file_copy", idle: make(chan *pgx.Conn, idleConns),
+		}, nil
 	}
 	parsed, err := url.Parse(address)
 	if err != nil || parsed.Scheme != "postgres" && parsed.Scheme != "postgresql" {
@@ -130,36 +139,63 @@ func (s server) template(ctx context.Context, conn *pgx.Conn, name string) error
 // clone creates a database. Nobody may be connected to the template meanwhile;
 // the server waits a few seconds for those who are.
 func (s server) clone(ctx context.Context, name, template string) error {
-	return s.as(ctx, func(conn *pgx.Conn) error {
-		create := "create database " + quote(name) + " template " + quote(template)
-		if s.strategy != "" {
-			create += " strategy " + s.strategy
-		}
-		if _, err := conn.Exec(ctx, create); err != nil {
-			return fmt.Errorf("create the database %s: %w", name, err)
-		}
-		return nil
-	})
+	create := "create database " + quote(name) + " template " + quote(template)
+	if s.strategy != "" {
+		create += " strategy " + s.strategy
+	}
+	if err := s.exec(ctx, create); err != nil {
+		return fmt.Errorf("create the database %s: %w", name, err)
+	}
+	return nil
 }
 
 // drop removes a database, whoever is connected to it.
 func (s server) drop(ctx context.Context, name string) error {
-	return s.as(ctx, func(conn *pgx.Conn) error {
-		if _, err := conn.Exec(ctx, "drop database if exists "+quote(name)+" with (force)"); err != nil {
-			return fmt.Errorf("drop the database %s: %w", name, err)
+	if err := s.exec(ctx, "drop database if exists "+quote(name)+" with (force)"); err != nil {
+		return fmt.Errorf("drop the database %s: %w", name, err)
+	}
+	return nil
+}
+
+// exec runs a statement that leaves nothing behind in its session.
+func (s server) exec(ctx context.Context, statement string) error {
+	var conn *pgx.Conn
+	select {
+	case conn = <-s.idle:
+	default:
+		var err error
+		if conn, err = s.connect(ctx); err != nil {
+			return err
 		}
-		return nil
-	})
+	}
+	_, err := conn.Exec(ctx, statement)
+	if conn.IsClosed() {
+		return err
+	}
+	select {
+	case s.idle <- conn:
+	default:
+		_ = conn.Close(context.WithoutCancel(ctx))
+	}
+	return err
 }
 
 // as runs statements on a connection of their own, which ends with them.
 func (s server) as(ctx context.Context, run func(*pgx.Conn) error) error {
-	conn, err := pgx.Connect(ctx, s.admin)
+	conn, err := s.connect(ctx)
 	if err != nil {
-		return fmt.Errorf("connect to the server for tests: %w", err)
+		return err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	return run(conn)
+}
+
+func (s server) connect(ctx context.Context) (*pgx.Conn, error) {
+	conn, err := pgx.Connect(ctx, s.admin)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the server for tests: %w", err)
+	}
+	return conn, nil
 }
 
 func quote(name string) string { return pgx.Identifier{name}.Sanitize() }
