@@ -87,10 +87,16 @@ func storeDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustBeProblem(t, read, http.StatusServiceUnavailable, "unavailable")
-	for path, want := range map[string]int{"/healthz": http.StatusOK, "/readyz": http.StatusServiceUnavailable} {
-		if got, err := w.client.do(t.Context(), request{method: http.MethodGet, path: path}); err != nil || got.Status != want {
-			t.Errorf("%s answers %d, %v, want %d", path, got.Status, err, want)
-		}
+	answers := func(path string, want int) bool {
+		got, err := w.client.do(t.Context(), request{method: http.MethodGet, path: path})
+		return err == nil && got.Status == want
+	}
+	if !answers("/healthz", http.StatusOK) {
+		t.Error("/healthz does not answer 200")
+	}
+	// An answer of /readyz holds for a second.
+	if !within(10*time.Second, func() bool { return answers("/readyz", http.StatusServiceUnavailable) }) {
+		t.Error("/readyz does not answer 503")
 	}
 	link.set(false)
 	got, _, err := w.client.insist(t.Context(), r)

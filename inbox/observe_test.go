@@ -3,6 +3,7 @@ package inbox_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"sync"
 	"testing"
 	"time"
@@ -43,7 +44,7 @@ func (c *tally) observer() inbox.Observer {
 func (c *tally) ended() map[inbox.End]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.ends
+	return maps.Clone(c.ends)
 }
 
 func TestObserver(t *testing.T) {

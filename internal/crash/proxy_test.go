@@ -3,6 +3,7 @@ package crash_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -183,15 +184,15 @@ func TestStrike(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			s := newScene(t)
-			struck := 0
+			var struck atomic.Int32
 			aim := crash.Aim{Point: crash.Point{Name: "insert effects ×2", Occurrence: 1}, Side: test.side, Fault: crash.Cut}
-			conn, plan := s.through(aim, crash.Known{}, func(crash.Fault) { struck++ })
+			conn, plan := s.through(aim, crash.Known{}, func(crash.Fault) { struck.Add(1) })
 			err := conn.SendBatch(s.ctx, effects(1, 2)).Close()
 			if refusal := new(pgconn.PgError); err == nil || errors.As(err, &refusal) {
 				t.Errorf("the commit ended with %v", err)
 			}
-			if !plan.Fired() || struck != 1 || !conn.IsClosed() {
-				t.Errorf("fired %v, struck %d times, closed %v", plan.Fired(), struck, conn.IsClosed())
+			if !plan.Fired() || struck.Load() != 1 || !conn.IsClosed() {
+				t.Errorf("fired %v, struck %d times, closed %v", plan.Fired(), struck.Load(), conn.IsClosed())
 			}
 			s.wantStored(test.stored...)
 			s.exec(s.connect(s.proxy.URL()), insert, 3)
