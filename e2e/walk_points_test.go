@@ -94,7 +94,8 @@ func (p *place) watchRest(ctx context.Context, program string) (rest, error) {
 	for name := range noPoints() {
 		known.Never[name] = true
 	}
-	plan := crash.NewPlan(crash.Aim{}, known, nil)
+	// What is learned below is for later plans: this one still reads its own.
+	plan := crash.NewPlan(crash.Aim{}, crash.Known{Never: maps.Clone(known.Never)}, nil)
 	p.arm(program, plan)
 	defer p.disarm()
 	v := p.victim(program)

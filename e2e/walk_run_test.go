@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -36,7 +37,7 @@ type running struct {
 
 	striking atomic.Int64
 	over     atomic.Bool // the victim is wanted no more
-	missed   atomic.Bool // the plan came to its aim when all was over
+	missed   atomic.Bool // the plan came to its aim when all was over, or its victim had ended
 
 	mu      sync.Mutex
 	current int // request
@@ -79,6 +80,9 @@ func (p *place) run(ctx context.Context, s scenario, program string, known crash
 	err = r.finish(ctx)
 	r.end()
 	p.disarm()
+	if n := r.victim.ended.Load(); n > 0 {
+		r.complain(fmt.Sprintf("the %s ended by itself, %d times", program, n))
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.result.points = plan.Points()
@@ -243,7 +247,7 @@ func (r *running) killed(second int) {
 		r.killed(0)
 		r.faulted()
 	})
-	r.fail(r.victim.kill())
+	r.signaled(r.victim.kill())
 	r.arm(r.program, next)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -267,7 +271,9 @@ const rivalPatience = 2500 * time.Millisecond
 
 // paused stops the victim while a rival does its work.
 func (r *running) paused(i int) {
-	r.fail(r.victim.signal(syscall.SIGSTOP))
+	if !r.signaled(r.victim.signal(syscall.SIGSTOP)) {
+		return
+	}
 	finished := false
 	if r.program == "api" {
 		finished = r.sendElsewhere(i, rivalPatience)
@@ -280,7 +286,18 @@ func (r *running) paused(i int) {
 	r.mu.Lock()
 	r.result.gaveUp = !finished
 	r.mu.Unlock()
-	r.fail(r.victim.signal(syscall.SIGCONT))
+	r.signaled(r.victim.signal(syscall.SIGCONT))
+}
+
+// signaled tells whether a signal arrived. One that came to a program that had
+// ended is no fault that the walk may count.
+func (r *running) signaled(err error) bool {
+	if errors.Is(err, os.ErrProcessDone) {
+		r.missed.Store(true)
+		return false
+	}
+	r.fail(err)
+	return err == nil
 }
 
 // sendElsewhere sends the request of the moment to the api that nothing happens

@@ -32,7 +32,7 @@ type victim struct {
 	pidFile string
 
 	strikes atomic.Int64 // that may end it
-	ended   atomic.Int64 // lives that nobody took
+	ended   atomic.Int64 // lives that listened, and that nobody took
 	over    context.CancelFunc
 	gone    sync.WaitGroup
 
@@ -138,7 +138,8 @@ func (v *victim) url(ctx context.Context) (string, error) {
 	}
 }
 
-// signal signals the program itself, whether or not it listens yet.
+// signal signals the program itself, whether or not it listens yet. One that has
+// just ended by itself is os.ErrProcessDone.
 func (v *victim) signal(s syscall.Signal) error {
 	text, err := os.ReadFile(v.pidFile)
 	if err != nil {
@@ -148,7 +149,13 @@ func (v *victim) signal(s syscall.Signal) error {
 	if err != nil {
 		return err
 	}
-	return syscall.Kill(pid, s)
+	if err := syscall.Kill(pid, s); err != nil {
+		if errors.Is(err, syscall.ESRCH) {
+			return os.ErrProcessDone
+		}
+		return err
+	}
+	return nil
 }
 
 func (v *victim) kill() error {
