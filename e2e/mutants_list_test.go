@@ -87,6 +87,19 @@ func mutants() []mutant {
 			byWalk("declined/worker/POST /v1/payment_intents/:id/confirm/after/kill", "should be failed card_declined"),
 		},
 		{
+			"a payment intent is made under a new key at every attempt",
+			[]edit{{"fulfillment/payment.go", "CreateIntent(ctx, w.attemptKey(),", "CreateIntent(ctx, fmt.Sprint(time.Now().UnixNano()),"}},
+			byWalk("success/worker/POST /v1/payment_intents/after/kill", "one payment intent per attempt"),
+		},
+		{
+			"a payment intent is made without a key",
+			[]edit{{
+				"internal/stripe/intent.go", "		params.Description = stripego.String(p.Description)\n	}\n	params.SetIdempotencyKey(key)\n",
+				"		params.Description = stripego.String(p.Description)\n	}\n",
+			}},
+			byWalk("success/worker/POST /v1/payment_intents/after/kill", "one payment intent per attempt"),
+		},
+		{
 			"a charge fails before its intent is canceled",
 			[]edit{{
 				"fulfillment/payment.go", "	intent, err := w.Provider.CancelIntent(ctx, w.s.Charge.PaymentIntent)\n	if err != nil {\n		return w.outside(ctx, err, nil)\n	}\n	switch intent.Status {\n	case stripe.Canceled:\n		return w.commit(ctx, domain.DeclinePayment{Failure: why}, giveBack)",
@@ -130,6 +143,24 @@ func mutants() []mutant {
 			"an expired key is new again",
 			[]edit{{"idempotency/answer.go", "   and k.key = $3`", "   and k.key = $3\n   and k.expires_at > c.now`"}},
 			byTest("./intake", "TestKeys/an expired key is told apart and never accepts again", "want ErrExpired"),
+		},
+		{
+			"a request is told from others by its raw bytes",
+			[]edit{
+				{"internal/httpapi/decode.go", "	media, _, err := mime", "	c.Set(\"raw\", body)\n	media, _, err := mime"},
+				{"internal/httpapi/keyed.go", "[]byte(merchant), canonical),", "[]byte(merchant), c.Get(\"raw\").([]byte)),"},
+			},
+			byTest("./internal/httpapi", "TestSameRequestIsReplayed/white space", "not the first answer"),
+		},
+		{
+			"a message that was received is handed back to the outbox",
+			[]edit{{"inbox/receive.go", "				r.tell(told)\n			}", "				r.tell(told)\n				return errors.New(\"not now\")\n			}"}, {"inbox/receive.go", "import (\n", "import (\n	\"errors\"\n"}},
+			byWalk("success/worker/POST /v1/payment_intents/after/kill", "liveness"),
+		},
+		{
+			"the inbox forgets what the outbox can still deliver",
+			[]edit{{"inbox/sweep.go", "     and received_in < coalesce((select transaction_id from outbox_oldest), '18446744073709551615')\n", ""}},
+			byTest("./inbox", "TestSweepLeavesWhatTheOutboxHolds/a message goes when its message in the outbox has gone", "3 swept, want 0"),
 		},
 		{
 			"the outbox is read without the horizon",

@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/payonce/payonce/internal/audit"
 )
 
@@ -122,6 +124,11 @@ func (p *place) audited(ctx context.Context) (audit.Report, error) {
 		return report, err
 	}
 	report.Add(lists...)
+	attempts, err := p.oneIntentPerAttempt(ctx)
+	if err != nil {
+		return report, err
+	}
+	report.Add(attempts)
 	var books audit.Books
 	if err := p.read(ctx, "/books", &books); err != nil {
 		return report, err
@@ -129,4 +136,41 @@ func (p *place) audited(ctx context.Context) (audit.Report, error) {
 	told, err := audit.CompareBooks(ctx, p.db, books)
 	report.Add(told...)
 	return report, err
+}
+
+// failedAttempts says how often the provider failed to make a charge's intent, each
+// of which opened a new key.
+const failedAttempts = `
+select stream_id as charge,
+       count(*) filter (where type = 'payment.attempt_failed.v1' and data ->> 'stage' = 'create') as failed
+  from ledger_events
+ group by stream_id`
+
+// oneIntentPerAttempt holds the provider's list against the attempts that the
+// ledger tells of. An intent too many takes no money, so the audit of a real
+// provider, which forgets keys, lets it be; here nobody forgets.
+func (p *place) oneIntentPerAttempt(ctx context.Context) (audit.Check, error) {
+	check := audit.Check{Name: "provider: one payment intent per attempt"}
+	made := map[string]int64{}
+	for intent, err := range listed(ctx, p, "/v1/payment_intents", intentOf) {
+		if err != nil {
+			return check, err
+		}
+		made[intent.Reference]++
+	}
+	rows, err := p.db.Query(ctx, failedAttempts)
+	if err != nil {
+		return check, err
+	}
+	var charge string
+	var failed int64
+	_, err = pgx.ForEachRow(rows, []any{&charge, &failed}, func() error {
+		check.Checked++
+		if made[charge] > 1+failed {
+			check.Violated++
+			check.Examples = append(check.Examples, fmt.Sprintf("%s: %d payment intents, %d failed attempts", charge, made[charge], failed))
+		}
+		return nil
+	})
+	return check, err
 }

@@ -22,9 +22,10 @@ type Fulfillment struct {
 	Provider *stripe.Client
 	Log      *slog.Logger
 
-	// Stepping, where set, is called before a step, and what it returns after it if
-	// the step had something to do. It must return at once.
-	Stepping func(step string) (stepped func())
+	// Stepping, where set, is called before a step, and what it returns after it,
+	// with whether the step had something to do and why it did not come to its end.
+	// The step runs in the context that it returns. It must return at once.
+	Stepping func(ctx context.Context, step string) (within context.Context, stepped func(did bool, err error))
 }
 
 // Steps are the names that Stepping is called with.
@@ -86,11 +87,10 @@ func (w *walk) timed(ctx context.Context, s step) error {
 	if w.Stepping == nil {
 		return s.run(w, ctx)
 	}
-	stepped, before := w.Stepping(s.name), w.s.Charge.Version
+	ctx, stepped := w.Stepping(ctx, s.name)
+	before := w.s.Charge.Version
 	err := s.run(w, ctx)
-	if err != nil || w.s.Charge.Version != before {
-		stepped()
-	}
+	stepped(err != nil || w.s.Charge.Version != before, err)
 	return err
 }
 

@@ -1,6 +1,7 @@
 package fulfillment_test
 
 import (
+	"context"
 	"log/slog"
 	"slices"
 	"sync"
@@ -21,14 +22,16 @@ func TestSteppingIsToldOfStepsThatDidSomething(t *testing.T) {
 	var stepped []string
 	f := &fulfillment.Fulfillment{
 		DB: w.db, Provider: w.client, Log: slog.New(slog.DiscardHandler),
-		Stepping: func(step string) func() {
+		Stepping: func(ctx context.Context, step string) (context.Context, func(bool, error)) {
 			if !slices.Contains(fulfillment.Steps(), step) {
 				t.Errorf("%s is no step", step)
 			}
-			return func() {
+			return ctx, func(did bool, err error) {
 				mu.Lock()
 				defer mu.Unlock()
-				stepped = append(stepped, step)
+				if did && err == nil {
+					stepped = append(stepped, step)
+				}
 			}
 		},
 	}

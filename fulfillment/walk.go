@@ -102,15 +102,19 @@ func announce(b *pgx.Batch, s ledger.Stream, e ledger.Recorded, d inbox.Delivery
 	if err != nil {
 		return err
 	}
+	metadata := map[string]string{
+		outbox.MetadataCorrelationID: d.Metadata[outbox.MetadataCorrelationID],
+		outbox.MetadataCausationID:   d.ID,
+	}
+	if trace := d.Metadata[outbox.MetadataTraceparent]; trace != "" {
+		metadata[outbox.MetadataTraceparent] = trace
+	}
 	return outbox.Append(b, outbox.Message{
 		Topic:       ledger.Topic,
 		ID:          e.ID.String(),
 		Type:        e.Type,
 		OrderingKey: s.ID,
 		Payload:     payload,
-		Metadata: map[string]string{
-			outbox.MetadataCorrelationID: d.Metadata[outbox.MetadataCorrelationID],
-			outbox.MetadataCausationID:   d.ID,
-		},
+		Metadata:    metadata,
 	})
 }

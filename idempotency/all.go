@@ -92,6 +92,8 @@ func (o Once[In, Out]) concurrency() int {
 	return o.Concurrency
 }
 
+// The offset keeps the subquery a probe for each key. As a condition on the place of
+// the keys it was planned, where there were few, to read all that a scope has.
 const selectAnswers = `
 select c.now,
        coalesce(k.key, '')                          as key,
@@ -105,10 +107,15 @@ select c.now,
        coalesce(k.expires_at <= c.now
                 or k.body is null, false)           as expired
   from (select clock_timestamp() as now) as c
-  left join idempotency_keys k
-    on k.scope = $1
-   and k.operation = $2
-   and k.key = any ($3::text[])`
+  left join (unnest($3::text[]) as asked(value)
+             cross join lateral (
+                   select key, fingerprint, request, status_code, content_type, location, body, expires_at
+                     from idempotency_keys
+                    where scope = $1
+                      and operation = $2
+                      and key = asked.value
+                   offset 0) as k)
+    on true`
 
 // lookAll is Look for many keys of one place: the records of those that are
 // known, by key, and the database's time.

@@ -12,6 +12,9 @@ import (
 // now() is a moment earlier than clock_timestamp() and, unlike it, can be a
 // bound of the index. A row that is locked keeps its ctid; joined by their key
 // instead, a batch could be planned to read the whole table.
+//
+// What has expired is walked through in the order of the index, as far as the
+// limit: other ways read all that has expired to sort it, or all that there is.
 const sweepExpired = `
 with due as (
   select ctid
@@ -29,6 +32,11 @@ update idempotency_keys
  where ctid = any (array(select ctid from due))
 returning 1`
 
+// Writer runs a statement under settings that end with it: a *postgres.DB.
+type Writer interface {
+	QueryWith(ctx context.Context, s postgres.Settings, sql string, args ...any) (pgx.Rows, error)
+}
+
 // Sweep turns up to limit expired keys into tombstones and says how many there
 // were: answer and request are dropped, and what tells a reuse apart stays. It
 // changes no answer, since a key has expired by its time, swept or not. Several
@@ -38,10 +46,10 @@ returning 1`
 // If we die here: the statement is one transaction of its own. Either its rows
 // are swept, or the next sweep finds them.
 // Test: TestSweep/what_a_dead_sweeper_held_is_swept_by_the_next.
-func Sweep(ctx context.Context, q postgres.Querier, limit int) (int, error) {
-	// Planned for the table as it is now: a plan that was made while it was small,
-	// and kept, would read all of it later.
-	rows, err := q.Query(ctx, sweepExpired, pgx.QueryExecModeCacheDescribe, limit)
+func Sweep(ctx context.Context, w Writer, limit int) (int, error) {
+	rows, err := w.QueryWith(ctx, postgres.Settings{
+		"enable_bitmapscan": "off", "enable_seqscan": "off", "enable_sort": "off", "jit": "off",
+	}, sweepExpired, limit)
 	if err != nil {
 		return 0, fmt.Errorf("sweep expired idempotency keys: %w", err)
 	}

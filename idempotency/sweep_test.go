@@ -57,6 +57,18 @@ func row(t *testing.T, q postgres.Querier, value string) map[string]any {
 	return row
 }
 
+// sweeping is a sweep that has not committed.
+type sweeping struct{ pgx.Tx }
+
+func (o sweeping) QueryWith(ctx context.Context, s postgres.Settings, sql string, args ...any) (pgx.Rows, error) {
+	for name, value := range s {
+		if _, err := o.Exec(ctx, `select set_config($1, $2, true)`, name, value); err != nil {
+			return nil, err
+		}
+	}
+	return o.Query(ctx, sql, args...)
+}
+
 func TestSweep(t *testing.T) {
 	t.Parallel()
 
@@ -147,7 +159,7 @@ func TestSweep(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n, err := idempotency.Sweep(t.Context(), dead, 2); n != 2 || err != nil {
+		if n, err := idempotency.Sweep(t.Context(), sweeping{dead}, 2); n != 2 || err != nil {
 			t.Fatalf("%d swept: %v", n, err)
 		}
 		wantSwept(t, db, 10, 1)
@@ -166,7 +178,7 @@ func TestSweep(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = sweep.Rollback(context.WithoutCancel(t.Context())) })
-		if n, err := idempotency.Sweep(t.Context(), sweep, 2); n != 1 || err != nil {
+		if n, err := idempotency.Sweep(t.Context(), sweeping{sweep}, 2); n != 1 || err != nil {
 			t.Fatalf("%d swept: %v", n, err)
 		}
 		if record, found := look(t, db, keyed("old0")); !found || !record.Expired {
@@ -201,7 +213,7 @@ func TestSweep(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-		if n, err := idempotency.Sweep(t.Context(), tx, 50); n != 50 || err != nil {
+		if n, err := idempotency.Sweep(t.Context(), sweeping{tx}, 50); n != 50 || err != nil {
 			t.Errorf("%d swept: %v", n, err)
 		}
 		wantRead(t, tx, 200)
@@ -216,13 +228,13 @@ func TestSweep(t *testing.T) {
 		}
 		defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
 		for range 10 {
-			if n, err := idempotency.Sweep(t.Context(), tx, 50); n != 0 || err != nil {
+			if n, err := idempotency.Sweep(t.Context(), sweeping{tx}, 50); n != 0 || err != nil {
 				t.Errorf("%d swept: %v", n, err)
 			}
 		}
 		tombstones(t, db, 20000)
 		claimExpired(t, db, 100)
-		if n, err := idempotency.Sweep(t.Context(), tx, 50); n != 50 || err != nil {
+		if n, err := idempotency.Sweep(t.Context(), sweeping{tx}, 50); n != 50 || err != nil {
 			t.Errorf("%d swept: %v", n, err)
 		}
 		wantRead(t, tx, 200)

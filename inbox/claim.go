@@ -29,8 +29,9 @@ import (
 //
 // The offsets keep the subqueries probes of one key, and walking takes the other
 // ways from the planner, which a table whose messages are mostly of one key would
-// lead astray. As anything else a probe could read all open messages, which stalls
-// every claim behind a backlog. A claim looks at each message that waits behind
+// lead astray. So does the order, with the key compared twice: it is that of the
+// indexes of keys alone (see receive). As anything else a probe could read all open
+// messages, which stalls every claim behind a backlog. A claim looks at each message that waits behind
 // another one of its key, so whoever sends should bound how many there can be.
 //
 // now() is a moment earlier than clock_timestamp() and, unlike it, can be a
@@ -72,18 +73,22 @@ with accused as (
            select
              from inbox other
             where other.receiver = i.receiver
-              and other.ordering_key = i.ordering_key
+              and other.ordering_key >= i.ordering_key
+              and other.ordering_key <= i.ordering_key
               and other.status in ('pending', 'running')
               and other.id <> i.id
               and (other.status = 'running' or (other.id < i.id and i.status = 'pending'))
+            order by other.ordering_key, other.id
            offset 0)
      and ($9 or i.status = 'running' or not exists (
            select
              from inbox parked
             where parked.receiver = i.receiver
-              and parked.ordering_key = i.ordering_key
+              and parked.ordering_key >= i.ordering_key
+              and parked.ordering_key <= i.ordering_key
               and parked.status = 'dead'
               and parked.id < i.id
+            order by parked.ordering_key, parked.id
            offset 0))
    order by i.due_at
    limit $2::bigint - (select count(*) from suspects)
@@ -100,8 +105,7 @@ update inbox i
        deaths   = case i.status when 'running' then i.deaths + 1 else 0 end,
        holder   = $3,
        due_at   = clock_timestamp() + $4::interval
-  from due
- where i.id = due.id
+ where i.id = any (array(select id from due))
 returning i.id,
           i.fence,
           i.attempts,

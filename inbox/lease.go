@@ -17,28 +17,39 @@ import (
 // cost the others their leases. It stays ours as long as it has our fence, since
 // nobody else can claim what is locked either, and it is tried again soon: pages
 // that follow each other may hold it at every third of the lease.
+//
+// Each row is probed by its number. Coalesced, its status leads to no index, which
+// would be read whole.
 const renew = `
-with mine as (
+with held as (
+  select id,
+         fence
+    from unnest($1::bigint[], $2::bigint[]) as h(id, fence)
+), mine as (
   select i.id
-    from inbox i
-    join unnest($1::bigint[], $2::bigint[]) as held(id, fence)
-      on held.id = i.id
-     and held.fence = i.fence
-   where i.status = 'running'
+    from held
+   cross join lateral (
+         select id
+           from inbox
+          where id = held.id
+            and fence = held.fence
+            and coalesce(status = 'running', false)
+         offset 0) i
 ), free as (
   select i.id
-    from inbox i
-    join unnest($1::bigint[], $2::bigint[]) as held(id, fence)
-      on held.id = i.id
-     and held.fence = i.fence
-   where i.status = 'running'
-     for update of i skip locked
+    from held
+   cross join lateral (
+         select id
+           from inbox
+          where id = held.id
+            and fence = held.fence
+            and coalesce(status = 'running', false)
+            for update skip locked) i
 ), renewed as (
-  update inbox i
+  update inbox
      set due_at = clock_timestamp() + $3::interval
-    from free
-   where i.id = free.id
-  returning i.id
+   where id = any (array(select id from free))
+  returning id
 )
 select mine.id,
        renewed.id is not null

@@ -1,9 +1,15 @@
 package inbox
 
+import "context"
+
 // Observer is told what becomes of messages, for whoever counts them. Any of its
 // functions may be nil. They are called by many at once and must return at once;
 // nothing depends on them.
 type Observer struct {
+	// Attempting is called before a message is worked on. The handler runs, and
+	// the end of the claim is written, in the context that it returns, which must
+	// come from the one that it is given; what it returns besides is told the end.
+	Attempting func(context.Context, Delivery) (within context.Context, attempted func(End))
 	// Claimed is told how many messages a claim has taken, and how many of them
 	// from a holder that had died or gone silent.
 	Claimed func(messages, deaths int)
@@ -44,6 +50,13 @@ func (o Observer) claimed(messages []claimed) {
 		}
 	}
 	o.Claimed(len(messages), deaths)
+}
+
+func (o Observer) attempting(ctx context.Context, d Delivery) (context.Context, func(End)) {
+	if o.Attempting == nil {
+		return ctx, func(End) {}
+	}
+	return o.Attempting(ctx, d)
 }
 
 func (o Observer) handling() (handled func()) {

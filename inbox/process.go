@@ -13,7 +13,10 @@ import (
 
 // process runs the handler and ends the claim accordingly.
 func (r *run) process(ctx context.Context, c claimed) {
-	r.Observer.ended(r.end(ctx, c))
+	ctx, attempted := r.Observer.attempting(ctx, c.Delivery)
+	end := r.end(ctx, c)
+	attempted(end)
+	r.Observer.ended(end)
 }
 
 func (r *run) end(ctx context.Context, c claimed) End {

@@ -33,7 +33,8 @@ type Envelope struct {
 //
 // The key is compared twice, since of what is equal the order would not matter. So
 // only inbox_open_by_key has the order: one entry of it is read, however long the
-// queue behind a key is, and none of other keys.
+// queue behind a key is, and none of other keys. What is woken is an array, since a
+// join was planned, while the inbox was empty, to read all of it later.
 const receive = `
 with incoming as (
   select distinct unnest($1::text[]) as receiver
@@ -61,14 +62,15 @@ with incoming as (
               for no key update) o
    where k.duplicates = 0
 ), woken as (
-  update inbox w
+  update inbox
      set due_at = clock_timestamp()
-    from oldest o
-   where w.id = o.id
-     and o.status = 'pending'
-     and o.attempts = 0
-     and o.waits > 0
-     and o.due_at > clock_timestamp()
+   where id = any (array(
+           select id
+             from oldest
+            where status = 'pending'
+              and attempts = 0
+              and waits > 0
+              and due_at > clock_timestamp()))
 ), aside as (
   insert into inbox_quarantine
          (receiver, message_id, payload, metadata, payload_hash)

@@ -37,7 +37,8 @@ func IsLost(err error) bool { return postgres.Constraint(err) == "inbox_done_by_
 
 // The statements below end a claim without finishing the message. Each is for
 // the holder of the newest fence alone; for anybody else it changes nothing, and
-// nothing else rides in its batch.
+// nothing else rides in its batch. Coalesced, the status leads to no index: those of
+// open messages hold the number too, and would be read whole.
 
 // An answer shows that the deaths before it were not the message's own doing.
 const fail = `
@@ -50,7 +51,7 @@ update inbox
        last_error = $6
  where id = $1
    and fence = $2
-   and status = 'running'`
+   and coalesce(status = 'running', false)`
 
 func failed(b *pgx.Batch, d Delivery, p Policy, reason string) {
 	b.Queue(fail, d.row, d.fence, p.MaxAttempts, p.BackoffBase, p.BackoffCap, storable(reason), p.doublings())
@@ -75,27 +76,30 @@ update inbox
        last_error    = $7
  where id = $1
    and fence = $2
-   and status = 'running'`
+   and coalesce(status = 'running', false)`
 
 // A message of the key that was received after the claim may be what this one
 // waits for. Whoever receives a message locks this row first: either it finds the
 // wait and ends it, or we find the message, since a statement of its own sees
 // what was committed while the one before waited for the lock. What came before
-// the claim, the handler has looked at.
+// the claim, the handler has looked at. The key is compared twice, as in receive.
 const wake = `
 update inbox i
    set due_at = clock_timestamp()
  where i.id = $1
    and i.fence = $2
-   and i.status = 'pending'
+   and coalesce(i.status = 'pending', false)
    and exists (
          select
            from inbox newer
           where newer.receiver = i.receiver
-            and newer.ordering_key = i.ordering_key
+            and newer.ordering_key >= i.ordering_key
+            and newer.ordering_key <= i.ordering_key
             and newer.status in ('pending', 'running')
             and newer.id <> i.id
-            and newer.received_at > $3)`
+            and newer.received_at > $3
+          order by newer.ordering_key, newer.id
+         offset 0)`
 
 func waits(b *pgx.Batch, d Delivery, p Policy, w WaitError, reason string) {
 	b.Queue(wait, d.row, d.fence, w.AtLeast, p.BackoffBase, p.BackoffCap, p.GiveUpAfter, storable(reason), w.Patient, p.doublings(), w.Untried)
@@ -108,7 +112,7 @@ update inbox
        last_error = $3
  where id = $1
    and fence = $2
-   and status = 'running'`
+   and coalesce(status = 'running', false)`
 
 func parked(b *pgx.Batch, d Delivery, reason string) { b.Queue(park, d.row, d.fence, storable(reason)) }
 
@@ -120,7 +124,7 @@ update inbox
        due_at   = clock_timestamp()
  where id = $1
    and fence = $2
-   and status = 'running'`
+   and coalesce(status = 'running', false)`
 
 func released(b *pgx.Batch, d Delivery) { b.Queue(release, d.row, d.fence) }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -69,6 +70,9 @@ type Request struct {
 	Key idempotency.Key // its scope is the account's merchant, whatever is said here
 	idempotency.Request
 	ID string // of the HTTP request, for correlation
+	// Metadata goes along with the message that the request causes. Nothing is
+	// decided by it.
+	Metadata map[string]string
 
 	// Wait is how long the request wants to wait for another one under its key;
 	// the Intake's Wait where zero.
@@ -178,16 +182,17 @@ func announce(b *pgx.Batch, s ledger.Stream, r Request) error {
 	if err != nil {
 		return err
 	}
+	metadata := map[string]string{}
+	maps.Copy(metadata, r.Metadata)
+	metadata[outbox.MetadataCorrelationID] = r.ID
+	metadata[outbox.MetadataCausationID] = s.Head().ID.String()
 	return outbox.Append(b, outbox.Message{
 		Topic:       ledger.Topic,
 		ID:          s.Head().ID.String(),
 		Type:        s.Head().Type,
 		OrderingKey: s.ID,
 		Payload:     payload,
-		Metadata: map[string]string{
-			outbox.MetadataCorrelationID: r.ID,
-			outbox.MetadataCausationID:   s.Head().ID.String(),
-		},
+		Metadata:    metadata,
 	})
 }
 

@@ -27,6 +27,9 @@ type Balances struct {
 // The projection, and the tail of the log that it has not folded yet. One
 // statement, so that both are of the same snapshot: what is behind the checkpoint
 // in it is in the projection, what is before it is in the tail, nothing is in both.
+//
+// The offset keeps the subquery a probe for each event of the tail, whatever the
+// planner believes of the postings.
 const selectBalances = `
 with live as (
   select generation,
@@ -42,6 +45,18 @@ with live as (
          e.version
     from ledger_events e
    where (e.txid, e.position) > ((select txid from live), (select position from live))
+), postings as (
+  select p.debit,
+         p.credit,
+         p.amount
+    from tail t
+   cross join lateral (
+         select debit, credit, amount
+           from ledger_postings
+          where stream_id = t.stream_id
+            and version = t.version
+         offset 0) p
+   where t.merchant_id = $1
 ), legs as (
   select account,
          debits,
@@ -50,19 +65,15 @@ with live as (
    where generation = (select generation from live)
      and merchant_id = $1
    union all
-  select p.debit,
-         p.amount,
+  select debit,
+         amount,
          0
-    from tail t
-    join ledger_postings p using (stream_id, version)
-   where t.merchant_id = $1
+    from postings
    union all
-  select p.credit,
+  select credit,
          0,
-         p.amount
-    from tail t
-    join ledger_postings p using (stream_id, version)
-   where t.merchant_id = $1
+         amount
+    from postings
 ), totals as (
   select left(account, -4)    as account,
          right(account, 3)    as currency,

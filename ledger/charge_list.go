@@ -113,27 +113,31 @@ select view::text
  order by created_at desc, charge_id desc
  limit $4`
 
+// The status is a part of the order, and compared as a range, since of what is
+// equal the order would not matter. So only charge_list_by_status has the order:
+// where nearly all charges had the status when the planner last looked, it would
+// walk along charge_list_by_time in search of one that hardly any has.
 const selectPageByStatus = `
 select view::text
   from charge_list
  where generation = (select generation from projections where state = 'live')
    and merchant_id = $1
-   and (created_at, charge_id) < ($2, $3)
-   and status = $5
- order by created_at desc, charge_id desc
+   and (status, created_at, charge_id) < ($5, $2, $3)
+   and status >= $5
+ order by status desc, created_at desc, charge_id desc
  limit $4`
 
-// Coalesced, the status leads to no index: the way is along the charges of the
-// order, of which there are few.
+// As above, along the charges of the order, of which there are few. Coalesced, the
+// status leads to no index.
 const selectPageByOrder = `
 select view::text
   from charge_list
  where generation = (select generation from projections where state = 'live')
    and merchant_id = $1
-   and (created_at, charge_id) < ($2, $3)
-   and order_id = $5
+   and (order_id, created_at, charge_id) < ($5, $2, $3)
+   and order_id >= $5
    and ($6 = '' or coalesce(status = $6, false))
- order by created_at desc, charge_id desc
+ order by order_id desc, created_at desc, charge_id desc
  limit $4`
 
 // statement asks for one charge more than the page, to know whether there is one.

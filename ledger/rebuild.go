@@ -113,21 +113,33 @@ update projections
        after = batch
  where state = 'building'`
 
+// The limit keeps the subquery a look for rows of one generation. As a join it was
+// planned to pass over all rows of the live one.
 const deleteListed = `
 delete from charge_list
  where ctid = any (array(
-       select ctid
-         from charge_list
-        where generation in (select generation from projections where state = 'retired')
+       select c.row
+         from projections p
+        cross join lateral (
+              select ctid as row
+                from charge_list
+               where generation = p.generation
+               limit $1) c
+        where p.state = 'retired'
         limit $1))
 returning 1`
 
 const deleteBalances = `
 delete from account_balances
  where ctid = any (array(
-       select ctid
-         from account_balances
-        where generation in (select generation from projections where state = 'retired')
+       select a.row
+         from projections p
+        cross join lateral (
+              select ctid as row
+                from account_balances
+               where generation = p.generation
+               limit $1) a
+        where p.state = 'retired'
         limit $1))
 returning 1`
 

@@ -24,6 +24,7 @@ const (
 	MetadataOrderingKey   = "ordering_key"
 	MetadataCorrelationID = "correlation_id"
 	MetadataCausationID   = "causation_id"
+	MetadataTraceparent   = "traceparent" // where there is a trace, as W3C Trace Context has it
 )
 
 // Message is what waits in the outbox.

@@ -2,9 +2,13 @@ package outbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math/rand/v2"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/internal/postgres"
 )
@@ -68,10 +72,22 @@ type Repaired struct {
 //	2  folded, and with a message of its charge left at or before it
 //	3  not folded yet
 
+// Bounds of the wait for the locks. Whoever wants one of these tables meanwhile
+// stands behind us, so a try is short, and the programs go on between two tries.
+const (
+	lockWait  = 100 * time.Millisecond // for each table; far below PostgreSQL's deadlock_timeout
+	lockPause = 400 * time.Millisecond // at most, after a try that failed
+	lockTries = 150                    // about a minute
+)
+
+const limitLockWait = `
+select set_config('lock_timeout', $1, true)`
+
 // Whoever reads waits for the lock before it looks, so no reader goes on with
-// numbers that are gone. In one order, for two repairs.
+// numbers that are gone. In the order in which most programs come to them; of
+// those that take another one, and of two repairs, somebody lets go.
 const lockNumbered = `
-lock table outbox_offsets, outbox, inbox, projections, ledger_events
+lock table ledger_events, outbox_offsets, outbox, inbox, projections
   in access exclusive mode`
 
 const unlockLedger = `
@@ -156,13 +172,43 @@ update projections
 // It is one transaction that locks these tables and writes each of their rows. db
 // has to be that of the tables' owner: the ledger's guard against changes is away
 // until the commit. It may run beside the programs, which wait for it, and may be
-// repeated; where nothing is foreign it changes nothing that matters.
+// repeated; where nothing is foreign it changes nothing that matters. It gives up
+// after about a minute in which somebody used one of the tables all the time.
 //
 // If we die here: nothing was changed.
-// Tests: TestRepair, TestRestore in e2e.
+// Tests: TestRepair, TestRepairKilled, TestRestore in e2e.
 func Repair(ctx context.Context, db *postgres.DB) (Repaired, error) {
+	for try := 1; ; try++ {
+		r, err := repair(ctx, db)
+		switch {
+		case err == nil:
+			return r, nil
+		case !isLockLost(err):
+			return Repaired{}, fmt.Errorf("number what was restored anew: %w", err)
+		case try == lockTries:
+			return Repaired{}, fmt.Errorf("number what was restored anew: somebody uses the tables, perhaps an audit, a rebuild or a dump: wait for its end: %w", err)
+		}
+		select {
+		case <-ctx.Done():
+			return Repaired{}, fmt.Errorf("number what was restored anew: %w, %w", context.Cause(ctx), err)
+		case <-time.After(rand.N(lockPause)): //nolint:gosec // jitter
+		}
+	}
+}
+
+// isLockLost tells whether somebody else held a table for too long, or waited in a
+// circle with us.
+func isLockLost(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && (pg.Code == "55P03" || pg.Code == "40P01")
+}
+
+func repair(ctx context.Context, db *postgres.DB) (Repaired, error) {
 	var r Repaired
 	err := pgx.BeginFunc(ctx, db.Pool(), func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, limitLockWait, lockWait.String()); err != nil {
+			return err
+		}
 		for _, step := range []struct {
 			sql   string
 			count *int64
@@ -186,8 +232,5 @@ func Repair(ctx context.Context, db *postgres.DB) (Repaired, error) {
 		}
 		return nil
 	})
-	if err != nil {
-		return Repaired{}, fmt.Errorf("number what was restored anew: %w", err)
-	}
-	return r, nil
+	return r, err
 }

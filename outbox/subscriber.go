@@ -93,8 +93,9 @@ func (schema) SchemaInitializingQueries(string) []wsql.Query { return nil }
 func (schema) SubscribeIsolationLevel() sql.IsolationLevel { return sql.LevelReadCommitted }
 
 // The row comparison is one range of the primary key, whatever the backlog. The
-// exists guard keeps an idle poll read-only: no row lock, no transaction id. The
-// order is that of the column: an output column of the same name, cast to text,
+// exists guard keeps an idle poll read-only: no row lock, no transaction id. Its
+// offset keeps it a probe: a plan of when the outbox was empty would join, and read
+// all that was received and is not swept yet, a hundred times a second. The order is that of the column: an output column of the same name, cast to text,
 // would sort 100 before 98 and lose what lies between.
 const selectPage = `
 with position as materialized (
@@ -108,7 +109,8 @@ with position as materialized (
              from outbox m
             where m.topic = $1
               and (m.transaction_id, m."offset") > (o.transaction_id, o."offset")
-              and m.transaction_id < pg_snapshot_xmin(pg_current_snapshot()))
+              and m.transaction_id < pg_snapshot_xmin(pg_current_snapshot())
+           offset 0)
      for update of o
 )
 select o."offset",

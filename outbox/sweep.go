@@ -16,6 +16,9 @@ import (
 // nothing to do reads a few entries however long the outbox is. Nobody may change
 // a message, not even lock it, so what was found keeps its ctid, and of two who
 // delete it the second waits for the first and finds it gone.
+//
+// An offset that this server has not come to is another server's: nobody has
+// received what lies below it.
 const sweepReceived = `
 with passed as (
   select distinct on (topic)
@@ -36,6 +39,7 @@ with passed as (
               and (o.transaction_id, o."offset") <= (p.transaction_id, p."offset")
             order by o.transaction_id, o."offset"
             limit $2) m
+   where p.transaction_id < pg_snapshot_xmax(pg_current_snapshot())
 )
 delete from outbox
  where ctid = any (array(

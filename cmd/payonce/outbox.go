@@ -33,7 +33,6 @@ func (c outboxRepairCmd) Run(ctx context.Context) error {
 	}
 	db, err := postgres.Open(ctx, env.DatabaseURL.Reveal(), postgres.Options{
 		Application: "payonce-repair", MaxConns: 2, AllowPlaintext: env.AllowPlaintext, StatementTimeout: repairStatementTimeout,
-		LockTimeout: time.Minute,
 	})
 	if err != nil {
 		return err

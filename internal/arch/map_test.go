@@ -138,7 +138,7 @@ var rooms = []room{ //nolint:gochecknoglobals // the map is this package's text
 
 	{
 		path: "internal/app",
-		sees: []string{"internal/config", "internal/postgres", "migrations"},
+		sees: []string{"internal/config", "internal/postgres", "internal/telemetry", "migrations"},
 		why:  "what both services do at start and at the end",
 	},
 	{
@@ -206,6 +206,16 @@ var guests = []guest{ //nolint:gochecknoglobals // the map is this package's tex
 		path:  "github.com/prometheus",
 		rooms: []string{"internal/telemetry"},
 		why:   "whoever counts is told in plain words, so that rooms can be lifted out and read without it",
+	},
+	{
+		path:  "go.opentelemetry.io",
+		rooms: []string{"e2e", "internal/telemetry"},
+		why:   "whoever traces is told in plain words too; e2e reads what a collector gets",
+	},
+	{
+		path:  "github.com/exaring",
+		rooms: []string{"internal/telemetry"},
+		why:   "a pool takes any tracer, so that only one room knows which",
 	},
 }
 

@@ -15,7 +15,8 @@ import (
 // rows, and would compare each row with all others. What it cannot avoid looks so
 // dear to it then that it would compile the statement first.
 const planForWholeTables = `
-select set_config('enable_nestloop', 'off', true),
+select set_config('enable_seqscan', 'on', true),
+       set_config('enable_nestloop', 'off', true),
        set_config('jit', 'off', true)`
 
 // Snapshots are what an audit looks at: a *postgres.DB as its owner for all that

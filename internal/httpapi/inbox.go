@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"net/url"
-	"strconv"
 	"strings"
 
 	"github.com/labstack/echo/v4"
@@ -24,42 +22,49 @@ const (
 // getInbox is GET /v1/inbox: what was set aside of the messages about the caller's
 // charges, in the order in which it was received.
 func (a *API) getInbox(c echo.Context) error {
-	status, after, limit, err := inboxQuery(c.QueryParams())
+	q, err := readInboxQuery(c.Request().URL.RawQuery)
 	if err != nil {
 		return err
 	}
-	entries, err := inbox.List(c.Request().Context(), a.tenant(c), status, after, limit+1)
+	entries, err := inbox.List(c.Request().Context(), a.tenant(c), q.status, q.after, q.limit+1)
 	if err != nil {
 		return err
 	}
-	more := len(entries) > limit
-	return c.JSON(http.StatusOK, map[string]any{"data": entries[:min(len(entries), limit)], "has_more": more})
+	more := len(entries) > q.limit
+	return c.JSON(http.StatusOK, map[string]any{"data": entries[:min(len(entries), q.limit)], "has_more": more})
 }
 
-// inboxQuery reads status (dead unless given), starting_after and limit.
-func inboxQuery(q url.Values) (status inbox.Status, after int64, limit int, err error) {
-	var wrong []fieldError
-	status, limit = inbox.StatusDead, defaultMessages
-	if given := q.Get("status"); given != "" {
-		status = inbox.Status(given)
-	}
-	if status != inbox.StatusDead && status != inbox.StatusDiscarded {
-		wrong = append(wrong, fieldError{"/status", "must be dead or discarded"})
-	}
-	if given := q.Get("starting_after"); given != "" {
-		if after, err = strconv.ParseInt(given, 10, 64); err != nil || after < 0 {
-			wrong = append(wrong, fieldError{"/starting_after", "must be the id of a message"})
+type inboxQuery struct {
+	status inbox.Status
+	after  int64 // the number of a message
+	limit  int
+}
+
+func readInboxQuery(raw string) (inboxQuery, error) {
+	q := inboxQuery{status: inbox.StatusDead, limit: defaultMessages}
+	var k checker
+	return q, k.query(raw, func(name, value string) { k.inboxParameter(&q, name, value) })
+}
+
+func (k *checker) inboxParameter(q *inboxQuery, name, value string) {
+	switch name {
+	case "status":
+		if value == "" {
+			return
 		}
-	}
-	if given := q.Get("limit"); given != "" {
-		if limit, err = strconv.Atoi(given); err != nil || limit < 1 || limit > maxMessages {
-			wrong = append(wrong, fieldError{"/limit", "must be between 1 and " + strconv.Itoa(maxMessages)})
+		if q.status = inbox.Status(value); q.status != inbox.StatusDead && q.status != inbox.StatusDiscarded {
+			k.refuse("/status", "is neither dead nor discarded")
 		}
+	case "starting_after":
+		n, ok := whole(value)
+		if q.after = n; value != "" && (!ok || n < 0) {
+			k.refuse("/starting_after", "is not the id of a message")
+		}
+	case "limit":
+		k.limit(&q.limit, value, maxMessages)
+	default:
+		k.unknown(name)
 	}
-	if len(wrong) > 0 {
-		return "", 0, 0, invalid(wrong...)
-	}
-	return status, after, limit, nil
 }
 
 // retryMessage is POST /v1/inbox/{id}/retry.
@@ -76,8 +81,8 @@ func (a *API) decide(c echo.Context, decision func(ctx context.Context, q postgr
 	if _, err := decodeOptional[struct{}](c); err != nil {
 		return err
 	}
-	number, err := strconv.ParseInt(c.Param("id"), 10, 64)
-	if err != nil {
+	number, ok := whole(param(c, "id"))
+	if !ok {
 		return noMessage()
 	}
 	ctx, tenant := c.Request().Context(), a.tenant(c)

@@ -23,6 +23,8 @@ const (
 	headerPrefer     = "Prefer"
 	headerApplied    = "Preference-Applied"
 	headerLink       = "Link"
+
+	headerTraceparent = "Traceparent"
 )
 
 // keyed reads the idempotency key of a request and fingerprints it: method,
@@ -50,9 +52,10 @@ func (a *API) keyed(c echo.Context, body any, natural naturalKey) (intake.Reques
 				[]byte(c.Request().URL.Path), []byte(merchant), canonical),
 			Canonical: canonical,
 		},
-		ID:     c.Response().Header().Get(echo.HeaderXRequestID),
-		Wait:   wait,
-		Refuse: func(err error) (idempotency.Answer, error) { return a.refusal(c, err) },
+		ID:       c.Response().Header().Get(echo.HeaderXRequestID),
+		Metadata: a.carried(c.Request().Context()),
+		Wait:     wait,
+		Refuse:   func(err error) (idempotency.Answer, error) { return a.refusal(c, err) },
 	}, nil
 }
 

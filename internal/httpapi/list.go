@@ -39,16 +39,21 @@ func (a *API) listCharges(c echo.Context) error {
 	return c.JSON(http.StatusOK, page)
 }
 
-// listQuery reads the parameters. One that is misspelled, or there twice, is
-// refused: all charges are no answer to whoever asked for some. An empty one is
-// the same as none.
+// listQuery reads the parameters of listCharges.
 func listQuery(raw string) (ledger.ListQuery, error) {
 	q := ledger.ListQuery{Limit: defaultCharges}
+	var k checker
+	return q, k.query(raw, func(name, value string) { k.parameter(&q, name, value) })
+}
+
+// query reads the parameters of a list. One that is misspelled, or there twice, is
+// refused: all there is would be no answer to whoever asked for some. An empty one
+// is the same as none.
+func (k *checker) query(raw string, parameter func(name, value string)) error {
 	given, err := url.ParseQuery(raw)
 	if err != nil {
-		return q, invalid(fieldError{"", "the query cannot be read"})
+		return invalid(fieldError{"", "the query cannot be read"})
 	}
-	var k checker
 	for _, name := range slices.Sorted(maps.Keys(given)) {
 		value := given.Get(name)
 		switch {
@@ -57,10 +62,10 @@ func listQuery(raw string) (ledger.ListQuery, error) {
 		case !utf8.ValidString(value) || hasNUL(value):
 			k.refuse(pointerTo(name), "is no text")
 		default:
-			k.parameter(&q, name, value)
+			parameter(name, value)
 		}
 	}
-	return q, k.verdict()
+	return k.verdict()
 }
 
 func (k *checker) parameter(q *ledger.ListQuery, name, value string) {
@@ -77,17 +82,30 @@ func (k *checker) parameter(q *ledger.ListQuery, name, value string) {
 			k.refuse("/status", fmt.Sprintf("is none of %v", statuses()))
 		}
 	case "limit":
-		n, err := strconv.Atoi(value)
-		switch {
-		case value == "":
-		case err != nil || n < 1 || n > maxCharges:
-			k.refuse("/limit", "is not between 1 and "+strconv.Itoa(maxCharges))
-		default:
-			q.Limit = n
-		}
+		k.limit(&q.Limit, value, maxCharges)
 	default:
-		k.refuse(pointerTo(name), "is no parameter of this list")
+		k.unknown(name)
 	}
+}
+
+func (k *checker) unknown(name string) { k.refuse(pointerTo(name), "is no parameter of this list") }
+
+// limit is how many a page holds, if that is said.
+func (k *checker) limit(limit *int, value string, most int) {
+	n, ok := whole(value)
+	switch {
+	case value == "":
+	case !ok || n < 1 || n > int64(most):
+		k.refuse("/limit", "is not between 1 and "+strconv.Itoa(most))
+	default:
+		*limit = int(n)
+	}
+}
+
+// whole reads a number as it is written in one way: 5, and neither +5 nor 05.
+func whole(text string) (int64, bool) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	return n, err == nil && strconv.FormatInt(n, 10) == text
 }
 
 // pointerTo names a parameter as a client wrote it, unless that must not be repeated.

@@ -1,6 +1,9 @@
 package httpapi
 
 import (
+	"context"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -9,9 +12,13 @@ import (
 	"github.com/payonce/payonce/inbox"
 )
 
-// Observer is told what becomes of requests, for whoever counts them. Either
-// function may be nil. They are called by many at once and must return at once.
+// Observer is told what becomes of requests, for whoever counts them. Any of its
+// functions may be nil. They are called by many at once and must return at once.
 type Observer struct {
+	// Serving is called before a request of a route under /v1, with its
+	// traceparent headers. The request is worked on in the context that it returns,
+	// and what it returns besides is told the answer.
+	Serving func(ctx context.Context, method, route string, traceparents []string) (within context.Context, served func(status int, key KeyResult))
 	// Answered is told of every answer.
 	Answered func(Answered)
 	// Event is told what became of an event of the provider's that concerns us.
@@ -44,6 +51,26 @@ const (
 // KeyResults are all of them.
 func KeyResults() []KeyResult {
 	return []KeyResult{KeyFirst, KeyReplayed, KeyReused, KeyExpired, KeyInUse, KeyUnavailable}
+}
+
+// serving lets the observer see a request from before its first middleware to the
+// end of its answer.
+func (a *API) serving(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		if a.Observer.Serving == nil || !strings.HasPrefix(c.Path(), "/v1/") {
+			return next(c)
+		}
+		r := c.Request()
+		parents := r.Header.Values(headerTraceparent)
+		if slices.ContainsFunc(parents, holdsCard) {
+			parents = nil // it would be stored
+		}
+		ctx, served := a.Observer.Serving(r.Context(), usual(r.Method), c.Path(), parents)
+		c.SetRequest(r.WithContext(ctx))
+		err := next(c)
+		served(c.Response().Status, keyResult(c))
+		return err
+	}
 }
 
 const problemKey = "problem" // in echo's context: the type of a refusal

@@ -35,18 +35,25 @@ func theContract(tb testing.TB) *openapi.Contract {
 	return c
 }
 
+// rule is one by which an exchange is judged.
+type rule func(*openapi.Contract, openapi.Exchange) error
+
 // judged is the handler, each exchange with which must be as the contract has it:
-// the answer is listed there, and the body is refused if the contract refuses it,
-// and only then.
+// the answer is listed there, and body and parameters are refused if the contract
+// refuses them, and only then.
 func judged(tb testing.TB, handler http.Handler) http.Handler {
+	tb.Helper()
+	return judgedBy(tb, handler, (*openapi.Contract).Check, agrees, fits)
+}
+
+func judgedBy(tb testing.TB, handler http.Handler, rules ...rule) http.Handler {
 	tb.Helper()
 	c := theContract(tb)
 	return openapi.Handler(handler, func(e openapi.Exchange) {
-		if err := c.Check(e); err != nil {
-			tb.Error(err)
-		}
-		if err := agrees(c, e); err != nil {
-			tb.Error(err)
+		for _, obeys := range rules {
+			if err := obeys(c, e); err != nil {
+				tb.Error(err)
+			}
 		}
 	})
 }

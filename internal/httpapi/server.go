@@ -52,6 +52,9 @@ type API struct {
 	Log *slog.Logger
 	// Observer counts.
 	Observer Observer
+	// Carry is what of a request's context goes along with the messages that it
+	// causes; nothing does where it is nil.
+	Carry func(context.Context) map[string]string
 	// Metrics serves GET /metrics; nobody does where it is nil.
 	Metrics http.Handler
 
@@ -81,6 +84,7 @@ func (a *API) Handler() http.Handler {
 	e.HideBanner, e.HidePort = true, true
 	e.HTTPErrorHandler = a.problem
 	e.Use(
+		a.serving,
 		requestID,
 		a.accessLog(),
 		middleware.RecoverWithConfig(middleware.RecoverConfig{LogErrorFunc: a.panicked}),
@@ -148,6 +152,13 @@ func limitBody(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
+func (a *API) carried(ctx context.Context) map[string]string {
+	if a.Carry == nil {
+		return nil
+	}
+	return a.Carry(ctx)
+}
+
 // accessLog writes one line per request. Keys appear as short hashes.
 func (a *API) accessLog() echo.MiddlewareFunc {
 	return middleware.RequestLoggerWithConfig(middleware.RequestLoggerConfig{
@@ -166,7 +177,7 @@ func (a *API) accessLog() echo.MiddlewareFunc {
 			if cause, ok := c.Get(causeKey).(error); ok {
 				attrs = append(attrs, "error", cause.Error())
 			}
-			a.Log.Info("request", attrs...)
+			a.Log.InfoContext(c.Request().Context(), "request", attrs...)
 			a.Observer.answered(c, v)
 			return nil
 		},
@@ -174,6 +185,6 @@ func (a *API) accessLog() echo.MiddlewareFunc {
 }
 
 func (a *API) panicked(c echo.Context, err error, stack []byte) error {
-	a.Log.Error("handler panicked", "route", c.Path(), "error", err, "stack", string(stack))
+	a.Log.ErrorContext(c.Request().Context(), "handler panicked", "route", c.Path(), "error", err, "stack", string(stack))
 	return err
 }

@@ -72,6 +72,10 @@ type Config struct {
 	// Share is how many deliveries at a time one receiver may hold, so that the
 	// others find a place. 0 means any number.
 	Share int
+	// Observe, where set, is called with the host before a webhook is sent. Its
+	// headers go along, unsigned, and what it returns is called with the status of
+	// the answer, 0 if none came. It must return at once.
+	Observe func(ctx context.Context, host string) (headers map[string]string, answered func(status int))
 	// Now is the clock that signatures are dated by. It is required.
 	Now func() time.Time
 }
@@ -82,6 +86,7 @@ type Sender struct {
 	plain   *http.Client
 	timeout time.Duration
 	prompt  time.Duration // who needs longer for an answer counts as silent
+	observe func(ctx context.Context, host string) (headers map[string]string, answered func(status int))
 	now     func() time.Time
 	queue   queue
 }
@@ -109,7 +114,7 @@ func newSender(cfg Config, dialer *net.Dialer) *Sender {
 	if cfg.Now == nil {
 		panic("notify: Config.Now is nil")
 	}
-	s := &Sender{timeout: cfg.Timeout, now: cfg.Now, queue: queue{share: cfg.Share, turn: turn}}
+	s := &Sender{timeout: cfg.Timeout, observe: cfg.Observe, now: cfg.Now, queue: queue{share: cfg.Share, turn: turn}}
 	if s.timeout <= 0 {
 		s.timeout = defaultTimeout
 	}
@@ -182,11 +187,13 @@ func (s *Sender) deliver(ctx context.Context, w Webhook) error {
 	if err != nil {
 		return err
 	}
+	answered := s.observed(ctx, req)
 	late := time.AfterFunc(s.prompt, func() {})
 	res, err := client.Do(req)
 	if err != nil {
 		late.Stop()
 		leave(false)
+		answered(0)
 		return s.unanswered(ctx, err)
 	}
 	// What is left unread costs the connection, and no more.
@@ -194,10 +201,25 @@ func (s *Sender) deliver(ctx context.Context, w Webhook) error {
 	_ = res.Body.Close()
 	whole := err == nil || errors.Is(err, io.EOF)
 	leave(late.Stop() && whole)
+	answered(res.StatusCode)
 	if res.StatusCode/100 == 2 {
 		return nil
 	}
 	return &DeliveryError{StatusCode: res.StatusCode, RetryAfter: s.retryAfter(res.Header), Err: refusal(res.StatusCode)}
+}
+
+// observed begins to observe a delivery.
+func (s *Sender) observed(ctx context.Context, req *http.Request) (answered func(status int)) {
+	if s.observe == nil {
+		return func(int) {}
+	}
+	headers, answered := s.observe(ctx, req.URL.Hostname())
+	for name, value := range headers {
+		if req.Header.Get(name) == "" { // what is signed stays as it is
+			req.Header.Set(name, value)
+		}
+	}
+	return answered
 }
 
 func (s *Sender) sign(ctx context.Context, target *url.URL, w Webhook) (*http.Request, error) {

@@ -7,8 +7,9 @@
 // name. At paths and for methods that are not listed, the extension x-elsewhere
 // says what is answered. HEAD is answered as GET is, without a body.
 //
-// It does not look at the parameters of a request. It knows no other package of
-// this module and owns no table.
+// Of the parameters of a request it says what does not fit (Misfits), and so it
+// does of the body (Faults). What a server makes of that is for the test to judge.
+// It knows no other package of this module and owns no table.
 package openapi
 
 import (
@@ -17,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -98,11 +100,8 @@ func closeObjects(node any) {
 func (c *Contract) find(pointer string) (at string, node any, found bool) {
 	at, node = "", any(c.doc)
 	for token := range strings.SplitSeq(strings.TrimPrefix(pointer, "/"), "/") {
-		object, ok := node.(map[string]any)
-		if !ok {
-			return "", nil, false
-		}
-		if node, ok = object[unescape(token)]; !ok {
+		var ok bool
+		if node, ok = child(node, unescape(token)); !ok {
 			return "", nil, false
 		}
 		at += "/" + token
@@ -115,6 +114,22 @@ func (c *Contract) find(pointer string) (at string, node any, found bool) {
 		}
 	}
 	return at, node, true
+}
+
+// child is a member of an object, or an element of a list.
+func child(node any, token string) (any, bool) {
+	switch n := node.(type) {
+	case map[string]any:
+		member, ok := n[token]
+		return member, ok
+	case []any:
+		i, err := strconv.Atoi(token)
+		if err != nil || i < 0 || i >= len(n) {
+			return nil, false
+		}
+		return n[i], true
+	}
+	return nil, false
 }
 
 // Node is the object at a JSON Pointer, behind references. Nil where there is none.

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -124,14 +125,17 @@ func (c *Contract) CheckExamples() (checked int, err error) {
 	return checked, errors.Join(wrong...)
 }
 
-// walk visits every object of the document, and none within a list.
+// walk visits every object of the document.
 func (c *Contract) walk(at string, node any, visit func(at string, node map[string]any)) {
-	object, ok := node.(map[string]any)
-	if !ok {
-		return
-	}
-	visit(at, object)
-	for name, child := range object {
-		c.walk(at+"/"+escape(name), child, visit)
+	switch n := node.(type) {
+	case []any:
+		for i, child := range n {
+			c.walk(at+"/"+strconv.Itoa(i), child, visit)
+		}
+	case map[string]any:
+		visit(at, n)
+		for name, child := range n {
+			c.walk(at+"/"+escape(name), child, visit)
+		}
 	}
 }

@@ -43,6 +43,8 @@ type Options struct {
 	StatementTimeout time.Duration
 	// Settings are further settings of the sessions.
 	Settings map[string]string
+	// Tracer is told of the statements; nobody is where it is nil.
+	Tracer pgx.QueryTracer
 	// AllowPlaintext permits a database over a network without TLS.
 	AllowPlaintext bool
 	// AllowUnsafeDurability permits a server that may lose commits. Tests only.
@@ -71,6 +73,7 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 	}
 	config.MaxConnIdleTime = 5 * time.Minute
 	config.ConnConfig.ConnectTimeout = 5 * time.Second
+	config.ConnConfig.Tracer = o.Tracer
 	maps.Copy(config.ConnConfig.RuntimeParams, sessionSettings(o))
 	maps.Copy(config.ConnConfig.RuntimeParams, o.Settings)
 	if o.Role != "" {
@@ -116,6 +119,11 @@ func local(host string) bool {
 // sessionSettings bound what one session can hold up: a stopped process loses
 // its locks (idle_in_transaction_session_timeout), a vanished client its
 // statement (client_connection_check_interval).
+//
+// They also make a lookup a lookup. Plans are kept, and one that was made while a
+// table was small reads all of it for every row later, until the table is analyzed
+// again. So whole tables are read where no index will do, and nothing is compiled
+// because that looks dear. Who wants to read whole tables says so.
 func sessionSettings(o Options) map[string]string {
 	lock, statement := o.LockTimeout, o.StatementTimeout
 	if lock == 0 {
@@ -132,6 +140,8 @@ func sessionSettings(o Options) map[string]string {
 		"statement_timeout":                   milliseconds(statement),
 		"idle_in_transaction_session_timeout": "10000",
 		"client_connection_check_interval":    "2000",
+		"enable_seqscan":                      "off",
+		"jit":                                 "off",
 		"tcp_keepalives_idle":                 "10",
 		"tcp_keepalives_interval":             "5",
 		"tcp_keepalives_count":                "3",

@@ -58,10 +58,10 @@ type Config struct {
 	// Timeout bounds one request from dialing to the last byte of the
 	// answer. 0 means 10 seconds.
 	Timeout time.Duration
-	// Observe, where set, is called with the name of each request before it is
-	// sent, and what it returns with what came back: see Answered. It must return
-	// at once.
-	Observe func(call string) (answered func(Answered))
+	// Observe, where set, is called with the caller's context and the name of each
+	// request before it is sent, and what it returns with what came back: see
+	// Answered. It must return at once.
+	Observe func(ctx context.Context, call string) (answered func(Answered))
 }
 
 // Client calls the provider. It is safe for concurrent use.

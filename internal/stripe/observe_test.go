@@ -1,6 +1,7 @@
 package stripe_test
 
 import (
+	"context"
 	"net/http"
 	"slices"
 	"sync"
@@ -10,6 +11,8 @@ import (
 
 	"github.com/payonce/payonce/internal/stripe"
 )
+
+type callers struct{}
 
 // TestObserve: every request is told, under a name that holds nothing of it.
 func TestObserve(t *testing.T) {
@@ -23,7 +26,10 @@ func TestObserve(t *testing.T) {
 	var mu sync.Mutex
 	var calls []string
 	var answers []stripe.Answered
-	c, err := stripe.New(stripe.Config{SecretKey: secretKey, Base: p.URL, Observe: func(call string) func(stripe.Answered) {
+	c, err := stripe.New(stripe.Config{SecretKey: secretKey, Base: p.URL, Observe: func(ctx context.Context, call string) func(stripe.Answered) {
+		if ctx.Value(callers{}) == nil {
+			t.Errorf("%s is observed in another context than the caller's", call)
+		}
 		mu.Lock()
 		defer mu.Unlock()
 		calls = append(calls, call)
@@ -34,7 +40,7 @@ func TestObserve(t *testing.T) {
 	}
 	defer c.Close()
 
-	ctx := t.Context()
+	ctx := context.WithValue(t.Context(), callers{}, true)
 	_, _ = c.CreateIntent(ctx, "key", stripe.CreateParams{Reference: "ch_1", Amount: 1999, Currency: "EUR", PaymentMethod: "pm_card_visa"})
 	_, _ = c.ConfirmIntent(ctx, "key", "pi_1")
 	_, _ = c.RetrieveIntent(ctx, "pi_1")

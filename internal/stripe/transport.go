@@ -41,7 +41,7 @@ func newTransport() *http.Transport {
 // provided that it can read the body again: without GetBody it cannot.
 type onceTransport struct {
 	next    http.RoundTripper
-	observe func(call string) (answered func(Answered))
+	observe func(ctx context.Context, call string) (answered func(Answered))
 }
 
 func (t onceTransport) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -49,7 +49,7 @@ func (t onceTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	once.GetBody = nil
 	answered := func(Answered) {}
 	if t.observe != nil {
-		answered = t.observe(callName(r))
+		answered = t.observe(r.Context(), callName(r))
 	}
 	res, err := t.next.RoundTrip(once)
 	if err != nil {

@@ -113,7 +113,15 @@ select receiver,
        count(*)                                                              as messages,
        extract(epoch from clock_timestamp() - min(received_at))::float8      as oldest
   from inbox
- where status in ('pending', 'running', 'dead')
+ where status in ('pending', 'running')
+ group by receiver, status
+ union all
+select receiver,
+       status,
+       count(*),
+       extract(epoch from clock_timestamp() - min(received_at))::float8
+  from inbox
+ where status = 'dead'
  group by receiver, status`
 
 func (f *figures) lookInbox(ctx context.Context) error {

@@ -54,6 +54,8 @@ func (s Settings) check() error {
 }
 
 const (
+	application = "payonce-api"
+
 	connections = 20 // of the pool
 
 	// lockTimeout is short, so that nobody who stands before a lock keeps a
@@ -117,12 +119,18 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		return err
 	}
 	config.LogSettings(log, settings)
+	traces, log, err := app.Traces(ctx, log, application)
+	if err != nil {
+		return err
+	}
+	defer traces.Close()
 	status, wait := settings.keyInFlight()
 	db, err := app.Open(ctx, log, settings.DatabaseURL.Reveal(), postgres.Options{
-		Application:    "payonce-api",
+		Application:    application,
 		Role:           postgres.RoleAPI,
 		MaxConns:       connections,
 		LockTimeout:    lockTimeout,
+		Tracer:         traces.Statements(),
 		AllowPlaintext: settings.AllowPlaintext,
 	})
 	if err != nil {
@@ -156,7 +164,8 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		Origins:       origins,
 		Now:           now,
 		Log:           log,
-		Observer:      observeRequests(metrics),
+		Observer:      observeRequests(metrics, traces),
+		Carry:         traces.Carry,
 		Metrics:       metrics.Handler(),
 	}
 	return app.Serve(ctx, log, settings.HTTPAddr, api.Server())

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"log/slog"
 	"time"
 
@@ -28,11 +29,18 @@ func texts[T ~string](values []T) []string {
 	return s
 }
 
-func observeRequests(m *telemetry.API) httpapi.Observer {
-	return httpapi.Observer{
+func observeRequests(m *telemetry.API, traces *telemetry.Traces) httpapi.Observer {
+	o := httpapi.Observer{
 		Answered: func(a httpapi.Answered) { m.Answered(a.Method, a.Route, a.Status, a.Took, string(a.Key)) },
 		Event:    func(r inbox.Reception) { m.Event(r.New, r.Duplicates, r.Aside) },
 	}
+	if traces != nil {
+		o.Serving = func(ctx context.Context, method, route string, traceparents []string) (context.Context, func(int, httpapi.KeyResult)) {
+			ctx, served := traces.Serving(ctx, method, route, traceparents)
+			return ctx, func(status int, key httpapi.KeyResult) { served(status, string(key)) }
+		}
+	}
+	return o
 }
 
 func observeKeys(m *telemetry.API) idempotency.Observer {

@@ -1,7 +1,10 @@
 package worker
 
 import (
+	"context"
 	"log/slog"
+	"maps"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -32,8 +35,17 @@ func watch(m *telemetry.Worker, db, subscriber *postgres.DB) {
 	m.Figures(db)
 }
 
-func observeReceiver(m *telemetry.Worker, receiver string) inbox.Observer {
+func observeReceiver(m *telemetry.Worker, traces *telemetry.Traces, receiver string) inbox.Observer {
 	return inbox.Observer{
+		Attempting: func(ctx context.Context, d inbox.Delivery) (context.Context, func(inbox.End)) {
+			ctx, attempted := traces.Attempting(ctx, telemetry.Attempt{
+				Receiver: receiver, MessageID: d.ID, Type: d.Type, Charge: d.OrderingKey,
+				Number: d.Attempt, Waits: d.Waits, Metadata: d.Metadata,
+			})
+			return ctx, func(end inbox.End) {
+				attempted(string(end), end == inbox.EndFailed || end == inbox.EndParked)
+			}
+		},
 		Claimed:  func(messages, deaths int) { m.Claimed(receiver, messages, deaths) },
 		Handling: func() (handled func()) { return m.Handling(receiver) },
 		Ended:    func(end inbox.End) { m.Ended(receiver, string(end)) },
@@ -44,9 +56,42 @@ func observeReception(m *telemetry.Worker) func(inbox.Reception) {
 	return func(r inbox.Reception) { m.Received(r.New, r.Duplicates, r.Aside) }
 }
 
-func observeProvider(m *telemetry.Worker) func(call string) (answered func(stripe.Answered)) {
-	return func(call string) func(stripe.Answered) {
-		answered := m.Calling(call)
-		return func(a stripe.Answered) { answered(a.Status, a.Replayed) }
+// onward lets the messages that a handler causes go on with its own span.
+func onward(traces *telemetry.Traces, handle inbox.Handler) inbox.Handler {
+	return func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+		if carried := traces.Carry(ctx); carried != nil {
+			metadata := maps.Clone(d.Metadata)
+			if metadata == nil {
+				metadata = map[string]string{}
+			}
+			maps.Copy(metadata, carried)
+			d.Metadata = metadata
+		}
+		return handle(ctx, d)
+	}
+}
+
+func observeSteps(m *telemetry.Worker, traces *telemetry.Traces) func(context.Context, string) (context.Context, func(bool, error)) {
+	return func(ctx context.Context, step string) (context.Context, func(bool, error)) {
+		timed := m.Stepping(step)
+		ctx, traced := traces.Stepping(ctx, step)
+		return ctx, func(did bool, err error) {
+			if did {
+				timed()
+			}
+			traced(did, err)
+		}
+	}
+}
+
+func observeProvider(m *telemetry.Worker, traces *telemetry.Traces, host string) func(ctx context.Context, call string) (answered func(stripe.Answered)) {
+	return func(ctx context.Context, call string) func(stripe.Answered) {
+		counted := m.Calling(call)
+		method, _, _ := strings.Cut(call, " ")
+		traced := traces.Calling(ctx, host, method, call)
+		return func(a stripe.Answered) {
+			counted(a.Status, a.Replayed)
+			traced(a.Status, a.Replayed)
+		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"net/url"
 	"time"
 
 	"github.com/payonce/payonce/inbox"
@@ -52,6 +53,14 @@ func (s Settings) check() error {
 			s.InboxRetention, s.OutboxRetention)
 	}
 	return nil
+}
+
+// providerHost is the host of the provider, for whoever watches.
+func (s Settings) providerHost() string {
+	if base, err := url.Parse(s.StripeAPIBase); err == nil && base.Hostname() != "" {
+		return base.Hostname()
+	}
+	return "api.stripe.com"
 }
 
 func (s Settings) policy() inbox.Policy {

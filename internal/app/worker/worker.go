@@ -53,15 +53,20 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		return err
 	}
 	config.LogSettings(log, settings)
+	traces, log, err := app.Traces(ctx, log, application)
+	if err != nil {
+		return err
+	}
+	defer traces.Close()
 	metrics := meter(log, now)
 	provider, err := stripe.New(stripe.Config{
 		SecretKey: settings.StripeSecretKey.Reveal(), Base: settings.StripeAPIBase, Timeout: callTimeout,
-		Observe: observeProvider(metrics),
+		Observe: observeProvider(metrics, traces, settings.providerHost()),
 	})
 	if err != nil {
 		return err
 	}
-	options := postgres.Options{Application: application, Role: postgres.RoleWorker, AllowPlaintext: settings.AllowPlaintext}
+	options := postgres.Options{Application: application, Role: postgres.RoleWorker, Tracer: traces.Statements(), AllowPlaintext: settings.AllowPlaintext}
 	db, err := app.Open(ctx, log, settings.DatabaseURL.Reveal(), options)
 	if err != nil {
 		return err
@@ -75,7 +80,7 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		return errors.New("the database lacks a migration of this program: run payonce migrate")
 	}
 	options.MaxConns, options.LockTimeout, options.StatementTimeout = subscriberConns, -1, subscriberStatement
-	options.Settings = outbox.SessionSettings()
+	options.Settings, options.Tracer = outbox.SessionSettings(), nil // it does nothing that is of a trace
 	subscriberDB, err := app.Open(ctx, log, settings.DatabaseURL.Reveal(), options)
 	if err != nil {
 		return err
@@ -96,7 +101,7 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 	g.Go(func() error { janitor(log, db, settings).Run(ctx); return nil })
 	g.Go(func() error { rescue(ctx, log, db); return nil })
 	g.Go(func() error { (&ledger.Projector{DB: db, Poll: poll, Log: log}).Run(ctx); return nil })
-	for _, p := range processors(log, db, provider, metrics, settings, now) {
+	for _, p := range processors(log, db, provider, metrics, traces, settings, now) {
 		g.Go(func() error { p.Run(ctx); return nil })
 	}
 	return g.Wait()
@@ -156,10 +161,10 @@ func route(m *message.Message) inbox.Envelope {
 }
 
 // processors are the receivers of the inbox, each with claims of its own.
-func processors(log *slog.Logger, db *postgres.DB, provider *stripe.Client, metrics *telemetry.Worker, settings Settings, now func() time.Time) []*inbox.Processor {
-	charges := &fulfillment.Fulfillment{DB: db, Provider: provider, Log: log, Stepping: metrics.Stepping}
+func processors(log *slog.Logger, db *postgres.DB, provider *stripe.Client, metrics *telemetry.Worker, traces *telemetry.Traces, settings Settings, now func() time.Time) []*inbox.Processor {
+	charges := &fulfillment.Fulfillment{DB: db, Provider: provider, Log: log, Stepping: observeSteps(metrics, traces)}
 	notifications := &fulfillment.Notification{DB: db, Sender: notify.New(notify.Config{
-		AllowCIDRs: settings.WebhookAllowCIDRs, Timeout: callTimeout, Now: now,
+		AllowCIDRs: settings.WebhookAllowCIDRs, Timeout: callTimeout, Observe: traces.Delivering, Now: now,
 		// Half of a receiver's places are left to the other merchants.
 		Share: max(1, settings.WorkerConcurrency/2),
 	})}
@@ -170,13 +175,13 @@ func processors(log *slog.Logger, db *postgres.DB, provider *stripe.Client, metr
 			DB:          db,
 			Receiver:    name,
 			Holder:      holder(),
-			Handle:      handle,
+			Handle:      onward(traces, handle),
 			Concurrency: settings.WorkerConcurrency,
 			Policy:      policy,
 			Poll:        poll,
 			Drain:       app.DrainTime(),
 			Log:         log,
-			Observer:    observeReceiver(metrics, name),
+			Observer:    observeReceiver(metrics, traces, name),
 		}
 	}
 	return []*inbox.Processor{

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// acceptOverHTTP measures the api alone: nobody carries what it accepts.
+func acceptOverHTTP(ctx context.Context, s *stage) (Sample, error) {
+	w, err := s.open(ctx, httpConnections)
+	if err != nil {
+		return Sample{}, err
+	}
+	defer w.close()
+	sample, err := counting(ctx, w.database, func() (window, error) { return w.accepting(ctx) })
+	if err != nil {
+		return Sample{}, err
+	}
+	if err := s.tellStatements(ctx, w.database); err != nil {
+		return Sample{}, err
+	}
+	return sample, w.checkAccepted(ctx, w.flow.ended)
+}
+
+func (w *world) accepting(ctx context.Context) (seen window, err error) {
+	api, err := w.api(ctx)
+	if err != nil {
+		return seen, err
+	}
+	defer func() { err = errors.Join(err, finish(ctx, api)) }()
+	l := w.sending(api.URL(), users(w.server.postmaster, api.PID()))
+	send := l.send
+	l.send = func(ctx context.Context, id string) error {
+		defer w.flow.end(id)
+		return send(ctx, id)
+	}
+	seen, err = w.flow.drive(ctx, l)
+	seen.Total = w.flow.ended
+	return seen, errors.Join(err, w.flow.check())
+}
+
+const countAccepted = `
+select (select count(*) from idempotency_keys),
+       (select count(*) from ledger_events),
+       (select count(distinct stream_id) from ledger_events),
+       (select count(*) from outbox)`
+
+func (w *world) checkAccepted(ctx context.Context, accepted int) error {
+	conn, err := pgx.Connect(ctx, w.database)
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	var keys, events, charges, messages int
+	if err := conn.QueryRow(ctx, countAccepted).Scan(&keys, &events, &charges, &messages); err != nil {
+		return fmt.Errorf("count what was accepted: %w", err)
+	}
+	if keys != accepted || events != accepted || charges != accepted || messages != accepted {
+		return fmt.Errorf("%d accepted: %d keys, %d events of %d charges, %d messages", accepted, keys, events, charges, messages)
+	}
+	return nil
+}
+
+// replayOverHTTP accepts charges, and then measures the answers to the same
+// requests.
+func replayOverHTTP(ctx context.Context, s *stage) (Sample, error) {
+	w, err := s.open(ctx, httpConnections)
+	if err != nil {
+		return Sample{}, err
+	}
+	defer w.close()
+	charges := min(2000, s.sizes.backlog)
+	if err := w.acceptSome(ctx, charges); err != nil {
+		return Sample{}, err
+	}
+	sample, err := counting(ctx, w.database, func() (window, error) { return w.replaying(ctx, charges) })
+	if err != nil {
+		return Sample{}, err
+	}
+	if err := s.tellStatements(ctx, w.database); err != nil {
+		return Sample{}, err
+	}
+	return sample, w.checkAccepted(ctx, charges)
+}
+
+func (w *world) acceptSome(ctx context.Context, charges int) (err error) {
+	api, err := w.api(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, finish(ctx, api)) }()
+	c := newClient(api.URL(), w.key)
+	return together(charges, func(n int) error {
+		_, err := c.charge(replayedKey(n), n)
+		return err
+	})
+}
+
+func replayedKey(n int) string { return fmt.Sprintf("replayed-%06d", n) }
+
+func (w *world) replaying(ctx context.Context, charges int) (seen window, err error) {
+	api, err := w.api(ctx)
+	if err != nil {
+		return seen, err
+	}
+	defer func() { err = errors.Join(err, finish(ctx, api)) }()
+	c := newClient(api.URL(), w.key)
+	l := w.sending(api.URL(), users(w.server.postmaster, api.PID()))
+	l.send = func(_ context.Context, id string) error {
+		defer w.flow.end(id)
+		n := rand.N(charges) //nolint:gosec // no secret
+		replayed, err := c.charge(replayedKey(n), n)
+		if err == nil && !replayed {
+			err = fmt.Errorf("charge %d was accepted twice", n)
+		}
+		return err
+	}
+	seen, err = w.flow.drive(ctx, l)
+	seen.Total = w.flow.ended
+	return seen, errors.Join(err, w.flow.check())
+}

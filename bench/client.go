@@ -1,0 +1,59 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/valyala/fasthttp"
+)
+
+// client sends charges over HTTP. It is lean, so that on a machine which it shares
+// with the programs it takes little of what it measures.
+type client struct {
+	host *fasthttp.HostClient
+	url  string
+	key  string
+}
+
+// httpConnections is how many it has, each with one request at a time.
+const httpConnections = 64
+
+func newClient(url, key string) *client {
+	return &client{url: url + "/v1/charges", key: key, host: &fasthttp.HostClient{
+		Addr: strings.TrimPrefix(url, "http://"), MaxConns: httpConnections,
+		MaxIdemponentCallAttempts: 1, // a request is one request
+		ReadTimeout:               30 * time.Second, WriteTimeout: 30 * time.Second,
+	}}
+}
+
+// charge sends a charge under the key id, which is its order's too, and says
+// whether its answer was a replay.
+func (c *client) charge(id string, sku int) (replayed bool, err error) {
+	request, response := fasthttp.AcquireRequest(), fasthttp.AcquireResponse()
+	defer fasthttp.ReleaseRequest(request)
+	defer fasthttp.ReleaseResponse(response)
+	request.SetRequestURI(c.url)
+	request.Header.SetMethod(http.MethodPost)
+	request.Header.SetContentType("application/json")
+	request.Header.Set("Authorization", "Bearer "+c.key)
+	request.Header.Set("Idempotency-Key", id)
+	request.SetBodyString(fmt.Sprintf(`{"order_id":%q,"amount":1000,"currency":"USD","payment_method":"pm_card_visa",`+
+		`"items":[{"sku":%q,"quantity":1}]}`, id, article(sku)))
+	if err := c.host.Do(request, response); err != nil {
+		return false, fmt.Errorf("send charge %s: %w", id, err)
+	}
+	if response.StatusCode() != http.StatusAccepted {
+		return false, fmt.Errorf("send charge %s: status %d: %s", id, response.StatusCode(), response.Body())
+	}
+	return len(response.Header.Peek("Idempotent-Replayed")) > 0, nil
+}
+
+// articles is how many there are. A charge takes one of one.
+const articles = 1000
+
+func article(n int) string { return fmt.Sprintf("sku-%03d", n%articles) }
+
+func anyArticle() int { return rand.N(articles) } //nolint:gosec // no secret

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
+)
+
+// The idempotent receiver that articles show, with a table as the queue: the
+// message is marked as processed, worked on and completed in one transaction,
+// which is open during the call to the outside. A crash after the call rolls all
+// of it back, and the call is made again.
+const createNaive = `
+create table messages (
+  id         bigint not null generated always as identity primary key,
+  message_id text   not null
+);
+create table processed_messages (
+  message_id     varchar(255) primary key,
+  message_type   varchar(100) not null,
+  processed_at   timestamp    not null default current_timestamp,
+  result_payload jsonb,
+  status         varchar(20)  not null default 'processing',
+  expires_at     timestamp    not null
+);
+create index idx_processed_messages_type on processed_messages (message_type);
+create index idx_processed_messages_expires on processed_messages (expires_at)`
+
+const insertNaive = `
+insert into messages
+       (message_id)
+values ($1)`
+
+const takeNaive = `
+delete from messages
+ where id = (select id
+               from messages
+              order by id
+              limit 1
+                for update skip locked)
+returning message_id`
+
+const markNaive = `
+insert into processed_messages
+       (message_id, message_type, status, expires_at)
+values ($1, 'work', 'processing', current_timestamp + interval '7 days')
+on conflict (message_id) do nothing
+returning message_id`
+
+const completeNaive = `
+update processed_messages
+   set status         = 'completed',
+       result_payload = $2
+ where message_id = $1`
+
+func carryByNaive(ctx context.Context, o order) (w window, err error) {
+	if err := execute(ctx, o.Database, createNaive); err != nil {
+		return w, err
+	}
+	pool, err := openPool(ctx, o.Database, int32(o.Workers+engineSenders/2)) //nolint:gosec // a few
+	if err != nil {
+		return w, err
+	}
+	defer pool.Close()
+	f := newFlow(o.InFlight)
+	work := newWork(o.Outside, o.Workers)
+	consuming, stop := context.WithCancel(ctx)
+	defer stop()
+	consumers := errgroup.Group{}
+	for range o.Workers {
+		consumers.Go(func() error { return consume(consuming, pool, work, f) })
+	}
+	commit := committer(pool)
+	w, err = pump(ctx, o, f, func(ctx context.Context, id string) error {
+		b := &pgx.Batch{}
+		accept(b, id, time.Now())
+		b.Queue(insertNaive, id)
+		return commit(ctx, b)
+	})
+	stop()
+	return w, errors.Join(err, consumers.Wait())
+}
+
+// consume takes messages until ctx ends, and waits a little when there is none.
+func consume(ctx context.Context, pool *pgxpool.Pool, w work, f *flow) error {
+	for ctx.Err() == nil {
+		id, err := receiveNaively(context.WithoutCancel(ctx), pool, w)
+		switch {
+		case errors.Is(err, pgx.ErrNoRows):
+			if pause(ctx, riverPoll) != nil {
+				return nil // told to stop
+			}
+		case err != nil:
+			return err
+		default:
+			f.end(id)
+		}
+	}
+	return nil
+}
+
+// receiveNaively is one message, from beginning to end in one transaction. ErrNoRows if
+// there is none.
+func receiveNaively(ctx context.Context, pool *pgxpool.Pool, w work) (id string, err error) {
+	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		if err := tx.QueryRow(ctx, takeNaive).Scan(&id); err != nil {
+			return err
+		}
+		var marked string
+		if err := tx.QueryRow(ctx, markNaive, id).Scan(&marked); err != nil {
+			return fmt.Errorf("mark %s: %w", id, err)
+		}
+		inside := func(ctx context.Context, b *pgx.Batch) error { return tx.SendBatch(ctx, b).Close() }
+		if err := w.carry(ctx, id, inside, nil); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, completeNaive, id, []byte(`{"status":"success"}`))
+		return err
+	})
+	return id, err
+}

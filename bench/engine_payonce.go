@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/outbox"
+)
+
+const (
+	topic    = "work"
+	receiver = "work"
+	poll     = 15 * time.Millisecond // as the worker's
+)
+
+// carryByPayonce is payonce's engine as the programs wire it: accept, outbox,
+// Watermill, inbox, handler, with pools of the programs' sizes.
+func carryByPayonce(ctx context.Context, o order) (w window, err error) {
+	accepting, err := postgres.Open(ctx, o.Database, postgres.Options{Application: "bench-accept"})
+	if err != nil {
+		return w, err
+	}
+	defer accepting.Close()
+	carrying, err := postgres.Open(ctx, o.Database, postgres.Options{Application: "bench-carry"})
+	if err != nil {
+		return w, err
+	}
+	defer carrying.Close()
+	f := newFlow(o.InFlight)
+	work := newWork(o.Outside, o.InFlight)
+	carry := func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+		if err := work.carry(ctx, d.ID, carrying.Commit, func(b *pgx.Batch) { inbox.Done(b, d) }); err != nil {
+			return inbox.Complete, err
+		}
+		f.end(d.ID)
+		return inbox.Completed, nil
+	}
+	processor := &inbox.Processor{
+		DB: carrying, Receiver: receiver, Holder: "bench", Handle: carry, Concurrency: o.InFlight,
+		Policy: inbox.Policy{
+			Lease: 3 * time.Second, MaxAttempts: 12, GiveUpAfter: time.Hour,
+			BackoffBase: 200 * time.Millisecond, BackoffCap: time.Minute,
+		},
+		Poll: poll, Drain: time.Second, Log: quiet(),
+	}
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	engine, running := errgroup.WithContext(running)
+	engine.Go(func() error { return receiving(running, o.Database, nil) })
+	engine.Go(func() error { processor.Run(running); return nil })
+	w, err = pump(ctx, o, f, func(ctx context.Context, id string) error {
+		b := &pgx.Batch{}
+		accept(b, id, time.Now())
+		if err := outbox.Append(b, outbox.Message{Topic: topic, ID: id, Type: "work", OrderingKey: id, Payload: []byte(id)}); err != nil {
+			return err
+		}
+		return accepting.Commit(ctx, b)
+	})
+	stop()
+	return w, errors.Join(err, engine.Wait())
+}
+
+// receiving runs Watermill's router from outbox to inbox until ctx ends.
+func receiving(ctx context.Context, url string, told func(inbox.Reception)) error {
+	db, err := postgres.Open(ctx, url, postgres.Options{
+		Application: "bench-subscriber", MaxConns: 3, LockTimeout: -1, StatementTimeout: time.Minute,
+		Settings: outbox.SessionSettings(),
+	})
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	conns := stdlib.OpenDBFromPool(db.Pool())
+	defer func() { _ = conns.Close() }() // the pool itself is closed above
+	log := quiet()
+	subscriber, err := outbox.NewSubscriber(conns, "inbox", log)
+	if err != nil {
+		return err
+	}
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Second}, outbox.Logger(log))
+	if err != nil {
+		return fmt.Errorf("make the router: %w", err)
+	}
+	router.AddConsumerHandler("inbox", topic, subscriber, inbox.ReceiveTelling(log, func(m *message.Message) inbox.Envelope { //nolint:contextcheck // a message carries its own context
+		return inbox.Envelope{
+			Receivers: []string{receiver}, Type: m.Metadata.Get(outbox.MetadataType), OrderingKey: m.Metadata.Get(outbox.MetadataOrderingKey),
+		}
+	}, told))
+	if err := router.Run(ctx); err != nil {
+		return fmt.Errorf("run the router: %w", err)
+	}
+	return nil
+}

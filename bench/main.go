@@ -1,0 +1,44 @@
+// Command bench measures payonce side by side with other ways to carry the same
+// work on PostgreSQL: in one run, on one server, by one load generator.
+//
+//	go run . [--repeat 3] [--json FILE] [--pictures FOLDER]
+//
+// It starts a PostgreSQL of its own with fsync on, and builds the programs. The
+// unit is pgbench's single-row insert, measured before and after everything else:
+// figures of different machines, or of one machine at different hours, compare
+// only as ratios to it.
+//
+// It promises that all of them did the same work, and did it once: whatever was
+// accepted is counted afterwards in the tables, at the provider and at the shop,
+// and where it does not add up there is no figure but an error. It promises
+// nothing about time; nothing fails because it was slow.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+)
+
+type cli struct {
+	Run   runCmd   `cmd:"" default:"withargs" help:"Measure, and print a table."`
+	Carry carryCmd `cmd:"" hidden:"" help:"Carry one load, in a process of its own."`
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	parsed := kong.Parse(&cli{},
+		kong.Name("bench"),
+		kong.Description("How fast payonce is, beside other ways to do the same on PostgreSQL."),
+		kong.BindTo(ctx, (*context.Context)(nil)),
+	)
+	if err := parsed.Run(); err != nil {
+		stop()
+		parsed.Errorf("%v", err)
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/postgres/local"
+	"github.com/payonce/payonce/migrations"
+)
+
+// server is the PostgreSQL of a run.
+type server struct {
+	*local.Server
+
+	postmaster int    // its process id
+	programs   string // the folder of pgbench
+	statements bool
+	databases  atomic.Int64
+}
+
+// settings are those of a small production server, the same for everybody: no
+// checkpoint falls into one measurement and not into another.
+func settings(statements bool) map[string]string {
+	s := map[string]string{
+		"shared_buffers":     "512MB",
+		"max_wal_size":       "8GB",
+		"checkpoint_timeout": "30min",
+	}
+	if statements {
+		s["shared_preload_libraries"] = "pg_stat_statements"
+		s["pg_stat_statements.track"] = "all"
+	}
+	return s
+}
+
+func startServer(ctx context.Context, statements bool) (*server, error) {
+	started, err := local.Start(ctx, local.Options{Fsync: true, Settings: settings(statements)})
+	if err != nil {
+		return nil, err
+	}
+	s := &server{Server: started, statements: statements}
+	if err := s.look(ctx); err != nil {
+		_ = started.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+const selectServer = `
+select current_setting('data_directory'),
+       (select setting
+          from pg_config
+         where name = 'BINDIR')`
+
+func (s *server) look(ctx context.Context) error {
+	conn, err := pgx.Connect(ctx, s.URL("postgres"))
+	if err != nil {
+		return fmt.Errorf("connect to the server: %w", err)
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	var data string
+	if err := conn.QueryRow(ctx, selectServer).Scan(&data, &s.programs); err != nil {
+		return fmt.Errorf("look at the server: %w", err)
+	}
+	text, err := os.ReadFile(filepath.Join(data, "postmaster.pid"))
+	if err != nil {
+		return fmt.Errorf("find the server's process: %w", err)
+	}
+	first, _, _ := strings.Cut(string(text), "\n")
+	if s.postmaster, err = strconv.Atoi(first); err != nil {
+		return fmt.Errorf("find the server's process: %w", err)
+	}
+	return nil
+}
+
+// database makes a migrated database for one measurement.
+func (s *server) database(ctx context.Context) (url string, err error) {
+	name := "bench" + strconv.FormatInt(s.databases.Add(1), 10)
+	if err := s.CreateDatabase(ctx, name); err != nil {
+		return "", err
+	}
+	if err := migrations.Up(ctx, s.URL(name)); err != nil {
+		return "", err
+	}
+	if s.statements {
+		return s.URL(name), execute(ctx, s.URL(name), "create extension pg_stat_statements")
+	}
+	return s.URL(name), nil
+}
+
+func execute(ctx context.Context, url, sql string) error {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	if _, err := conn.Exec(ctx, sql); err != nil {
+		return fmt.Errorf("execute %.40q: %w", sql, err)
+	}
+	return nil
+}
+
+// Machine is where a run took place.
+type Machine struct {
+	Processors int    `json:"processors"`
+	System     string `json:"system"`
+	Go         string `json:"go"`
+	PostgreSQL string `json:"postgresql"`
+	Unit       string `json:"unit"` // how the unit was measured
+}
+
+func (s *server) machine(ctx context.Context) Machine {
+	m := Machine{Processors: runtime.NumCPU(), System: runtime.GOOS + "/" + runtime.GOARCH, Go: runtime.Version(), Unit: "pgbench"}
+	if _, found := s.pgbench(); !found {
+		m.Unit = "32 sessions of our own, as there is no pgbench beside the server"
+	}
+	conn, err := pgx.Connect(ctx, s.URL("postgres"))
+	if err != nil {
+		return m
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	_ = conn.QueryRow(ctx, "select current_setting('server_version')").Scan(&m.PostgreSQL) // for show
+	return m
+}

@@ -1,0 +1,39 @@
+package main
+
+// Sample is what one measurement came to. What was not measured is zero.
+type Sample struct {
+	Round     int     `json:"round"`
+	Unit      float64 `json:"unit"` // pgbench before and after it, inserts a second
+	Done      int     `json:"done"` // while it was measured
+	PerSecond float64 `json:"per_second"`
+	P50       float64 `json:"p50_ms"`
+	P99       float64 `json:"p99_ms"`
+
+	// For each that was done.
+	Writes       float64 `json:"writes"`       // transactions that wrote
+	Transactions float64 `json:"transactions"` // all of them, reads too
+	Flushes      float64 `json:"flushes"`      // of the log
+	LogBytes     float64 `json:"log_bytes"`
+	ProgramCPU   float64 `json:"program_cpu_ms"`
+	DatabaseCPU  float64 `json:"database_cpu_ms"`
+}
+
+// newSample divides. Processor time is that of the window, and the server's
+// counters are those of everything, warm-up and drain included.
+func newSample(w window, c counters) Sample {
+	s := Sample{
+		Done: w.Done,
+		P50:  1000 * w.P50.Seconds(), P99: 1000 * w.P99.Seconds(),
+	}
+	if w.Done > 0 && w.Seconds > 0 {
+		s.PerSecond = float64(w.Done) / w.Seconds
+		s.ProgramCPU = 1000 * w.Used.Programs.Seconds() / float64(w.Done)
+		s.DatabaseCPU = 1000 * w.Used.Database.Seconds() / float64(w.Done)
+	}
+	if w.Total > 0 {
+		all := float64(w.Total)
+		s.Writes, s.Transactions = float64(c.Writes)/all, float64(c.Transactions)/all
+		s.Flushes, s.LogBytes = float64(c.Flushes)/all, float64(c.LogBytes)/all
+	}
+	return s
+}

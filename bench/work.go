@@ -1,0 +1,165 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/payonce/payonce/idempotency"
+)
+
+// The engine's work, the same for every carrier. Accepting is one transaction: an
+// idempotency key, a row for the charge, and whatever the carrier needs to know
+// of it. Then come three steps, each a transaction with a row and an update, and
+// before the second one's an HTTP request to this machine.
+
+const createWork = `
+create table work_charges (
+  charge text  not null primary key,
+  data   jsonb not null,
+  step   int   not null default 0
+) with (fillfactor = 80);
+create table work_steps (
+  charge text        not null,
+  step   int         not null,
+  answer text        not null,
+  at     timestamptz not null default clock_timestamp(),
+  constraint work_steps_once primary key (charge, step)
+)`
+
+const insertWork = `
+insert into work_charges
+       (charge, data)
+values ($1, $2)`
+
+const insertStep = `
+insert into work_steps
+       (charge, step, answer)
+values ($1, $2, $3)`
+
+const updateWork = `
+update work_charges
+   set step = $2
+ where charge = $1`
+
+// accept queues a charge.
+func accept(b *pgx.Batch, id string, now time.Time) {
+	body := []byte(`{"id":"` + id + `","amount":1000,"currency":"USD","status":"pending"}`)
+	idempotency.Claim(b,
+		idempotency.Key{Scope: "bench", Operation: "POST /v1/charges", Value: id},
+		idempotency.Request{Fingerprint: idempotency.Fingerprint(body), Canonical: body},
+		idempotency.Answer{StatusCode: http.StatusAccepted, ContentType: "application/json", Location: "/v1/charges/" + id, Body: body},
+		now.Add(24*time.Hour))
+	b.Queue(insertWork, id, body)
+}
+
+const (
+	steps    = 3
+	postStep = 2
+)
+
+// queueStep queues what a step writes.
+func queueStep(b *pgx.Batch, id string, step int, answer string) {
+	b.Queue(insertStep, id, step, answer)
+	b.Queue(updateWork, id, step)
+}
+
+// work does the steps of one charge.
+type work struct {
+	client *http.Client
+	post   string // the URL of the middle step
+}
+
+func newWork(post string, connections int) work {
+	return work{post: post, client: &http.Client{
+		Timeout:   10 * time.Second,
+		Transport: &http.Transport{MaxIdleConnsPerHost: connections, MaxIdleConns: connections},
+	}}
+}
+
+// carry does each step in a transaction of its own. A step that was done before a
+// crash is refused by its key, and passed over. The last one's transaction also
+// holds what last queues, if there is anything.
+func (w work) carry(ctx context.Context, id string, commit func(context.Context, *pgx.Batch) error, last func(*pgx.Batch)) error {
+	for step := 1; step <= steps; step++ {
+		answer, err := w.answer(ctx, id, step)
+		if err != nil {
+			return err
+		}
+		b := &pgx.Batch{}
+		queueStep(b, id, step, answer)
+		if step == steps && last != nil {
+			last(b)
+		}
+		if err := commit(ctx, b); err != nil && !isDone(err) {
+			return fmt.Errorf("commit step %d of %s: %w", step, id, err)
+		}
+	}
+	return nil
+}
+
+// answer is what the outside says, of the step that asks it.
+func (w work) answer(ctx context.Context, id string, step int) (string, error) {
+	if step != postStep {
+		return "", nil
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, w.post, bytes.NewReader([]byte(id)))
+	if err != nil {
+		return "", fmt.Errorf("post %s: %w", id, err)
+	}
+	response, err := w.client.Do(request)
+	if err != nil {
+		return "", fmt.Errorf("post %s: %w", id, err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("post %s: status %d: %w", id, response.StatusCode, err)
+	}
+	return string(text), nil
+}
+
+func isDone(err error) bool {
+	refusal, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && refusal.ConstraintName == "work_steps_once"
+}
+
+// committer sends each batch as a transaction of its own in one round trip, which
+// is the fastest that a plain pool can do.
+func committer(pool *pgxpool.Pool) func(context.Context, *pgx.Batch) error {
+	return func(ctx context.Context, b *pgx.Batch) error { return pool.SendBatch(ctx, b).Close() }
+}
+
+const countWork = `
+select (select count(*) from idempotency_keys),
+       (select count(*) from work_charges),
+       (select count(*) from work_charges where step = 3),
+       (select count(*) from work_steps)`
+
+// checkWork compares what the tables and the outside have with what was accepted.
+// Each POST is done once as long as nothing crashed.
+func checkWork(ctx context.Context, url string, o *outside, accepted int) error {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	var keys, charges, finished, done int
+	if err := conn.QueryRow(ctx, countWork).Scan(&keys, &charges, &finished, &done); err != nil {
+		return fmt.Errorf("count the work: %w", err)
+	}
+	posted, repeated := o.posted.sum()
+	if keys != accepted || charges != accepted || finished != accepted || done != steps*accepted || posted != accepted || repeated != 0 {
+		return fmt.Errorf("%d accepted: %d keys, %d charges, %d finished, %d steps, %d posted, %d of them more than once",
+			accepted, keys, charges, finished, done, posted, repeated)
+	}
+	return nil
+}

@@ -1,0 +1,85 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+
+	"github.com/exaring/otelpgx"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Statements is the tracer of a pool, nil where tracing is off: the pool then has
+// none, and pays nothing.
+//
+// A statement has a span if it runs under a recorded one, so that no look for work
+// leaves any. A batch is one span, and each statement of it that the server refused
+// is another. They have the text of our own SQL, and never its parameters; of an
+// error they have the SQLSTATE.
+func (t *Traces) Statements() pgx.QueryTracer {
+	if t == nil {
+		return nil
+	}
+	return statementTracer{otelpgx.NewTracer(
+		otelpgx.WithTracerProvider(t.provider),
+		otelpgx.WithDisableConnectionDetailsInAttributes(), // the user's name
+	)}
+}
+
+// statementTracer lets through what has a use of its own. What pgx does to prepare a
+// statement is a part of it.
+type statementTracer struct{ to *otelpgx.Tracer }
+
+var (
+	_ pgx.BatchTracer       = statementTracer{}
+	_ pgxpool.AcquireTracer = statementTracer{}
+)
+
+func (s statementTracer) TraceQueryStart(ctx context.Context, conn *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	return s.to.TraceQueryStart(ctx, conn, data)
+}
+
+func (s statementTracer) TraceQueryEnd(ctx context.Context, conn *pgx.Conn, data pgx.TraceQueryEndData) {
+	data.Err = wordless(data.Err)
+	s.to.TraceQueryEnd(ctx, conn, data)
+}
+
+func (s statementTracer) TraceBatchStart(ctx context.Context, conn *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
+	return s.to.TraceBatchStart(ctx, conn, data)
+}
+
+func (s statementTracer) TraceBatchQuery(ctx context.Context, conn *pgx.Conn, data pgx.TraceBatchQueryData) {
+	if data.Err != nil {
+		data.Err = wordless(data.Err)
+		s.to.TraceBatchQuery(ctx, conn, data)
+	}
+}
+
+func (s statementTracer) TraceBatchEnd(ctx context.Context, conn *pgx.Conn, data pgx.TraceBatchEndData) {
+	data.Err = wordless(data.Err)
+	s.to.TraceBatchEnd(ctx, conn, data)
+}
+
+func (s statementTracer) TraceAcquireStart(ctx context.Context, pool *pgxpool.Pool, data pgxpool.TraceAcquireStartData) context.Context {
+	return s.to.TraceAcquireStart(ctx, pool, data)
+}
+
+func (s statementTracer) TraceAcquireEnd(ctx context.Context, pool *pgxpool.Pool, data pgxpool.TraceAcquireEndData) {
+	data.Err = wordless(data.Err)
+	s.to.TraceAcquireEnd(ctx, pool, data)
+}
+
+var errNoAnswer = errors.New("the database did not answer")
+
+// wordless is an error without its words, which may quote a row. The code of a
+// refusal and the name of the constraint stay.
+func wordless(err error) error {
+	if err == nil || errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	if refused, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return &pgconn.PgError{Severity: "refused", Message: refused.ConstraintName, Code: refused.Code}
+	}
+	return errNoAnswer
+}

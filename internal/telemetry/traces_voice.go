@@ -1,0 +1,82 @@
+package telemetry
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/go-logr/logr"
+	"go.opentelemetry.io/otel"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// Log returns a logger whose lines name the trace that they belong to, if it is
+// recorded.
+func (t *Traces) Log(log *slog.Logger) *slog.Logger {
+	if t == nil {
+		return log
+	}
+	return slog.New(naming{log.Handler()})
+}
+
+// naming adds the trace and the span of the line's context.
+type naming struct{ slog.Handler }
+
+func (n naming) Handle(ctx context.Context, line slog.Record) error {
+	if of := trace.SpanContextFromContext(ctx); of.IsSampled() {
+		line = line.Clone()
+		line.AddAttrs(slog.String("trace_id", of.TraceID().String()), slog.String("span_id", of.SpanID().String()))
+	}
+	return n.Handler.Handle(ctx, line)
+}
+
+func (n naming) WithAttrs(attrs []slog.Attr) slog.Handler { return naming{n.Handler.WithAttrs(attrs)} }
+
+func (n naming) WithGroup(name string) slog.Handler { return naming{n.Handler.WithGroup(name)} }
+
+// exporting says once that the collector is away, and once that it is back. It is
+// called by one goroutine at a time.
+type exporting struct {
+	sdktrace.SpanExporter
+	log  *slog.Logger
+	away bool
+}
+
+func (e *exporting) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
+	err := e.SpanExporter.ExportSpans(ctx, spans)
+	switch {
+	case err != nil && !e.away:
+		e.log.Warn("spans are lost until the collector takes them", "error", err)
+	case err == nil && e.away:
+		e.log.Info("the collector takes spans again")
+	}
+	e.away = err != nil
+	return nil // it has been told
+}
+
+// quiet lets what OpenTelemetry has to say of itself be said as one of our lines.
+// Its own would be no JSON, and would quote the values of settings that it cannot
+// read, secrets among them: so only its words are kept.
+func quiet(log *slog.Logger) {
+	otel.SetLogger(logr.New(sink{log}))
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
+		log.Warn("opentelemetry failed", "error", err)
+	}))
+}
+
+// sink is a logr.LogSink.
+type sink struct{ log *slog.Logger }
+
+func (sink) Init(logr.RuntimeInfo) {}
+
+func (sink) Enabled(level int) bool { return level == 0 }
+
+func (sink) Info(int, string, ...any) {}
+
+func (s sink) Error(_ error, about string, _ ...any) {
+	s.log.Warn("opentelemetry complains of its settings", "about", about)
+}
+
+func (s sink) WithValues(...any) logr.LogSink { return s }
+
+func (s sink) WithName(string) logr.LogSink { return s }

@@ -1,0 +1,120 @@
+package migrations_test
+
+import "strings"
+
+// lookups are what requests, steps, polls and sweeps ask, some of it a thousand
+// times a second.
+func lookups() []lookup {
+	along := []string{"ledger/projection.go func alongIndexes"}
+	back := append(along, "ledger/charge_list.go func walkingBack")
+	subscriber := []string{"outbox/subscriber.go func SessionSettings"}
+	claim := []string{"inbox/claim.go func walking"}
+	inboxSweep, outboxSweep := []string{"inbox/sweep.go const walk"}, []string{"outbox/sweep.go const walk"}
+	streams, versions := make([]string, 250), make([]string, 250)
+	for i := range streams {
+		streams[i], versions[i] = "'ch_1'", "1"
+	}
+	page := "array[" + strings.Join(streams, ", ") + "]"
+	pageVersions := "array[" + strings.Join(versions, ", ") + "]"
+	const (
+		streamOnce  = "ledger_events_version_once stream_id"
+		inOrder     = "ledger_events_in_order txid"
+		postingOnce = "ledger_postings_leg_once stream_id version"
+		byNumber    = "inbox_pkey id"
+		openByKey   = "inbox_open_by_key receiver ordering_key"
+		parkedByKey = "inbox_parked_by_key receiver ordering_key"
+		keyOnce     = "idempotency_keys_once scope operation key"
+		outboxRange = "outbox_pkey topic transaction_id"
+		setAside    = "inbox_set_aside status id"
+	)
+	return []lookup{
+		{file: "ledger/stream.go", words: "order by version", args: "'ch_7'", ways: streamOnce},
+		{file: "ledger/charge_list.go", words: "occurred_at", args: "'ch_7', 'm7'", settings: along, ways: streamOnce + " version"},
+		{
+			file: "ledger/charge_list.go", words: "and (created_at, charge_id) < ($2, $3)", args: "'m1', 'infinity', '', 10",
+			settings: back, ways: "charge_list_by_time generation merchant_id created_at",
+		},
+		{
+			file: "ledger/charge_list.go", words: "and status >= $5", args: "'m1', 'infinity', '', 10, 'failed'",
+			settings: back, ways: "charge_list_by_status generation merchant_id status",
+		},
+		{
+			file: "ledger/charge_list.go", words: "and order_id >= $5", args: "'m1', 'infinity', '', 10, 'order-7', ''",
+			settings: back, ways: "charge_list_by_order generation merchant_id order_id",
+		},
+		{
+			file: "ledger/balances.go", words: "from legs", args: "'m1'",
+			settings: along, ways: "account_balances_once generation merchant_id, " + inOrder + ", " + postingOnce,
+		},
+		{file: "ledger/projection.go", words: "as waiting", settings: along, ways: inOrder},
+		{file: "ledger/projection.go", words: "update projections", args: "1, '9', 9, 9, 9"},
+		{
+			file: "ledger/projection_page.go", words: "limit $5", args: "'700', 5, '99999999', 99999999, 250",
+			settings: along, ways: inOrder,
+		},
+		{file: "ledger/projection_page.go", words: "any($1)", args: page + ", '999999', 99", settings: along, ways: streamOnce},
+		{file: "ledger/projection_page.go", words: "with postings", args: page + ", " + pageVersions, settings: along, ways: postingOnce},
+		{
+			file: "ledger/rebuild.go", words: "delete from charge_list", args: "1000", settings: along,
+			ways: "charge_list_once generation, charge_list_by_time generation, charge_list_by_order generation, charge_list_by_status generation",
+		},
+		{file: "ledger/rebuild.go", words: "delete from account_balances", args: "1000", settings: along, ways: "account_balances_once generation"},
+
+		{file: "idempotency/answer.go", words: "k.key = $3", args: "'m1', 'POST /v1/charges', 'key-7'", ways: keyOnce},
+		{file: "idempotency/all.go", words: "as asked", args: "'m1', 'POST /v1/charges', '{key-7,key-8}'", ways: keyOnce},
+		{
+			file: "idempotency/list.go", words: "recursive operations", args: "'m1', 'key-7'",
+			ways: keyOnce + ", idempotency_keys_once scope, idempotency_keys_once scope operation",
+		},
+		{
+			file: "idempotency/sweep.go", words: "with due", args: "500",
+			settings: []string{"idempotency/sweep.go postgres.Settings{\n"}, ways: "idempotency_keys_kept expires_at",
+		},
+
+		{file: "outbox/subscriber.go", words: "with position", args: "'charges', 'g'", settings: subscriber, ways: outboxRange},
+		{file: "outbox/subscriber.go", words: "update outbox_offsets", args: "'charges', 'g', '9', 9", settings: subscriber},
+		{file: "outbox/sweep.go", words: "with passed", args: "'1 hour', 500", settings: outboxSweep, ways: outboxRange},
+		// One entry of the log's end.
+		{file: "outbox/repair.go", words: "as newest", ways: "ledger_events_in_order"},
+
+		{
+			file: "inbox/receive.go", words: "with incoming", args: "'{r}', 'm', 'ch_7', 't', '', '{}', ''",
+			settings: subscriber, ways: openByKey + ", " + byNumber,
+		},
+		{
+			file: "inbox/receive.go", words: "with incoming", args: "'{r}', 'm', 'ch_7', 't', '', '{}', ''",
+			ways: openByKey + ", " + byNumber,
+		},
+		{
+			file: "inbox/claim.go", words: "with accused", args: "'r', 10, 'h', '30 s', '{}', '1 s', '10 s', 32, false, 20",
+			settings: claim, ways: "inbox_suspects receiver due_at, inbox_due receiver due_at, " + openByKey + ", " + parkedByKey + " id, " + byNumber,
+		},
+		{file: "inbox/lease.go", words: "from held", args: "'{1,2,3}', '{1,1,1}', '30 s'", ways: byNumber},
+		{file: "inbox/settle.go", words: "with ended", args: "7, 1", ways: byNumber},
+		{file: "inbox/settle.go", words: "attempts   = attempts - deaths,", args: "7, 1, 9, '1 s', '10 s', 'x', 20", ways: byNumber},
+		{file: "inbox/settle.go", words: "waits + 1", args: "7, 1, '1 s', '1 s', '10 s', '1 s', 'x', false, 20, false", ways: byNumber},
+		{file: "inbox/settle.go", words: "from inbox newer", args: "7, 1, now()", ways: byNumber + ", " + openByKey},
+		{file: "inbox/settle.go", words: "set status     = 'dead'", args: "7, 1, 'x'", ways: byNumber},
+		{file: "inbox/settle.go", words: "attempts - deaths - 1", args: "7, 1", ways: byNumber},
+		{
+			// Of the outbox one entry for each topic.
+			file: "inbox/sweep.go", words: "inbox_window from retention", args: "'1 hour', 500",
+			settings: inboxSweep, ways: "inbox_finished finished_at received_in, outbox_pkey, outbox_pkey topic",
+		},
+		{file: "inbox/sweep.go", words: "inbox_quarantine", args: "'1 hour', 500", settings: inboxSweep, ways: "inbox_quarantine_received received_at"},
+		{file: "inbox/operate.go", words: "waits         = 0", args: "7, 'x'", ways: setAside + ", " + byNumber},
+		{file: "inbox/operate.go", words: "set status      = 'discarded'", args: "7, 'x'", ways: setAside + ", " + byNumber},
+
+		{file: "fulfillment/inventory.go", words: "reserved  = reserved", args: "'m7', 'sku', 1", ways: "stock_pkey merchant_id sku"},
+		{file: "fulfillment/inventory.go", words: "update reservations", args: "'ch_7', 'sold'", ways: "reservations_once charge_id"},
+		{file: "fulfillment/resend.go", words: "update webhook_resends", args: "gen_random_uuid()", ways: "webhook_resends_pkey resend_id"},
+		{file: "internal/merchants/webhooks.go", words: "select m.webhook_url", args: "'m7'", ways: "merchants_pkey merchant_id"},
+
+		// What is open or parked is counted, and nothing that is done is passed over.
+		{
+			file: "internal/telemetry/figures.go", words: "from inbox",
+			ways: "inbox_due, inbox_open_by_key, inbox_parked_by_key",
+		},
+		{file: "internal/telemetry/figures.go", words: "from outbox_offsets", ways: outboxRange},
+	}
+}

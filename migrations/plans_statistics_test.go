@@ -1,0 +1,252 @@
+package migrations_test
+
+import (
+	"context"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+// known is what the planner may believe of the tables when it makes a plan. Plans
+// are kept: what is planned here is what runs later, when the tables are large.
+func known() map[string][]string {
+	const analyze = "analyze"
+	return map[string][]string{
+		"nothing, of empty tables":   nil,
+		"that tables are empty":      {analyze},
+		"nothing, of a row each":     {rows(1, 1)},
+		"of a row each":              {rows(1, 1), analyze},
+		"nothing, of small tables":   {rows(1, 30)},
+		"of small tables":            {rows(1, 30), analyze},
+		"of small, vacuumed tables":  {rows(1, 30), "vacuum", analyze},
+		"nothing, of large tables":   {rows(1, manyRows)},
+		"of large tables":            {rows(1, manyRows), analyze},
+		"of large, vacuumed tables":  {rows(1, manyRows), "vacuum", analyze},
+		"of when tables were small":  {rows(1, 30), analyze, rows(31, manyRows)},
+		"of when all was of one key": {rows(1, 1), oneKey, analyze, rows(2, manyRows)},
+		"that all was swept":         {rows(1, manyRows), swept},
+	}
+}
+
+const manyRows = 2000
+
+// rows are charges, each with all that belongs to one.
+func rows(first, last int) string {
+	return strings.NewReplacer("$first", strconv.Itoa(first), "$last", strconv.Itoa(last)).Replace(`
+insert into ledger_events
+       (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
+select gen_random_uuid(), 'ch_' || n, v, case v when 1 then 'charge.requested.v1' else 'payment.captured.v1' end, 1, 'm' || n % 2,
+       case v when 1 then '{}' else jsonb_build_object('provider', 'stripe', 'payment_intent', 'pi_' || n) end, '{}', now()
+  from generate_series($first, $last) n,
+       generate_series(1, 2) v;
+insert into ledger_postings
+select 'ch_' || n, v, 1, 'm' || n % 2, 'a:EUR', 'b:EUR', 1, 'EUR'
+  from generate_series($first, $last) n,
+       generate_series(1, 2) v;
+insert into idempotency_keys
+       (scope, operation, key, fingerprint, status_code, content_type, body, expires_at)
+select 'm' || n % 2, 'POST /v1/charges', 'key-' || n, '', 202, '', '', now() + n * interval '1 second'
+  from generate_series($first, $last) n;
+insert into charge_list
+       (generation, charge_id, merchant_id, order_id, status, created_at, version, view)
+select 1, 'ch_' || n, 'm' || n % 2, 'order-' || n / 30, 'pending', now() - n * interval '1 second', 1, '{}'
+  from generate_series($first, $last) n;
+insert into account_balances
+select 1, 'm' || n, 'a:EUR', 1, 1
+  from generate_series($first, $last) n;
+insert into outbox
+       (topic, message_id, payload, metadata)
+select 'charges', n, '', '{}'
+  from generate_series($first, $last) n;
+insert into inbox
+       (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, done_fence, finished_at)
+select 'r', status || n, 'ch_' || n, 't', '', '{}', '', status, nullif(status = 'done', false)::int - 1, now()
+  from generate_series($first, $last) n,
+       unnest(array['done', 'pending']) status;
+insert into inbox_quarantine
+       (receiver, message_id, payload, metadata, payload_hash)
+select 'r', n, '', '{}', ''
+  from generate_series($first, $last) n;
+insert into merchants (merchant_id)
+select 'm' || n
+  from generate_series($first, $last) n;
+insert into stock
+       (merchant_id, sku, supplied, available)
+select 'm' || n, 'sku', 1, 1
+  from generate_series($first, $last) n;
+insert into reservations
+       (charge_id, merchant_id, sku, quantity)
+select 'ch_' || n, 'm' || n, 'sku', 1
+  from generate_series($first, $last) n;
+insert into webhook_resends
+       (resend_id, event_id, charge_id, merchant_id, requested_by)
+select gen_random_uuid(), gen_random_uuid(), 'ch_' || n, 'm', 'x'
+  from generate_series($first, $last) n`)
+}
+
+const (
+	oneKey = `
+insert into inbox
+       (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status)
+select 'r', 'one' || status || n, 'ch_1', 't', '', '{}', '', status
+  from generate_series(1, 500) n,
+       unnest(array['dead', 'pending']) status`
+
+	// As vacuum leaves tables whose rows are gone and whose pages are not.
+	swept = `
+update pg_class
+   set reltuples = 0,
+       relpages = pg_relation_size(oid) / current_setting('block_size')::int
+ where relkind in ('r', 'i')
+   and relnamespace = 'public'::regnamespace`
+)
+
+// lookup is a statement that must cost what it looks for, however large the
+// tables are.
+type lookup struct {
+	file, words string   // where it stands, and words of it
+	args        string   // of a call
+	settings    []string // file and beginning of the declaration of what it runs under
+	ways        string   // into large tables: indexes, each with the columns that it is entered by
+}
+
+// small are tables that may be read whole.
+func small() *regexp.Regexp {
+	return regexp.MustCompile(`\bon (projections|outbox_offsets|retention_windows|janitor_lease|webhook_secrets)\b`)
+}
+
+// TestPlansWhateverIsKnown: a plan that depends on when a table was analyzed is one
+// that is wrong some day.
+func TestPlansWhateverIsKnown(t *testing.T) {
+	t.Parallel()
+	all := statements(t)
+	for name, prepared := range known() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if testing.Short() && strings.Contains(strings.Join(prepared, ""), strconv.Itoa(manyRows)) {
+				t.Skip("not run in short mode: it writes thousands of rows")
+			}
+			db := pgtest.Open(t)
+			for _, sql := range append([]string{`insert into outbox_offsets values ('charges', 'g', '0', 0)`}, prepared...) {
+				if _, err := db.Pool().Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, l := range lookups() {
+				sql := l.find(t, all)
+				for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
+					plan := l.plan(t, db, mode, sql)
+					for _, way := range ways(plan) {
+						if !slices.Contains(strings.Split(l.ways, ", "), way) {
+							t.Errorf("%s, %q, %s: it goes by %q, want %s:\n%s", l.file, l.words, mode, way, l.ways, plan)
+							break
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+func (l lookup) find(t *testing.T, all map[string]string) (sql string) {
+	t.Helper()
+	for at, text := range all {
+		if strings.HasPrefix(at, "../"+l.file+":") && strings.Contains(text, l.words) && (sql == "" || len(text) < len(sql)) {
+			sql = text
+		}
+	}
+	if sql == "" {
+		t.Fatalf("%s has no statement with %q", l.file, l.words)
+	}
+	return complete(sql)
+}
+
+// plan explains a statement under the settings of a program's sessions and those
+// of its own.
+func (l lookup) plan(t *testing.T, db *postgres.DB, mode, sql string) string {
+	t.Helper()
+	script := "set plan_cache_mode = " + mode
+	for _, at := range l.settings {
+		file, declaration, _ := strings.Cut(at, " ")
+		source, err := os.ReadFile("../" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, declared, _ := strings.Cut(string(source), declaration)
+		declared, _, _ = strings.Cut(declared, "\n\n")
+		names := regexp.MustCompile(`['"](enable_\w+|jit)['"]`).FindAllStringSubmatch(declared, -1)
+		if len(names) == 0 {
+			t.Fatalf("%s has no settings at %q", file, declaration)
+		}
+		for _, name := range names {
+			script += "; set " + name[1] + " = off"
+		}
+	}
+	conn, err := db.Pool().Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_, _ = conn.Exec(context.WithoutCancel(t.Context()), "discard all")
+		conn.Release()
+	}()
+	if _, err := conn.Exec(t.Context(), script+"; prepare looked as "+sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+		t.Fatalf("%s, %q: %v", l.file, l.words, err)
+	}
+	call := "explain (costs off) execute looked"
+	if l.args != "" {
+		call += "(" + l.args + ")"
+	}
+	rows, err := conn.Query(t.Context(), call, pgx.QueryExecModeSimpleProtocol)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatalf("%s, %q: %v", l.file, l.words, err)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// ways are how a plan gets at rows of tables that are not small: by which index,
+// entered by which columns, or "all of" a table.
+func ways(plan string) (found []string) {
+	node := regexp.MustCompile(`(?:Index|Seq)(?: Only)? Scan(?: Backward)?(?: using (\w+))? on (\w+)`)
+	column := regexp.MustCompile(`\((?:ROW\()?(["a-z_]+)(?:, ["a-z_]+)*\)? (?:=|<|<=|>|>=) `)
+	lines := strings.Split(plan, "\n")
+	for i, line := range lines {
+		scan := node.FindStringSubmatch(line)
+		if scan == nil || small().MatchString(line) {
+			continue
+		}
+		way := "all of " + scan[2]
+		if strings.Contains(line, "Index") {
+			way = scan[1]
+			if way == "" {
+				way = scan[2] // Bitmap Index Scan on an index
+			}
+			for _, below := range lines[i+1:] {
+				if strings.Contains(below, "->") {
+					break
+				}
+				if _, condition, entered := strings.Cut(below, "Index Cond: "); entered {
+					for _, of := range column.FindAllStringSubmatch("("+condition, -1) {
+						if name := strings.Trim(of[1], `"`); !strings.HasSuffix(way, name) {
+							way += " " + name
+						}
+					}
+				}
+			}
+		}
+		found = append(found, way)
+	}
+	return found
+}

@@ -1,0 +1,248 @@
+package outbox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/outbox"
+)
+
+// traffic commits charges as programs do, event before message, until it is
+// stopped, and returns what was committed.
+func (k books) traffic(writers int) (stop func() []ledger.Stream) {
+	k.Helper()
+	ctx, cancel := context.WithCancel(k.Context())
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	var done []ledger.Stream
+	var tried atomic.Int64
+	for range writers {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				b := &pgx.Batch{}
+				s, err := ledger.Append(b, ledger.New(fmt.Sprintf("ch_%d", tried.Add(1))), ledger.Cause{Actor: "test"},
+					domain.ChargeRequested{MerchantID: "acme", OrderID: "o", Amount: 1000, Currency: "USD", PaymentMethod: "pm_card_visa"})
+				if err == nil {
+					err = outbox.Append(b, outbox.Message{Topic: topic, ID: s.Head().ID.String(), Type: s.Head().Type, OrderingKey: s.ID})
+				}
+				if err == nil {
+					err = k.db.Commit(ctx, b)
+				}
+				if err != nil {
+					if !postgres.IsTransient(err) {
+						k.Error(err)
+					}
+					continue
+				}
+				mu.Lock()
+				done = append(done, s)
+				mu.Unlock()
+			}
+		})
+	}
+	return func() []ledger.Stream {
+		cancel()
+		all.Wait()
+		return done
+	}
+}
+
+// TestRepairBesideTraffic: programs take their locks in another order than a
+// repair would, so it must let go rather than wait in a circle with them.
+func TestRepairBesideTraffic(t *testing.T) {
+	t.Parallel()
+	k := newBooks(t)
+	r := read(t, k.db, "g")
+	received := make(chan map[string]int)
+	reading, enough := context.WithCancel(t.Context())
+	go func() {
+		seen := map[string]int{}
+		defer func() { received <- seen }()
+		for {
+			select {
+			case m := <-r.messages:
+				if m == nil {
+					return
+				}
+				seen[m.UUID]++
+				m.Ack()
+			case <-reading.Done():
+				return
+			}
+		}
+	}()
+	stop := k.traffic(6)
+	for range 5 {
+		began := time.Now()
+		if _, err := outbox.Repair(t.Context(), k.db); err != nil {
+			t.Errorf("repair beside traffic: %v", err)
+		}
+		t.Logf("a repair took %v", time.Since(began))
+	}
+	committed := stop()
+	if len(committed) == 0 {
+		t.Fatal("nothing was committed")
+	}
+	const unread = `
+select count(*)
+  from outbox m
+  join outbox_offsets o
+    on o.topic = m.topic
+ where (m.transaction_id, m."offset") > (o.transaction_id, o."offset")`
+	eventually(t, "all is read", func() bool {
+		var n int
+		if err := k.db.QueryRow(t.Context(), unread).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n == 0
+	})
+	enough()
+	seen := <-received
+	for _, s := range committed {
+		if seen[s.Head().ID.String()] == 0 {
+			t.Errorf("%s was committed and never delivered", s.ID)
+		}
+	}
+	k.wantProjected(len(committed))
+}
+
+// TestRepairKilled: its session ends at any of its statements, and nothing has
+// changed.
+func TestRepairKilled(t *testing.T) {
+	t.Parallel()
+	for _, held := range []string{"outbox_offsets", "ledger_events", "inbox", "projections"} {
+		t.Run(held, func(t *testing.T) {
+			t.Parallel()
+			k := newBooks(t)
+			k.capture(k.open("ch_1"))
+			k.restore()
+			before := k.numbers()
+			// A trigger stands where the table is written, and ends the session.
+			k.exec(fmt.Sprintf(`
+create function die() returns trigger language plpgsql as $$
+begin
+  perform pg_terminate_backend(pg_backend_pid());
+  return null;
+end $$;
+create trigger die after update on %s for each statement execute function die()`, held))
+			if held == "outbox_offsets" || held == "inbox" {
+				k.exec(`insert into outbox_offsets (topic, consumer_group, transaction_id, "offset") values ('x', 'g', '1', 1)`)
+			}
+			if _, err := outbox.Repair(t.Context(), k.db); err == nil {
+				t.Fatal("it passed")
+			}
+			k.exec(`drop trigger die on ` + held)
+			if after := k.numbers(); before != after || !k.foreign() {
+				t.Errorf("before %s, after %s, foreign still: %t", before, after, k.foreign())
+			}
+			if _, err := k.db.Pool().Exec(t.Context(), `update ledger_events set txid = '1'`); err == nil {
+				t.Error("the ledger is not guarded any more")
+			}
+			k.repair()
+			k.wantProjected(4)
+		})
+	}
+}
+
+// numbers are all transactions that are stored.
+func (k books) numbers() string {
+	k.Helper()
+	var all string
+	err := k.db.QueryRow(k.Context(), `
+select concat_ws(' ',
+         (select string_agg(txid::text, ',' order by position) from ledger_events),
+         (select string_agg(transaction_id::text, ',' order by "offset") from outbox),
+         (select string_agg(received_in::text, ',' order by id) from inbox),
+         (select string_agg(txid::text, ',' order by generation) from projections))`).Scan(&all)
+	if err != nil {
+		k.Fatal(err)
+	}
+	return all
+}
+
+// TestRepairIsRefusedByALongReader: somebody who reads a table for minutes, as a
+// dump does, is waited for so long, and then the repair gives up and says so;
+// meanwhile the programs go on.
+func TestRepairIsRefusedByALongReader(t *testing.T) {
+	t.Parallel()
+	k := newBooks(t)
+	k.open("ch_1")
+	k.restore()
+	tx, err := k.db.Pool().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := tx.Exec(t.Context(), `lock table inbox in access share mode`); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := outbox.Repair(ctx, k.db)
+		ended <- err
+	}()
+	worked := 0
+	for ctx.Err() == nil {
+		began := time.Now()
+		k.open(fmt.Sprintf("ch_meanwhile_%d", worked))
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("a commit took %v", took)
+		}
+		worked++
+	}
+	if err := <-ended; err == nil || errors.Is(err, context.Canceled) {
+		t.Errorf("the repair ended with %v", err)
+	}
+	if worked < 3 || !k.foreign() {
+		t.Errorf("%d commits meanwhile, foreign still: %t", worked, k.foreign())
+	}
+}
+
+// TestSweepAfterARestore: what was accepted since lies below the offsets, and
+// nobody has received it. It stays until the repair, and then until it was
+// received.
+func TestSweepAfterARestore(t *testing.T) {
+	t.Parallel()
+	k := newBooks(t)
+	k.open("ch_1")
+	r := read(t, k.db, "g")
+	r.take(t, 2)
+	r.stop()
+	k.restore()
+	since := k.open("ch_since")
+	if n, err := outbox.Sweep(t.Context(), k.db, time.Nanosecond, 100); n != 0 || err != nil {
+		t.Errorf("%d messages were swept: %v", n, err)
+	}
+	k.repair()
+	if n, err := outbox.Sweep(t.Context(), k.db, time.Nanosecond, 100); n != 0 || err != nil {
+		t.Errorf("%d messages were swept after the repair: %v", n, err)
+	}
+	r = read(t, k.db, "g")
+	got := r.take(t, 4)
+	if want := ids(since); got[2] != want[0] || got[3] != want[1] {
+		t.Errorf("read %v, want %v at last", got, want)
+	}
+	eventually(t, "all of them are swept", func() bool {
+		_, err := outbox.Sweep(t.Context(), k.db, time.Nanosecond, 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var left int
+		if err := k.db.QueryRow(t.Context(), `select count(*) from outbox`).Scan(&left); err != nil {
+			t.Fatal(err)
+		}
+		return left == 0
+	})
+}
