@@ -155,7 +155,7 @@ func mutants() []mutant {
 		{
 			"a message that was received is handed back to the outbox",
 			[]edit{{"inbox/receive.go", "				r.tell(told)\n			}", "				r.tell(told)\n				return errors.New(\"not now\")\n			}"}, {"inbox/receive.go", "import (\n", "import (\n	\"errors\"\n"}},
-			byWalk("success/worker/POST /v1/payment_intents/after/kill", "liveness"),
+			byWalk("success/worker/POST /v1/payment_intents/after/kill", "work is left"),
 		},
 		{
 			"the inbox forgets what the outbox can still deliver",

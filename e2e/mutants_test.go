@@ -145,21 +145,28 @@ func byTest(pkg, test, says string) hunter {
 	}
 }
 
-// byWalk hunts with one run of the crash walk, at the address that replays it. The
-// promise that is named must be violated there, or already with nothing armed.
+// byWalk hunts with a run of the crash walk, at the address that replays it, or
+// with several by -walk-times. The promise that is named must be violated there, in
+// every one of them, or already with nothing armed.
 func byWalk(address, promise string) hunter {
 	return func(t *testing.T, overlay string) string {
 		t.Helper()
 		_, rest, _ := strings.Cut(address, "/")
 		program, _, _ := strings.Cut(rest, "/")
-		violations, fired := hunt(t, mutated(t, program, overlay), address)
-		for _, v := range violations {
-			if strings.Contains(v, promise) {
-				return fmt.Sprintf("%s: %s", address, v)
+		runs, fired := hunt(t, mutated(t, program, overlay), address)
+		caught, by := 0, ""
+		for _, violations := range runs {
+			i := slices.IndexFunc(violations, func(v string) bool { return strings.Contains(v, promise) })
+			if i >= 0 {
+				caught++
+				by = violations[i]
 			}
 		}
-		t.Logf("%s: fired is %v, violated were %q", address, fired, violations)
-		return ""
+		if caught == 0 || caught < len(runs) {
+			t.Logf("%s: fired is %v; caught in %d of %d runs; violated were %q", address, fired, caught, len(runs), runs)
+			return ""
+		}
+		return fmt.Sprintf("%s, %d of %d times: %s", address, caught, len(runs), by)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -153,10 +154,10 @@ func newWalker(t *testing.T, programs fleet.Binaries) *walker {
 	return &walker{grounds: g, lines: map[string]*line{}, stood: map[string]bool{}, report: t.Errorf}
 }
 
-// hunt does the run of an address with programs of the caller's choice, and
-// returns which invariants were violated, and whether the run came to its point.
-// Programs that break promises with nothing armed are caught as well.
-func hunt(t *testing.T, programs fleet.Binaries, address string) (violations []string, fired bool) {
+// hunt does the run of an address with programs of the caller's choice, -walk-times
+// times, and returns what was violated in each, and whether all came to their
+// point. Programs that break promises with nothing armed are caught once.
+func hunt(t *testing.T, programs fleet.Binaries, address string) (violations [][]string, fired bool) {
 	t.Helper()
 	only, err := parseTarget(address)
 	if err != nil {
@@ -167,19 +168,27 @@ func hunt(t *testing.T, programs fleet.Binaries, address string) (violations []s
 		return scenario == only.scenario && program == only.program
 	})
 	if err != nil {
-		return []string{err.Error()}, false
+		return [][]string{{err.Error()}}, false
 	}
 	if len(courses) == 0 {
 		t.Fatalf("%s: there is no such scenario", address)
 	}
-	err = each(t.Context(), w.grounds, []target{only}, func(ctx context.Context, p *place, target target) error {
+	var mu sync.Mutex
+	fired = true
+	err = each(t.Context(), w.grounds, slices.Repeat([]target{only}, *walkTimes), func(ctx context.Context, p *place, target target) error {
 		result, _, err := p.walkTo(ctx, courses[0], target)
-		violations, fired = result.violations, result.fired
-		return err
+		if err != nil {
+			// A mutant may break what comes before its point, too.
+			result.violations = append(result.violations, err.Error())
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		violations = append(violations, result.violations)
+		fired = fired && result.fired
+		return nil
 	})
 	if err != nil {
-		// A mutant may break what comes before its point, too.
-		violations = append(violations, err.Error())
+		violations = append(violations, []string{err.Error()})
 	}
 	return violations, fired
 }
