@@ -92,9 +92,7 @@ func consume(ctx context.Context, pool *pgxpool.Pool, w work, f *flow) error {
 		id, err := receiveNaively(context.WithoutCancel(ctx), pool, w)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
-			if pause(ctx, riverPoll) != nil {
-				return nil // told to stop
-			}
+			_ = pause(ctx, riverPoll) // ended early when told to stop, which the loop sees
 		case err != nil:
 			return err
 		default:

@@ -12,9 +12,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/jackc/pgx/v5/stdlib"
-
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
 )
 
 // carryByWatermill does the work in a handler of Watermill's SQL subscriber, as
@@ -47,7 +46,7 @@ func carryByWatermill(ctx context.Context, o order) (w window, err error) {
 		if err := subscriber.SubscribeInitialize(watermillTopic(i)); err != nil {
 			return w, fmt.Errorf("make Watermill's tables: %w", err)
 		}
-		router.AddConsumerHandler(watermillTopic(i), watermillTopic(i), subscriber, func(m *message.Message) error {
+		router.AddConsumerHandler(watermillTopic(i), watermillTopic(i), subscriber, func(m *message.Message) error { //nolint:contextcheck // a message carries its own context
 			if err := work.carry(m.Context(), m.UUID, committer(pool), nil); err != nil {
 				return err
 			}

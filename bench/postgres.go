@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -48,8 +49,7 @@ func startServer(ctx context.Context, statements bool) (*server, error) {
 	}
 	s := &server{Server: started, statements: statements}
 	if err := s.look(ctx); err != nil {
-		_ = started.Close()
-		return nil, err
+		return nil, errors.Join(err, started.Close()) //nolint:contextcheck // it closes whatever happens
 	}
 	return s, nil
 }

@@ -97,7 +97,7 @@ func (c runCmd) measure(ctx context.Context, say io.Writer, wanted func(name str
 	if s.server, err = startServer(ctx, c.Statement); err != nil {
 		return r, err
 	}
-	defer func() { err = errors.Join(err, s.server.Close()) }()
+	defer func() { err = errors.Join(err, s.server.Close()) }() //nolint:contextcheck // it closes whatever happens
 	r = Report{Machine: s.server.machine(ctx), Quick: c.Quick}
 	for round := range c.Repeat {
 		if err := s.round(ctx, &r, round+1, wanted); err != nil {

@@ -12,6 +12,8 @@ const dearest = `
 select calls,
        total_exec_time,
        mean_exec_time,
+       (shared_blks_hit + shared_blks_read)::float / calls,
+       wal_bytes::float / calls,
        rows,
        query
   from pg_stat_statements
@@ -36,12 +38,12 @@ func (s *stage) tellStatements(ctx context.Context, url string) error {
 		return fmt.Errorf("read the dearest statements: %w", err)
 	}
 	var calls, count int64
-	var total, mean float64
+	var total, mean, pages, log float64
 	var query string
-	fmt.Fprintf(s.say, "\n%10s %10s %8s %10s\n", "calls", "total ms", "mean ms", "rows")
-	_, err = pgx.ForEachRow(rows, []any{&calls, &total, &mean, &count, &query}, func() error {
+	fmt.Fprintf(s.say, "\n%10s %10s %8s %8s %8s %10s\n", "calls", "total ms", "mean ms", "pages", "log B", "rows")
+	_, err = pgx.ForEachRow(rows, []any{&calls, &total, &mean, &pages, &log, &count, &query}, func() error {
 		query = strings.Join(strings.Fields(query), " ")
-		_, err := fmt.Fprintf(s.say, "%10d %10.0f %8.3f %10d  %.110s\n", calls, total, mean, count, query)
+		_, err := fmt.Fprintf(s.say, "%10d %10.0f %8.3f %8.1f %8.0f %10d  %.110s\n", calls, total, mean, pages, log, count, query)
 		return err
 	})
 	if err != nil {

@@ -58,7 +58,7 @@ func full(measured time.Duration) sizes {
 // quick sizes are for checking that everything is done once.
 func quick() sizes {
 	return sizes{
-		warm: 20 * time.Millisecond, measured: 200 * time.Millisecond, unit: 0,
+		warm: 0, measured: 400 * time.Millisecond, unit: 0,
 		messages: 500, idle: 5, backlog: 100,
 	}
 }

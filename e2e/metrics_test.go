@@ -72,6 +72,75 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
+// TestMetricsAreExact compares what two apis and two workers have counted of a
+// known load, added up, with the tables and with the provider's books; and an api
+// that is restarted begins at nought.
+func TestMetricsAreExact(t *testing.T) {
+	t.Parallel()
+	long(t)
+	w := newWorld(t, setup{apis: 2, workers: 2, alone: true})
+	const n, times = 6, 3
+	extra := 0 // sendings that were not answered, which may have been counted
+	for i := range n {
+		o := newOrder(visa)
+		if i == 0 {
+			o = newOrder(cardDeclined)
+		}
+		key := "key-" + unique()
+		for range times {
+			_, retries, err := w.client.insist(t.Context(), request{key: key, body: o.body(t)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			extra += retries
+		}
+	}
+	w.calm(t)
+	if extra > 0 {
+		t.Skipf("not run: %d requests were not answered at once, on a machine that is busy", extra)
+	}
+	sum := func(of []*fleet.Process) map[string]float64 {
+		all := map[string]float64{}
+		for _, p := range of {
+			for name, value := range metrics(t, p) {
+				all[name] += value
+			}
+		}
+		return all
+	}
+	apis, workers := sum(w.apis), sum(w.workers)
+	const received = `
+select count(*)::float8
+  from inbox`
+	books := w.books(t)
+	for _, c := range []struct {
+		told, want float64
+		name       string
+	}{
+		{apis[`payonce_idempotency_requests_total{result="first"}`], n, "first requests"},
+		{apis[`payonce_idempotency_requests_total{result="replayed"}`], n * (times - 1), "replays"},
+		{apis[`payonce_idempotency_commits_total{result="made"}`], n, "commits"},
+		{apis[`payonce_idempotency_lookup_duration_seconds_count`], n * times, "look-ups"},
+		{apis[`payonce_http_requests_total{method="POST",route="/v1/charges",status="202"}`], n * times, "answers"},
+		{workers[`payonce_outbox_deliveries_total{result="first"}`], row[float64](t, w, received), "messages received"},
+		{workers[`payonce_outbox_deliveries_total{result="first"}`], 2 * n, "messages of the load"},
+		{workers[`payonce_inbox_messages_processed_total{receiver="fulfillment",result="done"}`], n, "charges carried"},
+		{workers[`payonce_inbox_messages_processed_total{receiver="notification",result="done"}`], n, "merchants told"},
+		{workers[`payonce_provider_requests_total{call="POST payment_intents/id/confirm",result="ok"}`], float64(len(books.Captures)), "confirmations"},
+		{workers[`payonce_provider_requests_total{call="POST payment_intents/id/confirm",result="refused"}`], 1, "declined ones"},
+		{workers[`payonce_provider_requests_total{call="POST payment_intents",result="ok"}`], float64(len(books.Intents)), "intents made"},
+	} {
+		if c.told != c.want {
+			t.Errorf("%s: %v were told, there are %v", c.name, c.told, c.want)
+		}
+	}
+	stop(t, w.apis[0])
+	restart(t, w.apis[0])
+	if told := metrics(t, w.apis[0])[`payonce_idempotency_requests_total{result="first"}`]; told != 0 {
+		t.Errorf("an api that was restarted tells of %v first requests", told)
+	}
+}
+
 // metrics are what a program tells of itself, to whoever asks.
 func metrics(t *testing.T, p *fleet.Process) map[string]float64 {
 	t.Helper()

@@ -22,11 +22,7 @@ import (
 func TestRestore(t *testing.T) {
 	t.Parallel()
 	long(t)
-	for _, tool := range []string{"pg_dump", "pg_restore"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("not run: there is no %s", tool)
-		}
-	}
+	needTools(t)
 	_, fresh := ownServer(t, local.Options{Fsync: true}) // before the world, which is judged while it is there
 	moved := fresh.database(t, "restored")
 	tables := openTables(t, moved)
@@ -94,15 +90,7 @@ func TestRestore(t *testing.T) {
 // an api and a worker on that. The worker is not waited for.
 func (w *world) moveTo(t *testing.T, moved string) {
 	t.Helper()
-	dump := filepath.Join(t.TempDir(), "dump")
-	for _, command := range [][]string{
-		{"pg_dump", "--format=custom", "--file=" + dump, w.database},
-		{"pg_restore", "--exit-on-error", "--no-owner", "--dbname=" + moved, dump},
-	} {
-		if out, err := exec.CommandContext(t.Context(), command[0], command[1:]...).CombinedOutput(); err != nil { //nolint:gosec // a test's own
-			t.Fatalf("%s: %v\n%s", command[0], err, out)
-		}
-	}
+	restoreInto(t, moved, dump(t, w.database))
 	w.database = moved
 	w.apis[0] = w.start(t, "api-restored", binaries(t).API, map[string]string{"DATABASE_URL": moved, "STRIPE_WEBHOOK_SECRET": w.keys.events})
 	if w.apis[0] == nil {
@@ -123,6 +111,100 @@ func (w *world) moveTo(t *testing.T, moved string) {
 	if !within(endPatience, func() bool { return strings.Contains(worker.Tail(), "payonce outbox repair") }) {
 		t.Errorf("the worker does not log what is wrong:\n%s", worker.Tail())
 	}
+}
+
+// dump writes a database into a file, as of now.
+func dump(t *testing.T, database string) (file string) {
+	t.Helper()
+	file = filepath.Join(t.TempDir(), "dump")
+	tool(t, "pg_dump", "--format=custom", "--file="+file, database)
+	return file
+}
+
+func restoreInto(t *testing.T, database, file string) {
+	t.Helper()
+	tool(t, "pg_restore", "--exit-on-error", "--no-owner", "--dbname="+database, file)
+}
+
+func tool(t *testing.T, name string, args ...string) {
+	t.Helper()
+	if out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", name, err, out)
+	}
+}
+
+// needTools skips where a dump cannot be made.
+func needTools(t *testing.T) {
+	t.Helper()
+	for _, tool := range []string{"pg_dump", "pg_restore"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("not run: there is no %s", tool)
+		}
+	}
+}
+
+// TestRestoreOfThePast restores a dump that is older than what the provider has
+// done since, beside the database that is lost, so into a server that counts
+// higher: nothing is to be repaired. A payment that was made since is found by its
+// charge, if the dump has that, and is not made again. Of a payment whose charge is
+// gone only the provider knows, and the audit says so before anything is started.
+func TestRestoreOfThePast(t *testing.T) {
+	t.Parallel()
+	long(t)
+	needTools(t)
+	w := newWorld(t, setup{apis: 1, workers: 1, alone: true})
+	moved := w.server.database(t, "restored")
+	before := w.carry(t, newOrder(visa))
+	w.breakOutside(t, faults{DropBefore: 1})
+	open := w.send(t, newOrder(visa))
+	w.waitMore(t)
+	file := dump(t, w.database)
+	w.mendOutside(t)
+	if got := w.await(t, open.ID); got.Status != "succeeded" {
+		t.Fatalf("the charge is %s", got.Status)
+	}
+	given := w.refund(t, before.ID, 400)
+	w.settled(t, given)
+	lost := w.carry(t, newOrder(visa))
+	for _, p := range []*fleet.Process{w.workers[0], w.apis[0]} {
+		if err := p.Kill(); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	restoreInto(t, moved, file)
+	w.database, w.tables = moved, openTables(t, moved)
+	if out, err := w.run(t, "outbox", "repair"); exitCode(err) != 1 {
+		t.Errorf("there is something to repair: %v, %s", err, out)
+	}
+	out, err := w.run(t, "audit", "--quiet")
+	for _, id := range []string{lost.ID, open.ID, given.ID} {
+		if !strings.Contains(string(out), id) || exitCode(err) != 1 {
+			t.Errorf("the audit does not name %s: %v\n%s", id, err, out)
+		}
+	}
+
+	w.startServices(t)
+	if got := w.await(t, open.ID); got.Status != "succeeded" {
+		t.Errorf("the charge that was open in the dump is %s", got.Status)
+	}
+	if got := w.carry(t, newOrder(visa)); got.Status != "succeeded" {
+		t.Errorf("a new charge is %s", got.Status)
+	}
+	taken := map[string]int{}
+	for _, c := range w.books(t).Captures {
+		taken[c.Reference]++
+	}
+	for _, id := range []string{before.ID, open.ID, lost.ID} {
+		if taken[id] != 1 {
+			t.Errorf("%s was captured %d times", id, taken[id])
+		}
+	}
+	out, err = w.run(t, "audit", "--quiet")
+	if strings.Contains(string(out), open.ID) || !strings.Contains(string(out), lost.ID) || exitCode(err) != 1 {
+		t.Errorf("the audit says at last: %v\n%s", err, out)
+	}
+	w.client = nil // what is lost stays lost, and a world would be judged for it
 }
 
 // readiness asks a program whether it can work.

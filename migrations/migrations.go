@@ -8,7 +8,6 @@ package migrations
 
 import (
 	"context"
-	"database/sql"
 	"embed"
 	"fmt"
 	"io/fs"
@@ -16,7 +15,7 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
-	_ "github.com/jackc/pgx/v5/stdlib" // goose speaks database/sql
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
 
@@ -29,13 +28,23 @@ var files embed.FS
 // FS is the numbered SQL itself.
 func FS() fs.FS { return files }
 
-// Up applies every migration that the database at url does not have yet. A
-// migration that fails is rolled back as a whole.
+// lockTimeout is how long a migration waits for a table that somebody uses, in
+// milliseconds. Whoever wants the table meanwhile stands behind it.
+const lockTimeout = "10000"
+
+// Up applies every migration that the database at url does not have yet, each in a
+// transaction of its own. One that fails is rolled back as a whole, and those
+// before it stay. One that waits longer than ten seconds for a table fails, unless
+// url says otherwise (lock_timeout).
 func Up(ctx context.Context, url string) error {
-	db, err := sql.Open("pgx", url)
+	config, err := pgx.ParseConfig(url)
 	if err != nil {
 		return fmt.Errorf("open the database to migrate: %w", err)
 	}
+	if config.RuntimeParams["lock_timeout"] == "" {
+		config.RuntimeParams["lock_timeout"] = lockTimeout
+	}
+	db := stdlib.OpenDB(*config)
 	defer func() { _ = db.Close() }() // only read from: a failed close loses nothing
 	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 60))
 	if err != nil {

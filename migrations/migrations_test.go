@@ -2,6 +2,7 @@ package migrations_test
 
 import (
 	"context"
+	"database/sql"
 	"io/fs"
 	"regexp"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
+	"github.com/pressly/goose/v3"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/internal/postgres/pgtest"
@@ -103,6 +105,32 @@ insert into schema_migrations (version_id, is_applied) values (0, true), (1, tru
 		wantPending(t, conn, true)
 	})
 
+	t.Run("a table that somebody uses is not waited for without end", func(t *testing.T) {
+		t.Parallel()
+		address := pgtest.Empty(t)
+		conn := connect(t, address)
+		migrateTo(t, address, 9) // of which the tenth changes the inbox
+		tx, err := conn.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec(t.Context(), `lock table inbox in access share mode`); err != nil { // as a dump does
+			t.Fatal(err)
+		}
+		if err := migrations.Up(t.Context(), address+"&lock_timeout=100"); err == nil || !strings.Contains(err.Error(), "55P03") {
+			t.Fatalf("the error is %v", err)
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		wantPending(t, conn, true)
+		if err := migrations.Up(t.Context(), address); err != nil {
+			t.Fatal(err)
+		}
+		wantPending(t, conn, false)
+		wantEachOnce(t, conn)
+	})
+
 	t.Run("a server out of reach is an error", func(t *testing.T) {
 		t.Parallel()
 		ctx, cancel := context.WithCancel(t.Context())
@@ -140,6 +168,23 @@ func TestEachMigrationOpensWithItsPromise(t *testing.T) {
 		if strings.Contains(string(text), "+goose Down") {
 			t.Errorf("%s goes backward", name)
 		}
+	}
+}
+
+// migrateTo brings an empty database to an older schema.
+func migrateTo(t *testing.T, address string, version int64) {
+	t.Helper()
+	db, err := sql.Open("pgx", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }() // only read from
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, migrations.FS(), goose.WithTableName("schema_migrations"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := provider.UpTo(t.Context(), version); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -108,7 +108,7 @@ func lookups() []lookup {
 		{file: "fulfillment/inventory.go", words: "reserved  = reserved", args: "'m7', 'sku', 1", ways: "stock_pkey merchant_id sku"},
 		{file: "fulfillment/inventory.go", words: "update reservations", args: "'ch_7', 'sold'", ways: "reservations_once charge_id"},
 		{file: "fulfillment/resend.go", words: "update webhook_resends", args: "gen_random_uuid()", ways: "webhook_resends_pkey resend_id"},
-		{file: "internal/merchants/webhooks.go", words: "select m.webhook_url", args: "'m7'", ways: "merchants_pkey merchant_id"},
+		{file: "internal/merchants/webhooks.go", words: "select m.webhook_url", args: "'m7'", ways: "merchants_pkey merchant_id, webhook_secrets_pkey merchant_id"},
 
 		// What is open or parked is counted, and nothing that is done is passed over.
 		{

@@ -120,7 +120,7 @@ type lookup struct {
 
 // small are tables that may be read whole.
 func small() *regexp.Regexp {
-	return regexp.MustCompile(`\bon (projections|outbox_offsets|retention_windows|janitor_lease|webhook_secrets)\b`)
+	return regexp.MustCompile(`\bon (projections|outbox_offsets|retention_windows|janitor_lease)\b`)
 }
 
 // TestPlansWhateverIsKnown: a plan that depends on when a table was analyzed is one
@@ -173,7 +173,7 @@ func (l lookup) find(t *testing.T, all map[string]string) (sql string) {
 // of its own.
 func (l lookup) plan(t *testing.T, db *postgres.DB, mode, sql string) string {
 	t.Helper()
-	script := "set plan_cache_mode = " + mode
+	script := []string{"set plan_cache_mode = " + mode}
 	for _, at := range l.settings {
 		file, declaration, _ := strings.Cut(at, " ")
 		source, err := os.ReadFile("../" + file)
@@ -187,7 +187,7 @@ func (l lookup) plan(t *testing.T, db *postgres.DB, mode, sql string) string {
 			t.Fatalf("%s has no settings at %q", file, declaration)
 		}
 		for _, name := range names {
-			script += "; set " + name[1] + " = off"
+			script = append(script, "set "+name[1]+" = off")
 		}
 	}
 	conn, err := db.Pool().Acquire(t.Context())
@@ -198,7 +198,8 @@ func (l lookup) plan(t *testing.T, db *postgres.DB, mode, sql string) string {
 		_, _ = conn.Exec(context.WithoutCancel(t.Context()), "discard all")
 		conn.Release()
 	}()
-	if _, err := conn.Exec(t.Context(), script+"; prepare looked as "+sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+	script = append(script, "prepare looked as "+sql)
+	if _, err := conn.Exec(t.Context(), strings.Join(script, ";"), pgx.QueryExecModeSimpleProtocol); err != nil {
 		t.Fatalf("%s, %q: %v", l.file, l.words, err)
 	}
 	call := "explain (costs off) execute looked"

@@ -80,8 +80,11 @@ const (
 	lockTries = 150                    // about a minute
 )
 
-const limitLockWait = `
-select set_config('lock_timeout', $1, true)`
+// All rows are written, so whole tables are read. The settings end with the
+// transaction.
+const settleIn = `
+select set_config('lock_timeout', $1, true),
+       set_config('enable_seqscan', 'on', true)`
 
 // Whoever reads waits for the lock before it looks, so no reader goes on with
 // numbers that are gone. In the order in which most programs come to them; of
@@ -206,7 +209,7 @@ func isLockLost(err error) bool {
 func repair(ctx context.Context, db *postgres.DB) (Repaired, error) {
 	var r Repaired
 	err := pgx.BeginFunc(ctx, db.Pool(), func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, limitLockWait, lockWait.String()); err != nil {
+		if _, err := tx.Exec(ctx, settleIn, lockWait.String()); err != nil {
 			return err
 		}
 		for _, step := range []struct {

@@ -107,12 +107,18 @@ insert into stock (merchant_id, sku, supplied, available) values ('acme', 'tshir
 	return w
 }
 
-// exec runs statements in which {name} is the id of a charge or a refund.
-func (w *world) exec(statements string) {
-	w.Helper()
+// named puts the ids of charges and refunds in the place of their {name}.
+func (w *world) named(statements string) string {
 	for name, id := range w.charges {
 		statements = strings.ReplaceAll(statements, "{"+name+"}", id)
 	}
+	return statements
+}
+
+// exec runs statements in which {name} is the id of a charge or a refund.
+func (w *world) exec(statements string) {
+	w.Helper()
+	statements = w.named(statements)
 	if _, err := w.db.Pool().Exec(w.Context(), statements, pgx.QueryExecModeSimpleProtocol); err != nil {
 		w.Fatalf("%v\nin %s", err, statements)
 	}

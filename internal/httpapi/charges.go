@@ -121,8 +121,13 @@ func (a *API) getBalances(c echo.Context) error {
 }
 
 // getAudit is GET /v1/audit: every promise that our own tables can show, over what
-// is the caller's.
+// is the caller's. It reads whole tables, so few are under way at a time.
 func (a *API) getAudit(c echo.Context) error {
+	merchant := merchantOf(c).ID
+	if !a.limits.audits.enter(merchant) {
+		return errBusy
+	}
+	defer a.limits.audits.leave(merchant)
 	report, err := audit.Run(c.Request().Context(), a.tenant(c))
 	if err != nil {
 		return err

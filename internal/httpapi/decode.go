@@ -30,14 +30,25 @@ func decodeBody[T any](c echo.Context, optional bool) (T, error) {
 	if err != nil {
 		return none, malformed("the body could not be read to its end")
 	}
-	media, _, err := mime.ParseMediaType(r.Header.Get(echo.HeaderContentType))
-	if len(body) > 0 && (err != nil || media != echo.MIMEApplicationJSON) {
+	if len(body) > 0 && !saysJSON(r.Header) {
 		return none, unsupportedMediaType()
 	}
 	if len(body) == 0 && optional {
 		return none, nil
 	}
 	return readJSON[T](body)
+}
+
+// saysJSON tells whether a header says, once, that a body is JSON in UTF-8 and as it
+// is: what it says otherwise is not passed over, since somebody else may go by it.
+func saysJSON(h http.Header) bool {
+	types, coding := h.Values(echo.HeaderContentType), strings.Join(h.Values(echo.HeaderContentEncoding), ",")
+	if len(types) != 1 || coding != "" && !strings.EqualFold(coding, "identity") {
+		return false
+	}
+	media, parameters, err := mime.ParseMediaType(types[0])
+	charset, given := parameters["charset"]
+	return err == nil && media == echo.MIMEApplicationJSON && (!given || strings.EqualFold(charset, "utf-8"))
 }
 
 // readJSON is what decode does with a body that is there.

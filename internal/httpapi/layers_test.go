@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -94,6 +95,8 @@ func TestMediaType(t *testing.T) {
 		{"JSON with a broken parameter", []string{"application/json; charset"}},
 		{"no media type", []string{"json"}},
 		{"two at once", []string{"application/json, text/plain"}},
+		{"the same twice", []string{"application/json", "application/json"}},
+		{"JSON in another charset", []string{"application/json; charset=utf-16"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -102,6 +105,16 @@ func TestMediaType(t *testing.T) {
 			wantRows(t, w.db, before, nil)
 		})
 	}
+	t.Run("JSON in UTF-8, and as it is", func(t *testing.T) {
+		t.Parallel()
+		accepts := serve(t)
+		for i, kind := range []string{"application/json", "Application/JSON;charset=UTF-8", `application/json; charset="utf-8"; profile=x`} {
+			c := post("key-"+strconv.Itoa(i), body()).with("Content-Type", kind).with("Content-Encoding", "identity")
+			if a := accepts.send(t, c); a.status != http.StatusAccepted {
+				t.Errorf("%s: status %d: %s", kind, a.status, a.body)
+			}
+		}
+	})
 	t.Run("missing without a body", func(t *testing.T) {
 		t.Parallel()
 		wantProblem(t, w.send(t, post("key-1", "").with("Content-Type")), "/problems/malformed")

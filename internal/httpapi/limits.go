@@ -30,6 +30,9 @@ type Limits struct {
 	// a time, and how many of those that did. The former is what somebody without a
 	// key can hold of the database.
 	Authenticating int
+	// Auditing is how many audits are under way, and one of a merchant. Each holds a
+	// connection for as long as it reads its merchant's tables.
+	Auditing int
 }
 
 var (
@@ -47,6 +50,7 @@ type limits struct {
 	unsigned  gate // events of the provider, or of anybody, that are being read
 	strangers line // whose API keys opened nothing yet
 	merchants line // whose API keys did
+	audits    gate // by merchant
 }
 
 func newLimits(l Limits) *limits {
@@ -57,6 +61,7 @@ func newLimits(l Limits) *limits {
 		unsigned:  newGate(l.InFlight, 0),
 		strangers: newLine(l.Authenticating, l.InFlight, 0),
 		merchants: newLine(l.Authenticating, l.InFlight, l.PerMerchant),
+		audits:    newGate(l.Auditing, min(l.Auditing, 1)),
 	}
 }
 
@@ -79,12 +84,11 @@ func (a *API) allows(merchant string) bool {
 // it, always passes.
 func (a *API) limitWork(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		path := c.Request().URL.Path
-		if !strings.HasPrefix(path, "/v1/") {
+		if !strings.HasPrefix(c.Request().URL.Path, "/v1/") {
 			return next(c)
 		}
 		who := merchantOf(c).ID
-		if path == stripePath {
+		if isEvent(c) {
 			who = stripePath // no merchant has this id
 			if !a.limits.unsigned.enter(who) {
 				c.Response().Header().Set("Connection", "close") // else the answer waits for the body

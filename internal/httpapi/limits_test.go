@@ -246,6 +246,42 @@ func TestInFlight(t *testing.T) {
 	}
 }
 
+// TestAuditsInFlight: an audit holds a connection for as long as it reads. Whoever
+// asks for many has one, and leaves the others their connections.
+func TestAuditsInFlight(t *testing.T) {
+	t.Parallel()
+	db := open(t, pgtest.URL(t), postgres.Options{MaxConns: 6, LockTimeout: patience})
+	w := serveOn(t, db, func(api *httpapi.API) { api.Limits = httpapi.Limits{InFlight: 12, PerMerchant: 8, Auditing: 2} })
+	held := begin(t, db)
+	exec(t, held, `lock table ledger_events in access exclusive mode`)
+	stuck := &crowd{answers: make(chan answer, 2)}
+	stuck.send(t, w, get("/v1/audit"))
+	waiting(t, db, 1)
+	for range 3 {
+		p := wantProblem(t, w.send(t, get("/v1/audit")), "/problems/unavailable")
+		if !strings.Contains(p.Detail, "in flight") {
+			t.Errorf("the second audit of a merchant: %s", p.Detail)
+		}
+	}
+	stuck.send(t, w, get("/v1/audit").as(strangerKey))
+	waiting(t, db, 2)
+	for _, key := range []string{apiKey, strangerKey} {
+		wantProblem(t, w.send(t, get("/v1/idempotency-keys/none").as(key)), "/problems/not-found")
+	}
+	if err := held.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	stuck.all.Wait()
+	for range 2 {
+		if a := <-stuck.answers; a.status != http.StatusOK {
+			t.Errorf("status %d: %s", a.status, a.body)
+		}
+	}
+	if a := w.send(t, get("/v1/audit")); a.status != http.StatusOK {
+		t.Errorf("the next one: status %d: %s", a.status, a.body)
+	}
+}
+
 // TestStrangersInFlight: who sends keys of nobody holds a part of the
 // connections, in a line that ends.
 func TestStrangersInFlight(t *testing.T) {

@@ -97,7 +97,7 @@ func keyFits(e openapi.Exchange, p problem, misfits []openapi.Misfit) error {
 			want[m.Name] = "/problems/webhook-signature"
 		case m.Keyword == "required":
 			want[m.Name] = "/problems/idempotency-key-missing"
-		case errors.Is(m.Cause, errCard) && want[m.Name] == "":
+		case errors.Is(m.Cause, errCard) && p.Type != "/problems/idempotency-key-invalid": // it may be no key besides
 			want[m.Name] = "/problems/validation"
 		default:
 			want[m.Name] = "/problems/idempotency-key-invalid"

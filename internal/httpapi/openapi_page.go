@@ -55,7 +55,7 @@ func unpacked(c echo.Context, mediaType, name string) error {
 		return fmt.Errorf("read a file of the page: %w", err)
 	}
 	c.Response().Header().Add(echo.HeaderVary, echo.HeaderAcceptEncoding)
-	if strings.Contains(c.Request().Header.Get(echo.HeaderAcceptEncoding), "gzip") {
+	if takesGzip(c.Request().Header.Get(echo.HeaderAcceptEncoding)) {
 		c.Response().Header().Set(echo.HeaderContentEncoding, "gzip")
 		return document(c, mediaType, packed)
 	}
@@ -68,4 +68,17 @@ func unpacked(c echo.Context, mediaType, name string) error {
 		return fmt.Errorf("unpack a file of the page: %w", err)
 	}
 	return document(c, mediaType, content)
+}
+
+// takesGzip tells whether gzip is named by those who accept it, and not with a
+// weight of nothing.
+func takesGzip(accepted string) bool {
+	for coding := range strings.SplitSeq(accepted, ",") {
+		name, weight, _ := strings.Cut(coding, ";")
+		if strings.EqualFold(strings.TrimSpace(name), "gzip") {
+			_, q, _ := strings.Cut(weight, "=")
+			return q == "" || strings.Trim(q, " 0.") != ""
+		}
+	}
+	return false
 }

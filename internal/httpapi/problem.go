@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 
 	"github.com/labstack/echo/v4"
 
@@ -85,7 +86,7 @@ func conflict(detail string) problem {
 func unsupportedMediaType() problem {
 	return problem{
 		Type: "/problems/unsupported-media-type", Title: "The body is not JSON", Status: http.StatusUnsupportedMediaType,
-		Detail: "send Content-Type: application/json", RetryWith: sameKey,
+		Detail: "send JSON in UTF-8, not packed, and Content-Type: application/json", RetryWith: sameKey,
 	}
 }
 
@@ -190,7 +191,7 @@ const problemType = "application/problem+json"
 // not repeated.
 func (p problem) document(c echo.Context) ([]byte, error) {
 	if path := c.Request().URL; !holdsCard(path.Path) && !holdsCard(path.EscapedPath()) {
-		p.Instance = path.EscapedPath()
+		p.Instance = "/" + strings.TrimPrefix(path.EscapedPath(), "/")
 	}
 	body, err := json.Marshal(p)
 	if err != nil {

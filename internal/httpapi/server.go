@@ -73,6 +73,8 @@ func (a *API) Server() *http.Server {
 		WriteTimeout:      writeTimeout,
 		IdleTimeout:       idleTimeout,
 		ErrorLog:          slog.NewLogLogger(a.Log.Handler(), slog.LevelDebug),
+		// OPTIONS * is refused as every path that is not served, by a problem.
+		DisableGeneralOptionsHandler: true,
 	}
 }
 
@@ -86,6 +88,7 @@ func (a *API) Handler() http.Handler {
 	e.Use(
 		a.serving,
 		requestID,
+		guardAnswer,
 		a.accessLog(),
 		middleware.RecoverWithConfig(middleware.RecoverConfig{LogErrorFunc: a.panicked}),
 		middleware.ContextTimeout(requestTimeout),
@@ -135,6 +138,24 @@ func requestID(next echo.HandlerFunc) echo.HandlerFunc {
 			id = uuid.NewString()
 		}
 		c.Response().Header().Set(echo.HeaderXRequestID, id)
+		return next(c)
+	}
+}
+
+// guardAnswer keeps answers from caches, but for those that say how they may be
+// kept, and from browsers that would guess at their type.
+//
+// Of a body in chunks that also had a Content-Length the server has dropped the
+// latter. What stands before us may go by that one, and take for one request what
+// are two to us: so nothing is read after chunks (RFC 9112, section 6.1).
+func guardAnswer(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		h := c.Response().Header()
+		h.Set(echo.HeaderCacheControl, "no-store")
+		h.Set(echo.HeaderXContentTypeOptions, "nosniff")
+		if len(c.Request().TransferEncoding) > 0 {
+			h.Set(echo.HeaderConnection, "close")
+		}
 		return next(c)
 	}
 }

@@ -97,6 +97,10 @@ func (a *API) receiveStripe(c echo.Context) error {
 	return c.JSON(http.StatusOK, map[string]bool{"received": true})
 }
 
+// isEvent tells the requests to stripePath, whatever the method. Spelled in another
+// way it is no path that is served, and so no exception either.
+func isEvent(c echo.Context) bool { return c.Request().URL.EscapedPath() == stripePath }
+
 // readEvent reads leniently, for the provider adds members as it likes. An
 // object is read only in an event that is of use.
 func readEvent(body []byte) (stripeEvent, stripeObject, error) {

@@ -120,6 +120,39 @@ func TestStripeEvent(t *testing.T) {
 	}
 }
 
+// TestAnEventIDOfAnotherMerchantsEvent: the id of an event that was received for
+// one merchant comes again about another one's charge. To the latter's transaction
+// the former does not exist, so it can neither be counted there nor kept aside:
+// the commit is refused, and the provider has to send it again.
+func TestAnEventIDOfAnotherMerchantsEvent(t *testing.T) {
+	t.Parallel()
+	w := serveEvents(t)
+	ours := idOf(w.accept(t, "key-1", body()).header.Get("Location"))
+	also := idOf(w.accept(t, "key-2", body()).header.Get("Location"))
+	theirs := idOf(w.accepted(t, post("key-1", body()).as(strangerKey)).header.Get("Location"))
+	wantReceived(t, w.send(t, signed(event("evt_1", "payment_intent.succeeded", intentOf(ours)))))
+	before, kept := rows(t, w.db), inInbox(t, w.db)
+
+	a := w.send(t, signed(event("evt_1", "payment_intent.succeeded", intentOf(theirs))))
+	wantProblem(t, a, "/problems/unavailable")
+	for _, id := range []string{"evt_1", ours, theirs} {
+		if strings.Contains(a.body, id) {
+			t.Errorf("the answer tells of %s: %s", id, a.body)
+		}
+	}
+	wantRows(t, w.db, before, nil)
+	if diff := cmp.Diff(kept, inInbox(t, w.db)); diff != "" {
+		t.Errorf("inbox (-before +after):\n%s", diff)
+	}
+	if log := w.log.String(); !strings.Contains(log, "row-level security") || strings.Contains(log, "evt_1") {
+		t.Errorf("the log says: %s", log)
+	}
+
+	// About another charge of the same merchant it is kept aside.
+	wantReceived(t, w.send(t, signed(event("evt_1", "payment_intent.succeeded", intentOf(also)))))
+	wantRows(t, w.db, before, map[string]int64{"inbox_quarantine": 1})
+}
+
 func TestStripeEventOfNoUse(t *testing.T) {
 	t.Parallel()
 	w := serveEvents(t)

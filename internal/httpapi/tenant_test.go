@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -76,6 +77,43 @@ func TestOthersDoNotExist(t *testing.T) { //nolint:tparallel // what they leave 
 	wantRows(t, w.db, before, map[string]int64{"idempotency_keys": 6})
 	if got := w.message(t, parked[0]); !strings.Contains(got, "dead") {
 		t.Errorf("the parked message is %s", got)
+	}
+}
+
+// TestTheSameKeyOfTwoMerchants: an idempotency key says nothing about another
+// merchant's, whatever became of that one: not in the answer, and not when the key
+// is looked up.
+func TestTheSameKeyOfTwoMerchants(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	for _, key := range []string{"answered", "expired", "swept", "refused"} {
+		w.accept(t, key, body())
+	}
+	exec(t, w.db, `update idempotency_keys set expires_at = clock_timestamp() where key in ('expired', 'swept')`)
+	exec(t, w.db, `update idempotency_keys set body = null, content_type = null, request = null where key = 'swept'`)
+	hold(t, w.db, "in-flight")
+	w.setAside(t, "ch_parked", "dead")
+	never := w.accepted(t, post("never", body()).as(strangerKey))
+	for _, key := range []string{"answered", "expired", "swept", "refused", "in-flight"} {
+		wantProblem(t, w.send(t, get("/v1/idempotency-keys/"+key).as(strangerKey)), "/problems/not-found")
+		for _, replayed := range []string{"", "true"} {
+			a := w.accepted(t, post(key, body("order_id", `"globex-"`)).as(strangerKey))
+			if a.header.Get("Idempotent-Replayed") != replayed {
+				t.Errorf("%s is a replay: %q", key, a.header.Get("Idempotent-Replayed"))
+			}
+			if got, want := len(a.header), len(never.header)+len(replayed)/len("true"); got != want {
+				t.Errorf("%s is answered with %v, one that nobody used with %v", key, a.header, never.header)
+			}
+		}
+	}
+
+	// What another one's list would go on after is nothing to go on after.
+	charge := idOf(w.accept(t, "of-acme", body()).header.Get("Location"))
+	for _, after := range []string{charge, "ch_none", charge[:len(charge)-1], charge + "0", "0", "'", `{"created_at":"2026-11-21"}`, strings.Repeat("c", 255)} {
+		p := wantProblem(t, w.send(t, get("/v1/charges?starting_after="+url.QueryEscape(after)).as(strangerKey)), "/problems/validation")
+		if diff := cmp.Diff([]fieldError{{"/starting_after", "is no charge of yours"}}, p.Errors); diff != "" {
+			t.Errorf("after %s (-want +got):\n%s", after, diff)
+		}
 	}
 }
 

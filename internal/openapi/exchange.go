@@ -53,10 +53,11 @@ func (c *Contract) response(responses string, status int) (at string, node map[s
 }
 
 // transport tells the headers that say nothing of the API: they are the server's,
-// or a browser's.
+// a cache's or a browser's.
 func transport(name string) bool {
 	return strings.HasPrefix(name, "Access-Control-") || slices.Contains([]string{
-		"Connection", "Content-Encoding", "Content-Length", "Content-Type", "Date", "Transfer-Encoding", "Vary",
+		"Cache-Control", "Connection", "Content-Encoding", "Content-Length", "Content-Type", "Date", "Transfer-Encoding",
+		"Vary", "X-Content-Type-Options",
 	}, name)
 }
 

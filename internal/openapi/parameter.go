@@ -62,9 +62,9 @@ func (c *Contract) Misfits(r *http.Request) (all []Misfit, listed bool, err erro
 		return nil, false, nil
 	}
 	parameters := c.Parameters(o)
-	query, unreadable := url.ParseQuery(r.URL.RawQuery)
+	query, readable := parse(r.URL.RawQuery)
 	if of := in("query", parameters); len(of) > 0 {
-		if unreadable != nil {
+		if !readable {
 			return []Misfit{{In: "query", Keyword: "type"}}, true, nil
 		}
 		for name := range query {
@@ -81,6 +81,11 @@ func (c *Contract) Misfits(r *http.Request) (all []Misfit, listed bool, err erro
 		all = append(all, m...)
 	}
 	return all, true, nil
+}
+
+func parse(query string) (values url.Values, readable bool) {
+	values, err := url.ParseQuery(query)
+	return values, err == nil
 }
 
 func in(where string, parameters []Parameter) []Parameter {

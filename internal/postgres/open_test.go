@@ -214,6 +214,7 @@ select name,
 			"lock_timeout":                  "5000", "statement_timeout": "10000",
 			"idle_in_transaction_session_timeout": "10000",
 			"client_connection_check_interval":    "2000",
+			"enable_seqscan":                      "off", "jit": "off",
 		}
 		if diff := cmp.Diff(want, settings(t, postgres.Options{Application: "api"})); diff != "" {
 			t.Errorf("settings (-want +got):\n%s", diff)

@@ -27,8 +27,8 @@ type figures struct {
 	now       func() time.Time
 	receivers []string // of whom it is told, too, that nothing waits
 
-	up, messages, oldest, unread, unreadAge, bytes, horizon *prometheus.Desc
-	auditViolated, auditChecked, auditFinished              *prometheus.Desc
+	up, messages, oldest, unread, unreadAge, bytes, horizon, foreign *prometheus.Desc
+	auditViolated, auditChecked, auditFinished                       *prometheus.Desc
 
 	mu   sync.Mutex
 	read time.Time
@@ -45,13 +45,14 @@ func newFigures(c Config, db postgres.Querier, receivers []string) *figures {
 		db: db, now: c.Now, receivers: receivers,
 		warn:      func(err error) { c.Log.Warn("figures not read", "error", err) },
 		up:        desc("payonce_figures_up", "Whether the gauges that the database knows could be read."),
-		messages:  desc("payonce_inbox_messages", "Messages in the inbox that are not finished, by receiver and status; dead is parked.", "receiver", "status"),
+		messages:  desc("payonce_inbox_messages", "Messages in the inbox that are not finished, by receiver and status; dead is parked. 100000 says at least so many.", "receiver", "status"),
 		oldest:    desc("payonce_inbox_oldest_age_seconds", "Time since the oldest message was received that is pending or running.", "receiver"),
-		unread:    desc("payonce_outbox_unread_messages", "Messages that a consumer group has not received.", "topic", "consumer_group"),
+		unread:    desc("payonce_outbox_unread_messages", "Messages that a consumer group has not received. 100000 says at least so many.", "topic", "consumer_group"),
 		unreadAge: desc("payonce_outbox_unread_age_seconds", "Time since the oldest of them was committed.", "topic", "consumer_group"),
 		bytes:     desc("payonce_store_bytes", "Size of a table with its indexes.", "table"),
 		horizon:   desc("payonce_horizon_held_seconds", "Time for which the oldest writing transaction has held back what was committed after it."),
 
+		foreign:       desc("payonce_restored_unrepaired", "Whether the tables name transactions that the server has not had: 1 after a restore, until it is repaired."),
 		auditViolated: desc("payonce_audit_violations", "Violations that the last audit found, by scope.", "scope"),
 		auditChecked:  desc("payonce_audit_checked", "Cases that the last audit looked at, by scope.", "scope"),
 		auditFinished: desc("payonce_audit_finished_timestamp_seconds", "When the last audit ended, by scope.", "scope"),
@@ -61,7 +62,7 @@ func newFigures(c Config, db postgres.Querier, receivers []string) *figures {
 // Describe tells which metrics there are.
 func (f *figures) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		f.up, f.messages, f.oldest, f.unread, f.unreadAge, f.bytes, f.horizon, f.auditViolated, f.auditChecked, f.auditFinished,
+		f.up, f.messages, f.oldest, f.unread, f.unreadAge, f.bytes, f.horizon, f.foreign, f.auditViolated, f.auditChecked, f.auditFinished,
 	} {
 		to <- d
 	}
@@ -85,7 +86,7 @@ func (f *figures) refresh() {
 	defer cancel()
 	f.told = nil
 	var err error
-	for _, look := range []func(context.Context) error{f.lookInbox, f.lookOutbox, f.lookStore, f.lookAudit, f.lookHorizon} {
+	for _, look := range []func(context.Context) error{f.lookInbox, f.lookOutbox, f.lookStore, f.lookAudit, f.lookHorizon, f.lookRestored} {
 		if err = look(ctx); err != nil {
 			break
 		}
@@ -105,27 +106,39 @@ func (f *figures) tell(d *prometheus.Desc, value float64, labels ...string) {
 	f.told = append(f.told, gauge(d, value, labels...))
 }
 
+// countedAtMost bounds what is counted, so that a backlog of millions, of all
+// things, does not keep the gauges from being read.
+const countedAtMost = 100_000
+
 // Open and parked messages are found by partial indexes, so what is done does not
-// count.
+// count. Of a longer queue those of the lowest keys are looked at: charges are named
+// by the time at which they came, so the oldest are among them.
 const selectBacklog = `
-select receiver,
-       status,
-       count(*)                                                              as messages,
-       extract(epoch from clock_timestamp() - min(received_at))::float8      as oldest
-  from inbox
- where status in ('pending', 'running')
- group by receiver, status
- union all
-select receiver,
-       status,
-       count(*),
-       extract(epoch from clock_timestamp() - min(received_at))::float8
-  from inbox
- where status = 'dead'
- group by receiver, status`
+select r.receiver,
+       m.status,
+       count(*)                                                         as messages,
+       extract(epoch from clock_timestamp() - min(m.received_at))::float8 as oldest
+  from unnest($1::text[]) as r(receiver)
+ cross join lateral (
+         (select open.status,
+                 open.received_at
+            from inbox open
+           where open.receiver = r.receiver
+             and open.status in ('pending', 'running')
+           order by open.ordering_key, open.id
+           limit $2)
+         union all
+         (select parked.status,
+                 parked.received_at
+            from inbox parked
+           where parked.receiver = r.receiver
+             and parked.status = 'dead'
+           order by parked.ordering_key, parked.id
+           limit $2)) m
+ group by r.receiver, m.status`
 
 func (f *figures) lookInbox(ctx context.Context) error {
-	rows, err := f.db.Query(ctx, selectBacklog)
+	rows, err := f.db.Query(ctx, selectBacklog, f.receivers, countedAtMost)
 	if err != nil {
 		return fmt.Errorf("look at the inbox: %w", err)
 	}
@@ -162,9 +175,11 @@ const selectUnread = `
 select o.topic,
        o.consumer_group,
        (select count(*)
-          from outbox m
-         where m.topic = o.topic
-           and (m.transaction_id, m."offset") > (o.transaction_id, o."offset")) as messages,
+          from (select
+                  from outbox m
+                 where m.topic = o.topic
+                   and (m.transaction_id, m."offset") > (o.transaction_id, o."offset")
+                 limit $1) unread)                                              as messages,
        coalesce((select extract(epoch from clock_timestamp() - m.created_at)
                    from outbox m
                   where m.topic = o.topic
@@ -174,7 +189,7 @@ select o.topic,
   from outbox_offsets o`
 
 func (f *figures) lookOutbox(ctx context.Context) error {
-	rows, err := f.db.Query(ctx, selectUnread)
+	rows, err := f.db.Query(ctx, selectUnread, countedAtMost)
 	if err != nil {
 		return fmt.Errorf("look at the outbox: %w", err)
 	}
@@ -250,5 +265,26 @@ func (f *figures) lookHorizon(ctx context.Context) error {
 		return fmt.Errorf("look at the oldest transaction: %w", err)
 	}
 	f.tell(f.horizon, seconds)
+	return nil
+}
+
+// One index entry each. What is accepted in this state lies below the offsets and
+// is not among the unread.
+const selectRestored = `
+select (exists (
+          select
+            from outbox_offsets
+           where transaction_id >= pg_snapshot_xmax(pg_current_snapshot()))
+     or exists (
+          select
+            from ledger_events
+           where txid >= pg_snapshot_xmax(pg_current_snapshot())))::int::float8`
+
+func (f *figures) lookRestored(ctx context.Context) error {
+	var restored float64
+	if err := f.db.QueryRow(ctx, selectRestored).Scan(&restored); err != nil {
+		return fmt.Errorf("look whose transactions the tables name: %w", err)
+	}
+	f.tell(f.foreign, restored)
 	return nil
 }

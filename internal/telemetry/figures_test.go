@@ -114,6 +114,48 @@ select 'charges', 'm' || n, '', '{}', clock_timestamp() - interval '90 seconds'
 	}
 }
 
+// TestABacklogIsCountedSoFar: a long queue costs no more than a bounded one, and
+// the oldest of it is told all the same.
+func TestABacklogIsCountedSoFar(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	m, _, _ := figures(db)
+	write(t, db, insertMessages, "pending", 100_020, time.Minute)
+	write(t, db, `update inbox set ordering_key = 'a', received_at = clock_timestamp() - interval '1 hour' where id = (select max(id) from inbox)`)
+	write(t, db, `insert into outbox_offsets (topic, consumer_group, transaction_id, "offset") values ('charges', 'inbox', '0', 0)`)
+	write(t, db, `insert into outbox (topic, message_id, payload, metadata) select 'charges', 'm' || n, '', '{}' from generate_series(1, 100020) as n`)
+	got := scrape(t, m.Handler())
+	want(t, got, map[string]float64{
+		`payonce_figures_up`: 1,
+		`payonce_inbox_messages{receiver="fulfillment",status="pending"}`:        100_000,
+		`payonce_outbox_unread_messages{consumer_group="inbox",topic="charges"}`: 100_000,
+	})
+	if age := got[`payonce_inbox_oldest_age_seconds{receiver="fulfillment"}`]; age < 3600 || age > 3660 {
+		t.Errorf("the oldest is %v s old", age)
+	}
+}
+
+// TestARestoreIsTold: by any of the tables that name transactions.
+func TestARestoreIsTold(t *testing.T) {
+	t.Parallel()
+	for name, foreign := range map[string]string{
+		"an offset": `insert into outbox_offsets (topic, consumer_group, transaction_id, "offset") values ('charges', 'inbox', '1000000000000', 1)`,
+		"an event": `
+insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at, txid)
+values (gen_random_uuid(), 'ch_1', 1, 't', 1, 'acme', '{}', '{}', clock_timestamp(), '1000000000000')`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Open(t)
+			m, clock, _ := figures(pgtest.As(t, db, postgres.RoleWorker))
+			want(t, scrape(t, m.Handler()), map[string]float64{`payonce_restored_unrepaired`: 0})
+			write(t, db, foreign)
+			clock.pass(time.Minute)
+			want(t, scrape(t, m.Handler()), map[string]float64{`payonce_figures_up`: 1, `payonce_restored_unrepaired`: 1})
+		})
+	}
+}
+
 // TestTheHorizonIsToldByItsOldestTransaction: of whatever database it is.
 func TestTheHorizonIsToldByItsOldestTransaction(t *testing.T) {
 	t.Parallel()

@@ -78,12 +78,12 @@ func about(ctx context.Context, service string) *resource.Resource {
 	return own
 }
 
-// Close exports what is left, for at most one second.
-func (t *Traces) Close() {
+// Close exports what is left, for at most one second, whether or not ctx has ended.
+func (t *Traces) Close(ctx context.Context) {
 	if t == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), flushTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTime)
 	defer cancel()
 	_ = t.provider.Shutdown(ctx) // the exporter has told what went wrong
 }

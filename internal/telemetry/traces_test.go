@@ -36,7 +36,7 @@ func record(t *testing.T, sampler, arg string) (*telemetry.Traces, *tracetest.Sp
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(traces.Close)
+	t.Cleanup(func() { traces.Close(t.Context()) })
 	return traces, r
 }
 
@@ -315,7 +315,7 @@ func TestTracesThatAreOff(t *testing.T) {
 			if traces.Log(log) != log {
 				t.Error("the logger is another one")
 			}
-			traces.Close()
+			traces.Close(t.Context())
 		})
 	}
 }

@@ -68,12 +68,16 @@ const (
 	inFlight       = 32 * connections
 	perMerchant    = inFlight / 2
 	authenticating = connections / 2
+
+	// auditing is how many connections are held by who reads whole tables.
+	auditing = connections / 5
 )
 
 // limits are those of one process.
 func (s Settings) limits() httpapi.Limits {
 	return httpapi.Limits{
 		PerSecond: s.RateLimit, InFlight: inFlight, PerMerchant: perMerchant, Authenticating: authenticating,
+		Auditing: auditing,
 	}
 }
 
@@ -123,7 +127,7 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 	if err != nil {
 		return err
 	}
-	defer traces.Close()
+	defer traces.Close(ctx)
 	status, wait := settings.keyInFlight()
 	db, err := app.Open(ctx, log, settings.DatabaseURL.Reveal(), postgres.Options{
 		Application:    application,
@@ -168,5 +172,5 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		Carry:         traces.Carry,
 		Metrics:       metrics.Handler(),
 	}
-	return app.Serve(ctx, log, settings.HTTPAddr, api.Server())
+	return app.Serve(ctx, log, settings.HTTPAddr, api.Server()) //nolint:contextcheck // a request carries its own context
 }

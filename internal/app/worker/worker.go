@@ -57,7 +57,7 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 	if err != nil {
 		return err
 	}
-	defer traces.Close()
+	defer traces.Close(ctx)
 	metrics := meter(log, now)
 	provider, err := stripe.New(stripe.Config{
 		SecretKey: settings.StripeSecretKey.Reveal(), Base: settings.StripeAPIBase, Timeout: callTimeout,

@@ -1,0 +1,69 @@
+package telemetry_test
+
+import (
+	"encoding/json"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/payonce/payonce/internal/telemetry"
+)
+
+// TestACollectorThatHangs: neither a span nor the end of the program waits for it,
+// and no secret of the settings is told. It sets what its process is told of by
+// OpenTelemetry, so it runs alone.
+func TestACollectorThatHangs(t *testing.T) {
+	for _, protocol := range []string{"http/protobuf", "grpc"} {
+		t.Run(protocol, func(t *testing.T) {
+			var listen net.ListenConfig
+			hanging, err := listen.Listen(t.Context(), "tcp", "127.0.0.1:0") // nobody accepts
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = hanging.Close() })
+			endpoint := "http://user:private@" + hanging.Addr().String()
+			for name, value := range map[string]string{
+				"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+				"OTEL_EXPORTER_OTLP_HEADERS":  "private,private key=private,token=%zzprivate",
+				"OTEL_EXPORTER_OTLP_TIMEOUT":  "300",
+				"OTEL_BSP_EXPORT_TIMEOUT":     "300",
+				"OTEL_BSP_SCHEDULE_DELAY":     "1",
+				"OTEL_BSP_MAX_QUEUE_SIZE":     "16",
+			} {
+				t.Setenv(name, value)
+			}
+			told := &lines{}
+			traces, err := telemetry.OpenTraces(t.Context(), slog.New(slog.NewJSONHandler(told, nil)), "payonce-test",
+				telemetry.TraceSettings{Endpoint: endpoint, Protocol: protocol})
+			if err != nil {
+				t.Fatal(err)
+			}
+			began := time.Now()
+			for range 5000 { // of which the queue holds 16
+				serve(t, traces)
+			}
+			if took := time.Since(began); took > patience/4 {
+				t.Errorf("5000 requests waited %s for a collector", took)
+			}
+			began = time.Now()
+			traces.Close(t.Context())
+			if took := time.Since(began); took > patience/4 {
+				t.Errorf("the end waited %s for a collector", took)
+			}
+			text := told.String()
+			if !strings.Contains(text, "traces are exported") || !strings.Contains(text, "complains of its settings") {
+				t.Errorf("it says %s", text)
+			}
+			if strings.Contains(text, "private") {
+				t.Errorf("a secret is told: %s", text)
+			}
+			for line := range strings.Lines(text) {
+				if !json.Valid([]byte(line)) {
+					t.Errorf("a line is not JSON: %s", line)
+				}
+			}
+		})
+	}
+}
