@@ -92,7 +92,7 @@ func consume(ctx context.Context, pool *pgxpool.Pool, w work, f *flow) error {
 		id, err := receiveNaively(context.WithoutCancel(ctx), pool, w)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
-			_ = pause(ctx, riverPoll) // ended early when told to stop, which the loop sees
+			_ = pause(ctx, peerPoll) // ended early when told to stop, which the loop sees
 		case err != nil:
 			return err
 		default:

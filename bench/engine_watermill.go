@@ -21,14 +21,14 @@ import (
 // transaction, and its handler runs until it acks. A subscriber hands over one
 // message at a time, so more of them need more topics.
 func carryByWatermill(ctx context.Context, o order) (w window, err error) {
-	pool, err := openPool(ctx, o.Database, riverConnections+int32(2*o.Workers)) //nolint:gosec // a few
+	pool, err := openPool(ctx, o.Database, peerConnections+int32(2*o.Workers)) //nolint:gosec // a few
 	if err != nil {
 		return w, err
 	}
 	defer pool.Close()
 	db := stdlib.OpenDBFromPool(pool)
 	defer db.Close()
-	log := watermill.NewSlogLogger(quiet())
+	log := watermill.NopLogger{} // it has lines about being stopped; what goes wrong is found in the count
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Second}, log)
 	if err != nil {
 		return w, fmt.Errorf("make the router: %w", err)
@@ -38,7 +38,7 @@ func carryByWatermill(ctx context.Context, o order) (w window, err error) {
 	for i := range o.Workers {
 		subscriber, err := wsql.NewSubscriber(db, wsql.SubscriberConfig{
 			ConsumerGroup: "work", SchemaAdapter: watermillSchema(), OffsetsAdapter: wsql.DefaultPostgreSQLOffsetsAdapter{},
-			PollInterval: riverPoll, ResendInterval: riverPoll, RetryInterval: riverPoll, InitializeSchema: true,
+			PollInterval: peerPoll, ResendInterval: peerPoll, RetryInterval: peerPoll, InitializeSchema: true,
 		}, log)
 		if err != nil {
 			return w, fmt.Errorf("make a subscriber: %w", err)

@@ -26,7 +26,7 @@ import (
 // the work. It has less to do: it knows its one merchant without asking, does not
 // check a request's form, has no row policies and no projections.
 func shopByRiver(ctx context.Context, o order, out io.Writer) error {
-	db, err := postgres.Open(ctx, o.Database, postgres.Options{Application: "bench-river", MaxConns: riverConnections})
+	db, err := postgres.Open(ctx, o.Database, postgres.Options{Application: "bench-river", MaxConns: peerConnections})
 	if err != nil {
 		return err
 	}

@@ -13,8 +13,6 @@ import (
 
 	_ "github.com/jackc/pgx/v5/stdlib" // goose speaks database/sql
 	"github.com/pressly/goose/v3"
-
-	"github.com/payonce/payonce/migrations"
 )
 
 // Rows that the programs of an older schema left behind when they were killed in
@@ -111,7 +109,7 @@ func migrateTo(t *testing.T, database string, version int64) {
 		t.Fatal(err)
 	}
 	defer func() { _ = db.Close() }()
-	provider, err := goose.NewProvider(goose.DialectPostgres, db, migrations.FS(), goose.WithTableName("schema_migrations"))
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, os.DirFS(filepath.Join("..", "migrations")), goose.WithTableName("schema_migrations"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -112,9 +112,9 @@ func lookups() []lookup {
 
 		// What is open or parked is counted, and nothing that is done is passed over.
 		{
-			file: "internal/telemetry/figures.go", words: "from inbox",
-			ways: "inbox_due, inbox_open_by_key, inbox_parked_by_key",
+			file: "internal/telemetry/figures.go", words: "from inbox open", args: "'{r}', 100000",
+			ways: "inbox_open_by_key receiver, inbox_due receiver, inbox_parked_by_key receiver",
 		},
-		{file: "internal/telemetry/figures.go", words: "from outbox_offsets", ways: outboxRange},
+		{file: "internal/telemetry/figures.go", words: "o.consumer_group", args: "100000", ways: outboxRange},
 	}
 }

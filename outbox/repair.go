@@ -179,7 +179,7 @@ update projections
 // after about a minute in which somebody used one of the tables all the time.
 //
 // If we die here: nothing was changed.
-// Tests: TestRepair, TestRepairKilled, TestRestore in e2e.
+// Tests: TestRepairKilled, TestRestore in e2e.
 func Repair(ctx context.Context, db *postgres.DB) (Repaired, error) {
 	for try := 1; ; try++ {
 		r, err := repair(ctx, db)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -245,4 +246,41 @@ func TestSweepAfterARestore(t *testing.T) {
 		}
 		return left == 0
 	})
+}
+
+// TestRepairThatComesLate: when the server has had as many transactions as the old
+// one, the restore is not seen any more, and what was accepted until then was
+// passed over. A repair delivers it all the same.
+func TestRepairThatComesLate(t *testing.T) {
+	t.Parallel()
+	k := newBooks(t)
+	known := k.open("ch_1")
+	r := read(t, k.db, "g")
+	r.take(t, 2)
+	r.stop()
+	k.exec(`
+alter table ledger_events disable trigger user;
+update ledger_events set txid = (pg_current_xact_id()::text::bigint + 300)::text::xid8;
+alter table ledger_events enable trigger user;
+update outbox set transaction_id = (pg_current_xact_id()::text::bigint + 300)::text::xid8;
+update outbox_offsets set transaction_id = (pg_current_xact_id()::text::bigint + 300)::text::xid8`)
+	if !k.foreign() {
+		t.Fatal("the restore is not seen")
+	}
+	since := k.open("ch_since")
+	k.exec(`do $$ begin for i in 1..400 loop perform pg_current_xact_id(); commit; end loop; end $$`)
+	if k.foreign() {
+		t.Fatal("the restore is seen still")
+	}
+	r = read(t, k.db, "g")
+	late := k.open("ch_late")
+	r.wantNext(t, ids(late)...) // and not what came before it
+	k.repair()
+	got := r.take(t, 6)
+	for _, id := range ids(known, since, late) {
+		if !slices.Contains(got, id) {
+			t.Errorf("%s is not delivered after the repair", id)
+		}
+	}
+	r.wantNone(t)
 }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -66,7 +67,7 @@ func queryFits(c *openapi.Contract, e openapi.Exchange, p problem, misfits []ope
 
 // pointerOf is how a refusal names a parameter, unless it must not be repeated.
 func pointerOf(m openapi.Misfit) string {
-	if m.Name == "" || isText(m.Name) != nil {
+	if m.Name == "" || !utf8.ValidString(m.Name) || isText(m.Name) != nil {
 		return ""
 	}
 	return "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(m.Name)

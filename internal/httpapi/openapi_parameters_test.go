@@ -33,18 +33,25 @@ func TestParametersAreJudgedAsByTheContract(t *testing.T) {
 	parked := w.setAside(t, charge, "dead")[0]
 	known := map[string][]string{"id": {charge, strconv.FormatInt(parked, 10)}, "starting_after": {charge, "1"}, "key": {"a-charge"}}
 	seen := map[string]map[bool]int{} // by parameter, those that fit and those that do not
+	send := func(request *http.Request, fail func(...any)) {
+		openapi.Handler(handler, func(e openapi.Exchange) {
+			for _, obeys := range []rule{(*openapi.Contract).Check, fits, agrees} {
+				if err := obeys(c, e); err != nil {
+					fail(err)
+				}
+			}
+			count(t, c, seen, e.Request)
+		}).ServeHTTP(httptest.NewRecorder(), request)
+	}
+	for _, o := range asked {
+		for _, p := range c.Parameters(o) {
+			send(withNUL(t, c, o, p), t.Error)
+		}
+	}
 	rapid.Check(t, func(r *rapid.T) {
 		for range 8 {
 			p := parameters{bodies{r, c}, known}
-			request := p.request(t, rapid.SampledFrom(asked).Draw(r, "operation"))
-			openapi.Handler(handler, func(e openapi.Exchange) {
-				for _, obeys := range []rule{(*openapi.Contract).Check, fits, agrees} {
-					if err := obeys(c, e); err != nil {
-						r.Fatal(err)
-					}
-				}
-				count(t, c, seen, e.Request)
-			}).ServeHTTP(httptest.NewRecorder(), request)
+			send(p.request(t, rapid.SampledFrom(asked).Draw(r, "operation")), r.Fatal)
 		}
 	})
 	for _, o := range asked {
@@ -87,11 +94,9 @@ type parameters struct {
 	known map[string][]string // values that something is found by
 }
 
-// request has a body that is fine. Its pattern names the operation.
 func (p parameters) request(t *testing.T, o openapi.Operation) *http.Request {
 	t.Helper()
-	path, query := o.Path, []string{}
-	header := http.Header{"Authorization": {"Bearer " + apiKey}, "Content-Type": {"application/json"}}
+	path, query, header := o.Path, []string{}, http.Header{}
 	for _, of := range p.contract.Parameters(o) {
 		switch of.In {
 		case "path":
@@ -107,12 +112,42 @@ func (p parameters) request(t *testing.T, o openapi.Operation) *http.Request {
 	if len(query) > 0 && p.seldom() {
 		query = append(query, p.one("page=2", "stauts=failed", "4242424242424242=1", "%ff=1", "a=%zz", "a;b", "Limit=1", "limit%00=1"))
 	}
+	return carrying(t, o, path, strings.Join(query, "&"), header)
+}
+
+// withNUL is a request in which one parameter is NUL, and nothing is wrong with
+// the others.
+func withNUL(t *testing.T, c *openapi.Contract, o openapi.Operation, wrong openapi.Parameter) *http.Request {
+	t.Helper()
+	path, query, header := o.Path, "", http.Header{}
+	for _, p := range c.Parameters(o) {
+		value := "1"
+		if p.Name == wrong.Name {
+			value = "\x00"
+		}
+		switch {
+		case p.In == "path":
+			path = strings.Replace(path, "{"+p.Name+"}", url.PathEscape(value), 1)
+		case p.In == "header":
+			header.Set(p.Name, value)
+		case p.Name == wrong.Name:
+			query = p.Name + "=" + url.QueryEscape(value)
+		}
+	}
+	return carrying(t, o, path, query, header)
+}
+
+// carrying is a request with a body that is fine. Its pattern names the operation.
+func carrying(t *testing.T, o openapi.Operation, path, query string, header http.Header) *http.Request {
+	t.Helper()
 	sent := ""
 	if o.Method == http.MethodPost {
 		sent = map[string]string{"/v1/charges": body(), "/v1/charges/{id}/refunds": `{"amount":1}`}[o.Path]
 	}
+	header.Set("Authorization", "Bearer "+apiKey)
+	header.Set("Content-Type", "application/json")
 	r := httptest.NewRequestWithContext(t.Context(), o.Method, path, strings.NewReader(sent))
-	r.URL.RawQuery, r.Header, r.Pattern = strings.Join(query, "&"), header, o.Method+o.Path
+	r.URL.RawQuery, r.Header, r.Pattern = query, header, o.Method+o.Path
 	return r
 }
 

@@ -39,6 +39,9 @@ func OpenTraces(ctx context.Context, log *slog.Logger, service string, s TraceSe
 	if !s.on() {
 		return nil, nil //nolint:nilnil // off, as nil means
 	}
+	if err := s.check(); err != nil {
+		return nil, err
+	}
 	sampling, err := newSampling(s.Sampler, s.SamplerArg)
 	if err != nil {
 		return nil, err

@@ -22,11 +22,11 @@ import (
 // themselves. As OpenTelemetry has it, an empty value is none.
 type TraceSettings struct {
 	Disabled       string `env:"OTEL_SDK_DISABLED"`
-	Exporter       string `env:"OTEL_TRACES_EXPORTER" oneof:"|none|otlp"`
+	Exporter       string `env:"OTEL_TRACES_EXPORTER"`
 	Endpoint       string `env:"OTEL_EXPORTER_OTLP_ENDPOINT"`
 	TracesEndpoint string `env:"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"`
-	Protocol       string `env:"OTEL_EXPORTER_OTLP_PROTOCOL" oneof:"|http/protobuf|grpc"`
-	TracesProtocol string `env:"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL" oneof:"|http/protobuf|grpc"`
+	Protocol       string `env:"OTEL_EXPORTER_OTLP_PROTOCOL"`
+	TracesProtocol string `env:"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"`
 	Sampler        string `env:"OTEL_TRACES_SAMPLER"`
 	SamplerArg     string `env:"OTEL_TRACES_SAMPLER_ARG"`
 }
@@ -37,7 +37,7 @@ func (s TraceSettings) on() bool {
 	if strings.EqualFold(s.Disabled, "true") || s.Exporter == "none" {
 		return false
 	}
-	return s.Exporter == "otlp" || s.Endpoint != "" || s.TracesEndpoint != ""
+	return s.Exporter != "" || s.Endpoint != "" || s.TracesEndpoint != ""
 }
 
 func (s TraceSettings) protocol() string {
@@ -48,15 +48,27 @@ func (s TraceSettings) sampler() string {
 	return strings.TrimSpace(cmp.Or(s.Sampler, "parentbased_always_on") + " " + s.SamplerArg)
 }
 
-func (s TraceSettings) exporter(ctx context.Context) (sdktrace.SpanExporter, error) {
+// check refuses what nobody here can do: a program that is told to trace and
+// does not would be noticed when a trace is needed.
+func (s TraceSettings) check() error {
+	if s.Exporter != "" && s.Exporter != "otlp" {
+		return fmt.Errorf("OTEL_TRACES_EXPORTER is %q: set it to otlp or to none", s.Exporter)
+	}
+	if p := s.protocol(); p != "http/protobuf" && p != "grpc" {
+		return fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL is %q: set it to http/protobuf or to grpc", p)
+	}
 	for name, endpoint := range map[string]string{
 		"OTEL_EXPORTER_OTLP_ENDPOINT": s.Endpoint, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": s.TracesEndpoint,
 	} {
 		// The URL is not repeated: it may hold a password.
 		if u, err := url.Parse(endpoint); err != nil || endpoint != "" && (u.Scheme != "http" && u.Scheme != "https" || u.Host == "") {
-			return nil, fmt.Errorf("%s is no URL: write it as http://collector:4318", name)
+			return fmt.Errorf("%s is no URL: write it as http://collector:4318", name)
 		}
 	}
+	return nil
+}
+
+func (s TraceSettings) exporter(ctx context.Context) (sdktrace.SpanExporter, error) {
 	// Neither client connects before there is something to send.
 	var exporter *otlptrace.Exporter
 	var err error

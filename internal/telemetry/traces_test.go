@@ -328,6 +328,8 @@ func TestTraceSettingsThatCannotBeUsed(t *testing.T) {
 		"OTEL_TRACES_SAMPLER is":             {Exporter: "otlp", Sampler: "jaeger_remote"},
 		"OTEL_TRACES_SAMPLER_ARG is":         {Exporter: "otlp", Sampler: "traceidratio", SamplerArg: "1.5"},
 		"OTEL_TRACES_SAMPLER_ARG is no":      {Exporter: "otlp", Sampler: "parentbased_traceidratio", SamplerArg: "NaN"},
+		"OTEL_TRACES_EXPORTER is":            {Exporter: "console"},
+		"OTEL_EXPORTER_OTLP_PROTOCOL is":     {Exporter: "otlp", Protocol: "http/json"},
 		"OTEL_EXPORTER_OTLP_ENDPOINT":        {Endpoint: "user:private@collector:4318"},
 		"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": {TracesEndpoint: "http://%private"},
 	} {

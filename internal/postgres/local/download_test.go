@@ -20,14 +20,12 @@ import (
 
 func TestDownload(t *testing.T) {
 	t.Parallel()
-	jar := buildJar(t)
-
 	t.Run("a fetched server runs, and is fetched once", func(t *testing.T) {
 		t.Parallel()
 		if testing.Short() {
 			t.Skip("not run in short mode: it copies a whole server and starts it")
 		}
-		repository, fetched := serve(t, jar, "")
+		repository, fetched := serve(t, wholeServer(t), "")
 		cache := publicFolder(t)
 		places := local.Places{Path: "/nonexistent", Repository: repository, Cache: cache}
 		var wg sync.WaitGroup
@@ -62,7 +60,7 @@ func TestDownload(t *testing.T) {
 		if testing.Short() {
 			t.Skip("not run in short mode: it copies a whole server and starts it")
 		}
-		repository, fetched := serve(t, jar, "")
+		repository, fetched := serve(t, wholeServer(t), "")
 		s, err := local.Places{Path: "/nonexistent", Repository: repository}.Start(t.Context(), local.Options{})
 		if err != nil {
 			t.Fatal(err)
@@ -79,7 +77,7 @@ func TestDownload(t *testing.T) {
 
 	t.Run("what a killed download left is removed", func(t *testing.T) {
 		t.Parallel()
-		repository, _ := serve(t, jar, "")
+		repository, _ := serve(t, noServer(t), "")
 		cache := publicFolder(t)
 		if err := os.MkdirAll(filepath.Join(cache, "new-1234", "postgresql", "bin"), 0o755); err != nil {
 			t.Fatal(err)
@@ -94,7 +92,7 @@ func TestDownload(t *testing.T) {
 
 	t.Run("a wrong checksum is refused", func(t *testing.T) {
 		t.Parallel()
-		repository, _ := serve(t, jar, strings.Repeat("0", 64))
+		repository, _ := serve(t, noServer(t), strings.Repeat("0", 64))
 		cache := publicFolder(t)
 		_, err := local.Places{Repository: repository, Cache: cache}.Find(t.Context(), "")
 		if err == nil || !strings.Contains(err.Error(), "checksums do not match") {
@@ -128,15 +126,12 @@ func serve(t *testing.T, jar []byte, checksum string) (string, *atomic.Int64) {
 	return server.URL, &fetched
 }
 
-// buildJar packs this machine's own server as the repository would.
-func buildJar(t *testing.T) []byte {
+// wholeServer packs this machine's own server as the repository would.
+func wholeServer(t *testing.T) []byte {
 	t.Helper()
 	folder, err := local.Machine().Find(t.Context(), t.TempDir())
 	if err != nil {
 		t.Skipf("not run: there is no server to pack: %v", err)
-	}
-	if _, err := exec.LookPath("xz"); err != nil {
-		t.Skipf("not run: there is no xz to pack a server with: %v", err)
 	}
 	// Most builds find their other files where they were built to be, but some
 	// libraries beside the programs.
@@ -144,22 +139,48 @@ func buildJar(t *testing.T) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pack := exec.CommandContext(t.Context(), "/bin/sh", "-c", `set -e
+	packed := t.TempDir()
+	fill := exec.CommandContext(t.Context(), "/bin/sh", "-c", `set -e
 mkdir "$2/bin" "$2/lib"
 cp -L "$1/postgres" "$1/initdb" "$2/bin"
 for library in "$1"/../lib/*.so "$1"/../lib/*.dylib; do
 	if [ -e "$library" ]; then cp -L "$library" "$2/lib"; fi
-done
-tar -C "$2" -cf "$2/server.tar" bin lib
-xz -1 --stdout "$2/server.tar"`, "sh", filepath.Dir(program), t.TempDir())
+done`, "sh", filepath.Dir(program), packed)
+	if out, err := fill.CombinedOutput(); err != nil {
+		t.Fatalf("copy a server: %v: %s", err, out)
+	}
+	return jar(t, packed)
+}
+
+// noServer is an archive of programs that only look like a server's.
+func noServer(t *testing.T) []byte {
+	t.Helper()
+	packed := t.TempDir()
+	fake(t, filepath.Join(packed, "bin"), "postgres", "echo 'postgres (PostgreSQL) 17.0'")
+	fake(t, filepath.Join(packed, "bin"), "initdb", "exit 1")
+	if err := os.Mkdir(filepath.Join(packed, "lib"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return jar(t, packed)
+}
+
+// jar is a folder with bin and lib as the repository has it.
+func jar(t *testing.T, packed string) []byte {
+	t.Helper()
+	if _, err := exec.LookPath("xz"); err != nil {
+		t.Skipf("not run: there is no xz to pack a server with: %v", err)
+	}
+	pack := exec.CommandContext(t.Context(), "/bin/sh", "-c", `set -e
+tar -C "$1" -cf "$2/server.tar" bin lib
+xz -1 --stdout "$2/server.tar"`, "sh", packed, t.TempDir())
 	var stderr bytes.Buffer
 	pack.Stderr = &stderr
 	archive, err := pack.Output()
 	if err != nil {
 		t.Fatalf("pack a server: %v: %s", err, stderr.String())
 	}
-	var jar bytes.Buffer
-	out := zip.NewWriter(&jar)
+	var zipped bytes.Buffer
+	out := zip.NewWriter(&zipped)
 	file, err := out.Create("postgres-any.txz")
 	if err != nil {
 		t.Fatal(err)
@@ -170,7 +191,7 @@ xz -1 --stdout "$2/server.tar"`, "sh", filepath.Dir(program), t.TempDir())
 	if err := out.Close(); err != nil {
 		t.Fatal(err)
 	}
-	return jar.Bytes()
+	return zipped.Bytes()
 }
 
 // mustHaveNoLog looks for the log that the library means to leave behind.
