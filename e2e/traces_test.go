@@ -166,6 +166,16 @@ func oneTrace(t *testing.T) {
 	w.calm(t)
 	w.stopAll(t)
 	w.tracesAreDiscreet(t, c, key, order.OrderID, private, order.PaymentMethod)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.spans {
+		if s.parent == "" && s.kind != otlp.Span_SPAN_KIND_SERVER && s.kind != otlp.Span_SPAN_KIND_CONSUMER {
+			t.Errorf("a look for work leaves a span: %+v", s)
+		}
+		if !strings.HasPrefix(s.service, "payonce-") {
+			t.Errorf("a span is of %q: %+v", s.service, s)
+		}
+	}
 	logged, err := os.ReadFile(filepath.Join(w.log, "api-0.log"))
 	if err != nil || !strings.Contains(string(logged), `"trace_id":"`+from.trace+`"`) {
 		t.Errorf("no line of the api names the trace, %v", err)
