@@ -44,8 +44,9 @@ func TestParametersAreJudgedAsByTheContract(t *testing.T) {
 		}).ServeHTTP(httptest.NewRecorder(), request)
 	}
 	for _, o := range asked {
+		send(plain(t, c, o, known, openapi.Parameter{}), t.Error)
 		for _, p := range c.Parameters(o) {
-			send(withNUL(t, c, o, p), t.Error)
+			send(plain(t, c, o, known, p), t.Error)
 		}
 	}
 	rapid.Check(t, func(r *rapid.T) {
@@ -115,26 +116,31 @@ func (p parameters) request(t *testing.T, o openapi.Operation) *http.Request {
 	return carrying(t, o, path, strings.Join(query, "&"), header)
 }
 
-// withNUL is a request in which one parameter is NUL, and nothing is wrong with
-// the others.
-func withNUL(t *testing.T, c *openapi.Contract, o openapi.Operation, wrong openapi.Parameter) *http.Request {
+// plain is a request whose parameters all fit, but for the one that is wrong: it
+// is NUL.
+func plain(t *testing.T, c *openapi.Contract, o openapi.Operation, known map[string][]string, wrong openapi.Parameter) *http.Request {
 	t.Helper()
-	path, query, header := o.Path, "", http.Header{}
+	path, query, header := o.Path, url.Values{}, http.Header{}
 	for _, p := range c.Parameters(o) {
 		value := "1"
-		if p.Name == wrong.Name {
+		switch enum := asList(c.Node(p.Schema)["enum"]); {
+		case p.In == wrong.In && p.Name == wrong.Name:
 			value = "\x00"
+		case len(known[p.Name]) > 0:
+			value = known[p.Name][0]
+		case len(enum) > 0:
+			value = fmt.Sprint(enum[0])
 		}
-		switch {
-		case p.In == "path":
+		switch p.In {
+		case "path":
 			path = strings.Replace(path, "{"+p.Name+"}", url.PathEscape(value), 1)
-		case p.In == "header":
+		case "query":
+			query.Set(p.Name, value)
+		case "header":
 			header.Set(p.Name, value)
-		case p.Name == wrong.Name:
-			query = p.Name + "=" + url.QueryEscape(value)
 		}
 	}
-	return carrying(t, o, path, query, header)
+	return carrying(t, o, path, query.Encode(), header)
 }
 
 // carrying is a request with a body that is fine. Its pattern names the operation.

@@ -119,6 +119,12 @@ func TestTheProgramsTellWhatTheRulesAskFor(t *testing.T) {
 
 	accepts, carries := program(t, api.Run), program(t, worker.Run)
 	fetch(t, accepts+"/v1/charges/ch_1") // a request that can be counted
+	// The worker's reader has made its mark in the outbox.
+	for deadline := time.Now().Add(patience); !strings.Contains(fetch(t, carries+"/metrics"), "payonce_outbox_unread_"); {
+		if time.Now().After(deadline) {
+			t.Fatal("nobody reads the outbox")
+		}
+	}
 	told := []string{}
 	var text strings.Builder
 	for _, url := range []string{accepts, carries} {
