@@ -144,3 +144,31 @@ func carried(ctx context.Context, o order) (w window, err error) {
 func quiet() *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
+
+// quietUntil is quiet until ctx ends: that somebody was stopped is nothing wrong.
+func quietUntil(ctx context.Context) *slog.Logger {
+	return slog.New(stopped{Handler: quiet().Handler(), by: ctx.Done()})
+}
+
+type stopped struct {
+	slog.Handler
+
+	by <-chan struct{}
+}
+
+func (s stopped) Enabled(ctx context.Context, level slog.Level) bool {
+	select {
+	case <-s.by:
+		return false
+	default:
+		return s.Handler.Enabled(ctx, level)
+	}
+}
+
+func (s stopped) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return stopped{Handler: s.Handler.WithAttrs(attrs), by: s.by}
+}
+
+func (s stopped) WithGroup(name string) slog.Handler {
+	return stopped{Handler: s.Handler.WithGroup(name), by: s.by}
+}

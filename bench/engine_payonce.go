@@ -81,7 +81,7 @@ func receiving(ctx context.Context, url string, told func(inbox.Reception)) erro
 	defer db.Close()
 	conns := stdlib.OpenDBFromPool(db.Pool())
 	defer func() { _ = conns.Close() }() // the pool itself is closed above
-	log := quiet()
+	log := quietUntil(ctx)
 	subscriber, err := outbox.NewSubscriber(conns, "inbox", log)
 	if err != nil {
 		return err

@@ -17,7 +17,7 @@ import (
 type runCmd struct {
 	Quick     bool          `help:"A few charges of everything, in under a minute: checks that all work was done once, and measures nothing."`
 	Repeat    int           `default:"3" help:"How often everything is measured; medians are shown."`
-	For       time.Duration `default:"5s" help:"How long a rate is measured, after a fifth of that to warm up."`
+	For       time.Duration `default:"5s" help:"How long a rate is measured, after a fifth of that, and two seconds at least, to warm up."`
 	Only      string        `help:"A regular expression: measure only what it matches." placeholder:"REGEXP"`
 	JSON      string        `name:"json" type:"path" help:"Write the figures to this file." placeholder:"FILE"`
 	Pictures  string        `type:"path" help:"Draw SVG pictures into this folder." placeholder:"FOLDER"`

@@ -50,7 +50,7 @@ type sizes struct {
 
 func full(measured time.Duration) sizes {
 	return sizes{
-		warm: measured / 5, measured: measured, unit: 2 * time.Second,
+		warm: max(2*time.Second, measured/5), measured: measured, unit: 2 * time.Second,
 		messages: 30_000, idle: 200, backlog: 5_000,
 	}
 }

@@ -159,6 +159,7 @@ func TestSweep(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		t.Cleanup(func() { _ = dead.Rollback(context.WithoutCancel(t.Context())) })
 		if n, err := idempotency.Sweep(t.Context(), sweeping{dead}, 2); n != 2 || err != nil {
 			t.Fatalf("%d swept: %v", n, err)
 		}

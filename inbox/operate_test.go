@@ -265,10 +265,7 @@ func TestSweep(t *testing.T) {
 	t.Run("what a dead sweeper held is swept by the next", func(t *testing.T) {
 		t.Parallel()
 		db := fill(t)
-		tx, err := db.Pool().Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		tx := begin(t, db)
 		if _, err := tx.Exec(t.Context(), `delete from inbox where finished_at < clock_timestamp() - interval '11 days'`); err != nil {
 			t.Fatal(err)
 		}

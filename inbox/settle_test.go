@@ -113,10 +113,7 @@ func TestAWaitEndsAtOnceWhenAMessageOfItsKeyCameMeanwhile(t *testing.T) {
 			return inbox.Complete, nil
 		}))
 		receiveFrom(t, "the handler", begun)
-		tx, err := db.Pool().Begin(t.Context()) // as receiving does it
-		if err != nil {
-			t.Fatal(err)
-		}
+		tx := begin(t, db) // as receiving does it
 		for _, sql := range []string{
 			`select from inbox where message_id = 'm1' for no key update`,
 			`insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash) values ('r', 'm2', 'k', 't', '', '{}', '')`,

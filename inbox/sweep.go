@@ -17,7 +17,8 @@ import (
 //
 // What was received in a transaction at or above the oldest that is left in the
 // outbox may be there still, and be delivered again. It is passed over inside the
-// index, however much of it there is.
+// index, however much of it there is. Where the numbers are another server's, they
+// tell nothing, and nothing goes.
 const sweepDone = `
 with due as (
   select ctid
@@ -25,6 +26,7 @@ with due as (
    where status = 'done'
      and finished_at < now() - greatest($1::interval, (select inbox_window from retention))
      and received_in < coalesce((select transaction_id from outbox_oldest), '18446744073709551615')
+     and (select own from numbering)
    order by finished_at
    limit $2
      for update skip locked

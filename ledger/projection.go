@@ -40,6 +40,8 @@ func alongIndexes() postgres.Settings {
 	}
 }
 
+// Where the numbers are another server's, nothing is folded before a repair: what
+// was committed below the checkpoint would be left out.
 const selectLive = `
 select p.generation,
        p.txid,
@@ -50,7 +52,8 @@ select p.generation,
          select
            from ledger_events e
           where (e.txid, e.position) > (p.txid, p.position)
-            and e.txid < pg_snapshot_xmin(pg_current_snapshot())) as waiting
+            and e.txid < pg_snapshot_xmin(pg_current_snapshot()))
+         and (select own from numbering) as waiting
   from projections p
  where p.state = 'live'`
 

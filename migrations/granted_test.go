@@ -65,6 +65,8 @@ func grants() map[string]grant {
 		"retention_windows": {"", "select; insert; update (outbox_window, inbox_window, seen_at); delete"},
 		"retention":         {"", "select"},
 		"outbox_oldest":     {"", "select"},
+		"numbering":         {"", "select"},
+		"numbering_mark":    {},
 		"audit_results":     {"", "select"},
 
 		// Read at the start.

@@ -1,6 +1,6 @@
 package migrations_test
 
-// operationsGuards are those of 00016.
+// operationsGuards are those of 00016 and 00017.
 func operationsGuards() []guard {
 	return []guard{
 		{
@@ -15,6 +15,14 @@ func operationsGuards() []guard {
 		{
 			constraint: "audit_results_violated_of_checked", name: "fewer violations than none",
 			refused: `insert into audit_results (scope, checked, violated) values ('tables', 2, -1)`,
+		},
+		{
+			constraint: "numbering_mark_pkey", name: "one mark",
+			refused: `insert into numbering_mark (written_in) values ('3')`,
+		},
+		{
+			constraint: "numbering_mark_only_one_check", name: "nor is there another beside it",
+			refused: `insert into numbering_mark (only_one, written_in) values (false, '3')`,
 		},
 	}
 }

@@ -26,6 +26,7 @@ func lookups() []lookup {
 		keyOnce     = "idempotency_keys_once scope operation key"
 		outboxRange = "outbox_pkey topic transaction_id"
 		setAside    = "inbox_set_aside status id"
+		ownNumbers  = "pg_attribute_relid_attnum_index attrelid attnum"
 	)
 	return []lookup{
 		{file: "ledger/stream.go", words: "order by version", args: "'ch_7'", ways: streamOnce},
@@ -46,7 +47,7 @@ func lookups() []lookup {
 			file: "ledger/balances.go", words: "from legs", args: "'m1'",
 			settings: along, ways: "account_balances_once generation merchant_id, " + inOrder + ", " + postingOnce,
 		},
-		{file: "ledger/projection.go", words: "as waiting", settings: along, ways: inOrder},
+		{file: "ledger/projection.go", words: "as waiting", settings: along, ways: inOrder + ", " + ownNumbers},
 		{file: "ledger/projection.go", words: "update projections", args: "1, '9', 9, 9, 9"},
 		{
 			file: "ledger/projection_page.go", words: "limit $5", args: "'700', 5, '99999999', 99999999, 250",
@@ -71,11 +72,11 @@ func lookups() []lookup {
 			settings: []string{"idempotency/sweep.go postgres.Settings{\n"}, ways: "idempotency_keys_kept expires_at",
 		},
 
-		{file: "outbox/subscriber.go", words: "with position", args: "'charges', 'g'", settings: subscriber, ways: outboxRange},
+		{file: "outbox/subscriber.go", words: "with position", args: "'charges', 'g'", settings: subscriber, ways: outboxRange + ", " + ownNumbers},
 		{file: "outbox/subscriber.go", words: "update outbox_offsets", args: "'charges', 'g', '9', 9", settings: subscriber},
-		{file: "outbox/sweep.go", words: "with passed", args: "'1 hour', 500", settings: outboxSweep, ways: outboxRange},
+		{file: "outbox/sweep.go", words: "with passed", args: "'1 hour', 500", settings: outboxSweep, ways: outboxRange + ", " + ownNumbers},
 		// One entry of the log's end.
-		{file: "outbox/repair.go", words: "as newest", ways: "ledger_events_in_order"},
+		{file: "outbox/repair.go", words: "as newest", ways: "ledger_events_in_order, " + ownNumbers},
 
 		{
 			file: "inbox/receive.go", words: "with incoming", args: "'{r}', 'm', 'ch_7', 't', '', '{}', ''",
@@ -99,7 +100,7 @@ func lookups() []lookup {
 		{
 			// Of the outbox one entry for each topic.
 			file: "inbox/sweep.go", words: "inbox_window from retention", args: "'1 hour', 500",
-			settings: inboxSweep, ways: "inbox_finished finished_at received_in, outbox_pkey, outbox_pkey topic",
+			settings: inboxSweep, ways: "inbox_finished finished_at received_in, outbox_pkey, outbox_pkey topic, " + ownNumbers,
 		},
 		{file: "inbox/sweep.go", words: "inbox_quarantine", args: "'1 hour', 500", settings: inboxSweep, ways: "inbox_quarantine_received received_at"},
 		{file: "inbox/operate.go", words: "waits         = 0", args: "7, 'x'", ways: setAside + ", " + byNumber},

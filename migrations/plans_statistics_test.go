@@ -120,7 +120,7 @@ type lookup struct {
 
 // small are tables that may be read whole.
 func small() *regexp.Regexp {
-	return regexp.MustCompile(`\bon (projections|outbox_offsets|retention_windows|janitor_lease)\b`)
+	return regexp.MustCompile(`\bon (projections|outbox_offsets|retention_windows|janitor_lease|numbering_mark)\b`)
 }
 
 // TestPlansWhateverIsKnown: a plan that depends on when a table was analyzed is one

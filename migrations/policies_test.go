@@ -28,6 +28,7 @@ select relname::text
 		"audit_results",     // figures of all
 		"cache_secret",      // one, the api's own
 		"janitor_lease",     // the workers'
+		"numbering_mark",    // of all tables
 		"outbox_offsets",    // how far readers are
 		"projections",       // how far a generation is
 		"retention_windows", // the workers'

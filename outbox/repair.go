@@ -15,17 +15,20 @@ import (
 
 // Numbering tells whose transactions the stored offsets speak of.
 type Numbering struct {
+	Own    bool   `json:"own"`    // they did not come through a dump since the last repair
 	Newest uint64 `json:"newest"` // the highest transaction that is stored
 	Next   uint64 `json:"next"`   // the server's next one
 }
 
-// Foreign tells whether transactions are stored that this server has not had: the
-// tables were dumped and restored into it, and it counts from lower numbers.
-func (n Numbering) Foreign() bool { return n.Newest >= n.Next }
+// Foreign tells whether the stored transactions are another server's, or may be:
+// the tables were dumped and restored, or name what this server has not had.
+func (n Numbering) Foreign() bool { return !n.Own || n.Newest >= n.Next }
 
 // One index entry each; offsets and live projections are a handful of rows.
 const selectNumbering = `
-select greatest(
+select (select own
+          from numbering)                 as own,
+       greatest(
          (select transaction_id
             from outbox_offsets
            order by transaction_id desc
@@ -46,11 +49,12 @@ select greatest(
 // lead readers astray: what is committed from now on lies below them and is passed
 // over, and what came with the dump lies above all that may be read.
 //
-// A server that was used for other things may count higher than the one before
-// it. Then the offsets are as good as its own.
+// It goes by a mark that a dump does not carry, so neither the server's count nor
+// time makes it forget. Files that were copied carry the mark, and the count.
+// Test: TestNumbering in migrations.
 func ReadNumbering(ctx context.Context, q postgres.Querier) (Numbering, error) {
 	var n Numbering
-	if err := q.QueryRow(ctx, selectNumbering).Scan(&n.Newest, &n.Next); err != nil {
+	if err := q.QueryRow(ctx, selectNumbering).Scan(&n.Own, &n.Newest, &n.Next); err != nil {
 		return n, fmt.Errorf("read whose transactions the offsets speak of: %w", err)
 	}
 	return n, nil
@@ -90,7 +94,7 @@ select set_config('lock_timeout', $1, true),
 // numbers that are gone. In the order in which most programs come to them; of
 // those that take another one, and of two repairs, somebody lets go.
 const lockNumbered = `
-lock table ledger_events, outbox_offsets, outbox, inbox, projections
+lock table ledger_events, outbox_offsets, outbox, inbox, projections, numbering_mark
   in access exclusive mode`
 
 const unlockLedger = `
@@ -165,6 +169,21 @@ update projections
        batch              = batch + 1,
        after              = batch`
 
+// A dump carries neither who wrote a row nor a column that is gone.
+const markOwn = `
+insert into numbering_mark (written_in)
+values (pg_current_xact_id())
+    on conflict (only_one) do update
+   set written_in = excluded.written_in`
+
+const scar = `
+alter table numbering_mark
+  add column scar boolean`
+
+const hideScar = `
+alter table numbering_mark
+ drop column scar`
+
 // Repair numbers everything that a restore has left with the transactions of
 // another server anew, as if it had been committed here before all else: the
 // ledger's events, the messages, what was received and the checkpoints of the
@@ -224,6 +243,9 @@ func repair(ctx context.Context, db *postgres.DB) (Repaired, error) {
 			{resetOffsets, nil},
 			{numberReceived, &r.Received},
 			{moveProjections, nil},
+			{scar, nil},
+			{hideScar, nil},
+			{markOwn, nil},
 		} {
 			done, err := tx.Exec(ctx, step.sql)
 			if err != nil {

@@ -10,9 +10,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
@@ -121,7 +123,7 @@ select count(*)
 // changed.
 func TestRepairKilled(t *testing.T) {
 	t.Parallel()
-	for _, held := range []string{"outbox_offsets", "ledger_events", "inbox", "projections"} {
+	for _, held := range []string{"outbox_offsets", "ledger_events", "inbox", "projections", "numbering_mark"} {
 		t.Run(held, func(t *testing.T) {
 			t.Parallel()
 			k := newBooks(t)
@@ -249,38 +251,100 @@ func TestSweepAfterARestore(t *testing.T) {
 }
 
 // TestRepairThatComesLate: when the server has had as many transactions as the old
-// one, the restore is not seen any more, and what was accepted until then was
-// passed over. A repair delivers it all the same.
+// one, the numbers do not tell the restore any more. It is told all the same, and
+// until the repair nobody is passed over.
 func TestRepairThatComesLate(t *testing.T) {
 	t.Parallel()
 	k := newBooks(t)
 	known := k.open("ch_1")
+	k.project(2)
 	r := read(t, k.db, "g")
 	r.take(t, 2)
 	r.stop()
+	k.restoreBehind()
 	k.exec(`
 alter table ledger_events disable trigger user;
 update ledger_events set txid = (pg_current_xact_id()::text::bigint + 300)::text::xid8;
 alter table ledger_events enable trigger user;
 update outbox set transaction_id = (pg_current_xact_id()::text::bigint + 300)::text::xid8;
-update outbox_offsets set transaction_id = (pg_current_xact_id()::text::bigint + 300)::text::xid8`)
-	if !k.foreign() {
-		t.Fatal("the restore is not seen")
-	}
-	since := k.open("ch_since")
+update outbox_offsets set transaction_id = (pg_current_xact_id()::text::bigint + 300)::text::xid8;
+update projections set txid = (pg_current_xact_id()::text::bigint + 300)::text::xid8, batch = batch + 1, after = batch`)
+	since := k.open("ch_since") // below the offset
 	k.exec(`do $$ begin for i in 1..400 loop perform pg_current_xact_id(); commit; end loop; end $$`)
-	if k.foreign() {
-		t.Fatal("the restore is seen still")
-	}
-	r = read(t, k.db, "g")
-	late := k.open("ch_late")
-	r.wantNext(t, ids(late)...) // and not what came before it
+	late := k.open("ch_late") // above it
+	k.wantHeld()
 	k.repair()
-	got := r.take(t, 6)
-	for _, id := range ids(known, since, late) {
-		if !slices.Contains(got, id) {
-			t.Errorf("%s is not delivered after the repair", id)
-		}
+	k.wantOnce(known, since, late)
+	k.wantProjected(4)
+}
+
+// TestRepairOfARestoreBehind: a server that counts higher than the dump is told,
+// too. It might be behind one day, and whoever looks at the numbers could not know.
+func TestRepairOfARestoreBehind(t *testing.T) {
+	t.Parallel()
+	k := newBooks(t)
+	known := k.open("ch_1")
+	k.project(2)
+	r := read(t, k.db, "g")
+	r.take(t, 2)
+	r.stop()
+	unread := k.open("ch_2")
+	k.restoreBehind()
+	since := k.open("ch_since")
+	k.wantHeld()
+	k.repair()
+	k.wantOnce(known, unread, since)
+	k.wantProjected(4)
+}
+
+// wantHeld wants a restore to be told, and nobody to receive, sweep or fold.
+func (k books) wantHeld() {
+	k.Helper()
+	if n, err := outbox.ReadNumbering(k.Context(), k.db); err != nil || n.Own || !n.Foreign() || n.Newest >= n.Next {
+		k.Errorf("the numbers are %+v: %v", n, err)
 	}
-	r.wantNone(t)
+	k.exec(`
+insert into inbox
+       (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, done_fence, finished_at, received_in)
+values ('r', 'old', 'k', 't', '', '{}', '', 'done', 0, '-infinity', '3')`)
+	r := read(k.T, k.db, "g")
+	r.wantNone(k.T)
+	r.stop()
+	if n, err := outbox.Sweep(k.Context(), k.db, 0, 100); n != 0 || err != nil {
+		k.Errorf("%d messages were swept: %v", n, err)
+	}
+	if n, err := inbox.Sweep(k.Context(), k.db, 0, 100); n != 0 || err != nil {
+		k.Errorf("%d messages were forgotten: %v", n, err)
+	}
+	if n, err := ledger.Project(k.Context(), k.db); n != 0 || err != nil {
+		k.Errorf("%d events were folded: %v", n, err)
+	}
+}
+
+// wantOnce wants each message of the streams to be delivered once, and then to be
+// swept.
+func (k books) wantOnce(streams ...ledger.Stream) {
+	k.Helper()
+	if k.foreign() {
+		k.Error("it is foreign after the repair")
+	}
+	want := ids(streams...)
+	r := read(k.T, k.db, "g")
+	got := r.take(k.T, len(want))
+	slices.Sort(got)
+	slices.Sort(want)
+	if diff := cmp.Diff(want, got); diff != "" {
+		k.Errorf("messages (-want +got):\n%s", diff)
+	}
+	r.wantNone(k.T)
+	r.stop()
+	swept := 0
+	eventually(k.T, "all of them are swept", func() bool {
+		n, err := outbox.Sweep(k.Context(), k.db, 0, 100)
+		if err != nil {
+			k.Fatal(err)
+		}
+		swept += n
+		return swept == len(want)
+	})
 }

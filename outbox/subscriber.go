@@ -97,6 +97,9 @@ func (schema) SubscribeIsolationLevel() sql.IsolationLevel { return sql.LevelRea
 // offset keeps it a probe: a plan of when the outbox was empty would join, and read
 // all that was received and is not swept yet, a hundred times a second. The order is that of the column: an output column of the same name, cast to text,
 // would sort 100 before 98 and lose what lies between.
+//
+// Where the numbers are another server's, no position is known and no page is
+// read: a repair would find the offset moved past what nobody has received.
 const selectPage = `
 with position as materialized (
   select o.transaction_id,
@@ -111,6 +114,7 @@ with position as materialized (
               and (m.transaction_id, m."offset") > (o.transaction_id, o."offset")
               and m.transaction_id < pg_snapshot_xmin(pg_current_snapshot())
            offset 0)
+     and (select own from numbering)
      for update of o
 )
 select o."offset",

@@ -17,8 +17,8 @@ import (
 // a message, not even lock it, so what was found keeps its ctid, and of two who
 // delete it the second waits for the first and finds it gone.
 //
-// An offset that this server has not come to is another server's: nobody has
-// received what lies below it.
+// An offset that this server has not come to is another server's, and so is each
+// of a dump that was not repaired: nobody may have received what lies below it.
 const sweepReceived = `
 with passed as (
   select distinct on (topic)
@@ -40,6 +40,7 @@ with passed as (
             order by o.transaction_id, o."offset"
             limit $2) m
    where p.transaction_id < pg_snapshot_xmax(pg_current_snapshot())
+     and (select own from numbering)
 )
 delete from outbox
  where ctid = any (array(

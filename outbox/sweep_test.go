@@ -175,10 +175,7 @@ func TestSweep(t *testing.T) {
 		t.Parallel()
 		db := fill(t)
 		received(t, db, "g", "m0010")
-		dead, err := db.Pool().Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		dead := begin(t, db)
 		if _, err := dead.Exec(t.Context(), `delete from outbox where message_id <= 'm0002'`); err != nil {
 			t.Fatal(err)
 		}

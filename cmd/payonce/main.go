@@ -23,7 +23,7 @@ type commands struct {
 	Keys        keysCmd        `cmd:"" help:"Make, list and revoke API keys."`
 	Audit       auditCmd       `cmd:"" help:"Check every promise against the tables and the provider."`
 	Inbox       inboxCmd       `cmd:"" help:"Look at parked messages, and decide what becomes of them."`
-	Outbox      outboxCmd      `cmd:"" help:"Let readers go on after a restore into another server."`
+	Outbox      outboxCmd      `cmd:"" help:"Let readers go on after a restore from a dump."`
 	Webhooks    webhooksCmd    `cmd:"" help:"Replace webhook secrets, and deliver webhooks once more."`
 	Rebuild     rebuildCmd     `cmd:"" help:"Make the list of charges and the balances anew from the ledger, while traffic flows."`
 	Timeline    timelineCmd    `cmd:"" help:"Tell everything that happened to a charge."`

@@ -14,11 +14,11 @@ import (
 )
 
 type outboxCmd struct {
-	Repair outboxRepairCmd `cmd:"" help:"After a restore into another server: number messages, events and checkpoints anew, so that readers go on."`
+	Repair outboxRepairCmd `cmd:"" help:"After a restore from a dump: number messages, events and checkpoints anew, so that readers go on."`
 }
 
 type outboxRepairCmd struct {
-	Force bool `help:"Repair also where the stored transactions could be this server's own."`
+	Force bool `help:"Repair also where the tables did not come through a dump."`
 	JSON  bool `name:"json" help:"Print what was done as JSON."`
 }
 
@@ -55,7 +55,7 @@ func (c outboxRepairCmd) repair(ctx context.Context, w io.Writer, db *postgres.D
 		return err
 	}
 	if !before.Foreign() && !c.Force {
-		return errors.New("nothing to repair: every transaction that is stored could be this server's own (--force repairs all the same)")
+		return errors.New("nothing to repair: the tables did not come through a dump since they were made or repaired (--force repairs all the same)")
 	}
 	done, err := outbox.Repair(ctx, db)
 	if err != nil {

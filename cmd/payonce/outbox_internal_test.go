@@ -42,4 +42,12 @@ func TestOutboxRepair(t *testing.T) {
 	if out, err := repair(outboxRepairCmd{}); err != nil || !strings.HasPrefix(out, "transactions up to 1000000000000 were stored") || strings.Count(out, "\n") != 2 {
 		t.Errorf("%v: %s", err, out)
 	}
+	if _, err := db.Pool().Exec(t.Context(), `update numbering_mark set written_in = written_in`); err != nil {
+		t.Fatal(err)
+	}
+	for _, says := range []string{"", "nothing to repair"} {
+		if _, err := repair(outboxRepairCmd{}); (err != nil) != (says != "") || err != nil && !strings.Contains(err.Error(), says) {
+			t.Errorf("%v, want %q", err, says)
+		}
+	}
 }

@@ -67,8 +67,6 @@ func TestHostileRequests(t *testing.T) { //nolint:tparallel // what they leave i
 			{"a method in lower case", "get /v1/balances HTTP/1.1\r\n" + mine + "\r\n", "/problems/method-not-allowed"},
 			{"the provider's path, encoded, without a key", "POST /v1/webhooks%2Fstripe HTTP/1.1\r\nHost: payonce\r\nContent-Length: 0\r\n\r\n", "/problems/unauthorized"},
 			{"the provider's path and more, without a key", "POST /v1/webhooks/stripe/ HTTP/1.1\r\nHost: payonce\r\nContent-Length: 0\r\n\r\n", "/problems/unauthorized"},
-			{"too much, and who asks first", "POST /v1/charges HTTP/1.1\r\n" + mine + isJSON + "\r\nExpect: 100-continue\r\nContent-Length: 65537\r\n\r\n", "/problems/too-large"},
-			{"nobody, and who asks first", "POST /v1/charges HTTP/1.1\r\nHost: payonce\r\n" + isJSON + "\r\nExpect: 100-continue\r\nContent-Length: 10\r\n\r\n", "/problems/unauthorized"},
 			{"a list by half a parameter", reading("/v1/inbox?statsu=discarded"), "/problems/validation"},
 			{"a query that cannot be read", reading("/v1/inbox?limit=%zz"), "/problems/validation"},
 			{"a query with semicolons", reading("/v1/charges?limit=1;status=failed"), "/problems/validation"},
@@ -77,6 +75,26 @@ func TestHostileRequests(t *testing.T) { //nolint:tparallel // what they leave i
 				t.Parallel()
 				a := readAnswer(t, bufio.NewReader(dial(t, address, test.sent)))
 				wantProblem(t, a, test.want)
+			})
+		}
+	})
+	wantRows(t, w.db, before, nil)
+}
+
+// TestWhoAsksFirst is refused before the body is asked for. Nobody may wait for
+// that body, and whoever judges answers by the contract reads it.
+func TestWhoAsksFirst(t *testing.T) { //nolint:tparallel // what they leave is looked at after them
+	t.Parallel()
+	w, address := listen(t, nil)
+	before := rows(t, w.db)
+	t.Run("each", func(t *testing.T) {
+		for _, test := range []struct{ name, sent, want string }{
+			{"too much", "POST /v1/charges HTTP/1.1\r\n" + mine + isJSON + "\r\nExpect: 100-continue\r\nContent-Length: 65537\r\n\r\n", "/problems/too-large"},
+			{"nobody", "POST /v1/charges HTTP/1.1\r\nHost: payonce\r\n" + isJSON + "\r\nExpect: 100-continue\r\nContent-Length: 10\r\n\r\n", "/problems/unauthorized"},
+		} {
+			t.Run(test.name, func(t *testing.T) {
+				t.Parallel()
+				wantProblem(t, readAnswer(t, bufio.NewReader(dial(t, address, test.sent))), test.want)
 			})
 		}
 	})

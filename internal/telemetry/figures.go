@@ -52,7 +52,7 @@ func newFigures(c Config, db postgres.Querier, receivers []string) *figures {
 		bytes:     desc("payonce_store_bytes", "Size of a table with its indexes.", "table"),
 		horizon:   desc("payonce_horizon_held_seconds", "Time for which the oldest writing transaction has held back what was committed after it."),
 
-		foreign:       desc("payonce_restored_unrepaired", "Whether the tables name transactions that the server has not had: 1 after a restore, until it is repaired."),
+		foreign:       desc("payonce_restored_unrepaired", "Whether the tables name transactions of another server: 1 after a restore, until it is repaired."),
 		auditViolated: desc("payonce_audit_violations", "Violations that the last audit found, by scope.", "scope"),
 		auditChecked:  desc("payonce_audit_checked", "Cases that the last audit looked at, by scope.", "scope"),
 		auditFinished: desc("payonce_audit_finished_timestamp_seconds", "When the last audit ended, by scope.", "scope"),
@@ -271,7 +271,8 @@ func (f *figures) lookHorizon(ctx context.Context) error {
 // One index entry each. What is accepted in this state lies below the offsets and
 // is not among the unread.
 const selectRestored = `
-select (exists (
+select (not (select own from numbering)
+     or exists (
           select
             from outbox_offsets
            where transaction_id >= pg_snapshot_xmax(pg_current_snapshot()))

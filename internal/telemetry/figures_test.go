@@ -135,11 +135,13 @@ func TestABacklogIsCountedSoFar(t *testing.T) {
 	}
 }
 
-// TestARestoreIsTold: by any of the tables that name transactions.
+// TestARestoreIsTold: by any of the tables that name transactions, and by the mark
+// where these name none that the server has not had.
 func TestARestoreIsTold(t *testing.T) {
 	t.Parallel()
 	for name, foreign := range map[string]string{
 		"an offset": `insert into outbox_offsets (topic, consumer_group, transaction_id, "offset") values ('charges', 'inbox', '1000000000000', 1)`,
+		"a row that another transaction wrote": `update numbering_mark set written_in = written_in`,
 		"an event": `
 insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at, txid)
 values (gen_random_uuid(), 'ch_1', 1, 't', 1, 'acme', '{}', '{}', clock_timestamp(), '1000000000000')`,

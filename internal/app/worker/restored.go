@@ -7,12 +7,12 @@ import (
 	"github.com/payonce/payonce/outbox"
 )
 
-// restored tells that the tables came from another server and were not repaired
-// since: what is accepted is not lost, and stays where it is.
+// restored tells that the tables came through a dump and were not repaired since:
+// what is accepted is not lost, and stays where it is.
 func restored(ctx context.Context, q postgres.Querier) (why string, err error) {
 	n, err := outbox.ReadNumbering(ctx, q)
 	if err != nil || !n.Foreign() {
 		return "", err
 	}
-	return "the tables were restored from another server: run payonce outbox repair", nil
+	return "the tables were restored from a dump: run payonce outbox repair", nil
 }
