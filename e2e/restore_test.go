@@ -85,6 +85,15 @@ func restoreElsewhere(t *testing.T, before, there int) {
 		}
 		Repaired struct{ Events, Messages, Received int64 }
 	}
+	const received = `
+select i.message_id
+  from inbox i
+  join ledger_events e
+    on e.event_id::text = i.message_id
+ where e.stream_id = $1`
+	if early := rows[string](t, w, received, since.ID); len(early) > 0 {
+		t.Errorf("%v were received before the repair", early)
+	}
 	if err := json.Unmarshal(w.payonce(t, "outbox", "repair", "--json"), &report); err != nil || report.Before.Own || (report.Before.Newest < report.Before.Next) != (before < there) {
 		t.Fatalf("%v: %+v", err, report)
 	}

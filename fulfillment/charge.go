@@ -89,10 +89,15 @@ func (w *walk) timed(ctx context.Context, s step) error {
 	}
 	ctx, stepped := w.Stepping(ctx, s.name)
 	before := w.s.Charge.Version
-	err := s.run(w, ctx)
-	stepped(err != nil || w.s.Charge.Version != before, err)
+	err := errPanicked
+	defer func() { stepped(err != nil || w.s.Charge.Version != before, err) }()
+	err = s.run(w, ctx)
 	return err
 }
+
+// errPanicked is what Stepping is told of a step that did not return. The inbox
+// tells of the panic itself.
+var errPanicked = errors.New("the step panicked")
 
 // providerEvent is how the types of messages begin that the provider's webhooks
 // brought; its own name of the event follows.

@@ -2,14 +2,17 @@ package fulfillment_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/inbox"
 )
 
 // TestSteppingIsToldOfStepsThatDidSomething: a step that found its work done
@@ -42,5 +45,37 @@ func TestSteppingIsToldOfStepsThatDidSomething(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"inventory", "payment", "payment"}, stepped); diff != "" {
 		t.Errorf("steps (-want +got):\n%s", diff)
+	}
+}
+
+// TestSteppingIsToldOfAStepThatPanics: what was begun is ended.
+func TestSteppingIsToldOfAStepThatPanics(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	told := map[string]error{}
+	f := &fulfillment.Fulfillment{
+		DB: w.db, Log: slog.New(slog.DiscardHandler), // without a provider, which nobody can ask
+		Stepping: func(ctx context.Context, step string) (context.Context, func(bool, error)) {
+			return ctx, func(did bool, err error) {
+				if did {
+					told[step] = err
+				}
+			}
+		},
+	}
+	w.charge = func(ctx context.Context, d inbox.Delivery) (_ inbox.Result, err error) {
+		defer func() {
+			if cause := recover(); cause != nil {
+				err = fmt.Errorf("panic: %v", cause)
+			}
+		}()
+		return f.Charge(ctx, d)
+	}
+	w.accept("ch_1", order())
+	if err := w.deliver(); err == nil || !strings.HasPrefix(err.Error(), "panic: ") {
+		t.Fatalf("delivered with %v", err)
+	}
+	if inventory, ok := told["inventory"]; !ok || inventory != nil || told["payment"] == nil {
+		t.Errorf("told %v", told)
 	}
 }

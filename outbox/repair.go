@@ -15,9 +15,9 @@ import (
 
 // Numbering tells whose transactions the stored offsets speak of.
 type Numbering struct {
-	Own    bool   `json:"own"`    // they did not come through a dump since the last repair
 	Newest uint64 `json:"newest"` // the highest transaction that is stored
 	Next   uint64 `json:"next"`   // the server's next one
+	Own    bool   `json:"own"`    // the tables did not come through a dump since they were made or repaired
 }
 
 // Foreign tells whether the stored transactions are another server's, or may be:
@@ -26,9 +26,7 @@ func (n Numbering) Foreign() bool { return !n.Own || n.Newest >= n.Next }
 
 // One index entry each; offsets and live projections are a handful of rows.
 const selectNumbering = `
-select (select own
-          from numbering)                 as own,
-       greatest(
+select greatest(
          (select transaction_id
             from outbox_offsets
            order by transaction_id desc
@@ -43,7 +41,9 @@ select (select own
            order by txid desc
            limit 1),
          '0')                              as newest,
-       pg_snapshot_xmax(pg_current_snapshot()) as next`
+       pg_snapshot_xmax(pg_current_snapshot()) as next,
+       (select own
+          from numbering)                 as own`
 
 // ReadNumbering asks whether the stored offsets are this server's. Foreign ones
 // lead readers astray: what is committed from now on lies below them and is passed
@@ -54,7 +54,7 @@ select (select own
 // Test: TestNumbering in migrations.
 func ReadNumbering(ctx context.Context, q postgres.Querier) (Numbering, error) {
 	var n Numbering
-	if err := q.QueryRow(ctx, selectNumbering).Scan(&n.Own, &n.Newest, &n.Next); err != nil {
+	if err := q.QueryRow(ctx, selectNumbering).Scan(&n.Newest, &n.Next, &n.Own); err != nil {
 		return n, fmt.Errorf("read whose transactions the offsets speak of: %w", err)
 	}
 	return n, nil
@@ -169,7 +169,7 @@ update projections
        batch              = batch + 1,
        after              = batch`
 
-// A dump carries neither who wrote a row nor a column that is gone.
+// What a dump does not carry: who wrote a row, and a column that is gone.
 const markOwn = `
 insert into numbering_mark (written_in)
 values (pg_current_xact_id())
@@ -180,7 +180,7 @@ const scar = `
 alter table numbering_mark
   add column scar boolean`
 
-const hideScar = `
+const dropScar = `
 alter table numbering_mark
  drop column scar`
 
@@ -244,7 +244,7 @@ func repair(ctx context.Context, db *postgres.DB) (Repaired, error) {
 			{numberReceived, &r.Received},
 			{moveProjections, nil},
 			{scar, nil},
-			{hideScar, nil},
+			{dropScar, nil},
 			{markOwn, nil},
 		} {
 			done, err := tx.Exec(ctx, step.sql)

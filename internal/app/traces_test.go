@@ -35,4 +35,42 @@ func TestTraces(t *testing.T) {
 		}
 		traces.Close(t.Context())
 	})
+	t.Run("words of OpenTelemetry's are as good in capitals", func(t *testing.T) {
+		t.Setenv("OTEL_TRACES_EXPORTER", "OTLP")
+		t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "GRPC")
+		t.Setenv("OTEL_TRACES_SAMPLER", "ParentBased_Always_On")
+		traces, _, err := app.Traces(t.Context(), log, "payonce-test")
+		if traces == nil || err != nil {
+			t.Fatalf("%v, %v", traces, err)
+		}
+		traces.Close(t.Context())
+		t.Setenv("OTEL_TRACES_EXPORTER", "None")
+		if traces, _, err := app.Traces(t.Context(), log, "payonce-test"); traces != nil || err != nil {
+			t.Errorf("nobody wants traces, and there are %v, %v", traces, err)
+		}
+	})
+	// The library would panic on some of them, spin on others and pass over the rest.
+	for _, c := range [][2]string{
+		{"OTEL_BSP_MAX_QUEUE_SIZE", "-1"},
+		{"OTEL_BSP_MAX_QUEUE_SIZE", "0"},
+		{"OTEL_BSP_MAX_QUEUE_SIZE", "100000000000000"},
+		{"OTEL_BSP_MAX_QUEUE_SIZE", "many"},
+		{"OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "-1"},
+		{"OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "512.5"},
+		{"OTEL_BSP_SCHEDULE_DELAY", "0"},
+		{"OTEL_BSP_SCHEDULE_DELAY", "-1"},
+		{"OTEL_BSP_SCHEDULE_DELAY", "5s"},
+		{"OTEL_BSP_SCHEDULE_DELAY", "99999999999999999999"},
+		{"OTEL_BSP_EXPORT_TIMEOUT", "-1"},
+	} {
+		t.Run("a queue that cannot be refuses the start: "+c[0]+"="+c[1], func(t *testing.T) {
+			t.Setenv("OTEL_TRACES_EXPORTER", "otlp")
+			t.Setenv(c[0], c[1])
+			traces, _, err := app.Traces(t.Context(), log, "payonce-test")
+			traces.Close(t.Context())
+			if err == nil || !strings.HasPrefix(err.Error(), c[0]+" is no number between ") {
+				t.Errorf("refused with %v", err)
+			}
+		})
+	}
 }

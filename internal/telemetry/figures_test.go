@@ -140,7 +140,7 @@ func TestABacklogIsCountedSoFar(t *testing.T) {
 func TestARestoreIsTold(t *testing.T) {
 	t.Parallel()
 	for name, foreign := range map[string]string{
-		"an offset": `insert into outbox_offsets (topic, consumer_group, transaction_id, "offset") values ('charges', 'inbox', '1000000000000', 1)`,
+		"an offset":                            `insert into outbox_offsets (topic, consumer_group, transaction_id, "offset") values ('charges', 'inbox', '1000000000000', 1)`,
 		"a row that another transaction wrote": `update numbering_mark set written_in = written_in`,
 		"an event": `
 insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at, txid)

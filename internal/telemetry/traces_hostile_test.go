@@ -1,68 +1,62 @@
 package telemetry_test
 
 import (
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 
+	coltracepb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	"google.golang.org/protobuf/proto"
+
 	"github.com/payonce/payonce/internal/telemetry"
 )
 
-// TestQueuesThatCannotBe: the library would panic on some of them, spin on others
-// and pass over the rest in silence. It sets what its process is told of by
-// OpenTelemetry, so it runs alone.
-func TestQueuesThatCannotBe(t *testing.T) {
-	for _, c := range [][2]string{
-		{"OTEL_BSP_MAX_QUEUE_SIZE", "-1"},
-		{"OTEL_BSP_MAX_QUEUE_SIZE", "0"},
-		{"OTEL_BSP_MAX_QUEUE_SIZE", "100000000000000"},
-		{"OTEL_BSP_MAX_QUEUE_SIZE", "many private"},
-		{"OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "-1"},
-		{"OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "512.5"},
-		{"OTEL_BSP_SCHEDULE_DELAY", "0"},
-		{"OTEL_BSP_SCHEDULE_DELAY", "-1"},
-		{"OTEL_BSP_SCHEDULE_DELAY", "5s"},
-		{"OTEL_BSP_SCHEDULE_DELAY", "99999999999999999"},
-		{"OTEL_BSP_EXPORT_TIMEOUT", "-1"},
+// TestACollectorThatRefuses: what is logged of it is one short line, however often
+// it refuses and whatever it says, without the path that it is reached by. It sets
+// what its process is told of by OpenTelemetry, so it runs alone.
+func TestACollectorThatRefuses(t *testing.T) {
+	partly, err := proto.Marshal(&coltracepb.ExportTraceServiceResponse{PartialSuccess: &coltracepb.ExportTracePartialSuccess{
+		RejectedSpans: 1, ErrorMessage: "too many" + strings.Repeat(" and more", 1<<10),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		status int
+		kind   string
+		body   []byte
+		says   string
+	}{
+		"all":  {http.StatusForbidden, "text/plain", []byte("a key is missing" + strings.Repeat(" and more", 1<<16)), "403 Forbidden (body: a key is missing"},
+		"some": {http.StatusOK, "application/x-protobuf", partly, "OTLP partial success: too many"},
 	} {
-		t.Run(c[0]+"="+c[1], func(t *testing.T) {
-			t.Setenv(c[0], c[1])
-			traces, err := telemetry.OpenTraces(t.Context(), slog.New(slog.DiscardHandler), "payonce-test", settings(t, "http://127.0.0.1:1"))
+		t.Run(name, func(t *testing.T) {
+			collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				w.Header().Set("Content-Type", c.kind)
+				w.WriteHeader(c.status)
+				_, _ = w.Write(c.body)
+			}))
+			t.Cleanup(collector.Close)
+			t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL+"/private/otlp")
+			t.Setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "1") // each span is a request
+			told := &lines{}
+			traces, err := telemetry.OpenTraces(t.Context(), slog.New(slog.NewJSONHandler(told, nil)), "payonce-test",
+				telemetry.TraceSettings{Endpoint: collector.URL})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 5 {
+				serve(t, traces)
+			}
 			traces.Close(t.Context())
-			if err == nil || !strings.HasPrefix(err.Error(), c[0]+" is no") {
-				t.Errorf("refused with %v", err)
+			text := told.String()
+			if strings.Count(text, "\n") != 2 || len(text) > 1000 || strings.Contains(text, "private") || !strings.Contains(text, c.says) {
+				t.Errorf("it says %.2000s", text)
 			}
 		})
 	}
-}
-
-// TestACollectorThatRefuses: what is logged of it is short, and has neither the path
-// that it is reached by nor what it has to say.
-func TestACollectorThatRefuses(t *testing.T) {
-	for _, protocol := range []string{"http/protobuf"} {
-		collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			w.WriteHeader(http.StatusForbidden)
-			_, _ = w.Write([]byte(strings.Repeat("private ", 1<<16)))
-		}))
-		t.Cleanup(collector.Close)
-		t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL+"/private/otlp")
-		told := &lines{}
-		traces, err := telemetry.OpenTraces(t.Context(), slog.New(slog.NewJSONHandler(told, nil)), "payonce-test",
-			telemetry.TraceSettings{Endpoint: collector.URL, Protocol: protocol})
-		if err != nil {
-			t.Fatal(err)
-		}
-		serve(t, traces)
-		traces.Close(t.Context())
-		if text := told.String(); len(text) > 1000 || strings.Contains(text, "private") || !strings.Contains(text, "403") {
-			t.Errorf("it says %.2000s", text)
-		}
-	}
-}
-
-func settings(t *testing.T, endpoint string) telemetry.TraceSettings {
-	t.Helper()
-	return telemetry.TraceSettings{Endpoint: endpoint}
 }

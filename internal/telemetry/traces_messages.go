@@ -28,7 +28,8 @@ func (t *Traces) Attempting(ctx context.Context, a Attempt) (context.Context, fu
 		return ctx, func(string, bool) {}
 	}
 	if parent := remote(ctx, a.Metadata[traceparent]); parent.IsValid() {
-		ctx = trace.ContextWithRemoteSpanContext(ctx, parent)
+		flags := trace.TraceFlags(0).WithSampled(t.sampling.goesOn(parent))
+		ctx = trace.ContextWithRemoteSpanContext(ctx, parent.WithTraceFlags(flags))
 	}
 	ctx, span := t.tracer.Start(ctx, "process "+a.Receiver, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
 		semconv.MessagingSystemKey.String("postgresql"),

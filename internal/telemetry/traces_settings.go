@@ -29,19 +29,23 @@ type TraceSettings struct {
 	TracesProtocol string `env:"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"`
 	Sampler        string `env:"OTEL_TRACES_SAMPLER"`
 	SamplerArg     string `env:"OTEL_TRACES_SAMPLER_ARG"`
+	Delay          string `env:"OTEL_BSP_SCHEDULE_DELAY"`
+	ExportTimeout  string `env:"OTEL_BSP_EXPORT_TIMEOUT"`
+	QueueSize      string `env:"OTEL_BSP_MAX_QUEUE_SIZE"`
+	BatchSize      string `env:"OTEL_BSP_MAX_EXPORT_BATCH_SIZE"`
 }
 
 // on tells whether somebody wants traces: by the exporter's name, or by where they
 // shall go.
 func (s TraceSettings) on() bool {
-	if strings.EqualFold(s.Disabled, "true") || s.Exporter == "none" {
+	if strings.EqualFold(s.Disabled, "true") || strings.EqualFold(s.Exporter, "none") {
 		return false
 	}
 	return s.Exporter != "" || s.Endpoint != "" || s.TracesEndpoint != ""
 }
 
 func (s TraceSettings) protocol() string {
-	return cmp.Or(s.TracesProtocol, s.Protocol, "http/protobuf")
+	return strings.ToLower(cmp.Or(s.TracesProtocol, s.Protocol, "http/protobuf"))
 }
 
 func (s TraceSettings) sampler() string {
@@ -51,7 +55,7 @@ func (s TraceSettings) sampler() string {
 // check refuses what nobody here can do: a program that is told to trace and
 // does not would be noticed when a trace is needed.
 func (s TraceSettings) check() error {
-	if s.Exporter != "" && s.Exporter != "otlp" {
+	if s.Exporter != "" && !strings.EqualFold(s.Exporter, "otlp") {
 		return fmt.Errorf("OTEL_TRACES_EXPORTER is %q: set it to otlp or to none", s.Exporter)
 	}
 	if p := s.protocol(); p != "http/protobuf" && p != "grpc" {
@@ -63,6 +67,30 @@ func (s TraceSettings) check() error {
 		// The URL is not repeated: it may hold a password.
 		if u, err := url.Parse(endpoint); err != nil || endpoint != "" && (u.Scheme != "http" && u.Scheme != "https" || u.Host == "") {
 			return fmt.Errorf("%s is no URL: write it as http://collector:4318", name)
+		}
+	}
+	return s.checkQueue()
+}
+
+// Bounds of the queue of spans. The library would make a queue of any length at
+// once, and look for work without a pause.
+const (
+	longestQueue = 1_000_000 // spans: a gigabyte or so
+	longestDelay = 3_600_000 // milliseconds
+)
+
+func (s TraceSettings) checkQueue() error {
+	for _, n := range []struct {
+		name, value string
+		least, most int
+	}{
+		{"OTEL_BSP_SCHEDULE_DELAY", s.Delay, 1, longestDelay},
+		{"OTEL_BSP_EXPORT_TIMEOUT", s.ExportTimeout, 0, longestDelay}, // 0 is none
+		{"OTEL_BSP_MAX_QUEUE_SIZE", s.QueueSize, 1, longestQueue},
+		{"OTEL_BSP_MAX_EXPORT_BATCH_SIZE", s.BatchSize, 1, longestQueue},
+	} {
+		if i, err := strconv.Atoi(cmp.Or(n.value, strconv.Itoa(n.most))); err != nil || i < n.least || i > n.most {
+			return fmt.Errorf("%s is no number between %d and %d: set it to one, or leave it out", n.name, n.least, n.most)
 		}
 	}
 	return nil
@@ -87,21 +115,22 @@ func (s TraceSettings) exporter(ctx context.Context) (sdktrace.SpanExporter, err
 type sampling struct {
 	root    sdktrace.Sampler // of a trace that begins here
 	callers bool             // may ask for less than that
+	always  bool             // all or none of the traces that senders of messages began, whatever they say
 }
 
 func newSampling(name, arg string) (sampling, error) {
 	kind, callers := strings.CutPrefix(cmp.Or(strings.ToLower(name), "parentbased_always_on"), "parentbased_")
 	switch kind {
 	case "always_on":
-		return sampling{sdktrace.AlwaysSample(), callers}, nil
+		return sampling{sdktrace.AlwaysSample(), callers, !callers}, nil
 	case "always_off":
-		return sampling{sdktrace.NeverSample(), callers}, nil
+		return sampling{sdktrace.NeverSample(), callers, !callers}, nil
 	case "traceidratio":
 		ratio, err := strconv.ParseFloat(cmp.Or(arg, "1"), 64)
 		if err != nil || !(ratio >= 0 && ratio <= 1) {
 			return sampling{}, errors.New("OTEL_TRACES_SAMPLER_ARG is no share of all traces: set it to a number between 0 and 1")
 		}
-		return sampling{sdktrace.TraceIDRatioBased(ratio), callers}, nil
+		return sampling{sdktrace.TraceIDRatioBased(ratio), callers, false}, nil
 	}
 	return sampling{}, fmt.Errorf("OTEL_TRACES_SAMPLER is %q: set it to always_on, always_off or traceidratio, or to one of these after parentbased_", name)
 }
@@ -116,4 +145,14 @@ func (s sampling) takes(his trace.SpanContext) bool {
 	var id trace.TraceID
 	_, _ = rand.Read(id[:]) // it never fails
 	return s.root.ShouldSample(sdktrace.SamplingParameters{TraceID: id}).Decision == sdktrace.RecordAndSample
+}
+
+// goesOn tells whether a program of ours records what the sender of a message began.
+// By ratio it is the sender's word that counts, who has thrown the dice: two throws
+// would leave hardly a whole trace.
+func (s sampling) goesOn(sender trace.SpanContext) bool {
+	if s.always {
+		return s.root.ShouldSample(sdktrace.SamplingParameters{TraceID: sender.TraceID()}).Decision == sdktrace.RecordAndSample
+	}
+	return sender.IsSampled()
 }

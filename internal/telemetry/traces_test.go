@@ -165,17 +165,29 @@ func TestSampling(t *testing.T) {
 			}
 		})
 	}
-	t.Run("whoever handles a message records it if its sender did", func(t *testing.T) {
-		t.Parallel()
-		worker, recorded := record(t, "parentbased_always_off", "")
-		for parent, want := range map[string]int{passed: 0, sampled: 1} {
-			_, attempted := worker.Attempting(t.Context(), telemetry.Attempt{Metadata: map[string]string{"traceparent": parent}})
+	for _, c := range []struct {
+		sampler, arg, parent string
+		want                 int
+	}{
+		{"parentbased_always_off", "", passed, 0},
+		{"parentbased_always_off", "", sampled, 1},
+		{"parentbased_always_on", "", passed, 0},
+		{"parentbased_traceidratio", "0", sampled, 1},
+		{"traceidratio", "0", sampled, 1}, // the sender has thrown the dice
+		{"traceidratio", "1", passed, 0},
+		{"always_off", "", sampled, 0},
+		{"always_on", "", passed, 1},
+	} {
+		t.Run(fmt.Sprintf("a message is recorded if its sender says so, or always, or never: %s %s, %s", c.sampler, c.arg, c.parent), func(t *testing.T) {
+			t.Parallel()
+			worker, recorded := record(t, c.sampler, c.arg)
+			_, attempted := worker.Attempting(t.Context(), telemetry.Attempt{Metadata: map[string]string{"traceparent": c.parent}})
 			attempted("done", false)
-			if n := len(recorded.Ended()); n != want {
-				t.Errorf("%d spans under %s, want %d", n, parent, want)
+			if n := len(recorded.Ended()); n != c.want {
+				t.Errorf("%d spans, want %d", n, c.want)
 			}
-		}
-	})
+		})
+	}
 }
 
 func TestAttempting(t *testing.T) {

@@ -3,6 +3,8 @@ package telemetry
 import (
 	"context"
 	"log/slog"
+	"regexp"
+	"strings"
 
 	"github.com/go-logr/logr"
 	"go.opentelemetry.io/otel"
@@ -46,12 +48,24 @@ func (e *exporting) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySp
 	err := e.SpanExporter.ExportSpans(ctx, spans)
 	switch {
 	case err != nil && !e.away:
-		e.log.Warn("spans are lost until the collector takes them", "error", err)
+		e.log.Warn("spans are lost until the collector takes them", "error", brief(err))
 	case err == nil && e.away:
 		e.log.Info("the collector takes spans again")
 	}
 	e.away = err != nil
 	return nil // it has been told
+}
+
+const longestReason = 200 // bytes
+
+// brief is an error as a line has room for it. It has no URL, whose path may be a
+// secret of the collector's, and of what the collector answers the beginning.
+func brief(err error) string {
+	text := regexp.MustCompile(`https?://[^\s"]+`).ReplaceAllString(err.Error(), "the collector")
+	if len(text) > longestReason {
+		text = strings.ToValidUTF8(text[:longestReason], "") + "…"
+	}
+	return text
 }
 
 // quiet lets what OpenTelemetry has to say of itself be said as one of our lines.
@@ -60,7 +74,7 @@ func (e *exporting) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySp
 func quiet(log *slog.Logger) {
 	otel.SetLogger(logr.New(sink{log}))
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
-		log.Warn("opentelemetry failed", "error", err)
+		log.Warn("opentelemetry failed", "error", brief(err))
 	}))
 }
 

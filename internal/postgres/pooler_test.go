@@ -1,0 +1,130 @@
+package postgres_test
+
+import (
+	"encoding/binary"
+	"io"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+// TestOpenBehindAPooler: a program whose sessions have not heard what they act as,
+// and what bounds them, does not start.
+func TestOpenBehindAPooler(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		passes []string // of what a session is opened with
+		missed string
+	}{
+		{"that leaves out all it does not know", []string{"application_name", "timezone"}, "client_connection_check_interval"},
+		{"that leaves out the role alone", append(sessionSettings(), "application_name"), "role"},
+		{"that leaves out one of them", append(slices.DeleteFunc(sessionSettings(), func(s string) bool { return s == "statement_timeout" }), "role"), "statement_timeout"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			_, err := postgres.Open(t.Context(), pooler(t, pgtest.URL(t), c.passes), postgres.Options{
+				Application: "api", Role: postgres.RoleAPI, AllowUnsafeDurability: true,
+			})
+			want := "the database's sessions have not heard their " + c.missed + ": a pooler leaves it out, so let DATABASE_URL name the server itself"
+			if err == nil || err.Error() != want {
+				t.Errorf("opened with %v, want %s", err, want)
+			}
+		})
+	}
+	t.Run("that passes all of it", func(t *testing.T) {
+		t.Parallel()
+		open(t, pooler(t, pgtest.URL(t), append(sessionSettings(), "role")), postgres.Options{Role: postgres.RoleAPI})
+	})
+}
+
+// sessionSettings are those that each session is opened with.
+func sessionSettings() []string {
+	return []string{
+		"application_name", "client_connection_check_interval", "default_transaction_isolation", "enable_seqscan",
+		"idle_in_transaction_session_timeout", "jit", "lock_timeout", "statement_timeout",
+		"tcp_keepalives_count", "tcp_keepalives_idle", "tcp_keepalives_interval", "timezone",
+	}
+}
+
+// pooler stands before a server and opens sessions with the user, the database and
+// what it passes, and nothing else, as PgBouncer does with what it is told to ignore.
+func pooler(t *testing.T, server string, passes []string) (address string) {
+	t.Helper()
+	config, err := pgconn.ParseConfig(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var listen net.ListenConfig
+	listener, err := listen.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return // closed
+			}
+			var dialer net.Dialer
+			network, at := pgconn.NetworkAddress(config.Host, config.Port)
+			behind, err := dialer.DialContext(t.Context(), network, at)
+			if err != nil {
+				t.Error(err)
+				_ = client.Close()
+				return
+			}
+			serving.Go(func() {
+				defer func() { _ = behind.Close() }()
+				if startWith(client, behind, append([]string{"user", "database"}, passes...)) == nil {
+					_, _ = io.Copy(behind, client)
+				}
+			})
+			serving.Go(func() {
+				defer func() { _ = client.Close() }()
+				_, _ = io.Copy(client, behind)
+			})
+		}
+	})
+	t.Cleanup(func() {
+		_ = listener.Close()
+		serving.Wait()
+	})
+	through := url.URL{
+		Scheme: "postgres", User: url.UserPassword(config.User, config.Password),
+		Host: listener.Addr().String(), Path: "/" + config.Database, RawQuery: "sslmode=disable",
+	}
+	return through.String()
+}
+
+// startWith forwards a session's first message with those of its parameters.
+func startWith(client io.Reader, server io.Writer, passes []string) error {
+	head := make([]byte, 8) // length and version
+	if _, err := io.ReadFull(client, head); err != nil {
+		return err
+	}
+	rest := make([]byte, binary.BigEndian.Uint32(head)-8)
+	if _, err := io.ReadFull(client, rest); err != nil {
+		return err
+	}
+	var kept strings.Builder
+	words := strings.Split(strings.TrimRight(string(rest), "\x00"), "\x00")
+	for pair := range slices.Chunk(words, 2) {
+		if slices.Contains(passes, pair[0]) {
+			kept.WriteString(pair[0] + "\x00" + pair[1] + "\x00")
+		}
+	}
+	kept.WriteByte(0)
+	binary.BigEndian.PutUint32(head, uint32(8+kept.Len())) //nolint:gosec // a few hundred bytes
+	_, err := server.Write(append(head, kept.String()...))
+	return err
+}
