@@ -21,7 +21,7 @@ func noPoints() map[string]string {
 		"ping":                         "a pool asks whether a connection lives that was idle for a second",
 		"close":                        "a driver forgets statements after an error",
 		"sync":                         "a driver waits for the end of what failed",
-		"mine: select id from mine":    "the heartbeat renews leases every third of one",
+		"held: select id from mine":    "the heartbeat renews leases every third of one",
 		"select end_half_sent":         "every 5 s a worker looks for half-sent transactions",
 		"due: update idempotency_keys": "the janitor sweeps, now and then",
 		"select set_config, due: update idempotency_keys": "the janitor sweeps",

@@ -21,7 +21,7 @@ import (
 )
 
 // patience bounds every wait.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // world is a database with one merchant, its stock, and a provider.
 type world struct {

@@ -252,7 +252,7 @@ func underWay(t *testing.T, db *postgres.DB) pgx.Tx {
 
 func awaitLock(t *testing.T, db *postgres.DB) {
 	t.Helper()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(time.Minute)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {

@@ -16,7 +16,7 @@ import (
 )
 
 // patience bounds every wait.
-const patience = 15 * time.Second
+const patience = time.Minute
 
 // put puts a message with an ordering key into the inbox of the receiver r.
 func put(t *testing.T, db *postgres.DB, id, key string) {

@@ -60,7 +60,7 @@ func TestFindByPaymentIntentWalksItsIndex(t *testing.T) {
 		t.Fatal(err)
 	}
 	db.Pool().Reset() // what a session did is counted when it rests or ends
-	deadline := time.NewTimer(15 * time.Second)
+	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
 	for {
 		scans := collect[int64](t, db, `select idx_scan from pg_stat_user_indexes where indexrelname = 'ledger_events_one_capture_per_reference'`)

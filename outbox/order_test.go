@@ -46,7 +46,7 @@ func TestPagesFollowTransactionIDsAsNumbers(t *testing.T) {
 				t.Fatalf("after transaction %d came %s", xid-1, m.UUID)
 			}
 			m.Ack()
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal(fmt.Errorf("the message of transaction %d never came", xid))
 		}
 	}

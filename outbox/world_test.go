@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	patience = 10 * time.Second       // bounds every wait
+	patience = time.Minute            // bounds every wait
 	quiet    = 150 * time.Millisecond // of fifteen polls, in which nothing may come
 	topic    = "letters"
 )

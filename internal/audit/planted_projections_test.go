@@ -16,7 +16,7 @@ select count(*)
   join projections p
     on (e.txid, e.position) > (p.txid, p.position)
  where p.state = 'live'`
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for left := 1; left > 0; {
 		if _, err := ledger.Project(w.Context(), w.db); err != nil {
 			w.Fatal(err)

@@ -16,7 +16,7 @@ import (
 )
 
 // patience bounds every wait.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // scene is a database with a table, and a proxy before it.
 type scene struct {

@@ -18,7 +18,7 @@ import (
 )
 
 // patience bounds every wait.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // payments is the effect that must happen once. Nothing about the table makes it
 // so: what guards it is what is tested.

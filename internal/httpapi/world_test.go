@@ -28,7 +28,7 @@ const (
 	apiKey      = "sk_test_of_acme_AhTqzM0wB2" // of acme, which has a webhook
 	strangerKey = "sk_test_of_globex_7uVx9cRd" // of globex, which has none
 	retention   = 24 * time.Hour
-	patience    = 20 * time.Second // bounds every wait for a condition
+	patience    = time.Minute // bounds every wait for a condition
 )
 
 // world is an API on a database of its own.

@@ -17,7 +17,7 @@ import (
 )
 
 // patience bounds every wait for a condition.
-const patience = 10 * time.Second
+const patience = time.Minute
 
 const insert = `insert into effects (id, twin) values ($1, $2)`
 

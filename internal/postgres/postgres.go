@@ -56,9 +56,9 @@ type DB struct {
 	pool *pgxpool.Pool
 }
 
-// Open connects and checks the server: its version, its durability settings
-// and the privacy of the connection. Each refusal is a sentence that says what
-// to change.
+// Open connects and checks the server: its version, its durability settings,
+// the privacy of the connection, and that its sessions have the settings which
+// they were opened with. Each refusal is a sentence that says what to change.
 func Open(ctx context.Context, url string, o Options) (*DB, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
@@ -83,7 +83,11 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
-	if err := check(ctx, pool, o); err != nil {
+	err = check(ctx, pool, o)
+	if err == nil {
+		err = heard(ctx, pool, config.ConnConfig.RuntimeParams)
+	}
+	if err != nil {
 		pool.Close()
 		if refusal := o.Role.refusal(err, config.ConnConfig.User); refusal != nil {
 			return nil, cmp.Or(o.Role.without(ctx, config.ConnConfig, o), refusal)

@@ -26,7 +26,7 @@ import (
 )
 
 const (
-	patience = 20 * time.Second // bounds every wait for a condition
+	patience = time.Minute // bounds every wait for a condition
 	apiKey   = "sk_test_of_acme"
 	charge   = `{"order_id":"order-1","amount":2000,"currency":"USD","payment_method":"pm_card_visa"}`
 )

@@ -23,7 +23,7 @@ import (
 	"github.com/payonce/payonce/migrations"
 )
 
-const patience = 20 * time.Second // bounds every wait for a condition
+const patience = time.Minute // bounds every wait for a condition
 
 // transcript is what was logged.
 type transcript struct {

@@ -258,7 +258,7 @@ func locked(t *testing.T, file *os.File) bool {
 // eventually waits for a condition, 15 s at most.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(15 * time.Second)
+	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
