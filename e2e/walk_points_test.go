@@ -41,7 +41,7 @@ func onceOnly() []string {
 	return []string{
 		"select set_config, select txid from ledger_events",
 		"select set_config, select stream_id from ledger_events",
-		"select set_config, page: select merchant_id from legs",
+		"select set_config, postings: select merchant_id from legs",
 		"update projections, insert charge_list, insert account_balances",
 	}
 }

@@ -36,7 +36,7 @@ func TestWhatAHandlerSaidOutlivesALock(t *testing.T) {
 	t.Parallel()
 	for name, limit := range map[string]postgres.Options{
 		"that does not come in time": {LockTimeout: 20 * time.Millisecond},
-		"beyond the statement's end": {LockTimeout: -1, StatementTimeout: 20 * time.Millisecond},
+		"beyond the statement's end": {LockTimeout: -1, StatementTimeout: 300 * time.Millisecond},
 	} {
 		for said, test := range map[string]struct {
 			err  error
