@@ -264,7 +264,7 @@ func TestCommitThatWaits(t *testing.T) {
 
 	t.Run("too long in a statement is refused after the statement time-out", func(t *testing.T) {
 		t.Parallel()
-		db, _ := effects(t, postgres.Options{StatementTimeout: 50 * time.Millisecond})
+		db, _ := effects(t, postgres.Options{StatementTimeout: 300 * time.Millisecond})
 		b := batch(1)
 		b.Queue(`select pg_sleep(60)`)
 		err := db.Commit(t.Context(), b)
