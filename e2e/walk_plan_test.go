@@ -74,9 +74,9 @@ func (c course) target(point planned, side crash.Side, fault crash.Fault) target
 // Shares of a sample, of 100 points: a crash or a cut comes to every point, what
 // takes longer to some.
 const (
-	sampledErrors = 20
-	sampledPauses = 4
-	sampledPairs  = 5
+	sampledErrors = 10
+	sampledPauses = 3
+	sampledPairs  = 3
 )
 
 // sampleOf hits every point of a course once, with sides and faults that rotate
