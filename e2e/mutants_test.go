@@ -193,6 +193,18 @@ func mutated(t *testing.T, program, overlay string) fleet.Binaries {
 	return b
 }
 
+// TestMutantsCanBePlanted looks that the tree still holds what each of them
+// replaces: most runs plant but a few.
+func TestMutantsCanBePlanted(t *testing.T) {
+	t.Parallel()
+	for _, m := range mutants() {
+		t.Run(strings.ReplaceAll(m.name, " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			overlay(t, m.edits)
+		})
+	}
+}
+
 // TestTheTableOfMutants holds docs/proof.md against the list.
 func TestTheTableOfMutants(t *testing.T) {
 	t.Parallel()
