@@ -82,12 +82,30 @@ const (
 	lockWait  = 100 * time.Millisecond // for each table; far below PostgreSQL's deadlock_timeout
 	lockPause = 400 * time.Millisecond // at most, after a try that failed
 	lockTries = 150                    // about a minute
+	vacuumed  = 20                     // each of so many tries outwaits an autovacuum
 )
 
 // All rows are written, so whole tables are read. The settings end with the
 // transaction.
+//
+// The server vacuums what has just been restored, for hours where that is large. It
+// gives way to whoever has waited for the table for deadlock_timeout. So where it is
+// at work some tries wait longer, and whoever vacuums by hand is outwaited as little
+// as any other.
 const settleIn = `
-select set_config('lock_timeout', $1, true),
+select set_config('lock_timeout',
+         case
+           when $2 and exists (
+                  select
+                    from pg_locks
+                   where database = (select oid from pg_database where datname = current_database())
+                     and relation in ('ledger_events'::regclass, 'outbox_offsets'::regclass, 'outbox'::regclass,
+                                      'inbox'::regclass, 'projections'::regclass, 'numbering_mark'::regclass)
+                     and mode = 'ShareUpdateExclusiveLock'
+                     and granted)
+           then (select (setting::int + 500)::text from pg_settings where name = 'deadlock_timeout')
+           else $1
+         end, true),
        set_config('enable_seqscan', 'on', true)`
 
 // Whoever reads waits for the lock before it looks, so no reader goes on with
@@ -201,14 +219,14 @@ alter table numbering_mark
 // Tests: TestRepairKilled, TestRestore in e2e.
 func Repair(ctx context.Context, db *postgres.DB) (Repaired, error) {
 	for try := 1; ; try++ {
-		r, err := repair(ctx, db)
+		r, err := repair(ctx, db, try%vacuumed == 1)
 		switch {
 		case err == nil:
 			return r, nil
 		case !isLockLost(err):
 			return Repaired{}, fmt.Errorf("number what was restored anew: %w", err)
 		case try == lockTries:
-			return Repaired{}, fmt.Errorf("number what was restored anew: somebody uses the tables, perhaps an audit, a rebuild or a dump: wait for its end: %w", err)
+			return Repaired{}, fmt.Errorf("number what was restored anew: somebody uses the tables, perhaps an audit, a rebuild, a dump or a vacuum: wait for its end: %w", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -225,10 +243,10 @@ func isLockLost(err error) bool {
 	return ok && (pg.Code == "55P03" || pg.Code == "40P01")
 }
 
-func repair(ctx context.Context, db *postgres.DB) (Repaired, error) {
+func repair(ctx context.Context, db *postgres.DB, outwait bool) (Repaired, error) {
 	var r Repaired
 	err := pgx.BeginFunc(ctx, db.Pool(), func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, settleIn, lockWait.String()); err != nil {
+		if _, err := tx.Exec(ctx, settleIn, lockWait.String(), outwait); err != nil {
 			return err
 		}
 		for _, step := range []struct {
