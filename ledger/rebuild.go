@@ -14,6 +14,10 @@ import (
 // ErrRebuilding is returned by Rebuild while another one is at work.
 var ErrRebuilding = errors.New("another rebuild is at work")
 
+// ErrRestored is returned by Rebuild where the order of the ledger is another
+// server's: the tables were dumped and restored, and not repaired.
+var ErrRestored = errors.New("the tables were restored from a dump: run payonce outbox repair first")
+
 // Rebuilt is what a rebuild found.
 type Rebuilt struct {
 	// Events were folded anew. AsOfPosition is the highest of their positions.
@@ -62,7 +66,7 @@ func Rebuild(ctx context.Context, db *postgres.DB, folded func(events int64)) (R
 		return r.found, err
 	}
 	defer unlock()
-	for _, step := range []func(context.Context) error{r.clear, r.begin, r.catchUp, r.compare, r.replace, r.clear} {
+	for _, step := range []func(context.Context) error{r.ordered, r.clear, r.begin, r.catchUp, r.compare, r.replace, r.clear} {
 		if err := step(ctx); err != nil {
 			return r.found, err
 		}
@@ -103,6 +107,25 @@ type rebuild struct {
 	folded func(events int64)
 	at     checkpoint // of the generation that is built
 	found  Rebuilt
+}
+
+const selectOrdered = `
+select (select own from numbering)
+   and txid < pg_snapshot_xmax(pg_current_snapshot())
+  from projections
+ where state = 'live'`
+
+// ordered refuses where events that came with a dump may not be read yet: without
+// them everything would differ, and nothing could come as far as the live ones.
+func (r *rebuild) ordered(ctx context.Context) error {
+	var own bool
+	if err := r.db.QueryRow(ctx, selectOrdered).Scan(&own); err != nil {
+		return fmt.Errorf("ask whose order the ledger has: %w", err)
+	}
+	if !own {
+		return ErrRestored
+	}
+	return nil
 }
 
 // The batch is moved on, so that whoever still writes to it is refused.

@@ -297,6 +297,35 @@ func TestRepairOfARestoreBehind(t *testing.T) {
 	k.wantProjected(4)
 }
 
+// TestRebuildBeforeARepair is refused: of a dump from a server that counted higher
+// it would see nothing, and try for ever to come as far as the live projections.
+func TestRebuildBeforeARepair(t *testing.T) {
+	t.Parallel()
+	for name, restore := range map[string]func(books){
+		"of a server that counted higher": books.restore,
+		"of a server that counted lower":  books.restoreBehind,
+		"of data without the mark": func(k books) {
+			k.exec(`update projections set txid = (pg_current_xact_id()::text::bigint + 1000000000)::text::xid8, batch = batch + 1, after = batch`)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k := newBooks(t)
+			k.open("ch_1")
+			k.project(2)
+			restore(k)
+			k.open("ch_since")
+			ctx, cancel := context.WithTimeout(t.Context(), patience/4)
+			defer cancel()
+			if found, err := ledger.Rebuild(ctx, k.db, nil); !errors.Is(err, ledger.ErrRestored) {
+				t.Errorf("it found %+v: %v", found, err)
+			}
+			k.repair()
+			k.wantProjected(2)
+		})
+	}
+}
+
 // wantHeld wants a restore to be told, and nobody to receive, sweep or fold.
 func (k books) wantHeld() {
 	k.Helper()
