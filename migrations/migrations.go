@@ -8,7 +8,9 @@ package migrations
 
 import (
 	"context"
+	"database/sql"
 	"embed"
+	"errors"
 	"fmt"
 	"io/fs"
 	"strconv"
@@ -36,6 +38,9 @@ const lockTimeout = "10000"
 // transaction of its own. One that fails is rolled back as a whole, and those
 // before it stay. One that waits longer than ten seconds for a table fails, unless
 // url says otherwise (lock_timeout).
+//
+// It refuses tables that were restored before the roles were there, whose rights no
+// migration gives back.
 func Up(ctx context.Context, url string) error {
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
@@ -57,6 +62,22 @@ func Up(ctx context.Context, url string) error {
 	}
 	if _, err := provider.Up(ctx); err != nil {
 		return fmt.Errorf("migrate: %w", err)
+	}
+	return granted(ctx, db)
+}
+
+// Without a role it is null.
+const selectGranted = `
+select coalesce(has_table_privilege(to_regrole('payonce_api'), 'schema_migrations', 'select')
+            and has_table_privilege(to_regrole('payonce_worker'), 'schema_migrations', 'select'), false)`
+
+func granted(ctx context.Context, db *sql.DB) error {
+	var granted bool
+	if err := db.QueryRowContext(ctx, selectGranted).Scan(&granted); err != nil {
+		return fmt.Errorf("look for the rights of the roles: %w", err)
+	}
+	if !granted {
+		return errors.New("the roles payonce_api and payonce_worker have no rights here: the tables were restored before the roles were made, so make them and restore again")
 	}
 	return nil
 }

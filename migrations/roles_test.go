@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/internal/postgres/local"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/migrations"
 )
 
@@ -81,6 +82,23 @@ func TestRoles(t *testing.T) {
 	}
 	run(admin, "drop database of_humble", "drop role payonce_api", "drop role payonce_worker")
 	mayAct(t, user(t, server.URL("of_maker"), "maker"))
+}
+
+// TestUpAfterARestoreWithoutRoles: pg_restore says so of each right, and goes on.
+func TestUpAfterARestoreWithoutRoles(t *testing.T) {
+	t.Parallel()
+	for _, role := range []string{"payonce_api", "payonce_worker"} {
+		t.Run(role, func(t *testing.T) {
+			t.Parallel()
+			address := pgtest.URL(t)
+			if _, err := connect(t, address).Exec(t.Context(), "drop owned by "+role); err != nil {
+				t.Fatal(err)
+			}
+			if err := migrations.Up(t.Context(), address); err == nil || !strings.Contains(err.Error(), "make them and restore again") {
+				t.Errorf("migrated with %v", err)
+			}
+		})
+	}
 }
 
 // mayAct migrates as a user who is no superuser, twice, and acts as both roles.
