@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/user"
 	"strconv"
@@ -26,16 +27,19 @@ type inboxCmd struct {
 type inboxListCmd struct {
 	Status string `default:"dead" enum:"dead,discarded" help:"dead (parked) or discarded."`
 	Charge string `placeholder:"ID" help:"List this charge's alone."`
-	Limit  int    `default:"1000" help:"List so many, oldest first."`
+	Limit  int    `placeholder:"N" help:"List so many, oldest first. Unless it is given, 1000; as JSON all."`
 	JSON   bool   `name:"json" help:"Print the messages as JSON."`
 }
 
 // inboxPage is how many messages are read at once.
 const inboxPage = 500
 
+// inboxLines is how many people are shown who have not said how many.
+const inboxLines = 1000
+
 // Run lists on stdout. What was left out because of the limit is said on stderr.
 func (c inboxListCmd) Run(ctx context.Context) error {
-	if c.Limit < 1 {
+	if c.Limit < 0 {
 		return errors.New("--limit must be 1 or more")
 	}
 	db, err := open(ctx)
@@ -45,9 +49,21 @@ func (c inboxListCmd) Run(ctx context.Context) error {
 	defer db.Close()
 	more, err := c.list(ctx, os.Stdout, db)
 	if more {
-		fmt.Fprintf(os.Stderr, "there are more than %d: raise --limit\n", c.Limit)
+		fmt.Fprintf(os.Stderr, "there are more than %d: raise --limit\n", c.limit())
 	}
 	return err
+}
+
+// limit is what was asked for. A program that was not told of the rest would take
+// what it got for all.
+func (c inboxListCmd) limit() int {
+	switch {
+	case c.Limit > 0:
+		return c.Limit
+	case c.JSON:
+		return math.MaxInt
+	}
+	return inboxLines
 }
 
 func (c inboxListCmd) list(ctx context.Context, w io.Writer, q postgres.Querier) (more bool, err error) {
@@ -61,7 +77,7 @@ func (c inboxListCmd) list(ctx context.Context, w io.Writer, q postgres.Querier)
 			if c.Charge != "" && e.OrderingKey != c.Charge {
 				continue
 			}
-			if len(entries) == c.Limit {
+			if len(entries) == c.limit() {
 				return true, c.print(w, entries)
 			}
 			entries = append(entries, e)

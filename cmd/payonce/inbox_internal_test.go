@@ -35,7 +35,7 @@ func TestInboxCommandLine(t *testing.T) {
 		line string
 		want inboxCmd
 	}{
-		{"inbox list", inboxCmd{List: inboxListCmd{Status: "dead", Limit: 1000}}},
+		{"inbox list", inboxCmd{List: inboxListCmd{Status: "dead"}}},
 		{
 			"inbox list --status discarded --charge ch_1 --limit 2 --json",
 			inboxCmd{List: inboxListCmd{Status: "discarded", Charge: "ch_1", Limit: 2, JSON: true}},
@@ -50,8 +50,8 @@ func TestInboxCommandLine(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if test.want.List.Limit == 0 { // the defaults of list are there whatever is asked for
-				test.want.List.Status, test.want.List.Limit = "dead", 1000
+			if test.want.List.Status == "" { // the default of list is there whatever is asked for
+				test.want.List.Status = "dead"
 			}
 			if diff := cmp.Diff(test.want, cli.Inbox); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
@@ -189,6 +189,27 @@ select 'r', i::text, 'ch_' || i % 2, 't', '', '{}', '', 'dead'
 		got := printed(t, output(t, func(w io.Writer) error { _, err := c.list(t.Context(), w, db); return err }))
 		if len(got) != want {
 			t.Errorf("%d messages of %q, want %d", len(got), charge, want)
+		}
+	}
+
+	// The runbook retries what a list for programs holds, so it holds all.
+	for line, want := range map[string]struct {
+		listed int
+		more   bool
+	}{"inbox list": {n - 1, true}, "inbox list --json": {n, false}} {
+		cli, err := parse(t, strings.Fields(line)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := cli.Inbox.List
+		var more bool
+		out := output(t, func(w io.Writer) (err error) { more, err = c.list(t.Context(), w, db); return err })
+		listed := strings.Count(out, "\n") - 1
+		if c.JSON {
+			listed = len(printed(t, out))
+		}
+		if listed != want.listed || more != want.more {
+			t.Errorf("%s: %d messages, and more: %t; want %d, %t", line, listed, more, want.listed, want.more)
 		}
 	}
 }
