@@ -51,8 +51,8 @@ func (c auditCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	db, err := postgres.Open(ctx, env.DatabaseURL.Reveal(), postgres.Options{
-		Application: "payonce-audit", MaxConns: 1, AllowPlaintext: env.AllowPlaintext, StatementTimeout: auditStatementTimeout,
+	db, err := env.open(ctx, postgres.Options{
+		Application: "payonce-audit", MaxConns: 1, StatementTimeout: auditStatementTimeout,
 	})
 	if err != nil {
 		return err

@@ -31,8 +31,8 @@ func (c outboxRepairCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	db, err := postgres.Open(ctx, env.DatabaseURL.Reveal(), postgres.Options{
-		Application: "payonce-repair", MaxConns: 2, AllowPlaintext: env.AllowPlaintext, StatementTimeout: repairStatementTimeout,
+	db, err := env.open(ctx, postgres.Options{
+		Application: "payonce-repair", MaxConns: 2, StatementTimeout: repairStatementTimeout,
 	})
 	if err != nil {
 		return err

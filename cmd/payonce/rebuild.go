@@ -33,8 +33,8 @@ func (c rebuildCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	db, err := postgres.Open(ctx, env.DatabaseURL.Reveal(), postgres.Options{
-		Application: "payonce-rebuild", MaxConns: rebuildConns, AllowPlaintext: env.AllowPlaintext,
+	db, err := env.open(ctx, postgres.Options{
+		Application: "payonce-rebuild", MaxConns: rebuildConns,
 		StatementTimeout: rebuildStatementTimeout,
 		Settings:         map[string]string{"idle_in_transaction_session_timeout": "0"},
 	})

@@ -42,8 +42,8 @@ func (c webhooksResendCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	db, err := postgres.Open(ctx, env.DatabaseURL.Reveal(), postgres.Options{
-		Application: "payonce-resend", MaxConns: 2, AllowPlaintext: env.AllowPlaintext, StatementTimeout: resendStatementTimeout,
+	db, err := env.open(ctx, postgres.Options{
+		Application: "payonce-resend", MaxConns: 2, StatementTimeout: resendStatementTimeout,
 	})
 	if err != nil {
 		return err

@@ -42,8 +42,8 @@ func (c timelineCmd) Run(ctx context.Context) error {
 		}
 		defer client.Close()
 	}
-	db, err := postgres.Open(ctx, env.DatabaseURL.Reveal(), postgres.Options{
-		Application: "payonce-timeline", MaxConns: 1, AllowPlaintext: env.AllowPlaintext, StatementTimeout: timelineStatementTimeout,
+	db, err := env.open(ctx, postgres.Options{
+		Application: "payonce-timeline", MaxConns: 1, StatementTimeout: timelineStatementTimeout,
 	})
 	if err != nil {
 		return err
