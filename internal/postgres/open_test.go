@@ -184,9 +184,9 @@ func TestOpenSaysWhatIsWrong(t *testing.T) {
 
 func TestSessions(t *testing.T) {
 	t.Parallel()
-	settings := func(t *testing.T, o postgres.Options) map[string]string {
+	settingsAt := func(t *testing.T, address string, o postgres.Options) map[string]string {
 		t.Helper()
-		db := open(t, pgtest.Empty(t), o)
+		db := open(t, address, o)
 		rows, err := db.Query(t.Context(), `
 select name,
        setting
@@ -205,6 +205,20 @@ select name,
 		}
 		return set
 	}
+	settings := func(t *testing.T, o postgres.Options) map[string]string {
+		t.Helper()
+		return settingsAt(t, pgtest.Empty(t), o)
+	}
+
+	t.Run("have them whatever the address says, in whatever letters", func(t *testing.T) {
+		t.Parallel()
+		address := with(with(pgtest.Empty(t), "TimeZone=Asia/Tokyo"), "Statement_Timeout=0")
+		for range 8 { // the order in which the server hears them is chance
+			if got := settingsAt(t, address, postgres.Options{}); got["TimeZone"] != "UTC" || got["statement_timeout"] != "10000" {
+				t.Errorf("settings: %v", got)
+			}
+		}
+	})
 
 	t.Run("have bounds where none are asked for", func(t *testing.T) {
 		t.Parallel()

@@ -74,11 +74,17 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 	config.MaxConnIdleTime = 5 * time.Minute
 	config.ConnConfig.ConnectTimeout = 5 * time.Second
 	config.ConnConfig.Tracer = o.Tracer
-	maps.Copy(config.ConnConfig.RuntimeParams, sessionSettings(o))
-	maps.Copy(config.ConnConfig.RuntimeParams, o.Settings)
+	own := sessionSettings(o)
+	maps.Copy(own, o.Settings)
 	if o.Role != "" {
-		config.ConnConfig.RuntimeParams["role"] = string(o.Role) // with the first packet: no round trip
+		own["role"] = string(o.Role) // with the first packet: no round trip
 	}
+	// The server hears both TimeZone and timezone, and the last of them counts.
+	maps.DeleteFunc(config.ConnConfig.RuntimeParams, func(name, _ string) bool {
+		_, ours := own[strings.ToLower(name)]
+		return ours
+	})
+	maps.Copy(config.ConnConfig.RuntimeParams, own)
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
