@@ -3,12 +3,14 @@ package telemetry_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -135,6 +137,20 @@ func TestTheProgramsTellWhatTheRulesAskFor(t *testing.T) {
 			t.Errorf("%s tells nothing of the process", url)
 		}
 	}
+	manual := read(t, "../../docs/operations.md")
+	for url, says := range map[string]string{accepts: "An api has at most %d connections", carries: "a worker has at most %d"} {
+		most := 1 // for readiness
+		for _, bound := range matches(t, fetch(t, url+"/metrics"), `(?m)^payonce_db_connections_max(\{.*\} \d+)`) {
+			n, err := strconv.Atoi(bound[strings.LastIndex(bound, " ")+1:])
+			if err != nil {
+				t.Fatal(err)
+			}
+			most += n
+		}
+		if says = fmt.Sprintf(says, most); most == 1 || !strings.Contains(manual, says) {
+			t.Errorf("docs/operations.md does not say: %s", says)
+		}
+	}
 	rules := read(t, observability+"rules.yml")
 	for _, name := range named(t, rules+queries(t)) {
 		if !slices.Contains(told, name) {
@@ -147,7 +163,6 @@ func TestTheProgramsTellWhatTheRulesAskFor(t *testing.T) {
 		}
 	}
 	for _, name := range told {
-		manual := read(t, "../../docs/operations.md")
 		base := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(name, "")
 		if !strings.Contains(manual, "`"+base+"`") {
 			t.Errorf("docs/operations.md does not say what %s is", base)
