@@ -176,12 +176,14 @@ const numberReceived = `
 update inbox
    set received_in = '3'`
 
-// A generation that is being built is given up. Whoever folds on is refused.
+// A generation that is being built is given up. Whoever folds on is refused. The
+// checkpoint is an event's, or nothing's: a rebuild that has folded as much comes to
+// the same one.
 const moveProjections = `
 update projections
    set state              = case state when 'live' then 'live' else 'retired' end,
-       txid               = '2',
-       position           = coalesce((select max(position) from ledger_events where txid <= '2'), 0),
+       txid               = coalesce((select txid from ledger_events where txid <= '2' order by txid desc limit 1), '0'),
+       position           = coalesce((select position from ledger_events where txid <= '2' order by txid desc, position desc limit 1), 0),
        took_over_txid     = '0',
        took_over_position = 0,
        batch              = batch + 1,

@@ -1,6 +1,7 @@
 package outbox_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -230,6 +231,25 @@ func TestRepair(t *testing.T) {
 		r.wantNone(t)
 		k.wantProjected(2)
 	})
+
+	for name, charges := range map[string]int{"nothing": 0, "what has left the outbox": 2} {
+		t.Run("projections of "+name+" are where a rebuild comes to", func(t *testing.T) {
+			t.Parallel()
+			k := newBooks(t)
+			for i := range charges {
+				k.open(fmt.Sprintf("ch_%d", i))
+			}
+			k.project(2 * charges)
+			k.exec(`delete from outbox`)
+			k.restore()
+			k.repair()
+			ctx, cancel := context.WithTimeout(t.Context(), patience/4)
+			defer cancel()
+			if found, err := ledger.Rebuild(ctx, k.db, nil); err != nil || found.Different != 0 || found.Charges != int64(charges) {
+				t.Errorf("a rebuild found %+v: %v", found, err)
+			}
+		})
+	}
 
 	t.Run("the ledger is guarded as before", func(t *testing.T) {
 		t.Parallel()
