@@ -15,37 +15,42 @@ func backlog(ctx context.Context, s *stage) (Sample, error) {
 	}
 	defer w.close()
 	return w.judged(ctx, true, func() (window, error) {
-		if err := w.acceptAll(ctx); err != nil {
+		if _, err := w.acceptAll(ctx, s.sizes.backlog); err != nil {
 			return window{}, err
 		}
-		return w.drain(ctx)
+		return w.drain(ctx, &Resident{})
 	})
 }
 
-func (w *world) acceptAll(ctx context.Context) (err error) {
+// acceptAll accepts charges, and says what that has cost.
+func (w *world) acceptAll(ctx context.Context, charges int) (used usage, err error) {
 	api, err := w.api(ctx)
 	if err != nil {
-		return err
+		return used, err
 	}
 	defer func() { err = errors.Join(err, finish(ctx, api)) }()
-	l := w.sending(api.URL(), nil)
-	return together(w.sizes.backlog, func(int) error {
+	use := users(w.server.postmaster, api.PID())
+	before, l := use(), w.sending(api.URL(), use)
+	err = together(charges, func(int) error {
 		id := l.next()
 		w.flow.begin(ctx, id) // there is room for all
 		return l.send(ctx, id)
 	})
+	return use().minus(before), err
 }
 
-func (w *world) drain(ctx context.Context) (seen window, err error) {
+// drain measures a worker until nothing is under way, and looks at its memory.
+func (w *world) drain(ctx context.Context, memory *Resident) (seen window, err error) {
 	worker, err := w.worker(ctx)
 	if err != nil {
 		return seen, err
 	}
 	defer func() { err = errors.Join(err, finish(ctx, worker)) }()
-	use := users(w.server.postmaster, worker.PID())
+	use, look := users(w.server.postmaster, worker.PID()), residents(worker.PID())
 	before, began, from := use(), time.Now(), w.flow.time(false)
 	if err := w.flow.await(ctx); err != nil {
 		return seen, err
 	}
+	*memory = look()
 	return window{Done: w.flow.time(false) - from, Seconds: time.Since(began).Seconds(), Used: use().minus(before)}, nil
 }

@@ -38,6 +38,7 @@ func carriers() map[string]func(context.Context, order, io.Writer) error {
 		"watermill": measured(carryByWatermill),
 		"naive":     measured(carryByNaive),
 		"shop":      shopByRiver,
+		"janitor":   sweepAsWorker,
 	}
 }
 

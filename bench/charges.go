@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/audit"
+	"github.com/payonce/payonce/internal/fleet"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -19,19 +21,31 @@ func chargesByPayonce(ctx context.Context, s *stage) (Sample, error) {
 		return Sample{}, err
 	}
 	defer w.close()
-	return w.judged(ctx, true, func() (seen window, err error) {
-		api, err := w.api(ctx)
-		if err != nil {
-			return seen, err
-		}
-		defer func() { err = errors.Join(err, finish(ctx, api)) }()
-		worker, err := w.worker(ctx)
-		if err != nil {
-			return seen, err
-		}
-		defer func() { err = errors.Join(err, finish(ctx, worker)) }()
-		return w.flow.drive(ctx, w.sending(api.URL(), users(w.server.postmaster, api.PID(), worker.PID())))
+	return w.judged(ctx, true, func() (window, error) {
+		return w.pairing(ctx, func(p pair) (window, error) {
+			return w.flow.drive(ctx, w.sending(p.api.URL(), p.use))
+		})
 	})
+}
+
+// pair is payonce's two programs at work.
+type pair struct {
+	api, worker *fleet.Process
+	use         func() usage
+}
+
+// pairing runs the programs while do does.
+func (w *world) pairing(ctx context.Context, do func(pair) (window, error)) (seen window, err error) {
+	var p pair
+	defer func() { err = errors.Join(err, finish(ctx, p.api, p.worker)) }()
+	if p.api, err = w.api(ctx); err != nil {
+		return seen, err
+	}
+	if p.worker, err = w.worker(ctx); err != nil {
+		return seen, err
+	}
+	p.use = users(w.server.postmaster, p.api.PID(), p.worker.PID())
+	return do(p)
 }
 
 // chargesByRiver measures the same charges, carried by River.
@@ -42,15 +56,22 @@ func chargesByRiver(workers int) func(context.Context, *stage) (Sample, error) {
 			return Sample{}, err
 		}
 		defer w.close()
-		return w.judged(ctx, false, func() (seen window, err error) {
-			carrier, url, err := w.riverShop(ctx, workers)
-			if err != nil {
-				return seen, err
-			}
-			defer func() { err = errors.Join(err, carrier.end()) }()
-			return w.flow.drive(ctx, w.sending(url, users(w.server.postmaster, carrier.command.Process.Pid)))
+		return w.judged(ctx, false, func() (window, error) {
+			return w.shopping(ctx, workers, func(url string, pid int) (window, error) {
+				return w.flow.drive(ctx, w.sending(url, users(w.server.postmaster, pid)))
+			})
 		})
 	}
+}
+
+// shopping runs the shop on River while do does.
+func (w *world) shopping(ctx context.Context, workers int, do func(url string, pid int) (window, error)) (seen window, err error) {
+	carrier, url, err := w.riverShop(ctx, workers)
+	if err != nil {
+		return seen, err
+	}
+	defer func() { err = errors.Join(err, carrier.end()) }()
+	return do(url, carrier.command.Process.Pid)
 }
 
 // riverShop starts the process that accepts charges and carries them by River.
@@ -113,20 +134,21 @@ func (w *world) checkCharges(ctx context.Context, charges int) error {
 	}
 	captured, twice := w.outside.captured.sum()
 	told, _ := w.outside.told.sum()
-	for _, n := range []int{
-		keys, succeeded, notified, events / eventsOfCharge, postings / postingsOfCharge, reserved, sold, captured, told,
-	} {
-		if n != charges || twice > 0 {
-			return fmt.Errorf("%d charges: %d keys, %d succeeded, %d notified, %d events, %d postings, %d reserved, %d sold; "+
+	stored := charges + w.filled
+	for _, n := range []int{keys, succeeded, notified, events / eventsOfCharge, postings / postingsOfCharge, reserved, sold} {
+		if n != stored || captured != charges || told != charges || twice > 0 {
+			return fmt.Errorf("%d charges and %d from before: %d keys, %d succeeded, %d notified, %d events, %d postings, %d reserved, %d sold; "+
 				"the provider captured %d, %d of them twice; the shop was told of %d",
-				charges, keys, succeeded, notified, events, postings, reserved, sold, captured, twice, told)
+				charges, w.filled, keys, succeeded, notified, events, postings, reserved, sold, captured, twice, told)
 		}
 	}
 	return nil
 }
 
+const auditPatience = 5 * time.Minute // of one statement over tables that may be large
+
 func (w *world) audit(ctx context.Context) error {
-	db, err := postgres.Open(ctx, w.database, postgres.Options{Application: "bench-audit"})
+	db, err := postgres.Open(ctx, w.database, postgres.Options{Application: "bench-audit", StatementTimeout: auditPatience})
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,8 @@ import (
 // the next begins when one ends. So a slow carrier is not buried under a backlog,
 // and every carrier has the same number in flight.
 type flow struct {
-	slots chan struct{}
+	slots    chan struct{}
+	patience time.Duration // until everything that was begun must have ended
 
 	mu       sync.Mutex
 	began    map[string]time.Time // of what is under way
@@ -29,7 +30,7 @@ type flow struct {
 func newFlow(inFlight int) *flow {
 	idle := make(chan struct{})
 	close(idle)
-	return &flow{slots: make(chan struct{}, inFlight), began: map[string]time.Time{}, idle: idle}
+	return &flow{slots: make(chan struct{}, inFlight), patience: drainPatience, began: map[string]time.Time{}, idle: idle}
 }
 
 // begin waits until there is room, and says false when ctx ended first.
@@ -76,9 +77,18 @@ func (f *flow) time(timing bool) (ended int) {
 	return f.ended
 }
 
+// timed are the latencies since it was last asked for them.
+func (f *flow) timed() []time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	all := f.measured
+	f.measured = nil
+	return all
+}
+
 // await waits until nothing is under way.
 func (f *flow) await(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, drainPatience)
+	ctx, cancel := context.WithTimeout(ctx, f.patience)
 	defer cancel()
 	f.mu.Lock()
 	idle := f.idle
@@ -117,10 +127,23 @@ type load struct {
 
 // drive sends for a while, and measures the part of it after the warm-up. It
 // returns when everything that was sent has come to its end.
-func (f *flow) drive(ctx context.Context, l load) (window, error) {
-	sending, stop := context.WithCancel(ctx)
+func (f *flow) drive(ctx context.Context, l load) (w window, err error) {
+	err = f.sending(ctx, l, func(ctx context.Context) error {
+		if err := pause(ctx, l.warm); err != nil {
+			return err
+		}
+		w, err = f.watch(ctx, l)
+		return err
+	})
+	return w, err
+}
+
+// sending sends until watching has ended, and returns when everything that was
+// sent has come to its end. The context of watching ends when a sender fails.
+func (f *flow) sending(ctx context.Context, l load, watching func(context.Context) error) error {
+	until, stop := context.WithCancel(ctx)
 	defer stop()
-	senders, failed := errgroup.WithContext(sending)
+	senders, failed := errgroup.WithContext(until)
 	for range l.senders {
 		senders.Go(func() error {
 			for {
@@ -134,31 +157,23 @@ func (f *flow) drive(ctx context.Context, l load) (window, error) {
 			}
 		})
 	}
-	w, err := f.watch(failed, l)
+	err := watching(failed)
 	stop()
 	if err := errors.Join(senders.Wait(), err); err != nil {
-		return window{}, err
+		return err
 	}
-	if err := f.await(ctx); err != nil {
-		return window{}, err
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	w.latencies(f.measured)
-	return w, nil
+	return f.await(ctx)
 }
 
 // watch measures while others send.
 func (f *flow) watch(ctx context.Context, l load) (w window, err error) {
-	if err := pause(ctx, l.warm); err != nil {
-		return w, err
-	}
 	before, began, from := l.use(), time.Now(), f.time(true)
 	if err := pause(ctx, l.measured); err != nil {
 		return w, err
 	}
 	w = window{Done: f.time(false) - from, Seconds: time.Since(began).Seconds()}
 	w.Used = l.use().minus(before)
+	w.latencies(f.timed())
 	return w, nil
 }
 

@@ -2,13 +2,10 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/payonce/payonce/internal/fleet"
 )
 
 // idlePayonce measures how long a charge takes when there is nothing else to do.
@@ -18,16 +15,8 @@ func idlePayonce(ctx context.Context, s *stage) (Sample, error) {
 		return Sample{}, err
 	}
 	defer w.close()
-	sample, err := w.judged(ctx, true, func() (seen window, err error) {
-		var api, worker *fleet.Process
-		defer func() { err = errors.Join(err, finish(ctx, api, worker)) }()
-		if api, err = w.api(ctx); err != nil {
-			return seen, err
-		}
-		if worker, err = w.worker(ctx); err != nil {
-			return seen, err
-		}
-		return w.oneByOne(ctx, api.URL(), users(w.server.postmaster, api.PID(), worker.PID()))
+	sample, err := w.judged(ctx, true, func() (window, error) {
+		return w.pairing(ctx, func(p pair) (window, error) { return w.oneByOne(ctx, p.api.URL(), p.use) })
 	})
 	if err != nil {
 		return Sample{}, err
@@ -42,13 +31,10 @@ func idleRiver(ctx context.Context, s *stage) (Sample, error) {
 		return Sample{}, err
 	}
 	defer w.close()
-	sample, err := w.judged(ctx, false, func() (seen window, err error) {
-		carrier, url, err := w.riverShop(ctx, 64)
-		if err != nil {
-			return seen, err
-		}
-		defer func() { err = errors.Join(err, carrier.end()) }()
-		return w.oneByOne(ctx, url, users(w.server.postmaster, carrier.command.Process.Pid))
+	sample, err := w.judged(ctx, false, func() (window, error) {
+		return w.shopping(ctx, 64, func(url string, pid int) (window, error) {
+			return w.oneByOne(ctx, url, users(w.server.postmaster, pid))
+		})
 	})
 	if err != nil {
 		return Sample{}, err

@@ -2,6 +2,10 @@
 // work on PostgreSQL: in one run, on one server, by one load generator.
 //
 //	go run . [--repeat 3] [--json FILE] [--pictures FOLDER]
+//	go run . curves [--only REGEXP] [--json FILE] [--pictures FOLDER]
+//
+// The first measures each way at one size, the second what payonce costs as the
+// work grows.
 //
 // It starts a PostgreSQL of its own with fsync on, and builds the programs. The
 // unit is pgbench's single-row insert, measured before and after everything else:
@@ -24,8 +28,9 @@ import (
 )
 
 type cli struct {
-	Run   runCmd   `cmd:"" default:"withargs" help:"Measure, and print a table."`
-	Carry carryCmd `cmd:"" hidden:"" help:"Carry one load, in a process of its own."`
+	Run    runCmd    `cmd:"" default:"withargs" help:"Measure, and print a table."`
+	Curves curvesCmd `cmd:"" help:"Measure what a charge costs as the work grows: tables, backlog, concurrency, a slow provider, retention, memory."`
+	Carry  carryCmd  `cmd:"" hidden:"" help:"Carry one load, in a process of its own."`
 }
 
 func main() {

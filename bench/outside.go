@@ -8,12 +8,13 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/valyala/fasthttp"
 )
 
 // outside is everybody that the carriers call: a Stripe-compatible provider that
-// answers at once, the merchant's webhook receiver, and the address that the
+// answers at once unless it is told to be slow, the merchant's webhook receiver, and the address that the
 // engine's middle step posts to. It runs beside the load generator, apart from
 // what is measured, and keeps books of how often each thing was done.
 type outside struct {
@@ -24,6 +25,7 @@ type outside struct {
 	posted   books
 	captured books
 	told     books
+	slow     time.Duration // of each answer of the provider; set before anybody calls
 
 	mu      sync.Mutex
 	intents map[string]intent // by id
@@ -92,6 +94,9 @@ func (o *outside) close() error {
 func (o *outside) serve(c *fasthttp.RequestCtx) {
 	const intents = "/v1/payment_intents"
 	path := string(c.Path())
+	if o.slow > 0 && strings.HasPrefix(path, intents) {
+		<-time.After(o.slow) // holds a goroutine, and no processor
+	}
 	switch id, confirms := strings.CutSuffix(strings.TrimPrefix(path, intents+"/"), "/confirm"); {
 	case path == "/post":
 		o.posted.enter(string(c.PostBody()))

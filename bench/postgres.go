@@ -96,6 +96,15 @@ func (s *server) database(ctx context.Context) (url string, err error) {
 	return s.URL(name), nil
 }
 
+// drop removes a database.
+func (s *server) drop(ctx context.Context, url string) error {
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		return fmt.Errorf("remove a database: %w", err)
+	}
+	return execute(ctx, s.URL("postgres"), "drop database "+config.Database+" with (force)")
+}
+
 func execute(ctx context.Context, url, sql string) error {
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {

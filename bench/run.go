@@ -80,24 +80,15 @@ type stage struct {
 }
 
 func (c runCmd) measure(ctx context.Context, say io.Writer, wanted func(name string) bool) (r Report, err error) {
-	folder, err := os.MkdirTemp("", "payonce-bench-*")
-	if err != nil {
-		return r, fmt.Errorf("make a folder: %w", err)
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
-	s := &stage{folder: folder, sizes: full(c.For), say: say}
+	chosen := full(c.For)
 	if c.Quick {
-		s.sizes = quick()
+		chosen = quick()
 	}
-	fmt.Fprintln(say, "building the programs")
-	if s.programs, err = buildPrograms(ctx, folder); err != nil {
+	s, err := openStage(ctx, say, chosen, c.Statement)
+	if err != nil {
 		return r, err
 	}
-	fmt.Fprintln(say, "starting PostgreSQL, fsync on")
-	if s.server, err = startServer(ctx, c.Statement); err != nil {
-		return r, err
-	}
-	defer func() { err = errors.Join(err, s.server.Close()) }() //nolint:contextcheck // it closes whatever happens
+	defer func() { err = errors.Join(err, s.close()) }() //nolint:contextcheck // it closes whatever happens
 	r = Report{Machine: s.server.machine(ctx), Quick: c.Quick}
 	for round := range c.Repeat {
 		if err := s.round(ctx, &r, round+1, wanted); err != nil {
@@ -105,6 +96,36 @@ func (c runCmd) measure(ctx context.Context, say io.Writer, wanted func(name str
 		}
 	}
 	return r, nil
+}
+
+// openStage builds the programs and starts the server.
+func openStage(ctx context.Context, say io.Writer, chosen sizes, statements bool) (*stage, error) {
+	folder, err := os.MkdirTemp("", "payonce-bench-*")
+	if err != nil {
+		return nil, fmt.Errorf("make a folder: %w", err)
+	}
+	s := &stage{folder: folder, sizes: chosen, say: say}
+	if err := s.start(ctx, statements); err != nil {
+		return nil, errors.Join(err, s.close()) //nolint:contextcheck // it closes whatever happens
+	}
+	return s, nil
+}
+
+func (s *stage) start(ctx context.Context, statements bool) (err error) {
+	fmt.Fprintln(s.say, "building the programs")
+	if s.programs, err = buildPrograms(ctx, s.folder); err != nil {
+		return err
+	}
+	fmt.Fprintln(s.say, "starting PostgreSQL, fsync on")
+	s.server, err = startServer(ctx, statements)
+	return err
+}
+
+func (s *stage) close() (err error) {
+	if s.server != nil {
+		err = s.server.Close()
+	}
+	return errors.Join(err, os.RemoveAll(s.folder))
 }
 
 // round measures each subject between two measurements of the unit.

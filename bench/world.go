@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -29,6 +30,8 @@ type world struct {
 	key      string // the merchant's
 	outside  *outside
 	flow     *flow
+	places   int // of a worker; 0: as many as it has unless it is told
+	filled   int // charges that are in the tables, and were never sent
 }
 
 // open makes a world in which a charge ends when the merchant is told of it.
@@ -89,9 +92,13 @@ func (w *world) api(ctx context.Context) (*fleet.Process, error) {
 }
 
 func (w *world) worker(ctx context.Context) (*fleet.Process, error) {
-	return w.start(ctx, "worker", w.programs.Worker, map[string]string{
+	env := map[string]string{
 		"STRIPE_SECRET_KEY": providerKey, "STRIPE_API_BASE": w.outside.url, "WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8",
-	})
+	}
+	if w.places > 0 {
+		env["WORKER_CONCURRENCY"] = strconv.Itoa(w.places)
+	}
+	return w.start(ctx, "worker", w.programs.Worker, env)
 }
 
 // finish stops programs, which finish what they have begun.
