@@ -16,7 +16,7 @@ func acceptOverHTTP(ctx context.Context, s *stage) (Sample, error) {
 		return Sample{}, err
 	}
 	defer w.close()
-	sample, err := counting(ctx, w.database, func() (window, error) { return w.accepting(ctx) })
+	sample, err := counting(ctx, w.database, func() (window, error) { return w.accepting(ctx, &Resident{}) })
 	if err != nil {
 		return Sample{}, err
 	}
@@ -26,21 +26,29 @@ func acceptOverHTTP(ctx context.Context, s *stage) (Sample, error) {
 	return sample, w.checkAccepted(ctx, w.flow.ended)
 }
 
-func (w *world) accepting(ctx context.Context) (seen window, err error) {
+// accepting runs the api alone, and looks at its memory.
+func (w *world) accepting(ctx context.Context, memory *Resident) (seen window, err error) {
 	api, err := w.api(ctx)
 	if err != nil {
 		return seen, err
 	}
 	defer func() { err = errors.Join(err, finish(ctx, api)) }()
-	l := w.sending(api.URL(), users(w.server.postmaster, api.PID()))
+	l, look := w.acceptingOnly(api.URL(), users(w.server.postmaster, api.PID())), residents(api.PID())
+	seen, err = w.flow.drive(ctx, l)
+	*memory = look()
+	seen.Total = w.flow.ended
+	return seen, errors.Join(err, w.flow.check())
+}
+
+// acceptingOnly is a load of charges that end when they are accepted.
+func (w *world) acceptingOnly(url string, use func() usage) load {
+	l := w.sending(url, use)
 	send := l.send
 	l.send = func(ctx context.Context, id string) error {
 		defer w.flow.end(id)
 		return send(ctx, id)
 	}
-	seen, err = w.flow.drive(ctx, l)
-	seen.Total = w.flow.ended
-	return seen, errors.Join(err, w.flow.check())
+	return l
 }
 
 const countAccepted = `

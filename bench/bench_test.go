@@ -23,9 +23,32 @@ func TestMain(m *testing.M) {
 // Every measurement compares what was accepted with the tables, the provider's
 // books and the shop's, and is an error where something was lost or done twice.
 // So running all of them is the test; no time is looked at.
-func TestEverySubjectDoesAllWorkOnce(t *testing.T) {
+func TestEverythingMeasuredIsDoneOnce(t *testing.T) {
 	t.Parallel()
-	r, err := runCmd{Quick: true, Repeat: 1}.measure(t.Context(), io.Discard, func(string) bool { return true })
+	s, err := openStage(t.Context(), io.Discard, quick(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("by every subject", func(t *testing.T) {
+		t.Parallel()
+		everySubject(t, s)
+	})
+	t.Run("along every axis", func(t *testing.T) {
+		t.Parallel()
+		along := *s
+		along.sizes = brief().sizes()
+		everyAxis(t, &along)
+	})
+}
+
+func everySubject(t *testing.T, s *stage) {
+	t.Helper()
+	r, err := runCmd{Quick: true, Repeat: 1}.on(t.Context(), s, func(string) bool { return true })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,28 +65,30 @@ func TestEverySubjectDoesAllWorkOnce(t *testing.T) {
 	if diff := cmp.Diff(names, measured); diff != "" {
 		t.Errorf("measured (-want +got):\n%s", diff)
 	}
-	t.Run("and its figures can be told", func(t *testing.T) {
-		t.Parallel()
-		var table strings.Builder
-		if err := r.writeTable(&table); err != nil {
-			t.Fatal(err)
+	var table strings.Builder
+	if err := r.writeTable(&table); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		if !strings.Contains(table.String(), name) {
+			t.Errorf("the table lacks %s", name)
 		}
-		for _, name := range names {
-			if !strings.Contains(table.String(), name) {
-				t.Errorf("the table lacks %s", name)
-			}
-		}
-		folder := t.TempDir()
-		if err := draw(folder, r); err != nil {
-			t.Fatal(err)
-		}
-		for _, picture := range []string{"throughput.svg", "latency.svg"} {
-			text, err := os.ReadFile(filepath.Join(folder, picture))
-			if err != nil || !strings.Contains(string(text), "<svg") {
-				t.Errorf("%s: %v", picture, err)
-			}
-		}
-	})
+	}
+	folder := t.TempDir()
+	if err := draw(folder, r); err != nil {
+		t.Fatal(err)
+	}
+	for _, picture := range []string{"throughput.svg", "latency.svg"} {
+		wantPicture(t, folder, picture)
+	}
+}
+
+func wantPicture(t *testing.T, folder, picture string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(folder, picture))
+	if err != nil || !strings.Contains(string(text), "<svg") {
+		t.Errorf("%s: %v", picture, err)
+	}
 }
 
 // Every subject has a name of its own, and its rival is measured too.

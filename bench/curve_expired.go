@@ -78,7 +78,14 @@ func (w *world) expire(ctx context.Context, rows int) (expired, error) {
 			return e, fmt.Errorf("make rows that have expired: %w", err)
 		}
 	}
-	return e, settle(ctx, conn)
+	if err := tidy(ctx, conn); err != nil {
+		return e, err
+	}
+	// Rows that expire were last touched before the checkpoints of days.
+	if _, err := conn.Exec(ctx, "checkpoint"); err != nil {
+		return e, fmt.Errorf("make a checkpoint: %w", err)
+	}
+	return e, nil
 }
 
 const countExpired = `

@@ -74,13 +74,8 @@ func (w *world) besideJanitor(ctx context.Context, e extent) (points []Point, er
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, finish(ctx, api)) }()
-	l := w.sending(api.URL(), nil)
+	l := w.acceptingOnly(api.URL(), nil)
 	l.senders, l.measured = retentionSenders, e.Turn
-	send := l.send
-	l.send = func(ctx context.Context, id string) error {
-		defer w.flow.end(id)
-		return send(ctx, id)
-	}
 	var without, with turns
 	look := residents(api.PID())
 	err = w.flow.sending(ctx, l, func(ctx context.Context) error {
@@ -89,7 +84,7 @@ func (w *world) besideJanitor(ctx context.Context, e extent) (points []Point, er
 		}
 		for left := true; left; {
 			l.use = users(w.server.postmaster, api.PID())
-			took, seen, err := w.flow.turn(ctx, l)
+			took, seen, err := w.flow.measure(ctx, l)
 			if err != nil {
 				return err
 			}
@@ -114,17 +109,6 @@ func (w *world) besideJanitor(ctx context.Context, e extent) (points []Point, er
 	return slices.Concat(points, without.byTurns, with.byTurns), w.flow.check()
 }
 
-// turn watches, and returns every latency.
-func (f *flow) turn(ctx context.Context, l load) (took []time.Duration, seen window, err error) {
-	before, began, from := l.use(), time.Now(), f.time(true)
-	if err := pause(ctx, l.measured); err != nil {
-		return nil, seen, err
-	}
-	seen = window{Done: f.time(false) - from, Seconds: time.Since(began).Seconds()}
-	seen.Used = l.use().minus(before)
-	return f.timed(), seen, nil
-}
-
 // turnWithJanitor does not count a sweep that its end interrupts.
 func (w *world) turnWithJanitor(ctx context.Context, l load, api int, with *turns) error {
 	janitor, err := startCarrier(ctx, order{By: "janitor", Database: w.database})
@@ -141,7 +125,7 @@ func (w *world) turnWithJanitor(ctx context.Context, l load, api int, with *turn
 	pid := janitor.command.Process.Pid
 	l.use = users(w.server.postmaster, api, pid)
 	look := residents(pid)
-	took, seen, err := w.flow.turn(ctx, l)
+	took, seen, err := w.flow.measure(ctx, l)
 	memory := look()
 	_ = janitor.stdin.Close()
 	if err := errors.Join(err, janitor.read(&swept), janitor.end()); err != nil {

@@ -68,7 +68,7 @@ func (w *world) acceptingMore(ctx context.Context) (p Point, err error) {
 	if err != nil {
 		return p, err
 	}
-	p.Sample, err = counting(ctx, w.database, func() (window, error) { return w.accepting(ctx) })
+	p.Sample, err = counting(ctx, w.database, func() (window, error) { return w.accepting(ctx, &p.API) })
 	if err != nil {
 		return p, err
 	}

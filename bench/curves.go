@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"regexp"
@@ -22,7 +21,7 @@ type curvesCmd struct {
 }
 
 // Run measures along every axis, in one run, beside the same unit.
-func (c curvesCmd) Run(ctx context.Context) error {
+func (c curvesCmd) Run(ctx context.Context) (err error) {
 	only, err := regexp.Compile(c.Only)
 	if err != nil {
 		return fmt.Errorf("--only: %w", err)
@@ -37,7 +36,12 @@ func (c curvesCmd) Run(ctx context.Context) error {
 	if c.Quick {
 		chosen = brief()
 	}
-	report, measured := measureCurves(ctx, os.Stderr, chosen, only.MatchString)
+	s, err := openStage(ctx, os.Stderr, chosen.sizes(), false)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.close()) }() //nolint:contextcheck // it closes whatever happens
+	report, measured := s.curves(ctx, chosen, only.MatchString)
 	report.Quick = c.Quick
 	// What was measured before something failed, or before Ctrl-C, is told too.
 	return errors.Join(measured, c.tell(report))
@@ -113,13 +117,8 @@ type curving struct {
 	before float64 // the unit, measured before the next point
 }
 
-// measureCurves returns what it has measured, also where it fails.
-func measureCurves(ctx context.Context, say io.Writer, chosen extent, wanted func(string) bool) (r Curves, err error) {
-	s, err := openStage(ctx, say, chosen.sizes(), false)
-	if err != nil {
-		return r, err
-	}
-	defer func() { err = errors.Join(err, s.close()) }() //nolint:contextcheck // it closes whatever happens
+// curves returns what it has measured, also where it fails.
+func (s *stage) curves(ctx context.Context, chosen extent, wanted func(string) bool) (r Curves, err error) {
 	began := time.Now()
 	r = Curves{Machine: s.server.machine(ctx), Commit: commit(ctx), Date: began.UTC().Truncate(time.Second), Extent: chosen}
 	defer func() { r.Took = time.Since(began).Seconds() }()

@@ -9,7 +9,7 @@ type extent struct {
 	Unit     time.Duration `json:"unit_ns"`     // of pgbench, each time
 
 	Tables       []int           `json:"tables"`           // charges in them
-	Audited      int             `json:"audited"`          // larger tables are counted, and not audited
+	Audited      int             `json:"audited"`          // more charges are counted, and not audited
 	Backlogs     []int           `json:"backlogs"`         // charges that wait
 	InFlight     []int           `json:"in_flight"`        // charges
 	Latencies    []time.Duration `json:"latencies_ns"`     // of the provider
@@ -23,16 +23,16 @@ type extent struct {
 // long is for a quiet machine, and takes some twenty minutes.
 func long() extent {
 	return extent{
-		Warm: 2 * time.Second, Measured: 6 * time.Second, Unit: time.Second,
+		Warm: 2 * time.Second, Measured: 5 * time.Second, Unit: time.Second,
 		Tables:       []int{10_000, 100_000, 1_000_000},
-		Audited:      150_000,
+		Audited:      20_000,
 		Backlogs:     []int{0, 1_000, 10_000, 100_000},
-		InFlight:     []int{1, 4, 16, 64, 128, 256, 512},
+		InFlight:     []int{1, 4, 16, 64, 256, 512},
 		Latencies:    []time.Duration{0, 50 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond},
 		SlowInFlight: []int{64, 256, 512},
 		Expired:      1_000_000,
 		Turn:         5 * time.Second,
-		Slices:       12,
+		Slices:       10,
 		Slice:        10 * time.Second,
 	}
 }

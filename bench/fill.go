@@ -20,144 +20,8 @@ import (
 // of the inbox, and of the outbox the last day. Nothing of it expires while it is
 // measured.
 const (
-	filledDays = 6
-	fillChunk  = 10_000 // charges, in the commits of one turn
-)
-
-// copies are the charges of one chunk. Ids begin with their time, as real ones do;
-// the provider's are random.
-const copies = `
-with copies as materialized (
-  select n,
-         id,
-         md5('order' || id)::uuid::text                      as order_id,
-         'pi_' || left(md5('intent' || id), 24)              as intent,
-         'sku-' || lpad((n %% %[1]d)::text, 3, '0')           as sku,
-         md5('1' || id)::uuid                                as requested,
-         md5('%[2]d' || id)::uuid                            as outcome,
-         at,
-         to_char(at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') as at_text
-    from (select n,
-                 at,
-                 'ch_' || lpad(to_hex((extract(epoch from at) * 1000)::bigint), 12, '0') || left(md5(n::text), 20) as id
-            from (select n,
-                         date_trunc('second', $5::timestamptz - $4::interval * (1 - n / $3::float8)) as at
-                    from generate_series($1::int, $2::int) as n) as times) as ids
-)`
-
-const (
-	copyEvents = `
-insert into ledger_events
-       (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at, recorded_at)
-select md5(e.version || c.id)::uuid, c.id, e.version, e.type, e.schema_version, e.merchant_id,
-       {e.data::text}::jsonb, {e.metadata::text}::jsonb, c.at, c.at + e.version * interval '10 ms'
-  from copies c
- cross join ledger_events e
- where e.stream_id = {charge}
- order by c.n, e.version`
-
-	copyPostings = `
-insert into ledger_postings
-       (stream_id, version, leg, merchant_id, debit, credit, amount, currency)
-select c.id, p.version, p.leg, p.merchant_id, p.debit, p.credit, p.amount, p.currency
-  from copies c
- cross join ledger_postings p
- where p.stream_id = {charge}
- order by c.n, p.version, p.leg`
-
-	copyKeys = `
-insert into idempotency_keys
-       (scope, operation, key, fingerprint, request, status_code, content_type, location, body, created_at, expires_at)
-select k.scope, k.operation, c.order_id, sha256(convert_to(c.id, 'UTF8')),
-       convert_to({convert_from(k.request, 'UTF8')}, 'UTF8'), k.status_code, k.content_type, {k.location},
-       convert_to({convert_from(k.body, 'UTF8')}, 'UTF8'), c.at, c.at + (k.expires_at - k.created_at)
-  from copies c
- cross join idempotency_keys k
- where k.location = '/v1/charges/' || {charge}
- order by c.n`
-
-	copyOutbox = `
-insert into outbox
-       (topic, message_id, payload, metadata, created_at)
-select o.topic, {o.message_id}, convert_to({convert_from(o.payload, 'UTF8')}, 'UTF8'), {o.metadata::text}::jsonb, c.at
-  from copies c
- cross join outbox o
- where o.metadata ->> 'ordering_key' = {charge}
-   and c.at > now() - interval '23 hours'
- order by c.n, o."offset"`
-
-	copyInbox = `
-insert into inbox
-       (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, due_at, attempts, waits, fence, done_fence,
-        holder, received_at, finished_at)
-select i.receiver, i.message_id, i.ordering_key, i.type, i.payload, i.metadata, sha256(i.payload), i.status, i.at, i.attempts, i.waits,
-       i.fence, i.done_fence, i.holder, i.at, i.at
-  from (select i.receiver, {i.message_id} as message_id, c.id as ordering_key, i.type,
-               convert_to({convert_from(i.payload, 'UTF8')}, 'UTF8') as payload, {i.metadata::text}::jsonb as metadata,
-               i.status, i.attempts, i.waits, i.fence, i.done_fence, i.holder, c.at, c.n, i.id
-          from copies c
-         cross join inbox i
-         where i.ordering_key = {charge}) as i
- order by i.n, i.id`
-
-	copyReservations = `
-insert into reservations
-       (charge_id, merchant_id, sku, quantity, status)
-select c.id, r.merchant_id, c.sku, r.quantity, r.status
-  from copies c
- cross join reservations r
- where r.charge_id = {charge}
- order by c.n`
-
-	copyList = `
-insert into charge_list
-       (generation, charge_id, merchant_id, order_id, status, created_at, version, view)
-select l.generation, c.id, l.merchant_id, c.order_id, l.status, c.at, l.version, {l.view::text}::json
-  from copies c
- cross join charge_list l
- where l.charge_id = {charge}
- order by c.n`
-)
-
-// What is said once of all copies: balances and stock are sums, and what reads the
-// ledger and the outbox has read all of it.
-const (
-	sumBalances = `
-update account_balances
-   set debits  = debits * $1,
-       credits = credits * $1`
-
-	sumStock = `
-update stock
-   set available = available - c.sold,
-       sold      = stock.sold + c.sold
-  from (select 'sku-' || lpad((n % $2::int)::text, 3, '0') as sku,
-               count(*)                                    as sold
-          from generate_series(1, $1::int) as n
-         group by 1) as c
- where c.sku = stock.sku`
-
-	foldedAll = `
-update projections
-   set txid     = last.txid,
-       position = last.position,
-       highest  = (select max(position) from ledger_events)
-  from (select txid,
-               position
-          from ledger_events
-         order by txid desc, position desc
-         limit 1) as last
- where state = 'live'`
-
-	passedAll = `
-update outbox_offsets
-   set transaction_id = last.transaction_id,
-       "offset"       = last."offset"
-  from (select transaction_id,
-               "offset"
-          from outbox
-         order by transaction_id desc, "offset" desc
-         limit 1) as last`
+	filledFor = 6 * 24 * time.Hour
+	fillChunk = 10_000 // charges, in the commits of one turn
 )
 
 // original is the charge that is copied.
@@ -209,10 +73,6 @@ func (o original) statement(sql string) string {
 		}
 		text, after, _ := strings.Cut(rest, "}")
 		sql = after
-		if text == "charge" {
-			written.WriteString(quoted(o.Charge))
-			continue
-		}
 		for _, part := range own {
 			text = fmt.Sprintf("replace(%s, %s, %s)", text, quoted(part.from), part.to)
 		}
@@ -241,7 +101,10 @@ func (w *world) fill(ctx context.Context, charges int) error {
 	if err != nil {
 		return fmt.Errorf("read the charge to copy: %w", err)
 	}
-	if err := w.copy(ctx, o, charges-1); err != nil {
+	if _, err := conn.Exec(ctx, originals); err != nil {
+		return fmt.Errorf("fill the tables: %w", err)
+	}
+	if err := w.copyAround(ctx, conn, o, charges-1); err != nil {
 		return fmt.Errorf("fill the tables: %w", err)
 	}
 	b := &pgx.Batch{}
@@ -249,11 +112,12 @@ func (w *world) fill(ctx context.Context, charges int) error {
 	b.Queue(sumStock, charges-1, articles)
 	b.Queue(foldedAll)
 	b.Queue(passedAll)
+	b.Queue(dropOriginals)
 	if err := conn.SendBatch(ctx, b).Close(); err != nil {
 		return fmt.Errorf("fill the tables: %w", err)
 	}
 	w.filled = charges - 1
-	return settle(ctx, conn)
+	return tidy(ctx, conn)
 }
 
 // first sends a charge, and waits until it has left everything that it does.
@@ -298,23 +162,44 @@ select not exists (
            from inbox
           where status <> 'done')`
 
-// copy copies a charge, chunk by chunk, as many at a time as there are processors.
-func (w *world) copy(ctx context.Context, o original, charges int) error {
-	sent := []string{
-		o.statement(copyEvents), o.statement(copyPostings), o.statement(copyKeys), o.statement(copyOutbox),
-		o.statement(copyReservations), o.statement(copyList),
+// copyAround makes a checkpoint when most copies are there. A page that is touched
+// the first time after one goes to the log whole, and the ids of events touch all
+// pages of their index: the copies that follow do that, and what is measured later
+// finds the tables as they are between two checkpoints, however large they are.
+func (w *world) copyAround(ctx context.Context, conn *pgx.Conn, o original, charges int) error {
+	most, now := charges*4/5, time.Now()
+	if err := w.copy(ctx, o, span{1, most, charges, now}); err != nil {
+		return err
 	}
-	received, now := o.statement(copyInbox), time.Now() // of all of them: ids begin with it
+	if _, err := conn.Exec(ctx, "checkpoint"); err != nil {
+		return fmt.Errorf("make a checkpoint: %w", err)
+	}
+	return w.copy(ctx, o, span{most + 1, charges, charges, now})
+}
+
+// span are some of the copies, by their numbers. The last of all has the time now.
+type span struct {
+	from, to, all int
+	now           time.Time
+}
+
+// copy makes copies, chunk by chunk, as many at a time as there are processors.
+func (w *world) copy(ctx context.Context, o original, s span) error {
+	sent := []string{
+		o.statement(copyEvents), o.statement(copyPostings), o.statement(copyKey), o.statement(copyOutbox),
+		o.statement(copyReservation), o.statement(copyListed),
+	}
+	received := o.statement(copyInbox)
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(min(runtime.NumCPU(), 4))
-	for from := 1; from <= charges; from += fillChunk {
+	for from := s.from; from <= s.to; from += fillChunk {
 		g.Go(func() error {
 			conn, err := pgx.Connect(ctx, w.database)
 			if err != nil {
 				return fmt.Errorf("connect: %w", err)
 			}
 			defer conn.Close(context.WithoutCancel(ctx))
-			args := []any{from, min(from+fillChunk-1, charges), charges, filledDays * 24 * time.Hour, now}
+			args := []any{from, min(from+fillChunk-1, s.to), s.all, filledFor, s.now}
 			b := &pgx.Batch{} // one transaction
 			for _, sql := range sent {
 				b.Queue(sql, args...)
@@ -329,14 +214,11 @@ func (w *world) copy(ctx context.Context, o original, charges int) error {
 	return g.Wait()
 }
 
-// settle leaves the tables as autovacuum would have left them in the days that
-// they took to grow, and what is dirty on the disk. Autovacuum goes on by itself,
-// and nobody helps it from here on.
-func settle(ctx context.Context, conn *pgx.Conn) error {
-	for _, sql := range []string{"vacuum (analyze)", "checkpoint"} {
-		if _, err := conn.Exec(ctx, sql); err != nil {
-			return fmt.Errorf("%s: %w", sql, err)
-		}
+// tidy leaves the tables as autovacuum would have left them in the days that they
+// took to grow. It goes on by itself, and nobody helps it from here on.
+func tidy(ctx context.Context, conn *pgx.Conn) error {
+	if _, err := conn.Exec(ctx, "vacuum (analyze)"); err != nil {
+		return fmt.Errorf("vacuum: %w", err)
 	}
 	return nil
 }

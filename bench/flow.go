@@ -166,15 +166,21 @@ func (f *flow) sending(ctx context.Context, l load, watching func(context.Contex
 }
 
 // watch measures while others send.
-func (f *flow) watch(ctx context.Context, l load) (w window, err error) {
+func (f *flow) watch(ctx context.Context, l load) (window, error) {
+	took, w, err := f.measure(ctx, l)
+	w.latencies(took)
+	return w, err
+}
+
+// measure is watch that leaves the latencies as they are.
+func (f *flow) measure(ctx context.Context, l load) (took []time.Duration, w window, err error) {
 	before, began, from := l.use(), time.Now(), f.time(true)
 	if err := pause(ctx, l.measured); err != nil {
-		return w, err
+		return nil, w, err
 	}
 	w = window{Done: f.time(false) - from, Seconds: time.Since(began).Seconds()}
 	w.Used = l.use().minus(before)
-	w.latencies(f.timed())
-	return w, nil
+	return f.timed(), w, nil
 }
 
 // window is what was seen while it was measured.

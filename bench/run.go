@@ -89,7 +89,11 @@ func (c runCmd) measure(ctx context.Context, say io.Writer, wanted func(name str
 		return r, err
 	}
 	defer func() { err = errors.Join(err, s.close()) }() //nolint:contextcheck // it closes whatever happens
-	r = Report{Machine: s.server.machine(ctx), Quick: c.Quick}
+	return c.on(ctx, s, wanted)
+}
+
+func (c runCmd) on(ctx context.Context, s *stage, wanted func(name string) bool) (Report, error) {
+	r := Report{Machine: s.server.machine(ctx), Quick: c.Quick}
 	for round := range c.Repeat {
 		if err := s.round(ctx, &r, round+1, wanted); err != nil {
 			return r, err
