@@ -41,11 +41,11 @@ func long() extent {
 func brief() extent {
 	return extent{
 		Measured:     300 * time.Millisecond,
-		Tables:       []int{20, 200},
+		Tables:       []int{50},
 		Audited:      200,
 		Backlogs:     []int{0, 40},
-		InFlight:     []int{1, 8},
-		Latencies:    []time.Duration{0, 20 * time.Millisecond},
+		InFlight:     []int{8},
+		Latencies:    []time.Duration{20 * time.Millisecond},
 		SlowInFlight: []int{8},
 		Expired:      2_000,
 		Turn:         200 * time.Millisecond,

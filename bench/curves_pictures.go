@@ -64,7 +64,8 @@ func (pic picture) draw(file string, c Curve) error {
 			return err
 		}
 	}
-	p.Y.Min, p.Y.Max = 0, 1.4*highest // the legend has room, and an ideal leaves the picture
+	p.X.Max += (p.X.Max - p.X.Min) / 30 // the last mark's label has room
+	p.Y.Min, p.Y.Max = 0, 1.4*highest   // and so has the legend; an ideal leaves the picture
 	if err := p.Save(20*vg.Centimeter, 12*vg.Centimeter, file); err != nil {
 		return fmt.Errorf("save the picture: %w", err)
 	}
