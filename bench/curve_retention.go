@@ -102,14 +102,15 @@ func (w *world) besideJanitor(ctx context.Context, e extent) (points []Point, er
 	if err != nil {
 		return nil, errors.Join(err, w.flow.check())
 	}
-	points = []Point{without.point(0), with.point(with.sofar)}
+	points = []Point{without.point(0), with.point(e.Expired)}
 	for i := range points {
 		points[i].API = look()
 	}
 	return slices.Concat(points, without.byTurns, with.byTurns), w.flow.check()
 }
 
-// turnWithJanitor does not count a sweep that its end interrupts.
+// turnWithJanitor counts no commit that its end cuts off. That nothing is left in
+// the end is asked of the tables.
 func (w *world) turnWithJanitor(ctx context.Context, l load, api int, with *turns) error {
 	janitor, err := startCarrier(ctx, order{By: "janitor", Database: w.database})
 	if err != nil {

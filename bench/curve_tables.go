@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"time"
 )
 
 // alongTables measures charges end to end, and then accepting alone, beside those
@@ -10,9 +11,12 @@ import (
 func alongTables(ctx context.Context, c *curving) error {
 	for _, charges := range c.extent.Tables {
 		err := c.at(ctx, fmt.Sprintf("%d charges", charges), inFlight, func(w *world) ([]Point, error) {
+			use, began := users(w.server.postmaster), time.Now()
+			before := use()
 			if err := w.fill(ctx, charges); err != nil {
 				return nil, err
 			}
+			fmt.Fprintf(c.say, ", filled in %.0f s with %.0f s of a processor", time.Since(began).Seconds(), use().minus(before).Database.Seconds())
 			whole, err := w.carrying(ctx, charges <= c.extent.Audited)
 			if err != nil {
 				return nil, err
