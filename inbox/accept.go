@@ -53,12 +53,12 @@ func AcceptInto(b *pgx.Batch, receiver string, m Message, r *Reception) error {
 	if len(m.ID) > MaxLength || len(m.OrderingKey) > MaxLength {
 		return fmt.Errorf("accept message %.*q for %q: %w", MaxLength, m.ID, receiver, errTooLong)
 	}
-	args, err := received([]string{receiver}, m)
+	all, err := deliveries([]string{receiver}, m)
 	if err != nil {
 		return err
 	}
 	b.Queue(walkIndexes)
-	queued := b.Queue(receive, args...)
+	queued := b.Queue(receive, received(all)...)
 	if r != nil {
 		queued.QueryRow(func(row pgx.Row) error { return row.Scan(&r.New, &r.Duplicates, &r.Aside) })
 	}

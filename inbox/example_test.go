@@ -47,18 +47,16 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
-	receive := inbox.Receive(log, func(m *message.Message) inbox.Envelope {
+	receive := outbox.ByPage(log, inbox.Receive(func(m *message.Message) inbox.Envelope {
 		return inbox.Envelope{
 			Receivers:   []string{"shop"},
 			Type:        m.Metadata.Get(outbox.MetadataType),
 			OrderingKey: m.Metadata.Get(outbox.MetadataOrderingKey),
 		}
-	})
-	for range 2 {
-		m := <-messages
-		fmt.Println("received", m.UUID, receive(m))
-		m.Ack()
-	}
+	}))
+	page := <-messages
+	fmt.Println("received", page.UUID, receive(page))
+	page.Ack()
 
 	// Process.
 	done := make(chan struct{})
@@ -91,7 +89,6 @@ func Example() {
 	err = db.QueryRow(context.Background(), `select status, attempts, duplicates from inbox`).Scan(&status, &attempts, &duplicates)
 	fmt.Println(status, attempts, duplicates, err)
 	// Output:
-	// received m1 <nil>
 	// received m1 <nil>
 	// attempt 1: order.placed of a mug
 	// attempt 2: order.placed of a mug

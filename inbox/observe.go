@@ -72,11 +72,18 @@ func (o Observer) ended(e End) {
 	}
 }
 
-// Reception is what became of one message, by receivers.
+// Reception is what became of a message, or of a page of them: deliveries, of which
+// a message has one for each of its receivers.
 type Reception struct {
 	New        int // kept
 	Duplicates int // known, with the same payload: counted
 	Aside      int // known, with another payload: in quarantine
+}
+
+func (r *Reception) add(part Reception) {
+	r.New += part.New
+	r.Duplicates += part.Duplicates
+	r.Aside += part.Aside
 }
 
 func (r Reception) tell(told func(Reception)) {

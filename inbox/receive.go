@@ -5,7 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"log/slog"
+	"slices"
 
 	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -21,7 +21,9 @@ type Envelope struct {
 
 // One total, idempotent statement. A first delivery is inserted; a repeated one
 // is counted, also where its rival is yet to commit; a known id with another
-// payload goes to quarantine. Nothing of it raises an error beside a rival.
+// payload goes to quarantine. Nothing of it raises an error beside a rival. It takes
+// a page of deliveries in which no receiver has an id twice: PostgreSQL would refuse
+// to meet a row again. A delivery may stand for further ones of the same payload.
 //
 // A first delivery also wakes the key: the oldest open message, the only one that
 // could be claimed, becomes due if it waits for the outside. One that backs off
@@ -31,66 +33,126 @@ type Envelope struct {
 // of this delivery and a wait that is written at the same moment, the later one
 // can see the other. Nobody holds such a lock for longer than a commit.
 //
+// A page may find many rows that others end together in one commit. So all that is
+// there already is locked first, by number, as they do it: two that take the same
+// rows in the same order do not wait for each other. Only then is a key looked at
+// again, and the oldest that is still open woken.
+//
 // The key is compared twice, since of what is equal the order would not matter. So
 // only inbox_open_by_key has the order: one entry of it is read, however long the
-// queue behind a key is, and none of other keys. What is woken is an array, since a
-// join was planned, while the inbox was empty, to read all of it later.
+// queue behind a key is, and none of other keys. What is locked or woken is an
+// array, since a join was planned, while the inbox was empty, to read all of it
+// later; what was not kept is asked for by "not in", which is a hash whatever is
+// planned, and not a look at all of the page for each of it.
+//
+// A message that is repeated and the oldest of a key with a new one is written once,
+// with both changes: of two in one statement PostgreSQL would drop one.
 const receive = `
 with incoming as (
-  select distinct unnest($1::text[]) as receiver
-), kept as (
-  insert into inbox
-         (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
-  select i.receiver, $2, $3, $4, $5, $6, $7
-    from incoming i
-  on conflict (receiver, message_id) do update
-     set duplicates = inbox.duplicates + 1
-   where inbox.payload_hash = excluded.payload_hash
-  returning receiver, duplicates
+  select d.receiver,
+         d.message_id,
+         d.ordering_key,
+         d.type,
+         d.payload,
+         d.metadata,
+         d.payload_hash,
+         d.more,
+         d.place,
+         (select k.id
+            from inbox k
+           where k.receiver = d.receiver
+             and k.message_id = d.message_id) as known
+    from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::bytea[], $8::int[])
+    with ordinality as d (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, more, place)
+), heads as (
+  select k.receiver,
+         k.ordering_key,
+         (select open.id
+            from inbox open
+           where open.receiver = k.receiver
+             and open.ordering_key >= k.ordering_key
+             and open.ordering_key <= k.ordering_key
+             and open.status in ('pending', 'running')
+           order by open.ordering_key, open.id
+           limit 1) as id
+    from (select distinct receiver, ordering_key
+            from incoming
+           where known is null) k
+), locked as (
+  select id
+    from inbox
+   where id = any (array(
+           select known from incoming
+            union all
+           select id from heads))
+   order by id
+     for no key update
 ), oldest as (
-  select o.id, o.status, o.attempts, o.waits, o.due_at
-    from kept k
+  select o.id
+    from heads h
    cross join lateral (
            select open.id, open.status, open.attempts, open.waits, open.due_at
              from inbox open
-            where open.receiver = k.receiver
-              and open.ordering_key >= $3
-              and open.ordering_key <= $3
+            where open.receiver = h.receiver
+              and open.ordering_key >= h.ordering_key
+              and open.ordering_key <= h.ordering_key
               and open.status in ('pending', 'running')
+              and (select count(*) from locked) >= 0
             order by open.ordering_key, open.id
             limit 1
               for no key update) o
-   where k.duplicates = 0
+   where h.id is not null
+     and o.status = 'pending'
+     and o.attempts = 0
+     and o.waits > 0
+     and o.due_at > clock_timestamp()
+), kept as (
+  insert into inbox
+         (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, duplicates)
+  select receiver, message_id, ordering_key, type, payload, metadata::jsonb, payload_hash, more
+    from incoming
+   where (select count(*) from oldest) >= 0
+   order by place
+  on conflict (receiver, message_id) do update
+     set duplicates = inbox.duplicates + excluded.duplicates + 1,
+         due_at     = case when inbox.id = any (array(select id from oldest)) then clock_timestamp() else inbox.due_at end
+   where inbox.payload_hash = excluded.payload_hash
+  returning id, receiver, message_id, duplicates
 ), woken as (
   update inbox
      set due_at = clock_timestamp()
-   where id = any (array(
-           select id
-             from oldest
-            where status = 'pending'
-              and attempts = 0
-              and waits > 0
-              and due_at > clock_timestamp()))
+   where id = any (array(select id from oldest))
+     and id not in (select id from kept)
+), other as (
+  select receiver, message_id, payload, metadata, payload_hash, more
+    from incoming
+   where (receiver, message_id) not in (select receiver, message_id from kept)
 ), aside as (
   insert into inbox_quarantine
          (receiver, message_id, payload, metadata, payload_hash)
-  select i.receiver, $2, $5, $6, $7
-    from incoming i
-   where not exists (
-           select
-             from kept k
-            where k.receiver = i.receiver)
+  select receiver, message_id, payload, metadata::jsonb, payload_hash
+    from other
   on conflict (receiver, message_id, payload_hash) do nothing
 )
-select count(*) filter (where k.duplicates = 0) as new,
-       count(*) filter (where k.duplicates > 0) as duplicates,
-       count(*) filter (where k.receiver is null) as aside
-  from incoming i
-  left join kept k
-    on k.receiver = i.receiver`
+select k.new,
+       i.deliveries - k.new - o.deliveries as duplicates,
+       o.deliveries as aside
+  from (select count(*) filter (where duplicates = 0) as new from kept) k
+ cross join (select coalesce(sum(more + 1), 0) as deliveries from incoming) i
+ cross join (select coalesce(sum(more + 1), 0) as deliveries from other) o`
 
-// received are the arguments of receive.
-func received(receivers []string, m Message) ([]any, error) {
+// delivery is a message on its way to a receiver, and stands for so many more of
+// the same payload.
+type delivery struct {
+	receiver string
+	message  Message
+	metadata string
+	hash     [sha256.Size]byte
+	more     int32
+}
+
+// deliveries are those of a message to its receivers.
+func deliveries(receivers []string, m Message) ([]delivery, error) {
 	if m.OrderingKey == "" {
 		m.OrderingKey = m.ID
 	}
@@ -104,53 +166,77 @@ func received(receivers []string, m Message) ([]any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode the metadata of message %s: %w", m.ID, err)
 	}
-	hash := sha256.Sum256(m.Payload)
-	return []any{receivers, m.ID, m.OrderingKey, m.Type, m.Payload, metadata, hash[:]}, nil
+	d := delivery{message: m, metadata: string(metadata), hash: sha256.Sum256(m.Payload)}
+	all := make([]delivery, 0, len(receivers))
+	for i, receiver := range receivers {
+		if !slices.Contains(receivers[:i], receiver) {
+			d.receiver = receiver
+			all = append(all, d)
+		}
+	}
+	return all, nil
 }
 
-// Receive is the Watermill handler that takes messages into the inbox. It works
-// in the subscriber's own transaction, so that the row and the offset commit
-// together, and does nothing but one statement there.
+// received are the arguments of receive.
+func received(all []delivery) []any {
+	receivers, ids, keys, types := make([]string, len(all)), make([]string, len(all)), make([]string, len(all)), make([]string, len(all))
+	payloads, metadata, hashes, more := make([][]byte, len(all)), make([]string, len(all)), make([][]byte, len(all)), make([]int32, len(all))
+	for i, d := range all {
+		receivers[i], ids[i], keys[i], types[i] = d.receiver, d.message.ID, d.message.OrderingKey, d.message.Type
+		payloads[i], metadata[i], hashes[i], more[i] = d.message.Payload, d.metadata, d.hash[:], d.more
+	}
+	return []any{receivers, ids, keys, types, payloads, metadata, hashes, more}
+}
+
+// Receive takes the messages of a page into the inbox, whose reader makes a Watermill
+// handler of it. It works
+// in the subscriber's own transaction, so that the rows and the offset commit
+// together, and does nothing but one statement there; a page that has an id more
+// than once takes one more, and one for each further payload of an id.
 //
 // It takes whatever is in the outbox, since what it could not take would block
 // the topic for ever. An ordering key beyond MaxLength, or one that is no text,
 // is received as "sha256:" and the hexadecimal hash of it; the same messages are
 // of one key then as before.
 //
-// If we die here: the transaction rolls back, the offset with it, and the page
-// is read again.
-func Receive(log *slog.Logger, envelope func(*message.Message) Envelope) message.NoPublishHandlerFunc {
-	return ReceiveTelling(log, envelope, nil)
+// An error leaves the transaction to be rolled back by its owner.
+func Receive(envelope func(*message.Message) Envelope) func(page []*message.Message) error {
+	return ReceiveTelling(envelope, nil)
 }
 
-// ReceiveTelling is Receive that also tells what became of each message, before it
+// ReceiveTelling is Receive that also tells what became of each page, before it
 // is committed: of a page that is read again, twice.
-func ReceiveTelling(log *slog.Logger, envelope func(*message.Message) Envelope, told func(Reception)) message.NoPublishHandlerFunc {
-	return func(m *message.Message) error {
-		tx, ok := wsql.TxFromContext(m.Context())
-		if !ok {
-			return fmt.Errorf("receive message %s: it does not come from an outbox subscriber", m.UUID)
-		}
-		e := envelope(m)
-		if len(e.Receivers) == 0 {
+func ReceiveTelling(envelope func(*message.Message) Envelope, told func(Reception)) func(page []*message.Message) error {
+	return func(page []*message.Message) error {
+		if len(page) == 0 {
 			return nil
 		}
-		args, err := received(e.Receivers, Message{
-			ID: m.UUID, Type: asText(e.Type), OrderingKey: indexable(e.OrderingKey), Payload: m.Payload, Metadata: m.Metadata,
-		})
-		if err == nil {
-			var r Reception
-			if err = tx.QueryRowContext(m.Context(), receive, args...).Scan(&r.New, &r.Duplicates, &r.Aside); err == nil {
-				r.tell(told)
+		tx, ok := wsql.TxFromContext(page[0].Context())
+		if !ok {
+			return fmt.Errorf("receive message %s: it does not come from an outbox subscriber", page[0].UUID)
+		}
+		all := make([]delivery, 0, len(page))
+		for _, m := range page {
+			e := envelope(m)
+			its, err := deliveries(e.Receivers, Message{
+				ID: m.UUID, Type: asText(e.Type), OrderingKey: indexable(e.OrderingKey), Payload: m.Payload, Metadata: m.Metadata,
+			})
+			if err != nil {
+				return err
 			}
+			all = append(all, its...)
 		}
-		if err != nil {
-			// A Nack would be resent inside the broken transaction until the deadline,
-			// and a commit would move the offset past what was not written. Rolled back
-			// and acked, the page fails at its offset and is read again.
-			log.Warn("receive failed, the page will be read again", "message_id", m.UUID, "error", err)
-			_ = tx.Rollback() // it fails only if the transaction is gone already
+		var r Reception
+		now, later := apart(all)
+		for later = together(later); len(now) > 0; now, later = apart(later) {
+			var part Reception
+			err := tx.QueryRowContext(page[0].Context(), receive, received(now)...).Scan(&part.New, &part.Duplicates, &part.Aside)
+			if err != nil {
+				return fmt.Errorf("receive %d messages: %w", len(now), err)
+			}
+			r.add(part)
 		}
+		r.tell(told)
 		return nil
 	}
 }

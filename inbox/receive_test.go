@@ -65,7 +65,7 @@ func receiveAs(t *testing.T, db *postgres.DB, envelope func(*message.Message) in
 	if err != nil {
 		t.Fatal(err)
 	}
-	handle := inbox.Receive(slog.New(slog.NewTextHandler(lines, nil)), envelope)
+	handle := outbox.ByPage(slog.New(slog.NewTextHandler(lines, nil)), inbox.Receive(envelope))
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -286,7 +286,8 @@ func TestReceive(t *testing.T) {
 		t.Parallel()
 		m := message.NewMessage("m1", nil)
 		m.SetContext(t.Context())
-		err := inbox.Receive(slog.New(slog.DiscardHandler), func(*message.Message) inbox.Envelope { return inbox.Envelope{} })(m)
+		receive := inbox.Receive(func(*message.Message) inbox.Envelope { return inbox.Envelope{} })
+		err := receive([]*message.Message{m})
 		if err == nil || !strings.Contains(err.Error(), "m1") {
 			t.Errorf("it says %v", err)
 		}

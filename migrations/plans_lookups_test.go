@@ -1,6 +1,18 @@
 package migrations_test
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+)
+
+// incoming are the arguments of a page of so many messages.
+func incoming(n int) string {
+	columns := make([]string, 0, 8)
+	for _, value := range []string{"'r'", "'m' || n", "'ch_' || n", "'t'", "''::bytea", "'{}'", "''::bytea", "0"} {
+		columns = append(columns, fmt.Sprintf("(select array_agg(%s) from generate_series(1, %d) n)", value, n))
+	}
+	return strings.Join(columns, ", ")
+}
 
 // lookups are what requests, steps, polls and sweeps ask, some of it a thousand
 // times a second.
@@ -21,6 +33,7 @@ func lookups() []lookup {
 		inOrder     = "ledger_events_in_order txid"
 		postingOnce = "ledger_postings_leg_once stream_id version"
 		byNumber    = "inbox_pkey id"
+		messageOnce = "inbox_message_once receiver message_id"
 		openByKey   = "inbox_open_by_key receiver ordering_key"
 		parkedByKey = "inbox_parked_by_key receiver ordering_key"
 		keyOnce     = "idempotency_keys_once scope operation key"
@@ -72,19 +85,23 @@ func lookups() []lookup {
 			settings: []string{"idempotency/sweep.go postgres.Settings{\n"}, ways: "idempotency_keys_kept expires_at",
 		},
 
-		{file: "outbox/subscriber.go", words: "with position", args: "'charges', 'g'", settings: subscriber, ways: outboxRange + ", " + ownNumbers},
+		{file: "outbox/subscriber.go", words: "with position", args: "'charges', 'g', '0', 0, 250, 500, 1048576", settings: subscriber, ways: outboxRange + ", " + ownNumbers},
 		{file: "outbox/subscriber.go", words: "update outbox_offsets", args: "'charges', 'g', '9', 9", settings: subscriber},
 		{file: "outbox/sweep.go", words: "with passed", args: "'1 hour', 500", settings: outboxSweep, ways: outboxRange + ", " + ownNumbers},
 		// One entry of the log's end.
 		{file: "outbox/repair.go", words: "as newest", ways: "ledger_events_in_order, " + ownNumbers},
 
 		{
-			file: "inbox/receive.go", words: "with incoming", args: "'{r}', 'm', 'ch_7', 't', '', '{}', ''",
-			settings: subscriber, ways: openByKey + ", " + byNumber,
+			file: "inbox/receive.go", words: "with incoming", args: incoming(1),
+			settings: subscriber, ways: messageOnce + ", " + openByKey + ", " + byNumber,
 		},
 		{
-			file: "inbox/receive.go", words: "with incoming", args: "'{r}', 'm', 'ch_7', 't', '', '{}', ''",
-			ways: openByKey + ", " + byNumber,
+			file: "inbox/receive.go", words: "with incoming", args: incoming(500),
+			settings: subscriber, ways: messageOnce + ", " + openByKey + ", " + byNumber,
+		},
+		{
+			file: "inbox/receive.go", words: "with incoming", args: incoming(1),
+			settings: []string{"inbox/accept.go const walkIndexes"}, ways: messageOnce + ", " + openByKey + ", " + byNumber,
 		},
 		{
 			file: "inbox/claim.go", words: "with accused", args: "'r', 10, 'h', '30 s', '{}', '1 s', '10 s', 32, false, 20",

@@ -42,15 +42,19 @@ func Example() {
 		panic(err)
 	}
 	defer func() { _ = subscriber.Close() }()
-	messages, err := subscriber.Subscribe(ctx, "merchants")
+	pages, err := subscriber.Subscribe(ctx, "merchants")
 	if err != nil {
 		panic(err)
 	}
-	for range 2 {
-		m := <-messages
-		fmt.Println(m.UUID, m.Metadata.Get(outbox.MetadataType), string(m.Payload))
-		m.Ack()
+	page := <-pages
+	messages, err := outbox.Messages(page)
+	if err != nil {
+		panic(err)
 	}
+	for _, m := range messages {
+		fmt.Println(m.UUID, m.Metadata.Get(outbox.MetadataType), string(m.Payload))
+	}
+	page.Ack()
 	// Output:
 	// <nil>
 	// merchants_pkey

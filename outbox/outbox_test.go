@@ -130,7 +130,7 @@ func TestMetadataOfSomebodyElseBlocksNothing(t *testing.T) {
 		if got := m.Metadata.Get(outbox.MetadataType); got != "" {
 			t.Errorf("%s has the type %q", m.UUID, got)
 		}
-		m.Ack()
+		r.ack()
 	}
 	r.wantNext(t, "last")
 }

@@ -73,12 +73,18 @@ func TestRepairBesideTraffic(t *testing.T) {
 		defer func() { received <- seen }()
 		for {
 			select {
-			case m := <-r.messages:
-				if m == nil {
+			case page := <-r.pages:
+				if page == nil {
 					return
 				}
-				seen[m.UUID]++
-				m.Ack()
+				all, err := outbox.Messages(page)
+				if err != nil {
+					t.Error(err)
+				}
+				for _, id := range named(all) {
+					seen[id]++
+				}
+				page.Ack()
 			case <-reading.Done():
 				return
 			}

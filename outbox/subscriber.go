@@ -2,11 +2,10 @@ package outbox
 
 import (
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"strconv"
+	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -19,18 +18,18 @@ const (
 	pollInterval  = 10 * time.Millisecond
 	retryInterval = 100 * time.Millisecond
 	ackDeadline   = 30 * time.Second
-	page          = 100 // messages per transaction
 )
 
-// NewSubscriber is Watermill's SQL subscriber over this package's tables. One
-// subscriber per topic and group is active at a time, the others wait on the
-// group's offset row and take over when it dies.
+// NewSubscriber is Watermill's SQL subscriber over this package's tables. What it
+// hands over as one message is a page of the outbox, see Messages: one transaction
+// and few statements for all of them. One subscriber per topic and group is active
+// at a time, the others wait on the group's offset row and take over when it dies.
 //
 // The handler runs inside the subscriber's transaction, which commits the
 // group's offset together with what the handler wrote through it
 // (TxFromContext). While it is open no reader of any topic sees newer
-// messages, so a handler does one statement and nothing else: no call over a
-// network, no waiting, no retry.
+// messages, so a handler does its statement and nothing else: no call over a
+// network, no waiting, no retry. ByPage is how it fails.
 func NewSubscriber(db *sql.DB, group string, log *slog.Logger) (message.Subscriber, error) {
 	deadline := ackDeadline
 	subscriber, err := wsql.NewSubscriber(db, wsql.SubscriberConfig{
@@ -39,7 +38,7 @@ func NewSubscriber(db *sql.DB, group string, log *slog.Logger) (message.Subscrib
 		PollInterval:   pollInterval,
 		ResendInterval: retryInterval,
 		RetryInterval:  retryInterval,
-		SchemaAdapter:  schema{},
+		SchemaAdapter:  &schema{paces: map[string]pace{}},
 		OffsetsAdapter: offsets{},
 	}, Logger(log))
 	if err != nil {
@@ -70,36 +69,44 @@ func Logger(log *slog.Logger) watermill.LoggerAdapter {
 	})
 }
 
-// TxFromContext is the subscriber's transaction around a message.
+// TxFromContext is the subscriber's transaction around a page and each of its messages.
 func TxFromContext(m *message.Message) (*sql.Tx, bool) { return wsql.TxFromContext(m.Context()) }
 
 // schema lets Watermill read the outbox table. Its rows are inserted by Append
 // alone, its tables made by the migrations alone.
-type schema struct{}
+type schema struct {
+	mu    sync.Mutex
+	paces map[string]pace // by topic
+}
 
 var errReadOnly = errors.New("messages enter the outbox by outbox.Append, in the batch that causes them")
 
 // InsertQuery refuses: a message enters by Append alone.
-func (schema) InsertQuery(string, message.Messages) (wsql.Query, error) {
+func (*schema) InsertQuery(string, message.Messages) (wsql.Query, error) {
 	return wsql.Query{}, errReadOnly
 }
 
 // SchemaInitializingQueries are none: the migrations make the tables.
-func (schema) SchemaInitializingQueries(string) []wsql.Query { return nil }
+func (*schema) SchemaInitializingQueries(string) []wsql.Query { return nil }
 
 // SubscribeIsolationLevel: under Watermill's default, repeatable read, the
 // insert into the inbox would raise serialization failures as soon as a row was
 // merely claimed or finished after the snapshot.
-func (schema) SubscribeIsolationLevel() sql.IsolationLevel { return sql.LevelReadCommitted }
+func (*schema) SubscribeIsolationLevel() sql.IsolationLevel { return sql.LevelReadCommitted }
 
 // The row comparison is one range of the primary key, whatever the backlog. The
 // exists guard keeps an idle poll read-only: no row lock, no transaction id. Its
 // offset keeps it a probe: a plan of when the outbox was empty would join, and read
-// all that was received and is not swept yet, a hundred times a second. The order is that of the column: an output column of the same name, cast to text,
+// all that was received and is not swept yet, a hundred times a second. The order is
+// that of the column: an output column of the same name, cast to text,
 // would sort 100 before 98 and lose what lies between.
 //
 // Where the numbers are another server's, no position is known and no page is
 // read: a repair would find the offset moved past what nobody has received.
+//
+// A page ends before the message that would make it longer than $7 bytes, and a
+// message that is longer alone is a page alone. One that begins where the last one
+// did ($3, $4) was not received; it comes again with fewer messages ($5 for $6).
 const selectPage = `
 with position as materialized (
   select o.transaction_id,
@@ -116,40 +123,79 @@ with position as materialized (
            offset 0)
      and (select own from numbering)
      for update of o
+), next as (
+  select o.transaction_id,
+         o."offset",
+         o.message_id,
+         o.payload,
+         o.metadata
+    from outbox o
+   where o.topic = $1
+     and (o.transaction_id, o."offset") > ((select transaction_id from position), (select "offset" from position))
+     and o.transaction_id < pg_snapshot_xmin(pg_current_snapshot())
+   order by o.transaction_id, o."offset"
+   limit (select case when (transaction_id, "offset") = ($3::text::xid8, $4) then $5::int else $6::int end from position)
+), measured as (
+  select n.transaction_id,
+         n."offset",
+         n.message_id,
+         n.payload,
+         n.metadata,
+         sum(octet_length(n.payload) + octet_length(n.metadata::text)) over (order by n.transaction_id, n."offset") as bytes,
+         row_number() over (order by n.transaction_id, n."offset") as place
+    from next n
+), page as materialized (
+  select m.transaction_id,
+         m."offset",
+         m.message_id,
+         m.payload,
+         m.metadata,
+         m.place
+    from measured m
+   where m.bytes <= $7
+      or m.place = 1
 )
-select o."offset",
-       o.transaction_id::text as xid,
-       o.message_id,
-       o.payload,
-       o.metadata
-  from outbox o
- where o.topic = $1
-   and (o.transaction_id, o."offset") > ((select transaction_id from position), (select "offset" from position))
-   and o.transaction_id < pg_snapshot_xmin(pg_current_snapshot())
- order by o.transaction_id, o."offset"
- limit `
+select l."offset",
+       l.transaction_id::text as xid,
+       l.message_id,
+       l.place as messages,
+       (select json_agg(json_build_object('id', p.message_id, 'metadata', p.metadata, 'payload', encode(p.payload, 'base64'))
+                        order by p.place)
+          from page p) as page,
+       $1::text as topic,
+       b.transaction_id::text as behind_xid,
+       b."offset" as behind_offset
+  from page l
+ cross join position b
+ order by l.place desc
+ limit 1`
 
-func (schema) SelectQuery(topic, group string, _ wsql.OffsetsAdapter) wsql.Query {
-	return wsql.Query{Query: selectPage + strconv.Itoa(page), Args: []any{topic, group}}
+func (s *schema) SelectQuery(topic, group string, _ wsql.OffsetsAdapter) wsql.Query {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.paces[topic]
+	xid, offset := p.behind()
+	return wsql.Query{Query: selectPage, Args: []any{topic, group, xid, offset, p.again(), p.onward(), pageBytes}}
 }
 
 const transactionID = "transaction_id" // the key of ExtraData
 
-func (schema) UnmarshalMessage(row wsql.Scanner) (wsql.Row, error) {
+// UnmarshalMessage makes a page a message. Its id and its position are those of the
+// last of its messages.
+func (s *schema) UnmarshalMessage(row wsql.Scanner) (wsql.Row, error) {
 	var r wsql.Row
-	var xid, id string
-	if err := row.Scan(&r.Offset, &xid, &id, &r.Payload, &r.Metadata); err != nil {
-		return wsql.Row{}, fmt.Errorf("scan a row of the outbox: %w", err)
+	var xid, id, topic, behind string
+	var messages int
+	var offset int64
+	if err := row.Scan(&r.Offset, &xid, &id, &messages, &r.Payload, &topic, &behind, &offset); err != nil {
+		return wsql.Row{}, fmt.Errorf("scan a page of the outbox: %w", err)
 	}
+	s.mu.Lock()
+	s.paces[topic] = s.paces[topic].read(behind, offset, messages)
+	s.mu.Unlock()
 	r.UUID = []byte(id)
 	r.ExtraData = map[string]any{transactionID: xid}
 	r.Msg = message.NewMessage(id, r.Payload)
-	if err := json.Unmarshal(r.Metadata, &r.Msg.Metadata); err != nil {
-		// Metadata that is not strings to strings was put there by somebody else.
-		// Without it the message still reaches its receiver's quarantine; an error
-		// here would block the topic for ever.
-		r.Msg.Metadata = message.Metadata{}
-	}
 	return r, nil
 }
 

@@ -42,10 +42,17 @@ func letters(t *testing.T, ids ...string) *pgx.Batch {
 	return b
 }
 
-// reader is a subscriber of a group and what it is sent.
+// reader is a subscriber of a group and what it is sent, page by page.
 type reader struct {
-	messages <-chan *message.Message
-	stop     func()
+	pages <-chan *message.Message
+	open  *opened
+	stop  func()
+}
+
+// opened is the page that is read.
+type opened struct {
+	page *message.Message
+	left []*message.Message // those of its messages that were not taken
 }
 
 func read(t *testing.T, db *postgres.DB, group string) reader {
@@ -59,7 +66,7 @@ func readThrough(t *testing.T, conns *sql.DB, group string) reader {
 	if err != nil {
 		t.Fatal(err)
 	}
-	messages, err := subscriber.Subscribe(t.Context(), topic)
+	pages, err := subscriber.Subscribe(t.Context(), topic)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,22 +79,39 @@ func readThrough(t *testing.T, conns *sql.DB, group string) reader {
 		}
 	}
 	t.Cleanup(stop)
-	return reader{messages: messages, stop: stop}
+	return reader{pages: pages, open: &opened{}, stop: stop}
 }
 
-// next is the next message, which is not acknowledged yet.
-func (r reader) next(t *testing.T) *message.Message {
+// nextPage is the next page, which is not acknowledged yet.
+func (r reader) nextPage(t *testing.T) *message.Message {
 	t.Helper()
 	select {
-	case m, open := <-r.messages:
+	case m, open := <-r.pages:
 		if !open {
 			t.Fatal("the subscriber has ended")
 		}
 		return m
 	case <-time.After(patience):
-		t.Fatalf("no message within %v", patience)
+		t.Fatalf("no page within %v", patience)
 	}
 	return nil
+}
+
+// next is the next message. Its page is acknowledged once ack was called as often
+// as there are messages in it.
+func (r reader) next(t *testing.T) *message.Message {
+	t.Helper()
+	if len(r.open.left) == 0 {
+		r.open.page = r.nextPage(t)
+		r.open.left = messages(t, r.open.page)
+	}
+	return r.open.left[0]
+}
+
+func (r reader) ack() {
+	if r.open.left = r.open.left[1:]; len(r.open.left) == 0 {
+		r.open.page.Ack()
+	}
 }
 
 // take acknowledges so many messages and returns their ids.
@@ -95,9 +119,30 @@ func (r reader) take(t *testing.T, n int) []string {
 	t.Helper()
 	var ids []string
 	for range n {
-		m := r.next(t)
-		ids = append(ids, m.UUID)
-		m.Ack()
+		ids = append(ids, r.next(t).UUID)
+		r.ack()
+	}
+	return ids
+}
+
+// messages are those of a page.
+func messages(t *testing.T, page *message.Message) []*message.Message {
+	t.Helper()
+	all, err := outbox.Messages(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) == 0 {
+		t.Fatal("a page came that holds nothing")
+	}
+	return all
+}
+
+// named are the ids of messages.
+func named(messages []*message.Message) []string {
+	ids := make([]string, len(messages))
+	for i, m := range messages {
+		ids[i] = m.UUID
 	}
 	return ids
 }
@@ -111,8 +156,12 @@ func (r reader) wantNext(t *testing.T, want ...string) {
 
 func (r reader) wantNone(t *testing.T) {
 	t.Helper()
+	if len(r.open.left) > 0 {
+		t.Errorf("message %s came", r.open.left[0].UUID)
+		return
+	}
 	select {
-	case m := <-r.messages:
+	case m := <-r.pages:
 		t.Errorf("message %s came", m.UUID)
 	case <-time.After(quiet):
 	}

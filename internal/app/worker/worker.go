@@ -137,7 +137,7 @@ func receive(ctx context.Context, log *slog.Logger, db *postgres.DB, told func(i
 	if err != nil {
 		return fmt.Errorf("make the router: %w", err)
 	}
-	router.AddConsumerHandler("inbox", ledger.Topic, subscriber, inbox.ReceiveTelling(log, route, told)) //nolint:contextcheck // a message carries its own context
+	router.AddConsumerHandler("inbox", ledger.Topic, subscriber, outbox.ByPage(log, inbox.ReceiveTelling(route, told))) //nolint:contextcheck // a message carries its own context
 	if err := router.Run(ctx); err != nil {
 		return fmt.Errorf("run the router: %w", err)
 	}
