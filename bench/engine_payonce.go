@@ -90,11 +90,11 @@ func receiving(ctx context.Context, url string, told func(inbox.Reception)) erro
 	if err != nil {
 		return fmt.Errorf("make the router: %w", err)
 	}
-	router.AddConsumerHandler("inbox", topic, subscriber, inbox.ReceiveTelling(log, func(m *message.Message) inbox.Envelope { //nolint:contextcheck // a message carries its own context
+	router.AddConsumerHandler("inbox", topic, subscriber, outbox.ByPage(log, inbox.ReceiveTelling(func(m *message.Message) inbox.Envelope { //nolint:contextcheck // a message carries its own context
 		return inbox.Envelope{
 			Receivers: []string{receiver}, Type: m.Metadata.Get(outbox.MetadataType), OrderingKey: m.Metadata.Get(outbox.MetadataOrderingKey),
 		}
-	}, told))
+	}, told)))
 	if err := router.Run(ctx); err != nil {
 		return fmt.Errorf("run the router: %w", err)
 	}

@@ -111,7 +111,8 @@ with incoming as (
          (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, duplicates)
   select receiver, message_id, ordering_key, type, payload, metadata::jsonb, payload_hash, more
     from incoming
-   where (select count(*) from oldest) >= 0
+   where (select count(*) from locked) >= 0
+     and (select count(*) from oldest) >= 0
    order by place
   on conflict (receiver, message_id) do update
      set duplicates = inbox.duplicates + excluded.duplicates + 1,

@@ -1,39 +1,49 @@
 package outbox
 
 import (
+	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// enveloped is a message of a page, as selectPage writes it.
-type enveloped struct {
-	ID       string          `json:"id"`
-	Metadata json.RawMessage `json:"metadata"`
-	Payload  []byte          `json:"payload"`
+// appendMessage appends a message to the payload of its page: its id, its metadata
+// and its payload, each behind its length.
+func appendMessage(page []byte, id string, metadata, payload []byte) []byte {
+	page = append(binary.AppendUvarint(page, uint64(len(id))), id...)
+	page = append(binary.AppendUvarint(page, uint64(len(metadata))), metadata...)
+	return append(binary.AppendUvarint(page, uint64(len(payload))), payload...)
 }
+
+var errNoPage = errors.New("it is not a page of the outbox")
 
 // Messages are those of a page that a subscriber has handed over, in their order,
 // each with its own id and metadata, and in the page's context. They are
-// acknowledged as the page is: all or none.
+// acknowledged as the page is: all or none. Their payloads are parts of the page's.
 func Messages(page *message.Message) ([]*message.Message, error) {
-	var all []enveloped
-	if err := json.Unmarshal(page.Payload, &all); err != nil {
-		return nil, fmt.Errorf("read the page that ends with message %s: %w", page.UUID, err)
-	}
-	messages := make([]*message.Message, len(all))
-	for i, e := range all {
-		m := message.NewMessage(e.ID, e.Payload)
-		if err := json.Unmarshal(e.Metadata, &m.Metadata); err != nil || m.Metadata == nil {
+	var messages []*message.Message
+	for rest := []byte(page.Payload); len(rest) > 0; {
+		var parts [3][]byte
+		for i := range parts {
+			length, n := binary.Uvarint(rest)
+			if n <= 0 || length > uint64(len(rest)-n) {
+				return nil, fmt.Errorf("read message %s: %w", page.UUID, errNoPage)
+			}
+			end := n + int(length) //nolint:gosec // no more than there is
+			parts[i], rest = rest[n:end:end], rest[end:]
+		}
+		m := message.NewMessage(string(parts[0]), parts[2])
+		if err := json.Unmarshal(parts[1], &m.Metadata); err != nil || m.Metadata == nil {
 			// Metadata that is not strings to strings was put there by somebody else.
 			// Without it the message still reaches its receiver's quarantine; an error
 			// here would block the topic for ever.
 			m.Metadata = message.Metadata{}
 		}
 		m.SetContext(page.Context())
-		messages[i] = m
+		messages = append(messages, m)
 	}
 	return messages, nil
 }

@@ -144,31 +144,20 @@ with position as materialized (
          sum(octet_length(n.payload) + octet_length(n.metadata::text)) over (order by n.transaction_id, n."offset") as bytes,
          row_number() over (order by n.transaction_id, n."offset") as place
     from next n
-), page as materialized (
-  select m.transaction_id,
-         m."offset",
-         m.message_id,
-         m.payload,
-         m.metadata,
-         m.place
-    from measured m
-   where m.bytes <= $7
-      or m.place = 1
 )
-select l."offset",
-       l.transaction_id::text as xid,
-       l.message_id,
-       l.place as messages,
-       (select json_agg(json_build_object('id', p.message_id, 'metadata', p.metadata, 'payload', encode(p.payload, 'base64'))
-                        order by p.place)
-          from page p) as page,
+select m."offset",
+       m.transaction_id::text as xid,
+       m.message_id,
+       m.payload,
+       m.metadata,
        $1::text as topic,
-       b.transaction_id::text as behind_xid,
-       b."offset" as behind_offset
-  from page l
- cross join position b
- order by l.place desc
- limit 1`
+       p.transaction_id::text as behind_xid,
+       p."offset" as behind_offset
+  from measured m
+ cross join position p
+ where m.bytes <= $7
+    or m.place = 1
+ order by m.transaction_id, m."offset"`
 
 func (s *schema) SelectQuery(topic, group string, _ wsql.OffsetsAdapter) wsql.Query {
 	s.mu.Lock()
@@ -180,19 +169,39 @@ func (s *schema) SelectQuery(topic, group string, _ wsql.OffsetsAdapter) wsql.Qu
 
 const transactionID = "transaction_id" // the key of ExtraData
 
-// UnmarshalMessage makes a page a message. Its id and its position are those of the
-// last of its messages.
+// UnmarshalMessage makes one message of all rows that there are. Its id and its
+// position are those of the last of them.
+//
+// Watermill asks for a message of each row, and hands over its *sql.Rows for that.
+// We go on to the next one ourselves, so it finds none left. Were it to hand over
+// something else some day, each row would be a page.
 func (s *schema) UnmarshalMessage(row wsql.Scanner) (wsql.Row, error) {
+	rows, several := row.(interface {
+		Next() bool
+		Err() error
+	})
 	var r wsql.Row
 	var xid, id, topic, behind string
-	var messages int
 	var offset int64
-	if err := row.Scan(&r.Offset, &xid, &id, &messages, &r.Payload, &topic, &behind, &offset); err != nil {
-		return wsql.Row{}, fmt.Errorf("scan a page of the outbox: %w", err)
+	for messages := 1; ; messages++ {
+		var payload, metadata []byte
+		if err := row.Scan(&r.Offset, &xid, &id, &payload, &metadata, &topic, &behind, &offset); err != nil {
+			return wsql.Row{}, fmt.Errorf("scan a row of the outbox: %w", err)
+		}
+		r.Payload = appendMessage(r.Payload, id, metadata, payload)
+		if several && rows.Next() {
+			continue
+		}
+		s.mu.Lock()
+		s.paces[topic] = s.paces[topic].read(behind, offset, messages)
+		s.mu.Unlock()
+		break
 	}
-	s.mu.Lock()
-	s.paces[topic] = s.paces[topic].read(behind, offset, messages)
-	s.mu.Unlock()
+	if several {
+		if err := rows.Err(); err != nil {
+			return wsql.Row{}, fmt.Errorf("read a page of the outbox: %w", err)
+		}
+	}
 	r.UUID = []byte(id)
 	r.ExtraData = map[string]any{transactionID: xid}
 	r.Msg = message.NewMessage(id, r.Payload)

@@ -1,0 +1,250 @@
+package outbox_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/outbox"
+)
+
+const (
+	mostMessages = 500
+	mostBytes    = 1 << 20
+)
+
+func TestPages(t *testing.T) {
+	t.Parallel()
+
+	t.Run("what many commits have sent comes together, each message with what is its own", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		want := map[string]message.Metadata{}
+		for i := range 3 {
+			id := "m" + strconv.Itoa(i)
+			sent := outbox.Message{
+				Topic: topic, ID: id, Type: "type " + id, OrderingKey: "key of " + id, Payload: []byte("payload of " + id),
+				Metadata: map[string]string{
+					outbox.MetadataCorrelationID: "correlation of " + id, outbox.MetadataCausationID: "cause of " + id,
+					outbox.MetadataTraceparent: fmt.Sprintf("00-%032d-%016d-01", i+1, i+1),
+				},
+			}
+			want[id] = message.Metadata{outbox.MetadataType: sent.Type, outbox.MetadataOrderingKey: sent.OrderingKey}
+			for name, value := range sent.Metadata {
+				want[id][name] = value
+			}
+			b := &pgx.Batch{}
+			if err := outbox.Append(b, sent); err != nil {
+				t.Fatal(err)
+			}
+			if err := db.Commit(t.Context(), b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		page := messages(t, read(t, db, "g").nextPage(t))
+		if diff := cmp.Diff([]string{"m0", "m1", "m2"}, named(page)); diff != "" {
+			t.Errorf("messages of the page (-want +got):\n%s", diff)
+		}
+		for _, m := range page {
+			if diff := cmp.Diff(want[m.UUID], m.Metadata); diff != "" || string(m.Payload) != "payload of "+m.UUID {
+				t.Errorf("%s %q, metadata (-want +got):\n%s", m.UUID, m.Payload, diff)
+			}
+			if _, ok := outbox.TxFromContext(m); !ok {
+				t.Errorf("%s carries no transaction", m.UUID)
+			}
+		}
+	})
+
+	t.Run("a page holds so many messages and no more", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		publish(t, db, numbered(mostMessages+1)...)
+		r := read(t, db, "g")
+		for _, want := range []int{mostMessages, 1} {
+			page := r.nextPage(t)
+			if got := len(messages(t, page)); got != want {
+				t.Errorf("it holds %d, want %d", got, want)
+			}
+			page.Ack()
+		}
+	})
+
+	t.Run("and so many bytes, or one message", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		const metadata = 40 // bytes of it, about
+		for i, length := range []int{1, mostBytes / 2, mostBytes/2 - 4*metadata, 2 * mostBytes, mostBytes, 1, 1, mostBytes - metadata, 1} {
+			write := `insert into outbox (topic, message_id, payload, metadata) values ($1, $2, $3, '{"type": "letter", "ordering_key": "key"}')`
+			if _, err := db.Pool().Exec(t.Context(), write, topic, strconv.Itoa(i), bytes.Repeat([]byte("x"), length)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r := read(t, db, "g")
+		var pages []string
+		for range 6 {
+			page := r.nextPage(t)
+			all := messages(t, page)
+			pages = append(pages, strings.Join(named(all), " "))
+			size := 0
+			for _, m := range all {
+				size += len(m.Payload)
+			}
+			if size > mostBytes && len(all) > 1 {
+				t.Errorf("%v hold %d bytes", named(all), size)
+			}
+			page.Ack()
+		}
+		if diff := cmp.Diff([]string{"0 1 2", "3", "4", "5 6", "7", "8"}, pages); diff != "" {
+			t.Errorf("pages (-want +got):\n%s", diff)
+		}
+	})
+
+	t.Run("metadata counts too, however well it is packed", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		if _, err := db.Pool().Exec(t.Context(), `
+insert into outbox (topic, message_id, payload, metadata)
+select $1, n::text, '', jsonb_build_object('k', repeat('x', 400000)) from generate_series(1, 3) n`, topic); err != nil {
+			t.Fatal(err)
+		}
+		r := read(t, db, "g")
+		for _, want := range [][]string{{"1", "2"}, {"3"}} {
+			page := r.nextPage(t)
+			if diff := cmp.Diff(want, named(messages(t, page))); diff != "" {
+				t.Errorf("messages (-want +got):\n%s", diff)
+			}
+			page.Ack()
+		}
+	})
+
+	t.Run("one that is not received comes again half as long, and at last alone", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		publish(t, db, numbered(2*mostMessages)...)
+		r := read(t, db, "g")
+		lengths := func(received bool, want ...int) {
+			t.Helper()
+			var got []int
+			for range want {
+				page := r.nextPage(t)
+				all := messages(t, page)
+				got = append(got, len(all))
+				if !received {
+					tx, ok := outbox.TxFromContext(page)
+					if !ok {
+						t.Fatal("it carries no transaction")
+					}
+					if err := tx.Rollback(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				page.Ack()
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("received %v: lengths (-want +got):\n%s", received, diff)
+			}
+		}
+		lengths(false, 500, 250, 125, 62, 31, 15, 7, 3, 1, 1, 1)
+		lengths(true, 1, 2, 4, 8)
+		lengths(false, 16, 8)
+		lengths(true, 4, 8, 16, 32, 64, 128, 256, 477) // all of them
+	})
+
+	t.Run("and a new one is not taken for one that comes again", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		r := read(t, db, "g")
+		for _, page := range [][]string{numbered(3), numbered(2), numbered(4)} {
+			publish(t, db, page...)
+			r.wantNext(t, page...)
+		}
+	})
+}
+
+func TestMessagesRefusesWhatIsNoPage(t *testing.T) {
+	t.Parallel()
+	for name, payload := range map[string]string{
+		"a part that is cut":          "\x02m1\x02{}\x05x",
+		"a missing part":              "\x02m1",
+		"a length that is cut":        "\x02m1\x02{}\xff",
+		"a length beyond all numbers": "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+		"a length beyond all pages":   "\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+		"text":                        `{"id": 1}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := outbox.Messages(message.NewMessage("last", []byte(payload)))
+			if err == nil || err.Error() != "read message last: it is not a page of the outbox" {
+				t.Errorf("it says %v", err)
+			}
+		})
+	}
+}
+
+func TestByPage(t *testing.T) {
+	t.Parallel()
+
+	t.Run("an error takes all that was written with it, and the page comes again", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		publish(t, db, "m1", "m2")
+		var lines bytes.Buffer
+		var tried []string
+		handle := outbox.ByPage(slog.New(slog.NewTextHandler(&lines, nil)), func(page []*message.Message) error {
+			tried = append(tried, strings.Join(named(page), " "))
+			for _, m := range page {
+				tx, ok := outbox.TxFromContext(m)
+				if !ok {
+					t.Fatal("it carries no transaction")
+				}
+				if _, err := tx.ExecContext(m.Context(), `insert into merchants (merchant_id) values ($1)`, m.UUID); err != nil {
+					return err
+				}
+			}
+			if len(tried) == 1 {
+				return errors.New("planted")
+			}
+			return nil
+		})
+		r := read(t, db, "g")
+		for range 3 {
+			page := r.nextPage(t)
+			if err := handle(page); err != nil {
+				t.Error(err)
+			}
+			page.Ack()
+		}
+		eventually(t, "both are written", func() bool {
+			var written int
+			err := db.QueryRow(t.Context(), `select count(*) from merchants`).Scan(&written)
+			return err == nil && written == 2
+		})
+		if diff := cmp.Diff([]string{"m1 m2", "m1", "m2"}, tried); diff != "" {
+			t.Errorf("pages (-want +got):\n%s", diff)
+		}
+		for _, want := range []string{"the page will be read again", "message_id=m2", "messages=2", "error=planted"} {
+			if !strings.Contains(lines.String(), want) || strings.Count(lines.String(), "\n") != 1 {
+				t.Errorf("the log says %q, want one line with %q", &lines, want)
+			}
+		}
+	})
+
+	t.Run("a message from elsewhere is refused", func(t *testing.T) {
+		t.Parallel()
+		m := message.NewMessage("m1", nil)
+		m.SetContext(t.Context())
+		err := outbox.ByPage(slog.New(slog.DiscardHandler), func([]*message.Message) error { return nil })(m)
+		if err == nil || !strings.Contains(err.Error(), "m1") {
+			t.Errorf("it says %v", err)
+		}
+	})
+}
