@@ -154,7 +154,7 @@ func mutants() []mutant {
 		},
 		{
 			"a message that was received is handed back to the outbox",
-			[]edit{{"inbox/receive.go", "				r.tell(told)\n			}", "				r.tell(told)\n				return errors.New(\"not now\")\n			}"}, {"inbox/receive.go", "import (\n", "import (\n	\"errors\"\n"}},
+			[]edit{{"inbox/receive.go", "		r.tell(told)\n		return nil\n", "		r.tell(told)\n		return errors.New(\"not now\")\n"}, {"inbox/receive.go", "import (\n", "import (\n	\"errors\"\n"}},
 			byWalk("success/worker/POST /v1/payment_intents/after/kill", "work is left"),
 		},
 		{
@@ -165,7 +165,7 @@ func mutants() []mutant {
 		{
 			"the outbox is read without the horizon",
 			[]edit{
-				{"outbox/subscriber.go", "   and o.transaction_id < pg_snapshot_xmin(pg_current_snapshot())\n order by", " order by"},
+				{"outbox/subscriber.go", "     and o.transaction_id < pg_snapshot_xmin(pg_current_snapshot())\n   order by", "   order by"},
 				{"outbox/subscriber.go", "\n              and m.transaction_id < pg_snapshot_xmin(pg_current_snapshot())", ""},
 			},
 			byTest("./outbox", "TestOrder/an older transaction that commits late is not passed over", "young"),
@@ -173,7 +173,7 @@ func mutants() []mutant {
 		{
 			"pages follow the text of the transaction id",
 			[]edit{
-				{"outbox/subscriber.go", "o.transaction_id::text as xid,", "o.transaction_id::text,"},
+				{"outbox/subscriber.go", "next as (\n  select o.transaction_id,", "next as (\n  select o.transaction_id::text,"},
 				{"outbox/subscriber.go", "order by o.transaction_id, o", "order by transaction_id, o"},
 			},
 			byTest("./outbox", "TestPagesFollowTransactionIDsAsNumbers", ""),

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strconv"
 	"strings"
 	"testing"
@@ -39,9 +40,7 @@ func TestPages(t *testing.T) {
 				},
 			}
 			want[id] = message.Metadata{outbox.MetadataType: sent.Type, outbox.MetadataOrderingKey: sent.OrderingKey}
-			for name, value := range sent.Metadata {
-				want[id][name] = value
-			}
+			maps.Copy(want[id], sent.Metadata)
 			b := &pgx.Batch{}
 			if err := outbox.Append(b, sent); err != nil {
 				t.Fatal(err)

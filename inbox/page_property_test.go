@@ -1,0 +1,138 @@
+package inbox_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"pgregory.net/rapid"
+
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+// fataler is a test, or a draw of one.
+type fataler interface {
+	Helper()
+	Context() context.Context
+	Fatal(args ...any)
+}
+
+// is what one receiver has of a message, beside times.
+type kept struct {
+	Message, Key, Type, Payload, Metadata, Status string
+	Duplicates                                    int
+	Due                                           bool
+}
+
+func keptBy(t fataler, db *postgres.DB, receiver string) []kept {
+	t.Helper()
+	rows, err := db.Query(t.Context(), `
+select message_id as message,
+       ordering_key as key,
+       type,
+       convert_from(payload, 'UTF8') as payload,
+       metadata::text as metadata,
+       status,
+       duplicates,
+       due_at <= clock_timestamp() as due
+  from inbox
+ where receiver = $1
+ order by id`, receiver)
+	var all []kept
+	if err == nil {
+		all, err = pgx.CollectRows(rows, pgx.RowToStructByName[kept])
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func asideBy(t fataler, db *postgres.DB, receiver string) []string {
+	t.Helper()
+	rows, err := db.Query(t.Context(), `
+select message_id || '=' || convert_from(payload, 'UTF8')
+  from inbox_quarantine
+ where receiver = $1
+ order by 1`, receiver)
+	var all []string
+	if err == nil {
+		all, err = pgx.CollectRows(rows, pgx.RowTo[string])
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// TestPagesOfAnySizeAreTheSame: any stream of deliveries leaves, in pages of any
+// size, what it leaves one after another: also where the messages of some keys wait
+// for the outside meanwhile, or are ended.
+func TestPagesOfAnySizeAreTheSame(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	w := receiveTelling(t, db, "paged")
+	draws := 0
+	rapid.Check(t, func(r *rapid.T) {
+		if draws++; draws > 60 {
+			return // each takes some commits, and some polls of the subscriber
+		}
+		told := len(w.all())
+		var want inbox.Reception
+		for range rapid.IntRange(1, 4).Draw(r, "pages") {
+			texts := rapid.SliceOfN(rapid.Custom(func(r *rapid.T) string {
+				return fmt.Sprintf("%d-%s=%s@%d-%s", draws, rapid.SampledFrom([]string{"a", "b", "c", "d", "e"}).Draw(r, "id"),
+					rapid.SampledFrom([]string{"1", "1", "1", "2", "3"}).Draw(r, "payload"),
+					draws, rapid.SampledFrom([]string{"k", "l"}).Draw(r, "key"))
+			}), 1, 12).Draw(r, "messages")
+			messages := of(texts...)
+			page(r, db, messages...)
+			for _, m := range messages {
+				b := &pgx.Batch{}
+				var got inbox.Reception
+				its := inbox.Message{
+					ID: m.ID, Type: m.Type, OrderingKey: m.OrderingKey, Payload: m.Payload,
+					Metadata: map[string]string{"type": m.Type, "ordering_key": m.OrderingKey},
+				}
+				if err := inbox.AcceptInto(b, "single", its, &got); err != nil {
+					r.Fatal(err)
+				}
+				if err := db.Commit(r.Context(), b); err != nil {
+					r.Fatal(err)
+				}
+				want.New, want.Duplicates, want.Aside = want.New+got.New, want.Duplicates+got.Duplicates, want.Aside+got.Aside
+			}
+			awaitAll(t, db)
+			if diff := cmp.Diff(keptBy(r, db, "single"), keptBy(r, db, "paged")); diff != "" {
+				r.Fatalf("the inbox (-one after another +by pages):\n%s", diff)
+			}
+			if diff := cmp.Diff(asideBy(r, db, "single"), asideBy(r, db, "paged")); diff != "" {
+				r.Fatalf("quarantine (-one after another +by pages):\n%s", diff)
+			}
+			change := rapid.SampledFrom([]string{
+				`waits = 1, due_at = clock_timestamp() + interval '1 hour'`,
+				`attempts = 1, due_at = clock_timestamp() + interval '1 hour'`,
+				`status = 'done', done_fence = fence`,
+				`status = 'dead'`,
+				`due_at = due_at`,
+			}).Draw(r, "meanwhile")
+			b := &pgx.Batch{}
+			b.Queue(`update inbox set `+change+` where status = 'pending' and message_id = $1`,
+				fmt.Sprintf("%d-%s", draws, rapid.SampledFrom([]string{"a", "b", "c"}).Draw(r, "of")))
+			if err := db.Commit(r.Context(), b); err != nil {
+				r.Fatal(err)
+			}
+		}
+		var got inbox.Reception
+		for _, part := range w.all()[told:] {
+			got.New, got.Duplicates, got.Aside = got.New+part.New, got.Duplicates+part.Duplicates, got.Aside+part.Aside
+		}
+		if got != want {
+			r.Fatalf("told %+v by pages, %+v one after another", got, want)
+		}
+	})
+}

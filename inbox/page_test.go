@@ -1,0 +1,311 @@
+package inbox_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/cutproxy"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/outbox"
+)
+
+// page commits messages to the outbox together, so that they are read together.
+func page(t fataler, db *postgres.DB, messages ...outbox.Message) {
+	t.Helper()
+	b := &pgx.Batch{}
+	for _, m := range messages {
+		m.Topic = topic
+		if err := outbox.Append(b, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := db.Commit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// of makes messages of "id=payload" or "id=payload@key"; the key is else k.
+func of(texts ...string) []outbox.Message {
+	messages := make([]outbox.Message, len(texts))
+	for i, text := range texts {
+		name, key, found := strings.Cut(text, "@")
+		if !found {
+			key = "k"
+		}
+		id, payload, _ := strings.Cut(name, "=")
+		messages[i] = letter(id, payload)
+		messages[i].OrderingKey = key
+	}
+	return messages
+}
+
+// witness keeps what the receiver of a page tells.
+type witness struct {
+	mu   sync.Mutex
+	told []inbox.Reception
+}
+
+func (w *witness) tell(r inbox.Reception) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.told = append(w.told, r)
+}
+
+func (w *witness) all() []inbox.Reception {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.told
+}
+
+// receiveTelling runs a receiver of the outbox until the test ends.
+func receiveTelling(t *testing.T, db *postgres.DB, receivers ...string) *witness {
+	t.Helper()
+	w := &witness{}
+	receiveWith(t, db, inbox.ReceiveTelling(func(m *message.Message) inbox.Envelope {
+		return inbox.Envelope{
+			Receivers: receivers,
+			Type:      m.Metadata.Get(outbox.MetadataType), OrderingKey: m.Metadata.Get(outbox.MetadataOrderingKey),
+		}
+	}, w.tell))
+	return w
+}
+
+func wantAside(t *testing.T, db *postgres.DB, want ...string) {
+	t.Helper()
+	rows, err := db.Query(t.Context(), `select receiver || ' ' || message_id || '=' || convert_from(payload, 'UTF8') from inbox_quarantine order by 1`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if diff := cmp.Diff(append([]string{}, want...), got); diff != "" || err != nil {
+		t.Errorf("%v, quarantine (-want +got):\n%s", err, diff)
+	}
+}
+
+func TestAPageIsItsMessagesOneAfterAnother(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		known, page []string
+		want        map[string]int
+		aside       []string
+		told        inbox.Reception
+	}{
+		"all are new": {
+			page: []string{"a=1", "b=1", "c=1"}, want: map[string]int{"r a": 0, "r b": 0, "r c": 0},
+			told: inbox.Reception{New: 3},
+		},
+		"all are known": {
+			known: []string{"a=1", "b=1"}, page: []string{"b=1", "a=1"}, want: map[string]int{"r a": 1, "r b": 1},
+			told: inbox.Reception{Duplicates: 2},
+		},
+		"one comes again within it": {
+			page: []string{"a=1", "b=1", "a=1", "a=1"}, want: map[string]int{"r a": 2, "r b": 0},
+			told: inbox.Reception{New: 2, Duplicates: 2},
+		},
+		"one comes again within it, and had come before": {
+			known: []string{"a=1"}, page: []string{"a=1", "b=1", "a=1"}, want: map[string]int{"r a": 2, "r b": 0},
+			told: inbox.Reception{New: 1, Duplicates: 2},
+		},
+		"one comes with another payload": {
+			known: []string{"a=1"}, page: []string{"b=1", "a=2", "a=2"}, want: map[string]int{"r a": 0, "r b": 0},
+			aside: []string{"r a=2"}, told: inbox.Reception{New: 1, Aside: 2},
+		},
+		"one comes with several payloads within it, and the first is kept": {
+			page: []string{"a=1", "a=2", "a=1", "a=3", "a=2", "b=1"}, want: map[string]int{"r a": 1, "r b": 0},
+			aside: []string{"r a=2", "r a=3"}, told: inbox.Reception{New: 2, Duplicates: 1, Aside: 3},
+		},
+		"one comes with several payloads, of which the second is known": {
+			known: []string{"a=2"}, page: []string{"a=1", "a=2", "a=3", "a=2"}, want: map[string]int{"r a": 2},
+			aside: []string{"r a=1", "r a=3"}, told: inbox.Reception{Duplicates: 2, Aside: 2},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Open(t)
+			for _, m := range of(test.known...) {
+				accept(t, db, inbox.Message{ID: m.ID, OrderingKey: m.OrderingKey, Payload: m.Payload})
+			}
+			page(t, db, of(test.page...)...)
+			w := receiveTelling(t, db, "r")
+			awaitAll(t, db)
+			wantReceived(t, db, test.want)
+			wantAside(t, db, test.aside...)
+			if diff := cmp.Diff([]inbox.Reception{test.told}, w.all()); diff != "" {
+				t.Errorf("told (-want +got):\n%s", diff)
+			}
+			await(t, db, `select bool_and(convert_from(payload, 'UTF8') = case when message_id = 'a' and exists (
+				select from inbox_quarantine where convert_from(payload, 'UTF8') = '1') then '2' else '1' end) from inbox`)
+		})
+	}
+
+	t.Run("each of several receivers takes all of it", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		page(t, db, of("a=1", "b=1", "a=1", "a=2")...)
+		w := receiveTelling(t, db, "s", "r", "s")
+		awaitAll(t, db)
+		wantReceived(t, db, map[string]int{"r a": 1, "r b": 0, "s a": 1, "s b": 0})
+		wantAside(t, db, "r a=2", "s a=2")
+		if diff := cmp.Diff([]inbox.Reception{{New: 4, Duplicates: 2, Aside: 2}}, w.all()); diff != "" {
+			t.Errorf("told (-want +got):\n%s", diff)
+		}
+	})
+
+	t.Run("the oldest is the first of it", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		page(t, db, of("z=1", "y=1@l", "x=1", "z=1", "a=1@l", "b=1")...)
+		receive(t, db, "r")
+		awaitAll(t, db)
+		await(t, db, `select array_agg(message_id order by id) = '{z,y,x,a,b}' from inbox`)
+	})
+
+	t.Run("each keeps its own type, metadata and time", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		for i := range 3 {
+			m := letter(fmt.Sprint("m", i), "x")
+			m.Type, m.OrderingKey = fmt.Sprint("type ", i), fmt.Sprint("key ", i)
+			m.Metadata = map[string]string{
+				outbox.MetadataCorrelationID: fmt.Sprint("correlation ", i), outbox.MetadataTraceparent: fmt.Sprintf("00-%032d-%016d-01", i+1, i+1),
+			}
+			post(t, db, m)
+		}
+		w := receiveTelling(t, db, "r")
+		awaitAll(t, db)
+		if len(w.all()) != 1 {
+			t.Errorf("it came as %d pages", len(w.all()))
+		}
+		await(t, db, `
+select count(*) = 3
+   and bool_and(type = 'type ' || right(message_id, 1)
+            and ordering_key = 'key ' || right(message_id, 1)
+            and metadata ->> 'type' = type
+            and metadata ->> 'ordering_key' = ordering_key
+            and metadata ->> 'correlation_id' = 'correlation ' || right(message_id, 1)
+            and metadata ->> 'traceparent' = '00-' || lpad((right(message_id, 1)::int + 1)::text, 32, '0')
+                                          || '-' || lpad((right(message_id, 1)::int + 1)::text, 16, '0') || '-01'
+            and payload_hash = sha256(payload))
+   and count(distinct received_at) = 3
+  from inbox`)
+	})
+}
+
+// The oldest of a key may itself be in the page that wakes it.
+func TestAPageWakesWhatItAlsoRepeats(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		page       []string
+		duplicates int
+	}{
+		"before the new message":             {[]string{"waiting=", "new=1"}, 1},
+		"after the new message":              {[]string{"new=1", "waiting="}, 1},
+		"on both sides of it":                {[]string{"waiting=", "new=1", "waiting=", "waiting="}, 3},
+		"with another payload":               {[]string{"waiting=other", "new=1"}, 0},
+		"with that and with another payload": {[]string{"waiting=other", "waiting=", "new=1"}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Open(t)
+			accept(t, db, inbox.Message{ID: "waiting", OrderingKey: "k"})
+			write(t, db, `update inbox set waits = 3, waiting_since = clock_timestamp(), due_at = clock_timestamp() + interval '1 hour'`)
+			page(t, db, of(test.page...)...)
+			receive(t, db, "r")
+			awaitAll(t, db)
+			if !isDue(t, db, "waiting") {
+				t.Errorf("it sleeps on: %+v", stored(t, db, "waiting"))
+			}
+			wantReceived(t, db, map[string]int{"r waiting": test.duplicates, "r new": 0})
+		})
+	}
+
+	t.Run("but does not wake it by repeating it", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		accept(t, db, inbox.Message{ID: "waiting", OrderingKey: "k"})
+		write(t, db, `update inbox set waits = 3, waiting_since = clock_timestamp(), due_at = clock_timestamp() + interval '1 hour'`)
+		page(t, db, of("waiting=", "waiting=", "waiting=other", "new=1@l")...)
+		receive(t, db, "r")
+		awaitAll(t, db)
+		if isDue(t, db, "waiting") {
+			t.Error("it is due")
+		}
+	})
+}
+
+// A page locks what is there in the order of its numbers, whatever the order of its
+// messages and of their keys. So does whoever ends several messages in one commit.
+func TestAPageAndACommitOfSeveralDoNotCross(t *testing.T) {
+	t.Parallel()
+	for name, texts := range map[string][]string{
+		"both are repeated":                               {"second=@a", "first=@z"},
+		"both keys have a new message":                    {"new2=@a", "new1=@z"},
+		"the first is repeated, the other has a new one":  {"new2=@a", "first=@z"},
+		"the second is repeated, the other has a new one": {"second=@a", "new1=@z"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			address := pgtest.URL(t)
+			db := open(t, address, postgres.Options{})
+			accept(t, db, inbox.Message{ID: "first", OrderingKey: "z"})
+			accept(t, db, inbox.Message{ID: "second", OrderingKey: "a"})
+			write(t, db, `update inbox set status = 'running', attempts = 1, fence = 1`)
+			page(t, db, of(texts...)...)
+			rival := begin(t, open(t, address, postgres.Options{})) // younger, or it would hold the page back
+			end := `update inbox set status = 'done', done_fence = fence where message_id = `
+			run(t, rival, `set local lock_timeout = '20s'`)
+			run(t, rival, end+`'first'`)
+			lines, stop := receive(t, db, "r")
+			awaitBlocked(t, db, nil)
+			run(t, rival, end+`'second'`)
+			run(t, rival, `commit`)
+			awaitAll(t, db)
+			stop()
+			if lines.Len() > 0 {
+				t.Errorf("the log says %s", lines)
+			}
+			await(t, db, `select bool_and(status = case when message_id ~ 'new' then 'pending' else 'done' end) from inbox`)
+		})
+	}
+}
+
+// A page whose connection is cut is received once. That holds at its commit too:
+// the walk of e2e dies there, on both sides.
+func TestACutPageIsReceivedOnce(t *testing.T) {
+	t.Parallel()
+	for name, side := range map[string]cutproxy.Side{"before": cutproxy.Before, "after": cutproxy.After} {
+		for _, written := range []bool{false, true} {
+			at := map[bool]string{false: "it is written", true: "the offset moves"}[written]
+			t.Run(name+" "+at, func(t *testing.T) {
+				t.Parallel()
+				url := pgtest.URL(t)
+				db := open(t, url, postgres.Options{})
+				page(t, db, of("a=1", "b=1", "c=1", "b=1")...)
+				proxy := cutproxy.Start(t, url)
+				var once sync.Once
+				arm := func(now bool) {
+					if now {
+						once.Do(func() { proxy.Arm(side, 1) })
+					}
+				}
+				receiveWith(t, open(t, proxy.URL(), postgres.Options{}), inbox.ReceiveTelling(func(*message.Message) inbox.Envelope {
+					arm(!written)
+					return inbox.Envelope{Receivers: []string{"r"}}
+				}, func(inbox.Reception) { arm(written) }))
+				awaitAll(t, db)
+				if proxy.Cuts() != 1 {
+					t.Errorf("%d cuts", proxy.Cuts())
+				}
+				wantReceived(t, db, map[string]int{"r a": 0, "r b": 1, "r c": 0})
+			})
+		}
+	}
+}
