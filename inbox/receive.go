@@ -3,9 +3,7 @@ package inbox
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
-	"slices"
 
 	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -142,65 +140,18 @@ select k.new,
  cross join (select coalesce(sum(more + 1), 0) as deliveries from incoming) i
  cross join (select coalesce(sum(more + 1), 0) as deliveries from other) o`
 
-// delivery is a message on its way to a receiver, and stands for so many more of
-// the same payload.
-type delivery struct {
-	receiver string
-	message  Message
-	metadata string
-	hash     [sha256.Size]byte
-	more     int32
-}
-
-// deliveries are those of a message to its receivers.
-func deliveries(receivers []string, m Message) ([]delivery, error) {
-	if m.OrderingKey == "" {
-		m.OrderingKey = m.ID
-	}
-	if m.Metadata == nil {
-		m.Metadata = map[string]string{}
-	}
-	if m.Payload == nil {
-		m.Payload = []byte{} // an empty message, not a missing one
-	}
-	metadata, err := json.Marshal(m.Metadata)
-	if err != nil {
-		return nil, fmt.Errorf("encode the metadata of message %s: %w", m.ID, err)
-	}
-	d := delivery{message: m, metadata: string(metadata), hash: sha256.Sum256(m.Payload)}
-	all := make([]delivery, 0, len(receivers))
-	for i, receiver := range receivers {
-		if !slices.Contains(receivers[:i], receiver) {
-			d.receiver = receiver
-			all = append(all, d)
-		}
-	}
-	return all, nil
-}
-
-// received are the arguments of receive.
-func received(all []delivery) []any {
-	receivers, ids, keys, types := make([]string, len(all)), make([]string, len(all)), make([]string, len(all)), make([]string, len(all))
-	payloads, metadata, hashes, more := make([][]byte, len(all)), make([]string, len(all)), make([][]byte, len(all)), make([]int32, len(all))
-	for i, d := range all {
-		receivers[i], ids[i], keys[i], types[i] = d.receiver, d.message.ID, d.message.OrderingKey, d.message.Type
-		payloads[i], metadata[i], hashes[i], more[i] = d.message.Payload, d.metadata, d.hash[:], d.more
-	}
-	return []any{receivers, ids, keys, types, payloads, metadata, hashes, more}
-}
-
-// Receive takes the messages of a page into the inbox, whose reader makes a Watermill
-// handler of it. It works
-// in the subscriber's own transaction, so that the rows and the offset commit
-// together, and does nothing but one statement there; a page that has an id more
-// than once takes one more, and one for each further payload of an id.
+// Receive takes the messages of a page of the outbox into the inbox. It works in
+// the subscriber's own transaction, so that the rows and the offset commit together,
+// and does nothing but one statement there. A page that has an id more than once
+// takes one more, and one for each further payload of an id (see apart).
 //
 // It takes whatever is in the outbox, since what it could not take would block
 // the topic for ever. An ordering key beyond MaxLength, or one that is no text,
 // is received as "sha256:" and the hexadecimal hash of it; the same messages are
 // of one key then as before.
 //
-// An error leaves the transaction to be rolled back by its owner.
+// An error leaves the transaction to whoever called, who must roll it back: outbox's
+// ByPage does, and the page is read again.
 func Receive(envelope func(*message.Message) Envelope) func(page []*message.Message) error {
 	return ReceiveTelling(envelope, nil)
 }
@@ -229,6 +180,8 @@ func ReceiveTelling(envelope func(*message.Message) Envelope, told func(Receptio
 		}
 		var r Reception
 		now, later := apart(all)
+		// If we die here: the transaction rolls back, the offset with it, and the page
+		// is read again. Tests: TestACutPageIsReceivedOnce, and the walk of e2e.
 		for later = together(later); len(now) > 0; now, later = apart(later) {
 			var part Reception
 			err := tx.QueryRowContext(page[0].Context(), receive, received(now)...).Scan(&part.New, &part.Duplicates, &part.Aside)
