@@ -80,12 +80,6 @@ type Reception struct {
 	Aside      int // known, with another payload: in quarantine
 }
 
-func (r *Reception) add(part Reception) {
-	r.New += part.New
-	r.Duplicates += part.Duplicates
-	r.Aside += part.Aside
-}
-
 func (r Reception) tell(told func(Reception)) {
 	if told != nil {
 		told(r)

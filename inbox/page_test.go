@@ -134,7 +134,7 @@ func TestAPageIsItsMessagesOneAfterAnother(t *testing.T) {
 				accept(t, db, inbox.Message{ID: m.ID, OrderingKey: m.OrderingKey, Payload: m.Payload})
 			}
 			page(t, db, of(test.page...)...)
-			w := receiveTelling(t, db, "r")
+			w := receiveTelling(t, pgtest.As(t, db, postgres.RoleWorker), "r")
 			awaitAll(t, db)
 			wantReceived(t, db, test.want)
 			wantAside(t, db, test.aside...)

@@ -1,7 +1,9 @@
 package inbox
 
 import (
+	"context"
 	"crypto/sha256"
+	"database/sql"
 	"encoding/hex"
 	"fmt"
 
@@ -21,7 +23,7 @@ type Envelope struct {
 // is counted, also where its rival is yet to commit; a known id with another
 // payload goes to quarantine. Nothing of it raises an error beside a rival. It takes
 // a page of deliveries in which no receiver has an id twice: PostgreSQL would refuse
-// to meet a row again. A delivery may stand for further ones of the same payload.
+// to meet a row again.
 //
 // A first delivery also wakes the key: the oldest open message, the only one that
 // could be claimed, becomes due if it waits for the outside. One that backs off
@@ -54,14 +56,13 @@ with incoming as (
          d.payload,
          d.metadata,
          d.payload_hash,
-         d.more,
          d.place,
          (select k.id
             from inbox k
            where k.receiver = d.receiver
              and k.message_id = d.message_id) as known
-    from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::bytea[], $8::int[])
-    with ordinality as d (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, more, place)
+    from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::bytea[])
+    with ordinality as d (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, place)
 ), heads as (
   select k.receiver,
          k.ordering_key,
@@ -106,14 +107,14 @@ with incoming as (
      and o.due_at > clock_timestamp()
 ), kept as (
   insert into inbox
-         (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, duplicates)
-  select receiver, message_id, ordering_key, type, payload, metadata::jsonb, payload_hash, more
+         (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
+  select receiver, message_id, ordering_key, type, payload, metadata::jsonb, payload_hash
     from incoming
    where (select count(*) from locked) >= 0
      and (select count(*) from oldest) >= 0
    order by place
   on conflict (receiver, message_id) do update
-     set duplicates = inbox.duplicates + excluded.duplicates + 1,
+     set duplicates = inbox.duplicates + 1,
          due_at     = case when inbox.id = any (array(select id from oldest)) then clock_timestamp() else inbox.due_at end
    where inbox.payload_hash = excluded.payload_hash
   returning id, receiver, message_id, duplicates
@@ -123,7 +124,7 @@ with incoming as (
    where id = any (array(select id from oldest))
      and id not in (select id from kept)
 ), other as (
-  select receiver, message_id, payload, metadata, payload_hash, more
+  select receiver, message_id, payload, metadata, payload_hash
     from incoming
    where (receiver, message_id) not in (select receiver, message_id from kept)
 ), aside as (
@@ -133,17 +134,15 @@ with incoming as (
     from other
   on conflict (receiver, message_id, payload_hash) do nothing
 )
-select k.new,
-       i.deliveries - k.new - o.deliveries as duplicates,
-       o.deliveries as aside
-  from (select count(*) filter (where duplicates = 0) as new from kept) k
- cross join (select coalesce(sum(more + 1), 0) as deliveries from incoming) i
- cross join (select coalesce(sum(more + 1), 0) as deliveries from other) o`
+select count(*) filter (where duplicates = 0) as new,
+       count(*) filter (where duplicates > 0) as duplicates,
+       (select count(*) from other) as aside
+  from kept`
 
 // Receive takes the messages of a page of the outbox into the inbox. It works in
 // the subscriber's own transaction, so that the rows and the offset commit together,
-// and does nothing but one statement there. A page that has an id more than once
-// takes one more, and one for each further payload of an id (see apart).
+// and does nothing but one statement there, or two where the page has an id more
+// than once.
 //
 // It takes whatever is in the outbox, since what it could not take would block
 // the topic for ever. An ordering key beyond MaxLength, or one that is no text,
@@ -178,21 +177,28 @@ func ReceiveTelling(envelope func(*message.Message) Envelope, told func(Receptio
 			}
 			all = append(all, its...)
 		}
-		var r Reception
-		now, later := apart(all)
-		// If we die here: the transaction rolls back, the offset with it, and the page
-		// is read again. Tests: TestACutPageIsReceivedOnce, and the walk of e2e.
-		for later = together(later); len(now) > 0; now, later = apart(later) {
-			var part Reception
-			err := tx.QueryRowContext(page[0].Context(), receive, received(now)...).Scan(&part.New, &part.Duplicates, &part.Aside)
-			if err != nil {
-				return fmt.Errorf("receive %d messages: %w", len(now), err)
-			}
-			r.add(part)
+		first, again := apart(all)
+		r, err := take(page[0].Context(), tx, receive, received(first)...)
+		if err == nil && len(again) > 0 {
+			var more Reception
+			more, err = take(page[0].Context(), tx, repeat, repeated(again)...)
+			r.Duplicates, r.Aside = r.Duplicates+more.Duplicates, r.Aside+more.Aside
+		}
+		if err != nil {
+			return err
 		}
 		r.tell(told)
 		return nil
 	}
+}
+
+// If we die here: the transaction rolls back, the offset with it, and the page is
+// read again. Tests: TestACutPageIsReceivedOnce, and the walk of e2e.
+func take(ctx context.Context, tx *sql.Tx, statement string, args ...any) (r Reception, err error) {
+	if err = tx.QueryRowContext(ctx, statement, args...).Scan(&r.New, &r.Duplicates, &r.Aside); err != nil {
+		return r, fmt.Errorf("receive messages: %w", err)
+	}
+	return r, nil
 }
 
 // indexable is an ordering key that the inbox can hold, one for each that there is.

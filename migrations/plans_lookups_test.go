@@ -7,8 +7,8 @@ import (
 
 // incoming are the arguments of a page of so many messages.
 func incoming(n int) string {
-	columns := make([]string, 0, 8)
-	for _, value := range []string{"'r'::text", "'m'::text", "'ch_7'::text", "'t'::text", "''::bytea", "'{}'::text", "''::bytea", "0"} {
+	columns := make([]string, 0, 7)
+	for _, value := range []string{"'r'::text", "'m'::text", "'ch_7'::text", "'t'::text", "''::bytea", "'{}'::text", "''::bytea"} {
 		columns = append(columns, fmt.Sprintf("array_fill(%s, '{%d}')", value, n))
 	}
 	return strings.Join(columns, ", ")
@@ -102,6 +102,10 @@ func lookups() []lookup {
 		{
 			file: "inbox/receive.go", words: "with incoming", args: incoming(1),
 			ways: messageOnce + ", " + openByKey + ", " + byNumber,
+		},
+		{
+			file: "inbox/page.go", words: "with repeated", args: "'{r}', '{m}', '{x}', '{\"{}\"}', '{x}', '{1}'",
+			settings: subscriber, ways: messageOnce + ", " + byNumber,
 		},
 		{
 			file: "inbox/claim.go", words: "with accused", args: "'r', 10, 'h', '30 s', '{}', '1 s', '10 s', 32, false, 20",
