@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/postgres/pgtest"
@@ -27,6 +28,9 @@ func TestPagesFollowTransactionIDsAsNumbers(t *testing.T) {
 	}
 	r := read(t, db, "g")
 	for xid := oldest; xid <= newest; xid++ {
-		r.wantNext(t, strconv.Itoa(xid), strconv.Itoa(xid)+" again")
+		want := []string{strconv.Itoa(xid), strconv.Itoa(xid) + " again"}
+		if diff := cmp.Diff(want, r.take(t, 2)); diff != "" {
+			t.Fatalf("messages of a transaction (-want +got):\n%s", diff)
+		}
 	}
 }

@@ -157,12 +157,11 @@ func (r reader) wantNext(t *testing.T, want ...string) {
 func (r reader) wantNone(t *testing.T) {
 	t.Helper()
 	if len(r.open.left) > 0 {
-		t.Errorf("message %s came", r.open.left[0].UUID)
-		return
+		t.Fatalf("message %s came", r.open.left[0].UUID)
 	}
 	select {
 	case m := <-r.pages:
-		t.Errorf("message %s came", m.UUID)
+		t.Fatalf("message %s came", m.UUID)
 	case <-time.After(quiet):
 	}
 }
