@@ -54,7 +54,8 @@ webhooks:
   sold:
     post:
       parameters:
-        - {name: webhook-id, in: header, schema: {type: string, format: uuid}}
+        - {name: webhook-id, in: header, required: true, schema: {type: string, format: uuid}}
+        - {name: shelf, in: header, schema: {type: string, maxLength: 2}}
       requestBody:
         content:
           application/json:
@@ -257,6 +258,8 @@ func TestCheckWebhook(t *testing.T) {
 		{"bought", id, `{"of":"jam"}`, false},
 		{"sold", nil, `{"of":"jam"}`, false},
 		{"sold", http.Header{"Webhook-Id": {"1"}}, `{"of":"jam"}`, false},
+		{"sold", http.Header{"Webhook-Id": id["Webhook-Id"], "Shelf": {"12"}}, `{"of":"jam"}`, true},
+		{"sold", http.Header{"Webhook-Id": id["Webhook-Id"], "Shelf": {"123"}}, `{"of":"jam"}`, false},
 		{"sold", id, `{}`, false},
 		{"sold", id, `{`, false},
 	} {

@@ -25,7 +25,9 @@ func (c *Contract) CheckWebhook(name string, header http.Header, body []byte) er
 		}
 		called := fmt.Sprint(parameter["name"])
 		if header.Get(called) == "" {
-			wrong = append(wrong, fmt.Errorf("the header %s is missing", called))
+			if parameter["required"] == true {
+				wrong = append(wrong, fmt.Errorf("the header %s is missing", called))
+			}
 			continue
 		}
 		schema, err := c.Schema(fmt.Sprintf("%s/parameters/%d/schema", at, i))
