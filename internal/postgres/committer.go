@@ -21,7 +21,7 @@ import (
 // used a lane hands it to the first who waits. That one leads: it appends the
 // statements of all the others who wait to its own, which makes one batch and so
 // one transaction, and answers them when that is durable. There is no goroutine of
-// its own, no timer, and nothing to close. Each batch that is appended is a unit.
+// its own, and nothing to close. Each batch that is appended is a unit.
 //
 // What keeps it exact:
 //
@@ -47,6 +47,37 @@ type committer struct {
 	mu      sync.Mutex
 	free    int     // lanes that nobody uses
 	pending []*unit // in the order of their arrival; nobody while a lane is free
+	shared  Shared
+}
+
+// Shared counts what was committed in company since the pool was opened.
+type Shared struct {
+	Commits  int64 // that several shared
+	Units    int64 // that shared them
+	Refusals int64 // after which some went by themselves
+}
+
+// Shared is how much was committed in company so far.
+func (db *DB) Shared() Shared {
+	if db.committer == nil {
+		return Shared{}
+	}
+	db.committer.mu.Lock()
+	defer db.committer.mu.Unlock()
+	return db.committer.shared
+}
+
+// count notes what became of a transaction of n units.
+func (c *committer) count(n int, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case err == nil:
+		c.shared.Commits++
+		c.shared.Units += int64(n)
+	case !errors.Is(err, ErrUnknown):
+		c.shared.Refusals++
+	}
 }
 
 // unit is a batch of one caller.
@@ -81,8 +112,14 @@ const (
 	maxRefusals   = 3 // then each goes by itself
 )
 
-// joinedLockTimeout is below PostgreSQL's deadlock_timeout of a second.
-const joinedLockTimeout = 200 * time.Millisecond
+const (
+	// joinedLockTimeout is below PostgreSQL's deadlock_timeout of a second.
+	joinedLockTimeout = 200 * time.Millisecond
+
+	// laneTime is how long a transaction keeps others from the lane. What is held up,
+	// by a lock or by the network, holds up nobody else for longer.
+	laneTime = 250 * time.Millisecond
+)
 
 // commitJoined commits a unit in the company of others, if there are any.
 //
@@ -170,7 +207,9 @@ func (c *committer) gather(units []*unit) []*unit {
 // lead uses a lane: it tells first, and all whom it takes along, what became of
 // them, and hands the lane over.
 func (db *DB) lead(first *unit) {
-	defer db.committer.handOver()
+	handOver := sync.OnceFunc(db.committer.handOver)
+	defer handOver()
+	defer time.AfterFunc(laneTime, handOver).Stop()
 	units := []*unit{first}
 	defer func() { tell(db.tracer, units, verdict{err: ErrUnknown}) }() // who is left after a panic
 	tellAll := func(v verdict) {
@@ -199,6 +238,7 @@ func (db *DB) lead(first *unit) {
 	traceStart(db.tracer, conn.Conn(), units)
 	for refusals := 0; len(units) > 1 && refusals < maxRefusals; refusals++ {
 		refused, err := db.send(ctx, conn, units)
+		db.committer.count(len(units), err)
 		switch {
 		case err == nil || errors.Is(err, ErrUnknown):
 			tellAll(verdict{err: err})
