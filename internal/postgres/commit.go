@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // ErrUnknown is returned by Commit, wrapped, when nobody can tell whether the
@@ -63,8 +64,14 @@ func (db *DB) commitAlone(u *unit) error {
 		return notAcquired(err)
 	}
 	defer conn.Release()
+	return u.send(conn)
+}
+
+// send sends a unit as it is.
+func (u *unit) send(conn *pgxpool.Conn) error {
+	b := u.named()
 	// Only Close tells: a deferred constraint refuses at commit, after the last Exec.
-	return outcome(conn.SendBatch(u.ctx, u.named()).Close())
+	return outcome(conn.SendBatch(u.ctx, b).Close())
 }
 
 // named is the batch with the name of its tenant.

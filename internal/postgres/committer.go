@@ -228,7 +228,7 @@ func (db *DB) lead(first *unit) {
 	}
 	defer conn.Release()
 	if units = db.committer.gather(units); len(units) == 1 {
-		tellAll(verdict{err: outcome(conn.SendBatch(first.ctx, first.named()).Close())})
+		tellAll(verdict{err: first.send(conn)})
 		return
 	}
 
@@ -237,7 +237,7 @@ func (db *DB) lead(first *unit) {
 	defer cancel()
 	traceStart(db.tracer, conn.Conn(), units)
 	for refusals := 0; len(units) > 1 && refusals < maxRefusals; refusals++ {
-		refused, err := db.send(ctx, conn, units)
+		refused, err := db.sendJoined(ctx, conn, units)
 		db.committer.count(len(units), err)
 		switch {
 		case err == nil || errors.Is(err, ErrUnknown):
@@ -262,9 +262,9 @@ func tell(tracer pgx.QueryTracer, units []*unit, v verdict) {
 	}
 }
 
-// send commits units in one transaction. Of one that was refused it tells which
+// sendJoined commits units in one transaction. Of one that was refused it tells which
 // unit the server refused, -1 if nobody knows.
-func (db *DB) send(ctx context.Context, conn *pgxpool.Conn, units []*unit) (refused int, err error) {
+func (db *DB) sendJoined(ctx context.Context, conn *pgxpool.Conn, units []*unit) (refused int, err error) {
 	b, of := join(units, db.joinedLockTimeout)
 	results := conn.SendBatch(ctx, b)
 	refused = -1

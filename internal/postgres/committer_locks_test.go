@@ -104,7 +104,6 @@ func sale(random *rand.Rand) *pgx.Batch {
 // two others hold crosswise, costs time and is no deadlock.
 func TestACircleOfLocksIsLeftEarly(t *testing.T) {
 	t.Parallel()
-	address := ""
 	one, address := effects(t, postgres.Options{Lanes: 1})
 	other := open(t, address, postgres.Options{})
 	tx, err := other.Pool().Begin(t.Context())
@@ -114,17 +113,17 @@ func TestACircleOfLocksIsLeftEarly(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), insert, 2, 2); err != nil {
 		t.Fatal(err)
 	}
-	waits := make(chan error, 1)
+	gathering, told := make(chan struct{}), make(chan error, 1)
 	units := committing(one, batch(1), batch(2))
 	units = append(units, func(ctx context.Context) error {
-		waits <- nil
+		close(gathering)
 		return one.Commit(ctx, batch(3))
 	})
 	go func() {
-		<-waits
+		<-gathering
 		awaitLock(t, other) // the units wait for 2, and have 1
 		_, err := tx.Exec(t.Context(), insert, 1, 1)
-		waits <- err
+		told <- err
 		if err := tx.Rollback(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -133,7 +132,7 @@ func TestACircleOfLocksIsLeftEarly(t *testing.T) {
 	if answers[0] != nil && postgres.Constraint(answers[0]) == "" || answers[1] != nil || answers[2] != nil {
 		t.Errorf("they were told %v", answers)
 	}
-	if err := <-waits; err != nil && postgres.Constraint(err) == "" {
+	if err := <-told; err != nil && postgres.Constraint(err) == "" {
 		t.Errorf("the other one was told %v", err)
 	}
 	var deadlocks int

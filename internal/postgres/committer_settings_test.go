@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -66,29 +67,48 @@ select id, coalesce(tenant, ''), lock_wait, count(*) over (partition by wrote_in
 	return found
 }
 
-// TestTenantsOfOneTransaction: each writes as itself, and who has no name as nobody.
+// TestTenantsOfOneTransaction: each writes as itself, and who has no name as nobody,
+// whoever was before.
 func TestTenantsOfOneTransaction(t *testing.T) {
 	t.Parallel()
-	owner, api := diaries(t, postgres.Options{LockTimeout: 25 * time.Second})
-	acme, globex := api.Tenant("acme"), api.Tenant("globex")
-	units := committing(acme, note("acme", 1))
-	units = append(units, committing(globex, note("globex", 2), note("acme", 3))...)
-	units = append(units, committing(api, note("acme", 4), note("globex", 5))...)
-	units = append(units, committing(acme, note("acme", 6), note("globex", 7), note("acme", 8))...)
-	units = append(units, committing(api.Tenant(""), note("acme", 9))...)
-	for i, err := range gathered(t, api, units...) {
-		own := []bool{true, true, false, false, false, true, false, true, false}[i]
-		if want := map[bool]string{true: "", false: "42501"}[own]; code(err) != want || own && err != nil {
-			t.Errorf("unit %d was told %v", i+1, err)
-		}
+	type writing struct {
+		tenant, merchant string
+		refused          bool
 	}
-	// Of three refusals on, each goes by itself.
-	for _, d := range readDiaries(t, owner) {
-		if want := map[int]string{1: "acme", 2: "globex", 6: "acme", 8: "acme"}[d.ID]; want == "" || d.Tenant != want {
-			t.Errorf("%d was written as %q, want %q", d.ID, d.Tenant, want)
-		}
+	for name, units := range map[string][]writing{
+		"tenants in turn":                     {{"acme", "acme", false}, {"globex", "globex", false}, {"acme", "acme", false}, {"globex", "globex", false}},
+		"nobody after a tenant":               {{"acme", "acme", false}, {"", "acme", true}, {"globex", "globex", false}},
+		"nobody first":                        {{"", "acme", true}, {"acme", "acme", false}, {"acme", "acme", false}},
+		"a tenant as the one before":          {{"acme", "acme", false}, {"globex", "acme", true}, {"globex", "globex", false}},
+		"a tenant as the one behind":          {{"acme", "acme", false}, {"acme", "globex", true}, {"globex", "globex", false}},
+		"nobody, a tenant and nobody between": {{"acme", "acme", false}, {"", "acme", true}, {"acme", "acme", false}, {"", "globex", true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			owner, api := diaries(t, postgres.Options{})
+			var committed []func(context.Context) error
+			var want []diary
+			for i, u := range units {
+				var store postgres.Store = api
+				if u.tenant != "" {
+					store = api.Tenant(u.tenant)
+				}
+				committed = append(committed, committing(store, note(u.merchant, i))...)
+				if !u.refused {
+					want = append(want, diary{i, u.tenant, "200ms", false})
+				}
+			}
+			for i, err := range gathered(t, api, committed...) {
+				if units[i].refused && code(err) != "42501" || !units[i].refused && err != nil {
+					t.Errorf("unit %d was told %v", i, err)
+				}
+			}
+			if diff := cmp.Diff(want, readDiaries(t, owner)); diff != "" {
+				t.Errorf("written (-want +got):\n%s", diff)
+			}
+			wantNobody(t, api)
+		})
 	}
-	wantNobody(t, api)
 }
 
 // TestSettingsOfOneTransaction: what a unit sets is seen by no other, and what the
