@@ -47,25 +47,26 @@ func join(units []*unit, lockTimeout string) (b *pgx.Batch, of []int) {
 	return b, of
 }
 
-// lock is a row that a statement locks and that units of other keys may lock too.
-// Its zero value is none: what a plain insert waits for, and what is a charge's
-// own, is waited for by units of the same key alone, and these are rare.
+// lock is a row, or the rows of a key, that a statement locks and that units of other
+// streams may lock too. Its zero value is none: what a plain insert waits for is
+// waited for by units of the same key alone, and these are rare.
 type lock struct {
 	table  lockedTable
 	text   [2]string
 	number int64
 }
 
+// lockedTable is in the order in which those lock who commit by themselves.
 type lockedTable int
 
 const (
-	noTable lockedTable = iota
+	noTable    lockedTable = iota
+	otherTable             // by its name
 	tableStock
 	tableInbox
 )
 
-// compare is the order in which rows are locked. It is that of those who commit by
-// themselves as well, and of who receives messages.
+// compare is the order in which rows are locked.
 func (l lock) compare(other lock) int {
 	return cmp.Or(
 		cmp.Compare(l.table, other.table),
@@ -84,28 +85,47 @@ func lockOf(q *pgx.QueuedQuery) (l lock, known bool) {
 	if q.Fn != nil || strings.Contains(sql, "set_config") {
 		return l, false
 	}
+	first, second := argument(q, 0), argument(q, 1)
 	switch {
 	case strings.HasPrefix(sql, "insert into "):
 		return l, !strings.Contains(sql, "select") && !strings.Contains(sql, "on conflict")
-	case strings.HasPrefix(sql, "update reservations\n"):
-		return l, strings.HasSuffix(sql, "\n where charge_id = $1")
 	case strings.HasPrefix(sql, "update stock\n"):
-		if len(q.Arguments) < 2 || !strings.HasSuffix(sql, "\n where merchant_id = $1\n   and sku = $2") {
+		merchant, named := first.(string)
+		sku, kept := second.(string)
+		return lock{table: tableStock, text: [2]string{merchant, sku}},
+			named && kept && strings.HasSuffix(sql, "\n where merchant_id = $1\n   and sku = $2")
+	case strings.HasPrefix(sql, "update inbox"), strings.HasPrefix(sql, "with ended as (\n  update inbox\n"):
+		number, numbered := first.(int64)
+		return lock{table: tableInbox, number: number},
+			numbered && (strings.Contains(sql, " where id = $1\n") || strings.Contains(sql, " where i.id = $1\n"))
+	case strings.HasPrefix(sql, "update "):
+		table, _, _ := strings.Cut(sql[len("update "):], "\n")
+		l = lock{table: otherTable, text: [2]string{table}}
+		switch key := first.(type) {
+		case string:
+			l.text[1] = key
+		case int64:
+			l.number = key
+		default:
 			return l, false
 		}
-		merchant, named := q.Arguments[0].(string)
-		sku, kept := q.Arguments[1].(string)
-		return lock{table: tableStock, text: [2]string{merchant, sku}}, named && kept
-	case strings.HasPrefix(sql, "update inbox\n"), strings.HasPrefix(sql, "update inbox i\n"),
-		strings.HasPrefix(sql, "with ended as (\n  update inbox\n"):
-		if len(q.Arguments) < 1 || !strings.Contains(sql, "\n where id = $1\n") && !strings.Contains(sql, "\n where i.id = $1\n") &&
-			!strings.Contains(sql, "\n   where id = $1\n") {
-			return l, false
-		}
-		number, ok := q.Arguments[0].(int64)
-		return lock{table: tableInbox, number: number}, ok
+		return l, isOfOneKey(sql)
 	}
 	return l, false
+}
+
+func argument(q *pgx.QueuedQuery, i int) any {
+	if i < len(q.Arguments) {
+		return q.Arguments[i]
+	}
+	return nil
+}
+
+// isOfOneKey tells whether an update has no condition but `column = $1`.
+func isOfOneKey(sql string) bool {
+	_, condition, found := strings.Cut(sql, "\n where ")
+	column, ofKey := strings.CutSuffix(condition, " = $1")
+	return found && ofKey && !strings.ContainsAny(column, " \n") && !strings.Contains(sql, "\n  from ") && !strings.Contains(sql, "select")
 }
 
 // joins tells whether a batch may be in a transaction with others.

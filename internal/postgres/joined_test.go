@@ -31,7 +31,7 @@ const (
 // locked, and is rolled back with them.
 func manners() map[string]string {
 	return map[string]string{
-		"fulfillment.endReservations":       joins,
+		"fulfillment.endReservations":       ordered,
 		"fulfillment.insertResend":          joins,
 		"fulfillment.insertReservation":     joins,
 		"fulfillment.returnStock":           ordered,
@@ -52,15 +52,18 @@ func manners() map[string]string {
 		"inbox.wake":                        ordered,
 		"inbox.walk":                        alone,
 		"inbox.walkIndexes":                 alone,
+		"internal/app/worker.releaseLease":  ordered,
 		"internal/audit.planForWholeTables": alone,
 		"internal/crash.setting":            alone,
 		"internal/merchants.insertSecret":   joins,
+		"internal/merchants.useSecret":      ordered,
 		"internal/postgres.beginJoined":     alone,
 		"internal/postgres.setLocally":      alone,
 		"internal/postgres.setMerchant":     alone,
 		"ledger.insertBuilding":             joins,
 		"ledger.insertEvent":                joins,
 		"ledger.insertPosting":              joins,
+		"ledger.moveCheckpoint":             ordered,
 		"outbox.insertMessage":              joins,
 		"outbox.numberReceived":             alone,
 		"outbox.settleIn":                   alone,
@@ -115,7 +118,10 @@ func TestWhatMakesAStatementGoAlone(t *testing.T) {
 		"a message that is no number":   {SQL: endMessage, Arguments: []any{"1", int64(1)}},
 		"a message that is not given":   {SQL: endMessage},
 		"reservations of many charges":  {SQL: "update reservations\n   set status = $1"},
-		"whatever else may be updated":  {SQL: "update merchants\n   set fee_basis_points = 1\n where merchant_id = $1", Arguments: []any{"acme"}},
+		"rows of two conditions":        {SQL: "update effects\n   set twin = 1\n where id = $1\n   and twin = $1", Arguments: []any{int64(1)}},
+		"rows of either condition":      {SQL: "update effects\n   set twin = 1\n where twin = 1 or id = $1", Arguments: []any{int64(1)}},
+		"rows of another table's":       {SQL: "update effects e\n   set twin = 1\n  from effects f\n where f.id = $1", Arguments: []any{int64(1)}},
+		"rows of a key of another kind": {SQL: "update effects\n   set twin = 1\n where id = $1", Arguments: []any{1.5}},
 		"what nobody has thought about": {SQL: `select 1`},
 	} {
 		t.Run(name, func(t *testing.T) {
