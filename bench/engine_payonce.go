@@ -20,17 +20,18 @@ const (
 	topic    = "work"
 	receiver = "work"
 	poll     = 15 * time.Millisecond // as the worker's
+	lanes    = 2                     // as the programs'
 )
 
 // carryByPayonce is payonce's engine as the programs wire it: accept, outbox,
 // Watermill, inbox, handler, with pools of the programs' sizes.
 func carryByPayonce(ctx context.Context, o order) (w window, err error) {
-	accepting, err := postgres.Open(ctx, o.Database, postgres.Options{Application: "bench-accept"})
+	accepting, err := postgres.Open(ctx, o.Database, postgres.Options{Application: "bench-accept", Lanes: lanes})
 	if err != nil {
 		return w, err
 	}
 	defer accepting.Close()
-	carrying, err := postgres.Open(ctx, o.Database, postgres.Options{Application: "bench-carry"})
+	carrying, err := postgres.Open(ctx, o.Database, postgres.Options{Application: "bench-carry", Lanes: lanes})
 	if err != nil {
 		return w, err
 	}

@@ -181,7 +181,7 @@ func mutants() []mutant {
 		{
 			"a commit is told from its last statement, not from its end",
 			[]edit{{
-				"internal/postgres/commit.go", "	return outcome(conn.SendBatch(ctx, b).Close())", `	results := conn.SendBatch(ctx, b)
+				"internal/postgres/commit.go", "	return outcome(conn.SendBatch(u.ctx, b).Close())", `	results := conn.SendBatch(u.ctx, b)
 	defer results.Close()
 	for range b.Len() {
 		if _, err := results.Exec(); err != nil {
@@ -200,6 +200,26 @@ func mutants() []mutant {
 				"	return fmt.Errorf(\"%w: %w\", ErrNotCommitted, err)\n}\n\n// isRefusal",
 			}},
 			byTest("./internal/postgres", "TestCommitOfACutConnection/a session that is ended under a commit leaves its outcome unknown", "want ErrUnknown"),
+		},
+		{
+			"who shared a transaction that was refused is told so, whoever's fault it was",
+			[]edit{{
+				"internal/postgres/committer.go", "		case err == nil || errors.Is(err, ErrUnknown):\n", "		case true:\n",
+			}},
+			byTest("./internal/postgres", "TestPoison", "was told ERROR: duplicate key"),
+		},
+		{
+			"who shares a transaction writes as the tenant before",
+			[]edit{{"internal/postgres/joined.go", "			b.Queue(setMerchant, tenant)\n			of = append(of, -1)\n", ""}},
+			byTest("./internal/postgres", "TestTenantsOfOneTransaction", "written (-want +got)"),
+		},
+		{
+			"shared transactions lock in the order of arrival",
+			[]edit{{
+				"internal/postgres/joined.go",
+				"	slices.SortStableFunc(statements, func(a, b statement) int { return a.lock.compare(b.lock) })\n", "	_ = slices.Reverse[[]int]\n",
+			}},
+			byTest("./internal/postgres", "TestCrossingLocks", "shared are"),
 		},
 		{
 			"net/http may repeat a provider call by itself",

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // ErrUnknown is returned by Commit, wrapped, when nobody can tell whether the
@@ -26,9 +27,9 @@ const commitDeadline = 15 * time.Second
 
 // Commit sends the whole batch as one implicit transaction in one round trip:
 // all of it is durable, or none of it is. This is the only way by which payonce
-// writes, so that batches of several decisions can later share a commit. A batch
-// holds no statement of transaction control: a commit in the midst of it would
-// make half of it durable.
+// writes, so that batches of several decisions can share a commit (see
+// Options.Lanes). A batch holds no statement of transaction control: a commit in
+// the midst of it would make half of it durable.
 //
 // The context's cancellation does not reach it: a client that hangs up must not
 // turn a commit into an unknown one. Errors:
@@ -41,19 +42,51 @@ const commitDeadline = 15 * time.Second
 //
 // The sources of these rules are measurements: pgconn.SafeToRetry is not asked,
 // because it answers true for batches that committed.
-func (db *DB) Commit(ctx context.Context, b *pgx.Batch) error {
+func (db *DB) Commit(ctx context.Context, b *pgx.Batch) error { return db.commit(ctx, "", b) }
+
+// commit is Commit, and that of a tenant.
+func (db *DB) commit(ctx context.Context, tenant string, b *pgx.Batch) error {
 	if b.Len() == 0 {
 		return errNothingToCommit
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitDeadline)
 	defer cancel()
-	conn, err := db.pool.Acquire(ctx)
+	u := &unit{ctx: ctx, tenant: tenant, batch: b, told: make(chan verdict, 1)}
+	if db.committer != nil && joins(b) {
+		return db.commitJoined(u) //nolint:contextcheck // what is shared ends with none of its callers
+	}
+	return db.commitAlone(u)
+}
+
+func (db *DB) commitAlone(u *unit) error {
+	conn, err := db.pool.Acquire(u.ctx)
 	if err != nil {
-		return fmt.Errorf("%w: acquire a connection: %w", ErrNotCommitted, err)
+		return notAcquired(err)
 	}
 	defer conn.Release()
+	return u.send(conn)
+}
+
+// send sends a unit as it is.
+func (u *unit) send(conn *pgxpool.Conn) error {
+	b := u.named()
 	// Only Close tells: a deferred constraint refuses at commit, after the last Exec.
-	return outcome(conn.SendBatch(ctx, b).Close())
+	return outcome(conn.SendBatch(u.ctx, b).Close())
+}
+
+// named is the batch with the name of its tenant.
+func (u *unit) named() *pgx.Batch {
+	if u.tenant == "" {
+		return u.batch
+	}
+	named := &pgx.Batch{}
+	named.Queue(setMerchant, u.tenant)
+	named.QueuedQueries = append(named.QueuedQueries, u.batch.QueuedQueries...)
+	return named
+}
+
+func notAcquired(err error) error {
+	return fmt.Errorf("%w: acquire a connection: %w", ErrNotCommitted, err)
 }
 
 func outcome(err error) error {

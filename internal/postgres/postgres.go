@@ -41,6 +41,9 @@ type Options struct {
 	LockTimeout time.Duration
 	// StatementTimeout ends a statement that runs longer (57014); 10 s unless set.
 	StatementTimeout time.Duration
+	// Lanes is how many commits that may be shared are under way at a time: what is
+	// committed meanwhile shares the next one. None is shared unless it is set.
+	Lanes int
 	// Settings are further settings of the sessions.
 	Settings map[string]string
 	// Tracer is told of the statements; nobody is where it is nil.
@@ -53,7 +56,10 @@ type Options struct {
 
 // DB is a pool of connections and the one way to commit through them.
 type DB struct {
-	pool *pgxpool.Pool
+	pool              *pgxpool.Pool
+	tracer            pgx.QueryTracer
+	committer         *committer // nil where each commits for itself
+	joinedLockTimeout string     // in milliseconds
 }
 
 // Open connects and checks the server: its version, its durability settings,
@@ -100,7 +106,14 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 		}
 		return nil, err
 	}
-	return &DB{pool: pool}, nil
+	db := &DB{pool: pool, tracer: o.Tracer, joinedLockTimeout: milliseconds(joinedLockTimeout)}
+	if lock := o.lockTimeout(); lock > 0 && lock < joinedLockTimeout {
+		db.joinedLockTimeout = milliseconds(lock)
+	}
+	if o.Lanes > 0 {
+		db.committer = &committer{free: o.Lanes}
+	}
+	return db, nil
 }
 
 // plaintextHost is a host that the connection may reach over a network without
@@ -135,10 +148,7 @@ func local(host string) bool {
 // again. So whole tables are read where no index will do, and nothing is compiled
 // because that looks dear. Who wants to read whole tables says so.
 func sessionSettings(o Options) map[string]string {
-	lock, statement := o.LockTimeout, o.StatementTimeout
-	if lock == 0 {
-		lock = 5 * time.Second
-	}
+	statement := o.StatementTimeout
 	if statement == 0 {
 		statement = 10 * time.Second
 	}
@@ -146,7 +156,7 @@ func sessionSettings(o Options) map[string]string {
 		"application_name":                    o.Application,
 		"default_transaction_isolation":       "read committed",
 		"timezone":                            "UTC",
-		"lock_timeout":                        milliseconds(max(lock, 0)),
+		"lock_timeout":                        milliseconds(o.lockTimeout()),
 		"statement_timeout":                   milliseconds(statement),
 		"idle_in_transaction_session_timeout": "10000",
 		"client_connection_check_interval":    "2000",
@@ -156,6 +166,14 @@ func sessionSettings(o Options) map[string]string {
 		"tcp_keepalives_interval":             "5",
 		"tcp_keepalives_count":                "3",
 	}
+}
+
+// lockTimeout is 0 for none.
+func (o Options) lockTimeout() time.Duration {
+	if o.LockTimeout == 0 {
+		return 5 * time.Second
+	}
+	return max(o.LockTimeout, 0)
 }
 
 func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }

@@ -66,13 +66,7 @@ func (t *Tenant) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row 
 
 // Commit commits a batch of the merchant, as the Commit of DB does.
 func (t *Tenant) Commit(ctx context.Context, b *pgx.Batch) error {
-	if b.Len() == 0 {
-		return errNothingToCommit
-	}
-	named := &pgx.Batch{}
-	named.Queue(setMerchant, t.merchant)
-	named.QueuedQueries = append(named.QueuedQueries, b.QueuedQueries...)
-	return t.db.Commit(ctx, named)
+	return t.db.commit(ctx, t.merchant, b)
 }
 
 // Snapshot is that of DB, of the merchant.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/telemetry"
 )
@@ -108,6 +109,18 @@ func TestPools(t *testing.T) {
 	if got[`payonce_db_acquires_total{pool="main"}`] < 1 {
 		t.Error("no connection was taken")
 	}
+}
+
+func TestShared(t *testing.T) {
+	t.Parallel()
+	c, _, _ := config()
+	m := telemetry.NewAPI(c, nil, nil)
+	m.Shared(func() postgres.Shared { return postgres.Shared{Commits: 2, Units: 7, Refusals: 1} })
+	want(t, scrape(t, m.Handler()), map[string]float64{
+		`payonce_shared_commits_total`:          2,
+		`payonce_shared_commit_decisions_total`: 7,
+		`payonce_shared_commit_refusals_total`:  1,
+	})
 }
 
 // Two programs of one process, as in tests, have nothing in common.

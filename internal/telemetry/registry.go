@@ -9,6 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/payonce/payonce/internal/postgres"
 )
 
 // Config is what the metrics of every program need.
@@ -36,6 +38,9 @@ func newRegistry(c Config) *registry {
 
 // Pools adds the program's pools of connections, by their names. Once at most.
 func (r *registry) Pools(of map[string]*pgxpool.Pool) { r.all.MustRegister(newPools(of)) }
+
+// Shared adds what the program commits in company. Once at most.
+func (r *registry) Shared(read func() postgres.Shared) { r.all.MustRegister(newShared(read)) }
 
 // Bounds of a scrape.
 const (

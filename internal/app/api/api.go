@@ -57,6 +57,7 @@ const (
 	application = "payonce-api"
 
 	connections = 20 // of the pool
+	lanes       = 2  // of its commits
 
 	// lockTimeout is short, so that nobody who stands before a lock keeps a
 	// connection from others. Whoever may wait longer says so, and few may at once.
@@ -134,6 +135,7 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		Role:           postgres.RoleAPI,
 		MaxConns:       connections,
 		LockTimeout:    lockTimeout,
+		Lanes:          lanes,
 		Tracer:         traces.Statements(),
 		AllowPlaintext: settings.AllowPlaintext,
 	})

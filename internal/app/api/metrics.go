@@ -18,6 +18,7 @@ import (
 func meter(log *slog.Logger, db *postgres.DB, now func() time.Time) *telemetry.API {
 	m := telemetry.NewAPI(telemetry.Config{Now: now, Log: log}, texts(httpapi.KeyResults()), texts(idempotency.Commits()))
 	m.Pools(map[string]*pgxpool.Pool{"main": db.Pool()})
+	m.Shared(db.Shared)
 	return m
 }
 

@@ -32,6 +32,7 @@ func meter(log *slog.Logger, now func() time.Time) *telemetry.Worker {
 
 func watch(m *telemetry.Worker, db, subscriber *postgres.DB) {
 	m.Pools(map[string]*pgxpool.Pool{"main": db.Pool(), "subscriber": subscriber.Pool()})
+	m.Shared(db.Shared)
 	m.Figures(db)
 }
 

@@ -41,6 +41,10 @@ const (
 	subscriberStatement = time.Minute
 
 	callTimeout = 10 * time.Second // of one provider call or webhook
+
+	// lanes share what 64 messages commit at a time. One would leave the server idle
+	// while it gathers; more share less.
+	lanes = 2
 )
 
 // Run works until ctx ends. now dates the signatures of webhooks.
@@ -66,7 +70,10 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 	if err != nil {
 		return err
 	}
-	options := postgres.Options{Application: application, Role: postgres.RoleWorker, Tracer: traces.Statements(), AllowPlaintext: settings.AllowPlaintext}
+	options := postgres.Options{
+		Application: application, Role: postgres.RoleWorker, Lanes: lanes,
+		Tracer: traces.Statements(), AllowPlaintext: settings.AllowPlaintext,
+	}
 	db, err := app.Open(ctx, log, settings.DatabaseURL.Reveal(), options)
 	if err != nil {
 		return err
@@ -80,7 +87,7 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		return errors.New("the database lacks a migration of this program: run payonce migrate")
 	}
 	options.MaxConns, options.LockTimeout, options.StatementTimeout = subscriberConns, -1, subscriberStatement
-	options.Settings, options.Tracer = outbox.SessionSettings(), nil // it does nothing that is of a trace
+	options.Settings, options.Tracer, options.Lanes = outbox.SessionSettings(), nil, 0 // it does nothing that is of a trace, and commits nothing
 	subscriberDB, err := app.Open(ctx, log, settings.DatabaseURL.Reveal(), options)
 	if err != nil {
 		return err

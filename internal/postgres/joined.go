@@ -1,0 +1,139 @@
+package postgres
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// It begins every shared transaction, and ends with it.
+const beginJoined = `
+select set_config('payonce.merchant', $1, true),
+       set_config('lock_timeout', $2, true)`
+
+// join makes one batch of units, and tells of each statement whose it is, -1 for
+// none. The driver notes on a statement how a connection knows it, so what may be
+// sent again on another is a copy.
+func join(units []*unit, lockTimeout string) (b *pgx.Batch, of []int) {
+	type statement struct {
+		of    int
+		lock  lock
+		query *pgx.QueuedQuery
+	}
+	var statements []statement
+	for i, u := range units {
+		for _, q := range u.batch.QueuedQueries {
+			l, _ := lockOf(q)
+			statements = append(statements, statement{i, l, q})
+		}
+	}
+	slices.SortStableFunc(statements, func(a, b statement) int { return a.lock.compare(b.lock) })
+
+	tenant := units[statements[0].of].tenant
+	b = &pgx.Batch{}
+	b.Queue(beginJoined, tenant, lockTimeout)
+	of = []int{-1}
+	for _, s := range statements {
+		if next := units[s.of].tenant; next != tenant {
+			tenant = next
+			b.Queue(setMerchant, tenant)
+			of = append(of, -1)
+		}
+		b.Queue(s.query.SQL, s.query.Arguments...)
+		of = append(of, s.of)
+	}
+	return b, of
+}
+
+// lock is a row, or the rows of a key, that a statement locks and that units of other
+// streams may lock too. Its zero value is none: what a plain insert waits for is
+// waited for by units of the same key alone, and these are rare.
+type lock struct {
+	table  lockedTable
+	text   [2]string
+	number int64
+}
+
+// lockedTable is in the order in which those lock who commit by themselves.
+type lockedTable int
+
+const (
+	noTable    lockedTable = iota
+	otherTable             // by its name
+	tableStock
+	tableInbox
+)
+
+// compare is the order in which rows are locked.
+func (l lock) compare(other lock) int {
+	return cmp.Or(
+		cmp.Compare(l.table, other.table),
+		cmp.Compare(l.text[0], other.text[0]),
+		cmp.Compare(l.text[1], other.text[1]),
+		cmp.Compare(l.number, other.number),
+	)
+}
+
+// lockOf is what a statement locks, known false where it must not be in a
+// transaction with others. It goes by the text, as the statements' authors have
+// written it: what it does not know goes alone, which is slower and never wrong.
+// TestStatementsThatJoin lists those that it knows.
+func lockOf(q *pgx.QueuedQuery) (l lock, known bool) {
+	sql := strings.TrimSpace(q.SQL)
+	if q.Fn != nil || strings.Contains(sql, "set_config") {
+		return l, false
+	}
+	first, second := argument(q, 0), argument(q, 1)
+	switch {
+	case strings.HasPrefix(sql, "insert into "):
+		return l, !strings.Contains(sql, "select") && !strings.Contains(sql, "on conflict")
+	case strings.HasPrefix(sql, "update stock\n"):
+		merchant, named := first.(string)
+		sku, kept := second.(string)
+		return lock{table: tableStock, text: [2]string{merchant, sku}},
+			named && kept && strings.HasSuffix(sql, "\n where merchant_id = $1\n   and sku = $2")
+	case strings.HasPrefix(sql, "update inbox"), strings.HasPrefix(sql, "with ended as (\n  update inbox\n"):
+		number, numbered := first.(int64)
+		return lock{table: tableInbox, number: number},
+			numbered && (strings.Contains(sql, " where id = $1\n") || strings.Contains(sql, " where i.id = $1\n"))
+	case strings.HasPrefix(sql, "update "):
+		table, _, _ := strings.Cut(sql[len("update "):], "\n")
+		l = lock{table: otherTable, text: [2]string{table}}
+		switch key := first.(type) {
+		case string:
+			l.text[1] = key
+		case int64:
+			l.number = key
+		default:
+			return l, false
+		}
+		return l, isOfOneKey(sql)
+	}
+	return l, false
+}
+
+func argument(q *pgx.QueuedQuery, i int) any {
+	if i < len(q.Arguments) {
+		return q.Arguments[i]
+	}
+	return nil
+}
+
+// isOfOneKey tells whether an update has no condition but `column = $1`.
+func isOfOneKey(sql string) bool {
+	_, condition, found := strings.Cut(sql, "\n where ")
+	column, ofKey := strings.CutSuffix(condition, " = $1")
+	return found && ofKey && !strings.ContainsAny(column, " \n") && !strings.Contains(sql, "\n  from ") && !strings.Contains(sql, "select")
+}
+
+// joins tells whether a batch may be in a transaction with others.
+func joins(b *pgx.Batch) bool {
+	for _, q := range b.QueuedQueries {
+		if _, known := lockOf(q); !known {
+			return false
+		}
+	}
+	return true
+}
