@@ -15,12 +15,13 @@ import (
 // courtesy: what holds is that of two who fold the same events one is refused.
 type Projector struct {
 	DB   *postgres.DB
-	Poll time.Duration // between looks of the one at work; three times as long after a while without events
+	Poll time.Duration // between looks of the one at work that find nothing; three times as long after a while
 	Log  *slog.Logger
 }
 
 const (
 	standby       = 250 * time.Millisecond // between looks of the others; chance adds up to half of it
+	gather        = 100 * time.Millisecond // after a page: a charge is folded once or twice, and not after each event
 	idleAfter     = 10                     // looks that found nothing
 	idleFactor    = 3
 	shortestPause = 100 * time.Millisecond // after a failure
@@ -75,6 +76,7 @@ func (r *turn) take(ctx context.Context) time.Duration {
 		return 0
 	case n > 0:
 		r.idle = 0
+		return max(r.Poll, gather)
 	default:
 		r.idle++
 	}
