@@ -219,11 +219,12 @@ func TestJanitor(t *testing.T) {
 
 		heir := newKeeper(db, "heir")
 		heir.OutboxRetention = time.Second
-		heir.start(t)
+		stop := heir.start(t)
 		await(t, db, heir, `select count(*) = 2 from retention_windows`)
 		wantCounts(t, map[string]int64{}, heir) // the lease has not ended
 		exec(t, db, `update janitor_lease set until = clock_timestamp()`)
 		await(t, db, heir, clean)
+		stop()
 		wantCounts(t, all(), died, heir)
 	})
 
@@ -308,7 +309,7 @@ func TestAJanitorWaitsForADatabaseThatIsAway(t *testing.T) {
 	db := open(t, server.URL("migrated"))
 	k := newKeeper(db, "a")
 	k.OutboxRetention = time.Second
-	k.start(t)
+	stop := k.start(t)
 	await(t, db, k, `select count(*) = 1 from janitor_lease`)
 	if err := server.Crash(t.Context()); err != nil {
 		t.Fatal(err)
@@ -316,5 +317,6 @@ func TestAJanitorWaitsForADatabaseThatIsAway(t *testing.T) {
 	db = open(t, server.URL("migrated"))
 	fill(t, db)
 	await(t, db, k, clean)
+	stop() // rows are gone a moment before they are counted
 	wantCounts(t, all(), k)
 }
