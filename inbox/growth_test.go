@@ -142,7 +142,7 @@ select (select seq_tup_read from pg_stat_user_tables where relname = 'inbox'),
 		t.Fatal(err)
 	}
 	// The test itself reads the table some times.
-	if inSequence > 100*messages || alongKeys > 10*messages || byID > 4*messages {
+	if inSequence > 100*messages || alongKeys > 10*messages || byID > 8*messages {
 		t.Errorf("twice %d messages, twice: read %d rows in sequence, %d entries along keys, %d by id", messages, inSequence, alongKeys, byID)
 	}
 	// Some to write the 22,000 that are there, and some for each look.
