@@ -116,8 +116,12 @@ func startWith(client io.Reader, server io.Writer, passes []string) error {
 	if _, err := io.ReadFull(client, rest); err != nil {
 		return err
 	}
+	if binary.BigEndian.Uint32(head[4:]) != 3<<16 { // no session, but a wish to cancel what one does
+		_, err := server.Write(append(head, rest...))
+		return err
+	}
 	var kept strings.Builder
-	words := strings.Split(strings.TrimRight(string(rest), "\x00"), "\x00")
+	words := strings.Split(strings.TrimSuffix(string(rest), "\x00\x00"), "\x00") // the last value may be empty
 	for pair := range slices.Chunk(words, 2) {
 		if slices.Contains(passes, pair[0]) {
 			kept.WriteString(pair[0] + "\x00" + pair[1] + "\x00")

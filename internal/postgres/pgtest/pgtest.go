@@ -48,11 +48,13 @@ func Empty(tb testing.TB) string {
 
 // Open returns a pool on a fresh database with every migration. It is closed when
 // the test ends, before its database is dropped. It accepts a server that may
-// lose commits and one without TLS.
+// lose commits and one without TLS, and lets a statement take a minute: a busy
+// machine fills tables slowly.
 func Open(tb testing.TB) *postgres.DB {
 	tb.Helper()
 	db, err := postgres.Open(tb.Context(), URL(tb), postgres.Options{
 		Application:           tb.Name(),
+		StatementTimeout:      time.Minute,
 		AllowPlaintext:        true,
 		AllowUnsafeDurability: true,
 	})
