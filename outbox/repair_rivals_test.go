@@ -262,11 +262,7 @@ func TestSweepAfterARestore(t *testing.T) {
 func TestRepairThatComesLate(t *testing.T) {
 	t.Parallel()
 	k := newBooks(t)
-	known := k.open("ch_1")
-	k.project(2)
-	r := read(t, k.db, "g")
-	r.take(t, 2)
-	r.stop()
+	known := k.carried("ch_1")
 	k.restoreBehind()
 	k.exec(`
 alter table ledger_events disable trigger user;
@@ -289,11 +285,7 @@ update projections set txid = (pg_current_xact_id()::text::bigint + 300)::text::
 func TestRepairOfARestoreBehind(t *testing.T) {
 	t.Parallel()
 	k := newBooks(t)
-	known := k.open("ch_1")
-	k.project(2)
-	r := read(t, k.db, "g")
-	r.take(t, 2)
-	r.stop()
+	known := k.carried("ch_1")
 	unread := k.open("ch_2")
 	k.restoreBehind()
 	since := k.open("ch_since")
@@ -330,6 +322,17 @@ func TestRebuildBeforeARepair(t *testing.T) {
 			k.wantProjected(2)
 		})
 	}
+}
+
+// carried is a stream that was folded and received.
+func (k books) carried(id string) ledger.Stream {
+	k.Helper()
+	s := k.open(id)
+	k.project(2)
+	r := read(k.T, k.db, "g")
+	r.take(k.T, 2)
+	r.stop()
+	return s
 }
 
 // wantHeld wants a restore to be told, and nobody to receive, sweep or fold.

@@ -27,7 +27,7 @@ type inboxCmd struct {
 type inboxListCmd struct {
 	Status string `default:"dead" enum:"dead,discarded" help:"dead (parked) or discarded."`
 	Charge string `placeholder:"ID" help:"List this charge's alone."`
-	Limit  int    `placeholder:"N" help:"List so many, oldest first. Unless it is given, 1000; as JSON all."`
+	Limit  *int   `placeholder:"N" help:"List so many, oldest first. Unless it is given, 1000; as JSON all."`
 	JSON   bool   `name:"json" help:"Print the messages as JSON."`
 }
 
@@ -37,11 +37,16 @@ const inboxPage = 500
 // inboxLines is how many people are shown who have not said how many.
 const inboxLines = 1000
 
-// Run lists on stdout. What was left out because of the limit is said on stderr.
-func (c inboxListCmd) Run(ctx context.Context) error {
-	if c.Limit < 0 {
+// Validate refuses a limit of nothing.
+func (c inboxListCmd) Validate() error {
+	if c.Limit != nil && *c.Limit < 1 {
 		return errors.New("--limit must be 1 or more")
 	}
+	return nil
+}
+
+// Run lists on stdout. What was left out because of the limit is said on stderr.
+func (c inboxListCmd) Run(ctx context.Context) error {
 	db, err := open(ctx)
 	if err != nil {
 		return err
@@ -58,8 +63,8 @@ func (c inboxListCmd) Run(ctx context.Context) error {
 // what it got for all.
 func (c inboxListCmd) limit() int {
 	switch {
-	case c.Limit > 0:
-		return c.Limit
+	case c.Limit != nil:
+		return *c.Limit
 	case c.JSON:
 		return math.MaxInt
 	}

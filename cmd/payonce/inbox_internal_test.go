@@ -38,7 +38,7 @@ func TestInboxCommandLine(t *testing.T) {
 		{"inbox list", inboxCmd{List: inboxListCmd{Status: "dead"}}},
 		{
 			"inbox list --status discarded --charge ch_1 --limit 2 --json",
-			inboxCmd{List: inboxListCmd{Status: "discarded", Charge: "ch_1", Limit: 2, JSON: true}},
+			inboxCmd{List: inboxListCmd{Status: "discarded", Charge: "ch_1", Limit: new(2), JSON: true}},
 		},
 		{"inbox show 7 --json", inboxCmd{Show: inboxShowCmd{ID: 7, JSON: true}}},
 		{"inbox retry 7 8 --json", inboxCmd{Retry: inboxRetryCmd{IDs: []int64{7, 8}, JSON: true}}},
@@ -115,7 +115,7 @@ func TestInboxList(t *testing.T) {
 		out = output(t, func(w io.Writer) (err error) { more, err = c.list(t.Context(), w, db); return err })
 		return out, more
 	}
-	if out, _ := list(inboxListCmd{Status: "dead", Limit: 10, JSON: true}); strings.TrimSpace(out) != "{\n  \"data\": []\n}" {
+	if out, _ := list(inboxListCmd{Status: "dead", Limit: new(10), JSON: true}); strings.TrimSpace(out) != "{\n  \"data\": []\n}" {
 		t.Errorf("an empty inbox is %s", out)
 	}
 	first := put(t, db, "ch_1", "dead", "{}")
@@ -130,11 +130,11 @@ func TestInboxList(t *testing.T) {
 		want []int64
 		more bool
 	}{
-		{"parked ones, in their order", inboxListCmd{Status: "dead", Limit: 10}, []int64{first, second, third}, false},
-		{"those of one charge", inboxListCmd{Status: "dead", Charge: "ch_1", Limit: 10}, []int64{first, third}, false},
-		{"so many, and whether there are more", inboxListCmd{Status: "dead", Limit: 2}, []int64{first, second}, true},
-		{"all there are is not too many", inboxListCmd{Status: "dead", Limit: 3}, []int64{first, second, third}, false},
-		{"discarded ones", inboxListCmd{Status: "discarded", Limit: 10}, []int64{gone}, false},
+		{"parked ones, in their order", inboxListCmd{Status: "dead", Limit: new(10)}, []int64{first, second, third}, false},
+		{"those of one charge", inboxListCmd{Status: "dead", Charge: "ch_1", Limit: new(10)}, []int64{first, third}, false},
+		{"so many, and whether there are more", inboxListCmd{Status: "dead", Limit: new(2)}, []int64{first, second}, true},
+		{"all there are is not too many", inboxListCmd{Status: "dead", Limit: new(3)}, []int64{first, second, third}, false},
+		{"discarded ones", inboxListCmd{Status: "discarded", Limit: new(10)}, []int64{gone}, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -158,7 +158,7 @@ func TestInboxList(t *testing.T) {
 
 	t.Run("for people, a line each, which no message breaks", func(t *testing.T) {
 		t.Parallel()
-		c := inboxListCmd{Status: "discarded", Limit: 10}
+		c := inboxListCmd{Status: "discarded", Limit: new(10)}
 		lines := strings.Split(strings.TrimSuffix(output(t, func(w io.Writer) error { _, err := c.list(t.Context(), w, db); return err }), "\n"), "\n")
 		if len(lines) != 2 || !strings.HasPrefix(lines[0], "ID ") {
 			t.Fatalf("printed %q", lines)
@@ -169,6 +169,15 @@ func TestInboxList(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestInboxListRefusesALimitOfNothing(t *testing.T) {
+	t.Parallel()
+	for _, limit := range []string{"0", "-1"} {
+		if _, err := parse(t, "inbox", "list", "--limit="+limit); err == nil {
+			t.Errorf("--limit=%s is taken", limit)
+		}
+	}
 }
 
 // TestInboxListReadsOn lists more than a page.
@@ -185,7 +194,7 @@ select 'r', i::text, 'ch_' || i % 2, 't', '', '{}', '', 'dead'
 		t.Fatal(err)
 	}
 	for charge, want := range map[string]int{"": n, "ch_1": inboxPage + 1} {
-		c := inboxListCmd{Status: "dead", Charge: charge, Limit: n, JSON: true}
+		c := inboxListCmd{Status: "dead", Charge: charge, Limit: new(n), JSON: true}
 		got := printed(t, output(t, func(w io.Writer) error { _, err := c.list(t.Context(), w, db); return err }))
 		if len(got) != want {
 			t.Errorf("%d messages of %q, want %d", len(got), charge, want)

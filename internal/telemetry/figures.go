@@ -26,6 +26,7 @@ type figures struct {
 	db        postgres.Querier
 	now       func() time.Time
 	receivers []string // of whom it is told, too, that nothing waits
+	restored  Restored
 
 	up, messages, oldest, unread, unreadAge, bytes, horizon, foreign *prometheus.Desc
 	auditViolated, auditChecked, auditFinished                       *prometheus.Desc
@@ -37,12 +38,12 @@ type figures struct {
 	warn func(error)
 }
 
-func newFigures(c Config, db postgres.Querier, receivers []string) *figures {
+func newFigures(c Config, db postgres.Querier, receivers []string, restored Restored) *figures {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, labels, nil)
 	}
 	return &figures{
-		db: db, now: c.Now, receivers: receivers,
+		db: db, now: c.Now, receivers: receivers, restored: restored,
 		warn:      func(err error) { c.Log.Warn("figures not read", "error", err) },
 		up:        desc("payonce_figures_up", "Whether the gauges that the database knows could be read."),
 		messages:  desc("payonce_inbox_messages", "Messages in the inbox that are not finished, by receiver and status; dead is parked. 100000 says at least so many.", "receiver", "status"),
@@ -268,24 +269,17 @@ func (f *figures) lookHorizon(ctx context.Context) error {
 	return nil
 }
 
-// One index entry each. What is accepted in this state lies below the offsets and
-// is not among the unread.
-const selectRestored = `
-select (not (select own from numbering)
-     or exists (
-          select
-            from outbox_offsets
-           where transaction_id >= pg_snapshot_xmax(pg_current_snapshot()))
-     or exists (
-          select
-            from ledger_events
-           where txid >= pg_snapshot_xmax(pg_current_snapshot())))::int::float8`
-
+// lookRestored asks as the worker does before it calls itself ready, so that the
+// alert and /readyz say the same.
 func (f *figures) lookRestored(ctx context.Context) error {
-	var restored float64
-	if err := f.db.QueryRow(ctx, selectRestored).Scan(&restored); err != nil {
+	restored, err := f.restored(ctx, f.db)
+	if err != nil {
 		return fmt.Errorf("look whose transactions the tables name: %w", err)
 	}
-	f.tell(f.foreign, restored)
+	value := 0.0
+	if restored {
+		value = 1
+	}
+	f.tell(f.foreign, value)
 	return nil
 }

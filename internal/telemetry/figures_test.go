@@ -15,6 +15,7 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/telemetry"
+	"github.com/payonce/payonce/outbox"
 )
 
 // counting counts what is asked.
@@ -31,7 +32,10 @@ func (c *counting) Query(ctx context.Context, sql string, args ...any) (pgx.Rows
 func figures(q postgres.Querier) (*telemetry.Worker, *clock, *lines) {
 	c, clock, log := config()
 	m := telemetry.NewWorker(c, telemetry.Names{Receivers: []string{"fulfillment", "notification"}})
-	m.Figures(q)
+	m.Figures(q, func(ctx context.Context, q postgres.Querier) (bool, error) {
+		n, err := outbox.ReadNumbering(ctx, q)
+		return n.Foreign(), err
+	})
 	return m, clock, log
 }
 
@@ -142,6 +146,7 @@ func TestARestoreIsTold(t *testing.T) {
 	for name, foreign := range map[string]string{
 		"an offset":                            `insert into outbox_offsets (topic, consumer_group, transaction_id, "offset") values ('charges', 'inbox', '1000000000000', 1)`,
 		"a row that another transaction wrote": `update numbering_mark set written_in = written_in`,
+		"a checkpoint":                         `update projections set txid = '1000000000000', batch = batch + 1, after = batch`,
 		"an event": `
 insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at, txid)
 values (gen_random_uuid(), 'ch_1', 1, 't', 1, 'acme', '{}', '{}', clock_timestamp(), '1000000000000')`,

@@ -1,6 +1,8 @@
 package telemetry
 
 import (
+	"context"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/payonce/payonce/internal/postgres"
@@ -75,9 +77,12 @@ func NewWorker(c Config, n Names) *Worker {
 	return w
 }
 
+// Restored asks whether the tables came through a dump and were not repaired since.
+type Restored func(context.Context, postgres.Querier) (bool, error)
+
 // Figures adds what a database knows. Once at most.
-func (w *Worker) Figures(db postgres.Querier) {
-	w.all.MustRegister(newFigures(Config{Now: w.now, Log: w.log}, db, w.receivers))
+func (w *Worker) Figures(db postgres.Querier, restored Restored) {
+	w.all.MustRegister(newFigures(Config{Now: w.now, Log: w.log}, db, w.receivers, restored))
 }
 
 // Received counts what became of a message that the transport brought.

@@ -33,7 +33,10 @@ func meter(log *slog.Logger, now func() time.Time) *telemetry.Worker {
 func watch(m *telemetry.Worker, db, subscriber *postgres.DB) {
 	m.Pools(map[string]*pgxpool.Pool{"main": db.Pool(), "subscriber": subscriber.Pool()})
 	m.Shared(db.Shared)
-	m.Figures(db)
+	m.Figures(db, func(ctx context.Context, q postgres.Querier) (bool, error) {
+		why, err := restored(ctx, q)
+		return why != "", err
+	})
 }
 
 func observeReceiver(m *telemetry.Worker, traces *telemetry.Traces, receiver string) inbox.Observer {
