@@ -47,6 +47,7 @@ func manners() map[string]string {
 		"inbox.receive":                     alone,
 		"inbox.release":                     ordered,
 		"inbox.renew":                       alone,
+		"inbox.repeat":                      alone,
 		"inbox.retryParked":                 ordered,
 		"inbox.wait":                        ordered,
 		"inbox.wake":                        ordered,
