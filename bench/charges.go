@@ -15,17 +15,19 @@ import (
 
 // chargesByPayonce measures the real programs, from the request to the merchant's
 // webhook, while requests keep coming.
-func chargesByPayonce(ctx context.Context, s *stage) (Sample, error) {
-	w, err := s.open(ctx, inFlight)
-	if err != nil {
-		return Sample{}, err
-	}
-	defer w.close()
-	return w.judged(ctx, true, func() (window, error) {
-		return w.pairing(ctx, func(p pair) (window, error) {
-			return w.flow.drive(ctx, w.sending(p.api.URL(), p.use))
+func chargesByPayonce(flying int) func(context.Context, *stage) (Sample, error) {
+	return func(ctx context.Context, s *stage) (Sample, error) {
+		w, err := s.open(ctx, flying)
+		if err != nil {
+			return Sample{}, err
+		}
+		defer w.close()
+		return w.judged(ctx, true, func() (window, error) {
+			return w.pairing(ctx, func(p pair) (window, error) {
+				return w.flow.drive(ctx, w.sending(p.api.URL(), p.use))
+			})
 		})
-	})
+	}
 }
 
 // pair is payonce's two programs at work.

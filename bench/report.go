@@ -10,7 +10,8 @@ import (
 // Report is everything that a run has measured.
 type Report struct {
 	Machine Machine  `json:"machine"`
-	Quick   bool     `json:"quick"` // then no figure means anything
+	Commit  string   `json:"commit"` // "" where there is no git
+	Quick   bool     `json:"quick"`  // then no figure means anything
 	Figures []Figure `json:"figures"`
 }
 
@@ -92,8 +93,8 @@ func (r Report) toRival(f Figure) spread {
 // writeTable writes the medians, with the spread of rates and ratios.
 func (r Report) writeTable(w io.Writer) error {
 	m := r.Machine
-	fmt.Fprintf(w, "%d processors, %s, %s, PostgreSQL %s with fsync; the unit is a single-row insert at %d clients (%s)\n",
-		m.Processors, m.System, m.Go, m.PostgreSQL, unitClients, m.Unit)
+	fmt.Fprintf(w, "%d processors, %s, %s, PostgreSQL %s with fsync, commit %s; the unit is a single-row insert at %d clients (%s)\n",
+		m.Processors, m.System, m.Go, m.PostgreSQL, r.Commit, unitClients, m.Unit)
 	if r.Quick {
 		fmt.Fprintln(w, "quick: everything was done once; the figures mean nothing")
 	}

@@ -93,7 +93,7 @@ func (c runCmd) measure(ctx context.Context, say io.Writer, wanted func(name str
 }
 
 func (c runCmd) on(ctx context.Context, s *stage, wanted func(name string) bool) (Report, error) {
-	r := Report{Machine: s.server.machine(ctx), Quick: c.Quick}
+	r := Report{Machine: s.server.machine(ctx), Commit: commit(ctx), Quick: c.Quick}
 	for round := range c.Repeat {
 		if err := s.round(ctx, &r, round+1, wanted); err != nil {
 			return r, err
