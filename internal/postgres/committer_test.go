@@ -421,3 +421,36 @@ func TestAPanic(t *testing.T) {
 	}
 	wantStored(t, db, 1)
 }
+
+// panicsAt is a tracer that does not survive the end of one caller's batch.
+type panicsAt struct{ batches }
+
+func (p *panicsAt) TraceBatchEnd(ctx context.Context, conn *pgx.Conn, data pgx.TraceBatchEndData) {
+	if ctx.Value(caller{}) == "planted" {
+		panic("planted")
+	}
+	p.batches.TraceBatchEnd(ctx, conn, data)
+}
+
+// TestAPanicOfATracer: it comes when the units are committed, and all are told.
+func TestAPanicOfATracer(t *testing.T) {
+	t.Parallel()
+	db, _ := effects(t, postgres.Options{Lanes: 1, Tracer: &panicsAt{}})
+	units := committing(db, eight()...)
+	leading, traced := units[0], units[3]
+	units[0] = func(ctx context.Context) (err error) {
+		defer func() {
+			if cause := recover(); cause == nil {
+				err = errors.New("nobody panicked")
+			}
+		}()
+		return leading(ctx)
+	}
+	units[3] = func(ctx context.Context) error { return traced(context.WithValue(ctx, caller{}, "planted")) }
+	for i, err := range gathered(t, db, units...) {
+		if err != nil && !errors.Is(err, postgres.ErrUnknown) {
+			t.Errorf("unit %d was told %v", i+1, err)
+		}
+	}
+	wantStored(t, db, 1, 2, 3, 4, 5, 6, 7, 8)
+}
