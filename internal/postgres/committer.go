@@ -254,11 +254,16 @@ func (db *DB) lead(first *unit) {
 	tellAll(verdict{turn: goesAlone})
 }
 
-// tell never waits: nobody is told twice.
+// tell never waits: nobody is told twice. All of them are told, also if the tracer
+// panics: who waits has nobody else to wake it.
 func tell(tracer pgx.QueryTracer, units []*unit, v verdict) {
+	defer func() {
+		for _, u := range units {
+			u.told <- v
+		}
+	}()
 	for _, u := range units {
 		traceEnd(tracer, u, v.err)
-		u.told <- v
 	}
 }
 
