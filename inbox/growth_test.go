@@ -89,20 +89,21 @@ func TestReceivingReadsNoMoreAsTheInboxGrows(t *testing.T) {
 			t.Errorf("the router ended with %v", err)
 		}
 	})
-	await(t, db, `select count(*) = 3000 from inbox`)
+	awaitAll(t, db)
 	await(t, db, `select n_tup_ins >= 3000 from pg_stat_user_tables where relname = 'inbox'`)
 	var read int64
 	if err := db.QueryRow(t.Context(), `select seq_tup_read from pg_stat_user_tables where relname = 'inbox'`).Scan(&read); err != nil {
 		t.Fatal(err)
 	}
-	// The counting above reads the table too, some hundred times at most.
-	if scans := read / messages; scans > messages/2 {
+	if read > 0 {
 		t.Errorf("receiving %d messages read %d rows of the inbox in sequence", messages, read)
 	}
 }
 
-// A key is woken at the price of a few entries, and a repeated message is found by
-// its id, whatever lies in the inbox and however many wait behind the same key.
+// A message that is new to a key reads two entries along it, the oldest before and
+// after it is locked, and one by number, to lock it. A repeated one reads one by
+// number. That holds whatever lies in the inbox and however many wait behind the same
+// key.
 func TestAcceptingReadsNoMoreAsTheInboxGrows(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -141,8 +142,10 @@ select (select seq_tup_read from pg_stat_user_tables where relname = 'inbox'),
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The test itself reads the table some times.
-	if inSequence > 100*messages || alongKeys > 10*messages || byID > 8*messages {
+	// New to a key that others wait for are as many, and twice as many are repeated.
+	// Beside them there are the early ones, and the one that is woken.
+	const few = 50
+	if inSequence > 0 || alongKeys > 2*messages+few || byID > 3*messages+few {
 		t.Errorf("twice %d messages, twice: read %d rows in sequence, %d entries along keys, %d by id", messages, inSequence, alongKeys, byID)
 	}
 	// Some to write the 22,000 that are there, and some for each look.
