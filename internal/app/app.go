@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"os/signal"
 	"runtime/debug"
 	"syscall"
@@ -36,10 +37,7 @@ func DrainTime() time.Duration { return drainTime }
 // The programs keep little for long and drop much soon: a heap of a few megabytes
 // would be collected many times a second. So it grows to five times of what is kept
 // before it is, unless GOGC says otherwise.
-const (
-	defaultGCPercent = 100
-	gcPercent        = 400
-)
+const gcPercent = 400
 
 // Main runs a program until it ends or is told to stop, and returns its exit
 // code.
@@ -47,8 +45,8 @@ func Main(stderr io.Writer, name string, run func(context.Context, *slog.Logger)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	log := config.Logger(stderr, name)
-	if before := debug.SetGCPercent(gcPercent); before != defaultGCPercent { // GOGC is set
-		debug.SetGCPercent(before)
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
 	}
 	if err := bounded(ctx, log, stopTime, run); err != nil && !errors.Is(err, context.Canceled) {
 		log.Error(err.Error()) //nolint:sloglint // the message is the sentence that an operator reads
