@@ -22,7 +22,8 @@ var ErrUnknown = errors.New("commit outcome unknown")
 var ErrNotCommitted = errors.New("not committed")
 
 // commitDeadline bounds one commit; statement_timeout ends it earlier on the
-// server, so that an unknown outcome is rare.
+// server, so that an unknown outcome is rare. Who shares one may have waited as long
+// for a lane before.
 const commitDeadline = 15 * time.Second
 
 // Commit sends the whole batch as one implicit transaction in one round trip:
