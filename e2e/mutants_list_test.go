@@ -210,14 +210,14 @@ func mutants() []mutant {
 		},
 		{
 			"who shares a transaction writes as the tenant before",
-			[]edit{{"internal/postgres/joined.go", "			b.Queue(setMerchant, tenant)\n			of = append(of, -1)\n", ""}},
+			[]edit{{"internal/postgres/joined.go", "			b.Queue(setMerchant, tenant)\n			of = append(of, nobodys)\n", ""}},
 			byTest("./internal/postgres", "TestTenantsOfOneTransaction", "written (-want +got)"),
 		},
 		{
 			"shared transactions lock in the order of arrival",
 			[]edit{{
 				"internal/postgres/joined.go",
-				"	slices.SortStableFunc(statements, func(a, b statement) int { return a.lock.compare(b.lock) })\n", "	_ = slices.Reverse[[]int]\n",
+				"	slices.SortStableFunc(locking, func(a, b statement) int { return a.lock.compare(b.lock) })\n", "	_ = slices.Reverse[[]int]\n",
 			}},
 			byTest("./internal/postgres", "TestCrossingLocks", "shared are"),
 		},

@@ -37,9 +37,13 @@ import (
 //     and names it anew, or nobody, wherever the next statement is another tenant's.
 //   - Units consist of the statements that lockOf knows. Whatever else is
 //     committed, goes by itself: other settings, callbacks, locks of any other kind.
+//   - One statement may insert rows of several units. When such a one is refused,
+//     nobody knows whose row it was: the same units are sent again, a statement for
+//     each row, which tells.
 //   - Rows that others lock as well are locked last, and in one order. Where that
 //     does not help, a unit that waits for a lock makes the others wait only for
-//     joinedLockTimeout, which ends before PostgreSQL looks for a deadlock.
+//     joinedLockTimeout, which ends before PostgreSQL looks for a deadlock; twice,
+//     if it waits with a row of its own among those of others.
 //
 // Units of one stream, or under one key, may meet in one transaction: it is the same
 // as one after the other, and the second is refused.
@@ -235,9 +239,15 @@ func (db *DB) lead(first *unit) {
 	// The trace of none of them: each has a part of its own.
 	ctx, cancel := context.WithTimeout(context.Background(), commitDeadline)
 	defer cancel()
+	slices.SortStableFunc(units, byTenant)
 	traceStart(db.tracer, conn.Conn(), units)
+	rows := maxRows
 	for refusals := 0; len(units) > 1 && refusals < maxRefusals; refusals++ {
-		refused, err := db.sendJoined(ctx, conn, units)
+		refused, err := db.sendJoined(ctx, conn, units, rows)
+		if refused == several && !errors.Is(err, ErrUnknown) {
+			rows = 1
+			refused, err = db.sendJoined(ctx, conn, units, rows)
+		}
 		db.committer.count(len(units), err)
 		switch {
 		case err == nil || errors.Is(err, ErrUnknown):
@@ -267,12 +277,13 @@ func tell(tracer pgx.QueryTracer, units []*unit, v verdict) {
 	}
 }
 
-// sendJoined commits units in one transaction. Of one that was refused it tells which
-// unit the server refused, -1 if nobody knows.
-func (db *DB) sendJoined(ctx context.Context, conn *pgxpool.Conn, units []*unit) (refused int, err error) {
-	b, of := join(units, db.joinedLockTimeout)
+// sendJoined commits units in one transaction, by statements of so many rows at most.
+// Of one that was refused it tells which unit the server refused: nobodys if nobody
+// can know, several if it was a row of one of several.
+func (db *DB) sendJoined(ctx context.Context, conn *pgxpool.Conn, units []*unit, rows int) (refused int, err error) {
+	b, of := join(units, db.joinedLockTimeout, rows)
 	results := conn.SendBatch(ctx, b)
-	refused = -1
+	refused = nobodys
 	for i, q := range b.QueuedQueries {
 		_, err := results.Exec()
 		if _, unsent := errors.AsType[pgx.ErrPreprocessingBatch](err); unsent {

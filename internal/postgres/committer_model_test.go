@@ -15,8 +15,12 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 )
 
-// row is one of effects: the id and the twin are each there once.
-type row struct{ ID, Twin int }
+// row is one of effects: the id and the twin are each there once. Rows of one text
+// may be inserted by one statement.
+type row struct {
+	ID, Twin int
+	Other    bool // text
+}
 
 // planned is what a unit inserts.
 type planned struct {
@@ -27,7 +31,11 @@ type planned struct {
 func (p planned) batch() *pgx.Batch {
 	b := &pgx.Batch{}
 	for _, r := range p.Rows {
-		b.Queue(insert, r.ID, r.Twin)
+		if r.Other {
+			b.Queue(`insert into effects (twin, id) values ($1, $2)`, r.Twin, r.ID)
+		} else {
+			b.Queue(insert, r.ID, r.Twin)
+		}
 	}
 	if p.Poison {
 		b.Queue(`insert into effects (id, twin) values (1 / $1, 0)`, 0)
@@ -89,7 +97,7 @@ func TestJoinedIsLikeEachForItself(t *testing.T) {
 		units := rapid.SliceOfN(rapid.Custom(func(r *rapid.T) planned {
 			return planned{
 				Rows: slices.SortedFunc(slices.Values(rapid.SliceOfN(rapid.Custom(func(r *rapid.T) row {
-					return row{small.Draw(r, "id"), small.Draw(r, "twin")}
+					return row{small.Draw(r, "id"), small.Draw(r, "twin"), rapid.Bool().Draw(r, "other text")}
 				}), 1, 3).Draw(r, "rows")), func(a, b row) int { return a.ID - b.ID }),
 				Poison: rapid.IntRange(0, 9).Draw(r, "poison") == 0,
 			}

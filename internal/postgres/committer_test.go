@@ -283,6 +283,7 @@ func TestWhatIsHeldUpHoldsUpNobody(t *testing.T) {
 func TestJoinedUnitsOfACutConnection(t *testing.T) {
 	t.Parallel()
 	const units = 30
+	const statements = 1 + 4 // the first, and inserts of 16, 8, 4 and 2 rows
 	for _, test := range []struct {
 		name     string
 		side     cutproxy.Side
@@ -290,8 +291,8 @@ func TestJoinedUnitsOfACutConnection(t *testing.T) {
 		told     error // to all
 		stored   bool
 	}{
-		{"cut before the server has them", cutproxy.Before, units, postgres.ErrUnknown, false},
-		{"cut after the server has committed them", cutproxy.After, units, postgres.ErrUnknown, true},
+		{"cut before the server has them", cutproxy.Before, statements, postgres.ErrUnknown, false},
+		{"cut after the server has committed them", cutproxy.After, statements, postgres.ErrUnknown, true},
 		{"cut before the first statement", cutproxy.Before, 0, nil, true}, // by themselves, then
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -13,39 +13,53 @@ const beginJoined = `
 select set_config('payonce.merchant', $1, true),
        set_config('lock_timeout', $2, true)`
 
-// join makes one batch of units, and tells of each statement whose it is, -1 for
-// none. The driver notes on a statement how a connection knows it, so what may be
-// sent again on another is a copy.
-func join(units []*unit, lockTimeout string) (b *pgx.Batch, of []int) {
-	type statement struct {
-		of    int
-		lock  lock
-		query *pgx.QueuedQuery
-	}
-	var statements []statement
+// statement is one of a shared transaction.
+type statement struct {
+	of        int // the unit whose it is, or one of the below
+	tenant    string
+	lock      lock
+	sql       string
+	arguments []any
+}
+
+const (
+	nobodys = -1 // it is the transaction's
+	several = -2 // it inserts rows of several units
+)
+
+// join makes one batch of units, which are in the order of their tenants, and tells of
+// each statement whose it is. The driver notes on a statement how a connection knows
+// it, so what may be sent again on another is a copy.
+func join(units []*unit, lockTimeout string, rows int) (b *pgx.Batch, of []int) {
+	var locking []statement
 	for i, u := range units {
 		for _, q := range u.batch.QueuedQueries {
-			l, _ := lockOf(q)
-			statements = append(statements, statement{i, l, q})
+			if l, _ := lockOf(q); l.table != noTable {
+				locking = append(locking, statement{i, u.tenant, l, q.SQL, q.Arguments})
+			}
 		}
 	}
-	slices.SortStableFunc(statements, func(a, b statement) int { return a.lock.compare(b.lock) })
+	slices.SortStableFunc(locking, func(a, b statement) int { return a.lock.compare(b.lock) })
+	statements := append(inserts(units, rows), locking...)
 
-	tenant := units[statements[0].of].tenant
+	tenant := statements[0].tenant
 	b = &pgx.Batch{}
 	b.Queue(beginJoined, tenant, lockTimeout)
-	of = []int{-1}
+	of = []int{nobodys}
 	for _, s := range statements {
-		if next := units[s.of].tenant; next != tenant {
-			tenant = next
+		if s.tenant != tenant {
+			tenant = s.tenant
 			b.Queue(setMerchant, tenant)
-			of = append(of, -1)
+			of = append(of, nobodys)
 		}
-		b.Queue(s.query.SQL, s.query.Arguments...)
+		b.Queue(s.sql, s.arguments...)
 		of = append(of, s.of)
 	}
 	return b, of
 }
+
+// byTenant is the order in which units are joined: each tenant is named once.
+func byTenant(a, b *unit) int { return cmp.Compare(a.tenant, b.tenant) }
 
 // lock is a row, or the rows of a key, that a statement locks and that units of other
 // streams may lock too. Its zero value is none: what a plain insert waits for is
