@@ -100,6 +100,32 @@ func TestReceivingReadsNoMoreAsTheInboxGrows(t *testing.T) {
 	}
 }
 
+// TestReceivingReadsNoMoreBehindABacklogThatNobodyCounted: that of a server that was
+// just restored or upgraded, of which the planner knows nothing yet.
+func TestReceivingReadsNoMoreBehindABacklogThatNobodyCounted(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("not run in short mode: it writes thousands of messages")
+	}
+	db := pgtest.Open(t)
+	write(t, db, `alter table inbox set (autovacuum_enabled = off)`)
+	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
+		select 'r', 'open' || n, lpad(n::text, 36, '0'), 't', '', '{}', '' from generate_series(1, 24000) n`)
+	const messages = 50
+	for i := range messages {
+		accept(t, db, inbox.Message{ID: strconv.Itoa(i)})
+	}
+	db.Pool().Reset()
+	await(t, db, `select n_tup_ins >= 24050 from pg_stat_user_tables where relname = 'inbox'`)
+	var read int64
+	if err := db.QueryRow(t.Context(), `select sum(idx_tup_read) from pg_stat_user_indexes where relname = 'inbox'`).Scan(&read); err != nil {
+		t.Fatal(err)
+	}
+	if read > 20*messages {
+		t.Errorf("receiving %d messages read %d entries of indexes", messages, read)
+	}
+}
+
 // A message that is new to a key reads two entries along it, the oldest before and
 // after it is locked, and one by number, to lock it. A repeated one reads one by
 // number. That holds whatever lies in the inbox and however many wait behind the same

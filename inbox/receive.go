@@ -40,7 +40,9 @@ type Envelope struct {
 //
 // The key is compared twice, since of what is equal the order would not matter. So
 // only inbox_open_by_key has the order: one entry of it is read, however long the
-// queue behind a key is, and none of other keys. What is locked or woken is an
+// queue behind a key is, and none of other keys. Where the planner takes one message
+// for all that there are, it would sort that one, out of inbox_due: so that index has
+// a condition that nothing here states. What is locked or woken is an
 // array, since a join was planned, while the inbox was empty, to read all of it
 // later; what was not kept is asked for by "not in", which is a hash whatever is
 // planned, and not a look at all of the page for each of it.

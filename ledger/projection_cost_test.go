@@ -99,3 +99,31 @@ func folded(t *testing.T, db *postgres.DB, streams []*ledger.Stream, e domain.Ev
 	}
 	return touched(t, db) - before
 }
+
+// TestARowOfTheListIsWrittenInPlace: while a charge is carried its row changes, and
+// nothing that an index holds.
+func TestARowOfTheListIsWrittenInPlace(t *testing.T) {
+	t.Parallel()
+	db := reader(t, pgtest.URL(t), "")
+	unattended(t, db)
+	const charges, times = 200, 4
+	streams := make([]*ledger.Stream, charges)
+	for i := range streams {
+		streams[i] = newStream(fmt.Sprintf("ch_%03d", i))
+	}
+	folded(t, db, streams, opened("acme", 1000, "EUR"))
+	for range times {
+		folded(t, db, streams, attempt(500))
+	}
+	db.Pool().Reset() // a session that ends has told what it wrote
+	const writes = `select n_tup_upd from pg_stat_user_tables where relname = 'charge_list'`
+	for deadline := time.Now().Add(patience); collect[int64](t, db, writes)[0] < charges*times; pause(t) {
+		if time.Now().After(deadline) {
+			t.Fatal("nobody tells of the updates")
+		}
+	}
+	inPlace := collect[int64](t, db, `select n_tup_hot_upd from pg_stat_user_tables where relname = 'charge_list'`)[0]
+	if inPlace < charges*times/2 {
+		t.Errorf("%d of %d updates were in place", inPlace, charges*times)
+	}
+}
