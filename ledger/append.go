@@ -70,7 +70,7 @@ func Append(b *pgx.Batch, s Stream, cause Cause, events ...domain.Event) (Stream
 		next.Charge = domain.Evolve(next.Charge, e)
 		next.Events = append(next.Events, recorded)
 		merchant := next.Charge.MerchantID
-		b.Queue(insertEvent, recorded.ID, s.ID, recorded.Version, recorded.Type,
+		b.Queue(insertEvent, [16]byte(recorded.ID), s.ID, recorded.Version, recorded.Type,
 			domain.SchemaVersion, merchant, data, metadata, at)
 		for leg, p := range postings {
 			b.Queue(insertPosting, s.ID, recorded.Version, leg+1, merchant,
