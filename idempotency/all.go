@@ -7,10 +7,7 @@ import (
 	"runtime/debug"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
-
-	"github.com/payonce/payonce/internal/postgres"
 )
 
 // DoAll does each of many inputs once, and returns their results in the same
@@ -23,20 +20,24 @@ import (
 func (o Once[In, Out]) DoAll(ctx context.Context, ins []In) []Result[Out] {
 	results := make([]Result[Out], len(ins))
 	asks := make([]asked[In], len(ins))
-	var keys []string
+	var keys []Key
 	for i, in := range ins {
 		results[i] = o.alone("", func() (result Result[Out]) {
 			asks[i], result.Err = o.ask(in)
 			return result
 		})
 		if results[i].Err == nil {
-			keys = append(keys, asks[i].key.Value)
+			keys = append(keys, asks[i].key)
 		}
 	}
 	if len(keys) == 0 {
 		return results
 	}
-	known, now, err := lookAll(ctx, o.Receiver.DB, o.Scope, o.Operation, keys)
+	all, err := lookAll(ctx, o.Receiver.DB, keys)
+	known := map[string]looked{}
+	for i, l := range all {
+		known[keys[i].Value] = l
+	}
 	var work errgroup.Group
 	work.SetLimit(o.concurrency())
 	for i, ask := range asks {
@@ -46,15 +47,16 @@ func (o Once[In, Out]) DoAll(ctx context.Context, ins []In) []Result[Out] {
 		if results[i].Err != nil {
 			continue
 		}
-		if record, ok := known[ask.key.Value]; ok {
+		looked := known[ask.key.Value]
+		if looked.found {
 			results[i] = o.alone(ask.key.Value, func() Result[Out] {
-				return o.do(ask, func(Decide) (Outcome, error) { return replay(record, ask.request, func(Record) {}) })
+				return o.do(ask, func(Decide) (Outcome, error) { return replay(looked.record, ask.request, func(Record) {}) })
 			})
 			continue
 		}
 		results[i] = Result[Out]{Key: ask.key.Value, Err: errNoReturn} // until it returns
 		work.Go(func() error {
-			results[i] = o.alone(ask.key.Value, func() Result[Out] { return o.begin(ctx, ask, now) })
+			results[i] = o.alone(ask.key.Value, func() Result[Out] { return o.begin(ctx, ask, looked.now) })
 			return nil
 		})
 	}
@@ -90,52 +92,4 @@ func (o Once[In, Out]) concurrency() int {
 		return 8
 	}
 	return o.Concurrency
-}
-
-// The offset keeps the subquery a probe for each key. As a condition on the place of
-// the keys it was planned, where there were few, to read all that a scope has.
-const selectAnswers = `
-select c.now,
-       coalesce(k.key, '')                          as key,
-       coalesce(k.fingerprint, '')                  as fingerprint,
-       k.request,
-       coalesce(k.status_code, 0)                   as status_code,
-       coalesce(k.content_type, '')                 as content_type,
-       coalesce(k.location, '')                     as location,
-       coalesce(k.body, '')                         as body,
-       coalesce(k.expires_at, c.now)                as expires_at,
-       coalesce(k.expires_at <= c.now
-                or k.body is null, false)           as expired
-  from (select clock_timestamp() as now) as c
-  left join (unnest($3::text[]) as asked(value)
-             cross join lateral (
-                   select key, fingerprint, request, status_code, content_type, location, body, expires_at
-                     from idempotency_keys
-                    where scope = $1
-                      and operation = $2
-                      and key = asked.value
-                   offset 0) as k)
-    on true`
-
-// lookAll is Look for many keys of one place: the records of those that are
-// known, by key, and the database's time.
-func lookAll(ctx context.Context, q postgres.Querier, scope, operation string, keys []string) (known map[string]Record, now time.Time, err error) {
-	rows, err := q.Query(ctx, selectAnswers, scope, operation, keys)
-	if err != nil {
-		return nil, now, fmt.Errorf("look up %d idempotency keys: %w", len(keys), err)
-	}
-	known = map[string]Record{}
-	var key string
-	var r Record
-	_, err = pgx.ForEachRow(rows, []any{
-		&now, &key, &r.Fingerprint, &r.Canonical, &r.StatusCode, &r.ContentType,
-		&r.Location, &r.Body, &r.ExpiresAt, &r.Expired,
-	}, func() error {
-		known[key] = r // also the row that only brings the time: no key is empty
-		return nil
-	})
-	if err != nil {
-		return nil, now, fmt.Errorf("look up %d idempotency keys: %w", len(keys), err)
-	}
-	return known, now, nil
 }

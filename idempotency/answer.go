@@ -1,8 +1,6 @@
 package idempotency
 
 import (
-	"context"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -45,40 +43,6 @@ type Record struct {
 	Canonical   []byte // nil where it was not kept
 	ExpiresAt   time.Time
 	Expired     bool // by the database's clock
-}
-
-// One statement answers both cases, so that a free key comes with the database's
-// time and needs no clock of ours. A row that was swept stays expired should the
-// server's clock step back: what is gone is never replayed as an empty answer.
-const selectAnswer = `
-select c.now,
-       k.key is not null                            as found,
-       coalesce(k.fingerprint, '')                  as fingerprint,
-       k.request,
-       coalesce(k.status_code, 0)                   as status_code,
-       coalesce(k.content_type, '')                 as content_type,
-       coalesce(k.location, '')                     as location,
-       coalesce(k.body, '')                         as body,
-       coalesce(k.expires_at, c.now)                as expires_at,
-       coalesce(k.expires_at <= c.now
-                or k.body is null, false)           as expired
-  from (select clock_timestamp() as now) as c
-  left join idempotency_keys k
-    on k.scope = $1
-   and k.operation = $2
-   and k.key = $3`
-
-// Look reads a key: its record, or found false and the database's time. It
-// writes nothing, so a replay costs one index probe.
-func Look(ctx context.Context, q postgres.Querier, key Key) (record Record, found bool, now time.Time, err error) {
-	err = q.QueryRow(ctx, selectAnswer, key.Scope, key.Operation, key.Value).Scan(
-		&now, &found, &record.Fingerprint, &record.Canonical,
-		&record.StatusCode, &record.ContentType, &record.Location, &record.Body,
-		&record.ExpiresAt, &record.Expired)
-	if err != nil {
-		return Record{}, false, time.Time{}, fmt.Errorf("look up an idempotency key: %w", err)
-	}
-	return record, found, now, nil
 }
 
 // A plain insert: `on conflict do nothing` would let the rest of the batch run.

@@ -42,6 +42,8 @@ type Tenants interface {
 type Intake struct {
 	DB        Tenants
 	Retention time.Duration // how long a key keeps its answer
+	// Looks are how keys are read; each for itself where nil.
+	Looks *idempotency.Looks
 	// Cache may answer replays; nil where there is none.
 	Cache idempotency.Cache
 	// Wait is how long a request waits for another one under its key, beyond the
@@ -127,7 +129,7 @@ func (in *Intake) once(ctx context.Context, account Account, r Request, decide d
 }
 
 func (in *Intake) receive(ctx context.Context, tenant *postgres.Tenant, r Request, wait time.Duration, decide decide) (Accepted, error) {
-	receiver := idempotency.Receiver{DB: tenant, Retention: in.Retention, Wait: wait, Cache: in.Cache, Lost: ledger.IsConflict, Observer: in.Observer}
+	receiver := idempotency.Receiver{DB: tenant, Looks: in.Looks, Retention: in.Retention, Wait: wait, Cache: in.Cache, Lost: ledger.IsConflict, Observer: in.Observer}
 	return receiver.Receive(ctx, r.Key, r.Request, func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
 		at := now.Truncate(time.Millisecond)
 		d, err := decide(ctx, tenant, at)

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
@@ -21,7 +22,7 @@ func TestRequestsThatShareACommit(t *testing.T) {
 	owner := open(t, address, postgres.Options{})
 	// As the api's.
 	db := open(t, address, postgres.Options{Role: postgres.RoleAPI, Lanes: 2, LockTimeout: 25 * time.Millisecond})
-	in := &intake.Intake{DB: db, Retention: time.Hour, Wait: 5 * time.Second, Waiters: 64}
+	in := &intake.Intake{DB: db, Looks: idempotency.NewLooks(db, 0), Retention: time.Hour, Wait: 5 * time.Second, Waiters: 64}
 	const keys, repeated, times = 80, 20, 3
 	answers := make([][times]string, keys)
 	accept := func(from, to, times int) {

@@ -50,7 +50,8 @@ func accept(t *testing.T, in *intake.Intake, r intake.Request) intake.Accepted {
 // keeping accepts into a database as the api does, in its role.
 func keeping(t *testing.T, db *postgres.DB) *intake.Intake {
 	t.Helper()
-	return &intake.Intake{DB: pgtest.As(t, db, postgres.RoleAPI), Retention: time.Hour}
+	acting := pgtest.As(t, db, postgres.RoleAPI)
+	return &intake.Intake{DB: acting, Looks: idempotency.NewLooks(acting, 0), Retention: time.Hour}
 }
 
 func open(t *testing.T, address string, o postgres.Options) *postgres.DB {

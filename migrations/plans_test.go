@@ -51,8 +51,8 @@ func TestPlansUnderPolicies(t *testing.T) {
 			types: "text", args: "'ch_7'", index: "ledger_events_version_once",
 		},
 		{
-			name: "a key", file: "../idempotency/answer.go", words: "k.key = $3",
-			types: "text, text, text", args: "'m7', 'POST /v1/charges', 'key-7'", index: "idempotency_keys_once",
+			name: "a key", file: "../idempotency/look.go", words: "as asked",
+			types: "text, text[], text[]", args: "'m7', '{POST /v1/charges}', '{key-7}'", index: "idempotency_keys_once",
 		},
 		{
 			name: "what a key led to", file: "../idempotency/list.go", words: "recursive operations",

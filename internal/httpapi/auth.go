@@ -64,9 +64,17 @@ func (a *API) lookUp(ctx context.Context, key string) (merchants.Merchant, error
 }
 
 // open looks a key up in its turn, which depends on whose it was when it opened
-// last.
+// last: together with those of others, or after a wait in the line of those that
+// opened nothing yet, each for itself.
 func (a *API) open(ctx context.Context, key, last string) (merchants.Merchant, error) {
-	done, err := a.limits.lookup(ctx, last)
+	if last != "" {
+		if !a.limits.merchants.enter(last) {
+			return merchants.Merchant{}, errBusy
+		}
+		defer a.limits.merchants.leave(last)
+		return a.doorkeeper.Authenticate(ctx, key)
+	}
+	done, err := a.limits.strangers.wait(ctx)
 	if err != nil {
 		return merchants.Merchant{}, err
 	}

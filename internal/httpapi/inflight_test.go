@@ -133,6 +133,12 @@ func waiting(t *testing.T, db *postgres.DB, n int) {
 // waitingFor returns when so many statements have waited for a lock for so long.
 func waitingFor(t *testing.T, db *postgres.DB, n int, atLeast time.Duration) {
 	t.Helper()
+	waitingBetween(t, db, n, n, atLeast)
+}
+
+// waitingBetween is waitingFor of so many statements at least, and at most.
+func waitingBetween(t *testing.T, db *postgres.DB, least, most int, atLeast time.Duration) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -148,12 +154,12 @@ select count(*)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if waiters == n {
+		if least <= waiters && waiters <= most {
 			return
 		}
 		select {
 		case <-ctx.Done():
-			t.Fatalf("%d statements wait for a lock, want %d", waiters, n)
+			t.Fatalf("%d statements wait for a lock, want %d to %d", waiters, least, most)
 		case <-tick.C:
 		}
 	}

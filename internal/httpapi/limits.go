@@ -49,7 +49,7 @@ type limits struct {
 	work      gate // by merchant
 	unsigned  gate // events of the provider, or of anybody, that are being read
 	strangers line // whose API keys opened nothing yet
-	merchants line // whose API keys did
+	merchants gate // whose API keys did, by merchant
 	audits    gate // by merchant
 }
 
@@ -59,19 +59,10 @@ func newLimits(l Limits) *limits {
 		known:     newKnownKeys(mostKnownKeys),
 		work:      newGate(l.InFlight, l.PerMerchant),
 		unsigned:  newGate(l.InFlight, 0),
-		strangers: newLine(l.Authenticating, l.InFlight, 0),
-		merchants: newLine(l.Authenticating, l.InFlight, l.PerMerchant),
+		strangers: newLine(l.Authenticating, l.InFlight),
+		merchants: newGate(l.InFlight, l.PerMerchant),
 		audits:    newGate(l.Auditing, min(l.Auditing, 1)),
 	}
-}
-
-// lookup waits until an API key may be looked up, which opened before for a
-// merchant or, where that is "", did not. Whoever is let in calls done.
-func (l *limits) lookup(ctx context.Context, merchant string) (done func(), err error) {
-	if merchant == "" {
-		return l.strangers.wait(ctx, "")
-	}
-	return l.merchants.wait(ctx, merchant)
 }
 
 // allows tells whether a merchant may send one more request now, and counts it.
@@ -180,27 +171,27 @@ type line struct {
 	places chan struct{} // nil is no limit
 }
 
-func newLine(places, most, share int) line {
+func newLine(places, most int) line {
 	var free chan struct{}
 	if places > 0 {
 		free = make(chan struct{}, places)
 	}
-	return line{gate: newGate(most, share), places: free}
+	return line{gate: newGate(most, 0), places: free}
 }
 
 // wait returns when there is a place. Whoever has one calls done.
-func (l *line) wait(ctx context.Context, who string) (done func(), err error) {
+func (l *line) wait(ctx context.Context) (done func(), err error) {
 	if l.places == nil {
 		return func() {}, nil
 	}
-	if !l.gate.enter(who) {
+	if !l.gate.enter("") {
 		return nil, errBusy
 	}
 	select {
 	case l.places <- struct{}{}:
-		return func() { <-l.places; l.gate.leave(who) }, nil
+		return func() { <-l.places; l.gate.leave("") }, nil
 	case <-ctx.Done():
-		l.gate.leave(who)
+		l.gate.leave("")
 		return nil, ctx.Err()
 	}
 }

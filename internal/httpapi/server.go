@@ -58,8 +58,9 @@ type API struct {
 	// Metrics serves GET /metrics; nobody does where it is nil.
 	Metrics http.Handler
 
-	receiving chan struct{} // holds one for each event that is being received
-	limits    *limits
+	receiving  chan struct{} // holds one for each event that is being received
+	limits     *limits
+	doorkeeper *merchants.Doorkeeper
 }
 
 // Server is an HTTP server for the API with every time-out set. It is not
@@ -82,6 +83,7 @@ func (a *API) Server() *http.Server {
 func (a *API) Handler() http.Handler {
 	a.receiving = make(chan struct{}, receiveAtOnce)
 	a.limits = newLimits(a.Limits)
+	a.doorkeeper = merchants.NewDoorkeeper(a.DB, a.Limits.Authenticating)
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
 	e.HTTPErrorHandler = a.problem

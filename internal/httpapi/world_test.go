@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/app"
 	"github.com/payonce/payonce/internal/httpapi"
@@ -73,6 +74,7 @@ func newAPI(db *postgres.DB, log io.Writer) *httpapi.API {
 		Log:      slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	if db != nil {
+		api.Intake.Looks = idempotency.NewLooks(db, 0)
 		c := &clock{}
 		api.Ready = app.NewReadiness(db, func() time.Time { c.pass(time.Second); return c.now() }).Ask
 	}

@@ -6,8 +6,6 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base64"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,60 +15,6 @@ import (
 
 	"github.com/payonce/payonce/internal/postgres"
 )
-
-// ErrUnauthorized is returned by Authenticate for every key that opens nothing:
-// malformed, unknown, expired or revoked.
-var ErrUnauthorized = errors.New("the API key is not valid")
-
-// The index is asked for the part of a key that is no secret. What decides,
-// expiry and revocation too, is in this one function of migration 00012 and in
-// database time. The api sees nothing else of the keys.
-const selectByPrefix = `
-select key_hash,
-       scopes,
-       merchant_id,
-       fee_basis_points,
-       fee_fixed,
-       has_webhook
-  from api_keys_by_prefix($1)`
-
-// candidate is a key that begins like the one of a request.
-type candidate struct {
-	KeyHash        []byte
-	Scopes         []Scope
-	MerchantID     string
-	FeeBasisPoints int64
-	FeeFixed       []byte
-	HasWebhook     bool
-}
-
-// Authenticate finds the merchant of an API key, with the scopes of the key.
-// ErrUnauthorized if it opens nothing. How long that takes depends on the prefix
-// of the key alone: all candidates are compared, each in constant time.
-func Authenticate(ctx context.Context, q postgres.Querier, key string) (Merchant, error) {
-	rows, err := q.Query(ctx, selectByPrefix, prefixes(key))
-	if err != nil {
-		return Merchant{}, fmt.Errorf("authenticate: %w", err)
-	}
-	candidates, err := pgx.CollectRows(rows, pgx.RowToStructByName[candidate])
-	if err != nil {
-		return Merchant{}, fmt.Errorf("authenticate: %w", err)
-	}
-	hash := sha256.Sum256([]byte(key))
-	found := -1
-	for i, c := range candidates {
-		found = subtle.ConstantTimeSelect(subtle.ConstantTimeCompare(c.KeyHash, hash[:]), i, found)
-	}
-	if found < 0 {
-		return Merchant{}, ErrUnauthorized
-	}
-	c := candidates[found]
-	m := Merchant{ID: c.MerchantID, FeeBasisPoints: c.FeeBasisPoints, HasWebhook: c.HasWebhook, Scopes: c.Scopes}
-	if err := json.Unmarshal(c.FeeFixed, &m.FeeFixed); err != nil {
-		return Merchant{}, fmt.Errorf("authenticate: %w", err)
-	}
-	return m, nil
-}
 
 // A key that exists stays with the merchant that has it, and as it is: a revoked
 // one is not revived. Who adds a key of somebody's choice looks by Authenticate

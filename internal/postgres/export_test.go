@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -42,3 +43,20 @@ func IsOrdered(q *pgx.QueuedQuery) bool {
 	l, known := lockOf(q)
 	return known && l.table != noTable
 }
+
+// Waiting is how many wait for the lane.
+func (g *Gatherer[Q, A]) Waiting() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.waiting)
+}
+
+// LaneIsFree tells whether nobody uses it.
+func (g *Gatherer[Q, A]) LaneIsFree() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return !g.used
+}
+
+// StandStillFor is how long a read that stands still holds the lane.
+func (g *Gatherer[Q, A]) StandStillFor(d time.Duration) { g.laneTime = d }

@@ -54,6 +54,8 @@ type Options struct {
 	AllowUnsafeDurability bool
 }
 
+const defaultConns = 20
+
 // DB is a pool of connections and the one way to commit through them.
 type DB struct {
 	pool              *pgxpool.Pool
@@ -73,7 +75,7 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 	if host := plaintextHost(config.ConnConfig); host != "" && !o.AllowPlaintext {
 		return nil, fmt.Errorf("DATABASE_URL reaches %s without TLS: add sslmode=verify-full, or set ALLOW_PLAINTEXT=1 where the network is your own", host)
 	}
-	config.MaxConns = 20
+	config.MaxConns = defaultConns
 	if o.MaxConns > 0 {
 		config.MaxConns = o.MaxConns
 	}

@@ -50,6 +50,36 @@ func (t *Tenant) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, 
 	return t.db.queryAfter(ctx, &pgx.QueuedQuery{SQL: setMerchant, Arguments: []any{t.merchant}}, sql, args...)
 }
 
+// QueryTenants reads for several merchants in one round trip: the statement as each
+// of them has it, with the arguments of each. each is called for the rows of one
+// after the other, and what it returns ends the read.
+func (db *DB) QueryTenants(ctx context.Context, sql string, merchants []string, args [][]any, each func(i int, rows pgx.Rows) error) error {
+	conn, err := db.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	b := &pgx.Batch{}
+	for i, merchant := range merchants {
+		b.Queue(setMerchant, merchant)
+		b.Queue(sql, args[i]...)
+	}
+	batch := conn.SendBatch(ctx, b)
+	for i := range merchants {
+		if _, err = batch.Exec(); err != nil {
+			break
+		}
+		rows, _ := batch.Query() // its error is that of the rows
+		if err = each(i, rows); err != nil {
+			break
+		}
+	}
+	if closed := batch.Close(); err == nil {
+		err = closed
+	}
+	return named(conn, err)
+}
+
 // QueryWith reads rows of the merchant under settings that end with it.
 func (t *Tenant) QueryWith(ctx context.Context, s Settings, sql string, args ...any) (pgx.Rows, error) {
 	named := Settings{}

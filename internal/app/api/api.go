@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/app"
 	"github.com/payonce/payonce/internal/config"
@@ -145,7 +146,7 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 	defer app.Close(db)
 	metrics := meter(log, db, now)
 	in := &intake.Intake{
-		DB: db, Retention: settings.IdempotencyRetention, Wait: wait, Waiters: waiters, Observer: observeKeys(metrics),
+		DB: db, Looks: idempotency.NewLooks(db, connections/2), Retention: settings.IdempotencyRetention, Wait: wait, Waiters: waiters, Observer: observeKeys(metrics),
 	}
 	if url := settings.RedisURL.Reveal(); url != "" {
 		cache, err := rediscache.Open(ctx, db, url, rediscache.Options{
