@@ -15,12 +15,20 @@ import (
 // decode reads a JSON object, strictly: one value, valid UTF-8, names as they
 // are spelled here and once each, integers that are integers. The standard
 // decoder takes {"amount":1,"AMOUNT":100} as 100; this one refuses it.
-func decode[T any](c echo.Context) (T, error) { return decodeBody[T](c, false) }
+func decode[T any](s strictly, c echo.Context) (T, error) { return decodeBody[T](s, c, false) }
 
 // decodeOptional is decode for a body that may be empty, which equals {}.
-func decodeOptional[T any](c echo.Context) (T, error) { return decodeBody[T](c, true) }
+func decodeOptional[T any](s strictly, c echo.Context) (T, error) { return decodeBody[T](s, c, true) }
 
-func decodeBody[T any](c echo.Context, optional bool) (T, error) {
+// strictly is how bodies are read. It is made once: how the members of a type are
+// read, it works out with the first body of that type.
+type strictly struct{ options json.Options }
+
+func newStrictly() strictly {
+	return strictly{json.JoinOptions(json.RejectUnknownMembers(true), json.WithUnmarshalers(json.UnmarshalFromFunc(pairs)))}
+}
+
+func decodeBody[T any](s strictly, c echo.Context, optional bool) (T, error) {
 	var none T
 	r := c.Request()
 	body, err := io.ReadAll(r.Body)
@@ -36,7 +44,7 @@ func decodeBody[T any](c echo.Context, optional bool) (T, error) {
 	if len(body) == 0 && optional {
 		return none, nil
 	}
-	return readJSON[T](body)
+	return readJSON[T](s, body)
 }
 
 // saysJSON tells whether a header says, once, that a body is JSON in UTF-8 and as it
@@ -52,10 +60,10 @@ func saysJSON(h http.Header) bool {
 }
 
 // readJSON is what decode does with a body that is there.
-func readJSON[T any](body []byte) (T, error) {
+func readJSON[T any](s strictly, body []byte) (T, error) {
 	var none T
 	var v *T // stays nil for the body null, which is no object
-	err := json.Unmarshal(body, &v, json.RejectUnknownMembers(true), json.WithUnmarshalers(json.UnmarshalFromFunc(pairs)))
+	err := json.Unmarshal(body, &v, s.options)
 	if err != nil || v == nil {
 		return none, unreadable(err)
 	}

@@ -17,8 +17,14 @@ func Answers() map[string]reflect.Type {
 	}
 }
 
-// ReadCharge reads a body as POST /v1/charges does.
-func ReadCharge(body []byte) (intake.Charge, error) { return readJSON[intake.Charge](body) }
+// Reader reads bodies as the API does.
+type Reader = strictly
+
+// NewReader is what an API makes once.
+func NewReader() Reader { return newStrictly() }
+
+// Charge reads a body as POST /v1/charges does.
+func (s strictly) Charge(body []byte) (intake.Charge, error) { return readJSON[intake.Charge](s, body) }
 
 // ValidateCharge judges what was read.
 func ValidateCharge(r intake.Charge) error { return validate(r) }
