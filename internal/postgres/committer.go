@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -231,6 +232,7 @@ func (db *DB) lead(first *unit) {
 		return
 	}
 	defer conn.Release()
+	runtime.Gosched() // who is about to commit does so first, where processors are busy
 	if units = db.committer.gather(units); len(units) == 1 {
 		tellAll(verdict{err: first.send(conn)})
 		return
