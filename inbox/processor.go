@@ -22,10 +22,15 @@ type Processor struct {
 	Handle      Handler
 	Concurrency int // handlers at a time
 	Policy      Policy
-	Poll        time.Duration // between looks at an inbox that had nothing due
+	Poll        time.Duration // between claims, see Run
 	Drain       time.Duration // how long handlers may go on after Run was told to stop
-	Log         *slog.Logger
-	Observer    Observer
+
+	// Wake, where set, says that something may have become due. It is a hint: one
+	// that is lost, or that nobody gives, costs a part of the poll and no more.
+	Wake <-chan struct{}
+
+	Log      *slog.Logger
+	Observer Observer
 }
 
 var (
@@ -36,6 +41,11 @@ var (
 // Run claims and processes until ctx ends. Then it claims no more, lets the
 // running handlers go on for at most Drain, gives back what they could not
 // finish, and returns.
+//
+// A claim costs the same whatever it takes, so there is one in a Poll. While more
+// is due than there are handlers, the next claim comes as soon as a quarter of them
+// are free. While nothing was due for ten looks, it comes after three times as long
+// unless Wake says that it should.
 func (p *Processor) Run(ctx context.Context) {
 	r := &run{Processor: p, held: make(map[int64]holding)}
 	beating, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -61,7 +71,11 @@ type run struct {
 	mu   sync.Mutex
 	held map[int64]holding
 
-	away bool // the last claim met no store; the loop's own
+	// The loop's own.
+	paced <-chan time.Time // when a Poll has passed since the last claim
+	full  bool             // the last claim took as much as it could
+	idle  int              // claims in a row that took nothing
+	away  bool             // the last claim met no store
 }
 
 type holding struct {
@@ -72,17 +86,21 @@ type holding struct {
 // afterFailure is how long a store that did not answer is left alone.
 const afterFailure = 250 * time.Millisecond
 
-// take waits for a free slot, fills all free slots by one claim and, when
-// nothing was due, waits for the next poll. It returns false when ctx ended.
+// An inbox that had nothing due is looked at less often.
+const (
+	idleAfter  = 10 // looks that took nothing
+	idleFactor = 3
+)
+
+// take fills free slots by one claim and, when there was less than that, waits for
+// the next poll. It returns false when ctx ended.
 func (r *run) take(ctx context.Context, slots chan struct{}) bool {
-	select {
-	case slots <- struct{}{}:
-	case <-ctx.Done():
-	}
+	taken := r.places(ctx, slots)
 	if ctx.Err() != nil {
 		return false // also when a slot became free at the same moment
 	}
-	free := 1 + cap(slots) - len(slots)
+	free := taken + cap(slots) - len(slots)
+	r.paced = time.After(r.Poll)
 	messages, err := r.claim(ctx, free)
 	if err != nil && !r.away {
 		r.Log.WarnContext(ctx, "claim failed, it is tried again until it succeeds", "receiver", r.Receiver, "error", err)
@@ -93,25 +111,63 @@ func (r *run) take(ctx context.Context, slots chan struct{}) bool {
 		return false
 	}
 	for i, c := range messages {
-		if i > 0 {
+		if i >= taken {
 			slots <- struct{}{} // free: only this loop takes slots
 		}
 		r.start(ctx, c, func() { <-slots })
 	}
+	for range taken - len(messages) {
+		<-slots
+	}
+	r.full = len(messages) == free
 	if len(messages) > 0 {
-		return true
+		r.idle = 0
+	} else {
+		r.idle++
 	}
-	<-slots
-	pause := r.Poll
-	if err != nil {
-		pause = max(pause, afterFailure)
+	return r.full || r.rest(ctx)
+}
+
+// places takes the free slots that are worth a claim, one at least: behind a claim
+// that left messages for later a quarter of all, or what came free in a Poll.
+func (r *run) places(ctx context.Context, slots chan struct{}) (taken int) {
+	paced, want := r.paced, 1
+	if r.full {
+		want = max(1, cap(slots)/4)
 	}
+	for taken < want {
+		select {
+		case slots <- struct{}{}:
+			taken++
+		case <-paced:
+			paced, want = nil, 1
+		case <-ctx.Done():
+			return taken
+		}
+	}
+	return taken
+}
+
+// rest waits until the inbox is worth a look. It returns false when ctx ended.
+func (r *run) rest(ctx context.Context) bool {
+	if r.away {
+		return pause(ctx, time.After(max(r.Poll, afterFailure)), nil)
+	}
+	if !pause(ctx, r.paced, nil) {
+		return false
+	}
+	return r.idle <= idleAfter || pause(ctx, time.After((idleFactor-1)*r.Poll), r.Wake)
+}
+
+// pause returns false when ctx ended first.
+func pause(ctx context.Context, timer <-chan time.Time, wake <-chan struct{}) bool {
 	select {
 	case <-ctx.Done():
 		return false
-	case <-time.After(pause):
-		return true
+	case <-timer:
+	case <-wake:
 	}
+	return true
 }
 
 // claim is not interrupted: a claim that commits unseen would keep its messages
