@@ -25,8 +25,8 @@ type Processor struct {
 	Poll        time.Duration // between claims, see Run
 	Drain       time.Duration // how long handlers may go on after Run was told to stop
 
-	// Wake, where set, says that something may have become due. It is a hint: one
-	// that is lost, or that nobody gives, costs a part of the poll and no more.
+	// Wake, where set, says that messages were received. It is a hint: one that is
+	// lost, or that nobody gives, costs two polls and no more.
 	Wake <-chan struct{}
 
 	Log      *slog.Logger
@@ -42,10 +42,9 @@ var (
 // running handlers go on for at most Drain, gives back what they could not
 // finish, and returns.
 //
-// A claim costs the same whatever it takes, so there is one in a Poll. While more
-// is due than there are handlers, the next claim comes as soon as a quarter of them
-// are free. While nothing was due for ten looks, it comes after three times as long
-// unless Wake says that it should.
+// A claim is a commit, whatever it takes, so there is one in a Poll, and where
+// there is a Wake one in three unless that is heard. While more is due than there
+// are handlers, the next claim comes as soon as a quarter of them are free.
 func (p *Processor) Run(ctx context.Context) {
 	r := &run{Processor: p, held: make(map[int64]holding)}
 	beating, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -74,7 +73,6 @@ type run struct {
 	// The loop's own.
 	paced <-chan time.Time // when a Poll has passed since the last claim
 	full  bool             // the last claim took as much as it could
-	idle  int              // claims in a row that took nothing
 	away  bool             // the last claim met no store
 }
 
@@ -86,11 +84,9 @@ type holding struct {
 // afterFailure is how long a store that did not answer is left alone.
 const afterFailure = 250 * time.Millisecond
 
-// An inbox that had nothing due is looked at less often.
-const (
-	idleAfter  = 10 // looks that took nothing
-	idleFactor = 3
-)
+// unwoken are the polls after which an inbox is looked at that nobody woke: for what
+// waited for its time, for an older message of its key, or for another process.
+const unwoken = 3
 
 // take fills free slots by one claim and, when there was less than that, waits for
 // the next poll. It returns false when ctx ended.
@@ -120,11 +116,6 @@ func (r *run) take(ctx context.Context, slots chan struct{}) bool {
 		<-slots
 	}
 	r.full = len(messages) == free
-	if len(messages) > 0 {
-		r.idle = 0
-	} else {
-		r.idle++
-	}
 	return r.full || r.rest(ctx)
 }
 
@@ -156,7 +147,7 @@ func (r *run) rest(ctx context.Context) bool {
 	if !pause(ctx, r.paced, nil) {
 		return false
 	}
-	return r.idle <= idleAfter || pause(ctx, time.After((idleFactor-1)*r.Poll), r.Wake)
+	return r.Wake == nil || pause(ctx, time.After((unwoken-1)*r.Poll), r.Wake)
 }
 
 // pause returns false when ctx ended first.

@@ -31,6 +31,13 @@ const (
 // messages, so a handler does its statement and nothing else: no call over a
 // network, no waiting, no retry. ByPage is how it fails.
 func NewSubscriber(db *sql.DB, group string, log *slog.Logger) (message.Subscriber, error) {
+	return NewSubscriberTelling(db, group, log, nil)
+}
+
+// NewSubscriberTelling is NewSubscriber that also tells when the transaction of a
+// page has ended, mostly by its commit: what the handler wrote can be read then. It
+// is a hint, given once for each page; told must return at once.
+func NewSubscriberTelling(db *sql.DB, group string, log *slog.Logger, told func()) (message.Subscriber, error) {
 	deadline := ackDeadline
 	subscriber, err := wsql.NewSubscriber(db, wsql.SubscriberConfig{
 		ConsumerGroup:  group,
@@ -38,7 +45,7 @@ func NewSubscriber(db *sql.DB, group string, log *slog.Logger) (message.Subscrib
 		PollInterval:   pollInterval,
 		ResendInterval: retryInterval,
 		RetryInterval:  retryInterval,
-		SchemaAdapter:  &schema{paces: map[string]pace{}},
+		SchemaAdapter:  &schema{paces: map[string]pace{}, told: told},
 		OffsetsAdapter: offsets{},
 	}, Logger(log))
 	if err != nil {
@@ -75,8 +82,11 @@ func TxFromContext(m *message.Message) (*sql.Tx, bool) { return wsql.TxFromConte
 // schema lets Watermill read the outbox table. Its rows are inserted by Append
 // alone, its tables made by the migrations alone.
 type schema struct {
+	told func() // nil: nobody
+
 	mu    sync.Mutex
 	paces map[string]pace // by topic
+	page  bool            // was read, and nobody was told of it
 }
 
 var errReadOnly = errors.New("messages enter the outbox by outbox.Append, in the batch that causes them")
@@ -159,9 +169,14 @@ select m."offset",
     or m.place = 1
  order by m.transaction_id, m."offset"`
 
+// SelectQuery is asked for when the transaction of the page before has ended.
 func (s *schema) SelectQuery(topic, group string, _ wsql.OffsetsAdapter) wsql.Query {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.page && s.told != nil {
+		s.told()
+	}
+	s.page = false
 	p := s.paces[topic]
 	xid, offset := p.behind()
 	return wsql.Query{Query: selectPage, Args: []any{topic, group, xid, offset, p.again(), p.onward(), pageBytes}}
@@ -194,6 +209,7 @@ func (s *schema) UnmarshalMessage(row wsql.Scanner) (wsql.Row, error) {
 		}
 		s.mu.Lock()
 		s.paces[topic] = s.paces[topic].read(behind, offset, messages)
+		s.page = true
 		s.mu.Unlock()
 		break
 	}

@@ -104,11 +104,14 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 	g.Go(func() error {
 		return app.Serve(ctx, log, settings.HTTPAddr, app.Health(ready, metrics.Handler()))
 	})
-	g.Go(func() error { return receiveAlways(ctx, log, subscriberDB, observeReception(metrics)) })
+	receivers := processors(log, db, provider, metrics, traces, settings, now)
+	g.Go(func() error {
+		return receiveAlways(ctx, log, subscriberDB, observeReception(metrics), waking(receivers))
+	})
 	g.Go(func() error { janitor(log, db, settings).Run(ctx); return nil })
 	g.Go(func() error { rescue(ctx, log, db); return nil })
 	g.Go(func() error { (&ledger.Projector{DB: db, Poll: poll, Log: log}).Run(ctx); return nil })
-	for _, p := range processors(log, db, provider, metrics, traces, settings, now) {
+	for _, p := range receivers {
 		g.Go(func() error { p.Run(ctx); return nil })
 	}
 	return g.Wait()
@@ -116,9 +119,9 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 
 // receiveAlways begins anew when the router could not even subscribe: the
 // database may be restarting.
-func receiveAlways(ctx context.Context, log *slog.Logger, db *postgres.DB, told func(inbox.Reception)) error {
+func receiveAlways(ctx context.Context, log *slog.Logger, db *postgres.DB, told func(inbox.Reception), received func()) error {
 	for {
-		err := receive(ctx, log, db, told)
+		err := receive(ctx, log, db, told, received)
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // stopped, as it was told
 		}
@@ -133,10 +136,10 @@ func receiveAlways(ctx context.Context, log *slog.Logger, db *postgres.DB, told 
 
 // receive runs the Watermill router that takes messages from the outbox into
 // the inbox. Stopping it may interrupt a page, which is then read again.
-func receive(ctx context.Context, log *slog.Logger, db *postgres.DB, told func(inbox.Reception)) error {
+func receive(ctx context.Context, log *slog.Logger, db *postgres.DB, told func(inbox.Reception), received func()) error {
 	conns := stdlib.OpenDBFromPool(db.Pool())
 	defer func() { _ = conns.Close() }() // the pool itself is closed by its owner
-	subscriber, err := outbox.NewSubscriber(conns, group, log)
+	subscriber, err := outbox.NewSubscriberTelling(conns, group, log, received)
 	if err != nil {
 		return err
 	}
@@ -199,6 +202,27 @@ func processors(log *slog.Logger, db *postgres.DB, provider *stripe.Client, metr
 		receiver(fulfillment.NotificationReceiver, inbox.Block, notifications.Notify),
 		// What is told once more they know already.
 		receiver(fulfillment.ResendReceiver, inbox.Pass, notifications.Notify),
+	}
+}
+
+// waking lets processors be woken, and returns what wakes them: those that messages
+// from the outbox reach.
+func waking(processors []*inbox.Processor) (wake func()) {
+	var bells []chan struct{}
+	for _, p := range processors {
+		if p.Receiver == fulfillment.ResendReceiver {
+			continue
+		}
+		bell := make(chan struct{}, 1)
+		bells, p.Wake = append(bells, bell), bell
+	}
+	return func() {
+		for _, bell := range bells {
+			select {
+			case bell <- struct{}{}:
+			default: // it rings already
+			}
+		}
 	}
 }
 
