@@ -19,6 +19,7 @@ const ChargeReceiver = "fulfillment"
 // Fulfillment handles the messages of ChargeReceiver.
 type Fulfillment struct {
 	DB       *postgres.DB
+	Reader   *Reader
 	Provider *stripe.Client
 	Log      *slog.Logger
 
@@ -55,7 +56,7 @@ func chargeSteps() []step {
 //
 // The commit that leaves nothing to be carried also ends the delivery.
 func (f *Fulfillment) Charge(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
-	result, err := again(ctx, f.DB, d.OrderingKey, func(s ledger.Stream) (inbox.Result, error) {
+	result, err := again(ctx, f.Reader, d.OrderingKey, func(s ledger.Stream) (inbox.Result, error) {
 		w := &walk{Fulfillment: f, d: d, s: s, aboutRefunds: aboutRefunds(d)}
 		err := w.carry(ctx)
 		return w.result, err

@@ -39,7 +39,7 @@ func (w *walk) commit(ctx context.Context, cmd domain.Command, also ...func(*pgx
 		if err := pause(ctx, longestPause); err != nil {
 			return err
 		}
-		now, loadErr := load(ctx, w.DB, w.s.ID)
+		now, loadErr := w.Reader.load(ctx, w.s.ID)
 		if loadErr != nil {
 			return loadErr
 		}

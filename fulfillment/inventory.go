@@ -3,6 +3,7 @@ package fulfillment
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -32,7 +33,14 @@ func (w *walk) reserveInventory(ctx context.Context) error {
 	if w.s.Charge.Inventory != domain.StepPending {
 		return nil
 	}
-	err := w.commit(ctx, domain.ReserveInventory{}, reserve)
+	lacking, err := w.lacking(ctx)
+	if err != nil {
+		return err
+	}
+	if lacking != "" {
+		return w.commit(ctx, domain.RejectInventory{Code: lacking})
+	}
+	err = w.commit(ctx, domain.ReserveInventory{}, reserve)
 	switch postgres.Constraint(err) {
 	case "stock_available_not_negative":
 		return w.commit(ctx, domain.RejectInventory{Code: domain.OutOfStock})
@@ -40,6 +48,25 @@ func (w *walk) reserveInventory(ctx context.Context) error {
 		return w.commit(ctx, domain.RejectInventory{Code: domain.UnknownSKU})
 	}
 	return err
+}
+
+// lacking is why the charge cannot be reserved now, "" if it can. A commit that is
+// refused costs those that share it as well, so stock that is gone is looked for
+// before. What goes meanwhile the constraints refuse.
+func (w *walk) lacking(ctx context.Context) (domain.FailureCode, error) {
+	c := w.s.Charge
+	for _, item := range ordered(c.Items) {
+		available, err := w.Reader.available(ctx, article{c.MerchantID, item.SKU})
+		switch {
+		case err != nil:
+			return "", fmt.Errorf("look for stock of %s: %w", item.SKU, err)
+		case available < 0:
+			return domain.UnknownSKU, nil
+		case available < item.Quantity:
+			return domain.OutOfStock, nil
+		}
+	}
+	return "", nil
 }
 
 // reserve takes in one order of articles, so that two charges for the same ones

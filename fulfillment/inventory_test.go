@@ -1,14 +1,19 @@
 package fulfillment_test
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/internal/postgres"
 )
 
 func TestInventory(t *testing.T) {
@@ -28,9 +33,14 @@ func TestInventory(t *testing.T) {
 			[]domain.Item{{SKU: "umbrella", Quantity: 1}}, domain.UnknownSKU,
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		refused := func(t *testing.T, unseen bool) {
+			t.Helper()
 			w := newWorld(t)
+			if unseen {
+				w.charge = (&fulfillment.Fulfillment{
+					DB: w.db, Reader: fulfillment.NewReader(stocked{w.db}), Log: slog.New(slog.DiscardHandler),
+				}).Charge
+			}
 			w.exec(`insert into merchants (merchant_id) values ('globex')`)
 			w.exec(`insert into stock (merchant_id, sku, supplied, available) values ('globex', 'umbrella', 1, 1)`)
 			first := order()
@@ -41,7 +51,13 @@ func TestInventory(t *testing.T) {
 				Events:  "charge.requested inventory.rejected charge.failed",
 				Failure: tc.code, Stock: untouched + ", umbrella 1 0 0", Outbox: "charge.failed", Message: "done",
 			}, "")
-		})
+			// What is rolled back leaves a gap.
+			if gap := w.text(`select (max(position) > count(*))::text from ledger_events`) == "true"; gap != unseen {
+				t.Errorf("a commit was refused: %v, want %v", gap, unseen)
+			}
+		}
+		t.Run(name, func(t *testing.T) { t.Parallel(); refused(t, false) })
+		t.Run(name+", also one that was gone a moment later", func(t *testing.T) { t.Parallel(); refused(t, true) })
 	}
 
 	t.Run("the last pieces can be sold", func(t *testing.T) {
@@ -68,6 +84,17 @@ func TestInventory(t *testing.T) {
 			t.Errorf("the stock (-want +got):\n%s", diff)
 		}
 	})
+}
+
+// stocked is a store in which every look finds plenty of every article, and the
+// commit behind it what there is.
+type stocked struct{ postgres.Querier }
+
+func (s stocked) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	if strings.Contains(sql, "s.available") {
+		sql = `select n, 1000::bigint from unnest($1::text[], $2::text[]) with ordinality as asked(merchant_id, sku, n)`
+	}
+	return s.Querier.Query(ctx, sql, args...)
 }
 
 // The charges come in pairs over the same articles, one naming them the other

@@ -24,6 +24,7 @@ const NotificationReceiver = "notification"
 // Notification handles the messages of NotificationReceiver and ResendReceiver.
 type Notification struct {
 	DB     *postgres.DB
+	Reader *Reader
 	Sender *notify.Sender
 }
 
@@ -79,7 +80,7 @@ func (n *Notification) Notify(ctx context.Context, d inbox.Delivery) (inbox.Resu
 		return inbox.Complete, &inbox.ParkError{Err: err}
 	}
 	delivered := false
-	return again(ctx, n.DB, envelope.ChargeID, func(s ledger.Stream) (inbox.Result, error) {
+	return again(ctx, n.Reader, envelope.ChargeID, func(s ledger.Stream) (inbox.Result, error) {
 		if envelope.Version > s.Charge.Version {
 			return inbox.Complete, &inbox.ParkError{Err: fmt.Errorf("message %s names no event of %s", d.ID, s.ID)}
 		}
@@ -102,7 +103,7 @@ func (n *Notification) Notify(ctx context.Context, d inbox.Delivery) (inbox.Resu
 }
 
 func (n *Notification) deliver(ctx context.Context, s ledger.Stream, outcome ledger.Recorded, kind string) error {
-	endpoint, err := n.endpoint(ctx, s.Charge.MerchantID)
+	endpoint, err := n.Reader.endpoint(ctx, s.Charge.MerchantID)
 	if errors.Is(err, merchants.ErrNoWebhook) {
 		return &inbox.ParkError{Err: err} // there was one when the charge was accepted
 	}
@@ -135,12 +136,6 @@ func (n *Notification) deliver(ctx context.Context, s ledger.Stream, outcome led
 	default:
 		return err
 	}
-}
-
-func (n *Notification) endpoint(ctx context.Context, merchant string) (merchants.Endpoint, error) {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	return merchants.ReadWebhook(ctx, n.DB, merchant)
 }
 
 func (n *Notification) record(ctx context.Context, d inbox.Delivery, s ledger.Stream, cmd domain.Command) (inbox.Result, error) {

@@ -24,7 +24,7 @@ func TestSteppingIsToldOfStepsThatDidSomething(t *testing.T) {
 	var mu sync.Mutex
 	var stepped []string
 	f := &fulfillment.Fulfillment{
-		DB: w.db, Provider: w.client, Log: slog.New(slog.DiscardHandler),
+		DB: w.db, Reader: fulfillment.NewReader(w.db), Provider: w.client, Log: slog.New(slog.DiscardHandler),
 		Stepping: func(ctx context.Context, step string) (context.Context, func(bool, error)) {
 			if !slices.Contains(fulfillment.Steps(), step) {
 				t.Errorf("%s is no step", step)
@@ -54,7 +54,7 @@ func TestSteppingIsToldOfAStepThatPanics(t *testing.T) {
 	w := newWorld(t)
 	told := map[string]error{}
 	f := &fulfillment.Fulfillment{
-		DB: w.db, Log: slog.New(slog.DiscardHandler), // without a provider, which nobody can ask
+		DB: w.db, Reader: fulfillment.NewReader(w.db), Log: slog.New(slog.DiscardHandler), // without a provider, which nobody can ask
 		Stepping: func(ctx context.Context, step string) (context.Context, func(bool, error)) {
 			return ctx, func(did bool, err error) {
 				if did {

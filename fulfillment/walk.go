@@ -8,9 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
@@ -26,9 +24,9 @@ const (
 
 // again loads a charge's stream and lets decide work on it, once more from the
 // start whenever somebody else was faster. ErrNotFound if there is no charge.
-func again(ctx context.Context, q postgres.Querier, charge string, decide func(ledger.Stream) (inbox.Result, error)) (inbox.Result, error) {
+func again(ctx context.Context, r *Reader, charge string, decide func(ledger.Stream) (inbox.Result, error)) (inbox.Result, error) {
 	for round := 0; ; round++ {
-		s, err := load(ctx, q, charge)
+		s, err := r.load(ctx, charge)
 		if err != nil {
 			return inbox.Complete, err
 		}
@@ -50,21 +48,6 @@ func again(ctx context.Context, q postgres.Querier, charge string, decide func(l
 // taken for one more race.
 func tooManyRaces(last error) error {
 	return &inbox.WaitError{Err: errors.New("the stream grows too fast: " + last.Error())}
-}
-
-// readTimeout bounds one read: a connection that never answers must not keep a
-// message for ever. It is longer than the server's own statement_timeout.
-const readTimeout = 15 * time.Second
-
-func load(ctx context.Context, q postgres.Querier, id string) (ledger.Stream, error) {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	s, err := ledger.Load(ctx, q, id)
-	if errors.Is(err, domain.ErrUnknownType) {
-		// A newer program wrote it, so a newer worker is on its way.
-		return s, &inbox.WaitError{Err: err}
-	}
-	return s, err
 }
 
 // pause waits a random part of longest.

@@ -48,7 +48,7 @@ func newWorldWithin(t *testing.T, timeout time.Duration) *world {
 	}
 	t.Cleanup(client.Close)
 	w.client = client
-	w.charge = (&fulfillment.Fulfillment{DB: w.db, Provider: client, Log: slog.New(slog.NewTextHandler(w.log, nil))}).Charge
+	w.charge = (&fulfillment.Fulfillment{DB: w.db, Reader: fulfillment.NewReader(w.db), Provider: client, Log: slog.New(slog.NewTextHandler(w.log, nil))}).Charge
 	w.exec(`insert into merchants (merchant_id) values ('acme')`)
 	w.supply("mug", 5)
 	w.supply("tshirt", 10)

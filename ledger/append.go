@@ -52,7 +52,8 @@ func Append(b *pgx.Batch, s Stream, cause Cause, events ...domain.Event) (Stream
 	if !cause.At.IsZero() {
 		at = &cause.At
 	}
-	next := Stream{ID: s.ID, Charge: s.Charge, Events: append([]Recorded(nil), s.Events...)}
+	next := Stream{ID: s.ID, Charge: s.Charge, Events: make([]Recorded, len(s.Events), len(s.Events)+len(events))}
+	copy(next.Events, s.Events)
 	for _, e := range events {
 		data, err := domain.Encode(e)
 		if err != nil {

@@ -54,36 +54,78 @@ func (s Stream) Until(version int) Stream {
 // View shows the charge as merchants see it.
 func (s Stream) View() domain.View { return s.Charge.View(s.Events[0].OccurredAt) }
 
-const selectStream = `
-select event_id,
-       version,
-       type,
-       data,
-       occurred_at,
-       recorded_at
-  from ledger_events
- where stream_id = $1
- order by version`
+// The offset keeps the subquery a walk along one stream for each that is asked for.
+const selectStreamsAsked = `
+select asked.n,
+       e.event_id,
+       e.version,
+       e.type,
+       e.data,
+       e.occurred_at,
+       e.recorded_at
+  from unnest($1::text[]) with ordinality as asked(stream_id, n)
+ cross join lateral (
+       select event_id, version, type, data, occurred_at, recorded_at
+         from ledger_events
+        where stream_id = asked.stream_id
+        order by version
+       offset 0) e
+ order by asked.n, e.version`
 
 // Load reads and folds a stream. ErrNotFound if it has no event.
 func Load(ctx context.Context, q postgres.Querier, id string) (Stream, error) {
-	rows, err := q.Query(ctx, selectStream, id)
+	stored, err := readStreams(ctx, q, []string{id})
 	if err != nil {
 		return Stream{}, fmt.Errorf("load stream %s: %w", id, err)
 	}
-	stored, err := pgx.CollectRows(rows, pgx.RowToStructByName[eventRow])
+	return replay(id, stored[0])
+}
+
+// Loader is Load for many at once: streams that are asked for at the same moment
+// share a round trip (postgres.Gatherer).
+type Loader struct {
+	together *postgres.Gatherer[string, []eventRow]
+}
+
+// NewLoader makes one. So many round trips are under way at a time, at most.
+func NewLoader(q postgres.Querier, most int) *Loader {
+	return &Loader{together: postgres.NewGatherer(most, func(ctx context.Context, ids []string) ([][]eventRow, error) {
+		return readStreams(ctx, q, ids)
+	})}
+}
+
+// Load is the function of that name, in the company of others.
+func (l *Loader) Load(ctx context.Context, id string) (Stream, error) {
+	stored, err := l.together.Ask(ctx, id)
 	if err != nil {
 		return Stream{}, fmt.Errorf("load stream %s: %w", id, err)
-	}
-	if len(stored) == 0 {
-		return Stream{}, fmt.Errorf("load stream %s: %w", id, ErrNotFound)
 	}
 	return replay(id, stored)
 }
 
-// replay makes a stream of its stored events, of which there is one at least.
+// readStreams reads the events of each stream.
+func readStreams(ctx context.Context, q postgres.Querier, ids []string) ([][]eventRow, error) {
+	rows, err := q.Query(ctx, selectStreamsAsked, ids)
+	if err != nil {
+		return nil, err
+	}
+	all := make([][]eventRow, len(ids))
+	var n int
+	var e eventRow
+	_, err = pgx.ForEachRow(rows, []any{&n, &e.EventID, &e.Version, &e.Type, &e.Data, &e.OccurredAt, &e.RecordedAt}, func() error {
+		all[n-1] = append(all[n-1], e)
+		return nil
+	})
+	return all, err
+}
+
+// replay makes a stream of its stored events. ErrNotFound if there is none.
 func replay(id string, stored []eventRow) (Stream, error) {
+	if len(stored) == 0 {
+		return Stream{}, fmt.Errorf("load stream %s: %w", id, ErrNotFound)
+	}
 	s := New(id)
+	s.Events = make([]Recorded, 0, len(stored))
 	for _, row := range stored {
 		e, err := domain.Decode(row.Type, row.Data)
 		if err != nil {

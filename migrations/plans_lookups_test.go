@@ -42,7 +42,7 @@ func lookups() []lookup {
 		ownNumbers  = "pg_attribute_relid_attnum_index attrelid attnum"
 	)
 	return []lookup{
-		{file: "ledger/stream.go", words: "order by version", args: "'ch_7'", ways: streamOnce},
+		{file: "ledger/stream.go", words: "order by version", args: "'{ch_7,ch_8}'", ways: streamOnce},
 		{file: "ledger/charge_list.go", words: "occurred_at", args: "'ch_7', 'm7'", settings: along, ways: streamOnce + " version"},
 		{
 			file: "ledger/charge_list.go", words: "and (created_at, charge_id) < ($2, $3)", args: "'m1', 'infinity', '', 10",
@@ -128,8 +128,9 @@ func lookups() []lookup {
 
 		{file: "fulfillment/inventory.go", words: "reserved  = reserved", args: "'m7', 'sku', 1", ways: "stock_pkey merchant_id sku"},
 		{file: "fulfillment/inventory.go", words: "update reservations", args: "'ch_7', 'sold'", ways: "reservations_once charge_id"},
+		{file: "fulfillment/reader.go", words: "s.available", args: "'{m7,m8}', '{sku,sku}'", ways: "stock_pkey merchant_id sku"},
 		{file: "fulfillment/resend.go", words: "update webhook_resends", args: "gen_random_uuid()", ways: "webhook_resends_pkey resend_id"},
-		{file: "internal/merchants/webhooks.go", words: "select m.webhook_url", args: "'m7'", ways: "merchants_pkey merchant_id, webhook_secrets_pkey merchant_id"},
+		{file: "internal/merchants/webhooks.go", words: "m.webhook_url,\n", args: "'{m7,m8}'", ways: "merchants_pkey merchant_id, webhook_secrets_pkey merchant_id"},
 
 		// What is open or parked is counted, and nothing that is done is passed over.
 		{

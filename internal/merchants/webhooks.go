@@ -23,9 +23,11 @@ type Endpoint struct {
 	Secrets []string // Standard Webhooks, whsec_…; all that are valid, the newest first
 }
 
-// A secret that was replaced signs beside the newer ones until its end.
-const selectEndpoint = `
-select m.webhook_url,
+// A secret that was replaced signs beside the newer ones until its end. The offset
+// keeps the subquery a probe for each merchant that is asked for.
+const selectEndpoints = `
+select asked.n,
+       m.webhook_url,
        array(
          select s.secret
            from webhook_secrets s
@@ -33,24 +35,67 @@ select m.webhook_url,
             and s.secret is not null
             and (s.ends_at is null or s.ends_at > clock_timestamp())
           order by s.generation desc) as secrets
-  from merchants m
- where m.merchant_id = $1
-   and m.webhook_url is not null`
+  from unnest($1::text[]) with ordinality as asked(merchant_id, n)
+ cross join lateral (
+       select merchant_id, webhook_url
+         from merchants
+        where merchant_id = asked.merchant_id
+          and webhook_url is not null
+       offset 0) m`
 
 // ErrNoWebhook is returned by ReadWebhook for a merchant without an endpoint.
 var ErrNoWebhook = errors.New("the merchant has no webhook endpoint")
 
 // ReadWebhook reads a merchant's endpoint, in database time.
 func ReadWebhook(ctx context.Context, q postgres.Querier, merchant string) (Endpoint, error) {
-	var e Endpoint
-	err := q.QueryRow(ctx, selectEndpoint, merchant).Scan(&e.URL, &e.Secrets)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return e, ErrNoWebhook
-	}
+	all, err := readWebhooks(ctx, q, []string{merchant})
 	if err != nil {
-		return e, fmt.Errorf("read the webhook of %s: %w", merchant, err)
+		return Endpoint{}, fmt.Errorf("read the webhook of %s: %w", merchant, err)
+	}
+	return all[0].orNone()
+}
+
+// Endpoints are ReadWebhook for many at once: endpoints that are asked for at the
+// same moment share a round trip (postgres.Gatherer). None is remembered.
+type Endpoints struct {
+	together *postgres.Gatherer[string, Endpoint]
+}
+
+// NewEndpoints makes them. So many round trips are under way at a time, at most.
+func NewEndpoints(q postgres.Querier, most int) *Endpoints {
+	return &Endpoints{together: postgres.NewGatherer(most, func(ctx context.Context, merchants []string) ([]Endpoint, error) {
+		return readWebhooks(ctx, q, merchants)
+	})}
+}
+
+// Read is ReadWebhook, in the company of others.
+func (e *Endpoints) Read(ctx context.Context, merchant string) (Endpoint, error) {
+	endpoint, err := e.together.Ask(ctx, merchant)
+	if err != nil {
+		return Endpoint{}, fmt.Errorf("read the webhook of %s: %w", merchant, err)
+	}
+	return endpoint.orNone()
+}
+
+func (e Endpoint) orNone() (Endpoint, error) {
+	if e.URL == "" {
+		return Endpoint{}, ErrNoWebhook
 	}
 	return e, nil
+}
+
+// readWebhooks reads the endpoint of each merchant, the zero value of one that has
+// none.
+func readWebhooks(ctx context.Context, q postgres.Querier, merchants []string) ([]Endpoint, error) {
+	rows, err := q.Query(ctx, selectEndpoints, merchants)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]Endpoint, len(merchants))
+	var n int
+	var e Endpoint
+	_, err = pgx.ForEachRow(rows, []any{&n, &e.URL, &e.Secrets}, func() error { all[n-1] = e; return nil })
+	return all, err
 }
 
 // Secret is a webhook secret as its operators see it. What it signs with is not

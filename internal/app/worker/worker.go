@@ -172,8 +172,9 @@ func route(m *message.Message) inbox.Envelope {
 
 // processors are the receivers of the inbox, each with claims of its own.
 func processors(log *slog.Logger, db *postgres.DB, provider *stripe.Client, metrics *telemetry.Worker, traces *telemetry.Traces, settings Settings, now func() time.Time) []*inbox.Processor {
-	charges := &fulfillment.Fulfillment{DB: db, Provider: provider, Log: log, Stepping: observeSteps(metrics, traces)}
-	notifications := &fulfillment.Notification{DB: db, Sender: notify.New(notify.Config{
+	reader := fulfillment.NewReader(db)
+	charges := &fulfillment.Fulfillment{DB: db, Reader: reader, Provider: provider, Log: log, Stepping: observeSteps(metrics, traces)}
+	notifications := &fulfillment.Notification{DB: db, Reader: reader, Sender: notify.New(notify.Config{
 		AllowCIDRs: settings.WebhookAllowCIDRs, Timeout: callTimeout, Observe: traces.Delivering, Now: now,
 		// Half of a receiver's places are left to the other merchants.
 		Share: max(1, settings.WorkerConcurrency/2),
