@@ -21,7 +21,9 @@ func (r *run) process(ctx context.Context, c claimed) {
 
 func (r *run) end(ctx context.Context, c claimed) End {
 	d := c.Delivery
-	log := r.Log.With("receiver", r.Receiver, "message_id", d.ID, "ordering_key", d.OrderingKey, "attempt", d.Attempt)
+	log := func() *slog.Logger { // of a message that simply ends nothing is said
+		return r.Log.With("receiver", r.Receiver, "message_id", d.ID, "ordering_key", d.OrderingKey, "attempt", d.Attempt)
+	}
 	settled := func(end End, queue func(*pgx.Batch)) End {
 		if r.settle(ctx, log, queue) {
 			return end
@@ -32,12 +34,12 @@ func (r *run) end(ctx context.Context, c claimed) End {
 		// They died before they could say why.
 		end := settled(EndParked, func(b *pgx.Batch) { parked(b, d, fmt.Sprintf("%d holders died or went silent", c.deaths)) })
 		if end == EndParked {
-			log.ErrorContext(ctx, "message parked", "reason", "its holders died", "deaths", c.deaths)
+			log().ErrorContext(ctx, "message parked", "reason", "its holders died", "deaths", c.deaths)
 		}
 		return end
 	}
 	if c.suspect() {
-		log.WarnContext(ctx, "message suspected: its holders died or went silent", "deaths", c.deaths)
+		log().WarnContext(ctx, "message suspected: its holders died or went silent", "deaths", c.deaths)
 	}
 
 	result, err := r.guard(ctx, d)
@@ -49,31 +51,31 @@ func (r *run) end(ctx context.Context, c claimed) End {
 	case err == nil:
 		return settled(EndDone, func(b *pgx.Batch) { Done(b, d) })
 	case errors.Is(context.Cause(ctx), errLeaseLost) || IsLost(err):
-		log.WarnContext(ctx, "lease lost, the new holder goes on", "error", err)
+		log().WarnContext(ctx, "lease lost, the new holder goes on", "error", err)
 		return EndLost
 	case errors.Is(context.Cause(ctx), errDraining):
 		end := settled(EndReleased, func(b *pgx.Batch) { released(b, d) })
 		if end == EndReleased {
-			log.InfoContext(ctx, "message released")
+			log().InfoContext(ctx, "message released")
 		}
 		return end
 	case errors.As(err, &parking):
 		end := settled(EndParked, func(b *pgx.Batch) { parked(b, d, err.Error()) })
 		if end == EndParked {
-			log.ErrorContext(ctx, "message parked", "reason", err)
+			log().ErrorContext(ctx, "message parked", "reason", err)
 		}
 		return end
 	case errors.As(err, &waiting):
 		end := settled(EndWaiting, func(b *pgx.Batch) { waits(b, d, r.Policy, *waiting, err.Error()) })
 		if end == EndWaiting {
-			log.InfoContext(ctx, "message waits", "reason", err)
+			log().InfoContext(ctx, "message waits", "reason", err)
 		}
 		return end
 	case isStoreAway(err):
-		log.WarnContext(ctx, "message waits for the store", "error", err)
+		log().WarnContext(ctx, "message waits for the store", "error", err)
 		return settled(EndWaiting, func(b *pgx.Batch) { waits(b, d, r.Policy, WaitError{}, err.Error()) })
 	default:
-		log.WarnContext(ctx, "attempt failed", "error", err)
+		log().WarnContext(ctx, "attempt failed", "error", err)
 		return settled(EndFailed, func(b *pgx.Batch) { failed(b, d, r.Policy, err.Error()) })
 	}
 }
@@ -94,7 +96,7 @@ func (r *run) guard(ctx context.Context, d Delivery) (result Result, err error) 
 // died. Each statement may be repeated, since it asks for the fence. When the lease is lost or the program
 // stops, it gives up and says false: the lease ends by itself and the message is
 // taken again.
-func (r *run) settle(ctx context.Context, log *slog.Logger, queue func(*pgx.Batch)) bool {
+func (r *run) settle(ctx context.Context, log func() *slog.Logger, queue func(*pgx.Batch)) bool {
 	for first := true; ; first = false {
 		b := &pgx.Batch{}
 		queue(b)
@@ -103,7 +105,7 @@ func (r *run) settle(ctx context.Context, log *slog.Logger, queue func(*pgx.Batc
 			return true
 		}
 		if first {
-			log.WarnContext(ctx, "claim not ended", "error", err)
+			log().WarnContext(ctx, "claim not ended", "error", err)
 		}
 		if !isStoreAway(err) && !isTimeout(err) {
 			return false

@@ -178,7 +178,7 @@ func (r *run) claim(ctx context.Context, n int) ([]claimed, error) {
 func (r *run) giveBack(ctx context.Context, messages []claimed) {
 	for _, c := range messages {
 		end := EndLeft
-		if r.settle(ctx, r.Log, func(b *pgx.Batch) { released(b, c.Delivery) }) {
+		if r.settle(ctx, func() *slog.Logger { return r.Log }, func(b *pgx.Batch) { released(b, c.Delivery) }) {
 			end = EndReleased
 		}
 		r.Observer.ended(end)

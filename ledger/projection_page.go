@@ -113,23 +113,22 @@ func foldCharges(ctx context.Context, db *postgres.DB, streams []string, until c
 	if err != nil {
 		return nil, fmt.Errorf("read the streams of a page: %w", err)
 	}
-	type event struct {
-		StreamID string
-		eventRow
-	}
-	events, err := pgx.CollectRows(rows, pgx.RowToStructByName[event])
+	var e eventRow
+	var events []eventRow
+	_, err = pgx.ForEachRow(rows, append([]any{&e.streamID}, e.columns()...), func() error {
+		events = append(events, e)
+		return nil
+	})
 	if err != nil {
 		return nil, fmt.Errorf("read the streams of a page: %w", err)
 	}
 	var charges []listed
 	for len(events) > 0 {
-		id := events[0].StreamID
-		var stored []eventRow
-		for len(events) > 0 && events[0].StreamID == id {
-			stored = append(stored, events[0].eventRow)
-			events = events[1:]
+		n := 1
+		for n < len(events) && events[n].streamID == events[0].streamID {
+			n++
 		}
-		s, err := replay(id, stored)
+		s, err := replay(events[0].streamID, events[:n])
 		if err != nil {
 			return nil, err
 		}
@@ -138,6 +137,7 @@ func foldCharges(ctx context.Context, db *postgres.DB, streams []string, until c
 			return nil, err
 		}
 		charges = append(charges, charge)
+		events = events[n:]
 	}
 	return charges, nil
 }

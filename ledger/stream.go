@@ -112,7 +112,7 @@ func readStreams(ctx context.Context, q postgres.Querier, ids []string) ([][]eve
 	all := make([][]eventRow, len(ids))
 	var n int
 	var e eventRow
-	_, err = pgx.ForEachRow(rows, []any{&n, &e.EventID, &e.Version, &e.Type, &e.Data, &e.OccurredAt, &e.RecordedAt}, func() error {
+	_, err = pgx.ForEachRow(rows, append([]any{&n}, e.columns()...), func() error {
 		all[n-1] = append(all[n-1], e)
 		return nil
 	})
@@ -131,10 +131,8 @@ func replay(id string, stored []eventRow) (Stream, error) {
 		if err != nil {
 			return Stream{}, fmt.Errorf("load stream %s at version %d: %w", id, row.Version, err)
 		}
-		s.Events = append(s.Events, Recorded{
-			ID: row.EventID, Version: row.Version, Type: row.Type, Data: row.Data, Event: e,
-			OccurredAt: row.OccurredAt, RecordedAt: row.RecordedAt,
-		})
+		row.Event = e
+		s.Events = append(s.Events, row.Recorded)
 	}
 	s.fold()
 	return s, nil
@@ -150,10 +148,12 @@ func (s *Stream) fold() {
 }
 
 type eventRow struct {
-	EventID    uuid.UUID
-	Version    int
-	Type       string
-	Data       []byte
-	OccurredAt time.Time
-	RecordedAt time.Time
+	Recorded
+
+	streamID string // where rows are of several streams
+}
+
+// columns are event_id, version, type, data, occurred_at and recorded_at.
+func (e *eventRow) columns() []any {
+	return []any{(*[16]byte)(&e.ID), &e.Version, &e.Type, &e.Data, &e.OccurredAt, &e.RecordedAt}
 }
