@@ -21,7 +21,7 @@ type Projector struct {
 
 const (
 	standby       = 250 * time.Millisecond // between looks of the others; chance adds up to half of it
-	gather        = 100 * time.Millisecond // after a page: a charge is folded once or twice, and not after each event
+	gather        = 250 * time.Millisecond // after a page: a charge is folded once or twice, and not after each event
 	idleAfter     = 10                     // looks that found nothing
 	idleFactor    = 3
 	shortestPause = 100 * time.Millisecond // after a failure

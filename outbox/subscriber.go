@@ -15,7 +15,7 @@ import (
 
 // Timing of a subscriber. An idle poll reads one index entry and writes nothing.
 const (
-	pollInterval  = 10 * time.Millisecond
+	pollInterval  = 15 * time.Millisecond
 	retryInterval = 100 * time.Millisecond
 	ackDeadline   = 30 * time.Second
 )

@@ -32,7 +32,8 @@ import (
 const (
 	application = programs + "worker"
 	group       = "inbox" // the consumer group of the outbox
-	poll        = 15 * time.Millisecond
+	poll        = 20 * time.Millisecond
+	unhurried   = 60 * time.Millisecond
 	resubscribe = 250 * time.Millisecond
 
 	// The subscriber's sessions: a standby waits for the group's offset row for
@@ -207,11 +208,12 @@ func processors(log *slog.Logger, db *postgres.DB, provider *stripe.Client, metr
 }
 
 // waking lets processors be woken, and returns what wakes them: those that messages
-// from the outbox reach.
+// from the outbox reach. What an operator wants sent once more waits for a poll.
 func waking(processors []*inbox.Processor) (wake func()) {
 	var bells []chan struct{}
 	for _, p := range processors {
 		if p.Receiver == fulfillment.ResendReceiver {
+			p.Poll = unhurried
 			continue
 		}
 		bell := make(chan struct{}, 1)
