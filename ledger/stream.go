@@ -54,31 +54,34 @@ func (s Stream) Until(version int) Stream {
 // View shows the charge as merchants see it.
 func (s Stream) View() domain.View { return s.Charge.View(s.Events[0].OccurredAt) }
 
-// The offset keeps the subquery a walk along one stream for each that is asked for.
-const selectStreamsAsked = `
-select asked.n,
-       e.event_id,
-       e.version,
-       e.type,
-       e.data,
-       e.occurred_at,
-       e.recorded_at
-  from unnest($1::text[]) with ordinality as asked(stream_id, n)
- cross join lateral (
-       select event_id, version, type, data, occurred_at, recorded_at
-         from ledger_events
-        where stream_id = asked.stream_id
-        order by version
-       offset 0) e
- order by asked.n, e.version`
+const selectStream = `
+select event_id,
+       version,
+       type,
+       data,
+       occurred_at,
+       recorded_at
+  from ledger_events
+ where stream_id = $1
+ order by version`
 
 // Load reads and folds a stream. ErrNotFound if it has no event.
 func Load(ctx context.Context, q postgres.Querier, id string) (Stream, error) {
-	stored, err := readStreams(ctx, q, []string{id})
+	stored, err := readStream(ctx, q, id)
 	if err != nil {
 		return Stream{}, fmt.Errorf("load stream %s: %w", id, err)
 	}
-	return replay(id, stored[0])
+	return replay(id, stored)
+}
+
+func readStream(ctx context.Context, q postgres.Querier, id string) (stored []eventRow, err error) {
+	rows, err := q.Query(ctx, selectStream, id)
+	if err != nil {
+		return nil, err
+	}
+	var e eventRow
+	_, err = pgx.ForEachRow(rows, e.columns(), func() error { stored = append(stored, e); return nil })
+	return stored, err
 }
 
 // Loader is Load for many at once: streams that are asked for at the same moment
@@ -103,19 +106,39 @@ func (l *Loader) Load(ctx context.Context, id string) (Stream, error) {
 	return replay(id, stored)
 }
 
-// readStreams reads the events of each stream.
+const selectSeveral = `
+select stream_id,
+       event_id,
+       version,
+       type,
+       data,
+       occurred_at,
+       recorded_at
+  from ledger_events
+ where stream_id = any($1)
+ order by stream_id, version`
+
+// readStreams reads the events of each stream. One alone costs less as Load has it.
 func readStreams(ctx context.Context, q postgres.Querier, ids []string) ([][]eventRow, error) {
-	rows, err := q.Query(ctx, selectStreamsAsked, ids)
+	all := make([][]eventRow, len(ids))
+	if len(ids) == 1 {
+		var err error
+		all[0], err = readStream(ctx, q, ids[0])
+		return all, err
+	}
+	rows, err := q.Query(ctx, selectSeveral, ids)
 	if err != nil {
 		return nil, err
 	}
-	all := make([][]eventRow, len(ids))
-	var n int
+	found := make(map[string][]eventRow, len(ids))
 	var e eventRow
-	_, err = pgx.ForEachRow(rows, append([]any{&n}, e.columns()...), func() error {
-		all[n-1] = append(all[n-1], e)
+	_, err = pgx.ForEachRow(rows, append([]any{&e.streamID}, e.columns()...), func() error {
+		found[e.streamID] = append(found[e.streamID], e)
 		return nil
 	})
+	for i, id := range ids {
+		all[i] = found[id]
+	}
 	return all, err
 }
 

@@ -48,7 +48,7 @@ func TestPlansUnderPolicies(t *testing.T) {
 	}{
 		{
 			name: "a charge", file: "../ledger/stream.go", words: "order by version",
-			types: "text[]", args: "'{ch_7}'", index: "ledger_events_version_once",
+			types: "text", args: "'ch_7'", index: "ledger_events_version_once",
 		},
 		{
 			name: "a key", file: "../idempotency/look.go", words: "as asked",
