@@ -12,6 +12,24 @@ import (
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
+const poll = 300 * time.Millisecond
+
+// soonOnce wants something to be soon done, if only once: a machine that is busy
+// with something else is late at times, and a processor that waits always.
+func soonOnce(t *testing.T, soon time.Duration, do func(try int)) {
+	t.Helper()
+	const tries = 10
+	var took []time.Duration
+	for try := range tries {
+		began := time.Now()
+		do(try)
+		if took = append(took, time.Since(began)); took[try] < soon {
+			return
+		}
+	}
+	t.Errorf("%d times it took %v, want less than %v once", tries, took, soon)
+}
+
 func TestPace(t *testing.T) {
 	t.Parallel()
 	done := func(_ context.Context, _ inbox.Delivery) (inbox.Result, error) { return inbox.Complete, nil }
@@ -68,21 +86,31 @@ func TestPace(t *testing.T) {
 	t.Run("who is woken does not wait for the third poll", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Open(t)
-		const poll = time.Second
 		bell := make(chan struct{}, 1)
 		p := processor(db, done)
 		p.Poll, p.Wake = poll, bell
 		start(t, p)
-		put(t, db, "m1", "k")
-		bell <- struct{}{}
-		began := time.Now()
-		await(t, db, `select status = 'done' from inbox`)
-		put(t, db, "m2", "k")
-		bell <- struct{}{}
-		await(t, db, `select bool_and(status = 'done') from inbox`)
-		if took := time.Since(began); took >= 5*poll { // else each waits for three
-			t.Errorf("two messages took %v", took)
-		}
+		soonOnce(t, 5*poll, func(try int) { // else it is six
+			for i := range 2 {
+				put(t, db, fmt.Sprint("m", try, i), "k")
+				bell <- struct{}{}
+				await(t, db, `select bool_and(status = 'done') from inbox`)
+			}
+		})
+	})
+
+	t.Run("nor does who comes behind another one of its key", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		p := processor(db, done)
+		p.Poll, p.Wake = poll, make(chan struct{})
+		start(t, p)
+		soonOnce(t, 8*poll, func(try int) { // else it is twelve
+			for i := range 4 {
+				put(t, db, fmt.Sprint("m", try, i), "k")
+			}
+			await(t, db, `select bool_and(status = 'done') from inbox`)
+		})
 	})
 
 	t.Run("who is not, comes by itself", func(t *testing.T) {

@@ -46,7 +46,7 @@ var (
 // there is a Wake one in three unless that is heard. While more is due than there
 // are handlers, the next claim comes as soon as a quarter of them are free.
 func (p *Processor) Run(ctx context.Context) {
-	r := &run{Processor: p, held: make(map[int64]holding)}
+	r := &run{Processor: p, held: make(map[int64]holding), ended: make(chan struct{}, 1)}
 	beating, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var heartbeat sync.WaitGroup
 	heartbeat.Go(func() { r.keepLeases(beating) })
@@ -70,6 +70,8 @@ type run struct {
 	mu   sync.Mutex
 	held map[int64]holding
 
+	ended chan struct{} // a handler has: what came behind its message may be due
+
 	// The loop's own.
 	paced <-chan time.Time // when a Poll has passed since the last claim
 	full  bool             // the last claim took as much as it could
@@ -84,8 +86,8 @@ type holding struct {
 // afterFailure is how long a store that did not answer is left alone.
 const afterFailure = 250 * time.Millisecond
 
-// unwoken are the polls after which an inbox is looked at that nobody woke: for what
-// waited for its time, for an older message of its key, or for another process.
+// unwoken are the polls after which an inbox is looked at that nobody woke and of
+// which no handler ended: for what waited for its time, or for another process.
 const unwoken = 3
 
 // take fills free slots by one claim and, when there was less than that, waits for
@@ -142,23 +144,29 @@ func (r *run) places(ctx context.Context, slots chan struct{}) (taken int) {
 // rest waits until the inbox is worth a look. It returns false when ctx ended.
 func (r *run) rest(ctx context.Context) bool {
 	if r.away {
-		return pause(ctx, time.After(max(r.Poll, afterFailure)), nil)
+		return pause(ctx, time.After(max(r.Poll, afterFailure)))
 	}
-	if !pause(ctx, r.paced, nil) {
+	if !pause(ctx, r.paced) || r.Wake == nil {
+		return ctx.Err() == nil
+	}
+	select {
+	case <-ctx.Done():
 		return false
+	case <-r.Wake:
+	case <-r.ended:
+	case <-time.After((unwoken - 1) * r.Poll):
 	}
-	return r.Wake == nil || pause(ctx, time.After((unwoken-1)*r.Poll), r.Wake)
+	return true
 }
 
 // pause returns false when ctx ended first.
-func pause(ctx context.Context, timer <-chan time.Time, wake <-chan struct{}) bool {
+func pause(ctx context.Context, timer <-chan time.Time) bool {
 	select {
 	case <-ctx.Done():
 		return false
 	case <-timer:
-	case <-wake:
+		return true
 	}
-	return true
 }
 
 // claim is not interrupted: a claim that commits unseen would keep its messages
@@ -197,6 +205,10 @@ func (r *run) start(ctx context.Context, c claimed, free func()) {
 		delete(r.held, c.row)
 		r.mu.Unlock()
 		cancel(nil)
+		select {
+		case r.ended <- struct{}{}:
+		default: // the loop has yet to hear of another one
+		}
 	})
 }
 
