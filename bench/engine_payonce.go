@@ -19,7 +19,7 @@ import (
 const (
 	topic    = "work"
 	receiver = "work"
-	poll     = 15 * time.Millisecond // as the worker's
+	poll     = 20 * time.Millisecond // as the worker's
 	lanes    = 2                     // as the programs'
 )
 
@@ -45,18 +45,25 @@ func carryByPayonce(ctx context.Context, o order) (w window, err error) {
 		f.end(d.ID)
 		return inbox.Completed, nil
 	}
+	woken := make(chan struct{}, 1)
+	wake := func() {
+		select {
+		case woken <- struct{}{}:
+		default:
+		}
+	}
 	processor := &inbox.Processor{
 		DB: carrying, Receiver: receiver, Holder: "bench", Handle: carry, Concurrency: o.InFlight,
 		Policy: inbox.Policy{
 			Lease: 3 * time.Second, MaxAttempts: 12, GiveUpAfter: time.Hour,
 			BackoffBase: 200 * time.Millisecond, BackoffCap: time.Minute,
 		},
-		Poll: poll, Drain: time.Second, Log: quiet(),
+		Poll: poll, Drain: time.Second, Log: quiet(), Wake: woken,
 	}
 	running, stop := context.WithCancel(ctx)
 	defer stop()
 	engine, running := errgroup.WithContext(running)
-	engine.Go(func() error { return receiving(running, o.Database, nil) })
+	engine.Go(func() error { return receiving(running, o.Database, nil, wake) })
 	engine.Go(func() error { processor.Run(running); return nil })
 	w, err = pump(ctx, o, f, func(ctx context.Context, id string) error {
 		b := &pgx.Batch{}
@@ -71,7 +78,7 @@ func carryByPayonce(ctx context.Context, o order) (w window, err error) {
 }
 
 // receiving runs Watermill's router from outbox to inbox until ctx ends.
-func receiving(ctx context.Context, url string, told func(inbox.Reception)) error {
+func receiving(ctx context.Context, url string, told func(inbox.Reception), received func()) error {
 	db, err := postgres.Open(ctx, url, postgres.Options{
 		Application: "bench-subscriber", MaxConns: 3, LockTimeout: -1, StatementTimeout: time.Minute,
 		Settings: outbox.SessionSettings(),
@@ -83,7 +90,7 @@ func receiving(ctx context.Context, url string, told func(inbox.Reception)) erro
 	conns := stdlib.OpenDBFromPool(db.Pool())
 	defer func() { _ = conns.Close() }() // the pool itself is closed above
 	log := quietUntil(ctx)
-	subscriber, err := outbox.NewSubscriber(conns, "inbox", log)
+	subscriber, err := outbox.NewSubscriberTelling(conns, "inbox", log, received)
 	if err != nil {
 		return err
 	}
