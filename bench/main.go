@@ -3,9 +3,10 @@
 //
 //	go run . [--repeat 3] [--json FILE] [--pictures FOLDER]
 //	go run . curves [--only REGEXP] [--json FILE] [--pictures FOLDER]
+//	go run . profile [--keep FOLDER]
 //
 // The first measures each way at one size, the second what payonce costs as the
-// work grows.
+// work grows, and the third which parts of the programs take their time.
 //
 // It starts a PostgreSQL of its own with fsync on, and builds the programs. The
 // unit is pgbench's single-row insert, measured before and after everything else:
@@ -28,9 +29,10 @@ import (
 )
 
 type cli struct {
-	Run    runCmd    `cmd:"" default:"withargs" help:"Measure, and print a table."`
-	Curves curvesCmd `cmd:"" help:"Measure what a charge costs as the work grows: tables, backlog, concurrency, a slow provider, retention, memory."`
-	Carry  carryCmd  `cmd:"" hidden:"" help:"Carry one load, in a process of its own."`
+	Run     runCmd     `cmd:"" default:"withargs" help:"Measure, and print a table."`
+	Curves  curvesCmd  `cmd:"" help:"Measure what a charge costs as the work grows: tables, backlog, concurrency, a slow provider, retention, memory."`
+	Profile profileCmd `cmd:"" help:"Print where the processor time of the programs goes."`
+	Carry   carryCmd   `cmd:"" hidden:"" help:"Carry one load, in a process of its own."`
 }
 
 func main() {

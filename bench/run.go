@@ -75,6 +75,7 @@ type stage struct {
 	server   *server
 	programs fleet.Binaries
 	folder   string // for programs and their logs; removed at the end
+	profiles string // how the files begin into which programs profile themselves, "" where they do not
 	sizes    sizes
 	say      io.Writer
 }
@@ -102,22 +103,22 @@ func (c runCmd) on(ctx context.Context, s *stage, wanted func(name string) bool)
 	return r, nil
 }
 
-// openStage builds the programs and starts the server.
-func openStage(ctx context.Context, say io.Writer, chosen sizes, statements bool) (*stage, error) {
+// openStage builds the programs, with flags, and starts the server.
+func openStage(ctx context.Context, say io.Writer, chosen sizes, statements bool, build ...string) (*stage, error) {
 	folder, err := os.MkdirTemp("", "payonce-bench-*")
 	if err != nil {
 		return nil, fmt.Errorf("make a folder: %w", err)
 	}
 	s := &stage{folder: folder, sizes: chosen, say: say}
-	if err := s.start(ctx, statements); err != nil {
+	if err := s.start(ctx, statements, build); err != nil {
 		return nil, errors.Join(err, s.close()) //nolint:contextcheck // it closes whatever happens
 	}
 	return s, nil
 }
 
-func (s *stage) start(ctx context.Context, statements bool) (err error) {
+func (s *stage) start(ctx context.Context, statements bool, build []string) (err error) {
 	fmt.Fprintln(s.say, "building the programs")
-	if s.programs, err = buildPrograms(ctx, s.folder); err != nil {
+	if s.programs, err = buildPrograms(ctx, s.folder, build); err != nil {
 		return err
 	}
 	fmt.Fprintln(s.say, "starting PostgreSQL, fsync on")
@@ -161,10 +162,10 @@ func (s *stage) round(ctx context.Context, r *Report, number int, wanted func(st
 }
 
 // buildPrograms builds api and worker from the tree around this module.
-func buildPrograms(ctx context.Context, folder string) (fleet.Binaries, error) {
+func buildPrograms(ctx context.Context, folder string, flags []string) (fleet.Binaries, error) {
 	programs := filepath.Join(folder, "bin")
 	if err := os.Mkdir(programs, 0o755); err != nil { //nolint:gosec // programs for everybody
 		return fleet.Binaries{}, fmt.Errorf("make a folder: %w", err)
 	}
-	return fleet.Build(ctx, programs)
+	return fleet.Build(ctx, programs, flags...)
 }

@@ -3,8 +3,9 @@ package main
 // Sample is what one measurement came to. What was not measured is zero.
 type Sample struct {
 	Round     int     `json:"round"`
-	Unit      float64 `json:"unit"` // pgbench before and after it, inserts a second
-	Done      int     `json:"done"` // while it was measured
+	Unit      float64 `json:"unit"`  // pgbench before and after it, inserts a second
+	Done      int     `json:"done"`  // while it was measured
+	Total     int     `json:"total"` // warm-up and drain included
 	PerSecond float64 `json:"per_second"`
 	P50       float64 `json:"p50_ms"`
 	P99       float64 `json:"p99_ms"`
@@ -22,8 +23,8 @@ type Sample struct {
 // counters are those of everything, warm-up and drain included.
 func newSample(w window, c counters) Sample {
 	s := Sample{
-		Done: w.Done,
-		P50:  1000 * w.P50.Seconds(), P99: 1000 * w.P99.Seconds(),
+		Done: w.Done, Total: w.Total,
+		P50: 1000 * w.P50.Seconds(), P99: 1000 * w.P99.Seconds(),
 	}
 	if w.Done > 0 && w.Seconds > 0 {
 		s.PerSecond = float64(w.Done) / w.Seconds

@@ -77,6 +77,9 @@ func (w *world) start(ctx context.Context, name, path string, env map[string]str
 	ctx, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
 	env["DATABASE_URL"] = w.database
+	if w.profiles != "" {
+		env[profileEnv] = w.profileOf(name)
+	}
 	p, err := fleet.Start(ctx, fleet.Program{Name: name, Path: path, Log: w.folder, Env: env})
 	if err != nil {
 		return nil, err
