@@ -9,10 +9,16 @@ import (
 // Route is what tests ask who takes a message.
 var Route = route //nolint:gochecknoglobals // exported to tests only
 
+// Waking lets processors be woken, as Run does.
+var Waking = waking //nolint:gochecknoglobals // exported to tests only
+
+// Processors are those of a worker that has nothing to work with.
+func Processors() []*inbox.Processor { return processors(nil, nil, nil, nil, nil, Settings{}, time.Now) }
+
 // Parked tells what each receiver does behind a parked message.
 func Parked() map[string]inbox.Parked {
 	policies := map[string]inbox.Parked{}
-	for _, p := range processors(nil, nil, nil, nil, nil, Settings{}, time.Now) {
+	for _, p := range Processors() {
 		policies[p.Receiver] = p.Policy.Parked
 	}
 	return policies

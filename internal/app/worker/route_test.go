@@ -82,3 +82,21 @@ func TestParkedMessagesHoldUpNotificationsAlone(t *testing.T) {
 		t.Errorf("policies (-want +got):\n%s", diff)
 	}
 }
+
+// TestWaking: a page wakes whom its messages may reach, however often it is told.
+func TestWaking(t *testing.T) {
+	t.Parallel()
+	reached := map[string]bool{}
+	for _, receiver := range receivers() {
+		reached[receiver] = true
+	}
+	processors := worker.Processors()
+	wake := worker.Waking(processors)
+	wake()
+	wake() // and does not wait
+	for _, p := range processors {
+		if reached[p.Receiver] != (len(p.Wake) == 1) {
+			t.Errorf("%s was told %d times", p.Receiver, len(p.Wake))
+		}
+	}
+}

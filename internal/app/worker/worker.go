@@ -106,9 +106,8 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		return app.Serve(ctx, log, settings.HTTPAddr, app.Health(ready, metrics.Handler()))
 	})
 	receivers := processors(log, db, provider, metrics, traces, settings, now)
-	g.Go(func() error {
-		return receiveAlways(ctx, log, subscriberDB, observeReception(metrics), waking(receivers))
-	})
+	wake := waking(receivers) // before they run
+	g.Go(func() error { return receiveAlways(ctx, log, subscriberDB, observeReception(metrics), wake) })
 	g.Go(func() error { janitor(log, db, settings).Run(ctx); return nil })
 	g.Go(func() error { rescue(ctx, log, db); return nil })
 	g.Go(func() error { (&ledger.Projector{DB: db, Poll: poll, Log: log}).Run(ctx); return nil })
