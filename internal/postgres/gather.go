@@ -39,8 +39,8 @@ const readDeadline = 15 * time.Second
 
 // NewGatherer gathers for read, which answers each of 1 to 64 questions, in their
 // order. Its context has the values of one of those who ask, and a deadline of its
-// own. Should reads stand still, so many are under way at a time, and no more; 20 where
-// that is zero.
+// own, or is that of the only one. Should reads stand still, so many are under way at
+// a time, and no more; 20 where that is zero.
 func NewGatherer[Q, A any](most int, read func(ctx context.Context, questions []Q) (answers []A, err error)) *Gatherer[Q, A] {
 	if most <= 0 {
 		most = defaultConns
@@ -63,8 +63,8 @@ type told[A any] struct {
 
 // Ask returns the answer to a question, or the error of the read: ErrNoConnection as
 // reads have it, also for a context that has ended by its deadline. For one that was
-// canceled, also while the read was under way, it is that. A refusal of the
-// server is of this question alone.
+// canceled, also while the read was under way, it is that. Whatever else it fails of
+// is of this question alone.
 func (g *Gatherer[Q, A]) Ask(ctx context.Context, question Q) (answer A, err error) {
 	if ctx.Err() == nil {
 		answer, err = g.ask(ctx, question)
@@ -91,13 +91,34 @@ func (g *Gatherer[Q, A]) ask(ctx context.Context, question Q) (answer A, err err
 		h = <-a.heard
 	}
 	if h.turn == goesAlone {
-		answers, err := g.read(ctx, []Q{question})
-		if err != nil {
-			return answer, err
-		}
-		return answers[0], nil
+		return g.alone(ctx, question)
 	}
 	return h.answer, h.err
+}
+
+// alone reads for one question. It takes a place as all reads do: what fails for many
+// must not have them all ask at once.
+func (g *Gatherer[Q, A]) alone(ctx context.Context, question Q) (answer A, err error) {
+	select {
+	case g.places <- struct{}{}:
+		defer func() { <-g.places }()
+	case <-ctx.Done():
+		return answer, ctx.Err()
+	}
+	answers, err := g.answers(ctx, []Q{question})
+	if err != nil {
+		return answer, err
+	}
+	return answers[0], nil
+}
+
+// answers are one for each question.
+func (g *Gatherer[Q, A]) answers(ctx context.Context, questions []Q) ([]A, error) {
+	answers, err := g.read(ctx, questions)
+	if err == nil && len(answers) != len(questions) {
+		err = fmt.Errorf("%d questions have %d answers", len(questions), len(answers))
+	}
+	return answers, err
 }
 
 // takeLane takes the lane for a question if it is free, or lets it wait.
@@ -181,15 +202,13 @@ func (g *Gatherer[Q, A]) lead(ctx context.Context, first *asked[Q, A]) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readDeadline)
 	defer cancel()
-	answers, err := g.read(ctx, questions)
-	if err == nil && len(answers) != len(questions) {
-		err = fmt.Errorf("%d questions have %d answers", len(questions), len(answers))
-	}
+	answers, err := g.answers(ctx, questions)
+	away := errors.Is(err, ErrNoConnection) || ctx.Err() != nil
 	for i, a := range all {
 		switch answered++; {
 		case err == nil:
 			a.heard <- told[A]{answer: answers[i]}
-		case isRefusal(err) && len(all) > 1:
+		case !away && len(all) > 1:
 			a.heard <- told[A]{turn: goesAlone} // whose fault it was, nobody knows
 		default:
 			a.heard <- told[A]{err: err}

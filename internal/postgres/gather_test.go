@@ -23,8 +23,10 @@ type reader struct {
 	letGo   chan struct{} // one for each read
 	refused map[int]error // what the read of a question ends with
 
-	mu    sync.Mutex
-	reads [][]int
+	mu       sync.Mutex
+	reads    [][]int
+	standing int
+	peak     int // of those that stood still at a time
 }
 
 func newReader(most int) *reader {
@@ -37,8 +39,13 @@ func newReader(most int) *reader {
 func (r *reader) read(ctx context.Context, questions []int) ([]string, error) {
 	r.mu.Lock()
 	r.reads = append(r.reads, slices.Clone(questions))
+	r.standing++
+	r.peak = max(r.peak, r.standing)
 	r.mu.Unlock()
 	<-r.letGo
+	r.mu.Lock()
+	r.standing--
+	r.mu.Unlock()
 	answers := make([]string, len(questions))
 	for i, q := range questions {
 		if err := r.refused[q]; err != nil {
@@ -131,6 +138,45 @@ func TestGatherer(t *testing.T) {
 		}
 		if n := len(r.readsSoFar()); n != 5 {
 			t.Errorf("%d reads, want one, one together and one for each of three", n)
+		}
+	})
+
+	t.Run("so is an answer that cannot be read", func(t *testing.T) {
+		t.Parallel()
+		r := newReader(0)
+		planted := errors.New("planted")
+		r.refused[3] = planted
+		told := r.askInOrder(t.Context(), t, 1, 2, 3, 4)
+		close(r.letGo)
+		for i, told := range told {
+			if a := <-told; errors.Is(a.err, planted) != (i == 2) || i != 2 && a.text != strconv.Itoa(i+1) {
+				t.Errorf("%d is answered %q, %v", i+1, a.text, a.err)
+			}
+		}
+	})
+
+	t.Run("those who ask again by themselves are no more than may stand still", func(t *testing.T) {
+		t.Parallel()
+		const most, questions = 2, 9
+		r := newReader(most)
+		r.refused[2] = &pgconn.PgError{SeverityUnlocalized: "ERROR", Code: "55P03"}
+		told := r.askInOrder(t.Context(), t, 1, 2, 3, 4, 5, 6, 7, 8, questions)
+		const reads = 1 + 1 + questions - 1 // one, the others together, and each of them by itself
+		for n := range reads {
+			begun := n + 1
+			if n > 1 {
+				begun = min(reads, n+most)
+			}
+			eventually(t, "the next ones read", func() bool { return len(r.readsSoFar()) == begun })
+			r.letGo <- struct{}{}
+		}
+		for i, told := range told {
+			if a := <-told; (a.err == nil) != (i != 1) {
+				t.Errorf("%d is answered %q, %v", i+1, a.text, a.err)
+			}
+		}
+		if r.peak != most {
+			t.Errorf("%d reads stood still at a time, want %d", r.peak, most)
 		}
 	})
 
