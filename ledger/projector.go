@@ -20,8 +20,8 @@ type Projector struct {
 }
 
 const (
-	standby       = 250 * time.Millisecond // between looks of the others; chance adds up to half of it
 	gather        = 250 * time.Millisecond // after a page: a charge is folded once or twice, and not after each event
+	standby       = 3 * gather             // between looks of the others: the one at work folds meanwhile; chance adds up to half of it
 	idleAfter     = 10                     // looks that found nothing
 	idleFactor    = 3
 	shortestPause = 100 * time.Millisecond // after a failure
