@@ -45,7 +45,7 @@ func NewSubscriberTelling(db *sql.DB, group string, log *slog.Logger, told func(
 		PollInterval:   pollInterval,
 		ResendInterval: retryInterval,
 		RetryInterval:  retryInterval,
-		SchemaAdapter:  &schema{paces: map[string]pace{}, told: told},
+		SchemaAdapter:  &schema{paces: map[string]pace{}, untold: map[string]bool{}, told: told},
 		OffsetsAdapter: offsets{},
 	}, Logger(log))
 	if err != nil {
@@ -84,9 +84,9 @@ func TxFromContext(m *message.Message) (*sql.Tx, bool) { return wsql.TxFromConte
 type schema struct {
 	told func() // nil: nobody
 
-	mu    sync.Mutex
-	paces map[string]pace // by topic
-	page  bool            // was read, and nobody was told of it
+	mu     sync.Mutex
+	paces  map[string]pace // by topic
+	untold map[string]bool // by topic: a page was read, and nobody was told of it
 }
 
 var errReadOnly = errors.New("messages enter the outbox by outbox.Append, in the batch that causes them")
@@ -172,12 +172,12 @@ select m."offset",
 // SelectQuery is asked for when the transaction of the page before has ended.
 func (s *schema) SelectQuery(topic, group string, _ wsql.OffsetsAdapter) wsql.Query {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.page && s.told != nil {
+	p, untold := s.paces[topic], s.untold[topic]
+	s.untold[topic] = false
+	s.mu.Unlock()
+	if untold && s.told != nil {
 		s.told()
 	}
-	s.page = false
-	p := s.paces[topic]
 	xid, offset := p.behind()
 	return wsql.Query{Query: selectPage, Args: []any{topic, group, xid, offset, p.again(), p.onward(), pageBytes}}
 }
@@ -209,7 +209,7 @@ func (s *schema) UnmarshalMessage(row wsql.Scanner) (wsql.Row, error) {
 		}
 		s.mu.Lock()
 		s.paces[topic] = s.paces[topic].read(behind, offset, messages)
-		s.page = true
+		s.untold[topic] = true
 		s.mu.Unlock()
 		break
 	}
