@@ -55,14 +55,20 @@ func (w *walk) reserveInventory(ctx context.Context) error {
 // before. What goes meanwhile the constraints refuse.
 func (w *walk) lacking(ctx context.Context) (domain.FailureCode, error) {
 	c := w.s.Charge
-	for _, item := range ordered(c.Items) {
-		available, err := w.Reader.available(ctx, article{c.MerchantID, item.SKU})
+	items := ordered(c.Items)
+	asked := make([]article, len(items))
+	for i, item := range items {
+		asked[i] = article{c.MerchantID, item.SKU}
+	}
+	available, err := w.Reader.available(ctx, asked)
+	if err != nil {
+		return "", fmt.Errorf("look for the stock of %s: %w", w.s.ID, err)
+	}
+	for i, item := range items {
 		switch {
-		case err != nil:
-			return "", fmt.Errorf("look for stock of %s: %w", item.SKU, err)
-		case available < 0:
+		case available[i] < 0:
 			return domain.UnknownSKU, nil
-		case available < item.Quantity:
+		case available[i] < item.Quantity:
 			return domain.OutOfStock, nil
 		}
 	}

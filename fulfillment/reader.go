@@ -3,6 +3,7 @@ package fulfillment
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -19,7 +20,7 @@ import (
 type Reader struct {
 	streams   *ledger.Loader
 	endpoints *merchants.Endpoints
-	stock     *postgres.Gatherer[article, int64]
+	stock     *postgres.Gatherer[[]article, []int64]
 }
 
 // roundTrips bounds how many of one kind are under way at a time, so that reads which
@@ -31,7 +32,7 @@ func NewReader(q postgres.Querier) *Reader {
 	return &Reader{
 		streams:   ledger.NewLoader(q, roundTrips),
 		endpoints: merchants.NewEndpoints(q, roundTrips),
-		stock: postgres.NewGatherer(roundTrips, func(ctx context.Context, asked []article) ([]int64, error) {
+		stock: postgres.NewGatherer(roundTrips, func(ctx context.Context, asked [][]article) ([][]int64, error) {
 			return readStock(ctx, q, asked)
 		}),
 	}
@@ -61,11 +62,11 @@ func (r *Reader) endpoint(ctx context.Context, merchant string) (merchants.Endpo
 // article is what a merchant sells.
 type article struct{ merchant, sku string }
 
-// available is how many of an article can be reserved, -1 if it is not known.
-func (r *Reader) available(ctx context.Context, a article) (int64, error) {
+// available is how many of each article can be reserved, -1 of one that is not known.
+func (r *Reader) available(ctx context.Context, asked []article) ([]int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	return r.stock.Ask(ctx, a)
+	return r.stock.Ask(ctx, asked)
 }
 
 // The offset keeps the subquery a probe for each article.
@@ -80,9 +81,10 @@ select asked.n,
           and sku = asked.sku
        offset 0) s`
 
-func readStock(ctx context.Context, q postgres.Querier, asked []article) ([]int64, error) {
-	owners, skus, available := make([]string, len(asked)), make([]string, len(asked)), make([]int64, len(asked))
-	for i, a := range asked {
+func readStock(ctx context.Context, q postgres.Querier, asked [][]article) ([][]int64, error) {
+	all := slices.Concat(asked...)
+	owners, skus, available := make([]string, len(all)), make([]string, len(all)), make([]int64, len(all))
+	for i, a := range all {
 		owners[i], skus[i], available[i] = a.merchant, a.sku, -1
 	}
 	rows, err := q.Query(ctx, selectAvailable, owners, skus)
@@ -91,5 +93,9 @@ func readStock(ctx context.Context, q postgres.Querier, asked []article) ([]int6
 	}
 	var n, left int64
 	_, err = pgx.ForEachRow(rows, []any{&n, &left}, func() error { available[n-1] = left; return nil })
-	return available, err
+	answers := make([][]int64, len(asked))
+	for i, of := range asked {
+		answers[i], available = available[:len(of)], available[len(of):]
+	}
+	return answers, err
 }
