@@ -27,8 +27,8 @@ type Limits struct {
 	// PerMerchant is how many of them are one merchant's.
 	PerMerchant int
 	// Authenticating is how many API keys that opened nothing yet are looked up at
-	// a time, and how many of those that did. The former is what somebody without a
-	// key can hold of the database.
+	// a time, which is what somebody without a key can hold of the database. Those that
+	// did share their look-ups, of which as many may stand still.
 	Authenticating int
 	// Auditing is how many audits are under way, and one of a merchant. Each holds a
 	// connection for as long as it reads its merchant's tables.

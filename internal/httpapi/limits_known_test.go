@@ -25,7 +25,7 @@ func TestFloods(t *testing.T) {
 		refused   string // and what the others are told
 		other     string // who comes then
 		lookups   int    // that stand before the lock then
-		together  bool   // or fewer, since they share one
+		together  bool   // of the flood it may be fewer, since they share one
 	}{
 		{
 			"of a key beyond its rate", 1,
@@ -73,18 +73,16 @@ func TestFloods(t *testing.T) {
 			for range many - test.stuck {
 				wantProblem(t, <-flood.answers, test.refused)
 			}
-			waitAt := func(n int) {
-				least := n
-				if test.together {
-					least = 1
-				}
-				waitingBetween(t, db, least, n, 0)
+			most := min(looked, test.stuck)
+			least := most
+			if test.together {
+				least = 1
 			}
-			waitAt(min(looked, test.stuck))
+			waitingBetween(t, db, least, most, 0)
 
 			other := &crowd{answers: make(chan answer, 1)}
 			other.send(t, w, get("/v1/balances").as(test.other))
-			waitAt(test.lookups)
+			waiting(t, db, test.lookups)
 			if err := held.Rollback(t.Context()); err != nil {
 				t.Fatal(err)
 			}

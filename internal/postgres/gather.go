@@ -13,10 +13,10 @@ import (
 // Gatherer lets reads that are asked for at the same moment share a round trip, as
 // the commits of a DB do. What is read has to be one statement for many questions.
 //
-// There is one lane. Who finds it free reads at once: nobody waits for company, and
-// there is no timer. Who does not waits, and whoever has used the lane hands it to the
-// first who waits, which asks the questions of all the others with its own. There is
-// no goroutine of its own, and nothing to close.
+// There is one lane. Who finds it free reads at once: nobody waits for company, or for
+// a timer. Who does not waits, and whoever has used the lane hands it to the first who
+// waits, which asks the questions of the others with its own. There is no goroutine of
+// its own, and nothing to close.
 //
 // A question is sent after it was asked, never before: what was committed until then
 // counts. Nothing is remembered from one read to the next.
