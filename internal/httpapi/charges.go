@@ -18,7 +18,7 @@ import (
 // createCharge is POST /v1/charges. The body is judged before the key, so a
 // request that is refused for its body leaves the key free.
 func (a *API) createCharge(c echo.Context) error {
-	body, err := decode[intake.Charge](a.strictly, c)
+	body, err := decode[intake.Charge](a.bodies, c)
 	if err != nil {
 		return err
 	}
@@ -41,7 +41,7 @@ func account(m merchants.Merchant) intake.Account {
 
 // cancelCharge is POST /v1/charges/{id}/cancel. Its body is empty or {}.
 func (a *API) cancelCharge(c echo.Context) error {
-	body, err := decodeOptional[struct{}](a.strictly, c)
+	body, err := decodeOptional[struct{}](a.bodies, c)
 	if err != nil {
 		return err
 	}

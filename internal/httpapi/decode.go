@@ -15,20 +15,20 @@ import (
 // decode reads a JSON object, strictly: one value, valid UTF-8, names as they
 // are spelled here and once each, integers that are integers. The standard
 // decoder takes {"amount":1,"AMOUNT":100} as 100; this one refuses it.
-func decode[T any](s strictly, c echo.Context) (T, error) { return decodeBody[T](s, c, false) }
+func decode[T any](s bodyRules, c echo.Context) (T, error) { return decodeBody[T](s, c, false) }
 
 // decodeOptional is decode for a body that may be empty, which equals {}.
-func decodeOptional[T any](s strictly, c echo.Context) (T, error) { return decodeBody[T](s, c, true) }
+func decodeOptional[T any](s bodyRules, c echo.Context) (T, error) { return decodeBody[T](s, c, true) }
 
-// strictly is how bodies are read. It is made once: how the members of a type are
-// read, it works out with the first body of that type.
-type strictly struct{ options json.Options }
+// bodyRules are how bodies are read. They are made once: how the members of a
+// type are read is worked out with the first body of that type.
+type bodyRules struct{ options json.Options }
 
-func newStrictly() strictly {
-	return strictly{json.JoinOptions(json.RejectUnknownMembers(true), json.WithUnmarshalers(json.UnmarshalFromFunc(pairs)))}
+func newBodyRules() bodyRules {
+	return bodyRules{json.JoinOptions(json.RejectUnknownMembers(true), json.WithUnmarshalers(json.UnmarshalFromFunc(pairs)))}
 }
 
-func decodeBody[T any](s strictly, c echo.Context, optional bool) (T, error) {
+func decodeBody[T any](s bodyRules, c echo.Context, optional bool) (T, error) {
 	var none T
 	r := c.Request()
 	body, err := io.ReadAll(r.Body)
@@ -60,7 +60,7 @@ func saysJSON(h http.Header) bool {
 }
 
 // readJSON is what decode does with a body that is there.
-func readJSON[T any](s strictly, body []byte) (T, error) {
+func readJSON[T any](s bodyRules, body []byte) (T, error) {
 	var none T
 	var v *T // stays nil for the body null, which is no object
 	err := json.Unmarshal(body, &v, s.options)

@@ -18,13 +18,15 @@ func Answers() map[string]reflect.Type {
 }
 
 // Reader reads bodies as the API does.
-type Reader = strictly
+type Reader = bodyRules
 
 // NewReader is what an API makes once.
-func NewReader() Reader { return newStrictly() }
+func NewReader() Reader { return newBodyRules() }
 
 // Charge reads a body as POST /v1/charges does.
-func (s strictly) Charge(body []byte) (intake.Charge, error) { return readJSON[intake.Charge](s, body) }
+func (s bodyRules) Charge(body []byte) (intake.Charge, error) {
+	return readJSON[intake.Charge](s, body)
+}
 
 // ValidateCharge judges what was read.
 func ValidateCharge(r intake.Charge) error { return validate(r) }

@@ -78,7 +78,7 @@ func (a *API) discardMessage(c echo.Context) error { return a.decide(c, inbox.Di
 // The answer is the message as it is a moment later. Another merchant's message
 // does not exist.
 func (a *API) decide(c echo.Context, decision func(ctx context.Context, q postgres.Querier, number int64, actor string) error) error {
-	if _, err := decodeOptional[struct{}](a.strictly, c); err != nil {
+	if _, err := decodeOptional[struct{}](a.bodies, c); err != nil {
 		return err
 	}
 	number, ok := whole(param(c, "id"))

@@ -61,7 +61,7 @@ type API struct {
 	receiving  chan struct{} // holds one for each event that is being received
 	limits     *limits
 	doorkeeper *merchants.Doorkeeper
-	strictly   strictly
+	bodies     bodyRules
 }
 
 // Server is an HTTP server for the API with every time-out set. It is not
@@ -85,7 +85,7 @@ func (a *API) Handler() http.Handler {
 	a.receiving = make(chan struct{}, receiveAtOnce)
 	a.limits = newLimits(a.Limits)
 	a.doorkeeper = merchants.NewDoorkeeper(a.DB, a.Limits.Authenticating)
-	a.strictly = newStrictly()
+	a.bodies = newBodyRules()
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
 	e.HTTPErrorHandler = a.problem

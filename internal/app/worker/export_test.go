@@ -13,7 +13,9 @@ var Route = route //nolint:gochecknoglobals // exported to tests only
 var Waking = waking //nolint:gochecknoglobals // exported to tests only
 
 // Processors are those of a worker that has nothing to work with.
-func Processors() []*inbox.Processor { return processors(nil, nil, nil, nil, nil, Settings{}, time.Now) }
+func Processors() []*inbox.Processor {
+	return processors(nil, nil, nil, nil, nil, Settings{}, time.Now)
+}
 
 // Parked tells what each receiver does behind a parked message.
 func Parked() map[string]inbox.Parked {

@@ -179,7 +179,7 @@ func processors(log *slog.Logger, db *postgres.DB, provider *stripe.Client, metr
 		// Half of a receiver's places are left to the other merchants.
 		Share: max(1, settings.WorkerConcurrency/2),
 	})}
-	receiver := func(name string, parked inbox.Parked, handle inbox.Handler) *inbox.Processor {
+	receiver := func(name string, poll time.Duration, parked inbox.Parked, handle inbox.Handler) *inbox.Processor {
 		policy := settings.policy()
 		policy.Parked = parked
 		return &inbox.Processor{
@@ -198,21 +198,21 @@ func processors(log *slog.Logger, db *postgres.DB, provider *stripe.Client, metr
 	return []*inbox.Processor{
 		// Every message of a charge makes the same look at its stream, so one that is
 		// parked must not keep a cancellation, or the provider's news, from being seen.
-		receiver(fulfillment.ChargeReceiver, inbox.Pass, charges.Charge),
+		receiver(fulfillment.ChargeReceiver, poll, inbox.Pass, charges.Charge),
 		// Merchants are told of outcomes in their order.
-		receiver(fulfillment.NotificationReceiver, inbox.Block, notifications.Notify),
-		// What is told once more they know already.
-		receiver(fulfillment.ResendReceiver, inbox.Pass, notifications.Notify),
+		receiver(fulfillment.NotificationReceiver, poll, inbox.Block, notifications.Notify),
+		// What is told once more they know already, and nobody wakes it: it is an
+		// operator's wish.
+		receiver(fulfillment.ResendReceiver, unhurried, inbox.Pass, notifications.Notify),
 	}
 }
 
-// waking lets processors be woken, and returns what wakes them: those that messages
-// from the outbox reach. What an operator wants sent once more waits for a poll.
+// waking lets processors be woken, those that messages from the outbox reach, and
+// returns what wakes them. It is for before they run.
 func waking(processors []*inbox.Processor) (wake func()) {
 	var bells []chan struct{}
 	for _, p := range processors {
 		if p.Receiver == fulfillment.ResendReceiver {
-			p.Poll = unhurried
 			continue
 		}
 		bell := make(chan struct{}, 1)
