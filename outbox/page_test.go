@@ -49,6 +49,7 @@ func TestPages(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		settled(t, db)
 		page := messages(t, read(t, db, "g").nextPage(t))
 		if diff := cmp.Diff([]string{"m0", "m1", "m2"}, named(page)); diff != "" {
 			t.Errorf("messages of the page (-want +got):\n%s", diff)
@@ -67,6 +68,7 @@ func TestPages(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Open(t)
 		publish(t, db, numbered(mostMessages+1)...)
+		settled(t, db)
 		r := read(t, db, "g")
 		for _, want := range []int{mostMessages, 1} {
 			page := r.nextPage(t)
@@ -87,6 +89,7 @@ func TestPages(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		settled(t, db)
 		r := read(t, db, "g")
 		var pages []string
 		for range 6 {
@@ -115,6 +118,7 @@ insert into outbox (topic, message_id, payload, metadata)
 select $1, n::text, '', jsonb_build_object('k', repeat('x', 400000)) from generate_series(1, 3) n`, topic); err != nil {
 			t.Fatal(err)
 		}
+		settled(t, db)
 		r := read(t, db, "g")
 		for _, want := range [][]string{{"1", "2"}, {"3"}} {
 			page := r.nextPage(t)
@@ -129,6 +133,7 @@ select $1, n::text, '', jsonb_build_object('k', repeat('x', 400000)) from genera
 		t.Parallel()
 		db := pgtest.Open(t)
 		publish(t, db, numbered(2*mostMessages)...)
+		settled(t, db)
 		r := read(t, db, "g")
 		lengths := func(received bool, want ...int) {
 			t.Helper()
@@ -196,6 +201,7 @@ func TestByPage(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Open(t)
 		publish(t, db, "m1", "m2")
+		settled(t, db)
 		var lines bytes.Buffer
 		var tried []string
 		handle := outbox.ByPage(slog.New(slog.NewTextHandler(&lines, nil)), func(page []*message.Message) error {

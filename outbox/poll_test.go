@@ -112,6 +112,7 @@ select $1, n::text, '', '{}' from generate_series(20001, 40000) as n`, topic)
 	if err := db.Commit(t.Context(), b); err != nil {
 		t.Fatal(err)
 	}
+	settled(t, db)
 	for _, plan := range []struct {
 		name, before string
 	}{

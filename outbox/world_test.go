@@ -180,6 +180,18 @@ func begin(t *testing.T, db *postgres.DB) pgx.Tx {
 	return tx
 }
 
+// settled waits until one page may hold all that was published: a page ends at the
+// oldest transaction under way, and that may be of another test's database.
+func settled(t *testing.T, db *postgres.DB) {
+	t.Helper()
+	eventually(t, "whatever is older has ended", func() bool {
+		var passed bool
+		err := db.QueryRow(t.Context(), `
+select max(transaction_id) < pg_snapshot_xmin(pg_current_snapshot()) from outbox`).Scan(&passed)
+		return err == nil && passed
+	})
+}
+
 // eventually asks until the answer is yes.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
