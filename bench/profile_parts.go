@@ -76,7 +76,7 @@ func readProfile(file string, parts []part, done int) ([]spent, error) {
 		return nil, fmt.Errorf("read profile %s: %w", file, err)
 	}
 	took := map[string]time.Duration{}
-	for _, sample := range strings.Split(string(text), "-----------+-") {
+	for sample := range strings.SplitSeq(string(text), "-----------+-") {
 		at, stack, err := readSample(sample)
 		if err != nil {
 			return nil, fmt.Errorf("read profile %s: %w", file, err)
@@ -101,8 +101,11 @@ func readSample(text string) (took time.Duration, stack []string, err error) {
 		switch {
 		case len(fields) == 0 || strings.HasPrefix(fields[0], "---"):
 		case len(stack) == 0:
-			if took, err = time.ParseDuration(fields[0]); err != nil || len(fields) < 2 {
-				return 0, nil, nil // the head, or labels
+			if !startsStack(fields) {
+				return 0, nil, nil // the head
+			}
+			if took, err = time.ParseDuration(fields[0]); err != nil {
+				return 0, nil, fmt.Errorf("read the time of a stack: %w", err)
 			}
 			stack = append(stack, fields[1])
 		default:
@@ -110,6 +113,11 @@ func readSample(text string) (took time.Duration, stack []string, err error) {
 		}
 	}
 	return took, stack, lines.Err()
+}
+
+// startsStack tells a time and a function from what stands before the first stack.
+func startsStack(fields []string) bool {
+	return len(fields) > 1 && fields[0] != "" && fields[0][0] >= '0' && fields[0][0] <= '9'
 }
 
 // partOf is "" for no stack at all.
