@@ -141,7 +141,10 @@ func mutants() []mutant {
 		},
 		{
 			"an expired key is new again",
-			[]edit{{"idempotency/look.go", "               and key = asked.value\n", "               and key = asked.value\n               and expires_at > clock_timestamp()\n"}},
+			[]edit{
+				{"idempotency/look.go", "               and key = asked.value\n", "               and key = asked.value\n               and expires_at > clock_timestamp()\n"},
+				{"idempotency/look.go", "   and k.key = $3`", "   and k.key = $3\n   and k.expires_at > clock_timestamp()`"},
+			},
 			byTest("./intake", "TestKeys/an expired key is told apart and never accepts again", "want ErrExpired"),
 		},
 		{
@@ -220,6 +223,16 @@ func mutants() []mutant {
 				"	slices.SortStableFunc(locking, func(a, b statement) int { return a.lock.compare(b.lock) })\n", "	_ = slices.Reverse[[]int]\n",
 			}},
 			byTest("./internal/postgres", "TestCrossingLocks", "shared are"),
+		},
+		{
+			"one statement inserts rows of several tenants",
+			[]edit{{"internal/postgres/inserts.go", "j < len(units) && units[j].tenant == first.tenant; j++", "j < len(units); j++"}},
+			byTest("./internal/postgres", "TestTenantsOfOneTransaction", "written (-want +got)"),
+		},
+		{
+			"reads that share a round trip are all the first tenant's",
+			[]edit{{"internal/postgres/tenant.go", "		b.Queue(setMerchant, q.Merchant)\n		b.Queue(q.SQL", "		b.Queue(setMerchant, queries[0].Merchant)\n		b.Queue(q.SQL"}},
+			byTest("./internal/postgres", "TestQueryTenants", "there are map"),
 		},
 		{
 			"net/http may repeat a provider call by itself",

@@ -342,9 +342,16 @@ func TestGatherer(t *testing.T) {
 func TestQueryTenants(t *testing.T) {
 	t.Parallel()
 	db := things(t)
+	asked := func(sql string, tenants []string, args ...[]any) []postgres.TenantQuery {
+		var all []postgres.TenantQuery
+		for i, tenant := range tenants {
+			all = append(all, postgres.TenantQuery{Merchant: tenant, SQL: sql, Args: args[i]})
+		}
+		return all
+	}
 	read := func(sql string, tenants []string, args ...[]any) (map[string][]int, error) {
 		got := map[string][]int{}
-		err := db.QueryTenants(t.Context(), sql, tenants, args, func(i int, rows pgx.Rows) (err error) {
+		err := db.QueryTenants(t.Context(), asked(sql, tenants, args...), func(i int, rows pgx.Rows) (err error) {
 			got[tenants[i]], err = pgx.CollectRows(rows, pgx.RowTo[int])
 			return err
 		})
@@ -364,7 +371,7 @@ func TestQueryTenants(t *testing.T) {
 		t.Errorf("the error is %v, want a division by zero", err)
 	}
 	planted := errors.New("planted")
-	err = db.QueryTenants(t.Context(), selectThings, tenants, make([][]any, len(tenants)), func(int, pgx.Rows) error { return planted })
+	err = db.QueryTenants(t.Context(), asked(selectThings, tenants, make([][]any, len(tenants))...), func(int, pgx.Rows) error { return planted })
 	if !errors.Is(err, planted) {
 		t.Errorf("the error is %v, want that of the reader", err)
 	}

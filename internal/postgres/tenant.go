@@ -50,22 +50,29 @@ func (t *Tenant) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, 
 	return t.db.queryAfter(ctx, &pgx.QueuedQuery{SQL: setMerchant, Arguments: []any{t.merchant}}, sql, args...)
 }
 
-// QueryTenants reads for several merchants in one round trip: the statement as each
-// of them has it, with the arguments of each. each is called for the rows of one
-// after the other, and what it returns ends the read.
-func (db *DB) QueryTenants(ctx context.Context, sql string, merchants []string, args [][]any, each func(i int, rows pgx.Rows) error) error {
+// TenantQuery is what is read of a merchant.
+type TenantQuery struct {
+	Merchant string
+	SQL      string
+	Args     []any
+}
+
+// QueryTenants reads for several merchants in one round trip, each query as its
+// merchant has it. each is called for the rows of one after the other, and what it
+// returns ends the read.
+func (db *DB) QueryTenants(ctx context.Context, queries []TenantQuery, each func(i int, rows pgx.Rows) error) error {
 	conn, err := db.acquire(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Release()
 	b := &pgx.Batch{}
-	for i, merchant := range merchants {
-		b.Queue(setMerchant, merchant)
-		b.Queue(sql, args[i]...)
+	for _, q := range queries {
+		b.Queue(setMerchant, q.Merchant)
+		b.Queue(q.SQL, q.Args...)
 	}
 	batch := conn.SendBatch(ctx, b)
-	for i := range merchants {
+	for i := range queries {
 		if _, err = batch.Exec(); err != nil {
 			break
 		}
