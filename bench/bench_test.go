@@ -159,7 +159,7 @@ func TestSampleDividesWhatWasUsed(t *testing.T) {
 		counters{Writes: 400, Transactions: 800, Flushes: 20, LogBytes: 2000},
 	)
 	want := Sample{
-		Done: 100, PerSecond: 50, P50: 5, ProgramCPU: 10, DatabaseCPU: 20,
+		Done: 100, Total: 200, PerSecond: 50, P50: 5, ProgramCPU: 10, DatabaseCPU: 20,
 		Writes: 2, Transactions: 4, Flushes: 0.1, LogBytes: 10,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
