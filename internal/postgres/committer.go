@@ -49,10 +49,18 @@ import (
 // Units of one stream, or under one key, may meet in one transaction: it is the same
 // as one after the other, and the second is refused.
 type committer struct {
-	mu      sync.Mutex
-	free    int     // lanes that nobody uses
-	pending []*unit // in the order of their arrival; nobody while a lane is free
-	shared  Shared
+	*lanes[*unit]
+
+	counting sync.Mutex
+	shared   Shared
+}
+
+func newCommitter(n int) *committer {
+	l := &lanes[*unit]{
+		enough: enoughUnits, spacing: commitSpacing, fit: fit,
+		lead: func(units []*unit) { units[0].told <- verdict{turn: leads, units: units} },
+	}
+	return &committer{lanes: l.open(n)}
 }
 
 // Shared counts what was committed in company since the pool was opened.
@@ -67,15 +75,15 @@ func (db *DB) Shared() Shared {
 	if db.committer == nil {
 		return Shared{}
 	}
-	db.committer.mu.Lock()
-	defer db.committer.mu.Unlock()
+	db.committer.counting.Lock()
+	defer db.committer.counting.Unlock()
 	return db.committer.shared
 }
 
 // count notes what became of a transaction of n units.
 func (c *committer) count(n int, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.counting.Lock()
+	defer c.counting.Unlock()
 	switch {
 	case err == nil:
 		c.shared.Commits++
@@ -98,15 +106,16 @@ type unit struct {
 
 // verdict is what a unit that waited is told, once.
 type verdict struct {
-	turn turn
-	err  error
+	turn  turn
+	err   error
+	units []*unit // of one that leads, itself the first
 }
 
 type turn int
 
 const (
 	answered  turn = iota // err is the answer
-	leads                 // a lane is its own
+	leads                 // a lane is its own, and it commits for all of its units
 	goesAlone             // nothing of it is durable: it commits by itself
 )
 
@@ -115,6 +124,9 @@ const (
 	maxUnits      = 64
 	maxStatements = 500
 	maxRefusals   = 3 // then each goes by itself
+
+	enoughUnits   = maxRows // they fill a statement
+	commitSpacing = 3 * time.Millisecond
 )
 
 const (
@@ -132,19 +144,19 @@ const (
 // of their own. Test: TestJoinedUnitsOfACutConnection.
 func (db *DB) commitJoined(u *unit) error {
 	c := db.committer
-	v := verdict{turn: leads}
-	if !c.takeLane(u) {
-		select {
-		case v = <-u.told:
-		case <-u.ctx.Done():
-			if c.withdraw(u) {
-				return fmt.Errorf("%w: wait for a lane: %w", ErrNotCommitted, u.ctx.Err())
-			}
-			v = <-u.told // somebody has taken it along
+	runtime.Gosched() // who is about to commit comes first, where processors are busy
+	c.join(u)
+	var v verdict
+	select {
+	case v = <-u.told:
+	case <-u.ctx.Done():
+		if c.withdraw(u) {
+			return fmt.Errorf("%w: wait for a lane: %w", ErrNotCommitted, u.ctx.Err())
 		}
+		v = <-u.told // somebody has taken it along
 	}
 	if v.turn == leads {
-		db.lead(u)
+		db.lead(v.units)
 		v = <-u.told
 	}
 	if v.turn == goesAlone {
@@ -153,94 +165,44 @@ func (db *DB) commitJoined(u *unit) error {
 	return v.err
 }
 
-// takeLane takes a free lane for a unit, or lets it wait.
-func (c *committer) takeLane(u *unit) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.free > 0 {
-		c.free--
-		return true
-	}
-	c.pending = append(c.pending, u)
-	return false
-}
-
-// handOver gives a lane to the first who waits.
-func (c *committer) handOver() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.pending) == 0 {
-		c.free++
-		return
-	}
-	c.pending[0].told <- verdict{turn: leads}
-	c.pending = slices.Delete(c.pending, 0, 1)
-}
-
-// withdraw tells whether a unit still waited, and does no more.
-func (c *committer) withdraw(u *unit) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	i := slices.Index(c.pending, u)
-	if i < 0 {
-		return false
-	}
-	c.pending = slices.Delete(c.pending, i, i+1)
-	return true
-}
-
-// gather adds those who wait to a transaction.
-func (c *committer) gather(units []*unit) []*unit {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	statements, n := 0, 0
-	for _, u := range units {
+// fit is how many units may be in one transaction.
+func fit(units []*unit) int {
+	statements := 0
+	for n, u := range units {
 		statements += u.batch.Len()
-	}
-	for n < len(c.pending) && len(units)+n < maxUnits {
-		statements += c.pending[n].batch.Len()
-		if statements > maxStatements {
-			break
+		if n > 0 && (n == maxUnits || statements > maxStatements) {
+			return n
 		}
-		n++
 	}
-	units = append(units, c.pending[:n]...)
-	c.pending = slices.Delete(c.pending, 0, n)
-	return units
+	return len(units)
 }
 
-// lead uses a lane: it tells first, and all whom it takes along, what became of
-// them, and hands the lane over.
-func (db *DB) lead(first *unit) {
-	handOver := sync.OnceFunc(db.committer.handOver)
+// lead uses a lane: it tells all units, the first and those whom it takes along, what
+// became of them, and hands the lane over.
+func (db *DB) lead(units []*unit) {
+	together := len(units)
+	handOver := sync.OnceFunc(func() { db.committer.handOver(together) })
 	defer handOver()
 	defer time.AfterFunc(laneTime, handOver).Stop()
-	units := []*unit{first}
 	defer func() { tell(db.tracer, units, verdict{err: ErrUnknown}) }() // who is left after a panic
 	tellAll := func(v verdict) {
 		told := units
 		units = nil
 		tell(db.tracer, told, v)
 	}
-
-	conn, err := db.pool.Acquire(first.ctx)
+	if together == 1 {
+		tellAll(verdict{err: db.commitAlone(units[0])})
+		return
+	}
+	// The trace of none of them: each has a part of its own.
+	ctx, cancel := context.WithTimeout(context.Background(), commitDeadline)
+	defer cancel()
+	conn, err := db.pool.Acquire(ctx)
 	if err != nil {
-		if first.ctx.Err() == nil { // else others may have the time
-			units = db.committer.gather(units)
-		}
 		tellAll(verdict{err: notAcquired(err)})
 		return
 	}
 	defer conn.Release()
-	runtime.Gosched() // who is about to commit does so first, where processors are busy
-	if units = db.committer.gather(units); len(units) == 1 {
-		tellAll(verdict{err: first.send(conn)})
-		return
-	}
-
-	// The trace of none of them: each has a part of its own.
-	ctx, cancel := context.WithTimeout(context.Background(), commitDeadline)
-	defer cancel()
 	slices.SortStableFunc(units, byTenant)
 	traceStart(db.tracer, conn.Conn(), units)
 	rows := maxRows

@@ -12,22 +12,20 @@ var EndHalfSentAfter = endHalfSentAfter //nolint:gochecknoglobals // exported to
 
 // Pending is how many wait for a lane.
 func (db *DB) Pending() int {
-	db.committer.mu.Lock()
-	defer db.committer.mu.Unlock()
-	return len(db.committer.pending)
+	return db.committer.pending()
 }
 
 // HoldLane keeps a lane in use, so that whoever commits waits until it is released.
 func (db *DB) HoldLane() (release func()) {
-	db.committer.takeLane(&unit{})
-	return db.committer.handOver
+	u := &unit{batch: &pgx.Batch{}, told: make(chan verdict, 1)}
+	db.committer.join(u)
+	<-u.told // that it leads
+	return func() { db.committer.handOver(1) }
 }
 
 // FreeLanes is how many nobody uses.
 func (db *DB) FreeLanes() int {
-	db.committer.mu.Lock()
-	defer db.committer.mu.Unlock()
-	return db.committer.free
+	return db.committer.unused()
 }
 
 // CommitWithin is Commit with the deadline of a context.
@@ -46,17 +44,25 @@ func IsOrdered(q *pgx.QueuedQuery) bool {
 
 // Waiting is how many wait for the lane.
 func (g *Gatherer[Q, A]) Waiting() int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return len(g.waiting)
+	return g.lanes.pending()
 }
 
 // LaneIsFree tells whether nobody uses it.
 func (g *Gatherer[Q, A]) LaneIsFree() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return !g.used
+	return g.lanes.unused() == 1
 }
 
 // StandStillFor is how long a read that stands still holds the lane.
 func (g *Gatherer[Q, A]) StandStillFor(d time.Duration) { g.laneTime = d }
+
+func (l *lanes[W]) pending() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.waiting)
+}
+
+func (l *lanes[W]) unused() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.free
+}

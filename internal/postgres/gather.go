@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"slices"
 	"sync"
 	"time"
 )
@@ -26,13 +25,14 @@ type Gatherer[Q, A any] struct {
 	places   chan struct{} // one for each read
 	laneTime time.Duration
 
-	mu      sync.Mutex
-	used    bool           // the lane
-	waiting []*asked[Q, A] // in the order of their arrival; nobody while the lane is free
+	lanes *lanes[*asked[Q, A]]
 }
 
-// maxQuestions bounds one read.
-const maxQuestions = 64
+const (
+	maxQuestions    = 64 // of one read
+	enoughQuestions = 16
+	readSpacing     = 2 * time.Millisecond
+)
 
 // readDeadline bounds a read that nobody may cancel, since others wait for it too.
 const readDeadline = 15 * time.Second
@@ -45,20 +45,26 @@ func NewGatherer[Q, A any](most int, read func(ctx context.Context, questions []
 	if most <= 0 {
 		most = defaultConns
 	}
-	return &Gatherer[Q, A]{read: read, places: make(chan struct{}, most), laneTime: laneTime}
+	l := &lanes[*asked[Q, A]]{
+		enough: enoughQuestions, spacing: readSpacing,
+		fit:  func(waiting []*asked[Q, A]) int { return min(len(waiting), maxQuestions) },
+		lead: func(all []*asked[Q, A]) { all[0].heard <- told[Q, A]{turn: leads, all: all} },
+	}
+	return &Gatherer[Q, A]{read: read, places: make(chan struct{}, most), laneTime: laneTime, lanes: l.open(1)}
 }
 
 // asked is a question of one caller.
 type asked[Q, A any] struct {
 	question Q
-	heard    chan told[A] // has room for one
+	heard    chan told[Q, A] // has room for one
 }
 
 // told is what one who waited is told, once.
-type told[A any] struct {
+type told[Q, A any] struct {
 	turn   turn
 	answer A
 	err    error
+	all    []*asked[Q, A] // of one that leads, itself the first
 }
 
 // Ask returns the answer to a question, or the error of the read: ErrNoConnection as
@@ -76,18 +82,20 @@ func (g *Gatherer[Q, A]) Ask(ctx context.Context, question Q) (answer A, err err
 }
 
 func (g *Gatherer[Q, A]) ask(ctx context.Context, question Q) (answer A, err error) {
-	a := &asked[Q, A]{question: question, heard: make(chan told[A], 1)}
-	h := told[A]{turn: leads}
-	if !g.takeLane(a) {
-		select {
-		case h = <-a.heard:
-		case <-ctx.Done():
-			g.leave(a)
+	a := &asked[Q, A]{question: question, heard: make(chan told[Q, A], 1)}
+	runtime.Gosched() // who is about to ask comes first, where processors are busy
+	g.lanes.join(a)
+	var h told[Q, A]
+	select {
+	case h = <-a.heard:
+	case <-ctx.Done():
+		if g.lanes.withdraw(a) {
 			return answer, ctx.Err()
 		}
+		h = <-a.heard
 	}
 	if h.turn == leads {
-		g.lead(ctx, a)
+		g.lead(ctx, h.all)
 		h = <-a.heard
 	}
 	if h.turn == goesAlone {
@@ -121,81 +129,34 @@ func (g *Gatherer[Q, A]) answers(ctx context.Context, questions []Q) ([]A, error
 	return answers, err
 }
 
-// takeLane takes the lane for a question if it is free, or lets it wait.
-func (g *Gatherer[Q, A]) takeLane(a *asked[Q, A]) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !g.used {
-		g.used = true
-		return true
-	}
-	g.waiting = append(g.waiting, a)
-	return false
-}
-
-// leave lets one go who does not wait any longer, and hands the lane over if it was
-// given it meanwhile.
-func (g *Gatherer[Q, A]) leave(a *asked[Q, A]) {
-	g.mu.Lock()
-	if i := slices.Index(g.waiting, a); i >= 0 {
-		g.waiting = slices.Delete(g.waiting, i, i+1)
-	}
-	g.mu.Unlock()
-	select {
-	case h := <-a.heard:
-		if h.turn == leads {
-			g.handOver()
-		}
-	default: // what it will be told, nobody hears
-	}
-}
-
-// handOver gives the lane to the first who waits.
-func (g *Gatherer[Q, A]) handOver() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if len(g.waiting) == 0 {
-		g.used = false
-		return
-	}
-	g.waiting[0].heard <- told[A]{turn: leads}
-	g.waiting = slices.Delete(g.waiting, 0, 1)
-}
-
-// gather is a question with those that wait.
-func (g *Gatherer[Q, A]) gather(first *asked[Q, A]) []*asked[Q, A] {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	n := min(len(g.waiting), maxQuestions-1)
-	all := append([]*asked[Q, A]{first}, g.waiting[:n]...)
-	g.waiting = slices.Delete(g.waiting, 0, n)
-	return all
-}
-
 var errNotRead = errors.New("the read did not return")
 
-// lead uses the lane: it tells first, and all whose questions it takes along, what the
-// answers are, and hands the lane over. A read that stands still holds it for laneTime,
-// and no longer.
-func (g *Gatherer[Q, A]) lead(ctx context.Context, first *asked[Q, A]) {
-	handOver := sync.OnceFunc(g.handOver)
+// lead uses the lane: it tells all, the first and those whose questions it takes along,
+// what the answers are, and hands the lane over. A read that stands still holds it for
+// laneTime, and no longer.
+func (g *Gatherer[Q, A]) lead(ctx context.Context, all []*asked[Q, A]) {
+	handOver := sync.OnceFunc(func() { g.lanes.handOver(len(all)) })
 	defer handOver()
 	defer time.AfterFunc(g.laneTime, handOver).Stop()
+	answered := 0
+	tell := func(t told[Q, A]) {
+		answered++
+		all[answered-1].heard <- t
+	}
+	defer func() { // who is left after a panic
+		for answered < len(all) {
+			tell(told[Q, A]{err: errNotRead})
+		}
+	}()
 	select {
 	case g.places <- struct{}{}:
 		defer func() { <-g.places }()
-	case <-ctx.Done():
-		first.heard <- told[A]{}
+	case <-ctx.Done(): // the others may have the time
+		for range all {
+			tell(told[Q, A]{turn: goesAlone})
+		}
 		return
 	}
-	runtime.Gosched() // who is about to ask does so first, where processors are busy
-	all := g.gather(first)
-	answered := 0
-	defer func() { // who is left after a panic
-		for _, a := range all[answered:] {
-			a.heard <- told[A]{err: errNotRead}
-		}
-	}()
 	questions := make([]Q, len(all))
 	for i, a := range all {
 		questions[i] = a.question
@@ -204,14 +165,14 @@ func (g *Gatherer[Q, A]) lead(ctx context.Context, first *asked[Q, A]) {
 	defer cancel()
 	answers, err := g.answers(ctx, questions)
 	away := errors.Is(err, ErrNoConnection) || ctx.Err() != nil
-	for i, a := range all {
-		switch answered++; {
+	for i := range all {
+		switch {
 		case err == nil:
-			a.heard <- told[A]{answer: answers[i]}
+			tell(told[Q, A]{answer: answers[i]})
 		case !away && len(all) > 1:
-			a.heard <- told[A]{turn: goesAlone} // whose fault it was, nobody knows
+			tell(told[Q, A]{turn: goesAlone}) // whose fault it was, nobody knows
 		default:
-			a.heard <- told[A]{err: err}
+			tell(told[Q, A]{err: err})
 		}
 	}
 }

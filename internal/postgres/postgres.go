@@ -113,7 +113,7 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 		db.joinedLockTimeout = milliseconds(lock)
 	}
 	if o.Lanes > 0 {
-		db.committer = &committer{free: o.Lanes}
+		db.committer = newCommitter(o.Lanes)
 	}
 	return db, nil
 }

@@ -1,0 +1,89 @@
+package postgres
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+// lanes bring those together who come at the same moment: decisions to one commit,
+// questions to one read.
+//
+// Who comes while nobody is under way leaves at once and alone: nobody waits for company.
+// Who comes while others are under way waits for their end. Then the first of those who
+// wait leads, and takes the others along. There is no goroutine of their own, and nothing
+// to close.
+//
+// Two rules make more of them share what each would cost alone, where there are many. A
+// second lane is used only when enough wait to be worth it. And where the last had
+// company, more will come: so the next stay for a spacing behind its end, or until enough
+// are together.
+type lanes[W comparable] struct {
+	enough  int // to leave although others are under way, or were a moment ago
+	spacing time.Duration
+	fit     func(waiting []W) int // how many of them may leave together, one at least
+	lead    func(all []W)         // tells the first that it leads all of them; must not wait
+
+	mu      sync.Mutex
+	all     int         // lanes
+	free    int         // that nobody uses
+	waiting []W         // in the order of their arrival
+	early   bool        // some with company came to their end less than a spacing ago
+	spaced  *time.Timer // ends early
+}
+
+// open makes so many lanes.
+func (l *lanes[W]) open(n int) *lanes[W] {
+	l.all, l.free = n, n
+	l.spaced = time.AfterFunc(0, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.early = false
+		l.leave()
+	})
+	return l
+}
+
+// join lets w leave, now or later, unless it withdraws. Who is told that it leads uses a
+// lane, and in the end, whatever happens, it hands over.
+func (l *lanes[W]) join(w W) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.waiting = append(l.waiting, w)
+	l.leave()
+}
+
+// handOver gives a lane back that so many have used.
+func (l *lanes[W]) handOver(together int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.free++
+	if together > 1 {
+		l.early = true
+		l.spaced.Reset(l.spacing)
+	}
+	l.leave()
+}
+
+// leave lets go who may. Its caller holds the lock.
+func (l *lanes[W]) leave() {
+	for len(l.waiting) > 0 && l.free > 0 && (len(l.waiting) >= l.enough || l.free == l.all && !l.early) {
+		n := l.fit(l.waiting)
+		all := slices.Clone(l.waiting[:n])
+		l.waiting = slices.Delete(l.waiting, 0, n)
+		l.free--
+		l.lead(all)
+	}
+}
+
+// withdraw tells whether w still waited, and does no more.
+func (l *lanes[W]) withdraw(w W) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i := slices.Index(l.waiting, w)
+	if i < 0 {
+		return false
+	}
+	l.waiting = slices.Delete(l.waiting, i, i+1)
+	return true
+}
