@@ -130,6 +130,16 @@ func mutants() []mutant {
 			byTest("./inbox", "TestLease/a message of a silent holder is taken over, and the holder loses its whole commit", "want a lost lease"),
 		},
 		{
+			"of two who end one delivery in one statement both pass",
+			[]edit{{"inbox/settle.go", " where (id, fence) not in (select id, done_fence from ended)`", " where id not in (select id from ended)`"}},
+			byTest("./internal/postgres", "TestDeliveriesThatEndTogether/are refused for him alone of a message that its heir ends beside him", "he was told <nil>"),
+		},
+		{
+			"deliveries that end together are locked as they lie in the table",
+			[]edit{{"inbox/settle.go", "   order by id\n     for no key update\n", "     for no key update\n"}},
+			byTest("./internal/postgres", "TestDeliveriesThatEndTogetherLockInOrder", "while the fourth was waited for"),
+		},
+		{
 			"leases are not renewed",
 			[]edit{{"inbox/lease.go", "	if len(held) == 0 {\n		return\n	}\n	ctx, cancel", "	if len(held) >= 0 {\n		return\n	}\n	ctx, cancel"}},
 			byTest("./inbox", "TestLease/a heartbeat keeps the message of a handler that works for longer than a lease", "it was taken from a holder that lives"),

@@ -26,10 +26,43 @@ select '', '', '', '', '', '{}', '', $2, $2::bigint + 1
          select
            from ended)`
 
+// doneTogether is done for several holders, who share a commit. They are refused
+// together, and then end each for itself.
+//
+// Of two who say that they hold one row, at most one does: the greater fence is
+// written, and whose fence was not written is refused, like him whose row is gone.
+//
+// Rows are locked first, by number, as others lock them (see receive). What is locked
+// or ended is an array: a join was planned, while the inbox was empty, to read all of
+// it later.
+const doneTogether = `
+with ending (id, fence) as (
+  values ($1::bigint, $2::bigint)
+), locked as (
+  select id
+    from inbox
+   where id = any (array(select id from ending))
+   order by id
+     for no key update
+), ended as (
+  update inbox
+     set status      = 'done',
+         done_fence  = (select max(fence) from ending where ending.id = inbox.id),
+         finished_at = clock_timestamp(),
+         last_error  = null
+   where id = any (array(select id from locked))
+  returning id, done_fence
+)
+insert into inbox
+       (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, fence, done_fence)
+select '', '', '', '', '', '{}', '', fence, fence + 1
+  from ending
+ where (id, fence) not in (select id, done_fence from ended)`
+
 // Done queues the end of a delivery into the batch that holds its last effect.
 // If the lease was taken over meanwhile, or the message is done by another one and
 // swept since, the check refuses the whole batch, and IsLost tells so.
-func Done(b *pgx.Batch, d Delivery) { b.Queue(done, d.row, d.fence) }
+func Done(b *pgx.Batch, d Delivery) { b.Queue(done, postgres.Many(doneTogether), d.row, d.fence) }
 
 // IsLost tells whether a commit was refused because somebody else holds, or has
 // finished, the delivery. The loser stops: the other one goes on.

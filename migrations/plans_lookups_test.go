@@ -114,6 +114,8 @@ func lookups() []lookup {
 		},
 		{file: "inbox/lease.go", words: "from held", args: "'{1,2,3}', '{1,1,1}', '30 s'", ways: byNumber},
 		{file: "inbox/settle.go", words: "with ended", args: "7, 1", ways: byNumber},
+		{file: "inbox/settle.go", words: "with ending", args: "7, 1", ways: byNumber},
+		{file: "inbox/settle.go", words: "with ending", args: "7, 1", more: ", (8, 1)", ways: byNumber},
 		{file: "inbox/settle.go", words: "attempts   = attempts - deaths,", args: "7, 1, 9, '1 s', '10 s', 'x', 20", ways: byNumber},
 		{file: "inbox/settle.go", words: "waits + 1", args: "7, 1, '1 s', '1 s', '10 s', '1 s', 'x', false, 20, false", ways: byNumber},
 		{file: "inbox/settle.go", words: "from inbox newer", args: "7, 1, now()", ways: byNumber + ", " + openByKey},

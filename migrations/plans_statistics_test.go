@@ -114,6 +114,7 @@ update pg_class
 type lookup struct {
 	file, words string   // where it stands, and words of it
 	args        string   // of a call
+	more        string   // a row that follows its values fifteen times
 	settings    []string // file and beginning of the declaration of what it runs under
 	ways        string   // into large tables: indexes, each with the columns that it is entered by
 }
@@ -166,6 +167,7 @@ func (l lookup) find(t *testing.T, all map[string]string) (sql string) {
 	if sql == "" {
 		t.Fatalf("%s has no statement with %q", l.file, l.words)
 	}
+	sql = strings.Replace(sql, "\n), ", strings.Repeat(l.more, 15)+"\n), ", 1)
 	return complete(sql)
 }
 

@@ -38,7 +38,7 @@ import (
 //     and names it anew, or nobody, wherever the next statement is another tenant's.
 //   - Units consist of the statements that lockOf knows. Whatever else is
 //     committed, goes by itself: other settings, callbacks, locks of any other kind.
-//   - One statement may insert rows of several units. When such a one is refused,
+//   - One statement may have rows of several units. When such a one is refused,
 //     nobody knows whose row it was: the same units are sent again, a statement for
 //     each row, which tells.
 //   - Rows that others lock as well are locked last, and in one order. Where that

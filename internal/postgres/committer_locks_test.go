@@ -94,8 +94,11 @@ func sale(random *rand.Rand) *pgx.Batch {
 	if random.IntN(2) == 0 {
 		b.Queue(takeStock, merchant, fmt.Sprintf("sku%d", first+1))
 	}
-	if random.IntN(2) == 0 {
-		b.Queue(endMessage, int64(1+random.IntN(8)), int64(0))
+	switch message := 1 + random.Int64N(8); random.IntN(3) {
+	case 0:
+		b.Queue(endMessage, message, int64(0))
+	case 1:
+		end(b, message, 0)
 	}
 	return b
 }

@@ -42,6 +42,13 @@ func IsOrdered(q *pgx.QueuedQuery) bool {
 	return known && l.table != noTable
 }
 
+// IsForSeveral tells whether a text does for rows what others do for the one that they
+// lock.
+func IsForSeveral(q *pgx.QueuedQuery) bool {
+	row, end := rowOf(statement{many: q.SQL, arguments: q.Arguments})
+	return row != "" && end != ""
+}
+
 // Waiting is how many wait for the lane.
 func (g *Gatherer[Q, A]) Waiting() int {
 	return g.lanes.pending()

@@ -19,12 +19,13 @@ type statement struct {
 	tenant    string
 	lock      lock
 	sql       string
+	many      string // its text for several rows, "" if it has none
 	arguments []any
 }
 
 const (
 	nobodys = -1 // it is the transaction's
-	several = -2 // it inserts rows of several units
+	several = -2 // it has rows of several units
 )
 
 // join makes one batch of units, which are in the order of their tenants, and tells of
@@ -35,12 +36,13 @@ func join(units []*unit, lockTimeout string, rows int) (b *pgx.Batch, of []int) 
 	for i, u := range units {
 		for _, q := range u.batch.QueuedQueries {
 			if l, _ := lockOf(q); l.table != noTable {
-				locking = append(locking, statement{i, u.tenant, l, q.SQL, q.Arguments})
+				many, arguments := manyOf(q)
+				locking = append(locking, statement{i, u.tenant, l, q.SQL, many, arguments})
 			}
 		}
 	}
 	slices.SortStableFunc(locking, func(a, b statement) int { return a.lock.compare(b.lock) })
-	statements := append(inserts(units, rows), locking...)
+	statements := append(inserts(units, rows), neighbours(locking, rows)...)
 
 	tenant := statements[0].tenant
 	b = &pgx.Batch{}
@@ -129,8 +131,8 @@ func lockOf(q *pgx.QueuedQuery) (l lock, known bool) {
 }
 
 func argument(q *pgx.QueuedQuery, i int) any {
-	if i < len(q.Arguments) {
-		return q.Arguments[i]
+	if _, arguments := manyOf(q); i < len(arguments) {
+		return arguments[i]
 	}
 	return nil
 }

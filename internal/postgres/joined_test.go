@@ -22,6 +22,7 @@ import (
 const (
 	joins   = "in company, in its unit's order"
 	ordered = "in company, in the order of the row that it locks"
+	several = "in the place of several neighbours in that order"
 	alone   = "by itself"
 )
 
@@ -42,6 +43,7 @@ func manners() map[string]string {
 		"inbox.claim":                       alone,
 		"inbox.discardParked":               ordered,
 		"inbox.done":                        ordered,
+		"inbox.doneTogether":                several,
 		"inbox.fail":                        ordered,
 		"inbox.park":                        ordered,
 		"inbox.receive":                     alone,
@@ -87,6 +89,8 @@ func TestStatementsThatJoin(t *testing.T) {
 				manner = ordered
 			case postgres.Joins(q):
 				manner = joins
+			case postgres.IsForSeveral(q):
+				manner = several
 			}
 		}
 		if manner != alone || touches.MatchString(sql) {
