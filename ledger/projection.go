@@ -25,7 +25,7 @@ func end() checkpoint { return checkpoint{Txid: math.MaxUint64, Position: math.M
 
 // foldAtOnce bounds the events of one commit. Its transaction has an id while it
 // lasts, and holds back the readers of the outbox for as long.
-const foldAtOnce = 250
+const foldAtOnce = 1000
 
 // Folding reads along indexes, whatever the planner believed of the tables when
 // it made the plan that it keeps: one made while they were small, or never
