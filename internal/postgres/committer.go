@@ -17,12 +17,11 @@ import (
 // what a commit costs, the flush of the log above all, is then paid once for all of
 // them. Who calls Commit cannot tell that it exists.
 //
-// It has a few lanes. Who finds one free commits at once and alone, as if there
-// were no committer: nobody waits for company. Who finds none waits, and whoever has
-// used a lane hands it to the first who waits. That one leads: it appends the
-// statements of all the others who wait to its own, which makes one batch and so
-// one transaction, and answers them when that is durable. There is no goroutine of
-// its own, and nothing to close. Each batch that is appended is a unit.
+// Who commits alone does so at once, as if there were no committer. Who comes while
+// others commit may wait for the end of one of them (see lanes). The first of those who
+// wait leads: it appends the statements of all the others to its own, which makes one
+// batch and so one transaction, and answers them when that is durable. Each batch that is
+// appended is a unit.
 //
 // What keeps it exact:
 //
@@ -125,7 +124,7 @@ const (
 	maxStatements = 500
 	maxRefusals   = 3 // then each goes by itself
 
-	enoughUnits   = maxRows // they fill a statement
+	enoughUnits   = maxRows // to be worth a second lane: they fill a statement
 	commitSpacing = 3 * time.Millisecond
 )
 

@@ -73,3 +73,26 @@ func (l *lanes[W]) unused() int {
 	defer l.mu.Unlock()
 	return l.free
 }
+
+// Lanes are those of commits and of reads.
+type Lanes[W comparable] struct{ lanes[W] }
+
+// OpenLanes makes lanes by themselves.
+func OpenLanes[W comparable](n, enough int, spacing time.Duration, fit func([]W) int, lead func([]W)) *Lanes[W] {
+	l := &Lanes[W]{lanes[W]{enough: enough, spacing: spacing, fit: fit, lead: lead}}
+	l.open(n)
+	return l
+}
+
+// Join lets them come, one after another.
+func (l *Lanes[W]) Join(all ...W) {
+	for _, w := range all {
+		l.join(w)
+	}
+}
+
+// HandOver gives a lane back.
+func (l *Lanes[W]) HandOver(together int) { l.handOver(together) }
+
+// Withdraw tells whether w still waited.
+func (l *Lanes[W]) Withdraw(w W) bool { return l.withdraw(w) }

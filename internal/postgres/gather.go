@@ -12,10 +12,9 @@ import (
 // Gatherer lets reads that are asked for at the same moment share a round trip, as
 // the commits of a DB do. What is read has to be one statement for many questions.
 //
-// There is one lane. Who finds it free reads at once: nobody waits for company, or for
-// a timer. Who does not waits, and whoever has used the lane hands it to the first who
-// waits, which asks the questions of the others with its own. There is no goroutine of
-// its own, and nothing to close.
+// Who asks alone reads at once. Who asks while others read waits for their end (see
+// lanes), and the first of those who wait asks the questions of the others with its own.
+// There is no goroutine of its own, and nothing to close.
 //
 // A question is sent after it was asked, never before: what was committed until then
 // counts. Nothing is remembered from one read to the next.
@@ -24,13 +23,12 @@ type Gatherer[Q, A any] struct {
 
 	places   chan struct{} // one for each read
 	laneTime time.Duration
-
-	lanes *lanes[*asked[Q, A]]
+	lanes    *lanes[*asked[Q, A]] // one
 }
 
 const (
 	maxQuestions    = 64 // of one read
-	enoughQuestions = 16
+	enoughQuestions = 16 // for a read not to stay behind another one
 	readSpacing     = 2 * time.Millisecond
 )
 

@@ -41,8 +41,8 @@ type Options struct {
 	LockTimeout time.Duration
 	// StatementTimeout ends a statement that runs longer (57014); 10 s unless set.
 	StatementTimeout time.Duration
-	// Lanes is how many commits that may be shared are under way at a time: what is
-	// committed meanwhile shares the next one. None is shared unless it is set.
+	// Lanes is how many commits that may be shared are under way at a time, at most: what
+	// is committed meanwhile shares the next one. None is shared unless it is set.
 	Lanes int
 	// Settings are further settings of the sessions.
 	Settings map[string]string

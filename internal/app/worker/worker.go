@@ -43,8 +43,8 @@ const (
 
 	callTimeout = 10 * time.Second // of one provider call or webhook
 
-	// lanes share what 64 messages commit at a time. One would leave the server idle
-	// while it gathers; more share less.
+	// lanes share what 64 messages commit at a time. With one the server would have
+	// nothing to do where many gather.
 	lanes = 2
 )
 
