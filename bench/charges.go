@@ -14,14 +14,16 @@ import (
 )
 
 // chargesByPayonce measures the real programs, from the request to the merchant's
-// webhook, while requests keep coming.
-func chargesByPayonce(flying int) func(context.Context, *stage) (Sample, error) {
+// webhook, while requests keep coming. 0 places are as many as a worker has unless it
+// is told.
+func chargesByPayonce(flying, places int) func(context.Context, *stage) (Sample, error) {
 	return func(ctx context.Context, s *stage) (Sample, error) {
 		w, err := s.open(ctx, flying)
 		if err != nil {
 			return Sample{}, err
 		}
 		defer w.close()
+		w.places = places
 		return w.judged(ctx, true, func() (window, error) {
 			return w.pairing(ctx, func(p pair) (window, error) {
 				return w.flow.drive(ctx, w.sending(p.api.URL(), p.use))

@@ -65,7 +65,7 @@ func (c profileCmd) measure(ctx context.Context, say io.Writer, chosen sizes) (w
 		programs []string
 	}{
 		{"accept", acceptOverHTTP, []string{"api"}},
-		{"charge", chargesByPayonce(inFlight), []string{"api", "worker"}},
+		{"charge", chargesByPayonce(inFlight, 0), []string{"api", "worker"}},
 	} {
 		fmt.Fprintf(say, "profiling %s\n", of.what)
 		s.profiles = filepath.Join(folder, of.what+"-")
