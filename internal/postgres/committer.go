@@ -116,6 +116,7 @@ const (
 	answered  turn = iota // err is the answer
 	leads                 // a lane is its own, and it commits for all of its units
 	goesAlone             // nothing of it is durable: it commits by itself
+	asksAgain             // of a question alone: nobody has read for it
 )
 
 // Bounds of one transaction. Readers of the outbox wait for the end of the oldest.

@@ -96,3 +96,11 @@ func (l *Lanes[W]) HandOver(together int) { l.handOver(together) }
 
 // Withdraw tells whether w still waited.
 func (l *Lanes[W]) Withdraw(w W) bool { return l.withdraw(w) }
+
+// HoldLane keeps the lane in use, so that whoever asks waits until it is released.
+func (g *Gatherer[Q, A]) HoldLane() (release func()) {
+	a := &asked[Q, A]{heard: make(chan told[Q, A], 1)}
+	g.lanes.join(a)
+	<-a.heard // that it leads
+	return func() { g.lanes.handOver(1) }
+}

@@ -87,17 +87,22 @@ func (g *Gatherer[Q, A]) ask(ctx context.Context, question Q) (answer A, err err
 	select {
 	case h = <-a.heard:
 	case <-ctx.Done():
-		if g.lanes.withdraw(a) {
+		g.lanes.withdraw(a)
+		select {
+		case h = <-a.heard: // perhaps that it leads: others would wait for ever
+		default: // what it will be told, nobody hears
 			return answer, ctx.Err()
 		}
-		h = <-a.heard
 	}
 	if h.turn == leads {
 		g.lead(ctx, h.all)
 		h = <-a.heard
 	}
-	if h.turn == goesAlone {
+	switch h.turn {
+	case goesAlone:
 		return g.alone(ctx, question)
+	case asksAgain:
+		return g.ask(ctx, question)
 	}
 	return h.answer, h.err
 }
@@ -149,9 +154,10 @@ func (g *Gatherer[Q, A]) lead(ctx context.Context, all []*asked[Q, A]) {
 	select {
 	case g.places <- struct{}{}:
 		defer func() { <-g.places }()
-	case <-ctx.Done(): // the others may have the time
-		for range all {
-			tell(told[Q, A]{turn: goesAlone})
+	case <-ctx.Done():
+		tell(told[Q, A]{err: ctx.Err()})
+		for answered < len(all) { // the others may have the time
+			tell(told[Q, A]{turn: asksAgain})
 		}
 		return
 	}
