@@ -181,9 +181,7 @@ func fit(units []*unit) int {
 // became of them, and hands the lane over.
 func (db *DB) lead(units []*unit) {
 	together := len(units)
-	handOver := sync.OnceFunc(func() { db.committer.handOver(together) })
-	defer handOver()
-	defer time.AfterFunc(laneTime, handOver).Stop()
+	defer db.committer.use(together, laneTime)()
 	defer func() { tell(db.tracer, units, verdict{err: ErrUnknown}) }() // who is left after a panic
 	tellAll := func(v verdict) {
 		told := units

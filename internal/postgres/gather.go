@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"sync"
 	"time"
 )
 
@@ -98,11 +97,11 @@ func (g *Gatherer[Q, A]) ask(ctx context.Context, question Q) (answer A, err err
 		g.lead(ctx, h.all)
 		h = <-a.heard
 	}
-	switch h.turn {
-	case goesAlone:
-		return g.alone(ctx, question)
-	case asksAgain:
+	if h.turn == asksAgain {
 		return g.ask(ctx, question)
+	}
+	if h.turn == goesAlone {
+		return g.alone(ctx, question)
 	}
 	return h.answer, h.err
 }
@@ -138,9 +137,7 @@ var errNotRead = errors.New("the read did not return")
 // what the answers are, and hands the lane over. A read that stands still holds it for
 // laneTime, and no longer.
 func (g *Gatherer[Q, A]) lead(ctx context.Context, all []*asked[Q, A]) {
-	handOver := sync.OnceFunc(func() { g.lanes.handOver(len(all)) })
-	defer handOver()
-	defer time.AfterFunc(g.laneTime, handOver).Stop()
+	defer g.lanes.use(len(all), g.laneTime)()
 	answered := 0
 	tell := func(t told[Q, A]) {
 		answered++
