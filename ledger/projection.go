@@ -27,6 +27,10 @@ func end() checkpoint { return checkpoint{Txid: math.MaxUint64, Position: math.M
 // lasts, and holds back the readers of the outbox for as long.
 const foldAtOnce = 1000
 
+// foldBytes bounds what is read of their streams, and so the memory and the time that
+// a page takes where charges hold much: a page that took too long would do so again.
+const foldBytes = 16 << 20
+
 // Folding reads along indexes, whatever the planner believed of the tables when
 // it made the plan that it keeps: one made while they were small, or never
 // analyzed, would read all of them for every page.
@@ -96,7 +100,7 @@ func move(b *pgx.Batch, from, to checkpoint) {
 // the same events, or has put another generation in the place of this one.
 func isOutrun(err error) bool { return postgres.Constraint(err) == "projections_folded_once" }
 
-// Project folds the next events of the ledger, at most a few hundred, into the
+// Project folds the next events of the ledger, at most a thousand, into the
 // live projections and says how many there were. It leaves out what a transaction
 // under way could still precede, so a moment later there may be more.
 //
@@ -111,19 +115,21 @@ func Project(ctx context.Context, db *postgres.DB) (int, error) {
 	if err != nil || !waiting {
 		return 0, err
 	}
-	return project(ctx, db, at)
+	p, err := project(ctx, db, at)
+	return p.events, err
 }
 
-func project(ctx context.Context, db *postgres.DB, at checkpoint) (int, error) {
+// project is what was folded: nothing, with an error.
+func project(ctx context.Context, db *postgres.DB, at checkpoint) (page, error) {
 	p, err := readPage(ctx, db, at, end())
 	if err != nil || p.events == 0 {
-		return 0, err
+		return page{}, err
 	}
 	b := &pgx.Batch{}
 	move(b, at, p.until)
 	p.write(b)
 	if err := db.Commit(ctx, b); err != nil {
-		return 0, fmt.Errorf("fold %d events: %w", p.events, err)
+		return page{}, fmt.Errorf("fold %d events: %w", p.events, err)
 	}
-	return p.events, nil
+	return p, nil
 }

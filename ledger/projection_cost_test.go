@@ -3,6 +3,7 @@ package ledger_test
 import (
 	"fmt"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -23,7 +24,7 @@ func TestAPageCostsWhatItsEventsCost(t *testing.T) {
 	if testing.Short() {
 		t.Skip("not run in short mode: it writes 50,000 charges")
 	}
-	const grown, charges = 10_000, 250
+	const grown, charges = 10_000, 1000
 	for name, analyzed := range map[string][3]bool{ // with one charge, halfway, at the end
 		"never analyzed":             {},
 		"analyzed with a charge":     {true, false, false},
@@ -125,5 +126,43 @@ func TestARowOfTheListIsWrittenInPlace(t *testing.T) {
 	inPlace := collect[int64](t, db, `select n_tup_hot_upd from pg_stat_user_tables where relname = 'charge_list'`)[0]
 	if inPlace < charges*times/2 {
 		t.Errorf("%d of %d updates were in place", inPlace, charges*times)
+	}
+}
+
+// TestAPageOfLongStreams: a page is bounded by what it reads as well, else the list
+// would stand still before one that takes too long, and be read in the same pieces
+// again.
+func TestAPageOfLongStreams(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("not run in short mode: it writes 20 MB")
+	}
+	db := pgtest.Open(t)
+	unattended(t, db)
+	const charges = 420
+	long := opened("acme", 1000, "EUR")
+	long.Metadata = map[string]string{"note": strings.Repeat("0123456789", 4096)}
+	b := &pgx.Batch{}
+	for i := range charges {
+		if _, err := ledger.Append(b, ledger.New(fmt.Sprintf("ch_%03d", i)), because("1"), long); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := db.Commit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	n, err := ledger.Project(t.Context(), db)
+	for deadline := time.Now().Add(patience); n == 0 && err == nil && time.Now().Before(deadline); pause(t) {
+		n, err = ledger.Project(t.Context(), db)
+	}
+	if err != nil || n != 250 {
+		t.Errorf("%d events are folded at once (%v), want 250", n, err)
+	}
+	if rest := caughtUp(t, db); n+rest != charges {
+		t.Errorf("%d events are folded in the end", n+rest)
+	}
+	got, err := ledger.Rebuild(t.Context(), db, nil)
+	if err != nil || got.Events != charges || got.Different != 0 || !got.Live {
+		t.Errorf("made anew: %+v, %v", got, err)
 	}
 }

@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 type page struct {
 	until    checkpoint // where they stand then
 	events   int
+	full     bool // there may be more
 	charges  []listed
 	balances []movement
 }
@@ -57,8 +59,17 @@ select e.txid,
 // including last. What it has read of the log is behind the oldest transaction
 // under way, so nothing will ever come between.
 func readPage(ctx context.Context, db *postgres.DB, after, last checkpoint) (page, error) {
+	for most := foldAtOnce; ; most = max(1, most/4) {
+		p, err := readPageOf(ctx, db, after, last, most)
+		if !errors.Is(err, errLongStreams) {
+			return p, err
+		}
+	}
+}
+
+func readPageOf(ctx context.Context, db *postgres.DB, after, last checkpoint, most int) (page, error) {
 	rows, err := db.QueryWith(ctx, alongIndexes(), selectPage,
-		after.Txid, after.Position, last.Txid, last.Position, foldAtOnce)
+		after.Txid, after.Position, last.Txid, last.Position, most)
 	if err != nil {
 		return page{}, fmt.Errorf("read the log: %w", err)
 	}
@@ -72,7 +83,7 @@ func readPage(ctx context.Context, db *postgres.DB, after, last checkpoint) (pag
 	if err != nil {
 		return page{}, fmt.Errorf("read the log: %w", err)
 	}
-	p := page{until: after, events: len(entries)}
+	p := page{until: after, events: len(entries), full: len(entries) == most}
 	if p.events == 0 {
 		return p, nil
 	}
@@ -106,8 +117,11 @@ select stream_id,
    and coalesce((txid, position) <= ($2, $3), false)
  order by stream_id, version`
 
+var errLongStreams = errors.New("the streams of a page are too long for one commit")
+
 // foldCharges folds whole streams, as far as a checkpoint. So a row depends on
-// nothing but the events up to there, whatever pages they were read in.
+// nothing but the events up to there, whatever pages they were read in. Of several
+// streams it reads no more than foldBytes, or it is errLongStreams.
 func foldCharges(ctx context.Context, db *postgres.DB, streams []string, until checkpoint) ([]listed, error) {
 	rows, err := db.QueryWith(ctx, alongIndexes(), selectStreams, streams, until.Txid, until.Position)
 	if err != nil {
@@ -115,8 +129,12 @@ func foldCharges(ctx context.Context, db *postgres.DB, streams []string, until c
 	}
 	var e eventRow
 	var events []eventRow
+	bytes := 0
 	_, err = pgx.ForEachRow(rows, append([]any{&e.streamID}, e.columns()...), func() error {
 		events = append(events, e)
+		if bytes += len(e.Data); bytes > foldBytes && e.streamID != events[0].streamID {
+			return errLongStreams
+		}
 		return nil
 	})
 	if err != nil {

@@ -55,7 +55,7 @@ type turn struct {
 
 // take looks once, folds what it may, and says after which pause to look again.
 func (r *turn) take(ctx context.Context) time.Duration {
-	n, err := r.fold(ctx)
+	folded, err := r.fold(ctx)
 	switch {
 	case err != nil && isOutrun(err):
 		r.working, r.stood, r.failed = false, checkpoint{}, 0
@@ -72,9 +72,9 @@ func (r *turn) take(ctx context.Context) time.Duration {
 	switch {
 	case !r.working:
 		return standby + rand.N(standby/2)
-	case n == foldAtOnce:
+	case folded.full:
 		return 0
-	case n > 0:
+	case folded.events > 0:
 		r.idle = 0
 		return max(r.Poll, gather)
 	default:
@@ -86,18 +86,18 @@ func (r *turn) take(ctx context.Context) time.Duration {
 	return r.Poll
 }
 
-func (r *turn) fold(ctx context.Context) (int, error) {
+func (r *turn) fold(ctx context.Context) (page, error) {
 	at, waiting, err := look(ctx, r.DB)
 	if err != nil {
-		return 0, err
+		return page{}, err
 	}
 	if !waiting {
 		r.stood = checkpoint{}
-		return 0, nil
+		return page{}, nil
 	}
 	if !r.working && at != r.stood {
 		r.stood = at
-		return 0, nil
+		return page{}, nil
 	}
 	r.working = true
 	return project(ctx, r.DB, at)

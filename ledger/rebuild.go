@@ -237,7 +237,7 @@ func (r *rebuild) foldTo(ctx context.Context, last checkpoint) (pages int, err e
 		if err != nil || p.events == 0 {
 			return pages, err
 		}
-		more = p.events == foldAtOnce
+		more = p.full
 		b := &pgx.Batch{}
 		move(b, r.at, p.until)
 		p.write(b)
@@ -302,7 +302,7 @@ func (r *rebuild) replace(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if p.events == foldAtOnce {
+		if p.full {
 			if _, err := r.foldTo(ctx, end()); err != nil {
 				return err
 			}

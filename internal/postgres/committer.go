@@ -116,6 +116,7 @@ const (
 	answered  turn = iota // err is the answer
 	leads                 // a lane is its own, and it commits for all of its units
 	goesAlone             // nothing of it is durable: it commits by itself
+	asksAgain             // of a question alone: nobody has read for it
 )
 
 // Bounds of one transaction. Readers of the outbox wait for the end of the oldest.
@@ -180,9 +181,7 @@ func fit(units []*unit) int {
 // became of them, and hands the lane over.
 func (db *DB) lead(units []*unit) {
 	together := len(units)
-	handOver := sync.OnceFunc(func() { db.committer.handOver(together) })
-	defer handOver()
-	defer time.AfterFunc(laneTime, handOver).Stop()
+	defer db.committer.use(together, laneTime)()
 	defer func() { tell(db.tracer, units, verdict{err: ErrUnknown}) }() // who is left after a panic
 	tellAll := func(v verdict) {
 		told := units

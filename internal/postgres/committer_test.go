@@ -280,6 +280,22 @@ func TestWhatIsHeldUpHoldsUpNobody(t *testing.T) {
 	eventually(t, "the lane is free", func() bool { return db.FreeLanes() == 1 })
 }
 
+// TestOneThatIsHeldUpHoldsOneLane: a lone one takes the second, however long the first
+// is in use, and need not be many to do so.
+func TestOneThatIsHeldUpHoldsOneLane(t *testing.T) {
+	t.Parallel()
+	db, _ := effects(t, postgres.Options{Lanes: 2})
+	release := db.HoldLane()
+	for i := range 3 {
+		if err := db.Commit(t.Context(), batch(i)); err != nil {
+			t.Error(err)
+		}
+	}
+	wantStored(t, db, 0, 1, 2)
+	release()
+	eventually(t, "the lanes are free", func() bool { return db.FreeLanes() == 2 })
+}
+
 func TestJoinedUnitsOfACutConnection(t *testing.T) {
 	t.Parallel()
 	const units = 30

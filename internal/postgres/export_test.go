@@ -20,7 +20,7 @@ func (db *DB) HoldLane() (release func()) {
 	u := &unit{batch: &pgx.Batch{}, told: make(chan verdict, 1)}
 	db.committer.join(u)
 	<-u.told // that it leads
-	return func() { db.committer.handOver(1) }
+	return db.committer.use(1, time.Hour)
 }
 
 // FreeLanes is how many nobody uses.
@@ -92,7 +92,27 @@ func (l *Lanes[W]) Join(all ...W) {
 }
 
 // HandOver gives a lane back.
-func (l *Lanes[W]) HandOver(together int) { l.handOver(together) }
+func (l *Lanes[W]) HandOver(together int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.handOver(together)
+}
+
+// Use begins what so many do in a lane.
+func (l *Lanes[W]) Use(together int, most time.Duration) (handOver func()) {
+	return l.use(together, most)
+}
+
+// SlowAfter is how long others keep from the second lane for the sake of the first.
+const SlowAfter = slowAfter
 
 // Withdraw tells whether w still waited.
 func (l *Lanes[W]) Withdraw(w W) bool { return l.withdraw(w) }
+
+// HoldLane keeps the lane in use, so that whoever asks waits until it is released.
+func (g *Gatherer[Q, A]) HoldLane() (release func()) {
+	a := &asked[Q, A]{heard: make(chan told[Q, A], 1)}
+	g.lanes.join(a)
+	<-a.heard // that it leads
+	return g.lanes.use(1, time.Hour)
+}

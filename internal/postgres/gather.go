@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"sync"
 	"time"
 )
 
@@ -87,14 +86,19 @@ func (g *Gatherer[Q, A]) ask(ctx context.Context, question Q) (answer A, err err
 	select {
 	case h = <-a.heard:
 	case <-ctx.Done():
-		if g.lanes.withdraw(a) {
+		g.lanes.withdraw(a)
+		select {
+		case h = <-a.heard: // perhaps that it leads: others would wait for ever
+		default: // what it will be told, nobody hears
 			return answer, ctx.Err()
 		}
-		h = <-a.heard
 	}
 	if h.turn == leads {
 		g.lead(ctx, h.all)
 		h = <-a.heard
+	}
+	if h.turn == asksAgain {
+		return g.ask(ctx, question)
 	}
 	if h.turn == goesAlone {
 		return g.alone(ctx, question)
@@ -133,9 +137,7 @@ var errNotRead = errors.New("the read did not return")
 // what the answers are, and hands the lane over. A read that stands still holds it for
 // laneTime, and no longer.
 func (g *Gatherer[Q, A]) lead(ctx context.Context, all []*asked[Q, A]) {
-	handOver := sync.OnceFunc(func() { g.lanes.handOver(len(all)) })
-	defer handOver()
-	defer time.AfterFunc(g.laneTime, handOver).Stop()
+	defer g.lanes.use(len(all), g.laneTime)()
 	answered := 0
 	tell := func(t told[Q, A]) {
 		answered++
@@ -149,9 +151,10 @@ func (g *Gatherer[Q, A]) lead(ctx context.Context, all []*asked[Q, A]) {
 	select {
 	case g.places <- struct{}{}:
 		defer func() { <-g.places }()
-	case <-ctx.Done(): // the others may have the time
-		for range all {
-			tell(told[Q, A]{turn: goesAlone})
+	case <-ctx.Done():
+		tell(told[Q, A]{err: ctx.Err()})
+		for answered < len(all) { // the others may have the time
+			tell(told[Q, A]{turn: asksAgain})
 		}
 		return
 	}

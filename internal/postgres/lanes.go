@@ -15,9 +15,9 @@ import (
 // to close.
 //
 // Two rules make more of them share what each would cost alone, where there are many. A
-// second lane is used only when enough wait to be worth it. And where the last had
-// company, more will come: so the next stay for a spacing behind its end, or until enough
-// are together.
+// second lane is used only when enough wait to be worth it, or when the first is slow: who
+// waits for a lock holds up nobody but himself. And where the last had company, more will
+// come: so the next stay for a spacing behind its end, or until enough are together.
 type lanes[W comparable] struct {
 	enough  int // to leave although others are under way, or were a moment ago
 	spacing time.Duration
@@ -27,6 +27,7 @@ type lanes[W comparable] struct {
 	mu      sync.Mutex
 	all     int         // lanes
 	free    int         // that nobody uses
+	slow    int         // that somebody uses for longer than slowAfter
 	waiting []W         // in the order of their arrival
 	early   bool        // some with company came to their end less than a spacing ago
 	spaced  *time.Timer // ends early
@@ -44,6 +45,10 @@ func (l *lanes[W]) open(n int) *lanes[W] {
 	return l
 }
 
+// slowAfter is longer than what is shared takes on a healthy server, and short enough
+// for those who wait.
+const slowAfter = 25 * time.Millisecond
+
 // join lets w leave, now or later, unless it withdraws. Who is told that it leads uses a
 // lane, and in the end, whatever happens, it hands over.
 func (l *lanes[W]) join(w W) {
@@ -53,10 +58,40 @@ func (l *lanes[W]) join(w W) {
 	l.leave()
 }
 
-// handOver gives a lane back that so many have used.
+// use begins what so many do in a lane, and returns what ends it. It is had back after
+// most, also if they are under way still.
+func (l *lanes[W]) use(together int, most time.Duration) (handOver func()) {
+	var slow, over bool
+	slowly := time.AfterFunc(slowAfter, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if slow = !over; slow {
+			l.slow++
+			l.leave()
+		}
+	})
+	end := func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if over {
+			return
+		}
+		over = true
+		if slow {
+			l.slow--
+		}
+		l.handOver(together)
+	}
+	late := time.AfterFunc(most, end)
+	return func() {
+		slowly.Stop()
+		late.Stop()
+		end()
+	}
+}
+
+// handOver gives a lane back that so many have used. Its caller holds the lock.
 func (l *lanes[W]) handOver(together int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.free++
 	if together > 1 {
 		l.early = true
@@ -67,7 +102,7 @@ func (l *lanes[W]) handOver(together int) {
 
 // leave lets go who may. Its caller holds the lock.
 func (l *lanes[W]) leave() {
-	for len(l.waiting) > 0 && l.free > 0 && (len(l.waiting) >= l.enough || l.free == l.all && !l.early) {
+	for len(l.waiting) > 0 && l.free > 0 && (len(l.waiting) >= l.enough || l.free+l.slow == l.all && !l.early) {
 		n := l.fit(l.waiting)
 		all := slices.Clone(l.waiting[:n])
 		l.waiting = slices.Delete(l.waiting, 0, n)

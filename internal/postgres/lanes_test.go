@@ -117,6 +117,27 @@ func TestLanes(t *testing.T) {
 			l.HandOver(2)
 			pass(spacing)
 		}, [][]string{{"a"}, {"b", "c"}, {"d"}}},
+		"behind a slow one nobody waits while a lane is free": {2, many, func(l *postgres.Lanes[string]) {
+			l.Join("a")
+			handOver := l.Use(1, time.Minute)
+			l.Join("b", "c")
+			pass(postgres.SlowAfter)
+			l.HandOver(2) // of both
+			pass(spacing)
+			l.Join("d")
+			l.Join("e")
+			handOver()
+		}, [][]string{{"a"}, {"b", "c"}, {"d"}}},
+		"and none is slow that has handed over": {2, many, func(l *postgres.Lanes[string]) {
+			l.Join("a")
+			handOver := l.Use(1, postgres.SlowAfter+time.Millisecond)
+			pass(postgres.SlowAfter + time.Millisecond)
+			handOver()
+			l.Join("b")
+			_ = l.Use(1, time.Minute)
+			l.Join("c")
+			pass(postgres.SlowAfter - 1)
+		}, [][]string{{"a"}, {"b"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
