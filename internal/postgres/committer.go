@@ -116,7 +116,7 @@ const (
 	answered  turn = iota // err is the answer
 	leads                 // a lane is its own, and it commits for all of its units
 	goesAlone             // nothing of it is durable: it commits by itself
-	asksAgain             // of a question alone: nobody has read for it
+	asksAgain             // nothing of it was sent: it waits for a lane again
 )
 
 // Bounds of one transaction. Readers of the outbox wait for the end of the oldest.
@@ -159,7 +159,10 @@ func (db *DB) commitJoined(u *unit) error {
 		db.lead(v.units)
 		v = <-u.told
 	}
-	if v.turn == goesAlone {
+	switch {
+	case v.turn == asksAgain && u.ctx.Err() == nil:
+		return db.commitJoined(u)
+	case v.turn != answered:
 		return db.commitAlone(u)
 	}
 	return v.err
@@ -192,15 +195,22 @@ func (db *DB) lead(units []*unit) {
 		tellAll(verdict{err: db.commitAlone(units[0])})
 		return
 	}
-	// The trace of none of them: each has a part of its own.
-	ctx, cancel := context.WithTimeout(context.Background(), commitDeadline)
-	defer cancel()
-	conn, err := db.pool.Acquire(ctx)
+	first := units[0]
+	conn, err := db.pool.Acquire(first.ctx)
 	if err != nil {
+		if first.ctx.Err() != nil { // the others may have the time
+			units = units[1:]
+			tell(db.tracer, []*unit{first}, verdict{err: notAcquired(err)})
+			tellAll(verdict{turn: asksAgain})
+			return
+		}
 		tellAll(verdict{err: notAcquired(err)})
 		return
 	}
 	defer conn.Release()
+	// The trace of none of them: each has a part of its own.
+	ctx, cancel := context.WithTimeout(context.Background(), commitDeadline)
+	defer cancel()
 	slices.SortStableFunc(units, byTenant)
 	traceStart(db.tracer, conn.Conn(), units)
 	rows := maxRows

@@ -377,6 +377,42 @@ func TestOneThatWaitsForALane(t *testing.T) {
 		wantStored(t, db)
 	})
 
+	t.Run("withdraws as well where there is no connection for whom it follows", func(t *testing.T) {
+		t.Parallel()
+		db, _ := effects(t, postgres.Options{Lanes: 1, MaxConns: 1})
+		inUse, err := db.Pool().Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		release := db.HoldLane()
+		ctx, cancel := context.WithCancel(t.Context())
+		var leaving, staying []<-chan error
+		for i := range 8 {
+			told := make(chan error, 1)
+			if i < 4 {
+				leaving = append(leaving, told)
+				go func() { told <- db.CommitWithin(ctx, batch(i)) }()
+			} else {
+				staying = append(staying, told)
+				go func() { told <- db.CommitWithin(t.Context(), batch(i)) }()
+			}
+			eventually(t, "it waits", func() bool { return db.Pending() == i+1 })
+		}
+		release()
+		eventually(t, "they wait for a connection", func() bool { return db.Pending() == 0 })
+		cancel()
+		for i, told := range leaving {
+			if err := <-told; !errors.Is(err, postgres.ErrNotCommitted) || !errors.Is(err, context.Canceled) {
+				t.Errorf("unit %d was told %v", i, err)
+			}
+		}
+		inUse.Release()
+		for _, told := range staying {
+			wantNoErrors(t, []error{<-told})
+		}
+		wantStored(t, db, 4, 5, 6, 7)
+	})
+
 	t.Run("is not sent when its pool is closed", func(t *testing.T) {
 		t.Parallel()
 		other, address := effects(t, postgres.Options{})
