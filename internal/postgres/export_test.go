@@ -12,7 +12,7 @@ var EndHalfSentAfter = endHalfSentAfter //nolint:gochecknoglobals // exported to
 
 // Pending is how many wait for a lane.
 func (db *DB) Pending() int {
-	return db.committer.pending()
+	return db.committer.Pending()
 }
 
 // HoldLane keeps a lane in use, so that whoever commits waits until it is released.
@@ -25,7 +25,7 @@ func (db *DB) HoldLane() (release func()) {
 
 // FreeLanes is how many nobody uses.
 func (db *DB) FreeLanes() int {
-	return db.committer.unused()
+	return db.committer.Unused()
 }
 
 // CommitWithin is Commit with the deadline of a context.
@@ -51,24 +51,26 @@ func IsForSeveral(q *pgx.QueuedQuery) bool {
 
 // Waiting is how many wait for the lane.
 func (g *Gatherer[Q, A]) Waiting() int {
-	return g.lanes.pending()
+	return g.lanes.Pending()
 }
 
 // LaneIsFree tells whether nobody uses it.
 func (g *Gatherer[Q, A]) LaneIsFree() bool {
-	return g.lanes.unused() == 1
+	return g.lanes.Unused() == 1
 }
 
 // StandStillFor is how long a read that stands still holds the lane.
 func (g *Gatherer[Q, A]) StandStillFor(d time.Duration) { g.laneTime = d }
 
-func (l *lanes[W]) pending() int {
+// Pending is how many wait.
+func (l *lanes[W]) Pending() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.waiting)
 }
 
-func (l *lanes[W]) unused() int {
+// Unused is how many lanes are free.
+func (l *lanes[W]) Unused() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.free

@@ -1,6 +1,9 @@
 package postgres_test
 
 import (
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -150,5 +153,69 @@ func TestLanes(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// traveler is one of many at once.
+type traveler struct{ told chan []*traveler }
+
+// TestLanesLeaveNobodyBehind has many come, wait, withdraw, lead and stay too long, at
+// random. Were one of them forgotten, all would wait in the end, which synctest tells.
+func TestLanesLeaveNobodyBehind(t *testing.T) {
+	t.Parallel()
+	const most, comers, times = 8, 40, 50
+	for n := 1; n <= 3; n++ {
+		for _, laneTime := range []time.Duration{0, 300 * time.Microsecond, time.Second} {
+			synctest.Test(t, func(t *testing.T) {
+				l := postgres.OpenLanes(n, 4, 500*time.Microsecond,
+					func(waiting []*traveler) int { return 1 + rand.N(min(len(waiting), most)) }, //nolint:gosec // no secret
+					func(together []*traveler) { together[0].told <- together })
+				var using, ended, withdrawn atomic.Int64
+				travel := func(together []*traveler) {
+					defer l.Use(len(together), laneTime)()
+					if k := using.Add(1); laneTime == time.Second && k > int64(n) {
+						t.Errorf("%d of %d lanes are used", k, n)
+					}
+					<-time.After(rand.N(2 * postgres.SlowAfter)) //nolint:gosec // no secret
+					using.Add(-1)
+					for _, w := range together {
+						w.told <- nil
+					}
+				}
+				var all sync.WaitGroup
+				for range comers {
+					all.Go(func() {
+						for range times {
+							w := &traveler{make(chan []*traveler, 1)}
+							l.Join(w)
+							select {
+							case together := <-w.told:
+								if together != nil {
+									travel(together)
+									<-w.told
+								}
+								ended.Add(1)
+							case <-time.After(rand.N(20 * postgres.SlowAfter)): //nolint:gosec // no secret
+								if l.Withdraw(w) {
+									withdrawn.Add(1)
+									continue
+								}
+								if together := <-w.told; together != nil {
+									travel(together)
+									<-w.told
+								}
+								ended.Add(1)
+							}
+						}
+					})
+				}
+				all.Wait()
+				synctest.Wait()
+				if got := ended.Load() + withdrawn.Load(); got != comers*times || l.Unused() != n || l.Pending() != 0 {
+					t.Errorf("of %d %d ended, and %d withdrew; %d of %d lanes are free, and %d wait",
+						comers*times, ended.Load(), withdrawn.Load(), l.Unused(), n, l.Pending())
+				}
+			})
+		}
 	}
 }
