@@ -20,7 +20,7 @@ type Projector struct {
 }
 
 const (
-	gather        = 250 * time.Millisecond // after a page: a charge is folded once or twice, and not after each event
+	gather        = 250 * time.Millisecond // after a page: a charge is folded two or three times under load, and not after each event
 	standby       = 3 * gather             // between looks of the others: the one at work folds meanwhile; chance adds up to half of it
 	idleAfter     = 10                     // looks that found nothing
 	idleFactor    = 3

@@ -20,7 +20,7 @@ import (
 func records(t *testing.T) *postgres.DB {
 	t.Helper()
 	db, _ := effects(t, postgres.Options{Lanes: 1})
-	_, err := db.Pool().Exec(t.Context(), `
+	_, err := db.Pool().Exec(t.Context(), countStatements+`
 create table records (
   place   bigint      generated always as identity,
   id      uuid        not null constraint records_once primary key,
@@ -38,13 +38,6 @@ create table notes (
   record uuid   not null constraint notes_record references records,
   text   text   not null default 'none'
 );
-create table statements (inserted text);
-create function count_statement() returns trigger language plpgsql as $$
-begin
-  insert into statements values (tg_table_name);
-  return null;
-end
-$$;
 create trigger counted after insert on records for each statement execute function count_statement();
 create trigger counted after insert on notes for each statement execute function count_statement();`)
 	if err != nil {
@@ -95,6 +88,16 @@ func want(t *testing.T, db *postgres.DB, sql string, want ...string) {
 		t.Errorf("%s (-want +got):\n%s", sql, diff)
 	}
 }
+
+// countStatements is what a trigger of a table, for each statement, needs to note it.
+const countStatements = `
+create table statements (inserted text);
+create function count_statement() returns trigger language plpgsql as $$
+begin
+  insert into statements values (tg_table_name);
+  return null;
+end
+$$;`
 
 const statementsOf = `select inserted || ' ' || count(*) from statements group by inserted order by 1`
 

@@ -9,15 +9,15 @@ import (
 // lanes bring those together who come at the same moment: decisions to one commit,
 // questions to one read.
 //
-// Who comes while nobody is under way leaves at once and alone: nobody waits for company.
-// Who comes while others are under way waits for their end. Then the first of those who
-// wait leads, and takes the others along. There is no goroutine of their own, and nothing
-// to close.
+// Who comes while nobody is under way leaves at once and alone. Who comes while others are
+// waits for their end. Then the first of those who wait leads, and takes the others along.
+// There is no goroutine of their own, and nothing to close.
 //
 // Two rules make more of them share what each would cost alone, where there are many. A
 // second lane is used only when enough wait to be worth it, or when the first is slow: who
 // waits for a lock holds up nobody but himself. And where the last had company, more will
-// come: so the next stay for a spacing behind its end, or until enough are together.
+// come: so whoever is next, also one alone, stays for a spacing behind its end, or until
+// enough are together.
 type lanes[W comparable] struct {
 	enough  int // to leave although others are under way, or were a moment ago
 	spacing time.Duration

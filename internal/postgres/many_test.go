@@ -20,14 +20,7 @@ func held(t *testing.T, o postgres.Options, fences ...int64) *postgres.DB {
 	t.Helper()
 	o.Lanes = 1
 	db, _ := effects(t, o)
-	if _, err := db.Pool().Exec(t.Context(), `
-create table statements (inserted text);
-create function count_statement() returns trigger language plpgsql as $$
-begin
-  insert into statements values (tg_table_name);
-  return null;
-end
-$$;
+	if _, err := db.Pool().Exec(t.Context(), countStatements+`
 create trigger counted after update on inbox for each statement execute function count_statement();`); err != nil {
 		t.Fatal(err)
 	}
