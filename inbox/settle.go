@@ -35,6 +35,9 @@ select '', '', '', '', '', '{}', '', $2, $2::bigint + 1
 // Rows are locked first, by number, as others lock them (see receive). What is locked
 // or ended is an array: a join was planned, while the inbox was empty, to read all of
 // it later.
+//
+// If we die here: all of them have ended, each with its effects, or none has. Test:
+// TestDeliveriesThatEndTogetherOfACutConnection.
 const doneTogether = `
 with ending (id, fence) as (
   values ($1::bigint, $2::bigint)

@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/cutproxy"
 )
 
 // held are messages of the inbox, numbered from 1, each with its holder's fence. They
@@ -261,6 +263,59 @@ select string_agg(id::text, ' ')
 		t.Errorf("while the fourth was waited for, %q were free", got)
 	}
 	want(t, db, statementsOf, "inbox 1")
+}
+
+// TestDeliveriesThatEndTogetherOfACutConnection dies before and after their one
+// statement: they end with their effects, all or none, and each settles it by itself.
+func TestDeliveriesThatEndTogetherOfACutConnection(t *testing.T) {
+	t.Parallel()
+	const units, statements = 16, 1 + 2 // the first, the effects and the ends
+	for _, test := range []struct {
+		name string
+		side cutproxy.Side
+		done string
+	}{
+		{"cut before the server has them", cutproxy.Before, "0 of 0"},
+		{"cut after the server has committed them", cutproxy.After, "16 of 16"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			const doneBeside = `
+select (select count(*) from inbox where status = 'done' and done_fence = fence) || ' of ' || (select count(*) from effects)`
+			direct, address := effects(t, postgres.Options{})
+			claimedUnder(t, direct, slices.Repeat([]int64{2}, units)...)
+			proxy := cutproxy.Start(t, address)
+			db := open(t, proxy.URL(), postgres.Options{Lanes: 1})
+			sending := make([]*pgx.Batch, units)
+			for i := range sending {
+				sending[i] = ending(i+1, int64(i+1), 2)
+			}
+			release := db.HoldLane()
+			told := make(chan error, units)
+			for i, unit := range committing(db, sending...) {
+				go func() { told <- unit(t.Context()) }()
+				eventually(t, "it waits", func() bool { return db.Pending() == i+1 })
+			}
+			proxy.Arm(test.side, statements)
+			release()
+			for range units {
+				if err := <-told; !errors.Is(err, postgres.ErrUnknown) {
+					t.Errorf("one was told %v, want %v", err, postgres.ErrUnknown)
+				}
+			}
+			if proxy.Cuts() != 1 {
+				t.Fatalf("%d connections were cut", proxy.Cuts())
+			}
+			want(t, direct, doneBeside, test.done)
+			for i := range sending {
+				err := db.Commit(t.Context(), ending(i+1, int64(i+1), 2))
+				if test.side == cutproxy.After && postgres.Constraint(err) != "effects_once" || test.side == cutproxy.Before && err != nil {
+					t.Errorf("unit %d, once more: %v", i+1, err)
+				}
+			}
+			want(t, direct, doneBeside, "16 of 16")
+		})
+	}
 }
 
 // TestStatementsThatAreOfOneRow: another row is not written into what is no text for
