@@ -52,9 +52,7 @@ type offering struct {
 	stopping  bool // nothing is offered, and what was taken is given back
 	abandoned bool // nor is that waited for any more
 
-	// What may wait for a claim, as far as claims and pages know.
-	behind  bool            // what had no place
-	missed  int             // how often pages told of such
+	behind  bool            // the last claim may have left messages for which it had no place
 	awaited map[string]bool // keys of what was taken on receipt and has something behind it
 }
 
@@ -109,10 +107,6 @@ func (r *run) tell(s *share) (wake bool) {
 		default: // it is looked for already
 		}
 	}
-	if s.without {
-		r.behind = true
-		r.missed++
-	}
 	keys := make(map[string]bool)
 	if len(s.left) > 0 {
 		for _, h := range r.held {
@@ -141,20 +135,16 @@ func (r *run) isAwaited(c claimed) bool {
 	return awaited
 }
 
-// behindhand tells whether something may wait for a place, and how often pages said
-// so.
-func (r *run) behindhand() (behind bool, missed int) {
+func (r *run) isBehind() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.behind, r.missed
+	return r.behind
 }
 
-// looked notes what a claim has shown: it left something, or all that had no place
-// before it has one now.
-func (r *run) looked(missed int, left bool) {
+func (r *run) setBehind(behind bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.behind = left || r.behind && r.missed != missed
+	r.behind = behind
 }
 
 // confirmAlways starts what was taken on receipt, until ctx ends.

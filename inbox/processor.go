@@ -113,7 +113,6 @@ func (r *run) take(ctx context.Context) bool {
 		return false // also when a slot became free at the same moment
 	}
 	r.paced = time.After(r.Poll)
-	_, missed := r.behindhand()
 	messages, err := r.claim(ctx, taken)
 	if err != nil && !r.away {
 		r.Log.WarnContext(ctx, "claim failed, it is tried again until it succeeds", "receiver", r.Receiver, "error", err)
@@ -129,14 +128,14 @@ func (r *run) take(ctx context.Context) bool {
 	}
 	r.free(taken - len(messages))
 	r.full = len(messages) == taken
-	r.looked(missed, r.full || r.away)
+	r.setBehind(r.full || r.away)
 	return r.full || r.rest(ctx)
 }
 
 // places takes the free slots that are worth a claim, one at least: behind a claim
 // that left messages for later a quarter of all, or what came free in a Poll. What is
-// free beside them it takes as well. Only who offers places to pages, and knows of
-// nothing that waits, leaves them these, and looks with a quarter of all.
+// free beside them it takes as well. Only who offers places to pages leaves them
+// these, and looks with a quarter of all.
 func (r *run) places(ctx context.Context) (taken int) {
 	quarter := max(1, cap(r.slots)/4)
 	paced, want := r.paced, 1
@@ -154,7 +153,7 @@ func (r *run) places(ctx context.Context) (taken int) {
 		}
 	}
 	most := cap(r.slots)
-	if behind, _ := r.behindhand(); r.room != nil && !behind {
+	if r.room != nil && !r.isBehind() {
 		most = quarter
 	}
 	return taken + r.more(most-taken)
