@@ -123,12 +123,12 @@ func (r *run) take(ctx context.Context) bool {
 		r.free(taken)
 		return false
 	}
+	r.full = len(messages) == taken
+	r.free(taken - len(messages))
+	r.setBehind(r.full || r.away)
 	for _, c := range messages {
 		r.start(ctx, c)
 	}
-	r.free(taken - len(messages))
-	r.full = len(messages) == taken
-	r.setBehind(r.full || r.away)
 	return r.full || r.rest(ctx)
 }
 
