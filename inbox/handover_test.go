@@ -248,6 +248,47 @@ func TestHandover(t *testing.T) {
 		})
 	}
 
+	t.Run("a message of its key that is claimed at the same moment refuses the page, which is read again without offers", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		var handled, refused diary
+		p := processor(db, noting(&handled))
+		tx := begin(t, db)
+		hand(t, db, inbox.NewHandover(p), func(take takePage) takePage {
+			return func(page []*message.Message) error {
+				if len(page) == 3 { // it waits for the lock when it has looked
+					run(t, tx, `select from inbox where message_id = 'known' for no key update`)
+				}
+				err := take(page)
+				if err != nil {
+					refused.note("%s", postgres.Constraint(err))
+				}
+				return err
+			}
+		}, nil, "r")
+		stop := startOffering(t, db, p)
+		page(t, db, of("known=x@l")...)
+		await(t, db, `select count(*) = 2 and bool_and(status = 'done') from inbox`)
+		page(t, db, of("known=x@l", "m1=x@k", "m2=x@m")...)
+		await(t, db, `select count(*) > 0 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`)
+		put(t, db, "rival", "k") // the page has looked already
+		write(t, db, `update inbox set status = 'running', fence = 1, due_at = clock_timestamp() + interval '1 hour' where message_id = 'rival'`)
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		awaitAll(t, db)
+		await(t, db, `select status = 'done' from inbox where message_id = 'm2'`)
+		if r := stored(t, db, "m1"); r.Status != "pending" || r.Fence != 0 {
+			t.Errorf("it is %+v", r)
+		}
+		write(t, db, `update inbox set status = 'done', done_fence = fence where message_id = 'rival'`)
+		await(t, db, `select bool_and(status = 'done') from inbox`)
+		stop()
+		if got := handled.String(); got != "known m2 m1" || refused.String() != "inbox_one_running_per_key" {
+			t.Errorf("handled: %s; refused by: %s", got, &refused)
+		}
+	})
+
 	t.Run("what a page brings behind its own messages, or beyond the places, comes by claims and in order", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Open(t)
@@ -298,9 +339,12 @@ func TestHandover(t *testing.T) {
 			put(t, db, fmt.Sprint("older", i), fmt.Sprint("older", i))
 		}
 		var begun diary
-		p := processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+		p := processor(db, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
 			begun.note("%s", strings.TrimRight(d.ID, "0123456789"))
-			time.Sleep(5 * time.Millisecond) // the page comes meanwhile
+			select {
+			case <-ctx.Done():
+			case <-time.After(5 * time.Millisecond): // pages come meanwhile
+			}
 			return inbox.Complete, nil
 		})
 		p.Concurrency = 4
