@@ -21,6 +21,11 @@ import (
 // messages may wait for one.
 //
 // It belongs to one subscriber: pages come one after another.
+//
+// Before anything is handled the processor reads that it is there: nobody tells
+// whether a page was committed, and one that was rolled back has taken nothing. A
+// commit that comes later than that read leaves its messages to the end of their
+// leases, as a claim does whose answer was lost.
 type Handover struct {
 	receivers map[string]*Processor
 
@@ -121,7 +126,7 @@ func (h *Handover) offer(all []delivery) (page, offers) {
 		of   *Processor
 		name string
 	}
-	p, seen, could := page{}, map[key]bool{}, make([]bool, len(all))
+	p, seen, firsts := page{}, map[key]bool{}, make([]bool, len(all))
 	for i, d := range all {
 		of := h.receivers[d.receiver]
 		if of == nil {
@@ -131,22 +136,23 @@ func (h *Handover) offer(all []delivery) (page, offers) {
 			p[of] = &share{}
 		}
 		if k := (key{of, d.message.OrderingKey}); !seen[k] {
-			seen[k], could[i] = true, true
+			seen[k], firsts[i] = true, true
 			p[of].places++
 		}
 	}
 	for of, s := range p {
-		wanted := s.places
-		if s.places = 0; !refused {
-			s.run, s.places = of.room.offer(wanted)
+		could := s.places
+		if refused {
+			s.places = 0
 		}
-		s.without = s.places < wanted
+		s.run, s.places = of.room.offer(s.places)
+		s.without = s.places < could
 	}
 	o := offers{holders: make([]string, len(all)), leases: make([]int64, len(all)), passes: make([]bool, len(all))}
 	offered := map[*Processor]int{}
 	for i, d := range all {
 		of := h.receivers[d.receiver]
-		if could[i] && offered[of] < p[of].places {
+		if firsts[i] && offered[of] < p[of].places {
 			offered[of]++
 			o.holders[i], o.leases[i], o.passes[i] = of.Holder, of.Policy.Lease.Microseconds(), of.Policy.Parked == Pass
 		}

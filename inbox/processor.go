@@ -26,7 +26,8 @@ type Processor struct {
 	Drain       time.Duration // how long handlers may go on after Run was told to stop
 
 	// Wake, where set, says that messages were received. It is a hint: one that is
-	// lost, or that nobody gives, costs two polls and no more.
+	// lost, or that nobody gives, costs two polls and no more. A Handover sets it, and
+	// rings where a claim may find something.
 	Wake <-chan struct{}
 
 	Log      *slog.Logger
@@ -46,7 +47,8 @@ var (
 //
 // A claim is a commit, whatever it takes, so there is one in a Poll, and where
 // there is a Wake one in three unless that is heard. While more is due than there
-// are handlers, the next claim comes as soon as a quarter of them are free.
+// are handlers, the next claim comes as soon as a quarter of them are free. What a
+// page hands over (see Handover) needs no claim.
 func (p *Processor) Run(ctx context.Context) {
 	r := &run{
 		Processor: p, slots: make(chan struct{}, p.Concurrency),
@@ -84,7 +86,7 @@ type run struct {
 	offering
 
 	ended   chan struct{} // a handler has: what came behind its message may be due
-	arrived chan struct{} // what was taken on receipt
+	arrived chan struct{} // a page has ended that took something
 
 	// The loop's own.
 	paced <-chan time.Time // when a Poll has passed since the last claim
