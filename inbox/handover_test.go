@@ -271,8 +271,9 @@ func TestHandover(t *testing.T) {
 		await(t, db, `select count(*) = 2 and bool_and(status = 'done') from inbox`)
 		page(t, db, of("known=x@l", "m1=x@k", "m2=x@m")...)
 		await(t, db, `select count(*) > 0 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`)
-		put(t, db, "rival", "k") // the page has looked already
-		write(t, db, `update inbox set status = 'running', fence = 1, due_at = clock_timestamp() + interval '1 hour' where message_id = 'rival'`)
+		// The page has looked already.
+		write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, fence, due_at)
+			values ('r', 'rival', 'k', 't', '', '{}', '', 'running', 1, clock_timestamp() + interval '1 hour')`)
 		if err := tx.Rollback(t.Context()); err != nil {
 			t.Fatal(err)
 		}
