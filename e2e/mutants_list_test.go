@@ -172,7 +172,7 @@ func mutants() []mutant {
 		},
 		{
 			"what a page that was rolled back had taken is handled",
-			[]edit{{"inbox/confirm.go", "		if there[c.row] {\n", "		if there[c.row] || c.onReceipt {\n"}},
+			[]edit{{"inbox/confirm.go", "		switch states[i] {\n", "		switch max(states[i], rowThere) {\n"}},
 			byTest("./inbox", "TestHandover/nothing of a page that was rolled back is handled, and its places are free again", "not to their end"),
 		},
 		{

@@ -8,6 +8,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
+// underWay is how long a page whose transaction has not ended yet is left alone.
+const underWay = 10 * time.Millisecond
+
 // confirmAlways starts what was taken on receipt, until ctx ends.
 func (r *run) confirmAlways(ctx context.Context) {
 	for {
@@ -15,45 +18,52 @@ func (r *run) confirmAlways(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-r.arrived:
-			r.startTold(ctx)
+		}
+		for again := true; again; {
+			again = r.startTold(ctx) && pause(ctx, time.After(underWay))
 		}
 	}
 }
 
-// startTold starts what is there of what pages have taken. A page may have been
-// rolled back, and then it is not.
+// startTold starts what is there of what pages have taken, and tells whether it has
+// to be looked for again: Ended may be told of a commit whose answer was lost, or not
+// waited for, while the server is at it. A page may have been rolled back, and then
+// nothing of it is there.
 //
 // If we die here: the rows are leased to nobody, as after a claim. Test:
 // TestHandover/what_a_process_took_that_died_is_taken_over.
-func (r *run) startTold(ctx context.Context) {
+func (r *run) startTold(ctx context.Context) (again bool) {
 	r.mu.Lock()
 	told := r.told
 	r.told, r.confirming = nil, told
 	r.mu.Unlock()
 	if len(told) == 0 {
-		return // it came with those before
+		return false // it came with those before
 	}
-	there := r.confirm(ctx, told)
+	states := r.confirm(ctx, told)
 
 	r.mu.Lock()
 	if r.abandoned {
 		r.mu.Unlock()
-		return
+		return false
 	}
 	stopping := r.stopping
 	r.mu.Unlock()
-	var mine, gone []claimed
-	for _, c := range told {
-		if there[c.row] {
+	var mine, gone, open []claimed
+	for i, c := range told {
+		switch states[i] {
+		case pageOpen:
+			open = append(open, c)
+		case rowThere:
 			mine = append(mine, c)
-		} else {
+		default:
 			gone = append(gone, c)
 		}
 	}
 	r.Observer.claimed(mine)
 	if stopping {
 		r.giveBack(ctx, mine)
-		gone, mine = told, nil
+		gone, mine = append(gone, mine...), nil
 	}
 	wake := false
 	r.mu.Lock()
@@ -62,7 +72,7 @@ func (r *run) startTold(ctx context.Context) {
 		for range mine {
 			r.Observer.ended(EndLeft)
 		}
-		return
+		return false
 	}
 	for _, c := range mine {
 		r.hold(ctx, c)
@@ -71,66 +81,98 @@ func (r *run) startTold(ctx context.Context) {
 		wake = r.isAwaited(c) || wake
 		r.free(1)
 	}
-	r.confirming = nil
-	r.settled(len(told))
+	r.told, r.confirming = append(open, r.told...), nil
+	r.settled(len(told) - len(open))
 	if wake {
 		r.room.ring()
 	}
+	return len(open) > 0
 }
 
+// pageState is what became of a message that a page has taken.
+type pageState int
+
+const (
+	rowGone  pageState = iota // rolled back, or held by somebody else
+	rowThere                  // and ours
+	pageOpen                  // the page's transaction has not ended
+)
+
 // A row that this process has inserted has its first fence for as long as nobody else
-// has claimed it. Each is probed by its number, as in renew.
+// has claimed it. Each is probed by its number, as in renew. A server that crashes
+// forgets the numbers of what it has not committed, and gives them away again; so the
+// row must be of the same moment too.
+//
+// What is not there while its transaction is under way may still come, until its
+// lease would have ended.
 const confirm = `
 with told as (
-  select id
-    from unnest($1::bigint[]) as t(id)
+  select id,
+         received_at,
+         received_in::xid8 as received_in,
+         place
+    from unnest($1::bigint[], $2::timestamptz[], $3::text[])
+    with ordinality as t (id, received_at, received_in, place)
 )
-select i.id
+select told.place,
+       i.id is not null as there
   from told
- cross join lateral (
+  left join lateral (
          select id
            from inbox
           where id = told.id
             and fence = 1
-            and holder = $2
+            and holder = $4
+            and received_at = told.received_at
             and coalesce(status = 'running', false)
-         offset 0) i`
+         offset 0) i
+    on true
+ where i.id is not null
+    or not pg_visible_in_snapshot(told.received_in, pg_current_snapshot())
+   and told.received_at + $5::interval > clock_timestamp()`
 
-// confirm returns the rows of those messages that are there and held by this process.
-// It asks until the store answers, and no longer than for a lease.
-func (r *run) confirm(ctx context.Context, told []claimed) map[int64]bool {
+// confirm asks what became of those messages until the store answers, and no longer
+// than for a lease.
+func (r *run) confirm(ctx context.Context, told []claimed) []pageState {
 	ctx, cancel := context.WithTimeout(ctx, r.Policy.Lease)
 	defer cancel()
 	for first := true; ; first = false {
-		there, err := r.areThere(ctx, told)
+		states, err := r.statesOf(ctx, told)
 		if err == nil {
-			return there
+			return states
 		}
 		if first && ctx.Err() == nil {
 			r.Log.WarnContext(ctx, "what was taken on receipt is not confirmed, it is tried again while its lease lasts",
 				"receiver", r.Receiver, "messages", len(told), "error", err)
 		}
 		if !pause(ctx, time.After(afterFailure)) {
-			return nil
+			return make([]pageState, len(told))
 		}
 	}
 }
 
-func (r *run) areThere(ctx context.Context, told []claimed) (map[int64]bool, error) {
+func (r *run) statesOf(ctx context.Context, told []claimed) ([]pageState, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.Policy.Lease/3)
 	defer cancel()
-	ids := make([]int64, len(told))
+	ids, moments, transactions := make([]int64, len(told)), make([]time.Time, len(told)), make([]string, len(told))
 	for i, c := range told {
-		ids[i] = c.row
+		ids[i], moments[i], transactions[i] = c.row, c.claimed, c.receivedIn
 	}
-	rows, err := r.DB.Query(ctx, confirm, ids, r.Holder)
+	rows, err := r.DB.Query(ctx, confirm, ids, moments, transactions, r.Holder, r.Policy.Lease)
 	if err != nil {
 		return nil, fmt.Errorf("confirm %d messages: %w", len(told), err)
 	}
-	there := make(map[int64]bool, len(told))
-	var id int64
-	if _, err := pgx.ForEachRow(rows, []any{&id}, func() error { there[id] = true; return nil }); err != nil {
+	states := make([]pageState, len(told))
+	var place int
+	var there bool
+	if _, err := pgx.ForEachRow(rows, []any{&place, &there}, func() error {
+		states[place-1] = pageOpen
+		if there {
+			states[place-1] = rowThere
+		}
+		return nil
+	}); err != nil {
 		return nil, fmt.Errorf("confirm %d messages: %w", len(told), err)
 	}
-	return there, nil
+	return states, nil
 }

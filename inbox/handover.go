@@ -23,9 +23,8 @@ import (
 // It belongs to one subscriber: pages come one after another.
 //
 // Before anything is handled the processor reads that it is there: nobody tells
-// whether a page was committed, and one that was rolled back has taken nothing. A
-// commit that comes later than that read leaves its messages to the end of their
-// leases, as a claim does whose answer was lost.
+// whether a page was committed, and one that was rolled back has taken nothing. Where
+// the server is still at it, the processor asks again until a lease has passed.
 type Handover struct {
 	receivers map[string]*Processor
 
@@ -214,6 +213,6 @@ func asClaimed(m Message, t taken) claimed {
 	m.Payload, m.Metadata = bytes.Clone(m.Payload), maps.Clone(m.Metadata)
 	return claimed{
 		Delivery:  Delivery{Message: m, Attempt: 1, row: t.Row, fence: 1, claimed: t.At},
-		onReceipt: true,
+		onReceipt: true, receivedIn: t.In,
 	}
 }

@@ -215,6 +215,9 @@ func (r *run) claim(ctx context.Context, n int) ([]claimed, error) {
 	defer cancel()
 	r.mu.Lock()
 	held := slices.AppendSeq(make([]int64, 0, len(r.held)), maps.Keys(r.held)) // never null: null would claim nothing
+	for _, c := range slices.Concat(r.told, r.confirming) {
+		held = append(held, c.row)
+	}
 	suspects := r.scale()
 	r.mu.Unlock()
 	messages, err := r.claimUpTo(ctx, n, suspects, held)

@@ -160,7 +160,7 @@ with incoming as (
      set duplicates = inbox.duplicates + 1,
          due_at     = case when inbox.id = any (array(select id from oldest)) then clock_timestamp() else inbox.due_at end
    where inbox.payload_hash = excluded.payload_hash
-  returning id, receiver, message_id, duplicates, status, received_at
+  returning id, receiver, message_id, duplicates, status, received_at, received_in
 ), woken as (
   update inbox
      set due_at = clock_timestamp()
@@ -180,7 +180,7 @@ with incoming as (
 select count(*) filter (where duplicates = 0) as new,
        count(*) filter (where duplicates > 0) as duplicates,
        (select count(*) from other) as aside,
-       json_agg(json_build_object('Row', id, 'Receiver', receiver, 'ID', message_id, 'At', received_at))
+       json_agg(json_build_object('Row', id, 'Receiver', receiver, 'ID', message_id, 'At', received_at, 'In', received_in))
          filter (where duplicates = 0 and status = 'running') as taken
   from kept`
 
@@ -227,6 +227,7 @@ type taken struct {
 	Row          int64
 	Receiver, ID string
 	At           time.Time
+	In           string // the transaction
 }
 
 // If we die here: the transaction rolls back, the offset with it, and the page is

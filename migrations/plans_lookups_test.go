@@ -115,7 +115,7 @@ func lookups() []lookup {
 			file: "inbox/claim.go", words: "with accused", args: "'r', 10, 'h', '30 s', '{}', '1 s', '10 s', 32, false, 20",
 			settings: claim, ways: "inbox_suspects receiver due_at, inbox_due receiver due_at, " + openByKey + ", " + parkedByKey + " id, " + byNumber,
 		},
-		{file: "inbox/confirm.go", words: "with told", args: "'{1,2,3}', 'h'", ways: byNumber},
+		{file: "inbox/confirm.go", words: "with told", args: "'{1,2,3}', '{now,now,now}', '{1,2,3}', 'h', '30 s'", ways: byNumber},
 		{file: "inbox/lease.go", words: "from held", args: "'{1,2,3}', '{1,1,1}', '30 s'", ways: byNumber},
 		{file: "inbox/settle.go", words: "with ended", args: "7, 1", ways: byNumber},
 		{file: "inbox/settle.go", words: "with ending", args: "7, 1", ways: byNumber},
