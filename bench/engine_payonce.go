@@ -45,25 +45,19 @@ func carryByPayonce(ctx context.Context, o order) (w window, err error) {
 		f.end(d.ID)
 		return inbox.Completed, nil
 	}
-	woken := make(chan struct{}, 1)
-	wake := func() {
-		select {
-		case woken <- struct{}{}:
-		default:
-		}
-	}
 	processor := &inbox.Processor{
 		DB: carrying, Receiver: receiver, Holder: "bench", Handle: carry, Concurrency: o.InFlight,
 		Policy: inbox.Policy{
 			Lease: 3 * time.Second, MaxAttempts: 12, GiveUpAfter: time.Hour,
 			BackoffBase: 200 * time.Millisecond, BackoffCap: time.Minute,
 		},
-		Poll: poll, Drain: time.Second, Log: quiet(), Wake: woken,
+		Poll: poll, Drain: time.Second, Log: quiet(),
 	}
+	handover := inbox.NewHandover(processor)
 	running, stop := context.WithCancel(ctx)
 	defer stop()
 	engine, running := errgroup.WithContext(running)
-	engine.Go(func() error { return receiving(running, o.Database, nil, wake) })
+	engine.Go(func() error { return receiving(running, o.Database, nil, handover) })
 	engine.Go(func() error { processor.Run(running); return nil })
 	w, err = pump(ctx, o, f, func(ctx context.Context, id string) error {
 		b := &pgx.Batch{}
@@ -78,7 +72,8 @@ func carryByPayonce(ctx context.Context, o order) (w window, err error) {
 }
 
 // receiving runs Watermill's router from outbox to inbox until ctx ends.
-func receiving(ctx context.Context, url string, told func(inbox.Reception), received func()) error {
+func receiving(ctx context.Context, url string, told func(inbox.Reception), handover *inbox.Handover) error {
+	defer handover.Ended()
 	db, err := postgres.Open(ctx, url, postgres.Options{
 		Application: "bench-subscriber", MaxConns: 3, LockTimeout: -1, StatementTimeout: time.Minute,
 		Settings: outbox.SessionSettings(),
@@ -90,7 +85,7 @@ func receiving(ctx context.Context, url string, told func(inbox.Reception), rece
 	conns := stdlib.OpenDBFromPool(db.Pool())
 	defer func() { _ = conns.Close() }() // the pool itself is closed above
 	log := quietUntil(ctx)
-	subscriber, err := outbox.NewSubscriberTelling(conns, "inbox", log, received)
+	subscriber, err := outbox.NewSubscriberTelling(conns, "inbox", log, handover.Ended)
 	if err != nil {
 		return err
 	}
@@ -98,7 +93,7 @@ func receiving(ctx context.Context, url string, told func(inbox.Reception), rece
 	if err != nil {
 		return fmt.Errorf("make the router: %w", err)
 	}
-	router.AddConsumerHandler("inbox", topic, subscriber, outbox.ByPage(log, inbox.ReceiveTelling(func(m *message.Message) inbox.Envelope { //nolint:contextcheck // a message carries its own context
+	router.AddConsumerHandler("inbox", topic, subscriber, outbox.ByPage(log, handover.Receive(func(m *message.Message) inbox.Envelope { //nolint:contextcheck // a message carries its own context
 		return inbox.Envelope{
 			Receivers: []string{receiver}, Type: m.Metadata.Get(outbox.MetadataType), OrderingKey: m.Metadata.Get(outbox.MetadataOrderingKey),
 		}

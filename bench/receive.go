@@ -74,7 +74,7 @@ func receiveByPayonce(ctx context.Context, o order) (w window, err error) {
 			if received += r.New; received == o.Messages {
 				close(all)
 			}
-		}, nil)
+		}, inbox.NewHandover())
 	}()
 	select {
 	case <-all:

@@ -167,8 +167,23 @@ func mutants() []mutant {
 		},
 		{
 			"a message that was received is handed back to the outbox",
-			[]edit{{"inbox/receive.go", "		r.tell(told)\n		return nil\n", "		r.tell(told)\n		return errors.New(\"not now\")\n"}, {"inbox/receive.go", "import (\n", "import (\n	\"errors\"\n"}},
+			[]edit{{"inbox/handover.go", "		r.tell(told)\n		return nil\n", "		r.tell(told)\n		return errors.New(\"not now\")\n"}, {"inbox/handover.go", "import (\n", "import (\n	\"errors\"\n"}},
 			byWalk("success/worker/POST /v1/payment_intents/after/kill", "work is left"),
+		},
+		{
+			"what a page that was rolled back had taken is handled",
+			[]edit{{"inbox/confirm.go", "		switch states[i] {\n", "		switch max(states[i], rowThere) {\n"}},
+			byTest("./inbox", "TestHandover/nothing of a page that was rolled back is handled, and its places are free again", "not to their end"),
+		},
+		{
+			"a message is taken on receipt though an older one of its key is open",
+			[]edit{{"inbox/receive.go", "     and h.id is null\n", ""}},
+			byTest("./inbox", "TestHandover/behind a message of its key that is open", "it is {Status:"),
+		},
+		{
+			"a message is taken on receipt though an older one of its key is parked",
+			[]edit{{"inbox/receive.go", "     and (h.passes\n", "     and (true\n"}},
+			byTest("./inbox", "TestHandover/behind a message of its key that is parked", "it is {Status:"),
 		},
 		{
 			"the inbox forgets what the outbox can still deliver",

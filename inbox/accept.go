@@ -58,9 +58,9 @@ func AcceptInto(b *pgx.Batch, receiver string, m Message, r *Reception) error {
 		return err
 	}
 	b.Queue(walkIndexes)
-	queued := b.Queue(receive, received(all)...)
+	queued := b.Queue(receive, received(all, offers{})...)
 	if r != nil {
-		queued.QueryRow(func(row pgx.Row) error { return row.Scan(&r.New, &r.Duplicates, &r.Aside) })
+		queued.QueryRow(func(row pgx.Row) error { return row.Scan(&r.New, &r.Duplicates, &r.Aside, nil) })
 	}
 	return nil
 }

@@ -136,7 +136,9 @@ func walking() postgres.Settings {
 type claimed struct {
 	Delivery
 
-	deaths int // of holders, one after another, before this one
+	deaths     int    // of holders, one after another, before this one
+	onReceipt  bool   // by the page that brought it
+	receivedIn string // the transaction of that page
 }
 
 // claimUpTo commits the claim of at most n messages, with suspects of at most

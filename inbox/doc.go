@@ -8,6 +8,8 @@
 //     same id with another payload is kept aside, never processed and never merged;
 //   - messages of one ordering key are processed one at a time, oldest first, and
 //     different keys side by side;
+//   - what a page brings is handed to a processor of the same process that has room,
+//     as if claimed; nothing of a page is handled before it is committed;
 //   - a holder proves its lease when it finishes: Done rides in the handler's own
 //     commit, and a holder whose lease was taken over loses that whole commit;
 //   - a handler that fails or panics is tried again, with exponential backoff and

@@ -42,14 +42,15 @@ func deliveries(receivers []string, m Message) ([]delivery, error) {
 	return all, nil
 }
 
-// received are the arguments of receive.
-func received(all []delivery) []any {
+// received are the arguments of receive. Where nothing is offered, the arrays of
+// offers are shorter than the others, which makes them null.
+func received(all []delivery, o offers) []any {
 	keys, types := make([]string, len(all)), make([]string, len(all))
 	for i, d := range all {
 		keys[i], types[i] = d.message.OrderingKey, d.message.Type
 	}
 	c := columnsOf(all)
-	return []any{c.receivers, c.ids, keys, types, c.payloads, c.metadata, c.hashes}
+	return []any{c.receivers, c.ids, keys, types, c.payloads, c.metadata, c.hashes, o.holders, o.leases, o.passes}
 }
 
 type columns struct {

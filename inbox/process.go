@@ -12,11 +12,12 @@ import (
 )
 
 // process runs the handler and ends the claim accordingly.
-func (r *run) process(ctx context.Context, c claimed) {
+func (r *run) process(ctx context.Context, c claimed) End {
 	ctx, attempted := r.Observer.attempting(ctx, c.Delivery)
 	end := r.end(ctx, c)
 	attempted(end)
 	r.Observer.ended(end)
+	return end
 }
 
 func (r *run) end(ctx context.Context, c claimed) End {

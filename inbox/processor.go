@@ -26,11 +26,14 @@ type Processor struct {
 	Drain       time.Duration // how long handlers may go on after Run was told to stop
 
 	// Wake, where set, says that messages were received. It is a hint: one that is
-	// lost, or that nobody gives, costs two polls and no more.
+	// lost, or that nobody gives, costs two polls and no more. A Handover sets it, and
+	// rings where a claim may find something.
 	Wake <-chan struct{}
 
 	Log      *slog.Logger
 	Observer Observer
+
+	room *room // where pages find places; nil: see NewHandover
 }
 
 var (
@@ -44,33 +47,46 @@ var (
 //
 // A claim is a commit, whatever it takes, so there is one in a Poll, and where
 // there is a Wake one in three unless that is heard. While more is due than there
-// are handlers, the next claim comes as soon as a quarter of them are free.
+// are handlers, the next claim comes as soon as a quarter of them are free. What a
+// page hands over (see Handover) needs no claim.
 func (p *Processor) Run(ctx context.Context) {
-	r := &run{Processor: p, held: make(map[int64]holding), ended: make(chan struct{}, 1)}
+	r := &run{
+		Processor: p, slots: make(chan struct{}, p.Concurrency),
+		held: make(map[int64]holding), ended: make(chan struct{}, 1),
+		offering: offering{behind: true, awaited: make(map[string]bool)}, arrived: make(chan struct{}, 1),
+	}
 	beating, stop := context.WithCancel(context.WithoutCancel(ctx))
-	var heartbeat sync.WaitGroup
-	heartbeat.Go(func() { r.keepLeases(beating) })
-
-	slots := make(chan struct{}, p.Concurrency)
+	var beside sync.WaitGroup
+	beside.Go(func() { r.keepLeases(beating) })
+	if p.room != nil {
+		beside.Go(func() { r.confirmAlways(beating) })
+		p.room.open(r)
+	}
 	for ctx.Err() == nil {
-		if !r.take(ctx, slots) {
+		if !r.take(ctx) {
 			break
 		}
 	}
+	if p.room != nil {
+		p.room.open(nil)
+	}
 	r.drain()
 	stop()
-	heartbeat.Wait()
+	beside.Wait()
 }
 
 // run is the state of one Run.
 type run struct {
 	*Processor
-	handlers sync.WaitGroup
+	handlers sync.WaitGroup // and places that are offered
+	slots    chan struct{}  // holds what is taken
 
 	mu   sync.Mutex
 	held map[int64]holding
+	offering
 
-	ended chan struct{} // a handler has: what came behind its message may be due
+	ended   chan struct{} // a handler has: what came behind its message may be due
+	arrived chan struct{} // a page has ended that took something
 
 	// The loop's own.
 	paced <-chan time.Time // when a Poll has passed since the last claim
@@ -92,45 +108,45 @@ const unwoken = 3
 
 // take fills free slots by one claim and, when there was less than that, waits for
 // the next poll. It returns false when ctx ended.
-func (r *run) take(ctx context.Context, slots chan struct{}) bool {
-	taken := r.places(ctx, slots)
+func (r *run) take(ctx context.Context) bool {
+	taken := r.places(ctx)
 	if ctx.Err() != nil {
+		r.free(taken)
 		return false // also when a slot became free at the same moment
 	}
-	free := taken + cap(slots) - len(slots)
 	r.paced = time.After(r.Poll)
-	messages, err := r.claim(ctx, free)
+	messages, err := r.claim(ctx, taken)
 	if err != nil && !r.away {
 		r.Log.WarnContext(ctx, "claim failed, it is tried again until it succeeds", "receiver", r.Receiver, "error", err)
 	}
 	r.away = err != nil
 	if ctx.Err() != nil {
 		r.giveBack(ctx, messages) // claimed while the program was told to stop
+		r.free(taken)
 		return false
 	}
-	for i, c := range messages {
-		if i >= taken {
-			slots <- struct{}{} // free: only this loop takes slots
-		}
-		r.start(ctx, c, func() { <-slots })
+	r.full = len(messages) == taken
+	r.free(taken - len(messages))
+	r.setBehind(r.full || r.away)
+	for _, c := range messages {
+		r.start(ctx, c)
 	}
-	for range taken - len(messages) {
-		<-slots
-	}
-	r.full = len(messages) == free
 	return r.full || r.rest(ctx)
 }
 
 // places takes the free slots that are worth a claim, one at least: behind a claim
-// that left messages for later a quarter of all, or what came free in a Poll.
-func (r *run) places(ctx context.Context, slots chan struct{}) (taken int) {
+// that left messages for later a quarter of all, or what came free in a Poll. What is
+// free beside them it takes as well. Only who offers places to pages leaves them
+// these, and looks with a quarter of all.
+func (r *run) places(ctx context.Context) (taken int) {
+	quarter := max(1, cap(r.slots)/4)
 	paced, want := r.paced, 1
 	if r.full {
-		want = max(1, cap(slots)/4)
+		want = quarter
 	}
 	for taken < want {
 		select {
-		case slots <- struct{}{}:
+		case r.slots <- struct{}{}:
 			taken++
 		case <-paced:
 			paced, want = nil, 1
@@ -138,7 +154,30 @@ func (r *run) places(ctx context.Context, slots chan struct{}) (taken int) {
 			return taken
 		}
 	}
+	most := cap(r.slots)
+	if r.room != nil && !r.isBehind() {
+		most = quarter
+	}
+	return taken + r.more(most-taken)
+}
+
+// more takes free slots, no more than n, and does not wait.
+func (r *run) more(n int) (taken int) {
+	for taken < n {
+		select {
+		case r.slots <- struct{}{}:
+			taken++
+		default:
+			return taken
+		}
+	}
 	return taken
+}
+
+func (r *run) free(n int) {
+	for range n {
+		<-r.slots
+	}
 }
 
 // rest waits until the inbox is worth a look. It returns false when ctx ended.
@@ -176,6 +215,9 @@ func (r *run) claim(ctx context.Context, n int) ([]claimed, error) {
 	defer cancel()
 	r.mu.Lock()
 	held := slices.AppendSeq(make([]int64, 0, len(r.held)), maps.Keys(r.held)) // never null: null would claim nothing
+	for _, c := range slices.Concat(r.told, r.confirming) {
+		held = append(held, c.row)
+	}
 	suspects := r.scale()
 	r.mu.Unlock()
 	messages, err := r.claimUpTo(ctx, n, suspects, held)
@@ -193,18 +235,28 @@ func (r *run) giveBack(ctx context.Context, messages []claimed) {
 	}
 }
 
-func (r *run) start(ctx context.Context, c claimed, free func()) {
-	handling, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+// start runs the handler on a message for which a slot is taken.
+func (r *run) start(ctx context.Context, c claimed) {
 	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.hold(ctx, c)
+}
+
+// hold is start where r.mu is held.
+func (r *run) hold(ctx context.Context, c claimed) {
+	handling, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	r.held[c.row] = holding{message: c, cancel: cancel}
-	r.mu.Unlock()
 	r.handlers.Go(func() {
-		defer free()
-		r.process(handling, c)
+		defer r.free(1)
+		end := r.process(handling, c)
 		r.mu.Lock()
 		delete(r.held, c.row)
+		awaited := r.isAwaited(c)
 		r.mu.Unlock()
 		cancel(nil)
+		if c.onReceipt && end == EndDone && !awaited {
+			return // nothing waits behind it that anybody knows of
+		}
 		select {
 		case r.ended <- struct{}{}:
 		default: // the loop has yet to hear of another one
@@ -212,8 +264,12 @@ func (r *run) start(ctx context.Context, c claimed, free func()) {
 	})
 }
 
-// drain waits for the handlers, at first patiently.
+// drain waits for the handlers, at first patiently, and for pages that were offered
+// places.
 func (r *run) drain() {
+	r.mu.Lock()
+	r.stopping = true
+	r.mu.Unlock()
 	finished := make(chan struct{})
 	go func() { r.handlers.Wait(); close(finished) }()
 	select {
@@ -225,6 +281,7 @@ func (r *run) drain() {
 	for _, h := range r.held {
 		h.cancel(errDraining)
 	}
+	r.abandon()
 	r.mu.Unlock()
 	<-finished
 }

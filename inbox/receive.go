@@ -5,9 +5,10 @@ import (
 	"crypto/sha256"
 	"database/sql"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
+	"time"
 
-	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
@@ -49,6 +50,12 @@ type Envelope struct {
 //
 // A message that is repeated and the oldest of a key with a new one is written once,
 // with both changes: of two in one statement PostgreSQL would drop one.
+//
+// A delivery for which somebody has room ($8 to $10, see Handover) is inserted as he
+// would have claimed it, if it is new and nothing of its key is open, or parked where
+// that blocks. Of each key and receiver there is at most one such delivery, the
+// first. What this look misses, because it is committed at the same moment, the
+// unique index on running rows refuses, and the page with it.
 const receive = `
 with incoming as (
   select d.receiver,
@@ -59,15 +66,22 @@ with incoming as (
          d.metadata,
          d.payload_hash,
          d.place,
+         d.holder,
+         d.lease,
+         d.passes,
          (select k.id
             from inbox k
            where k.receiver = d.receiver
              and k.message_id = d.message_id) as known
-    from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::bytea[])
-    with ordinality as d (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, place)
+    from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::bytea[],
+                $8::text[], $9::bigint[], $10::boolean[])
+    with ordinality as d (receiver, message_id, ordering_key, type, payload, metadata, payload_hash,
+                          holder, lease, passes, place)
 ), heads as (
   select k.receiver,
          k.ordering_key,
+         k.offered,
+         k.passes,
          (select open.id
             from inbox open
            where open.receiver = k.receiver
@@ -76,9 +90,27 @@ with incoming as (
              and open.status in ('pending', 'running')
            order by open.ordering_key, open.id
            limit 1) as id
-    from (select distinct receiver, ordering_key
+    from (select receiver,
+                 ordering_key,
+                 min(place) filter (where lease > 0) as offered,
+                 bool_or(passes) as passes
             from incoming
-           where known is null) k
+           where known is null
+           group by receiver, ordering_key) k
+), taken as (
+  select h.offered as place
+    from heads h
+   where h.offered is not null
+     and h.id is null
+     and (h.passes
+          or (select parked.id
+                from inbox parked
+               where parked.receiver = h.receiver
+                 and parked.ordering_key >= h.ordering_key
+                 and parked.ordering_key <= h.ordering_key
+                 and parked.status = 'dead'
+               order by parked.ordering_key, parked.id
+               limit 1) is null)
 ), locked as (
   select id
     from inbox
@@ -109,9 +141,18 @@ with incoming as (
      and o.due_at > clock_timestamp()
 ), kept as (
   insert into inbox
-         (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
-  select receiver, message_id, ordering_key, type, payload, metadata::jsonb, payload_hash
-    from incoming
+         (receiver, message_id, ordering_key, type, payload, metadata, payload_hash,
+          status, fence, attempts, holder, due_at)
+  select receiver, message_id, ordering_key, type, payload, metadata::jsonb, payload_hash,
+         case when taken then 'running' else 'pending' end,
+         taken::int,
+         taken::int,
+         case when taken then holder end,
+         clock_timestamp() + case when taken then lease else 0 end * interval '1 microsecond'
+    from (select receiver, message_id, ordering_key, type, payload, metadata, payload_hash,
+                 holder, lease, place, place in (select t.place from taken t) as taken
+            from incoming
+          offset 0) i
    where (select count(*) from locked) >= 0
      and (select count(*) from oldest) >= 0
    order by place
@@ -119,7 +160,7 @@ with incoming as (
      set duplicates = inbox.duplicates + 1,
          due_at     = case when inbox.id = any (array(select id from oldest)) then clock_timestamp() else inbox.due_at end
    where inbox.payload_hash = excluded.payload_hash
-  returning id, receiver, message_id, duplicates
+  returning id, receiver, message_id, duplicates, status, received_at, received_in
 ), woken as (
   update inbox
      set due_at = clock_timestamp()
@@ -138,7 +179,9 @@ with incoming as (
 )
 select count(*) filter (where duplicates = 0) as new,
        count(*) filter (where duplicates > 0) as duplicates,
-       (select count(*) from other) as aside
+       (select count(*) from other) as aside,
+       json_agg(json_build_object('Row', id, 'Receiver', receiver, 'ID', message_id, 'At', received_at, 'In', received_in))
+         filter (where duplicates = 0 and status = 'running') as taken
   from kept`
 
 // Receive takes the messages of a page of the outbox into the inbox. It works in
@@ -160,47 +203,53 @@ func Receive(envelope func(*message.Message) Envelope) func(page []*message.Mess
 // ReceiveTelling is Receive that also tells what became of each page, before it
 // is committed: of a page that is read again, twice.
 func ReceiveTelling(envelope func(*message.Message) Envelope, told func(Reception)) func(page []*message.Message) error {
-	return func(page []*message.Message) error {
-		if len(page) == 0 {
-			return nil
-		}
-		tx, ok := wsql.TxFromContext(page[0].Context())
-		if !ok {
-			return fmt.Errorf("receive message %s: it does not come from an outbox subscriber", page[0].UUID)
-		}
-		all := make([]delivery, 0, len(page))
-		for _, m := range page {
-			e := envelope(m)
-			its, err := deliveries(e.Receivers, Message{
-				ID: m.UUID, Type: asText(e.Type), OrderingKey: indexable(e.OrderingKey), Payload: m.Payload, Metadata: m.Metadata,
-			})
-			if err != nil {
-				return err
-			}
-			all = append(all, its...)
-		}
-		first, again := apart(all)
-		r, err := take(page[0].Context(), tx, receive, received(first)...)
-		if err == nil && len(again) > 0 {
-			var more Reception
-			more, err = take(page[0].Context(), tx, repeat, repeated(again)...)
-			r.Duplicates, r.Aside = r.Duplicates+more.Duplicates, r.Aside+more.Aside
-		}
+	return NewHandover().Receive(envelope, told)
+}
+
+// deliveriesOf are those of a page, in its order.
+func deliveriesOf(page []*message.Message, envelope func(*message.Message) Envelope) ([]delivery, error) {
+	all := make([]delivery, 0, len(page))
+	for _, m := range page {
+		e := envelope(m)
+		its, err := deliveries(e.Receivers, Message{
+			ID: m.UUID, Type: asText(e.Type), OrderingKey: indexable(e.OrderingKey), Payload: m.Payload, Metadata: m.Metadata,
+		})
 		if err != nil {
-			return err
+			return nil, err
 		}
-		r.tell(told)
-		return nil
+		all = append(all, its...)
 	}
+	return all, nil
+}
+
+// taken is a row that a page has inserted as claimed.
+type taken struct {
+	Row          int64
+	Receiver, ID string
+	At           time.Time
+	In           string // the transaction
 }
 
 // If we die here: the transaction rolls back, the offset with it, and the page is
 // read again. Tests: TestACutPageIsReceivedOnce, and the walk of e2e.
-func take(ctx context.Context, tx *sql.Tx, statement string, args ...any) (r Reception, err error) {
-	if err = tx.QueryRowContext(ctx, statement, args...).Scan(&r.New, &r.Duplicates, &r.Aside); err != nil {
-		return r, fmt.Errorf("receive messages: %w", err)
+func receivePage(ctx context.Context, tx *sql.Tx, first, again []delivery, offers offers) (r Reception, rows []taken, err error) {
+	var list []byte
+	if err = tx.QueryRowContext(ctx, receive, received(first, offers)...).Scan(&r.New, &r.Duplicates, &r.Aside, &list); err != nil {
+		return r, nil, fmt.Errorf("receive messages: %w", err)
 	}
-	return r, nil
+	if list != nil {
+		if err := json.Unmarshal(list, &rows); err != nil {
+			return r, nil, fmt.Errorf("receive messages: read what was taken: %w", err)
+		}
+	}
+	if len(again) > 0 {
+		var more Reception
+		if err := tx.QueryRowContext(ctx, repeat, repeated(again)...).Scan(&more.New, &more.Duplicates, &more.Aside); err != nil {
+			return r, nil, fmt.Errorf("receive messages: %w", err)
+		}
+		r.Duplicates, r.Aside = r.Duplicates+more.Duplicates, r.Aside+more.Aside
+	}
+	return r, rows, nil
 }
 
 // indexable is an ordering key that the inbox can hold, one for each that there is.

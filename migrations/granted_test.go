@@ -36,9 +36,9 @@ func grants() map[string]grant {
 		"outbox":         {"select; " + newMessage, "select; " + newMessage + "; delete"},
 		"outbox_offsets": {"select", "select; insert; update (transaction_id, offset)"},
 		"inbox": {
-			"select; insert (receiver, message_id, ordering_key, type, payload, metadata, payload_hash); " +
+			"select; insert (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, due_at, attempts, fence, holder); " +
 				"update (status, due_at, attempts, waits, waiting_since, fence, duplicates, finished_at, deaths, decided_by, decided_at)",
-			"select; insert (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, fence, done_fence); " +
+			"select; insert (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, due_at, attempts, fence, done_fence, holder); " +
 				"update (status, due_at, attempts, waits, waiting_since, fence, done_fence, holder, duplicates, last_error, finished_at, deaths); delete",
 		},
 		"inbox_quarantine": {"select; " + strange, "select; " + strange + "; delete"},

@@ -7,8 +7,11 @@ import (
 
 // incoming are the arguments of a page of so many messages.
 func incoming(n int) string {
-	columns := make([]string, 0, 7)
-	for _, value := range []string{"'r'::text", "'m'::text", "'ch_7'::text", "'t'::text", "''::bytea", "'{}'::text", "''::bytea"} {
+	columns := make([]string, 0, 10)
+	for _, value := range []string{
+		"'r'::text", "'m'::text", "'ch_7'::text", "'t'::text", "''::bytea", "'{}'::text", "''::bytea",
+		"'h'::text", "30000000::bigint", "false",
+	} {
 		columns = append(columns, fmt.Sprintf("array_fill(%s, '{%d}')", value, n))
 	}
 	return strings.Join(columns, ", ")
@@ -94,15 +97,15 @@ func lookups() []lookup {
 
 		{
 			file: "inbox/receive.go", words: "with incoming", args: incoming(1),
-			settings: subscriber, ways: messageOnce + ", " + openByKey + ", " + byNumber,
+			settings: subscriber, ways: messageOnce + ", " + openByKey + ", " + parkedByKey + ", " + byNumber,
 		},
 		{
 			file: "inbox/receive.go", words: "with incoming", args: incoming(500),
-			settings: subscriber, ways: messageOnce + ", " + openByKey + ", " + byNumber,
+			settings: subscriber, ways: messageOnce + ", " + openByKey + ", " + parkedByKey + ", " + byNumber,
 		},
 		{
 			file: "inbox/receive.go", words: "with incoming", args: incoming(1),
-			ways: messageOnce + ", " + openByKey + ", " + byNumber,
+			ways: messageOnce + ", " + openByKey + ", " + parkedByKey + ", " + byNumber,
 		},
 		{
 			file: "inbox/page.go", words: "with repeated", args: "'{r}', '{m}', '{x}', '{\"{}\"}', '{x}', '{1}'",
@@ -112,6 +115,7 @@ func lookups() []lookup {
 			file: "inbox/claim.go", words: "with accused", args: "'r', 10, 'h', '30 s', '{}', '1 s', '10 s', 32, false, 20",
 			settings: claim, ways: "inbox_suspects receiver due_at, inbox_due receiver due_at, " + openByKey + ", " + parkedByKey + " id, " + byNumber,
 		},
+		{file: "inbox/confirm.go", words: "with told", args: "'{1,2,3}', '{now,now,now}', '{1,2,3}', 'h', '30 s'", ways: byNumber},
 		{file: "inbox/lease.go", words: "from held", args: "'{1,2,3}', '{1,1,1}', '30 s'", ways: byNumber},
 		{file: "inbox/settle.go", words: "with ended", args: "7, 1", ways: byNumber},
 		{file: "inbox/settle.go", words: "with ending", args: "7, 1", ways: byNumber},

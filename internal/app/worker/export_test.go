@@ -9,8 +9,8 @@ import (
 // Route is what tests ask who takes a message.
 var Route = route //nolint:gochecknoglobals // exported to tests only
 
-// Waking lets processors be woken, as Run does.
-var Waking = waking //nolint:gochecknoglobals // exported to tests only
+// HandingOver lets messages be handed to processors, as Run does.
+var HandingOver = handingOver //nolint:gochecknoglobals // exported to tests only
 
 // Processors are those of a worker that has nothing to work with.
 func Processors() []*inbox.Processor {

@@ -83,20 +83,21 @@ func TestParkedMessagesHoldUpNotificationsAlone(t *testing.T) {
 	}
 }
 
-// TestWaking: a page wakes whom its messages may reach, however often it is told.
-func TestWaking(t *testing.T) {
+// TestHandingOver: messages are handed to those whom they may reach, and these are
+// woken.
+func TestHandingOver(t *testing.T) {
 	t.Parallel()
 	reached := map[string]bool{}
 	for _, receiver := range receivers() {
 		reached[receiver] = true
 	}
 	processors := worker.Processors()
-	wake := worker.Waking(processors)
-	wake()
-	wake() // and does not wait
+	handover := worker.HandingOver(processors)
+	handover.Ended()
+	handover.Ended() // however often
 	for _, p := range processors {
-		if reached[p.Receiver] != (len(p.Wake) == 1) {
-			t.Errorf("%s was told %d times", p.Receiver, len(p.Wake))
+		if reached[p.Receiver] != (p.Wake != nil) {
+			t.Errorf("%s is woken: %v", p.Receiver, p.Wake != nil)
 		}
 	}
 }

@@ -106,8 +106,8 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		return app.Serve(ctx, log, settings.HTTPAddr, app.Health(ready, metrics.Handler()))
 	})
 	receivers := processors(log, db, provider, metrics, traces, settings, now)
-	wake := waking(receivers) // before they run
-	g.Go(func() error { return receiveAlways(ctx, log, subscriberDB, observeReception(metrics), wake) })
+	handover := handingOver(receivers) // before they run
+	g.Go(func() error { return receiveAlways(ctx, log, subscriberDB, observeReception(metrics), handover) })
 	g.Go(func() error { janitor(log, db, settings).Run(ctx); return nil })
 	g.Go(func() error { rescue(ctx, log, db); return nil })
 	g.Go(func() error { (&ledger.Projector{DB: db, Poll: poll, Log: log}).Run(ctx); return nil })
@@ -119,9 +119,9 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 
 // receiveAlways begins anew when the router could not even subscribe: the
 // database may be restarting.
-func receiveAlways(ctx context.Context, log *slog.Logger, db *postgres.DB, told func(inbox.Reception), received func()) error {
+func receiveAlways(ctx context.Context, log *slog.Logger, db *postgres.DB, told func(inbox.Reception), handover *inbox.Handover) error {
 	for {
-		err := receive(ctx, log, db, told, received)
+		err := receive(ctx, log, db, told, handover)
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // stopped, as it was told
 		}
@@ -136,10 +136,11 @@ func receiveAlways(ctx context.Context, log *slog.Logger, db *postgres.DB, told 
 
 // receive runs the Watermill router that takes messages from the outbox into
 // the inbox. Stopping it may interrupt a page, which is then read again.
-func receive(ctx context.Context, log *slog.Logger, db *postgres.DB, told func(inbox.Reception), received func()) error {
+func receive(ctx context.Context, log *slog.Logger, db *postgres.DB, told func(inbox.Reception), handover *inbox.Handover) error {
+	defer handover.Ended() // when the subscriber has stopped, as the router sees to
 	conns := stdlib.OpenDBFromPool(db.Pool())
 	defer func() { _ = conns.Close() }() // the pool itself is closed by its owner
-	subscriber, err := outbox.NewSubscriberTelling(conns, group, log, received)
+	subscriber, err := outbox.NewSubscriberTelling(conns, group, log, handover.Ended)
 	if err != nil {
 		return err
 	}
@@ -147,7 +148,7 @@ func receive(ctx context.Context, log *slog.Logger, db *postgres.DB, told func(i
 	if err != nil {
 		return fmt.Errorf("make the router: %w", err)
 	}
-	router.AddConsumerHandler("inbox", ledger.Topic, subscriber, outbox.ByPage(log, inbox.ReceiveTelling(route, told))) //nolint:contextcheck // a message carries its own context
+	router.AddConsumerHandler("inbox", ledger.Topic, subscriber, outbox.ByPage(log, handover.Receive(route, told))) //nolint:contextcheck // a message carries its own context
 	if err := router.Run(ctx); err != nil {
 		return fmt.Errorf("run the router: %w", err)
 	}
@@ -207,25 +208,16 @@ func processors(log *slog.Logger, db *postgres.DB, provider *stripe.Client, metr
 	}
 }
 
-// waking lets processors be woken, those that messages from the outbox reach, and
-// returns what wakes them. It is for before they run.
-func waking(processors []*inbox.Processor) (wake func()) {
-	var bells []chan struct{}
+// handingOver is the way of messages to the processors that those from the outbox
+// reach. It is for before they run.
+func handingOver(processors []*inbox.Processor) *inbox.Handover {
+	var reached []*inbox.Processor
 	for _, p := range processors {
-		if p.Receiver == fulfillment.ResendReceiver {
-			continue
-		}
-		bell := make(chan struct{}, 1)
-		bells, p.Wake = append(bells, bell), bell
-	}
-	return func() {
-		for _, bell := range bells {
-			select {
-			case bell <- struct{}{}:
-			default: // it rings already
-			}
+		if p.Receiver != fulfillment.ResendReceiver {
+			reached = append(reached, p)
 		}
 	}
+	return inbox.NewHandover(reached...)
 }
 
 func janitor(log *slog.Logger, db *postgres.DB, settings Settings) *Janitor {
