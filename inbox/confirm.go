@@ -75,6 +75,11 @@ func (r *run) startTold(ctx context.Context) (again bool) {
 		return false
 	}
 	for _, c := range mine {
+		if _, ok := r.held[c.row]; ok { // by a claim since that read: its fence is higher
+			r.Observer.ended(EndLost)
+			gone = append(gone, c)
+			continue
+		}
 		r.hold(ctx, c)
 	}
 	for _, c := range gone {

@@ -1,8 +1,10 @@
 package inbox_test
 
 import (
+	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -67,5 +69,51 @@ func TestPageThatEndsOtherwise(t *testing.T) {
 		if got := handled.String(); got != "m1" || tries != 2 {
 			t.Errorf("handled: %s; after %d pages", got, tries)
 		}
+	})
+
+	t.Run("what is claimed again while it is looked for keeps its lease", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		begun, finish := make(chan int64, 10), map[int64]chan struct{}{1: make(chan struct{}), 2: make(chan struct{})}
+		p := processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+			if d.ID != "first" {
+				n := int64(d.Attempt)
+				begun <- n
+				select {
+				case <-finish[n]:
+				case <-time.After(patience): // the test has failed
+				}
+			}
+			return inbox.Complete, nil
+		})
+		p.Policy.Lease = 600 * time.Millisecond
+		h := inbox.NewHandover(p)
+		hand(t, db, h, nil, func() {}, "r") // nobody tells before the lease has ended
+		startOffering(t, db, p)
+		write(t, db, `create function held_up() returns trigger language plpgsql as $$ begin perform pg_advisory_xact_lock_shared(7); return new; end $$`)
+		write(t, db, `create trigger held_up before update on inbox for each row when (new.fence = 2) execute function held_up()`)
+		tx := begin(t, db)
+		run(t, tx, `select pg_advisory_xact_lock(7)`)
+		page(t, db, letter("m1", "x"))
+		awaitAll(t, db)
+		silence(t, db)
+		await(t, db, `select count(*) > 0 from pg_stat_activity where datname = current_database() and wait_event = 'advisory'`)
+		h.Ended()
+		if n := receiveFrom(t, "what was taken on receipt", begun); n != 1 {
+			t.Errorf("attempt %d comes first", n)
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if n := receiveFrom(t, "what was claimed", begun); n != 2 {
+			t.Errorf("attempt %d comes second", n)
+		}
+		close(finish[1])
+		await(t, db, `select received_at < clock_timestamp() - interval '3 seconds' from inbox where message_id = 'm1'`)
+		if r := stored(t, db, "m1"); r.Status != "running" || r.Fence != 2 || r.DueIn < 0 {
+			t.Errorf("it is %+v", r)
+		}
+		close(finish[2])
+		await(t, db, `select bool_and(status = 'done') from inbox`)
 	})
 }

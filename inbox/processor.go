@@ -242,15 +242,21 @@ func (r *run) start(ctx context.Context, c claimed) {
 	r.hold(ctx, c)
 }
 
-// hold is start where r.mu is held.
+// hold is start where r.mu is held. Of a row that is held already the lease has
+// lapsed: a claim has taken it again while a page was told of.
 func (r *run) hold(ctx context.Context, c claimed) {
+	if before, ok := r.held[c.row]; ok {
+		before.cancel(errLeaseLost)
+	}
 	handling, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	r.held[c.row] = holding{message: c, cancel: cancel}
 	r.handlers.Go(func() {
 		defer r.free(1)
 		end := r.process(handling, c)
 		r.mu.Lock()
-		delete(r.held, c.row)
+		if r.held[c.row].message.fence == c.fence {
+			delete(r.held, c.row)
+		}
 		awaited := r.isAwaited(c)
 		r.mu.Unlock()
 		cancel(nil)
