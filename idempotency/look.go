@@ -14,27 +14,6 @@ import (
 // key comes with the database's time and needs no clock of ours. A row that was swept
 // stays expired should the server's clock step back: what is gone is never replayed
 // as an empty answer.
-const selectAnswer = `
-select 1 as n,
-       c.now,
-       k.key is not null                            as found,
-       coalesce(k.fingerprint, '')                  as fingerprint,
-       k.request,
-       coalesce(k.status_code, 0)                   as status_code,
-       coalesce(k.content_type, '')                 as content_type,
-       coalesce(k.location, '')                     as location,
-       coalesce(k.body, '')                         as body,
-       coalesce(k.expires_at, c.now)                as expires_at,
-       coalesce(k.expires_at <= c.now
-                or k.body is null, false)           as expired
-  from (select clock_timestamp() as now) as c
-  left join idempotency_keys k
-    on k.scope = $1
-   and k.operation = $2
-   and k.key = $3`
-
-// selectAnswers is selectAnswer for several keys of a scope. It is planned anew each
-// time, which costs more than to read a single key does.
 //
 // The offset keeps the subquery a probe for each key. As a condition on the place of
 // the keys it was planned, where there were few, to read all that a scope has.
@@ -81,8 +60,7 @@ func Look(ctx context.Context, q postgres.Querier, key Key) (record Record, foun
 
 // lookAll is Look for many keys of one scope.
 func lookAll(ctx context.Context, q postgres.Querier, keys []Key) ([]looked, error) {
-	sql, args := asking(keys)
-	rows, err := q.Query(ctx, sql, args...)
+	rows, err := q.Query(ctx, selectAnswers, asking(keys)...)
 	all := make([]looked, len(keys))
 	if err != nil {
 		return nil, err
@@ -92,19 +70,16 @@ func lookAll(ctx context.Context, q postgres.Querier, keys []Key) ([]looked, err
 
 func notLooked(err error) error { return fmt.Errorf("look up an idempotency key: %w", err) }
 
-// asking is the statement for keys of one scope, with its arguments.
-func asking(keys []Key) (sql string, args []any) {
-	if len(keys) == 1 {
-		return selectAnswer, []any{keys[0].Scope, keys[0].Operation, keys[0].Value}
-	}
+// asking are the arguments of selectAnswers for keys of one scope.
+func asking(keys []Key) []any {
 	operations, values := make([]string, len(keys)), make([]string, len(keys))
 	for i, key := range keys {
 		operations[i], values[i] = key.Operation, key.Value
 	}
-	return selectAnswers, []any{keys[0].Scope, operations, values}
+	return []any{keys[0].Scope, operations, values}
 }
 
-// readAnswers reads what either statement says of each key.
+// readAnswers reads what is said of each key.
 func readAnswers(rows pgx.Rows, into []looked) error {
 	var n int
 	var l looked
@@ -157,8 +132,7 @@ func lookAsTenants(ctx context.Context, db *postgres.DB, keys []Key) ([]looked, 
 		for _, at := range of[tenant] {
 			theirs = append(theirs, keys[at])
 		}
-		sql, args := asking(theirs)
-		queries[i] = postgres.TenantQuery{Merchant: tenant, SQL: sql, Args: args}
+		queries[i] = postgres.TenantQuery{Merchant: tenant, SQL: selectAnswers, Args: asking(theirs)}
 	}
 	all := make([]looked, len(keys))
 	err := db.QueryTenants(ctx, queries, func(i int, rows pgx.Rows) error {

@@ -78,7 +78,7 @@ func lookups() []lookup {
 		},
 		{file: "ledger/rebuild.go", words: "delete from account_balances", args: "1000", settings: along, ways: "account_balances_once generation"},
 
-		{file: "idempotency/look.go", words: "k.key = $3", args: "'m1', 'POST /v1/charges', 'key-7'", ways: keyOnce},
+		{file: "idempotency/look.go", words: "as asked", args: "'m1', '{POST /v1/charges}', '{key-7}'", ways: keyOnce},
 		{file: "idempotency/look.go", words: "as asked", args: "'m1', '{POST /v1/charges,POST /v1/charges}', '{key-7,key-8}'", ways: keyOnce},
 		{
 			file: "idempotency/list.go", words: "recursive operations", args: "'m1', 'key-7'",

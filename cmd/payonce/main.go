@@ -75,10 +75,11 @@ func open(ctx context.Context) (*postgres.DB, error) {
 
 // open opens the database as the owner of the tables. To another user row security
 // hides rows, and an audit of nothing finds nothing: so what would be hidden from
-// whoever comes is an error.
+// whoever comes is an error. What a command asks it asks once, of large tables, so
+// each is planned for what it asks.
 func (e environment) open(ctx context.Context, o postgres.Options) (*postgres.DB, error) {
 	o.AllowPlaintext = e.AllowPlaintext
-	settings := map[string]string{"row_security": "off"}
+	settings := map[string]string{"row_security": "off", "plan_cache_mode": "auto"}
 	maps.Copy(settings, o.Settings)
 	o.Settings = settings
 	return postgres.Open(ctx, e.DatabaseURL.Reveal(), o)

@@ -229,9 +229,28 @@ select name,
 			"idle_in_transaction_session_timeout": "10000",
 			"client_connection_check_interval":    "2000",
 			"enable_seqscan":                      "off", "jit": "off",
+			"plan_cache_mode": "force_generic_plan",
 		}
 		if diff := cmp.Diff(want, settings(t, postgres.Options{Application: "api"})); diff != "" {
 			t.Errorf("settings (-want +got):\n%s", diff)
+		}
+	})
+
+	t.Run("plan a statement once, however long its arrays are", func(t *testing.T) {
+		t.Parallel()
+		db := open(t, pgtest.URL(t), postgres.Options{MaxConns: 1})
+		const lookup = `select stream_id from ledger_events where event_id = any ($1::uuid[])`
+		for n := range 20 {
+			rows, err := db.Query(t.Context(), lookup, make([][16]byte, n))
+			if err != nil {
+				t.Fatal(err)
+			}
+			rows.Close()
+		}
+		var once, anew int
+		if err := db.QueryRow(t.Context(), `select generic_plans, custom_plans from pg_prepared_statements where statement = $1`, lookup).
+			Scan(&once, &anew); err != nil || once != 20 || anew != 0 {
+			t.Errorf("of 20 executions %d had the plan that is kept, %d one of their own: %v", once, anew, err)
 		}
 	})
 

@@ -50,7 +50,7 @@ func TestOpenBehindAPooler(t *testing.T) {
 func sessionSettings() []string {
 	return []string{
 		"application_name", "client_connection_check_interval", "default_transaction_isolation", "enable_seqscan",
-		"idle_in_transaction_session_timeout", "jit", "lock_timeout", "statement_timeout",
+		"idle_in_transaction_session_timeout", "jit", "lock_timeout", "plan_cache_mode", "statement_timeout",
 		"tcp_keepalives_count", "tcp_keepalives_idle", "tcp_keepalives_interval", "timezone",
 	}
 }

@@ -149,6 +149,9 @@ func local(host string) bool {
 // table was small reads all of it for every row later, until the table is analyzed
 // again. So whole tables are read where no index will do, and nothing is compiled
 // because that looks dear. Who wants to read whole tables says so.
+//
+// And they make it once. Where an array holds less than the planner guesses it plans
+// for each execution anew, which takes longer than many a lookup.
 func sessionSettings(o Options) map[string]string {
 	statement := o.StatementTimeout
 	if statement == 0 {
@@ -164,6 +167,7 @@ func sessionSettings(o Options) map[string]string {
 		"client_connection_check_interval":    "2000",
 		"enable_seqscan":                      "off",
 		"jit":                                 "off",
+		"plan_cache_mode":                     "force_generic_plan",
 		"tcp_keepalives_idle":                 "10",
 		"tcp_keepalives_interval":             "5",
 		"tcp_keepalives_count":                "3",
