@@ -184,10 +184,11 @@ func (r *running) arrived() {
 	r.result.waited = time.Since(r.since)
 }
 
-// How long a program does nothing but poll before it counts as done: longer for
-// one that was stopped, and has to find its feet.
+// How long a program does nothing but poll before it counts as done: so long that
+// each poll has come, which a plan may wait for, and longer for one that was stopped
+// and has to find its feet.
 const (
-	calm           = 40 * time.Millisecond
+	calm           = 100 * time.Millisecond
 	calmAfterPause = 150 * time.Millisecond
 )
 
