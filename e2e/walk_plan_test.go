@@ -71,25 +71,27 @@ func (c course) target(point planned, side crash.Side, fault crash.Fault) target
 	return target{scenario: c.scenario.name, program: c.program, point: point.Point, side: side, fault: fault}
 }
 
-// Shares of a sample, of 100 points: a crash or a cut comes to every point, what
-// takes longer to some.
+// Shares of a sample, of 100 points of it: a crash or a cut comes to each, what takes
+// longer to some.
 const (
 	sampledErrors = 10
 	sampledPauses = 3
 	sampledPairs  = 3
 )
 
-// sampleOf hits every point of a course once, with sides and faults that rotate
-// along the course and from seed to seed, and some of them once more.
-func sampleOf(c course, rng *rand.Rand) []target {
+// sampleOf hits one point in so many of a course, from a random first one, with sides
+// and faults that rotate along the course and from seed to seed, and some of them once
+// more.
+func sampleOf(c course, rng *rand.Rand, every int) []target {
 	turn := rng.IntN(4)
 	var sample []target
-	for i, point := range c.points {
+	for i := rng.IntN(every); i < len(c.points); i += every {
+		point, n := c.points[i], i/every+turn
 		side, fault := crash.Before, crash.Kill
-		if (i+turn)%2 == 1 {
+		if n%2 == 1 {
 			side = crash.After
 		}
-		if (i+turn)/2%2 == 1 {
+		if n/2%2 == 1 {
 			fault = crash.Cut
 		}
 		sample = append(sample, c.target(point, side, fault))
@@ -109,16 +111,11 @@ func sampleOf(c course, rng *rand.Rand) []target {
 	return sample
 }
 
-// shortSampleOf hits a point in so many of a course, with a crash or a cut.
-func shortSampleOf(c course, rng *rand.Rand, every int) []target {
-	all := slices.DeleteFunc(sampleOf(c, rng), func(t target) bool {
+// shortSampleOf hits fewer, with a crash or a cut.
+func shortSampleOf(c course, rng *rand.Rand) []target {
+	return slices.DeleteFunc(sampleOf(c, rng, shortEvery), func(t target) bool {
 		return t.second > 0 || t.fault != crash.Kill && t.fault != crash.Cut
 	})
-	var sample []target
-	for i := rng.IntN(every); i < len(all); i += every {
-		sample = append(sample, all[i])
-	}
-	return sample
 }
 
 // secondCrashes is how many points of a recovery all pairs go to, beyond those of

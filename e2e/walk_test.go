@@ -16,13 +16,16 @@ import (
 
 //nolint:gochecknoglobals // flags of the test program
 var (
-	walkWhat  = flag.String("walk", "", "the crash walk: all, pairs, scenario/program, or scenario/program/point/side/fault; a sample where empty")
+	walkWhat  = flag.String("walk", "", "the crash walk: points, all, pairs, scenario/program, or scenario/program/point/side/fault; a sample where empty")
 	walkSeed  = flag.Uint64("walk-seed", 0, "seed of the crash walk's sample; a new one where 0")
 	walkTimes = flag.Int("walk-times", 1, "how often the runs of the crash walk are done")
 )
 
-// A short walk has few scenarios and strikes at one point in so many.
-const shortEvery = 12
+// A sample strikes at one point in so many. A short one has few scenarios.
+const (
+	sampleEvery = 2
+	shortEvery  = 12
+)
 
 func shortScenarios() []string { return []string{"success", "declined"} }
 
@@ -88,9 +91,11 @@ func chosen(courses []course, what string, rng *rand.Rand, short bool) ([]target
 		case what == "pairs":
 			targets = append(targets, pairsOf(c)...)
 		case what == "" && short:
-			targets = append(targets, shortSampleOf(c, rng, shortEvery)...)
+			targets = append(targets, shortSampleOf(c, rng)...)
 		case what == "":
-			targets = append(targets, sampleOf(c, rng)...)
+			targets = append(targets, sampleOf(c, rng, sampleEvery)...)
+		case what == "points":
+			targets = append(targets, sampleOf(c, rng, 1)...)
 		}
 	}
 	if single(what) {
@@ -101,7 +106,7 @@ func chosen(courses []course, what string, rng *rand.Rand, short bool) ([]target
 		targets = append(targets, only)
 	}
 	if len(targets) == 0 {
-		return nil, fmt.Errorf("-walk=%s: neither all, pairs nor a run", what)
+		return nil, fmt.Errorf("-walk=%s: neither points, all, pairs nor a run", what)
 	}
 	once := slices.Clone(targets)
 	for range *walkTimes - 1 {
