@@ -35,7 +35,9 @@ import (
 // another one of its key, so whoever sends should bound how many there can be.
 //
 // now() is a moment earlier than clock_timestamp() and, unlike it, can be a
-// bound of the index.
+// bound of the index. Coalesced, the time of the accused leads to inbox_suspects
+// alone: where the planner knew of no suspects it looked for them in inbox_due, at
+// all that was due.
 const claim = `
 with accused as (
   select i.id,
@@ -45,10 +47,9 @@ with accused as (
    where i.receiver = $1
      and i.status = 'running'
      and i.deaths >= 2
-     and i.due_at <= now()
      and i.id <> all($5::bigint[])
-     and i.due_at + (hashint8(i.id # i.fence) & 1023) / 1024.0
-                  * least($7::interval, $6::interval * power(2, least(i.deaths, $10::int))) <= now()
+     and coalesce(i.due_at + (hashint8(i.id # i.fence) & 1023) / 1024.0
+                           * least($7::interval, $6::interval * power(2, least(i.deaths, $10::int))) <= now(), false)
    order by i.due_at
    limit least($2::bigint, $8::bigint)
      for update skip locked

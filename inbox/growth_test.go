@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5/stdlib"
@@ -47,6 +48,49 @@ func TestAClaimReadsNoMoreBehindABacklog(t *testing.T) {
 	}
 	if n := handled.Load(); n != backlog {
 		t.Errorf("%d handled", n)
+	}
+}
+
+// TestAClaimLooksForSuspectsAmongSuspects: and not among all that is due, where its
+// plan is of a time when nobody knew of any.
+func TestAClaimLooksForSuspectsAmongSuspects(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("not run in short mode: it writes thousands of messages")
+	}
+	url := pgtest.URL(t)
+	var pools [2]*postgres.DB // the processor's has one session, which keeps its plans
+	for i, most := range []int32{10, 1} {
+		var err error
+		if pools[i], err = postgres.Open(t.Context(), url, postgres.Options{AllowUnsafeDurability: true, AllowPlaintext: true, MaxConns: most}); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(pools[i].Close)
+	}
+	db := pools[0]
+	write(t, db, `alter table inbox set (autovacuum_enabled = off)`)
+	p := processor(pools[1], func(ctx context.Context, _ inbox.Delivery) (inbox.Result, error) {
+		<-ctx.Done()
+		return inbox.Complete, ctx.Err()
+	})
+	p.Concurrency, p.Drain = 1, time.Millisecond
+	stop := start(t, p)
+	await(t, db, `select idx_scan > 0 from pg_stat_user_indexes where indexrelname = 'inbox_due'`)
+	stop()
+	const backlog = 3000
+	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
+		select 'r', n, n, 't', '', '{}', '' from generate_series(1, $1::int) n`, backlog)
+	stop = start(t, p)
+	await(t, db, `select bool_or(status = 'running') from inbox`)
+	stop()
+	pools[1].Close() // a session that ends has told what it read
+	await(t, db, `select n_tup_upd >= 1 from pg_stat_user_tables where relname = 'inbox'`)
+	var read int64
+	if err := db.QueryRow(t.Context(), `select idx_tup_read from pg_stat_user_indexes where indexrelname = 'inbox_due'`).Scan(&read); err != nil {
+		t.Fatal(err)
+	}
+	if read > 100 {
+		t.Errorf("claiming a message read %d entries of what is due", read)
 	}
 }
 

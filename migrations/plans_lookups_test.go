@@ -113,7 +113,7 @@ func lookups() []lookup {
 		},
 		{
 			file: "inbox/claim.go", words: "with accused", args: "'r', 10, 'h', '30 s', '{}', '1 s', '10 s', 32, false, 20",
-			settings: claim, ways: "inbox_suspects receiver due_at, inbox_due receiver due_at, " + openByKey + ", " + parkedByKey + " id, " + byNumber,
+			settings: claim, ways: "inbox_suspects receiver, inbox_due receiver due_at, " + openByKey + ", " + parkedByKey + " id, " + byNumber,
 		},
 		{file: "inbox/confirm.go", words: "with told", args: "'{1,2,3}', '{now,now,now}', '{1,2,3}', 'h', '30 s'", ways: byNumber},
 		{file: "inbox/lease.go", words: "from held", args: "'{1,2,3}', '{1,1,1}', '30 s'", ways: byNumber},
@@ -139,6 +139,8 @@ func lookups() []lookup {
 		{file: "fulfillment/reader.go", words: "s.available", args: "'{m7,m8}', '{sku,sku}'", ways: "stock_pkey merchant_id sku"},
 		{file: "fulfillment/resend.go", words: "update webhook_resends", args: "gen_random_uuid()", ways: "webhook_resends_pkey resend_id"},
 		{file: "internal/merchants/webhooks.go", words: "m.webhook_url,\n", args: "'{m7,m8}'", ways: "merchants_pkey merchant_id, webhook_secrets_pkey merchant_id"},
+
+		{file: "internal/merchants/webhooks.go", words: "with over", args: "500", ways: "webhook_secrets_to_forget ends_at"},
 
 		// What is open or parked is counted, and nothing that is done is passed over.
 		{

@@ -189,10 +189,11 @@ update webhook_secrets
    and ends_at <= clock_timestamp()
    and secret is not null`
 
+// A row that is locked keeps its ctid. Joined by their numbers instead, a batch was
+// planned, while there were few secrets, to compare each row with all of the others.
 const sweepSecrets = `
 with over as (
-  select merchant_id,
-         generation
+  select ctid
     from webhook_secrets
    where ends_at <= now()
      and secret is not null
@@ -200,11 +201,9 @@ with over as (
    limit $1
      for update skip locked
 )
-update webhook_secrets s
+update webhook_secrets
    set secret = null
-  from over
- where s.merchant_id = over.merchant_id
-   and s.generation = over.generation
+ where ctid = any (array(select ctid from over))
 returning 1`
 
 // SweepSecrets forgets up to limit secrets that are over, by the database's
