@@ -19,7 +19,7 @@ import (
 var ErrUnauthorized = errors.New("the API key is not valid")
 
 // The index is asked for the part of keys that is no secret. What decides,
-// expiry and revocation too, is in this one function of migration 00012 and in
+// expiry and revocation too, is in this one function of migration 00020 and in
 // database time. The api sees nothing else of the keys.
 const selectByPrefix = `
 select key_hash,

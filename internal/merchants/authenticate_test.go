@@ -95,3 +95,77 @@ func TestDoorkeeper(t *testing.T) {
 		}
 	})
 }
+
+// A session keeps the plan that it made while there were few keys. As they grow it
+// reads what a request asks for and no more.
+func TestAuthenticatingReadsNoMoreAsKeysGrow(t *testing.T) {
+	t.Parallel()
+	const (
+		few  = `select * from generate_series(1, 30) n`
+		many = `select * from generate_series(1001, 6000) n`
+		add  = `
+with n as (%s), m as (
+  insert into merchants (merchant_id)
+  select 'm' || n
+    from n
+)
+insert into api_keys (key_hash, prefix, merchant_id, scopes)
+select sha256(convert_to(key, 'UTF8')), left(key, 16), 'm' || n, '{admin}'
+  from n,
+       lateral (select 'sk_test_' || lpad(n::text, 8, '0') || repeat('x', 24) as key) k`
+	)
+	for name, before := range map[string][]string{
+		"none":                {`analyze`},
+		"thirty":              {fmt.Sprintf(add, few)},
+		"thirty, and counted": {fmt.Sprintf(add, few), `update merchants set fee_basis_points = 1`, `analyze`},
+	} {
+		t.Run("where there were "+name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Open(t)
+			conn, err := db.Pool().Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Release()
+			write := func(sql string) {
+				t.Helper()
+				if _, err := db.Pool().Exec(t.Context(), sql); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, sql := range before {
+				write(sql)
+			}
+			for range 10 {
+				if _, err := merchants.Authenticate(t.Context(), conn, "sk_test_00000001xxxxxxxxxxxxxxxxxxxxxxxx"); err != nil && !errors.Is(err, merchants.ErrUnauthorized) {
+					t.Fatal(err)
+				}
+			}
+			write(fmt.Sprintf(add, many))
+			tx, err := conn.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }() // it only reads
+			read := func() (rows int) {
+				t.Helper()
+				err := tx.QueryRow(t.Context(), `
+select sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::int
+  from pg_stat_xact_user_tables
+ where relname in ('api_keys', 'merchants')`).Scan(&rows)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return rows
+			}
+			earlier := read()
+			m, err := merchants.Authenticate(t.Context(), tx, "sk_test_00005000xxxxxxxxxxxxxxxxxxxxxxxx")
+			if err != nil || m.ID != "m5000" {
+				t.Fatalf("it opens %q, %v", m.ID, err)
+			}
+			if rows := read() - earlier; rows != 2 {
+				t.Errorf("%d rows are read, want the key and its merchant", rows)
+			}
+		})
+	}
+}
