@@ -228,16 +228,19 @@ func TestDoAll(t *testing.T) {
 		db := pgtest.Open(t)
 		var calls atomic.Int64
 		once := ordering(db, &calls)
-		ctx, cancel := context.WithCancel(t.Context())
+		stopped, cancel := context.WithCancel(t.Context())
 		work := once.Work
 		once.Concurrency = 2
 		once.Work = func(ctx context.Context, b *pgx.Batch, in order) (receipt, error) {
-			if in.ID == "o-10" {
+			switch {
+			case in.ID == "o-10":
 				cancel()
+			case in.Amount > 10:
+				<-stopped.Done() // it overtakes nobody who is about to cancel
 			}
 			return work(ctx, b, in)
 		}
-		got := once.DoAll(ctx, orders(30))
+		got := once.DoAll(stopped, orders(30))
 		done, _, failed := tally(got)
 		for _, r := range got {
 			if r.Err != nil && (!errors.Is(r.Err, idempotency.ErrUnavailable) || !errors.Is(r.Err, context.Canceled) || r.Key == "") {

@@ -3,7 +3,7 @@ package intake_test
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { pgtest.Main(m) }

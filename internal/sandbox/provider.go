@@ -49,19 +49,20 @@ func (s *Sandbox) provider(decide endpoint) http.HandlerFunc {
 	}
 }
 
-// carryOut is the order of a provider: the request is seen and counted; its key
-// is in flight from now until its answer is decided; a fault may delay it; it is
-// carried out whether or not its client still waits.
+// carryOut is the order of a provider: a key is in flight from before its request is
+// counted until its answer is decided; a fault may delay it; it is carried out
+// whether or not its client still waits.
 func (s *Sandbox) carryOut(ctx context.Context, c *call, refusal *apiError, decide endpoint) (answer, error) {
 	ctx = context.WithoutCancel(ctx)
+	first := refusal == nil && s.inFlight.enter(c.key)
+	if first {
+		defer s.inFlight.leave(c.key)
+	}
 	if err := s.arrive(ctx, c); err != nil {
 		return answer{}, err
 	}
-	if refusal == nil {
-		if !s.inFlight.enter(c.key) {
-			return answer{}, keyInUse(c.key)
-		}
-		defer s.inFlight.leave(c.key)
+	if refusal == nil && !first {
+		return answer{}, keyInUse(c.key)
 	}
 	s.delay(c.fault.slow)
 	switch {

@@ -1,0 +1,25 @@
+package pgtest
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+// Main runs the tests of a package, and fails where they leave a goroutine behind. It
+// is for TestMain, and does not return.
+func Main(m *testing.M) { goleak.VerifyTestMain(patient{m}) }
+
+// patient lets connections that are being closed end: on a busy machine that takes
+// longer than goleak waits.
+type patient struct{ *testing.M }
+
+func (p patient) Run() int {
+	code := p.M.Run()
+	for range 20 { // each look waits for a while
+		if goleak.Find() == nil {
+			break
+		}
+	}
+	return code
+}
