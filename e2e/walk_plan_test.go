@@ -34,7 +34,7 @@ func (t target) String() string {
 func parseTarget(address string) (target, error) {
 	parts := strings.Split(address, "/")
 	if len(parts) < 5 {
-		return target{}, fmt.Errorf("%q is not all, pairs or scenario/program/point/side/fault", address)
+		return target{}, fmt.Errorf("%q is not points, all, pairs or scenario/program/point/side/fault", address)
 	}
 	n := len(parts)
 	point, err := crash.ParsePoint(strings.Join(parts[2:n-2], "/"))
