@@ -56,7 +56,7 @@ type committer struct {
 
 func newCommitter(n int) *committer {
 	l := &lanes[*unit]{
-		enough: enoughUnits, spacing: commitSpacing, fit: fit,
+		enough: enoughUnits, fit: fit,
 		lead: func(units []*unit) { units[0].told <- verdict{turn: leads, units: units} },
 	}
 	return &committer{lanes: l.open(n)}
@@ -125,8 +125,7 @@ const (
 	maxStatements = 500
 	maxRefusals   = 3 // then each goes by itself
 
-	enoughUnits   = maxRows // to be worth a second lane: they fill a statement
-	commitSpacing = 3 * time.Millisecond
+	enoughUnits = 2 * maxRows // to be worth a second lane: they fill statements
 )
 
 const (

@@ -80,8 +80,8 @@ func (l *lanes[W]) Unused() int {
 type Lanes[W comparable] struct{ lanes[W] }
 
 // OpenLanes makes lanes by themselves.
-func OpenLanes[W comparable](n, enough int, spacing time.Duration, fit func([]W) int, lead func([]W)) *Lanes[W] {
-	l := &Lanes[W]{lanes[W]{enough: enough, spacing: spacing, fit: fit, lead: lead}}
+func OpenLanes[W comparable](n, enough int, fit func([]W) int, lead func([]W)) *Lanes[W] {
+	l := &Lanes[W]{lanes[W]{enough: enough, fit: fit, lead: lead}}
 	l.open(n)
 	return l
 }
@@ -93,17 +93,23 @@ func (l *Lanes[W]) Join(all ...W) {
 	}
 }
 
-// HandOver gives a lane back.
-func (l *Lanes[W]) HandOver(together int) {
+// HandOver gives a lane back that so many have used for so long.
+func (l *Lanes[W]) HandOver(together int, took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.handOver(together)
+	l.handOver(together, took)
 }
 
 // Use begins what so many do in a lane.
 func (l *Lanes[W]) Use(together int, most time.Duration) (handOver func()) {
 	return l.use(together, most)
 }
+
+// Bounds of how long the next one stays.
+const (
+	LeastSpacing = leastSpacing
+	MostSpacing  = mostSpacing
+)
 
 // SlowAfter is how long others keep from the second lane for the sake of the first.
 const SlowAfter = slowAfter

@@ -28,7 +28,6 @@ type Gatherer[Q, A any] struct {
 const (
 	maxQuestions    = 64 // of one read
 	enoughQuestions = 16 // for a read not to stay behind another one
-	readSpacing     = 2 * time.Millisecond
 )
 
 // readDeadline bounds a read that nobody may cancel, since others wait for it too.
@@ -43,9 +42,9 @@ func NewGatherer[Q, A any](most int, read func(ctx context.Context, questions []
 		most = defaultConns
 	}
 	l := &lanes[*asked[Q, A]]{
-		enough: enoughQuestions, spacing: readSpacing,
-		fit:  func(waiting []*asked[Q, A]) int { return min(len(waiting), maxQuestions) },
-		lead: func(all []*asked[Q, A]) { all[0].heard <- told[Q, A]{turn: leads, all: all} },
+		enough: enoughQuestions,
+		fit:    func(waiting []*asked[Q, A]) int { return min(len(waiting), maxQuestions) },
+		lead:   func(all []*asked[Q, A]) { all[0].heard <- told[Q, A]{turn: leads, all: all} },
 	}
 	return &Gatherer[Q, A]{read: read, places: make(chan struct{}, most), laneTime: laneTime, lanes: l.open(1)}
 }

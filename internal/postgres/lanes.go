@@ -16,20 +16,20 @@ import (
 // Two rules make more of them share what each would cost alone, where there are many. A
 // second lane is used only when enough wait to be worth it, or when the first is slow: who
 // waits for a lock holds up nobody but himself. And where the last had company, more will
-// come: so whoever is next, also one alone, stays for a spacing behind its end, or until
-// enough are together.
+// come: so whoever is next, also one alone, stays behind its end for twice as long as it
+// took, or until enough are together. On a server with time to spare that is short; on a
+// busy one, or on a slow disk, it is long, and saves most.
 type lanes[W comparable] struct {
-	enough  int // to leave although others are under way, or were a moment ago
-	spacing time.Duration
-	fit     func(waiting []W) int // how many of them may leave together, one at least
-	lead    func(all []W)         // tells the first that it leads all of them; must not wait
+	enough int                   // to leave although others are under way, or were a moment ago
+	fit    func(waiting []W) int // how many of them may leave together, one at least
+	lead   func(all []W)         // tells the first that it leads all of them; must not wait
 
 	mu      sync.Mutex
 	all     int         // lanes
 	free    int         // that nobody uses
 	slow    int         // that somebody uses for longer than slowAfter
 	waiting []W         // in the order of their arrival
-	early   bool        // some with company came to their end less than a spacing ago
+	early   bool        // some with company came to their end a moment ago
 	spaced  *time.Timer // ends early
 }
 
@@ -44,6 +44,12 @@ func (l *lanes[W]) open(n int) *lanes[W] {
 	})
 	return l
 }
+
+// Bounds of how long the next one stays behind those who had company.
+const (
+	leastSpacing = 2 * time.Millisecond
+	mostSpacing  = 20 * time.Millisecond
+)
 
 // slowAfter is longer than what is shared takes on a healthy server, and short enough
 // for those who wait.
@@ -61,6 +67,7 @@ func (l *lanes[W]) join(w W) {
 // use begins what so many do in a lane, and returns what ends it. It is had back after
 // most, also if they are under way still.
 func (l *lanes[W]) use(together int, most time.Duration) (handOver func()) {
+	began := time.Now() //nolint:forbidigo // a stopwatch: no moment is kept, and none is compared with another machine's
 	var slow, over bool
 	slowly := time.AfterFunc(slowAfter, func() {
 		l.mu.Lock()
@@ -80,7 +87,7 @@ func (l *lanes[W]) use(together int, most time.Duration) (handOver func()) {
 		if slow {
 			l.slow--
 		}
-		l.handOver(together)
+		l.handOver(together, time.Since(began)) //nolint:forbidigo // as above
 	}
 	late := time.AfterFunc(most, end)
 	return func() {
@@ -90,12 +97,13 @@ func (l *lanes[W]) use(together int, most time.Duration) (handOver func()) {
 	}
 }
 
-// handOver gives a lane back that so many have used. Its caller holds the lock.
-func (l *lanes[W]) handOver(together int) {
+// handOver gives a lane back that so many have used for so long. Its caller holds the
+// lock.
+func (l *lanes[W]) handOver(together int, took time.Duration) {
 	l.free++
 	if together > 1 {
 		l.early = true
-		l.spaced.Reset(l.spacing)
+		l.spaced.Reset(min(max(leastSpacing, 2*took), mostSpacing))
 	}
 	l.leave()
 }

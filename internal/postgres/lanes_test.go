@@ -14,9 +14,9 @@ import (
 )
 
 // lanesOf are lanes of the names of those who come. It notes who left together.
-func lanesOf(n, enough int, spacing time.Duration, most int) (l *postgres.Lanes[string], left func() [][]string) {
+func lanesOf(n, enough, most int) (l *postgres.Lanes[string], left func() [][]string) {
 	var all [][]string
-	l = postgres.OpenLanes(n, enough, spacing,
+	l = postgres.OpenLanes(n, enough,
 		func(waiting []string) int { return min(len(waiting), most) },
 		func(together []string) { all = append(all, together) })
 	return l, func() [][]string { return all }
@@ -32,7 +32,8 @@ func pass(d time.Duration) {
 func TestLanes(t *testing.T) {
 	t.Parallel()
 	const (
-		spacing = 3 * time.Millisecond
+		took    = 3 * time.Millisecond
+		spacing = 2 * took
 		enough  = 4
 		many    = 64
 	)
@@ -49,7 +50,7 @@ func TestLanes(t *testing.T) {
 		}, [][]string{{"a"}}},
 		"and those who wait leave together when it has come to its end": {2, many, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c")
-			l.HandOver(1)
+			l.HandOver(1, took)
 		}, [][]string{{"a"}, {"b", "c"}}},
 		"enough of them take the other lane": {2, many, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c", "d", "e", "f")
@@ -59,51 +60,80 @@ func TestLanes(t *testing.T) {
 		}, [][]string{{"a"}}},
 		"behind company the next one stays": {2, many, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c")
-			l.HandOver(1)
-			l.HandOver(2)
+			l.HandOver(1, took)
+			l.HandOver(2, took)
 			pass(spacing - 1)
 			l.Join("d")
 		}, [][]string{{"a"}, {"b", "c"}}},
-		"for a spacing": {2, many, func(l *postgres.Lanes[string]) {
+		"for twice as long as they took": {2, many, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c")
-			l.HandOver(1)
-			l.HandOver(2)
+			l.HandOver(1, took)
+			l.HandOver(2, took)
 			l.Join("d")
 			pass(spacing)
 		}, [][]string{{"a"}, {"b", "c"}, {"d"}}},
+		"which is as short as it may be behind what took no time": {2, many, func(l *postgres.Lanes[string]) {
+			l.Join("a", "b", "c")
+			l.HandOver(1, took)
+			l.HandOver(2, 0)
+			l.Join("d")
+			pass(postgres.LeastSpacing - 1)
+			l.Join("e")
+			pass(1)
+		}, [][]string{{"a"}, {"b", "c"}, {"d", "e"}}},
+		"and no longer than it may be behind what took long": {2, many, func(l *postgres.Lanes[string]) {
+			l.Join("a", "b", "c")
+			l.HandOver(1, took)
+			l.HandOver(2, time.Minute)
+			l.Join("d")
+			pass(postgres.MostSpacing - 1)
+			l.Join("e")
+			pass(1)
+		}, [][]string{{"a"}, {"b", "c"}, {"d", "e"}}},
+		"of what it took since it began": {2, many, func(l *postgres.Lanes[string]) {
+			l.Join("a", "b", "c")
+			l.HandOver(1, took)
+			handOver := l.Use(2, time.Minute)
+			pass(took)
+			handOver()
+			l.Join("d")
+			pass(spacing - 1)
+			l.Join("e")
+			pass(1)
+		}, [][]string{{"a"}, {"b", "c"}, {"d", "e"}}},
 		"or until enough are together": {2, many, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c")
-			l.HandOver(1)
-			l.HandOver(2)
+			l.HandOver(1, took)
+			l.HandOver(2, took)
 			l.Join("d", "e", "f", "g", "h")
 		}, [][]string{{"a"}, {"b", "c"}, {"d", "e", "f", "g"}}},
 		"and behind that one, which was alone, nobody does": {2, many, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c")
-			l.HandOver(1)
-			l.HandOver(2)
+			l.HandOver(1, took)
+			l.HandOver(2, took)
 			l.Join("d")
 			pass(spacing)
 			l.Join("e")
-			l.HandOver(1)
+			l.HandOver(1, took)
 		}, [][]string{{"a"}, {"b", "c"}, {"d"}, {"e"}}},
 		"the spacing is behind the last of two": {2, many, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c", "d", "e")
-			l.HandOver(1)
-			l.HandOver(4)
+			l.HandOver(1, took)
+			l.HandOver(4, took)
 			pass(spacing - 1)
 			l.Join("f", "g", "h", "i") // enough
-			l.HandOver(4)
+			l.HandOver(4, took)
 			l.Join("j")
 			pass(spacing - 1)
 		}, [][]string{{"a"}, {"b", "c", "d", "e"}, {"f", "g", "h", "i"}}},
 		"for whom there is no room waits for the next": {1, 2, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c", "d")
-			l.HandOver(1)
+			l.HandOver(1, took)
 		}, [][]string{{"a"}, {"b", "c"}}},
 		"and is not forgotten": {1, 2, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c", "d")
-			l.HandOver(1)
-			l.HandOver(2)
+			l.HandOver(1, took)
+			l.HandOver(2, took)
 			pass(spacing)
 		}, [][]string{{"a"}, {"b", "c"}, {"d"}}},
 		"who withdraws is not taken along": {1, many, func(l *postgres.Lanes[string]) {
@@ -111,13 +141,13 @@ func TestLanes(t *testing.T) {
 			if !l.Withdraw("c") || l.Withdraw("a") {
 				t.Error("c waited, and a had left")
 			}
-			l.HandOver(1)
+			l.HandOver(1, took)
 		}, [][]string{{"a"}, {"b", "d"}}},
 		"a lane that is given up early is another one's": {1, many, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c")
-			l.HandOver(1) // of a, who is under way still
+			l.HandOver(1, took) // of a, who is under way still
 			l.Join("d")
-			l.HandOver(2)
+			l.HandOver(2, took)
 			pass(spacing)
 		}, [][]string{{"a"}, {"b", "c"}, {"d"}}},
 		"behind a slow one nobody waits while a lane is free": {2, many, func(l *postgres.Lanes[string]) {
@@ -125,7 +155,7 @@ func TestLanes(t *testing.T) {
 			handOver := l.Use(1, time.Minute)
 			l.Join("b", "c")
 			pass(postgres.SlowAfter)
-			l.HandOver(2) // of both
+			l.HandOver(2, took) // of both
 			pass(spacing)
 			l.Join("d")
 			l.Join("e")
@@ -145,7 +175,7 @@ func TestLanes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				l, left := lanesOf(act.lanes, enough, spacing, act.most)
+				l, left := lanesOf(act.lanes, enough, act.most)
 				synctest.Wait()
 				act.do(l)
 				if diff := cmp.Diff(act.want, left()); diff != "" {
@@ -167,7 +197,7 @@ func TestLanesLeaveNobodyBehind(t *testing.T) {
 	for n := 1; n <= 3; n++ {
 		for _, laneTime := range []time.Duration{0, 300 * time.Microsecond, time.Second} {
 			synctest.Test(t, func(t *testing.T) {
-				l := postgres.OpenLanes(n, 4, 500*time.Microsecond,
+				l := postgres.OpenLanes(n, 4,
 					func(waiting []*traveler) int { return 1 + rand.N(min(len(waiting), most)) }, //nolint:gosec // no secret
 					func(together []*traveler) { together[0].told <- together })
 				var using, ended, withdrawn atomic.Int64
