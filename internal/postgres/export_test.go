@@ -93,11 +93,11 @@ func (l *Lanes[W]) Join(all ...W) {
 	}
 }
 
-// HandOver gives a lane back that so many have used for so long.
-func (l *Lanes[W]) HandOver(together int, took time.Duration) {
+// HandOver gives a lane back.
+func (l *Lanes[W]) HandOver(together int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.handOver(together, took)
+	l.handOver(together)
 }
 
 // Use begins what so many do in a lane.
@@ -105,10 +105,10 @@ func (l *Lanes[W]) Use(together int, most time.Duration) (handOver func()) {
 	return l.use(together, most)
 }
 
-// Bounds of how long the next one stays.
+// How long the next one stays behind those who had company.
 const (
-	LeastSpacing = leastSpacing
-	MostSpacing  = mostSpacing
+	Lull        = lull
+	LongestStay = longestStay
 )
 
 // SlowAfter is how long others keep from the second lane for the sake of the first.

@@ -16,9 +16,9 @@ import (
 // Two rules make more of them share what each would cost alone, where there are many. A
 // second lane is used only when enough wait to be worth it, or when the first is slow: who
 // waits for a lock holds up nobody but himself. And where the last had company, more will
-// come: so whoever is next, also one alone, stays behind its end for twice as long as it
-// took, or until enough are together. On a server with time to spare that is short; on a
-// busy one, or on a slow disk, it is long, and saves most.
+// come: so whoever is next, also one alone, stays behind its end for as long as others
+// keep coming, or until enough are together. That is a lull where few are about, and the
+// longest that anybody stays where processors are busy and time is theirs to save.
 type lanes[W comparable] struct {
 	enough int                   // to leave although others are under way, or were a moment ago
 	fit    func(waiting []W) int // how many of them may leave together, one at least
@@ -29,26 +29,28 @@ type lanes[W comparable] struct {
 	free    int         // that nobody uses
 	slow    int         // that somebody uses for longer than slowAfter
 	waiting []W         // in the order of their arrival
-	early   bool        // some with company came to their end a moment ago
-	spaced  *time.Timer // ends early
+	early   bool        // some with company came to their end, and others keep coming
+	lulled  *time.Timer // ends early, when nobody comes
+	stayed  *time.Timer // ends early, whoever comes
 }
 
 // open makes so many lanes.
 func (l *lanes[W]) open(n int) *lanes[W] {
 	l.all, l.free = n, n
-	l.spaced = time.AfterFunc(0, func() {
+	late := func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.early = false
 		l.leave()
-	})
+	}
+	l.lulled, l.stayed = time.AfterFunc(0, late), time.AfterFunc(0, late)
 	return l
 }
 
-// Bounds of how long the next one stays behind those who had company.
+// The next one stays behind those who had company until nobody has come for a lull.
 const (
-	leastSpacing = 2 * time.Millisecond
-	mostSpacing  = 20 * time.Millisecond
+	lull        = 3 * time.Millisecond
+	longestStay = 20 * time.Millisecond
 )
 
 // slowAfter is longer than what is shared takes on a healthy server, and short enough
@@ -61,13 +63,15 @@ func (l *lanes[W]) join(w W) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.waiting = append(l.waiting, w)
+	if l.early {
+		l.lulled.Reset(lull)
+	}
 	l.leave()
 }
 
 // use begins what so many do in a lane, and returns what ends it. It is had back after
 // most, also if they are under way still.
 func (l *lanes[W]) use(together int, most time.Duration) (handOver func()) {
-	began := time.Now() //nolint:forbidigo // a stopwatch: no moment is kept, and none is compared with another machine's
 	var slow, over bool
 	slowly := time.AfterFunc(slowAfter, func() {
 		l.mu.Lock()
@@ -87,7 +91,7 @@ func (l *lanes[W]) use(together int, most time.Duration) (handOver func()) {
 		if slow {
 			l.slow--
 		}
-		l.handOver(together, time.Since(began)) //nolint:forbidigo // as above
+		l.handOver(together)
 	}
 	late := time.AfterFunc(most, end)
 	return func() {
@@ -97,13 +101,13 @@ func (l *lanes[W]) use(together int, most time.Duration) (handOver func()) {
 	}
 }
 
-// handOver gives a lane back that so many have used for so long. Its caller holds the
-// lock.
-func (l *lanes[W]) handOver(together int, took time.Duration) {
+// handOver gives a lane back that so many have used. Its caller holds the lock.
+func (l *lanes[W]) handOver(together int) {
 	l.free++
 	if together > 1 {
 		l.early = true
-		l.spaced.Reset(min(max(leastSpacing, 2*took), mostSpacing))
+		l.lulled.Reset(lull)
+		l.stayed.Reset(longestStay)
 	}
 	l.leave()
 }

@@ -32,10 +32,9 @@ func pass(d time.Duration) {
 func TestLanes(t *testing.T) {
 	t.Parallel()
 	const (
-		took    = 3 * time.Millisecond
-		spacing = 2 * took
-		enough  = 4
-		many    = 64
+		lull   = postgres.Lull
+		enough = 4
+		many   = 64
 	)
 	for name, act := range map[string]struct {
 		lanes, most int
@@ -50,7 +49,7 @@ func TestLanes(t *testing.T) {
 		}, [][]string{{"a"}}},
 		"and those who wait leave together when it has come to its end": {2, many, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c")
-			l.HandOver(1, took)
+			l.HandOver(1)
 		}, [][]string{{"a"}, {"b", "c"}}},
 		"enough of them take the other lane": {2, many, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c", "d", "e", "f")
@@ -60,103 +59,103 @@ func TestLanes(t *testing.T) {
 		}, [][]string{{"a"}}},
 		"behind company the next one stays": {2, many, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c")
-			l.HandOver(1, took)
-			l.HandOver(2, took)
-			pass(spacing - 1)
+			l.HandOver(1)
+			l.HandOver(2)
+			pass(lull - 1)
 			l.Join("d")
 		}, [][]string{{"a"}, {"b", "c"}}},
-		"for twice as long as they took": {2, many, func(l *postgres.Lanes[string]) {
+		"until nobody has come for a lull": {2, many, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c")
-			l.HandOver(1, took)
-			l.HandOver(2, took)
+			l.HandOver(1)
+			l.HandOver(2)
 			l.Join("d")
-			pass(spacing)
+			pass(lull)
 		}, [][]string{{"a"}, {"b", "c"}, {"d"}}},
-		"which is as short as it may be behind what took no time": {2, many, func(l *postgres.Lanes[string]) {
+		"also one who came late": {2, many, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c")
-			l.HandOver(1, took)
-			l.HandOver(2, 0)
+			l.HandOver(1)
+			l.HandOver(2)
+			pass(lull - 1)
 			l.Join("d")
-			pass(postgres.LeastSpacing - 1)
+			pass(lull - 1)
 			l.Join("e")
-			pass(1)
+			pass(lull)
 		}, [][]string{{"a"}, {"b", "c"}, {"d", "e"}}},
-		"and no longer than it may be behind what took long": {2, many, func(l *postgres.Lanes[string]) {
+		"and no longer than anybody stays": {2, many, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c")
-			l.HandOver(1, took)
-			l.HandOver(2, time.Minute)
+			l.HandOver(1)
+			l.HandOver(2)
 			l.Join("d")
-			pass(postgres.MostSpacing - 1)
-			l.Join("e")
-			pass(1)
-		}, [][]string{{"a"}, {"b", "c"}, {"d", "e"}}},
-		"of what it took since it began": {2, many, func(l *postgres.Lanes[string]) {
+			for range postgres.LongestStay / lull {
+				pass(lull - 1)
+				l.Join("e")
+				l.Withdraw("e")
+			}
+			pass(lull - 1)
+		}, [][]string{{"a"}, {"b", "c"}, {"d"}}},
+		"who comes behind a lull finds nobody to stay for": {2, many, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c")
-			l.HandOver(1, took)
-			handOver := l.Use(2, time.Minute)
-			pass(took)
-			handOver()
+			l.HandOver(1)
+			l.HandOver(2)
+			pass(lull)
 			l.Join("d")
-			pass(spacing - 1)
-			l.Join("e")
-			pass(1)
-		}, [][]string{{"a"}, {"b", "c"}, {"d", "e"}}},
+		}, [][]string{{"a"}, {"b", "c"}, {"d"}}},
 		"or until enough are together": {2, many, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c")
-			l.HandOver(1, took)
-			l.HandOver(2, took)
+			l.HandOver(1)
+			l.HandOver(2)
 			l.Join("d", "e", "f", "g", "h")
 		}, [][]string{{"a"}, {"b", "c"}, {"d", "e", "f", "g"}}},
 		"and behind that one, which was alone, nobody does": {2, many, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c")
-			l.HandOver(1, took)
-			l.HandOver(2, took)
+			l.HandOver(1)
+			l.HandOver(2)
 			l.Join("d")
-			pass(spacing)
+			pass(lull)
 			l.Join("e")
-			l.HandOver(1, took)
+			l.HandOver(1)
 		}, [][]string{{"a"}, {"b", "c"}, {"d"}, {"e"}}},
-		"the spacing is behind the last of two": {2, many, func(l *postgres.Lanes[string]) {
+		"the lull begins behind the last of two": {2, many, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c", "d", "e")
-			l.HandOver(1, took)
-			l.HandOver(4, took)
-			pass(spacing - 1)
+			l.HandOver(1)
+			l.HandOver(4)
+			pass(lull - 1)
 			l.Join("f", "g", "h", "i") // enough
-			l.HandOver(4, took)
+			l.HandOver(4)
 			l.Join("j")
-			pass(spacing - 1)
+			pass(lull - 1)
 		}, [][]string{{"a"}, {"b", "c", "d", "e"}, {"f", "g", "h", "i"}}},
 		"for whom there is no room waits for the next": {1, 2, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c", "d")
-			l.HandOver(1, took)
+			l.HandOver(1)
 		}, [][]string{{"a"}, {"b", "c"}}},
 		"and is not forgotten": {1, 2, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c", "d")
-			l.HandOver(1, took)
-			l.HandOver(2, took)
-			pass(spacing)
+			l.HandOver(1)
+			l.HandOver(2)
+			pass(lull)
 		}, [][]string{{"a"}, {"b", "c"}, {"d"}}},
 		"who withdraws is not taken along": {1, many, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c", "d")
 			if !l.Withdraw("c") || l.Withdraw("a") {
 				t.Error("c waited, and a had left")
 			}
-			l.HandOver(1, took)
+			l.HandOver(1)
 		}, [][]string{{"a"}, {"b", "d"}}},
 		"a lane that is given up early is another one's": {1, many, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c")
-			l.HandOver(1, took) // of a, who is under way still
+			l.HandOver(1) // of a, who is under way still
 			l.Join("d")
-			l.HandOver(2, took)
-			pass(spacing)
+			l.HandOver(2)
+			pass(lull)
 		}, [][]string{{"a"}, {"b", "c"}, {"d"}}},
 		"behind a slow one nobody waits while a lane is free": {2, many, func(l *postgres.Lanes[string]) {
 			l.Join("a")
 			handOver := l.Use(1, time.Minute)
 			l.Join("b", "c")
 			pass(postgres.SlowAfter)
-			l.HandOver(2, took) // of both
-			pass(spacing)
+			l.HandOver(2) // of both
+			pass(lull)
 			l.Join("d")
 			l.Join("e")
 			handOver()
