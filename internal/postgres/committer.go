@@ -18,7 +18,7 @@ import (
 // them. Who calls Commit cannot tell that it exists.
 //
 // Who commits alone does so at once, as if there were no committer. Who comes while
-// others commit may wait for the end of one of them (see lanes). The first of those who
+// others commit, or a moment after, may wait for company (see lanes). The first of those who
 // wait leads: it appends the statements of all the others to its own, which makes one
 // batch and so one transaction, and answers them when that is durable. Each batch that is
 // appended is a unit.
@@ -56,7 +56,7 @@ type committer struct {
 
 func newCommitter(n int) *committer {
 	l := &lanes[*unit]{
-		enough: enoughUnits, fit: fit,
+		enough: enoughUnits, longest: longestStay, fit: fit,
 		lead: func(units []*unit) { units[0].told <- verdict{turn: leads, units: units} },
 	}
 	return &committer{lanes: l.open(n)}
@@ -126,6 +126,7 @@ const (
 	maxRefusals   = 3 // then each goes by itself
 
 	enoughUnits = 2 * maxRows // to be worth a second lane: they fill statements
+	longestStay = 20 * time.Millisecond
 )
 
 const (

@@ -80,8 +80,8 @@ func (l *lanes[W]) Unused() int {
 type Lanes[W comparable] struct{ lanes[W] }
 
 // OpenLanes makes lanes by themselves.
-func OpenLanes[W comparable](n, enough int, fit func([]W) int, lead func([]W)) *Lanes[W] {
-	l := &Lanes[W]{lanes[W]{enough: enough, fit: fit, lead: lead}}
+func OpenLanes[W comparable](n, enough int, longest time.Duration, fit func([]W) int, lead func([]W)) *Lanes[W] {
+	l := &Lanes[W]{lanes[W]{enough: enough, longest: longest, fit: fit, lead: lead}}
 	l.open(n)
 	return l
 }
@@ -105,11 +105,8 @@ func (l *Lanes[W]) Use(together int, most time.Duration) (handOver func()) {
 	return l.use(together, most)
 }
 
-// How long the next one stays behind those who had company.
-const (
-	Lull        = lull
-	LongestStay = longestStay
-)
+// Lull is how long nobody comes where the next one stays no longer.
+const Lull = lull
 
 // SlowAfter is how long others keep from the second lane for the sake of the first.
 const SlowAfter = slowAfter

@@ -11,8 +11,8 @@ import (
 // Gatherer lets reads that are asked for at the same moment share a round trip, as
 // the commits of a DB do. What is read has to be one statement for many questions.
 //
-// Who asks alone reads at once. Who asks while others read waits for their end (see
-// lanes), and the first of those who wait asks the questions of the others with its own.
+// Who asks alone reads at once. Who asks while others read, or a moment after, waits for
+// them (see lanes), and the first of those who wait asks the questions of the others with its own.
 // There is no goroutine of its own, and nothing to close.
 //
 // A question is sent after it was asked, never before: what was committed until then
@@ -28,6 +28,7 @@ type Gatherer[Q, A any] struct {
 const (
 	maxQuestions    = 64 // of one read
 	enoughQuestions = 16 // for a read not to stay behind another one
+	longestWait     = 5 * time.Millisecond
 )
 
 // readDeadline bounds a read that nobody may cancel, since others wait for it too.
@@ -42,9 +43,9 @@ func NewGatherer[Q, A any](most int, read func(ctx context.Context, questions []
 		most = defaultConns
 	}
 	l := &lanes[*asked[Q, A]]{
-		enough: enoughQuestions,
-		fit:    func(waiting []*asked[Q, A]) int { return min(len(waiting), maxQuestions) },
-		lead:   func(all []*asked[Q, A]) { all[0].heard <- told[Q, A]{turn: leads, all: all} },
+		enough: enoughQuestions, longest: longestWait,
+		fit:  func(waiting []*asked[Q, A]) int { return min(len(waiting), maxQuestions) },
+		lead: func(all []*asked[Q, A]) { all[0].heard <- told[Q, A]{turn: leads, all: all} },
 	}
 	return &Gatherer[Q, A]{read: read, places: make(chan struct{}, most), laneTime: laneTime, lanes: l.open(1)}
 }

@@ -9,27 +9,29 @@ import (
 // lanes bring those together who come at the same moment: decisions to one commit,
 // questions to one read.
 //
-// Who comes while nobody is under way leaves at once and alone. Who comes while others are
-// waits for their end. Then the first of those who wait leads, and takes the others along.
-// There is no goroutine of their own, and nothing to close.
+// Who comes alone leaves at once. Who comes while others are under way waits for their
+// end. Then the first of those who wait leads, and takes the others along. There is no
+// goroutine of their own, and nothing to close.
 //
 // Two rules make more of them share what each would cost alone, where there are many. A
 // second lane is used only when enough wait to be worth it, or when the first is slow: who
 // waits for a lock holds up nobody but himself. And where the last had company, more will
 // come: so whoever is next, also one alone, stays behind its end for as long as others
-// keep coming, or until enough are together. That is a lull where few are about, and the
-// longest that anybody stays where processors are busy and time is theirs to save.
+// keep coming, or until enough are together, or no more may leave together. Where few are
+// about that is a lull; where many are it is up to the longest stay, which buys fewer
+// commits with latency.
 type lanes[W comparable] struct {
-	enough int                   // to leave although others are under way, or were a moment ago
-	fit    func(waiting []W) int // how many of them may leave together, one at least
-	lead   func(all []W)         // tells the first that it leads all of them; must not wait
+	enough  int                   // to leave although others are under way, or were a moment ago
+	longest time.Duration         // that anybody stays behind those who had company
+	fit     func(waiting []W) int // how many of them may leave together, one at least
+	lead    func(all []W)         // tells the first that it leads all of them; must not wait
 
 	mu      sync.Mutex
 	all     int         // lanes
 	free    int         // that nobody uses
 	slow    int         // that somebody uses for longer than slowAfter
 	waiting []W         // in the order of their arrival
-	early   bool        // some with company came to their end, and others keep coming
+	early   bool        // some with company gave a lane back, and others keep coming
 	lulled  *time.Timer // ends early, when nobody comes
 	stayed  *time.Timer // ends early, whoever comes
 }
@@ -47,11 +49,8 @@ func (l *lanes[W]) open(n int) *lanes[W] {
 	return l
 }
 
-// The next one stays behind those who had company until nobody has come for a lull.
-const (
-	lull        = 3 * time.Millisecond
-	longestStay = 20 * time.Millisecond
-)
+// Behind those who had company the next one stays until nobody has come for a lull.
+const lull = 3 * time.Millisecond
 
 // slowAfter is longer than what is shared takes on a healthy server, and short enough
 // for those who wait.
@@ -107,15 +106,19 @@ func (l *lanes[W]) handOver(together int) {
 	if together > 1 {
 		l.early = true
 		l.lulled.Reset(lull)
-		l.stayed.Reset(longestStay)
+		l.stayed.Reset(l.longest)
 	}
 	l.leave()
 }
 
 // leave lets go who may. Its caller holds the lock.
 func (l *lanes[W]) leave() {
-	for len(l.waiting) > 0 && l.free > 0 && (len(l.waiting) >= l.enough || l.free+l.slow == l.all && !l.early) {
+	for len(l.waiting) > 0 && l.free > 0 {
 		n := l.fit(l.waiting)
+		full := n < len(l.waiting)
+		if len(l.waiting) < l.enough && (l.free+l.slow < l.all || l.early && !full) {
+			return
+		}
 		all := slices.Clone(l.waiting[:n])
 		l.waiting = slices.Delete(l.waiting, 0, n)
 		l.free--

@@ -14,9 +14,9 @@ import (
 )
 
 // lanesOf are lanes of the names of those who come. It notes who left together.
-func lanesOf(n, enough, most int) (l *postgres.Lanes[string], left func() [][]string) {
+func lanesOf(n, enough int, longest time.Duration, most int) (l *postgres.Lanes[string], left func() [][]string) {
 	var all [][]string
-	l = postgres.OpenLanes(n, enough,
+	l = postgres.OpenLanes(n, enough, longest,
 		func(waiting []string) int { return min(len(waiting), most) },
 		func(together []string) { all = append(all, together) })
 	return l, func() [][]string { return all }
@@ -32,9 +32,10 @@ func pass(d time.Duration) {
 func TestLanes(t *testing.T) {
 	t.Parallel()
 	const (
-		lull   = postgres.Lull
-		enough = 4
-		many   = 64
+		lull    = postgres.Lull
+		longest = 6 * lull
+		enough  = 4
+		many    = 64
 	)
 	for name, act := range map[string]struct {
 		lanes, most int
@@ -86,7 +87,7 @@ func TestLanes(t *testing.T) {
 			l.HandOver(1)
 			l.HandOver(2)
 			l.Join("d")
-			for range postgres.LongestStay / lull {
+			for range longest / lull {
 				pass(lull - 1)
 				l.Join("e")
 				l.Withdraw("e")
@@ -100,6 +101,33 @@ func TestLanes(t *testing.T) {
 			pass(lull)
 			l.Join("d")
 		}, [][]string{{"a"}, {"b", "c"}, {"d"}}},
+		"though one withdraws who came": {2, many, func(l *postgres.Lanes[string]) {
+			l.Join("a", "b", "c")
+			l.HandOver(1)
+			l.HandOver(2)
+			l.Join("d", "e")
+			pass(lull - 1)
+			l.Withdraw("e")
+			pass(1)
+		}, [][]string{{"a"}, {"b", "c"}, {"d"}}},
+		"and though one alone comes to his end": {2, many, func(l *postgres.Lanes[string]) {
+			l.Join("a", "b", "c", "d", "e")
+			l.HandOver(4)
+			l.Join("f")
+			l.HandOver(1)
+		}, [][]string{{"a"}, {"b", "c", "d", "e"}}},
+		"also where they used a lane": {2, many, func(l *postgres.Lanes[string]) {
+			l.Join("a", "b", "c")
+			l.HandOver(1)
+			l.Use(2, postgres.SlowAfter)()
+			l.Join("d")
+		}, [][]string{{"a"}, {"b", "c"}}},
+		"not where no more may leave together": {1, 2, func(l *postgres.Lanes[string]) {
+			l.Join("a", "b", "c", "d", "e", "f") // who waits is enough
+			l.HandOver(1)
+			l.HandOver(2) // three wait
+			l.HandOver(2) // one
+		}, [][]string{{"a"}, {"b", "c"}, {"d", "e"}}},
 		"or until enough are together": {2, many, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c")
 			l.HandOver(1)
@@ -174,7 +202,7 @@ func TestLanes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				l, left := lanesOf(act.lanes, enough, act.most)
+				l, left := lanesOf(act.lanes, enough, longest, act.most)
 				synctest.Wait()
 				act.do(l)
 				if diff := cmp.Diff(act.want, left()); diff != "" {
@@ -196,7 +224,7 @@ func TestLanesLeaveNobodyBehind(t *testing.T) {
 	for n := 1; n <= 3; n++ {
 		for _, laneTime := range []time.Duration{0, 300 * time.Microsecond, time.Second} {
 			synctest.Test(t, func(t *testing.T) {
-				l := postgres.OpenLanes(n, 4,
+				l := postgres.OpenLanes(n, 4, 10*time.Millisecond,
 					func(waiting []*traveler) int { return 1 + rand.N(min(len(waiting), most)) }, //nolint:gosec // no secret
 					func(together []*traveler) { together[0].told <- together })
 				var using, ended, withdrawn atomic.Int64
