@@ -56,7 +56,7 @@ type committer struct {
 
 func newCommitter(n int) *committer {
 	l := &lanes[*unit]{
-		enough: enoughUnits, longest: longestStay, fit: fit,
+		enough: enoughUnits, longest: commitStay, fit: fit,
 		lead: func(units []*unit) { units[0].told <- verdict{turn: leads, units: units} },
 	}
 	return &committer{lanes: l.open(n)}
@@ -125,8 +125,8 @@ const (
 	maxStatements = 500
 	maxRefusals   = 3 // then each goes by itself
 
-	enoughUnits = 2 * maxRows // to be worth a second lane: they fill statements
-	longestStay = 20 * time.Millisecond
+	enoughUnits = 2 * maxRows           // to be worth a second lane: they fill statements
+	commitStay  = 20 * time.Millisecond // behind those who had company, at most
 )
 
 const (

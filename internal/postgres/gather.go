@@ -26,9 +26,9 @@ type Gatherer[Q, A any] struct {
 }
 
 const (
-	maxQuestions    = 64 // of one read
-	enoughQuestions = 16 // for a read not to stay behind another one
-	longestWait     = 5 * time.Millisecond
+	maxQuestions    = 64                   // of one read
+	enoughQuestions = 16                   // for a read not to stay behind another one
+	readStay        = 5 * time.Millisecond // behind those who had company, at most
 )
 
 // readDeadline bounds a read that nobody may cancel, since others wait for it too.
@@ -43,7 +43,7 @@ func NewGatherer[Q, A any](most int, read func(ctx context.Context, questions []
 		most = defaultConns
 	}
 	l := &lanes[*asked[Q, A]]{
-		enough: enoughQuestions, longest: longestWait,
+		enough: enoughQuestions, longest: readStay,
 		fit:  func(waiting []*asked[Q, A]) int { return min(len(waiting), maxQuestions) },
 		lead: func(all []*asked[Q, A]) { all[0].heard <- told[Q, A]{turn: leads, all: all} },
 	}
