@@ -31,8 +31,7 @@ func partsOf(program string) []part {
 		"api": {
 			{"garbage collector", `gcBgMarkWorker|bgsweep|bgscavenge|gcAssistAlloc|gcStart|gcDrain`},
 			{"commit: encode, send, wait", `postgres\.\(\*DB\)\.commit|\(\*Tenant\)\.Commit`},
-			{"look at the key", `idempotency\.\(\*Looks\)|idempotency\.lookAll`},
-			{"authenticate", `merchants\.\(\*Doorkeeper\)|merchants\.authenticate|httpapi.*lookUp`},
+			{"let in, and look at the key", `httpapi.*lookUp|idempotency\.\(\*Looks\)|idempotency\.lookAll`},
 			{"log line", `log/slog`},
 			{"counters", `payonce/internal/telemetry|prometheus`},
 			{"JSON: read and validate the body", `httpapi\.decode|httpapi\.validate|httpapi.*readBody`},

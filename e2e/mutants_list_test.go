@@ -253,8 +253,13 @@ func mutants() []mutant {
 		},
 		{
 			"reads that share a round trip are all the first tenant's",
-			[]edit{{"internal/postgres/tenant.go", "		b.Queue(setMerchant, q.Merchant)\n		b.Queue(q.SQL", "		b.Queue(setMerchant, queries[0].Merchant)\n		b.Queue(q.SQL"}},
-			byTest("./internal/postgres", "TestQueryTenants", "there are map"),
+			[]edit{{"idempotency/look.go", "postgres.As(tenant), looking", "postgres.As(keys[0].Scope), looking"}},
+			byTest("./idempotency", "TestLooks", "found false"),
+		},
+		{
+			"what was known of a key at the door answers another key",
+			[]edit{{"idempotency/receiver.go", "	if known.Key == key && !known.now.IsZero() {\n", "	if !known.now.IsZero() {\n"}},
+			byTest("./idempotency", "TestLooked", "replayed true, want false"),
 		},
 		{
 			"net/http may repeat a provider call by itself",

@@ -34,7 +34,7 @@ func (o Once[In, Out]) DoAll(ctx context.Context, ins []In) []Result[Out] {
 		return results
 	}
 	all, err := lookAll(ctx, o.Receiver.DB, keys)
-	known := map[string]looked{}
+	known := map[string]Looked{}
 	for i, l := range all {
 		known[keys[i].Value] = l
 	}

@@ -34,6 +34,10 @@ type Request struct {
 	// Also are values of further keys of the same place, which a Receiver asks and
 	// claims with the first.
 	Also []string
+	// Looked is what is known of the key already, if the caller has looked. A Receiver
+	// takes it for its first look where it is of the very key, and has no Cache, which
+	// wants to be asked first.
+	Looked Looked
 }
 
 // Record is a stored answer and what it was given for.

@@ -19,6 +19,7 @@ import (
 // the keys it was planned, where there were few, to read all that a scope has.
 const selectAnswers = `
 select asked.n,
+       c.scope,
        c.now,
        k.key is not null                            as found,
        coalesce(k.fingerprint, '')                  as fingerprint,
@@ -30,22 +31,24 @@ select asked.n,
        coalesce(k.expires_at, c.now)                as expires_at,
        coalesce(k.expires_at <= c.now
                 or k.body is null, false)           as expired
-  from (select clock_timestamp() as now) as c
+  from (select clock_timestamp() as now, coalesce($1, current_setting('payonce.merchant', true)) as scope) as c
  cross join unnest($2::text[], $3::text[]) with ordinality as asked(operation, value, n)
   left join lateral (
             select key, fingerprint, request, status_code, content_type, location, body, expires_at
               from idempotency_keys
-             where scope = $1
+             where scope = c.scope
                and operation = asked.operation
                and key = asked.value
             offset 0) as k
     on true`
 
-// looked is what is known of a key.
-type looked struct {
+// Looked is what the store says of a key.
+type Looked struct {
+	Key Key
+
 	record Record
 	found  bool
-	now    time.Time // the database's
+	now    time.Time // the database's; zero where nothing was asked
 }
 
 // Look reads a key: its record, or found false and the database's time. It
@@ -59,51 +62,70 @@ func Look(ctx context.Context, q postgres.Querier, key Key) (record Record, foun
 }
 
 // lookAll is Look for many keys of one scope.
-func lookAll(ctx context.Context, q postgres.Querier, keys []Key) ([]looked, error) {
-	rows, err := q.Query(ctx, selectAnswers, asking(keys)...)
-	all := make([]looked, len(keys))
+func lookAll(ctx context.Context, q postgres.Querier, keys []Key) ([]Looked, error) {
+	all, each := unlooked(keys)
+	look := looking(&keys[0].Scope, each)
+	rows, err := q.Query(ctx, look.SQL, look.Args...)
 	if err != nil {
 		return nil, err
 	}
-	return all, readAnswers(rows, all)
+	return all, look.Rows(rows)
+}
+
+// unlooked are looks at keys, of which nothing is known yet.
+func unlooked(keys []Key) (all []Looked, each []*Looked) {
+	all, each = make([]Looked, len(keys)), make([]*Looked, len(keys))
+	for i, key := range keys {
+		all[i].Key = key
+		each[i] = &all[i]
+	}
+	return all, each
 }
 
 func notLooked(err error) error { return fmt.Errorf("look up an idempotency key: %w", err) }
 
-// asking are the arguments of selectAnswers for keys of one scope.
-func asking(keys []Key) []any {
-	operations, values := make([]string, len(keys)), make([]string, len(keys))
-	for i, key := range keys {
-		operations[i], values[i] = key.Operation, key.Value
-	}
-	return []any{keys[0].Scope, operations, values}
-}
+// Looking looks at keys along with what else is read in a round trip (DB.Read), and
+// tells each of them. They are looked for as keys of the merchant who is named there,
+// whatever scope they were given, and that is their scope afterwards.
+func Looking(each []*Looked) postgres.Read { return looking(nil, each) }
 
-// readAnswers reads what is said of each key.
-func readAnswers(rows pgx.Rows, into []looked) error {
-	var n int
-	var l looked
-	_, err := pgx.ForEachRow(rows, []any{
-		&n, &l.now, &l.found, &l.record.Fingerprint, &l.record.Canonical,
-		&l.record.StatusCode, &l.record.ContentType, &l.record.Location, &l.record.Body,
-		&l.record.ExpiresAt, &l.record.Expired,
-	}, func() error {
-		into[n-1] = l
-		return nil
-	})
-	return err
+// looking is the look at keys of one scope, or of the merchant who is named where it
+// is nil.
+func looking(scope *string, each []*Looked) postgres.Read {
+	operations, values := make([]string, len(each)), make([]string, len(each))
+	for i, l := range each {
+		operations[i], values[i] = l.Key.Operation, l.Key.Value
+	}
+	return postgres.Read{
+		SQL:  selectAnswers,
+		Args: []any{scope, operations, values},
+		Rows: func(rows pgx.Rows) error {
+			var n int
+			var l Looked
+			_, err := pgx.ForEachRow(rows, []any{
+				&n, &l.Key.Scope, &l.now, &l.found, &l.record.Fingerprint, &l.record.Canonical,
+				&l.record.StatusCode, &l.record.ContentType, &l.record.Location, &l.record.Body,
+				&l.record.ExpiresAt, &l.record.Expired,
+			}, func() error {
+				l.Key.Operation, l.Key.Value = operations[n-1], values[n-1]
+				*each[n-1] = l
+				return nil
+			})
+			return err
+		},
+	}
 }
 
 // Looks are Look for many at once: those that are taken at the same moment share a
 // round trip (postgres.Gatherer). A scope is a tenant, and each key is read as the
 // tenant of its scope: whoever asks along with others is shown nothing of theirs.
 type Looks struct {
-	together *postgres.Gatherer[Key, looked]
+	together *postgres.Gatherer[Key, Looked]
 }
 
 // NewLooks makes them. So many round trips are under way at a time, at most.
 func NewLooks(db *postgres.DB, most int) *Looks {
-	return &Looks{together: postgres.NewGatherer(most, func(ctx context.Context, keys []Key) ([]looked, error) {
+	return &Looks{together: postgres.NewGatherer(most, func(ctx context.Context, keys []Key) ([]Looked, error) {
 		return lookAsTenants(ctx, db, keys)
 	})}
 }
@@ -117,31 +139,15 @@ func (l *Looks) Look(ctx context.Context, key Key) (record Record, found bool, n
 	return one.record, one.found, one.now, nil
 }
 
-func lookAsTenants(ctx context.Context, db *postgres.DB, keys []Key) ([]looked, error) {
-	var tenants []string
-	of := map[string][]int{} // which keys are a tenant's
-	for i, key := range keys {
-		if of[key.Scope] == nil {
-			tenants = append(tenants, key.Scope)
-		}
-		of[key.Scope] = append(of[key.Scope], i)
+func lookAsTenants(ctx context.Context, db *postgres.DB, keys []Key) ([]Looked, error) {
+	all, each := unlooked(keys)
+	of := map[string][]*Looked{}
+	for _, l := range each {
+		of[l.Key.Scope] = append(of[l.Key.Scope], l)
 	}
-	queries := make([]postgres.TenantQuery, len(tenants))
-	for i, tenant := range tenants {
-		theirs := make([]Key, 0, len(keys))
-		for _, at := range of[tenant] {
-			theirs = append(theirs, keys[at])
-		}
-		queries[i] = postgres.TenantQuery{Merchant: tenant, SQL: selectAnswers, Args: asking(theirs)}
+	var reads []postgres.Read
+	for tenant, theirs := range of {
+		reads = append(reads, postgres.As(tenant), looking(&tenant, theirs))
 	}
-	all := make([]looked, len(keys))
-	err := db.QueryTenants(ctx, queries, func(i int, rows pgx.Rows) error {
-		theirs := make([]looked, len(of[tenants[i]]))
-		err := readAnswers(rows, theirs)
-		for n, at := range of[tenants[i]] {
-			all[at] = theirs[n]
-		}
-		return err
-	})
-	return all, err
+	return all, db.Read(ctx, reads...)
 }

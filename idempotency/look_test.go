@@ -95,3 +95,72 @@ func TestLooksOfAReceiver(t *testing.T) {
 		}
 	}
 }
+
+// TestLooked: what was looked for along with something else is a Receiver's first
+// look, of the very key, and no more than that.
+func TestLooked(t *testing.T) {
+	t.Parallel()
+	looked := func(t *testing.T, db *postgres.DB, key idempotency.Key) idempotency.Request {
+		t.Helper()
+		request, beside := theRequest(), idempotency.Looked{Key: idempotency.Key{Operation: "beside", Value: "it"}}
+		request.Looked.Key = idempotency.Key{Scope: "whatever is said here", Operation: key.Operation, Value: key.Value}
+		if err := db.Read(t.Context(), postgres.As(key.Scope), idempotency.Looking([]*idempotency.Looked{&beside, &request.Looked})); err != nil {
+			t.Fatal(err)
+		}
+		if request.Looked.Key != key {
+			t.Errorf("it is known of %v, want %v", request.Looked.Key, key)
+		}
+		return request
+	}
+	receive := func(t *testing.T, r idempotency.Receiver, request idempotency.Request, replayed bool) {
+		t.Helper()
+		o, err := r.Receive(t.Context(), theKey(), request, effect)
+		if diff := cmp.Diff(theAnswer(), o.Answer); diff != "" || o.Replayed != replayed || o.ExpiresAt.Before(time.Now()) || err != nil {
+			t.Errorf("replayed %v, want %v, until %v, %v (-want +got):\n%s", o.Replayed, replayed, o.ExpiresAt, err, diff)
+		}
+	}
+	mine, made := theKey(), map[idempotency.Commit]int{idempotency.CommitMade: 1}
+	for _, test := range []struct {
+		name    string
+		key     idempotency.Key   // that is looked for, as its merchant
+		cache   idempotency.Cache // of the receiver
+		before  bool              // the request was done before the look
+		between bool              // it is done between look and request
+		looks   int               // of the receiver
+		commits map[idempotency.Commit]int
+	}{
+		{"a free key", mine, nil, false, false, 0, made},
+		{"a key that is taken", mine, nil, true, false, 0, map[idempotency.Commit]int{}},
+		{"a key that a rival takes meanwhile", mine, nil, false, true, 1, map[idempotency.Commit]int{idempotency.CommitTaken: 1}},
+		{"a key of which a cache is asked first", mine, &rumour{}, false, false, 1, made},
+		// Under each of these is another answer to the same request.
+		{"another merchant's key", idempotency.Key{Scope: "globex", Operation: mine.Operation, Value: mine.Value}, nil, false, false, 1, made},
+		{"another operation's key", idempotency.Key{Scope: mine.Scope, Operation: "other", Value: mine.Value}, nil, false, false, 1, made},
+		{"another key", idempotency.Key{Scope: mine.Scope, Operation: mine.Operation, Value: "other"}, nil, false, false, 1, made},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			db, told := pgtest.Open(t), &counts{}
+			acting := pgtest.As(t, db, postgres.RoleAPI)
+			plain := idempotency.Receiver{DB: acting.Tenant(mine.Scope), Retention: time.Hour}
+			if test.before {
+				receive(t, plain, theRequest(), false)
+			}
+			if test.key != mine {
+				answer := theAnswer()
+				answer.Body = []byte("of another key")
+				if err := claim(t, db, test.key, answer, inAnHour()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			request := looked(t, acting, test.key)
+			if test.between {
+				receive(t, plain, theRequest(), false)
+			}
+			judged := plain
+			judged.Cache, judged.Observer = test.cache, told.observer()
+			receive(t, judged, request, test.before || test.between)
+			told.want(t, test.looks, test.commits)
+		})
+	}
+}

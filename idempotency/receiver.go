@@ -96,6 +96,9 @@ func (r Receiver) Receive(ctx context.Context, key Key, request Request, decide 
 	if found {
 		return Outcome{Answer: record.Answer, ExpiresAt: record.ExpiresAt, Replayed: true}, nil
 	}
+	if r.Cache != nil {
+		request.Looked = Looked{}
+	}
 	return r.receive(ctx, key, request, decide, keep, time.Time{})
 }
 
@@ -111,9 +114,8 @@ func (r Receiver) receive(ctx context.Context, key Key, request Request, decide 
 			return Outcome{}, doubted(err, true)
 		}
 		if try > 0 || free.IsZero() {
-			looked := r.Observer.looking()
-			record, taken, now, err := r.look(ctx, key, request.Also)
-			looked()
+			record, taken, now, err := r.look(ctx, key, request)
+			request.Looked = Looked{} // it was true once
 			if err != nil {
 				last, unknown = err, unknown+1
 				continue
@@ -163,10 +165,14 @@ func (r Receiver) receive(ctx context.Context, key Key, request Request, decide 
 
 // look asks the first key, and then the others: the record of the first one that
 // is taken and its index, or -1 and the database's time.
-func (r Receiver) look(ctx context.Context, key Key, also []string) (record Record, taken int, now time.Time, err error) {
-	for i, value := range append([]string{key.Value}, also...) {
+func (r Receiver) look(ctx context.Context, key Key, request Request) (record Record, taken int, now time.Time, err error) {
+	known := request.Looked
+	if known.now.IsZero() || known.Key != key {
+		defer r.Observer.looking()()
+	}
+	for i, value := range append([]string{key.Value}, request.Also...) {
 		key.Value = value
-		record, found, at, err := r.lookAt(ctx, key)
+		record, found, at, err := r.lookAt(ctx, key, known)
 		if found || err != nil {
 			return record, i, at, err
 		}
@@ -175,7 +181,10 @@ func (r Receiver) look(ctx context.Context, key Key, also []string) (record Reco
 	return Record{}, -1, now, nil
 }
 
-func (r Receiver) lookAt(ctx context.Context, key Key) (record Record, found bool, now time.Time, err error) {
+func (r Receiver) lookAt(ctx context.Context, key Key, known Looked) (record Record, found bool, now time.Time, err error) {
+	if known.Key == key && !known.now.IsZero() {
+		return known.record, known.found, known.now, nil
+	}
 	if r.Looks != nil {
 		return r.Looks.Look(ctx, key)
 	}

@@ -4,14 +4,20 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/merchants"
 )
 
-const merchantKey = "merchant" // in echo's context
+// In echo's context.
+const (
+	merchantKey = "merchant"
+	lookedKey   = "looked"
+)
 
 // authenticate lets a request under /v1 pass with the merchant of its API key,
 // whether the route exists or not. Every reason to refuse has the same answer,
@@ -30,11 +36,12 @@ func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 		if !strings.EqualFold(scheme, "Bearer") || key == "" {
 			return merchants.ErrUnauthorized
 		}
-		m, err := a.lookUp(c.Request().Context(), strings.TrimSpace(key))
+		e, err := a.lookUp(c.Request().Context(), knock{apiKey: strings.TrimSpace(key), key: a.keyAtTheDoor(c)})
 		if err != nil {
 			return err
 		}
-		c.Set(merchantKey, m)
+		c.Set(merchantKey, e.merchant)
+		c.Set(lookedKey, e.looked)
 		return next(c)
 	}
 }
@@ -42,47 +49,63 @@ func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 // lookUp asks the database for the merchant of an API key. A key that
 // opened before is refused beyond its merchant's rate before that, any other one
 // after: a flood of requests with a key costs no look-ups.
-func (a *API) lookUp(ctx context.Context, key string) (merchants.Merchant, error) {
-	id := sha256.Sum256([]byte(key))
+func (a *API) lookUp(ctx context.Context, k knock) (entered, error) {
+	id := sha256.Sum256([]byte(k.apiKey))
 	merchant := a.limits.known.merchant(id)
 	if merchant != "" && !a.allows(merchant) {
-		return merchants.Merchant{}, errRate
+		return entered{}, errRate
 	}
-	m, err := a.open(ctx, key, merchant)
+	e, err := a.open(ctx, k, merchant)
 	switch {
 	case errors.Is(err, merchants.ErrUnauthorized):
 		a.limits.known.forget(id)
-		return merchants.Merchant{}, err
+		return entered{}, err
 	case err != nil:
-		return merchants.Merchant{}, err
+		return entered{}, err
 	}
-	a.limits.known.remember(id, m.ID)
-	if merchant == "" && !a.allows(m.ID) {
-		return merchants.Merchant{}, errRate
+	a.limits.known.remember(id, e.merchant.ID)
+	if merchant == "" && !a.allows(e.merchant.ID) {
+		return entered{}, errRate
 	}
-	return m, nil
+	return e, nil
 }
 
 // open looks a key up in its turn, which depends on whose it was when it opened
 // last: together with those of others, or after a wait in the line of those that
 // opened nothing yet, each for itself.
-func (a *API) open(ctx context.Context, key, last string) (merchants.Merchant, error) {
+func (a *API) open(ctx context.Context, k knock, last string) (e entered, err error) {
 	if last != "" {
 		if !a.limits.merchants.enter(last) {
-			return merchants.Merchant{}, errBusy
+			return entered{}, errBusy
 		}
 		defer a.limits.merchants.leave(last)
-		return a.doorkeeper.Authenticate(ctx, key)
+		if k.key.Value != "" && a.Intake.Observer.Looking != nil {
+			defer a.Intake.Observer.Looking()()
+		}
+		if e, err = a.door.Ask(ctx, k); err != nil {
+			return entered{}, fmt.Errorf("authenticate: %w", err)
+		}
+		if e.merchant.ID == "" {
+			return entered{}, merchants.ErrUnauthorized
+		}
+		return e, nil
 	}
 	done, err := a.limits.strangers.wait(ctx)
 	if err != nil {
-		return merchants.Merchant{}, err
+		return entered{}, err
 	}
 	defer done()
-	return merchants.Authenticate(ctx, a.DB, key)
+	e.merchant, err = merchants.Authenticate(ctx, a.DB, k.apiKey)
+	return e, err
 }
 
 func merchantOf(c echo.Context) merchants.Merchant {
 	m, _ := c.Get(merchantKey).(merchants.Merchant) // set by authenticate on every route that asks
 	return m
+}
+
+// lookedOf is what was read of a request's key when it was let in, if anything.
+func lookedOf(c echo.Context) idempotency.Looked {
+	l, _ := c.Get(lookedKey).(idempotency.Looked)
+	return l
 }

@@ -46,11 +46,12 @@ func (a *API) keyed(c echo.Context, body any, natural naturalKey) (intake.Reques
 	}
 	merchant := merchantOf(c).ID
 	return intake.Request{
-		Key: idempotency.Key{Scope: merchant, Operation: c.Request().Method + " " + c.Path(), Value: value},
+		Key: idempotency.Key{Scope: merchant, Operation: operation(c), Value: value},
 		Request: idempotency.Request{
 			Fingerprint: idempotency.Fingerprint([]byte("v1"), []byte(c.Request().Method),
 				[]byte(c.Request().URL.Path), []byte(merchant), canonical),
 			Canonical: canonical,
+			Looked:    lookedOf(c),
 		},
 		ID:       c.Response().Header().Get(echo.HeaderXRequestID),
 		Metadata: a.carried(c.Request().Context()),
@@ -58,6 +59,9 @@ func (a *API) keyed(c echo.Context, body any, natural naturalKey) (intake.Reques
 		Refuse:   func(err error) (idempotency.Answer, error) { return a.refusal(c, err) },
 	}, nil
 }
+
+// operation is what a request under a key is for.
+func operation(c echo.Context) string { return c.Request().Method + " " + c.Path() }
 
 // longestPreferredWait bounds Prefer: wait=N.
 const longestPreferredWait = 10 * time.Second

@@ -44,7 +44,12 @@ func (a *API) key(c echo.Context, n naturalKey) (string, error) {
 			return n.String(), nil // made of what was checked already
 		}
 	}
-	key, err := idempotency.ParseKey(given)
+	return givenKey(c)
+}
+
+// givenKey is the client's key.
+func givenKey(c echo.Context) (string, error) {
+	key, err := idempotency.ParseKey(c.Request().Header.Values(headerKey))
 	if err == nil && holdsCard(key) {
 		return "", cardAsKey()
 	}

@@ -10,8 +10,8 @@ import (
 )
 
 // needs lets a request pass whose API key has the scope of the route. It is asked
-// before the body and the key are looked at: a refusal is not stored, uses no
-// key up and shows no stored answer.
+// before the body is read, and before anything that is known of the key counts: a
+// refusal is not stored, uses no key up and shows no stored answer.
 func needs(scope merchants.Scope) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {

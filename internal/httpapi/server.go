@@ -14,6 +14,7 @@ import (
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/merchants"
+	"github.com/payonce/payonce/internal/postgres"
 )
 
 // Bounds of a request.
@@ -58,10 +59,10 @@ type API struct {
 	// Metrics serves GET /metrics; nobody does where it is nil.
 	Metrics http.Handler
 
-	receiving  chan struct{} // holds one for each event that is being received
-	limits     *limits
-	doorkeeper *merchants.Doorkeeper
-	bodies     bodyRules
+	receiving chan struct{} // holds one for each event that is being received
+	limits    *limits
+	door      *postgres.Gatherer[knock, entered]
+	bodies    bodyRules
 }
 
 // Server is an HTTP server for the API with every time-out set. It is not
@@ -84,7 +85,7 @@ func (a *API) Server() *http.Server {
 func (a *API) Handler() http.Handler {
 	a.receiving = make(chan struct{}, receiveAtOnce)
 	a.limits = newLimits(a.Limits)
-	a.doorkeeper = merchants.NewDoorkeeper(a.DB, a.Limits.Authenticating)
+	a.door = newDoor(a.DB, a.Limits.Authenticating)
 	a.bodies = newBodyRules()
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
@@ -107,13 +108,13 @@ func (a *API) Handler() http.Handler {
 	read(e, "/openapi.yaml", a.getContract)
 	read(e, "/docs", a.getDocs)
 	read(e, "/docs/:file", a.getDocsFile)
-	e.POST("/v1/charges", a.createCharge, needs(merchants.ChargesWrite))
-	read(e, "/v1/charges", a.listCharges, needs(merchants.ChargesRead))
+	e.POST(chargesPath, a.createCharge, needs(merchants.ChargesWrite))
+	read(e, chargesPath, a.listCharges, needs(merchants.ChargesRead))
 	read(e, "/v1/charges/:id", a.getCharge, needs(merchants.ChargesRead))
 	read(e, "/v1/charges/:id/events", a.getEvents, needs(merchants.ChargesRead))
-	e.POST("/v1/charges/:id/cancel", a.cancelCharge, needs(merchants.ChargesWrite))
-	e.POST("/v1/charges/:id/refunds", a.createRefund, needs(merchants.RefundsWrite))
-	read(e, "/v1/charges/:id/refunds", a.getRefunds, needs(merchants.ChargesRead))
+	e.POST(cancelPath, a.cancelCharge, needs(merchants.ChargesWrite))
+	e.POST(refundsPath, a.createRefund, needs(merchants.RefundsWrite))
+	read(e, refundsPath, a.getRefunds, needs(merchants.ChargesRead))
 	read(e, "/v1/charges/:id/refunds/:refund", a.getRefund, needs(merchants.ChargesRead))
 	read(e, "/v1/idempotency-keys/:key", a.getKey, needs(merchants.ChargesRead))
 	read(e, "/v1/inbox", a.getInbox, needs(merchants.Admin))

@@ -1,6 +1,8 @@
 package httpapi
 
 import (
+	"context"
+
 	"github.com/labstack/echo/v4"
 
 	"github.com/payonce/payonce/intake"
@@ -13,6 +15,7 @@ import (
 type Database interface {
 	postgres.Querier
 	intake.Tenants
+	Read(ctx context.Context, reads ...postgres.Read) error
 }
 
 // tenant is the database as the caller has it.

@@ -169,7 +169,7 @@ func TestPanic(t *testing.T) {
 	w := serveOn(t, pgtest.Open(t), func(api *httpapi.API) { api.Intake = nil })
 	before := rows(t, w.db)
 	wantProblem(t, w.send(t, post("key-1", body())), "/problems/unavailable")
-	for _, want := range []string{`"handler panicked"`, "nil pointer dereference", `"status":503`, "charges.go"} {
+	for _, want := range []string{`"handler panicked"`, "nil pointer dereference", `"status":503`, "door.go"} {
 		if !strings.Contains(w.log.String(), want) {
 			t.Errorf("the log lacks %s:\n%s", want, w.log)
 		}

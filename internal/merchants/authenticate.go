@@ -2,12 +2,11 @@ package merchants
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
-	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -18,105 +17,61 @@ import (
 // malformed, unknown, expired or revoked.
 var ErrUnauthorized = errors.New("the API key is not valid")
 
-// The index is asked for the part of keys that is no secret. What decides,
-// expiry and revocation too, is in this one function of migration 00020 and in
-// database time. The api sees nothing else of the keys.
-const selectByPrefix = `
-select key_hash,
-       scopes,
-       merchant_id,
-       fee_basis_points,
-       fee_fixed,
-       has_webhook
-  from api_keys_by_prefix($1)`
-
-// candidate is a key that begins like one of a request.
-type candidate struct {
-	keyHash  []byte
-	merchant Merchant
-}
+// The index is asked for the part of a key that is no secret. What decides on expiry
+// and revocation, in database time, is the one function of migration 00020; the api
+// sees nothing else of the keys. Compared are digests with something that is drawn for
+// this one time, so how long that takes says nothing of a hash.
+//
+// It has one row, also for a key that opens nothing, so that nobody's name is left
+// from what was read before.
+const selectByKey = `
+select set_config('payonce.merchant', coalesce(k.merchant_id, ''), true) as merchant_id,
+       coalesce(k.fee_basis_points, 0)                                   as fee_basis_points,
+       coalesce(k.fee_fixed, '{}')                                       as fee_fixed,
+       coalesce(k.has_webhook, false)                                    as has_webhook,
+       coalesce(k.scopes, '{}')                                          as scopes
+  from (select) as request
+  left join api_keys_by_prefix($1) as k
+    on sha256(k.key_hash || $3) = sha256($2 || $3)`
 
 // Authenticate finds the merchant of an API key, with the scopes of the key.
 // ErrUnauthorized if it opens nothing. How long that takes depends on the prefix
-// of the key alone: all candidates are compared, each in constant time.
-func Authenticate(ctx context.Context, q postgres.Querier, key string) (Merchant, error) {
-	found, err := authenticate(ctx, q, []string{key})
-	if err != nil {
-		return Merchant{}, err
+// of the key alone.
+func Authenticate(ctx context.Context, q postgres.Querier, key string) (m Merchant, err error) {
+	look := Entering(key, &m)
+	rows, err := q.Query(ctx, look.SQL, look.Args...)
+	if err == nil {
+		err = look.Rows(rows)
 	}
-	return opened(found[0])
-}
-
-// Doorkeeper is Authenticate for many at once: keys that are asked about at the same
-// moment share a round trip (postgres.Gatherer). It remembers nothing: a key that is
-// revoked or has expired is refused from the next request on.
-type Doorkeeper struct {
-	together *postgres.Gatherer[string, *Merchant]
-}
-
-// NewDoorkeeper makes one. So many round trips are under way at a time, at most.
-func NewDoorkeeper(q postgres.Querier, most int) *Doorkeeper {
-	return &Doorkeeper{together: postgres.NewGatherer(most, func(ctx context.Context, keys []string) ([]*Merchant, error) {
-		return authenticate(ctx, q, keys)
-	})}
-}
-
-// Authenticate is the function of that name, in the company of others.
-func (d *Doorkeeper) Authenticate(ctx context.Context, key string) (Merchant, error) {
-	m, err := d.together.Ask(ctx, key)
 	if err != nil {
-		return Merchant{}, err
+		return Merchant{}, fmt.Errorf("authenticate: %w", err)
 	}
-	return opened(m)
-}
-
-func opened(m *Merchant) (Merchant, error) {
-	if m == nil {
+	if m.ID == "" {
 		return Merchant{}, ErrUnauthorized
 	}
-	return *m, nil
+	return m, nil
 }
 
-// authenticate is Authenticate for many keys: for each its merchant, nil if it opens
-// nothing.
-func authenticate(ctx context.Context, q postgres.Querier, keys []string) ([]*Merchant, error) {
-	rows, err := q.Query(ctx, selectByPrefix, allPrefixes(keys))
-	if err != nil {
-		return nil, fmt.Errorf("authenticate: %w", err)
+// Entering is Authenticate along with what else is read in a round trip (DB.Read). What
+// is read behind it is read as the merchant of the key, and as nobody if it opens
+// nothing: m has no ID then.
+func Entering(key string, m *Merchant) postgres.Read {
+	hash := sha256.Sum256([]byte(key))
+	return postgres.Read{
+		SQL:  selectByKey,
+		Args: []any{prefixes(key), hash[:], []byte(rand.Text())},
+		Rows: func(rows pgx.Rows) error {
+			found, err := pgx.CollectExactlyOneRow(rows, readMerchant)
+			*m = found
+			return err
+		},
 	}
-	candidates, err := pgx.CollectRows(rows, readCandidate)
-	if err != nil {
-		return nil, fmt.Errorf("authenticate: %w", err)
-	}
-	opened := make([]*Merchant, len(keys))
-	for i, key := range keys {
-		hash := sha256.Sum256([]byte(key))
-		found := -1
-		for at, c := range candidates {
-			found = subtle.ConstantTimeSelect(subtle.ConstantTimeCompare(c.keyHash, hash[:]), at, found)
-		}
-		if found >= 0 {
-			opened[i] = &candidates[found].merchant
-		}
-	}
-	return opened, nil
 }
 
-func readCandidate(row pgx.CollectableRow) (c candidate, err error) {
+func readMerchant(row pgx.CollectableRow) (m Merchant, err error) {
 	var fixed []byte
-	m := &c.merchant
-	if err := row.Scan(&c.keyHash, &m.Scopes, &m.ID, &m.FeeBasisPoints, &fixed, &m.HasWebhook); err != nil {
-		return c, err
+	if err := row.Scan(&m.ID, &m.FeeBasisPoints, &fixed, &m.HasWebhook, &m.Scopes); err != nil {
+		return m, err
 	}
-	return c, json.Unmarshal(fixed, &m.FeeFixed)
-}
-
-// allPrefixes are those that some keys may be kept under, each once.
-func allPrefixes(keys []string) []string {
-	var all []string
-	for _, key := range keys {
-		all = append(all, prefixes(key)...)
-	}
-	slices.Sort(all)
-	return slices.Compact(all)
+	return m, json.Unmarshal(fixed, &m.FeeFixed)
 }

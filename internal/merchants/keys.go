@@ -164,9 +164,9 @@ func NewKey() string {
 // is no secret, and never more than half of a key.
 func Prefix(key string) string { return beginning(key, prefixLength) }
 
-// prefixes are those that a key may be kept under.
+// prefixes are those that a key may be kept under, each once.
 func prefixes(key string) []string {
-	return []string{beginning(key, prefixLength), beginning(key, shortPrefixLength)}
+	return slices.Compact([]string{beginning(key, prefixLength), beginning(key, shortPrefixLength)})
 }
 
 func beginning(key string, length int) string { return storable(key[:min(len(key)/2, length)]) }

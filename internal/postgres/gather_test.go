@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/internal/postgres"
@@ -336,44 +335,4 @@ func TestGatherer(t *testing.T) {
 		}
 		eventually(t, "the lane is free", g.LaneIsFree)
 	})
-}
-
-// TestQueryTenants: in one round trip, and nobody sees what is another's.
-func TestQueryTenants(t *testing.T) {
-	t.Parallel()
-	db := things(t)
-	asked := func(sql string, tenants []string, args ...[]any) []postgres.TenantQuery {
-		var all []postgres.TenantQuery
-		for i, tenant := range tenants {
-			all = append(all, postgres.TenantQuery{Merchant: tenant, SQL: sql, Args: args[i]})
-		}
-		return all
-	}
-	read := func(sql string, tenants []string, args ...[]any) (map[string][]int, error) {
-		got := map[string][]int{}
-		err := db.QueryTenants(t.Context(), asked(sql, tenants, args...), func(i int, rows pgx.Rows) (err error) {
-			got[tenants[i]], err = pgx.CollectRows(rows, pgx.RowTo[int])
-			return err
-		})
-		return got, err
-	}
-	tenants := []string{"acme", "initech", "globex", ""}
-	got, err := read(selectThings, tenants, nil, nil, nil, nil)
-	if want := "map[:[] acme:[1 2] globex:[3] initech:[]]"; fmt.Sprint(got) != want || err != nil {
-		t.Errorf("there are %v (%v), want %s", got, err, want)
-	}
-	const one = `select id from things where id = any($1)`
-	got, err = read(one, []string{"globex", "acme"}, []any{[]int{1, 2}}, []any{[]int{2, 3}})
-	if want := "map[acme:[2] globex:[]]"; fmt.Sprint(got) != want || err != nil {
-		t.Errorf("there are %v (%v), want %s", got, err, want)
-	}
-	if _, err := read(`select 1 / (id - 3) from things`, []string{"acme", "globex", "acme"}, nil, nil, nil); code(err) != "22012" {
-		t.Errorf("the error is %v, want a division by zero", err)
-	}
-	planted := errors.New("planted")
-	err = db.QueryTenants(t.Context(), asked(selectThings, tenants, make([][]any, len(tenants))...), func(int, pgx.Rows) error { return planted })
-	if !errors.Is(err, planted) {
-		t.Errorf("the error is %v, want that of the reader", err)
-	}
-	wantThings(t, db) // it is given back, and names nobody
 }

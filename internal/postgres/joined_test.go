@@ -59,6 +59,7 @@ func manners() map[string]string {
 		"internal/audit.planForWholeTables": alone,
 		"internal/crash.setting":            alone,
 		"internal/merchants.insertSecret":   joins,
+		"internal/merchants.selectByKey":    alone, // read, never committed
 		"internal/merchants.useSecret":      ordered,
 		"internal/postgres.beginJoined":     alone,
 		"internal/postgres.setLocally":      alone,

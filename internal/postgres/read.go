@@ -95,6 +95,43 @@ func (db *DB) queryAfter(ctx context.Context, first *pgx.QueuedQuery, sql string
 	return &rows{Rows: found, conn: conn, batch: batch}, nil
 }
 
+// Read is a statement that reads, and what becomes of its rows.
+type Read struct {
+	SQL  string
+	Args []any
+	Rows func(pgx.Rows) error // closes them; nobody looks at them where nil
+}
+
+// Read reads one after the other, in one transaction and round trip. What Rows
+// returns ends it, as does what the server refuses.
+func (db *DB) Read(ctx context.Context, reads ...Read) error {
+	conn, err := db.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	b := &pgx.Batch{}
+	for _, r := range reads {
+		b.Queue(r.SQL, r.Args...)
+	}
+	batch := conn.SendBatch(ctx, b)
+	for _, r := range reads {
+		if r.Rows == nil {
+			_, err = batch.Exec()
+		} else {
+			rows, _ := batch.Query() // its error is that of the rows
+			err = r.Rows(rows)
+		}
+		if err != nil {
+			break
+		}
+	}
+	if closed := batch.Close(); err == nil {
+		err = closed
+	}
+	return named(conn, err)
+}
+
 func (db *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	conn, err := db.pool.Acquire(ctx)
 	return conn, named(nil, err)

@@ -36,6 +36,13 @@ func reads() map[string]func(context.Context, *postgres.DB) error {
 			}
 			return errors.Join(err, rows.Err())
 		},
+		"of several in one round trip": func(ctx context.Context, db *postgres.DB) error {
+			read := postgres.Read{SQL: `select 1`, Rows: func(rows pgx.Rows) error {
+				_, err := pgx.CollectRows(rows, pgx.RowTo[int])
+				return err
+			}}
+			return db.Read(ctx, postgres.As("acme"), read, read)
+		},
 		"of one row": func(ctx context.Context, db *postgres.DB) error {
 			var one int
 			return db.QueryRow(ctx, `select 1`).Scan(&one)

@@ -50,43 +50,6 @@ func (t *Tenant) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, 
 	return t.db.queryAfter(ctx, &pgx.QueuedQuery{SQL: setMerchant, Arguments: []any{t.merchant}}, sql, args...)
 }
 
-// TenantQuery is what is read of a merchant.
-type TenantQuery struct {
-	Merchant string
-	SQL      string
-	Args     []any
-}
-
-// QueryTenants reads for several merchants in one round trip, each query as its
-// merchant has it. each is called for the rows of one after the other, and what it
-// returns ends the read.
-func (db *DB) QueryTenants(ctx context.Context, queries []TenantQuery, each func(i int, rows pgx.Rows) error) error {
-	conn, err := db.acquire(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Release()
-	b := &pgx.Batch{}
-	for _, q := range queries {
-		b.Queue(setMerchant, q.Merchant)
-		b.Queue(q.SQL, q.Args...)
-	}
-	batch := conn.SendBatch(ctx, b)
-	for i := range queries {
-		if _, err = batch.Exec(); err != nil {
-			break
-		}
-		rows, _ := batch.Query() // its error is that of the rows
-		if err = each(i, rows); err != nil {
-			break
-		}
-	}
-	if closed := batch.Close(); err == nil {
-		err = closed
-	}
-	return named(conn, err)
-}
-
 // QueryWith reads rows of the merchant under settings that end with it.
 func (t *Tenant) QueryWith(ctx context.Context, s Settings, sql string, args ...any) (pgx.Rows, error) {
 	named := Settings{}
@@ -94,6 +57,9 @@ func (t *Tenant) QueryWith(ctx context.Context, s Settings, sql string, args ...
 	named[merchantSetting] = t.merchant
 	return t.db.QueryWith(ctx, named, sql, args...)
 }
+
+// As names a merchant for the reads that come after it in one call of Read.
+func As(merchant string) Read { return Read{SQL: setMerchant, Args: []any{merchant}} }
 
 // QueryRow reads one row of the merchant, as Query does.
 func (t *Tenant) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {

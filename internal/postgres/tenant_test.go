@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -173,4 +174,41 @@ func code(err error) string {
 		return ""
 	}
 	return pg.Code
+}
+
+// TestReadAsTenants: in one round trip, and nobody sees what is another's.
+func TestReadAsTenants(t *testing.T) {
+	t.Parallel()
+	db := things(t)
+	read := func(sql string, tenants []string, args ...[]any) (map[string][]int, error) {
+		got := map[string][]int{}
+		var reads []postgres.Read
+		for i, tenant := range tenants {
+			args = append(args, nil)
+			reads = append(reads, postgres.As(tenant), postgres.Read{SQL: sql, Args: args[i], Rows: func(rows pgx.Rows) (err error) {
+				got[tenant], err = pgx.CollectRows(rows, pgx.RowTo[int])
+				return err
+			}})
+		}
+		return got, db.Read(t.Context(), reads...)
+	}
+	tenants := []string{"acme", "initech", "globex", ""}
+	got, err := read(selectThings, tenants)
+	if want := "map[:[] acme:[1 2] globex:[3] initech:[]]"; fmt.Sprint(got) != want || err != nil {
+		t.Errorf("there are %v (%v), want %s", got, err, want)
+	}
+	const one = `select id from things where id = any($1)`
+	got, err = read(one, []string{"globex", "acme"}, []any{[]int{1, 2}}, []any{[]int{2, 3}})
+	if want := "map[acme:[2] globex:[]]"; fmt.Sprint(got) != want || err != nil {
+		t.Errorf("there are %v (%v), want %s", got, err, want)
+	}
+	if _, err := read(`select 1 / (id - 3) from things`, []string{"acme", "globex", "acme"}); code(err) != "22012" {
+		t.Errorf("the error is %v, want a division by zero", err)
+	}
+	planted := errors.New("planted")
+	fails := postgres.Read{SQL: selectThings, Rows: func(pgx.Rows) error { return planted }}
+	if err := db.Read(t.Context(), postgres.As("acme"), fails, fails); !errors.Is(err, planted) {
+		t.Errorf("the error is %v, want that of the reader", err)
+	}
+	wantThings(t, db) // it is given back, and names nobody
 }
