@@ -86,7 +86,7 @@ func TestPageThatEndsOtherwise(t *testing.T) {
 			}
 			return inbox.Complete, nil
 		})
-		p.Policy.Lease = 600 * time.Millisecond
+		p.Policy.Lease = 1500 * time.Millisecond
 		h := inbox.NewHandover(p)
 		hand(t, db, h, nil, func() {}, "r") // nobody tells before the lease has ended
 		startOffering(t, db, p)
@@ -109,7 +109,7 @@ func TestPageThatEndsOtherwise(t *testing.T) {
 			t.Errorf("attempt %d comes second", n)
 		}
 		close(finish[1])
-		await(t, db, `select received_at < clock_timestamp() - interval '3 seconds' from inbox where message_id = 'm1'`)
+		await(t, db, `select received_at < clock_timestamp() - interval '5 seconds' from inbox where message_id = 'm1'`)
 		if r := stored(t, db, "m1"); r.Status != "running" || r.Fence != 2 || r.DueIn < 0 {
 			t.Errorf("it is %+v", r)
 		}

@@ -386,15 +386,15 @@ func TestHandover(t *testing.T) {
 			}
 			return hung.handle(ctx, d)
 		})
-		p.Policy.Lease = 600 * time.Millisecond
+		p.Policy.Lease = 1500 * time.Millisecond
 		hand(t, db, inbox.NewHandover(p), nil, nil, "r")
 		startOffering(t, db, p)
 		page(t, db, letter("m1", "x"))
 		receiveFrom(t, "the message", hung.begun)
 		rival := processor(db, noting(&diary{}))
-		rival.Holder, rival.Policy.Lease = "rival", 600*time.Millisecond
+		rival.Holder, rival.Policy.Lease = "rival", 1500*time.Millisecond
 		start(t, rival)
-		await(t, db, `select received_at < clock_timestamp() - interval '3 seconds' from inbox where message_id = 'm1'`)
+		await(t, db, `select received_at < clock_timestamp() - interval '5 seconds' from inbox where message_id = 'm1'`)
 		if r := stored(t, db, "m1"); r.Status != "running" || r.Fence != 1 || r.DueIn < 0 {
 			t.Errorf("it is %+v", r)
 		}
@@ -404,15 +404,12 @@ func TestHandover(t *testing.T) {
 
 	t.Run("what was taken while the program was told to stop is given back", func(t *testing.T) {
 		t.Parallel()
-		released := 0
-		for range 5 { // it may be told a moment before it knows that it stops
+		for range 50 { // it may be told a moment before it knows that it stops
 			if stopsWhileAPageIsUnderWay(t) == inbox.EndReleased {
-				released++
+				return
 			}
 		}
-		if released == 0 {
-			t.Error("it never was")
-		}
+		t.Error("it never was")
 	})
 
 	t.Run("what a process took that died is taken over", func(t *testing.T) {

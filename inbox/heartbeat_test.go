@@ -18,7 +18,7 @@ func TestHeartbeat(t *testing.T) {
 		put(t, db, id, "key-of-"+id)
 	}
 	holder, rival := newHung(db, "holder"), newHung(db, "rival")
-	const lease = 600 * time.Millisecond
+	const lease = 1500 * time.Millisecond
 	first := processor(db, holder.handle)
 	first.Policy.Lease = lease
 	start(t, first)
@@ -31,7 +31,7 @@ func TestHeartbeat(t *testing.T) {
 	second := processor(db, rival.handle)
 	second.Policy.Lease = lease
 	start(t, second)
-	await(t, db, `select min(received_at) < clock_timestamp() - interval '3 seconds' from inbox`)
+	await(t, db, `select min(received_at) < clock_timestamp() - interval '5 seconds' from inbox`)
 	for _, id := range ids {
 		r := stored(t, db, id)
 		if r.Status != "running" || r.Fence != 1 || r.Attempts != 1 {
