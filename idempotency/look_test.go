@@ -126,17 +126,19 @@ func TestLooked(t *testing.T) {
 		cache   idempotency.Cache // of the receiver
 		before  bool              // the request was done before the look
 		between bool              // it is done between look and request
+		unread  bool              // the look never came to its end
 		looks   int               // of the receiver
 		commits map[idempotency.Commit]int
 	}{
-		{"a free key", mine, nil, false, false, 0, made},
-		{"a key that is taken", mine, nil, true, false, 0, map[idempotency.Commit]int{}},
-		{"a key that a rival takes meanwhile", mine, nil, false, true, 1, map[idempotency.Commit]int{idempotency.CommitTaken: 1}},
-		{"a key of which a cache is asked first", mine, &rumour{}, false, false, 1, made},
+		{"a free key", mine, nil, false, false, false, 0, made},
+		{"a key that is taken", mine, nil, true, false, false, 0, map[idempotency.Commit]int{}},
+		{"a key that is taken and was not read", mine, nil, true, false, true, 1, map[idempotency.Commit]int{}},
+		{"a key that a rival takes meanwhile", mine, nil, false, true, false, 1, map[idempotency.Commit]int{idempotency.CommitTaken: 1}},
+		{"a key of which a cache is asked first", mine, &rumour{}, false, false, false, 1, made},
 		// Under each of these is another answer to the same request.
-		{"another merchant's key", idempotency.Key{Scope: "globex", Operation: mine.Operation, Value: mine.Value}, nil, false, false, 1, made},
-		{"another operation's key", idempotency.Key{Scope: mine.Scope, Operation: "other", Value: mine.Value}, nil, false, false, 1, made},
-		{"another key", idempotency.Key{Scope: mine.Scope, Operation: mine.Operation, Value: "other"}, nil, false, false, 1, made},
+		{"another merchant's key", idempotency.Key{Scope: "globex", Operation: mine.Operation, Value: mine.Value}, nil, false, false, false, 1, made},
+		{"another operation's key", idempotency.Key{Scope: mine.Scope, Operation: "other", Value: mine.Value}, nil, false, false, false, 1, made},
+		{"another key", idempotency.Key{Scope: mine.Scope, Operation: mine.Operation, Value: "other"}, nil, false, false, false, 1, made},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -154,6 +156,9 @@ func TestLooked(t *testing.T) {
 				}
 			}
 			request := looked(t, acting, test.key)
+			if test.unread {
+				request.Looked = idempotency.Looked{Key: mine}
+			}
 			if test.between {
 				receive(t, plain, theRequest(), false)
 			}

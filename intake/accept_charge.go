@@ -29,7 +29,7 @@ type Charge struct {
 type Item = domain.Item
 
 // AcceptCharge accepts a charge: one read when the key has its answer, one read
-// and one commit when it is new. Errors: idempotency.ErrReused and ErrExpired,
+// and one commit when it is new, where the request does not say what is known of it. Errors: idempotency.ErrReused and ErrExpired,
 // ErrInFlight, ErrUnavailable, domain.ErrInvalid.
 func (in *Intake) AcceptCharge(ctx context.Context, account Account, r Request, c Charge) (Accepted, error) {
 	id, err := newID("ch_")

@@ -125,6 +125,7 @@ func (in *Intake) once(ctx context.Context, account Account, r Request, decide d
 	if in.waiting.Add(1) > int64(in.Waiters) {
 		return accepted, ErrCrowded
 	}
+	r.Looked = idempotency.Looked{} // the other one may be done by now
 	return in.receive(ctx, tenant, r, wait, decide)
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -41,7 +42,7 @@ func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 			return err
 		}
 		c.Set(merchantKey, e.merchant)
-		c.Set(lookedKey, e.looked)
+		c.Set(lookedKey, seen{looked: e.looked, old: time.After(longestSeen)})
 		return next(c)
 	}
 }
@@ -79,10 +80,14 @@ func (a *API) open(ctx context.Context, k knock, last string) (e entered, err er
 			return entered{}, errBusy
 		}
 		defer a.limits.merchants.leave(last)
-		if k.key.Value != "" && a.Intake.Observer.Looking != nil {
-			defer a.Intake.Observer.Looking()()
+		door := a.door
+		if k.key.Value != "" {
+			door = a.keyedDoor
+			if a.Intake.Observer.Looking != nil {
+				defer a.Intake.Observer.Looking()()
+			}
 		}
-		if e, err = a.door.Ask(ctx, k); err != nil {
+		if e, err = door.Ask(ctx, k); err != nil {
 			return entered{}, fmt.Errorf("authenticate: %w", err)
 		}
 		if e.merchant.ID == "" {
@@ -104,8 +109,23 @@ func merchantOf(c echo.Context) merchants.Merchant {
 	return m
 }
 
-// lookedOf is what was read of a request's key when it was let in, if anything.
+// seen is what was read of a request's key when it was let in.
+type seen struct {
+	looked idempotency.Looked
+	old    <-chan time.Time // has something once it is
+}
+
+// longestSeen is for how long that counts: a body may come late, and the answer may
+// have expired by then.
+const longestSeen = time.Second
+
+// lookedOf is what was read of a request's key a moment ago, if anything.
 func lookedOf(c echo.Context) idempotency.Looked {
-	l, _ := c.Get(lookedKey).(idempotency.Looked)
-	return l
+	s, _ := c.Get(lookedKey).(seen)
+	select {
+	case <-s.old:
+		return idempotency.Looked{}
+	default:
+		return s.looked
+	}
 }

@@ -32,38 +32,52 @@ type entered struct {
 	looked   idempotency.Looked
 }
 
-// newDoor lets in many at once: who knocks at the same moment shares a round trip, in
+// newDoor lets in many at once, all of them with an idempotency key or none: who knocks at the same moment shares a round trip, in
 // which the API key is looked up and, as its merchant, the idempotency key. Nothing is
 // remembered: a key that is revoked or has expired is refused from the next request on.
+//
+// Who is held up by a lock on idempotency keys is let in without a look, and looks, and
+// waits, behind the door.
 func newDoor(db Database, most int) *postgres.Gatherer[knock, entered] {
 	return postgres.NewGatherer(most, func(ctx context.Context, knocks []knock) ([]entered, error) {
-		all := make([]entered, len(knocks))
-		of := map[string][]*entered{}
-		for i, k := range knocks {
-			all[i].looked.Key = k.key
-			of[k.apiKey] = append(of[k.apiKey], &all[i])
+		all, err := enter(ctx, db, knocks)
+		if !postgres.IsLockTimeout(err) || knocks[0].key == (idempotency.Key{}) {
+			return all, err
 		}
-		var reads []postgres.Read
-		for apiKey, same := range of {
-			reads = append(reads, merchants.Entering(apiKey, &same[0].merchant))
-			var looks []*idempotency.Looked
-			for _, e := range same {
-				if e.looked.Key != (idempotency.Key{}) {
-					looks = append(looks, &e.looked)
-				}
-			}
-			if len(looks) > 0 {
-				reads = append(reads, idempotency.Looking(looks))
-			}
+		for i := range knocks {
+			knocks[i].key = idempotency.Key{}
 		}
-		err := db.Read(ctx, reads...)
-		for _, same := range of {
-			for _, e := range same[1:] {
-				e.merchant = same[0].merchant
-			}
-		}
-		return all, err
+		return enter(ctx, db, knocks)
 	})
+}
+
+func enter(ctx context.Context, db Database, knocks []knock) ([]entered, error) {
+	all := make([]entered, len(knocks))
+	of := map[string][]*entered{} // by API key
+	for i, k := range knocks {
+		all[i].looked.Key = k.key
+		of[k.apiKey] = append(of[k.apiKey], &all[i])
+	}
+	var reads []postgres.Read
+	for apiKey, same := range of {
+		reads = append(reads, merchants.Entering(apiKey, &same[0].merchant))
+		var looks []*idempotency.Looked
+		for _, e := range same {
+			if e.looked.Key != (idempotency.Key{}) {
+				looks = append(looks, &e.looked)
+			}
+		}
+		if len(looks) > 0 {
+			reads = append(reads, idempotency.Looking(looks))
+		}
+	}
+	err := db.Read(ctx, reads...)
+	for _, same := range of {
+		for _, e := range same[1:] {
+			e.merchant = same[0].merchant
+		}
+	}
+	return all, err
 }
 
 // keyAtTheDoor is the key that a request will be found to come under, or none where

@@ -61,7 +61,8 @@ type API struct {
 
 	receiving chan struct{} // holds one for each event that is being received
 	limits    *limits
-	door      *postgres.Gatherer[knock, entered]
+	door      *postgres.Gatherer[knock, entered] // for who has no idempotency key
+	keyedDoor *postgres.Gatherer[knock, entered] // where a lock on idempotency keys holds up nobody else
 	bodies    bodyRules
 }
 
@@ -85,7 +86,7 @@ func (a *API) Server() *http.Server {
 func (a *API) Handler() http.Handler {
 	a.receiving = make(chan struct{}, receiveAtOnce)
 	a.limits = newLimits(a.Limits)
-	a.door = newDoor(a.DB, a.Limits.Authenticating)
+	a.door, a.keyedDoor = newDoor(a.DB, a.Limits.Authenticating), newDoor(a.DB, (a.Limits.Authenticating+1)/2)
 	a.bodies = newBodyRules()
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
@@ -81,5 +84,50 @@ select sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::int
 				t.Errorf("%d rows are read, want the key and its merchant", rows)
 			}
 		})
+	}
+}
+
+// TestEntering: what is read behind it is read as the merchant of the key, as nobody
+// behind a key that opens nothing, and under no name once it has ended.
+func TestEntering(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	register(t, db, merchants.Merchant{ID: "acme"}, merchants.Webhook{}, "a key of acme")
+	register(t, db, merchants.Merchant{ID: "globex"}, merchants.Webhook{}, "a key of globex")
+	conn, err := db.Pool().Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	_, err = conn.Exec(t.Context(), `set role payonce_api`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const name = `select coalesce(current_setting('payonce.merchant', true), '')`
+	keys := []string{"a key of acme", "a key of nobody", "a key of globex", "a key of nobody"}
+	entered, named := make([]merchants.Merchant, len(keys)), make([]string, len(keys))
+	b := &pgx.Batch{}
+	for i, key := range keys {
+		enter := merchants.Entering(key, &entered[i])
+		b.Queue(enter.SQL, enter.Args...).Query(enter.Rows)
+		b.Queue(name).QueryRow(func(row pgx.Row) error { return row.Scan(&named[i]) })
+	}
+	if err := conn.SendBatch(t.Context(), b).Close(); err != nil {
+		t.Fatal(err)
+	}
+	var ids []string
+	for _, m := range entered {
+		ids = append(ids, m.ID)
+	}
+	want := []string{"acme", "", "globex", ""}
+	if !slices.Equal(ids, want) || !slices.Equal(named, want) {
+		t.Errorf("let in are %q, and named %q, want %q", ids, named, want)
+	}
+	if m, err := merchants.Authenticate(t.Context(), conn, keys[0]); m.ID != "acme" || err != nil {
+		t.Errorf("it opens %q, %v", m.ID, err)
+	}
+	var left string
+	if err := conn.QueryRow(t.Context(), name).Scan(&left); left != "" || err != nil {
+		t.Errorf("%q is left, %v", left, err)
 	}
 }

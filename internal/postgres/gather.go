@@ -9,7 +9,7 @@ import (
 )
 
 // Gatherer lets reads that are asked for at the same moment share a round trip, as
-// the commits of a DB do. What is read has to be one statement for many questions.
+// the commits of a DB do. What is read has to be one round trip for many questions.
 //
 // Who asks alone reads at once. Who asks while others read, or a moment after, waits for
 // them (see lanes), and the first of those who wait asks the questions of the others with its own.

@@ -43,7 +43,7 @@ func NewAPI(c Config, keys, commits []string) *API {
 			"Events of the provider that concern us, by whether they were known.", "result", receptions()),
 		lookup: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "payonce_idempotency_lookup_duration_seconds",
-			Help:    "Time for which the store was asked for a key: what idempotency adds to a request.",
+			Help:    "Time for which the store was asked for a key: what idempotency adds to a request at most.",
 			Buckets: statements(),
 		}),
 	}

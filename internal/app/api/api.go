@@ -146,7 +146,7 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 	defer app.Close(db)
 	metrics := meter(log, db, now)
 	in := &intake.Intake{
-		DB: db, Looks: idempotency.NewLooks(db, connections/2), Retention: settings.IdempotencyRetention, Wait: wait, Waiters: waiters, Observer: observeKeys(metrics),
+		DB: db, Looks: idempotency.NewLooks(db, connections/4), Retention: settings.IdempotencyRetention, Wait: wait, Waiters: waiters, Observer: observeKeys(metrics),
 	}
 	if url := settings.RedisURL.Reveal(); url != "" {
 		cache, err := rediscache.Open(ctx, db, url, rediscache.Options{
