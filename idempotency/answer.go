@@ -34,9 +34,9 @@ type Request struct {
 	// Also are values of further keys of the same place, which a Receiver asks and
 	// claims with the first.
 	Also []string
-	// Looked is what is known of the key already, if the caller has looked. A Receiver
-	// takes it for its first look where it is of the very key, and has no Cache, which
-	// wants to be asked first.
+	// Looked is what is known of the key already, if the caller has looked a moment ago.
+	// A Receiver takes it for its first look where it is of the very key, and has no
+	// Cache, which wants to be asked first.
 	Looked Looked
 }
 

@@ -167,7 +167,7 @@ func (r Receiver) receive(ctx context.Context, key Key, request Request, decide 
 // is taken and its index, or -1 and the database's time.
 func (r Receiver) look(ctx context.Context, key Key, request Request) (record Record, taken int, now time.Time, err error) {
 	known := request.Looked
-	if known.now.IsZero() || known.Key != key {
+	if known.now.IsZero() || known.Key != key || len(request.Also) > 0 {
 		defer r.Observer.looking()()
 	}
 	for i, value := range append([]string{key.Value}, request.Also...) {

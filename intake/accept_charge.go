@@ -29,8 +29,9 @@ type Charge struct {
 type Item = domain.Item
 
 // AcceptCharge accepts a charge: one read when the key has its answer, one read
-// and one commit when it is new, where the request does not say what is known of it. Errors: idempotency.ErrReused and ErrExpired,
-// ErrInFlight, ErrUnavailable, domain.ErrInvalid.
+// and one commit when it is new; without the read where the request says what is known
+// of the key. Errors: idempotency.ErrReused and ErrExpired, ErrInFlight,
+// ErrUnavailable, domain.ErrInvalid.
 func (in *Intake) AcceptCharge(ctx context.Context, account Account, r Request, c Charge) (Accepted, error) {
 	id, err := newID("ch_")
 	if err != nil {

@@ -32,9 +32,10 @@ type entered struct {
 	looked   idempotency.Looked
 }
 
-// newDoor lets in many at once, all of them with an idempotency key or none: who knocks at the same moment shares a round trip, in
-// which the API key is looked up and, as its merchant, the idempotency key. Nothing is
-// remembered: a key that is revoked or has expired is refused from the next request on.
+// newDoor lets in many at once, all of them with an idempotency key or none: who knocks
+// at the same moment shares a round trip, in which the API key is looked up and, as its
+// merchant, the idempotency key. Nothing is remembered: a key that is revoked or has
+// expired is refused from the next request on.
 //
 // Who is held up by a lock on idempotency keys is let in without a look, and looks, and
 // waits, behind the door.

@@ -11,7 +11,8 @@ import (
 
 // Database is what the API has of the database. It has no commit: what is written
 // is a tenant's. What is read beside a tenant is of no merchant, or by a function
-// that is made for it, since a table with merchants shows nothing then.
+// that is made for it, since a table with merchants shows nothing then; or it is read
+// as the merchant whom an API key names (door.go).
 type Database interface {
 	postgres.Querier
 	intake.Tenants
