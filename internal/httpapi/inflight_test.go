@@ -2,6 +2,7 @@ package httpapi_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"testing"
 	"time"
@@ -139,13 +140,9 @@ func waitingFor(t *testing.T, db *postgres.DB, n int, atLeast time.Duration) {
 // waitingBetween is waitingFor of so many statements at least, and at most.
 func waitingBetween(t *testing.T, db *postgres.DB, least, most int, atLeast time.Duration) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		var waiters int
-		err := db.QueryRow(ctx, `
+	var waiters int
+	until(t, func() bool {
+		err := db.QueryRow(t.Context(), `
 select count(*)
   from pg_stat_activity
  where datname = current_database()
@@ -154,12 +151,23 @@ select count(*)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if least <= waiters && waiters <= most {
-			return
-		}
+		return least <= waiters && waiters <= most
+	}, func() string {
+		return fmt.Sprintf("%d statements wait for a lock, want %d to %d", waiters, least, most)
+	})
+}
+
+// until returns when something is so. Where it never is, seen says what was seen.
+func until(t *testing.T, so func() bool, seen func() string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !so() {
 		select {
 		case <-ctx.Done():
-			t.Fatalf("%d statements wait for a lock, want %d to %d", waiters, least, most)
+			t.Fatal(seen())
 		case <-tick.C:
 		}
 	}
