@@ -21,6 +21,7 @@ const (
 	receiver = "work"
 	poll     = 20 * time.Millisecond // as the worker's
 	lanes    = 2                     // as the programs'
+	enough   = 64                    // as the worker's
 )
 
 // carryByPayonce is payonce's engine as the programs wire it: accept, outbox,
@@ -31,7 +32,7 @@ func carryByPayonce(ctx context.Context, o order) (w window, err error) {
 		return w, err
 	}
 	defer accepting.Close()
-	carrying, err := postgres.Open(ctx, o.Database, postgres.Options{Application: "bench-carry", Lanes: lanes})
+	carrying, err := postgres.Open(ctx, o.Database, postgres.Options{Application: "bench-carry", Lanes: lanes, Enough: enough})
 	if err != nil {
 		return w, err
 	}

@@ -25,7 +25,7 @@ func end() checkpoint { return checkpoint{Txid: math.MaxUint64, Position: math.M
 
 // foldAtOnce bounds the events of one commit. Its transaction has an id while it
 // lasts, and holds back the readers of the outbox for as long.
-const foldAtOnce = 1000
+const foldAtOnce = 2500
 
 // foldBytes bounds what is read of their streams, and so the memory and the time that
 // a page takes where charges hold much: a page that took too long would do so again.
@@ -100,7 +100,7 @@ func move(b *pgx.Batch, from, to checkpoint) {
 // the same events, or has put another generation in the place of this one.
 func isOutrun(err error) bool { return postgres.Constraint(err) == "projections_folded_once" }
 
-// Project folds the next events of the ledger, at most a thousand, into the
+// Project folds the next events of the ledger, at most 2,500, into the
 // live projections and says how many there were. It leaves out what a transaction
 // under way could still precede, so a moment later there may be more.
 //

@@ -18,7 +18,7 @@ import (
 // them. Who calls Commit cannot tell that it exists.
 //
 // Who commits alone does so at once, as if there were no committer. Who comes while
-// others commit, or a moment after, may wait for company (see lanes). The first of those who
+// others commit, or in busy times, may wait for company (see lanes). The first of those who
 // wait leads: it appends the statements of all the others to its own, which makes one
 // batch and so one transaction, and answers them when that is durable. Each batch that is
 // appended is a unit.
@@ -54,9 +54,9 @@ type committer struct {
 	shared   Shared
 }
 
-func newCommitter(n int) *committer {
+func newCommitter(n, enough int) *committer {
 	l := &lanes[*unit]{
-		enough: enoughUnits, longest: commitStay, fit: fit,
+		enough: enough, longest: commitStay, fit: fit,
 		lead: func(units []*unit) { units[0].told <- verdict{turn: leads, units: units} },
 	}
 	return &committer{lanes: l.open(n)}
@@ -125,8 +125,8 @@ const (
 	maxStatements = 500
 	maxRefusals   = 3 // then each goes by itself
 
-	enoughUnits = 2 * maxRows           // to be worth a second lane: they fill statements
-	commitStay  = 20 * time.Millisecond // behind those who had company, at most
+	enoughUnits = 2 * maxRows           // unless Options.Enough is set: they fill statements
+	commitStay  = 20 * time.Millisecond // in busy times, at most
 )
 
 const (

@@ -125,6 +125,17 @@ func TestMoreThanFitShareTwoTransactions(t *testing.T) {
 	}
 }
 
+// TestEnough: what it means is TestLanes.
+func TestEnough(t *testing.T) {
+	t.Parallel()
+	for given, want := range map[int]int{0: 32, 5: 5} {
+		db, _ := effects(t, postgres.Options{Lanes: 2, Enough: given})
+		if got := db.Enough(); got != want {
+			t.Errorf("Enough of %d is %d, want %d", given, got, want)
+		}
+	}
+}
+
 func TestOneUnitIsSentAsItIs(t *testing.T) {
 	t.Parallel()
 	told := &batches{}

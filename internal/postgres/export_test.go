@@ -69,6 +69,9 @@ func (l *lanes[W]) Pending() int {
 	return len(l.waiting)
 }
 
+// Enough is how many that wait use the second lane.
+func (db *DB) Enough() int { return db.committer.enough }
+
 // Unused is how many lanes are free.
 func (l *lanes[W]) Unused() int {
 	l.mu.Lock()
@@ -93,11 +96,11 @@ func (l *Lanes[W]) Join(all ...W) {
 	}
 }
 
-// HandOver gives a lane back.
-func (l *Lanes[W]) HandOver(together int) {
+// HandOver gives a lane back that so many have used for so long.
+func (l *Lanes[W]) HandOver(together int, took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.handOver(together)
+	l.handOver(together, took)
 }
 
 // Use begins what so many do in a lane.
@@ -105,8 +108,11 @@ func (l *Lanes[W]) Use(together int, most time.Duration) (handOver func()) {
 	return l.use(together, most)
 }
 
-// Lull is how long nobody comes where the next one stays no longer.
-const Lull = lull
+// Times are busy while so many have left together within so long.
+const (
+	BusyMany = busyMany
+	BusyTime = busyTime
+)
 
 // SlowAfter is how long others keep from the second lane for the sake of the first.
 const SlowAfter = slowAfter

@@ -11,8 +11,8 @@ import (
 // Gatherer lets reads that are asked for at the same moment share a round trip, as
 // the commits of a DB do. What is read has to be one round trip for many questions.
 //
-// Who asks alone reads at once. Who asks while others read, or a moment after, waits for
-// them (see lanes), and the first of those who wait asks the questions of the others with its own.
+// Who asks alone reads at once. Who asks while others read, or in busy times, may wait for
+// company (see lanes), and the first of those who wait asks the questions of the others with its own.
 // There is no goroutine of its own, and nothing to close.
 //
 // A question is sent after it was asked, never before: what was committed until then
@@ -28,7 +28,7 @@ type Gatherer[Q, A any] struct {
 const (
 	maxQuestions    = 64                   // of one read
 	enoughQuestions = 16                   // for a read not to stay behind another one
-	readStay        = 5 * time.Millisecond // behind those who had company, at most
+	readStay        = 5 * time.Millisecond // in busy times, at most
 )
 
 // readDeadline bounds a read that nobody may cancel, since others wait for it too.

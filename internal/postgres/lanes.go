@@ -15,42 +15,49 @@ import (
 //
 // Two rules make more of them share what each would cost alone, where there are many. A
 // second lane is used only when enough wait to be worth it, or when the first is slow: who
-// waits for a lock holds up nobody but himself. And where the last had company, more will
-// come: so whoever is next, also one alone, stays behind its end for as long as others
-// keep coming, or until enough are together, or no more may leave together. Where few are
-// about that is a lull; where many are it is up to the longest stay, which buys fewer
-// commits with latency.
+// waits for a lock holds up nobody but himself. And in busy times, when many have left
+// together a moment ago, who comes stays for others: as long as it took those, or until
+// enough are together, or no more may leave together. So where processors or disks are
+// slow they share more, and nobody waits much longer than he would have waited for
+// somebody under way.
 type lanes[W comparable] struct {
-	enough  int                   // to leave although others are under way, or were a moment ago
-	longest time.Duration         // that anybody stays behind those who had company
+	enough  int                   // to leave although others are under way, or may come
+	longest time.Duration         // that anybody stays for others
 	fit     func(waiting []W) int // how many of them may leave together, one at least
 	lead    func(all []W)         // tells the first that it leads all of them; must not wait
 
 	mu      sync.Mutex
-	all     int         // lanes
-	free    int         // that nobody uses
-	slow    int         // that somebody uses for longer than slowAfter
-	waiting []W         // in the order of their arrival
-	early   bool        // some with company gave a lane back, and others keep coming
-	lulled  *time.Timer // ends early, when nobody comes
-	stayed  *time.Timer // ends early, whoever comes
+	all     int           // lanes
+	free    int           // that nobody uses
+	slow    int           // that somebody uses for longer than slowAfter
+	waiting []W           // in the order of their arrival
+	staying bool          // those who wait stay for others
+	stayed  *time.Timer   // ends it
+	busy    bool          // who comes stays
+	quiet   *time.Timer   // ends it
+	took    time.Duration // what the last who left as many took
 }
 
 // open makes so many lanes.
 func (l *lanes[W]) open(n int) *lanes[W] {
 	l.all, l.free = n, n
-	late := func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.early = false
-		l.leave()
+	ends := func(what *bool) *time.Timer {
+		return time.AfterFunc(0, func() {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			*what = false
+			l.leave()
+		})
 	}
-	l.lulled, l.stayed = time.AfterFunc(0, late), time.AfterFunc(0, late)
+	l.stayed, l.quiet = ends(&l.staying), ends(&l.busy)
 	return l
 }
 
-// Behind those who had company the next one stays until nobody has come for a lull.
-const lull = 3 * time.Millisecond
+// Times are busy while so many have left together within so long.
+const (
+	busyMany = 8
+	busyTime = 200 * time.Millisecond
+)
 
 // slowAfter is longer than what is shared takes on a healthy server, and short enough
 // for those who wait.
@@ -62,16 +69,25 @@ func (l *lanes[W]) join(w W) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.waiting = append(l.waiting, w)
-	if l.early {
-		l.lulled.Reset(lull)
+	if len(l.waiting) == 1 {
+		l.stay(l.busy)
 	}
 	l.leave()
+}
+
+// stay says whether those who wait stay for others from now on. Its caller holds the
+// lock.
+func (l *lanes[W]) stay(staying bool) {
+	if l.staying = staying; staying {
+		l.stayed.Reset(min(l.took, l.longest))
+	}
 }
 
 // use begins what so many do in a lane, and returns what ends it. It is had back after
 // most, also if they are under way still.
 func (l *lanes[W]) use(together int, most time.Duration) (handOver func()) {
 	var slow, over bool
+	began := time.Now() //nolint:forbidigo // how long it takes, which decides nothing but a wait
 	slowly := time.AfterFunc(slowAfter, func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -90,7 +106,7 @@ func (l *lanes[W]) use(together int, most time.Duration) (handOver func()) {
 		if slow {
 			l.slow--
 		}
-		l.handOver(together)
+		l.handOver(together, time.Since(began)) //nolint:forbidigo // as above
 	}
 	late := time.AfterFunc(most, end)
 	return func() {
@@ -100,13 +116,14 @@ func (l *lanes[W]) use(together int, most time.Duration) (handOver func()) {
 	}
 }
 
-// handOver gives a lane back that so many have used. Its caller holds the lock.
-func (l *lanes[W]) handOver(together int) {
+// handOver gives a lane back that so many have used for so long. Its caller holds the
+// lock.
+func (l *lanes[W]) handOver(together int, took time.Duration) {
 	l.free++
-	if together > 1 {
-		l.early = true
-		l.lulled.Reset(lull)
-		l.stayed.Reset(l.longest)
+	if together >= busyMany {
+		l.busy, l.took = true, took
+		l.quiet.Reset(busyTime)
+		l.stay(true)
 	}
 	l.leave()
 }
@@ -116,7 +133,7 @@ func (l *lanes[W]) leave() {
 	for len(l.waiting) > 0 && l.free > 0 {
 		n := l.fit(l.waiting)
 		full := n < len(l.waiting)
-		if len(l.waiting) < l.enough && (l.free+l.slow < l.all || l.early && !full) {
+		if len(l.waiting) < l.enough && (l.free+l.slow < l.all || l.staying && !full) {
 			return
 		}
 		all := slices.Clone(l.waiting[:n])

@@ -32,163 +32,180 @@ func pass(d time.Duration) {
 func TestLanes(t *testing.T) {
 	t.Parallel()
 	const (
-		lull    = postgres.Lull
-		longest = 6 * lull
+		took    = 4 * time.Millisecond
+		longest = 3 * took
 		enough  = 4
-		many    = 64
+		room    = 64
+		many    = postgres.BusyMany // of whom the names stand for all
 	)
 	for name, act := range map[string]struct {
 		lanes, most int
 		do          func(l *postgres.Lanes[string])
 		want        [][]string
 	}{
-		"who comes alone leaves at once": {2, many, func(l *postgres.Lanes[string]) {
+		"who comes alone leaves at once": {2, room, func(l *postgres.Lanes[string]) {
 			l.Join("a")
 		}, [][]string{{"a"}}},
-		"who comes while one is under way waits, although a lane is free": {2, many, func(l *postgres.Lanes[string]) {
+		"who comes while one is under way waits, although a lane is free": {2, room, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c")
 		}, [][]string{{"a"}}},
-		"and those who wait leave together when it has come to its end": {2, many, func(l *postgres.Lanes[string]) {
+		"and those who wait leave together when it has come to its end": {2, room, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c")
-			l.HandOver(1)
+			l.HandOver(1, 0)
 		}, [][]string{{"a"}, {"b", "c"}}},
-		"enough of them take the other lane": {2, many, func(l *postgres.Lanes[string]) {
+		"enough of them take the other lane": {2, room, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c", "d", "e", "f")
 		}, [][]string{{"a"}, {"b", "c", "d", "e"}}},
-		"not where there is none": {1, many, func(l *postgres.Lanes[string]) {
+		"not where there is none": {1, room, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c", "d", "e", "f")
 		}, [][]string{{"a"}}},
-		"behind company the next one stays": {2, many, func(l *postgres.Lanes[string]) {
+		"where many left a moment ago the next one stays": {2, room, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c")
-			l.HandOver(1)
-			l.HandOver(2)
-			pass(lull - 1)
+			l.HandOver(1, 0)
+			l.HandOver(many, took)
+			pass(postgres.BusyTime - 1)
 			l.Join("d")
 		}, [][]string{{"a"}, {"b", "c"}}},
-		"until nobody has come for a lull": {2, many, func(l *postgres.Lanes[string]) {
+		"as long as it took those": {2, room, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c")
-			l.HandOver(1)
-			l.HandOver(2)
+			l.HandOver(1, 0)
+			l.HandOver(many, took)
+			pass(postgres.BusyTime - 1)
 			l.Join("d")
-			pass(lull)
-		}, [][]string{{"a"}, {"b", "c"}, {"d"}}},
-		"also one who came late": {2, many, func(l *postgres.Lanes[string]) {
-			l.Join("a", "b", "c")
-			l.HandOver(1)
-			l.HandOver(2)
-			pass(lull - 1)
-			l.Join("d")
-			pass(lull - 1)
+			pass(took - 1)
 			l.Join("e")
-			pass(lull)
+			pass(1)
+			l.Join("f")
 		}, [][]string{{"a"}, {"b", "c"}, {"d", "e"}}},
-		"and no longer than anybody stays": {2, many, func(l *postgres.Lanes[string]) {
+		"also who waited for them": {2, room, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c")
-			l.HandOver(1)
-			l.HandOver(2)
+			l.HandOver(1, 0)
 			l.Join("d")
-			for range longest / lull {
-				pass(lull - 1)
-				l.Join("e")
-				l.Withdraw("e")
-			}
-			pass(lull - 1)
-		}, [][]string{{"a"}, {"b", "c"}, {"d"}}},
-		"who comes behind a lull finds nobody to stay for": {2, many, func(l *postgres.Lanes[string]) {
+			l.HandOver(many, took)
+			pass(took - 1)
+			l.Join("e")
+			pass(1)
+		}, [][]string{{"a"}, {"b", "c"}, {"d", "e"}}},
+		"and no longer than anybody stays": {2, room, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c")
-			l.HandOver(1)
-			l.HandOver(2)
-			pass(lull)
+			l.HandOver(1, 0)
+			l.HandOver(many, 2*longest)
 			l.Join("d")
+			pass(longest)
 		}, [][]string{{"a"}, {"b", "c"}, {"d"}}},
-		"though one withdraws who came": {2, many, func(l *postgres.Lanes[string]) {
+		"whoever else comes meanwhile": {2, room, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c")
-			l.HandOver(1)
-			l.HandOver(2)
-			l.Join("d", "e")
-			pass(lull - 1)
+			l.HandOver(1, 0)
+			l.HandOver(many, took)
+			l.Join("d")
+			pass(took - 1)
+			l.Join("e")
 			l.Withdraw("e")
 			pass(1)
 		}, [][]string{{"a"}, {"b", "c"}, {"d"}}},
-		"and though one alone comes to his end": {2, many, func(l *postgres.Lanes[string]) {
-			l.Join("a", "b", "c", "d", "e")
-			l.HandOver(4)
-			l.Join("f")
-			l.HandOver(1)
-		}, [][]string{{"a"}, {"b", "c", "d", "e"}}},
-		"also where they used a lane": {2, many, func(l *postgres.Lanes[string]) {
+		"who comes when all who stayed withdrew stays as long": {2, room, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c")
-			l.HandOver(1)
-			l.Use(2, postgres.SlowAfter)()
+			l.HandOver(1, 0)
+			l.HandOver(many, took)
 			l.Join("d")
+			pass(took - 1)
+			l.Withdraw("d")
+			l.Join("e")
+			pass(took - 1)
 		}, [][]string{{"a"}, {"b", "c"}}},
+		"later nobody does": {2, room, func(l *postgres.Lanes[string]) {
+			l.Join("a", "b", "c")
+			l.HandOver(1, 0)
+			l.HandOver(many, took)
+			pass(postgres.BusyTime)
+			l.Join("d")
+		}, [][]string{{"a"}, {"b", "c"}, {"d"}}},
+		"nor where few left": {2, room, func(l *postgres.Lanes[string]) {
+			l.Join("a", "b", "c")
+			l.HandOver(1, 0)
+			l.HandOver(many-1, took)
+			l.Join("d")
+		}, [][]string{{"a"}, {"b", "c"}, {"d"}}},
+		"few who come to their end change nothing": {2, room, func(l *postgres.Lanes[string]) {
+			l.Join("a", "b", "c")
+			l.HandOver(1, 0)
+			l.HandOver(many, took)
+			l.Join("d")
+			pass(took)
+			l.Join("e")
+			l.HandOver(1, longest)
+			pass(took - 1)
+			l.Join("f")
+			pass(1)
+		}, [][]string{{"a"}, {"b", "c"}, {"d"}, {"e", "f"}}},
+		"also where they used a lane": {2, room, func(l *postgres.Lanes[string]) {
+			l.Join("a", "b", "c")
+			l.HandOver(1, 0)
+			handOver := l.Use(many, postgres.SlowAfter)
+			pass(took)
+			handOver()
+			l.Join("d")
+			pass(took - 1)
+			l.Join("e")
+			pass(1)
+		}, [][]string{{"a"}, {"b", "c"}, {"d", "e"}}},
 		"not where no more may leave together": {1, 2, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c", "d", "e", "f") // who waits is enough
-			l.HandOver(1)
-			l.HandOver(2) // three wait
-			l.HandOver(2) // one
+			l.HandOver(1, 0)
+			l.HandOver(many, took) // three wait
+			l.HandOver(many, took) // one
 		}, [][]string{{"a"}, {"b", "c"}, {"d", "e"}}},
-		"or until enough are together": {2, many, func(l *postgres.Lanes[string]) {
+		"or until enough are together": {2, room, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c")
-			l.HandOver(1)
-			l.HandOver(2)
+			l.HandOver(1, 0)
+			l.HandOver(many, took)
 			l.Join("d", "e", "f", "g", "h")
 		}, [][]string{{"a"}, {"b", "c"}, {"d", "e", "f", "g"}}},
-		"and behind that one, which was alone, nobody does": {2, many, func(l *postgres.Lanes[string]) {
+		"and who comes behind those stays by himself": {2, room, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c")
-			l.HandOver(1)
-			l.HandOver(2)
+			l.HandOver(1, 0)
+			l.HandOver(many, took)
 			l.Join("d")
-			pass(lull)
-			l.Join("e")
-			l.HandOver(1)
-		}, [][]string{{"a"}, {"b", "c"}, {"d"}, {"e"}}},
-		"the lull begins behind the last of two": {2, many, func(l *postgres.Lanes[string]) {
-			l.Join("a", "b", "c", "d", "e")
-			l.HandOver(1)
-			l.HandOver(4)
-			pass(lull - 1)
-			l.Join("f", "g", "h", "i") // enough
-			l.HandOver(4)
-			l.Join("j")
-			pass(lull - 1)
-		}, [][]string{{"a"}, {"b", "c", "d", "e"}, {"f", "g", "h", "i"}}},
+			pass(took - 1)
+			l.Join("e", "f", "g") // enough
+			l.HandOver(3, 0)
+			l.Join("h")
+			pass(took - 1)
+		}, [][]string{{"a"}, {"b", "c"}, {"d", "e", "f", "g"}}},
 		"for whom there is no room waits for the next": {1, 2, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c", "d")
-			l.HandOver(1)
+			l.HandOver(1, 0)
 		}, [][]string{{"a"}, {"b", "c"}}},
 		"and is not forgotten": {1, 2, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c", "d")
-			l.HandOver(1)
-			l.HandOver(2)
-			pass(lull)
+			l.HandOver(1, 0)
+			l.HandOver(many, took)
+			pass(took)
 		}, [][]string{{"a"}, {"b", "c"}, {"d"}}},
-		"who withdraws is not taken along": {1, many, func(l *postgres.Lanes[string]) {
+		"who withdraws is not taken along": {1, room, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c", "d")
 			if !l.Withdraw("c") || l.Withdraw("a") {
 				t.Error("c waited, and a had left")
 			}
-			l.HandOver(1)
+			l.HandOver(1, 0)
 		}, [][]string{{"a"}, {"b", "d"}}},
-		"a lane that is given up early is another one's": {1, many, func(l *postgres.Lanes[string]) {
+		"a lane that is given up early is another one's": {1, room, func(l *postgres.Lanes[string]) {
 			l.Join("a", "b", "c")
-			l.HandOver(1) // of a, who is under way still
+			l.HandOver(1, 0) // of a, who is under way still
 			l.Join("d")
-			l.HandOver(2)
-			pass(lull)
+			l.HandOver(2, took)
 		}, [][]string{{"a"}, {"b", "c"}, {"d"}}},
-		"behind a slow one nobody waits while a lane is free": {2, many, func(l *postgres.Lanes[string]) {
+		"behind a slow one nobody waits while a lane is free": {2, room, func(l *postgres.Lanes[string]) {
 			l.Join("a")
 			handOver := l.Use(1, time.Minute)
 			l.Join("b", "c")
 			pass(postgres.SlowAfter)
-			l.HandOver(2) // of both
-			pass(lull)
+			l.HandOver(2, took) // of both
 			l.Join("d")
 			l.Join("e")
 			handOver()
 		}, [][]string{{"a"}, {"b", "c"}, {"d"}}},
-		"and none is slow that has handed over": {2, many, func(l *postgres.Lanes[string]) {
+		"and none is slow that has handed over": {2, room, func(l *postgres.Lanes[string]) {
 			l.Join("a")
 			handOver := l.Use(1, postgres.SlowAfter+time.Millisecond)
 			pass(postgres.SlowAfter + time.Millisecond)

@@ -44,6 +44,9 @@ type Options struct {
 	// Lanes is how many commits that may be shared are under way at a time, at most: what
 	// is committed meanwhile shares the next one. None is shared unless it is set.
 	Lanes int
+	// Enough is how many that wait use the second lane, and wait for nobody else; 32
+	// unless set. Fewer are answered sooner, more cost less each.
+	Enough int
 	// Settings are further settings of the sessions.
 	Settings map[string]string
 	// Tracer is told of the statements; nobody is where it is nil.
@@ -113,7 +116,7 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 		db.joinedLockTimeout = milliseconds(lock)
 	}
 	if o.Lanes > 0 {
-		db.committer = newCommitter(o.Lanes)
+		db.committer = newCommitter(o.Lanes, cmp.Or(o.Enough, enoughUnits))
 	}
 	return db, nil
 }

@@ -44,8 +44,10 @@ const (
 	callTimeout = 10 * time.Second // of one provider call or webhook
 
 	// lanes share what 64 messages commit at a time. With one the server would have
-	// nothing to do where many gather.
-	lanes = 2
+	// nothing to do where many gather. No client waits for a message, so more gather
+	// than in the api before the second is used.
+	lanes  = 2
+	enough = 64
 )
 
 // Run works until ctx ends. now dates the signatures of webhooks.
@@ -72,7 +74,7 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		return err
 	}
 	options := postgres.Options{
-		Application: application, Role: postgres.RoleWorker, Lanes: lanes,
+		Application: application, Role: postgres.RoleWorker, Lanes: lanes, Enough: enough,
 		Tracer: traces.Statements(), AllowPlaintext: settings.AllowPlaintext,
 	}
 	db, err := app.Open(ctx, log, settings.DatabaseURL.Reveal(), options)
