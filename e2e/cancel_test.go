@@ -68,7 +68,8 @@ func (w *world) cancel(t *testing.T, id string) answer {
 // at every stage of it. The judge looks that a canceled charge was not captured.
 func cancellationAgainstCapture(t *testing.T) {
 	t.Helper()
-	w := newWorld(t, setup{apis: 1, workers: 2})
+	// Fewer places than races, so that some charges wait for one.
+	w := newWorld(t, setup{apis: 1, workers: 2, workerEnv: map[string]string{"WORKER_CONCURRENCY": "1"}})
 	w.breakOutside(t, faults{Seed: 3, Slow: slow{P: 0.5, MS: 20}})
 	n := 120
 	ends := make([]string, n)
