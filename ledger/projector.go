@@ -23,7 +23,7 @@ const (
 	gather        = 250 * time.Millisecond // after a page: a charge is not folded after each event
 	gatherLong    = 2 * gather             // after a page of many: under load it is folded once or twice, and the list is later by as much
 	manyEvents    = 250
-	standby       = 2 * gatherLong // between looks of the others: the one at work folds meanwhile; chance adds up to half of it
+	standby       = 3 * gatherLong // between looks of the others: the one at work folds meanwhile; chance adds up to half of it
 	idleAfter     = 10             // looks that found nothing
 	idleFactor    = 3
 	shortestPause = 100 * time.Millisecond // after a failure
@@ -76,12 +76,9 @@ func (r *turn) take(ctx context.Context) time.Duration {
 		return standby + rand.N(standby/2)
 	case folded.full:
 		return 0
-	case folded.events >= manyEvents:
-		r.idle = 0
-		return max(r.Poll, gatherLong)
 	case folded.events > 0:
 		r.idle = 0
-		return max(r.Poll, gather)
+		return max(r.Poll, gatherAfter(folded.events))
 	default:
 		r.idle++
 	}
@@ -106,4 +103,12 @@ func (r *turn) fold(ctx context.Context) (page, error) {
 	}
 	r.working = true
 	return project(ctx, r.DB, at)
+}
+
+// gatherAfter is how long events gather behind a page of so many.
+func gatherAfter(events int) time.Duration {
+	if events < manyEvents {
+		return gather
+	}
+	return gatherLong
 }

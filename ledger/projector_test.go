@@ -95,6 +95,15 @@ func TestProjector(t *testing.T) {
 	})
 }
 
+func TestGatherAfter(t *testing.T) {
+	t.Parallel()
+	for events, want := range map[int]time.Duration{1: 250, 249: 250, 250: 500, 2499: 500} {
+		if got := ledger.GatherAfter(events); got != want*time.Millisecond {
+			t.Errorf("behind %d events others gather for %v, want %v", events, got, want*time.Millisecond)
+		}
+	}
+}
+
 // transcript is what was logged.
 type transcript struct {
 	mu sync.Mutex

@@ -125,6 +125,33 @@ func TestMoreThanFitShareTwoTransactions(t *testing.T) {
 	}
 }
 
+// TestManyMakeBusyTimes: what they are is TestLanes.
+func TestManyMakeBusyTimes(t *testing.T) {
+	t.Parallel()
+	db := lane(t)
+	few, many := eight()[1:], make([]*pgx.Batch, 8)
+	for i := range many {
+		many[i] = batch(100 + i)
+	}
+	wantNoErrors(t, gathered(t, db, committing(db, few...)...))
+	if db.Took() != 0 {
+		t.Errorf("%d make busy times", len(few))
+	}
+	wantNoErrors(t, gathered(t, db, committing(db, many...)...))
+	eventually(t, "times are busy", func() bool { return db.Took() > 0 })
+}
+
+func TestStays(t *testing.T) {
+	t.Parallel()
+	commit, read, questions := postgres.Stays()
+	if commit != 20*time.Millisecond || read != 5*time.Millisecond || questions != 16 {
+		t.Errorf("commits stay for %v, reads for %v or until there are %d", commit, read, questions)
+	}
+	if postgres.BusyMany != 8 || postgres.BusyTime != 200*time.Millisecond || postgres.SlowAfter != 25*time.Millisecond {
+		t.Errorf("busy for %v behind %d, slow after %v", postgres.BusyTime, postgres.BusyMany, postgres.SlowAfter)
+	}
+}
+
 // TestEnough: what it means is TestLanes.
 func TestEnough(t *testing.T) {
 	t.Parallel()

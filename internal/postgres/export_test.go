@@ -72,6 +72,20 @@ func (l *lanes[W]) Pending() int {
 // Enough is how many that wait use the second lane.
 func (db *DB) Enough() int { return db.committer.enough }
 
+// Took is how long many who committed together took last: times were busy then.
+func (db *DB) Took() time.Duration {
+	db.committer.mu.Lock()
+	defer db.committer.mu.Unlock()
+	return db.committer.took
+}
+
+// Stays are how long a commit and a read stay for others at most, and how many
+// questions are enough.
+func Stays() (commit, read time.Duration, questions int) {
+	g := NewGatherer(1, func(context.Context, []int) ([]int, error) { return nil, nil })
+	return newCommitter(1, 1).longest, g.lanes.longest, g.lanes.enough
+}
+
 // Unused is how many lanes are free.
 func (l *lanes[W]) Unused() int {
 	l.mu.Lock()
@@ -108,7 +122,7 @@ func (l *Lanes[W]) Use(together int, most time.Duration) (handOver func()) {
 	return l.use(together, most)
 }
 
-// Times are busy while so many have left together within so long.
+// Times are busy for so long behind so many.
 const (
 	BusyMany = busyMany
 	BusyTime = busyTime

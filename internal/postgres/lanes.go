@@ -53,7 +53,7 @@ func (l *lanes[W]) open(n int) *lanes[W] {
 	return l
 }
 
-// Times are busy while so many have left together within so long.
+// Times are busy for so long behind so many who left together and came to their end.
 const (
 	busyMany = 8
 	busyTime = 200 * time.Millisecond
@@ -96,7 +96,7 @@ func (l *lanes[W]) use(together int, most time.Duration) (handOver func()) {
 			l.leave()
 		}
 	})
-	end := func() {
+	end := func(together int) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if over {
@@ -108,11 +108,11 @@ func (l *lanes[W]) use(together int, most time.Duration) (handOver func()) {
 		}
 		l.handOver(together, time.Since(began)) //nolint:forbidigo // as above
 	}
-	late := time.AfterFunc(most, end)
+	late := time.AfterFunc(most, func() { end(0) }) // what is held up says nothing of the times
 	return func() {
 		slowly.Stop()
 		late.Stop()
-		end()
+		end(together)
 	}
 }
 

@@ -38,6 +38,11 @@ func TestLanes(t *testing.T) {
 		room    = 64
 		many    = postgres.BusyMany // of whom the names stand for all
 	)
+	busy := func(l *postgres.Lanes[string]) { // both lanes are free
+		l.Join("a", "b", "c")
+		l.HandOver(1, 0)
+		l.HandOver(many, took)
+	}
 	for name, act := range map[string]struct {
 		lanes, most int
 		do          func(l *postgres.Lanes[string])
@@ -60,16 +65,12 @@ func TestLanes(t *testing.T) {
 			l.Join("a", "b", "c", "d", "e", "f")
 		}, [][]string{{"a"}}},
 		"where many left a moment ago the next one stays": {2, room, func(l *postgres.Lanes[string]) {
-			l.Join("a", "b", "c")
-			l.HandOver(1, 0)
-			l.HandOver(many, took)
+			busy(l)
 			pass(postgres.BusyTime - 1)
 			l.Join("d")
 		}, [][]string{{"a"}, {"b", "c"}}},
 		"as long as it took those": {2, room, func(l *postgres.Lanes[string]) {
-			l.Join("a", "b", "c")
-			l.HandOver(1, 0)
-			l.HandOver(many, took)
+			busy(l)
 			pass(postgres.BusyTime - 1)
 			l.Join("d")
 			pass(took - 1)
@@ -94,9 +95,7 @@ func TestLanes(t *testing.T) {
 			pass(longest)
 		}, [][]string{{"a"}, {"b", "c"}, {"d"}}},
 		"whoever else comes meanwhile": {2, room, func(l *postgres.Lanes[string]) {
-			l.Join("a", "b", "c")
-			l.HandOver(1, 0)
-			l.HandOver(many, took)
+			busy(l)
 			l.Join("d")
 			pass(took - 1)
 			l.Join("e")
@@ -104,9 +103,7 @@ func TestLanes(t *testing.T) {
 			pass(1)
 		}, [][]string{{"a"}, {"b", "c"}, {"d"}}},
 		"who comes when all who stayed withdrew stays as long": {2, room, func(l *postgres.Lanes[string]) {
-			l.Join("a", "b", "c")
-			l.HandOver(1, 0)
-			l.HandOver(many, took)
+			busy(l)
 			l.Join("d")
 			pass(took - 1)
 			l.Withdraw("d")
@@ -114,9 +111,7 @@ func TestLanes(t *testing.T) {
 			pass(took - 1)
 		}, [][]string{{"a"}, {"b", "c"}}},
 		"later nobody does": {2, room, func(l *postgres.Lanes[string]) {
-			l.Join("a", "b", "c")
-			l.HandOver(1, 0)
-			l.HandOver(many, took)
+			busy(l)
 			pass(postgres.BusyTime)
 			l.Join("d")
 		}, [][]string{{"a"}, {"b", "c"}, {"d"}}},
@@ -127,9 +122,7 @@ func TestLanes(t *testing.T) {
 			l.Join("d")
 		}, [][]string{{"a"}, {"b", "c"}, {"d"}}},
 		"few who come to their end change nothing": {2, room, func(l *postgres.Lanes[string]) {
-			l.Join("a", "b", "c")
-			l.HandOver(1, 0)
-			l.HandOver(many, took)
+			busy(l)
 			l.Join("d")
 			pass(took)
 			l.Join("e")
@@ -156,15 +149,11 @@ func TestLanes(t *testing.T) {
 			l.HandOver(many, took) // one
 		}, [][]string{{"a"}, {"b", "c"}, {"d", "e"}}},
 		"or until enough are together": {2, room, func(l *postgres.Lanes[string]) {
-			l.Join("a", "b", "c")
-			l.HandOver(1, 0)
-			l.HandOver(many, took)
+			busy(l)
 			l.Join("d", "e", "f", "g", "h")
 		}, [][]string{{"a"}, {"b", "c"}, {"d", "e", "f", "g"}}},
 		"and who comes behind those stays by himself": {2, room, func(l *postgres.Lanes[string]) {
-			l.Join("a", "b", "c")
-			l.HandOver(1, 0)
-			l.HandOver(many, took)
+			busy(l)
 			l.Join("d")
 			pass(took - 1)
 			l.Join("e", "f", "g") // enough
@@ -215,6 +204,111 @@ func TestLanes(t *testing.T) {
 			l.Join("c")
 			pass(postgres.SlowAfter - 1)
 		}, [][]string{{"a"}, {"b"}}},
+		"busy again behind each of them, for as long as the last took": {2, room, func(l *postgres.Lanes[string]) {
+			l.Join("a", "b", "c", "d", "e") // both lanes
+			l.HandOver(many, longest)
+			pass(postgres.BusyTime - 1)
+			l.HandOver(many, took)
+			pass(postgres.BusyTime - 1)
+			l.Join("f")
+			pass(took - 1)
+			l.Join("g")
+			pass(1)
+		}, [][]string{{"a"}, {"b", "c", "d", "e"}, {"f", "g"}}},
+		"also longer than the one before": {2, room, func(l *postgres.Lanes[string]) {
+			l.Join("a", "b", "c", "d", "e")
+			l.HandOver(many, took)
+			l.HandOver(many, 2*took)
+			l.Join("f")
+			pass(took)
+		}, [][]string{{"a"}, {"b", "c", "d", "e"}}},
+		"few do not make busy times longer": {2, room, func(l *postgres.Lanes[string]) {
+			busy(l)
+			l.Join("d")
+			pass(postgres.BusyTime - 1)
+			l.HandOver(1, 0)
+			pass(1)
+			l.Join("e")
+		}, [][]string{{"a"}, {"b", "c"}, {"d"}, {"e"}}},
+		"nor the stay": {2, room, func(l *postgres.Lanes[string]) {
+			busy(l)
+			l.Join("d")
+			pass(took)
+			l.Join("e")
+			pass(took / 2)
+			l.HandOver(1, 0)
+			pass(took / 2)
+		}, [][]string{{"a"}, {"b", "c"}, {"d"}, {"e"}}},
+		"behind many who stays stays anew": {2, room, func(l *postgres.Lanes[string]) {
+			busy(l)
+			l.Join("d", "e", "f", "g", "h")
+			pass(took - 1)
+			l.HandOver(many, took)
+			pass(took - 1)
+		}, [][]string{{"a"}, {"b", "c"}, {"d", "e", "f", "g"}}},
+		"also if the other lane is used": {2, room, func(l *postgres.Lanes[string]) {
+			l.Join("a", "b", "c", "d", "e", "f")
+			l.HandOver(many, took)
+			l.HandOver(1, 0)
+			pass(took - 1)
+		}, [][]string{{"a"}, {"b", "c", "d", "e"}}},
+		"a lane that is had back late makes nobody stay": {2, room, func(l *postgres.Lanes[string]) {
+			l.Join("a")
+			handOver := l.Use(many, took)
+			pass(took)
+			handOver()
+			l.Join("b")
+		}, [][]string{{"a"}, {"b"}}},
+		"enough are those who wait, not those who fit": {2, 2, func(l *postgres.Lanes[string]) {
+			l.Join("a", "b", "c", "d", "e")
+		}, [][]string{{"a"}, {"b", "c"}}},
+		"who fill a transaction are not enough for the second lane": {2, 2, func(l *postgres.Lanes[string]) {
+			l.Join("a", "b", "c", "d")
+		}, [][]string{{"a"}}},
+		"who waits leaves when the first becomes slow": {2, room, func(l *postgres.Lanes[string]) {
+			l.Join("a")
+			_ = l.Use(1, time.Minute)
+			l.Join("b")
+			pass(postgres.SlowAfter)
+		}, [][]string{{"a"}, {"b"}}},
+		"beside a slow one they stay, too": {2, room, func(l *postgres.Lanes[string]) {
+			l.Join("a")
+			_ = l.Use(1, time.Minute)
+			pass(postgres.SlowAfter)
+			l.Join("b")
+			l.HandOver(many, took)
+			l.Join("c")
+			pass(took - 1)
+		}, [][]string{{"a"}, {"b"}}},
+		"who withdraws ends no stay": {2, room, func(l *postgres.Lanes[string]) {
+			busy(l)
+			l.Join("d", "e")
+			pass(took - 1)
+			l.Withdraw("d")
+			synctest.Wait()
+		}, [][]string{{"a"}, {"b", "c"}}},
+		"nor begins one": {2, room, func(l *postgres.Lanes[string]) {
+			busy(l)
+			l.Join("d", "e")
+			pass(took - 1)
+			l.Withdraw("d")
+			pass(1)
+		}, [][]string{{"a"}, {"b", "c"}, {"e"}}},
+		"for whom there was no room stays on": {2, 2, func(l *postgres.Lanes[string]) {
+			busy(l)
+			l.Join("d")
+			pass(took / 2)
+			l.Join("e", "f")
+			l.HandOver(1, 0)
+		}, [][]string{{"a"}, {"b", "c"}, {"d", "e"}}},
+		"as long as he would have stayed": {2, 2, func(l *postgres.Lanes[string]) {
+			busy(l)
+			l.Join("d")
+			pass(took / 2)
+			l.Join("e", "f")
+			l.HandOver(1, 0)
+			pass(took / 2)
+		}, [][]string{{"a"}, {"b", "c"}, {"d", "e"}, {"f"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
