@@ -24,7 +24,8 @@ type checkpoint struct {
 func end() checkpoint { return checkpoint{Txid: math.MaxUint64, Position: math.MaxInt64} }
 
 // foldAtOnce bounds the events of one commit. Its transaction has an id while it
-// lasts, and holds back the readers of the outbox for as long.
+// lasts, and holds back the readers of the outbox for as long. It has room for what
+// gathers while 5,000 come in a second.
 const foldAtOnce = 2500
 
 // foldBytes bounds what is read of their streams, and so the memory and the time that

@@ -134,6 +134,7 @@ func TestManyMakeBusyTimes(t *testing.T) {
 		many[i] = batch(100 + i)
 	}
 	wantNoErrors(t, gathered(t, db, committing(db, few...)...))
+	eventually(t, "the lane is free", func() bool { return db.FreeLanes() == 1 })
 	if db.Took() != 0 {
 		t.Errorf("%d make busy times", len(few))
 	}

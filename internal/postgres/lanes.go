@@ -18,8 +18,7 @@ import (
 // waits for a lock holds up nobody but himself. And in busy times, when many have left
 // together a moment ago, who comes stays for others: as long as it took those, or until
 // enough are together, or no more may leave together. So where processors or disks are
-// slow they share more, and nobody waits much longer than he would have waited for
-// somebody under way.
+// slow they share more. Such a stay begins anew when many come to their end meanwhile.
 type lanes[W comparable] struct {
 	enough  int                   // to leave although others are under way, or may come
 	longest time.Duration         // that anybody stays for others
