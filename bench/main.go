@@ -26,6 +26,8 @@ import (
 	"syscall"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/payonce/payonce/internal/app"
 )
 
 type cli struct {
@@ -36,6 +38,7 @@ type cli struct {
 }
 
 func main() {
+	app.CollectSeldom() // who carries, the load and the outside: all as payonce's programs
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	parsed := kong.Parse(&cli{},

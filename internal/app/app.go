@@ -34,10 +34,15 @@ const (
 // DrainTime is how long a program may finish what it has begun after SIGTERM.
 func DrainTime() time.Duration { return drainTime }
 
-// The programs keep little for long and drop much soon: a heap of a few megabytes
-// would be collected many times a second. So it grows to five times of what is kept
-// before it is, unless GOGC says otherwise.
-const gcPercent = 400
+// CollectSeldom lets the heap of a program grow to five times of what is kept before it
+// is collected, unless GOGC says otherwise. The programs keep little for long and drop
+// much soon: a heap of a few megabytes would be collected many times a second. Main calls
+// it; it is for whoever is measured beside them.
+func CollectSeldom() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(400)
+	}
+}
 
 // Main runs a program until it ends or is told to stop, and returns its exit
 // code.
@@ -45,9 +50,7 @@ func Main(stderr io.Writer, name string, run func(context.Context, *slog.Logger)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	log := config.Logger(stderr, name)
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
+	CollectSeldom()
 	if err := bounded(ctx, log, stopTime, run); err != nil && !errors.Is(err, context.Canceled) {
 		log.Error(err.Error()) //nolint:sloglint // the message is the sentence that an operator reads
 		return 1
