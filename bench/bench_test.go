@@ -92,6 +92,21 @@ func wantPicture(t *testing.T, folder, picture string) {
 }
 
 // Every subject has a name of its own, and its rival is measured too.
+// What the server was told decides what its figures are worth, so the page that shows
+// them says it.
+func TestPageSaysWhatTheServerIsTold(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile(filepath.Join("..", "docs", "performance.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range settings(false) {
+		if said := "`" + name + "` " + value; !strings.Contains(string(page), said) {
+			t.Errorf("docs/performance.md does not say %s", said)
+		}
+	}
+}
+
 func TestSubjectsAreComparedWithEachOther(t *testing.T) {
 	t.Parallel()
 	known := map[string]bool{}

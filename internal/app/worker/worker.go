@@ -45,9 +45,8 @@ const (
 
 	// lanes share what 64 messages commit at a time. With one the server would have
 	// nothing to do where many gather. No client waits for a message, so more gather
-	// than in the api before the second is used, where there are so many places.
-	lanes  = 2
-	enough = 64
+	// than in the api before the second is used (see together).
+	lanes = 2
 )
 
 // Run works until ctx ends. now dates the signatures of webhooks.
@@ -74,7 +73,7 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		return err
 	}
 	options := postgres.Options{
-		Application: application, Role: postgres.RoleWorker, Lanes: lanes, Enough: min(enough, settings.WorkerConcurrency),
+		Application: application, Role: postgres.RoleWorker, Lanes: lanes, Enough: settings.together(),
 		Tracer: traces.Statements(), AllowPlaintext: settings.AllowPlaintext,
 	}
 	db, err := app.Open(ctx, log, settings.DatabaseURL.Reveal(), options)
