@@ -53,7 +53,7 @@ func (db *DB) commit(ctx context.Context, tenant string, b *pgx.Batch) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitDeadline)
 	defer cancel()
 	u := &unit{ctx: ctx, tenant: tenant, batch: b, told: make(chan verdict, 1)}
-	if db.committer != nil && joins(b) {
+	if db.committer != nil && u.joins() {
 		return db.commitJoined(u) //nolint:contextcheck // what is shared ends with none of its callers
 	}
 	return db.commitAlone(u)

@@ -99,8 +99,24 @@ type unit struct {
 	batch  *pgx.Batch
 	told   chan verdict // has room for one
 
+	statements []statement // of the batch, where they may be in a transaction with others
+
 	conn   *pgx.Conn       // on which it is traced
 	traced context.Context // nil where it is not
+}
+
+// joins tells whether a unit may be in a transaction with others, and reads its
+// statements for that.
+func (u *unit) joins() bool {
+	u.statements = make([]statement, 0, u.batch.Len())
+	for _, q := range u.batch.QueuedQueries {
+		s, known := statementOf(q, u.tenant)
+		if !known {
+			return false
+		}
+		u.statements = append(u.statements, s)
+	}
+	return true
 }
 
 // verdict is what a unit that waited is told, once.

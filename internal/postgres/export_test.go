@@ -30,11 +30,16 @@ func (db *DB) FreeLanes() int {
 
 // CommitWithin is Commit with the deadline of a context.
 func (db *DB) CommitWithin(ctx context.Context, b *pgx.Batch) error {
-	return db.commitJoined(&unit{ctx: ctx, batch: b, told: make(chan verdict, 1)})
+	u := &unit{ctx: ctx, batch: b, told: make(chan verdict, 1)}
+	u.joins()
+	return db.commitJoined(u)
 }
 
 // Joins tells whether a statement may be in a transaction with others.
-func Joins(q *pgx.QueuedQuery) bool { return joins(&pgx.Batch{QueuedQueries: []*pgx.QueuedQuery{q}}) }
+func Joins(q *pgx.QueuedQuery) bool {
+	_, known := statementOf(q, "")
+	return known
+}
 
 // IsOrdered tells whether a statement is moved behind the others' for its lock.
 func IsOrdered(q *pgx.QueuedQuery) bool {

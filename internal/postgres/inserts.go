@@ -1,27 +1,17 @@
 package postgres
 
-import "github.com/jackc/pgx/v5"
-
 // inserts are the plain inserts of units, those of one text and tenant side by side.
 // Each unit's own stay in their order. Those of several units touch each other by
 // constraints alone, and in whatever order these refuse, they refuse the transaction.
-func inserts(units []*unit, rows int) []statement {
-	left := make([][]*pgx.QueuedQuery, len(units))
-	for i, u := range units {
-		for _, q := range u.batch.QueuedQueries {
-			if l, _ := lockOf(q); l.table == noTable {
-				left[i] = append(left[i], q)
-			}
-		}
-	}
+func inserts(left [][]statement, rows int) []statement {
 	var all []statement
-	for i, first := range units {
+	for i := range left {
 		for len(left[i]) > 0 {
-			sql := left[i][0].SQL
+			first := left[i][0]
 			var same []statement
-			for j := i; j < len(units) && units[j].tenant == first.tenant; j++ {
-				for len(left[j]) > 0 && left[j][0].SQL == sql {
-					same = append(same, statement{of: j, tenant: first.tenant, sql: sql, many: sql, arguments: left[j][0].Arguments})
+			for j := i; j < len(left); j++ {
+				for len(left[j]) > 0 && left[j][0].sql == first.sql && left[j][0].tenant == first.tenant {
+					same = append(same, left[j][0])
 					left[j] = left[j][1:]
 				}
 			}

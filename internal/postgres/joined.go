@@ -28,21 +28,36 @@ const (
 	several = -2 // it has rows of several units
 )
 
+// statementOf reads what a unit has queued, known false where it must not be in a
+// transaction with others. Rows may follow those of a plain insert in its own text.
+func statementOf(q *pgx.QueuedQuery, tenant string) (s statement, known bool) {
+	s = statement{tenant: tenant, sql: q.SQL}
+	s.many, s.arguments = manyOf(q)
+	s.lock, known = lockOf(q)
+	if s.lock.table == noTable {
+		s.many = s.sql
+	}
+	return s, known
+}
+
 // join makes one batch of units, which are in the order of their tenants, and tells of
 // each statement whose it is. The driver notes on a statement how a connection knows
 // it, so what may be sent again on another is a copy.
 func join(units []*unit, lockTimeout string, rows int) (b *pgx.Batch, of []int) {
+	inserting := make([][]statement, len(units))
 	var locking []statement
 	for i, u := range units {
-		for _, q := range u.batch.QueuedQueries {
-			if l, _ := lockOf(q); l.table != noTable {
-				many, arguments := manyOf(q)
-				locking = append(locking, statement{i, u.tenant, l, q.SQL, many, arguments})
+		for _, s := range u.statements {
+			s.of = i
+			if s.lock.table == noTable {
+				inserting[i] = append(inserting[i], s)
+			} else {
+				locking = append(locking, s)
 			}
 		}
 	}
 	slices.SortStableFunc(locking, func(a, b statement) int { return a.lock.compare(b.lock) })
-	statements := append(inserts(units, rows), neighbours(locking, rows)...)
+	statements := append(inserts(inserting, rows), neighbours(locking, rows)...)
 
 	tenant := statements[0].tenant
 	b = &pgx.Batch{}
@@ -92,8 +107,7 @@ func (l lock) compare(other lock) int {
 	)
 }
 
-// lockOf is what a statement locks, known false where it must not be in a
-// transaction with others. It goes by the text, as the statements' authors have
+// lockOf is what a statement locks, known false as above. It goes by the text, as the statements' authors have
 // written it: what it does not know goes alone, which is slower and never wrong.
 // TestStatementsThatJoin lists those that it knows.
 func lockOf(q *pgx.QueuedQuery) (l lock, known bool) {
@@ -142,14 +156,4 @@ func isOfOneKey(sql string) bool {
 	_, condition, found := strings.Cut(sql, "\n where ")
 	column, ofKey := strings.CutSuffix(condition, " = $1")
 	return found && ofKey && !strings.ContainsAny(column, " \n") && !strings.Contains(sql, "\n  from ") && !strings.Contains(sql, "select")
-}
-
-// joins tells whether a batch may be in a transaction with others.
-func joins(b *pgx.Batch) bool {
-	for _, q := range b.QueuedQueries {
-		if _, known := lockOf(q); !known {
-			return false
-		}
-	}
-	return true
 }

@@ -59,6 +59,9 @@ func neighbours(all []statement, rows int) []statement {
 // merged are statements of one text in fewer ones, of rows in powers of two: so there
 // are few texts to be prepared.
 func merged(same []statement, rows int) []statement {
+	if len(same) == 1 {
+		return same
+	}
 	row, end := rowOf(same[0])
 	var all []statement
 	for len(same) > 0 {
@@ -77,7 +80,9 @@ func merge(same []statement, row, end string) statement {
 	if len(same) == 1 {
 		return s
 	}
-	text, arguments := []byte(strings.TrimSuffix(s.many, end)), []any(nil)
+	text := make([]byte, 0, len(s.many)+len(same)*(len(row)+3*len(s.arguments)))
+	text = append(text, strings.TrimSuffix(s.many, end)...)
+	arguments := make([]any, 0, len(same)*len(s.arguments))
 	for i, other := range same {
 		if i > 0 {
 			text = appendRow(append(text, ",\n       "...), row, len(arguments))
