@@ -91,7 +91,6 @@ func wantPicture(t *testing.T, folder, picture string) {
 	}
 }
 
-// Every subject has a name of its own, and its rival is measured too.
 // What the server was told decides what its figures are worth, so the page that shows
 // them says it.
 func TestPageSaysWhatTheServerIsTold(t *testing.T) {
@@ -107,6 +106,7 @@ func TestPageSaysWhatTheServerIsTold(t *testing.T) {
 	}
 }
 
+// Every subject has a name of its own, and its rival is measured too.
 func TestSubjectsAreComparedWithEachOther(t *testing.T) {
 	t.Parallel()
 	known := map[string]bool{}

@@ -248,7 +248,7 @@ func mutants() []mutant {
 		},
 		{
 			"one statement inserts rows of several tenants",
-			[]edit{{"internal/postgres/inserts.go", "j < len(units) && units[j].tenant == first.tenant; j++", "j < len(units); j++"}},
+			[]edit{{"internal/postgres/inserts.go", " && left[j][0].tenant == first.tenant", ""}},
 			byTest("./internal/postgres", "TestTenantsOfOneTransaction", "written (-want +got)"),
 		},
 		{

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -31,7 +32,9 @@ func (db *DB) FreeLanes() int {
 // CommitWithin is Commit with the deadline of a context.
 func (db *DB) CommitWithin(ctx context.Context, b *pgx.Batch) error {
 	u := &unit{ctx: ctx, batch: b, told: make(chan verdict, 1)}
-	u.joins()
+	if !u.joins() {
+		return errors.New("it is for what joins")
+	}
 	return db.commitJoined(u)
 }
 

@@ -28,8 +28,8 @@ const (
 	several = -2 // it has rows of several units
 )
 
-// statementOf reads what a unit has queued, known false where it must not be in a
-// transaction with others. Rows may follow those of a plain insert in its own text.
+// statementOf reads what a unit has queued, known as lockOf has it. A plain insert is its
+// own text for several.
 func statementOf(q *pgx.QueuedQuery, tenant string) (s statement, known bool) {
 	s = statement{tenant: tenant, sql: q.SQL}
 	s.many, s.arguments = manyOf(q)
@@ -107,7 +107,8 @@ func (l lock) compare(other lock) int {
 	)
 }
 
-// lockOf is what a statement locks, known false as above. It goes by the text, as the statements' authors have
+// lockOf is what a statement locks, known false where it must not be in a
+// transaction with others. It goes by the text, as the statements' authors have
 // written it: what it does not know goes alone, which is slower and never wrong.
 // TestStatementsThatJoin lists those that it knows.
 func lockOf(q *pgx.QueuedQuery) (l lock, known bool) {
