@@ -3,6 +3,7 @@ package postgres
 // inserts are the plain inserts of units, those of one text and tenant side by side.
 // Each unit's own stay in their order. Those of several units touch each other by
 // constraints alone, and in whatever order these refuse, they refuse the transaction.
+// Left are those of each unit, and none are when it returns.
 func inserts(left [][]statement, rows int) []statement {
 	var all []statement
 	for i := range left {

@@ -43,6 +43,13 @@ func TestLanes(t *testing.T) {
 		l.HandOver(1, 0)
 		l.HandOver(many, took)
 	}
+	crowded := func(l *postgres.Lanes[string]) { // one who came in the midst of a stay is left
+		busy(l)
+		l.Join("d")
+		pass(took / 2)
+		l.Join("e", "f")
+		l.HandOver(1, 0)
+	}
 	for name, act := range map[string]struct {
 		lanes, most int
 		do          func(l *postgres.Lanes[string])
@@ -294,19 +301,9 @@ func TestLanes(t *testing.T) {
 			l.Withdraw("d")
 			pass(1)
 		}, [][]string{{"a"}, {"b", "c"}, {"e"}}},
-		"for whom there was no room stays on": {2, 2, func(l *postgres.Lanes[string]) {
-			busy(l)
-			l.Join("d")
-			pass(took / 2)
-			l.Join("e", "f")
-			l.HandOver(1, 0)
-		}, [][]string{{"a"}, {"b", "c"}, {"d", "e"}}},
+		"for whom there was no room stays on": {2, 2, crowded, [][]string{{"a"}, {"b", "c"}, {"d", "e"}}},
 		"as long as he would have stayed": {2, 2, func(l *postgres.Lanes[string]) {
-			busy(l)
-			l.Join("d")
-			pass(took / 2)
-			l.Join("e", "f")
-			l.HandOver(1, 0)
+			crowded(l)
 			pass(took / 2)
 		}, [][]string{{"a"}, {"b", "c"}, {"d", "e"}, {"f"}}},
 	} {
