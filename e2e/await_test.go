@@ -71,8 +71,8 @@ func unique() string {
 	return "u" + hex.EncodeToString(b[:]) + "q"
 }
 
-// long leaves a test out where tests are to be short: one charge from end to end, one
-// worker that is killed and a sample of the crash walk are enough there.
+// long leaves a test out where tests are to be short: one charge from end to end and
+// one worker that is killed are enough there.
 func long(t *testing.T) {
 	t.Helper()
 	if testing.Short() {

@@ -15,5 +15,5 @@
 //
 // The tests need nothing but Go. They use the server of TEST_DATABASE_URL where
 // that is set, and start one otherwise; a test that restarts a server or needs an
-// unsafe one starts its own. With -short there are fewer charges and fewer kills.
+// unsafe one starts its own. With -short most of them are left out.
 package e2e

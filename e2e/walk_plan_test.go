@@ -3,7 +3,6 @@ package e2e_test
 import (
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -111,11 +110,16 @@ func sampleOf(c course, rng *rand.Rand, every int) []target {
 	return sample
 }
 
-// shortSampleOf hits fewer, with a crash or a cut.
-func shortSampleOf(c course, rng *rand.Rand) []target {
-	return slices.DeleteFunc(sampleOf(c, rng, shortEvery), func(t target) bool {
-		return t.second > 0 || t.fault != crash.Kill && t.fault != crash.Cut
-	})
+// sampleOfScenarios are the plain charge, with which the start is recorded, and some
+// others.
+func sampleOfScenarios(rng *rand.Rand) []string {
+	names := make([]string, 0, len(scenarios()))
+	for _, s := range scenarios() {
+		names = append(names, s.name)
+	}
+	others := names[1:]
+	rng.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
+	return names[:sampledScenarios]
 }
 
 // secondCrashes is how many points of a recovery all pairs go to, beyond those of

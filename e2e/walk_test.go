@@ -21,13 +21,13 @@ var (
 	walkTimes = flag.Int("walk-times", 1, "how often the runs of the crash walk are done")
 )
 
-// A sample strikes at one point in so many. A short one has few scenarios.
+// A sample strikes at one point in so many. A run of everything walks so many of the
+// scenarios, beside the start of the programs; whoever asks for the walk by name gets
+// all of them.
 const (
-	sampleEvery = 2
-	shortEvery  = 12
+	sampleEvery      = 2
+	sampledScenarios = 3
 )
-
-func shortScenarios() []string { return []string{"success", "declined"} }
 
 // TestWalk strikes the api and the worker at every one of their round trips with
 // the world, before and after, and checks every invariant from outside.
@@ -35,6 +35,9 @@ func shortScenarios() []string { return []string{"success", "declined"} }
 // A walk has one request at a time. It shows nothing of power cuts, broken disks
 // or a provider that breaks its own contract.
 func TestWalk(t *testing.T) { //nolint:paralleltest // its runs are bounded in time
+	if *walkWhat == "" {
+		long(t)
+	}
 	begun := time.Now()
 	seed := *walkSeed
 	if seed == 0 {
@@ -42,7 +45,12 @@ func TestWalk(t *testing.T) { //nolint:paralleltest // its runs are bounded in t
 	}
 	w := newWalker(t, binaries(t).Binaries)
 	w.report = t.Errorf
-	wanted := func(scenario, _ string) bool { return !testing.Short() || slices.Contains(shortScenarios(), scenario) }
+	wanted := func(string, string) bool { return true }
+	if *walkWhat == "" && !askedFor("Walk") {
+		sampled := sampleOfScenarios(rand.New(rand.NewPCG(seed, 1)))
+		wanted = func(scenario, _ string) bool { return scenario == "start" || slices.Contains(sampled, scenario) }
+		t.Logf("not run: all scenarios but a start, %s; go test ./e2e -run Walk walks all", strings.Join(sampled, ", "))
+	}
 	if parts := strings.SplitN(*walkWhat, "/", 3); len(parts) > 1 {
 		wanted = func(scenario, program string) bool { return scenario == parts[0] && program == parts[1] }
 	}
@@ -51,7 +59,7 @@ func TestWalk(t *testing.T) { //nolint:paralleltest // its runs are bounded in t
 		t.Fatal(err)
 	}
 	show(t, courses)
-	targets, err := chosen(courses, *walkWhat, rand.New(rand.NewPCG(seed, 0)), testing.Short())
+	targets, err := chosen(courses, *walkWhat, rand.New(rand.NewPCG(seed, 0)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,19 +90,17 @@ func show(t *testing.T, courses []course) {
 }
 
 // chosen are the targets of a walk.
-func chosen(courses []course, what string, rng *rand.Rand, short bool) ([]target, error) {
+func chosen(courses []course, what string, rng *rand.Rand) ([]target, error) {
 	var targets []target
 	for _, c := range courses {
-		switch {
-		case what == "all", what == c.scenario.name+"/"+c.program:
+		switch what {
+		case "all", c.scenario.name + "/" + c.program:
 			targets = append(targets, everything(c)...)
-		case what == "pairs":
+		case "pairs":
 			targets = append(targets, pairsOf(c)...)
-		case what == "" && short:
-			targets = append(targets, shortSampleOf(c, rng)...)
-		case what == "":
+		case "":
 			targets = append(targets, sampleOf(c, rng, sampleEvery)...)
-		case what == "points":
+		case "points":
 			targets = append(targets, sampleOf(c, rng, 1)...)
 		}
 	}

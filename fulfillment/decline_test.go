@@ -7,9 +7,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
 func TestDecline(t *testing.T) {
+	pgtest.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 
 	t.Run("the intent is canceled before the charge fails", func(t *testing.T) {

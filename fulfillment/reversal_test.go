@@ -9,6 +9,7 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -21,6 +22,7 @@ func (w *world) gaveBack() ledger.Stream {
 }
 
 func TestReversal(t *testing.T) {
+	pgtest.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 	const reversed = refunded + " refund.reversed"
 

@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
 // Seeds whose first draw makes the sandbox fail before the effect, and after it.
@@ -17,6 +19,7 @@ const (
 // key leads to it for ever. The next holder meets it, records it, and goes on
 // under another key.
 func TestSavedError(t *testing.T) {
+	pgtest.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 	for name, faults := range map[string]string{"before the effect": failsBefore, "after the effect": failsAfter} {
 		for _, op := range []string{"create", "confirm"} {

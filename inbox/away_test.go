@@ -21,6 +21,7 @@ import (
 )
 
 func TestAnOutageOfTheStoreIsNobodysAttempt(t *testing.T) {
+	pgtest.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 	const waited, counted = "pending 0 1", "pending 1 0" // status, attempts, waits
 	refusal := func(code string) error { return fmt.Errorf("load: %w", &pgconn.PgError{Code: code}) }
@@ -111,6 +112,7 @@ func connectToNobody(ctx context.Context) error {
 // The database restarts while handlers work: none of them comes through, and none
 // can say so before it is back.
 func TestARestartOfTheDatabaseCostsNoAttemptAndLooksLikeNoDeath(t *testing.T) {
+	pgtest.Long(t, "it stops a database server")
 	t.Parallel()
 	address := pgtest.URL(t)
 	db := open(t, address, postgres.Options{})

@@ -17,9 +17,7 @@ import (
 // are not parked nothing, whether it lies under their key or under others.
 func TestAClaimReadsNoMoreBehindParkedMessages(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("not run in short mode: it writes thousands of messages")
-	}
+	pgtest.Long(t, "it writes thousands of messages")
 	const parked, young = 5000, 200
 	for name, test := range map[string]struct {
 		policy inbox.Parked

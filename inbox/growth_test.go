@@ -22,9 +22,7 @@ import (
 
 func TestAClaimReadsNoMoreBehindABacklog(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("not run in short mode: it writes thousands of messages")
-	}
+	pgtest.Long(t, "it writes thousands of messages")
 	db := pgtest.Open(t)
 	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, done_fence)
 		select 'r', 'old' || n, 'old' || n, 't', '', '{}', '', 'done', 0 from generate_series(1, 20000) n`)
@@ -55,9 +53,7 @@ func TestAClaimReadsNoMoreBehindABacklog(t *testing.T) {
 // plan is of a time when nobody knew of any.
 func TestAClaimLooksForSuspectsAmongSuspects(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("not run in short mode: it writes thousands of messages")
-	}
+	pgtest.Long(t, "it writes thousands of messages")
 	url := pgtest.URL(t)
 	var pools [2]*postgres.DB // the processor's has one session, which keeps its plans
 	for i, most := range []int32{10, 1} {
@@ -96,9 +92,7 @@ func TestAClaimLooksForSuspectsAmongSuspects(t *testing.T) {
 
 func TestReceivingReadsNoMoreAsTheInboxGrows(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("not run in short mode: it writes thousands of messages")
-	}
+	pgtest.Long(t, "it writes thousands of messages")
 	url := pgtest.URL(t)
 	db, err := postgres.Open(t.Context(), url, postgres.Options{
 		AllowUnsafeDurability: true, AllowPlaintext: true, Settings: outbox.SessionSettings(),
@@ -148,9 +142,7 @@ func TestReceivingReadsNoMoreAsTheInboxGrows(t *testing.T) {
 // just restored or upgraded, of which the planner knows nothing yet.
 func TestReceivingReadsNoMoreBehindABacklogThatNobodyCounted(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("not run in short mode: it writes thousands of messages")
-	}
+	pgtest.Long(t, "it writes thousands of messages")
 	db := pgtest.Open(t)
 	write(t, db, `alter table inbox set (autovacuum_enabled = off)`)
 	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
@@ -176,9 +168,7 @@ func TestReceivingReadsNoMoreBehindABacklogThatNobodyCounted(t *testing.T) {
 // key.
 func TestAcceptingReadsNoMoreAsTheInboxGrows(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("not run in short mode: it writes thousands of messages")
-	}
+	pgtest.Long(t, "it writes thousands of messages")
 	db := pgtest.Open(t)
 	write(t, db, `analyze inbox`) // it is empty: what is planned now is kept
 	for range 10 {

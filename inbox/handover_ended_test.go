@@ -16,6 +16,7 @@ import (
 // TestPageThatEndsOtherwise: what was told of a page is not taken for what became of
 // its transaction, nor the number of a row for the row.
 func TestPageThatEndsOtherwise(t *testing.T) {
+	pgtest.Long(t, "it waits for seconds")
 	t.Parallel()
 
 	t.Run("a commit that comes after it was told of is waited for", func(t *testing.T) {

@@ -53,6 +53,7 @@ func (s *script) handle(_ context.Context, d inbox.Delivery) (inbox.Result, erro
 // another way leaves, handed over on receipt, what it leaves where everything is
 // claimed: each message done, once, in the order of its key, one at a time.
 func TestTakenOnReceiptIsLikeClaimed(t *testing.T) {
+	pgtest.Long(t, "it does the same in many ways")
 	t.Parallel()
 	db := pgtest.Open(t)
 	scripts := map[string]*script{}

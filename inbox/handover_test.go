@@ -102,6 +102,7 @@ func noting(d *diary) inbox.Handler {
 }
 
 func TestHandover(t *testing.T) {
+	pgtest.Long(t, "it waits for seconds")
 	t.Parallel()
 
 	t.Run("a message is handled as it is received, without a claim", func(t *testing.T) {

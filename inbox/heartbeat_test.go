@@ -11,6 +11,7 @@ import (
 // somebody holds does not cost a process all its leases, and cannot be part of a
 // deadlock.
 func TestHeartbeat(t *testing.T) {
+	pgtest.Long(t, "it waits for seconds")
 	t.Parallel()
 	db := pgtest.Open(t)
 	ids := []string{"m1", "m2", "m3", "m4"}
@@ -51,6 +52,7 @@ func TestHeartbeat(t *testing.T) {
 // A lease that a lock kept from being renewed does not have to wait for the next
 // third: by then another page may hold the lock.
 func TestALeaseIsRenewedAsSoonAsTheLockIsGone(t *testing.T) {
+	pgtest.Long(t, "it waits for seconds")
 	t.Parallel()
 	db := pgtest.Open(t)
 	put(t, db, "m1", "k1")

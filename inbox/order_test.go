@@ -23,6 +23,7 @@ import (
 // finds out what. So the book of an account is the same in whatever order its
 // messages come, and however often each.
 func TestAStreamInAnyOrderAndAnyNumberOfTimesMakesTheSameBook(t *testing.T) {
+	pgtest.Long(t, "it does the same in many ways")
 	t.Parallel()
 	const long = 50
 	five := []int{1, 2, 3, 4, 5}

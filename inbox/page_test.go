@@ -91,6 +91,7 @@ func wantAside(t *testing.T, db *postgres.DB, want ...string) {
 }
 
 func TestAPageIsItsMessagesOneAfterAnother(t *testing.T) {
+	pgtest.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 	for name, test := range map[string]struct {
 		known, page []string

@@ -11,9 +11,7 @@ import (
 // A queue behind one key, and what the planner makes of it, holds up no other.
 func TestALongQueueBehindOneKeyHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("not run in short mode: it writes thousands of messages")
-	}
+	pgtest.Long(t, "it writes thousands of messages")
 	for name, before := range map[string]string{
 		"on a table that was never analyzed":                     `select 1`,
 		"on one that was analyzed when most was of that one key": `analyze inbox`,

@@ -302,6 +302,7 @@ func TestReceive(t *testing.T) {
 // A message that the inbox refuses is not passed over: it, and what comes behind
 // it, waits. What came before it is received.
 func TestReceiveOutlivesAnError(t *testing.T) {
+	pgtest.Long(t, "it waits for seconds")
 	t.Parallel()
 	const messages = 40
 	for _, poison := range []int{0, 1, 19, 20, 38, 39} {

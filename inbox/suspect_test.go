@@ -40,6 +40,7 @@ func open(t *testing.T, url string, o postgres.Options) *postgres.DB {
 }
 
 func TestAMessageThatEndsItsProcessIsParkedAndNoOther(t *testing.T) {
+	pgtest.Long(t, "it kills processes")
 	t.Parallel()
 	url := pgtest.URL(t)
 	db := open(t, url, postgres.Options{})
@@ -91,6 +92,7 @@ func TestAMessageThatEndsItsProcessIsParkedAndNoOther(t *testing.T) {
 }
 
 func TestTheMoreOftenItsHoldersDiedTheFewerSuspectsAreTriedBesideAMessage(t *testing.T) {
+	pgtest.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 	for _, test := range []struct{ deaths, suspects, together int }{
 		{deaths: 3, suspects: 40, together: 32},

@@ -137,9 +137,7 @@ func TestASweepThatCannotSaysSo(t *testing.T) {
 // expired or nothing may go yet.
 func TestASweepWithNothingToDoReadsAlmostNothing(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("not run in short mode: it writes 100,000 messages")
-	}
+	pgtest.Long(t, "it writes 100,000 messages")
 	const live = 100_000
 	for _, test := range []struct{ name, ago string }{
 		{"nothing has expired", "1 hour"},

@@ -31,6 +31,7 @@ func isDue(t *testing.T, db postgres.Querier, id string) bool {
 }
 
 func TestANewMessageWakesItsKey(t *testing.T) {
+	pgtest.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 
 	t.Run("the message that waits for the outside is due at once", func(t *testing.T) {

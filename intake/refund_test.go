@@ -203,6 +203,7 @@ func refunds(t *testing.T, db *postgres.DB, chargeID string) []int64 {
 }
 
 func TestRivalRefunds(t *testing.T) {
+	pgtest.Long(t, "it races many against each other")
 	t.Parallel()
 
 	t.Run("of ten refunds of 600 of 1000 exactly one is accepted", func(t *testing.T) {

@@ -130,9 +130,7 @@ func TestPagesAreStableWhileChargesCome(t *testing.T) {
 // not keep the indexes from being used.
 func TestReadsDoNotGrowWithHistory(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("not run in short mode: it writes 100,000 charges")
-	}
+	pgtest.Long(t, "it writes 100,000 charges")
 	url := pgtest.URL(t)
 	owner := reader(t, url, "")
 	unattended(t, owner)

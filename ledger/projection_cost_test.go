@@ -21,9 +21,7 @@ import (
 // TestPlansWhateverIsKnown in migrations.
 func TestAPageCostsWhatItsEventsCost(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("not run in short mode: it writes 50,000 charges")
-	}
+	pgtest.Long(t, "it writes 50,000 charges")
 	const grown, charges = 10_000, 1000
 	for name, analyzed := range map[string][3]bool{ // with one charge, halfway, at the end
 		"never analyzed":             {},
@@ -134,9 +132,7 @@ func TestARowOfTheListIsWrittenInPlace(t *testing.T) {
 // again.
 func TestAPageOfLongStreams(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("not run in short mode: it writes 20 MB")
-	}
+	pgtest.Long(t, "it writes 20 MB")
 	db := pgtest.Open(t)
 	unattended(t, db)
 	const charges = 420

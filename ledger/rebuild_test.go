@@ -32,6 +32,7 @@ select (select count(*) from charge_list join projections using (generation) whe
      + (select count(*) from account_balances join projections using (generation) where state <> 'live')`
 
 func TestRebuild(t *testing.T) {
+	pgtest.Long(t, "it writes thousands of rows")
 	t.Parallel()
 
 	t.Run("what is right is made again, byte for byte", func(t *testing.T) {

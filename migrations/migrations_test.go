@@ -19,6 +19,7 @@ import (
 )
 
 func TestUp(t *testing.T) {
+	pgtest.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 
 	t.Run("an empty database has migrations pending, a migrated one none", func(t *testing.T) {

@@ -65,6 +65,7 @@ func anew(t *testing.T) string {
 
 // TestAnOldDatabaseIsBelieved unless it names what the server has not had.
 func TestAnOldDatabaseIsBelieved(t *testing.T) {
+	pgtest.Long(t, "it writes thousands of rows")
 	t.Parallel()
 	const far = `(pg_current_xact_id()::text::bigint + %d)::text::xid8`
 	for name, test := range map[string]struct {

@@ -127,14 +127,12 @@ func small() *regexp.Regexp {
 // TestPlansWhateverIsKnown: a plan that depends on when a table was analyzed is one
 // that is wrong some day.
 func TestPlansWhateverIsKnown(t *testing.T) {
+	pgtest.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 	all := statements(t)
 	for name, prepared := range known() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if testing.Short() && strings.Contains(strings.Join(prepared, ""), strconv.Itoa(manyRows)) {
-				t.Skip("not run in short mode: it writes thousands of rows")
-			}
 			db := pgtest.Open(t)
 			for _, sql := range append([]string{`insert into outbox_offsets values ('charges', 'g', '0', 0)`}, prepared...) {
 				if _, err := db.Pool().Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {

@@ -17,6 +17,7 @@ import (
 
 // TestRoles has a server of its own, since roles are the server's.
 func TestRoles(t *testing.T) {
+	pgtest.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 	server, err := local.Start(t.Context(), local.Options{InMemory: true})
 	if err != nil {

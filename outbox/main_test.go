@@ -6,7 +6,4 @@ import (
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
-func TestMain(m *testing.M) {
-	pgtest.Overlap()
-	pgtest.Main(m)
-}
+func TestMain(m *testing.M) { pgtest.Main(m) }

@@ -16,6 +16,7 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
 )
@@ -183,6 +184,7 @@ select concat_ws(' ',
 // dump does, is waited for so long, and then the repair gives up and says so;
 // meanwhile the programs go on.
 func TestRepairIsRefusedByALongReader(t *testing.T) {
+	pgtest.Long(t, "it waits for seconds")
 	t.Parallel()
 	k := newBooks(t)
 	k.open("ch_1")

@@ -219,9 +219,7 @@ select exists (
 // Statements are planned while the tables are small, and the plans are kept.
 func TestASweepWithNothingToDoReadsAlmostNothing(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("not run in short mode: it writes 100,000 messages")
-	}
+	pgtest.Long(t, "it writes 100,000 messages")
 	const live, limit = 100_000, 500
 	for _, test := range []struct{ name, offset string }{
 		{"all of it received, and young", "m100000"},

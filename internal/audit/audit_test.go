@@ -216,6 +216,7 @@ func set(names ...string) map[string]bool {
 }
 
 func TestRun_finds(t *testing.T) {
+	pgtest.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 	if names := slices.Sorted(maps.Keys(planted())); !cmp.Equal(names, allChecks(t)) {
 		t.Fatalf("checks without a planted violation, and the other way round:\n%s", cmp.Diff(names, allChecks(t)))

@@ -7,12 +7,14 @@ import (
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/outbox"
 )
 
 // Whatever is swept, in whatever order and however early, the audit misses
 // nothing; what a careless sweep takes, it does.
 func TestRetention(t *testing.T) {
+	pgtest.Long(t, "it writes thousands of rows")
 	t.Parallel()
 	sweeps := map[string]func(*world) (int, error){
 		"keys":   func(w *world) (int, error) { return idempotency.Sweep(w.Context(), w.db, 1000) },

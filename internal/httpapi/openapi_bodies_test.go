@@ -54,12 +54,15 @@ func TestBodiesAreJudgedAsByTheContract(t *testing.T) {
 			}
 		}
 	})
+	t.Logf("answers: %v", seen)
+	if testing.Short() {
+		return // so few bodies may have none of a kind
+	}
 	for _, status := range []int{http.StatusAccepted, http.StatusBadRequest, http.StatusUnprocessableEntity, http.StatusNotFound} {
 		if seen[status] == 0 {
 			t.Errorf("no body was answered %d, of %v", status, seen)
 		}
 	}
-	t.Logf("answers: %v", seen)
 }
 
 // bodies makes JSON from schemas: mostly what fits, and what nearly does.

@@ -14,6 +14,7 @@ import (
 // TestEveryAnswerHasTheRequestIDOfItsLogLine: the caller's own id, or else one of
 // ours, is on whatever is answered and in the line that tells of it.
 func TestEveryAnswerHasTheRequestIDOfItsLogLine(t *testing.T) {
+	pgtest.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 	plain := func(*httpapi.API) {}
 	for _, test := range []struct {

@@ -279,6 +279,7 @@ func TestStripeLayers(t *testing.T) {
 // TestStripeReplays delivers one event a thousand times, many at once and each
 // with a signature and a count of its own, as the provider does. It is one message.
 func TestStripeReplays(t *testing.T) {
+	pgtest.Long(t, "it does the same in many ways")
 	t.Parallel()
 	w := serveEvents(t)
 	location := w.captured(t, "key-1")

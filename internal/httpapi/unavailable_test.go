@@ -183,6 +183,7 @@ func TestPanic(t *testing.T) {
 // TestReadyUnderLoad: a pool that is all in use is no reason to be unready, and
 // whoever asks takes nothing of it.
 func TestReadyUnderLoad(t *testing.T) {
+	pgtest.Long(t, "it waits for seconds")
 	t.Parallel()
 	t.Run("requests hold every connection", func(t *testing.T) {
 		t.Parallel()

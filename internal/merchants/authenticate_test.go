@@ -16,6 +16,7 @@ import (
 // A session keeps the plan that it made while there were few keys. As they grow it
 // reads what a request asks for and no more.
 func TestAuthenticatingReadsNoMoreAsKeysGrow(t *testing.T) {
+	pgtest.Long(t, "it writes thousands of rows")
 	t.Parallel()
 	const (
 		few  = `select * from generate_series(1, 30) n`

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
 // faults go on while units are committed.
@@ -35,6 +36,7 @@ select pg_terminate_backend(pid)
 // are ended, the table is altered, and some units exclude others at once or at commit.
 // A unit that nothing is wrong with is not refused.
 func TestWhatIsToldIsTrue(t *testing.T) {
+	pgtest.Long(t, "it races many against each other")
 	t.Parallel()
 	owner, address := effects(t, postgres.Options{})
 	var pools [2]*postgres.DB

@@ -54,6 +54,7 @@ select 'r', n, n, 't', '', '{}', '' from generate_series(1, 8) n`)
 // TestCrossingLocks: two pools, each of which commits units that lock a few of the
 // same rows, never wait for each other in a circle.
 func TestCrossingLocks(t *testing.T) {
+	pgtest.Long(t, "it waits for seconds")
 	t.Parallel()
 	owner, pools := shop(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)

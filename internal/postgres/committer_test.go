@@ -15,6 +15,7 @@ import (
 
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/cutproxy"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
 // gathered commits units at once on a pool of one lane, and returns what each was
@@ -182,6 +183,7 @@ func TestOneUnitIsSentAsItIs(t *testing.T) {
 
 // TestPoison: whoever is refused, alone has the refusal, as if it had been alone.
 func TestPoison(t *testing.T) {
+	pgtest.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 	taken := func(b *pgx.Batch) { b.Queue(insert, 100, 100) }
 	for name, poison := range map[string]struct {

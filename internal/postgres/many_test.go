@@ -13,6 +13,7 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/cutproxy"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
 // held are messages of the inbox, numbered from 1, each with its holder's fence. They
@@ -66,6 +67,7 @@ const (
 // TestDeliveriesThatEndTogether: one statement ends those of many, and what becomes of
 // each is what would have become of it alone.
 func TestDeliveriesThatEndTogether(t *testing.T) {
+	pgtest.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 
 	t.Run("go by few statements, whoever came first", func(t *testing.T) {

@@ -51,6 +51,7 @@ func reads() map[string]func(context.Context, *postgres.DB) error {
 }
 
 func TestAReadWithoutAConnectionSaysSo(t *testing.T) {
+	pgtest.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 	for name, read := range reads() {
 		t.Run(name+", when all are in use until the end of the context", func(t *testing.T) {

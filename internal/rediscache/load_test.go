@@ -16,12 +16,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
 // TestUnderLoad: sixteen clients replay, reuse and look for keys while a real
 // Redis is stopped, killed, flushed, corrupted and put back. Each outcome is the
 // one that the database alone would give.
 func TestUnderLoad(t *testing.T) {
+	pgtest.Long(t, "it waits for seconds")
 	t.Parallel()
 	redis := startServer(t)
 	w := newWorld(t, redis.url())

@@ -19,6 +19,7 @@ import (
 // TestStateOfTheDatabase: an answer is found only where the database is the one
 // that had it, in the history in which it had it.
 func TestStateOfTheDatabase(t *testing.T) {
+	pgtest.Long(t, "it starts servers")
 	t.Parallel()
 
 	t.Run("after the table was emptied nothing of before is found", func(t *testing.T) {

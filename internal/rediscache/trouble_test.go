@@ -4,11 +4,14 @@ import (
 	"net"
 	"strings"
 	"testing"
+
+	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
 // TestTrouble: whatever Redis does, nothing is found that should not be, and the
 // answers come back when it does.
 func TestTrouble(t *testing.T) {
+	pgtest.Long(t, "it waits for seconds")
 	t.Parallel()
 	for _, test := range []struct{ name, says string }{
 		{"ends every connection", hangUp},

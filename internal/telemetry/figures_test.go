@@ -121,6 +121,7 @@ select 'charges', 'm' || n, '', '{}', clock_timestamp() - interval '90 seconds'
 // TestABacklogIsCountedSoFar: a long queue costs no more than a bounded one, and
 // the oldest of it is told all the same.
 func TestABacklogIsCountedSoFar(t *testing.T) {
+	pgtest.Long(t, "it writes thousands of rows")
 	t.Parallel()
 	db := pgtest.Open(t)
 	m, _, _ := figures(db)
@@ -220,6 +221,7 @@ func TestScrapesCostTheDatabaseLittle(t *testing.T) {
 // TestAScrapeDoesNotFailWithTheDatabase: what the program knows by itself is told
 // all the same, in time, and the trouble is logged once.
 func TestAScrapeDoesNotFailWithTheDatabase(t *testing.T) {
+	pgtest.Long(t, "it waits for seconds")
 	t.Parallel()
 	for name, trouble := range map[string]func(t *testing.T, db *postgres.DB){
 		"its pool is closed": func(_ *testing.T, db *postgres.DB) { db.Close() },

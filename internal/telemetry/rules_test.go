@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
 const observability = "../../observability/"
@@ -81,9 +83,7 @@ func TestEveryAlertFires(t *testing.T) {
 			t.Errorf("nothing makes %s fire", name)
 		}
 	}
-	if testing.Short() {
-		t.Skip("not run in short mode: promtool reckons for seconds")
-	}
+	pgtest.Long(t, "promtool reckons for seconds")
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {
 		t.Skip("not run: promtool, of the Debian package prometheus, is not installed")

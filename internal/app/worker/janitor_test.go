@@ -156,6 +156,7 @@ func wantCounts(t *testing.T, want map[string]int64, of ...*keeper) {
 }
 
 func TestJanitor(t *testing.T) {
+	pgtest.Long(t, "it waits for seconds")
 	t.Parallel()
 
 	t.Run("what has expired goes, is counted and logged, and no more", func(t *testing.T) {

@@ -16,15 +16,14 @@ import (
 	"testing"
 
 	"github.com/payonce/payonce/internal/postgres/local"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
 func TestDownload(t *testing.T) {
 	t.Parallel()
 	t.Run("a fetched server runs, and is fetched once", func(t *testing.T) {
 		t.Parallel()
-		if testing.Short() {
-			t.Skip("not run in short mode: it copies a whole server and starts it")
-		}
+		pgtest.Long(t, "it copies a whole server and starts it")
 		repository, fetched := serve(t, wholeServer(t), "")
 		cache := publicFolder(t)
 		places := local.Places{Path: "/nonexistent", Repository: repository, Cache: cache}
@@ -57,9 +56,7 @@ func TestDownload(t *testing.T) {
 
 	t.Run("without a cache it is fetched for one server", func(t *testing.T) {
 		t.Parallel()
-		if testing.Short() {
-			t.Skip("not run in short mode: it copies a whole server and starts it")
-		}
+		pgtest.Long(t, "it copies a whole server and starts it")
 		repository, fetched := serve(t, wholeServer(t), "")
 		s, err := local.Places{Path: "/nonexistent", Repository: repository}.Start(t.Context(), local.Options{})
 		if err != nil {

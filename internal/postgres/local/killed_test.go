@@ -13,12 +13,14 @@ import (
 	"testing"
 
 	"github.com/payonce/payonce/internal/postgres/local"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
 // parentVariable makes TestKilledParent the parent that is killed.
 const parentVariable = "PAYONCE_LOCAL_TEST_PARENT"
 
 func TestKilledParent(t *testing.T) {
+	pgtest.Long(t, "it starts servers")
 	t.Parallel()
 	if mode := os.Getenv(parentVariable); mode != "" {
 		beParent(t, mode)
@@ -84,9 +86,6 @@ func TestKilledParent(t *testing.T) {
 	for _, part := range []string{"", "data", "data/base", "data/postmaster.pid", ".s.PGSQL.5432"} {
 		t.Run("SIGKILL while it starts is swept at the latest by the next start/"+part, func(t *testing.T) {
 			t.Parallel()
-			if testing.Short() {
-				t.Skip("not run in short mode: each starts two servers")
-			}
 			temp := publicFolder(t)
 			p := launchParent(t, temp, "start")
 			eventually(t, "the start has come to "+part, func() bool {

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/postgres/local"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
 func TestServer(t *testing.T) {
@@ -120,6 +121,7 @@ func TestServer(t *testing.T) {
 }
 
 func TestRestart(t *testing.T) {
+	pgtest.Long(t, "it starts servers")
 	t.Parallel()
 	for name, again := range map[string]func(*local.Server, context.Context) error{
 		"an immediate shutdown": (*local.Server).Restart,

@@ -25,16 +25,17 @@ const templateLock = 7_296_690_381
 var (
 	shared   = sync.OnceValues(connect)
 	template = sync.OnceValues(migrate)
+	// idle are connections to a server of our own, kept for the next test: to make one
+	// costs the server as much as to drop a database.
+	idle = make(chan *pgx.Conn, idleConns)
 )
 
 // server is where the databases of this process's tests are.
 type server struct {
 	admin    string // connection string of a database that is no template
 	url      func(database string) string
-	strategy string // of create database; the server's default where empty
-	// idle are connections to the admin database, kept for the next test: to make
-	// one costs the server as much as to drop a database. Nil: none is kept.
-	idle chan *pgx.Conn
+	strategy string         // of create database; the server's default where empty
+	idle     chan *pgx.Conn // to the admin database; nil where none is kept
 }
 
 // idleConns is how many connections are kept.
@@ -52,7 +53,7 @@ func connect() (server, error) {
 		// Where nothing is forced to disk, copying files costs half of what logging them does.
 		return server{
 			admin: started.URL("postgres"), url: started.URL,
-			strategy: "file_copy", idle: make(chan *pgx.Conn, idleConns),
+			strategy: "file_copy", idle: idle,
 		}, nil
 	}
 	parsed, err := url.Parse(address)
@@ -178,6 +179,20 @@ func (s server) exec(ctx context.Context, statement string) error {
 		_ = conn.Close(context.WithoutCancel(ctx))
 	}
 	return err
+}
+
+// closeIdle closes the connections that are kept.
+func closeIdle() {
+	for {
+		select {
+		case conn := <-idle:
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			_ = conn.Close(ctx)
+			cancel()
+		default:
+			return
+		}
+	}
 }
 
 // as runs statements on a connection of their own, which ends with them.

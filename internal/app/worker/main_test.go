@@ -1,0 +1,12 @@
+package worker_test
+
+import (
+	"testing"
+
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+func TestMain(m *testing.M) {
+	pgtest.Overlap()
+	m.Run()
+}

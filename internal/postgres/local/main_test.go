@@ -1,0 +1,9 @@
+package local_test
+
+import (
+	"testing"
+
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
