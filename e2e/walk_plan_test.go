@@ -110,8 +110,8 @@ func sampleOf(c course, rng *rand.Rand, every int) []target {
 	return sample
 }
 
-// sampleOfScenarios are the plain charge, with which the start is recorded, and some
-// others.
+// sampleOfScenarios are the plain charge, with which the start is recorded, and so many
+// others that they are sampledScenarios.
 func sampleOfScenarios(rng *rand.Rand) []string {
 	names := make([]string, 0, len(scenarios()))
 	for _, s := range scenarios() {

@@ -26,7 +26,7 @@ var (
 // all of them.
 const (
 	sampleEvery      = 2
-	sampledScenarios = 3
+	sampledScenarios = 2
 )
 
 // TestWalk strikes the api and the worker at every one of their round trips with
