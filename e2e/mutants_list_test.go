@@ -244,7 +244,7 @@ func mutants() []mutant {
 				"internal/postgres/joined.go",
 				"	slices.SortStableFunc(locking, func(a, b statement) int { return a.lock.compare(b.lock) })\n", "	_ = slices.Reverse[[]int]\n",
 			}},
-			byTest("./internal/postgres", "TestCrossingLocks", "shared are"),
+			byTest("./internal/postgres", "TestCrossingLocks", "circles of locks"),
 		},
 		{
 			"one statement inserts rows of several tenants",
