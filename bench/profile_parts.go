@@ -1,14 +1,14 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
+	"errors"
 	"fmt"
-	"os/exec"
+	"os"
 	"regexp"
 	"slices"
-	"strings"
-	"time"
+
+	"github.com/google/pprof/profile"
 )
 
 // part is a part of a program's work: all time in which one of its functions is on
@@ -66,64 +66,43 @@ func partsOf(program string) []part {
 
 // readProfile puts each sample of a profile to the first part that holds it, and
 // divides by how many were done.
-func readProfile(file string, parts []part, done int) ([]spent, error) {
+func readProfile(file string, parts []part, done int) (all []spent, err error) {
 	if done == 0 {
 		return nil, fmt.Errorf("profile %s: nothing was done", file)
 	}
-	text, err := exec.Command("go", "tool", "pprof", "-traces", file).Output() //nolint:noctx,gosec // it reads a file of ours
+	f, err := os.Open(file) //nolint:gosec // it reads a file of ours
+	if err != nil {
+		return nil, fmt.Errorf("open a profile: %w", err)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	read, err := profile.Parse(f)
 	if err != nil {
 		return nil, fmt.Errorf("read profile %s: %w", file, err)
 	}
-	took := map[string]time.Duration{}
-	for sample := range strings.SplitSeq(string(text), "-----------+-") {
-		at, stack, err := readSample(sample)
-		if err != nil {
-			return nil, fmt.Errorf("read profile %s: %w", file, err)
-		}
-		took[partOf(stack, parts)] += at
+	took := map[string]int64{}
+	for _, s := range read.Sample {
+		took[partOf(stackOf(s), parts)] += s.Value[1] // how often it was seen, and how long
 	}
-	delete(took, "")
-	var all []spent
-	for name, d := range took {
-		all = append(all, spent{name, float64(d.Microseconds()) / float64(done)})
+	for name, nanoseconds := range took {
+		all = append(all, spent{name, float64(nanoseconds) / 1e3 / float64(done)})
 	}
 	slices.SortFunc(all, func(a, b spent) int { return cmp.Or(cmp.Compare(b.micros, a.micros), cmp.Compare(a.part, b.part)) })
 	return all, nil
 }
 
-// readSample reads a stack as pprof prints it: the time before the innermost
-// function, and a line for each of the others. What is no sample has none.
-func readSample(text string) (took time.Duration, stack []string, err error) {
-	lines := bufio.NewScanner(strings.NewReader(text))
-	for lines.Scan() {
-		fields := strings.Fields(lines.Text())
-		switch {
-		case len(fields) == 0 || strings.HasPrefix(fields[0], "---"):
-		case len(stack) == 0:
-			if !startsStack(fields) {
-				return 0, nil, nil // the head
+// stackOf are a sample's functions, innermost first; none where Go could not tell.
+func stackOf(s *profile.Sample) (stack []string) {
+	for _, l := range s.Location {
+		for _, line := range l.Line { // several where functions are inlined
+			if line.Function != nil {
+				stack = append(stack, line.Function.Name)
 			}
-			if took, err = time.ParseDuration(fields[0]); err != nil {
-				return 0, nil, fmt.Errorf("read the time of a stack: %w", err)
-			}
-			stack = append(stack, fields[1])
-		default:
-			stack = append(stack, fields[0])
 		}
 	}
-	return took, stack, lines.Err()
+	return stack
 }
 
-// startsStack tells a time and a function from what stands before the first stack.
-func startsStack(fields []string) bool {
-	return len(fields) > 1 && fields[0] != "" && fields[0][0] >= '0' && fields[0][0] <= '9'
-}
-
-// partOf is "" for no stack at all.
 func partOf(stack []string, parts []part) string {
-	if len(stack) == 0 {
-		return ""
-	}
 	for _, p := range parts {
 		if slices.ContainsFunc(stack, p.holds.MatchString) {
 			return p.name

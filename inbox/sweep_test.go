@@ -171,7 +171,7 @@ func TestASweepWithNothingToDoReadsAlmostNothing(t *testing.T) {
 func rowsRead(t *testing.T, db *postgres.DB) (rows int64) {
 	t.Helper()
 	db.Pool().Reset()
-	await(t, db, `select not exists (select from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid())`)
+	pgtest.Alone(t, db)
 	err := db.QueryRow(t.Context(), `
 select seq_tup_read + coalesce(idx_tup_fetch, 0)
   from pg_stat_user_tables

@@ -249,15 +249,7 @@ func TestASweepWithNothingToDoReadsAlmostNothing(t *testing.T) {
 func rowsRead(t *testing.T, db *postgres.DB) (rows int64) {
 	t.Helper()
 	db.Pool().Reset()
-	eventually(t, "all sessions but one have ended", func() bool {
-		var others int
-		err := db.QueryRow(t.Context(), `
-select count(*)
-  from pg_stat_activity
- where datname = current_database()
-   and pid <> pg_backend_pid()`).Scan(&others)
-		return err == nil && others == 0
-	})
+	pgtest.Alone(t, db)
 	err := db.QueryRow(t.Context(), `
 select seq_tup_read + coalesce(idx_tup_fetch, 0)
   from pg_stat_user_tables

@@ -93,19 +93,10 @@ func TestCrossingLocks(t *testing.T) {
 	}
 }
 
-// deadlocks are those of a database to which nobody else is connected any more: who
-// leaves tells of them.
+// deadlocks are those of a database from which all others are about to leave.
 func deadlocks(t *testing.T, db *postgres.DB) (found int) {
 	t.Helper()
-	eventually(t, "all have left", func() bool {
-		var others int
-		err := db.QueryRow(t.Context(), `
-select count(*)
-  from pg_stat_activity
- where datname = current_database()
-   and pid <> pg_backend_pid()`).Scan(&others)
-		return err == nil && others == 0
-	})
+	pgtest.Alone(t, db)
 	err := db.QueryRow(t.Context(), `select deadlocks from pg_stat_database where datname = current_database()`).Scan(&found)
 	if err != nil {
 		t.Fatal(err)
