@@ -1,6 +1,10 @@
 package ledger
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
-// GatherAfter is how long events gather behind a page of so many.
-func GatherAfter(events int) time.Duration { return gatherAfter(events) }
+// Looks is a projector's Run by hand: each call looks once, and returns the pause that
+// Run would make behind it.
+func Looks(p *Projector) func(context.Context) time.Duration { return (&turn{Projector: p}).take }

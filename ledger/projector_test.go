@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/ledger"
@@ -95,13 +97,88 @@ func TestProjector(t *testing.T) {
 	})
 }
 
-func TestGatherAfter(t *testing.T) {
+// TestThePaceOfAProjector: who is at work lets events gather, and more of them for
+// longer; the others look seldom, and take over from one that is gone.
+func TestThePaceOfAProjector(t *testing.T) {
 	t.Parallel()
-	for events, want := range map[int]time.Duration{1: 250, 249: 250, 250: 500, 2499: 500} {
-		if got := ledger.GatherAfter(events); got != want*time.Millisecond {
-			t.Errorf("behind %d events others gather for %v, want %v", events, got, want*time.Millisecond)
+	db := pgtest.Open(t)
+	const poll = 20 * time.Millisecond
+	p := &ledger.Projector{DB: db, Poll: poll, Log: slog.New(slog.DiscardHandler)}
+	atWork, other := ledger.Looks(p), ledger.Looks(p)
+	standsBy := func(pause time.Duration) bool {
+		return pause >= 1500*time.Millisecond && pause < 2250*time.Millisecond
+	}
+	// folds looks until one look was no look in vain: an event is passed over while a
+	// transaction is under way that began before it.
+	folds := func(look func(context.Context) time.Duration, what string, want time.Duration) (looks int) {
+		t.Helper()
+		for deadline := time.Now().Add(patience); time.Now().Before(deadline); pause(t) {
+			looks++
+			switch got := look(t.Context()); {
+			case got == poll || got == 3*poll || standsBy(got):
+			case got != want:
+				t.Errorf("%s: others gather for %v, want %v", what, got, want)
+				return looks
+			default:
+				return looks
+			}
+		}
+		t.Fatalf("%s: nothing is folded", what)
+		return looks
+	}
+
+	if got := atWork(t.Context()); !standsBy(got) {
+		t.Errorf("nothing waits, nobody is at work: the next look is after %v", got)
+	}
+	charges := 0
+	more := func(events int) {
+		t.Helper()
+		b := &pgx.Batch{}
+		for range events {
+			charges++
+			if _, err := ledger.Append(b, ledger.New(fmt.Sprintf("ch_%d", charges)), because("a"), opened("acme", 1000, "EUR")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := db.Commit(t.Context(), b); err != nil {
+			t.Fatal(err)
 		}
 	}
+	more(1)
+	if looks := folds(atWork, "taking over", 250*time.Millisecond); looks < 2 {
+		t.Error("one look is enough to take over, though somebody else may be about to fold")
+	}
+	for n := range 12 {
+		want := poll
+		if n >= 10 {
+			want = 3 * poll
+		}
+		if got := atWork(t.Context()); got != want {
+			t.Errorf("look %d that finds nothing: the next is after %v, want %v", n+1, got, want)
+		}
+	}
+	more(249)
+	folds(atWork, "249 events", 250*time.Millisecond)
+	if got := atWork(t.Context()); got != poll {
+		t.Errorf("after a page the next look in vain makes it wait %v, want %v", got, poll)
+	}
+	more(250)
+	folds(atWork, "250 events", 500*time.Millisecond)
+	more(2500)
+	folds(atWork, "a full page", 0)
+
+	for range 3 {
+		more(1)
+		if got := other(t.Context()); !standsBy(got) {
+			t.Errorf("another is at work: the next look is after %v", got)
+		}
+		folds(atWork, "the one at work", 250*time.Millisecond)
+	}
+	more(1)
+	if got := other(t.Context()); !standsBy(got) {
+		t.Errorf("the one at work may be about to fold: the next look is after %v", got)
+	}
+	folds(other, "the one at work is gone", 250*time.Millisecond)
 }
 
 // transcript is what was logged.
