@@ -32,11 +32,6 @@ update idempotency_keys
  where ctid = any (array(select ctid from due))
 returning 1`
 
-// Writer runs a statement under settings that end with it: a *postgres.DB.
-type Writer interface {
-	QueryWith(ctx context.Context, s postgres.Settings, sql string, args ...any) (pgx.Rows, error)
-}
-
 // Sweep turns up to limit expired keys into tombstones and says how many there
 // were: answer and request are dropped, and what tells a reuse apart stays. It
 // changes no answer, since a key has expired by its time, swept or not. Several
@@ -46,8 +41,8 @@ type Writer interface {
 // If we die here: the statement is one transaction of its own. Either its rows
 // are swept, or the next sweep finds them.
 // Test: TestSweep/what_a_dead_sweeper_held_is_swept_by_the_next.
-func Sweep(ctx context.Context, w Writer, limit int) (int, error) {
-	rows, err := w.QueryWith(ctx, postgres.Settings{
+func Sweep(ctx context.Context, q postgres.QuerierWith, limit int) (int, error) {
+	rows, err := q.QueryWith(ctx, postgres.Settings{
 		"enable_bitmapscan": "off", "enable_seqscan": "off", "enable_sort": "off", "jit": "off",
 	}, sweepExpired, limit)
 	if err != nil {

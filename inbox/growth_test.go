@@ -49,6 +49,36 @@ func TestAClaimReadsNoMoreBehindABacklog(t *testing.T) {
 	}
 }
 
+// TestOperatorsReadNoMoreBehindABacklog: what waits behind a parked message is counted
+// among the messages of its key, and not among all of its receiver.
+func TestOperatorsReadNoMoreBehindABacklog(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	write(t, db, `alter table inbox set (autovacuum_enabled = off)`)
+	put(t, db, "first", "k")
+	write(t, db, `analyze inbox`)
+	const parked = 20
+	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status)
+		select 'r', n, 'k' || n, 't', '', '{}', '', case when n <= $1 then 'dead' else 'pending' end from generate_series(1, 3000) n`, parked)
+	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
+		select 'r', 'behind' || n, 'k1', 't', '', '{}', '' from generate_series(1, 3) n`)
+	before := rowsRead(t, db)
+	entries, err := inbox.List(t.Context(), db, inbox.StatusDead, 0, 100)
+	if err != nil || len(entries) != parked || entries[0].Behind != 3 || entries[1].Behind != 0 {
+		t.Fatalf("%d are parked, %v", len(entries), err)
+	}
+	if read := rowsRead(t, db) - before; read > 3*parked {
+		t.Errorf("listing %d parked messages read %d rows", parked, read)
+	}
+	before = rowsRead(t, db)
+	if e, err := inbox.Show(t.Context(), db, entries[0].Number); err != nil || e.Behind != 3 {
+		t.Fatalf("%d are behind it, %v", e.Behind, err)
+	}
+	if read := rowsRead(t, db) - before; read > 10 {
+		t.Errorf("showing a message read %d rows", read)
+	}
+}
+
 // TestAClaimLooksForSuspectsAmongSuspects: and not among all that is due, where its
 // plan is of a time when nobody knew of any.
 func TestAClaimLooksForSuspectsAmongSuspects(t *testing.T) {

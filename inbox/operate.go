@@ -74,7 +74,10 @@ func (e Entry) inUTC() Entry {
 	return e
 }
 
-// entryColumns are what List and Show read of a message i.
+// entryColumns are what List and Show read of a message i. Counting needs no order: it
+// is there because only the index of the open messages of a key has it. Where the
+// planner takes the table for empty, any other is as good to it. The key is compared
+// as a range, since of what is equal the order would not matter.
 const entryColumns = `i.id                         as number,
        i.receiver,
        i.message_id,
@@ -93,29 +96,34 @@ const entryColumns = `i.id                         as number,
        i.finished_at,
        i.decided_at,
        (select count(*)
-          from inbox younger
-         where younger.receiver = i.receiver
-           and younger.ordering_key = i.ordering_key
-           and younger.status in ('pending', 'running')
-           and younger.id > i.id)   as behind`
+          from (
+            select
+              from inbox younger
+             where younger.receiver = i.receiver
+               and (younger.ordering_key, younger.id) > (i.ordering_key, i.id)
+               and younger.ordering_key <= i.ordering_key
+               and younger.status in ('pending', 'running')
+             order by younger.ordering_key, younger.id
+          ) open)                   as behind`
 
-// The first condition is the index's, which the second cannot be known to imply.
+// The first condition is the index's, which the others cannot be known to imply. As
+// above, the order is what only this index has.
 const selectEntries = "select " + entryColumns + `
   from inbox i
  where i.status in ('dead', 'discarded')
-   and i.status = $1
-   and i.id > $2
- order by i.id
+   and (i.status, i.id) > ($1, $2)
+   and i.status <= $1
+ order by i.status, i.id
  limit $3`
 
 // List returns up to limit messages of all receivers that are dead, or that are
 // discarded, in the order in which they were received, beginning with the first
 // whose number is above after.
-func List(ctx context.Context, q postgres.Querier, status Status, after int64, limit int) ([]Entry, error) {
+func List(ctx context.Context, q postgres.QuerierWith, status Status, after int64, limit int) ([]Entry, error) {
 	if status != StatusDead && status != StatusDiscarded {
 		return nil, fmt.Errorf("list %s messages: %w", status, ErrNotListed)
 	}
-	rows, err := q.Query(ctx, selectEntries, status, after, limit)
+	rows, err := q.QueryWith(ctx, walking(), selectEntries, status, after, limit)
 	if err != nil {
 		return nil, fmt.Errorf("list %s messages: %w", status, err)
 	}
@@ -136,8 +144,8 @@ const selectEntry = "select " + entryColumns + `,
  where i.id = $1`
 
 // Show returns one message, whatever its status.
-func Show(ctx context.Context, q postgres.Querier, number int64) (Entry, error) {
-	rows, err := q.Query(ctx, selectEntry, number)
+func Show(ctx context.Context, q postgres.QuerierWith, number int64) (Entry, error) {
+	rows, err := q.QueryWith(ctx, walking(), selectEntry, number)
 	if err != nil {
 		return Entry{}, fmt.Errorf("show message %d: %w", number, err)
 	}
@@ -170,7 +178,7 @@ returning id`
 // notes who wanted it: actor, who must have a name. Errors are ErrNoMessage and
 // ErrNotParked; after any other, nobody knows whether it was done, and Retry may
 // be called again.
-func Retry(ctx context.Context, q postgres.Querier, number int64, actor string) error {
+func Retry(ctx context.Context, q postgres.QuerierWith, number int64, actor string) error {
 	if err := decide(ctx, q, retryParked, number, actor); err != nil {
 		return fmt.Errorf("retry message %d: %w", number, err)
 	}
@@ -192,7 +200,7 @@ returning id`
 // Discard ends a parked message undone and lets the younger ones of its key go
 // on. It stays visible, with who did it: actor, who must have a name. It cannot
 // be taken back. Errors are those of Retry.
-func Discard(ctx context.Context, q postgres.Querier, number int64, actor string) error {
+func Discard(ctx context.Context, q postgres.QuerierWith, number int64, actor string) error {
 	if err := decide(ctx, q, discardParked, number, actor); err != nil {
 		return fmt.Errorf("discard message %d: %w", number, err)
 	}
@@ -203,8 +211,8 @@ func Discard(ctx context.Context, q postgres.Querier, number int64, actor string
 // the row that it changed.
 //
 // If we die here: the decision is stored with its actor, or not at all.
-func decide(ctx context.Context, q postgres.Querier, decision string, number int64, actor string) error {
-	rows, err := q.Query(ctx, decision, number, actor)
+func decide(ctx context.Context, q postgres.QuerierWith, decision string, number int64, actor string) error {
+	rows, err := q.QueryWith(ctx, walking(), decision, number, actor)
 	if err != nil {
 		return err
 	}

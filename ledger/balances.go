@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/postgres"
 )
 
 // Balance is what one account came to. Amounts are minor units.
@@ -95,7 +97,7 @@ select greatest(live.highest, (select max(position) from tail)) as position,
 // show what the reader itself has just caused. Per currency the balances add up to
 // zero, because every posting is a debit and a credit. The cost is that of the
 // merchant's accounts and of the events that no worker has folded yet.
-func ReadBalances(ctx context.Context, r Reader, merchant string) (Balances, error) {
+func ReadBalances(ctx context.Context, r postgres.QuerierWith, merchant string) (Balances, error) {
 	balances := Balances{Data: []Balance{}}
 	rows, err := r.QueryWith(ctx, alongIndexes(), selectBalances, merchant)
 	if err != nil {

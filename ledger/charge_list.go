@@ -19,11 +19,6 @@ import (
 // merchant does not have.
 var ErrNoCursor = errors.New("no such charge to start after")
 
-// Reader reads under settings of its own: a *postgres.DB and a *postgres.Tenant.
-type Reader interface {
-	QueryWith(ctx context.Context, s postgres.Settings, sql string, args ...any) (pgx.Rows, error)
-}
-
 // ListQuery says which charges of a merchant are listed. OrderID and Status are
 // not asked where they are empty.
 type ListQuery struct {
@@ -48,7 +43,7 @@ type ChargePage struct {
 // The list follows the ledger by some milliseconds: what was committed just now
 // may be missing. A page costs what its charges cost, however many there are; with
 // both an order and a status, what the charges of the order cost.
-func ListCharges(ctx context.Context, r Reader, q ListQuery) (ChargePage, error) {
+func ListCharges(ctx context.Context, r postgres.QuerierWith, q ListQuery) (ChargePage, error) {
 	before := pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
 	if q.StartingAfter != "" {
 		var err error
@@ -89,7 +84,7 @@ select occurred_at
    and version = 1
    and merchant_id = $2`
 
-func requestedAt(ctx context.Context, r Reader, merchant, charge string) (pgtype.Timestamptz, error) {
+func requestedAt(ctx context.Context, r postgres.QuerierWith, merchant, charge string) (pgtype.Timestamptz, error) {
 	rows, err := r.QueryWith(ctx, alongIndexes(), selectRequestedAt, charge, merchant)
 	if err != nil {
 		return pgtype.Timestamptz{}, fmt.Errorf("look for charge %s: %w", charge, err)

@@ -131,8 +131,10 @@ func lookups() []lookup {
 			settings: inboxSweep, ways: "inbox_finished finished_at received_in, outbox_pkey, outbox_pkey topic, " + ownNumbers,
 		},
 		{file: "inbox/sweep.go", words: "inbox_quarantine", args: "'1 hour', 500", settings: inboxSweep, ways: "inbox_quarantine_received received_at"},
-		{file: "inbox/operate.go", words: "waits         = 0", args: "7, 'x'", ways: setAside + ", " + byNumber},
-		{file: "inbox/operate.go", words: "set status      = 'discarded'", args: "7, 'x'", ways: setAside + ", " + byNumber},
+		{file: "inbox/operate.go", words: "i.status <= $1", args: "'dead', 7, 100", settings: claim, ways: "inbox_set_aside status, " + openByKey},
+		{file: "inbox/operate.go", words: "i.payload", args: "7", settings: claim, ways: byNumber + ", " + openByKey},
+		{file: "inbox/operate.go", words: "waits         = 0", args: "7, 'x'", settings: claim, ways: setAside + ", " + byNumber},
+		{file: "inbox/operate.go", words: "set status      = 'discarded'", args: "7, 'x'", settings: claim, ways: setAside + ", " + byNumber},
 
 		{file: "fulfillment/inventory.go", words: "reserved  = reserved", args: "'m7', 'sku', 1", ways: "stock_pkey merchant_id sku"},
 		{file: "fulfillment/inventory.go", words: "update reservations", args: "'ch_7', 'sold'", ways: "reservations_once charge_id"},

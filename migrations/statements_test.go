@@ -43,6 +43,9 @@ func statement() *regexp.Regexp {
 	return regexp.MustCompile(`^\n(select|insert|update|delete|with)\b`)
 }
 
+// joined is how a statement begins that is a sum of texts.
+func joined() *regexp.Regexp { return regexp.MustCompile(`^(select|with) `) }
+
 // complete fills what a package adds when it runs: a number after a limit, a
 // query between parentheses.
 func complete(sql string) string {
@@ -52,12 +55,10 @@ func complete(sql string) string {
 	return strings.ReplaceAll(sql, "(%s", "(select null::text")
 }
 
-// statements are the literals that hold SQL, by where they stand.
-func statements(t *testing.T) map[string]string {
+// sources are the files of the module that are no tests, by where they lie.
+func sources(t *testing.T, positions *token.FileSet) map[string]*ast.File {
 	t.Helper()
-	sql := statement()
-	positions := token.NewFileSet()
-	found := map[string]string{}
+	found := map[string]*ast.File{}
 	err := filepath.WalkDir("..", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -71,28 +72,82 @@ func statements(t *testing.T) map[string]string {
 			}
 			return nil
 		}
-		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
-			return nil
+		if strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") {
+			found[path], err = parser.ParseFile(positions, path, nil, parser.SkipObjectResolution)
 		}
-		file, err := parser.ParseFile(positions, path, nil, parser.SkipObjectResolution)
-		if err != nil {
-			return err
-		}
-		ast.Inspect(file, func(n ast.Node) bool {
-			literal, ok := n.(*ast.BasicLit)
-			if !ok || literal.Kind != token.STRING {
-				return true
-			}
-			text, err := strconv.Unquote(literal.Value)
-			if err == nil && sql.MatchString(text) {
-				found[positions.Position(literal.Pos()).String()] = text
-			}
-			return true
-		})
-		return nil
+		return err
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+	return found
+}
+
+// constants are a package's constants, by their names.
+type constants map[string]ast.Expr
+
+func (c constants) add(file *ast.File) {
+	for _, d := range file.Decls {
+		if d, ok := d.(*ast.GenDecl); ok && d.Tok == token.CONST {
+			for _, s := range d.Specs {
+				if s, ok := s.(*ast.ValueSpec); ok && len(s.Values) == 1 {
+					c[s.Names[0].Name] = s.Values[0]
+				}
+			}
+		}
+	}
+}
+
+// of is an expression of literals and constants, as the compiler joins them.
+func (c constants) of(e ast.Expr) (text string, ok bool) {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		text, err := strconv.Unquote(e.Value)
+		return text, e.Kind == token.STRING && err == nil
+	case *ast.BinaryExpr:
+		left, known := c.of(e.X)
+		right, too := c.of(e.Y)
+		return left + right, known && too
+	case *ast.Ident:
+		if value := c[e.Name]; value != nil {
+			return c.of(value)
+		}
+	}
+	return "", false
+}
+
+// statements are the texts that hold SQL, by where they stand.
+func statements(t *testing.T) map[string]string {
+	t.Helper()
+	whole, sum := statement(), joined()
+	positions := token.NewFileSet()
+	files := sources(t, positions)
+	packages := map[string]constants{}
+	for path, file := range files {
+		folder := filepath.Dir(path)
+		if packages[folder] == nil {
+			packages[folder] = constants{}
+		}
+		packages[folder].add(file)
+	}
+	found := map[string]string{}
+	for path, file := range files {
+		ast.Inspect(file, func(n ast.Node) bool {
+			begins := whole
+			switch n.(type) {
+			case *ast.BasicLit:
+			case *ast.BinaryExpr:
+				begins = sum
+			default:
+				return true
+			}
+			e, _ := n.(ast.Expr)
+			if text, ok := packages[filepath.Dir(path)].of(e); ok && begins.MatchString(text) {
+				found[positions.Position(e.Pos()).String()] = text
+				return false
+			}
+			return true
+		})
 	}
 	return found
 }

@@ -71,7 +71,7 @@ func (c inboxListCmd) limit() int {
 	return inboxLines
 }
 
-func (c inboxListCmd) list(ctx context.Context, w io.Writer, q postgres.Querier) (more bool, err error) {
+func (c inboxListCmd) list(ctx context.Context, w io.Writer, q postgres.QuerierWith) (more bool, err error) {
 	entries := []inbox.Entry{}
 	for after := int64(0); ; {
 		page, err := inbox.List(ctx, q, inbox.Status(c.Status), after, inboxPage)
@@ -130,7 +130,7 @@ func (c inboxShowCmd) Run(ctx context.Context) error {
 	return c.show(ctx, os.Stdout, db)
 }
 
-func (c inboxShowCmd) show(ctx context.Context, w io.Writer, q postgres.Querier) error {
+func (c inboxShowCmd) show(ctx context.Context, w io.Writer, q postgres.QuerierWith) error {
 	e, err := inbox.Show(ctx, q, c.ID)
 	if err != nil {
 		return err
@@ -220,7 +220,7 @@ func (c inboxDiscardCmd) Run(ctx context.Context) error {
 }
 
 // decision is inbox.Retry or inbox.Discard.
-type decision func(ctx context.Context, q postgres.Querier, number int64, actor string) error
+type decision func(ctx context.Context, q postgres.QuerierWith, number int64, actor string) error
 
 func decideOn(ctx context.Context, decide decision, ids []int64, asJSON bool) error {
 	db, err := open(ctx)
@@ -231,15 +231,15 @@ func decideOn(ctx context.Context, decide decision, ids []int64, asJSON bool) er
 	return decideAll(ctx, os.Stdout, db, decide, ids, asJSON)
 }
 
-func decideAll(ctx context.Context, w io.Writer, q postgres.Querier, decide decision, ids []int64, asJSON bool) error {
+func decideAll(ctx context.Context, w io.Writer, db *postgres.DB, decide decision, ids []int64, asJSON bool) error {
 	decided := []inbox.Entry{}
 	var refused []error
 	for _, id := range ids {
-		if err := decide(ctx, q, id, operator()); err != nil {
+		if err := decide(ctx, db, id, operator()); err != nil {
 			refused = append(refused, err)
 			continue
 		}
-		e, err := inbox.Show(ctx, q, id)
+		e, err := inbox.Show(ctx, db, id)
 		if err != nil {
 			refused = append(refused, err)
 			continue

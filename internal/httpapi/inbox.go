@@ -77,7 +77,7 @@ func (a *API) discardMessage(c echo.Context) error { return a.decide(c, inbox.Di
 // whoever comes second finds it parked no more. So it needs no idempotency key.
 // The answer is the message as it is a moment later. Another merchant's message
 // does not exist.
-func (a *API) decide(c echo.Context, decision func(ctx context.Context, q postgres.Querier, number int64, actor string) error) error {
+func (a *API) decide(c echo.Context, decision func(ctx context.Context, q postgres.QuerierWith, number int64, actor string) error) error {
 	if _, err := decodeOptional[struct{}](a.bodies, c); err != nil {
 		return err
 	}

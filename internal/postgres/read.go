@@ -26,6 +26,11 @@ type Querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
+// QuerierWith reads under settings that end with it. A *DB is one, and a *Tenant.
+type QuerierWith interface {
+	QueryWith(ctx context.Context, s Settings, sql string, args ...any) (pgx.Rows, error)
+}
+
 // Query reads rows outside any transaction. Without a connection the error, here or
 // of the rows, is ErrNoConnection.
 func (db *DB) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
