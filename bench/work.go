@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/internal/postgres"
 )
 
 // The engine's work, the same for every carrier. Accepting is one transaction: an
@@ -50,6 +51,15 @@ update work_charges
    set step = $2
  where charge = $1`
 
+// updateWorks is updateWork for several charges that share a commit.
+const updateWorks = `
+with stepped (charge, step) as (
+  values ($1::text, $2::int)
+)
+update work_charges
+   set step = (select step from stepped where stepped.charge = work_charges.charge)
+ where charge = any (array(select charge from stepped))`
+
 // accept queues a charge.
 func accept(b *pgx.Batch, id string, now time.Time) {
 	body := []byte(`{"id":"` + id + `","amount":1000,"currency":"USD","status":"pending"}`)
@@ -69,7 +79,7 @@ const (
 // queueStep queues what a step writes.
 func queueStep(b *pgx.Batch, id string, step int, answer string) {
 	b.Queue(insertStep, id, step, answer)
-	b.Queue(updateWork, id, step)
+	b.Queue(updateWork, postgres.Many(updateWorks), id, step)
 }
 
 // work does the steps of one charge.
