@@ -119,8 +119,8 @@ returning i.id,
           i.metadata,
           clock_timestamp() as claimed`
 
-// walking are the settings of a claim, and of what operators read. A price that forbids must not look like a
-// query that is worth compiling.
+// walking are the settings of a claim, and of what operators read. A price that forbids
+// must not look like a query that is worth compiling.
 func walking() postgres.Settings {
 	return postgres.Settings{
 		"enable_bitmapscan":       "off",
