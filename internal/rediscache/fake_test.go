@@ -20,7 +20,8 @@ type fake struct {
 
 	mu     sync.Mutex
 	values map[string]string
-	life   time.Duration // that the latest entry was given
+	forged map[string]bool // what a test has put, which nobody overwrites
+	life   time.Duration   // that the latest entry was given
 	// answers replaces the answer to a command where it returns one; hangUp in
 	// its place ends the connection.
 	answers func(command []string) string
@@ -36,7 +37,7 @@ const (
 
 func newFake(t *testing.T) *fake {
 	t.Helper()
-	f := &fake{values: map[string]string{}, conns: map[net.Conn]bool{}}
+	f := &fake{values: map[string]string{}, forged: map[string]bool{}, conns: map[net.Conn]bool{}}
 	var err error
 	if f.listener, err = (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"); err != nil {
 		t.Fatal(err)
@@ -92,10 +93,12 @@ func (f *fake) latest() time.Duration {
 	return f.life
 }
 
+// put makes an entry what a test wants. Whatever the cache writes there from now on is
+// answered and forgotten: what it was handed before may be under way still.
 func (f *fake) put(name, value string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.values[name] = value
+	f.values[name], f.forged[name] = value, true
 }
 
 func (f *fake) accept() {
@@ -161,7 +164,9 @@ func (f *fake) answer(command []string) string {
 	defer f.mu.Unlock()
 	switch command[0] {
 	case "SET":
-		f.values[command[1]] = command[2]
+		if !f.forged[command[1]] {
+			f.values[command[1]] = command[2]
+		}
 		f.life, _ = time.ParseDuration(command[4] + "ms")
 		return "+OK\r\n"
 	case "GETRANGE":
