@@ -151,8 +151,7 @@ func (c *curving) at(ctx context.Context, name string, inFlight int, measure fun
 	}
 	points, err := measure(w)
 	w.close()
-	// The disk holds no more than the largest of them.
-	if err := errors.Join(err, c.server.drop(ctx, w.database)); err != nil {
+	if err := errors.Join(err, c.leave(ctx)); err != nil {
 		fmt.Fprintln(c.say)
 		return fmt.Errorf("%s: %w", name, err)
 	}

@@ -10,7 +10,7 @@ import (
 // engine measures one carrier of the engine's work, in a process of its own.
 func engine(by string, workers int) func(context.Context, *stage) (Sample, error) {
 	return func(ctx context.Context, s *stage) (Sample, error) {
-		url, err := s.server.database(ctx)
+		url, err := s.database(ctx)
 		if err != nil {
 			return Sample{}, err
 		}

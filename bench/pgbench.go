@@ -19,7 +19,7 @@ import (
 const (
 	unitClients = 32
 	unitTable   = `
-create table if not exists unit (
+create table unit (
   id     bigint      generated always as identity primary key,
   charge text        not null,
   amount bigint      not null,
@@ -30,26 +30,28 @@ create table if not exists unit (
 
 // unit is how many of them the server commits in a second at this moment, 0 where
 // nothing is to be measured.
-func (s *stage) unit(ctx context.Context) (float64, error) {
+func (s *stage) unit(ctx context.Context) (rate float64, err error) {
 	if s.sizes.unit == 0 {
 		return 0, nil
 	}
+	url := s.server.URL("unit")
 	if err := s.server.CreateDatabase(ctx, "unit"); err != nil {
 		return 0, err
 	}
-	if err := execute(ctx, s.server.URL("unit"), unitTable); err != nil {
+	defer func() { err = errors.Join(err, s.server.drop(ctx, url)) }()
+	if err := execute(ctx, url, unitTable); err != nil {
 		return 0, err
 	}
 	program, found := s.server.pgbench()
 	if !found {
-		return ownUnit(ctx, s.server.URL("unit"), s.sizes.unit)
+		return ownUnit(ctx, url, s.sizes.unit)
 	}
 	script := filepath.Join(s.folder, "unit.sql")
 	if err := os.WriteFile(script, []byte(unitInsert+";\n"), 0o600); err != nil {
 		return 0, fmt.Errorf("write pgbench's script: %w", err)
 	}
 	command := exec.CommandContext(ctx, program, "-n", "-M", "prepared", "-c", strconv.Itoa(unitClients), "-j", "2",
-		"-T", strconv.Itoa(int(s.sizes.unit.Seconds())), "-f", script, s.server.URL("unit"))
+		"-T", strconv.Itoa(int(s.sizes.unit.Seconds())), "-f", script, url)
 	said, err := command.CombinedOutput()
 	if err != nil {
 		return 0, fmt.Errorf("pgbench: %w: %s", err, said)

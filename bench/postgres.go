@@ -28,10 +28,12 @@ type server struct {
 }
 
 // settings are those of a small production server, the same for everybody: no
-// checkpoint falls into one measurement and not into another.
+// checkpoint falls into one measurement and not into another, and what one is done
+// with of the log is there for the next.
 func settings(statements bool) map[string]string {
 	s := map[string]string{
 		"shared_buffers":     "512MB",
+		"min_wal_size":       "2GB",
 		"max_wal_size":       "8GB",
 		"checkpoint_timeout": "30min",
 	}
@@ -52,6 +54,30 @@ func startServer(ctx context.Context, statements bool) (*server, error) {
 		return nil, errors.Join(err, started.Close()) //nolint:contextcheck // it closes whatever happens
 	}
 	return s, nil
+}
+
+// seasoned are the files of the log, 16 MB each, that min_wal_size keeps.
+const seasoned = 128
+
+const switchFiles = `
+select pg_logical_emit_message(false, 'bench', 'a file in which nothing is would not be left'),
+       pg_switch_wal()
+  from generate_series(1, $1::int)`
+
+// season gives the server's log so many files to write over, as one has that has run
+// for a while. A new server makes each, fills it with zeros and flushes it, while
+// everybody who commits waits.
+func (s *server) season(ctx context.Context, files int) error {
+	if err := execute(ctx, s.URL("postgres"), switchFiles, files); err != nil {
+		return err
+	}
+	return s.checkpoint(ctx)
+}
+
+// checkpoint writes what waits to be written, and leaves the files of the log to be
+// written over.
+func (s *server) checkpoint(ctx context.Context) error {
+	return execute(ctx, s.URL("postgres"), "checkpoint")
 }
 
 const selectServer = `
@@ -105,13 +131,13 @@ func (s *server) drop(ctx context.Context, url string) error {
 	return execute(ctx, s.URL("postgres"), "drop database "+config.Database+" with (force)")
 }
 
-func execute(ctx context.Context, url, sql string) error {
+func execute(ctx context.Context, url, sql string, args ...any) error {
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	if _, err := conn.Exec(ctx, sql); err != nil {
+	if _, err := conn.Exec(ctx, sql, args...); err != nil {
 		return fmt.Errorf("execute %.40q: %w", sql, err)
 	}
 	return nil

@@ -70,7 +70,7 @@ func (c profileCmd) measure(ctx context.Context, say io.Writer, chosen sizes) (w
 		fmt.Fprintf(say, "profiling %s\n", of.what)
 		s.profiles = filepath.Join(folder, of.what+"-")
 		sample, err := of.measure(ctx, s)
-		if err != nil {
+		if err = errors.Join(err, s.leave(ctx)); err != nil {
 			return nil, fmt.Errorf("%s: %w", of.what, err)
 		}
 		for _, program := range of.programs {

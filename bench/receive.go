@@ -29,7 +29,7 @@ select count(*),
 
 // receive measures how fast messages that wait in the outbox come into the inbox.
 func receive(ctx context.Context, s *stage) (Sample, error) {
-	url, err := s.server.database(ctx)
+	url, err := s.database(ctx)
 	if err != nil {
 		return Sample{}, err
 	}

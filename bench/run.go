@@ -78,6 +78,8 @@ type stage struct {
 	profiles string // how the files begin into which programs profile themselves, "" where they do not
 	sizes    sizes
 	say      io.Writer
+
+	databases []string // of the measurement that is under way
 }
 
 func (c runCmd) measure(ctx context.Context, say io.Writer, wanted func(name string) bool) (r Report, err error) {
@@ -122,8 +124,30 @@ func (s *stage) start(ctx context.Context, statements bool, build []string) (err
 		return err
 	}
 	fmt.Fprintln(s.say, "starting PostgreSQL, fsync on")
-	s.server, err = startServer(ctx, statements)
-	return err
+	if s.server, err = startServer(ctx, statements); err != nil || s.sizes.unit == 0 {
+		return err
+	}
+	return s.server.season(ctx, seasoned)
+}
+
+// database makes a migrated database for the measurement that is under way.
+func (s *stage) database(ctx context.Context) (url string, err error) {
+	url, err = s.server.database(ctx)
+	if err == nil {
+		s.databases = append(s.databases, url)
+	}
+	return url, err
+}
+
+// leave removes what a measurement has made. So the next one finds nobody's pages in
+// memory that have yet to be written, and nothing that autovacuum cares for; and the
+// disk holds no more than the largest of them.
+func (s *stage) leave(ctx context.Context) (err error) {
+	for _, url := range s.databases {
+		err = errors.Join(err, s.server.drop(ctx, url))
+	}
+	s.databases = nil
+	return errors.Join(err, s.server.checkpoint(ctx))
 }
 
 func (s *stage) close() (err error) {
@@ -145,7 +169,7 @@ func (s *stage) round(ctx context.Context, r *Report, number int, wanted func(st
 		}
 		fmt.Fprintf(s.say, "round %d: %s", number, subject.name)
 		sample, err := subject.run(ctx, s)
-		if err != nil {
+		if err = errors.Join(err, s.leave(ctx)); err != nil {
 			fmt.Fprintln(s.say)
 			return fmt.Errorf("%s: %w", subject.name, err)
 		}

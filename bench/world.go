@@ -38,7 +38,7 @@ type world struct {
 func (s *stage) open(ctx context.Context, inFlight int) (*world, error) {
 	w := &world{stage: s, key: merchants.NewKey(), flow: newFlow(inFlight)}
 	var err error
-	if w.database, err = s.server.database(ctx); err != nil {
+	if w.database, err = s.database(ctx); err != nil {
 		return nil, err
 	}
 	if w.outside, err = openOutside(w.flow.end); err != nil {
