@@ -104,6 +104,29 @@ func TestAttempt_create(t *testing.T) {
 			t.Errorf("the failure is %+v, want the provider's message", failure)
 		}
 	})
+
+	t.Run("a declined creation fails the charge, and there is nothing to cancel", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		w.accept("ch_1", order())
+		w.provider.on("create", refuses(http.StatusPaymentRequired, "card_error", "card_declined", "decline_code", "lost_card"))
+		w.expectKind(w.deliver(), "done")
+		w.expect(failed(toReserved, domain.CardDeclined), "create")
+		want := &domain.Failure{Code: domain.CardDeclined, Message: "for people", DeclineCode: "lost_card"}
+		if diff := cmp.Diff(want, w.load().Charge.Failure); diff != "" {
+			t.Errorf("the failure (-want +got):\n%s", diff)
+		}
+	})
+
+	t.Run("an intent that a declined creation has left is recorded, and canceled before the charge fails", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		w.accept("ch_1", order())
+		w.provider.on("create", declines())
+		w.provider.on("cancel", shows("canceled"))
+		w.expectKind(w.deliver(), "done")
+		w.expect(failed(toStarted, domain.CardDeclined), "create cancel")
+	})
 }
 
 func TestAttempt_confirm(t *testing.T) {

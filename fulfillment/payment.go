@@ -37,8 +37,13 @@ func (w *walk) startPayment(ctx context.Context) error {
 		PaymentMethod: c.PaymentMethod,
 		Description:   c.Description,
 	})
+	var declined *stripe.DeclinedError
 	var rejected *stripe.RejectedError
 	switch {
+	case errors.As(err, &declined) && declined.Intent.ID != "":
+		intent = declined.Intent // it was made: the next step asks and cancels it
+	case errors.As(err, &declined):
+		return w.commit(ctx, domain.DeclinePayment{Failure: failure(declined.Decline)}, giveBack)
 	case errors.As(err, &rejected):
 		// The provider will not make this payment, and there is no intent to cancel.
 		return w.commit(ctx, domain.DeclinePayment{Failure: refusal(rejected)}, giveBack)

@@ -62,7 +62,9 @@ type Policy struct {
 	// one after another: 4 × MaxAttempts where 0.
 	MaxDeaths int
 	// GiveUpAfter parks a message that has waited for so long for an outside that
-	// does not answer.
+	// does not answer, counted from the first wait. An error between two waits does not
+	// begin it anew: a wait takes back the count of errors, so a message that waits and
+	// fails by turns would never be parked.
 	GiveUpAfter time.Duration
 	// BackoffBase and BackoffCap bound the wait before the next try: a random
 	// part of min(cap, base × 2ⁿ).

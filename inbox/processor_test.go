@@ -258,6 +258,29 @@ func TestFailure(t *testing.T) {
 		await(t, db, `select status = 'dead' and waits = 3 and last_error = 'waiting: the bank is closed' from inbox`)
 	})
 
+	t.Run("also who waits and fails by turns, of which each takes the other's count back", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		put(t, db, "m1", "k")
+		var tries atomic.Int64
+		start(t, processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
+			if tries.Add(1)%2 == 0 {
+				return inbox.Complete, errors.New("the bank speaks in riddles")
+			}
+			return inbox.Complete, &inbox.WaitError{AtLeast: 5 * time.Hour, Err: errors.New("the bank is closed")}
+		}))
+		for _, then := range []string{
+			`status = 'pending' and waits = 1 and attempts = 0`,
+			`status = 'pending' and waits = 1 and attempts = 1`,
+			`status = 'pending' and waits = 2 and attempts = 0`,
+			`status = 'pending' and waits = 2 and attempts = 1`,
+			`status = 'dead' and waits = 3`, // beyond the hour that it may wait
+		} {
+			await(t, db, `select `+then+` from inbox`)
+			write(t, db, `update inbox set waiting_since = waiting_since - interval '20 minutes', due_at = clock_timestamp()`)
+		}
+	})
+
 	t.Run("unless the outside says itself that it takes so long", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Open(t)

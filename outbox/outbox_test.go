@@ -135,6 +135,21 @@ func TestMetadataOfSomebodyElseBlocksNothing(t *testing.T) {
 	r.wantNext(t, "last")
 }
 
+func TestMetadataOfSomebodyElseKeepsWhatIsText(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	b := &pgx.Batch{}
+	b.Queue(`insert into outbox (topic, message_id, payload, metadata) values ($1, 'm1', '', $2)`, topic,
+		json.RawMessage(`{"a": 1, "type": "letter", "m": {"type": "parcel"}, "ordering_key": "k", "z": null}`))
+	if err := db.Commit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	m := read(t, db, "g").next(t)
+	if m.Metadata.Get(outbox.MetadataType) != "letter" || m.Metadata.Get(outbox.MetadataOrderingKey) != "k" || m.Metadata.Get("a") != "" {
+		t.Errorf("its metadata are %v", m.Metadata)
+	}
+}
+
 // FuzzMetadata: whatever is queued as metadata, it is refused or reaches the
 // reader.
 func FuzzMetadata(f *testing.F) {

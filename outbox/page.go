@@ -36,10 +36,10 @@ func Messages(page *message.Message) ([]*message.Message, error) {
 			parts[i], rest = rest[n:end:end], rest[end:]
 		}
 		m := message.NewMessage(string(parts[0]), parts[2])
-		if err := json.Unmarshal(parts[1], &m.Metadata); err != nil || m.Metadata == nil {
-			// Metadata that is not strings to strings was put there by somebody else.
-			// Without it the message still reaches its receiver's quarantine; an error
-			// here would block the topic for ever.
+		// What is no string was put there by somebody else, and is left out. The rest
+		// still says where the message goes. An error here would block the topic for ever.
+		_ = json.Unmarshal(parts[1], &m.Metadata)
+		if m.Metadata == nil {
 			m.Metadata = message.Metadata{}
 		}
 		m.SetContext(page.Context())

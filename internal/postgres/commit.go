@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -114,14 +115,14 @@ func isRefusal(err error) bool {
 	if !errors.As(err, &pg) {
 		return false
 	}
-	return pg.SeverityUnlocalized == "ERROR" && pg.Code[:2] != "08" && pg.Code[:3] != "57P"
+	return pg.SeverityUnlocalized == "ERROR" && !strings.HasPrefix(pg.Code, "08") && !strings.HasPrefix(pg.Code, "57P")
 }
 
 // Constraint is the name of the constraint that refused the batch, "" when
 // none did. It covers unique, check, foreign key, not null and exclusion.
 func Constraint(err error) string {
 	var pg *pgconn.PgError
-	if errors.Is(err, ErrUnknown) || !errors.As(err, &pg) || pg.Code[:2] != "23" {
+	if errors.Is(err, ErrUnknown) || !errors.As(err, &pg) || !strings.HasPrefix(pg.Code, "23") {
 		return ""
 	}
 	return pg.ConstraintName

@@ -323,7 +323,7 @@ func TestRefusalsAreTold(t *testing.T) {
 
 	t.Run("other errors are none of these", func(t *testing.T) {
 		t.Parallel()
-		for _, err := range []error{nil, errors.New("something"), postgres.ErrUnknown, context.DeadlineExceeded} {
+		for _, err := range []error{nil, errors.New("something"), postgres.ErrUnknown, context.DeadlineExceeded, &pgconn.PgError{Severity: "ERROR"}} {
 			if postgres.Constraint(err) != "" || postgres.IsTransient(err) || postgres.IsLockTimeout(err) {
 				t.Errorf("%v is taken for a refusal", err)
 			}

@@ -9,6 +9,9 @@ import (
 // Route is what tests ask who takes a message.
 var Route = route //nolint:gochecknoglobals // exported to tests only
 
+// Routing is Route that says which messages nobody takes.
+var Routing = routing //nolint:gochecknoglobals // exported to tests only
+
 // HandingOver lets messages be handed to processors, as Run does.
 var HandingOver = handingOver //nolint:gochecknoglobals // exported to tests only
 

@@ -1,6 +1,8 @@
 package worker_test
 
 import (
+	"bytes"
+	"log/slog"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -69,6 +71,29 @@ func TestRoute(t *testing.T) {
 	}
 	if len(files) != len(want) {
 		t.Errorf("there are %d stored types and %d decisions", len(files), len(want))
+	}
+}
+
+// A type that this program does not know, of a newer program or of somebody else, is
+// not lost without a word.
+func TestAMessageThatNobodyTakesIsLogged(t *testing.T) {
+	t.Parallel()
+	var lines bytes.Buffer
+	route := worker.Routing(slog.New(slog.NewTextHandler(&lines, nil)))
+	for id, name := range map[string]string{"known": domain.TypeChargeRequested, "newer": "charge.disputed.v1", "nameless": ""} {
+		m := message.NewMessage(id, nil)
+		m.Metadata.Set(outbox.MetadataType, name)
+		m.Metadata.Set(outbox.MetadataOrderingKey, "ch_1")
+		route(m)
+	}
+	logged := lines.String()
+	if n := strings.Count(logged, "passed over"); n != 2 {
+		t.Errorf("%d lines, want 2:\n%s", n, logged)
+	}
+	for _, said := range []string{"message_id=newer type=charge.disputed.v1 ordering_key=ch_1", `message_id=nameless type="" ordering_key=ch_1`} {
+		if !strings.Contains(logged, said) {
+			t.Errorf("nothing is said of %s:\n%s", said, logged)
+		}
 	}
 }
 

@@ -149,11 +149,23 @@ func receive(ctx context.Context, log *slog.Logger, db *postgres.DB, told func(i
 	if err != nil {
 		return fmt.Errorf("make the router: %w", err)
 	}
-	router.AddConsumerHandler("inbox", ledger.Topic, subscriber, outbox.ByPage(log, handover.Receive(route, told))) //nolint:contextcheck // a message carries its own context
+	router.AddConsumerHandler("inbox", ledger.Topic, subscriber, outbox.ByPage(log, handover.Receive(routing(log), told))) //nolint:contextcheck // a message carries its own context
 	if err := router.Run(ctx); err != nil {
 		return fmt.Errorf("run the router: %w", err)
 	}
 	return nil
+}
+
+// routing is route that says which messages nobody takes. payonce sends none: this
+// one is a newer program's, or somebody else's.
+func routing(log *slog.Logger) func(*message.Message) inbox.Envelope {
+	return func(m *message.Message) inbox.Envelope {
+		e := route(m)
+		if len(e.Receivers) == 0 {
+			log.Warn("message passed over, nobody takes its type", "message_id", m.UUID, "type", e.Type, "ordering_key", e.OrderingKey)
+		}
+		return e
+	}
 }
 
 // route tells who takes which message.
