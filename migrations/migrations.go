@@ -89,6 +89,14 @@ select coalesce(max(version_id), 0)
   from schema_migrations
  where is_applied`
 
+// Version is the number of the newest migration that a migrated database has.
+func Version(ctx context.Context, q postgres.Querier) (version int64, err error) {
+	if err := q.QueryRow(ctx, appliedVersion).Scan(&version); err != nil {
+		return 0, fmt.Errorf("read the schema's version: %w", err)
+	}
+	return version, nil
+}
+
 // Pending tells whether the database lacks a migration that this program
 // carries. A newer database is not pending: old programs run on through an upgrade.
 func Pending(ctx context.Context, q postgres.Querier) (bool, error) {
@@ -103,9 +111,9 @@ func Pending(ctx context.Context, q postgres.Querier) (bool, error) {
 	if !exists {
 		return true, nil
 	}
-	var applied int64
-	if err := q.QueryRow(ctx, appliedVersion).Scan(&applied); err != nil {
-		return false, fmt.Errorf("read the schema's version: %w", err)
+	applied, err := Version(ctx, q)
+	if err != nil {
+		return false, err
 	}
 	latest, err := latest()
 	return applied < latest, err

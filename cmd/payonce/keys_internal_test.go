@@ -269,6 +269,32 @@ func TestSeed(t *testing.T) {
 		wantOpens(t, db, made.MadeKey, true)
 	})
 
+	t.Run("who is there keeps the fees, and that is said", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		before := seedCmd{Merchant: "acme", APIKey: "sk_test_demo", FeeBasisPoints: 100, FeeFixed: map[string]int64{"USD": 7, "EUR": 5}}
+		after := seedCmd{Merchant: "acme", APIKey: "sk_test_demo", FeeBasisPoints: 100, FeeFixed: map[string]int64{"EUR": 5}}
+		for _, s := range []seedCmd{before, after} {
+			if _, err := runSeed(t, db, s); err != nil {
+				t.Fatal(err)
+			}
+		}
+		m, err := merchants.Authenticate(t.Context(), db, "sk_test_demo")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if said := after.keptFees(m); said != "acme was there before and keeps its fees: 100 basis points, EUR=5, USD=7" {
+			t.Errorf("it says %q", said)
+		}
+		if said := before.keptFees(m); said != "" {
+			t.Errorf("it says %q", said)
+		}
+		after.FeeFixed, after.FeeBasisPoints = before.FeeFixed, 300
+		if after.keptFees(m) == "" {
+			t.Error("of other basis points nothing is said")
+		}
+	})
+
 	t.Run("a key that was given is not repeated", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Open(t)
@@ -294,6 +320,10 @@ func TestSeed(t *testing.T) {
 		}
 		if _, err := runSeed(t, db, seedCmd{Merchant: "globex", APIKey: "sk_test_demo"}); err == nil || !strings.Contains(err.Error(), "another merchant") {
 			t.Errorf("the error is %v", err)
+		}
+		var others int
+		if err := db.QueryRow(t.Context(), `select count(*) from merchants where merchant_id <> 'acme'`).Scan(&others); err != nil || others != 0 {
+			t.Errorf("a refused seed has left %d merchants: %v", others, err)
 		}
 		wantOpens(t, db, "sk_test_over", false)
 	})

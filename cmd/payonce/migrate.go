@@ -3,28 +3,48 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/payonce/payonce/internal/config"
+	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/migrations"
 )
 
-type migrateCmd struct{}
+type migrateCmd struct {
+	JSON bool `name:"json" help:"Print the schema's version as JSON."`
+}
 
 // Run checks the server by opening it before it changes anything.
-func (migrateCmd) Run(ctx context.Context) error {
+func (c migrateCmd) Run(ctx context.Context) error {
 	db, err := open(ctx)
 	if err != nil {
 		return err
 	}
-	db.Close()
+	defer db.Close()
 	env, err := config.Load[environment]()
 	if err != nil {
 		return err
 	}
-	if err := migrations.Up(ctx, env.DatabaseURL.Reveal()); err != nil {
+	return c.migrate(ctx, os.Stdout, db, env.DatabaseURL.Reveal())
+}
+
+func (c migrateCmd) migrate(ctx context.Context, w io.Writer, db *postgres.DB, url string) error {
+	if err := migrations.Up(ctx, url); err != nil {
 		return err
 	}
 	fmt.Fprintln(os.Stderr, "the schema is up to date")
-	return nil
+	if !c.JSON {
+		return nil
+	}
+	version, err := migrations.Version(ctx, db)
+	if err != nil {
+		return err
+	}
+	return printJSON(w, migrated{Version: version})
+}
+
+// migrated is what a program is told.
+type migrated struct {
+	Version int64 `json:"version"` // of the newest migration
 }

@@ -11,8 +11,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/bojanz/currency"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/notify"
@@ -50,6 +52,10 @@ func (s seedCmd) seed(ctx context.Context, w io.Writer, db *postgres.DB) error {
 		made = merchants.NewKey()
 		key = made
 	}
+	// Before anything is written. A key that is not there yet opens nothing.
+	if owner, err := merchants.Authenticate(ctx, db, key); err == nil && owner.ID != s.Merchant {
+		return errOthersKey
+	}
 	b := &pgx.Batch{}
 	merchant := merchants.Merchant{ID: s.Merchant, FeeBasisPoints: s.FeeBasisPoints, FeeFixed: s.FeeFixed}
 	if err := merchants.Register(b, merchant, merchants.Webhook{URL: s.WebhookURL, Secret: s.WebhookSecret}); err != nil {
@@ -72,11 +78,15 @@ func (s seedCmd) seed(ctx context.Context, w io.Writer, db *postgres.DB) error {
 	case err != nil:
 		return fmt.Errorf("seed %s: %w", s.Merchant, err)
 	}
-	if err := s.opens(ctx, db, key); err != nil {
+	registered, err := s.opens(ctx, db, key)
+	if err != nil {
 		return err
 	}
 	if err := s.signs(ctx, db); err != nil {
 		return err
+	}
+	if kept := s.keptFees(registered); kept != "" {
+		fmt.Fprintln(os.Stderr, kept)
 	}
 	if s.WebhookURL != "" && !notify.IsPublic(s.WebhookURL) {
 		fmt.Fprintln(os.Stderr, "the webhook's target is not https at a public address: workers deliver there only if WEBHOOK_ALLOW_CIDRS has its address")
@@ -138,21 +148,35 @@ func (s seedCmd) signs(ctx context.Context, db *postgres.DB) error {
 	return nil
 }
 
-// opens looks that the key does what a seeded one does. One that was there
-// before may not.
-func (s seedCmd) opens(ctx context.Context, db *postgres.DB, key string) error {
+var errOthersKey = errors.New("the API key belongs to another merchant: give another one")
+
+// opens looks that the key does what a seeded one does, and returns its merchant. One
+// that was there before may not.
+func (s seedCmd) opens(ctx context.Context, db *postgres.DB, key string) (merchants.Merchant, error) {
 	owner, err := merchants.Authenticate(ctx, db, key)
 	switch {
 	case errors.Is(err, merchants.ErrUnauthorized):
-		return errors.New("the API key was revoked or has expired: give another one")
+		return owner, errors.New("the API key was revoked or has expired: give another one")
 	case err != nil:
-		return err
+		return owner, err
 	case owner.ID != s.Merchant:
-		return errors.New("the API key belongs to another merchant: give another one")
+		return owner, errOthersKey
 	case len(owner.Scopes) < len(merchants.Scopes()):
-		return errors.New("the API key is there with fewer scopes than a seeded one has: give another one")
+		return owner, errors.New("the API key is there with fewer scopes than a seeded one has: give another one")
 	}
-	return nil
+	return owner, nil
+}
+
+// keptFees says so where the merchant was there before with other fees, "" elsewhere.
+func (s seedCmd) keptFees(m merchants.Merchant) string {
+	if m.FeeBasisPoints == s.FeeBasisPoints && maps.Equal(m.FeeFixed, s.FeeFixed) {
+		return ""
+	}
+	fees := []string{fmt.Sprintf("%d basis points", m.FeeBasisPoints)}
+	for _, code := range slices.Sorted(maps.Keys(m.FeeFixed)) {
+		fees = append(fees, fmt.Sprintf("%s=%d", code, m.FeeFixed[code]))
+	}
+	return fmt.Sprintf("%s was there before and keeps its fees: %s", m.ID, strings.Join(fees, ", "))
 }
 
 const shortestKey = 8
@@ -168,8 +192,19 @@ func (s seedCmd) check() error {
 	case s.FeeBasisPoints < 0 || s.FeeBasisPoints > 10_000:
 		return errors.New("--fee-basis-points must be between 0 and 10000")
 	}
+	for code, fee := range s.FeeFixed {
+		if code == "" || !currency.IsValid(code) { // the library takes "" for valid
+			return fmt.Errorf("--fee-fixed %s=%d: use an ISO 4217 code in upper case, USD for example", code, fee)
+		}
+		if fee < 0 || fee > domain.MaxAmount {
+			return fmt.Errorf("--fee-fixed %s=%d: a fee is between 0 and %d minor units", code, fee, domain.MaxAmount)
+		}
+	}
 	for sku, quantity := range s.SKU {
-		if sku == "" || quantity < 0 {
+		if sku == "" {
+			return fmt.Errorf("--sku =%d: an article has a name, tshirt=1000 for example", quantity)
+		}
+		if quantity < 0 {
 			return fmt.Errorf("--sku %s=%d: a quantity is not negative", sku, quantity)
 		}
 	}

@@ -71,12 +71,21 @@ func TestWebhooksCheck(t *testing.T) {
 		"ids within a time":              webhooksResendCmd{Names: []string{"ch_1"}, Since: now}.check,
 		"a time without a merchant":      webhooksResendCmd{Since: now}.check,
 		"a time that ends at its begin":  webhooksResendCmd{Merchant: "acme", Since: now, Until: now}.check,
+		"a fee without a currency":       seedCmd{Merchant: "acme", FeeFixed: map[string]int64{"": 5}}.check,
+		"a fee in no currency":           seedCmd{Merchant: "acme", FeeFixed: map[string]int64{"usd": 5}}.check,
+		"a fee below nothing":            seedCmd{Merchant: "acme", FeeFixed: map[string]int64{"EUR": -5}}.check,
+		"a fee beyond any amount":        seedCmd{Merchant: "acme", FeeFixed: map[string]int64{"EUR": domain.MaxAmount + 1}}.check,
+		"an article without a name":      seedCmd{Merchant: "acme", SKU: map[string]int64{"": 5}}.check,
+		"fewer than no articles":         seedCmd{Merchant: "acme", SKU: map[string]int64{"mug": -1}}.check,
 		"a seed with a secret alone":     seedCmd{Merchant: "acme", WebhookSecret: firstSecret}.check,
 		"a seed with a secret of no use": seedCmd{Merchant: "acme", WebhookURL: "https://shop.example", WebhookSecret: "whsec_hush!"}.check,
 	} {
 		if err := check(); err == nil || strings.Contains(err.Error(), "hush") || strings.Contains(err.Error(), firstSecret[6:]) {
 			t.Errorf("%s: %v, want it refused without the secret in the text", name, err)
 		}
+	}
+	if err := (seedCmd{Merchant: "acme", FeeFixed: map[string]int64{"EUR": 0, "XCG": domain.MaxAmount}, SKU: map[string]int64{"mug": 0}}).check(); err != nil {
+		t.Error(err)
 	}
 	for _, secret := range []string{"", firstSecret, merchants.NewWebhookSecret()} {
 		if err := (webhooksRotateCmd{WebhookSecret: secret, Overlap: 24 * time.Hour}).check(); err != nil {
