@@ -10,8 +10,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
 	"reflect"
 	"strings"
+	"time"
 
 	"github.com/caarlos0/env/v11"
 )
@@ -64,10 +66,24 @@ func sentence(err error, settings reflect.Type) error {
 	}
 	if unread := (env.ParseError{}); errors.As(err, &unread) {
 		if field, ok := settings.FieldByName(unread.Name); ok {
-			return fmt.Errorf("%s cannot be read: %w", variable(field), unread.Err)
+			return fmt.Errorf("%s cannot be read, set it to %s: %w", variable(field), wanted(field.Type), unread.Err)
 		}
 	}
 	return fmt.Errorf("a setting cannot be read: %w", err)
+}
+
+// wanted says what a setting of a type is.
+func wanted(of reflect.Type) string {
+	switch {
+	case of == reflect.TypeFor[time.Duration]():
+		return "a duration such as 3s or 72h"
+	case of == reflect.TypeFor[[]netip.Prefix]():
+		return "networks such as 10.0.0.0/8,192.0.2.7/32, without blanks"
+	case of.Kind() == reflect.Bool:
+		return "true or false"
+	default:
+		return "a whole number"
+	}
 }
 
 // variable is the name of the environment variable behind a field.

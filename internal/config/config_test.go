@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -17,14 +18,15 @@ import (
 const hidden = "hunter2"
 
 type settings struct {
-	Address string        `env:"CONFIG_ADDRESS" envDefault:"127.0.0.1:8080"`
-	URL     config.Secret `env:"CONFIG_URL,required,notEmpty"`
-	Token   config.Secret `env:"CONFIG_TOKEN"`
-	Mode    string        `env:"CONFIG_MODE" envDefault:"wait" oneof:"wait|409|425"`
-	Lease   time.Duration `env:"CONFIG_LEASE" envDefault:"3s"`
-	Tries   int           `env:"CONFIG_TRIES" envDefault:"12"`
-	CIDRs   []string      `env:"CONFIG_CIDRS"`
-	Unset   string        // not from the environment
+	Address string         `env:"CONFIG_ADDRESS" envDefault:"127.0.0.1:8080"`
+	URL     config.Secret  `env:"CONFIG_URL,required,notEmpty"`
+	Token   config.Secret  `env:"CONFIG_TOKEN"`
+	Mode    string         `env:"CONFIG_MODE" envDefault:"wait" oneof:"wait|409|425"`
+	Lease   time.Duration  `env:"CONFIG_LEASE" envDefault:"3s"`
+	Tries   int            `env:"CONFIG_TRIES" envDefault:"12"`
+	CIDRs   []netip.Prefix `env:"CONFIG_CIDRS"`
+	Dry     bool           `env:"CONFIG_DRY"`
+	Unset   string         // not from the environment
 }
 
 func TestLoad(t *testing.T) {
@@ -35,9 +37,9 @@ func TestLoad(t *testing.T) {
 		got, err := config.Load[settings]()
 		want := settings{
 			Address: "127.0.0.1:8080", URL: hidden, Mode: "425", Lease: 3 * time.Second, Tries: 12,
-			CIDRs: []string{"10.0.0.0/8", "192.168.0.0/16"},
+			CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("192.168.0.0/16")},
 		}
-		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" || err != nil {
 			t.Errorf("%v (-want +got):\n%s", err, diff)
 		}
 		if got.URL.Reveal() != hidden {
@@ -50,8 +52,10 @@ func TestLoad(t *testing.T) {
 		{"what must be set and is empty", "CONFIG_URL", "", "CONFIG_URL is empty: the program cannot start without it"},
 		{"a word that is none of those allowed", "CONFIG_MODE", "never", `CONFIG_MODE is "never": set it to one of wait, 409, 425`},
 		{"a word in other letters", "CONFIG_MODE", "Wait", `CONFIG_MODE is "Wait": set it to one of wait, 409, 425`},
-		{"a duration without unit", "CONFIG_LEASE", "3", `CONFIG_LEASE cannot be read: unable to parse duration: time: missing unit in duration "3"`},
-		{"a number that is none", "CONFIG_TRIES", "many", `CONFIG_TRIES cannot be read: strconv.ParseInt: parsing "many": invalid syntax`},
+		{"a duration without unit", "CONFIG_LEASE", "3", `CONFIG_LEASE cannot be read, set it to a duration such as 3s or 72h: unable to parse duration: time: missing unit in duration "3"`},
+		{"a number that is none", "CONFIG_TRIES", "many", `CONFIG_TRIES cannot be read, set it to a whole number: strconv.ParseInt: parsing "many": invalid syntax`},
+		{"neither true nor false", "CONFIG_DRY", "maybe", `CONFIG_DRY cannot be read, set it to true or false: strconv.ParseBool: parsing "maybe": invalid syntax`},
+		{"a network after a blank", "CONFIG_CIDRS", "10.0.0.0/8, 192.0.2.7/32", `CONFIG_CIDRS cannot be read, set it to networks such as 10.0.0.0/8,192.0.2.7/32, without blanks: netip.ParsePrefix(" 192.0.2.7/32"): ParseAddr(" 192.0.2.7"): unexpected character (at " 192.0.2.7")`},
 	} {
 		t.Run("refuses in one sentence "+test.name, func(t *testing.T) {
 			if test.variable != "CONFIG_LEASE" || test.value != "3s" {
@@ -114,7 +118,7 @@ func TestLogSettings(t *testing.T) {
 	t.Parallel()
 	var line bytes.Buffer
 	config.LogSettings(config.Logger(&line, "api"), settings{
-		Address: "127.0.0.1:8080", URL: hidden, Mode: "wait", Lease: 3 * time.Second, Tries: 12, CIDRs: []string{"10.0.0.0/8"},
+		Address: "127.0.0.1:8080", URL: hidden, Mode: "wait", Lease: 3 * time.Second, Tries: 12, CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
 	})
 	var got map[string]string
 	if err := json.Unmarshal(line.Bytes(), &got); err != nil {
@@ -127,7 +131,7 @@ func TestLogSettings(t *testing.T) {
 	want := map[string]string{
 		"level": "INFO", "msg": "settings", "program": "api",
 		"CONFIG_ADDRESS": "127.0.0.1:8080", "CONFIG_URL": "(hidden)", "CONFIG_TOKEN": "", "CONFIG_MODE": "wait",
-		"CONFIG_LEASE": "3s", "CONFIG_TRIES": "12", "CONFIG_CIDRS": "[10.0.0.0/8]",
+		"CONFIG_LEASE": "3s", "CONFIG_TRIES": "12", "CONFIG_CIDRS": "[10.0.0.0/8]", "CONFIG_DRY": "false",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("line (-want +got):\n%s", diff)
