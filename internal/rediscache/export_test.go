@@ -30,6 +30,14 @@ const Largest = largest + 1
 // Guard is what stands between a connection and the client.
 func Guard(conn net.Conn) net.Conn { return guarded(conn) }
 
+// State is what the cache takes for the state of the database, "" while it knows none.
+func (c *Cache) State() string {
+	if r := c.reading.Load(); r != nil {
+		return string(r.key)
+	}
+	return ""
+}
+
 // Break makes the client panic whenever it is used, until Redis is reached anew.
 func (c *Cache) Break() {
 	broken := &redis.Pool{DialContext: func(context.Context) (redis.Conn, error) { panic("a fault of the client") }}

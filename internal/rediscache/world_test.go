@@ -115,6 +115,16 @@ func (w *world) finds(t *testing.T, key idempotency.Key) bool {
 	return found
 }
 
+// watched returns what tells whether the cache knows another state of the database than
+// now. That an answer is not found tells less: Redis may have been late once.
+func (w *world) watched() (changed func() bool) {
+	before := w.cache.State()
+	return func() bool {
+		now := w.cache.State()
+		return now != "" && now != before
+	}
+}
+
 // wantFound waits for the answer: on a busy machine Redis may be late once.
 func (w *world) wantFound(t *testing.T, key idempotency.Key, want idempotency.Record) {
 	t.Helper()
