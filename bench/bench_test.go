@@ -34,14 +34,14 @@ func TestEverythingMeasuredIsDoneOnce(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	along := *s // each has databases of its own
+	along.sizes = brief().sizes()
 	t.Run("by every subject", func(t *testing.T) {
 		t.Parallel()
 		everySubject(t, s)
 	})
 	t.Run("along every axis", func(t *testing.T) {
 		t.Parallel()
-		along := *s
-		along.sizes = brief().sizes()
 		everyAxis(t, &along)
 	})
 }
