@@ -41,7 +41,7 @@ func (w *walk) startPayment(ctx context.Context) error {
 	var rejected *stripe.RejectedError
 	switch {
 	case errors.As(err, &declined) && declined.Intent.ID != "":
-		intent = declined.Intent // it was made: the next step asks and cancels it
+		intent = declined.Intent // it was made, so it is recorded; the next step ends it
 	case errors.As(err, &declined):
 		return w.commit(ctx, domain.DeclinePayment{Failure: failure(declined.Decline)}, giveBack)
 	case errors.As(err, &rejected):

@@ -36,8 +36,9 @@ func Messages(page *message.Message) ([]*message.Message, error) {
 			parts[i], rest = rest[n:end:end], rest[end:]
 		}
 		m := message.NewMessage(string(parts[0]), parts[2])
-		// What is no string was put there by somebody else, and is left out. The rest
-		// still says where the message goes. An error here would block the topic for ever.
+		// What is no string was put there by somebody else, and becomes an empty one. The
+		// rest still says where the message goes. An error here would block the topic for
+		// ever.
 		_ = json.Unmarshal(parts[1], &m.Metadata)
 		if m.Metadata == nil {
 			m.Metadata = message.Metadata{}
