@@ -86,10 +86,7 @@ func receiving(ctx context.Context, url string, told func(inbox.Reception), hand
 	conns := stdlib.OpenDBFromPool(db.Pool())
 	defer func() { _ = conns.Close() }() // the pool itself is closed above
 	log := quietUntil(ctx)
-	subscriber, err := outbox.NewSubscriberTelling(conns, "inbox", log, handover.Ended)
-	if err != nil {
-		return err
-	}
+	subscriber := outbox.NewSubscriberTelling(conns, "inbox", log, handover.Ended)
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Second}, outbox.Logger(log))
 	if err != nil {
 		return fmt.Errorf("make the router: %w", err)

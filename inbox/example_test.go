@@ -38,10 +38,7 @@ func Example() {
 	// Receive.
 	conns := stdlib.OpenDBFromPool(db.Pool())
 	defer func() { _ = conns.Close() }()
-	subscriber, err := outbox.NewSubscriber(conns, "inbox", log)
-	if err != nil {
-		panic(err)
-	}
+	subscriber := outbox.NewSubscriber(conns, "inbox", log)
 	defer func() { _ = subscriber.Close() }()
 	messages, err := subscriber.Subscribe(ctx, "orders")
 	if err != nil {

@@ -137,10 +137,7 @@ func TestReceivingReadsNoMoreAsTheInboxGrows(t *testing.T) {
 	conns := stdlib.OpenDBFromPool(db.Pool())
 	t.Cleanup(func() { _ = conns.Close() })
 	log := slog.New(slog.DiscardHandler)
-	subscriber, err := outbox.NewSubscriber(conns, "g", log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	subscriber := outbox.NewSubscriber(conns, "g", log)
 	router, err := message.NewRouter(message.RouterConfig{}, outbox.Logger(log))
 	if err != nil {
 		t.Fatal(err)

@@ -88,8 +88,8 @@ func (h *Handover) Receive(envelope func(*message.Message) Envelope, told func(R
 
 // Ended tells that the transaction of every page so far has ended, by its commit or
 // not; outbox.NewSubscriberTelling says when. It returns at once. Who stops a
-// subscriber calls it once more: else the places of its last page are not offered
-// again.
+// subscriber calls it once more, for a handler may end after its page's transaction:
+// else the places of that page are not offered again.
 func (h *Handover) Ended() {
 	h.mu.Lock()
 	pages := h.pages

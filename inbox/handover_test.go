@@ -43,10 +43,7 @@ func hand(t *testing.T, db *postgres.DB, h *inbox.Handover, around func(takePage
 	}
 	conns := stdlib.OpenDBFromPool(db.Pool())
 	log := slog.New(slog.DiscardHandler)
-	subscriber, err := outbox.NewSubscriberTelling(conns, "inbox", log, ended)
-	if err != nil {
-		t.Fatal(err)
-	}
+	subscriber := outbox.NewSubscriberTelling(conns, "inbox", log, ended)
 	pages, err := subscriber.Subscribe(t.Context(), topic)
 	if err != nil {
 		t.Fatal(err)

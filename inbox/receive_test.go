@@ -62,10 +62,7 @@ func receiveWith(t *testing.T, db *postgres.DB, take func(page []*message.Messag
 	t.Helper()
 	lines = &bytes.Buffer{}
 	conns := stdlib.OpenDBFromPool(db.Pool())
-	subscriber, err := outbox.NewSubscriber(conns, "inbox", slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	subscriber := outbox.NewSubscriber(conns, "inbox", slog.New(slog.DiscardHandler))
 	messages, err := subscriber.Subscribe(t.Context(), topic)
 	if err != nil {
 		t.Fatal(err)

@@ -37,10 +37,7 @@ func Example() {
 
 	conns := stdlib.OpenDBFromPool(db.Pool())
 	defer func() { _ = conns.Close() }()
-	subscriber, err := outbox.NewSubscriber(conns, "mailer", slog.New(slog.DiscardHandler))
-	if err != nil {
-		panic(err)
-	}
+	subscriber := outbox.NewSubscriber(conns, "mailer", slog.New(slog.DiscardHandler))
 	defer func() { _ = subscriber.Close() }()
 	pages, err := subscriber.Subscribe(ctx, "merchants")
 	if err != nil {

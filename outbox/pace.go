@@ -1,20 +1,24 @@
 package outbox
 
+import "time"
+
 // The bounds of a page. What is longer alone than a page may be comes alone.
 const (
 	pageMessages = 500
 	pageBytes    = 1 << 20 // of payloads and metadata
+	several      = 8       // who have come together, see pause
 )
 
-// pace is how many messages the next page may hold. One that is read again was not
-// received: it was too much for the time there is, or one of its messages was
-// refused. Half of it is tried, down to a single message, so that a message that
-// nobody can receive holds up what comes behind it and nothing before. What was
-// received makes the next page twice as long.
+// pace is how many messages the next page may hold, and when it is read. One that is
+// read again was not received: it was too much for the time there is, or one of its
+// messages was refused. Half of it is tried, down to a single message, so that a
+// message that nobody can receive holds up what comes behind it and nothing before.
+// What was received makes the next page twice as long.
 type pace struct {
 	xid             string // the position behind which the last page began
 	offset          int64
-	limit, messages int // what it might hold, and what it held
+	limit           int // what it might hold
+	messages, bytes int // what it held
 }
 
 // behind is where the last page began, and nowhere before the first.
@@ -37,10 +41,25 @@ func (p pace) onward() int {
 }
 
 // read is the pace after a page.
-func (p pace) read(xid string, offset int64, messages int) pace {
+func (p pace) read(xid string, offset int64, messages, bytes int) pace {
 	limit := p.onward()
 	if p.xid == xid && p.offset == offset {
 		limit = p.again()
 	}
-	return pace{xid: xid, offset: offset, limit: limit, messages: messages}
+	return pace{xid: xid, offset: offset, limit: limit, messages: messages, bytes: bytes}
+}
+
+// pause is how long to wait behind the page that was read last. Behind a full one
+// there is more. Behind any other there is hardly a message yet, and who read that at
+// once would receive it by a commit of its own, while the next ones come. So where
+// several have come together others are given the time to.
+func (p pace) pause() time.Duration {
+	switch {
+	case p.messages >= p.limit || p.bytes >= pageBytes/2:
+		return 0
+	case p.messages >= several:
+		return gatherInterval
+	default:
+		return pollInterval
+	}
 }

@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -15,43 +16,89 @@ import (
 
 // Timing of a subscriber. An idle poll reads one index entry and writes nothing.
 const (
-	pollInterval  = 15 * time.Millisecond
-	retryInterval = 100 * time.Millisecond
-	ackDeadline   = 30 * time.Second
+	pollInterval   = 15 * time.Millisecond
+	gatherInterval = 25 * time.Millisecond // behind a page of several, see pause
+	retryInterval  = 100 * time.Millisecond
+	ackDeadline    = 30 * time.Second
 )
 
 // NewSubscriber is Watermill's SQL subscriber over this package's tables. What it
 // hands over as one message is a page of the outbox, see Messages: one transaction
-// and few statements for all of them. One subscriber per topic and group is active
-// at a time, the others wait on the group's offset row and take over when it dies.
+// and few statements for all of them. Of a topic and group one subscriber reads at a
+// time: the others wait on the group's offset row for their turn, and go on when it
+// dies.
 //
 // The handler runs inside the subscriber's transaction, which commits the
 // group's offset together with what the handler wrote through it
 // (TxFromContext). While it is open no reader of any topic sees newer
 // messages, so a handler does its statement and nothing else: no call over a
 // network, no waiting, no retry. ByPage is how it fails.
-func NewSubscriber(db *sql.DB, group string, log *slog.Logger) (message.Subscriber, error) {
-	return NewSubscriberTelling(db, group, log, nil)
+func NewSubscriber(db *sql.DB, group string, log *slog.Logger) message.Subscriber {
+	return NewSubscriberTelling(db, group, log, func() {})
 }
 
-// NewSubscriberTelling is NewSubscriber that also tells when the transaction of a
-// page has ended, mostly by its commit: what the handler wrote can be read then. It
-// is a hint, given once for each page; told must return at once.
-func NewSubscriberTelling(db *sql.DB, group string, log *slog.Logger, told func()) (message.Subscriber, error) {
+// NewSubscriberTelling is NewSubscriber that also tells when Watermill is done with
+// the transaction of a page, mostly by its commit: what the handler wrote can be read
+// then. It is a hint, given once for each page, by one goroutine for each
+// subscription; told must return at once.
+func NewSubscriberTelling(db *sql.DB, group string, log *slog.Logger, told func()) message.Subscriber {
+	return &subscriber{db: db, group: group, log: log, told: told}
+}
+
+// subscriber is one of Watermill's for each subscription, so that what a reader
+// knows is of one topic, and used by one goroutine.
+type subscriber struct {
+	db    *sql.DB
+	group string
+	log   *slog.Logger
+	told  func()
+
+	mu     sync.Mutex
+	opened []*wsql.Subscriber
+	closed bool
+}
+
+// Subscribe implements message.Subscriber.
+func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	deadline := ackDeadline
-	subscriber, err := wsql.NewSubscriber(db, wsql.SubscriberConfig{
-		ConsumerGroup:  group,
+	r := &reader{told: s.told, errors: wsql.NewDefaultBackoffManager(pollInterval, retryInterval)}
+	opened, err := wsql.NewSubscriber(s.db, wsql.SubscriberConfig{
+		ConsumerGroup:  s.group,
 		AckDeadline:    &deadline,
-		PollInterval:   pollInterval,
 		ResendInterval: retryInterval,
-		RetryInterval:  retryInterval,
-		SchemaAdapter:  &schema{paces: map[string]pace{}, untold: map[string]bool{}, told: told},
+		BackoffManager: r,
+		SchemaAdapter:  r,
 		OffsetsAdapter: offsets{},
-	}, Logger(log))
+	}, Logger(s.log))
 	if err != nil {
-		return nil, fmt.Errorf("make the subscriber of %s: %w", group, err)
+		return nil, fmt.Errorf("make the subscriber of %s: %w", s.group, err)
 	}
-	return subscriber, nil
+	s.mu.Lock()
+	closed := s.closed
+	s.opened = append(s.opened, opened)
+	s.mu.Unlock()
+	if closed {
+		return nil, fmt.Errorf("subscribe %s to %s: %w", s.group, topic, wsql.ErrSubscriberClosed)
+	}
+	messages, err := opened.Subscribe(ctx, topic)
+	if err != nil {
+		return nil, fmt.Errorf("subscribe %s to %s: %w", s.group, topic, err)
+	}
+	return messages, nil
+}
+
+// Close implements message.Subscriber. It returns when what was subscribed before
+// reads no more.
+func (s *subscriber) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	opened := s.opened
+	s.mu.Unlock()
+	var err error
+	for _, one := range opened {
+		err = errors.Join(err, one.Close())
+	}
+	return err
 }
 
 // SessionSettings are for the sessions of a subscriber. They run few statements,
@@ -79,30 +126,30 @@ func Logger(log *slog.Logger) watermill.LoggerAdapter {
 // TxFromContext is the subscriber's transaction around a page and each of its messages.
 func TxFromContext(m *message.Message) (*sql.Tx, bool) { return wsql.TxFromContext(m.Context()) }
 
-// schema lets Watermill read the outbox table. Its rows are inserted by Append
-// alone, its tables made by the migrations alone.
-type schema struct {
-	told func() // nil: nobody
+// reader lets Watermill read the outbox table, and paces it. Its rows are inserted by
+// Append alone, its tables made by the migrations alone.
+type reader struct {
+	told   func()
+	errors wsql.BackoffManager
 
-	mu     sync.Mutex
-	paces  map[string]pace // by topic
-	untold map[string]bool // by topic: a page was read, and nobody was told of it
+	pace   pace
+	untold bool // a page was read, and nobody was told of it
 }
 
 var errReadOnly = errors.New("messages enter the outbox by outbox.Append, in the batch that causes them")
 
 // InsertQuery refuses: a message enters by Append alone.
-func (*schema) InsertQuery(string, message.Messages) (wsql.Query, error) {
+func (*reader) InsertQuery(string, message.Messages) (wsql.Query, error) {
 	return wsql.Query{}, errReadOnly
 }
 
 // SchemaInitializingQueries are none: the migrations make the tables.
-func (*schema) SchemaInitializingQueries(string) []wsql.Query { return nil }
+func (*reader) SchemaInitializingQueries(string) []wsql.Query { return nil }
 
 // SubscribeIsolationLevel: under Watermill's default, repeatable read, the
 // insert into the inbox would raise serialization failures as soon as a row was
 // merely claimed or finished after the snapshot.
-func (*schema) SubscribeIsolationLevel() sql.IsolationLevel { return sql.LevelReadCommitted }
+func (*reader) SubscribeIsolationLevel() sql.IsolationLevel { return sql.LevelReadCommitted }
 
 // The row comparison is one range of the primary key, whatever the backlog. The
 // exists guard keeps an idle poll read-only: no row lock, no transaction id. Its
@@ -160,7 +207,6 @@ select m."offset",
        m.message_id,
        m.payload,
        m.metadata,
-       $1::text as topic,
        p.transaction_id::text as behind_xid,
        p."offset" as behind_offset
   from measured m
@@ -169,17 +215,25 @@ select m."offset",
     or m.place = 1
  order by m.transaction_id, m."offset"`
 
-// SelectQuery is asked for when the transaction of the page before has ended.
-func (s *schema) SelectQuery(topic, group string, _ wsql.OffsetsAdapter) wsql.Query {
-	s.mu.Lock()
-	p, untold := s.paces[topic], s.untold[topic]
-	s.untold[topic] = false
-	s.mu.Unlock()
-	if untold && s.told != nil {
-		s.told()
+// SelectQuery implements Watermill's SchemaAdapter.
+func (r *reader) SelectQuery(topic, group string, _ wsql.OffsetsAdapter) wsql.Query {
+	xid, offset := r.pace.behind()
+	return wsql.Query{Query: selectPage, Args: []any{topic, group, xid, offset, r.pace.again(), r.pace.onward(), pageBytes}}
+}
+
+// HandleError implements Watermill's BackoffManager. It is called when Watermill is
+// done with a look and its transaction, whatever came of it, and says how long to wait
+// before the next one.
+func (r *reader) HandleError(log watermill.LoggerAdapter, nothing bool, err error) time.Duration {
+	read := r.untold
+	if read {
+		r.untold = false
+		r.told()
 	}
-	xid, offset := p.behind()
-	return wsql.Query{Query: selectPage, Args: []any{topic, group, xid, offset, p.again(), p.onward(), pageBytes}}
+	if read && err == nil {
+		return r.pace.pause()
+	}
+	return r.errors.HandleError(log, nothing, err)
 }
 
 const transactionID = "transaction_id" // the key of ExtraData
@@ -190,27 +244,25 @@ const transactionID = "transaction_id" // the key of ExtraData
 // Watermill asks for a message of each row, and hands over its *sql.Rows for that.
 // We go on to the next one ourselves, so it finds none left. Were it to hand over
 // something else some day, each row would be a page.
-func (s *schema) UnmarshalMessage(row wsql.Scanner) (wsql.Row, error) {
-	rows, several := row.(interface {
+func (r *reader) UnmarshalMessage(from wsql.Scanner) (wsql.Row, error) {
+	rows, several := from.(interface {
 		Next() bool
 		Err() error
 	})
-	var r wsql.Row
-	var xid, id, topic, behind string
+	var row wsql.Row
+	var xid, id, behind string
 	var offset int64
 	for messages := 1; ; messages++ {
 		var payload, metadata []byte
-		if err := row.Scan(&r.Offset, &xid, &id, &payload, &metadata, &topic, &behind, &offset); err != nil {
+		if err := from.Scan(&row.Offset, &xid, &id, &payload, &metadata, &behind, &offset); err != nil {
 			return wsql.Row{}, fmt.Errorf("scan a row of the outbox: %w", err)
 		}
-		r.Payload = appendMessage(r.Payload, id, metadata, payload)
+		row.Payload = appendMessage(row.Payload, id, metadata, payload)
 		if several && rows.Next() {
 			continue
 		}
-		s.mu.Lock()
-		s.paces[topic] = s.paces[topic].read(behind, offset, messages)
-		s.untold[topic] = true
-		s.mu.Unlock()
+		r.pace = r.pace.read(behind, offset, messages, len(row.Payload))
+		r.untold = true
 		break
 	}
 	if several {
@@ -218,10 +270,10 @@ func (s *schema) UnmarshalMessage(row wsql.Scanner) (wsql.Row, error) {
 			return wsql.Row{}, fmt.Errorf("read a page of the outbox: %w", err)
 		}
 	}
-	r.UUID = []byte(id)
-	r.ExtraData = map[string]any{transactionID: xid}
-	r.Msg = message.NewMessage(id, r.Payload)
-	return r, nil
+	row.UUID = []byte(id)
+	row.ExtraData = map[string]any{transactionID: xid}
+	row.Msg = message.NewMessage(id, row.Payload)
+	return row, nil
 }
 
 // offsets keeps all groups of all topics in outbox_offsets.

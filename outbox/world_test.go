@@ -19,7 +19,7 @@ import (
 
 const (
 	patience = time.Minute            // bounds every wait
-	quiet    = 150 * time.Millisecond // of fifteen polls, in which nothing may come
+	quiet    = 150 * time.Millisecond // of several polls, in which nothing may come
 	topic    = "letters"
 )
 
@@ -62,10 +62,7 @@ func read(t *testing.T, db *postgres.DB, group string) reader {
 
 func readThrough(t *testing.T, conns *sql.DB, group string) reader {
 	t.Helper()
-	subscriber, err := outbox.NewSubscriber(conns, group, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	subscriber := outbox.NewSubscriber(conns, group, slog.New(slog.DiscardHandler))
 	pages, err := subscriber.Subscribe(t.Context(), topic)
 	if err != nil {
 		t.Fatal(err)

@@ -141,10 +141,7 @@ func receive(ctx context.Context, log *slog.Logger, db *postgres.DB, told func(i
 	defer handover.Ended() // when the subscriber has stopped, as the router sees to
 	conns := stdlib.OpenDBFromPool(db.Pool())
 	defer func() { _ = conns.Close() }() // the pool itself is closed by its owner
-	subscriber, err := outbox.NewSubscriberTelling(conns, group, log, handover.Ended)
-	if err != nil {
-		return err
-	}
+	subscriber := outbox.NewSubscriberTelling(conns, group, log, handover.Ended)
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Second}, outbox.Logger(log))
 	if err != nil {
 		return fmt.Errorf("make the router: %w", err)

@@ -1,0 +1,74 @@
+package outbox
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
+)
+
+// rowsOf are the rows of a page behind a position, each with a payload of that many bytes.
+type rowsOf struct {
+	behind, messages, bytes int
+	read                    int
+}
+
+func (r *rowsOf) Next() bool { r.read++; return r.read < r.messages }
+
+func (*rowsOf) Err() error { return nil }
+
+func (r *rowsOf) Scan(into ...any) error {
+	payload := []byte(strings.Repeat("x", r.bytes))
+	for i, value := range []any{int64(r.behind + r.read + 1), "7", "id", payload, []byte("{}"), "7", int64(r.behind)} {
+		reflect.ValueOf(into[i]).Elem().Set(reflect.ValueOf(value))
+	}
+	return nil
+}
+
+// TestPaceOfAReader: only what is full is followed at once, where several came others
+// are waited for, and of each page it is told once, whatever became of it.
+func TestPaceOfAReader(t *testing.T) {
+	t.Parallel()
+	told := 0
+	r := &reader{told: func() { told++ }, errors: wsql.NewDefaultBackoffManager(pollInterval, retryInterval)}
+	for _, look := range []struct {
+		name  string
+		page  *rowsOf // nil: it found nothing
+		err   error
+		pause time.Duration
+	}{
+		{"nothing there", nil, nil, pollInterval},
+		{"a message", &rowsOf{behind: 0, messages: 1}, nil, pollInterval},
+		{"few", &rowsOf{behind: 1, messages: several - 1}, nil, pollInterval},
+		{"several", &rowsOf{behind: 8, messages: several}, nil, gatherInterval},
+		{"almost a page", &rowsOf{behind: 16, messages: pageMessages - 1}, nil, gatherInterval},
+		{"a page", &rowsOf{behind: 514, messages: pageMessages}, nil, 0},
+		{"nothing behind it", nil, nil, pollInterval},
+		{"few messages and many bytes", &rowsOf{behind: 1014, messages: 2, bytes: pageBytes / 3}, nil, 0},
+		{"a page that is refused", &rowsOf{behind: 1016, messages: 8}, errors.New("planted"), retryInterval},
+		{"half of it, which has more behind it", &rowsOf{behind: 1016, messages: 4}, nil, 0},
+		{"the rest", &rowsOf{behind: 1020, messages: 4}, nil, pollInterval},
+		{"no server", nil, errors.New("planted"), retryInterval},
+	} {
+		before := told
+		if look.page != nil {
+			if _, err := r.UnmarshalMessage(look.page); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := r.HandleError(watermill.NopLogger{}, look.page == nil, look.err); got != look.pause {
+			t.Errorf("%s: it waits for %v, should be %v", look.name, got, look.pause)
+		}
+		want := 0
+		if look.page != nil {
+			want = 1
+		}
+		if told-before != want {
+			t.Errorf("%s: told %d times, should be %d", look.name, told-before, want)
+		}
+	}
+}
