@@ -37,6 +37,9 @@ func scenarios() []scenario {
 		{"declined", both, func(context.Context, *place) (job, error) {
 			return charged(newOrder(cardDeclined), "failed", "card_declined")
 		}},
+		{"refused", both, func(context.Context, *place) (job, error) {
+			return charged(newOrder(nobodysCard), "failed", "provider_refused")
+		}},
 		{"out of stock", both, func(context.Context, *place) (job, error) {
 			return charged(newOrder(visa, item{"tshirt", 1_000_000}), "failed", "out_of_stock")
 		}},
