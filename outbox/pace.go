@@ -6,7 +6,9 @@ import "time"
 const (
 	pageMessages = 500
 	pageBytes    = 1 << 20 // of payloads and metadata
-	several      = 8       // who have come together, see pause
+
+	several = 8  // who have come together, see pause
+	company = 32 // for whom it is worth to wait
 )
 
 // pace is how many messages the next page may hold, and when it is read. One that is
@@ -19,6 +21,8 @@ type pace struct {
 	offset          int64
 	limit           int // what it might hold
 	messages, bytes int // what it held
+	at              time.Time
+	took            time.Duration // from the page before, for as many to come
 }
 
 // behind is where the last page began, and nowhere before the first.
@@ -40,25 +44,26 @@ func (p pace) onward() int {
 	return min(pageMessages, 2*p.limit)
 }
 
-// read is the pace after a page.
-func (p pace) read(xid string, offset int64, messages, bytes int) pace {
+// read is the pace after a page that was read at a time.
+func (p pace) read(at time.Time, xid string, offset int64, messages, bytes int) pace {
 	limit := p.onward()
 	if p.xid == xid && p.offset == offset {
 		limit = p.again()
 	}
-	return pace{xid: xid, offset: offset, limit: limit, messages: messages, bytes: bytes}
+	return pace{xid: xid, offset: offset, limit: limit, messages: messages, bytes: bytes, at: at, took: at.Sub(p.at)}
 }
 
 // pause is how long to wait behind the page that was read last. Behind a full one
 // there is more. Behind any other there is hardly a message yet, and who read that at
 // once would receive it by a commit of its own, while the next ones come. So where
-// several have come together others are given the time to.
+// several have come together others are given the time to: as long as company takes
+// to come, by how fast these came.
 func (p pace) pause() time.Duration {
 	switch {
 	case p.messages >= p.limit || p.bytes >= pageBytes/2:
 		return 0
 	case p.messages >= several:
-		return gatherInterval
+		return min(gatherInterval, company*min(p.took, time.Second)/time.Duration(p.messages))
 	default:
 		return pollInterval
 	}

@@ -33,28 +33,36 @@ func (r *rowsOf) Scan(into ...any) error {
 // are waited for, and of each page it is told once, whatever became of it.
 func TestPaceOfAReader(t *testing.T) {
 	t.Parallel()
-	told := 0
-	r := &reader{told: func() { told++ }, errors: wsql.NewDefaultBackoffManager(pollInterval, retryInterval)}
+	told, now := 0, time.Now()
+	r := &reader{
+		told: func() { told++ }, now: func() time.Time { return now },
+		errors: wsql.NewDefaultBackoffManager(pollInterval, retryInterval),
+	}
 	for _, look := range []struct {
 		name  string
-		page  *rowsOf // nil: it found nothing
+		after time.Duration // the look before
+		page  *rowsOf       // nil: it found nothing
 		err   error
 		pause time.Duration
 	}{
-		{"nothing there", nil, nil, pollInterval},
-		{"a message", &rowsOf{behind: 0, messages: 1}, nil, pollInterval},
-		{"few", &rowsOf{behind: 1, messages: several - 1}, nil, pollInterval},
-		{"several", &rowsOf{behind: 8, messages: several}, nil, gatherInterval},
-		{"almost a page", &rowsOf{behind: 16, messages: pageMessages - 1}, nil, gatherInterval},
-		{"a page", &rowsOf{behind: 514, messages: pageMessages}, nil, 0},
-		{"nothing behind it", nil, nil, pollInterval},
-		{"few messages and many bytes", &rowsOf{behind: 1014, messages: 2, bytes: pageBytes / 3}, nil, 0},
-		{"a page that is refused", &rowsOf{behind: 1016, messages: 8}, errors.New("planted"), retryInterval},
-		{"half of it, which has more behind it", &rowsOf{behind: 1016, messages: 4}, nil, 0},
-		{"the rest", &rowsOf{behind: 1020, messages: 4}, nil, pollInterval},
-		{"no server", nil, errors.New("planted"), retryInterval},
+		{"nothing there", 0, nil, nil, pollInterval},
+		{"several, the first ones", time.Hour, &rowsOf{behind: 0, messages: several}, nil, gatherInterval},
+		{"a message", time.Hour, &rowsOf{behind: 8, messages: 1}, nil, pollInterval},
+		{"few", time.Millisecond, &rowsOf{behind: 9, messages: several - 1}, nil, pollInterval},
+		{"several in a while", 2 * gatherInterval, &rowsOf{behind: 16, messages: several}, nil, gatherInterval},
+		{"half of a company soon", gatherInterval / 5, &rowsOf{behind: 24, messages: company / 2}, nil, 2 * gatherInterval / 5},
+		{"ten companies soon", gatherInterval / 5, &rowsOf{behind: 40, messages: 10 * company}, nil, gatherInterval / 50},
+		{"almost a page in a while", time.Minute, &rowsOf{behind: 360, messages: pageMessages - 1}, nil, gatherInterval},
+		{"a page", time.Minute, &rowsOf{behind: 859, messages: pageMessages}, nil, 0},
+		{"nothing behind it", 0, nil, nil, pollInterval},
+		{"few messages and many bytes", time.Minute, &rowsOf{behind: 1359, messages: 2, bytes: pageBytes / 3}, nil, 0},
+		{"a page that is refused", 0, &rowsOf{behind: 1361, messages: 8}, errors.New("planted"), retryInterval},
+		{"half of it, which has more behind it", retryInterval, &rowsOf{behind: 1361, messages: 4}, nil, 0},
+		{"the rest", time.Minute, &rowsOf{behind: 1365, messages: 4}, nil, pollInterval},
+		{"no server", 0, nil, errors.New("planted"), retryInterval},
 	} {
 		before := told
+		now = now.Add(look.after)
 		if look.page != nil {
 			if _, err := r.UnmarshalMessage(look.page); err != nil {
 				t.Fatal(err)

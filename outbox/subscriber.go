@@ -17,7 +17,7 @@ import (
 // Timing of a subscriber. An idle poll reads one index entry and writes nothing.
 const (
 	pollInterval   = 15 * time.Millisecond
-	gatherInterval = 25 * time.Millisecond // behind a page of several, see pause
+	gatherInterval = 25 * time.Millisecond // behind a page of several, at most: see pause
 	retryInterval  = 100 * time.Millisecond
 	ackDeadline    = 30 * time.Second
 )
@@ -61,7 +61,10 @@ type subscriber struct {
 // Subscribe implements message.Subscriber.
 func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	deadline := ackDeadline
-	r := &reader{told: s.told, errors: wsql.NewDefaultBackoffManager(pollInterval, retryInterval)}
+	r := &reader{
+		told: s.told, errors: wsql.NewDefaultBackoffManager(pollInterval, retryInterval),
+		now: time.Now, //nolint:forbidigo // how fast messages come, which decides nothing but a wait
+	}
 	opened, err := wsql.NewSubscriber(s.db, wsql.SubscriberConfig{
 		ConsumerGroup:  s.group,
 		AckDeadline:    &deadline,
@@ -131,6 +134,7 @@ func TxFromContext(m *message.Message) (*sql.Tx, bool) { return wsql.TxFromConte
 type reader struct {
 	told   func()
 	errors wsql.BackoffManager
+	now    func() time.Time
 
 	pace   pace
 	untold bool // a page was read, and nobody was told of it
@@ -261,7 +265,7 @@ func (r *reader) UnmarshalMessage(from wsql.Scanner) (wsql.Row, error) {
 		if several && rows.Next() {
 			continue
 		}
-		r.pace = r.pace.read(behind, offset, messages, len(row.Payload))
+		r.pace = r.pace.read(r.now(), behind, offset, messages, len(row.Payload))
 		r.untold = true
 		break
 	}
