@@ -249,7 +249,7 @@ const transactionID = "transaction_id" // the key of ExtraData
 // We go on to the next one ourselves, so it finds none left. Were it to hand over
 // something else some day, each row would be a page.
 func (r *reader) UnmarshalMessage(from wsql.Scanner) (wsql.Row, error) {
-	rows, several := from.(interface {
+	rows, walks := from.(interface {
 		Next() bool
 		Err() error
 	})
@@ -262,14 +262,14 @@ func (r *reader) UnmarshalMessage(from wsql.Scanner) (wsql.Row, error) {
 			return wsql.Row{}, fmt.Errorf("scan a row of the outbox: %w", err)
 		}
 		row.Payload = appendMessage(row.Payload, id, metadata, payload)
-		if several && rows.Next() {
+		if walks && rows.Next() {
 			continue
 		}
 		r.pace = r.pace.read(r.now(), behind, offset, messages, len(row.Payload))
 		r.untold = true
 		break
 	}
-	if several {
+	if walks {
 		if err := rows.Err(); err != nil {
 			return wsql.Row{}, fmt.Errorf("read a page of the outbox: %w", err)
 		}
