@@ -8,8 +8,24 @@ const (
 	MaxAmount = 1_000_000_000_000
 )
 
-// Currency is an ISO 4217 code in upper case.
+// Currency is an ISO 4217 code in upper case. It has the minor units of ISO 4217,
+// whatever the provider's are.
 type Currency string
+
+// Step is what an amount of the currency must be a multiple of, in minor units, for
+// the provider to move it. Stripe wants a last digit 0 where there are three decimals,
+// and moves whole ariary alone, which have two in ISO 4217.
+// Source: https://docs.stripe.com/currencies, "Three-decimal currencies".
+func (c Currency) Step() int64 {
+	switch c {
+	case "BHD", "JOD", "KWD", "OMR", "TND":
+		return 10
+	case "MGA":
+		return 100
+	default:
+		return 1
+	}
+}
 
 // Money is an amount in minor units of a currency. JPY has none, so there one
 // unit is one yen.

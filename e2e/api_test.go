@@ -1,177 +1,158 @@
 package e2e_test
 
 import (
+	"bufio"
 	"bytes"
+	"context"
+	"encoding/json"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/fleet"
 )
 
-// TestAPI looks at what clients may rely on, whatever they send and whatever
-// dies meanwhile.
-func TestAPI(t *testing.T) {
+// TestAPI_databaseUnreachable_losesNothing cuts the api from its database, while no
+// request is in flight and while many are.
+func TestAPI_databaseUnreachable_losesNothing(t *testing.T) {
 	t.Parallel()
-	long(t)
-
-	t.Run("a key has one answer", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t, setup{apis: 2, workers: 1})
-		t.Run("however often the request is sent at once", func(t *testing.T) {
-			t.Parallel()
-			sameRequestAtOnce(t, w)
-		})
-		t.Run("however the request is written", func(t *testing.T) {
-			t.Parallel()
-			sameRequestWrittenOtherwise(t, w)
-		})
-		t.Run("which another body does not get", func(t *testing.T) {
-			t.Parallel()
-			sameKeyOtherBody(t, w)
-		})
-		t.Run("which tells what was accepted and not what came of it", func(t *testing.T) {
-			t.Parallel()
-			replayAfterTheEnd(t, w)
-		})
-	})
-	t.Run("a refused request leaves no row", func(t *testing.T) {
-		t.Parallel()
-		refusals(t)
-	})
-	t.Run("a killed api leaves all of a charge or nothing", func(t *testing.T) {
-		t.Parallel()
-		killedAPI(t)
-	})
-	t.Run("while the store is down nothing is lost and nothing is doubled", func(t *testing.T) {
-		t.Parallel()
-		storeDown(t)
-	})
-	t.Run("SIGTERM lets requests under way finish", func(t *testing.T) {
-		t.Parallel()
-		drainedAPI(t)
-	})
-}
-
-func sameRequestAtOnce(t *testing.T, w *world) {
-	t.Helper()
-	n := 64
+	startsPrograms(t)
+	var link *wire
+	d := deploy(t, setup{apis: 1, workers: 1, apiDatabase: func(database string) string {
+		link = newWire(t, database)
+		return link.url(database)
+	}})
 	r := request{key: "key-" + unique(), body: newOrder(visa).body(t)}
-	answers := make([]answer, n)
-	var all sync.WaitGroup
-	for i := range answers {
-		all.Go(func() {
-			var err error
-			if answers[i], _, err = w.client.insist(t.Context(), r); err != nil {
-				t.Error(err)
-			}
+	earlier := d.send(t, newOrder(visa))
+
+	link.set(true)
+	for range 3 {
+		got, err := d.client.do(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p := mustBeProblem(t, got, http.StatusServiceUnavailable, "unavailable"); !p.Retryable || p.RetryWith != "same-key" {
+			t.Errorf("the problem does not say how to retry: %s", got.Body)
+		}
+		if got.Header.Get("Retry-After") == "" {
+			t.Errorf("the answer does not say when to retry: %v", got.Header)
+		}
+	}
+	read, err := d.client.do(t.Context(), request{method: http.MethodGet, path: "/v1/charges/" + earlier.ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustBeProblem(t, read, http.StatusServiceUnavailable, "unavailable")
+	answers := func(path string, want int) bool {
+		got, err := d.client.do(t.Context(), request{method: http.MethodGet, path: path})
+		return err == nil && got.Status == want
+	}
+	if !answers("/healthz", http.StatusOK) {
+		t.Error("/healthz does not answer 200")
+	}
+	await.True(t, "/readyz answers 503", func() bool { return answers("/readyz", http.StatusServiceUnavailable) })
+	link.set(false)
+	got, _, err := d.client.insist(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	acceptedCharge(t, got)
+
+	n, cuts := 60, 3
+	f := d.flowing(t, n, 16, visa)
+	for i := range cuts {
+		f.awaitAnswered(t, (i+1)*n/(cuts+1))
+		before := d.client.retries.Load()
+		link.set(true)
+		await.True(t, "a client notices the cut", func() bool {
+			return d.client.retries.Load() > before || f.answered.Load() == int64(n)
 		})
+		link.set(false)
 	}
-	all.Wait()
-	firsts := 0
-	for _, a := range answers {
-		if a.Status != http.StatusAccepted || !bytes.Equal(a.Body, answers[0].Body) {
-			t.Errorf("answered %d %s, another one %s", a.Status, a.Body, answers[0].Body)
-		}
-		switch a.Header.Get("Idempotent-Replayed") {
-		case "":
-			firsts++
-		case "true":
-		default:
-			t.Errorf("replayed is %q", a.Header.Get("Idempotent-Replayed"))
-		}
-		if a.Header.Get("Idempotency-Key") != r.key || a.Header.Get("Idempotency-Expires") == "" {
-			t.Errorf("a keyed answer has the headers %v", a.Header)
-		}
+	f.finish(t, d)
+	if f.retries.Load() == 0 {
+		t.Error("no request was in flight at a cut: the test showed nothing")
 	}
-	if firsts != 1 {
-		t.Errorf("%d of %d answers are not marked as replayed, want 1", firsts, n)
-	}
-	w.await(t, acceptedCharge(t, answers[0]).ID)
+	t.Logf("%d charges, %d cuts, %d retries", n, cuts, f.retries.Load())
 }
 
-// A request is its meaning: white space, the order of members, escapes, absent
-// and empty members and the quotes of a key do not count.
-func sameRequestWrittenOtherwise(t *testing.T, w *world) {
-	t.Helper()
-	key, id := "key-"+unique(), unique()
-	var ids []string
-	for _, r := range []request{
-		{key: key, body: fmt.Appendf(nil, `{"order_id":"A-%s","amount":500,"currency":"EUR","payment_method":"pm_card_visa"}`, id)},
-		{key: key, body: fmt.Appendf(nil, ` { "payment_method" : "pm_card_visa", "amount":500, "currency":"EUR", "order_id":"A-%s" } `, id)},
-		{key: key, body: fmt.Appendf(nil, `{"order_id":"\u0041-%s","amount":500,"currency":"EUR","payment_method":"pm_card_visa"}`, id)},
-		{key: key, body: fmt.Appendf(nil, `{"order_id":"A-%s","amount":500,"currency":"EUR","payment_method":"pm_card_visa","items":[],"metadata":{},"description":null}`, id)},
-		{key: key, body: fmt.Appendf(nil, `{"order_id":"A-%s","amount":500,"currency":"EUR","payment_method":"pm_card_visa"}`, id), header: http.Header{"Idempotency-Key": {`"` + key + `"`}}},
-	} {
-		got, _, err := w.client.insist(t.Context(), r)
-		if err != nil {
-			t.Fatal(err)
+// TestAPI_SIGTERM_finishesRequestsInFlight stops an api while one request has been
+// sent in part and others are in flight.
+func TestAPI_SIGTERM_finishesRequestsInFlight(t *testing.T) {
+	t.Parallel()
+	startsPrograms(t)
+	d := deploy(t, setup{apis: 1, workers: 1})
+	api := d.apis[0]
+	key, body := "key-"+unique(), newOrder(visa).body(t)
+	conn := beginRequest(t, d, api, key, len(body))
+	f := d.flowing(t, 60, 8, visa)
+	f.awaitAnswered(t, 20)
+
+	stopped := make(chan error, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Stall)
+	defer cancel()
+	go func() { stopped <- api.Stop(ctx) }()
+	await.True(t, "the api takes no new connection", func() bool {
+		var dialer net.Dialer
+		probe, err := dialer.DialContext(t.Context(), "tcp", strings.TrimPrefix(api.URL(), "http://"))
+		if err == nil {
+			_ = probe.Close()
 		}
-		ids = append(ids, acceptedCharge(t, got).ID)
+		return err != nil
+	})
+	select {
+	case err := <-stopped:
+		t.Fatalf("it ended with a request in flight: %v", err)
+	default:
 	}
-	for _, id := range ids {
-		if id != ids[0] {
-			t.Errorf("one request, written otherwise, became the charges %q", ids)
-		}
+	if _, err := conn.Write(body); err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatalf("the request in flight got no answer: %v", err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	text, err := io.ReadAll(response.Body)
+	var c charge
+	if err != nil || response.StatusCode != http.StatusAccepted || json.Unmarshal(text, &c) != nil {
+		t.Fatalf("the request in flight was answered %s %s, %v", response.Status, text, err)
+	}
+	if err := await.Receive(t, "the api ends", stopped); err != nil {
+		t.Error(err)
+	}
+	restart(t, api)
+	f.finish(t, d)
+	again, _, err := d.client.insist(t.Context(), request{key: key, body: body})
+	if err != nil || !bytes.Equal(again.Body, text) {
+		t.Errorf("its replay is %s, it was %s, %v", again.Body, text, err)
 	}
 }
 
-func sameKeyOtherBody(t *testing.T, w *world) {
+// beginRequest sends the head of a charge and returns when the api has begun to
+// read its body.
+func beginRequest(t *testing.T, d *deployment, api *fleet.Process, key string, length int) net.Conn {
 	t.Helper()
-	key, o := "key-"+unique(), newOrder(visa)
-	first, _, err := w.client.insist(t.Context(), request{key: key, body: o.body(t)})
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(t.Context(), "tcp", strings.TrimPrefix(api.URL(), "http://"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	acceptedCharge(t, first)
-	other := o
-	other.Amount++
-	for range 2 {
-		got, err := w.client.do(t.Context(), request{key: key, body: other.body(t)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if p := mustBeProblem(t, got, http.StatusUnprocessableEntity, "idempotency-key-reused"); p.RetryWith != "new-key" || p.Retryable {
-			t.Errorf("it may be sent again: %s", got.Body)
-		}
-		if bytes.Contains(got.Body, []byte("1001")) || bytes.Contains(got.Body, []byte(o.OrderID)) {
-			t.Errorf("the refusal tells values: %s", got.Body)
-		}
-	}
-	if _, _, err := w.client.insist(t.Context(), request{key: key, body: o.body(t)}); err != nil {
-		t.Errorf("the first request no longer has its answer: %v", err)
-	}
-}
-
-func replayAfterTheEnd(t *testing.T, w *world) {
-	t.Helper()
-	r := request{key: "key-" + unique(), body: newOrder(cardDeclined).body(t)}
-	first, _, err := w.client.insist(t.Context(), r)
+	t.Cleanup(func() { _ = conn.Close() })
+	d.client.tenants.remember(key, d.keys.api)
+	_, err = fmt.Fprintf(conn, "POST /v1/charges HTTP/1.1\r\nHost: payonce\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\n"+
+		"Idempotency-Key: %s\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n", d.keys.api, key, length)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.await(t, acceptedCharge(t, first).ID)
-	for _, api := range w.client.apis {
-		r.api = api
-		again, _, err := w.client.insist(t.Context(), r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if c := acceptedCharge(t, again); c.Status != "pending" || again.Header.Get("Idempotent-Replayed") != "true" {
-			t.Errorf("the replay says %s, replayed %q", c.Status, again.Header.Get("Idempotent-Replayed"))
-		}
+	const goOn = "HTTP/1.1 100 Continue\r\n\r\n"
+	said := make([]byte, len(goOn))
+	if _, err := io.ReadFull(conn, said); err != nil || string(said) != goOn {
+		t.Fatalf("the api said %q, %v", said, err)
 	}
-	read, err := w.client.do(t.Context(), request{method: http.MethodGet, path: first.Header.Get("Location")})
-	if err != nil || read.Status != http.StatusOK || !strings.Contains(string(read.Body), `"card_declined"`) {
-		t.Errorf("at its location: %d %s, %v", read.Status, read.Body, err)
-	}
-	head, err := w.client.do(t.Context(), request{method: http.MethodHead, path: first.Header.Get("Location")})
-	if err != nil || head.Status != http.StatusOK || len(head.Body) != 0 {
-		t.Errorf("HEAD of its location: %d %s, %v", head.Status, head.Body, err)
-	}
-	if diff := cmp.Diff(read.Header.Get("Content-Type"), head.Header.Get("Content-Type")); diff != "" {
-		t.Errorf("content types of GET (-) and HEAD (+):\n%s", diff)
-	}
+	return conn
 }

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/payonce/payonce/internal/await"
 )
 
 // A day passes for everything that goes by the database's clock in a message that
@@ -23,39 +25,39 @@ select coalesce(min(waits), 0)
    and status <> 'done'`
 )
 
-// TestTheProviderIsAwayForADay: charges are accepted all the while and wait, with
+// TestProvider_awayForADay_failsNoCharge: charges are accepted all the while and wait, with
 // their stock held, and none is parked or failed before GIVE_UP_AFTER. When the
 // provider is back they go through by themselves, also where it had worked and only
 // its answers were lost, and has forgotten its keys since. What had waited for
 // longer than GIVE_UP_AFTER was parked, and goes through when it is retried.
-func TestTheProviderIsAwayForADay(t *testing.T) {
+func TestProvider_awayForADay_failsNoCharge(t *testing.T) {
 	t.Parallel()
-	long(t)
-	w := newWorld(t, setup{apis: 1, workers: 1, alone: true}) // GIVE_UP_AFTER as it is: three days
-	w.control(t, http.MethodPut, "/faults", map[string]any{"drop_after": 1, "forget_keys_after": "1ms"}, nil)
+	startsPrograms(t)
+	d := deploy(t, setup{apis: 1, workers: 1, oneMerchant: true}) // GIVE_UP_AFTER as it is: three days
+	d.control(t, http.MethodPut, "/faults", map[string]any{"drop_after": 1, "forget_keys_after": "1ms"}, nil)
 	key := "key-" + unique()
-	first := w.sendUnder(t, key)
-	charges := []charge{first, w.send(t, newOrder(visa)), w.send(t, newOrder(cardDeclined))}
+	first := d.sendUnder(t, key)
+	charges := []charge{first, d.send(t, newOrder(visa)), d.send(t, newOrder(cardDeclined))}
 
 	for day := 1; day <= 2; day++ {
-		w.waitMore(t)
-		if _, err := w.tables.Exec(t.Context(), aDayPasses); err != nil {
+		d.waitMore(t)
+		if _, err := d.tables.Exec(t.Context(), aDayPasses); err != nil {
 			t.Fatal(err)
 		}
-		w.waitMore(t)
+		d.waitMore(t)
 	}
-	charges = append(charges, w.send(t, newOrder(visa))) // on the third day
+	charges = append(charges, d.send(t, newOrder(visa))) // on the third day
 	for _, c := range charges {
-		if got := w.charge(t.Context(), c.ID); got.Status != "pending" {
+		if got := d.charge(t.Context(), c.ID); got.Status != "pending" {
 			t.Errorf("a charge is %s while the provider is away", got.Status)
 		}
 	}
-	if out := w.payonce(t, "audit", "--quiet", "--no-provider"); len(out) != 0 {
+	if out := d.payonce(t, "audit", "--quiet", "--no-provider"); len(out) != 0 {
 		t.Errorf("the audit complains of charges that wait: %s", out)
 	}
 	var figures map[string]float64
-	eventually(t, "the figures are read anew", func() bool { // they hold for ten seconds
-		figures = metrics(t, w.workers[0])
+	await.True(t, "the figures are read anew", func() bool { // they hold for ten seconds
+		figures = metrics(t, d.workers[0])
 		return figures[`payonce_inbox_oldest_age_seconds{receiver="fulfillment"}`] > 2*86400
 	})
 	// What PayonceProviderUnavailable divides.
@@ -73,7 +75,7 @@ func TestTheProviderIsAwayForADay(t *testing.T) {
 	}
 
 	for range 2 { // beyond GIVE_UP_AFTER for the first three
-		if _, err := w.tables.Exec(t.Context(), aDayPasses); err != nil {
+		if _, err := d.tables.Exec(t.Context(), aDayPasses); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -81,36 +83,36 @@ func TestTheProviderIsAwayForADay(t *testing.T) {
 select count(*)
   from inbox
  where status = 'dead'`
-	eventually(t, "those of the first day are parked", func() bool { return row[int](t, w, parked) == 3 })
-	mustFindAudit(t, w, "no message is stuck")
-	w.mendOutside(t)
-	if got := w.await(t, charges[3].ID); got.Status != "succeeded" {
+	await.True(t, "those of the first day are parked", func() bool { return row[int](t, d, parked) == 3 })
+	mustFindAudit(t, d, "no message is stuck")
+	d.clearFaults(t)
+	if got := d.await(t, charges[3].ID); got.Status != "succeeded" {
 		t.Errorf("the charge of the third day is %s", got.Status)
 	}
 	var list struct{ Data []json.RawMessage }
-	if err := json.Unmarshal(w.payonce(t, "inbox", "list", "--json"), &list); err != nil || len(list.Data) != 3 {
+	if err := json.Unmarshal(d.payonce(t, "inbox", "list", "--json"), &list); err != nil || len(list.Data) != 3 {
 		t.Errorf("%d are listed: %v", len(list.Data), err)
 	}
-	w.retryAll(t)
+	d.retryAll(t)
 	for i, want := range []string{"succeeded", "succeeded", "failed", "succeeded"} {
-		if got := w.await(t, charges[i].ID); got.Status != want {
+		if got := d.await(t, charges[i].ID); got.Status != want {
 			t.Errorf("charge %d is %s, want %s", i, got.Status, want)
 		}
 	}
 }
 
 // waitMore waits until all that waits has been tried again.
-func (w *world) waitMore(t *testing.T) {
+func (d *deployment) waitMore(t *testing.T) {
 	t.Helper()
 	var before int
-	eventually(t, "all of them wait", func() bool { before = row[int](t, w, tried); return before > 0 })
-	eventually(t, "they are tried again", func() bool { return row[int](t, w, tried) > before })
+	await.True(t, "all of them wait", func() bool { before = row[int](t, d, tried); return before > 0 })
+	await.True(t, "they are tried again", func() bool { return row[int](t, d, tried) > before })
 }
 
 // retryAll is what the manual says after an outage.
-func (w *world) retryAll(t *testing.T) {
+func (d *deployment) retryAll(t *testing.T) {
 	t.Helper()
-	for _, id := range rows[string](t, w, `select id::text from inbox where status = 'dead' order by id`) {
-		w.payonce(t, "inbox", "retry", id)
+	for _, id := range rows[string](t, d, `select id::text from inbox where status = 'dead' order by id`) {
+		d.payonce(t, "inbox", "retry", id)
 	}
 }

@@ -11,96 +11,111 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/payonce/payonce/internal/await"
 )
 
-// TestCancel takes charges back before the capture, or too late for that.
-func TestCancel(t *testing.T) {
+// TestCancel_wakesAWaitingCharge, and so does an event of the provider: both charges
+// wait for the provider, with a backoff of hours.
+func TestCancel_wakesAWaitingCharge(t *testing.T) {
 	t.Parallel()
-	long(t)
+	startsPrograms(t)
+	// Given two charges that wait for a provider that was down.
+	d := deploy(t, setup{apis: 1, workers: 1, workerEnv: map[string]string{"BACKOFF_CAP": "2h", "BACKOFF_BASE": "2h"}})
+	d.injectFaults(t, faults{DropBefore: 1})
+	canceled, woken := d.send(t, newOrder(visa, item{"mug", 2})), d.send(t, newOrder(visa))
+	await.Row(t, d.tables, `select count(*) = 2 from inbox where waits > 0`)
+	d.clearFaults(t)
 
-	t.Run("a charge that waits for the provider is canceled and not captured", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t, setup{apis: 1, workers: 1, workerEnv: map[string]string{"BACKOFF_CAP": "2h", "BACKOFF_BASE": "2h"}})
-		w.breakOutside(t, faults{DropBefore: 1})
-		c := w.send(t, newOrder(visa, item{"mug", 2}))
-		const waits = `
-select coalesce(max(waits), 0) > 0
-  from inbox
- where ordering_key = $1`
-		eventually(t, "the charge waits for the provider", func() bool { return row[bool](t, w, waits, c.ID) })
-		w.mendOutside(t)
-		// The charge would wait for an hour or so: the cancellation wakes it.
-		if got := w.cancel(t, c.ID); got.Status != http.StatusAccepted {
-			t.Fatalf("answered %d %s", got.Status, got.Body)
-		}
-		got := w.await(t, c.ID)
-		if got.Status != "failed" || got.Failure == nil || got.Failure.Code != "canceled" {
-			t.Errorf("the charge is %s, %+v", got.Status, got.Failure)
-		}
-		if want := "inventory compensated, payment skipped, notification done"; got.steps() != want {
-			t.Errorf("its steps: %s, want %s", got.steps(), want)
-		}
-		if diff := cmp.Diff([]string{
-			"charge.requested", "inventory.reserved", "charge.cancel_requested", "inventory.released", "charge.failed", "merchant.notified",
-		}, w.story(t, c.ID)); diff != "" {
-			t.Errorf("its events (-want +got):\n%s", diff)
-		}
-		late := w.cancel(t, c.ID)
-		mustBeProblem(t, late, http.StatusConflict, "conflict")
-	})
+	// When one is canceled and the provider sends an event about the other.
+	if got := d.cancel(t, canceled.ID); got.Status != http.StatusAccepted {
+		t.Fatalf("the cancellation is answered %d %s, want 202", got.Status, got.Body)
+	}
+	d.deliverEvent(t, intentEvent("payment_intent.created", woken.ID))
 
-	t.Run("of a cancellation and a capture one wins", func(t *testing.T) {
-		t.Parallel()
-		cancellationAgainstCapture(t)
-	})
+	// Then the one fails without a payment, and the other succeeds.
+	if got := d.await(t, woken.ID); got.Status != "succeeded" {
+		t.Errorf("the charge that an event woke is %s, want succeeded", got.Status)
+	}
+	got := d.await(t, canceled.ID)
+	if got.Status != "failed" || got.Failure == nil || got.Failure.Code != "canceled" {
+		t.Errorf("the canceled charge is %s, %+v", got.Status, got.Failure)
+	}
+	if want := "inventory compensated, payment skipped, notification done"; got.steps() != want {
+		t.Errorf("its steps: %s, want %s", got.steps(), want)
+	}
+	if diff := cmp.Diff([]string{
+		"charge.requested", "inventory.reserved", "charge.cancel_requested", "inventory.released", "charge.failed", "merchant.notified",
+	}, d.story(t, canceled.ID)); diff != "" {
+		t.Errorf("its events (-want +got):\n%s", diff)
+	}
+	mustBeProblem(t, d.cancel(t, canceled.ID), http.StatusConflict, "conflict")
 }
 
-func (w *world) cancel(t *testing.T, id string) answer {
+func (d *deployment) cancel(t *testing.T, id string) answer {
 	t.Helper()
-	got, err := w.client.do(t.Context(), request{path: "/v1/charges/" + id + "/cancel", key: "key-" + unique()})
+	got, err := d.client.do(t.Context(), request{path: "/v1/charges/" + id + "/cancel", key: "key-" + unique()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return got
 }
 
-// cancellationAgainstCapture sends the cancellation while the charge is carried,
-// at every stage of it. The judge looks that a canceled charge was not captured.
-func cancellationAgainstCapture(t *testing.T) {
-	t.Helper()
-	// Fewer places than races, so that some charges wait for one.
-	w := newWorld(t, setup{apis: 1, workers: 2, workerEnv: map[string]string{"WORKER_CONCURRENCY": "1"}})
-	w.breakOutside(t, faults{Seed: 3, Slow: slow{P: 0.5, MS: 20}})
-	n := 120
+// TestCancel_againstCapture_oneWins cancels charges while they are processed, at every
+// stage.
+func TestCancel_againstCapture_oneWins(t *testing.T) {
+	t.Parallel()
+	startsPrograms(t)
+	// Fewer free slots than races, so that some charges wait for one.
+	d := deploy(t, setup{apis: 1, workers: 2, workerEnv: map[string]string{"WORKER_CONCURRENCY": "1"}})
+	d.injectFaults(t, faults{Seed: 3, Slow: slow{P: 1, MS: 20}})
+	const n, early = 60, 4
+	bodies := make([][]byte, n)
+	for i := range bodies {
+		bodies[i] = newOrder(visa).body(t)
+	}
 	ends := make([]string, n)
+	race := func(i, events int) {
+		end, err := d.race(t.Context(), bodies[i], events)
+		if err != nil {
+			t.Error(err)
+		}
+		ends[i] = end
+	}
+
+	// When some are canceled before a worker runs,
+	for _, p := range d.workers {
+		stop(t, p)
+	}
+	var all sync.WaitGroup
+	for i := range early {
+		all.Go(func() { race(i, 0) })
+	}
+	await.Row(t, d.tables, `select count(*) = $1 from ledger_events where type = 'charge.cancel_requested.v1'`, early)
+	for _, p := range d.workers {
+		restart(t, p)
+	}
+	all.Wait()
+	// and the others after so many events,
 	turns := make(chan int, n)
-	for i := range n {
+	for i := early; i < n; i++ {
 		turns <- i
 	}
 	close(turns)
-	orders := make([]order, n)
-	bodies := make([][]byte, n)
-	for i := range orders {
-		orders[i] = newOrder(visa)
-		bodies[i] = orders[i].body(t)
-	}
-	var all sync.WaitGroup
-	for range 8 {
+	for range 16 {
 		all.Go(func() {
 			for i := range turns {
-				end, err := w.race(t.Context(), bodies[i], i%5)
-				if err != nil {
-					t.Error(err)
-				}
-				ends[i] = end
+				race(i, i%5)
 			}
 		})
 	}
 	all.Wait()
-	books := w.books(t)
+
+	// then every charge is either canceled or captured once.
+	records := d.records(t)
 	for _, end := range ends {
 		outcome, id, _ := strings.Cut(end, " ")
-		if captures := books.of(id).captures; captures != map[string]int{"captured": 1}[outcome] {
+		if captures := records.of(id).captures; captures != map[string]int{"captured": 1}[outcome] {
 			t.Errorf("%s is %s, and was captured %d times", id, outcome, captures)
 		}
 	}
@@ -117,8 +132,8 @@ func cancellationAgainstCapture(t *testing.T) {
 
 // race cancels a charge once it has more than so many events, and says how it
 // ended. The later the cancellation, the more of the charge has happened.
-func (w *world) race(ctx context.Context, order []byte, events int) (end string, err error) {
-	got, _, err := w.client.insist(ctx, request{key: "key-" + unique(), body: order})
+func (d *deployment) race(ctx context.Context, order []byte, events int) (end string, err error) {
+	got, _, err := d.client.insist(ctx, request{key: "key-" + unique(), body: order})
 	if err != nil {
 		return "", err
 	}
@@ -127,16 +142,16 @@ func (w *world) race(ctx context.Context, order []byte, events int) (end string,
 		return "", fmt.Errorf("answered %d %s: %w", got.Status, got.Body, err)
 	}
 	path := "/v1/charges/" + c.ID
-	within(endPatience, func() bool {
-		read, err := w.client.do(ctx, request{method: http.MethodGet, path: path + "/events"})
+	await.Within(await.Stall, func() bool {
+		read, err := d.client.do(ctx, request{method: http.MethodGet, path: path + "/events"})
 		return err == nil && bytes.Count(read.Body, []byte(`"version"`)) > events
 	})
-	canceled, err := w.client.do(ctx, request{path: path + "/cancel", key: "key-" + unique()})
+	canceled, err := d.client.do(ctx, request{path: path + "/cancel", key: "key-" + unique()})
 	if err != nil {
 		return "", err
 	}
-	within(endPatience, func() bool {
-		c = w.charge(ctx, c.ID)
+	await.Within(await.Stall, func() bool {
+		c = d.charge(ctx, c.ID)
 		return c.over()
 	})
 	switch {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/payonce/payonce/internal/await"
 )
 
 // Payment methods of the sandbox, which are Stripe's.
@@ -83,7 +85,7 @@ func (c charge) steps() string {
 	return strings.Join(line, ", ")
 }
 
-// over says that the charge has its outcome and that the merchant knows.
+// over reports whether the charge has its outcome and the merchant is notified.
 func (c charge) over() bool {
 	if c.Status == "" || c.Status == "pending" {
 		return false
@@ -100,9 +102,9 @@ type event struct {
 }
 
 // send posts an order under a new key and returns the charge as it was accepted.
-func (w *world) send(t *testing.T, o order) charge {
+func (d *deployment) send(t *testing.T, o order) charge {
 	t.Helper()
-	got, _, err := w.client.insist(t.Context(), request{key: "key-" + unique(), body: o.body(t)})
+	got, _, err := d.client.insist(t.Context(), request{key: "key-" + unique(), body: o.body(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,8 +121,8 @@ func acceptedCharge(t *testing.T, got answer) charge {
 }
 
 // charge reads a charge; none while it cannot be read.
-func (w *world) charge(ctx context.Context, id string) charge {
-	got, err := w.client.do(ctx, request{method: http.MethodGet, path: "/v1/charges/" + id})
+func (d *deployment) charge(ctx context.Context, id string) charge {
+	got, err := d.client.do(ctx, request{method: http.MethodGet, path: "/v1/charges/" + id})
 	var c charge
 	if err != nil || got.Status != http.StatusOK || json.Unmarshal(got.Body, &c) != nil {
 		return charge{}
@@ -128,28 +130,29 @@ func (w *world) charge(ctx context.Context, id string) charge {
 	return c
 }
 
-// await waits until a charge is over.
-func (w *world) await(t *testing.T, id string) charge {
+// await waits until a charge has its outcome and the merchant is notified.
+func (d *deployment) await(t *testing.T, id string) charge {
 	t.Helper()
 	var c charge
-	if !within(endPatience, func() bool {
-		c = w.charge(t.Context(), id)
-		return c.over()
-	}) {
-		t.Fatalf("charge %s is not over after %s: it is %s with %s; its messages: %s", id, endPatience, c.Status, c.steps(), w.messagesOf(t, id))
-	}
+	await.Progress(t, "charge "+id+" has its outcome and the merchant is notified", func() (string, bool) {
+		c = d.charge(t.Context(), id)
+		if c.over() {
+			return "", true
+		}
+		return c.Status + " with " + c.steps() + "; messages: " + d.messagesOf(t, id), false
+	})
 	return c
 }
 
-// carry sends an order and waits until the charge is over.
-func (w *world) carry(t *testing.T, o order) charge {
+// process sends an order and waits for its outcome.
+func (d *deployment) process(t *testing.T, o order) charge {
 	t.Helper()
-	return w.await(t, w.send(t, o).ID)
+	return d.await(t, d.send(t, o).ID)
 }
 
-func (w *world) events(t *testing.T, id string) []event {
+func (d *deployment) events(t *testing.T, id string) []event {
 	t.Helper()
-	got, err := w.client.do(t.Context(), request{method: http.MethodGet, path: "/v1/charges/" + id + "/events"})
+	got, err := d.client.do(t.Context(), request{method: http.MethodGet, path: "/v1/charges/" + id + "/events"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,10 +166,10 @@ func (w *world) events(t *testing.T, id string) []event {
 }
 
 // story are the types of a charge's events. Versions must count from 1.
-func (w *world) story(t *testing.T, id string) []string {
+func (d *deployment) story(t *testing.T, id string) []string {
 	t.Helper()
 	var story []string
-	for i, e := range w.events(t, id) {
+	for i, e := range d.events(t, id) {
 		if e.Version != i+1 {
 			t.Errorf("%s: version %d stands where %d should", id, e.Version, i+1)
 		}

@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/payonce/payonce/internal/await"
 )
 
 // once keeps net/http from sending a request with an Idempotency-Key again by
@@ -28,23 +30,26 @@ func newTransport() *http.Transport {
 	return &http.Transport{MaxIdleConnsPerHost: 100, DisableCompression: true}
 }
 
-// client is one merchant, or several who speak in turn. It remembers the keys
-// that it sent and what was accepted under them.
+// client sends requests for one merchant, or for several in turn. It records the
+// keys that it sent and what was accepted under them.
 type client struct {
 	apis    []string
 	tenants tenants
 	http    *http.Client
 	turn    atomic.Int64
+	retries atomic.Int64 // of all requests
 
 	merchant bool // talks to apis, which are held to the contract
 
-	mu       sync.Mutex
-	keys     []string
-	accepted map[string]answer
-	wrong    []error // answers that are not in the contract
+	mu         sync.Mutex
+	keys       []string
+	accepted   map[string]answer
+	violations []error // of the contract
 }
 
-const requestPatience = 15 * time.Second
+// requestPatience is long: a program that dies closes its connections, so a client
+// waits only for a machine that is busy.
+const requestPatience = await.Stall
 
 func newClient(apis []string, apiKeys ...string) *client {
 	return &client{
@@ -120,10 +125,11 @@ func (c *client) do(ctx context.Context, r request) (answer, error) {
 		return got, err
 	}
 	c.tenants.met(got.Header.Get("Location"), strings.TrimPrefix(request.Header.Get("Authorization"), "Bearer "))
-	return got, c.hold(request, got)
+	return got, c.checkAnswer(request, got)
 }
 
-// try sends a charge once. What is accepted must be what was accepted before.
+// try sends a request once. An accepted answer must equal the first one under its
+// key.
 func (c *client) try(ctx context.Context, r request) (answer, error) {
 	got, err := c.do(ctx, r)
 	if err != nil || got.Status != http.StatusAccepted {
@@ -147,11 +153,10 @@ func (c *client) try(ctx context.Context, r request) (answer, error) {
 	return got, nil
 }
 
-// insist sends a charge until it has a definitive answer: what is unanswered,
-// unavailable or in flight is sent again with the same key. It returns how many
-// sendings brought none.
+// insist retries a request under the same key until it has a definitive answer: it
+// retries what is unanswered, unavailable or in flight. It returns how often.
 func (c *client) insist(ctx context.Context, r request) (got answer, retries int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, endPatience)
+	ctx, cancel := context.WithTimeout(ctx, await.Stall)
 	defer cancel()
 	for ; ; retries++ {
 		got, err = c.try(ctx, r)
@@ -159,9 +164,10 @@ func (c *client) insist(ctx context.Context, r request) (got answer, retries int
 			return got, retries, nil
 		}
 		if ctx.Err() != nil {
-			return got, retries, fmt.Errorf("no definitive answer to %s in %s, last %d %s: %w", r.key, endPatience, got.Status, got.Body, err)
+			return got, retries, fmt.Errorf("no definitive answer to %s in %s, last %d %s: %w", r.key, await.Stall, got.Status, got.Body, err)
 		}
-		pause(ctx, 100*time.Millisecond)
+		c.retries.Add(1)
+		pause(ctx, 50*time.Millisecond)
 	}
 }
 

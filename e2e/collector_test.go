@@ -15,6 +15,8 @@ import (
 	otlp "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/payonce/payonce/internal/await"
 )
 
 // traceCollector takes the spans of the programs, by OTLP over HTTP.
@@ -131,7 +133,7 @@ func (c *traceCollector) all() string {
 func (c *traceCollector) await(t *testing.T, trace, what string, is func(span) bool) span {
 	t.Helper()
 	var found span
-	if !within(endPatience, func() bool {
+	if !await.Within(await.Stall, func() bool {
 		spans := c.of(trace)
 		at := slices.IndexFunc(spans, is)
 		if at >= 0 {

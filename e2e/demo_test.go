@@ -13,17 +13,19 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/payonce/payonce/internal/await"
 )
 
-// TestDemo plays the demo as a visitor does.
+// TestDemo runs `payonce demo` as a visitor does.
 func TestDemo(t *testing.T) {
 	t.Parallel()
-	long(t)
+	startsPrograms(t)
 	t.Run("it ends with 0 and a sound audit, and leaves nothing", func(t *testing.T) {
 		t.Parallel()
 		s := newStage(t)
 		var stdout bytes.Buffer
-		command := s.demo(t, "--charges", "30", "--seed", "7", "--json")
+		command := s.demo(t, "--charges", "12", "--seed", "7", "--json")
 		command.Stdout = &stdout
 		if err := command.Run(); err != nil {
 			t.Errorf("the demo ended with %v and said\n%s", err, s.said())
@@ -129,14 +131,14 @@ func (s *stage) endHalfWay(t *testing.T, signal syscall.Signal) error {
 	s.mu.Lock()
 	s.stderr.Reset()
 	s.mu.Unlock()
-	command := s.demo(t, "--charges", "40", "--seed", "7")
+	command := s.demo(t, "--charges", "12", "--seed", "7")
 	command.Stdout = io.Discard
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- command.Wait() }()
-	eventually(t, "the demo says that charges have ended", func() bool {
+	await.True(t, "the demo says that charges have ended", func() bool {
 		return strings.Contains(s.said(), "charges ended")
 	})
 	if running := s.running(t); len(running) < 6 {
@@ -145,20 +147,17 @@ func (s *stage) endHalfWay(t *testing.T, signal syscall.Signal) error {
 	if err := command.Process.Signal(signal); err != nil {
 		t.Fatal(err)
 	}
-	err := next(t, "the demo ends after "+signal.String(), ended)
+	err := await.Receive(t, "the demo ends after "+signal.String(), ended)
 	s.mustBeQuiet(t)
 	return err
 }
 
 func (s *stage) mustBeQuiet(t *testing.T) {
 	t.Helper()
-	var left []string
-	if !within(10*time.Second, func() bool {
-		left = s.running(t)
-		return len(left) == 0
-	}) {
-		t.Errorf("still running: %q", left)
-	}
+	await.Progress(t, "no process of the demo is left", func() (string, bool) {
+		left := s.running(t)
+		return strings.Join(left, "\n"), len(left) == 0
+	})
 }
 
 // mustBeEmpty wants no process, no file and no folder left.

@@ -1,19 +1,37 @@
-// Package e2e holds the tests by strangers: they start the real programs, see
-// what anybody sees from outside (HTTP, the books of the sandbox, the tables)
-// and kill, pause and cut off what runs. They share no code with what they test,
-// so they cannot share a mistake with it; only the list of what must hold is the
-// audit's, so that there is one.
+// Package e2e holds the end-to-end tests. They start the real programs, use them by
+// HTTP and the operator's tool, and kill, pause and disconnect them. They share no
+// code with what they test, except the checks of internal/audit.
 //
-// Every world that a test opens is judged when the test ends: all that was
-// accepted is there once and has ended, the provider's books and the tables say
-// the same, `payonce audit` finds nothing, every program ends with 0 on SIGTERM,
-// and no log line holds a secret or a raw idempotency key.
+// Read a test as given, when, then. deploy starts a deployment: databases, a sandbox
+// (the provider and the merchant's shop), apis and workers. When the test ends, every
+// deployment is checked:
+//
+//   - every accepted charge and refund is in the ledger once and has its outcome,
+//   - the records of the provider and the shop agree with the ledger,
+//   - neither merchant sees anything of the other,
+//   - `payonce audit` finds nothing,
+//   - every answer was in the OpenAPI contract,
+//   - every program exits with 0 on SIGTERM, and no log holds a secret or a key.
+//
+// The promises, by file:
+//
+//	service   what the running service does for its callers (most tests are here)
+//	api       an api whose database is unreachable, or that is stopped; refusals
+//	worker    workers that are killed, paused, stopped, or meet faults
+//	cancel    cancellations before and against the capture
+//	away      a provider that is down for a day
+//	webhooks  rotation of the shop's secret, resending
+//	operate   dead letters: list, show, retry, discard
+//	retention messages that are redelivered after everything expired
+//	restore   a dump, restored elsewhere or from the past
+//	traces, metrics, manual, start, demo
+//	walk      a fault at every round trip of the api and the worker
+//	soak      the same for long, with many requests at once (-soak)
+//	mutants   planted bugs that the tests above must catch (-mutants=all)
 //
 // They do not show a power cut, a broken disk, or a provider that breaks its own
-// contract. A kill between two round trips looks to the world like one after the
-// first of them; TestWalk lands one at every round trip that a program makes.
+// contract.
 //
-// The tests need nothing but Go. They use the server of TEST_DATABASE_URL where
-// that is set, and start one otherwise; a test that restarts a server or needs an
-// unsafe one starts its own. With -short most of them are left out.
+// The tests need Go alone. They use the server of TEST_DATABASE_URL, or else start
+// one. With -short they run one charge whose worker is killed once.
 package e2e

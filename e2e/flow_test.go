@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/payonce/payonce/internal/await"
 )
 
 // flow is traffic under way: clients that send charge after charge and insist on
@@ -19,7 +21,7 @@ type flow struct {
 
 // flowing starts n charges, each under a key of its own, by some clients at a
 // time. The methods of payment come in turn.
-func (w *world) flowing(t *testing.T, n, clients int, methods ...string) *flow {
+func (d *deployment) flowing(t *testing.T, n, clients int, methods ...string) *flow {
 	t.Helper()
 	f := &flow{}
 	for i := range n {
@@ -34,7 +36,7 @@ func (w *world) flowing(t *testing.T, n, clients int, methods ...string) *flow {
 	for range clients {
 		f.all.Go(func() {
 			for r := range work {
-				got, retries, err := w.client.insist(ctx, r)
+				got, retries, err := d.client.insist(ctx, r)
 				f.retries.Add(int64(retries))
 				f.answered.Add(1)
 				if err != nil || got.Status != http.StatusAccepted {
@@ -49,17 +51,17 @@ func (w *world) flowing(t *testing.T, n, clients int, methods ...string) *flow {
 // awaitAnswered waits until so many charges were answered.
 func (f *flow) awaitAnswered(t *testing.T, n int) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%d of %d charges are answered", n, len(f.requests)), func() bool {
+	await.True(t, fmt.Sprintf("%d of %d charges are answered", n, len(f.requests)), func() bool {
 		return f.answered.Load() >= int64(n)
 	})
 }
 
 // finish waits for all answers, and asks for each of them once more.
-func (f *flow) finish(t *testing.T, w *world) {
+func (f *flow) finish(t *testing.T, d *deployment) {
 	t.Helper()
 	f.all.Wait()
 	for _, r := range f.requests {
-		if _, _, err := w.client.insist(t.Context(), r); err != nil {
+		if _, _, err := d.client.insist(t.Context(), r); err != nil {
 			t.Error(err)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -38,9 +39,10 @@ type gates struct {
 	providers []string // base URLs, by worker
 	shop      string
 
-	mu    sync.Mutex
-	guard func(passage) bool
-	calls []string // that were forwarded
+	mu     sync.Mutex
+	guard  func(passage) bool
+	calls  []string // that were forwarded
+	traces []string // the Traceparent headers of these calls
 }
 
 func newGates(t *testing.T, upstream string, workers int) *gates {
@@ -63,7 +65,7 @@ func newGates(t *testing.T, upstream string, workers int) *gates {
 func (g *gates) set(guard func(passage) bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.guard, g.calls = guard, nil
+	g.guard, g.calls, g.traces = guard, nil, nil
 }
 
 // open lets everything pass.
@@ -74,6 +76,13 @@ func (g *gates) forwarded() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return append([]string(nil), g.calls...)
+}
+
+// traceparents are the traces that were sent to the provider or the shop.
+func (g *gates) traceparents() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Clone(g.traces)
 }
 
 func (g *gates) pass(p passage) bool {
@@ -93,6 +102,7 @@ func (g *gates) serve(w http.ResponseWriter, r *http.Request, worker int) {
 	}
 	g.mu.Lock()
 	g.calls = append(g.calls, p.call)
+	g.traces = append(g.traces, r.Header.Values("Traceparent")...)
 	g.mu.Unlock()
 	// A request that has left arrives, whether or not its sender still lives.
 	got, err := g.forward(context.WithoutCancel(r.Context()), r, body)
@@ -102,7 +112,7 @@ func (g *gates) serve(w http.ResponseWriter, r *http.Request, worker int) {
 	}
 	maps.Copy(w.Header(), got.Header)
 	w.WriteHeader(got.Status)
-	_, _ = w.Write(got.Body) // who is gone cannot be told
+	_, _ = w.Write(got.Body) // the client may be gone
 }
 
 func (g *gates) forward(ctx context.Context, r *http.Request, body []byte) (answer, error) {

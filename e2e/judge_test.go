@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -14,36 +15,38 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/internal/audit"
+	"github.com/payonce/payonce/internal/await"
 )
 
-// end judges a world and closes it.
-func (w *world) end(t *testing.T) {
+// end checks every invariant of a deployment and stops it.
+func (d *deployment) end(t *testing.T) {
 	t.Helper()
-	if w.client != nil && !t.Failed() {
-		if w.setup.workers > 0 {
-			w.mendOutside(t)
-			if w.gates != nil {
-				w.gates.open()
+	if d.client != nil && !t.Failed() {
+		if d.setup.workers > 0 {
+			d.clearFaults(t)
+			if d.gates != nil {
+				d.gates.open()
 			}
-			w.calm(t)
-			w.accounts(t)
+			d.drain(t)
+			d.checkProviderRecords(t)
 		}
-		w.separate(t)
-		w.allAccepted(t)
-		w.audit(t)
+		d.checkTenants(t)
+		d.checkAcceptedKeys(t)
+		d.checkAudit(t)
 	}
-	for _, p := range w.processes() {
+	d.explain(t)
+	for _, p := range d.processes() {
 		stop(t, p)
 		if t.Failed() {
 			t.Logf("the end of %s:\n%s", p.Name(), p.Tail())
 		}
 	}
-	w.discreet(t)
-	w.contracted(t)
+	d.checkLogs(t)
+	d.checkContract(t)
 }
 
-// calm waits until nothing is left to be done.
-func (w *world) calm(t *testing.T) {
+// drain waits until no message is left and every outcome is notified.
+func (d *deployment) drain(t *testing.T) {
 	t.Helper()
 	const open = `
 with wanted as (
@@ -63,56 +66,79 @@ select (select count(*)
           from inbox
          where status not in ('done', 'discarded'))
      + (select count(*)
-          from wanted w
+          from wanted d
          where not exists (
                  select
                    from told t
-                  where t.stream_id = w.stream_id
-                    and t.refund is not distinct from w.refund))`
-	var left int64
-	if !within(endPatience, func() bool {
-		left = row[int64](t, w, open)
-		return left == 0
-	}) {
-		const stuck = `
-select concat_ws(' ', ordering_key, receiver, status, 'attempts', attempts, 'waits', waits, last_error)
-  from inbox
- where status not in ('done', 'discarded')
- limit 5`
-		t.Errorf("%d things are still to be done after %s, for example %q", left, endPatience, rows[string](t, w, stuck))
-	}
+                  where t.stream_id = d.stream_id
+                    and t.refund is not distinct from d.refund))`
+	const waiting = `
+select coalesce(string_agg(concat_ws(' ', ordering_key, receiver, status, 'attempts', attempts, last_error), '; '), 'no message')
+  from (select * from inbox where status not in ('done', 'discarded') order by id limit 5) i`
+	await.Progress(t, "every message is done and every outcome notified", func() (string, bool) {
+		left := row[int64](t, d, open)
+		if left == 0 {
+			return "", true
+		}
+		return fmt.Sprintf("%d left: %s", left, row[string](t, d, waiting)), false
+	})
 }
 
-// allAccepted compares what clients were told with what is there: each accepted
-// key has one charge or refund, and there is none besides.
-func (w *world) allAccepted(t *testing.T) {
+// explain logs what a failed test leaves: the timelines of charges, those first that
+// have not ended, and the command that repeats the test.
+func (d *deployment) explain(t *testing.T) {
+	t.Helper()
+	if !t.Failed() || len(d.processes()) == 0 {
+		return
+	}
+	const charges = `
+select r.stream_id
+  from ledger_events r
+ where r.type = 'charge.requested.v1'
+ order by exists (
+            select
+              from ledger_events n
+             where n.stream_id = r.stream_id
+               and n.type = 'merchant.notified.v1'), r.position desc
+ limit 2`
+	for _, id := range rows[string](t, d, charges) {
+		timeline, err := d.run(t, "timeline", id)
+		t.Logf("payonce timeline %s: %v\n%s", id, err, timeline)
+	}
+	t.Logf("repeat: %s", repeatCommand(t))
+}
+
+// checkAcceptedKeys compares the answers with the ledger: each accepted key has one
+// charge or refund, and there are no others.
+func (d *deployment) checkAcceptedKeys(t *testing.T) {
 	t.Helper()
 	const accepted = `
 select coalesce(data ->> 'refund_id', stream_id)
   from ledger_events
  where type in ('charge.requested.v1', 'refund.requested.v1')
  order by 1`
-	told := []string{}
-	for key, answer := range w.client.accepted {
+	answered := []string{}
+	for key, answer := range d.client.accepted {
 		var c charge
 		if err := json.Unmarshal(answer.Body, &c); err != nil {
 			t.Errorf("key %s was answered %s", key, answer.Body)
 		}
-		told = append(told, c.ID)
+		answered = append(answered, c.ID)
 	}
-	slices.Sort(told)
-	told = slices.Compact(told) // a cancellation is answered with its charge
-	if diff := cmp.Diff(told, rows[string](t, w, accepted)); diff != "" {
-		t.Errorf("charges and refunds that clients were told of (-) and that there are (+):\n%s", diff)
+	slices.Sort(answered)
+	answered = slices.Compact(answered) // a cancellation is answered with its charge
+	if diff := cmp.Diff(answered, rows[string](t, d, accepted)); diff != "" {
+		t.Errorf("charges and refunds that answers named (-) and the ledger has (+):\n%s", diff)
 	}
 }
 
-// accounts compares the books of the sandbox with the ledger, by the audit's list.
-func (w *world) accounts(t *testing.T) {
+// checkProviderRecords compares the records of the provider and the shop with the
+// ledger, by the checks of the audit.
+func (d *deployment) checkProviderRecords(t *testing.T) {
 	t.Helper()
 	var books audit.Books
-	w.control(t, http.MethodGet, "/books", nil, &books)
-	checks, err := audit.CompareBooks(context.WithoutCancel(t.Context()), w.tables, books)
+	d.control(t, http.MethodGet, "/books", nil, &books)
+	checks, err := audit.CompareBooks(context.WithoutCancel(t.Context()), d.tables, books)
 	if err != nil {
 		t.Error(err)
 	}
@@ -126,15 +152,15 @@ select count(*)
   from stock
  where available + reserved + sold <> supplied
     or reserved <> 0`
-	if n := row[int64](t, w, held); n != 0 {
+	if n := row[int64](t, d, held); n != 0 {
 		t.Errorf("%d articles do not add up, or are still held", n)
 	}
 }
 
-// audit asks the product itself.
-func (w *world) audit(t *testing.T) {
+// checkAudit runs `payonce audit`.
+func (d *deployment) checkAudit(t *testing.T) {
 	t.Helper()
-	out, err := w.run(t, "audit", "--json")
+	out, err := d.run(t, "audit", "--json")
 	var report struct {
 		OK     bool `json:"ok"`
 		Checks []struct {
@@ -160,24 +186,24 @@ func (w *world) audit(t *testing.T) {
 	}
 }
 
-func (w *world) stdout(name string) string { return filepath.Join(w.log, name+".stdout") }
+func (d *deployment) stdout(name string) string { return filepath.Join(d.log, name+".stdout") }
 
-// discreet reads all that the programs printed: nothing on stdout, JSON lines
-// on stderr, no secret and no raw idempotency key anywhere.
-func (w *world) discreet(t *testing.T) {
+// checkLogs reads the output of the programs: nothing on stdout, JSON lines on
+// stderr, no secret and no idempotency key anywhere.
+func (d *deployment) checkLogs(t *testing.T) {
 	t.Helper()
-	secrets := []string{w.keys.api, w.keys.neighbour, w.keys.provider, w.keys.shop, w.keys.events, strings.TrimPrefix(w.keys.shop, "whsec_")}
-	if password, _ := w.server.at.User.Password(); len(password) > 3 {
+	secrets := []string{d.keys.api, d.keys.neighbour, d.keys.provider, d.keys.webhook, d.keys.events, strings.TrimPrefix(d.keys.webhook, "whsec_")}
+	if password, _ := d.server.at.User.Password(); len(password) > 3 {
 		secrets = append(secrets, password)
 	}
-	if w.client != nil {
-		secrets = append(secrets, w.client.keys...)
+	if d.client != nil {
+		secrets = append(secrets, d.client.keys...)
 	}
-	for _, p := range w.processes() {
-		if out, err := os.ReadFile(w.stdout(p.Name())); err != nil || len(out) > 0 {
+	for _, p := range d.processes() {
+		if out, err := os.ReadFile(d.stdout(p.Name())); err != nil || len(out) > 0 {
 			t.Errorf("%s printed on stdout: %q, %v", p.Name(), out, err)
 		}
-		log, err := os.ReadFile(filepath.Join(w.log, p.Name()+".log"))
+		log, err := os.ReadFile(filepath.Join(d.log, p.Name()+".log"))
 		if err != nil || len(log) == 0 {
 			t.Errorf("%s has no log: %v", p.Name(), err)
 		}

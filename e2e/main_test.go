@@ -2,63 +2,48 @@ package e2e_test
 
 import (
 	"context"
-	"errors"
-	"fmt"
+	"flag"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
-	"time"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/fleet"
 	"github.com/payonce/payonce/internal/postgres/local"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
-// What all tests of this process use together, made by the first that needs it.
+// What all tests of this process share, made by the first test that needs it.
 //
-//nolint:gochecknoglobals // tests have no main that could hand it to them
+//nolint:gochecknoglobals // tests have no main function that could pass it to them
 var (
-	shared     = sync.OnceValues(startShared)
-	programs   = sync.OnceValues(buildPrograms)
-	atTheEnd   []func() error
-	atTheEndMu sync.Mutex
+	shared   = sync.OnceValues(startShared)
+	programs = sync.OnceValues(buildPrograms)
 )
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	for _, clean := range atTheEnd {
-		if err := clean(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = max(code, 1)
-		}
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { testrun.Main(m) }
 
-func finally(clean func() error) {
-	atTheEndMu.Lock()
-	defer atTheEndMu.Unlock()
-	atTheEnd = append(atTheEnd, clean)
-}
+// startPatience bounds the start of a program or a server.
+const startPatience = await.Stall
 
-// startPatience bounds a start of anything, on a machine that is busy.
-const startPatience = 2 * time.Minute
-
-// startShared finds the server of the tests or starts one that forces every
-// commit to disk, as the programs demand.
-func startShared() (server, error) {
+// startShared connects to the server of TEST_DATABASE_URL, or starts one with
+// fsync, which the programs require.
+func startShared() (*server, error) {
 	if at := os.Getenv("TEST_DATABASE_URL"); at != "" {
-		return newServer(at)
+		s, err := newServer(at)
+		if err == nil {
+			testrun.AtEnd(s.dropTemplates)
+		}
+		return s, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), startPatience)
-	defer cancel()
-	started, err := local.Start(ctx, local.Options{Fsync: true, InMemory: true})
+	// It may download PostgreSQL first, and bounds that itself.
+	started, err := local.Start(context.Background(), local.Options{Fsync: true, InMemory: true})
 	if err != nil {
-		return server{}, err
+		return nil, err
 	}
-	finally(started.Close)
+	testrun.AtEnd(started.Close)
 	return newServer(started.URL("postgres"))
 }
 
@@ -70,71 +55,32 @@ type built struct {
 	quiet string
 }
 
-// The script becomes the program, so that the process id stays.
+// The script execs the program, so the process id stays the same.
 const (
 	quietScript  = "#!/bin/sh\nexec \"$E2E_PROGRAM\" >>\"$E2E_STDOUT\"\n"
 	quietProgram = "E2E_PROGRAM"
 	quietStdout  = "E2E_STDOUT"
 )
 
-// buildPrograms builds the programs as they would be released.
+// buildPrograms builds the programs, once for all tests of this process.
 func buildPrograms() (built, error) {
-	dir, err := newFolder()
+	dir, err := os.MkdirTemp("", "programs-") // testrun removes it
 	if err != nil {
 		return built{}, err
 	}
-	// Written before the build, so that no child that was forked meanwhile still
-	// has it open for writing when it is run.
+	if err := os.Chmod(dir, 0o755); err != nil { // PostgreSQL may run as another user
+		return built{}, err
+	}
+	// Written before the build: a child that was forked while the file was open
+	// for writing would make the script "busy".
 	quiet := filepath.Join(dir, "quiet")
 	if err := os.WriteFile(quiet, []byte(quietScript), 0o755); err != nil {
 		return built{}, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), buildPatience)
 	defer cancel()
 	binaries, err := fleet.Build(ctx, dir)
 	return built{binaries, dir, quiet}, err
-}
-
-const folderPrefix = "payonce-e2e-"
-
-// newFolder makes the folder of this process, which is locked while the process
-// lives, and removes those of processes that were killed.
-func newFolder() (string, error) {
-	old, err := filepath.Glob(filepath.Join(os.TempDir(), folderPrefix+"*"))
-	if err != nil {
-		return "", err
-	}
-	for _, dir := range old {
-		if lock, err := lockFolder(dir); err == nil {
-			// What is left of somebody else's is not ours to complain of.
-			_ = errors.Join(os.RemoveAll(dir), lock.Close())
-		}
-	}
-	fresh, err := os.MkdirTemp("", "new-"+folderPrefix)
-	if err != nil {
-		return "", err
-	}
-	// The lock is held before the folder bears the name by which it is found.
-	lock, err := lockFolder(fresh)
-	if err != nil {
-		return "", errors.Join(fmt.Errorf("lock %s: %w", fresh, err), os.RemoveAll(fresh))
-	}
-	dir := filepath.Join(os.TempDir(), strings.TrimPrefix(filepath.Base(fresh), "new-"))
-	finally(func() error { return errors.Join(os.RemoveAll(fresh), os.RemoveAll(dir), lock.Close()) })
-	return dir, errors.Join(
-		os.Chmod(fresh, 0o755), // PostgreSQL may run as another user
-		os.Rename(fresh, dir))
-}
-
-func lockFolder(dir string) (*os.File, error) {
-	folder, err := os.Open(dir)
-	if err != nil {
-		return nil, err
-	}
-	if err := syscall.Flock(int(folder.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return nil, errors.Join(err, folder.Close())
-	}
-	return folder, nil
 }
 
 func binaries(t *testing.T) built {
@@ -144,4 +90,25 @@ func binaries(t *testing.T) built {
 		t.Fatal(err)
 	}
 	return b
+}
+
+// startsPrograms skips a test that starts programs when -short is set. One test
+// runs nevertheless: a charge whose worker is killed once.
+func startsPrograms(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("not run with -short: the test starts programs")
+	}
+}
+
+// repeatCommand is the command that repeats a test, with its flags.
+func repeatCommand(t *testing.T, flags ...string) string {
+	t.Helper()
+	parts := strings.Split(t.Name(), "/")
+	for _, name := range []string{"soak", "walk", "walk-seed", "mutants"} {
+		if f := flag.Lookup(name); f != nil && f.Value.String() != f.DefValue && len(flags) == 0 {
+			flags = append(flags, "-"+name+"='"+f.Value.String()+"'")
+		}
+	}
+	return strings.TrimSpace("go test ./e2e -count=1 -run '^" + strings.Join(parts, "$/^") + "$' " + strings.Join(flags, " "))
 }

@@ -11,28 +11,30 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/payonce/payonce/internal/await"
 )
 
 // example is a command of the manual with the answer that it shows.
 type example struct{ command, answer string }
 
-// TestManual runs the commands of docs/http.md against programs that run, in
+// TestManual_examples_areAnsweredAsShown runs the commands of docs/http.md against programs that run, in
 // their order, and compares the answers with those of the page. Ids and times
 // count only as such. What is read is read again until it is as it is shown.
-func TestManual(t *testing.T) {
+func TestManual_examples_areAnsweredAsShown(t *testing.T) {
 	t.Parallel()
-	long(t)
-	w := newWorld(t, setup{apis: 1, workers: 1, stock: map[string]int{"mug": 10}})
-	variables := map[string]string{"$API": w.apis[0].URL(), "$KEY": w.keys.api}
+	startsPrograms(t)
+	d := deploy(t, setup{apis: 1, workers: 1, stock: map[string]int{"mug": 10}})
+	variables := map[string]string{"$API": d.apis[0].URL(), "$KEY": d.keys.api}
 	examples := readExamples(t)
 	if len(examples) < 6 {
 		t.Fatalf("the manual has %d examples", len(examples))
 	}
 	for _, e := range examples {
 		r := readCurl(t, e.command, variables)
-		deadline := time.Now().Add(endPatience)
+		deadline := time.Now().Add(await.Stall)
 		for {
-			got, err := w.client.try(t.Context(), r)
+			got, err := d.client.try(t.Context(), r)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -206,7 +206,7 @@ func mutants() []mutant {
 		{
 			"a commit is told from its last statement, not from its end",
 			[]edit{{
-				"internal/postgres/commit.go", "	return outcome(conn.SendBatch(u.ctx, b).Close())", `	results := conn.SendBatch(u.ctx, b)
+				"internal/postgres/commit.go", "	return outcome(closeCommit(u.ctx, conn, conn.SendBatch(u.ctx, b)))", `	results := conn.SendBatch(u.ctx, b)
 	defer results.Close()
 	for range b.Len() {
 		if _, err := results.Exec(); err != nil {

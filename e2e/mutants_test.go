@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -28,55 +29,57 @@ import (
 type mutant struct {
 	name  string // the bug, as a reviewer would say it
 	edits []edit
-	hunt  hunter
+	hunter
 }
 
 // edit is one change of one file. What it replaces must be there exactly once.
 type edit struct{ file, old, new string }
 
-// hunter looks for a mutant. It returns how it was caught: the point or test, and
-// the invariant. It returns "" for one that came through.
-type hunter func(t *testing.T, overlay string) string
+// hunter looks for a mutant. hunt returns how it was caught: the point or test, and
+// the invariant. It returns "" for one that was not caught.
+type hunter struct {
+	hunt func(t *testing.T, overlay string) string
+}
 
-// sampled is how many mutants a run of everything hunts. Whoever asks for the
-// mutants by name gets all of them.
-const sampled = 1
+//nolint:gochecknoglobals // flags of the test program
+var (
+	mutantsWhat = flag.String("mutants", "", "mutants to hunt: all, or a number of them; none where empty")
+	mutantsSeed = flag.Uint64("mutants-seed", 0, "seed by which a number of mutants is drawn; a new one where 0")
+)
 
-// TestMutants shows that the harness can fail: each planted bug must be caught
+// TestMutants shows that the other tests can fail: each planted bug must be caught
 // at the point and by the invariant that the table names.
-func TestMutants(t *testing.T) { //nolint:tparallel // one build at a time
+func TestMutants(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("not run in short mode: mutants are built")
+	if *mutantsWhat == "" {
+		t.Skip("not run: each mutant is a build of its own; -mutants=all hunts all, -mutants=3 hunts three")
 	}
-	all := mutants()
-	hunted := all
-	if !askedFor("Mutants") {
-		seed := rand.Uint64()
-		rng := rand.New(rand.NewPCG(seed, 0))
-		hunted = slices.Clone(all)
-		rng.Shuffle(len(hunted), func(i, j int) { hunted[i], hunted[j] = hunted[j], hunted[i] })
-		hunted = hunted[:sampled]
-		t.Logf("not run: %d of %d mutants; go test ./e2e -run Mutants hunts all", len(all)-sampled, len(all))
+	hunted := mutants()
+	if *mutantsWhat != "all" {
+		n, err := strconv.Atoi(*mutantsWhat)
+		if err != nil || n < 1 || n > len(hunted) {
+			t.Fatalf("-mutants=%s: neither all nor a number up to %d", *mutantsWhat, len(hunted))
+		}
+		seed := *mutantsSeed
+		if seed == 0 {
+			seed = rand.Uint64N(1_000_000)
+		}
+		rand.New(rand.NewPCG(seed, 0)).Shuffle(len(hunted), func(i, j int) { hunted[i], hunted[j] = hunted[j], hunted[i] })
+		t.Logf("not run: %d of %d mutants; -mutants-seed=%d", len(hunted)-n, len(hunted), seed)
+		hunted = hunted[:n]
 	}
 	caught := 0
-	for _, m := range hunted { //nolint:paralleltest // one build at a time
+	for _, m := range hunted {
 		t.Run(strings.ReplaceAll(m.name, " ", "_"), func(t *testing.T) {
 			by := m.hunt(t, overlay(t, m.edits))
 			if by == "" {
-				t.Fatalf("not caught: %s", m.name)
+				t.Fatalf("not caught: %s\nrepeat: %s", m.name, repeatCommand(t, "-mutants=all"))
 			}
 			caught++
 			t.Logf("caught by %s", by)
 		})
 	}
 	t.Logf("%d of %d mutants caught", caught, len(hunted))
-}
-
-// askedFor tells whether -run names a test, and does not just let it through.
-func askedFor(name string) bool {
-	run := flag.Lookup("test.run")
-	return run != nil && strings.Contains(run.Value.String(), name)
 }
 
 // overlay writes the changed files and the JSON by which a build reads them in
@@ -122,14 +125,15 @@ func overlay(t *testing.T, edits []edit) string {
 // byTest hunts with a test of a package, "TestX" or "TestX/a part of it": under
 // the mutant it must fail, itself, and say why.
 func byTest(pkg, test, says string) hunter {
-	return func(t *testing.T, overlay string) string {
+	return hunter{hunt: func(t *testing.T, overlay string) string {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), buildPatience)
 		defer cancel()
 		name := strings.ReplaceAll(test, " ", "_")
 		pattern := "^" + strings.ReplaceAll(regexp.QuoteMeta(name), "/", "$/^") + "$"
-		command := exec.CommandContext(ctx, "go", "test", "-count=1", "-timeout=1m", "-overlay="+overlay, "-run", pattern, pkg)
+		command := exec.CommandContext(ctx, "go", "test", "-count=1", "-timeout=9m", "-overlay="+overlay, "-run", pattern, pkg)
 		command.Dir = ".."
+		command.Env = append(os.Environ(), "AWAIT_STALL=15s") // most bugs show in a condition that never holds
 		out, err := command.CombinedOutput()
 		if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
 			t.Fatal(err)
@@ -142,14 +146,14 @@ func byTest(pkg, test, says string) hunter {
 			return ""
 		}
 		return fmt.Sprintf("%s %s: %s", pkg, test, says)
-	}
+	}}
 }
 
 // byWalk hunts with a run of the crash walk, at the address that replays it, or
 // with several by -walk-times. The promise that is named must be violated there, in
 // every one of them, or already with nothing armed.
 func byWalk(address, promise string) hunter {
-	return func(t *testing.T, overlay string) string {
+	return hunter{hunt: func(t *testing.T, overlay string) string {
 		t.Helper()
 		_, rest, _ := strings.Cut(address, "/")
 		program, _, _ := strings.Cut(rest, "/")
@@ -167,7 +171,7 @@ func byWalk(address, promise string) hunter {
 			return ""
 		}
 		return fmt.Sprintf("%s, %d of %d times: %s", address, caught, len(runs), by)
-	}
+	}}
 }
 
 // buildPatience bounds a build, on a machine that is busy.
@@ -193,9 +197,9 @@ func mutated(t *testing.T, program, overlay string) fleet.Binaries {
 	return b
 }
 
-// TestMutantsCanBePlanted looks that the tree still holds what each of them
+// TestMutants_canBePlanted looks that the tree still holds what each of them
 // replaces: most runs plant but a few.
-func TestMutantsCanBePlanted(t *testing.T) {
+func TestMutants_canBePlanted(t *testing.T) {
 	t.Parallel()
 	for _, m := range mutants() {
 		t.Run(strings.ReplaceAll(m.name, " ", "_"), func(t *testing.T) {
@@ -205,8 +209,8 @@ func TestMutantsCanBePlanted(t *testing.T) {
 	}
 }
 
-// TestTheTableOfMutants holds docs/proof.md against the list.
-func TestTheTableOfMutants(t *testing.T) {
+// TestMutants_tableInProof_isComplete holds docs/proof.md against the list.
+func TestMutants_tableInProof_isComplete(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../docs/proof.md")
 	if err != nil {
@@ -214,17 +218,17 @@ func TestTheTableOfMutants(t *testing.T) {
 	}
 	_, section, _ := strings.Cut(string(text), "\n## Mutants\n")
 	section, _, _ = strings.Cut(section, "\n## ")
-	told := []string{}
+	listed := []string{}
 	for line := range strings.Lines(section) {
 		if cells := strings.Split(line, " | "); strings.HasPrefix(line, "| ") && len(cells) == 3 && cells[0] != "| bug" {
-			told = append(told, strings.TrimPrefix(cells[0], "| "))
+			listed = append(listed, strings.TrimPrefix(cells[0], "| "))
 		}
 	}
 	planted := []string{}
 	for _, m := range mutants() {
 		planted = append(planted, m.name)
 	}
-	if diff := cmp.Diff(planted, told); diff != "" {
-		t.Errorf("mutants that are planted (-) and told of (+):\n%s", diff)
+	if diff := cmp.Diff(planted, listed); diff != "" {
+		t.Errorf("mutants that are planted (-) and listed in docs/proof.md (+):\n%s", diff)
 	}
 }

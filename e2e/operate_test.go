@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/payonce/payonce/internal/await"
 )
 
 // parkedMessage is what operators see of a message.
@@ -26,75 +28,75 @@ type parkedMessage struct {
 	Behind      int    `json:"behind"`
 }
 
-// TestOperate parks the messages of two charges because the provider is away for
+// TestInbox_deadLetters_areRetriedOrDiscarded parks the messages of two charges because the provider is away for
 // too long. An operator has one of them tried again. The other charge is canceled,
 // which its parked message does not hold up, and the operator discards what is
 // left of it.
-func TestOperate(t *testing.T) {
+func TestInbox_deadLetters_areRetriedOrDiscarded(t *testing.T) {
 	t.Parallel()
-	long(t)
-	w := newWorld(t, setup{apis: 1, workers: 1, alone: true, workerEnv: map[string]string{"GIVE_UP_AFTER": "300ms"}})
-	w.breakOutside(t, faults{DropBefore: 1})
+	startsPrograms(t)
+	d := deploy(t, setup{apis: 1, workers: 1, oneMerchant: true, workerEnv: map[string]string{"GIVE_UP_AFTER": "300ms"}})
+	d.injectFaults(t, faults{DropBefore: 1})
 	key := "key-" + unique()
-	retried := w.sendUnder(t, key)
-	discarded := w.send(t, newOrder(visa))
-	parked := w.parked(t, retried.ID, discarded.ID)
-	mustFindAudit(t, w, "no message is stuck")
+	retried := d.sendUnder(t, key)
+	discarded := d.send(t, newOrder(visa))
+	parked := d.parked(t, retried.ID, discarded.ID)
+	mustFindAudit(t, d, "no message is stuck")
 
-	one := w.payonce(t, "inbox", "show", strconv.FormatInt(parked[retried.ID].ID, 10))
+	one := d.payonce(t, "inbox", "show", strconv.FormatInt(parked[retried.ID].ID, 10))
 	for _, want := range []string{"dead", retried.ID, "waiting", `"charge_id"`} {
 		if !strings.Contains(string(one), want) {
 			t.Errorf("show does not show %q:\n%s", want, one)
 		}
 	}
-	w.mendOutside(t)
+	d.clearFaults(t)
 
 	number := strconv.FormatInt(parked[retried.ID].ID, 10)
-	w.payonce(t, "inbox", "retry", number)
-	if got := w.await(t, retried.ID); got.Status != "succeeded" {
+	d.payonce(t, "inbox", "retry", number)
+	if got := d.await(t, retried.ID); got.Status != "succeeded" {
 		t.Errorf("the charge that was retried is %s", got.Status)
 	}
-	if out, err := w.run(t, "inbox", "retry", number); exitCode(err) != 1 {
+	if out, err := d.run(t, "inbox", "retry", number); exitCode(err) != 1 {
 		t.Errorf("a second retry: %v, %s", err, out)
 	}
 
-	if got := w.cancel(t, discarded.ID); got.Status != http.StatusAccepted {
+	if got := d.cancel(t, discarded.ID); got.Status != http.StatusAccepted {
 		t.Fatalf("answered %d %s", got.Status, got.Body)
 	}
-	if got := w.await(t, discarded.ID); got.Status != "failed" || got.Failure == nil || got.Failure.Code != "canceled" {
+	if got := d.await(t, discarded.ID); got.Status != "failed" || got.Failure == nil || got.Failure.Code != "canceled" {
 		t.Errorf("the charge that was canceled is %s, %+v", got.Status, got.Failure)
 	}
 	decision := request{path: fmt.Sprintf("/v1/inbox/%d/discard", parked[discarded.ID].ID)}
-	got, err := w.client.do(t.Context(), decision)
+	got, err := d.client.do(t.Context(), decision)
 	var message parkedMessage
 	if err != nil || got.Status != http.StatusOK || json.Unmarshal(got.Body, &message) != nil ||
 		message.Status != "discarded" || !strings.HasPrefix(message.DecidedBy, "api:sk_test_") {
 		t.Errorf("discarded: %v, %d %s", err, got.Status, got.Body)
 	}
-	if got, err = w.client.do(t.Context(), decision); err != nil {
+	if got, err = d.client.do(t.Context(), decision); err != nil {
 		t.Fatal(err)
 	}
 	mustBeProblem(t, got, http.StatusConflict, "conflict")
-	w.calm(t)
-	if left := w.parkedOver(t); len(left) != 0 {
+	d.drain(t)
+	if left := d.parkedOver(t); len(left) != 0 {
 		t.Errorf("still parked: %v", left)
 	}
-	if out := w.payonce(t, "audit", "--quiet"); len(out) != 0 {
+	if out := d.payonce(t, "audit", "--quiet"); len(out) != 0 {
 		t.Errorf("a quiet audit prints %q", out)
 	}
 
-	w.tells(t, retried.ID, "key", "event", "outbox", "inbox", "webhook", "provider")
-	w.tells(t, key, "key", "event", "outbox", "inbox", "webhook", "provider")
-	w.tells(t, discarded.ID, "key", "event", "outbox", "inbox", "webhook")
-	if out, err := w.run(t, "timeline", "ch_of_nobody"); exitCode(err) != 1 {
+	d.tells(t, retried.ID, "key", "event", "outbox", "inbox", "webhook", "provider")
+	d.tells(t, key, "key", "event", "outbox", "inbox", "webhook", "provider")
+	d.tells(t, discarded.ID, "key", "event", "outbox", "inbox", "webhook")
+	if out, err := d.run(t, "timeline", "ch_of_nobody"); exitCode(err) != 1 {
 		t.Errorf("a timeline of nothing: %v, %s", err, out)
 	}
 }
 
 // sendUnder sends a charge under a key, until it is accepted.
-func (w *world) sendUnder(t *testing.T, key string) charge {
+func (d *deployment) sendUnder(t *testing.T, key string) charge {
 	t.Helper()
-	got, _, err := w.client.insist(t.Context(), request{key: key, body: newOrder(visa).body(t)})
+	got, _, err := d.client.insist(t.Context(), request{key: key, body: newOrder(visa).body(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,11 +105,11 @@ func (w *world) sendUnder(t *testing.T, key string) charge {
 
 // parked waits until messages of these charges are parked, and wants the API to
 // say the same of them as the tool.
-func (w *world) parked(t *testing.T, charges ...string) map[string]parkedMessage {
+func (d *deployment) parked(t *testing.T, charges ...string) map[string]parkedMessage {
 	t.Helper()
 	var listed map[string]parkedMessage
-	eventually(t, "both charges are parked", func() bool {
-		listed = w.parkedOver(t)
+	await.True(t, "both charges are parked", func() bool {
+		listed = d.parkedOver(t)
 		return len(listed) == len(charges)
 	})
 	for _, id := range charges {
@@ -115,7 +117,7 @@ func (w *world) parked(t *testing.T, charges ...string) map[string]parkedMessage
 			t.Errorf("parked: %+v", m)
 		}
 	}
-	byTool := byCharge(t, w.payonce(t, "inbox", "list", "--json"))
+	byTool := byCharge(t, d.payonce(t, "inbox", "list", "--json"))
 	if diff := cmp.Diff(listed, byTool); diff != "" {
 		t.Errorf("parked, by the API (-) and by the tool (+):\n%s", diff)
 	}
@@ -123,9 +125,9 @@ func (w *world) parked(t *testing.T, charges ...string) map[string]parkedMessage
 }
 
 // parkedOver asks the API for what is parked.
-func (w *world) parkedOver(t *testing.T) map[string]parkedMessage {
+func (d *deployment) parkedOver(t *testing.T) map[string]parkedMessage {
 	t.Helper()
-	got, err := w.client.do(t.Context(), request{method: http.MethodGet, path: "/v1/inbox?status=dead"})
+	got, err := d.client.do(t.Context(), request{method: http.MethodGet, path: "/v1/inbox?status=dead"})
 	if err != nil || got.Status != http.StatusOK {
 		t.Fatalf("answered %d %s, %v", got.Status, got.Body, err)
 	}
@@ -148,9 +150,9 @@ func byCharge(t *testing.T, list []byte) map[string]parkedMessage {
 }
 
 // mustFindAudit wants the audit for cron to end with 1 and to say one thing.
-func mustFindAudit(t *testing.T, w *world, check string) {
+func mustFindAudit(t *testing.T, d *deployment, check string) {
 	t.Helper()
-	out, err := w.run(t, "audit", "--quiet")
+	out, err := d.run(t, "audit", "--quiet")
 	lines := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
 	if exitCode(err) != 1 || slices.ContainsFunc(lines, func(line string) bool { return !strings.HasPrefix(line, check+": ") }) {
 		t.Errorf("audit ended with %v and printed\n%s", err, out)
@@ -166,25 +168,25 @@ func exitCode(err error) int {
 }
 
 // tells wants each of the kinds in a timeline, for programs and for people.
-func (w *world) tells(t *testing.T, name string, kinds ...string) {
+func (d *deployment) tells(t *testing.T, name string, kinds ...string) {
 	t.Helper()
-	var told struct {
+	var timeline struct {
 		Entries []struct {
 			Kind string `json:"kind"`
 			What string `json:"what"`
 		} `json:"entries"`
 	}
-	out := w.payonce(t, "timeline", name, "--json")
-	if err := json.Unmarshal(out, &told); err != nil {
+	out := d.payonce(t, "timeline", name, "--json")
+	if err := json.Unmarshal(out, &timeline); err != nil {
 		t.Fatalf("%v in %s", err, out)
 	}
-	table := string(w.payonce(t, "timeline", name))
+	table := string(d.payonce(t, "timeline", name))
 	for _, kind := range kinds {
 		if !strings.Contains(table, "  "+kind+" ") || !strings.Contains(string(out), `"kind": "`+kind+`"`) {
 			t.Errorf("the timeline of %s lacks %s:\n%s", name, kind, table)
 		}
 	}
-	if lines := strings.Count(table, "\n"); lines != len(told.Entries)+2 { // the charge, the header
-		t.Errorf("%d lines for %d entries:\n%s", lines, len(told.Entries), table)
+	if lines := strings.Count(table, "\n"); lines != len(timeline.Entries)+2 { // the charge, the header
+		t.Errorf("%d lines for %d entries:\n%s", lines, len(timeline.Entries), table)
 	}
 }

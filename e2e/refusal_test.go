@@ -20,25 +20,27 @@ type refusal struct {
 	header string // that the answer must carry
 }
 
-// refusals sends everything that must be refused, and counts what it left.
-func refusals(t *testing.T) {
-	t.Helper()
-	w := newWorld(t, setup{apis: 1})
-	rows := w.count(t)
+// TestAPI_refusedRequest_leavesNoRow sends every kind of request that must be
+// refused, and counts the rows of all tables before and after.
+func TestAPI_refusedRequest_leavesNoRow(t *testing.T) {
+	t.Parallel()
+	startsPrograms(t)
+	d := deploy(t, setup{apis: 1})
+	rows := d.count(t)
 	t.Cleanup(func() {
-		if diff := cmp.Diff(rows, w.count(t)); diff != "" {
+		if diff := cmp.Diff(rows, d.count(t)); diff != "" {
 			t.Errorf("rows before (-) and after (+) all refusals:\n%s", diff)
 		}
 	})
 	var cases []refusal
-	for _, more := range [][]refusal{malformed(), notValid(t), badKeys(t), strangers(t), misdirected(t)} {
+	for _, more := range [][]refusal{malformed(), notValid(t), badKeys(t), unauthenticated(t), misdirected(t)} {
 		cases = append(cases, more...)
 	}
 	t.Logf("%d requests are refused", len(cases))
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			got, err := w.client.do(t.Context(), c.send)
+			got, err := d.client.do(t.Context(), c.send)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -57,14 +59,14 @@ func refusals(t *testing.T) {
 }
 
 // count is the number of rows of every table.
-func (w *world) count(t *testing.T) map[string]int64 {
+func (d *deployment) count(t *testing.T) map[string]int64 {
 	t.Helper()
 	const tables = `
 select format('%I.%I', schemaname, relname)
   from pg_stat_user_tables`
 	counts := map[string]int64{}
-	for _, table := range rows[string](t, w, tables) {
-		counts[table] = row[int64](t, w, "select count(*) from "+table)
+	for _, table := range rows[string](t, d, tables) {
+		counts[table] = row[int64](t, d, "select count(*) from "+table)
 	}
 	if len(counts) < 5 {
 		t.Errorf("there are but %d tables", len(counts))
@@ -193,7 +195,7 @@ func badKeys(t *testing.T) []refusal {
 	return cases
 }
 
-func strangers(t *testing.T) []refusal {
+func unauthenticated(t *testing.T) []refusal {
 	t.Helper()
 	var cases []refusal
 	for name, values := range map[string][]string{

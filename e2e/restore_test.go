@@ -12,70 +12,89 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/fleet"
 	"github.com/payonce/payonce/internal/postgres/local"
 )
 
-// TestRestore dumps the service's database while charges are under way, and
-// restores it into another server. The worker says what is wrong and carries
-// nothing until the operator repairs; then everything is carried, what came before
-// the dump and what was accepted since the restore.
-func TestRestore(t *testing.T) {
+// TestRestore_intoAnotherServer_losesNothing dumps the service's database while
+// charges are in flight, and restores it into another server. The worker logs what is
+// wrong and processes nothing until `payonce outbox repair` ran; then everything is
+// processed, what came before the dump and what was accepted since the restore.
+func TestRestore_intoAnotherServer_losesNothing(t *testing.T) {
 	t.Parallel()
-	long(t)
+	startsPrograms(t)
 	needTools(t)
-	t.Run("into a server that has had fewer transactions", func(t *testing.T) {
-		t.Parallel()
-		restoreElsewhere(t, 20_000, 0)
-	})
-	t.Run("into a server that has had more transactions", func(t *testing.T) {
-		t.Parallel()
-		restoreElsewhere(t, 0, 20_000)
-	})
-}
-
-// count lets a server have so many transactions more.
-func (s server) count(t *testing.T, transactions int) {
-	t.Helper()
-	s.command(t, fmt.Sprintf(`do $$ begin for i in 1..%d loop perform pg_current_xact_id(); commit; end loop; end $$`, transactions))
-}
-
-func restoreElsewhere(t *testing.T, before, there int) {
-	t.Helper()
-	_, fresh := ownServer(t, local.Options{Fsync: true}) // before the world, which is judged while it is there
-	moved := fresh.database(t, "restored")
-	tables := openTables(t, moved)
-	_, old := ownServer(t, local.Options{Fsync: true})
-	old.count(t, before)
-	fresh.count(t, there)
-	w := newWorld(t, setup{apis: 1, workers: 1, server: old})
-	for range 3 {
-		w.carry(t, newOrder(visa))
+	_, target := ownServer(t, local.Options{Fsync: true})
+	for _, role := range []string{"payonce_api", "payonce_worker"} {
+		target.execute(t, "create role "+role+" nologin")
 	}
-	given := w.refund(t, w.paid(t, visa).ID, 400)
-	w.settled(t, given)
-	w.breakOutside(t, faults{DropBefore: 1})
+	source := sharedServer(t)
+	const ahead = 20_000 // more than the other tests use meanwhile
+	t.Run("that has had fewer transactions", func(t *testing.T) {
+		source.countTo(t, target.transactions(t)+ahead)
+		restoreInto(t, target, true)
+	})
+	t.Run("that has had more transactions", func(t *testing.T) {
+		target.countTo(t, source.transactions(t)+ahead)
+		restoreInto(t, target, false)
+	})
+}
+
+// transactions is the next transaction id of a server.
+func (s *server) transactions(t *testing.T) int64 {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), s.at.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(t.Context()) }()
+	var next int64
+	if err := conn.QueryRow(t.Context(), `select pg_snapshot_xmax(pg_current_snapshot())::text::bigint`).Scan(&next); err != nil {
+		t.Fatal(err)
+	}
+	return next
+}
+
+// countTo uses up transaction ids until a server has reached a number.
+func (s *server) countTo(t *testing.T, number int64) {
+	t.Helper()
+	if n := number - s.transactions(t); n > 0 {
+		s.execute(t, fmt.Sprintf(`do $$ begin for i in 1..%d loop perform pg_current_xact_id(); commit; end loop; end $$`, n))
+	}
+}
+
+// restoreInto moves a deployment to another server, which is behind or ahead of its
+// own.
+func restoreInto(t *testing.T, target *server, behind bool) {
+	t.Helper()
+	moved := target.database(t, "restored")
+	tables := openTables(t, moved)
+	d := deploy(t, setup{apis: 1, workers: 1})
+	d.process(t, newOrder(visa))
+	given := d.refund(t, d.paid(t, visa).ID, 400)
+	d.awaitRefund(t, given)
+	d.injectFaults(t, faults{DropBefore: 1})
 	var charges []charge
 	for range 3 {
-		charges = append(charges, w.send(t, newOrder(visa)))
+		charges = append(charges, d.send(t, newOrder(visa)))
 	}
-	for _, p := range []*fleet.Process{w.workers[0], w.apis[0]} {
+	for _, p := range []*fleet.Process{d.workers[0], d.apis[0]} {
 		if err := p.Kill(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	w.mendOutside(t)
+	d.clearFaults(t)
 
-	for _, role := range []string{"payonce_api", "payonce_worker"} {
-		fresh.command(t, "create role "+role+" nologin")
-	}
-	w.moveTo(t, moved)
-	w.tables = tables
-	worker := w.workers[0]
+	d.moveTo(t, moved)
+	d.tables = tables
+	worker := d.workers[0]
 	if code, body := readiness(t, worker); code != http.StatusServiceUnavailable || !strings.Contains(body, "payonce outbox repair") {
 		t.Errorf("the worker's readiness is %d %s", code, body)
 	}
-	since := w.send(t, newOrder(visa)) // the api does not know
+	since := d.send(t, newOrder(visa)) // the api does not know
 	charges = append(charges, since)
 
 	var report struct {
@@ -91,58 +110,56 @@ select i.message_id
   join ledger_events e
     on e.event_id::text = i.message_id
  where e.stream_id = $1`
-	if early := rows[string](t, w, received, since.ID); len(early) > 0 {
+	if early := rows[string](t, d, received, since.ID); len(early) > 0 {
 		t.Errorf("%v were received before the repair", early)
 	}
-	if err := json.Unmarshal(w.payonce(t, "outbox", "repair", "--json"), &report); err != nil || report.Before.Own || (report.Before.Newest < report.Before.Next) != (before < there) {
+	if err := json.Unmarshal(d.payonce(t, "outbox", "repair", "--json"), &report); err != nil || report.Before.Own || (report.Before.Newest < report.Before.Next) == behind {
 		t.Fatalf("%v: %+v", err, report)
 	}
 	t.Logf("%+v", report)
 	if report.Repaired.Events == 0 || report.Repaired.Messages == 0 || report.Repaired.Received == 0 {
 		t.Errorf("repaired %+v", report.Repaired)
 	}
-	if !within(endPatience, func() bool { code, _ := readiness(t, worker); return code == http.StatusOK }) { // an answer holds for a second
-		t.Error("the worker is not ready after the repair")
-	}
+	await.True(t, "the worker is ready after the repair", func() bool { code, _ := readiness(t, worker); return code == http.StatusOK })
 	for _, c := range charges {
-		if got := w.await(t, c.ID); got.Status != "succeeded" {
+		if got := d.await(t, c.ID); got.Status != "succeeded" {
 			t.Errorf("charge %s is %s", c.ID, got.Status)
 		}
 	}
-	if out, err := w.run(t, "outbox", "repair"); exitCode(err) != 1 {
+	if out, err := d.run(t, "outbox", "repair"); exitCode(err) != 1 {
 		t.Errorf("a second repair: %v, %s", err, out)
 	}
-	w.carry(t, newOrder(visa))
-	if out, err := w.run(t, "rebuild", "--json"); exitCode(err) != 0 {
+	d.process(t, newOrder(visa))
+	if out, err := d.run(t, "rebuild", "--json"); exitCode(err) != 0 {
 		t.Errorf("a rebuild found the projections to differ: %v, %s", err, out)
 	}
 }
 
 // moveTo dumps the service's database, restores it into another one, and starts
 // an api and a worker on that. The worker is not waited for.
-func (w *world) moveTo(t *testing.T, moved string) {
+func (d *deployment) moveTo(t *testing.T, moved string) {
 	t.Helper()
-	restoreInto(t, moved, dump(t, w.database))
-	w.database = moved
-	w.apis[0] = w.start(t, "api-restored", binaries(t).API, map[string]string{"DATABASE_URL": moved, "STRIPE_WEBHOOK_SECRET": w.keys.events})
-	if w.apis[0] == nil {
+	loadDump(t, moved, dump(t, d.database))
+	d.database = moved
+	d.apis[0] = d.start(t, "api-restored", binaries(t).API, map[string]string{"DATABASE_URL": moved, "STRIPE_WEBHOOK_SECRET": d.keys.events})
+	if d.apis[0] == nil {
 		t.FailNow()
 	}
-	w.client.apis = []string{w.apis[0].URL()}
+	d.client.apis = []string{d.apis[0].URL()}
 
 	const name = "worker-restored"
-	env := maps.Clone(w.workerSettings(0))
-	env[quietProgram], env[quietStdout] = binaries(t).Worker, w.stdout(name)
+	env := maps.Clone(d.workerSettings(0))
+	env[quietProgram], env[quietStdout] = binaries(t).Worker, d.stdout(name)
 	ctx, cancel := context.WithTimeout(t.Context(), startPatience)
 	defer cancel()
-	worker, err := fleet.Start(ctx, fleet.Program{Name: name, Path: binaries(t).quiet, Env: env, Log: w.log})
+	worker, err := fleet.Start(ctx, fleet.Program{Name: name, Path: binaries(t).quiet, Env: env, Log: d.log})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.workers[0] = worker
-	if !within(endPatience, func() bool { return strings.Contains(worker.Tail(), "payonce outbox repair") }) {
-		t.Errorf("the worker does not log what is wrong:\n%s", worker.Tail())
-	}
+	d.workers[0] = worker
+	await.Progress(t, "the worker logs what is wrong", func() (string, bool) {
+		return worker.Tail(), strings.Contains(worker.Tail(), "payonce outbox repair")
+	})
 }
 
 // dump writes a database into a file, as of now.
@@ -153,7 +170,7 @@ func dump(t *testing.T, database string) (file string) {
 	return file
 }
 
-func restoreInto(t *testing.T, database, file string) {
+func loadDump(t *testing.T, database, file string) {
 	t.Helper()
 	tool(t, "pg_restore", "--exit-on-error", "--no-owner", "--dbname="+database, file)
 }
@@ -175,53 +192,53 @@ func needTools(t *testing.T) {
 	}
 }
 
-// TestRestoreOfThePast restores a dump that is older than what the provider has
-// done since, beside the database that is lost. A payment that was made since is found by its
+// TestRestore_ofAnOlderDump_capturesNothingTwice restores a dump that is older than
+// what the provider has done since, beside the database that is lost. A payment that was made since is found by its
 // charge, if the dump has that, and is not made again. Of a payment whose charge is
 // gone only the provider knows, and the audit says so before anything is started.
-func TestRestoreOfThePast(t *testing.T) {
+func TestRestore_ofAnOlderDump_capturesNothingTwice(t *testing.T) {
 	t.Parallel()
-	long(t)
+	startsPrograms(t)
 	needTools(t)
-	w := newWorld(t, setup{apis: 1, workers: 1, alone: true})
-	moved := w.server.database(t, "restored")
-	before := w.carry(t, newOrder(visa))
-	w.breakOutside(t, faults{DropBefore: 1})
-	open := w.send(t, newOrder(visa))
-	w.waitMore(t)
-	file := dump(t, w.database)
-	w.mendOutside(t)
-	if got := w.await(t, open.ID); got.Status != "succeeded" {
+	d := deploy(t, setup{apis: 1, workers: 1, oneMerchant: true})
+	moved := d.server.database(t, "restored")
+	before := d.process(t, newOrder(visa))
+	d.injectFaults(t, faults{DropBefore: 1})
+	open := d.send(t, newOrder(visa))
+	d.waitMore(t)
+	file := dump(t, d.database)
+	d.clearFaults(t)
+	if got := d.await(t, open.ID); got.Status != "succeeded" {
 		t.Fatalf("the charge is %s", got.Status)
 	}
-	given := w.refund(t, before.ID, 400)
-	w.settled(t, given)
-	lost := w.carry(t, newOrder(visa))
-	for _, p := range []*fleet.Process{w.workers[0], w.apis[0]} {
+	given := d.refund(t, before.ID, 400)
+	d.awaitRefund(t, given)
+	lost := d.process(t, newOrder(visa))
+	for _, p := range []*fleet.Process{d.workers[0], d.apis[0]} {
 		if err := p.Kill(); err != nil {
 			t.Fatal(err)
 		}
 	}
 
-	restoreInto(t, moved, file)
-	w.database, w.tables = moved, openTables(t, moved)
-	w.payonce(t, "outbox", "repair")
-	out, err := w.run(t, "audit", "--quiet")
+	loadDump(t, moved, file)
+	d.database, d.tables = moved, openTables(t, moved)
+	d.payonce(t, "outbox", "repair")
+	out, err := d.run(t, "audit", "--quiet")
 	for _, id := range []string{lost.ID, open.ID, given.ID} {
 		if !strings.Contains(string(out), id) || exitCode(err) != 1 {
 			t.Errorf("the audit does not name %s: %v\n%s", id, err, out)
 		}
 	}
 
-	w.startServices(t)
-	if got := w.await(t, open.ID); got.Status != "succeeded" {
+	d.startServices(t)
+	if got := d.await(t, open.ID); got.Status != "succeeded" {
 		t.Errorf("the charge that was open in the dump is %s", got.Status)
 	}
-	if got := w.carry(t, newOrder(visa)); got.Status != "succeeded" {
+	if got := d.process(t, newOrder(visa)); got.Status != "succeeded" {
 		t.Errorf("a new charge is %s", got.Status)
 	}
 	taken := map[string]int{}
-	for _, c := range w.books(t).Captures {
+	for _, c := range d.records(t).Captures {
 		taken[c.Reference]++
 	}
 	for _, id := range []string{before.ID, open.ID, lost.ID} {
@@ -229,11 +246,11 @@ func TestRestoreOfThePast(t *testing.T) {
 			t.Errorf("%s was captured %d times", id, taken[id])
 		}
 	}
-	out, err = w.run(t, "audit", "--quiet")
+	out, err = d.run(t, "audit", "--quiet")
 	if strings.Contains(string(out), open.ID) || !strings.Contains(string(out), lost.ID) || exitCode(err) != 1 {
 		t.Errorf("the audit says at last: %v\n%s", err, out)
 	}
-	w.client = nil // what is lost stays lost, and a world would be judged for it
+	d.client = nil // what is lost stays lost: the invariants do not hold
 }
 
 // readiness asks a program whether it can work.

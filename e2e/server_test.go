@@ -3,26 +3,36 @@ package e2e_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/url"
+	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/internal/fleet"
 	"github.com/payonce/payonce/internal/postgres/local"
 )
 
-// server is a PostgreSQL server, by the URL of one of its databases.
-type server struct{ at *url.URL }
+// server is a PostgreSQL server. at is the URL of its maintenance database.
+type server struct {
+	at *url.URL
 
-// databasePassword is in every URL that has none. A server of our own trusts
-// everybody and never asks for it; it is there to be found where it must not be.
+	mu       sync.Mutex
+	service  string // template database of the service, migrated and seeded
+	provider string // template database of the sandbox, migrated
+}
+
+// databasePassword is the password in every URL that has none. A server that the
+// tests started never asks for it: logs and dumps are searched for it.
 const databasePassword = "s3cret-of-the-database"
 
-func newServer(at string) (server, error) {
+func newServer(at string) (*server, error) {
 	u, err := url.Parse(at)
 	if err != nil || !strings.HasPrefix(u.Scheme, "postgres") {
-		return server{}, errors.New("TEST_DATABASE_URL is no address of the form postgres://user@host/database")
+		return nil, errors.New("TEST_DATABASE_URL is not of the form postgres://user@host/database")
 	}
 	if u.User == nil {
 		u.User = url.User("postgres")
@@ -30,16 +40,14 @@ func newServer(at string) (server, error) {
 	if _, set := u.User.Password(); !set {
 		u.User = url.UserPassword(u.User.Username(), databasePassword)
 	}
-	return server{u}, nil
+	return &server{at: u}, nil
 }
 
 // ownServer starts a server for one test.
-func ownServer(t *testing.T, o local.Options) (*local.Server, server) {
+func ownServer(t *testing.T, o local.Options) (*local.Server, *server) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), startPatience)
-	defer cancel()
 	o.InMemory = true
-	started, err := local.Start(ctx, o)
+	started, err := local.Start(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +63,7 @@ func ownServer(t *testing.T, o local.Options) (*local.Server, server) {
 	return started, s
 }
 
-func sharedServer(t *testing.T) server {
+func sharedServer(t *testing.T) *server {
 	t.Helper()
 	s, err := shared()
 	if err != nil {
@@ -64,28 +72,118 @@ func sharedServer(t *testing.T) server {
 	return s
 }
 
+// templates returns the databases of which every deployment gets a copy. The
+// first call makes them with the programs: `payonce migrate`, `payonce seed` and a
+// start of the sandbox.
+func (s *server) templates(ctx context.Context, b fleet.Binaries) (service, provider string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.service != "" {
+		return s.service, s.provider, nil
+	}
+	service, provider = "payonce_e2e_service_"+unique(), "payonce_e2e_provider_"+unique()
+	for _, name := range []string{service, provider} {
+		if err := s.command(ctx, "create database "+quoted(name)); err != nil {
+			return "", "", err
+		}
+	}
+	env := map[string]string{"DATABASE_URL": s.url(service)}
+	if _, err := fleet.Run(ctx, env, b.Payonce, "migrate"); err != nil {
+		return "", "", err
+	}
+	k := processKeys()
+	for name, apiKey := range map[string]string{merchant: k.api, neighbour: k.neighbour} {
+		if _, err := fleet.Run(ctx, env, b.Payonce, "seed", "--merchant", name, "--api-key", apiKey,
+			"--webhook-url", "http://127.0.0.1:1", "--webhook-secret", k.webhook, "--sku", "tshirt=10000", "--sku", "mug=10000"); err != nil {
+			return "", "", err
+		}
+	}
+	sandbox, err := fleet.Start(ctx, fleet.Program{
+		Name: "sandbox", Path: b.Sandbox, Log: filepath.Dir(b.Sandbox), Ready: "/books", Env: map[string]string{"DATABASE_URL": s.url(provider)},
+	})
+	if err != nil {
+		return "", "", err
+	}
+	if err := sandbox.Stop(ctx); err != nil {
+		return "", "", err
+	}
+	s.service, s.provider = service, provider
+	return service, provider, nil
+}
+
+// copyTemplates makes the two databases of a deployment.
+func (s *server) copyTemplates(ctx context.Context, b fleet.Binaries) (service, provider string, err error) {
+	fromService, fromProvider, err := s.templates(ctx, b)
+	if err != nil {
+		return "", "", err
+	}
+	service, provider = "payonce_e2e_service_"+unique(), "payonce_e2e_provider_"+unique()
+	for name, template := range map[string]string{service: fromService, provider: fromProvider} {
+		if err := s.command(ctx, "create database "+quoted(name)+" template "+quoted(template)+" strategy file_copy"); err != nil {
+			return service, provider, err
+		}
+	}
+	return service, provider, nil
+}
+
+func (s *server) dropTemplates() error {
+	if s.service == "" {
+		return nil
+	}
+	ctx := context.Background()
+	return errors.Join(s.drop(ctx, s.service), s.drop(ctx, s.provider))
+}
+
+func (s *server) drop(ctx context.Context, database string) error {
+	return s.command(ctx, "drop database if exists "+quoted(database)+" with (force)")
+}
+
 // database makes an empty database for one test and returns its URL.
-func (s server) database(t *testing.T, name string) string {
+func (s *server) database(t *testing.T, name string) string {
 	t.Helper()
 	name = "payonce_e2e_" + name + "_" + unique()
-	s.command(t, "create database "+pgx.Identifier{name}.Sanitize())
-	t.Cleanup(func() { s.command(t, "drop database "+pgx.Identifier{name}.Sanitize()+" with (force)") })
+	s.execute(t, "create database "+quoted(name))
+	s.dropAtEnd(t, name)
+	return s.url(name)
+}
+
+func (s *server) dropAtEnd(t *testing.T, names ...string) {
+	t.Helper()
+	t.Cleanup(func() {
+		for _, name := range names {
+			if err := s.drop(context.WithoutCancel(t.Context()), name); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+func (s *server) url(database string) string {
 	u := *s.at
-	u.Path, u.RawPath = "/"+name, ""
+	u.Path, u.RawPath = "/"+database, ""
 	return u.String()
 }
 
-// command runs a statement that takes no transaction.
-func (s server) command(t *testing.T, statement string) {
+func quoted(name string) string { return pgx.Identifier{name}.Sanitize() }
+
+// execute runs a statement outside a transaction.
+func (s *server) execute(t *testing.T, statement string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), startPatience)
+	if err := s.command(t.Context(), statement); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *server) command(ctx context.Context, statement string) error {
+	ctx, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, s.at.String())
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	defer func() { _ = conn.Close(ctx) }()
 	if _, err := conn.Exec(ctx, statement); err != nil {
-		t.Fatalf("%s: %v", statement, err)
+		return fmt.Errorf("%s: %w", statement, err)
 	}
+	return nil
 }

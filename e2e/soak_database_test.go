@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/local"
 )
 
@@ -16,16 +17,16 @@ const recoveryPatience = 5 * time.Second
 
 // soakDatabase stops the server again and again while charges flow: at once,
 // without a checkpoint, and by SIGKILL of its first process. What was acknowledged
-// is asked for once more at the end, and the judge looks that it is there once.
+// is requested once more at the end; the invariants require it once.
 func soakDatabase(t *testing.T) {
 	t.Helper()
 	server, at := ownServer(t, local.Options{Fsync: true})
 	n, stops := soaked(t, "charges", 10_000, 60), soaked(t, "stops", 60, 2)
-	w := newWorld(t, setup{apis: 2, workers: 2, server: at, stock: map[string]int{"tshirt": 2 * n}})
-	if got := row[string](t, w, `select concat_ws(' ', current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'))`); got != "on on on" {
+	d := deploy(t, setup{apis: 2, workers: 2, server: at, stock: map[string]int{"tshirt": 2 * n}})
+	if got := row[string](t, d, `select concat_ws(' ', current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'))`); got != "on on on" {
 		t.Fatalf("fsync, full_page_writes and synchronous_commit are %s", got)
 	}
-	f := w.flowing(t, n, 16, visa, cardDeclined, visa)
+	f := d.flowing(t, n, 16, visa, cardDeclined, visa)
 	var downs, recoveries []time.Duration
 	for i := range stops {
 		f.awaitAnswered(t, (i+1)*n/(stops+1))
@@ -38,12 +39,12 @@ func soakDatabase(t *testing.T) {
 			t.Fatalf("%s: %v", how, err)
 		}
 		up := time.Now()
-		w.recovered(t, how)
+		d.recovered(t, how)
 		downs, recoveries = append(downs, up.Sub(began)), append(recoveries, time.Since(up))
 	}
-	f.finish(t, w)
-	w.carried(t)
-	accepted := n + stops*len(w.apis)
+	f.finish(t, d)
+	d.drain(t)
+	accepted := n + stops*len(d.apis)
 	const doubled = `
 select count(*)
   from (
@@ -52,20 +53,20 @@ select count(*)
          where type = 'charge.requested.v1'
          group by data ->> 'order_id'
         having count(*) > 1) d`
-	if twice := row[int64](t, w, doubled); twice != 0 {
+	if twice := row[int64](t, d, doubled); twice != 0 {
 		t.Errorf("%d orders have two charges", twice)
 	}
 	const kept = `
 select count(*)
   from ledger_events
  where type = 'charge.requested.v1'`
-	if got := row[int64](t, w, kept); got != int64(accepted) {
+	if got := row[int64](t, d, kept); got != int64(accepted) {
 		t.Errorf("%d charges were acknowledged, %d are there", accepted, got)
 	}
 	if f.retries.Load() == 0 {
 		t.Error("the stops left no request without an answer: they showed nothing")
 	}
-	w.sampleKeys(t, 1000)
+	d.sampleKeys(t, 1000)
 	t.Logf("%d charges, %d stops (every other one a SIGKILL), %d sendings without a definitive answer", accepted, stops, f.retries.Load())
 	t.Logf("from the stop until the server accepts connections: %s; from then until both apis accept a charge: %s", spread(downs), spread(recoveries))
 	if !t.Failed() {
@@ -74,31 +75,30 @@ select count(*)
 }
 
 // recovered waits until each api accepts a charge again.
-func (w *world) recovered(t *testing.T, how string) {
+func (d *deployment) recovered(t *testing.T, how string) {
 	t.Helper()
-	for _, api := range w.apis {
+	for _, api := range d.apis {
 		r := request{key: "key-" + unique(), body: newOrder(visa).body(t), api: api.URL()}
-		if !within(recoveryPatience, func() bool {
-			got, err := w.client.try(t.Context(), r)
+		if !await.Within(recoveryPatience, func() bool {
+			got, err := d.client.try(t.Context(), r)
 			return err == nil && definitive(got)
 		}) {
 			t.Errorf("%s after the server was back from its %s, %s accepts nothing", recoveryPatience, how, api.Name())
-			if _, _, err := w.client.insist(t.Context(), r); err != nil {
+			if _, _, err := d.client.insist(t.Context(), r); err != nil {
 				t.Error(err)
 			}
 		}
 	}
 }
 
-// sampleKeys leaves some of the keys that were sent for the judge to look for in
-// the logs: all of them in all of the logs would take it an hour.
-func (w *world) sampleKeys(t *testing.T, n int) {
+// sampleKeys leaves some of the keys for the search of the logs: all of them in all of the logs would take it an hour.
+func (d *deployment) sampleKeys(t *testing.T, n int) {
 	t.Helper()
-	slices.Sort(w.client.keys)
-	w.client.keys = slices.Compact(w.client.keys)
-	if len(w.client.keys) > n {
-		t.Logf("not run: the search for %d of %d keys in the logs", len(w.client.keys)-n, len(w.client.keys))
-		w.client.keys = w.client.keys[:n]
+	slices.Sort(d.client.keys)
+	d.client.keys = slices.Compact(d.client.keys)
+	if len(d.client.keys) > n {
+		t.Logf("not run: the search for %d of %d keys in the logs", len(d.client.keys)-n, len(d.client.keys))
+		d.client.keys = d.client.keys[:n]
 	}
 }
 

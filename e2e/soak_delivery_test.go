@@ -12,21 +12,23 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/await"
 )
 
-// soakDelivery carries the same orders in two worlds. In the one every message
-// comes once and in order; in the other one to five times, and in any order. The
-// two ledgers must be the same: the streams and the postings, without ids and
+// soakDelivery processes the same orders in two deployments. In the first every
+// message is delivered once and in order; in the second one to five times, and in any
+// order. The two ledgers must be the same: the streams and the postings, without ids and
 // times.
 func soakDelivery(t *testing.T) {
 	t.Helper()
-	n := soaked(t, "orders", 2_000, 40)
+	n := soaked(t, "orders", 2_000, 16)
 	orders := deliveryOrders(n)
 	plain, wild := &post{}, &post{wild: true}
 	var all sync.WaitGroup
 	for _, p := range []*post{plain, wild} {
 		stock := map[string]int{"tshirt": 2 * n, "rarity": 0}
-		p.world = newWorld(t, setup{apis: 1, workers: 2, stock: stock})
+		p.d = deploy(t, setup{apis: 1, workers: 2, stock: stock})
 	}
 	for _, p := range []*post{plain, wild} {
 		all.Go(func() { p.carry(t, orders) })
@@ -44,11 +46,11 @@ func soakDelivery(t *testing.T) {
 			len(once), wild.deliveries, wild.messages, wild.inversions)
 	}
 	// What was committed while the post was open came as it was, once.
-	passed := row[int64](t, wild.world, `select count(*) from outbox`) - int64(wild.messages)
+	passed := row[int64](t, wild.d, `select count(*) from outbox`) - int64(wild.messages)
 	const duplicates = `
 select coalesce(sum(duplicates), 0)::bigint
   from inbox`
-	if got, want := row[int64](t, wild.world, duplicates), int64(wild.deliveries-wild.messages); got != want {
+	if got, want := row[int64](t, wild.d, duplicates), int64(wild.deliveries-wild.messages); got != want {
 		t.Errorf("the inbox counts %d duplicates, %d were delivered", got, want)
 	}
 	t.Logf("%d orders, %d messages, %d more that passed the post while it was open; delivered %d times, %d of them after a younger one; ledger of %d lines, %s and %s",
@@ -61,7 +63,7 @@ select coalesce(sum(duplicates), 0)::bigint
 // deliveryOrder is an order and what the merchant does with it.
 type deliveryOrder struct {
 	order
-	cancel bool // at once, before anybody has heard of the order
+	cancel bool // at once, before a worker has received the order
 	refund bool
 }
 
@@ -90,11 +92,11 @@ func deliveryOrders(n int) []deliveryOrder {
 	return orders
 }
 
-// post is the way of the messages of one world. While it is held the outbox
+// post holds up the messages of one deployment. While it is held the outbox
 // fills; whoever reads it next gets what the post made of it.
 type post struct {
-	wild  bool
-	world *world
+	wild bool
+	d    *deployment
 
 	at         position // of the reader, when it was held
 	messages   int
@@ -112,13 +114,13 @@ type position struct {
 // then does the same with the refunds.
 func (p *post) carry(t *testing.T, orders []deliveryOrder) {
 	t.Helper()
-	w := p.world
+	d := p.d
 	p.hold(t)
 	charges := make([]string, len(orders))
 	for i, o := range orders {
-		charges[i] = w.send(t, o.order).ID
+		charges[i] = d.send(t, o.order).ID
 		if o.cancel {
-			if got := w.cancel(t, charges[i]); got.Status != http.StatusAccepted {
+			if got := d.cancel(t, charges[i]); got.Status != http.StatusAccepted {
 				t.Errorf("the cancellation was answered %d %s", got.Status, got.Body)
 				return
 			}
@@ -127,14 +129,14 @@ func (p *post) carry(t *testing.T, orders []deliveryOrder) {
 	p.rounds(t, len(orders))
 	for i, o := range orders {
 		if o.refund {
-			w.refund(t, charges[i], 400)
+			d.refund(t, charges[i], 400)
 		}
 	}
 	p.rounds(t, len(orders)+len(orders)/8*3)
 }
 
 // rounds lets through what has piled up, and holds the post again while that is
-// worked on, until so many outcomes have been told.
+// worked on, until so many outcomes are notified.
 func (p *post) rounds(t *testing.T, outcomes int) {
 	t.Helper()
 	const told = `
@@ -145,11 +147,11 @@ select count(*)
 select count(*)
   from inbox
  where status <> 'done'`
-	for row[int64](t, p.world, told) < int64(outcomes) {
+	for row[int64](t, p.d, told) < int64(outcomes) {
 		p.letThrough(t)
-		eventually(t, "all that was let through has been received", func() bool { return p.received(t) })
+		await.True(t, "all that was let through has been received", func() bool { return p.received(t) })
 		p.hold(t)
-		eventually(t, "all that was received is done", func() bool { return row[int64](t, p.world, busy) == 0 })
+		await.True(t, "all that was received is done", func() bool { return row[int64](t, p.d, busy) == 0 })
 		if t.Failed() {
 			return
 		}
@@ -159,7 +161,7 @@ select count(*)
 // inTransaction is a commit of the test's own on the outbox.
 func (p *post) inTransaction(t *testing.T, do func(pgx.Tx) error) {
 	t.Helper()
-	if err := pgx.BeginFunc(t.Context(), p.world.tables, do); err != nil {
+	if err := pgx.BeginFunc(t.Context(), p.d.tables, do); err != nil {
 		t.Error(err)
 	}
 }
@@ -262,7 +264,7 @@ select count(*)
   join outbox_offsets f
     on f.topic = o.topic
  where (o.transaction_id, o."offset") > (f.transaction_id, f."offset")`
-	return row[int64](t, p.world, behind) == 0
+	return row[int64](t, p.d, behind) == 0
 }
 
 // ledger is all that was recorded about each order, in its words: no ids, no
@@ -274,7 +276,7 @@ delete from outbox o
  using ledger_events e
  where e.event_id::text = o.message_id
    and e.txid <> o.transaction_id`
-	if _, err := p.world.tables.Exec(t.Context(), copies); err != nil {
+	if _, err := p.d.tables.Exec(t.Context(), copies); err != nil {
 		t.Fatal(err)
 	}
 	const recorded = `
@@ -289,7 +291,7 @@ select concat_ws(' ', r.data ->> 'order_id', e.version, e.type,
     on r.stream_id = e.stream_id
    and r.version = 1
  order by r.data ->> 'order_id', e.version`
-	return rows[string](t, p.world, recorded)
+	return rows[string](t, p.d, recorded)
 }
 
 func hashOf(lines []string) string {

@@ -32,32 +32,32 @@ import (
 func soakSameKey(t *testing.T) {
 	t.Helper()
 	const clients = 64
-	n := soaked(t, "operations", 100_000, 1_500)
+	n := soaked(t, "operations", 100_000, 800)
 	every := 2 * time.Second
 	if !*soak {
 		every = 300 * time.Millisecond
 	}
-	w := newWorld(t, setup{apis: 2, workers: 2, apiEnv: map[string]string{"IN_FLIGHT": "409"}, apiDatabase: func(database string) string {
+	d := deploy(t, setup{apis: 2, workers: 2, apiEnv: map[string]string{"IN_FLIGHT": "409"}, apiDatabase: func(database string) string {
 		return slowCommits(t, database)
 	}})
-	r := newKeyring(t, w, n)
+	r := newKeyring(t, d, n)
 	var all sync.WaitGroup
 	for client := range clients {
 		all.Go(func() { r.use(t, client) })
 	}
 	over := make(chan struct{})
 	go func() { all.Wait(); close(over) }()
-	w.killing(t, every, over, &r.kills)
+	d.killing(t, every, over, &r.kills)
 	kills := int(r.kills.Load())
-	r.settle(t, w)
-	w.carried(t)
+	r.settle(t, d)
+	d.drain(t)
 
 	if r.tally[keyUnknown] == 0 || kills == 0 {
 		t.Errorf("%d kills left %d calls without a certain answer: they showed nothing", kills, r.tally[keyUnknown])
 	}
 	checked := r.check(t)
 	t.Logf("%d operations on %d keys by %d clients, %d kills: %s; %d calls met no api and are no operations",
-		len(r.history), checked, clients, kills, r.told(), r.refused.Load())
+		len(r.history), checked, clients, kills, r.tallied(), r.refused.Load())
 	if !t.Failed() {
 		t.Logf("linearizability by key: %s; %s", none(checked, "keys"), none(len(r.history), "operations"))
 	}
@@ -92,9 +92,9 @@ func slowCommits(t *testing.T, database string) string {
 }
 
 // killing kills one program after another, again and again, until the traffic is over.
-func (w *world) killing(t *testing.T, every time.Duration, over <-chan struct{}, kills *atomic.Int64) {
+func (d *deployment) killing(t *testing.T, every time.Duration, over <-chan struct{}, kills *atomic.Int64) {
 	t.Helper()
-	victims := slices.Concat(w.apis, w.workers)
+	victims := slices.Concat(d.apis, d.workers)
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
@@ -115,7 +115,7 @@ func (w *world) killing(t *testing.T, every time.Duration, over <-chan struct{},
 // keyring are the keys of a soak, the two orders of each, and what was done with
 // them.
 type keyring struct {
-	w       *world
+	d       *deployment
 	began   time.Time
 	left    atomic.Int64
 	kills   atomic.Int64
@@ -139,9 +139,9 @@ const (
 	usesOfAKey = 100 // until another one takes its place; now and then it is used again
 )
 
-func newKeyring(t *testing.T, w *world, operations int) *keyring {
+func newKeyring(t *testing.T, d *deployment, operations int) *keyring {
 	t.Helper()
-	r := &keyring{w: w, began: time.Now(), tally: map[keyKind]int{}}
+	r := &keyring{d: d, began: time.Now(), tally: map[keyKind]int{}}
 	r.left.Store(int64(operations))
 	for range operations/usesOfAKey + keysInUse {
 		a, b := newOrder(visa), newOrder(cardDeclined)
@@ -191,7 +191,7 @@ func (r *keyring) use(t *testing.T, client int) {
 	}
 }
 
-// isRefused tells whether a call was never sent: nobody listened.
+// isRefused tells whether a call was never sent: no api listened.
 func isRefused(err error) bool {
 	var dial *net.OpError
 	return errors.As(err, &dial) && dial.Op == "dial"
@@ -207,7 +207,7 @@ func (r *keyring) note(o porcupine.Operation) {
 }
 
 // send makes a call and says what its answer means. What was cut, timed out or
-// could not be told is unknown; an error is an answer that may not be.
+// is 503 is unknown; an error is an answer that may not be.
 func (r *keyring) send(ctx context.Context, in keyInput) (keyOutput, error) {
 	k := r.keys[in.key]
 	got, err := r.call(ctx, k, in.call)
@@ -257,20 +257,20 @@ func (r *keyring) call(ctx context.Context, k orders, call keyCall) (answer, err
 	if body != nil {
 		header.Set("Idempotency-Key", k.key)
 	}
-	return r.w.client.do(ctx, request{method: method, path: at, body: body, header: header})
+	return r.d.client.do(ctx, request{method: method, path: at, body: body, header: header})
 }
 
-// settle asks for each key that was used until somebody answers, and tells the
-// client what was accepted, by which the judge goes.
-func (r *keyring) settle(t *testing.T, w *world) {
+// settle requests each key that was used until it is answered, so the client has
+// recorded what was accepted.
+func (r *keyring) settle(t *testing.T, d *deployment) {
 	t.Helper()
 	for i, k := range r.keys {
 		if r.uses[i] == 0 {
 			continue
 		}
-		got, _, err := w.client.insist(t.Context(), request{key: k.key, body: k.a})
+		got, _, err := d.client.insist(t.Context(), request{key: k.key, body: k.a})
 		if err == nil && got.Status == http.StatusUnprocessableEntity {
-			got, _, err = w.client.insist(t.Context(), request{key: k.key, body: k.b})
+			got, _, err = d.client.insist(t.Context(), request{key: k.key, body: k.b})
 		}
 		if err != nil || got.Status != http.StatusAccepted {
 			t.Errorf("key %s: %d %s, %v", k.key, got.Status, got.Body, err)
@@ -287,8 +287,8 @@ func (r *keyring) settle(t *testing.T, w *world) {
 	}
 }
 
-// told is how often there was which answer.
-func (r *keyring) told() string {
+// tallied is how often there was which answer.
+func (r *keyring) tallied() string {
 	var words []string
 	for _, kind := range []keyKind{keyFirst, keyReplay, keyReused, keyInFlight, keyFound, keyAbsent, keyUnknown} {
 		words = append(words, strconv.Itoa(r.tally[kind])+" "+kind.String())

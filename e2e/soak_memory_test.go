@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/fleet"
 )
 
@@ -27,30 +28,30 @@ func soakMemory(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("not run: how much memory a program holds is read from /proc")
 	}
-	n := soaked(t, "messages", 1_000_000, 8_000)
-	w := newWorld(t, setup{apis: 1, workers: 1})
-	f := w.flowing(t, 40, 8, visa, cardDeclined)
-	f.finish(t, w)
-	w.carried(t)
+	n := soaked(t, "messages", 1_000_000, 4_000)
+	d := deploy(t, setup{apis: 1, workers: 1})
+	f := d.flowing(t, 40, 8, visa, cardDeclined)
+	f.finish(t, d)
+	d.drain(t)
 
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var answered atomic.Int64
 	var clients sync.WaitGroup
 	for i := range 2 {
-		clients.Go(func() { w.replays(ctx, t, f.requests[i:], &answered) })
+		clients.Go(func() { d.replays(ctx, t, f.requests[i:], &answered) })
 	}
 	var worker, api halves
 	// A program that was just started is not yet as large as its work makes it.
 	chunk := max(n/100, 400)
 	for sent := 0; sent < n+n/10; sent += chunk {
-		w.repeats(t, chunk)
+		d.repeats(t, chunk)
 		if t.Failed() {
 			break
 		}
 		if sent >= n/10 {
-			worker.note(t, w.workers[0], 2*(sent-n/10) >= n)
-			api.note(t, w.apis[0], 2*(sent-n/10) >= n)
+			worker.note(t, d.workers[0], 2*(sent-n/10) >= n)
+			api.note(t, d.apis[0], 2*(sent-n/10) >= n)
 		}
 	}
 	cancel()
@@ -58,24 +59,24 @@ func soakMemory(t *testing.T) {
 	if answered.Load() == 0 {
 		t.Error("the api answered nothing: this showed nothing about it")
 	}
-	worker.judge(t, w.workers[0].Name())
-	api.judge(t, w.apis[0].Name())
+	worker.judge(t, d.workers[0].Name())
+	api.judge(t, d.apis[0].Name())
 	const duplicates = `
 select coalesce(sum(duplicates), 0)::bigint
   from inbox`
 	t.Logf("%d messages after %d that were not measured, %d of them received again; %d requests answered; the most that was held in the first and the second half, in KiB: worker %d and %d, api %d and %d",
-		n, n/10, row[int64](t, w, duplicates), answered.Load(), worker.first, worker.second, api.first, api.second)
+		n, n/10, row[int64](t, d, duplicates), answered.Load(), worker.first, worker.second, api.first, api.second)
 }
 
 // replays sends charges again that were accepted, and reads them.
-func (w *world) replays(ctx context.Context, t *testing.T, charges []request, answered *atomic.Int64) {
+func (d *deployment) replays(ctx context.Context, t *testing.T, charges []request, answered *atomic.Int64) {
 	t.Helper()
 	for ctx.Err() == nil {
 		r := charges[int(answered.Load())%len(charges)]
 		header := http.Header{"Idempotency-Key": {r.key}} // past the client's notes, which would grow
-		got, err := w.client.do(ctx, request{body: r.body, header: header})
+		got, err := d.client.do(ctx, request{body: r.body, header: header})
 		if err == nil && got.Status == http.StatusAccepted {
-			got, err = w.client.do(ctx, request{method: http.MethodGet, path: got.Header.Get("Location")})
+			got, err = d.client.do(ctx, request{method: http.MethodGet, path: got.Header.Get("Location")})
 		}
 		switch {
 		case err != nil: // a connection that was idle may be closed under a request
@@ -91,7 +92,7 @@ func (w *world) replays(ctx context.Context, t *testing.T, charges []request, an
 // repeats puts messages into the outbox, waits until they were received and takes
 // them out again: every other one is known, the others are of a type that nobody
 // receives.
-func (w *world) repeats(t *testing.T, n int) {
+func (d *deployment) repeats(t *testing.T, n int) {
 	t.Helper()
 	const plant = `
 with known as (
@@ -124,12 +125,12 @@ select exists (
 delete from outbox
  where metadata ? 'repeated'`
 	ctx := t.Context()
-	if _, err := w.tables.Exec(ctx, plant, n); err != nil {
+	if _, err := d.tables.Exec(ctx, plant, n); err != nil {
 		t.Error(err)
 		return
 	}
-	eventually(t, fmt.Sprintf("%d messages are received", n), func() bool { return !row[bool](t, w, behind) })
-	if _, err := w.tables.Exec(ctx, remove); err != nil {
+	await.True(t, fmt.Sprintf("%d messages are received", n), func() bool { return !row[bool](t, d, behind) })
+	if _, err := d.tables.Exec(ctx, remove); err != nil {
 		t.Error(err)
 	}
 }

@@ -9,45 +9,47 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/payonce/payonce/internal/await"
 )
 
 // soakStall lets the provider keep some charges waiting, each call about them for
 // longer than a worker waits for an answer. All the others must end meanwhile. How
-// fast they do is told, and is no part of the test: the order is.
+// fast they do is logged, not judged: the order is tested.
 //
 // The limit: a call that waits holds one of a worker's hands, so there are fewer
 // slow charges here than there are hands.
 func soakStall(t *testing.T) {
 	t.Helper()
-	n, slow := soaked(t, "charges", 3_000, 60), soaked(t, "slow charges", 64, 12)
+	n, slow := soaked(t, "charges", 3_000, 30), soaked(t, "slow charges", 64, 8)
 	p := newSlowProvider(t)
-	w := newWorld(t, setup{
+	d := deploy(t, setup{
 		apis: 1, workers: 2, workerEnv: map[string]string{"STRIPE_API_BASE": p.server.URL},
 		stock: map[string]int{"tshirt": 2 * (n + slow)},
 	})
-	p.upstream(w.sandbox.URL())
+	p.upstream(d.sandbox.URL())
 	var waiting []string
 	for range slow {
 		o := newOrder(visa)
 		o.Amount = slowAmount
-		waiting = append(waiting, w.send(t, o).ID)
+		waiting = append(waiting, d.send(t, o).ID)
 	}
-	eventually(t, "the provider keeps all slow charges waiting", func() bool { return p.intents() == slow })
+	await.True(t, "the provider keeps all slow charges waiting", func() bool { return p.intents() == slow })
 
-	w.goesOn(t, n)
+	d.goesOn(t, n)
 	const open = `
 select count(*)
   from ledger_events
  where type in ('charge.succeeded.v1', 'charge.failed.v1')
    and stream_id = any($1)`
-	if got := row[int64](t, w, open, waiting); got != 0 {
+	if got := row[int64](t, d, open, waiting); got != 0 {
 		t.Errorf("%d of %d charges that the provider did not answer have ended", got, slow)
 	}
 	held := p.release()
 	if held < slow {
 		t.Errorf("the provider kept %d calls for %d charges: this showed nothing", held, slow)
 	}
-	w.carried(t)
+	d.drain(t)
 
 	const latency = `
 select concat_ws(' ', 'median', (percentile_disc(0.5) within group (order by took))::text,
@@ -61,14 +63,14 @@ select concat_ws(' ', 'median', (percentile_disc(0.5) within group (order by too
            and o.type in ('charge.succeeded.v1', 'charge.failed.v1')
          where r.type = 'charge.requested.v1'
            and r.stream_id <> all($1)) t`
-	w.sampleKeys(t, 1000)
+	d.sampleKeys(t, 1000)
 	t.Logf("%d charges ended while %d waited for a provider that kept %d calls: %s; from accepted to ended, in ms: %s",
-		n, slow, held, none(n, "charges that an unanswered call held up"), row[string](t, w, latency, waiting))
+		n, slow, held, none(n, "charges that an unanswered call held up"), row[string](t, d, latency, waiting))
 }
 
 // goesOn has a few merchants order one thing after another, each only once the one
 // before is over, so that no charge waits for anything but its own steps.
-func (w *world) goesOn(t *testing.T, n int) {
+func (d *deployment) goesOn(t *testing.T, n int) {
 	t.Helper()
 	ctx := t.Context()
 	work := make(chan []byte, n)
@@ -80,14 +82,14 @@ func (w *world) goesOn(t *testing.T, n int) {
 	for range 4 {
 		all.Go(func() {
 			for body := range work {
-				got, _, err := w.client.insist(ctx, request{key: "key-" + unique(), body: body})
+				got, _, err := d.client.insist(ctx, request{key: "key-" + unique(), body: body})
 				var c charge
 				if err != nil || json.Unmarshal(got.Body, &c) != nil {
 					t.Errorf("answered %d %s, %v", got.Status, got.Body, err)
 					return
 				}
-				if !within(endPatience, func() bool { return w.charge(ctx, c.ID).over() }) {
-					t.Errorf("charge %s is not over after %s", c.ID, endPatience)
+				if !await.Within(await.Stall, func() bool { return d.charge(ctx, c.ID).over() }) {
+					t.Errorf("charge %s is not over after %s", c.ID, await.Stall)
 					return
 				}
 			}
@@ -179,5 +181,5 @@ func (p *slowProvider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	maps.Copy(w.Header(), got.Header)
 	w.WriteHeader(got.Status)
-	_, _ = w.Write(got.Body) // who is gone cannot be told
+	_, _ = w.Write(got.Body) // the client may be gone
 }

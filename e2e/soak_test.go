@@ -4,7 +4,6 @@ import (
 	"flag"
 	"fmt"
 	"testing"
-	"time"
 )
 
 //nolint:gochecknoglobals // a flag of the tests
@@ -48,31 +47,4 @@ func soaked(t *testing.T, what string, long, short int) int {
 // fewer than 3 in n (the rule of three).
 func none(n int, of string) string {
 	return fmt.Sprintf("0 violations in %d %s, a bound of 3/n = %.1e", n, of, 3/float64(n))
-}
-
-// carried waits until nothing is left to be done, for as long as it gets less. A
-// soak leaves more behind than one patience is enough for.
-func (w *world) carried(t *testing.T) {
-	t.Helper()
-	const open = `
-select (select count(*)
-          from inbox
-         where status not in ('done', 'discarded'))
-     + (select count(*)
-          from ledger_events
-         where type = 'charge.requested.v1')
-     - (select count(distinct stream_id)
-          from ledger_events
-         where type = 'merchant.notified.v1')`
-	least, since := int64(-1), time.Now()
-	if !within(time.Hour, func() bool {
-		left := row[int64](t, w, open)
-		if least < 0 || left < least {
-			least, since = left, time.Now()
-		}
-		pause(t.Context(), 200*time.Millisecond) // the question is not for free
-		return left == 0 || time.Since(since) > endPatience
-	}) || least != 0 {
-		t.Fatalf("%d things are still to be done, and for %s it was not less", least, endPatience)
-	}
 }

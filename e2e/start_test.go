@@ -5,20 +5,22 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/payonce/payonce/internal/fleet"
 	"github.com/payonce/payonce/internal/postgres/local"
 )
 
-// TestStart: a program that must not run with what it was given says so in one
-// sentence and exits with 1.
-func TestStart(t *testing.T) {
+// TestStart_unsafeSettings_areRefused: a program that cannot run with its settings
+// logs one sentence that names the setting, and exits with 1.
+func TestStart_unsafeSettings_areRefused(t *testing.T) {
 	t.Parallel()
+	startsPrograms(t)
 	server, b := sharedServer(t), binaries(t)
 	good := map[string]string{
 		"DATABASE_URL":      server.database(t, "start"),
@@ -70,6 +72,23 @@ func TestStart(t *testing.T) {
 		t.Parallel()
 		mustRefuse(t, b.Worker, good, "payonce migrate")
 	})
+	t.Run("an api on a database without tables is alive and not ready", func(t *testing.T) {
+		t.Parallel()
+		ctx, cancel := context.WithTimeout(t.Context(), startPatience)
+		defer cancel()
+		if _, _, err := server.templates(ctx, b.Binaries); err != nil { // makes the server's roles
+			t.Fatal(err)
+		}
+		p, err := fleet.Start(ctx, fleet.Program{
+			Name: "api", Path: b.API, Log: t.TempDir(), Env: map[string]string{"DATABASE_URL": server.database(t, "empty")},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { stop(t, p) })
+		mustAnswer(t, p, "/healthz", http.StatusOK)
+		mustAnswer(t, p, "/readyz", http.StatusServiceUnavailable)
+	})
 	t.Run("a database that forgets commits is refused", func(t *testing.T) {
 		t.Parallel()
 		u, err := url.Parse(good["DATABASE_URL"])
@@ -105,7 +124,7 @@ type output struct{ stdout, stderr bytes.Buffer }
 // run runs a program that ends by itself.
 func run(t *testing.T, program string, env map[string]string, args ...string) (*output, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), startPatience)
 	defer cancel()
 	var out output
 	command := exec.CommandContext(ctx, program, args...)
@@ -134,11 +153,11 @@ func mustRefuse(t *testing.T, program string, env map[string]string, says string
 		last = mustBeLog(t, program, line)
 		for _, secret := range []string{databasePassword, env["STRIPE_SECRET_KEY"]} {
 			if secret != "" && bytes.Contains(line, []byte(secret)) {
-				t.Errorf("it tells a secret: %s", line)
+				t.Errorf("it logs a secret: %s", line)
 			}
 		}
 	}
 	if last.Level != "ERROR" || !strings.Contains(last.Message, says) {
-		t.Errorf("its last words are %s %q, want a sentence with %s", last.Level, last.Message, says)
+		t.Errorf("its last log line is %s %q, want a sentence with %s", last.Level, last.Message, says)
 	}
 }

@@ -15,12 +15,12 @@ import (
 )
 
 // attemptPatience is after how long a client takes a request for lost.
-const attemptPatience = 4 * time.Second
+const attemptPatience = 15 * time.Second
 
 // merchantAt is the merchant's client of one api. It keeps no connection: the api
 // may be another process the next time.
 func (p *place) merchantAt(url string) *client {
-	c := newClient([]string{url}, p.key)
+	c := newClient([]string{url}, p.keys.api)
 	c.http = &http.Client{Transport: once{&http.Transport{DisableKeepAlives: true}}, Timeout: attemptPatience}
 	return c
 }

@@ -110,18 +110,6 @@ func sampleOf(c course, rng *rand.Rand, every int) []target {
 	return sample
 }
 
-// sampleOfScenarios are the plain charge, with which the start is recorded, and so many
-// others that they are sampledScenarios.
-func sampleOfScenarios(rng *rand.Rand) []string {
-	names := make([]string, 0, len(scenarios()))
-	for _, s := range scenarios() {
-		names = append(names, s.name)
-	}
-	others := names[1:]
-	rng.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
-	return names[:sampledScenarios]
-}
-
 // secondCrashes is how many points of a recovery all pairs go to, beyond those of
 // the course itself: the recovery starts the program again.
 const secondCrashes = 25

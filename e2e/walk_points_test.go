@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/crash"
 )
 
@@ -86,8 +87,34 @@ func (r rest) polls(name string) bool {
 	return false
 }
 
-// restWatch is longer than every pause between two polls.
-const restWatch = 200 * time.Millisecond
+// A worker has come to rest when its most frequent poll has come restPolls times
+// and nothing new did: every other poll comes at least once in that time. An api
+// polls nothing, and is watched for apiRest.
+const (
+	restPolls = 12
+	apiRest   = 300 * time.Millisecond
+)
+
+// awaitPolls waits until some round trip has come restPolls times more, and returns
+// what there is then.
+func awaitPolls(program string, plan *crash.Plan, since map[string]int) (all, empty map[string]int, err error) {
+	patience := walkStall
+	if program == "api" {
+		patience = apiRest
+	}
+	if !await.Within(patience, func() bool {
+		all, empty = plan.Idle()
+		for name, n := range all {
+			if n >= since[name]+restPolls {
+				return true
+			}
+		}
+		return false
+	}) && program != "api" {
+		err = fmt.Errorf("no round trip came %d times in %s", restPolls, walkStall)
+	}
+	return all, empty, err
+}
 
 // watchRest starts a program with nothing to do, and looks twice: what it has done
 // more often the second time comes by itself.
@@ -106,15 +133,19 @@ func (p *place) watchRest(ctx context.Context, program string) (rest, error) {
 	if _, err := v.url(ctx); err != nil {
 		return rest{}, err
 	}
-	// It has started when nothing new has come for a while.
-	first, _ := plan.Idle()
+	var first map[string]int
 	for last := -1; last != len(first); {
 		last = len(first)
-		pause(ctx, restWatch)
-		first, _ = plan.Idle()
+		all, _, err := awaitPolls(program, plan, first)
+		if err != nil {
+			return rest{}, err
+		}
+		first = all
 	}
-	pause(ctx, restWatch)
-	second, empty := plan.Idle()
+	second, empty, err := awaitPolls(program, plan, first)
+	if err != nil {
+		return rest{}, err
+	}
 	r := rest{startup: map[string]int{}, known: known}
 	for name, n := range second {
 		switch {

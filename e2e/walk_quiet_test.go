@@ -6,15 +6,13 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/payonce/payonce/internal/await"
 )
 
-// liveness bounds the way from the end of a fault to the end of all work. Two
-// leases and the longest backoff lie within it. A machine that is busy may need
-// longer, up to overload; a run that did is done again.
-const (
-	liveness = 5 * time.Second
-	overload = 30 * time.Second
-)
+// walkStall is how long nothing may change while work is left. The lease, the
+// longest backoff and the start of a program fit into it many times.
+const walkStall = time.Minute
 
 const undone = `
 with wanted as (
@@ -63,20 +61,36 @@ select coalesce(string_agg(concat_ws(' ', receiver, type, status, 'attempts', at
 
 var errNotQuiet = errors.New("work is left")
 
-// quiet waits until nothing is left to be done.
-func (p *place) quiet(ctx context.Context, patience time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, patience+time.Second)
-	defer cancel()
+// progress changes with everything that brings work closer to its end. A message
+// that waits for ever makes none: its waits are not counted, its attempts are
+// bounded.
+const progress = `
+select concat_ws(' ', (select count(*) from ledger_events), (select count(*) from outbox),
+                 (select sum(attempts) from inbox), (select count(*) from inbox where status in ('done', 'discarded')),
+                 (select string_agg(concat_ws(' ', txid, position), ' ' order by generation) from projections))`
+
+// quiet waits until nothing is left to be done, and gives up when nothing has
+// changed for stall.
+func (p *place) quiet(ctx context.Context, stall time.Duration) error {
 	var left int64
+	var seen, last string
 	var err error
-	done := within(patience, func() bool {
-		err = p.db.QueryRow(ctx, undone).Scan(&left)
-		return err != nil || left == 0
-	})
-	if err != nil || done {
-		return err
+	for last = "nothing"; last != seen; {
+		last = seen
+		done := await.Within(stall, func() bool {
+			if err = p.db.QueryRow(ctx, undone).Scan(&left); err == nil && left > 0 {
+				err = p.db.QueryRow(ctx, progress).Scan(&seen)
+			}
+			return err != nil || left == 0 || seen != last
+		})
+		if err != nil || left == 0 {
+			return err
+		}
+		if !done {
+			break
+		}
 	}
 	var what string
 	err = p.db.QueryRow(ctx, stuck).Scan(&what)
-	return errors.Join(fmt.Errorf("%w after %s: %d things, of them %s", errNotQuiet, patience, left, strings.TrimSpace(what)), err)
+	return errors.Join(fmt.Errorf("%w, and nothing changed for %s: %d things, of them %s", errNotQuiet, stall, left, strings.TrimSpace(what)), err)
 }

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/crash"
 )
 
@@ -20,7 +21,6 @@ type runResult struct {
 	again      bool // the second crash fired too
 	gaveUp     bool // the rival of a paused victim could not finish
 	points     []crash.Seen
-	waited     time.Duration // from the fault, or where there is none from the start, to the end of all work
 	took       time.Duration
 }
 
@@ -45,7 +45,6 @@ type running struct {
 	result  runResult
 	errs    []error
 	plans   []*crash.Plan
-	since   time.Time // the end of the latest fault
 }
 
 // run does one job with one plan against a program that has just been started.
@@ -75,7 +74,6 @@ func (p *place) run(ctx context.Context, s scenario, program string, known crash
 		}
 	}
 	p.arm(program, plan)
-	r.faulted()
 	r.victim.live(ctx)
 	err = r.finish(ctx)
 	r.end()
@@ -98,20 +96,18 @@ func (r *running) finish(ctx context.Context) error {
 		if err := r.send(ctx, r.victim.url); err != nil {
 			return r.unlessLate(err)
 		}
-		r.arrived()
 		r.settle(ctx)
 		r.end()
-		if err := r.carry(ctx); err != nil {
+		if err := r.finishAll(ctx); err != nil {
 			return r.unlessLate(err)
 		}
 		return r.judge(ctx)
 	}
-	if err := r.quiet(ctx, overload); err != nil {
+	if err := r.quiet(ctx, walkStall); err != nil {
 		return r.unlessLate(err)
 	}
-	r.arrived()
 	r.settle(ctx)
-	if err := r.quiet(ctx, overload); err != nil {
+	if err := r.quiet(ctx, walkStall); err != nil {
 		return r.unlessLate(err)
 	}
 	r.end() // its polls would only slow the others down
@@ -121,7 +117,7 @@ func (r *running) finish(ctx context.Context) error {
 // end ends the victim for good, after the strike that may be under way.
 func (r *running) end() {
 	r.over.Store(true)
-	_ = within(overload, func() bool { return r.striking.Load() == 0 })
+	_ = await.Within(walkStall, func() bool { return r.striking.Load() == 0 })
 	r.victim.end()
 }
 
@@ -143,7 +139,7 @@ func (r *running) complain(what string) {
 // send sends the job's requests, each until it is answered. While one is paused
 // or killed the client waits with it.
 func (r *running) send(ctx context.Context, url func(context.Context) (string, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, overload)
+	ctx, cancel := context.WithTimeout(ctx, await.Stall)
 	defer cancel()
 	for i, request := range r.job.requests {
 		r.mu.Lock()
@@ -170,20 +166,6 @@ func (r *running) note(i int, a answer) {
 	r.answers[i] = append(r.answers[i], a)
 }
 
-// faulted notes when the latest fault was over, from which the clock runs.
-func (r *running) faulted() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.since = time.Now()
-}
-
-// arrived notes that all work is done.
-func (r *running) arrived() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.result.waited = time.Since(r.since)
-}
-
 // How long a program does nothing but poll before it counts as done: so long that
 // each poll has come, which a plan may wait for, and longer for one that was stopped
 // and has to find its feet.
@@ -200,8 +182,8 @@ func (r *running) settle(ctx context.Context) {
 	if r.aim.Fault == crash.Pause {
 		rest = calmAfterPause
 	}
-	_ = within(overload, func() bool { return r.striking.Load() == 0 || ctx.Err() != nil })
-	_ = within(time.Second, func() bool {
+	_ = await.Within(walkStall, func() bool { return r.striking.Load() == 0 || ctx.Err() != nil })
+	_ = await.Within(time.Second, func() bool {
 		before := r.ended()
 		pause(ctx, rest)
 		return before == r.ended()
@@ -238,7 +220,6 @@ func (r *running) strike(f crash.Fault) {
 	if f == crash.Pause {
 		r.paused(i)
 	}
-	r.faulted()
 }
 
 // killed kills the victim. Its next life is watched by a plan of its own, which
@@ -246,7 +227,6 @@ func (r *running) strike(f crash.Fault) {
 func (r *running) killed(second int) {
 	next := crash.NewPlan(crash.Aim{Nth: second, Fault: crash.Kill}, r.known, func(crash.Fault) {
 		r.killed(0)
-		r.faulted()
 	})
 	r.signaled(r.victim.kill())
 	r.arm(r.program, next)

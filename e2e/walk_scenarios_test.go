@@ -98,7 +98,7 @@ func refundOfAPaidCharge(ctx context.Context, p *place) (job, error) {
 			}
 			p.paid = append(p.paid, id)
 		}
-		if err := p.carry(ctx); err != nil {
+		if err := p.finishAll(ctx); err != nil {
 			return job{}, err
 		}
 	}
@@ -156,7 +156,7 @@ returning 1`
 func redeliveredCharge(_ context.Context, _ *place) (job, error) {
 	j, err := charged(newOrder(visa), "succeeded", "")
 	j.before = func(ctx context.Context, p *place) error {
-		if err := p.carry(ctx); err != nil {
+		if err := p.finishAll(ctx); err != nil {
 			return err
 		}
 		// Of the request and of the outcome.
@@ -179,7 +179,7 @@ func chargeWithAnEvent(ctx context.Context, p *place) (job, error) {
 			path: "/v1/webhooks/stripe", body: []byte(event),
 			header: http.Header{
 				"Authorization": nil, "Content-Type": {"application/json"},
-				"Stripe-Signature": {signed(p.events, time.Now(), event)},
+				"Stripe-Signature": {signed(p.keys.events, time.Now(), event)},
 			},
 		}},
 		want: func(ctx context.Context, p *place, answers []answer) (string, error) {

@@ -20,12 +20,11 @@ const (
 	// lanes is how many runs are under way at a time. Most of a run is a wait for a
 	// lease.
 	lanes = 6
+	// sampleLanes leave the machine to the other tests.
+	sampleLanes = 3
 	// freshAfter is after how many runs a place is left for a new one: an audit
 	// reads all that ever happened in it.
 	freshAfter = 20
-	// repeats is how often a run may be late: on a machine that is busy with
-	// something else that happens.
-	repeats = 3
 	// absences is how often a run is done again whose point did not come up. It came
 	// up in both recordings, and what a race decides may do so by chance.
 	absences = 11
@@ -67,7 +66,7 @@ func each[J any](ctx context.Context, g *grounds, jobs []J, do func(context.Cont
 	defer cancel(nil)
 	next := make(chan J)
 	var all sync.WaitGroup
-	for range min(lanes, len(jobs)) {
+	for range min(g.lanes, len(jobs)) {
 		all.Go(func() {
 			if err := lane(ctx, g, next, do); err != nil {
 				cancel(err)
@@ -87,26 +86,15 @@ feeding:
 	return context.Cause(ctx)
 }
 
-func lane[J any](ctx context.Context, g *grounds, next <-chan J, do func(context.Context, *place, J) error) (err error) {
-	var p *place
-	leave := func() {
-		if p != nil {
-			err = errors.Join(err, p.lastLook(ctx), p.close(context.WithoutCancel(ctx)))
-			p = nil
-		}
-	}
-	defer leave()
+func lane[J any](ctx context.Context, g *grounds, next <-chan J, do func(context.Context, *place, J) error) error {
 	for j := range next {
-		if p != nil && (p.runs >= freshAfter || p.spoiled) {
-			leave()
-		}
-		if p == nil && err == nil {
-			p, err = g.newPlace(ctx)
-		}
-		if err == nil {
-			err = do(ctx, p, j)
-		}
+		p, err := g.take(ctx)
 		if err != nil {
+			return err
+		}
+		err = do(ctx, p, j)
+		p.spoiled = p.spoiled || err != nil
+		if err = errors.Join(err, g.leave(ctx, p)); err != nil {
 			return err
 		}
 	}
@@ -119,16 +107,16 @@ type scenarioProgram struct {
 	program  string
 }
 
-// lastLook judges all of a place once more when it is left: nothing may have
-// happened to a run after it was judged.
-func (p *place) lastLook(ctx context.Context) error {
+// auditOnceMore checks everything in a place when it is closed: nothing may have
+// happened to a run after it was checked.
+func (p *place) auditOnceMore(ctx context.Context) error {
 	if p.spoiled || p.runs == 0 {
 		return nil
 	}
 	report, err := p.audited(context.WithoutCancel(ctx))
 	for _, c := range report.Checks {
 		if c.Violated > 0 {
-			err = errors.Join(err, fmt.Errorf("found only when the place was left: %s: %q", c.Name, c.Examples))
+			err = errors.Join(err, fmt.Errorf("found only when the place was closed: %s: %q", c.Name, c.Examples))
 		}
 	}
 	return err
@@ -226,43 +214,31 @@ func (p *place) walkTo(ctx context.Context, c course, t target) (result runResul
 		s = scenarios()[0]
 	}
 	aim := crash.Aim{Point: t.point, Side: t.side, Fault: t.fault}
-	alone := false
+	pausesInTransaction := false
 	for _, point := range c.points {
 		if point.Point == t.point {
 			aim = point.aim(t.side, t.fault)
-			alone = point.InTransaction && t.fault == crash.Pause
+			pausesInTransaction = point.InTransaction && t.fault == crash.Pause
 		}
 	}
-	for slow := 0; ; repeated++ {
-		var crowded bool
-		if alone {
-			result, err = p.stand(func() (runResult, error) { return p.run(ctx, s, c.program, c.known, aim, t.second) })
+	for ; ; repeated++ {
+		run := func() (runResult, error) { return p.run(ctx, s, c.program, c.known, aim, t.second) }
+		if pausesInTransaction {
+			result, err = p.oneAtATime(run)
 		} else {
-			before := p.stands.Load()
-			result, err = p.run(ctx, s, c.program, c.known, aim, t.second)
-			crowded = before%2 == 1 || p.stands.Load() != before
-		}
-		late := result.waited > liveness && !crowded
-		if late {
-			slow++
-		}
-		if slow > repeats {
-			result.violations = append(result.violations,
-				fmt.Sprintf("liveness: the work was done %.1f s after the fault, and too late %d times before", result.waited.Seconds(), repeats))
+			result, err = run()
 		}
 		p.spoiled = p.spoiled || len(result.violations) > 0 || err != nil
-		if err != nil || result.fired && !late || p.spoiled || repeated == absences {
+		if err != nil || result.fired || p.spoiled || repeated == absences {
 			return result, repeated, err
 		}
 	}
 }
 
-// stand does a run in which a victim stands in a transaction.
-func (g *grounds) stand(run func() (runResult, error)) (runResult, error) {
-	g.standing.Lock()
-	defer g.standing.Unlock()
-	g.stands.Add(1)
-	defer g.stands.Add(1)
+// oneAtATime does a run in which a victim is paused in a transaction.
+func (g *grounds) oneAtATime(run func() (runResult, error)) (runResult, error) {
+	g.pausedInTransaction.Lock()
+	defer g.pausedInTransaction.Unlock()
 	return run()
 }
 
@@ -283,7 +259,7 @@ func (w *walker) note(t target, r runResult, repeated int) {
 		l.gaveUp++
 		w.stood[t.point.Name] = true
 	}
-	replay := fmt.Sprintf("replay: go test ./e2e -run 'TestWalk$' -walk='%s'", t)
+	replay := fmt.Sprintf("repeat: go test ./e2e -run 'TestWalk$' -walk='%s'", t)
 	if r.fired {
 		l.fired++
 	} else {
@@ -319,7 +295,7 @@ func (w *walker) print(to io.Writer, took time.Duration) {
 		sum.points, sum.runs, sum.fired, sum.repeated, sum.again, sum.pairs, sum.gaveUp, sum.violate, sum.took.Seconds())
 	_ = table.Flush()
 	fmt.Fprintf(to, "%d planned, %d fired, %d violations in %.1f s, %d at a time\n",
-		sum.runs, sum.fired, sum.violate, took.Seconds(), lanes)
+		sum.runs, sum.fired, sum.violate, took.Seconds(), w.grounds.lanes)
 	if sum.violate == 0 && sum.runs > 0 {
 		fmt.Fprintf(to, "no violation in %d runs: the rate is below %.2f%% with 95%% confidence, for runs drawn like these\n",
 			sum.runs, 300/float64(sum.runs))

@@ -2,92 +2,77 @@ package e2e_test
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
-	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/crash"
 	"github.com/payonce/payonce/internal/fleet"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
-// grounds are what all worlds of a walk share: the programs, the server and the
-// databases that worlds are copies of.
+// grounds are what all places of a walk share.
 type grounds struct {
-	server   server
-	programs fleet.Binaries
+	server   *server
+	programs fleet.Binaries // those under test; of a mutant where one is hunted
+	sound    fleet.Binaries // that make the template databases
 	dir      string
 	announce string
-	service  string // database, migrated
-	outside  string // database, migrated
+	lanes    int
 
-	// While a victim stands in a transaction, nothing that is committed in any
-	// database of the server becomes visible to readers of an outbox. So only one
-	// of them stands at a time, and the others' clocks do not count meanwhile.
-	standing sync.Mutex
-	stands   atomic.Int64 // beginnings and ends; odd while one stands
+	mu   sync.Mutex
+	idle []*place // that the next run may use
+
+	// While a victim is paused in a transaction, readers of the outbox see nothing
+	// that commits later, in any database of the server. So one victim is paused
+	// in a transaction at a time.
+	pausedInTransaction sync.Mutex
 }
 
 // newGrounds makes them in an empty folder.
-func newGrounds(ctx context.Context, s server, programs fleet.Binaries, dir string) (*grounds, error) {
-	g := &grounds{server: s, programs: programs, dir: dir, announce: filepath.Join(dir, "announce")}
-	// Written by another process than the one that forks: see buildPrograms.
-	if err := os.WriteFile(g.announce, []byte(announceScript), 0o755); err != nil {
-		return nil, err
-	}
-	g.service, g.outside = "payonce_walk_"+unique(), "payonce_walk_"+unique()
-	for _, name := range []string{g.service, g.outside} {
-		if err := g.command(ctx, "create database "+quoted(name)); err != nil {
-			return nil, err
-		}
-	}
-	if _, err := fleet.Run(ctx, map[string]string{"DATABASE_URL": g.url(g.service)}, programs.Payonce, "migrate"); err != nil {
-		return nil, err
-	}
-	sandbox, err := fleet.Start(ctx, fleet.Program{
-		Name: "sandbox", Path: programs.Sandbox, Log: dir, Ready: "/books",
-		Env: map[string]string{"DATABASE_URL": g.url(g.outside)},
-	})
-	if err != nil {
-		return nil, err
-	}
-	return g, sandbox.Stop(ctx)
+func newGrounds(s *server, programs, sound fleet.Binaries, dir string) (*grounds, error) {
+	g := &grounds{server: s, programs: programs, sound: sound, dir: dir, announce: filepath.Join(dir, "announce"), lanes: lanes}
+	return g, os.WriteFile(g.announce, []byte(announceScript), 0o755)
 }
 
-func (g *grounds) close(ctx context.Context) error {
-	return errors.Join(g.drop(ctx, g.service), g.drop(ctx, g.outside))
+// take returns a place that is not in use, or opens one.
+func (g *grounds) take(ctx context.Context) (*place, error) {
+	g.mu.Lock()
+	if n := len(g.idle); n > 0 {
+		p := g.idle[n-1]
+		g.idle = g.idle[:n-1]
+		g.mu.Unlock()
+		return p, nil
+	}
+	g.mu.Unlock()
+	return g.newPlace(ctx)
 }
 
-func quoted(name string) string { return pgx.Identifier{name}.Sanitize() }
-
-func (g *grounds) url(database string) string {
-	u := *g.server.at
-	u.Path, u.RawPath = "/"+database, ""
-	return u.String()
-}
-
-func (g *grounds) command(ctx context.Context, statement string) error {
-	conn, err := pgx.Connect(ctx, g.server.at.String())
-	if err != nil {
-		return err
+// leave keeps a place for the next run. An audit reads everything that ever
+// happened in a place, so one that had many runs is closed.
+func (g *grounds) leave(ctx context.Context, p *place) error {
+	if p.runs >= freshAfter || p.spoiled {
+		return errors.Join(p.auditOnceMore(ctx), p.close(context.WithoutCancel(ctx)))
 	}
-	defer func() { _ = conn.Close(ctx) }()
-	if _, err := conn.Exec(ctx, statement); err != nil {
-		return fmt.Errorf("%s: %w", statement, err)
-	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.idle = append(g.idle, p)
 	return nil
 }
 
-func (g *grounds) drop(ctx context.Context, database string) error {
-	return g.command(ctx, "drop database if exists "+quoted(database)+" with (force)")
+// close closes the places that are not in use.
+func (g *grounds) close(ctx context.Context) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var errs []error
+	for _, p := range g.idle {
+		errs = append(errs, p.auditOnceMore(ctx), p.close(ctx))
+	}
+	g.idle = nil
+	return errors.Join(errs...)
 }
 
 // Settings that let a run wait tenths of a second for what it breaks.
@@ -100,30 +85,26 @@ const (
 // happens to, and instruments before the victim.
 type place struct {
 	*grounds
-	dir       string
-	database  string // URL
-	outsideDB string // URL
-	key       string
-	events    string // the provider's secret
-	sandbox   *fleet.Process
-	api       *fleet.Process
-	watch     *crash.Watch // of the victim's database
-	calls     *crash.Watch // of what a worker calls
-	proxy     *crash.Proxy
-	gate      *crash.Gate
-	db        *postgres.DB
-	drops     []string
+	dir      string
+	database string // URL
+	keys     keys
+	sandbox  *fleet.Process
+	api      *fleet.Process
+	watch    *crash.Watch // of the victim's database
+	calls    *crash.Watch // of what a worker calls
+	proxy    *crash.Proxy
+	gate     *crash.Gate
+	db       *postgres.DB
+	drops    []string
 
 	runs    int
 	spoiled bool     // something was violated in it
 	paid    []string // charges that succeeded, for refunds
 }
 
-// newPlace opens a place. Where it fails, it leaves nothing.
+// newPlace opens a place. Where it fails, it leaves nothing behind.
 func (g *grounds) newPlace(ctx context.Context) (p *place, err error) {
-	p = &place{
-		grounds: g, key: "sk_test_merchant" + unique(), events: "whsec_events" + unique(), watch: crash.NewWatch(), calls: crash.NewWatch(),
-	}
+	p = &place{grounds: g, keys: processKeys(), watch: crash.NewWatch(), calls: crash.NewWatch()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close(context.WithoutCancel(ctx)))
@@ -132,18 +113,15 @@ func (g *grounds) newPlace(ctx context.Context) (p *place, err error) {
 	if p.dir, err = os.MkdirTemp(g.dir, "place-"); err != nil {
 		return p, err
 	}
-	service, outside := "payonce_walk_"+unique(), "payonce_walk_"+unique()
-	for name, template := range map[string]string{service: g.service, outside: g.outside} {
-		if err := g.command(ctx, "create database "+quoted(name)+" template "+quoted(template)); err != nil {
-			return p, err
-		}
-		p.drops = append(p.drops, name)
+	service, provider, err := g.server.copyTemplates(ctx, g.sound)
+	p.drops = []string{service, provider}
+	if err != nil {
+		return p, err
 	}
-	p.database, p.outsideDB = g.url(service), g.url(outside)
-	shop := "whsec_" + base64.StdEncoding.EncodeToString([]byte("webhooks-of-"+unique()))
+	p.database = g.server.url(service)
 	p.sandbox, err = fleet.Start(ctx, fleet.Program{
 		Name: "sandbox", Path: g.programs.Sandbox, Log: p.dir, Ready: "/books",
-		Env: map[string]string{"DATABASE_URL": p.outsideDB, "SHOP_WEBHOOK_SECRET": shop},
+		Env: map[string]string{"DATABASE_URL": g.server.url(provider), "SHOP_WEBHOOK_SECRET": p.keys.webhook},
 	})
 	if err != nil {
 		return p, err
@@ -154,17 +132,14 @@ func (g *grounds) newPlace(ctx context.Context) (p *place, err error) {
 	if p.gate, err = crash.NewGate(ctx, p.sandbox.URL(), p.calls); err != nil {
 		return p, err
 	}
-	_, err = fleet.Run(ctx, map[string]string{"DATABASE_URL": p.database}, g.programs.Payonce,
-		"seed", "--merchant", merchant, "--api-key", p.key, "--webhook-url", p.gate.URL()+"/shop/webhooks", "--webhook-secret", shop,
-		"--sku", "tshirt=100000")
+	p.db, err = postgres.Open(ctx, p.database, postgres.Options{Application: "walk", MaxConns: 2, AllowUnsafeDurability: true})
 	if err != nil {
+		return p, err
+	}
+	if _, err := p.db.Pool().Exec(ctx, `update merchants set webhook_url = $1`, p.gate.URL()+"/shop/webhooks"); err != nil {
 		return p, err
 	}
 	p.api, err = fleet.Start(ctx, fleet.Program{Name: "api", Path: g.programs.API, Log: p.dir, Env: p.apiEnv(p.database)})
-	if err != nil {
-		return p, err
-	}
-	p.db, err = postgres.Open(ctx, p.database, postgres.Options{Application: "walk", MaxConns: 2, AllowUnsafeDurability: true})
 	if err != nil {
 		return p, err
 	}
@@ -172,11 +147,11 @@ func (g *grounds) newPlace(ctx context.Context) (p *place, err error) {
 	if _, err := p.accept(ctx, newOrder(visa)); err != nil {
 		return p, err
 	}
-	return p, p.carry(ctx)
+	return p, p.finishAll(ctx)
 }
 
 func (p *place) apiEnv(database string) map[string]string {
-	return map[string]string{"DATABASE_URL": database, "STRIPE_WEBHOOK_SECRET": p.events}
+	return map[string]string{"DATABASE_URL": database, "STRIPE_WEBHOOK_SECRET": p.keys.events}
 }
 
 // workerEnv is of a worker that reaches database and provider there.
@@ -224,13 +199,13 @@ func (p *place) helper(ctx context.Context, concurrency string) (*fleet.Process,
 	return fleet.Start(ctx, fleet.Program{Name: "helper", Path: p.programs.Worker, Log: p.dir, Env: env})
 }
 
-// carry lets a worker that nothing happens to finish what there is.
-func (p *place) carry(ctx context.Context) error {
+// finishAll starts a worker without faults and waits until nothing is left to do.
+func (p *place) finishAll(ctx context.Context) error {
 	helper, err := p.helper(ctx, "16")
 	if err != nil {
 		return err
 	}
-	quiet := p.quiet(ctx, overload)
+	quiet := p.quiet(ctx, walkStall)
 	if err := helper.Kill(); err != nil {
 		return err
 	}
@@ -256,7 +231,7 @@ func (p *place) close(ctx context.Context) error {
 		p.proxy.Close()
 	}
 	for _, name := range p.drops {
-		errs = append(errs, p.drop(ctx, name))
+		errs = append(errs, p.server.drop(ctx, name))
 	}
 	return errors.Join(errs...)
 }

@@ -6,68 +6,70 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/payonce/payonce/internal/await"
 )
 
-// TestWebhooks replaces the shop's webhook secret while charges are told of, and
-// has the shop told once more. Whichever of the secrets the shop knows, it
-// believes every delivery at the first try; and what it is told once more has its
-// effect once.
-func TestWebhooks(t *testing.T) {
+// TestWebhooks_rotationAndResend_haveOneEffect rotates the shop's webhook
+// secret while charges are processed, and resends webhooks. Whichever of the secrets the
+// shop has, it accepts every delivery at the first attempt; and a webhook that is resent
+// has its effect once.
+func TestWebhooks_rotationAndResend_haveOneEffect(t *testing.T) {
 	t.Parallel()
-	long(t)
-	w := newWorld(t, setup{apis: 1, workers: 2, alone: true})
-	start := row[time.Time](t, w, `select clock_timestamp()`)
-	before := w.carryTold(t)
-	old := w.keys.shop
+	startsPrograms(t)
+	d := deploy(t, setup{apis: 1, workers: 2, oneMerchant: true, workerEnv: longLease()})
+	start := row[time.Time](t, d, `select clock_timestamp()`)
+	before := d.processNotified(t)
+	old := d.keys.webhook
 
 	var made struct {
 		Secret string `json:"secret"`
 	}
-	if err := json.Unmarshal(w.payonce(t, "webhooks", "rotate", "--merchant", merchant, "--json"), &made); err != nil || !strings.HasPrefix(made.Secret, "whsec_") {
+	if err := json.Unmarshal(d.payonce(t, "webhooks", "rotate", "--merchant", merchant, "--json"), &made); err != nil || !strings.HasPrefix(made.Secret, "whsec_") {
 		t.Fatalf("made %q: %v", made.Secret, err)
 	}
-	during := w.carryTold(t) // the shop knows the old one still
-	w.shopLearns(t, made.Secret)
-	after := w.carryTold(t) // and now the new one alone
-	w.payonce(t, "webhooks", "resend", before.ID)
-	w.toldTimes(t, before.ID, 2)
-	if _, err := w.tables.Exec(t.Context(), `update webhook_secrets set ends_at = clock_timestamp() where ends_at is not null`); err != nil {
+	during := d.processNotified(t) // the shop knows the old one still
+	d.shopLearns(t, made.Secret)
+	after := d.processNotified(t) // and now the new one alone
+	d.payonce(t, "webhooks", "resend", before.ID)
+	d.mustBeDelivered(t, before.ID, 2)
+	if _, err := d.tables.Exec(t.Context(), `update webhook_secrets set ends_at = clock_timestamp() where ends_at is not null`); err != nil {
 		t.Fatal(err)
 	}
-	last := w.carryTold(t)
+	last := d.processNotified(t)
 	for _, c := range []charge{before, during, after, last} {
 		times := 1
 		if c.ID == before.ID {
 			times = 2
 		}
-		w.toldTimes(t, c.ID, times)
+		d.mustBeDelivered(t, c.ID, times)
 	}
-	if again := row[int64](t, w, `select count(*) from inbox where receiver = 'notification' and (waits > 0 or attempts > 1)`); again != 0 {
-		t.Errorf("%d deliveries were not believed at once", again)
+	if again := row[int64](t, d, `select count(*) from inbox where receiver = 'notification' and (waits > 0 or attempts > 1)`); again != 0 {
+		t.Errorf("%d deliveries were not accepted at the first attempt", again)
 	}
 
-	// A shop that is down is told when it is back.
-	w.breakOutside(t, faults{ShopDown: true})
-	w.payonce(t, "webhooks", "resend", w.webhookID(t, during.ID))
-	eventually(t, "the resend waits for the shop", func() bool {
-		return row[bool](t, w, `select exists (select from inbox where type = 'webhook.resend' and status = 'pending' and waits > 0)`)
+	// A shop that was down receives what was resent meanwhile.
+	d.injectFaults(t, faults{ShopDown: true})
+	d.payonce(t, "webhooks", "resend", d.webhookID(t, during.ID))
+	await.True(t, "the resend waits for the shop", func() bool {
+		return row[bool](t, d, `select exists (select from inbox where type = 'webhook.resend' and status = 'pending' and waits > 0)`)
 	})
-	w.mendOutside(t)
-	w.toldTimes(t, during.ID, 2)
+	d.clearFaults(t)
+	d.mustBeDelivered(t, during.ID, 2)
 
-	w.payonce(t, "webhooks", "resend", "--merchant", merchant, "--since", start.UTC().Format(time.RFC3339Nano))
+	d.payonce(t, "webhooks", "resend", "--merchant", merchant, "--since", start.UTC().Format(time.RFC3339Nano))
 	for id, times := range map[string]int{before.ID: 3, during.ID: 3, after.ID: 2, last.ID: 2} {
-		w.toldTimes(t, id, times)
+		d.mustBeDelivered(t, id, times)
 	}
-	if out, err := w.run(t, "webhooks", "resend", "ch_of_nobody"); exitCode(err) != 1 || len(out) != 0 {
+	if out, err := d.run(t, "webhooks", "resend", "ch_of_nobody"); exitCode(err) != 1 || len(out) != 0 {
 		t.Errorf("a resend of nothing: %v, %s", err, out)
 	}
-	w.tells(t, before.ID, "webhook")
-	table := string(w.payonce(t, "timeline", before.ID))
+	d.tells(t, before.ID, "webhook")
+	table := string(d.payonce(t, "timeline", before.ID))
 	if strings.Count(table, "  resend wanted  ") != 2 || strings.Count(table, "  resent  ") != 2 {
 		t.Errorf("the timeline does not tell of two resends:\n%s", table)
 	}
-	listed := string(w.payonce(t, "webhooks", "list"))
+	listed := string(d.payonce(t, "webhooks", "list"))
 	for _, secret := range []string{old, made.Secret} {
 		if strings.Contains(listed+table, strings.TrimPrefix(secret, "whsec_")) {
 			t.Errorf("a secret is shown:\n%s%s", listed, table)
@@ -75,50 +77,50 @@ func TestWebhooks(t *testing.T) {
 	}
 }
 
-// carryTold carries a charge until the shop was told of its end.
-func (w *world) carryTold(t *testing.T) charge {
+// processNotified processes a charge and waits until the shop was notified.
+func (d *deployment) processNotified(t *testing.T) charge {
 	t.Helper()
-	c := w.carry(t, newOrder(visa))
-	w.toldTimes(t, c.ID, 1)
+	c := d.process(t, newOrder(visa))
+	d.mustBeDelivered(t, c.ID, 1)
 	return c
 }
 
-// toldTimes waits until the shop was told so often of a charge, and wants that to
-// have had one effect.
-func (w *world) toldTimes(t *testing.T, id string, times int) {
+// mustBeDelivered waits until the webhook of a charge was delivered so often, and
+// requires one effect.
+func (d *deployment) mustBeDelivered(t *testing.T, id string, times int) {
 	t.Helper()
-	var told []notification
-	if !within(endPatience, func() bool {
-		told = w.books(t).of(id).told
-		return len(told) == 1 && told[0].Deliveries >= times && row[bool](t, w, `
+	var seen []notification
+	if !await.Within(await.Stall, func() bool {
+		seen = d.records(t).of(id).notified
+		return len(seen) == 1 && seen[0].Deliveries >= times && row[bool](t, d, `
 select not exists (
          select
            from inbox
           where ordering_key = $1
             and status <> 'done')`, id)
 	}) {
-		t.Fatalf("%s: told %+v, want %d deliveries: %s", id, told, times, w.messagesOf(t, id))
+		t.Fatalf("%s: notified %+v, want %d deliveries: %s", id, seen, times, d.messagesOf(t, id))
 	}
-	if told[0].Deliveries != times || told[0].Effects != 1 {
-		t.Errorf("%s: told %+v, want %d deliveries and one effect", id, told[0], times)
+	if seen[0].Deliveries != times || seen[0].Effects != 1 {
+		t.Errorf("%s: notified %+v, want %d deliveries and one effect", id, seen[0], times)
 	}
 }
 
-// webhookID is the id under which the shop was told of a charge.
-func (w *world) webhookID(t *testing.T, id string) string {
+// webhookID is the id of the webhook about a charge.
+func (d *deployment) webhookID(t *testing.T, id string) string {
 	t.Helper()
-	return w.books(t).of(id).told[0].WebhookID
+	return d.records(t).of(id).notified[0].WebhookID
 }
 
 // shopLearns gives the shop another secret, and it knows no other from then on.
-func (w *world) shopLearns(t *testing.T, secret string) {
+func (d *deployment) shopLearns(t *testing.T, secret string) {
 	t.Helper()
-	address := strings.TrimPrefix(w.sandbox.URL(), "http://")
-	stop(t, w.sandbox)
-	env := maps.Clone(w.outside)
+	address := strings.TrimPrefix(d.sandbox.URL(), "http://")
+	stop(t, d.sandbox)
+	env := maps.Clone(d.sandboxEnv)
 	env["SHOP_WEBHOOK_SECRET"], env["HTTP_ADDR"] = secret, address
-	w.keys.shop = secret
-	if w.sandbox = w.start(t, "sandbox", binaries(t).Sandbox, env); w.sandbox == nil {
+	d.keys.webhook = secret
+	if d.sandbox = d.start(t, "sandbox", binaries(t).Sandbox, env); d.sandbox == nil {
 		t.FailNow()
 	}
 }

@@ -12,8 +12,7 @@ import (
 )
 
 // wire is the network between a program and its database: it can be cut and
-// mended. While it is cut, nobody gets through and whoever was through is not
-// any more.
+// mended. While it is cut, no connection opens and none stays open.
 type wire struct {
 	listener net.Listener
 	network  string

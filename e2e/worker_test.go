@@ -1,27 +1,346 @@
 package e2e_test
 
-import "testing"
+import (
+	"bytes"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
 
-// TestWorker lets workers die, hang and meet a broken outside. The outcome of
-// every charge stays what it would have been, once.
-func TestWorker(t *testing.T) {
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/payonce/payonce/internal/await"
+)
+
+// TestWorker_killedAfterCapture_chargesOnce kills the worker when the provider has
+// captured the payment and the worker has not read the answer. It is the one test
+// that starts programs with -short; TestWalk kills at every other round trip.
+func TestWorker_killedAfterCapture_chargesOnce(t *testing.T) {
 	t.Parallel()
-	t.Run("a worker killed at any step is taken over", func(t *testing.T) {
-		t.Parallel()
-		killedAtAnyStep(t)
-	})
-	for name, test := range map[string]func(*testing.T){
-		"a paused worker that wakes up after its lease does nothing": zombie,
-		"SIGTERM releases what cannot be finished":                   releases,
-		"faults of the provider and random kills change no outcome":  chaos,
-		"charges wait while the provider is down":                    providerDown,
-		"only the notification waits while the shop is down":         shopDown,
-		"a message delivered again has no second effect":             redelivered,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			long(t)
-			test(t)
-		})
+	// Given one running worker, and another one to take over.
+	d := deploy(t, setup{apis: 1, workers: 2, gated: true})
+	stop(t, d.workers[1])
+	killed := d.killAt(t, d.workers[0], passage{call: "confirm", side: after})
+
+	// When it is killed after the capture.
+	id := d.send(t, newOrder(visa)).ID
+	if err := await.Receive(t, "the worker confirms the payment", killed); err != nil {
+		t.Fatal(err)
 	}
+	restart(t, d.workers[1])
+
+	// Then the charge succeeds, is captured once, and the merchant is notified once.
+	d.mustSucceedOnce(t, id)
+	calls := d.gates.forwarded()
+	if n := countOf(calls, "confirm"); n != 1 {
+		t.Errorf("the payment was confirmed %d times, want 1: %q", n, calls)
+	}
+	if !slices.Contains(calls, "retrieve") {
+		t.Errorf("the second worker did not read the payment's state: %q", calls)
+	}
+	d.mustBeDoneBySecondHolder(t, id)
+}
+
+// killAt kills a worker at its next passage of a gate. The channel receives the
+// result.
+func (d *deployment) killAt(t *testing.T, victim interface{ Kill() error }, point passage) <-chan error {
+	t.Helper()
+	killed := make(chan error, 1)
+	var once sync.Once
+	d.gates.set(func(p passage) bool {
+		passes := true
+		if p.call == point.call && p.side == point.side {
+			once.Do(func() {
+				killed <- victim.Kill()
+				passes = false
+			})
+		}
+		return passes
+	})
+	return killed
+}
+
+// mustSucceedOnce waits for a charge's outcome and compares it with the provider's
+// and the shop's records.
+func (d *deployment) mustSucceedOnce(t *testing.T, id string) {
+	t.Helper()
+	c := d.await(t, id)
+	if c.Status != "succeeded" || c.steps() != allDone {
+		t.Errorf("charge %s is %s with %q, want succeeded with %q", id, c.Status, c.steps(), allDone)
+	}
+	e := d.records(t).of(id)
+	if e.captures != 1 || !cmp.Equal(e.intents, []string{"succeeded"}) {
+		t.Errorf("the provider has %d captures and intents %q of %s, want 1 capture of 1 intent", e.captures, e.intents, id)
+	}
+	if len(e.notified) != 1 || e.notified[0].Effects != 1 || e.notified[0].Type != "charge.succeeded" {
+		t.Errorf("the shop was notified %+v of %s, want charge.succeeded once", e.notified, id)
+	}
+}
+
+func (d *deployment) mustBeDoneBySecondHolder(t *testing.T, id string) {
+	t.Helper()
+	const done = `
+select status = 'done' and attempts >= 2 and fence >= 2 and done_fence = fence
+  from inbox
+ where ordering_key = $1
+   and receiver = 'fulfillment'`
+	if !row[bool](t, d, done, id) {
+		t.Errorf("a second holder did not complete the message of %s: %s", id, d.messagesOf(t, id))
+	}
+}
+
+// TestWorker_pausedPastItsLease_changesNothing pauses a worker that is about to
+// confirm a payment until another worker has completed the charge.
+func TestWorker_pausedPastItsLease_changesNothing(t *testing.T) {
+	t.Parallel()
+	startsPrograms(t)
+	// Given a worker that is paused before it confirms.
+	d := deploy(t, setup{apis: 1, workers: 2, gated: true})
+	paused, release, answered := make(chan int, 1), make(chan struct{}), make(chan struct{})
+	var mu sync.Mutex
+	sleeper := -1
+	d.gates.set(func(p passage) bool {
+		mu.Lock()
+		sleeps := p.call == "confirm" && p.side == before && sleeper < 0
+		if sleeps {
+			sleeper = p.worker
+		}
+		wakes := p.call == "confirm" && p.side == after && p.worker == sleeper
+		mu.Unlock()
+		if sleeps {
+			if err := d.workers[p.worker].Pause(); err != nil {
+				t.Error(err)
+			}
+			paused <- p.worker
+			hold(t, release)
+		}
+		if wakes {
+			close(answered)
+		}
+		return true
+	})
+	id := d.send(t, newOrder(visa)).ID
+	z := await.Receive(t, "a worker comes to confirm the payment", paused)
+	d.mustSucceedOnce(t, id)
+	const state = `
+select concat_ws(' ',
+         (select string_agg(concat_ws(' ', receiver, status, 'attempts', attempts, 'fence', fence, 'done by', done_fence, holder), ', ' order by id)
+            from inbox
+           where ordering_key = $1),
+         (select string_agg(concat_ws(' ', version, type, event_id), ', ' order by version)
+            from ledger_events
+           where stream_id = $1))`
+	completed := row[string](t, d, state, id)
+
+	// When it resumes, with the provider's answer.
+	close(release)
+	await.Receive(t, "the provider answers the paused worker", answered)
+	if err := d.workers[z].Resume(); err != nil {
+		t.Fatal(err)
+	}
+	messageID := row[string](t, d, `select message_id from inbox where ordering_key = $1 and receiver = 'fulfillment'`, id)
+	await.True(t, "the paused worker logs that it lost its lease", func() bool {
+		return d.warnsOf(t, d.workers[z].Name(), messageID)
+	})
+
+	// Then nothing has changed.
+	d.mustSucceedOnce(t, id)
+	if diff := cmp.Diff(completed, row[string](t, d, state, id)); diff != "" {
+		t.Errorf("the paused worker changed what the other one had completed (-before +after):\n%s", diff)
+	}
+	d.mustBeDoneBySecondHolder(t, id)
+}
+
+// warnsOf reports whether a program logged a warning about a message.
+func (d *deployment) warnsOf(t *testing.T, program, messageID string) bool {
+	t.Helper()
+	log, err := os.ReadFile(filepath.Join(d.log, program+".log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range bytes.Lines(log) {
+		if bytes.HasSuffix(line, []byte("\n")) {
+			if e := mustBeLog(t, program, line); e.MessageID == messageID && e.Level == "WARN" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// hold keeps a request at a gate until it is released or the test ends.
+func hold(t *testing.T, release <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-release:
+	case <-t.Context().Done():
+	}
+}
+
+// TestWorker_SIGTERM_releasesItsMessages stops a worker while the provider does not
+// answer it.
+func TestWorker_SIGTERM_releasesItsMessages(t *testing.T) {
+	t.Parallel()
+	startsPrograms(t)
+	d := deploy(t, setup{apis: 1, workers: 1, gated: true, workerEnv: longLease()})
+	hanging := make(chan struct{}, 1)
+	d.gates.set(func(p passage) bool {
+		if p.call != "confirm" || p.side != before {
+			return true
+		}
+		select {
+		case hanging <- struct{}{}:
+		default:
+		}
+		hold(t, nil)
+		return false
+	})
+	id := d.send(t, newOrder(visa)).ID
+	await.Receive(t, "the worker confirms the payment", hanging)
+	stop(t, d.workers[0])
+	const released = `
+select concat_ws(' ', status, attempts, due_at <= clock_timestamp())
+  from inbox
+ where ordering_key = $1`
+	if got := row[string](t, d, released, id); got != "pending 0 t" {
+		t.Errorf("its message is %q, want it pending, without an attempt, and due", got)
+	}
+	d.gates.open()
+	restart(t, d.workers[0])
+	d.mustSucceedOnce(t, id)
+}
+
+// TestWorker_randomKillsAndFaults_changeNoOutcome injects every fault of the sandbox
+// and kills workers at random while charges and refunds are processed.
+func TestWorker_randomKillsAndFaults_changeNoOutcome(t *testing.T) {
+	t.Parallel()
+	startsPrograms(t)
+	const seed, charges, kills = 7, 30, 3
+	d := deploy(t, setup{apis: 1, workers: 2, providerEvents: true})
+	var paid []charge
+	for i := range 9 {
+		paid = append(paid, d.send(t, newOrder([]string{visa, visa, refusedRefund}[i%3])))
+	}
+	for i := range paid {
+		paid[i] = d.await(t, paid[i].ID)
+	}
+
+	// When everything fails now and then.
+	d.injectFaults(t, faults{Seed: seed, DropBefore: 0.1, DropAfter: 0.15, Error500: 0.1, Slow: slow{P: 0.3, MS: 100}})
+	methods := []string{visa, cardDeclined, visa, insufficientFunds, visa, nobodysCard}
+	f := d.flowing(t, charges, 4, methods...)
+	var refunds []refund
+	for i, c := range paid {
+		for _, amount := range [][]int64{{1000}, {300, 200}, {0}}[i%3] {
+			refunds = append(refunds, d.refund(t, c.ID, amount))
+		}
+	}
+	r := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // the kills must repeat
+	for i := range kills {
+		f.awaitAnswered(t, (i+1)*charges/(kills+1))
+		victim := d.workers[r.IntN(len(d.workers))]
+		if err := victim.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		restart(t, victim)
+	}
+	f.finish(t, d)
+	ends := map[string]int{}
+	for _, asked := range refunds {
+		ends[d.awaitRefund(t, asked).Status]++
+	}
+	d.drain(t)
+
+	// Then every charge and refund has the outcome that its card stands for.
+	if diff := cmp.Diff(map[string]int{"succeeded": 9, "failed": 3}, ends); diff != "" {
+		t.Errorf("refunds (-want +got):\n%s", diff)
+	}
+	const outcomes = `
+select concat_ws(' ', requested.data ->> 'payment_method', coalesce(outcome.data ->> 'code', 'succeeded'), count(*))
+  from ledger_events requested
+  join ledger_events outcome
+    on outcome.stream_id = requested.stream_id
+   and outcome.type in ('charge.succeeded.v1', 'charge.failed.v1')
+ where requested.version = 1
+   and requested.stream_id <> all($1)
+ group by requested.data ->> 'payment_method', outcome.data ->> 'code'
+ order by 1`
+	const share = charges / 6
+	want := []string{
+		spaced(cardDeclined, "card_declined", share),
+		spaced(insufficientFunds, "card_declined", share),
+		spaced(nobodysCard, "provider_refused", share),
+		spaced(visa, "succeeded", 3*share),
+	}
+	ids := []string{}
+	for _, c := range paid {
+		ids = append(ids, c.ID)
+	}
+	if diff := cmp.Diff(want, rows[string](t, d, outcomes, ids)); diff != "" {
+		t.Errorf("charges by outcome (-want +got):\n%s", diff)
+	}
+	retried := row[int64](t, d, `select count(*) from inbox where attempts > 1 or waits > 0`)
+	if retried == 0 {
+		t.Error("no message met a fault or lost its holder: the test showed nothing")
+	}
+	t.Logf("fault seed %d: %d charges, %d refunds, %d kills, %d messages were retried", seed, charges, len(refunds), kills, retried)
+}
+
+// TestWorker_shopOrProviderDown_chargesWaitWithoutAnAttempt closes the shop, and then
+// kills the provider: connections are refused.
+func TestWorker_shopOrProviderDown_chargesWaitWithoutAnAttempt(t *testing.T) {
+	t.Parallel()
+	startsPrograms(t)
+	const n = 8
+	d := deploy(t, setup{apis: 1, workers: 1, workerEnv: longLease()})
+	const waiting = `
+select count(*) filter (where status <> 'done' and waits > 1 and attempts <= 1) = $2
+  from inbox
+ where receiver = $1`
+
+	// When the shop is down, charges have their outcome and the notification waits.
+	d.injectFaults(t, faults{ShopDown: true})
+	d.flowing(t, n, 4, visa, cardDeclined).finish(t, d)
+	await.Row(t, d.tables, waiting, "notification", n)
+	if notified := d.records(t).Notifications; len(notified) != 0 {
+		t.Errorf("a shop that is down was notified: %+v", notified)
+	}
+	const ended = `
+select count(*)
+  from ledger_events
+ where type in ('charge.succeeded.v1', 'charge.failed.v1')`
+	if got := row[int64](t, d, ended); got != n {
+		t.Errorf("%d of %d charges have their outcome", got, n)
+	}
+	d.clearFaults(t)
+	d.drain(t)
+
+	// When the provider is down, charges wait.
+	if err := d.sandbox.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	d.flowing(t, n, 4, visa).finish(t, d)
+	await.Row(t, d.tables, waiting, "fulfillment", n)
+	restart(t, d.sandbox)
+	d.drain(t)
+
+	// Then all of them end, and no wait counts as an attempt.
+	if got := row[int64](t, d, ended); got != 2*n {
+		t.Errorf("%d of %d charges have their outcome", got, 2*n)
+	}
+	if got := row[int32](t, d, `select max(attempts) from inbox`); got != 1 {
+		t.Errorf("a message that only waited counts %d attempts, want 1", got)
+	}
+}
+
+func countOf(calls []string, call string) int {
+	n := 0
+	for _, c := range calls {
+		if c == call {
+			n++
+		}
+	}
+	return n
 }

@@ -51,12 +51,17 @@ func chargeSteps() []step {
 // Charge is the inbox handler that walks one charge to its outcome, and then
 // every refund of it that has none.
 //
-// The ordering key names the charge, and of the rest only the type is read: when
-// the provider speaks of refunds, one may have failed after it succeeded.
+// The ordering key names the charge. Of the payload only the version of the event is
+// read, of a provider's event only the type: when the provider speaks of refunds, one
+// may have failed after it succeeded.
 //
 // The commit that leaves nothing to be carried also ends the delivery.
 func (f *Fulfillment) Charge(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
-	result, err := again(ctx, f.Reader, d.OrderingKey, func(s ledger.Stream) (inbox.Result, error) {
+	version := 0 // none is named by the provider's events
+	if envelope, err := ledger.Open(d.Payload); err == nil && !fromProvider(d) {
+		version = envelope.Version
+	}
+	result, err := again(ctx, f.Reader, d.OrderingKey, version, func(s ledger.Stream) (inbox.Result, error) {
 		w := &walk{Fulfillment: f, d: d, s: s, aboutRefunds: aboutRefunds(d)}
 		err := w.carry(ctx)
 		return w.result, err

@@ -91,13 +91,15 @@ func sameRefund(id string, then, now domain.Charge) bool {
 	return before == after
 }
 
-// commits bounds how often one batch is sent whose outcome nobody could tell.
+// commits bounds how often one batch is sent that the server rolled back, but may
+// accept when it is retried.
 const commits = 5
 
 // commitOnce is a commit on the stream as it is at hand.
 //
-// An unknown outcome is settled by the same batch again: it has the same event
-// ids and versions, so it waits for the first one and is refused if that made it.
+// An unknown outcome ends the delivery: the message is claimed again, and the claim
+// is a commit of its own. What the next try reads was committed before it, so a
+// synchronous standby has it before the provider is asked.
 func (w *walk) commitOnce(ctx context.Context, cmd domain.Command, also []func(*pgx.Batch, domain.Charge)) error {
 	events, err := domain.Decide(w.s.Charge, cmd)
 	if errors.Is(err, domain.ErrMismatch) || errors.Is(err, domain.ErrFinished) {
@@ -120,8 +122,7 @@ func (w *walk) commitOnce(ctx context.Context, cmd domain.Command, also []func(*
 			w.s = next
 			return nil
 		}
-		unsettled := errors.Is(err, postgres.ErrUnknown) || postgres.IsTransient(err)
-		if !unsettled || try == commits {
+		if !postgres.IsTransient(err) || try == commits {
 			return fmt.Errorf("commit version %d of %s: %w", w.s.Charge.Version+1, w.s.ID, err)
 		}
 		if err := pause(ctx, time.Duration(try)*50*time.Millisecond); err != nil {

@@ -6,13 +6,13 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
@@ -106,7 +106,8 @@ func TestInventory_opposite_orders_do_not_deadlock(t *testing.T) {
 	t.Parallel()
 	const pairs = 50
 	w := newWorld(t)
-	w.supply("cap", 80) // less than the charges want
+	before := w.deadlocks() // of earlier tests in the same database
+	w.supply("cap", 80)     // less than the charges want
 	w.supply("sock", 1000)
 	for i := range pairs {
 		for n, items := range [][]domain.Item{
@@ -135,29 +136,24 @@ select string_agg(format('%s %s %s', sku, reserved, sold - n * case sku when 'ca
 	if got := w.text(`select count(*)::text from ledger_events where type in ('charge.succeeded.v1', 'charge.failed.v1')`); got != "100" {
 		t.Errorf("%s charges have an outcome, want 100", got)
 	}
-	if n := w.deadlocks(); n != "0" {
-		t.Errorf("PostgreSQL ended %s deadlocks", n)
+	if n := w.deadlocks() - before; n != 0 {
+		t.Errorf("PostgreSQL ended %d deadlocks", n)
 	}
 }
 
-// deadlocks is how many the server has ended in this database. A session reports
-// its own at the latest when it ends.
-func (w *world) deadlocks() string {
+// deadlocks returns how many deadlocks the server has ended in this database. A
+// session reports its own at the latest when it ends.
+func (w *world) deadlocks() (n int64) {
 	w.Helper()
 	w.db.Pool().Reset()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	late := time.After(patience)
-	for w.text(`
-select count(*)::text
+	await.Row(w, w.db, `
+select count(*) = 1
   from pg_stat_activity
  where datname = current_database()
-   and backend_type = 'client backend'`) != "1" {
-		select {
-		case <-tick.C:
-		case <-late:
-			w.Fatalf("not within %v: the end of the sessions", patience)
-		}
+   and backend_type = 'client backend'`)
+	err := w.db.QueryRow(w.Context(), `select deadlocks from pg_stat_database where datname = current_database()`).Scan(&n)
+	if err != nil {
+		w.Fatal(err)
 	}
-	return w.text(`select deadlocks::text from pg_stat_database where datname = current_database()`)
+	return n
 }

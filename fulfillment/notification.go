@@ -80,10 +80,7 @@ func (n *Notification) Notify(ctx context.Context, d inbox.Delivery) (inbox.Resu
 		return inbox.Complete, &inbox.ParkError{Err: err}
 	}
 	delivered := false
-	return again(ctx, n.Reader, envelope.ChargeID, func(s ledger.Stream) (inbox.Result, error) {
-		if envelope.Version > s.Charge.Version {
-			return inbox.Complete, &inbox.ParkError{Err: fmt.Errorf("message %s names no event of %s", d.ID, s.ID)}
-		}
+	return again(ctx, n.Reader, envelope.ChargeID, envelope.Version, func(s ledger.Stream) (inbox.Result, error) {
 		outcome := s.At(envelope.Version)
 		kind := webhookType(outcome.Type)
 		if kind == "" {

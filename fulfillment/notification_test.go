@@ -302,11 +302,20 @@ func TestNotify_refusals(t *testing.T) {
 		s.expectTold(0, paid, "done")
 	})
 
-	t.Run("a message about an event that is not there is parked", func(t *testing.T) {
+	t.Run("a message whose event cannot be read yet waits", func(t *testing.T) {
 		t.Parallel()
 		s := newShop(t, loopback())
 		s.succeed(order())
 		s.exec(`update inbox set payload = convert_to(replace(convert_from(payload, 'UTF8'), '"version":4', '"version":9'), 'UTF8')`)
+		s.expectKind(s.deliver(), "waits")
+		s.expectTold(0, paid, "pending")
+	})
+
+	t.Run("a message that names no event is parked", func(t *testing.T) {
+		t.Parallel()
+		s := newShop(t, loopback())
+		s.succeed(order())
+		s.exec(`update inbox set payload = convert_to(replace(convert_from(payload, 'UTF8'), '"version":4', '"version":0'), 'UTF8')`)
 		s.expectKind(s.deliver(), "parked")
 		s.expectTold(0, paid, "dead")
 	})

@@ -157,7 +157,8 @@ func (r *refunding) send(ctx context.Context) error {
 	refund := r.refund()
 	key := r.s.At(refund.AttemptVersion).ID.String()
 	sent, err := r.Provider.CreateRefund(ctx, key, stripe.RefundParams{
-		Reference: refund.ID, PaymentIntent: r.s.Charge.PaymentIntent, Amount: refund.Amount,
+		Reference: refund.ID, PaymentIntent: r.s.Charge.PaymentIntent,
+		Amount: refund.Amount, Currency: string(r.s.Charge.Amount.Currency),
 	})
 	var rejected *stripe.RejectedError
 	var declined *stripe.DeclinedError

@@ -243,7 +243,7 @@ func TestResend_holds_up_no_news(t *testing.T) {
 	for how, answer := range map[string]func(*shop){
 		"waits": func(s *shop) { s.answer(says(http.StatusGone, "", "Retry-After", "86400")) },
 		"parked": func(s *shop) {
-			s.exec(`update inbox set payload = convert_to(replace(convert_from(payload, 'UTF8'), '"version":4', '"version":9'), 'UTF8') where type = $1`, fulfillment.TypeResend)
+			s.exec(`update inbox set payload = convert_to(replace(convert_from(payload, 'UTF8'), '"version":4', '"version":0'), 'UTF8') where type = $1`, fulfillment.TypeResend)
 		},
 	} {
 		t.Run("one that "+how, func(t *testing.T) {

@@ -97,7 +97,7 @@ func (s *store) isLate() bool {
 
 func newStore(t *testing.T, count *tally) *store {
 	t.Helper()
-	s := &store{T: t, db: pgtest.Open(t), bank: newBank(t), tally: count, afterTx: "0"}
+	s := &store{T: t, db: pgtest.Reused(t), bank: newBank(t), tally: count, afterTx: "0"}
 	client, err := stripe.New(stripe.Config{SecretKey: "sk_test_1", Base: s.bank.server.URL})
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
 )
 
 // What the workers do.
@@ -71,7 +72,7 @@ func (m *machine) start(next trouble, end death) *holder {
 			Lease: time.Hour, MaxAttempts: 1000, GiveUpAfter: 100 * time.Hour,
 			BackoffBase: time.Microsecond, BackoffCap: 2 * time.Microsecond, Parked: inbox.Pass,
 		},
-		Poll: time.Millisecond, Drain: patience, Log: slog.New(slog.DiscardHandler),
+		Poll: time.Millisecond, Drain: await.Stall, Log: slog.New(slog.DiscardHandler),
 	}
 	go func() {
 		defer close(h.ended)
@@ -84,12 +85,7 @@ func (m *machine) start(next trouble, end death) *holder {
 // taken is the message that a holder took. It must be one that is to be taken: the
 // oldest open one of a charge of which nobody holds any.
 func (m *machine) taken(t *rapid.T, h *holder) *parcel {
-	var d inbox.Delivery
-	select {
-	case d = <-h.took:
-	case <-time.After(patience):
-		t.Fatalf("not within %v: a message is taken", patience)
-	}
+	d := await.Receive(t, "a message that is taken", h.took)
 	m.tally.handled.Add(1)
 	for _, p := range m.parcels {
 		if p.id != d.ID {
@@ -139,14 +135,6 @@ func (m *machine) charge(t *rapid.T, p *parcel) *modelCharge {
 	return nil
 }
 
-func await(t *rapid.T, what string, c <-chan struct{}) {
-	select {
-	case <-c:
-	case <-time.After(patience):
-		t.Fatalf("not within %v: %s", patience, what)
-	}
-}
-
 // work has one message handled. Where nothing is in the way it is done then, and
 // its charge too.
 func (m *machine) work(t *rapid.T, next trouble) {
@@ -155,7 +143,7 @@ func (m *machine) work(t *rapid.T, next trouble) {
 	}
 	h := m.start(next, death{})
 	p := m.taken(t, h)
-	await(t, "the handler ends", h.ended)
+	await.Receive(t, "the end of the handler", h.ended)
 	disturbed := next.kind != ""
 	switch kind(h.err) {
 	case "done":
@@ -201,7 +189,7 @@ func (m *machine) die(t *rapid.T) {
 	}
 	h := m.start(next, end)
 	p := m.taken(t, h)
-	await(t, "the handler ends", h.ended)
+	await.Receive(t, "the end of the handler", h.ended)
 	if h.died {
 		m.tally.deaths.Add(1)
 		p.standing = orphaned
@@ -240,23 +228,20 @@ func (m *machine) zombie(t *rapid.T) {
 			close(hanging)
 			select {
 			case <-release:
-			case <-time.After(2 * patience):
+			case <-m.Context().Done():
 			}
 		},
 	}
 	first := m.start(next, death{})
 	p := m.taken(t, first)
-	select {
-	case <-hanging:
-	case <-first.ended: // it came to no such call
+	await.True(t, "the handler hangs or ends", func() bool { return isClosed(hanging) || isClosed(first.ended) })
+	if !isClosed(hanging) { // it came to no such call
 		if kind(first.err) != "done" {
 			t.Fatalf("a handler answered %v", first.err)
 		}
 		p.standing = finished
 		m.observe(t, m.charge(t, p), false)
 		return
-	case <-time.After(patience):
-		t.Fatalf("not within %v: the handler hangs or ends", patience)
 	}
 	m.tally.zombies.Add(1)
 	p.standing = orphaned
@@ -265,9 +250,18 @@ func (m *machine) zombie(t *rapid.T) {
 		m.work(t, trouble{})
 	}
 	close(release)
-	await(t, "the zombie ends", first.ended)
+	await.Receive(t, "the end of the zombie", first.ended)
 	if answer := kind(first.err); answer != "done" && answer != "lost" {
 		t.Fatalf("the zombie answered %v", first.err)
 	}
 	m.observe(t, m.charge(t, p), false)
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }

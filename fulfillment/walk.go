@@ -3,6 +3,7 @@ package fulfillment
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -23,12 +24,19 @@ const (
 )
 
 // again loads a charge's stream and lets decide work on it, once more from the
-// start whenever somebody else was faster. ErrNotFound if there is no charge.
-func again(ctx context.Context, r *Reader, charge string, decide func(ledger.Stream) (inbox.Result, error)) (inbox.Result, error) {
+// start whenever another writer was faster. ErrNotFound if there is no charge.
+//
+// The message was committed with the event that it names. A stream that ends before
+// this version is what a server shows that is behind, such as a standby: the message
+// waits.
+func again(ctx context.Context, r *Reader, charge string, version int, decide func(ledger.Stream) (inbox.Result, error)) (inbox.Result, error) {
 	for round := 0; ; round++ {
 		s, err := r.load(ctx, charge)
-		if err != nil {
+		if err != nil && (version == 0 || !errors.Is(err, ledger.ErrNotFound)) {
 			return inbox.Complete, err
+		}
+		if s.Charge.Version < version {
+			return inbox.Complete, &inbox.WaitError{Err: fmt.Errorf("stream %s is read up to version %d, the message names version %d", charge, s.Charge.Version, version)}
 		}
 		result, err := decide(s)
 		if !ledger.IsConflict(err) {

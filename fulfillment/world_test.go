@@ -3,6 +3,7 @@ package fulfillment_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"testing"
@@ -13,15 +14,13 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
 )
-
-// patience bounds every wait.
-const patience = time.Minute
 
 // world is a database with one merchant, its stock, and a provider.
 type world struct {
@@ -41,7 +40,7 @@ func newWorld(t *testing.T) *world {
 // newWorldWithin is a world in which the provider has so long for an answer.
 func newWorldWithin(t *testing.T, timeout time.Duration) *world {
 	t.Helper()
-	w := &world{T: t, db: pgtest.Open(t), provider: newProvider(t), log: &transcript{}}
+	w := &world{T: t, db: pgtest.Reused(t), provider: newProvider(t), log: &transcript{}}
 	client, err := stripe.New(stripe.Config{SecretKey: "sk_test_1", Base: w.provider.URL, Timeout: timeout})
 	if err != nil {
 		t.Fatal(err)
@@ -190,19 +189,14 @@ update inbox
 			Lease: time.Hour, MaxAttempts: 12, GiveUpAfter: time.Hour,
 			BackoffBase: time.Hour, BackoffCap: 24 * time.Hour, Parked: parked,
 		},
-		Poll: 5 * time.Millisecond, Drain: patience, Log: slog.New(slog.DiscardHandler),
+		Poll: 5 * time.Millisecond, Drain: await.Stall, Log: slog.New(slog.DiscardHandler),
 	}
 	ended := make(chan struct{})
 	go func() { p.Run(ctx); close(ended) }()
 	defer func() { cancel(); <-ended }()
 	errs := make([]error, n)
-	late := time.After(patience)
 	for i := range errs {
-		select {
-		case errs[i] = <-returned:
-		case <-late:
-			w.Fatalf("not within %v: delivery %d of %d to %s", patience, i+1, n, receiver)
-		}
+		errs[i] = await.Receive(w, fmt.Sprintf("delivery %d of %d to %s", i+1, n, receiver), returned)
 	}
 	return errs
 }

@@ -48,6 +48,9 @@ func (o Once[In, Out]) DoAll(ctx context.Context, ins []In) []Result[Out] {
 			continue
 		}
 		looked := known[ask.key.Value]
+		if looked.found && looked.synchronous {
+			looked = Looked{} // each is confirmed with the standby
+		}
 		if looked.found {
 			results[i] = o.alone(ask.key.Value, func() Result[Out] {
 				return o.do(ask, func(Decide) (Outcome, error) { return replay(looked.record, ask.request, func(Record) {}) })

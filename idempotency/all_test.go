@@ -66,7 +66,7 @@ func TestDoAll(t *testing.T) {
 
 	t.Run("what is known is skipped, and the rest is done, in order", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		var calls atomic.Int64
 		once := ordering(db, &calls)
 		once.Key = byID
@@ -95,7 +95,7 @@ func TestDoAll(t *testing.T) {
 
 	t.Run("one bad input fails alone", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		once := ordering(db, new(atomic.Int64))
 		once.Key = byID
 		work, planted := once.Work, errors.New("planted")
@@ -131,7 +131,7 @@ func TestDoAll(t *testing.T) {
 
 	t.Run("also one that panics where its key is derived, or its result is read", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		once := idempotency.Once[*order, moody]{
 			Receiver: idempotency.Receiver{DB: db}, Operation: "moody.v1",
 			Key: func(o *order) (string, error) { return o.ID, nil },
@@ -157,7 +157,7 @@ func TestDoAll(t *testing.T) {
 
 	t.Run("and one whose work ends its goroutine", func(t *testing.T) {
 		t.Parallel()
-		once := ordering(pgtest.Open(t), new(atomic.Int64))
+		once := ordering(pgtest.Reused(t), new(atomic.Int64))
 		work := once.Work
 		once.Work = func(ctx context.Context, b *pgx.Batch, in order) (receipt, error) {
 			if in.ID == "o-1" {
@@ -173,7 +173,7 @@ func TestDoAll(t *testing.T) {
 
 	t.Run("an input that comes twice in one call is done once", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		once := ordering(db, new(atomic.Int64))
 		in := make([]order, 20)
 		for i := range in {
@@ -187,7 +187,7 @@ func TestDoAll(t *testing.T) {
 
 	t.Run("two calls at once do each once", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		once := ordering(db, new(atomic.Int64))
 		other := make(chan []idempotency.Result[receipt], 1)
 		go func() { other <- once.DoAll(t.Context(), orders(50)) }()
@@ -201,7 +201,7 @@ func TestDoAll(t *testing.T) {
 
 	t.Run("no more are worked on at once than was said", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		once := ordering(db, new(atomic.Int64))
 		var mu sync.Mutex
 		now, most := 0, 0
@@ -225,7 +225,7 @@ func TestDoAll(t *testing.T) {
 
 	t.Run("what a call left undone is done by the next", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		var calls atomic.Int64
 		once := ordering(db, &calls)
 		stopped, cancel := context.WithCancel(t.Context())
@@ -274,7 +274,7 @@ func TestDoAll(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		var calls atomic.Int64
-		for _, r := range ordering(pgtest.Open(t), &calls).DoAll(ctx, orders(3)) {
+		for _, r := range ordering(pgtest.Reused(t), &calls).DoAll(ctx, orders(3)) {
 			if !errors.Is(r.Err, idempotency.ErrUnavailable) || r.Key == "" {
 				t.Errorf("%+v", r)
 			}

@@ -59,7 +59,7 @@ func TestNeighbouringWindowsAnswerForEachOther(t *testing.T) {
 			{reportAt(10, 59, 59), reportAt(11, 0, 1), reportAt(10, 30, 0)},
 			{reportAt(11, 0, 1), reportAt(10, 59, 59), reportAt(11, 30, 0)},
 		} {
-			db := pgtest.Open(t)
+			db := pgtest.Reused(t)
 			var calls atomic.Int64
 			once := reporting(db, &calls)
 			for i, r := range sent {
@@ -76,7 +76,7 @@ func TestNeighbouringWindowsAnswerForEachOther(t *testing.T) {
 
 	t.Run("so of three hours the second has none of its own", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		once := reporting(db, new(atomic.Int64))
 		for i, r := range []report{reportAt(10, 0, 0), reportAt(11, 0, 0), reportAt(12, 0, 0)} {
 			if got := do(t, once, r); got.Duplicate != (i == 1) {
@@ -88,7 +88,7 @@ func TestNeighbouringWindowsAnswerForEachOther(t *testing.T) {
 
 	t.Run("another input in the window before is another request", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		once := reporting(db, new(atomic.Int64))
 		once.Same = func(r report) any { return r.At.Minute() }
 		do(t, once, reportAt(10, 59, 59))
@@ -100,7 +100,7 @@ func TestNeighbouringWindowsAnswerForEachOther(t *testing.T) {
 
 	t.Run("at once too, and in one call", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		once := reporting(db, new(atomic.Int64))
 		in := make([]report, 20)
 		for i := range in {
@@ -117,7 +117,7 @@ func TestNeighbouringWindowsAnswerForEachOther(t *testing.T) {
 
 	t.Run("and keys that cross each other come to an end", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		once := reporting(db, new(atomic.Int64))
 		once.Key = func(r report) (string, error) { return r.Shop, nil }
 		once.Also = func(r report) ([]string, error) { return []string{map[string]string{"a": "b", "b": "a"}[r.Shop]}, nil }
@@ -155,7 +155,7 @@ func TestReceiveUnderFurtherKeys(t *testing.T) {
 	t.Run("what was found under one is not kept under another", func(t *testing.T) {
 		t.Parallel()
 		cache := &remembers{}
-		r := idempotency.Receiver{DB: pgtest.Open(t), Cache: cache}
+		r := idempotency.Receiver{DB: pgtest.Reused(t), Cache: cache}
 		first := receive(t, r, effect)
 		cache.kept = nil
 		further := theRequest()
@@ -169,7 +169,7 @@ func TestReceiveUnderFurtherKeys(t *testing.T) {
 
 	t.Run("a key that the work itself claims, and that is taken, is a refusal of its own", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		if err := claim(t, db, keyed("foreign"), theAnswer(), inAnHour()); err != nil {
 			t.Fatal(err)
 		}

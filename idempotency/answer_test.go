@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
@@ -68,14 +69,14 @@ func TestClaim(t *testing.T) {
 
 	t.Run("a key that nobody used is free", func(t *testing.T) {
 		t.Parallel()
-		if record, found := look(t, pgtest.Open(t), theKey()); found || len(record.Body) > 0 || len(record.Fingerprint) > 0 {
+		if record, found := look(t, pgtest.Reused(t), theKey()); found || len(record.Body) > 0 || len(record.Fingerprint) > 0 {
 			t.Errorf("found %v: %+v", found, record)
 		}
 	})
 
 	t.Run("its answer is kept byte for byte", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		expires := inAnHour()
 		if err := claim(t, db, theKey(), theAnswer(), expires); err != nil {
 			t.Fatal(err)
@@ -89,7 +90,7 @@ func TestClaim(t *testing.T) {
 
 	t.Run("an answer may be empty", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		if err := claim(t, db, theKey(), idempotency.Answer{StatusCode: http.StatusNoContent}, inAnHour()); err != nil {
 			t.Fatal(err)
 		}
@@ -100,7 +101,7 @@ func TestClaim(t *testing.T) {
 
 	t.Run("a key in another place is another key", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		if err := claim(t, db, theKey(), theAnswer(), inAnHour()); err != nil {
 			t.Fatal(err)
 		}
@@ -119,7 +120,7 @@ func TestClaim(t *testing.T) {
 
 	t.Run("a taken key takes the whole batch with it", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		for i := range 3 {
 			err := claim(t, db, theKey(), theAnswer(), inAnHour())
 			if taken := idempotency.IsTaken(err); taken != (i > 0) || (err == nil) == (i > 0) {
@@ -131,7 +132,7 @@ func TestClaim(t *testing.T) {
 
 	t.Run("an expired key is taken", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		if err := claim(t, db, theKey(), theAnswer(), time.Now().Add(-time.Hour)); err != nil {
 			t.Fatal(err)
 		}
@@ -143,7 +144,7 @@ func TestClaim(t *testing.T) {
 
 	t.Run("of sixteen at once one wins", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		var won atomic.Int32
 		var rivals errgroup.Group
 		for range 16 {
@@ -182,11 +183,11 @@ func TestClaimBesideAnotherUnderWay(t *testing.T) {
 
 	t.Run("is refused once that one has committed", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		first := underWay(t, db)
 		second := make(chan error, 1)
 		go func() { second <- claim(t, db, theKey(), theAnswer(), inAnHour()) }()
-		awaitLock(t, db)
+		await.Blocked(t, db, 1)
 		if _, found := look(t, db, theKey()); found {
 			t.Error("an answer is seen before its commit")
 		}
@@ -201,11 +202,11 @@ func TestClaimBesideAnotherUnderWay(t *testing.T) {
 
 	t.Run("wins once that one has rolled back", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		first := underWay(t, db)
 		second := make(chan error, 1)
 		go func() { second <- claim(t, db, theKey(), theAnswer(), inAnHour()) }()
-		awaitLock(t, db)
+		await.Blocked(t, db, 1)
 		if err := first.Rollback(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -250,36 +251,9 @@ func underWay(t *testing.T, db *postgres.DB) pgx.Tx {
 	return tx
 }
 
-func awaitLock(t *testing.T, db *postgres.DB) {
-	t.Helper()
-	deadline := time.After(time.Minute)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		var waiting bool
-		err := db.QueryRow(t.Context(), `
-select exists (
-         select
-           from pg_stat_activity
-          where datname = current_database()
-            and wait_event_type = 'Lock')`).Scan(&waiting)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if waiting {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatal("nobody waits for a lock")
-		}
-	}
-}
-
 func TestLookWritesNothing(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := pgtest.Reused(t)
 	tx, err := db.Pool().BeginTx(t.Context(), pgx.TxOptions{AccessMode: pgx.ReadOnly})
 	if err != nil {
 		t.Fatal(err)
@@ -290,7 +264,7 @@ func TestLookWritesNothing(t *testing.T) {
 
 func TestLookSaysWhatItDid(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := pgtest.Reused(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, found, _, err := idempotency.Look(ctx, db, theKey())

@@ -86,8 +86,8 @@ func stablePart(value any) (string, bool) {
 	}
 }
 
-// FromContent makes a key of all that the payload says: see ContentKey. It
-// applies to every message.
+// FromContent makes a key of all that the payload says. It applies to every message.
+// See Content for the payload that goes with such a key.
 func FromContent(source string) Extractor {
 	return func(_ map[string]string, payload []byte) (string, error) {
 		return ContentKey(source, payload)

@@ -28,14 +28,14 @@ func TestList(t *testing.T) {
 
 	t.Run("a key that nobody used led to nothing", func(t *testing.T) {
 		t.Parallel()
-		if got := list(t, pgtest.Open(t), "acme", "k1"); len(got) > 0 {
+		if got := list(t, pgtest.Reused(t), "acme", "k1"); len(got) > 0 {
 			t.Errorf("it led to %v", got)
 		}
 	})
 
 	t.Run("each use is listed, the first one first", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		expires := inAnHour()
 		refund := idempotency.Key{Scope: "acme", Operation: "POST /v1/charges/{id}/refunds", Value: "k1"}
 		cancel := idempotency.Key{Scope: "acme", Operation: "POST /v1/charges/{id}/cancel", Value: "k1"}
@@ -64,7 +64,7 @@ func TestList(t *testing.T) {
 
 	t.Run("nobody sees what is not his", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		if err := claim(t, db, theKey(), theAnswer(), inAnHour()); err != nil {
 			t.Fatal(err)
 		}
@@ -77,7 +77,7 @@ func TestList(t *testing.T) {
 
 	t.Run("what has expired is still told, swept or not", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		claimExpired(t, db, 1)
 		before := list(t, db, "acme", "old0")
 		wantSwept(t, db, 1, 1)
@@ -109,7 +109,7 @@ func TestList(t *testing.T) {
 		t.Parallel()
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		_, err := idempotency.List(ctx, pgtest.Open(t), "acme", "k1")
+		_, err := idempotency.List(ctx, pgtest.Reused(t), "acme", "k1")
 		if !errors.Is(err, context.Canceled) || err.Error() != "list the uses of an idempotency key: context canceled" {
 			t.Errorf("the error is %v", err)
 		}

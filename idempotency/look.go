@@ -30,7 +30,8 @@ select asked.n,
        coalesce(k.body, '')                         as body,
        coalesce(k.expires_at, c.now)                as expires_at,
        coalesce(k.expires_at <= c.now
-                or k.body is null, false)           as expired
+                or k.body is null, false)           as expired,
+       current_setting('synchronous_standby_names') <> '' as synchronous
   from (select clock_timestamp() as now, coalesce($1, current_setting('payonce.merchant', true)) as scope) as c
  cross join unnest($2::text[], $3::text[]) with ordinality as asked(operation, value, n)
   left join lateral (
@@ -46,9 +47,10 @@ select asked.n,
 type Looked struct {
 	Key Key
 
-	record Record
-	found  bool
-	now    time.Time // the database's; zero where nothing was asked
+	record      Record
+	found       bool
+	now         time.Time // the database's; zero where nothing was asked
+	synchronous bool      // the server's commits wait for a standby
 }
 
 // Look reads a key: its record, or found false and the database's time. It
@@ -105,7 +107,7 @@ func looking(scope *string, each []*Looked) postgres.Read {
 			_, err := pgx.ForEachRow(rows, []any{
 				&n, &l.Key.Scope, &l.now, &l.found, &l.record.Fingerprint, &l.record.Canonical,
 				&l.record.StatusCode, &l.record.ContentType, &l.record.Location, &l.record.Body,
-				&l.record.ExpiresAt, &l.record.Expired,
+				&l.record.ExpiresAt, &l.record.Expired, &l.synchronous,
 			}, func() error {
 				l.Key.Operation, l.Key.Value = operations[n-1], values[n-1]
 				*each[n-1] = l
@@ -132,11 +134,16 @@ func NewLooks(db *postgres.DB, most int) *Looks {
 
 // Look is the function of that name, in the company of others.
 func (l *Looks) Look(ctx context.Context, key Key) (record Record, found bool, now time.Time, err error) {
+	one, err := l.look(ctx, key)
+	return one.record, one.found, one.now, err
+}
+
+func (l *Looks) look(ctx context.Context, key Key) (Looked, error) {
 	one, err := l.together.Ask(ctx, key)
 	if err != nil {
-		return Record{}, false, time.Time{}, notLooked(err)
+		return Looked{}, notLooked(err)
 	}
-	return one.record, one.found, one.now, nil
+	return one, nil
 }
 
 func lookAsTenants(ctx context.Context, db *postgres.DB, keys []Key) ([]Looked, error) {

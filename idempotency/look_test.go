@@ -21,7 +21,7 @@ func TestLooks(t *testing.T) {
 	t.Parallel()
 	const each = 20
 	scopes := []string{"acme", "globex", "initech"} // the last one has no key
-	db := pgtest.Open(t)
+	db := pgtest.Reused(t)
 	for _, scope := range scopes[:2] {
 		for n := range each {
 			answer := theAnswer()
@@ -84,7 +84,7 @@ func TestLooks(t *testing.T) {
 // TestLooksOfAReceiver: a receiver that has them does as it does without.
 func TestLooksOfAReceiver(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := pgtest.Reused(t)
 	r := idempotency.Receiver{DB: db, Looks: idempotency.NewLooks(db, 1)}
 	for i, replayed := range []bool{false, true} {
 		o, err := r.Receive(t.Context(), theKey(), theRequest(), func(context.Context, *pgx.Batch, time.Time) (idempotency.Answer, error) {
@@ -142,7 +142,7 @@ func TestLooked(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			db, told := pgtest.Open(t), &counts{}
+			db, told := pgtest.Reused(t), &counts{}
 			acting := pgtest.As(t, db, postgres.RoleAPI)
 			plain := idempotency.Receiver{DB: acting.Tenant(mine.Scope), Retention: time.Hour}
 			if test.before {

@@ -176,7 +176,7 @@ func TestWindow(t *testing.T) {
 
 	t.Run("a duplicate within the window is recognised", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		if err := send(t, db, at(10, 0, 0), false); err != nil {
 			t.Fatal(err)
 		}
@@ -188,7 +188,7 @@ func TestWindow(t *testing.T) {
 
 	t.Run("the trap: one that straddles the boundary is not", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		for _, err := range []error{send(t, db, at(10, 59, 59), false), send(t, db, at(11, 0, 1), false)} {
 			if err != nil {
 				t.Error(err)
@@ -200,7 +200,7 @@ func TestWindow(t *testing.T) {
 	t.Run("unless the window before is claimed too", func(t *testing.T) {
 		t.Parallel()
 		for _, order := range [][]time.Time{{at(10, 59, 59), at(11, 0, 1)}, {at(11, 0, 1), at(10, 59, 59)}} {
-			db := pgtest.Open(t)
+			db := pgtest.Reused(t)
 			if err := send(t, db, order[0], true); err != nil {
 				t.Fatal(err)
 			}
@@ -213,7 +213,7 @@ func TestWindow(t *testing.T) {
 
 	t.Run("whose price is that the next window is refused, and only the one after it is free", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		var refused []int
 		for _, hour := range []int{10, 11, 12} {
 			if idempotency.IsTaken(send(t, db, at(hour, 0, 0), true)) {

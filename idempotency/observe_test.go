@@ -50,7 +50,7 @@ func TestObserver(t *testing.T) {
 	t.Run("a request is looked up and committed, and its replay is looked up", func(t *testing.T) {
 		t.Parallel()
 		told := &counts{}
-		r := idempotency.Receiver{DB: pgtest.Open(t), Observer: told.observer()}
+		r := idempotency.Receiver{DB: pgtest.Reused(t), Observer: told.observer()}
 		receive(t, r, effect)
 		told.want(t, 1, map[idempotency.Commit]int{idempotency.CommitMade: 1})
 		receive(t, r, effect)
@@ -59,7 +59,7 @@ func TestObserver(t *testing.T) {
 
 	t.Run("a rival that was faster", func(t *testing.T) {
 		t.Parallel()
-		db, told := pgtest.Open(t), &counts{}
+		db, told := pgtest.Reused(t), &counts{}
 		r := idempotency.Receiver{DB: db, Observer: told.observer()}
 		receive(t, r, func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
 			receive(t, idempotency.Receiver{DB: db}, effect)
@@ -91,7 +91,7 @@ func TestObserver(t *testing.T) {
 
 	t.Run("a race that the work lost, and a refusal of it", func(t *testing.T) {
 		t.Parallel()
-		db, told := pgtest.Open(t), &counts{}
+		db, told := pgtest.Reused(t), &counts{}
 		odd := func(_ context.Context, b *pgx.Batch, _ time.Time) (idempotency.Answer, error) {
 			b.Queue(`insert into outbox (topic, message_id, payload, metadata) values (null, 'effect', '', '{}')`)
 			return theAnswer(), nil

@@ -3,8 +3,10 @@ package idempotency
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -27,6 +29,10 @@ type Once[In, Out any] struct {
 	// than once, and one call is committed: see Decide. After an error nothing is,
 	// and the key is free; a failure that is final is a result, so it belongs in
 	// Out.
+	//
+	// The result is stored in the same batch, so Work cannot read what the batch
+	// returns: a statement with a callback is ErrReadsBatch. Make ids in Go, or read
+	// before. "insert … returning id" would store zero.
 	Work func(ctx context.Context, b *pgx.Batch, in In) (Out, error)
 
 	// Key derives the key of an input; nil means a hash of all that Same says.
@@ -52,6 +58,11 @@ type Once[In, Out any] struct {
 	Concurrency int
 }
 
+// ErrReadsBatch is returned, wrapped, for a Work that queues a statement with a
+// callback, such as QueryRow's: it would run after the result is stored. Nothing is
+// committed, and the key is free.
+var ErrReadsBatch = errors.New("the work reads from its own batch, which runs after its result is stored")
+
 // Result is what Once has to say of one input.
 type Result[T any] struct {
 	Key       string
@@ -61,7 +72,7 @@ type Result[T any] struct {
 }
 
 // Do does the work, or returns what came of it before. Errors are those of
-// Receive and of Key, also found in the result. ErrExpired: the work was done, and
+// Receive and of Key, and ErrReadsBatch, also found in the result. ErrExpired: the work was done, and
 // its result is no longer kept.
 func (o Once[In, Out]) Do(ctx context.Context, in In) (Result[Out], error) {
 	ask, err := o.ask(in)
@@ -126,6 +137,9 @@ func (o Once[In, Out]) do(ask asked[In], receive func(Decide) (Outcome, error)) 
 		out, err := o.Work(ctx, b, ask.in)
 		if err != nil {
 			return Answer{}, err
+		}
+		if slices.ContainsFunc(b.QueuedQueries, func(q *pgx.QueuedQuery) bool { return q.Fn != nil }) {
+			return Answer{}, fmt.Errorf("do the work of %s: %w", o.Operation, ErrReadsBatch)
 		}
 		if o.Forget {
 			forgotten = out

@@ -64,7 +64,7 @@ func TestOnce(t *testing.T) {
 
 	t.Run("the work is done, and its result is returned ever after", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		var calls atomic.Int64
 		once := ordering(db, &calls)
 		first := do(t, once, order{ID: "o-1", Amount: math.MaxInt64})
@@ -86,7 +86,7 @@ func TestOnce(t *testing.T) {
 
 	t.Run("without a key function another input is other work", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		once := ordering(db, new(atomic.Int64))
 		for i, in := range []order{{ID: "o-1", Amount: 1}, {ID: "o-1", Amount: 2}, {ID: "o-2", Amount: 1}} {
 			if got := do(t, once, in); got.Duplicate || got.Value.Number != int64(i+1) {
@@ -98,7 +98,7 @@ func TestOnce(t *testing.T) {
 
 	t.Run("another operation or scope is another place", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		once := ordering(db, new(atomic.Int64))
 		once.Key = byID
 		other, foreign := once, once
@@ -113,7 +113,7 @@ func TestOnce(t *testing.T) {
 
 	t.Run("another input under the same key is refused, and told where it differs", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		once := ordering(db, new(atomic.Int64))
 		once.Key = byID
 		do(t, once, order{ID: "o-1", Amount: 1})
@@ -127,7 +127,7 @@ func TestOnce(t *testing.T) {
 
 	t.Run("unless what differs was said not to matter", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		once := ordering(db, new(atomic.Int64))
 		once.Same = func(o order) any { return []any{o.ID, o.Amount} }
 		for i, at := range []string{"10:00", "10:01"} {
@@ -140,7 +140,7 @@ func TestOnce(t *testing.T) {
 
 	t.Run("a failure stores nothing and can be tried again", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		once := ordering(db, new(atomic.Int64))
 		work, planted, broken := once.Work, errors.New("planted"), true
 		once.Work = func(ctx context.Context, b *pgx.Batch, o order) (receipt, error) {
@@ -163,7 +163,7 @@ func TestOnce(t *testing.T) {
 
 	t.Run("a panic stores nothing either", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		once := ordering(db, new(atomic.Int64))
 		once.Work = func(_ context.Context, b *pgx.Batch, _ order) (receipt, error) {
 			b.Queue(insertEffect)
@@ -184,7 +184,7 @@ func TestOnce(t *testing.T) {
 
 	t.Run("a result that is not kept is not returned, and the work is not done again", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		once := ordering(db, new(atomic.Int64))
 		once.Forget = true
 		if got := do(t, once, order{ID: "o-1", Amount: 5}); got.Duplicate || got.Value.Paid != 5 {
@@ -202,7 +202,7 @@ func TestOnce(t *testing.T) {
 
 	t.Run("after its time a result is gone, and the work is still not done again", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		once := ordering(db, new(atomic.Int64))
 		once.Receiver.Retention = time.Nanosecond
 		do(t, once, order{ID: "o-1"})
@@ -252,7 +252,7 @@ func TestOnce(t *testing.T) {
 
 	t.Run("one that is under way is not done beside", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		underWay(t, db)
 		var calls atomic.Int64
 		once := ordering(db, &calls)
@@ -281,7 +281,7 @@ func TestOnce(t *testing.T) {
 func TestOnceRefusesWhatItCannotKeep(t *testing.T) {
 	t.Parallel()
 	const long = "beyond 255 characters"
-	db := pgtest.Open(t)
+	db := pgtest.Reused(t)
 	for _, test := range []struct {
 		name  string
 		once  func(idempotency.Once[float64, float64]) idempotency.Once[float64, float64]
@@ -323,7 +323,7 @@ func TestOnceRefusesWhatItCannotKeep(t *testing.T) {
 
 	t.Run("a result that another version wrote is an error, not an empty one", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		numbers := idempotency.Once[string, float64]{
 			Receiver: idempotency.Receiver{DB: db}, Operation: "v1",
 			Work: func(context.Context, *pgx.Batch, string) (float64, error) { return 1, nil },

@@ -64,6 +64,7 @@ type Outcome struct {
 // Decide decides a request: it queues what becomes true with the answer on the
 // batch, and does nothing else that lasts. It queues no transaction control: a
 // commit among its statements would store the answer without the work behind it.
+// The answer is stored by the same batch: what its statements return comes too late.
 // It is called again after every lost
 // race, each time with an empty batch and the same now, which is the database's
 // time; of all these calls one is committed, or none. An error commits nothing
@@ -116,6 +117,9 @@ func (r Receiver) receive(ctx context.Context, key Key, request Request, decide 
 		if try > 0 || free.IsZero() {
 			record, taken, now, err := r.look(ctx, key, request)
 			request.Looked = Looked{} // it was true once
+			if errors.Is(err, ErrUnavailable) {
+				return Outcome{}, err
+			}
 			if err != nil {
 				last, unknown = err, unknown+1
 				continue
@@ -164,7 +168,8 @@ func (r Receiver) receive(ctx context.Context, key Key, request Request, decide 
 }
 
 // look asks the first key, and then the others: the record of the first one that
-// is taken and its index, or -1 and the database's time.
+// is taken and its index, or -1 and the database's time. A record is one that a
+// failover does not lose.
 func (r Receiver) look(ctx context.Context, key Key, request Request) (record Record, taken int, now time.Time, err error) {
 	known := request.Looked
 	if known.now.IsZero() || known.Key != key || len(request.Also) > 0 {
@@ -172,23 +177,30 @@ func (r Receiver) look(ctx context.Context, key Key, request Request) (record Re
 	}
 	for i, value := range append([]string{key.Value}, request.Also...) {
 		key.Value = value
-		record, found, at, err := r.lookAt(ctx, key, known)
-		if found || err != nil {
-			return record, i, at, err
+		seen, err := r.lookAt(ctx, key, known)
+		if err == nil && seen.found && seen.synchronous {
+			seen, err = replicated(ctx, r.DB, key)
 		}
-		now = at
+		if seen.found || err != nil {
+			return seen.record, i, seen.now, err
+		}
+		now = seen.now
 	}
 	return Record{}, -1, now, nil
 }
 
-func (r Receiver) lookAt(ctx context.Context, key Key, known Looked) (record Record, found bool, now time.Time, err error) {
+func (r Receiver) lookAt(ctx context.Context, key Key, known Looked) (Looked, error) {
 	if known.Key == key && !known.now.IsZero() {
-		return known.record, known.found, known.now, nil
+		return known, nil
 	}
 	if r.Looks != nil {
-		return r.Looks.Look(ctx, key)
+		return r.Looks.look(ctx, key)
 	}
-	return Look(ctx, r.DB, key)
+	all, err := lookAll(ctx, r.DB, []Key{key})
+	if err != nil {
+		return Looked{}, notLooked(err)
+	}
+	return all[0], nil
 }
 
 // doubted keeps an error from passing for the whole story while the outcome of an

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/cutproxy"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
@@ -51,7 +52,7 @@ func TestReceive(t *testing.T) {
 
 	t.Run("a request is done, and sent again it is answered", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		r := idempotency.Receiver{DB: db, Retention: time.Hour}
 		first, again := receive(t, r, effect), receive(t, r, effect)
 		if diff := cmp.Diff(theAnswer(), first.Answer); diff != "" || first.Replayed {
@@ -66,7 +67,7 @@ func TestReceive(t *testing.T) {
 
 	t.Run("another request under the key is told apart", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		r := idempotency.Receiver{DB: db}
 		receive(t, r, effect)
 		other := idempotency.Request{Fingerprint: []byte("other"), Canonical: []byte(`{"amount":2}`)}
@@ -80,13 +81,15 @@ func TestReceive(t *testing.T) {
 
 	t.Run("an answer is kept as long as was said, by the database's clock", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
-		before := fromNow(t, db, 0)
+		db := pgtest.Reused(t)
 		for _, test := range []struct{ retention, want time.Duration }{{90 * time.Minute, 90 * time.Minute}, {0, 24 * time.Hour}, {-1, 24 * time.Hour}} {
 			key := keyed(test.retention.String())
+			before := fromNow(t, db, -time.Second)
 			got, err := idempotency.Receiver{DB: db, Retention: test.retention}.Receive(t.Context(), key, theRequest(), effect)
-			if kept := got.ExpiresAt.Sub(before); err != nil || kept < test.want-time.Second || kept > test.want+time.Minute {
-				t.Errorf("retention %v: kept for %v, %v", test.retention, kept, err)
+			after := fromNow(t, db, time.Second)
+			if from := got.ExpiresAt.Add(-test.want); err != nil || from.Before(before) || from.After(after) {
+				t.Errorf("retention %v: kept until %v, want %v after a moment between %v and %v: %v",
+					test.retention, got.ExpiresAt, test.want, before, after, err)
 			}
 			if record, _ := look(t, db, key); !record.ExpiresAt.Equal(got.ExpiresAt) {
 				t.Errorf("it says %v, and %v is stored", got.ExpiresAt, record.ExpiresAt)
@@ -96,7 +99,7 @@ func TestReceive(t *testing.T) {
 
 	t.Run("what has expired is not done again", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		if err := claim(t, db, theKey(), theAnswer(), fromNow(t, db, -time.Second)); err != nil {
 			t.Fatal(err)
 		}
@@ -109,7 +112,7 @@ func TestReceive(t *testing.T) {
 
 	t.Run("an error of the work stores nothing and leaves the key free", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		r := idempotency.Receiver{DB: db}
 		planted := errors.New("planted")
 		_, err := r.Receive(t.Context(), theKey(), theRequest(), func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
@@ -127,7 +130,7 @@ func TestReceive(t *testing.T) {
 
 	t.Run("so does a write that the database refuses", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		_, err := idempotency.Receiver{DB: db}.Receive(t.Context(), theKey(), theRequest(), func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
 			b.Queue(`insert into merchants (merchant_id) values ('acme'), ('acme')`)
 			return effect(ctx, b, now)
@@ -143,7 +146,7 @@ func TestReceive(t *testing.T) {
 
 	t.Run("a race that the work lost is decided anew, at the same time", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		b := &pgx.Batch{}
 		b.Queue(`insert into merchants (merchant_id) values ('m0'), ('m1'), ('m2')`)
 		if err := db.Commit(t.Context(), b); err != nil {
@@ -164,7 +167,7 @@ func TestReceive(t *testing.T) {
 
 	t.Run("one that it loses for ever has no answer", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		calls := 0
 		r := idempotency.Receiver{DB: db, Lost: func(err error) bool { return postgres.Constraint(err) == "merchants_pkey" }}
 		_, err := r.Receive(t.Context(), theKey(), theRequest(), func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
@@ -211,7 +214,7 @@ func TestReceiveBesideAnotherUnderWay(t *testing.T) {
 
 	t.Run("says so after the wait", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		rival := underWay(t, db)
 		r := idempotency.Receiver{DB: db, Wait: 20 * time.Millisecond}
 		if _, err := r.Receive(t.Context(), theKey(), theRequest(), effect); !errors.Is(err, idempotency.ErrInFlight) {
@@ -236,7 +239,7 @@ func TestReceiveBesideAnotherUnderWay(t *testing.T) {
 			got, err = idempotency.Receiver{DB: db, Wait: idempotency.MaxWait}.Receive(t.Context(), theKey(), theRequest(), effect)
 			return err
 		})
-		awaitLock(t, db)
+		await.Blocked(t, db, 1)
 		if err := rival.Commit(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -248,7 +251,7 @@ func TestReceiveBesideAnotherUnderWay(t *testing.T) {
 
 	t.Run("tells another lock from another request", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		rival, err := db.Pool().Begin(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -335,7 +338,7 @@ func TestReceiveOfACutConnection(t *testing.T) {
 
 	t.Run("who hangs up is told that nobody can tell, and has lost nothing", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		r := idempotency.Receiver{DB: db}
 		_, err := r.Receive(ctx, theKey(), theRequest(), func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
@@ -380,7 +383,7 @@ func TestReceiveAsksItsCache(t *testing.T) {
 	t.Run("and is given what was committed, and what was found", func(t *testing.T) {
 		t.Parallel()
 		cache := &remembers{}
-		r := idempotency.Receiver{DB: pgtest.Open(t), Cache: cache}
+		r := idempotency.Receiver{DB: pgtest.Reused(t), Cache: cache}
 		first := receive(t, r, effect)
 		receive(t, r, effect)
 		want := idempotency.Record{Answer: theAnswer(), Fingerprint: theRequest().Fingerprint, Canonical: theRequest().Canonical, ExpiresAt: first.ExpiresAt}
@@ -392,7 +395,7 @@ func TestReceiveAsksItsCache(t *testing.T) {
 	t.Run("but nothing that was refused", func(t *testing.T) {
 		t.Parallel()
 		cache := &remembers{}
-		r := idempotency.Receiver{DB: pgtest.Open(t), Cache: cache}
+		r := idempotency.Receiver{DB: pgtest.Reused(t), Cache: cache}
 		_, err := r.Receive(t.Context(), theKey(), theRequest(), func(context.Context, *pgx.Batch, time.Time) (idempotency.Answer, error) {
 			return idempotency.Answer{StatusCode: 500}, nil
 		})

@@ -54,7 +54,7 @@ func TestReplay(t *testing.T) {
 			}
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				db := pgtest.Open(t)
+				db := pgtest.Reused(t)
 				if err := claim(t, db, theKey(), theAnswer(), fromNow(t, db, test.expires)); err != nil {
 					t.Fatal(err)
 				}

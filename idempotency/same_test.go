@@ -32,7 +32,7 @@ func (s shouted) MarshalJSON() ([]byte, error) { return []byte(`"` + s.text + `!
 func anything(t *testing.T) idempotency.Once[any, string] {
 	t.Helper()
 	return idempotency.Once[any, string]{
-		Receiver: idempotency.Receiver{DB: pgtest.Open(t)}, Scope: "acme", Operation: "any.v1",
+		Receiver: idempotency.Receiver{DB: pgtest.Reused(t)}, Scope: "acme", Operation: "any.v1",
 		Work: func(context.Context, *pgx.Batch, any) (string, error) { return "done", nil },
 	}
 }

@@ -74,7 +74,7 @@ func TestSweep(t *testing.T) {
 
 	t.Run("of an expired key the answer and the request go, and all else stays", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		claimExpired(t, db, 1)
 		want := row(t, db, "old0")
 		want["body"], want["content_type"], want["request"] = nil, nil, nil
@@ -86,7 +86,7 @@ func TestSweep(t *testing.T) {
 
 	t.Run("a key that has not expired keeps everything", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		if err := claim(t, db, theKey(), theAnswer(), fromNow(t, db, time.Minute)); err != nil {
 			t.Fatal(err)
 		}
@@ -98,7 +98,7 @@ func TestSweep(t *testing.T) {
 
 	t.Run("a swept key is taken as before", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		claimExpired(t, db, 1)
 		wantSwept(t, db, 10, 1)
 		if err := claim(t, db, keyed("old0"), theAnswer(), inAnHour()); !idempotency.IsTaken(err) {
@@ -109,7 +109,7 @@ func TestSweep(t *testing.T) {
 
 	t.Run("the oldest go first, no more than asked for, and each once", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		claimExpired(t, db, 5)
 		wantSwept(t, db, 2, 2)
 		for i := range 5 {
@@ -125,7 +125,7 @@ func TestSweep(t *testing.T) {
 
 	t.Run("several at once share the work", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		const keys = 300
 		claimExpired(t, db, keys)
 		var swept atomic.Int64
@@ -153,7 +153,7 @@ func TestSweep(t *testing.T) {
 
 	t.Run("what a dead sweeper held is swept by the next", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		claimExpired(t, db, 3)
 		dead, err := db.Pool().Begin(t.Context())
 		if err != nil {
@@ -172,7 +172,7 @@ func TestSweep(t *testing.T) {
 
 	t.Run("nobody waits for a sweep to replay", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		claimExpired(t, db, 1)
 		sweep, err := db.Pool().Begin(t.Context())
 		if err != nil {
@@ -189,7 +189,7 @@ func TestSweep(t *testing.T) {
 
 	t.Run("what is gone is expired whatever the clock says", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		claimExpired(t, db, 1)
 		wantSwept(t, db, 10, 1)
 		// As if the server's clock had been set back by an hour and a half.
@@ -245,7 +245,7 @@ func TestSweep(t *testing.T) {
 		t.Parallel()
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		n, err := idempotency.Sweep(ctx, pgtest.Open(t), 1)
+		n, err := idempotency.Sweep(ctx, pgtest.Reused(t), 1)
 		if n != 0 || !errors.Is(err, context.Canceled) || err.Error() != "sweep expired idempotency keys: context canceled" {
 			t.Errorf("%d, %v", n, err)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
@@ -54,7 +55,7 @@ func TestAccept(t *testing.T) {
 
 	t.Run("a message is kept as it was given", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		want := inbox.Message{
 			ID: "m1", Type: "note", OrderingKey: "naïve 🔑", Payload: []byte("\x00\xff"), Metadata: map[string]string{"a": "b"},
 		}
@@ -73,14 +74,14 @@ func TestAccept(t *testing.T) {
 
 	t.Run("the longest id and the longest key are kept", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		accept(t, db, inbox.Message{ID: random(inbox.MaxLength), OrderingKey: random(inbox.MaxLength)})
-		await(t, db, `select length(message_id) = 255 and length(ordering_key) = 255 from inbox`)
+		await.Row(t, db, `select length(message_id) = 255 and length(ordering_key) = 255 from inbox`)
 	})
 
 	t.Run("a message of an id alone is its own key", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		accept(t, db, inbox.Message{ID: "m1"})
 		var key string
 		var payload []byte
@@ -93,7 +94,7 @@ func TestAccept(t *testing.T) {
 
 	t.Run("again is counted, and another payload is kept aside", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		for _, payload := range []string{"x", "x", "y", "y", "x"} {
 			accept(t, db, note("m1", payload))
 		}
@@ -105,20 +106,20 @@ func TestAccept(t *testing.T) {
 
 	t.Run("the same message as one that came by the outbox is the same", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		post(t, db, letter("m1", "x"))
 		receive(t, db, "r")
-		awaitAll(t, db)
+		awaitReceived(t, db)
 		accept(t, db, note("m1", "x"))
 		accept(t, db, note("m2", "x"))
 		post(t, db, letter("m2", "x"))
-		awaitAll(t, db)
+		awaitReceived(t, db)
 		wantReceived(t, db, map[string]int{"r m1": 1, "r m2": 1})
 	})
 
 	t.Run("a batch that rolls back has received nothing", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		b := &pgx.Batch{}
 		if err := inbox.Accept(b, "r", note("m1", "x")); err != nil {
 			t.Fatal(err)
@@ -158,7 +159,7 @@ func TestAcceptRefusesWhatCannotBeStored(t *testing.T) {
 // is refused, and each delivery is counted once.
 func TestAcceptBesideRivals(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := pgtest.Reused(t)
 	const rivals, messages = 8, 30
 	var all sync.WaitGroup
 	for range rivals {

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
@@ -18,7 +19,7 @@ type mark struct{}
 // told.
 func TestAttempting(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := pgtest.Reused(t)
 	b := &pgx.Batch{}
 	m := note("m1", "x")
 	m.Metadata = map[string]string{"traceparent": "t1"}
@@ -45,7 +46,7 @@ func TestAttempting(t *testing.T) {
 		return context.WithValue(ctx, mark{}, d.Attempt), func(end inbox.End) { told.note("ended:%s", end) }
 	}
 	stop := start(t, p)
-	await(t, db, `select bool_and(status = 'done') from inbox`)
+	await.Row(t, db, `select bool_and(status = 'done') from inbox`)
 	stop()
 	const want = "begun:1:t1 handled:1 ended:failed begun:2:t1 handled:2 ended:failed begun:3:t1 handled:3 ended:done"
 	if told.String() != want {
@@ -57,7 +58,7 @@ func TestAttempting(t *testing.T) {
 // context that was given back, too.
 func TestAttemptingIsStillInterrupted(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := pgtest.Reused(t)
 	put(t, db, "m1", "k")
 	told := &diary{}
 	began := make(chan struct{})
@@ -71,7 +72,7 @@ func TestAttemptingIsStillInterrupted(t *testing.T) {
 		return context.WithValue(ctx, mark{}, true), func(end inbox.End) { told.note("%s", end) }
 	}
 	stop := start(t, p)
-	receiveFrom(t, "the handler", began)
+	await.Receive(t, "the handler", began)
 	stop()
 	if told.String() != "released" {
 		t.Errorf("told %q", told)

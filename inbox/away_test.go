@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/url"
 	"strings"
@@ -15,13 +16,13 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/cutproxy"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
 func TestAnOutageOfTheStoreIsNobodysAttempt(t *testing.T) {
-	pgtest.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 	const waited, counted = "pending 0 1", "pending 1 0" // status, attempts, waits
 	refusal := func(code string) error { return fmt.Errorf("load: %w", &pgconn.PgError{Code: code}) }
@@ -30,7 +31,7 @@ func TestAnOutageOfTheStoreIsNobodysAttempt(t *testing.T) {
 		b.Queue(`select $1::int`, "no number")
 		return db.Commit(ctx, b)
 	}
-	for name, test := range map[string]struct {
+	cases := map[string]struct {
 		fail func(ctx context.Context, db *postgres.DB) error
 		want string
 	}{
@@ -57,21 +58,21 @@ func TestAnOutageOfTheStoreIsNobodysAttempt(t *testing.T) {
 		}, counted},
 		"a connection to another": {func(context.Context, *postgres.DB) error { return &net.OpError{Op: "dial", Err: io.ErrClosedPipe} }, counted},
 		"another host's outage":   {func(context.Context, *postgres.DB) error { return &url.Error{Op: "Get", Err: io.ErrUnexpectedEOF} }, counted},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.Open(t)
-			put(t, db, "m1", "k")
-			p := processor(db, func(ctx context.Context, _ inbox.Delivery) (inbox.Result, error) {
-				return inbox.Complete, test.fail(ctx, db)
-			})
-			p.Policy.BackoffBase, p.Policy.BackoffCap = 1000*time.Hour, 1000*time.Hour
-			start(t, p)
-			await(t, db, `select status = 'pending' and last_error is not null from inbox`)
-			if r := stored(t, db, "m1"); fmt.Sprint(r.Status, " ", r.Attempts, " ", r.Waits) != test.want {
-				t.Errorf("the message is %+v, want %s", r, test.want)
-			}
-		})
+	}
+	db := pgtest.Reused(t)
+	for name := range cases {
+		put(t, db, name, name)
+	}
+	p := processor(db, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+		return inbox.Complete, cases[d.ID].fail(ctx, db)
+	})
+	p.Policy.BackoffBase, p.Policy.BackoffCap = 1000*time.Hour, 1000*time.Hour
+	start(t, p)
+	await.Row(t, db, `select bool_and(status = 'pending' and last_error is not null) from inbox`)
+	for name, test := range cases {
+		if r := stored(t, db, name); fmt.Sprint(r.Status, " ", r.Attempts, " ", r.Waits) != test.want {
+			t.Errorf("%s: the message is %+v, want %s", name, r, test.want)
+		}
 	}
 }
 
@@ -116,6 +117,11 @@ func TestARestartOfTheDatabaseCostsNoAttemptAndLooksLikeNoDeath(t *testing.T) {
 	t.Parallel()
 	address := pgtest.URL(t)
 	db := open(t, address, postgres.Options{})
+	clock, err := pgx.Connect(t.Context(), address) // it outlives the others
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = clock.Close(context.WithoutCancel(t.Context())) })
 	for i := range 4 {
 		put(t, db, fmt.Sprint("m", i), fmt.Sprint("k", i))
 	}
@@ -130,25 +136,28 @@ func TestARestartOfTheDatabaseCostsNoAttemptAndLooksLikeNoDeath(t *testing.T) {
 		var one int
 		return inbox.Complete, db.QueryRow(ctx, `select 1`).Scan(&one)
 	})
-	p.Policy.Lease, p.Policy.BackoffBase = 500*time.Millisecond, time.Millisecond
+	p.Policy.Lease, p.Policy.BackoffBase = renewedLease, time.Millisecond
+	unrenewed := newAlarm("leases not renewed")
+	p.Log = slog.New(slog.NewTextHandler(unrenewed, nil))
 	start(t, p)
 	for range 4 {
-		receiveFrom(t, "a handler", begun)
+		await.Receive(t, "a handler", begun)
 	}
 
 	admin := adminOf(t, address)
 	name := db.Pool().Config().ConnConfig.Database
 	execute(t, admin, `alter database `+name+` allow_connections false`)
-	execute(t, admin, `select pg_terminate_backend(pid) from pg_stat_activity where datname = '`+name+`'`)
+	execute(t, admin, fmt.Sprintf(`select pg_terminate_backend(pid) from pg_stat_activity where datname = '%s' and pid <> %d`, name, clock.PgConn().PID()))
 	close(restart)
 	for range 4 {
-		receiveFrom(t, "the failure of a handler", failed)
+		await.Receive(t, "the failure of a handler", failed)
 	}
-	execute(t, admin, `select pg_sleep(1)`) // two leases
+	await.Receive(t, "a renewal that fails", unrenewed.rung)
+	execute(t, clock, `update inbox set due_at = clock_timestamp() - interval '1 minute'`) // every lease has ended
 	execute(t, admin, `alter database `+name+` allow_connections true`)
 
 	again := open(t, address, postgres.Options{})
-	await(t, again, `select bool_and(status = 'done' and attempts = 1 and waits = 1 and deaths = 0 and fence = 2) from inbox`)
+	await.Row(t, again, `select bool_and(status = 'done' and attempts = 1 and waits = 1 and deaths = 0 and fence = 2) from inbox`)
 }
 
 // Somebody holds a lock that every handler needs, for longer than any of them may
@@ -170,9 +179,9 @@ func TestALockedTableParksNobody(t *testing.T) {
 	})
 	p.Policy.BackoffBase, p.Policy.BackoffCap = time.Millisecond, 10*time.Millisecond
 	start(t, p)
-	await(t, db, `select bool_and(waits > 3) from inbox`) // more than it may fail
+	await.Row(t, db, `select bool_and(waits > 3) from inbox`) // more than it may fail
 	run(t, locked, `commit`)
-	await(t, db, `select bool_and(status = 'done' and attempts = 1 and deaths = 0) from inbox`)
+	await.Row(t, db, `select bool_and(status = 'done' and attempts = 1 and deaths = 0) from inbox`)
 }
 
 // adminOf connects to another database of the same server.

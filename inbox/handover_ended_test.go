@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
@@ -21,7 +21,7 @@ func TestPageThatEndsOtherwise(t *testing.T) {
 
 	t.Run("a commit that comes after it was told of is waited for", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		var handled diary
 		p := unpolled(db, noting(&handled)) // and its lease is an hour
 		h := inbox.NewHandover(p)
@@ -30,14 +30,14 @@ func TestPageThatEndsOtherwise(t *testing.T) {
 				err := take(page)
 				h.Ended() // nobody waited for the answer
 				for range 100 {
-					await(t, db, `select true`) // it is looked for meanwhile
+					await.Row(t, db, `select true`) // it is looked for meanwhile
 				}
 				return err
 			}
 		}, nil, "r")
 		startOffering(t, db, p)
 		page(t, db, of("m1=x@k", "m2=x@l")...)
-		await(t, db, `select count(*) = 3 and bool_and(status = 'done' and done_fence = 1) from inbox`)
+		await.Row(t, db, `select count(*) = 3 and bool_and(status = 'done' and done_fence = 1) from inbox`)
 	})
 
 	t.Run("a number that a crash gives away again is not the same row", func(t *testing.T) {
@@ -63,9 +63,9 @@ func TestPageThatEndsOtherwise(t *testing.T) {
 			t.Fatal(err)
 		}
 		page(t, db, letter("m1", "x"))
-		awaitAll(t, db)
+		awaitReceived(t, db)
 		conn.Release()
-		await(t, db, `select bool_and(status = 'done') from inbox`)
+		await.Row(t, db, `select bool_and(status = 'done') from inbox`)
 		stop()
 		if got := handled.String(); got != "m1" || tries != 2 {
 			t.Errorf("handled: %s; after %d pages", got, tries)
@@ -80,14 +80,11 @@ func TestPageThatEndsOtherwise(t *testing.T) {
 			if d.ID != "first" {
 				n := int64(d.Attempt)
 				begun <- n
-				select {
-				case <-finish[n]:
-				case <-time.After(patience): // the test has failed
-				}
+				<-finish[n]
 			}
 			return inbox.Complete, nil
 		})
-		p.Policy.Lease = 1500 * time.Millisecond
+		p.Policy.Lease = renewedLease
 		h := inbox.NewHandover(p)
 		hand(t, db, h, nil, func() {}, "r") // nobody tells before the lease has ended
 		startOffering(t, db, p)
@@ -96,25 +93,25 @@ func TestPageThatEndsOtherwise(t *testing.T) {
 		tx := begin(t, db)
 		run(t, tx, `select pg_advisory_xact_lock(7)`)
 		page(t, db, letter("m1", "x"))
-		awaitAll(t, db)
+		awaitReceived(t, db)
 		silence(t, db)
-		await(t, db, `select count(*) > 0 from pg_stat_activity where datname = current_database() and wait_event = 'advisory'`)
+		await.Row(t, db, `select count(*) > 0 from pg_stat_activity where datname = current_database() and wait_event = 'advisory'`)
 		h.Ended()
-		if n := receiveFrom(t, "what was taken on receipt", begun); n != 1 {
+		if n := await.Receive(t, "what was taken on receipt", begun); n != 1 {
 			t.Errorf("attempt %d comes first", n)
 		}
 		if err := tx.Rollback(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if n := receiveFrom(t, "what was claimed", begun); n != 2 {
+		if n := await.Receive(t, "what was claimed", begun); n != 2 {
 			t.Errorf("attempt %d comes second", n)
 		}
 		close(finish[1])
-		await(t, db, `select received_at < clock_timestamp() - interval '5 seconds' from inbox where message_id = 'm1'`)
-		if r := stored(t, db, "m1"); r.Status != "running" || r.Fence != 2 || r.DueIn < 0 {
+		awaitRenewal(t, db, "m1")
+		if r := stored(t, db, "m1"); r.Status != "running" || r.Fence != 2 {
 			t.Errorf("it is %+v", r)
 		}
 		close(finish[2])
-		await(t, db, `select bool_and(status = 'done') from inbox`)
+		await.Row(t, db, `select bool_and(status = 'done') from inbox`)
 	})
 }

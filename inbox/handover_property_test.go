@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
@@ -55,7 +56,7 @@ func (s *script) handle(_ context.Context, d inbox.Delivery) (inbox.Result, erro
 func TestTakenOnReceiptIsLikeClaimed(t *testing.T) {
 	pgtest.Long(t, "it does the same in many ways")
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := pgtest.Reused(t)
 	scripts := map[string]*script{}
 	processors := map[string]*inbox.Processor{}
 	for _, receiver := range []string{"taken", "claimed"} {
@@ -71,7 +72,7 @@ func TestTakenOnReceiptIsLikeClaimed(t *testing.T) {
 	}
 	draws, messages := 0, 0
 	rapid.Check(t, func(r *rapid.T) {
-		if draws++; draws > 40 {
+		if draws++; draws > 15 {
 			return // each takes some commits, and some polls of the subscriber
 		}
 		for range rapid.IntRange(1, 6).Draw(r, "steps") {
@@ -84,11 +85,11 @@ func TestTakenOnReceiptIsLikeClaimed(t *testing.T) {
 			if rapid.Bool().Draw(r, "by a page") {
 				page(r, db, of(texts...)...)
 				if rapid.Bool().Draw(r, "that is waited for") {
-					awaitAll(t, db)
+					awaitReceived(t, db)
 				}
 				continue
 			}
-			awaitAll(t, db) // else which of them is older would be left to chance
+			awaitReceived(t, db) // else which of them is older would be left to chance
 			b := &pgx.Batch{}
 			for _, m := range of(texts...) {
 				for receiver := range processors {
@@ -102,8 +103,8 @@ func TestTakenOnReceiptIsLikeClaimed(t *testing.T) {
 				r.Fatal(err)
 			}
 		}
-		awaitAll(t, db)
-		await(t, db, `select coalesce(bool_and(status = 'done' and holder = 'test'), true) from inbox`)
+		awaitReceived(t, db)
+		await.Row(t, db, `select coalesce(bool_and(status = 'done' and holder = 'test'), true) from inbox`)
 	})
 	for receiver, s := range scripts {
 		for _, wrong := range s.wrong {

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/cutproxy"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
@@ -63,7 +64,7 @@ func hand(t *testing.T, db *postgres.DB, h *inbox.Handover, around func(takePage
 		if err := subscriber.Close(); err != nil {
 			t.Error(err)
 		}
-		receiveFrom(t, "the receiver's end", stopped)
+		await.Receive(t, "the receiver's end", stopped)
 		if err := conns.Close(); err != nil {
 			t.Error(err)
 		}
@@ -84,7 +85,7 @@ func startOffering(t *testing.T, db *postgres.DB, p *inbox.Processor) (stop func
 	t.Helper()
 	put(t, db, "first", "first")
 	stop = start(t, p)
-	await(t, db, `select status = 'done' from inbox where message_id = 'first'`)
+	await.Row(t, db, `select status = 'done' from inbox where message_id = 'first'`)
 	return stop
 }
 
@@ -104,14 +105,14 @@ func TestHandover(t *testing.T) {
 
 	t.Run("a message is handled as it is received, without a claim", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		p := unpolled(pgtest.As(t, db, postgres.RoleWorker), noting(&diary{}))
 		var claims, messages atomic.Int32
 		p.Observer.Claimed = func(n, _ int) { claims.Add(1); messages.Add(int32(n)) } //nolint:gosec // few
 		hand(t, pgtest.As(t, db, postgres.RoleWorker), inbox.NewHandover(p), nil, nil, "r")
 		startOffering(t, db, p)
 		page(t, db, of("a=1@k", "b=2@l", "c=@m")...)
-		await(t, db, `select count(*) = 4 and bool_and(status = 'done' and done_fence = 1 and attempts = 1 and holder = 'test') from inbox`)
+		await.Row(t, db, `select count(*) = 4 and bool_and(status = 'done' and done_fence = 1 and attempts = 1 and holder = 'test') from inbox`)
 		if messages.Load() != 4 || claims.Load() > 4 {
 			t.Errorf("%d messages are counted as claimed, %d times", messages.Load(), claims.Load())
 		}
@@ -119,7 +120,7 @@ func TestHandover(t *testing.T) {
 
 	t.Run("as a claim would hand it over", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		seen := map[string]chan inbox.Delivery{"r": make(chan inbox.Delivery, 10), "s": make(chan inbox.Delivery, 10)}
 		note := func(receiver string) inbox.Handler {
 			return func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
@@ -139,7 +140,7 @@ func TestHandover(t *testing.T) {
 		})
 		for _, m := range messages {
 			page(t, db, m)
-			taken, claimed := receiveFrom(t, "what is taken", seen["r"]), receiveFrom(t, "what is claimed", seen["s"])
+			taken, claimed := await.Receive(t, "what is taken", seen["r"]), await.Receive(t, "what is claimed", seen["s"])
 			if diff := cmp.Diff(claimed, taken, cmpopts.IgnoreUnexported(inbox.Delivery{})); diff != "" {
 				t.Errorf("message %s (-claimed +taken on receipt):\n%s", m.ID, diff)
 			}
@@ -148,7 +149,7 @@ func TestHandover(t *testing.T) {
 
 	t.Run("nothing of a page that was rolled back is handled, and its places are free again", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		var calls atomic.Int32
 		p := processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
 			calls.Add(1)
@@ -172,7 +173,7 @@ func TestHandover(t *testing.T) {
 		}, nil, "r")
 		stop := startOffering(t, db, p)
 		page(t, db, of("a=1@k")...)
-		await(t, db, `select count(*) = 2 and bool_and(status = 'done' and attempts = 1) from inbox`)
+		await.Row(t, db, `select count(*) = 2 and bool_and(status = 'done' and attempts = 1) from inbox`)
 		stop()
 		if tries < 5 || calls.Load() != 2 || lost.Load() != 0 {
 			t.Errorf("%d pages; 2 messages were handled %d times, %d of them not to their end", tries, calls.Load(), lost.Load())
@@ -200,7 +201,7 @@ func TestHandover(t *testing.T) {
 			}, nil, "r")
 			stop := startOffering(t, db, p)
 			page(t, db, of("a=1@k")...)
-			await(t, db, `select count(*) = 2 and bool_and(status = 'done') from inbox`)
+			await.Row(t, db, `select count(*) = 2 and bool_and(status = 'done') from inbox`)
 			stop()
 			if got := handled.String(); got != "a" || proxy.Cuts() != 1 {
 				t.Errorf("handled: %s, after %d cuts", got, proxy.Cuts())
@@ -223,7 +224,7 @@ func TestHandover(t *testing.T) {
 	} {
 		t.Run("behind a message of its key "+name, func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.Open(t)
+			db := pgtest.Reused(t)
 			var handled diary
 			p := unpolled(db, noting(&handled))
 			p.Policy.Parked = of.parked
@@ -232,9 +233,9 @@ func TestHandover(t *testing.T) {
 			put(t, db, "older", "k")
 			write(t, db, `update inbox set `+of.older+` where message_id = 'older'`)
 			page(t, db, letter("younger", "x"))
-			awaitAll(t, db)
+			awaitReceived(t, db)
 			if of.taken {
-				await(t, db, `select status = 'done' from inbox where message_id = 'younger'`)
+				await.Row(t, db, `select status = 'done' from inbox where message_id = 'younger'`)
 				return
 			}
 			if r := stored(t, db, "younger"); r.Status != "pending" || r.Fence != 0 || r.Attempts != 0 || r.Holder != "" || r.DueIn > 0 {
@@ -248,7 +249,7 @@ func TestHandover(t *testing.T) {
 
 	t.Run("a message of its key that is claimed at the same moment refuses the page, which is read again without offers", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		var handled, refused diary
 		p := processor(db, noting(&handled))
 		tx := begin(t, db)
@@ -266,22 +267,22 @@ func TestHandover(t *testing.T) {
 		}, nil, "r")
 		stop := startOffering(t, db, p)
 		page(t, db, of("known=x@l")...)
-		await(t, db, `select count(*) = 2 and bool_and(status = 'done') from inbox`)
+		await.Row(t, db, `select count(*) = 2 and bool_and(status = 'done') from inbox`)
 		page(t, db, of("known=x@l", "m1=x@k", "m2=x@m")...)
-		await(t, db, `select count(*) > 0 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`)
+		await.Blocked(t, db, 1)
 		// The page has looked already.
 		write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, fence, due_at)
 			values ('r', 'rival', 'k', 't', '', '{}', '', 'running', 1, clock_timestamp() + interval '1 hour')`)
 		if err := tx.Rollback(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		awaitAll(t, db)
-		await(t, db, `select status = 'done' from inbox where message_id = 'm2'`)
+		awaitReceived(t, db)
+		await.Row(t, db, `select status = 'done' from inbox where message_id = 'm2'`)
 		if r := stored(t, db, "m1"); r.Status != "pending" || r.Fence != 0 {
 			t.Errorf("it is %+v", r)
 		}
 		write(t, db, `update inbox set status = 'done', done_fence = fence where message_id = 'rival'`)
-		await(t, db, `select bool_and(status = 'done') from inbox`)
+		await.Row(t, db, `select bool_and(status = 'done') from inbox`)
 		stop()
 		if got := handled.String(); got != "known m2 m1" || refused.String() != "inbox_one_running_per_key" {
 			t.Errorf("handled: %s; refused by: %s", got, &refused)
@@ -290,7 +291,7 @@ func TestHandover(t *testing.T) {
 
 	t.Run("what a page brings behind its own messages, or beyond the places, comes by claims and in order", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		var handled diary
 		finish := make(chan struct{})
 		p := processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
@@ -304,9 +305,9 @@ func TestHandover(t *testing.T) {
 		hand(t, db, inbox.NewHandover(p), nil, nil, "r")
 		startOffering(t, db, p)
 		page(t, db, of("a=1@k", "b=1@k", "c=1@l", "d=1@m", "e=1@n", "f=1@o", "g=1@k")...)
-		await(t, db, `select count(*) filter (where status = 'done') = 5 and count(*) filter (where status = 'running') = 1 from inbox`)
+		await.Row(t, db, `select count(*) filter (where status = 'done') = 5 and count(*) filter (where status = 'running') = 1 from inbox`)
 		close(finish)
-		await(t, db, `select bool_and(status = 'done' and attempts = 1) from inbox`)
+		await.Row(t, db, `select bool_and(status = 'done' and attempts = 1) from inbox`)
 		if got := handled.String(); got != "a b g" {
 			t.Errorf("messages of one key came as %s", got)
 		}
@@ -314,7 +315,7 @@ func TestHandover(t *testing.T) {
 
 	t.Run("who comes behind what was taken on receipt does not wait for the third poll", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		p := processor(db, noting(&diary{}))
 		p.Poll = poll
 		hand(t, db, inbox.NewHandover(p), nil, nil, "r")
@@ -325,14 +326,14 @@ func TestHandover(t *testing.T) {
 				texts[i] = fmt.Sprintf("m%d-%d=1@k", try, i)
 			}
 			page(t, db, of(texts...)...)
-			awaitAll(t, db)
-			await(t, db, `select bool_and(status = 'done') from inbox`)
+			awaitReceived(t, db)
+			await.Row(t, db, `select bool_and(status = 'done') from inbox`)
 		})
 	})
 
 	t.Run("older messages have the places first", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		const older = 60
 		for i := range older {
 			put(t, db, fmt.Sprint("older", i), fmt.Sprint("older", i))
@@ -352,7 +353,7 @@ func TestHandover(t *testing.T) {
 			page(t, db, of(fmt.Sprintf("m%d=1@%d", i, i))...)
 		}
 		start(t, p)
-		await(t, db, `select count(*) = 80 and bool_and(status = 'done') from inbox`)
+		await.Row(t, db, `select count(*) = 80 and bool_and(status = 'done') from inbox`)
 		before, _, _ := strings.Cut(begun.String(), " m")
 		if n := len(strings.Fields(before)); n < older-p.Concurrency {
 			t.Errorf("%d of %d older messages were begun before a younger one", n, older)
@@ -361,14 +362,14 @@ func TestHandover(t *testing.T) {
 
 	t.Run("a processor that met no store offers nothing", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		away := open(t, pgtest.URL(t), postgres.Options{})
 		away.Close()
 		p := processor(away, noting(&diary{}))
 		hand(t, db, inbox.NewHandover(p), nil, nil, "r")
 		start(t, p)
 		page(t, db, letter("m1", "x"))
-		awaitAll(t, db)
+		awaitReceived(t, db)
 		if r := stored(t, db, "m1"); r.Status != "pending" || r.Fence != 0 {
 			t.Errorf("it is %+v", r)
 		}
@@ -376,7 +377,7 @@ func TestHandover(t *testing.T) {
 
 	t.Run("the lease of what was taken is kept", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		hung := newHung(db, "holder")
 		p := unpolled(db, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
 			if d.ID == "first" {
@@ -384,20 +385,20 @@ func TestHandover(t *testing.T) {
 			}
 			return hung.handle(ctx, d)
 		})
-		p.Policy.Lease = 1500 * time.Millisecond
+		p.Policy.Lease = renewedLease
 		hand(t, db, inbox.NewHandover(p), nil, nil, "r")
 		startOffering(t, db, p)
 		page(t, db, letter("m1", "x"))
-		receiveFrom(t, "the message", hung.begun)
+		await.Receive(t, "the message", hung.begun)
 		rival := processor(db, noting(&diary{}))
-		rival.Holder, rival.Policy.Lease = "rival", 1500*time.Millisecond
+		rival.Holder = "rival"
 		start(t, rival)
-		await(t, db, `select received_at < clock_timestamp() - interval '5 seconds' from inbox where message_id = 'm1'`)
-		if r := stored(t, db, "m1"); r.Status != "running" || r.Fence != 1 || r.DueIn < 0 {
+		awaitRenewal(t, db, "m1")
+		if r := stored(t, db, "m1"); r.Status != "running" || r.Fence != 1 {
 			t.Errorf("it is %+v", r)
 		}
 		close(hung.finish)
-		await(t, db, `select bool_and(status = 'done' and done_fence = 1) from inbox`)
+		await.Row(t, db, `select bool_and(status = 'done' and done_fence = 1) from inbox`)
 	})
 
 	t.Run("what was taken while the program was told to stop is given back", func(t *testing.T) {
@@ -412,14 +413,14 @@ func TestHandover(t *testing.T) {
 
 	t.Run("what a process took that died is taken over", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		var handled diary
 		dying := unpolled(db, noting(&handled))
 		dying.Drain = 0
 		hand(t, db, inbox.NewHandover(dying), nil, func() {}, "r") // it dies before it is told
 		stop := startOffering(t, db, dying)
 		page(t, db, of("m1=x@k", "m2=x@k")...)
-		awaitAll(t, db)
+		awaitReceived(t, db)
 		stop()
 		if r := stored(t, db, "m1"); r.Status != "running" || r.Holder != "test" {
 			t.Errorf("the dead process has left %+v", r)
@@ -430,7 +431,7 @@ func TestHandover(t *testing.T) {
 		heir.Observer.Claimed = func(_, n int) { deaths.Add(int32(n)) } //nolint:gosec // few
 		start(t, heir)
 		silence(t, db)
-		await(t, db, `select bool_and(status = 'done') from inbox`)
+		await.Row(t, db, `select bool_and(status = 'done') from inbox`)
 		if r := stored(t, db, "m1"); r.Fence != 2 || r.Attempts != 2 || deaths.Load() != 1 {
 			t.Errorf("%d deaths; it is %+v", deaths.Load(), r)
 		}
@@ -444,7 +445,7 @@ func TestHandover(t *testing.T) {
 // told of, and returns how that ended.
 func stopsWhileAPageIsUnderWay(t *testing.T) inbox.End {
 	t.Helper()
-	db := pgtest.Open(t)
+	db := pgtest.Reused(t)
 	var handled diary
 	ends := make(chan inbox.End, 10)
 	p := unpolled(db, noting(&handled))
@@ -452,20 +453,20 @@ func stopsWhileAPageIsUnderWay(t *testing.T) inbox.End {
 	h := inbox.NewHandover(p)
 	hand(t, db, h, nil, func() {}, "r")
 	stop := startOffering(t, db, p)
-	receiveFrom(t, "the end of the first", ends)
+	await.Receive(t, "the end of the first", ends)
 	page(t, db, letter("m1", "x"))
-	awaitAll(t, db)
+	awaitReceived(t, db)
 	if r := stored(t, db, "m1"); r.Status != "running" || r.Fence != 1 || handled.String() != "" {
 		t.Errorf("before anybody tells of it, it is %+v, and handled: %s", r, &handled)
 	}
 	stopped := make(chan struct{})
 	go func() { stop(); close(stopped) }()
 	for range 20 {
-		await(t, db, `select true`)
+		await.Row(t, db, `select true`)
 	}
 	h.Ended()
-	receiveFrom(t, "the stop", stopped)
-	end := receiveFrom(t, "the end of it", ends)
+	await.Receive(t, "the stop", stopped)
+	end := await.Receive(t, "the end of it", ends)
 	r := stored(t, db, "m1")
 	switch {
 	case end == inbox.EndReleased && r.Status == "pending" && r.Attempts == 0 && r.DueIn <= 0 && handled.String() == "":

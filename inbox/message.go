@@ -7,8 +7,14 @@ type Message struct {
 	ID          string // unique per receiver
 	Type        string
 	OrderingKey string // messages of one key are processed one at a time; the id where empty
-	Payload     []byte
-	Metadata    map[string]string
+
+	// Payload belongs to the id byte for byte: under a known id another payload is
+	// quarantined, also one that says the same in another spelling. A message whose
+	// id is made of its content has the form that was hashed: idempotency.Content
+	// returns it.
+	Payload []byte
+
+	Metadata map[string]string
 }
 
 // Delivery is a message in the hands of one holder.

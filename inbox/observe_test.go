@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
@@ -94,22 +95,13 @@ func TestObserver(t *testing.T) {
 	} {
 		t.Run("an attempt is told that ends "+string(test.end), func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.Open(t)
+			db := pgtest.Reused(t)
 			put(t, db, "m1", "k")
 			told := &tally{}
 			p := processor(db, test.handle(db))
 			p.Observer = told.observer()
 			stop := start(t, p)
-			deadline := time.After(patience)
-			tick := time.NewTicker(5 * time.Millisecond)
-			defer tick.Stop()
-			for len(told.ended()) == 0 {
-				select {
-				case <-deadline:
-					t.Fatal("no end was told")
-				case <-tick.C:
-				}
-			}
+			await.True(t, "an end is told", func() bool { return len(told.ended()) > 0 })
 			stop()
 			if diff := cmp.Diff(map[inbox.End]int{test.end: 1}, told.ended()); diff != "" {
 				t.Errorf("ends (-want +got):\n%s", diff)
@@ -122,7 +114,7 @@ func TestObserver(t *testing.T) {
 
 	t.Run("a message of a dead holder is told", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		put(t, db, "m1", "k")
 		write(t, db, `update inbox set status = 'running', fence = 1, attempts = 1, due_at = clock_timestamp() - interval '1 day'`)
 		told := &tally{}
@@ -130,7 +122,7 @@ func TestObserver(t *testing.T) {
 		p.Policy.BackoffBase, p.Policy.BackoffCap = time.Second, time.Second
 		p.Observer = told.observer()
 		stop := start(t, p)
-		await(t, db, `select bool_and(status = 'done') from inbox`)
+		await.Row(t, db, `select bool_and(status = 'done') from inbox`)
 		stop()
 		if told.messages != 1 || told.deaths != 1 || told.ends[inbox.EndDone] != 1 {
 			t.Errorf("told: %+v", told)
@@ -140,7 +132,7 @@ func TestObserver(t *testing.T) {
 
 func TestReceptionIsTold(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := pgtest.Reused(t)
 	for _, test := range []struct {
 		name    string
 		payload string

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
@@ -40,7 +41,7 @@ func number(t *testing.T, db *postgres.DB, id string) (n int64) {
 
 func TestList(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := pgtest.Reused(t)
 	parkedMessages(t, db)
 	first, other := number(t, db, "m1"), number(t, db, "n1")
 	want := []inbox.Entry{
@@ -84,7 +85,7 @@ func TestList(t *testing.T) {
 
 func TestShow(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := pgtest.Reused(t)
 	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
 		values ('r', 'm1', 'k', 'letter', '\x00ff', '{"a": 1}', '')`)
 	got, err := inbox.Show(t.Context(), db, number(t, db, "m1"))
@@ -104,19 +105,19 @@ func TestRetry(t *testing.T) {
 
 	t.Run("begins anew, in the order of its key", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		parkedMessages(t, db)
 		if err := inbox.Retry(t.Context(), db, number(t, db, "m1"), "ada"); err != nil {
 			t.Fatal(err)
 		}
-		await(t, db, `select status = 'pending' and attempts = 0 and deaths = 0 and waits = 0 and waiting_since is null
+		await.Row(t, db, `select status = 'pending' and attempts = 0 and deaths = 0 and waits = 0 and waiting_since is null
 			and due_at <= clock_timestamp() and decided_by = 'ada' and decided_at <= clock_timestamp() from inbox where message_id = 'm1'`)
 		var order diary
 		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
 			order.note("%s", d.ID)
 			return inbox.Complete, nil
 		}))
-		await(t, db, `select bool_and(status = 'done') from inbox where ordering_key = 'k'`)
+		await.Row(t, db, `select bool_and(status = 'done') from inbox where ordering_key = 'k'`)
 		if order.String() != "m1 m2 m3" {
 			t.Errorf("handled in the order %s", &order)
 		}
@@ -127,7 +128,7 @@ func TestRetry(t *testing.T) {
 
 	t.Run("has waited for nothing yet", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		parkedMessages(t, db)
 		write(t, db, `update inbox set waiting_since = clock_timestamp() - interval '1 year'`)
 		if err := inbox.Retry(t.Context(), db, number(t, db, "m1"), "ada"); err != nil {
@@ -136,7 +137,7 @@ func TestRetry(t *testing.T) {
 		start(t, processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
 			return inbox.Complete, &inbox.WaitError{AtLeast: time.Hour, Err: errors.New("closed")}
 		}))
-		await(t, db, `select status = 'pending' and waits = 1 from inbox where message_id = 'm1'`)
+		await.Row(t, db, `select status = 'pending' and waits = 1 from inbox where message_id = 'm1'`)
 	})
 }
 
@@ -145,7 +146,7 @@ func TestDiscard(t *testing.T) {
 
 	t.Run("ends a message and lets its key go on", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		parkedMessages(t, db)
 		if err := inbox.Discard(t.Context(), db, number(t, db, "m1"), "ada"); err != nil {
 			t.Fatal(err)
@@ -155,7 +156,7 @@ func TestDiscard(t *testing.T) {
 			order.note("%s", d.ID)
 			return inbox.Complete, nil
 		}))
-		await(t, db, `select bool_and(status = 'done') from inbox where message_id in ('m2', 'm3')`)
+		await.Row(t, db, `select bool_and(status = 'done') from inbox where message_id in ('m2', 'm3')`)
 		if order.String() != "m2 m3" {
 			t.Errorf("handled: %s", &order)
 		}
@@ -170,21 +171,21 @@ func TestDiscard(t *testing.T) {
 
 	t.Run("what a holder of long ago still commits is refused", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		put(t, db, "m1", "k")
 		h := newHung(db, "of-the-zombie")
 		start(t, processor(db, h.handle))
-		receiveFrom(t, "the holder", h.begun)
+		await.Receive(t, "the holder", h.begun)
 		write(t, db, `update inbox set status = 'dead'`) // its fence is still the newest
 		if err := inbox.Discard(t.Context(), db, number(t, db, "m1"), "ada"); err != nil {
 			t.Fatal(err)
 		}
 		close(h.finish)
-		if err := receiveFrom(t, "its commit", h.ended); !inbox.IsLost(err) {
+		if err := await.Receive(t, "its commit", h.ended); !inbox.IsLost(err) {
 			t.Errorf("the commit ended with %v, want a lost lease", err)
 		}
 		wantEffects(t, db)
-		await(t, db, `select status = 'discarded' from inbox`)
+		await.Row(t, db, `select status = 'discarded' from inbox`)
 	})
 }
 
@@ -195,7 +196,7 @@ func TestOperatorsDecideOnParkedMessagesOnly(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.Open(t)
+			db := pgtest.Reused(t)
 			parkedMessages(t, db)
 			write(t, db, `update inbox set status = 'done', done_fence = fence where message_id = 'm3'`)
 			for _, id := range []string{"m2", "m3"} {
@@ -215,8 +216,8 @@ func TestOperatorsDecideOnParkedMessagesOnly(t *testing.T) {
 			if err := decide(t.Context(), db, number(t, db, "m1"), "bob"); !errors.Is(err, inbox.ErrNotParked) {
 				t.Errorf("the second decision: %v, want ErrNotParked", err)
 			}
-			await(t, db, `select decided_by = 'ada' from inbox where message_id = 'm1'`)
-			await(t, db, `select count(*) = 1 from inbox where decided_by is not null`)
+			await.Row(t, db, `select decided_by = 'ada' from inbox where message_id = 'm1'`)
+			await.Row(t, db, `select count(*) = 1 from inbox where decided_by is not null`)
 		})
 	}
 }
@@ -227,7 +228,7 @@ func TestSweep(t *testing.T) {
 	// Ten old and two young ones that are done, and old ones that are not.
 	fill := func(t *testing.T) *postgres.DB {
 		t.Helper()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, done_fence, finished_at)
 			select 'r', 'done' || n, n, 't', '', '{}', '', 'done', 0, clock_timestamp() - n * interval '1 day' from generate_series(5, 16) n`)
 		parkedMessages(t, db)
@@ -245,10 +246,10 @@ func TestSweep(t *testing.T) {
 		t.Parallel()
 		db := fill(t)
 		sweep(t, db, 6, 6)
-		await(t, db, `select min(finished_at) > clock_timestamp() - interval '11 days' from inbox where status = 'done'`)
+		await.Row(t, db, `select min(finished_at) > clock_timestamp() - interval '11 days' from inbox where status = 'done'`)
 		sweep(t, db, 6, 4)
 		sweep(t, db, 6, 0)
-		await(t, db, `select count(*) filter (where status = 'done') = 2 and count(*) filter (where status <> 'done') = 4 from inbox`)
+		await.Row(t, db, `select count(*) filter (where status = 'done') = 2 and count(*) filter (where status <> 'done') = 4 from inbox`)
 	})
 
 	t.Run("keeps what was discarded", func(t *testing.T) {
@@ -259,7 +260,7 @@ func TestSweep(t *testing.T) {
 		}
 		write(t, db, `update inbox set finished_at = clock_timestamp() - interval '1 year' where status = 'discarded'`)
 		sweep(t, db, 100, 10)
-		await(t, db, `select count(*) = 1 from inbox where status = 'discarded'`)
+		await.Row(t, db, `select count(*) = 1 from inbox where status = 'discarded'`)
 	})
 
 	t.Run("what a dead sweeper held is swept by the next", func(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/outbox"
@@ -69,7 +70,7 @@ func TestAStreamInAnyOrderAndAnyNumberOfTimesMakesTheSameBook(t *testing.T) {
 		p.Policy.BackoffBase, p.Policy.BackoffCap = time.Millisecond, 5*time.Millisecond
 		start(t, p)
 	}
-	await(t, db, fmt.Sprintf(`select count(*) = %d and bool_and(status = 'done') and sum(duplicates) = %d from inbox`, messages, repeats))
+	await.Row(t, db, fmt.Sprintf(`select count(*) = %d and bool_and(status = 'done') and sum(duplicates) = %d from inbox`, messages, repeats))
 	if diff := cmp.Diff(want, books(t, db)); diff != "" {
 		t.Errorf("books (-want +got):\n%s", diff)
 	}

@@ -9,25 +9,23 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
-const poll = 300 * time.Millisecond
+const poll = 100 * time.Millisecond
 
-// soonOnce wants something to be soon done, if only once: a machine that is busy
-// with something else is late at times, and a processor that waits always.
+// soonOnce waits until something was soon done once: a busy machine is late at times,
+// and a processor that is not woken always is, since its timers are never early.
 func soonOnce(t *testing.T, soon time.Duration, do func(try int)) {
 	t.Helper()
-	const tries = 10
-	var took []time.Duration
-	for try := range tries {
+	try := 0
+	await.True(t, fmt.Sprintf("it takes less than %v once", soon), func() bool {
 		began := time.Now()
 		do(try)
-		if took = append(took, time.Since(began)); took[try] < soon {
-			return
-		}
-	}
-	t.Errorf("%d times it took %v, want less than %v once", tries, took, soon)
+		try++
+		return time.Since(began) < soon
+	})
 }
 
 func TestPace(t *testing.T) {
@@ -36,7 +34,7 @@ func TestPace(t *testing.T) {
 
 	t.Run("a backlog is claimed as handlers come free, a quarter of them at a time", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		const messages = 45
 		for i := range messages {
 			put(t, db, fmt.Sprint("m", i), fmt.Sprint("k", i))
@@ -51,7 +49,7 @@ func TestPace(t *testing.T) {
 			claims = append(claims, n)
 		}
 		start(t, p)
-		await(t, db, `select bool_and(status = 'done') from inbox`)
+		await.Row(t, db, `select bool_and(status = 'done') from inbox`)
 		mu.Lock()
 		defer mu.Unlock()
 		if last := len(claims) - 1; slices.ContainsFunc(claims[:last], func(n int) bool { return n < 2 }) {
@@ -61,7 +59,7 @@ func TestPace(t *testing.T) {
 
 	t.Run("a place that comes free waits for others no longer than a poll", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		for i := range 9 {
 			put(t, db, fmt.Sprint("m", i), fmt.Sprint("k", i))
 		}
@@ -78,14 +76,14 @@ func TestPace(t *testing.T) {
 			}
 			return inbox.Complete, nil
 		}))
-		receiveFrom(t, "the ninth message, at the first free place", ninth)
+		await.Receive(t, "the ninth message, at the first free place", ninth)
 		close(finish)
-		await(t, db, `select bool_and(status = 'done') from inbox`)
+		await.Row(t, db, `select bool_and(status = 'done') from inbox`)
 	})
 
 	t.Run("who is woken does not wait for the third poll", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		bell := make(chan struct{}, 1)
 		p := processor(db, done)
 		p.Poll, p.Wake = poll, bell
@@ -94,14 +92,14 @@ func TestPace(t *testing.T) {
 			for i := range 2 {
 				put(t, db, fmt.Sprint("m", try, i), "k")
 				bell <- struct{}{}
-				await(t, db, `select bool_and(status = 'done') from inbox`)
+				await.Row(t, db, `select bool_and(status = 'done') from inbox`)
 			}
 		})
 	})
 
 	t.Run("nor does who comes behind another one of its key", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		p := processor(db, done)
 		p.Poll, p.Wake = poll, make(chan struct{})
 		start(t, p)
@@ -109,19 +107,19 @@ func TestPace(t *testing.T) {
 			for i := range 4 {
 				put(t, db, fmt.Sprint("m", try, i), "k")
 			}
-			await(t, db, `select bool_and(status = 'done') from inbox`)
+			await.Row(t, db, `select bool_and(status = 'done') from inbox`)
 		})
 	})
 
 	t.Run("who is not, comes by itself", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		p := processor(db, done)
 		p.Wake = make(chan struct{})
 		start(t, p)
 		put(t, db, "m1", "k")
-		await(t, db, `select status = 'done' from inbox`)
+		await.Row(t, db, `select status = 'done' from inbox`)
 		put(t, db, "m2", "k")
-		await(t, db, `select bool_and(status = 'done') from inbox`)
+		await.Row(t, db, `select bool_and(status = 'done') from inbox`)
 	})
 }

@@ -74,11 +74,11 @@ select message_id || '=' || convert_from(payload, 'UTF8')
 // for the outside meanwhile, or are ended.
 func TestPagesOfAnySizeAreTheSame(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := pgtest.Reused(t)
 	w := receiveTelling(t, db, "paged")
 	draws := 0
 	rapid.Check(t, func(r *rapid.T) {
-		if draws++; draws > 60 {
+		if draws++; draws > 30 {
 			return // each takes some commits, and some polls of the subscriber
 		}
 		told := len(w.all())
@@ -106,7 +106,7 @@ func TestPagesOfAnySizeAreTheSame(t *testing.T) {
 				}
 				want.New, want.Duplicates, want.Aside = want.New+got.New, want.Duplicates+got.Duplicates, want.Aside+got.Aside
 			}
-			awaitAll(t, db)
+			awaitReceived(t, db)
 			if diff := cmp.Diff(keptBy(r, db, "single"), keptBy(r, db, "paged")); diff != "" {
 				r.Fatalf("the inbox (-one after another +by pages):\n%s", diff)
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/cutproxy"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
@@ -91,8 +92,9 @@ func wantAside(t *testing.T, db *postgres.DB, want ...string) {
 }
 
 func TestAPageIsItsMessagesOneAfterAnother(t *testing.T) {
-	pgtest.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
+	db := pgtest.Reused(t)
+	w := receiveTelling(t, pgtest.As(t, db, postgres.RoleWorker), "r")
 	for name, test := range map[string]struct {
 		known, page []string
 		want        map[string]int
@@ -129,30 +131,29 @@ func TestAPageIsItsMessagesOneAfterAnother(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.Open(t)
+			empty(t, db)
+			told := len(w.all())
 			for _, m := range of(test.known...) {
 				accept(t, db, inbox.Message{ID: m.ID, OrderingKey: m.OrderingKey, Payload: m.Payload})
 			}
 			page(t, db, of(test.page...)...)
-			w := receiveTelling(t, pgtest.As(t, db, postgres.RoleWorker), "r")
-			awaitAll(t, db)
+			awaitReceived(t, db)
 			wantReceived(t, db, test.want)
 			wantAside(t, db, test.aside...)
-			if diff := cmp.Diff([]inbox.Reception{test.told}, w.all()); diff != "" {
+			if diff := cmp.Diff([]inbox.Reception{test.told}, w.all()[told:]); diff != "" {
 				t.Errorf("told (-want +got):\n%s", diff)
 			}
-			await(t, db, `select bool_and(convert_from(payload, 'UTF8') = case when message_id = 'a' and exists (
+			await.Row(t, db, `select bool_and(convert_from(payload, 'UTF8') = case when message_id = 'a' and exists (
 				select from inbox_quarantine where convert_from(payload, 'UTF8') = '1') then '2' else '1' end) from inbox`)
 		})
 	}
 
 	t.Run("each of several receivers takes all of it", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		page(t, db, of("a=1", "b=1", "a=1", "a=2")...)
 		w := receiveTelling(t, db, "s", "r", "s")
-		awaitAll(t, db)
+		awaitReceived(t, db)
 		wantReceived(t, db, map[string]int{"r a": 1, "r b": 0, "s a": 1, "s b": 0})
 		wantAside(t, db, "r a=2", "s a=2")
 		if diff := cmp.Diff([]inbox.Reception{{New: 4, Duplicates: 2, Aside: 2}}, w.all()); diff != "" {
@@ -162,16 +163,16 @@ func TestAPageIsItsMessagesOneAfterAnother(t *testing.T) {
 
 	t.Run("the oldest is the first of it", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		page(t, db, of("z=1", "y=1@l", "x=1", "z=1", "a=1@l", "b=1")...)
 		receive(t, db, "r")
-		awaitAll(t, db)
-		await(t, db, `select array_agg(message_id order by id) = '{z,y,x,a,b}' from inbox`)
+		awaitReceived(t, db)
+		await.Row(t, db, `select array_agg(message_id order by id) = '{z,y,x,a,b}' from inbox`)
 	})
 
 	t.Run("each keeps its own type, metadata and time", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		var messages []outbox.Message
 		for i := range 3 {
 			m := letter(fmt.Sprint("m", i), "x")
@@ -183,11 +184,11 @@ func TestAPageIsItsMessagesOneAfterAnother(t *testing.T) {
 		}
 		page(t, db, messages...) // of several commits the last may be passed over at first
 		w := receiveTelling(t, db, "r")
-		awaitAll(t, db)
+		awaitReceived(t, db)
 		if len(w.all()) != 1 {
 			t.Errorf("it came as %d pages", len(w.all()))
 		}
-		await(t, db, `
+		await.Row(t, db, `
 select count(*) = 3
    and bool_and(type = 'type ' || right(message_id, 1)
             and ordering_key = 'key ' || right(message_id, 1)
@@ -205,6 +206,8 @@ select count(*) = 3
 // The oldest of a key may itself be in the page that wakes it.
 func TestAPageWakesWhatItAlsoRepeats(t *testing.T) {
 	t.Parallel()
+	db := pgtest.Reused(t)
+	receive(t, db, "r")
 	for name, test := range map[string]struct {
 		page       []string
 		duplicates int
@@ -216,13 +219,11 @@ func TestAPageWakesWhatItAlsoRepeats(t *testing.T) {
 		"with that and with another payload": {[]string{"waiting=other", "waiting=", "new=1"}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.Open(t)
+			empty(t, db)
 			accept(t, db, inbox.Message{ID: "waiting", OrderingKey: "k"})
 			write(t, db, `update inbox set waits = 3, waiting_since = clock_timestamp(), due_at = clock_timestamp() + interval '1 hour'`)
 			page(t, db, of(test.page...)...)
-			receive(t, db, "r")
-			awaitAll(t, db)
+			awaitReceived(t, db)
 			if !isDue(t, db, "waiting") {
 				t.Errorf("it sleeps on: %+v", stored(t, db, "waiting"))
 			}
@@ -231,13 +232,11 @@ func TestAPageWakesWhatItAlsoRepeats(t *testing.T) {
 	}
 
 	t.Run("but does not wake it by repeating it", func(t *testing.T) {
-		t.Parallel()
-		db := pgtest.Open(t)
+		empty(t, db)
 		accept(t, db, inbox.Message{ID: "waiting", OrderingKey: "k"})
 		write(t, db, `update inbox set waits = 3, waiting_since = clock_timestamp(), due_at = clock_timestamp() + interval '1 hour'`)
 		page(t, db, of("waiting=", "waiting=", "waiting=other", "new=1@l")...)
-		receive(t, db, "r")
-		awaitAll(t, db)
+		awaitReceived(t, db)
 		if isDue(t, db, "waiting") {
 			t.Error("it is due")
 		}
@@ -267,15 +266,15 @@ func TestAPageAndACommitOfSeveralDoNotCross(t *testing.T) {
 			run(t, rival, `set local lock_timeout = '20s'`)
 			run(t, rival, end+`'first'`)
 			lines, stop := receive(t, db, "r")
-			awaitBlocked(t, db, nil)
+			await.Blocked(t, db, 1)
 			run(t, rival, end+`'second'`)
 			run(t, rival, `commit`)
-			awaitAll(t, db)
+			awaitReceived(t, db)
 			stop()
-			if lines.Len() > 0 {
+			if lines.String() != "" {
 				t.Errorf("the log says %s", lines)
 			}
-			await(t, db, `select bool_and(status = case when message_id ~ 'new' then 'pending' else 'done' end) from inbox`)
+			await.Row(t, db, `select bool_and(status = case when message_id ~ 'new' then 'pending' else 'done' end) from inbox`)
 		})
 	}
 }
@@ -303,7 +302,7 @@ func TestACutPageIsReceivedOnce(t *testing.T) {
 					arm(!written)
 					return inbox.Envelope{Receivers: []string{"r"}}
 				}, func(inbox.Reception) { arm(written) }))
-				awaitAll(t, db)
+				awaitReceived(t, db)
 				if proxy.Cuts() != 1 {
 					t.Errorf("%d cuts", proxy.Cuts())
 				}

@@ -7,10 +7,11 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
-func TestAPoisonAmongAHundredLeavesTheOthersDoneInFiveSeconds(t *testing.T) {
+func TestPoisonMessage_holdsUpNoOther(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func() error{
 		"that fails":  func() error { return errors.New("poison") },
@@ -18,26 +19,31 @@ func TestAPoisonAmongAHundredLeavesTheOthersDoneInFiveSeconds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.Open(t)
+			db := pgtest.Reused(t)
 			write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
 				select 'r', case n when 1 then 'poison' else n::text end, n, 't', '', '{}', '' from generate_series(1, 100) n`)
+			othersDone := make(chan struct{})
 			p := processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
 				if d.ID == "poison" {
+					if d.Attempt == 3 {
+						<-othersDone
+					}
 					return inbox.Complete, fail()
 				}
 				return inbox.Complete, nil
 			})
 			p.Policy.MaxAttempts, p.Policy.BackoffBase, p.Policy.BackoffCap = 12, time.Millisecond, 100*time.Millisecond
 			start(t, p)
-			awaitWithin(t, 5*time.Second, db, `select count(*) = 99 from inbox where status = 'done' and attempts = 1`)
-			await(t, db, `select status = 'dead' and attempts = 12 from inbox where message_id = 'poison'`)
+			await.Row(t, db, `select count(*) = 99 from inbox where status = 'done' and attempts = 1`)
+			close(othersDone)
+			await.Row(t, db, `select status = 'dead' and attempts = 12 from inbox where message_id = 'poison'`)
 		})
 	}
 }
 
 func TestAnAttemptIsCountedBeforeTheHandlerAndOutlivesItsRollback(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := pgtest.Reused(t)
 	put(t, db, "m1", "k")
 	start(t, processor(db, func(ctx context.Context, _ inbox.Delivery) (inbox.Result, error) {
 		tx, err := db.Pool().Begin(ctx)
@@ -52,13 +58,13 @@ func TestAnAttemptIsCountedBeforeTheHandlerAndOutlivesItsRollback(t *testing.T) 
 		}
 		return inbox.Complete, errors.Join(errors.New("no"), tx.Rollback(ctx))
 	}))
-	await(t, db, `select status = 'pending' and attempts = 1 and last_error = 'no' from inbox`)
+	await.Row(t, db, `select status = 'pending' and attempts = 1 and last_error = 'no' from inbox`)
 	wantEffects(t, db)
 }
 
 func TestTheOldestIsClaimedFirst(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := pgtest.Reused(t)
 	for _, id := range []string{"c", "a", "d", "b"} { // each under a key of its own
 		put(t, db, id, id)
 	}
@@ -69,7 +75,7 @@ func TestTheOldestIsClaimedFirst(t *testing.T) {
 	})
 	p.Concurrency = 1
 	start(t, p)
-	await(t, db, `select bool_and(status = 'done') from inbox`)
+	await.Row(t, db, `select bool_and(status = 'done') from inbox`)
 	if order.String() != "c a d b" {
 		t.Errorf("received as c a d b, handled as %s", &order)
 	}
@@ -80,7 +86,7 @@ func TestAParkedMessageHoldsUpItsKeyOrLetsItPass(t *testing.T) {
 	for name, parked := range map[string]inbox.Parked{"block": inbox.Block, "pass": inbox.Pass} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.Open(t)
+			db := pgtest.Reused(t)
 			put(t, db, "parked", "k")
 			put(t, db, "behind", "k")
 			put(t, db, "aside", "l")
@@ -92,13 +98,13 @@ func TestAParkedMessageHoldsUpItsKeyOrLetsItPass(t *testing.T) {
 			})
 			p.Policy.Parked = parked
 			start(t, p)
-			await(t, db, `select bool_and(status = case message_id when 'parked' then 'dead' else 'done' end) from inbox where message_id <> 'behind'`)
+			await.Row(t, db, `select bool_and(status = case message_id when 'parked' then 'dead' else 'done' end) from inbox where message_id <> 'behind'`)
 			put(t, db, "later", "m")
-			await(t, db, `select status = 'done' from inbox where message_id = 'later'`) // a look after the parking
+			await.Row(t, db, `select status = 'done' from inbox where message_id = 'later'`) // a look after the parking
 			put(t, db, "latest", "m")
-			await(t, db, `select status = 'done' from inbox where message_id = 'latest'`) // and one after that
+			await.Row(t, db, `select status = 'done' from inbox where message_id = 'latest'`) // and one after that
 			if parked == inbox.Pass {
-				await(t, db, `select status = 'done' from inbox where message_id = 'behind'`)
+				await.Row(t, db, `select status = 'done' from inbox where message_id = 'behind'`)
 			} else if r := stored(t, db, "behind"); r.Status != "pending" || r.Attempts != 0 {
 				t.Errorf("the one behind is %+v, want it untouched", r)
 			}

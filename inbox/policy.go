@@ -27,7 +27,7 @@ const (
 // WaitError is returned by a handler that cannot go on because of something
 // outside: it is tried again later, and no attempt is counted.
 type WaitError struct {
-	AtLeast time.Duration // earliest next try, from now; the backoff may be longer
+	AtLeast time.Duration // earliest next try, from now, at most LongestWait; the backoff may be longer
 
 	// Patient says that the outside has answered, and that it takes this long: a
 	// payment that is processing. Such a wait never parks the message, and

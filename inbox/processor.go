@@ -92,6 +92,8 @@ type run struct {
 	paced <-chan time.Time // when a Poll has passed since the last claim
 	full  bool             // the last claim took as much as it could
 	away  bool             // the last claim met no store
+
+	corrected time.Time // when due times were last corrected
 }
 
 type holding struct {
@@ -115,6 +117,7 @@ func (r *run) take(ctx context.Context) bool {
 		return false // also when a slot became free at the same moment
 	}
 	r.paced = time.After(r.Poll)
+	r.correct(ctx)
 	messages, err := r.claim(ctx, taken)
 	if err != nil && !r.away {
 		r.Log.WarnContext(ctx, "claim failed, it is tried again until it succeeds", "receiver", r.Receiver, "error", err)

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
@@ -24,7 +25,7 @@ func TestProcess(t *testing.T) {
 
 	t.Run("every message is handled once, those of a key one at a time and oldest first", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		const keys, each = 10, 8
 		var want [keys]string
 		for n := range each {
@@ -50,7 +51,7 @@ func TestProcess(t *testing.T) {
 		for range 3 { // processes
 			start(t, processor(db, handle))
 		}
-		await(t, db, `select bool_and(status = 'done' and attempts = 1 and done_fence = 1 and finished_at is not null) from inbox`)
+		await.Row(t, db, `select bool_and(status = 'done' and attempts = 1 and done_fence = 1 and finished_at is not null) from inbox`)
 		for k := range keys {
 			if diff := cmp.Diff(strings.TrimSpace(want[k]), diaries[k].String()); diff != "" {
 				t.Errorf("messages of the key %d (-want +got):\n%s", k, diff)
@@ -60,7 +61,7 @@ func TestProcess(t *testing.T) {
 
 	t.Run("different keys run side by side, as many as there are slots", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		for i := range 10 {
 			put(t, db, fmt.Sprint("m", i), fmt.Sprint("k", i))
 		}
@@ -89,8 +90,8 @@ func TestProcess(t *testing.T) {
 		})
 		p.Concurrency = 4
 		start(t, p)
-		receiveFrom(t, "four handlers run at once", together)
-		await(t, db, `select bool_and(status = 'done') from inbox`)
+		await.Receive(t, "four handlers run at once", together)
+		await.Row(t, db, `select bool_and(status = 'done') from inbox`)
 		if most != 4 {
 			t.Errorf("%d handlers ran at once, want 4", most)
 		}
@@ -98,7 +99,7 @@ func TestProcess(t *testing.T) {
 
 	t.Run("an older message that arrives late waits for the one at work, and holds up no other", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		put(t, db, "young", "k")
 		begun, finish := make(chan struct{}), make(chan struct{})
 		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
@@ -108,21 +109,21 @@ func TestProcess(t *testing.T) {
 			}
 			return inbox.Complete, nil
 		}))
-		receiveFrom(t, "the handler", begun)
+		await.Receive(t, "the handler", begun)
 		write(t, db, `insert into inbox (id, receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
 			overriding system value values (-1, 'r', 'old', 'k', 't', '', '{}', '')`)
 		put(t, db, "other", "l")
-		await(t, db, `select status = 'done' from inbox where message_id = 'other'`)
+		await.Row(t, db, `select status = 'done' from inbox where message_id = 'other'`)
 		if r := stored(t, db, "old"); r.Status != "pending" || r.Fence != 0 {
 			t.Errorf("the older one is %+v", r)
 		}
 		close(finish)
-		await(t, db, `select bool_and(status = 'done') from inbox`)
+		await.Row(t, db, `select bool_and(status = 'done') from inbox`)
 	})
 
 	t.Run("a receiver sees nothing of another", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		put(t, db, "m1", "k")
 		write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash) values ('other', 'm1', 'k', 't', '', '{}', '')`)
 		var mine diary
@@ -130,7 +131,7 @@ func TestProcess(t *testing.T) {
 			mine.note("%s", d.ID)
 			return inbox.Complete, nil
 		}))
-		await(t, db, `select bool_and(status = case receiver when 'r' then 'done' else 'pending' end) from inbox`)
+		await.Row(t, db, `select bool_and(status = case receiver when 'r' then 'done' else 'pending' end) from inbox`)
 		if mine.String() != "m1" {
 			t.Errorf("handled: %s", &mine)
 		}
@@ -138,7 +139,7 @@ func TestProcess(t *testing.T) {
 
 	t.Run("a handler gets the message as it was received", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
 			values ('r', 'm1', 'k', 'letter', '\x00ff', '{"correlation_id": "req_1"}', '')`)
 		got := make(chan inbox.Delivery, 1)
@@ -146,7 +147,7 @@ func TestProcess(t *testing.T) {
 			got <- d
 			return inbox.Complete, nil
 		}))
-		d := receiveFrom(t, "the handler", got)
+		d := await.Receive(t, "the handler", got)
 		want := inbox.Message{
 			ID: "m1", Type: "letter", OrderingKey: "k", Payload: []byte("\x00\xff"),
 			Metadata: map[string]string{"correlation_id": "req_1"},
@@ -154,7 +155,7 @@ func TestProcess(t *testing.T) {
 		if diff := cmp.Diff(want, d.Message); diff != "" || d.Attempt != 1 || d.Waits != 0 {
 			t.Errorf("attempt %d, waits %d (-want +got):\n%s", d.Attempt, d.Waits, diff)
 		}
-		await(t, db, `select status = 'done' and holder = 'test' from inbox`)
+		await.Row(t, db, `select status = 'done' and holder = 'test' from inbox`)
 	})
 }
 
@@ -163,7 +164,7 @@ func TestFailure(t *testing.T) {
 
 	t.Run("an error is tried again later, and counted", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		put(t, db, "m1", "k")
 		var tries diary
 		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
@@ -171,14 +172,14 @@ func TestFailure(t *testing.T) {
 			return inbox.Complete, errors.New("the printer is on fire")
 		}))
 		for attempt, bound := range []time.Duration{time.Hour, 2 * time.Hour} {
-			await(t, db, fmt.Sprintf(`select status = 'pending' and attempts = %d from inbox`, attempt+1))
+			await.Row(t, db, fmt.Sprintf(`select status = 'pending' and attempts = %d from inbox`, attempt+1))
 			r := stored(t, db, "m1")
 			if r.LastError != "the printer is on fire" || r.DueIn > bound {
 				t.Errorf("after attempt %d it is due in %v, at most %v, because of %q", attempt+1, r.DueIn, bound, r.LastError)
 			}
 			write(t, db, `update inbox set due_at = clock_timestamp()`)
 		}
-		await(t, db, `select status = 'dead' from inbox`)
+		await.Row(t, db, `select status = 'dead' from inbox`)
 		if r := stored(t, db, "m1"); r.Attempts != 3 || r.LastError != "the printer is on fire" || tries.String() != "1 2 3" {
 			t.Errorf("tries %s, parked as %+v", &tries, r)
 		}
@@ -186,7 +187,7 @@ func TestFailure(t *testing.T) {
 
 	t.Run("the backoff is random below its bounds", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		const messages = 60
 		for i := range messages {
 			put(t, db, fmt.Sprint("m", i), fmt.Sprint("k", i))
@@ -197,7 +198,7 @@ func TestFailure(t *testing.T) {
 		})
 		p.Policy.MaxAttempts, p.Policy.BackoffBase, p.Policy.BackoffCap = 100, time.Hour, 8*time.Hour
 		start(t, p)
-		await(t, db, `select bool_and(attempts = 41 and status = 'pending') from inbox`)
+		await.Row(t, db, `select bool_and(attempts = 41 and status = 'pending') from inbox`)
 		var longest, shortest time.Duration
 		err := db.QueryRow(t.Context(), `select max(due_at - clock_timestamp()), min(due_at - clock_timestamp()) from inbox`).Scan(&longest, &shortest)
 		if err != nil {
@@ -211,7 +212,7 @@ func TestFailure(t *testing.T) {
 
 	t.Run("a panic is an attempt", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		put(t, db, "m1", "k")
 		put(t, db, "m2", "l")
 		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
@@ -220,7 +221,7 @@ func TestFailure(t *testing.T) {
 			}
 			return inbox.Complete, nil
 		}))
-		await(t, db, `select bool_and(attempts = 1 and status = case message_id when 'm1' then 'pending' else 'done' end) from inbox`)
+		await.Row(t, db, `select bool_and(attempts = 1 and status = case message_id when 'm1' then 'pending' else 'done' end) from inbox`)
 		if r := stored(t, db, "m1"); !strings.HasPrefix(r.LastError, "panic: boom\n") || !strings.Contains(r.LastError, "processor_test.go") {
 			t.Errorf("the reason is %q", r.LastError)
 		}
@@ -228,14 +229,14 @@ func TestFailure(t *testing.T) {
 
 	t.Run("who waits for something outside is tried again and not counted", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		put(t, db, "m1", "k")
 		p := processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
 			return inbox.Complete, fmt.Errorf("step: %w", &inbox.WaitError{AtLeast: 5 * time.Hour, Err: errors.New("the bank is closed")})
 		})
 		start(t, p)
 		for waits := 1; waits <= 4; waits++ { // more than there are attempts
-			await(t, db, fmt.Sprintf(`select status = 'pending' and attempts = 0 and waits = %d from inbox`, waits))
+			await.Row(t, db, fmt.Sprintf(`select status = 'pending' and attempts = 0 and waits = %d from inbox`, waits))
 			if r := stored(t, db, "m1"); r.DueIn < 4*time.Hour || r.LastError != "step: waiting: the bank is closed" {
 				t.Errorf("wait %d: due in %v because of %q", waits, r.DueIn, r.LastError)
 			}
@@ -245,22 +246,22 @@ func TestFailure(t *testing.T) {
 
 	t.Run("who has waited for too long is parked", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		put(t, db, "m1", "k")
 		p := processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
 			return inbox.Complete, &inbox.WaitError{Err: errors.New("the bank is closed")}
 		})
 		start(t, p)
-		await(t, db, `select status = 'pending' and waits = 1 from inbox`)
+		await.Row(t, db, `select status = 'pending' and waits = 1 from inbox`)
 		write(t, db, `update inbox set waiting_since = waiting_since - interval '59 minutes', due_at = clock_timestamp()`)
-		await(t, db, `select status = 'pending' and waits = 2 from inbox`)
+		await.Row(t, db, `select status = 'pending' and waits = 2 from inbox`)
 		write(t, db, `update inbox set waiting_since = waiting_since - interval '2 minutes', due_at = clock_timestamp()`)
-		await(t, db, `select status = 'dead' and waits = 3 and last_error = 'waiting: the bank is closed' from inbox`)
+		await.Row(t, db, `select status = 'dead' and waits = 3 and last_error = 'waiting: the bank is closed' from inbox`)
 	})
 
 	t.Run("also who waits and fails by turns, of which each takes the other's count back", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		put(t, db, "m1", "k")
 		var tries atomic.Int64
 		start(t, processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
@@ -276,14 +277,14 @@ func TestFailure(t *testing.T) {
 			`status = 'pending' and waits = 2 and attempts = 1`,
 			`status = 'dead' and waits = 3`, // beyond the hour that it may wait
 		} {
-			await(t, db, `select `+then+` from inbox`)
+			await.Row(t, db, `select `+then+` from inbox`)
 			write(t, db, `update inbox set waiting_since = waiting_since - interval '20 minutes', due_at = clock_timestamp()`)
 		}
 	})
 
 	t.Run("unless the outside says itself that it takes so long", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		put(t, db, "m1", "k")
 		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
 			patient := d.Waits == 1 || d.Waits == 2
@@ -295,15 +296,15 @@ func TestFailure(t *testing.T) {
 			`waits = 3 and waiting_since is null`,
 			`waits = 4 and waiting_since > clock_timestamp() - interval '1 minute'`,
 		} {
-			await(t, db, `select status = 'pending' and due_at > clock_timestamp() + interval '3 hours' and `+then+` from inbox`)
+			await.Row(t, db, `select status = 'pending' and due_at > clock_timestamp() + interval '3 hours' and `+then+` from inbox`)
 			write(t, db, `update inbox set waiting_since = waiting_since - interval '2 hours', due_at = clock_timestamp()`)
 		}
-		await(t, db, `select status = 'dead' and waits = 5 from inbox`)
+		await.Row(t, db, `select status = 'dead' and waits = 5 from inbox`)
 	})
 
 	t.Run("and unless the outside was not asked, which says nothing about how long it is away", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		put(t, db, "m1", "k")
 		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
 			untried := d.Waits == 0 || d.Waits == 2
@@ -314,15 +315,15 @@ func TestFailure(t *testing.T) {
 			`waits = 2 and waiting_since > clock_timestamp() - interval '1 minute'`,
 			`waits = 3 and waiting_since < clock_timestamp() - interval '1 hour'`, // longer than it may
 		} {
-			await(t, db, `select status = 'pending' and due_at > clock_timestamp() + interval '3 hours' and `+then+` from inbox`)
+			await.Row(t, db, `select status = 'pending' and due_at > clock_timestamp() + interval '3 hours' and `+then+` from inbox`)
 			write(t, db, `update inbox set waiting_since = waiting_since - interval '2 hours', due_at = clock_timestamp()`)
 		}
-		await(t, db, `select status = 'dead' and waits = 4 from inbox`)
+		await.Row(t, db, `select status = 'dead' and waits = 4 from inbox`)
 	})
 
 	t.Run("however long a backoff may be and however often it was met", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		for _, id := range []string{"waits", "fails", "dies"} {
 			put(t, db, id, id)
 		}
@@ -341,22 +342,22 @@ func TestFailure(t *testing.T) {
 		p.Policy.MaxAttempts, p.Policy.MaxDeaths = math.MaxInt32, math.MaxInt32
 		p.Policy.BackoffBase, p.Policy.BackoffCap = 100*24*time.Hour, 100*365*24*time.Hour
 		start(t, p)
-		await(t, db, `select bool_and(case message_id when 'dies' then status = 'done' else status = 'pending' and due_at > clock_timestamp() end) from inbox`)
+		await.Row(t, db, `select bool_and(case message_id when 'dies' then status = 'done' else status = 'pending' and due_at > clock_timestamp() end) from inbox`)
 	})
 
 	t.Run("who can never go on is parked at once", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		put(t, db, "m1", "k")
 		start(t, processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
 			return inbox.Complete, fmt.Errorf("step: %w", &inbox.ParkError{Err: errors.New("the amounts differ")})
 		}))
-		await(t, db, `select status = 'dead' and attempts = 1 and last_error = 'step: parked: the amounts differ' from inbox`)
+		await.Row(t, db, `select status = 'dead' and attempts = 1 and last_error = 'step: parked: the amounts differ' from inbox`)
 	})
 
 	t.Run("a parked message holds up its own key and no other", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		put(t, db, "m1", "k")
 		put(t, db, "m2", "k")
 		put(t, db, "m3", "l")
@@ -368,14 +369,14 @@ func TestFailure(t *testing.T) {
 			}
 			return inbox.Complete, nil
 		}))
-		await(t, db, `select bool_and(status = case message_id when 'm1' then 'dead' when 'm2' then 'pending' else 'done' end) from inbox`)
+		await.Row(t, db, `select bool_and(status = case message_id when 'm1' then 'dead' when 'm2' then 'pending' else 'done' end) from inbox`)
 		put(t, db, "m4", "m")
-		await(t, db, `select status = 'done' from inbox where message_id = 'm4'`) // a look later, m2 still waits
+		await.Row(t, db, `select status = 'done' from inbox where message_id = 'm4'`) // a look later, m2 still waits
 		if r := stored(t, db, "m2"); r.Status != "pending" || r.Attempts != 0 {
 			t.Errorf("the message behind it: %+v", r)
 		}
 		write(t, db, `update inbox set status = 'pending', due_at = clock_timestamp() where message_id = 'm1'`) // the human
-		await(t, db, `select bool_and(status = 'done') from inbox`)
+		await.Row(t, db, `select bool_and(status = 'done') from inbox`)
 		if got := handled.String(); !strings.HasSuffix(got, "m1 m2") {
 			t.Errorf("handled in the order %s", got)
 		}
@@ -394,7 +395,7 @@ func TestErrorsSayWhatTheyWrap(t *testing.T) {
 
 func TestCompleted(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := pgtest.Reused(t)
 	put(t, db, "m1", "k")
 	start(t, processor(db, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
 		b := &pgx.Batch{}
@@ -402,5 +403,5 @@ func TestCompleted(t *testing.T) {
 		inbox.Done(b, d)
 		return inbox.Completed, db.Commit(ctx, b)
 	}))
-	await(t, db, `select status = 'done' and done_fence = 1 and exists (select from merchants where merchant_id = 'done-by-m1') from inbox`)
+	await.Row(t, db, `select status = 'done' and done_fence = 1 and exists (select from merchants where merchant_id = 'done-by-m1') from inbox`)
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
@@ -18,16 +19,16 @@ func TestALongQueueBehindOneKeyHoldsUpNoOther(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.Open(t)
+			db := pgtest.Reused(t)
 			write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
-				select 'r', 'hot' || n, 'hot', 't', '', '{}', '' from generate_series(1, 1000) n`)
+				select 'r', 'hot' || n, 'hot', 't', '', '{}', '' from generate_series(1, 400) n`)
 			write(t, db, before)
 			write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
-				select 'r', 'cold' || n, 'cold' || n, 't', '', '{}', '' from generate_series(1, 200) n`)
+				select 'r', 'cold' || n, 'cold' || n, 't', '', '{}', '' from generate_series(1, 50) n`)
 			start(t, processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) { return inbox.Complete, nil }))
-			await(t, db, `select bool_and(status = 'done') from inbox where ordering_key <> 'hot'`)
+			await.Row(t, db, `select bool_and(status = 'done') from inbox where ordering_key <> 'hot'`)
 			put(t, db, "late", "late")
-			await(t, db, `select status = 'done' from inbox where message_id = 'late'`)
+			await.Row(t, db, `select status = 'done' from inbox where message_id = 'late'`)
 		})
 	}
 }

@@ -138,7 +138,7 @@ update inbox i
          offset 0)`
 
 func waits(b *pgx.Batch, d Delivery, p Policy, w WaitError, reason string) {
-	b.Queue(wait, d.row, d.fence, w.AtLeast, p.BackoffBase, p.BackoffCap, p.GiveUpAfter, storable(reason), w.Patient, p.doublings(), w.Untried)
+	b.Queue(wait, d.row, d.fence, min(w.AtLeast, p.longest()), p.BackoffBase, p.BackoffCap, p.GiveUpAfter, storable(reason), w.Patient, p.doublings(), w.Untried)
 	b.Queue(wake, d.row, d.fence, d.claimed)
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
@@ -59,13 +60,13 @@ func TestWhatAHandlerSaidOutlivesALock(t *testing.T) {
 				})
 				p.Log = slog.New(slog.NewTextHandler(refused, nil))
 				start(t, p)
-				receiveFrom(t, "the handler", handled)
+				await.Receive(t, "the handler", handled)
 				locked := begin(t, db)
 				run(t, locked, `select from inbox for no key update`)
 				close(end)
-				receiveFrom(t, "the refusal", refused.rung)
+				await.Receive(t, "the refusal", refused.rung)
 				run(t, locked, `commit`)
-				await(t, db, test.want)
+				await.Row(t, db, test.want)
 				if len(handled) > 0 {
 					t.Error("it was handled again")
 				}
@@ -86,7 +87,7 @@ func TestAWaitEndsAtOnceWhenAMessageOfItsKeyCameMeanwhile(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.Open(t)
+			db := pgtest.Reused(t)
 			put(t, db, "m1", "k")
 			start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
 				if d.ID == "m1" && d.Waits == 0 {
@@ -95,13 +96,13 @@ func TestAWaitEndsAtOnceWhenAMessageOfItsKeyCameMeanwhile(t *testing.T) {
 				}
 				return inbox.Complete, nil
 			}))
-			await(t, db, test.want)
+			await.Row(t, db, test.want)
 		})
 	}
 
 	t.Run("also when its commit and the wait cross", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		put(t, db, "m1", "k")
 		begun, wait := make(chan struct{}), make(chan struct{})
 		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
@@ -112,7 +113,7 @@ func TestAWaitEndsAtOnceWhenAMessageOfItsKeyCameMeanwhile(t *testing.T) {
 			}
 			return inbox.Complete, nil
 		}))
-		receiveFrom(t, "the handler", begun)
+		await.Receive(t, "the handler", begun)
 		tx := begin(t, db) // as receiving does it
 		for _, sql := range []string{
 			`select from inbox where message_id = 'm1' for no key update`,
@@ -123,10 +124,10 @@ func TestAWaitEndsAtOnceWhenAMessageOfItsKeyCameMeanwhile(t *testing.T) {
 			}
 		}
 		close(wait)
-		await(t, db, `select count(*) > 0 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`)
+		await.Blocked(t, db, 1)
 		if err := tx.Commit(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		await(t, db, `select bool_and(status = 'done') from inbox`)
+		await.Row(t, db, `select bool_and(status = 'done') from inbox`)
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/cutproxy"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
@@ -48,8 +49,7 @@ func TestAMessageThatEndsItsProcessIsParkedAndNoOther(t *testing.T) {
 		select 'r', case n when 20 then 'poison' else n::text end, n, 't', '', '{}', '' from generate_series(1, 40) n`)
 	p := processor(nil, nil)
 	p.Concurrency = 16
-	p.Policy.Lease, p.Policy.MaxDeaths = 300*time.Millisecond, 14
-	p.Policy.BackoffBase, p.Policy.BackoffCap = time.Millisecond, 20*time.Millisecond
+	p.Policy.MaxDeaths = 14
 	handle := func(ctx context.Context, d inbox.Delivery, die func()) (inbox.Result, error) {
 		if d.ID == "poison" {
 			die()
@@ -63,32 +63,41 @@ func TestAMessageThatEndsItsProcessIsParkedAndNoOther(t *testing.T) {
 			return inbox.Complete, nil
 		}
 	}
-	parked := func() (yes bool) {
-		if err := db.QueryRow(t.Context(), `select status = 'dead' from inbox where message_id = 'poison'`).Scan(&yes); err != nil {
-			t.Fatal(err)
-		}
-		return yes
+	processes := 0
+	var die func()
+	var ended <-chan struct{}
+	born := func() {
+		processes++
+		p.Holder = fmt.Sprint("process ", processes)
+		die, ended = mortal(t, url, *p, handle)
 	}
-	die, ended := mortal(t, url, *p, handle)
-	processes, late := 1, time.After(2*patience)
-	for tick := time.Tick(5 * time.Millisecond); !parked(); {
-		select {
-		case <-ended:
-			die, ended = mortal(t, url, *p, handle)
-			processes++
-		case <-tick:
-		case <-late:
-			t.Fatalf("%d processes have died of it, and it is not parked", processes)
+	born()
+	look := func(done string) func() (string, bool) {
+		return func() (string, bool) {
+			select {
+			case <-ended:
+				born()
+			default:
+			}
+			// What the dead have held, or claim by what they had sent, is due as after its
+			// lease and every backoff.
+			write(t, db, `update inbox set due_at = clock_timestamp() - interval '2 days' where status = 'running' and holder <> $1`, p.Holder)
+			var yes bool
+			if err := db.QueryRow(t.Context(), done).Scan(&yes); err != nil {
+				t.Fatal(err)
+			}
+			return fmt.Sprintf("%d processes, the message %+v", processes, stored(t, db, "poison")), yes
 		}
 	}
+	await.Progress(t, "the message is parked", look(`select status = 'dead' from inbox where message_id = 'poison'`))
+	await.Progress(t, "all others are done", look(`select bool_and(status = 'done' or message_id = 'poison') from inbox`))
 	if most := p.Policy.MaxDeaths + 1; processes > most {
 		t.Errorf("%d processes, want at most %d", processes, most)
 	}
-	await(t, db, `select bool_and(status = 'done' or message_id = 'poison') from inbox`)
 	die()
-	receiveFrom(t, "the last process's end", ended)
+	await.Receive(t, "the last process's end", ended)
 	// Eight deaths beside it, and perhaps a claim whose answer was lost.
-	await(t, db, `select bool_and(deaths <= 9 or message_id = 'poison') from inbox`)
+	await.Row(t, db, `select bool_and(deaths <= 9 or message_id = 'poison') from inbox`)
 }
 
 func TestTheMoreOftenItsHoldersDiedTheFewerSuspectsAreTriedBesideAMessage(t *testing.T) {
@@ -103,7 +112,7 @@ func TestTheMoreOftenItsHoldersDiedTheFewerSuspectsAreTriedBesideAMessage(t *tes
 	} {
 		t.Run(fmt.Sprint(test.deaths, " deaths"), func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.Open(t)
+			db := pgtest.Reused(t)
 			write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, attempts, deaths, fence, due_at)
 				select 'r', 'suspect' || n, n, 't', '', '{}', '', 'running', 1, $1::int - 1, 1, clock_timestamp() - interval '2 days'
 				  from generate_series(1, $2::int) n`, test.deaths, test.suspects)
@@ -118,17 +127,17 @@ func TestTheMoreOftenItsHoldersDiedTheFewerSuspectsAreTriedBesideAMessage(t *tes
 			p.Concurrency, p.Policy.MaxDeaths = 64, 100
 			start(t, p)
 			for range test.together {
-				receiveFrom(t, "a suspect", begun)
+				await.Receive(t, "a suspect", begun)
 			}
 			for look := range 2 { // what comes now is claimed beside them
 				put(t, db, fmt.Sprint("other", look), "other")
-				await(t, db, `select bool_and(status = 'done') from inbox where ordering_key = 'other'`)
+				await.Row(t, db, `select bool_and(status = 'done') from inbox where ordering_key = 'other'`)
 			}
 			if n := len(begun); n > 0 {
 				t.Errorf("beside %d suspects %d more were tried", test.together, n)
 			}
 			close(finish)
-			await(t, db, `select bool_and(status = 'done') from inbox`)
+			await.Row(t, db, `select bool_and(status = 'done') from inbox`)
 		})
 	}
 }

@@ -3,13 +3,13 @@ package inbox_test
 import (
 	"context"
 	"errors"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
@@ -31,12 +31,11 @@ func isDue(t *testing.T, db postgres.Querier, id string) bool {
 }
 
 func TestANewMessageWakesItsKey(t *testing.T) {
-	pgtest.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 
 	t.Run("the message that waits for the outside is due at once", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		waits(t, db, "waiting")
 		accept(t, db, note("new", "x"))
 		got := stored(t, db, "waiting")
@@ -47,16 +46,17 @@ func TestANewMessageWakesItsKey(t *testing.T) {
 
 	t.Run("also by the outbox", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		waits(t, db, "waiting")
 		post(t, db, letter("new", "x"))
 		receive(t, db, "r")
-		awaitAll(t, db)
+		awaitReceived(t, db)
 		if !isDue(t, db, "waiting") {
 			t.Error("it still waits")
 		}
 	})
 
+	db := pgtest.Reused(t)
 	for name, change := range map[string]string{
 		"after an error":                 `attempts = 1`,
 		"that never waited":              `waits = 0`,
@@ -68,8 +68,7 @@ func TestANewMessageWakesItsKey(t *testing.T) {
 		"of a receiver that sorts after": `receiver = 's'`,
 	} {
 		t.Run("not one "+name, func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.Open(t)
+			empty(t, db)
 			waits(t, db, "other")
 			write(t, db, `update inbox set `+change)
 			accept(t, db, note("new", "x"))
@@ -81,7 +80,7 @@ func TestANewMessageWakesItsKey(t *testing.T) {
 
 	t.Run("a repeated delivery wakes nothing", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		waits(t, db, "waiting")
 		accept(t, db, note("known", "x"))
 		write(t, db, `update inbox set due_at = clock_timestamp() + interval '1 hour' where message_id = 'waiting'`)
@@ -95,7 +94,7 @@ func TestANewMessageWakesItsKey(t *testing.T) {
 
 	t.Run("one that is due keeps its place", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		waits(t, db, "waiting")
 		write(t, db, `update inbox set due_at = clock_timestamp() - interval '1 hour' where message_id = 'waiting'`)
 		accept(t, db, note("new", "x"))
@@ -106,7 +105,7 @@ func TestANewMessageWakesItsKey(t *testing.T) {
 
 	t.Run("and the handler is called", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		put(t, db, "m1", "k")
 		var seen diary
 		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
@@ -116,9 +115,9 @@ func TestANewMessageWakesItsKey(t *testing.T) {
 			}
 			return inbox.Complete, nil
 		}))
-		await(t, db, `select waits = 1 and status = 'pending' from inbox`)
+		await.Row(t, db, `select waits = 1 and status = 'pending' from inbox`)
 		accept(t, db, note("m2", "x"))
-		await(t, db, `select count(*) = 2 and bool_and(status = 'done') from inbox`)
+		await.Row(t, db, `select count(*) = 2 and bool_and(status = 'done') from inbox`)
 		if got := seen.String(); got != "m1 0 m1 1 m2 0" {
 			t.Errorf("it saw %s", got)
 		}
@@ -132,17 +131,17 @@ func TestAWakeAndAWaitAtTheSameMoment(t *testing.T) {
 
 	t.Run("the wait is first", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		put(t, db, "m1", "k")
 		write(t, db, `update inbox set status = 'running', fence = 1, attempts = 1, due_at = clock_timestamp() + interval '1 hour'`)
 		tx := begin(t, db)
 		run(t, tx, `update inbox set status = 'pending', attempts = 0, waits = 1, due_at = clock_timestamp() + interval '1 hour'`)
 		accepted := acceptAside(t, db, note("m2", "x"))
-		awaitBlocked(t, db, accepted)
+		await.Blocked(t, db, 1)
 		if err := tx.Commit(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if err := receiveFrom(t, "the message", accepted); err != nil {
+		if err := await.Receive(t, "the message", accepted); err != nil {
 			t.Fatal(err)
 		}
 		if !isDue(t, db, "m1") {
@@ -152,17 +151,17 @@ func TestAWakeAndAWaitAtTheSameMoment(t *testing.T) {
 
 	t.Run("the wait is first and does not come", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		put(t, db, "m1", "k")
 		write(t, db, `update inbox set status = 'running', fence = 1, attempts = 1, due_at = clock_timestamp() + interval '1 hour'`)
 		tx := begin(t, db)
 		run(t, tx, `update inbox set status = 'pending', attempts = 0, waits = 1, due_at = clock_timestamp() + interval '1 hour'`)
 		accepted := acceptAside(t, db, note("m2", "x"))
-		awaitBlocked(t, db, accepted)
+		await.Blocked(t, db, 1)
 		if err := tx.Rollback(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if err := receiveFrom(t, "the message", accepted); err != nil {
+		if err := await.Receive(t, "the message", accepted); err != nil {
 			t.Fatal(err)
 		}
 		if got := stored(t, db, "m1"); got.Status != "running" || got.DueIn < time.Minute {
@@ -172,17 +171,17 @@ func TestAWakeAndAWaitAtTheSameMoment(t *testing.T) {
 
 	t.Run("the end of the message is first", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		put(t, db, "m1", "k")
 		write(t, db, `update inbox set status = 'running', fence = 1, attempts = 1, due_at = clock_timestamp() + interval '1 hour'`)
 		tx := begin(t, db)
 		run(t, tx, `update inbox set status = 'done', done_fence = 1, finished_at = clock_timestamp()`)
 		accepted := acceptAside(t, db, note("m2", "x"))
-		awaitBlocked(t, db, accepted)
+		await.Blocked(t, db, 1)
 		if err := tx.Commit(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if err := receiveFrom(t, "the message", accepted); err != nil {
+		if err := await.Receive(t, "the message", accepted); err != nil {
 			t.Fatal(err)
 		}
 		if got := stored(t, db, "m1"); got.Status != "done" || !isDue(t, db, "m2") {
@@ -192,7 +191,7 @@ func TestAWakeAndAWaitAtTheSameMoment(t *testing.T) {
 
 	t.Run("the message is first and a holder's statement waits for it", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		put(t, db, "m1", "k")
 		write(t, db, `update inbox set status = 'running', fence = 1, attempts = 1, due_at = clock_timestamp() + interval '1 hour'`)
 		tx := begin(t, db)
@@ -244,19 +243,4 @@ func acceptAside(t *testing.T, db *postgres.DB, m inbox.Message) <-chan error {
 	ended := make(chan error, 1)
 	go func() { ended <- db.Commit(t.Context(), b) }()
 	return ended
-}
-
-// awaitBlocked waits until a session of the database waits for a lock.
-func awaitBlocked(t *testing.T, db *postgres.DB, ended <-chan error) {
-	t.Helper()
-	await(t, db, strings.TrimSpace(`
-select count(*) > 0
-  from pg_stat_activity
- where datname = current_database()
-   and wait_event_type = 'Lock'`))
-	select {
-	case err := <-ended:
-		t.Fatalf("it did not wait: %v", err)
-	default:
-	}
 }

@@ -12,17 +12,21 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 )
-
-// patience bounds every wait.
-const patience = time.Minute
 
 // put puts a message with an ordering key into the inbox of the receiver r.
 func put(t *testing.T, db *postgres.DB, id, key string) {
 	t.Helper()
 	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
 		values ('r', $1, $2, 't', '', '{}', '')`, id, key)
+}
+
+// empty removes all messages for the next case of a test whose cases share a database.
+func empty(t *testing.T, db *postgres.DB) {
+	t.Helper()
+	write(t, db, `truncate inbox, inbox_quarantine`)
 }
 
 // processor is one with a policy that a test can shorten: leases and backoffs
@@ -34,7 +38,7 @@ func processor(db *postgres.DB, handle inbox.Handler) *inbox.Processor {
 			Lease: time.Hour, MaxAttempts: 3, GiveUpAfter: time.Hour,
 			BackoffBase: time.Hour, BackoffCap: 24 * time.Hour,
 		},
-		Poll: 5 * time.Millisecond, Drain: patience, Log: slog.New(slog.DiscardHandler),
+		Poll: 15 * time.Millisecond, Drain: await.Stall, Log: slog.New(slog.DiscardHandler),
 	}
 }
 
@@ -46,22 +50,10 @@ func start(t *testing.T, p *inbox.Processor) (stop func()) {
 	go func() { p.Run(ctx); close(ended) }()
 	stop = func() {
 		cancel()
-		receiveFrom(t, "the processor's end", ended)
+		await.Receive(t, "the processor's end", ended)
 	}
 	t.Cleanup(stop)
 	return stop
-}
-
-// receiveFrom waits for a channel.
-func receiveFrom[T any](t *testing.T, what string, c <-chan T) T {
-	t.Helper()
-	var value T
-	select {
-	case value = <-c:
-	case <-time.After(patience):
-		t.Fatalf("not within %v: %s", patience, what)
-	}
-	return value
 }
 
 // diary notes what handlers did, in order.

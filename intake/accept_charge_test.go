@@ -24,7 +24,7 @@ func TestAcceptCharge(t *testing.T) {
 
 	t.Run("a charge is accepted in one commit of key, event, posting and message", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		accept(t, keeping(t, db), request("k1", "f"))
 		wantCharges(t, db, 1)
 		var commits int
@@ -44,7 +44,7 @@ select count(distinct xid)
 
 	t.Run("the answer is the charge as it is stored", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		before := time.Now().Add(-time.Minute)
 		got := accept(t, keeping(t, db), request("k1", "f"))
 		id, ok := strings.CutPrefix(got.Location, "/v1/charges/")
@@ -83,7 +83,7 @@ select count(distinct xid)
 
 	t.Run("the key expires when it was said to", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		in := keeping(t, db)
 		first := accept(t, in, request("k1", "f"))
 		var stored time.Time
@@ -99,7 +99,7 @@ select count(distinct xid)
 
 	t.Run("the message names the event", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		got := accept(t, keeping(t, db), request("k1", "f"))
 		s, err := ledger.Load(t.Context(), db, strings.TrimPrefix(got.Location, "/v1/charges/"))
 		if err != nil {
@@ -130,7 +130,7 @@ select count(distinct xid)
 
 	t.Run("what no charge can be is refused and leaves the key free", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		in := keeping(t, db)
 		c := mug()
 		c.Amount = 0
@@ -144,7 +144,7 @@ select count(distinct xid)
 
 	t.Run("what the store refuses is an error, and nothing of it stays", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		exec(t, db, `alter table outbox add constraint planted check (topic <> 'charges')`)
 		_, err := keeping(t, db).AcceptCharge(t.Context(), acme(), request("k1", "f"), mug())
 		if postgres.Constraint(err) != "planted" || errors.Is(err, intake.ErrUnavailable) {
@@ -159,7 +159,7 @@ func TestKeys(t *testing.T) {
 
 	t.Run("the same request gets the same bytes and writes nothing", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		in := keeping(t, db)
 		first := accept(t, in, request("k1", "f"))
 		again := accept(t, in, request("k1", "f"))
@@ -171,7 +171,7 @@ func TestKeys(t *testing.T) {
 
 	t.Run("another request under the key is refused and leaves nothing", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		in := keeping(t, db)
 		first := accept(t, in, request("k1", "f"))
 		got, err := in.AcceptCharge(t.Context(), acme(), request("k1", "another"), mug())
@@ -183,7 +183,7 @@ func TestKeys(t *testing.T) {
 
 	t.Run("an expired key is told apart and never accepts again", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		in := keeping(t, db)
 		in.Retention = time.Nanosecond
 		accept(t, in, request("k1", "f"))
@@ -197,7 +197,7 @@ func TestKeys(t *testing.T) {
 
 	t.Run("the key of another merchant is another key", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		in := keeping(t, db)
 		ours, theirs := request("k1", "f"), request("k1", "f")
 		theirs.Key.Scope = "globex"
@@ -211,7 +211,7 @@ func TestKeys(t *testing.T) {
 
 	t.Run("other keys of the same request are other charges", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		in := keeping(t, db)
 		accept(t, in, request("k1", "f"))
 		accept(t, in, request("k2", "f"))
@@ -221,7 +221,7 @@ func TestKeys(t *testing.T) {
 
 func TestFeesAreFrozen(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := pgtest.Reused(t)
 	in := keeping(t, db)
 	for key, test := range map[string]struct {
 		account intake.Account
@@ -247,7 +247,7 @@ func TestFeesAreFrozen(t *testing.T) {
 // announced in the order in which the log has them.
 func TestTheOutboxFollowsTheLedger(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := pgtest.Reused(t)
 	for _, key := range []string{"a", "b", "c", "d"} {
 		accept(t, keeping(t, db), request(key, "f"))
 	}

@@ -72,7 +72,7 @@ func TestRequestRefund(t *testing.T) {
 
 	t.Run("a refund is accepted with its key, event, posting and message", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		charge := captured(t, db)
 		before := tables(t, db)
 		got, err := keeping(t, db).RequestRefund(t.Context(), acme(), refundOf("k1"), charge, intake.Refund{Amount: some(400).Amount, Reason: "broken"})
@@ -106,7 +106,7 @@ func TestRequestRefund(t *testing.T) {
 
 	t.Run("without an amount all that is left goes back", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		in, charge := keeping(t, db), captured(t, db)
 		for i, refund := range []intake.Refund{some(300), {}} {
 			if _, err := in.RequestRefund(t.Context(), acme(), refundOf(fmt.Sprint("k", i)), charge, refund); err != nil {
@@ -135,7 +135,7 @@ func TestRequestRefund(t *testing.T) {
 	} {
 		t.Run(test.name+", and the refusal is the key's answer", func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.Open(t)
+			db := pgtest.Reused(t)
 			in, charge := keeping(t, db), test.charge(t, db)
 			before := tables(t, db)
 			first, err := in.RequestRefund(t.Context(), test.account, refundOf("k1"), charge, test.refund)
@@ -155,7 +155,7 @@ func TestRequestRefund(t *testing.T) {
 
 	t.Run("a refusal stays the key's answer when the charge could be refunded later", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		in := keeping(t, db)
 		charge := strings.TrimPrefix(accept(t, in, request("charge", "f")).Location, "/v1/charges/")
 		first, err := in.RequestRefund(t.Context(), acme(), refundOf("k1"), charge, some(1))
@@ -175,7 +175,7 @@ func TestRequestRefund(t *testing.T) {
 
 	t.Run("the key of a refund is none of another request's", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		in, charge := keeping(t, db), captured(t, db)
 		if _, err := in.RequestRefund(t.Context(), acme(), refundOf("k1"), charge, some(1)); err != nil {
 			t.Fatal(err)
@@ -208,7 +208,7 @@ func TestRivalRefunds(t *testing.T) {
 
 	t.Run("of ten refunds of 600 of 1000 exactly one is accepted", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		in := keeping(t, db)
 		for round := range 10 {
 			charge := strings.TrimPrefix(accept(t, in, request(fmt.Sprint("charge", round), "f")).Location, "/v1/charges/")
@@ -227,7 +227,7 @@ func TestRivalRefunds(t *testing.T) {
 
 	t.Run("twenty refunds that fit are all accepted", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		in, charge := keeping(t, db), captured(t, db)
 		accepted, refused := rivals(t, 20, func(i int) (intake.Accepted, error) {
 			return in.RequestRefund(t.Context(), acme(), refundOf(fmt.Sprint("k", i)), charge, some(50))
@@ -239,7 +239,7 @@ func TestRivalRefunds(t *testing.T) {
 
 	t.Run("a refund under one key sent by twenty is one refund", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		in, charge := keeping(t, db), captured(t, db)
 		accepted, _ := rivals(t, 20, func(int) (intake.Accepted, error) {
 			return in.RequestRefund(t.Context(), acme(), refundOf("k1"), charge, some(50))
@@ -315,7 +315,7 @@ func TestCancelCharge(t *testing.T) {
 
 	t.Run("a charge without outcome is asked to be canceled, once", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		in := keeping(t, db)
 		location := accept(t, in, request("charge", "f")).Location
 		charge := strings.TrimPrefix(location, "/v1/charges/")
@@ -336,7 +336,7 @@ func TestCancelCharge(t *testing.T) {
 
 	t.Run("a charge with an outcome is not, and the refusal is the key's answer", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		in, charge := keeping(t, db), captured(t, db)
 		for range 2 {
 			got, err := in.CancelCharge(t.Context(), acme(), cancelOf("k1"), charge)
@@ -351,7 +351,7 @@ func TestCancelCharge(t *testing.T) {
 
 	t.Run("twenty cancellations at once ask once", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		in := keeping(t, db)
 		charge := strings.TrimPrefix(accept(t, in, request("charge", "f")).Location, "/v1/charges/")
 		accepted, _ := rivals(t, 20, func(i int) (intake.Accepted, error) {

@@ -2,11 +2,18 @@ package intake
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/postgres"
 )
+
+// ErrStep refuses a refund of an amount that the provider cannot move in the charge's
+// currency: see domain.Currency.Step. It is not stored: the key is free for a
+// corrected request.
+var ErrStep = errors.New("the provider does not move such an amount of this currency")
 
 // Refund is a request to give back money of a captured charge: validated, and in
 // the form that is fingerprinted.
@@ -18,8 +25,8 @@ type Refund struct {
 // RequestRefund accepts a refund of a charge. What it may give back is decided
 // on the charge's stream and committed at its next version, so of rivals that
 // together want too much only some succeed. Refusals that are stored:
-// ledger.ErrNotFound, domain.ErrNotCaptured, domain.ErrExceedsCaptured. Errors as
-// AcceptCharge's.
+// ledger.ErrNotFound, domain.ErrNotCaptured, domain.ErrExceedsCaptured. Errors are
+// ErrStep and those of AcceptCharge.
 func (in *Intake) RequestRefund(ctx context.Context, account Account, r Request, chargeID string, refund Refund) (Accepted, error) {
 	id, err := newID("re_")
 	if err != nil {
@@ -33,6 +40,9 @@ func (in *Intake) RequestRefund(ctx context.Context, account Account, r Request,
 		s, err := own(ctx, tenant, account, chargeID)
 		if err != nil {
 			return decision{}, err
+		}
+		if step := s.Charge.Amount.Currency.Step(); command.Amount%step != 0 {
+			return decision{}, fmt.Errorf("refund %d of %s, not a multiple of %d: %w", command.Amount, chargeID, step, ErrStep)
 		}
 		events, err := domain.Decide(s.Charge, command)
 		if err != nil {

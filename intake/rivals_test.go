@@ -57,7 +57,7 @@ func TestRivals(t *testing.T) {
 
 	t.Run("requests under different keys do not disturb each other", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		in := keeping(t, db)
 		var work errgroup.Group
 		for i := range 64 {
@@ -208,7 +208,7 @@ create trigger storm before insert on ledger_events for each row execute functio
 	for _, code := range []string{"40001", "40P01", "57014", "57P01"} {
 		t.Run("a commit that lost a race by "+code+" is made again", func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.Open(t)
+			db := pgtest.Reused(t)
 			plant(t, db, 3, code)
 			accept(t, keeping(t, db), request("k1", "f"))
 			wantCharges(t, db, 1)
@@ -217,7 +217,7 @@ create trigger storm before insert on ledger_events for each row execute functio
 
 	t.Run("but not for ever", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		plant(t, db, 1000, "40001")
 		_, err := keeping(t, db).AcceptCharge(t.Context(), acme(), request("k1", "f"), mug())
 		if !errors.Is(err, intake.ErrUnavailable) {
@@ -232,7 +232,7 @@ create trigger storm before insert on ledger_events for each row execute functio
 
 	t.Run("and not for a client that hung up", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if _, err := keeping(t, db).AcceptCharge(ctx, acme(), request("k1", "f"), mug()); !errors.Is(err, intake.ErrUnavailable) {

@@ -39,7 +39,8 @@ values ($1, $2, $3, $4, $5, $6, $7, $8)`
 // Append queues events and the postings that they cause after the last event
 // of s, and returns the stream as it is once the batch has committed. It does
 // no I/O. The batch is refused as a whole, with an error for which IsConflict
-// is true, if the stream meanwhile has an event at one of these versions.
+// is true, if the stream meanwhile has an event at one of these versions, or no longer
+// has the last event of s.
 //
 // Load s before the first write of the commit: then the order of transaction
 // ids, and so the outbox's, follows the stream's versions.
@@ -102,12 +103,13 @@ func eventNamespace() uuid.UUID {
 	return uuid.UUID{0x70, 0x61, 0x79, 0x6f, 0x6e, 0x63, 0x65, 0x00, 0x80, 0, 0, 0, 0, 0, 0, 1}
 }
 
-// IsConflict tells whether a commit was refused because the stream had moved
-// on: load, fold and decide again. An effect whose event is there by then is
-// not repeated.
+// IsConflict reports whether a commit was refused because the stream is not the one that
+// was decided on: load, fold and decide again. Mostly it has moved on; an effect whose
+// event is there by then is not repeated. After a failover that lost commits it is shorter,
+// or does not exist (ErrNotFound).
 func IsConflict(err error) bool {
 	switch postgres.Constraint(err) {
-	case "ledger_events_version_once", "ledger_events_event_once",
+	case "ledger_events_version_once", "ledger_events_event_once", "ledger_events_previous_exists",
 		"ledger_events_one_capture", "ledger_events_one_outcome",
 		"ledger_events_one_refund_outcome", "ledger_events_one_refund_reversal":
 		return true

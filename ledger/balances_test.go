@@ -22,7 +22,7 @@ func TestBalancesAreFresh(t *testing.T) {
 
 	t.Run("whatever part of the log is folded", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		var want []ledger.Balances
 		events := paid("acme", "pi_1")
 		for i := range events {
@@ -53,7 +53,7 @@ func TestBalancesAreFresh(t *testing.T) {
 
 	t.Run("while charges come and are folded they add up to zero and lose nothing", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		const charges = 100
 		done, stop := context.WithCancel(t.Context())
 		var projector, writer errgroup.Group

@@ -8,13 +8,13 @@ import (
 	"strconv"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/ledger"
@@ -24,8 +24,7 @@ import (
 // What other tests have under way on the same server is waited for.
 func caughtUp(t *testing.T, db *postgres.DB) (events int) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
-	for time.Now().Before(deadline) {
+	await.Progress(t, "the projections have caught up", func() (string, bool) {
 		n, err := ledger.Project(t.Context(), db)
 		if err != nil {
 			t.Fatal(err)
@@ -37,15 +36,10 @@ select count(*)::int
   join projections p
     on (e.txid, e.position) > (p.txid, p.position)
  where p.state = 'live'`)[0]
-		if left == 0 {
-			return events
-		}
-	}
-	t.Fatal("the projections do not catch up")
+		return fmt.Sprintf("%d events are folded, %d are left", events, left), left == 0
+	})
 	return events
 }
-
-const patience = time.Minute // bounds every wait for a condition
 
 // list are the ids of a merchant's charges, as the list has them.
 func list(t *testing.T, db *postgres.DB, q ledger.ListQuery) (ids []string) {
@@ -88,7 +82,7 @@ func TestProject(t *testing.T) {
 
 	t.Run("a charge is listed as it is shown", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		events := paid("acme", "pi_1")
 		for i := range events {
 			s := ledger.New("ch_1")
@@ -115,7 +109,7 @@ func TestProject(t *testing.T) {
 
 	t.Run("what a transaction under way may still precede is left out", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		older, err := db.Pool().Begin(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -141,7 +135,7 @@ func TestProject(t *testing.T) {
 
 	t.Run("transactions are folded in the order of their numbers, not of their digits", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		s := appended(t, db, ledger.New("ch_1"), because("a"), paid("acme", "pi_1")[:2]...)
 		// As if the first ones were of transaction 9, and the last ones of 10.
 		exec(t, db, `alter table ledger_events disable trigger ledger_events_append_only; update ledger_events set txid = '9'`)
@@ -156,14 +150,11 @@ func TestProject(t *testing.T) {
 
 	t.Run("a batch that is refused leaves nothing", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		appended(t, db, ledger.New("ch_1"), because("a"), paid("acme", "pi_1")...)
 		want := projected(t, db)
 		exec(t, db, `alter table account_balances add constraint refused check (debits <> 1000)`)
-		n, err := ledger.Project(t.Context(), db)
-		for deadline := time.Now().Add(patience); n == 0 && err == nil && time.Now().Before(deadline); pause(t) {
-			n, err = ledger.Project(t.Context(), db) // until no older transaction of others is left
-		}
+		n, err := firstPage(t, db)
 		if n != 0 || postgres.Constraint(err) != "refused" {
 			t.Errorf("folded %d events: %v", n, err)
 		}
@@ -178,7 +169,7 @@ func TestProject(t *testing.T) {
 
 	t.Run("of many who fold the same events one does", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		const charges, rivals = 66, 6 // charges of a writer, and more until two rivals met
 		done, stop := context.WithCancel(t.Context())
 		var writers, readers errgroup.Group
@@ -259,10 +250,13 @@ func exec(t *testing.T, db *postgres.DB, sql string) {
 	}
 }
 
-func pause(t *testing.T) {
+// firstPage projects until something is folded or refused: events are left out while
+// an older transaction of another test is in flight.
+func firstPage(t *testing.T, db *postgres.DB) (events int, err error) {
 	t.Helper()
-	select {
-	case <-t.Context().Done():
-	case <-time.After(10 * time.Millisecond):
-	}
+	await.True(t, "a page is folded or refused", func() bool {
+		events, err = ledger.Project(t.Context(), db)
+		return events > 0 || err != nil
+	})
+	return events, err
 }

@@ -12,32 +12,31 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/ledger"
 )
 
-// running runs a projector until stop is called, or the test ends.
+// running runs a projector until stop is called, or the test ends. Its pauses are a
+// hundredth of those that Run makes.
 func running(t *testing.T, db *postgres.DB, log io.Writer) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var ended sync.WaitGroup
-	p := &ledger.Projector{DB: db, Poll: 5 * time.Millisecond, Log: slog.New(slog.NewJSONHandler(log, nil))}
-	ended.Go(func() { p.Run(ctx) })
+	p := &ledger.Projector{DB: db, Poll: 500 * time.Millisecond, Log: slog.New(slog.NewJSONHandler(log, nil))}
+	look := ledger.Looks(p)
+	ended.Go(func() {
+		for ctx.Err() == nil {
+			select {
+			case <-ctx.Done():
+			case <-time.After(look(ctx) / 100):
+			}
+		}
+	})
 	stop = func() { cancel(); ended.Wait() }
 	t.Cleanup(stop)
 	return stop
-}
-
-// eventually waits until a query answers true.
-func eventually(t *testing.T, db *postgres.DB, condition string) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); pause(t) {
-		if collect[bool](t, db, condition)[0] {
-			return
-		}
-	}
-	t.Fatalf("it does not come to pass: %s", condition)
 }
 
 func TestProjector(t *testing.T) {
@@ -46,7 +45,7 @@ func TestProjector(t *testing.T) {
 
 	t.Run("of several one works, and another takes over when it is gone", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		log := &transcript{}
 		var stops []func()
 		for range 3 {
@@ -56,7 +55,7 @@ func TestProjector(t *testing.T) {
 			for n := range 10 {
 				appended(t, db, ledger.New(fmt.Sprintf("ch_%d_%d", i, n)), because("a"), opened("acme", 1000, "EUR"))
 			}
-			eventually(t, db, fmt.Sprintf(listed, 10*(i+1)))
+			await.RowWith(t, db, log.String, fmt.Sprintf(listed, 10*(i+1)))
 			stop()
 		}
 		if log.String() != "" {
@@ -66,18 +65,20 @@ func TestProjector(t *testing.T) {
 
 	t.Run("a failure is logged once, and outlived", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		log := &transcript{}
-		running(t, db, log)
 		exec(t, db, `alter table charge_list add constraint refused check (charge_id <> 'ch_1')`)
 		appended(t, db, ledger.New("ch_1"), because("a"), opened("acme", 1000, "EUR"))
-		for deadline := time.Now().Add(patience); !strings.Contains(log.String(), "refused"); pause(t) {
-			if time.Now().After(deadline) {
-				t.Fatal("nothing is logged")
-			}
-		}
+		ctx, cancel := context.WithCancel(t.Context())
+		p := &ledger.Projector{DB: db, Poll: 5 * time.Millisecond, Log: slog.New(slog.NewJSONHandler(log, nil))}
+		var ended sync.WaitGroup
+		ended.Go(func() { p.Run(ctx) })
+		defer func() { cancel(); ended.Wait() }()
+		await.Progress(t, "the failure is logged", func() (string, bool) {
+			return log.String(), strings.Contains(log.String(), "refused")
+		})
 		exec(t, db, `alter table charge_list drop constraint refused`)
-		eventually(t, db, fmt.Sprintf(listed, 1))
+		await.RowWith(t, db, log.String, fmt.Sprintf(listed, 1))
 		if n := strings.Count(log.String(), "projecting failed"); n != 1 {
 			t.Errorf("it was logged %d times:\n%s", n, log)
 		}
@@ -85,7 +86,7 @@ func TestProjector(t *testing.T) {
 
 	t.Run("with nothing to fold nothing is written", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		for range 50 {
 			if n, err := ledger.Project(t.Context(), db); n != 0 || err != nil {
 				t.Fatal(n, err)
@@ -101,7 +102,7 @@ func TestProjector(t *testing.T) {
 // longer; the others look seldom, and take over from one that is gone.
 func TestThePaceOfAProjector(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := pgtest.Reused(t)
 	const poll = 20 * time.Millisecond
 	p := &ledger.Projector{DB: db, Poll: poll, Log: slog.New(slog.DiscardHandler)}
 	atWork, other := ledger.Looks(p), ledger.Looks(p)
@@ -112,18 +113,17 @@ func TestThePaceOfAProjector(t *testing.T) {
 	// transaction is under way that began before it.
 	folds := func(look func(context.Context) time.Duration, what string, want time.Duration) (looks int) {
 		t.Helper()
-		for deadline := time.Now().Add(patience); time.Now().Before(deadline); pause(t) {
+		await.True(t, what+": a page is folded", func() bool {
 			looks++
-			switch got := look(t.Context()); {
-			case got == poll || got == 3*poll || standsBy(got):
-			case got != want:
-				t.Errorf("%s: others gather for %v, want %v", what, got, want)
-				return looks
-			default:
-				return looks
+			got := look(t.Context())
+			if got == poll || got == 3*poll || standsBy(got) {
+				return false
 			}
-		}
-		t.Fatalf("%s: nothing is folded", what)
+			if got != want {
+				t.Errorf("%s: others gather for %v, want %v", what, got, want)
+			}
+			return true
+		})
 		return looks
 	}
 

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/ledger"
@@ -37,7 +38,7 @@ func TestRebuild(t *testing.T) {
 
 	t.Run("what is right is made again, byte for byte", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		history(t, db)
 		before := projected(t, db)
 		var progress []int64
@@ -97,7 +98,7 @@ func TestRebuild(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				db := pgtest.Open(t)
+				db := pgtest.Reused(t)
 				history(t, db)
 				right := projected(t, db)
 				exec(t, db, planted.sql)
@@ -120,7 +121,7 @@ func TestRebuild(t *testing.T) {
 
 	t.Run("traffic goes on, and nothing of it is lost or counted twice", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		history(t, db)
 		done, stop := context.WithCancel(t.Context())
 		log := &transcript{}
@@ -167,7 +168,7 @@ func TestRebuild(t *testing.T) {
 		if err := traffic.Wait(); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, db, `select count(*) = (select count(distinct stream_id) from ledger_events) from charge_list join projections using (generation) where state = 'live' and version = 4`)
+		await.RowWith(t, db, log.String, `select count(*) = (select count(distinct stream_id) from ledger_events) from charge_list join projections using (generation) where state = 'live' and version = 4`)
 		wantBooks(t, db)
 		if log.String() != "" {
 			t.Errorf("projectors complain:\n%s", log)
@@ -176,7 +177,7 @@ func TestRebuild(t *testing.T) {
 
 	t.Run("a rebuild that dies leaves the live ones alone", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		history(t, db)
 		before := projected(t, db)
 		ctx, die := context.WithCancel(t.Context())
@@ -200,7 +201,7 @@ func TestRebuild(t *testing.T) {
 
 	t.Run("a second one is refused while the first is at work", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		history(t, db)
 		var second error
 		_, err := ledger.Rebuild(t.Context(), db, func(int64) {
@@ -215,7 +216,7 @@ func TestRebuild(t *testing.T) {
 
 	t.Run("one that has lost its lock to another is refused", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		history(t, db)
 		cut := false
 		_, err := ledger.Rebuild(t.Context(), db, func(int64) {
@@ -224,13 +225,10 @@ func TestRebuild(t *testing.T) {
 			}
 			cut = true
 			exec(t, db, `select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database())`)
-			for range 500 {
-				if _, err := ledger.Rebuild(t.Context(), db, nil); err == nil {
-					return
-				}
-				pause(t)
-			}
-			t.Error("the second never gets the lock")
+			await.Progress(t, "the second rebuild gets the lock", func() (string, bool) {
+				_, err := ledger.Rebuild(t.Context(), db, nil)
+				return fmt.Sprint(err), err == nil
+			})
 		})
 		if err == nil || !strings.Contains(err.Error(), "projections_folded_once") {
 			t.Errorf("the first ended with %v", err)

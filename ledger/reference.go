@@ -16,8 +16,8 @@ type Owner struct {
 	MerchantID string
 }
 
-// The functions that find a charge before its merchant is known are migration
-// 00012's: they see the charges of all merchants, and say no more than this.
+// The functions that find a charge before its merchant is known are in schema.sql: they
+// see the charges of all merchants and return no more than the owner.
 const selectByPaymentIntent = `
 select stream_id,
        merchant_id

@@ -3,9 +3,9 @@ package ledger_test
 import (
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/ledger"
@@ -13,7 +13,7 @@ import (
 
 func TestFindByPaymentIntent(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := pgtest.Reused(t)
 	appended(t, db, ledger.New("ch_1"), because("a"), paid("acme", "pi_1")...)
 	appended(t, db, ledger.New("ch_2"), because("a"), paid("globex", "pi_2")...)
 	appended(t, db, ledger.New("ch_3"), because("a"), paid("acme", "pi_3")[:2]...)
@@ -60,24 +60,12 @@ func TestFindByPaymentIntentWalksItsIndex(t *testing.T) {
 		t.Fatal(err)
 	}
 	db.Pool().Reset() // what a session did is counted when it rests or ends
-	deadline := time.NewTimer(time.Minute)
-	defer deadline.Stop()
-	for {
-		scans := collect[int64](t, db, `select idx_scan from pg_stat_user_indexes where indexrelname = 'ledger_events_one_capture_per_reference'`)
-		if scans[0] == 1 {
-			return
-		}
-		select {
-		case <-deadline.C:
-			t.Fatalf("the index was read %v times, want once", scans)
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
+	await.Row(t, db, `select idx_scan = 1 from pg_stat_user_indexes where indexrelname = 'ledger_events_one_capture_per_reference'`)
 }
 
 func TestFind(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := pgtest.Reused(t)
 	appended(t, db, ledger.New("ch_1"), because("a"), paid("acme", "pi_1")...)
 	if got, err := ledger.Find(t.Context(), db, "ch_1"); got != (ledger.Owner{"ch_1", "acme"}) || err != nil {
 		t.Errorf("found %q, %v", got, err)

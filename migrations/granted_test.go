@@ -27,8 +27,8 @@ func grants() map[string]grant {
 
 		// Claimed by the api, swept by the worker.
 		"idempotency_keys": {
-			"select; insert (scope, operation, key, fingerprint, status_code, content_type, location, body, expires_at, request)",
-			"select; update (content_type, body, request)",
+			"select; insert (scope, operation, key, fingerprint, request, status_code, content_type, location, body, expires_at)",
+			"select; update (request, content_type, body)",
 		},
 
 		// Sent by both, received and carried by the worker. The api takes in the
@@ -37,9 +37,9 @@ func grants() map[string]grant {
 		"outbox_offsets": {"select", "select; insert; update (transaction_id, offset)"},
 		"inbox": {
 			"select; insert (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, due_at, attempts, fence, holder); " +
-				"update (status, due_at, attempts, waits, waiting_since, fence, duplicates, finished_at, deaths, decided_by, decided_at)",
+				"update (status, due_at, attempts, deaths, waits, waiting_since, fence, duplicates, decided_by, decided_at, finished_at)",
 			"select; insert (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, due_at, attempts, fence, done_fence, holder); " +
-				"update (status, due_at, attempts, waits, waiting_since, fence, done_fence, holder, duplicates, last_error, finished_at, deaths); delete",
+				"update (status, due_at, attempts, deaths, waits, waiting_since, fence, done_fence, holder, duplicates, last_error, finished_at); delete",
 		},
 		"inbox_quarantine": {"select; " + strange, "select; " + strange + "; delete"},
 

@@ -3,6 +3,7 @@ package migrations_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // The rows below are written as a careless program would.
@@ -94,6 +95,35 @@ func ledgerGuards() []guard {
 			event("e3", "ch_1", 1, "b", "{}"),
 		},
 		{
+			"ledger_events_one_beginning", "a stream has one beginning, whoever begins it",
+			[]string{event("e1", "ch_1", 1, "a", "{}")},
+			strings.Replace(event("e2", "ch_1", 1, "b", "{}"), "'acme'", "'globex'", 1),
+		},
+		{
+			"ledger_events_previous_exists", "a stream does not begin in its middle", nil,
+			event("e1", "ch_1", 2, "a", "{}"),
+		},
+		{
+			"ledger_events_previous_exists", "a stream has no gap",
+			[]string{event("e1", "ch_1", 1, "a", "{}"), event("e2", "ch_1", 2, "b", "{}")},
+			event("e4", "ch_1", 4, "d", "{}"),
+		},
+		{
+			"ledger_events_previous_exists", "an event does not follow another stream's",
+			[]string{event("e1", "ch_1", 1, "a", "{}"), event("e2", "ch_2", 1, "a", "{}"), event("e3", "ch_2", 2, "b", "{}")},
+			event("e4", "ch_1", 3, "c", "{}"),
+		},
+		{
+			"ledger_events_previous_exists", "an event does not follow another merchant's",
+			[]string{event("e1", "ch_1", 1, "a", "{}")},
+			strings.Replace(event("e2", "ch_1", 2, "b", "{}"), "'acme'", "'globex'", 1),
+		},
+		{
+			"ledger_events_previous_exists", "also at a version that the stream has",
+			[]string{event("e1", "ch_1", 1, "a", "{}"), event("e2", "ch_1", 2, "b", "{}")},
+			strings.Replace(event("e3", "ch_1", 2, "c", "{}"), "'acme'", "'globex'", 1),
+		},
+		{
 			"ledger_events_one_capture", "a charge is captured once",
 			[]string{event("e1", "ch_1", 1, "payment.captured.v1", taken)},
 			event("e2", "ch_1", 2, "payment.captured.v1", `{"provider":"stripe","payment_intent":"pi_2"}`),
@@ -143,18 +173,18 @@ func ledgerGuards() []guard {
 		},
 		{
 			"ledger_events_pkey", "a position is taken once",
-			[]string{"insert into ledger_events overriding system value values (-1, default, md5('e1')::uuid, 'ch_1', 1, 'a', 1, 'm', '{}', '{}', now())"},
-			"insert into ledger_events overriding system value values (-1, default, md5('e2')::uuid, 'ch_1', 2, 'a', 1, 'm', '{}', '{}', now())",
+			[]string{"insert into ledger_events overriding system value values (-1, default, md5('e1')::uuid, 'ch_1', 1, default, 'a', 1, 'm', '{}', '{}', now())"},
+			"insert into ledger_events overriding system value values (-1, default, md5('e2')::uuid, 'ch_1', 2, default, 'a', 1, 'm', '{}', '{}', now())",
 		},
 		{"ledger_events_version_check", "versions count from one", nil, event("e1", "ch_1", 0, "a", "{}")},
 		{
 			"ledger_events_schema_version_check", "schema versions count from one", nil,
-			"insert into ledger_events values (default, default, md5('e1')::uuid, 'ch_1', 1, 'a', 0, 'm', '{}', '{}', now())",
+			"insert into ledger_events values (default, default, md5('e1')::uuid, 'ch_1', 1, default, 'a', 0, 'm', '{}', '{}', now())",
 		},
 		{"ledger_events_data_check", "an event is an object", nil, event("e1", "ch_1", 1, "a", "[]")},
 		{
 			"ledger_events_metadata_check", "the cause of an event is an object", nil,
-			"insert into ledger_events values (default, default, md5('e1')::uuid, 'ch_1', 1, 'a', 1, 'm', '{}', 'null', now())",
+			"insert into ledger_events values (default, default, md5('e1')::uuid, 'ch_1', 1, default, 'a', 1, 'm', '{}', 'null', now())",
 		},
 		{"ledger_postings_leg_once", "a leg is posted once", []string{eur(1, 5), eur(2, 5)}, eur(1, 5)},
 		{"ledger_postings_leg_check", "legs count from one", nil, eur(0, 5)},

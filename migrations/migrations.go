@@ -1,46 +1,73 @@
-// Package migrations holds payonce's schema as numbered SQL, embedded in the
-// programs. Each file opens with the promise that its tables carry; the
-// constraints in them are the guards that docs/design.md lists.
+// Package migrations brings a database to payonce's schema.
 //
-// Migrations go forward only. Several programs may run Up at once: one works,
+// Each package keeps the SQL of its tables beside its code, in a file that opens with
+// the promise that the tables carry; this package puts the files in order. Its own file,
+// service.sql, holds what belongs to no single package: roles, grants, row-level security,
+// foreign keys between packages, retention. The constraints in these files are the guards
+// that docs/design.md lists.
+//
+// Migrations go forward only. Several programs may run Up at the same time: one works and
 // the others wait for it.
 package migrations
 
 import (
 	"context"
 	"database/sql"
-	"embed"
+	_ "embed"
 	"errors"
 	"fmt"
-	"io/fs"
-	"strconv"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
 
-	"github.com/payonce/payonce/internal/postgres"
+	fulfillment "github.com/payonce/payonce/fulfillment/schema"
+	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/audit"
+	"github.com/payonce/payonce/internal/merchants"
+	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/outbox"
 )
 
-//go:embed *.sql
-var files embed.FS
+//go:embed service.sql
+var service string
 
-// FS is the numbered SQL itself.
-func FS() fs.FS { return files }
+// Migration is one step of the schema.
+type Migration struct {
+	Version int64  // its number in schema_migrations
+	Name    string // the package that owns the tables
+	SQL     string
+}
 
-// lockTimeout is how long a migration waits for a table that somebody uses, in
-// milliseconds. Whoever wants the table meanwhile stands behind it.
+// All returns the migrations in the order in which Up applies them.
+//
+// Numbers 1 to 20 are those of databases before v0.1.0, which Up refuses.
+func All() []Migration {
+	return []Migration{
+		{21, "idempotency", idempotency.Schema()},
+		{22, "inbox", inbox.Schema()},
+		{23, "outbox", outbox.Schema()},
+		{24, "ledger", ledger.Schema()},
+		{25, "merchants", merchants.Schema()},
+		{26, "fulfillment", fulfillment.SQL()},
+		{27, "audit", audit.Schema()},
+		{28, "service", service},
+	}
+}
+
+// lockTimeout is how long a migration waits for a table that another session uses, in
+// milliseconds. Sessions that want the table meanwhile wait behind the migration.
 const lockTimeout = "10000"
 
 // Up applies every migration that the database at url does not have yet, each in a
-// transaction of its own. One that fails is rolled back as a whole, and those
-// before it stay. One that waits longer than ten seconds for a table fails, unless
-// url says otherwise (lock_timeout).
+// transaction of its own. A migration that fails is rolled back as a whole, and those
+// before it stay. A migration that waits longer than ten seconds for a table fails,
+// unless url says otherwise (lock_timeout).
 //
-// It refuses tables that were restored before the roles were there, whose rights no
-// migration gives back.
+// It refuses a database of before v0.1.0, and tables that were restored before the roles
+// existed, because no migration restores the rights of the roles.
 func Up(ctx context.Context, url string) error {
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
@@ -51,19 +78,67 @@ func Up(ctx context.Context, url string) error {
 	}
 	db := stdlib.OpenDB(*config)
 	defer func() { _ = db.Close() }() // only read from: a failed close loses nothing
+	if err := refuseOutdated(ctx, db); err != nil {
+		return err
+	}
+	if err := apply(ctx, db, All()); err != nil {
+		return err
+	}
+	return granted(ctx, db)
+}
+
+func apply(ctx context.Context, db *sql.DB, all []Migration) error {
 	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 60))
 	if err != nil {
 		return fmt.Errorf("make the migration lock: %w", err)
 	}
-	provider, err := goose.NewProvider(goose.DialectPostgres, db, files,
-		goose.WithSessionLocker(locker), goose.WithTableName(versionTable))
+	steps := make([]*goose.Migration, len(all))
+	for i, m := range all {
+		run := func(ctx context.Context, tx *sql.Tx) error {
+			if _, err := tx.ExecContext(ctx, m.SQL); err != nil {
+				return fmt.Errorf("create the tables of %s: %w", m.Name, err)
+			}
+			return nil
+		}
+		steps[i] = goose.NewGoMigration(m.Version, &goose.GoFunc{RunTx: run}, nil)
+	}
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, nil,
+		goose.WithSessionLocker(locker), goose.WithTableName(versionTable), goose.WithGoMigrations(steps...))
 	if err != nil {
 		return fmt.Errorf("read the migrations: %w", err)
 	}
 	if _, err := provider.Up(ctx); err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
-	return granted(ctx, db)
+	return nil
+}
+
+const (
+	selectMigrated = `select to_regclass('schema_migrations') is not null`
+
+	selectOutdated = `
+select exists (
+         select
+           from schema_migrations
+          where version_id between 1 and $1
+            and is_applied)`
+)
+
+func refuseOutdated(ctx context.Context, db *sql.DB) error {
+	var found bool
+	if err := db.QueryRowContext(ctx, selectMigrated).Scan(&found); err != nil {
+		return fmt.Errorf("look for the schema: %w", err)
+	}
+	if !found {
+		return nil
+	}
+	if err := db.QueryRowContext(ctx, selectOutdated, All()[0].Version-1).Scan(&found); err != nil {
+		return fmt.Errorf("read the schema's version: %w", err)
+	}
+	if found {
+		return errors.New("the database has a schema of before v0.1.0, which cannot be upgraded: create a new database")
+	}
+	return nil
 }
 
 // Without a role it is null.
@@ -83,55 +158,3 @@ func granted(ctx context.Context, db *sql.DB) error {
 }
 
 const versionTable = "schema_migrations"
-
-const appliedVersion = `
-select coalesce(max(version_id), 0)
-  from schema_migrations
- where is_applied`
-
-// Version is the number of the newest migration that a migrated database has.
-func Version(ctx context.Context, q postgres.Querier) (version int64, err error) {
-	if err := q.QueryRow(ctx, appliedVersion).Scan(&version); err != nil {
-		return 0, fmt.Errorf("read the schema's version: %w", err)
-	}
-	return version, nil
-}
-
-// Pending tells whether the database lacks a migration that this program
-// carries. A newer database is not pending: old programs run on through an upgrade.
-func Pending(ctx context.Context, q postgres.Querier) (bool, error) {
-	rows, err := q.Query(ctx, `select to_regclass('schema_migrations') is not null`)
-	if err != nil {
-		return false, fmt.Errorf("look for the schema: %w", err)
-	}
-	exists, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool])
-	if err != nil {
-		return false, fmt.Errorf("look for the schema: %w", err)
-	}
-	if !exists {
-		return true, nil
-	}
-	applied, err := Version(ctx, q)
-	if err != nil {
-		return false, err
-	}
-	latest, err := latest()
-	return applied < latest, err
-}
-
-func latest() (int64, error) {
-	names, err := fs.Glob(files, "*.sql")
-	if err != nil {
-		return 0, fmt.Errorf("list the migrations: %w", err)
-	}
-	var newest int64
-	for _, name := range names {
-		number, _, _ := strings.Cut(name, "_")
-		n, err := strconv.ParseInt(number, 10, 64)
-		if err != nil {
-			return 0, fmt.Errorf("migration %s has no number: %w", name, err)
-		}
-		newest = max(newest, n)
-	}
-	return newest, nil
-}

@@ -1,14 +1,12 @@
 package migrations_test
 
 import (
-	"fmt"
-	"io/fs"
 	"strings"
 	"testing"
 
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
-	"github.com/payonce/payonce/migrations"
+	"github.com/payonce/payonce/outbox"
 )
 
 const selectOwn = `select own from numbering`
@@ -46,54 +44,19 @@ func TestNumbering(t *testing.T) {
 	}
 }
 
-// anew makes the tables of 00017 as a dump does, without the column that is gone.
+// anew makes the mark as a dump does, without the column that is gone.
 func anew(t *testing.T) string {
 	t.Helper()
-	text, err := fs.ReadFile(migrations.FS(), "00017_numbering.sql")
-	if err != nil {
-		t.Fatal(err)
+	_, sql, found := strings.Cut(outbox.Schema(), "create table numbering_mark")
+	if !found {
+		t.Fatal("the schema of the outbox has no numbering_mark")
 	}
-	sql := string(text)
+	sql = "create table numbering_mark" + sql + ";\ngrant select on numbering to payonce_worker"
 	for _, gone := range []string{"  scar       boolean,\n", "alter table numbering_mark\n drop column scar;\n"} {
 		if strings.Count(sql, gone) != 1 {
-			t.Fatalf("00017 has not one %q", gone)
+			t.Fatalf("the schema of the outbox has not one %q", gone)
 		}
 		sql = strings.ReplaceAll(sql, gone, "")
 	}
 	return sql
-}
-
-// TestAnOldDatabaseIsBelieved unless it names what the server has not had.
-func TestAnOldDatabaseIsBelieved(t *testing.T) {
-	pgtest.Long(t, "it writes thousands of rows")
-	t.Parallel()
-	const far = `(pg_current_xact_id()::text::bigint + %d)::text::xid8`
-	for name, test := range map[string]struct {
-		written string
-		by      int
-		own     bool
-	}{
-		"an offset of its own":         {`insert into outbox_offsets values ('charges', 'inbox', %s, 1)`, 0, true},
-		"an offset of a server ahead":  {`insert into outbox_offsets values ('charges', 'inbox', %s, 1)`, 1_000_000, false},
-		"an event of a server ahead":   {strings.NewReplacer("occurred_at)", "occurred_at, txid)", "now())", "now(), %s)").Replace(event("e1", "ch_1", 1, "x", "{}")), 1_000_000, false},
-		"projections of one ahead":     {`update projections set txid = %s, batch = batch + 1, after = batch`, 1_000_000, false},
-		"projections that are its own": {`update projections set txid = %s, batch = batch + 1, after = batch`, 0, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			address := pgtest.Empty(t)
-			migrateTo(t, address, 16)
-			conn := connect(t, address)
-			if _, err := conn.Exec(t.Context(), fmt.Sprintf(test.written, fmt.Sprintf(far, test.by))); err != nil {
-				t.Fatal(err)
-			}
-			if err := migrations.Up(t.Context(), address); err != nil {
-				t.Fatal(err)
-			}
-			var own bool
-			if err := conn.QueryRow(t.Context(), selectOwn).Scan(&own); err != nil || own != test.own {
-				t.Errorf("its own: %t, want %t: %v", own, test.own, err)
-			}
-		})
-	}
 }

@@ -1,6 +1,6 @@
 package migrations_test
 
-// operationsGuards are those of 00016 and 00017.
+// operationsGuards are those of the audit and of the numbering.
 func operationsGuards() []guard {
 	return []guard{
 		{

@@ -47,7 +47,7 @@ func lookups() []lookup {
 	return []lookup{
 		{file: "ledger/stream.go", words: "order by version", args: "'ch_7'", ways: streamOnce},
 		{file: "ledger/stream.go", words: "any($1)", args: "'{ch_7,ch_8}'", ways: streamOnce},
-		{file: "ledger/charge_list.go", words: "occurred_at", args: "'ch_7', 'm7'", settings: along, ways: streamOnce + " version"},
+		{file: "ledger/charge_list.go", words: "occurred_at", args: "'ch_7', 'm7'", settings: along, ways: streamOnce + " version merchant_id"},
 		{
 			file: "ledger/charge_list.go", words: "and (created_at, charge_id) < ($2, $3)", args: "'m1', 'infinity', '', 10",
 			settings: back, ways: "charge_list_by_time generation merchant_id created_at",

@@ -3,16 +3,11 @@ package migrations_test
 import (
 	"errors"
 	"fmt"
-	"io/fs"
-	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/internal/postgres/pgtest"
-	"github.com/payonce/payonce/migrations"
 )
 
 func webhookGuards() []guard {
@@ -45,54 +40,6 @@ values (md5('r')::uuid, md5('e')::uuid, 'ch_1', 'g_1', '%s')`, by)
 		{"merchants_webhook_secret_exists", "and is the merchant's own", []string{merchant("g_2"), secret("g_2", 1, good)}, told},
 		{"webhook_resends_pkey", "a resend is one", []string{resend("cli:me")}, resend("cli:you")},
 		{"webhook_resends_requested_by_check", "and is wanted by somebody", nil, resend("")},
-	}
-}
-
-// upTo migrates an empty database up to the file that begins so, and runs sql
-// right before it.
-func upTo(t *testing.T, conn *pgx.Conn, file, sql string) {
-	t.Helper()
-	if _, err := conn.Exec(t.Context(), `create table schema_migrations ()`); err != nil { // goose's, on which rights are granted
-		t.Fatal(err)
-	}
-	for _, name := range files(t) {
-		last := strings.HasPrefix(name, file)
-		if last {
-			if _, err := conn.Exec(t.Context(), sql); err != nil {
-				t.Fatal(err)
-			}
-		}
-		text, err := fs.ReadFile(migrations.FS(), name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := conn.Exec(t.Context(), string(text)); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		if last {
-			return
-		}
-	}
-}
-
-// An endpoint from before secrets were replaced goes on being told, by the secret
-// that it knows.
-func TestAnOldWebhookSecretStays(t *testing.T) {
-	t.Parallel()
-	conn := connect(t, pgtest.Empty(t))
-	upTo(t, conn, "00014_", merchant("quiet")+`;
-insert into merchants (merchant_id, webhook_url, webhook_secret) values ('told', 'https://shop.example', 'whsec_b2xk')`)
-	rows, err := conn.Query(t.Context(), `
-select concat_ws(' ', m.merchant_id, m.webhook_url, m.webhook_generation, s.secret, s.secret_hash = sha256('whsec_b2xk'), s.ends_at)
-  from merchants m
-  left join webhook_secrets s using (merchant_id)
- order by merchant_id`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if diff := cmp.Diff([]string{"quiet", "told https://shop.example 1 whsec_b2xk t"}, got); diff != "" || err != nil {
-		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
 }
 

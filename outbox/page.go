@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 )
@@ -51,11 +52,13 @@ func Messages(page *message.Message) ([]*message.Message, error) {
 
 // ByPage makes a Watermill handler of one that takes the messages of a page. If it
 // returns an error, all that was written in the page's transaction is rolled back,
-// and the page is read again, with fewer messages (see pace).
+// and the page is read again, with fewer messages (see pace). The first failure of a
+// page is logged, then one line a minute.
 //
 // If we die here: the transaction rolls back, the offset with it, and the page is
 // read again.
 func ByPage(log *slog.Logger, handle func(page []*message.Message) error) message.NoPublishHandlerFunc {
+	failed := &failures{now: time.Now} //nolint:forbidigo // it decides nothing but which failure is logged
 	return func(m *message.Message) error {
 		tx, ok := TxFromContext(m)
 		if !ok {
@@ -69,8 +72,13 @@ func ByPage(log *slog.Logger, handle func(page []*message.Message) error) messag
 			// A Nack would be resent inside the broken transaction until the deadline,
 			// and a commit would move the offset past what was not written. Rolled back
 			// and acked, the page fails at its offset and is read again.
-			log.Warn("receive failed, the page will be read again", "message_id", m.UUID, "messages", len(page), "error", err)
+			if n := failed.failed(m.UUID); n > 0 {
+				log.Warn("receive failed, the page will be read again", "message_id", m.UUID, "messages", len(page), "error", err, "failures", n)
+			}
 			_ = tx.Rollback() // it fails only if the transaction is gone already
+		}
+		if n := failed.ended(err == nil); n > 0 {
+			log.Info("receiving works again", "failures", n)
 		}
 		return nil
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,8 +16,8 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
 )
@@ -103,19 +104,13 @@ func TestRepairBesideTraffic(t *testing.T) {
 	if len(committed) == 0 {
 		t.Fatal("nothing was committed")
 	}
-	const unread = `
-select count(*)
-  from outbox m
-  join outbox_offsets o
-    on o.topic = m.topic
- where (m.transaction_id, m."offset") > (o.transaction_id, o."offset")`
-	eventually(t, "all is read", func() bool {
-		var n int
-		if err := k.db.QueryRow(t.Context(), unread).Scan(&n); err != nil {
-			t.Fatal(err)
-		}
-		return n == 0
-	})
+	await.Row(t, k.db, `
+select not exists (
+         select
+           from outbox m
+           join outbox_offsets o
+             on o.topic = m.topic
+          where (m.transaction_id, m."offset") > (o.transaction_id, o."offset"))`)
 	enough()
 	seen := <-received
 	for _, s := range committed {
@@ -180,44 +175,63 @@ select concat_ws(' ',
 	return all
 }
 
-// TestRepairIsRefusedByALongReader: somebody who reads a table for minutes, as a
-// dump does, is waited for so long, and then the repair gives up and says so;
-// meanwhile the programs go on.
+// TestRepairIsRefusedByALongReader: a repair lets go of its locks again and again while
+// somebody reads a table for minutes, as a dump does, and the programs go on. Ended
+// meanwhile, it has changed nothing.
 func TestRepairIsRefusedByALongReader(t *testing.T) {
-	pgtest.Long(t, "it waits for seconds")
 	t.Parallel()
 	k := newBooks(t)
 	k.open("ch_1")
 	k.restore()
-	tx, err := k.db.Pool().Begin(t.Context())
+	reading := begin(t, k.db)
+	if _, err := reading.Exec(t.Context(), `lock table inbox in access share mode`); err != nil {
+		t.Fatal(err)
+	}
+	tries := &locks{}
+	its, err := postgres.Open(t.Context(), k.db.Pool().Config().ConnString(), postgres.Options{Tracer: tries, AllowPlaintext: true, AllowUnsafeDurability: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-	if _, err := tx.Exec(t.Context(), `lock table inbox in access share mode`); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-	defer cancel()
+	t.Cleanup(its.Close)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
 	ended := make(chan error, 1)
 	go func() {
-		_, err := outbox.Repair(ctx, k.db)
+		_, err := outbox.Repair(ctx, its)
 		ended <- err
 	}()
-	worked := 0
-	for ctx.Err() == nil {
-		began := time.Now()
-		k.open(fmt.Sprintf("ch_meanwhile_%d", worked))
-		if took := time.Since(began); took > time.Second {
-			t.Errorf("a commit took %v", took)
-		}
-		worked++
+	for n := range 3 {
+		before := tries.n.Load()
+		k.open(fmt.Sprintf("ch_meanwhile_%d", n))
+		await.True(t, "the repair tries to lock the tables", func() bool { return tries.n.Load() > before })
 	}
-	if err := <-ended; err == nil || errors.Is(err, context.Canceled) {
-		t.Errorf("the repair ended with %v", err)
+	enough := errors.New("enough")
+	refused := func() { cancel(enough) }
+	tries.refused.Store(&refused)
+	if err := await.Receive(t, "the end of the repair", ended); !errors.Is(err, enough) || !strings.Contains(err.Error(), "lock timeout") || !k.foreign() {
+		t.Errorf("the repair ended with %v, foreign still: %t", err, k.foreign())
 	}
-	if worked < 3 || !k.foreign() {
-		t.Errorf("%d commits meanwhile, foreign still: %t", worked, k.foreign())
+}
+
+// locks counts the tries of a repair to lock its tables.
+type locks struct {
+	n       atomic.Int64
+	refused atomic.Pointer[func()] // called when a try has failed
+}
+
+type trying struct{}
+
+func (l *locks) TraceQueryStart(ctx context.Context, _ *pgx.Conn, d pgx.TraceQueryStartData) context.Context {
+	if !strings.Contains(d.SQL, "lock table") {
+		return ctx
+	}
+	l.n.Add(1)
+	return context.WithValue(ctx, trying{}, true)
+}
+
+func (l *locks) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, d pgx.TraceQueryEndData) {
+	if refused := l.refused.Load(); refused != nil && d.Err != nil && ctx.Value(trying{}) != nil {
+		(*refused)()
 	}
 }
 
@@ -245,7 +259,7 @@ func TestSweepAfterARestore(t *testing.T) {
 	if want := ids(since); got[2] != want[0] || got[3] != want[1] {
 		t.Errorf("read %v, want %v at last", got, want)
 	}
-	eventually(t, "all of them are swept", func() bool {
+	await.True(t, "all of them are swept", func() bool {
 		_, err := outbox.Sweep(t.Context(), k.db, time.Nanosecond, 100)
 		if err != nil {
 			t.Fatal(err)
@@ -315,7 +329,7 @@ func TestRebuildBeforeARepair(t *testing.T) {
 			k.project(2)
 			restore(k)
 			k.open("ch_since")
-			ctx, cancel := context.WithTimeout(t.Context(), patience/4)
+			ctx, cancel := context.WithTimeout(t.Context(), await.Stall)
 			defer cancel()
 			if found, err := ledger.Rebuild(ctx, k.db, nil); !errors.Is(err, ledger.ErrRestored) {
 				t.Errorf("it found %+v: %v", found, err)
@@ -379,7 +393,7 @@ func (k books) wantOnce(streams ...ledger.Stream) {
 	r.wantNone(k.T)
 	r.stop()
 	swept := 0
-	eventually(k.T, "all of them are swept", func() bool {
+	await.True(k.T, "all of them are swept", func() bool {
 		n, err := outbox.Sweep(k.Context(), k.db, 0, 100)
 		if err != nil {
 			k.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/ledger"
@@ -58,7 +59,7 @@ func (k books) capture(s ledger.Stream) ledger.Stream {
 func (k books) project(want int) {
 	k.Helper()
 	folded := 0
-	eventually(k.T, fmt.Sprintf("%d events are folded", want), func() bool {
+	await.True(k.T, fmt.Sprintf("%d events are folded", want), func() bool {
 		n, err := ledger.Project(k.Context(), k.db)
 		if err != nil {
 			k.Fatal(err)
@@ -243,7 +244,7 @@ func TestRepair(t *testing.T) {
 			k.exec(`delete from outbox`)
 			k.restore()
 			k.repair()
-			ctx, cancel := context.WithTimeout(t.Context(), patience/4)
+			ctx, cancel := context.WithTimeout(t.Context(), await.Stall)
 			defer cancel()
 			if found, err := ledger.Rebuild(ctx, k.db, nil); err != nil || found.Different != 0 || found.Charges != int64(charges) {
 				t.Errorf("a rebuild found %+v: %v", found, err)

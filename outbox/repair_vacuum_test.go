@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
@@ -48,7 +49,7 @@ insert into inbox
 select 'r', n::text, 'k', 't', decode(repeat(md5(n::text), 100), 'hex'), '{}', ''
   from generate_series(1, 5000) n`)
 	k.restoreBehind()
-	eventually(t, "the inbox is vacuumed", func() bool {
+	await.True(t, "the inbox is vacuumed", func() bool {
 		var vacuumed bool
 		err := db.QueryRow(t.Context(), `select exists (select from pg_stat_progress_vacuum where relid = 'inbox'::regclass)`).Scan(&vacuumed)
 		if err != nil {
@@ -56,7 +57,7 @@ select 'r', n::text, 'k', 't', decode(repeat(md5(n::text), 100), 'hex'), '{}', '
 		}
 		return vacuumed
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), patience/2)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Stall)
 	defer cancel()
 	began := time.Now()
 	if done, err := outbox.Repair(ctx, db); err != nil || done.Received != 5000 || k.foreign() {

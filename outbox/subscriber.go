@@ -42,7 +42,10 @@ func NewSubscriber(db *sql.DB, group string, log *slog.Logger) message.Subscribe
 // then. It is a hint, given once for each page, by one goroutine for each
 // subscription; told must return at once.
 func NewSubscriberTelling(db *sql.DB, group string, log *slog.Logger, told func()) message.Subscriber {
-	return &subscriber{db: db, group: group, log: log, told: told}
+	return &subscriber{
+		db: db, group: group, log: log, told: told, retry: retryInterval,
+		now: time.Now, //nolint:forbidigo // how fast messages come, and when a failure was logged: it decides nothing but a wait
+	}
 }
 
 // subscriber is one of Watermill's for each subscription, so that what a reader
@@ -52,6 +55,8 @@ type subscriber struct {
 	group string
 	log   *slog.Logger
 	told  func()
+	retry time.Duration // between two reads that fail
+	now   func() time.Time
 
 	mu     sync.Mutex
 	opened []*wsql.Subscriber
@@ -62,8 +67,8 @@ type subscriber struct {
 func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	deadline := ackDeadline
 	r := &reader{
-		told: s.told, errors: wsql.NewDefaultBackoffManager(pollInterval, retryInterval),
-		now: time.Now, //nolint:forbidigo // how fast messages come, which decides nothing but a wait
+		told: s.told, errors: wsql.NewDefaultBackoffManager(pollInterval, s.retry), now: s.now,
+		log: s.log.With("topic", topic, "consumer_group", s.group), failures: failures{now: s.now},
 	}
 	opened, err := wsql.NewSubscriber(s.db, wsql.SubscriberConfig{
 		ConsumerGroup:  s.group,
@@ -72,7 +77,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		BackoffManager: r,
 		SchemaAdapter:  r,
 		OffsetsAdapter: offsets{},
-	}, Logger(s.log))
+	}, logger{log: s.log, errors: &r.failures})
 	if err != nil {
 		return nil, fmt.Errorf("make the subscriber of %s: %w", s.group, err)
 	}
@@ -118,14 +123,6 @@ func SessionSettings() map[string]string {
 	}
 }
 
-// Logger hands Watermill's lines to slog; what Watermill calls info is debug
-// here.
-func Logger(log *slog.Logger) watermill.LoggerAdapter {
-	return watermill.NewSlogLoggerWithLevelMapping(log, map[slog.Level]slog.Level{
-		slog.LevelInfo: slog.LevelDebug,
-	})
-}
-
 // TxFromContext is the subscriber's transaction around a page and each of its messages.
 func TxFromContext(m *message.Message) (*sql.Tx, bool) { return wsql.TxFromContext(m.Context()) }
 
@@ -135,6 +132,9 @@ type reader struct {
 	told   func()
 	errors wsql.BackoffManager
 	now    func() time.Time
+
+	log      *slog.Logger
+	failures failures
 
 	pace   pace
 	untold bool // a page was read, and nobody was told of it
@@ -234,10 +234,14 @@ func (r *reader) HandleError(log watermill.LoggerAdapter, nothing bool, err erro
 		r.untold = false
 		r.told()
 	}
+	wait := r.errors.HandleError(log, nothing, err)
+	if n := r.failures.ended(err == nil); n > 0 {
+		r.log.Info("reading the outbox works again", "failures", n)
+	}
 	if read && err == nil {
 		return r.pace.pause()
 	}
-	return r.errors.HandleError(log, nothing, err)
+	return wait
 }
 
 const transactionID = "transaction_id" // the key of ExtraData

@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/outbox"
 )
@@ -112,11 +114,7 @@ func TestGroups(t *testing.T) {
 		publish(t, db, "m1")
 		first := read(t, db, "g")
 		first.wantNext(t, "m1")
-		eventually(t, "the offset is committed", func() bool {
-			var committed bool
-			err := db.QueryRow(t.Context(), `select "offset" > 0 from outbox_offsets where consumer_group = 'g'`).Scan(&committed)
-			return err == nil && committed
-		})
+		await.Row(t, db, `select "offset" > 0 from outbox_offsets where consumer_group = 'g'`)
 		first.stop()
 		publish(t, db, "m2")
 		second := read(t, db, "g")
@@ -183,7 +181,7 @@ select exists (select from merchants),
 			t.Errorf("before the acknowledgment: written %v, read %v", written, read)
 		}
 		r.ack()
-		eventually(t, "both are committed", func() bool {
+		await.True(t, "both are committed", func() bool {
 			written, read := both()
 			if written != read {
 				t.Fatalf("written %v, read %v", written, read)
@@ -220,20 +218,21 @@ func TestStandby(t *testing.T) {
 			publish(t, db, id)
 		}
 		var got []string
-		for len(got) < 50 {
+		await.Progress(t, "all are read", func() (string, bool) {
+			var page *message.Message
 			select {
-			case page := <-a.pages:
+			case page = <-a.pages:
 				b.wantNoneNow(t)
-				got = append(got, named(messages(t, page))...)
-				page.Ack()
-			case page := <-b.pages:
+			case page = <-b.pages:
 				a.wantNoneNow(t)
+			default:
+			}
+			if page != nil {
 				got = append(got, named(messages(t, page))...)
 				page.Ack()
-			case <-t.Context().Done():
-				t.Fatal("the test's time is up")
 			}
-		}
+			return fmt.Sprintf("%d read", len(got)), len(got) >= 50
+		})
 		if diff := cmp.Diff(numbered(50), got); diff != "" {
 			t.Errorf("messages of both (-want +got):\n%s", diff)
 		}
@@ -246,16 +245,8 @@ func TestStandby(t *testing.T) {
 		active := read(t, db, "g")
 		held := active.nextPage(t)
 		standby := read(t, db, "g")
-		const waiting = `
-select count(*) = 1
-  from pg_stat_activity
- where datname = current_database()
-   and wait_event_type = 'Lock'`
-		eventually(t, "the standby waits for the offset", func() bool {
-			var waits bool
-			return db.QueryRow(t.Context(), waiting).Scan(&waits) == nil && waits
-		})
-		standby.wantNone(t)
+		await.Blocked(t, db, 1)
+		standby.wantNoneNow(t)
 		const end = `
 select count(pg_terminate_backend(pid))
   from pg_stat_activity
@@ -271,14 +262,4 @@ select count(pg_terminate_backend(pid))
 		publish(t, db, "m3")
 		standby.wantNext(t, "m3")
 	})
-}
-
-// wantNoneNow looks whether a message lies ready while another one is held.
-func (r reader) wantNoneNow(t *testing.T) {
-	t.Helper()
-	select {
-	case m := <-r.pages:
-		t.Errorf("message %s came beside another", m.UUID)
-	default:
-	}
 }

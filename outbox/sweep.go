@@ -62,6 +62,7 @@ select set_config(name, 'off', true)
 // one counts. A message that some group has not received stays, however old it
 // is; so does every message of a topic that nobody reads.
 //
+// A group is known by its row in outbox_offsets, which its first subscription makes.
 // A group that reads no more holds up the sweep of its topic until its row is
 // deleted from outbox_offsets. A group whose offset is moved back receives again
 // what is still there, and a new group all of it.

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"log/slog"
 	"testing"
-	"time"
 
 	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/outbox"
@@ -48,19 +48,9 @@ select count(*)
 	}
 	for page := 1; page <= 3; page++ {
 		publish(t, db, "a", "b")
-		select {
-		case m := <-pages:
-			m.Ack()
-		case <-time.After(patience):
-			t.Fatal("no page")
-		}
-		select {
-		case received := <-told:
-			if received != 2*page {
-				t.Errorf("told of page %d when %d messages were received", page, received)
-			}
-		case <-time.After(patience):
-			t.Fatalf("not told of page %d", page)
+		await.Receive(t, "a page", pages).Ack()
+		if received := await.Receive(t, "word of a page", told); received != 2*page {
+			t.Errorf("told of page %d when %d messages were received", page, received)
 		}
 	}
 	if n := len(told); n > 0 {
@@ -88,22 +78,14 @@ func TestTellingOfTheLastPage(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for page := 0; ; page++ {
-				select {
-				case _, open := <-pages: // and is not acknowledged
-					if open && page == 0 {
-						if err := stop(subscriber, cancel); err != nil {
-							t.Fatal(err)
-						}
-						continue
-					}
-					if open {
-						t.Errorf("page %d has come", page+1)
-					}
-				case <-time.After(patience):
-					t.Fatal("no page, and no end")
-				}
-				break
+			if await.Receive(t, "a page", pages) == nil { // and it is not acknowledged
+				t.Fatal("the subscriber has ended")
+			}
+			if err := stop(subscriber, cancel); err != nil {
+				t.Fatal(err)
+			}
+			if page := await.Receive(t, "the end", pages); page != nil {
+				t.Error("another page has come")
 			}
 			if n := len(told); n != 1 {
 				t.Errorf("told %d times of one page", n)
@@ -123,7 +105,7 @@ func TestTellingOfTheLastPage(t *testing.T) {
 func TestClosingWaitsForNoSubscription(t *testing.T) {
 	t.Parallel()
 	url := pgtest.URL(t)
-	db, err := postgres.Open(t.Context(), url, postgres.Options{LockTimeout: -1, StatementTimeout: patience, AllowUnsafeDurability: true})
+	db, err := postgres.Open(t.Context(), url, postgres.Options{LockTimeout: -1, StatementTimeout: await.Stall, AllowUnsafeDurability: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,32 +125,17 @@ func TestClosingWaitsForNoSubscription(t *testing.T) {
 		_, err := subscriber.Subscribe(t.Context(), topic)
 		subscribed <- err
 	}()
-	waits := func() (waits bool) {
-		err := db.QueryRow(t.Context(), `
-select exists (select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database())`).Scan(&waits)
-		if err != nil {
-			t.Error(err)
-		}
-		return waits
-	}
-	eventually(t, "it waits for the lock", waits)
+	await.Blocked(t, db, 1)
 	closed := make(chan error, 1)
 	go func() { closed <- subscriber.Close() }()
-	select {
-	case err := <-closed:
-		if err != nil {
-			t.Error(err)
-		}
-	case <-time.After(patience):
-		t.Fatal("it is not closed")
+	if err := await.Receive(t, "the subscriber's end", closed); err != nil {
+		t.Error(err)
 	}
-	if !waits() {
-		t.Error("whoever subscribes did not wait any more")
-	}
+	await.Blocked(t, db, 1) // whoever subscribes waits still
 	if err := lock.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-subscribed; err != nil {
+	if err := await.Receive(t, "the subscription", subscribed); err != nil {
 		t.Error(err)
 	}
 	if err := conns.Close(); err != nil {

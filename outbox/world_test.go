@@ -2,26 +2,23 @@ package outbox_test
 
 import (
 	"context"
-	"database/sql"
+	"errors"
 	"fmt"
 	"log/slog"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/outbox"
 )
 
-const (
-	patience = time.Minute            // bounds every wait
-	quiet    = 150 * time.Millisecond // of several polls, in which nothing may come
-	topic    = "letters"
-)
+const topic = "letters"
 
 // publish commits one message per id, all in one commit.
 func publish(t *testing.T, db *postgres.DB, ids ...string) {
@@ -46,6 +43,7 @@ func letters(t *testing.T, ids ...string) *pgx.Batch {
 type reader struct {
 	pages <-chan *message.Message
 	open  *opened
+	polls *overheard
 	stop  func()
 }
 
@@ -55,43 +53,40 @@ type opened struct {
 	left []*message.Message // those of its messages that were not taken
 }
 
+// read subscribes a group through connections of its own, whose polls are counted.
 func read(t *testing.T, db *postgres.DB, group string) reader {
 	t.Helper()
-	return readThrough(t, stdlib.OpenDBFromPool(db.Pool()), group)
-}
-
-func readThrough(t *testing.T, conns *sql.DB, group string) reader {
-	t.Helper()
+	polls := &overheard{}
+	config := db.Pool().Config()
+	config.ConnConfig.Tracer = polls
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conns := stdlib.OpenDBFromPool(pool)
 	subscriber := outbox.NewSubscriber(conns, group, slog.New(slog.DiscardHandler))
 	pages, err := subscriber.Subscribe(t.Context(), topic)
 	if err != nil {
 		t.Fatal(err)
 	}
 	stop := func() {
-		if err := subscriber.Close(); err != nil {
+		if err := errors.Join(subscriber.Close(), conns.Close()); err != nil {
 			t.Error(err)
 		}
-		if err := conns.Close(); err != nil {
-			t.Error(err)
-		}
+		pool.Close()
 	}
 	t.Cleanup(stop)
-	return reader{pages: pages, open: &opened{}, stop: stop}
+	return reader{pages: pages, open: &opened{}, polls: polls, stop: stop}
 }
 
 // nextPage is the next page, which is not acknowledged yet.
 func (r reader) nextPage(t *testing.T) *message.Message {
 	t.Helper()
-	select {
-	case m, open := <-r.pages:
-		if !open {
-			t.Fatal("the subscriber has ended")
-		}
-		return m
-	case <-time.After(patience):
-		t.Fatalf("no page within %v", patience)
+	page := await.Receive(t, "a page", r.pages)
+	if page == nil {
+		t.Fatal("the subscriber has ended")
 	}
-	return nil
+	return page
 }
 
 // next is the next message. Its page is acknowledged once ack was called as often
@@ -151,15 +146,27 @@ func (r reader) wantNext(t *testing.T, want ...string) {
 	}
 }
 
+// wantNone wants no page from several polls. A subscriber that has read a page does not
+// poll until it is taken.
 func (r reader) wantNone(t *testing.T) {
 	t.Helper()
 	if len(r.open.left) > 0 {
 		t.Fatalf("message %s came", r.open.left[0].UUID)
 	}
+	before := r.polls.count()
+	await.True(t, "the subscriber has polled", func() bool {
+		r.wantNoneNow(t)
+		return r.polls.count() >= before+3
+	})
+}
+
+// wantNoneNow wants no page to lie ready.
+func (r reader) wantNoneNow(t *testing.T) {
+	t.Helper()
 	select {
 	case m := <-r.pages:
 		t.Fatalf("message %s came", m.UUID)
-	case <-time.After(quiet):
+	default:
 	}
 }
 
@@ -181,27 +188,7 @@ func begin(t *testing.T, db *postgres.DB) pgx.Tx {
 // oldest transaction under way, and that may be of another test's database.
 func settled(t *testing.T, db *postgres.DB) {
 	t.Helper()
-	eventually(t, "whatever is older has ended", func() bool {
-		var passed bool
-		err := db.QueryRow(t.Context(), `
-select max(transaction_id) < pg_snapshot_xmin(pg_current_snapshot()) from outbox`).Scan(&passed)
-		return err == nil && passed
-	})
-}
-
-// eventually asks until the answer is yes.
-func eventually(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	deadline := time.After(patience)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !condition() {
-		select {
-		case <-deadline:
-			t.Fatalf("not within %v: %s", patience, what)
-		case <-tick.C:
-		}
-	}
+	await.Row(t, db, `select max(transaction_id) < pg_snapshot_xmin(pg_current_snapshot()) from outbox`)
 }
 
 func numbered(n int) []string {

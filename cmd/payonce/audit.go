@@ -52,7 +52,8 @@ func (c auditCmd) Run(ctx context.Context) error {
 		return err
 	}
 	db, err := env.open(ctx, postgres.Options{
-		Application: "payonce-audit", MaxConns: 1, StatementTimeout: auditStatementTimeout,
+		AllowReadOnly: true, // a hot standby answers too
+		Application:   "payonce-audit", MaxConns: 1, StatementTimeout: auditStatementTimeout,
 	})
 	if err != nil {
 		return err

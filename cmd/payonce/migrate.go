@@ -9,6 +9,7 @@ import (
 	"github.com/payonce/payonce/internal/config"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/migrations"
+	"github.com/payonce/payonce/migrations/version"
 )
 
 type migrateCmd struct {
@@ -37,11 +38,11 @@ func (c migrateCmd) migrate(ctx context.Context, w io.Writer, db *postgres.DB, u
 	if !c.JSON {
 		return nil
 	}
-	version, err := migrations.Version(ctx, db)
+	applied, err := version.Of(ctx, db)
 	if err != nil {
 		return err
 	}
-	return printJSON(w, migrated{Version: version})
+	return printJSON(w, migrated{Version: applied})
 }
 
 // migrated is what a program is told.

@@ -3,27 +3,16 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"io/fs"
-	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
-	"github.com/payonce/payonce/migrations"
+	"github.com/payonce/payonce/migrations/version"
 )
 
 func TestMigrate(t *testing.T) {
 	t.Parallel()
-	files, err := fs.Glob(migrations.FS(), "*.sql")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no migrations: %v", err)
-	}
-	number, _, _ := strings.Cut(files[len(files)-1], "_")
-	want, err := strconv.ParseInt(number, 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	const want = version.Latest
 	url := pgtest.Empty(t)
 	db, err := postgres.Open(t.Context(), url, postgres.Options{Application: t.Name(), AllowPlaintext: true, AllowUnsafeDurability: true})
 	if err != nil {

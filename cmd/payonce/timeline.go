@@ -43,7 +43,8 @@ func (c timelineCmd) Run(ctx context.Context) error {
 		defer client.Close()
 	}
 	db, err := env.open(ctx, postgres.Options{
-		Application: "payonce-timeline", MaxConns: 1, StatementTimeout: timelineStatementTimeout,
+		AllowReadOnly: true, // a hot standby answers too
+		Application:   "payonce-timeline", MaxConns: 1, StatementTimeout: timelineStatementTimeout,
 	})
 	if err != nil {
 		return err

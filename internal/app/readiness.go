@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/migrations"
+	"github.com/payonce/payonce/migrations/version"
 )
 
 // Check looks for something that keeps a program from its work, and says what it
@@ -25,8 +25,8 @@ const (
 	readyTimeOfOld = time.Second
 )
 
-// Readiness tells whether a program can do its work: the database answers, has
-// every migration that the program needs, and passes the program's own checks.
+// Readiness tells whether a program can do its work: the database answers, takes
+// writes, has every migration that the program needs, and passes the program's own checks.
 //
 // It looks on one connection of its own. So whoever asks takes none of the pool's,
 // and a pool that is all in use does not make the program unready. Whoever asks
@@ -56,12 +56,23 @@ func NewReadiness(db *postgres.DB, now func() time.Time, checks ...Check) *Readi
 	return &Readiness{
 		config: db.Pool().Config().ConnConfig,
 		now:    now,
-		checks: append([]Check{migrated}, checks...),
+		checks: append([]Check{writable, migrated}, checks...),
 	}
 }
 
+const readOnly = "the database server is read-only: it is a standby, or default_transaction_read_only is on"
+
+func writable(ctx context.Context, q postgres.Querier) (why string, err error) {
+	var refuses bool
+	err = q.QueryRow(ctx, `select current_setting('transaction_read_only')::boolean`).Scan(&refuses)
+	if err != nil || !refuses {
+		return "", err
+	}
+	return readOnly, nil
+}
+
 func migrated(ctx context.Context, q postgres.Querier) (why string, err error) {
-	lacks, err := migrations.Pending(ctx, q)
+	lacks, err := version.Pending(ctx, q)
 	if err != nil || !lacks {
 		return "", err
 	}
@@ -116,6 +127,9 @@ func (r *Readiness) look(ctx context.Context) (why string, err error) {
 		}
 	}
 	r.conn, err = pgx.ConnectConfig(ctx, r.config)
+	if errors.Is(err, postgres.ErrReadOnly) {
+		return readOnly, nil
+	}
 	if err != nil {
 		return "", fmt.Errorf("ask for readiness: %w: %w", postgres.ErrNoConnection, err)
 	}

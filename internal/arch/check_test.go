@@ -42,6 +42,7 @@ func checkRoom(r room, p pkg) []string {
 	for _, path := range unique(imports) {
 		switch {
 		case path == p.ImportPath: // its own external test
+		case slices.Contains(testHelpers, local(path)) && !slices.Contains(p.Imports, path):
 		case under(path, module):
 			if r.never == nil && !slices.Contains(r.sees, local(path)) || slices.Contains(r.never, local(path)) {
 				refuse(local(path))

@@ -67,12 +67,24 @@ var rooms = []room{ //nolint:gochecknoglobals // the map is this package's text
 		why: "carries out what was accepted; it never meets intake and knows no HTTP API",
 	},
 	{
+		path: "fulfillment/schema", standard: true,
+		why: "the tables of fulfillment without its code: a program that migrates links no provider client",
+	},
+	{
 		path: "migrations",
+		sees: []string{
+			"fulfillment/schema", "idempotency", "inbox", "internal/audit", "internal/merchants", "ledger", "outbox",
+		},
+		why: "puts the packages' tables in order and calls none of their code",
+	},
+	{
+		path: "migrations/version",
 		sees: []string{"internal/postgres"},
-		why:  "owns the schema and none of the code that uses it",
+		why:  "tells a program whether its database is migrated; it links none of the packages",
 	},
 
 	{path: "internal/arch", why: "looks at all from outside"},
+	{path: "internal/await", why: "waits for a condition, whatever it is"},
 	{
 		path: "internal/audit",
 		sees: []string{"domain", "internal/postgres"},
@@ -93,7 +105,7 @@ var rooms = []room{ //nolint:gochecknoglobals // the map is this package's text
 	},
 	{
 		path: "internal/postgres/pgtest",
-		sees: []string{"internal/postgres", "internal/postgres/local", "migrations"},
+		sees: []string{"internal/await", "internal/postgres", "internal/postgres/local", "internal/testrun", "migrations"},
 		why:  "gives a test a migrated database, whatever it tests",
 	},
 	{
@@ -101,6 +113,7 @@ var rooms = []room{ //nolint:gochecknoglobals // the map is this package's text
 		sees: []string{"internal/postgres"},
 		why:  "counts what it is told in plain words, so that no room depends on who counts",
 	},
+	{path: "internal/testrun", why: "runs the tests of a package, whatever they test"},
 	{path: "internal/stripe", why: "the provider's client knows the provider and not us"},
 	{
 		path: "internal/merchants",
@@ -138,7 +151,7 @@ var rooms = []room{ //nolint:gochecknoglobals // the map is this package's text
 
 	{
 		path: "internal/app",
-		sees: []string{"internal/config", "internal/postgres", "internal/telemetry", "migrations"},
+		sees: []string{"internal/config", "internal/postgres", "internal/telemetry", "migrations/version"},
 		why:  "what both services do at start and at the end",
 	},
 	{
@@ -155,7 +168,7 @@ var rooms = []room{ //nolint:gochecknoglobals // the map is this package's text
 		sees: []string{
 			"domain", "fulfillment", "idempotency", "inbox", "internal/app", "internal/config",
 			"internal/merchants", "internal/notify", "internal/postgres", "internal/stripe", "internal/telemetry",
-			"ledger", "migrations", "outbox",
+			"ledger", "migrations/version", "outbox",
 		},
 		why: "wires up what carries out; it accepts nothing",
 	},
@@ -177,6 +190,10 @@ var rooms = []room{ //nolint:gochecknoglobals // the map is this package's text
 		why: "strangers: they see HTTP, the sandbox's books and the tables, and judge by the audit's one list",
 	},
 }
+
+// testHelpers are packages that the tests of every room may import: they know
+// nothing of this module.
+var testHelpers = []string{"internal/await", "internal/testrun"} //nolint:gochecknoglobals // a table
 
 // A guest is a third party with the rooms that are about it. Tests are no
 // exception.

@@ -21,7 +21,7 @@ func TestRun(t *testing.T) {
 
 	t.Run("an_empty_database_is_in_order", func(t *testing.T) {
 		t.Parallel()
-		report, err := audit.Run(t.Context(), pgtest.Open(t))
+		report, err := audit.Run(t.Context(), pgtest.Reused(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -281,7 +281,7 @@ func (w within) Snapshot(ctx context.Context) (pgx.Tx, error) { return w.tx.Begi
 
 func allChecks(t *testing.T) []string {
 	t.Helper()
-	report, err := audit.Run(t.Context(), pgtest.Open(t))
+	report, err := audit.Run(t.Context(), pgtest.Reused(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -61,8 +61,8 @@ having bool_or(type like 'charge.cancel_requested.v%')
     or bool_or(type like 'charge.failed.v%' and data ->> 'code' = 'canceled')`
 
 // What has no outcome is on its way as long as a message about its charge waits
-// for the receiver that carries out: in the outbox, where no reader has passed
-// it, or in the inbox, where it is not done. A parked message waits for a human;
+// for the receiver that carries out: in the outbox, where the consumer group that
+// feeds the inbox has not passed it, or in the inbox, where it is not done. A parked message waits for a human;
 // another check shows it. A message that a human discarded brings nothing.
 const waiting = `waiting as (
   select ordering_key as stream_id
@@ -77,6 +77,7 @@ const waiting = `waiting as (
            select
              from outbox_offsets f
             where f.topic = o.topic
+              and f.consumer_group = 'inbox'
               and (f.transaction_id, f."offset") >= (o.transaction_id, o."offset"))
 )`
 

@@ -90,20 +90,24 @@ select case
   left join ledger_events e
     on e.event_id::text = m.message_id`
 
-// A reader's offset and what it has received are one commit.
+// The offset of the consumer group that feeds the inbox and what it has received are
+// one commit. What other groups have read says nothing about the inbox.
 const passedMessagesWereReceived = `
 select case
          when i.message_id is null
-         then format('message %s: passed by %s and never received', o.message_id, f.consumer_group)
+         then format('message %s: passed by the reader and never received', o.message_id)
        end
   from outbox o
   join outbox_offsets f
     on f.topic = o.topic
+   and f.consumer_group = 'inbox'
    and (f.transaction_id, f."offset") >= (o.transaction_id, o."offset")
   left join (select distinct message_id from inbox) i
     on i.message_id = o.message_id`
 
-// A message is overdue after a minute: leases and polls are seconds.
+// A message is overdue after a minute: leases and polls are seconds. No lease and no
+// wait is longer than an hour: what is due later was written while the database's clock
+// was ahead. Workers correct it within seconds.
 const noMessageStuck = `
 select case
          when i.status = 'dead'
@@ -118,6 +122,9 @@ select case
                    and older.status in ('pending', 'running')
                    and older.id < i.id)
          then format('%s message %s of %s: %s and overdue', i.receiver, i.message_id, i.ordering_key, i.status)
+         when i.status in ('pending', 'running')
+          and i.due_at > now() + interval '61 minutes'
+         then format('%s message %s of %s: %s and due later than any rule allows', i.receiver, i.message_id, i.ordering_key, i.status)
        end
   from inbox i
  union all
@@ -130,6 +137,7 @@ select case
          select
            from outbox_offsets f
           where f.topic = o.topic
+            and f.consumer_group = 'inbox'
             and (f.transaction_id, f."offset") >= (o.transaction_id, o."offset"))`
 
 const finishedByTheHolder = `

@@ -1,8 +1,9 @@
 package audit_test
 
 import (
-	"time"
+	"fmt"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -16,18 +17,16 @@ select count(*)
   join projections p
     on (e.txid, e.position) > (p.txid, p.position)
  where p.state = 'live'`
-	deadline := time.Now().Add(time.Minute)
-	for left := 1; left > 0; {
+	await.Progress(w, "every event is folded", func() (string, bool) {
+		var left int
 		if _, err := ledger.Project(w.Context(), w.db); err != nil {
 			w.Fatal(err)
 		}
 		if err := w.db.QueryRow(w.Context(), unfolded).Scan(&left); err != nil {
 			w.Fatal(err)
 		}
-		if time.Now().After(deadline) {
-			w.Fatalf("%d events are not folded", left)
-		}
-	}
+		return fmt.Sprintf("%d events are not folded", left), left == 0
+	})
 }
 
 func plantedInProjections() map[string][]plant {

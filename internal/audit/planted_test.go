@@ -6,6 +6,7 @@ import "maps"
 const breakable = `
 alter table ledger_events   disable trigger ledger_events_append_only;
 alter table ledger_postings disable trigger ledger_postings_append_only;
+alter table ledger_events   drop constraint ledger_events_previous_exists;
 alter table ledger_postings drop constraint ledger_postings_one_currency;
 alter table idempotency_keys drop constraint idempotency_keys_once;
 alter table stock drop constraint stock_adds_up;

@@ -29,7 +29,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{T: t, db: pgtest.Open(t), charges: map[string]string{}}
+	w := &world{T: t, db: pgtest.Reused(t), charges: map[string]string{}}
 	w.exec(`
 insert into merchants (merchant_id) values ('acme'), ('globex');
 insert into stock (merchant_id, sku, supplied, available) values ('acme', 'tshirt', 100, 100), ('acme', 'mug', 5, 5)`)

@@ -3,7 +3,7 @@ package crash_test
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testrun.Main(m) }

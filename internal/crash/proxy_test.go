@@ -5,18 +5,15 @@ import (
 	"errors"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/crash"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
-
-// patience bounds every wait.
-const patience = time.Minute
 
 // scene is a database with a table, and a proxy before it.
 type scene struct {
@@ -30,7 +27,7 @@ type scene struct {
 
 func newScene(t *testing.T) *scene {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Stall)
 	t.Cleanup(cancel)
 	address := pgtest.Empty(t)
 	s := &scene{T: t, watch: crash.NewWatch(), ctx: ctx}

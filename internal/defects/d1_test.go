@@ -9,6 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/payonce/payonce/internal/await"
 )
 
 // D1: on a duplicate key the document reads the stored answer in the very
@@ -114,14 +116,14 @@ func TestD1(t *testing.T) {
 				t.Errorf("replayed %v: %v", again.Replayed, err)
 			}
 		})
-		awaitBlocked(t, db)
+		await.Blocked(t, db, 1)
 		if err := rival.Commit(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if got := from(t, "the answer", answers); got != "the rival's answer" {
+		if got := await.Receive(t, "the answer", answers); got != "the rival's answer" {
 			t.Errorf("the answer is %q", got)
 		}
-		from(t, "the request's end", ended)
+		await.Receive(t, "the request's end", ended)
 		wantCharges(t, db, 0)
 	})
 }

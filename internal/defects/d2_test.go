@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
 )
 
 // D2: when its handler fails, the document marks the message as failed and
@@ -116,13 +117,13 @@ func TestD2(t *testing.T) {
 			return inbox.Completed, db.Commit(ctx, b)
 		}))
 		for attempt, why := range []string{"%on fire%", "%payments_amount_check%"} {
-			await(t, db, `
+			await.Row(t, db, `
 select status = 'pending' and attempts = $1 and last_error like $2
   from inbox`, attempt+1, why)
 			wantPayments(t, db, 0)
 			due(t, db)
 		}
-		await(t, db, `select status = 'done' and attempts = 3 from inbox`)
+		await.Row(t, db, `select status = 'done' and attempts = 3 from inbox`)
 		wantPayments(t, db, 1)
 	})
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/intake"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
@@ -68,15 +69,15 @@ func TestD3(t *testing.T) {
 				}
 				found <- status
 			})
-			awaitBlocked(t, db)
+			await.Blocked(t, db, 1)
 			wantCount(t, db, "rows that anybody can see while the work is done", 0, `select count(*) from processed_messages`)
 			if err := test.end(t.Context(), first); err != nil {
 				t.Fatal(err)
 			}
-			if got := from(t, "the duplicate's answer", found); got != test.want {
+			if got := await.Receive(t, "the duplicate's answer", found); got != test.want {
 				t.Errorf("the duplicate finds it %s, want %s", got, test.want)
 			}
-			from(t, "the duplicate's end", ended)
+			await.Receive(t, "the duplicate's end", ended)
 		})
 	}
 
@@ -108,11 +109,11 @@ func TestD3(t *testing.T) {
 			<-finish
 			return payAndFinish(ctx, db, d)
 		}))
-		from(t, "the handler", begun)
+		await.Receive(t, "the handler", begun)
 		deliver(t, db, message("m1")) // returns while the handler is at work
-		await(t, db, `select status = 'running' and duplicates = 1 from inbox`)
+		await.Row(t, db, `select status = 'running' and duplicates = 1 from inbox`)
 		close(finish)
-		await(t, db, `select status = 'done' and duplicates = 1 from inbox`)
+		await.Row(t, db, `select status = 'done' and duplicates = 1 from inbox`)
 		wantPayments(t, db, 1)
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -73,13 +74,13 @@ func TestD4(t *testing.T) {
 			_ = r.receive(t.Context(), func() { close(begun); <-crash; die() })
 			t.Error("the owner lives")
 		})
-		from(t, "the owner", begun)
+		await.Receive(t, "the owner", begun)
 		// The broker saw no acknowledgment in time and delivers again.
 		if err := r.receive(t.Context(), func() { t.Error("it is processed") }); err != nil {
 			t.Errorf("the duplicate is not acknowledged: %v", err)
 		}
 		close(crash)
-		from(t, "the owner's end", ended)
+		await.Receive(t, "the owner's end", ended)
 		// Acknowledged, so never delivered again; and a third delivery would not help.
 		if err := r.receive(t.Context(), func() { t.Error("it is processed") }); err != nil {
 			t.Error(err)
@@ -98,12 +99,12 @@ func TestD4(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		from(t, "the owner", begun)
+		await.Receive(t, "the owner", begun)
 		if err := r.receive(t.Context(), func() {}); err != nil {
 			t.Error(err)
 		}
 		close(finish)
-		from(t, "the owner's end", ended)
+		await.Receive(t, "the owner's end", ended)
 		wantPayments(t, db, 2)
 	})
 
@@ -112,7 +113,7 @@ func TestD4(t *testing.T) {
 		db := ours(t)
 		deliver(t, db, message("m1"))
 		begun := dead(t, db)
-		from(t, "the owner", begun)
+		await.Receive(t, "the owner", begun)
 		deliver(t, db, message("m1")) // is acknowledged, by having been committed
 		wantCount(t, db, "duplicates", 1, `select duplicates from inbox`)
 		wantPayments(t, db, 0)
@@ -120,7 +121,7 @@ func TestD4(t *testing.T) {
 		start(t, worker(db, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
 			return payAndFinish(ctx, db, d)
 		}))
-		await(t, db, `select status = 'done' and attempts = 2 from inbox`)
+		await.Row(t, db, `select status = 'done' and attempts = 2 from inbox`)
 		wantPayments(t, db, 1)
 	})
 }

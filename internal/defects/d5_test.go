@@ -13,6 +13,7 @@ import (
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
 )
 
 // D5: the document keeps its marks in a cache and its effects elsewhere. Between
@@ -77,7 +78,7 @@ func TestD5(t *testing.T) {
 		t.Parallel()
 		db, store := miniature(t, payments), newCache()
 		handle := func() error { _, err := db.Exec(t.Context(), pay, "m1"); return err }
-		from(t, "the first process' end", process(func() {
+		await.Receive(t, "the first process' end", process(func() {
 			_ = store.receive("m1", func() error { _ = handle(); die(); return nil })
 		}))
 		store.del("processing:m1") // after five minutes
@@ -98,13 +99,13 @@ func TestD5(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		from(t, "the first holder", begun)
+		await.Receive(t, "the first holder", begun)
 		store.del("processing:m1") // after five minutes
 		if err := store.receive("m1", handle); err != nil {
 			t.Error(err)
 		}
 		close(wake)
-		from(t, "the first holder's end", ended)
+		await.Receive(t, "the first holder's end", ended)
 		wantPayments(t, db, 2)
 	})
 
@@ -124,8 +125,8 @@ func TestD5(t *testing.T) {
 					return err
 				})
 			})
-			from(t, "a holder", begun)
-			return func() { close(wake); from(t, "a holder's end", ended) }
+			await.Receive(t, "a holder", begun)
+			return func() { close(wake); await.Receive(t, "a holder's end", ended) }
 		}
 		failLate := hold(errBroken)
 		store.del("processing:m1") // after five minutes
@@ -189,7 +190,7 @@ func TestD5(t *testing.T) {
 			})
 			w.Drain = time.Millisecond
 			start(t, w)
-			if err := from(t, "a worker", taken); err != nil {
+			if err := await.Receive(t, "a worker", taken); err != nil {
 				t.Error(err)
 			}
 			due(t, db)
@@ -199,7 +200,7 @@ func TestD5(t *testing.T) {
 		start(t, worker(db, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
 			return payAndFinish(ctx, db, d)
 		}))
-		await(t, db, `select status = 'done' from inbox where message_id = 'm2'`)
+		await.Row(t, db, `select status = 'done' from inbox where message_id = 'm2'`)
 		wantCount(t, db, "payments of m1", 1, `select count(*) from payments where message_id = 'm1'`)
 	})
 
@@ -215,14 +216,14 @@ func TestD5(t *testing.T) {
 			ended <- err
 			return result, err
 		}))
-		from(t, "the first holder", begun)
+		await.Receive(t, "the first holder", begun)
 		due(t, db)
 		start(t, worker(db, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
 			return payAndFinish(ctx, db, d)
 		}))
-		await(t, db, `select status = 'done' from inbox`)
+		await.Row(t, db, `select status = 'done' from inbox`)
 		close(wake)
-		if err := from(t, "the first holder's commit", ended); !inbox.IsLost(err) {
+		if err := await.Receive(t, "the first holder's commit", ended); !inbox.IsLost(err) {
 			t.Errorf("its commit ended with %v, want a lost lease", err)
 		}
 		wantPayments(t, db, 1)
@@ -241,7 +242,7 @@ func TestD5(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := process(func() { late.Run(ctx) })
 		defer cancel()
-		from(t, "the first holder", begun)
+		await.Receive(t, "the first holder", begun)
 		due(t, db)
 		heir, finish := make(chan struct{}), make(chan struct{})
 		start(t, worker(db, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
@@ -249,13 +250,13 @@ func TestD5(t *testing.T) {
 			<-finish
 			return payAndFinish(ctx, db, d)
 		}))
-		from(t, "the heir", heir)
+		await.Receive(t, "the heir", heir)
 		cancel()
 		close(fail)
-		from(t, "the first holder's end", ended)
+		await.Receive(t, "the first holder's end", ended)
 		wantCount(t, db, "messages held by the heir", 1, `select count(*) from inbox where status = 'running' and fence = 2 and last_error is null`)
 		close(finish)
-		await(t, db, `select status = 'done' from inbox`)
+		await.Row(t, db, `select status = 'done' from inbox`)
 		wantPayments(t, db, 1)
 	})
 
@@ -283,7 +284,7 @@ func TestD5(t *testing.T) {
 		start(t, worker(db, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
 			return payAndFinish(ctx, db, d)
 		}))
-		await(t, db, `select count(*) = 2 and bool_and(status = 'done') from inbox`)
+		await.Row(t, db, `select count(*) = 2 and bool_and(status = 'done') from inbox`)
 		wantPayments(t, db, 2)
 	})
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
 )
 
 // D6: identities that do not identify. A hash named SHA-256 is MD5; a duplicate
@@ -153,7 +154,7 @@ func TestD6(t *testing.T) {
 		start(t, worker(db, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
 			return payAndFinish(ctx, db, d)
 		}))
-		await(t, db, `select count(*) = 2 and bool_and(status = 'done' and duplicates = 0) from inbox`)
+		await.Row(t, db, `select count(*) = 2 and bool_and(status = 'done' and duplicates = 0) from inbox`)
 		wantPayments(t, db, 2)
 		wantCount(t, db, "messages kept aside", 1, `select count(*) from inbox_quarantine where message_id = 'm1'`)
 	})

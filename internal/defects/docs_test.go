@@ -59,7 +59,7 @@ func TestDocsThatNameNothing(t *testing.T) {
 		"`fulfillment.TestRefund_state/answered_pending_is_looked_at_never`":       "fulfillment.TestRefund_state/answered_pending_is_looked_at_never",
 		"`fulfillment.TestRefund_list`, `…/two_that_move_nothing`":                 "fulfillment.TestRefund_list/two_that_move_nothing",
 		"`TestReceiveOutlivesAnError` in `inbox`, `TestProcessor` in `outbox`":     "outbox.TestProcessor",
-		"All tests are in `e2e/`. `TestRace`, `TestSavedError`":                    "e2e.TestSavedError",
+		"All tests are in `e2e/`. `TestWalk`, `TestSavedError`":                    "e2e.TestSavedError",
 		"`idempotency.Look`, `idempotency.Lock`":                                   "idempotency.Lock",
 		"`idempotency.Receiver.Receive`, `idempotency.Receiver.Wait`, `inbox.X.Y`": "inbox.X.Y",
 		"`internal/nowhere.Name`":                                                  "internal/nowhere.Name",

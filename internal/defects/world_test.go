@@ -13,12 +13,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
-
-// patience bounds every wait.
-const patience = time.Minute
 
 // payments is the effect that must happen once. Nothing about the table makes it
 // so: what guards it is what is tested.
@@ -81,53 +79,6 @@ func wantPayments(t *testing.T, q postgres.Querier, want int) {
 	wantCount(t, q, "payments", want, `select count(*) from payments`)
 }
 
-// await waits until a query says true.
-func await(t *testing.T, q postgres.Querier, sql string, args ...any) {
-	t.Helper()
-	late := time.After(patience)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		var is bool
-		if err := q.QueryRow(t.Context(), sql, args...).Scan(&is); err != nil {
-			t.Fatal(err)
-		}
-		if is {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-late:
-			t.Fatalf("not within %v: %s", patience, sql)
-		}
-	}
-}
-
-// awaitBlocked waits until a session of this database waits for a lock that
-// another one holds.
-func awaitBlocked(t *testing.T, q postgres.Querier) {
-	t.Helper()
-	await(t, q, `
-select exists (
-         select
-           from pg_stat_activity
-          where datname = current_database()
-            and wait_event_type = 'Lock'
-            and cardinality(pg_blocking_pids(pid)) > 0)`)
-}
-
-// from waits for a channel.
-func from[T any](t *testing.T, what string, c <-chan T) T {
-	t.Helper()
-	var value T
-	select {
-	case value = <-c:
-	case <-time.After(patience):
-		t.Fatalf("not within %v: %s", patience, what)
-	}
-	return value
-}
-
 // process runs one holder of messages to its end, which may be its death.
 func process(run func()) (ended <-chan struct{}) {
 	done := make(chan struct{})
@@ -158,7 +109,7 @@ func worker(db *postgres.DB, handle inbox.Handler) *inbox.Processor {
 			Lease: time.Hour, MaxAttempts: 5, GiveUpAfter: time.Hour,
 			BackoffBase: time.Hour, BackoffCap: time.Hour,
 		},
-		Poll: 5 * time.Millisecond, Drain: patience, Log: slog.New(slog.DiscardHandler),
+		Poll: 5 * time.Millisecond, Drain: await.Stall, Log: slog.New(slog.DiscardHandler),
 	}
 }
 
@@ -169,7 +120,7 @@ func start(t *testing.T, p *inbox.Processor) {
 	ended := process(func() { p.Run(ctx) })
 	t.Cleanup(func() {
 		cancel()
-		from(t, "the worker's end", ended)
+		await.Receive(t, "the worker's end", ended)
 	})
 }
 

@@ -21,12 +21,14 @@ type client struct {
 	http  *http.Client
 	tally *tally
 	turn  atomic.Int64
+	pause time.Duration // before the first retry
 }
 
 func newClient(house house, tally *tally) *client {
 	return &client{
 		house: house,
 		tally: tally,
+		pause: 50 * time.Millisecond,
 		http:  &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100, IdleConnTimeout: time.Minute}},
 	}
 }
@@ -66,7 +68,7 @@ func (a answer) definitive() bool {
 
 // post sends a request until it is answered for good or ctx ends.
 func (c *client) post(ctx context.Context, path, key string, body []byte) (answer, error) {
-	for pause := 50 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+	for pause := c.pause; ; pause = min(2*pause, time.Second) {
 		c.tally.requests.Add(1)
 		got, replayed, err := c.postOnce(ctx, path, key, body)
 		switch {

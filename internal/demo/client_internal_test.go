@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 func TestClient(t *testing.T) {
@@ -50,6 +51,7 @@ func TestClient(t *testing.T) {
 
 		counts := &tally{}
 		client := newClient(house{apis: []string{api.URL}, apiKey: "sk_test_1"}, counts)
+		client.pause = time.Millisecond
 		got, err := client.post(t.Context(), "/v1/charges", "key-1", []byte(`{"amount":1}`))
 		if err != nil {
 			t.Fatal(err)

@@ -37,7 +37,7 @@ type keys struct {
 
 const (
 	merchant       = "demo"
-	startPatience  = 30 * time.Second
+	startPatience  = 2 * time.Minute        // a program that ends is noticed at once
 	killPause      = 150 * time.Millisecond // a supervisor needs a moment, too
 	programsOfKind = 2
 )

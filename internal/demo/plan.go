@@ -158,6 +158,8 @@ func deal(r *rand.Rand, n int) []kind {
 const longestMoment = 100 * time.Millisecond
 
 func newCharge(r *rand.Rand, kind kind, name string) Charge {
+	// Each has the same minor unit in ISO 4217 and at Stripe, so what the books of the
+	// provider say is compared as it is.
 	currencies := []string{"EUR", "USD", "GBP", "JPY"}
 	charge := Charge{
 		Order:    "order-" + name,

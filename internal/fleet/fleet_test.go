@@ -18,7 +18,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/fleet"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // The test binary is also the programs that the tests start: the variable ROLE
@@ -26,7 +28,7 @@ import (
 func TestMain(m *testing.M) {
 	switch os.Getenv("ROLE") {
 	case "":
-		os.Exit(m.Run())
+		testrun.Main(m)
 	case "server":
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		code := serve(ctx)
@@ -92,14 +94,14 @@ type child struct {
 
 func start(t *testing.T, role string) *fleet.Process {
 	t.Helper()
-	p, err := fleet.Start(soon(t), fleet.Program{
+	p, err := fleet.Start(bounded(t), fleet.Program{
 		Name: "program", Path: self(t), Log: t.TempDir(), Env: map[string]string{"ROLE": role},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = p.Kill() })
-	if err := p.WaitReady(soon(t)); err != nil {
+	if err := p.WaitReady(bounded(t)); err != nil {
 		t.Fatal(err)
 	}
 	return p
@@ -151,10 +153,10 @@ func TestProcess(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := p.Restart(soon(t)); err != nil {
+			if err := p.Restart(bounded(t)); err != nil {
 				t.Fatal(err)
 			}
-			if err := p.WaitReady(soon(t)); err != nil {
+			if err := p.WaitReady(bounded(t)); err != nil {
 				t.Fatal(err)
 			}
 			if p.URL() != url || p.PID() == pid || !answers(t, url) {
@@ -176,9 +178,9 @@ func TestProcess(t *testing.T) {
 			t.Fatal(err)
 		}
 		restarted := make(chan error, 1)
-		ctx := soon(t)
+		ctx := bounded(t)
 		go func() { restarted <- p.Restart(ctx) }()
-		eventually(t, "a refused start is in the log", func() bool {
+		await.True(t, "a refused start is in the log", func() bool {
 			return strings.Contains(p.Tail(), "address already in use")
 		})
 		if err := borrowed.Close(); err != nil {
@@ -195,10 +197,10 @@ func TestProcess(t *testing.T) {
 		if err := p.Pause(); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.Stop(soon(t)); err != nil {
+		if err := p.Stop(bounded(t)); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.Stop(soon(t)); err != nil {
+		if err := p.Stop(bounded(t)); err != nil {
 			t.Errorf("second stop: %v", err)
 		}
 	})
@@ -210,15 +212,11 @@ func TestProcess(t *testing.T) {
 			t.Fatal(err)
 		}
 		// The signal stops one thread after another.
-		for deadline := soon(t); ready(t, p); {
-			if deadline.Err() != nil {
-				t.Fatal("a paused program is ready")
-			}
-		}
+		await.True(t, "a paused program is not ready", func() bool { return !ready(t, p) })
 		if err := p.Resume(); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.WaitReady(soon(t)); err != nil {
+		if err := p.WaitReady(bounded(t)); err != nil {
 			t.Error(err)
 		}
 	})
@@ -250,7 +248,7 @@ func TestStart(t *testing.T) {
 
 	t.Run("a program that refuses is an error with what it said", func(t *testing.T) {
 		t.Parallel()
-		_, err := fleet.Start(soon(t), fleet.Program{
+		_, err := fleet.Start(bounded(t), fleet.Program{
 			Name: "program", Path: self(t), Log: t.TempDir(), Env: map[string]string{"ROLE": "broken"},
 		})
 		if err == nil || !strings.Contains(err.Error(), "exit status 3") || !strings.Contains(err.Error(), "set DATABASE_URL") {
@@ -260,7 +258,7 @@ func TestStart(t *testing.T) {
 
 	t.Run("a program that does not exist is an error", func(t *testing.T) {
 		t.Parallel()
-		_, err := fleet.Start(soon(t), fleet.Program{Name: "program", Path: filepath.Join(t.TempDir(), "none"), Log: t.TempDir()})
+		_, err := fleet.Start(bounded(t), fleet.Program{Name: "program", Path: filepath.Join(t.TempDir(), "none"), Log: t.TempDir()})
 		if !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("error: %v", err)
 		}
@@ -345,7 +343,7 @@ func diesWithItsParent(t *testing.T, as *syscall.Credential) {
 		t.Fatal(err)
 	}
 	_ = command.Wait()
-	eventually(t, "the child is gone", func() bool { return !answers(t, started.URL) && ended(started.PID) })
+	await.True(t, "the child is gone", func() bool { return !answers(t, started.URL) && ended(started.PID) })
 }
 
 // room is a folder that anybody may enter and write to, with the test binary
@@ -381,7 +379,7 @@ func ended(pid int) bool {
 
 func answers(t *testing.T, url string) bool {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Stall)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/readyz", http.NoBody)
 	if err != nil {
@@ -396,24 +394,10 @@ func answers(t *testing.T, url string) bool {
 	return response.StatusCode == http.StatusOK
 }
 
-func eventually(t *testing.T, what string, holds func() bool) {
+// bounded is the context of calls that a test waits for.
+func bounded(t *testing.T) context.Context {
 	t.Helper()
-	ctx := soon(t)
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for !holds() {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("not within the time: %s", what)
-		}
-	}
-}
-
-// soon is the deadline of everything that a test waits for.
-func soon(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Stall)
 	t.Cleanup(cancel)
 	return ctx
 }

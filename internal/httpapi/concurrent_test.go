@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
 // TestMoreRequestsThanConnections has many requests in flight over a pool of
@@ -14,7 +13,7 @@ import (
 func TestMoreRequestsThanConnections(t *testing.T) {
 	t.Parallel()
 	const n = 40
-	db := open(t, pgtest.URL(t), postgres.Options{MaxConns: 2})
+	db := openWith(t, postgres.Options{MaxConns: 2})
 	w := serveOn(t, db, nil)
 	before := rows(t, db)
 	var (

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
@@ -60,7 +62,7 @@ func (c *counted) want(t *testing.T, want reads) {
 func atTheDoor(t *testing.T, change func(*httpapi.API)) (*world, *counted) {
 	t.Helper()
 	c := &counted{}
-	w := serveOn(t, pgtest.Open(t), func(api *httpapi.API) {
+	w := serveOn(t, pgtest.Reused(t), func(api *httpapi.API) {
 		db, ok := api.DB.(*postgres.DB)
 		if !ok {
 			t.Fatalf("the database is a %T", api.DB)
@@ -148,7 +150,7 @@ func TestALockOnAllKeys(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var looks atomic.Int64
-			w := serveOn(t, open(t, pgtest.URL(t), postgres.Options{LockTimeout: test.timeout}), func(api *httpapi.API) {
+			w := serveOn(t, openWith(t, postgres.Options{LockTimeout: test.timeout}), func(api *httpapi.API) {
 				api.Limits.Authenticating = 1
 				api.Intake.Observer.Looking = func() func() { looks.Add(1); return func() {} }
 			})
@@ -161,14 +163,14 @@ func TestALockOnAllKeys(t *testing.T) {
 			for i := range many {
 				stuck.send(t, w, post(fmt.Sprint("k", i), body("order_id", fmt.Sprintf(`"%d"`, i))))
 			}
-			waitingBetween(t, w.db, 1, many, 0)
+			waitingBetween(t, w.db, 1, many)
 			for _, free := range []call{get("/v1/balances"), get("/v1/balances").as(strangerKey)} {
 				if a := w.send(t, free); a.status != http.StatusOK {
 					t.Errorf("status %d: %s", a.status, a.body)
 				}
 			}
-			until(t, func() bool { return looks.Load() > test.looks }, func() string {
-				return fmt.Sprintf("%d looks, want more than %d", looks.Load(), test.looks)
+			await.Progress(t, fmt.Sprintf("there are more than %d looks", test.looks), func() (seen string, done bool) {
+				return strconv.FormatInt(looks.Load(), 10), looks.Load() > test.looks
 			})
 			if err := held.Rollback(t.Context()); err != nil {
 				t.Fatal(err)
@@ -197,30 +199,15 @@ func TestALateBody(t *testing.T) {
 		t.Fatal(err)
 	}
 	conn := dial(t, strings.TrimPrefix(w.url, "http://"), head.String()+"\r\n")
-	until(t, func() bool { return c.doors.Load() == 1 }, func() string { return "it is not let in" })
+	await.True(t, "the API key is read", func() bool { return c.doors.Load() == 1 })
 	exec(t, w.db, `
 update idempotency_keys
    set body = null, content_type = null, request = null, expires_at = clock_timestamp()`)
-	until(t, func() (old bool) {
-		err := w.db.QueryRow(t.Context(), `select clock_timestamp() > expires_at + interval '2 s' from idempotency_keys`).Scan(&old)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return old
-	}, func() string { return "the time does not pass" })
+	await.Row(t, w.db, `select clock_timestamp() > expires_at + interval '2 s' from idempotency_keys`)
 	if _, err := io.WriteString(conn, request.body); err != nil {
 		t.Fatal(err)
 	}
-	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	document, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	a := answer{status: response.StatusCode, header: response.Header, body: string(document)}
+	a := readAnswer(t, bufio.NewReader(conn))
 	wantProblem(t, a, "/problems/idempotency-key-expired")
 	c.want(t, reads{doors: 1, statements: 2, looks: 2})
 }
@@ -228,7 +215,7 @@ update idempotency_keys
 // TestWhoWaitsLooksAgain: what was seen before a wait is not believed after it.
 func TestWhoWaitsLooksAgain(t *testing.T) {
 	t.Parallel()
-	db := open(t, pgtest.URL(t), postgres.Options{LockTimeout: 50 * time.Millisecond})
+	db := openWith(t, postgres.Options{LockTimeout: 50 * time.Millisecond})
 	var commits []idempotency.Commit
 	var rival pgx.Tx
 	w := serveOn(t, db, func(api *httpapi.API) {

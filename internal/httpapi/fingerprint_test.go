@@ -2,6 +2,7 @@ package httpapi_test
 
 import (
 	"strconv"
+	"strings"
 	"testing"
 )
 
@@ -37,7 +38,6 @@ func TestSameRequestIsReplayed(t *testing.T) {
 		{"another Content-Type parameter", body(), body()},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
 			key := "key-" + strconv.Itoa(i)
 			first := w.accept(t, key, test.first)
 			again := w.send(t, post(key, test.again).with("Content-Type", "Application/JSON; charset=UTF-8"))
@@ -57,27 +57,34 @@ func TestOtherRequestIsRefused(t *testing.T) {
 		return body("items", `[{"sku":"tshirt","quantity":2},{"sku":"mug","quantity":1}]`,
 			"description", `"A gift"`, "metadata", `{"channel":"web","a":"b"}`, name, value)
 	}
-	for _, test := range []struct{ name, body string }{
-		{"another amount", change("amount", "2001")},
-		{"another order", change("order_id", `"order-2"`)},
-		{"another currency", change("currency", `"EUR"`)},
-		{"another payment method", change("payment_method", `"pm_card_chargeDeclined"`)},
-		{"another description", change("description", `"a gift"`)},
-		{"no description", change("description", "")},
-		{"items in another order", change("items", `[{"sku":"mug","quantity":1},{"sku":"tshirt","quantity":2}]`)},
-		{"another quantity", change("items", `[{"sku":"tshirt","quantity":2},{"sku":"mug","quantity":2}]`)},
-		{"an item less", change("items", `[{"sku":"tshirt","quantity":2}]`)},
-		{"no items", change("items", "")},
-		{"another metadata value", change("metadata", `{"channel":"shop","a":"b"}`)},
-		{"another metadata name", change("metadata", `{"Channel":"web","a":"b"}`)},
-		{"names and values swapped", change("metadata", `{"web":"channel","a":"b"}`)},
-		{"a metadata pair more", change("metadata", `{"channel":"web","a":"b","c":""}`)},
-		{"no metadata", change("metadata", "")},
+	for _, test := range []struct{ name, body, pointers string }{
+		{"another amount", change("amount", "2001"), "/amount"},
+		{"another order", change("order_id", `"order-2"`), "/order_id"},
+		{"another currency", change("currency", `"EUR"`), "/currency"},
+		{"another payment method", change("payment_method", `"pm_card_chargeDeclined"`), "/payment_method"},
+		{"another description", change("description", `"a gift"`), "/description"},
+		{"no description", change("description", ""), "/description"},
+		{"items in another order", change("items", `[{"sku":"mug","quantity":1},{"sku":"tshirt","quantity":2}]`), "/items/0/quantity /items/0/sku /items/1/quantity /items/1/sku"},
+		{"another quantity", change("items", `[{"sku":"tshirt","quantity":2},{"sku":"mug","quantity":2}]`), "/items/1/quantity"},
+		{"an item less", change("items", `[{"sku":"tshirt","quantity":2}]`), "/items/1"},
+		{"no items", change("items", ""), "/items"},
+		{"another metadata value", change("metadata", `{"channel":"shop","a":"b"}`), "/metadata/channel"},
+		{"another metadata name", change("metadata", `{"Channel":"web","a":"b"}`), "/metadata/Channel /metadata/channel"},
+		{"names and values swapped", change("metadata", `{"web":"channel","a":"b"}`), "/metadata/channel /metadata/web"},
+		{"a metadata pair more", change("metadata", `{"channel":"web","a":"b","c":""}`), "/metadata/c"},
+		{"an item more", change("items", `[{"sku":"tshirt","quantity":2},{"sku":"mug","quantity":1},{"sku":"pen","quantity":1}]`), "/items/2"},
+		{"two members", strings.NewReplacer("2000", "2001", "USD", "EUR").Replace(original), "/amount /currency"},
+		{"a metadata name with a slash", change("metadata", `{"channel":"web","a":"b","x/y~z":"w"}`), "/metadata/x~1y~0z"},
+		{"no metadata", change("metadata", ""), "/metadata"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
 			a := w.send(t, post("key-1", test.body))
-			wantProblem(t, a, "/problems/idempotency-key-reused")
+			wantPointers(t, wantProblem(t, a, "/problems/idempotency-key-reused"), strings.Fields(test.pointers)...)
+			for _, value := range []string{"2000", "2001", "gift"} {
+				if strings.Contains(a.body, value) {
+					t.Errorf("the answer repeats the value %s: %s", value, a.body)
+				}
+			}
 			if a.header.Get("Location") != "" {
 				t.Error("a refusal has a Location")
 			}
@@ -90,7 +97,6 @@ func TestOtherRequestIsRefused(t *testing.T) {
 		})
 	}
 	t.Run("the original", func(t *testing.T) {
-		t.Parallel()
 		if a := w.accept(t, "key-1", change("amount", "2000")); a.body != first.body {
 			t.Errorf("not the first answer: %s", a.body)
 		}

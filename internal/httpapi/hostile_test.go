@@ -34,108 +34,99 @@ const isJSON = "Content-Type: application/json"
 
 // TestHostileRequests: each is refused by a problem of the contract, and stores
 // nothing.
-func TestHostileRequests(t *testing.T) { //nolint:tparallel // what they leave is looked at after them
+func TestHostileRequests(t *testing.T) {
 	t.Parallel()
 	w, address := listenWith(t, func(*httpapi.API) {}, func(s *http.Server) { s.Handler = judged(t, s.Handler) })
 	before := rows(t, w.db)
 	reading := func(path string) string { return "GET " + path + " HTTP/1.1\r\n" + mine + "\r\n" }
-	t.Run("each", func(t *testing.T) {
-		for _, test := range []struct{ name, sent, want string }{
-			{"two keys that are the same", asking("a", isJSON, "idempotency-key: a"), "/problems/idempotency-key-invalid"},
-			{"a key over two lines", asking("a\r\n b", isJSON), "/problems/idempotency-key-invalid"},
-			{"a key in a trailer", strings.Replace(inChunks("a", "Trailer: Idempotency-Key"), "Idempotency-Key: a\r\n", "", 1), "/problems/idempotency-key-missing"},
-			{"another API key after the right one", "GET /v1/balances HTTP/1.1\r\n" + mine + "Authorization: Bearer nobody\r\n\r\n", "/problems/unauthorized"},
-			{"the right API key twice", "GET /v1/balances HTTP/1.1\r\n" + mine + "authorization: Bearer " + apiKey + "\r\n\r\n", "/problems/unauthorized"},
-			{"another media type after the right one", asking("a", isJSON, "Content-Type: text/plain"), "/problems/unsupported-media-type"},
-			{"a body that is said to be packed", asking("a", isJSON, "Content-Encoding: gzip"), "/problems/unsupported-media-type"},
-			{"a body that is said to be UTF-16", asking("a", isJSON+"; charset=utf-16"), "/problems/unsupported-media-type"},
-			{"a body that is said to be Latin-1", asking("a", isJSON+"; charset=iso-8859-1"), "/problems/unsupported-media-type"},
-			{"a path with dots", reading("/v1/charges/%2e%2e/balances"), "/problems/not-found"},
-			{"a path with NUL", reading("/v1/charges/ch_%00"), "/problems/not-found"},
-			{"a path that is no UTF-8", reading("/v1/charges/ch_%ff"), "/problems/not-found"},
-			{"a slash at the end", reading("/v1/balances/"), "/problems/not-found"},
-			{"two slashes", reading("/v1//balances"), "/problems/not-found"},
-			{"two slashes at the beginning", reading("//v1/balances"), "/problems/not-found"},
-			{"an empty id", reading("/v1/charges//events"), "/problems/not-found"},
-			{"upper case", reading("/V1/balances"), "/problems/not-found"},
-			{"an encoded slash", reading("/v1%2fbalances"), "/problems/not-found"},
-			{"encoded letters", reading("/%76%31/balances"), "/problems/not-found"},
-			{"another server, and no path", "GET http://other.example HTTP/1.1\r\n" + mine + "\r\n", "/problems/not-found"},
-			{"the server as a whole", "OPTIONS * HTTP/1.1\r\n" + mine + "\r\n", "/problems/not-found"},
-			{"a tunnel", "CONNECT other.example:443 HTTP/1.1\r\n" + mine + "\r\n", "/problems/not-found"},
-			{"TRACE", "TRACE /v1/balances HTTP/1.1\r\n" + mine + "\r\n", "/problems/method-not-allowed"},
-			{"a method in lower case", "get /v1/balances HTTP/1.1\r\n" + mine + "\r\n", "/problems/method-not-allowed"},
-			{"the provider's path, encoded, without a key", "POST /v1/webhooks%2Fstripe HTTP/1.1\r\nHost: payonce\r\nContent-Length: 0\r\n\r\n", "/problems/unauthorized"},
-			{"the provider's path and more, without a key", "POST /v1/webhooks/stripe/ HTTP/1.1\r\nHost: payonce\r\nContent-Length: 0\r\n\r\n", "/problems/unauthorized"},
-			{"a list by half a parameter", reading("/v1/inbox?statsu=discarded"), "/problems/validation"},
-			{"a query that cannot be read", reading("/v1/inbox?limit=%zz"), "/problems/validation"},
-			{"a query with semicolons", reading("/v1/charges?limit=1;status=failed"), "/problems/validation"},
-		} {
-			t.Run(test.name, func(t *testing.T) {
-				t.Parallel()
-				a := readAnswer(t, bufio.NewReader(dial(t, address, test.sent)))
-				wantProblem(t, a, test.want)
-			})
-		}
-	})
+	for _, test := range []struct{ name, sent, want string }{
+		{"two keys that are the same", asking("a", isJSON, "idempotency-key: a"), "/problems/idempotency-key-invalid"},
+		{"a key over two lines", asking("a\r\n b", isJSON), "/problems/idempotency-key-invalid"},
+		{"a key in a trailer", strings.Replace(inChunks("a", "Trailer: Idempotency-Key"), "Idempotency-Key: a\r\n", "", 1), "/problems/idempotency-key-missing"},
+		{"another API key after the right one", "GET /v1/balances HTTP/1.1\r\n" + mine + "Authorization: Bearer nobody\r\n\r\n", "/problems/unauthorized"},
+		{"the right API key twice", "GET /v1/balances HTTP/1.1\r\n" + mine + "authorization: Bearer " + apiKey + "\r\n\r\n", "/problems/unauthorized"},
+		{"another media type after the right one", asking("a", isJSON, "Content-Type: text/plain"), "/problems/unsupported-media-type"},
+		{"a body that is said to be packed", asking("a", isJSON, "Content-Encoding: gzip"), "/problems/unsupported-media-type"},
+		{"a body that is said to be UTF-16", asking("a", isJSON+"; charset=utf-16"), "/problems/unsupported-media-type"},
+		{"a body that is said to be Latin-1", asking("a", isJSON+"; charset=iso-8859-1"), "/problems/unsupported-media-type"},
+		{"a path with dots", reading("/v1/charges/%2e%2e/balances"), "/problems/not-found"},
+		{"a path with NUL", reading("/v1/charges/ch_%00"), "/problems/not-found"},
+		{"a path that is no UTF-8", reading("/v1/charges/ch_%ff"), "/problems/not-found"},
+		{"a slash at the end", reading("/v1/balances/"), "/problems/not-found"},
+		{"two slashes", reading("/v1//balances"), "/problems/not-found"},
+		{"two slashes at the beginning", reading("//v1/balances"), "/problems/not-found"},
+		{"an empty id", reading("/v1/charges//events"), "/problems/not-found"},
+		{"upper case", reading("/V1/balances"), "/problems/not-found"},
+		{"an encoded slash", reading("/v1%2fbalances"), "/problems/not-found"},
+		{"encoded letters", reading("/%76%31/balances"), "/problems/not-found"},
+		{"another server, and no path", "GET http://other.example HTTP/1.1\r\n" + mine + "\r\n", "/problems/not-found"},
+		{"the server as a whole", "OPTIONS * HTTP/1.1\r\n" + mine + "\r\n", "/problems/not-found"},
+		{"a tunnel", "CONNECT other.example:443 HTTP/1.1\r\n" + mine + "\r\n", "/problems/not-found"},
+		{"TRACE", "TRACE /v1/balances HTTP/1.1\r\n" + mine + "\r\n", "/problems/method-not-allowed"},
+		{"a method in lower case", "get /v1/balances HTTP/1.1\r\n" + mine + "\r\n", "/problems/method-not-allowed"},
+		{"the provider's path, encoded, without a key", "POST /v1/webhooks%2Fstripe HTTP/1.1\r\nHost: payonce\r\nContent-Length: 0\r\n\r\n", "/problems/unauthorized"},
+		{"the provider's path and more, without a key", "POST /v1/webhooks/stripe/ HTTP/1.1\r\nHost: payonce\r\nContent-Length: 0\r\n\r\n", "/problems/unauthorized"},
+		{"a list by half a parameter", reading("/v1/inbox?statsu=discarded"), "/problems/validation"},
+		{"a query that cannot be read", reading("/v1/inbox?limit=%zz"), "/problems/validation"},
+		{"a query with semicolons", reading("/v1/charges?limit=1;status=failed"), "/problems/validation"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			a := readAnswer(t, bufio.NewReader(dial(t, address, test.sent)))
+			wantProblem(t, a, test.want)
+		})
+	}
 	wantRows(t, w.db, before, nil)
 }
 
 // TestWhoAsksFirst is refused before the body is asked for. Nobody may wait for
 // that body, and whoever judges answers by the contract reads it.
-func TestWhoAsksFirst(t *testing.T) { //nolint:tparallel // what they leave is looked at after them
+func TestWhoAsksFirst(t *testing.T) {
 	t.Parallel()
 	w, address := listen(t, nil)
 	before := rows(t, w.db)
-	t.Run("each", func(t *testing.T) {
-		for _, test := range []struct{ name, sent, want string }{
-			{"too much", "POST /v1/charges HTTP/1.1\r\n" + mine + isJSON + "\r\nExpect: 100-continue\r\nContent-Length: 65537\r\n\r\n", "/problems/too-large"},
-			{"nobody", "POST /v1/charges HTTP/1.1\r\nHost: payonce\r\n" + isJSON + "\r\nExpect: 100-continue\r\nContent-Length: 10\r\n\r\n", "/problems/unauthorized"},
-		} {
-			t.Run(test.name, func(t *testing.T) {
-				t.Parallel()
-				wantProblem(t, readAnswer(t, bufio.NewReader(dial(t, address, test.sent))), test.want)
-			})
-		}
-	})
+	for _, test := range []struct{ name, sent, want string }{
+		{"too much", "POST /v1/charges HTTP/1.1\r\n" + mine + isJSON + "\r\nExpect: 100-continue\r\nContent-Length: 65537\r\n\r\n", "/problems/too-large"},
+		{"nobody", "POST /v1/charges HTTP/1.1\r\nHost: payonce\r\n" + isJSON + "\r\nExpect: 100-continue\r\nContent-Length: 10\r\n\r\n", "/problems/unauthorized"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			wantProblem(t, readAnswer(t, bufio.NewReader(dial(t, address, test.sent))), test.want)
+		})
+	}
 	wantRows(t, w.db, before, nil)
 }
 
 // TestTheServersOwnRefusals are those of the HTTP server itself, to what it cannot
 // take for a request: no problems, and nothing that the API sees.
-func TestTheServersOwnRefusals(t *testing.T) { //nolint:tparallel // what they leave is looked at after them
+func TestTheServersOwnRefusals(t *testing.T) {
 	t.Parallel()
 	w, address := listen(t, nil)
 	before := rows(t, w.db)
 	sent := body()
-	t.Run("each", func(t *testing.T) {
-		for _, test := range []struct {
-			name, sent string
-			want       int
-		}{
-			{"two lengths", asking("a", isJSON, "Content-Length: 1"), 400},
-			{"a length that is none", strings.Replace(asking("a", isJSON), "Content-Length: ", "Content-Length: +", 1), 400},
-			{"no host", "GET /healthz HTTP/1.1\r\n\r\n", 400},
-			{"two hosts", "GET /healthz HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400},
-			{"a host that is none", "GET /healthz HTTP/1.1\r\nHost: a b\r\n\r\n", 400},
-			{"a space in a header's name", "GET /healthz HTTP/1.1\r\nHost: a\r\nX : b\r\n\r\n", 400},
-			{"a path that cannot be decoded", "GET /v1/charges/%zz HTTP/1.1\r\n" + mine + "\r\n", 400},
-			{"no path", "GET  HTTP/1.1\r\n" + mine + "\r\n", 400},
-			{"another expectation", asking("a", isJSON, "Expect: 200-maybe"), 417},
-			{"32 kB of headers", "GET /healthz HTTP/1.1\r\nHost: a\r\nX-Long: " + strings.Repeat("x", 32<<10) + "\r\n\r\n", 431},
-			{"a transfer encoding twice", strings.Replace(inChunks("a"), "\r\n\r\n", "\r\nTransfer-Encoding: chunked\r\n\r\n", 1), 501},
-			{"another transfer encoding", "POST /v1/charges HTTP/1.1\r\n" + mine + isJSON + "\r\nTransfer-Encoding: gzip, chunked\r\n\r\n" + sent, 501},
-			{"another version", "GET /healthz HTTP/3.0\r\nHost: a\r\n\r\n", 505},
-		} {
-			t.Run(test.name, func(t *testing.T) {
-				t.Parallel()
-				a := readAnswer(t, bufio.NewReader(dial(t, address, test.sent)))
-				if a.status != test.want || a.header.Get("X-Request-Id") != "" {
-					t.Errorf("status %d, want %d: %v %s", a.status, test.want, a.header, a.body)
-				}
-			})
-		}
-	})
+	for _, test := range []struct {
+		name, sent string
+		want       int
+	}{
+		{"two lengths", asking("a", isJSON, "Content-Length: 1"), 400},
+		{"a length that is none", strings.Replace(asking("a", isJSON), "Content-Length: ", "Content-Length: +", 1), 400},
+		{"no host", "GET /healthz HTTP/1.1\r\n\r\n", 400},
+		{"two hosts", "GET /healthz HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400},
+		{"a host that is none", "GET /healthz HTTP/1.1\r\nHost: a b\r\n\r\n", 400},
+		{"a space in a header's name", "GET /healthz HTTP/1.1\r\nHost: a\r\nX : b\r\n\r\n", 400},
+		{"a path that cannot be decoded", "GET /v1/charges/%zz HTTP/1.1\r\n" + mine + "\r\n", 400},
+		{"no path", "GET  HTTP/1.1\r\n" + mine + "\r\n", 400},
+		{"another expectation", asking("a", isJSON, "Expect: 200-maybe"), 417},
+		{"32 kB of headers", "GET /healthz HTTP/1.1\r\nHost: a\r\nX-Long: " + strings.Repeat("x", 32<<10) + "\r\n\r\n", 431},
+		{"a transfer encoding twice", strings.Replace(inChunks("a"), "\r\n\r\n", "\r\nTransfer-Encoding: chunked\r\n\r\n", 1), 501},
+		{"another transfer encoding", "POST /v1/charges HTTP/1.1\r\n" + mine + isJSON + "\r\nTransfer-Encoding: gzip, chunked\r\n\r\n" + sent, 501},
+		{"another version", "GET /healthz HTTP/3.0\r\nHost: a\r\n\r\n", 505},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			a := readAnswer(t, bufio.NewReader(dial(t, address, test.sent)))
+			if a.status != test.want || a.header.Get("X-Request-Id") != "" {
+				t.Errorf("status %d, want %d: %v %s", a.status, test.want, a.header, a.body)
+			}
+		})
+	}
 	wantRows(t, w.db, before, nil)
 }
 

@@ -78,14 +78,12 @@ func TestInbox(t *testing.T) {
 	other := w.setAside(t, "ch_2", "dead")
 
 	t.Run("nothing parked is an empty list", func(t *testing.T) {
-		t.Parallel()
 		if empty.body != `{"data":[],"has_more":false}`+"\n" {
 			t.Errorf("status %d: %s", empty.status, empty.body)
 		}
 	})
 
 	t.Run("parked messages are listed in the order in which they came", func(t *testing.T) {
-		t.Parallel()
 		for _, path := range []string{"/v1/inbox", "/v1/inbox?status=dead"} {
 			got, more := listed(t, w.send(t, get(path)))
 			if diff := cmp.Diff([]int64{n[0], n[4], other[0]}, got); diff != "" || more {
@@ -95,14 +93,12 @@ func TestInbox(t *testing.T) {
 	})
 
 	t.Run("discarded ones on request", func(t *testing.T) {
-		t.Parallel()
 		if got, _ := listed(t, w.send(t, get("/v1/inbox?status=discarded"))); !slices.Equal(got, n[3:4]) {
 			t.Errorf("listed %v, want %v", got, n[3:4])
 		}
 	})
 
 	t.Run("page by page", func(t *testing.T) {
-		t.Parallel()
 		first, more := listed(t, w.send(t, get("/v1/inbox?limit=2")))
 		rest, last := listed(t, w.send(t, get(fmt.Sprintf("/v1/inbox?limit=2&starting_after=%d", first[1]))))
 		if diff := cmp.Diff([]int64{n[0], n[4], other[0]}, slices.Concat(first, rest)); diff != "" || !more || last {
@@ -111,7 +107,6 @@ func TestInbox(t *testing.T) {
 	})
 
 	t.Run("with all that an operator needs, and nothing of the payload", func(t *testing.T) {
-		t.Parallel()
 		a := w.send(t, get("/v1/inbox?limit=1"))
 		data, _ := members(t, a.body)["data"].([]any)
 		message, _ := data[0].(map[string]any)
@@ -137,7 +132,6 @@ func TestInbox(t *testing.T) {
 		"starting_after=-1": "/starting_after", "starting_after=x": "/starting_after",
 	} {
 		t.Run("a page that cannot be is refused: "+query, func(t *testing.T) {
-			t.Parallel()
 			wantPointers(t, wantProblem(t, w.send(t, get("/v1/inbox?"+query)), "/problems/validation"), pointer)
 		})
 	}
@@ -150,7 +144,6 @@ func TestInboxDecisions(t *testing.T) {
 
 	for _, test := range []struct{ verb, status string }{{"retry", "pending"}, {"discard", "discarded"}} {
 		t.Run(test.verb+" decides about a parked message, once, and names the key", func(t *testing.T) {
-			t.Parallel()
 			number := w.setAside(t, "ch_"+test.verb, "dead")[0]
 			a := w.send(t, decision(test.verb, number))
 			got := members(t, a.body)
@@ -162,7 +155,6 @@ func TestInboxDecisions(t *testing.T) {
 		})
 
 		t.Run(test.verb+" is refused for what is not parked", func(t *testing.T) {
-			t.Parallel()
 			for _, number := range w.setAside(t, "ch_open "+test.verb, "pending", "running", "done", "discarded") {
 				before := w.message(t, number)
 				p := wantProblem(t, w.send(t, decision(test.verb, number)), "/problems/conflict")
@@ -176,14 +168,12 @@ func TestInboxDecisions(t *testing.T) {
 		})
 
 		t.Run(test.verb+" of a message that is not there is not found", func(t *testing.T) {
-			t.Parallel()
 			for _, number := range []any{0, 999999, -1, "x", "1x", "%00", "99999999999999999999"} {
 				wantProblem(t, w.send(t, decision(test.verb, number)), "/problems/not-found")
 			}
 		})
 
 		t.Run(test.verb+" takes no body but an empty object, and no key", func(t *testing.T) {
-			t.Parallel()
 			number := w.setAside(t, "ch_body "+test.verb, "dead")[0]
 			c := decision(test.verb, number).with("Content-Type", "application/json")
 			c.body = `{"why":"because"}`
@@ -197,7 +187,6 @@ func TestInboxDecisions(t *testing.T) {
 	}
 
 	t.Run("of ten who decide at once one does", func(t *testing.T) {
-		t.Parallel()
 		number := w.setAside(t, "ch_race", "dead")[0]
 		var mu sync.Mutex
 		statuses := map[int]int{}

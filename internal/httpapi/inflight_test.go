@@ -2,14 +2,13 @@ package httpapi_test
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/internal/httpapi"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
@@ -25,6 +24,15 @@ func open(t *testing.T, url string, o postgres.Options) *postgres.DB {
 	t.Cleanup(db.Close)
 	return db
 }
+
+// openWith opens a pool with these options on an empty database.
+func openWith(t *testing.T, o postgres.Options) *postgres.DB {
+	t.Helper()
+	return open(t, addressOf(pgtest.Reused(t)), o)
+}
+
+// addressOf is the connection string of a database.
+func addressOf(db *postgres.DB) string { return db.Pool().Config().ConnString() }
 
 // begin opens a transaction, which is rolled back at the latest when the test
 // ends.
@@ -64,52 +72,6 @@ values ('acme', 'POST /v1/charges', $1, 'another', 202, 'application/json', '{}'
 	return tx
 }
 
-func TestKeyInFlight(t *testing.T) {
-	t.Parallel()
-	const short = 30 * time.Millisecond
-	for _, test := range []struct {
-		name   string
-		status int
-		wait   time.Duration
-	}{
-		{"is a conflict after a wait", http.StatusConflict, 300 * time.Millisecond},
-		{"is a conflict at once", http.StatusConflict, short},
-		{"is too early", http.StatusTooEarly, short},
-		{"is accepted without an answer", http.StatusAccepted, short},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			db := open(t, pgtest.URL(t), postgres.Options{LockTimeout: test.wait})
-			w := serveOn(t, db, func(api *httpapi.API) { api.InFlight = test.status })
-			before := rows(t, db)
-			held := hold(t, db, "key-1")
-
-			began := time.Now()
-			a := w.send(t, post(`"key-1"`, body()))
-			if waited := time.Since(began); waited < test.wait {
-				t.Errorf("waited %s, want %s", waited, test.wait)
-			}
-			if test.status == http.StatusAccepted {
-				wantPending(t, a)
-			} else {
-				wantProblemStatus(t, a, "/problems/idempotency-key-in-use", test.status)
-			}
-			if got := a.header.Get("Idempotency-Key"); got != "key-1" {
-				t.Errorf("Idempotency-Key is %q", got)
-			}
-			w.accept(t, "key-2", body())
-			if err := held.Rollback(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			wantRows(t, db, before, ofOneCharge())
-
-			if again := w.accept(t, "key-1", body()); again.header.Get("Idempotent-Replayed") != "" {
-				t.Error("the key was rolled back, and yet has an answer")
-			}
-		})
-	}
-}
-
 func wantPending(t *testing.T, a answer) {
 	t.Helper()
 	if a.status != http.StatusAccepted || a.body != "{}" || a.header.Get("Content-Type") != "application/json" {
@@ -125,52 +87,42 @@ func wantPending(t *testing.T, a answer) {
 	}
 }
 
-// waiting returns when so many statements wait for a lock.
+// waiting waits until exactly n statements wait for a lock.
 func waiting(t *testing.T, db *postgres.DB, n int) {
 	t.Helper()
-	waitingFor(t, db, n, 0)
+	waitingBetween(t, db, n, n)
 }
 
-// waitingFor returns when so many statements have waited for a lock for so long.
+// waitingBetween waits until least to most statements wait for a lock.
+func waitingBetween(t *testing.T, db *postgres.DB, least, most int) {
+	t.Helper()
+	await.Row(t, db, `
+select count(*) between $1 and $2
+  from pg_stat_activity
+ where datname = current_database()
+   and wait_event_type = 'Lock'`, least, most)
+}
+
+// waitingFor waits until n statements have waited for a lock for that long, by
+// the database's clock.
 func waitingFor(t *testing.T, db *postgres.DB, n int, atLeast time.Duration) {
 	t.Helper()
-	waitingBetween(t, db, n, n, atLeast)
-}
-
-// waitingBetween is waitingFor of so many statements at least, and at most.
-func waitingBetween(t *testing.T, db *postgres.DB, least, most int, atLeast time.Duration) {
-	t.Helper()
-	var waiters int
-	until(t, func() bool {
-		err := db.QueryRow(t.Context(), `
-select count(*)
+	await.Row(t, db, `
+select count(*) = $1
   from pg_stat_activity
  where datname = current_database()
    and wait_event_type = 'Lock'
-   and clock_timestamp() - state_change >= $1`, atLeast).Scan(&waiters)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return least <= waiters && waiters <= most
-	}, func() string {
-		return fmt.Sprintf("%d statements wait for a lock, want %d to %d", waiters, least, most)
-	})
+   and clock_timestamp() - state_change >= $2`, n, atLeast)
 }
 
-// until returns when something is so. Where it never is, seen says what was seen.
-func until(t *testing.T, so func() bool, seen func() string) {
+// becomesReady waits until the API says that it is ready: on a busy machine it
+// may give a look at the database up.
+func (w *world) becomesReady(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !so() {
-		select {
-		case <-ctx.Done():
-			t.Fatal(seen())
-		case <-tick.C:
-		}
-	}
+	await.Progress(t, "GET /readyz answers 200", func() (seen string, done bool) {
+		a := w.send(t, get("/readyz"))
+		return a.body, a.status == http.StatusOK
+	})
 }
 
 func TestWaitingForAKey(t *testing.T) {

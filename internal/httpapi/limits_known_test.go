@@ -7,7 +7,6 @@ import (
 
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
 // TestFloods: whose requests are refused costs no look-up, and keeps nobody from
@@ -51,7 +50,7 @@ func TestFloods(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			db := open(t, pgtest.URL(t), postgres.Options{MaxConns: 6, LockTimeout: patience})
+			db := openWith(t, postgres.Options{MaxConns: 6, LockTimeout: patience})
 			c := &clock{}
 			w := serveOn(t, db, func(api *httpapi.API) {
 				api.Limits = httpapi.Limits{PerSecond: test.perSecond, InFlight: line, PerMerchant: line / 2, Authenticating: looked}
@@ -78,7 +77,7 @@ func TestFloods(t *testing.T) {
 			if test.together {
 				least = 1
 			}
-			waitingBetween(t, db, least, most, 0)
+			waitingBetween(t, db, least, most)
 
 			other := &crowd{answers: make(chan answer, 1)}
 			other.send(t, w, get("/v1/balances").as(test.other))

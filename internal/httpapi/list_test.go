@@ -8,10 +8,10 @@ import (
 	"path"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -19,7 +19,7 @@ import (
 // on the same server is waited for.
 func (w *world) projected(t *testing.T) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; {
+	await.Progress(t, "every event is folded", func() (seen string, done bool) {
 		if _, err := ledger.Project(t.Context(), w.db); err != nil {
 			t.Fatal(err)
 		}
@@ -33,13 +33,8 @@ select count(*)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if left == 0 {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%d events are not folded", left)
-		}
-	}
+		return fmt.Sprintf("%d events are not", left), left == 0
+	})
 }
 
 type listing struct {
@@ -78,7 +73,6 @@ func TestListCharges(t *testing.T) {
 	w.projected(t)
 
 	t.Run("each charge is listed as it is shown, byte for byte, newest first", func(t *testing.T) {
-		t.Parallel()
 		page := w.list(t, "")
 		if len(page.Data) != len(ids) || page.HasMore {
 			t.Fatalf("%d charges, more %t", len(page.Data), page.HasMore)
@@ -99,7 +93,6 @@ func TestListCharges(t *testing.T) {
 		"?order_id=&status=&limit=&starting_after=": "a d a<&> b a",
 	} {
 		t.Run("filtered by "+query, func(t *testing.T) {
-			t.Parallel()
 			if got := w.list(t, query).orders(t); got != want {
 				t.Errorf("orders %q, want %q", got, want)
 			}
@@ -107,7 +100,6 @@ func TestListCharges(t *testing.T) {
 	}
 
 	t.Run("pages follow one another to the end", func(t *testing.T) {
-		t.Parallel()
 		var got []string
 		for after, more := "", true; more; {
 			page := w.list(t, "?limit=2&starting_after="+after)
@@ -123,7 +115,6 @@ func TestListCharges(t *testing.T) {
 	})
 
 	t.Run("HEAD answers without a body", func(t *testing.T) {
-		t.Parallel()
 		c := get("/v1/charges")
 		c.method = http.MethodHead
 		if a := w.send(t, c); a.status != http.StatusOK || a.body != "" {
@@ -141,7 +132,6 @@ func TestListCharges(t *testing.T) {
 		"?order_id=4242424242424242": "/order_id", "?4242424242424242=1": "", "?a=%zz": "", "?a~/b=1": "/a~0~1b",
 	} {
 		t.Run("refused: "+query[:min(40, len(query))], func(t *testing.T) {
-			t.Parallel()
 			a := w.send(t, get("/v1/charges"+query))
 			var p struct {
 				Type   string

@@ -90,7 +90,6 @@ func TestMalformedBody(t *testing.T) {
 		{"a NUL beside a wrong value", body("amount", "0", "description", `"\u0000"`), nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
 			a := w.send(t, post("key-1", test.body))
 			wantPointers(t, wantProblem(t, a, "/problems/malformed"), test.pointers...)
 			wantRows(t, w.db, before, nil)

@@ -49,7 +49,7 @@ func (o *watched) last() httpapi.Answered {
 func TestObserver(t *testing.T) {
 	t.Parallel()
 	told := &watched{}
-	db := open(t, pgtest.URL(t), postgres.Options{LockTimeout: 20 * time.Millisecond})
+	db := openWith(t, postgres.Options{LockTimeout: 20 * time.Millisecond})
 	w := serveOn(t, db, func(api *httpapi.API) { api.Observer = told.observer() })
 	w.accept(t, "old", body())
 	exec(t, w.db, `update idempotency_keys set expires_at = clock_timestamp() - interval '1 second'`)
@@ -95,7 +95,7 @@ func TestObserver(t *testing.T) {
 func TestObserverOfPendingAnswers(t *testing.T) {
 	t.Parallel()
 	told := &watched{}
-	db := open(t, pgtest.URL(t), postgres.Options{LockTimeout: 20 * time.Millisecond})
+	db := openWith(t, postgres.Options{LockTimeout: 20 * time.Millisecond})
 	w := serveOn(t, db, func(api *httpapi.API) { api.Observer, api.InFlight = told.observer(), http.StatusAccepted })
 	hold(t, w.db, "held")
 	w.send(t, post("held", body()))
@@ -107,7 +107,7 @@ func TestObserverOfPendingAnswers(t *testing.T) {
 func TestObserverOfEvents(t *testing.T) {
 	t.Parallel()
 	told := &watched{}
-	w := serveOn(t, pgtest.Open(t), func(api *httpapi.API) {
+	w := serveOn(t, pgtest.Reused(t), func(api *httpapi.API) {
 		takesEvents(api)
 		api.Observer = told.observer()
 	})
@@ -128,7 +128,7 @@ func TestObserverOfEvents(t *testing.T) {
 
 func TestMetrics(t *testing.T) {
 	t.Parallel()
-	w := serveOn(t, pgtest.Open(t), func(api *httpapi.API) {
+	w := serveOn(t, pgtest.Reused(t), func(api *httpapi.API) {
 		api.Limits = httpapi.Limits{PerSecond: 1, InFlight: 1}
 		api.Now = new(clock).now
 		api.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -21,7 +21,7 @@ import (
 // if the contract refuses them.
 func TestParametersAreJudgedAsByTheContract(t *testing.T) {
 	t.Parallel()
-	w := serveOn(t, pgtest.Open(t), nil)
+	w := serveOn(t, pgtest.Reused(t), nil)
 	handler, c := w.handler(), theContract(t)
 	var asked []openapi.Operation
 	for _, o := range c.Operations() {

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"errors"
 	"net/http"
 
 	"github.com/labstack/echo/v4"
@@ -27,6 +28,9 @@ func (a *API) createRefund(c echo.Context) error {
 		return err
 	}
 	accepted, err := a.Intake.RequestRefund(c.Request().Context(), account(merchantOf(c)), request, id, body)
+	if errors.Is(err, intake.ErrStep) {
+		return invalid(fieldError{Pointer: "/amount", Detail: badStep})
+	}
 	return reply(c, accepted, err)
 }
 

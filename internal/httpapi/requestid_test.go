@@ -46,7 +46,7 @@ func TestEveryAnswerHasTheRequestIDOfItsLogLine(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			w := serveOn(t, pgtest.Open(t), test.change)
+			w := serveOn(t, pgtest.Reused(t), test.change)
 			if test.first != nil {
 				w.send(t, *test.first)
 			}
@@ -68,7 +68,7 @@ func TestEveryAnswerHasTheRequestIDOfItsLogLine(t *testing.T) {
 
 	t.Run("too many in flight", func(t *testing.T) {
 		t.Parallel()
-		w := serveOn(t, pgtest.Open(t), func(api *httpapi.API) { api.Limits.InFlight = 1 })
+		w := serveOn(t, pgtest.Reused(t), func(api *httpapi.API) { api.Limits.InFlight = 1 })
 		held := hold(t, w.db, "key-1")
 		stuck := &crowd{answers: make(chan answer, 1)}
 		stuck.send(t, w, post("key-1", body()))

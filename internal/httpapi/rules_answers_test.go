@@ -15,6 +15,7 @@ type answered struct {
 	name   string
 	call   call
 	status int
+	kind   string // of the problem
 }
 
 // outcomes are requests with every kind of answer that is stored.
@@ -23,14 +24,14 @@ func (w *world) outcomes(t *testing.T) (all []answered, open, paid string) {
 	open, paid = w.accept(t, "open", body()).header.Get("Location"), w.captured(t, "paid")
 	const nowhere = "/v1/charges/ch_00000000000000000000000000000000"
 	return []answered{
-		{"an accepted charge", post("a", body()), http.StatusAccepted},
-		{"an accepted cancellation", to(open+"/cancel", "b", ""), http.StatusAccepted},
-		{"an accepted refund", to(paid+"/refunds", "c", `{"amount":300}`), http.StatusAccepted},
-		{"a cancellation of nothing", to(nowhere+"/cancel", "d", ""), http.StatusNotFound},
-		{"a refund of nothing", to(nowhere+"/refunds", "e", `{"amount":1}`), http.StatusNotFound},
-		{"a cancellation that came too late", to(paid+"/cancel", "f", ""), http.StatusConflict},
-		{"a refund that came too early", to(open+"/refunds", "g", `{"amount":1}`), http.StatusConflict},
-		{"a refund of too much", to(paid+"/refunds", "h", `{"amount":1701}`), http.StatusUnprocessableEntity},
+		{"an accepted charge", post("a", body()), http.StatusAccepted, ""},
+		{"an accepted cancellation", to(open+"/cancel", "b", ""), http.StatusAccepted, ""},
+		{"an accepted refund", to(paid+"/refunds", "c", `{"amount":300}`), http.StatusAccepted, ""},
+		{"a cancellation of nothing", to(nowhere+"/cancel", "d", ""), http.StatusNotFound, "/problems/not-found"},
+		{"a refund of nothing", to(nowhere+"/refunds", "e", `{"amount":1}`), http.StatusNotFound, "/problems/not-found"},
+		{"a cancellation that came too late", to(paid+"/cancel", "f", ""), http.StatusConflict, "/problems/conflict"},
+		{"a refund that came too early", to(open+"/refunds", "g", `{"amount":1}`), http.StatusConflict, "/problems/conflict"},
+		{"a refund of too much", to(paid+"/refunds", "h", `{"amount":1701}`), http.StatusUnprocessableEntity, "/problems/refund-exceeds-captured"},
 	}, open, paid
 }
 
@@ -52,7 +53,9 @@ func TestRulesEveryStoredAnswerIsReplayed(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	all, open, paid := w.outcomes(t)
+	none := rows(t, w.db)
 	answers := w.firsts(t, all)
+	wantRows(t, w.db, none, map[string]int64{"idempotency_keys": 8, "ledger_events": 3, "ledger_postings": 2, "outbox": 3})
 	refund := answers[2].header.Get("Location")
 	w.happen(t, open, domain.FailCanceled{})
 	w.happen(t, paid, domain.SucceedRefund{
@@ -62,9 +65,13 @@ func TestRulesEveryStoredAnswerIsReplayed(t *testing.T) {
 	before := rows(t, w.db)
 	for i, test := range all {
 		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
 			if answers[i].header.Get("Idempotency-Expires") == "" {
 				t.Error("Idempotency-Expires is missing")
+			}
+			if test.kind != "" {
+				if p := readProblem(t, answers[i]); p.Type != test.kind || p.Status != test.status || p.RetryWith != "new-key" {
+					t.Errorf("want %s, and another key for another try: %s", test.kind, answers[i].body)
+				}
 			}
 			if hasLocation := answers[i].header.Get("Location") != ""; hasLocation != (test.status == http.StatusAccepted) {
 				t.Errorf("Location is %q", answers[i].header.Get("Location"))
@@ -74,7 +81,6 @@ func TestRulesEveryStoredAnswerIsReplayed(t *testing.T) {
 		})
 	}
 	t.Run("while Location has what is true now", func(t *testing.T) {
-		t.Parallel()
 		for location, want := range map[string]string{open: "failed", paid: "partially_refunded", refund: "succeeded"} {
 			if got := members(t, w.send(t, get(location)).body)["status"]; got != want {
 				t.Errorf("%s is %v, want %s", location, got, want)
@@ -105,6 +111,13 @@ func TestRulesAnExpiredKeyIsGone(t *testing.T) {
 			if got, want := a.header.Get("Idempotency-Expires"), answers[i].header.Get("Idempotency-Expires"); got == "" || got == want {
 				t.Errorf("%s: Idempotency-Expires is %q, and was %q", test.name, got, want)
 			}
+		}
+		// The tombstone knows the request's fingerprint and where its answer is, and
+		// no member of it.
+		wantPointers(t, wantProblem(t, w.send(t, post("a", body("amount", "1"))), "/problems/idempotency-key-reused"))
+		location := answers[0].header.Get("Location")
+		if uses := data(t, w.send(t, get("/v1/idempotency-keys/a"))); len(uses) != 1 || uses[0]["location"] != location {
+			t.Errorf("deleted %t: the key led to %v, want %s", swept, uses, location)
 		}
 		wantRows(t, w.db, before, nil)
 	}

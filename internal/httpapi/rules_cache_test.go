@@ -38,7 +38,7 @@ func (m *memory) Find(_ context.Context, key idempotency.Key, _ []byte) (idempot
 func TestRulesACacheAnswersReplaysAndNothingElse(t *testing.T) {
 	t.Parallel()
 	cache := &memory{records: map[string]idempotency.Record{}}
-	w := serveOn(t, pgtest.Open(t), func(api *httpapi.API) { api.Intake.Cache = cache })
+	w := serveOn(t, pgtest.Reused(t), func(api *httpapi.API) { api.Intake.Cache = cache })
 	all, open, paid := w.outcomes(t)
 	answers := w.firsts(t, all)
 	if cache.answers != 0 {

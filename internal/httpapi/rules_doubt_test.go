@@ -53,7 +53,6 @@ func TestRulesNothingIsAnsweredWithoutTheStore(t *testing.T) {
 	dropStore(t, w)
 	for _, r := range routes {
 		t.Run(r.name, func(t *testing.T) {
-			t.Parallel()
 			for _, key := range []string{"new", "a-captured-charge"} {
 				wantProblem(t, w.send(t, r.under(key)), "/problems/unavailable")
 			}
@@ -64,7 +63,6 @@ func TestRulesNothingIsAnsweredWithoutTheStore(t *testing.T) {
 			continue
 		}
 		t.Run("GET "+name, func(t *testing.T) {
-			t.Parallel()
 			wantProblem(t, w.send(t, get(path)), "/problems/unavailable")
 			if a := w.send(t, get(path).like(http.MethodHead)); a.status != http.StatusServiceUnavailable || a.header.Get("Retry-After") != "1" {
 				t.Errorf("HEAD: status %d, Retry-After %q", a.status, a.header.Get("Retry-After"))

@@ -14,17 +14,22 @@ import (
 
 func TestRulesAKeyInFlight(t *testing.T) {
 	t.Parallel()
+	const wait = 30 * time.Millisecond
 	for policy, status := range map[string]int{
 		"a conflict": http.StatusConflict, "too early": http.StatusTooEarly, "accepted without an answer": http.StatusAccepted,
 	} {
 		t.Run("is "+policy, func(t *testing.T) {
 			t.Parallel()
-			db := open(t, pgtest.URL(t), postgres.Options{LockTimeout: 30 * time.Millisecond})
+			db := openWith(t, postgres.Options{LockTimeout: wait})
 			w := serveOn(t, db, func(api *httpapi.API) { api.InFlight = status })
 			for _, r := range w.routes(t) {
 				before := rows(t, db)
 				held := holdAt(t, db, r.operation, "key")
+				began := time.Now()
 				a := w.send(t, r.under(`"key"`))
+				if waited := time.Since(began); waited < wait {
+					t.Errorf("%s: it waited %s, want %s at least", r.name, waited, wait)
+				}
 				if status == http.StatusAccepted {
 					wantPending(t, a)
 				} else {
@@ -48,7 +53,7 @@ func TestRulesAKeyInFlight(t *testing.T) {
 // Prefer: wait holds wherever a key is taken, whatever the server's own policy.
 func TestRulesWhoPrefersToWaitIsAnsweredLikeTheFirst(t *testing.T) {
 	t.Parallel()
-	url := pgtest.URL(t)
+	url := addressOf(pgtest.Reused(t))
 	w := serveOn(t, open(t, url, postgres.Options{}), nil)
 	impatient := serveOn(t, open(t, url, postgres.Options{LockTimeout: 30 * time.Millisecond}), func(api *httpapi.API) {
 		api.InFlight, api.Intake.Waiters = http.StatusAccepted, 3
@@ -93,7 +98,7 @@ func TestRulesWhoPrefersToWaitIsAnsweredLikeTheFirst(t *testing.T) {
 func TestRulesMoreRefundsInFlightThanConnections(t *testing.T) {
 	t.Parallel()
 	const n = 20
-	db := open(t, pgtest.URL(t), postgres.Options{MaxConns: 2, LockTimeout: 20 * time.Millisecond})
+	db := openWith(t, postgres.Options{MaxConns: 2, LockTimeout: 20 * time.Millisecond})
 	w := serveOn(t, db, func(api *httpapi.API) { api.Intake.Waiters = 1 })
 	paid := w.captured(t, "paid")
 	before := rows(t, db)
@@ -103,13 +108,12 @@ func TestRulesMoreRefundsInFlightThanConnections(t *testing.T) {
 		again    int
 		inFlight sync.WaitGroup
 	)
-	began := time.Now()
 	for i := range n {
 		for _, key := range []string{"shared", "own-" + strconv.Itoa(i)} {
 			inFlight.Go(func() {
 				c := to(paid+"/refunds", key, `{"amount":7}`).with("Prefer", "wait=10")
 				a, err := w.try(t, c)
-				for tries := 0; err == nil && a.header.Get("Retry-After") != "" && tries < n; tries++ {
+				for tries := 0; err == nil && a.header.Get("Retry-After") != "" && tries < 100*n; tries++ {
 					mu.Lock()
 					again++
 					mu.Unlock()
@@ -129,9 +133,6 @@ func TestRulesMoreRefundsInFlightThanConnections(t *testing.T) {
 		}
 	}
 	inFlight.Wait()
-	if took := time.Since(began); took > 10*time.Second {
-		t.Errorf("it took %s: somebody waited for nobody", took)
-	}
 	for key, bodies := range answers {
 		if len(bodies) != 1 {
 			t.Errorf("key %s has %d answers", key, len(bodies))
@@ -145,5 +146,5 @@ func TestRulesMoreRefundsInFlightThanConnections(t *testing.T) {
 	if got := len(data(t, w.send(t, get(paid+"/refunds")))); got != n+1 || len(answers) != n+1 {
 		t.Errorf("%d refunds under %d keys, want %d", got, len(answers), n+1)
 	}
-	t.Logf("%d requests in %s, %d of them told to come again", 2*n, time.Since(began).Round(time.Millisecond), again)
+	t.Logf("%d requests, which were refused %d times before", 2*n, again)
 }

@@ -25,17 +25,26 @@ func TestRulesAKeyIsRequired(t *testing.T) {
 			{"no key", missing, nil},
 			{"an empty one", invalid, []string{""}},
 			{"one of white space", invalid, []string{" \t"}},
+			{"an empty one in quotes", invalid, []string{`""`}},
 			{"a lone quote", invalid, []string{`"`}},
+			{"no closing quote", invalid, []string{`"abc`}},
+			{"no opening quote", invalid, []string{`abc"`}},
 			{"a quote inside", invalid, []string{`a"b`}},
-			{"a space inside", invalid, []string{"a b"}},
+			{"an unescaped quote inside quotes", invalid, []string{`"a"b"`}},
+			{"a bare backslash", invalid, []string{`a\b`}},
+			{"an escape that is none", invalid, []string{`"a\b"`}},
+			{"an escaped closing quote", invalid, []string{`"abc\"`}},
 			{"parameters", invalid, []string{`"a";v=1`}},
+			{"a space inside", invalid, []string{"a b"}},
+			{"a space inside quotes", invalid, []string{`"a b"`}},
+			{"a tab inside", invalid, []string{"a\tb"}},
 			{"256 characters", invalid, []string{strings.Repeat("k", 256)}},
+			{"256 characters in quotes", invalid, []string{`"` + strings.Repeat("k", 256) + `"`}},
 			{"a letter outside ASCII", invalid, []string{"clé"}},
 			{"two keys", invalid, []string{"a", "b"}},
 			{"one key twice", invalid, []string{"a", "a"}},
 		} {
 			t.Run(r.name+" with "+test.name, func(t *testing.T) {
-				t.Parallel()
 				a := w.send(t, r.under("").with("Idempotency-Key", test.values...))
 				wantProblem(t, a, test.kind)
 				if echo := a.header.Get("Idempotency-Key"); echo != "" {
@@ -55,15 +64,21 @@ func TestRulesQuotedAndBareAreOneKey(t *testing.T) {
 	w := serve(t)
 	for _, r := range w.routes(t) {
 		t.Run(r.name, func(t *testing.T) {
-			t.Parallel()
+			const visible = "!#$%&'()*+,-./:;<=>?@[]^_`{|}~"
 			longest := strings.Repeat("k", 255)
-			for _, key := range []string{"key", longest} {
-				first := w.accepted(t, r.under(`"`+key+`"`))
-				if echo := first.header.Get("Idempotency-Key"); echo != key {
-					t.Errorf("the echo is %q", echo)
+			for _, test := range []struct{ quoted, bare, echo string }{
+				{`"key"`, "key", "key"},
+				{`"k"`, "k", "k"},
+				{`"` + longest + `"`, longest, longest},
+				{`"` + visible + `"`, visible, visible},
+				{`"a\"b\\c"`, ` "a\"b\\c"`, `a"b\c`},
+			} {
+				first := w.accepted(t, r.under(test.quoted))
+				if echo := first.header.Get("Idempotency-Key"); echo != test.echo {
+					t.Errorf("the echo of %s is %q, want %q", test.quoted, echo, test.echo)
 				}
-				wantReplay(t, first, w.send(t, r.under(key)))
-				wantReplay(t, first, w.send(t, r.under(" "+key+"\t")))
+				wantReplay(t, first, w.send(t, r.under(test.bare)))
+				wantReplay(t, first, w.send(t, r.under(" "+test.bare+"\t")))
 			}
 		})
 	}
@@ -76,7 +91,6 @@ func TestRulesAnEventNeedsNoKey(t *testing.T) {
 	before := rows(t, w.db)
 	for name, values := range map[string][]string{"no key": nil, "a used key": {"key-1"}, "one that is none": {`"`}, "two": {"a", "b"}} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			e := signed(event("evt_1", "payment_intent.succeeded", intentOf(charge)))
 			a := w.send(t, e.with("Idempotency-Key", values...))
 			wantReceived(t, a)
@@ -96,7 +110,6 @@ func TestRulesAKeyOnAReadIsIgnored(t *testing.T) {
 	for name, path := range reads {
 		for _, method := range []string{http.MethodGet, http.MethodHead} {
 			t.Run(method+" "+name, func(t *testing.T) {
-				t.Parallel()
 				plain := w.send(t, get(path).like(method))
 				for _, values := range [][]string{{"a-charge-to-read"}, {`"`}, {""}, {"a", "b"}, {"4242424242424242"}} {
 					a := w.send(t, get(path).like(method).with("Idempotency-Key", values...))
@@ -124,6 +137,9 @@ func TestRulesAKeyBelongsToItsMerchantAndItsOperation(t *testing.T) {
 		}
 	}
 	wantRows(t, w.db, before, map[string]int64{"idempotency_keys": 3, "ledger_events": 3, "ledger_postings": 2, "outbox": 3})
+	if a := w.accepted(t, post("ONE", body())); a.header.Get("Idempotent-Replayed") != "" {
+		t.Errorf("upper and lower case are one key: %s", a.body)
+	}
 
 	// To another merchant the same paths are charges that do not exist.
 	for _, r := range routes {
@@ -173,7 +189,7 @@ func TestRulesNaturalKeys(t *testing.T) {
 	t.Parallel()
 	serveNatural := func(t *testing.T) *world {
 		t.Helper()
-		return serveOn(t, pgtest.Open(t), func(api *httpapi.API) { api.NaturalKeys = true })
+		return serveOn(t, pgtest.Reused(t), func(api *httpapi.API) { api.NaturalKeys = true })
 	}
 
 	t.Run("a cancellation's is derived, whatever header comes with it", func(t *testing.T) {

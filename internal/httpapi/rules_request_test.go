@@ -31,7 +31,6 @@ func TestRulesTheFingerprintIsOfTheTypedRequest(t *testing.T) {
 	}
 	for _, r := range routes {
 		t.Run(r.name, func(t *testing.T) {
-			t.Parallel()
 			w.accepted(t, to(r.path, "fingerprint", written[r.name]))
 			var fingerprint, request []byte
 			err := w.db.QueryRow(t.Context(), `
@@ -65,7 +64,6 @@ func TestRulesTheSameRefundIsReplayed(t *testing.T) {
 		{"an amount of null", `{}`, `{"amount":null}`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
 			paid := w.captured(t, fmt.Sprint("paid-", i))
 			first := w.accepted(t, to(paid+"/refunds", fmt.Sprint("refund-", i), test.first))
 			again := w.send(t, to(paid+"/refunds", fmt.Sprint("refund-", i), test.again).with("Content-Type", "Application/JSON; charset=UTF-8"))
@@ -95,7 +93,6 @@ func TestRulesAnotherRefundIsRefused(t *testing.T) {
 		{"a cancellation of another charge", other + "/cancel", "cancel", "", nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
 			a := w.send(t, to(test.path, test.key, test.body))
 			wantPointers(t, wantProblem(t, a, "/problems/idempotency-key-reused"), test.pointers...)
 			for _, value := range []string{"321", "322", "roken"} {
@@ -110,7 +107,6 @@ func TestRulesAnotherRefundIsRefused(t *testing.T) {
 		})
 	}
 	t.Run("the first one", func(t *testing.T) {
-		t.Parallel()
 		wantReplay(t, first, w.send(t, to(paid+"/refunds", "refund", `{"amount":321,"reason":"broken"}`)))
 	})
 }
@@ -124,6 +120,7 @@ func TestRulesMalformedAndInvalidRefunds(t *testing.T) {
 	before := rows(t, w.db)
 	const malformed, validation = "/problems/malformed", "/problems/validation"
 	for _, test := range []struct{ name, body, kind string }{
+		{"nothing", "", malformed},
 		{"not JSON", "amount=1", malformed},
 		{"a list", `[{"amount":1}]`, malformed},
 		{"null", "null", malformed},
@@ -131,23 +128,42 @@ func TestRulesMalformedAndInvalidRefunds(t *testing.T) {
 		{"not UTF-8", "{\"reason\":\"\xff\"}", malformed},
 		{"half a surrogate pair", `{"reason":"\ud800"}`, malformed},
 		{"an exponent", `{"amount":1e2}`, malformed},
+		{"a fraction", `{"amount":1.0}`, malformed},
+		{"a text", `{"amount":"1"}`, malformed},
+		{"beyond 64 bits", `{"amount":9223372036854775808}`, malformed},
 		{"a boolean", `{"amount":true}`, malformed},
 		{"a number as reason", `{"reason":1}`, malformed},
+		{"an unknown member", `{"amount":1,"currency":"USD"}`, malformed},
+		{"a member in other case", `{"Amount":1}`, malformed},
+		{"a repeated member", `{"amount":1,"amount":1}`, malformed},
 		{"a member folded onto another", `{"amount":1,"AMOUNT":2}`, malformed},
 		{"a member repeated by an escape", `{"amount":1,"\u0061mount":2}`, malformed},
 		{"NUL beside a wrong value", `{"amount":0,"reason":"\u0000"}`, malformed},
+		{"NUL", `{"reason":"\u0000"}`, malformed},
+		{"nothing to refund", `{"amount":0}`, validation},
+		{"less than nothing", `{"amount":-1}`, validation},
+		{"a long reason", `{"reason":` + text(256) + `}`, validation},
 		{"an amount below zero", `{"amount":-9223372036854775808}`, validation},
 		{"the largest integer", `{"amount":9223372036854775807}`, validation},
 		{"one more than can be charged", `{"amount":1000000000001}`, validation},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
 			wantProblem(t, w.send(t, to(paid+"/refunds", "key", test.body)), test.kind)
 			wantRows(t, w.db, before, nil)
 		})
 	}
+	t.Run("a cancellation that is no object", func(t *testing.T) {
+		wantProblem(t, w.send(t, to(paid+"/cancel", "key", "[]")), malformed)
+		wantRows(t, w.db, before, nil)
+	})
+	t.Run("a charge that could be a card number", func(t *testing.T) {
+		a := w.send(t, to("/v1/charges/4242424242424242/refunds", "key", `{"amount":1}`))
+		if p := readProblem(t, a); p.Type != "/problems/not-found" || a.status != http.StatusNotFound || strings.Contains(a.body, "4242") {
+			t.Errorf("status %d: %s", a.status, a.body)
+		}
+		wantRows(t, w.db, before, nil)
+	})
 	t.Run("another media type", func(t *testing.T) {
-		t.Parallel()
 		for _, values := range [][]string{nil, {"text/plain"}} {
 			for _, path := range []string{"/refunds", "/cancel"} {
 				a := w.send(t, to(paid+path, "key", "{}").with("Content-Type", values...))
@@ -157,7 +173,6 @@ func TestRulesMalformedAndInvalidRefunds(t *testing.T) {
 		wantRows(t, w.db, before, nil)
 	})
 	t.Run("nothing has no media type", func(t *testing.T) {
-		t.Parallel()
 		w := serve(t)
 		open := w.accept(t, "open", body()).header.Get("Location")
 		if a := w.send(t, to(open+"/cancel", "key", "").with("Content-Type")); a.status != http.StatusAccepted {

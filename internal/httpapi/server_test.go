@@ -25,7 +25,7 @@ func listen(t *testing.T, change func(*http.Server)) (w *world, address string) 
 
 func listenWith(t *testing.T, adjust func(*httpapi.API), change func(*http.Server)) (w *world, address string) {
 	t.Helper()
-	db, log := pgtest.Open(t), &transcript{}
+	db, log := pgtest.Reused(t), &transcript{}
 	register(t, db)
 	api := newAPI(pgtest.As(t, db, postgres.RoleAPI), log)
 	adjust(api)
@@ -157,7 +157,7 @@ func TestHalfOpenConnections(t *testing.T) {
 	for i := range sockets {
 		dial(t, address, beginnings[i%len(beginnings)])
 	}
-	const good = 100
+	const good = 20
 	for i := range good {
 		w.accept(t, "good-"+strconv.Itoa(i), body())
 	}

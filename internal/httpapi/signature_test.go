@@ -26,7 +26,7 @@ func noon() time.Time { return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) }
 // serveEvents starts an API that takes events under two secrets.
 func serveEvents(t *testing.T) *world {
 	t.Helper()
-	return serveOn(t, pgtest.Open(t), takesEvents)
+	return serveOn(t, pgtest.Reused(t), takesEvents)
 }
 
 // handler is the same API without a server.
@@ -124,7 +124,6 @@ func TestSignature(t *testing.T) {
 		{"very many times", []string{strings.Repeat("t="+now+",", 100_000) + "v1=" + strings.Repeat("0", 64)}},
 	} {
 		t.Run(test.name+" is refused", func(t *testing.T) {
-			t.Parallel()
 			a := serveHTTP(t, w.handler(), unsigned(news).with("Stripe-Signature", test.headers...))
 			wantProblem(t, a, "/problems/webhook-signature")
 			if strings.Contains(a.body, right) || strings.Contains(a.body, stripeSecret) {
@@ -154,7 +153,6 @@ func TestSignatureAccepts(t *testing.T) {
 		"a time with a sign and leading zeros": "t=+00" + now + ",v1=" + right,
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			if a := serveHTTP(t, w.handler(), unsigned(news).with("Stripe-Signature", header)); a.status != http.StatusOK {
 				t.Errorf("status %d: %s", a.status, a.body)
 			}
@@ -169,7 +167,7 @@ func TestSignatureWithoutASecret(t *testing.T) {
 	for name, secrets := range map[string][]string{"none": nil, "an empty one": {""}, "two empty ones": {"", ""}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := serveOn(t, pgtest.Open(t), func(api *httpapi.API) { api.StripeSecrets, api.Now = secrets, noon })
+			w := serveOn(t, pgtest.Reused(t), func(api *httpapi.API) { api.StripeSecrets, api.Now = secrets, noon })
 			for _, secret := range []string{"", stripeSecret} {
 				c := unsigned(news).with("Stripe-Signature", "t="+unix(0)+",v1="+mac(secret, unix(0), news))
 				wantProblem(t, w.send(t, c), "/problems/webhook-signature")

@@ -17,7 +17,7 @@ import (
 
 // TestOthersDoNotExist asks for what is another merchant's and for what is not
 // there at all: the answers are the same, byte for byte, but for what was asked.
-func TestOthersDoNotExist(t *testing.T) { //nolint:tparallel // what they leave is looked at after them
+func TestOthersDoNotExist(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	charge := w.captured(t, "acme-charge")
@@ -31,48 +31,45 @@ func TestOthersDoNotExist(t *testing.T) { //nolint:tparallel // what they leave 
 		refundID, "re_"+strings.Repeat("0", len(refundID)-3),
 		"acme-charge", "none-charge",
 		fmt.Sprintf("/inbox/%d/", parked[0]), "/inbox/9/") // a number of the same length
-	t.Run("as if it were not there", func(t *testing.T) {
-		for name, c := range map[string]call{
-			"a charge":            get(charge),
-			"its events":          get(charge + "/events"),
-			"its refunds":         get(charge + "/refunds"),
-			"a refund":            get(refund),
-			"a key":               get("/v1/idempotency-keys/acme-charge"),
-			"a parked message":    decision("retry", parked[0]),
-			"and its end":         decision("discard", parked[0]),
-			"a cancellation":      to(charge+"/cancel", "globex-cancel", "{}"),
-			"a refund asked for":  to(charge+"/refunds", "globex-refund", `{"amount":1}`),
-			"a refund of the lot": to(charge+"/refunds", "globex-lot", `{}`),
-		} {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				c = c.as(strangerKey).with("X-Request-Id", "the-same")
-				nothing := c
-				nothing.path = none.Replace(c.path)
-				if key := c.header.Get("Idempotency-Key"); key != "" {
-					nothing = nothing.with("Idempotency-Key", "none"+key[len("none"):])
+	for name, c := range map[string]call{
+		"a charge":            get(charge),
+		"its events":          get(charge + "/events"),
+		"its refunds":         get(charge + "/refunds"),
+		"a refund":            get(refund),
+		"a key":               get("/v1/idempotency-keys/acme-charge"),
+		"a parked message":    decision("retry", parked[0]),
+		"and its end":         decision("discard", parked[0]),
+		"a cancellation":      to(charge+"/cancel", "globex-cancel", "{}"),
+		"a refund asked for":  to(charge+"/refunds", "globex-refund", `{"amount":1}`),
+		"a refund of the lot": to(charge+"/refunds", "globex-lot", `{}`),
+	} {
+		t.Run(name, func(t *testing.T) {
+			c = c.as(strangerKey).with("X-Request-Id", "the-same")
+			nothing := c
+			nothing.path = none.Replace(c.path)
+			if key := c.header.Get("Idempotency-Key"); key != "" {
+				nothing = nothing.with("Idempotency-Key", "none"+key[len("none"):])
+			}
+			if nothing.path == c.path {
+				t.Fatalf("both ask for %s", c.path)
+			}
+			got, want := w.send(t, c), w.send(t, nothing)
+			if got.status != http.StatusNotFound || want.status != http.StatusNotFound {
+				t.Errorf("status %d and %d, want 404: %s%s", got.status, want.status, got.body, want.body)
+			}
+			for _, header := range []http.Header{got.header, want.header} {
+				for _, name := range []string{"Date", "Idempotency-Key", "Idempotency-Expires"} {
+					header.Del(name)
 				}
-				if nothing.path == c.path {
-					t.Fatalf("both ask for %s", c.path)
-				}
-				got, want := w.send(t, c), w.send(t, nothing)
-				if got.status != http.StatusNotFound || want.status != http.StatusNotFound {
-					t.Errorf("status %d and %d, want 404: %s%s", got.status, want.status, got.body, want.body)
-				}
-				for _, header := range []http.Header{got.header, want.header} {
-					for _, name := range []string{"Date", "Idempotency-Key", "Idempotency-Expires"} {
-						header.Del(name)
-					}
-				}
-				if diff := cmp.Diff(want.header, got.header); diff != "" {
-					t.Errorf("headers (-not there +another's):\n%s", diff)
-				}
-				if diff := cmp.Diff(want.body, none.Replace(got.body)); diff != "" {
-					t.Errorf("body (-not there +another's):\n%s", diff)
-				}
-			})
-		}
-	})
+			}
+			if diff := cmp.Diff(want.header, got.header); diff != "" {
+				t.Errorf("headers (-not there +another's):\n%s", diff)
+			}
+			if diff := cmp.Diff(want.body, none.Replace(got.body)); diff != "" {
+				t.Errorf("body (-not there +another's):\n%s", diff)
+			}
+		})
+	}
 	// Refusals of the business are stored under globex' keys, and are all there is.
 	wantRows(t, w.db, before, map[string]int64{"idempotency_keys": 6})
 	if got := w.message(t, parked[0]); !strings.Contains(got, "dead") {
@@ -128,7 +125,6 @@ func TestListsAreTheCallers(t *testing.T) {
 	exec(t, w.db, `update inbox set ordering_key = 'ch_of_nobody' where id = $1`, w.setAside(t, "ch_moved", "dead")[0])
 
 	t.Run("parked messages", func(t *testing.T) {
-		t.Parallel()
 		got, _ := listed(t, w.send(t, get("/v1/inbox")))
 		if diff := cmp.Diff(mine[:1], got); diff != "" {
 			t.Errorf("acme's (-want +got):\n%s", diff)
@@ -143,7 +139,6 @@ func TestListsAreTheCallers(t *testing.T) {
 	})
 
 	t.Run("balances", func(t *testing.T) {
-		t.Parallel()
 		if a := w.send(t, get("/v1/balances").as(strangerKey)); !strings.Contains(a.body, `"data":[]`) {
 			t.Errorf("globex has %s", a.body)
 		}
@@ -224,7 +219,7 @@ select 'fulfillment', 'ch_of_acme 0', '', '{}', ''`)
 // the api's sessions would beside a tenant.
 func TestTheAPISeesNothingWithoutAMerchant(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := pgtest.Reused(t)
 	w := serveOn(t, db, nil)
 	w.captured(t, "acme-charge")
 	w.setAside(t, "ch_parked", "dead")

@@ -52,7 +52,7 @@ const parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 func TestServing(t *testing.T) {
 	t.Parallel()
 	told := &tracer{}
-	w := serveOn(t, pgtest.Open(t), told.trace)
+	w := serveOn(t, pgtest.Reused(t), told.trace)
 	for _, c := range []call{
 		post("key", body()).with("Traceparent", parent),
 		post("key", body()).with("Traceparent", "another"),
@@ -88,7 +88,7 @@ func TestServing(t *testing.T) {
 func TestServingEvents(t *testing.T) {
 	t.Parallel()
 	told := &tracer{}
-	w := serveOn(t, pgtest.Open(t), func(api *httpapi.API) { takesEvents(api); told.trace(api) })
+	w := serveOn(t, pgtest.Reused(t), func(api *httpapi.API) { takesEvents(api); told.trace(api) })
 	charge := idOf(w.accept(t, "key-1", body()).header.Get("Location"))
 	e := signed(event("evt_1", "payment_intent.succeeded", intentOf(charge)))
 	wantReceived(t, w.send(t, e.with("Traceparent", parent)))

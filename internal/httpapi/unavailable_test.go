@@ -68,14 +68,6 @@ func TestStoreDown(t *testing.T) {
 		w.api.Close()
 		wantUnavailable(t, w)
 	})
-	t.Run("its database is dropped", func(t *testing.T) {
-		t.Parallel()
-		w := serve(t)
-		w.accept(t, "key-1", body())
-		dropStore(t, w)
-		wantUnavailable(t, w)
-		wantNotReady(t, w)
-	})
 	t.Run("its server is out of reach", func(t *testing.T) {
 		t.Parallel()
 		proxy := cutproxy.Start(t, pgtest.URL(t))
@@ -98,9 +90,7 @@ func TestStoreDown(t *testing.T) {
 		if again := w.accept(t, "key-1", body()); again.body != first.body {
 			t.Errorf("not the first answer:\n%s%s", first.body, again.body)
 		}
-		if a := w.send(t, get("/readyz")); a.status != http.StatusOK {
-			t.Errorf("status %d: %s", a.status, a.body)
-		}
+		w.becomesReady(t)
 	})
 }
 
@@ -166,7 +156,7 @@ delete from schema_migrations
 
 func TestPanic(t *testing.T) {
 	t.Parallel()
-	w := serveOn(t, pgtest.Open(t), func(api *httpapi.API) { api.Intake = nil })
+	w := serveOn(t, pgtest.Reused(t), func(api *httpapi.API) { api.Intake = nil })
 	before := rows(t, w.db)
 	wantProblem(t, w.send(t, post("key-1", body())), "/problems/unavailable")
 	for _, want := range []string{`"handler panicked"`, "nil pointer dereference", `"status":503`, "door.go"} {
@@ -188,7 +178,7 @@ func TestReadyUnderLoad(t *testing.T) {
 	t.Run("requests hold every connection", func(t *testing.T) {
 		t.Parallel()
 		const conns = 2
-		db := open(t, pgtest.URL(t), postgres.Options{MaxConns: conns, LockTimeout: patience})
+		db := openWith(t, postgres.Options{MaxConns: conns, LockTimeout: patience})
 		w := serveOn(t, db, nil)
 		aside := open(t, db.Pool().Config().ConnString(), postgres.Options{})
 		held := begin(t, aside)
@@ -198,9 +188,7 @@ func TestReadyUnderLoad(t *testing.T) {
 			stuck.send(t, w, post("key-"+strconv.Itoa(i), body()))
 		}
 		waiting(t, aside, int(w.api.Pool().Config().MaxConns))
-		if a := w.send(t, get("/readyz")); a.status != http.StatusOK {
-			t.Errorf("status %d: %s", a.status, a.body)
-		}
+		w.becomesReady(t)
 		if err := held.Rollback(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -209,7 +197,7 @@ func TestReadyUnderLoad(t *testing.T) {
 	t.Run("who asks holds none", func(t *testing.T) {
 		t.Parallel()
 		const conns, asking = 2, 8
-		db := open(t, pgtest.URL(t), postgres.Options{MaxConns: conns, LockTimeout: patience})
+		db := openWith(t, postgres.Options{MaxConns: conns, LockTimeout: patience})
 		w := serveOn(t, db, nil)
 		aside := open(t, db.Pool().Config().ConnString(), postgres.Options{})
 		held := begin(t, aside)

@@ -51,7 +51,7 @@ func validate(r intake.Charge) error {
 	k.text("/order_id", r.OrderID, true, maxString)
 	k.text("/payment_method", r.PaymentMethod, true, maxString)
 	k.text("/description", r.Description, false, maxString)
-	k.amount(r.Amount)
+	k.amount(r.Amount, domain.Currency(r.Currency).Step())
 	k.nul = k.nul || hasNUL(r.Currency)
 	if r.Currency == "" || !currency.IsValid(r.Currency) { // the library takes "" for valid
 		k.refuse("/currency", "is not an ISO 4217 code in upper case")
@@ -61,12 +61,15 @@ func validate(r intake.Charge) error {
 	return k.verdict()
 }
 
-// validateRefund checks a refund request. Whether so much is left is decided on
-// the charge.
+// badStep is what is wrong with an amount that the provider cannot move.
+const badStep = "is not a multiple of the least amount that can be moved: 10 minor units of BHD, JOD, KWD, OMR and TND, 100 of MGA"
+
+// validateRefund checks a refund request. Whether so much is left, and can be moved in
+// the charge's currency, is decided on the charge.
 func validateRefund(r intake.Refund) error {
 	var k checker
 	if r.Amount != nil {
-		k.amount(*r.Amount)
+		k.amount(*r.Amount, 1)
 	}
 	k.text("/reason", r.Reason, false, maxString)
 	return k.verdict()
@@ -82,9 +85,12 @@ func (k *checker) verdict() error {
 	return nil
 }
 
-func (k *checker) amount(minorUnits int64) {
-	if minorUnits < domain.MinAmount || minorUnits > domain.MaxAmount {
+func (k *checker) amount(minorUnits, step int64) {
+	switch {
+	case minorUnits < domain.MinAmount || minorUnits > domain.MaxAmount:
 		k.refuse("/amount", "is not between 1 and 1000000000000 minor units")
+	case minorUnits%step != 0:
+		k.refuse("/amount", badStep)
 	}
 }
 

@@ -1,7 +1,6 @@
 package httpapi_test
 
 import (
-	"net/http"
 	"strconv"
 	"strings"
 	"testing"
@@ -61,7 +60,6 @@ func TestInvalidValues(t *testing.T) {
 		{"several members", body("amount", "0", "currency", `"usd"`, "items", item(`""`, "0")), []string{"/amount", "/currency", "/items/0/sku", "/items/0/quantity"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
 			a := w.send(t, post("key-1", test.body))
 			wantPointers(t, wantProblem(t, a, "/problems/validation"), test.pointers...)
 			wantRows(t, w.db, before, nil)
@@ -89,32 +87,12 @@ func TestValuesAtTheBounds(t *testing.T) {
 		{"SQL", body("order_id", `"'; drop table ledger_events; --"`)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
 			accepted := w.accept(t, "key-"+strconv.Itoa(i), test.body)
 			read := w.send(t, get(accepted.header.Get("Location")))
 			if read.body != accepted.body {
 				t.Errorf("accepted and read differ:\n%s%s", accepted.body, read.body)
 			}
 		})
-	}
-}
-
-func TestARefusedBodyLeavesTheKeyFree(t *testing.T) {
-	t.Parallel()
-	w := serve(t)
-	for _, refused := range []call{
-		post("key-1", "{"),
-		post("key-1", body("amount", "0")),
-		post("key-1", body()).with("Content-Type", "text/plain"),
-		post("key-1", body()).with("Authorization", "Bearer nobody"),
-		post("key-1", strings.Repeat(" ", 1<<17)),
-	} {
-		if a := w.sendLarge(t, refused); a.status < 400 || a.status > 499 {
-			t.Fatalf("status %d: %s", a.status, a.body)
-		}
-	}
-	if a := w.accept(t, "key-1", body()); a.header.Get("Idempotent-Replayed") != "" {
-		t.Errorf("the key was used up: %s", a.body)
 	}
 }
 
@@ -144,7 +122,6 @@ func TestCardNumbersAreRefused(t *testing.T) {
 		{"as a metadata name", body("metadata", `{"`+card+`":"card"}`), []string{"/metadata"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
 			a := w.send(t, post("key-1", test.body))
 			wantPointers(t, wantProblem(t, a, "/problems/validation"), test.pointers...)
 			if strings.Contains(a.body, "4242") {
@@ -154,26 +131,11 @@ func TestCardNumbersAreRefused(t *testing.T) {
 		})
 	}
 	t.Run("as a name in a body that cannot be read", func(t *testing.T) {
-		t.Parallel()
 		a := w.send(t, post("key-1", body("metadata", `{"`+card+`":1}`)))
 		if wantProblem(t, a, "/problems/malformed"); strings.Contains(a.body, card) {
 			t.Errorf("the number is echoed: %s", a.body)
 		}
 	})
-	for _, key := range []string{card, `"` + card + `"`, "order-4242-4242-4242-4242"} {
-		t.Run("as the key "+key, func(t *testing.T) {
-			t.Parallel()
-			a := w.send(t, post(key, body()))
-			var p problem
-			if p = readProblem(t, a); p.Type != "/problems/validation" || a.status != http.StatusUnprocessableEntity || p.RetryWith != "new-key" {
-				t.Errorf("status %d: %s", a.status, a.body)
-			}
-			if a.header.Get("Idempotency-Key") != "" || strings.Contains(a.body+w.log.String(), card) {
-				t.Errorf("the number is echoed or logged: %v %s", a.header, a.body)
-			}
-			wantRows(t, w.db, before, nil)
-		})
-	}
 }
 
 func TestOtherNumbersAreNoCards(t *testing.T) {
@@ -190,7 +152,6 @@ func TestOtherNumbersAreNoCards(t *testing.T) {
 		"2026-09-01 12:30:00",
 	} {
 		t.Run(text, func(t *testing.T) {
-			t.Parallel()
 			w.accept(t, "key-"+strconv.Itoa(i), body("description", strconv.Quote(text)))
 		})
 	}

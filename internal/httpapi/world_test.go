@@ -18,6 +18,7 @@ import (
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/app"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/openapi"
@@ -29,7 +30,7 @@ const (
 	apiKey      = "sk_test_of_acme_AhTqzM0wB2" // of acme, which has a webhook
 	strangerKey = "sk_test_of_globex_7uVx9cRd" // of globex, which has none
 	retention   = 24 * time.Hour
-	patience    = time.Minute // bounds every wait for a condition
+	patience    = await.Stall // bounds what the HTTP client and PostgreSQL wait for
 )
 
 // world is an API on a database of its own.
@@ -43,7 +44,7 @@ type world struct {
 // serve starts the API on a fresh database with two merchants.
 func serve(t *testing.T) *world {
 	t.Helper()
-	return serveOn(t, pgtest.Open(t), nil)
+	return serveOn(t, pgtest.Reused(t), nil)
 }
 
 // serveOn starts the API on a database; change may alter it before.

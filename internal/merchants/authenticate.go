@@ -18,7 +18,7 @@ import (
 var ErrUnauthorized = errors.New("the API key is not valid")
 
 // The index is asked for the part of a key that is no secret. What decides on expiry
-// and revocation, in database time, is the one function of migration 00020; the api
+// and revocation, in database time, is the one function of schema.sql; the api
 // sees nothing else of the keys. Compared are digests with something that is drawn for
 // this one time, so how long that takes says nothing of a hash.
 //

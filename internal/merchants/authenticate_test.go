@@ -92,7 +92,7 @@ select sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::int
 // behind a key that opens nothing, and under no name once it has ended.
 func TestEntering(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := pgtest.Reused(t)
 	register(t, db, merchants.Merchant{ID: "acme"}, merchants.Webhook{}, "a key of acme")
 	register(t, db, merchants.Merchant{ID: "globex"}, merchants.Webhook{}, "a key of globex")
 	conn, err := db.Pool().Acquire(t.Context())

@@ -18,7 +18,7 @@ import (
 // told is acme with an endpoint and its first secret.
 func told(t *testing.T) *postgres.DB {
 	t.Helper()
-	db := pgtest.Open(t)
+	db := pgtest.Reused(t)
 	register(t, db, acme(), shop())
 	return db
 }

@@ -15,13 +15,10 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/payonce/payonce/internal/notify"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
 	secret = "whsec_MDEyMzQ1Njc4OWFiY2RlZmdoaWprbG1u"

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/notify"
 )
 
@@ -100,7 +101,7 @@ func TestDeliver_refuses_hostile_targets_without_a_connection(t *testing.T) {
 	ok := func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }
 	four := newReceiver(t, "127.0.0.1:0", ok)
 	_, port, _ := strings.Cut(strings.TrimPrefix(four.URL, "http://"), ":")
-	s := newSender(t, notify.Config{Timeout: 5 * time.Second})
+	s := newSender(t, notify.Config{Timeout: await.Stall})
 
 	refused := 0
 	for _, target := range hostile() {
@@ -148,7 +149,7 @@ func TestDeliver_dials_no_hostile_target(t *testing.T) {
 			targets = append(targets, "https://"+name+"/", "https://"+name+".:8443/")
 		}
 	}
-	cfg := notify.Config{Now: time.Now, Timeout: 5 * time.Second}
+	cfg := notify.Config{Now: time.Now, Timeout: await.Stall}
 	s := notify.NewCounting(cfg, newZone(names).resolver(), count)
 	t.Cleanup(s.Close)
 	for _, target := range targets {
@@ -213,7 +214,7 @@ func TestDeliver_judges_names_by_the_address_they_lead_to(t *testing.T) {
 	} {
 		names[fmt.Sprintf("n%d.shop.example", i)] = []string{address}
 	}
-	s := notify.NewWithResolver(notify.Config{Now: time.Now, Timeout: 5 * time.Second}, newZone(names).resolver())
+	s := notify.NewWithResolver(notify.Config{Now: time.Now, Timeout: await.Stall}, newZone(names).resolver())
 	t.Cleanup(s.Close)
 	for name, address := range names {
 		target := "https://" + name + "/hook"
@@ -255,7 +256,7 @@ func TestDeliver_is_not_fooled_by_a_name_that_moves(t *testing.T) {
 
 func TestDeliver_to_a_name_that_does_not_exist_may_be_tried_again(t *testing.T) {
 	t.Parallel()
-	s := notify.NewWithResolver(notify.Config{Now: time.Now, Timeout: 5 * time.Second}, newZone(nil).resolver())
+	s := notify.NewWithResolver(notify.Config{Now: time.Now, Timeout: await.Stall}, newZone(nil).resolver())
 	t.Cleanup(s.Close)
 	err := s.Deliver(t.Context(), webhook("https://gone.shop.example/?token=hush"))
 	if kinds(err) != "delivery" || strings.Contains(err.Error(), "hush") || strings.Contains(err.Error(), "gone") {

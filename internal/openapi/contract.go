@@ -164,6 +164,10 @@ func (c *Contract) Schema(pointer string) (*jsonschema.Schema, error) {
 	return s, nil
 }
 
-func escape(name string) string { return strings.NewReplacer("~", "~0", "/", "~1").Replace(name) }
+func escape(name string) string {
+	return strings.ReplaceAll(strings.ReplaceAll(name, "~", "~0"), "/", "~1")
+}
 
-func unescape(token string) string { return strings.NewReplacer("~1", "/", "~0", "~").Replace(token) }
+func unescape(token string) string {
+	return strings.ReplaceAll(strings.ReplaceAll(token, "~1", "/"), "~0", "~")
+}

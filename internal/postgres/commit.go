@@ -22,10 +22,10 @@ var ErrUnknown = errors.New("commit outcome unknown")
 // was out of reach before the first statement.
 var ErrNotCommitted = errors.New("not committed")
 
-// commitDeadline bounds one commit; statement_timeout ends it earlier on the
-// server, so that an unknown outcome is rare. Who shares one may have waited as long
-// for a lane before.
-const commitDeadline = 15 * time.Second
+// defaultCommitTimeout bounds one commit; statement_timeout ends its statements
+// earlier on the server, so that an unknown outcome is rare. Who shares one may have
+// waited as long for a lane before.
+const defaultCommitTimeout = 15 * time.Second
 
 // Commit sends the whole batch as one implicit transaction in one round trip:
 // all of it is durable, or none of it is. This is the only way by which payonce
@@ -51,7 +51,7 @@ func (db *DB) commit(ctx context.Context, tenant string, b *pgx.Batch) error {
 	if b.Len() == 0 {
 		return errNothingToCommit
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitDeadline)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), db.commitTimeout)
 	defer cancel()
 	u := &unit{ctx: ctx, tenant: tenant, batch: b, told: make(chan verdict, 1)}
 	if db.committer != nil && u.joins() {
@@ -72,8 +72,7 @@ func (db *DB) commitAlone(u *unit) error {
 // send sends a unit as it is.
 func (u *unit) send(conn *pgxpool.Conn) error {
 	b := u.named()
-	// Only Close tells: a deferred constraint refuses at commit, after the last Exec.
-	return outcome(conn.SendBatch(u.ctx, b).Close())
+	return outcome(closeCommit(u.ctx, conn, conn.SendBatch(u.ctx, b)))
 }
 
 // named is the batch with the name of its tenant.

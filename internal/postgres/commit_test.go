@@ -11,13 +11,11 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/cutproxy"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
-
-// patience bounds every wait for a condition.
-const patience = time.Minute
 
 const insert = `insert into effects (id, twin) values ($1, $2)`
 
@@ -206,7 +204,7 @@ select pg_terminate_backend(pid)
   from pg_stat_activity
  where datname = current_database()
    and wait_event_type = 'Lock'`
-		eventually(t, "a session waits and is ended", func() bool {
+		await.True(t, "a session waits and is ended", func() bool {
 			var ended bool
 			err := db.QueryRow(t.Context(), end).Scan(&ended)
 			return err == nil && ended
@@ -237,7 +235,7 @@ func TestCommitOutlivesItsCaller(t *testing.T) {
 		release := hold(t, db, 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		committed := commit(ctx, db, batch(1, 2))
-		awaitLock(t, db)
+		await.Blocked(t, db, 1)
 		cancel()
 		release()
 		if err := <-committed; err != nil {
@@ -277,6 +275,7 @@ func TestCommitThatWaits(t *testing.T) {
 
 func TestRefusalsAreTold(t *testing.T) {
 	t.Parallel()
+	db := pgtest.Open(t)
 	for _, test := range []struct {
 		code                              string
 		unknown, transient, lock, guarded bool
@@ -298,7 +297,6 @@ func TestRefusalsAreTold(t *testing.T) {
 	} {
 		t.Run(test.code, func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.Open(t)
 			b := &pgx.Batch{}
 			b.Queue(fmt.Sprintf(`do $$ begin raise using errcode = '%s', constraint = 'the_guard', message = 'planted'; end $$`, test.code))
 			err := fmt.Errorf("a caller's words: %w", db.Commit(t.Context(), b))
@@ -354,34 +352,4 @@ func commit(ctx context.Context, db *postgres.DB, b *pgx.Batch) <-chan error {
 	committed := make(chan error, 1)
 	go func() { committed <- db.Commit(ctx, b) }()
 	return committed
-}
-
-func awaitLock(t *testing.T, db *postgres.DB) {
-	t.Helper()
-	const waiting = `
-select exists (
-         select
-           from pg_stat_activity
-          where datname = current_database()
-            and wait_event_type = 'Lock')`
-	eventually(t, "a session waits for a lock", func() bool {
-		var found bool
-		err := db.QueryRow(t.Context(), waiting).Scan(&found)
-		return err == nil && found
-	})
-}
-
-// eventually asks until the answer is yes.
-func eventually(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	deadline := time.After(patience)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !condition() {
-		select {
-		case <-deadline:
-			t.Fatalf("not within %v: %s", patience, what)
-		case <-tick.C:
-		}
-	}
 }

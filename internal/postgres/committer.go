@@ -225,7 +225,7 @@ func (db *DB) lead(units []*unit) {
 	}
 	defer conn.Release()
 	// The trace of none of them: each has a part of its own.
-	ctx, cancel := context.WithTimeout(context.Background(), commitDeadline)
+	ctx, cancel := context.WithTimeout(context.Background(), db.commitTimeout)
 	defer cancel()
 	slices.SortStableFunc(units, byTenant)
 	traceStart(db.tracer, conn.Conn(), units)
@@ -284,5 +284,5 @@ func (db *DB) sendJoined(ctx context.Context, conn *pgxpool.Conn, units []*unit,
 			break
 		}
 	}
-	return refused, outcome(results.Close())
+	return refused, outcome(closeCommit(ctx, conn, results))
 }

@@ -1,7 +1,6 @@
 package postgres_test
 
 import (
-	"context"
 	"errors"
 	"math/rand/v2"
 	"sync"
@@ -9,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
@@ -38,32 +38,37 @@ select pg_terminate_backend(pid)
 func TestWhatIsToldIsTrue(t *testing.T) {
 	pgtest.Long(t, "it races many against each other")
 	t.Parallel()
-	owner, address := effects(t, postgres.Options{})
+	owner, address := effects(t, postgres.Options{LockTimeout: -1, StatementTimeout: time.Hour})
 	var pools [2]*postgres.DB
 	for i := range pools {
-		pools[i] = open(t, address, postgres.Options{Lanes: 2, MaxConns: 4, Application: "faults"})
+		pools[i] = open(t, address, postgres.Options{
+			Lanes: 2, MaxConns: 4, Application: "faults", LockTimeout: -1, StatementTimeout: time.Hour,
+		})
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
-	defer cancel()
-	var working sync.WaitGroup
-	working.Go(func() {
-		tick := time.NewTicker(10 * time.Millisecond)
-		defer tick.Stop()
-		for n := 0; ctx.Err() == nil; n++ {
+	const sessions, units, unitsPerFault = 64, 15, 16
+	var faulting, working sync.WaitGroup
+	due := make(chan struct{}, sessions*units)
+	faulting.Go(func() {
+		n := 0
+		for range due {
 			if _, err := owner.Pool().Exec(t.Context(), faults()[n%len(faults())]); err != nil {
 				t.Error(err)
 			}
-			<-tick.C
+			n++
 		}
 	})
 	var ids atomic.Int64
 	var mu sync.Mutex
 	told := map[int]error{} // by the first of a unit's ids
-	for i := range 64 {
+	for i := range sessions {
 		random := rand.New(rand.NewPCG(7, uint64(i))) //nolint:gosec // what is done should be the same each time
 		working.Go(func() {
-			for ctx.Err() == nil {
-				id := 10 * int(ids.Add(1))
+			for range units {
+				n := int(ids.Add(1))
+				if n%unitsPerFault == 0 {
+					due <- struct{}{}
+				}
+				id := 10 * n
 				b := batch(id)
 				fault := true
 				switch random.IntN(20) {
@@ -88,6 +93,8 @@ func TestWhatIsToldIsTrue(t *testing.T) {
 		})
 	}
 	working.Wait()
+	close(due)
+	faulting.Wait()
 
 	there := map[int]bool{}
 	for _, id := range stored(t, owner) {
@@ -106,6 +113,6 @@ func TestWhatIsToldIsTrue(t *testing.T) {
 		t.Error("nobody had company")
 	}
 	for _, db := range pools {
-		eventually(t, "the lanes are free", func() bool { return db.FreeLanes() == 2 && db.Pending() == 0 })
+		await.True(t, "the lanes are free", func() bool { return db.FreeLanes() == 2 && db.Pending() == 0 })
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
@@ -138,7 +139,7 @@ func TestSettingsOfOneTransaction(t *testing.T) {
 				joins := i < 2
 				go func() { told <- acme.Commit(t.Context(), b) }()
 				if joins {
-					eventually(t, "it waits", func() bool { return db.Pending() == i+1 })
+					await.True(t, "it waits", func() bool { return db.Pending() == i+1 })
 				} else if err := <-told; err != nil { // it needs no lane
 					t.Error(err)
 				}

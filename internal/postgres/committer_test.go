@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
-	"fmt"
 	"runtime"
 	"slices"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/cutproxy"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
@@ -40,7 +40,7 @@ func gathered(t *testing.T, db *postgres.DB, units ...func(context.Context) erro
 	if n := db.Pending(); n != 0 {
 		t.Errorf("%d wait still", n)
 	}
-	eventually(t, "the lane is free", func() bool { return db.FreeLanes() == 1 })
+	await.True(t, "the lane is free", func() bool { return db.FreeLanes() == 1 })
 	return answers
 }
 
@@ -135,12 +135,12 @@ func TestManyMakeBusyTimes(t *testing.T) {
 		many[i] = batch(100 + i)
 	}
 	wantNoErrors(t, gathered(t, db, committing(db, few...)...))
-	eventually(t, "the lane is free", func() bool { return db.FreeLanes() == 1 })
+	await.True(t, "the lane is free", func() bool { return db.FreeLanes() == 1 })
 	if db.Took() != 0 {
 		t.Errorf("%d make busy times", len(few))
 	}
 	wantNoErrors(t, gathered(t, db, committing(db, many...)...))
-	eventually(t, "times are busy", func() bool { return db.Took() > 0 })
+	await.True(t, "times are busy", func() bool { return db.Took() > 0 })
 }
 
 func TestStays(t *testing.T) {
@@ -205,27 +205,31 @@ func TestPoison(t *testing.T) {
 			func(err error) bool { return code(err) == "42P01" }, 0,
 		},
 	} {
-		for position := range 8 {
-			t.Run(fmt.Sprintf("%s, at position %d", name, position+1), func(t *testing.T) {
-				t.Parallel()
-				db := lane(t)
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := lane(t)
+			for position := range 8 {
+				if _, err := db.Pool().Exec(t.Context(), `delete from effects`); err != nil {
+					t.Fatal(err)
+				}
 				if err := db.Commit(t.Context(), batch(100)); err != nil {
 					t.Fatal(err)
 				}
+				before := db.Shared()
 				batches := eight()
 				poison.queue(batches[position])
 				answers := gathered(t, db, committing(db, batches...)...)
 				if err := answers[position]; !poison.refuse(err) || errors.Is(err, postgres.ErrUnknown) {
-					t.Errorf("it was told %v", err)
+					t.Errorf("at position %d it was told %v", position+1, err)
 				}
 				wantNoErrors(t, slices.Delete(answers, position, position+1))
 				want := []int{1, 2, 3, 4, 5, 6, 7, 8, 100}
 				wantStored(t, db, slices.Delete(want, position, position+1)...)
-				if got := db.Shared(); got.Commits != poison.shared || got.Refusals != 1 {
-					t.Errorf("shared are %+v", got)
+				if got := db.Shared(); got.Commits-before.Commits != poison.shared || got.Refusals-before.Refusals != 1 {
+					t.Errorf("at position %d shared are %+v, before %+v", position+1, got, before)
 				}
-			})
-		}
+			}
+		})
 	}
 
 	t.Run("more of it than is sorted out", func(t *testing.T) {
@@ -307,7 +311,7 @@ func TestWhatIsHeldUpHoldsUpNobody(t *testing.T) {
 	db, _ := effects(t, postgres.Options{Lanes: 1, LockTimeout: -1})
 	release := hold(t, db, 500)
 	waits := commit(t.Context(), db, batch(500))
-	awaitLock(t, db)
+	await.Blocked(t, db, 1)
 	for i := range 3 {
 		if err := db.Commit(t.Context(), batch(i)); err != nil {
 			t.Error(err)
@@ -318,7 +322,7 @@ func TestWhatIsHeldUpHoldsUpNobody(t *testing.T) {
 	if err := <-waits; err != nil {
 		t.Error(err)
 	}
-	eventually(t, "the lane is free", func() bool { return db.FreeLanes() == 1 })
+	await.True(t, "the lane is free", func() bool { return db.FreeLanes() == 1 })
 }
 
 // TestOneThatIsHeldUpHoldsOneLane: a lone one takes the second, however long the first
@@ -334,7 +338,7 @@ func TestOneThatIsHeldUpHoldsOneLane(t *testing.T) {
 	}
 	wantStored(t, db, 0, 1, 2)
 	release()
-	eventually(t, "the lanes are free", func() bool { return db.FreeLanes() == 2 })
+	await.True(t, "the lanes are free", func() bool { return db.FreeLanes() == 2 })
 }
 
 func TestJoinedUnitsOfACutConnection(t *testing.T) {
@@ -370,7 +374,7 @@ func TestJoinedUnitsOfACutConnection(t *testing.T) {
 			told := make(chan error, units)
 			for i, unit := range committing(db, sending()...) {
 				go func() { told <- unit(t.Context()) }()
-				eventually(t, "it waits", func() bool { return db.Pending() == i+1 })
+				await.True(t, "it waits", func() bool { return db.Pending() == i+1 })
 			}
 			proxy.Arm(test.side, test.executes)
 			release()
@@ -437,10 +441,10 @@ func TestOneThatWaitsForALane(t *testing.T) {
 				staying = append(staying, told)
 				go func() { told <- db.CommitWithin(t.Context(), batch(i)) }()
 			}
-			eventually(t, "it waits", func() bool { return db.Pending() == i+1 })
+			await.True(t, "it waits", func() bool { return db.Pending() == i+1 })
 		}
 		release()
-		eventually(t, "they wait for a connection", func() bool { return db.Pending() == 0 })
+		await.True(t, "they wait for a connection", func() bool { return db.Pending() == 0 })
 		cancel()
 		for i, told := range leaving {
 			if err := <-told; !errors.Is(err, postgres.ErrNotCommitted) || !errors.Is(err, context.Canceled) {
@@ -460,10 +464,10 @@ func TestOneThatWaitsForALane(t *testing.T) {
 		db := open(t, address, postgres.Options{Lanes: 1})
 		release := db.HoldLane()
 		waits := commit(t.Context(), db, batch(1))
-		eventually(t, "it waits", func() bool { return db.Pending() == 1 })
+		await.True(t, "it waits", func() bool { return db.Pending() == 1 })
 		closed := make(chan struct{})
 		go func() { db.Close(); close(closed) }()
-		eventually(t, "the pool is closed", func() bool {
+		await.True(t, "the pool is closed", func() bool {
 			conn, err := db.Pool().Acquire(t.Context())
 			if err == nil {
 				conn.Release()

@@ -24,6 +24,10 @@ func (db *DB) HoldLane() (release func()) {
 	return db.committer.use(1, time.Hour)
 }
 
+// WaitForLocks lets a transaction of several units wait for a lock as long as the test
+// holds it.
+func (db *DB) WaitForLocks() { db.joinedLockTimeout = milliseconds(time.Hour) }
+
 // FreeLanes is how many nobody uses.
 func (db *DB) FreeLanes() int {
 	return db.committer.Unused()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -31,7 +32,7 @@ type reader struct {
 func newReader(most int) *reader {
 	r := &reader{letGo: make(chan struct{}, 100), refused: map[int]error{}}
 	r.Gatherer = postgres.NewGatherer(most, r.read)
-	r.StandStillFor(patience)
+	r.StandStillFor(time.Hour)
 	return r
 }
 
@@ -80,17 +81,17 @@ func (r *reader) ask(ctx context.Context, question int) <-chan answerTo {
 func (r *reader) askInOrder(first context.Context, t *testing.T, questions ...int) []<-chan answerTo {
 	t.Helper()
 	told := []<-chan answerTo{r.ask(first, questions[0])}
-	eventually(t, "the first one reads", func() bool { return len(r.readsSoFar()) == 1 })
+	await.True(t, "the first one reads", func() bool { return len(r.readsSoFar()) == 1 })
 	for i, q := range questions[1:] {
 		told = append(told, r.ask(t.Context(), q))
-		eventually(t, "the next one waits", func() bool { return r.Waiting() == i+1 })
+		await.True(t, "the next one waits", func() bool { return r.Waiting() == i+1 })
 	}
 	return told
 }
 
 func (r *reader) wantReads(t *testing.T, want ...[]int) {
 	t.Helper()
-	eventually(t, "the lane is free", r.LaneIsFree)
+	await.True(t, "the lane is free", r.LaneIsFree)
 	if got := fmt.Sprint(r.readsSoFar()); got != fmt.Sprint(want) {
 		t.Errorf("the reads are %s, want %v", got, want)
 	}
@@ -166,7 +167,7 @@ func TestGatherer(t *testing.T) {
 			if n > 1 {
 				begun = min(reads, n+most)
 			}
-			eventually(t, "the next ones read", func() bool { return len(r.readsSoFar()) == begun })
+			await.True(t, "the next ones read", func() bool { return len(r.readsSoFar()) == begun })
 			r.letGo <- struct{}{}
 		}
 		for i, told := range told {
@@ -216,10 +217,10 @@ func TestGatherer(t *testing.T) {
 		t.Parallel()
 		r := newReader(0)
 		first := r.ask(t.Context(), 1)
-		eventually(t, "the first one reads", func() bool { return len(r.readsSoFar()) == 1 })
+		await.True(t, "the first one reads", func() bool { return len(r.readsSoFar()) == 1 })
 		ctx, cancel := context.WithCancel(t.Context())
 		second := r.ask(ctx, 2)
-		eventually(t, "the second one waits", func() bool { return r.Waiting() == 1 })
+		await.True(t, "the second one waits", func() bool { return r.Waiting() == 1 })
 		cancel()
 		if a := <-second; !errors.Is(a.err, context.Canceled) || errors.Is(a.err, postgres.ErrNoConnection) {
 			t.Errorf("the second one is told %v", a.err)
@@ -245,7 +246,7 @@ func TestGatherer(t *testing.T) {
 			})
 		}
 		all.Wait()
-		eventually(t, "the lane is free", r.LaneIsFree)
+		await.True(t, "the lane is free", r.LaneIsFree)
 		if text, err := r.Ask(t.Context(), 1); text != "1" || err != nil {
 			t.Errorf("the next one is answered %q, %v", text, err)
 		}
@@ -257,9 +258,9 @@ func TestGatherer(t *testing.T) {
 		r := newReader(most)
 		r.StandStillFor(time.Millisecond)
 		told := []<-chan answerTo{r.ask(t.Context(), 1)}
-		eventually(t, "the first one reads", func() bool { return len(r.readsSoFar()) == 1 })
+		await.True(t, "the first one reads", func() bool { return len(r.readsSoFar()) == 1 })
 		told = append(told, r.ask(t.Context(), 2))
-		eventually(t, "the second one reads", func() bool { return len(r.readsSoFar()) == most })
+		await.True(t, "the second one reads", func() bool { return len(r.readsSoFar()) == most })
 		third := r.ask(t.Context(), 3)
 		ctx, cancel := context.WithCancel(t.Context())
 		fourth := r.ask(ctx, 4)
@@ -285,7 +286,7 @@ func TestGatherer(t *testing.T) {
 		for i := range 99 {
 			told = append(told, r.ask(t.Context(), 1+i))
 		}
-		eventually(t, "the others wait", func() bool { return r.Waiting() == 99 })
+		await.True(t, "the others wait", func() bool { return r.Waiting() == 99 })
 		close(r.letGo)
 		for _, told := range told {
 			<-told
@@ -311,7 +312,7 @@ func TestGatherer(t *testing.T) {
 			}
 			panic("planted")
 		})
-		g.StandStillFor(patience)
+		g.StandStillFor(time.Hour)
 		ask := func(q int) <-chan error {
 			told := make(chan error, 1)
 			go func() {
@@ -325,7 +326,7 @@ func TestGatherer(t *testing.T) {
 		<-entered
 		for i := range 2 {
 			all = append(all, ask(2+i))
-			eventually(t, "the next one waits", func() bool { return g.Waiting() == i+1 })
+			await.True(t, "the next one waits", func() bool { return g.Waiting() == i+1 })
 		}
 		close(letGo)
 		for i, told := range all {
@@ -333,6 +334,6 @@ func TestGatherer(t *testing.T) {
 				t.Errorf("%d is told %v", i, err)
 			}
 		}
-		eventually(t, "the lane is free", g.LaneIsFree)
+		await.True(t, "the lane is free", g.LaneIsFree)
 	})
 }

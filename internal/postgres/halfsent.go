@@ -16,7 +16,8 @@ const HalfSent = 20 * time.Second
 // batch leaves a transaction open that no time-out of a session ends before
 // PostgreSQL 17: to the server the session is active, and waits for its client.
 // Meanwhile nobody reads what was committed later, since readers of the outbox
-// stay below the oldest transaction under way. The function is migration 00012's:
+// stay below the oldest transaction under way. The function is in
+// migrations/service.sql:
 // the worker may not end sessions, other than these.
 const endHalfSent = `
 select end_half_sent($1, $2)`

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgproto3"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -41,15 +42,7 @@ select count(*) = 1
    and state = 'active'
    and wait_event = 'ClientRead'
    and backend_xid is not null`
-	deadline := time.Now().Add(patience)
-	for midway := false; !midway; {
-		if err := db.QueryRow(t.Context(), waits, name).Scan(&midway); err != nil {
-			t.Fatal(err)
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the server does not wait for the rest")
-		}
-	}
+	await.Row(t, db, waits, name)
 }
 
 func TestEndHalfSent(t *testing.T) {
@@ -77,12 +70,7 @@ func TestEndHalfSent(t *testing.T) {
 	if n, err := postgres.EndHalfSentAfter(t.Context(), worker, "payonce-", 0); n != 1 || err != nil {
 		t.Fatalf("%d ended, %v", n, err)
 	}
-	deadline := time.Now().Add(patience)
-	for err := db.Commit(t.Context(), batch(1)); err != nil; err = db.Commit(t.Context(), batch(1)) {
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-	}
+	await.True(t, "a commit succeeds", func() bool { return db.Commit(t.Context(), batch(1)) == nil })
 	var ids int
 	if err := db.QueryRow(t.Context(), `select count(*) from effects`).Scan(&ids); err != nil || ids != 1 {
 		t.Errorf("%d effects, %v", ids, err)

@@ -41,6 +41,7 @@ func manners() map[string]string {
 		"idempotency.insertAnswer":          joins,
 		"idempotency.setTimeouts":           alone,
 		"inbox.claim":                       alone,
+		"inbox.correctDueTimes":             alone,
 		"inbox.discardParked":               ordered,
 		"inbox.done":                        ordered,
 		"inbox.doneTogether":                several,

@@ -7,10 +7,12 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/cutproxy"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
@@ -127,8 +129,13 @@ func TestDeliveriesThatEndTogether(t *testing.T) {
 	} {
 		t.Run("are refused for him alone "+name, func(t *testing.T) {
 			t.Parallel()
+			db := held(t, postgres.Options{})
 			for position := range 6 {
-				db := held(t, postgres.Options{}, 2, 2, 2, 2, 2, 2)
+				if _, err := db.Pool().Exec(t.Context(), `delete from effects; delete from inbox`); err != nil {
+					t.Fatal(err)
+				}
+				claimedUnder(t, db, 2, 2, 2, 2, 2, 2)
+				before := db.Shared()
 				var batches []*pgx.Batch
 				for i := range 5 {
 					batches = append(batches, ending(i, int64(i+1), 2))
@@ -142,8 +149,8 @@ func TestDeliveriesThatEndTogether(t *testing.T) {
 				wantStored(t, db, 0, 1, 2, 3, 4)
 				want(t, db, doneOf, "1 2 3 4 5")
 				want(t, db, stillOf, "6")
-				if got := db.Shared(); got.Commits != 1 || got.Units != 5 || got.Refusals != 1 {
-					t.Errorf("at position %d shared are %+v", position+1, got)
+				if got := db.Shared(); got.Commits-before.Commits != 1 || got.Units-before.Units != 5 || got.Refusals-before.Refusals != 1 {
+					t.Errorf("at position %d shared are %+v, before %+v", position+1, got, before)
 				}
 			}
 		})
@@ -173,13 +180,15 @@ func TestDeliveriesThatEndTogetherAndChange(t *testing.T) {
 			if _, err := tx.Exec(t.Context(), c.sql); err != nil {
 				t.Fatal(err)
 			}
+			committed := make(chan error, 1)
 			go func() {
-				awaitLock(t, db)
-				if err := tx.Commit(t.Context()); err != nil {
-					t.Error(err)
-				}
+				await.Blocked(t, db, 1)
+				committed <- tx.Commit(t.Context())
 			}()
 			answers := gathered(t, db, committing(db, ending(1, 1, 1), ending(2, 2, 1), ending(3, 3, 1))...)
+			if err := await.Receive(t, "the end of the other transaction", committed); err != nil {
+				t.Error(err)
+			}
 			if err := answers[1]; c.passes && err != nil || !c.passes && !inbox.IsLost(err) {
 				t.Errorf("its holder was told %v", err)
 			}
@@ -216,13 +225,15 @@ func TestADeliveryThatSomebodyHoldsUp(t *testing.T) {
 			return commit(ctx)
 		}
 	}
+	committed := make(chan error, 1)
 	go func() {
 		others.Wait()
-		if err := tx.Commit(t.Context()); err != nil {
-			t.Error(err)
-		}
+		committed <- tx.Commit(t.Context())
 	}()
 	wantNoErrors(t, gathered(t, db, units...))
+	if err := await.Receive(t, "the end of the other transaction", committed); err != nil {
+		t.Error(err)
+	}
 	want(t, db, doneOf, "1 2 3")
 	if got := db.Shared(); got.Commits != 1 || got.Units != 2 || got.Refusals != 1 {
 		t.Errorf("shared are %+v", got)
@@ -233,7 +244,10 @@ func TestADeliveryThatSomebodyHoldsUp(t *testing.T) {
 // where the table is read as it lies, which is from the last to the first.
 func TestDeliveriesThatEndTogetherLockInOrder(t *testing.T) {
 	t.Parallel()
-	db := held(t, postgres.Options{Settings: map[string]string{"enable_indexscan": "off"}}, 1, 1, 1, 1, 1, 1, 1, 1)
+	db := held(t, postgres.Options{
+		Settings: map[string]string{"enable_indexscan": "off"}, LockTimeout: -1, StatementTimeout: time.Hour,
+	}, 1, 1, 1, 1, 1, 1, 1, 1)
+	db.WaitForLocks()
 	tx, err := db.Pool().Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -244,7 +258,7 @@ func TestDeliveriesThatEndTogetherLockInOrder(t *testing.T) {
 	free := make(chan string, 1)
 	go func() {
 		defer close(free)
-		awaitLock(t, db)
+		await.Blocked(t, db, 1)
 		var ids string
 		if err := db.Pool().QueryRow(t.Context(), `
 select string_agg(id::text, ' ')
@@ -296,7 +310,7 @@ select (select count(*) from inbox where status = 'done' and done_fence = fence)
 			told := make(chan error, units)
 			for i, unit := range committing(db, sending...) {
 				go func() { told <- unit(t.Context()) }()
-				eventually(t, "it waits", func() bool { return db.Pending() == i+1 })
+				await.True(t, "it waits", func() bool { return db.Pending() == i+1 })
 			}
 			proxy.Arm(test.side, statements)
 			release()

@@ -49,6 +49,12 @@ type Options struct {
 	Enough int
 	// Settings are further settings of the sessions.
 	Settings map[string]string
+	// CommitTimeout bounds one commit; 15 s unless set. The outcome of a commit that
+	// takes longer is unknown.
+	CommitTimeout time.Duration
+	// AllowReadOnly permits a server that refuses writes, such as a hot standby. It is
+	// for programs that only read.
+	AllowReadOnly bool
 	// Tracer is told of the statements; nobody is where it is nil.
 	Tracer pgx.QueryTracer
 	// AllowPlaintext permits a database over a network without TLS.
@@ -65,6 +71,7 @@ type DB struct {
 	tracer            pgx.QueryTracer
 	committer         *committer // nil where each commits for itself
 	joinedLockTimeout string     // in milliseconds
+	commitTimeout     time.Duration
 }
 
 // Open connects and checks the server: its version, its durability settings,
@@ -85,6 +92,10 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 	config.MaxConnIdleTime = 5 * time.Minute
 	config.ConnConfig.ConnectTimeout = 5 * time.Second
 	config.ConnConfig.Tracer = o.Tracer
+	if !o.AllowReadOnly {
+		config.ConnConfig.ValidateConnect = validateWritable
+	}
+	guardSessions(config)
 	own := sessionSettings(o)
 	maps.Copy(own, o.Settings)
 	if o.Role != "" {
@@ -111,7 +122,10 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 		}
 		return nil, err
 	}
-	db := &DB{pool: pool, tracer: o.Tracer, joinedLockTimeout: milliseconds(joinedLockTimeout)}
+	db := &DB{
+		pool: pool, tracer: o.Tracer, joinedLockTimeout: milliseconds(joinedLockTimeout),
+		commitTimeout: cmp.Or(o.CommitTimeout, defaultCommitTimeout),
+	}
 	if lock := o.lockTimeout(); lock > 0 && lock < joinedLockTimeout {
 		db.joinedLockTimeout = milliseconds(lock)
 	}

@@ -169,6 +169,9 @@ func (r *rows) Close() {
 	if r.batch != nil {
 		err = cmp.Or(err, r.batch.Close()) // which commits
 	}
+	if err == nil {
+		err = replicated(context.Background(), r.conn)
+	}
 	r.err = named(r.conn, err)
 	r.conn.Release()
 	r.conn = nil

@@ -53,10 +53,11 @@ func reads() map[string]func(context.Context, *postgres.DB) error {
 func TestAReadWithoutAConnectionSaysSo(t *testing.T) {
 	pgtest.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
+	address := pgtest.Empty(t)
 	for name, read := range reads() {
 		t.Run(name+", when all are in use until the end of the context", func(t *testing.T) {
 			t.Parallel()
-			db := open(t, pgtest.Empty(t), postgres.Options{MaxConns: 1})
+			db := open(t, address, postgres.Options{MaxConns: 1})
 			conn, err := db.Pool().Acquire(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -71,7 +72,7 @@ func TestAReadWithoutAConnectionSaysSo(t *testing.T) {
 
 		t.Run(name+", when nobody listens", func(t *testing.T) {
 			t.Parallel()
-			proxy := cutproxy.Start(t, pgtest.Empty(t))
+			proxy := cutproxy.Start(t, address)
 			db := open(t, proxy.URL(), postgres.Options{})
 			proxy.Close()
 			db.Pool().Reset()
@@ -86,7 +87,7 @@ func TestAReadWithoutAConnectionSaysSo(t *testing.T) {
 			t.Parallel()
 			for _, side := range []cutproxy.Side{cutproxy.Before, cutproxy.After} {
 				for executes := range 2 { // while it is prepared, and while it runs
-					proxy := cutproxy.Start(t, pgtest.Empty(t))
+					proxy := cutproxy.Start(t, address)
 					db := open(t, proxy.URL(), postgres.Options{})
 					proxy.Arm(side, executes)
 					if err := read(t.Context(), db); !errors.Is(err, postgres.ErrNoConnection) || proxy.Cuts() != 1 {
@@ -99,7 +100,7 @@ func TestAReadWithoutAConnectionSaysSo(t *testing.T) {
 
 	t.Run("but not who hung up", func(t *testing.T) {
 		t.Parallel()
-		db := open(t, pgtest.Empty(t), postgres.Options{})
+		db := open(t, address, postgres.Options{})
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		for name, read := range reads() {
@@ -111,7 +112,7 @@ func TestAReadWithoutAConnectionSaysSo(t *testing.T) {
 
 	t.Run("nor a statement that was refused", func(t *testing.T) {
 		t.Parallel()
-		db := open(t, pgtest.Empty(t), postgres.Options{})
+		db := open(t, address, postgres.Options{})
 		var one int
 		if err := db.QueryRow(t.Context(), `select 1 / 0`).Scan(&one); err == nil || errors.Is(err, postgres.ErrNoConnection) {
 			t.Errorf("the error is %v", err)

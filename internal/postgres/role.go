@@ -13,7 +13,7 @@ import (
 // What the roles may do is written in the migrations.
 type Role string
 
-// The roles, made by migration 00012.
+// The roles, made by migrations/service.sql.
 const (
 	RoleAPI    Role = "payonce_api"
 	RoleWorker Role = "payonce_worker"

@@ -24,7 +24,7 @@ var (
 
 // Tenant is the database as one merchant has it. Each of its statements runs in
 // a transaction that names the merchant, and the policies of the tables
-// (migration 00012) show that role of the api the merchant's rows alone and refuse
+// (migrations/service.sql) show that role of the api the merchant's rows alone and refuse
 // to write others (42501). Under another role it is the database itself.
 //
 // Naming the merchant costs no round trip: it is the first statement of the same

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/rediscache"
 )
 
@@ -80,7 +81,7 @@ func TestAddress(t *testing.T) {
 		heard := make(chan []string, 1)
 		redis.does(func(command []string) string { heard <- command; return hangUp })
 		w := newWorld(t, strings.Replace(redis.url(), "redis://", "rediss://app:hunter2@", 1))
-		eventually(t, "it is logged", func() bool { return w.said.count("redis") == 1 })
+		await.True(t, "it is logged", func() bool { return w.said.count("redis") == 1 })
 		if len(heard) > 0 {
 			t.Errorf("it said %q", <-heard)
 		}

@@ -2,6 +2,7 @@ package rediscache
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -47,6 +48,8 @@ type Options struct {
 	AllowPlaintext bool
 	Log            *slog.Logger
 	Clock          func() time.Time
+
+	interval time.Duration // the constant unless a test sets it
 }
 
 // Cache is an idempotency.Cache in Redis. Its methods may be called by several
@@ -55,6 +58,8 @@ type Cache struct {
 	state   state
 	address address
 	clock   func() time.Time
+	// interval is the constant of that name, except in tests.
+	interval time.Duration
 
 	// pool is nil while Redis is left alone, reading while the database is unknown.
 	pool     atomic.Pointer[redis.Pool]
@@ -102,7 +107,7 @@ func open(ctx context.Context, s state, url string, o Options) (*Cache, error) {
 		return nil, err
 	}
 	c := &Cache{
-		state: s, address: a, clock: o.Clock, queue: make(chan answer, waiting),
+		state: s, address: a, clock: o.Clock, interval: cmp.Or(o.interval, interval), queue: make(chan answer, waiting),
 		redis:    &part{name: "redis", log: o.Log},
 		database: &part{name: "database", log: o.Log},
 		entries:  &part{name: "entries", log: o.Log},

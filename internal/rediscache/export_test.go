@@ -10,6 +10,10 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 )
 
+// ReadEvery sets the time between two reads of the state of the database, and between
+// two attempts to reach Redis.
+func (o *Options) ReadEvery(d time.Duration) { o.interval = d }
+
 // OpenOn opens a cache that reads the database through a querier.
 func OpenOn(ctx context.Context, q postgres.Querier, url string, o Options) (*Cache, error) {
 	return open(ctx, queried{q, o.Clock}, url, o)

@@ -4,6 +4,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/payonce/payonce/internal/await"
 )
 
 // zeroFields are the fields of a struct that hold nothing.
@@ -37,7 +39,7 @@ func TestForged(t *testing.T) {
 		}
 		redis.put(name, value)
 		w.wantFound(t, theKey(), record)
-		eventually(t, "the forgery is logged", func() bool { return w.said.count("entries") > 0 })
+		await.True(t, "the forgery is logged", func() bool { return w.said.count("entries") > 0 })
 		if strings.Contains(w.said.String(), theKey().Value) {
 			t.Errorf("the key is logged: %s", w.said)
 		}
@@ -107,7 +109,7 @@ func TestForged(t *testing.T) {
 		w := newWorld(t, newFake(t).url())
 		w.kept(t, theKey(), "ch_1")
 		w.exec(t, `update cache_secret set secret = sha256(uuid_send(gen_random_uuid()))`)
-		eventually(t, "it is not found", func() bool { return !w.finds(t, theKey()) })
+		await.True(t, "it is not found", func() bool { return !w.finds(t, theKey()) })
 		w.kept(t, numbered(1), "ch_2")
 		if w.finds(t, theKey()) {
 			t.Error("it is found again")

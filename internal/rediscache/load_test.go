@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
@@ -27,7 +28,7 @@ func TestUnderLoad(t *testing.T) {
 	t.Parallel()
 	redis := startServer(t)
 	w := newWorld(t, redis.url())
-	const keys, clients = 40, 16
+	const keys, clients, enough = 40, 16, 200
 	for i := range keys {
 		w.store(t, numbered(i), fingerprint(i), theAnswer("ch_"+strconv.Itoa(i)), inAnHour())
 	}
@@ -62,12 +63,18 @@ func TestUnderLoad(t *testing.T) {
 	answers := func(what string) {
 		t.Helper()
 		before := hits.Load()
-		eventually(t, "Redis answers "+what, func() bool { return t.Failed() || hits.Load() > before+200 })
+		await.Progress(t, "Redis answers "+what, func() (string, bool) {
+			now := hits.Load()
+			return strconv.FormatInt(now, 10), t.Failed() || now > before+enough
+		})
 	}
 	database := func(what string) {
 		t.Helper()
 		before := misses.Load()
-		eventually(t, "the database answers "+what, func() bool { return t.Failed() || misses.Load() > before+200 })
+		await.Progress(t, "the database answers "+what, func() (string, bool) {
+			now := misses.Load()
+			return strconv.FormatInt(now, 10), t.Failed() || now > before+enough
+		})
 	}
 
 	answers("at first")
@@ -109,7 +116,7 @@ func TestUnderLoad(t *testing.T) {
 	stop()
 	load.Wait()
 	w.exec(t, `truncate idempotency_keys`)
-	eventually(t, "nothing of before is found", func() bool {
+	await.True(t, "nothing of before is found", func() bool {
 		_, found, _ := w.recall(t, numbered(0), fingerprint(0))
 		return !found
 	})

@@ -3,7 +3,7 @@ package rediscache_test
 import (
 	"testing"
 
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) { testrun.Main(m) }

@@ -2,19 +2,24 @@ package rediscache_test
 
 import (
 	"bufio"
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/gomodule/redigo/redis"
+
+	"github.com/payonce/payonce/internal/await"
 )
 
 // server is a real Redis.
@@ -86,21 +91,24 @@ func (s *server) start(ctx context.Context) error {
 
 // awaitMine waits until this very server answers: another one may have the port.
 func (s *server) awaitMine(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		info, err := redis.String(s.command("INFO", "server"))
-		if err == nil && strings.Contains(info, "process_id:"+strconv.Itoa(s.pid)+"\r\n") {
-			return nil
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return fmt.Errorf("start redis-server on port %d: %w", s.port, err)
-		}
+	var last error
+	answers := await.Within(await.Stall, func() bool {
+		var info string
+		info, last = redis.String(s.command("INFO", "server"))
+		return ctx.Err() != nil || strings.Contains(info, "process_id:"+strconv.Itoa(s.pid)+"\r\n") || s.ended()
+	})
+	if !answers || ctx.Err() != nil || s.ended() {
+		return fmt.Errorf("start redis-server on port %d: %w", s.port, cmp.Or(ctx.Err(), last, errEnded))
 	}
+	return nil
+}
+
+var errEnded = errors.New("it ended at once")
+
+// ended reports whether the server has ended: another program has its port.
+func (s *server) ended() bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.pid))
+	return runtime.GOOS == "linux" && (err != nil || strings.Contains(string(stat), ") Z "))
 }
 
 // kill ends the server with SIGKILL, stopped or not.
@@ -117,7 +125,7 @@ func (s *server) signal(tb testing.TB, signal syscall.Signal) {
 }
 
 func (s *server) command(name string, args ...any) (any, error) {
-	conn, err := redis.Dial("tcp", "127.0.0.1:"+strconv.Itoa(s.port), redis.DialConnectTimeout(5*time.Second), redis.DialReadTimeout(5*time.Second))
+	conn, err := redis.Dial("tcp", "127.0.0.1:"+strconv.Itoa(s.port), redis.DialConnectTimeout(await.Stall), redis.DialReadTimeout(await.Stall))
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
@@ -38,7 +39,7 @@ select pg_terminate_backend(pid)
   from pg_stat_activity
  where datname = current_database()
    and pid <> pg_backend_pid()`)
-		eventually(t, "the loss is logged", func() bool { return w.said.count("database") > 0 })
+		await.True(t, "the loss is logged", func() bool { return w.said.count("database") > 0 })
 		w.wantFound(t, theKey(), record)
 	})
 
@@ -51,12 +52,12 @@ select pg_terminate_backend(pid)
 			t.Fatalf("there are the sessions %v", first)
 		}
 		w.ahead.Add(int64(61 * time.Second))
-		eventually(t, "there is another", func() bool {
+		await.True(t, "there is another", func() bool {
 			second := w.sessions(t)
 			return len(second) == 1 && second[0] != first[0]
 		})
 		w.cache.Close()
-		eventually(t, "there is none", func() bool { return len(w.sessions(t)) == 0 })
+		await.True(t, "there is none", func() bool { return len(w.sessions(t)) == 0 })
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
@@ -29,7 +30,7 @@ func TestStateOfTheDatabase(t *testing.T) {
 		w.kept(t, theKey(), "ch_1")
 		changed := w.watched()
 		w.exec(t, `truncate idempotency_keys`)
-		eventually(t, "that is known", changed)
+		await.True(t, "that is known", changed)
 		if w.finds(t, theKey()) {
 			t.Error("the answer of before is found")
 		}
@@ -49,7 +50,7 @@ func TestStateOfTheDatabase(t *testing.T) {
 		lost := w.store(t, theKey(), theRequest(), theAnswer("ch_2"), inAnHour())
 		changed := w.watched()
 		w.exec(t, `truncate idempotency_keys`)
-		eventually(t, "that is known", changed)
+		await.True(t, "that is known", changed)
 		keep(lost)
 		w.kept(t, numbered(2), "ch_3") // after the lost one
 		if w.finds(t, theKey()) || len(redis.all()) != 3 {
@@ -75,7 +76,7 @@ func TestStateOfTheDatabase(t *testing.T) {
 		}
 	})
 
-	t.Run("after a restart of the server nothing of before is found", func(t *testing.T) {
+	t.Run("after a restart, on a standby and after its promotion nothing of before is found", func(t *testing.T) {
 		t.Parallel()
 		// Files that were put back look like a restart and cannot be told apart.
 		server, db := ownServer(t)
@@ -86,12 +87,12 @@ func TestStateOfTheDatabase(t *testing.T) {
 		if err := server.Restart(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "that is known", changed)
+		await.True(t, "that is known", changed)
 		if w.finds(t, theKey()) {
 			t.Error("the answer of before is found")
 		}
 		var stored idempotency.Record
-		eventually(t, "the database answers again", func() bool { // over new connections
+		await.True(t, "the database answers again", func() bool { // over new connections
 			var err error
 			stored, _, _, err = idempotency.Look(t.Context(), db, theKey())
 			return err == nil
@@ -100,14 +101,7 @@ func TestStateOfTheDatabase(t *testing.T) {
 		if len(redis.all()) != 2 {
 			t.Errorf("there are %d entries, want one of before and one of after", len(redis.all()))
 		}
-	})
 
-	t.Run("nor on a standby, nor after its promotion to another timeline", func(t *testing.T) {
-		t.Parallel()
-		server, db := ownServer(t)
-		redis := newFake(t)
-		w := newWorldOn(t, db, redis.url())
-		record := w.kept(t, theKey(), "ch_1")
 		var folder string
 		if err := db.QueryRow(t.Context(), `show data_directory`).Scan(&folder); err != nil {
 			t.Fatal(err)
@@ -119,21 +113,21 @@ func TestStateOfTheDatabase(t *testing.T) {
 			t.Fatal(err)
 		}
 		var standby bool
-		eventually(t, "the standby answers", func() bool {
+		await.True(t, "the standby answers", func() bool {
 			return db.QueryRow(t.Context(), `select pg_is_in_recovery()`).Scan(&standby) == nil
 		})
-		eventually(t, "the answer of before is not found on a standby", func() bool { return standby && w.cache.State() == "" && !w.finds(t, theKey()) })
+		await.True(t, "the answer of before is not found on a standby", func() bool { return standby && w.cache.State() == "" && !w.finds(t, theKey()) })
 		var timeline string
-		eventually(t, "the standby is promoted", func() bool {
+		await.True(t, "the standby is promoted", func() bool {
 			_, _ = db.Pool().Exec(t.Context(), `select pg_promote()`)
 			return db.QueryRow(t.Context(), `select left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)`).Scan(&timeline) == nil
 		})
 		if timeline != "00000002" {
 			t.Errorf("the timeline is %s", timeline)
 		}
-		w.keep(t, theKey(), record)
-		if len(redis.all()) != 2 {
-			t.Errorf("there are %d entries, want one of before and one of after", len(redis.all()))
+		w.keep(t, theKey(), stored)
+		if len(redis.all()) != 3 {
+			t.Errorf("there are %d entries, want one of each history", len(redis.all()))
 		}
 	})
 
@@ -176,7 +170,7 @@ func ownServer(t *testing.T) (*local.Server, *postgres.DB) {
 	if err := migrations.Up(t.Context(), server.URL("postgres")); err != nil {
 		t.Fatal(err)
 	}
-	db, err := postgres.Open(t.Context(), server.URL("postgres"), postgres.Options{Application: t.Name()})
+	db, err := postgres.Open(t.Context(), server.URL("postgres"), postgres.Options{Application: t.Name(), AllowReadOnly: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +217,7 @@ func TestKnownTooLongAgo(t *testing.T) {
 		record := w.kept(t, theKey(), "ch_1")
 		before := w.said.count("database")
 		w.reads.fails.Store(true)
-		eventually(t, "that is logged", func() bool { return w.said.count("database") > before })
+		await.True(t, "that is logged", func() bool { return w.said.count("database") > before })
 		if w.finds(t, theKey()) { // the last reading is hardly a second old
 			t.Error("it is found")
 		}

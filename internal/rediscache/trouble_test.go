@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
@@ -40,7 +41,7 @@ func TestTrouble(t *testing.T) {
 					keep(record)
 				}
 			}
-			eventually(t, "it is logged", func() bool { return w.said.count("redis") > 0 })
+			await.True(t, "it is logged", func() bool { return w.said.count("redis") > 0 })
 			redis.does(nil)
 			w.wantFound(t, theKey(), record)
 			begun, ended := w.said.count("redis"), strings.Count(w.said.String(), "works again\" part=redis")
@@ -62,7 +63,7 @@ func TestTrouble(t *testing.T) {
 		for range 10 {
 			keep(record)
 		}
-		eventually(t, "it is logged", func() bool { _ = w.finds(t, theKey()); return w.said.count("redis") > 0 })
+		await.True(t, "it is logged", func() bool { _ = w.finds(t, theKey()); return w.said.count("redis") > 0 })
 		w.wantFound(t, theKey(), record)
 	})
 
@@ -76,7 +77,7 @@ func TestTrouble(t *testing.T) {
 			redis := newFake(t)
 			redis.does(func([]string) string { return said })
 			w := newWorld(t, redis.url())
-			eventually(t, "it is logged", func() bool { return w.said.count("redis") > 0 })
+			await.True(t, "it is logged", func() bool { return w.said.count("redis") > 0 })
 			if log := w.said.String(); !strings.Contains(log, says) || strings.Contains(log, "ch_1") || strings.Contains(log, "hunter2") {
 				t.Errorf("of %q it says too much or too little: %s", said, log)
 			}
@@ -116,7 +117,7 @@ func TestTrouble(t *testing.T) {
 			t.Fatal(err)
 		}
 		record := w.store(t, theKey(), theRequest(), theAnswer("ch_1"), inAnHour())
-		eventually(t, "it is logged", func() bool { return w.said.count("redis") == 1 })
+		await.True(t, "it is logged", func() bool { return w.said.count("redis") == 1 })
 		_, found, keep := w.recall(t, theKey(), theRequest())
 		keep(record)
 		if found {

@@ -15,7 +15,7 @@ import (
 // watch reads the state of the database and reaches for a lost Redis, at once
 // and then every interval. When it ends the cache finds nothing more.
 func (c *Cache) watch(ctx context.Context) {
-	tick := time.NewTicker(interval)
+	tick := time.NewTicker(c.interval)
 	defer tick.Stop()
 	for ctx.Err() == nil {
 		c.look(ctx)

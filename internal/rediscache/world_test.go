@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/rediscache"
@@ -60,6 +61,7 @@ func opened(tb testing.TB, w *world, url string) *world {
 		Log:   slog.New(slog.NewTextHandler(w.said, nil)),
 		Clock: func() time.Time { return time.Now().Add(time.Duration(w.ahead.Load())) },
 	}
+	options.ReadEvery(20 * time.Millisecond)
 	var err error
 	if w.reads == nil {
 		w.cache, err = rediscache.Open(tb.Context(), w.db, url, options)
@@ -95,7 +97,7 @@ func (w *world) kept(tb testing.TB, key idempotency.Key, name string) idempotenc
 // keep hands the cache a record until it is found.
 func (w *world) keep(tb testing.TB, key idempotency.Key, record idempotency.Record) {
 	tb.Helper()
-	eventually(tb, "a kept answer is found", func() bool {
+	await.True(tb, "a kept answer is found", func() bool {
 		_, found, keep := w.recall(tb, key, idempotency.Request{Fingerprint: record.Fingerprint})
 		if !found {
 			keep(record)
@@ -128,7 +130,7 @@ func (w *world) watched() (changed func() bool) {
 // wantFound waits for the answer: on a busy machine Redis may be late once.
 func (w *world) wantFound(t *testing.T, key idempotency.Key, want idempotency.Record) {
 	t.Helper()
-	eventually(t, "the answer is found", func() bool {
+	await.True(t, "the answer is found", func() bool {
 		got, found, _ := w.recall(t, key, theRequest())
 		if !found {
 			return false
@@ -151,6 +153,7 @@ func (w *world) exec(tb testing.TB, sql string) {
 type reads struct {
 	postgres.Querier
 	fails, hangs atomic.Bool
+	ahead        atomic.Int64 // of the database's clock
 }
 
 func (r *reads) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
@@ -160,7 +163,23 @@ func (r *reads) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	if r.fails.Load() {
 		return noRow{}
 	}
-	return r.Querier.QueryRow(ctx, sql, args...)
+	return later{r.Querier.QueryRow(ctx, sql, args...), time.Duration(r.ahead.Load())}
+}
+
+// later is a row whose times are later than the database says.
+type later struct {
+	pgx.Row
+	by time.Duration
+}
+
+func (r later) Scan(dest ...any) error {
+	err := r.Row.Scan(dest...)
+	for _, d := range dest {
+		if at, ok := d.(*time.Time); ok {
+			*at = at.Add(r.by)
+		}
+	}
+	return err
 }
 
 type noRow struct{}
@@ -198,18 +217,4 @@ func numbered(i int) idempotency.Key {
 	key := theKey()
 	key.Value = "k" + strconv.Itoa(i)
 	return key
-}
-
-func eventually(tb testing.TB, what string, holds func() bool) {
-	tb.Helper()
-	deadline := time.After(time.Minute)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !holds() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			tb.Fatalf("it never came that %s", what)
-		}
-	}
 }

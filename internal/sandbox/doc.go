@@ -36,6 +36,8 @@
 // was saved earlier is replayed and does not become a 500. A delayed request has
 // its key in flight and is carried out though its client has gone.
 //
+// Amounts, in the books too, are in the minor units of Stripe: 5 ISK are 500.
+//
 // It departs from Stripe in three places. A refund of pm_card_refundFail is
 // answered as failed at once instead of failing later. An intent holds up to
 // 10^12 minor units instead of 99,999,999. Events are retried about every minute

@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/sandbox"
 )
 
@@ -126,7 +127,7 @@ func TestEvents(t *testing.T) {
 			"payment_intent.created", "payment_intent.canceled",
 			"payment_intent.created", "payment_intent.processing", "payment_intent.succeeded",
 		}
-		eventually(t, "all events came", func() bool { n, _, _ := r.seen(); return n == len(want) })
+		await.True(t, "all events came", func() bool { n, _, _ := r.seen(); return n == len(want) })
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if diff := cmp.Diff(want, r.types, cmpopts.SortSlices(strings.Compare)); diff != "" {
@@ -158,7 +159,7 @@ func TestEvents(t *testing.T) {
 			w.post("/v1/payment_intents", "k", "amount", "1", "currency", "eur")
 		}
 		w.post("/v1/payment_intents", "", "amount", "2", "currency", "eur")
-		eventually(t, "both came", func() bool { n, _, _ := r.seen(); return n == 2 })
+		await.True(t, "both came", func() bool { n, _, _ := r.seen(); return n == 2 })
 		var events int
 		if err := w.db.QueryRow(t.Context(), `select count(*) from events`).Scan(&events); err != nil || events != 2 {
 			t.Errorf("%d events, %v", events, err)
@@ -171,13 +172,13 @@ func TestEvents(t *testing.T) {
 		r.setDown(true)
 		w := start(t, sandbox.Options{WebhookURL: r.URL, WebhookSecret: eventSecret})
 		w.create("")
-		eventually(t, "it was tried twice", func() bool {
+		await.True(t, "it was tried twice", func() bool {
 			var attempts int
 			err := w.db.QueryRow(t.Context(), `select attempts from event_deliveries where outcome like '500%'`).Scan(&attempts)
 			return err == nil && attempts >= 2
 		})
 		r.setDown(false)
-		eventually(t, "it came", func() bool { n, _, _ := r.seen(); return n == 1 })
+		await.True(t, "it came", func() bool { n, _, _ := r.seen(); return n == 1 })
 	})
 
 	t.Run("what a killed sandbox had not sent is sent by the next", func(t *testing.T) {
@@ -186,7 +187,7 @@ func TestEvents(t *testing.T) {
 		w := start(t, sandbox.Options{WebhookURL: r.URL, WebhookSecret: eventSecret})
 		w.exec(`insert into events (id, type, body) values ('evt_left', 'a', '{"id":"evt_left"}')`)
 		w.exec(`insert into event_deliveries (event_id, attempts, due_at) values ('evt_left', 1, clock_timestamp() + interval '300 milliseconds')`)
-		eventually(t, "it came", func() bool { n, _, _ := r.seen(); return n == 1 })
+		await.True(t, "it came", func() bool { n, _, _ := r.seen(); return n == 1 })
 	})
 }
 
@@ -197,7 +198,7 @@ func TestDuplicateWebhooks(t *testing.T) {
 	for range 3 {
 		w.create("")
 	}
-	eventually(t, "all came", func() bool { n, _, _ := r.seen(); return n == 3 })
+	await.True(t, "all came", func() bool { n, _, _ := r.seen(); return n == 3 })
 	w.control(http.MethodPost, "/duplicate-webhooks", `{"times":4}`).
 		want(t, http.StatusOK, map[string]any{"events": 3.0, "deliveries": 12.0, "sent": 12.0, "delivered": 12.0})
 	w.control(http.MethodPost, "/duplicate-webhooks", `{"times":1}`).
@@ -218,7 +219,7 @@ func TestDuplicateWebhooksOfAReceiverThatIsDown(t *testing.T) {
 	r.setDown(true)
 	w := start(t, sandbox.Options{WebhookURL: r.URL, WebhookSecret: eventSecret})
 	w.create("")
-	eventually(t, "it was tried", func() bool {
+	await.True(t, "it was tried", func() bool {
 		var tried bool
 		return w.db.QueryRow(t.Context(), `select outcome is not null from event_deliveries`).Scan(&tried) == nil && tried
 	})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/sandbox"
 )
 
@@ -82,13 +83,20 @@ func TestFaults(t *testing.T) {
 		t.Parallel()
 		w := start(t, sandbox.Options{})
 		id := w.create("pm_card_visa")
+		const delay = 300 * time.Millisecond
 		w.faults(`{"slow":{"p":1,"ms":300}}`)
-		w.client.Timeout = 50 * time.Millisecond
-		if a, err := w.tryPost("/v1/payment_intents/"+id+"/confirm", "k"); err == nil {
-			t.Errorf("answered %d %s at once", a.status, a.raw)
-		}
-		w.client.Timeout = 0
-		eventually(t, "the request is carried out", func() bool { return len(w.books().Captures) == 1 })
+		before := w.books().Requests
+		await.True(t, "the sandbox has the request", func() bool {
+			w.client.Timeout = 50 * time.Millisecond
+			began := time.Now()
+			a, err := w.tryPost("/v1/payment_intents/"+id+"/confirm", "k")
+			if took := time.Since(began); err == nil && took < delay {
+				t.Errorf("answered %d after %v, want a delay of %v: %s", a.status, took, delay, a.raw)
+			}
+			w.client.Timeout = await.Stall
+			return w.books().Requests > before
+		})
+		await.True(t, "the request is carried out", func() bool { return len(w.books().Captures) == 1 })
 	})
 
 	t.Run("the shop meets the same faults", func(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"testing"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/sandbox"
 )
 
@@ -123,7 +124,7 @@ func TestKeyInFlight(t *testing.T) {
 		}
 		first <- a
 	}()
-	eventually(t, "the first request is seen", func() bool { return w.books().Requests == 2 })
+	await.True(t, "the first request is seen", func() bool { return w.books().Requests == 2 })
 	w.noFaults()
 	want := map[string]any{"error.type": "idempotency_error", "error.code": "idempotency_key_in_use"}
 	w.post("/v1/payment_intents/"+id+"/confirm", "slow").want(t, http.StatusConflict, want)
@@ -232,7 +233,7 @@ func TestRivalProcess(t *testing.T) {
 		}
 		loser <- a
 	}()
-	eventually(t, "the loser waits for the winner's commit", func() bool {
+	await.True(t, "the loser waits for the winner's commit", func() bool {
 		var waiting bool
 		err := w.db.QueryRow(t.Context(), `
 			select exists (

@@ -3,10 +3,7 @@ package sandbox_test
 import (
 	"testing"
 
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
-func TestMain(m *testing.M) {
-	pgtest.Overlap()
-	m.Run()
-}
+func TestMain(m *testing.M) { testrun.Main(m) }

@@ -103,7 +103,7 @@ func (p *params) required(name string) string {
 	return value
 }
 
-// amount is in minor units, 0 when absent; what is present is 1 ... amountMax.
+// amount is in minor units of Stripe, 0 when absent; what is present is 1 ... amountMax.
 func (p *params) amount(name string) int64 {
 	value := p.text(name)
 	if _, present := p.values[name]; !present {
@@ -119,6 +119,23 @@ func (p *params) amount(name string) int64 {
 		p.refuse(invalid("amount_too_large", name, fmt.Sprintf("Amount must be no more than %d.", int64(amountMax))))
 	}
 	return n
+}
+
+// indivisible refuses an amount of which Stripe wants the last digits to be 0.
+// Source: https://docs.stripe.com/currencies, "Three-decimal currencies" and
+// "Special cases".
+func indivisible(amount int64, currency string) *apiError {
+	step := int64(1)
+	switch currency {
+	case "bhd", "jod", "kwd", "omr", "tnd":
+		step = 10
+	case "isk", "ugx":
+		step = 100
+	}
+	if amount%step == 0 {
+		return nil
+	}
+	return invalid("", "amount", fmt.Sprintf("Amount in %s must be evenly divisible by %d.", currency, step))
 }
 
 // currency is three letters in any case, returned in lower case.

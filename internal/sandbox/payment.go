@@ -30,6 +30,9 @@ func (s *Sandbox) createIntent(c *call) (execution, error) {
 	if p.values.Get("amount") == "" {
 		p.refuse(missing("amount"))
 	}
+	if refusal := indivisible(i.Amount, i.Currency); refusal != nil {
+		p.refuse(refusal)
+	}
 	switch {
 	case confirm && method == "":
 		p.refuse(missing("payment_method"))

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/sandbox"
 )
 
@@ -117,7 +118,7 @@ func TestConfirmIntent(t *testing.T) {
 		w.post("/v1/payment_intents/"+id+"/confirm", "").want(t, http.StatusOK, map[string]any{
 			"status": "processing", "amount_received": 0.0, "last_payment_error": nil,
 		})
-		eventually(t, "the intent succeeds", func() bool {
+		await.True(t, "the intent succeeds", func() bool {
 			return w.get("/v1/payment_intents/"+id).text("status") == "succeeded"
 		})
 	})

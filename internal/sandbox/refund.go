@@ -166,7 +166,7 @@ func refundable(i *intent, amount, left int64) *apiError {
 		return invalid("", "amount",
 			fmt.Sprintf("Refund amount (%d) is greater than unrefunded amount on charge (%d).", amount, left))
 	}
-	return nil
+	return indivisible(amount, i.Currency)
 }
 
 // lockRefunded locks the intent that a refund names, itself or by its charge.

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/sandbox"
 )
@@ -62,7 +63,7 @@ func start(t *testing.T, o sandbox.Options) *world {
 // newClient opens a connection per request: on a used one net/http would
 // silently repeat a POST that carries an Idempotency-Key.
 func newClient() *http.Client {
-	return &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	return &http.Client{Timeout: await.Stall, Transport: &http.Transport{DisableKeepAlives: true}}
 }
 
 // answered is what came back.
@@ -254,21 +255,5 @@ func (w *world) exec(sql string, args ...any) {
 	w.t.Helper()
 	if _, err := w.db.Exec(w.t.Context(), sql, args...); err != nil {
 		w.t.Fatal(err)
-	}
-}
-
-// eventually waits until the condition holds.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	poll := time.NewTicker(10 * time.Millisecond)
-	defer poll.Stop()
-	for !holds() {
-		select {
-		case <-ctx.Done():
-			t.Fatalf("never came true: %s", what)
-		case <-poll.C:
-		}
 	}
 }

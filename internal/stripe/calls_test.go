@@ -14,7 +14,7 @@ import (
 )
 
 func refundParams(intent string) stripe.RefundParams {
-	return stripe.RefundParams{Reference: "re_ours", PaymentIntent: intent, Amount: 500}
+	return stripe.RefundParams{Reference: "re_ours", PaymentIntent: intent, Amount: 500, Currency: "EUR"}
 }
 
 // recorder keeps what was sent and answers each request with the next body.

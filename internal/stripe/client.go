@@ -27,8 +27,8 @@
 // forgets the key, because an earlier request under that key may have had its
 // effect or may be about to.
 //
-// Amounts are in minor units. Currencies are upper case on our side and lower
-// case on the wire. The package holds no state but connections, owns no table
+// Amounts are in minor units of ISO 4217 on our side and of Stripe on the wire: see
+// stripeDigits. Currencies are upper case on our side and lower case on the wire. The package holds no state but connections, owns no table
 // and sets no variable of stripe-go.
 package stripe
 

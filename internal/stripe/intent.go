@@ -42,7 +42,7 @@ const (
 type Intent struct {
 	ID     string
 	Status Status
-	// Amount to be captured and AmountReceived, in minor units.
+	// Amount to be captured and AmountReceived, in minor units of ISO 4217.
 	Amount         int64
 	AmountReceived int64
 	// Currency is upper case.
@@ -91,7 +91,7 @@ func (d Decline) String() string {
 type CreateParams struct {
 	// Reference is the id of our charge.
 	Reference string
-	// Amount in minor units of Currency, which may be in any case.
+	// Amount in ISO 4217 minor units of Currency, which may be in any case.
 	Amount        int64
 	Currency      string
 	PaymentMethod string
@@ -108,8 +108,12 @@ func (c *Client) CreateIntent(ctx context.Context, key string, p CreateParams) (
 	if err := checkKey(key); err != nil {
 		return Intent{}, fmt.Errorf("create payment intent for %s: %w", p.Reference, err)
 	}
+	amount, err := sentAmount(p.Amount, p.Currency)
+	if err != nil {
+		return Intent{}, fmt.Errorf("create payment intent for %s: %w", p.Reference, err)
+	}
 	params := &stripego.PaymentIntentCreateParams{
-		Amount:        new(p.Amount),
+		Amount:        new(amount),
 		Currency:      stripego.String(strings.ToLower(p.Currency)),
 		PaymentMethod: stripego.String(p.PaymentMethod),
 		AutomaticPaymentMethods: &stripego.PaymentIntentCreateAutomaticPaymentMethodsParams{
@@ -242,14 +246,12 @@ func (in Intent) id() string { return in.ID }
 // JSON object into one.
 func intentOf(pi *stripego.PaymentIntent) (Intent, error) {
 	in := Intent{
-		ID:             pi.ID,
-		Status:         Status(pi.Status),
-		Amount:         pi.Amount,
-		AmountReceived: pi.AmountReceived,
-		Currency:       strings.ToUpper(string(pi.Currency)),
-		Reference:      pi.Metadata[metadataCharge],
-		Attempted:      pi.LastPaymentError != nil || pi.LatestCharge != nil,
-		Created:        time.Unix(pi.Created, 0).UTC(),
+		ID:        pi.ID,
+		Status:    Status(pi.Status),
+		Currency:  strings.ToUpper(string(pi.Currency)),
+		Reference: pi.Metadata[metadataCharge],
+		Attempted: pi.LastPaymentError != nil || pi.LatestCharge != nil,
+		Created:   time.Unix(pi.Created, 0).UTC(),
 	}
 	if pi.LastPaymentError != nil {
 		d := declineOf(pi.LastPaymentError)
@@ -257,6 +259,12 @@ func intentOf(pi *stripego.PaymentIntent) (Intent, error) {
 	}
 	if pi.Object != "payment_intent" || checkID(in.ID) != nil || in.Currency == "" {
 		return Intent{}, errors.New("the answer holds no payment intent")
+	}
+	var err, errReceived error
+	in.Amount, err = receivedAmount(pi.Amount, in.Currency)
+	in.AmountReceived, errReceived = receivedAmount(pi.AmountReceived, in.Currency)
+	if err := cmp.Or(err, errReceived); err != nil {
+		return Intent{}, fmt.Errorf("payment intent %s: %w", in.ID, err)
 	}
 	switch in.Status {
 	case RequiresPaymentMethod, RequiresConfirmation, RequiresAction, Processing, RequiresCapture, Succeeded, Canceled:

@@ -45,7 +45,7 @@ func TestObserve(t *testing.T) {
 	_, _ = c.ConfirmIntent(ctx, "key", "pi_1")
 	_, _ = c.RetrieveIntent(ctx, "pi_1")
 	status, replayed = http.StatusInternalServerError, ""
-	_, _ = c.CreateRefund(ctx, "key", stripe.RefundParams{PaymentIntent: "pi_1", Reference: "re_1", Amount: 1})
+	_, _ = c.CreateRefund(ctx, "key", stripe.RefundParams{PaymentIntent: "pi_1", Reference: "re_1", Amount: 1, Currency: "EUR"})
 	_, _ = c.RetrieveRefund(ctx, "re_1")
 	for _, err := range c.RefundsOf(ctx, "pi_1") {
 		if err == nil {

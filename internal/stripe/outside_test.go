@@ -20,9 +20,11 @@ type outside struct {
 	*stripe.Client
 	t    *testing.T
 	base string
+	// endDelays carries out at once what the sandbox delays.
+	endDelays func()
 }
 
-func newOutside(t *testing.T, timeout time.Duration) outside {
+func newOutside(t *testing.T) outside {
 	t.Helper()
 	database := pgtest.Empty(t)
 	if err := sandbox.Migrate(t.Context(), database); err != nil {
@@ -40,7 +42,7 @@ func newOutside(t *testing.T, timeout time.Duration) outside {
 	srv := httptest.NewServer(sb)
 	t.Cleanup(srv.Close)
 	t.Cleanup(sb.Drain)
-	return outside{newClient(t, srv.URL, timeout), t, srv.URL}
+	return outside{newClient(t, srv.URL, 0), t, srv.URL, sb.Drain}
 }
 
 // created makes an unconfirmed intent of charge ch_1.
@@ -75,21 +77,6 @@ func (o outside) faults(plan string) {
 	o.t.Helper()
 	if err := o.control(http.MethodPut, "/faults", plan).Body.Close(); err != nil {
 		o.t.Error(err)
-	}
-}
-
-// eventually asks until the condition holds, for at most 30 seconds.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	late := time.After(30 * time.Second)
-	for !holds() {
-		select {
-		case <-tick.C:
-		case <-late:
-			t.Fatalf("not within 30 s: %s", what)
-		}
 	}
 }
 

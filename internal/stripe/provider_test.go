@@ -147,7 +147,7 @@ func calls(c *stripe.Client) map[string]func(context.Context) (zero bool, err er
 			return true, nil
 		},
 		"create refund": func(ctx context.Context) (bool, error) {
-			r, err := c.CreateRefund(ctx, "key_1", stripe.RefundParams{Reference: "re_ours", PaymentIntent: "pi_1", Amount: 500})
+			r, err := c.CreateRefund(ctx, "key_1", stripe.RefundParams{Reference: "re_ours", PaymentIntent: "pi_1", Amount: 500, Currency: "EUR"})
 			return r == stripe.Refund{}, err
 		},
 		"retrieve refund": func(ctx context.Context) (bool, error) {

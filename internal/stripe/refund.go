@@ -33,7 +33,7 @@ type Refund struct {
 	// FailureReason is the provider's word for why it failed,
 	// "expired_or_canceled_card" for example. It may be empty.
 	FailureReason string
-	// Amount in minor units.
+	// Amount in minor units of ISO 4217.
 	Amount int64
 	// Currency is upper case.
 	Currency string
@@ -44,8 +44,9 @@ type RefundParams struct {
 	// Reference is the id of our refund.
 	Reference     string
 	PaymentIntent string
-	// Amount in minor units of the intent's currency.
-	Amount int64
+	// Amount in ISO 4217 minor units of Currency, which is the intent's.
+	Amount   int64
+	Currency string
 }
 
 // CreateRefund asks for a refund. Its result may be pending, or failed although
@@ -58,9 +59,13 @@ func (c *Client) CreateRefund(ctx context.Context, key string, p RefundParams) (
 	if err := cmp.Or(checkKey(key), checkID(p.PaymentIntent)); err != nil {
 		return Refund{}, fmt.Errorf("create refund %s of %s: %w", p.Reference, p.PaymentIntent, err)
 	}
+	amount, err := sentAmount(p.Amount, p.Currency)
+	if err != nil {
+		return Refund{}, fmt.Errorf("create refund %s of %s: %w", p.Reference, p.PaymentIntent, err)
+	}
 	params := &stripego.RefundCreateParams{
 		PaymentIntent: stripego.String(p.PaymentIntent),
-		Amount:        new(p.Amount),
+		Amount:        new(amount),
 		Metadata:      map[string]string{metadataRefund: p.Reference},
 	}
 	params.SetIdempotencyKey(key)
@@ -130,8 +135,11 @@ func refundOf(sent *stripego.Refund) (Refund, error) {
 		Reference:     sent.Metadata[metadataRefund],
 		Status:        string(sent.Status),
 		FailureReason: text(string(sent.FailureReason)),
-		Amount:        sent.Amount,
 		Currency:      strings.ToUpper(string(sent.Currency)),
+	}
+	var err error
+	if r.Amount, err = receivedAmount(sent.Amount, r.Currency); err != nil {
+		return Refund{}, fmt.Errorf("refund %s: %w", r.ID, err)
 	}
 	if sent.PaymentIntent != nil {
 		r.PaymentIntent = sent.PaymentIntent.ID

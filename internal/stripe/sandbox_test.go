@@ -10,12 +10,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/stripe"
 )
 
 func TestSandbox_charges_once(t *testing.T) {
 	t.Parallel()
-	o := newOutside(t, 0)
+	o := newOutside(t)
 	in := o.created("pm_card_visa")
 	want := stripe.Intent{ID: in.ID, Status: stripe.RequiresConfirmation, Amount: 1999, Currency: "EUR", Reference: "ch_1", Created: in.Created}
 	if diff := cmp.Diff(want, in); diff != "" {
@@ -63,7 +64,7 @@ func TestSandbox_declines(t *testing.T) {
 	} {
 		t.Run(method, func(t *testing.T) {
 			t.Parallel()
-			o := newOutside(t, 0)
+			o := newOutside(t)
 			in := o.created(method)
 			_, err := o.ConfirmIntent(t.Context(), "confirm", in.ID)
 			var declined *stripe.DeclinedError
@@ -103,7 +104,7 @@ func TestSandbox_declines(t *testing.T) {
 
 func TestSandbox_rejects_an_unknown_payment_method(t *testing.T) {
 	t.Parallel()
-	o := newOutside(t, 0)
+	o := newOutside(t)
 	_, err := o.CreateIntent(t.Context(), "create", stripe.CreateParams{Reference: "ch_1", Amount: 1999, Currency: "EUR", PaymentMethod: "pm_none"})
 	var rejected *stripe.RejectedError
 	if !errors.As(err, &rejected) || rejected.StatusCode != http.StatusBadRequest || rejected.Code != "resource_missing" {
@@ -116,13 +117,13 @@ func TestSandbox_rejects_an_unknown_payment_method(t *testing.T) {
 
 func TestSandbox_processes_for_a_while(t *testing.T) {
 	t.Parallel()
-	o := newOutside(t, 0)
+	o := newOutside(t)
 	in := o.created("pm_card_processing")
 	confirmed, err := o.ConfirmIntent(t.Context(), "confirm", in.ID)
 	if err != nil || confirmed.Status != stripe.Processing {
 		t.Fatalf("confirm: %+v, %v", confirmed, err)
 	}
-	eventually(t, "the intent succeeds", func() bool {
+	await.True(t, "the intent succeeds", func() bool {
 		now, err := o.RetrieveIntent(t.Context(), in.ID)
 		if err != nil || (now.Status != stripe.Processing && now.Status != stripe.Succeeded) {
 			t.Fatalf("retrieved: %+v, %v", now, err)
@@ -133,7 +134,7 @@ func TestSandbox_processes_for_a_while(t *testing.T) {
 
 func TestSandbox_refunds(t *testing.T) {
 	t.Parallel()
-	o := newOutside(t, 0)
+	o := newOutside(t)
 	in := o.created("pm_card_visa")
 	if _, err := o.CreateRefund(t.Context(), "early", refundParams(in.ID)); kinds(err) != "rejected" {
 		t.Errorf("refund before the capture: %v, want a rejection", err)
@@ -173,7 +174,7 @@ func TestSandbox_refunds(t *testing.T) {
 
 func TestSandbox_a_refund_that_fails_is_no_error(t *testing.T) {
 	t.Parallel()
-	o := newOutside(t, 0)
+	o := newOutside(t)
 	in := o.created("pm_card_refundFail")
 	if _, err := o.ConfirmIntent(t.Context(), "confirm", in.ID); err != nil {
 		t.Fatal(err)
@@ -189,7 +190,7 @@ func TestSandbox_a_refund_that_fails_is_no_error(t *testing.T) {
 
 func TestSandbox_a_saved_failure_is_told_from_a_first_one(t *testing.T) {
 	t.Parallel()
-	o := newOutside(t, 0)
+	o := newOutside(t)
 	in := o.created("pm_card_visa")
 	o.faults(`{"error_500":1}`)
 	var failed *stripe.FailedError
@@ -219,7 +220,7 @@ func TestSandbox_a_saved_failure_is_told_from_a_first_one(t *testing.T) {
 
 func TestSandbox_a_key_with_other_parameters_leaves_the_outcome_open(t *testing.T) {
 	t.Parallel()
-	o := newOutside(t, 0)
+	o := newOutside(t)
 	o.created("pm_card_visa")
 	_, err := o.CreateIntent(t.Context(), "create", stripe.CreateParams{Reference: "ch_1", Amount: 2000, Currency: "EUR", PaymentMethod: "pm_card_visa"})
 	if kinds(err) != "unavailable" {
@@ -238,7 +239,7 @@ func TestSandbox_an_answer_that_is_lost_is_found_by_retrieving(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			o := newOutside(t, 0)
+			o := newOutside(t)
 			in := o.created("pm_card_visa")
 			before := o.books().Requests
 			o.faults(tc.faults)
@@ -264,18 +265,24 @@ func TestSandbox_an_answer_that_is_lost_is_found_by_retrieving(t *testing.T) {
 
 func TestSandbox_a_key_in_flight_keeps_its_outcome_open(t *testing.T) {
 	t.Parallel()
-	o := newOutside(t, 200*time.Millisecond)
+	o := newOutside(t)
+	hasty := newClient(t, o.base, 100*time.Millisecond)
 	in := o.created("pm_card_visa")
-	o.faults(`{"slow":{"p":1,"ms":1500}}`)
-	if _, err := o.ConfirmIntent(t.Context(), "confirm", in.ID); kinds(err) != "unavailable" {
-		t.Fatalf("time-out: %v, want unavailable", err)
-	}
+	o.faults(`{"slow":{"p":1,"ms":60000}}`)
+	before := o.books().Requests
+	await.True(t, "the sandbox has the request", func() bool {
+		if _, err := hasty.ConfirmIntent(t.Context(), "confirm", in.ID); kinds(err) != "unavailable" {
+			t.Fatalf("time-out: %v, want unavailable", err)
+		}
+		return o.books().Requests > before
+	})
 	o.faults(`{}`)
 	_, err := o.ConfirmIntent(t.Context(), "confirm", in.ID)
 	if kinds(err) != "unavailable" || !strings.Contains(err.Error(), "409") {
 		t.Errorf("same key: %v, want unavailable by 409", err)
 	}
-	eventually(t, "the same key is answered", func() bool {
+	o.endDelays()
+	await.True(t, "the same key is answered", func() bool {
 		again, err := o.ConfirmIntent(t.Context(), "confirm", in.ID)
 		if err != nil && kinds(err) != "unavailable" {
 			t.Fatalf("in the end: %v", err)
@@ -289,7 +296,7 @@ func TestSandbox_a_key_in_flight_keeps_its_outcome_open(t *testing.T) {
 
 func TestSandbox_lists_all_intents(t *testing.T) {
 	t.Parallel()
-	o := newOutside(t, 0)
+	o := newOutside(t)
 	const n = 103
 	made := map[string]bool{}
 	for i := range n {

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/stripe"
 )
 
@@ -127,10 +128,8 @@ func mockBinary(t *testing.T) string {
 			return path
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
 	bin := t.TempDir()
-	install := exec.CommandContext(ctx, "go", "install", mockModule+"@"+mockVersion)
+	install := exec.CommandContext(t.Context(), "go", "install", mockModule+"@"+mockVersion)
 	install.Env = append(os.Environ(), "GOBIN="+bin, "GOFLAGS=")
 	if out, err := install.CombinedOutput(); err != nil {
 		t.Skipf("not run: stripe-mock could not be installed: %v\n%s", err, out)
@@ -174,8 +173,8 @@ func startMock(t *testing.T, binary string) string {
 		return o
 	case <-done:
 		t.Fatal("stripe-mock ended before it listened")
-	case <-time.After(30 * time.Second):
-		t.Fatal("stripe-mock does not listen after 30 s")
+	case <-time.After(await.Stall):
+		t.Fatalf("stripe-mock does not listen after %v", await.Stall)
 	}
 	return ""
 }

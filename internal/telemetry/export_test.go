@@ -3,9 +3,21 @@ package telemetry
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/payonce/payonce/internal/await"
 )
+
+// Patient makes scrapes wait for the database for as long as figures may take, on
+// however busy a machine.
+func (c *Config) Patient(figures time.Duration) {
+	c.figuresTimeout, c.scrapeTimeout = figures, 2*await.Stall
+}
+
+// CountAtMost bounds what is counted of a backlog.
+func (c *Config) CountAtMost(n int) { c.countedAtMost = n }
 
 // TracesTo are traces whose spans are told to p.
 func TracesTo(ctx context.Context, p sdktrace.SpanProcessor, sampler, arg string) (*Traces, error) {

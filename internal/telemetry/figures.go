@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -31,6 +32,9 @@ type figures struct {
 	up, messages, oldest, unread, unreadAge, bytes, horizon, foreign *prometheus.Desc
 	auditViolated, auditChecked, auditFinished                       *prometheus.Desc
 
+	timeout time.Duration // of a read: figuresTimeout, except in tests
+	most    int           // messages that are counted: countedAtMost, except in tests
+
 	mu   sync.Mutex
 	read time.Time
 	told []prometheus.Metric
@@ -44,6 +48,7 @@ func newFigures(c Config, db postgres.Querier, receivers []string, restored Rest
 	}
 	return &figures{
 		db: db, now: c.Now, receivers: receivers, restored: restored,
+		timeout: cmp.Or(c.figuresTimeout, figuresTimeout), most: cmp.Or(c.countedAtMost, countedAtMost),
 		warn:      func(err error) { c.Log.Warn("figures not read", "error", err) },
 		up:        desc("payonce_figures_up", "Whether the gauges that the database knows could be read."),
 		messages:  desc("payonce_inbox_messages", "Messages in the inbox that are not finished, by receiver and status; dead is parked. 100000 says at least so many.", "receiver", "status"),
@@ -83,7 +88,7 @@ func (f *figures) Collect(to chan<- prometheus.Metric) {
 }
 
 func (f *figures) refresh() {
-	ctx, cancel := context.WithTimeout(context.Background(), figuresTimeout) // a scrape that is given up serves the next one
+	ctx, cancel := context.WithTimeout(context.Background(), f.timeout) // a scrape that is given up serves the next one
 	defer cancel()
 	f.told = nil
 	var err error
@@ -139,7 +144,7 @@ select r.receiver,
  group by r.receiver, m.status`
 
 func (f *figures) lookInbox(ctx context.Context) error {
-	rows, err := f.db.Query(ctx, selectBacklog, f.receivers, countedAtMost)
+	rows, err := f.db.Query(ctx, selectBacklog, f.receivers, f.most)
 	if err != nil {
 		return fmt.Errorf("look at the inbox: %w", err)
 	}
@@ -172,6 +177,8 @@ func (f *figures) lookInbox(ctx context.Context) error {
 	return nil
 }
 
+// Of each consumer group, and always of the one that feeds the inbox: where it has
+// never read, all is unread.
 const selectUnread = `
 select o.topic,
        o.consumer_group,
@@ -187,10 +194,18 @@ select o.topic,
                     and (m.transaction_id, m."offset") > (o.transaction_id, o."offset")
                   order by m.transaction_id, m."offset"
                   limit 1), 0)::float8                                         as age
-  from outbox_offsets o`
+  from (select topic, consumer_group, transaction_id, "offset"
+          from outbox_offsets
+         union all
+        select 'charges', 'inbox', '0'::xid8, 0
+         where not exists (
+                 select
+                   from outbox_offsets
+                  where topic = 'charges'
+                    and consumer_group = 'inbox')) o`
 
 func (f *figures) lookOutbox(ctx context.Context) error {
-	rows, err := f.db.Query(ctx, selectUnread, countedAtMost)
+	rows, err := f.db.Query(ctx, selectUnread, f.most)
 	if err != nil {
 		return fmt.Errorf("look at the outbox: %w", err)
 	}

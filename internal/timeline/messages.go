@@ -10,6 +10,10 @@ import (
 	"github.com/payonce/payonce/ledger"
 )
 
+// inboxGroup is the consumer group that feeds the inbox. What other groups have read
+// brings the charge no further.
+const inboxGroup = "inbox"
+
 type outboxRow struct {
 	ChargeID      string
 	MessageID     string
@@ -49,9 +53,9 @@ func (r *reading) outbox(ctx context.Context) error {
 		return err
 	}
 	for _, row := range rows {
-		what := "passed"
-		if len(row.PassedBy) == 0 {
-			what = "waiting"
+		what := "waiting"
+		if slices.Contains(row.PassedBy, inboxGroup) {
+			what = "passed"
 		}
 		r.add(Entry{
 			At: row.CreatedAt, Kind: Outbox, ChargeID: row.ChargeID, What: what, Who: ledger.Topic,

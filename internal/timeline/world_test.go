@@ -27,7 +27,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{T: t, db: pgtest.Open(t)}
+	w := &world{T: t, db: pgtest.Reused(t)}
 	w.exec(`insert into merchants (merchant_id) values ('acme'), ('globex')`)
 	return w
 }

@@ -23,6 +23,7 @@ const (
 	sweepEvery   = 30 * time.Second
 	sweepSoonest = 250 * time.Millisecond
 	leaseLeast   = 5 * time.Second // above what a round takes
+	leaseLongest = 3 * sweepEvery  // of any worker, whatever its settings
 
 	// What was kept aside for a human waits for one for longer than a provider
 	// repeats anything.

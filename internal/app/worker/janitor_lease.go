@@ -24,7 +24,8 @@ type windows struct{ Outbox, Inbox time.Duration }
 //
 // The lease is a row and its time the database's. Should its holder stand still
 // and wake up beside a successor, each takes what no other holds: the work is
-// done by two, no row twice.
+// done by two, no row twice. A lease that ends later than any worker could
+// set was written while the database's clock was ahead: it is over.
 const holdLease = `
 with announced as (
   insert into retention_windows
@@ -47,6 +48,7 @@ with announced as (
          until  = excluded.until
    where janitor_lease.holder = excluded.holder
       or janitor_lease.until < clock_timestamp()
+      or janitor_lease.until > clock_timestamp() + $5::interval
   returning 1
 )
 select exists (select from held),
@@ -61,8 +63,7 @@ select exists (select from held),
 // not, and ours ends.
 func (j *Janitor) hold(ctx context.Context) (mine bool, err error) {
 	own, longest := windows{j.OutboxRetention, j.InboxRetention}, windows{}
-	lease := max(3*j.every(), leaseLeast)
-	err = j.DB.QueryRow(ctx, holdLease, j.Name, own.Outbox, own.Inbox, lease).
+	err = j.DB.QueryRow(ctx, holdLease, j.Name, own.Outbox, own.Inbox, max(3*j.every(), leaseLeast), leaseLongest).
 		Scan(&mine, &longest.Outbox, &longest.Inbox)
 	if err != nil {
 		return false, fmt.Errorf("take the janitor's lease: %w", err)

@@ -12,7 +12,7 @@ import (
 // whether or not its merchant ever replaces one again.
 func TestJanitorForgetsSecretsThatAreOver(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := pgtest.Reused(t)
 	exec(
 		t, db,
 		`insert into merchants (merchant_id) values ('acme'), ('globex')`,

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/app/worker"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/migrations"
@@ -55,11 +56,7 @@ func (k *keeper) start(t *testing.T) (stop func()) {
 	go func() { k.Run(ctx); close(ended) }()
 	stop = func() {
 		cancel()
-		select {
-		case <-ended:
-		case <-time.After(patience):
-			t.Error("the janitor does not end")
-		}
+		await.Receive(t, "the end of the janitor", ended)
 	}
 	t.Cleanup(stop)
 	return stop
@@ -82,26 +79,11 @@ func exec(t *testing.T, db *postgres.DB, statements ...string) {
 	}
 }
 
-func await(t *testing.T, db *postgres.DB, k *keeper, holds string) {
+// awaitRow waits until a query returns true; where it fails, it prints what the
+// janitor logged.
+func awaitRow(t *testing.T, db *postgres.DB, k *keeper, holds string) {
 	t.Helper()
-	deadline := time.NewTimer(patience)
-	defer deadline.Stop()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		var ok bool
-		if err := db.QueryRow(t.Context(), holds).Scan(&ok); err != nil {
-			t.Fatalf("%s: %v", holds, err)
-		}
-		if ok {
-			return
-		}
-		select {
-		case <-deadline.C:
-			t.Fatalf("never true: %s\n%s", holds, k.log)
-		case <-tick.C:
-		}
-	}
+	await.RowWith(t, db, k.log.String, holds)
 }
 
 const expired = 1200
@@ -161,11 +143,11 @@ func TestJanitor(t *testing.T) {
 
 	t.Run("what has expired goes, is counted and logged, and no more", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		fill(t, db)
 		k := newKeeper(db, "a")
 		stop := k.start(t)
-		await(t, db, k, clean)
+		awaitRow(t, db, k, clean)
 		stop()
 		wantCounts(t, all(), k)
 		for table := range all() {
@@ -177,12 +159,12 @@ func TestJanitor(t *testing.T) {
 
 	t.Run("with nothing to do it says nothing", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		k := newKeeper(db, "a")
 		k.OutboxRetention = time.Second // so that it looks four times a second
 		stop := k.start(t)
 		exec(t, db, `create table first as select seen_at from retention_windows`)
-		await(t, db, k, `select count(*) = 1 from retention_windows where seen_at > (select coalesce(max(seen_at), '-infinity') from first)`)
+		awaitRow(t, db, k, `select count(*) = 1 from retention_windows where seen_at > (select coalesce(max(seen_at), '-infinity') from first)`)
 		stop()
 		wantCounts(t, map[string]int64{}, k)
 		if k.log.String() != "" {
@@ -192,23 +174,23 @@ func TestJanitor(t *testing.T) {
 
 	t.Run("one at a time is at work, and when it ends another", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		first, second := newKeeper(db, "a"), newKeeper(db, "b")
 		first.OutboxRetention, second.OutboxRetention = time.Second, time.Second
 		stop := first.start(t)
-		await(t, db, first, `select count(*) = 1 from janitor_lease where holder = 'a' and until > clock_timestamp()`)
+		awaitRow(t, db, first, `select count(*) = 1 from janitor_lease where holder = 'a' and until > clock_timestamp()`)
 		second.start(t)
-		await(t, db, second, `select count(*) = 2 from retention_windows`)
+		awaitRow(t, db, second, `select count(*) = 2 from retention_windows`)
 		fill(t, db)
-		await(t, db, first, clean)
+		awaitRow(t, db, first, clean)
 		wantCounts(t, map[string]int64{}, second)
 		stop()
-		await(t, db, second, `select holder = 'b' from janitor_lease`)
+		awaitRow(t, db, second, `select holder = 'b' from janitor_lease`)
 	})
 
 	t.Run("the next goes on where one died", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		fill(t, db)
 		exec(t, db, `create function keep_the_lease() returns trigger language plpgsql as 'begin return null; end'`,
 			`create trigger keep_the_lease before update of until on janitor_lease for each row when (new.until = '-infinity') execute function keep_the_lease()`)
@@ -221,21 +203,30 @@ func TestJanitor(t *testing.T) {
 		heir := newKeeper(db, "heir")
 		heir.OutboxRetention = time.Second
 		stop := heir.start(t)
-		await(t, db, heir, `select count(*) = 2 from retention_windows`)
+		awaitRow(t, db, heir, `select count(*) = 2 from retention_windows`)
 		wantCounts(t, map[string]int64{}, heir) // the lease has not ended
 		exec(t, db, `update janitor_lease set until = clock_timestamp()`)
-		await(t, db, heir, clean)
+		awaitRow(t, db, heir, clean)
 		stop()
 		wantCounts(t, all(), died, heir)
 	})
 
+	t.Run("a lease of a database clock that was ahead is over", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Reused(t)
+		exec(t, db, `insert into janitor_lease (holder, until) values ('died', clock_timestamp() + interval '1 day')`)
+		heir := newKeeper(db, "heir")
+		heir.start(t)
+		awaitRow(t, db, heir, `select holder = 'heir' from janitor_lease`)
+	})
+
 	t.Run("two at once do each row once, without an error", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		fill(t, db)
 		one, other := newKeeper(db, "the same"), newKeeper(db, "the same") // so that both have the lease
 		stopOne, stopOther := one.start(t), other.start(t)
-		await(t, db, one, clean)
+		awaitRow(t, db, one, clean)
 		stopOne()
 		stopOther()
 		wantCounts(t, all(), one, other)
@@ -246,52 +237,47 @@ func TestJanitor(t *testing.T) {
 
 	t.Run("a table that cannot be swept holds up no other, and is tried again", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		fill(t, db)
 		exec(t, db, `alter table outbox_offsets rename to elsewhere`)
 		k := newKeeper(db, "a")
 		k.start(t)
-		await(t, db, k, `select (select count(*) = 1 from idempotency_keys where body is not null) and (select count(*) = 1 from inbox_quarantine)`)
+		awaitRow(t, db, k, `select (select count(*) = 1 from idempotency_keys where body is not null) and (select count(*) = 1 from inbox_quarantine)`)
 		if !strings.Contains(k.log.String(), `level=WARN msg="sweep failed" table=outbox error="sweep received messages of the outbox: `) {
 			t.Errorf("it says\n%s", k.log)
 		}
 		exec(t, db, `alter table elsewhere rename to outbox_offsets`)
 		again := newKeeper(db, "a")
 		again.start(t)
-		await(t, db, again, clean)
+		awaitRow(t, db, again, clean)
 	})
 
 	t.Run("a lease that cannot be asked for is asked for again", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		fill(t, db)
 		exec(t, db, `alter table janitor_lease rename to elsewhere`)
 		k := newKeeper(db, "a")
 		k.OutboxRetention = time.Second
 		k.start(t)
-		deadline := time.After(patience)
-		for !strings.Contains(k.log.String(), "the janitor's lease cannot be asked for") {
-			select {
-			case <-deadline:
-				t.Fatal("it does not say that it cannot")
-			case <-time.After(5 * time.Millisecond):
-			}
-		}
-		await(t, db, k, untouched)
+		await.True(t, "the janitor logs that it cannot ask for the lease", func() bool {
+			return strings.Contains(k.log.String(), "the janitor's lease cannot be asked for")
+		})
+		awaitRow(t, db, k, untouched)
 		exec(t, db, `alter table elsewhere rename to janitor_lease`)
-		await(t, db, k, clean)
+		awaitRow(t, db, k, clean)
 	})
 
 	t.Run("where workers disagree, the longest window counts, and that is said once", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := pgtest.Reused(t)
 		fill(t, db)
 		exec(t, db, `insert into retention_windows values ('other', '49 days', '50 days', default), ('gone', '2 years', '3 years', clock_timestamp() - interval '2 days')`)
 		k := newKeeper(db, "a")
 		k.OutboxRetention = time.Second
 		k.start(t)
-		await(t, db, k, `select (select count(*) = 1176 from outbox) and (select count(*) = 1199 from inbox)`)
-		await(t, db, k, `select array_agg(worker order by worker) = '{a,other}' from retention_windows`)
+		awaitRow(t, db, k, `select (select count(*) = 1176 from outbox) and (select count(*) = 1199 from inbox)`)
+		awaitRow(t, db, k, `select array_agg(worker order by worker) = '{a,other}' from retention_windows`)
 		if n := strings.Count(k.log.String(), `level=WARN msg="workers disagree on retention, the longest counts" outbox=1176h0m0s inbox=1200h0m0s`); n != 1 {
 			t.Errorf("said %d times:\n%s", n, k.log)
 		}
@@ -311,13 +297,13 @@ func TestAJanitorWaitsForADatabaseThatIsAway(t *testing.T) {
 	k := newKeeper(db, "a")
 	k.OutboxRetention = time.Second
 	stop := k.start(t)
-	await(t, db, k, `select count(*) = 1 from janitor_lease`)
+	awaitRow(t, db, k, `select count(*) = 1 from janitor_lease`)
 	if err := server.Crash(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	db = open(t, server.URL("migrated"))
 	fill(t, db)
-	await(t, db, k, clean)
+	awaitRow(t, db, k, clean)
 	stop() // rows are gone a moment before they are counted
 	wantCounts(t, all(), k)
 }

@@ -3,12 +3,7 @@ package worker_test
 import (
 	"testing"
 
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
-// Of a router that is stopped before it runs Watermill leaves a goroutine behind, so
-// nobody looks for those here.
-func TestMain(m *testing.M) {
-	pgtest.Overlap()
-	m.Run()
-}
+func TestMain(m *testing.M) { testrun.Main(m) }

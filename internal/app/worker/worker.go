@@ -25,7 +25,7 @@ import (
 	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/internal/telemetry"
 	"github.com/payonce/payonce/ledger"
-	"github.com/payonce/payonce/migrations"
+	"github.com/payonce/payonce/migrations/version"
 	"github.com/payonce/payonce/outbox"
 )
 
@@ -81,7 +81,7 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		return err
 	}
 	defer app.Close(db)
-	pending, err := migrations.Pending(ctx, db)
+	pending, err := version.Pending(ctx, db)
 	if err != nil {
 		return err
 	}
@@ -142,15 +142,32 @@ func receive(ctx context.Context, log *slog.Logger, db *postgres.DB, told func(i
 	conns := stdlib.OpenDBFromPool(db.Pool())
 	defer func() { _ = conns.Close() }() // the pool itself is closed by its owner
 	subscriber := outbox.NewSubscriberTelling(conns, group, log, handover.Ended)
+	messages, err := subscriber.Subscribe(ctx, ledger.Topic)
+	if err != nil {
+		return fmt.Errorf("subscribe: %w", err)
+	}
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Second}, outbox.Logger(log))
 	if err != nil {
 		return fmt.Errorf("make the router: %w", err)
 	}
-	router.AddConsumerHandler("inbox", ledger.Topic, subscriber, outbox.ByPage(log, handover.Receive(routing(log), told))) //nolint:contextcheck // a message carries its own context
+	router.AddConsumerHandler("inbox", ledger.Topic, subscribed{subscriber, messages}, outbox.ByPage(log, handover.Receive(routing(log), told))) //nolint:contextcheck // a message carries its own context
 	if err := router.Run(ctx); err != nil {
 		return fmt.Errorf("run the router: %w", err)
 	}
 	return nil
+}
+
+// subscribed is a subscriber whose one subscription has begun. A router that
+// cannot subscribe leaves a goroutine behind, at every attempt while the database
+// is away.
+type subscribed struct {
+	message.Subscriber
+
+	messages <-chan *message.Message
+}
+
+func (s subscribed) Subscribe(context.Context, string) (<-chan *message.Message, error) {
+	return s.messages, nil
 }
 
 // routing is route that says which messages nobody takes. payonce sends none: this

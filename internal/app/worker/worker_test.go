@@ -16,6 +16,7 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/app/worker"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/config"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
@@ -23,7 +24,7 @@ import (
 	"github.com/payonce/payonce/migrations"
 )
 
-const patience = time.Minute // bounds every wait for a condition
+const patience = await.Stall // bounds what an HTTP client waits for
 
 // transcript is what was logged.
 type transcript struct {
@@ -46,28 +47,25 @@ func (l *transcript) String() string {
 // address waits for the line that tells where the program listens.
 func (l *transcript) address(t *testing.T, ended <-chan error) string {
 	t.Helper()
-	deadline := time.NewTimer(patience)
-	defer deadline.Stop()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
+	var address string
+	await.Progress(t, "it listens", func() (seen string, done bool) {
 		for line := range strings.Lines(l.String()) {
 			var fields struct{ Msg, Addr string }
 			if err := json.Unmarshal([]byte(line), &fields); err != nil {
 				t.Fatalf("a line is not JSON: %s", line)
 			}
 			if fields.Msg == "listening" {
-				return fields.Addr
+				address = fields.Addr
 			}
 		}
 		select {
 		case err := <-ended:
 			t.Fatalf("it does not start: %v\n%s", err, l)
-		case <-deadline.C:
-			t.Fatalf("it does not listen:\n%s", l)
-		case <-tick.C:
+		default:
 		}
-	}
+		return l.String(), address != ""
+	})
+	return address
 }
 
 func start(t *testing.T, fsync bool) *local.Server {
@@ -123,13 +121,8 @@ func TestRun(t *testing.T) {
 			}
 		}
 		stop()
-		select {
-		case err := <-ended:
-			if err != nil {
-				t.Errorf("it ended with %v", err)
-			}
-		case <-time.After(patience):
-			t.Error("it does not end")
+		if err := await.Receive(t, "the end of the program", ended); err != nil {
+			t.Errorf("it ended with %v", err)
 		}
 	})
 	t.Run("an expired key becomes a tombstone", func(t *testing.T) {
@@ -150,15 +143,7 @@ select 'acme', 'POST /v1/charges', n::text, '', 202, 'application/json', '{}', c
 		ended := make(chan error, 1)
 		go func() { ended <- worker.Run(ctx, config.Logger(log, "worker"), time.Now) }()
 		log.address(t, ended)
-		deadline := time.Now().Add(patience)
-		for left := 1; left > 0; {
-			if err := db.QueryRow(t.Context(), `select count(*) from idempotency_keys where body is not null`).Scan(&left); err != nil {
-				t.Fatal(err)
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("%d keys are left:\n%s", left, log)
-			}
-		}
+		await.RowWith(t, db, log.String, `select count(*) = 0 from idempotency_keys where body is not null`)
 		stop()
 		if err := <-ended; err != nil {
 			t.Error(err)
@@ -180,15 +165,7 @@ select 'acme', 'POST /v1/charges', n::text, '', 202, 'application/json', '{}', c
 		ended := make(chan error, 1)
 		go func() { ended <- worker.Run(ctx, config.Logger(log, "worker"), time.Now) }()
 		log.address(t, ended)
-		deadline := time.Now().Add(patience)
-		for listed := 0; listed == 0; {
-			if err := db.QueryRow(t.Context(), `select count(*) from charge_list where charge_id = 'ch_1'`).Scan(&listed); err != nil {
-				t.Fatal(err)
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("it is not listed:\n%s", log)
-			}
-		}
+		await.RowWith(t, db, log.String, `select count(*) = 1 from charge_list where charge_id = 'ch_1'`)
 		stop()
 		if err := <-ended; err != nil {
 			t.Error(err)

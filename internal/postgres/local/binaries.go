@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/payonce/payonce/internal/postgres"
 )
@@ -21,13 +23,16 @@ type binaries struct {
 	major   int
 }
 
-// places is where an installation is looked for.
+// places is where an installation is looked for, and where files are kept.
 type places struct {
-	bin        string   // PG_BIN
-	path       string   // PATH
-	patterns   []string // of package folders; in each the newest version wins
-	repository string   // Maven repository to download from
-	cache      string   // folder that downloads and templates are kept in, or ""
+	bin        string        // PG_BIN
+	path       string        // PATH
+	patterns   []string      // of package folders; in each the newest version wins
+	repository string        // Maven repository to download from
+	archiveSum string        // SHA-256 of what is downloaded; "": nothing is
+	stall      time.Duration // without any data, after which a download ends
+	cache      string        // folder that downloads and templates are kept in, or ""
+	temp       string        // folder that the folders of servers are made in
 }
 
 // machine is every place of this machine.
@@ -40,8 +45,11 @@ func machine() places {
 			"/opt/homebrew/opt/postgresql*/bin",
 			"/usr/local/opt/postgresql*/bin",
 		},
-		repository: "https://repo1.maven.org/maven2",
+		repository: strings.TrimSuffix(cmp.Or(os.Getenv("POSTGRES_BINARIES_URL"), mavenCentral), "/"),
+		archiveSum: archiveSums()[platform()],
+		stall:      stallTimeout,
 		cache:      cacheFolder(),
+		temp:       os.TempDir(),
 	}
 }
 
@@ -77,7 +85,7 @@ func (p places) find(ctx context.Context, a account, spare string) (binaries, er
 		for _, reason := range passed {
 			why.WriteString("; " + reason)
 		}
-		return binaries{}, fmt.Errorf("no PostgreSQL %d or newer on this machine and none to download (%w%s): install it with apt-get install postgresql or brew install postgresql, or set PG_BIN to the folder of its programs",
+		return binaries{}, fmt.Errorf("no PostgreSQL %d or newer on this machine and none to download (%w%s): install it with apt-get install postgresql or brew install postgresql, or set PG_BIN to the folder of its programs or POSTGRES_BINARIES_URL to a Maven repository in reach",
 			postgres.Oldest, err, why.String())
 	}
 	return b, err

@@ -2,17 +2,17 @@ package local_test
 
 import (
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/payonce/payonce/internal/postgres/local"
 )
 
-func TestSearch(t *testing.T) {
+func TestFind_takesTheFirstUsableServer(t *testing.T) {
 	t.Parallel()
 	root := publicFolder(t)
 	in := func(folder string) string { return filepath.Join(root, folder) }
@@ -63,32 +63,51 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-func TestNothingFound(t *testing.T) {
+func TestStart_withoutPostgreSQL_saysWhatToInstall(t *testing.T) {
 	t.Parallel()
 	root := publicFolder(t)
 	old := filepath.Join(root, "old")
 	fake(t, old, "postgres", "echo 'postgres (PostgreSQL) 13.9'")
 	fake(t, old, "initdb", "exit 1")
 
-	missing := httptest.NewServer(http.NotFoundHandler())
-	t.Cleanup(missing.Close)
-	closed := httptest.NewServer(http.NotFoundHandler())
-	closed.Close()
+	archive := looksLikeAServer(t)
+	good := sum(archive)
+	missing, _ := serve(t, http.NotFoundHandler())
+	offline, closeServer := serve(t, http.NotFoundHandler())
+	closeServer()
+	whole, _ := serve(t, answer(archive))
+	half, _ := serve(t, answer(archive[:len(archive)/2]))
+	noZip, _ := serve(t, answer([]byte("no zip file")))
+	empty, _ := serve(t, answer(zipped(t, "readme.txt", nil)))
+	silent, _ := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write(archive[:1])
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}))
 
-	for name, c := range map[string]struct{ repository, why string }{
-		"the download is missing": {missing.URL, "no version found"},
-		"the download is refused": {closed.URL, "unable to connect to " + closed.URL},
+	for name, c := range map[string]struct{ repository, sum, why string }{
+		"the archive is missing":              {missing, good, "the answer is 404 Not Found"},
+		"the repository is out of reach":      {offline, good, "connection refused"},
+		"the archive is another one":          {whole, strings.Repeat("0", 64), "its SHA-256 is " + good + ", expected 000"},
+		"half of the archive arrives":         {half, good, "expected " + good},
+		"the rest of the archive never comes": {silent, good, "nothing arrived any more"},
+		"the archive is no zip file":          {noZip, sum([]byte("no zip file")), "not a valid zip file"},
+		"the archive holds no server":         {empty, sum(zipped(t, "readme.txt", nil)), "there is no .txz in it"},
+		"there is no archive for the system":  {whole, "", "was not built for"},
 	} {
-		t.Run(name+": one sentence says what to install", func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			cache := publicFolder(t)
-			places := local.Places{Bin: old, Path: "/nonexistent", Repository: c.repository, Cache: cache}
+			places := local.Places{Bin: old, Path: "/nonexistent", Repository: c.repository, ArchiveSum: c.sum, Cache: cache}
+			if c.repository == silent {
+				places.Stall = time.Second
+			}
 			_, err := places.Start(t.Context(), local.Options{})
 			if err == nil {
 				t.Fatal("a server was started out of nothing")
 			}
 			for _, part := range []string{
-				"no PostgreSQL 15 or newer", "apt-get install postgresql", "brew install postgresql", "PG_BIN",
+				"no PostgreSQL 15 or newer", "apt-get install postgresql", "brew install postgresql", "PG_BIN", "POSTGRES_BINARIES_URL",
 				c.why, "version 13 in " + old + " is too old",
 			} {
 				if !strings.Contains(err.Error(), part) {

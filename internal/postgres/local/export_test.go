@@ -1,22 +1,33 @@
 package local
 
-import "context"
+import (
+	"cmp"
+	"context"
+	"os"
+	"time"
+)
 
 // Places stands for a machine with other places to look in.
 type Places struct {
-	Bin, Path         string
-	Patterns          []string
-	Repository, Cache string
+	Bin, Path              string
+	Patterns               []string
+	Repository, ArchiveSum string
+	Stall                  time.Duration
+	Cache, Temp            string
 }
 
 // Machine is this machine, with no repository to download from.
 func Machine() Places {
 	p := machine()
-	return Places{Bin: p.bin, Path: p.path, Patterns: p.patterns, Cache: p.cache}
+	return Places{Bin: p.bin, Path: p.path, Patterns: p.patterns, ArchiveSum: p.archiveSum, Cache: p.cache}
 }
 
 func (p Places) places() places {
-	return places{bin: p.Bin, path: p.Path, patterns: p.Patterns, repository: p.Repository, cache: p.Cache}
+	return places{
+		bin: p.Bin, path: p.Path, patterns: p.Patterns,
+		repository: p.Repository, archiveSum: p.ArchiveSum, stall: cmp.Or(p.Stall, stallTimeout),
+		cache: p.Cache, temp: cmp.Or(p.Temp, os.TempDir()),
+	}
 }
 
 // Find returns the folder of the programs that Start would run.
@@ -33,6 +44,9 @@ func (p Places) Find(ctx context.Context, spare string) (string, error) {
 func (p Places) Start(ctx context.Context, o Options) (*Server, error) {
 	return start(ctx, o, p.places())
 }
+
+// RepositoryOfThisMachine is where Start downloads from.
+func RepositoryOfThisMachine() string { return machine().repository }
 
 // Folder is where the server's data, socket and log are.
 func (s *Server) Folder() string { return s.folder.path }

@@ -18,9 +18,10 @@ const (
 	// socketLimit is the shortest limit of a socket's path on the systems we
 	// run on (macOS: 103 bytes; Linux: 107).
 	socketLimit = 103
-	// patience is how long a server may take to stop, and a keeper to end.
-	// PostgreSQL itself kills what is left of its processes after 5 s.
-	patience = 30 * time.Second
+	// patience is how long a server may take to stop, and a keeper to end, on a
+	// machine that is busy. PostgreSQL itself kills what is left of its processes
+	// after 5 s.
+	patience = 2 * time.Minute
 )
 
 // folder holds one server: its data, socket and log.
@@ -34,15 +35,14 @@ type folder struct {
 	lock *os.File
 }
 
-// parentFolder is where the folders of servers lie: os.TempDir(), or /tmp where
-// that is too long for a socket or closed to the account.
-func parentFolder(a account) string {
-	parent := os.TempDir()
-	longest := len(filepath.Join(parent, prefix+strconv.FormatUint(1<<32-1, 10), socketName))
-	if longest > socketLimit || !a.mayUse(parent) {
+// parentFolder is where the folders of servers lie: the folder for temporary
+// files, or /tmp where that is too long for a socket or closed to the account.
+func (p places) parentFolder(a account) string {
+	longest := len(filepath.Join(p.temp, prefix+strconv.FormatUint(1<<32-1, 10), socketName))
+	if longest > socketLimit || !a.mayUse(p.temp) {
 		return "/tmp"
 	}
-	return parent
+	return p.temp
 }
 
 // memory is where Linux keeps files in memory, and memoryNeeded what a server of
@@ -52,14 +52,17 @@ const (
 	memoryNeeded = 4 << 30 // bytes
 )
 
-// memoryFolder is memory, if there is enough of it and nobody has named another
-// place in TMPDIR.
-func memoryFolder(a account) (string, bool) {
-	var room syscall.Statfs_t
-	if os.Getenv("TMPDIR") != "" || syscall.Statfs(memory, &room) != nil || !a.mayUse(memory) {
+// memoryFolder is where the folders of servers in memory lie: parentFolder where
+// that is in memory, else memory if there is enough of it.
+func (p places) memoryFolder(a account) (string, bool) {
+	if parent := p.parentFolder(a); strings.HasPrefix(parent, memory+"/") {
+		return parent, true
+	}
+	var free syscall.Statfs_t
+	if syscall.Statfs(memory, &free) != nil || !a.mayUse(memory) {
 		return "", false
 	}
-	return memory, room.Bavail*uint64(room.Bsize) >= memoryNeeded
+	return memory, free.Bavail*uint64(free.Bsize) >= memoryNeeded
 }
 
 // mayUse says whether the account can make and remove folders in one of ours.

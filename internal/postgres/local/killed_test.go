@@ -2,6 +2,7 @@ package local_test
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -12,132 +13,138 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
-// parentVariable makes TestKilledParent the parent that is killed.
-const parentVariable = "PAYONCE_LOCAL_TEST_PARENT"
-
-func TestKilledParent(t *testing.T) {
+func TestStart_whoseProcessIsKilled_leavesNeitherProcessNorFolder(t *testing.T) {
 	pgtest.Long(t, "it starts servers")
 	t.Parallel()
-	if mode := os.Getenv(parentVariable); mode != "" {
-		beParent(t, mode)
-		return
-	}
-
 	for name, kill := range map[string]struct {
 		mode   string
-		target func(*parent) int
+		target func(*starter) int
 		signal syscall.Signal
 	}{
-		"SIGKILL":                   {"start", (*parent).itself, syscall.SIGKILL},
-		"SIGKILL after a restart":   {"restart", (*parent).itself, syscall.SIGKILL},
-		"SIGKILL after a crash":     {"crash", (*parent).itself, syscall.SIGKILL},
-		"SIGTERM":                   {"start", (*parent).itself, syscall.SIGTERM},
-		"Ctrl-C, sent to the group": {"start", (*parent).group, syscall.SIGINT},
+		"SIGKILL after a restart and a crash": {"restart and crash", (*starter).itself, syscall.SIGKILL},
+		"SIGTERM":                             {"start", (*starter).itself, syscall.SIGTERM},
+		"Ctrl-C, sent to the process group":   {"start", (*starter).group, syscall.SIGINT},
 	} {
-		t.Run(name+" leaves neither process nor folder", func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			temp := publicFolder(t)
-			p := startParent(t, temp, kill.mode)
-			left := watch(t, p.folder)
-			if !left.keeping(t) {
-				t.Fatal("the parent started nothing")
+			s := runningStarter(t, temp, kill.mode)
+			server := watch(t, s.folder)
+			if !server.running(t) {
+				t.Fatal("the process started no server")
 			}
-			p.kill(t, kill.target(p), kill.signal)
-			left.mustBeNothing(t)
+			s.kill(t, kill.target(s), kill.signal)
+			server.mustEndWithoutAFolder(t)
 			mustBeEmpty(t, temp)
 		})
 	}
+}
 
-	t.Run("SIGKILL of the keeper too is swept by the next start", func(t *testing.T) {
-		t.Parallel()
-		temp := publicFolder(t)
-		p := startParent(t, temp, "start")
-		left := watch(t, p.folder)
-		if err := syscall.Kill(p.keeper, syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
-		p.kill(t, p.itself(), syscall.SIGKILL)
-		eventually(t, "parent and keeper are dead", func() bool { return !locked(t, left.folder) })
-		if !locked(t, left.data) {
-			t.Fatal("the server died with its keeper: there is nothing to sweep")
-		}
-		startParent(t, temp, "start").end(t)
-		left.mustBeNothing(t)
-		mustBeEmpty(t, temp)
-	})
-
-	t.Run("a sweep leaves a living server alone", func(t *testing.T) {
-		t.Parallel()
-		temp := publicFolder(t)
-		p := startParent(t, temp, "start")
-		left := watch(t, p.folder)
-		startParent(t, temp, "start").end(t)
-		if !left.keeping(t) {
-			t.Error("the next start took a living server for a dead one")
-		}
-		p.end(t)
-		left.mustBeNothing(t)
-	})
-
-	for _, part := range []string{"", "data", "data/base", "data/postmaster.pid", ".s.PGSQL.5432"} {
-		t.Run("SIGKILL while it starts is swept at the latest by the next start/"+part, func(t *testing.T) {
+// Whatever the process was doing when it was killed, its keeper or the next
+// start removes it.
+func TestStart_killedBeforeItsEnd_isRemovedByTheNextStart(t *testing.T) {
+	pgtest.Long(t, "it starts servers")
+	t.Parallel()
+	for name, made := range map[string]string{
+		"with an empty folder":       "",
+		"with part of a data folder": "data/base",
+		"while the server starts":    "data/postmaster.pid",
+	} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			temp := publicFolder(t)
-			p := launchParent(t, temp, "start")
-			eventually(t, "the start has come to "+part, func() bool {
-				found, err := filepath.Glob(filepath.Join(temp, "payonce-pg-*", part))
+			s := launchStarter(t, temp, "start")
+			await.True(t, "the start has made "+made, func() bool {
+				found, err := filepath.Glob(filepath.Join(temp, "payonce-pg-*", made))
 				return err == nil && len(found) > 0
 			})
-			p.kill(t, p.itself(), syscall.SIGKILL)
-			startParent(t, temp, "start").end(t)
-			// The keeper of the first may still be at work.
-			eventually(t, "all is gone", func() bool { return len(entries(t, temp)) == 0 })
+			s.kill(t, s.itself(), syscall.SIGKILL)
+			await.True(t, "nothing is left in "+temp, func() bool {
+				startNothing(t, temp)
+				return len(entries(t, temp)) == 0
+			})
 		})
 	}
-
-	t.Run("a server whose keeper was killed is closed all the same", func(t *testing.T) {
-		t.Parallel()
-		s := start(t, local.Options{})
-		left := watch(t, s.Folder())
-		if err := syscall.Kill(s.KeeperPID(), syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.Close(); err != nil {
-			t.Errorf("close: %v", err)
-		}
-		left.mustBeNothing(t)
-	})
 }
 
-// beParent starts a server, says where, and waits to be killed or for the end
-// of its standard input.
-func beParent(t *testing.T, mode string) {
+func TestStart_removesAServerWithoutKeeperAndKeepsTheOthers(t *testing.T) {
+	pgtest.Long(t, "it starts servers")
+	t.Parallel()
+	temp := publicFolder(t)
+	killed, living := runningStarter(t, temp, "start"), runningStarter(t, temp, "start")
+	orphan, other := watch(t, killed.folder), watch(t, living.folder)
+	if err := syscall.Kill(killed.keeper, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	killed.kill(t, killed.itself(), syscall.SIGKILL)
+	await.True(t, "the process and its keeper are dead", func() bool { return !locked(t, orphan.folder) })
+	if !locked(t, orphan.data) {
+		t.Fatal("the server died with its keeper: there is nothing to remove")
+	}
+
+	startNothing(t, temp)
+
+	orphan.mustEndWithoutAFolder(t)
+	if !other.running(t) {
+		t.Error("the next start removed a server whose process lives")
+	}
+	living.end(t)
+	other.mustEndWithoutAFolder(t)
+	mustBeEmpty(t, temp)
+}
+
+// startNothing is a start on a machine that has no PostgreSQL: it removes what
+// killed processes left in temp, and then fails.
+func startNothing(t *testing.T, temp string) {
 	t.Helper()
-	s := start(t, local.Options{})
-	var err error
-	switch mode {
-	case "restart":
-		err = s.Restart(t.Context())
-	case "crash":
-		err = s.Crash(t.Context())
+	if _, err := (local.Places{Temp: temp}).Start(t.Context(), local.Options{}); err == nil {
+		t.Fatal("a server was started out of nothing")
 	}
+}
+
+// starterVariable makes the test program a starter. Its value says what the
+// starter does.
+const starterVariable = "PAYONCE_LOCAL_TEST_STARTER"
+
+// runStarter starts a server, prints where, and waits to be killed or for the
+// end of its standard input.
+func runStarter(mode string) int {
+	if err := startAndWait(context.Background(), mode); err != nil {
+		_, _ = fmt.Fprintln(os.Stdout, err)
+		return 1
+	}
+	return 0
+}
+
+func startAndWait(ctx context.Context, mode string) error {
+	s, err := local.Start(ctx, local.Options{})
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
-	if _, err := fmt.Fprintln(os.Stdout, parentVariable, s.KeeperPID(), s.Folder()); err != nil {
-		t.Fatal(err)
+	if mode == "restart and crash" {
+		if err := s.Restart(ctx); err != nil {
+			return err
+		}
+		if err := s.Crash(ctx); err != nil {
+			return err
+		}
+	}
+	if _, err := fmt.Fprintln(os.Stdout, starterVariable, s.KeeperPID(), s.Folder()); err != nil {
+		return err
 	}
 	if _, err := io.Copy(io.Discard, os.Stdin); err != nil {
-		t.Error(err)
+		return err
 	}
+	return s.Close()
 }
 
-// parent is another process that runs this very test as the starter of a server.
-type parent struct {
+// starter is another process that starts a server.
+type starter struct {
 	command *exec.Cmd
 	stdin   io.Closer
 	stdout  io.Reader
@@ -145,85 +152,93 @@ type parent struct {
 	folder  string
 }
 
-// launchParent starts a parent in a process group of its own.
-func launchParent(t *testing.T, temp, mode string) *parent {
+// launchStarter starts a starter in a process group of its own.
+func launchStarter(t *testing.T, temp, mode string) *starter {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &parent{command: exec.CommandContext(t.Context(), self, "-test.run=^TestKilledParent$")}
-	p.command.Env = append(os.Environ(), parentVariable+"="+mode, "TMPDIR="+temp)
-	p.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	stdin, err := p.command.StdinPipe()
+	s := &starter{command: exec.CommandContext(t.Context(), self)}
+	s.command.Env = append(os.Environ(), starterVariable+"="+mode, "TMPDIR="+temp)
+	s.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	stdin, err := s.command.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	stdout, err := p.command.StdoutPipe()
+	stdout, err := s.command.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.stdin, p.stdout = stdin, stdout
-	if err := p.command.Start(); err != nil {
+	s.stdin, s.stdout = stdin, stdout
+	if err := s.command.Start(); err != nil {
 		t.Fatal(err)
 	}
-	return p
+	return s
 }
 
-// startParent returns when the parent's server is up.
-func startParent(t *testing.T, temp, mode string) *parent {
+// runningStarter returns when the starter's server accepts connections.
+func runningStarter(t *testing.T, temp, mode string) *starter {
 	t.Helper()
-	p := launchParent(t, temp, mode)
-	var said strings.Builder
-	for lines := bufio.NewScanner(p.stdout); lines.Scan(); {
-		said.WriteString(lines.Text() + "\n")
+	s := launchStarter(t, temp, mode)
+	var printed strings.Builder
+	for lines := bufio.NewScanner(s.stdout); lines.Scan(); {
+		printed.WriteString(lines.Text() + "\n")
 		fields := strings.Fields(lines.Text())
-		if len(fields) != 3 || fields[0] != parentVariable {
+		if len(fields) != 3 || fields[0] != starterVariable {
 			continue
 		}
 		var err error
-		if p.keeper, err = strconv.Atoi(fields[1]); err != nil {
+		if s.keeper, err = strconv.Atoi(fields[1]); err != nil {
 			t.Fatal(err)
 		}
-		p.folder = fields[2]
-		if filepath.Dir(p.folder) != temp {
-			t.Fatalf("the folder is %s, not below TMPDIR %s", p.folder, temp)
+		s.folder = fields[2]
+		if filepath.Dir(s.folder) != temp {
+			t.Fatalf("the folder is %s, not below TMPDIR %s", s.folder, temp)
 		}
-		return p
+		return s
 	}
-	t.Fatalf("the parent ended without a server:\n%s", said.String())
+	t.Fatalf("the starter ended without a server:\n%s", printed.String())
 	return nil
 }
 
-func (p *parent) itself() int { return p.command.Process.Pid }
-func (p *parent) group() int  { return -p.command.Process.Pid }
+func (s *starter) itself() int { return s.command.Process.Pid }
+func (s *starter) group() int  { return -s.command.Process.Pid }
 
-func (p *parent) kill(t *testing.T, pid int, signal syscall.Signal) {
+func (s *starter) kill(t *testing.T, pid int, signal syscall.Signal) {
 	t.Helper()
 	if err := syscall.Kill(pid, signal); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.command.Wait(); err == nil {
-		t.Fatalf("the parent survived %v", signal)
+	if err := s.command.Wait(); err == nil {
+		t.Fatalf("the starter survived %v", signal)
 	}
 }
 
-// end lets the parent close its server.
-func (p *parent) end(t *testing.T) {
+// end lets the starter close its server.
+func (s *starter) end(t *testing.T) {
 	t.Helper()
-	if err := p.stdin.Close(); err != nil {
+	if err := s.stdin.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.command.Wait(); err != nil {
-		t.Fatalf("the parent did not end well: %v", err)
+	if err := s.command.Wait(); err != nil {
+		t.Fatalf("the starter ended with %v", err)
 	}
 }
+
+// longestPublic leaves room for the path of a server's socket below a public
+// folder.
+const longestPublic = 50
 
 // publicFolder is a temporary folder that the server's account can use too, with
 // a path short enough for a socket.
 func publicFolder(t *testing.T) string {
 	t.Helper()
-	folder, err := os.MkdirTemp("/tmp", "payonce-test-*") //nolint:usetesting // t.TempDir is closed to other accounts
+	parent := os.TempDir()
+	if len(parent) > longestPublic {
+		parent = "/tmp"
+	}
+	folder, err := os.MkdirTemp(parent, "public-*") //nolint:usetesting // t.TempDir is closed to other accounts
 	if err != nil {
 		t.Fatal(err)
 	}

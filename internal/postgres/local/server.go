@@ -2,8 +2,9 @@
 // test, with nothing set up beforehand.
 //
 // It promises: a server found on the machine (PG_BIN, PATH, pg_config --bindir,
-// /usr/lib/postgresql, Homebrew) or else downloaded, version 15 or newer; as
-// root it runs as the user postgres or nobody. It listens on a Unix socket in a
+// /usr/lib/postgresql, Homebrew), version 15 or newer, or else one downloaded from
+// Maven Central or the repository that POSTGRES_BINARIES_URL names, whose checksum
+// is part of this package. As root it runs as the user postgres or nobody. It listens on a Unix socket in a
 // folder of its own, never on TCP. No process and no folder outlives the process
 // that started it, also after Ctrl-C or SIGKILL: a shell waits on a pipe from
 // here, and stops the server and removes the folder when the pipe ends. If that
@@ -46,8 +47,10 @@ const (
 	uniqueViolation   = "23505"
 )
 
-// startPatience bounds a start, recovery after a crash included.
-const startPatience = time.Minute
+// startPatience bounds a start, recovery after a crash included, on a machine
+// that is busy. A server that ends before it accepts connections is noticed at
+// once.
+const startPatience = 5 * time.Minute
 
 // Options are how a server is started.
 type Options struct {
@@ -55,9 +58,9 @@ type Options struct {
 	// full_page_writes and synchronous_commit are off, and Restart and Crash may
 	// lose the latest commits.
 	Fsync bool
-	// InMemory puts the server's files into memory, where the system offers enough
-	// of it and TMPDIR names no other place. They survive every crash but one of
-	// the machine, whatever Fsync says.
+	// InMemory puts the server's files into memory where the system offers enough of
+	// it, wherever TMPDIR points: to clone a database on disk takes about 15 times as
+	// long. The files survive every crash but one of the machine, whatever Fsync says.
 	InMemory bool
 	// Settings are server settings by name; they win over ours.
 	Settings map[string]string
@@ -75,8 +78,8 @@ type Server struct {
 }
 
 // Start starts a server and returns when it accepts connections. ctx bounds the
-// start alone. Where no server is found and none can be downloaded, the error is
-// one sentence that says what to install.
+// start alone, a download included. Where no server is found and none can be
+// downloaded, the error is one sentence that says what to install.
 func Start(ctx context.Context, o Options) (*Server, error) {
 	return start(ctx, o, machine())
 }
@@ -86,9 +89,9 @@ func start(ctx context.Context, o Options, p places) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	parent := parentFolder(a)
+	parent := p.parentFolder(a)
 	sweep(ctx, parent, a)
-	if memory, ok := memoryFolder(a); ok && o.InMemory {
+	if memory, ok := p.memoryFolder(a); ok && o.InMemory {
 		parent = memory
 		sweep(ctx, parent, a)
 	}

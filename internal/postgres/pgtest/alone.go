@@ -2,8 +2,8 @@ package pgtest
 
 import (
 	"testing"
-	"time"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -18,19 +18,5 @@ select not exists (
 // session did is in PostgreSQL's statistics when it has ended.
 func Alone(tb testing.TB, db *postgres.DB) {
 	tb.Helper()
-	deadline := time.After(patience)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		var is bool
-		err := db.QueryRow(tb.Context(), alone).Scan(&is)
-		if err == nil && is {
-			return
-		}
-		select {
-		case <-deadline:
-			tb.Fatalf("others are connected after %v, %v", patience, err)
-		case <-tick.C:
-		}
-	}
+	await.Row(tb, db, alone)
 }

@@ -21,11 +21,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
 // patience bounds what is done for one test.
-const patience = time.Minute
+const patience = await.Stall
 
 // URL returns the connection string of a fresh database with every migration,
 // which is dropped when the test ends. It is a clone of a template: migrations
@@ -67,23 +68,35 @@ func Open(tb testing.TB) *postgres.DB {
 
 // As returns a pool on the database of another one, with the same settings, whose
 // sessions act as a role: what is not granted to it is refused, as it is to a
-// program. It is closed when the test ends.
+// program. It is closed when the test ends, or kept for the next test that gets
+// the database from Reused.
 func As(tb testing.TB, db *postgres.DB, role postgres.Role) *postgres.DB {
 	tb.Helper()
+	acting, err := used.as(tb.Context(), db, role)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if acting != nil {
+		return acting
+	}
+	if acting, err = openAs(tb.Context(), db, role); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(acting.Close)
+	return acting
+}
+
+func openAs(ctx context.Context, db *postgres.DB, role postgres.Role) (*postgres.DB, error) {
 	config := db.Pool().Config()
-	acting, err := postgres.Open(tb.Context(), config.ConnString(), postgres.Options{
+	return postgres.Open(ctx, config.ConnString(), postgres.Options{
 		Application:           config.ConnConfig.RuntimeParams["application_name"],
 		Role:                  role,
+		StatementTimeout:      time.Minute,
 		MaxConns:              config.MaxConns,
 		Settings:              config.ConnConfig.RuntimeParams,
 		AllowPlaintext:        true,
 		AllowUnsafeDurability: true,
 	})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(acting.Close)
-	return acting
 }
 
 // database clones a template for the length of a test.

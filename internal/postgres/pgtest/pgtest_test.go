@@ -10,14 +10,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
-	"github.com/payonce/payonce/migrations"
+	"github.com/payonce/payonce/migrations/version"
 )
 
 // childVariable makes TestProcess the process that it watches.
@@ -28,7 +28,7 @@ func TestURL(t *testing.T) {
 
 	t.Run("it has every migration", func(t *testing.T) {
 		t.Parallel()
-		pending, err := migrations.Pending(t.Context(), connect(t, pgtest.URL(t)))
+		pending, err := version.Pending(t.Context(), connect(t, pgtest.URL(t)))
 		if err != nil || pending {
 			t.Errorf("pending: %v, %v", pending, err)
 		}
@@ -53,7 +53,7 @@ func TestURL(t *testing.T) {
 		for name, database := range map[string]func(testing.TB) string{"migrated": pgtest.URL, "empty": pgtest.Empty} {
 			var conn *pgx.Conn
 			var mine string
-			t.Run(name, func(t *testing.T) { //nolint:paralleltest // the outer test looks at what is left after it
+			t.Run(name, func(t *testing.T) {
 				var err error
 				if conn, err = pgx.Connect(t.Context(), database(t)); err != nil {
 					t.Fatal(err)
@@ -85,7 +85,7 @@ func TestURL(t *testing.T) {
 
 func TestEmpty(t *testing.T) {
 	t.Parallel()
-	pending, err := migrations.Pending(t.Context(), connect(t, pgtest.Empty(t)))
+	pending, err := version.Pending(t.Context(), connect(t, pgtest.Empty(t)))
 	if err != nil || !pending {
 		t.Errorf("an empty database has no migration pending: %v, %v", pending, err)
 	}
@@ -94,7 +94,7 @@ func TestEmpty(t *testing.T) {
 func TestOpen(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Open(t)
-	pending, err := migrations.Pending(t.Context(), db)
+	pending, err := version.Pending(t.Context(), db)
 	if err != nil || pending {
 		t.Errorf("pending: %v, %v", pending, err)
 	}
@@ -120,20 +120,10 @@ func TestProcess(t *testing.T) {
 		if !strings.Contains(data, "payonce-pg-") {
 			t.Fatalf("it says %q", data)
 		}
-		deadline, cancel := context.WithTimeout(t.Context(), 15*time.Second)
-		defer cancel()
-		tick := time.NewTicker(5 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			if _, err := os.Stat(filepath.Dir(data)); errors.Is(err, fs.ErrNotExist) {
-				return
-			}
-			select {
-			case <-deadline.Done():
-				t.Fatalf("%s is still there", filepath.Dir(data))
-			case <-tick.C:
-			}
-		}
+		await.True(t, "the server's folder is gone", func() bool {
+			_, err := os.Stat(filepath.Dir(data))
+			return errors.Is(err, fs.ErrNotExist)
+		})
 	})
 
 	t.Run("two processes share the server of TEST_DATABASE_URL and leave the template alone", func(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/url"
 	"os"
 	"sync"
@@ -14,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/postgres/local"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/migrations"
 )
 
@@ -41,8 +41,8 @@ type server struct {
 // idleConns is how many connections are kept.
 const idleConns = 4
 
-// connect finds the server or starts it. What it starts lives as long as the
-// process: it ends with the pipe that package local holds.
+// connect finds the server or starts it. What it starts is closed after the last
+// test; where the process does not come to that, package local stops it.
 func connect() (server, error) {
 	address := os.Getenv("TEST_DATABASE_URL")
 	if address == "" {
@@ -50,6 +50,10 @@ func connect() (server, error) {
 		if err != nil {
 			return server{}, err
 		}
+		testrun.AtEnd(func() error {
+			closeIdle()
+			return started.Close()
+		})
 		// Where nothing is forced to disk, copying files costs half of what logging them does.
 		return server{
 			admin: started.URL("postgres"), url: started.URL,
@@ -75,29 +79,18 @@ func migrate() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	name, err := templateName(migrations.FS())
-	if err != nil {
-		return "", fmt.Errorf("name the template: %w", err)
-	}
+	name := templateName(migrations.All())
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	return name, s.as(ctx, func(conn *pgx.Conn) error { return s.template(ctx, conn, name) })
 }
 
-func templateName(files fs.FS) (string, error) {
+func templateName(all []migrations.Migration) string {
 	sum := sha256.New()
-	err := fs.WalkDir(files, ".", func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
-			return err
-		}
-		content, err := fs.ReadFile(files, path)
-		if err != nil {
-			return err
-		}
-		_, err = fmt.Fprintf(sum, "%s %d %s", path, len(content), content)
-		return err
-	})
-	return "payonce_template_" + hex.EncodeToString(sum.Sum(nil)[:8]), err
+	for _, m := range all {
+		_, _ = fmt.Fprintf(sum, "%d %d %s", m.Version, len(m.SQL), m.SQL) // a hash does not fail
+	}
+	return "payonce_template_" + hex.EncodeToString(sum.Sum(nil)[:8])
 }
 
 const lockTemplates = `select pg_advisory_lock($1)`

@@ -1,0 +1,47 @@
+package inbox_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+func TestProcessor_takesWhatAClockThatWasAheadLeft(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Reused(t)
+	for _, id := range []string{"waits", "died with its holder", "waits by a rule"} {
+		waiting(t, db, id, `{}`)
+	}
+	write(t, db, `update inbox set due_at = now() + interval '1 day' where message_id <> 'waits by a rule'`)
+	write(t, db, `update inbox set status = 'running', attempts = 1, fence = 1 where message_id like 'died%'`)
+	write(t, db, `update inbox set due_at = now() + interval '59 minutes' where message_id = 'waits by a rule'`)
+	p := processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
+		return inbox.Complete, nil
+	})
+	p.Policy.Lease, p.Policy.BackoffBase, p.Policy.BackoffCap = 6*time.Second, time.Millisecond, time.Millisecond
+	start(t, p)
+	await.Row(t, db, `select bool_and(status = 'done') from inbox where message_id <> 'waits by a rule'`)
+	var status string
+	if err := db.QueryRow(t.Context(), `select status from inbox where message_id = 'waits by a rule'`).Scan(&status); err != nil || status != "pending" {
+		t.Errorf("a message that waits by a rule is %q, %v, want pending", status, err)
+	}
+}
+
+func TestProcessor_cutsAWaitThatIsTooLong(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Reused(t)
+	waiting(t, db, "m", `{}`)
+	p := processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
+		return inbox.Complete, &inbox.WaitError{AtLeast: 24 * inbox.LongestWait, Err: context.DeadlineExceeded}
+	})
+	p.Policy.BackoffBase, p.Policy.BackoffCap = time.Millisecond, time.Millisecond
+	start(t, p)
+	await.Row(t, db, `
+select waits = 1
+       and due_at between now() + interval '50 minutes' and now() + interval '61 minutes'
+  from inbox`)
+}

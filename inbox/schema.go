@@ -1,0 +1,10 @@
+package inbox
+
+import _ "embed"
+
+//go:embed schema.sql
+var schema string
+
+// Schema returns the SQL that creates inbox and inbox_quarantine in an empty
+// database. It is plain SQL, to be run once in a transaction.
+func Schema() string { return schema }

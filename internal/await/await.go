@@ -1,0 +1,173 @@
+// Package await lets a test wait for a condition without judging how fast the
+// machine is.
+//
+// A wait ends as soon as its condition holds. It fails only when nothing has
+// changed for [Stall]: a value that changes restarts the clock, and a machine
+// that stands still for a while uses up at most a second of it. So a test may be
+// slow on a busy machine, but not wrong.
+package await
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Stall is how long a wait lasts without any change. A run that is expected to fail,
+// such as that of a planted bug, shortens it by the variable AWAIT_STALL.
+const Stall = 2 * time.Minute
+
+var limit = limitOf(os.Getenv("AWAIT_STALL")) //nolint:gochecknoglobals // set once
+
+func limitOf(variable string) time.Duration {
+	if d, err := time.ParseDuration(variable); err == nil {
+		return d
+	}
+	return Stall
+}
+
+// poll lies between two reads of a condition, longestTick is what one of them
+// may add to a stall: a machine that stopped the process for longer did not run
+// what the test waits for either.
+const (
+	poll        = 5 * time.Millisecond
+	longestTick = time.Second
+)
+
+// TB is the part of testing.TB that a wait needs. rapid.T has it too.
+type TB interface {
+	Helper()
+	Fatalf(format string, args ...any)
+}
+
+// True waits until holds returns true, and ends the test if it does not.
+func True(tb TB, what string, holds func() bool) {
+	tb.Helper()
+	Progress(tb, what, func() (string, bool) { return "", holds() })
+}
+
+// Progress waits until look says that it is done. What look describes is the
+// progress: each change of it restarts the clock, and the last one is printed
+// when the wait fails.
+func Progress(tb TB, what string, look func() (seen string, done bool)) {
+	tb.Helper()
+	s := newStall()
+	for {
+		seen, done := look()
+		if done {
+			return
+		}
+		if s.over(seen) {
+			tb.Fatalf("no change for %v while waiting until %s%s", limit, what, lastSeen(seen))
+			return
+		}
+		time.Sleep(poll) //nolint:forbidigo // the one place where tests poll
+	}
+}
+
+// Within reports whether holds returns true before it was false for d, by the
+// same clock. It is for tests that decide themselves what a failure means.
+func Within(d time.Duration, holds func() bool) bool {
+	s := newStall()
+	s.limit = d
+	for !holds() {
+		if s.over("") {
+			return false
+		}
+		time.Sleep(poll) //nolint:forbidigo // the one place where tests poll
+	}
+	return true
+}
+
+// Receive returns the next value of a channel, or the zero value once it is
+// closed. It ends the test if there is neither.
+func Receive[T any](tb TB, what string, from <-chan T) T {
+	tb.Helper()
+	tick := time.NewTicker(longestTick)
+	defer tick.Stop()
+	for s := newStall(); ; {
+		select {
+		case value := <-from:
+			return value
+		case <-tick.C:
+		}
+		if s.over("") {
+			tb.Fatalf("nothing came for %v while waiting for %s", limit, what)
+			var none T
+			return none
+		}
+	}
+}
+
+// Querier reads from a database: a pgx connection, a pool, a transaction.
+type Querier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// Row waits until a query of one boolean returns true. An error of the query
+// ends the test.
+func Row(tb testing.TB, db Querier, sql string, args ...any) {
+	tb.Helper()
+	RowWith(tb, db, nil, sql, args...)
+}
+
+// RowWith is Row for a failure that is explained by more than the query: what
+// explain returns is progress, and is printed when the wait fails.
+func RowWith(tb testing.TB, db Querier, explain func() string, sql string, args ...any) {
+	tb.Helper()
+	Progress(tb, "this is true: "+sql, func() (seen string, done bool) {
+		if err := db.QueryRow(tb.Context(), sql, args...).Scan(&done); err != nil {
+			tb.Fatalf("%s: %v", sql, err)
+		}
+		if explain != nil {
+			seen = explain()
+		}
+		return seen, done
+	})
+}
+
+// Blocked waits until n sessions of the database wait for a lock that another
+// session holds.
+func Blocked(tb testing.TB, db Querier, n int) {
+	tb.Helper()
+	Row(tb, db, `
+select count(*) >= $1
+  from pg_stat_activity
+ where datname = current_database()
+   and pid <> pg_backend_pid()
+   and wait_event_type = 'Lock'`, n)
+}
+
+// stall is a clock that runs while nothing changes.
+type stall struct {
+	limit time.Duration
+	spent time.Duration
+	last  time.Time
+	seen  string
+}
+
+func newStall() *stall {
+	return &stall{limit: limit, last: time.Now()} //nolint:forbidigo // the one clock of waiting tests
+}
+
+// over adds the time since the last call and reports whether the limit is used
+// up.
+func (s *stall) over(seen string) bool {
+	now := time.Now() //nolint:forbidigo // the one clock of waiting tests
+	s.spent += min(now.Sub(s.last), longestTick)
+	s.last = now
+	if seen != s.seen {
+		s.seen, s.spent = seen, 0
+	}
+	return s.spent >= s.limit
+}
+
+func lastSeen(seen string) string {
+	if seen == "" {
+		return ""
+	}
+	return "; last seen: " + seen
+}

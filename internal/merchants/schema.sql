@@ -1,0 +1,161 @@
+-- Promise: an API key belongs to one merchant, and only its SHA-256 is stored, so a
+-- dump of the table contains no key. A key does what its scopes say until it expires
+-- or is revoked, in database time. A merchant with a webhook has a secret that does
+-- not end by itself; a replaced secret signs beside its successor until its end.
+
+create table merchants (
+  merchant_id        text        collate "C" not null,
+  fee_basis_points   int         not null default 300,
+  fee_fixed          jsonb       not null default '{}',
+  webhook_url        text        collate "C",
+  webhook_generation int,
+  created_at         timestamptz not null default clock_timestamp(),
+
+  -- A merchant registers once.
+  constraint merchants_pkey primary key (merchant_id),
+
+  -- An id that is safe in a URL and in a log line.
+  constraint merchants_merchant_id_check check (merchant_id ~ '^[a-z0-9][a-z0-9_-]{0,62}$'),
+
+  -- A fee is a part of the amount.
+  constraint merchants_fee_basis_points_check check (fee_basis_points between 0 and 10000),
+
+  -- Fixed fees are named by currency.
+  constraint merchants_fee_fixed_check check (jsonb_typeof(fee_fixed) = 'object'),
+
+  -- A webhook is signed: a URL has a secret, and a secret has a URL.
+  constraint merchants_webhook_has_a_secret
+       check ((webhook_url is null) = (webhook_generation is null))
+);
+comment on column merchants.fee_basis_points is 'hundredths of a percent of the amount, rounded half up in minor units';
+comment on column merchants.fee_fixed is 'currency → minor units, added to the percentage';
+comment on column merchants.webhook_generation is 'the newest of the merchant''s webhook_secrets';
+
+create table api_keys (
+  key_hash    bytea       not null,
+  prefix      text        collate "C" not null,
+  merchant_id text        collate "C" not null,
+  scopes      text[]      collate "C" not null,
+  created_at  timestamptz not null default clock_timestamp(),
+  expires_at  timestamptz,
+  revoked_at  timestamptz,
+
+  -- A key opens one account.
+  constraint api_keys_pkey primary key (key_hash),
+
+  -- A SHA-256, never the key itself.
+  constraint api_keys_key_hash_check check (length(key_hash) = 32),
+
+  -- The merchant exists.
+  constraint api_keys_merchant_id_fkey foreign key (merchant_id) references merchants,
+
+  -- A key has at least one scope, and only known ones.
+  constraint api_keys_known_scopes
+       check (cardinality(scopes) > 0
+              and scopes <@ '{charges:write,charges:read,refunds:write,admin}'),
+
+  -- A key is not expired when it is created.
+  constraint api_keys_expire_after_their_birth check (expires_at > created_at)
+);
+comment on column api_keys.key_hash is 'SHA-256 of the whole key';
+comment on column api_keys.prefix is 'the beginning of the key, by which operators name it and requests find it; not secret, and not unique';
+comment on column api_keys.scopes is 'what the key may be used for; no scope includes another';
+comment on column api_keys.expires_at is 'null: never';
+comment on column api_keys.revoked_at is 'null: not revoked; the first revocation counts';
+
+-- The keys that a request may mean.
+create index api_keys_by_prefix
+    on api_keys (prefix);
+
+create table webhook_secrets (
+  merchant_id text        collate "C" not null,
+  generation  int         not null,
+  secret      text        collate "C",
+  secret_hash bytea       not null,
+  created_at  timestamptz not null default clock_timestamp(),
+  created_by  text        collate "C" not null,
+  ends_at     timestamptz,
+
+  -- Of two operators who replace a secret at the same time one is refused.
+  constraint webhook_secrets_pkey primary key (merchant_id, generation),
+
+  -- The merchant exists.
+  constraint webhook_secrets_merchant_id_fkey foreign key (merchant_id) references merchants,
+
+  -- Secrets of a merchant count from one.
+  constraint webhook_secrets_generation_check check (generation > 0),
+
+  -- A SHA-256, never the secret itself.
+  constraint webhook_secrets_secret_hash_check check (length(secret_hash) = 32),
+
+  -- Registration or an operator created it.
+  constraint webhook_secrets_created_by_check check (created_by <> ''),
+
+  -- A secret that still signs is not deleted.
+  constraint webhook_secrets_end_before_they_are_forgotten
+       check (secret is not null or ends_at is not null)
+);
+comment on column webhook_secrets.generation is 'counts a merchant''s secrets';
+comment on column webhook_secrets.secret is 'Standard Webhooks secret, whsec_… and base64, in the clear, because it signs; null: deleted after its end';
+comment on column webhook_secrets.secret_hash is 'SHA-256 of the whole secret, by whose beginning operators name it';
+comment on column webhook_secrets.created_by is 'registration, or the operator';
+comment on column webhook_secrets.ends_at is 'null: the newest. It signs no delivery that begins later';
+
+-- The secret that a merchant uses exists and is its own. Deferred, because merchant
+-- and secret refer to each other.
+alter table merchants
+  add constraint merchants_webhook_secret_exists
+      foreign key (merchant_id, webhook_generation) references webhook_secrets
+      deferrable initially deferred;
+
+-- The secrets that retention may delete.
+create index webhook_secrets_to_forget
+    on webhook_secrets (ends_at)
+ where secret is not null;
+
+-- Authentication asks before the merchant is known, so this function sees all rows. The
+-- offsets keep the plan at two index probes: a plan that was made while the tables were
+-- small joined all keys with all merchants (40 ms a request with 50,000 keys).
+create function api_keys_by_prefix(prefixes text[])
+returns table (
+  key_hash         bytea,
+  scopes           text[],
+  merchant_id      text,
+  fee_basis_points int,
+  fee_fixed        jsonb,
+  has_webhook      boolean
+)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  return query
+  select k.key_hash,
+         k.scopes,
+         m.merchant_id,
+         m.fee_basis_points,
+         m.fee_fixed,
+         m.has_webhook
+    from unnest(prefixes) as asked (prefix)
+   cross join lateral (
+         select key_hash,
+                scopes,
+                merchant_id
+           from public.api_keys
+          where prefix = asked.prefix
+            and revoked_at is null
+            and (expires_at is null or expires_at > clock_timestamp())
+         offset 0) k
+   cross join lateral (
+         select merchant_id,
+                fee_basis_points,
+                fee_fixed,
+                webhook_url is not null as has_webhook
+           from public.merchants
+          where merchant_id = k.merchant_id
+         offset 0) m;
+end
+$$;
+comment on function api_keys_by_prefix is 'what authenticates a request: keys that are in force, by the part that is not secret';
+revoke execute on function api_keys_by_prefix from public;

@@ -1,0 +1,84 @@
+package pgtest_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+// TestEmptied_looksLikeAFreshDatabase lets tests use databases one after the
+// other, and compares what each of them is given with a fresh database.
+func TestEmptied_looksLikeAFreshDatabase(t *testing.T) { //nolint:paralleltest // the subtests use the same databases
+	fresh := content(t, pgtest.Open(t))
+	for _, test := range []struct{ name, statement string }{
+		{"a row is inserted", `insert into merchants (merchant_id) values ('acme')`},
+		{"a row of the migrations is updated", `update projections set position = 7`},
+		{"a row of the migrations is deleted", `delete from projections`},
+		{"a sequence is used", `select nextval('outbox_offset_seq')`},
+		{"a table is created", `create table kept (id int)`},
+		{"a table is dropped", `drop table schema_migrations`},
+		{"a constraint is added", `alter table inbox add constraint planted check (message_id = '') not valid`},
+		{"a trigger is disabled", `alter table ledger_postings disable trigger all`},
+		{"a privilege is revoked", `revoke select on charge_list from payonce_api`},
+		{"the numbering is marked anew", `update numbering_mark set written_in = written_in`},
+		{"the numbering is made another server's", `update numbering_mark set written_in = '7'`},
+		{"nothing is done", `select 1`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			db := pgtest.Reused(t)
+			if diff := cmp.Diff(fresh, content(t, db)); diff != "" {
+				t.Errorf("the database (-fresh +emptied):\n%s", diff)
+			}
+			if _, err := db.Pool().Exec(t.Context(), test.statement); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// TestEmptied_returnsADatabaseThatNoOtherTestUses holds two at the same time.
+func TestEmptied_returnsADatabaseThatNoOtherTestUses(t *testing.T) {
+	t.Parallel()
+	one, other := pgtest.Reused(t), pgtest.Reused(t)
+	if a, b := database(one), database(other); a == b {
+		t.Errorf("both are %s", a)
+	}
+}
+
+func database(db *postgres.DB) string { return db.Pool().Config().ConnConfig.Database }
+
+// content is what the tables, sequences, constraints and triggers of a database
+// hold, as far as it is the same in every fresh one.
+func content(t *testing.T, db *postgres.DB) []string {
+	t.Helper()
+	rows, err := db.Query(t.Context(), `
+select format('table %s: %s', relname, (xpath('//c/text()', query_to_xml(format('select count(*) as c from %I', relname), false, true, '')))[1])
+  from pg_class where relkind = 'r' and relnamespace = 'public'::regnamespace
+union all
+select format('sequence %s: %s', sequencename, last_value) from pg_sequences where schemaname = 'public'
+union all
+select format('constraint %s', conname) from pg_constraint where connamespace = 'public'::regnamespace
+union all
+select format('trigger %s %s', tgname, tgenabled) from pg_trigger where not tgisinternal
+union all
+select format('internal triggers %s %s', tgenabled, count(*)) from pg_trigger where tgisinternal group by tgenabled
+union all
+select format('grants %s: %s', relname, relacl) from pg_class where relnamespace = 'public'::regnamespace and relkind = 'r'
+union all
+select format('numbering %s', own) from numbering
+union all
+select format('projection %s', projections::text) from projections
+order by 1`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lines
+}

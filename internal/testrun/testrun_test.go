@@ -1,0 +1,229 @@
+package testrun_test
+
+import (
+	"bufio"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/testrun"
+)
+
+// roleVariable makes TestProcess one of the processes that the other tests start.
+const roleVariable = "PAYONCE_TESTRUN_ROLE"
+
+func TestMain(m *testing.M) { testrun.Main(m) }
+
+// TestProcess is the body of the child processes. It does nothing in the tests'
+// own process.
+func TestProcess(t *testing.T) { //nolint:paralleltest // it is alone in its process
+	role := os.Getenv(roleVariable)
+	if role == "" {
+		t.Skip("not run: it is the body of the processes that the other tests start")
+	}
+	if err := os.WriteFile(filepath.Join(t.TempDir(), "content"), []byte("content"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	switch role {
+	case "passes":
+	case "fails":
+		t.Error("it fails")
+	case "panics":
+		panic("it panics")
+	case "leaves a goroutine":
+		go func() { select {} }()
+	case "ends with an error":
+		testrun.AtEnd(func() error { return os.ErrClosed })
+	case "hangs":
+		if _, err := os.Stdout.WriteString("hangs\n"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour) //nolint:forbidigo // until it is killed or times out
+	}
+}
+
+func TestMain_leavesNothingBehind(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		role string
+		args []string
+		fail bool
+		long bool // it waits for the goroutine to end
+	}{
+		{role: "passes"},
+		{role: "fails", fail: true},
+		{role: "panics", fail: true},
+		{role: "hangs", args: []string{"-test.timeout=100ms"}, fail: true},
+		{role: "leaves a goroutine", fail: true, long: true},
+		{role: "ends with an error", fail: true},
+	} {
+		t.Run(strings.ReplaceAll(c.role, " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			if c.long && testing.Short() {
+				t.Skip("not run in short mode: it takes nine seconds")
+			}
+			parent := t.TempDir()
+			out, err := child(parent, c.role, c.args...).CombinedOutput()
+			if failed := err != nil; failed != c.fail {
+				t.Errorf("it ended with %v, want an error: %v\n%s", err, c.fail, out)
+			}
+			isEmptied(t, parent)
+		})
+	}
+	for _, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGINT} {
+		t.Run(signal.String(), func(t *testing.T) {
+			t.Parallel()
+			parent := t.TempDir()
+			c, _ := startHanging(t, parent)
+			if err := c.Process.Signal(signal); err != nil {
+				t.Fatal(err)
+			}
+			_ = c.Wait() // killed
+			isEmptied(t, parent)
+		})
+	}
+}
+
+func TestMain_endsWhenItsParentDies(t *testing.T) {
+	t.Parallel()
+	parent := t.TempDir()
+	// The shell is the parent and stays until it is killed.
+	shell := exec.CommandContext(t.Context(), "/bin/sh", "-c", `"$@" & wait`, "sh", self(t), "-test.run=^TestProcess$")
+	hanging := child(parent, "hangs")
+	shell.Env = hanging.Env
+	awaitHanging(t, shell)
+	if err := shell.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = shell.Wait() // killed
+	isEmptied(t, parent)
+}
+
+func TestMain_removesWhatAKilledProcessLeft(t *testing.T) {
+	t.Parallel()
+	parent := t.TempDir()
+	c, guard := startHanging(t, parent)
+	// Without its guard nothing removes the folder of a killed process.
+	if err := syscall.Kill(guard, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Wait() // killed
+	if left := entries(t, parent); len(left) != 1 {
+		t.Fatalf("the killed process left %q, want its folder", left)
+	}
+	if out, err := child(parent, "passes").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	isEmptied(t, parent)
+}
+
+func TestMain_leavesTheFolderOfALivingProcessAlone(t *testing.T) {
+	t.Parallel()
+	parent := t.TempDir()
+	startHanging(t, parent)
+	if out, err := child(parent, "passes").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if left := entries(t, parent); len(left) != 1 {
+		t.Errorf("there are %q, want the folder of the process that runs", left)
+	}
+}
+
+// child is this test binary as a process with a role.
+func child(parent, role string, args ...string) *exec.Cmd {
+	c := exec.Command(os.Args[0], append([]string{"-test.run=^TestProcess$"}, args...)...) //nolint:noctx // it ends by itself or is killed
+	c.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "TMPDIR=") }),
+		roleVariable+"="+role, "TMPDIR="+parent)
+	return c
+}
+
+func self(t *testing.T) string {
+	t.Helper()
+	path, err := filepath.Abs(os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// startHanging starts a process that runs a test and does not end. It returns the
+// process id of its guard.
+func startHanging(t *testing.T, parent string) (c *exec.Cmd, guard int) {
+	t.Helper()
+	c = child(parent, "hangs")
+	awaitHanging(t, c)
+	return c, guardOf(t, parent)
+}
+
+func awaitHanging(t *testing.T, c *exec.Cmd) {
+	t.Helper()
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = c.Process.Kill(), c.Wait() })
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil || line != "hangs\n" {
+		t.Fatalf("the process printed %q, %v", line, err)
+	}
+	go func() { _, _ = io.Copy(io.Discard, out) }()
+}
+
+// guardOf finds the guard of a folder by its command line.
+func guardOf(t *testing.T, parent string) int {
+	t.Helper()
+	folders := entries(t, parent)
+	if len(folders) != 1 {
+		t.Fatalf("there are %q, want one folder", folders)
+	}
+	out, err := exec.CommandContext(t.Context(), "ps", "-eo", "pid=,args=").Output()
+	if err != nil {
+		t.Skipf("not run: ps: %v", err)
+	}
+	for line := range strings.Lines(string(out)) {
+		fields := strings.Fields(line)
+		if strings.Contains(line, "trap '' HUP") && fields[len(fields)-1] == filepath.Join(parent, folders[0]) {
+			pid, err := strconv.Atoi(fields[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return pid
+		}
+	}
+	t.Fatalf("no guard in\n%s", out)
+	return 0
+}
+
+func isEmptied(t *testing.T, folder string) {
+	t.Helper()
+	await.Progress(t, folder+" is empty", func() (string, bool) {
+		left := entries(t, folder)
+		return strings.Join(left, " "), len(left) == 0
+	})
+}
+
+func entries(t *testing.T, folder string) (names []string) {
+	t.Helper()
+	found, err := os.ReadDir(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range found {
+		names = append(names, entry.Name())
+	}
+	return names
+}

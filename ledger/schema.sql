@@ -1,0 +1,283 @@
+-- Promise: an event happens once, at one version of its stream, directly after the
+-- event before it, and is never changed. A stream has no gap and one owner. A
+-- decision that was made on another state of the stream is refused by one of these
+-- constraints, together with everything else in its commit.
+--
+-- This file needs no other table and can be applied by itself. The projector also
+-- reads the view numbering of the outbox.
+
+create table ledger_events (
+  position         bigint      generated always as identity,
+  txid             xid8        not null default pg_current_xact_id(),
+  event_id         uuid        not null,
+  stream_id        text        collate "C" not null,
+  version          int         not null,
+  previous_version int         generated always as (nullif(version - 1, 0)) stored,
+  type             text        collate "C" not null,
+  schema_version   smallint    not null,
+  merchant_id      text        collate "C" not null,
+  data             jsonb       not null,
+  metadata         jsonb       not null,
+  occurred_at      timestamptz not null,
+  recorded_at      timestamptz not null default clock_timestamp(),
+
+  -- Each event has its own position.
+  constraint ledger_events_pkey primary key (position),
+
+  -- A decision that is committed twice has the same event id, and is refused.
+  constraint ledger_events_event_once unique (event_id),
+
+  -- Of two decisions on the same state of a stream one is refused. merchant_id is in the
+  -- key only because the next constraint refers to it: a stream has one merchant.
+  constraint ledger_events_version_once unique (stream_id, version, merchant_id),
+
+  -- An event follows the event before it, of the same merchant. So a stream begins with
+  -- version 1, has no gap and has one merchant: a decision on events that a failover has
+  -- lost is refused, and so is an event for another merchant's charge.
+  constraint ledger_events_previous_exists
+       foreign key (stream_id, merchant_id, previous_version)
+       references ledger_events (stream_id, merchant_id, version),
+
+  -- Versions count from one.
+  constraint ledger_events_version_check check (version > 0),
+
+  -- Versions of the stored form count from one.
+  constraint ledger_events_schema_version_check check (schema_version > 0),
+
+  -- An event has named fields.
+  constraint ledger_events_data_check check (jsonb_typeof(data) = 'object'),
+
+  -- So has its cause.
+  constraint ledger_events_metadata_check check (jsonb_typeof(metadata) = 'object')
+);
+comment on column ledger_events.txid is 'order of commits, together with position: a reader of all events stays below the oldest transaction in progress';
+comment on column ledger_events.event_id is 'UUIDv5 of stream, cause, type and ordinal: the same decision made twice has the same id';
+comment on column ledger_events.stream_id is 'the charge';
+comment on column ledger_events.previous_version is 'the version that must exist; null for the first event';
+comment on column ledger_events.occurred_at is 'for display; no decision depends on it';
+
+-- A stream begins once: two merchants cannot both have its version 1. Everything later
+-- follows from that first event. No statement asks for previous_version, so this index is
+-- a guard and in no plan.
+create unique index ledger_events_one_beginning
+    on ledger_events (stream_id)
+ where previous_version is null;
+
+-- A charge is captured once.
+create unique index ledger_events_one_capture
+    on ledger_events (stream_id)
+ where type like 'payment.captured.v%';
+
+-- A charge succeeds or fails, once.
+create unique index ledger_events_one_outcome
+    on ledger_events (stream_id)
+ where type like 'charge.succeeded.v%'
+    or type like 'charge.failed.v%';
+
+-- A payment at the provider pays for one charge.
+create unique index ledger_events_one_capture_per_reference
+    on ledger_events ((data ->> 'provider') collate "C", (data ->> 'payment_intent') collate "C")
+ where type like 'payment.captured.v%';
+
+-- A refund succeeds or fails, once. That the refunds of a charge do not exceed what
+-- was captured is decided at a version of the stream, which is unique itself.
+create unique index ledger_events_one_refund_outcome
+    on ledger_events (stream_id, (data ->> 'refund_id') collate "C")
+ where type like 'refund.succeeded.v%'
+    or type like 'refund.failed.v%';
+
+-- A refund is reversed once.
+create unique index ledger_events_one_refund_reversal
+    on ledger_events (stream_id, (data ->> 'refund_id') collate "C")
+ where type like 'refund.reversed.v%';
+
+-- A refund at the provider is recorded once.
+create unique index ledger_events_one_refund_per_reference
+    on ledger_events ((data ->> 'provider') collate "C", (data ->> 'provider_refund') collate "C")
+ where type like 'refund.succeeded.v%';
+
+-- The order in which the projector reads. An insert appends to its right end.
+create index ledger_events_in_order
+    on ledger_events (txid, position);
+
+create table ledger_postings (
+  stream_id   text     collate "C" not null,
+  version     int      not null,
+  leg         smallint not null,
+  merchant_id text     collate "C" not null,
+  debit       text     collate "C" not null,
+  credit      text     collate "C" not null,
+  amount      bigint   not null,
+  currency    char(3)  collate "C" not null,
+
+  -- A leg of an event is posted once.
+  constraint ledger_postings_leg_once primary key (stream_id, version, leg),
+
+  -- Legs count from one.
+  constraint ledger_postings_leg_check check (leg > 0),
+
+  -- An amount moves, and in one direction.
+  constraint ledger_postings_amount_check check (amount > 0),
+
+  -- An account does not give to itself.
+  constraint ledger_postings_two_accounts check (debit <> credit),
+
+  -- Both accounts are in the currency of the posting.
+  constraint ledger_postings_one_currency
+       check (right(debit, 3) = currency and right(credit, 3) = currency)
+);
+comment on table ledger_postings is 'double entry: each row moves an amount from one account to another, so the sum of all accounts is zero';
+comment on column ledger_postings.amount is 'minor units';
+comment on column ledger_postings.debit is 'kind:owner:currency';
+
+create function refuse_change() returns trigger language plpgsql as $$
+begin
+  raise exception '% is append-only: % refused', tg_table_name, tg_op
+    using errcode = 'restrict_violation';
+end
+$$;
+comment on function refuse_change is 'the trigger of append-only tables';
+revoke execute on function refuse_change from public;
+
+-- Events are appended and never changed.
+create trigger ledger_events_append_only
+before update or delete or truncate on ledger_events
+   for each statement execute function refuse_change();
+
+-- Postings are appended and never changed.
+create trigger ledger_postings_append_only
+before update or delete or truncate on ledger_postings
+   for each statement execute function refuse_change();
+
+-- These two functions find a charge before its merchant is known. They see the
+-- charges of all merchants and return no more than the owner.
+
+create function charge_by_id(id text)
+returns table (stream_id text, merchant_id text)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  return query
+  select e.stream_id,
+         e.merchant_id
+    from public.ledger_events e
+   where e.stream_id = id
+     and e.version = 1;
+end
+$$;
+comment on function charge_by_id is 'the owner of the charge that an event of the provider names';
+revoke execute on function charge_by_id from public;
+
+create function charge_by_payment_intent(provider text, payment_intent text)
+returns table (stream_id text, merchant_id text)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  return query
+  select e.stream_id,
+         e.merchant_id
+    from public.ledger_events e
+   where e.type like 'payment.captured.v%'
+     and (e.data ->> 'provider') collate "C" = provider
+     and (e.data ->> 'payment_intent') collate "C" = payment_intent;
+end
+$$;
+comment on function charge_by_payment_intent is 'the owner of the charge that was captured under a payment intent';
+revoke execute on function charge_by_payment_intent from public;
+
+-- Projections: what the ledger says up to a checkpoint, and nothing else. Rows and
+-- checkpoint move in one commit, each event is folded once, and of two programs that
+-- fold the same events one is refused. A new generation is built beside the live one
+-- and takes its place in one commit.
+
+create table projections (
+  generation         bigint generated always as identity,
+  state              text   collate "C" not null,
+  txid               xid8   not null default '0',
+  position           bigint not null default 0,
+  highest            bigint not null default 0,
+  batch              bigint not null default 0,
+  after              bigint not null default -1,
+  took_over_txid     xid8   not null default '0',
+  took_over_position bigint not null default 0,
+
+  -- Each generation has its own number.
+  constraint projections_pkey primary key (generation),
+
+  -- live: requests read it. building: it is compared with the live one and takes its
+  -- place. retired: nothing writes to it.
+  constraint projections_state_check check (state in ('building', 'live', 'retired')),
+
+  -- A projector that read the checkpoint before another one moved it is refused.
+  constraint projections_folded_once check (batch = after + 1),
+
+  -- A generation that takes over has folded at least as much as the one before it.
+  constraint projections_never_behind
+       check (txid > took_over_txid
+              or txid = took_over_txid and position >= took_over_position)
+) with (fillfactor = 50);
+comment on table projections is 'how far charge_list and account_balances have folded the ledger: everything up to and including (txid, position)';
+comment on column projections.highest is 'the highest position of an event that was folded';
+comment on column projections.batch is 'each commit that moves this row raises it';
+comment on column projections.after is 'the batch that the newest commit had read';
+comment on column projections.took_over_txid is 'with took_over_position, the checkpoint of the generation before it when this one took its place';
+
+-- One generation is live.
+create unique index projections_one_live
+    on projections (state)
+ where state = 'live';
+
+-- One generation is being built.
+create unique index projections_one_building
+    on projections (state)
+ where state = 'building';
+
+insert into projections (state) values ('live');
+
+create table charge_list (
+  generation  bigint      not null,
+  charge_id   text        collate "C" not null,
+  merchant_id text        collate "C" not null,
+  order_id    text        collate "C" not null,
+  status      text        collate "C" not null,
+  created_at  timestamptz not null,
+  version     int         not null,
+  view        json        not null,
+
+  -- A charge is listed once in each generation.
+  constraint charge_list_once primary key (generation, charge_id)
+) with (fillfactor = 60); -- a charge is updated a few times, mostly without a change of its indexes
+comment on table charge_list is 'projection: each charge as its merchant sees it';
+comment on column charge_list.created_at is 'when the first event occurred; with charge_id the order of the list';
+comment on column charge_list.version is 'how many events of the charge are folded in';
+comment on column charge_list.view is 'the charge as the API shows it, byte for byte: hence json and not jsonb';
+
+-- The pages of GET /v1/charges, newest first.
+create index charge_list_by_time
+    on charge_list (generation, merchant_id, created_at, charge_id);
+
+-- The same with order_id.
+create index charge_list_by_order
+    on charge_list (generation, merchant_id, order_id, created_at, charge_id);
+
+-- The same with status.
+create index charge_list_by_status
+    on charge_list (generation, merchant_id, status, created_at, charge_id);
+
+create table account_balances (
+  generation  bigint  not null,
+  merchant_id text    collate "C" not null,
+  account     text    collate "C" not null,
+  debits      numeric not null,
+  credits     numeric not null,
+
+  -- An account has one balance in each generation.
+  constraint account_balances_once primary key (generation, merchant_id, account)
+) with (fillfactor = 80);
+comment on table account_balances is 'projection: the sums of a merchant''s postings on each account';
+comment on column account_balances.account is 'kind:owner:currency';
+comment on column account_balances.debits is 'minor units; numeric, so that no sum is too large for the projector';

@@ -1,0 +1,325 @@
+-- Promise: a program can do no more than its work, and a request sees no more than its
+-- merchant's rows. The api and the worker act as roles of their own, and everything
+-- that is not granted here is refused to them (42501). Of every table with a merchant
+-- the api reads and writes only the rows of the merchant that its transaction names in
+-- the setting payonce.merchant; without a name, none.
+--
+-- This is the second line behind the checks of the code. It does not hold for the owner
+-- of the tables and for superusers: operators read across merchants.
+--
+-- The file also holds what belongs to no single package: foreign keys between packages,
+-- retention, and functions that read the server's sessions.
+
+-- Roles belong to the server, and several of its databases may be migrated at the same
+-- time. A user that may not create roles needs no such right if they exist and are granted.
+do $$
+declare
+  program text;
+  may_set text := case when current_setting('server_version_num')::int >= 160000 then 'SET' else 'MEMBER' end;
+begin
+  foreach program in array array['payonce_api', 'payonce_worker'] loop
+    begin
+      if not exists (select from pg_roles where rolname = program) then
+        execute format('create role %I nologin', program);
+      end if;
+    exception
+      when duplicate_object or unique_violation then null; -- another migration created it
+      when insufficient_privilege then null;
+    end;
+    begin
+      if not pg_has_role(current_user, program, may_set) then
+        execute format('grant %I to current_user', program);
+      end if;
+    exception
+      when unique_violation then null; -- as above
+      when insufficient_privilege or undefined_object then
+        raise exception 'the role % is missing, or not granted to %: let a superuser run "create role payonce_api; create role payonce_worker; grant payonce_api, payonce_worker to %" as far as it is not done, and migrate again',
+              program, current_user, quote_ident(current_user)
+              using errcode = 'insufficient_privilege';
+    end;
+  end loop;
+end
+$$;
+
+-- Foreign keys between packages -----------------------------------------------
+
+-- The merchant of an article exists.
+alter table stock
+  add constraint stock_merchant_id_fkey
+      foreign key (merchant_id) references merchants;
+
+-- Retention -------------------------------------------------------------------
+
+-- What is deleted is not needed again. The inbox remembers a message for as long as the
+-- outbox keeps it, whatever the settings of a single worker are: of all running workers
+-- the longest windows count.
+create table retention_windows (
+  worker        text        collate "C" not null,
+  outbox_window interval    not null,
+  inbox_window  interval    not null,
+  seen_at       timestamptz not null default clock_timestamp(),
+
+  -- A worker states its windows once.
+  constraint retention_windows_pkey primary key (worker),
+
+  -- The outbox keeps messages for some time.
+  constraint retention_windows_outbox_window_check check (outbox_window > interval '0'),
+
+  -- The inbox remembers for longer than the outbox keeps: otherwise a message that is
+  -- delivered again would be handled again.
+  constraint retention_windows_inbox_longer check (inbox_window > outbox_window)
+);
+comment on table retention_windows is 'how long each running worker is configured to keep messages';
+comment on column retention_windows.worker is 'one process; the process that replaces it has another name';
+
+-- The worker with the longest outbox window has an inbox window that is longer still, so
+-- this inbox window is longer than this outbox window too.
+create view retention as
+select max(outbox_window) as outbox_window,
+       max(inbox_window)  as inbox_window
+  from retention_windows
+ where seen_at > now() - interval '1 hour';
+comment on view retention is 'the windows that count; null if no worker was seen for an hour';
+
+-- One worker at a time runs the retention job. Two would do no harm: each takes rows that
+-- no other has locked.
+create table janitor_lease (
+  only_one boolean     not null default true,
+  holder   text        not null,
+  until    timestamptz not null,
+
+  -- One lease.
+  constraint janitor_lease_pkey primary key (only_one),
+
+  -- No second one beside it.
+  constraint janitor_lease_only_one_check check (only_one)
+);
+comment on column janitor_lease.until is 'database time';
+
+-- Cached answers --------------------------------------------------------------
+
+-- The cache is outside the database and may be wrong; an answer from it counts only with
+-- a seal made with this secret. A new secret makes everything that is cached unknown:
+--   update cache_secret set secret = sha256(…)
+-- internal/rediscache uses it. The table stands here so that a program which migrates does
+-- not link the Redis client.
+create table cache_secret (
+  only_row boolean not null default true,
+  secret   bytea   not null,
+
+  -- One secret.
+  constraint cache_secret_pkey primary key (only_row),
+
+  -- No second one beside it.
+  constraint cache_secret_only_row_check check (only_row),
+
+  -- 256 bits.
+  constraint cache_secret_secret_check check (length(secret) = 32)
+);
+comment on column cache_secret.secret is 'key of the seals on cached answers; with it and with write access to the cache answers can be forged';
+
+-- A random UUID has 122 random bits: three fill the 256 bits of the key.
+insert into cache_secret (secret)
+select sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()));
+
+-- Sessions of the server ------------------------------------------------------
+
+-- Readers of the outbox stay below the oldest transaction that writes, in any database of
+-- the server. The function reports how old that transaction is and not whose it is.
+create function horizon_held()
+returns double precision
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+select coalesce(max(extract(epoch from clock_timestamp() - began)), 0)
+  from (select xact_start
+          from pg_stat_activity
+         where backend_xid is not null
+           and pid <> pg_backend_pid()
+         union all
+        select prepared
+          from pg_prepared_xacts) as writing(began)
+$$;
+comment on function horizon_held is 'seconds since the oldest writing transaction began, of those whose sessions the owner of the function may see; 0 if there is none';
+revoke execute on function horizon_held from public;
+grant execute on function horizon_held to payonce_worker;
+
+-- A session may be ended by its own user and by a superuser. This function ends sessions
+-- of our programs that stand in the middle of a transaction, as far as the owner of the
+-- function may.
+create function end_half_sent(program text, patience interval)
+returns bigint
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+select count(*) filter (where pg_terminate_backend(a.pid))
+  from pg_stat_activity a
+  join pg_roles r
+    on r.oid = a.usesysid
+ where a.datname = current_database()
+   and a.application_name like program || '%'
+   and (pg_has_role(r.oid, 'payonce_api', 'member') or pg_has_role(r.oid, 'payonce_worker', 'member'))
+   and (pg_has_role(current_user, r.oid, 'usage')
+        or pg_has_role(current_user, 'pg_signal_backend', 'usage') and not r.rolsuper)
+   and a.state = 'active'
+   and a.wait_event = 'ClientRead'
+   and a.backend_xid is not null
+   and a.xact_start < clock_timestamp() - patience
+   and a.pid <> pg_backend_pid()
+$$;
+comment on function end_half_sent is 'ends sessions whose program sent half a batch and stopped, and returns how many';
+revoke execute on function end_half_sent from public;
+grant execute on function end_half_sent to payonce_worker;
+
+-- Grants ----------------------------------------------------------------------
+
+revoke create on schema public from public;
+grant usage on schema public to payonce_api, payonce_worker;
+
+-- Both programs check the schema's version at start.
+grant select on schema_migrations to payonce_api, payonce_worker;
+
+-- The ledger is read and appended to. Position, transaction and time of an event are the
+-- database's own.
+grant select,
+      insert (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
+   on ledger_events to payonce_api, payonce_worker;
+grant select, insert on ledger_postings to payonce_api, payonce_worker;
+grant execute on function charge_by_id, charge_by_payment_intent to payonce_api;
+
+-- The worker folds the projections and the api reads them. Operators begin a generation,
+-- put it in place and remove it.
+grant select on projections, charge_list, account_balances to payonce_api, payonce_worker;
+grant update (txid, position, highest, batch, after) on projections to payonce_worker;
+grant insert, update on charge_list, account_balances to payonce_worker;
+
+-- The api claims keys, the worker deletes expired answers.
+grant select,
+      insert (scope, operation, key, fingerprint, request, status_code, content_type, location, body, expires_at)
+   on idempotency_keys to payonce_api;
+grant select,
+      update (body, content_type, request)
+   on idempotency_keys to payonce_worker;
+
+-- Both programs send messages. The worker receives and handles them. The api stores the
+-- provider's events, lets an operator decide about dead letters, and reads the rest for
+-- the audit. A receiver may insert a message as claimed; one statement serves both
+-- programs, so both may name the columns.
+grant select, insert (topic, message_id, payload, metadata) on outbox to payonce_api, payonce_worker;
+grant delete on outbox to payonce_worker;
+grant select on outbox_offsets to payonce_api;
+grant select, insert, update (transaction_id, "offset") on outbox_offsets to payonce_worker;
+grant select on outbox_oldest, numbering to payonce_worker;
+grant select,
+      insert (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, due_at, attempts, fence, holder),
+      update (status, due_at, attempts, deaths, waits, waiting_since, fence, duplicates, finished_at, decided_by, decided_at)
+   on inbox to payonce_api;
+grant select,
+      insert (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, due_at, attempts, fence, done_fence, holder),
+      update (status, due_at, attempts, deaths, waits, waiting_since, fence, done_fence, holder, duplicates, last_error, finished_at),
+      delete
+   on inbox to payonce_worker;
+grant select, insert (receiver, message_id, payload, metadata, payload_hash)
+   on inbox_quarantine to payonce_api, payonce_worker;
+grant delete on inbox_quarantine to payonce_worker;
+
+-- The retention job is the worker's.
+grant select, insert, update (outbox_window, inbox_window, seen_at), delete on retention_windows to payonce_worker;
+grant select on retention to payonce_worker;
+grant select, insert, update (holder, until) on janitor_lease to payonce_worker;
+
+-- The worker moves stock and the api reads it for the audit.
+grant select on stock, reservations to payonce_api, payonce_worker;
+grant update (available, reserved, sold) on stock to payonce_worker;
+grant insert, update (status) on reservations to payonce_worker;
+
+-- The worker reads where a merchant's webhooks go, signs them, and deletes secrets that
+-- have ended. Operators register, replace and resend. API keys are read only through
+-- api_keys_by_prefix.
+grant select (merchant_id, webhook_url, webhook_generation) on merchants to payonce_worker;
+grant select, update (secret) on webhook_secrets to payonce_worker;
+grant select, update (delivered_at) on webhook_resends to payonce_worker;
+grant execute on function api_keys_by_prefix to payonce_api;
+
+-- One program's own.
+grant select (secret) on cache_secret to payonce_api;
+grant select on audit_results to payonce_worker;
+
+-- Row-level security ----------------------------------------------------------
+
+alter table ledger_events    enable row level security;
+alter table ledger_postings  enable row level security;
+alter table charge_list      enable row level security;
+alter table account_balances enable row level security;
+alter table idempotency_keys enable row level security;
+alter table outbox           enable row level security;
+alter table inbox            enable row level security;
+alter table inbox_quarantine enable row level security;
+alter table stock            enable row level security;
+alter table reservations     enable row level security;
+alter table merchants        enable row level security;
+alter table api_keys         enable row level security;
+alter table webhook_secrets  enable row level security;
+alter table webhook_resends  enable row level security;
+
+-- The worker works for all merchants.
+create policy worker on ledger_events    to payonce_worker using (true) with check (true);
+create policy worker on ledger_postings  to payonce_worker using (true) with check (true);
+create policy worker on charge_list      to payonce_worker using (true) with check (true);
+create policy worker on account_balances to payonce_worker using (true) with check (true);
+create policy worker on idempotency_keys to payonce_worker using (true) with check (true);
+create policy worker on outbox           to payonce_worker using (true) with check (true);
+create policy worker on inbox            to payonce_worker using (true) with check (true);
+create policy worker on inbox_quarantine to payonce_worker using (true) with check (true);
+create policy worker on stock            to payonce_worker using (true) with check (true);
+create policy worker on reservations     to payonce_worker using (true) with check (true);
+create policy worker on merchants        to payonce_worker using (true) with check (true);
+create policy worker on webhook_resends  to payonce_worker using (true) with check (true);
+create policy worker on webhook_secrets for select to payonce_worker using (true);
+
+-- A secret that still signs cannot be deleted.
+create policy forget on webhook_secrets for update to payonce_worker
+ using (ends_at <= clock_timestamp())
+  with check (secret is null);
+
+-- The api acts for one merchant. A policy holds for what is read and, if it says nothing
+-- else, for what is written. Once a session has set the setting it is '' and not null
+-- afterwards, which is no merchant's name.
+create policy tenant on ledger_postings to payonce_api
+ using (merchant_id = current_setting('payonce.merchant', true));
+create policy tenant on charge_list for select to payonce_api
+ using (merchant_id = current_setting('payonce.merchant', true));
+create policy tenant on account_balances for select to payonce_api
+ using (merchant_id = current_setting('payonce.merchant', true));
+create policy tenant on idempotency_keys to payonce_api
+ using (scope = current_setting('payonce.merchant', true));
+create policy tenant on stock to payonce_api
+ using (merchant_id = current_setting('payonce.merchant', true));
+create policy tenant on reservations to payonce_api
+ using (merchant_id = current_setting('payonce.merchant', true));
+
+-- The empty text keeps this condition out of indexes. merchant_id is the last column of
+-- ledger_events_version_once; with a bare column the planner read all of that index in
+-- place of the end of ledger_events_in_order. Test: TestReadsDoNotGrowWithHistory.
+create policy tenant on ledger_events to payonce_api
+ using (merchant_id || '' = current_setting('payonce.merchant', true));
+
+-- A message belongs to the merchant whose charge it is about. The policy of ledger_events
+-- applies to the subquery, which is one index probe for each message.
+create policy tenant on inbox to payonce_api
+ using ((select merchant_id
+           from ledger_events
+          where stream_id = inbox.ordering_key
+            and version = 1) = current_setting('payonce.merchant', true));
+create policy tenant on inbox_quarantine to payonce_api
+ using ((select receiver
+           from inbox
+          where inbox.receiver = inbox_quarantine.receiver
+            and inbox.message_id = inbox_quarantine.message_id) is not null);
+create policy tenant on outbox for select to payonce_api
+ using ((select merchant_id
+           from ledger_events
+          where stream_id = outbox.metadata ->> 'ordering_key'
+            and version = 1) = current_setting('payonce.merchant', true));
+create policy append on outbox for insert to payonce_api
+  with check (true);

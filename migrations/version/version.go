@@ -1,0 +1,48 @@
+// Package version compares the schema of a database with the one that a program needs.
+//
+// It is apart from package migrations so that a service which only checks its database does
+// not link the SQL of all packages, and the packages with it.
+package version
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/postgres"
+)
+
+// Latest is the number of the newest migration that this program needs.
+const Latest = 28
+
+const appliedVersion = `
+select coalesce(max(version_id), 0)
+  from schema_migrations
+ where is_applied`
+
+// Of returns the number of the newest migration that a migrated database has.
+func Of(ctx context.Context, q postgres.Querier) (version int64, err error) {
+	if err := q.QueryRow(ctx, appliedVersion).Scan(&version); err != nil {
+		return 0, fmt.Errorf("read the schema's version: %w", err)
+	}
+	return version, nil
+}
+
+// Pending reports whether the database lacks a migration that this program needs. A newer
+// database is not pending: old programs run on through an upgrade.
+func Pending(ctx context.Context, q postgres.Querier) (bool, error) {
+	rows, err := q.Query(ctx, `select to_regclass('schema_migrations') is not null`)
+	if err != nil {
+		return false, fmt.Errorf("look for the schema: %w", err)
+	}
+	exists, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool])
+	if err != nil {
+		return false, fmt.Errorf("look for the schema: %w", err)
+	}
+	if !exists {
+		return true, nil
+	}
+	applied, err := Of(ctx, q)
+	return applied < Latest, err
+}

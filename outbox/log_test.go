@@ -1,0 +1,214 @@
+package outbox_test
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/outbox"
+)
+
+// written is a log that can be read while others write it.
+type written struct {
+	mu  sync.Mutex
+	all bytes.Buffer
+}
+
+func (w *written) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.all.Write(p)
+}
+
+func (w *written) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.all.String()
+}
+
+func (w *written) lines() []string {
+	return strings.Split(strings.TrimSuffix(w.String(), "\n"), "\n")
+}
+
+// switchable connects to a database, or fails as one that is away.
+type switchable struct {
+	driver.Connector
+	away     atomic.Bool
+	failures atomic.Int64
+}
+
+var errAway = errors.New("dial tcp 127.0.0.1:5432: connect: connection refused")
+
+func (s *switchable) Connect(ctx context.Context) (driver.Conn, error) {
+	if s.away.Load() {
+		s.failures.Add(1)
+		return nil, errAway
+	}
+	return s.Connector.Connect(ctx)
+}
+
+// failFor waits until so many further reads have failed.
+func (s *switchable) failFor(t *testing.T, reads int64) {
+	t.Helper()
+	want := s.failures.Load() + reads
+	await.Progress(t, fmt.Sprintf("%d reads fail", reads), func() (string, bool) {
+		n := s.failures.Load()
+		return fmt.Sprintf("%d of %d", n, want), n >= want
+	})
+}
+
+func TestSubscriber_boundsItsLogWhileTheDatabaseIsAway(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Open(t).Pool()
+	db := &switchable{Connector: stdlib.GetPoolConnector(pool)}
+	conns := sql.OpenDB(db)
+	defer func() { _ = conns.Close() }()
+	conns.SetMaxIdleConns(0) // each read connects
+
+	log := &written{}
+	var minutes atomic.Int64
+	now := func() time.Time { return time.Unix(0, 0).Add(time.Duration(minutes.Load()) * time.Minute) }
+	subscriber := outbox.NewImpatientSubscriber(conns, "g", slog.New(slog.NewJSONHandler(log, nil)), now)
+	pages, err := subscriber.Subscribe(t.Context(), "topic")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	db.away.Store(true)
+	db.failFor(t, 1000)
+	if lines := log.lines(); len(lines) != 1 || len(log.String()) > 1000 || !strings.Contains(lines[0], errAway.Error()) {
+		t.Fatalf("after 1,000 failures within a minute the log has %d lines and %d bytes, want 1 line of at most 1,000 bytes. The longest ends: %.300s",
+			len(lines), len(log.String()), tail(longest(lines)))
+	}
+	minutes.Add(1)
+	db.failFor(t, 1000)
+	if lines := log.lines(); len(lines) != 2 || len(log.String()) > 2000 {
+		t.Fatalf("a minute and 1,000 failures later the log has %d lines and %d bytes, want 2 lines:\n%s", len(lines), len(log.String()), log)
+	}
+	repeatedKeys(t, log.lines())
+
+	db.away.Store(false)
+	await.True(t, "a line says that reading works again", func() bool { return strings.Contains(log.String(), "works again") })
+	var last struct {
+		Topic    string
+		Group    string `json:"consumer_group"`
+		Failures int64
+	}
+	lines := log.lines()
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &last); err != nil {
+		t.Fatal(err)
+	}
+	if len(lines) != 3 || last.Topic != "topic" || last.Group != "g" || last.Failures != db.failures.Load() {
+		t.Errorf("the last of %d lines is %q, want the third, with %d failures", len(lines), lines[len(lines)-1], db.failures.Load())
+	}
+
+	db.away.Store(true)
+	db.failFor(t, 1000)
+	if lines := log.lines(); len(lines) != 4 {
+		t.Errorf("a second outage within the minute has %d lines, want 1 of its own:\n%s", len(lines)-3, log)
+	}
+	db.away.Store(false)
+	if err := subscriber.Close(); err != nil {
+		t.Error(err)
+	}
+	for range pages {
+		t.Error("a page of an empty outbox")
+	}
+}
+
+// repeatedKeys fails on a line that has a key twice.
+func repeatedKeys(t *testing.T, lines []string) {
+	t.Helper()
+	for _, line := range lines {
+		seen := map[string]bool{}
+		d := json.NewDecoder(strings.NewReader(line))
+		for name := true; d.More() || name; name = !name {
+			token, err := d.Token()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if token == json.Delim('{') {
+				name = false
+				continue
+			}
+			if key, _ := token.(string); name {
+				if seen[key] {
+					t.Errorf("the key %s is there twice: %s", key, line)
+				}
+				seen[key] = true
+			}
+		}
+	}
+}
+
+func longest(lines []string) (found string) {
+	for _, line := range lines {
+		if len(line) > len(found) {
+			found = line
+		}
+	}
+	return found
+}
+
+func tail(s string) string { return s[max(0, len(s)-300):] }
+
+func TestByPage_logsAPageThatIsRefusedOnce(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	b := &pgx.Batch{}
+	if err := outbox.Append(b, outbox.Message{Topic: "topic", ID: "m1", Type: "t", OrderingKey: "k", Payload: []byte("{}")}); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Commit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	conns := stdlib.OpenDBFromPool(db.Pool())
+	defer func() { _ = conns.Close() }()
+	subscriber := outbox.NewImpatientSubscriber(conns, "g", slog.New(slog.DiscardHandler), time.Now)
+	pages, err := subscriber.Subscribe(t.Context(), "topic")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := &written{}
+	times := 0
+	handle := outbox.ByPage(slog.New(slog.NewTextHandler(log, nil)), func([]*message.Message) error {
+		if times++; times <= 100 {
+			return errors.New("refused")
+		}
+		return nil
+	})
+	for times <= 100 {
+		page := await.Receive(t, "the page is read", pages)
+		if err := handle(page); err != nil {
+			t.Fatal(err)
+		}
+		page.Ack()
+	}
+	if err := subscriber.Close(); err != nil {
+		t.Error(err)
+	}
+	// A machine that takes more than a minute for this may log a line for each.
+	lines := log.lines()
+	if len(lines) > 10 || !strings.Contains(lines[0], "message_id=m1 messages=1 error=refused failures=1") {
+		t.Errorf("a page that was refused 100 times has %d lines, want one that names it and one of its end:\n%s", len(lines), log)
+	}
+	if last := lines[len(lines)-1]; !strings.Contains(last, "works again") || !strings.Contains(last, "failures=100") {
+		t.Errorf("the last line is %s, want that receiving works again after 100 failures", last)
+	}
+}
