@@ -226,9 +226,10 @@ func (s *starter) end(t *testing.T) {
 	}
 }
 
-// longestPublic leaves room for the path of a server's socket below a public
-// folder.
-const longestPublic = 50
+// longestPublic leaves room below a public folder for the path of a server's
+// socket, which has at most 103 bytes: /p-4294967295/payonce-pg-4294967295/.s.PGSQL.5432
+// are 49.
+const longestPublic = 103 - 49
 
 // publicFolder is a temporary folder that the server's account can use too, with
 // a path short enough for a socket.
@@ -238,7 +239,7 @@ func publicFolder(t *testing.T) string {
 	if len(parent) > longestPublic {
 		parent = "/tmp"
 	}
-	folder, err := os.MkdirTemp(parent, "public-*") //nolint:usetesting // t.TempDir is closed to other accounts
+	folder, err := os.MkdirTemp(parent, "p-*") //nolint:usetesting // t.TempDir is closed to other accounts
 	if err != nil {
 		t.Fatal(err)
 	}
