@@ -11,6 +11,7 @@ import (
 )
 
 func TestProcessor_takesWhatAClockThatWasAheadLeft(t *testing.T) {
+	pgtest.Long(t, "it waits for a correction")
 	t.Parallel()
 	db := pgtest.Reused(t)
 	for _, id := range []string{"waits", "died with its holder", "waits by a rule"} {

@@ -73,6 +73,7 @@ select message_id || '=' || convert_from(payload, 'UTF8')
 // size, what it leaves one after another: also where the messages of some keys wait
 // for the outside meanwhile, or are ended.
 func TestPagesOfAnySizeAreTheSame(t *testing.T) {
+	pgtest.Long(t, "it repeats pages in many sizes")
 	t.Parallel()
 	db := pgtest.Reused(t)
 	w := receiveTelling(t, db, "paged")

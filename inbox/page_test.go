@@ -205,6 +205,7 @@ select count(*) = 3
 
 // The oldest of a key may itself be in the page that wakes it.
 func TestAPageWakesWhatItAlsoRepeats(t *testing.T) {
+	pgtest.Long(t, "it repeats pages")
 	t.Parallel()
 	db := pgtest.Reused(t)
 	receive(t, db, "r")

@@ -95,6 +95,7 @@ func folded(t *testing.T, db *postgres.DB, streams []*ledger.Stream, e domain.Ev
 // TestARowOfTheListIsWrittenInPlace: while a charge is carried its row changes, and
 // nothing that an index holds.
 func TestARowOfTheListIsWrittenInPlace(t *testing.T) {
+	pgtest.Long(t, "it writes many rows")
 	t.Parallel()
 	db := reader(t, pgtest.URL(t), "")
 	unattended(t, db)

@@ -101,6 +101,7 @@ func TestProjector(t *testing.T) {
 // TestThePaceOfAProjector: who is at work lets events gather, and more of them for
 // longer; the others look seldom, and take over from one that is gone.
 func TestThePaceOfAProjector(t *testing.T) {
+	pgtest.Long(t, "it measures a pace")
 	t.Parallel()
 	db := pgtest.Reused(t)
 	const poll = 20 * time.Millisecond

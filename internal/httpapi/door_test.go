@@ -188,6 +188,7 @@ func TestALockOnAllKeys(t *testing.T) {
 // TestALateBody: what was known when the head of a request came is old when its body
 // comes later.
 func TestALateBody(t *testing.T) {
+	pgtest.Long(t, "it waits for bodies")
 	t.Parallel()
 	w, c := atTheDoor(t, func(*httpapi.API) {})
 	w.accept(t, "k", body())

@@ -311,6 +311,7 @@ func TestStrangersInFlight(t *testing.T) {
 // TestABurstIsServedAsItComesAgain: whoever is refused comes again with the same
 // key, and in the end everything is done once.
 func TestABurstIsServedAsItComesAgain(t *testing.T) {
+	pgtest.Long(t, "it waits for bursts")
 	t.Parallel()
 	const n = 60
 	db := openWith(t, postgres.Options{MaxConns: 2})

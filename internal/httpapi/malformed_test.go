@@ -3,9 +3,12 @@ package httpapi_test
 import (
 	"strings"
 	"testing"
+
+	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
 func TestMalformedBody(t *testing.T) {
+	pgtest.Long(t, "it sends many bodies")
 	t.Parallel()
 	w := serve(t)
 	before := rows(t, w.db)

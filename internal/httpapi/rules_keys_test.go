@@ -103,6 +103,7 @@ func TestRulesAnEventNeedsNoKey(t *testing.T) {
 }
 
 func TestRulesAKeyOnAReadIsIgnored(t *testing.T) {
+	pgtest.Long(t, "it asks every route")
 	t.Parallel()
 	w := serve(t)
 	reads := w.reads(t)

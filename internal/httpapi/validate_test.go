@@ -4,9 +4,12 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
 func TestInvalidValues(t *testing.T) {
+	pgtest.Long(t, "it sends many bodies")
 	t.Parallel()
 	w := serve(t)
 	before := rows(t, w.db)
@@ -68,6 +71,7 @@ func TestInvalidValues(t *testing.T) {
 }
 
 func TestValuesAtTheBounds(t *testing.T) {
+	pgtest.Long(t, "it sends many bodies")
 	t.Parallel()
 	w := serve(t)
 	for i, test := range []struct{ name, body string }{
@@ -97,6 +101,7 @@ func TestValuesAtTheBounds(t *testing.T) {
 }
 
 func TestCardNumbersAreRefused(t *testing.T) {
+	pgtest.Long(t, "it sends many bodies")
 	t.Parallel()
 	w := serve(t)
 	before := rows(t, w.db)
@@ -139,6 +144,7 @@ func TestCardNumbersAreRefused(t *testing.T) {
 }
 
 func TestOtherNumbersAreNoCards(t *testing.T) {
+	pgtest.Long(t, "it sends many bodies")
 	t.Parallel()
 	w := serve(t)
 	for i, text := range []string{

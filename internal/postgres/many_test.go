@@ -206,6 +206,7 @@ func TestDeliveriesThatEndTogetherAndChange(t *testing.T) {
 
 // TestADeliveryThatSomebodyHoldsUp: the others that would end with it go on without it.
 func TestADeliveryThatSomebodyHoldsUp(t *testing.T) {
+	pgtest.Long(t, "it waits for locks")
 	t.Parallel()
 	db := held(t, postgres.Options{}, 1, 1, 1)
 	tx, err := db.Pool().Begin(t.Context())
@@ -243,6 +244,7 @@ func TestADeliveryThatSomebodyHoldsUp(t *testing.T) {
 // TestDeliveriesThatEndTogetherLockInOrder: as they would one after the other, also
 // where the table is read as it lies, which is from the last to the first.
 func TestDeliveriesThatEndTogetherLockInOrder(t *testing.T) {
+	pgtest.Long(t, "it commits for seconds")
 	t.Parallel()
 	db := held(t, postgres.Options{
 		Settings: map[string]string{"enable_indexscan": "off"}, LockTimeout: -1, StatementTimeout: time.Hour,

@@ -128,6 +128,7 @@ select 'charges', 'm' || n, '', '{}', clock_timestamp() - interval '90 seconds'
 // TestABacklogIsCountedSoFar: a long queue costs no more than a bounded one, and
 // the oldest of it is told all the same.
 func TestABacklogIsCountedSoFar(t *testing.T) {
+	pgtest.Long(t, "it fills a table")
 	t.Parallel()
 	const most = 1000
 	db := pgtest.Open(t)

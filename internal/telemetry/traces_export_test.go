@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/telemetry"
 )
 
@@ -14,6 +15,7 @@ import (
 // and no secret of the settings is told. It sets what its process is told of by
 // OpenTelemetry, so it runs alone.
 func TestACollectorThatHangs(t *testing.T) {
+	pgtest.Long(t, "it waits for a collector")
 	for _, protocol := range []string{"http/protobuf", "grpc"} {
 		t.Run(protocol, func(t *testing.T) {
 			var listen net.ListenConfig
@@ -26,8 +28,8 @@ func TestACollectorThatHangs(t *testing.T) {
 			for name, value := range map[string]string{
 				"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
 				"OTEL_EXPORTER_OTLP_HEADERS":  "private,private key=private,token=%zzprivate",
-				"OTEL_EXPORTER_OTLP_TIMEOUT":  "5000",
-				"OTEL_BSP_EXPORT_TIMEOUT":     "5000",
+				"OTEL_EXPORTER_OTLP_TIMEOUT":  "500",
+				"OTEL_BSP_EXPORT_TIMEOUT":     "500",
 				"OTEL_BSP_SCHEDULE_DELAY":     "1",
 				"OTEL_BSP_MAX_QUEUE_SIZE":     "16",
 			} {
@@ -39,7 +41,7 @@ func TestACollectorThatHangs(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for range 5000 { // the queue holds 16: were they to wait, each 16 would take 5 seconds
+			for range 5000 { // the queue holds 16: were they to wait, each 16 would take half a second
 				serve(t, traces)
 			}
 			traces.Close(t.Context()) // returns, although the collector never answers

@@ -285,6 +285,7 @@ func TestJanitor(t *testing.T) {
 }
 
 func TestAJanitorWaitsForADatabaseThatIsAway(t *testing.T) {
+	pgtest.Long(t, "it waits for a database")
 	t.Parallel()
 	server := start(t, true)
 	if err := server.CreateDatabase(t.Context(), "migrated"); err != nil {
