@@ -171,6 +171,7 @@ func TestLease(t *testing.T) {
 	}
 
 	t.Run("a heartbeat keeps the message of a handler that works for longer than a lease", func(t *testing.T) {
+		pgtest.Long(t, "it waits for a lease")
 		t.Parallel()
 		db := pgtest.Reused(t)
 		put(t, db, "m1", "k")

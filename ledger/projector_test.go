@@ -64,6 +64,7 @@ func TestProjector(t *testing.T) {
 	})
 
 	t.Run("a failure is logged once, and outlived", func(t *testing.T) {
+		pgtest.Long(t, "it waits for pauses")
 		t.Parallel()
 		db := pgtest.Reused(t)
 		log := &transcript{}

@@ -110,6 +110,7 @@ create index forgotten_predicate on forgotten (g) where d = 'x'`); err != nil {
 // TestGuards_surviveAChangedCollation fills a database whose default collation is ICU's and
 // then changes the comparator under its indexes, as another image of the server does.
 func TestGuards_surviveAChangedCollation(t *testing.T) {
+	pgtest.Long(t, "it makes many keys")
 	t.Parallel()
 	admin := connect(t, pgtest.Empty(t))
 	var icu bool

@@ -34,6 +34,7 @@ analyze ledger_events, idempotency_keys, charge_list`
 // TestPlansUnderPolicies explains what requests read, as the owner and as the
 // api: a policy may filter what the plan of the statement finds, and no more.
 func TestPlansUnderPolicies(t *testing.T) {
+	pgtest.Long(t, "it fills tables")
 	t.Parallel()
 	db := pgtest.Open(t)
 	if _, err := db.Pool().Exec(t.Context(), crowded); err != nil {

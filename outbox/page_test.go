@@ -131,6 +131,7 @@ select $1, n::text, '', jsonb_build_object('k', repeat('x', 400000)) from genera
 	})
 
 	t.Run("one that is not received comes again half as long, and at last alone", func(t *testing.T) {
+		pgtest.Long(t, "it waits for pauses")
 		t.Parallel()
 		db := pgtest.Open(t)
 		publish(t, db, numbered(2*mostMessages)...)

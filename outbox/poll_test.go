@@ -51,6 +51,7 @@ func poll(t *testing.T, db *postgres.DB) (query string, args []any) {
 }
 
 func TestAnIdlePollWritesNothing(t *testing.T) {
+	pgtest.Long(t, "it polls for a while")
 	t.Parallel()
 	db := pgtest.Open(t)
 	query, args := poll(t, db)
@@ -83,6 +84,7 @@ func TestAnIdlePollWritesNothing(t *testing.T) {
 }
 
 func TestAPollReadsAPageAndNoMore(t *testing.T) {
+	pgtest.Long(t, "it fills a table")
 	t.Parallel()
 	db := pgtest.Open(t)
 	query, _ := poll(t, db)

@@ -18,6 +18,7 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
 )
@@ -65,6 +66,7 @@ func (k books) traffic(writers int) (stop func() []ledger.Stream) {
 // TestRepairBesideTraffic: programs take their locks in another order than a
 // repair would, so it must let go rather than wait in a circle with them.
 func TestRepairBesideTraffic(t *testing.T) {
+	pgtest.Long(t, "it repairs under load")
 	t.Parallel()
 	k := newBooks(t)
 	r := read(t, k.db, "g")
@@ -179,6 +181,7 @@ select concat_ws(' ',
 // somebody reads a table for minutes, as a dump does, and the programs go on. Ended
 // meanwhile, it has changed nothing.
 func TestRepairIsRefusedByALongReader(t *testing.T) {
+	pgtest.Long(t, "it waits for a lock")
 	t.Parallel()
 	k := newBooks(t)
 	k.open("ch_1")

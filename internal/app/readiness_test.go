@@ -100,6 +100,7 @@ func TestReadiness(t *testing.T) {
 	})
 
 	t.Run("a database that does not answer is not waited for", func(t *testing.T) {
+		pgtest.Long(t, "it waits for a database")
 		t.Parallel()
 		db := pgtest.Open(t)
 		c := &clock{}

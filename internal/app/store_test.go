@@ -103,6 +103,7 @@ func TestClose(t *testing.T) {
 		}
 	})
 	t.Run("a connection that is not given back is not waited for", func(t *testing.T) {
+		pgtest.Long(t, "it waits for a connection")
 		t.Parallel()
 		db, err := app.Open(t.Context(), slog.New(slog.DiscardHandler), pgtest.URL(t), options())
 		if err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/sandbox"
 )
 
@@ -167,6 +168,7 @@ func TestEvents(t *testing.T) {
 	})
 
 	t.Run("an event is sent again until it is taken", func(t *testing.T) {
+		pgtest.Long(t, "it waits for pauses")
 		t.Parallel()
 		r := receive(t)
 		r.setDown(true)
@@ -182,6 +184,7 @@ func TestEvents(t *testing.T) {
 	})
 
 	t.Run("what a killed sandbox had not sent is sent by the next", func(t *testing.T) {
+		pgtest.Long(t, "it waits for pauses")
 		t.Parallel()
 		r := receive(t)
 		w := start(t, sandbox.Options{WebhookURL: r.URL, WebhookSecret: eventSecret})

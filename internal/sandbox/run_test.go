@@ -137,6 +137,7 @@ func TestRun(t *testing.T) {
 	})
 
 	t.Run("SIGTERM finishes what is under way and exits 0", func(t *testing.T) {
+		pgtest.Long(t, "it starts programs")
 		t.Parallel()
 		p := serve(t, pgtest.Empty(t))
 		p.client.Timeout = 0
@@ -164,6 +165,7 @@ func TestRun(t *testing.T) {
 	})
 
 	t.Run("its books survive SIGKILL, and every key still means one effect", func(t *testing.T) {
+		pgtest.Long(t, "it starts programs")
 		t.Parallel()
 		database := pgtest.Empty(t)
 		p := serve(t, database)
