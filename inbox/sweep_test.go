@@ -186,6 +186,7 @@ select seq_tup_read + coalesce(idx_tup_fetch, 0)
 // What the sweep relies on: a message is received in a later transaction than
 // its own, also while others write that began before it and end after.
 func TestAMessageIsReceivedInALaterTransactionThanItsOwn(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db := pgtest.Reused(t)
 	receive(t, db, "r")

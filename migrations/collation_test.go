@@ -68,6 +68,7 @@ select format('key %s of index %s has collation %s', k.n, i.indexrelid::regclass
 // The database's default collation is libc's or ICU's, and changes with their version: then
 // a unique index searches in the wrong place and accepts a key a second time.
 func TestSchema_guardsCompareBytes(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db := pgtest.Open(t)
 	for _, found := range texts(t, db, selectCollated) {

@@ -20,6 +20,7 @@ import (
 // cannot drift apart. The sandbox has a schema of its own, and its own tests; so has
 // the benchmark, which is another module.
 func TestEveryStatementPrepares(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	conn := connect(t, pgtest.URL(t))
 	found := map[string]int{}

@@ -74,6 +74,7 @@ func (s *switchable) failFor(t *testing.T, reads int64) {
 }
 
 func TestSubscriber_boundsItsLogWhileTheDatabaseIsAway(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	pool := pgtest.Open(t).Pool()
 	db := &switchable{Connector: stdlib.GetPoolConnector(pool)}

@@ -242,6 +242,7 @@ func (l *locks) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, d pgx.TraceQuery
 // nobody has received it. It stays until the repair, and then until it was
 // received.
 func TestSweepAfterARestore(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	k := newBooks(t)
 	k.open("ch_1")
@@ -279,6 +280,7 @@ func TestSweepAfterARestore(t *testing.T) {
 // one, the numbers do not tell the restore any more. It is told all the same, and
 // until the repair nobody is passed over.
 func TestRepairThatComesLate(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	k := newBooks(t)
 	known := k.carried("ch_1")
@@ -302,6 +304,7 @@ update projections set txid = (pg_current_xact_id()::text::bigint + 300)::text::
 // TestRepairOfARestoreBehind: a server that counts higher than the dump is told,
 // too. It might be behind one day, and whoever looks at the numbers could not know.
 func TestRepairOfARestoreBehind(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	k := newBooks(t)
 	known := k.carried("ch_1")

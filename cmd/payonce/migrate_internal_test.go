@@ -11,6 +11,7 @@ import (
 )
 
 func TestMigrate(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	const want = version.Latest
 	url := pgtest.Empty(t)

@@ -126,6 +126,7 @@ const rebuildURL = "PAYONCE_REBUILD_URL"
 // TestRebuildKilled kills a rebuild, with SIGKILL, when it has folded half of the
 // ledger. Its server is the parent's.
 func TestRebuildKilled(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	if url := os.Getenv(rebuildURL); url != "" {
 		db, err := postgres.Open(t.Context(), url, postgres.Options{AllowPlaintext: true, AllowUnsafeDurability: true})
@@ -183,6 +184,7 @@ func TestRebuildKilled(t *testing.T) {
 // A commit whose answer is lost may be one, and if the database is gone then,
 // nobody can say that nothing was changed.
 func TestRebuildInDoubt(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db, url := booked(t, 3)
 	// With the commit goes what the next look reads.

@@ -185,6 +185,7 @@ select count(*)
 }
 
 func TestReadiness_refusesAReadOnlyServer(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db := pgtest.Open(t)
 	clock := &clock{}

@@ -47,6 +47,7 @@ func TestRulesACommitInDoubtIsSettledByItsKey(t *testing.T) {
 }
 
 func TestRulesNothingIsAnsweredWithoutTheStore(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	w := serve(t)
 	routes, reads := w.routes(t), w.reads(t)

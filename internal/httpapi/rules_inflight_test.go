@@ -52,6 +52,7 @@ func TestRulesAKeyInFlight(t *testing.T) {
 
 // Prefer: wait holds wherever a key is taken, whatever the server's own policy.
 func TestRulesWhoPrefersToWaitIsAnsweredLikeTheFirst(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	url := addressOf(pgtest.Reused(t))
 	w := serveOn(t, open(t, url, postgres.Options{}), nil)

@@ -147,6 +147,7 @@ func TestServer(t *testing.T) {
 // TestHalfOpenConnections: whoever begins requests and never ends them costs a
 // socket each, and nothing that others need.
 func TestHalfOpenConnections(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	const sockets = 500
 	w, address := listen(t, nil)

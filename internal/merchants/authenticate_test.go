@@ -91,6 +91,7 @@ select sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::int
 // TestEntering: what is read behind it is read as the merchant of the key, as nobody
 // behind a key that opens nothing, and under no name once it has ended.
 func TestEntering(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db := pgtest.Reused(t)
 	register(t, db, merchants.Merchant{ID: "acme"}, merchants.Webhook{}, "a key of acme")

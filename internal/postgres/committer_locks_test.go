@@ -123,6 +123,7 @@ func sale(random *rand.Rand) *pgx.Batch {
 // TestACircleOfLocksIsLeftEarly: what is ordered by nothing, rows under two keys that
 // two others hold crosswise, costs time and is no deadlock.
 func TestACircleOfLocksIsLeftEarly(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	one, address := effects(t, postgres.Options{Lanes: 1})
 	other := open(t, address, postgres.Options{})

@@ -276,6 +276,7 @@ func TestPoison(t *testing.T) {
 // TestOneThatWaitsForALock: it makes the others wait for less than PostgreSQL takes
 // to look for a deadlock, and has all its own time then.
 func TestOneThatWaitsForALock(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db := lane(t)
 	release := hold(t, db, 500)
@@ -307,6 +308,7 @@ func TestOneThatWaitsForALock(t *testing.T) {
 // TestWhatIsHeldUpHoldsUpNobody: a lane is had back from a commit that waits for a
 // lock, long before that ends.
 func TestWhatIsHeldUpHoldsUpNobody(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db, _ := effects(t, postgres.Options{Lanes: 1, LockTimeout: -1})
 	release := hold(t, db, 500)

@@ -101,6 +101,7 @@ func TestBooks(t *testing.T) {
 }
 
 func TestMigrate(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	database := pgtest.Empty(t)
 	const starts = 5

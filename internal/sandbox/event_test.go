@@ -195,6 +195,7 @@ func TestEvents(t *testing.T) {
 }
 
 func TestDuplicateWebhooks(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	r := receive(t)
 	w := start(t, sandbox.Options{WebhookURL: r.URL, WebhookSecret: eventSecret})

@@ -62,6 +62,7 @@ select 'fulfillment', $1 || n, $1 || n, 't', '', '{}', '', $1, clock_timestamp()
 
 // TestFigures reads as the worker does, whose role may do no more.
 func TestFigures(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db := pgtest.Open(t)
 	m, clock, log := figures(pgtest.As(t, db, postgres.RoleWorker))
@@ -174,6 +175,7 @@ values (gen_random_uuid(), 'ch_1', 1, 't', 1, 'acme', '{}', '{}', clock_timestam
 
 // TestTheHorizonIsToldByItsOldestTransaction: of whatever database it is.
 func TestTheHorizonIsToldByItsOldestTransaction(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db, other := pgtest.Open(t), pgtest.Open(t)
 	tx, err := other.Pool().Begin(t.Context())

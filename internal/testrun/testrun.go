@@ -35,7 +35,11 @@ const (
 
 // parallel is how many parallel tests of a package run at a time on few
 // processors: what they mostly do is wait for the database and for each other.
-const parallel = 6
+// The tests of short mode wait less.
+const (
+	parallel      = 6
+	parallelShort = 3
+)
 
 //nolint:gochecknoglobals // TestMain is called once, by the tests' own main function
 var (
@@ -61,7 +65,11 @@ func Main(m *testing.M) {
 
 func run(m *testing.M) int {
 	if f := flag.Lookup("test.parallel"); f != nil && f.Value.String() == f.DefValue {
-		_ = f.Value.Set(strconv.Itoa(max(parallel, runtime.GOMAXPROCS(0)))) // a number it takes
+		n := parallel
+		if flag.Parse(); testing.Short() {
+			n = parallelShort
+		}
+		_ = f.Value.Set(strconv.Itoa(max(n, runtime.GOMAXPROCS(0)))) // a number it takes
 	}
 	folder, err := newFolder(parentFolder())
 	if err != nil {

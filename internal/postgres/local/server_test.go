@@ -21,6 +21,7 @@ import (
 )
 
 func TestServer_usesTheSettingsItIsGiven(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	durable := start(t, local.Options{Fsync: true, InMemory: true})
 	fast := start(t, local.Options{InMemory: true, Settings: map[string]string{"max_connections": "33", "application_name": "a b"}})
@@ -77,6 +78,7 @@ func TestServer_runsTheProgramsOfPGBIN(t *testing.T) {
 }
 
 func TestServer_whoseKeeperWasKilled_isClosedWithoutATrace(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	// Without a cache initdb fills the data folder itself.
 	uncached := local.Machine()
