@@ -53,3 +53,10 @@ func (s *Server) Folder() string { return s.folder.path }
 
 // KeeperPID is the process id of the server's keeper.
 func (s *Server) KeeperPID() int { return s.keeper.command.Process.Pid }
+
+// Flock locks a folder, and LockData the data folder below one.
+var Flock = flock //nolint:gochecknoglobals // exported to tests only
+
+func LockData(ctx context.Context, path string) (*os.File, error) {
+	return (&folder{path: path}).lockData(ctx)
+}

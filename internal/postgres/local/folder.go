@@ -184,6 +184,22 @@ func (f *folder) deserted() (bool, error) {
 	return true, lock.Close()
 }
 
+// lockData locks the data folder. No server runs in it, but a lock that we have
+// just given back is held for a moment longer by a program that is starting: it
+// has a copy of our files until it is executed.
+func (f *folder) lockData(ctx context.Context) (lock *os.File, err error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	err = await(ctx, func() (bool, error) {
+		lock, err = flock(f.data())
+		return lock != nil, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("lock the data folder of %s: %w", f.path, err)
+	}
+	return lock, nil
+}
+
 // flock locks a folder until the last copy of the returned file is closed. It
 // returns nil if somebody else has it, and fs.ErrNotExist if it is not there.
 func flock(path string) (*os.File, error) {

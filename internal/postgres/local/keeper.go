@@ -49,12 +49,9 @@ type keeper struct {
 // keep starts a keeper, and through it the server. An empty template means that
 // the data folder is full.
 func keep(ctx context.Context, a account, f *folder, template string, server []string) (*keeper, error) {
-	held, err := flock(f.data())
+	held, err := f.lockData(ctx)
 	if err != nil {
 		return nil, err
-	}
-	if held == nil {
-		return nil, fmt.Errorf("a server runs in %s", f.path)
 	}
 	defer func() { _ = held.Close() }() // the keeper has its own
 	read, write, err := os.Pipe()
