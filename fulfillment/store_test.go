@@ -27,6 +27,7 @@ var soak = flag.Bool("soak", false, "TestStore in its long form: 10,000 sequence
 //
 //	go test ./fulfillment -run TestStore -soak -timeout 2h -v
 func TestStore(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	const shards = 2 // a database each, in which the sequences come one after another
 	checks, steps := 10, 30

@@ -163,6 +163,7 @@ func TestARestartOfTheDatabaseCostsNoAttemptAndLooksLikeNoDeath(t *testing.T) {
 // Somebody holds a lock that every handler needs, for longer than any of them may
 // wait for it. None of the messages is to blame.
 func TestALockedTableParksNobody(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	address := pgtest.URL(t)
 	db, its := open(t, address, postgres.Options{}), open(t, address, postgres.Options{LockTimeout: 20 * time.Millisecond})

@@ -114,6 +114,7 @@ select (select seq_tup_read from pg_stat_user_tables where relname = 'inbox')
 // TestOperatorsReadNoMoreBehindABacklog: what waits behind a parked message is counted
 // among the messages of its key, and not among all of its receiver.
 func TestOperatorsReadNoMoreBehindABacklog(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db := pgtest.Open(t)
 	write(t, db, `alter table inbox set (autovacuum_enabled = off)`)

@@ -92,6 +92,7 @@ func wantAside(t *testing.T, db *postgres.DB, want ...string) {
 }
 
 func TestAPageIsItsMessagesOneAfterAnother(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db := pgtest.Reused(t)
 	w := receiveTelling(t, pgtest.As(t, db, postgres.RoleWorker), "r")

@@ -16,6 +16,7 @@ import (
 // server ends such a session, so that the heir gets them, and nothing of the
 // zombie's is left when it wakes up.
 func TestAZombieInsideATransactionLosesItsLocksAndItsCommit(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	url := pgtest.URL(t)
 	db := open(t, url, postgres.Options{})

@@ -17,6 +17,7 @@ import (
 // committed together, and then some under keys that come three times. Of each key
 // there is one charge, it is its merchant's own, and all have its answer.
 func TestRequestsThatShareACommit(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	address := pgtest.URL(t)
 	owner := open(t, address, postgres.Options{})

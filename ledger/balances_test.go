@@ -18,6 +18,7 @@ import (
 // TestBalancesAreFresh reads as much of the books from the projection as was
 // folded, and the rest from the tail of the log: the sum is the same.
 func TestBalancesAreFresh(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 
 	t.Run("whatever part of the log is folded", func(t *testing.T) {

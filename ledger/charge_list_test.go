@@ -91,6 +91,7 @@ func TestListCharges(t *testing.T) {
 }
 
 func TestPagesAreStableWhileChargesCome(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db := pgtest.Reused(t)
 	var want []string

@@ -25,6 +25,7 @@ const (
 )
 
 func TestPages(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 
 	t.Run("what many commits have sent comes together, each message with what is its own", func(t *testing.T) {

@@ -103,6 +103,7 @@ func TestTellingOfTheLastPage(t *testing.T) {
 // TestClosingWaitsForNoSubscription: a database that does not answer keeps nobody from
 // closing.
 func TestClosingWaitsForNoSubscription(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	url := pgtest.URL(t)
 	db, err := postgres.Open(t.Context(), url, postgres.Options{LockTimeout: -1, StatementTimeout: await.Stall, AllowUnsafeDurability: true})

@@ -68,6 +68,7 @@ func TestAuditSaysWhenItCouldNotPrint(t *testing.T) {
 // TestStrangersSeeAnError: whoever may read the tables and does not own them would
 // be shown none of their rows, and an audit would find every promise kept.
 func TestStrangersSeeAnError(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db := pgtest.Open(t)
 	put(t, db, "ch_1", "dead", "{}")

@@ -182,6 +182,7 @@ func TestInboxListRefusesALimitOfNothing(t *testing.T) {
 
 // TestInboxListReadsOn lists more than a page.
 func TestInboxListReadsOn(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db := pgtest.Open(t)
 	const n = 2*inboxPage + 1

@@ -137,6 +137,7 @@ func TestTimelineOutlivesTheProvider(t *testing.T) {
 }
 
 func TestTimelineOfNothing(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	var out strings.Builder
 	err := (timelineCmd{Name: "ch_1"}).tell(t.Context(), &out, pgtest.Open(t), nil)

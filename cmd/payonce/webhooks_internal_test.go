@@ -276,6 +276,7 @@ func TestWebhooksRotate(t *testing.T) {
 }
 
 func TestWebhooksList(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db := shopDB(t)
 	if _, _, err := runRotate(t, db, webhooksRotateCmd{WebhookSecret: secondSecret, Overlap: time.Hour}); err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/audit"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
 func TestReconcile_refunds(t *testing.T) {
@@ -134,6 +135,7 @@ func TestReconcile_refunds_beside_traffic(t *testing.T) {
 }
 
 func TestReconcile_books_that_lack_a_refund(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	w := newWorld(t)
 	w.exec(breakable + `delete from ledger_postings where stream_id = '{refunded}' and credit like 'psp_receivable:%' and amount = 400`)

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/merchants"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
 // keyFor makes a key of acme that lives for a day.
@@ -58,6 +59,7 @@ func (c call) as(key string) call { return c.with("Authorization", "Bearer "+key
 
 // Whoever tries keys does not learn which of them were once good.
 func TestEveryReasonHasTheSameAnswer(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	w := serve(t)
 	expired, revoked, both := w.keyFor(t, merchants.Scopes()...), w.keyFor(t, merchants.Scopes()...), w.keyFor(t, merchants.Scopes()...)

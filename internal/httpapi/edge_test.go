@@ -120,6 +120,7 @@ func TestPreferWait(t *testing.T) {
 // TestWaitersLeaveConnectionsToOthers: many requests would wait for one key that
 // stays in flight, as long as they may, and nobody else notices.
 func TestWaitersLeaveConnectionsToOthers(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	const clients, connections, waiters = 16, 6, 2
 	db := pgtest.Reused(t)

@@ -14,6 +14,7 @@ import (
 // FuzzCreateCharge sends any key with any body. Whatever they are, the answer is
 // a charge or a refusal that leaves nothing behind, never a fault of ours.
 func FuzzCreateCharge(f *testing.F) {
+	pgtest.Long(f, "it takes a large part of the time")
 	for _, key := range []string{"key-1", `"key-1"`, "", `"`, `"a\"b"`, "a b", "schlüssel", "k\x00", strings.Repeat("k", 256)} {
 		f.Add(key, body())
 	}
@@ -55,6 +56,7 @@ func FuzzCreateCharge(f *testing.F) {
 
 // FuzzCreateRefund sends any body for a refund of any charge, under any key.
 func FuzzCreateRefund(f *testing.F) {
+	pgtest.Long(f, "it takes a large part of the time")
 	for _, request := range []string{
 		"", "{}", "null", `{"amount":1}`, `{"amount":0}`, `{"amount":-9223372036854775808}`, `{"amount":9223372036854775807}`,
 		`{"amount":1e2}`, `{"amount":null,"reason":null}`, `{"reason":"\u0000"}`, `{"reason":"4242 4242 4242 4242"}`, `{"Reason":"x"}`,

@@ -129,6 +129,7 @@ func TestRateLimit(t *testing.T) {
 
 // Size and the API key come before it, everything else after.
 func TestRateLimitInTheOrderOfLayers(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	w, _ := rated(t, 1)
 	w.accept(t, "used", body())
@@ -245,6 +246,7 @@ func TestInFlight(t *testing.T) {
 // TestAuditsInFlight: an audit holds a connection for as long as it reads. Whoever
 // asks for many has one, and leaves the others their connections.
 func TestAuditsInFlight(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db := openWith(t, postgres.Options{MaxConns: 6, LockTimeout: patience})
 	w := serveOn(t, db, func(api *httpapi.API) { api.Limits = httpapi.Limits{InFlight: 12, PerMerchant: 8, Auditing: 2} })
@@ -349,6 +351,7 @@ func TestABurstIsServedAsItComesAgain(t *testing.T) {
 // TestSlowBodiesTakeNobodysPlace: a request counts as in flight when all of it
 // is here.
 func TestSlowBodiesTakeNobodysPlace(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	const sockets = 50
 	w, address := listenWith(t, func(api *httpapi.API) {

@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/payonce/payonce/internal/openapi"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
 // TestBodiesAreJudgedAsByTheContract sends bodies that are made from the schemas
@@ -24,6 +25,7 @@ import (
 // So the checks in validate.go are written by hand, and yet the contract is the
 // one place where a bound is decided: change it there, and this test fails.
 func TestBodiesAreJudgedAsByTheContract(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	w := serve(t)
 	c := theContract(t)

@@ -20,6 +20,7 @@ import (
 // are made from their schemas, and from around them. They are refused if and only
 // if the contract refuses them.
 func TestParametersAreJudgedAsByTheContract(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	w := serveOn(t, pgtest.Reused(t), nil)
 	handler, c := w.handler(), theContract(t)

@@ -11,6 +11,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/payonce/payonce/internal/merchants"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
 // needed is the scope of every route that asks for an API key. HEAD needs what
@@ -66,6 +67,7 @@ func request(route string) call {
 }
 
 func TestEveryRouteDeclaresItsScope(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	w := serve(t)
 	routes, scopes := served(t, w), needed()

@@ -12,6 +12,7 @@ import (
 // FuzzStripeEvent signs any body. Whatever it is, the answer is thanks or a
 // refusal, never a fault of ours, and what it leaves is at most one message.
 func FuzzStripeEvent(f *testing.F) {
+	pgtest.Long(f, "it takes a large part of the time")
 	db := pgtest.Open(f)
 	register(f, db)
 	api := newAPI(pgtest.As(f, db, postgres.RoleAPI), io.Discard)

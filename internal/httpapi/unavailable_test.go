@@ -155,6 +155,7 @@ delete from schema_migrations
 }
 
 func TestPanic(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	w := serveOn(t, pgtest.Reused(t), func(api *httpapi.API) { api.Intake = nil })
 	before := rows(t, w.db)

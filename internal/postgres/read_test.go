@@ -134,6 +134,7 @@ func one(t *testing.T, db *postgres.DB, s postgres.Settings, sql string, args ..
 }
 
 func TestSettingsEndWithTheirStatement(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db, _ := effects(t, postgres.Options{MaxConns: 1})
 	const costs = `select current_setting('cpu_tuple_cost')::numeric * 1000`

@@ -46,6 +46,7 @@ func mustClose(t *testing.T, s *local.Server) {
 }
 
 func TestCommit_closesASessionThatRefusesWrites(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db, err := postgres.Open(t.Context(), pgtest.URL(t), postgres.Options{MaxConns: 1, AllowPlaintext: true, AllowUnsafeDurability: true})
 	if err != nil {

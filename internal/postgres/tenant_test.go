@@ -178,6 +178,7 @@ func code(err error) string {
 
 // TestReadAsTenants: in one round trip, and nobody sees what is another's.
 func TestReadAsTenants(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db := things(t)
 	read := func(sql string, tenants []string, args ...[]any) (map[string][]int, error) {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/sandbox"
 )
 
@@ -74,6 +75,7 @@ func TestIdempotencyKey(t *testing.T) {
 }
 
 func TestConcurrentKey(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	w := start(t, sandbox.Options{})
 	id := w.create("pm_card_visa")
@@ -112,6 +114,7 @@ func TestConcurrentKey(t *testing.T) {
 }
 
 func TestKeyInFlight(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	w := start(t, sandbox.Options{})
 	id := w.create("pm_card_visa")
@@ -252,6 +255,7 @@ func TestRivalProcess(t *testing.T) {
 }
 
 func TestLockTimeout(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	w := start(t, sandbox.Options{})
 	id := w.create("pm_card_visa")

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/sandbox"
 )
 
@@ -104,6 +105,7 @@ func TestBounds(t *testing.T) {
 }
 
 func TestAuthentication(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	w := start(t, sandbox.Options{})
 	for authorization, status := range map[string]int{

@@ -24,6 +24,7 @@ import (
 	programs "github.com/payonce/payonce/internal/config"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/migrations"
 )
 
@@ -75,6 +76,7 @@ func fetch(t *testing.T, url string) string {
 // dashboard names is told by the api or by the worker, with every value of a
 // label that is named without a pattern.
 func TestTheProgramsTellWhatTheRulesAskFor(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	server, err := local.Start(t.Context(), local.Options{Fsync: true, InMemory: true})
 	if err != nil {
 		t.Fatal(err)

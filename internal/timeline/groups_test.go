@@ -4,10 +4,12 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/timeline"
 )
 
 func TestRead_showsAMessageAsWaitingUntilTheGroupOfTheInboxHasPassedIt(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	w := newWorld(t)
 	id := w.accept("acme", "1")

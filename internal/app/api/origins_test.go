@@ -3,11 +3,14 @@ package api_test
 import (
 	"net/http"
 	"testing"
+
+	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
 // TestOrigins: the origins of the setting are let in as they are written, and no
 // others.
 func TestOrigins(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	server := start(t, true)
 	unset(t)
 	address, _ := database(t, server, "origins")

@@ -105,6 +105,7 @@ func TestOpen(t *testing.T) {
 }
 
 func TestProcess(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	if os.Getenv(childVariable) != "" {
 		conn := connect(t, pgtest.URL(t))
