@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/sandbox"
 )
@@ -109,14 +110,13 @@ func TestCharge(t *testing.T) {
 // deliverUntilDone hands the message over for as long as it waits.
 func (w *world) deliverUntilDone() {
 	w.Helper()
-	for range 100 {
+	await.True(w, "the charge has an outcome", func() bool {
 		err := w.deliver()
-		if err == nil {
-			return
+		if err != nil {
+			w.expectKind(err, "waits")
 		}
-		w.expectKind(err, "waits")
-	}
-	w.Fatal("the charge had no outcome after 100 deliveries")
+		return err == nil
+	})
 }
 
 func TestCharge_is_taken_once(t *testing.T) {

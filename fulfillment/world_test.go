@@ -34,24 +34,30 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	return newWorldWithin(t, 0)
-}
-
-// newWorldWithin is a world in which the provider has so long for an answer.
-func newWorldWithin(t *testing.T, timeout time.Duration) *world {
-	t.Helper()
 	w := &world{T: t, db: pgtest.Reused(t), provider: newProvider(t), log: &transcript{}}
-	client, err := stripe.New(stripe.Config{SecretKey: "sk_test_1", Base: w.provider.URL, Timeout: timeout})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(client.Close)
-	w.client = client
-	w.charge = (&fulfillment.Fulfillment{DB: w.db, Reader: fulfillment.NewReader(w.db), Provider: client, Log: slog.New(slog.NewTextHandler(w.log, nil))}).Charge
+	w.client = w.clientWithin(0)
+	w.charge = w.handlerOf(w.client)
 	w.exec(`insert into merchants (merchant_id) values ('acme')`)
 	w.supply("mug", 5)
 	w.supply("tshirt", 10)
 	return w
+}
+
+// clientWithin waits so long for an answer of the provider; as long as in
+// production where that is zero.
+func (w *world) clientWithin(timeout time.Duration) *stripe.Client {
+	w.Helper()
+	client, err := stripe.New(stripe.Config{SecretKey: "sk_test_1", Base: w.provider.URL, Timeout: timeout})
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(client.Close)
+	return client
+}
+
+// handlerOf handles charges through the client.
+func (w *world) handlerOf(client *stripe.Client) inbox.Handler {
+	return (&fulfillment.Fulfillment{DB: w.db, Reader: fulfillment.NewReader(w.db), Provider: client, Log: slog.New(slog.NewTextHandler(w.log, nil))}).Charge
 }
 
 func (w *world) exec(sql string, args ...any) {
