@@ -71,7 +71,7 @@ func TestProvider_awayForADay_failsNoCharge(t *testing.T) {
 		}
 	}
 	if all == 0 || lost/all <= 0.5 || figures[`payonce_inbox_messages{receiver="fulfillment",status="dead"}`] != 0 {
-		t.Errorf("%v of %v requests failed, %v are parked", lost, all, figures[`payonce_inbox_messages{receiver="fulfillment",status="dead"}`])
+		t.Errorf("%v of %v requests failed, %v are dead letters", lost, all, figures[`payonce_inbox_messages{receiver="fulfillment",status="dead"}`])
 	}
 
 	for range 2 { // beyond GIVE_UP_AFTER for the first three
@@ -79,11 +79,11 @@ func TestProvider_awayForADay_failsNoCharge(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const parked = `
+	const deadLetters = `
 select count(*)
   from inbox
  where status = 'dead'`
-	await.True(t, "those of the first day are parked", func() bool { return row[int](t, d, parked) == 3 })
+	await.True(t, "the messages of the first day are dead letters", func() bool { return row[int](t, d, deadLetters) == 3 })
 	mustFindAudit(t, d, "no message is stuck")
 	d.clearFaults(t)
 	if got := d.await(t, charges[3].ID); got.Status != "succeeded" {

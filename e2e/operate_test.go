@@ -16,8 +16,8 @@ import (
 	"github.com/payonce/payonce/internal/await"
 )
 
-// parkedMessage is what operators see of a message.
-type parkedMessage struct {
+// deadLetter is what operators see of a message.
+type deadLetter struct {
 	ID          int64  `json:"id"`
 	Receiver    string `json:"receiver"`
 	Type        string `json:"type"`
@@ -28,10 +28,10 @@ type parkedMessage struct {
 	Behind      int    `json:"behind"`
 }
 
-// TestInbox_deadLetters_areRetriedOrDiscarded parks the messages of two charges because the provider is away for
-// too long. An operator has one of them tried again. The other charge is canceled,
-// which its parked message does not hold up, and the operator discards what is
-// left of it.
+// TestInbox_deadLetters_areRetriedOrDiscarded makes dead letters of two charges' messages: the provider is
+// unavailable for too long. An operator retries one of them. The other charge is
+// canceled, which its dead letter does not block, and the operator discards the
+// dead letter.
 func TestInbox_deadLetters_areRetriedOrDiscarded(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
@@ -40,10 +40,10 @@ func TestInbox_deadLetters_areRetriedOrDiscarded(t *testing.T) {
 	key := "key-" + unique()
 	retried := d.sendUnder(t, key)
 	discarded := d.send(t, newOrder(visa))
-	parked := d.parked(t, retried.ID, discarded.ID)
+	dead := d.awaitDeadLetters(t, retried.ID, discarded.ID)
 	mustFindAudit(t, d, "no message is stuck")
 
-	one := d.payonce(t, "inbox", "show", strconv.FormatInt(parked[retried.ID].ID, 10))
+	one := d.payonce(t, "inbox", "show", strconv.FormatInt(dead[retried.ID].ID, 10))
 	for _, want := range []string{"dead", retried.ID, "waiting", `"charge_id"`} {
 		if !strings.Contains(string(one), want) {
 			t.Errorf("show does not show %q:\n%s", want, one)
@@ -51,7 +51,7 @@ func TestInbox_deadLetters_areRetriedOrDiscarded(t *testing.T) {
 	}
 	d.clearFaults(t)
 
-	number := strconv.FormatInt(parked[retried.ID].ID, 10)
+	number := strconv.FormatInt(dead[retried.ID].ID, 10)
 	d.payonce(t, "inbox", "retry", number)
 	if got := d.await(t, retried.ID); got.Status != "succeeded" {
 		t.Errorf("the charge that was retried is %s", got.Status)
@@ -66,9 +66,9 @@ func TestInbox_deadLetters_areRetriedOrDiscarded(t *testing.T) {
 	if got := d.await(t, discarded.ID); got.Status != "failed" || got.Failure == nil || got.Failure.Code != "canceled" {
 		t.Errorf("the charge that was canceled is %s, %+v", got.Status, got.Failure)
 	}
-	decision := request{path: fmt.Sprintf("/v1/inbox/%d/discard", parked[discarded.ID].ID)}
+	decision := request{path: fmt.Sprintf("/v1/inbox/%d/discard", dead[discarded.ID].ID)}
 	got, err := d.client.do(t.Context(), decision)
-	var message parkedMessage
+	var message deadLetter
 	if err != nil || got.Status != http.StatusOK || json.Unmarshal(got.Body, &message) != nil ||
 		message.Status != "discarded" || !strings.HasPrefix(message.DecidedBy, "api:sk_test_") {
 		t.Errorf("discarded: %v, %d %s", err, got.Status, got.Body)
@@ -78,8 +78,8 @@ func TestInbox_deadLetters_areRetriedOrDiscarded(t *testing.T) {
 	}
 	mustBeProblem(t, got, http.StatusConflict, "conflict")
 	d.drain(t)
-	if left := d.parkedOver(t); len(left) != 0 {
-		t.Errorf("still parked: %v", left)
+	if left := d.deadLetters(t); len(left) != 0 {
+		t.Errorf("dead letters are left: %v", left)
 	}
 	if out := d.payonce(t, "audit", "--quiet"); len(out) != 0 {
 		t.Errorf("a quiet audit prints %q", out)
@@ -103,29 +103,29 @@ func (d *deployment) sendUnder(t *testing.T, key string) charge {
 	return acceptedCharge(t, got)
 }
 
-// parked waits until messages of these charges are parked, and wants the API to
-// say the same of them as the tool.
-func (d *deployment) parked(t *testing.T, charges ...string) map[string]parkedMessage {
+// awaitDeadLetters waits until each of these charges has a dead letter, and checks
+// that the API and the tool list the same ones.
+func (d *deployment) awaitDeadLetters(t *testing.T, charges ...string) map[string]deadLetter {
 	t.Helper()
-	var listed map[string]parkedMessage
-	await.True(t, "both charges are parked", func() bool {
-		listed = d.parkedOver(t)
+	var listed map[string]deadLetter
+	await.True(t, "both charges have a dead letter", func() bool {
+		listed = d.deadLetters(t)
 		return len(listed) == len(charges)
 	})
 	for _, id := range charges {
 		if m := listed[id]; m.Receiver != "fulfillment" || m.Type != "charge.requested.v1" || m.Status != "dead" || m.LastError == "" {
-			t.Errorf("parked: %+v", m)
+			t.Errorf("the dead letter is %+v", m)
 		}
 	}
 	byTool := byCharge(t, d.payonce(t, "inbox", "list", "--json"))
 	if diff := cmp.Diff(listed, byTool); diff != "" {
-		t.Errorf("parked, by the API (-) and by the tool (+):\n%s", diff)
+		t.Errorf("dead letters, by the API (-) and by the tool (+):\n%s", diff)
 	}
 	return listed
 }
 
-// parkedOver asks the API for what is parked.
-func (d *deployment) parkedOver(t *testing.T) map[string]parkedMessage {
+// deadLetters lists the dead letters by the API.
+func (d *deployment) deadLetters(t *testing.T) map[string]deadLetter {
 	t.Helper()
 	got, err := d.client.do(t.Context(), request{method: http.MethodGet, path: "/v1/inbox?status=dead"})
 	if err != nil || got.Status != http.StatusOK {
@@ -134,15 +134,15 @@ func (d *deployment) parkedOver(t *testing.T) map[string]parkedMessage {
 	return byCharge(t, got.Body)
 }
 
-func byCharge(t *testing.T, list []byte) map[string]parkedMessage {
+func byCharge(t *testing.T, list []byte) map[string]deadLetter {
 	t.Helper()
 	var page struct {
-		Data []parkedMessage `json:"data"`
+		Data []deadLetter `json:"data"`
 	}
 	if err := json.Unmarshal(list, &page); err != nil {
 		t.Fatalf("%v in %s", err, list)
 	}
-	messages := map[string]parkedMessage{}
+	messages := map[string]deadLetter{}
 	for _, m := range page.Data {
 		messages[m.OrderingKey] = m
 	}

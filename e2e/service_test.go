@@ -152,13 +152,13 @@ func contractIsServed(t *testing.T, d *deployment) {
 		t.Errorf("the contract of the tests (-) and of the api (+):\n%s", diff)
 	}
 	other := newClient(d.client.apis, d.keys.api)
-	asked, err := http.NewRequestWithContext(t.Context(), http.MethodGet, d.apis[0].URL()+"/v1/balances", http.NoBody)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, d.apis[0].URL()+"/v1/balances", http.NoBody)
 	if err != nil {
 		t.Fatal(err)
 	}
 	got.Header = http.Header{"Content-Type": {"application/json"}, "X-Request-Id": {"1"}}
 	got.Body = []byte(`{"data":[],"as_of_position":"0"}`) // the contract wants a number
-	if err := other.checkAnswer(asked, got); err == nil || len(other.violations) != 1 {
+	if err := other.checkAnswer(req, got); err == nil || len(other.violations) != 1 {
 		t.Errorf("an answer outside the contract is reported as %v, %v", err, other.violations)
 	}
 }

@@ -201,7 +201,7 @@ select account || ' ' || sum(debits) || ' ' || sum(credits)
 			t.Errorf("%s of %s is answered %d %s", path, name, got.Status, got.Body)
 		}
 		for _, id := range regexp.MustCompile(`ch_[0-9a-f]{32}`).FindAllString(string(got.Body), looks) {
-			if owner := row[string](t, d, `select coalesce(max(merchant_id), 'nobody') from ledger_events where stream_id = $1`, id); owner != name {
+			if owner := row[string](t, d, `select coalesce(max(merchant_id), 'no merchant') from ledger_events where stream_id = $1`, id); owner != name {
 				t.Errorf("%s shows %s the charge %s of %s", path, name, id, owner)
 			}
 		}

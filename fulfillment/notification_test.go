@@ -311,7 +311,7 @@ func TestNotify_refusals(t *testing.T) {
 		s.expectTold(0, paid, "pending")
 	})
 
-	t.Run("a message that names no event is parked", func(t *testing.T) {
+	t.Run("a message that names no event becomes a dead letter", func(t *testing.T) {
 		t.Parallel()
 		s := newShop(t, loopback())
 		s.succeed(order())

@@ -42,8 +42,8 @@ func TestSlow(t *testing.T) {
 	})
 }
 
-// deliverHastily hands the message over once, and gives the provider little time.
-// Only this delivery may come to a time-out: the machine may be slow.
+// deliverHastily delivers the message once with a short time-out for the provider.
+// All other deliveries have the normal one, since the machine may be slow.
 func (w *world) deliverHastily() error {
 	w.Helper()
 	hasty := w.clientWithin(300 * time.Millisecond)

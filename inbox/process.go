@@ -92,11 +92,11 @@ func (r *run) guard(ctx context.Context, d Delivery) (result Result, err error) 
 	return r.Handle(ctx, d)
 }
 
-// settle commits the end of a claim, and goes on trying while the store is away
-// or refuses only for now: a handler that came back must not look like one that
-// died. Each statement may be repeated, since it asks for the fence. When the lease is lost or the program
-// stops, it gives up and says false: the lease ends by itself and the message is
-// taken again.
+// settle commits the end of a claim, and retries while the database is unavailable
+// or its refusal is transient: a handler that returned must not look like one that
+// died. Each statement may be repeated, since it checks the fence. When the lease is
+// lost or the program stops, settle returns false: the lease expires and the message
+// is claimed again.
 func (r *run) settle(ctx context.Context, log func() *slog.Logger, queue func(*pgx.Batch)) bool {
 	for first := true; ; first = false {
 		b := &pgx.Batch{}

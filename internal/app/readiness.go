@@ -91,8 +91,8 @@ func (r *Readiness) Ask(ctx context.Context) (why string, err error) {
 	}
 }
 
-// current is the answer that still holds, or one that is looked for now. The look
-// ends with none of those who wait for it.
+// current is the last answer while it is fresh, or the answer of a check that it
+// starts. The check goes on when a caller that waits for it gives up.
 func (r *Readiness) current(ctx context.Context) *answer {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -184,9 +184,9 @@ func (f *folder) deserted() (bool, error) {
 	return true, lock.Close()
 }
 
-// lockData locks the data folder. No server runs in it, but a lock that we have
-// just given back is held for a moment longer by a program that is starting: it
-// has a copy of our files until it is executed.
+// lockData locks the data folder, in which no server runs. A lock that this process
+// has just released may still be held: a child process has a copy of our open files
+// between fork and exec.
 func (f *folder) lockData(ctx context.Context) (lock *os.File, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

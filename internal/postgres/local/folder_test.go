@@ -10,9 +10,9 @@ import (
 	"github.com/payonce/payonce/internal/postgres/local"
 )
 
-// A program that is being started has copies of our files until it is executed,
-// and with them a lock that we have given back.
-func TestLockData_waitsForALockThatIsGivenBack(t *testing.T) {
+// A child process has copies of our open files between fork and exec, and with
+// them a lock that we have released.
+func TestLockData_waitsUntilTheLockIsReleased(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	data := filepath.Join(folder, "data")
@@ -40,6 +40,6 @@ func TestLockData_waitsForALockThatIsGivenBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-locked; err != nil {
-		t.Error("after the lock was given back:", err)
+		t.Error("after the lock was released:", err)
 	}
 }
