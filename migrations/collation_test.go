@@ -38,6 +38,7 @@ with guards as (
      and d.objid = c.oid
      and d.refclassid = 'pg_class'::regclass
      and d.refobjsubid > 0
+   where c.contype <> 'n' -- PostgreSQL 18 lists "not null", which compares nothing
 )
 select format('column %s.%s, in %s, has collation %s', g.relation::regclass, a.attname, g.guard, l.collname)
   from guards g

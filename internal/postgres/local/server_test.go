@@ -82,7 +82,11 @@ func TestServer_whoseKeeperWasKilled_isClosedWithoutATrace(t *testing.T) {
 	t.Parallel()
 	// Without a cache initdb fills the data folder itself.
 	uncached := local.Machine()
-	uncached.Cache = ""
+	programs, err := uncached.Find(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	uncached.Bin, uncached.Cache = programs, "" // the programs may be in the cache
 	s, err := uncached.Start(t.Context(), local.Options{InMemory: true})
 	if err != nil {
 		t.Fatal(err)
