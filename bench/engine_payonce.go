@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/app/doorbell"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/outbox"
 )
@@ -27,7 +28,11 @@ const (
 // carryByPayonce is payonce's engine as the programs wire it: accept, outbox,
 // Watermill, inbox, handler, with pools of the programs' sizes.
 func carryByPayonce(ctx context.Context, o order) (w window, err error) {
-	accepting, err := postgres.Open(ctx, o.Database, postgres.Options{Application: "bench-accept", Lanes: lanes})
+	bell, err := doorbell.New(o.Database, quiet(), doorbell.Options{Application: "bench-doorbell", Listen: true})
+	if err != nil {
+		return w, err
+	}
+	accepting, err := postgres.Open(ctx, o.Database, postgres.Options{Application: "bench-accept", Lanes: lanes, Committed: bell.Committed})
 	if err != nil {
 		return w, err
 	}
@@ -53,12 +58,17 @@ func carryByPayonce(ctx context.Context, o order) (w window, err error) {
 			BackoffBase: 200 * time.Millisecond, BackoffCap: time.Minute,
 		},
 		Poll: poll, Drain: time.Second, Log: quiet(),
+		Wake: bell.Bell(doorbell.Inbox), Listening: bell.Listening,
 	}
-	handover := inbox.NewHandover(processor)
 	running, stop := context.WithCancel(ctx)
 	defer stop()
 	engine, running := errgroup.WithContext(running)
-	engine.Go(func() error { return receiving(running, o.Database, nil, handover) })
+	engine.Go(func() error { bell.Run(running); return nil })
+	engine.Go(func() error {
+		return receiving(running, o.Database, nil, processor, outbox.Options{
+			Bell: bell.Bell(doorbell.Outbox), Listening: bell.Listening, Room: processor.Room,
+		})
+	})
 	engine.Go(func() error { processor.Run(running); return nil })
 	w, err = pump(ctx, o, f, func(ctx context.Context, id string) error {
 		b := &pgx.Batch{}
@@ -73,8 +83,7 @@ func carryByPayonce(ctx context.Context, o order) (w window, err error) {
 }
 
 // receiving runs Watermill's router from outbox to inbox until ctx ends.
-func receiving(ctx context.Context, url string, told func(inbox.Reception), handover *inbox.Handover) error {
-	defer handover.Ended()
+func receiving(ctx context.Context, url string, told func(inbox.Reception), processor *inbox.Processor, options outbox.Options) error {
 	db, err := postgres.Open(ctx, url, postgres.Options{
 		Application: "bench-subscriber", MaxConns: 3, LockTimeout: -1, StatementTimeout: time.Minute,
 		Settings: outbox.SessionSettings(),
@@ -86,15 +95,13 @@ func receiving(ctx context.Context, url string, told func(inbox.Reception), hand
 	conns := stdlib.OpenDBFromPool(db.Pool())
 	defer func() { _ = conns.Close() }() // the pool itself is closed above
 	log := quietUntil(ctx)
-	subscriber := outbox.NewSubscriberTelling(conns, "inbox", log, handover.Ended)
+	subscriber := outbox.NewSubscriber(conns, "inbox", log, options)
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Second}, outbox.Logger(log))
 	if err != nil {
 		return fmt.Errorf("make the router: %w", err)
 	}
-	router.AddConsumerHandler("inbox", topic, subscriber, outbox.ByPage(log, handover.Receive(func(m *message.Message) inbox.Envelope { //nolint:contextcheck // a message carries its own context
-		return inbox.Envelope{
-			Receivers: []string{receiver}, Type: m.Metadata.Get(outbox.MetadataType), OrderingKey: m.Metadata.Get(outbox.MetadataOrderingKey),
-		}
+	router.AddConsumerHandler("inbox", topic, subscriber, outbox.ByPage(log, processor.Receive(func(m *message.Message) (inbox.Envelope, bool) { //nolint:contextcheck // a message carries its own context
+		return inbox.Envelope{Type: m.Metadata.Get(outbox.MetadataType), OrderingKey: m.Metadata.Get(outbox.MetadataOrderingKey)}, true
 	}, told)))
 	if err := router.Run(ctx); err != nil {
 		return fmt.Errorf("run the router: %w", err)

@@ -10,6 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/outbox"
 )
 
 const fillOutbox = `
@@ -69,12 +71,18 @@ func receiveByPayonce(ctx context.Context, o order) (w window, err error) {
 	before, began, received := use(), time.Now(), 0
 	all := make(chan struct{})
 	ended := make(chan error, 1)
+	db, err := postgres.Open(ctx, o.Database, postgres.Options{Application: "bench-receive"})
+	if err != nil {
+		return w, err
+	}
+	defer db.Close()
+	processor := &inbox.Processor{DB: db, Receiver: receiver, Log: quiet()} // it stores, and starts nothing
 	go func() {
 		ended <- receiving(ctx, o.Database, func(r inbox.Reception) {
 			if received += r.New; received == o.Messages {
 				close(all)
 			}
-		}, inbox.NewHandover())
+		}, processor, outbox.Options{})
 	}()
 	select {
 	case <-all:

@@ -98,14 +98,15 @@ type post struct {
 	wild bool
 	d    *deployment
 
-	at         position // of the reader, when it was held
+	at         []position // of the readers, when they were held
 	messages   int
 	deliveries int
 	inversions int
 }
 
-// position is a place in the outbox.
+// position is a place in a topic of the outbox.
 type position struct {
+	Topic       string
 	Transaction string
 	Offset      int64
 }
@@ -166,11 +167,12 @@ func (p *post) inTransaction(t *testing.T, do func(pgx.Tx) error) {
 	}
 }
 
-// hold puts the reader to a place that nothing comes after.
+// hold puts the readers to a place that nothing comes after.
 func (p *post) hold(t *testing.T) {
 	t.Helper()
 	const find = `
-select transaction_id::text,
+select topic,
+       transaction_id::text,
        "offset"
   from outbox_offsets
    for update`
@@ -178,25 +180,31 @@ select transaction_id::text,
 update outbox_offsets
    set transaction_id = '9223372036854775807'`
 	p.inTransaction(t, func(tx pgx.Tx) error {
-		if err := tx.QueryRow(t.Context(), find).Scan(&p.at.Transaction, &p.at.Offset); err != nil {
-			return fmt.Errorf("find the reader: %w", err)
+		found, err := tx.Query(t.Context(), find)
+		if err != nil {
+			return err
 		}
-		_, err := tx.Exec(t.Context(), far)
+		if p.at, err = pgx.CollectRows(found, pgx.RowToStructByPos[position]); err != nil {
+			return fmt.Errorf("find the readers: %w", err)
+		}
+		_, err = tx.Exec(t.Context(), far)
 		return err
 	})
 }
 
-// letThrough puts the reader back. In a wild post it comes after all that has
+// letThrough puts the readers back. In a wild post they come after all that has
 // piled up, and before copies of it, which this commit makes: one to five of each,
 // shuffled. What others are about to commit keeps its place and comes as it is.
 func (p *post) letThrough(t *testing.T) {
 	t.Helper()
 	// The order is that of the column: its text would put 100 before 98.
 	const piled = `
-select o.transaction_id::text as xid,
+select o.topic,
+       o.transaction_id::text as xid,
        o."offset"
   from outbox o
- where (o.transaction_id, o."offset") > ($1::text::xid8, $2)
+ where o.topic = $1
+   and (o.transaction_id, o."offset") > ($2::text::xid8, $3)
    and o.transaction_id < pg_snapshot_xmin(pg_current_snapshot())
  order by o.transaction_id, o."offset"`
 	const duplicate = `
@@ -208,16 +216,23 @@ select topic, message_id, payload, metadata
    and "offset" = $2`
 	const back = `
 update outbox_offsets
-   set transaction_id = $1::text::xid8,
-       "offset" = $2`
+   set transaction_id = $2::text::xid8,
+       "offset" = $3
+ where topic = $1`
 	p.inTransaction(t, func(tx pgx.Tx) error {
-		found, err := tx.Query(t.Context(), piled, p.at.Transaction, p.at.Offset)
-		if err != nil {
-			return err
-		}
-		pile, err := pgx.CollectRows(found, pgx.RowToStructByPos[position])
-		if err != nil {
-			return err
+		var pile []position
+		for i, at := range p.at {
+			found, err := tx.Query(t.Context(), piled, at.Topic, at.Transaction, at.Offset)
+			if err != nil {
+				return err
+			}
+			its, err := pgx.CollectRows(found, pgx.RowToStructByPos[position])
+			if err != nil {
+				return err
+			}
+			if pile = append(pile, its...); p.wild && len(its) > 0 {
+				p.at[i] = its[len(its)-1]
+			}
 		}
 		p.messages += len(pile)
 		p.deliveries += len(pile)
@@ -231,10 +246,13 @@ update outbox_offsets
 			if err := tx.SendBatch(t.Context(), b).Close(); err != nil {
 				return fmt.Errorf("copy %d messages: %w", len(turns), err)
 			}
-			p.at = pile[len(pile)-1]
 		}
-		_, err = tx.Exec(t.Context(), back, p.at.Transaction, p.at.Offset)
-		return err
+		for _, at := range p.at {
+			if _, err := tx.Exec(t.Context(), back, at.Topic, at.Transaction, at.Offset); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 }
 

@@ -145,9 +145,9 @@ select o.transaction_id::text as xid,
        o.payload,
        o.metadata
   from outbox o
- where o.topic = $1
+ where o.topic = any($1)
    and (o.transaction_id, o."offset") > ($2::text::xid8, $3)
- order by o.transaction_id, o."offset"`, ledger.Topic, m.afterTx, m.afterRow)
+ order by o.transaction_id, o."offset"`, []string{ledger.Topic, ledger.Outcomes}, m.afterTx, m.afterRow)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -101,7 +101,7 @@ func announce(b *pgx.Batch, s ledger.Stream, e ledger.Recorded, d inbox.Delivery
 		metadata[outbox.MetadataTraceparent] = trace
 	}
 	return outbox.Append(b, outbox.Message{
-		Topic:       ledger.Topic,
+		Topic:       ledger.Outcomes,
 		ID:          e.ID.String(),
 		Type:        e.Type,
 		OrderingKey: s.ID,

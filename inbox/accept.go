@@ -3,6 +3,7 @@ package inbox
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -19,11 +20,6 @@ var (
 // MaxLength is the length of the longest id and of the longest ordering key, in
 // bytes. Both are found by indexes, which cannot hold texts of any length.
 const MaxLength = 255
-
-// A plan that was made while the inbox was empty is kept, and would read all of it
-// later. The setting ends with the batch.
-const walkIndexes = `
-select set_config('enable_seqscan', 'off', true)`
 
 // Accept queues the reception of a message that came by another way than the
 // outbox into a batch. The rules are those of Receive: a first delivery is kept
@@ -53,15 +49,16 @@ func AcceptInto(b *pgx.Batch, receiver string, m Message, r *Reception) error {
 	if len(m.ID) > MaxLength || len(m.OrderingKey) > MaxLength {
 		return fmt.Errorf("accept message %.*q for %q: %w", MaxLength, m.ID, receiver, errTooLong)
 	}
-	all, err := deliveries([]string{receiver}, m)
+	d, err := deliver(m)
 	if err != nil {
 		return err
 	}
-	b.Queue(walkIndexes)
-	queued := b.Queue(receive, received(all, offers{})...)
-	if r != nil {
-		queued.QueryRow(func(row pgx.Row) error { return row.Scan(&r.New, &r.Duplicates, &r.Aside, nil) })
-	}
+	queueStore(b, receiver, []delivery{d}, slotsFor{}, func(layer []delivery, kept []storedRow) {
+		if r != nil {
+			*r = Reception{}
+			r.count(layer, kept)
+		}
+	})
 	return nil
 }
 
@@ -70,3 +67,15 @@ func isText(s string) bool { return !strings.ContainsRune(s, 0) && utf8.ValidStr
 
 // asText is what is left of it that PostgreSQL can hold.
 func asText(s string) string { return strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", ""), "\uFFFD") }
+
+// MadeDue tells whether a batch makes a message due that this process may not have a slot
+// for: one that was accepted, or one that a processor that stops gave back.
+func MadeDue(b *pgx.Batch) bool {
+	return slices.ContainsFunc(b.QueuedQueries, func(q *pgx.QueuedQuery) bool {
+		return q.SQL == release || q.SQL == store && q.Arguments[noHolder] == ""
+	})
+}
+
+// noHolder is the place of the holder among the arguments of store, which Accept leaves
+// empty.
+const noHolder = 7

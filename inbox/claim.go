@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -33,6 +34,8 @@ import (
 // indexes of keys alone (see receive). As anything else a probe could read all open
 // messages, which stalls every claim behind a backlog. A claim looks at each message that waits behind
 // another one of its key, so whoever sends should bound how many there can be.
+//
+// Nothing open is due before $11 (see lookAhead).
 //
 // now() is a moment earlier than clock_timestamp() and, unlike it, can be a
 // bound of the index. Coalesced, the time of the accused leads to inbox_suspects
@@ -64,6 +67,7 @@ with accused as (
     from inbox i
    where i.receiver = $1
      and i.status in ('pending', 'running')
+     and i.due_at >= $11
      and i.due_at <= now()
      and i.id <> all($5::bigint[])
      and (i.status = 'pending'
@@ -119,6 +123,39 @@ returning i.id,
           i.metadata,
           clock_timestamp() as claimed`
 
+// lookAhead is read behind a claim, in its transaction. It returns how long it takes
+// until a message is due that was not due yet, and a time before which no open message
+// is due.
+//
+// The second bounds the next claim ($11). While a transaction anywhere holds an old
+// snapshot, PostgreSQL keeps the entries of inbox_due that are dead, and they stand
+// before the living: without a bound each claim would read them all. A message may be
+// committed later than its due time, so the bound stays lookBehind before the present,
+// and once in fullLook a claim goes without it.
+const lookAhead = `
+select (select due_at - now()
+          from inbox
+         where receiver = $1
+           and status in ('pending', 'running')
+           and due_at is not null
+           and due_at > now()
+         order by due_at
+         limit 1),
+       least(now() - $3::interval,
+             (select due_at
+                from inbox
+               where receiver = $1
+                 and status in ('pending', 'running')
+                 and due_at is not null
+                 and due_at >= $2
+               order by due_at
+               limit 1))`
+
+const (
+	lookBehind = 100 * time.Millisecond
+	fullLook   = time.Second
+)
+
 // walking are the settings of a claim, and of what operators read. A price that forbids
 // must not look like a query that is worth compiling.
 func walking() postgres.Settings {
@@ -137,38 +174,56 @@ func walking() postgres.Settings {
 type claimed struct {
 	Delivery
 
-	deaths     int    // of holders, one after another, before this one
-	onReceipt  bool   // by the page that brought it
-	receivedIn string // the transaction of that page
+	deaths    int  // of holders, one after another, before this one
+	onReceipt bool // stored as claimed, by the page that brought it
 }
 
 // claimUpTo commits the claim of at most n messages, with suspects of at most
 // that weight among them, before anybody acts on it. The attempt is counted here, so that a
-// holder that dies has been counted, and whatever its handler rolls back has not.
+// holder that dies has been counted, and whatever its handler rolls back has not. It
+// also returns when the next message is due, at most slowPoll from now.
 //
 // If we die here: the rows are leased to nobody, and are taken again when the
 // lease ends. Test: TestLease/a_message_of_a_silent_holder_is_taken_over….
-func (r *run) claimUpTo(ctx context.Context, n, suspects int, held []int64) ([]claimed, error) {
+func (r *run) claimUpTo(ctx context.Context, n, suspects int, held []int64) (messages []claimed, next time.Duration, err error) {
 	p := r.Policy
-	rows, err := r.DB.QueryWith(ctx, walking(), claim, r.Receiver, n, r.Holder, p.Lease, held, p.BackoffBase, p.BackoffCap,
-		suspects, p.Parked == Pass, p.doublings())
-	if err != nil {
-		return nil, fmt.Errorf("claim messages of %s: %w", r.Receiver, err)
+	from := r.dueFrom
+	if time.Since(r.lookedAt) >= fullLook { //nolint:forbidigo // it decides only how much is read
+		from = time.Time{}
 	}
-	messages, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (claimed, error) {
-		var c claimed
-		var metadata []byte
-		err := row.Scan(&c.row, &c.fence, &c.Attempt, &c.deaths, &c.Waits, &c.ID, &c.Type, &c.OrderingKey,
-			&c.Payload, &metadata, &c.claimed)
-		if json.Unmarshal(metadata, &c.Metadata) != nil {
-			// Not ours, or not strings. The claim has committed for all its rows, so
-			// one row's content must not lose the others.
-			c.Metadata = nil
-		}
-		return c, err
+	b := &pgx.Batch{}
+	b.Queue(walkIndexes)
+	b.Queue(claim, r.Receiver, n, r.Holder, p.Lease, held, p.BackoffBase, p.BackoffCap,
+		suspects, p.Parked == Pass, p.doublings(), from).Query(func(rows pgx.Rows) error {
+		messages, err = pgx.CollectRows(rows, scanClaimed)
+		return err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("claim messages of %s: %w", r.Receiver, err)
+	b.Queue(lookAhead, r.Receiver, from, lookBehind).QueryRow(func(row pgx.Row) error {
+		var due *time.Duration
+		err := row.Scan(&due, &r.dueFrom)
+		if next = slowPoll; due != nil {
+			next = min(next, *due)
+		}
+		return err
+	})
+	if err := r.DB.Commit(ctx, b); err != nil {
+		return nil, 0, fmt.Errorf("claim messages of %s: %w", r.Receiver, err)
 	}
-	return messages, nil
+	if from.IsZero() {
+		r.lookedAt = time.Now() //nolint:forbidigo // as above
+	}
+	return messages, next, nil
+}
+
+func scanClaimed(row pgx.CollectableRow) (claimed, error) {
+	var c claimed
+	var metadata []byte
+	err := row.Scan(&c.row, &c.fence, &c.Attempt, &c.deaths, &c.Waits, &c.ID, &c.Type, &c.OrderingKey,
+		&c.Payload, &metadata, &c.claimed)
+	if json.Unmarshal(metadata, &c.Metadata) != nil {
+		// Not ours, or not strings. The claim commits for all its rows, so one row's
+		// content must not lose the others.
+		c.Metadata = nil
+	}
+	return c, err
 }

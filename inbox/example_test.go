@@ -35,26 +35,6 @@ func Example() {
 		panic(err)
 	}
 
-	// Receive.
-	conns := stdlib.OpenDBFromPool(db.Pool())
-	defer func() { _ = conns.Close() }()
-	subscriber := outbox.NewSubscriber(conns, "inbox", log)
-	defer func() { _ = subscriber.Close() }()
-	messages, err := subscriber.Subscribe(ctx, "orders")
-	if err != nil {
-		panic(err)
-	}
-	receive := outbox.ByPage(log, inbox.Receive(func(m *message.Message) inbox.Envelope {
-		return inbox.Envelope{
-			Receivers:   []string{"shop"},
-			Type:        m.Metadata.Get(outbox.MetadataType),
-			OrderingKey: m.Metadata.Get(outbox.MetadataOrderingKey),
-		}
-	}))
-	page := <-messages
-	fmt.Println("received", page.UUID, receive(page))
-	page.Ack()
-
 	// Process.
 	done := make(chan struct{})
 	shop := &inbox.Processor{
@@ -77,6 +57,26 @@ func Example() {
 	}
 	stopped := make(chan struct{})
 	go func() { shop.Run(ctx); close(stopped) }()
+
+	// Receive.
+	conns := stdlib.OpenDBFromPool(db.Pool())
+	defer func() { _ = conns.Close() }()
+	subscriber := outbox.NewSubscriber(conns, "inbox", log, outbox.Options{Room: shop.Room})
+	defer func() { _ = subscriber.Close() }()
+	pages, err := subscriber.Subscribe(ctx, "orders")
+	if err != nil {
+		panic(err)
+	}
+	receive := outbox.ByPage(log, shop.Receive(func(m *message.Message) (inbox.Envelope, bool) {
+		return inbox.Envelope{Type: m.Metadata.Get(outbox.MetadataType), OrderingKey: m.Metadata.Get(outbox.MetadataOrderingKey)}, true
+	}, nil))
+	go func() {
+		for page := range pages {
+			if receive(page) == nil {
+				page.Ack()
+			}
+		}
+	}()
 	<-done
 	cancel()
 	<-stopped
@@ -86,7 +86,6 @@ func Example() {
 	err = db.QueryRow(context.Background(), `select status, attempts, duplicates from inbox`).Scan(&status, &attempts, &duplicates)
 	fmt.Println(status, attempts, duplicates, err)
 	// Output:
-	// received m1 <nil>
 	// attempt 1: order.placed of a mug
 	// attempt 2: order.placed of a mug
 	// done 2 1 <nil>

@@ -79,9 +79,3 @@ type Reception struct {
 	Duplicates int // known, with the same payload: counted
 	Aside      int // known, with another payload: in quarantine
 }
-
-func (r Reception) tell(told func(Reception)) {
-	if told != nil {
-		told(r)
-	}
-}

@@ -22,18 +22,25 @@ type Processor struct {
 	Handle      Handler
 	Concurrency int // handlers at a time
 	Policy      Policy
-	Poll        time.Duration // between claims, see Run
+	Poll        time.Duration // between claims at least, see Run
 	Drain       time.Duration // how long handlers may go on after Run was told to stop
 
-	// Wake, where set, says that messages were received. It is a hint: one that is
-	// lost, or that nobody gives, costs two polls and no more. A Handover sets it, and
-	// rings where a claim may find something.
+	// Wake, where set, says that another process may have made a message due. It is a
+	// hint: one that is lost costs a slow poll.
 	Wake <-chan struct{}
+	// Listening tells whether Wake hears all processes. While it does not, the inbox is
+	// looked at every fastPoll; nil: Wake does not.
+	Listening func() bool
+
+	// Left, where set, is called when a message was received that could not start: another
+	// process may hold the one that it waits for.
+	Left func()
 
 	Log      *slog.Logger
 	Observer Observer
 
-	room *room // where pages find places; nil: see NewHandover
+	mu  sync.Mutex
+	now *run
 }
 
 var (
@@ -41,191 +48,233 @@ var (
 	errDraining  = errors.New("the program stops")
 )
 
+const (
+	// slowPoll is the time after which an inbox is looked at that nobody woke.
+	slowPoll = time.Second
+
+	// fastPoll is slowPoll where nobody hears the other processes.
+	fastPoll = 50 * time.Millisecond
+
+	// afterFailure is how long a store that did not answer is left alone.
+	afterFailure = 250 * time.Millisecond
+)
+
 // Run claims and processes until ctx ends. Then it claims no more, lets the
 // running handlers go on for at most Drain, gives back what they could not
 // finish, and returns.
 //
-// A claim is a commit, whatever it takes, so there is one in a Poll, and where
-// there is a Wake one in three unless that is heard. While more is due than there
-// are handlers, the next claim comes as soon as a quarter of them are free. What a
-// page hands over (see Handover) needs no claim.
+// What Receive stores needs no claim where a slot is free. A claim is for the rest:
+// retries, messages of holders that died, messages behind another one of their key, and
+// what other processes accept. It comes when one of these may be due: when the next due
+// time has come, when Wake was heard, when a handler ended that a message may wait
+// for, and after a slow poll of a second, and never sooner than Poll after the last
+// one. While more is due than there are slots, the next claim comes as soon as a
+// quarter of them are free.
 func (p *Processor) Run(ctx context.Context) {
-	r := &run{
-		Processor: p, slots: make(chan struct{}, p.Concurrency),
-		held: make(map[int64]holding), ended: make(chan struct{}, 1),
-		offering: offering{behind: true, awaited: make(map[string]bool)}, arrived: make(chan struct{}, 1),
-	}
+	r := p.state()
+	r.open(ctx)
 	beating, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var beside sync.WaitGroup
 	beside.Go(func() { r.keepLeases(beating) })
-	if p.room != nil {
-		beside.Go(func() { r.confirmAlways(beating) })
-		p.room.open(r)
-	}
-	for ctx.Err() == nil {
-		if !r.take(ctx) {
-			break
-		}
-	}
-	if p.room != nil {
-		p.room.open(nil)
+	for r.take(ctx) {
 	}
 	r.drain()
 	stop()
 	beside.Wait()
+	p.mu.Lock()
+	p.now = nil
+	p.mu.Unlock()
+	close(r.ended)
+}
+
+// state is that of the Run under way, or of the next one.
+func (p *Processor) state() *run {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.now == nil {
+		p.now = &run{
+			Processor: p, slots: slots{size: p.Concurrency}, held: make(map[int64]holding), behind: true,
+			woken: make(chan struct{}, 1), started: make(chan struct{}), ended: make(chan struct{}),
+		}
+	}
+	return p.now
 }
 
 // run is the state of one Run.
 type run struct {
 	*Processor
-	handlers sync.WaitGroup // and places that are offered
-	slots    chan struct{}  // holds what is taken
 
-	mu   sync.Mutex
-	held map[int64]holding
-	offering
+	slots    slots
+	handlers sync.WaitGroup // and slots that are reserved
+	woken    chan struct{}  // by this process, as Wake is by others
+	started  chan struct{}  // closed by Run
+	ended    chan struct{}  // closed when Run returns
 
-	ended   chan struct{} // a handler has: what came behind its message may be due
-	arrived chan struct{} // a page has ended that took something
+	mu       sync.Mutex
+	base     context.Context // of handlers; nil before Run
+	held     map[int64]holding
+	stopping bool
+	behind   bool          // the last claim may have left messages for which it had no slot
+	caughtUp chan struct{} // closed when behind ends; nil while nobody waits
+	looks    int           // how often a message may have come that waits for a handler
 
 	// The loop's own.
-	paced <-chan time.Time // when a Poll has passed since the last claim
-	full  bool             // the last claim took as much as it could
-	away  bool             // the last claim met no store
-
+	away      bool      // the last claim met no store
 	corrected time.Time // when due times were last corrected
+	dueFrom   time.Time // nothing open is due before, see lookAhead
+	lookedAt  time.Time // when all that is due was last looked at
 }
 
 type holding struct {
 	message claimed
 	cancel  context.CancelCauseFunc
+	looks   int // when it began
 }
 
-// afterFailure is how long a store that did not answer is left alone.
-const afterFailure = 250 * time.Millisecond
+func (r *run) open(ctx context.Context) {
+	r.mu.Lock()
+	r.base = context.WithoutCancel(ctx)
+	r.mu.Unlock()
+	close(r.started)
+}
 
-// unwoken are the polls after which an inbox is looked at that nobody woke and of
-// which no handler ended: for what waited for its time, or for another process.
-const unwoken = 3
-
-// take fills free slots by one claim and, when there was less than that, waits for
-// the next poll. It returns false when ctx ended.
+// take claims once, and waits until the inbox is worth another look. It returns false
+// when ctx ended.
 func (r *run) take(ctx context.Context) bool {
-	taken := r.places(ctx)
+	began := time.Now() //nolint:forbidigo // it decides only when the database is asked
+	free := r.claimable(ctx)
 	if ctx.Err() != nil {
-		r.free(taken)
+		r.slots.give(free)
 		return false // also when a slot became free at the same moment
 	}
-	r.paced = time.After(r.Poll)
 	r.correct(ctx)
-	messages, err := r.claim(ctx, taken)
+	messages, next, err := r.claim(ctx, free)
 	if err != nil && !r.away {
 		r.Log.WarnContext(ctx, "claim failed, it is tried again until it succeeds", "receiver", r.Receiver, "error", err)
 	}
 	r.away = err != nil
 	if ctx.Err() != nil {
 		r.giveBack(ctx, messages) // claimed while the program was told to stop
-		r.free(taken)
+		r.slots.give(free)
 		return false
 	}
-	r.full = len(messages) == taken
-	r.free(taken - len(messages))
-	r.setBehind(r.full || r.away)
+	full := len(messages) == free
+	r.mu.Lock()
 	for _, c := range messages {
-		r.start(ctx, c)
+		r.hold(c) //nolint:contextcheck // a handler outlives what started it
 	}
-	return r.full || r.rest(ctx)
+	r.setBehind(full || r.away)
+	r.mu.Unlock()
+	r.slots.give(free - len(messages))
+	if full {
+		return true
+	}
+	return r.rest(ctx, next) && pause(ctx, r.Poll-time.Since(began)) //nolint:forbidigo // as above
 }
 
-// places takes the free slots that are worth a claim, one at least: behind a claim
-// that left messages for later a quarter of all, or what came free in a Poll. What is
-// free beside them it takes as well. Only who offers places to pages leaves them
-// these, and looks with a quarter of all.
-func (r *run) places(ctx context.Context) (taken int) {
-	quarter := max(1, cap(r.slots)/4)
-	paced, want := r.paced, 1
-	if r.full {
-		want = quarter
+// claimable takes the slots of the next claim, one at least. While older messages wait
+// for slots it takes all that are free, once a quarter of all is, or one is after a
+// Poll; else it takes no more than a quarter, and leaves the rest to pages.
+func (r *run) claimable(ctx context.Context) (taken int) {
+	caughtUp, _ := r.isCaughtUp()
+	most, late := r.slots.size, time.After(r.Poll)
+	if caughtUp {
+		most, late = r.slots.few(), time.After(0)
 	}
-	for taken < want {
-		select {
-		case r.slots <- struct{}{}:
-			taken++
-		case <-paced:
-			paced, want = nil, 1
-		case <-ctx.Done():
-			return taken
-		}
-	}
-	most := cap(r.slots)
-	if r.room != nil && !r.isBehind() {
-		most = quarter
-	}
-	return taken + r.more(most-taken)
-}
-
-// more takes free slots, no more than n, and does not wait.
-func (r *run) more(n int) (taken int) {
-	for taken < n {
-		select {
-		case r.slots <- struct{}{}:
-			taken++
-		default:
-			return taken
-		}
+	for taken == 0 && r.slots.wait(ctx, late) {
+		taken = r.slots.take(most)
+		late = time.After(r.Poll)
 	}
 	return taken
 }
 
-func (r *run) free(n int) {
-	for range n {
-		<-r.slots
-	}
-}
-
-// rest waits until the inbox is worth a look. It returns false when ctx ended.
-func (r *run) rest(ctx context.Context) bool {
+// rest waits until the inbox is worth a look: next is when something is due. It
+// returns false when ctx ended.
+func (r *run) rest(ctx context.Context, next time.Duration) bool {
 	if r.away {
-		return pause(ctx, time.After(max(r.Poll, afterFailure)))
+		return pause(ctx, afterFailure)
 	}
-	if !pause(ctx, r.paced) || r.Wake == nil {
-		return ctx.Err() == nil
+	next = min(next, slowPoll)
+	if r.Wake == nil || r.Listening == nil || !r.Listening() {
+		next = min(next, fastPoll)
 	}
 	select {
 	case <-ctx.Done():
 		return false
+	case <-r.woken:
 	case <-r.Wake:
-	case <-r.ended:
-	case <-time.After((unwoken - 1) * r.Poll):
+		r.mu.Lock()
+		r.looks++ // what was accepted elsewhere may wait for one of our handlers
+		r.mu.Unlock()
+	case <-time.After(next):
 	}
 	return true
 }
 
 // pause returns false when ctx ended first.
-func pause(ctx context.Context, timer <-chan time.Time) bool {
+func pause(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
 	select {
 	case <-ctx.Done():
 		return false
-	case <-timer:
+	case <-time.After(d):
 		return true
 	}
 }
 
+func (r *run) wake() {
+	select {
+	case r.woken <- struct{}{}:
+	default: // it is awake
+	}
+}
+
+// look says that a message was stored that did not start: now, or when a handler of its
+// key ends, a claim may find it.
+func (r *run) look() {
+	r.mu.Lock()
+	r.looks++
+	r.mu.Unlock()
+	r.wake()
+	if r.Left != nil {
+		r.Left()
+	}
+}
+
+// setBehind says whether messages wait for slots; r.mu is held.
+func (r *run) setBehind(behind bool) {
+	r.behind = behind
+	if !behind && r.caughtUp != nil {
+		close(r.caughtUp)
+		r.caughtUp = nil
+	}
+}
+
+// isCaughtUp tells whether no older messages wait for slots, and what is closed when
+// that is so.
+func (r *run) isCaughtUp() (bool, <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.caughtUp == nil {
+		r.caughtUp = make(chan struct{})
+	}
+	return !r.behind && !r.stopping, r.caughtUp
+}
+
 // claim is not interrupted: a claim that commits unseen would keep its messages
 // waiting for the end of a lease that nobody holds.
-func (r *run) claim(ctx context.Context, n int) ([]claimed, error) {
+func (r *run) claim(ctx context.Context, n int) ([]claimed, time.Duration, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.Policy.Lease)
 	defer cancel()
 	r.mu.Lock()
 	held := slices.AppendSeq(make([]int64, 0, len(r.held)), maps.Keys(r.held)) // never null: null would claim nothing
-	for _, c := range slices.Concat(r.told, r.confirming) {
-		held = append(held, c.row)
-	}
 	suspects := r.scale()
 	r.mu.Unlock()
-	messages, err := r.claimUpTo(ctx, n, suspects, held)
+	messages, next, err := r.claimUpTo(ctx, n, suspects, held)
 	r.Observer.claimed(messages)
-	return messages, err
+	return messages, next, err
 }
 
 func (r *run) giveBack(ctx context.Context, messages []claimed) {
@@ -238,43 +287,32 @@ func (r *run) giveBack(ctx context.Context, messages []claimed) {
 	}
 }
 
-// start runs the handler on a message for which a slot is taken.
-func (r *run) start(ctx context.Context, c claimed) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.hold(ctx, c)
-}
-
-// hold is start where r.mu is held. Of a row that is held already the lease has
-// lapsed: a claim has taken it again while a page was told of.
-func (r *run) hold(ctx context.Context, c claimed) {
+// hold runs the handler on a message for which a slot is taken; r.mu is held. Of a row
+// that is held already the lease has lapsed, and somebody has claimed it since.
+func (r *run) hold(c claimed) {
 	if before, ok := r.held[c.row]; ok {
 		before.cancel(errLeaseLost)
 	}
-	handling, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	r.held[c.row] = holding{message: c, cancel: cancel}
+	handling, cancel := context.WithCancelCause(r.base)
+	r.held[c.row] = holding{message: c, cancel: cancel, looks: r.looks}
 	r.handlers.Go(func() {
-		defer r.free(1)
+		defer r.slots.give(1)
 		end := r.process(handling, c)
 		r.mu.Lock()
-		if r.held[c.row].message.fence == c.fence {
+		mine := r.held[c.row]
+		if mine.message.fence == c.fence {
 			delete(r.held, c.row)
 		}
-		awaited := r.isAwaited(c)
+		awaited := r.looks != mine.looks
 		r.mu.Unlock()
 		cancel(nil)
-		if c.onReceipt && end == EndDone && !awaited {
-			return // nothing waits behind it that anybody knows of
-		}
-		select {
-		case r.ended <- struct{}{}:
-		default: // the loop has yet to hear of another one
+		if end != EndDone || awaited || !c.onReceipt {
+			r.wake() // what waited behind it may be due
 		}
 	})
 }
 
-// drain waits for the handlers, at first patiently, and for pages that were offered
-// places.
+// drain waits for the handlers, at first patiently, and for pages that have slots.
 func (r *run) drain() {
 	r.mu.Lock()
 	r.stopping = true
@@ -290,7 +328,6 @@ func (r *run) drain() {
 	for _, h := range r.held {
 		h.cancel(errDraining)
 	}
-	r.abandon()
 	r.mu.Unlock()
 	<-finished
 }

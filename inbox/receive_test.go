@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -19,6 +21,7 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/cutproxy"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/outbox"
 )
@@ -60,29 +63,35 @@ func (l *logged) String() string {
 	return l.lines.String()
 }
 
-// receive runs a receiver of the outbox until stop, or until the test ends, and
-// returns what it logs.
-func receive(t *testing.T, db *postgres.DB, receivers ...string) (lines *logged, stop func()) {
-	t.Helper()
-	return receiveAs(t, db, func(m *message.Message) inbox.Envelope {
-		return inbox.Envelope{
-			Receivers:   receivers,
-			Type:        m.Metadata.Get(outbox.MetadataType),
-			OrderingKey: m.Metadata.Get(outbox.MetadataOrderingKey),
-		}
-	})
+// storing is a processor that does not run: it stores what it receives.
+func storing(db *postgres.DB, receiver string) *inbox.Processor {
+	return &inbox.Processor{DB: db, Receiver: receiver, Log: slog.New(slog.DiscardHandler)}
 }
 
-func receiveAs(t *testing.T, db *postgres.DB, envelope func(*message.Message) inbox.Envelope) (lines *logged, stop func()) {
-	t.Helper()
-	return receiveWith(t, db, inbox.Receive(envelope))
+// envelope reads a message as it was sent.
+func envelope(m *message.Message) (inbox.Envelope, bool) {
+	return inbox.Envelope{Type: m.Metadata.Get(outbox.MetadataType), OrderingKey: m.Metadata.Get(outbox.MetadataOrderingKey)}, true
 }
 
-func receiveWith(t *testing.T, db *postgres.DB, take func(page []*message.Message) error) (lines *logged, stop func()) {
+// receive takes messages from the outbox into the inbox of a receiver until stop, or
+// until the test ends, and returns what it logs.
+func receive(t *testing.T, db *postgres.DB, receiver string) (lines *logged, stop func()) {
+	t.Helper()
+	return receiveWith(t, db, receiver, storing(db, receiver).Receive(envelope, nil), nil)
+}
+
+// receiveFor takes messages from the outbox for a processor, as many as it has room
+// for.
+func receiveFor(t *testing.T, db *postgres.DB, p *inbox.Processor) (lines *logged, stop func()) {
+	t.Helper()
+	return receiveWith(t, db, p.Receiver, p.Receive(envelope, nil), p.Room)
+}
+
+func receiveWith(t *testing.T, db *postgres.DB, group string, take func(context.Context, []*message.Message) error, room func(context.Context) int) (lines *logged, stop func()) {
 	t.Helper()
 	lines = &logged{}
 	conns := stdlib.OpenDBFromPool(db.Pool())
-	subscriber := outbox.NewSubscriber(conns, "inbox", slog.New(slog.DiscardHandler))
+	subscriber := outbox.NewSubscriber(conns, group, slog.New(slog.DiscardHandler), outbox.Options{Room: room})
 	messages, err := subscriber.Subscribe(t.Context(), topic)
 	if err != nil {
 		t.Fatal(err)
@@ -135,14 +144,15 @@ func wantReceived(t *testing.T, db *postgres.DB, want map[string]int) {
 	}
 }
 
-// awaitReceived waits until the receiver has passed all of the outbox.
+// awaitReceived waits until all receivers have passed all of the outbox.
 func awaitReceived(t *testing.T, db *postgres.DB) {
 	t.Helper()
 	await.Row(t, db, `
 select not exists (
          select
            from outbox m
-          where (m.transaction_id, m."offset") > (select o.transaction_id, o."offset" from outbox_offsets o))`)
+          cross join outbox_offsets o
+          where (m.transaction_id, m."offset") > (o.transaction_id, o."offset"))`)
 }
 
 func TestReceive(t *testing.T) {
@@ -232,16 +242,19 @@ func TestReceive(t *testing.T) {
 		db := pgtest.Reused(t)
 		post(t, db, letter("m1", "x"))
 		post(t, db, letter("m1", "x"))
-		receive(t, db, "charges", "notifications")
+		receive(t, db, "charges")
+		receive(t, db, "notifications")
 		awaitReceived(t, db)
 		wantReceived(t, db, map[string]int{"charges m1": 1, "notifications m1": 1})
 	})
 
-	t.Run("what nobody takes is passed over", func(t *testing.T) {
+	t.Run("what the receiver does not take is passed over", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
 		post(t, db, letter("m1", "x"))
-		receive(t, db)
+		receiveWith(t, db, "r", storing(db, "r").Receive(func(*message.Message) (inbox.Envelope, bool) {
+			return inbox.Envelope{}, false
+		}, nil), nil)
 		awaitReceived(t, db)
 		wantReceived(t, db, map[string]int{})
 	})
@@ -297,22 +310,45 @@ func TestReceive(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
 		post(t, db, letter("m1", "x"))
-		receiveAs(t, db, func(*message.Message) inbox.Envelope {
-			return inbox.Envelope{Receivers: []string{"r"}, Type: "a\xffb\x00", OrderingKey: "\x00"}
-		})
+		receiveWith(t, db, "r", storing(db, "r").Receive(func(*message.Message) (inbox.Envelope, bool) {
+			return inbox.Envelope{Type: "a\xffb\x00", OrderingKey: "\x00"}, true
+		}, nil), nil)
 		awaitReceived(t, db)
 		await.Row(t, db, `select type = 'a' || U&'\FFFD' || 'b' and ordering_key like 'sha256:6e34%' from inbox`)
 	})
 
-	t.Run("a message from elsewhere is refused", func(t *testing.T) {
+	t.Run("what a process stored and did not start is taken over", func(t *testing.T) {
 		t.Parallel()
-		m := message.NewMessage("m1", nil)
-		m.SetContext(t.Context())
-		receive := inbox.Receive(func(*message.Message) inbox.Envelope { return inbox.Envelope{} })
-		err := receive([]*message.Message{m})
-		if err == nil || !strings.Contains(err.Error(), "m1") {
-			t.Errorf("it says %v", err)
+		url := pgtest.URL(t)
+		db := open(t, url, postgres.Options{})
+		proxy := cutproxy.Start(t, url)
+		var handled diary
+		dying := unpolled(open(t, proxy.URL(), postgres.Options{}), noting(&handled))
+		dying.Drain = 0
+		stop := startWithRoom(t, db, dying)
+		proxy.Arm(cutproxy.After, 1) // the page is committed, and its process does not hear of it
+		if err := deliver(t, dying, "m1=x@k", "m2=x@k"); !errors.Is(err, postgres.ErrUnknown) {
+			t.Fatalf("it says %v", err)
 		}
+		stop()
+		if r := stored(t, db, "m1"); r.Status != "running" || r.Holder != "test" || handled.String() != "" {
+			t.Fatalf("the dead process has left %+v, and handled: %s", r, &handled)
+		}
+		var deaths atomic.Int32
+		heir := processor(db, noting(&handled))
+		heir.Holder = "heir"
+		heir.Observer.Claimed = func(_, n int) { deaths.Add(int32(n)) } //nolint:gosec // few
+		start(t, heir)
+		mustDeliver(t, heir, "m1=x@k", "m2=x@k") // it was not acknowledged
+		silence(t, db)
+		await.Row(t, db, `select bool_and(status = 'done') from inbox`)
+		if r := stored(t, db, "m1"); r.Fence != 2 || r.Attempts != 2 || deaths.Load() != 1 {
+			t.Errorf("%d deaths; it is %+v", deaths.Load(), r)
+		}
+		if got := handled.String(); got != "m1 m2" {
+			t.Errorf("handled: %s", got)
+		}
+		wantReceived(t, db, map[string]int{"r first": 0, "r m1": 1, "r m2": 1})
 	})
 }
 
@@ -348,7 +384,7 @@ func TestReceiveOutlivesAnError(t *testing.T) {
 			await.Row(t, db, `select last_value >= 8 from refusals`)
 			wantReceived(t, db, before)
 			stop()
-			for _, want := range []string{"the page will be read again", "planted"} {
+			for _, want := range []string{"the page will be delivered again", "planted"} {
 				if !strings.Contains(lines.String(), want) {
 					t.Errorf("the log says %q, want %q", lines, want)
 				}

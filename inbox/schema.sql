@@ -38,8 +38,10 @@ create table inbox (
   -- Each row has its own number.
   constraint inbox_pkey primary key (id),
 
-  -- A message is stored once for each receiver. A second delivery is a duplicate.
-  constraint inbox_message_once unique (receiver, message_id),
+  -- A message is stored once for each receiver. A second delivery is a duplicate. The
+  -- receiver comes last: an index that began with it could be read, whole, for the
+  -- messages of a key.
+  constraint inbox_message_once unique (message_id, receiver),
 
   -- pending: waits for due_at. running: claimed until due_at. done: finished. dead:
   -- set aside for an operator. discarded: an operator ended it without handling it.

@@ -16,13 +16,16 @@ import (
 // mortal starts the processor that p describes in a process of its own, as far as
 // the database can tell: when it dies, all its connections break at once, and it
 // settles nothing. The channel closes when nothing of it is left.
-func mortal(t *testing.T, url string, p inbox.Processor, handle func(ctx context.Context, d inbox.Delivery, die func()) (inbox.Result, error)) (die func(), ended <-chan struct{}) {
+func mortal(t *testing.T, url string, like *inbox.Processor, handle func(ctx context.Context, d inbox.Delivery, die func()) (inbox.Result, error)) (die func(), ended <-chan struct{}) {
 	t.Helper()
 	proxy := cutproxy.Start(t, url)
 	db := open(t, proxy.URL(), postgres.Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	die = func() { proxy.Close(); cancel() }
-	p.DB, p.Drain = db, time.Nanosecond
+	p := &inbox.Processor{
+		DB: db, Receiver: like.Receiver, Holder: like.Holder, Concurrency: like.Concurrency, Policy: like.Policy,
+		Poll: like.Poll, Drain: time.Nanosecond, Log: like.Log,
+	}
 	p.Handle = func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) { return handle(ctx, d, die) }
 	end := make(chan struct{})
 	go func() { p.Run(ctx); close(end) }()
@@ -69,7 +72,7 @@ func TestAMessageThatEndsItsProcessIsParkedAndNoOther(t *testing.T) {
 	born := func() {
 		processes++
 		p.Holder = fmt.Sprint("process ", processes)
-		die, ended = mortal(t, url, *p, handle)
+		die, ended = mortal(t, url, p, handle)
 	}
 	born()
 	look := func(done string) func() (string, bool) {

@@ -3,6 +3,7 @@ package ledger
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -115,4 +116,10 @@ func IsConflict(err error) bool {
 		return true
 	}
 	return false
+}
+
+// Appended tells whether a batch holds an event: once it is committed, there is something
+// to project.
+func Appended(b *pgx.Batch) bool {
+	return slices.ContainsFunc(b.QueuedQueries, func(q *pgx.QueuedQuery) bool { return q.SQL == insertEvent })
 }

@@ -5,8 +5,12 @@ import (
 	"fmt"
 )
 
-// Topic is the outbox topic on which the ledger's events travel.
-const Topic = "charges"
+// The outbox topics of the ledger's events. Each has one receiver, so a page of the topic
+// brings no more than the receiver has room for.
+const (
+	Topic    = "charges"  // what is asked for: charges, cancellations, refunds
+	Outcomes = "outcomes" // what merchants are notified of
+)
 
 // Envelope names an event: the payload of an outbox message. It is a wake-up.
 // What the event says is in the stream, and the stream is the truth.

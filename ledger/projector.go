@@ -14,9 +14,14 @@ import (
 // them takes over when events wait and the checkpoint stands still. That is
 // courtesy: what holds is that of two who fold the same events one is refused.
 type Projector struct {
-	DB   *postgres.DB
-	Poll time.Duration // between looks of the one at work that find nothing; three times as long after a while
-	Log  *slog.Logger
+	DB *postgres.DB
+	// Bell, where set, is received from when events were committed, by this process or
+	// one that rings for all of its commits. A lost ring costs a slow poll of a second.
+	Bell <-chan struct{}
+	// Listening tells whether Bell hears all processes. While it does not, the ledger is
+	// looked at every 50 ms; nil: it does not.
+	Listening func() bool
+	Log       *slog.Logger
 }
 
 const (
@@ -24,8 +29,9 @@ const (
 	gatherLong    = 2 * gather             // after a page of many: under load it is folded once or twice, and the list is later by as much
 	manyEvents    = 250                    // a thousand a second: some 170 charges
 	standby       = 3 * gatherLong         // between looks of the others: the one at work folds meanwhile; chance adds up to half of it
-	idleAfter     = 10                     // looks that found nothing
-	idleFactor    = 3
+	firstLook     = 20 * time.Millisecond  // after one that found nothing: events may be committed that cannot be read yet
+	fastPoll      = 50 * time.Millisecond  // while nobody rings
+	slowPoll      = time.Second            // while somebody does
 	shortestPause = 100 * time.Millisecond // after a failure
 	longestPause  = 5 * time.Second
 )
@@ -37,11 +43,18 @@ func (p *Projector) Run(ctx context.Context) {
 	r := &turn{Projector: p}
 	for {
 		pause := time.NewTimer(r.take(ctx))
+		bell := r.Bell
+		if r.idle == 0 {
+			bell = nil // events gather, or somebody else is at work
+		}
 		select {
 		case <-ctx.Done():
 			pause.Stop()
 			return
 		case <-pause.C:
+		case <-bell:
+			pause.Stop()
+			r.idle = 0
 		}
 	}
 }
@@ -73,19 +86,20 @@ func (r *turn) take(ctx context.Context) time.Duration {
 	}
 	switch {
 	case !r.working:
+		r.idle = 0
 		return standby + rand.N(standby/2)
 	case folded.full:
 		return 0
 	case folded.events > 0:
 		r.idle = 0
-		return max(r.Poll, gatherAfter(folded.events))
-	default:
-		r.idle++
+		return gatherAfter(folded.events)
 	}
-	if r.idle > idleAfter {
-		return r.Poll * idleFactor
+	r.idle++
+	longest := fastPoll
+	if r.Listening != nil && r.Listening() {
+		longest = slowPoll
 	}
-	return r.Poll
+	return min(firstLook<<min(r.idle-1, 10), longest)
 }
 
 func (r *turn) fold(ctx context.Context) (page, error) {

@@ -24,7 +24,7 @@ func running(t *testing.T, db *postgres.DB, log io.Writer) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var ended sync.WaitGroup
-	p := &ledger.Projector{DB: db, Poll: 500 * time.Millisecond, Log: slog.New(slog.NewJSONHandler(log, nil))}
+	p := &ledger.Projector{DB: db, Log: slog.New(slog.NewJSONHandler(log, nil))}
 	look := ledger.Looks(p)
 	ended.Go(func() {
 		for ctx.Err() == nil {
@@ -71,7 +71,7 @@ func TestProjector(t *testing.T) {
 		exec(t, db, `alter table charge_list add constraint refused check (charge_id <> 'ch_1')`)
 		appended(t, db, ledger.New("ch_1"), because("a"), opened("acme", 1000, "EUR"))
 		ctx, cancel := context.WithCancel(t.Context())
-		p := &ledger.Projector{DB: db, Poll: 5 * time.Millisecond, Log: slog.New(slog.NewJSONHandler(log, nil))}
+		p := &ledger.Projector{DB: db, Log: slog.New(slog.NewJSONHandler(log, nil))}
 		var ended sync.WaitGroup
 		ended.Go(func() { p.Run(ctx) })
 		defer func() { cancel(); ended.Wait() }()
@@ -83,6 +83,29 @@ func TestProjector(t *testing.T) {
 		if n := strings.Count(log.String(), "projecting failed"); n != 1 {
 			t.Errorf("it was logged %d times:\n%s", n, log)
 		}
+	})
+
+	t.Run("the bell wakes it before its slow poll", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Reused(t)
+		bell := make(chan struct{}, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		p := &ledger.Projector{DB: db, Bell: bell, Listening: func() bool { return true }, Log: slog.New(slog.DiscardHandler)}
+		var ended sync.WaitGroup
+		ended.Go(func() { p.Run(ctx) })
+		defer func() { cancel(); ended.Wait() }()
+		charges := 0
+		await.True(t, "three are listed in less than two slow polls once", func() bool {
+			began := time.Now()
+			for range 3 {
+				charges++
+				appended(t, db, ledger.New(fmt.Sprint("ch_", charges)), because("a"), opened("acme", 1000, "EUR"))
+				bell <- struct{}{}
+				await.Row(t, db, fmt.Sprintf(listed, charges))
+				<-time.After(time.Second) // it gathers, finds nothing and waits for long
+			}
+			return time.Since(began) < 3*time.Second+2*time.Second
+		})
 	})
 
 	t.Run("with nothing to fold nothing is written", func(t *testing.T) {
@@ -105,8 +128,8 @@ func TestThePaceOfAProjector(t *testing.T) {
 	pgtest.Long(t, "it measures a pace")
 	t.Parallel()
 	db := pgtest.Reused(t)
-	const poll = 20 * time.Millisecond
-	p := &ledger.Projector{DB: db, Poll: poll, Log: slog.New(slog.DiscardHandler)}
+	heard := false
+	p := &ledger.Projector{DB: db, Listening: func() bool { return heard }, Log: slog.New(slog.DiscardHandler)}
 	atWork, other := ledger.Looks(p), ledger.Looks(p)
 	standsBy := func(pause time.Duration) bool {
 		return pause >= 1500*time.Millisecond && pause < 2250*time.Millisecond
@@ -118,7 +141,7 @@ func TestThePaceOfAProjector(t *testing.T) {
 		await.True(t, what+": a page is folded", func() bool {
 			looks++
 			got := look(t.Context())
-			if got == poll || got == 3*poll || standsBy(got) {
+			if got > 0 && got < 250*time.Millisecond || standsBy(got) {
 				return false
 			}
 			if got != want {
@@ -150,19 +173,22 @@ func TestThePaceOfAProjector(t *testing.T) {
 	if looks := folds(atWork, "taking over", 250*time.Millisecond); looks < 2 {
 		t.Error("one look is enough to take over, though somebody else may be about to fold")
 	}
-	for n := range 12 {
-		want := poll
-		if n >= 10 {
-			want = 3 * poll
-		}
-		if got := atWork(t.Context()); got != want {
-			t.Errorf("look %d that finds nothing: the next is after %v, want %v", n+1, got, want)
+	for _, want := range []time.Duration{20, 40, 50, 50} {
+		if got := atWork(t.Context()); got != want*time.Millisecond {
+			t.Errorf("nothing to fold, and nobody rings: the next look is after %v, want %v ms", got, want)
 		}
 	}
+	heard = true
+	for _, want := range []time.Duration{320, 640, 1000, 1000} {
+		if got := atWork(t.Context()); got != want*time.Millisecond {
+			t.Errorf("nothing to fold, and the bell rings for what comes: the next look is after %v, want %v ms", got, want)
+		}
+	}
+	heard = false
 	more(249)
 	folds(atWork, "249 events", 250*time.Millisecond)
-	if got := atWork(t.Context()); got != poll {
-		t.Errorf("after a page the next look in vain makes it wait %v, want %v", got, poll)
+	if got, want := atWork(t.Context()), 20*time.Millisecond; got != want {
+		t.Errorf("after a page the next look that finds nothing makes it wait %v, want %v", got, want)
 	}
 	more(250)
 	folds(atWork, "250 events", 500*time.Millisecond)

@@ -7,15 +7,15 @@ import (
 
 // incoming are the arguments of a page of so many messages.
 func incoming(n int) string {
-	columns := make([]string, 0, 10)
-	for _, value := range []string{
-		"'r'::text", "'m'::text", "'ch_7'::text", "'t'::text", "''::bytea", "'{}'::text", "''::bytea",
-		"'h'::text", "30000000::bigint", "false",
-	} {
-		columns = append(columns, fmt.Sprintf("array_fill(%s, '{%d}')", value, n))
+	columns := []string{"'r'"}
+	for _, value := range []string{"'m'::text", "'ch_7'::text", "'t'::text", "''::bytea", "'{}'::text", "''::bytea"} {
+		columns = append(columns, filled(value, n))
 	}
-	return strings.Join(columns, ", ")
+	return strings.Join(append(columns, "'h'", "'30 s'", "false", filled("true", n)), ", ")
 }
+
+// filled is an array of one value n times.
+func filled(value string, n int) string { return fmt.Sprintf("array_fill(%s, '{%d}')", value, n) }
 
 // lookups are what requests, steps, polls and sweeps ask, some of it a thousand
 // times a second.
@@ -24,6 +24,7 @@ func lookups() []lookup {
 	back := append(along, "ledger/charge_list.go func walkingBack")
 	subscriber := []string{"outbox/subscriber.go func SessionSettings"}
 	claim := []string{"inbox/claim.go func walking"}
+	store := []string{"inbox/store.go const walkIndexes"}
 	inboxSweep, outboxSweep := []string{"inbox/sweep.go const walk"}, []string{"outbox/sweep.go const walk"}
 	streams, versions := make([]string, 250), make([]string, 250)
 	for i := range streams {
@@ -36,7 +37,7 @@ func lookups() []lookup {
 		inOrder     = "ledger_events_in_order txid"
 		postingOnce = "ledger_postings_leg_once stream_id version"
 		byNumber    = "inbox_pkey id"
-		messageOnce = "inbox_message_once receiver message_id"
+		messageOnce = "inbox_message_once message_id receiver"
 		openByKey   = "inbox_open_by_key receiver ordering_key"
 		parkedByKey = "inbox_parked_by_key receiver ordering_key"
 		keyOnce     = "idempotency_keys_once scope operation key"
@@ -89,33 +90,41 @@ func lookups() []lookup {
 			settings: []string{"idempotency/sweep.go postgres.Settings{\n"}, ways: "idempotency_keys_kept expires_at",
 		},
 
-		{file: "outbox/subscriber.go", words: "with position", args: "'charges', 'g', '0', 0, 250, 500, 1048576", settings: subscriber, ways: outboxRange + ", " + ownNumbers},
+		{file: "outbox/subscriber.go", words: "with position", args: "'charges', 'g', 500, 1048576", settings: subscriber, ways: outboxRange + ", " + ownNumbers},
 		{file: "outbox/subscriber.go", words: "update outbox_offsets", args: "'charges', 'g', '9', 9", settings: subscriber},
 		{file: "outbox/sweep.go", words: "with passed", args: "'1 hour', 500", settings: outboxSweep, ways: outboxRange + ", " + ownNumbers},
 		// One entry of the log's end.
 		{file: "outbox/repair.go", words: "as newest", ways: "ledger_events_in_order, " + ownNumbers},
 
 		{
-			file: "inbox/receive.go", words: "with incoming", args: incoming(1),
-			settings: subscriber, ways: messageOnce + ", " + openByKey + ", " + parkedByKey + ", " + byNumber,
+			file: "inbox/store.go", words: "for no key update", args: "'r', " + filled("'m'::text", 1) + ", " + filled("'ch_7'::text", 1),
+			settings: store, ways: messageOnce + ", " + openByKey + ", " + byNumber,
 		},
 		{
-			file: "inbox/receive.go", words: "with incoming", args: incoming(500),
-			settings: subscriber, ways: messageOnce + ", " + openByKey + ", " + parkedByKey + ", " + byNumber,
+			file: "inbox/store.go", words: "with incoming", args: incoming(1),
+			settings: store, ways: messageOnce + ", " + openByKey + ", " + parkedByKey,
 		},
 		{
-			file: "inbox/receive.go", words: "with incoming", args: incoming(1),
-			ways: messageOnce + ", " + openByKey + ", " + parkedByKey + ", " + byNumber,
+			file: "inbox/store.go", words: "pg_current_xact_id()", args: "'r', " + filled("'m'::text", 1) + ", " + filled("'ch_7'::text", 1),
+			settings: store, ways: messageOnce + ", " + openByKey + ", " + byNumber,
 		},
 		{
-			file: "inbox/page.go", words: "with repeated", args: "'{r}', '{m}', '{x}', '{\"{}\"}', '{x}', '{1}'",
-			settings: subscriber, ways: messageOnce + ", " + byNumber,
+			file: "inbox/store.go", words: "for no key update", args: "'r', " + filled("'m'::text", 500) + ", " + filled("'ch_7'::text", 500),
+			settings: store, ways: messageOnce + ", " + openByKey + ", " + byNumber,
 		},
 		{
-			file: "inbox/claim.go", words: "with accused", args: "'r', 10, 'h', '30 s', '{}', '1 s', '10 s', 32, false, 20",
-			settings: claim, ways: "inbox_suspects receiver, inbox_due receiver due_at, " + openByKey + ", " + parkedByKey + " id, " + byNumber,
+			file: "inbox/store.go", words: "with incoming", args: incoming(500),
+			settings: store, ways: messageOnce + ", " + openByKey + ", " + parkedByKey,
 		},
-		{file: "inbox/confirm.go", words: "with told", args: "'{1,2,3}', '{now,now,now}', '{1,2,3}', 'h', '30 s'", ways: byNumber},
+		{
+			file: "inbox/store.go", words: "pg_current_xact_id()", args: "'r', " + filled("'m'::text", 500) + ", " + filled("'ch_7'::text", 500),
+			settings: store, ways: messageOnce + ", " + openByKey + ", " + byNumber,
+		},
+		{
+			file: "inbox/claim.go", words: "with accused", args: "'r', 10, 'h', '30 s', '{}', '1 s', '10 s', 32, false, 20, '-infinity'",
+			settings: store, ways: "inbox_suspects receiver, inbox_due receiver due_at, " + openByKey + ", " + parkedByKey + " id, " + byNumber,
+		},
+		{file: "inbox/claim.go", words: "select due_at - now()", args: "'r', '-infinity', '100 ms'", settings: store, ways: "inbox_due receiver due_at"},
 		{file: "inbox/lease.go", words: "from held", args: "'{1,2,3}', '{1,1,1}', '30 s'", ways: byNumber},
 		{file: "inbox/settle.go", words: "with ended", args: "7, 1", ways: byNumber},
 		{file: "inbox/settle.go", words: "with ending", args: "7, 1", ways: byNumber},

@@ -37,7 +37,7 @@ func Example() {
 
 	conns := stdlib.OpenDBFromPool(db.Pool())
 	defer func() { _ = conns.Close() }()
-	subscriber := outbox.NewSubscriber(conns, "mailer", slog.New(slog.DiscardHandler))
+	subscriber := outbox.NewSubscriber(conns, "mailer", slog.New(slog.DiscardHandler), outbox.Options{})
 	defer func() { _ = subscriber.Close() }()
 	pages, err := subscriber.Subscribe(ctx, "merchants")
 	if err != nil {

@@ -188,7 +188,7 @@ func TestByPage_logsAPageThatIsRefusedOnce(t *testing.T) {
 	}
 	log := &written{}
 	times := 0
-	handle := outbox.ByPage(slog.New(slog.NewTextHandler(log, nil)), func([]*message.Message) error {
+	handle := outbox.ByPage(slog.New(slog.NewTextHandler(log, nil)), func(context.Context, []*message.Message) error {
 		if times++; times <= 100 {
 			return errors.New("refused")
 		}

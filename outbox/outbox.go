@@ -14,6 +14,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -68,4 +69,10 @@ func Append(b *pgx.Batch, m Message) error {
 	}
 	b.Queue(insertMessage, m.Topic, m.ID, payload, encoded)
 	return nil
+}
+
+// Appended tells whether a batch holds a message: once it is committed, subscribers have
+// something to read.
+func Appended(b *pgx.Batch) bool {
+	return slices.ContainsFunc(b.QueuedQueries, func(q *pgx.QueuedQuery) bool { return q.SQL == insertMessage })
 }

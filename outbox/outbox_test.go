@@ -37,9 +37,6 @@ func TestAppend(t *testing.T) {
 		if diff := cmp.Diff(want, m.Metadata); diff != "" || m.UUID != sent.ID || string(m.Payload) != string(sent.Payload) {
 			t.Errorf("message %s %q, metadata (-want +got):\n%s", m.UUID, m.Payload, diff)
 		}
-		if _, ok := outbox.TxFromContext(m); !ok {
-			t.Error("it carries no transaction")
-		}
 	})
 
 	t.Run("a message may be empty", func(t *testing.T) {

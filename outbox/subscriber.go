@@ -14,61 +14,89 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Timing of a subscriber. An idle poll reads one index entry and writes nothing.
+// Timing of a subscriber. A look that finds nothing reads one index entry and writes
+// nothing.
 const (
-	pollInterval   = 15 * time.Millisecond
-	gatherInterval = 25 * time.Millisecond // behind a page of several, at most: see pause
-	retryInterval  = 100 * time.Millisecond
-	ackDeadline    = 30 * time.Second
+	slowPoll      = time.Second            // while the bell is heard
+	fastPoll      = 50 * time.Millisecond  // while it is not
+	firstLook     = time.Millisecond       // after a message was committed that cannot be read yet
+	longestLook   = 100 * time.Millisecond // the same, after several looks
+	retryInterval = 100 * time.Millisecond
+	ackDeadline   = 30 * time.Second
 )
 
-// NewSubscriber is Watermill's SQL subscriber over this package's tables. What it
-// hands over as one message is a page of the outbox, see Messages: one transaction
-// and few statements for all of them. Of a topic and group one subscriber reads at a
-// time: the others wait on the group's offset row for their turn, and go on when it
-// dies.
-//
-// The handler runs inside the subscriber's transaction, which commits the
-// group's offset together with what the handler wrote through it
-// (TxFromContext). While it is open no reader of any topic sees newer
-// messages, so a handler does its statement and nothing else: no call over a
-// network, no waiting, no retry. ByPage is how it fails.
-func NewSubscriber(db *sql.DB, group string, log *slog.Logger) message.Subscriber {
-	return NewSubscriberTelling(db, group, log, func() {})
+// The bounds of a page. What is longer alone than a page may be comes alone.
+const (
+	pageMessages = 500
+	pageBytes    = 1 << 20 // of payloads and metadata
+)
+
+// Options say when a subscriber reads, and how much. The zero value reads every 50 ms.
+type Options struct {
+	// Bell is received from when messages were committed. It is a hint: one that is
+	// lost costs a slow poll of a second.
+	Bell <-chan struct{}
+	// Listening tells whether Bell is rung for the commits of all processes. While it
+	// is not, the outbox is read every 50 ms.
+	Listening func() bool
+	// Room waits until there is room for messages, and returns for how many; 0 when ctx
+	// has ended. 500 where it is nil, which is also the most that a page holds.
+	Room func(ctx context.Context) int
 }
 
-// NewSubscriberTelling is NewSubscriber that also tells when Watermill is done with
-// the transaction of a page, mostly by its commit: what the handler wrote can be read
-// then. It is a hint, given once for each page, by one goroutine for each
-// subscription; told must return at once.
-func NewSubscriberTelling(db *sql.DB, group string, log *slog.Logger, told func()) message.Subscriber {
+// NewSubscriber is Watermill's SQL subscriber over this package's tables. What it
+// hands over as one message is a page of the outbox, see Messages and ByPage: one
+// transaction and few statements for all of them. Of a topic and group one subscriber
+// reads at a time: the others wait on the group's offset row for their turn, and go on
+// when it dies.
+//
+// The subscriber's transaction is open while the page is handled, and commits the
+// group's offset when it is acknowledged. The sessions of db have SessionSettings.
+// While the transaction is open no reader of any topic sees newer messages, so a
+// handler stores the page and does nothing else.
+func NewSubscriber(db *sql.DB, group string, log *slog.Logger, o Options) message.Subscriber {
+	first := 1 // what Room allows is asked for when no transaction is open
+	if o.Room == nil {
+		first = pageMessages
+		o.Room = func(context.Context) int { return pageMessages }
+	}
+	if o.Listening == nil {
+		o.Listening = func() bool { return false }
+	}
+	closing, closed := context.WithCancel(context.Background())
 	return &subscriber{
-		db: db, group: group, log: log, told: told, retry: retryInterval,
-		now: time.Now, //nolint:forbidigo // how fast messages come, and when a failure was logged: it decides nothing but a wait
+		db: db, group: group, log: log, options: o, first: first, closing: closing, close: closed,
+		retry: retryInterval,
+		now:   time.Now, //nolint:forbidigo // it decides nothing but which failure is logged
 	}
 }
 
 // subscriber is one of Watermill's for each subscription, so that what a reader
 // knows is of one topic, and used by one goroutine.
 type subscriber struct {
-	db    *sql.DB
-	group string
-	log   *slog.Logger
-	told  func()
-	retry time.Duration // between two reads that fail
-	now   func() time.Time
+	db      *sql.DB
+	group   string
+	log     *slog.Logger
+	options Options
+	first   int             // messages of the first page, at most
+	closing context.Context // ends with Close
+	close   context.CancelFunc
+	retry   time.Duration // between two reads that fail
+	now     func() time.Time
 
 	mu     sync.Mutex
 	opened []*wsql.Subscriber
-	closed bool
 }
 
 // Subscribe implements message.Subscriber.
 func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	deadline := ackDeadline
+	done, ended := context.WithCancel(ctx)
+	context.AfterFunc(s.closing, ended) //nolint:contextcheck // it ends with the subscriber too
 	r := &reader{
-		told: s.told, errors: wsql.NewDefaultBackoffManager(pollInterval, s.retry), now: s.now,
-		log: s.log.With("topic", topic, "consumer_group", s.group), failures: failures{now: s.now},
+		Options: s.options, done: done, limit: s.first, most: pageMessages, again: firstLook, retry: s.retry,
+		log:      s.log.With("topic", topic, "consumer_group", s.group),
+		failures: failures{now: s.now},
 	}
 	opened, err := wsql.NewSubscriber(s.db, wsql.SubscriberConfig{
 		ConsumerGroup:  s.group,
@@ -79,17 +107,18 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		OffsetsAdapter: offsets{},
 	}, logger{log: s.log, errors: &r.failures})
 	if err != nil {
+		ended()
 		return nil, fmt.Errorf("make the subscriber of %s: %w", s.group, err)
 	}
 	s.mu.Lock()
-	closed := s.closed
 	s.opened = append(s.opened, opened)
 	s.mu.Unlock()
-	if closed {
+	if s.closing.Err() != nil {
 		return nil, fmt.Errorf("subscribe %s to %s: %w", s.group, topic, wsql.ErrSubscriberClosed)
 	}
 	messages, err := opened.Subscribe(ctx, topic)
 	if err != nil {
+		ended()
 		return nil, fmt.Errorf("subscribe %s to %s: %w", s.group, topic, err)
 	}
 	return messages, nil
@@ -98,8 +127,8 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 // Close implements message.Subscriber. It returns when what was subscribed before
 // reads no more.
 func (s *subscriber) Close() error {
+	s.close()
 	s.mu.Lock()
-	s.closed = true
 	opened := s.opened
 	s.mu.Unlock()
 	var err error
@@ -109,35 +138,40 @@ func (s *subscriber) Close() error {
 	return err
 }
 
-// SessionSettings are for the sessions of a subscriber. They run few statements,
-// and each of them, the insert into an inbox too, is a walk along one index. But
-// plans are kept, and one that was made while a table was small, or never
-// analyzed, would read the whole table for every page and message; so nothing but
-// the walk is offered.
+// SessionSettings are for the sessions of a subscriber. They run few statements, and
+// each of them is a walk along one index. But plans are kept, and one that was made
+// while a table was small, or never analyzed, would read the whole table for every
+// page; so nothing but the walk is offered.
+//
+// Their commits are not waited for: an offset that a crash of the server loses costs a
+// redelivery, which the inbox drops. Nothing is deleted above an offset that is not
+// durable, since Sweep commits as usual, and a commit that is durable makes those
+// before it durable.
 func SessionSettings() map[string]string {
 	return map[string]string{
-		"enable_bitmapscan": "off",
-		"enable_seqscan":    "off",
-		"enable_hashjoin":   "off",
-		"enable_mergejoin":  "off",
+		"enable_bitmapscan":  "off",
+		"enable_seqscan":     "off",
+		"enable_hashjoin":    "off",
+		"enable_mergejoin":   "off",
+		"synchronous_commit": "off",
 	}
 }
 
-// TxFromContext is the subscriber's transaction around a page and each of its messages.
-func TxFromContext(m *message.Message) (*sql.Tx, bool) { return wsql.TxFromContext(m.Context()) }
-
-// reader lets Watermill read the outbox table, and paces it. Its rows are inserted by
+// reader lets Watermill read the outbox table, and says when. Its rows are inserted by
 // Append alone, its tables made by the migrations alone.
 type reader struct {
-	told   func()
-	errors wsql.BackoffManager
-	now    func() time.Time
+	Options
 
+	done     context.Context // of the subscription; Watermill hands over none
 	log      *slog.Logger
 	failures failures
 
-	pace   pace
-	untold bool // a page was read, and nobody was told of it
+	limit, most int           // messages of the next page; of any page, see HandleError
+	read        int           // messages of the last page
+	more        bool          // there are more that can be read
+	held        bool          // there are more, which cannot be read yet
+	retry       time.Duration // after a failure
+	again       time.Duration // until the next look for them
 }
 
 var errReadOnly = errors.New("messages enter the outbox by outbox.Append, in the batch that causes them")
@@ -150,9 +184,8 @@ func (*reader) InsertQuery(string, message.Messages) (wsql.Query, error) {
 // SchemaInitializingQueries are none: the migrations make the tables.
 func (*reader) SchemaInitializingQueries(string) []wsql.Query { return nil }
 
-// SubscribeIsolationLevel: under Watermill's default, repeatable read, the
-// insert into the inbox would raise serialization failures as soon as a row was
-// merely claimed or finished after the snapshot.
+// SubscribeIsolationLevel: under Watermill's default, repeatable read, a subscriber that
+// waited for the offset row would be refused instead of reading the newer offset.
 func (*reader) SubscribeIsolationLevel() sql.IsolationLevel { return sql.LevelReadCommitted }
 
 // The row comparison is one range of the primary key, whatever the backlog. The
@@ -165,9 +198,11 @@ func (*reader) SubscribeIsolationLevel() sql.IsolationLevel { return sql.LevelRe
 // Where the numbers are another server's, no position is known and no page is
 // read: a repair would find the offset moved past what nobody has received.
 //
-// A page ends before the message that would make it longer than $7 bytes, and a
-// message that is longer alone is a page alone. One that begins where the last one
-// did ($3, $4) was not received; it comes again with fewer messages ($5 for $6).
+// A page is one row, as Watermill reads one message from each: its messages in JSON, its
+// position, their number, whether there may be more, and whether messages are committed
+// that cannot be read yet, because an older transaction is under way. It ends before the message that
+// would make it longer than $4 bytes, and a message that is longer alone is a page
+// alone.
 const selectPage = `
 with position as materialized (
   select o.transaction_id,
@@ -195,7 +230,7 @@ with position as materialized (
      and (o.transaction_id, o."offset") > ((select transaction_id from position), (select "offset" from position))
      and o.transaction_id < pg_snapshot_xmin(pg_current_snapshot())
    order by o.transaction_id, o."offset"
-   limit (select case when (transaction_id, "offset") = ($3::text::xid8, $4) then $5::int else $6::int end from position)
+   limit $3
 ), measured as (
   select n.transaction_id,
          n."offset",
@@ -205,83 +240,104 @@ with position as materialized (
          sum(octet_length(n.payload) + octet_length(n.metadata::text)) over (order by n.transaction_id, n."offset") as bytes,
          row_number() over (order by n.transaction_id, n."offset") as place
     from next n
+), page as materialized (
+  select *
+    from measured
+   where bytes <= $4
+      or place = 1
 )
-select m."offset",
-       m.transaction_id::text as xid,
-       m.message_id,
-       m.payload,
-       m.metadata,
-       p.transaction_id::text as behind_xid,
-       p."offset" as behind_offset
-  from measured m
- cross join position p
- where m.bytes <= $7
-    or m.place = 1
- order by m.transaction_id, m."offset"`
+select (select json_agg(json_build_object('id', message_id, 'metadata', metadata, 'payload', encode(payload, 'base64'))
+                        order by place)
+          from page),
+       (select transaction_id::text from page order by place desc limit 1),
+       (select "offset" from page order by place desc limit 1),
+       (select message_id from page order by place desc limit 1),
+       (select count(*) from page),
+       (select count(*) = $3 or count(*) > (select count(*) from page) from next),
+       exists (
+         select
+           from outbox m
+          where m.topic = $1
+            and (m.transaction_id, m."offset") > (pg_snapshot_xmin(pg_current_snapshot()), 0)
+            and (m.transaction_id, m."offset") >
+                ((select o.transaction_id from outbox_offsets o where o.topic = $1 and o.consumer_group = $2),
+                 (select o."offset" from outbox_offsets o where o.topic = $1 and o.consumer_group = $2))
+         offset 0)`
 
 // SelectQuery implements Watermill's SchemaAdapter.
 func (r *reader) SelectQuery(topic, group string, _ wsql.OffsetsAdapter) wsql.Query {
-	xid, offset := r.pace.behind()
-	return wsql.Query{Query: selectPage, Args: []any{topic, group, xid, offset, r.pace.again(), r.pace.onward(), pageBytes}}
-}
-
-// HandleError implements Watermill's BackoffManager. It is called when Watermill is
-// done with a look and its transaction, whatever came of it, and says how long to wait
-// before the next one.
-func (r *reader) HandleError(log watermill.LoggerAdapter, nothing bool, err error) time.Duration {
-	read := r.untold
-	if read {
-		r.untold = false
-		r.told()
-	}
-	wait := r.errors.HandleError(log, nothing, err)
-	if n := r.failures.ended(err == nil); n > 0 {
-		r.log.Info("reading the outbox works again", "failures", n)
-	}
-	if read && err == nil {
-		return r.pace.pause()
-	}
-	return wait
+	return wsql.Query{Query: selectPage, Args: []any{topic, group, r.limit, pageBytes}}
 }
 
 const transactionID = "transaction_id" // the key of ExtraData
 
-// UnmarshalMessage makes one message of all rows that there are. Its id and its
-// position are those of the last of them.
-//
-// Watermill asks for a message of each row, and hands over its *sql.Rows for that.
-// We go on to the next one ourselves, so it finds none left. Were it to hand over
-// something else some day, each row would be a page.
+// UnmarshalMessage makes one message of a page. Its id and its position are those of the
+// last message in it.
 func (r *reader) UnmarshalMessage(from wsql.Scanner) (wsql.Row, error) {
-	rows, walks := from.(interface {
-		Next() bool
-		Err() error
-	})
 	var row wsql.Row
-	var xid, id, behind string
-	var offset int64
-	for messages := 1; ; messages++ {
-		var payload, metadata []byte
-		if err := from.Scan(&row.Offset, &xid, &id, &payload, &metadata, &behind, &offset); err != nil {
-			return wsql.Row{}, fmt.Errorf("scan a row of the outbox: %w", err)
-		}
-		row.Payload = appendMessage(row.Payload, id, metadata, payload)
-		if walks && rows.Next() {
-			continue
-		}
-		r.pace = r.pace.read(r.now(), behind, offset, messages, len(row.Payload))
-		r.untold = true
-		break
+	var page []byte
+	var xid, id sql.NullString
+	var offset sql.NullInt64
+	if err := from.Scan(&page, &xid, &offset, &id, &r.read, &r.more, &r.held); err != nil {
+		return wsql.Row{}, fmt.Errorf("scan a page of the outbox: %w", err)
 	}
-	if walks {
-		if err := rows.Err(); err != nil {
-			return wsql.Row{}, fmt.Errorf("read a page of the outbox: %w", err)
-		}
+	if r.read == 0 {
+		return wsql.Row{}, sql.ErrNoRows
 	}
-	row.UUID = []byte(id)
-	row.ExtraData = map[string]any{transactionID: xid}
-	row.Msg = message.NewMessage(id, row.Payload)
+	row.Offset, row.UUID, row.Payload = offset.Int64, []byte(id.String), page
+	row.ExtraData = map[string]any{transactionID: xid.String}
+	row.Msg = message.NewMessage(id.String, page)
 	return row, nil
+}
+
+// HandleError implements Watermill's BackoffManager. It is called when Watermill is
+// done with a look and its transaction, whatever came of it. It waits until another
+// look is worth its while, and returns 0.
+func (r *reader) HandleError(log watermill.LoggerAdapter, nothing bool, err error) time.Duration {
+	read, more := r.read, r.more
+	r.read, r.more = 0, false
+	if err != nil && !errors.Is(err, sql.ErrTxDone) { // that one says ByPage
+		log.Error("read of the outbox failed", err, nil)
+	}
+	if n := r.failures.ended(err == nil); n > 0 {
+		r.log.Info("reading the outbox works again", "failures", n)
+	}
+	switch {
+	case err != nil || nothing && read > 0: // the page was not acknowledged
+		r.most = max(1, read/2)
+		r.wait(r.retry, nil)
+	case more:
+		r.most = min(pageMessages, 2*r.most)
+	default:
+		if read > 0 {
+			r.most, r.again = min(pageMessages, 2*r.most), firstLook
+		}
+		r.wait(r.pause(), r.Bell)
+	}
+	r.limit = min(r.most, r.Room(r.done))
+	return 0
+}
+
+// pause is how long to wait for the bell.
+func (r *reader) pause() time.Duration {
+	if r.held {
+		again := r.again
+		r.again = min(2*r.again, longestLook)
+		return again
+	}
+	r.again = firstLook
+	if r.Listening() {
+		return slowPoll
+	}
+	return fastPoll
+}
+
+func (r *reader) wait(d time.Duration, bell <-chan struct{}) {
+	select {
+	case <-r.done.Done():
+	case <-bell:
+	case <-time.After(d):
+	}
 }
 
 // offsets keeps all groups of all topics in outbox_offsets.

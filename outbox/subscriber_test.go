@@ -154,57 +154,6 @@ func TestDelivery(t *testing.T) {
 		first.stop() // with their page in hand
 		read(t, db, "g").wantNext(t, "m1", "m2")
 	})
-
-	t.Run("what a handler writes is committed with the offset", func(t *testing.T) {
-		t.Parallel()
-		db := pgtest.Open(t)
-		publish(t, db, "m1")
-		r := read(t, db, "g")
-		m := r.next(t)
-		tx, ok := outbox.TxFromContext(m)
-		if !ok {
-			t.Fatal("it carries no transaction")
-		}
-		if _, err := tx.ExecContext(m.Context(), `insert into merchants (merchant_id) values ('acme')`); err != nil {
-			t.Fatal(err)
-		}
-		both := func() (written, read bool) {
-			err := db.QueryRow(t.Context(), `
-select exists (select from merchants),
-       exists (select from outbox_offsets where "offset" > 0)`).Scan(&written, &read)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return written, read
-		}
-		if written, read := both(); written || read {
-			t.Errorf("before the acknowledgment: written %v, read %v", written, read)
-		}
-		r.ack()
-		await.True(t, "both are committed", func() bool {
-			written, read := both()
-			if written != read {
-				t.Fatalf("written %v, read %v", written, read)
-			}
-			return written
-		})
-	})
-
-	t.Run("what a handler rolled back is read again", func(t *testing.T) {
-		t.Parallel()
-		db := pgtest.Open(t)
-		publish(t, db, "m1", "m2")
-		r := read(t, db, "g")
-		tx, ok := outbox.TxFromContext(r.next(t))
-		if !ok {
-			t.Fatal("it carries no transaction")
-		}
-		if err := tx.Rollback(); err != nil {
-			t.Fatal(err)
-		}
-		r.wantNext(t, "m1", "m2")
-		r.wantNext(t, "m1", "m2")
-	})
 }
 
 func TestStandby(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -56,15 +57,22 @@ type opened struct {
 // read subscribes a group through connections of its own, whose polls are counted.
 func read(t *testing.T, db *postgres.DB, group string) reader {
 	t.Helper()
+	return readWhen(t, db, group, outbox.Options{})
+}
+
+// readWhen is read with options.
+func readWhen(t *testing.T, db *postgres.DB, group string, o outbox.Options) reader {
+	t.Helper()
 	polls := &overheard{}
 	config := db.Pool().Config()
 	config.ConnConfig.Tracer = polls
+	maps.Copy(config.ConnConfig.RuntimeParams, outbox.SessionSettings())
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	conns := stdlib.OpenDBFromPool(pool)
-	subscriber := outbox.NewSubscriber(conns, group, slog.New(slog.DiscardHandler))
+	subscriber := outbox.NewSubscriber(conns, group, slog.New(slog.DiscardHandler), o)
 	pages, err := subscriber.Subscribe(t.Context(), topic)
 	if err != nil {
 		t.Fatal(err)
@@ -197,4 +205,14 @@ func numbered(n int) []string {
 		ids[i] = fmt.Sprintf("m%04d", i+1)
 	}
 	return ids
+}
+
+// write commits a statement.
+func write(t *testing.T, db *postgres.DB, sql string, args ...any) {
+	t.Helper()
+	b := &pgx.Batch{}
+	b.Queue(sql, args...)
+	if err := db.Commit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
 }

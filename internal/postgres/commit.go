@@ -54,10 +54,15 @@ func (db *DB) commit(ctx context.Context, tenant string, b *pgx.Batch) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), db.commitTimeout)
 	defer cancel()
 	u := &unit{ctx: ctx, tenant: tenant, batch: b, told: make(chan verdict, 1)}
+	commit := db.commitAlone
 	if db.committer != nil && u.joins() {
-		return db.commitJoined(u) //nolint:contextcheck // what is shared ends with none of its callers
+		commit = db.commitJoined
 	}
-	return db.commitAlone(u)
+	err := commit(u)
+	if err == nil && db.committed != nil {
+		db.committed(b)
+	}
+	return err
 }
 
 func (db *DB) commitAlone(u *unit) error {

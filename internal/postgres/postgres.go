@@ -55,6 +55,9 @@ type Options struct {
 	// AllowReadOnly permits a server that refuses writes, such as a hot standby. It is
 	// for programs that only read.
 	AllowReadOnly bool
+	// Committed, where set, is called with each batch that was committed. It must return
+	// at once.
+	Committed func(*pgx.Batch)
 	// Tracer is told of the statements; nobody is where it is nil.
 	Tracer pgx.QueryTracer
 	// AllowPlaintext permits a database over a network without TLS.
@@ -72,6 +75,7 @@ type DB struct {
 	committer         *committer // nil where each commits for itself
 	joinedLockTimeout string     // in milliseconds
 	commitTimeout     time.Duration
+	committed         func(*pgx.Batch)
 }
 
 // Open connects and checks the server: its version, its durability settings,
@@ -124,7 +128,7 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 	}
 	db := &DB{
 		pool: pool, tracer: o.Tracer, joinedLockTimeout: milliseconds(joinedLockTimeout),
-		commitTimeout: cmp.Or(o.CommitTimeout, defaultCommitTimeout),
+		commitTimeout: cmp.Or(o.CommitTimeout, defaultCommitTimeout), committed: o.Committed,
 	}
 	if lock := o.lockTimeout(); lock > 0 && lock < joinedLockTimeout {
 		db.joinedLockTimeout = milliseconds(lock)
@@ -219,6 +223,9 @@ func check(ctx context.Context, q Querier, o Options) error {
 	}
 	if o.AllowUnsafeDurability {
 		return nil
+	}
+	if o.Settings["synchronous_commit"] == "off" {
+		synchronousCommit = true // of this pool alone, and because its caller wants it so
 	}
 	for _, setting := range []struct {
 		name string

@@ -123,6 +123,17 @@ func TestShared(t *testing.T) {
 	})
 }
 
+func TestDoorbell(t *testing.T) {
+	t.Parallel()
+	c, _, _ := config()
+	m := telemetry.NewWorker(c, telemetry.Names{})
+	listening := false
+	m.Doorbell(func() bool { return listening })
+	want(t, scrape(t, m.Handler()), map[string]float64{`payonce_doorbell_listening`: 0})
+	listening = true
+	want(t, scrape(t, m.Handler()), map[string]float64{`payonce_doorbell_listening`: 1})
+}
+
 // Two programs of one process, as in tests, have nothing in common.
 func TestRegistriesAreTheirOwn(t *testing.T) {
 	t.Parallel()

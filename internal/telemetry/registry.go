@@ -45,6 +45,19 @@ func newRegistry(c Config) *registry {
 // Pools adds the program's pools of connections, by their names. Once at most.
 func (r *registry) Pools(of map[string]*pgxpool.Pool) { r.all.MustRegister(newPools(of)) }
 
+// Doorbell adds whether the rings of other processes are heard. Once at most.
+func (r *registry) Doorbell(listening func() bool) {
+	r.all.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "payonce_doorbell_listening",
+		Help: "1 while the rings of other processes are heard, else 0.",
+	}, func() float64 {
+		if listening() {
+			return 1
+		}
+		return 0
+	}))
+}
+
 // Shared adds what the program commits in company. Once at most.
 func (r *registry) Shared(read func() postgres.Shared) { r.all.MustRegister(newShared(read)) }
 

@@ -16,6 +16,7 @@ const inboxGroup = "inbox"
 
 type outboxRow struct {
 	ChargeID      string
+	Topic         string
 	MessageID     string
 	Type          string
 	TransactionID string
@@ -28,6 +29,7 @@ type outboxRow struct {
 // by the outbox's primary key.
 const selectOutbox = `
 select e.stream_id                      as charge_id,
+       o.topic,
        o.message_id,
        coalesce(o.metadata ->> 'type', '') as type,
        o.transaction_id::text           as transaction_id,
@@ -41,14 +43,14 @@ select e.stream_id                      as charge_id,
           order by f.consumer_group) as passed_by
   from ledger_events e
   join outbox o
-    on o.topic = $2
+    on o.topic = any($2)
    and o.transaction_id = e.txid
    and o.message_id = e.event_id::text
  where e.stream_id = any($1)
  order by o.transaction_id, o."offset"`
 
 func (r *reading) outbox(ctx context.Context) error {
-	rows, err := collect[outboxRow](ctx, r.q, "the outbox", selectOutbox, r.ids, ledger.Topic)
+	rows, err := collect[outboxRow](ctx, r.q, "the outbox", selectOutbox, r.ids, []string{ledger.Topic, ledger.Outcomes})
 	if err != nil {
 		return err
 	}
@@ -58,7 +60,7 @@ func (r *reading) outbox(ctx context.Context) error {
 			what = "passed"
 		}
 		r.add(Entry{
-			At: row.CreatedAt, Kind: Outbox, ChargeID: row.ChargeID, What: what, Who: ledger.Topic,
+			At: row.CreatedAt, Kind: Outbox, ChargeID: row.ChargeID, What: what, Who: row.Topic,
 			Detail: map[string]any{
 				"message_id": row.MessageID, "type": row.Type, "transaction": row.TransactionID, "offset": row.Offset,
 				"passed_by": row.PassedBy,

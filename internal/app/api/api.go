@@ -14,6 +14,7 @@ import (
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/app"
+	"github.com/payonce/payonce/internal/app/doorbell"
 	"github.com/payonce/payonce/internal/config"
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/postgres"
@@ -131,6 +132,11 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 	}
 	defer traces.Close(ctx)
 	status, wait := settings.keyInFlight()
+	bell, err := doorbell.New(settings.DatabaseURL.Reveal(), log, doorbell.Options{Application: application + "-doorbell"})
+	if err != nil {
+		return err
+	}
+	go bell.Run(ctx)
 	db, err := app.Open(ctx, log, settings.DatabaseURL.Reveal(), postgres.Options{
 		Application:    application,
 		Role:           postgres.RoleAPI,
@@ -138,6 +144,7 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		LockTimeout:    lockTimeout,
 		Lanes:          lanes,
 		Tracer:         traces.Statements(),
+		Committed:      bell.Committed,
 		AllowPlaintext: settings.AllowPlaintext,
 	})
 	if err != nil {

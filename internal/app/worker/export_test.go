@@ -6,14 +6,11 @@ import (
 	"github.com/payonce/payonce/inbox"
 )
 
-// Route is what tests ask who takes a message.
-var Route = route //nolint:gochecknoglobals // exported to tests only
-
-// Routing is Route that says which messages nobody takes.
+// Routing reads what a receiver takes.
 var Routing = routing //nolint:gochecknoglobals // exported to tests only
 
-// HandingOver lets messages be handed to processors, as Run does.
-var HandingOver = handingOver //nolint:gochecknoglobals // exported to tests only
+// TopicOf is the topic of a receiver.
+var TopicOf = topicOf //nolint:gochecknoglobals // exported to tests only
 
 // Together is how many messages of a worker with so many places gather for a commit.
 func Together(places int) int { return Settings{WorkerConcurrency: places}.together() }

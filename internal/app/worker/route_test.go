@@ -14,6 +14,7 @@ import (
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/app/worker"
+	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
 )
 
@@ -61,12 +62,14 @@ func TestRoute(t *testing.T) {
 		m := message.NewMessage("id", nil)
 		m.Metadata.Set(outbox.MetadataType, name)
 		m.Metadata.Set(outbox.MetadataOrderingKey, "ch_1")
-		e := worker.Route(m)
-		if diff := cmp.Diff(receiver, strings.Join(e.Receivers, " ")); diff != "" {
-			t.Errorf("who takes %s (-want +got):\n%s", name, diff)
-		}
-		if e.Type != name || e.OrderingKey != "ch_1" {
-			t.Errorf("%s is received as %q in the order of %q", name, e.Type, e.OrderingKey)
+		for _, p := range worker.Processors() {
+			e, takes := worker.Routing(slog.New(slog.DiscardHandler), p.Receiver)(m)
+			if takes != (p.Receiver == receiver) || takes && worker.TopicOf(p.Receiver) == "" {
+				t.Errorf("%s takes %s: %v", p.Receiver, name, takes)
+			}
+			if e.Type != name || e.OrderingKey != "ch_1" {
+				t.Errorf("%s is received as %q in the order of %q", name, e.Type, e.OrderingKey)
+			}
 		}
 	}
 	if len(files) != len(want) {
@@ -76,10 +79,10 @@ func TestRoute(t *testing.T) {
 
 // A type that this program does not know, of a newer program or of somebody else, is
 // not lost without a word.
-func TestAMessageThatNobodyTakesIsLogged(t *testing.T) {
+func TestAMessageThatItsReceiverDoesNotTakeIsLogged(t *testing.T) {
 	t.Parallel()
 	var lines bytes.Buffer
-	route := worker.Routing(slog.New(slog.NewTextHandler(&lines, nil)))
+	route := worker.Routing(slog.New(slog.NewTextHandler(&lines, nil)), fulfillment.ChargeReceiver)
 	for id, name := range map[string]string{"known": domain.TypeChargeRequested, "newer": "charge.disputed.v1", "nameless": ""} {
 		m := message.NewMessage(id, nil)
 		m.Metadata.Set(outbox.MetadataType, name)
@@ -90,7 +93,7 @@ func TestAMessageThatNobodyTakesIsLogged(t *testing.T) {
 	if n := strings.Count(logged, "passed over"); n != 2 {
 		t.Errorf("%d lines, want 2:\n%s", n, logged)
 	}
-	for _, said := range []string{"message_id=newer type=charge.disputed.v1 ordering_key=ch_1", `message_id=nameless type="" ordering_key=ch_1`} {
+	for _, said := range []string{"message_id=newer receiver=fulfillment type=charge.disputed.v1 ordering_key=ch_1", `message_id=nameless receiver=fulfillment type="" ordering_key=ch_1`} {
 		if !strings.Contains(logged, said) {
 			t.Errorf("nothing is said of %s:\n%s", said, logged)
 		}
@@ -108,21 +111,17 @@ func TestParkedMessagesHoldUpNotificationsAlone(t *testing.T) {
 	}
 }
 
-// TestHandingOver: messages are handed to those whom they may reach, and these are
-// woken.
-func TestHandingOver(t *testing.T) {
+// Each topic has one receiver, whose free slots bound its pages.
+func TestTopics(t *testing.T) {
 	t.Parallel()
-	reached := map[string]bool{}
-	for _, receiver := range receivers() {
-		reached[receiver] = true
+	topics := map[string]string{}
+	for _, p := range worker.Processors() {
+		topics[p.Receiver] = worker.TopicOf(p.Receiver)
 	}
-	processors := worker.Processors()
-	handover := worker.HandingOver(processors)
-	handover.Ended()
-	handover.Ended() // however often
-	for _, p := range processors {
-		if reached[p.Receiver] != (p.Wake != nil) {
-			t.Errorf("%s is woken: %v", p.Receiver, p.Wake != nil)
-		}
+	want := map[string]string{
+		fulfillment.ChargeReceiver: ledger.Topic, fulfillment.NotificationReceiver: ledger.Outcomes, fulfillment.ResendReceiver: "",
+	}
+	if diff := cmp.Diff(want, topics); diff != "" {
+		t.Errorf("topics (-want +got):\n%s", diff)
 	}
 }

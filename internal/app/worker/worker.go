@@ -19,6 +19,7 @@ import (
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/app"
+	"github.com/payonce/payonce/internal/app/doorbell"
 	"github.com/payonce/payonce/internal/config"
 	"github.com/payonce/payonce/internal/notify"
 	"github.com/payonce/payonce/internal/postgres"
@@ -31,14 +32,13 @@ import (
 
 const (
 	application = programs + "worker"
-	group       = "inbox" // the consumer group of the outbox
-	poll        = 20 * time.Millisecond
-	unhurried   = 60 * time.Millisecond
+	group       = "inbox"               // the consumer group of the outbox
+	poll        = 20 * time.Millisecond // between claims, at least
 	resubscribe = 250 * time.Millisecond
 
 	// The subscriber's sessions: a standby waits for the group's offset row for
 	// as long as the active one works, so no lock time-out, and a pool of its own.
-	subscriberConns     = 3
+	subscriberConns     = 4
 	subscriberStatement = time.Minute
 
 	callTimeout = 10 * time.Second // of one provider call or webhook
@@ -76,6 +76,11 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		Application: application, Role: postgres.RoleWorker, Lanes: lanes, Enough: settings.together(),
 		Tracer: traces.Statements(), AllowPlaintext: settings.AllowPlaintext,
 	}
+	bell, err := doorbell.New(settings.DatabaseURL.Reveal(), log, doorbell.Options{Application: application + "-doorbell", Listen: true})
+	if err != nil {
+		return err
+	}
+	options.Committed = bell.Committed
 	db, err := app.Open(ctx, log, settings.DatabaseURL.Reveal(), options)
 	if err != nil {
 		return err
@@ -89,13 +94,14 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		return errors.New("the database lacks a migration of this program: run payonce migrate")
 	}
 	options.MaxConns, options.LockTimeout, options.StatementTimeout = subscriberConns, -1, subscriberStatement
-	options.Settings, options.Tracer, options.Lanes = outbox.SessionSettings(), nil, 0 // it does nothing that is of a trace, and commits nothing
+	options.Settings, options.Tracer, options.Lanes, options.Committed = outbox.SessionSettings(), nil, 0, nil // it does nothing that is of a trace, and commits offsets alone
 	subscriberDB, err := app.Open(ctx, log, settings.DatabaseURL.Reveal(), options)
 	if err != nil {
 		return err
 	}
 	defer app.Close(subscriberDB)
 	watch(metrics, db, subscriberDB)
+	metrics.Doorbell(bell.Listening)
 	if why, err := restored(ctx, db); err == nil && why != "" {
 		log.ErrorContext(ctx, "not receiving", "reason", why)
 	}
@@ -106,12 +112,18 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 	g.Go(func() error {
 		return app.Serve(ctx, log, settings.HTTPAddr, app.Health(ready, metrics.Handler()))
 	})
+	g.Go(func() error { bell.Run(ctx); return nil })
 	receivers := processors(log, db, provider, metrics, traces, settings, now)
-	handover := handingOver(receivers) // before they run
-	g.Go(func() error { return receiveAlways(ctx, log, subscriberDB, observeReception(metrics), handover) })
+	for _, p := range receivers {
+		p.Wake, p.Listening, p.Left = bell.Bell(doorbell.Inbox), bell.Listening, func() { bell.Ring(doorbell.Inbox) }
+	}
+	g.Go(func() error { return receiveAlways(ctx, log, subscriberDB, bell, observeReception(metrics), receivers) })
 	g.Go(func() error { janitor(log, db, settings).Run(ctx); return nil })
 	g.Go(func() error { rescue(ctx, log, db); return nil })
-	g.Go(func() error { (&ledger.Projector{DB: db, Poll: poll, Log: log}).Run(ctx); return nil })
+	g.Go(func() error {
+		(&ledger.Projector{DB: db, Bell: bell.Bell(doorbell.Outbox | doorbell.Ledger), Listening: bell.Listening, Log: log}).Run(ctx)
+		return nil
+	})
 	for _, p := range receivers {
 		g.Go(func() error { p.Run(ctx); return nil })
 	}
@@ -120,9 +132,9 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 
 // receiveAlways begins anew when the router could not even subscribe: the
 // database may be restarting.
-func receiveAlways(ctx context.Context, log *slog.Logger, db *postgres.DB, told func(inbox.Reception), handover *inbox.Handover) error {
+func receiveAlways(ctx context.Context, log *slog.Logger, db *postgres.DB, bell *doorbell.Doorbell, told func(inbox.Reception), receivers []*inbox.Processor) error {
 	for {
-		err := receive(ctx, log, db, told, handover)
+		err := receive(ctx, log, db, bell, told, receivers)
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // stopped, as it was told
 		}
@@ -136,25 +148,47 @@ func receiveAlways(ctx context.Context, log *slog.Logger, db *postgres.DB, told 
 }
 
 // receive runs the Watermill router that takes messages from the outbox into
-// the inbox. Stopping it may interrupt a page, which is then read again.
-func receive(ctx context.Context, log *slog.Logger, db *postgres.DB, told func(inbox.Reception), handover *inbox.Handover) error {
-	defer handover.Ended() // when the subscriber has stopped, as the router sees to
+// the inbox: each topic by a subscription of its receiver. Stopping it may interrupt a
+// page, which is then read again.
+func receive(ctx context.Context, log *slog.Logger, db *postgres.DB, bell *doorbell.Doorbell, told func(inbox.Reception), receivers []*inbox.Processor) error {
 	conns := stdlib.OpenDBFromPool(db.Pool())
 	defer func() { _ = conns.Close() }() // the pool itself is closed by its owner
-	subscriber := outbox.NewSubscriberTelling(conns, group, log, handover.Ended)
-	messages, err := subscriber.Subscribe(ctx, ledger.Topic)
-	if err != nil {
-		return fmt.Errorf("subscribe: %w", err)
-	}
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Second}, outbox.Logger(log))
 	if err != nil {
 		return fmt.Errorf("make the router: %w", err)
 	}
-	router.AddConsumerHandler("inbox", ledger.Topic, subscribed{subscriber, messages}, outbox.ByPage(log, handover.Receive(routing(log), told))) //nolint:contextcheck // a message carries its own context
+	for _, p := range receivers {
+		topic := topicOf(p.Receiver)
+		if topic == "" {
+			continue
+		}
+		subscriber := outbox.NewSubscriber(conns, group, log, outbox.Options{
+			Bell: bell.Bell(doorbell.Outbox), Listening: bell.Listening, Room: p.Room,
+		})
+		messages, err := subscriber.Subscribe(ctx, topic)
+		if err != nil {
+			return fmt.Errorf("subscribe: %w", err)
+		}
+		defer func() { _ = subscriber.Close() }() // it says what Run says
+		router.AddConsumerHandler(topic, topic, subscribed{subscriber, messages},
+			outbox.ByPage(log, p.Receive(routing(log, p.Receiver), told))) //nolint:contextcheck // a message carries its own context
+	}
 	if err := router.Run(ctx); err != nil {
 		return fmt.Errorf("run the router: %w", err)
 	}
 	return nil
+}
+
+// topicOf is the topic that a receiver subscribes to, "" for one that gets its messages
+// otherwise.
+func topicOf(receiver string) string {
+	switch receiver {
+	case fulfillment.ChargeReceiver:
+		return ledger.Topic
+	case fulfillment.NotificationReceiver:
+		return ledger.Outcomes
+	}
+	return ""
 }
 
 // subscribed is a subscriber whose one subscription has begun. A router that
@@ -170,32 +204,32 @@ func (s subscribed) Subscribe(context.Context, string) (<-chan *message.Message,
 	return s.messages, nil
 }
 
-// routing is route that says which messages nobody takes. payonce sends none: this
-// one is a newer program's, or somebody else's.
-func routing(log *slog.Logger) func(*message.Message) inbox.Envelope {
-	return func(m *message.Message) inbox.Envelope {
-		e := route(m)
-		if len(e.Receivers) == 0 {
-			log.Warn("message passed over, nobody takes its type", "message_id", m.UUID, "type", e.Type, "ordering_key", e.OrderingKey)
+// routing reads what a receiver takes of its topic, and logs what it does not. payonce
+// sends none such: it is a newer program's, or somebody else's.
+func routing(log *slog.Logger, receiver string) func(*message.Message) (inbox.Envelope, bool) {
+	return func(m *message.Message) (inbox.Envelope, bool) {
+		e := inbox.Envelope{
+			Type:        m.Metadata.Get(outbox.MetadataType),
+			OrderingKey: m.Metadata.Get(outbox.MetadataOrderingKey),
 		}
-		return e
+		if takes(receiver, e.Type) {
+			return e, true
+		}
+		log.Warn("message passed over, its receiver does not know its type", "message_id", m.UUID, "receiver", receiver, "type", e.Type, "ordering_key", e.OrderingKey)
+		return e, false
 	}
 }
 
-// route tells who takes which message.
-func route(m *message.Message) inbox.Envelope {
-	e := inbox.Envelope{
-		Type:        m.Metadata.Get(outbox.MetadataType),
-		OrderingKey: m.Metadata.Get(outbox.MetadataOrderingKey),
-	}
-	switch e.Type {
+// takes tells whether a receiver handles messages of this type.
+func takes(receiver, messageType string) bool {
+	switch messageType {
 	case domain.TypeChargeRequested, domain.TypeChargeCancelRequested, domain.TypeRefundRequested:
-		e.Receivers = []string{fulfillment.ChargeReceiver}
+		return receiver == fulfillment.ChargeReceiver
 	case domain.TypeChargeSucceeded, domain.TypeChargeFailed,
 		domain.TypeRefundSucceeded, domain.TypeRefundFailed, domain.TypeRefundReversed:
-		e.Receivers = []string{fulfillment.NotificationReceiver}
+		return receiver == fulfillment.NotificationReceiver
 	}
-	return e
+	return false
 }
 
 // processors are the receivers of the inbox, each with claims of its own.
@@ -207,7 +241,7 @@ func processors(log *slog.Logger, db *postgres.DB, provider *stripe.Client, metr
 		// Half of a receiver's places are left to the other merchants.
 		Share: max(1, settings.WorkerConcurrency/2),
 	})}
-	receiver := func(name string, poll time.Duration, parked inbox.Parked, handle inbox.Handler) *inbox.Processor {
+	receiver := func(name string, parked inbox.Parked, handle inbox.Handler) *inbox.Processor {
 		policy := settings.policy()
 		policy.Parked = parked
 		return &inbox.Processor{
@@ -226,25 +260,12 @@ func processors(log *slog.Logger, db *postgres.DB, provider *stripe.Client, metr
 	return []*inbox.Processor{
 		// Every message of a charge makes the same look at its stream, so one that is
 		// parked must not keep a cancellation, or the provider's news, from being seen.
-		receiver(fulfillment.ChargeReceiver, poll, inbox.Pass, charges.Charge),
+		receiver(fulfillment.ChargeReceiver, inbox.Pass, charges.Charge),
 		// Merchants are told of outcomes in their order.
-		receiver(fulfillment.NotificationReceiver, poll, inbox.Block, notifications.Notify),
-		// What is told once more they know already, and nobody wakes it: it is an
-		// operator's wish.
-		receiver(fulfillment.ResendReceiver, unhurried, inbox.Pass, notifications.Notify),
+		receiver(fulfillment.NotificationReceiver, inbox.Block, notifications.Notify),
+		// An operator asks that they are notified again.
+		receiver(fulfillment.ResendReceiver, inbox.Pass, notifications.Notify),
 	}
-}
-
-// handingOver is the way of messages to the processors that those from the outbox
-// reach. It is for before they run.
-func handingOver(processors []*inbox.Processor) *inbox.Handover {
-	var reached []*inbox.Processor
-	for _, p := range processors {
-		if p.Receiver != fulfillment.ResendReceiver {
-			reached = append(reached, p)
-		}
-	}
-	return inbox.NewHandover(reached...)
 }
 
 func janitor(log *slog.Logger, db *postgres.DB, settings Settings) *Janitor {

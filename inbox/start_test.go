@@ -1,0 +1,413 @@
+package inbox_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/outbox"
+)
+
+// delivered makes messages of "id=payload@key", as a transport delivers them.
+func delivered(texts ...string) []*message.Message {
+	messages := make([]*message.Message, len(texts))
+	for i, m := range of(texts...) {
+		messages[i] = message.NewMessage(m.ID, m.Payload)
+		messages[i].Metadata.Set(outbox.MetadataType, m.Type)
+		messages[i].Metadata.Set(outbox.MetadataOrderingKey, m.OrderingKey)
+	}
+	return messages
+}
+
+// deliver has p receive a page.
+func deliver(t *testing.T, p *inbox.Processor, texts ...string) error {
+	t.Helper()
+	return p.Receive(envelope, nil)(t.Context(), delivered(texts...))
+}
+
+func mustDeliver(t *testing.T, p *inbox.Processor, texts ...string) {
+	t.Helper()
+	if err := deliver(t, p, texts...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// unpolled makes a processor that claims once, and then not before an hour has
+// passed: what it handles afterwards, Receive has started.
+func unpolled(db *postgres.DB, handle inbox.Handler) *inbox.Processor {
+	p := processor(db, handle)
+	p.Poll = time.Hour
+	return p
+}
+
+// startWithRoom starts it, has it claim a message once, and waits until it has room.
+func startWithRoom(t *testing.T, db *postgres.DB, p *inbox.Processor) (stop func()) {
+	t.Helper()
+	put(t, db, "first", "first")
+	stop = start(t, p)
+	await.Row(t, db, `select status = 'done' from inbox where message_id = 'first'`)
+	await.True(t, "all slots are free", func() bool { return p.Room(t.Context()) == p.Concurrency })
+	return stop
+}
+
+// noting notes what is handled, but for the message of startWithRoom.
+func noting(d *diary) inbox.Handler {
+	return func(_ context.Context, m inbox.Delivery) (inbox.Result, error) {
+		if m.ID != "first" {
+			d.note("%s", m.ID)
+		}
+		return inbox.Complete, nil
+	}
+}
+
+func TestReceiveStarts(t *testing.T) {
+	t.Parallel()
+
+	t.Run("a message as it is received, without a claim", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Reused(t)
+		p := unpolled(pgtest.As(t, db, postgres.RoleWorker), noting(&diary{}))
+		var messages atomic.Int32
+		p.Observer.Claimed = func(n, _ int) { messages.Add(int32(n)) } //nolint:gosec // few
+		startWithRoom(t, db, p)
+		mustDeliver(t, p, "a=1@k", "b=2@l", "c=@m")
+		await.Row(t, db, `select count(*) = 4 and bool_and(status = 'done' and done_fence = 1 and attempts = 1 and holder = 'test') from inbox`)
+		if messages.Load() != 4 {
+			t.Errorf("%d messages are counted as claimed, want 4", messages.Load())
+		}
+	})
+
+	t.Run("a message as a claim hands it over", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Reused(t)
+		note := func(seen chan inbox.Delivery) inbox.Handler {
+			return func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+				if d.ID != "first" {
+					seen <- d
+				}
+				return inbox.Complete, nil
+			}
+		}
+		started, claimed := make(chan inbox.Delivery, 10), make(chan inbox.Delivery, 10)
+		p, claiming := unpolled(db, note(started)), processor(db, note(claimed))
+		startWithRoom(t, db, p)
+		claiming.Receiver = "s"
+		start(t, claiming)
+		page := delivered("a=\x00\xff@naïve 🔑", "b=@")
+		page[1].Metadata.Set("correlation_id", "<\"\u2028\\>")
+		for _, m := range page {
+			one := []*message.Message{m}
+			if err := p.Receive(envelope, nil)(t.Context(), one); err != nil {
+				t.Fatal(err)
+			}
+			if err := storing(db, "s").Receive(envelope, nil)(t.Context(), one); err != nil {
+				t.Fatal(err)
+			}
+			want, got := await.Receive(t, "what is claimed", claimed), await.Receive(t, "what is started", started)
+			if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(inbox.Delivery{})); diff != "" {
+				t.Errorf("message %s (-claimed +started):\n%s", m.UUID, diff)
+			}
+		}
+	})
+
+	t.Run("nothing of a page that was rolled back, and its slots are free again", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		write(t, db, `create function refuse() returns trigger language plpgsql as $$ begin raise exception 'planted'; end $$`)
+		write(t, db, `create constraint trigger planted after insert on inbox deferrable initially deferred
+			for each row when (new.message_id = 'poison') execute function refuse()`)
+		var handled diary
+		p := unpolled(db, noting(&handled))
+		stop := startWithRoom(t, db, p)
+		for range 2 * p.Concurrency {
+			if err := deliver(t, p, "a=1@k", "poison=1@l"); err == nil {
+				t.Fatal("the page is stored")
+			}
+		}
+		mustDeliver(t, p, "b=1@k")
+		await.Row(t, db, `select bool_and(status = 'done') from inbox`)
+		stop()
+		if got := handled.String(); got != "b" {
+			t.Errorf("handled: %s, want b alone", got)
+		}
+		wantReceived(t, db, map[string]int{"r first": 0, "r b": 0})
+	})
+
+	for name, of := range map[string]struct {
+		older  string
+		parked inbox.Parked
+		starts bool
+	}{
+		"that is open":                        {older: `status = 'pending', attempts = 1, due_at = clock_timestamp() + interval '1 hour'`},
+		"that another process works on":       {older: `status = 'running', fence = 1, due_at = clock_timestamp() + interval '1 hour'`},
+		"that is parked":                      {older: `status = 'dead'`},
+		"that is parked and lets pass":        {older: `status = 'dead'`, parked: inbox.Pass, starts: true},
+		"that is done":                        {older: `status = 'done', done_fence = 0`, starts: true},
+		"that is open, of another receiver":   {older: `receiver = 's'`, starts: true},
+		"that is parked, of another receiver": {older: `receiver = 's', status = 'dead'`, starts: true},
+	} {
+		t.Run("behind a message of its key "+name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Reused(t)
+			var handled diary
+			p := unpolled(db, noting(&handled))
+			p.Policy.Parked = of.parked
+			startWithRoom(t, db, p)
+			put(t, db, "older", "k")
+			write(t, db, `update inbox set `+of.older+` where message_id = 'older'`)
+			mustDeliver(t, p, "younger=x")
+			if of.starts {
+				await.Row(t, db, `select status = 'done' from inbox where message_id = 'younger'`)
+				return
+			}
+			if r := stored(t, db, "younger"); r.Status != "pending" || r.Fence != 0 || r.Attempts != 0 || r.Holder != "" || r.DueIn > 0 {
+				t.Errorf("it is %+v", r)
+			}
+			if got := handled.String(); got != "" {
+				t.Errorf("%s was handled", got)
+			}
+		})
+	}
+
+	t.Run("a page without slots when one of its keys starts elsewhere at the same moment", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Reused(t)
+		var handled diary
+		p := processor(db, noting(&handled))
+		stop := startWithRoom(t, db, p)
+		tx := begin(t, db) // the page waits for it when it has looked at the keys
+		run(t, tx, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
+			values ('r', 'held', 'l', 't', '', '{}', '')`)
+		ended := make(chan error, 1)
+		go func() { ended <- deliver(t, p, "held=x@l", "m1=x@k", "m2=x@m") }()
+		await.Blocked(t, db, 1)
+		write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, fence, due_at)
+			values ('r', 'rival', 'k', 't', '', '{}', '', 'running', 1, clock_timestamp() + interval '1 hour')`)
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := await.Receive(t, "the end of the page", ended); err != nil {
+			t.Fatal(err)
+		}
+		await.Row(t, db, `select count(*) = 3 and bool_and(status = 'done') from inbox where message_id in ('first', 'held', 'm2')`)
+		if r := stored(t, db, "m1"); r.Status != "pending" || r.Fence != 0 {
+			t.Errorf("it is %+v", r)
+		}
+		write(t, db, `update inbox set status = 'done', done_fence = fence where message_id = 'rival'`)
+		await.Row(t, db, `select bool_and(status = 'done') from inbox`)
+		stop()
+		if n := len(strings.Fields(handled.String())); n != 3 {
+			t.Errorf("handled: %s", &handled)
+		}
+	})
+
+	t.Run("in the order of a key, also what comes behind its own messages or beyond the slots", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Reused(t)
+		var handled diary
+		finish := make(chan struct{})
+		p := processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+			if d.OrderingKey == "k" {
+				handled.note("%s", d.ID)
+				<-finish
+			}
+			return inbox.Complete, nil
+		})
+		p.Concurrency = 3
+		startWithRoom(t, db, p)
+		mustDeliver(t, p, "a=1@k", "b=1@k", "c=1@l", "d=1@m", "e=1@n", "f=1@o", "g=1@k")
+		await.Row(t, db, `select count(*) filter (where status = 'done') = 5 and count(*) filter (where status = 'running') = 1 from inbox`)
+		close(finish)
+		await.Row(t, db, `select bool_and(status = 'done' and attempts = 1) from inbox`)
+		if got := handled.String(); got != "a b g" {
+			t.Errorf("messages of one key came as %s", got)
+		}
+	})
+
+	t.Run("what comes behind another message before the slow poll", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Reused(t)
+		p := processor(db, noting(&diary{}))
+		p.Wake, p.Listening = make(chan struct{}), func() bool { return true }
+		startWithRoom(t, db, p)
+		const slowPoll = time.Second
+		soonOnce(t, 2*slowPoll, func(try int) { // else it is four
+			texts := make([]string, 5)
+			for i := range texts {
+				texts[i] = fmt.Sprintf("m%d-%d=1@k", try, i)
+			}
+			mustDeliver(t, p, texts...)
+			await.Row(t, db, `select bool_and(status = 'done') from inbox`)
+		})
+	})
+
+	t.Run("what it keeps the lease of", func(t *testing.T) {
+		pgtest.Long(t, "it waits for a lease to be renewed")
+		t.Parallel()
+		db := pgtest.Reused(t)
+		hung := newHung(db, "holder")
+		p := unpolled(db, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+			if d.ID == "first" {
+				return inbox.Complete, nil
+			}
+			return hung.handle(ctx, d)
+		})
+		p.Policy.Lease = renewedLease
+		startWithRoom(t, db, p)
+		mustDeliver(t, p, "m1=x")
+		await.Receive(t, "the message", hung.begun)
+		rival := processor(db, noting(&diary{}))
+		rival.Holder = "rival"
+		start(t, rival)
+		awaitRenewal(t, db, "m1")
+		if r := stored(t, db, "m1"); r.Status != "running" || r.Fence != 1 {
+			t.Errorf("it is %+v", r)
+		}
+		close(hung.finish)
+		await.Row(t, db, `select bool_and(status = 'done' and done_fence = 1) from inbox`)
+	})
+
+	t.Run("nothing once the program stops: it gives back what is stored meanwhile", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Reused(t)
+		var handled diary
+		p := unpolled(db, noting(&handled))
+		stop := startWithRoom(t, db, p)
+		tx := begin(t, db)
+		run(t, tx, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
+			values ('r', 'held', 'l', 't', '', '{}', '')`)
+		ended := make(chan error, 1)
+		go func() { ended <- deliver(t, p, "held=x@l", "m1=x@k") }()
+		await.Blocked(t, db, 1)
+		stopped := make(chan struct{})
+		go func() { stop(); close(stopped) }()
+		waiting, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		<-waiting.Done() // it knows by now that it stops; if not, the message is handled
+		run(t, tx, `rollback`)
+		if err := await.Receive(t, "the end of the page", ended); err != nil {
+			t.Fatal(err)
+		}
+		await.Receive(t, "the stop", stopped)
+		if r := stored(t, db, "m1"); handled.String() == "" && (r.Status != "pending" || r.Attempts != 0 || r.DueIn > 0) {
+			t.Errorf("it is %+v", r)
+		}
+	})
+}
+
+func TestRoom(t *testing.T) {
+	t.Parallel()
+	room := func(t *testing.T, p *inbox.Processor) <-chan int {
+		t.Helper()
+		found := make(chan int, 1)
+		go func() { found <- p.Room(t.Context()) }()
+		return found
+	}
+	wantNone := func(t *testing.T, db *postgres.DB, found <-chan int) {
+		t.Helper()
+		for range 20 { // round trips, in which it could be told
+			await.Row(t, db, `select true`)
+		}
+		select {
+		case n := <-found:
+			t.Fatalf("there is room for %d", n)
+		default:
+		}
+	}
+
+	t.Run("is what slots are free, once the processor runs", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Reused(t)
+		p := unpolled(db, noting(&diary{}))
+		found := room(t, p)
+		wantNone(t, db, found)
+		start(t, p)
+		if n := await.Receive(t, "room", found); n != p.Concurrency {
+			t.Errorf("there is room for %d, want %d", n, p.Concurrency)
+		}
+	})
+
+	t.Run("is none while all slots are taken", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Reused(t)
+		finish := make(chan struct{})
+		p := unpolled(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+			if d.ID != "first" {
+				<-finish
+			}
+			return inbox.Complete, nil
+		})
+		p.Concurrency = 4
+		startWithRoom(t, db, p)
+		mustDeliver(t, p, "a=1@a", "b=1@b", "c=1@c", "d=1@d")
+		found := room(t, p)
+		wantNone(t, db, found)
+		finish <- struct{}{}
+		if n := await.Receive(t, "room", found); n != 1 {
+			t.Errorf("there is room for %d, want 1", n)
+		}
+		close(finish)
+	})
+
+	t.Run("is none while older messages wait for slots", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Reused(t)
+		const older = 60
+		for i := range older {
+			put(t, db, fmt.Sprint("older", i), fmt.Sprint("older", i))
+		}
+		var begun diary
+		p := processor(db, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+			begun.note("%s", strings.TrimRight(d.ID, "0123456789"))
+			select {
+			case <-ctx.Done():
+			case <-time.After(5 * time.Millisecond): // pages could come meanwhile
+			}
+			return inbox.Complete, nil
+		})
+		p.Concurrency = 4
+		receiveFor(t, db, p)
+		for i := range 20 {
+			page(t, db, of(fmt.Sprintf("m%d=1@%d", i, i))...)
+		}
+		start(t, p)
+		await.Row(t, db, `select count(*) = 80 and bool_and(status = 'done') from inbox`)
+		before, _, _ := strings.Cut(begun.String(), " m")
+		if n := len(strings.Fields(before)); n < older-p.Concurrency {
+			t.Errorf("%d of %d older messages were begun before a younger one", n, older)
+		}
+	})
+
+	t.Run("is none while the store is away", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Reused(t)
+		away := open(t, pgtest.URL(t), postgres.Options{})
+		away.Close()
+		p := processor(away, noting(&diary{}))
+		start(t, p)
+		wantNone(t, db, room(t, p))
+	})
+
+	t.Run("is 0 when its context has ended", func(t *testing.T) {
+		t.Parallel()
+		p := processor(nil, nil) // it never runs
+		ctx, cancel := context.WithCancel(t.Context())
+		found := make(chan int, 1)
+		go func() { found <- p.Room(ctx) }()
+		cancel()
+		if n := await.Receive(t, "the answer", found); n != 0 {
+			t.Errorf("there is room for %d", n)
+		}
+	})
+}

@@ -1,0 +1,321 @@
+package doorbell_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/app/doorbell"
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/outbox"
+)
+
+// lines is a log that can be read while others write it.
+type lines struct {
+	mu  sync.Mutex
+	all bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.String()
+}
+
+// start runs a doorbell until the test ends.
+func start(t *testing.T, database string, log *lines, listen bool) *doorbell.Doorbell {
+	t.Helper()
+	d, err := doorbell.New(database, slog.New(slog.NewTextHandler(log, nil)), doorbell.Options{Application: "payonce-test-doorbell", Listen: listen})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { d.Run(ctx); close(ended) }()
+	t.Cleanup(func() {
+		cancel()
+		await.Receive(t, "the doorbell's end", ended)
+	})
+	return d
+}
+
+func listening(t *testing.T, database string, log *lines) *doorbell.Doorbell {
+	t.Helper()
+	d := start(t, database, log, true)
+	await.True(t, "it listens", d.Listening)
+	return d
+}
+
+// rung tells whether a bell rings, and stops it.
+func rung(bell <-chan struct{}) bool {
+	select {
+	case <-bell:
+		return true
+	default:
+		return false
+	}
+}
+
+func TestRing(t *testing.T) {
+	t.Parallel()
+	database := pgtest.URL(t)
+	near, far := listening(t, database, &lines{}), listening(t, database, &lines{})
+	bells := func(d *doorbell.Doorbell) map[string]<-chan struct{} {
+		return map[string]<-chan struct{}{
+			"outbox": d.Bell(doorbell.Outbox), "inbox": d.Bell(doorbell.Inbox), "ledger": d.Bell(doorbell.Ledger),
+			"outbox or ledger": d.Bell(doorbell.Outbox | doorbell.Ledger),
+		}
+	}
+	here, there := bells(near), bells(far)
+	ringing := func(all map[string]<-chan struct{}, heard map[string]bool) string {
+		var names []string
+		for _, name := range []string{"outbox", "inbox", "ledger", "outbox or ledger"} {
+			if heard[name] = heard[name] || rung(all[name]); heard[name] {
+				names = append(names, name)
+			}
+		}
+		return strings.Join(names, ", ")
+	}
+	for _, test := range []struct {
+		kinds       doorbell.Kind
+		here, there string
+	}{
+		{doorbell.Outbox, "outbox, outbox or ledger", "outbox, outbox or ledger"},
+		{doorbell.Inbox, "inbox", "inbox"},
+		{doorbell.Outbox | doorbell.Inbox, "outbox, inbox, outbox or ledger", "outbox, inbox, outbox or ledger"},
+		{doorbell.Ledger, "ledger, outbox or ledger", ""},
+		{doorbell.Ledger | doorbell.Inbox, "inbox, ledger, outbox or ledger", "inbox"},
+		{0, "", ""},
+	} {
+		near.Ring(test.kinds)
+		if got := ringing(here, map[string]bool{}); got != test.here {
+			t.Errorf("rung for %b, in the same process rings: %s, want %s", test.kinds, got, test.here)
+		}
+		heard := map[string]bool{}
+		await.Progress(t, fmt.Sprintf("rung for %b, in another process rings: %s", test.kinds, test.there), func() (string, bool) {
+			got := ringing(there, heard)
+			return got, got == test.there
+		})
+	}
+	// A ring of another one comes behind those: none of them came back.
+	far.Ring(doorbell.Inbox)
+	await.True(t, "the ring of the other is heard", func() bool { return rung(here["inbox"]) })
+	if got := ringing(here, map[string]bool{}); got != "" {
+		t.Errorf("rings of its own are repeated: %s", got)
+	}
+}
+
+// Ring does not wait, and many rings are few notifications.
+func TestRingsAreCoalesced(t *testing.T) {
+	t.Parallel()
+	database := pgtest.URL(t)
+	near := listening(t, database, &lines{})
+	conn, err := pgx.Connect(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	if _, err := conn.Exec(t.Context(), "listen payonce_due"); err != nil {
+		t.Fatal(err)
+	}
+	const rings = 10_000
+	for range rings {
+		near.Ring(doorbell.Outbox)
+	}
+	near.Ring(doorbell.Inbox)
+	heard := 0
+	for kinds := ""; kinds != "2" && kinds != "3"; heard++ {
+		n, err := conn.WaitForNotification(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, kinds, _ = strings.Cut(n.Payload, " ")
+	}
+	if heard > rings/100 {
+		t.Errorf("%d rings are %d notifications", rings, heard)
+	}
+}
+
+// A commit rings for what it leaves to be done, and for nothing else.
+func TestCommitted(t *testing.T) {
+	t.Parallel()
+	database := pgtest.URL(t)
+	d, err := doorbell.New(database, slog.New(slog.DiscardHandler), doorbell.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ofOutbox, ofInbox, ofLedger := d.Bell(doorbell.Outbox), d.Bell(doorbell.Inbox), d.Bell(doorbell.Ledger)
+	db, err := postgres.Open(t.Context(), database, postgres.Options{AllowUnsafeDurability: true, Lanes: 1, Committed: d.Committed})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	message := func(b *pgx.Batch) error {
+		return outbox.Append(b, outbox.Message{Topic: "t", ID: "m1", Type: "t", Payload: []byte("x")})
+	}
+	event := func(b *pgx.Batch) error {
+		_, err := ledger.Append(b, ledger.New("ch_1"), ledger.Cause{CorrelationID: "a", CausationID: "a", Actor: "a"}, domain.ChargeRequested{
+			MerchantID: "acme", Amount: 1000, Currency: "EUR",
+		})
+		return err
+	}
+	for name, test := range map[string]struct {
+		queue                 func(*pgx.Batch) error
+		outbox, inbox, ledger bool
+	}{
+		"a message of the outbox": {queue: message, outbox: true},
+		"an event":                {queue: event, ledger: true},
+		"an accepted message": {
+			queue: func(b *pgx.Batch) error { return inbox.Accept(b, "r", inbox.Message{ID: "m1"}) }, inbox: true,
+		},
+		"another write": {
+			queue: func(b *pgx.Batch) error { b.Queue(`insert into merchants (merchant_id) values ('m')`); return nil },
+		},
+	} {
+		b := &pgx.Batch{}
+		if err := test.queue(b); err != nil {
+			t.Fatal(err)
+		}
+		if err := db.Commit(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+		if o, i, l := rung(ofOutbox), rung(ofInbox), rung(ofLedger); o != test.outbox || i != test.inbox || l != test.ledger {
+			t.Errorf("%s rings for the outbox %v, the inbox %v, the ledger %v", name, o, i, l)
+		}
+	}
+	refused := &pgx.Batch{}
+	refused.Queue(`insert into merchants (merchant_id) values ('m')`)
+	if err := message(refused); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Commit(t.Context(), refused); err == nil || rung(ofOutbox) {
+		t.Errorf("a refused commit: %v", err)
+	}
+}
+
+// A connection that is lost is said once, and is made again. What was rung meanwhile is
+// looked for.
+func TestListening(t *testing.T) {
+	t.Parallel()
+	database := pgtest.URL(t)
+	db, err := pgx.Connect(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close(context.WithoutCancel(t.Context())) }()
+	log := &lines{}
+	d := listening(t, database, log)
+	bell := d.Bell(doorbell.Outbox)
+	for lost := 1; lost <= 2; lost++ {
+		if _, err := db.Exec(t.Context(), `select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and query like 'listen%'`); err != nil {
+			t.Fatal(err)
+		}
+		await.True(t, "who waits looks for what it did not hear", func() bool { return rung(bell) })
+		await.True(t, "it listens again", d.Listening)
+		await.Progress(t, "the loss is logged", func() (string, bool) {
+			return log.String(), strings.Count(log.String(), "the doorbell is not heard") == lost
+		})
+	}
+	rung(bell)
+	other := start(t, database, &lines{}, false)
+	other.Ring(doorbell.Outbox)
+	await.True(t, "a ring is heard", func() bool { return rung(bell) })
+	if other.Listening() {
+		t.Error("who does not listen says that it does")
+	}
+}
+
+// A pooler that shares sessions accepts LISTEN and delivers nothing.
+func TestListening_notBehindAPoolerThatDeliversNothing(t *testing.T) {
+	pgtest.Long(t, "it waits for what does not come")
+	t.Parallel()
+	database := pgtest.URL(t)
+	log := &lines{}
+	d := start(t, deaf(t, database), log, true)
+	await.Progress(t, "it says that it does not hear", func() (string, bool) {
+		return log.String(), strings.Contains(log.String(), "the doorbell is not heard")
+	})
+	if d.Listening() {
+		t.Error("it says that it listens")
+	}
+}
+
+// deaf stands before a server and lets LISTEN have no effect.
+func deaf(t *testing.T, server string) string {
+	t.Helper()
+	config, err := pgx.ParseConfig(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	t.Cleanup(func() { _ = listener.Close(); all.Wait() })
+	all.Go(func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() { pass(config, client) })
+		}
+	})
+	address, err := url.Parse(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address.Host = listener.Addr().String()
+	query := address.Query()
+	query.Del("host")
+	query.Del("port")
+	address.RawQuery = query.Encode()
+	return address.String()
+}
+
+func pass(config *pgx.ConnConfig, client net.Conn) {
+	defer func() { _ = client.Close() }()
+	network, address := pgconn.NetworkAddress(config.Host, config.Port)
+	server, err := net.Dial(network, address) //nolint:noctx // it ends with the client
+	if err != nil {
+		return
+	}
+	go func() {
+		_, _ = io.Copy(client, server)
+		_ = client.Close()
+	}()
+	defer func() { _ = server.Close() }()
+	buffer := make([]byte, 1<<16)
+	for {
+		n, err := client.Read(buffer)
+		if err != nil {
+			return
+		}
+		sent := bytes.ReplaceAll(buffer[:n], []byte("listen payonce_due"), []byte("select 1 -- listen"))
+		if _, err := server.Write(sent); err != nil {
+			return
+		}
+	}
+}

@@ -1,0 +1,218 @@
+package outbox_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/outbox"
+)
+
+const slowPoll = time.Second
+
+func listening() bool { return true }
+
+// once waits until do took less than a time once: a busy machine is late at times, and a
+// subscriber that is not woken always is.
+func once(t *testing.T, soon time.Duration, do func()) {
+	t.Helper()
+	await.True(t, "it takes less than "+soon.String()+" once", func() bool {
+		began := time.Now()
+		do()
+		return time.Since(began) < soon
+	})
+}
+
+func TestDoorbell(t *testing.T) {
+	t.Parallel()
+
+	t.Run("wakes a subscriber before its slow poll", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		bell := make(chan struct{}, 1)
+		r := readWhen(t, db, "g", outbox.Options{Bell: bell, Listening: listening})
+		once(t, slowPoll, func() {
+			for range 3 { // without it, three slow polls
+				publish(t, db, "m1")
+				bell <- struct{}{}
+				r.wantNext(t, "m1")
+			}
+		})
+	})
+
+	t.Run("is not needed: the slow poll finds what a lost ring was for", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		r := readWhen(t, db, "g", outbox.Options{Listening: listening})
+		publish(t, db, "m1")
+		r.wantNext(t, "m1")
+		publish(t, db, "m2")
+		r.wantNext(t, "m2")
+	})
+
+	t.Run("is not waited for while more can be read", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		publish(t, db, numbered(20)...)
+		r := readWhen(t, db, "g", outbox.Options{Listening: listening, Room: func(context.Context) int { return 1 }})
+		once(t, 5*slowPoll, func() { // else twenty
+			write(t, db, `update outbox_offsets set transaction_id = '0', "offset" = 0`)
+			r.wantNext(t, numbered(20)...)
+		})
+	})
+}
+
+// A message that an older transaction holds up is read soon after that has ended, though
+// nobody rings again.
+func TestHiddenMessagesAreReadSoon(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	bell := make(chan struct{}, 1)
+	r := readWhen(t, db, "g", outbox.Options{Bell: bell, Listening: listening})
+	once(t, slowPoll, func() {
+		for range 3 { // else three slow polls
+			older := begin(t, db)
+			publish(t, db, "young")
+			bell <- struct{}{}
+			before := r.polls.count()
+			await.True(t, "the subscriber has looked for it", func() bool { return r.polls.count() > before+1 })
+			r.wantNoneNow(t)
+			if err := older.Rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			r.wantNext(t, "young")
+		}
+	})
+}
+
+func TestAnIdleSubscriberReadsOnceASecond(t *testing.T) {
+	pgtest.Long(t, "it waits for seconds")
+	t.Parallel()
+	db := pgtest.Open(t)
+	r := readWhen(t, db, "g", outbox.Options{Listening: listening})
+	await.True(t, "it reads", func() bool { return r.polls.count() > 0 })
+	began, before := time.Now(), r.polls.count()
+	await.True(t, "it has read three times more", func() bool { return r.polls.count() >= before+3 })
+	if took := time.Since(began); took < 2*slowPoll {
+		t.Errorf("it has read three times in %v", took)
+	}
+}
+
+// While there is no room nothing is read, no transaction is open, and another subscriber
+// of the group may read.
+func TestRoom(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	room := make(chan int)
+	full := readWhen(t, db, "g", outbox.Options{Room: func(ctx context.Context) int {
+		select {
+		case n := <-room:
+			return n
+		case <-ctx.Done():
+			return 0
+		}
+	}})
+	await.True(t, "it has read once", func() bool { return full.polls.count() == 1 })
+	publish(t, db, numbered(10)...)
+	settled(t, db)
+	room <- 4
+	page := full.nextPage(t)
+	if n := len(messages(t, page)); n != 4 {
+		t.Errorf("the page has %d messages, room was for 4", n)
+	}
+	page.Ack()
+	await.Row(t, db, `select not exists (select from pg_stat_activity where datname = current_database() and state = 'idle in transaction')`)
+	other := read(t, db, "g")
+	other.wantNext(t, numbered(10)[4:]...)
+	full.wantNoneNow(t)
+}
+
+func TestSubscriber_ends(t *testing.T) {
+	t.Parallel()
+	for name, stop := range map[string]func(message.Subscriber, context.CancelFunc) error{
+		"by Close":       func(s message.Subscriber, _ context.CancelFunc) error { return s.Close() },
+		"by its context": func(_ message.Subscriber, cancel context.CancelFunc) error { cancel(); return nil },
+	} {
+		for where, o := range map[string]outbox.Options{
+			"while it waits for the bell": {Listening: listening},
+			"while it waits for room":     {Room: func(ctx context.Context) int { <-ctx.Done(); return 0 }},
+		} {
+			t.Run(name+" "+where, func(t *testing.T) {
+				t.Parallel()
+				db := pgtest.Open(t)
+				conns := stdlib.OpenDBFromPool(db.Pool())
+				subscriber := outbox.NewSubscriber(conns, "g", slog.New(slog.DiscardHandler), o)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				pages, err := subscriber.Subscribe(ctx, topic)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := stop(subscriber, cancel); err != nil {
+					t.Fatal(err)
+				}
+				if page := await.Receive(t, "the end", pages); page != nil {
+					t.Error("a page has come")
+				}
+				if err := errors.Join(subscriber.Close(), conns.Close()); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := subscriber.Subscribe(t.Context(), topic); !errors.Is(err, wsql.ErrSubscriberClosed) {
+					t.Errorf("a closed subscriber subscribes: %v", err)
+				}
+			})
+		}
+	}
+}
+
+// A database that does not answer keeps nobody from closing.
+func TestSubscriber_closesBesideASubscriptionThatWaits(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
+	t.Parallel()
+	url := pgtest.URL(t)
+	db, err := postgres.Open(t.Context(), url, postgres.Options{LockTimeout: -1, StatementTimeout: await.Stall, AllowUnsafeDurability: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	lock, err := db.Pool().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lock.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := lock.Exec(t.Context(), `lock table outbox_offsets in exclusive mode`); err != nil {
+		t.Fatal(err)
+	}
+	conns := stdlib.OpenDBFromPool(db.Pool())
+	subscriber := outbox.NewSubscriber(conns, "g", slog.New(slog.DiscardHandler), outbox.Options{})
+	subscribed := make(chan error, 1)
+	go func() {
+		_, err := subscriber.Subscribe(t.Context(), topic)
+		subscribed <- err
+	}()
+	await.Blocked(t, db, 1)
+	closed := make(chan error, 1)
+	go func() { closed <- subscriber.Close() }()
+	if err := await.Receive(t, "the subscriber's end", closed); err != nil {
+		t.Error(err)
+	}
+	await.Blocked(t, db, 1) // whoever subscribes waits still
+	if err := lock.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := await.Receive(t, "the subscription", subscribed); err != nil {
+		t.Error(err)
+	}
+	if err := conns.Close(); err != nil {
+		t.Error(err)
+	}
+}

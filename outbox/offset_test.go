@@ -1,0 +1,66 @@
+package outbox_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/outbox"
+)
+
+// The commit of an offset is not waited for. A crash of the server may lose it, and then
+// what was received behind it is delivered again.
+func TestALostOffsetCostsARedelivery(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	publish(t, db, numbered(3)...)
+	r := read(t, db, "g")
+	r.wantNext(t, numbered(3)...)
+	write(t, db, `update outbox_offsets set transaction_id = '0', "offset" = 0`) // what the server finds after the crash
+	r.wantNext(t, numbered(3)...)
+	publish(t, db, "m4")
+	r.wantNext(t, "m4")
+}
+
+// Sweep deletes what lies below an offset. Its own commit is waited for, and flushes what
+// was written before it, so no crash loses the offset and keeps the deletion.
+func TestSweepDeletesNothingAboveADurableOffset(t *testing.T) {
+	t.Parallel()
+	db, err := postgres.Open(t.Context(), pgtest.URL(t), postgres.Options{
+		AllowUnsafeDurability: true, Settings: map[string]string{"synchronous_commit": "on"}, // the servers of tests have it off
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	publish(t, db, numbered(3)...)
+	r := read(t, db, "g")
+	r.take(t, 3)
+	write(t, db, `update outbox set created_at = clock_timestamp() - interval '2 days'`)
+
+	var moved string
+	offset := begin(t, db)
+	if _, err := offset.Exec(t.Context(), `set local synchronous_commit = off`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := offset.Exec(t.Context(), `update outbox_offsets set "offset" = "offset"`); err != nil {
+		t.Fatal(err)
+	}
+	if err := offset.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.QueryRow(t.Context(), `select pg_current_wal_insert_lsn()::text`).Scan(&moved); err != nil {
+		t.Fatal(err)
+	}
+	if swept, err := outbox.Sweep(t.Context(), db, time.Hour, 10); err != nil || swept != 3 {
+		t.Fatalf("%d swept: %v", swept, err)
+	}
+	var durable bool
+	if err := db.QueryRow(t.Context(), `select pg_current_wal_flush_lsn() >= $1::text::pg_lsn`, moved).Scan(&durable); err != nil {
+		t.Fatal(err)
+	}
+	if !durable {
+		t.Error("the messages are deleted, and the offset is not durable")
+	}
+}
