@@ -67,9 +67,14 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
+	deliveries, received := 0, make(chan struct{})
 	receive := outbox.ByPage(log, shop.Receive(func(m *message.Message) (inbox.Envelope, bool) {
 		return inbox.Envelope{Type: m.Metadata.Get(outbox.MetadataType), OrderingKey: m.Metadata.Get(outbox.MetadataOrderingKey)}, true
-	}, nil))
+	}, func(r inbox.Reception) {
+		if deliveries += r.New + r.Duplicates; deliveries == 2 {
+			close(received)
+		}
+	}))
 	go func() {
 		for page := range pages {
 			if receive(page) == nil {
@@ -77,6 +82,7 @@ func Example() {
 			}
 		}
 	}()
+	<-received
 	<-done
 	cancel()
 	<-stopped
