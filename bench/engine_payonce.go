@@ -21,8 +21,6 @@ const (
 	topic    = "work"
 	receiver = "work"
 	poll     = 20 * time.Millisecond // as the worker's
-	lanes    = 2                     // as the programs'
-	enough   = 64                    // as the worker's
 )
 
 // carryByPayonce is payonce's engine as the programs wire it: accept, outbox,
@@ -32,12 +30,12 @@ func carryByPayonce(ctx context.Context, o order) (w window, err error) {
 	if err != nil {
 		return w, err
 	}
-	accepting, err := postgres.Open(ctx, o.Database, postgres.Options{Application: "bench-accept", Lanes: lanes, Committed: bell.Committed})
+	accepting, err := postgres.Open(ctx, o.Database, postgres.Options{Application: "bench-accept", Writes: writes(), Committed: bell.Committed})
 	if err != nil {
 		return w, err
 	}
 	defer accepting.Close()
-	carrying, err := postgres.Open(ctx, o.Database, postgres.Options{Application: "bench-carry", Lanes: lanes, Enough: enough})
+	carrying, err := postgres.Open(ctx, o.Database, postgres.Options{Application: "bench-carry", Writes: writes()})
 	if err != nil {
 		return w, err
 	}

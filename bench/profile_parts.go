@@ -51,7 +51,7 @@ func partsOf(program string) []part {
 			{"receive: Watermill, page", `watermill`},
 			{"claims", `inbox\.\(\*run\)\.(claim|take|places|rest)|inbox\.\(\*Processor\)\.Run`},
 			{"commits: encode, send, wait", `postgres\.\(\*DB\)\.(Commit|commit)`},
-			{"reads: streams, endpoints, stock", `ledger\.(Load|replay|\(\*Loader\))|merchants\.(\(\*Endpoints\)|readWebhooks|ReadWebhook)|fulfillment\.(\(\*Reader\)|readStock)|postgres\.\(\*Gatherer`},
+			{"reads: streams, endpoints, stock", `ledger\.(Load|replay|\(\*Loader\))|merchants\.(\(\*Endpoints\)|readWebhooks|ReadWebhook)|fulfillment\.(\(\*Reader\)|readStock)|postgres\.\(\*Reads`},
 			{"decide, queue what is written", `ledger\.Append|outbox\.Append|domain\.Decide|inbox\.Done|\(\*walk\)\.queue|\(\*Notification\)\.record`},
 			{"steps, the rest of them", `payonce/(fulfillment|inbox)`},
 			{"scheduler, timers", `runtime\.(mcall|park_m|schedule|findRunnable|mstart|sysmon|timer|gopark|goexit0|morestack)`},

@@ -7,14 +7,17 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
-	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/outbox"
 )
 
 // The engine's work, the same for every carrier. Accepting is one transaction: an
@@ -52,13 +55,32 @@ update work_charges
  where charge = $1`
 
 // updateWorks is updateWork for several charges that share a commit.
-const updateWorks = `
+const (
+	updateWorksHead = `
 with stepped (charge, step) as (
-  values ($1::text, $2::int)
+  values `
+	updateWorksTail = `
 )
 update work_charges
    set step = (select step from stepped where stepped.charge = work_charges.charge)
  where charge = any (array(select charge from stepped))`
+)
+
+// writes are the statements that may share a commit.
+func writes() *groupcommit.Order {
+	return groupcommit.NewOrder(slices.Concat(
+		idempotency.Writes(), outbox.Writes(),
+		[]groupcommit.Statement{
+			groupcommit.Insert(insertWork, "%s", "%s"),
+			groupcommit.Insert(insertStep, "%s", "%s", "%s"),
+			{
+				SQL: updateWork, Rows: groupcommit.Values(updateWorksHead, updateWorksTail, "%s::text", "%s::int"),
+				Table: "work_charges", Row: func(a []any) groupcommit.Row { return groupcommit.ByText(a[:1]) },
+			},
+		},
+		inbox.Writes(),
+	)...)
+}
 
 // accept queues a charge.
 func accept(b *pgx.Batch, id string, now time.Time) {
@@ -79,7 +101,7 @@ const (
 // queueStep queues what a step writes.
 func queueStep(b *pgx.Batch, id string, step int, answer string) {
 	b.Queue(insertStep, id, step, answer)
-	b.Queue(updateWork, postgres.Many(updateWorks), id, step)
+	b.Queue(updateWork, id, step)
 }
 
 // work does the steps of one charge.

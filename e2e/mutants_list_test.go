@@ -235,20 +235,20 @@ func mutants() []mutant {
 		},
 		{
 			"who shares a transaction writes as the tenant before",
-			[]edit{{"internal/postgres/joined.go", "			b.Queue(setMerchant, tenant)\n			of = append(of, nobodys)\n", ""}},
+			[]edit{{"internal/postgres/committer.go", "			b.Queue(setMerchant, tenant)\n", ""}},
 			byTest("./internal/postgres", "TestTenantsOfOneTransaction", "written (-want +got)"),
 		},
 		{
 			"shared transactions lock in the order of arrival",
 			[]edit{{
-				"internal/postgres/joined.go",
-				"	slices.SortStableFunc(locking, func(a, b statement) int { return a.lock.compare(b.lock) })\n", "	_ = slices.Reverse[[]int]\n",
+				"groupcommit/join.go",
+				"		return cmp.Or(cmp.Compare(a.table, b.table), a.row.compare(b.row))\n", "		return 0\n",
 			}},
 			byTest("./internal/postgres", "TestCrossingLocks", "circles of locks"),
 		},
 		{
 			"one statement inserts rows of several tenants",
-			[]edit{{"internal/postgres/inserts.go", " && left[j][0].tenant == first.tenant", ""}},
+			[]edit{{"groupcommit/join.go", " && all[same].tenant == all[0].tenant", ""}},
 			byTest("./internal/postgres", "TestTenantsOfOneTransaction", "written (-want +got)"),
 		},
 		{

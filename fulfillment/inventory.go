@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -133,4 +134,16 @@ on conflict (merchant_id, sku) do nothing`
 // kept already stays as it is.
 func Supply(b *pgx.Batch, merchant, sku string, quantity int64) {
 	b.Queue(insertStock, merchant, sku, quantity)
+}
+
+// Writes are the statements of this package that may share a commit.
+func Writes() []groupcommit.Statement {
+	ofStock := func(sql string) groupcommit.Statement {
+		return groupcommit.Statement{SQL: sql, Table: "stock", Row: groupcommit.ByText}
+	}
+	return []groupcommit.Statement{
+		groupcommit.Insert(insertReservation, "%s", "%s", "%s", "%s"),
+		{SQL: endReservations, Table: "reservations", Row: func(a []any) groupcommit.Row { return groupcommit.ByText(a[:1]) }},
+		ofStock(takeStock), ofStock(sellStock), ofStock(returnStock),
+	}
 }

@@ -3,11 +3,16 @@ package fulfillment_test
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 	"testing"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/groupcommit"
+	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/outbox"
 )
 
 // TestStepsThatShareACommit: sixteen charges at a time, committed together, take the
@@ -19,7 +24,7 @@ func TestStepsThatShareACommit(t *testing.T) {
 	w.provider.behind = newSandbox(t)
 	config := w.db.Pool().Config()
 	db, err := postgres.Open(t.Context(), config.ConnString(), postgres.Options{
-		Role: postgres.RoleWorker, Lanes: 1, AllowPlaintext: true, AllowUnsafeDurability: true,
+		Role: postgres.RoleWorker, Writes: groupcommit.NewOrder(slices.Concat(ledger.Writes(), outbox.Writes(), fulfillment.Writes(), inbox.Writes())...), SharedCommits: 1, AllowPlaintext: true, AllowUnsafeDurability: true,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -16,11 +16,11 @@ import (
 )
 
 // Reader is what the handlers of a worker read. What several of them ask for at the
-// same moment is read in one round trip (postgres.Gatherer); nothing is remembered.
+// same moment is read in one round trip (postgres.Reads); nothing is remembered.
 type Reader struct {
 	streams   *ledger.Loader
 	endpoints *merchants.Endpoints
-	stock     *postgres.Gatherer[[]article, []int64]
+	stock     *postgres.Reads[[]article, []int64]
 }
 
 // roundTrips bounds how many of one kind are under way at a time, so that reads which
@@ -32,7 +32,7 @@ func NewReader(q postgres.Querier) *Reader {
 	return &Reader{
 		streams:   ledger.NewLoader(q, roundTrips),
 		endpoints: merchants.NewEndpoints(q, roundTrips),
-		stock: postgres.NewGatherer(roundTrips, func(ctx context.Context, asked [][]article) ([][]int64, error) {
+		stock: postgres.NewReads(roundTrips, func(ctx context.Context, asked [][]article) ([][]int64, error) {
 			return readStock(ctx, q, asked)
 		}),
 	}

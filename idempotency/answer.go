@@ -5,6 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -71,3 +72,10 @@ func Claim(b *pgx.Batch, key Key, r Request, a Answer, expires time.Time) {
 
 // IsTaken tells whether a commit was refused because its key has an answer.
 func IsTaken(err error) bool { return postgres.Constraint(err) == "idempotency_keys_once" }
+
+// Writes are the statements of this package that may share a commit.
+func Writes() []groupcommit.Statement {
+	return []groupcommit.Statement{
+		groupcommit.Insert(insertAnswer, "%s", "%s", "%s", "%s", "%s", "%s", "%s", "%s", "%s", "%s"),
+	}
+}

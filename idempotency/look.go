@@ -119,15 +119,15 @@ func looking(scope *string, each []*Looked) postgres.Read {
 }
 
 // Looks are Look for many at once: those that are taken at the same moment share a
-// round trip (postgres.Gatherer). A scope is a tenant, and each key is read as the
+// round trip (postgres.Reads). A scope is a tenant, and each key is read as the
 // tenant of its scope: whoever asks along with others is shown nothing of theirs.
 type Looks struct {
-	together *postgres.Gatherer[Key, Looked]
+	together *postgres.Reads[Key, Looked]
 }
 
 // NewLooks makes them. So many round trips are under way at a time, at most.
 func NewLooks(db *postgres.DB, most int) *Looks {
-	return &Looks{together: postgres.NewGatherer(most, func(ctx context.Context, keys []Key) ([]Looked, error) {
+	return &Looks{together: postgres.NewReads(most, func(ctx context.Context, keys []Key) ([]Looked, error) {
 		return lookAsTenants(ctx, db, keys)
 	})}
 }

@@ -3,6 +3,7 @@ package inbox
 import (
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -26,7 +27,7 @@ select '', '', '', '', '', '{}', '', $2, $2::bigint + 1
          select
            from ended)`
 
-// doneTogether is done for several holders, who share a commit. They are refused
+// doneHead and doneTail are the text of done for several holders, who share a commit. They are refused
 // together, and then end each for itself.
 //
 // Of two who say that they hold one row, at most one does: the greater fence is
@@ -38,9 +39,11 @@ select '', '', '', '', '', '{}', '', $2, $2::bigint + 1
 //
 // If we die here: all of them have ended, each with its effects, or none has. Test:
 // TestDeliveriesThatEndTogetherOfACutConnection.
-const doneTogether = `
-with ending (id, fence) as (
-  values ($1::bigint, $2::bigint)
+const (
+	doneHead = `with ending (id, fence) as (
+  values `
+
+	doneTail = `
 ), locked as (
   select id
     from inbox
@@ -61,11 +64,12 @@ insert into inbox
 select '', '', '', '', '', '{}', '', fence, fence + 1
   from ending
  where (id, fence) not in (select id, done_fence from ended)`
+)
 
 // Done queues the end of a delivery into the batch that holds its last effect.
 // If the lease was taken over meanwhile, or the message is done by another one and
 // swept since, the check refuses the whole batch, and IsLost tells so.
-func Done(b *pgx.Batch, d Delivery) { b.Queue(done, postgres.Many(doneTogether), d.row, d.fence) }
+func Done(b *pgx.Batch, d Delivery) { b.Queue(done, d.row, d.fence) }
 
 // IsLost tells whether a commit was refused because somebody else holds, or has
 // finished, the delivery. The loser stops: the other one goes on.
@@ -173,4 +177,15 @@ func storable(reason string) string {
 		reason = reason[:longestReason]
 	}
 	return asText(reason)
+}
+
+// Writes are the statements of this package that may share a commit: the ends of claims.
+func Writes() []groupcommit.Statement {
+	end := func(sql string, rows func(int) string) groupcommit.Statement {
+		return groupcommit.Statement{SQL: sql, Rows: rows, Table: "inbox", Row: groupcommit.ByNumber}
+	}
+	return []groupcommit.Statement{
+		end(done, groupcommit.Values(doneHead, doneTail, "%s::bigint", "%s::bigint")),
+		end(fail, nil), end(wait, nil), end(wake, nil), end(park, nil), end(release, nil),
+	}
 }

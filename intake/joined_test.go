@@ -2,15 +2,19 @@ package intake_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/outbox"
 )
 
 // TestRequestsThatShareACommit: requests of two merchants at once, whose accepts are
@@ -22,7 +26,7 @@ func TestRequestsThatShareACommit(t *testing.T) {
 	address := pgtest.URL(t)
 	owner := open(t, address, postgres.Options{})
 	// As the api's.
-	db := open(t, address, postgres.Options{Role: postgres.RoleAPI, Lanes: 2, LockTimeout: 25 * time.Millisecond})
+	db := open(t, address, postgres.Options{Role: postgres.RoleAPI, Writes: groupcommit.NewOrder(slices.Concat(idempotency.Writes(), ledger.Writes(), outbox.Writes())...), LockTimeout: 25 * time.Millisecond})
 	in := &intake.Intake{DB: db, Looks: idempotency.NewLooks(db, 0), Retention: time.Hour, Wait: 5 * time.Second, Waiters: 64}
 	const keys, repeated, times = 80, 20, 3
 	answers := make([][times]string, keys)

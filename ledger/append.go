@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -122,4 +123,13 @@ func IsConflict(err error) bool {
 // to project.
 func Appended(b *pgx.Batch) bool {
 	return slices.ContainsFunc(b.QueuedQueries, func(q *pgx.QueuedQuery) bool { return q.SQL == insertEvent })
+}
+
+// Writes are the statements of this package that may share a commit. An event stands before
+// its postings, which refer to it.
+func Writes() []groupcommit.Statement {
+	return []groupcommit.Statement{
+		groupcommit.Insert(insertEvent, "%s", "%s", "%s", "%s", "%s", "%s", "%s", "%s", "coalesce(%s, clock_timestamp())"),
+		groupcommit.Insert(insertPosting, "%s", "%s", "%s", "%s", "%s", "%s", "%s", "%s"),
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/ledger"
@@ -72,7 +73,7 @@ values `
 	t.Run("accepts streams that share their commits", func(t *testing.T) {
 		t.Parallel()
 		db, err := postgres.Open(t.Context(), pgtest.URL(t), postgres.Options{
-			Application: t.Name(), Lanes: 1, AllowPlaintext: true, AllowUnsafeDurability: true,
+			Application: t.Name(), Writes: groupcommit.NewOrder(ledger.Writes()...), SharedCommits: 1, AllowPlaintext: true, AllowUnsafeDurability: true,
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -85,14 +85,14 @@ func readStream(ctx context.Context, q postgres.Querier, id string) (stored []ev
 }
 
 // Loader is Load for many at once: streams that are asked for at the same moment
-// share a round trip (postgres.Gatherer).
+// share a round trip (postgres.Reads).
 type Loader struct {
-	together *postgres.Gatherer[string, []eventRow]
+	together *postgres.Reads[string, []eventRow]
 }
 
 // NewLoader makes one. So many round trips are under way at a time, at most.
 func NewLoader(q postgres.Querier, most int) *Loader {
-	return &Loader{together: postgres.NewGatherer(most, func(ctx context.Context, ids []string) ([][]eventRow, error) {
+	return &Loader{together: postgres.NewReads(most, func(ctx context.Context, ids []string) ([][]eventRow, error) {
 		return readStreams(ctx, q, ids)
 	})}
 }

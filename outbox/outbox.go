@@ -17,6 +17,8 @@ import (
 	"slices"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/groupcommit"
 )
 
 // Names of the metadata that every message carries.
@@ -75,4 +77,9 @@ func Append(b *pgx.Batch, m Message) error {
 // something to read.
 func Appended(b *pgx.Batch) bool {
 	return slices.ContainsFunc(b.QueuedQueries, func(q *pgx.QueuedQuery) bool { return q.SQL == insertMessage })
+}
+
+// Writes are the statements of this package that may share a commit.
+func Writes() []groupcommit.Statement {
+	return []groupcommit.Statement{groupcommit.Insert(insertMessage, "%s", "%s", "%s", "%s")}
 }

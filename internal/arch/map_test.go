@@ -27,6 +27,7 @@ type room struct {
 
 // rooms is the map, from the inside out.
 var rooms = []room{ //nolint:gochecknoglobals // the map is this package's text
+	{path: "groupcommit", why: "shares commits of pgx batches of any kind, so that others can lift it out"},
 	{
 		path: "domain", standard: true, tests: true,
 		why: "pure rules, to be read and tested without anything else",
@@ -34,22 +35,22 @@ var rooms = []room{ //nolint:gochecknoglobals // the map is this package's text
 
 	{
 		path: "ledger",
-		sees: []string{"domain", "internal/postgres"},
+		sees: []string{"groupcommit", "domain", "internal/postgres"},
 		why:  "stores domain's events; its siblings meet it only in the batch of a use case",
 	},
 	{
 		path: "outbox",
-		sees: []string{"internal/postgres"},
+		sees: []string{"groupcommit", "internal/postgres"},
 		why:  "carries messages of any kind, so that others can lift it out",
 	},
 	{
 		path: "inbox",
-		sees: []string{"internal/postgres"},
+		sees: []string{"groupcommit", "internal/postgres"},
 		why:  "receives messages of any kind, so that others can lift it out",
 	},
 	{
 		path: "idempotency",
-		sees: []string{"internal/postgres"},
+		sees: []string{"groupcommit", "internal/postgres"},
 		why:  "receives requests of any kind, so that others can lift it out",
 	},
 
@@ -61,7 +62,7 @@ var rooms = []room{ //nolint:gochecknoglobals // the map is this package's text
 	{
 		path: "fulfillment",
 		sees: []string{
-			"domain", "inbox", "internal/merchants", "internal/notify", "internal/postgres",
+			"groupcommit", "domain", "inbox", "internal/merchants", "internal/notify", "internal/postgres",
 			"internal/stripe", "ledger", "outbox",
 		},
 		why: "carries out what was accepted; it never meets intake and knows no HTTP API",
@@ -96,7 +97,7 @@ var rooms = []room{ //nolint:gochecknoglobals // the map is this package's text
 	{path: "internal/fleet", tests: true, why: "runs programs, whatever they are"},
 	{path: "internal/notify", why: "signs and sends what it is given"},
 	{path: "internal/openapi", tests: true, why: "judges by a contract, whoever answers; tests alone import it"},
-	{path: "internal/postgres", why: "serves every room and knows none"},
+	{path: "internal/postgres", sees: []string{"groupcommit"}, why: "serves every room and knows none"},
 	{path: "internal/postgres/cutproxy", why: "cuts a connection, whatever is said on it"},
 	{
 		path: "internal/postgres/local",
@@ -155,6 +156,11 @@ var rooms = []room{ //nolint:gochecknoglobals // the map is this package's text
 		why:  "what both services do at start and at the end",
 	},
 	{
+		path: "internal/app/writes",
+		sees: []string{"groupcommit", "idempotency", "ledger", "outbox"},
+		why:  "the one list of what may share a commit, in the order of its locks",
+	},
+	{
 		path: "internal/app/doorbell",
 		sees: []string{"inbox", "ledger", "outbox"},
 		why:  "rings for what a commit leaves to be done; it reads and writes nothing",
@@ -162,7 +168,7 @@ var rooms = []room{ //nolint:gochecknoglobals // the map is this package's text
 	{
 		path: "internal/app/api",
 		sees: []string{
-			"idempotency", "inbox", "intake", "internal/app", "internal/app/doorbell", "internal/audit", "internal/config",
+			"idempotency", "inbox", "intake", "internal/app", "internal/app/doorbell", "internal/app/writes", "internal/audit", "internal/config",
 			"internal/httpapi", "internal/merchants", "internal/postgres", "internal/rediscache",
 			"internal/telemetry", "ledger",
 		},
@@ -171,7 +177,7 @@ var rooms = []room{ //nolint:gochecknoglobals // the map is this package's text
 	{
 		path: "internal/app/worker",
 		sees: []string{
-			"domain", "fulfillment", "idempotency", "inbox", "internal/app", "internal/app/doorbell",
+			"domain", "fulfillment", "idempotency", "inbox", "internal/app", "internal/app/doorbell", "internal/app/writes",
 			"internal/config", "internal/merchants", "internal/notify", "internal/postgres", "internal/stripe", "internal/telemetry",
 			"ledger", "migrations/version", "outbox",
 		},

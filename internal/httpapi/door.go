@@ -39,8 +39,8 @@ type entered struct {
 //
 // Who is held up by a lock on idempotency keys is let in without a look, and looks, and
 // waits, behind the door.
-func newDoor(db Database, most int) *postgres.Gatherer[knock, entered] {
-	return postgres.NewGatherer(most, func(ctx context.Context, knocks []knock) ([]entered, error) {
+func newDoor(db Database, most int) *postgres.Reads[knock, entered] {
+	return postgres.NewReads(most, func(ctx context.Context, knocks []knock) ([]entered, error) {
 		all, err := enter(ctx, db, knocks)
 		if !postgres.IsLockTimeout(err) || knocks[0].key == (idempotency.Key{}) {
 			return all, err

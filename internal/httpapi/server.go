@@ -61,8 +61,8 @@ type API struct {
 
 	receiving chan struct{} // holds one for each event that is being received
 	limits    *limits
-	door      *postgres.Gatherer[knock, entered] // for who has no idempotency key
-	keyedDoor *postgres.Gatherer[knock, entered] // where a lock on idempotency keys holds up nobody else
+	door      *postgres.Reads[knock, entered] // for who has no idempotency key
+	keyedDoor *postgres.Reads[knock, entered] // where a lock on idempotency keys holds up nobody else
 	bodies    bodyRules
 }
 

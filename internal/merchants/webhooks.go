@@ -56,14 +56,14 @@ func ReadWebhook(ctx context.Context, q postgres.Querier, merchant string) (Endp
 }
 
 // Endpoints are ReadWebhook for many at once: endpoints that are asked for at the
-// same moment share a round trip (postgres.Gatherer). None is remembered.
+// same moment share a round trip (postgres.Reads). None is remembered.
 type Endpoints struct {
-	together *postgres.Gatherer[string, Endpoint]
+	together *postgres.Reads[string, Endpoint]
 }
 
 // NewEndpoints makes them. So many round trips are under way at a time, at most.
 func NewEndpoints(q postgres.Querier, most int) *Endpoints {
-	return &Endpoints{together: postgres.NewGatherer(most, func(ctx context.Context, merchants []string) ([]Endpoint, error) {
+	return &Endpoints{together: postgres.NewReads(most, func(ctx context.Context, merchants []string) ([]Endpoint, error) {
 		return readWebhooks(ctx, q, merchants)
 	})}
 }

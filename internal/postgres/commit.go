@@ -23,15 +23,14 @@ var ErrUnknown = errors.New("commit outcome unknown")
 var ErrNotCommitted = errors.New("not committed")
 
 // defaultCommitTimeout bounds one commit; statement_timeout ends its statements
-// earlier on the server, so that an unknown outcome is rare. Who shares one may have
-// waited as long for a lane before.
+// earlier on the server, so that an unknown outcome is rare. A batch that shares one may
+// have been queued for as long before.
 const defaultCommitTimeout = 15 * time.Second
 
 // Commit sends the whole batch as one implicit transaction in one round trip:
-// all of it is durable, or none of it is. This is the only way by which payonce
-// writes, so that batches of several decisions can share a commit (see
-// Options.Lanes). A batch holds no statement of transaction control: a commit in
-// the midst of it would make half of it durable.
+// all of it is durable, or none of it is. Batches that consist of declared statements
+// may share a commit (see Options.Writes). A batch holds no statement of transaction
+// control: a commit in the midst of it would make half of it durable.
 //
 // The context's cancellation does not reach it: a client that hangs up must not
 // turn a commit into an unknown one. Errors:
@@ -53,10 +52,10 @@ func (db *DB) commit(ctx context.Context, tenant string, b *pgx.Batch) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), db.commitTimeout)
 	defer cancel()
-	u := &unit{ctx: ctx, tenant: tenant, batch: b, told: make(chan verdict, 1)}
+	u := &unit{ctx: ctx, tenant: tenant, batch: b}
 	commit := db.commitAlone
-	if db.committer != nil && u.joins() {
-		commit = db.commitJoined
+	if db.committer != nil && db.committer.order.Shares(b) {
+		commit = db.committer.commit
 	}
 	err := commit(u)
 	if err == nil && db.committed != nil {

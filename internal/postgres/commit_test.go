@@ -11,13 +11,36 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/payonce/payonce/groupcommit"
+	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/cutproxy"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
-const insert = `insert into effects (id, twin) values ($1, $2)`
+const (
+	insert        = `insert into effects (id, twin) values ($1, $2)`
+	insertTwin    = `insert into effects (twin, id) values ($1, $2)`
+	insertPoison  = `insert into effects (id, twin) values (1 / $1, 0)`
+	insertNowhere = `insert into nowhere (id) values ($1)`
+	insertDiary   = `insert into diaries (merchant_id, id) values ($1, $2)`
+)
+
+// declared are the statements of these tests that may share a commit.
+func declared() *groupcommit.Order {
+	return groupcommit.NewOrder(append([]groupcommit.Statement{
+		groupcommit.Insert(insert, "%s", "%s"),
+		groupcommit.Insert(insertTwin, "%s", "%s"),
+		groupcommit.Insert(insertPoison, "1 / %s, 0"),
+		groupcommit.Insert(insertNowhere, "%s"),
+		groupcommit.Insert(insertDiary, "%s", "%s"),
+		groupcommit.Insert(insertRecord, "%s", "%s", "%s", "%s", "%s", "%s", "%s", "%s", "coalesce(%s, clock_timestamp())"),
+		groupcommit.Insert(insertNote, "%s", "%s"),
+		{SQL: takeStock, Table: "stock", Row: groupcommit.ByText},
+		{SQL: endMessage, Table: "inbox", Row: groupcommit.ByNumber},
+	}, inbox.Writes()...)...)
+}
 
 // effects is a database with one table: an id once, and a twin that is checked
 // as late as the commit.

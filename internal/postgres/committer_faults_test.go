@@ -42,7 +42,7 @@ func TestWhatIsToldIsTrue(t *testing.T) {
 	var pools [2]*postgres.DB
 	for i := range pools {
 		pools[i] = open(t, address, postgres.Options{
-			Lanes: 2, MaxConns: 4, Application: "faults", LockTimeout: -1, StatementTimeout: time.Hour,
+			Writes: declared(), MaxConns: 4, Application: "faults", LockTimeout: -1, StatementTimeout: time.Hour,
 		})
 	}
 	const sessions, units, unitsPerFault = 64, 15, 16

@@ -49,7 +49,7 @@ do $$ begin execute format('alter database %I set deadlock_timeout to %L', curre
 		t.Fatal(err)
 	}
 	for i := range pools {
-		pools[i] = open(t, address, postgres.Options{Lanes: 2, MaxConns: 4})
+		pools[i] = open(t, address, postgres.Options{Writes: declared(), MaxConns: 4})
 	}
 	return owner, pools
 }
@@ -125,7 +125,7 @@ func sale(random *rand.Rand) *pgx.Batch {
 func TestACircleOfLocksIsLeftEarly(t *testing.T) {
 	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	one, address := effects(t, postgres.Options{Lanes: 1})
+	one, address := effects(t, postgres.Options{Writes: declared(), SharedCommits: 1})
 	other := open(t, address, postgres.Options{})
 	tx, err := other.Pool().Begin(t.Context())
 	if err != nil {

@@ -34,13 +34,13 @@ func (p planned) batch() *pgx.Batch {
 	b := &pgx.Batch{}
 	for _, r := range p.Rows {
 		if r.Other {
-			b.Queue(`insert into effects (twin, id) values ($1, $2)`, r.Twin, r.ID)
+			b.Queue(insertTwin, r.Twin, r.ID)
 		} else {
 			b.Queue(insert, r.ID, r.Twin)
 		}
 	}
 	if p.Poison {
-		b.Queue(`insert into effects (id, twin) values (1 / $1, 0)`, 0)
+		b.Queue(insertPoison, 0)
 	}
 	return b
 }
@@ -147,7 +147,7 @@ func TestJoinedIsLikeEachForItself(t *testing.T) {
 // any transaction of many would be without two of them.
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
-	db, _ := effects(t, postgres.Options{Lanes: 2, MaxConns: 4})
+	db, _ := effects(t, postgres.Options{Writes: declared(), MaxConns: 4})
 	const ids, units = 800, 900
 	told := make(chan error, units)
 	for i := range units {

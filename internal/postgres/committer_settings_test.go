@@ -35,13 +35,13 @@ grant select, insert on diaries to payonce_api`)
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Role, o.Lanes = postgres.RoleAPI, 1
+	o.Role, o.Writes, o.SharedCommits = postgres.RoleAPI, declared(), 1
 	return owner, open(t, address, o)
 }
 
 func note(merchant string, id int) *pgx.Batch {
 	b := &pgx.Batch{}
-	b.Queue(`insert into diaries (merchant_id, id) values ($1, $2)`, merchant, id)
+	b.Queue(insertDiary, merchant, id)
 	return b
 }
 

@@ -99,7 +99,7 @@ func wantNoErrors(t *testing.T, errs []error) {
 // lane is effects in a pool of one lane.
 func lane(t *testing.T) *postgres.DB {
 	t.Helper()
-	db, _ := effects(t, postgres.Options{Lanes: 1})
+	db, _ := effects(t, postgres.Options{Writes: declared(), SharedCommits: 1})
 	return db
 }
 
@@ -126,49 +126,10 @@ func TestMoreThanFitShareTwoTransactions(t *testing.T) {
 	}
 }
 
-// TestManyMakeBusyTimes: what they are is TestLanes.
-func TestManyMakeBusyTimes(t *testing.T) {
-	t.Parallel()
-	db := lane(t)
-	few, many := eight()[1:], make([]*pgx.Batch, 8)
-	for i := range many {
-		many[i] = batch(100 + i)
-	}
-	wantNoErrors(t, gathered(t, db, committing(db, few...)...))
-	await.True(t, "the lane is free", func() bool { return db.FreeLanes() == 1 })
-	if db.Took() != 0 {
-		t.Errorf("%d make busy times", len(few))
-	}
-	wantNoErrors(t, gathered(t, db, committing(db, many...)...))
-	await.True(t, "times are busy", func() bool { return db.Took() > 0 })
-}
-
-func TestStays(t *testing.T) {
-	t.Parallel()
-	commit, read, questions := postgres.Stays()
-	if commit != 20*time.Millisecond || read != 5*time.Millisecond || questions != 16 {
-		t.Errorf("commits stay for %v, reads for %v or until there are %d", commit, read, questions)
-	}
-	if postgres.BusyMany != 8 || postgres.BusyTime != 200*time.Millisecond || postgres.SlowAfter != 25*time.Millisecond {
-		t.Errorf("busy for %v behind %d, slow after %v", postgres.BusyTime, postgres.BusyMany, postgres.SlowAfter)
-	}
-}
-
-// TestEnough: what it means is TestLanes.
-func TestEnough(t *testing.T) {
-	t.Parallel()
-	for given, want := range map[int]int{0: 32, 5: 5} {
-		db, _ := effects(t, postgres.Options{Lanes: 2, Enough: given})
-		if got := db.Enough(); got != want {
-			t.Errorf("Enough of %d is %d, want %d", given, got, want)
-		}
-	}
-}
-
 func TestOneUnitIsSentAsItIs(t *testing.T) {
 	t.Parallel()
 	told := &batches{}
-	db, _ := effects(t, postgres.Options{Lanes: 1, Tracer: told})
+	db, _ := effects(t, postgres.Options{Writes: declared(), SharedCommits: 1, Tracer: told})
 	b := batch(1)
 	if err := db.Commit(t.Context(), b); err != nil {
 		t.Fatal(err)
@@ -201,7 +162,7 @@ func TestPoison(t *testing.T) {
 			func(err error) bool { return errors.Is(err, postgres.ErrNotCommitted) }, 0,
 		},
 		"a statement that cannot be prepared": {
-			func(b *pgx.Batch) { b.Queue(`insert into nowhere (id) values ($1)`, 1) },
+			func(b *pgx.Batch) { b.Queue(insertNowhere, 1) },
 			func(err error) bool { return code(err) == "42P01" }, 0,
 		},
 	} {
@@ -310,7 +271,7 @@ func TestOneThatWaitsForALock(t *testing.T) {
 func TestWhatIsHeldUpHoldsUpNobody(t *testing.T) {
 	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	db, _ := effects(t, postgres.Options{Lanes: 1, LockTimeout: -1})
+	db, _ := effects(t, postgres.Options{Writes: declared(), SharedCommits: 1, LockTimeout: -1})
 	release := hold(t, db, 500)
 	waits := commit(t.Context(), db, batch(500))
 	await.Blocked(t, db, 1)
@@ -331,7 +292,7 @@ func TestWhatIsHeldUpHoldsUpNobody(t *testing.T) {
 // is in use, and need not be many to do so.
 func TestOneThatIsHeldUpHoldsOneLane(t *testing.T) {
 	t.Parallel()
-	db, _ := effects(t, postgres.Options{Lanes: 2})
+	db, _ := effects(t, postgres.Options{Writes: declared()})
 	release := db.HoldLane()
 	for i := range 3 {
 		if err := db.Commit(t.Context(), batch(i)); err != nil {
@@ -362,7 +323,7 @@ func TestJoinedUnitsOfACutConnection(t *testing.T) {
 			t.Parallel()
 			direct, address := effects(t, postgres.Options{})
 			proxy := cutproxy.Start(t, address)
-			db := open(t, proxy.URL(), postgres.Options{Lanes: 1})
+			db := open(t, proxy.URL(), postgres.Options{Writes: declared(), SharedCommits: 1})
 			sending := func() (batches []*pgx.Batch) {
 				for i := range units {
 					batches = append(batches, batch(i+1))
@@ -424,46 +385,10 @@ func TestOneThatWaitsForALane(t *testing.T) {
 		wantStored(t, db)
 	})
 
-	t.Run("withdraws as well where there is no connection for whom it follows", func(t *testing.T) {
-		t.Parallel()
-		db, _ := effects(t, postgres.Options{Lanes: 1, MaxConns: 1})
-		inUse, err := db.Pool().Acquire(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		release := db.HoldLane()
-		ctx, cancel := context.WithCancel(t.Context())
-		var leaving, staying []<-chan error
-		for i := range 8 {
-			told := make(chan error, 1)
-			if i < 4 {
-				leaving = append(leaving, told)
-				go func() { told <- db.CommitWithin(ctx, batch(i)) }()
-			} else {
-				staying = append(staying, told)
-				go func() { told <- db.CommitWithin(t.Context(), batch(i)) }()
-			}
-			await.True(t, "it waits", func() bool { return db.Pending() == i+1 })
-		}
-		release()
-		await.True(t, "they wait for a connection", func() bool { return db.Pending() == 0 })
-		cancel()
-		for i, told := range leaving {
-			if err := <-told; !errors.Is(err, postgres.ErrNotCommitted) || !errors.Is(err, context.Canceled) {
-				t.Errorf("unit %d was told %v", i, err)
-			}
-		}
-		inUse.Release()
-		for _, told := range staying {
-			wantNoErrors(t, []error{<-told})
-		}
-		wantStored(t, db, 4, 5, 6, 7)
-	})
-
 	t.Run("is not sent when its pool is closed", func(t *testing.T) {
 		t.Parallel()
 		other, address := effects(t, postgres.Options{})
-		db := open(t, address, postgres.Options{Lanes: 1})
+		db := open(t, address, postgres.Options{Writes: declared(), SharedCommits: 1})
 		release := db.HoldLane()
 		waits := commit(t.Context(), db, batch(1))
 		await.True(t, "it waits", func() bool { return db.Pending() == 1 })
@@ -532,21 +457,20 @@ func (p *panicsAt) TraceBatchEnd(ctx context.Context, conn *pgx.Conn, data pgx.T
 	p.batches.TraceBatchEnd(ctx, conn, data)
 }
 
-// TestAPanicOfATracer: it comes when the units are committed, and all are told.
+// TestAPanicOfATracer: it is that of the caller whose trace ends.
 func TestAPanicOfATracer(t *testing.T) {
 	t.Parallel()
-	db, _ := effects(t, postgres.Options{Lanes: 1, Tracer: &panicsAt{}})
+	db, _ := effects(t, postgres.Options{Writes: declared(), SharedCommits: 1, Tracer: &panicsAt{}})
 	units := committing(db, eight()...)
-	leading, traced := units[0], units[3]
-	units[0] = func(ctx context.Context) (err error) {
+	traced := units[3]
+	units[3] = func(ctx context.Context) (err error) {
 		defer func() {
 			if cause := recover(); cause == nil {
 				err = errors.New("nobody panicked")
 			}
 		}()
-		return leading(ctx)
+		return traced(context.WithValue(ctx, caller{}, "planted"))
 	}
-	units[3] = func(ctx context.Context) error { return traced(context.WithValue(ctx, caller{}, "planted")) }
 	for i, err := range gathered(t, db, units...) {
 		if err != nil {
 			t.Errorf("unit %d was told %v", i+1, err)

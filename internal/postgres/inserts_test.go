@@ -20,7 +20,7 @@ import (
 // statements are counted. A note is about a record.
 func records(t *testing.T) *postgres.DB {
 	t.Helper()
-	db, _ := effects(t, postgres.Options{Lanes: 1})
+	db, _ := effects(t, postgres.Options{Writes: declared(), SharedCommits: 1})
 	_, err := db.Pool().Exec(t.Context(), countStatements+`
 create table records (
   place   bigint      generated always as identity,
@@ -130,8 +130,7 @@ func TestRowsOfSeveralUnits(t *testing.T) {
 			batches = append(batches, noted(2*i))
 		}
 		wantNoErrors(t, gathered(t, db, committing(db, batches...)...))
-		// Its first record, the note about it, the second, and that: 8 of each.
-		want(t, db, statementsOf, "notes 2", "records 2")
+		want(t, db, statementsOf, "notes 1", "records 1")
 		want(t, db, `select count(*)::text from notes`, "16")
 		want(t, db, `
 select count(*)::text
@@ -255,50 +254,6 @@ func TestARefusedRowAmongOthers(t *testing.T) {
 				}
 				want(t, db, `select count(*) || ' ' || count(distinct xmin::text) from records where version < 99`, "8 1")
 				want(t, db, `select count(*)::text from notes n join records r on r.id = n.record where r.version < 99`, "8")
-			}
-		})
-	}
-}
-
-// TestInsertsByThemselves: another row is not written behind what is no plain row.
-func TestInsertsByThemselves(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		sql  string
-		args func(n int) []any
-	}{
-		"text among the values": {
-			`insert into notes (record, text) values ($1, 'costs $1')`,
-			func(n int) []any { return []any{recordID(n)} },
-		},
-		"rows that are returned": {
-			`insert into notes (record) values ($1) returning (text)`,
-			func(n int) []any { return []any{recordID(n)} },
-		},
-		"arguments by name": {
-			`insert into notes (record) values (@record)`,
-			func(n int) []any { return []any{pgx.NamedArgs{"record": recordID(n)}} },
-		},
-		"an argument that is used twice": {
-			`insert into notes (record, text) values ($1::text::uuid, $1::text)`,
-			func(n int) []any { return []any{recordID(n).String()} },
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db := records(t)
-			var batches []*pgx.Batch
-			for i := range 3 {
-				b := &pgx.Batch{}
-				b.Queue(insertRecord, recordID(i), "r", i, nil, nil, nil, nil, nil, nil)
-				b.Queue(c.sql, c.args(i)...)
-				batches = append(batches, b)
-			}
-			wantNoErrors(t, gathered(t, db, committing(db, batches...)...))
-			want(t, db, `select count(distinct record)::text from notes`, "3")
-			want(t, db, statementsOf, "notes 3", "records 2")
-			if got := db.Shared(); got.Commits != 1 || got.Refusals != 0 {
-				t.Errorf("shared are %+v", got)
 			}
 		})
 	}

@@ -28,7 +28,7 @@ type touched struct {
 func (e ends) batch(effect int) *pgx.Batch {
 	b := batch(effect)
 	if e.Poison {
-		b.Queue(`insert into effects (id, twin) values (1 / $1, 0)`, 0)
+		b.Queue(insertPoison, 0)
 	}
 	for _, m := range e.Messages {
 		if m.Counts {

@@ -23,7 +23,7 @@ import (
 // There is one lane, and statements that change messages are counted.
 func held(t *testing.T, o postgres.Options, fences ...int64) *postgres.DB {
 	t.Helper()
-	o.Lanes = 1
+	o.Writes, o.SharedCommits = declared(), 1
 	db, _ := effects(t, o)
 	if _, err := db.Pool().Exec(t.Context(), countStatements+`
 create trigger counted after update on inbox for each statement execute function count_statement();`); err != nil {
@@ -51,7 +51,7 @@ select n, 'r', n, n, 't', '', '{}', '', 'running', fence
 func end(b *pgx.Batch, id, fence int64) {
 	inbox.Done(b, inbox.Delivery{})
 	q := b.QueuedQueries[b.Len()-1]
-	q.Arguments = []any{q.Arguments[0], id, fence}
+	q.Arguments = []any{id, fence}
 }
 
 // ending has an effect and ends a delivery.
@@ -303,7 +303,7 @@ select (select count(*) from inbox where status = 'done' and done_fence = fence)
 			direct, address := effects(t, postgres.Options{})
 			claimedUnder(t, direct, slices.Repeat([]int64{2}, units)...)
 			proxy := cutproxy.Start(t, address)
-			db := open(t, proxy.URL(), postgres.Options{Lanes: 1})
+			db := open(t, proxy.URL(), postgres.Options{Writes: declared(), SharedCommits: 1})
 			sending := make([]*pgx.Batch, units)
 			for i := range sending {
 				sending[i] = ending(i+1, int64(i+1), 2)
@@ -332,33 +332,6 @@ select (select count(*) from inbox where status = 'done' and done_fence = fence)
 				}
 			}
 			want(t, direct, doneBeside, "16 of 16")
-		})
-	}
-}
-
-// TestStatementsThatAreOfOneRow: another row is not written into what is no text for
-// several.
-func TestStatementsThatAreOfOneRow(t *testing.T) {
-	t.Parallel()
-	for name, many := range map[string]postgres.Many{
-		"no rows":                 "update inbox\n   set waits = waits + 1\n where id = $1\n   and fence = $2",
-		"an argument beside them": "with ending (id) as (\n  values ($1::bigint)\n)\nupdate inbox\n   set waits = waits + 1\n where id = any (array(select id from ending))\n   and fence = $2",
-		"an argument again":       "with ending (id, fence) as (\n  values ($1::bigint, $2::bigint)\n)\nupdate inbox\n   set waits = waits + 1\n where id = any (array(select id from ending))\n   and fence = $2",
-		"rows that do not end":    "with ending (id, fence) as (values ($1::bigint, $2::bigint))\nupdate inbox\n   set waits = waits + 1\n where id = any (array(select id from ending))",
-		"a text":                  "with ending (id, fence) as (\n  values ($1::bigint, nullif($2::bigint, '7'))\n)\nupdate inbox\n   set waits = waits + 1\n where id = any (array(select id from ending))",
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db := held(t, postgres.Options{}, 1, 1, 1)
-			var batches []*pgx.Batch
-			for i := range 3 {
-				b := &pgx.Batch{}
-				b.Queue(endMessage, many, int64(i+1), int64(1))
-				batches = append(batches, b)
-			}
-			wantNoErrors(t, gathered(t, db, committing(db, batches...)...))
-			want(t, db, statementsOf, "inbox 3")
-			want(t, db, `select string_agg(waits::text, ' ') from inbox`, "1 1 1")
 		})
 	}
 }

@@ -19,6 +19,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/payonce/payonce/groupcommit"
 )
 
 // ErrUnreachable is returned by Open, wrapped, for a server that does not answer.
@@ -41,12 +43,12 @@ type Options struct {
 	LockTimeout time.Duration
 	// StatementTimeout ends a statement that runs longer (57014); 10 s unless set.
 	StatementTimeout time.Duration
-	// Lanes is how many commits that may be shared are under way at a time, at most: what
-	// is committed meanwhile shares the next one. None is shared unless it is set.
-	Lanes int
-	// Enough is how many that wait use the second lane, and wait for nobody else; 32
-	// unless set. Fewer are answered sooner, more cost less each.
-	Enough int
+	// Writes are the statements that may share a commit with those of other batches that
+	// are committed at the same moment; none is shared where it is nil.
+	Writes *groupcommit.Order
+	// SharedCommits is how many commits that may be shared are under way at a time; 2 unless
+	// set. With one the server would have nothing to do while the next one is gathered.
+	SharedCommits int
 	// Settings are further settings of the sessions.
 	Settings map[string]string
 	// CommitTimeout bounds one commit; 15 s unless set. The outcome of a commit that
@@ -68,12 +70,16 @@ type Options struct {
 
 const defaultConns = 20
 
+// sharedLockTimeout bounds the wait for a lock in a shared transaction. It is below
+// PostgreSQL's deadlock_timeout of a second.
+const sharedLockTimeout = 200 * time.Millisecond
+
 // DB is a pool of connections and the one way to commit through them.
 type DB struct {
 	pool              *pgxpool.Pool
 	tracer            pgx.QueryTracer
 	committer         *committer // nil where each commits for itself
-	joinedLockTimeout string     // in milliseconds
+	sharedLockTimeout string     // in milliseconds
 	commitTimeout     time.Duration
 	committed         func(*pgx.Batch)
 }
@@ -127,14 +133,14 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 		return nil, err
 	}
 	db := &DB{
-		pool: pool, tracer: o.Tracer, joinedLockTimeout: milliseconds(joinedLockTimeout),
+		pool: pool, tracer: o.Tracer, sharedLockTimeout: milliseconds(sharedLockTimeout),
 		commitTimeout: cmp.Or(o.CommitTimeout, defaultCommitTimeout), committed: o.Committed,
 	}
-	if lock := o.lockTimeout(); lock > 0 && lock < joinedLockTimeout {
-		db.joinedLockTimeout = milliseconds(lock)
+	if lock := o.lockTimeout(); lock > 0 && lock < sharedLockTimeout {
+		db.sharedLockTimeout = milliseconds(lock)
 	}
-	if o.Lanes > 0 {
-		db.committer = newCommitter(o.Lanes, cmp.Or(o.Enough, enoughUnits))
+	if o.Writes != nil {
+		db.committer = newCommitter(db, o.Writes, cmp.Or(o.SharedCommits, 2))
 	}
 	return db, nil
 }

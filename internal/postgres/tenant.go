@@ -37,13 +37,7 @@ type Tenant struct {
 // Tenant is the database as a merchant has it.
 func (db *DB) Tenant(merchant string) *Tenant { return &Tenant{db: db, merchant: merchant} }
 
-const (
-	merchantSetting = "payonce.merchant"
-
-	// It is local: it ends with the transaction, and so with the batch.
-	setMerchant = `
-select set_config('payonce.merchant', $1, true)`
-)
+const merchantSetting = "payonce.merchant"
 
 // Query reads rows of the merchant in one round trip, as QueryWith does.
 func (t *Tenant) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {

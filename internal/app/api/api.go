@@ -15,6 +15,7 @@ import (
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/app"
 	"github.com/payonce/payonce/internal/app/doorbell"
+	"github.com/payonce/payonce/internal/app/writes"
 	"github.com/payonce/payonce/internal/config"
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/postgres"
@@ -59,7 +60,6 @@ const (
 	application = "payonce-api"
 
 	connections = 20 // of the pool
-	lanes       = 2  // of its commits
 
 	// lockTimeout is short, so that nobody who stands before a lock keeps a
 	// connection from others. Whoever may wait longer says so, and few may at once.
@@ -142,7 +142,7 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		Role:           postgres.RoleAPI,
 		MaxConns:       connections,
 		LockTimeout:    lockTimeout,
-		Lanes:          lanes,
+		Writes:         writes.Order(),
 		Tracer:         traces.Statements(),
 		Committed:      bell.Committed,
 		AllowPlaintext: settings.AllowPlaintext,

@@ -166,7 +166,7 @@ func TestCommitted(t *testing.T) {
 		t.Fatal(err)
 	}
 	ofOutbox, ofInbox, ofLedger := d.Bell(doorbell.Outbox), d.Bell(doorbell.Inbox), d.Bell(doorbell.Ledger)
-	db, err := postgres.Open(t.Context(), database, postgres.Options{AllowUnsafeDurability: true, Lanes: 1, Committed: d.Committed})
+	db, err := postgres.Open(t.Context(), database, postgres.Options{AllowUnsafeDurability: true, Committed: d.Committed})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,9 +12,6 @@ var Routing = routing //nolint:gochecknoglobals // exported to tests only
 // TopicOf is the topic of a receiver.
 var TopicOf = topicOf //nolint:gochecknoglobals // exported to tests only
 
-// Together is how many messages of a worker with so many places gather for a commit.
-func Together(places int) int { return Settings{WorkerConcurrency: places}.together() }
-
 // Processors are those of a worker that has nothing to work with.
 func Processors() []*inbox.Processor {
 	return processors(nil, nil, nil, nil, nil, Settings{}, time.Now)

@@ -63,10 +63,6 @@ func (s Settings) providerHost() string {
 	return "api.stripe.com"
 }
 
-// together is how many messages gather for one commit before the second lane is used:
-// never more than there are places, or nobody would ever be enough.
-func (s Settings) together() int { return min(64, s.WorkerConcurrency) }
-
 func (s Settings) policy() inbox.Policy {
 	return inbox.Policy{
 		Lease:       s.Lease,

@@ -96,16 +96,6 @@ func TestSettingsArePrintedWithSecretsHidden(t *testing.T) {
 	}
 }
 
-// TestTogether: a worker with few places never waits for more messages than it has.
-func TestTogether(t *testing.T) {
-	t.Parallel()
-	for places, want := range map[int]int{1: 1, 16: 16, 64: 64, 256: 64} {
-		if got := worker.Together(places); got != want {
-			t.Errorf("of %d places %d gather, want %d", places, got, want)
-		}
-	}
-}
-
 func TestALiveKeyIsNotSentInPlainText(t *testing.T) {
 	unset(t)
 	t.Setenv("DATABASE_URL", remote)

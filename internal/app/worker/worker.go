@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -20,6 +21,7 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/app"
 	"github.com/payonce/payonce/internal/app/doorbell"
+	"github.com/payonce/payonce/internal/app/writes"
 	"github.com/payonce/payonce/internal/config"
 	"github.com/payonce/payonce/internal/notify"
 	"github.com/payonce/payonce/internal/postgres"
@@ -42,11 +44,6 @@ const (
 	subscriberStatement = time.Minute
 
 	callTimeout = 10 * time.Second // of one provider call or webhook
-
-	// lanes share what 64 messages commit at a time. With one the server would have
-	// nothing to do where many gather. No client waits for a message, so more gather
-	// than in the api before the second is used (see together).
-	lanes = 2
 )
 
 // Run works until ctx ends. now dates the signatures of webhooks.
@@ -73,7 +70,7 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		return err
 	}
 	options := postgres.Options{
-		Application: application, Role: postgres.RoleWorker, Lanes: lanes, Enough: settings.together(),
+		Application: application, Role: postgres.RoleWorker, Writes: writes.Order(slices.Concat(fulfillment.Writes(), inbox.Writes())...),
 		Tracer: traces.Statements(), AllowPlaintext: settings.AllowPlaintext,
 	}
 	bell, err := doorbell.New(settings.DatabaseURL.Reveal(), log, doorbell.Options{Application: application + "-doorbell", Listen: true})
@@ -94,7 +91,7 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		return errors.New("the database lacks a migration of this program: run payonce migrate")
 	}
 	options.MaxConns, options.LockTimeout, options.StatementTimeout = subscriberConns, -1, subscriberStatement
-	options.Settings, options.Tracer, options.Lanes, options.Committed = outbox.SessionSettings(), nil, 0, nil // it does nothing that is of a trace, and commits offsets alone
+	options.Settings, options.Tracer, options.Writes, options.Committed = outbox.SessionSettings(), nil, nil, nil // it does nothing that is of a trace, and commits offsets alone
 	subscriberDB, err := app.Open(ctx, log, settings.DatabaseURL.Reveal(), options)
 	if err != nil {
 		return err

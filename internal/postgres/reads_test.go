@@ -18,7 +18,7 @@ import (
 
 // reader answers numbers with their text. Its reads stand still until they are let go.
 type reader struct {
-	*postgres.Gatherer[int, string]
+	*postgres.Reads[int, string]
 
 	letGo   chan struct{} // one for each read
 	refused map[int]error // what the read of a question ends with
@@ -31,7 +31,7 @@ type reader struct {
 
 func newReader(most int) *reader {
 	r := &reader{letGo: make(chan struct{}, 100), refused: map[int]error{}}
-	r.Gatherer = postgres.NewGatherer(most, r.read)
+	r.Reads = postgres.NewReads(most, r.read)
 	r.StandStillFor(time.Hour)
 	return r
 }
@@ -97,7 +97,7 @@ func (r *reader) wantReads(t *testing.T, want ...[]int) {
 	}
 }
 
-func TestGatherer(t *testing.T) {
+func TestReads(t *testing.T) {
 	t.Parallel()
 
 	t.Run("who asks alone is answered alone", func(t *testing.T) {
@@ -161,6 +161,7 @@ func TestGatherer(t *testing.T) {
 		r := newReader(most)
 		r.refused[2] = &pgconn.PgError{SeverityUnlocalized: "ERROR", Code: "55P03"}
 		told := r.askInOrder(t.Context(), t, 1, 2, 3, 4, 5, 6, 7, 8, questions)
+		r.StandStillFor(time.Millisecond)
 		const reads = 1 + 1 + questions - 1 // one, the others together, and each of them by itself
 		for n := range reads {
 			begun := n + 1
@@ -304,7 +305,7 @@ func TestGatherer(t *testing.T) {
 		t.Parallel()
 		entered, letGo := make(chan struct{}), make(chan struct{})
 		reads := 0
-		g := postgres.NewGatherer(1, func(_ context.Context, questions []int) ([]int, error) {
+		g := postgres.NewReads(1, func(_ context.Context, questions []int) ([]int, error) {
 			if reads++; reads == 1 {
 				close(entered)
 				<-letGo

@@ -1,0 +1,245 @@
+package groupcommit_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/payonce/payonce/groupcommit"
+)
+
+// calls is a batcher whose calls stand still until they are let go.
+type calls struct {
+	*groupcommit.Batcher[int, string]
+
+	letGo chan struct{}
+	mu    sync.Mutex
+	all   [][]int
+}
+
+func standing(b *groupcommit.Batcher[int, string]) *calls {
+	c := &calls{Batcher: b, letGo: make(chan struct{})}
+	answer := b.Call
+	c.Call = func(ctx context.Context, items []int) []groupcommit.Outcome[string] {
+		c.mu.Lock()
+		c.all = append(c.all, slices.Clone(items))
+		c.mu.Unlock()
+		<-c.letGo
+		if answer != nil {
+			return answer(ctx, items)
+		}
+		outcomes := make([]groupcommit.Outcome[string], len(items))
+		for i, item := range items {
+			outcomes[i].Value = strconv.Itoa(item)
+		}
+		return outcomes
+	}
+	return c
+}
+
+func (c *calls) soFar() [][]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.all)
+}
+
+type answer struct {
+	value string
+	err   error
+}
+
+// do carries out items in the background, one after another queued.
+func (c *calls) do(ctx context.Context, items ...int) []chan answer {
+	told := make([]chan answer, len(items))
+	for i, item := range items {
+		told[i] = make(chan answer, 1)
+		go func() {
+			value, err := c.Do(ctx, item)
+			told[i] <- answer{value, err}
+		}()
+		synctest.Wait()
+	}
+	return told
+}
+
+func (c *calls) want(t *testing.T, want ...[]int) {
+	t.Helper()
+	synctest.Wait()
+	if diff := cmp.Diff(want, c.soFar()); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+}
+
+func wantAnswers(t *testing.T, told []chan answer, want ...string) {
+	t.Helper()
+	for i, w := range want {
+		if a := <-told[i]; a.value != w || a.err != nil {
+			t.Errorf("item %d is answered %q, %v, want %q", i, a.value, a.err, w)
+		}
+	}
+}
+
+func TestBatcher_takesAlongWhatIsQueued(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := standing(&groupcommit.Batcher[int, string]{Held: time.Hour})
+		told := c.do(t.Context(), 1, 2, 3, 4)
+		c.want(t, []int{1})
+		if c.Queued() != 3 || c.Free() != 0 {
+			t.Errorf("%d are queued, %d calls are free", c.Queued(), c.Free())
+		}
+		close(c.letGo)
+		wantAnswers(t, told, "1", "2", "3", "4")
+		c.want(t, []int{1}, []int{2, 3, 4})
+	})
+}
+
+func TestBatcher_hasSlots(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := standing(&groupcommit.Batcher[int, string]{Slots: 2, Held: time.Hour})
+		told := c.do(t.Context(), 1, 2, 3, 4)
+		c.want(t, []int{1}, []int{2})
+		c.letGo <- struct{}{}
+		c.want(t, []int{1}, []int{2}, []int{3, 4})
+		close(c.letGo)
+		wantAnswers(t, told, "1", "2", "3", "4")
+	})
+}
+
+func TestBatcher_takesNoMoreThanFits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := standing(&groupcommit.Batcher[int, string]{Fit: func(queue []int) int { return min(len(queue), 2) }})
+		told := c.do(t.Context(), 1, 2, 3, 4, 5, 6)
+		close(c.letGo)
+		wantAnswers(t, told, "1", "2", "3", "4", "5", "6")
+		c.want(t, []int{1}, []int{2, 3}, []int{4, 5}, []int{6})
+	})
+}
+
+// A call that is held up counts as a slot no longer than Held, and there are Most of them.
+func TestBatcher_isNotHeldUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := standing(&groupcommit.Batcher[int, string]{Most: 2})
+		told := c.do(t.Context(), 1, 2, 3)
+		c.want(t, []int{1})
+		<-time.After(250 * time.Millisecond)
+		c.want(t, []int{1}, []int{2, 3})
+		told = append(told, c.do(t.Context(), 4)...)
+		<-time.After(time.Hour)
+		c.want(t, []int{1}, []int{2, 3})
+		close(c.letGo)
+		wantAnswers(t, told, "1", "2", "3", "4")
+		synctest.Wait()
+		if c.Free() != 1 {
+			t.Errorf("%d calls are free", c.Free())
+		}
+	})
+}
+
+// What asks for it is carried out again by itself, among others who do not.
+func TestBatcher_repeatsAlone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		refused := errors.New("refused")
+		c := standing(&groupcommit.Batcher[int, string]{Held: time.Hour, Call: func(_ context.Context, items []int) []groupcommit.Outcome[string] {
+			outcomes := make([]groupcommit.Outcome[string], len(items))
+			for i, item := range items {
+				outcomes[i] = groupcommit.Outcome[string]{Value: strconv.Itoa(item), Alone: item != 4}
+				if item == 3 {
+					outcomes[i].Err = refused
+				}
+			}
+			return outcomes
+		}})
+		told := c.do(t.Context(), 1, 2, 3, 4)
+		close(c.letGo)
+		wantAnswers(t, told[:2], "1", "2")
+		if a := <-told[2]; !errors.Is(a.err, refused) {
+			t.Errorf("it is answered %v", a.err)
+		}
+		wantAnswers(t, told[3:], "4")
+		synctest.Wait()
+		all := c.soFar()
+		slices.SortFunc(all[2:], slices.Compare)
+		if diff := cmp.Diff([][]int{{1}, {2, 3, 4}, {2}, {3}}, all); diff != "" {
+			t.Errorf("calls (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestBatcher_callersLeave(t *testing.T) {
+	t.Parallel()
+	for name, mayLeave := range map[string]bool{"only from the queue": false, "also while their item is carried out": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				c := standing(&groupcommit.Batcher[int, string]{Held: time.Hour, MayLeave: mayLeave})
+				first := c.do(t.Context(), 1)
+				ctx, cancel := context.WithCancel(t.Context())
+				second, leaving := c.do(t.Context(), 2), c.do(ctx, 3)
+				queuedContext, leave := context.WithCancel(t.Context())
+				queued := c.do(queuedContext, 4)
+				leave()
+				if a := <-queued[0]; !errors.Is(a.err, context.Canceled) {
+					t.Errorf("a caller that left the queue is told %v", a.err)
+				}
+				c.letGo <- struct{}{}
+				c.want(t, []int{1}, []int{2, 3})
+				cancel()
+				synctest.Wait()
+				if got := len(leaving[0]) == 1; got != mayLeave {
+					t.Errorf("a caller whose item is carried out has left: %v", got)
+				}
+				close(c.letGo)
+				wantAnswers(t, append(first, second...), "1", "2")
+				if a := <-leaving[0]; mayLeave != errors.Is(a.err, context.Canceled) {
+					t.Errorf("it is told %q, %v", a.value, a.err)
+				}
+			})
+		})
+	}
+}
+
+// A panic is that of the caller that leads; the others are told, and the slot is free.
+func TestBatcher_panics(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		fail := true
+		c := standing(&groupcommit.Batcher[int, string]{Held: time.Hour, Call: func(_ context.Context, items []int) []groupcommit.Outcome[string] {
+			if len(items) > 1 && fail {
+				panic("planted")
+			}
+			return make([]groupcommit.Outcome[string], len(items))
+		}})
+		first := c.do(t.Context(), 1)
+		panicked := make(chan any, 1)
+		go func() {
+			defer func() { panicked <- recover() }()
+			_, _ = c.Do(t.Context(), 2)
+		}()
+		synctest.Wait()
+		others := c.do(t.Context(), 3, 4)
+		close(c.letGo)
+		<-first[0]
+		if cause := <-panicked; cause != "planted" {
+			t.Errorf("the leader has panicked with %v", cause)
+		}
+		for _, told := range others {
+			if a := <-told; !errors.Is(a.err, groupcommit.ErrNotReturned) {
+				t.Errorf("another one is told %v", a.err)
+			}
+		}
+		fail = false
+		wantAnswers(t, c.do(t.Context(), 5), "")
+	})
+}

@@ -1,0 +1,113 @@
+package groupcommit
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Unit is a batch of one caller.
+type Unit struct {
+	Tenant string // whom its statements run as; "" for nobody
+	Batch  *pgx.Batch
+}
+
+// Owners of a statement of a joined batch that is no unit's.
+const (
+	Nobody  = -1 // it is the transaction's own
+	Several = -2 // it has rows of several units
+)
+
+// Joined is one batch of several units.
+type Joined struct {
+	Batch *pgx.Batch
+	Of    []int // for each statement the unit whose it is, or one of the owners above
+}
+
+// Join makes one batch of units, which share a transaction then, by statements of at most
+// so many rows. as queues what names a tenant, and is called wherever the next statement is
+// another one's.
+//
+// Inserts of one statement and tenant go together, and those of a unit stay in their
+// order. Behind them come the statements that lock, by table and row: so two transactions
+// that meet in several rows do not deadlock. None of these goes past another one.
+func (o *Order) Join(units []Unit, rows int, as func(b *pgx.Batch, tenant string)) Joined {
+	var inserts, locking []statement
+	for i, u := range units {
+		for _, q := range u.Batch.QueuedQueries {
+			place := o.places[q.SQL]
+			d := o.all[place]
+			s := statement{place: place, tenant: u.Tenant, of: i, sql: q.SQL, arguments: q.Arguments}
+			if d.Row != nil {
+				s.table, s.row = o.tables[d.Table], d.Row(q.Arguments)
+				locking = append(locking, s)
+			} else {
+				inserts = append(inserts, s)
+			}
+		}
+	}
+	slices.SortStableFunc(inserts, func(a, b statement) int {
+		return cmp.Or(cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.place, b.place))
+	})
+	slices.SortStableFunc(locking, func(a, b statement) int {
+		return cmp.Or(cmp.Compare(a.table, b.table), a.row.compare(b.row))
+	})
+	j := Joined{Batch: &pgx.Batch{}}
+	tenant := ""
+	for i, s := range o.merge(append(inserts, locking...), rows) {
+		if i == 0 || s.tenant != tenant {
+			tenant = s.tenant
+			as(j.Batch, tenant)
+			for len(j.Of) < j.Batch.Len() {
+				j.Of = append(j.Of, Nobody)
+			}
+		}
+		j.Batch.Queue(s.sql, s.arguments...)
+		j.Of = append(j.Of, s.of)
+	}
+	return j
+}
+
+type statement struct {
+	place     int
+	tenant    string
+	table     int
+	row       Row
+	of        int
+	sql       string
+	arguments []any
+}
+
+// merge sends neighbours of one statement and tenant together.
+func (o *Order) merge(all []statement, rows int) []statement {
+	var few []statement
+	for len(all) > 0 {
+		same := 1
+		for same < len(all) && all[same].place == all[0].place && all[same].tenant == all[0].tenant {
+			same++
+		}
+		n := 1
+		for o.all[all[0].place].Rows != nil && 2*n <= min(same, rows) {
+			n *= 2
+		}
+		few = append(few, o.together(all[:n]))
+		all = all[n:]
+	}
+	return few
+}
+
+func (o *Order) together(same []statement) statement {
+	s := same[0]
+	if len(same) == 1 {
+		return s
+	}
+	s.sql, s.arguments = o.all[s.place].several[len(same)], nil
+	for _, other := range same {
+		if other.of != s.of {
+			s.of = Several
+		}
+		s.arguments = append(s.arguments, other.arguments...)
+	}
+	return s
+}
