@@ -158,6 +158,6 @@ func lookups() []lookup {
 			file: "internal/telemetry/figures.go", words: "from inbox open", args: "'{r}', 100000",
 			ways: "inbox_open_by_key receiver, inbox_due receiver, inbox_parked_by_key receiver",
 		},
-		{file: "internal/telemetry/figures.go", words: "o.consumer_group", args: "100000", ways: outboxRange},
+		{file: "internal/telemetry/figures.go", words: "o.consumer_group", args: "100000", ways: outboxRange + ", outbox_offsets_pkey consumer_group"},
 	}
 }

@@ -76,7 +76,7 @@ select receiver, message_id || ' is behind', ordering_key, 'stripe.behind', '', 
 		w := newWorld(t)
 		w.exec(`
 delete from outbox
- where transaction_id <= (select transaction_id from outbox_offsets);
+ where transaction_id <= (select transaction_id from outbox_offsets o where o.topic = outbox.topic);
 delete from inbox
  where status = 'done'
    and ordering_key in ('{sold}', '{bought}', '{declined}', '{refused}', '{canceled}', '{refunded}');

@@ -9,11 +9,13 @@ with kept as (
    union
   select message_id from inbox
 ), oldest as (
-  select (select transaction_id
-            from outbox
-           where topic = 'charges'
-           order by transaction_id
+  select t.topic,
+         (select o.transaction_id
+            from outbox o
+           where o.topic = t.topic
+           order by o.transaction_id
            limit 1) as txid
+    from unnest(array['charges', 'outcomes']) as t (topic)
 ), charges as (
   select stream_id,
          bool_or(type like 'charge.succeeded.v%' or type like 'charge.failed.v%')       as ended,
@@ -47,7 +49,8 @@ select case
        end
   from ledger_events e
   join charges c using (stream_id)
- cross join oldest
+  join oldest
+    on oldest.topic = case when e.type ~ 'requested\.v' then 'charges' else 'outcomes' end
   left join refunds r
     on r.stream_id = e.stream_id
    and r.refund_id = e.data ->> 'refund_id'
@@ -68,7 +71,7 @@ with messages as (
          metadata ->> 'ordering_key' as stream_id,
          transaction_id              as txid
     from outbox
-   where topic = 'charges'
+   where topic in ('charges', 'outcomes')
    union all
   select message_id,
          type,
@@ -90,8 +93,7 @@ select case
   left join ledger_events e
     on e.event_id::text = m.message_id`
 
-// The offset of the consumer group that feeds the inbox and what it has received are
-// one commit. What other groups have read says nothing about the inbox.
+// The consumer group that feeds the inbox stores a message before it moves its offset. What other groups have read says nothing about the inbox.
 const passedMessagesWereReceived = `
 select case
          when i.message_id is null

@@ -195,8 +195,8 @@ update stock set reserved = reserved + 2, available = available - 2 where sku = 
 		},
 		"every request and outcome has its message": {
 			{"an_outcome_that_nobody_announced", `
-delete from outbox where message_id in (select event_id::text from ledger_events where stream_id = '{sold}' and type = 'charge.succeeded.v1');
-delete from inbox where ordering_key = '{sold}' and type = 'charge.succeeded.v1'`, nil},
+delete from outbox where message_id in (select event_id::text from ledger_events where stream_id = '{refunded}' and type = 'charge.succeeded.v1');
+delete from inbox where ordering_key = '{refunded}' and type = 'charge.succeeded.v1'`, nil},
 			{"an_outcome_whose_message_went_before_its_time", `
 delete from outbox;
 delete from inbox where ordering_key = '{untold}' and type = 'charge.succeeded.v1'`, []string{

@@ -11,10 +11,9 @@ import (
 	"github.com/payonce/payonce/domain"
 )
 
-// Streams are read through a cursor, a page per statement, so that memory and
-// the time of one statement stay bounded however long the log is.
-const declareStreams = `
-declare audited_streams no scroll cursor for
+// A page is the streams behind $1 that have some $2 events together, each of them whole, so
+// that memory and the time of one statement stay bounded however long the ledger is.
+const selectStreams = `
 select e.stream_id,
        e.version,
        e.type,
@@ -44,10 +43,19 @@ select e.stream_id,
         where generation = c.generation
           and charge_id = e.stream_id
           and e.version = 1) l on true
+ where e.stream_id > $1
+   and e.stream_id <= coalesce((
+         select f.stream_id
+           from ledger_events f
+          where f.stream_id > $1
+          order by f.stream_id, f.version
+         offset $2
+          limit 1), (
+         select max(f.stream_id)
+           from ledger_events f))
  order by e.stream_id, e.version, e.position`
 
-const fetchStreams = `
-fetch 1000 from audited_streams`
+const pageEvents = 1000
 
 type storedEvent struct {
 	StreamID   string
@@ -66,42 +74,41 @@ type streamChecks struct {
 	gapless, legal, postings, list Check
 }
 
-// checkStreams reads the whole ledger once.
-func checkStreams(ctx context.Context, tx pgx.Tx) ([]Check, error) {
-	if _, err := tx.Exec(ctx, declareStreams); err != nil {
-		return nil, fmt.Errorf("open the ledger: %w", err)
-	}
+// checkStreams reads the whole ledger once, page by page. A stream that begins meanwhile
+// may be left to the next audit.
+func checkStreams(ctx context.Context, db Snapshots) ([]Check, error) {
 	checks := streamChecks{
 		gapless:  newCheck("streams have no gap"),
 		legal:    newCheck("streams are legal"),
 		postings: newCheck("postings are what the events cause"),
 		list:     newCheck("the list shows each charge as its events tell"),
 	}
-	var stream []storedEvent
-	for {
-		rows, err := tx.Query(ctx, fetchStreams)
-		if err != nil {
-			return nil, fmt.Errorf("read the ledger: %w", err)
-		}
-		page, err := pgx.CollectRows(rows, pgx.RowToStructByName[storedEvent])
-		if err != nil {
-			return nil, fmt.Errorf("read the ledger: %w", err)
-		}
-		for _, e := range page {
-			if len(stream) > 0 && stream[0].StreamID != e.StreamID {
-				checks.see(stream)
-				stream = stream[:0]
+	for last := ""; ; {
+		var page []storedEvent
+		err := look(ctx, db, func(tx pgx.Tx) error {
+			rows, err := tx.Query(ctx, selectStreams, last, pageEvents)
+			if err != nil {
+				return err
 			}
-			stream = append(stream, e)
+			page, err = pgx.CollectRows(rows, pgx.RowToStructByName[storedEvent])
+			return err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("read the ledger: %w", err)
 		}
 		if len(page) == 0 {
-			break
+			return []Check{checks.gapless, checks.legal, checks.postings, checks.list}, nil
+		}
+		last = page[len(page)-1].StreamID
+		for len(page) > 0 {
+			n := 1
+			for n < len(page) && page[n].StreamID == page[0].StreamID {
+				n++
+			}
+			checks.see(page[:n])
+			page = page[n:]
 		}
 	}
-	if len(stream) > 0 {
-		checks.see(stream)
-	}
-	return []Check{checks.gapless, checks.legal, checks.postings, checks.list}, nil
 }
 
 // see looks at one whole stream.

@@ -221,10 +221,9 @@ select case when metadata ->> 'type' like '%requested.v1' then 'fulfillment' els
  order by transaction_id, "offset"
     on conflict (receiver, message_id) do nothing;
 insert into outbox_offsets (topic, consumer_group, transaction_id, "offset")
-select topic, 'inbox', transaction_id, "offset"
+select distinct on (topic) topic, 'inbox', transaction_id, "offset"
   from outbox
- order by transaction_id desc, "offset" desc
- limit 1
+ order by topic, transaction_id desc, "offset" desc
     on conflict (topic, consumer_group) do update
    set transaction_id = excluded.transaction_id, "offset" = excluded."offset"`)
 }
@@ -275,8 +274,12 @@ func (w *world) announce(b *pgx.Batch, s ledger.Stream, e ledger.Recorded) {
 	if err != nil {
 		w.Fatal(err)
 	}
+	topic := ledger.Outcomes
+	if strings.Contains(e.Type, "requested") {
+		topic = ledger.Topic
+	}
 	err = outbox.Append(b, outbox.Message{
-		Topic: ledger.Topic, ID: e.ID.String(), Type: e.Type, OrderingKey: s.ID, Payload: payload,
+		Topic: topic, ID: e.ID.String(), Type: e.Type, OrderingKey: s.ID, Payload: payload,
 	})
 	if err != nil {
 		w.Fatal(err)
