@@ -197,12 +197,13 @@ select o.topic,
   from (select topic, consumer_group, transaction_id, "offset"
           from outbox_offsets
          union all
-        select 'charges', 'inbox', '0'::xid8, 0
+        select t.topic, 'inbox', '0'::xid8, 0
+          from unnest(array['charges', 'outcomes']) as t (topic)
          where not exists (
                  select
-                   from outbox_offsets
-                  where topic = 'charges'
-                    and consumer_group = 'inbox')) o`
+                   from outbox_offsets f
+                  where f.topic = t.topic
+                    and f.consumer_group = 'inbox')) o`
 
 func (f *figures) lookOutbox(ctx context.Context) error {
 	rows, err := f.db.Query(ctx, selectUnread, f.most)
