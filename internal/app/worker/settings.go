@@ -18,7 +18,7 @@ type Settings struct {
 	StripeAPIBase     string         `env:"STRIPE_API_BASE"`
 	HTTPAddr          string         `env:"HTTP_ADDR" envDefault:"127.0.0.1:8081"`
 	AllowPlaintext    bool           `env:"ALLOW_PLAINTEXT"`
-	WorkerConcurrency int            `env:"WORKER_CONCURRENCY" envDefault:"64"`
+	WorkerConcurrency int            `env:"WORKER_CONCURRENCY" envDefault:"256"`
 	Lease             time.Duration  `env:"LEASE" envDefault:"3s"`
 	MaxAttempts       int            `env:"MAX_ATTEMPTS" envDefault:"12"`
 	GiveUpAfter       time.Duration  `env:"GIVE_UP_AFTER" envDefault:"72h"`

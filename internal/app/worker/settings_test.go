@@ -86,7 +86,7 @@ func TestSettingsArePrintedWithSecretsHidden(t *testing.T) {
 	}
 	for _, want := range []string{
 		`"DATABASE_URL":"(hidden)"`, `"STRIPE_SECRET_KEY":"(hidden)"`, `"STRIPE_API_BASE":"http://127.0.0.1:8090"`,
-		`"HTTP_ADDR":"127.0.0.1:8081"`, `"WORKER_CONCURRENCY":"64"`, `"LEASE":"3s"`, `"MAX_ATTEMPTS":"12"`,
+		`"HTTP_ADDR":"127.0.0.1:8081"`, `"WORKER_CONCURRENCY":"256"`, `"LEASE":"3s"`, `"MAX_ATTEMPTS":"12"`,
 		`"GIVE_UP_AFTER":"72h0m0s"`, `"BACKOFF_BASE":"200ms"`, `"BACKOFF_CAP":"1m0s"`, `"INBOX_RETENTION":"168h0m0s"`,
 		`"OUTBOX_RETENTION":"24h0m0s"`, `"WEBHOOK_ALLOW_CIDRS":"[127.0.0.0/8 10.0.0.0/8]"`,
 	} {
