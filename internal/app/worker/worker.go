@@ -130,8 +130,12 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 // receiveAlways begins anew when the router could not even subscribe: the
 // database may be restarting.
 func receiveAlways(ctx context.Context, log *slog.Logger, db *postgres.DB, bell *doorbell.Doorbell, told func(inbox.Reception), receivers []*inbox.Processor) error {
+	bells := make(map[string]<-chan struct{}, len(receivers)) // once: a doorbell keeps all that it has made
+	for _, p := range receivers {
+		bells[p.Receiver] = bell.Bell(doorbell.Outbox)
+	}
 	for {
-		err := receive(ctx, log, db, bell, told, receivers)
+		err := receive(ctx, log, db, bells, bell.Listening, told, receivers)
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // stopped, as it was told
 		}
@@ -147,7 +151,7 @@ func receiveAlways(ctx context.Context, log *slog.Logger, db *postgres.DB, bell 
 // receive runs the Watermill router that takes messages from the outbox into
 // the inbox: each topic by a subscription of its receiver. Stopping it may interrupt a
 // page, which is then read again.
-func receive(ctx context.Context, log *slog.Logger, db *postgres.DB, bell *doorbell.Doorbell, told func(inbox.Reception), receivers []*inbox.Processor) error {
+func receive(ctx context.Context, log *slog.Logger, db *postgres.DB, bells map[string]<-chan struct{}, listening func() bool, told func(inbox.Reception), receivers []*inbox.Processor) error {
 	conns := stdlib.OpenDBFromPool(db.Pool())
 	defer func() { _ = conns.Close() }() // the pool itself is closed by its owner
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Second}, outbox.Logger(log))
@@ -160,7 +164,7 @@ func receive(ctx context.Context, log *slog.Logger, db *postgres.DB, bell *doorb
 			continue
 		}
 		subscriber := outbox.NewSubscriber(conns, group, log, outbox.Options{
-			Bell: bell.Bell(doorbell.Outbox), Listening: bell.Listening, Room: p.Room,
+			Bell: bells[p.Receiver], Listening: listening, Room: p.Room,
 		})
 		messages, err := subscriber.Subscribe(ctx, topic)
 		if err != nil {
