@@ -10,7 +10,7 @@ import (
 )
 
 // contract is the OpenAPI document, read once.
-var contract = sync.OnceValues(func() (*openapi.Contract, error) { //nolint:gochecknoglobals // the document of all tests
+var contract = sync.OnceValues(func() (*openapi.Contract, error) {
 	document, err := os.ReadFile("../internal/httpapi/openapi.yaml")
 	if err != nil {
 		return nil, err

@@ -60,7 +60,7 @@ type keys struct{ api, neighbour, provider, webhook, events string }
 
 // processKeys are the secrets of all deployments of this process: the template
 // database holds them.
-var processKeys = sync.OnceValue(func() keys { //nolint:gochecknoglobals // see above
+var processKeys = sync.OnceValue(func() keys {
 	return keys{
 		api:       "sk_test_merchant" + unique(),
 		neighbour: "sk_test_neighbour" + unique(),

@@ -16,8 +16,6 @@ import (
 )
 
 // What all tests of this process share, made by the first test that needs it.
-//
-//nolint:gochecknoglobals // tests have no main function that could pass it to them
 var (
 	shared   = sync.OnceValues(startShared)
 	programs = sync.OnceValues(buildPrograms)

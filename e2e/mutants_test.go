@@ -41,7 +41,6 @@ type hunter struct {
 	hunt func(t *testing.T, overlay string) string
 }
 
-//nolint:gochecknoglobals // flags of the test program
 var (
 	mutantsWhat = flag.String("mutants", "", "mutants to hunt: all, or a number of them; none where empty")
 	mutantsSeed = flag.Uint64("mutants-seed", 0, "seed by which a number of mutants is drawn; a new one where 0")

@@ -6,7 +6,6 @@ import (
 	"testing"
 )
 
-//nolint:gochecknoglobals // a flag of the tests
 var soak = flag.Bool("soak", false, "TestSoak in its long form, which takes minutes")
 
 // TestSoak does for long what other tests do once, while something is broken all

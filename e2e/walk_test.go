@@ -14,7 +14,6 @@ import (
 	"github.com/payonce/payonce/internal/fleet"
 )
 
-//nolint:gochecknoglobals // flags of the test program
 var (
 	walkWhat  = flag.String("walk", "", "the crash walk: points, all, pairs, scenario/program, or scenario/program/point/side/fault; a sample where empty")
 	walkSeed  = flag.Uint64("walk-seed", 0, "seed of the crash walk's sample; a new one where 0")

@@ -23,7 +23,7 @@ import (
 
 const defaultRounds = 40
 
-var rounds = flag.Int("rounds", defaultRounds, "how often cancel races capture") //nolint:gochecknoglobals // a flag of the test
+var rounds = flag.Int("rounds", defaultRounds, "how often cancel races capture")
 
 // TestCancelAgainstCapture lets a merchant cancel at some moment of a charge's
 // life, many times. Exactly one of the two wins each time, and the provider's

@@ -9,7 +9,7 @@ import (
 )
 
 // contract is what merchants may rely on, read once.
-var contract = sync.OnceValues(func() (*openapi.Contract, error) { //nolint:gochecknoglobals // the document of all tests
+var contract = sync.OnceValues(func() (*openapi.Contract, error) {
 	document, err := os.ReadFile("../internal/httpapi/openapi.yaml")
 	if err != nil {
 		return nil, err

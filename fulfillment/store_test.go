@@ -16,7 +16,6 @@ import (
 	"github.com/payonce/payonce/internal/stripe"
 )
 
-//nolint:gochecknoglobals // a flag of the tests
 var soak = flag.Bool("soak", false, "TestStore in its long form: 10,000 sequences of 100 steps, about half an hour")
 
 // TestStore drives the real store, handlers and inbox by any sequence of requests,

@@ -15,7 +15,7 @@ const selectReplicated = selectAnswers + `
  where pg_logical_emit_message(true, 'payonce', '') is not null`
 
 // confirmTimeout bounds the wait of one replay for the standby. Tests shorten it.
-var confirmTimeout = 5 * time.Second //nolint:gochecknoglobals // see above
+var confirmTimeout = 5 * time.Second
 
 // replicated reads a key that was found once more, and returns what it finds when a
 // synchronous standby has it.

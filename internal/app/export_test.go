@@ -5,6 +5,6 @@ const CloseTime = closeTime
 
 // What tests reach past its constants.
 var (
-	ServeWithin = serve   //nolint:gochecknoglobals // exported to tests only
-	Bounded     = bounded //nolint:gochecknoglobals // exported to tests only
+	ServeWithin = serve
+	Bounded     = bounded
 )

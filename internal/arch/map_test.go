@@ -26,7 +26,7 @@ type room struct {
 }
 
 // rooms is the map, from the inside out.
-var rooms = []room{ //nolint:gochecknoglobals // the map is this package's text
+var rooms = []room{
 	{path: "groupcommit", why: "shares commits of pgx batches of any kind, so that others can lift it out"},
 	{
 		path: "domain", standard: true, tests: true,
@@ -204,7 +204,7 @@ var rooms = []room{ //nolint:gochecknoglobals // the map is this package's text
 
 // testHelpers are packages that the tests of every room may import: they know
 // nothing of this module.
-var testHelpers = []string{"internal/await", "internal/testrun"} //nolint:gochecknoglobals // a table
+var testHelpers = []string{"internal/await", "internal/testrun"}
 
 // A guest is a third party with the rooms that are about it. Tests are no
 // exception.
@@ -214,7 +214,7 @@ type guest struct {
 	why   string
 }
 
-var guests = []guest{ //nolint:gochecknoglobals // the map is this package's text
+var guests = []guest{
 	{
 		path:  "github.com/labstack",
 		rooms: []string{"internal/app", "internal/app/api", "internal/app/worker", "internal/httpapi"},
@@ -260,7 +260,7 @@ const (
 	noTests    = "a program carries no test code"
 )
 
-var bans = []ban{ //nolint:gochecknoglobals // the map is this package's text
+var bans = []ban{
 	{"cmd/api", "github.com/stripe", noProvider},
 	{"cmd/api", module + "/internal/stripe", noProvider},
 	{"cmd/api", module + "/fulfillment", "the api accepts; only workers carry out"},

@@ -20,7 +20,7 @@ import (
 // such as that of a planted bug, shortens it by the variable AWAIT_STALL.
 const Stall = 2 * time.Minute
 
-var limit = limitOf(os.Getenv("AWAIT_STALL")) //nolint:gochecknoglobals // set once
+var limit = limitOf(os.Getenv("AWAIT_STALL"))
 
 func limitOf(variable string) time.Duration {
 	if d, err := time.ParseDuration(variable); err == nil {

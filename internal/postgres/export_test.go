@@ -9,7 +9,7 @@ import (
 )
 
 // EndHalfSentAfter is EndHalfSent with a patience that a test can bear.
-var EndHalfSentAfter = endHalfSentAfter //nolint:gochecknoglobals // exported to tests only
+var EndHalfSentAfter = endHalfSentAfter
 
 // Pending is how many wait to be committed.
 func (db *DB) Pending() int { return db.committer.Queued() }
@@ -18,7 +18,7 @@ func (db *DB) Pending() int { return db.committer.Queued() }
 func (db *DB) FreeLanes() int { return db.committer.Free() }
 
 // holds are units that keep a slot until their channel is closed.
-var holds sync.Map //nolint:gochecknoglobals // of tests
+var holds sync.Map
 
 type hold struct{ begun, end chan struct{} }
 

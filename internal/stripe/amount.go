@@ -15,7 +15,7 @@ import (
 // is zero-decimal. HUF and TWD are special in payouts alone, which payonce does not
 // make. BHD, JOD, KWD, OMR and TND have three, as in ISO 4217, the last of them 0:
 // domain.Currency.Step keeps others out.
-var stripeDigits = map[string]uint8{"ISK": 2, "UGX": 2, "MGA": 0} //nolint:gochecknoglobals // a table
+var stripeDigits = map[string]uint8{"ISK": 2, "UGX": 2, "MGA": 0}
 
 var errNotConvertible = errors.New("the provider has another minor unit, in which this is no whole amount")
 

@@ -41,7 +41,6 @@ const (
 	parallelShort = 3
 )
 
-//nolint:gochecknoglobals // TestMain is called once, by the tests' own main function
 var (
 	endings   []func() error
 	endingsMu sync.Mutex

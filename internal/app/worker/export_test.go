@@ -7,10 +7,10 @@ import (
 )
 
 // Routing reads what a receiver takes.
-var Routing = routing //nolint:gochecknoglobals // exported to tests only
+var Routing = routing
 
 // TopicOf is the topic of a receiver.
-var TopicOf = topicOf //nolint:gochecknoglobals // exported to tests only
+var TopicOf = topicOf
 
 // Processors are those of a worker that has nothing to work with.
 func Processors() []*inbox.Processor {

@@ -55,7 +55,7 @@ func (s *Server) Folder() string { return s.folder.path }
 func (s *Server) KeeperPID() int { return s.keeper.command.Process.Pid }
 
 // Flock locks a folder, and LockData the data folder below one.
-var Flock = flock //nolint:gochecknoglobals // exported to tests only
+var Flock = flock
 
 func LockData(ctx context.Context, path string) (*os.File, error) {
 	return (&folder{path: path}).lockData(ctx)

@@ -42,7 +42,6 @@ func Reused(tb testing.TB) *postgres.DB {
 	return d.db
 }
 
-//nolint:gochecknoglobals // tests have no main that could hand it to them
 var used = usedDatabases{lent: map[*postgres.DB]*usedDatabase{}}
 
 // usedDatabases are the databases of Reused.

@@ -21,7 +21,6 @@ import (
 // database that TEST_DATABASE_URL names.
 const templateLock = 7_296_690_381
 
-//nolint:gochecknoglobals // tests have no main that could hand them the server and its template
 var (
 	shared   = sync.OnceValues(connect)
 	template = sync.OnceValues(migrate)
