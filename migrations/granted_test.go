@@ -83,5 +83,6 @@ func functions() []string {
 		"end_half_sent: payonce_worker",
 		"horizon_held: payonce_worker",
 		"refuse_change: nobody",
+		"snapshot_held: payonce_worker",
 	}
 }

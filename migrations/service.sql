@@ -144,6 +144,30 @@ comment on function horizon_held is 'seconds since the oldest writing transactio
 revoke execute on function horizon_held from public;
 grant execute on function horizon_held to payonce_worker;
 
+-- Vacuum keeps every row version that the oldest snapshot of this database may still see,
+-- and so does a prepared transaction, which has no session. Vacuum's own snapshot holds
+-- nothing back. The function reports how old that transaction is and not whose it is.
+create function snapshot_held()
+returns double precision
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+select coalesce(max(extract(epoch from clock_timestamp() - began)), 0)
+  from (select xact_start
+          from pg_stat_activity
+         where datname = current_database()
+           and (backend_xmin is not null or backend_xid is not null)
+           and pid <> pg_backend_pid()
+           and pid not in (select pid from pg_stat_progress_vacuum)
+         union all
+        select prepared
+          from pg_prepared_xacts
+         where database = current_database()) as holding(began)
+$$;
+comment on function snapshot_held is 'seconds since the oldest transaction of this database began that vacuum must respect, of those whose sessions the owner of the function may see; 0 if there is none';
+revoke execute on function snapshot_held from public;
+grant execute on function snapshot_held to payonce_worker;
+
 -- A session may be ended by its own user and by a superuser. This function ends sessions
 -- of our programs that stand in the middle of a transaction, as far as the owner of the
 -- function may.

@@ -29,8 +29,8 @@ type figures struct {
 	receivers []string // of whom it is told, too, that nothing waits
 	restored  Restored
 
-	up, messages, oldest, unread, unreadAge, bytes, horizon, foreign *prometheus.Desc
-	auditViolated, auditChecked, auditFinished                       *prometheus.Desc
+	up, messages, oldest, unread, unreadAge, bytes, horizon, snapshot, slotBytes, slotXmin, foreign *prometheus.Desc
+	auditViolated, auditChecked, auditFinished                                                      *prometheus.Desc
 
 	timeout time.Duration // of a read: figuresTimeout, except in tests
 	most    int           // messages that are counted: countedAtMost, except in tests
@@ -57,6 +57,9 @@ func newFigures(c Config, db postgres.Querier, receivers []string, restored Rest
 		unreadAge: desc("payonce_outbox_unread_age_seconds", "Time since the oldest of them was committed.", "topic", "consumer_group"),
 		bytes:     desc("payonce_store_bytes", "Size of a table with its indexes.", "table"),
 		horizon:   desc("payonce_horizon_held_seconds", "Time for which the oldest writing transaction has held back what was committed after it."),
+		snapshot:  desc("payonce_snapshot_held_seconds", "Age of the oldest transaction whose snapshot keeps vacuum from removing dead rows of this database; prepared transactions included."),
+		slotBytes: desc("payonce_replication_slot_retained_bytes", "Write-ahead log that the server keeps for a replication slot.", "slot"),
+		slotXmin:  desc("payonce_replication_slot_held_transactions", "Transactions since the oldest one whose dead rows a replication slot keeps from vacuum, of tables or of the catalog.", "slot"),
 
 		foreign:       desc("payonce_restored_unrepaired", "Whether the tables name transactions of another server: 1 after a restore, until it is repaired."),
 		auditViolated: desc("payonce_audit_violations", "Violations that the last audit found, by scope.", "scope"),
@@ -68,7 +71,7 @@ func newFigures(c Config, db postgres.Querier, receivers []string, restored Rest
 // Describe tells which metrics there are.
 func (f *figures) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		f.up, f.messages, f.oldest, f.unread, f.unreadAge, f.bytes, f.horizon, f.foreign, f.auditViolated, f.auditChecked, f.auditFinished,
+		f.up, f.messages, f.oldest, f.unread, f.unreadAge, f.bytes, f.horizon, f.snapshot, f.slotBytes, f.slotXmin, f.foreign, f.auditViolated, f.auditChecked, f.auditFinished,
 	} {
 		to <- d
 	}
@@ -92,7 +95,7 @@ func (f *figures) refresh() {
 	defer cancel()
 	f.told = nil
 	var err error
-	for _, look := range []func(context.Context) error{f.lookInbox, f.lookOutbox, f.lookStore, f.lookAudit, f.lookHorizon, f.lookRestored} {
+	for _, look := range []func(context.Context) error{f.lookInbox, f.lookOutbox, f.lookStore, f.lookAudit, f.lookHorizon, f.lookSlots, f.lookRestored} {
 		if err = look(ctx); err != nil {
 			break
 		}
@@ -274,14 +277,45 @@ func (f *figures) lookAudit(ctx context.Context) error {
 }
 
 const selectHorizon = `
-select horizon_held()`
+select horizon_held(),
+       snapshot_held()`
 
 func (f *figures) lookHorizon(ctx context.Context) error {
-	var seconds float64
-	if err := f.db.QueryRow(ctx, selectHorizon).Scan(&seconds); err != nil {
-		return fmt.Errorf("look at the oldest transaction: %w", err)
+	var writing, snapshot float64
+	if err := f.db.QueryRow(ctx, selectHorizon).Scan(&writing, &snapshot); err != nil {
+		return fmt.Errorf("read the age of the oldest transaction: %w", err)
 	}
-	f.tell(f.horizon, seconds)
+	f.tell(f.horizon, writing)
+	f.tell(f.snapshot, snapshot)
+	return nil
+}
+
+// A slot that never reserved log, or that lost it, keeps none. The end of the log is
+// what a standby received, where the server is one.
+const selectSlots = `
+select slot_name::text,
+       coalesce(pg_wal_lsn_diff(case
+                                  when pg_is_in_recovery() then pg_last_wal_receive_lsn()
+                                  else pg_current_wal_lsn()
+                                end, restart_lsn), 0)::float8    as bytes,
+       coalesce(greatest(age(xmin), age(catalog_xmin)), 0)::float8 as transactions
+  from pg_replication_slots`
+
+func (f *figures) lookSlots(ctx context.Context) error {
+	rows, err := f.db.Query(ctx, selectSlots)
+	if err != nil {
+		return fmt.Errorf("read the replication slots: %w", err)
+	}
+	var slot string
+	var bytes, transactions float64
+	_, err = pgx.ForEachRow(rows, []any{&slot, &bytes, &transactions}, func() error {
+		f.tell(f.slotBytes, bytes, slot)
+		f.tell(f.slotXmin, transactions, slot)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("read the replication slots: %w", err)
+	}
 	return nil
 }
 

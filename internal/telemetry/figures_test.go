@@ -197,6 +197,93 @@ select extract(epoch from clock_timestamp() - $1)::float8,
 	}
 }
 
+// TestFigures_showWhatHoldsVacuumAndTheLogBack reads as the worker does, of another
+// user's session, of a prepared transaction and of replication slots.
+func TestFigures_showWhatHoldsVacuumAndTheLogBack(t *testing.T) {
+	pgtest.Long(t, "it starts a server")
+	t.Parallel()
+	db, _ := ownServer(t, map[string]string{"wal_level": "logical", "max_prepared_transactions": "1"})
+	m, clock, _ := figures(pgtest.As(t, db, postgres.RoleWorker))
+	const snapshot = `payonce_snapshot_held_seconds`
+	read := func() map[string]float64 {
+		t.Helper()
+		clock.pass(time.Minute)
+		got := scrape(t, m.Handler())
+		want(t, got, map[string]float64{`payonce_figures_up`: 1})
+		return got
+	}
+	now := func() (at time.Time) {
+		t.Helper()
+		if err := db.QueryRow(t.Context(), `select clock_timestamp()`).Scan(&at); err != nil {
+			t.Fatal(err)
+		}
+		return at
+	}
+	held := func(what string, begin func(conn *pgx.Conn) (end string)) {
+		t.Helper()
+		conn, err := db.Pool().Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Release()
+		before := read()[snapshot]
+		end, began := begin(conn.Conn()), now()
+		await.True(t, what+" grows older", func() bool { return now().Sub(began) > 200*time.Millisecond })
+		if age := read()[snapshot]; before >= 0.2 || age < 0.2 || age > now().Sub(began).Seconds()+5 {
+			t.Errorf("%s: the oldest snapshot is %v s old, and %v s before it began", what, age, before)
+		}
+		if _, err := conn.Exec(t.Context(), end); err != nil {
+			t.Fatal(err)
+		}
+		if after := read()[snapshot]; after >= 0.2 {
+			t.Errorf("%s ended, and the oldest snapshot is %v s old", what, after)
+		}
+	}
+	exec := func(conn *pgx.Conn, statements ...string) {
+		t.Helper()
+		for _, sql := range statements {
+			if _, err := conn.Exec(t.Context(), sql); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	held("a snapshot that only reads", func(conn *pgx.Conn) string {
+		exec(conn, `begin isolation level repeatable read read only`, `select from outbox`)
+		return `rollback`
+	})
+	held("a prepared transaction", func(conn *pgx.Conn) string {
+		exec(conn, `begin`, `select pg_current_xact_id()`, `prepare transaction 'forgotten'`)
+		return `rollback prepared 'forgotten'`
+	})
+
+	name := func(metric, slot string) string {
+		return `payonce_replication_slot_` + metric + `{slot="` + slot + `"}`
+	}
+	if got := read(); got[name("retained_bytes", "standby")] != 0 {
+		t.Error("there is no slot, and yet its log is told")
+	}
+	write(t, db, `select pg_create_physical_replication_slot('standby', true), pg_create_physical_replication_slot('unused')`)
+	write(t, db, `select pg_create_logical_replication_slot('subscriber', 'pgoutput')`)
+	before := read()
+	for range 3 {
+		write(t, db, insertMessages, "pending", 100, time.Minute)
+		write(t, db, `truncate inbox`)
+	}
+	got := read()
+	for _, slot := range []string{"standby", "subscriber"} {
+		if grown := got[name("retained_bytes", slot)] - before[name("retained_bytes", slot)]; grown < 10_000 {
+			t.Errorf("%s keeps %v bytes more after 300 messages", slot, grown)
+		}
+	}
+	if n := got[name("held_transactions", "subscriber")]; n < 6 {
+		t.Errorf("the subscriber's slot holds %v transactions, want 6 or more", n)
+	}
+	want(t, got, map[string]float64{
+		name("held_transactions", "standby"): 0, // it sends no hot_standby_feedback
+		name("retained_bytes", "unused"):     0,
+	})
+}
+
 func TestScrapesCostTheDatabaseLittle(t *testing.T) {
 	t.Parallel()
 	q := &counting{Querier: pgtest.Open(t)}

@@ -72,12 +72,10 @@ func fetch(t *testing.T, url string) string {
 	return string(body)
 }
 
-// TestTheProgramsTellWhatTheRulesAskFor: every metric that a rule or the
-// dashboard names is told by the api or by the worker, with every value of a
-// label that is named without a pattern.
-func TestTheProgramsTellWhatTheRulesAskFor(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
-	server, err := local.Start(t.Context(), local.Options{Fsync: true, InMemory: true})
+// ownServer starts a server for one test, with settings that the shared one lacks.
+func ownServer(t *testing.T, settings map[string]string) (db *postgres.DB, address string) {
+	t.Helper()
+	server, err := local.Start(t.Context(), local.Options{Fsync: true, InMemory: true, Settings: settings})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,18 +84,28 @@ func TestTheProgramsTellWhatTheRulesAskFor(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if err := server.CreateDatabase(t.Context(), "told"); err != nil {
+	if err := server.CreateDatabase(t.Context(), "own"); err != nil {
 		t.Fatal(err)
 	}
-	address := server.URL("told")
+	address = server.URL("own")
 	if err := migrations.Up(t.Context(), address); err != nil {
 		t.Fatal(err)
 	}
-	db, err := postgres.Open(t.Context(), address, postgres.Options{})
+	db, err = postgres.Open(t.Context(), address, postgres.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer db.Close()
+	t.Cleanup(db.Close)
+	return db, address
+}
+
+// TestTheProgramsTellWhatTheRulesAskFor: every metric that a rule or the
+// dashboard names is told by the api or by the worker, with every value of a
+// label that is named without a pattern.
+func TestTheProgramsTellWhatTheRulesAskFor(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
+	db, address := ownServer(t, nil)
+	write(t, db, `select pg_create_physical_replication_slot('standby', true)`)
 	result := &pgx.Batch{}
 	audit.Record(result, audit.ScopeTables)
 	if err := db.Commit(t.Context(), result); err != nil {
