@@ -44,7 +44,7 @@ func partsOf(program string) []part {
 		},
 		"worker": {
 			{"garbage collector", `gcBgMarkWorker|bgsweep|bgscavenge|gcAssistAlloc|gcStart|gcDrain`},
-			{"webhook: sign and send", `notify\.\(\*Sender\)`},
+			{"webhook: sign and send", `webhook\.\(\*Sender\)`},
 			{"stripe-go, its JSON and form", `payonce/internal/stripe\.|stripe-go`},
 			{"connections of the HTTP clients", `persistConn|http\.\(\*Transport\)`},
 			{"projections", `ledger\.\(\*Projector\)`},

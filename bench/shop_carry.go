@@ -10,8 +10,8 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/merchants"
-	"github.com/payonce/payonce/internal/notify"
 	"github.com/payonce/payonce/internal/stripe"
+	"github.com/payonce/payonce/internal/webhook"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -149,7 +149,7 @@ func (s *riverShop) tell(ctx context.Context, id string) error {
 	if err != nil {
 		return fmt.Errorf("encode a webhook: %w", err)
 	}
-	if err := s.sender.Deliver(ctx, notify.Webhook{
+	if err := s.sender.Deliver(ctx, webhook.Message{
 		Merchant: merchant, URL: endpoint.URL, Secrets: endpoint.Secrets, ID: outcome.ID.String(), Body: body,
 	}); err != nil {
 		return err

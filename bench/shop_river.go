@@ -15,9 +15,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
-	"github.com/payonce/payonce/internal/notify"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/stripe"
+	"github.com/payonce/payonce/internal/webhook"
 )
 
 // shopByRiver is payonce's business as somebody would build it on River: one
@@ -35,7 +35,7 @@ func shopByRiver(ctx context.Context, o order, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	s := &riverShop{db: db, pool: db.Pool(), provider: provider, webhook: o.Outside + "/shop", sender: notify.New(notify.Config{
+	s := &riverShop{db: db, pool: db.Pool(), provider: provider, webhook: o.Outside + "/shop", sender: webhook.New(webhook.Config{
 		AllowCIDRs: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Now: time.Now,
 	})}
 	workers := river.NewWorkers()
@@ -69,7 +69,7 @@ type riverShop struct {
 	pool     *pgxpool.Pool
 	client   *river.Client[pgx.Tx]
 	provider *stripe.Client
-	sender   *notify.Sender
+	sender   *webhook.Sender
 	webhook  string
 }
 

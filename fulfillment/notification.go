@@ -12,8 +12,8 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/merchants"
-	"github.com/payonce/payonce/internal/notify"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/webhook"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -25,12 +25,12 @@ const NotificationReceiver = "notification"
 type Notification struct {
 	DB     *postgres.DB
 	Reader *Reader
-	Sender *notify.Sender
+	Sender *webhook.Sender
 }
 
-// webhook is the body that a merchant gets. The id is the event's, the same at
+// webhookBody is the body that a merchant gets. The id is the event's, the same at
 // every delivery, and goes into the webhook-id header too.
-type webhook struct {
+type webhookBody struct {
 	ID        string    `json:"id"`
 	Type      string    `json:"type"`
 	CreatedAt time.Time `json:"created_at"`
@@ -107,18 +107,18 @@ func (n *Notification) deliver(ctx context.Context, s ledger.Stream, outcome led
 	if err != nil {
 		return err
 	}
-	body, err := json.Marshal(webhook{
+	body, err := json.Marshal(webhookBody{
 		ID: outcome.ID.String(), Type: kind, CreatedAt: outcome.RecordedAt.UTC(), Data: subject(s.Until(outcome.Version)),
 	})
 	if err != nil {
 		return fmt.Errorf("encode the webhook about %s: %w", outcome.ID, err)
 	}
-	err = n.Sender.Deliver(ctx, notify.Webhook{
+	err = n.Sender.Deliver(ctx, webhook.Message{
 		Merchant: s.Charge.MerchantID, URL: endpoint.URL, Secrets: endpoint.Secrets, ID: outcome.ID.String(), Body: body,
 	})
-	var forbidden *notify.TargetError
-	var busy *notify.BusyError
-	var undelivered *notify.DeliveryError
+	var forbidden *webhook.TargetError
+	var busy *webhook.BusyError
+	var undelivered *webhook.DeliveryError
 	switch {
 	case err == nil:
 		return nil

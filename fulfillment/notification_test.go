@@ -20,7 +20,7 @@ import (
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/merchants"
-	"github.com/payonce/payonce/internal/notify"
+	"github.com/payonce/payonce/internal/webhook"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -35,11 +35,11 @@ type shop struct {
 	mu      sync.Mutex
 	knows   string             // the secret by which it verifies
 	answers []http.HandlerFunc // 204 when there are no more
-	got     []webhook
+	got     []receivedWebhook
 }
 
-// webhook is what the shop received.
-type webhook struct{ ID, Body string }
+// receivedWebhook is what the shop received.
+type receivedWebhook struct{ ID, Body string }
 
 // newShop has a charge that succeeded. allow are the targets beyond public ones.
 func newShop(t *testing.T, allow ...netip.Prefix) *shop {
@@ -47,7 +47,7 @@ func newShop(t *testing.T, allow ...netip.Prefix) *shop {
 	s := &shop{world: newWorld(t), knows: shopSecret}
 	server := httptest.NewServer(http.HandlerFunc(s.receive))
 	t.Cleanup(server.Close)
-	sender := notify.New(notify.Config{AllowCIDRs: allow, Now: time.Now})
+	sender := webhook.New(webhook.Config{AllowCIDRs: allow, Now: time.Now})
 	t.Cleanup(sender.Close)
 	s.notify = (&fulfillment.Notification{DB: s.db, Reader: fulfillment.NewReader(s.db), Sender: sender}).Notify
 	b := &pgx.Batch{}
@@ -102,7 +102,7 @@ func (s *shop) receive(w http.ResponseWriter, r *http.Request) {
 	if err := contracted(r.Header, body); err != nil {
 		s.Errorf("it is not in the contract: %v", err)
 	}
-	s.got = append(s.got, webhook{ID: r.Header.Get("Webhook-Id"), Body: string(body)})
+	s.got = append(s.got, receivedWebhook{ID: r.Header.Get("Webhook-Id"), Body: string(body)})
 	answer := says(http.StatusNoContent, "")
 	if len(s.answers) > 0 {
 		answer, s.answers = s.answers[0], s.answers[1:]

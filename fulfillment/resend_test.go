@@ -18,9 +18,9 @@ import (
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/merchants"
-	"github.com/payonce/payonce/internal/notify"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/webhook"
 )
 
 // outcomes are those that a name means.
@@ -201,7 +201,7 @@ func TestResend(t *testing.T) {
 func TestNotify_does_not_give_up_what_it_did_not_try(t *testing.T) {
 	t.Parallel()
 	s := toldShop(t)
-	sender := notify.New(notify.Config{AllowCIDRs: []netip.Prefix{loopback()}, Now: time.Now, Share: 1})
+	sender := webhook.New(webhook.Config{AllowCIDRs: []netip.Prefix{loopback()}, Now: time.Now, Share: 1})
 	t.Cleanup(sender.Close)
 	s.notify = (&fulfillment.Notification{DB: s.db, Reader: fulfillment.NewReader(s.db), Sender: sender}).Notify
 	to, err := merchants.ReadWebhook(t.Context(), s.db, "acme")
@@ -217,7 +217,7 @@ func TestNotify_does_not_give_up_what_it_did_not_try(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() {
-		ended <- sender.Deliver(ctx, notify.Webhook{
+		ended <- sender.Deliver(ctx, webhook.Message{
 			Merchant: "acme", URL: to.URL, Secrets: to.Secrets, ID: s.got[0].ID, Body: []byte(s.got[0].Body),
 		})
 	}()

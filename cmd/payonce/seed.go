@@ -17,8 +17,8 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/internal/merchants"
-	"github.com/payonce/payonce/internal/notify"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/webhook"
 )
 
 type seedCmd struct {
@@ -88,7 +88,7 @@ func (s seedCmd) seed(ctx context.Context, w io.Writer, db *postgres.DB) error {
 	if kept := s.keptFees(registered); kept != "" {
 		fmt.Fprintln(os.Stderr, kept)
 	}
-	if s.WebhookURL != "" && !notify.IsPublic(s.WebhookURL) {
+	if s.WebhookURL != "" && !webhook.IsPublic(s.WebhookURL) {
 		fmt.Fprintln(os.Stderr, "the webhook's target is not https at a public address: workers deliver there only if WEBHOOK_ALLOW_CIDRS has its address")
 	}
 	if rotates {
@@ -211,10 +211,10 @@ func (s seedCmd) check() error {
 	if s.WebhookURL == "" {
 		return nil
 	}
-	if err := notify.CheckURL(s.WebhookURL); err != nil {
+	if err := webhook.CheckURL(s.WebhookURL); err != nil {
 		return fmt.Errorf("--webhook-url: %w", err)
 	}
-	if s.WebhookSecret != "" && notify.CheckSecret(s.WebhookSecret) != nil {
+	if s.WebhookSecret != "" && webhook.CheckSecret(s.WebhookSecret) != nil {
 		return errors.New("--webhook-secret must be whsec_ and base64")
 	}
 	return nil

@@ -14,8 +14,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/merchants"
-	"github.com/payonce/payonce/internal/notify"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/webhook"
 )
 
 type webhooksCmd struct {
@@ -106,7 +106,7 @@ func (c webhooksRotateCmd) check() error {
 	}
 	encoded := strings.TrimPrefix(c.WebhookSecret, "whsec_")
 	secret, err := base64.StdEncoding.DecodeString(encoded)
-	if err != nil || notify.CheckSecret(c.WebhookSecret) != nil || len(secret) < shortestSecret || len(secret) > longestSecret {
+	if err != nil || webhook.CheckSecret(c.WebhookSecret) != nil || len(secret) < shortestSecret || len(secret) > longestSecret {
 		return fmt.Errorf("--webhook-secret must be whsec_ and %d to %d bytes in base64", shortestSecret, longestSecret)
 	}
 	return nil

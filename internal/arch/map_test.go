@@ -62,7 +62,7 @@ var rooms = []room{
 	{
 		path: "fulfillment",
 		sees: []string{
-			"groupcommit", "domain", "inbox", "internal/merchants", "internal/notify", "internal/postgres",
+			"groupcommit", "domain", "inbox", "internal/merchants", "internal/webhook", "internal/postgres",
 			"internal/stripe", "ledger", "outbox",
 		},
 		why: "carries out what was accepted; it never meets intake and knows no HTTP API",
@@ -95,7 +95,7 @@ var rooms = []room{
 	{path: "internal/crash", why: "stands before a program, whatever it is"},
 	{path: "internal/defects", why: "holds tests alone, so there is nothing to import"},
 	{path: "internal/fleet", tests: true, why: "runs programs, whatever they are"},
-	{path: "internal/notify", why: "signs and sends what it is given"},
+	{path: "internal/webhook", why: "signs and sends what it is given"},
 	{path: "internal/openapi", tests: true, why: "judges by a contract, whoever answers; tests alone import it"},
 	{path: "internal/postgres", sees: []string{"groupcommit"}, why: "serves every room and knows none"},
 	{path: "internal/postgres/cutproxy", why: "cuts a connection, whatever is said on it"},
@@ -178,7 +178,7 @@ var rooms = []room{
 		path: "internal/app/worker",
 		sees: []string{
 			"domain", "fulfillment", "idempotency", "inbox", "internal/app", "internal/app/doorbell", "internal/app/writes",
-			"internal/config", "internal/merchants", "internal/notify", "internal/postgres", "internal/stripe", "internal/telemetry",
+			"internal/config", "internal/merchants", "internal/webhook", "internal/postgres", "internal/stripe", "internal/telemetry",
 			"ledger", "migrations/version", "outbox",
 		},
 		why: "wires up what carries out; it accepts nothing",
@@ -264,7 +264,7 @@ var bans = []ban{
 	{"cmd/api", "github.com/stripe", noProvider},
 	{"cmd/api", module + "/internal/stripe", noProvider},
 	{"cmd/api", module + "/fulfillment", "the api accepts; only workers carry out"},
-	{"cmd/api", module + "/internal/notify", "the api sends nothing to shops; only workers do"},
+	{"cmd/api", module + "/internal/webhook", "the api sends nothing to shops; only workers do"},
 	{"cmd/api", module + "/internal/sandbox", "the outside world is another program"},
 	{"cmd/api", module + "/internal/postgres/local", noServer},
 	{"cmd/api", "testing", noTests},

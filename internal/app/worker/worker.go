@@ -23,10 +23,10 @@ import (
 	"github.com/payonce/payonce/internal/app/doorbell"
 	"github.com/payonce/payonce/internal/app/writes"
 	"github.com/payonce/payonce/internal/config"
-	"github.com/payonce/payonce/internal/notify"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/internal/telemetry"
+	"github.com/payonce/payonce/internal/webhook"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/migrations/version"
 	"github.com/payonce/payonce/outbox"
@@ -237,7 +237,7 @@ func takes(receiver, messageType string) bool {
 func processors(log *slog.Logger, db *postgres.DB, provider *stripe.Client, metrics *telemetry.Worker, traces *telemetry.Traces, settings Settings, now func() time.Time) []*inbox.Processor {
 	reader := fulfillment.NewReader(db)
 	charges := &fulfillment.Fulfillment{DB: db, Reader: reader, Provider: provider, Log: log, Stepping: observeSteps(metrics, traces)}
-	notifications := &fulfillment.Notification{DB: db, Reader: reader, Sender: notify.New(notify.Config{
+	notifications := &fulfillment.Notification{DB: db, Reader: reader, Sender: webhook.New(webhook.Config{
 		AllowCIDRs: settings.WebhookAllowCIDRs, Timeout: callTimeout, Observe: traces.Delivering, Now: now,
 		// Half of a receiver's places are left to the other merchants.
 		Share: max(1, settings.WorkerConcurrency/2),

@@ -1,4 +1,4 @@
-package notify_test
+package webhook_test
 
 import (
 	"context"
@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/payonce/payonce/internal/notify"
+	"github.com/payonce/payonce/internal/webhook"
 )
 
 // TestObserve: a delivery is told with its host and its status, and the headers of
@@ -22,7 +22,7 @@ func TestObserve(t *testing.T) {
 	})
 	var hosts []string
 	var statuses []int
-	s := newSender(t, notify.Config{
+	s := newSender(t, webhook.Config{
 		AllowCIDRs: loopback(),
 		Observe: func(ctx context.Context, host string) (map[string]string, func(int)) {
 			if ctx.Value(callers{}) == nil {
@@ -34,7 +34,7 @@ func TestObserve(t *testing.T) {
 		},
 	})
 	ctx := context.WithValue(t.Context(), callers{}, true)
-	if err := s.Deliver(ctx, webhook(r.URL+"/hook?token=private")); err != nil {
+	if err := s.Deliver(ctx, messageTo(r.URL+"/hook?token=private")); err != nil {
 		t.Fatal(err)
 	}
 	got := in.all()[0]
@@ -45,11 +45,11 @@ func TestObserve(t *testing.T) {
 		t.Errorf("received with %v", got.header)
 	}
 	status = http.StatusServiceUnavailable
-	if err := s.Deliver(ctx, webhook(r.URL)); kinds(err) != "delivery" {
+	if err := s.Deliver(ctx, messageTo(r.URL)); kinds(err) != "delivery" {
 		t.Errorf("refused with %v", err)
 	}
 	r.Close()
-	if err := s.Deliver(ctx, webhook(r.URL)); kinds(err) != "delivery" {
+	if err := s.Deliver(ctx, messageTo(r.URL)); kinds(err) != "delivery" {
 		t.Errorf("refused with %v", err)
 	}
 	if diff := cmp.Diff([]int{http.StatusNoContent, http.StatusServiceUnavailable, 0}, statuses); diff != "" {

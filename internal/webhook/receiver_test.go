@@ -1,4 +1,4 @@
-package notify_test
+package webhook_test
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/net/dns/dnsmessage"
 
-	"github.com/payonce/payonce/internal/notify"
+	"github.com/payonce/payonce/internal/webhook"
 )
 
 const (
@@ -25,8 +25,8 @@ const (
 	body   = `{"id":"evt_1","type":"charge.succeeded","data":{"amount":1999}}`
 )
 
-func webhook(url string) notify.Webhook {
-	return notify.Webhook{Merchant: "acme", URL: url, Secrets: []string{secret}, ID: "evt_1", Body: []byte(body)}
+func messageTo(url string) webhook.Message {
+	return webhook.Message{Merchant: "acme", URL: url, Secrets: []string{secret}, ID: "evt_1", Body: []byte(body)}
 }
 
 // countingListener counts the connections that reach it.
@@ -71,12 +71,12 @@ func newReceiver(tb testing.TB, address string, answer http.HandlerFunc) receive
 	return r
 }
 
-func newSender(tb testing.TB, cfg notify.Config) *notify.Sender {
+func newSender(tb testing.TB, cfg webhook.Config) *webhook.Sender {
 	tb.Helper()
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	s := notify.New(cfg)
+	s := webhook.New(cfg)
 	tb.Cleanup(s.Close)
 	return s
 }
@@ -88,9 +88,9 @@ func loopback() []netip.Prefix {
 // kinds names every kind that the error is of. There must be exactly one.
 func kinds(err error) string {
 	var (
-		target   *notify.TargetError
-		busy     *notify.BusyError
-		delivery *notify.DeliveryError
+		target   *webhook.TargetError
+		busy     *webhook.BusyError
+		delivery *webhook.DeliveryError
 		all      []string
 	)
 	if errors.As(err, &target) {
@@ -108,8 +108,8 @@ func kinds(err error) string {
 	return strings.Join(all, " and ")
 }
 
-func deliveryError(err error) *notify.DeliveryError {
-	if d, ok := errors.AsType[*notify.DeliveryError](err); ok {
+func deliveryError(err error) *webhook.DeliveryError {
+	if d, ok := errors.AsType[*webhook.DeliveryError](err); ok {
 		return d
 	}
 	return nil

@@ -1,4 +1,4 @@
-package notify_test
+package webhook_test
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/payonce/payonce/internal/notify"
+	"github.com/payonce/payonce/internal/webhook"
 )
 
 // holding is a receiver that keeps what comes under /hang, and answers the rest.
@@ -49,13 +49,13 @@ func halfAnAnswer(w http.ResponseWriter) {
 
 // hang delivers so many webhooks that are kept, until stop, after which end holds
 // the errors of all of them.
-func (h holding) hang(t *testing.T, s *notify.Sender, n int) (end <-chan error, stop func()) {
+func (h holding) hang(t *testing.T, s *webhook.Sender, n int) (end <-chan error, stop func()) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	t.Cleanup(stop)
 	errs := make(chan error, n)
 	for range n {
-		go func() { errs <- s.Deliver(ctx, webhook(h.URL+"/hang")) }()
+		go func() { errs <- s.Deliver(ctx, messageTo(h.URL+"/hang")) }()
 	}
 	return errs, stop
 }
@@ -66,7 +66,7 @@ func TestDeliver_tries_a_silent_receiver_a_few_at_a_time(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		keep func(http.ResponseWriter)
-		find func(*testing.T, *notify.Sender, holding) // finds out how it is
+		find func(*testing.T, *webhook.Sender, holding) // finds out how it is
 	}{
 		"that sends nothing":               {silence, oneInVain},
 		"that does not end its answer":     {halfAnAnswer, oneCut},
@@ -76,7 +76,7 @@ func TestDeliver_tries_a_silent_receiver_a_few_at_a_time(t *testing.T) {
 			t.Parallel()
 			const all, tried = 20, 4
 			h := newHolding(t, test.keep)
-			s := newSender(t, notify.Config{AllowCIDRs: loopback(), Timeout: time.Minute})
+			s := newSender(t, webhook.Config{AllowCIDRs: loopback(), Timeout: time.Minute})
 			test.find(t, s, h)
 			errs, stop := h.hang(t, s, all)
 			for range all - tried {
@@ -95,7 +95,7 @@ func TestDeliver_tries_a_silent_receiver_a_few_at_a_time(t *testing.T) {
 	}
 }
 
-func oneInVain(t *testing.T, s *notify.Sender, h holding) {
+func oneInVain(t *testing.T, s *webhook.Sender, h holding) {
 	t.Helper()
 	errs, stop := h.hang(t, s, 1)
 	<-h.asked
@@ -115,7 +115,7 @@ func gone(t *testing.T, stop func(), errs <-chan error, n int) {
 }
 
 // oneCut is delivered, by its status, and the answer has no end.
-func oneCut(t *testing.T, s *notify.Sender, h holding) {
+func oneCut(t *testing.T, s *webhook.Sender, h holding) {
 	t.Helper()
 	errs, _ := h.hang(t, s, 1)
 	<-h.asked
@@ -125,10 +125,10 @@ func oneCut(t *testing.T, s *notify.Sender, h holding) {
 	}
 }
 
-func oneTooLate(t *testing.T, s *notify.Sender, h holding) {
+func oneTooLate(t *testing.T, s *webhook.Sender, h holding) {
 	t.Helper()
 	s.Hurry()
-	if err := s.Deliver(t.Context(), webhook(h.URL)); err != nil {
+	if err := s.Deliver(t.Context(), messageTo(h.URL)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -136,9 +136,9 @@ func oneTooLate(t *testing.T, s *notify.Sender, h holding) {
 func TestDeliver_forgives_a_receiver_that_answers_again(t *testing.T) {
 	t.Parallel()
 	h := newHolding(t, silence)
-	s := newSender(t, notify.Config{AllowCIDRs: loopback(), Timeout: time.Minute})
+	s := newSender(t, webhook.Config{AllowCIDRs: loopback(), Timeout: time.Minute})
 	oneInVain(t, s, h)
-	if err := s.Deliver(t.Context(), webhook(h.URL)); err != nil {
+	if err := s.Deliver(t.Context(), messageTo(h.URL)); err != nil {
 		t.Fatal(err)
 	}
 	errs, stop := h.hang(t, s, 20)
@@ -154,13 +154,13 @@ func TestDeliver_leaves_others_a_place(t *testing.T) {
 	t.Run("beside a silent receiver of another merchant at the same host", func(t *testing.T) {
 		t.Parallel()
 		h := newHolding(t, silence)
-		s := newSender(t, notify.Config{AllowCIDRs: loopback(), Timeout: time.Minute})
+		s := newSender(t, webhook.Config{AllowCIDRs: loopback(), Timeout: time.Minute})
 		oneInVain(t, s, h)
 		errs, stop := h.hang(t, s, 4)
 		for range 4 {
 			<-h.asked
 		}
-		other := webhook(h.URL)
+		other := messageTo(h.URL)
 		if err := s.Deliver(t.Context(), other); kinds(err) != "busy" {
 			t.Errorf("the same merchant's: %v", err)
 		}
@@ -174,17 +174,17 @@ func TestDeliver_leaves_others_a_place(t *testing.T) {
 	t.Run("when a receiver that used to answer holds its share", func(t *testing.T) {
 		t.Parallel()
 		h := newHolding(t, silence)
-		s := newSender(t, notify.Config{AllowCIDRs: loopback(), Timeout: time.Minute, Share: 8})
+		s := newSender(t, webhook.Config{AllowCIDRs: loopback(), Timeout: time.Minute, Share: 8})
 		errs, stop := h.hang(t, s, 8)
 		for range 8 {
 			<-h.asked
 		}
-		if err := s.Deliver(t.Context(), webhook(h.URL)); kinds(err) != "busy" {
+		if err := s.Deliver(t.Context(), messageTo(h.URL)); kinds(err) != "busy" {
 			t.Errorf("one more than its share: %v", err)
 		}
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := s.Deliver(ended, webhook(h.URL)); kinds(err) != "context" {
+		if err := s.Deliver(ended, messageTo(h.URL)); kinds(err) != "context" {
 			t.Errorf("one that is not wanted any more: %v", err)
 		}
 		gone(t, stop, errs, 8)
@@ -193,7 +193,7 @@ func TestDeliver_leaves_others_a_place(t *testing.T) {
 	t.Run("and a delivery beyond the share has its turn when one ends", func(t *testing.T) {
 		t.Parallel()
 		h := newHolding(t, silence)
-		s := newSender(t, notify.Config{AllowCIDRs: loopback(), Timeout: time.Minute, Share: 2})
+		s := newSender(t, webhook.Config{AllowCIDRs: loopback(), Timeout: time.Minute, Share: 2})
 		s.Patient(time.Minute)
 		const all = 4 // with more, one that begins late could find the receiver silent, and be refused
 		errs, _ := h.hang(t, s, all)

@@ -1,4 +1,4 @@
-package notify
+package webhook
 
 import (
 	"crypto/tls"

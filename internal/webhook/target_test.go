@@ -1,4 +1,4 @@
-package notify_test
+package webhook_test
 
 import (
 	"errors"
@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/notify"
+	"github.com/payonce/payonce/internal/webhook"
 )
 
 func TestCheckURL_accepts(t *testing.T) {
@@ -31,7 +31,7 @@ func TestCheckURL_accepts(t *testing.T) {
 		"http://127.0.0.1:8090/shop/webhooks", // plain and private: judged when dialed
 		"http://sandbox:8090/shop/webhooks",
 	} {
-		if err := notify.CheckURL(target); err != nil {
+		if err := webhook.CheckURL(target); err != nil {
 			t.Errorf("%s: %v", target, err)
 		}
 	}
@@ -51,8 +51,8 @@ func TestCheckURL_refuses(t *testing.T) {
 		"https://shop.example\\@127.0.0.1/", "https://shop.example\r\nHost: x/", "https://shop..example/", "https://.example/", "https://sh*p.example/",
 		"https://" + strings.Repeat("a.", 130) + "example/", "https://shop.example/" + strings.Repeat("a", 2048),
 	} {
-		err := notify.CheckURL(target)
-		if _, ok := errors.AsType[*notify.TargetError](err); !ok {
+		err := webhook.CheckURL(target)
+		if _, ok := errors.AsType[*webhook.TargetError](err); !ok {
 			t.Errorf("%q: %v, want it refused", target, err)
 			continue
 		}
@@ -101,12 +101,12 @@ func TestDeliver_refuses_hostile_targets_without_a_connection(t *testing.T) {
 	ok := func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }
 	four := newReceiver(t, "127.0.0.1:0", ok)
 	_, port, _ := strings.Cut(strings.TrimPrefix(four.URL, "http://"), ":")
-	s := newSender(t, notify.Config{Timeout: await.Stall})
+	s := newSender(t, webhook.Config{Timeout: await.Stall})
 
 	refused := 0
 	for _, target := range hostile() {
 		target = strings.ReplaceAll(target, "{port}", port)
-		if err := s.Deliver(t.Context(), webhook(target)); kinds(err) != "target" {
+		if err := s.Deliver(t.Context(), messageTo(target)); kinds(err) != "target" {
 			t.Errorf("%s: %v, want it refused", target, err)
 			continue
 		}
@@ -117,8 +117,8 @@ func TestDeliver_refuses_hostile_targets_without_a_connection(t *testing.T) {
 		t.Errorf("%d connections were opened, want none", got)
 	}
 	// The listener does answer those that are allowed.
-	open := newSender(t, notify.Config{AllowCIDRs: loopback()})
-	if err := open.Deliver(t.Context(), webhook(four.URL)); err != nil || four.dialed.Load() != 1 {
+	open := newSender(t, webhook.Config{AllowCIDRs: loopback()})
+	if err := open.Deliver(t.Context(), messageTo(four.URL)); err != nil || four.dialed.Load() != 1 {
 		t.Errorf("allowed: %v after %d connections, want one", err, four.dialed.Load())
 	}
 }
@@ -149,14 +149,14 @@ func TestDeliver_dials_no_hostile_target(t *testing.T) {
 			targets = append(targets, "https://"+name+"/", "https://"+name+".:8443/")
 		}
 	}
-	cfg := notify.Config{Now: time.Now, Timeout: await.Stall}
-	s := notify.NewCounting(cfg, newZone(names).resolver(), count)
+	cfg := webhook.Config{Now: time.Now, Timeout: await.Stall}
+	s := webhook.NewCounting(cfg, newZone(names).resolver(), count)
 	t.Cleanup(s.Close)
 	for _, target := range targets {
-		if err := s.Deliver(t.Context(), webhook(target)); kinds(err) != "target" {
+		if err := s.Deliver(t.Context(), messageTo(target)); kinds(err) != "target" {
 			t.Errorf("%s: %v, want it refused", target, err)
 		}
-		if notify.CheckURL(target) == nil && notify.IsPublic(target) && !strings.Contains(target, "shop.example") {
+		if webhook.CheckURL(target) == nil && webhook.IsPublic(target) && !strings.Contains(target, "shop.example") {
 			t.Errorf("%s passes for public at registration", target)
 		}
 	}
@@ -166,13 +166,13 @@ func TestDeliver_dials_no_hostile_target(t *testing.T) {
 	}
 
 	cfg.AllowCIDRs = []netip.Prefix{netip.MustParsePrefix("10.1.2.0/24")}
-	open := notify.NewCounting(cfg, newZone(names).resolver(), count)
+	open := webhook.NewCounting(cfg, newZone(names).resolver(), count)
 	t.Cleanup(open.Close)
 	for _, target := range []string{
 		"https://public.shop.example/", "https://8.8.4.4:8443/", "https://[2606:4700:4700::1111]/", "https://allowed.shop.example/", "http://10.1.2.255/",
 		"https://10.1.3.0/", "http://10.1.1.255/", "https://10.1.2.3.nip.example/", "http://8.8.8.8/", // and these are not
 	} {
-		_ = open.Deliver(t.Context(), webhook(target)) // none is connected, so none is delivered
+		_ = open.Deliver(t.Context(), messageTo(target)) // none is connected, so none is delivered
 	}
 	want := []string{"8.8.8.8:443", "8.8.4.4:8443", "[2606:4700:4700::1111]:443", "10.1.2.3:443", "10.1.2.255:80"}
 	if diff := cmp.Diff(want, dialed); diff != "" {
@@ -187,7 +187,7 @@ func TestIsPublic(t *testing.T) {
 		"http://shop.example/": false, "http://8.8.8.8/": false, "https://127.0.0.1/": false, "https://[::1]/": false,
 		"https://169.254.169.254/": false, "https://[fd00:ec2::254]/": false, "https://127.1/": false, "": false,
 	} {
-		if got := notify.IsPublic(target); got != want {
+		if got := webhook.IsPublic(target); got != want {
 			t.Errorf("%s is public: %t", target, got)
 		}
 	}
@@ -196,10 +196,10 @@ func TestIsPublic(t *testing.T) {
 func TestDeliver_over_IPv6_is_guarded_too(t *testing.T) {
 	t.Parallel()
 	six := newReceiver(t, "[::1]:0", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
-	if err := newSender(t, notify.Config{}).Deliver(t.Context(), webhook(six.URL)); kinds(err) != "target" || six.dialed.Load() != 0 {
+	if err := newSender(t, webhook.Config{}).Deliver(t.Context(), messageTo(six.URL)); kinds(err) != "target" || six.dialed.Load() != 0 {
 		t.Errorf("%v after %d connections, want it refused without any", err, six.dialed.Load())
 	}
-	if err := newSender(t, notify.Config{AllowCIDRs: loopback()}).Deliver(t.Context(), webhook(six.URL)); err != nil {
+	if err := newSender(t, webhook.Config{AllowCIDRs: loopback()}).Deliver(t.Context(), messageTo(six.URL)); err != nil {
 		t.Errorf("allowed: %v", err)
 	}
 }
@@ -214,14 +214,14 @@ func TestDeliver_judges_names_by_the_address_they_lead_to(t *testing.T) {
 	} {
 		names[fmt.Sprintf("n%d.shop.example", i)] = []string{address}
 	}
-	s := notify.NewWithResolver(notify.Config{Now: time.Now, Timeout: await.Stall}, newZone(names).resolver())
+	s := webhook.NewWithResolver(webhook.Config{Now: time.Now, Timeout: await.Stall}, newZone(names).resolver())
 	t.Cleanup(s.Close)
 	for name, address := range names {
 		target := "https://" + name + "/hook"
-		if err := notify.CheckURL(target); err != nil {
+		if err := webhook.CheckURL(target); err != nil {
 			t.Errorf("%s: %v", target, err)
 		}
-		err := s.Deliver(t.Context(), webhook(target))
+		err := s.Deliver(t.Context(), messageTo(target))
 		if kinds(err) != "target" {
 			t.Errorf("%s at %s: %v, want it refused", name, address, err)
 		}
@@ -239,10 +239,10 @@ func TestDeliver_is_not_fooled_by_a_name_that_moves(t *testing.T) {
 	_, port, _ := strings.Cut(strings.TrimPrefix(r.URL, "http://"), ":")
 	allowed := []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}
 	z := newZone(map[string][]string{"moves.shop.example": {"127.0.0.1", "127.0.0.2"}})
-	s := notify.NewWithResolver(notify.Config{Now: time.Now, AllowCIDRs: allowed}, z.resolver())
+	s := webhook.NewWithResolver(webhook.Config{Now: time.Now, AllowCIDRs: allowed}, z.resolver())
 	t.Cleanup(s.Close)
 
-	target := webhook("http://moves.shop.example:" + port + "/")
+	target := messageTo("http://moves.shop.example:" + port + "/")
 	if err := s.Deliver(t.Context(), target); err != nil {
 		t.Fatalf("first delivery: %v", err)
 	}
@@ -256,9 +256,9 @@ func TestDeliver_is_not_fooled_by_a_name_that_moves(t *testing.T) {
 
 func TestDeliver_to_a_name_that_does_not_exist_may_be_tried_again(t *testing.T) {
 	t.Parallel()
-	s := notify.NewWithResolver(notify.Config{Now: time.Now, Timeout: await.Stall}, newZone(nil).resolver())
+	s := webhook.NewWithResolver(webhook.Config{Now: time.Now, Timeout: await.Stall}, newZone(nil).resolver())
 	t.Cleanup(s.Close)
-	err := s.Deliver(t.Context(), webhook("https://gone.shop.example/?token=hush"))
+	err := s.Deliver(t.Context(), messageTo("https://gone.shop.example/?token=hush"))
 	if kinds(err) != "delivery" || strings.Contains(err.Error(), "hush") || strings.Contains(err.Error(), "gone") {
 		t.Errorf("%v, want a delivery error that does not quote the target", err)
 	}
@@ -278,7 +278,7 @@ func TestConfig_AllowCIDRs(t *testing.T) {
 		"nothing":                 {nil, "target"},
 		"no prefix":               {[]netip.Prefix{{}}, "target"},
 	} {
-		if err := newSender(t, notify.Config{AllowCIDRs: tc.allow}).Deliver(t.Context(), webhook(r.URL)); kinds(err) != tc.want {
+		if err := newSender(t, webhook.Config{AllowCIDRs: tc.allow}).Deliver(t.Context(), messageTo(r.URL)); kinds(err) != tc.want {
 			t.Errorf("%s: error is %v, want kind %q", name, err, tc.want)
 		}
 	}

@@ -1,4 +1,4 @@
-package notify_test
+package webhook_test
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
-	"github.com/payonce/payonce/internal/notify"
+	"github.com/payonce/payonce/internal/webhook"
 )
 
 // inbox is a receiver that keeps what it got.
@@ -57,7 +57,7 @@ func TestDeliver_signs_so_that_the_library_verifies(t *testing.T) {
 	t.Parallel()
 	var in inbox
 	r := newReceiver(t, "127.0.0.1:0", in.receive)
-	if err := newSender(t, notify.Config{AllowCIDRs: loopback()}).Deliver(t.Context(), webhook(r.URL+"/hook?token=x")); err != nil {
+	if err := newSender(t, webhook.Config{AllowCIDRs: loopback()}).Deliver(t.Context(), messageTo(r.URL+"/hook?token=x")); err != nil {
 		t.Fatal(err)
 	}
 	got := in.all()[0]
@@ -77,13 +77,13 @@ func TestDeliver_signs_each_delivery_anew_under_the_same_id(t *testing.T) {
 	var in inbox
 	r := newReceiver(t, "127.0.0.1:0", in.receive)
 	clock := time.Now().Add(-time.Hour)
-	s := newSender(t, notify.Config{AllowCIDRs: loopback(), Now: func() time.Time {
+	s := newSender(t, webhook.Config{AllowCIDRs: loopback(), Now: func() time.Time {
 		now := clock
 		clock = clock.Add(time.Hour)
 		return now
 	}})
 	for range 2 {
-		if err := s.Deliver(t.Context(), webhook(r.URL)); err != nil {
+		if err := s.Deliver(t.Context(), messageTo(r.URL)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -118,7 +118,7 @@ func TestDeliver_goes_by_the_status(t *testing.T) {
 			w.Header().Set("Location", elsewhere.URL)
 			w.WriteHeader(status)
 		})
-		err := newSender(t, notify.Config{AllowCIDRs: loopback()}).Deliver(t.Context(), webhook(r.URL))
+		err := newSender(t, webhook.Config{AllowCIDRs: loopback()}).Deliver(t.Context(), messageTo(r.URL))
 		if kinds(err) != want {
 			t.Errorf("%d: error is %v, want kind %q", status, err, want)
 		}
@@ -148,7 +148,7 @@ func TestDeliver_says_when_to_come_back(t *testing.T) {
 			w.Header().Set("Retry-After", value)
 			w.WriteHeader(http.StatusTooManyRequests)
 		})
-		err := newSender(t, notify.Config{AllowCIDRs: loopback(), Now: func() time.Time { return now }}).Deliver(t.Context(), webhook(r.URL))
+		err := newSender(t, webhook.Config{AllowCIDRs: loopback(), Now: func() time.Time { return now }}).Deliver(t.Context(), messageTo(r.URL))
 		d := deliveryError(err)
 		if d == nil || d.RetryAfter != want {
 			t.Errorf("%q: %v, want to wait %s", value, err, want)
@@ -201,8 +201,8 @@ func TestDeliver_is_bounded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newReceiver(t, "127.0.0.1:0", tc.answer)
-			s := newSender(t, notify.Config{AllowCIDRs: loopback(), Timeout: 300 * time.Millisecond})
-			err := s.Deliver(t.Context(), webhook(r.URL+"?token=hush"))
+			s := newSender(t, webhook.Config{AllowCIDRs: loopback(), Timeout: 300 * time.Millisecond})
+			err := s.Deliver(t.Context(), messageTo(r.URL+"?token=hush"))
 			if kinds(err) != tc.want {
 				t.Errorf("error is %v, want kind %q", err, tc.want)
 			}
@@ -217,7 +217,7 @@ func TestDeliver_when_nobody_listens(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t, "127.0.0.1:0", func(http.ResponseWriter, *http.Request) {})
 	r.Close()
-	err := newSender(t, notify.Config{AllowCIDRs: loopback()}).Deliver(t.Context(), webhook(r.URL))
+	err := newSender(t, webhook.Config{AllowCIDRs: loopback()}).Deliver(t.Context(), messageTo(r.URL))
 	if kinds(err) != "delivery" || strings.Contains(err.Error(), "127.0.0.1") {
 		t.Errorf("%v, want a delivery error that does not quote the target", err)
 	}
@@ -231,15 +231,15 @@ func TestDeliver_over_https_verifies_the_certificate(t *testing.T) {
 	srv.StartTLS()
 	t.Cleanup(srv.Close)
 
-	stranger := newSender(t, notify.Config{AllowCIDRs: loopback()})
-	if err := stranger.Deliver(t.Context(), webhook(srv.URL)); kinds(err) != "delivery" || len(in.all()) != 0 {
+	stranger := newSender(t, webhook.Config{AllowCIDRs: loopback()})
+	if err := stranger.Deliver(t.Context(), messageTo(srv.URL)); kinds(err) != "delivery" || len(in.all()) != 0 {
 		t.Errorf("unknown certificate: %v after %d deliveries, want a delivery error and none", err, len(in.all()))
 	}
-	friend := newSender(t, notify.Config{AllowCIDRs: loopback()})
+	friend := newSender(t, webhook.Config{AllowCIDRs: loopback()})
 	roots := x509.NewCertPool()
 	roots.AddCert(srv.Certificate())
 	friend.Trust(roots)
-	if err := friend.Deliver(t.Context(), webhook(srv.URL)); err != nil || len(in.all()) != 1 {
+	if err := friend.Deliver(t.Context(), messageTo(srv.URL)); err != nil || len(in.all()) != 1 {
 		t.Errorf("known certificate: %v after %d deliveries, want one", err, len(in.all()))
 	}
 }
@@ -260,9 +260,9 @@ func TestDeliver_signs_by_every_secret_the_newest_first(t *testing.T) {
 	} {
 		var in inbox
 		r := newReceiver(t, "127.0.0.1:0", in.receive)
-		w := webhook(r.URL)
+		w := messageTo(r.URL)
 		w.Secrets = test.secrets
-		if err := newSender(t, notify.Config{AllowCIDRs: loopback()}).Deliver(t.Context(), w); err != nil {
+		if err := newSender(t, webhook.Config{AllowCIDRs: loopback()}).Deliver(t.Context(), w); err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
@@ -291,11 +291,11 @@ func TestDeliver_signs_by_every_secret_the_newest_first(t *testing.T) {
 
 func TestCheckSecret(t *testing.T) {
 	t.Parallel()
-	if err := notify.CheckSecret(secret); err != nil {
+	if err := webhook.CheckSecret(secret); err != nil {
 		t.Error(err)
 	}
 	for _, bad := range []string{"", "whsec_", "whsec_hush!", "hush", "aHVzaA==", " " + secret, secret + "\n", "WHSEC_aHVzaA==", "whsec_aHVzaA"} {
-		if err := notify.CheckSecret(bad); kinds(err) != "target" || strings.Contains(err.Error(), "hush") {
+		if err := webhook.CheckSecret(bad); kinds(err) != "target" || strings.Contains(err.Error(), "hush") {
 			t.Errorf("%q: %v, want it refused without the secret in the text", bad, err)
 		}
 	}
@@ -304,8 +304,8 @@ func TestCheckSecret(t *testing.T) {
 func TestDeliver_refuses_what_it_cannot_sign(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t, "127.0.0.1:0", func(http.ResponseWriter, *http.Request) {})
-	s := newSender(t, notify.Config{AllowCIDRs: loopback()})
-	for name, w := range map[string]notify.Webhook{
+	s := newSender(t, webhook.Config{AllowCIDRs: loopback()})
+	for name, w := range map[string]webhook.Message{
 		"no secret":                {URL: r.URL, ID: "evt_1"},
 		"an empty secret":          {URL: r.URL, ID: "evt_1", Secrets: []string{"whsec_"}},
 		"a secret not in base64":   {URL: r.URL, ID: "evt_1", Secrets: []string{"whsec_hush!"}},
@@ -330,24 +330,24 @@ func TestDeliver_returns_the_error_of_a_context_that_ended(t *testing.T) {
 		close(waiting)
 		<-r.Context().Done()
 	})
-	s := newSender(t, notify.Config{AllowCIDRs: loopback()})
+	s := newSender(t, webhook.Config{AllowCIDRs: loopback()})
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		<-waiting
 		cancel()
 	}()
-	if err := s.Deliver(ctx, webhook(r.URL)); kinds(err) != "context" {
+	if err := s.Deliver(ctx, messageTo(r.URL)); kinds(err) != "context" {
 		t.Errorf("%v, want the context's error", err)
 	}
-	if err := s.Deliver(ctx, webhook(r.URL)); kinds(err) != "context" || r.requests.Load() != 1 {
+	if err := s.Deliver(ctx, messageTo(r.URL)); kinds(err) != "context" || r.requests.Load() != 1 {
 		t.Errorf("%v after %d requests, want the context's error and nothing more sent", err, r.requests.Load())
 	}
 }
 
 func TestDeliver_uses_no_proxy_and_a_bounded_number_of_connections(t *testing.T) {
 	t.Parallel()
-	want := notify.Bounds{ConnsPerHost: 64, IdleConns: 256, HeaderBytes: 64 << 10, Prompt: 5 * time.Second}
-	if diff := cmp.Diff(want, newSender(t, notify.Config{}).Bounds()); diff != "" {
+	want := webhook.Bounds{ConnsPerHost: 64, IdleConns: 256, HeaderBytes: 64 << 10, Prompt: 5 * time.Second}
+	if diff := cmp.Diff(want, newSender(t, webhook.Config{}).Bounds()); diff != "" {
 		t.Errorf("bounds (-want +got):\n%s", diff)
 	}
 }
@@ -359,5 +359,5 @@ func TestNew_panics_without_a_clock(t *testing.T) {
 			t.Error("a sender without a clock was made")
 		}
 	}()
-	notify.New(notify.Config{})
+	webhook.New(webhook.Config{})
 }

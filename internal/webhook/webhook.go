@@ -1,4 +1,4 @@
-// Package notify delivers signed webhooks to addresses that merchants chose.
+// Package webhook delivers signed webhooks to addresses that merchants chose.
 //
 // It promises:
 //
@@ -32,7 +32,7 @@
 // again is the caller's business.
 //
 // Any port of a public address may be chosen.
-package notify
+package webhook
 
 import (
 	"bytes"
@@ -91,8 +91,8 @@ type Sender struct {
 	queue   queue
 }
 
-// Webhook is one event on its way to one receiver.
-type Webhook struct {
+// Message is one event on its way to one receiver.
+type Message struct {
 	// Merchant is whose receiver it is. It is not sent.
 	Merchant string
 	// URL is the target, as [CheckURL] accepts it.
@@ -112,7 +112,7 @@ func New(cfg Config) *Sender { return newSender(cfg, &net.Dialer{}) }
 
 func newSender(cfg Config, dialer *net.Dialer) *Sender {
 	if cfg.Now == nil {
-		panic("notify: Config.Now is nil")
+		panic("webhook: Config.Now is nil")
 	}
 	s := &Sender{timeout: cfg.Timeout, observe: cfg.Observe, now: cfg.Now, queue: queue{share: cfg.Share, turn: turn}}
 	if s.timeout <= 0 {
@@ -160,22 +160,22 @@ func (s *Sender) Close() {
 // a [BusyError] nothing was sent, and nothing is known of the receiver. A
 // [DeliveryError] may be gone at the next attempt, and leaves open whether the
 // receiver took the webhook.
-func (s *Sender) Deliver(ctx context.Context, w Webhook) error {
-	if err := s.deliver(ctx, w); err != nil {
-		return fmt.Errorf("deliver webhook %s: %w", w.ID, err)
+func (s *Sender) Deliver(ctx context.Context, m Message) error {
+	if err := s.deliver(ctx, m); err != nil {
+		return fmt.Errorf("deliver webhook %s: %w", m.ID, err)
 	}
 	return nil
 }
 
-func (s *Sender) deliver(ctx context.Context, w Webhook) error {
+func (s *Sender) deliver(ctx context.Context, m Message) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	target, err := parse(w.URL)
+	target, err := parse(m.URL)
 	if err != nil {
 		return err
 	}
-	req, err := s.sign(ctx, target, w)
+	req, err := s.sign(ctx, target, m)
 	if err != nil {
 		return err
 	}
@@ -183,7 +183,7 @@ func (s *Sender) deliver(ctx context.Context, w Webhook) error {
 	if target.Scheme == "http" {
 		client = s.plain
 	}
-	leave, err := s.queue.enter(ctx, receiver{w.Merchant, target.Host})
+	leave, err := s.queue.enter(ctx, receiver{m.Merchant, target.Host})
 	if err != nil {
 		return err
 	}
@@ -222,22 +222,22 @@ func (s *Sender) observed(ctx context.Context, req *http.Request) (answered func
 	return answered
 }
 
-func (s *Sender) sign(ctx context.Context, target *url.URL, w Webhook) (*http.Request, error) {
-	if w.ID == "" || !visible(w.ID) {
+func (s *Sender) sign(ctx context.Context, target *url.URL, m Message) (*http.Request, error) {
+	if m.ID == "" || !visible(m.ID) {
 		return nil, &TargetError{Reason: "the webhook has no id of visible ASCII characters"}
 	}
 	at := s.now()
-	signatures, err := signatures(w, at)
+	signatures, err := signatures(m, at)
 	if err != nil {
 		return nil, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target.String(), bytes.NewReader(w.Body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target.String(), bytes.NewReader(m.Body))
 	if err != nil {
 		return nil, &TargetError{Reason: "the target is not a URL"}
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("User-Agent", "payonce")
-	req.Header.Set(standardwebhooks.HeaderWebhookID, w.ID)
+	req.Header.Set(standardwebhooks.HeaderWebhookID, m.ID)
 	req.Header.Set(standardwebhooks.HeaderWebhookTimestamp, strconv.FormatInt(at.Unix(), 10))
 	req.Header.Set(standardwebhooks.HeaderWebhookSignature, signatures)
 	return req, nil
@@ -246,16 +246,16 @@ func (s *Sender) sign(ctx context.Context, target *url.URL, w Webhook) (*http.Re
 // signatures is the list of Standard Webhooks, by which a receiver that knows
 // any one of the secrets can tell that the webhook is ours. A secret that signs
 // nothing verifies nothing either, so it is left out while another one signs.
-func signatures(w Webhook, at time.Time) (string, error) {
+func signatures(m Message, at time.Time) (string, error) {
 	refusal := error(&TargetError{Reason: "the webhook has no secret"})
 	var list []string
-	for _, secret := range w.Secrets {
+	for _, secret := range m.Secrets {
 		signer, err := newSigner(secret)
 		if err != nil {
 			refusal = err
 			continue
 		}
-		signature, err := signer.Sign(w.ID, at, w.Body)
+		signature, err := signer.Sign(m.ID, at, m.Body)
 		if err != nil {
 			return "", &TargetError{Reason: "the webhook cannot be signed"}
 		}
