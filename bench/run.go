@@ -11,7 +11,7 @@ import (
 	"regexp"
 	"time"
 
-	"github.com/payonce/payonce/internal/fleet"
+	"github.com/payonce/payonce/internal/robustness/fleet"
 )
 
 type runCmd struct {

@@ -1,4 +1,4 @@
-package crash_test
+package failpoint_test
 
 import (
 	"testing"
