@@ -49,7 +49,7 @@ func (s *riverShop) carry(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	if stream.Charge.Inventory == domain.StepPending {
+	if stream.Charge.Step(domain.Inventory) == domain.StepPending {
 		b := &pgx.Batch{}
 		if stream, err = s.decide(b, stream, domain.ReserveInventory{}); err != nil {
 			return err
@@ -136,7 +136,7 @@ type notice struct {
 // tell sends the signed webhook and records it.
 func (s *riverShop) tell(ctx context.Context, id string) error {
 	stream, err := ledger.Load(ctx, s.db, id)
-	if err != nil || len(stream.Charge.Untold) == 0 {
+	if err != nil || len(stream.Charge.Unnotified) == 0 {
 		return err
 	}
 	outcome := stream.At(stream.Charge.OutcomeVersion)

@@ -18,7 +18,7 @@ func balances(events []domain.Event) map[string]int64 {
 			books[p.Debit] += p.Amount
 			books[p.Credit] -= p.Amount
 		}
-		c = domain.Evolve(c, e)
+		c = domain.Fold(c, e)
 	}
 	for account, balance := range books {
 		if balance == 0 {

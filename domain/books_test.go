@@ -52,7 +52,7 @@ func TestPostings(t *testing.T) {
 			if diff := cmp.Diff(want, domain.Postings(before, e)); diff != "" {
 				t.Errorf("postings (-want +got):\n%s", diff)
 			}
-			if diff := cmp.Diff(want, domain.Postings(domain.Evolve(before, e), e)); diff != "" {
+			if diff := cmp.Diff(want, domain.Postings(domain.Fold(before, e), e)); diff != "" {
 				t.Errorf("postings computed from the charge after the event (-want +got):\n%s", diff)
 			}
 		})
@@ -79,7 +79,7 @@ func TestPostingsLeaveOutLegsOfZero(t *testing.T) {
 			t.Parallel()
 			first := charge()
 			first.Fee = test.fee
-			got := domain.Postings(domain.Evolve(domain.Charge{}, first), domain.PaymentCaptured{
+			got := domain.Postings(domain.Fold(domain.Charge{}, first), domain.PaymentCaptured{
 				Provider: "stripe", PaymentIntent: "pi_1", Amount: 1000, Currency: "EUR", Fee: test.fee,
 			})
 			if diff := cmp.Diff(test.want, got); diff != "" {

@@ -55,9 +55,9 @@ func TestACanceledChargeShowsHowFarItWas(t *testing.T) {
 		if c.Status != domain.Failed || c.Failure == nil || *c.Failure != dropped() {
 			t.Errorf("%s: the charge is %s because of %v", test.state, c.Status, c.Failure)
 		}
-		if c.Inventory != test.inventory || c.Payment != test.payment {
+		if c.Step(domain.Inventory) != test.inventory || c.Step(domain.Payment) != test.payment {
 			t.Errorf("%s: inventory %s, payment %s, want %s and %s",
-				test.state, c.Inventory, c.Payment, test.inventory, test.payment)
+				test.state, c.Step(domain.Inventory), c.Step(domain.Payment), test.inventory, test.payment)
 		}
 	}
 }

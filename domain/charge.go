@@ -2,7 +2,7 @@ package domain
 
 import "slices"
 
-// Status is what a charge has come to, as merchants see it.
+// Status is the state of a charge, as merchants see it.
 type Status string
 
 // The states of a charge.
@@ -14,20 +14,8 @@ const (
 	Refunded          Status = "refunded"
 )
 
-// StepStatus is how far one step has come.
-type StepStatus string
-
-// The states of a step.
-const (
-	StepPending     StepStatus = "pending"
-	StepDone        StepStatus = "done"
-	StepFailed      StepStatus = "failed"
-	StepSkipped     StepStatus = "skipped"
-	StepCompensated StepStatus = "compensated"
-)
-
-// Charge is the fold of a stream: everything that a decision may look at.
-// The zero Charge is a stream without events.
+// Charge is the fold of a stream: everything that a decision may read. The zero Charge
+// is a stream without events.
 type Charge struct {
 	ID            string
 	MerchantID    string
@@ -39,155 +27,186 @@ type Charge struct {
 	Description   string
 	Metadata      map[string]string
 
-	Status       Status
-	Inventory    StepStatus
-	Payment      StepStatus
-	Notification StepStatus
-	Failure      *Failure
+	Status  Status
+	Failure *Failure
+
+	// Steps are the steps of the charge in their order, its subscribers last. Which they
+	// are was frozen in the first event.
+	Steps []StepState
 
 	// PaymentIntent is the provider's object; empty until the payment started.
 	PaymentIntent string
 
-	// CancelRequested tells that the merchant wants the charge canceled, unless
-	// it is captured first.
+	// CancelRequested: the merchant wants the charge canceled unless it is captured first.
 	CancelRequested bool
 
 	// Refunds are in the order in which they were requested.
 	Refunds []Refund
 
-	// Untold are the versions of the outcomes, the charge's and its refunds', of
-	// which the merchant wants to be told and has not been.
-	Untold []int
+	// Unnotified are the versions of the outcomes, the charge's and its refunds', whose
+	// webhook the merchant wants and has not received.
+	Unnotified []int
 
 	// Version is the number of events folded.
 	Version int
 
-	// AttemptVersion is the version of the event that opened the payment
-	// attempt under way. That event's id is the Idempotency-Key of the
-	// attempt's provider call: a crash, a cut or a time-out keeps it, and only an
-	// answer that the provider may have saved opens a new one.
+	// AttemptVersion is the version of the event that opened the present payment attempt.
+	// The id of that event is the Idempotency-Key of the attempt's provider call: a
+	// crash, a cut or a time-out keeps it, and only an answer that the provider may have
+	// saved opens a new one.
 	AttemptVersion int
 
 	// OutcomeVersion is the version of the terminal event, 0 before it.
 	OutcomeVersion int
 }
 
-// Exists tells whether the stream has an event at all.
+// Exists reports whether the stream has an event.
 func (c Charge) Exists() bool { return c.Version > 0 }
 
-// Terminal tells whether the charge has come to its outcome.
+// Terminal reports whether the charge has its outcome.
 func (c Charge) Terminal() bool { return c.OutcomeVersion > 0 }
 
-// Started tells whether there may be an object at the provider that could take
-// money.
+// Started reports whether the provider may have an object that could take money.
 func (c Charge) Started() bool { return c.PaymentIntent != "" }
 
-// Tells tells whether the merchant is yet to be told of the outcome at version.
-func (c Charge) Tells(version int) bool { return slices.Contains(c.Untold, version) }
+// NeedsWebhook reports whether the merchant has yet to receive the webhook about the
+// outcome at a version.
+func (c Charge) NeedsWebhook(version int) bool { return slices.Contains(c.Unnotified, version) }
 
-// Settled tells whether nothing is left to be carried out: the charge has its
-// outcome and so has every refund. What the merchant is told is not part of it.
-func (c Charge) Settled() bool { return c.Terminal() && len(c.PendingRefunds()) == 0 }
+// Complete reports whether the charge and all of its refunds have their outcome.
+// Subscribers are not part of it.
+func (c Charge) Complete() bool { return c.Terminal() && len(c.PendingRefunds()) == 0 }
 
-// Fold folds events into a charge, one after another. The argument is not changed.
+// Fold folds events into a charge, in their order. It never fails: what is stored has
+// happened. The argument is not changed.
 func Fold(c Charge, events ...Event) Charge {
-	c.Refunds, c.Untold = slices.Clone(c.Refunds), slices.Clone(c.Untold) // an older fold keeps its own
+	c.Steps, c.Refunds, c.Unnotified = slices.Clone(c.Steps), slices.Clone(c.Refunds), slices.Clone(c.Unnotified)
 	for _, e := range events {
-		c.apply(e)
+		c.Version++
+		e.apply(&c)
 	}
 	return c
 }
 
-// Evolve folds one event into the charge. It never fails: what is stored has
-// happened. The argument is not changed.
-func Evolve(c Charge, e Event) Charge { return Fold(c, e) }
+// mayFailFor reports whether a charge may fail for a reason: as canceled only if the
+// merchant asked for it.
+func (c Charge) mayFailFor(code FailureCode) bool { return code != Canceled || c.CancelRequested }
 
-func (c *Charge) apply(e Event) {
-	c.Version++
-	switch e := e.(type) {
-	case ChargeRequested:
-		c.MerchantID = e.MerchantID
-		c.OrderID = e.OrderID
-		c.Amount = Money{Amount: e.Amount, Currency: e.Currency}
-		c.Fee = e.Fee
-		c.PaymentMethod = e.PaymentMethod
-		c.Items = e.Items
-		c.Description = e.Description
-		c.Metadata = e.Metadata
-		c.Status = Pending
-		c.Inventory, c.Payment, c.Notification = StepPending, StepPending, StepPending
-		c.AttemptVersion = c.Version
-		if len(e.Items) == 0 {
-			c.Inventory = StepSkipped
+// canceledUnpaid reports whether the charge was canceled before there was anything to pay.
+func (c Charge) canceledUnpaid() bool { return c.CancelRequested && !c.Started() }
+
+func (c *Charge) end(status Status) {
+	c.Status, c.OutcomeVersion = status, c.Version
+	if c.Step(Notification) == StepPending {
+		c.Unnotified = append(c.Unnotified, c.Version)
+	}
+	for _, s := range subscribers {
+		if s.after != "" && s.after != status && c.Step(s.Name) == StepPending {
+			c.setStep(s.Name, StepSkipped)
 		}
-		if !e.Notify {
-			c.Notification = StepSkipped
+	}
+}
+
+var chargeEvents = []EventType{
+	request[ChargeRequested](), request[ChargeCancelRequested](),
+	outcome[ChargeSucceeded]("charge.succeeded"), outcome[ChargeFailed]("charge.failed"),
+}
+
+// ChargeRequested opens the stream. Everything that later decisions need is frozen here:
+// the fee, the steps, and whether the merchant wants webhooks.
+type ChargeRequested struct {
+	MerchantID    string            `json:"merchant_id"`
+	OrderID       string            `json:"order_id" detail:"order_id"`
+	Amount        int64             `json:"amount" detail:"amount"`
+	Currency      Currency          `json:"currency" detail:"currency"`
+	Fee           int64             `json:"fee" detail:"fee"`
+	PaymentMethod string            `json:"payment_method" detail:"payment_method"`
+	Items         []Item            `json:"items,omitempty" detail:"items"`
+	Description   string            `json:"description,omitempty"`
+	Metadata      map[string]string `json:"metadata,omitempty"`
+	Notify        bool              `json:"notify" detail:"notify"`
+	Steps         []string          `json:"steps,omitempty"`   // absent in old streams: inventory, payment, notification
+	Skipped       []string          `json:"skipped,omitempty"` // of Steps, those that do not apply
+}
+
+func (ChargeRequested) stored() string { return "charge.requested.v1" }
+func (e ChargeRequested) apply(c *Charge) {
+	if e.Steps == nil {
+		e = e.frozen([]Step{inventory, payment, notification})
+	}
+	c.MerchantID, c.OrderID, c.PaymentMethod, c.Items = e.MerchantID, e.OrderID, e.PaymentMethod, e.Items
+	c.Amount, c.Fee = Money{Amount: e.Amount, Currency: e.Currency}, e.Fee
+	c.Description, c.Metadata = e.Description, e.Metadata
+	c.Status, c.AttemptVersion = Pending, c.Version
+	c.Steps = make([]StepState, len(e.Steps))
+	for i, name := range e.Steps {
+		c.Steps[i] = StepState{Name: name, Status: StepPending}
+		if slices.Contains(e.Skipped, name) {
+			c.Steps[i].Status = StepSkipped
 		}
-	case InventoryReserved:
-		c.Inventory = StepDone
-		c.AttemptVersion = c.Version
-	case InventoryRejected:
-		c.Inventory, c.Payment = StepFailed, StepSkipped
-	case InventoryReleased:
-		c.Inventory = StepCompensated
-	case PaymentStarted:
-		c.PaymentIntent = e.PaymentIntent
-		c.AttemptVersion = c.Version
-	case PaymentAttemptFailed:
-		c.AttemptVersion = c.Version
-	case PaymentCaptured:
-		c.Payment = StepDone
-	case PaymentDeclined:
-		c.Payment = StepFailed
-	case ChargeSucceeded:
-		c.Status = Succeeded
-		c.ended()
-	case ChargeFailed:
-		failure := e.Failure
-		c.Status, c.Failure = Failed, &failure
-		c.Inventory, c.Payment = c.Inventory.unlessPending(), c.Payment.unlessPending()
-		c.ended()
-	case ChargeCancelRequested:
-		c.CancelRequested = true
-	case RefundRequested:
-		c.refundOpened(e)
-	case RefundAttemptFailed:
-		c.refundChanged(e.RefundID, func(r *Refund) { r.AttemptVersion = c.Version })
-	case RefundSucceeded:
-		c.refundEnded(e.RefundID, func(r *Refund) {
-			r.Status, r.ProviderRefund, r.OutcomeVersion = RefundStatusSucceeded, e.ProviderRefund, c.Version
-		})
-	case RefundFailed:
-		c.refundEnded(e.RefundID, func(r *Refund) {
-			r.Status, r.ProviderRefund, r.OutcomeVersion = RefundStatusFailed, e.ProviderRefund, c.Version
-		})
-	case RefundReversed:
-		c.refundEnded(e.RefundID, func(r *Refund) {
-			r.Status, r.ReversalVersion = RefundStatusFailed, c.Version
-		})
-	case MerchantNotified:
-		c.told(e.about(*c))
 	}
 }
 
-func (c *Charge) ended() {
-	c.OutcomeVersion = c.Version
-	if c.Notification == StepPending {
-		c.Untold = append(c.Untold, c.Version)
-	}
+func (e ChargeRequested) admitted(Charge) bool {
+	return e.Amount >= MinAmount && e.Amount <= MaxAmount && e.Fee >= 0 && e.Fee <= e.Amount
 }
 
-// unlessPending is for a charge that ended before the step's turn came.
-func (s StepStatus) unlessPending() StepStatus {
-	if s == StepPending {
-		return StepSkipped
-	}
-	return s
+func (e ChargeRequested) post(b *chart, _ Charge) {
+	b.merchant, b.currency = e.MerchantID, e.Currency
+	b.move(b.customerReceivable(), b.merchantPending(), e.Amount)
 }
 
-func (c *Charge) told(version int) {
-	c.Untold = slices.DeleteFunc(c.Untold, func(v int) bool { return v == version })
-	if version == c.OutcomeVersion {
-		c.Notification = StepDone
-	}
+// ChargeCancelRequested says that the merchant wants the charge canceled. A capture that is
+// faster wins.
+type ChargeCancelRequested struct{}
+
+func (ChargeCancelRequested) stored() string  { return "charge.cancel_requested.v1" }
+func (ChargeCancelRequested) apply(c *Charge) { c.CancelRequested = true }
+func (ChargeCancelRequested) admitted(c Charge) bool {
+	return !c.Terminal() && c.Step(Payment) == StepPending && !c.CancelRequested
 }
+
+// ChargeSucceeded ends the charge with the money taken.
+type ChargeSucceeded struct{}
+
+func (ChargeSucceeded) stored() string         { return "charge.succeeded.v1" }
+func (ChargeSucceeded) apply(c *Charge)        { c.end(Succeeded) }
+func (ChargeSucceeded) admitted(c Charge) bool { return !c.Terminal() && c.Step(Payment) == StepDone }
+
+// ChargeFailed ends the charge without money taken.
+type ChargeFailed struct{ Failure }
+
+func (ChargeFailed) stored() string { return "charge.failed.v1" }
+func (e ChargeFailed) apply(c *Charge) {
+	c.Failure = &e.Failure
+	c.skipSteps()
+	c.end(Failed)
+}
+
+func (e ChargeFailed) admitted(c Charge) bool {
+	return !c.Terminal() && len(c.held()) == 0 && c.mayFailFor(e.Code) &&
+		(c.stepFailed() || c.canceledUnpaid() && e.Code == Canceled)
+}
+
+func (ChargeFailed) post(b *chart, c Charge) {
+	b.move(b.merchantPending(), b.customerReceivable(), c.Amount.Amount)
+}
+
+// Item is a quantity of one article.
+type Item struct {
+	SKU      string `json:"sku"`
+	Quantity int64  `json:"quantity"`
+}
+
+// Failure is why a charge failed.
+type Failure struct {
+	Code        FailureCode `json:"code" detail:"code"`
+	Message     string      `json:"message" detail:"message"`
+	DeclineCode string      `json:"decline_code,omitempty" detail:"decline_code"`
+}
+
+// FailureCode is the reason in one word. Each step has its own.
+type FailureCode string
+
+// Canceled is the reason of a charge that its merchant canceled.
+const Canceled FailureCode = "canceled"

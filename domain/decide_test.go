@@ -13,6 +13,7 @@ import (
 func TestRequestCharge(t *testing.T) {
 	t.Parallel()
 	first := charge()
+	first.Steps = []string{"inventory", "payment", "notification"}
 	decides(t, domain.RequestCharge{
 		MerchantID: "acme", OrderID: "order 1", Amount: domain.Money{Amount: 1000, Currency: "EUR"},
 		Fees:          domain.FeeSchedule{BasisPoints: 300},

@@ -1,12 +1,14 @@
 // Package domain decides what may happen to a charge. It is pure: no clock, no
 // randomness, no I/O, nothing but the standard library.
 //
-// A charge is the fold of its events (Evolve). Decide takes a charge and a
-// command and returns the events that the command causes, or refuses with a
-// sentinel; the same command again returns no events and no error. Replay is
-// the fold that also checks that every event was legal where it stands.
-// Postings are the double-entry legs that an event causes.
+// A charge is the fold of its events (Fold). Decide takes a charge and a command and
+// returns the events that the command causes, or refuses it with a sentinel; the same
+// command repeated returns no events and no error. Replay is the fold that also checks
+// that every event was legal at its version.
 //
-// Stored events are named by literals (payment.captured.v1) in codec.go; a name
-// once stored is read for ever.
+// An event is a type with methods: its stored name, what it changes, when it is legal
+// and what it posts. A step (inventory, payment, …) is one file: its events, its
+// commands, and one Step value in the list of step.go. The codec, the audit, the
+// timeline, the metrics and the contract test read these lists. A name once stored is
+// read for ever.
 package domain

@@ -1,192 +1,166 @@
 package domain
 
-// Event is something that happened to a charge. The set is sealed: only this
-// package adds to it.
-//
-//sumtype:decl
-type Event interface{ event() }
-
-type (
-	// ChargeRequested opens the stream. Everything that later decisions need is
-	// frozen here: the fee, and whether the merchant wants to be told.
-	ChargeRequested struct {
-		MerchantID    string            `json:"merchant_id"`
-		OrderID       string            `json:"order_id"`
-		Amount        int64             `json:"amount"`
-		Currency      Currency          `json:"currency"`
-		Fee           int64             `json:"fee"`
-		PaymentMethod string            `json:"payment_method"`
-		Items         []Item            `json:"items,omitempty"`
-		Description   string            `json:"description,omitempty"`
-		Metadata      map[string]string `json:"metadata,omitempty"`
-		Notify        bool              `json:"notify"`
-	}
-
-	// InventoryReserved says that stock is held for the charge.
-	InventoryReserved struct {
-		Items []Item `json:"items"`
-	}
-
-	// InventoryRejected says that stock refused; the charge fails with it.
-	InventoryRejected struct {
-		Code FailureCode `json:"code"`
-	}
-
-	// InventoryReleased gives the held stock back: the compensation.
-	InventoryReleased struct {
-		Items []Item `json:"items"`
-	}
-
-	// PaymentStarted names the provider's object on which the payment stands.
-	PaymentStarted struct {
-		Provider      string `json:"provider"`
-		PaymentIntent string `json:"payment_intent"`
-	}
-
-	// PaymentAttemptFailed says that the provider answered a call with an error
-	// of its own (5xx). The provider may have saved that answer under the key of
-	// the call, so the next call needs the new key that this event's id is.
-	PaymentAttemptFailed struct {
-		Stage      Stage  `json:"stage"`
-		StatusCode int    `json:"status_code"`
-		RequestID  string `json:"request_id,omitempty"`
-	}
-
-	// PaymentCaptured says that the money was taken.
-	PaymentCaptured struct {
-		Provider      string   `json:"provider"`
-		PaymentIntent string   `json:"payment_intent"`
-		Amount        int64    `json:"amount"`
-		Currency      Currency `json:"currency"`
-		Fee           int64    `json:"fee"`
-	}
-
-	// PaymentDeclined says that the money was not taken and never will be: at
-	// the provider the payment intent, if there is one, is canceled.
-	PaymentDeclined struct {
-		Failure
-	}
-
-	// ChargeSucceeded ends the charge well.
-	ChargeSucceeded struct{}
-
-	// ChargeFailed ends the charge without money taken.
-	ChargeFailed struct {
-		Failure
-	}
-
-	// ChargeCancelRequested says that the merchant wants the charge canceled. A
-	// capture that is faster wins.
-	ChargeCancelRequested struct{}
-
-	// RefundRequested says that part of a captured charge is to go back.
-	RefundRequested struct {
-		RefundID string `json:"refund_id"`
-		Amount   int64  `json:"amount"`
-		Reason   string `json:"reason,omitempty"`
-		Notify   bool   `json:"notify"`
-	}
-
-	// RefundAttemptFailed is to a refund what PaymentAttemptFailed is to a
-	// payment: its id is the key of the next call.
-	RefundAttemptFailed struct {
-		RefundID   string `json:"refund_id"`
-		StatusCode int    `json:"status_code"`
-		RequestID  string `json:"request_id,omitempty"`
-	}
-
-	// RefundSucceeded says that the provider gave the money back.
-	RefundSucceeded struct {
-		RefundID       string `json:"refund_id"`
-		Provider       string `json:"provider"`
-		ProviderRefund string `json:"provider_refund"`
-		Amount         int64  `json:"amount"`
-	}
-
-	// RefundFailed says that the provider did not, and will not under this refund.
-	RefundFailed struct {
-		RefundID       string      `json:"refund_id"`
-		ProviderRefund string      `json:"provider_refund,omitempty"`
-		Code           FailureCode `json:"code"`
-		Message        string      `json:"message"`
-	}
-
-	// RefundReversed says that a refund failed at the provider after it had
-	// succeeded there.
-	RefundReversed struct {
-		RefundID       string `json:"refund_id"`
-		ProviderRefund string `json:"provider_refund"`
-		Amount         int64  `json:"amount"`
-		Message        string `json:"message,omitempty"`
-	}
-
-	// MerchantNotified says that the merchant's endpoint took the webhook about
-	// the event EventID, which is at Version of this stream. Before there were
-	// refunds the version was not written: it was the charge's outcome.
-	MerchantNotified struct {
-		EventID string `json:"event_id"`
-		Type    string `json:"type"`
-		Version int    `json:"version,omitempty"`
-	}
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
 )
 
-// about is the version of the outcome that the merchant was told of.
-func (n MerchantNotified) about(c Charge) int {
-	if n.Version == 0 {
-		return c.OutcomeVersion
+// Event is something that happened to a charge. The set is sealed: only this package
+// adds to it.
+type Event interface {
+	// stored is the name in the ledger, a literal: it outlives the Go type.
+	stored() string
+	// apply changes the charge, whose version is already that of the event. It never
+	// fails: what is stored has happened.
+	apply(c *Charge)
+	// admitted reports whether the event may be the next one of c.
+	admitted(c Charge) bool
+}
+
+// poster is an event that posts to the accounts of c.
+type poster interface{ post(b *chart, c Charge) }
+
+// EventType is the registration of one type of event.
+type EventType struct {
+	Name    string // in the ledger
+	Webhook string // the type of the merchant's webhook; empty for an event that is no outcome
+	Request bool   // asks the worker to process the charge
+	Zero    Event
+
+	decode func([]byte) (Event, error)
+}
+
+// event registers a type.
+func event[E Event]() EventType {
+	var zero E
+	return EventType{Name: zero.stored(), Zero: zero, decode: func(data []byte) (Event, error) {
+		var e E
+		err := json.Unmarshal(data, &e)
+		return e, err
+	}}
+}
+
+// request registers a type that asks the worker to process the charge.
+func request[E Event]() EventType {
+	t := event[E]()
+	t.Request = true
+	return t
+}
+
+// outcome registers a type that ends the charge or a refund.
+func outcome[E Event](webhook string) EventType {
+	t := event[E]()
+	t.Webhook = webhook
+	return t
+}
+
+var (
+	eventTypes = slices.Concat(chargeEvents, eventsOf(steps), refundEvents, eventsOf(subscribers))
+	registry   = byName(eventTypes)
+)
+
+func byName(types []EventType) map[string]EventType {
+	named := map[string]EventType{}
+	for _, t := range types {
+		named[t.Name] = t
 	}
-	return n.Version
+	return named
 }
 
-// Stage is the provider call that a payment attempt was at.
-type Stage string
+// EventTypes are the types of all events.
+func EventTypes() []EventType { return slices.Clone(eventTypes) }
 
-// The stages of a payment.
-const (
-	StageCreate  Stage = "create"
-	StageConfirm Stage = "confirm"
-)
+// EventTypeNamed is the type with a stored name; the zero EventType if there is none.
+func EventTypeNamed(name string) EventType { return registry[name] }
 
-// Item is a quantity of one article.
-type Item struct {
-	SKU      string `json:"sku"`
-	Quantity int64  `json:"quantity"`
+// TypeOf is the stored name of an event.
+func TypeOf(e Event) string {
+	if e == nil {
+		return ""
+	}
+	return e.stored()
 }
 
-// Failure is why a charge failed.
-type Failure struct {
-	Code        FailureCode `json:"code"`
-	Message     string      `json:"message"`
-	DeclineCode string      `json:"decline_code,omitempty"`
+// SchemaVersion is the version in every stored name.
+const SchemaVersion = 1
+
+// ErrUnknownType is returned by Decode for an event or a step that this program does
+// not know: a newer program wrote it.
+var ErrUnknownType = errors.New("unknown event type")
+
+// Encode is the stored form of an event: a JSON object.
+func Encode(e Event) ([]byte, error) {
+	data, err := json.Marshal(e)
+	if err != nil {
+		return nil, fmt.Errorf("encode %T: %w", e, err)
+	}
+	return data, nil
 }
 
-// FailureCode is the reason in one word.
-type FailureCode string
+// Decode reads a stored event. Every name ever stored stays readable here; an old
+// version is turned into the present type at this place and nowhere else.
+func Decode(name string, data []byte) (Event, error) {
+	t, known := registry[name]
+	if !known {
+		return nil, fmt.Errorf("decode %q: %w", name, ErrUnknownType)
+	}
+	e, err := t.decode(data)
+	if err != nil {
+		return nil, fmt.Errorf("decode %s: %w", name, err)
+	}
+	if first, opens := e.(ChargeRequested); opens {
+		for _, step := range first.Steps {
+			if _, known := stepNamed(step); !known {
+				return nil, fmt.Errorf("decode %s: step %q: %w", name, step, ErrUnknownType)
+			}
+		}
+	}
+	return e, nil
+}
 
-// The reasons for which a charge fails.
-const (
-	OutOfStock             FailureCode = "out_of_stock"
-	UnknownSKU             FailureCode = "unknown_sku"
-	CardDeclined           FailureCode = "card_declined"
-	AuthenticationRequired FailureCode = "authentication_required"
-	ProviderRefused        FailureCode = "provider_refused"
-	Canceled               FailureCode = "canceled"
-)
+// Details are the members of an event that an operator may see, under the names of the
+// timeline. A member without a detail tag stays hidden: the merchant may have written
+// personal data into it.
+func Details(e Event) map[string]any {
+	details := map[string]any{}
+	v := reflect.ValueOf(e)
+	for _, f := range reflect.VisibleFields(v.Type()) {
+		name, shown := f.Tag.Lookup("detail")
+		value := v.FieldByIndex(f.Index)
+		if !shown || value.IsZero() && strings.HasSuffix(f.Tag.Get("json"), ",omitempty") {
+			continue
+		}
+		details[name] = value.Interface()
+		if items, ok := reflect.TypeAssert[[]Item](value); ok {
+			lines := make([]string, len(items))
+			for i, item := range items {
+				lines[i] = fmt.Sprintf("%d %s", item.Quantity, item.SKU)
+			}
+			details[name] = lines
+		}
+	}
+	return details
+}
 
-func (ChargeRequested) event()       {}
-func (ChargeCancelRequested) event() {}
-func (InventoryReserved) event()     {}
-func (InventoryRejected) event()     {}
-func (InventoryReleased) event()     {}
-func (PaymentStarted) event()        {}
-func (PaymentAttemptFailed) event()  {}
-func (PaymentCaptured) event()       {}
-func (PaymentDeclined) event()       {}
-func (ChargeSucceeded) event()       {}
-func (ChargeFailed) event()          {}
-func (MerchantNotified) event()      {}
-func (RefundRequested) event()       {}
-func (RefundAttemptFailed) event()   {}
-func (RefundSucceeded) event()       {}
-func (RefundFailed) event()          {}
-func (RefundReversed) event()        {}
+// ErrIllegal is returned by Replay, wrapped, for a stream that no sequence of decisions
+// could have made.
+var ErrIllegal = errors.New("illegal event")
+
+// Replay folds a whole stream and checks each event against the charge before it. It is
+// the auditor's fold; decisions use Fold, because what is stored has happened.
+func Replay(events []Event) (Charge, error) {
+	var c Charge
+	for i, e := range events {
+		_, opens := e.(ChargeRequested)
+		if e == nil || opens == c.Exists() || !e.admitted(c) {
+			return c, fmt.Errorf("%w: %T at version %d", ErrIllegal, e, i+1)
+		}
+		c.Version++
+		e.apply(&c)
+	}
+	return c, nil
+}

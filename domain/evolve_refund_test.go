@@ -75,8 +75,8 @@ func TestRefunds(t *testing.T) {
 		for _, r := range c.PendingRefunds() {
 			pending = append(pending, r.ID)
 		}
-		if !slices.Equal(pending, test.pending) || !slices.Equal(c.Untold, test.untold) {
-			t.Errorf("%s: pending are %v, untold %v", test.state, pending, c.Untold)
+		if !slices.Equal(pending, test.pending) || !slices.Equal(c.Unnotified, test.untold) {
+			t.Errorf("%s: pending are %v, untold %v", test.state, pending, c.Unnotified)
 		}
 	}
 	for _, state := range append(members(anyOpen), members(anyFailed)...) {

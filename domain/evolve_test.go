@@ -9,7 +9,7 @@ import (
 	"github.com/payonce/payonce/domain"
 )
 
-func TestEvolve(t *testing.T) {
+func TestFold(t *testing.T) {
 	t.Parallel()
 
 	t.Run("every event moves the version by one", func(t *testing.T) {
@@ -26,7 +26,7 @@ func TestEvolve(t *testing.T) {
 		for _, state := range states() {
 			before := in(state)
 			for _, e := range stored() {
-				_ = domain.Evolve(before, e)
+				_ = domain.Fold(before, e)
 			}
 			if diff := cmp.Diff(in(state), before); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", state, diff)
@@ -42,8 +42,12 @@ func TestEvolve(t *testing.T) {
 			Amount: domain.Money{Amount: 1000, Currency: "EUR"}, Fee: 30, PaymentMethod: "pm_card_visa",
 			Items: []domain.Item{{SKU: "mug", Quantity: 2}}, Description: "a mug",
 			Metadata: map[string]string{"basket": "7"},
-			Status:   domain.Failed, Inventory: domain.StepCompensated, Payment: domain.StepFailed,
-			Notification: domain.StepDone, Failure: &failure,
+			Status:   domain.Failed, Failure: &failure,
+			Steps: []domain.StepState{
+				{Name: "inventory", Status: domain.StepCompensated},
+				{Name: "payment", Status: domain.StepFailed},
+				{Name: "notification", Status: domain.StepDone},
+			},
 			PaymentIntent: "pi_1", Version: 7, AttemptVersion: 3, OutcomeVersion: 6,
 		}
 		if diff := cmp.Diff(want, in(failedAndTold), cmpopts.EquateEmpty()); diff != "" {
@@ -77,7 +81,7 @@ func TestEvolve(t *testing.T) {
 		for i, id := range []string{"re_1", "re_2", "re_3", "re_4", "re_5", "re_6"} {
 			soon := domain.Fold(c, gone(id, "rp_"+id, 10))
 			late := domain.Fold(c, domain.RefundAttemptFailed{RefundID: id}, gone(id, "rp_"+id, 10))
-			if got := []int{soon.Untold[i+1], late.Untold[i+1]}; got[0] != c.Version+1 || got[1] != c.Version+2 {
+			if got := []int{soon.Unnotified[i+1], late.Unnotified[i+1]}; got[0] != c.Version+1 || got[1] != c.Version+2 {
 				t.Errorf("after %d outcomes those of version %d and %d are untold", i+1, got[0], got[1])
 			}
 			c = soon
@@ -87,8 +91,8 @@ func TestEvolve(t *testing.T) {
 	t.Run("two ends of one refund share nothing", func(t *testing.T) {
 		t.Parallel()
 		before := in(refundPending)
-		good := domain.Evolve(before, gone("re_1", "rp_1", 400))
-		bad := domain.Evolve(before, domain.RefundFailed{RefundID: "re_1", Code: domain.ProviderRefused})
+		good := domain.Fold(before, gone("re_1", "rp_1", 400))
+		bad := domain.Fold(before, domain.RefundFailed{RefundID: "re_1", Code: domain.ProviderRefused})
 		ends := []domain.RefundStatus{before.Refunds[0].Status, good.Refunds[0].Status, bad.Refunds[0].Status}
 		want := []domain.RefundStatus{domain.RefundStatusPending, domain.RefundStatusSucceeded, domain.RefundStatusFailed}
 		if diff := cmp.Diff(want, ends); diff != "" {
@@ -100,9 +104,9 @@ func TestEvolve(t *testing.T) {
 		t.Parallel()
 		before := in(refundReversed)
 		for _, version := range []int{5, 7, 8} {
-			_ = domain.Evolve(before, domain.MerchantNotified{EventID: "e", Version: version})
+			_ = domain.Fold(before, domain.MerchantNotified{EventID: "e", Version: version})
 		}
-		if diff := cmp.Diff([]int{5, 7, 8}, before.Untold); diff != "" {
+		if diff := cmp.Diff([]int{5, 7, 8}, before.Unnotified); diff != "" {
 			t.Errorf("untold (-want +got):\n%s", diff)
 		}
 	})
@@ -117,7 +121,7 @@ func TestEvolve(t *testing.T) {
 			domain.RefundFailed{RefundID: "re_9"},
 			domain.RefundReversed{RefundID: "re_9"},
 		} {
-			if diff := cmp.Diff(want, domain.Evolve(in(succeeded), e)); diff != "" {
+			if diff := cmp.Diff(want, domain.Fold(in(succeeded), e)); diff != "" {
 				t.Errorf("%T (-want +got):\n%s", e, diff)
 			}
 		}

@@ -18,9 +18,9 @@ func (m *model) check(t *rapid.T) {
 	before := domain.Charge{ID: "ch_1"}
 	for _, e := range m.events {
 		switch domain.TypeOf(e) {
-		case domain.TypePaymentCaptured:
+		case "payment.captured.v1":
 			captures++
-		case domain.TypeChargeSucceeded, domain.TypeChargeFailed:
+		case "charge.succeeded.v1", "charge.failed.v1":
 			outcomes++
 		}
 		for _, p := range domain.Postings(before, e) {
@@ -28,7 +28,7 @@ func (m *model) check(t *rapid.T) {
 				t.Fatalf("%T causes the posting %+v", e, p)
 			}
 		}
-		before = domain.Evolve(before, e)
+		before = domain.Fold(before, e)
 	}
 	if captures > 1 || outcomes > 1 {
 		t.Fatalf("%d captures, %d outcomes", captures, outcomes)
@@ -55,7 +55,7 @@ func (m *model) checkCharge(t *rapid.T) {
 		Left, Refunded int64
 		Ended, Settled bool
 		Asked, Told    bool
-		Untold         []int
+		Unnotified     []int
 	}
 	world := account{
 		Status: status, Left: m.captured - pending - succeeded, Refunded: succeeded,
@@ -65,14 +65,14 @@ func (m *model) checkCharge(t *rapid.T) {
 	c := m.charge
 	own := account{
 		Status: c.Status, Left: c.Left(), Refunded: c.Refunded(),
-		Ended: c.Terminal(), Settled: c.Settled(), Asked: c.CancelRequested, Told: c.Notification == domain.StepDone,
+		Ended: c.Terminal(), Settled: c.Complete(), Asked: c.CancelRequested, Told: c.Step(domain.Notification) == domain.StepDone,
 	}
 	for version := -1; version <= len(m.events)+1; version++ {
-		if c.Tells(version) {
-			own.Untold = append(own.Untold, version)
+		if c.NeedsWebhook(version) {
+			own.Unnotified = append(own.Unnotified, version)
 		}
 		if slices.Contains(m.untold, version) {
-			world.Untold = append(world.Untold, version)
+			world.Unnotified = append(world.Unnotified, version)
 		}
 	}
 	if diff := cmp.Diff(world, own); diff != "" {

@@ -186,7 +186,7 @@ func (m *model) reread(t *rapid.T) domain.Charge {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c = domain.Evolve(c, decoded)
+		c = domain.Fold(c, decoded)
 	}
 	return c
 }

@@ -71,7 +71,7 @@ func TestTheMerchantIsToldInAnyOrder(t *testing.T) {
 	t.Parallel()
 	for _, order := range [][]int{{5, 7, 8}, {8, 7, 5}, {7, 5, 8}, {7, 8, 0}} {
 		c := in(refundReversed)
-		if diff := cmp.Diff([]int{5, 7, 8}, c.Untold); diff != "" {
+		if diff := cmp.Diff([]int{5, 7, 8}, c.Unnotified); diff != "" {
 			t.Fatalf("untold (-want +got):\n%s", diff)
 		}
 		for i, version := range order {
@@ -79,7 +79,7 @@ func TestTheMerchantIsToldInAnyOrder(t *testing.T) {
 			if outcome == 0 {
 				outcome = c.OutcomeVersion
 			}
-			if !c.Tells(outcome) {
+			if !c.NeedsWebhook(outcome) {
 				t.Errorf("%v: the merchant is not told of version %d", order, outcome)
 			}
 			events, err := domain.Decide(c, domain.NotifyMerchant{EventID: "e", Version: version})
@@ -87,11 +87,11 @@ func TestTheMerchantIsToldInAnyOrder(t *testing.T) {
 				t.Fatalf("%v: %v, %v", order, events, err)
 			}
 			c = domain.Fold(c, events...)
-			if c.Tells(outcome) || len(c.Untold) != len(order)-i-1 {
-				t.Errorf("%v: told of version %d, %v is untold", order, outcome, c.Untold)
+			if c.NeedsWebhook(outcome) || len(c.Unnotified) != len(order)-i-1 {
+				t.Errorf("%v: told of version %d, %v is untold", order, outcome, c.Unnotified)
 			}
-			if charges := c.Notification == domain.StepDone; charges == c.Tells(c.OutcomeVersion) {
-				t.Errorf("%v: the notification is %s, %v is untold", order, c.Notification, c.Untold)
+			if charges := c.Step(domain.Notification) == domain.StepDone; charges == c.NeedsWebhook(c.OutcomeVersion) {
+				t.Errorf("%v: the notification is %s, %v is untold", order, c.Step(domain.Notification), c.Unnotified)
 			}
 		}
 		if c.Status != domain.Succeeded {
@@ -103,7 +103,7 @@ func TestTheMerchantIsToldInAnyOrder(t *testing.T) {
 func TestARefundIsToldOfWhereTheChargeWasNot(t *testing.T) {
 	t.Parallel()
 	c := domain.Fold(in(succeededSilent), back("re_1", 400), gone("re_1", "rp_1", 400))
-	if diff := cmp.Diff([]int{7}, c.Untold); diff != "" {
+	if diff := cmp.Diff([]int{7}, c.Unnotified); diff != "" {
 		t.Errorf("untold (-want +got):\n%s", diff)
 	}
 	for _, version := range []int{-1, 1, 6, 8} {
@@ -111,8 +111,8 @@ func TestARefundIsToldOfWhereTheChargeWasNot(t *testing.T) {
 			t.Errorf("told of version %d: %v, %v", version, events, err)
 		}
 	}
-	told := domain.Evolve(c, domain.MerchantNotified{EventID: "e", Version: 7})
-	if len(told.Untold) > 0 || told.Notification != domain.StepSkipped {
-		t.Errorf("%v is untold, the charge's notification is %s", told.Untold, told.Notification)
+	told := domain.Fold(c, domain.MerchantNotified{EventID: "e", Version: 7})
+	if len(told.Unnotified) > 0 || told.Step(domain.Notification) != domain.StepSkipped {
+		t.Errorf("%v is untold, the charge's notification is %s", told.Unnotified, told.Step(domain.Notification))
 	}
 }

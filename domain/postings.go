@@ -3,7 +3,7 @@ package domain
 // Provider is the payment provider's name in accounts and events.
 const Provider = "stripe"
 
-// Posting moves an amount from one account to another: debit one, credit the
+// Posting moves an amount from one account to another: it debits one and credits the
 // other. A list of postings balances by construction.
 type Posting struct {
 	Debit, Credit string // kind:owner:currency
@@ -11,42 +11,20 @@ type Posting struct {
 	Currency      Currency
 }
 
-// Postings are the legs that e causes in the books of c, the charge as it was
-// before e or is after it: what they depend on is frozen in the first event.
-// Legs of zero are left out.
+// Postings are the legs that e posts to the accounts of c, the charge before or after e:
+// what they depend on is frozen in the first event. Legs of zero are left out.
 //
-// The chart: what the customer owes (customer_receivable) stands against what
-// the merchant may expect (merchant_pending) until the outcome. A capture turns
-// the first into money at the provider (psp_receivable) and the second into a
-// debt to the merchant (merchant_payable) and our fee (fee_revenue); a failure
-// takes both back. So both are zero for every charge that has an outcome, and
-// that is the ledger's own proof of exactly-once. A refund takes from our debt to
-// the merchant what it gives back (refund_clearing) until its own outcome; the
-// fee stays ours.
+// The chart: what the customer owes (customer_receivable) balances what the merchant may
+// expect (merchant_pending) until the outcome. A capture turns the first into money at
+// the provider (psp_receivable) and the second into a debt to the merchant
+// (merchant_payable) and our fee (fee_revenue); a failure reverses both. So both are zero
+// for every charge that has an outcome, and that is the ledger's own proof of
+// exactly-once. A refund moves its amount from our debt to the merchant to
+// refund_clearing until its own outcome; the fee stays ours.
 func Postings(c Charge, e Event) []Posting {
 	book := chart{merchant: c.MerchantID, currency: c.Amount.Currency}
-	switch e := e.(type) {
-	case ChargeRequested:
-		book = chart{merchant: e.MerchantID, currency: e.Currency}
-		book.move(book.customerReceivable(), book.merchantPending(), e.Amount)
-	case PaymentCaptured:
-		book.move(book.providerReceivable(), book.customerReceivable(), e.Amount)
-		book.move(book.merchantPending(), book.merchantPayable(), e.Amount-e.Fee)
-		book.move(book.merchantPending(), book.feeRevenue(), e.Fee)
-	case ChargeFailed:
-		book.move(book.merchantPending(), book.customerReceivable(), c.Amount.Amount)
-	case RefundRequested:
-		book.move(book.merchantPayable(), book.refundClearing(), e.Amount)
-	case RefundSucceeded:
-		book.move(book.refundClearing(), book.providerReceivable(), e.Amount)
-	case RefundFailed:
-		r, _ := c.Refund(e.RefundID)
-		book.move(book.refundClearing(), book.merchantPayable(), r.Amount)
-	case RefundReversed:
-		book.move(book.providerReceivable(), book.merchantPayable(), e.Amount)
-	case InventoryReserved, InventoryRejected, InventoryReleased,
-		PaymentStarted, PaymentAttemptFailed, PaymentDeclined,
-		ChargeSucceeded, ChargeCancelRequested, RefundAttemptFailed, MerchantNotified:
+	if e, posts := e.(poster); posts {
+		e.post(&book, c)
 	}
 	return book.legs
 }

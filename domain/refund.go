@@ -2,7 +2,6 @@ package domain
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 )
 
@@ -18,11 +17,11 @@ var (
 	ErrNoRefund = errors.New("the refund does not exist")
 )
 
-// MaxRefunds is how many refunds a charge may have, whatever became of them. A
-// stream is folded at every look at its charge, so it must not grow without end.
+// MaxRefunds is the number of refunds that a charge may have, failed ones included. Every
+// read of a charge folds its stream, so a stream must not grow without bound.
 const MaxRefunds = 100
 
-// RefundStatus is what a refund has come to, as merchants see it.
+// RefundStatus is the state of a refund, as merchants see it.
 type RefundStatus string
 
 // The states of a refund.
@@ -32,8 +31,8 @@ const (
 	RefundStatusFailed    RefundStatus = "failed"
 )
 
-// Refund is a part of a captured charge on its way back. It lives in the
-// charge's stream, so that the sum of refunds is decided at a version.
+// Refund returns a part of a captured charge. It lives in the stream of the charge, so
+// that the sum of the refunds is decided at a version.
 type Refund struct {
 	ID     string
 	Amount int64 // minor units of the charge's currency
@@ -44,23 +43,14 @@ type Refund struct {
 	// ProviderRefund is the provider's object; empty until it is known.
 	ProviderRefund string
 
-	// RequestVersion is the version of the event that requested the refund.
-	RequestVersion int
-
-	// AttemptVersion is the version of the event that opened the attempt under
-	// way. That event's id is the Idempotency-Key of the attempt's provider call.
-	AttemptVersion int
-
-	// OutcomeVersion is the version at which it succeeded or failed, 0 before.
-	OutcomeVersion int
-
-	// ReversalVersion is the version at which it failed after it had succeeded,
-	// 0 if it did not.
-	ReversalVersion int
+	// The versions of the events that requested the refund, opened its present attempt
+	// (the id of that event is the Idempotency-Key of the provider call), ended it, and
+	// reversed it after it had succeeded; 0 where there is none.
+	RequestVersion, AttemptVersion, OutcomeVersion, ReversalVersion int
 }
 
 // Refund is the refund with an id.
-func (c Charge) Refund(id string) (Refund, bool) {
+func (c Charge) Refund(id string) (r Refund, found bool) {
 	i := c.refundIndex(id)
 	if i < 0 {
 		return Refund{}, false
@@ -74,253 +64,184 @@ func (c Charge) refundIndex(id string) int {
 
 // PendingRefunds are the refunds without outcome, oldest first.
 func (c Charge) PendingRefunds() []Refund {
-	var pending []Refund
-	for _, r := range c.Refunds {
-		if r.Status == RefundStatusPending {
-			pending = append(pending, r)
-		}
-	}
-	return pending
+	return slices.DeleteFunc(slices.Clone(c.Refunds), func(r Refund) bool { return r.Status != RefundStatusPending })
 }
 
-// Refunded is the sum of the refunds that succeeded, in minor units.
-func (c Charge) Refunded() int64 {
-	var sum int64
+func (c Charge) sumOfRefunds(statuses ...RefundStatus) (sum int64) {
 	for _, r := range c.Refunds {
-		if r.Status == RefundStatusSucceeded {
+		if slices.Contains(statuses, r.Status) {
 			sum += r.Amount
 		}
 	}
 	return sum
 }
 
-// Left is what a further refund may give back, in minor units: what was
-// captured, less the refunds that succeeded and those on their way.
+// Refunded is the sum of the refunds that succeeded, in minor units.
+func (c Charge) Refunded() int64 { return c.sumOfRefunds(RefundStatusSucceeded) }
+
+// Left is the amount that a further refund may return, in minor units: what was captured,
+// less the refunds that succeeded and those that are pending.
 func (c Charge) Left() int64 {
-	if c.Payment != StepDone {
+	if c.Step(Payment) != StepDone {
 		return 0
 	}
-	left := c.Amount.Amount
-	for _, r := range c.Refunds {
-		if r.Status != RefundStatusFailed {
-			left -= r.Amount
-		}
-	}
-	return left
+	return c.Amount.Amount - c.sumOfRefunds(RefundStatusSucceeded, RefundStatusPending)
 }
 
-// spent tells whether the provider's object has ended a refund: it does that to
-// one only.
-func (c Charge) spent(object string) bool {
+// isUsed reports whether an object of the provider has ended a refund: it ends one only.
+func (c Charge) isUsed(object string) bool {
 	return object != "" && slices.ContainsFunc(c.Refunds, func(r Refund) bool { return r.ProviderRefund == object })
 }
 
-// refundedStatus is the status of a captured charge.
-func (c Charge) refundedStatus() Status {
-	switch c.Refunded() {
-	case 0:
-		return Succeeded
-	case c.Amount.Amount:
-		return Refunded
-	default:
-		return PartiallyRefunded
+func (c *Charge) changeRefund(id string, change func(*Refund)) {
+	if i := c.refundIndex(id); i >= 0 {
+		change(&c.Refunds[i])
 	}
 }
 
-type (
-	// RequestRefund asks to give back money of a captured charge.
-	RequestRefund struct {
-		RefundID string
-		Amount   int64 // minor units; 0 for all that is left
-		Reason   string
-		Notify   bool
-	}
-
-	// FailRefundAttempt records that the provider answered with an error of its
-	// own.
-	FailRefundAttempt struct {
-		RefundID   string
-		StatusCode int
-		RequestID  string
-	}
-
-	// SucceedRefund records that the provider gave the money back.
-	SucceedRefund struct {
-		RefundID       string
-		Provider       string
-		ProviderRefund string
-		Amount         Money
-	}
-
-	// FailRefund records that the provider did not give the money back and never
-	// will under this refund.
-	FailRefund struct {
-		RefundID       string
-		ProviderRefund string // empty if the provider made none
-		Code           FailureCode
-		Message        string
-	}
-
-	// ReverseRefund records that a refund failed at the provider after it had
-	// succeeded: the money came back to us.
-	ReverseRefund struct {
-		RefundID       string
-		ProviderRefund string
-		Message        string
-	}
-)
-
-func (RequestRefund) command()     {}
-func (FailRefundAttempt) command() {}
-func (SucceedRefund) command()     {}
-func (FailRefund) command()        {}
-func (ReverseRefund) command()     {}
-
-func (r RequestRefund) decide(c Charge) ([]Event, error) {
-	if _, requested := c.Refund(r.RefundID); requested {
-		return nil, nil
-	}
-	amount, left := r.Amount, c.Left()
-	if amount == 0 {
-		amount = left
-	}
-	switch {
-	case c.Payment != StepDone:
-		return nil, fmt.Errorf("refund a charge that is %s: %w", c.Status, ErrNotCaptured)
-	case r.RefundID == "" || amount < 0:
-		return nil, fmt.Errorf("refund %q of %d: %w", r.RefundID, amount, ErrInvalid)
-	case len(c.Refunds) >= MaxRefunds:
-		return nil, fmt.Errorf("refund number %d: %w", len(c.Refunds)+1, ErrTooManyRefunds)
-	case left == 0 || amount > left:
-		return nil, fmt.Errorf("refund %d of %d left: %w", amount, left, ErrExceedsCaptured)
-	}
-	return []Event{RefundRequested{RefundID: r.RefundID, Amount: amount, Reason: r.Reason, Notify: r.Notify}}, nil
+// endRefund is a change that is an outcome: it shows in the status of the charge, and the
+// merchant may want a webhook.
+func (c *Charge) endRefund(id string, change func(*Refund)) {
+	c.changeRefund(id, func(r *Refund) {
+		change(r)
+		if r.Notify {
+			c.Unnotified = append(c.Unnotified, c.Version)
+		}
+		switch c.Refunded() {
+		case 0:
+			c.Status = Succeeded
+		case c.Amount.Amount:
+			c.Status = Refunded
+		default:
+			c.Status = PartiallyRefunded
+		}
+	})
 }
 
-func (f FailRefundAttempt) decide(c Charge) ([]Event, error) {
-	r, requested := c.Refund(f.RefundID)
-	switch {
-	case !requested:
-		return nil, ErrNoRefund
-	case r.Status != RefundStatusPending:
-		return nil, nil // the refund was decided otherwise: the attempt's failure no longer matters
-	}
-	return []Event{RefundAttemptFailed(f)}, nil
+// outcomeAt reports whether the event at a version is an outcome of the charge or of one
+// of its refunds.
+func (c Charge) outcomeAt(version int) bool {
+	return version > 0 && (version == c.OutcomeVersion || slices.ContainsFunc(c.Refunds, func(r Refund) bool {
+		return version == r.OutcomeVersion || version == r.ReversalVersion
+	}))
 }
 
-func (s SucceedRefund) decide(c Charge) ([]Event, error) {
-	r, requested := c.Refund(s.RefundID)
-	switch {
-	case !requested:
-		return nil, ErrNoRefund
-	case s.ProviderRefund == "" || s.Amount.Amount != r.Amount || s.Amount.Currency != c.Amount.Currency:
-		return nil, fmt.Errorf("gave back %d %s by %q: %w",
-			s.Amount.Amount, s.Amount.Currency, s.ProviderRefund, ErrMismatch)
-	case r.Status == RefundStatusPending && c.spent(s.ProviderRefund):
-		return nil, fmt.Errorf("%s gave back another refund than %s: %w", s.ProviderRefund, r.ID, ErrMismatch)
-	case r.Status == RefundStatusPending:
-		return []Event{RefundSucceeded{
-			RefundID: s.RefundID, Provider: s.Provider, ProviderRefund: s.ProviderRefund, Amount: s.Amount.Amount,
-		}}, nil
-	case s.ProviderRefund != r.ProviderRefund:
-		return nil, fmt.Errorf("refund %s was %s by %q: %w", r.ID, r.Status, r.ProviderRefund, ErrMismatch)
-	case r.Status == RefundStatusSucceeded || r.ReversalVersion > 0:
-		return nil, nil
-	default:
-		return nil, fmt.Errorf("succeed a refund that is %s: %w", r.Status, ErrFinished)
-	}
+var refundEvents = []EventType{
+	request[RefundRequested](), event[RefundAttemptFailed](), outcome[RefundSucceeded]("refund.succeeded"),
+	outcome[RefundFailed]("refund.failed"), outcome[RefundReversed]("refund.failed"), // to the merchant it failed
 }
 
-func (f FailRefund) decide(c Charge) ([]Event, error) {
-	r, requested := c.Refund(f.RefundID)
-	switch {
-	case !requested:
-		return nil, ErrNoRefund
-	case r.Status == RefundStatusPending && c.spent(f.ProviderRefund):
-		return nil, fmt.Errorf("%s failed another refund than %s: %w", f.ProviderRefund, r.ID, ErrMismatch)
-	case r.Status == RefundStatusPending:
-		return []Event{RefundFailed(f)}, nil
-	case r.Status == RefundStatusFailed:
-		return nil, nil
-	default:
-		return nil, fmt.Errorf("fail a refund that is %s: %w", r.Status, ErrFinished)
-	}
+// RefundRequested says that a part of a captured charge is to be returned.
+type RefundRequested struct {
+	RefundID string `json:"refund_id" detail:"refund_id"`
+	Amount   int64  `json:"amount" detail:"amount"`
+	Reason   string `json:"reason,omitempty"`
+	Notify   bool   `json:"notify" detail:"notify"`
 }
 
-func (v ReverseRefund) decide(c Charge) ([]Event, error) {
-	r, requested := c.Refund(v.RefundID)
-	switch {
-	case !requested:
-		return nil, ErrNoRefund
-	case r.Status == RefundStatusFailed:
-		return nil, nil
-	case r.Status == RefundStatusPending:
-		return nil, fmt.Errorf("reverse a refund that is %s: %w", r.Status, ErrOutOfOrder)
-	case v.ProviderRefund != r.ProviderRefund:
-		return nil, fmt.Errorf("refund %s was made by %s, not by %q: %w", r.ID, r.ProviderRefund, v.ProviderRefund, ErrMismatch)
-	}
-	return []Event{RefundReversed{
-		RefundID: v.RefundID, ProviderRefund: v.ProviderRefund, Amount: r.Amount, Message: v.Message,
-	}}, nil
-}
-
-func (c *Charge) refundOpened(e RefundRequested) {
+func (RefundRequested) stored() string { return "refund.requested.v1" }
+func (e RefundRequested) apply(c *Charge) {
 	c.Refunds = append(c.Refunds, Refund{
 		ID: e.RefundID, Amount: e.Amount, Reason: e.Reason, Notify: e.Notify,
 		Status: RefundStatusPending, RequestVersion: c.Version, AttemptVersion: c.Version,
 	})
 }
 
-func (c *Charge) refundChanged(id string, change func(*Refund)) {
-	if i := c.refundIndex(id); i >= 0 {
-		change(&c.Refunds[i])
-	}
-}
-
-// refundEnded is a change that is an outcome: it shows in the charge's status,
-// and the merchant may want to be told.
-func (c *Charge) refundEnded(id string, change func(*Refund)) {
-	c.refundChanged(id, change)
-	r, requested := c.Refund(id)
-	if !requested {
-		return
-	}
-	c.Status = c.refundedStatus()
-	if r.Notify {
-		c.Untold = append(c.Untold, c.Version)
-	}
-}
-
-// The next four tell whether an event about a refund may be the next one of c.
-
-func (c Charge) admitsRequest(e RefundRequested) bool {
+func (e RefundRequested) admitted(c Charge) bool {
 	_, requested := c.Refund(e.RefundID)
 	return !requested && e.RefundID != "" && c.Terminal() && e.Amount >= MinAmount && e.Amount <= c.Left()
 }
 
-func (c Charge) admitsSuccess(e RefundSucceeded) bool {
-	r, _ := c.Refund(e.RefundID)
-	return r.Status == RefundStatusPending && e.Amount == r.Amount &&
-		e.ProviderRefund != "" && !c.spent(e.ProviderRefund)
+func (e RefundRequested) post(b *chart, _ Charge) {
+	b.move(b.merchantPayable(), b.refundClearing(), e.Amount)
 }
 
-func (c Charge) admitsFailure(e RefundFailed) bool {
-	r, _ := c.Refund(e.RefundID)
-	return r.Status == RefundStatusPending && !c.spent(e.ProviderRefund)
+// RefundAttemptFailed is to a refund what PaymentAttemptFailed is to a payment: its id is
+// the key of the next call.
+type RefundAttemptFailed struct {
+	RefundID   string `json:"refund_id" detail:"refund_id"`
+	StatusCode int    `json:"status_code" detail:"provider_status"`
+	RequestID  string `json:"request_id,omitempty" detail:"provider_request"`
 }
 
-func (c Charge) admitsReversal(e RefundReversed) bool {
+func (RefundAttemptFailed) stored() string { return "refund.attempt_failed.v1" }
+func (e RefundAttemptFailed) apply(c *Charge) {
+	c.changeRefund(e.RefundID, func(r *Refund) { r.AttemptVersion = c.Version })
+}
+
+func (e RefundAttemptFailed) admitted(c Charge) bool {
+	r, _ := c.Refund(e.RefundID)
+	return r.Status == RefundStatusPending
+}
+
+// RefundSucceeded says that the provider returned the money.
+type RefundSucceeded struct {
+	RefundID       string `json:"refund_id" detail:"refund_id"`
+	Provider       string `json:"provider" detail:"provider"`
+	ProviderRefund string `json:"provider_refund" detail:"provider_refund"`
+	Amount         int64  `json:"amount" detail:"amount"`
+}
+
+func (RefundSucceeded) stored() string { return "refund.succeeded.v1" }
+func (e RefundSucceeded) apply(c *Charge) {
+	c.endRefund(e.RefundID, func(r *Refund) {
+		r.Status, r.ProviderRefund, r.OutcomeVersion = RefundStatusSucceeded, e.ProviderRefund, c.Version
+	})
+}
+
+func (e RefundSucceeded) admitted(c Charge) bool {
+	r, _ := c.Refund(e.RefundID)
+	return r.Status == RefundStatusPending && e.Amount == r.Amount && e.ProviderRefund != "" && !c.isUsed(e.ProviderRefund)
+}
+
+func (e RefundSucceeded) post(b *chart, _ Charge) {
+	b.move(b.refundClearing(), b.providerReceivable(), e.Amount)
+}
+
+// RefundFailed says that the provider did not return the money, and will not under this refund.
+type RefundFailed struct {
+	RefundID       string      `json:"refund_id" detail:"refund_id"`
+	ProviderRefund string      `json:"provider_refund,omitempty" detail:"provider_refund"` // empty if the provider made none
+	Code           FailureCode `json:"code" detail:"code"`
+	Message        string      `json:"message" detail:"message"`
+}
+
+func (RefundFailed) stored() string { return "refund.failed.v1" }
+func (e RefundFailed) apply(c *Charge) {
+	c.endRefund(e.RefundID, func(r *Refund) {
+		r.Status, r.ProviderRefund, r.OutcomeVersion = RefundStatusFailed, e.ProviderRefund, c.Version
+	})
+}
+
+func (e RefundFailed) admitted(c Charge) bool {
+	r, _ := c.Refund(e.RefundID)
+	return r.Status == RefundStatusPending && !c.isUsed(e.ProviderRefund)
+}
+
+func (e RefundFailed) post(b *chart, c Charge) {
+	r, _ := c.Refund(e.RefundID)
+	b.move(b.refundClearing(), b.merchantPayable(), r.Amount)
+}
+
+// RefundReversed says that a refund failed at the provider after it had succeeded there; the money
+// came back to us.
+type RefundReversed struct {
+	RefundID       string `json:"refund_id" detail:"refund_id"`
+	ProviderRefund string `json:"provider_refund" detail:"provider_refund"`
+	Amount         int64  `json:"amount" detail:"amount"`
+	Message        string `json:"message,omitempty" detail:"message"`
+}
+
+func (RefundReversed) stored() string { return "refund.reversed.v1" }
+func (e RefundReversed) apply(c *Charge) {
+	c.endRefund(e.RefundID, func(r *Refund) { r.Status, r.ReversalVersion = RefundStatusFailed, c.Version })
+}
+
+func (e RefundReversed) admitted(c Charge) bool {
 	r, _ := c.Refund(e.RefundID)
 	return r.Status == RefundStatusSucceeded && e.Amount == r.Amount && e.ProviderRefund == r.ProviderRefund
 }
 
-// outcomeAt tells whether the event at version is an outcome, the charge's or
-// one of its refunds'.
-func (c Charge) outcomeAt(version int) bool {
-	if version < 1 {
-		return false
-	}
-	return version == c.OutcomeVersion || slices.ContainsFunc(c.Refunds, func(r Refund) bool {
-		return version == r.OutcomeVersion || version == r.ReversalVersion
-	})
+func (e RefundReversed) post(b *chart, _ Charge) {
+	b.move(b.providerReceivable(), b.merchantPayable(), e.Amount)
 }

@@ -137,7 +137,7 @@ func TestCharge(t *testing.T) {
 			"exists":            {c.Exists(), state != absent},
 			"started":           {c.Started(), slices.Contains(begun, state)},
 			"terminal":          {c.Terminal(), terminal},
-			"settled":           {c.Settled(), terminal && !slices.Contains(pending, state)},
+			"settled":           {c.Complete(), terminal && !slices.Contains(pending, state)},
 			"is to be canceled": {c.CancelRequested, slices.Contains(asked, state)},
 		} {
 			if answer[0] != answer[1] {

@@ -1,6 +1,9 @@
 package domain
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // View is a charge as merchants see it: the answer of the API and the data of a
 // webhook.
@@ -11,16 +14,10 @@ type View struct {
 	AmountRefunded int64             `json:"amount_refunded"`
 	Currency       Currency          `json:"currency"`
 	Status         Status            `json:"status"`
-	Steps          []StepView        `json:"steps"`
+	Steps          []StepState       `json:"steps"`
 	Failure        *Failure          `json:"failure"`
 	Metadata       map[string]string `json:"metadata"`
 	CreatedAt      time.Time         `json:"created_at"`
-}
-
-// StepView is one step of a charge as merchants see it.
-type StepView struct {
-	Name   string     `json:"name"`
-	Status StepStatus `json:"status"`
 }
 
 // View shows the charge. createdAt is when its first event occurred.
@@ -36,14 +33,10 @@ func (c Charge) View(createdAt time.Time) View {
 		AmountRefunded: c.Refunded(),
 		Currency:       c.Amount.Currency,
 		Status:         c.Status,
-		Steps: []StepView{
-			{Name: "inventory", Status: c.Inventory},
-			{Name: "payment", Status: c.Payment},
-			{Name: "notification", Status: c.Notification},
-		},
-		Failure:   c.Failure,
-		Metadata:  metadata,
-		CreatedAt: createdAt.UTC(),
+		Steps:          slices.Clone(c.Steps),
+		Failure:        c.Failure,
+		Metadata:       metadata,
+		CreatedAt:      createdAt.UTC(),
 	}
 }
 

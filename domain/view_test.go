@@ -90,7 +90,7 @@ func TestView(t *testing.T) {
 	}
 	t.Run("a charge without metadata has an empty object", func(t *testing.T) {
 		t.Parallel()
-		view := domain.Evolve(domain.Charge{}, domain.ChargeRequested{Amount: 1}).View(at)
+		view := domain.Fold(domain.Charge{}, domain.ChargeRequested{Amount: 1}).View(at)
 		if view.Metadata == nil || len(view.Metadata) != 0 {
 			t.Errorf("the metadata is %#v", view.Metadata)
 		}

@@ -191,6 +191,6 @@ func (w *world) awaitOutcome(id string) {
 	await.Progress(w, id+" has an outcome and no open message", func() (string, bool) {
 		c := w.loadOf(id).Charge
 		open := w.text(`select count(*)::text from inbox where status <> 'done' and ordering_key = '` + id + `'`)
-		return fmt.Sprintf("version %d, %s, %s open messages", c.Version, c.Status, open), c.Settled() && open == "0"
+		return fmt.Sprintf("version %d, %s, %s open messages", c.Version, c.Status, open), c.Complete() && open == "0"
 	})
 }

@@ -45,8 +45,8 @@ func TestCancel(t *testing.T) {
 		w.cancel(w.accept("ch_1", order()))
 		w.expectKind(w.deliver(), "done")
 		w.expect(canceled("charge.requested"+wanted+" charge.failed"), "")
-		if c := w.load().Charge; c.Inventory != domain.StepSkipped || c.Payment != domain.StepSkipped {
-			t.Errorf("inventory is %s and payment %s, want both skipped", c.Inventory, c.Payment)
+		if c := w.load().Charge; c.Step(domain.Inventory) != domain.StepSkipped || c.Step(domain.Payment) != domain.StepSkipped {
+			t.Errorf("inventory is %s and payment %s, want both skipped", c.Step(domain.Inventory), c.Step(domain.Payment))
 		}
 	})
 

@@ -79,8 +79,8 @@ func stands(cmd domain.Command, then, now domain.Charge) bool {
 
 func samePayment(then, now domain.Charge) bool {
 	return then.CancelRequested == now.CancelRequested &&
-		then.Inventory == now.Inventory &&
-		then.Payment == now.Payment &&
+		then.Step(domain.Inventory) == now.Step(domain.Inventory) &&
+		then.Step(domain.Payment) == now.Step(domain.Payment) &&
 		then.PaymentIntent == now.PaymentIntent &&
 		then.AttemptVersion == now.AttemptVersion
 }
@@ -140,7 +140,7 @@ func (w *walk) queue(b *pgx.Batch, events []domain.Event, also []func(*pgx.Batch
 		effect(b, w.s.Charge)
 	}
 	for _, e := range next.Events[w.s.Charge.Version:] {
-		if webhookType(e.Type) == "" {
+		if domain.EventTypeNamed(e.Type).Webhook == "" {
 			continue
 		}
 		if err := announce(b, next, e, w.d); err != nil {
@@ -158,5 +158,5 @@ func (w *walk) queue(b *pgx.Batch, events []domain.Event, also []func(*pgx.Batch
 // commit, and so may have reversals that somebody else records first: both are
 // left to the inbox to end.
 func (w *walk) ends(next ledger.Stream) bool {
-	return next.Charge.Settled() && !w.aboutRefunds && len(w.gone) == 0
+	return next.Charge.Complete() && !w.aboutRefunds && len(w.gone) == 0
 }

@@ -31,7 +31,7 @@ update stock
 // after it the stream says that stock is held, and the step is skipped.
 // Test: e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
 func (w *walk) reserveInventory(ctx context.Context) error {
-	if w.s.Charge.Inventory != domain.StepPending {
+	if w.s.Charge.Step(domain.Inventory) != domain.StepPending {
 		return nil
 	}
 	lacking, err := w.lacking(ctx)
@@ -111,7 +111,7 @@ func sell(b *pgx.Batch, c domain.Charge) { end(b, c, sellStock, "sold") }
 func giveBack(b *pgx.Batch, c domain.Charge) { end(b, c, returnStock, "released") }
 
 func end(b *pgx.Batch, c domain.Charge, move, status string) {
-	if c.Inventory != domain.StepDone {
+	if c.Step(domain.Inventory) != domain.StepDone {
 		return
 	}
 	for _, item := range ordered(c.Items) {

@@ -33,7 +33,7 @@ func TestLostRace(t *testing.T) {
 		}
 		w.expectKind(w.deliver(), "done")
 		w.expectCalls(strings.TrimSpace(strings.Repeat("refunds refund ", n)))
-		if c := w.load().Charge; c.Refunded() != n*100 || !c.Settled() {
+		if c := w.load().Charge; c.Refunded() != n*100 || !c.Complete() {
 			t.Errorf("%d went back, want %d", c.Refunded(), n*100)
 		}
 	})
@@ -108,7 +108,7 @@ func TestLostRace_always(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)
 		w.refunding()
-		w.loseEvery(domain.TypeRefundSucceeded)
+		w.loseEvery("refund.succeeded.v1")
 		w.provider.on("refund", gives("succeeded"))
 		w.expectKind(w.deliver(), "waits")
 		w.expect(back(asked, "", "pending"), "refunds refund")
@@ -123,7 +123,7 @@ func TestLostRace_always(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)
 		w.start()
-		w.loseEvery(domain.TypePaymentCaptured)
+		w.loseEvery("payment.captured.v1")
 		w.provider.on("retrieve", shows("succeeded"), shows("succeeded"))
 		w.expectKind(w.deliver(), "waits")
 		w.expect(open(toStarted, "pending"), "retrieve")
@@ -137,7 +137,7 @@ func TestLostRace_always(t *testing.T) {
 		t.Parallel()
 		s := newShop(t, loopback())
 		s.succeed(order())
-		s.loseEvery(domain.TypeMerchantNotified)
+		s.loseEvery("merchant.notified.v1")
 		s.expectKind(s.deliver(), "waits")
 		s.expectTold(1, paid, "pending")
 		s.expectAttempts("0")

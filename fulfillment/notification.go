@@ -37,23 +37,6 @@ type webhookBody struct {
 	Data      any       `json:"data"` // the charge or the refund, as it was then
 }
 
-// webhookType is the name under which merchants are told of a stored event, ""
-// for one that they are not told of. To them a reversal is a refund that failed.
-func webhookType(stored string) string {
-	switch stored {
-	case domain.TypeChargeSucceeded:
-		return "charge.succeeded"
-	case domain.TypeChargeFailed:
-		return "charge.failed"
-	case domain.TypeRefundSucceeded:
-		return "refund.succeeded"
-	case domain.TypeRefundFailed, domain.TypeRefundReversed:
-		return "refund.failed"
-	default:
-		return ""
-	}
-}
-
 // subject is what the newest event of the stream is the outcome of.
 func subject(past ledger.Stream) any {
 	c := past.Charge
@@ -82,11 +65,11 @@ func (n *Notification) Notify(ctx context.Context, d inbox.Delivery) (inbox.Resu
 	delivered := false
 	return again(ctx, n.Reader, envelope.ChargeID, envelope.Version, func(s ledger.Stream) (inbox.Result, error) {
 		outcome := s.At(envelope.Version)
-		kind := webhookType(outcome.Type)
+		kind := domain.EventTypeNamed(outcome.Type).Webhook
 		if kind == "" {
 			return inbox.Complete, &inbox.ParkError{Err: fmt.Errorf("message %s names a %s of %s, which is no outcome", d.ID, outcome.Type, s.ID)}
 		}
-		if d.Type != TypeResend && !s.Charge.Tells(outcome.Version) {
+		if d.Type != TypeResend && !s.Charge.NeedsWebhook(outcome.Version) {
 			return inbox.Complete, nil
 		}
 		if !delivered { // a lost race for the version is no reason to send again

@@ -27,7 +27,7 @@ import (
 // Test: e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
 func (w *walk) startPayment(ctx context.Context) error {
 	c := w.s.Charge
-	if c.Payment != domain.StepPending || c.Started() {
+	if c.Step(domain.Payment) != domain.StepPending || c.Started() {
 		return nil
 	}
 	intent, err := w.Provider.CreateIntent(ctx, w.attemptKey(), stripe.CreateParams{
@@ -73,7 +73,7 @@ const looks = 4
 // over asks it before anything is sent.
 // Test: e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
 func (w *walk) confirmPayment(ctx context.Context) error {
-	if w.s.Charge.Payment != domain.StepPending {
+	if w.s.Charge.Step(domain.Payment) != domain.StepPending {
 		return nil
 	}
 	intent := w.intent

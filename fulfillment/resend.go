@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/ledger"
@@ -173,7 +174,7 @@ func readOutcomes(ctx context.Context, q postgres.Querier, sql string, args ...a
 	outcomes := make([]Outcome, len(found))
 	for i, r := range found {
 		outcomes[i] = Outcome{
-			EventID: r.EventID, ChargeID: r.ChargeID, MerchantID: r.MerchantID, Type: webhookType(r.Stored),
+			EventID: r.EventID, ChargeID: r.ChargeID, MerchantID: r.MerchantID, Type: domain.EventTypeNamed(r.Stored).Webhook,
 			RecordedAt: r.RecordedAt.UTC(), Refusal: r.refusal(), stored: r.Stored, version: r.Version, position: r.Position, told: r.Told,
 		}
 	}

@@ -135,7 +135,7 @@ func (m *machine) observe(t *rapid.T, c *modelCharge, disturbed bool) {
 func (m *machine) observeOutcome(t *rapid.T, c *modelCharge, s ledger.Stream, disturbed bool) {
 	shelf := m.shelves[c.sku]
 	status, failure := m.outcome(c)
-	if !c.holds && c.sku != "" && s.Charge.Inventory != domain.StepPending && s.Charge.Inventory != domain.StepFailed {
+	if !c.holds && c.sku != "" && s.Charge.Step(domain.Inventory) != domain.StepPending && s.Charge.Step(domain.Inventory) != domain.StepFailed {
 		c.holds = true
 		shelf.Available, shelf.Reserved = shelf.Available-c.quantity, shelf.Reserved+c.quantity
 	}

@@ -68,7 +68,7 @@ select count(distinct xid)
 		want := domain.ChargeRequested{
 			MerchantID: "acme", OrderID: "order 1", Amount: 1000, Currency: "EUR", Fee: 30, PaymentMethod: "pm_card_visa",
 			Items: []domain.Item{{SKU: "mug", Quantity: 2}}, Description: "two mugs",
-			Metadata: map[string]string{"basket": "7"}, Notify: true,
+			Metadata: map[string]string{"basket": "7"}, Notify: true, Steps: []string{"inventory", "payment", "notification"},
 		}
 		if diff := cmp.Diff(domain.Event(want), s.Head().Event); diff != "" {
 			t.Errorf("event (-want +got):\n%s", diff)

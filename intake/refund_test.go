@@ -326,7 +326,7 @@ func TestCancelCharge(t *testing.T) {
 			}
 		}
 		s, err := ledger.Load(t.Context(), db, charge)
-		if err != nil || len(s.Events) != 2 || s.Head().Type != domain.TypeChargeCancelRequested {
+		if err != nil || len(s.Events) != 2 || s.Head().Type != "charge.cancel_requested.v1" {
 			t.Errorf("%v: the stream has %d events and ends with %s", err, len(s.Events), s.Head().Type)
 		}
 		if got := tables(t, db); got["outbox"] != 2 || got["idempotency_keys"] != 3 {

@@ -71,7 +71,7 @@ func Append(b *pgx.Batch, s Stream, cause Cause, events ...domain.Event) (Stream
 			OccurredAt: cause.At,
 		}
 		postings := domain.Postings(next.Charge, e)
-		next.Charge = domain.Evolve(next.Charge, e)
+		next.Charge = domain.Fold(next.Charge, e)
 		next.Events = append(next.Events, recorded)
 		merchant := next.Charge.MerchantID
 		b.Queue(insertEvent, [16]byte(recorded.ID), s.ID, recorded.Version, recorded.Type,

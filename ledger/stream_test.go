@@ -188,14 +188,14 @@ func TestStream(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = append(s.Until(2).Events, ledger.Recorded{Type: "x"})
-		if got := s.At(3).Type; got != domain.TypePaymentCaptured {
+		if got := s.At(3).Type; got != "payment.captured.v1" {
 			t.Errorf("the third event is now %s", got)
 		}
 	})
 
 	t.Run("its events are found by version", func(t *testing.T) {
 		t.Parallel()
-		if s.At(1).Type != domain.TypeChargeRequested || s.At(4).Type != domain.TypeChargeSucceeded || s.Head().Version != 4 {
+		if s.At(1).Type != "charge.requested.v1" || s.At(4).Type != "charge.succeeded.v1" || s.Head().Version != 4 {
 			t.Errorf("first %s, fourth %s, head %d", s.At(1).Type, s.At(4).Type, s.Head().Version)
 		}
 	})

@@ -130,7 +130,7 @@ func (s *streamChecks) see(stream []storedEvent) {
 	var charge domain.Charge
 	for i, e := range events {
 		s.postings.see(difference(stream[i], legs(domain.Postings(charge, e), stream[i].MerchantID)))
-		charge = domain.Evolve(charge, e)
+		charge = domain.Fold(charge, e)
 	}
 }
 

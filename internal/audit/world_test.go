@@ -256,9 +256,7 @@ func (w *world) decide(name string, cmd domain.Command) int {
 		w.Fatal(err)
 	}
 	for version := s.Charge.Version + 1; version <= next.Charge.Version; version++ {
-		switch next.At(version).Type {
-		case domain.TypeChargeSucceeded, domain.TypeChargeFailed,
-			domain.TypeRefundSucceeded, domain.TypeRefundFailed, domain.TypeRefundReversed:
+		if domain.EventTypeNamed(next.At(version).Type).Webhook != "" {
 			w.announce(b, next, next.At(version))
 		}
 	}

@@ -35,7 +35,7 @@ func requests() map[string]reflect.Type {
 func answers() map[string]reflect.Type {
 	all := map[string]reflect.Type{
 		"Charge":   reflect.TypeFor[domain.View](),
-		"Step":     reflect.TypeFor[domain.StepView](),
+		"Step":     reflect.TypeFor[domain.StepState](),
 		"Failure":  reflect.TypeFor[domain.Failure](),
 		"Refund":   reflect.TypeFor[domain.RefundView](),
 		"Balances": reflect.TypeFor[ledger.Balances](),
@@ -53,25 +53,11 @@ func answers() map[string]reflect.Type {
 
 // events are one of each type.
 func events() []domain.Event {
-	return []domain.Event{
-		domain.ChargeRequested{},
-		domain.ChargeCancelRequested{},
-		domain.InventoryReserved{},
-		domain.InventoryRejected{},
-		domain.InventoryReleased{},
-		domain.PaymentStarted{},
-		domain.PaymentAttemptFailed{},
-		domain.PaymentCaptured{},
-		domain.PaymentDeclined{},
-		domain.ChargeSucceeded{},
-		domain.ChargeFailed{},
-		domain.MerchantNotified{},
-		domain.RefundRequested{},
-		domain.RefundAttemptFailed{},
-		domain.RefundSucceeded{},
-		domain.RefundFailed{},
-		domain.RefundReversed{},
+	var all []domain.Event
+	for _, kind := range domain.EventTypes() {
+		all = append(all, kind.Zero)
 	}
+	return all
 }
 
 // member is one of an object: the JSON types that it may have, and whether it is

@@ -2,7 +2,6 @@ package timeline
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"time"
 
@@ -59,8 +58,8 @@ func (r *reading) events(ctx context.Context) error {
 			unread = true
 			entry.Detail = map[string]any{"unreadable": err.Error()}
 		} else {
-			folded = domain.Evolve(folded, event)
-			entry.Detail = detail(event)
+			folded = domain.Fold(folded, event)
+			entry.Detail = domain.Details(event)
 		}
 		if strings.HasPrefix(row.Type, "merchant.notified.") {
 			entry.Kind = Webhook
@@ -89,85 +88,4 @@ func summary(c domain.Charge, merchant string, unread bool) Charge {
 		s.Status = ""
 	}
 	return s
-}
-
-// detail is what an operator wants to know of an event.
-func detail(e domain.Event) map[string]any {
-	switch e := e.(type) {
-	case domain.ChargeRequested:
-		d := map[string]any{
-			"order_id": e.OrderID, "amount": e.Amount, "currency": e.Currency, "fee": e.Fee,
-			"payment_method": e.PaymentMethod, "notify": e.Notify,
-		}
-		if len(e.Items) > 0 {
-			d["items"] = articles(e.Items)
-		}
-		return d
-	case domain.ChargeCancelRequested, domain.ChargeSucceeded:
-		return map[string]any{}
-	case domain.InventoryReserved:
-		return map[string]any{"items": articles(e.Items)}
-	case domain.InventoryRejected:
-		return map[string]any{"code": e.Code}
-	case domain.InventoryReleased:
-		return map[string]any{"items": articles(e.Items)}
-	case domain.PaymentStarted:
-		return map[string]any{"provider": e.Provider, "payment_intent": e.PaymentIntent}
-	case domain.PaymentAttemptFailed:
-		return attempt(e.StatusCode, e.RequestID, "stage", e.Stage)
-	case domain.PaymentCaptured:
-		return map[string]any{
-			"provider": e.Provider, "payment_intent": e.PaymentIntent, "amount": e.Amount, "currency": e.Currency, "fee": e.Fee,
-		}
-	case domain.PaymentDeclined:
-		return reason(e.Failure)
-	case domain.ChargeFailed:
-		return reason(e.Failure)
-	case domain.RefundRequested:
-		return map[string]any{"refund_id": e.RefundID, "amount": e.Amount, "notify": e.Notify}
-	case domain.RefundAttemptFailed:
-		return attempt(e.StatusCode, e.RequestID, "refund_id", e.RefundID)
-	case domain.RefundSucceeded:
-		return map[string]any{"refund_id": e.RefundID, "provider": e.Provider, "provider_refund": e.ProviderRefund, "amount": e.Amount}
-	case domain.RefundFailed:
-		d := reason(domain.Failure{Code: e.Code, Message: e.Message})
-		d["refund_id"] = e.RefundID
-		if e.ProviderRefund != "" {
-			d["provider_refund"] = e.ProviderRefund
-		}
-		return d
-	case domain.RefundReversed:
-		return map[string]any{"refund_id": e.RefundID, "provider_refund": e.ProviderRefund, "amount": e.Amount, "message": e.Message}
-	case domain.MerchantNotified:
-		d := map[string]any{"webhook_id": e.EventID, "type": e.Type}
-		if e.Version > 0 {
-			d["about_version"] = e.Version
-		}
-		return d
-	}
-	return map[string]any{}
-}
-
-func attempt(status int, request, name string, value any) map[string]any {
-	d := map[string]any{"provider_status": status, name: value}
-	if request != "" {
-		d["provider_request"] = request
-	}
-	return d
-}
-
-func reason(f domain.Failure) map[string]any {
-	d := map[string]any{"code": f.Code, "message": f.Message}
-	if f.DeclineCode != "" {
-		d["decline_code"] = f.DeclineCode
-	}
-	return d
-}
-
-func articles(items []domain.Item) []string {
-	names := make([]string, len(items))
-	for i, item := range items {
-		names[i] = fmt.Sprintf("%d %s", item.Quantity, item.SKU)
-	}
-	return names
 }

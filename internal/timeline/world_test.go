@@ -96,7 +96,7 @@ func (w *world) decide(charge string, commands ...domain.Command) ledger.Stream 
 			w.Fatal(err)
 		}
 		for _, e := range next.Events[s.Charge.Version:] {
-			if e.Type == domain.TypeChargeSucceeded || e.Type == domain.TypeRefundSucceeded {
+			if e.Type == "charge.succeeded.v1" || e.Type == "refund.succeeded.v1" {
 				w.announce(b, next, e)
 			}
 		}
@@ -163,10 +163,10 @@ func (w *world) paid(key string) string {
 		domain.FailAttempt{Stage: domain.StageConfirm, StatusCode: 500, RequestID: "req_42"},
 		domain.CapturePayment{Provider: domain.Provider, PaymentIntent: "pi_" + id, Amount: domain.Money{Amount: 1000, Currency: "USD"}},
 	)
-	w.finish(id, domain.TypeChargeRequested)
+	w.finish(id, "charge.requested.v1")
 	w.receive()
 	w.decide(id, domain.NotifyMerchant{EventID: s.Head().ID.String(), Type: "charge.succeeded", Version: s.Charge.Version})
-	w.finish(id, domain.TypeChargeSucceeded)
+	w.finish(id, "charge.succeeded.v1")
 	return id
 }
 

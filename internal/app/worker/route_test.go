@@ -10,7 +10,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/app/worker"
@@ -22,25 +21,25 @@ import (
 // event is the end of something that no step follows.
 func receivers() map[string]string {
 	return map[string]string{
-		domain.TypeChargeRequested:       fulfillment.ChargeReceiver,
-		domain.TypeChargeCancelRequested: fulfillment.ChargeReceiver,
-		domain.TypeRefundRequested:       fulfillment.ChargeReceiver,
+		"charge.requested.v1":        fulfillment.ChargeReceiver,
+		"charge.cancel_requested.v1": fulfillment.ChargeReceiver,
+		"refund.requested.v1":        fulfillment.ChargeReceiver,
 
-		domain.TypeChargeSucceeded: fulfillment.NotificationReceiver,
-		domain.TypeChargeFailed:    fulfillment.NotificationReceiver,
-		domain.TypeRefundSucceeded: fulfillment.NotificationReceiver,
-		domain.TypeRefundFailed:    fulfillment.NotificationReceiver,
-		domain.TypeRefundReversed:  fulfillment.NotificationReceiver,
+		"charge.succeeded.v1": fulfillment.NotificationReceiver,
+		"charge.failed.v1":    fulfillment.NotificationReceiver,
+		"refund.succeeded.v1": fulfillment.NotificationReceiver,
+		"refund.failed.v1":    fulfillment.NotificationReceiver,
+		"refund.reversed.v1":  fulfillment.NotificationReceiver,
 
-		domain.TypeInventoryReserved:    "",
-		domain.TypeInventoryRejected:    "",
-		domain.TypeInventoryReleased:    "",
-		domain.TypePaymentStarted:       "",
-		domain.TypePaymentAttemptFailed: "",
-		domain.TypePaymentCaptured:      "",
-		domain.TypePaymentDeclined:      "",
-		domain.TypeRefundAttemptFailed:  "",
-		domain.TypeMerchantNotified:     "",
+		"inventory.reserved.v1":     "",
+		"inventory.rejected.v1":     "",
+		"inventory.released.v1":     "",
+		"payment.started.v1":        "",
+		"payment.attempt_failed.v1": "",
+		"payment.captured.v1":       "",
+		"payment.declined.v1":       "",
+		"refund.attempt_failed.v1":  "",
+		"merchant.notified.v1":      "",
 	}
 }
 
@@ -83,7 +82,7 @@ func TestAMessageThatItsReceiverDoesNotTakeIsLogged(t *testing.T) {
 	t.Parallel()
 	var lines bytes.Buffer
 	route := worker.Routing(slog.New(slog.NewTextHandler(&lines, nil)), fulfillment.ChargeReceiver)
-	for id, name := range map[string]string{"known": domain.TypeChargeRequested, "newer": "charge.disputed.v1", "nameless": ""} {
+	for id, name := range map[string]string{"known": "charge.requested.v1", "newer": "charge.disputed.v1", "nameless": ""} {
 		m := message.NewMessage(id, nil)
 		m.Metadata.Set(outbox.MetadataType, name)
 		m.Metadata.Set(outbox.MetadataOrderingKey, "ch_1")

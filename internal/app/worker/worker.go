@@ -221,14 +221,14 @@ func routing(log *slog.Logger, receiver string) func(*message.Message) (inbox.En
 	}
 }
 
-// takes tells whether a receiver handles messages of this type.
+// takes reports whether a receiver handles messages of this type.
 func takes(receiver, messageType string) bool {
-	switch messageType {
-	case domain.TypeChargeRequested, domain.TypeChargeCancelRequested, domain.TypeRefundRequested:
-		return receiver == fulfillment.ChargeReceiver
-	case domain.TypeChargeSucceeded, domain.TypeChargeFailed,
-		domain.TypeRefundSucceeded, domain.TypeRefundFailed, domain.TypeRefundReversed:
-		return receiver == fulfillment.NotificationReceiver
+	t := domain.EventTypeNamed(messageType)
+	switch receiver {
+	case fulfillment.ChargeReceiver:
+		return t.Request
+	case fulfillment.NotificationReceiver:
+		return t.Webhook != ""
 	}
 	return false
 }

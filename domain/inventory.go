@@ -1,0 +1,81 @@
+package domain
+
+import "fmt"
+
+// Inventory is the step that holds stock for the items of the charge.
+const Inventory = "inventory"
+
+var inventory = Step{
+	Name:    Inventory,
+	Events:  []EventType{event[InventoryReserved](), event[InventoryRejected](), event[InventoryReleased]()},
+	applies: func(e ChargeRequested) bool { return len(e.Items) > 0 },
+	release: func(c Charge) Event { return InventoryReleased{Items: c.Items} },
+}
+
+// The reasons for which the step fails.
+const (
+	OutOfStock FailureCode = "out_of_stock"
+	UnknownSKU FailureCode = "unknown_sku"
+)
+
+// InventoryReserved says that stock is held for the charge.
+type InventoryReserved struct {
+	Items []Item `json:"items" detail:"items"`
+}
+
+func (InventoryReserved) stored() string         { return "inventory.reserved.v1" }
+func (InventoryReserved) admitted(c Charge) bool { return c.due(Inventory) }
+func (InventoryReserved) apply(c *Charge) {
+	c.setStep(Inventory, StepDone)
+	c.AttemptVersion = c.Version
+}
+
+// InventoryRejected says that there was not enough stock; the charge fails with it.
+type InventoryRejected struct {
+	Code FailureCode `json:"code" detail:"code"`
+}
+
+func (InventoryRejected) stored() string           { return "inventory.rejected.v1" }
+func (InventoryRejected) apply(c *Charge)          { c.failStep(Inventory) }
+func (e InventoryRejected) admitted(c Charge) bool { return c.due(Inventory) && e.Code != Canceled }
+
+// InventoryReleased returns the held stock: the compensation.
+type InventoryReleased struct {
+	Items []Item `json:"items" detail:"items"`
+}
+
+func (InventoryReleased) stored() string         { return "inventory.released.v1" }
+func (InventoryReleased) apply(c *Charge)        { c.setStep(Inventory, StepCompensated) }
+func (InventoryReleased) admitted(c Charge) bool { return c.mayRelease(Inventory) }
+
+// ReserveInventory holds stock for the items of the charge.
+type ReserveInventory struct{}
+
+func (ReserveInventory) decide(c Charge) ([]Event, error) {
+	switch {
+	case c.Step(Inventory) != StepPending:
+		return nil, nil // reserved, rejected, released or nothing to reserve
+	case !c.due(Inventory):
+		return nil, fmt.Errorf("reserve inventory: %w", ErrOutOfOrder)
+	}
+	return []Event{InventoryReserved{Items: c.Items}}, nil
+}
+
+// RejectInventory fails the charge for lack of stock.
+type RejectInventory InventoryRejected
+
+func (r RejectInventory) decide(c Charge) ([]Event, error) {
+	switch {
+	case c.Step(Inventory) == StepFailed:
+		return nil, nil
+	case !c.due(Inventory):
+		return nil, fmt.Errorf("reject inventory that is %s: %w", c.Step(Inventory), ErrOutOfOrder)
+	case r.Code == Canceled:
+		return nil, fmt.Errorf("reject inventory as %s: %w", r.Code, ErrInvalid)
+	}
+	message := "an item of the order is out of stock"
+	if r.Code == UnknownSKU {
+		message = "an item of the order is not an article of the merchant"
+	}
+	return c.fail(Failure{Code: r.Code, Message: message}, InventoryRejected(r)), nil
+}

@@ -1,0 +1,59 @@
+package domain
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Notification is the subscriber that sends the merchant a webhook about each outcome.
+const Notification = "notification"
+
+var notification = Step{
+	Name:         Notification,
+	Events:       []EventType{event[MerchantNotified]()},
+	applies:      func(e ChargeRequested) bool { return e.Notify },
+	everyOutcome: true,
+}
+
+// MerchantNotified says that the merchant's endpoint accepted the webhook about the event EventID,
+// which is at Version of this stream. Old streams have no version: there it is the
+// outcome of the charge.
+type MerchantNotified struct {
+	EventID string `json:"event_id" detail:"webhook_id"`
+	Type    string `json:"type" detail:"type"`
+	Version int    `json:"version,omitempty" detail:"about_version"`
+}
+
+func (MerchantNotified) stored() string           { return "merchant.notified.v1" }
+func (e MerchantNotified) admitted(c Charge) bool { return c.NeedsWebhook(e.about(c)) }
+func (e MerchantNotified) apply(c *Charge) {
+	version := e.about(*c)
+	c.Unnotified = slices.DeleteFunc(c.Unnotified, func(v int) bool { return v == version })
+	if version == c.OutcomeVersion {
+		c.setStep(Notification, StepDone)
+	}
+}
+
+// about is the version of the outcome that the webhook was about.
+func (e MerchantNotified) about(c Charge) int {
+	if e.Version == 0 {
+		return c.OutcomeVersion
+	}
+	return e.Version
+}
+
+// NotifyMerchant records that the merchant accepted the webhook about the outcome at
+// Version, 0 for the charge's own.
+type NotifyMerchant MerchantNotified
+
+func (n NotifyMerchant) decide(c Charge) ([]Event, error) {
+	event := MerchantNotified(n)
+	switch version := event.about(c); {
+	case c.NeedsWebhook(version):
+		return []Event{event}, nil
+	case c.outcomeAt(version):
+		return nil, nil
+	default:
+		return nil, fmt.Errorf("notify before the outcome: %w", ErrOutOfOrder)
+	}
+}

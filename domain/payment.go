@@ -1,0 +1,158 @@
+package domain
+
+import "fmt"
+
+// Payment is the step that takes the money. It is the last one.
+const Payment = "payment"
+
+var payment = Step{Name: Payment, Events: []EventType{
+	event[PaymentStarted](), event[PaymentAttemptFailed](), event[PaymentCaptured](), event[PaymentDeclined](),
+}}
+
+// The reasons for which the step fails.
+const (
+	CardDeclined           FailureCode = "card_declined"
+	AuthenticationRequired FailureCode = "authentication_required"
+	ProviderRefused        FailureCode = "provider_refused"
+)
+
+// Stage is the provider call of a payment attempt.
+type Stage string
+
+// The stages of a payment.
+const (
+	StageCreate  Stage = "create"
+	StageConfirm Stage = "confirm"
+)
+
+// PaymentStarted names the provider's object of the payment.
+type PaymentStarted struct {
+	Provider      string `json:"provider" detail:"provider"`
+	PaymentIntent string `json:"payment_intent" detail:"payment_intent"`
+}
+
+func (PaymentStarted) stored() string { return "payment.started.v1" }
+func (e PaymentStarted) apply(c *Charge) {
+	c.PaymentIntent, c.AttemptVersion = e.PaymentIntent, c.Version
+}
+
+func (e PaymentStarted) admitted(c Charge) bool {
+	return c.due(Payment) && !c.Started() && e.PaymentIntent != ""
+}
+
+// PaymentAttemptFailed says that the provider answered a call with an error of its own (5xx). The
+// provider may have saved that answer under the key of the call, so the next call uses
+// the id of this event as its new key.
+type PaymentAttemptFailed struct {
+	Stage      Stage  `json:"stage" detail:"stage"`
+	StatusCode int    `json:"status_code" detail:"provider_status"`
+	RequestID  string `json:"request_id,omitempty" detail:"provider_request"`
+}
+
+func (PaymentAttemptFailed) stored() string         { return "payment.attempt_failed.v1" }
+func (PaymentAttemptFailed) apply(c *Charge)        { c.AttemptVersion = c.Version }
+func (PaymentAttemptFailed) admitted(c Charge) bool { return c.due(Payment) }
+
+// PaymentCaptured says that the provider took the money.
+type PaymentCaptured struct {
+	Provider      string   `json:"provider" detail:"provider"`
+	PaymentIntent string   `json:"payment_intent" detail:"payment_intent"`
+	Amount        int64    `json:"amount" detail:"amount"`
+	Currency      Currency `json:"currency" detail:"currency"`
+	Fee           int64    `json:"fee" detail:"fee"`
+}
+
+func (PaymentCaptured) stored() string  { return "payment.captured.v1" }
+func (PaymentCaptured) apply(c *Charge) { c.setStep(Payment, StepDone) }
+func (e PaymentCaptured) admitted(c Charge) bool {
+	return c.due(Payment) && c.Started() && e.PaymentIntent == c.PaymentIntent &&
+		e.Amount == c.Amount.Amount && e.Currency == c.Amount.Currency && e.Fee == c.Fee
+}
+
+func (e PaymentCaptured) post(b *chart, _ Charge) {
+	b.move(b.providerReceivable(), b.customerReceivable(), e.Amount)
+	b.move(b.merchantPending(), b.merchantPayable(), e.Amount-e.Fee)
+	b.move(b.merchantPending(), b.feeRevenue(), e.Fee)
+}
+
+// PaymentDeclined says that the provider did not take the money and never will. At the provider
+// the payment intent, if there is one, is canceled.
+type PaymentDeclined struct{ Failure }
+
+func (PaymentDeclined) stored() string           { return "payment.declined.v1" }
+func (PaymentDeclined) apply(c *Charge)          { c.failStep(Payment) }
+func (e PaymentDeclined) admitted(c Charge) bool { return c.due(Payment) && c.mayFailFor(e.Code) }
+
+// StartPayment records the provider's object before any money moves.
+type StartPayment PaymentStarted
+
+func (s StartPayment) decide(c Charge) ([]Event, error) {
+	switch {
+	case c.Started():
+		return nil, nil // another worker was first: its intent is the charge's, ours is an orphan
+	case c.Step(Payment) != StepPending:
+		return nil, fmt.Errorf("start a payment that is %s: %w", c.Step(Payment), ErrFinished)
+	case !c.due(Payment):
+		return nil, fmt.Errorf("start a payment before the steps before it are done: %w", ErrOutOfOrder)
+	case s.PaymentIntent == "":
+		return nil, fmt.Errorf("start a payment without a payment intent: %w", ErrInvalid)
+	}
+	return []Event{PaymentStarted(s)}, nil
+}
+
+// FailAttempt records that the provider answered with an error of its own.
+type FailAttempt PaymentAttemptFailed
+
+func (f FailAttempt) decide(c Charge) ([]Event, error) {
+	switch {
+	case c.Step(Payment) != StepPending:
+		return nil, nil // the payment has its outcome: the failed attempt no longer matters
+	case !c.due(Payment):
+		return nil, fmt.Errorf("fail an attempt before the steps before it are done: %w", ErrOutOfOrder)
+	}
+	return []Event{PaymentAttemptFailed(f)}, nil
+}
+
+// CapturePayment records that the provider took the money.
+type CapturePayment struct {
+	Provider      string
+	PaymentIntent string
+	Amount        Money
+}
+
+func (p CapturePayment) decide(c Charge) ([]Event, error) {
+	switch {
+	case !c.Started() || p.PaymentIntent != c.PaymentIntent || p.Amount != c.Amount:
+		return nil, fmt.Errorf("captured %d %s by %s: %w",
+			p.Amount.Amount, p.Amount.Currency, p.PaymentIntent, ErrMismatch)
+	case c.Step(Payment) == StepDone:
+		return nil, nil
+	case c.Step(Payment) != StepPending:
+		return nil, fmt.Errorf("capture a payment that is %s: %w", c.Step(Payment), ErrFinished)
+	}
+	return []Event{
+		PaymentCaptured{
+			Provider: p.Provider, PaymentIntent: p.PaymentIntent,
+			Amount: p.Amount.Amount, Currency: p.Amount.Currency, Fee: c.Fee,
+		},
+		ChargeSucceeded{},
+	}, nil
+}
+
+// DeclinePayment records that the provider did not take the money, and compensates. The
+// payment intent, if there is one, must be canceled at the provider before.
+type DeclinePayment struct{ Failure Failure }
+
+func (d DeclinePayment) decide(c Charge) ([]Event, error) {
+	switch {
+	case c.Step(Payment) == StepFailed:
+		return nil, nil
+	case c.Step(Payment) != StepPending:
+		return nil, fmt.Errorf("decline a payment that is %s: %w", c.Step(Payment), ErrFinished)
+	case !c.due(Payment):
+		return nil, fmt.Errorf("decline a payment before the steps before it are done: %w", ErrOutOfOrder)
+	case !c.mayFailFor(d.Failure.Code):
+		return nil, fmt.Errorf("decline a payment as %s without a request to cancel: %w", d.Failure.Code, ErrInvalid)
+	}
+	return c.fail(d.Failure, PaymentDeclined{d.Failure}), nil
+}

@@ -1,0 +1,210 @@
+package domain
+
+import "slices"
+
+// steps are the steps of a charge, in the order in which they run. Payment is the last
+// one, because a capture is the outcome of the charge: what comes after the outcome is a
+// subscriber.
+var steps = []Step{inventory, payment}
+
+// subscribers follow the outcome of a charge, each independently of the others.
+var subscribers = []Step{notification}
+
+// Step is one part of processing a charge.
+type Step struct {
+	Name   string
+	Events []EventType
+
+	// Optional: a charge to which the step does not apply does not have it. A step that
+	// is not optional is shown as skipped there.
+	Optional bool
+
+	// applies reports whether a charge needs the step; nil for every charge. It is asked
+	// once: the answer is frozen in the first event of the charge.
+	applies func(ChargeRequested) bool
+
+	// release is the compensation: the event that returns what the step holds once it is
+	// done; nil if it holds nothing. What must be undone at an external service is a
+	// subscriber of charge.failed instead.
+	release func(Charge) Event
+
+	// after is the outcome that a subscriber follows; empty for both. The step is skipped
+	// after the other one.
+	after Status
+
+	// everyOutcome: a subscriber gets a message about each outcome, those of refunds
+	// included. The others get one about the outcome of a charge that has the step.
+	everyOutcome bool
+}
+
+// Steps are the names of the steps before the outcome.
+func Steps() []string { return names(steps) }
+
+// Subscribers are the names of the subscribers of the outcome.
+func Subscribers() []string { return names(subscribers) }
+
+func names(list []Step) []string {
+	names := make([]string, len(list))
+	for i, s := range list {
+		names[i] = s.Name
+	}
+	return names
+}
+
+func eventsOf(list []Step) []EventType {
+	var types []EventType
+	for _, s := range list {
+		types = append(types, s.Events...)
+	}
+	return types
+}
+
+func stepNamed(name string) (s Step, found bool) {
+	all := slices.Concat(steps, subscribers)
+	i := slices.IndexFunc(all, func(s Step) bool { return s.Name == name })
+	if i < 0 {
+		return Step{}, false
+	}
+	return all[i], true
+}
+
+// frozen is the first event with the names of the charge's steps. A step that is added
+// to the program later does not change the charge.
+func (e ChargeRequested) frozen(list []Step) ChargeRequested {
+	e.Steps, e.Skipped = nil, nil
+	for _, s := range list {
+		applies := s.applies == nil || s.applies(e)
+		if !applies && s.Optional {
+			continue
+		}
+		e.Steps = append(e.Steps, s.Name)
+		if !applies {
+			e.Skipped = append(e.Skipped, s.Name)
+		}
+	}
+	return e
+}
+
+// StepStatus is the progress of one step.
+type StepStatus string
+
+// The states of a step.
+const (
+	StepPending     StepStatus = "pending"
+	StepDone        StepStatus = "done"
+	StepFailed      StepStatus = "failed"
+	StepSkipped     StepStatus = "skipped"
+	StepCompensated StepStatus = "compensated"
+)
+
+// StepState is one step of a charge.
+type StepState struct {
+	Name   string     `json:"name"`
+	Status StepStatus `json:"status"`
+}
+
+// Step is the status of a step; empty if the charge does not have the step.
+func (c Charge) Step(name string) StepStatus {
+	for _, s := range c.Steps {
+		if s.Name == name {
+			return s.Status
+		}
+	}
+	return ""
+}
+
+// Next is the step that is due; empty if none is left before the outcome.
+func (c Charge) Next() string {
+	for _, s := range c.Steps {
+		if c.due(s.Name) {
+			return s.Name
+		}
+	}
+	return ""
+}
+
+// due reports whether a step may run: the steps before it are done or skipped, and the
+// charge has no outcome.
+func (c Charge) due(name string) bool {
+	for _, s := range c.Steps {
+		switch {
+		case s.Name == name:
+			return s.Status == StepPending && !c.Terminal()
+		case s.Status != StepDone && s.Status != StepSkipped:
+			return false
+		}
+	}
+	return false
+}
+
+// follows reports whether a subscriber may run: the charge has its outcome.
+func (c Charge) follows(name string) bool { return c.Terminal() && c.Step(name) == StepPending }
+
+// SubscribersOf are the names of the subscribers that get a message about the event at a
+// version: none unless it is an outcome.
+func (c Charge) SubscribersOf(e Event, version int) []string {
+	if registry[TypeOf(e)].Webhook == "" {
+		return nil
+	}
+	var names []string
+	for _, s := range subscribers {
+		if s.everyOutcome || version == c.OutcomeVersion && c.follows(s.Name) {
+			names = append(names, s.Name)
+		}
+	}
+	return names
+}
+
+// held are the done steps that hold something, the last one first.
+func (c Charge) held() []Step {
+	var held []Step
+	for _, s := range slices.Backward(c.Steps) {
+		if step, _ := stepNamed(s.Name); s.Status == StepDone && step.release != nil {
+			held = append(held, step)
+		}
+	}
+	return held
+}
+
+// mayRelease reports whether what a step holds may be returned now: compensation runs
+// backwards, after a step failed or the charge was canceled.
+func (c Charge) mayRelease(name string) bool {
+	held := c.held()
+	return len(held) > 0 && held[0].Name == name && (c.stepFailed() || c.canceledUnpaid())
+}
+
+// fail are the events that end a charge without money taken: own names the step that
+// failed, if one did, and the steps before it return what they hold.
+func (c Charge) fail(why Failure, own ...Event) []Event {
+	for _, s := range c.held() {
+		own = append(own, s.release(c))
+	}
+	return append(own, ChargeFailed{why})
+}
+
+func (c Charge) stepFailed() bool {
+	return slices.ContainsFunc(c.Steps, func(s StepState) bool { return s.Status == StepFailed })
+}
+
+func (c *Charge) setStep(name string, status StepStatus) {
+	for i := range c.Steps {
+		if c.Steps[i].Name == name {
+			c.Steps[i].Status = status
+		}
+	}
+}
+
+// failStep fails a step; the steps behind it will not run.
+func (c *Charge) failStep(name string) {
+	c.setStep(name, StepFailed)
+	c.skipSteps()
+}
+
+// skipSteps skips the steps that are still pending; subscribers follow a failure too.
+func (c *Charge) skipSteps() {
+	for _, s := range steps {
+		if c.Step(s.Name) == StepPending {
+			c.setStep(s.Name, StepSkipped)
+		}
+	}
+}

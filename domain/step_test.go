@@ -1,0 +1,136 @@
+package domain_test
+
+import (
+	"encoding/json"
+	"errors"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/payonce/payonce/domain"
+)
+
+// The request freezes the names of the steps, so that a step which is added to the
+// program later changes no charge that was accepted before.
+func TestChargeRequested_freezesItsSteps(t *testing.T) {
+	t.Parallel()
+	request := domain.RequestCharge{MerchantID: "acme", Amount: eur(1000), Notify: true, Items: charge().Items}
+	bare := request
+	bare.Items, bare.Notify = nil, false
+	for _, test := range []struct {
+		name           string
+		request        domain.RequestCharge
+		steps, skipped []string
+	}{
+		{"all of them", request, []string{"inventory", "payment", "notification"}, nil},
+		{"those that do not apply are skipped", bare, []string{"inventory", "payment", "notification"}, []string{"inventory", "notification"}},
+	} {
+		events, err := domain.Decide(domain.Charge{}, test.request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, _ := events[0].(domain.ChargeRequested)
+		if diff := cmp.Diff([][]string{test.steps, test.skipped}, [][]string{first.Steps, first.Skipped}); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", test.name, diff)
+		}
+	}
+	if last := domain.Steps()[len(domain.Steps())-1]; last != domain.Payment {
+		t.Errorf("%s is the last step: a capture is the outcome, so no step runs after the payment", last)
+	}
+}
+
+func TestChargeRequested_ofOldStreams(t *testing.T) {
+	t.Parallel()
+	first := charge()
+	first.Items = nil
+	old := domain.Fold(domain.Charge{}, first)
+	want := []domain.StepState{
+		{Name: "inventory", Status: domain.StepSkipped},
+		{Name: "payment", Status: domain.StepPending},
+		{Name: "notification", Status: domain.StepPending},
+	}
+	if diff := cmp.Diff(want, old.Steps); diff != "" {
+		t.Errorf("an event without steps (-want +got):\n%s", diff)
+	}
+	first.Steps = []string{"payment"}
+	only := domain.Fold(domain.Charge{}, first)
+	if diff := cmp.Diff(want[1:2], only.View(time.Time{}).Steps); diff != "" {
+		t.Errorf("a view shows the frozen steps only (-want +got):\n%s", diff)
+	}
+	if only.Next() != domain.Payment || only.Step(domain.Inventory) != "" {
+		t.Errorf("next is %q, inventory is %q", only.Next(), only.Step(domain.Inventory))
+	}
+}
+
+func TestDecode_refusesAStepOfANewerProgram(t *testing.T) {
+	t.Parallel()
+	if _, err := domain.Decode("charge.requested.v1", []byte(`{"amount":1,"steps":["inventory","rocket","payment"]}`)); !errors.Is(err, domain.ErrUnknownType) {
+		t.Errorf("the error is %v, want ErrUnknownType", err)
+	}
+}
+
+func TestNext_followsTheSteps(t *testing.T) {
+	t.Parallel()
+	for state, want := range map[string]string{
+		requested: "inventory", requestedBare: "payment", reserved: "payment", started: "payment",
+		succeeded: "", rejected: "", declined: "", canceled: "",
+	} {
+		if got := in(state).Next(); got != want {
+			t.Errorf("after %s comes %q, want %q", state, got, want)
+		}
+	}
+}
+
+func TestSubscribersOf_outcomes(t *testing.T) {
+	t.Parallel()
+	for _, kind := range domain.EventTypes() {
+		var want []string
+		if kind.Webhook != "" {
+			want = []string{domain.Notification}
+		}
+		if got := in(succeeded).SubscribersOf(kind.Zero, 5); !slices.Equal(got, want) {
+			t.Errorf("%s has the subscribers %v, want %v", kind.Name, got, want)
+		}
+	}
+}
+
+// What a merchant writes for itself may be personal data, so an operator does not see it.
+func TestDetails_hidesWhatMerchantsWrite(t *testing.T) {
+	t.Parallel()
+	hidden := map[string][]string{
+		"charge.requested.v1": {"merchant_id", "description", "metadata"},
+		"refund.requested.v1": {"reason"},
+	}
+	for name, e := range stored() {
+		data, err := domain.Encode(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all map[string]any
+		if err := json.Unmarshal(data, &all); err != nil {
+			t.Fatal(err)
+		}
+		details := domain.Details(e)
+		if got, want := len(details), len(all)-len(hidden[name]); got != want {
+			t.Errorf("%s shows %d of %d members, want %d: %v", name, got, len(all), want, details)
+		}
+		for _, member := range hidden[name] {
+			if details[member] != nil {
+				t.Errorf("%s shows %s: %v", name, member, details[member])
+			}
+		}
+	}
+	want := map[string]any{
+		"order_id": "order 1", "amount": int64(1000), "currency": domain.Currency("EUR"), "fee": int64(30),
+		"payment_method": "pm_card_visa", "items": []string{"2 mug"}, "notify": true,
+	}
+	if diff := cmp.Diff(want, domain.Details(charge())); diff != "" {
+		t.Errorf("details of the first event (-want +got):\n%s", diff)
+	}
+	if got := reflect.ValueOf(domain.Details(domain.MerchantNotified{EventID: "e"})).Len(); got != 2 {
+		t.Errorf("a webhook without a version has %d details, want 2", got)
+	}
+}
