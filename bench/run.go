@@ -11,7 +11,7 @@ import (
 	"regexp"
 	"time"
 
-	"github.com/payonce/payonce/internal/robustness/fleet"
+	"github.com/payonce/payonce/internal/fleet"
 )
 
 type runCmd struct {

@@ -75,7 +75,7 @@ func mutants() []mutant {
 		},
 		{
 			"a worker that died keeps its messages for ever",
-			[]edit{{"inbox/claim.go", "     and i.status in ('pending', 'running')\n     and i.due_at >= $11\n     and i.due_at <= now()\n     and i.id <> all", "     and i.status = 'pending'\n     and i.due_at >= $11\n     and i.due_at <= now()\n     and i.id <> all"}},
+			[]edit{{"inbox/claim.go", "     and i.status in ('pending', 'running')\n     and i.due_at >= $9\n", "     and i.status = 'pending'\n     and i.due_at >= $9\n"}},
 			byWalk("success/worker/POST /v1/payment_intents/after/kill", "liveness"),
 		},
 		{
@@ -126,22 +126,22 @@ func mutants() []mutant {
 		},
 		{
 			"the fence is read from the row instead of compared with it",
-			[]edit{{"inbox/settle.go", "done_fence  = $2,", "done_fence  = fence + 0 * $2::bigint,"}},
+			[]edit{{"inbox/finish.go", "done_fence  = $2,", "done_fence  = fence + 0 * $2::bigint,"}},
 			byTest("./inbox", "TestLease/a message of a silent holder is taken over, and the holder loses its whole commit", "want a lost lease"),
 		},
 		{
 			"of two who end one delivery in one statement both pass",
-			[]edit{{"inbox/settle.go", " where (id, fence) not in (select id, done_fence from ended)`", " where id not in (select id from ended)`"}},
+			[]edit{{"inbox/finish.go", " where (id, fence) not in (select id, done_fence from ended)`", " where id not in (select id from ended)`"}},
 			byTest("./internal/postgres", "TestDeliveriesThatEndTogether/are refused for him alone of a message that its heir ends beside him", "he was told <nil>"),
 		},
 		{
 			"deliveries that end together are locked as they lie in the table",
-			[]edit{{"inbox/settle.go", "   order by id\n     for no key update\n", "     for no key update\n"}},
+			[]edit{{"inbox/finish.go", "   order by id\n     for no key update\n", "     for no key update\n"}},
 			byTest("./internal/postgres", "TestDeliveriesThatEndTogetherLockInOrder", "while the fourth was waited for"),
 		},
 		{
 			"leases are not renewed",
-			[]edit{{"inbox/lease.go", "	if len(held) == 0 {\n		return\n	}\n	ctx, cancel", "	if len(held) >= 0 {\n		return\n	}\n	ctx, cancel"}},
+			[]edit{{"inbox/lease.go", "	for len(held) > 0 && ctx.Err() == nil {\n", "	for len(held) < 0 && ctx.Err() == nil {\n"}},
 			byTest("./inbox", "TestLease/a heartbeat keeps the message of a handler that works for longer than a lease", "it was taken from a holder that lives"),
 		},
 		{
@@ -164,7 +164,7 @@ func mutants() []mutant {
 		},
 		{
 			"a message that was received is handed back to the outbox",
-			[]edit{{"inbox/receive.go", "			told(reception)\n		}\n		return nil\n", "			told(reception)\n		}\n		return errors.New(\"not now\")\n"}, {"inbox/receive.go", "import (\n", "import (\n	\"errors\"\n"}},
+			[]edit{{"inbox/receive.go", "			observe(reception)\n		}\n		return nil\n", "			observe(reception)\n		}\n		return errors.New(\"not now\")\n"}},
 			byWalk("success/worker/POST /v1/payment_intents/after/kill", "work is left"),
 		},
 		{
@@ -179,12 +179,12 @@ func mutants() []mutant {
 		},
 		{
 			"a message starts as it is received though an older one of its key is parked",
-			[]edit{{"inbox/store.go", "         and ($10 or (select parked.id\n", "         and ($10 or true or (select parked.id\n"}},
+			[]edit{{"inbox/store.go", "         and ($4 or (select dead.id\n", "         and ($4 or true or (select dead.id\n"}},
 			byTest("./inbox", "TestReceiveStarts/behind a message of its key that is parked", "it is {Status:"),
 		},
 		{
 			"the inbox forgets what the outbox can still deliver",
-			[]edit{{"inbox/sweep.go", "     and received_in < coalesce((select transaction_id from outbox_oldest), '18446744073709551615')\n", ""}},
+			[]edit{{"inbox/retention.go", "     and received_in < coalesce((select transaction_id from outbox_oldest), '18446744073709551615')\n", ""}},
 			byTest("./inbox", "TestSweepLeavesWhatTheOutboxHolds/a message goes when its message in the outbox has gone", "3 swept, want 0"),
 		},
 		{

@@ -212,6 +212,7 @@ func Resend(b *pgx.Batch, o Outcome, id uuid.UUID, actor string) error {
 		ID:          resendPrefix + id.String(),
 		Type:        TypeResend,
 		OrderingKey: o.ChargeID,
+		Partition:   o.MerchantID,
 		Payload:     payload,
 		Metadata:    map[string]string{MetadataRequestedBy: actor},
 	})

@@ -40,7 +40,7 @@ func TestTheMessageAboutAnOutcomeGoesOnWithTheTrace(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			test.want["causation_id"], test.want["ordering_key"], test.want["type"] = s.Head().ID.String(), "ch_1", "charge.succeeded.v1"
+			test.want["causation_id"], test.want["ordering_key"], test.want["type"], test.want["partition_key"] = s.Head().ID.String(), "ch_1", "charge.succeeded.v1", "acme"
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("metadata (-want +got):\n%s", diff)
 			}

@@ -105,6 +105,7 @@ func announce(b *pgx.Batch, s ledger.Stream, e ledger.Recorded, d inbox.Delivery
 		ID:          e.ID.String(),
 		Type:        e.Type,
 		OrderingKey: s.ID,
+		Partition:   s.Charge.MerchantID,
 		Payload:     payload,
 		Metadata:    metadata,
 	})

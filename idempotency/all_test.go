@@ -16,8 +16,8 @@ import (
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/cutproxy"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
-	"github.com/payonce/payonce/internal/robustness/failpoint"
 )
 
 // moody panics when it is read and bad.
@@ -260,9 +260,9 @@ func TestDoAll(t *testing.T) {
 	t.Run("a commit that nobody heard of is found done", func(t *testing.T) {
 		t.Parallel()
 		url := pgtest.URL(t)
-		proxy := failpoint.StartCutter(t, url)
+		proxy := cutproxy.Start(t, url)
 		once := ordering(open(t, proxy.URL(), postgres.Options{}), new(atomic.Int64))
-		proxy.Arm(failpoint.After, 2)
+		proxy.Arm(cutproxy.After, 2)
 		if done, known, failed := tally(once.DoAll(t.Context(), orders(10))); done != 9 || known != 1 || failed != 0 || proxy.Cuts() != 1 {
 			t.Errorf("%d done, %d known, %d failed after %d cuts", done, known, failed, proxy.Cuts())
 		}

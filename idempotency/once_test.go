@@ -15,8 +15,8 @@ import (
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/cutproxy"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
-	"github.com/payonce/payonce/internal/robustness/failpoint"
 )
 
 type order struct {
@@ -268,9 +268,9 @@ func TestOnce(t *testing.T) {
 	t.Run("a commit that nobody heard of is found done", func(t *testing.T) {
 		t.Parallel()
 		url := pgtest.URL(t)
-		proxy := failpoint.StartCutter(t, url)
+		proxy := cutproxy.Start(t, url)
 		once := ordering(open(t, proxy.URL(), postgres.Options{}), new(atomic.Int64))
-		proxy.Arm(failpoint.After, 2)
+		proxy.Arm(cutproxy.After, 2)
 		if got := do(t, once, order{ID: "o-1", Amount: 5}); !got.Duplicate || got.Value.Paid != 5 || proxy.Cuts() != 1 {
 			t.Errorf("%+v after %d cuts", got, proxy.Cuts())
 		}

@@ -7,42 +7,67 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/payonce/payonce/internal/postgres"
 )
 
-// Claim takes due messages for a holder: waiting ones whose time has come, and
-// running ones whose lease has ended. For one ordering key only the oldest open
-// message is taken, and none while another one runs. A parked message holds up
-// the younger ones of its key, unless the receiver lets them pass ($9). The
-// unique index on running rows refuses whatever this query might miss.
+// A claim takes messages for a holder: of each ordering key the oldest open one, and none
+// while another one of the key runs. There are three statements: for what is due, for
+// poison messages, and for what is held back. The index inbox_one_running_per_key refuses
+// whatever they miss.
 //
-// Suspects, whose holders went silent three times in a row, are taken apart from
-// the others, and no more of them than their weights allow ($8; see suspect.go). A
-// suspect runs already, so no key holds it up.
+// The plans of these statements are kept, so they must be right for a table of any size
+// and content. walkIndexes and "offset 0" leave one way: each subquery is a probe of one
+// key. The order, with the key compared as a range, exists in the indexes of keys alone
+// (see lockOldest). A claim reads each message that waits behind another one of its key,
+// so senders should bound how many there are.
+
+// claimDue claims pending messages whose time has come and running ones whose lease has
+// expired. A message whose holder went silent waits a little longer than its lease, a
+// part of the backoff that its id and fence select: if a message kills every process that
+// takes it, the messages that ran beside it are soon claimed without it.
 //
-// A message whose holder went silent waits a little longer than its lease, a
-// part of the backoff that its id and fence draw: should one message end every
-// process that takes it, those that died beside it are soon taken without it.
+// A message for which its partition has no room ($11, $12; $10 for the other ones) is
+// held back.
 //
-// What this holder still works on is left out: should its lease have lapsed, the
-// next heartbeat revives it, unless another holder was faster.
-//
-// The offsets keep the subqueries probes of one key, and walking takes the other
-// ways from the planner, which a table whose messages are mostly of one key would
-// lead astray. So does the order, with the key compared twice: it is that of the
-// indexes of keys alone (see receive). As anything else a probe could read all open
-// messages, which stalls every claim behind a backlog. A claim looks at each message that waits behind
-// another one of its key, so whoever sends should bound how many there can be.
-//
-// Nothing open is due before $11 (see lookAhead).
-//
-// now() is a moment earlier than clock_timestamp() and, unlike it, can be a
-// bound of the index. Coalesced, the time of the accused leads to inbox_suspects
-// alone: where the planner knew of no suspects it looked for them in inbox_due, at
-// all that was due.
-const claim = `
-with accused as (
+// The messages that this holder still handles ($6) are left out: if a lease has expired,
+// the next heartbeat renews it, unless another holder was faster. No open message is due
+// before $9 (see lookAhead). now() is slightly earlier than clock_timestamp() and, unlike
+// it, can bound an index scan.
+const claimDue = `
+with due as (
+  select i.id,
+         i.partition_key,
+         i.status,
+         i.due_at
+    from inbox i
+   where i.receiver = $1
+     and i.status in ('pending', 'running')
+     and i.due_at >= $9
+     and i.due_at <= now()
+     and i.id <> all($6::bigint[])
+     and case i.status
+           when 'running' then i.deaths < 2
+                           and i.due_at + (hashint8(i.id # i.fence) & 1023) / 1024.0
+                                        * least($8::interval, $7::interval * power(2, i.deaths)) <= now()
+           else ` + isFirstOfKey + `
+         end
+   order by i.due_at
+   limit $2
+     for update skip locked
+), found as (
+  select due.id,
+         due.status = 'running'
+         or due.partition_key = ''
+         or row_number() over (partition by due.partition_key order by due.due_at, due.id) <= coalesce(room.n, $10) as fits
+    from due
+    left join unnest($11::text[], $12::int[]) as room (partition_key, n)
+      on room.partition_key = due.partition_key` + claimFound
+
+// claimPoison claims suspected poison messages whose lease has expired, separately from
+// the others, and no more of them than their weights allow ($8; see suspicion). They run
+// already, so no key blocks them. Coalesced, the comparison of their time leads to
+// inbox_suspects alone: without statistics the planner would read all that is due.
+const claimPoison = `
+with suspects as (
   select i.id,
          i.due_at,
          least(32, power(2, i.deaths - 2)) as weight
@@ -52,66 +77,85 @@ with accused as (
      and i.deaths >= 2
      and i.id <> all($5::bigint[])
      and coalesce(i.due_at + (hashint8(i.id # i.fence) & 1023) / 1024.0
-                           * least($7::interval, $6::interval * power(2, least(i.deaths, $10::int))) <= now(), false)
+                           * least($7::interval, $6::interval * power(2, least(i.deaths, $9::int))) <= now(), false)
    order by i.due_at
    limit least($2::bigint, $8::bigint)
      for update skip locked
-), suspects as (
-  select a.id
+), found as (
+  select s.id,
+         true as fits
     from (select id,
-                 sum(weight) over (order by due_at, id) as together
-            from accused) a
-   where a.together <= $8::bigint
-), others as (
-  select i.id
-    from inbox i
-   where i.receiver = $1
-     and i.status in ('pending', 'running')
-     and i.due_at >= $11
-     and i.due_at <= now()
-     and i.id <> all($5::bigint[])
-     and (i.status = 'pending'
-          or i.deaths < 2
-         and i.due_at + (hashint8(i.id # i.fence) & 1023) / 1024.0
-                      * least($7::interval, $6::interval * power(2, i.deaths)) <= now())
+                 sum(weight) over (order by due_at, id) as total
+            from suspects) s
+   where s.total <= $8::bigint` + claimFound
+
+// claimHeldBack claims the oldest messages that are held back of each partition ($6) for
+// which there is room ($8). Those up to $7 are known to be gone: while a transaction
+// holds an old snapshot, each claim would read their dead index entries.
+const claimHeldBack = `
+with found as (
+  select h.id,
+         true as fits
+    from unnest($6::text[], $7::bigint[], $8::int[]) as p (partition_key, gone, room)
+   cross join lateral (
+           select i.id
+             from inbox i
+            where i.receiver = $1
+              and i.partition_key = p.partition_key
+              and i.status = 'pending'
+              and i.due_at is null
+              and i.id > p.gone
+              and ` + isFirstOfKey + `
+            order by i.receiver, i.partition_key, i.id
+            limit p.room
+              for update skip locked) h
+   limit $2` + claimFound
+
+// isFirstOfKey holds for a pending message i that no message of its key blocks. A dead
+// letter blocks it unless $5.
+const isFirstOfKey = `not exists (
+           select
+             from inbox running
+            where running.receiver = i.receiver
+              and running.ordering_key = i.ordering_key
+              and running.status = 'running'
+           offset 0)
      and not exists (
            select
-             from inbox other
-            where other.receiver = i.receiver
-              and other.ordering_key >= i.ordering_key
-              and other.ordering_key <= i.ordering_key
-              and other.status in ('pending', 'running')
-              and other.id <> i.id
-              and (other.status = 'running' or (other.id < i.id and i.status = 'pending'))
-            order by other.ordering_key, other.id
+             from inbox older
+            where older.receiver = i.receiver
+              and older.ordering_key >= i.ordering_key
+              and older.ordering_key <= i.ordering_key
+              and older.status in ('pending', 'running')
+              and older.id < i.id
+            order by older.ordering_key, older.id
            offset 0)
-     and ($9 or i.status = 'running' or not exists (
+     and ($5 or not exists (
            select
-             from inbox parked
-            where parked.receiver = i.receiver
-              and parked.ordering_key >= i.ordering_key
-              and parked.ordering_key <= i.ordering_key
-              and parked.status = 'dead'
-              and parked.id < i.id
-            order by parked.ordering_key, parked.id
-           offset 0))
-   order by i.due_at
-   limit $2::bigint - (select count(*) from suspects)
-     for update skip locked
-), due as (
-  select id from suspects
-   union all
-  select id from others
+             from inbox dead
+            where dead.receiver = i.receiver
+              and dead.ordering_key >= i.ordering_key
+              and dead.ordering_key <= i.ordering_key
+              and dead.status = 'dead'
+              and dead.id < i.id
+            order by dead.ordering_key, dead.id
+           offset 0))`
+
+// claimFound claims what was found, for holder $3 with lease $4, and holds back what does
+// not fit. The arrays keep it a probe of each row; a join was planned to read the table.
+const claimFound = `
 )
 update inbox i
-   set status   = 'running',
-       fence    = i.fence + 1,
-       attempts = i.attempts + 1,
+   set status   = case when i.id = any (f.fitting) then 'running' else 'pending' end,
+       fence    = i.fence + (i.id = any (f.fitting))::int,
+       attempts = i.attempts + (i.id = any (f.fitting))::int,
        deaths   = case i.status when 'running' then i.deaths + 1 else 0 end,
-       holder   = $3,
-       due_at   = clock_timestamp() + $4::interval
- where i.id = any (array(select id from due))
-returning i.id,
+       holder   = case when i.id = any (f.fitting) then $3 else i.holder end,
+       due_at   = case when i.id = any (f.fitting) then clock_timestamp() + $4::interval end
+  from (select array(select id from found where fits) as fitting) f
+ where i.id = any (array(select id from found))
+returning i.status = 'running' as fits,
+          i.id,
           i.fence,
           i.attempts,
           i.deaths,
@@ -119,19 +163,20 @@ returning i.id,
           i.message_id,
           i.type,
           i.ordering_key,
+          i.partition_key,
           i.payload,
           i.metadata,
           clock_timestamp() as claimed`
 
-// lookAhead is read behind a claim, in its transaction. It returns how long it takes
-// until a message is due that was not due yet, and a time before which no open message
-// is due.
+// lookAhead is read after a claim, in its transaction. It returns how long it takes until
+// a message becomes due that is not due yet, and a time before which no open message is
+// due.
 //
-// The second bounds the next claim ($11). While a transaction anywhere holds an old
-// snapshot, PostgreSQL keeps the entries of inbox_due that are dead, and they stand
-// before the living: without a bound each claim would read them all. A message may be
-// committed later than its due time, so the bound stays lookBehind before the present,
-// and once in fullLook a claim goes without it.
+// The second bounds the next claim. While a transaction holds an old snapshot, PostgreSQL
+// keeps the dead entries of inbox_due, which stand before the live ones: without a bound
+// each claim would read all of them. A message may be committed later than its due time,
+// so the bound stays lookBehind before the present, and once every fullLook a claim has
+// no bound.
 const lookAhead = `
 select (select due_at - now()
           from inbox
@@ -156,48 +201,95 @@ const (
 	fullLook   = time.Second
 )
 
-// walking are the settings of a claim, and of what operators read. A price that forbids
-// must not look like a query that is worth compiling.
-func walking() postgres.Settings {
-	return postgres.Settings{
-		"enable_bitmapscan":       "off",
-		"enable_hashjoin":         "off",
-		"enable_incremental_sort": "off",
-		"enable_mergejoin":        "off",
-		"enable_seqscan":          "off",
-		"enable_sort":             "off",
-		"jit":                     "off",
-	}
-}
+// heldBackPartitions returns the partitions of which messages are held back, by any
+// process: one probe for each.
+const heldBackPartitions = `
+with recursive held (partition_key) as (
+  (select partition_key
+     from inbox
+    where receiver = $1
+      and status = 'pending'
+      and due_at is null
+    order by receiver, partition_key
+    limit 1)
+   union all
+  select (select i.partition_key
+            from inbox i
+           where i.receiver = $1
+             and i.status = 'pending'
+             and i.due_at is null
+             and i.partition_key > held.partition_key
+           order by i.receiver, i.partition_key
+           limit 1)
+    from held
+   where held.partition_key is not null
+)
+select partition_key
+  from held
+ where partition_key is not null`
 
-// claimed is a delivery and what its handler need not know.
+// claimed is a delivery with what its handler need not know.
 type claimed struct {
 	Delivery
 
-	deaths    int  // of holders, one after another, before this one
-	onReceipt bool // stored as claimed, by the page that brought it
+	fits      bool // false: it was held back
+	deaths    int  // holders in a row that died before this one
+	onReceipt bool // claimed by the page that brought it
 }
 
-// claimUpTo commits the claim of at most n messages, with suspects of at most
-// that weight among them, before anybody acts on it. The attempt is counted here, so that a
-// holder that dies has been counted, and whatever its handler rolls back has not. It
-// also returns when the next message is due, at most slowPoll from now.
+// suspicion is how many deaths in a row make a suspected poison message: a message that
+// kills its process dies with every holder, one that runs beside it dies with some.
+// Deaths are counted apart from attempts, and forgotten as soon as a handler returns.
+// With every further death half as many suspects are tried at a time; from the eighth on
+// one is tried without another suspect. So a poison message takes no other message with
+// it more than eight times. claimDue, claimPoison and the index inbox_suspects see a row
+// before its next claim, hence one less.
+const suspicion = 3
+
+// maxWeight bounds the weights of the suspects that one process tries at a time.
+const maxWeight = 32
+
+func (c claimed) suspect() bool { return c.deaths >= suspicion }
+
+// weight is 1 for a new suspect and doubles with each death.
+func (c claimed) weight() int {
+	if !c.suspect() {
+		return 0
+	}
+	return min(maxWeight, 1<<min(c.deaths-suspicion, 16))
+}
+
+// claim claims at most n messages, for which slots are taken, and commits before a
+// handler starts. It also returns when the next message is due, at most slowPoll from
+// now. The attempt is counted in the claim, so a holder that dies has been counted and
+// what its handler rolls back has not. With an error it returns what was claimed before
+// it.
 //
-// If we die here: the rows are leased to nobody, and are taken again when the
-// lease ends. Test: TestLease/a_message_of_a_silent_holder_is_taken_over….
-func (r *run) claimUpTo(ctx context.Context, n, suspects int, held []int64) (messages []claimed, next time.Duration, err error) {
-	p := r.Policy
-	from := r.dueFrom
-	if time.Since(r.lookedAt) >= fullLook { //nolint:forbidigo // it decides only how much is read
+// The claim is not canceled with ctx: a claim that commits unseen would keep its messages
+// until their leases expire.
+//
+// If we die here: the rows are claimed again when their leases expire. Test:
+// TestLease/a_message_of_a_silent_holder_is_taken_over….
+func (r *run) claim(ctx context.Context, n int) (messages []claimed, next time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.Policy.Lease)
+	defer cancel()
+	rows, weight := r.handled()
+	p, from := r.Policy, r.dueFrom
+	full := time.Since(r.lookedAt) >= fullLook //nolint:forbidigo // it decides only how much is read
+	if full {
 		from = time.Time{}
+		if err := r.claimSeldom(ctx, &messages, n, rows, maxWeight-weight); err != nil {
+			return messages, 0, err
+		}
+	}
+	if err := r.claimHeldBack(ctx, &messages, n-min(1, n-1)); err != nil { // one slot is left to what is due
+		return messages, 0, err
 	}
 	b := &pgx.Batch{}
 	b.Queue(walkIndexes)
-	b.Queue(claim, r.Receiver, n, r.Holder, p.Lease, held, p.BackoffBase, p.BackoffCap,
-		suspects, p.Parked == Pass, p.doublings(), from).Query(func(rows pgx.Rows) error {
-		messages, err = pgx.CollectRows(rows, scanClaimed)
-		return err
-	})
+	partitions, rooms, others := r.slots.room(n)
+	left := n - len(messages)
+	r.queueClaim(b, &messages, claimDue, left, p.Parked == Pass, rows, p.BackoffBase, p.BackoffCap, from, others, partitions, rooms)
 	b.Queue(lookAhead, r.Receiver, from, lookBehind).QueryRow(func(row pgx.Row) error {
 		var due *time.Duration
 		err := row.Scan(&due, &r.dueFrom)
@@ -206,23 +298,121 @@ func (r *run) claimUpTo(ctx context.Context, n, suspects int, held []int64) (mes
 		}
 		return err
 	})
+	before := messages
 	if err := r.DB.Commit(ctx, b); err != nil {
-		return nil, 0, fmt.Errorf("claim messages of %s: %w", r.Receiver, err)
+		return before, 0, fmt.Errorf("claim messages of %s: %w", r.Receiver, err)
 	}
-	if from.IsZero() {
+	if full {
 		r.lookedAt = time.Now() //nolint:forbidigo // as above
 	}
 	return messages, next, nil
 }
 
+// queueClaim queues a claim of at most n messages, which it appends to messages.
+func (r *run) queueClaim(b *pgx.Batch, messages *[]claimed, claim string, n int, its ...any) {
+	args := append([]any{r.Receiver, n, r.Holder, r.Policy.Lease}, its...)
+	b.Queue(claim, args...).Query(func(rows pgx.Rows) error {
+		found, err := pgx.CollectRows(rows, scanClaimed)
+		*messages = append(*messages, found...)
+		return err
+	})
+}
+
+// claimSeldom does what a full look does besides: it claims suspected poison messages and
+// reads of which partitions messages are held back.
+func (r *run) claimSeldom(ctx context.Context, messages *[]claimed, n int, handled []int64, weight int) error {
+	p := r.Policy
+	var partitions []string
+	b := &pgx.Batch{}
+	b.Queue(walkIndexes)
+	r.queueClaim(b, messages, claimPoison, n, handled, p.BackoffBase, p.BackoffCap, weight, p.doublings())
+	b.Queue(heldBackPartitions, r.Receiver).Query(func(rows pgx.Rows) (err error) {
+		partitions, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	})
+	if err := r.DB.Commit(ctx, b); err != nil {
+		*messages = nil
+		return fmt.Errorf("claim suspected poison messages of %s: %w", r.Receiver, err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.heldBack = make(map[string]int64, len(partitions))
+	for _, partition := range partitions {
+		r.heldBack[partition] = 0
+	}
+	return nil
+}
+
+// claimHeldBack claims messages that are held back, as far as their partitions have room,
+// until there are n messages.
+func (r *run) claimHeldBack(ctx context.Context, messages *[]claimed, n int) error {
+	n -= len(*messages)
+	partitions, gone, rooms := r.heldBackWithRoom(n)
+	if len(partitions) == 0 {
+		return nil
+	}
+	var found []claimed
+	b := &pgx.Batch{}
+	b.Queue(walkIndexes)
+	r.queueClaim(b, &found, claimHeldBack, n, r.Policy.Parked == Pass, partitions, gone, rooms)
+	if err := r.DB.Commit(ctx, b); err != nil {
+		return fmt.Errorf("claim messages of %s that are held back: %w", r.Receiver, err)
+	}
+	*messages = append(*messages, found...)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range found {
+		r.heldBack[c.Partition] = max(r.heldBack[c.Partition], c.row)
+	}
+	return nil
+}
+
+// heldBackWithRoom returns at most n partitions that have messages held back and room for
+// some of them.
+func (r *run) heldBackWithRoom(n int) (partitions []string, gone []int64, rooms []int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n <= 0 || len(r.heldBack) == 0 {
+		return nil, nil, nil
+	}
+	known, have, others := r.slots.room(n)
+	room := make(map[string]int, len(known))
+	for i, partition := range known {
+		room[partition] = have[i]
+	}
+	for partition, above := range r.heldBack {
+		free, has := room[partition]
+		if !has {
+			free = others
+		}
+		if free > 0 && len(partitions) < n {
+			partitions, gone, rooms = append(partitions, partition), append(gone, above), append(rooms, free)
+		}
+	}
+	return partitions, gone, rooms
+}
+
+// holdBack notes that a message of a partition is held back; r.mu is held.
+func (r *run) holdBack(partition string) {
+	if _, known := r.heldBack[partition]; !known {
+		r.heldBack[partition] = 0
+	}
+}
+
+func (r *run) holdsBack() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.heldBack) > 0
+}
+
 func scanClaimed(row pgx.CollectableRow) (claimed, error) {
 	var c claimed
 	var metadata []byte
-	err := row.Scan(&c.row, &c.fence, &c.Attempt, &c.deaths, &c.Waits, &c.ID, &c.Type, &c.OrderingKey,
+	err := row.Scan(&c.fits, &c.row, &c.fence, &c.Attempt, &c.deaths, &c.Waits, &c.ID, &c.Type, &c.OrderingKey, &c.Partition,
 		&c.Payload, &metadata, &c.claimed)
 	if json.Unmarshal(metadata, &c.Metadata) != nil {
-		// Not ours, or not strings. The claim commits for all its rows, so one row's
-		// content must not lose the others.
+		// Another program's, or not strings. The claim commits for all of its rows, so the
+		// content of one row must not lose the others.
 		c.Metadata = nil
 	}
 	return c, err

@@ -8,127 +8,138 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/payonce/payonce/internal/postgres"
 )
 
-// A heartbeat waits for nobody: a row that is locked at this moment, by the page
-// that brings a new message of its key or by the end of its own claim, must not
-// cost the others their leases. It stays ours as long as it has our fence, since
-// nobody else can claim what is locked either, and it is tried again soon: pages
-// that follow each other may hold it at every third of the lease.
+// renew extends the leases of the rows $1 that are still held under the fences $2, and
+// returns them, with false for those that another transaction has locked: by the page that
+// brings a new message of the key, or by the end of the claim itself. The heartbeat does
+// not wait for that lock, which would cost the other rows their leases. No other holder
+// can claim a locked row either, so it stays held as long as its fence is unchanged.
 //
-// Each row is probed by its number. Coalesced, its status leads to no index, which
-// would be read whole.
+// Each row is a probe by its number. Coalesced, its status leads to no index.
 const renew = `
 with held as (
-  select id,
-         fence
-    from unnest($1::bigint[], $2::bigint[]) as h(id, fence)
-), mine as (
   select i.id
-    from held
+    from unnest($1::bigint[], $2::bigint[]) as h (id, fence)
    cross join lateral (
          select id
            from inbox
-          where id = held.id
-            and fence = held.fence
+          where id = h.id
+            and fence = h.fence
             and coalesce(status = 'running', false)
          offset 0) i
 ), free as (
-  select i.id
-    from held
-   cross join lateral (
-         select id
-           from inbox
-          where id = held.id
-            and fence = held.fence
-            and coalesce(status = 'running', false)
-            for update skip locked) i
+  select id
+    from inbox
+   where id = any (array(select id from held))
+     and fence = any ($2::bigint[])
+     and coalesce(status = 'running', false)
+     for update skip locked
 ), renewed as (
   update inbox
      set due_at = clock_timestamp() + $3::interval
    where id = any (array(select id from free))
   returning id
 )
-select mine.id,
+select held.id,
        renewed.id is not null
-  from mine
+  from held
   left join renewed
-    on renewed.id = mine.id`
+    on renewed.id = held.id`
 
-// renewLeases moves the end of the leases that are still held and returns the
-// rows of those, with false where a lock was in the way. A row that is missing was
-// taken over.
-func renewLeases(ctx context.Context, q postgres.Querier, held []holding, lease time.Duration) (map[int64]bool, error) {
+// renewLeases returns the rows that are still held, with false where a lock prevented the
+// renewal. A row that is missing was taken over.
+func (r *run) renewLeases(ctx context.Context, held []holding) (map[int64]bool, error) {
 	ids, fences := make([]int64, len(held)), make([]int64, len(held))
 	for i, h := range held {
 		ids[i], fences[i] = h.message.row, h.message.fence
 	}
-	rows, err := q.Query(ctx, renew, ids, fences, lease)
+	rows, err := r.DB.Query(ctx, renew, ids, fences, r.Policy.Lease)
 	if err != nil {
-		return nil, fmt.Errorf("renew %d leases: %w", len(held), err)
+		return nil, err
 	}
 	mine := make(map[int64]bool, len(held))
 	var id int64
 	var renewed bool
-	if _, err := pgx.ForEachRow(rows, []any{&id, &renewed}, func() error { mine[id] = renewed; return nil }); err != nil {
-		return nil, fmt.Errorf("renew %d leases: %w", len(held), err)
-	}
-	return mine, nil
+	_, err = pgx.ForEachRow(rows, []any{&id, &renewed}, func() error { mine[id] = renewed; return nil })
+	return mine, err
 }
 
-// keepLeases renews every lease that is held, every third of a lease, and
-// cancels the handlers of what was taken over.
+// keepLeases renews every held lease every third of a lease, and cancels the handlers of
+// what was taken over.
 func (r *run) keepLeases(ctx context.Context) {
-	third := r.Policy.Lease / 3
-	tick := time.NewTicker(third)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			r.renew(ctx, third)
+	for pause(ctx, r.Policy.Lease/3) {
+		if err := r.renewAll(ctx, r.Policy.Lease/3); err != nil {
+			r.Log.WarnContext(ctx, "leases not renewed", "receiver", r.Receiver, "error", err)
 		}
 	}
 }
 
-// renew gives up after a while: a connection that never answers must not cost
-// the leases that the next one could keep.
-func (r *run) renew(ctx context.Context, patience time.Duration) {
+// renewAll stops after a while: a connection that never answers must not cost the leases
+// that the next one could renew. Rows that were locked it tries again soon, since pages
+// that follow each other may lock a row at every third of its lease.
+func (r *run) renewAll(ctx context.Context, while time.Duration) error {
 	r.mu.Lock()
 	held := slices.Collect(maps.Values(r.held))
 	r.mu.Unlock()
-	if len(held) == 0 {
+	ctx, cancel := context.WithTimeout(ctx, while)
+	defer cancel()
+	for len(held) > 0 && ctx.Err() == nil {
+		mine, err := r.renewLeases(ctx, held)
+		if err != nil {
+			return fmt.Errorf("renew %d leases: %w", len(held), err)
+		}
+		held = slices.DeleteFunc(held, func(h holding) bool {
+			renewed, still := mine[h.message.row]
+			if !still {
+				h.cancel(errLeaseLost)
+			}
+			return renewed || !still
+		})
+		if len(held) > 0 {
+			pause(ctx, while/20)
+		}
+	}
+	return nil
+}
+
+const (
+	correctEvery  = 10 * time.Second // also the delay of a message after the clock was corrected
+	correctAtMost = 1000             // rows of one statement
+)
+
+// correctDueTimes makes due what is due later than any rule allows: it was written while
+// the database's clock was ahead. Rows that another transaction has locked are skipped: it
+// writes their due time anew, or the next correction finds them. A running message may
+// have a holder, who keeps it for another lease.
+const correctDueTimes = `
+with misdated as (
+  select id
+    from inbox
+   where receiver = $1
+     and status in ('pending', 'running')
+     and due_at > now() + $2::interval
+   order by due_at desc
+   limit $4
+     for update skip locked
+)
+update inbox
+   set due_at = clock_timestamp() + case status when 'running' then $3::interval else interval '0' end
+ where id = any (array(select id from misdated))`
+
+// correctDueTimes corrects due times every correctEvery.
+//
+// If we die here: all rows of a statement are corrected or none is, and the next worker
+// corrects them. Test: TestProcessor_takesWhatAClockThatWasAheadLeft.
+func (r *run) correctDueTimes(ctx context.Context) {
+	if time.Since(r.corrected) < correctEvery { //nolint:forbidigo // it decides only how often the database is asked
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	for {
-		mine, err := renewLeases(ctx, r.DB, held, r.Policy.Lease)
-		if err != nil {
-			r.Log.WarnContext(ctx, "leases not renewed", "receiver", r.Receiver, "error", err)
-			return
-		}
-		var locked []holding
-		for _, h := range held {
-			renewed, still := mine[h.message.row]
-			switch {
-			case !still:
-				h.cancel(errLeaseLost)
-			case !renewed:
-				locked = append(locked, h)
-			}
-		}
-		if len(locked) == 0 {
-			return
-		}
-		held = locked
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(patience / 20):
-		}
+	b := &pgx.Batch{}
+	b.Queue(correctDueTimes, r.Receiver, r.Policy.longest(), r.Policy.Lease, correctAtMost)
+	if err := r.DB.Commit(ctx, b); err != nil {
+		r.Log.WarnContext(ctx, "due times not corrected", "receiver", r.Receiver, "error", err)
+		return
 	}
+	r.corrected = time.Now() //nolint:forbidigo // as above
 }

@@ -92,7 +92,7 @@ const entryColumns = `i.id                         as number,
        coalesce(i.last_error, '')   as last_error,
        coalesce(i.decided_by, '')   as decided_by,
        i.received_at,
-       i.due_at,
+       coalesce(i.due_at, i.received_at) as due_at,
        i.finished_at,
        i.decided_at,
        (select count(*)
@@ -115,6 +115,19 @@ const selectEntries = "select " + entryColumns + `
    and i.status <= $1
  order by i.status, i.id
  limit $3`
+
+// walking are the settings of walkIndexes, for what operators read.
+func walking() postgres.Settings {
+	return postgres.Settings{
+		"enable_bitmapscan":       "off",
+		"enable_hashjoin":         "off",
+		"enable_incremental_sort": "off",
+		"enable_mergejoin":        "off",
+		"enable_seqscan":          "off",
+		"enable_sort":             "off",
+		"jit":                     "off",
+	}
+}
 
 // List returns up to limit messages of all receivers that are dead, or that are
 // discarded, in the order in which they were received, beginning with the first

@@ -14,33 +14,33 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 )
 
-// Processor runs one receiver's handler on what the inbox holds for it.
+// Processor runs the handler of one receiver on what the inbox holds for it.
 type Processor struct {
 	DB          *postgres.DB
 	Receiver    string
-	Holder      string // who claims, for people who read the table
+	Holder      string // names this process in the table, for operators
 	Handle      Handler
-	Concurrency int // handlers at a time
+	Concurrency int // handlers that run at a time
 	Policy      Policy
-	Poll        time.Duration // between claims at least, see Run
-	Drain       time.Duration // how long handlers may go on after Run was told to stop
+	Poll        time.Duration // the least time between two claims, see Run
+	Drain       time.Duration // how long handlers may continue after Run is stopped
 
-	// Wake, where set, says that another process may have made a message due. It is a
-	// hint: one that is lost costs a slow poll.
+	// Wake, where set, receives when another process may have made a message due. It is a
+	// hint: a lost one costs a slow poll.
 	Wake <-chan struct{}
-	// Listening tells whether Wake hears all processes. While it does not, the inbox is
-	// looked at every fastPoll; nil: Wake does not.
+	// Listening tells whether Wake receives from all processes. While it does not, the
+	// processor polls every fastPoll. Where nil, it does not.
 	Listening func() bool
 
 	// Left, where set, is called when a message was received that could not start: another
-	// process may hold the one that it waits for.
+	// process may run the message that blocks it.
 	Left func()
 
 	Log      *slog.Logger
 	Observer Observer
 
-	mu  sync.Mutex
-	now *run
+	once sync.Once
+	run  *run
 }
 
 var (
@@ -49,147 +49,154 @@ var (
 )
 
 const (
-	// slowPoll is the time after which an inbox is looked at that nobody woke.
-	slowPoll = time.Second
-
-	// fastPoll is slowPoll where nobody hears the other processes.
-	fastPoll = 50 * time.Millisecond
-
-	// afterFailure is how long a store that did not answer is left alone.
-	afterFailure = 250 * time.Millisecond
+	slowPoll     = time.Second            // of an inbox that nothing wakes
+	fastPoll     = 50 * time.Millisecond  // while other processes are not heard
+	afterFailure = 250 * time.Millisecond // while the database does not answer
 )
 
-// Run claims and processes until ctx ends. Then it claims no more, lets the
-// running handlers go on for at most Drain, gives back what they could not
-// finish, and returns.
+// Run claims and handles messages until ctx ends. Then it claims no more, lets the running
+// handlers continue for at most Drain, releases what they could not finish, and returns. A
+// processor runs once.
 //
 // What Receive stores needs no claim where a slot is free. A claim is for the rest:
-// retries, messages of holders that died, messages behind another one of their key, and
-// what other processes accept. It comes when one of these may be due: when the next due
-// time has come, when Wake was heard, when a handler ended that a message may wait
-// for, and after a slow poll of a second, and never sooner than Poll after the last
-// one. While more is due than there are slots, the next claim comes as soon as a
-// quarter of them are free.
+// retries, messages of holders that died, messages behind another one of their key,
+// messages that are held back, and what other processes accept. The processor claims when
+// one of these may be due: when the next due time has come, when Wake receives, when a
+// handler ended that a message may wait for, and after a slow poll of a second, but never
+// sooner than Poll after the last claim. While more messages are due than there are slots,
+// it claims as soon as a quarter of the slots are free.
 func (p *Processor) Run(ctx context.Context) {
 	r := p.state()
-	r.open(ctx)
-	beating, stop := context.WithCancel(context.WithoutCancel(ctx))
-	var beside sync.WaitGroup
-	beside.Go(func() { r.keepLeases(beating) })
-	for r.take(ctx) {
+	r.mu.Lock()
+	r.base = context.WithoutCancel(ctx)
+	r.mu.Unlock()
+	renewing, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var renewal sync.WaitGroup
+	renewal.Go(func() { r.keepLeases(renewing) })
+	for r.claimOnce(ctx) {
 	}
 	r.drain()
 	stop()
-	beside.Wait()
-	p.mu.Lock()
-	p.now = nil
-	p.mu.Unlock()
-	close(r.ended)
+	renewal.Wait()
 }
 
-// state is that of the Run under way, or of the next one.
 func (p *Processor) state() *run {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.now == nil {
-		p.now = &run{
-			Processor: p, slots: slots{size: p.Concurrency}, held: make(map[int64]holding), behind: true,
-			woken: make(chan struct{}, 1), started: make(chan struct{}), ended: make(chan struct{}),
+	p.once.Do(func() {
+		p.run = &run{
+			Processor: p,
+			observer:  p.Observer.complete(),
+			slots:     slots{size: p.Concurrency, byPartition: map[string]int{}, dueFirst: true},
+			woken:     make(chan struct{}, 1),
+			held:      map[int64]holding{},
+			heldBack:  map[string]int64{},
 		}
-	}
-	return p.now
+	})
+	return p.run
 }
 
-// run is the state of one Run.
+// run is the state of a processor.
 type run struct {
 	*Processor
 
+	observer Observer
 	slots    slots
-	handlers sync.WaitGroup // and slots that are reserved
+	handlers sync.WaitGroup // running handlers and reserved slots
 	woken    chan struct{}  // by this process, as Wake is by others
-	started  chan struct{}  // closed by Run
-	ended    chan struct{}  // closed when Run returns
 
 	mu       sync.Mutex
 	base     context.Context // of handlers; nil before Run
 	held     map[int64]holding
+	heldBack map[string]int64 // partitions with messages that are held back, above a row number
 	stopping bool
-	behind   bool          // the last claim may have left messages for which it had no slot
-	caughtUp chan struct{} // closed when behind ends; nil while nobody waits
-	looks    int           // how often a message may have come that waits for a handler
+	looks    int // how often a message may have come that waits for a handler
 
-	// The loop's own.
-	away      bool      // the last claim met no store
+	// Used by the claim loop alone.
+	away      bool      // the last claim failed
 	corrected time.Time // when due times were last corrected
-	dueFrom   time.Time // nothing open is due before, see lookAhead
-	lookedAt  time.Time // when all that is due was last looked at
+	dueFrom   time.Time // no open message is due before, see lookAhead
+	lookedAt  time.Time // when the last claim without that bound was
 }
 
 type holding struct {
 	message claimed
 	cancel  context.CancelCauseFunc
-	looks   int // when it began
+	looks   int // when it started
 }
 
-func (r *run) open(ctx context.Context) {
-	r.mu.Lock()
-	r.base = context.WithoutCancel(ctx)
-	r.mu.Unlock()
-	close(r.started)
-}
-
-// take claims once, and waits until the inbox is worth another look. It returns false
-// when ctx ended.
-func (r *run) take(ctx context.Context) bool {
+// claimOnce claims once, and waits until another claim is worthwhile. It returns false
+// when ctx has ended.
+func (r *run) claimOnce(ctx context.Context) bool {
 	began := time.Now() //nolint:forbidigo // it decides only when the database is asked
-	free := r.claimable(ctx)
+	taken := r.takeSlots(ctx)
 	if ctx.Err() != nil {
-		r.slots.give(free)
+		r.slots.give(taken)
 		return false // also when a slot became free at the same moment
 	}
-	r.correct(ctx)
-	messages, next, err := r.claim(ctx, free)
+	r.correctDueTimes(ctx)
+	messages, next, err := r.claim(ctx, taken)
 	if err != nil && !r.away {
-		r.Log.WarnContext(ctx, "claim failed, it is tried again until it succeeds", "receiver", r.Receiver, "error", err)
+		r.Log.WarnContext(ctx, "claim failed, it is retried until it succeeds", "receiver", r.Receiver, "error", err)
 	}
 	r.away = err != nil
+	full := len(messages) == taken
+	claimed := r.admit(messages)
+	r.observeClaimed(claimed)
 	if ctx.Err() != nil {
-		r.giveBack(ctx, messages) // claimed while the program was told to stop
-		r.slots.give(free)
+		r.release(ctx, claimed)
+		r.slots.give(taken)
 		return false
 	}
-	full := len(messages) == free
 	r.mu.Lock()
-	for _, c := range messages {
-		r.hold(c) //nolint:contextcheck // a handler outlives what started it
+	for _, c := range claimed {
+		r.slots.assign(c.Partition)
+		r.start(c) //nolint:contextcheck // a handler outlives the claim that started it
 	}
-	r.setBehind(full || r.away)
 	r.mu.Unlock()
-	r.slots.give(free - len(messages))
+	r.slots.setDueFirst(full || r.away)
+	r.slots.give(taken - len(claimed))
 	if full {
 		return true
 	}
 	return r.rest(ctx, next) && pause(ctx, r.Poll-time.Since(began)) //nolint:forbidigo // as above
 }
 
-// claimable takes the slots of the next claim, one at least. While older messages wait
-// for slots it takes all that are free, once a quarter of all is, or one is after a
-// Poll; else it takes no more than a quarter, and leaves the rest to pages.
-func (r *run) claimable(ctx context.Context) (taken int) {
-	caughtUp, _ := r.isCaughtUp()
-	most, late := r.slots.size, time.After(r.Poll)
-	if caughtUp {
-		most, late = r.slots.few(), time.After(0)
-	}
-	for taken == 0 && r.slots.wait(ctx, late) {
+// takeSlots takes the slots of the next claim, at least one. While due messages wait for
+// slots it takes all that are free, once a quarter of all is free or one has been for a
+// Poll. Otherwise it takes half of the free ones, at most a quarter of all, and leaves the
+// rest to pages.
+func (r *run) takeSlots(ctx context.Context) (taken int) {
+	for taken == 0 {
+		_, dueFirst, _ := r.slots.state()
+		while := r.Poll
+		if !dueFirst {
+			while = 0
+		}
+		if !r.slots.wait(ctx, while, false) {
+			return 0
+		}
+		most, _, _ := r.slots.state()
+		if !dueFirst {
+			most = min((most+1)/2, r.slots.few())
+		}
 		taken = r.slots.take(most)
-		late = time.After(r.Poll)
 	}
 	return taken
 }
 
-// rest waits until the inbox is worth a look: next is when something is due. It
-// returns false when ctx ended.
+// admit returns the messages of a claim that are not held back.
+func (r *run) admit(messages []claimed) []claimed {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.DeleteFunc(messages, func(c claimed) bool {
+		if !c.fits {
+			r.holdBack(c.Partition)
+		}
+		return !c.fits
+	})
+}
+
+// rest waits until a claim is worthwhile: next is when a message is due. It returns false
+// when ctx has ended.
 func (r *run) rest(ctx context.Context, next time.Duration) bool {
 	if r.away {
 		return pause(ctx, afterFailure)
@@ -204,7 +211,7 @@ func (r *run) rest(ctx context.Context, next time.Duration) bool {
 	case <-r.woken:
 	case <-r.Wake:
 		r.mu.Lock()
-		r.looks++ // what was accepted elsewhere may wait for one of our handlers
+		r.looks++ // what another process accepted may wait for one of our handlers
 		r.mu.Unlock()
 	case <-time.After(next):
 	}
@@ -213,9 +220,6 @@ func (r *run) rest(ctx context.Context, next time.Duration) bool {
 
 // pause returns false when ctx ended first.
 func pause(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return ctx.Err() == nil
-	}
 	select {
 	case <-ctx.Done():
 		return false
@@ -231,8 +235,8 @@ func (r *run) wake() {
 	}
 }
 
-// look says that a message was stored that did not start: now, or when a handler of its
-// key ends, a claim may find it.
+// look says that a message was stored that did not start: a claim may find it now, or when
+// a handler of its key ends.
 func (r *run) look() {
 	r.mu.Lock()
 	r.looks++
@@ -243,67 +247,57 @@ func (r *run) look() {
 	}
 }
 
-// setBehind says whether messages wait for slots; r.mu is held.
-func (r *run) setBehind(behind bool) {
-	r.behind = behind
-	if !behind && r.caughtUp != nil {
-		close(r.caughtUp)
-		r.caughtUp = nil
-	}
-}
-
-// isCaughtUp tells whether no older messages wait for slots, and what is closed when
-// that is so.
-func (r *run) isCaughtUp() (bool, <-chan struct{}) {
+// handled returns the rows whose handlers run, and the weight of the suspected poison
+// messages among them.
+func (r *run) handled() (rows []int64, weight int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.caughtUp == nil {
-		r.caughtUp = make(chan struct{})
+	for _, h := range r.held {
+		weight += h.message.weight()
 	}
-	return !r.behind && !r.stopping, r.caughtUp
+	return slices.AppendSeq(make([]int64, 0, len(r.held)), maps.Keys(r.held)), weight // never null: null would claim nothing
 }
 
-// claim is not interrupted: a claim that commits unseen would keep its messages
-// waiting for the end of a lease that nobody holds.
-func (r *run) claim(ctx context.Context, n int) ([]claimed, time.Duration, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.Policy.Lease)
-	defer cancel()
-	r.mu.Lock()
-	held := slices.AppendSeq(make([]int64, 0, len(r.held)), maps.Keys(r.held)) // never null: null would claim nothing
-	suspects := r.scale()
-	r.mu.Unlock()
-	messages, next, err := r.claimUpTo(ctx, n, suspects, held)
-	r.Observer.claimed(messages)
-	return messages, next, err
+func (r *run) observeClaimed(messages []claimed) {
+	if len(messages) == 0 {
+		return
+	}
+	deaths := 0
+	for _, c := range messages {
+		deaths += min(c.deaths, 1)
+	}
+	r.observer.Claimed(len(messages), deaths)
 }
 
-func (r *run) giveBack(ctx context.Context, messages []claimed) {
+// release ends claims whose handlers did not start.
+func (r *run) release(ctx context.Context, messages []claimed) {
 	for _, c := range messages {
 		end := EndLeft
-		if r.settle(ctx, func() *slog.Logger { return r.Log }, func(b *pgx.Batch) { released(b, c.Delivery) }) {
+		if r.finish(ctx, r.Log, func(b *pgx.Batch) { b.Queue(release, c.row, c.fence) }) {
 			end = EndReleased
 		}
-		r.Observer.ended(end)
+		r.observer.Ended(end)
 	}
 }
 
-// hold runs the handler on a message for which a slot is taken; r.mu is held. Of a row
-// that is held already the lease has lapsed, and somebody has claimed it since.
-func (r *run) hold(c claimed) {
+// start runs the handler on a message that has a slot; r.mu is held. If the row is held
+// already, its lease has expired and this claim has taken it over.
+func (r *run) start(c claimed) {
 	if before, ok := r.held[c.row]; ok {
 		before.cancel(errLeaseLost)
 	}
 	handling, cancel := context.WithCancelCause(r.base)
 	r.held[c.row] = holding{message: c, cancel: cancel, looks: r.looks}
 	r.handlers.Go(func() {
-		defer r.slots.give(1)
+		defer r.slots.leave(c.Partition)
 		end := r.process(handling, c)
 		r.mu.Lock()
 		mine := r.held[c.row]
 		if mine.message.fence == c.fence {
 			delete(r.held, c.row)
 		}
-		awaited := r.looks != mine.looks
+		_, heldBack := r.heldBack[c.Partition]
+		awaited := heldBack || r.looks != mine.looks
 		r.mu.Unlock()
 		cancel(nil)
 		if end != EndDone || awaited || !c.onReceipt {
@@ -312,10 +306,12 @@ func (r *run) hold(c claimed) {
 	})
 }
 
-// drain waits for the handlers, at first patiently, and for pages that have slots.
+// drain waits for the handlers and for pages that have slots. After Drain it cancels the
+// handlers.
 func (r *run) drain() {
 	r.mu.Lock()
 	r.stopping = true
+	r.slots.setDueFirst(true)
 	r.mu.Unlock()
 	finished := make(chan struct{})
 	go func() { r.handlers.Wait(); close(finished) }()

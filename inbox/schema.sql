@@ -14,12 +14,13 @@ create table inbox (
   receiver      text        collate "C" not null,
   message_id    text        collate "C" not null,
   ordering_key  text        collate "C" not null,
+  partition_key text        collate "C" not null default '',
   type          text        not null,
   payload       bytea       not null,
   metadata      jsonb       not null,
   payload_hash  bytea       not null,
   status        text        collate "C" not null default 'pending',
-  due_at        timestamptz not null default clock_timestamp(),
+  due_at        timestamptz default clock_timestamp(),
   attempts      int         not null default 0,
   deaths        int         not null default 0,
   waits         int         not null default 0,
@@ -48,6 +49,9 @@ create table inbox (
   constraint inbox_status_check
        check (status in ('pending', 'running', 'done', 'dead', 'discarded')),
 
+  -- Only a message that nobody holds is held back.
+  constraint inbox_held_back_is_pending check (due_at is not null or status = 'pending'),
+
   -- Only the newest holder finishes a message. A claim raises fence; a holder that
   -- was taken over writes an older done_fence and is refused, with all of its commit.
   constraint inbox_done_by_holder check (done_fence = fence),
@@ -63,7 +67,8 @@ create table inbox (
   constraint inbox_discarded_by_somebody
        check (status <> 'discarded' or decided_by is not null)
 ) with (fillfactor = 80);
-comment on column inbox.due_at is 'pending: not before this time; running: the end of the lease. Database time';
+comment on column inbox.partition_key is 'messages of one partition share its slots; empty: of none';
+comment on column inbox.due_at is 'pending: not before this time, or null: held back until its partition has a slot; running: the end of the lease. Database time';
 comment on column inbox.attempts is 'errors and panics since the last wait, deaths, and the claim in progress';
 comment on column inbox.deaths is 'holders in a row that died or went silent with it, since one returned';
 comment on column inbox.waits is 'how often an external service was not available; these are not attempts';
@@ -79,13 +84,20 @@ create unique index inbox_one_running_per_key
     on inbox (receiver, ordering_key)
  where status = 'running';
 
--- The messages that a claim reads, in order of time. The condition on due_at always
--- holds; only a statement that states it may use this index. Without it the planner
--- also searched here for the oldest message of a key while the table had no statistics.
+-- The messages that a claim reads, in order of time. What is held back is not among
+-- them, however much of it there is. Only a statement that states the condition on
+-- due_at may use this index: without it the planner also searched here for the oldest
+-- message of a key while the table had no statistics.
 create index inbox_due
     on inbox (receiver, due_at)
  where status in ('pending', 'running')
    and due_at is not null;
+
+-- What is held back, each partition in the order of arrival.
+create index inbox_held_back
+    on inbox (receiver, partition_key, id)
+ where status = 'pending'
+   and due_at is null;
 
 -- The oldest open message of a key.
 create index inbox_open_by_key

@@ -7,26 +7,26 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A page is stored by short statements in one transaction: lockOpen, store for each
-// layer of the page, and wakeKeys.
-//
-// Plans are kept, and one that was made while the inbox was empty would read all
-// messages of a receiver for each key. So the statements are offered walks along
-// indexes alone. The settings end with the transaction.
+// A page is stored by short statements in one transaction: walkIndexes, lockOldest, store
+// for each layer of the page, wakeKeys.
+
+// walkIndexes lets the statements after it use index scans alone. Plans are kept, and a
+// plan that was made while the inbox was empty would read all messages of a receiver for
+// each key. A disabled plan must not look expensive enough to compile, hence jit. The
+// settings end with the transaction.
 const walkIndexes = `
 select set_config(name, 'off', true)
   from unnest(array['enable_bitmapscan', 'enable_hashjoin', 'enable_incremental_sort',
-                      'enable_mergejoin', 'enable_seqscan', 'enable_sort']) as s(name)`
+                    'enable_mergejoin', 'enable_seqscan', 'enable_sort', 'jit']) as s(name)`
 
-// What is stored already is locked before anything is written, and so is the oldest
-// open message of each key. Rows are locked by number, as groupcommit locks those that
-// end together, so two transactions that meet in several rows do not deadlock. While
-// the oldest is locked nobody ends it or makes it wait, and whoever does so later sees
-// what this page brought.
+// lockOldest locks what is stored already and the oldest open message of each key, before
+// anything is written. Rows are locked by number, as group commits lock them, so two
+// transactions that meet in several rows do not deadlock. While the oldest is locked no
+// transaction ends it or makes it wait, and one that does so later sees this page.
 //
-// The key is compared twice, so that the order is that of inbox_open_by_key and not of
-// a sort: one entry of the index is read, however long the queue behind a key is.
-const lockOpen = `
+// The key is compared as a range, so that the order is that of inbox_open_by_key and not
+// of a sort: one index entry is read, however many messages wait behind it.
+const lockOldest = `
 select id
   from inbox
  where id = any (array(
@@ -48,24 +48,22 @@ select id
  order by id
    for no key update`
 
-// A first delivery is inserted; a repeated one is counted; a known id with another
-// payload goes to quarantine. Nothing of it raises an error beside a rival that commits
-// the same message.
+// store inserts a first delivery, counts a repeated one, and quarantines another payload
+// under a known id. None of this raises an error when another transaction commits the
+// same message.
 //
-// A delivery for which the processor has reserved a slot ($11) is inserted as a claim
-// would leave it: running, under the first fence, leased to the holder. The
-// condition is that of a claim: nothing of its key is open, nor a dead letter that
-// blocks the key ($10). What this look misses, because it is committed at the same
-// moment, the unique index on running rows refuses, and the page with it.
+// A delivery for which a slot is reserved ($12) is inserted as a claim would leave it:
+// running, under the first fence, leased to the holder. The condition is that of a claim:
+// no message of its key is open, and no dead letter blocks the key ($4). What this misses,
+// because another transaction commits it at the same moment, is refused by the index
+// inbox_one_running_per_key, with the whole page. A delivery that only its partition's
+// share refused ($13) is held back: it has no due time.
+//
+// It has more than 40 lines since the insert, its conflict and the quarantine must see one
+// snapshot.
 const store = `
 with incoming as (
-  select d.message_id,
-         d.ordering_key,
-         d.type,
-         d.payload,
-         d.metadata,
-         d.payload_hash,
-         d.place,
+  select d.*,
          d.reserved
          and (select open.id
                 from inbox open
@@ -75,33 +73,33 @@ with incoming as (
                  and open.status in ('pending', 'running')
                order by open.ordering_key, open.id
                limit 1) is null
-         and ($10 or (select parked.id
-                        from inbox parked
-                       where parked.receiver = $1
-                         and parked.ordering_key >= d.ordering_key
-                         and parked.ordering_key <= d.ordering_key
-                         and parked.status = 'dead'
-                       order by parked.ordering_key, parked.id
-                       limit 1) is null) as starts
-    from unnest($2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::bytea[], $11::boolean[])
-    with ordinality as d (message_id, ordering_key, type, payload, metadata, payload_hash, reserved, place)
+         and ($4 or (select dead.id
+                       from inbox dead
+                      where dead.receiver = $1
+                        and dead.ordering_key >= d.ordering_key
+                        and dead.ordering_key <= d.ordering_key
+                        and dead.status = 'dead'
+                      order by dead.ordering_key, dead.id
+                      limit 1) is null) as starts
+    from unnest($5::text[], $6::text[], $7::text[], $8::text[], $9::bytea[], $10::text[], $11::bytea[], $12::boolean[], $13::boolean[])
+    with ordinality as d (message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, reserved, held_back, place)
 ), kept as (
   insert into inbox
-         (receiver, message_id, ordering_key, type, payload, metadata, payload_hash,
+         (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash,
           status, fence, attempts, holder, due_at)
-  select $1, message_id, ordering_key, type, payload, metadata::jsonb, payload_hash,
+  select $1, message_id, ordering_key, partition_key, type, payload, metadata::jsonb, payload_hash,
          case when starts then 'running' else 'pending' end,
          starts::int,
          starts::int,
-         case when starts then $8 end,
-         clock_timestamp() + case when starts then $9::interval else interval '0' end
+         case when starts then $2 end,
+         case when not held_back then clock_timestamp() + case when starts then $3::interval else interval '0' end end
     from incoming
    order by place
   on conflict (receiver, message_id) do update
      set duplicates = inbox.duplicates + 1
    where inbox.payload_hash = excluded.payload_hash
   returning id, message_id, status, duplicates, received_at
-), aside as (
+), quarantined as (
   insert into inbox_quarantine
          (receiver, message_id, payload, metadata, payload_hash)
   select $1, message_id, payload, metadata::jsonb, payload_hash
@@ -116,10 +114,14 @@ select id,
        received_at
   from kept`
 
-// A first delivery wakes its key: the oldest open message, the only one that could be
-// claimed, becomes due if it waits for the outside. One that backs off after errors
-// does not, so that no flood of messages defeats the backoff; nor does a repeated
-// delivery wake anything.
+// storeHolder is the place of the holder among the arguments of store; Accept leaves it
+// empty.
+const storeHolder = 1
+
+// wakeKeys makes the oldest open message of a key due if it waits for an external service:
+// a first delivery of its key may be what it waits for. A message that backs off after
+// errors stays where it is, so that a flood of messages does not defeat the backoff. A
+// repeated delivery wakes nothing.
 const wakeKeys = `
 update inbox
    set due_at = clock_timestamp()
@@ -142,15 +144,17 @@ update inbox
    and waits > 0
    and due_at > clock_timestamp()`
 
-// slotsFor is who has reserved slots for which messages of a page.
-type slotsFor struct {
+// storing is a page and who stores it. Without a holder nothing starts.
+type storing struct {
+	receiver string
+	page     []delivery
+	reserved reservation
 	holder   string
 	lease    time.Duration
-	passes   bool            // a dead letter does not block its key
-	messages map[string]bool // by id
+	passes   bool // a dead letter does not block its key
 }
 
-// storedRow is what became of a message that is not in quarantine.
+// storedRow is what became of a message that is not quarantined.
 type storedRow struct {
 	ID        int64
 	MessageID string
@@ -159,39 +163,64 @@ type storedRow struct {
 	At        time.Time
 }
 
-// queueStore queues the reception of a page. Once the batch is committed, stored has
-// been called for each layer with its messages and those of them that are kept.
-func queueStore(b *pgx.Batch, receiver string, page []delivery, r slotsFor, stored func(layer []delivery, kept []storedRow)) {
+// queueStore queues the reception of a page. When the batch is committed, stored has been
+// called for each layer with its messages and their rows.
+func queueStore(b *pgx.Batch, s storing, stored func(layer []delivery, rows []storedRow)) {
+	all := layers(s.page)
+	first := columnsOf(all[0], reservation{})
 	b.Queue(walkIndexes)
-	all := layers(page)
-	first := columnsOf(all[0], nil)
-	b.Queue(lockOpen, receiver, first.ids, first.keys)
+	b.Queue(lockOldest, s.receiver, first.ids, first.keys)
 	for i, layer := range all {
-		c := columnsOf(layer, r.messages)
+		c := columnsOf(layer, s.reserved)
 		if i > 0 {
 			clear(c.reserved)
 		}
-		b.Queue(store, receiver, c.ids, c.keys, c.types, c.payloads, c.metadata, c.hashes, r.holder, r.lease, r.passes, c.reserved).
-			Query(func(rows pgx.Rows) error {
-				kept, err := pgx.CollectRows(rows, pgx.RowToStructByPos[storedRow])
-				if err != nil {
-					return fmt.Errorf("store messages for %s: %w", receiver, err)
-				}
-				stored(layer, kept)
-				return nil
-			})
+		b.Queue(store, s.receiver, s.holder, s.lease, s.passes,
+			c.ids, c.keys, c.partitions, c.types, c.payloads, c.metadata, c.hashes, c.reserved, c.heldBack,
+		).Query(func(rows pgx.Rows) error {
+			kept, err := pgx.CollectRows(rows, pgx.RowToStructByPos[storedRow])
+			if err != nil {
+				return fmt.Errorf("store messages for %s: %w", s.receiver, err)
+			}
+			stored(layer, kept)
+			return nil
+		})
 	}
-	b.Queue(wakeKeys, receiver, first.ids, first.keys)
+	b.Queue(wakeKeys, s.receiver, first.ids, first.keys)
 }
 
-// count adds what became of a layer.
-func (r *Reception) count(layer []delivery, kept []storedRow) {
-	for _, k := range kept {
-		if k.New {
-			r.New++
-		} else {
-			r.Duplicates++
+// layers splits a page so that no layer has an id twice, in the page's order: the first
+// delivery of each message, then the second of those that have one, and so on. One
+// statement cannot update a row twice.
+func layers(page []delivery) [][]delivery {
+	var all [][]delivery
+	seen := make(map[string]int, len(page))
+	for _, d := range page {
+		n := seen[d.message.ID]
+		seen[d.message.ID]++
+		if n == len(all) {
+			all = append(all, make([]delivery, 0, len(page)))
 		}
+		all[n] = append(all[n], d)
 	}
-	r.Aside += len(layer) - len(kept)
+	return all
+}
+
+// columns are the arrays from which a layer is stored.
+type columns struct {
+	ids, keys, partitions, types, metadata []string
+	payloads, hashes                       [][]byte
+	reserved, heldBack                     []bool
+}
+
+func columnsOf(layer []delivery, reserved reservation) (c columns) {
+	for _, d := range layer {
+		m := d.message
+		c.ids, c.keys, c.partitions = append(c.ids, m.ID), append(c.keys, m.OrderingKey), append(c.partitions, m.Partition)
+		c.types, c.metadata = append(c.types, m.Type), append(c.metadata, d.metadata)
+		c.payloads, c.hashes = append(c.payloads, m.Payload), append(c.hashes, d.hash[:])
+		_, has := reserved.slots[m.ID]
+		c.reserved, c.heldBack = append(c.reserved, has), append(c.heldBack, reserved.heldBack[m.ID])
+	}
+	return c
 }

@@ -126,7 +126,7 @@ func TestASweepThatCannotSaysSo(t *testing.T) {
 	db.Close()
 	_, done := inbox.Sweep(t.Context(), db, 0, 1)
 	_, aside := inbox.SweepQuarantine(t.Context(), db, 0, 1)
-	for says, err := range map[string]error{"sweep done messages: ": done, "sweep the quarantine: ": aside} {
+	for says, err := range map[string]error{"delete done messages: ": done, "delete quarantined messages: ": aside} {
 		if !errors.Is(err, postgres.ErrNotCommitted) || !strings.HasPrefix(err.Error(), says) {
 			t.Errorf("%v, want %q", err, says)
 		}

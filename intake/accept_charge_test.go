@@ -121,7 +121,7 @@ select count(distinct xid)
 			t.Errorf("topic %s, message %s, envelope %+v, event %s of %s", topic, messageID, envelope, e.ID, s.ID)
 		}
 		want := map[string]string{
-			"type": "charge.requested.v1", "ordering_key": s.ID, "correlation_id": "req_1", "causation_id": e.ID.String(),
+			"type": "charge.requested.v1", "ordering_key": s.ID, "partition_key": "acme", "correlation_id": "req_1", "causation_id": e.ID.String(),
 		}
 		if diff := cmp.Diff(want, metadata); diff != "" {
 			t.Errorf("metadata (-want +got):\n%s", diff)

@@ -194,6 +194,7 @@ func announce(b *pgx.Batch, s ledger.Stream, r Request) error {
 		ID:          s.Head().ID.String(),
 		Type:        s.Head().Type,
 		OrderingKey: s.ID,
+		Partition:   s.Charge.MerchantID,
 		Payload:     payload,
 		Metadata:    metadata,
 	})

@@ -19,7 +19,7 @@ func TestMetadataGoesAlong(t *testing.T) {
 	in := keeping(t, db)
 	r := request("key", "a")
 	r.Metadata = map[string]string{
-		"traceparent": "t1", "type": "forged", "ordering_key": "forged", "correlation_id": "forged", "causation_id": "forged",
+		"traceparent": "t1", "type": "forged", "ordering_key": "forged", "partition_key": "forged", "correlation_id": "forged", "causation_id": "forged",
 	}
 	first := accept(t, in, r)
 	r.Metadata = map[string]string{"traceparent": "t2"}
@@ -50,7 +50,7 @@ func TestMetadataGoesAlong(t *testing.T) {
 	}
 	want := map[string]string{
 		"traceparent": "t1", "type": "charge.requested.v1", "ordering_key": id, "correlation_id": "req_1",
-		"causation_id": s.Head().ID.String(),
+		"partition_key": "acme", "causation_id": s.Head().ID.String(),
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("metadata (-want +got):\n%s", diff)

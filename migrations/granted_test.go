@@ -36,9 +36,9 @@ func grants() map[string]grant {
 		"outbox":         {"select; " + newMessage, "select; " + newMessage + "; delete"},
 		"outbox_offsets": {"select", "select; insert; update (transaction_id, offset)"},
 		"inbox": {
-			"select; insert (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, due_at, attempts, fence, holder); " +
+			"select; insert (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, status, due_at, attempts, fence, holder); " +
 				"update (status, due_at, attempts, deaths, waits, waiting_since, fence, duplicates, decided_by, decided_at, finished_at)",
-			"select; insert (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, due_at, attempts, fence, done_fence, holder); " +
+			"select; insert (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, status, due_at, attempts, fence, done_fence, holder); " +
 				"update (status, due_at, attempts, deaths, waits, waiting_since, fence, done_fence, holder, duplicates, last_error, finished_at); delete",
 		},
 		"inbox_quarantine": {"select; " + strange, "select; " + strange + "; delete"},

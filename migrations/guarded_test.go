@@ -220,6 +220,7 @@ func inboxGuards() []guard {
 		{"inbox_done_by_holder", "a holder that was taken over does not finish", []string{received("m1", "k", "running"), `update inbox set fence = 2 where message_id = 'm1'`}, `update inbox set status = 'done', done_fence = 1 where message_id = 'm1'`},
 		{"inbox_done_by_holder", "what is finished is not claimed again", []string{received("m1", "k", "running"), `update inbox set status = 'done', done_fence = 0 where message_id = 'm1'`}, `update inbox set status = 'running', fence = fence + 1 where message_id = 'm1'`},
 		{"inbox_done_has_fence", "nobody finishes without a fence", []string{received("m1", "k", "running")}, `update inbox set status = 'done' where message_id = 'm1'`},
+		{"inbox_held_back_is_pending", "only a pending message is held back", []string{received("m1", "k", "running")}, `update inbox set due_at = null where message_id = 'm1'`},
 		{"inbox_status_check", "a message is in a known state", nil, received("m1", "k", "lost")},
 		{"inbox_discarded_by_somebody", "nobody discards without a name", nil, received("m1", "k", "discarded")},
 		{"inbox_decided_by_somebody", "a name is not empty", []string{received("m1", "k", "dead")}, `update inbox set decided_by = '', decided_at = now()`},

@@ -7,11 +7,11 @@ import (
 
 // incoming are the arguments of a page of so many messages.
 func incoming(n int) string {
-	columns := []string{"'r'"}
-	for _, value := range []string{"'m'::text", "'ch_7'::text", "'t'::text", "''::bytea", "'{}'::text", "''::bytea"} {
+	columns := []string{"'r'", "'h'", "'30 s'", "false"}
+	for _, value := range []string{"'m'::text", "'ch_7'::text", "'p'::text", "'t'::text", "''::bytea", "'{}'::text", "''::bytea", "true", "false"} {
 		columns = append(columns, filled(value, n))
 	}
-	return strings.Join(append(columns, "'h'", "'30 s'", "false", filled("true", n)), ", ")
+	return strings.Join(columns, ", ")
 }
 
 // filled is an array of one value n times.
@@ -23,9 +23,9 @@ func lookups() []lookup {
 	along := []string{"ledger/projection.go func alongIndexes"}
 	back := append(along, "ledger/charge_list.go func walkingBack")
 	subscriber := []string{"outbox/subscriber.go func SessionSettings"}
-	claim := []string{"inbox/claim.go func walking"}
+	claim := []string{"inbox/operate.go func walking"}
 	store := []string{"inbox/store.go const walkIndexes"}
-	inboxSweep, outboxSweep := []string{"inbox/sweep.go const walk"}, []string{"outbox/sweep.go const walk"}
+	outboxSweep := []string{"outbox/sweep.go const walk"}
 	streams, versions := make([]string, 250), make([]string, 250)
 	for i := range streams {
 		streams[i], versions[i] = "'ch_1'", "1"
@@ -121,25 +121,34 @@ func lookups() []lookup {
 			settings: store, ways: messageOnce + ", " + openByKey + ", " + byNumber,
 		},
 		{
-			file: "inbox/claim.go", words: "with accused", args: "'r', 10, 'h', '30 s', '{}', '1 s', '10 s', 32, false, 20, '-infinity'",
-			settings: store, ways: "inbox_suspects receiver, inbox_due receiver due_at, " + openByKey + ", " + parkedByKey + " id, " + byNumber,
+			file: "inbox/claim.go", words: "i.due_at >= $9", args: "'r', 10, 'h', '30 s', false, '{}', '1 s', '10 s', '-infinity', 9, '{a,b}', '{0,7}'",
+			settings: store, ways: "inbox_due receiver due_at, inbox_one_running_per_key receiver ordering_key, " + openByKey + " id, " + parkedByKey + " id, " + byNumber,
 		},
+		{
+			file: "inbox/claim.go", words: "with suspects", args: "'r', 10, 'h', '30 s', '{}', '1 s', '10 s', 32, 20",
+			settings: store, ways: "inbox_suspects receiver, " + byNumber,
+		},
+		{
+			file: "inbox/claim.go", words: "p.gone", args: "'r', 10, 'h', '30 s', false, '{a,b}', '{0,7}', '{3,4}'",
+			settings: store, ways: "inbox_held_back receiver partition_key id, inbox_one_running_per_key receiver ordering_key, " + openByKey + " id, " + parkedByKey + " id, " + byNumber,
+		},
+		{file: "inbox/claim.go", words: "recursive held", args: "'r'", settings: store, ways: "inbox_held_back receiver, inbox_held_back receiver partition_key"},
 		{file: "inbox/claim.go", words: "select due_at - now()", args: "'r', '-infinity', '100 ms'", settings: store, ways: "inbox_due receiver due_at"},
 		{file: "inbox/lease.go", words: "from held", args: "'{1,2,3}', '{1,1,1}', '30 s'", ways: byNumber},
-		{file: "inbox/settle.go", words: "with ended", args: "7, 1", ways: byNumber},
-		{file: "inbox/settle.go", words: "with ending", args: "7, 1", ways: byNumber},
-		{file: "inbox/settle.go", words: "with ending", args: "7, 1", more: ", (8, 1)", ways: byNumber},
-		{file: "inbox/settle.go", words: "attempts   = attempts - deaths,", args: "7, 1, 9, '1 s', '10 s', 'x', 20", ways: byNumber},
-		{file: "inbox/settle.go", words: "waits + 1", args: "7, 1, '1 s', '1 s', '10 s', '1 s', 'x', false, 20, false", ways: byNumber},
-		{file: "inbox/settle.go", words: "from inbox newer", args: "7, 1, now()", ways: byNumber + ", " + openByKey},
-		{file: "inbox/settle.go", words: "set status     = 'dead'", args: "7, 1, 'x'", ways: byNumber},
-		{file: "inbox/settle.go", words: "attempts - deaths - 1", args: "7, 1", ways: byNumber},
+		{file: "inbox/finish.go", words: "with ended", args: "7, 1", ways: byNumber},
+		{file: "inbox/finish.go", words: "with ending", args: "7, 1", ways: byNumber},
+		{file: "inbox/finish.go", words: "with ending", args: "7, 1", more: ", (8, 1)", ways: byNumber},
+		{file: "inbox/finish.go", words: "attempts   = attempts - deaths,", args: "7, 1, 9, '1 s', '10 s', 'x', 20", ways: byNumber},
+		{file: "inbox/finish.go", words: "waits + 1", args: "7, 1, '1 s', '1 s', '10 s', '1 s', 'x', false, 20, false", ways: byNumber},
+		{file: "inbox/finish.go", words: "from inbox newer", args: "7, 1, now()", ways: byNumber + ", " + openByKey},
+		{file: "inbox/finish.go", words: "set status     = 'dead'", args: "7, 1, 'x'", ways: byNumber},
+		{file: "inbox/finish.go", words: "attempts - deaths - 1", args: "7, 1", ways: byNumber},
 		{
 			// Of the outbox one entry for each topic.
-			file: "inbox/sweep.go", words: "inbox_window from retention", args: "'1 hour', 500",
-			settings: inboxSweep, ways: "inbox_finished finished_at received_in, outbox_pkey, outbox_pkey topic, " + ownNumbers,
+			file: "inbox/retention.go", words: "inbox_window from retention", args: "'1 hour', 500",
+			settings: store, ways: "inbox_finished finished_at received_in, outbox_pkey, outbox_pkey topic, " + ownNumbers,
 		},
-		{file: "inbox/sweep.go", words: "inbox_quarantine", args: "'1 hour', 500", settings: inboxSweep, ways: "inbox_quarantine_received received_at"},
+		{file: "inbox/retention.go", words: "inbox_quarantine", args: "'1 hour', 500", settings: store, ways: "inbox_quarantine_received received_at"},
 		{file: "inbox/operate.go", words: "i.status <= $1", args: "'dead', 7, 100", settings: claim, ways: "inbox_set_aside status, " + openByKey},
 		{file: "inbox/operate.go", words: "i.payload", args: "7", settings: claim, ways: byNumber + ", " + openByKey},
 		{file: "inbox/operate.go", words: "waits         = 0", args: "7, 'x'", settings: claim, ways: setAside + ", " + byNumber},

@@ -235,11 +235,11 @@ grant select on outbox_offsets to payonce_api;
 grant select, insert, update (transaction_id, "offset") on outbox_offsets to payonce_worker;
 grant select on outbox_oldest, numbering to payonce_worker;
 grant select,
-      insert (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, due_at, attempts, fence, holder),
+      insert (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, status, due_at, attempts, fence, holder),
       update (status, due_at, attempts, deaths, waits, waiting_since, fence, duplicates, finished_at, decided_by, decided_at)
    on inbox to payonce_api;
 grant select,
-      insert (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, due_at, attempts, fence, done_fence, holder),
+      insert (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, status, due_at, attempts, fence, done_fence, holder),
       update (status, due_at, attempts, deaths, waits, waiting_since, fence, done_fence, holder, duplicates, last_error, finished_at),
       delete
    on inbox to payonce_worker;

@@ -52,7 +52,7 @@ func statement() *regexp.Regexp {
 }
 
 // joined is how a statement begins that is a sum of texts.
-func joined() *regexp.Regexp { return regexp.MustCompile(`^(select|with) `) }
+func joined() *regexp.Regexp { return regexp.MustCompile(`^\n?(select|with)\b`) }
 
 // complete fills what a package adds when it runs: a number after a limit, a
 // query between parentheses.
@@ -159,7 +159,7 @@ func statements(t *testing.T) map[string]string {
 	}
 	for at, all := range map[string][]groupcommit.Statement{
 		"../idempotency/": idempotency.Writes(), "../ledger/": ledger.Writes(), "../outbox/": outbox.Writes(),
-		"../fulfillment/": fulfillment.Writes(), "../inbox/settle.go": inbox.Writes(),
+		"../fulfillment/": fulfillment.Writes(), "../inbox/finish.go": inbox.Writes(),
 	} {
 		for i, one := range all {
 			for rows := 1; one.Rows != nil && rows <= groupcommit.MaxRows; rows *= 2 {

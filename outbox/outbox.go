@@ -25,6 +25,7 @@ import (
 const (
 	MetadataType          = "type"
 	MetadataOrderingKey   = "ordering_key"
+	MetadataPartition     = "partition_key" // where the message has one
 	MetadataCorrelationID = "correlation_id"
 	MetadataCausationID   = "causation_id"
 	MetadataTraceparent   = "traceparent" // where there is a trace, as W3C Trace Context has it
@@ -36,6 +37,7 @@ type Message struct {
 	ID          string // 1 to 36 characters, unique per message; Watermill's UUID
 	Type        string
 	OrderingKey string // messages of one key are processed one at a time; at most MaxOrderingKey bytes
+	Partition   string // messages of one partition leave a receiver's time to the others; may be empty
 	Payload     []byte
 	Metadata    map[string]string // beyond the type and the ordering key; no NUL
 }
@@ -58,9 +60,12 @@ func Append(b *pgx.Batch, m Message) error {
 	if len(m.OrderingKey) > MaxOrderingKey {
 		return fmt.Errorf("append message %s: %w", m.ID, errKeyTooLong)
 	}
-	metadata := make(map[string]string, len(m.Metadata)+2)
+	metadata := make(map[string]string, len(m.Metadata)+3)
 	maps.Copy(metadata, m.Metadata)
 	metadata[MetadataType], metadata[MetadataOrderingKey] = m.Type, m.OrderingKey
+	if m.Partition != "" {
+		metadata[MetadataPartition] = m.Partition
+	}
 	encoded, err := json.Marshal(metadata)
 	if err != nil {
 		return fmt.Errorf("encode the metadata of message %s: %w", m.ID, err)

@@ -92,10 +92,13 @@ var rooms = []room{
 		why:  "reads the tables and replays the streams; it may not ask the code that it audits",
 	},
 	{path: "internal/config", why: "serves every room and knows none"},
+	{path: "internal/crash", why: "stands before a program, whatever it is"},
 	{path: "internal/defects", why: "holds tests alone, so there is nothing to import"},
+	{path: "internal/fleet", tests: true, why: "runs programs, whatever they are"},
 	{path: "internal/webhook", why: "signs and sends what it is given"},
 	{path: "internal/openapi", tests: true, why: "judges by a contract, whoever answers; tests alone import it"},
 	{path: "internal/postgres", sees: []string{"groupcommit"}, why: "serves every room and knows none"},
+	{path: "internal/postgres/cutproxy", why: "cuts a connection, whatever is said on it"},
 	{
 		path: "internal/postgres/local",
 		sees: []string{"internal/postgres"},
@@ -141,12 +144,10 @@ var rooms = []room{
 		},
 		why: "turns HTTP into a use case and its answer back; it never carries out",
 	},
-	{path: "internal/robustness/failpoint", why: "stands between a program and its servers, and knows neither"},
-	{path: "internal/robustness/fleet", tests: true, why: "runs programs, whatever they are"},
 	{
-		path: "internal/robustness/demo", tests: true,
-		sees: []string{"internal/postgres/local", "internal/robustness/fleet"},
-		why:  "sees the service as a client does, so it shares no code with it",
+		path: "internal/demo", tests: true,
+		sees: []string{"internal/fleet", "internal/postgres/local"},
+		why:  "shows the service as a stranger sees it, so it shares no code with it",
 	},
 
 	{
@@ -195,8 +196,7 @@ var rooms = []room{
 	{
 		path: "e2e", tests: true,
 		sees: []string{
-			"internal/audit", "internal/openapi", "internal/postgres", "internal/postgres/local",
-			"internal/robustness/failpoint", "internal/robustness/fleet",
+			"internal/audit", "internal/crash", "internal/fleet", "internal/openapi", "internal/postgres", "internal/postgres/local",
 		},
 		why: "strangers: they see HTTP, the sandbox's books and the tables, and judge by the audit's one list",
 	},

@@ -91,7 +91,7 @@ func TestPlantedViolations(t *testing.T) {
 		{
 			name: "a stranger shares the product's code",
 			got: checkRooms(only("e2e"), []pkg{{
-				ImportPath: at("e2e"), XTestImports: []string{at("internal/robustness/fleet"), at("ledger")},
+				ImportPath: at("e2e"), XTestImports: []string{at("internal/fleet"), at("ledger")},
 			}}),
 			want: []string{"e2e must not import ledger: "},
 		},

@@ -109,7 +109,8 @@ select case
 
 // A message is overdue after a minute: leases and polls are seconds. No lease and no
 // wait is longer than an hour: what is due later was written while the database's clock
-// was ahead. Workers correct it within seconds.
+// was ahead. Workers correct it within seconds. A message is held back only while others
+// of its partition run.
 const noMessageStuck = `
 select case
          when i.status = 'dead'
@@ -124,6 +125,15 @@ select case
                    and older.status in ('pending', 'running')
                    and older.id < i.id)
          then format('%s message %s of %s: %s and overdue', i.receiver, i.message_id, i.ordering_key, i.status)
+         when i.due_at is null
+          and i.received_at < now() - interval '1 minute'
+          and not exists (
+                select
+                  from inbox running
+                 where running.receiver = i.receiver
+                   and running.partition_key = i.partition_key
+                   and running.status = 'running')
+         then format('%s message %s of %s: held back, and nothing of its partition runs', i.receiver, i.message_id, i.ordering_key)
          when i.status in ('pending', 'running')
           and i.due_at > now() + interval '61 minutes'
          then format('%s message %s of %s: %s and due later than any rule allows', i.receiver, i.message_id, i.ordering_key, i.status)

@@ -159,7 +159,8 @@ func (a *API) passOn(ctx context.Context, e stripeEvent, o stripeObject) error {
 	idempotency.Wait(b, patientReceive)
 	var reception inbox.Reception
 	err = inbox.AcceptInto(b, chargeReceiver, inbox.Message{
-		ID: e.ID, Type: stripeEventType + e.Type, OrderingKey: charge.StreamID, Payload: payload, Metadata: a.carried(ctx),
+		ID: e.ID, Type: stripeEventType + e.Type, OrderingKey: charge.StreamID, Partition: charge.MerchantID,
+		Payload: payload, Metadata: a.carried(ctx),
 	}, &reception)
 	if err != nil {
 		return err

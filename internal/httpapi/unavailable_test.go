@@ -11,8 +11,8 @@ import (
 
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/cutproxy"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
-	"github.com/payonce/payonce/internal/robustness/failpoint"
 )
 
 // wantUnavailable checks every route against a store that is down.
@@ -70,7 +70,7 @@ func TestStoreDown(t *testing.T) {
 	})
 	t.Run("its server is out of reach", func(t *testing.T) {
 		t.Parallel()
-		proxy := failpoint.StartCutter(t, pgtest.URL(t))
+		proxy := cutproxy.Start(t, pgtest.URL(t))
 		w := serveOn(t, open(t, proxy.URL(), postgres.Options{}), nil)
 		w.accept(t, "key-1", body())
 		proxy.Close()
@@ -98,13 +98,13 @@ func TestStoreDown(t *testing.T) {
 // answer all the same: the key tells what became of it.
 func TestCutCommit(t *testing.T) {
 	t.Parallel()
-	for side, name := range map[failpoint.Side]string{
-		failpoint.Before: "before the server has it",
-		failpoint.After:  "after the server has committed",
+	for side, name := range map[cutproxy.Side]string{
+		cutproxy.Before: "before the server has it",
+		cutproxy.After:  "after the server has committed",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			proxy := failpoint.StartCutter(t, pgtest.URL(t))
+			proxy := cutproxy.Start(t, pgtest.URL(t))
 			w := serveOn(t, open(t, proxy.URL(), postgres.Options{}), nil)
 			before := rows(t, w.db)
 			proxy.Arm(side, 3) // a read is a batch of two

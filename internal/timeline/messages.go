@@ -86,7 +86,7 @@ type inboxRow struct {
 	LastError  string
 	DecidedBy  string
 	ReceivedAt time.Time
-	DueAt      time.Time
+	DueAt      *time.Time
 	FinishedAt *time.Time
 	DecidedAt  *time.Time
 }
@@ -162,7 +162,11 @@ func (row inboxRow) stand(now time.Time) Entry {
 	case inbox.StatusDead:
 		what = "parked"
 	case inbox.StatusPending:
-		work["due_at"] = row.DueAt.UTC()
+		if row.DueAt == nil {
+			work["held_back"] = true // other messages of its merchant go first
+		} else {
+			work["due_at"] = row.DueAt.UTC()
+		}
 	case inbox.StatusRunning:
 		work["lease_ends_at"] = row.DueAt.UTC()
 	}

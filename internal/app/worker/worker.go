@@ -212,6 +212,7 @@ func routing(log *slog.Logger, receiver string) func(*message.Message) (inbox.En
 		e := inbox.Envelope{
 			Type:        m.Metadata.Get(outbox.MetadataType),
 			OrderingKey: m.Metadata.Get(outbox.MetadataOrderingKey),
+			Partition:   m.Metadata.Get(outbox.MetadataPartition),
 		}
 		if takes(receiver, e.Type) {
 			return e, true

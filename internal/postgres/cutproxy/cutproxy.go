@@ -1,6 +1,16 @@
-package failpoint
+// Package cutproxy stands between a test's pool and its PostgreSQL server, and
+// cuts a connection at a message of the test's choice: before the server has it,
+// or after the server has answered it and nobody has heard the answer. So a test
+// meets a commit whose outcome is unknown, in both of its truths.
+//
+// It promises that an armed cut happens once, at the first Sync that fits, and
+// that nothing is left open when the test ends. It speaks plain text only.
+package cutproxy
 
 import (
+	"encoding/binary"
+	"fmt"
+	"io"
 	"net"
 	"net/url"
 	"sync"
@@ -9,12 +19,19 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Cutter stands between a test's pool and its PostgreSQL server, and cuts a
-// connection at a message of the test's choice: before the server has it, or after
-// the server has answered it and the answer is not delivered. So a test meets a
-// commit whose outcome is unknown, in both of its truths. An armed cut happens
-// once, at the first Sync that fits. Nothing is left open when the test ends.
-type Cutter struct {
+// Side is the side of the server's work on which the connection is cut.
+type Side int
+
+const (
+	// Before cuts when the client asks: the server never hears of it.
+	Before Side = iota
+	// After cuts when the server has answered in full: the work is durable, and
+	// the client never hears of it.
+	After
+)
+
+// Proxy forwards connections to one server.
+type Proxy struct {
 	url      string
 	network  string
 	address  string
@@ -31,9 +48,9 @@ type Cutter struct {
 	cuts     int
 }
 
-// StartCutter starts a cutter before the server of a connection string. It ends with
+// Start starts a proxy before the server of a connection string. It ends with
 // the test.
-func StartCutter(tb testing.TB, server string) *Cutter {
+func Start(tb testing.TB, server string) *Proxy {
 	tb.Helper()
 	config, err := pgconn.ParseConfig(server)
 	if err != nil {
@@ -43,7 +60,7 @@ func StartCutter(tb testing.TB, server string) *Cutter {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	p := &Cutter{listener: listener, open: map[net.Conn]bool{}}
+	p := &Proxy{listener: listener, open: map[net.Conn]bool{}}
 	p.network, p.address = pgconn.NetworkAddress(config.Host, config.Port)
 	through := url.URL{
 		Scheme: "postgres", User: url.UserPassword(config.User, config.Password),
@@ -56,33 +73,33 @@ func StartCutter(tb testing.TB, server string) *Cutter {
 }
 
 // URL is the connection string through the proxy.
-func (p *Cutter) URL() string { return p.url }
+func (p *Proxy) URL() string { return p.url }
 
 // Arm cuts the connection that next sends a Sync after at least so many
 // Executes: 0 for any Sync, 1 for a query, 2 for a batch of two statements. A
 // new connection's first queries are preceded by a Sync without an Execute,
 // which prepares them.
-func (p *Cutter) Arm(side Side, executes int) { p.arm(side, executes, false) }
+func (p *Proxy) Arm(side Side, executes int) { p.arm(side, executes, false) }
 
 // ArmLast is Arm for a server that is gone with the connection: new ones are
 // refused from then on.
-func (p *Cutter) ArmLast(side Side, executes int) { p.arm(side, executes, true) }
+func (p *Proxy) ArmLast(side Side, executes int) { p.arm(side, executes, true) }
 
-func (p *Cutter) arm(side Side, executes int, last bool) {
+func (p *Proxy) arm(side Side, executes int, last bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.armed, p.side, p.executes, p.last = true, side, executes, last
 }
 
 // Cuts tells how many connections were cut at a Sync.
-func (p *Cutter) Cuts() int {
+func (p *Proxy) Cuts() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.cuts
 }
 
 // Close cuts all connections and refuses new ones.
-func (p *Cutter) Close() {
+func (p *Proxy) Close() {
 	_ = p.listener.Close()
 	p.mu.Lock()
 	p.closed = true
@@ -93,7 +110,7 @@ func (p *Cutter) Close() {
 	p.serving.Wait()
 }
 
-func (p *Cutter) accept() {
+func (p *Proxy) accept() {
 	for {
 		client, err := p.listener.Accept()
 		if err != nil {
@@ -113,7 +130,7 @@ func (p *Cutter) accept() {
 	}
 }
 
-func (p *Cutter) track(conns ...net.Conn) bool {
+func (p *Proxy) track(conns ...net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, conn := range conns {
@@ -126,11 +143,11 @@ func (p *Cutter) track(conns ...net.Conn) bool {
 }
 
 // strike tells whether a Sync after n Executes is the one to cut at.
-func (p *Cutter) strike(n int) (Side, bool) {
+func (p *Proxy) strike(n int) (Side, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.armed || n < p.executes {
-		return "", false
+		return 0, false
 	}
 	p.armed = false
 	p.cuts++
@@ -141,7 +158,7 @@ func (p *Cutter) strike(n int) (Side, bool) {
 }
 
 type connection struct {
-	proxy          *Cutter
+	proxy          *Proxy
 	client, server net.Conn
 
 	mu     sync.Mutex
@@ -157,19 +174,26 @@ func (c *connection) cut() {
 	c.proxy.mu.Unlock()
 }
 
+// The message types that matter here.
+const (
+	execute       = 'E' // from the client
+	syncMessage   = 'S' // from the client
+	readyForQuery = 'Z' // from the server
+)
+
 func (c *connection) forwardQuestions() {
-	startup, err := readFrame(c.client, 0)
+	startup, err := frame(c.client, 0)
 	if err == nil {
 		_, err = c.server.Write(startup)
 	}
 	executes := 0
 	for err == nil {
 		var message []byte
-		if message, err = readFrame(c.client, 1); err != nil {
+		if message, err = frame(c.client, 1); err != nil {
 			break
 		}
 		switch message[0] {
-		case executeMessage:
+		case execute:
 			executes++
 		case syncMessage:
 			if side, now := c.proxy.strike(executes); now && side == Before {
@@ -195,7 +219,7 @@ func (c *connection) forwardQuestions() {
 func (c *connection) forwardAnswers() {
 	defer c.cut()
 	for {
-		message, err := readFrame(c.server, 1)
+		message, err := frame(c.server, 1)
 		if err != nil {
 			return
 		}
@@ -212,4 +236,19 @@ func (c *connection) forwardAnswers() {
 			return
 		}
 	}
+}
+
+// frame reads one message: so many bytes of type, then a length that counts
+// itself, then the rest.
+func frame(r io.Reader, kind int) ([]byte, error) {
+	head := make([]byte, kind+4)
+	if _, err := io.ReadFull(r, head); err != nil {
+		return nil, fmt.Errorf("read the head of a message: %w", err)
+	}
+	message := make([]byte, kind+int(binary.BigEndian.Uint32(head[kind:])))
+	copy(message, head)
+	if _, err := io.ReadFull(r, message[len(head):]); err != nil {
+		return nil, fmt.Errorf("read a message: %w", err)
+	}
+	return message, nil
 }

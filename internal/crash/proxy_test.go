@@ -1,4 +1,4 @@
-package failpoint_test
+package crash_test
 
 import (
 	"context"
@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/crash"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
-	"github.com/payonce/payonce/internal/robustness/failpoint"
 )
 
 // scene is a database with a table, and a proxy before it.
@@ -20,8 +20,8 @@ type scene struct {
 	*testing.T
 
 	direct *pgx.Conn
-	proxy  *failpoint.Proxy
-	watch  *failpoint.Watch
+	proxy  *crash.Proxy
+	watch  *crash.Watch
 	ctx    context.Context //nolint:containedctx // the test's own
 }
 
@@ -30,11 +30,11 @@ func newScene(t *testing.T) *scene {
 	ctx, cancel := context.WithTimeout(t.Context(), await.Stall)
 	t.Cleanup(cancel)
 	address := pgtest.Empty(t)
-	s := &scene{T: t, watch: failpoint.NewWatch(), ctx: ctx}
+	s := &scene{T: t, watch: crash.NewWatch(), ctx: ctx}
 	s.direct = s.connect(address)
 	s.exec(s.direct, `create table effects (id int primary key)`)
 	var err error
-	if s.proxy, err = failpoint.NewProxy(ctx, address, s.watch); err != nil {
+	if s.proxy, err = crash.NewProxy(ctx, address, s.watch); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.proxy.Close)
@@ -52,9 +52,9 @@ func (s *scene) connect(address string) *pgx.Conn {
 }
 
 // through puts a plan in place and connects through the proxy.
-func (s *scene) through(aim failpoint.Aim, known failpoint.Known, strike func(failpoint.Fault)) (*pgx.Conn, *failpoint.Plan) {
+func (s *scene) through(aim crash.Aim, known crash.Known, strike func(crash.Fault)) (*pgx.Conn, *crash.Plan) {
 	s.Helper()
-	plan := failpoint.NewPlan(aim, known, strike)
+	plan := crash.NewPlan(aim, known, strike)
 	s.watch.Set(plan)
 	return s.connect(s.proxy.URL()), plan
 }
@@ -81,7 +81,7 @@ func (s *scene) wantStored(want ...int) {
 	}
 }
 
-func (s *scene) wantPoints(plan *failpoint.Plan, want ...string) {
+func (s *scene) wantPoints(plan *crash.Plan, want ...string) {
 	s.Helper()
 	got := []string{}
 	for _, seen := range plan.Points() {
@@ -111,7 +111,7 @@ func TestPoints(t *testing.T) {
 	t.Run("a round trip is named by its statements and counted by its name", func(t *testing.T) {
 		t.Parallel()
 		s := newScene(t)
-		conn, plan := s.through(failpoint.Aim{}, failpoint.Known{}, nil)
+		conn, plan := s.through(crash.Aim{}, crash.Known{}, nil)
 		for i := range 2 {
 			if err := conn.SendBatch(s.ctx, effects(3*i, 3*i+1, 3*i+2)).Close(); err != nil {
 				t.Fatal(err)
@@ -134,7 +134,7 @@ func TestPoints(t *testing.T) {
 	t.Run("what another connection of a life has done before is no point", func(t *testing.T) {
 		t.Parallel()
 		s := newScene(t)
-		conn, plan := s.through(failpoint.Aim{}, failpoint.Known{}, nil)
+		conn, plan := s.through(crash.Aim{}, crash.Known{}, nil)
 		s.exec(conn, insert, 1)
 		s.exec(s.connect(s.proxy.URL()), insert, 2)
 		s.exec(s.connect(s.proxy.URL()+"&application_name=other"), insert, 3)
@@ -146,7 +146,7 @@ func TestPoints(t *testing.T) {
 		t.Parallel()
 		s := newScene(t)
 		name := "select id from effects"
-		conn, plan := s.through(failpoint.Aim{}, failpoint.Known{Polls: map[string]bool{name: true}}, nil)
+		conn, plan := s.through(crash.Aim{}, crash.Known{Polls: map[string]bool{name: true}}, nil)
 		for _, found := range []bool{false, true, false} {
 			if found {
 				s.exec(s.direct, insert, 1)
@@ -172,18 +172,18 @@ func TestStrike(t *testing.T) {
 
 	for _, test := range []struct {
 		name   string
-		side   failpoint.Side
+		side   crash.Side
 		stored []int
 	}{
-		{"a cut before the server has the work leaves none of it", failpoint.Before, nil},
-		{"a cut after the server has answered leaves all of it", failpoint.After, []int{1, 2}},
+		{"a cut before the server has the work leaves none of it", crash.Before, nil},
+		{"a cut after the server has answered leaves all of it", crash.After, []int{1, 2}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			s := newScene(t)
 			var struck atomic.Int32
-			aim := failpoint.Aim{Point: failpoint.Point{Name: "insert effects ×2", Occurrence: 1}, Side: test.side, Fault: failpoint.Cut}
-			conn, plan := s.through(aim, failpoint.Known{}, func(failpoint.Fault) { struck.Add(1) })
+			aim := crash.Aim{Point: crash.Point{Name: "insert effects ×2", Occurrence: 1}, Side: test.side, Fault: crash.Cut}
+			conn, plan := s.through(aim, crash.Known{}, func(crash.Fault) { struck.Add(1) })
 			err := conn.SendBatch(s.ctx, effects(1, 2)).Close()
 			if refusal := new(pgconn.PgError); err == nil || errors.As(err, &refusal) {
 				t.Errorf("the commit ended with %v", err)
@@ -199,7 +199,7 @@ func TestStrike(t *testing.T) {
 	t.Run("the k-th of a name is struck and no other", func(t *testing.T) {
 		t.Parallel()
 		s := newScene(t)
-		conn, plan := s.through(failpoint.Aim{Point: failpoint.Point{Name: "insert effects", Occurrence: 2}, Side: failpoint.Before, Fault: failpoint.Cut}, failpoint.Known{}, nil)
+		conn, plan := s.through(crash.Aim{Point: crash.Point{Name: "insert effects", Occurrence: 2}, Side: crash.Before, Fault: crash.Cut}, crash.Known{}, nil)
 		s.exec(conn, insert, 1)
 		if plan.Fired() {
 			t.Error("the first was struck")
@@ -213,7 +213,7 @@ func TestStrike(t *testing.T) {
 	t.Run("a plan by number strikes after that many points", func(t *testing.T) {
 		t.Parallel()
 		s := newScene(t)
-		conn, _ := s.through(failpoint.Aim{Nth: 4, Fault: failpoint.Kill}, failpoint.Known{}, nil)
+		conn, _ := s.through(crash.Aim{Nth: 4, Fault: crash.Kill}, crash.Known{}, nil)
 		s.exec(conn, insert, 1)
 		if _, err := conn.Exec(s.ctx, insert, 2); err == nil {
 			t.Error("connect, prepare, insert and insert were not struck")
@@ -224,16 +224,16 @@ func TestStrike(t *testing.T) {
 	t.Run("a paused trip goes on where it was", func(t *testing.T) {
 		t.Parallel()
 		s := newScene(t)
-		for _, side := range []failpoint.Side{failpoint.Before, failpoint.After} {
+		for _, side := range []crash.Side{crash.Before, crash.After} {
 			stored := -1
-			aim := failpoint.Aim{Point: failpoint.Point{Name: "insert effects", Occurrence: 1}, Side: side, Fault: failpoint.Pause}
-			conn, _ := s.through(aim, failpoint.Known{}, func(failpoint.Fault) {
+			aim := crash.Aim{Point: crash.Point{Name: "insert effects", Occurrence: 1}, Side: side, Fault: crash.Pause}
+			conn, _ := s.through(aim, crash.Known{}, func(crash.Fault) {
 				if err := s.direct.QueryRow(s.ctx, `select count(*) from effects`).Scan(&stored); err != nil {
 					t.Error(err)
 				}
 			})
-			s.exec(conn, insert, map[failpoint.Side]int{failpoint.Before: 1, failpoint.After: 2}[side])
-			if want := map[failpoint.Side]int{failpoint.Before: 0, failpoint.After: 2}[side]; stored != want {
+			s.exec(conn, insert, map[crash.Side]int{crash.Before: 1, crash.After: 2}[side])
+			if want := map[crash.Side]int{crash.Before: 0, crash.After: 2}[side]; stored != want {
 				t.Errorf("%s: %d rows while it stood, want %d", side, stored, want)
 			}
 		}
@@ -244,11 +244,11 @@ func TestStrike(t *testing.T) {
 		t.Parallel()
 		s := newScene(t)
 		name := "select id from effects"
-		aim := failpoint.Aim{
-			Point: failpoint.Point{Name: name, Occurrence: 1}, Side: failpoint.Before, Fault: failpoint.Cut,
-			Behind: failpoint.Point{Name: "insert effects", Occurrence: 1},
+		aim := crash.Aim{
+			Point: crash.Point{Name: name, Occurrence: 1}, Side: crash.Before, Fault: crash.Cut,
+			Behind: crash.Point{Name: "insert effects", Occurrence: 1},
 		}
-		conn, plan := s.through(aim, failpoint.Known{Polls: map[string]bool{name: true}}, nil)
+		conn, plan := s.through(aim, crash.Known{Polls: map[string]bool{name: true}}, nil)
 		s.exec(conn, poll, 1)
 		s.exec(conn, insert, 1)
 		if plan.Fired() {
@@ -266,7 +266,7 @@ func TestErrors(t *testing.T) {
 	t.Run("in place of a statement it leaves the transaction aborted", func(t *testing.T) {
 		t.Parallel()
 		s := newScene(t)
-		conn, _ := s.through(failpoint.Aim{Point: failpoint.Point{Name: "insert effects", Occurrence: 1}, Side: failpoint.Before, Fault: failpoint.Deadlock}, failpoint.Known{}, nil)
+		conn, _ := s.through(crash.Aim{Point: crash.Point{Name: "insert effects", Occurrence: 1}, Side: crash.Before, Fault: crash.Deadlock}, crash.Known{}, nil)
 		s.exec(conn, "begin")
 		_, err := conn.Exec(s.ctx, insert, 1)
 		wantCode(t, err, "40P01", "ERROR")
@@ -280,7 +280,7 @@ func TestErrors(t *testing.T) {
 	t.Run("in place of a batch it leaves nothing of it", func(t *testing.T) {
 		t.Parallel()
 		s := newScene(t)
-		conn, _ := s.through(failpoint.Aim{Point: failpoint.Point{Name: "insert effects ×2", Occurrence: 1}, Side: failpoint.Before, Fault: failpoint.Serialization}, failpoint.Known{}, nil)
+		conn, _ := s.through(crash.Aim{Point: crash.Point{Name: "insert effects ×2", Occurrence: 1}, Side: crash.Before, Fault: crash.Serialization}, crash.Known{}, nil)
 		wantCode(t, conn.SendBatch(s.ctx, effects(1, 2)).Close(), "40001", "ERROR")
 		s.wantStored()
 		if err := conn.SendBatch(s.ctx, effects(1, 2)).Close(); err != nil {
@@ -292,7 +292,7 @@ func TestErrors(t *testing.T) {
 	t.Run("in place of a commit it rolls back", func(t *testing.T) {
 		t.Parallel()
 		s := newScene(t)
-		conn, _ := s.through(failpoint.Aim{Point: failpoint.Point{Name: "commit", Occurrence: 1}, Side: failpoint.Before, Fault: failpoint.Serialization}, failpoint.Known{}, nil)
+		conn, _ := s.through(crash.Aim{Point: crash.Point{Name: "commit", Occurrence: 1}, Side: crash.Before, Fault: crash.Serialization}, crash.Known{}, nil)
 		s.exec(conn, "begin")
 		s.exec(conn, insert, 1)
 		_, err := conn.Exec(s.ctx, "commit")
@@ -304,11 +304,11 @@ func TestErrors(t *testing.T) {
 		s.exec(conn, insert, 1)
 	})
 
-	for side, stored := range map[failpoint.Side][]int{failpoint.Before: nil, failpoint.After: {1}} {
+	for side, stored := range map[crash.Side][]int{crash.Before: nil, crash.After: {1}} {
 		t.Run("the end of the session "+string(side)+" the work is fatal", func(t *testing.T) {
 			t.Parallel()
 			s := newScene(t)
-			conn, _ := s.through(failpoint.Aim{Point: failpoint.Point{Name: "insert effects", Occurrence: 1}, Side: side, Fault: failpoint.Shutdown}, failpoint.Known{}, nil)
+			conn, _ := s.through(crash.Aim{Point: crash.Point{Name: "insert effects", Occurrence: 1}, Side: side, Fault: crash.Shutdown}, crash.Known{}, nil)
 			_, err := conn.Exec(s.ctx, insert, 1)
 			wantCode(t, err, "57P01", "FATAL")
 			s.wantStored(stored...)

@@ -1,4 +1,4 @@
-package failpoint
+package crash
 
 import (
 	"bytes"

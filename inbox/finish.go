@@ -7,9 +7,9 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 )
 
-// done writes the holder's fence where a check compares it with the row's: a
-// count of updated rows would let the rest of a zombie's batch through. A row that
-// was swept has no check that could refuse, so one is inserted that has.
+// done writes the holder's fence where a constraint compares it with the row's. Counting
+// updated rows instead would let the rest of a stale holder's batch through. A row that
+// retention has deleted has no constraint that could refuse, so one is inserted that has.
 const done = `
 with ended as (
   update inbox
@@ -27,15 +27,13 @@ select '', '', '', '', '', '{}', '', $2, $2::bigint + 1
          select
            from ended)`
 
-// doneHead and doneTail are the text of done for several holders, who share a commit. They are refused
-// together, and then end each for itself.
+// doneHead and doneTail are done for several deliveries in one group commit. They are
+// refused together, and then retried individually. Of two holders of one row the greater
+// fence is written, and the other holder is refused, as is one whose row is gone.
 //
-// Of two who say that they hold one row, at most one does: the greater fence is
-// written, and whose fence was not written is refused, like him whose row is gone.
-//
-// Rows are locked first, by number, as others lock them (see receive). What is locked
-// or ended is an array: a join was planned, while the inbox was empty, to read all of
-// it later.
+// Rows are locked first, by number, as other statements lock them (see lockOldest). The
+// rows to lock and to end are arrays: a join was planned, on an empty inbox, to read the
+// whole table.
 //
 // If we die here: all of them have ended, each with its effects, or none has. Test:
 // TestDeliveriesThatEndTogetherOfACutConnection.
@@ -66,21 +64,21 @@ select '', '', '', '', '', '{}', '', fence, fence + 1
  where (id, fence) not in (select id, done_fence from ended)`
 )
 
-// Done queues the end of a delivery into the batch that holds its last effect.
-// If the lease was taken over meanwhile, or the message is done by another one and
-// swept since, the check refuses the whole batch, and IsLost tells so.
+// Done queues the end of a delivery into the batch that holds its last effect. If the
+// lease was taken over, or another holder finished the message and retention deleted it,
+// the constraint refuses the whole batch, and IsLost reports it.
 func Done(b *pgx.Batch, d Delivery) { b.Queue(done, d.row, d.fence) }
 
-// IsLost tells whether a commit was refused because somebody else holds, or has
-// finished, the delivery. The loser stops: the other one goes on.
+// IsLost tells whether a commit was refused because another holder has claimed or finished
+// the delivery. The handler stops: the other holder continues.
 func IsLost(err error) bool { return postgres.Constraint(err) == "inbox_done_by_holder" }
 
-// The statements below end a claim without finishing the message. Each is for
-// the holder of the newest fence alone; for anybody else it changes nothing, and
-// nothing else rides in its batch. Coalesced, the status leads to no index: those of
-// open messages hold the number too, and would be read whole.
+// The statements below end a claim without finishing the message. Each has an effect for
+// the holder of the newest fence alone. Coalesced, the status leads to no index: the
+// indexes of open messages hold the number too and would be read whole.
 
-// An answer shows that the deaths before it were not the message's own doing.
+// fail counts an attempt. A handler that returned shows that it did not cause the deaths
+// before it.
 const fail = `
 update inbox
    set status     = case when attempts - deaths >= $3 then 'dead' else 'pending' end,
@@ -93,13 +91,8 @@ update inbox
    and fence = $2
    and coalesce(status = 'running', false)`
 
-func failed(b *pgx.Batch, d Delivery, p Policy, reason string) {
-	b.Queue(fail, d.row, d.fence, p.MaxAttempts, p.BackoffBase, p.BackoffCap, storable(reason), p.doublings())
-}
-
-// A wait shows that the handler came through, so earlier errors are past. A patient
-// one shows that the outside can be reached, and one that tried nothing shows
-// nothing about it.
+// wait forgets earlier errors, since the handler got as far as the service. A patient wait
+// ($8) shows that the service can be reached; an untried one ($10) shows nothing about it.
 const wait = `
 update inbox
    set status        = case when not $8 and not $10 and clock_timestamp() - coalesce(waiting_since, clock_timestamp()) > $6::interval
@@ -118,11 +111,11 @@ update inbox
    and fence = $2
    and coalesce(status = 'running', false)`
 
-// A message of the key that was received after the claim may be what this one
-// waits for. Whoever receives a message locks this row first: either it finds the
-// wait and ends it, or we find the message, since a statement of its own sees
-// what was committed while the one before waited for the lock. What came before
-// the claim, the handler has looked at. The key is compared twice, as in receive.
+// wake makes a message that waits due if a message of its key was received after the claim
+// ($3): that may be what it waits for. A page that brings one locks this row first: either
+// it finds the wait and ends it, or this statement finds the message, since it sees what
+// was committed while wait was waiting for the lock. What came before the claim, the
+// handler has seen. The key is compared as a range, as in lockOldest.
 const wake = `
 update inbox i
    set due_at = clock_timestamp()
@@ -141,11 +134,6 @@ update inbox i
           order by newer.ordering_key, newer.id
          offset 0)`
 
-func waits(b *pgx.Batch, d Delivery, p Policy, w WaitError, reason string) {
-	b.Queue(wait, d.row, d.fence, min(w.AtLeast, p.longest()), p.BackoffBase, p.BackoffCap, p.GiveUpAfter, storable(reason), w.Patient, p.doublings(), w.Untried)
-	b.Queue(wake, d.row, d.fence, d.claimed)
-}
-
 const park = `
 update inbox
    set status     = 'dead',
@@ -153,8 +141,6 @@ update inbox
  where id = $1
    and fence = $2
    and coalesce(status = 'running', false)`
-
-func parked(b *pgx.Batch, d Delivery, reason string) { b.Queue(park, d.row, d.fence, storable(reason)) }
 
 const release = `
 update inbox
@@ -166,20 +152,8 @@ update inbox
    and fence = $2
    and coalesce(status = 'running', false)`
 
-func released(b *pgx.Batch, d Delivery) { b.Queue(release, d.row, d.fence) }
-
-const longestReason = 2000 // bytes
-
-// storable makes text of an error that may quote anything: PostgreSQL refuses a
-// NUL and invalid UTF-8, and then the end of the claim would be lost with it.
-func storable(reason string) string {
-	if len(reason) > longestReason {
-		reason = reason[:longestReason]
-	}
-	return asText(reason)
-}
-
-// Writes are the statements of this package that may share a commit: the ends of claims.
+// Writes are the statements of this package that may share a group commit: the ends of
+// claims.
 func Writes() []groupcommit.Statement {
 	end := func(sql string, rows func(int) string) groupcommit.Statement {
 		return groupcommit.Statement{SQL: sql, Rows: rows, Table: "inbox", Row: groupcommit.ByNumber}

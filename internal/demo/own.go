@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/payonce/payonce/internal/robustness/fleet"
+	"github.com/payonce/payonce/internal/fleet"
 )
 
 // own is a stage of the demo's own: two apis, two workers and a sandbox as child

@@ -1,4 +1,4 @@
-package failpoint_test
+package crash_test
 
 import (
 	"io"
@@ -8,27 +8,27 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/payonce/payonce/internal/robustness/failpoint"
+	"github.com/payonce/payonce/internal/crash"
 )
 
 func TestGate(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name   string
-		side   failpoint.Side
-		fault  failpoint.Fault
+		side   crash.Side
+		fault  crash.Fault
 		status int // 0 where the connection ends
 		calls  int64
 	}{
 		{name: "nothing is planned", status: http.StatusCreated, calls: 1},
-		{"killed before", failpoint.Before, failpoint.Kill, 0, 0},
-		{"killed after", failpoint.After, failpoint.Kill, 0, 1},
-		{"cut before", failpoint.Before, failpoint.Cut, 0, 0},
-		{"cut after", failpoint.After, failpoint.Cut, 0, 1},
-		{"paused", failpoint.After, failpoint.Pause, http.StatusCreated, 1},
-		{"broken before", failpoint.Before, failpoint.Broken, http.StatusInternalServerError, 0},
-		{"broken after", failpoint.After, failpoint.Broken, http.StatusInternalServerError, 1},
-		{"unavailable after", failpoint.After, failpoint.Unavailable, http.StatusServiceUnavailable, 1},
+		{"killed before", crash.Before, crash.Kill, 0, 0},
+		{"killed after", crash.After, crash.Kill, 0, 1},
+		{"cut before", crash.Before, crash.Cut, 0, 0},
+		{"cut after", crash.After, crash.Cut, 0, 1},
+		{"paused", crash.After, crash.Pause, http.StatusCreated, 1},
+		{"broken before", crash.Before, crash.Broken, http.StatusInternalServerError, 0},
+		{"broken after", crash.After, crash.Broken, http.StatusInternalServerError, 1},
+		{"unavailable after", crash.After, crash.Unavailable, http.StatusServiceUnavailable, 1},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -40,14 +40,14 @@ func TestGate(t *testing.T) {
 				_, _ = io.Copy(w, r.Body)
 			}))
 			defer outside.Close()
-			watch := failpoint.NewWatch()
-			gate, err := failpoint.NewGate(t.Context(), outside.URL, watch)
+			watch := crash.NewWatch()
+			gate, err := crash.NewGate(t.Context(), outside.URL, watch)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer gate.Close()
-			point := failpoint.Point{Name: "POST /v1/refunds/:id", Occurrence: 1}
-			plan := failpoint.NewPlan(failpoint.Aim{Point: point, Side: test.side, Fault: test.fault}, failpoint.Known{}, nil)
+			point := crash.Point{Name: "POST /v1/refunds/:id", Occurrence: 1}
+			plan := crash.NewPlan(crash.Aim{Point: point, Side: test.side, Fault: test.fault}, crash.Known{}, nil)
 			watch.Set(plan)
 
 			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, gate.URL()+"/v1/refunds/re_1", strings.NewReader("money"))
@@ -69,7 +69,7 @@ func TestGate(t *testing.T) {
 			if status != test.status || calls.Load() != test.calls || plan.Fired() != (test.side != "") {
 				t.Errorf("answered %d (%v) after %d calls, fired %v", status, err, calls.Load(), plan.Fired())
 			}
-			if points := plan.Points(); len(points) != 1 || points[0].Point != point || points[0].Kind != failpoint.HTTP {
+			if points := plan.Points(); len(points) != 1 || points[0].Point != point || points[0].Kind != crash.HTTP {
 				t.Errorf("points: %+v", points)
 			}
 		})
@@ -78,18 +78,18 @@ func TestGate(t *testing.T) {
 
 func TestPoint(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]failpoint.Point{
+	for text, want := range map[string]crash.Point{
 		"commit":                   {Name: "commit", Occurrence: 1},
 		"commit (session 2)#12":    {Name: "commit (session 2)", Occurrence: 12},
 		"POST /v1/payment_intents": {Name: "POST /v1/payment_intents", Occurrence: 1},
 	} {
-		got, err := failpoint.ParsePoint(text)
+		got, err := crash.ParsePoint(text)
 		if err != nil || got != want || got.String() != text {
 			t.Errorf("%q is read as %+v and written %q: %v", text, got, got, err)
 		}
 	}
 	for _, text := range []string{"", "commit#", "commit#0", "commit#two", "#2"} {
-		if got, err := failpoint.ParsePoint(text); err == nil {
+		if got, err := crash.ParsePoint(text); err == nil {
 			t.Errorf("%q is read as %+v", text, got)
 		}
 	}

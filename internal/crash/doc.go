@@ -1,4 +1,4 @@
-// Package failpoint stands between one program, the victim, and the world: a
+// Package crash stands between one program, the victim, and the world: a
 // PostgreSQL wire proxy before its database and a gate before what it calls by
 // HTTP. A process that is killed can be told apart only by what it has sent and
 // received, so the ends of its round trips are all the moments at which a crash
@@ -17,4 +17,4 @@
 // It does not promise to see what the victim does between two round trips, and it
 // knows nothing of what is said on them but the names of statements and tables.
 // Connections to the database are plain text; one that asks for TLS is refused it.
-package failpoint
+package crash

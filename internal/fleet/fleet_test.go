@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/robustness/fleet"
+	"github.com/payonce/payonce/internal/fleet"
 	"github.com/payonce/payonce/internal/testrun"
 )
 

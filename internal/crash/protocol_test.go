@@ -1,11 +1,11 @@
-package failpoint_test
+package crash_test
 
 import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/internal/robustness/failpoint"
+	"github.com/payonce/payonce/internal/crash"
 )
 
 func TestProtocol(t *testing.T) {
@@ -27,7 +27,7 @@ func TestProtocol(t *testing.T) {
 	t.Run("a cancel request reaches the server", func(t *testing.T) {
 		t.Parallel()
 		s := newScene(t)
-		conn, _ := s.through(failpoint.Aim{}, failpoint.Known{}, nil)
+		conn, _ := s.through(crash.Aim{}, crash.Known{}, nil)
 		var pid uint32
 		if err := conn.QueryRow(s.ctx, `select pg_backend_pid()`).Scan(&pid); err != nil {
 			t.Fatal(err)
@@ -52,7 +52,7 @@ func TestProtocol(t *testing.T) {
 	t.Run("what the server says by itself is forwarded", func(t *testing.T) {
 		t.Parallel()
 		s := newScene(t)
-		conn, _ := s.through(failpoint.Aim{}, failpoint.Known{}, nil)
+		conn, _ := s.through(crash.Aim{}, crash.Known{}, nil)
 		s.exec(conn, `listen news`)
 		s.exec(s.direct, `notify news, 'good'`)
 		news, err := conn.WaitForNotification(s.ctx)
@@ -64,7 +64,7 @@ func TestProtocol(t *testing.T) {
 	t.Run("rows are copied in and out", func(t *testing.T) {
 		t.Parallel()
 		s := newScene(t)
-		conn, _ := s.through(failpoint.Aim{}, failpoint.Known{}, nil)
+		conn, _ := s.through(crash.Aim{}, crash.Known{}, nil)
 		n, err := conn.CopyFrom(s.ctx, pgx.Identifier{"effects"}, []string{"id"}, pgx.CopyFromRows([][]any{{1}, {2}}))
 		if err != nil || n != 2 {
 			t.Errorf("%d rows, %v", n, err)
@@ -75,7 +75,7 @@ func TestProtocol(t *testing.T) {
 	t.Run("a victim that hangs up takes its session with it", func(t *testing.T) {
 		t.Parallel()
 		s := newScene(t)
-		conn, _ := s.through(failpoint.Aim{}, failpoint.Known{}, nil)
+		conn, _ := s.through(crash.Aim{}, crash.Known{}, nil)
 		s.exec(conn, "begin")
 		s.exec(conn, insert, 1)
 		s.proxy.CutAll()

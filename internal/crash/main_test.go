@@ -1,4 +1,4 @@
-package failpoint_test
+package crash_test
 
 import (
 	"testing"

@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/internal/robustness/fleet"
+	"github.com/payonce/payonce/internal/fleet"
 )
 
 // Running says where services run already, for a demo that starts none: in

@@ -1,0 +1,204 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/payonce/payonce/internal/postgres"
+)
+
+// process runs the handler and ends the claim.
+func (r *run) process(ctx context.Context, c claimed) End {
+	ctx, attempted := r.observer.Attempting(ctx, c.Delivery)
+	o := r.attempt(ctx, c)
+	log := r.Log.With("receiver", r.Receiver, "message_id", c.ID, "ordering_key", c.OrderingKey, "attempt", c.Attempt)
+	end := o.end
+	if o.queue != nil && !r.finish(ctx, log, o.queue) {
+		end = EndLeft
+	} else if o.log != "" {
+		log.Log(ctx, o.level, o.log, "reason", o.reason) //nolint:sloglint // the outcomes below are the messages
+	}
+	attempted(end)
+	r.observer.Ended(end)
+	return end
+}
+
+// outcome is how an attempt ended: the statement that stores it, if any, and the log line
+// once it is stored, if any.
+type outcome struct {
+	end    End
+	queue  func(*pgx.Batch)
+	level  slog.Level
+	log    string
+	reason error
+}
+
+var errHoldersDied = errors.New("holders died or went silent")
+
+// attempt runs the handler and says how the claim ends.
+func (r *run) attempt(ctx context.Context, c claimed) outcome {
+	if c.deaths >= r.Policy.maxDeaths() {
+		// No handler returned that could say why.
+		return deadLetter(c.Delivery, fmt.Errorf("%d %w", c.deaths, errHoldersDied))
+	}
+	if c.suspect() {
+		r.Log.WarnContext(ctx, "suspected poison message: its holders died or went silent",
+			"receiver", r.Receiver, "message_id", c.ID, "ordering_key", c.OrderingKey, "deaths", c.deaths)
+	}
+	result, err := r.call(ctx, c.Delivery)
+	return r.outcomeOf(ctx, c.Delivery, result, err)
+}
+
+func (r *run) outcomeOf(ctx context.Context, d Delivery, result Result, err error) outcome {
+	var waiting *WaitError
+	var parking *ParkError
+	switch {
+	case err == nil && result == Completed:
+		return outcome{end: EndDone}
+	case err == nil:
+		return outcome{end: EndDone, queue: func(b *pgx.Batch) { Done(b, d) }}
+	case errors.Is(context.Cause(ctx), errLeaseLost) || IsLost(err):
+		return outcome{end: EndLost, level: slog.LevelWarn, log: "lease lost, the new holder continues", reason: err}
+	case errors.Is(context.Cause(ctx), errDraining):
+		return outcome{
+			end: EndReleased, queue: func(b *pgx.Batch) { b.Queue(release, d.row, d.fence) },
+			level: slog.LevelInfo, log: "message released", reason: err,
+		}
+	case errors.As(err, &parking):
+		return deadLetter(d, err)
+	case errors.As(err, &waiting):
+		return outcome{
+			end: EndWaiting, queue: func(b *pgx.Batch) { queueWait(b, d, r.Policy, *waiting, err.Error()) },
+			level: slog.LevelInfo, log: "message waits", reason: err,
+		}
+	case isUnavailable(err):
+		return outcome{
+			end: EndWaiting, queue: func(b *pgx.Batch) { queueWait(b, d, r.Policy, WaitError{}, err.Error()) },
+			level: slog.LevelWarn, log: "message waits for the database", reason: err,
+		}
+	}
+	p := r.Policy
+	return outcome{
+		end: EndFailed, queue: func(b *pgx.Batch) {
+			b.Queue(fail, d.row, d.fence, p.MaxAttempts, p.BackoffBase, p.BackoffCap, storable(err.Error()), p.doublings())
+		},
+		level: slog.LevelWarn, log: "attempt failed", reason: err,
+	}
+}
+
+func deadLetter(d Delivery, reason error) outcome {
+	return outcome{
+		end: EndParked, queue: func(b *pgx.Batch) { b.Queue(park, d.row, d.fence, storable(reason.Error())) },
+		level: slog.LevelError, log: "message parked", reason: reason,
+	}
+}
+
+// call runs the handler and turns a panic into an error.
+func (r *run) call(ctx context.Context, d Delivery) (result Result, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("panic: %v\n%s", cause, debug.Stack())
+		}
+	}()
+	defer r.observer.Handling()()
+	return r.Handle(ctx, d)
+}
+
+// finish commits the end of a claim, and retries while the database is unavailable or its
+// refusal is transient: a handler that returned must not look like one that died. Each
+// statement checks the fence, so it may be repeated. finish returns false when the lease
+// is lost or the program stops: the lease expires and the message is claimed again.
+func (r *run) finish(ctx context.Context, log *slog.Logger, queue func(*pgx.Batch)) bool {
+	for first := true; ; first = false {
+		b := &pgx.Batch{}
+		queue(b)
+		err := r.DB.Commit(ctx, b)
+		if err == nil {
+			return true
+		}
+		if first {
+			log.WarnContext(ctx, "claim not ended", "error", err)
+		}
+		if !isUnavailable(err) && !isTimeout(err) || !pause(ctx, afterFailure) {
+			return false
+		}
+	}
+}
+
+// isUnavailable tells whether an error says that the database of the inbox was out of
+// reach: it restarts, fails over, has no connection or space left, or others held a lock
+// for too long. That is not the message's fault, so the message waits as for an external
+// service.
+//
+// A statement that the server refused is none of these, nor one that ran for too long,
+// which may be the message's fault. Neither are arguments that could not be encoded,
+// another host's outage, or the end of a text that was cut: they have no marks of our
+// own database.
+func isUnavailable(err error) bool {
+	if errors.Is(err, postgres.ErrUnknown) || errors.Is(err, postgres.ErrNoConnection) {
+		return true
+	}
+	if _, unsent := errors.AsType[pgx.ErrPreprocessingBatch](err); errors.Is(err, postgres.ErrNotCommitted) && !unsent {
+		return true
+	}
+	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		return true // whatever the server said
+	}
+	if refusal, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return isOutage(refusal.Code)
+	}
+	// Errors of a connection that does not belong to a postgres.DB have this method in
+	// common and nothing else. Its answer is not used.
+	_, broken := errors.AsType[interface {
+		error
+		SafeToRetry() bool
+	}](err)
+	return broken
+}
+
+// isOutage tells whether an SQLSTATE is about the server, or about other users of it, and
+// not about the statement.
+func isOutage(code string) bool {
+	switch code {
+	case "57P01", "57P02", "57P03", // it stops, has crashed, starts
+		"25006",                   // a standby: the connection went to the wrong side of a failover
+		"40001", "40P01", "55P03": // serialization failure, deadlock, lock time-out
+		return true
+	}
+	switch code[:min(2, len(code))] {
+	case "08", "53", "58": // connections, resources, the operating system
+		return true
+	}
+	return false
+}
+
+// isTimeout tells whether the server ended the statement because it ran too long. The end
+// of a claim is one row: if that takes too long, other transactions are in the way.
+func isTimeout(err error) bool {
+	refusal, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && refusal.Code == "57014"
+}
+
+const longestReason = 2000 // bytes
+
+// storable cuts the text of an error, and removes what PostgreSQL refuses: with it the end
+// of the claim would be lost.
+func storable(reason string) string {
+	if len(reason) > longestReason {
+		reason = reason[:longestReason]
+	}
+	return asText(reason)
+}
+
+// queueWait queues the end of a claim that waits.
+func queueWait(b *pgx.Batch, d Delivery, p Policy, w WaitError, reason string) {
+	atLeast := min(w.AtLeast, p.longest())
+	b.Queue(wait, d.row, d.fence, atLeast, p.BackoffBase, p.BackoffCap, p.GiveUpAfter, storable(reason), w.Patient, p.doublings(), w.Untried)
+	b.Queue(wake, d.row, d.fence, d.claimed)
+}

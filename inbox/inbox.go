@@ -1,0 +1,234 @@
+// Package inbox stores each message once and runs its handler until it succeeds, one
+// message at a time for each ordering key. It is the twin of package idempotency, for
+// messages instead of requests.
+//
+// # Usage
+//
+//	p := &inbox.Processor{DB: db, Receiver: "shop", Handle: handle, Concurrency: 16, …}
+//	go p.Run(ctx)
+//	store := p.Receive(envelope, nil) // for each page that a transport delivers
+//
+// A handler queues inbox.Done into the batch that holds its last effect, so the effect
+// and the end of the message are one commit.
+//
+// # Guarantees
+//
+//   - The inbox stores a message once for each receiver, however often it is delivered:
+//     constraint inbox_message_once. The same id with another payload goes to quarantine;
+//     it is never handled and never merged.
+//   - At most one message of an ordering key runs at a time: index
+//     inbox_one_running_per_key. Claims take the oldest first.
+//   - Only the newest holder finishes a message: constraint inbox_done_by_holder refuses
+//     the whole commit of a holder whose lease was taken over.
+//   - A handler that fails or panics is retried with exponential backoff and full jitter,
+//     in database time, a bounded number of times. One that waits for an external service
+//     or for the database is retried for a bounded time.
+//   - A poison message, whose holders die, is told apart from the messages that ran
+//     beside it, and is tried a bounded number of times.
+//   - What exceeds its bound becomes a dead letter. It blocks the younger messages of its
+//     key, or lets them pass, as the policy says. It never blocks another key.
+//   - A receiver or a partition that is slow or sends very many messages leaves handler
+//     slots to the others.
+//
+// # Limits
+//
+// A handler runs again after every crash, so it must look at what it has already done.
+// The oldest message is the one that was received first, not the one that was sent first.
+//
+// Tables: inbox, inbox_quarantine.
+package inbox
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Message is what was received.
+type Message struct {
+	ID          string // unique for each receiver
+	Type        string
+	OrderingKey string // messages of one key are handled one at a time; the id where empty
+	Partition   string // messages of one partition leave handler slots to the others; may be empty
+
+	// Payload belongs to the id byte for byte. Another payload under a known id is
+	// quarantined, even if it differs only in spelling. A message whose id is derived
+	// from its content has the canonical form that idempotency.Content returns.
+	Payload []byte
+
+	Metadata map[string]string
+}
+
+// Delivery is a message that a holder has claimed.
+type Delivery struct {
+	Message
+
+	// Attempt counts from 1. Waiting for an external service does not count.
+	Attempt int
+	// Waits counts how often the handler has waited for an external service.
+	Waits int
+
+	row     int64
+	fence   int64
+	claimed time.Time // in database time
+}
+
+// Handler handles one delivery. It may be called again for the same message, after a
+// crash even while the first call still runs in another process, so it first looks at
+// what is already done.
+//
+// The context ends when the lease is lost or the program has no time left to drain.
+type Handler func(ctx context.Context, d Delivery) (Result, error)
+
+// Result says what a handler without an error leaves to the inbox.
+type Result int
+
+const (
+	// Complete asks the inbox to mark the message done, in a commit of its own.
+	Complete Result = iota
+	// Completed says that the handler's last commit contained Done.
+	Completed
+)
+
+// WaitError is returned by a handler that cannot continue because of an external
+// service. The message is retried later, and no attempt is counted.
+type WaitError struct {
+	// AtLeast is the time until the next attempt, at most LongestWait. The backoff may be
+	// longer.
+	AtLeast time.Duration
+
+	// Patient says that the service answered, and that it needs this long: a payment that
+	// is processing. Such a wait never makes a dead letter, and GiveUpAfter starts anew
+	// with the next wait that is not patient.
+	Patient bool
+
+	// Untried says that the service was not called this time, for a reason of the
+	// caller's own. Such a wait never makes a dead letter, and GiveUpAfter continues from
+	// where it started, if it had started.
+	Untried bool
+
+	Err error
+}
+
+func (e *WaitError) Error() string { return fmt.Sprintf("waiting: %v", e.Err) }
+func (e *WaitError) Unwrap() error { return e.Err }
+
+// ParkError is returned by a handler that can never continue by itself: the message
+// becomes a dead letter, and an operator decides. The operator reads its text.
+type ParkError struct{ Err error }
+
+func (e *ParkError) Error() string { return fmt.Sprintf("parked: %v", e.Err) }
+func (e *ParkError) Unwrap() error { return e.Err }
+
+// Policy bounds the work on a message.
+type Policy struct {
+	// Lease is how long a silent holder keeps a message. It is renewed every third.
+	Lease time.Duration
+	// MaxAttempts is how many errors and panics since the last wait make a dead letter.
+	MaxAttempts int
+	// MaxDeaths is how many holders in a row that died or went silent make a dead letter:
+	// 4 × MaxAttempts where 0. It is far above MaxAttempts, since processes that are
+	// killed from outside hit innocent messages too.
+	MaxDeaths int
+	// GiveUpAfter makes a dead letter of a message that has waited for so long for a
+	// service that does not answer, counted from the first wait. An error between two
+	// waits does not restart it, or a message that waits and fails by turns would never
+	// become one.
+	GiveUpAfter time.Duration
+	// BackoffBase and BackoffCap bound the pause before the next attempt: a random part
+	// of min(cap, base × 2ⁿ).
+	BackoffBase, BackoffCap time.Duration
+	// Parked says what a dead letter does to the younger messages of its key.
+	Parked Parked
+}
+
+// LongestWait is the longest time from now at which a message may be due: a wait that a
+// handler asks for is cut to it, and a lease and a backoff should not exceed it. What is
+// due later was written while the database's clock was ahead.
+const LongestWait = time.Hour
+
+// longest is LongestWait, or what the policy itself sets beyond it.
+func (p Policy) longest() time.Duration { return max(LongestWait, p.Lease, p.BackoffCap) }
+
+func (p Policy) maxDeaths() int {
+	if p.MaxDeaths > 0 {
+		return p.MaxDeaths
+	}
+	return 4 * p.MaxAttempts
+}
+
+// doublings is how often BackoffBase doubles until BackoffCap cuts it. Beyond it an
+// interval of the database could overflow.
+func (p Policy) doublings() (n int) {
+	for wait := p.BackoffBase; 0 < wait && wait < p.BackoffCap; wait *= 2 {
+		n++
+	}
+	return n
+}
+
+// Parked is what a dead letter does to the younger messages of its ordering key. It
+// never blocks another key.
+type Parked int
+
+const (
+	// Block holds them back until an operator retries or discards the dead letter: for
+	// handlers that rely on the order.
+	Block Parked = iota
+	// Pass lets them continue: for handlers that find out by themselves what is left to
+	// do. A dead letter that is retried then runs after younger messages.
+	Pass
+)
+
+// Observer receives what becomes of messages, for metrics and traces. Each of its
+// functions may be nil. They are called concurrently and must return at once; nothing
+// depends on them.
+type Observer struct {
+	// Attempting is called before an attempt. The handler runs, and the end of the claim
+	// is written, in the context that it returns, which must derive from ctx. attempted
+	// receives the end.
+	Attempting func(ctx context.Context, d Delivery) (within context.Context, attempted func(End))
+	// Claimed receives how many messages a claim or a page has claimed, and how many of
+	// them from a holder that died or went silent.
+	Claimed func(messages, deaths int)
+	// Handling is called before the handler, and what it returns after it.
+	Handling func() (handled func())
+	// Ended receives how a claim ended.
+	Ended func(End)
+}
+
+// End is how the claim of a message ended, as its holder knows it.
+type End string
+
+// The ends of claims. A message that failed or waited may be a dead letter after it: see
+// Policy.
+const (
+	EndDone     End = "done"
+	EndFailed   End = "failed"   // by an error or a panic
+	EndWaiting  End = "waiting"  // for an external service or for the database
+	EndParked   End = "parked"   // a dead letter: by a ParkError, or because its holders died
+	EndReleased End = "released" // the program stops
+	EndLost     End = "lost"     // another holder has claimed or finished it
+	EndLeft     End = "left"     // the end could not be stored; the lease expires
+)
+
+// Ends are all ends of claims.
+func Ends() []End {
+	return []End{EndDone, EndFailed, EndWaiting, EndParked, EndReleased, EndLost, EndLeft}
+}
+
+// complete returns the observer with functions that do nothing where it had none.
+func (o Observer) complete() Observer {
+	if o.Attempting == nil {
+		o.Attempting = func(ctx context.Context, _ Delivery) (context.Context, func(End)) { return ctx, func(End) {} }
+	}
+	if o.Claimed == nil {
+		o.Claimed = func(int, int) {}
+	}
+	if o.Handling == nil {
+		o.Handling = func() func() { return func() {} }
+	}
+	if o.Ended == nil {
+		o.Ended = func(End) {}
+	}
+	return o
+}

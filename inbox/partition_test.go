@@ -1,0 +1,211 @@
+package inbox_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/outbox"
+)
+
+// gate is a handler that holds the messages of partitions until it is opened, and counts
+// how often each message was handled and how many of a partition ran at a time.
+type gate struct {
+	db   *postgres.DB
+	held map[string]bool // partitions
+	open chan struct{}
+
+	mu      sync.Mutex
+	handled map[string]int
+	running map[string]int
+	most    map[string]int
+}
+
+func newGate(db *postgres.DB, held ...string) *gate {
+	g := &gate{
+		db: db, held: map[string]bool{}, open: make(chan struct{}),
+		handled: map[string]int{}, running: map[string]int{}, most: map[string]int{},
+	}
+	for _, partition := range held {
+		g.held[partition] = true
+	}
+	return g
+}
+
+func (g *gate) handle(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+	g.mu.Lock()
+	g.running[d.Partition]++
+	g.most[d.Partition] = max(g.most[d.Partition], g.running[d.Partition])
+	g.mu.Unlock()
+	if g.held[d.Partition] {
+		select {
+		case <-g.open:
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		}
+	}
+	g.mu.Lock()
+	g.running[d.Partition]--
+	g.handled[d.ID]++
+	g.mu.Unlock()
+	b := &pgx.Batch{}
+	inbox.Done(b, d)
+	return inbox.Completed, g.db.Commit(ctx, b)
+}
+
+func (g *gate) runs(partition string) int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.running[partition]
+}
+
+func (g *gate) counts() map[string]int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return maps.Clone(g.handled)
+}
+
+// A merchant that is slow and has very many messages holds at most its share of the slots,
+// and the message of another one is handled while they stand before it.
+func TestASlowAndLargePartitionStopsNoOther(t *testing.T) {
+	t.Parallel()
+	const many, slots, share = 300, 8, 7
+	for name, prepare := range map[string]func(t *testing.T, db *postgres.DB, p *inbox.Processor) (quick func()){
+		"it is received by a processor that runs": func(t *testing.T, db *postgres.DB, p *inbox.Processor) func() {
+			t.Helper()
+			for n := range many {
+				post(t, db, outbox.Message{ID: "slow" + strconv.Itoa(n), Type: "letter", OrderingKey: strconv.Itoa(n), Partition: "slow"})
+			}
+			receiveFor(t, db, p)
+			start(t, p)
+			return func() { post(t, db, outbox.Message{ID: "quick", Type: "letter", OrderingKey: "q", Partition: "quick"}) }
+		},
+		"it was due before the processor ran": func(t *testing.T, db *postgres.DB, p *inbox.Processor) func() {
+			t.Helper()
+			for n := range many {
+				accept(t, db, inbox.Message{ID: "slow" + strconv.Itoa(n), Partition: "slow"})
+			}
+			start(t, p)
+			return func() { accept(t, db, inbox.Message{ID: "quick", Partition: "quick"}) }
+		},
+		"another processor held it back, and died": func(t *testing.T, db *postgres.DB, p *inbox.Processor) func() {
+			t.Helper()
+			for n := range many {
+				accept(t, db, inbox.Message{ID: "slow" + strconv.Itoa(n), Partition: "slow"})
+			}
+			write(t, db, `update inbox set due_at = null`)
+			start(t, p)
+			return func() { accept(t, db, inbox.Message{ID: "quick", Partition: "quick"}) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Open(t)
+			g := newGate(db, "slow")
+			p := processor(db, g.handle)
+			p.Concurrency = slots
+			quick := prepare(t, db, p)
+			await.True(t, "the share of the slow one runs", func() bool { return g.runs("slow") == share })
+			quick()
+			await.Row(t, db, `select exists (select from inbox where message_id = 'quick' and status = 'done')`)
+			if g.runs("slow") != share {
+				t.Errorf("%d messages of the slow partition run, want %d", g.runs("slow"), share)
+			}
+			await.Row(t, db, fmt.Sprintf(`select count(*) filter (where due_at is null) = %d from inbox`, many-share))
+			close(g.open)
+			await.Row(t, db, fmt.Sprintf(`select count(*) filter (where status = 'done') = %d from inbox`, many+1))
+			for id, times := range g.counts() {
+				if times != 1 {
+					t.Errorf("message %s was handled %d times", id, times)
+				}
+			}
+			if g.most["slow"] > share {
+				t.Errorf("%d messages of the slow partition ran at a time, want at most %d", g.most["slow"], share)
+			}
+		})
+	}
+}
+
+// Each of several slow partitions leaves slots to the next one.
+func TestSeveralSlowPartitionsLeaveSlots(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	g := newGate(db, "a", "b")
+	p := processor(db, g.handle)
+	p.Concurrency = 64
+	start(t, p)
+	for _, next := range []struct {
+		partition string
+		share     int
+	}{{"a", 56}, {"b", 7}} {
+		for n := range 60 {
+			accept(t, db, inbox.Message{ID: next.partition + strconv.Itoa(n), Partition: next.partition})
+		}
+		await.True(t, next.partition+" has its share", func() bool { return g.runs(next.partition) == next.share })
+	}
+	accept(t, db, inbox.Message{ID: "quick", Partition: "quick"})
+	await.Row(t, db, `select exists (select from inbox where message_id = 'quick' and status = 'done')`)
+	close(g.open)
+	await.Row(t, db, `select bool_and(status = 'done') and count(*) = 121 from inbox`)
+}
+
+// Messages without a partition may have all slots, and one partition alone the last.
+func TestSlotsWithoutPartition(t *testing.T) {
+	t.Parallel()
+	for _, its := range []struct {
+		partition    string
+		slots, share int
+	}{{"", 8, 8}, {"p", 1, 1}, {"p", 2, 1}, {"p", 4, 3}} {
+		t.Run(fmt.Sprintf("%q of %d", its.partition, its.slots), func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Open(t)
+			g := newGate(db, its.partition)
+			p := processor(db, g.handle)
+			p.Concurrency = its.slots
+			for n := range 20 {
+				accept(t, db, inbox.Message{ID: strconv.Itoa(n), Partition: its.partition})
+			}
+			start(t, p)
+			await.True(t, "its share runs", func() bool { return g.runs(its.partition) == its.share })
+			close(g.open)
+			await.Row(t, db, `select bool_and(status = 'done') and count(*) = 20 from inbox`)
+			if g.most[its.partition] != its.share {
+				t.Errorf("%d ran at a time, want %d", g.most[its.partition], its.share)
+			}
+		})
+	}
+}
+
+// What is held back keeps the order of its key.
+func TestHeldBackMessagesKeepTheOrderOfTheirKey(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	d := &diary{}
+	for n := range 5 {
+		for _, key := range []string{"k", "l"} {
+			accept(t, db, inbox.Message{ID: key + strconv.Itoa(n), OrderingKey: key, Partition: "p"})
+		}
+	}
+	write(t, db, `update inbox set due_at = null`)
+	start(t, processor(db, func(ctx context.Context, its inbox.Delivery) (inbox.Result, error) {
+		if its.OrderingKey == "k" {
+			d.note("%s", its.ID)
+		}
+		b := &pgx.Batch{}
+		inbox.Done(b, its)
+		return inbox.Completed, db.Commit(ctx, b)
+	}))
+	await.Row(t, db, `select bool_and(status = 'done') and count(*) = 10 from inbox`)
+	if got := d.String(); got != "k0 k1 k2 k3 k4" {
+		t.Errorf("handled in the order %s", got)
+	}
+}
