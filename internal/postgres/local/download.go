@@ -1,32 +1,45 @@
 package local
 
 import (
+	"archive/tar"
+	"archive/zip"
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"net/http"
 	"os"
+	"path"
 	"path/filepath"
 	"runtime"
+	"time"
+
+	"github.com/xi2/xz"
 )
 
-// downloaded is the version that is downloaded where the machine has none.
-const downloaded = "17.11.0"
+const (
+	// downloaded is the version that is downloaded where the machine has none.
+	downloaded = "17.11.0"
+	// mavenCentral is where it comes from unless POSTGRES_BINARIES_URL names a mirror.
+	mavenCentral = "https://repo1.maven.org/maven2"
+	// largestArchive bounds what is read before its checksum is known.
+	largestArchive = 256 << 20 // bytes
+	// downloadTimeout ends a download that does not advance.
+	downloadTimeout = 10 * time.Minute
+)
 
-// mavenCentral is where it is downloaded from unless POSTGRES_BINARIES_URL names
-// a mirror.
-const mavenCentral = "https://repo1.maven.org/maven2"
-
-// archiveSums returns the SHA-256 of the archive of every platform that has one.
-// They are Maven Central's of 2026-11-23: no repository can hand over another
-// archive.
-func archiveSums() map[string]string {
-	return map[string]string{
-		"darwin-amd64":       "d464ff178e9860ba204662ac23fa547504b7fd392392ff2fb92e3fd73b5bdb64",
-		"darwin-arm64v8":     "a1c2786acb0c398f9b2d76806fc52f5dc8b222cbc8e9383a9b9702084daaf3a5",
-		"linux-amd64":        "0dd7b72b6f335b8ecfb355fa24c5781e8a93edd09880bb77eb52ebbf29b3e96d",
-		"linux-amd64-alpine": "ace9a6f95b1c98ce84c9841267cd04ebee5d7de5dc7b8fea148ead44f145afbd",
-		"linux-arm64v8":      "8b042e0ea418b1927d95399207950da0734d27fe01e29503ade3bdc464ad4c2b",
-	}
+// archiveSums are the SHA-256 of the archives of Maven Central, by platform. A repository
+// cannot hand over another archive.
+var archiveSums = map[string]string{
+	"darwin-amd64":       "d464ff178e9860ba204662ac23fa547504b7fd392392ff2fb92e3fd73b5bdb64",
+	"darwin-arm64v8":     "a1c2786acb0c398f9b2d76806fc52f5dc8b222cbc8e9383a9b9702084daaf3a5",
+	"linux-amd64":        "0dd7b72b6f335b8ecfb355fa24c5781e8a93edd09880bb77eb52ebbf29b3e96d",
+	"linux-amd64-alpine": "ace9a6f95b1c98ce84c9841267cd04ebee5d7de5dc7b8fea148ead44f145afbd",
+	"linux-arm64v8":      "8b042e0ea418b1927d95399207950da0734d27fe01e29503ade3bdc464ad4c2b",
 }
 
 // platform names this machine as the repository does.
@@ -41,87 +54,118 @@ func platform() string {
 	return name
 }
 
-// archiveURL is where Maven's layout puts the archive of this machine.
-func (p places) archiveURL() string {
+// download returns the installation in the cache, and downloads it if there is none.
+func (m machine) download(ctx context.Context, a account) (installation, error) {
+	if m.archiveSum == "" {
+		return installation{}, fmt.Errorf("PostgreSQL %s was not built for %s", downloaded, platform())
+	}
 	artifact := "embedded-postgres-binaries-" + platform()
-	return fmt.Sprintf("%s/io/zonky/test/postgres/%s/%s/%[2]s-%[3]s.jar", p.repository, artifact, downloaded)
-}
-
-// download returns the installation in the cache. If there is none, it downloads
-// one; processes that do so at the same time download it once. Without a cache
-// it is unpacked below spare.
-func (p places) download(ctx context.Context, a account, spare string) (binaries, error) {
-	if p.archiveSum == "" {
-		return binaries{}, fmt.Errorf("PostgreSQL %s was not built for %s", downloaded, platform())
+	url := fmt.Sprintf("%s/io/zonky/test/postgres/%s/%s/%[2]s-%[3]s.jar", m.repository, artifact, downloaded)
+	runs := func(folder string) error {
+		_, err := inspect(ctx, a, filepath.Join(folder, "bin"))
+		return err
 	}
-	cache := p.cache
-	if cache == "" {
-		cache = filepath.Join(spare, "download")
-		if err := os.Mkdir(cache, 0o755); err != nil {
-			return binaries{}, err
+	folder, err := m.cached(ctx, "postgresql-"+downloaded+"-"+platform(), runs, func(fresh string) error {
+		archive, err := fetch(ctx, url, m.archiveSum)
+		if err == nil {
+			err = unpack(archive, fresh)
 		}
-	}
-	installed := filepath.Join(cache, "postgresql-"+downloaded+"-"+platform())
-	if b, err := inspect(ctx, a, filepath.Join(installed, "bin")); err == nil {
-		return b, nil
-	}
-	lock, err := lockCache(ctx, cache)
-	if err != nil {
-		return binaries{}, err
-	}
-	defer func() { _ = lock.Close() }()
-	if b, err := inspect(ctx, a, filepath.Join(installed, "bin")); err == nil {
-		return b, nil
-	}
-	if err := p.install(ctx, a, cache, installed); err != nil {
-		return binaries{}, err
-	}
-	return inspect(ctx, a, filepath.Join(installed, "bin"))
-}
-
-// install downloads and unpacks the archive beside the installation's final name
-// and renames it, so that a folder of that name is always complete. The caller
-// holds the lock of the cache.
-func (p places) install(ctx context.Context, a account, cache, installed string) error {
-	fresh, err := os.MkdirTemp(cache, freshPrefix+"*")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.RemoveAll(fresh) }() // else the next writer removes it
-	archive, unpacked := filepath.Join(fresh, "archive"), filepath.Join(fresh, "postgresql")
-	if err := p.fetch(ctx, archive); err != nil {
-		return err
-	}
-	if err := unpack(ctx, archive, unpacked); err != nil {
-		return fmt.Errorf("unpack %s: %w", p.archiveURL(), err)
-	}
-	if err := readable(fresh); err != nil {
-		return fmt.Errorf("let other accounts read the download: %w", err)
-	}
-	if _, err := inspect(ctx, a, filepath.Join(unpacked, "bin")); err != nil {
-		return fmt.Errorf("the server in %s does not run: %w", p.archiveURL(), err)
-	}
-	if err := os.RemoveAll(installed); err != nil {
-		return err
-	}
-	return os.Rename(unpacked, installed)
-}
-
-// readable lets every account read what we may read, and run what we may run: the
-// server's account is another one where we are root, whatever our umask is.
-func readable(folder string) error {
-	return filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
-			return err
+			return fmt.Errorf("download %s: %w", url, err)
 		}
-		if entry.Type()&fs.ModeSymlink != 0 {
+		// Whatever the umask is: for root the server's account is another one.
+		return runCommand(account{}.command(ctx, "chmod", "-R", "a+rX", fresh))
+	})
+	if err != nil {
+		return installation{}, err
+	}
+	return inspect(ctx, a, filepath.Join(folder, "bin"))
+}
+
+// fetch returns the content of a URL if it has the expected SHA-256.
+func fetch(ctx context.Context, url, wantSum string) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true}
+	defer transport.CloseIdleConnections()
+	response, err := (&http.Client{Transport: transport, Timeout: downloadTimeout}).Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		return nil, errors.New("the answer is " + response.Status)
+	}
+	content, err := io.ReadAll(io.LimitReader(response.Body, largestArchive))
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(content)
+	if got := hex.EncodeToString(sum[:]); got != wantSum {
+		return nil, fmt.Errorf("its SHA-256 is %s, expected %s", got, wantSum)
+	}
+	return content, nil
+}
+
+// unpack fills a folder from an archive: a zip file that holds one tar file, which is
+// compressed with xz.
+func unpack(archive []byte, into string) error {
+	files, err := zip.NewReader(bytes.NewReader(archive), int64(len(archive)))
+	if err != nil {
+		return err
+	}
+	names, err := fs.Glob(files, "*.txz")
+	if err != nil || len(names) != 1 {
+		return errors.Join(err, fmt.Errorf("it holds %d files *.txz, expected one", len(names)))
+	}
+	compressed, err := files.Open(names[0])
+	if err != nil {
+		return err
+	}
+	defer func() { _ = compressed.Close() }()
+	plain, err := xz.NewReader(compressed, 0)
+	if err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(into) // a name in the archive cannot lead out of it
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	for entries := tar.NewReader(plain); ; {
+		header, err := entries.Next()
+		if errors.Is(err, io.EOF) {
 			return nil
 		}
-		info, err := entry.Info()
+		if err == nil {
+			err = unpackEntry(root, header, entries)
+		}
 		if err != nil {
 			return err
 		}
-		mode := info.Mode().Perm()
-		return os.Chmod(path, mode|(mode&0o500)>>3|(mode&0o500)>>6)
-	})
+	}
+}
+
+func unpackEntry(root *os.Root, header *tar.Header, content io.Reader) error {
+	name := path.Clean(header.Name)
+	if err := root.MkdirAll(path.Dir(name), 0o755); err != nil {
+		return err
+	}
+	switch header.Typeflag {
+	case tar.TypeDir:
+		return root.MkdirAll(name, 0o755)
+	case tar.TypeSymlink:
+		return root.Symlink(header.Linkname, name)
+	case tar.TypeReg:
+		file, err := root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, header.FileInfo().Mode().Perm())
+		if err != nil {
+			return err
+		}
+		_, err = io.CopyN(file, content, header.Size)
+		return errors.Join(err, file.Close())
+	default:
+		return fmt.Errorf("%s is neither a file, a folder nor a symbolic link", header.Name)
+	}
 }

@@ -7,17 +7,16 @@ import (
 	"os/exec"
 )
 
-// script is the keeper: it fills the data folder where there is a template,
-// starts the server and waits on its standard input, which is a pipe from us.
-// The end of the pipe means that we are gone, however we died: it then stops the
-// server and removes the folder. A line on the pipe is a signal for the server,
-// after which the keeper ends and the folder stays.
+// script is the keeper: it fills the data folder where there is a template, starts the
+// server and waits on its standard input, which is a pipe from the starter. The end of the
+// pipe means that the starter has ended, however it ended: the keeper then stops the
+// server and removes the folder. A line on the pipe is a signal for the server, after
+// which the keeper ends and the folder stays.
 //
-// File 3 is the folder's lock, which the server must not hold; file 4 is the
-// lock of the data folder, which only the server must hold. Shells start
-// background programs with INT and QUIT ignored, so a QUIT that comes before
-// the server has installed its handlers is lost: TERM ends it there, and QUIT
-// later on.
+// File 3 is the folder's lock, which the server must not hold; file 4 is the lock of the
+// data folder, which only the server must hold. Shells start background programs with INT
+// and QUIT ignored, so a QUIT that comes before the server has installed its handlers is
+// lost: TERM ends it there, and QUIT later on.
 const script = `dir=$1
 template=$2
 shift 2
@@ -39,28 +38,28 @@ else
 	cd / && rm -rf "$dir"
 fi`
 
-// keeper is a running keeper. No goroutine waits for it until it is stopped.
+// keeper is a running keeper.
 type keeper struct {
 	command *exec.Cmd
 	pipe    *os.File
-	ended   chan struct{} // nil until then
+	ended   chan struct{} // closed when it has ended
 }
 
-// keep starts a keeper, and through it the server. An empty template means that
-// the data folder is full.
+// keep starts a keeper, and through it the server. An empty template means that the data
+// folder is full.
 func keep(ctx context.Context, a account, f *folder, template string, server []string) (*keeper, error) {
-	held, err := f.lockData(ctx)
+	held, err := lock(ctx, f.data())
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = held.Close() }() // the keeper has its own
+	defer func() { _ = held.Close() }() // the keeper has a copy
 	read, write, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = read.Close() }()
-	// The keeper outlives ctx: only the pipe ends it. A session of its own keeps
-	// the terminal's Ctrl-C from it until we are done.
+	// Only the pipe ends the keeper, so it outlives ctx. In a session of its own it does
+	// not get the terminal's Ctrl-C.
 	c := a.command(context.WithoutCancel(ctx), "/bin/sh", append([]string{"-c", script, "sh", f.path, template}, server...)...)
 	c.Stdin = read
 	c.ExtraFiles = []*os.File{f.lock, held}
@@ -69,25 +68,21 @@ func keep(ctx context.Context, a account, f *folder, template string, server []s
 		_ = write.Close()
 		return nil, fmt.Errorf("start the keeper: %w", err)
 	}
-	return &keeper{command: c, pipe: write}, nil
+	k := &keeper{c, write, make(chan struct{})}
+	go func() {
+		defer close(k.ended)
+		_ = c.Wait() // the log says more than the exit status
+	}()
+	return k, nil
 }
 
-// stop sends the server a signal and waits until it and the keeper have ended.
-// An empty signal stops the server and removes the folder. After an error it may
-// be called again, to wait on.
+// stop sends the server a signal and waits until it and the keeper have ended. An empty
+// signal stops the server and removes the folder. stop may be called again after an error.
 func (k *keeper) stop(ctx context.Context, signal string) error {
-	if k.ended == nil {
-		if signal != "" {
-			// A keeper that was killed cannot read it, but has ended.
-			_, _ = k.pipe.WriteString(signal + "\n")
-		}
-		_ = k.pipe.Close()
-		k.ended = make(chan struct{})
-		go func() {
-			defer close(k.ended)
-			_ = k.command.Wait() // the log says more than the exit status
-		}()
+	if signal != "" {
+		_, _ = k.pipe.WriteString(signal + "\n") // a keeper that was killed cannot read it
 	}
+	_ = k.pipe.Close()
 	select {
 	case <-k.ended:
 		return nil

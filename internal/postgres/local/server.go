@@ -1,20 +1,23 @@
-// Package local runs a PostgreSQL server of its own for a demonstration or a
-// test, with nothing set up beforehand.
+// Package local runs a PostgreSQL server for a demonstration or a test, with nothing set
+// up beforehand.
 //
-// It promises: a server found on the machine (PG_BIN, PATH, pg_config --bindir,
-// /usr/lib/postgresql, Homebrew), version 15 or newer, or else one downloaded from
-// Maven Central or the repository that POSTGRES_BINARIES_URL names, whose checksum
-// is part of this package. As root it runs as the user postgres or nobody. It listens on a Unix socket in a
-// folder of its own, never on TCP. No process and no folder outlives the process
-// that started it, also after Ctrl-C or SIGKILL: a shell waits on a pipe from
-// here, and stops the server and removes the folder when the pipe ends. If that
-// shell is killed too, the next Start stops the server and removes the folder.
+// # Guarantees
 //
-// What stays is a cache: the result of initdb, and a downloaded server. It lies
-// in the user's cache folder, for root in the machine's.
+//   - Start runs a server of version 15 or newer that is found on the machine (PG_BIN, PATH,
+//     pg_config --bindir, /usr/lib/postgresql, Homebrew), or else one downloaded from Maven
+//     Central or the repository that POSTGRES_BINARIES_URL names. The checksums of the
+//     downloads are a part of this package.
+//   - For root, the server runs as the user postgres or nobody.
+//   - It listens on a Unix socket in a folder of its own, never on TCP.
+//   - No process and no folder outlives the process that started it, also after Ctrl-C or
+//     SIGKILL: a shell waits on a pipe from the starter, and stops the server and removes
+//     the folder when the pipe ends. If that shell is killed too, the next Start does both.
 //
-// It does not promise to keep data after Close, and it is no way to run a
-// production database: whoever can open the folder is superuser.
+// # Limits
+//
+// A cache stays: the result of initdb, and a downloaded server. It lies in the user's cache
+// folder, for root in the machine's. Close removes the data. It is no way to run a
+// production database: every user who can open the folder is superuser.
 package local
 
 import (
@@ -34,35 +37,32 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// The port is only a part of the socket's name. It is always given, since PGPORT
-// would change it for the server and for clients.
-const (
-	port       = "5432"
-	socketName = ".s.PGSQL." + port
-)
+// The port is only a part of the socket's name. It is always given, since PGPORT would
+// change it for the server and for clients.
+const port = "5432"
 
-// What creating a database says when it exists: before, or since a moment ago.
+// Codes with which PostgreSQL refuses to create a database that exists already, or since
+// a moment ago.
 const (
 	duplicateDatabase = "42P04"
 	uniqueViolation   = "23505"
 )
 
-// startPatience bounds a start, recovery after a crash included, on a machine
-// that is busy. A server that ends before it accepts connections is noticed at
-// once.
+// startPatience bounds a start on a busy machine, recovery after a crash included. A
+// server that ends before it accepts connections is noticed at once.
 const startPatience = 5 * time.Minute
 
 // Options are how a server is started.
 type Options struct {
 	// Fsync makes a commit survive a crash of the machine. Without it fsync,
-	// full_page_writes and synchronous_commit are off, and Restart and Crash may
-	// lose the latest commits.
+	// full_page_writes and synchronous_commit are off, and Restart and Crash may lose the
+	// latest commits.
 	Fsync bool
-	// InMemory puts the server's files into memory where the system offers enough of
-	// it, wherever TMPDIR points: to clone a database on disk takes about 15 times as
-	// long. The files survive every crash but one of the machine, whatever Fsync says.
+	// InMemory puts the server's files into memory where the system offers enough of it:
+	// to clone a database on disk takes about 15 times as long. The files survive every
+	// crash but one of the machine, whatever Fsync says.
 	InMemory bool
-	// Settings are server settings by name; they win over ours.
+	// Settings are server settings by name; they override those of Start.
 	Settings map[string]string
 }
 
@@ -77,54 +77,46 @@ type Server struct {
 	closed bool
 }
 
-// Start starts a server and returns when it accepts connections. ctx bounds the
-// start alone, a download included. Where no server is found and none can be
-// downloaded, the error is one sentence that says what to install.
+// Start starts a server and returns when it accepts connections. ctx bounds the start
+// alone, a download included. Where no server is found and none can be downloaded, the
+// error is one sentence that says what to install.
 func Start(ctx context.Context, o Options) (*Server, error) {
-	return start(ctx, o, machine())
+	return thisMachine().start(ctx, o)
 }
 
-func start(ctx context.Context, o Options, p places) (*Server, error) {
+func (m machine) start(ctx context.Context, o Options) (*Server, error) {
 	a, err := serverAccount()
 	if err != nil {
 		return nil, err
 	}
-	parent := p.parentFolder(a)
-	sweep(ctx, parent, a)
-	if memory, ok := p.memoryFolder(a); ok && o.InMemory {
-		parent = memory
-		sweep(ctx, parent, a)
-	}
-	f, err := newFolder(parent, a)
+	f, err := m.makeFolder(ctx, a, o.InMemory)
 	if err != nil {
 		return nil, fmt.Errorf("make a folder for PostgreSQL: %w", err)
 	}
 	s := &Server{account: a, folder: f}
-	if err := s.start(ctx, o, p); err != nil {
+	if err := s.start(ctx, o, m); err != nil {
 		return nil, errors.Join(err, s.close(context.WithoutCancel(ctx)))
 	}
 	return s, nil
 }
 
-func (s *Server) start(ctx context.Context, o Options, p places) error {
-	b, err := p.find(ctx, s.account, s.folder.path)
+func (s *Server) start(ctx context.Context, o Options, m machine) error {
+	if m.cache == "" {
+		m.cache = filepath.Join(s.folder.path, "cache")
+		if err := os.Mkdir(m.cache, 0o755); err != nil {
+			return fmt.Errorf("make a folder for PostgreSQL: %w", err)
+		}
+	}
+	found, err := m.find(ctx, s.account)
 	if err != nil {
 		return err
 	}
-	if err := s.folder.makeData(s.account); err != nil {
-		return fmt.Errorf("make the data folder: %w", err)
-	}
-	var template string
-	if p.cache == "" {
-		err = b.initdb(ctx, s.account, s.folder.data())
-	} else {
-		template, err = b.template(ctx, s.account, p.cache)
-	}
+	template, err := m.template(ctx, s.account, found)
 	if err != nil {
 		return fmt.Errorf("create a database cluster: %w", err)
 	}
 	s.command = []string{
-		filepath.Join(b.folder, "postgres"),
+		filepath.Join(found.bin, "postgres"),
 		"-D", s.folder.data(), "-k", s.folder.path, "-p", port, "-c", "listen_addresses=",
 	}
 	settings := o.settings()
@@ -134,8 +126,8 @@ func (s *Server) start(ctx context.Context, o Options, p places) error {
 	return s.run(ctx, template)
 }
 
-// settings are what differs from PostgreSQL's defaults. Dynamic shared memory
-// lies in the folder, so that a killed server leaves none outside it.
+// settings are what differs from PostgreSQL's defaults. Dynamic shared memory lies in the
+// folder, so that a killed server leaves none outside it.
 func (o Options) settings() map[string]string {
 	settings := map[string]string{
 		"max_connections":            "300",
@@ -176,31 +168,27 @@ func (s *Server) CreateDatabase(ctx context.Context, name string) error {
 	return nil
 }
 
-// Restart shuts the server down at once, without a checkpoint and whoever is
-// connected, and starts it again at the same address, as
-// pg_ctl restart -m immediate does. It returns when the server has recovered and
-// accepts connections. After an error the server may be down: Restart may be
-// called again, and Close still removes everything.
+// Restart shuts the server down at once, without a checkpoint and without waiting for
+// clients, and starts it at the same address, as pg_ctl restart -m immediate does. It
+// returns when the server has recovered and accepts connections. After an error the server
+// may be down: Restart may be called again, and Close still removes everything.
 func (s *Server) Restart(ctx context.Context) error {
-	return s.again(ctx, "QUIT")
+	return s.restart(ctx, "QUIT")
 }
 
-// Crash is Restart with a SIGKILL of the server's first process. It waits until
-// the others have noticed, which a long query puts off.
+// Crash is Restart with a SIGKILL of the server's first process. It waits until the other
+// processes have ended, which a long query delays.
 func (s *Server) Crash(ctx context.Context) error {
-	return s.again(ctx, "KILL")
+	return s.restart(ctx, "KILL")
 }
 
-func (s *Server) again(ctx context.Context, signal string) error {
+func (s *Server) restart(ctx context.Context, signal string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return errors.New("restart PostgreSQL: it is closed")
 	}
 	if err := s.keeper.stop(ctx, signal); err != nil {
-		return fmt.Errorf("restart PostgreSQL: %w", err)
-	}
-	if err := s.folder.awaitDeserted(ctx); err != nil {
 		return fmt.Errorf("restart PostgreSQL: %w", err)
 	}
 	return s.run(ctx, "")
@@ -224,12 +212,12 @@ func (s *Server) close(ctx context.Context) error {
 	if s.keeper != nil {
 		err = s.keeper.stop(ctx, "")
 	}
-	// The keeper has done both, unless somebody killed it.
+	// The keeper has done both, unless it was killed.
 	return errors.Join(err, s.folder.stop(ctx, s.account), s.folder.remove())
 }
 
-// run starts the server in its folder, after filling that from a template if one
-// is given, and waits until it accepts connections.
+// run waits for the end of the server that ran before, starts one in the folder, filled
+// from the template if there is one, and waits until it accepts connections.
 func (s *Server) run(ctx context.Context, template string) error {
 	ctx, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
@@ -238,20 +226,20 @@ func (s *Server) run(ctx context.Context, template string) error {
 		return fmt.Errorf("start PostgreSQL: %w", err)
 	}
 	var refused error
-	err = await(ctx, func() (bool, error) {
+	err = poll(ctx, func() (bool, error) {
 		var conn *pgx.Conn
 		if conn, refused = s.connect(ctx); refused == nil {
 			return true, conn.Close(ctx)
 		}
-		gone, err := s.folder.deserted()
-		if gone {
-			return false, errors.New("it ended at once")
+		ended, err := s.folder.ended()
+		if ended {
+			err = errors.New("it ended at once")
 		}
 		return false, err
 	})
 	if err != nil {
 		out, _ := os.ReadFile(s.folder.log())
-		return fmt.Errorf("start PostgreSQL: %w (%w): %s", err, refused, lastLines(string(out)))
+		return fmt.Errorf("start PostgreSQL: %w (%w): %s", err, refused, lastLines(out))
 	}
 	return nil
 }

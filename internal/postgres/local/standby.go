@@ -9,9 +9,9 @@ import (
 	"slices"
 )
 
-// Standby starts a hot standby of the server: a copy of its data folder that follows
-// it by streaming replication, under the name "standby". The server is stopped for the
-// copy and is back when Standby returns. To wait for the standby at each commit, set
+// Standby starts a hot standby of the server: a copy of its data folder that follows it by
+// streaming replication, under the name "standby". The server is stopped for the copy and
+// runs when Standby returns. To wait for the standby at each commit, set
 // synchronous_standby_names to standby; select pg_promote() promotes it.
 func (s *Server) Standby(ctx context.Context) (*Server, error) {
 	s.mu.Lock()
@@ -21,7 +21,7 @@ func (s *Server) Standby(ctx context.Context) (*Server, error) {
 	}
 	f, err := newFolder(filepath.Dir(s.folder.path), s.account)
 	if err != nil {
-		return nil, fmt.Errorf("make a folder for the standby: %w", err)
+		return nil, fmt.Errorf("start a standby: %w", err)
 	}
 	standby := &Server{account: s.account, folder: f, command: slices.Clone(s.command)}
 	for i, argument := range standby.command {
@@ -32,7 +32,7 @@ func (s *Server) Standby(ctx context.Context) (*Server, error) {
 			standby.command[i] = f.path
 		}
 	}
-	err = s.copyTo(ctx, standby.folder)
+	err = s.copyData(ctx, f)
 	if err == nil {
 		err = standby.run(ctx, "")
 	}
@@ -42,25 +42,21 @@ func (s *Server) Standby(ctx context.Context) (*Server, error) {
 	return standby, nil
 }
 
-// copyTo stops the server, copies its data folder into a new one that starts as a
-// standby, and starts the server. s.mu is held.
-func (s *Server) copyTo(ctx context.Context, f *folder) error {
+// copyData stops the server, copies its data into a folder that starts as a standby, and
+// starts the server. The caller holds s.mu.
+func (s *Server) copyData(ctx context.Context, into *folder) error {
 	if err := s.keeper.stop(ctx, "INT"); err != nil {
 		return err
 	}
-	if err := s.folder.awaitDeserted(ctx); err != nil {
+	if err := s.folder.awaitEnd(ctx); err != nil {
 		return err
 	}
-	if err := f.makeData(s.account); err != nil {
+	if err := runCommand(s.account.command(ctx, "cp", "-R", s.folder.data()+"/.", into.data())); err != nil {
 		return err
-	}
-	out, err := s.account.command(ctx, "cp", "-R", s.folder.data()+"/.", f.data()).CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("copy the data folder: %w: %s", err, lastLines(string(out)))
 	}
 	follow := fmt.Sprintf("primary_conninfo = 'host=%s port=%s user=postgres application_name=standby'\n", s.folder.path, port)
 	for name, content := range map[string]string{"standby.signal": "", "postgresql.auto.conf": follow} {
-		path := filepath.Join(f.data(), name)
+		path := filepath.Join(into.data(), name)
 		if err := errors.Join(os.WriteFile(path, []byte(content), 0o600), s.account.give(path)); err != nil {
 			return err
 		}

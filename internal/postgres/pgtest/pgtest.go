@@ -1,23 +1,27 @@
 // Package pgtest gives a test a PostgreSQL database of its own.
 //
-// The server is that of TEST_DATABASE_URL where it is set, else one that the
-// first caller in a test process starts and that ends with the process, however
-// it ends. Nothing has to be set up, and no TestMain: a test calls URL, Empty or
-// Open and fails, never skips, where there is no server.
+// # Usage
 //
-// It promises that no two tests see the same database, whether they run in
-// parallel or in several processes, and that each is dropped when its test ends.
-// A test process that is killed leaves its databases behind on the server of
-// TEST_DATABASE_URL; so does every set of migrations leave its template.
+//	func TestCharge(t *testing.T) {
+//		db := pgtest.Open(t) // a pool on a new database with every migration
 //
-// The server it starts has fsync off: a test of durability starts its own with
-// package local.
+// # Guarantees
+//
+//   - Nothing has to be set up: the server is that of TEST_DATABASE_URL where it is set,
+//     else one that the first caller in a test process starts and that ends with the
+//     process, however it ends. A test without a server fails, it is never skipped.
+//   - Two tests never see the same database at the same time, whether they run in parallel
+//     or in several processes. A database is dropped when its test ends.
+//
+// # Limits
+//
+// On the server of TEST_DATABASE_URL a test process that is killed leaves its databases,
+// and each set of migrations a template. The server that is started has fsync off: a test
+// of durability starts one with package local.
 package pgtest
 
 import (
 	"context"
-	"crypto/rand"
-	"strings"
 	"testing"
 	"time"
 
@@ -28,37 +32,30 @@ import (
 // patience bounds what is done for one test.
 const patience = await.Stall
 
-// URL returns the connection string of a fresh database with every migration,
-// which is dropped when the test ends. It is a clone of a template: migrations
-// run once per server, not once per test.
+// URL returns the connection string of a fresh database with every migration. It is a
+// clone of a template: migrations run once per server, not once per test.
 func URL(tb testing.TB) string {
 	tb.Helper()
-	template, err := template()
+	s := start(tb)
+	template, err := s.migrated()
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return database(tb, template)
+	return database(tb, s, template)
 }
 
-// Empty returns the connection string of a fresh database without migrations,
-// which is dropped when the test ends.
+// Empty returns the connection string of a fresh database without migrations.
 func Empty(tb testing.TB) string {
 	tb.Helper()
-	return database(tb, "template1")
+	return database(tb, start(tb), "template1")
 }
 
-// Open returns a pool on a fresh database with every migration. It is closed when
-// the test ends, before its database is dropped. It accepts a server that may
-// lose commits and one without TLS, and lets a statement take a minute: a busy
-// machine fills tables slowly.
+// Open returns a pool on a fresh database with every migration. It is closed when the test
+// ends, before its database is dropped. It accepts a server that may lose commits and one
+// without TLS, and lets a statement take a minute: a busy machine fills tables slowly.
 func Open(tb testing.TB) *postgres.DB {
 	tb.Helper()
-	db, err := postgres.Open(tb.Context(), URL(tb), postgres.Options{
-		Application:           tb.Name(),
-		StatementTimeout:      time.Minute,
-		AllowPlaintext:        true,
-		AllowUnsafeDurability: true,
-	})
+	db, err := postgres.Open(tb.Context(), URL(tb), options(tb.Name()))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -66,58 +63,107 @@ func Open(tb testing.TB) *postgres.DB {
 	return db
 }
 
-// As returns a pool on the database of another one, with the same settings, whose
-// sessions act as a role: what is not granted to it is refused, as it is to a
-// program. It is closed when the test ends, or kept for the next test that gets
-// the database from Reused.
+// As returns a pool on the database of another one, with the same settings, whose sessions
+// act as a role: what is not granted to it is refused, as it is to a program. It is closed
+// when the test ends.
 func As(tb testing.TB, db *postgres.DB, role postgres.Role) *postgres.DB {
 	tb.Helper()
-	acting, err := used.as(tb.Context(), db, role)
+	config := db.Pool().Config()
+	o := options(config.ConnConfig.RuntimeParams["application_name"])
+	o.Role, o.MaxConns, o.Settings = role, config.MaxConns, config.ConnConfig.RuntimeParams
+	acting, err := postgres.Open(tb.Context(), config.ConnString(), o)
 	if err != nil {
-		tb.Fatal(err)
-	}
-	if acting != nil {
-		return acting
-	}
-	if acting, err = openAs(tb.Context(), db, role); err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(acting.Close)
 	return acting
 }
 
-func openAs(ctx context.Context, db *postgres.DB, role postgres.Role) (*postgres.DB, error) {
-	config := db.Pool().Config()
-	return postgres.Open(ctx, config.ConnString(), postgres.Options{
-		Application:           config.ConnConfig.RuntimeParams["application_name"],
-		Role:                  role,
-		StatementTimeout:      time.Minute,
-		MaxConns:              config.MaxConns,
-		Settings:              config.ConnConfig.RuntimeParams,
-		AllowPlaintext:        true,
-		AllowUnsafeDurability: true,
-	})
+// Example returns a pool on a fresh database with every migration, for a package example,
+// which has no testing.TB; end closes the pool and drops the database. Both panic where
+// there is no server.
+func Example() (db *postgres.DB, end func()) {
+	must := func(err error) {
+		if err != nil {
+			panic(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	s, err := shared()
+	must(err)
+	template, err := s.migrated()
+	must(err)
+	name, err := s.create(ctx, template)
+	must(err)
+	db, err = postgres.Open(ctx, s.url(name), options("example"))
+	must(err)
+	return db, func() {
+		defer cancel()
+		db.Close()
+		must(s.drop(ctx, name))
+	}
 }
 
-// database clones a template for the length of a test.
-func database(tb testing.TB, template string) string {
+func options(application string) postgres.Options {
+	return postgres.Options{
+		Application:           application,
+		StatementTimeout:      time.Minute,
+		AllowPlaintext:        true,
+		AllowUnsafeDurability: true,
+	}
+}
+
+// Alone waits until no other session is in a database: what a session did is in
+// PostgreSQL's statistics when it has ended.
+func Alone(tb testing.TB, db *postgres.DB) {
+	tb.Helper()
+	await.Row(tb, db, `
+select not exists (
+    select 1
+      from pg_stat_activity
+     where datname = current_database()
+       and pid <> pg_backend_pid())`)
+}
+
+// Long leaves a test out of short mode, and says why: what takes its time.
+func Long(tb testing.TB, why string) {
+	tb.Helper()
+	if testing.Short() {
+		tb.Skip("not run in short mode: " + why)
+	}
+}
+
+// start returns the server that the tests of this process share.
+func start(tb testing.TB) *server {
 	tb.Helper()
 	s, err := shared()
 	if err != nil {
 		tb.Fatal(err)
 	}
-	name := "payonce_test_" + strings.ToLower(rand.Text())
+	return s
+}
+
+// database clones a template for the length of a test.
+func database(tb testing.TB, s *server, template string) string {
+	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), patience)
 	defer cancel()
-	if err := s.clone(ctx, name, template); err != nil {
+	name, err := s.create(ctx, template)
+	if err != nil {
 		tb.Fatal(err)
 	}
+	atEnd(tb, func(ctx context.Context) error { return s.drop(ctx, name) })
+	return s.url(name)
+}
+
+// atEnd calls end when a test ends, whose context is canceled by then.
+func atEnd(tb testing.TB, end func(context.Context) error) {
+	tb.Helper()
 	tb.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), patience)
 		defer cancel()
-		if err := s.drop(ctx, name); err != nil {
+		if err := end(ctx); err != nil {
 			tb.Error(err)
 		}
 	})
-	return s.url(name)
 }

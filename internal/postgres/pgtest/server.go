@@ -2,97 +2,95 @@ package pgtest
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/url"
 	"os"
+	"strings"
 	"sync"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/migrations"
 )
 
-// templateLock is the advisory lock under which templates are made, in the
-// database that TEST_DATABASE_URL names.
-const templateLock = 7_296_690_381
+// shared returns the server that the tests of this process share.
+var shared = sync.OnceValues(connect)
 
-var (
-	shared   = sync.OnceValues(connect)
-	template = sync.OnceValues(migrate)
-	// idle are connections to a server of our own, kept for the next test: to make one
-	// costs the server as much as to drop a database.
-	idle = make(chan *pgx.Conn, idleConns)
-)
-
-// server is where the databases of this process's tests are.
+// server is where the databases of the tests are.
 type server struct {
-	admin    string // connection string of a database that is no template
+	admin    *pgxpool.Pool // on a database that is no template
 	url      func(database string) string
-	strategy string         // of create database; the server's default where empty
-	idle     chan *pgx.Conn // to the admin database; nil where none is kept
+	strategy string                 // of create database
+	migrated func() (string, error) // the name of the template with every migration
 }
 
-// idleConns is how many connections are kept.
-const idleConns = 4
-
-// connect finds the server or starts it. What it starts is closed after the last
-// test; where the process does not come to that, package local stops it.
-func connect() (server, error) {
+// connect finds the server or starts it. It is closed after the last test; in a process
+// that does not come to that, package local stops it.
+func connect() (*server, error) {
+	s := &server{}
+	s.migrated = sync.OnceValues(s.migrate)
 	address := os.Getenv("TEST_DATABASE_URL")
 	if address == "" {
 		started, err := local.Start(context.Background(), local.Options{InMemory: true})
 		if err != nil {
-			return server{}, err
+			return nil, err
 		}
-		testrun.AtEnd(func() error {
-			closeIdle()
-			return started.Close()
-		})
-		// Where nothing is forced to disk, copying files costs half of what logging them does.
-		return server{
-			admin: started.URL("postgres"), url: started.URL,
-			strategy: "file_copy", idle: idle,
-		}, nil
+		testrun.AtEnd(started.Close)
+		// Without fsync, to copy files costs half of what it costs to log them.
+		address, s.url, s.strategy = started.URL("postgres"), started.URL, " strategy file_copy"
+	} else {
+		parsed, err := url.Parse(address)
+		if err != nil || parsed.Scheme != "postgres" && parsed.Scheme != "postgresql" {
+			return nil, errors.New("TEST_DATABASE_URL is no address of the form postgres://user@host/database")
+		}
+		s.url = func(database string) string {
+			other := *parsed
+			other.Path, other.RawPath = "/"+database, ""
+			return other.String()
+		}
 	}
-	parsed, err := url.Parse(address)
-	if err != nil || parsed.Scheme != "postgres" && parsed.Scheme != "postgresql" {
-		return server{}, errors.New("TEST_DATABASE_URL is no address of the form postgres://user@host/database")
-	}
-	return server{admin: address, url: func(database string) string {
-		other := *parsed
-		other.Path, other.RawPath = "/"+database, ""
-		return other.String()
-	}}, nil
-}
-
-// migrate makes the template that URL clones, unless the server has it: its name
-// tells the migrations it was made of. A template gets its name when it is
-// complete, and nobody connects to it after that.
-func migrate() (string, error) {
-	s, err := shared()
+	var err error
+	s.admin, err = pgxpool.New(context.Background(), address)
 	if err != nil {
-		return "", err
+		return nil, fmt.Errorf("connect to the server for tests: %w", err)
 	}
-	name := templateName(migrations.All())
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	return name, s.as(ctx, func(conn *pgx.Conn) error { return s.template(ctx, conn, name) })
+	testrun.AtEnd(func() error {
+		err := dropIdle(s)
+		s.admin.Close()
+		return err
+	})
+	return s, nil
 }
 
-func templateName(all []migrations.Migration) string {
+// migrate makes the template with every migration, unless the server has it: its name says
+// of which migrations it was made. A template gets its name when it is complete, and
+// nothing connects to it after that.
+func (s *server) migrate() (string, error) {
 	sum := sha256.New()
-	for _, m := range all {
+	for _, m := range migrations.All() {
 		_, _ = fmt.Fprintf(sum, "%d %d %s", m.Version, len(m.SQL), m.SQL) // a hash does not fail
 	}
-	return "payonce_template_" + hex.EncodeToString(sum.Sum(nil)[:8])
+	name := "payonce_template_" + hex.EncodeToString(sum.Sum(nil)[:8])
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, err := s.admin.Acquire(ctx)
+	if err != nil {
+		return "", fmt.Errorf("connect to the server for tests: %w", err)
+	}
+	defer conn.Release()
+	return name, s.makeTemplate(ctx, conn.Conn(), name)
 }
 
-const lockTemplates = `select pg_advisory_lock($1)`
+// templateLock is the advisory lock under which templates are made, in the database that
+// TEST_DATABASE_URL names.
+const templateLock = 7_296_690_381
 
 const templateExists = `
 select exists (
@@ -100,18 +98,19 @@ select exists (
       from pg_database
      where datname = $1)`
 
-// template makes the template under a lock: processes that come at the same time
-// wait for the first.
-func (s server) template(ctx context.Context, conn *pgx.Conn, name string) error {
-	if _, err := conn.Exec(ctx, lockTemplates, templateLock); err != nil {
+// makeTemplate makes a template under a lock: processes that start at the same time wait
+// for the first.
+func (s *server) makeTemplate(ctx context.Context, conn *pgx.Conn, name string) (err error) {
+	if _, err := conn.Exec(ctx, `select pg_advisory_lock($1)`, templateLock); err != nil {
 		return fmt.Errorf("lock the templates: %w", err)
 	}
+	defer func() {
+		_, unlock := conn.Exec(context.WithoutCancel(ctx), `select pg_advisory_unlock($1)`, templateLock)
+		err = errors.Join(err, unlock)
+	}()
 	var exists bool
-	if err := conn.QueryRow(ctx, templateExists, name).Scan(&exists); err != nil {
-		return fmt.Errorf("look for the template %s: %w", name, err)
-	}
-	if exists {
-		return nil
+	if err := conn.QueryRow(ctx, templateExists, name).Scan(&exists); err != nil || exists {
+		return err
 	}
 	unfinished := name + "_unfinished" // a killed process may have left one
 	if err := s.drop(ctx, unfinished); err != nil {
@@ -129,80 +128,27 @@ func (s server) template(ctx context.Context, conn *pgx.Conn, name string) error
 	return nil
 }
 
-// clone creates a database. Nobody may be connected to the template meanwhile;
-// the server waits a few seconds for those who are.
-func (s server) clone(ctx context.Context, name, template string) error {
-	create := "create database " + quote(name) + " template " + quote(template)
-	if s.strategy != "" {
-		create += " strategy " + s.strategy
-	}
-	if err := s.exec(ctx, create); err != nil {
+// create clones a template under a new name.
+func (s *server) create(ctx context.Context, template string) (name string, err error) {
+	name = "payonce_test_" + strings.ToLower(rand.Text())
+	return name, s.clone(ctx, name, template)
+}
+
+// clone creates a database. If sessions are connected to the template, the server waits a
+// few seconds for their end.
+func (s *server) clone(ctx context.Context, name, template string) error {
+	if _, err := s.admin.Exec(ctx, "create database "+quote(name)+" template "+quote(template)+s.strategy); err != nil {
 		return fmt.Errorf("create the database %s: %w", name, err)
 	}
 	return nil
 }
 
-// drop removes a database, whoever is connected to it.
-func (s server) drop(ctx context.Context, name string) error {
-	if err := s.exec(ctx, "drop database if exists "+quote(name)+" with (force)"); err != nil {
+// drop removes a database, also one that sessions are connected to.
+func (s *server) drop(ctx context.Context, name string) error {
+	if _, err := s.admin.Exec(ctx, "drop database if exists "+quote(name)+" with (force)"); err != nil {
 		return fmt.Errorf("drop the database %s: %w", name, err)
 	}
 	return nil
-}
-
-// exec runs a statement that leaves nothing behind in its session.
-func (s server) exec(ctx context.Context, statement string) error {
-	var conn *pgx.Conn
-	select {
-	case conn = <-s.idle:
-	default:
-		var err error
-		if conn, err = s.connect(ctx); err != nil {
-			return err
-		}
-	}
-	_, err := conn.Exec(ctx, statement)
-	if conn.IsClosed() {
-		return err
-	}
-	select {
-	case s.idle <- conn:
-	default:
-		_ = conn.Close(context.WithoutCancel(ctx))
-	}
-	return err
-}
-
-// closeIdle closes the connections that are kept.
-func closeIdle() {
-	for {
-		select {
-		case conn := <-idle:
-			ctx, cancel := context.WithTimeout(context.Background(), patience)
-			_ = conn.Close(ctx)
-			cancel()
-		default:
-			return
-		}
-	}
-}
-
-// as runs statements on a connection of their own, which ends with them.
-func (s server) as(ctx context.Context, run func(*pgx.Conn) error) error {
-	conn, err := s.connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	return run(conn)
-}
-
-func (s server) connect(ctx context.Context) (*pgx.Conn, error) {
-	conn, err := pgx.Connect(ctx, s.admin)
-	if err != nil {
-		return nil, fmt.Errorf("connect to the server for tests: %w", err)
-	}
-	return conn, nil
 }
 
 func quote(name string) string { return pgx.Identifier{name}.Sanitize() }

@@ -1,4 +1,4 @@
-package local_test
+package local
 
 import (
 	"bufio"
@@ -14,12 +14,10 @@ import (
 	"testing"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/postgres/local"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
 func TestStart_whoseProcessIsKilled_leavesNeitherProcessNorFolder(t *testing.T) {
-	pgtest.Long(t, "it starts servers")
+	long(t)
 	t.Parallel()
 	for name, kill := range map[string]struct {
 		mode   string
@@ -48,7 +46,7 @@ func TestStart_whoseProcessIsKilled_leavesNeitherProcessNorFolder(t *testing.T) 
 // Whatever the process was doing when it was killed, its keeper or the next
 // start removes it.
 func TestStart_killedBeforeItsEnd_isRemovedByTheNextStart(t *testing.T) {
-	pgtest.Long(t, "it starts servers")
+	long(t)
 	t.Parallel()
 	for name, made := range map[string]string{
 		"with an empty folder":       "",
@@ -73,7 +71,7 @@ func TestStart_killedBeforeItsEnd_isRemovedByTheNextStart(t *testing.T) {
 }
 
 func TestStart_removesAServerWithoutKeeperAndKeepsTheOthers(t *testing.T) {
-	pgtest.Long(t, "it starts servers")
+	long(t)
 	t.Parallel()
 	temp := publicFolder(t)
 	killed, living := runningStarter(t, temp, "start"), runningStarter(t, temp, "start")
@@ -102,7 +100,7 @@ func TestStart_removesAServerWithoutKeeperAndKeepsTheOthers(t *testing.T) {
 // killed processes left in temp, and then fails.
 func startNothing(t *testing.T, temp string) {
 	t.Helper()
-	if _, err := (local.Places{Temp: temp}).Start(t.Context(), local.Options{}); err == nil {
+	if _, err := (machine{temp: temp}).start(t.Context(), Options{}); err == nil {
 		t.Fatal("a server was started out of nothing")
 	}
 }
@@ -111,8 +109,6 @@ func startNothing(t *testing.T, temp string) {
 // starter does.
 const starterVariable = "PAYONCE_LOCAL_TEST_STARTER"
 
-// runStarter starts a server, prints where, and waits to be killed or for the
-// end of its standard input.
 func runStarter(mode string) int {
 	if err := startAndWait(context.Background(), mode); err != nil {
 		_, _ = fmt.Fprintln(os.Stdout, err)
@@ -121,8 +117,10 @@ func runStarter(mode string) int {
 	return 0
 }
 
+// startAndWait starts a server, prints where, and waits to be killed or for the end of its
+// standard input.
 func startAndWait(ctx context.Context, mode string) error {
-	s, err := local.Start(ctx, local.Options{})
+	s, err := Start(ctx, Options{})
 	if err != nil {
 		return err
 	}
@@ -134,7 +132,7 @@ func startAndWait(ctx context.Context, mode string) error {
 			return err
 		}
 	}
-	if _, err := fmt.Fprintln(os.Stdout, starterVariable, s.KeeperPID(), s.Folder()); err != nil {
+	if _, err := fmt.Fprintln(os.Stdout, starterVariable, s.keeper.command.Process.Pid, s.folder.path); err != nil {
 		return err
 	}
 	if _, err := io.Copy(io.Discard, os.Stdin); err != nil {
@@ -223,53 +221,5 @@ func (s *starter) end(t *testing.T) {
 	}
 	if err := s.command.Wait(); err != nil {
 		t.Fatalf("the starter ended with %v", err)
-	}
-}
-
-// longestPublic leaves room below a public folder for the path of a server's
-// socket, which has at most 103 bytes: /p-4294967295/payonce-pg-4294967295/.s.PGSQL.5432
-// are 49.
-const longestPublic = 103 - 49
-
-// publicFolder is a temporary folder that the server's account can use too, with
-// a path short enough for a socket.
-func publicFolder(t *testing.T) string {
-	t.Helper()
-	parent := os.TempDir()
-	if len(parent) > longestPublic {
-		parent = "/tmp"
-	}
-	folder, err := os.MkdirTemp(parent, "p-*") //nolint:usetesting // t.TempDir is closed to other accounts
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(folder); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := os.Chmod(folder, 0o777); err != nil {
-		t.Fatal(err)
-	}
-	return folder
-}
-
-func entries(t *testing.T, folder string) []string {
-	t.Helper()
-	found, err := os.ReadDir(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var names []string
-	for _, entry := range found {
-		names = append(names, entry.Name())
-	}
-	return names
-}
-
-func mustBeEmpty(t *testing.T, folder string) {
-	t.Helper()
-	if names := entries(t, folder); len(names) > 0 {
-		t.Errorf("left in the temporary folder: %v", names)
 	}
 }

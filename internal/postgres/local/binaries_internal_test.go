@@ -1,0 +1,273 @@
+package local
+
+import (
+	"archive/zip"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+func TestFind_takesTheFirstUsableServer(t *testing.T) {
+	t.Parallel()
+	root := publicFolder(t)
+	in := func(folder string) string { return filepath.Join(root, folder) }
+	for folder, version := range map[string]string{
+		"bin/16": "16.1", "path/17": "17.2 (Debian 17.2-1)", "configured/18": "18beta1", "old/13": "13.9",
+		"packages/9.6/bin": "9.6.24", "packages/15/bin": "15.0", "packages/100/bin": "100devel",
+		"brew/postgresql/bin": "14.1", "brew/postgresql@16/bin": "16.3", "brew/postgresql@17/bin": "17.1",
+	} {
+		fakeServer(t, in(folder), version)
+	}
+	fake(t, in("config"), "pg_config", "echo "+in("configured/18"))
+	fake(t, in("lying"), "pg_config", "echo "+in("nowhere"))
+	fake(t, in("broken"), "postgres", "exit 1")
+	fake(t, in("broken"), "initdb", "exit 1")
+	fake(t, in("half"), "postgres", "echo 'postgres (PostgreSQL) 17.0'")
+
+	path := strings.Join([]string{in("empty"), in("path/17"), in("config")}, ":")
+	patterns := []string{in("packages/*/bin"), in("brew/postgresql*/bin")}
+	for name, test := range map[string]struct {
+		m    machine
+		want string
+	}{
+		"PG_BIN comes first":                        {machine{bin: in("bin/16"), path: path}, "bin/16"},
+		"then PATH":                                 {machine{path: path}, "path/17"},
+		"then what pg_config says":                  {machine{path: in("config"), patterns: patterns}, "configured/18"},
+		"then the newest package":                   {machine{path: in("lying"), patterns: patterns}, "packages/100/bin"},
+		"then the newest of Homebrew":               {machine{patterns: patterns[1:]}, "brew/postgresql@17/bin"},
+		"PATH is read from its beginning":           {machine{path: in("packages/15/bin") + ":" + path}, "packages/15/bin"},
+		"an old PG_BIN is passed over":              {machine{bin: in("old/13"), path: path}, "path/17"},
+		"a PG_BIN that is not there is passed over": {machine{bin: in("nowhere"), path: path}, "path/17"},
+		"a server that does not run is passed over": {machine{bin: in("broken"), path: path}, "path/17"},
+		"one without initdb is passed over":         {machine{bin: in("half"), path: path}, "path/17"},
+		"an old one on PATH is passed over":         {machine{path: in("old/13") + ":" + path}, "path/17"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := test.m.find(t.Context(), theAccount(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.bin != in(test.want) {
+				t.Errorf("found %s, want %s", got.bin, in(test.want))
+			}
+		})
+	}
+}
+
+func TestStart_withoutPostgreSQL_saysWhatToInstall(t *testing.T) {
+	t.Parallel()
+	old := filepath.Join(publicFolder(t), "old")
+	fakeServer(t, old, "13.9")
+	archive := looksLikeAServer(t)
+	good, readme := sum(archive), zipped(t, "readme.txt", nil)
+	missing, offline := serve(t, http.NotFoundHandler()), serve(t, http.NotFoundHandler())
+	offline.Close()
+
+	for name, test := range map[string]struct{ repository, sum, why string }{
+		"the archive is missing":             {missing.URL, good, "the answer is 404 Not Found"},
+		"the repository is out of reach":     {offline.URL, good, "connection refused"},
+		"the archive is another one":         {serve(t, answer(archive)).URL, strings.Repeat("0", 64), "its SHA-256 is " + good + ", expected 000"},
+		"half of the archive arrives":        {serve(t, answer(archive[:len(archive)/2])).URL, good, "expected " + good},
+		"the archive is no zip file":         {serve(t, answer([]byte("no zip file"))).URL, sum([]byte("no zip file")), "not a valid zip file"},
+		"the archive holds no server":        {serve(t, answer(readme)).URL, sum(readme), "it holds 0 files *.txz"},
+		"there is no archive for the system": {missing.URL, "", "was not built for"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := machine{bin: old, path: "/nonexistent", repository: test.repository, archiveSum: test.sum, cache: publicFolder(t), temp: os.TempDir()}
+			_, err := m.start(t.Context(), Options{})
+			if err == nil {
+				t.Fatal("a server was started out of nothing")
+			}
+			for _, part := range []string{
+				"no PostgreSQL 15 or newer", "apt-get install postgresql", "brew install postgresql", "PG_BIN", "POSTGRES_BINARIES_URL",
+				test.why, "version 13 in " + old + " is too old",
+			} {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("the sentence does not say %q: %v", part, err)
+				}
+			}
+			if strings.Contains(err.Error(), "\n") {
+				t.Errorf("the sentence has several lines: %v", err)
+			}
+			mustBeEmpty(t, m.cache)
+		})
+	}
+}
+
+func TestStart_withoutPostgreSQL_downloadsItOnce(t *testing.T) {
+	long(t)
+	t.Parallel()
+	archive := wholeServer(t)
+	var downloads atomic.Int64
+	repository := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		downloads.Add(1)
+		if !strings.HasPrefix(r.URL.Path, "/io/zonky/test/postgres/embedded-postgres-binaries-") || !strings.HasSuffix(r.URL.Path, ".jar") {
+			t.Errorf("%s is no address of an archive in a Maven repository", r.URL)
+		}
+		answer(archive)(w, r)
+	}))
+	m := machine{path: "/nonexistent", repository: repository.URL, archiveSum: sum(archive), cache: publicFolder(t), temp: os.TempDir()}
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			s, err := m.start(t.Context(), Options{InMemory: true})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if err := errors.Join(s.CreateDatabase(t.Context(), "downloaded"), s.Close()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := downloads.Load(); n != 1 {
+		t.Errorf("the archive was downloaded %d times, want once", n)
+	}
+	names := entries(t, m.cache)
+	if len(names) != 2 || !strings.HasPrefix(names[0], "postgresql-") || !strings.HasPrefix(names[1], "template-") {
+		t.Errorf("the cache holds %v, want a server and a template", names)
+	}
+}
+
+func TestFind_removesWhatAKilledDownloadLeft(t *testing.T) {
+	t.Parallel()
+	archive := looksLikeAServer(t)
+	m := machine{repository: serve(t, answer(archive)).URL, archiveSum: sum(archive), cache: publicFolder(t)}
+	if err := os.MkdirAll(filepath.Join(m.cache, "new", "bin", "postgres"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.find(t.Context(), theAccount(t)); err != nil {
+		t.Fatal(err)
+	}
+	if names := entries(t, m.cache); len(names) != 1 || !strings.HasPrefix(names[0], "postgresql-") {
+		t.Errorf("the cache holds %v, want a server alone", names)
+	}
+}
+
+func TestThisMachine_downloadsFromTheRepositoryOfTheEnvironment(t *testing.T) {
+	t.Setenv("POSTGRES_BINARIES_URL", "https://maven.example.com/central/")
+	if got := thisMachine().repository; got != "https://maven.example.com/central" {
+		t.Errorf("the repository is %q, not the one of the environment", got)
+	}
+}
+
+// fake writes a program. Another process writes it: a file that is open for writing here
+// could not be run, as a child that was forked meanwhile may hold it open.
+func fake(t *testing.T, folder, name, script string) {
+	t.Helper()
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write := exec.CommandContext(t.Context(), "/bin/sh", "-c", `printf '#!/bin/sh\n%s\n' "$2" > "$1" && chmod 755 "$1"`,
+		"sh", filepath.Join(folder, name), script)
+	if out, err := write.CombinedOutput(); err != nil {
+		t.Fatalf("write %s: %v: %s", name, err, out)
+	}
+}
+
+// fakeServer writes programs that only look like a server's.
+func fakeServer(t *testing.T, folder, version string) {
+	t.Helper()
+	fake(t, folder, "postgres", "echo 'postgres (PostgreSQL) "+version+"'")
+	fake(t, folder, "initdb", "exit 1")
+}
+
+// serve is an HTTP server until the test's end.
+func serve(t *testing.T, h http.Handler) *httptest.Server {
+	t.Helper()
+	server := httptest.NewServer(h)
+	t.Cleanup(server.Close)
+	return server
+}
+
+func answer(content []byte) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(content) }
+}
+
+func sum(content []byte) string {
+	sum := sha256.Sum256(content)
+	return hex.EncodeToString(sum[:])
+}
+
+// wholeServer packs this machine's own server as the repository would. Most builds find
+// their other files where they were built to be, but some libraries beside the programs.
+func wholeServer(t *testing.T) []byte {
+	t.Helper()
+	found, err := thisMachine().find(t.Context(), theAccount(t))
+	if err != nil {
+		t.Skipf("not run: there is no server to pack: %v", err)
+	}
+	program, err := filepath.EvalSymlinks(filepath.Join(found.bin, "postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	packed := t.TempDir()
+	fill := exec.CommandContext(t.Context(), "/bin/sh", "-c", `set -e
+if [ -d "$1/../share/postgresql" ]; then
+	cp -R "$1/.." "$2/all" && mv "$2/all"/* "$2"
+	exit
+fi
+mkdir "$2/bin" "$2/lib"
+cp -L "$1/postgres" "$1/initdb" "$2/bin"
+for library in "$1"/../lib/*.so "$1"/../lib/*.dylib; do
+	if [ -e "$library" ]; then cp -L "$library" "$2/lib"; fi
+done`, "sh", filepath.Dir(program), packed)
+	if out, err := fill.CombinedOutput(); err != nil {
+		t.Fatalf("copy a server: %v: %s", err, out)
+	}
+	return jar(t, packed)
+}
+
+func looksLikeAServer(t *testing.T) []byte {
+	t.Helper()
+	packed := t.TempDir()
+	fakeServer(t, filepath.Join(packed, "bin"), "17.0")
+	if err := os.Symlink("initdb", filepath.Join(packed, "bin", "link")); err != nil {
+		t.Fatal(err)
+	}
+	return jar(t, packed)
+}
+
+// jar is the content of a folder as the repository has it.
+func jar(t *testing.T, packed string) []byte {
+	t.Helper()
+	if _, err := exec.LookPath("xz"); err != nil {
+		t.Skipf("not run: there is no xz to pack a server with: %v", err)
+	}
+	pack := exec.CommandContext(t.Context(), "/bin/sh", "-c", `set -e
+tar -C "$1" -cf "$2/server.tar" .
+xz -0 --stdout "$2/server.tar"`, "sh", packed, t.TempDir())
+	archive, err := pack.Output()
+	if err != nil {
+		t.Fatalf("pack a server: %v", err)
+	}
+	return zipped(t, "postgres-any.txz", archive)
+}
+
+// zipped is a zip file that holds one file.
+func zipped(t *testing.T, name string, content []byte) []byte {
+	t.Helper()
+	var archive bytes.Buffer
+	out := zip.NewWriter(&archive)
+	file, err := out.Create(name)
+	if err == nil {
+		_, err = file.Write(content)
+	}
+	if err := errors.Join(err, out.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return archive.Bytes()
+}
