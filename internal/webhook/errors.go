@@ -10,19 +10,18 @@ import (
 	"time"
 )
 
-// TargetError says that a webhook is refused before anything is sent: its
-// target is none, or leads to an address that is neither public nor allowed, or
-// its secret signs nothing. It comes again until the webhook is changed.
+// TargetError reports that a webhook was refused before anything was sent: its
+// target is no http URL, or leads to an address that is neither public nor
+// allowed, or its secret cannot sign.
 type TargetError struct {
-	// Reason is a sentence without the target's URL, address or secret, fit to
-	// be shown to whoever set the target.
+	// Reason is a sentence for the merchant, without URL, address or secret.
 	Reason string
 }
 
 func (e *TargetError) Error() string { return "webhook target refused: " + e.Reason }
 
-// BusyError says that a webhook was not tried, since enough of its receiver's are
-// under way. It may be gone as soon as one of them ends.
+// BusyError reports that a webhook was not sent, because its receiver holds its
+// share of deliveries. It may be gone as soon as one of them ends.
 type BusyError struct {
 	// Reason is a sentence without the target's URL.
 	Reason string
@@ -30,15 +29,15 @@ type BusyError struct {
 
 func (e *BusyError) Error() string { return "webhook not tried: " + e.Reason }
 
-// DeliveryError says that the receiver did not accept the webhook, as far as we
-// know.
+// DeliveryError reports that the receiver did not confirm the webhook. It may have
+// accepted it.
 type DeliveryError struct {
-	// StatusCode is that of the answer, 0 if there was none.
+	// StatusCode of the answer, 0 if there was none.
 	StatusCode int
-	// RetryAfter is how long the receiver asks to wait, at most a day. 0 if it
+	// RetryAfter is how long the receiver asks to wait: at most a day, 0 if it
 	// does not say.
 	RetryAfter time.Duration
-	// Err is the cause. It never is an error of a context.
+	// Err is the cause, never an error of a context.
 	Err error
 }
 
@@ -75,8 +74,8 @@ func (s *Sender) retryAfter(h http.Header) time.Duration {
 	return min(max(until.Sub(s.now()), 0), maxRetryAfter)
 }
 
-// scrub takes the target's URL and every address out of a network error, which
-// may hold a merchant's token, or tell a merchant what our resolver knows.
+// scrub removes the target's URL, which may hold a token, and every resolved
+// address from a network error.
 func scrub(err error) error {
 	var (
 		dns *net.DNSError

@@ -37,24 +37,12 @@ func (s *Sender) Hurry() { s.prompt = 0 }
 // Patient has deliveries wait for their turn for as long.
 func (s *Sender) Patient(turn time.Duration) { s.queue.turn = turn }
 
-// Bounds are the limits of the sender's connections.
-type Bounds struct {
-	Proxy                   bool
-	ConnsPerHost, IdleConns int
-	HeaderBytes             int64
-	Prompt                  time.Duration
-}
-
-// Bounds returns the looser of both clients' limits.
-func (s *Sender) Bounds() Bounds {
-	b := Bounds{Prompt: s.prompt}
+// Transports returns those of both clients.
+func (s *Sender) Transports() (all []*http.Transport) {
 	for _, c := range []*http.Client{s.secure, s.plain} {
 		if t, ok := c.Transport.(*http.Transport); ok {
-			b.Proxy = b.Proxy || t.Proxy != nil
-			b.ConnsPerHost = max(b.ConnsPerHost, t.MaxConnsPerHost)
-			b.IdleConns = max(b.IdleConns, t.MaxIdleConns)
-			b.HeaderBytes = max(b.HeaderBytes, t.MaxResponseHeaderBytes)
+			all = append(all, t)
 		}
 	}
-	return b
+	return all
 }

@@ -23,7 +23,7 @@ type holding struct {
 func newHolding(t *testing.T, keep func(http.ResponseWriter)) holding {
 	t.Helper()
 	h := holding{asked: make(chan struct{}, 100), end: make(chan struct{})}
-	h.receiver = newReceiver(t, "127.0.0.1:0", func(w http.ResponseWriter, r *http.Request) {
+	h.receiver = newReceiver(t, func(w http.ResponseWriter, r *http.Request) {
 		if !strings.HasPrefix(r.URL.Path, "/hang") {
 			w.WriteHeader(http.StatusNoContent)
 			return

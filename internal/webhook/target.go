@@ -6,18 +6,18 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"code.dny.dev/ssrf"
 )
 
 const maxURLLength = 2048
 
-// CheckURL tells whether a webhook may be registered for this target: an
-// absolute http or https URL of printable ASCII that names one host in the only
-// way that everybody reads alike. Users, passwords, fragments and numbers that
-// some take for addresses (127.1, 0x7f000001) are refused. The error is a
-// [TargetError].
+// CheckURL returns a [TargetError] unless a webhook may be registered for this
+// target: an absolute http or https URL of printable ASCII whose host every parser
+// reads alike. Users, passwords, fragments and numbers that some parsers take for
+// addresses (127.1, 0x7f000001) are refused.
 //
-// It resolves no name and knows no allowed address: those are judged when a
-// webhook is delivered.
+// It resolves no name and checks no address: Deliver does.
 func CheckURL(raw string) error {
 	_, err := parse(raw)
 	return err
@@ -77,115 +77,57 @@ func visible(s string) bool {
 	return strings.IndexFunc(s, func(r rune) bool { return r < '!' || r > '~' }) < 0
 }
 
-// IsPublic tells whether a target that CheckURL accepts may be reached without
-// the operator's leave, as far as one can tell without resolving a name: it is
-// https, and if its host is an address, that is a public one.
+// IsPublic reports whether a target that CheckURL accepts is https and, if its
+// host is an address, whether that address is public. It resolves no name.
 func IsPublic(raw string) bool {
 	u, err := parse(raw)
 	if err != nil || u.Scheme != "https" {
 		return false
 	}
 	a, err := netip.ParseAddr(u.Hostname())
-	return err != nil || newGuard(nil).public(a) == nil
+	return err != nil || httpsGuard(nil).SafeAddr(a) == nil
 }
 
-// control returns a net.Dialer.Control that asks check about the address of each
-// socket before it connects, and then next, if there is one.
-func control(check func(netip.Addr) error, next dialControl) dialControl {
-	return func(network, address string, socket syscall.RawConn) error {
-		to, err := netip.ParseAddrPort(address)
-		if err != nil || (network != "tcp4" && network != "tcp6") {
-			return &TargetError{Reason: "the target is not reached over TCP"}
-		}
-		if err := check(to.Addr().WithZone("").Unmap()); err != nil || next == nil {
-			return err
-		}
-		return next(network, address, socket)
-	}
+// httpsGuard permits public addresses and the operator's. The library denies
+// IANA's special-purpose networks; Azure's own address is not among them.
+func httpsGuard(allow []netip.Prefix) *ssrf.Guardian {
+	return newGuard(allow, ssrf.WithDeniedV4Prefixes(netip.MustParsePrefix("168.63.129.16/32")))
 }
 
-// dialControl is the type of net.Dialer.Control. Of a socket for which it returns
-// an error nothing is sent, and no connection is tried.
-type dialControl = func(network, address string, socket syscall.RawConn) error
-
-// guard judges addresses. They come without a zone and with IPv4 unmapped.
-type guard struct {
-	allowed []netip.Prefix
-	special []special
-	unicast netip.Prefix
+// httpGuard permits the operator's addresses alone.
+func httpGuard(allow []netip.Prefix) *ssrf.Guardian {
+	return newGuard(allow, ssrf.WithDeniedV4Prefixes(netip.MustParsePrefix("0.0.0.0/0")), ssrf.WithDeniedV6Prefixes(netip.MustParsePrefix("::/0")))
 }
 
-type special struct {
-	netip.Prefix
-	what string
-}
-
-func newGuard(allow []netip.Prefix) *guard {
-	g := &guard{special: specials(), unicast: netip.MustParsePrefix("2000::/3")}
+func newGuard(allow []netip.Prefix, deny ...ssrf.Option) *ssrf.Guardian {
+	var v4, v6 []netip.Prefix
 	for _, p := range allow {
 		if a := p.Addr(); a.Is4In6() && p.Bits() >= 96 {
 			p = netip.PrefixFrom(a.Unmap(), p.Bits()-96)
 		}
-		g.allowed = append(g.allowed, p)
-	}
-	return g
-}
-
-func (g *guard) allows(a netip.Addr) bool {
-	for _, p := range g.allowed {
-		if p.Contains(a) {
-			return true
+		if p.Addr().Is4() {
+			v4 = append(v4, p)
+		} else {
+			v6 = append(v6, p)
 		}
 	}
-	return false
+	return ssrf.New(append(deny, ssrf.WithAnyPort(), ssrf.WithAllowedV4Prefixes(v4...), ssrf.WithAllowedV6Prefixes(v6...))...)
 }
 
-// allowedOnly refuses what the operator did not allow: the rule for plain http.
-func (g *guard) allowedOnly(a netip.Addr) error {
-	if g.allows(a) {
-		return nil
-	}
-	return &TargetError{Reason: "the target is neither https nor in the operator's allowed networks"}
-}
+// dialControl is the type of net.Dialer.Control. It runs after the name was
+// resolved and before the socket connects; its error prevents the connection.
+type dialControl = func(network, address string, socket syscall.RawConn) error
 
-// public refuses what is neither allowed nor public.
-func (g *guard) public(a netip.Addr) error {
-	if g.allows(a) {
-		return nil
-	}
-	for _, s := range g.special {
-		if s.Contains(a) {
-			return &TargetError{Reason: "the target leads to an address that is " + s.what}
+// control refuses with reason what guard does not permit, and then asks next, if
+// there is one. The guard's own error is dropped: it holds the address.
+func control(guard *ssrf.Guardian, reason string, next dialControl) dialControl {
+	return func(network, address string, socket syscall.RawConn) error {
+		if guard.Safe(network, address, socket) != nil {
+			return &TargetError{Reason: reason}
 		}
-	}
-	if !a.Is4() && !g.unicast.Contains(a) {
-		return &TargetError{Reason: "the target leads to an address that is not global unicast"}
-	}
-	return nil
-}
-
-// specials returns what IANA's special-purpose registries and the clouds keep
-// out of the public Internet. In IPv6 it only holds exceptions from 2000::/3:
-// what lies outside is refused as a whole.
-func specials() []special {
-	var all []special
-	for what, prefixes := range map[string][]string{
-		"unspecified":                {"0.0.0.0/8"},
-		"private":                    {"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"},
-		"shared by a carrier's NAT":  {"100.64.0.0/10"},
-		"loopback":                   {"127.0.0.0/8"},
-		"link-local":                 {"169.254.0.0/16"},
-		"kept for protocols":         {"192.0.0.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.175.48.0/24", "2001::/23", "2620:4f:8000::/48"},
-		"kept for documentation":     {"192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32", "3fff::/20"},
-		"kept for benchmarks":        {"198.18.0.0/15"},
-		"a relay between IPv4 and 6": {"192.88.99.0/24", "2002::/16"},
-		"multicast":                  {"224.0.0.0/4"},
-		"reserved or broadcast":      {"240.0.0.0/4"},
-		"a cloud's own":              {"168.63.129.16/32"},
-	} {
-		for _, p := range prefixes {
-			all = append(all, special{netip.MustParsePrefix(p), what})
+		if next == nil {
+			return nil
 		}
+		return next(network, address, socket)
 	}
-	return all
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/payonce/payonce/internal/webhook"
 )
 
-func TestCheckURL_accepts(t *testing.T) {
+func TestCheckURL_acceptsHTTPTargets(t *testing.T) {
 	t.Parallel()
 	for _, target := range []string{
 		"https://shop.example/webhooks",
@@ -37,7 +37,7 @@ func TestCheckURL_accepts(t *testing.T) {
 	}
 }
 
-func TestCheckURL_refuses(t *testing.T) {
+func TestCheckURL_refusesWhatIsReadInTwoWays(t *testing.T) {
 	t.Parallel()
 	for _, target := range []string{
 		"", "shop.example", "/webhooks", "//shop.example/", "https:shop.example", "https://", "https:///path", "https://:443/",
@@ -62,70 +62,39 @@ func TestCheckURL_refuses(t *testing.T) {
 	}
 }
 
-// hostile are targets that a merchant may try. {port} is the port of a listener
-// on loopback.
+// hostile returns targets that a merchant may try.
 func hostile() []string {
 	return []string{
-		// Ourselves.
-		"http://127.0.0.1:{port}/", "https://127.0.0.1:{port}/", "https://127.0.0.2:{port}/", "https://127.255.255.254:{port}/",
-		"https://0.0.0.0:{port}/", "https://0.1.2.3:{port}/",
-		"https://[::1]:{port}/", "http://[::1]:{port}/", "https://[::]:{port}/", "https://[0:0:0:0:0:0:0:1]:{port}/",
-		// Ourselves in disguise.
-		"https://127.1:{port}/", "https://2130706433:{port}/", "https://0x7f000001:{port}/", "https://0177.0.0.1:{port}/", "https://017700000001:{port}/",
-		"https://[::ffff:127.0.0.1]:{port}/", "https://[::ffff:7f00:1]:{port}/", "https://[::127.0.0.1]:{port}/", "https://[64:ff9b::127.0.0.1]:{port}/",
-		"https://[64:ff9b:1::7f00:1]:{port}/", "https://[2002:7f00:1::]:{port}/", "https://[2001:0:7f00:1::]:{port}/", "https://[::ffff:0:127.0.0.1]:{port}/",
-		"https://１２７.0.0.1:{port}/", "https://127。0。0。1:{port}/", "https://user@127.0.0.1:{port}/", "https://shop.example@127.0.0.1:{port}/",
-		"https://127.0.0.1:{port}#@shop.example/", "https://shop.example\\@127.0.0.1:{port}/",
-		// The neighbors.
-		"https://10.0.0.1:{port}/", "https://172.16.0.1:{port}/", "https://172.31.255.255:{port}/", "https://192.168.1.1:{port}/", "https://100.64.0.1:{port}/",
-		"https://[fc00::1]:{port}/", "https://[fd12:3456:789a::1]:{port}/", "https://[fe80::1]:{port}/", "https://[fec0::1]:{port}/",
-		// The cloud's metadata.
+		// The worker itself.
+		"http://127.0.0.1:443/", "https://127.0.0.1:443/", "https://127.0.0.2:443/", "https://127.255.255.254:443/",
+		"https://0.0.0.0:443/", "https://0.1.2.3:443/",
+		"https://[::1]:443/", "http://[::1]:443/", "https://[::]:443/", "https://[0:0:0:0:0:0:0:1]:443/",
+		// The worker itself, written in other ways.
+		"https://127.1:443/", "https://2130706433:443/", "https://0x7f000001:443/", "https://0177.0.0.1:443/", "https://017700000001:443/",
+		"https://[::ffff:127.0.0.1]:443/", "https://[::ffff:7f00:1]:443/", "https://[::127.0.0.1]:443/", "https://[64:ff9b::127.0.0.1]:443/",
+		"https://[64:ff9b:1::7f00:1]:443/", "https://[2002:7f00:1::]:443/", "https://[2001:0:7f00:1::]:443/", "https://[::ffff:0:127.0.0.1]:443/",
+		"https://１２７.0.0.1:443/", "https://127。0。0。1:443/", "https://user@127.0.0.1:443/", "https://shop.example@127.0.0.1:443/",
+		"https://127.0.0.1:443#@shop.example/", "https://shop.example\\@127.0.0.1:443/",
+		// The private network.
+		"https://10.0.0.1:443/", "https://172.16.0.1:443/", "https://172.31.255.255:443/", "https://192.168.1.1:443/", "https://100.64.0.1:443/",
+		"https://[fc00::1]:443/", "https://[fd12:3456:789a::1]:443/", "https://[fe80::1]:443/", "https://[fec0::1]:443/",
+		// The cloud's metadata service.
 		"http://169.254.169.254/latest/meta-data/", "https://169.254.169.254/", "https://[fd00:ec2::254]/", "https://100.100.100.200/",
 		"https://192.0.0.192/", "https://168.63.129.16/", "https://[fe80::a9fe:a9fe]/",
-		// Everybody and nobody.
-		"https://224.0.0.1:{port}/", "https://239.255.255.250:1900/", "https://255.255.255.255:{port}/", "https://240.0.0.1:{port}/", "https://[ff02::1]:{port}/",
-		"https://192.0.2.1:{port}/", "https://198.51.100.1:{port}/", "https://203.0.113.1:{port}/", "https://198.18.0.1:{port}/", "https://192.88.99.1:{port}/",
-		"https://[2001:db8::1]:{port}/", "https://[3fff::1]:{port}/", "https://[100::1]:{port}/", "https://[5f00::1]:{port}/", "https://[4000::1]:{port}/",
-		// Public, in the clear.
-		"http://8.8.8.8:{port}/", "http://[2606:4700:4700::1111]:{port}/",
-		// No web at all.
-		"file:///etc/passwd", "gopher://127.0.0.1:{port}/_x", "ftp://127.0.0.1:{port}/", "unix:///run/docker.sock", "",
+		// Multicast, broadcast, reserved.
+		"https://224.0.0.1:443/", "https://239.255.255.250:1900/", "https://255.255.255.255:443/", "https://240.0.0.1:443/", "https://[ff02::1]:443/",
+		"https://192.0.2.1:443/", "https://198.51.100.1:443/", "https://203.0.113.1:443/", "https://198.18.0.1:443/", "https://192.88.99.1:443/",
+		"https://[2001:db8::1]:443/", "https://[3fff::1]:443/", "https://[100::1]:443/", "https://[5f00::1]:443/", "https://[4000::1]:443/",
+		// Public, over plain http.
+		"http://8.8.8.8:443/", "http://[2606:4700:4700::1111]:443/",
+		// Not http.
+		"file:///etc/passwd", "gopher://127.0.0.1:443/_x", "ftp://127.0.0.1:443/", "unix:///run/docker.sock", "",
 	}
 }
 
-func TestDeliver_refuses_hostile_targets_without_a_connection(t *testing.T) {
-	t.Parallel()
-	if len(hostile()) < 40 {
-		t.Fatalf("%d hostile targets, want 40 or more", len(hostile()))
-	}
-	ok := func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }
-	four := newReceiver(t, "127.0.0.1:0", ok)
-	_, port, _ := strings.Cut(strings.TrimPrefix(four.URL, "http://"), ":")
-	s := newSender(t, webhook.Config{Timeout: await.Stall})
-
-	refused := 0
-	for _, target := range hostile() {
-		target = strings.ReplaceAll(target, "{port}", port)
-		if err := s.Deliver(t.Context(), messageTo(target)); kinds(err) != "target" {
-			t.Errorf("%s: %v, want it refused", target, err)
-			continue
-		}
-		refused++
-	}
-	t.Logf("%d hostile targets, %d refused, %d dialed", len(hostile()), refused, four.dialed.Load())
-	if got := four.dialed.Load(); got != 0 {
-		t.Errorf("%d connections were opened, want none", got)
-	}
-	// The listener does answer those that are allowed.
-	open := newSender(t, webhook.Config{AllowCIDRs: loopback()})
-	if err := open.Deliver(t.Context(), messageTo(four.URL)); err != nil || four.dialed.Load() != 1 {
-		t.Errorf("allowed: %v after %d connections, want one", err, four.dialed.Load())
-	}
-}
-
-// No socket is even connected to a hostile target, wherever it would lead, and
-// whatever name leads there.
-func TestDeliver_dials_no_hostile_target(t *testing.T) {
+// TestDeliver_dialsNoHostileTarget: no socket connects to a hostile target,
+// whether the URL holds the address or a name resolves to it.
+func TestDeliver_dialsNoHostileTarget(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	var dialed []string
@@ -134,19 +103,23 @@ func TestDeliver_dials_no_hostile_target(t *testing.T) {
 		defer mu.Unlock()
 		dialed = append(dialed, address)
 	}
-	names := map[string][]string{"public.shop.example": {"8.8.8.8"}, "allowed.shop.example": {"10.1.2.3"}}
-	var targets []string
+	names := map[string][]string{
+		"public.shop.example": {"8.8.8.8"}, "allowed.shop.example": {"10.1.2.3"},
+		"localhost": {"127.0.0.1"}, "LOCALHOST.": {"127.0.0.1"}, "metadata.google.internal": {"169.254.169.254"},
+		"mapped.shop.example": {"::ffff:127.0.0.1"}, "translated.shop.example": {"64:ff9b::a00:1"},
+	}
+	targets := []string{"https://localhost/", "https://LOCALHOST./", "https://metadata.google.internal/", "https://mapped.shop.example/", "https://translated.shop.example/"}
 	for _, target := range hostile() {
-		target = strings.ReplaceAll(target, "{port}", "443")
 		targets = append(targets, target)
-		u, err := url.Parse(target)
-		if err != nil {
-			continue
+		if webhook.CheckURL(target) == nil && webhook.IsPublic(target) {
+			t.Errorf("%s is public at registration", target)
 		}
-		if a, err := netip.ParseAddr(u.Hostname()); err == nil && u.Scheme == "https" {
-			name := fmt.Sprintf("n%d.shop.example", len(names))
-			names[name] = []string{a.String()}
-			targets = append(targets, "https://"+name+"/", "https://"+name+".:8443/")
+		if u, err := url.Parse(target); err == nil && u.Scheme == "https" {
+			if a, err := netip.ParseAddr(u.Hostname()); err == nil {
+				name := fmt.Sprintf("n%d.shop.example", len(names))
+				names[name] = []string{a.String()}
+				targets = append(targets, "https://"+name+"/", "https://"+name+".:8443/")
+			}
 		}
 	}
 	cfg := webhook.Config{Now: time.Now, Timeout: await.Stall}
@@ -155,12 +128,10 @@ func TestDeliver_dials_no_hostile_target(t *testing.T) {
 	for _, target := range targets {
 		if err := s.Deliver(t.Context(), messageTo(target)); kinds(err) != "target" {
 			t.Errorf("%s: %v, want it refused", target, err)
-		}
-		if webhook.CheckURL(target) == nil && webhook.IsPublic(target) && !strings.Contains(target, "shop.example") {
-			t.Errorf("%s passes for public at registration", target)
+		} else if strings.ContainsAny(err.Error(), ".[]") {
+			t.Errorf("%s: the error quotes a name or an address: %v", target, err)
 		}
 	}
-	t.Logf("%d hostile targets, %d dialed", len(targets), len(dialed))
 	if len(targets) < 100 || len(dialed) != 0 {
 		t.Errorf("of %d targets these were dialed: %q", len(targets), dialed)
 	}
@@ -193,47 +164,9 @@ func TestIsPublic(t *testing.T) {
 	}
 }
 
-func TestDeliver_over_IPv6_is_guarded_too(t *testing.T) {
+func TestDeliver_checksTheAddressAtEachDial(t *testing.T) {
 	t.Parallel()
-	six := newReceiver(t, "[::1]:0", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
-	if err := newSender(t, webhook.Config{}).Deliver(t.Context(), messageTo(six.URL)); kinds(err) != "target" || six.dialed.Load() != 0 {
-		t.Errorf("%v after %d connections, want it refused without any", err, six.dialed.Load())
-	}
-	if err := newSender(t, webhook.Config{AllowCIDRs: loopback()}).Deliver(t.Context(), messageTo(six.URL)); err != nil {
-		t.Errorf("allowed: %v", err)
-	}
-}
-
-// A name is judged by the address that is dialed, whatever it was before.
-func TestDeliver_judges_names_by_the_address_they_lead_to(t *testing.T) {
-	t.Parallel()
-	names := map[string][]string{"localhost": {"127.0.0.1"}, "LOCALHOST.": {"127.0.0.1"}, "metadata.google.internal": {"169.254.169.254"}}
-	for i, address := range []string{
-		"127.0.0.1", "10.1.2.3", "169.254.169.254", "100.64.0.1", "0.0.0.0", "192.168.0.1", "224.0.0.1",
-		"::1", "fd00:ec2::254", "fe80::1", "::ffff:127.0.0.1", "::ffff:169.254.169.254", "64:ff9b::a00:1", "2002:a00:1::",
-	} {
-		names[fmt.Sprintf("n%d.shop.example", i)] = []string{address}
-	}
-	s := webhook.NewWithResolver(webhook.Config{Now: time.Now, Timeout: await.Stall}, newZone(names).resolver())
-	t.Cleanup(s.Close)
-	for name, address := range names {
-		target := "https://" + name + "/hook"
-		if err := webhook.CheckURL(target); err != nil {
-			t.Errorf("%s: %v", target, err)
-		}
-		err := s.Deliver(t.Context(), messageTo(target))
-		if kinds(err) != "target" {
-			t.Errorf("%s at %s: %v, want it refused", name, address, err)
-		}
-		if err != nil && strings.Contains(err.Error(), address[0]) {
-			t.Errorf("%s: the error tells the address: %v", name, err)
-		}
-	}
-}
-
-func TestDeliver_is_not_fooled_by_a_name_that_moves(t *testing.T) {
-	t.Parallel()
-	r := newReceiver(t, "127.0.0.1:0", func(w http.ResponseWriter, _ *http.Request) {
+	r := newReceiver(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Connection", "close") // so that the next delivery dials
 	})
 	_, port, _ := strings.Cut(strings.TrimPrefix(r.URL, "http://"), ":")
@@ -254,7 +187,7 @@ func TestDeliver_is_not_fooled_by_a_name_that_moves(t *testing.T) {
 	}
 }
 
-func TestDeliver_to_a_name_that_does_not_exist_may_be_tried_again(t *testing.T) {
+func TestDeliver_reportsANameThatDoesNotResolveAsUndelivered(t *testing.T) {
 	t.Parallel()
 	s := webhook.NewWithResolver(webhook.Config{Now: time.Now, Timeout: await.Stall}, newZone(nil).resolver())
 	t.Cleanup(s.Close)
@@ -266,7 +199,7 @@ func TestDeliver_to_a_name_that_does_not_exist_may_be_tried_again(t *testing.T) 
 
 func TestConfig_AllowCIDRs(t *testing.T) {
 	t.Parallel()
-	r := newReceiver(t, "127.0.0.1:0", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
+	r := newReceiver(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 	for name, tc := range map[string]struct {
 		allow []netip.Prefix
 		want  string

@@ -2,36 +2,31 @@
 //
 // It promises:
 //
-//   - A delivery is one POST of the body as it is, signed anew with the time of
-//     this delivery (Standard Webhooks, HMAC-SHA256), so that a receiver with a
-//     tolerance of five minutes accepts a redelivery hours later. It carries a
-//     signature by every secret that the caller gives, in the caller's order. The
-//     webhook-id is the caller's and stays the same, so that the receiver can
-//     tell a redelivery.
-//   - nil means that an answer with a status of 2xx was received. Every error
-//     is exactly one of [TargetError], [BusyError] and [DeliveryError], or the
-//     error of the caller's context.
+//   - A delivery is one POST of the body as it is. It is signed with the time of
+//     this delivery (Standard Webhooks, HMAC-SHA256), so a receiver accepts a
+//     redelivery hours later, and by every secret of the message, in order. The
+//     webhook-id stays the same, so the receiver recognizes a redelivery.
+//   - nil means that the receiver answered 2xx. Every other result is exactly one
+//     of [TargetError], [BusyError] and [DeliveryError], or the error of the
+//     caller's context.
 //   - No connection is opened to an address that is not public, unless the
-//     operator allowed it (Config.AllowCIDRs). The address is judged when it is
-//     dialed, after the name was resolved, so a name that changes its mind
-//     does not help. Redirects are not followed and no proxy is used.
+//     operator allowed it (Config.AllowCIDRs). The address is checked when it is
+//     dialed, after the name was resolved, so a name that changes its address
+//     gains nothing. Redirects are not followed and no proxy is used.
 //   - Plain http goes to allowed addresses only. Everything else is https with
 //     a verified certificate.
-//   - A receiver can hold a delivery no longer than Config.Timeout, and make it
-//     read no more than 64 KiB of headers and 64 KiB of body.
-//   - A receiver, which is a merchant at a host, can hold no more than
-//     Config.Share deliveries at a time, and no more than 4 while it keeps them
-//     waiting: while the last one had no whole answer within half of
-//     Config.Timeout. What is beyond is refused with a [BusyError].
+//   - A delivery ends within Config.Timeout and reads at most 64 KiB of headers
+//     and 64 KiB of body.
+//   - A receiver, which is a merchant at a host, holds at most Config.Share
+//     deliveries at a time, and at most 4 while its last answer was not complete
+//     within half of Config.Timeout. Others are refused with a [BusyError].
 //   - No error text holds the target's path, query or secret, nor an address
 //     that a name resolved to.
 //
 // It does not promise that a webhook arrives once: an answer can be lost after
-// the receiver took the webhook. Receivers go by the webhook-id. It neither
-// repeats a delivery nor remembers one, and it owns no table: when to deliver
-// again is the caller's business.
-//
-// Any port of a public address may be chosen.
+// the receiver accepted the webhook. It does not repeat a delivery and owns no
+// table: the caller decides when to deliver again. Any port of a public address
+// may be chosen.
 package webhook
 
 import (
@@ -48,6 +43,7 @@ import (
 	"strings"
 	"time"
 
+	"code.dny.dev/ssrf"
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 )
 
@@ -63,20 +59,20 @@ const (
 
 // Config says where webhooks may go and how long a delivery may take.
 type Config struct {
-	// AllowCIDRs are targets allowed beyond public addresses, by plain http
-	// too. Meant for tests and for receivers in the operator's own network.
+	// AllowCIDRs are addresses allowed besides public ones, by plain http too:
+	// receivers in the operator's own network, and tests.
 	AllowCIDRs []netip.Prefix
 	// Timeout bounds one delivery, from resolving the name to the last byte
 	// that is read. 0 means 10 seconds.
 	Timeout time.Duration
-	// Share is how many deliveries at a time one receiver may hold, so that the
-	// others find a place. 0 means any number.
+	// Share is how many deliveries at a time one receiver may hold. 0 means any
+	// number.
 	Share int
-	// Observe, where set, is called with the host before a webhook is sent. Its
-	// headers go along, unsigned, and what it returns is called with the status of
-	// the answer, 0 if none came. It must return at once.
+	// Observe, if set, is called with the host before a webhook is sent. Its
+	// headers are added, unsigned. answered is called with the status of the
+	// answer, 0 if there was none.
 	Observe func(ctx context.Context, host string) (headers map[string]string, answered func(status int))
-	// Now is the clock that signatures are dated by. It is required.
+	// Now is the clock of the signatures. It is required.
 	Now func() time.Time
 }
 
@@ -85,52 +81,46 @@ type Sender struct {
 	secure  *http.Client
 	plain   *http.Client
 	timeout time.Duration
-	prompt  time.Duration // who needs longer for an answer counts as silent
+	prompt  time.Duration // a receiver that needs longer for an answer counts as silent
 	observe func(ctx context.Context, host string) (headers map[string]string, answered func(status int))
 	now     func() time.Time
 	queue   queue
 }
 
-// Message is one event on its way to one receiver.
+// Message is one event for one receiver.
 type Message struct {
-	// Merchant is whose receiver it is. It is not sent.
+	// Merchant owns the receiver. It is not sent.
 	Merchant string
 	// URL is the target, as [CheckURL] accepts it.
 	URL string
 	// Secrets are the receiver's, whsec_ and base64, the newest first. The
 	// delivery is signed by each of them.
 	Secrets []string
-	// ID is the id of the event, and so the same at each delivery.
+	// ID is the event's, the same at each delivery.
 	ID string
 	// Body is JSON.
 	Body []byte
 }
 
-// New returns a sender. It panics without a clock. Close releases the
-// connections.
+// New returns a sender. Close releases its connections.
 func New(cfg Config) *Sender { return newSender(cfg, &net.Dialer{}) }
 
 func newSender(cfg Config, dialer *net.Dialer) *Sender {
-	if cfg.Now == nil {
-		panic("webhook: Config.Now is nil")
-	}
 	s := &Sender{timeout: cfg.Timeout, observe: cfg.Observe, now: cfg.Now, queue: queue{share: cfg.Share, turn: turn}}
 	if s.timeout <= 0 {
 		s.timeout = defaultTimeout
 	}
-	// Who is slower holds a place for about as long as one that never answers.
 	s.prompt = s.timeout / 2
-	g := newGuard(cfg.AllowCIDRs)
-	s.secure = s.client(dialer, g.public)
-	s.plain = s.client(dialer, g.allowedOnly)
+	s.secure = s.client(dialer, httpsGuard(cfg.AllowCIDRs), "the target leads to an address that is neither public nor in the operator's allowed networks")
+	s.plain = s.client(dialer, httpGuard(cfg.AllowCIDRs), "the target is neither https nor in the operator's allowed networks")
 	return s
 }
 
-// client returns an HTTP client that asks check about each address it dials, and
-// then the dialer's own Control, if it has one.
-func (s *Sender) client(dialer *net.Dialer, check func(netip.Addr) error) *http.Client {
+// client returns an HTTP client that dials only what guard permits; what it does
+// not, is a TargetError with refusal as its reason.
+func (s *Sender) client(dialer *net.Dialer, guard *ssrf.Guardian, refusal string) *http.Client {
 	guarded := *dialer
-	guarded.Control = control(check, dialer.Control)
+	guarded.Control = control(guard, refusal, dialer.Control)
 	return &http.Client{
 		Timeout:       s.timeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -147,7 +137,7 @@ func (s *Sender) client(dialer *net.Dialer, check func(netip.Addr) error) *http.
 	}
 }
 
-// Close closes idle connections. Deliveries under way are not disturbed.
+// Close closes idle connections. Deliveries in flight continue.
 func (s *Sender) Close() {
 	s.secure.CloseIdleConnections()
 	s.plain.CloseIdleConnections()
@@ -156,10 +146,9 @@ func (s *Sender) Close() {
 // Deliver sends the webhook once. It returns nil when the receiver has answered
 // 2xx.
 //
-// A [TargetError] will come again until the target or its secret is changed. After
-// a [BusyError] nothing was sent, and nothing is known of the receiver. A
-// [DeliveryError] may be gone at the next attempt, and leaves open whether the
-// receiver took the webhook.
+// A [TargetError] repeats until the target or its secret changes. After a
+// [BusyError] nothing was sent. After a [DeliveryError] the receiver may have
+// accepted the webhook; a later attempt may succeed.
 func (s *Sender) Deliver(ctx context.Context, m Message) error {
 	if err := s.deliver(ctx, m); err != nil {
 		return fmt.Errorf("deliver webhook %s: %w", m.ID, err)
@@ -196,7 +185,7 @@ func (s *Sender) deliver(ctx context.Context, m Message) error {
 		answered(0)
 		return s.unanswered(ctx, err)
 	}
-	// What is left unread costs the connection, and no more.
+	// A body that is left unread costs the connection, and no more.
 	_, err = io.CopyN(io.Discard, res.Body, maxBodyBytes)
 	_ = res.Body.Close()
 	whole := err == nil || errors.Is(err, io.EOF)
@@ -208,14 +197,14 @@ func (s *Sender) deliver(ctx context.Context, m Message) error {
 	return &DeliveryError{StatusCode: res.StatusCode, RetryAfter: s.retryAfter(res.Header), Err: refusal(res.StatusCode)}
 }
 
-// observed begins to observe a delivery.
+// observed reports the delivery to the observer and adds its headers.
 func (s *Sender) observed(ctx context.Context, req *http.Request) (answered func(status int)) {
 	if s.observe == nil {
 		return func(int) {}
 	}
 	headers, answered := s.observe(ctx, req.URL.Hostname())
 	for name, value := range headers {
-		if req.Header.Get(name) == "" { // what is signed stays as it is
+		if req.Header.Get(name) == "" { // signed headers stay
 			req.Header.Set(name, value)
 		}
 	}
@@ -243,9 +232,8 @@ func (s *Sender) sign(ctx context.Context, target *url.URL, m Message) (*http.Re
 	return req, nil
 }
 
-// signatures is the list of Standard Webhooks, by which a receiver that knows
-// any one of the secrets can tell that the webhook is ours. A secret that signs
-// nothing verifies nothing either, so it is left out while another one signs.
+// signatures returns one signature for each secret: a receiver that knows any one
+// of them can verify the webhook. An unusable secret is left out if another signs.
 func signatures(m Message, at time.Time) (string, error) {
 	refusal := error(&TargetError{Reason: "the webhook has no secret"})
 	var list []string
@@ -267,8 +255,8 @@ func signatures(m Message, at time.Time) (string, error) {
 	return strings.Join(list, " "), nil
 }
 
-// CheckSecret tells whether a secret signs: whsec_ and base64. The error is a
-// [TargetError], without the secret.
+// CheckSecret returns a [TargetError], without the secret in its text, unless the
+// secret is whsec_ and base64.
 func CheckSecret(secret string) error {
 	if !strings.HasPrefix(secret, "whsec_") || !visible(secret) {
 		return errSecret()
@@ -279,8 +267,7 @@ func CheckSecret(secret string) error {
 
 func errSecret() error { return &TargetError{Reason: "the webhook secret is not whsec_ and base64"} }
 
-// newSigner refuses an empty secret, which the library takes: anybody could
-// sign with it.
+// newSigner refuses an empty secret, which the library accepts.
 func newSigner(secret string) (*standardwebhooks.Webhook, error) {
 	signer, err := standardwebhooks.NewWebhook(secret)
 	if err != nil || secret == "" || secret == "whsec_" {
@@ -289,7 +276,7 @@ func newSigner(secret string) (*standardwebhooks.Webhook, error) {
 	return signer, nil
 }
 
-// unanswered is the error of a delivery that got no answer.
+// unanswered returns the error of a delivery without an answer.
 func (s *Sender) unanswered(ctx context.Context, err error) error {
 	if refused, ok := errors.AsType[*TargetError](err); ok {
 		return refused
@@ -299,8 +286,8 @@ func (s *Sender) unanswered(ctx context.Context, err error) error {
 	}
 	var timeout net.Error
 	if errors.As(err, &timeout) && timeout.Timeout() {
-		// Not wrapped: net/http's time-out answers to
-		// context.DeadlineExceeded, and the caller's context is fine.
+		// Not wrapped: net/http's time-out is a context.DeadlineExceeded, but
+		// the caller's context has not ended.
 		return &DeliveryError{Err: fmt.Errorf("no answer within %s", s.timeout)}
 	}
 	return &DeliveryError{Err: scrub(err)}

@@ -53,29 +53,10 @@ func verifier(t *testing.T) *standardwebhooks.Webhook {
 	return v
 }
 
-func TestDeliver_signs_so_that_the_library_verifies(t *testing.T) {
+func TestDeliver_signsEachDeliveryWithItsTimeUnderTheSameID(t *testing.T) {
 	t.Parallel()
 	var in inbox
-	r := newReceiver(t, "127.0.0.1:0", in.receive)
-	if err := newSender(t, webhook.Config{AllowCIDRs: loopback()}).Deliver(t.Context(), messageTo(r.URL+"/hook?token=x")); err != nil {
-		t.Fatal(err)
-	}
-	got := in.all()[0]
-	if err := verifier(t).Verify(got.body, got.header); err != nil {
-		t.Errorf("verify: %v", err)
-	}
-	if string(got.body) != body || got.header.Get("Content-Type") != "application/json" || got.header.Get("webhook-id") != "evt_1" {
-		t.Errorf("received %s with %v", got.body, got.header)
-	}
-	if err := verifier(t).Verify(append(got.body, ' '), got.header); err == nil {
-		t.Error("a changed body is verified too")
-	}
-}
-
-func TestDeliver_signs_each_delivery_anew_under_the_same_id(t *testing.T) {
-	t.Parallel()
-	var in inbox
-	r := newReceiver(t, "127.0.0.1:0", in.receive)
+	r := newReceiver(t, in.receive)
 	clock := time.Now().Add(-time.Hour)
 	s := newSender(t, webhook.Config{AllowCIDRs: loopback(), Now: func() time.Time {
 		now := clock
@@ -106,15 +87,15 @@ func TestDeliver_signs_each_delivery_anew_under_the_same_id(t *testing.T) {
 	}
 }
 
-func TestDeliver_goes_by_the_status(t *testing.T) {
+func TestDeliver_succeedsOnA2xxStatusAlone(t *testing.T) {
 	t.Parallel()
 	for status, want := range map[int]string{
 		200: "", 201: "", 202: "", 204: "", 299: "",
 		301: "delivery", 302: "delivery", 303: "delivery", 304: "delivery", 307: "delivery", 308: "delivery",
 		400: "delivery", 401: "delivery", 404: "delivery", 410: "delivery", 429: "delivery", 500: "delivery", 503: "delivery", 599: "delivery",
 	} {
-		elsewhere := newReceiver(t, "127.0.0.1:0", func(http.ResponseWriter, *http.Request) {})
-		r := newReceiver(t, "127.0.0.1:0", func(w http.ResponseWriter, _ *http.Request) {
+		elsewhere := newReceiver(t, func(http.ResponseWriter, *http.Request) {})
+		r := newReceiver(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Location", elsewhere.URL)
 			w.WriteHeader(status)
 		})
@@ -131,7 +112,7 @@ func TestDeliver_goes_by_the_status(t *testing.T) {
 	}
 }
 
-func TestDeliver_says_when_to_come_back(t *testing.T) {
+func TestDeliver_reportsRetryAfter(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for value, want := range map[string]time.Duration{
@@ -144,7 +125,7 @@ func TestDeliver_says_when_to_come_back(t *testing.T) {
 		"soon":                          0,
 		"":                              0,
 	} {
-		r := newReceiver(t, "127.0.0.1:0", func(w http.ResponseWriter, _ *http.Request) {
+		r := newReceiver(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Retry-After", value)
 			w.WriteHeader(http.StatusTooManyRequests)
 		})
@@ -156,9 +137,9 @@ func TestDeliver_says_when_to_come_back(t *testing.T) {
 	}
 }
 
-// TestDeliver_is_bounded lets receivers do their worst: none holds a delivery
-// for longer than the time-out.
-func TestDeliver_is_bounded(t *testing.T) {
+// No receiver holds a delivery for longer than its time-out, and no error quotes
+// the target.
+func TestDeliver_isBoundedByItsTimeout(t *testing.T) {
 	t.Parallel()
 	raw := func(serve func(net.Conn)) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
@@ -196,11 +177,15 @@ func TestDeliver_is_bounded(t *testing.T) {
 			drip(c, strings.Repeat("x", 1000))
 		}), "delivery"},
 		"something that is not HTTP": {raw(func(c net.Conn) { _, _ = io.WriteString(c, "SSH-2.0-OpenSSH_9.6\r\n"); _ = c.Close() }), "delivery"},
+		"a refused connection":       {nil, "delivery"},
 		"a cut":                      {raw(func(c net.Conn) { _ = c.Close() }), "delivery"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := newReceiver(t, "127.0.0.1:0", tc.answer)
+			r := newReceiver(t, tc.answer)
+			if tc.answer == nil {
+				r.Close()
+			}
 			s := newSender(t, webhook.Config{AllowCIDRs: loopback(), Timeout: 300 * time.Millisecond})
 			err := s.Deliver(t.Context(), messageTo(r.URL+"?token=hush"))
 			if kinds(err) != tc.want {
@@ -213,17 +198,7 @@ func TestDeliver_is_bounded(t *testing.T) {
 	}
 }
 
-func TestDeliver_when_nobody_listens(t *testing.T) {
-	t.Parallel()
-	r := newReceiver(t, "127.0.0.1:0", func(http.ResponseWriter, *http.Request) {})
-	r.Close()
-	err := newSender(t, webhook.Config{AllowCIDRs: loopback()}).Deliver(t.Context(), messageTo(r.URL))
-	if kinds(err) != "delivery" || strings.Contains(err.Error(), "127.0.0.1") {
-		t.Errorf("%v, want a delivery error that does not quote the target", err)
-	}
-}
-
-func TestDeliver_over_https_verifies_the_certificate(t *testing.T) {
+func TestDeliver_verifiesTheCertificate(t *testing.T) {
 	t.Parallel()
 	var in inbox
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(in.receive))
@@ -244,12 +219,12 @@ func TestDeliver_over_https_verifies_the_certificate(t *testing.T) {
 	}
 }
 
-func TestDeliver_signs_by_every_secret_the_newest_first(t *testing.T) {
+func TestDeliver_signsByEverySecretInOrder(t *testing.T) {
 	t.Parallel()
 	const older, oldest = "whsec_b2xkZXItc2VjcmV0LW9mLXRoZS1zaG9w", "whsec_b2xkZXN0LXNlY3JldC1vZi10aGUtc2hvcA=="
 	for name, test := range map[string]struct {
 		secrets []string
-		want    []string // by whom it is believed, in this order
+		want    []string // the secrets that verify it, in this order
 	}{
 		"one":                            {[]string{secret}, []string{secret}},
 		"two":                            {[]string{secret, older}, []string{secret, older}},
@@ -259,7 +234,7 @@ func TestDeliver_signs_by_every_secret_the_newest_first(t *testing.T) {
 		"one that is empty, beside":      {[]string{older, "whsec_"}, []string{older}},
 	} {
 		var in inbox
-		r := newReceiver(t, "127.0.0.1:0", in.receive)
+		r := newReceiver(t, in.receive)
 		w := messageTo(r.URL)
 		w.Secrets = test.secrets
 		if err := newSender(t, webhook.Config{AllowCIDRs: loopback()}).Deliver(t.Context(), w); err != nil {
@@ -272,13 +247,16 @@ func TestDeliver_signs_by_every_secret_the_newest_first(t *testing.T) {
 			t.Errorf("%s: the signatures are %q, want %d", name, list, len(test.want))
 			continue
 		}
+		if string(got.body) != body || got.header.Get("Content-Type") != "application/json" || got.header.Get("webhook-id") != "evt_1" {
+			t.Errorf("%s: received %s with %v", name, got.body, got.header)
+		}
 		for i, by := range test.want {
 			v, err := standardwebhooks.NewWebhook(by)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if err := v.Verify(got.body, got.header); err != nil {
-				t.Errorf("%s: whoever knows secret %d alone does not believe it: %v", name, i, err)
+				t.Errorf("%s: secret %d alone does not verify it: %v", name, i, err)
 			}
 			alone := got.header.Clone()
 			alone.Set("webhook-signature", list[i])
@@ -301,9 +279,9 @@ func TestCheckSecret(t *testing.T) {
 	}
 }
 
-func TestDeliver_refuses_what_it_cannot_sign(t *testing.T) {
+func TestDeliver_refusesWhatItCannotSign(t *testing.T) {
 	t.Parallel()
-	r := newReceiver(t, "127.0.0.1:0", func(http.ResponseWriter, *http.Request) {})
+	r := newReceiver(t, func(http.ResponseWriter, *http.Request) {})
 	s := newSender(t, webhook.Config{AllowCIDRs: loopback()})
 	for name, w := range map[string]webhook.Message{
 		"no secret":                {URL: r.URL, ID: "evt_1"},
@@ -322,10 +300,10 @@ func TestDeliver_refuses_what_it_cannot_sign(t *testing.T) {
 	}
 }
 
-func TestDeliver_returns_the_error_of_a_context_that_ended(t *testing.T) {
+func TestDeliver_returnsTheErrorOfItsContext(t *testing.T) {
 	t.Parallel()
 	waiting := make(chan struct{})
-	r := newReceiver(t, "127.0.0.1:0", func(_ http.ResponseWriter, r *http.Request) {
+	r := newReceiver(t, func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		close(waiting)
 		<-r.Context().Done()
@@ -344,20 +322,68 @@ func TestDeliver_returns_the_error_of_a_context_that_ended(t *testing.T) {
 	}
 }
 
-func TestDeliver_uses_no_proxy_and_a_bounded_number_of_connections(t *testing.T) {
+func TestNew_boundsConnectionsAndUsesNoProxy(t *testing.T) {
 	t.Parallel()
-	want := webhook.Bounds{ConnsPerHost: 64, IdleConns: 256, HeaderBytes: 64 << 10, Prompt: 5 * time.Second}
-	if diff := cmp.Diff(want, newSender(t, webhook.Config{}).Bounds()); diff != "" {
-		t.Errorf("bounds (-want +got):\n%s", diff)
+	for _, tr := range newSender(t, webhook.Config{}).Transports() {
+		if tr.Proxy != nil || tr.MaxConnsPerHost != 64 || tr.MaxIdleConns != 256 || tr.MaxResponseHeaderBytes != 64<<10 {
+			t.Errorf("a proxy is %t, bounds are %d, %d and %d", tr.Proxy != nil, tr.MaxConnsPerHost, tr.MaxIdleConns, tr.MaxResponseHeaderBytes)
+		}
 	}
 }
 
-func TestNew_panics_without_a_clock(t *testing.T) {
+// The observer learns host and status of a delivery, and adds headers to it but
+// replaces none that are signed.
+func TestDeliver_reportsToItsObserver(t *testing.T) {
 	t.Parallel()
-	defer func() {
-		if recover() == nil {
-			t.Error("a sender without a clock was made")
-		}
-	}()
-	webhook.New(webhook.Config{})
+	var in inbox
+	status := http.StatusNoContent
+	r := newReceiver(t, func(w http.ResponseWriter, req *http.Request) {
+		in.receive(headers{w}, req)
+		w.WriteHeader(status)
+	})
+	var hosts []string
+	var statuses []int
+	s := newSender(t, webhook.Config{
+		AllowCIDRs: loopback(),
+		Observe: func(ctx context.Context, host string) (map[string]string, func(int)) {
+			if ctx.Value(callers{}) == nil {
+				t.Error("the observer has another context than the caller's")
+			}
+			hosts = append(hosts, host)
+			return map[string]string{"traceparent": "t1", "webhook-id": "forged", "Webhook-Signature": "forged"},
+				func(status int) { statuses = append(statuses, status) }
+		},
+	})
+	ctx := context.WithValue(t.Context(), callers{}, true)
+	if err := s.Deliver(ctx, messageTo(r.URL+"/hook?token=private")); err != nil {
+		t.Fatal(err)
+	}
+	got := in.all()[0]
+	if err := verifier(t).Verify(got.body, got.header); err != nil {
+		t.Errorf("verify: %v", err)
+	}
+	if got.header.Get("Traceparent") != "t1" {
+		t.Errorf("received with %v", got.header)
+	}
+	status = http.StatusServiceUnavailable
+	if err := s.Deliver(ctx, messageTo(r.URL)); kinds(err) != "delivery" {
+		t.Errorf("refused with %v", err)
+	}
+	r.Close()
+	if err := s.Deliver(ctx, messageTo(r.URL)); kinds(err) != "delivery" {
+		t.Errorf("refused with %v", err)
+	}
+	if diff := cmp.Diff([]int{http.StatusNoContent, http.StatusServiceUnavailable, 0}, statuses); diff != "" {
+		t.Errorf("statuses (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"127.0.0.1", "127.0.0.1", "127.0.0.1"}, hosts); diff != "" {
+		t.Errorf("hosts (-want +got):\n%s", diff)
+	}
 }
+
+type callers struct{}
+
+// headers takes an answer's headers and no status.
+type headers struct{ http.ResponseWriter }
+
+func (headers) WriteHeader(int) {}
