@@ -264,7 +264,7 @@ func mutants() []mutant {
 		{
 			"net/http may repeat a provider call by itself",
 			[]edit{{"internal/stripe/transport.go", "	once.GetBody = nil\n", ""}},
-			byTest("./internal/stripe", "TestCall_is_sent_once_on_a_reused_connection_that_is_cut", "the provider saw 3 requests, want 2"),
+			byTest("./internal/stripe", "TestCall_isSentOnceOnAReusedConnectionThatIsCut", "the provider saw 3 requests, want 2"),
 		},
 	}
 }

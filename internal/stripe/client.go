@@ -1,6 +1,6 @@
-// Package stripe is the provider client: a Stripe-compatible payment provider
-// seen through the few calls that a charge and its refunds need. It is a thin
-// layer over stripe-go that says what an answer means.
+// Package stripe is the client of a Stripe-compatible payment provider: the few
+// calls that a charge and its refunds need. It is a thin layer over stripe-go that
+// says what an answer means.
 //
 // It promises:
 //
@@ -10,29 +10,28 @@
 //   - Every error is exactly one of [DeclinedError], [RejectedError],
 //     [FailedError] and [UnavailableError], or the error of the caller's
 //     context. The first two are certain; the other three leave the outcome
-//     open.
+//     open. The returned value beside an error is the zero value.
 //   - An answer counts only if it is the provider's own: a status of 2xx and
 //     the object that was asked for, or an error in the provider's form.
 //     Whatever a proxy, a captive portal or a cut connection leaves is
 //     [UnavailableError].
-//   - On an error the returned value is the zero value.
 //   - No error text holds a secret key, a client secret or a body that was not
 //     understood.
 //
-// It does not promise that a call takes effect once. That is the caller's
-// part: it repeats a call whose outcome is open under the same idempotency key,
-// and asks for the payment intent first. The parameters of a call belong to its
-// key. A release that sends other parameters under a key in use is answered 400
-// by the provider; that is reported as [UnavailableError] until the provider
-// forgets the key, because an earlier request under that key may have had its
-// effect or may be about to.
+// It does not promise that a call takes effect once. The caller repeats a call
+// whose outcome is open under the same idempotency key, and retrieves the payment
+// intent first. The parameters of a call belong to its key: other parameters under
+// a used key are answered 400 by the provider. The client reports that as
+// [UnavailableError] until the provider forgets the key, because the earlier
+// request may have had its effect.
 //
 // Amounts are in minor units of ISO 4217 on our side and of Stripe on the wire: see
-// stripeDigits. Currencies are upper case on our side and lower case on the wire. The package holds no state but connections, owns no table
-// and sets no variable of stripe-go.
+// stripeDigits. Currencies are upper case on our side and lower case on the wire.
+// The package owns no table and sets no variable of stripe-go.
 package stripe
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,7 +48,7 @@ const (
 	maxKeyLength   = 255
 )
 
-// Config says which provider to speak to, and as whom.
+// Config names the provider and the account.
 type Config struct {
 	// SecretKey is the account's secret or restricted key.
 	SecretKey string
@@ -58,9 +57,8 @@ type Config struct {
 	// Timeout bounds one request from dialing to the last byte of the
 	// answer. 0 means 10 seconds.
 	Timeout time.Duration
-	// Observe, where set, is called with the caller's context and the name of each
-	// request before it is sent, and what it returns with what came back: see
-	// Answered. It must return at once.
+	// Observe, if set, is called with the caller's context and the name of each
+	// request (one of [Calls]) before it is sent; answered with what came back.
 	Observe func(ctx context.Context, call string) (answered func(Answered))
 }
 
@@ -71,10 +69,8 @@ type Client struct {
 	timeout   time.Duration
 }
 
-// New returns a client, or a sentence that says which setting is unusable and
-// how to mend it. It sends nothing.
-//
-// A proxy set in the environment is used. Close releases the connections.
+// New returns a client, or a sentence that names the unusable setting. It sends
+// nothing. A proxy set in the environment is used. Close releases the connections.
 func New(cfg Config) (*Client, error) {
 	if err := checkSecretKey(cfg.SecretKey); err != nil {
 		return nil, err
@@ -83,14 +79,10 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	timeout := cfg.Timeout
-	if timeout < 0 {
-		return nil, fmt.Errorf("the provider's time-out is %s: it must be positive, or 0 for %s", timeout, defaultTimeout)
+	if cfg.Timeout < 0 {
+		return nil, fmt.Errorf("the provider's time-out is %s: it must be positive, or 0 for %s", cfg.Timeout, defaultTimeout)
 	}
-	if timeout == 0 {
-		timeout = defaultTimeout
-	}
-
+	timeout := cmp.Or(cfg.Timeout, defaultTimeout)
 	transport := newTransport()
 	backend := stripego.GetBackendWithConfig(stripego.APIBackend, &stripego.BackendConfig{
 		URL:               stripego.String(base),
@@ -110,15 +102,12 @@ func New(cfg Config) (*Client, error) {
 	}, nil
 }
 
-// Close closes idle connections. Calls under way are not disturbed.
+// Close closes idle connections. Calls in flight continue.
 func (c *Client) Close() { c.transport.CloseIdleConnections() }
 
 func checkSecretKey(key string) error {
-	if key == "" {
-		return errors.New("the provider's secret key is empty: set STRIPE_SECRET_KEY to the account's secret or restricted key")
-	}
-	if !visible(key) {
-		return errors.New("the provider's secret key holds a space or a character that is not printable ASCII: set STRIPE_SECRET_KEY to the key alone")
+	if key == "" || !visible(key) {
+		return errors.New("the provider's secret key is empty or holds a space or another invisible character: set STRIPE_SECRET_KEY to the account's secret or restricted key")
 	}
 	return nil
 }
@@ -129,26 +118,18 @@ func origin(base, key string) (string, error) {
 	if base == "" {
 		return stripego.APIURL, nil
 	}
-	const want = "set STRIPE_API_BASE to an origin such as https://api.stripe.com, without a path"
 	u, err := url.Parse(base)
 	switch {
-	case err != nil:
-		return "", errors.New("the provider's address is not a URL: " + want)
-	case u.Scheme != "http" && u.Scheme != "https":
-		return "", errors.New("the provider's address begins with neither http:// nor https://: " + want)
-	case u.Hostname() == "":
-		return "", errors.New("the provider's address names no host: " + want)
-	case u.User != nil:
-		return "", errors.New("the provider's address holds a user or a password: " + want)
-	case u.Path != "" && u.Path != "/", u.RawQuery != "", u.ForceQuery, u.Fragment != "":
-		return "", errors.New("the provider's address is more than an origin: " + want)
+	case err != nil, u.Scheme != "http" && u.Scheme != "https", u.Hostname() == "", u.User != nil,
+		u.Path != "" && u.Path != "/", u.RawQuery != "", u.ForceQuery, u.Fragment != "":
+		return "", errors.New("the provider's address is not an origin: set STRIPE_API_BASE to one such as https://api.stripe.com, without a user, a path or a query")
 	case u.Scheme == "http" && strings.Contains(key, "_live_"):
 		return "", errors.New("the provider's address is plain http and the secret key is a live one: set STRIPE_API_BASE to an https:// origin")
 	}
 	return u.Scheme + "://" + u.Host, nil
 }
 
-// request runs one call of stripe-go and judges what came back. The error
+// request runs one call of stripe-go and classifies what came back. The error
 // decides: stripe-go returns an empty object beside it, never nil.
 func request[S, T any](ctx context.Context, c *Client, send func(context.Context) (S, error), read func(S) (T, error)) (T, error) {
 	var none T
@@ -156,19 +137,26 @@ func request[S, T any](ctx context.Context, c *Client, send func(context.Context
 		return none, err
 	}
 	var a answer
-	sent, err := send(observe(ctx, &a))
+	sent, err := send(context.WithValue(ctx, answerKey{}, &a))
 	if err != nil {
-		return none, c.judge(ctx, &a, err)
+		return none, c.classify(ctx, &a, err)
 	}
 	if a.status/100 != 2 {
 		// stripe-go takes everything below 400 for a success.
-		return none, a.unavailable(fmt.Errorf("answered %d, which the provider's API never does", a.status))
+		return none, unavailable(fmt.Errorf("answered %d, which the provider's API never does", a.status))
 	}
 	v, err := read(sent)
 	if err != nil {
-		return none, a.unavailable(err)
+		return none, unavailable(err)
 	}
 	return v, nil
+}
+
+// wrap prefixes an error with the call that returned it.
+func wrap(err *error, call, id string) {
+	if *err != nil {
+		*err = fmt.Errorf("%s %s: %w", call, id, *err)
+	}
 }
 
 // checkKey refuses keys that stripe-go would replace by a random one (empty) or

@@ -8,7 +8,7 @@ import (
 	"github.com/payonce/payonce/internal/stripe"
 )
 
-func TestNew(t *testing.T) {
+func TestNew_acceptsOrigins(t *testing.T) {
 	t.Parallel()
 	for name, cfg := range map[string]stripe.Config{
 		"Stripe itself":              {SecretKey: "sk_live_x"},
@@ -23,7 +23,7 @@ func TestNew(t *testing.T) {
 	}
 }
 
-func TestNew_refuses_what_cannot_work_with_a_sentence(t *testing.T) {
+func TestNew_refusesUnusableSettings(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		cfg  stripe.Config

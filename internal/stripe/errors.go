@@ -98,8 +98,8 @@ func (e *UnavailableError) Unwrap() error { return e.Err }
 // unsent is the error of a call that cannot be sent.
 func unsent(why string) error { return &RejectedError{Code: "unsendable", Message: why} }
 
-// judge turns an error of stripe-go into one of ours.
-func (c *Client) judge(ctx context.Context, a *answer, err error) error {
+// classify turns an error of stripe-go into one of ours.
+func (c *Client) classify(ctx context.Context, a *answer, err error) error {
 	var received *stripego.Error
 	if errors.As(err, &received) && received.Type != "" {
 		return a.refusal(received)
@@ -111,16 +111,14 @@ func (c *Client) judge(ctx context.Context, a *answer, err error) error {
 	switch {
 	case errors.As(err, &timeout) && timeout.Timeout(),
 		errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		// Not wrapped: net/http's time-out answers to
-		// context.DeadlineExceeded, and the caller's context is fine.
-		return a.unavailable(fmt.Errorf("no answer within %s", c.timeout))
+		// Not wrapped: net/http's time-out is a context.DeadlineExceeded, but
+		// the caller's context has not ended.
+		return unavailable(fmt.Errorf("no answer within %s", c.timeout))
 	case a.status == 0:
-		return a.unavailable(err)
-	case a.readErr != nil:
-		return a.unavailable(fmt.Errorf("answer %d was cut: %w", a.status, a.readErr))
+		return unavailable(err)
 	default:
 		// Not wrapped: stripe-go's message quotes the body.
-		return a.unavailable(fmt.Errorf("answer %d is not in the form of the provider's API", a.status))
+		return unavailable(fmt.Errorf("answer %d was cut or is not in the form of the provider's API", a.status))
 	}
 }
 
@@ -137,48 +135,40 @@ func (a *answer) refusal(e *stripego.Error) error {
 	case e.Type == stripego.ErrorTypeIdempotency:
 		// 409: a request with this key is in flight. 400: this key belongs
 		// to a request with other parameters, which may have had its effect.
-		// "Nothing was executed" is true of this request and not of the key,
-		// and a new key could do it twice; so keep the key and wait.
+		// A new key could have the effect twice, so the caller keeps the key.
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
-		// The charge is not at fault: an operator must mend the key. The
-		// provider's message may quote it.
-		return a.busy(fmt.Errorf("answered %d: the provider does not accept STRIPE_SECRET_KEY for this call (request %s)",
-			status, e.RequestID))
+		// An operator must mend the key. The provider's message may quote it.
+		return &UnavailableError{RetryAfter: a.retryAfter(), Err: fmt.Errorf(
+			"answered %d: the provider does not accept STRIPE_SECRET_KEY for this call (request %s)", status, e.RequestID)}
 	case status == http.StatusRequestTimeout, status == http.StatusConflict,
 		status == http.StatusTooEarly, status == http.StatusTooManyRequests:
 	default:
 		return &RejectedError{StatusCode: status, Code: text(string(e.Code)), Message: text(e.Msg), Intent: carriedIntent(e)}
 	}
-	return a.busy(fmt.Errorf("answered %d %s %s: %s (request %s)",
-		e.HTTPStatusCode, e.Type, e.Code, e.Msg, e.RequestID))
+	return &UnavailableError{RetryAfter: a.retryAfter(), Err: fmt.Errorf(
+		"answered %d %s %s: %s (request %s)", e.HTTPStatusCode, e.Type, e.Code, e.Msg, e.RequestID)}
 }
 
-// longestText is how much of the provider's words is kept, in bytes.
-const longestText = 500
+// maxText bounds what is kept of the provider's texts, in bytes.
+const maxText = 500
 
-// text is the provider's words as they may be stored: JSON allows a NUL, and a
-// length, that a jsonb value in an event cannot or should not have.
+// text returns a text of the provider that an event can store: a jsonb value
+// holds no NUL, which JSON allows.
 func text(s string) string {
 	s = strings.ReplaceAll(s, "\x00", "")
-	return strings.ToValidUTF8(s[:min(len(s), longestText)], "")
+	return strings.ToValidUTF8(s[:min(len(s), maxText)], "")
 }
 
 // carriedIntent returns the intent inside an error answer, zero if there is none
-// to be read: the refusal is certain without it.
+// that can be read: the refusal is certain without it.
 func carriedIntent(e *stripego.Error) Intent {
 	if e.PaymentIntent == nil {
 		return Intent{}
 	}
-	in, err := intentOf(e.PaymentIntent)
-	if err != nil {
-		return Intent{}
-	}
+	in, _ := intentOf(e.PaymentIntent) // zero beside an error
 	return in
 }
 
-// busy is for an answer in the provider's form, unavailable for every other.
-func (a *answer) busy(err error) error {
-	return &UnavailableError{RetryAfter: a.retryAfter(), Err: err}
-}
-
-func (a *answer) unavailable(err error) error { return &UnavailableError{Err: err} }
+// unavailable is for an answer that is not in the provider's form, of which no
+// header counts.
+func unavailable(err error) error { return &UnavailableError{Err: err} }

@@ -47,8 +47,8 @@ type Intent struct {
 	AmountReceived int64
 	// Currency is upper case.
 	Currency string
-	// Reference is the id of our charge (metadata charge_id). It is empty on
-	// an intent of other origin.
+	// Reference is the id of our charge (metadata charge_id), empty on an intent
+	// of other origin.
 	Reference string
 	// Attempted is true once a confirmation has been attempted. It tells a
 	// declined intent from one that never was confirmed.
@@ -70,8 +70,8 @@ type Decline struct {
 	Message string
 }
 
-// AuthenticationRequired tells whether the issuer wanted the customer to
-// authenticate, which nobody is there to do.
+// AuthenticationRequired reports whether the issuer wanted the customer, who is
+// absent, to authenticate.
 func (d Decline) AuthenticationRequired() bool {
 	switch d.Code {
 	case "authentication_required", "requires_action_not_handled", "payment_intent_authentication_failure":
@@ -100,17 +100,15 @@ type CreateParams struct {
 }
 
 // CreateIntent creates an intent that holds its payment method and is not
-// confirmed. No money moves; an intent that nobody confirms is harmless.
+// confirmed. No money moves until it is confirmed.
 //
 // A [RejectedError] means that the provider does not accept the payment method,
 // the amount or the currency.
-func (c *Client) CreateIntent(ctx context.Context, key string, p CreateParams) (Intent, error) {
-	if err := checkKey(key); err != nil {
-		return Intent{}, fmt.Errorf("create payment intent for %s: %w", p.Reference, err)
-	}
+func (c *Client) CreateIntent(ctx context.Context, key string, p CreateParams) (in Intent, err error) {
+	defer wrap(&err, "create payment intent for", p.Reference)
 	amount, err := sentAmount(p.Amount, p.Currency)
-	if err != nil {
-		return Intent{}, fmt.Errorf("create payment intent for %s: %w", p.Reference, err)
+	if err := cmp.Or(checkKey(key), err); err != nil {
+		return Intent{}, err
 	}
 	params := &stripego.PaymentIntentCreateParams{
 		Amount:        new(amount),
@@ -126,72 +124,57 @@ func (c *Client) CreateIntent(ctx context.Context, key string, p CreateParams) (
 		params.Description = stripego.String(p.Description)
 	}
 	params.SetIdempotencyKey(key)
-	in, err := request(ctx, c, func(ctx context.Context) (*stripego.PaymentIntent, error) {
+	return request(ctx, c, func(ctx context.Context) (*stripego.PaymentIntent, error) {
 		return c.api.V1PaymentIntents.Create(ctx, params)
 	}, intentOf)
-	if err != nil {
-		return Intent{}, fmt.Errorf("create payment intent for %s: %w", p.Reference, err)
-	}
-	return in, nil
 }
 
 // ConfirmIntent attempts the payment with the payment method that the intent
-// holds. It brings none of its own, so that an intent which was declined cannot
-// be tried again by it. The customer is said to be absent, and an issuer that
-// asks for authentication thereby declines: [DeclinedError].
+// holds. It sends none of its own, so it cannot attempt a declined intent again.
+// The customer is absent, so an issuer that asks for authentication thereby
+// declines: [DeclinedError].
 //
 // A [RejectedError] with [CodeUnexpectedState] says that the intent cannot be
-// confirmed now: it may have succeeded before. CancelIntent tells.
-func (c *Client) ConfirmIntent(ctx context.Context, key, id string) (Intent, error) {
-	if err := cmp.Or(checkKey(key), checkID(id)); err != nil {
-		return Intent{}, fmt.Errorf("confirm payment intent %s: %w", id, err)
+// confirmed now; it may have succeeded before. CancelIntent shows its state.
+func (c *Client) ConfirmIntent(ctx context.Context, key, id string) (in Intent, err error) {
+	defer wrap(&err, "confirm payment intent", id)
+	if err := checkKey(key); err != nil {
+		return Intent{}, err
 	}
 	params := &stripego.PaymentIntentConfirmParams{
 		OffSession:            new(true),
 		ErrorOnRequiresAction: new(true),
 	}
 	params.SetIdempotencyKey(key)
-	in, err := c.intent(ctx, id, func(ctx context.Context) (*stripego.PaymentIntent, error) {
+	return c.intent(ctx, id, func(ctx context.Context) (*stripego.PaymentIntent, error) {
 		return c.api.V1PaymentIntents.Confirm(ctx, id, params)
 	})
-	if err != nil {
-		return Intent{}, fmt.Errorf("confirm payment intent %s: %w", id, err)
-	}
-	return in, nil
 }
 
 // RetrieveIntent returns the intent as it is now. It changes nothing.
-func (c *Client) RetrieveIntent(ctx context.Context, id string) (Intent, error) {
-	in, err := c.retrieve(ctx, id)
-	if err != nil {
-		return Intent{}, fmt.Errorf("retrieve payment intent %s: %w", id, err)
-	}
-	return in, nil
+func (c *Client) RetrieveIntent(ctx context.Context, id string) (in Intent, err error) {
+	defer wrap(&err, "retrieve payment intent", id)
+	return c.retrieve(ctx, id)
 }
 
-// CancelIntent cancels the intent and returns it as it is afterwards. Only
-// [Canceled] is the fence after which no money can move, whoever still holds a
-// confirmation in flight. It is no error that the intent was canceled before,
-// nor that the provider refuses because of the intent's state: the caller looks
-// at Status, and finds [Succeeded] or [Processing].
+func (c *Client) retrieve(ctx context.Context, id string) (Intent, error) {
+	return c.intent(ctx, id, func(ctx context.Context) (*stripego.PaymentIntent, error) {
+		return c.api.V1PaymentIntents.Retrieve(ctx, id, &stripego.PaymentIntentRetrieveParams{})
+	})
+}
+
+// CancelIntent cancels the intent and returns it as it is afterwards. After
+// [Canceled] no money can move, even if a confirmation is in flight. It is no
+// error that the intent was canceled before, nor that the provider refuses because
+// of the intent's state: Status is then [Succeeded] or [Processing].
 //
 // The request has a random key: it is idempotent by its nature, and must not
 // meet a saved answer that was true earlier.
-func (c *Client) CancelIntent(ctx context.Context, id string) (Intent, error) {
-	in, err := c.cancel(ctx, id)
-	if err != nil {
-		return Intent{}, fmt.Errorf("cancel payment intent %s: %w", id, err)
-	}
-	return in, nil
-}
-
-func (c *Client) cancel(ctx context.Context, id string) (Intent, error) {
-	if err := checkID(id); err != nil {
-		return Intent{}, err
-	}
+func (c *Client) CancelIntent(ctx context.Context, id string) (in Intent, err error) {
+	defer wrap(&err, "cancel payment intent", id)
 	params := &stripego.PaymentIntentCancelParams{}
 	params.SetIdempotencyKey("cancel_" + rand.Text())
-	in, err := c.intent(ctx, id, func(ctx context.Context) (*stripego.PaymentIntent, error) {
+	in, err = c.intent(ctx, id, func(ctx context.Context) (*stripego.PaymentIntent, error) {
 		return c.api.V1PaymentIntents.Cancel(ctx, id, params)
 	})
 	var rejected *RejectedError
@@ -204,28 +187,19 @@ func (c *Client) cancel(ctx context.Context, id string) (Intent, error) {
 	return c.retrieve(ctx, id)
 }
 
-func (c *Client) retrieve(ctx context.Context, id string) (Intent, error) {
+// intent runs a call about the intent id. An answer about another intent is not
+// understood, whether it is a success or a decline.
+func (c *Client) intent(ctx context.Context, id string, send func(context.Context) (*stripego.PaymentIntent, error)) (Intent, error) {
 	if err := checkID(id); err != nil {
 		return Intent{}, err
 	}
-	return c.intent(ctx, id, func(ctx context.Context) (*stripego.PaymentIntent, error) {
-		return c.api.V1PaymentIntents.Retrieve(ctx, id, &stripego.PaymentIntentRetrieveParams{})
-	})
-}
-
-// intent runs a call about the intent id. An answer about another one is not
-// understood, be it a success or a decline.
-func (c *Client) intent(ctx context.Context, id string, send func(context.Context) (*stripego.PaymentIntent, error)) (Intent, error) {
-	in, err := request(ctx, c, send, func(pi *stripego.PaymentIntent) (Intent, error) {
-		in, err := intentOf(pi)
-		if err == nil && in.ID != id {
-			return Intent{}, fmt.Errorf("the answer is about payment intent %s", in.ID)
-		}
-		return in, err
-	})
-	var declined *DeclinedError
-	if errors.As(err, &declined) && declined.Intent.ID != "" && declined.Intent.ID != id {
-		return Intent{}, &UnavailableError{Err: fmt.Errorf("the answer is about payment intent %s", declined.Intent.ID)}
+	in, err := request(ctx, c, send, intentOf)
+	answered := in.ID
+	if declined, ok := errors.AsType[*DeclinedError](err); ok {
+		answered = declined.Intent.ID
+	}
+	if answered != "" && answered != id {
+		return Intent{}, unavailable(fmt.Errorf("the answer is about payment intent %s", answered))
 	}
 	return in, err
 }
@@ -242,8 +216,8 @@ func (c *Client) Intents(ctx context.Context) iter.Seq2[Intent, error] {
 
 func (in Intent) id() string { return in.ID }
 
-// intentOf reads an intent, or says what is missing: stripe-go parses every
-// JSON object into one.
+// intentOf reads an intent and checks that it is one: stripe-go parses every JSON
+// object into it.
 func intentOf(pi *stripego.PaymentIntent) (Intent, error) {
 	in := Intent{
 		ID:        pi.ID,
@@ -263,14 +237,15 @@ func intentOf(pi *stripego.PaymentIntent) (Intent, error) {
 	var err, errReceived error
 	in.Amount, err = receivedAmount(pi.Amount, in.Currency)
 	in.AmountReceived, errReceived = receivedAmount(pi.AmountReceived, in.Currency)
+	switch in.Status {
+	case RequiresPaymentMethod, RequiresConfirmation, RequiresAction, Processing, RequiresCapture, Succeeded, Canceled:
+	default:
+		err = fmt.Errorf("it is in the unknown state %q", in.Status)
+	}
 	if err := cmp.Or(err, errReceived); err != nil {
 		return Intent{}, fmt.Errorf("payment intent %s: %w", in.ID, err)
 	}
-	switch in.Status {
-	case RequiresPaymentMethod, RequiresConfirmation, RequiresAction, Processing, RequiresCapture, Succeeded, Canceled:
-		return in, nil
-	}
-	return Intent{}, fmt.Errorf("payment intent %s is in the unknown state %q", in.ID, in.Status)
+	return in, nil
 }
 
 func declineOf(e *stripego.Error) Decline {

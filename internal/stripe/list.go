@@ -12,21 +12,20 @@ import (
 // pageSize is the largest that Stripe allows.
 const pageSize = 100
 
-// refundsOfIntent is more refunds than any intent has: payonce asks for a
-// hundred at most, and some are made by hand.
+// refundsOfIntent is more refunds than any intent has: payonce makes a hundred at
+// most, and some are made by hand.
 const refundsOfIntent = 5000
 
 type listed interface{ id() string }
 
-// pages walks a list page by page. One of more than most objects is refused; 0
-// means that it may have any number. stripe-go can do it too, but it takes any
-// JSON object for an empty list, which an audit would believe, and asks for ever
-// where an empty page says that there is more, or where a cache hands out one
-// page whatever the cursor.
+// pages reads a list page by page. A list of more than most objects is refused; 0
+// means any number. stripe-go's own iterator takes any JSON object for an empty
+// list, and does not end if an empty page says that there is more or if a cache
+// returns one page for every cursor.
 func pages[S any, T listed](
 	ctx context.Context,
 	c *Client,
-	doing string,
+	call string,
 	most int,
 	read func(S) (T, error),
 	list func(context.Context, stripego.ListParams) *stripego.V1List[S],
@@ -40,15 +39,11 @@ func pages[S any, T listed](
 				return l, l.Err()
 			}, func(l *stripego.V1List[S]) ([]T, error) {
 				more = l.Meta().HasMore
-				items, err := pageOf(l, read)
-				if err != nil {
-					return nil, err
-				}
-				return items, advances(seen, items, most)
+				return page(l, seen, most, read)
 			})
 			if err != nil {
 				var none T
-				yield(none, fmt.Errorf("%s: %w", doing, err))
+				yield(none, fmt.Errorf("%s: %w", call, err))
 				return
 			}
 			for _, item := range items {
@@ -63,7 +58,9 @@ func pages[S any, T listed](
 	}
 }
 
-func pageOf[S any, T listed](l *stripego.V1List[S], read func(S) (T, error)) ([]T, error) {
+// page returns the objects of a page and adds them to seen. It refuses a page that
+// brings the end of the list no nearer.
+func page[S any, T listed](l *stripego.V1List[S], seen map[string]bool, most int, read func(S) (T, error)) ([]T, error) {
 	if l.Data() == nil {
 		return nil, errors.New("the answer holds no list")
 	}
@@ -76,21 +73,14 @@ func pageOf[S any, T listed](l *stripego.V1List[S], read func(S) (T, error)) ([]
 		if err != nil {
 			return nil, err
 		}
-		items = append(items, item)
-	}
-	return items, nil
-}
-
-// advances refuses a page after which the list would be no nearer to its end.
-func advances[T listed](seen map[string]bool, items []T, most int) error {
-	for _, item := range items {
 		if seen[item.id()] {
-			return fmt.Errorf("the list repeats itself: it has %s twice", item.id())
+			return nil, fmt.Errorf("the list repeats itself: it has %s twice", item.id())
 		}
 		seen[item.id()] = true
+		items = append(items, item)
 	}
 	if most > 0 && len(seen) > most {
-		return fmt.Errorf("the list does not end after %d", most)
+		return nil, fmt.Errorf("the list does not end after %d", most)
 	}
-	return nil
+	return items, nil
 }

@@ -1,7 +1,6 @@
 package stripe_test
 
 import (
-	"errors"
 	"fmt"
 	"iter"
 	"net/http"
@@ -11,22 +10,6 @@ import (
 
 	"github.com/payonce/payonce/internal/stripe"
 )
-
-func firstError[T any](seq iter.Seq2[T, error]) error {
-	for _, err := range seq {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func firstStep[T any](seq iter.Seq2[T, error]) error {
-	for _, err := range seq {
-		return err
-	}
-	return errors.New("the sequence is empty")
-}
 
 // listing serves n objects in pages, newest first, as the provider does.
 func listing(n int, object func(id string) string) http.HandlerFunc {
@@ -53,104 +36,70 @@ func list(more bool, data ...string) string {
 	return fmt.Sprintf(`{"object":"list","url":"/v1/x","has_more":%t,"data":[%s]}`, more, strings.Join(data, ","))
 }
 
-func TestIntents(t *testing.T) {
+func TestIntents_areListedOnceAndOnlyAsNeeded(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{0, 1, 99, 100, 101, 250} {
-		t.Run(fmt.Sprintf("all %d are listed once", n), func(t *testing.T) {
+		t.Run(strconv.Itoa(n), func(t *testing.T) {
 			t.Parallel()
 			p := newProvider(t, listing(n, func(id string) string { return intentJSON("id", "pi_"+id) }))
-			next := n
-			for in, err := range newClient(t, p.URL, 0).Intents(t.Context()) {
-				if err != nil {
-					t.Fatal(err)
-				}
-				if want := fmt.Sprintf("pi_%d", next); in.ID != want || in.Reference != "ch_1" {
+			seq := newClient(t, p.URL, 0).Intents(t.Context())
+			if zero, err := first(seq); err != nil || zero != (n == 0) || p.requests.Load() != 1 {
+				t.Errorf("the first is missing: %t after %d requests, %v", zero, p.requests.Load(), err)
+			}
+			all, err := collect(seq)
+			if err != nil || len(all) != n {
+				t.Fatalf("%d are listed, %v", len(all), err)
+			}
+			for i, in := range all {
+				if want := "pi_" + strconv.Itoa(n-i); in.ID != want || in.Reference != "ch_1" {
 					t.Fatalf("intent is %s of %s, want %s of ch_1", in.ID, in.Reference, want)
 				}
-				next--
 			}
-			if next != 0 {
-				t.Errorf("%d are missing", next)
-			}
-			if got, want := p.requests.Load(), int64(max(1, (n+99)/100)); got != want {
+			if got, want := p.requests.Load()-1, int64(max(1, (n+99)/100)); got != want {
 				t.Errorf("%d requests, want %d", got, want)
 			}
 		})
 	}
-	t.Run("nothing is asked for before it is needed", func(t *testing.T) {
-		t.Parallel()
-		p := newProvider(t, listing(250, func(id string) string { return intentJSON("id", "pi_"+id) }))
-		seq := newClient(t, p.URL, 0).Intents(t.Context())
-		if got := p.requests.Load(); got != 0 {
-			t.Errorf("%d requests before the first step, want none", got)
-		}
-		if err := firstStep(seq); err != nil {
-			t.Fatal(err)
-		}
-		if got := p.requests.Load(); got != 1 {
-			t.Errorf("%d requests for the first intent, want 1", got)
-		}
-	})
 }
 
-// A list that is not one must never pass for an empty account.
-func TestIntents_takes_nothing_else_for_a_list(t *testing.T) {
+// A failure, or an answer that is no list, never passes for the end of a list.
+func TestIntents_endWithTheErrorOfAPage(t *testing.T) {
 	t.Parallel()
-	for name, body := range map[string]string{
-		"an empty object":                    `{}`,
-		"an intent":                          intentJSON(),
-		"a list without data":                `{"object":"list","has_more":false}`,
-		"an empty page that promises more":   list(true),
-		"a list of refunds":                  list(false, refundJSON()),
-		"a list with an intent in no state":  list(false, intentJSON("status", "")),
-		"a list whose last page is cut away": list(true, intentJSON())[:200],
+	full := func(id string) string { return intentJSON("id", "pi_"+id) }
+	for name, tc := range map[string]struct {
+		page   http.HandlerFunc
+		listed int // before the page
+	}{
+		"an empty object":                    {answer(200, `{}`), 0},
+		"an intent":                          {answer(200, intentJSON()), 0},
+		"a list without data":                {answer(200, `{"object":"list","has_more":false}`), 0},
+		"an empty page that promises more":   {answer(200, list(true)), 0},
+		"a list of refunds":                  {answer(200, list(false, refundJSON())), 0},
+		"a list with an intent in no state":  {answer(200, list(false, intentJSON("status", ""))), 0},
+		"a list whose last page is cut away": {answer(200, list(true, intentJSON())[:200]), 0},
+		"a second page that is refused":      {answer(429, errorJSON("invalid_request_error", "rate_limit")), 100},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := newProvider(t, answer(200, body))
-			var steps int
-			var last error
-			for _, err := range newClient(t, p.URL, 0).Intents(t.Context()) {
-				steps++
-				last = err
+			p := newProvider(t, func(w http.ResponseWriter, r *http.Request) {
+				if tc.listed > 0 && r.URL.Query().Get("starting_after") == "" {
+					listing(250, full)(w, r)
+					return
+				}
+				tc.page(w, r)
+			})
+			all, err := collect(newClient(t, p.URL, 0).Intents(t.Context()))
+			if kinds(err) != "unavailable" || len(all) != tc.listed {
+				t.Errorf("%d listed, then %v; want %d, then unavailable", len(all), err, tc.listed)
 			}
-			if kinds(last) != "unavailable" || steps != 1 {
-				t.Errorf("%d steps, the last with %v; want one that is unavailable", steps, last)
-			}
-			if got := p.requests.Load(); got != 1 {
-				t.Errorf("%d requests, want 1", got)
+			if got, want := p.requests.Load(), int64(1+tc.listed/100); got != want {
+				t.Errorf("%d requests, want %d", got, want)
 			}
 		})
 	}
 }
 
-func TestIntents_ends_at_the_first_page_that_fails(t *testing.T) {
-	t.Parallel()
-	good := listing(250, func(id string) string { return intentJSON("id", "pi_"+id) })
-	p := newProvider(t, func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Query().Get("starting_after") != "" {
-			answer(429, errorJSON("invalid_request_error", "rate_limit"))(w, r)
-			return
-		}
-		good(w, r)
-	})
-	var listed, failed int
-	for in, err := range newClient(t, p.URL, 0).Intents(t.Context()) {
-		if err != nil {
-			failed++
-			if kinds(err) != "unavailable" || in != (stripe.Intent{}) {
-				t.Errorf("got %+v, %v", in, err)
-			}
-			continue
-		}
-		listed++
-	}
-	if listed != 100 || failed != 1 {
-		t.Errorf("%d listed and %d errors, want 100 and 1", listed, failed)
-	}
-}
-
-func TestRefunds(t *testing.T) {
+func TestRefunds_areThoseOfTheAccountOrOfAnIntent(t *testing.T) {
 	t.Parallel()
 	p := newProvider(t, func(w http.ResponseWriter, r *http.Request) {
 		n := 120
@@ -160,31 +109,21 @@ func TestRefunds(t *testing.T) {
 		listing(n, func(id string) string { return refundJSON("id", "re_"+id, "status", nil) })(w, r)
 	})
 	c := newClient(t, p.URL, 0)
-	for name, tc := range map[string]struct {
-		seq  iter.Seq2[stripe.Refund, error]
-		want int
-	}{
-		"of the account": {c.Refunds(t.Context()), 120},
-		"of an intent":   {c.RefundsOf(t.Context(), "pi_1"), 2},
-	} {
-		var got int
-		for r, err := range tc.seq {
-			if err != nil {
-				t.Fatalf("%s: %v", name, err)
-			}
-			if r.Reference != "re_ours" || r.PaymentIntent != "pi_1" || r.Currency != "EUR" || r.Status != "" {
-				t.Errorf("%s: refund is %+v", name, r)
-			}
-			got++
+	for want, seq := range map[int]iter.Seq2[stripe.Refund, error]{120: c.Refunds(t.Context()), 2: c.RefundsOf(t.Context(), "pi_1")} {
+		all, err := collect(seq)
+		if err != nil || len(all) != want {
+			t.Errorf("%d refunds, %v, want %d", len(all), err, want)
 		}
-		if got != tc.want {
-			t.Errorf("%s: %d refunds, want %d", name, got, tc.want)
+		for _, r := range all {
+			if r.Reference != "re_ours" || r.PaymentIntent != "pi_1" || r.Currency != "EUR" || r.Status != "" {
+				t.Errorf("refund is %+v", r)
+			}
 		}
 	}
 }
 
-// A list that does not come to an end must not keep its reader for ever.
-func TestLists_end(t *testing.T) {
+// A list without an end does not keep its reader for ever.
+func TestRefunds_endEvenIfTheProvidersListDoesNot(t *testing.T) {
 	t.Parallel()
 	refund := func(n int) string { return refundJSON("id", fmt.Sprintf("re_%d", n)) }
 	page := func(from, to int) (ids []string) {
@@ -221,10 +160,10 @@ func TestLists_end(t *testing.T) {
 				"an intent": c.RefundsOf(t.Context(), "pi_1"), "the account": c.Refunds(t.Context()),
 			} {
 				asked = 0
-				listed, err := walked(seq)
-				if kinds(err) != "unavailable" || listed != tc.listed || asked != tc.requests {
+				all, err := collect(seq)
+				if kinds(err) != "unavailable" || len(all) != tc.listed || asked != tc.requests {
 					t.Errorf("of %s: %d were listed in %d requests before %v, want %d in %d and then that it is unavailable",
-						of, listed, asked, err, tc.listed, tc.requests)
+						of, len(all), asked, err, tc.listed, tc.requests)
 				}
 			}
 		})
@@ -240,29 +179,16 @@ func TestLists_end(t *testing.T) {
 		return newClient(t, p.URL, 0)
 	}
 
-	t.Run("one intent's refunds are not more than any intent has", func(t *testing.T) {
+	t.Run("an intent has no more than 5000", func(t *testing.T) {
 		t.Parallel()
-		listed, err := walked(endless(t).RefundsOf(t.Context(), "pi_1"))
-		if kinds(err) != "unavailable" || listed != 5000 {
-			t.Errorf("%d were listed before %v, want 5000 and then that it is unavailable", listed, err)
+		if all, err := collect(endless(t).RefundsOf(t.Context(), "pi_1")); kinds(err) != "unavailable" || len(all) != 5000 {
+			t.Errorf("%d were listed before %v, want 5000 and then that it is unavailable", len(all), err)
 		}
 	})
-
-	t.Run("an account's may be as many as it has", func(t *testing.T) {
+	t.Run("an account has any number", func(t *testing.T) {
 		t.Parallel()
-		if listed, err := walked(endless(t).Refunds(t.Context())); err != nil || listed != 7000 {
-			t.Errorf("%d were listed before %v, want all 7000", listed, err)
+		if all, err := collect(endless(t).Refunds(t.Context())); err != nil || len(all) != 7000 {
+			t.Errorf("%d were listed before %v, want all 7000", len(all), err)
 		}
 	})
-}
-
-// walked is how many objects a list had, and how it ended.
-func walked(seq iter.Seq2[stripe.Refund, error]) (listed int, end error) {
-	for _, err := range seq {
-		if err != nil {
-			return listed, err
-		}
-		listed++
-	}
-	return listed, nil
 }

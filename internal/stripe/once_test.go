@@ -23,9 +23,9 @@ func oneGoodThenCut(good string) http.HandlerFunc {
 	}
 }
 
-func TestCall_is_sent_once_on_a_reused_connection_that_is_cut(t *testing.T) {
+func TestCall_isSentOnceOnAReusedConnectionThatIsCut(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"create", "confirm", "retrieve", "cancel", "intents", "create refund", "retrieve refund", "refunds", "refunds of an intent"} {
+	for name := range calls(nil) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := newProvider(t, oneGoodThenCut(intentJSON()))
@@ -44,39 +44,7 @@ func TestCall_is_sent_once_on_a_reused_connection_that_is_cut(t *testing.T) {
 	}
 }
 
-// TestTrap shows that there is something to guard against: the same call with
-// stripe-go's retries off but net/http left alone is sent twice.
-func TestTrap_net_http_repeats_a_keyed_request(t *testing.T) {
-	t.Parallel()
-	p := newProvider(t, oneGoodThenCut(intentJSON()))
-	transport := &http.Transport{}
-	t.Cleanup(transport.CloseIdleConnections)
-	naive := stripego.NewClient(secretKey, stripego.WithBackends(&stripego.Backends{
-		API: stripego.GetBackendWithConfig(stripego.APIBackend, &stripego.BackendConfig{
-			URL:               stripego.String(p.URL),
-			MaxNetworkRetries: stripego.Int64(0),
-			LeveledLogger:     &stripego.LeveledLogger{Level: stripego.LevelNull},
-			HTTPClient:        &http.Client{Transport: transport},
-		}),
-	}))
-	if _, err := naive.V1PaymentIntents.Retrieve(t.Context(), "pi_1", nil); err != nil {
-		t.Fatalf("first request: %v", err)
-	}
-	params := &stripego.PaymentIntentConfirmParams{}
-	params.SetIdempotencyKey("key_1")
-	in, err := naive.V1PaymentIntents.Confirm(t.Context(), "pi_1", params)
-	if err == nil {
-		t.Fatal("confirm was answered, want a cut")
-	}
-	if in == nil {
-		t.Error("the object beside the error is nil, so looking at it would do: the package doc says otherwise")
-	}
-	if got := p.requests.Load(); got <= 2 {
-		t.Errorf("the provider saw %d requests: net/http no longer repeats, and onceTransport is not needed", got)
-	}
-}
-
-func TestCall_sends_no_telemetry_and_needs_no_package_level_key(t *testing.T) {
+func TestCall_sendsItsKeyAndNoTelemetry(t *testing.T) {
 	t.Parallel()
 	var telemetry, keys atomic.Int64
 	p := newProvider(t, func(w http.ResponseWriter, r *http.Request) {
@@ -104,7 +72,7 @@ func TestCall_sends_no_telemetry_and_needs_no_package_level_key(t *testing.T) {
 
 // A call whose key or id cannot be sent reaches no path at all: stripe-go would
 // make a key up, trim it, or turn a retrieve into a list.
-func TestCall_that_cannot_be_sent_is_rejected_unsent(t *testing.T) {
+func TestCall_withAnUnusableKeyOrIDIsNotSent(t *testing.T) {
 	t.Parallel()
 	p := newProvider(t, answer(200, intentJSON()))
 	c := newClient(t, p.URL, 0)
@@ -123,8 +91,7 @@ func TestCall_that_cannot_be_sent_is_rejected_unsent(t *testing.T) {
 		"a cancellation of none":   func(ctx context.Context) error { _, err := c.CancelIntent(ctx, ""); return err },
 		"a refund of no intent":    func(ctx context.Context) error { _, err := c.CreateRefund(ctx, "key_1", refundParams("")); return err },
 		"a refund without a key":   func(ctx context.Context) error { _, err := c.CreateRefund(ctx, "", refundParams("pi_1")); return err },
-		"a refund without an id":   func(ctx context.Context) error { _, err := c.RetrieveRefund(ctx, ""); return err },
-		"the refunds of no intent": func(ctx context.Context) error { return firstError(c.RefundsOf(ctx, "")) },
+		"the refunds of no intent": func(ctx context.Context) error { _, err := collect(c.RefundsOf(ctx, "")); return err },
 	} {
 		if err := call(t.Context()); kinds(err) != "rejected" {
 			t.Errorf("%s: %v, want a rejection", name, err)

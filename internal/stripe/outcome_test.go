@@ -3,10 +3,7 @@ package stripe_test
 import (
 	"context"
 	"errors"
-	"io"
-	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -19,8 +16,8 @@ import (
 
 const html = "<html><body>502 Bad Gateway</body></html>"
 
-// outcomes is everything that can come back instead of a success, and what it
-// means. TestOutcome runs each through every call.
+// outcomes returns everything that can come back instead of a success, and its
+// classification.
 func outcomes() map[string]struct {
 	answer http.HandlerFunc
 	want   string
@@ -93,29 +90,26 @@ func outcomes() map[string]struct {
 	}
 }
 
-// TestOutcome is the error table: each call on each answer gives an error of
-// exactly one kind, the zero value beside it, no secret in its text, and was
-// one request on the wire.
-func TestOutcome(t *testing.T) {
+// Each call on each answer returns an error of exactly one kind with no secret in
+// its text and the zero value beside it, and sends one request.
+func TestCall_classifiesEveryAnswer(t *testing.T) {
 	t.Parallel()
 	for name, o := range outcomes() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := newProvider(t, o.answer)
 			var timeout time.Duration
 			if strings.HasPrefix(name, "silence") {
 				timeout = 100 * time.Millisecond
 			}
-			c := newClient(t, p.URL, timeout)
-			for call, run := range calls(c) {
-				p := p
+			shared := newProvider(t, o.answer)
+			for call := range calls(nil) {
+				p := shared
 				if timeout > 0 { // a late request counts where it was sent
 					p = newProvider(t, o.answer)
-					run = calls(newClient(t, p.URL, timeout))[call]
 				}
 				before := p.requests.Load()
-				zero, err := run(t.Context())
-				for timeout > 0 && p.requests.Load() == before { // it timed out before its request was there
+				zero, err := calls(newClient(t, p.URL, timeout))[call](t.Context())
+				for timeout > 0 && p.requests.Load() == before { // it timed out before its request arrived
 					p, before = newProvider(t, o.answer), 0
 					zero, err = calls(newClient(t, p.URL, timeout))[call](t.Context())
 				}
@@ -136,33 +130,44 @@ func TestOutcome(t *testing.T) {
 	}
 }
 
-func TestDeclinedError(t *testing.T) {
+func TestErrors_carryWhatTheProviderSays(t *testing.T) {
 	t.Parallel()
-	p := newProvider(t, answer(402, errorJSON("card_error", "card_declined", "decline_code", "insufficient_funds",
-		"payment_intent", map[string]any{
-			"id": "pi_1", "object": "payment_intent", "status": "requires_payment_method", "amount": 1999, "currency": "eur",
-			"metadata": map[string]any{"charge_id": "ch_1"}, "latest_charge": "ch_provider", "created": 1700000000,
-			"last_payment_error": map[string]any{"type": "card_error", "code": "card_declined", "message": "for people"},
-		})))
-	_, err := newClient(t, p.URL, 0).ConfirmIntent(t.Context(), "key_1", "pi_1")
-
-	var declined *stripe.DeclinedError
-	if !errors.As(err, &declined) {
-		t.Fatalf("confirm: %v, want a decline", err)
+	intent := map[string]any{
+		"id": "pi_1", "object": "payment_intent", "status": "requires_payment_method", "amount": 1999, "currency": "eur",
+		"metadata": map[string]any{"charge_id": "ch_1"}, "latest_charge": "ch_provider", "created": 1700000000,
+		"last_payment_error": map[string]any{"type": "card_error", "code": "card_declined", "message": "for people"},
 	}
-	want := &stripe.DeclinedError{
-		Decline: stripe.Decline{Code: "card_declined", DeclineCode: "insufficient_funds", Message: "for people"},
-		Intent: stripe.Intent{
-			ID: "pi_1", Status: stripe.RequiresPaymentMethod, Amount: 1999, Currency: "EUR", Reference: "ch_1", Attempted: true,
-			Decline: &stripe.Decline{Code: "card_declined", Message: "for people"}, Created: time.Unix(1700000000, 0).UTC(),
+	want := stripe.Intent{
+		ID: "pi_1", Status: stripe.RequiresPaymentMethod, Amount: 1999, Currency: "EUR", Reference: "ch_1", Attempted: true,
+		Decline: &stripe.Decline{Code: "card_declined", Message: "for people"}, Created: time.Unix(1700000000, 0).UTC(),
+	}
+	failure := errorJSON("api_error", "")
+	for name, tc := range map[string]struct {
+		answer http.HandlerFunc
+		want   error
+	}{
+		"decline": {
+			answer(402, errorJSON("card_error", "card_declined", "decline_code", "insufficient_funds", "payment_intent", intent)),
+			&stripe.DeclinedError{Decline: stripe.Decline{Code: "card_declined", DeclineCode: "insufficient_funds", Message: "for people"}, Intent: want},
 		},
-	}
-	if diff := cmp.Diff(want, declined); diff != "" {
-		t.Errorf("decline (-want +got):\n%s", diff)
+		"rejection": {
+			answer(400, errorJSON("invalid_request_error", stripe.CodeUnexpectedState, "payment_intent", intent)),
+			&stripe.RejectedError{StatusCode: 400, Code: stripe.CodeUnexpectedState, Message: "for people", Intent: want},
+		},
+		"first failure": {answer(500, failure), &stripe.FailedError{StatusCode: 500, RequestID: "req_1"}},
+		"saved failure": {answer(500, failure, "Idempotent-Replayed", "true"), &stripe.FailedError{StatusCode: 500, RequestID: "req_1", Replayed: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := newClient(t, newProvider(t, tc.answer).URL, 0).ConfirmIntent(t.Context(), "key_1", "pi_1")
+			if diff := cmp.Diff(tc.want, errors.Unwrap(err)); diff != "" {
+				t.Errorf("error (-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 
-func TestDecline_asks_for_authentication(t *testing.T) {
+func TestDecline_AuthenticationRequired(t *testing.T) {
 	t.Parallel()
 	for d, want := range map[stripe.Decline]bool{
 		{Code: "authentication_required"}:                               true,
@@ -177,45 +182,7 @@ func TestDecline_asks_for_authentication(t *testing.T) {
 	}
 }
 
-func TestRejectedError(t *testing.T) {
-	t.Parallel()
-	p := newProvider(t, answer(400, errorJSON("invalid_request_error", "payment_intent_unexpected_state",
-		"payment_intent", map[string]any{"id": "pi_1", "object": "payment_intent", "status": "succeeded", "amount": 1999, "currency": "eur"})))
-	_, err := newClient(t, p.URL, 0).ConfirmIntent(t.Context(), "key_1", "pi_1")
-
-	var rejected *stripe.RejectedError
-	if !errors.As(err, &rejected) {
-		t.Fatalf("confirm: %v, want a rejection", err)
-	}
-	if rejected.StatusCode != http.StatusBadRequest || rejected.Code != stripe.CodeUnexpectedState || rejected.Message != "for people" || rejected.Intent.Status != stripe.Succeeded {
-		t.Errorf("rejection is %+v", rejected)
-	}
-}
-
-func TestFailedError(t *testing.T) {
-	t.Parallel()
-	for name, replayed := range map[string]bool{"first": false, "saved": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var header []string
-			if replayed {
-				header = []string{"Idempotent-Replayed", "true"}
-			}
-			p := newProvider(t, answer(500, errorJSON("api_error", ""), header...))
-			_, err := newClient(t, p.URL, 0).ConfirmIntent(t.Context(), "key_1", "pi_1")
-
-			var failed *stripe.FailedError
-			if !errors.As(err, &failed) {
-				t.Fatalf("confirm: %v, want a failure", err)
-			}
-			if diff := cmp.Diff(&stripe.FailedError{StatusCode: 500, RequestID: "req_1", Replayed: replayed}, failed); diff != "" {
-				t.Errorf("failure (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
-func TestUnavailableError_says_when_to_come_back(t *testing.T) {
+func TestUnavailableError_carriesTheProvidersRetryAfter(t *testing.T) {
 	t.Parallel()
 	limited := errorJSON("invalid_request_error", "rate_limit")
 	const date = "Mon, 02 Jan 2006 15:04:05 GMT"
@@ -250,24 +217,7 @@ func TestUnavailableError_says_when_to_come_back(t *testing.T) {
 	}
 }
 
-func TestUnavailableError_when_nobody_listens(t *testing.T) {
-	t.Parallel()
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	base := "http://" + l.Addr().String()
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	for call, run := range calls(newClient(t, base, 0)) {
-		if _, err := run(t.Context()); kinds(err) != "unavailable" {
-			t.Errorf("%s: %v, want unavailable", call, err)
-		}
-	}
-}
-
-func TestContext(t *testing.T) {
+func TestCall_returnsItsContextsErrorAndNoOtherTimeout(t *testing.T) {
 	t.Parallel()
 	t.Run("a call that is given up returns the context's own error", func(t *testing.T) {
 		t.Parallel()
@@ -294,6 +244,16 @@ func TestContext(t *testing.T) {
 			t.Errorf("%d requests, want none", got)
 		}
 	})
+	t.Run("a refused connection is unavailable", func(t *testing.T) {
+		t.Parallel()
+		p := newProvider(t, answer(200, intentJSON()))
+		p.Close()
+		for call, run := range calls(newClient(t, p.URL, 0)) {
+			if _, err := run(t.Context()); kinds(err) != "unavailable" {
+				t.Errorf("%s: %v, want unavailable", call, err)
+			}
+		}
+	})
 	t.Run("the client's own time-out is not mistaken for the context's", func(t *testing.T) {
 		t.Parallel()
 		_, err := newClient(t, newProvider(t, stall("")).URL, 20*time.Millisecond).RetrieveIntent(t.Context(), "pi_1")
@@ -303,23 +263,12 @@ func TestContext(t *testing.T) {
 	})
 }
 
-// JSON allows a NUL and any length; what is kept of the provider's words must fit
-// into a jsonb value.
-func TestTheProvidersWordsCanBeStored(t *testing.T) {
+// What is kept of the provider's texts fits into a jsonb value: JSON allows a NUL
+// and any length.
+func TestDecline_canBeStored(t *testing.T) {
 	t.Parallel()
-	long := strings.Repeat("é", 400)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(http.StatusPaymentRequired)
-		_, _ = io.WriteString(w, `{"error":{"type":"card_error","code":"card_declined","decline_code":"a\u0000b","message":"\u0000`+long+`"}}`)
-	}))
-	defer server.Close()
-	client, err := stripe.New(stripe.Config{SecretKey: "sk_test_x", Base: server.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	_, err = client.ConfirmIntent(t.Context(), "key", "pi_1")
+	body := `{"error":{"type":"card_error","code":"card_declined","decline_code":"a\u0000b","message":"\u0000` + strings.Repeat("é", 400) + `"}}`
+	_, err := newClient(t, newProvider(t, answer(402, body)).URL, 0).ConfirmIntent(t.Context(), "key", "pi_1")
 	var declined *stripe.DeclinedError
 	if !errors.As(err, &declined) {
 		t.Fatalf("ConfirmIntent: %v", err)

@@ -15,13 +15,11 @@ import (
 	"github.com/payonce/payonce/internal/stripe"
 )
 
-// outside is a sandbox provider with books of its own, and a client of it.
+// outside is a sandbox and a client of it.
 type outside struct {
 	*stripe.Client
 	t    *testing.T
 	base string
-	// endDelays carries out at once what the sandbox delays.
-	endDelays func()
 }
 
 func newOutside(t *testing.T) outside {
@@ -35,22 +33,20 @@ func newOutside(t *testing.T) outside {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	sb, err := sandbox.New(pool, sandbox.Options{Now: time.Now, ProcessingTime: 50 * time.Millisecond})
+	sb, err := sandbox.New(pool, sandbox.Options{Now: time.Now})
 	if err != nil {
 		t.Fatal(err)
 	}
 	srv := httptest.NewServer(sb)
 	t.Cleanup(srv.Close)
 	t.Cleanup(sb.Drain)
-	return outside{newClient(t, srv.URL, 0), t, srv.URL, sb.Drain}
+	return outside{newClient(t, srv.URL, 0), t, srv.URL}
 }
 
 // created makes an unconfirmed intent of charge ch_1.
 func (o outside) created(method string) stripe.Intent {
 	o.t.Helper()
-	in, err := o.CreateIntent(o.t.Context(), "create", stripe.CreateParams{
-		Reference: "ch_1", Amount: 1999, Currency: "EUR", PaymentMethod: method, Description: "order 7",
-	})
+	in, err := o.CreateIntent(o.t.Context(), "create", createParams(method))
 	if err != nil {
 		o.t.Fatal(err)
 	}

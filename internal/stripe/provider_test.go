@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -120,12 +121,12 @@ func stall(raw string) http.HandlerFunc {
 	}
 }
 
-// calls are all calls of the client, each reduced to what it returned beside
-// its error, and whether that was the zero value.
+// calls returns all calls of the client, each reduced to whether its value is zero,
+// and its error.
 func calls(c *stripe.Client) map[string]func(context.Context) (zero bool, err error) {
 	return map[string]func(context.Context) (bool, error){
 		"create": func(ctx context.Context) (bool, error) {
-			in, err := c.CreateIntent(ctx, "key_1", stripe.CreateParams{Reference: "ch_1", Amount: 1999, Currency: "EUR", PaymentMethod: "pm_card_visa"})
+			in, err := c.CreateIntent(ctx, "key_1", createParams("pm_card_visa"))
 			return in == stripe.Intent{}, err
 		},
 		"confirm": func(ctx context.Context) (bool, error) {
@@ -140,33 +141,41 @@ func calls(c *stripe.Client) map[string]func(context.Context) (zero bool, err er
 			in, err := c.CancelIntent(ctx, "pi_1")
 			return in == stripe.Intent{}, err
 		},
-		"intents": func(ctx context.Context) (bool, error) {
-			for in, err := range c.Intents(ctx) {
-				return in == stripe.Intent{}, err
-			}
-			return true, nil
-		},
 		"create refund": func(ctx context.Context) (bool, error) {
-			r, err := c.CreateRefund(ctx, "key_1", stripe.RefundParams{Reference: "re_ours", PaymentIntent: "pi_1", Amount: 500, Currency: "EUR"})
+			r, err := c.CreateRefund(ctx, "key_1", refundParams("pi_1"))
 			return r == stripe.Refund{}, err
 		},
-		"retrieve refund": func(ctx context.Context) (bool, error) {
-			r, err := c.RetrieveRefund(ctx, "re_1")
-			return r == stripe.Refund{}, err
-		},
-		"refunds": func(ctx context.Context) (bool, error) {
-			for r, err := range c.Refunds(ctx) {
-				return r == stripe.Refund{}, err
-			}
-			return true, nil
-		},
-		"refunds of an intent": func(ctx context.Context) (bool, error) {
-			for r, err := range c.RefundsOf(ctx, "pi_1") {
-				return r == stripe.Refund{}, err
-			}
-			return true, nil
-		},
+		"intents":              func(ctx context.Context) (bool, error) { return first(c.Intents(ctx)) },
+		"refunds":              func(ctx context.Context) (bool, error) { return first(c.Refunds(ctx)) },
+		"refunds of an intent": func(ctx context.Context) (bool, error) { return first(c.RefundsOf(ctx, "pi_1")) },
 	}
+}
+
+func createParams(method string) stripe.CreateParams {
+	return stripe.CreateParams{Reference: "ch_1", Amount: 1999, Currency: "EUR", PaymentMethod: method, Description: "order 7"}
+}
+
+func refundParams(intent string) stripe.RefundParams {
+	return stripe.RefundParams{Reference: "re_ours", PaymentIntent: intent, Amount: 500, Currency: "EUR"}
+}
+
+func first[T comparable](seq iter.Seq2[T, error]) (zero bool, err error) {
+	var none T
+	for v, err := range seq {
+		return v == none, err
+	}
+	return true, nil
+}
+
+// collect returns what a list had before its end, and the error that ended it.
+func collect[T any](seq iter.Seq2[T, error]) (all []T, err error) {
+	for v, err := range seq {
+		if err != nil {
+			return all, err
+		}
+		all = append(all, v)
+	}
+	return all, nil
 }
 
 // kinds names every kind that the error is of. There must be exactly one.

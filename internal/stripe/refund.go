@@ -11,9 +11,9 @@ import (
 	stripego "github.com/stripe/stripe-go/v85"
 )
 
-// The states of a refund. Only RefundSucceeded means that the money went, and
-// even then the provider may fail the refund later. One of other origin may
-// have no state at all.
+// The states of a refund. Only RefundSucceeded means that the money moved, and
+// even then the provider may fail the refund later. A refund of other origin may
+// have no state.
 const (
 	RefundPending        = "pending"
 	RefundRequiresAction = "requires_action"
@@ -26,8 +26,8 @@ const (
 type Refund struct {
 	ID            string
 	PaymentIntent string
-	// Reference is the id of our refund (metadata refund_id). It is empty on a
-	// refund of other origin.
+	// Reference is the id of our refund (metadata refund_id), empty on a refund
+	// of other origin.
 	Reference string
 	Status    string
 	// FailureReason is the provider's word for why it failed,
@@ -55,13 +55,11 @@ type RefundParams struct {
 // A refund has no object of its own before it is sent, so after an attempt
 // whose outcome is open the caller looks for its Reference among RefundsOf
 // first.
-func (c *Client) CreateRefund(ctx context.Context, key string, p RefundParams) (Refund, error) {
-	if err := cmp.Or(checkKey(key), checkID(p.PaymentIntent)); err != nil {
-		return Refund{}, fmt.Errorf("create refund %s of %s: %w", p.Reference, p.PaymentIntent, err)
-	}
+func (c *Client) CreateRefund(ctx context.Context, key string, p RefundParams) (r Refund, err error) {
+	defer wrap(&err, "create refund "+p.Reference+" of", p.PaymentIntent)
 	amount, err := sentAmount(p.Amount, p.Currency)
-	if err != nil {
-		return Refund{}, fmt.Errorf("create refund %s of %s: %w", p.Reference, p.PaymentIntent, err)
+	if err := cmp.Or(checkKey(key), checkID(p.PaymentIntent), err); err != nil {
+		return Refund{}, err
 	}
 	params := &stripego.RefundCreateParams{
 		PaymentIntent: stripego.String(p.PaymentIntent),
@@ -69,33 +67,9 @@ func (c *Client) CreateRefund(ctx context.Context, key string, p RefundParams) (
 		Metadata:      map[string]string{metadataRefund: p.Reference},
 	}
 	params.SetIdempotencyKey(key)
-	r, err := request(ctx, c, func(ctx context.Context) (*stripego.Refund, error) {
+	return request(ctx, c, func(ctx context.Context) (*stripego.Refund, error) {
 		return c.api.V1Refunds.Create(ctx, params)
 	}, refundOf)
-	if err != nil {
-		return Refund{}, fmt.Errorf("create refund %s of %s: %w", p.Reference, p.PaymentIntent, err)
-	}
-	return r, nil
-}
-
-// RetrieveRefund returns the refund as it is now. It changes nothing.
-func (c *Client) RetrieveRefund(ctx context.Context, id string) (Refund, error) {
-	if err := checkID(id); err != nil {
-		return Refund{}, fmt.Errorf("retrieve refund %s: %w", id, err)
-	}
-	r, err := request(ctx, c, func(ctx context.Context) (*stripego.Refund, error) {
-		return c.api.V1Refunds.Retrieve(ctx, id, &stripego.RefundRetrieveParams{})
-	}, func(sent *stripego.Refund) (Refund, error) {
-		r, err := refundOf(sent)
-		if err == nil && r.ID != id {
-			return Refund{}, fmt.Errorf("the answer is about refund %s", r.ID)
-		}
-		return r, err
-	})
-	if err != nil {
-		return Refund{}, fmt.Errorf("retrieve refund %s: %w", id, err)
-	}
-	return r, nil
 }
 
 // RefundsOf returns every refund of the intent, whatever its state, newest
@@ -103,7 +77,7 @@ func (c *Client) RetrieveRefund(ctx context.Context, id string) (Refund, error) 
 // refund twice, is [UnavailableError].
 func (c *Client) RefundsOf(ctx context.Context, intent string) iter.Seq2[Refund, error] {
 	if err := checkID(intent); err != nil {
-		// Without an intent the provider would list everybody's refunds.
+		// Without an intent the provider would list all refunds of the account.
 		return func(yield func(Refund, error) bool) {
 			yield(Refund{}, fmt.Errorf("list refunds of %s: %w", intent, err))
 		}

@@ -2,26 +2,23 @@ package stripe
 
 import (
 	"context"
-	"errors"
-	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 )
 
 const (
 	// A page of a hundred intents is well under a megabyte.
 	maxAnswerBytes = 8 << 20
-	// One idle connection for every call that may be under way at once.
+	// One idle connection for every call that may be in flight.
 	maxIdleConns = 512
 	// Below the idle time-out of the usual load balancers, since a request
 	// that meets a closed connection is not repeated here.
 	idleConnTimeout = 30 * time.Second
-	// Longer than a provider is busy, and short enough for a mistake of its.
+	// A longer wait would be a mistake of the provider's.
 	maxRetryAfter = 10 * time.Minute
 )
-
-var errAnswerTooLarge = errors.New("the answer is larger than 8 MiB")
 
 // newTransport returns a transport that speaks HTTP/1.1 only, so that a
 // connection that stalls or dies takes a single call with it.
@@ -58,68 +55,60 @@ func (t onceTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	answered(Answered{Status: res.StatusCode, Replayed: res.Header.Get("Idempotent-Replayed") == "true"})
 	if a, ok := r.Context().Value(answerKey{}).(*answer); ok {
-		a.status = res.StatusCode
-		a.header = res.Header
-		res.Body = &answerBody{ReadCloser: res.Body, left: maxAnswerBytes, answer: a}
+		a.status, a.header = res.StatusCode, res.Header
+		res.Body = http.MaxBytesReader(nil, res.Body, maxAnswerBytes)
 	}
 	return res, nil
 }
 
-// answer is what was received for one request, whatever stripe-go makes of it.
-// Its zero value means that no answer came.
+// answer is what was received for one request. Its zero value means that no
+// answer came.
 type answer struct {
-	status  int
-	header  http.Header
-	readErr error // why the body ended early, nil if it did not
+	status int
+	header http.Header
 }
 
+// answerKey is the key under which a request's context holds its *answer.
 type answerKey struct{}
-
-// observe returns a context under which the next request fills a.
-func observe(ctx context.Context, a *answer) context.Context {
-	return context.WithValue(ctx, answerKey{}, a)
-}
 
 func (a *answer) replayed() bool { return a.header.Get("Idempotent-Replayed") == "true" }
 
-// retryAfter is how long the answer asks to be left alone, at most
-// maxRetryAfter, or 0 if it does not say. A date is measured against the answer's own Date, so
-// that no clock of ours is asked.
+// retryAfter is how long the answer asks to wait: at most maxRetryAfter, 0 if it
+// does not say. A date is compared with the answer's own Date, not with our clock.
 func (a *answer) retryAfter() time.Duration {
 	v := a.header.Get("Retry-After")
 	if seconds, err := strconv.ParseUint(v, 10, 64); err == nil {
 		return time.Duration(min(seconds, uint64(maxRetryAfter/time.Second))) * time.Second
 	}
 	until, err := http.ParseTime(v)
-	if err != nil {
-		return 0
-	}
-	sent, err := http.ParseTime(a.header.Get("Date"))
-	if err != nil {
+	sent, errSent := http.ParseTime(a.header.Get("Date"))
+	if err != nil || errSent != nil {
 		return 0
 	}
 	return min(max(until.Sub(sent), 0), maxRetryAfter)
 }
 
-// answerBody bounds the body and notes why reading it ended early.
-type answerBody struct {
-	io.ReadCloser
-	left   int64
-	answer *answer
+// Answered is what came back for a request, once its headers have arrived.
+type Answered struct {
+	Status   int  // 0: no answer came
+	Replayed bool // the provider had answered this idempotency key before
 }
 
-func (b *answerBody) Read(p []byte) (int, error) {
-	if b.left <= 0 {
-		b.answer.readErr = errAnswerTooLarge
-		return 0, errAnswerTooLarge
+// Calls are the names of the requests that a client sends.
+func Calls() []string {
+	return []string{
+		"GET payment_intents", "POST payment_intents", "GET payment_intents/id",
+		"POST payment_intents/id/confirm", "POST payment_intents/id/cancel",
+		"GET refunds", "POST refunds",
 	}
-	if int64(len(p)) > b.left {
-		p = p[:b.left]
+}
+
+// callName is the request's name: the method and the path, with id in place of
+// ids.
+func callName(r *http.Request) string {
+	parts := strings.Split(strings.TrimPrefix(r.URL.Path, "/v1/"), "/")
+	if len(parts) > 1 {
+		parts[1] = "id"
 	}
-	n, err := b.ReadCloser.Read(p)
-	b.left -= int64(n)
-	if err != nil && !errors.Is(err, io.EOF) {
-		b.answer.readErr = err
-	}
-	return n, err
+	return r.Method + " " + strings.Join(parts, "/")
 }

@@ -15,10 +15,10 @@ import (
 	"github.com/payonce/payonce/internal/httpapi"
 )
 
-// The api must not link stripe-go, so it checks the signatures of events by
-// itself. Here, where both may meet, it is held against the provider's own code.
+// The api must not link stripe-go, so it verifies the signatures of events itself.
+// These tests compare it with the provider's own code.
 
-// verifier is an api that is asked one question at a time.
+// verifier is an api with one clock and one secret at a time.
 type verifier struct {
 	api     *httpapi.API
 	handler http.Handler
@@ -32,8 +32,7 @@ func newVerifier() *verifier {
 	return v
 }
 
-// accepts delivers a body with a header to the api, whose clock shows now, and
-// tells whether the signature was taken. What the body says does not matter.
+// accepts reports whether the api accepts the signature at the time now.
 func (v *verifier) accepts(tb testing.TB, header, body, secret string, now time.Time) bool {
 	tb.Helper()
 	v.api.StripeSecrets, v.now = []string{secret}, now
@@ -44,9 +43,8 @@ func (v *verifier) accepts(tb testing.TB, header, body, secret string, now time.
 	return !strings.Contains(recorder.Body.String(), "/problems/webhook-signature")
 }
 
-// compare asks both about a header. In it {t} stands for a time so many seconds
-// ago, {v1} for the right signature at that time, and {V1} for the same in
-// capitals.
+// compare gives both a header. In it {t} stands for a time so many seconds ago,
+// {v1} for the right signature at that time, and {V1} for the same in capitals.
 func (v *verifier) compare(tb testing.TB, header, body, secret string, age int64) (ours, theirs bool) {
 	tb.Helper()
 	at := time.Unix(time.Now().Unix()-age, 0)
@@ -54,7 +52,7 @@ func (v *verifier) compare(tb testing.TB, header, body, secret string, age int64
 	header = strings.NewReplacer(
 		"{t}", strconv.FormatInt(at.Unix(), 10), "{v1}", right, "{V1}", strings.ToUpper(right),
 	).Replace(header)
-	// Theirs reads the clock itself, some time between these two.
+	// Stripe's code reads the clock itself, some time between these two.
 	before := v.accepts(tb, header, body, secret, time.Now())
 	theirs = webhook.ValidatePayload([]byte(body), header, secret) == nil
 	if after := v.accepts(tb, header, body, secret, time.Now()); after != before {
@@ -63,11 +61,11 @@ func (v *verifier) compare(tb testing.TB, header, body, secret string, age int64
 	return before, theirs
 }
 
-// stricter tells whether we refuse on purpose what they accept: a signature made
-// ahead of time, and the empty secret, under which anybody can sign.
+// stricter reports whether the api refuses on purpose what Stripe accepts: a
+// signature made ahead of time, and the empty secret.
 func stricter(secret string, age int64) bool { return secret == "" || age < -300 }
 
-func TestTheAPITakesASignatureExactlyIfStripeDoes(t *testing.T) {
+func TestSignature_isAcceptedExactlyIfStripeAcceptsIt(t *testing.T) {
 	t.Parallel()
 	const body, secret = `{"id":"evt_1"}`, "whsec_1"
 	for _, test := range signatures() {
@@ -85,17 +83,11 @@ func TestTheAPITakesASignatureExactlyIfStripeDoes(t *testing.T) {
 	for name, test := range map[string]struct {
 		secret string
 		age    int64
-	}{
-		"made ahead of time":     {secret, -310},
-		"under the empty secret": {"", 0},
-	} {
-		t.Run("but not one "+name, func(t *testing.T) {
-			t.Parallel()
-			ours, theirs := newVerifier().compare(t, "t={t},v1={v1}", body, test.secret, test.age)
-			if ours || !theirs {
-				t.Errorf("we accept: %t, Stripe accepts: %t", ours, theirs)
-			}
-		})
+	}{"made ahead of time": {secret, -310}, "under the empty secret": {"", 0}} {
+		ours, theirs := newVerifier().compare(t, "t={t},v1={v1}", body, test.secret, test.age)
+		if ours || !theirs {
+			t.Errorf("one %s: we accept: %t, Stripe accepts: %t", name, ours, theirs)
+		}
 	}
 }
 
@@ -153,8 +145,8 @@ func signatures() []signatureCase {
 	}
 }
 
-// FuzzSignature asks both about any header over any body: both accept or both
-// refuse, but for what we refuse on purpose.
+// For any header over any body both accept or both refuse, except for what the api
+// refuses on purpose.
 func FuzzSignature(f *testing.F) {
 	for _, s := range signatures() {
 		f.Add(s.header, `{"id":"evt_1"}`, "whsec_1", s.age)
