@@ -31,7 +31,7 @@ func partsOf(program string) []part {
 		"api": {
 			{"garbage collector", `gcBgMarkWorker|bgsweep|bgscavenge|gcAssistAlloc|gcStart|gcDrain`},
 			{"commit: encode, send, wait", `postgres\.\(\*DB\)\.commit|\(\*Tenant\)\.Commit`},
-			{"let in, and look at the key", `httpapi.*lookUp|idempotency\.\(\*Looks\)|idempotency\.lookAll`},
+			{"let in, and look at the key", `httpapi.*lookUp|idempotency\.\(\*KeyReader\)|idempotency\.readKeys`},
 			{"log line", `log/slog`},
 			{"counters", `payonce/internal/telemetry|prometheus`},
 			{"JSON: read and validate the body", `httpapi\.decode|httpapi\.validate|httpapi.*readBody`},

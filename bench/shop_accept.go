@@ -52,11 +52,11 @@ func (s *riverShop) once(r *http.Request, c intake.Charge) (idempotency.Answer, 
 	if !idempotency.IsTaken(err) {
 		return answer, err
 	}
-	record, _, _, err := idempotency.Look(r.Context(), s.db, key)
+	state, err := idempotency.ReadKey(r.Context(), s.db, key)
 	if err != nil {
 		return answer, err
 	}
-	return record.Replay(request)
+	return state.Record.Replay(request)
 }
 
 func newChargeID() string {

@@ -6,9 +6,9 @@ func mutants() []mutant {
 		{
 			"the key is stored after the charge, in a commit of its own",
 			[]edit{{
-				"idempotency/receiver.go", "		err = r.DB.Commit(ctx, r.claimed(b, key, request, answer, expires))\n",
+				"idempotency/idempotency.go", "		err = r.DB.Commit(ctx, r.claimed(b, key, request, record))\n",
 				`		if err = r.DB.Commit(ctx, b); err == nil {
-			err = r.DB.Commit(ctx, r.claimed(&pgx.Batch{}, key, request, answer, expires))
+			err = r.DB.Commit(ctx, r.claimed(&pgx.Batch{}, key, request, record))
 		}
 `,
 			}},
@@ -17,11 +17,11 @@ func mutants() []mutant {
 		{
 			"the message is put into the outbox after the charge, in a commit of its own",
 			[]edit{{
-				"idempotency/receiver.go", "		err = r.DB.Commit(ctx, r.claimed(b, key, request, answer, expires))\n",
+				"idempotency/idempotency.go", "		err = r.DB.Commit(ctx, r.claimed(b, key, request, record))\n",
 				`		message := &pgx.Batch{}
 		message.QueuedQueries = b.QueuedQueries[b.Len()-1:]
 		b.QueuedQueries = b.QueuedQueries[:b.Len()-1]
-		if err = r.DB.Commit(ctx, r.claimed(b, key, request, answer, expires)); err == nil {
+		if err = r.DB.Commit(ctx, r.claimed(b, key, request, record)); err == nil {
 			err = r.DB.Commit(ctx, message)
 		}
 `,
@@ -146,12 +146,12 @@ func mutants() []mutant {
 		},
 		{
 			"a taken key does nothing instead of refusing",
-			[]edit{{"idempotency/answer.go", "values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`", "values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)\non conflict do nothing`"}},
+			[]edit{{"idempotency/store.go", "values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`", "values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)\non conflict do nothing`"}},
 			byTest("./idempotency", "TestClaim/a taken key takes the whole batch with it", "claim 2: taken false, <nil>"),
 		},
 		{
 			"an expired key is new again",
-			[]edit{{"idempotency/look.go", "               and key = asked.value\n", "               and key = asked.value\n               and expires_at > clock_timestamp()\n"}},
+			[]edit{{"idempotency/store.go", "               and key = asked.value\n", "               and key = asked.value\n               and expires_at > clock_timestamp()\n"}},
 			byTest("./intake", "TestKeys/an expired key is told apart and never accepts again", "want ErrExpired"),
 		},
 		{
@@ -253,13 +253,13 @@ func mutants() []mutant {
 		},
 		{
 			"reads that share a round trip are all the first tenant's",
-			[]edit{{"idempotency/look.go", "postgres.As(tenant), looking", "postgres.As(keys[0].Scope), looking"}},
-			byTest("./idempotency", "TestLooks", "found false"),
+			[]edit{{"idempotency/store.go", "postgres.As(scope), readStates", "postgres.As(keys[0].Scope), readStates"}},
+			byTest("./idempotency", "TestKeyReader", "found false"),
 		},
 		{
 			"what was known of a key at the door answers another key",
-			[]edit{{"idempotency/receiver.go", "	if known.Key == key && !known.now.IsZero() {\n", "	if !known.now.IsZero() {\n"}},
-			byTest("./idempotency", "TestLooked", "replayed true, want false"),
+			[]edit{{"idempotency/store.go", "{ return s.Key == key && !s.Now.IsZero() }", "{ return !s.Now.IsZero() }"}},
+			byTest("./idempotency", "TestReceive_usesAKnownStateOfItsKeyAlone", "replayed true, want false"),
 		},
 		{
 			"net/http may repeat a provider call by itself",

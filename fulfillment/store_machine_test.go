@@ -46,7 +46,7 @@ func newMachine(t *rapid.T, s *store) *machine {
 	s.next++
 	m := &machine{
 		store: s, merchant: "m" + strconv.Itoa(s.next), receiver: "r" + strconv.Itoa(s.next),
-		intake:  &intake.Intake{DB: s.db, Retention: time.Hour},
+		intake:  &intake.Intake{DB: s.db, Keys: idempotency.Receiver{Retention: time.Hour}},
 		shelves: map[string]*shelf{"mug": {Available: 3}, "tshirt": {Available: 1000}},
 	}
 	m.bank.forget()

@@ -32,7 +32,7 @@ func (m *machine) accept(t *rapid.T) {
 		model.quantity = rapid.Int64Range(1, 2).Draw(t, "quantity")
 		c.Items = []intake.Item{{SKU: model.sku, Quantity: model.quantity}}
 	}
-	m.ask(t, "POST /v1/charges", drawKey(t), fmt.Sprint(c), true, func(account intake.Account, r intake.Request) (intake.Accepted, error) {
+	m.ask(t, "POST /v1/charges", drawKey(t), fmt.Sprint(c), true, func(account intake.Account, r intake.Request) (idempotency.Outcome, error) {
 		return m.intake.AcceptCharge(m.Context(), account, r, c)
 	}, func(location string) {
 		made := model
@@ -49,7 +49,7 @@ func drawKey(t *rapid.T) string {
 // cancel takes a charge back, or comes too late.
 func (m *machine) cancel(t *rapid.T) {
 	c := m.drawCharge(t)
-	m.ask(t, "POST /v1/charges/:id/cancel", drawKey(t), c.id, c.status == domain.Pending, func(account intake.Account, r intake.Request) (intake.Accepted, error) {
+	m.ask(t, "POST /v1/charges/:id/cancel", drawKey(t), c.id, c.status == domain.Pending, func(account intake.Account, r intake.Request) (idempotency.Outcome, error) {
 		return m.intake.CancelCharge(m.Context(), account, r, c.id)
 	}, func(string) {
 		if !c.canceled {
@@ -68,7 +68,7 @@ func (m *machine) refund(t *rapid.T) {
 		wanted, content, amount = intake.Refund{}, c.id+" all", c.left()
 	}
 	may := c.left() > 0 && amount <= c.left()
-	m.ask(t, "POST /v1/charges/:id/refunds", drawKey(t), content, may, func(account intake.Account, r intake.Request) (intake.Accepted, error) {
+	m.ask(t, "POST /v1/charges/:id/refunds", drawKey(t), content, may, func(account intake.Account, r intake.Request) (idempotency.Outcome, error) {
 		return m.intake.RequestRefund(m.Context(), account, r, c.id, wanted)
 	}, func(location string) {
 		c.refunds = append(c.refunds, &modelRefund{id: path.Base(location), amount: amount, status: domain.RefundStatusPending})
@@ -95,7 +95,7 @@ func (m *machine) drawCharge(t *rapid.T) *modelCharge {
 // ask sends a request. Under a key that is free it is accepted if it may be, and
 // else refused, and either answer is the key's; under one that was used it gets
 // the key's answer, or is told that it is another request.
-func (m *machine) ask(t *rapid.T, operation, key, content string, may bool, send func(intake.Account, intake.Request) (intake.Accepted, error), accepted func(location string)) {
+func (m *machine) ask(t *rapid.T, operation, key, content string, may bool, send func(intake.Account, intake.Request) (idempotency.Outcome, error), accepted func(location string)) {
 	var known *use
 	for _, u := range m.uses {
 		if u.operation == operation && u.key == key {

@@ -44,14 +44,14 @@ func claim(t *testing.T, db *postgres.DB, key idempotency.Key, answer idempotenc
 
 func look(t *testing.T, q postgres.Querier, key idempotency.Key) (idempotency.Record, bool) {
 	t.Helper()
-	record, found, now, err := idempotency.Look(t.Context(), q, key)
+	state, err := idempotency.ReadKey(t.Context(), q, key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if since := time.Since(now).Abs(); since > time.Hour {
+	if since := time.Since(state.Now).Abs(); since > time.Hour {
 		t.Errorf("the database's time is %v away", since)
 	}
-	return record, found
+	return state.Record, state.Found
 }
 
 func wantEffects(t *testing.T, db *postgres.DB, want int) {
@@ -251,7 +251,7 @@ func underWay(t *testing.T, db *postgres.DB) pgx.Tx {
 	return tx
 }
 
-func TestLookWritesNothing(t *testing.T) {
+func TestReadKey_writesNothing(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Reused(t)
 	tx, err := db.Pool().BeginTx(t.Context(), pgx.TxOptions{AccessMode: pgx.ReadOnly})
@@ -262,13 +262,13 @@ func TestLookWritesNothing(t *testing.T) {
 	look(t, tx, theKey())
 }
 
-func TestLookSaysWhatItDid(t *testing.T) {
+func TestReadKey_namesTheOperationInItsError(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Reused(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, found, _, err := idempotency.Look(ctx, db, theKey())
-	if found || !errors.Is(err, context.Canceled) || err.Error() != "look up an idempotency key: context canceled" {
-		t.Errorf("found %v, %v", found, err)
+	state, err := idempotency.ReadKey(ctx, db, theKey())
+	if state.Found || !errors.Is(err, context.Canceled) || err.Error() != "read idempotency keys: context canceled" {
+		t.Errorf("%+v, %v", state, err)
 	}
 }

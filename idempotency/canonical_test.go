@@ -18,7 +18,7 @@ func TestCanonical(t *testing.T) {
 		{"the order of members does not matter", `{"a":1,"b":{"c":2,"d":3}}`, []string{`{"b":{"d":3,"c":2},"a":1}`, `{"a":1,"b":{"c":2,"d":3}}`}},
 		{"nor does white space", `{"a":[1,2]}`, []string{" {\n\t\"a\" : [ 1 , 2 ]\r\n} "}},
 		{"nor how a character is written", `{"A":"A/😀<"}`, []string{`{"\u0041":"\u0041\/\ud83d\ude00\u003c"}`, `{"A":"A/😀<"}`}},
-		{"control characters are escaped in one way", `"\u000a\u0008\u0000\"\\"`, []string{`"\n\b\u0000\"\\"`, `"\u000A\u0008\u0000\u0022\u005C"`}},
+		{"control characters are escaped in one way", `"\n\b\u0000\"\\"`, []string{`"\n\b\u0000\"\\"`, `"\u000A\u0008\u0000\u0022\u005C"`}},
 		{"the order of elements does", `[2,1]`, []string{`[2,1]`}},
 		{"one is one", `1`, []string{`1`, `1.0`, `1.00e0`, `10e-1`, `0.1E+1`, `100E-2`}},
 		{"nothing is zero", `0`, []string{`0`, `-0`, `0.00`, `0e99`, `-0E-5`}},

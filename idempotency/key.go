@@ -1,23 +1,99 @@
 package idempotency
 
 import (
+	"bytes"
 	"crypto/sha256"
-	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"strings"
+	"time"
 )
 
-// Errors of a key itself.
 var (
-	// ErrMissing is returned by ParseKey when there is no header, and by an
-	// Extractor when a message has no key of its kind.
+	// ErrMissing is returned by ParseKey if there is no header, and by an Extractor
+	// that does not apply to a message.
 	ErrMissing = errors.New("the idempotency key is missing")
-	// ErrInvalid is returned for a header or a text that is no key.
+	// ErrInvalid is returned for a header or a text that is not a key.
 	ErrInvalid = errors.New("the idempotency key is not a key")
+	// ErrReused is returned, as a *ReusedError, for a key that was used for another
+	// request.
+	ErrReused = errors.New("the key was used for another request")
+	// ErrExpired is returned for a key whose answer is no longer kept. The work was
+	// done, and is never done again.
+	ErrExpired = errors.New("the key has expired")
 )
 
 // MaxLength is the length of the longest key, in characters.
 const MaxLength = 255
+
+// Key identifies a request: the same value in another scope or for another operation
+// is another key.
+type Key struct {
+	Scope     string // the owner of the key, such as a merchant
+	Operation string // such as the route
+	Value     string
+}
+
+// Answer is a finished answer, stored byte for byte.
+type Answer struct {
+	StatusCode  int
+	ContentType string
+	Location    string // empty if none
+	Body        []byte
+}
+
+// Request tells apart the requests under one key.
+type Request struct {
+	// Fingerprint decides: see the function of that name.
+	Fingerprint []byte
+	// Canonical is the request as JSON. It is kept as long as the answer, to name the
+	// members in which another request differs; nil if it is not kept.
+	Canonical []byte
+	// Also are values of further keys in the same scope and operation. A Receiver reads
+	// and claims them with the first.
+	Also []string
+	// Known is the state of the key if the caller has just read it. A Receiver uses it
+	// in place of its first read, and of its cache.
+	Known KeyState
+}
+
+// Record is a stored answer with the request that it answers.
+type Record struct {
+	Answer      // of an expired one only status code and Location are certain
+	Fingerprint []byte
+	Canonical   []byte // nil if it was not kept
+	ExpiresAt   time.Time
+	Expired     bool // by the database's clock
+}
+
+// Replay returns the stored answer if the request is the one that it answers. Else it
+// returns a *ReusedError; or ErrExpired and what is kept for ever of the answer: status
+// code and Location.
+func (r Record) Replay(request Request) (Answer, error) {
+	switch same := bytes.Equal(r.Fingerprint, request.Fingerprint); {
+	case !same && (r.Expired || r.Canonical == nil || request.Canonical == nil):
+		return Answer{}, &ReusedError{}
+	case !same:
+		return Answer{}, &ReusedError{Pointers: Pointers(r.Canonical, request.Canonical)}
+	case r.Expired:
+		return Answer{StatusCode: r.StatusCode, Location: r.Location}, ErrExpired
+	}
+	return r.Answer, nil
+}
+
+// ReusedError is ErrReused with the members in which the requests differ.
+type ReusedError struct {
+	// Pointers are JSON Pointers to the members that differ, never their values.
+	// There are none if the difference lies outside the canonical requests, or one of
+	// these was not kept.
+	Pointers []string
+}
+
+// Error is the text of ErrReused: pointers may hold names that a client chose.
+func (e *ReusedError) Error() string { return ErrReused.Error() }
+
+// Unwrap makes it an ErrReused.
+func (e *ReusedError) Unwrap() error { return ErrReused }
 
 // ParseKey reads the values of the Idempotency-Key header. A structured-field
 // string "abc" (RFC 8941, as the IETF draft asks for) and the bare abc that most
@@ -45,7 +121,7 @@ func ParseKey(values []string) (string, error) {
 	return key, nil
 }
 
-// Validate refuses, with ErrInvalid, what is not 1 to MaxLength visible ASCII
+// Validate returns ErrInvalid unless the key is 1 to MaxLength visible ASCII
 // characters.
 func Validate(key string) error {
 	if len(key) < 1 || len(key) > MaxLength {
@@ -82,27 +158,8 @@ func unquote(s string) (string, bool) {
 	return out.String(), true
 }
 
-// Fingerprint tells requests apart that came under one key: SHA-256 over the
-// parts, each with its length before it, so that no two lists of parts run
-// together. The first part should name the version of the encoding of the others.
-func Fingerprint(parts ...[]byte) []byte {
-	h := sha256.New()
-	var length [8]byte
-	for _, part := range parts {
-		binary.BigEndian.PutUint64(length[:], uint64(len(part)))
-		h.Write(length[:])
-		h.Write(part)
-	}
-	return h.Sum(nil)
-}
-
 // Hash is the short form of a key for logs: keys themselves are never logged.
 func Hash(key string) string {
 	sum := sha256.Sum256([]byte(key))
-	const hexadecimal = "0123456789abcdef"
-	var out [12]byte
-	for i := range out[:len(out)/2] {
-		out[2*i], out[2*i+1] = hexadecimal[sum[i]>>4], hexadecimal[sum[i]&15]
-	}
-	return string(out[:])
+	return hex.EncodeToString(sum[:6])
 }

@@ -6,11 +6,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/payonce/payonce/internal/postgres"
 )
 
-// Entry is what one key led to. It outlives the answer.
+// Entry is one use of a key. It outlives the answer.
 type Entry struct {
 	Operation  string
 	StatusCode int
@@ -19,9 +17,9 @@ type Entry struct {
 	ExpiresAt  time.Time
 }
 
-// The operations of a scope are few and its keys are many, so this walks from one
-// operation to the next and probes the primary key under each: no index beside it
-// that every claim would have to write. The offset keeps the probe a probe.
+// A scope has few operations and many keys. So the statement steps from one operation
+// to the next and probes the primary key under each: an index by key would cost every
+// claim a write. offset 0: an index probe.
 const selectEntries = `
 with recursive operations as (
   (select operation
@@ -54,9 +52,9 @@ select k.operation,
        offset 0) as k
  order by k.created_at, k.operation`
 
-// List tells what a key led to under each operation of a scope, in the order in
-// which it was used; expired uses are among them. No use is no error.
-func List(ctx context.Context, q postgres.Querier, scope, key string) ([]Entry, error) {
+// List returns the uses of a key under each operation of a scope, expired ones
+// included, oldest first.
+func List(ctx context.Context, q Querier, scope, key string) ([]Entry, error) {
 	rows, err := q.Query(ctx, selectEntries, scope, key)
 	if err != nil {
 		return nil, fmt.Errorf("list the uses of an idempotency key: %w", err)

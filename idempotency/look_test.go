@@ -16,8 +16,8 @@ import (
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
-// TestLooks: whoever is asked about along with others is shown what is his own.
-func TestLooks(t *testing.T) {
+// TestKeyReader: whoever is asked about along with others is shown what is his own.
+func TestKeyReader(t *testing.T) {
 	t.Parallel()
 	const each = 20
 	scopes := []string{"acme", "globex", "initech"} // the last one has no key
@@ -32,7 +32,7 @@ func TestLooks(t *testing.T) {
 			}
 		}
 	}
-	looks := idempotency.NewLooks(pgtest.As(t, db, postgres.RoleAPI), 0)
+	keys := idempotency.NewKeyReader(pgtest.As(t, db, postgres.RoleAPI), 0)
 	held, err := db.Pool().Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -46,7 +46,8 @@ func TestLooks(t *testing.T) {
 			for n := range each {
 				all.Go(func() {
 					key := idempotency.Key{Scope: scope, Operation: operation, Value: "k" + strconv.Itoa(n)}
-					record, found, now, err := looks.Look(t.Context(), key)
+					state, err := keys.Read(t.Context(), key)
+					record, found, now := state.Record, state.Found, state.Now
 					taken := scope != "initech" && operation == theKey().Operation
 					if found != taken || now.IsZero() || err != nil {
 						t.Errorf("%v: found %v at %v, %v", key, found, now, err)
@@ -54,8 +55,8 @@ func TestLooks(t *testing.T) {
 					if !taken {
 						return
 					}
-					alone, _, _, err := idempotency.Look(t.Context(), db, key)
-					if diff := cmp.Diff(alone, record); diff != "" || err != nil {
+					alone, err := idempotency.ReadKey(t.Context(), db, key)
+					if diff := cmp.Diff(alone.Record, record); diff != "" || err != nil {
 						t.Errorf("%v: %v (-alone +together):\n%s", key, err, diff)
 					}
 					if want := scope + strconv.Itoa(n); string(record.Body) != want {
@@ -74,18 +75,18 @@ func TestLooks(t *testing.T) {
 		t.Parallel()
 		closed := pgtest.As(t, db, postgres.RoleAPI)
 		closed.Close()
-		_, found, _, err := idempotency.NewLooks(closed, 0).Look(t.Context(), theKey())
-		if found || err == nil || errors.Is(err, context.Canceled) {
-			t.Errorf("found %v, %v", found, err)
+		state, err := idempotency.NewKeyReader(closed, 0).Read(t.Context(), theKey())
+		if state.Found || err == nil || errors.Is(err, context.Canceled) {
+			t.Errorf("%+v, %v", state, err)
 		}
 	})
 }
 
-// TestLooksOfAReceiver: a receiver that has them does as it does without.
-func TestLooksOfAReceiver(t *testing.T) {
+// TestReceive_readsThroughItsKeyReader: a receiver that has them does as it does without.
+func TestReceive_readsThroughItsKeyReader(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Reused(t)
-	r := idempotency.Receiver{DB: db, Looks: idempotency.NewLooks(db, 1)}
+	r := idempotency.Receiver{DB: db, Keys: idempotency.NewKeyReader(db, 1)}
 	for i, replayed := range []bool{false, true} {
 		o, err := r.Receive(t.Context(), theKey(), theRequest(), func(context.Context, *pgx.Batch, time.Time) (idempotency.Answer, error) {
 			return theAnswer(), nil
@@ -96,19 +97,19 @@ func TestLooksOfAReceiver(t *testing.T) {
 	}
 }
 
-// TestLooked: what was looked for along with something else is a Receiver's first
+// TestReceive_usesAKnownStateOfItsKeyAlone: what was looked for along with something else is a Receiver's first
 // look, of the very key, and no more than that.
-func TestLooked(t *testing.T) {
+func TestReceive_usesAKnownStateOfItsKeyAlone(t *testing.T) {
 	t.Parallel()
 	looked := func(t *testing.T, db *postgres.DB, key idempotency.Key) idempotency.Request {
 		t.Helper()
-		request, beside := theRequest(), idempotency.Looked{Key: idempotency.Key{Operation: "beside", Value: "it"}}
-		request.Looked.Key = idempotency.Key{Scope: "whatever is said here", Operation: key.Operation, Value: key.Value}
-		if err := db.Read(t.Context(), postgres.As(key.Scope), idempotency.Looking([]*idempotency.Looked{&beside, &request.Looked})); err != nil {
+		request, beside := theRequest(), idempotency.KeyState{Key: idempotency.Key{Operation: "beside", Value: "it"}}
+		request.Known.Key = idempotency.Key{Scope: "whatever is said here", Operation: key.Operation, Value: key.Value}
+		if err := db.Read(t.Context(), postgres.As(key.Scope), idempotency.ReadKeys([]*idempotency.KeyState{&beside, &request.Known})); err != nil {
 			t.Fatal(err)
 		}
-		if request.Looked.Key != key {
-			t.Errorf("it is known of %v, want %v", request.Looked.Key, key)
+		if request.Known.Key != key {
+			t.Errorf("it is known of %v, want %v", request.Known.Key, key)
 		}
 		return request
 	}
@@ -134,7 +135,7 @@ func TestLooked(t *testing.T) {
 		{"a key that is taken", mine, nil, true, false, false, 0, map[idempotency.Commit]int{}},
 		{"a key that is taken and was not read", mine, nil, true, false, true, 1, map[idempotency.Commit]int{}},
 		{"a key that a rival takes meanwhile", mine, nil, false, true, false, 1, map[idempotency.Commit]int{idempotency.CommitTaken: 1}},
-		{"a key of which a cache is asked first", mine, &rumour{}, false, false, false, 1, made},
+		{"a key that is known is not asked of a cache", mine, &remembers{known: true}, false, false, false, 0, made},
 		// Under each of these is another answer to the same request.
 		{"another merchant's key", idempotency.Key{Scope: "globex", Operation: mine.Operation, Value: mine.Value}, nil, false, false, false, 1, made},
 		{"another operation's key", idempotency.Key{Scope: mine.Scope, Operation: "other", Value: mine.Value}, nil, false, false, false, 1, made},
@@ -157,7 +158,7 @@ func TestLooked(t *testing.T) {
 			}
 			request := looked(t, acting, test.key)
 			if test.unread {
-				request.Looked = idempotency.Looked{Key: mine}
+				request.Known = idempotency.KeyState{Key: mine}
 			}
 			if test.between {
 				receive(t, plain, theRequest(), false)

@@ -25,7 +25,7 @@ type counts struct {
 func (c *counts) observer() idempotency.Observer {
 	c.commits = map[idempotency.Commit]int{}
 	return idempotency.Observer{
-		Looking: func() func() { c.looking++; return func() { c.looked++ } },
+		Reading: func() func() { c.looking++; return func() { c.looked++ } },
 		Committed: func(kind idempotency.Commit) {
 			c.mu.Lock()
 			defer c.mu.Unlock()

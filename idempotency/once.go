@@ -6,55 +6,56 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"runtime/debug"
 	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
 )
 
-// Once does the work of any function once per key: its writes, its typed result
-// and its key are one commit, and whoever asks again is given the result.
+// Once carries out a function once per key: its writes, its typed result and its key are
+// one commit, and each later call returns the result.
 //
-// It promises nothing of what the work does elsewhere. A call to another system
+// Nothing is guaranteed for what the work does elsewhere. A call to another system
 // belongs behind an outbox, or needs a key of its own there.
 type Once[In, Out any] struct {
 	Receiver Receiver
 
-	// Scope and Operation are the place of the keys. Operation should hold a
-	// version ("charge.v1"): stored results are read as Out.
+	// Scope and Operation are those of the keys. Operation should hold a version
+	// ("charge.v1"): stored results are read as Out.
 	Scope     string
 	Operation string
 
-	// Work queues its writes on b and returns the result. It may be called more
-	// than once, and one call is committed: see Decide. After an error nothing is,
-	// and the key is free; a failure that is final is a result, so it belongs in
-	// Out.
+	// Work queues its writes on b and returns the result. It may be called more than once,
+	// and one call is committed: see the type Work. After an error nothing is, and the
+	// key is free. A failure that is final is a result, so it belongs in Out.
 	//
 	// The result is stored in the same batch, so Work cannot read what the batch
 	// returns: a statement with a callback is ErrReadsBatch. Make ids in Go, or read
 	// before. "insert … returning id" would store zero.
 	Work func(ctx context.Context, b *pgx.Batch, in In) (Out, error)
 
-	// Key derives the key of an input; nil means a hash of all that Same says.
+	// Key derives the key of an input; nil means a hash of what Same returns.
 	Key func(In) (string, error)
 
-	// Same is what has to be equal in all inputs under one key, as JSON: another
+	// Same returns what must be equal in all inputs under one key, as JSON: another
 	// one is ErrReused. nil means the whole input. What encoding/json leaves out is
 	// not compared, such as fields that are not exported. Text that is not UTF-8 is
 	// ErrNotJSON, since many inputs would be written alike; a struct without any
 	// exported field is ErrUnstable.
 	Same func(In) any
 
-	// Also derives further keys, which must be free too and are taken with the
-	// first: the key of the window before (see Window). If one is taken, what was
-	// done under it is the answer. nil means none.
+	// Also derives further keys, which must be free too and are claimed with the
+	// first: the key of the window before (see Window). If one is taken, its result
+	// is returned. nil means none.
 	Also func(In) ([]string, error)
 
-	// Forget stores neither result nor input. A duplicate is then given the zero
-	// value of Out, and so is, rarely, the first one whose commit was answered late.
+	// Forget stores neither result nor input. A duplicate then gets the zero value of
+	// Out, and so does the first call if its commit had to be looked up.
 	Forget bool
 
-	// Concurrency bounds how many inputs DoAll works on at once; 8 where zero.
+	// Concurrency bounds how many inputs DoAll works on at once; 8 if zero.
 	Concurrency int
 }
 
@@ -63,78 +64,129 @@ type Once[In, Out any] struct {
 // committed, and the key is free.
 var ErrReadsBatch = errors.New("the work reads from its own batch, which runs after its result is stored")
 
-// Result is what Once has to say of one input.
+// Result is the result of one input.
 type Result[T any] struct {
 	Key       string
-	Value     T    // as it was stored: what JSON does not keep of it is gone the first time too
+	Value     T    // as it was stored: what JSON does not keep is lost the first time too
 	Duplicate bool // the work had been done before
 	Err       error
 }
 
-// Do does the work, or returns what came of it before. Errors are those of
-// Receive and of Key, and ErrReadsBatch, also found in the result. ErrExpired: the work was done, and
-// its result is no longer kept.
+// Do does the work, or returns its stored result. Errors are those of Receive and of
+// Key, and ErrReadsBatch; the result holds them too. ErrExpired: the work was done, and its
+// result is no longer kept.
 func (o Once[In, Out]) Do(ctx context.Context, in In) (Result[Out], error) {
-	ask, err := o.ask(in)
+	key, request, err := o.identify(in)
 	if err != nil {
 		return Result[Out]{Err: err}, err
 	}
-	result := o.do(ask, func(decide Decide) (Outcome, error) {
-		return o.Receiver.Receive(ctx, ask.key, ask.request, decide)
-	})
+	result := o.do(ctx, in, key, request)
 	return result, result.Err
 }
 
-// asked is one input under its key.
-type asked[In any] struct {
-	in      In
-	key     Key
-	request Request
+// DoAll does each of many inputs once, and returns their results in the same
+// order. One read finds those that are known. Each of the others is a commit of
+// its own, so one that fails, or panics, fails alone: its error is in its result.
+// The same input twice in one call is done once.
+//
+// If we die here: some inputs are done and the others are not. The same call does
+// the rest. Test: TestDoAll/what_a_call_left_undone_is_done_by_the_next.
+func (o Once[In, Out]) DoAll(ctx context.Context, ins []In) []Result[Out] {
+	results, requests := make([]Result[Out], len(ins)), make([]Request, len(ins))
+	var keys []Key
+	var of []int // the index of each key's input
+	for i, in := range ins {
+		o.recovered(&results[i], func() {
+			key, request, err := o.identify(in)
+			if requests[i], results[i].Err = request, err; err == nil {
+				keys, of = append(keys, key), append(of, i)
+			}
+		})
+	}
+	if len(keys) == 0 {
+		return results
+	}
+	states, err := readKeys(ctx, o.Receiver.DB, selectKeys, keys)
+	var work errgroup.Group
+	work.SetLimit(8)
+	if o.Concurrency > 0 {
+		work.SetLimit(o.Concurrency)
+	}
+	for n, key := range keys {
+		result, in, request := &results[of[n]], ins[of[n]], requests[of[n]]
+		result.Key = key.Value
+		if err != nil {
+			result.Err = unavailable(err)
+			continue
+		}
+		request.Known = states[n]
+		result.Err = errNoReturn // until the work returns
+		work.Go(func() error {
+			if err := context.Cause(ctx); err != nil && !request.Known.Found {
+				result.Err = unavailable(err) // not begun
+				return nil
+			}
+			o.recovered(result, func() { *result = o.do(ctx, in, key, request) })
+			return nil
+		})
+	}
+	_ = work.Wait() // each error is in its result
+	return results
 }
 
-// ask derives key and request of an input.
-func (o Once[In, Out]) ask(in In) (asked[In], error) {
+// errNoReturn is the error of a work that ended its goroutine.
+var errNoReturn = errors.New("the work did not return")
+
+// recovered makes a panic the error of the input that it comes from.
+func (o Once[In, Out]) recovered(result *Result[Out], do func()) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			result.Err = fmt.Errorf("panic in %s: %v\n%s", o.Operation, cause, debug.Stack())
+		}
+	}()
+	do()
+}
+
+// identify derives key and request of an input.
+func (o Once[In, Out]) identify(in In) (key Key, request Request, err error) {
 	same := any(in)
 	if o.Same != nil {
 		same = o.Same(in)
 	}
 	canonical, err := canonicalOf(same)
 	if err != nil {
-		return asked[In]{}, fmt.Errorf("encode an input of %s: %w", o.Operation, err)
+		return Key{}, Request{}, fmt.Errorf("encode an input of %s: %w", o.Operation, err)
 	}
-	a := asked[In]{
-		in:      in,
-		key:     Key{Scope: o.Scope, Operation: o.Operation},
-		request: Request{Fingerprint: Fingerprint([]byte("once.v1"), []byte(o.Operation), canonical)},
-	}
+	key = Key{Scope: o.Scope, Operation: o.Operation}
+	request.Fingerprint = Fingerprint([]byte("once.v1"), []byte(o.Operation), canonical)
 	if !o.Forget {
-		a.request.Canonical = canonical
+		request.Canonical = canonical
 	}
 	if o.Key == nil {
-		a.key.Value, err = ContentKey(o.Operation, canonical)
+		key.Value, err = ContentKey(o.Operation, canonical)
 	} else {
-		a.key.Value, err = o.Key(in)
+		key.Value, err = o.Key(in)
 	}
 	if err == nil && o.Also != nil {
-		a.request.Also, err = o.Also(in)
+		request.Also, err = o.Also(in)
 	}
-	for _, value := range append([]string{a.key.Value}, a.request.Also...) {
+	for _, value := range append([]string{key.Value}, request.Also...) {
 		if err == nil {
 			err = Validate(value)
 		}
 	}
 	if err != nil {
-		return asked[In]{}, fmt.Errorf("derive a key of %s: %w", o.Operation, err)
+		return Key{}, Request{}, fmt.Errorf("derive a key of %s: %w", o.Operation, err)
 	}
-	return a, nil
+	return key, request, nil
 }
 
 // do receives one input and reads its answer.
-func (o Once[In, Out]) do(ask asked[In], receive func(Decide) (Outcome, error)) Result[Out] {
-	result := Result[Out]{Key: ask.key.Value}
+func (o Once[In, Out]) do(ctx context.Context, in In, key Key, request Request) Result[Out] {
+	result := Result[Out]{Key: key.Value}
 	var forgotten Out
-	outcome, err := receive(func(ctx context.Context, b *pgx.Batch, _ time.Time) (Answer, error) {
-		out, err := o.Work(ctx, b, ask.in)
+	outcome, err := o.Receiver.Receive(ctx, key, request, func(ctx context.Context, b *pgx.Batch, _ time.Time) (Answer, error) {
+		out, err := o.Work(ctx, b, in)
 		if err != nil {
 			return Answer{}, err
 		}
@@ -145,7 +197,11 @@ func (o Once[In, Out]) do(ask asked[In], receive func(Decide) (Outcome, error)) 
 			forgotten = out
 			return Answer{StatusCode: http.StatusNoContent}, nil
 		}
-		return o.stored(out)
+		body, err := json.Marshal(out)
+		if err != nil {
+			return Answer{}, fmt.Errorf("encode a result of %s: %w", o.Operation, err)
+		}
+		return Answer{StatusCode: http.StatusOK, ContentType: "application/json", Body: body}, nil
 	})
 	result.Duplicate = outcome.Replayed && err == nil
 	switch {
@@ -159,12 +215,4 @@ func (o Once[In, Out]) do(ask asked[In], receive func(Decide) (Outcome, error)) 
 		result.Value = forgotten
 	}
 	return result
-}
-
-func (o Once[In, Out]) stored(out Out) (Answer, error) {
-	body, err := json.Marshal(out)
-	if err != nil {
-		return Answer{}, fmt.Errorf("encode a result of %s: %w", o.Operation, err)
-	}
-	return Answer{StatusCode: http.StatusOK, ContentType: "application/json", Body: body}, nil
 }

@@ -38,9 +38,9 @@ func open(t *testing.T, url string, o postgres.Options) *postgres.DB {
 	return db
 }
 
-func receive(t *testing.T, r idempotency.Receiver, decide idempotency.Decide) idempotency.Outcome {
+func receive(t *testing.T, r idempotency.Receiver, work idempotency.Work) idempotency.Outcome {
 	t.Helper()
-	got, err := r.Receive(t.Context(), theKey(), theRequest(), decide)
+	got, err := r.Receive(t.Context(), theKey(), theRequest(), work)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -363,8 +363,8 @@ type remembers struct {
 	kept   []idempotency.Record
 }
 
-func (c *remembers) Find(context.Context, idempotency.Key, []byte) (idempotency.Record, bool, func(idempotency.Record)) {
-	return c.record, c.known, func(r idempotency.Record) { c.kept = append(c.kept, r) }
+func (c *remembers) Find(context.Context, idempotency.Key, []byte) idempotency.Cached {
+	return idempotency.Cached{Record: c.record, Found: c.known, Keep: func(r idempotency.Record) { c.kept = append(c.kept, r) }}
 }
 
 func TestReceiveAsksItsCache(t *testing.T) {

@@ -147,7 +147,7 @@ select count(distinct xid)
 		db := pgtest.Reused(t)
 		exec(t, db, `alter table outbox add constraint planted check (topic <> 'charges')`)
 		_, err := keeping(t, db).AcceptCharge(t.Context(), acme(), request("k1", "f"), mug())
-		if postgres.Constraint(err) != "planted" || errors.Is(err, intake.ErrUnavailable) {
+		if postgres.Constraint(err) != "planted" || errors.Is(err, idempotency.ErrUnavailable) {
 			t.Errorf("the error is %v", err)
 		}
 		wantCharges(t, db, 0)
@@ -185,7 +185,7 @@ func TestKeys(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
 		in := keeping(t, db)
-		in.Retention = time.Nanosecond
+		in.Keys.Retention = time.Nanosecond
 		accept(t, in, request("k1", "f"))
 		for range 2 {
 			if _, err := in.AcceptCharge(t.Context(), acme(), request("k1", "f"), mug()); !errors.Is(err, idempotency.ErrExpired) {

@@ -1,15 +1,27 @@
+// Package intake accepts requests: it turns a valid request under an idempotency key
+// into one commit of four writes: the key with its finished answer, the events, their
+// postings and the message that wakes a worker. It owns no table.
+//
+// # Guarantees
+//
+//   - The commit is all or nothing, so a program that dies leaves everything or nothing.
+//   - A key accepts once. Each later request under it gets the first answer, byte for byte.
+//   - A success is answered only for what is durable. If that is unknown, the error is
+//     idempotency.ErrUnavailable, and the same request finds out.
 package intake
 
 import (
+	"cmp"
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"net/http"
-	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
@@ -19,46 +31,21 @@ import (
 	"github.com/payonce/payonce/outbox"
 )
 
-var (
-	// ErrInFlight is returned while another request under the same key is being
-	// committed and did not end within the time that this one may wait.
-	ErrInFlight = idempotency.ErrInFlight
-	// ErrUnavailable is returned, wrapped, when nobody can tell whether the request
-	// was accepted: the store does not answer. The same request under the same key settles it.
-	ErrUnavailable = idempotency.ErrUnavailable
-)
-
-// ErrCrowded is an ErrInFlight: the request would have waited for the other one,
-// and so many wait already that it may not.
-var ErrCrowded = fmt.Errorf("%w, and too many requests wait", ErrInFlight)
-
-// Tenants is a database that is read and written as one merchant's at a time
-// alone. A *postgres.DB is one.
+// Tenants is a database that is read and written as one merchant at a time, such as a
+// *postgres.DB.
 type Tenants interface {
 	Tenant(merchant string) *postgres.Tenant
 }
 
 // Intake accepts requests into one database.
 type Intake struct {
-	DB        Tenants
-	Retention time.Duration // how long a key keeps its answer
-	// Looks are how keys are read; each for itself where nil.
-	Looks *idempotency.Looks
-	// Cache may answer replays; nil where there is none.
-	Cache idempotency.Cache
-	// Wait is how long a request waits for another one under its key, beyond the
-	// pool's lock time-out; not at all where zero. A request may ask for more.
-	Wait time.Duration
-	// Waiters is how many may wait at a time. Each holds a connection, so it should
-	// be a part of the pool; none may where zero.
-	Waiters int
-	// Observer counts what becomes of keys and commits.
-	Observer idempotency.Observer
-
-	waiting atomic.Int64
+	DB Tenants
+	// Keys receives the requests. Each is read and written as its merchant, so DB and
+	// Lost are set for it.
+	Keys idempotency.Receiver
 }
 
-// Account is who asks, as far as accepting depends on it.
+// Account is the caller, as far as accepting depends on it.
 type Account struct {
 	MerchantID     string
 	FeeBasisPoints int64
@@ -66,130 +53,79 @@ type Account struct {
 	Notify         bool             // the merchant has a webhook endpoint
 }
 
-// Request is the part of a request that identifies it: the same key with the
-// same rest is the same request.
+// Request identifies a request: the same key with the same rest is the same request.
 type Request struct {
-	Key idempotency.Key // its scope is the account's merchant, whatever is said here
+	Key idempotency.Key // its scope becomes the account's merchant
 	idempotency.Request
 	ID string // of the HTTP request, for correlation
-	// Metadata goes along with the message that the request causes. Nothing is
-	// decided by it.
+	// Metadata becomes metadata of the message that the request causes. It decides
+	// nothing.
 	Metadata map[string]string
 
-	// Wait is how long the request wants to wait for another one under its key;
-	// the Intake's Wait where zero.
+	// Wait is how long the request waits for another one under its key; the
+	// receiver's Wait if zero.
 	Wait time.Duration
 
-	// Refuse writes the answer to a refusal of the business: a charge that does
-	// not exist, is in the wrong state or has too little left. Such a refusal is
-	// an outcome. It is stored under the key like any other.
+	// Refuse encodes the answer to a business refusal: the charge does not exist, is in
+	// the wrong state or has too little left. It is stored under the key like any answer.
 	Refuse func(error) (idempotency.Answer, error)
 }
 
-// Accepted is the answer to a request, and whether it was given before.
-type Accepted = idempotency.Outcome
-
-// decide reads what a decision needs of the merchant's, and decides.
-type decide func(ctx context.Context, tenant *postgres.Tenant, now time.Time) (decision, error)
-
-// decision is the answer to a request and what happens with it: events on a
-// stream, perhaps none.
-type decision struct {
-	answer idempotency.Answer
-	stream ledger.Stream
-	events []domain.Event
-}
-
-// once answers from the key, or commits what decide decides in one batch that
-// begins with the claim of the key. decide is called again after every lost
-// race; now is the database's time and the same at every call. All of it is read
-// and written as the account's merchant, whose key it is.
+// do receives a request for work that reads and writes as the account's merchant.
 //
-// If we die here: before the commit nothing is there and the client's retry runs
-// from the start; after it the client's retry is answered from the key.
+// If we die here: before the commit nothing is stored and the client's retry runs from
+// the start; after it the client's retry is answered from the key.
 // Test: e2e TestAPI/a_killed_api_leaves_all_of_a_charge_or_nothing.
-func (in *Intake) once(ctx context.Context, account Account, r Request, decide decide) (Accepted, error) {
-	tenant := in.DB.Tenant(account.MerchantID)
+func (in *Intake) do(ctx context.Context, account Account, r Request, work idempotency.Work) (idempotency.Outcome, error) {
+	receiver := in.Keys
+	receiver.DB, receiver.Lost = in.DB.Tenant(account.MerchantID), ledger.IsConflict
+	receiver.Wait = cmp.Or(r.Wait, receiver.Wait)
 	r.Key.Scope = account.MerchantID
-	accepted, err := in.receive(ctx, tenant, r, 0, decide)
-	wait := r.Wait
-	if wait == 0 {
-		wait = in.Wait
-	}
-	if !errors.Is(err, ErrInFlight) || wait == 0 {
-		return accepted, err
-	}
-	// The other one has taken longer than the pool's lock time-out. Who waits on
-	// holds a connection that others could use.
-	defer in.waiting.Add(-1)
-	if in.waiting.Add(1) > int64(in.Waiters) {
-		return accepted, ErrCrowded
-	}
-	r.Looked = idempotency.Looked{} // the other one may be done by now
-	return in.receive(ctx, tenant, r, wait, decide)
-}
-
-func (in *Intake) receive(ctx context.Context, tenant *postgres.Tenant, r Request, wait time.Duration, decide decide) (Accepted, error) {
-	receiver := idempotency.Receiver{DB: tenant, Looks: in.Looks, Retention: in.Retention, Wait: wait, Cache: in.Cache, Lost: ledger.IsConflict, Observer: in.Observer}
 	return receiver.Receive(ctx, r.Key, r.Request, func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
-		at := now.Truncate(time.Millisecond)
-		d, err := decide(ctx, tenant, at)
-		if refused(err) {
+		answer, err := work(ctx, b, now.Truncate(time.Millisecond))
+		if isRefusal(err) {
 			return r.Refuse(err)
 		}
-		if err != nil {
-			return idempotency.Answer{}, err
-		}
-		return d.answer, write(b, r, d, at)
+		return answer, err
 	})
 }
 
-// refused tells a refusal of the business from everything else that can go
-// wrong.
-func refused(err error) bool {
+// isRefusal reports whether an error is a business refusal.
+func isRefusal(err error) bool {
 	return errors.Is(err, ledger.ErrNotFound) || errors.Is(err, domain.ErrFinished) ||
 		errors.Is(err, domain.ErrNotCaptured) || errors.Is(err, domain.ErrExceedsCaptured) ||
 		errors.Is(err, domain.ErrTooManyRefunds)
 }
 
-// write queues the events of a decision and the message about the last of them.
-func write(b *pgx.Batch, r Request, d decision, at time.Time) error {
-	if len(d.events) == 0 {
-		return nil
-	}
-	cause := ledger.Cause{CorrelationID: r.ID, CausationID: r.ID, Actor: "api", At: at}
-	s, err := ledger.Append(b, d.stream, cause, d.events...)
-	if err != nil {
-		return err
-	}
-	return announce(b, s, r)
-}
-
-// own loads the stream of a charge if it is the account's. Another merchant's
-// charge does not exist: the database shows none of it to the tenant, and were it
-// to show one, it is refused here.
-func own(ctx context.Context, tenant *postgres.Tenant, account Account, chargeID string) (ledger.Stream, error) {
-	s, err := ledger.Load(ctx, tenant, chargeID)
+// load returns the stream of a charge of the account. Another merchant's charge is
+// ledger.ErrNotFound: row-level security hides it, and so does this check.
+func (in *Intake) load(ctx context.Context, account Account, chargeID string) (ledger.Stream, error) {
+	s, err := ledger.Load(ctx, in.DB.Tenant(account.MerchantID), chargeID)
 	if err == nil && s.Charge.MerchantID != account.MerchantID {
 		return ledger.Stream{}, fmt.Errorf("load stream %s: %w", chargeID, ledger.ErrNotFound)
 	}
 	if err != nil && !errors.Is(err, ledger.ErrNotFound) {
-		return ledger.Stream{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
+		return ledger.Stream{}, fmt.Errorf("%w: %w", idempotency.ErrUnavailable, err)
 	}
 	return s, err
 }
 
-// announce queues the message that wakes the worker.
-func announce(b *pgx.Batch, s ledger.Stream, r Request) error {
+// cause is the origin of the events of a request.
+func (r Request) cause(now time.Time) ledger.Cause {
+	return ledger.Cause{CorrelationID: r.ID, CausationID: r.ID, Actor: "api", At: now}
+}
+
+// message names the last event of a stream, for the worker.
+func (r Request) message(s ledger.Stream) (outbox.Message, error) {
 	payload, err := s.Seal(s.Head())
 	if err != nil {
-		return err
+		return outbox.Message{}, err
 	}
 	metadata := map[string]string{}
 	maps.Copy(metadata, r.Metadata)
 	metadata[outbox.MetadataCorrelationID] = r.ID
 	metadata[outbox.MetadataCausationID] = s.Head().ID.String()
-	return outbox.Append(b, outbox.Message{
+	return outbox.Message{
 		Topic:       ledger.Topic,
 		ID:          s.Head().ID.String(),
 		Type:        s.Head().Type,
@@ -197,9 +133,10 @@ func announce(b *pgx.Batch, s ledger.Stream, r Request) error {
 		Partition:   s.Charge.MerchantID,
 		Payload:     payload,
 		Metadata:    metadata,
-	})
+	}, nil
 }
 
+// accepted is the answer 202 with the state of what was accepted.
 func accepted(location string, view any) (idempotency.Answer, error) {
 	body, err := json.Marshal(view)
 	if err != nil {
@@ -211,4 +148,13 @@ func accepted(location string, view any) (idempotency.Answer, error) {
 		Location:    location,
 		Body:        append(body, '\n'),
 	}, nil
+}
+
+// newID makes an id that is time-ordered, so that new rows share index pages.
+func newID(prefix string) (string, error) {
+	random, err := uuid.NewV7()
+	if err != nil {
+		return "", fmt.Errorf("make an id: %w", err)
+	}
+	return prefix + hex.EncodeToString(random[:]), nil
 }

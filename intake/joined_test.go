@@ -27,7 +27,9 @@ func TestRequestsThatShareACommit(t *testing.T) {
 	owner := open(t, address, postgres.Options{})
 	// As the api's.
 	db := open(t, address, postgres.Options{Role: postgres.RoleAPI, Writes: groupcommit.NewOrder(slices.Concat(idempotency.Writes(), ledger.Writes(), outbox.Writes())...), LockTimeout: 25 * time.Millisecond})
-	in := &intake.Intake{DB: db, Looks: idempotency.NewLooks(db, 0), Retention: time.Hour, Wait: 5 * time.Second, Waiters: 64}
+	in := &intake.Intake{DB: db, Keys: idempotency.Receiver{
+		Keys: idempotency.NewKeyReader(db, 0), Retention: time.Hour, Wait: 5 * time.Second, Waiters: make(chan struct{}, 64),
+	}}
 	const keys, repeated, times = 80, 20, 3
 	answers := make([][times]string, keys)
 	accept := func(from, to, times int) {

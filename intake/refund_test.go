@@ -216,7 +216,7 @@ func TestRivalRefunds(t *testing.T) {
 			happen(t, db, charge, domain.ReserveInventory{}, intent, domain.CapturePayment{
 				Provider: domain.Provider, PaymentIntent: intent.PaymentIntent, Amount: domain.Money{Amount: 1000, Currency: "EUR"},
 			})
-			accepted, refused := rivals(t, 10, func(i int) (intake.Accepted, error) {
+			accepted, refused := rivals(t, 10, func(i int) (idempotency.Outcome, error) {
 				return in.RequestRefund(t.Context(), acme(), refundOf(fmt.Sprint(round, "-", i)), charge, some(600))
 			})
 			if accepted != 1 || refused != 9 || !cmp.Equal(refunds(t, db, charge), []int64{600}) {
@@ -229,7 +229,7 @@ func TestRivalRefunds(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
 		in, charge := keeping(t, db), captured(t, db)
-		accepted, refused := rivals(t, 20, func(i int) (intake.Accepted, error) {
+		accepted, refused := rivals(t, 20, func(i int) (idempotency.Outcome, error) {
 			return in.RequestRefund(t.Context(), acme(), refundOf(fmt.Sprint("k", i)), charge, some(50))
 		})
 		if accepted != 20 || refused != 0 || len(refunds(t, db, charge)) != 20 {
@@ -241,7 +241,7 @@ func TestRivalRefunds(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
 		in, charge := keeping(t, db), captured(t, db)
-		accepted, _ := rivals(t, 20, func(int) (intake.Accepted, error) {
+		accepted, _ := rivals(t, 20, func(int) (idempotency.Outcome, error) {
 			return in.RequestRefund(t.Context(), acme(), refundOf("k1"), charge, some(50))
 		})
 		if accepted != 20 || !cmp.Equal(refunds(t, db, charge), []int64{50}) {
@@ -251,7 +251,7 @@ func TestRivalRefunds(t *testing.T) {
 }
 
 // rivals sends n requests at once and counts what became of them.
-func rivals(t *testing.T, n int, send func(i int) (intake.Accepted, error)) (accepted, refused int) {
+func rivals(t *testing.T, n int, send func(i int) (idempotency.Outcome, error)) (accepted, refused int) {
 	t.Helper()
 	var mu sync.Mutex
 	var work errgroup.Group
@@ -354,7 +354,7 @@ func TestCancelCharge(t *testing.T) {
 		db := pgtest.Reused(t)
 		in := keeping(t, db)
 		charge := strings.TrimPrefix(accept(t, in, request("charge", "f")).Location, "/v1/charges/")
-		accepted, _ := rivals(t, 20, func(i int) (intake.Accepted, error) {
+		accepted, _ := rivals(t, 20, func(i int) (idempotency.Outcome, error) {
 			return in.CancelCharge(t.Context(), acme(), cancelOf(fmt.Sprint("k", i)), charge)
 		})
 		s, err := ledger.Load(t.Context(), db, charge)

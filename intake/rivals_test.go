@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/payonce/payonce/intake"
+	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/cutproxy"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
@@ -26,7 +26,7 @@ func TestRivals(t *testing.T) {
 		db := open(t, pgtest.URL(t), postgres.Options{MaxConns: 6})
 		in := keeping(t, db)
 		var mu sync.Mutex
-		var answers []intake.Accepted
+		var answers []idempotency.Outcome
 		var work errgroup.Group
 		for range clients {
 			work.Go(func() error {
@@ -87,7 +87,7 @@ values ('acme', 'POST /v1/charges', 'k1', 'f', 202, '', 'from the other', clock_
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := in.AcceptCharge(t.Context(), acme(), request("k1", "f"), mug()); !errors.Is(err, intake.ErrInFlight) {
+		if _, err := in.AcceptCharge(t.Context(), acme(), request("k1", "f"), mug()); !errors.Is(err, idempotency.ErrInFlight) {
 			t.Errorf("the error is %v, want ErrInFlight", err)
 		}
 		if err := tx.Commit(t.Context()); err != nil {
@@ -172,7 +172,7 @@ func TestLostAnswers(t *testing.T) {
 			in := keeping(t, open(t, proxy.URL(), postgres.Options{MaxConns: 1}))
 			proxy.ArmLast(test.side, 3)
 			_, err := in.AcceptCharge(t.Context(), acme(), request("k1", "f"), mug())
-			if !errors.Is(err, intake.ErrUnavailable) {
+			if !errors.Is(err, idempotency.ErrUnavailable) {
 				t.Errorf("the error is %v, want ErrUnavailable", err)
 			}
 			wantCharges(t, direct, test.left)
@@ -220,7 +220,7 @@ create trigger storm before insert on ledger_events for each row execute functio
 		db := pgtest.Reused(t)
 		plant(t, db, 1000, "40001")
 		_, err := keeping(t, db).AcceptCharge(t.Context(), acme(), request("k1", "f"), mug())
-		if !errors.Is(err, intake.ErrUnavailable) {
+		if !errors.Is(err, idempotency.ErrUnavailable) {
 			t.Errorf("the error is %v, want ErrUnavailable", err)
 		}
 		var tries int
@@ -235,7 +235,7 @@ create trigger storm before insert on ledger_events for each row execute functio
 		db := pgtest.Reused(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := keeping(t, db).AcceptCharge(ctx, acme(), request("k1", "f"), mug()); !errors.Is(err, intake.ErrUnavailable) {
+		if _, err := keeping(t, db).AcceptCharge(ctx, acme(), request("k1", "f"), mug()); !errors.Is(err, idempotency.ErrUnavailable) {
 			t.Errorf("the error is %v, want ErrUnavailable", err)
 		}
 		wantCharges(t, db, 0)

@@ -38,7 +38,7 @@ func mug() intake.Charge {
 	}
 }
 
-func accept(t *testing.T, in *intake.Intake, r intake.Request) intake.Accepted {
+func accept(t *testing.T, in *intake.Intake, r intake.Request) idempotency.Outcome {
 	t.Helper()
 	accepted, err := in.AcceptCharge(t.Context(), acme(), r, mug())
 	if err != nil {
@@ -51,7 +51,7 @@ func accept(t *testing.T, in *intake.Intake, r intake.Request) intake.Accepted {
 func keeping(t *testing.T, db *postgres.DB) *intake.Intake {
 	t.Helper()
 	acting := pgtest.As(t, db, postgres.RoleAPI)
-	return &intake.Intake{DB: acting, Looks: idempotency.NewLooks(acting, 0), Retention: time.Hour}
+	return &intake.Intake{DB: acting, Keys: idempotency.Receiver{Keys: idempotency.NewKeyReader(acting, 0), Retention: time.Hour}}
 }
 
 func open(t *testing.T, address string, o postgres.Options) *postgres.DB {

@@ -133,14 +133,16 @@ func (w *world) accept(name string, notify bool) {
 	w.charges[name] = strings.TrimPrefix(accepted.Location, "/v1/charges/")
 }
 
-func accept(ctx context.Context, db *postgres.DB, name string, notify bool) (intake.Accepted, error) {
+func accept(ctx context.Context, db *postgres.DB, name string, notify bool) (idempotency.Outcome, error) {
 	return taker(db).AcceptCharge(ctx, account(notify), request("POST /v1/charges", name), intake.Charge{
 		OrderID: name, Amount: 1000, Currency: "USD", PaymentMethod: "pm_card_visa",
 		Items: []intake.Item{{SKU: "tshirt", Quantity: 2}},
 	})
 }
 
-func taker(db *postgres.DB) *intake.Intake { return &intake.Intake{DB: db, Retention: time.Hour} }
+func taker(db *postgres.DB) *intake.Intake {
+	return &intake.Intake{DB: db, Keys: idempotency.Receiver{Retention: time.Hour}}
+}
 
 func account(notify bool) intake.Account {
 	return intake.Account{MerchantID: "acme", FeeBasisPoints: 300, Notify: notify}

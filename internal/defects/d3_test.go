@@ -8,8 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
@@ -93,7 +93,7 @@ func TestD3(t *testing.T) {
 		underWay(t, db, "k1")
 		r := request("k1")
 		r.Wait = 50 * time.Millisecond
-		if _, err := intakeOf(db).AcceptCharge(t.Context(), acme(), r, mug()); !errors.Is(err, intake.ErrInFlight) {
+		if _, err := intakeOf(db).AcceptCharge(t.Context(), acme(), r, mug()); !errors.Is(err, idempotency.ErrInFlight) {
 			t.Errorf("the error is %v, want ErrInFlight", err)
 		}
 		wantCharges(t, db, 0)

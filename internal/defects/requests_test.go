@@ -17,7 +17,9 @@ import (
 
 func acme() intake.Account { return intake.Account{MerchantID: "acme"} }
 
-func intakeOf(db *postgres.DB) *intake.Intake { return &intake.Intake{DB: db, Retention: time.Hour} }
+func intakeOf(db *postgres.DB) *intake.Intake {
+	return &intake.Intake{DB: db, Keys: idempotency.Receiver{Retention: time.Hour}}
+}
 
 func mug() intake.Charge {
 	return intake.Charge{OrderID: "order 1", Amount: 1000, Currency: "EUR", PaymentMethod: "pm_card_visa"}
@@ -32,7 +34,7 @@ func request(key string) intake.Request {
 	}
 }
 
-func accept(t *testing.T, db *postgres.DB, key string) intake.Accepted {
+func accept(t *testing.T, db *postgres.DB, key string) idempotency.Outcome {
 	t.Helper()
 	accepted, err := intakeOf(db).AcceptCharge(t.Context(), acme(), request(key), mug())
 	if err != nil {

@@ -86,8 +86,8 @@ func (a *API) open(ctx context.Context, k knock, last string) (e entered, err er
 		door := a.door
 		if k.key.Value != "" {
 			door = a.keyedDoor
-			if a.Intake.Observer.Looking != nil {
-				defer a.Intake.Observer.Looking()()
+			if a.Intake.Keys.Observer.Reading != nil {
+				defer a.Intake.Keys.Observer.Reading()()
 			}
 		}
 		if e, err = door.Ask(ctx, k); err != nil {
@@ -114,7 +114,7 @@ func merchantOf(c echo.Context) merchants.Merchant {
 
 // seen is what was read of a request's key when it was let in.
 type seen struct {
-	looked idempotency.Looked
+	looked idempotency.KeyState
 	old    <-chan time.Time // has something once it is
 }
 
@@ -123,11 +123,11 @@ type seen struct {
 const longestSeen = time.Second
 
 // lookedOf is what was read of a request's key a moment ago, if anything.
-func lookedOf(c echo.Context) idempotency.Looked {
+func lookedOf(c echo.Context) idempotency.KeyState {
 	s, _ := c.Get(lookedKey).(seen)
 	select {
 	case <-s.old:
-		return idempotency.Looked{}
+		return idempotency.KeyState{}
 	default:
 		return s.looked
 	}

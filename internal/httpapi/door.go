@@ -29,7 +29,7 @@ type knock struct {
 // API key opens nothing.
 type entered struct {
 	merchant merchants.Merchant
-	looked   idempotency.Looked
+	looked   idempotency.KeyState
 }
 
 // newDoor lets in many at once, all of them with an idempotency key or none: who knocks
@@ -62,14 +62,14 @@ func enter(ctx context.Context, db Database, knocks []knock) ([]entered, error) 
 	var reads []postgres.Read
 	for apiKey, same := range of {
 		reads = append(reads, merchants.Entering(apiKey, &same[0].merchant))
-		var looks []*idempotency.Looked
+		var looks []*idempotency.KeyState
 		for _, e := range same {
 			if e.looked.Key != (idempotency.Key{}) {
 				looks = append(looks, &e.looked)
 			}
 		}
 		if len(looks) > 0 {
-			reads = append(reads, idempotency.Looking(looks))
+			reads = append(reads, idempotency.ReadKeys(looks))
 		}
 	}
 	err := db.Read(ctx, reads...)
@@ -85,7 +85,7 @@ func enter(ctx context.Context, db Database, knocks []knock) ([]entered, error) 
 // that is seen later only. Nothing depends on it but what is asked when.
 func (a *API) keyAtTheDoor(c echo.Context) idempotency.Key {
 	if c.Request().Method != http.MethodPost || !slices.Contains([]string{chargesPath, cancelPath, refundsPath}, c.Path()) ||
-		a.NaturalKeys || a.Intake.Cache != nil {
+		a.NaturalKeys || a.Intake.Keys.Cache != nil {
 		return idempotency.Key{}
 	}
 	key, err := givenKey(c)

@@ -69,7 +69,7 @@ func atTheDoor(t *testing.T, change func(*httpapi.API)) (*world, *counted) {
 		}
 		c.DB = db
 		api.DB = c
-		api.Intake.Observer.Looking = func() func() { c.looks.Add(1); return func() {} }
+		api.Intake.Keys.Observer.Reading = func() func() { c.looks.Add(1); return func() {} }
 		change(api)
 	})
 	return w, c
@@ -118,7 +118,7 @@ func TestTheDoorIsOnlyTheDoor(t *testing.T) {
 		replay reads
 	}{
 		"of a cache": {func(api *httpapi.API) {
-			api.Intake.Cache = &memory{records: map[string]idempotency.Record{}}
+			api.Intake.Keys.Cache = &memory{records: map[string]idempotency.Record{}}
 		}, letIn()},
 		"of natural keys": {func(api *httpapi.API) { api.NaturalKeys = true }, behind()},
 	} {
@@ -152,7 +152,7 @@ func TestALockOnAllKeys(t *testing.T) {
 			var looks atomic.Int64
 			w := serveOn(t, openWith(t, postgres.Options{LockTimeout: test.timeout}), func(api *httpapi.API) {
 				api.Limits.Authenticating = 1
-				api.Intake.Observer.Looking = func() func() { looks.Add(1); return func() {} }
+				api.Intake.Keys.Observer.Reading = func() func() { looks.Add(1); return func() {} }
 			})
 			for _, key := range []string{apiKey, strangerKey} {
 				w.send(t, get("/v1/balances").as(key))
@@ -220,8 +220,8 @@ func TestWhoWaitsLooksAgain(t *testing.T) {
 	var commits []idempotency.Commit
 	var rival pgx.Tx
 	w := serveOn(t, db, func(api *httpapi.API) {
-		api.Intake.Waiters = 1
-		api.Intake.Observer.Committed = func(kind idempotency.Commit) {
+		api.Intake.Keys.Waiters = make(chan struct{}, 1)
+		api.Intake.Keys.Observer.Committed = func(kind idempotency.Commit) {
 			commits = append(commits, kind)
 			if kind == idempotency.CommitInFlight {
 				if err := rival.Commit(t.Context()); err != nil {

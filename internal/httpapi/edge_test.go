@@ -87,7 +87,7 @@ func TestPreferWait(t *testing.T) {
 			exec(t, held, `insert into idempotency_keys select * from kept`)
 
 			impatient := serveOn(t, open(t, addressOf(db), postgres.Options{LockTimeout: 30 * time.Millisecond}), func(api *httpapi.API) {
-				api.InFlight, api.Intake.Waiters = http.StatusTooEarly, 1
+				api.InFlight, api.Intake.Keys.Waiters = http.StatusTooEarly, make(chan struct{}, 1)
 			})
 			answers := make(chan answer, 1)
 			go func() {
@@ -125,7 +125,7 @@ func TestWaitersLeaveConnectionsToOthers(t *testing.T) {
 	const clients, connections, waiters = 16, 6, 2
 	db := pgtest.Reused(t)
 	w := serveOn(t, open(t, addressOf(db), postgres.Options{MaxConns: connections, LockTimeout: 20 * time.Millisecond}), func(api *httpapi.API) {
-		api.Intake.Waiters = waiters
+		api.Intake.Keys.Waiters = make(chan struct{}, waiters)
 	})
 	held := hold(t, db, "key-1")
 	answers := make(chan answer, clients)

@@ -51,7 +51,7 @@ func (a *API) keyed(c echo.Context, body any, natural naturalKey) (intake.Reques
 			Fingerprint: idempotency.Fingerprint([]byte("v1"), []byte(c.Request().Method),
 				[]byte(c.Request().URL.Path), []byte(merchant), canonical),
 			Canonical: canonical,
-			Looked:    lookedOf(c),
+			Known:     lookedOf(c),
 		},
 		ID:       c.Response().Header().Get(echo.HeaderXRequestID),
 		Metadata: a.carried(c.Request().Context()),
@@ -94,7 +94,7 @@ func (a *API) refusal(c echo.Context, err error) (idempotency.Answer, error) {
 }
 
 // reply sends an accepted answer as it is stored.
-func reply(c echo.Context, a intake.Accepted, err error) error {
+func reply(c echo.Context, a idempotency.Outcome, err error) error {
 	h := c.Response().Header()
 	if !a.ExpiresAt.IsZero() {
 		h.Set(headerExpires, a.ExpiresAt.UTC().Format(http.TimeFormat))

@@ -11,7 +11,6 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
-	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/ledger"
 )
@@ -152,8 +151,8 @@ func refusals() []struct {
 			Retryable: true, RetryWith: sameKey,
 		}},
 		{errBusy, busy()},
-		{intake.ErrInFlight, inFlight(http.StatusConflict)},
-		{intake.ErrUnavailable, unavailable()},
+		{idempotency.ErrInFlight, inFlight(http.StatusConflict)},
+		{idempotency.ErrUnavailable, unavailable()},
 	}
 }
 
@@ -207,10 +206,10 @@ func (a *API) problem(err error, c echo.Context) {
 	if c.Response().Committed {
 		return // the client has had its answer, or part of one
 	}
-	if errors.Is(err, intake.ErrCrowded) {
+	if errors.Is(err, idempotency.ErrCrowded) {
 		c.Response().Header().Del(headerApplied) // it could not be
 	}
-	if errors.Is(err, intake.ErrInFlight) && a.InFlight == http.StatusAccepted {
+	if errors.Is(err, idempotency.ErrInFlight) && a.InFlight == http.StatusAccepted {
 		c.Response().Header().Set(headerRetryAfter, "1")
 		_ = c.JSONBlob(http.StatusAccepted, []byte("{}")) // a client that is gone cannot be told
 		return
@@ -240,7 +239,7 @@ func (a *API) classify(err error) problem {
 	if p := (problem{}); errors.As(err, &p) {
 		return p
 	}
-	if errors.Is(err, intake.ErrInFlight) {
+	if errors.Is(err, idempotency.ErrInFlight) {
 		return inFlight(a.InFlight)
 	}
 	if large := (*http.MaxBytesError)(nil); errors.As(err, &large) {

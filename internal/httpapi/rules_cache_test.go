@@ -20,7 +20,7 @@ type memory struct {
 	answers int
 }
 
-func (m *memory) Find(_ context.Context, key idempotency.Key, _ []byte) (idempotency.Record, bool, func(idempotency.Record)) {
+func (m *memory) Find(_ context.Context, key idempotency.Key, _ []byte) idempotency.Cached {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	place := fmt.Sprintf("%q", key)
@@ -28,17 +28,17 @@ func (m *memory) Find(_ context.Context, key idempotency.Key, _ []byte) (idempot
 	if found {
 		m.answers++
 	}
-	return record, found, func(record idempotency.Record) {
+	return idempotency.Cached{Record: record, Found: found, Keep: func(record idempotency.Record) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.records[place] = record
-	}
+	}}
 }
 
 func TestRulesACacheAnswersReplaysAndNothingElse(t *testing.T) {
 	t.Parallel()
 	cache := &memory{records: map[string]idempotency.Record{}}
-	w := serveOn(t, pgtest.Reused(t), func(api *httpapi.API) { api.Intake.Cache = cache })
+	w := serveOn(t, pgtest.Reused(t), func(api *httpapi.API) { api.Intake.Keys.Cache = cache })
 	all, open, paid := w.outcomes(t)
 	answers := w.firsts(t, all)
 	if cache.answers != 0 {

@@ -57,7 +57,7 @@ func TestRulesWhoPrefersToWaitIsAnsweredLikeTheFirst(t *testing.T) {
 	url := addressOf(pgtest.Reused(t))
 	w := serveOn(t, open(t, url, postgres.Options{}), nil)
 	impatient := serveOn(t, open(t, url, postgres.Options{LockTimeout: 30 * time.Millisecond}), func(api *httpapi.API) {
-		api.InFlight, api.Intake.Waiters = http.StatusAccepted, 3
+		api.InFlight, api.Intake.Keys.Waiters = http.StatusAccepted, make(chan struct{}, 3)
 	})
 	routes := w.routes(t)
 	firsts := make([]answer, len(routes))
@@ -100,7 +100,7 @@ func TestRulesMoreRefundsInFlightThanConnections(t *testing.T) {
 	t.Parallel()
 	const n = 20
 	db := openWith(t, postgres.Options{MaxConns: 2, LockTimeout: 20 * time.Millisecond})
-	w := serveOn(t, db, func(api *httpapi.API) { api.Intake.Waiters = 1 })
+	w := serveOn(t, db, func(api *httpapi.API) { api.Intake.Keys.Waiters = make(chan struct{}, 1) })
 	paid := w.captured(t, "paid")
 	before := rows(t, db)
 	var (

@@ -70,12 +70,12 @@ func serveOn(t *testing.T, db *postgres.DB, change func(*httpapi.API)) *world {
 func newAPI(db *postgres.DB, log io.Writer) *httpapi.API {
 	api := &httpapi.API{
 		DB:       db,
-		Intake:   &intake.Intake{DB: db, Retention: retention},
+		Intake:   &intake.Intake{DB: db, Keys: idempotency.Receiver{Retention: retention}},
 		InFlight: http.StatusConflict,
 		Log:      slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	if db != nil {
-		api.Intake.Looks = idempotency.NewLooks(db, 0)
+		api.Intake.Keys.Keys = idempotency.NewKeyReader(db, 0)
 		c := &clock{}
 		api.Ready = app.NewReadiness(db, func() time.Time { c.pass(time.Second); return c.now() }).Ask
 	}

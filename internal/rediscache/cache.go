@@ -127,13 +127,13 @@ func (c *Cache) Close() {
 }
 
 // Find implements idempotency.Cache.
-func (c *Cache) Find(ctx context.Context, key idempotency.Key, fingerprint []byte) (idempotency.Record, bool, func(idempotency.Record)) {
+func (c *Cache) Find(ctx context.Context, key idempotency.Key, fingerprint []byte) idempotency.Cached {
 	r := c.reading.Load()
 	if r == nil || !r.fresh(c.clock()) {
-		return idempotency.Record{}, false, func(idempotency.Record) {}
+		return idempotency.Cached{}
 	}
 	record, found := c.find(ctx, r, key, fingerprint)
-	return record, found, func(record idempotency.Record) { c.keep(answer{reading: r, key: key, record: record}) }
+	return idempotency.Cached{Record: record, Found: found, Keep: func(record idempotency.Record) { c.keep(answer{reading: r, key: key, record: record}) }}
 }
 
 func (c *Cache) find(ctx context.Context, r *reading, key idempotency.Key, fingerprint []byte) (idempotency.Record, bool) {

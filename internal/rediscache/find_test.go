@@ -44,8 +44,8 @@ func TestFind(t *testing.T) {
 		w := newWorld(t, newFake(t).url())
 		w.kept(t, theKey(), "ch_1")
 		for _, fingerprint := range []string{"another", "fingerprint ", "fingerprin", ""} {
-			got, found, _ := w.cache.Find(t.Context(), theKey(), []byte(fingerprint))
-			if found || len(got.Body) > 0 {
+			got := w.cache.Find(t.Context(), theKey(), []byte(fingerprint))
+			if got.Found || len(got.Record.Body) > 0 {
 				t.Errorf("%q finds %+v", fingerprint, got)
 			}
 		}
@@ -103,11 +103,11 @@ func TestFind(t *testing.T) {
 		}
 		await.True(t, "the other is found", func() bool { return w.finds(t, numbered(1)) })
 		redis.does(nil)
-		stored, found, _, err := idempotency.Look(t.Context(), w.db, theKey())
-		if err != nil || !found {
-			t.Fatal(found, err)
+		stored, err := idempotency.ReadKey(t.Context(), w.db, theKey())
+		if err != nil || !stored.Found {
+			t.Fatal(stored.Found, err)
 		}
-		w.keep(t, theKey(), stored)
+		w.keep(t, theKey(), stored.Record)
 		w.wantFound(t, theKey(), record)
 		await.True(t, "the end is logged", func() bool { return strings.Contains(w.said.String(), "works again\" part=writes") })
 	})

@@ -132,13 +132,14 @@ func TestUnderLoad(t *testing.T) {
 // and returns whether the cache had the answer. An error is a wrong outcome.
 func (w *world) outcome(ctx context.Context, i, asked, keys int) (hit bool, err error) {
 	request := fingerprint(asked)
-	record, hit, keep := idempotency.Recall(ctx, w.cache, numbered(i), request)
+	record, hit, keep := w.find(ctx, numbered(i), request)
 	if !hit {
-		var found bool
-		if record, found, _, err = idempotency.Look(ctx, w.db, numbered(i)); err != nil {
+		state, err := idempotency.ReadKey(ctx, w.db, numbered(i))
+		if err != nil {
 			return false, err
 		}
-		if !found {
+		record = state.Record
+		if !state.Found {
 			if i < keys {
 				return false, fmt.Errorf("key %d is not there", i)
 			}

@@ -94,7 +94,9 @@ func TestStateOfTheDatabase(t *testing.T) {
 		var stored idempotency.Record
 		await.True(t, "the database answers again", func() bool { // over new connections
 			var err error
-			stored, _, _, err = idempotency.Look(t.Context(), db, theKey())
+			var state idempotency.KeyState
+			state, err = idempotency.ReadKey(t.Context(), db, theKey())
+			stored = state.Record
 			return err == nil
 		})
 		w.keep(t, theKey(), stored)

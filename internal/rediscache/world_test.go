@@ -108,7 +108,15 @@ func (w *world) keep(tb testing.TB, key idempotency.Key, record idempotency.Reco
 
 func (w *world) recall(tb testing.TB, key idempotency.Key, request idempotency.Request) (idempotency.Record, bool, func(idempotency.Record)) {
 	tb.Helper()
-	return idempotency.Recall(tb.Context(), w.cache, key, request)
+	return w.find(tb.Context(), key, request)
+}
+
+func (w *world) find(ctx context.Context, key idempotency.Key, request idempotency.Request) (idempotency.Record, bool, func(idempotency.Record)) {
+	cached := w.cache.Find(ctx, key, request.Fingerprint)
+	if cached.Keep == nil {
+		cached.Keep = func(idempotency.Record) {}
+	}
+	return cached.Record, cached.Found, cached.Keep
 }
 
 func (w *world) finds(t *testing.T, key idempotency.Key) bool {

@@ -54,7 +54,7 @@ func request(merchant, operation, key string) intake.Request {
 // accept accepts a charge of 1000 USD and returns its id.
 func (w *world) accept(merchant, key string) string {
 	w.Helper()
-	in := &intake.Intake{DB: w.db, Retention: time.Hour}
+	in := &intake.Intake{DB: w.db, Keys: idempotency.Receiver{Retention: time.Hour}}
 	accepted, err := in.AcceptCharge(w.Context(), intake.Account{MerchantID: merchant, Notify: true},
 		request(merchant, "POST /v1/charges", key), intake.Charge{
 			OrderID: "17\x1b[2J", Amount: 1000, Currency: "USD", PaymentMethod: "pm_card_visa", Description: "a secret",
@@ -69,7 +69,7 @@ func (w *world) accept(merchant, key string) string {
 // refund accepts a refund for acme, or has it refused, and returns its id.
 func (w *world) refund(key, charge string, amount int64) string {
 	w.Helper()
-	in := &intake.Intake{DB: w.db, Retention: time.Hour}
+	in := &intake.Intake{DB: w.db, Keys: idempotency.Receiver{Retention: time.Hour}}
 	accepted, err := in.RequestRefund(w.Context(), intake.Account{MerchantID: "acme", Notify: true},
 		request("acme", "POST /v1/charges/:id/refunds", key), charge, intake.Refund{Amount: &amount})
 	if err != nil {

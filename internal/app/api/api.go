@@ -152,9 +152,10 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 	}
 	defer app.Close(db)
 	metrics := meter(log, db, now)
-	in := &intake.Intake{
-		DB: db, Looks: idempotency.NewLooks(db, connections/4), Retention: settings.IdempotencyRetention, Wait: wait, Waiters: waiters, Observer: observeKeys(metrics),
-	}
+	in := &intake.Intake{DB: db, Keys: idempotency.Receiver{
+		Keys: idempotency.NewKeyReader(db, connections/4), Retention: settings.IdempotencyRetention,
+		Wait: wait, Waiters: make(chan struct{}, waiters), Observer: observeKeys(metrics),
+	}}
 	if url := settings.RedisURL.Reveal(); url != "" {
 		cache, err := rediscache.Open(ctx, db, url, rediscache.Options{
 			AllowPlaintext: settings.AllowPlaintext, Log: log, Clock: now,
@@ -163,7 +164,7 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 			return err
 		}
 		defer cache.Close()
-		in.Cache = cache
+		in.Keys.Cache = cache
 	}
 	ready := app.NewReadiness(db, now)
 	defer ready.Close()

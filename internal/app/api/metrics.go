@@ -46,7 +46,7 @@ func observeRequests(m *telemetry.API, traces *telemetry.Traces) httpapi.Observe
 
 func observeKeys(m *telemetry.API) idempotency.Observer {
 	return idempotency.Observer{
-		Looking:   m.Looking,
+		Reading:   m.Looking,
 		Committed: func(c idempotency.Commit) { m.Committed(string(c)) },
 	}
 }

@@ -161,7 +161,7 @@ func newLoad(b *testing.B, db *postgres.DB) *load {
 	b.Helper()
 	ctx, cancel := context.WithCancel(b.Context())
 	l := &load{b: b}
-	take := &intake.Intake{DB: db, Retention: 168 * time.Hour}
+	take := &intake.Intake{DB: db, Keys: idempotency.Receiver{Retention: 168 * time.Hour}}
 	var clients sync.WaitGroup
 	var n atomic.Int64
 	for range benchClients {

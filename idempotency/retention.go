@@ -9,12 +9,10 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 )
 
-// now() is a moment earlier than clock_timestamp() and, unlike it, can be a
-// bound of the index. A row that is locked keeps its ctid; joined by their key
-// instead, a batch could be planned to read the whole table.
-//
-// What has expired is walked through in the order of the index, as far as the
-// limit: other ways read all that has expired to sort it, or all that there is.
+// now() is not later than clock_timestamp() and, unlike it, can bound an index scan. A
+// row that is locked keeps its ctid; joined by key, a batch could be planned to read
+// the whole table. The planner settings of Sweep keep the statement to a walk of the
+// index in order of expiry, up to the limit.
 const sweepExpired = `
 with due as (
   select ctid
@@ -32,14 +30,13 @@ update idempotency_keys
  where ctid = any (array(select ctid from due))
 returning 1`
 
-// Sweep turns up to limit expired keys into tombstones and says how many there
-// were: answer and request are dropped, and what tells a reuse apart stays. It
-// changes no answer, since a key has expired by its time, swept or not. Several
-// may sweep at once: each takes what no other holds. Fewer than limit means that
-// nothing was left to do.
+// Sweep turns up to limit expired keys into tombstones and returns their number: it
+// deletes answer and request, and keeps what tells a reuse apart. Since a key has expired
+// by its time, swept or not, this changes no answer. Several processes may sweep at once:
+// each skips the rows that another holds. Fewer than limit means that none were left.
 //
-// If we die here: the statement is one transaction of its own. Either its rows
-// are swept, or the next sweep finds them.
+// If we die here: the statement is a transaction of its own. Either its rows are swept,
+// or the next Sweep finds them.
 // Test: TestSweep/what_a_dead_sweeper_held_is_swept_by_the_next.
 func Sweep(ctx context.Context, q postgres.QuerierWith, limit int) (int, error) {
 	rows, err := q.QueryWith(ctx, postgres.Settings{

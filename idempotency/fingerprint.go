@@ -1,0 +1,266 @@
+package idempotency
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	stdjson "encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math/big"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	v1 "github.com/go-json-experiment/json/v1"
+)
+
+// Fingerprint tells apart the requests under one key: SHA-256 over the parts, each with
+// its length before it, so that no two lists of parts have the same bytes. The first part
+// should name the version of the encoding of the others.
+func Fingerprint(parts ...[]byte) []byte {
+	h := sha256.New()
+	var length [8]byte
+	for _, part := range parts {
+		binary.BigEndian.PutUint64(length[:], uint64(len(part)))
+		h.Write(length[:])
+		h.Write(part)
+	}
+	return h.Sum(nil)
+}
+
+// ErrNotJSON is returned, wrapped, for a text that is not exactly one JSON value
+// with one meaning: invalid UTF-8, half of a surrogate pair and a repeated member
+// are refused, since readers disagree about them.
+var ErrNotJSON = errors.New("not one JSON value with one meaning")
+
+// Canonical returns the one form of all JSON texts with the same value. The order of
+// members, white space and the spelling of a character or a number do not matter. Strings
+// and the order of members are those of RFC 8785; numbers are decimals of any size, never
+// rounded. An exponent of more than 100 digits is ErrNotJSON: computing with it takes
+// longer than reading it. The form never changes: hashes of it are stored.
+func Canonical(text []byte) ([]byte, error) {
+	var out bytes.Buffer
+	in, to := jsontext.NewDecoder(bytes.NewReader(text)), jsontext.NewEncoder(&out)
+	for first := true; first || in.StackDepth() > 0; first = false {
+		if err := copyToken(to, in); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrNotJSON, err)
+		}
+	}
+	if _, err := in.ReadToken(); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%w: more than one value", ErrNotJSON)
+	}
+	canonical := jsontext.Value(out.Bytes())
+	if err := canonical.Format(jsontext.ReorderRawObjects(true)); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNotJSON, err)
+	}
+	return canonical, nil
+}
+
+// copyToken copies one token, a number as its decimal.
+func copyToken(to *jsontext.Encoder, in *jsontext.Decoder) error {
+	if in.PeekKind() == '0' {
+		number, err := in.ReadValue()
+		if err != nil {
+			return err
+		}
+		canonical, err := decimal(string(number))
+		if err != nil {
+			return err
+		}
+		return to.WriteValue(canonical)
+	}
+	token, err := in.ReadToken()
+	if err != nil {
+		return err
+	}
+	return to.WriteToken(token)
+}
+
+const (
+	// plainDigits is the length up to which an integer is written without exponent.
+	plainDigits = 40
+	// exponentDigits is the length of the longest exponent.
+	exponentDigits = 100
+)
+
+// decimal writes a number as the shortest digits and an exponent, so that 1, 1.0
+// and 10e-1 are one. Nothing is rounded, and a large exponent costs nothing.
+func decimal(number string) (jsontext.Value, error) {
+	text, negative := strings.CutPrefix(number, "-")
+	digits, exponent, _ := strings.Cut(strings.ToLower(text), "e")
+	whole, fraction, _ := strings.Cut(digits, ".")
+	size := strings.TrimLeft(exponent, "+-0")
+	if len(size) > exponentDigits {
+		return nil, fmt.Errorf("an exponent of %d digits", len(size))
+	}
+	power, _ := new(big.Int).SetString("0"+size, 10)
+	if strings.HasPrefix(exponent, "-") {
+		power.Neg(power)
+	}
+	digits = strings.TrimLeft(whole+fraction, "0")
+	short := strings.TrimRight(digits, "0")
+	if short == "" {
+		return jsontext.Value("0"), nil
+	}
+	power.Add(power, big.NewInt(int64(len(digits)-len(short)-len(fraction))))
+	out := short
+	if zeros := power.Int64(); power.IsInt64() && zeros >= 0 && zeros <= plainDigits-int64(len(short)) {
+		out += strings.Repeat("0", int(zeros))
+	} else if power.Sign() != 0 {
+		written := power.String()
+		if len(strings.TrimPrefix(written, "-")) > exponentDigits {
+			return nil, errors.New("an exponent that became too long")
+		}
+		out += "e" + written
+	}
+	if negative {
+		out = "-" + out
+	}
+	return jsontext.Value(out), nil
+}
+
+// canonicalOf returns the canonical JSON of a Go value, as encoding/json has it. It
+// refuses what would make different values equal: encoding/json replaces bytes that are
+// not UTF-8, and leaves out fields that are not exported.
+func canonicalOf(value any) ([]byte, error) {
+	text, err := json.Marshal(value, v1.DefaultOptionsV1(), jsontext.AllowInvalidUTF8(false))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNotJSON, err)
+	}
+	canonical, err := Canonical(text)
+	if err != nil {
+		return nil, err
+	}
+	if string(canonical) == "{}" && isHidden(reflect.TypeOf(value)) {
+		return nil, fmt.Errorf("%w: %T has no exported field", ErrUnstable, value)
+	}
+	return canonical, nil
+}
+
+// isHidden reports whether a type is a struct that has fields and exports none.
+func isHidden(t reflect.Type) bool {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct || t.NumField() == 0 {
+		return false
+	}
+	return !slices.ContainsFunc(reflect.VisibleFields(t), func(field reflect.StructField) bool {
+		return field.IsExported() && !field.Anonymous && field.Tag.Get("json") != "-"
+	})
+}
+
+// parse reads one value; numbers are canonical, as json.Number.
+func parse(text []byte) (value any, err error) {
+	canonical, err := Canonical(text)
+	if err != nil {
+		return nil, err
+	}
+	d := stdjson.NewDecoder(bytes.NewReader(canonical))
+	d.UseNumber()
+	err = d.Decode(&value)
+	return value, err
+}
+
+const (
+	maxPointers      = 100
+	maxPointerLength = 1000 // bytes
+)
+
+// Pointers returns the JSON Pointers (RFC 6901) to the deepest members in which two
+// JSON texts differ, sorted; none exactly if Canonical makes them one. A member
+// that only one of them has is pointed at itself, an element of an array by its
+// index. A text that is not JSON is compared as a whole, which is the pointer "".
+//
+// There are no more than 100, and none is longer than 1000 bytes: the last member that
+// fits stands for what lies deeper.
+func Pointers(a, b []byte) []string {
+	first, errFirst := parse(a)
+	second, errSecond := parse(b)
+	if errFirst != nil || errSecond != nil {
+		if bytes.Equal(a, b) {
+			return nil
+		}
+		return []string{""}
+	}
+	var d differences
+	d.compare("", first, second)
+	slices.Sort(d.pointers)
+	return d.pointers
+}
+
+// differences are found in the same order for both orders of the texts: it decides
+// which of too many are kept.
+type differences struct{ pointers []string }
+
+// compare adds what differs at and below a pointer.
+func (d *differences) compare(at string, a, b any) {
+	membersA, kindA := membersOf(a)
+	membersB, kindB := membersOf(b)
+	if kindA != kindB || kindA == scalar {
+		if kindA != kindB || a != b {
+			d.add(at)
+		}
+		return
+	}
+	escape := strings.NewReplacer("~", "~0", "/", "~1")
+	all := maps.Clone(membersA)
+	maps.Copy(all, membersB)
+	names := slices.Sorted(maps.Keys(all))
+	if kindA == array { // 2 comes before 10
+		slices.SortStableFunc(names, func(a, b string) int { return len(a) - len(b) })
+	}
+	for _, name := range names {
+		if len(d.pointers) == maxPointers {
+			return
+		}
+		valueA, inA := membersA[name]
+		valueB, inB := membersB[name]
+		switch below := at + "/" + escape.Replace(name); {
+		case len(below) > maxPointerLength:
+			if inA != inB || !reflect.DeepEqual(valueA, valueB) {
+				d.add(at)
+			}
+		case inA && inB:
+			d.compare(below, valueA, valueB)
+		default:
+			d.add(below)
+		}
+	}
+}
+
+func (d *differences) add(pointer string) {
+	if len(d.pointers) < maxPointers && !slices.Contains(d.pointers, pointer) {
+		d.pointers = append(d.pointers, pointer)
+	}
+}
+
+type kind int
+
+const (
+	scalar kind = iota
+	array
+	object
+)
+
+// membersOf returns the members of an object, or the elements of an array by index.
+func membersOf(value any) (map[string]any, kind) {
+	switch value := value.(type) {
+	case map[string]any:
+		return value, object
+	case []any:
+		members := make(map[string]any, len(value))
+		for i, element := range value {
+			members[strconv.Itoa(i)] = element
+		}
+		return members, array
+	default:
+		return nil, scalar
+	}
+}

@@ -1,0 +1,256 @@
+package idempotency
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/payonce/payonce/groupcommit"
+	"github.com/payonce/payonce/internal/postgres"
+)
+
+//go:embed schema.sql
+var schema string
+
+// Schema returns the SQL that creates idempotency_keys in an empty
+// database. It is plain SQL, to be run once in a transaction.
+func Schema() string { return schema }
+
+// onceConstraint refuses the second answer of a key.
+const onceConstraint = "idempotency_keys_once"
+
+// A plain insert: `on conflict do nothing` would let the rest of the batch run.
+const insertAnswer = `
+insert into idempotency_keys
+       (scope, operation, key, fingerprint, request, status_code, content_type, location, body, expires_at)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`
+
+// Claim queues the key with its finished answer as the first write of the batch that
+// does the work. A taken key refuses the whole batch (IsTaken). If a rival is claiming
+// the key, the batch waits for the rival's outcome, at most for the pool's lock
+// time-out. A rollback leaves the key free.
+func Claim(b *pgx.Batch, key Key, r Request, a Answer, expires time.Time) {
+	body := a.Body
+	if body == nil {
+		body = []byte{} // an empty body, not a missing one
+	}
+	b.Queue(insertAnswer, key.Scope, key.Operation, key.Value, r.Fingerprint, r.Canonical,
+		a.StatusCode, a.ContentType, a.Location, body, expires)
+}
+
+// IsTaken reports whether a commit was refused because its key has an answer.
+func IsTaken(err error) bool { return postgres.Constraint(err) == onceConstraint }
+
+// isInFlight reports whether a commit was refused because another one under the same
+// key did not end in time. The server names the constraint at which a commit waited,
+// so a lock of the work itself is told apart.
+func isInFlight(err error) bool {
+	refusal, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && postgres.IsLockTimeout(err) && strings.Contains(refusal.Where, onceConstraint)
+}
+
+// Writes are the statements of this package that may share a commit.
+func Writes() []groupcommit.Statement {
+	return []groupcommit.Statement{
+		groupcommit.Insert(insertAnswer, "%s", "%s", "%s", "%s", "%s", "%s", "%s", "%s", "%s", "%s"),
+	}
+}
+
+// MaxWait is the longest that Wait waits. A commit has 15 s in all, and after a
+// wait there must be time for the rest of the batch.
+const MaxWait = 10 * time.Second
+
+// afterWait is what a statement has beside the wait, so that always the lock time-out
+// ends it: a statement time-out does not show that there was a rival.
+const afterWait = 2 * time.Second
+
+// Settings that are local end with the transaction, and the batch is one.
+const setTimeouts = `
+select set_config('lock_timeout', $1, true),
+       set_config('statement_timeout', $2, true)`
+
+// Wait queues how long each statement after it in this batch may wait for a lock, such
+// as Claim for a rival under the same key: 1 ms to MaxWait. Queue it first. The pool's
+// time-outs apply again after the batch.
+func Wait(b *pgx.Batch, atMost time.Duration) {
+	milliseconds := func(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+	atMost = min(max(atMost, time.Millisecond), MaxWait) // zero would be no limit at all
+	b.Queue(setTimeouts, milliseconds(atMost), milliseconds(max(atMost+afterWait, MaxWait)))
+}
+
+// KeyState is what the database has of a key.
+type KeyState struct {
+	Key    Key
+	Record Record // if Found
+	Found  bool
+	Now    time.Time // by the database's clock; zero if nothing was read
+
+	replicates bool // commits of the server wait for a standby
+}
+
+// isOf reports whether the state is that of the key, and was read.
+func (s KeyState) isOf(key Key) bool { return s.Key == key && !s.Now.IsZero() }
+
+// One statement reads taken keys and free ones, so that a free key comes with the
+// database's time. A tombstone stays expired if the server's clock steps back.
+//
+// offset 0: an index probe for each key. Joined without it, few keys were planned as a
+// read of the whole scope.
+const selectKeys = `
+select asked.n,
+       c.scope,
+       c.now,
+       k.key is not null                            as found,
+       coalesce(k.fingerprint, '')                  as fingerprint,
+       k.request,
+       coalesce(k.status_code, 0)                   as status_code,
+       coalesce(k.content_type, '')                 as content_type,
+       coalesce(k.location, '')                     as location,
+       coalesce(k.body, '')                         as body,
+       coalesce(k.expires_at, c.now)                as expires_at,
+       coalesce(k.expires_at <= c.now
+                or k.body is null, false)           as expired,
+       current_setting('synchronous_standby_names') <> '' as replicates
+  from (select clock_timestamp() as now, coalesce($1, current_setting('payonce.merchant', true)) as scope) as c
+ cross join unnest($2::text[], $3::text[]) with ordinality as asked(operation, value, n)
+  left join lateral (
+            select key, fingerprint, request, status_code, content_type, location, body, expires_at
+              from idempotency_keys
+             where scope = c.scope
+               and operation = asked.operation
+               and key = asked.value
+            offset 0) as k
+    on true`
+
+// Querier reads rows, as a pgx pool, connection or transaction does.
+type Querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// ReadKey reads the state of a key. It writes nothing: a replay costs one index probe.
+func ReadKey(ctx context.Context, q Querier, key Key) (KeyState, error) {
+	states, err := readKeys(ctx, q, selectKeys, []Key{key})
+	if err != nil {
+		return KeyState{}, err
+	}
+	return states[0], nil
+}
+
+// readKeys is ReadKey for many keys of one scope.
+func readKeys(ctx context.Context, q Querier, sql string, keys []Key) ([]KeyState, error) {
+	states, each := statesOf(keys)
+	read := readStates(&keys[0].Scope, each)
+	rows, err := q.Query(ctx, sql, read.Args...)
+	if err == nil {
+		err = read.Rows(rows)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read idempotency keys: %w", err)
+	}
+	return states, nil
+}
+
+// statesOf are states of keys that have not been read yet.
+func statesOf(keys []Key) (states []KeyState, each []*KeyState) {
+	states, each = make([]KeyState, len(keys)), make([]*KeyState, len(keys))
+	for i, key := range keys {
+		states[i].Key = key
+		each[i] = &states[i]
+	}
+	return states, each
+}
+
+// ReadKeys reads the states of keys along with other statements of a round trip
+// (DB.Read). Their scope becomes the merchant who is set there.
+func ReadKeys(states []*KeyState) postgres.Read { return readStates(nil, states) }
+
+// readStates reads the states of keys of one scope; of the merchant who is set if it is
+// nil.
+func readStates(scope *string, states []*KeyState) postgres.Read {
+	operations, values := make([]string, len(states)), make([]string, len(states))
+	for i, s := range states {
+		operations[i], values[i] = s.Key.Operation, s.Key.Value
+	}
+	return postgres.Read{
+		SQL:  selectKeys,
+		Args: []any{scope, operations, values},
+		Rows: func(rows pgx.Rows) error {
+			var n int
+			var s KeyState
+			_, err := pgx.ForEachRow(rows, []any{
+				&n, &s.Key.Scope, &s.Now, &s.Found, &s.Record.Fingerprint, &s.Record.Canonical,
+				&s.Record.StatusCode, &s.Record.ContentType, &s.Record.Location, &s.Record.Body,
+				&s.Record.ExpiresAt, &s.Record.Expired, &s.replicates,
+			}, func() error {
+				s.Key.Operation, s.Key.Value = operations[n-1], values[n-1]
+				*states[n-1] = s
+				return nil
+			})
+			return err
+		},
+	}
+}
+
+// KeyReader reads keys in batches: those that are asked for at the same time share a
+// round trip (postgres.Reads). A scope is a tenant, and each key is read as the tenant
+// of its scope.
+type KeyReader struct {
+	batched *postgres.Reads[Key, KeyState]
+}
+
+// NewKeyReader makes a KeyReader with so many round trips in flight, at most.
+func NewKeyReader(db *postgres.DB, most int) *KeyReader {
+	return &KeyReader{batched: postgres.NewReads(most, func(ctx context.Context, keys []Key) ([]KeyState, error) {
+		states, each := statesOf(keys)
+		scopes := map[string][]*KeyState{}
+		for _, s := range each {
+			scopes[s.Key.Scope] = append(scopes[s.Key.Scope], s)
+		}
+		var reads []postgres.Read
+		for scope, states := range scopes {
+			reads = append(reads, postgres.As(scope), readStates(&scope, states))
+		}
+		return states, db.Read(ctx, reads...)
+	})}
+}
+
+// Read is ReadKey, batched.
+func (r *KeyReader) Read(ctx context.Context, key Key) (KeyState, error) {
+	state, err := r.batched.Ask(ctx, key)
+	if err != nil {
+		return KeyState{}, fmt.Errorf("read an idempotency key: %w", err)
+	}
+	return state, nil
+}
+
+// selectConfirmed is selectKeys in a transaction that writes to the log. Its commit
+// waits for the synchronous standby, as every commit does, and with it for all that the
+// same server committed before.
+const selectConfirmed = selectKeys + `
+ where pg_logical_emit_message(true, 'payonce', '') is not null`
+
+// confirmTimeout bounds the wait of one replay for the standby. Tests shorten it.
+var confirmTimeout = 5 * time.Second //nolint:gochecknoglobals // see above
+
+// confirmKey reads a key that was found once more, and returns its state when a
+// synchronous standby has it; ErrUnavailable if the standby did not confirm in time.
+//
+// A commit can be visible on the primary before its standby has it: after a restart
+// of the primary, or when an operator ended its wait. A failover would lose an answer
+// that was replayed from such a key.
+func confirmKey(ctx context.Context, q Querier, key Key) (KeyState, error) {
+	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
+	defer cancel()
+	states, err := readKeys(ctx, q, selectConfirmed, []Key{key})
+	if err != nil {
+		return KeyState{}, fmt.Errorf("confirm a key with the standby: %w", unavailable(err))
+	}
+	return states[0], nil
+}

@@ -1,0 +1,76 @@
+package intake
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/outbox"
+)
+
+// Charge is a request for a charge: validated, and in the form that is
+// fingerprinted.
+type Charge struct {
+	OrderID       string            `json:"order_id"`
+	Amount        int64             `json:"amount"` // minor units
+	Currency      string            `json:"currency"`
+	PaymentMethod string            `json:"payment_method"`
+	Items         []Item            `json:"items,omitempty"`
+	Description   string            `json:"description,omitempty"`
+	Metadata      map[string]string `json:"metadata,omitempty"`
+}
+
+// Item is a quantity of one article.
+type Item = domain.Item
+
+// AcceptCharge accepts a charge: one read if the key has its answer, one read and one
+// commit if it is new; without the read if the state of the key is known. Errors:
+// domain.ErrInvalid and those of idempotency.Receiver.
+func (in *Intake) AcceptCharge(ctx context.Context, account Account, r Request, c Charge) (idempotency.Outcome, error) {
+	id, err := newID("ch_")
+	if err != nil {
+		return idempotency.Outcome{}, err
+	}
+	return in.do(ctx, account, r, func(_ context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
+		stream := ledger.New(id)
+		events, err := domain.Decide(stream.Charge, c.command(account))
+		if err != nil {
+			return idempotency.Answer{}, err
+		}
+		// The key comes first: the receiver claims it with the answer below.
+		stream, err = ledger.Append(b, stream, r.cause(now), events...) // the events and their postings
+		if err != nil {
+			return idempotency.Answer{}, err
+		}
+		message, err := r.message(stream)
+		if err != nil {
+			return idempotency.Answer{}, err
+		}
+		if err := outbox.Append(b, message); err != nil {
+			return idempotency.Answer{}, err
+		}
+		return accepted("/v1/charges/"+id, stream.View())
+	})
+}
+
+func (c Charge) command(a Account) domain.RequestCharge {
+	fixed := make(map[domain.Currency]int64, len(a.FeeFixed))
+	for currency, amount := range a.FeeFixed {
+		fixed[domain.Currency(currency)] = amount
+	}
+	return domain.RequestCharge{
+		MerchantID:    a.MerchantID,
+		OrderID:       c.OrderID,
+		Amount:        domain.Money{Amount: c.Amount, Currency: domain.Currency(c.Currency)},
+		Fees:          domain.FeeSchedule{BasisPoints: a.FeeBasisPoints, Fixed: fixed},
+		PaymentMethod: c.PaymentMethod,
+		Items:         c.Items,
+		Description:   c.Description,
+		Metadata:      c.Metadata,
+		Notify:        a.Notify,
+	}
+}

@@ -1,0 +1,69 @@
+package intake
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/outbox"
+)
+
+// ErrStep refuses a refund of an amount that the provider cannot move in the charge's
+// currency: see domain.Currency.Step. It is not stored: the key is free for a
+// corrected request.
+var ErrStep = errors.New("the provider does not move such an amount of this currency")
+
+// Refund is a request to refund a captured charge: validated, and in the form that is
+// fingerprinted.
+type Refund struct {
+	Amount *int64 `json:"amount,omitempty"` // minor units; all that is left if absent
+	Reason string `json:"reason,omitempty"`
+}
+
+// RequestRefund accepts a refund of a charge. The amount is checked against the charge's
+// stream and committed at its next version, so of rivals that together exceed the charge
+// only some succeed. Refusals that are stored: ledger.ErrNotFound, domain.ErrNotCaptured,
+// domain.ErrExceedsCaptured. Errors are ErrStep and those of idempotency.Receiver.
+func (in *Intake) RequestRefund(ctx context.Context, account Account, r Request, chargeID string, refund Refund) (idempotency.Outcome, error) {
+	id, err := newID("re_")
+	if err != nil {
+		return idempotency.Outcome{}, err
+	}
+	command := domain.RequestRefund{RefundID: id, Reason: refund.Reason, Notify: account.Notify}
+	if refund.Amount != nil {
+		command.Amount = *refund.Amount
+	}
+	return in.do(ctx, account, r, func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
+		stream, err := in.load(ctx, account, chargeID)
+		if err != nil {
+			return idempotency.Answer{}, err
+		}
+		if step := stream.Charge.Amount.Currency.Step(); command.Amount%step != 0 {
+			return idempotency.Answer{}, fmt.Errorf("refund %d of %s, not a multiple of %d: %w", command.Amount, chargeID, step, ErrStep)
+		}
+		events, err := domain.Decide(stream.Charge, command)
+		if err != nil {
+			return idempotency.Answer{}, err
+		}
+		// The key comes first: the receiver claims it with the answer below.
+		stream, err = ledger.Append(b, stream, r.cause(now), events...) // the event and its postings
+		if err != nil {
+			return idempotency.Answer{}, err
+		}
+		message, err := r.message(stream)
+		if err != nil {
+			return idempotency.Answer{}, err
+		}
+		if err := outbox.Append(b, message); err != nil {
+			return idempotency.Answer{}, err
+		}
+		requested, _ := stream.Charge.Refund(id)
+		return accepted("/v1/charges/"+chargeID+"/refunds/"+id, stream.Charge.RefundView(requested))
+	})
+}
