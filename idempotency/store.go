@@ -237,7 +237,7 @@ const selectConfirmed = selectKeys + `
  where pg_logical_emit_message(true, 'payonce', '') is not null`
 
 // confirmTimeout bounds the wait of one replay for the standby. Tests shorten it.
-var confirmTimeout = 5 * time.Second //nolint:gochecknoglobals // see above
+var confirmTimeout = 5 * time.Second
 
 // confirmKey reads a key that was found once more, and returns its state when a
 // synchronous standby has it; ErrUnavailable if the standby did not confirm in time.
