@@ -10,8 +10,9 @@ import (
 )
 
 // acceptOverHTTP measures the api alone: nobody carries what it accepts.
-func acceptOverHTTP(ctx context.Context, s *stage) (Sample, error) {
-	w, err := s.open(ctx, httpConnections)
+func acceptOverHTTP(ctx context.Context, s *stage, set setting) (Sample, error) {
+	set.InFlight = httpConnections
+	w, err := s.open(ctx, set)
 	if err != nil {
 		return Sample{}, err
 	}
@@ -28,12 +29,12 @@ func acceptOverHTTP(ctx context.Context, s *stage) (Sample, error) {
 
 // accepting runs the api alone, and looks at its memory.
 func (w *world) accepting(ctx context.Context, memory *Resident) (seen window, err error) {
-	api, err := w.api(ctx)
+	apis, err := w.apis(ctx)
 	if err != nil {
 		return seen, err
 	}
-	defer func() { err = errors.Join(err, finish(ctx, api)) }()
-	l, look := w.acceptingOnly(api.URL(), users(w.server.postmaster, api.PID())), residents(api.PID())
+	defer func() { err = errors.Join(err, finish(ctx, apis...)) }()
+	l, look := w.acceptingOnly(urls(apis), users(w.server.postmaster, pids(apis)...)), residents(apis[0].PID())
 	seen, err = w.flow.drive(ctx, l)
 	*memory = look()
 	seen.Total = w.flow.ended
@@ -41,8 +42,8 @@ func (w *world) accepting(ctx context.Context, memory *Resident) (seen window, e
 }
 
 // acceptingOnly is a load of charges that end when they are accepted.
-func (w *world) acceptingOnly(url string, use func() usage) load {
-	l := w.sending(url, use)
+func (w *world) acceptingOnly(urls []string, use func() usage) load {
+	l := w.sending(urls, use)
 	send := l.send
 	l.send = func(ctx context.Context, id string) error {
 		defer w.flow.end(id)
@@ -96,8 +97,9 @@ func (w *world) checkAcceptedSince(ctx context.Context, before holdings, accepte
 
 // replayOverHTTP accepts charges, and then measures the answers to the same
 // requests.
-func replayOverHTTP(ctx context.Context, s *stage) (Sample, error) {
-	w, err := s.open(ctx, httpConnections)
+func replayOverHTTP(ctx context.Context, s *stage, set setting) (Sample, error) {
+	set.InFlight = httpConnections
+	w, err := s.open(ctx, set)
 	if err != nil {
 		return Sample{}, err
 	}
@@ -122,9 +124,9 @@ func (w *world) acceptSome(ctx context.Context, charges int) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, finish(ctx, api)) }()
-	c := newClient(api.URL(), w.key)
+	c := newClient(api.URL())
 	return together(charges, func(n int) error {
-		_, err := c.charge(replayedKey(n), n)
+		_, err := c.charge(w.accounts[n%len(w.accounts)], replayedKey(n), n)
 		return err
 	})
 }
@@ -137,12 +139,12 @@ func (w *world) replaying(ctx context.Context, charges int) (seen window, err er
 		return seen, err
 	}
 	defer func() { err = errors.Join(err, finish(ctx, api)) }()
-	c := newClient(api.URL(), w.key)
-	l := w.sending(api.URL(), users(w.server.postmaster, api.PID()))
+	c := newClient(api.URL())
+	l := w.sending([]string{api.URL()}, users(w.server.postmaster, api.PID()))
 	l.send = func(_ context.Context, id string) error {
 		defer w.flow.end(id)
 		n := rand.N(charges) //nolint:gosec // no secret
-		replayed, err := c.charge(replayedKey(n), n)
+		replayed, err := c.charge(w.accounts[n%len(w.accounts)], replayedKey(n), n)
 		if err == nil && !replayed {
 			err = fmt.Errorf("charge %d was accepted twice", n)
 		}

@@ -8,8 +8,9 @@ import (
 
 // backlog measures how fast a worker carries charges that were accepted before it
 // was started.
-func backlog(ctx context.Context, s *stage) (Sample, error) {
-	w, err := s.open(ctx, s.sizes.backlog)
+func backlog(ctx context.Context, s *stage, set setting) (Sample, error) {
+	set.InFlight = s.sizes.backlog
+	w, err := s.open(ctx, set)
 	if err != nil {
 		return Sample{}, err
 	}
@@ -30,7 +31,7 @@ func (w *world) acceptAll(ctx context.Context, charges int) (used usage, err err
 	}
 	defer func() { err = errors.Join(err, finish(ctx, api)) }()
 	use := users(w.server.postmaster, api.PID())
-	before, l := use(), w.sending(api.URL(), use)
+	before, l := use(), w.sending([]string{api.URL()}, use)
 	err = together(charges, func(int) error {
 		id := l.next()
 		w.flow.begin(ctx, id) // there is room for all

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,6 +26,8 @@ type order struct {
 	Messages   int           `json:"messages"`
 	Warm       time.Duration `json:"warm"`
 	Measured   time.Duration `json:"measured"`
+
+	Program string `json:"-"` // the bench that carries; empty: this one
 }
 
 type carryCmd struct{}
@@ -34,6 +37,7 @@ func carriers() map[string]func(context.Context, order, io.Writer) error {
 	return map[string]func(context.Context, order, io.Writer) error{
 		"payonce":   measured(carryByPayonce),
 		"receive":   measured(receiveByPayonce),
+		"claims":    measured(claimByPayonce),
 		"river":     measured(carryByRiver),
 		"watermill": measured(carryByWatermill),
 		"naive":     measured(carryByNaive),
@@ -85,11 +89,11 @@ type carrier struct {
 }
 
 func startCarrier(ctx context.Context, o order) (*carrier, error) {
-	self, err := os.Executable()
+	program, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("start a carrier: %w", err)
 	}
-	c := &carrier{command: exec.CommandContext(ctx, self, "carry")}
+	c := &carrier{command: exec.CommandContext(ctx, cmp.Or(o.Program, program), "carry")}
 	c.command.Env = append(os.Environ(), carrierEnv+"=1")
 	c.command.Stderr = os.Stderr
 	out, err := c.command.StdoutPipe()

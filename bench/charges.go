@@ -14,55 +14,54 @@ import (
 )
 
 // chargesByPayonce measures the real programs, from the request to the merchant's
-// webhook, while requests keep coming. 0 places are as many as a worker has unless it
-// is told.
-func chargesByPayonce(flying, places int) func(context.Context, *stage) (Sample, error) {
-	return func(ctx context.Context, s *stage) (Sample, error) {
-		w, err := s.open(ctx, flying)
-		if err != nil {
-			return Sample{}, err
-		}
-		defer w.close()
-		w.places = places
-		return w.judged(ctx, true, func() (window, error) {
-			return w.pairing(ctx, func(p pair) (window, error) {
-				return w.flow.drive(ctx, w.sending(p.api.URL(), p.use))
-			})
-		})
+// webhook, while requests keep coming.
+func chargesByPayonce(ctx context.Context, s *stage, set setting) (Sample, error) {
+	w, err := s.open(ctx, set)
+	if err != nil {
+		return Sample{}, err
 	}
+	defer w.close()
+	return w.judged(ctx, true, func() (window, error) {
+		return w.pairing(ctx, func(p pair) (window, error) {
+			return w.flow.drive(ctx, w.sending(p.urls, p.use))
+		})
+	})
 }
 
-// pair is payonce's two programs at work.
+// pair is payonce's programs at work.
 type pair struct {
-	api, worker *fleet.Process
+	api, worker *fleet.Process // the first api, where there are several
+	urls        []string       // of all
 	use         func() usage
 }
 
 // pairing runs the programs while do does.
 func (w *world) pairing(ctx context.Context, do func(pair) (window, error)) (seen window, err error) {
-	var p pair
-	defer func() { err = errors.Join(err, finish(ctx, p.api, p.worker)) }()
-	if p.api, err = w.api(ctx); err != nil {
+	programs, err := w.apis(ctx)
+	defer func() { err = errors.Join(err, finish(ctx, programs...)) }()
+	if err != nil {
 		return seen, err
 	}
+	p := pair{api: programs[0], urls: urls(programs)}
 	if p.worker, err = w.worker(ctx); err != nil {
 		return seen, err
 	}
-	p.use = users(w.server.postmaster, p.api.PID(), p.worker.PID())
+	programs = append(programs, p.worker)
+	p.use = users(w.server.postmaster, pids(programs)...)
 	return do(p)
 }
 
 // chargesByRiver measures the same charges, carried by River.
-func chargesByRiver(workers int) func(context.Context, *stage) (Sample, error) {
-	return func(ctx context.Context, s *stage) (Sample, error) {
-		w, err := s.open(ctx, inFlight)
+func chargesByRiver(workers int) func(context.Context, *stage, setting) (Sample, error) {
+	return func(ctx context.Context, s *stage, set setting) (Sample, error) {
+		w, err := s.open(ctx, set)
 		if err != nil {
 			return Sample{}, err
 		}
 		defer w.close()
 		return w.judged(ctx, false, func() (window, error) {
 			return w.shopping(ctx, workers, func(url string, pid int) (window, error) {
-				return w.flow.drive(ctx, w.sending(url, users(w.server.postmaster, pid)))
+				return w.flow.drive(ctx, w.sending([]string{url}, users(w.server.postmaster, pid)))
 			})
 		})
 	}
@@ -102,7 +101,7 @@ func (w *world) judged(ctx context.Context, audited bool, measure func() (window
 	if err := w.tellStatements(ctx, w.database); err != nil {
 		return Sample{}, err
 	}
-	if audited {
+	if audited && !w.setting.Base { // of another commit's tables the charges are counted
 		if err := w.audit(ctx); err != nil {
 			return Sample{}, err
 		}

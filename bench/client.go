@@ -15,33 +15,32 @@ import (
 type client struct {
 	host *fasthttp.HostClient
 	url  string
-	key  string
 }
 
 // httpConnections is how many it has, each with one request at a time.
 const httpConnections = 64
 
-func newClient(url, key string) *client {
-	return &client{url: url + "/v1/charges", key: key, host: &fasthttp.HostClient{
+func newClient(url string) *client {
+	return &client{url: url + "/v1/charges", host: &fasthttp.HostClient{
 		Addr: strings.TrimPrefix(url, "http://"), MaxConns: httpConnections,
 		MaxIdemponentCallAttempts: 1, // a request is one request
 		ReadTimeout:               30 * time.Second, WriteTimeout: 30 * time.Second,
 	}}
 }
 
-// charge sends a charge under the key id, which is its order's too, and says
+// charge sends a merchant's charge under the key id, which is its order's too, and says
 // whether its answer was a replay.
-func (c *client) charge(id string, sku int) (replayed bool, err error) {
+func (c *client) charge(of account, id string, sku int) (replayed bool, err error) {
 	request, response := fasthttp.AcquireRequest(), fasthttp.AcquireResponse()
 	defer fasthttp.ReleaseRequest(request)
 	defer fasthttp.ReleaseResponse(response)
 	request.SetRequestURI(c.url)
 	request.Header.SetMethod(http.MethodPost)
 	request.Header.SetContentType("application/json")
-	request.Header.Set("Authorization", "Bearer "+c.key)
+	request.Header.Set("Authorization", "Bearer "+of.key)
 	request.Header.Set("Idempotency-Key", id)
 	request.SetBodyString(fmt.Sprintf(`{"order_id":%q,"amount":1000,"currency":"USD","payment_method":"pm_card_visa",`+
-		`"items":[{"sku":%q,"quantity":1}]}`, id, article(sku)))
+		`"items":[{"sku":%q,"quantity":1}]}`, id, article(sku%of.articles)))
 	if err := c.host.Do(request, response); err != nil {
 		return false, fmt.Errorf("send charge %s: %w", id, err)
 	}

@@ -16,12 +16,13 @@ type counters struct {
 	Transactions int64 // all that were committed in the database, reads too
 	Flushes      int64 // of the log, to the disk
 	LogBytes     int64
+	Statements   int64 // 0 without pg_stat_statements
 }
 
 func (c counters) minus(d counters) counters {
 	return counters{
 		Writes: c.Writes - d.Writes, Transactions: c.Transactions - d.Transactions,
-		Flushes: c.Flushes - d.Flushes, LogBytes: c.LogBytes - d.LogBytes,
+		Flushes: c.Flushes - d.Flushes, LogBytes: c.LogBytes - d.LogBytes, Statements: c.Statements - d.Statements,
 	}
 }
 
@@ -61,8 +62,22 @@ func readCounters(ctx context.Context, url string) (c counters, err error) {
 	if err != nil {
 		return c, fmt.Errorf("read the server's counters: %w", err)
 	}
+	var counted bool
+	if err := conn.QueryRow(ctx, "select to_regclass('pg_stat_statements') is not null").Scan(&counted); err != nil || !counted {
+		return c, err
+	}
+	if err := conn.QueryRow(ctx, selectStatements).Scan(&c.Statements); err != nil {
+		return c, fmt.Errorf("count the statements: %w", err)
+	}
 	return c, nil
 }
+
+const selectStatements = `
+select coalesce(sum(calls), 0)::bigint
+  from pg_stat_statements
+ where dbid = (select oid
+                 from pg_database
+                where datname = current_database())`
 
 const selectOthers = `
 select count(*)
@@ -92,17 +107,21 @@ func alone(ctx context.Context, conn *pgx.Conn) error {
 // counting runs a measurement whose sessions end with it, and adds what the
 // server counted meanwhile.
 func counting(ctx context.Context, url string, measure func() (window, error)) (Sample, error) {
+	w, c, err := counted(ctx, url, measure)
+	if err != nil {
+		return Sample{}, err
+	}
+	return newSample(w, c), nil
+}
+
+func counted(ctx context.Context, url string, measure func() (window, error)) (w window, c counters, err error) {
 	before, err := readCounters(ctx, url)
 	if err != nil {
-		return Sample{}, err
+		return w, c, err
 	}
-	w, err := measure()
-	if err != nil {
-		return Sample{}, err
+	if w, err = measure(); err != nil {
+		return w, c, err
 	}
 	after, err := readCounters(ctx, url)
-	if err != nil {
-		return Sample{}, err
-	}
-	return newSample(w, after.minus(before)), nil
+	return w, after.minus(before), err
 }

@@ -55,7 +55,7 @@ func (c *curving) beside(ctx context.Context, name string, flying int, slow time
 		places, workers = flying, flying
 	}
 	err := c.at(ctx, name+", payonce", flying, func(w *world) ([]Point, error) {
-		w.outside.slow, w.places = slow, places
+		w.outside.slow, w.setting.Slots = slow, places
 		p, err := w.carrying(ctx, true)
 		finish(&p)
 		return []Point{p}, err

@@ -23,7 +23,7 @@ func alongTime(ctx context.Context, c *curving) error {
 }
 
 func (w *world) slices(ctx context.Context, e extent, p pair) (points []Point, err error) {
-	l := w.sending(p.api.URL(), p.use)
+	l := w.sending(p.urls, p.use)
 	l.measured = e.Slice
 	api, worker := residents(p.api.PID()), residents(p.worker.PID())
 	carried := 0

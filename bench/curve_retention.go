@@ -74,7 +74,7 @@ func (w *world) besideJanitor(ctx context.Context, e extent) (points []Point, er
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, finish(ctx, api)) }()
-	l := w.acceptingOnly(api.URL(), nil)
+	l := w.acceptingOnly([]string{api.URL()}, nil)
 	l.senders, l.measured = retentionSenders, e.Turn
 	var without, with turns
 	look := residents(api.PID())

@@ -43,7 +43,7 @@ func (w *world) carrying(ctx context.Context, audited bool) (p Point, err error)
 	p.Sample, err = w.judged(ctx, audited, func() (window, error) {
 		return w.pairing(ctx, func(programs pair) (window, error) {
 			api, worker := residents(programs.api.PID()), residents(programs.worker.PID())
-			seen, err := w.flow.drive(ctx, w.sending(programs.api.URL(), programs.use))
+			seen, err := w.flow.drive(ctx, w.sending(programs.urls, programs.use))
 			p.API, p.Worker = api(), worker()
 			return seen, err
 		})
@@ -57,7 +57,7 @@ func (w *world) carryingByRiver(ctx context.Context, workers int) (p Point, err 
 	p.Sample, err = w.judged(ctx, false, func() (window, error) {
 		return w.shopping(ctx, workers, func(url string, pid int) (window, error) {
 			program := residents(pid)
-			seen, err := w.flow.drive(ctx, w.sending(url, users(w.server.postmaster, pid)))
+			seen, err := w.flow.drive(ctx, w.sending([]string{url}, users(w.server.postmaster, pid)))
 			p.Worker = program()
 			return seen, err
 		})

@@ -120,7 +120,7 @@ type curving struct {
 // curves returns what it has measured, also where it fails.
 func (s *stage) curves(ctx context.Context, chosen extent, wanted func(string) bool) (r Curves, err error) {
 	began := time.Now()
-	r = Curves{Machine: s.server.machine(ctx), Commit: commit(ctx), Date: began.UTC().Truncate(time.Second), Extent: chosen}
+	r = Curves{Machine: s.server.machine(ctx), Commit: commit(ctx, ".."), Date: began.UTC().Truncate(time.Second), Extent: chosen}
 	defer func() { r.Took = time.Since(began).Seconds() }()
 	before, err := s.unit(ctx)
 	if err != nil {
@@ -145,7 +145,7 @@ func (s *stage) curves(ctx context.Context, chosen extent, wanted func(string) b
 func (c *curving) at(ctx context.Context, name string, inFlight int, measure func(*world) ([]Point, error)) (err error) {
 	began := time.Now()
 	fmt.Fprintf(c.say, "%s, %s", c.curve.Axis, name)
-	w, err := c.open(ctx, inFlight)
+	w, err := c.open(ctx, setting{InFlight: inFlight}.orDefault())
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
@@ -172,13 +172,13 @@ func (c *curving) at(ctx context.Context, name string, inFlight int, measure fun
 }
 
 // commit names the tree that was measured, with a + where it was changed since.
-func commit(ctx context.Context) string {
-	head, err := exec.CommandContext(ctx, "git", "rev-parse", "--short=12", "HEAD").Output()
+func commit(ctx context.Context, tree string) string {
+	head, err := exec.CommandContext(ctx, "git", "-C", tree, "rev-parse", "--short=12", "HEAD").Output()
 	if err != nil {
 		return ""
 	}
 	name := strings.TrimSpace(string(head))
-	if changed, err := exec.CommandContext(ctx, "git", "status", "--porcelain").Output(); err == nil && len(changed) > 0 {
+	if changed, err := exec.CommandContext(ctx, "git", "-C", tree, "status", "--porcelain").Output(); err == nil && len(changed) > 0 {
 		name += "+"
 	}
 	return name

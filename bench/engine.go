@@ -8,9 +8,9 @@ import (
 )
 
 // engine measures one carrier of the engine's work, in a process of its own.
-func engine(by string, workers int) func(context.Context, *stage) (Sample, error) {
-	return func(ctx context.Context, s *stage) (Sample, error) {
-		url, err := s.database(ctx)
+func engine(by string, workers int) func(context.Context, *stage, setting) (Sample, error) {
+	return func(ctx context.Context, s *stage, set setting) (Sample, error) {
+		url, err := s.database(ctx, set.Base)
 		if err != nil {
 			return Sample{}, err
 		}
@@ -26,7 +26,7 @@ func engine(by string, workers int) func(context.Context, *stage) (Sample, error
 		sample, err := counting(ctx, url, func() (window, error) {
 			w, err := carried(ctx, order{
 				By: by, Database: url, Postmaster: s.server.postmaster, Outside: o.url + "/post",
-				Workers: workers, InFlight: inFlight, Warm: s.sizes.warm, Measured: s.sizes.measured,
+				Workers: workers, InFlight: set.InFlight, Program: s.carriers(set.Base), Warm: s.sizes.warm, Measured: s.sizes.measured,
 			})
 			total = w.Total
 			return w, err

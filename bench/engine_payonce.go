@@ -49,15 +49,8 @@ func carryByPayonce(ctx context.Context, o order) (w window, err error) {
 		f.end(d.ID)
 		return inbox.Completed, nil
 	}
-	processor := &inbox.Processor{
-		DB: carrying, Receiver: receiver, Holder: "bench", Handle: carry, Concurrency: o.InFlight,
-		Policy: inbox.Policy{
-			Lease: 3 * time.Second, MaxAttempts: 12, GiveUpAfter: time.Hour,
-			BackoffBase: 200 * time.Millisecond, BackoffCap: time.Minute,
-		},
-		Poll: poll, Drain: time.Second, Log: quiet(),
-		Wake: bell.Bell(doorbell.Inbox), Listening: bell.Listening,
-	}
+	processor := newProcessor(carrying, o, carry)
+	processor.Wake, processor.Listening = bell.Bell(doorbell.Inbox), bell.Listening
 	running, stop := context.WithCancel(ctx)
 	defer stop()
 	engine, running := errgroup.WithContext(running)
@@ -78,6 +71,17 @@ func carryByPayonce(ctx context.Context, o order) (w window, err error) {
 	})
 	stop()
 	return w, errors.Join(err, engine.Wait())
+}
+
+func newProcessor(db *postgres.DB, o order, handle inbox.Handler) *inbox.Processor {
+	return &inbox.Processor{
+		DB: db, Receiver: receiver, Holder: "bench", Handle: handle, Concurrency: o.InFlight,
+		Policy: inbox.Policy{
+			Lease: 3 * time.Second, MaxAttempts: 12, GiveUpAfter: time.Hour,
+			BackoffBase: 200 * time.Millisecond, BackoffCap: time.Minute,
+		},
+		Poll: poll, Drain: time.Second, Log: quiet(),
+	}
 }
 
 // receiving runs Watermill's router from outbox to inbox until ctx ends.

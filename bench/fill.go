@@ -122,7 +122,7 @@ func (w *world) fill(ctx context.Context, charges int) error {
 
 // first sends a charge, and waits until it has left everything that it does.
 func (w *world) first(ctx context.Context, p pair) error {
-	l := w.sending(p.api.URL(), p.use)
+	l := w.sending(p.urls, p.use)
 	id := l.next()
 	w.flow.begin(ctx, id)
 	if err := l.send(ctx, id); err != nil {

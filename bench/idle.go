@@ -9,8 +9,8 @@ import (
 )
 
 // idlePayonce measures how long a charge takes when there is nothing else to do.
-func idlePayonce(ctx context.Context, s *stage) (Sample, error) {
-	w, err := s.open(ctx, 1)
+func idlePayonce(ctx context.Context, s *stage, set setting) (Sample, error) {
+	w, err := s.open(ctx, set)
 	if err != nil {
 		return Sample{}, err
 	}
@@ -25,8 +25,8 @@ func idlePayonce(ctx context.Context, s *stage) (Sample, error) {
 }
 
 // idleRiver is the same, carried by River.
-func idleRiver(ctx context.Context, s *stage) (Sample, error) {
-	w, err := s.open(ctx, 1)
+func idleRiver(ctx context.Context, s *stage, set setting) (Sample, error) {
+	w, err := s.open(ctx, set)
 	if err != nil {
 		return Sample{}, err
 	}
@@ -45,7 +45,7 @@ func idleRiver(ctx context.Context, s *stage) (Sample, error) {
 // oneByOne sends a charge, waits until the merchant was told of it, and then a
 // little, so that polls meet it at any point of their interval.
 func (w *world) oneByOne(ctx context.Context, url string, use func() usage) (seen window, err error) {
-	l := w.sending(url, use)
+	l := w.sending([]string{url}, use)
 	before, began := use(), time.Now()
 	for n := range w.sizes.idle {
 		id := l.next()

@@ -14,7 +14,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/postgres/local"
-	"github.com/payonce/payonce/migrations"
 )
 
 // server is the PostgreSQL of a run.
@@ -108,12 +107,12 @@ func (s *server) look(ctx context.Context) error {
 }
 
 // database makes a migrated database for one measurement.
-func (s *server) database(ctx context.Context) (url string, err error) {
+func (s *server) database(ctx context.Context, migrate func(ctx context.Context, url string) error) (url string, err error) {
 	name := "bench" + strconv.FormatInt(s.databases.Add(1), 10)
 	if err := s.CreateDatabase(ctx, name); err != nil {
 		return "", err
 	}
-	if err := migrations.Up(ctx, s.URL(name)); err != nil {
+	if err := migrate(ctx, s.URL(name)); err != nil {
 		return "", err
 	}
 	if s.statements {

@@ -26,7 +26,7 @@ func TestNothingIsLeftForTheNextMeasurement(t *testing.T) {
 	}
 	s := &stage{server: server, say: io.Discard}
 	for range 2 {
-		url, err := s.database(t.Context())
+		url, err := s.database(t.Context(), false)
 		if err != nil {
 			t.Fatal(err)
 		}

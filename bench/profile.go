@@ -61,15 +61,15 @@ func (c profileCmd) measure(ctx context.Context, say io.Writer, chosen sizes) (w
 	defer func() { err = errors.Join(err, s.close()) }() //nolint:contextcheck // it closes whatever happens
 	for _, of := range []struct {
 		what     string
-		measure  func(context.Context, *stage) (Sample, error)
+		measure  func(context.Context, *stage, setting) (Sample, error)
 		programs []string
 	}{
 		{"accept", acceptOverHTTP, []string{"api"}},
-		{"charge", chargesByPayonce(inFlight, 0), []string{"api", "worker"}},
+		{"charge", chargesByPayonce, []string{"api", "worker"}},
 	} {
 		fmt.Fprintf(say, "profiling %s\n", of.what)
 		s.profiles = filepath.Join(folder, of.what+"-")
-		sample, err := of.measure(ctx, s)
+		sample, err := of.measure(ctx, s, setting{}.orDefault())
 		if err = errors.Join(err, s.leave(ctx)); err != nil {
 			return nil, fmt.Errorf("%s: %w", of.what, err)
 		}

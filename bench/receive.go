@@ -30,8 +30,8 @@ select count(*),
   from inbox`
 
 // receive measures how fast messages that wait in the outbox come into the inbox.
-func receive(ctx context.Context, s *stage) (Sample, error) {
-	url, err := s.database(ctx)
+func receive(ctx context.Context, s *stage, set setting) (Sample, error) {
+	url, err := s.database(ctx, set.Base)
 	if err != nil {
 		return Sample{}, err
 	}
@@ -39,7 +39,7 @@ func receive(ctx context.Context, s *stage) (Sample, error) {
 		return Sample{}, err
 	}
 	sample, err := counting(ctx, url, func() (window, error) {
-		return carried(ctx, order{By: "receive", Database: url, Postmaster: s.server.postmaster, Messages: s.sizes.messages})
+		return carried(ctx, order{By: "receive", Database: url, Postmaster: s.server.postmaster, Messages: s.sizes.messages, Program: s.carriers(set.Base)})
 	})
 	if err != nil {
 		return Sample{}, err

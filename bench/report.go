@@ -4,40 +4,61 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"text/tabwriter"
 )
 
 // Report is everything that a run has measured.
 type Report struct {
 	Machine Machine  `json:"machine"`
-	Commit  string   `json:"commit"` // "" where there is no git
-	Quick   bool     `json:"quick"`  // then no figure means anything
+	Commit  string   `json:"commit"`         // "" where there is no git
+	Base    string   `json:"base,omitempty"` // the commit of --base
+	Quick   bool     `json:"quick"`          // then no figure means anything
 	Figures []Figure `json:"figures"`
 }
 
-// Figure is what one subject came to in each round.
+// Figure is what one subject came to in each round, in one setting.
 type Figure struct {
 	Name    string   `json:"name"`
 	What    string   `json:"what"`
 	Rival   string   `json:"rival,omitempty"`
+	Setting setting  `json:"setting"`
 	Samples []Sample `json:"samples"`
 }
 
-func (r *Report) add(s subject, sample Sample) {
-	at := slices.IndexFunc(r.Figures, func(f Figure) bool { return f.Name == s.name })
-	if at < 0 {
-		at = len(r.Figures)
-		r.Figures = append(r.Figures, Figure{Name: s.name, What: s.what, Rival: s.rival})
+// String names the figure in the tables.
+func (f Figure) String() string { return strings.TrimSpace(f.Name + " " + f.Setting.String()) }
+
+func (r *Report) add(s subject, set setting, sample Sample) {
+	f := r.figure(s.name, set)
+	if f == nil {
+		r.Figures = append(r.Figures, Figure{Name: s.name, What: s.what, Rival: s.rival, Setting: set})
+		f = &r.Figures[len(r.Figures)-1]
 	}
-	r.Figures[at].Samples = append(r.Figures[at].Samples, sample)
+	f.Samples = append(f.Samples, sample)
 }
 
-func (r Report) figure(name string) (Figure, bool) {
-	at := slices.IndexFunc(r.Figures, func(f Figure) bool { return f.Name == name })
+// figure is nil where the subject was not measured in this setting.
+func (r *Report) figure(name string, set setting) *Figure {
+	at := slices.IndexFunc(r.Figures, func(f Figure) bool { return f.Name == name && f.Setting == set })
 	if at < 0 {
-		return Figure{}, false
+		return nil
 	}
-	return r.Figures[at], true
+	return &r.Figures[at]
+}
+
+// comparedWith are the figures that f is divided by: its rival and the base in the
+// same setting, and itself in the first setting.
+func (r *Report) comparedWith(f Figure) (others []Figure) {
+	rivals, base := f.Setting, f.Setting
+	rivals.Base, base.Base = false, true
+	first := slices.IndexFunc(r.Figures, func(g Figure) bool { return g.Name == f.Name && g.Setting.Base == f.Setting.Base })
+	for _, other := range []*Figure{r.figure(f.Rival, rivals), r.figure(f.Name, base), &r.Figures[first]} {
+		if other != nil && other.String() != f.String() {
+			others = append(others, *other)
+		}
+	}
+	return others
 }
 
 // spread is the middle of some values, the least and the greatest.
@@ -65,7 +86,19 @@ func (f Figure) of(value func(Sample) float64) spread {
 	return spreadOf(values)
 }
 
+// over is the spread of one value divided by that of another figure, round by round.
+func (f Figure) over(other Figure, value func(Sample) float64) spread {
+	var ratios []float64
+	for i, s := range f.Samples {
+		if i < len(other.Samples) && value(other.Samples[i]) > 0 {
+			ratios = append(ratios, value(s)/value(other.Samples[i]))
+		}
+	}
+	return spreadOf(ratios)
+}
+
 func perSecond(s Sample) float64 { return s.PerSecond }
+func bothCPU(s Sample) float64   { return s.ProgramCPU + s.DatabaseCPU }
 
 // toUnit is the rate in pgbench's inserts of the same minute.
 func toUnit(s Sample) float64 {
@@ -75,55 +108,108 @@ func toUnit(s Sample) float64 {
 	return s.PerSecond / s.Unit
 }
 
-// toRival is the rate in that of the rival, round by round.
-func (r Report) toRival(f Figure) spread {
-	rival, measured := r.figure(f.Rival)
-	if !measured {
-		return spread{}
-	}
-	var ratios []float64
-	for i, s := range f.Samples {
-		if i < len(rival.Samples) && rival.Samples[i].PerSecond > 0 {
-			ratios = append(ratios, s.PerSecond/rival.Samples[i].PerSecond)
-		}
-	}
-	return spreadOf(ratios)
+// column is a value of the tables; compared says that the second table divides it.
+type column struct {
+	title    string
+	format   string
+	compared bool
+	value    func(Sample) float64
 }
 
-// writeTable writes the medians, with the spread of rates and ratios.
+func columns() []column {
+	return []column{
+		{"/s", "%.0f", true, perSecond},
+		{"× pgbench", "%.3f", false, toUnit},
+		{"p50 ms", "%.1f", true, func(s Sample) float64 { return s.P50 }},
+		{"p99 ms", "%.1f", true, func(s Sample) float64 { return s.P99 }},
+		{"writes", "%.2f", false, func(s Sample) float64 { return s.Writes }},
+		{"all", "%.2f", false, func(s Sample) float64 { return s.Transactions }},
+		{"flushes", "%.2f", true, func(s Sample) float64 { return s.Flushes }},
+		{"log B", "%.0f", false, func(s Sample) float64 { return s.LogBytes }},
+		{"statements", "%.2f", true, func(s Sample) float64 { return s.Statements }},
+		{"CPU ms", "%.2f", false, func(s Sample) float64 { return s.ProgramCPU }},
+		{"of PostgreSQL", "%.2f", false, func(s Sample) float64 { return s.DatabaseCPU }},
+		{"CPU of both", "%.2f", true, bothCPU},
+	}
+}
+
+// writeTable writes the medians, with the spread of rates, and then the ratios.
 func (r Report) writeTable(w io.Writer) error {
 	m := r.Machine
 	fmt.Fprintf(w, "%d processors, %s, %s, PostgreSQL %s with fsync, commit %s; the unit is a single-row insert at %d clients (%s)\n",
 		m.Processors, m.System, m.Go, m.PostgreSQL, r.Commit, unitClients, m.Unit)
+	if r.Base != "" {
+		fmt.Fprintf(w, "base: commit %s\n", r.Base)
+	}
 	if r.Quick {
 		fmt.Fprintln(w, "quick: everything was done once; the figures mean nothing")
 	}
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "\t/s\t(spread)\t× pgbench\t(spread)\t× rival\trival\tp50 ms\tp99 ms\twrites\tall\tflushes\tlog B\tCPU ms\tof PostgreSQL\t")
-	for _, f := range r.Figures {
-		rate, unit, rival := f.of(perSecond), f.of(toUnit), r.toRival(f)
-		median := func(value func(Sample) float64) float64 { return f.of(value).median }
-		fmt.Fprintf(table, "%s\t%.0f\t%.0f–%.0f\t%.3f\t%.3f–%.3f\t%s\t%s\t%.1f\t%.1f\t%.2f\t%.2f\t%.2f\t%.0f\t%.2f\t%.2f\t\n",
-			f.Name, rate.median, rate.least, rate.most, unit.median, unit.least, unit.most, ratio(rival), f.Rival,
-			median(func(s Sample) float64 { return s.P50 }), median(func(s Sample) float64 { return s.P99 }),
-			median(func(s Sample) float64 { return s.Writes }), median(func(s Sample) float64 { return s.Transactions }),
-			median(func(s Sample) float64 { return s.Flushes }), median(func(s Sample) float64 { return s.LogBytes }),
-			median(func(s Sample) float64 { return s.ProgramCPU }), median(func(s Sample) float64 { return s.DatabaseCPU }))
-	}
-	if err := table.Flush(); err != nil {
+	if err := r.writeFigures(w); err != nil {
 		return fmt.Errorf("write the table: %w", err)
 	}
-	fmt.Fprintln(w, "writes, all, flushes, log: transactions that wrote, all transactions, flushes and bytes of the log, for each that was done;")
-	fmt.Fprintln(w, "CPU: of the programs that carry, and of PostgreSQL, for each; neither holds the load generator or the outside")
+	if err := r.writeRatios(w); err != nil {
+		return fmt.Errorf("write the ratios: %w", err)
+	}
+	fmt.Fprintln(w, "writes, all, flushes, log, statements: transactions that wrote, all transactions, flushes and bytes of the log, statements, for each that was done;")
+	fmt.Fprintln(w, "CPU: of the programs that carry, and of PostgreSQL, for each; neither holds the load generator or the provider")
+	named := map[string]bool{}
 	for _, f := range r.Figures {
-		fmt.Fprintf(w, "%-20s %s\n", f.Name, f.What)
+		if !named[f.Name] {
+			fmt.Fprintf(w, "%-20s %s\n", f.Name, f.What)
+		}
+		named[f.Name] = true
 	}
 	return nil
 }
 
-func ratio(s spread) string {
-	if s.median == 0 {
+func (r Report) writeFigures(w io.Writer) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	for _, c := range columns() {
+		fmt.Fprint(table, "\t", c.title)
+	}
+	fmt.Fprintln(table, "\t/s (spread)\t× pgbench (spread)\t")
+	for _, f := range r.Figures {
+		fmt.Fprint(table, f)
+		for _, c := range columns() {
+			fmt.Fprint(table, "\t", orNothing(c.format, f.of(c.value).median))
+		}
+		rate, unit := f.of(perSecond), f.of(toUnit)
+		fmt.Fprintf(table, "\t%.0f–%.0f\t%.3f–%.3f\t\n", rate.least, rate.most, unit.least, unit.most)
+	}
+	return table.Flush()
+}
+
+// writeRatios divides round by round, so that a machine that drifts does so under both.
+func (r Report) writeRatios(w io.Writer) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprint(table, "\nratios, median (spread)\tto")
+	for _, c := range columns() {
+		if c.compared {
+			fmt.Fprint(table, "\t", c.title)
+		}
+	}
+	fmt.Fprintln(table)
+	for _, f := range r.Figures {
+		for _, other := range r.comparedWith(f) {
+			fmt.Fprint(table, f, "\t", other)
+			for _, c := range columns() {
+				if !c.compared {
+					continue
+				}
+				fmt.Fprint(table, "\t")
+				if s := f.over(other, c.value); s.median > 0 {
+					fmt.Fprintf(table, "%.2f (%.2f–%.2f)", s.median, s.least, s.most)
+				}
+			}
+			fmt.Fprintln(table)
+		}
+	}
+	return table.Flush()
+}
+
+func orNothing(format string, value float64) string {
+	if value == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%.2f", s.median)
+	return fmt.Sprintf(format, value)
 }

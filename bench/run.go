@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"time"
 
 	"github.com/payonce/payonce/internal/fleet"
+	"github.com/payonce/payonce/migrations"
 )
 
 type runCmd struct {
@@ -21,7 +23,12 @@ type runCmd struct {
 	Only      string        `help:"A regular expression: measure only what it matches." placeholder:"REGEXP"`
 	JSON      string        `name:"json" type:"path" help:"Write the figures to this file." placeholder:"FILE"`
 	Pictures  string        `type:"path" help:"Draw SVG pictures into this folder." placeholder:"FOLDER"`
-	Statement bool          `name:"statements" help:"Print PostgreSQL's dearest statements of each measurement (needs pg_stat_statements)."`
+	InFlight  []int         `help:"Charges in flight. Of several values, as --in-flight 1,16, each is measured beside the others; so of the next three." placeholder:"256"`
+	Slots     []int         `help:"WORKER_CONCURRENCY." placeholder:"N"`
+	Merchants []int         `help:"Merchants of equal size." placeholder:"1"`
+	APIs      []int         `name:"apis" help:"api processes that share the load." placeholder:"1"`
+	Base      string        `type:"existingdir" help:"Measure the programs of this work tree too, right before ours." placeholder:"FOLDER"`
+	Statement bool          `name:"statements" help:"Count the statements, and print PostgreSQL's dearest ones of each measurement (needs pg_stat_statements)."`
 	List      bool          `help:"Print what would be measured."`
 }
 
@@ -73,7 +80,8 @@ func (c runCmd) tell(r Report) error {
 // stage is what all measurements of a run share.
 type stage struct {
 	server   *server
-	programs fleet.Binaries
+	ours     tree
+	base     *tree  // nil where nothing is compared
 	folder   string // for programs and their logs; removed at the end
 	profiles string // how the files begin into which programs profile themselves, "" where they do not
 	sizes    sizes
@@ -92,13 +100,22 @@ func (c runCmd) measure(ctx context.Context, say io.Writer, wanted func(name str
 		return r, err
 	}
 	defer func() { err = errors.Join(err, s.close()) }() //nolint:contextcheck // it closes whatever happens
+	if c.Base != "" {
+		fmt.Fprintln(say, "building the programs of", c.Base)
+		if s.base, err = buildTree(ctx, c.Base, filepath.Join(s.folder, "base")); err != nil {
+			return r, err
+		}
+	}
 	return c.on(ctx, s, wanted)
 }
 
 func (c runCmd) on(ctx context.Context, s *stage, wanted func(name string) bool) (Report, error) {
-	r := Report{Machine: s.server.machine(ctx), Commit: commit(ctx), Quick: c.Quick}
+	r := Report{Machine: s.server.machine(ctx), Commit: commit(ctx, ".."), Quick: c.Quick}
+	if s.base != nil {
+		r.Base = commit(ctx, c.Base)
+	}
 	for round := range c.Repeat {
-		if err := s.round(ctx, &r, round+1, wanted); err != nil {
+		if err := s.round(ctx, &r, round+1, wanted, c.settings()); err != nil {
 			return r, err
 		}
 	}
@@ -120,7 +137,7 @@ func openStage(ctx context.Context, say io.Writer, chosen sizes, statements bool
 
 func (s *stage) start(ctx context.Context, statements bool, build []string) (err error) {
 	fmt.Fprintln(s.say, "building the programs")
-	if s.programs, err = buildPrograms(ctx, s.folder, build); err != nil {
+	if s.ours.programs, err = buildPrograms(ctx, s.folder, build); err != nil {
 		return err
 	}
 	fmt.Fprintln(s.say, "starting PostgreSQL, fsync on")
@@ -130,9 +147,17 @@ func (s *stage) start(ctx context.Context, statements bool, build []string) (err
 	return s.server.season(ctx, seasoned)
 }
 
-// database makes a migrated database for the measurement that is under way.
-func (s *stage) database(ctx context.Context) (url string, err error) {
-	url, err = s.server.database(ctx)
+// database makes a database for the measurement that is under way, migrated by the
+// programs that are measured.
+func (s *stage) database(ctx context.Context, base bool) (url string, err error) {
+	migrate := migrations.Up
+	if base {
+		migrate = func(ctx context.Context, url string) error {
+			_, err := fleet.Run(ctx, map[string]string{"DATABASE_URL": url}, s.base.programs.Payonce, "migrate")
+			return err
+		}
+	}
+	url, err = s.server.database(ctx, migrate)
 	if err == nil {
 		s.databases = append(s.databases, url)
 	}
@@ -158,7 +183,7 @@ func (s *stage) close() (err error) {
 }
 
 // round measures each subject between two measurements of the unit.
-func (s *stage) round(ctx context.Context, r *Report, number int, wanted func(string) bool) error {
+func (s *stage) round(ctx context.Context, r *Report, number int, wanted func(string) bool, settings []setting) error {
 	before, err := s.unit(ctx)
 	if err != nil {
 		return err
@@ -167,22 +192,70 @@ func (s *stage) round(ctx context.Context, r *Report, number int, wanted func(st
 		if !wanted(subject.name) {
 			continue
 		}
-		fmt.Fprintf(s.say, "round %d: %s", number, subject.name)
-		sample, err := subject.run(ctx, s)
-		if err = errors.Join(err, s.leave(ctx)); err != nil {
-			fmt.Fprintln(s.say)
-			return fmt.Errorf("%s: %w", subject.name, err)
+		for _, set := range s.withBase(subject, settings) {
+			fmt.Fprintf(s.say, "round %d: %s %s", number, subject.name, set)
+			sample, err := subject.run(ctx, s, set.over(subject.fixed))
+			if err = errors.Join(err, s.leave(ctx)); err != nil {
+				fmt.Fprintln(s.say)
+				return fmt.Errorf("%s %s: %w", subject.name, set, err)
+			}
+			after, err := s.unit(ctx)
+			if err != nil {
+				return err
+			}
+			sample.Round, sample.Unit = number, (before+after)/2
+			before = after
+			fmt.Fprintf(s.say, ": %.0f/s, pgbench %.0f/s\n", sample.PerSecond, sample.Unit)
+			r.add(subject, set, sample)
 		}
-		after, err := s.unit(ctx)
-		if err != nil {
-			return err
-		}
-		sample.Round, sample.Unit = number, (before+after)/2
-		before = after
-		fmt.Fprintf(s.say, ": %.0f/s, pgbench %.0f/s\n", sample.PerSecond, sample.Unit)
-		r.add(subject, sample)
 	}
 	return nil
+}
+
+// withBase puts the other tree's programs before ours in each setting.
+func (s *stage) withBase(subject subject, settings []setting) (all []setting) {
+	for _, set := range settings {
+		if s.base != nil && subject.based {
+			base := set
+			base.Base = true
+			all = append(all, base)
+		}
+		all = append(all, set)
+	}
+	return all
+}
+
+// tree is a work tree's programs.
+type tree struct {
+	programs fleet.Binaries
+	bench    string // that carries the engine's work; empty: this one
+}
+
+func (s *stage) tree(base bool) tree {
+	if base {
+		return *s.base
+	}
+	return s.ours
+}
+
+// carriers is the program that carries the engine's work.
+func (s *stage) carriers(base bool) string { return s.tree(base).bench }
+
+// buildTree builds the programs and the bench of another work tree.
+func buildTree(ctx context.Context, from, folder string) (*tree, error) {
+	for _, build := range []struct {
+		module   string
+		packages []string
+	}{
+		{".", []string{"./cmd/api", "./cmd/worker", "./cmd/payonce"}}, {"bench", []string{"."}},
+	} {
+		args := append([]string{"-C", filepath.Join(from, build.module), "build", "-o", folder + "/"}, build.packages...)
+		if said, err := exec.CommandContext(ctx, "go", args...).CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("build %s: %w: %s", from, err, said)
+		}
+	}
+	in := func(name string) string { return filepath.Join(folder, name) }
+	return &tree{programs: fleet.Binaries{API: in("api"), Worker: in("worker"), Payonce: in("payonce")}, bench: in("bench")}, nil
 }
 
 // buildPrograms builds api and worker from the tree around this module.

@@ -15,6 +15,7 @@ type Sample struct {
 	Transactions float64 `json:"transactions"` // all of them, reads too
 	Flushes      float64 `json:"flushes"`      // of the log
 	LogBytes     float64 `json:"log_bytes"`
+	Statements   float64 `json:"statements,omitempty"` // with --statements
 	ProgramCPU   float64 `json:"program_cpu_ms"`
 	DatabaseCPU  float64 `json:"database_cpu_ms"`
 }
@@ -35,6 +36,7 @@ func newSample(w window, c counters) Sample {
 		all := float64(w.Total)
 		s.Writes, s.Transactions = float64(c.Writes)/all, float64(c.Transactions)/all
 		s.Flushes, s.LogBytes = float64(c.Flushes)/all, float64(c.LogBytes)/all
+		s.Statements = float64(c.Statements) / all
 	}
 	return s
 }

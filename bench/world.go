@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -12,33 +13,45 @@ import (
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/internal/fleet"
 	"github.com/payonce/payonce/internal/merchants"
-	"github.com/payonce/payonce/internal/postgres"
 )
 
 const (
-	merchant      = "bench"
+	merchant      = "bench" // the first, and the only one unless a setting says otherwise
 	feePoints     = 300
 	webhookSecret = "whsec_cGF5b25jZS1iZW5jaC1wYXlvbmNlLWJlbmNo" //nolint:gosec // signs nothing but this run's webhooks
 	providerKey   = "sk_test_bench"
 )
 
-// world is a database with a merchant and stock, and an outside.
+// account is a merchant.
+type account struct {
+	id, key  string
+	articles int
+}
+
+// world is a database with merchants and stock, and an outside.
 type world struct {
 	*stage
 
 	database string
-	key      string // the merchant's
+	setting  setting
+	accounts []account
 	outside  *outside
 	flow     *flow
-	places   int // of a worker; 0: as many as it has unless it is told
 	filled   int // charges that are in the tables, and were never sent
 }
 
 // open makes a world in which a charge ends when the merchant is told of it.
-func (s *stage) open(ctx context.Context, inFlight int) (*world, error) {
-	w := &world{stage: s, key: merchants.NewKey(), flow: newFlow(inFlight)}
+func (s *stage) open(ctx context.Context, set setting) (*world, error) {
+	w := &world{stage: s, setting: set, flow: newFlow(set.InFlight)}
+	for n := range set.Merchants {
+		a := account{id: merchant, key: merchants.NewKey(), articles: max(articles/set.Merchants, 10)}
+		if n > 0 {
+			a.id += "-" + strconv.Itoa(n)
+		}
+		w.accounts = append(w.accounts, a)
+	}
 	var err error
-	if w.database, err = s.database(ctx); err != nil {
+	if w.database, err = s.database(ctx, set.Base); err != nil {
 		return nil, err
 	}
 	if w.outside, err = openOutside(w.flow.end); err != nil {
@@ -53,21 +66,26 @@ func (s *stage) open(ctx context.Context, inFlight int) (*world, error) {
 func (w *world) close() { _ = w.outside.close() } // nobody calls any more
 
 func (w *world) seed(ctx context.Context) error {
-	db, err := postgres.Open(ctx, w.database, postgres.Options{Application: "bench-seed"})
+	conn, err := pgx.Connect(ctx, w.database)
 	if err != nil {
-		return err
+		return fmt.Errorf("connect: %w", err)
 	}
-	defer db.Close()
-	b := &pgx.Batch{}
-	if err := merchants.Register(b, merchants.Merchant{ID: merchant, FeeBasisPoints: feePoints},
-		merchants.Webhook{URL: w.outside.url + "/shop", Secret: webhookSecret}); err != nil {
-		return err
+	defer conn.Close(context.WithoutCancel(ctx))
+	for _, a := range w.accounts {
+		b := &pgx.Batch{}
+		if err := merchants.Register(b, merchants.Merchant{ID: a.id, FeeBasisPoints: feePoints},
+			merchants.Webhook{URL: w.outside.url + "/shop", Secret: webhookSecret}); err != nil {
+			return err
+		}
+		merchants.AddKey(b, a.id, a.key)
+		for n := range a.articles {
+			fulfillment.Supply(b, a.id, article(n), 1_000_000_000)
+		}
+		if err := conn.SendBatch(ctx, b).Close(); err != nil {
+			return fmt.Errorf("seed merchant %s: %w", a.id, err)
+		}
 	}
-	merchants.AddKey(b, merchant, w.key)
-	for n := range articles {
-		fulfillment.Supply(b, merchant, article(n), 1_000_000_000)
-	}
-	return db.Commit(ctx, b)
+	return nil
 }
 
 const startPatience = 30 * time.Second
@@ -91,17 +109,43 @@ func (w *world) start(ctx context.Context, name, path string, env map[string]str
 }
 
 func (w *world) api(ctx context.Context) (*fleet.Process, error) {
-	return w.start(ctx, "api", w.programs.API, map[string]string{})
+	return w.start(ctx, "api", w.tree(w.setting.Base).programs.API, map[string]string{})
+}
+
+// apis starts as many as the setting says.
+func (w *world) apis(ctx context.Context) (all []*fleet.Process, err error) {
+	for range w.setting.APIs {
+		p, err := w.api(ctx)
+		if err != nil {
+			return nil, errors.Join(err, finish(ctx, all...))
+		}
+		all = append(all, p)
+	}
+	return all, nil
+}
+
+func urls(programs []*fleet.Process) (all []string) {
+	for _, p := range programs {
+		all = append(all, p.URL())
+	}
+	return all
+}
+
+func pids(programs []*fleet.Process) (all []int) {
+	for _, p := range programs {
+		all = append(all, p.PID())
+	}
+	return all
 }
 
 func (w *world) worker(ctx context.Context) (*fleet.Process, error) {
 	env := map[string]string{
 		"STRIPE_SECRET_KEY": providerKey, "STRIPE_API_BASE": w.outside.url, "WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8",
 	}
-	if w.places > 0 {
-		env["WORKER_CONCURRENCY"] = strconv.Itoa(w.places)
+	if w.setting.Slots > 0 {
+		env["WORKER_CONCURRENCY"] = strconv.Itoa(w.setting.Slots)
 	}
-	return w.start(ctx, "worker", w.programs.Worker, env)
+	return w.start(ctx, "worker", w.tree(w.setting.Base).programs.Worker, env)
 }
 
 // finish stops programs, which finish what they have begun.
@@ -117,13 +161,18 @@ func finish(ctx context.Context, programs ...*fleet.Process) error {
 	return all
 }
 
-// sending is a load of charges over HTTP.
-func (w *world) sending(url string, use func() usage) load {
-	c := newClient(url, w.key)
+// sending is a load of charges over HTTP, in turn of each merchant and to each api.
+func (w *world) sending(urls []string, use func() usage) load {
+	var clients []*client
+	for _, url := range urls {
+		clients = append(clients, newClient(url))
+	}
+	var sent atomic.Int64
 	return load{
 		senders: httpConnections, warm: w.sizes.warm, measured: w.sizes.measured, next: ids(), use: use,
 		send: func(_ context.Context, id string) error {
-			replayed, err := c.charge(id, anyArticle())
+			n := int(sent.Add(1))
+			replayed, err := clients[n%len(clients)].charge(w.accounts[n/len(clients)%len(w.accounts)], id, anyArticle())
 			if err == nil && replayed {
 				err = fmt.Errorf("charge %s was accepted before", id)
 			}
