@@ -167,42 +167,6 @@ func TestWaitersLeaveConnectionsToOthers(t *testing.T) {
 	}
 }
 
-func TestNaturalKeyOfAnOrderThatIsNoCard(t *testing.T) {
-	t.Parallel()
-	w := serveOn(t, pgtest.Reused(t), func(api *httpapi.API) { api.NaturalKeys = true })
-	// Percent-encoded, # is %23, and with it the digits would pass for a card's.
-	if a := w.send(t, post("", body("order_id", `"#10000000427626"`)).with("Idempotency-Key")); a.status != http.StatusAccepted {
-		t.Errorf("status %d: %s", a.status, a.body)
-	}
-}
-
-// An order whose card was declined is tried again under the next version.
-func TestNaturalKeyOfAnotherVersion(t *testing.T) {
-	t.Parallel()
-	w := serveOn(t, pgtest.Reused(t), func(api *httpapi.API) { api.NaturalKeys = true })
-	first := w.accept(t, "", body())
-	for _, header := range []string{"v1", `"v1"`} {
-		if a := w.accept(t, header, body()); a.body != first.body {
-			t.Errorf("%s is another request: %s", header, a.body)
-		}
-	}
-	second := w.accept(t, "v2", body("payment_method", `"pm_card_mastercard"`))
-	if key := second.header.Get("Idempotency-Key"); key != "order-1:charge:v2" || second.body == first.body {
-		t.Errorf("under the key %s: %s", key, second.body)
-	}
-	for _, header := range []string{"v0", "v01", "v1000", "v-1", "V2", "v", "2"} {
-		a := w.send(t, post(header, body("payment_method", `"pm_card_mastercard"`)))
-		if a.status != http.StatusUnprocessableEntity {
-			t.Errorf("%s names a version: %d, %s", header, a.status, a.header.Get("Idempotency-Key"))
-		}
-	}
-	paid := w.captured(t, "v3")
-	one, two := w.send(t, to(paid+"/refunds", "v1", `{"amount":1}`)), w.send(t, to(paid+"/refunds", "v2", `{"amount":1}`))
-	if one.status != http.StatusAccepted || two.status != http.StatusAccepted || one.body == two.body {
-		t.Errorf("two versions of a refund: %d, %d", one.status, two.status)
-	}
-}
-
 func TestAPathIsReadAsItIsMeant(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
@@ -215,42 +179,5 @@ func TestAPathIsReadAsItIsMeant(t *testing.T) {
 	again := w.send(t, to(charge+"/cancel", "cancel", ""))
 	if first.status != http.StatusAccepted || again.body != first.body || again.header.Get("Idempotent-Replayed") != "true" {
 		t.Errorf("status %d and %d: %s", first.status, again.status, again.body)
-	}
-}
-
-func TestNaturalKeys(t *testing.T) {
-	t.Parallel()
-	w := serveOn(t, pgtest.Reused(t), func(api *httpapi.API) { api.NaturalKeys = true })
-	order := func(id string) string { return body("order_id", `"`+id+`"`) }
-	first := w.accept(t, "", order("order 7"))
-	if key := first.header.Get("Idempotency-Key"); key != "order%207:charge:v1" {
-		t.Errorf("the key is %q", key)
-	}
-	before := rows(t, w.db)
-	for name, values := range map[string][]string{"no header": nil, "another header": {"mine"}, "a header that is no key": {`"`}} {
-		a := w.send(t, post("", order("order 7")).with("Idempotency-Key", values...))
-		if a.body != first.body || a.header.Get("Idempotent-Replayed") != "true" {
-			t.Errorf("%s: %d, %s", name, a.status, a.body)
-		}
-	}
-	p := wantProblem(t, w.send(t, post("", body("order_id", `"order 7"`, "amount", "1")).with("Idempotency-Key")), "/problems/idempotency-key-reused")
-	if len(p.Errors) != 1 || p.Errors[0].Pointer != "/amount" {
-		t.Errorf("differs in %v", p.Errors)
-	}
-	wantRows(t, w.db, before, nil)
-
-	charge := first.header.Get("Location")
-	bare := func(path, body string) call { return to(path, "", body).with("Idempotency-Key") }
-	if a, b := w.send(t, bare(charge+"/cancel", "")), w.send(t, bare(charge+"/cancel", "{}")); a.status != 202 || a.body != b.body {
-		t.Errorf("two cancellations: %d, %d", a.status, b.status)
-	}
-	paid := w.captured(t, "")
-	one, again := w.send(t, bare(paid+"/refunds", `{"amount":1}`)), w.send(t, bare(paid+"/refunds", `{"amount":1}`))
-	if one.status != 202 || one.body != again.body {
-		t.Errorf("a refund without a key: %d: %s, %d: %s", one.status, one.body, again.status, again.body)
-	}
-	wantProblem(t, w.send(t, bare(paid+"/refunds", `{"amount":2}`)), "/problems/idempotency-key-reused")
-	if a := w.send(t, to(paid+"/refunds", "second", `{"amount":1}`)); a.status != 202 || a.body == one.body {
-		t.Errorf("a second refund under a key of its own: %d: %s", a.status, a.body)
 	}
 }

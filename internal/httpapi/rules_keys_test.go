@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
@@ -184,54 +183,4 @@ func TestRulesACardNumberIsNoKey(t *testing.T) {
 	if half.MatchString(w.log.String()) {
 		t.Errorf("the number is logged: %s", w.log)
 	}
-}
-
-func TestRulesNaturalKeys(t *testing.T) {
-	t.Parallel()
-	serveNatural := func(t *testing.T) *world {
-		t.Helper()
-		return serveOn(t, pgtest.Reused(t), func(api *httpapi.API) { api.NaturalKeys = true })
-	}
-
-	t.Run("a cancellation's is derived, whatever header comes with it", func(t *testing.T) {
-		t.Parallel()
-		w := serveNatural(t)
-		open := w.accept(t, "", body()).header.Get("Location")
-		first := w.accepted(t, to(open+"/cancel", "mine", ""))
-		if key := first.header.Get("Idempotency-Key"); key != idOf(open)+":cancel:v1" {
-			t.Errorf("the key is %q", key)
-		}
-		for _, values := range [][]string{nil, {"another"}, {`"`}, {"a", "b"}} {
-			wantReplay(t, first, w.send(t, to(open+"/cancel", "", "{}").with("Idempotency-Key", values...)))
-		}
-	})
-	t.Run("a refund's gives way to the client's own, which must be a key", func(t *testing.T) {
-		t.Parallel()
-		w := serveNatural(t)
-		paid := w.captured(t, "")
-		before := rows(t, w.db)
-		for _, values := range [][]string{{""}, {`"`}, {"a", "b"}} {
-			a := w.send(t, to(paid+"/refunds", "", `{"amount":1}`).with("Idempotency-Key", values...))
-			wantProblem(t, a, "/problems/idempotency-key-invalid")
-		}
-		wantRows(t, w.db, before, nil)
-		first := w.accepted(t, to(paid+"/refunds", "", `{"amount":1}`).with("Idempotency-Key"))
-		if key := first.header.Get("Idempotency-Key"); key != idOf(paid)+":refund:v1" {
-			t.Errorf("the key is %q", key)
-		}
-	})
-	t.Run("an order's name that is too long for a key is hashed", func(t *testing.T) {
-		t.Parallel()
-		w := serveNatural(t)
-		long := body("order_id", text(255))
-		first := w.accepted(t, post("", long))
-		if key := first.header.Get("Idempotency-Key"); !strings.HasPrefix(key, "sha256:") {
-			t.Errorf("the key is %q", key)
-		}
-		wantReplay(t, first, w.send(t, post("", long)))
-		other := body("order_id", `"`+strings.Repeat("é", 254)+`e"`)
-		if a := w.accepted(t, post("", other)); a.header.Get("Idempotent-Replayed") != "" {
-			t.Errorf("two orders are one: %s", a.body)
-		}
-	})
 }

@@ -53,6 +53,11 @@ func TestRulesKeysAreLoggedAsHashesOnly(t *testing.T) {
 	}
 	send(to(routes[2].path, secret+"-reason", `{"amount":1,"reason":"`+secret+`"}`), http.StatusAccepted,
 		logged{"/v1/charges/:id/refunds", 0, idempotency.Hash(secret + "-reason"), false})
+	send(post(secret+"-order", body("order_id", `"`+secret+`"`, "description", `"`+secret+`"`, "payment_method", `"`+secret+`"`,
+		"metadata", `{"`+secret+`":"`+secret+`"}`, "items", `[{"sku":"`+secret+`","quantity":1}]`)), http.StatusAccepted,
+		logged{"/v1/charges", 0, idempotency.Hash(secret + "-order"), false})
+	send(get("/v1/charges/"+secret), http.StatusNotFound, logged{Route: "/v1/charges/:id"})
+	send(get("/"+secret+"?q="+secret), http.StatusNotFound, logged{Route: ""})
 	send(get("/v1/idempotency-keys/"+key), http.StatusOK, logged{Route: "/v1/idempotency-keys/:key"})
 	send(get("/v1/idempotency-keys/"+key+"?q="+secret), http.StatusOK, logged{Route: "/v1/idempotency-keys/:key"})
 	send(get("/v1/idempotency-keys/"+secret), http.StatusNotFound, logged{Route: "/v1/idempotency-keys/:key"})

@@ -1,8 +1,6 @@
 package httpapi_test
 
 import (
-	"fmt"
-	"net/http"
 	"strings"
 	"testing"
 
@@ -53,25 +51,6 @@ select fingerprint,
 	}
 }
 
-func TestRulesTheSameRefundIsReplayed(t *testing.T) {
-	t.Parallel()
-	w := serve(t)
-	for i, test := range []struct{ name, first, again string }{
-		{"white space and order", `{"amount":5,"reason":"broken"}`, "\r\n{ \"reason\" :\t\"broken\",\n\"amount\": 5 }\n"},
-		{"escapes", `{"amount":5,"reason":"broken/1"}`, `{"\u0061mount":5,"reason":"\u0062roken\/1"}`},
-		{"a reason of null", `{"amount":5}`, `{"amount":5,"reason":null}`},
-		{"an empty reason", `{"amount":5}`, `{"amount":5,"reason":""}`},
-		{"an amount of null", `{}`, `{"amount":null}`},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			paid := w.captured(t, fmt.Sprint("paid-", i))
-			first := w.accepted(t, to(paid+"/refunds", fmt.Sprint("refund-", i), test.first))
-			again := w.send(t, to(paid+"/refunds", fmt.Sprint("refund-", i), test.again).with("Content-Type", "Application/JSON; charset=UTF-8"))
-			wantReplay(t, first, again)
-		})
-	}
-}
-
 func TestRulesAnotherRefundIsRefused(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
@@ -111,8 +90,8 @@ func TestRulesAnotherRefundIsRefused(t *testing.T) {
 	})
 }
 
-// 400 is what cannot be read, 422 what can be read and not meant, 415 a body of
-// another kind.
+// TestRulesMalformedAndInvalidRefunds: 400 is what cannot be read, 422 what can be
+// read and has no meaning. The reader is that of charges (TestMalformedBody).
 func TestRulesMalformedAndInvalidRefunds(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
@@ -121,62 +100,27 @@ func TestRulesMalformedAndInvalidRefunds(t *testing.T) {
 	const malformed, validation = "/problems/malformed", "/problems/validation"
 	for _, test := range []struct{ name, body, kind string }{
 		{"nothing", "", malformed},
-		{"not JSON", "amount=1", malformed},
-		{"a list", `[{"amount":1}]`, malformed},
-		{"null", "null", malformed},
 		{"trailing data", `{"amount":1}{}`, malformed},
-		{"not UTF-8", "{\"reason\":\"\xff\"}", malformed},
-		{"half a surrogate pair", `{"reason":"\ud800"}`, malformed},
-		{"an exponent", `{"amount":1e2}`, malformed},
 		{"a fraction", `{"amount":1.0}`, malformed},
 		{"a text", `{"amount":"1"}`, malformed},
-		{"beyond 64 bits", `{"amount":9223372036854775808}`, malformed},
-		{"a boolean", `{"amount":true}`, malformed},
-		{"a number as reason", `{"reason":1}`, malformed},
 		{"an unknown member", `{"amount":1,"currency":"USD"}`, malformed},
-		{"a member in other case", `{"Amount":1}`, malformed},
-		{"a repeated member", `{"amount":1,"amount":1}`, malformed},
 		{"a member folded onto another", `{"amount":1,"AMOUNT":2}`, malformed},
-		{"a member repeated by an escape", `{"amount":1,"\u0061mount":2}`, malformed},
 		{"NUL beside a wrong value", `{"amount":0,"reason":"\u0000"}`, malformed},
-		{"NUL", `{"reason":"\u0000"}`, malformed},
 		{"nothing to refund", `{"amount":0}`, validation},
-		{"less than nothing", `{"amount":-1}`, validation},
 		{"a long reason", `{"reason":` + text(256) + `}`, validation},
 		{"an amount below zero", `{"amount":-9223372036854775808}`, validation},
-		{"the largest integer", `{"amount":9223372036854775807}`, validation},
 		{"one more than can be charged", `{"amount":1000000000001}`, validation},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			wantProblem(t, w.send(t, to(paid+"/refunds", "key", test.body)), test.kind)
-			wantRows(t, w.db, before, nil)
 		})
 	}
-	t.Run("a cancellation that is no object", func(t *testing.T) {
-		wantProblem(t, w.send(t, to(paid+"/cancel", "key", "[]")), malformed)
-		wantRows(t, w.db, before, nil)
-	})
-	t.Run("a charge that could be a card number", func(t *testing.T) {
-		a := w.send(t, to("/v1/charges/4242424242424242/refunds", "key", `{"amount":1}`))
-		if p := readProblem(t, a); p.Type != "/problems/not-found" || a.status != http.StatusNotFound || strings.Contains(a.body, "4242") {
-			t.Errorf("status %d: %s", a.status, a.body)
-		}
-		wantRows(t, w.db, before, nil)
-	})
-	t.Run("another media type", func(t *testing.T) {
-		for _, values := range [][]string{nil, {"text/plain"}} {
-			for _, path := range []string{"/refunds", "/cancel"} {
-				a := w.send(t, to(paid+path, "key", "{}").with("Content-Type", values...))
-				wantProblem(t, a, "/problems/unsupported-media-type")
-			}
-		}
-		wantRows(t, w.db, before, nil)
-	})
-	t.Run("nothing has no media type", func(t *testing.T) {
-		w := serve(t)
-		open := w.accept(t, "open", body()).header.Get("Location")
-		if a := w.send(t, to(open+"/cancel", "key", "").with("Content-Type")); a.status != http.StatusAccepted {
-			t.Errorf("status %d: %s", a.status, a.body)
-		}
-	})
+	wantProblem(t, w.send(t, to(paid+"/cancel", "key", "[]")), malformed)
+	a := w.send(t, to("/v1/charges/4242424242424242/refunds", "key", `{"amount":1}`))
+	if p := readProblem(t, a); p.Type != "/problems/not-found" || strings.Contains(a.body, "4242") {
+		t.Errorf("a charge that could be a card number: status %d: %s", a.status, a.body)
+	}
+	wantRows(t, w.db, before, nil)
+	first := w.accepted(t, to(paid+"/refunds", "key", `{"amount":5,"reason":"broken"}`))
+	wantReplay(t, first, w.send(t, to(paid+"/refunds", "key", "\r\n{ \"reason\" :\t\"\\u0062roken\",\n\"amount\": 5 }\n")))
 }

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -142,29 +141,4 @@ func TestServer(t *testing.T) {
 			t.Errorf("32 kB: status %d", a.status)
 		}
 	})
-}
-
-// TestHalfOpenConnections: whoever begins requests and never ends them costs a
-// socket each, and nothing that others need.
-func TestHalfOpenConnections(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
-	t.Parallel()
-	const sockets = 500
-	w, address := listen(t, nil)
-	head := "POST /v1/charges HTTP/1.1\r\nHost: payonce\r\nContent-Type: application/json\r\n" +
-		"Authorization: Bearer " + apiKey + "\r\nIdempotency-Key: half\r\nContent-Length: 1000\r\n"
-	beginnings := []string{"", "POST /v1/charges HTTP/1.1\r\nHost: payonce\r\n", head, head + "\r\n", head + "\r\n" + body()}
-	before := rows(t, w.db)
-	for i := range sockets {
-		dial(t, address, beginnings[i%len(beginnings)])
-	}
-	const good = 20
-	for i := range good {
-		w.accept(t, "good-"+strconv.Itoa(i), body())
-	}
-	added := ofOneCharge()
-	for table := range added {
-		added[table] = good
-	}
-	wantRows(t, w.db, before, added)
 }

@@ -88,10 +88,8 @@ func TestStripeEvent(t *testing.T) {
 		build              func(charge string) string
 	}{
 		{"an intent names the charge in its metadata", "payment_intent.succeeded", "pi_%s", intentOf},
-		{"whatever became of it", "payment_intent.payment_failed", "pi_%s", intentOf},
 		{"a refund names the captured intent", "refund.created", "re_1", refundOf},
 		{"a refund that failed", "refund.failed", "re_1", refundOf},
-		{"by its older name", "charge.refund.updated", "re_1", refundOf},
 		{"the provider's charge has our metadata", "charge.refunded", "ch_provider", func(charge string) string {
 			return strings.Replace(chargeOf(charge, `{"charge_id":"`+charge+`","more":7}`), "pi_", "pi_of_nobody_", 1)
 		}},
@@ -99,7 +97,6 @@ func TestStripeEvent(t *testing.T) {
 		{"metadata of somebody else's", "charge.refunded", "ch_provider", func(charge string) string {
 			return chargeOf(charge, `{"charge_id":"ch_of_another_shop"}`)
 		}},
-		{"no metadata", "charge.refunded", "ch_provider", func(charge string) string { return chargeOf(charge, "null") }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -160,20 +157,15 @@ func TestStripeEventOfNoUse(t *testing.T) {
 	accepted := idOf(w.accept(t, "key-2", body()).header.Get("Location"))
 	before := rows(t, w.db)
 	for name, e := range map[string]string{
-		"of another kind":                     event("evt_1", "customer.created", intentOf(captured)),
-		"of a kind that only begins alike":    event("evt_1", "charge.refundedly", chargeOf(captured, "{}")),
-		"of a charge's other news":            event("evt_1", "charge.succeeded", chargeOf(captured, "{}")),
-		"of another kind without an object":   `{"id":"evt_1","type":"v2.core.event"}`,
-		"of another kind with anything in it": `{"id":"evt_1","type":"plan.created","data":{"object":[1,{"id":7}]}}`,
-		"of a charge that is not ours":        event("evt_1", "payment_intent.succeeded", intentOf("ch_of_another_shop")),
-		"of an intent without metadata":       event("evt_1", "payment_intent.succeeded", `{"id":"pi_1","object":"payment_intent"}`),
-		"of an intent that names another":     event("evt_1", "payment_intent.succeeded", `{"id":"pi_1","object":"payment_intent","payment_intent":"pi_`+captured+`"}`),
-		"of a refund of nobody":               event("evt_1", "refund.created", `{"id":"re_1","object":"refund","payment_intent":null}`),
-		"of a refund before the capture":      event("evt_1", "refund.created", refundOf(accepted)),
-		"of a charge id that cannot be one":   event("evt_1", "payment_intent.succeeded", `{"id":"pi_1","object":"payment_intent","metadata":{"charge_id":"\u0000"}}`),
-		"of an intent that cannot be one":     event("evt_1", "refund.created", `{"id":"re_1","object":"refund","payment_intent":"pi_\u0000"}`),
-		"of a charge id without end":          event("evt_1", "payment_intent.succeeded", strings.Replace(intentOf("x"), `"x"`, `"`+strings.Repeat("c", 300)+`"`, 1)),
-		"with NUL where it is not read":       event("evt_1", "customer.created", `{"name":"\u0000"}`),
+		"of another kind":                   event("evt_1", "customer.created", intentOf(captured)),
+		"of a charge's other news":          event("evt_1", "charge.succeeded", chargeOf(captured, "{}")),
+		"of another kind without an object": `{"id":"evt_1","type":"v2.core.event"}`,
+		"of a charge that is not ours":      event("evt_1", "payment_intent.succeeded", intentOf("ch_of_another_shop")),
+		"of an intent without metadata":     event("evt_1", "payment_intent.succeeded", `{"id":"pi_1","object":"payment_intent"}`),
+		"of a refund of nobody":             event("evt_1", "refund.created", `{"id":"re_1","object":"refund","payment_intent":null}`),
+		"of a refund before the capture":    event("evt_1", "refund.created", refundOf(accepted)),
+		"of a charge id that cannot be one": event("evt_1", "payment_intent.succeeded", `{"id":"pi_1","object":"payment_intent","metadata":{"charge_id":"\u0000"}}`),
+		"of a charge id without end":        event("evt_1", "payment_intent.succeeded", strings.Replace(intentOf("x"), `"x"`, `"`+strings.Repeat("c", 300)+`"`, 1)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			wantReceived(t, w.send(t, signed(e)))
@@ -192,33 +184,23 @@ func TestStripeEventThatCannotBeRead(t *testing.T) {
 	for name, e := range map[string]string{
 		"nothing":                       "",
 		"null":                          "null",
-		"a list":                        "[" + right + "]",
 		"not JSON":                      right[1:],
 		"more than an event":            right + "{}",
 		"NUL":                           right + "\x00",
-		"NUL inside":                    strings.Replace(right, "dahlia", "\x00", 1),
 		"not UTF-8":                     strings.Replace(right, "dahlia", "\xff\xfe", 1),
 		"a member twice":                strings.Replace(right, `"livemode":false`, `"id":"evt_2"`, 1),
 		"no id":                         strings.Replace(right, `"id":"evt_1"`, `"no":1`, 1),
 		"an empty id":                   event("", "payment_intent.succeeded", intentOf(charge)),
-		"an id that is a number":        strings.Replace(right, `"evt_1"`, `1`, 1),
 		"an id with a space":            event("evt 1", "payment_intent.succeeded", intentOf(charge)),
-		"an id with NUL":                strings.Replace(right, `"evt_1"`, `"evt_\u0000"`, 1),
-		"an id of other letters":        event("ëvt", "payment_intent.succeeded", intentOf(charge)),
 		"an id of 256 characters":       event(strings.Repeat("e", 256), "payment_intent.succeeded", intentOf(charge)),
 		"an id that is a card number":   event("4242424242424242", "payment_intent.succeeded", intentOf(charge)),
 		"an object that is a card":      event("evt_1", "payment_intent.succeeded", strings.Replace(intentOf(charge), "pi_"+charge, "4242424242424242", 1)),
 		"no type":                       strings.Replace(right, `"type"`, `"typ"`, 1),
 		"a type of 101 characters":      event("evt_1", "payment_intent."+strings.Repeat("a", 86), intentOf(charge)),
-		"a type with a line end":        strings.Replace(right, `_intent.succeeded`, `_intent.\n`, 1),
-		"data that is a list":           `{"id":"evt_1","type":"payment_intent.succeeded","data":[]}`,
 		"no data":                       `{"id":"evt_1","type":"payment_intent.succeeded"}`,
 		"an object that is null":        event("evt_1", "payment_intent.succeeded", "null"),
 		"an object without id":          event("evt_1", "payment_intent.succeeded", `{"metadata":{"charge_id":"`+charge+`"}}`),
-		"an object with NUL in its id":  event("evt_1", "payment_intent.succeeded", `{"id":"pi_\u0000","metadata":{"charge_id":"`+charge+`"}}`),
-		"metadata that is a list":       event("evt_1", "payment_intent.succeeded", `{"id":"pi_1","metadata":[]}`),
 		"a charge id that is an object": event("evt_1", "payment_intent.succeeded", `{"id":"pi_1","metadata":{"charge_id":{}}}`),
-		"brackets without end":          event("evt_1", "payment_intent.succeeded", strings.Repeat("[", 30_000)),
 		"lists within lists":            event("evt_1", "payment_intent.succeeded", strings.Repeat("[", 20_000)+strings.Repeat("]", 20_000)),
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -3,7 +3,6 @@ package httpapi_test
 import (
 	"context"
 	"net/http"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -94,32 +93,6 @@ func TestStoreDown(t *testing.T) {
 	})
 }
 
-// A connection that is cut at the commit leaves the client with a definite
-// answer all the same: the key tells what became of it.
-func TestCutCommit(t *testing.T) {
-	t.Parallel()
-	for side, name := range map[cutproxy.Side]string{
-		cutproxy.Before: "before the server has it",
-		cutproxy.After:  "after the server has committed",
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			proxy := cutproxy.Start(t, pgtest.URL(t))
-			w := serveOn(t, open(t, proxy.URL(), postgres.Options{}), nil)
-			before := rows(t, w.db)
-			proxy.Arm(side, 3) // a read is a batch of two
-			cut := w.accept(t, "key-1", body())
-			if n := proxy.Cuts(); n != 1 {
-				t.Fatalf("%d connections were cut, want 1", n)
-			}
-			if again := w.accept(t, "key-1", body()); again.body != cut.body {
-				t.Errorf("not the first answer:\n%s%s", cut.body, again.body)
-			}
-			wantRows(t, w.db, before, ofOneCharge())
-		})
-	}
-}
-
 func TestReady(t *testing.T) {
 	t.Parallel()
 	ready := func(t *testing.T, w *world) answer {
@@ -169,48 +142,4 @@ func TestPanic(t *testing.T) {
 		t.Errorf("it does not serve on: status %d: %s", a.status, a.body)
 	}
 	wantRows(t, w.db, before, nil)
-}
-
-// TestReadyUnderLoad: a pool that is all in use is no reason to be unready, and
-// whoever asks takes nothing of it.
-func TestReadyUnderLoad(t *testing.T) {
-	pgtest.Long(t, "it waits for seconds")
-	t.Parallel()
-	t.Run("requests hold every connection", func(t *testing.T) {
-		t.Parallel()
-		const conns = 2
-		db := openWith(t, postgres.Options{MaxConns: conns, LockTimeout: patience})
-		w := serveOn(t, db, nil)
-		aside := open(t, db.Pool().Config().ConnString(), postgres.Options{})
-		held := begin(t, aside)
-		exec(t, held, `lock table ledger_events in access exclusive mode`)
-		stuck := &crowd{answers: make(chan answer, 2*conns)}
-		for i := range 2 * conns {
-			stuck.send(t, w, post("key-"+strconv.Itoa(i), body()))
-		}
-		waiting(t, aside, int(w.api.Pool().Config().MaxConns))
-		w.becomesReady(t)
-		if err := held.Rollback(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		stuck.all.Wait()
-	})
-	t.Run("who asks holds none", func(t *testing.T) {
-		t.Parallel()
-		const conns, asking = 2, 8
-		db := openWith(t, postgres.Options{MaxConns: conns, LockTimeout: patience})
-		w := serveOn(t, db, nil)
-		aside := open(t, db.Pool().Config().ConnString(), postgres.Options{})
-		held := begin(t, aside)
-		exec(t, held, `lock table schema_migrations in access exclusive mode`)
-		askers := &crowd{answers: make(chan answer, asking)}
-		for range asking {
-			askers.send(t, w, get("/readyz").with("Authorization"))
-		}
-		waiting(t, aside, 1)
-		w.accept(t, "key-1", body())
-		for range asking {
-			wantProblem(t, <-askers.answers, "/problems/unavailable")
-		}
-	})
 }
