@@ -3,6 +3,7 @@ package migrations_test
 import (
 	"context"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -15,36 +16,12 @@ import (
 	"github.com/payonce/payonce/migrations/version"
 )
 
-func TestUp(t *testing.T) {
-	pgtest.Long(t, "it makes a database for each of many cases")
+func TestUp_appliesEachMigrationOnce(t *testing.T) {
 	t.Parallel()
-
-	t.Run("an empty database has migrations pending, a migrated one none", func(t *testing.T) {
-		t.Parallel()
-		address := pgtest.Empty(t)
-		conn := connect(t, address)
-		wantPending(t, conn, true)
-		if err := migrations.Up(t.Context(), address); err != nil {
-			t.Fatal(err)
-		}
-		wantPending(t, conn, false)
-	})
-
-	t.Run("the second time changes nothing", func(t *testing.T) {
-		t.Parallel()
-		address := pgtest.Empty(t)
-		conn := connect(t, address)
-		for range 2 {
-			if err := migrations.Up(t.Context(), address); err != nil {
-				t.Fatal(err)
-			}
-		}
-		wantEachOnce(t, conn)
-	})
-
-	t.Run("four at once apply each migration once", func(t *testing.T) {
-		t.Parallel()
-		address := pgtest.Empty(t)
+	address := pgtest.Empty(t)
+	conn := connect(t, address)
+	wantPending(t, conn, true)
+	for range 2 {
 		var programs errgroup.Group
 		for range 4 {
 			programs.Go(func() error { return migrations.Up(t.Context(), address) })
@@ -52,100 +29,49 @@ func TestUp(t *testing.T) {
 		if err := programs.Wait(); err != nil {
 			t.Error(err)
 		}
-		conn := connect(t, address)
 		wantPending(t, conn, false)
-		wantEachOnce(t, conn)
-	})
-
-	t.Run("a database of an older program is completed", func(t *testing.T) {
-		t.Parallel()
-		address := pgtest.Empty(t)
-		conn := connect(t, address)
-		applyFirst(t, conn, 1)
-		wantPending(t, conn, true)
-		if err := migrations.Up(t.Context(), address); err != nil {
-			t.Fatal(err)
+		var want []string
+		for _, m := range migrations.All() {
+			want = append(want, strconv.FormatInt(m.Version, 10))
 		}
-		wantPending(t, conn, false)
-		wantEachOnce(t, conn)
-	})
-
-	t.Run("a database of before v0.1.0 is pending and refused", func(t *testing.T) {
-		t.Parallel()
-		address := pgtest.Empty(t)
-		conn := connect(t, address)
-		for version := range 21 {
-			record(t, conn, int64(version))
+		got := texts(t, conn, `select version_id::text from schema_migrations where version_id > 0 order by id`)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("applied (-want +got):\n%s", diff)
 		}
-		wantPending(t, conn, true)
-		if err := migrations.Up(t.Context(), address); err == nil || !strings.Contains(err.Error(), "before v0.1.0") {
-			t.Errorf("Up: %v, want a refusal that names v0.1.0", err)
-		}
-		wantPending(t, conn, true)
-	})
-
-	t.Run("a migration that fails leaves nothing of itself", func(t *testing.T) {
-		t.Parallel()
-		address := pgtest.Empty(t)
-		conn := connect(t, address)
-		// The last table of a migration is there already, so the migration fails late.
-		if _, err := conn.Exec(t.Context(), `create table ledger_postings ()`); err != nil {
-			t.Fatal(err)
-		}
-		if err := migrations.Up(t.Context(), address); err == nil {
-			t.Fatal("it passed")
-		}
-		var left bool
-		err := conn.QueryRow(t.Context(), `select to_regclass('ledger_events') is not null`).Scan(&left)
-		if err != nil || left {
-			t.Errorf("the first table of the failed migration is there: %v, %v", left, err)
-		}
-		wantPending(t, conn, true)
-	})
-
-	t.Run("a table that somebody uses is not waited for without end", func(t *testing.T) {
-		t.Parallel()
-		address := pgtest.Empty(t)
-		conn := connect(t, address)
-		applyFirst(t, conn, len(migrations.All())-1) // the last one alters the inbox
-		tx, err := conn.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := tx.Exec(t.Context(), `lock table inbox in access share mode`); err != nil { // as a dump does
-			t.Fatal(err)
-		}
-		if err := migrations.Up(t.Context(), address+"&lock_timeout=100"); err == nil || !strings.Contains(err.Error(), "55P03") {
-			t.Fatalf("the error is %v", err)
-		}
-		if err := tx.Rollback(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		wantPending(t, conn, true)
-		if err := migrations.Up(t.Context(), address); err != nil {
-			t.Fatal(err)
-		}
-		wantPending(t, conn, false)
-		wantEachOnce(t, conn)
-	})
-
-	t.Run("a server out of reach is an error", func(t *testing.T) {
-		t.Parallel()
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		if err := migrations.Up(ctx, pgtest.Empty(t)); err == nil {
-			t.Error("it passed")
-		}
-	})
+	}
+	// A newer program has added a migration: an old one runs on through the upgrade.
+	mustRun(t, conn, `insert into schema_migrations (version_id, is_applied) values (99999, true)`)
+	wantPending(t, conn, false)
 }
 
-func TestPendingRunsOnThroughAnUpgrade(t *testing.T) {
+func TestUp_thatFails_leavesNothingOfTheMigration(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, pgtest.URL(t))
-	if _, err := conn.Exec(t.Context(), `insert into schema_migrations (version_id, is_applied) values (99999, true)`); err != nil {
-		t.Fatal(err)
+	for name, test := range map[string]struct{ before, options, want string }{
+		"a database of before v0.1.0 is refused": {
+			`create table schema_migrations as select 20 as version_id, true as is_applied`, "", "before v0.1.0",
+		},
+		// The last table of the ledger is there already, so its migration fails late.
+		"a table is there already": {`create table ledger_postings ()`, "", "ledger_postings"},
+		"a table is locked":        {`lock table pg_class in share mode`, "&lock_timeout=100", "55P03"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			address := pgtest.Empty(t)
+			conn := connect(t, address)
+			mustRun(t, conn, `begin`)
+			mustRun(t, conn, test.before)
+			if test.options == "" {
+				mustRun(t, conn, `commit`)
+			}
+			if err := migrations.Up(t.Context(), address+test.options); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("Up: %v, want an error that names %q", err, test.want)
+			}
+			if left := texts(t, conn, `select coalesce(to_regclass('ledger_events')::text, '')`); left[0] != "" {
+				t.Errorf("the failed migration has left %v", left)
+			}
+			wantPending(t, conn, true)
+		})
 	}
-	wantPending(t, conn, false)
 }
 
 func TestAll_numbersFollowOneAnother(t *testing.T) {
@@ -221,35 +147,6 @@ func TestSchema_coreAppliesByItself(t *testing.T) {
 	}
 }
 
-// applyFirst applies the first n migrations, as an older program that carried no more did.
-func applyFirst(t *testing.T, conn *pgx.Conn, n int) {
-	t.Helper()
-	record(t, conn, 0) // goose's own
-	for _, m := range migrations.All()[:n] {
-		if _, err := conn.Exec(t.Context(), m.SQL); err != nil {
-			t.Fatalf("%s: %v", m.Name, err)
-		}
-		record(t, conn, m.Version)
-	}
-}
-
-// record writes into goose's table that a migration was applied.
-func record(t *testing.T, conn *pgx.Conn, number int64) {
-	t.Helper()
-	if _, err := conn.Exec(t.Context(), `
-create table if not exists schema_migrations (
-  id         int       generated by default as identity primary key,
-  version_id bigint    not null,
-  is_applied boolean   not null,
-  tstamp     timestamp not null default now()
-)`); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := conn.Exec(t.Context(), `insert into schema_migrations (version_id, is_applied) values ($1, true)`, number); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func connect(t *testing.T, address string) *pgx.Conn {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), address)
@@ -264,24 +161,5 @@ func wantPending(t *testing.T, conn *pgx.Conn, want bool) {
 	t.Helper()
 	if got, err := version.Pending(t.Context(), conn); err != nil || got != want {
 		t.Errorf("pending: %v, %v, want %v", got, err, want)
-	}
-}
-
-func wantEachOnce(t *testing.T, conn *pgx.Conn) {
-	t.Helper()
-	rows, err := conn.Query(t.Context(), `select version_id from schema_migrations where version_id > 0 order by version_id`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-	if err != nil {
-		t.Fatal(err)
-	}
-	var want []int64
-	for _, m := range migrations.All() {
-		want = append(want, m.Version)
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("applied (-want +got):\n%s", diff)
 	}
 }

@@ -1,0 +1,233 @@
+package migrations_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+// refused is PostgreSQL's code for a missing right, and for a row that no policy lets in.
+const refused = "42501"
+
+// TestRights_areAsDecided compares every right and policy with testdata/rights.txt, in both
+// directions: a new table needs a decision, if only that the programs get nothing.
+func TestRights_areAsDecided(t *testing.T) {
+	t.Parallel()
+	var decided []string
+	for line := range strings.Lines(read(t, "rights.txt")) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			decided = append(decided, line)
+		}
+	}
+	found := texts(t, pgtest.Reused(t), read(t, "rights.sql"))
+	slices.Sort(decided)
+	slices.Sort(found)
+	if diff := cmp.Diff(decided, found); diff != "" {
+		t.Errorf("rights (-decided +found):\n%s", diff)
+	}
+}
+
+// seeds are rows of every table that the api may read by merchant: %[1]s is the merchant,
+// %[2]s distinguishes rows. A message is about the first charge of the merchant.
+var seeds = []struct {
+	table, insert string
+	writable      bool // by the api, for its merchant
+}{
+	{"ledger_events", `
+insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
+values (gen_random_uuid(), 'ch_%[1]s%[2]s', 1, 'charge.requested.v1', 1, '%[1]s', '{}', '{}', now())`, true},
+	{"ledger_postings", `
+insert into ledger_postings (stream_id, version, leg, merchant_id, debit, credit, amount, currency)
+values ('ch_%[1]s%[2]s', 1, 1, '%[1]s', 'a:USD', 'b:USD', 1, 'USD')`, true},
+	{"idempotency_keys", `
+insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, location, body, expires_at)
+values ('%[1]s', 'POST /v1/charges', 'the-same%[2]s', '', 202, 'application/json', '', '{}', now())`, true},
+	{"outbox", `
+insert into outbox (topic, message_id, payload, metadata)
+values ('events', '%[1]s%[2]s', '', '{"ordering_key":"ch_%[1]s"}')`, true},
+	{"inbox", `
+insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
+values ('fulfillment', '%[1]s%[2]s', 'ch_%[1]s', 'stripe.refund.created', '', '{}', '')`, true},
+	{"inbox_quarantine", `
+insert into inbox_quarantine (receiver, message_id, payload, metadata, payload_hash)
+values ('fulfillment', '%[1]s', '', '{}', '%[2]s')`, true},
+	{"stock", `insert into stock (merchant_id, sku, supplied, available) values ('%[1]s', 'mug%[2]s', 1, 1)`, false},
+	{"reservations", `insert into reservations (charge_id, merchant_id, sku, quantity) values ('ch_%[1]s%[2]s', '%[1]s', 'mug', 1)`, false},
+	{"charge_list", `
+insert into charge_list (generation, charge_id, merchant_id, order_id, status, created_at, version, view)
+values (1, 'ch_%[1]s%[2]s', '%[1]s', '17', 'pending', now(), 1, '{}')`, false},
+	{"account_balances", `
+insert into account_balances (generation, merchant_id, account, debits, credits)
+values (1, '%[1]s', 'a:USD%[2]s', 1, 1)`, false},
+}
+
+// TestTenancy acts as the api on every table with merchants, for one of two merchants and
+// for none: it reads, adds and changes that merchant's rows alone.
+func TestTenancy(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	merchants := []string{"acme", "globex"}
+	for _, merchant := range merchants {
+		mustRun(t, db, "insert into merchants (merchant_id) values ('"+merchant+"')")
+		for _, s := range seeds {
+			mustRun(t, db, fmt.Sprintf(s.insert, merchant, ""))
+		}
+	}
+	api := pgtest.As(t, db, postgres.RoleAPI)
+	for _, table := range texts(t, db, `
+select relname::text
+  from pg_class
+ where relnamespace = 'public'::regnamespace
+   and relrowsecurity
+   and has_any_column_privilege('payonce_api', oid, 'select')`) {
+		known := false
+		for _, s := range seeds {
+			known = known || s.table == table
+		}
+		if !known {
+			t.Errorf("the api reads %s, which this test does not know", table)
+		}
+	}
+	for _, s := range seeds {
+		t.Run(s.table, func(t *testing.T) {
+			t.Parallel()
+			for merchant, want := range map[string]int{
+				"acme": 1, "globex": 1,
+				"": 0, "initech": 0, "acme' or true --": 0, "acme ": 0, "ACME": 0, "%": 0,
+			} {
+				if rows := texts(t, api.Tenant(merchant), "select '' from "+s.table); len(rows) != want {
+					t.Errorf("%q reads %d rows, want %d", merchant, len(rows), want)
+				}
+			}
+			if rows := texts(t, api, "select '' from "+s.table); len(rows) != 0 {
+				t.Errorf("without a merchant there are %d rows", len(rows))
+			}
+			if s.table != "outbox" { // a message wakes its receiver, and holds nothing else
+				for name, q := range map[string]postgres.Querier{"acme": api.Tenant("acme"), "no merchant": api} {
+					if err := run(t, q, fmt.Sprintf(s.insert, "globex", " more")); sqlState(err) != refused {
+						t.Errorf("%s adds a row of globex: %v, want %s", name, err, refused)
+					}
+				}
+			}
+			if err := run(t, api.Tenant("globex"), fmt.Sprintf(s.insert, "globex", " own")); (err == nil) != s.writable {
+				t.Errorf("globex adds a row of its own: %v", err)
+			}
+		})
+	}
+	t.Run("changes", func(t *testing.T) {
+		t.Parallel()
+		mustRun(t, api.Tenant("acme"), `update inbox set duplicates = 77`)
+		got := texts(t, db, `select distinct ordering_key from inbox where duplicates = 77`)
+		if diff := cmp.Diff([]string{"ch_acme"}, got); diff != "" {
+			t.Errorf("acme changes messages of (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestSecrets_workerDeletesThoseThatHaveEnded: the policy hides a secret that still signs,
+// and refuses to replace one.
+func TestSecrets_workerDeletesThoseThatHaveEnded(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Reused(t)
+	mustRun(t, db, `insert into merchants (merchant_id) values ('acme')`)
+	mustRun(t, db, `
+insert into webhook_secrets (merchant_id, generation, secret, secret_hash, created_by, ends_at)
+values ('acme', 1, 'whsec_b2xk', sha256('s'), 'test', now()),
+       ('acme', 2, 'whsec_bmV3', sha256('s'), 'test', null)`)
+	worker := pgtest.As(t, db, postgres.RoleWorker)
+	if err := run(t, worker, `update webhook_secrets set secret = 'whsec_b3duZWQ='`); sqlState(err) != refused {
+		t.Errorf("the worker replaces a secret: %v, want %s", err, refused)
+	}
+	mustRun(t, worker, `update webhook_secrets set secret = null`)
+	left := texts(t, db, `select generation::text from webhook_secrets where secret is not null`)
+	if diff := cmp.Diff([]string{"2"}, left); diff != "" {
+		t.Errorf("secrets that are left (-want +got):\n%s", diff)
+	}
+}
+
+// TestRoles_haveNoWayAround tries the ways around grants and policies that PostgreSQL has.
+// What it leaves to every user are temporary tables and large objects.
+func TestRoles_haveNoWayAround(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Reused(t)
+	for _, role := range []postgres.Role{postgres.RoleAPI, postgres.RoleWorker} {
+		t.Run(string(role), func(t *testing.T) {
+			t.Parallel()
+			conn, err := pgtest.As(t, db, role).Pool().Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Release()
+			// A read that policies would filter is now refused.
+			if _, err := conn.Exec(t.Context(), `set row_security = off`); err != nil {
+				t.Fatal(err)
+			}
+			for statement := range strings.Lines(read(t, "refused.sql")) {
+				if statement = strings.TrimSpace(statement); strings.HasPrefix(statement, "--") {
+					continue
+				}
+				if _, err := conn.Exec(t.Context(), strings.ReplaceAll(statement, "$role", string(role))); sqlState(err) != refused {
+					t.Errorf("%s: %v, want %s", statement, err, refused)
+				}
+			}
+		})
+	}
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join("testdata", file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
+func run(t *testing.T, q postgres.Querier, sql string) error {
+	t.Helper()
+	rows, err := q.Query(t.Context(), sql)
+	if err != nil {
+		return err
+	}
+	rows.Close()
+	return rows.Err()
+}
+
+func mustRun(t *testing.T, q postgres.Querier, sql string) {
+	t.Helper()
+	if err := run(t, q, sql); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func texts(t *testing.T, q postgres.Querier, sql string) []string {
+	t.Helper()
+	rows, err := q.Query(t.Context(), sql)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+func sqlState(err error) string {
+	var refusal *pgconn.PgError
+	if !errors.As(err, &refusal) {
+		return ""
+	}
+	return refusal.Code
+}
