@@ -12,16 +12,15 @@ import (
 type listedIntent struct {
 	ID             string            `json:"id"`
 	Status         string            `json:"status"`
-	Amount         int64             `json:"amount"`
 	AmountReceived int64             `json:"amount_received"`
 	Currency       string            `json:"currency"`
 	Metadata       map[string]string `json:"metadata"`
 }
 
-func intentOf(i listedIntent) (string, audit.Intent) {
-	return i.ID, audit.Intent{
-		ID: i.ID, Reference: i.Metadata["charge_id"], Status: i.Status,
-		Amount: i.Amount, AmountReceived: i.AmountReceived, Currency: strings.ToUpper(i.Currency),
+func intentOf(i listedIntent) (string, audit.Listed) {
+	return i.ID, audit.Listed{
+		ID: i.ID, Reference: i.Metadata["charge_id"], PaymentIntent: i.ID, Status: i.Status,
+		Amount: i.AmountReceived, Currency: strings.ToUpper(i.Currency),
 	}
 }
 
@@ -35,8 +34,8 @@ type listedRefund struct {
 	Metadata      map[string]string `json:"metadata"`
 }
 
-func refundOf(r listedRefund) (string, audit.Refund) {
-	return r.ID, audit.Refund{
+func refundOf(r listedRefund) (string, audit.Listed) {
+	return r.ID, audit.Listed{
 		ID: r.ID, Reference: r.Metadata["refund_id"], PaymentIntent: r.PaymentIntent, Status: r.Status,
 		Amount: r.Amount, Currency: strings.ToUpper(r.Currency),
 	}

@@ -8,12 +8,12 @@ import (
 	"iter"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/audit"
-	"github.com/payonce/payonce/internal/config"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/stripe"
 )
@@ -24,16 +24,6 @@ type auditCmd struct {
 	NoProvider bool `help:"Leave the provider out, and say nothing about it."`
 }
 
-// provider is the account to reconcile with; none where the key is empty.
-type provider struct {
-	SecretKey config.Secret `env:"STRIPE_SECRET_KEY"`
-	APIBase   string        `env:"STRIPE_API_BASE"`
-}
-
-// An audit reads whole tables, so each of its statements may take longer than
-// traffic's.
-const auditStatementTimeout = 10 * time.Minute
-
 // violated is the exit code of an audit that found something.
 const violated exitError = 1
 
@@ -43,22 +33,20 @@ const violated exitError = 1
 // said on stderr, also by --quiet: a cron job that has lost its settings must not
 // look like one that found nothing.
 func (c auditCmd) Run(ctx context.Context) error {
-	env, err := config.Load[environment]()
+	client, err := newProvider()
 	if err != nil {
 		return err
 	}
-	account, err := config.Load[provider]()
-	if err != nil {
-		return err
+	if client != nil {
+		defer client.Close()
 	}
-	db, err := env.open(ctx, postgres.Options{
+	return withDB(ctx, postgres.Options{
+		Application: "payonce-audit", MaxConns: 1, StatementTimeout: 10 * time.Minute, // it reads whole tables
 		AllowReadOnly: true, // a hot standby answers too
-		Application:   "payonce-audit", MaxConns: 1, StatementTimeout: auditStatementTimeout,
-	})
-	if err != nil {
-		return err
-	}
-	defer db.Close()
+	}, func(db *postgres.DB) error { return c.audit(ctx, os.Stdout, os.Stderr, db, client) })
+}
+
+func (c auditCmd) audit(ctx context.Context, out, said io.Writer, db *postgres.DB, client *stripe.Client) error {
 	report, err := audit.Run(ctx, db)
 	if err != nil {
 		return err
@@ -68,22 +56,22 @@ func (c auditCmd) Run(ctx context.Context) error {
 	var unfinished error
 	switch {
 	case c.NoProvider:
-	case account.SecretKey == "":
-		fmt.Fprintln(os.Stderr, "not run: the reconciliation with the provider, for STRIPE_SECRET_KEY is not set")
+	case client == nil:
+		fmt.Fprintln(said, "not run: the reconciliation with the provider, for STRIPE_SECRET_KEY is not set")
 	default:
-		ours := len(report.Checks)
-		if unfinished = reconcile(ctx, db, account, &report); unfinished == nil {
-			audit.Record(results, audit.ScopeProvider, report.Checks[ours:]...)
+		var checks []audit.Check
+		if checks, unfinished = reconcile(ctx, db, client); unfinished == nil {
+			audit.Record(results, audit.ScopeProvider, checks...)
+			report.Add(checks...)
 		}
 	}
-	if err := db.Commit(ctx, results); err != nil {
-		// Whoever audits a copy that cannot be written to still wants the report.
-		fmt.Fprintln(os.Stderr, "not kept: the result, which the metrics should show:", err)
+	if err := db.Commit(ctx, results); err != nil { // a copy may refuse writes, and the report is still wanted
+		fmt.Fprintln(said, "not kept: the result, which the metrics should show:", err)
 	}
 	if unfinished != nil && c.JSON {
 		return unfinished // a program must not take half a report for one that found nothing
 	}
-	if err := errors.Join(c.print(os.Stdout, report), unfinished); err != nil {
+	if err := errors.Join(c.print(out, report), unfinished); err != nil {
 		return err
 	}
 	if !report.OK {
@@ -99,7 +87,33 @@ func (c auditCmd) print(w io.Writer, report audit.Report) error {
 	case c.Quiet:
 		return printViolations(w, report)
 	}
-	return report.WriteTable(w)
+	return printReport(w, report)
+}
+
+// printReport prints a line for each check, then examples of what was violated.
+func printReport(w io.Writer, report audit.Report) error {
+	var rows [][]any
+	var examples strings.Builder
+	for _, c := range report.Checks {
+		result := "ok"
+		if c.Violated > 0 {
+			result = "VIOLATED"
+		}
+		rows = append(rows, []any{c.Name, c.Checked, c.Violated, result})
+		if len(c.Examples) > 0 {
+			fmt.Fprintf(&examples, "\n%s, for example\n", c.Name)
+		}
+		for _, example := range c.Examples {
+			fmt.Fprintf(&examples, "  %s\n", oneLine(example))
+		}
+	}
+	if err := printTable(w, "CHECK\tCHECKED\tVIOLATED\tRESULT", rows); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(w, examples.String()); err != nil {
+		return fmt.Errorf("print the examples: %w", err)
+	}
+	return nil
 }
 
 // printViolations prints a line per violation. A report holds but the first few
@@ -119,35 +133,25 @@ func printViolations(w io.Writer, report audit.Report) error {
 	return nil
 }
 
-func reconcile(ctx context.Context, db *postgres.DB, account provider, report *audit.Report) error {
-	client, err := stripe.New(stripe.Config{SecretKey: account.SecretKey.Reveal(), Base: account.APIBase})
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	checks, err := audit.Reconcile(ctx, db,
-		translate(client.Intents(ctx), func(in stripe.Intent) audit.Intent {
-			return audit.Intent{
-				ID: in.ID, Reference: in.Reference, Status: string(in.Status),
-				Amount: in.Amount, AmountReceived: in.AmountReceived, Currency: in.Currency,
+func reconcile(ctx context.Context, db *postgres.DB, client *stripe.Client) ([]audit.Check, error) {
+	return audit.Reconcile(ctx, db,
+		translate(client.Intents(ctx), func(in stripe.Intent) audit.Listed {
+			return audit.Listed{
+				ID: in.ID, Reference: in.Reference, PaymentIntent: in.ID,
+				Status: string(in.Status), Amount: in.AmountReceived, Currency: in.Currency,
 			}
 		}),
-		translate(client.Refunds(ctx), func(r stripe.Refund) audit.Refund {
-			return audit.Refund{
-				ID: r.ID, Reference: r.Reference, PaymentIntent: r.PaymentIntent, Status: r.Status,
-				Amount: r.Amount, Currency: r.Currency,
+		translate(client.Refunds(ctx), func(r stripe.Refund) audit.Listed {
+			return audit.Listed{
+				ID: r.ID, Reference: r.Reference, PaymentIntent: r.PaymentIntent,
+				Status: r.Status, Amount: r.Amount, Currency: r.Currency,
 			}
 		}))
-	if err != nil {
-		return err
-	}
-	report.Add(checks...)
-	return nil
 }
 
 // translate turns a list of the provider's into the audit's.
-func translate[S, T any](list iter.Seq2[S, error], to func(S) T) iter.Seq2[T, error] {
-	return func(yield func(T, error) bool) {
+func translate[S any](list iter.Seq2[S, error], to func(S) audit.Listed) iter.Seq2[audit.Listed, error] {
+	return func(yield func(audit.Listed, error) bool) {
 		for s, err := range list {
 			if !yield(to(s), err) {
 				return

@@ -9,8 +9,8 @@ import (
 	"math"
 	"os"
 	"os/user"
+	"slices"
 	"strconv"
-	"text/tabwriter"
 	"time"
 
 	"github.com/payonce/payonce/inbox"
@@ -47,16 +47,13 @@ func (c inboxListCmd) Validate() error {
 
 // Run lists on stdout. What was left out because of the limit is said on stderr.
 func (c inboxListCmd) Run(ctx context.Context) error {
-	db, err := open(ctx)
-	if err != nil {
+	return withDB(ctx, postgres.Options{}, func(db *postgres.DB) error {
+		more, err := c.list(ctx, os.Stdout, db)
+		if more {
+			fmt.Fprintf(os.Stderr, "there are more than %d: raise --limit\n", c.limit())
+		}
 		return err
-	}
-	defer db.Close()
-	more, err := c.list(ctx, os.Stdout, db)
-	if more {
-		fmt.Fprintf(os.Stderr, "there are more than %d: raise --limit\n", c.limit())
-	}
-	return err
+	})
 }
 
 // limit is what was asked for. A program that was not told of the rest would take
@@ -95,24 +92,17 @@ func (c inboxListCmd) list(ctx context.Context, w io.Writer, q postgres.QuerierW
 }
 
 func (c inboxListCmd) print(w io.Writer, entries []inbox.Entry) error {
-	if c.JSON {
-		return printJSON(w, map[string]any{"data": entries})
-	}
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "ID\tRECEIVED (UTC)\tRECEIVER\tCHARGE\tTYPE\tATTEMPTS\tWAITS\tDEATHS\tBEHIND\tREASON")
-	for _, e := range entries {
+	const header = "ID\tRECEIVED (UTC)\tRECEIVER\tCHARGE\tTYPE\tATTEMPTS\tWAITS\tDEATHS\tBEHIND\tREASON"
+	return printList(w, c.JSON, entries, header, func(e inbox.Entry) []any {
 		reason := e.LastError
 		if e.Status == inbox.StatusDiscarded {
 			reason = "discarded by " + e.DecidedBy + ": " + reason
 		}
-		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\n",
-			e.Number, e.ReceivedAt.Format(time.DateTime), e.Receiver, oneLine(e.OrderingKey), oneLine(e.Type),
-			e.Attempts, e.Waits, e.Deaths, e.Behind, oneLine(reason))
-	}
-	if err := table.Flush(); err != nil {
-		return fmt.Errorf("print the messages: %w", err)
-	}
-	return nil
+		return []any{
+			e.Number, e.ReceivedAt.Format(time.DateTime), e.Receiver, e.OrderingKey, e.Type,
+			e.Attempts, e.Waits, e.Deaths, e.Behind, reason,
+		}
+	})
 }
 
 type inboxShowCmd struct {
@@ -122,12 +112,7 @@ type inboxShowCmd struct {
 
 // Run shows the payload too.
 func (c inboxShowCmd) Run(ctx context.Context) error {
-	db, err := open(ctx)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	return c.show(ctx, os.Stdout, db)
+	return withDB(ctx, postgres.Options{}, func(db *postgres.DB) error { return c.show(ctx, os.Stdout, db) })
 }
 
 func (c inboxShowCmd) show(ctx context.Context, w io.Writer, q postgres.QuerierWith) error {
@@ -155,11 +140,7 @@ type wholeMessage struct {
 }
 
 func (m wholeMessage) write(w io.Writer) error {
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, line := range []struct {
-		name  string
-		value any
-	}{
+	rows := slices.DeleteFunc([][]any{
 		{"id", m.Number},
 		{"status", m.Status},
 		{"receiver", m.Receiver},
@@ -173,29 +154,18 @@ func (m wholeMessage) write(w io.Writer) error {
 		{"duplicates", m.Duplicates},
 		{"behind it", m.Behind},
 		{"holder", m.Holder},
-		{"received", m.ReceivedAt.Format(time.RFC3339)},
-		{"due", m.DueAt.Format(time.RFC3339)},
-		{"finished", timeOrNone(m.FinishedAt)},
-		{"decided", timeOrNone(m.DecidedAt)},
+		{"received", m.ReceivedAt},
+		{"due", m.DueAt},
+		{"finished", timeOr(m.FinishedAt, "")},
+		{"decided", timeOr(m.DecidedAt, "")},
 		{"decided by", m.DecidedBy},
 		{"metadata", string(m.Metadata)},
-	} {
-		if text := oneLine(fmt.Sprint(line.value)); text != "" {
-			fmt.Fprintf(table, "%s\t%s\n", line.name, text)
-		}
-	}
-	if err := table.Flush(); err != nil {
-		return fmt.Errorf("print a message: %w", err)
+	}, func(row []any) bool { return row[1] == "" })
+	if err := printTable(w, "", rows); err != nil {
+		return err
 	}
 	fmt.Fprintln(w, "payload")
 	return printJSON(w, m.Payload)
-}
-
-func timeOrNone(t *time.Time) string {
-	if t == nil {
-		return ""
-	}
-	return t.Format(time.RFC3339)
 }
 
 type inboxRetryCmd struct {
@@ -203,16 +173,13 @@ type inboxRetryCmd struct {
 	JSON bool    `name:"json" help:"Print the messages as JSON."`
 }
 
-// Run retries in the order given. What cannot be retried is said on stderr and
+// Run retries in the order given. A message that cannot be retried is named on stderr and
 // does not keep the others from it; the exit code is then 1.
 func (c inboxRetryCmd) Run(ctx context.Context) error {
 	return decideOn(ctx, inbox.Retry, c.IDs, c.JSON)
 }
 
-type inboxDiscardCmd struct {
-	IDs  []int64 `arg:"" name:"id" help:"Messages, by their numbers in the list."`
-	JSON bool    `name:"json" help:"Print the messages as JSON."`
-}
+type inboxDiscardCmd inboxRetryCmd
 
 // Run discards in the order given, as retry does.
 func (c inboxDiscardCmd) Run(ctx context.Context) error {
@@ -223,12 +190,9 @@ func (c inboxDiscardCmd) Run(ctx context.Context) error {
 type decision func(ctx context.Context, q postgres.QuerierWith, number int64, actor string) error
 
 func decideOn(ctx context.Context, decide decision, ids []int64, asJSON bool) error {
-	db, err := open(ctx)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	return decideAll(ctx, os.Stdout, db, decide, ids, asJSON)
+	return withDB(ctx, postgres.Options{}, func(db *postgres.DB) error {
+		return decideAll(ctx, os.Stdout, db, decide, ids, asJSON)
+	})
 }
 
 func decideAll(ctx context.Context, w io.Writer, db *postgres.DB, decide decision, ids []int64, asJSON bool) error {

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -35,12 +34,7 @@ func (c createKeyCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	db, err := open(ctx)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	return c.create(ctx, os.Stdout, os.Stderr, db, scopes)
+	return withDB(ctx, postgres.Options{}, func(db *postgres.DB) error { return c.create(ctx, os.Stdout, os.Stderr, db, scopes) })
 }
 
 const shortestLife = time.Second
@@ -90,7 +84,7 @@ func (c createKeyCmd) create(ctx context.Context, out, said io.Writer, db *postg
 		return printJSON(out, createdKey{Whole: key, Key: made[0]})
 	}
 	fmt.Fprintf(said, "%s, a key of %s for %s, expires %s; it is shown this once and kept nowhere\n",
-		made[0].Prefix, c.Merchant, scopesOf(made[0]), timeOrNever(made[0].ExpiresAt))
+		made[0].Prefix, c.Merchant, scopesOf(made[0]), timeOr(made[0].ExpiresAt, "never"))
 	fmt.Fprintln(out, key)
 	return nil
 }
@@ -102,12 +96,7 @@ type listKeysCmd struct {
 
 // Run lists on stdout.
 func (c listKeysCmd) Run(ctx context.Context) error {
-	db, err := open(ctx)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	return c.list(ctx, os.Stdout, db)
+	return withDB(ctx, postgres.Options{}, func(db *postgres.DB) error { return c.list(ctx, os.Stdout, db) })
 }
 
 func (c listKeysCmd) list(ctx context.Context, w io.Writer, q postgres.Querier) error {
@@ -127,12 +116,7 @@ type revokeKeyCmd struct {
 
 // Run may be repeated: a key stays revoked since its first time.
 func (c revokeKeyCmd) Run(ctx context.Context) error {
-	db, err := open(ctx)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	return c.revoke(ctx, os.Stdout, os.Stderr, db)
+	return withDB(ctx, postgres.Options{}, func(db *postgres.DB) error { return c.revoke(ctx, os.Stdout, os.Stderr, db) })
 }
 
 // What was typed is not repeated, for it may be a whole key.
@@ -164,19 +148,9 @@ func (c revokeKeyCmd) revoke(ctx context.Context, out, said io.Writer, db *postg
 }
 
 func printKeys(w io.Writer, keys []merchants.Key, asJSON bool) error {
-	if asJSON {
-		return printJSON(w, map[string]any{"data": append([]merchants.Key{}, keys...)})
-	}
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "PREFIX\tMERCHANT\tSCOPES\tCREATED\tEXPIRES\tREVOKED")
-	for _, k := range keys {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", oneLine(k.Prefix), k.Merchant, scopesOf(k),
-			k.CreatedAt.Format(time.RFC3339), timeOrNever(k.ExpiresAt), timeOrNever(k.RevokedAt))
-	}
-	if err := table.Flush(); err != nil {
-		return fmt.Errorf("print the keys: %w", err)
-	}
-	return nil
+	return printList(w, asJSON, keys, "PREFIX\tMERCHANT\tSCOPES\tCREATED\tEXPIRES\tREVOKED", func(k merchants.Key) []any {
+		return []any{k.Prefix, k.Merchant, scopesOf(k), k.CreatedAt, timeOr(k.ExpiresAt, "never"), timeOr(k.RevokedAt, "never")}
+	})
 }
 
 func scopesOf(k merchants.Key) string {
@@ -185,11 +159,4 @@ func scopesOf(k merchants.Key) string {
 		names[i] = string(s)
 	}
 	return strings.Join(names, ",")
-}
-
-func timeOrNever(t *time.Time) string {
-	if t == nil {
-		return "never"
-	}
-	return t.Format(time.RFC3339)
 }

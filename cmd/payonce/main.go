@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/payonce/payonce/internal/config"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/stripe"
 )
 
 type commands struct {
@@ -64,23 +66,41 @@ type environment struct {
 	AllowPlaintext bool          `env:"ALLOW_PLAINTEXT"`
 }
 
-// open opens the database of the environment.
-func open(ctx context.Context) (*postgres.DB, error) {
+// withDB runs a command on the database of the environment.
+func withDB(ctx context.Context, o postgres.Options, run func(db *postgres.DB) error) error {
 	env, err := config.Load[environment]()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return env.open(ctx, postgres.Options{Application: "payonce", MaxConns: 4})
+	db, err := env.open(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	return run(db)
 }
 
-// open opens the database as the owner of the tables. To another user row security
-// hides rows, and an audit of nothing finds nothing: so what would be hidden from
-// whoever comes is an error. What a command asks it asks once, of large tables, so
-// each is planned for what it asks.
+// open opens the database as the owner of the tables. Row security hides rows from another
+// user, and an audit of nothing finds nothing: so with row_security off a statement that
+// would hide rows is refused. A command runs each of its statements once, on large tables,
+// so each is planned for its own arguments.
 func (e environment) open(ctx context.Context, o postgres.Options) (*postgres.DB, error) {
 	o.AllowPlaintext = e.AllowPlaintext
+	o.Application, o.MaxConns = cmp.Or(o.Application, "payonce"), cmp.Or(o.MaxConns, 4)
 	settings := map[string]string{"row_security": "off", "plan_cache_mode": "auto"}
 	maps.Copy(settings, o.Settings)
 	o.Settings = settings
 	return postgres.Open(ctx, e.DatabaseURL.Reveal(), o)
+}
+
+// newProvider returns a client of the provider, or nil where STRIPE_SECRET_KEY is not set.
+func newProvider() (*stripe.Client, error) {
+	account, err := config.Load[struct {
+		SecretKey config.Secret `env:"STRIPE_SECRET_KEY"`
+		APIBase   string        `env:"STRIPE_API_BASE"`
+	}]()
+	if err != nil || account.SecretKey == "" {
+		return nil, err
+	}
+	return stripe.New(stripe.Config{SecretKey: account.SecretKey.Reveal(), Base: account.APIBase})
 }

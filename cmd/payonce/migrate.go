@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 
-	"github.com/payonce/payonce/internal/config"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/migrations"
 	"github.com/payonce/payonce/migrations/version"
@@ -18,16 +17,9 @@ type migrateCmd struct {
 
 // Run checks the server by opening it before it changes anything.
 func (c migrateCmd) Run(ctx context.Context) error {
-	db, err := open(ctx)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	env, err := config.Load[environment]()
-	if err != nil {
-		return err
-	}
-	return c.migrate(ctx, os.Stdout, db, env.DatabaseURL.Reveal())
+	return withDB(ctx, postgres.Options{}, func(db *postgres.DB) error {
+		return c.migrate(ctx, os.Stdout, db, db.Pool().Config().ConnString())
+	})
 }
 
 func (c migrateCmd) migrate(ctx context.Context, w io.Writer, db *postgres.DB, url string) error {

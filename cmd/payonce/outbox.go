@@ -8,7 +8,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/payonce/payonce/internal/config"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/outbox"
 )
@@ -22,23 +21,10 @@ type outboxRepairCmd struct {
 	JSON  bool `name:"json" help:"Print what was done as JSON."`
 }
 
-// A repair writes every row of the ledger.
-const repairStatementTimeout = 6 * time.Hour
-
-// Run prints on stdout what it found and did.
+// Run prints on stdout what it found and did. A repair writes every row of the ledger.
 func (c outboxRepairCmd) Run(ctx context.Context) error {
-	env, err := config.Load[environment]()
-	if err != nil {
-		return err
-	}
-	db, err := env.open(ctx, postgres.Options{
-		Application: "payonce-repair", MaxConns: 2, StatementTimeout: repairStatementTimeout,
-	})
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	return c.repair(ctx, os.Stdout, db)
+	return withDB(ctx, postgres.Options{Application: "payonce-repair", MaxConns: 2, StatementTimeout: 6 * time.Hour},
+		func(db *postgres.DB) error { return c.repair(ctx, os.Stdout, db) })
 }
 
 // repairReport is what programs get.
@@ -47,8 +33,7 @@ type repairReport struct {
 	Repaired outbox.Repaired  `json:"repaired"`
 }
 
-// repair refuses where there is nothing to do: whoever asks is told that the
-// restore is not what ails him.
+// repair refuses where there is nothing to do, so that the operator looks elsewhere.
 func (c outboxRepairCmd) repair(ctx context.Context, w io.Writer, db *postgres.DB) error {
 	before, err := outbox.ReadNumbering(ctx, db)
 	if err != nil {

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/payonce/payonce/internal/config"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/ledger"
 )
@@ -17,32 +16,18 @@ type rebuildCmd struct {
 	JSON bool `name:"json" help:"Print what was found as JSON."`
 }
 
-// A rebuild compares whole tables, in snapshots that wait for it.
-const rebuildStatementTimeout = time.Hour
-
-// A rebuild holds its lock and two snapshots, or one and a connection to commit.
-const rebuildConns = 3
-
 // differed is the exit code of a rebuild that found the live projections to be
 // wrong. The new ones have taken their place all the same.
 const differed exitError = 1
 
-// Run prints what it found on stdout, and how far it has come on stderr.
+// Run prints what it found on stdout, and its progress on stderr. A rebuild compares whole
+// tables, in snapshots that stay open meanwhile. It has three connections: one holds its
+// lock, the others two snapshots, or one snapshot and a commit.
 func (c rebuildCmd) Run(ctx context.Context) error {
-	env, err := config.Load[environment]()
-	if err != nil {
-		return err
-	}
-	db, err := env.open(ctx, postgres.Options{
-		Application: "payonce-rebuild", MaxConns: rebuildConns,
-		StatementTimeout: rebuildStatementTimeout,
-		Settings:         map[string]string{"idle_in_transaction_session_timeout": "0"},
-	})
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	return c.rebuild(ctx, db, os.Stdout, os.Stderr)
+	return withDB(ctx, postgres.Options{
+		Application: "payonce-rebuild", MaxConns: 3, StatementTimeout: time.Hour,
+		Settings: map[string]string{"idle_in_transaction_session_timeout": "0"},
+	}, func(db *postgres.DB) error { return c.rebuild(ctx, db, os.Stdout, os.Stderr) })
 }
 
 func (c rebuildCmd) rebuild(ctx context.Context, db *postgres.DB, stdout, stderr io.Writer) error {

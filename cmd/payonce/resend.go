@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/fulfillment"
-	"github.com/payonce/payonce/internal/config"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -24,12 +23,8 @@ type webhooksResendCmd struct {
 	JSON     bool      `name:"json" help:"Print the webhooks as JSON."`
 }
 
-const (
-	// resendPage is how many wishes are committed at once.
-	resendPage = 200
-	// A page looks for a merchant's outcomes, to which no index leads.
-	resendStatementTimeout = 2 * time.Minute
-)
+// resendPage is how many wishes are committed at once.
+const resendPage = 200
 
 // Run returns when the wishes are recorded; the workers deliver. What cannot be
 // sent again is said on stderr and does not keep the others from it. If it was
@@ -38,18 +33,10 @@ func (c webhooksResendCmd) Run(ctx context.Context) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	env, err := config.Load[environment]()
-	if err != nil {
-		return err
-	}
-	db, err := env.open(ctx, postgres.Options{
-		Application: "payonce-resend", MaxConns: 2, StatementTimeout: resendStatementTimeout,
-	})
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	return c.resend(ctx, os.Stdout, os.Stderr, db)
+	return withDB(ctx, postgres.Options{
+		Application: "payonce-resend", MaxConns: 2,
+		StatementTimeout: 2 * time.Minute, // no index leads to a merchant's outcomes
+	}, func(db *postgres.DB) error { return c.resend(ctx, os.Stdout, os.Stderr, db) })
 }
 
 func (c webhooksResendCmd) check() error {

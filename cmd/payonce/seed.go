@@ -38,12 +38,7 @@ func (s seedCmd) Run(ctx context.Context) error {
 	if err := s.check(); err != nil {
 		return err
 	}
-	db, err := open(ctx)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	return s.seed(ctx, os.Stdout, db)
+	return withDB(ctx, postgres.Options{}, func(db *postgres.DB) error { return s.seed(ctx, os.Stdout, db) })
 }
 
 func (s seedCmd) seed(ctx context.Context, w io.Writer, db *postgres.DB) error {

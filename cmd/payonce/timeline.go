@@ -2,16 +2,21 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
+	"unicode"
 
-	"github.com/payonce/payonce/internal/config"
+	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/stripe"
-	"github.com/payonce/payonce/internal/timeline"
 )
 
 type timelineCmd struct {
@@ -20,106 +25,140 @@ type timelineCmd struct {
 	JSON     bool   `name:"json" help:"Print the timeline as JSON."`
 }
 
-// A timeline looks for things to which no index leads.
-const timelineStatementTimeout = 2 * time.Minute
-
-// Run prints on stdout what happened and, where STRIPE_SECRET_KEY is set, what
-// the provider holds now. It changes nothing, there or here.
+// Run prints on stdout what happened and, where STRIPE_SECRET_KEY is set, what the
+// provider holds now. It changes nothing. Some of its statements have no index.
 func (c timelineCmd) Run(ctx context.Context) error {
-	env, err := config.Load[environment]()
+	client, err := newProvider()
 	if err != nil {
 		return err
 	}
-	account, err := config.Load[provider]()
-	if err != nil {
-		return err
-	}
-	var client *stripe.Client
-	if account.SecretKey != "" {
-		client, err = stripe.New(stripe.Config{SecretKey: account.SecretKey.Reveal(), Base: account.APIBase})
-		if err != nil {
-			return err
-		}
+	if client != nil {
 		defer client.Close()
 	}
-	db, err := env.open(ctx, postgres.Options{
+	return withDB(ctx, postgres.Options{
+		Application: "payonce-timeline", MaxConns: 1, StatementTimeout: 2 * time.Minute,
 		AllowReadOnly: true, // a hot standby answers too
-		Application:   "payonce-timeline", MaxConns: 1, StatementTimeout: timelineStatementTimeout,
-	})
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	return c.tell(ctx, os.Stdout, db, client)
+	}, func(db *postgres.DB) error { return c.tell(ctx, os.Stdout, db, client) })
 }
 
-// tell leaves the provider out where there is no client. If the provider does
-// not answer, everything else is printed before the error is returned: that is
-// when a timeline is wanted.
+// tell leaves the provider out where there is no client. If the provider does not answer,
+// everything else is printed before the error is returned: that is when a timeline is
+// needed.
 func (c timelineCmd) tell(ctx context.Context, w io.Writer, db *postgres.DB, client *stripe.Client) error {
-	t, err := timeline.Read(ctx, db, c.Name, c.Merchant)
+	t, err := audit.ReadTimeline(ctx, db, c.Name, c.Merchant)
 	if err != nil {
 		return err
 	}
 	var silent error
 	if client != nil {
-		silent = askProvider(ctx, client, &t)
+		silent = addHeld(ctx, client, &t)
 	}
 	if c.JSON {
-		err = printJSON(w, t)
-	} else {
-		err = t.WriteTable(w)
+		return errors.Join(printJSON(w, t), silent)
 	}
-	return errors.Join(err, silent)
+	return errors.Join(printTimeline(w, t), silent)
 }
 
-// askProvider adds the payment intents and refunds of the timeline's charges as
-// the provider holds them now.
-func askProvider(ctx context.Context, client *stripe.Client, t *timeline.Timeline) error {
+// addHeld adds the payment intents and refunds of the timeline's charges as the provider
+// holds them now.
+func addHeld(ctx context.Context, client *stripe.Client, t *audit.Timeline) error {
 	var silent []error
 	for _, charge := range t.Charges {
 		if charge.PaymentIntent == "" {
 			continue
 		}
-		held := func(what string, detail map[string]any) {
-			t.Add(timeline.Entry{
-				At: t.AsOf, Kind: timeline.Provider, ChargeID: charge.ID, What: what, Who: "stripe", Detail: detail,
-			})
-		}
-		intent, err := client.RetrieveIntent(ctx, charge.PaymentIntent)
+		in, err := client.RetrieveIntent(ctx, charge.PaymentIntent)
 		if err != nil {
 			silent = append(silent, fmt.Errorf("not shown: %w", err))
 			continue
 		}
-		held("payment_intent", intentDetail(intent))
-		for refund, err := range client.RefundsOf(ctx, charge.PaymentIntent) {
+		detail := audit.Detail{
+			"id": in.ID, "status": in.Status, "amount": in.Amount, "amount_received": in.AmountReceived,
+			"currency": in.Currency, "reference": in.Reference, "created": in.Created,
+		}
+		if in.Decline != nil {
+			detail["decline"] = in.Decline.String()
+		}
+		t.AddHeld(charge.ID, "payment_intent", "stripe", detail)
+		for r, err := range client.RefundsOf(ctx, charge.PaymentIntent) {
 			if err != nil {
 				silent = append(silent, fmt.Errorf("not shown: %w", err))
 				break
 			}
-			held("refund", refundDetail(refund))
+			detail := audit.Detail{
+				"id": r.ID, "status": r.Status, "amount": r.Amount, "currency": r.Currency, "reference": r.Reference,
+			}
+			if r.FailureReason != "" {
+				detail["failure_reason"] = r.FailureReason
+			}
+			t.AddHeld(charge.ID, "refund", "stripe", detail)
 		}
 	}
 	return errors.Join(silent...)
 }
 
-func intentDetail(in stripe.Intent) map[string]any {
-	detail := map[string]any{
-		"id": in.ID, "status": in.Status, "amount": in.Amount, "amount_received": in.AmountReceived,
-		"currency": in.Currency, "reference": in.Reference, "created": in.Created,
+// printTimeline prints the charges, then a line for each entry.
+func printTimeline(w io.Writer, t audit.Timeline) error {
+	for _, c := range t.Charges {
+		status := string(c.Status)
+		if status == "" {
+			status = "not readable"
+		}
+		if _, err := fmt.Fprintf(w, "%s  %s  %d %s  merchant %s  order %s\n",
+			c.ID, status, c.Amount, c.Currency, c.MerchantID, oneLine(c.OrderID)); err != nil {
+			return fmt.Errorf("print the timeline: %w", err)
+		}
 	}
-	if in.Decline != nil {
-		detail["decline"] = in.Decline.String()
+	header := "WHEN (UTC)\tKIND\tWHAT\tWHO\tDETAIL"
+	several := len(t.Charges) > 1
+	if several {
+		header = "WHEN (UTC)\tCHARGE\tKIND\tWHAT\tWHO\tDETAIL"
 	}
-	return detail
+	rows := make([][]any, len(t.Entries))
+	for i, e := range t.Entries {
+		what := e.What
+		if e.Version > 0 {
+			what = strconv.Itoa(e.Version) + " " + what
+		}
+		rows[i] = []any{e.At.UTC().Format("2006-01-02 15:04:05.000"), e.Kind, what, e.Who, details(e.Detail)}
+		if several {
+			rows[i] = slices.Insert(rows[i], 1, any(e.ChargeID))
+		}
+	}
+	return printTable(w, header, rows)
 }
 
-func refundDetail(r stripe.Refund) map[string]any {
-	detail := map[string]any{
-		"id": r.ID, "status": r.Status, "amount": r.Amount, "currency": r.Currency, "reference": r.Reference,
+// details are the members in the order of their names.
+func details(d audit.Detail) string {
+	words := make([]string, 0, len(d))
+	for _, name := range slices.Sorted(maps.Keys(d)) {
+		words = append(words, name+"="+quoted(d[name]))
 	}
-	if r.FailureReason != "" {
-		detail["failure_reason"] = r.FailureReason
+	return strings.Join(words, " ")
+}
+
+func quoted(value any) string {
+	text := fmt.Sprint(value)
+	switch value := value.(type) {
+	case time.Time:
+		return value.UTC().Format(time.RFC3339)
+	case json.Number:
+		return text
+	case []string:
+		text = strings.Join(value, ", ")
+	case []any:
+		texts := make([]string, len(value))
+		for i, v := range value {
+			texts[i] = fmt.Sprint(v)
+		}
+		text = strings.Join(texts, ", ")
+	case string:
+		if at, err := time.Parse(time.RFC3339Nano, value); err == nil {
+			return at.UTC().Format(time.RFC3339)
+		}
 	}
-	return detail
+	if text == "" || strings.ContainsFunc(text, func(r rune) bool { return r == ' ' || r == '"' || r == '=' || !unicode.IsPrint(r) }) {
+		return strconv.Quote(text)
+	}
+	return text
 }

@@ -12,10 +12,10 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/stripe"
-	"github.com/payonce/payonce/internal/timeline"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -87,24 +87,24 @@ func TestTimelineShowsTheProvider(t *testing.T) {
 	if err := (timelineCmd{Name: "ch_1", JSON: true}).tell(t.Context(), &out, db, client); err != nil {
 		t.Fatal(err)
 	}
-	var told timeline.Timeline
+	var told audit.Timeline
 	if err := json.Unmarshal([]byte(out.String()), &told); err != nil {
 		t.Fatal(err)
 	}
-	var held []map[string]any
+	var held []audit.Detail
 	for _, e := range told.Entries {
-		if e.Kind == timeline.Provider {
+		if e.Kind == "provider" {
 			e.Detail["what"] = e.What
 			held = append(held, e.Detail)
 		}
 	}
-	want := []map[string]any{
+	want := []audit.Detail{
 		{
-			"what": "payment_intent", "id": "pi_1", "status": "succeeded", "amount": 1000.0, "amount_received": 1000.0,
+			"what": "payment_intent", "id": "pi_1", "status": "succeeded", "amount": json.Number("1000"), "amount_received": json.Number("1000"),
 			"currency": "USD", "reference": "ch_1", "created": "2023-11-14T22:13:20Z",
 		},
 		{
-			"what": "refund", "id": "re_at_stripe", "status": "failed", "amount": 400.0, "currency": "USD", "reference": "re_1",
+			"what": "refund", "id": "re_at_stripe", "status": "failed", "amount": json.Number("400"), "currency": "USD", "reference": "re_1",
 			"failure_reason": "lost_or_stolen_card",
 		},
 	}
@@ -141,7 +141,7 @@ func TestTimelineOfNothing(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
 	err := (timelineCmd{Name: "ch_1"}).tell(t.Context(), &out, pgtest.Open(t), nil)
-	if !errors.Is(err, timeline.ErrNotFound) || out.String() != "" {
+	if !errors.Is(err, audit.ErrNotFound) || out.String() != "" {
 		t.Errorf("%v, printed %q", err, &out)
 	}
 }

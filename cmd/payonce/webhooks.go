@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -31,12 +30,7 @@ type webhooksListCmd struct {
 
 // Run lists on stdout. No secret is shown, nor where an endpoint has its token.
 func (c webhooksListCmd) Run(ctx context.Context) error {
-	db, err := open(ctx)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	return c.list(ctx, os.Stdout, db)
+	return withDB(ctx, postgres.Options{}, func(db *postgres.DB) error { return c.list(ctx, os.Stdout, db) })
 }
 
 func (c webhooksListCmd) list(ctx context.Context, w io.Writer, q postgres.Querier) error {
@@ -48,23 +42,13 @@ func (c webhooksListCmd) list(ctx context.Context, w io.Writer, q postgres.Queri
 }
 
 func printSecrets(w io.Writer, secrets []merchants.Secret, asJSON bool) error {
-	if asJSON {
-		return printJSON(w, map[string]any{"data": append([]merchants.Secret{}, secrets...)})
-	}
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "MERCHANT\tENDPOINT\tFINGERPRINT\tSIGNS\tCREATED\tENDS\tBY")
-	for _, s := range secrets {
+	return printList(w, asJSON, secrets, "MERCHANT\tENDPOINT\tFINGERPRINT\tSIGNS\tCREATED\tENDS\tBY", func(s merchants.Secret) []any {
 		signs := "no"
 		if s.Valid {
 			signs = "yes"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", s.Merchant, oneLine(s.Origin), s.Fingerprint, signs,
-			s.CreatedAt.Format(time.RFC3339), timeOrNever(s.EndsAt), oneLine(s.CreatedBy))
-	}
-	if err := table.Flush(); err != nil {
-		return fmt.Errorf("print the webhook secrets: %w", err)
-	}
-	return nil
+		return []any{s.Merchant, s.Origin, s.Fingerprint, signs, s.CreatedAt, timeOr(s.EndsAt, "never"), s.CreatedBy}
+	})
 }
 
 // overlap is how long a secret that was replaced signs if nobody says otherwise.
@@ -83,12 +67,7 @@ func (c webhooksRotateCmd) Run(ctx context.Context) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	db, err := open(ctx)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	return c.rotate(ctx, os.Stdout, os.Stderr, db)
+	return withDB(ctx, postgres.Options{}, func(db *postgres.DB) error { return c.rotate(ctx, os.Stdout, os.Stderr, db) })
 }
 
 const (

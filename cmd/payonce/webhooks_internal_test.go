@@ -12,10 +12,10 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
-	"github.com/payonce/payonce/internal/timeline"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -362,13 +362,13 @@ func TestWebhooksResend(t *testing.T) {
 		if got := messages(t, db); got != "ch_1"+waits+", ch_2"+waits {
 			t.Errorf("the messages are %s", got)
 		}
-		told, err := timeline.Read(t.Context(), db, "ch_1", "")
+		told, err := audit.ReadTimeline(t.Context(), db, "ch_1", "")
 		if err != nil {
 			t.Fatal(err)
 		}
 		var shown []string
 		for _, e := range told.Entries {
-			if e.Kind == timeline.Webhook {
+			if e.Kind == "webhook" {
 				shown = append(shown, e.What)
 			}
 			if e.What == "resend wanted" && (!strings.HasPrefix(e.Who, "cli:") || e.Detail["webhook_id"] != one) {

@@ -122,11 +122,6 @@ var rooms = []room{
 		why:  "accounts and keys, whatever they are used for",
 	},
 	{
-		path: "internal/timeline",
-		sees: []string{"domain", "idempotency", "inbox", "internal/postgres", "ledger"},
-		why:  "tells what the rooms have stored; it decides nothing and asks nobody outside",
-	},
-	{
 		path: "internal/rediscache",
 		sees: []string{"idempotency", "internal/postgres"},
 		why:  "keeps answers beside the database, and nobody depends on what it says",

@@ -136,7 +136,7 @@ select stream_id || '_' || copy, version, leg, merchant_id, debit, credit, amoun
 		g.Go(func() error {
 			defer stop()
 			for i := range charges {
-				if _, err := accept(ctx, w.db, fmt.Sprintf("traffic-%d", i), true); err != nil {
+				if _, err := accept(ctx, w.db, "acme", fmt.Sprintf("traffic-%d", i), true); err != nil {
 					return err
 				}
 			}

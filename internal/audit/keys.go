@@ -1,18 +1,18 @@
 package audit
 
-// A key's client-made text stays out of reports: keys appear as the short hash
-// under which logs know them.
-const oneAnswerPerKey = `
+var keyChecks = []statement{
+	// A key's client-made text stays out of reports: keys appear as the short hash
+	// under which logs know them.
+	{"one stored answer per key", `
 select case
          when count(*) > 1
          then format('key %s of %s for %s: %s answers',
                      left(encode(sha256(convert_to(key, 'UTF8')), 'hex'), 12), scope, operation, count(*))
        end
   from idempotency_keys
- group by scope, operation, key`
-
-// An answer outlives its body: what expired keeps its Location.
-const answersNameTheirCharge = `
+ group by scope, operation, key`},
+	// An answer outlives its body: what expired keeps its Location.
+	{"an answer names the charge that it accepted", `
 select case
          when e.stream_id is null
          then format('an answer to %s names %L: no such charge', k.scope, k.location)
@@ -28,9 +28,8 @@ select case
     on '/v1/charges/' || e.stream_id = k.location
    and e.version = 1
  where k.operation = 'POST /v1/charges'
-   and k.status_code between 200 and 299`
-
-const oneKeyPerCharge = `
+   and k.status_code between 200 and 299`},
+	{"every charge was accepted under one key", `
 select case
          when count(k.key) <> 1
          then format('%s: accepted under %s keys', e.stream_id, count(k.key))
@@ -40,9 +39,8 @@ select case
     on k.operation = 'POST /v1/charges'
    and k.location = '/v1/charges/' || e.stream_id
  where e.version = 1
- group by e.stream_id`
-
-const answersNameTheirRefund = `
+ group by e.stream_id`},
+	{"an answer names the refund that it accepted", `
 select case
          when e.stream_id is null
          then format('an answer to %s names %L: no such refund', k.scope, k.location)
@@ -60,10 +58,9 @@ select case
     on '/v1/charges/' || e.stream_id || '/refunds/' || (e.data ->> 'refund_id') = k.location
    and e.type like 'refund.requested.v%'
  where k.operation like 'POST /v1/charges/%/refunds'
-   and k.status_code between 200 and 299`
-
-// A refund that a refused request has made is found here: it has no key.
-const oneKeyPerRefund = `
+   and k.status_code between 200 and 299`},
+	// A refund that a refused request has made is found here: it has no key.
+	{"every refund was accepted under one key", `
 select case
          when count(k.key) <> 1
          then format('%s: refund %s accepted under %s keys', e.stream_id, e.data ->> 'refund_id', count(k.key))
@@ -73,9 +70,8 @@ select case
     on k.operation like 'POST /v1/charges/%/refunds'
    and k.location = '/v1/charges/' || e.stream_id || '/refunds/' || (e.data ->> 'refund_id')
  where e.type like 'refund.requested.v%'
- group by e.stream_id, e.version, e.data ->> 'refund_id'`
-
-const answersNameTheirCancellation = `
+ group by e.stream_id, e.version, e.data ->> 'refund_id'`},
+	{"an answer names the charge that is to be canceled", `
 select case
          when e.stream_id is null
          then format('an answer to %s names %L: not asked to be canceled', k.scope, k.location)
@@ -90,10 +86,9 @@ select case
     on '/v1/charges/' || e.stream_id = k.location
    and e.type like 'charge.cancel_requested.v%'
  where k.operation like 'POST /v1/charges/%/cancel'
-   and k.status_code between 200 and 299`
-
-// Whoever asks a second time, under another key, is answered without an event.
-const cancellationsHaveTheirKey = `
+   and k.status_code between 200 and 299`},
+	// Whoever asks a second time, under another key, is answered without an event.
+	{"every cancellation was accepted under a key", `
 select case
          when count(k.key) = 0
          then format('%s: asked to be canceled under no key', e.stream_id)
@@ -103,26 +98,13 @@ select case
     on k.operation like 'POST /v1/charges/%/cancel'
    and k.location = '/v1/charges/' || e.stream_id
  where e.type like 'charge.cancel_requested.v%'
- group by e.stream_id`
-
-const refusalsNameNothing = `
+ group by e.stream_id`},
+	{"a refusal names nothing", `
 select case
          when location <> ''
          then format('%s of %s was refused with %s, and the answer names %L',
                      operation, scope, status_code, location)
        end
   from idempotency_keys
- where status_code not between 200 and 299`
-
-func keyPromises() []promise {
-	return []promise{
-		{"one stored answer per key", oneAnswerPerKey},
-		{"an answer names the charge that it accepted", answersNameTheirCharge},
-		{"every charge was accepted under one key", oneKeyPerCharge},
-		{"an answer names the refund that it accepted", answersNameTheirRefund},
-		{"every refund was accepted under one key", oneKeyPerRefund},
-		{"an answer names the charge that is to be canceled", answersNameTheirCancellation},
-		{"every cancellation was accepted under a key", cancellationsHaveTheirKey},
-		{"a refusal names nothing", refusalsNameNothing},
-	}
+ where status_code not between 200 and 299`},
 }

@@ -1,9 +1,10 @@
 package audit
 
-// Retention takes a message away after its work is done, the oldest first. So an
-// event without a message is in order only if it is older than every message
-// that is left, and its work is done.
-const eventsHaveTheirMessage = `
+var messageChecks = []statement{
+	// Retention takes a message away after its work is done, the oldest first. So an
+	// event without a message is in order only if it is older than every message
+	// that is left, and its work is done.
+	{"every request and outcome has its message", `
 with kept as (
   select message_id from outbox
    union
@@ -59,12 +60,11 @@ select case
   left join kept k
     on k.message_id = e.event_id::text
  where e.type ~ '^charge\.(requested|cancel_requested|succeeded|failed)\.v'
-    or e.type ~ '^refund\.(requested|succeeded|failed|reversed)\.v'`
-
-// The inbox also takes messages that are not the ledger's, such as the
-// provider's events (stripe.…); the ledger's are known by the version in their
-// type.
-const messagesAreEvents = `
+    or e.type ~ '^refund\.(requested|succeeded|failed|reversed)\.v'`},
+	// The inbox also takes messages that are not the ledger's, such as the
+	// provider's events (stripe.…); the ledger's are known by the version in their
+	// type.
+	{"every message is an event of the ledger", `
 with messages as (
   select message_id,
          metadata ->> 'type'         as type,
@@ -91,10 +91,10 @@ select case
        end
   from messages m
   left join ledger_events e
-    on e.event_id::text = m.message_id`
-
-// The consumer group that feeds the inbox stores a message before it moves its offset. What other groups have read says nothing about the inbox.
-const passedMessagesWereReceived = `
+    on e.event_id::text = m.message_id`},
+	// The consumer group of the inbox stores a message before it moves its offset. What other
+	// groups have read says nothing about the inbox.
+	{"every message that was passed was received", `
 select case
          when i.message_id is null
          then format('message %s: passed by the reader and never received', o.message_id)
@@ -105,13 +105,12 @@ select case
    and f.consumer_group = 'inbox'
    and (f.transaction_id, f."offset") >= (o.transaction_id, o."offset")
   left join (select distinct message_id from inbox) i
-    on i.message_id = o.message_id`
-
-// A message is overdue after a minute: leases and polls are seconds. No lease and no
-// wait is longer than an hour: what is due later was written while the database's clock
-// was ahead. Workers correct it within seconds. A message is held back only while others
-// of its partition run.
-const noMessageStuck = `
+    on i.message_id = o.message_id`},
+	// A message is overdue after a minute: leases and polls are seconds. No lease and no
+	// wait is longer than an hour: what is due later was written while the database's clock
+	// was ahead. Workers correct it within seconds. A message is held back only while others
+	// of its partition run.
+	{"no message is stuck", `
 select case
          when i.status = 'dead'
          then format('%s message %s of %s: parked', i.receiver, i.message_id, i.ordering_key)
@@ -150,18 +149,16 @@ select case
            from outbox_offsets f
           where f.topic = o.topic
             and f.consumer_group = 'inbox'
-            and (f.transaction_id, f."offset") >= (o.transaction_id, o."offset"))`
-
-const finishedByTheHolder = `
+            and (f.transaction_id, f."offset") >= (o.transaction_id, o."offset"))`},
+	{"a finished message was finished by its holder", `
 select case
          when done_fence is distinct from fence
          then format('%s message %s: done under fence %s, its holder has %s',
                      receiver, message_id, coalesce(done_fence::text, 'none'), fence)
        end
   from inbox
- where status = 'done'`
-
-const nothingInQuarantine = `
+ where status = 'done'`},
+	{"nothing is in quarantine", `
 with strange as (
   select receiver,
          message_id,
@@ -174,10 +171,9 @@ select case
          then format('%s message %s: %s payloads beside the first', receiver, message_id, s.payloads)
        end
   from inbox i
-  full join strange s using (receiver, message_id)`
-
-// Between the outcome and the end of its message, not yet told is in order.
-const toldOnce = `
+  full join strange s using (receiver, message_id)`},
+	// Between the outcome and the end of its message, not yet told is in order.
+	{"the merchant was told once of every outcome", `
 with wanted as (
   select o.event_id::text as event_id,
          o.stream_id
@@ -222,16 +218,5 @@ select case
   from wanted w
   full join told t using (stream_id, event_id)
   left join finished f
-    on f.message_id = w.event_id`
-
-func messagePromises() []promise {
-	return []promise{
-		{"every request and outcome has its message", eventsHaveTheirMessage},
-		{"every message is an event of the ledger", messagesAreEvents},
-		{"every message that was passed was received", passedMessagesWereReceived},
-		{"no message is stuck", noMessageStuck},
-		{"a finished message was finished by its holder", finishedByTheHolder},
-		{"nothing is in quarantine", nothingInQuarantine},
-		{"the merchant was told once of every outcome", toldOnce},
-	}
+    on f.message_id = w.event_id`},
 }

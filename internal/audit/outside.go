@@ -3,35 +3,26 @@ package audit
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/postgres"
 )
 
 // Books are what the outside world wrote down by itself: the sandbox's GET /books.
 type Books struct {
-	Captures      []BookedCapture      `json:"captures"`
-	Refunds       []BookedRefund       `json:"refunds"`
+	Captures      []BookedMoney        `json:"captures"`
+	Refunds       []BookedMoney        `json:"refunds"`
 	Notifications []BookedNotification `json:"notifications"`
 }
 
-// BookedCapture is money that the provider took.
-type BookedCapture struct {
-	Reference string `json:"reference"` // our charge
+// BookedMoney is a capture or a refund at the provider.
+type BookedMoney struct {
+	Reference string `json:"reference"` // our charge or refund
 	Amount    int64  `json:"amount"`    // the provider's minor units
-	Currency  string `json:"currency"`
+	Currency  string `json:"currency"`  // empty for a refund
 }
 
-// BookedRefund is money that the provider gave back.
-type BookedRefund struct {
-	Reference string `json:"reference"` // our refund
-	Amount    int64  `json:"amount"`    // the provider's minor units
-}
-
-// BookedNotification is one webhook as the merchant had it.
+// BookedNotification is one webhook as the merchant received it.
 type BookedNotification struct {
 	WebhookID  string `json:"webhook_id"`
 	Reference  string `json:"reference"` // our charge or refund
@@ -40,39 +31,65 @@ type BookedNotification struct {
 	Effects    int64  `json:"effects"`
 }
 
-// CompareBooks checks the books of the outside against the ledger's outcomes. The
-// ledger must be at rest, and all that it says must be in the books: what is told
-// to nobody, or elsewhere, is a violation.
+// CompareBooks checks the books of the outside against the ledger's outcomes. The ledger
+// must be at rest, and each of its outcomes must be in the books: an outcome that was
+// delivered to no merchant, or to another one, is a violation.
 func CompareBooks(ctx context.Context, q postgres.Querier, b Books) ([]Check, error) {
-	rows, err := q.Query(ctx, selectOutcomes)
+	outcomes, err := collect[outcome](ctx, q, "the outcomes", selectOutcomes)
 	if err != nil {
-		return nil, fmt.Errorf("read the outcomes: %w", err)
+		return nil, err
 	}
-	outcomes, err := pgx.CollectRows(rows, pgx.RowToStructByName[outcome])
-	if err != nil {
-		return nil, fmt.Errorf("read the outcomes: %w", err)
+	finished, announced := map[string]bool{}, map[string]bool{}
+	final := map[string]outcome{} // of a refund that was reversed, the reversal
+	var notified []outcome
+	for _, o := range outcomes {
+		finished[o.ID], announced[o.EventID], final[o.ID] = true, true, o
+		if o.Notify {
+			notified = append(notified, o)
+		}
+	}
+	var charges, refunds []outcome
+	for _, id := range sorted(final) {
+		if o := final[id]; strings.HasPrefix(o.Type, "charge.") {
+			charges = append(charges, o)
+		} else {
+			refunds = append(refunds, o)
+		}
 	}
 	return []Check{
-		b.tookAsTheLedgerSays(outcomes),
-		b.tookOfChargesAlone(outcomes),
-		b.gaveAsTheLedgerSays(outcomes),
-		b.gaveForRefundsAlone(outcomes),
-		b.toldOnce(outcomes),
-		b.toldOfOutcomesAlone(outcomes),
+		movedOnce("books: a succeeded charge was captured once, in full, and a failed one never", "captured", charges, b.Captures),
+		checkEach("books: every capture is a finished charge's", b.Captures, func(m BookedMoney) string {
+			return unless(finished[m.Reference], "%d %s captured for %q", m.Amount, m.Currency, m.Reference)
+		}),
+		movedOnce("books: a succeeded refund was given back once, in full, and a failed one never", "given back", refunds, b.Refunds),
+		checkEach("books: every refund given is a finished one", b.Refunds, func(m BookedMoney) string {
+			return unless(finished[m.Reference], "%d given back for %q", m.Amount, m.Reference)
+		}),
+		notifiedOnce("books: every outcome was told, and took effect at the merchant's once", notified, b.Notifications),
+		checkEach("books: the merchant was told of outcomes alone", b.Notifications, func(n BookedNotification) string {
+			return unless(announced[n.WebhookID], "%s: told %s by %s, which is no outcome", n.Reference, n.Type, n.WebhookID)
+		}),
 	}, nil
+}
+
+func unless(holds bool, complaint string, args ...any) string {
+	if holds {
+		return ""
+	}
+	return fmt.Sprintf(complaint, args...)
 }
 
 // outcome is the end of a charge or of a refund.
 type outcome struct {
 	ID       string // of the charge or the refund
 	EventID  string
-	Type     string // what the merchant is told
+	Type     string // of the webhook
 	Amount   int64  // minor units of ISO 4217
 	Currency string
-	Told     bool // the merchant wanted to be told
+	Notify   bool // the merchant has a webhook
 }
 
-// atProvider is the amount in the provider's minor units. It asks no code of the
+// atProvider is the amount in the provider's minor units. It does not use the provider's
 // client, so that a mistake there is found here.
 // Source: https://docs.stripe.com/currencies, "Special cases".
 func (o outcome) atProvider() int64 {
@@ -86,15 +103,6 @@ func (o outcome) atProvider() int64 {
 	}
 }
 
-func (o outcome) isRefund() bool { return o.Type == refundSucceeded || o.Type == refundFailed }
-
-// What the merchant is told.
-const (
-	chargeSucceeded = "charge.succeeded"
-	refundSucceeded = "refund.succeeded"
-	refundFailed    = "refund.failed"
-)
-
 const selectOutcomes = `
 select coalesce(o.data ->> 'refund_id', o.stream_id) as id,
        o.event_id::text as event_id,
@@ -104,7 +112,7 @@ select coalesce(o.data ->> 'refund_id', o.stream_id) as id,
        end as type,
        (r.data ->> 'amount')::bigint as amount,
        c.data ->> 'currency' as currency,
-       coalesce(r.data ->> 'notify', '') = 'true' as told
+       coalesce(r.data ->> 'notify', '') = 'true' as notify
   from ledger_events o
   join ledger_events r
     on r.stream_id = o.stream_id
@@ -116,118 +124,42 @@ select coalesce(o.data ->> 'refund_id', o.stream_id) as id,
  where o.type ~ '^(charge\.(succeeded|failed)|refund\.(succeeded|failed|reversed))\.v'
  order by o.stream_id, o.version`
 
-func (b Books) tookAsTheLedgerSays(outcomes []outcome) Check {
-	check := newCheck("books: a succeeded charge was captured once, in full, and a failed one never")
-	taken := map[string][]BookedCapture{}
-	for _, c := range b.Captures {
-		taken[c.Reference] = append(taken[c.Reference], c)
+// movedOnce compares each outcome with the money that the provider booked for it.
+func movedOnce(name, moved string, outcomes []outcome, booked []BookedMoney) Check {
+	of := map[string][]BookedMoney{}
+	for _, m := range booked {
+		of[m.Reference] = append(of[m.Reference], m)
 	}
-	for _, o := range outcomes {
-		if o.isRefund() {
-			continue
+	return checkEach(name, outcomes, func(o outcome) string {
+		switch all, succeeded := of[o.ID], strings.HasSuffix(o.Type, ".succeeded"); {
+		case !succeeded:
+			return unless(len(all) == 0, "%s: %s, and %s %d times", o.ID, o.Type, moved, len(all))
+		case len(all) != 1:
+			return fmt.Sprintf("%s: %s %d times", o.ID, moved, len(all))
+		default:
+			m := all[0]
+			return unless(m.Amount == o.atProvider() && (m.Currency == "" || strings.EqualFold(m.Currency, o.Currency)),
+				"%s: %s %d %s, not %d %s", o.ID, moved, m.Amount, m.Currency, o.atProvider(), o.Currency)
 		}
-		complaint := ""
-		switch of := taken[o.ID]; {
-		case o.Type != chargeSucceeded && len(of) > 0:
-			complaint = fmt.Sprintf("%s: %s, and captured %d times", o.ID, o.Type, len(of))
-		case o.Type != chargeSucceeded:
-		case len(of) != 1:
-			complaint = fmt.Sprintf("%s: captured %d times", o.ID, len(of))
-		case of[0].Amount != o.atProvider() || !strings.EqualFold(of[0].Currency, o.Currency):
-			complaint = fmt.Sprintf("%s: captured %d %s, not %d %s", o.ID, of[0].Amount, of[0].Currency, o.atProvider(), o.Currency)
-		}
-		check.see(complaint)
-	}
-	return check
+	})
 }
 
-func (b Books) tookOfChargesAlone(outcomes []outcome) Check {
-	check := newCheck("books: every capture is a finished charge's")
-	for _, c := range b.Captures {
-		complaint := ""
-		if !slices.ContainsFunc(outcomes, func(o outcome) bool { return o.ID == c.Reference }) {
-			complaint = fmt.Sprintf("%d %s captured for %q", c.Amount, c.Currency, c.Reference)
-		}
-		check.see(complaint)
+// notifiedOnce compares each outcome with the webhooks that the merchant received.
+func notifiedOnce(name string, outcomes []outcome, received []BookedNotification) Check {
+	of := map[string][]BookedNotification{}
+	for _, n := range received {
+		of[n.WebhookID] = append(of[n.WebhookID], n)
 	}
-	return check
-}
-
-func (b Books) gaveAsTheLedgerSays(outcomes []outcome) Check {
-	check := newCheck("books: a succeeded refund was given back once, in full, and a failed one never")
-	given := map[string][]BookedRefund{}
-	for _, r := range b.Refunds {
-		given[r.Reference] = append(given[r.Reference], r)
-	}
-	final := map[string]outcome{} // of several, the last
-	for _, o := range outcomes {
-		if o.isRefund() {
-			final[o.ID] = o
+	return checkEach(name, outcomes, func(o outcome) string {
+		all := of[o.EventID]
+		if len(all) != 1 {
+			return fmt.Sprintf("%s: %s was told %d times", o.ID, o.Type, len(all))
 		}
-	}
-	for _, o := range outcomes {
-		if !o.isRefund() || final[o.ID].EventID != o.EventID {
-			continue
+		n := all[0]
+		if n.Type != o.Type || n.Reference != o.ID {
+			return fmt.Sprintf("%s: %s was told as %s of %s", o.ID, o.Type, n.Type, n.Reference)
 		}
-		complaint := ""
-		switch to := given[o.ID]; {
-		case o.Type == refundFailed && len(to) > 0:
-			complaint = fmt.Sprintf("%s: failed, and given back %d times", o.ID, len(to))
-		case o.Type == refundFailed:
-		case len(to) != 1:
-			complaint = fmt.Sprintf("%s: given back %d times", o.ID, len(to))
-		case to[0].Amount != o.atProvider():
-			complaint = fmt.Sprintf("%s: gave back %d, not %d", o.ID, to[0].Amount, o.atProvider())
-		}
-		check.see(complaint)
-	}
-	return check
-}
-
-func (b Books) gaveForRefundsAlone(outcomes []outcome) Check {
-	check := newCheck("books: every refund given is a finished one")
-	for _, r := range b.Refunds {
-		complaint := ""
-		if !slices.ContainsFunc(outcomes, func(o outcome) bool { return o.ID == r.Reference }) {
-			complaint = fmt.Sprintf("%d given back for %q", r.Amount, r.Reference)
-		}
-		check.see(complaint)
-	}
-	return check
-}
-
-func (b Books) toldOnce(outcomes []outcome) Check {
-	check := newCheck("books: every outcome was told, and took effect at the merchant's once")
-	told := map[string][]BookedNotification{}
-	for _, n := range b.Notifications {
-		told[n.WebhookID] = append(told[n.WebhookID], n)
-	}
-	for _, o := range outcomes {
-		if !o.Told {
-			continue
-		}
-		complaint := ""
-		switch of := told[o.EventID]; {
-		case len(of) != 1:
-			complaint = fmt.Sprintf("%s: %s was told %d times", o.ID, o.Type, len(of))
-		case of[0].Type != o.Type || of[0].Reference != o.ID:
-			complaint = fmt.Sprintf("%s: %s was told as %s of %s", o.ID, o.Type, of[0].Type, of[0].Reference)
-		case of[0].Effects != 1 || of[0].Deliveries < 1:
-			complaint = fmt.Sprintf("%s: %s took effect %d times in %d deliveries", o.ID, o.Type, of[0].Effects, of[0].Deliveries)
-		}
-		check.see(complaint)
-	}
-	return check
-}
-
-func (b Books) toldOfOutcomesAlone(outcomes []outcome) Check {
-	check := newCheck("books: the merchant was told of outcomes alone")
-	for _, n := range b.Notifications {
-		complaint := ""
-		if !slices.ContainsFunc(outcomes, func(o outcome) bool { return o.EventID == n.WebhookID }) {
-			complaint = fmt.Sprintf("%s: told %s by %s, which is no outcome", n.Reference, n.Type, n.WebhookID)
-		}
-		check.see(complaint)
-	}
-	return check
+		return unless(n.Effects == 1 && n.Deliveries > 0,
+			"%s: %s took effect %d times in %d deliveries", o.ID, o.Type, n.Effects, n.Deliveries)
+	})
 }

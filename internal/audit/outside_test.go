@@ -1,8 +1,10 @@
 package audit_test
 
 import (
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -30,13 +32,13 @@ select event_id::text
 	}
 	for _, name := range []string{"sold", "bought", "untold", "refunded"} {
 		id := w.charges[name]
-		b.Captures = append(b.Captures, audit.BookedCapture{Reference: id, Amount: 1000, Currency: "usd"})
+		b.Captures = append(b.Captures, audit.BookedMoney{Reference: id, Amount: 1000, Currency: "usd"})
 		told(id, "charge.succeeded", "charge.succeeded.v1")
 	}
 	for _, name := range []string{"declined", "canceled"} {
 		told(w.charges[name], "charge.failed", "charge.failed.v1")
 	}
-	b.Refunds = append(b.Refunds, audit.BookedRefund{Reference: w.charges["part"], Amount: 400})
+	b.Refunds = append(b.Refunds, audit.BookedMoney{Reference: w.charges["part"], Amount: 400})
 	told(w.charges["part"], "refund.succeeded", "refund.succeeded.v1")
 	told(w.charges["bounced"], "refund.failed", "refund.failed.v1")
 	told(w.charges["reversed"], "refund.succeeded", "refund.succeeded.v1")
@@ -78,21 +80,21 @@ func TestCompareBooks(t *testing.T) {
 		"a capture of too much":    {func(b *audit.Books) { b.Captures[0].Amount++ }, []string{taken}},
 		"a capture in other money": {func(b *audit.Books) { b.Captures[0].Currency = "chf" }, []string{taken}},
 		"a capture of a failed charge": {func(b *audit.Books) {
-			b.Captures = append(b.Captures, audit.BookedCapture{Reference: w.charges["declined"]})
+			b.Captures = append(b.Captures, audit.BookedMoney{Reference: w.charges["declined"]})
 		}, []string{taken}},
 		"a capture for nobody": {func(b *audit.Books) {
-			b.Captures = append(b.Captures, audit.BookedCapture{Reference: "ch_nobody"})
+			b.Captures = append(b.Captures, audit.BookedMoney{Reference: "ch_nobody"})
 		}, []string{takenOf}},
 		"a refund twice":       {func(b *audit.Books) { b.Refunds = append(b.Refunds, b.Refunds[0]) }, []string{given}},
 		"a refund of too much": {func(b *audit.Books) { b.Refunds[0].Amount++ }, []string{given}},
 		"a refund that failed and was given": {func(b *audit.Books) {
-			b.Refunds = append(b.Refunds, audit.BookedRefund{Reference: w.charges["bounced"], Amount: 200})
+			b.Refunds = append(b.Refunds, audit.BookedMoney{Reference: w.charges["bounced"], Amount: 200})
 		}, []string{given}},
 		"a refund that was reversed and stayed given": {func(b *audit.Books) {
-			b.Refunds = append(b.Refunds, audit.BookedRefund{Reference: w.charges["reversed"], Amount: 100})
+			b.Refunds = append(b.Refunds, audit.BookedMoney{Reference: w.charges["reversed"], Amount: 100})
 		}, []string{given}},
 		"a refund for nobody": {func(b *audit.Books) {
-			b.Refunds = append(b.Refunds, audit.BookedRefund{Reference: "re_nobody"})
+			b.Refunds = append(b.Refunds, audit.BookedMoney{Reference: "re_nobody"})
 		}, []string{givenOf}},
 		"an outcome untold":       {func(b *audit.Books) { b.Notifications = b.Notifications[1:] }, []string{toldOnce}},
 		"an effect twice":         {func(b *audit.Books) { b.Notifications[0].Effects = 2 }, []string{toldOnce}},
@@ -110,6 +112,43 @@ func TestCompareBooks(t *testing.T) {
 			want := slices.Sorted(slices.Values(test.found))
 			if diff := cmp.Diff(want, slices.Sorted(maps.Keys(violated(compare(t, b))))); diff != "" {
 				t.Errorf("violated (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestCompareBooks_readsTheProvidersMinorUnits: the books of the outside are in the
+// provider's minor units, the ledger is in those of ISO 4217.
+func TestCompareBooks_readsTheProvidersMinorUnits(t *testing.T) {
+	t.Parallel()
+	for code, factor := range map[string]struct{ times, by int64 }{"ISK": {100, 1}, "UGX": {100, 1}, "MGA": {1, 100}, "KWD": {1, 1}} {
+		t.Run(code, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.exec(fmt.Sprintf(`
+alter table ledger_events disable trigger ledger_events_append_only;
+update ledger_events set data = jsonb_set(data, '{currency}', '"%s"') where type = 'charge.requested.v1'`, code))
+			compare := func(b audit.Books) map[string]bool {
+				t.Helper()
+				checks, err := audit.CompareBooks(t.Context(), w.db, b)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return violated(checks)
+			}
+			b := booked(w)
+			for i := range b.Captures {
+				b.Captures[i].Amount = b.Captures[i].Amount * factor.times / factor.by
+				b.Captures[i].Currency = strings.ToLower(code)
+			}
+			b.Refunds[0].Amount = b.Refunds[0].Amount * factor.times / factor.by
+			if got := compare(b); len(got) != 0 {
+				t.Errorf("violated: %v", got)
+			}
+			b.Captures[0].Amount *= 100
+			b.Refunds[0].Amount *= 100
+			if got := compare(b); len(got) != 2 {
+				t.Errorf("100 times the amount moved, twice, and violated is %v", got)
 			}
 		})
 	}

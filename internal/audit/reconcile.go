@@ -8,19 +8,17 @@ import (
 	"math/big"
 	"slices"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/payonce/payonce/internal/postgres"
 )
 
-// Intent is a payment intent in the provider's list.
-type Intent struct {
-	ID             string
-	Reference      string // our charge, empty where the provider knows none
-	Status         string // the provider's word
-	Amount         int64  // minor units
-	AmountReceived int64  // minor units
-	Currency       string // upper case
+// Listed is a payment or a refund in the provider's list.
+type Listed struct {
+	ID            string
+	Reference     string // our charge or refund, empty where the provider knows none
+	PaymentIntent string // of the payment itself, or of the payment that is refunded
+	Status        string // the provider's word
+	Amount        int64  // minor units that were captured, or are refunded
+	Currency      string // upper case
 }
 
 // The provider's words on which a check depends.
@@ -30,60 +28,59 @@ const (
 	statusFailed    = "failed"
 )
 
-// Reconcile checks the provider's lists against the ledger. The provider's
-// account must be payonce's own: money of anybody else's there is a violation.
-// It holds the ledger's charges and refunds and the provider's intents and
-// refunds in memory, a few hundred bytes each. An error of a list ends it.
+// Reconcile checks the provider's lists against the ledger. The provider's account must be
+// payonce's own: foreign money is a violation. It holds the ledger's charges and refunds
+// and both lists in memory, a few hundred bytes each. An error of a list ends it.
 //
-// Traffic does not make a check fail. What must be at the provider is read from
-// the ledger before the lists, and what must be in the ledger after them; a
-// charge or a refund whose outcome comes in between is judged by what is certain
-// of it. A refund that fails at the provider after it succeeded is found until
-// the ledger has heard of it: the money is not where the books say.
-func Reconcile(ctx context.Context, q postgres.Querier, intents iter.Seq2[Intent, error], refunds iter.Seq2[Refund, error]) ([]Check, error) {
-	before, err := readCharges(ctx, q)
-	if err != nil {
-		return nil, err
+// Traffic does not make a check fail. What must be at the provider is read from the ledger
+// before the lists, and what must be in the ledger after them; a charge or a refund whose
+// outcome is recorded in between is judged by what is certain of it. A refund that fails
+// at the provider after it succeeded is a violation until the ledger has its reversal.
+func Reconcile(ctx context.Context, q postgres.Querier, payments, refunds iter.Seq2[Listed, error]) ([]Check, error) {
+	charges := &comparison{
+		noun: "charge", took: "took", taken: "captured",
+		moved: func(l Listed) bool { return l.Status == statusSucceeded || l.Amount > 0 },
 	}
-	refundsBefore, err := readRefunds(ctx, q)
-	if err != nil {
-		return nil, err
+	returns := &comparison{
+		noun: "refund", took: "gave back", taken: "given back",
+		moved: func(l Listed) bool { return l.Status != statusFailed && l.Status != statusCanceled },
 	}
-	taken, err := listIntents(intents)
-	if err != nil {
-		return nil, err
+	for _, step := range []func() error{
+		func() (err error) { charges.before, err = readMoney(ctx, q, selectCharges); return err },
+		func() (err error) { returns.before, err = readMoney(ctx, q, selectRefunds); return err },
+		func() error { return charges.list(payments) },
+		func() error { return returns.list(refunds) },
+		func() (err error) { charges.after, err = readMoney(ctx, q, selectCharges); return err },
+		func() (err error) { returns.after, err = readMoney(ctx, q, selectRefunds); return err },
+	} {
+		if err := step(); err != nil {
+			return nil, err
+		}
 	}
-	given, err := listRefunds(refunds)
-	if err != nil {
-		return nil, err
-	}
-	after, err := readCharges(ctx, q)
-	if err != nil {
-		return nil, err
-	}
-	refundsAfter, err := readRefunds(ctx, q)
-	if err != nil {
-		return nil, err
-	}
-	return append([]Check{
-		taken.takeOncePerCharge(after),
-		taken.tookInFull(before),
-		taken.tookNothingOfFailed(after),
-		taken.canceledTheFailed(before),
-		taken.tookForTheLedger(after),
-		taken.sumsEqual(before),
-	}, reconcileRefunds(given, refundsBefore, refundsAfter)...), nil
+	return []Check{
+		charges.once("provider: one capture per charge"),
+		charges.inFull("provider: a succeeded charge was captured in full"),
+		charges.nothingOfFailed("provider: a failed charge was not captured"),
+		charges.canceledTheFailed("provider: a failed charge's payment intent is canceled"),
+		charges.inTheLedger("provider: every capture is a charge's in the ledger"),
+		charges.equalSums("provider: captured sums equal the books'"),
+		returns.once("provider: one refund per refund"),
+		returns.inFull("provider: a succeeded refund was given back in full"),
+		returns.nothingOfFailed("provider: a failed refund gave nothing back"),
+		returns.inTheLedger("provider: every refund is one of the ledger's"),
+		returns.equalSums("provider: refunded sums equal the books'"),
+	}, nil
 }
 
-// charge is what the ledger says of one.
-type charge struct {
+// money is what the ledger says of a charge or a refund.
+type money struct {
 	ID       string
 	Amount   int64
 	Currency string
-	Outcome  string // succeeded, failed or empty
-	Started  string // the intent of payment.started
-	Captured string // the intent of payment.captured
-	Booked   int64  // minor units that the books have at the provider
+	Outcome  string // succeeded, failed (a refund also after it succeeded), or empty
+	Intent   string // the payment intent that was started, or whose capture is refunded
+	Provider string // the intent that was captured, or the provider's refund; empty where none is known
+	Booked   int64  // minor units that the books have moved at the provider
 }
 
 const selectCharges = `
@@ -96,201 +93,200 @@ with booked as (
    group by stream_id
 )
 select e.stream_id as id,
-       coalesce(max((data ->> 'amount')::bigint) filter (where type like 'charge.requested.v%'), 0)       as amount,
-       coalesce(max(data ->> 'currency')         filter (where type like 'charge.requested.v%'), '')      as currency,
+       coalesce(max((data ->> 'amount')::bigint) filter (where type like 'charge.requested.v%'), 0)  as amount,
+       coalesce(max(data ->> 'currency')         filter (where type like 'charge.requested.v%'), '') as currency,
        coalesce(max('succeeded')                 filter (where type like 'charge.succeeded.v%'),
-                max('failed')                    filter (where type like 'charge.failed.v%'), '')         as outcome,
-       coalesce(max(data ->> 'payment_intent')   filter (where type like 'payment.started.v%'), '')       as started,
-       coalesce(max(data ->> 'payment_intent')   filter (where type like 'payment.captured.v%'), '')      as captured,
-       coalesce(max(b.amount), 0)                                                                        as booked
+                max('failed')                    filter (where type like 'charge.failed.v%'), '')    as outcome,
+       coalesce(max(data ->> 'payment_intent')   filter (where type like 'payment.started.v%'), '')  as intent,
+       coalesce(max(data ->> 'payment_intent')   filter (where type like 'payment.captured.v%'), '') as provider,
+       coalesce(max(b.amount), 0)                                                                   as booked
   from ledger_events e
   left join booked b using (stream_id)
- group by e.stream_id
- order by e.stream_id`
+ group by e.stream_id`
 
-// ledgerCharges are the charges in the order of their ids, and where each is.
-type ledgerCharges struct {
-	all  []charge
-	byID map[string]int
+const selectRefunds = `
+with booked as (
+  select stream_id,
+         version,
+         sum(case when credit like 'psp\_receivable:%' then amount else -amount end)::bigint as amount
+    from ledger_postings
+   where credit like 'psp\_receivable:%'
+      or debit like 'psp\_receivable:%'
+   group by stream_id, version
+), charges as (
+  select stream_id,
+         coalesce(max(data ->> 'currency')       filter (where type like 'charge.requested.v%'), '') as currency,
+         coalesce(max(data ->> 'payment_intent') filter (where type like 'payment.captured.v%'), '') as intent
+    from ledger_events
+   group by stream_id
+)
+select coalesce(e.data ->> 'refund_id', '') as id,
+       coalesce(max((e.data ->> 'amount')::bigint) filter (where e.type like 'refund.requested.v%'), 0)  as amount,
+       c.currency,
+       coalesce(max('failed')    filter (where e.type like 'refund.reversed.v%' or e.type like 'refund.failed.v%'),
+                max('succeeded') filter (where e.type like 'refund.succeeded.v%'), '')                  as outcome,
+       c.intent,
+       coalesce(max(e.data ->> 'provider_refund'), '')                                                  as provider,
+       coalesce(sum(b.amount), 0)::bigint                                                               as booked
+  from ledger_events e
+  join charges c using (stream_id)
+  left join booked b
+    on b.stream_id = e.stream_id
+   and b.version = e.version
+ where e.type like 'refund.%'
+ group by e.stream_id, e.data ->> 'refund_id', c.intent, c.currency`
+
+func readMoney(ctx context.Context, q postgres.Querier, sql string) (map[string]money, error) {
+	all, err := collect[money](ctx, q, "the ledger's money", sql)
+	byID := make(map[string]money, len(all))
+	for _, m := range all {
+		byID[m.ID] = m
+	}
+	return byID, err
 }
 
-func readCharges(ctx context.Context, q postgres.Querier) (ledgerCharges, error) {
-	rows, err := q.Query(ctx, selectCharges)
-	if err != nil {
-		return ledgerCharges{}, fmt.Errorf("read the charges: %w", err)
-	}
-	all, err := pgx.CollectRows(rows, pgx.RowToStructByName[charge])
-	if err != nil {
-		return ledgerCharges{}, fmt.Errorf("read the charges: %w", err)
-	}
-	charges := ledgerCharges{all: all, byID: make(map[string]int, len(all))}
-	for i, c := range all {
-		charges.byID[c.ID] = i
-	}
-	return charges, nil
+// comparison is the ledger beside one of the provider's lists.
+type comparison struct {
+	noun, took, taken string            // of its complaints
+	moved             func(Listed) bool // whether money moved, or may yet
+
+	before, after map[string]money    // what the ledger said before the list was read, and after
+	listed        map[string]Listed   // by the provider's ID
+	byReference   map[string][]Listed // those that moved money, by our ID
 }
 
-func (c ledgerCharges) find(id string) (charge, bool) {
-	i, known := c.byID[id]
-	if !known {
-		return charge{}, false
-	}
-	return c.all[i], true
-}
-
-// with are the charges that came to an outcome.
-func (c ledgerCharges) with(outcome string) iter.Seq[charge] {
-	return func(yield func(charge) bool) {
-		for _, one := range c.all {
-			if one.Outcome == outcome && !yield(one) {
-				return
-			}
-		}
-	}
-}
-
-// providerIntents are what the provider listed.
-type providerIntents struct {
-	byID  map[string]Intent
-	taken map[string][]Intent // those that took money, by charge
-}
-
-func listIntents(intents iter.Seq2[Intent, error]) (providerIntents, error) {
-	p := providerIntents{byID: map[string]Intent{}, taken: map[string][]Intent{}}
-	for in, err := range intents {
+func (c *comparison) list(all iter.Seq2[Listed, error]) error {
+	c.listed, c.byReference = map[string]Listed{}, map[string][]Listed{}
+	for l, err := range all {
 		if err != nil {
-			return p, fmt.Errorf("read the provider's payment intents: %w", err)
+			return fmt.Errorf("read the provider's list for each %s: %w", c.noun, err)
 		}
-		p.byID[in.ID] = in
+		c.listed[l.ID] = l
 	}
-	for _, id := range slices.Sorted(maps.Keys(p.byID)) {
-		if in := p.byID[id]; in.Status == statusSucceeded || in.AmountReceived > 0 {
-			p.taken[in.Reference] = append(p.taken[in.Reference], in)
+	for _, id := range sorted(c.listed) {
+		if l := c.listed[id]; c.moved(l) {
+			c.byReference[l.Reference] = append(c.byReference[l.Reference], l)
 		}
 	}
-	return p, nil
+	return nil
 }
 
-func (p providerIntents) takeOncePerCharge(charges ledgerCharges) Check {
-	check := newCheck("provider: one capture per charge")
-	for _, c := range charges.all {
-		complaint := ""
-		if n := len(p.taken[c.ID]); n > 1 {
-			complaint = fmt.Sprintf("%s: captured %d times, by %s and %s", c.ID, n, p.taken[c.ID][0].ID, p.taken[c.ID][1].ID)
+// settled is what had its outcome before the list was read, and has no other since.
+func (c *comparison) settled(outcomes ...string) (all []money) {
+	for _, id := range sorted(c.before) {
+		if m := c.before[id]; slices.Contains(outcomes, m.Outcome) && c.after[id].Outcome == m.Outcome {
+			all = append(all, m)
 		}
-		check.see(complaint)
 	}
-	return check
+	return all
 }
 
-func (p providerIntents) tookInFull(charges ledgerCharges) Check {
-	check := newCheck("provider: a succeeded charge was captured in full")
-	for c := range charges.with(statusSucceeded) {
-		in, listed := p.byID[c.Captured]
-		complaint := ""
+func (c *comparison) once(name string) Check {
+	return checkEach(name, sorted(c.after), func(id string) string {
+		moved := c.byReference[id]
+		if len(moved) < 2 { //nolint:mnd // the second is one too many
+			return ""
+		}
+		return fmt.Sprintf("%s: %s %d times, by %s and %s", id, c.taken, len(moved), moved[0].ID, moved[1].ID)
+	})
+}
+
+func (c *comparison) inFull(name string) Check {
+	return checkEach(name, c.settled(statusSucceeded), func(m money) string {
+		l, listed := c.listed[m.Provider]
 		switch {
 		case !listed:
-			complaint = fmt.Sprintf("%s: the provider does not list %q", c.ID, c.Captured)
-		case in.Reference != c.ID:
-			complaint = fmt.Sprintf("%s: %s is about %q", c.ID, in.ID, in.Reference)
-		case in.Status != statusSucceeded:
-			complaint = fmt.Sprintf("%s: %s is %s", c.ID, in.ID, in.Status)
-		case in.AmountReceived != c.Amount || in.Currency != c.Currency:
-			complaint = fmt.Sprintf("%s: %s took %d %s of %d %s", c.ID, in.ID, in.AmountReceived, in.Currency, c.Amount, c.Currency)
+			return fmt.Sprintf("%s: the provider does not list %q", m.ID, m.Provider)
+		case l.Reference != m.ID:
+			return fmt.Sprintf("%s: %s is about %q", m.ID, l.ID, l.Reference)
+		case l.Status != statusSucceeded:
+			return fmt.Sprintf("%s: %s is %s", m.ID, l.ID, l.Status)
+		case l.PaymentIntent != m.Intent:
+			return fmt.Sprintf("%s: %s %s money of %s, not of %s", m.ID, l.ID, c.took, l.PaymentIntent, m.Intent)
+		case l.Amount != m.Amount || l.Currency != m.Currency:
+			return fmt.Sprintf("%s: %s %s %d %s of %d %s", m.ID, l.ID, c.took, l.Amount, l.Currency, m.Amount, m.Currency)
 		}
-		check.see(complaint)
-	}
-	return check
+		return ""
+	})
 }
 
-func (p providerIntents) tookNothingOfFailed(charges ledgerCharges) Check {
-	check := newCheck("provider: a failed charge was not captured")
-	for c := range charges.with(statusFailed) {
-		complaint := ""
-		if taken := p.taken[c.ID]; len(taken) > 0 {
-			complaint = fmt.Sprintf("%s: failed, and %s took %d %s", c.ID, taken[0].ID, taken[0].AmountReceived, taken[0].Currency)
+func (c *comparison) nothingOfFailed(name string) Check {
+	return checkEach(name, c.settled(statusFailed), func(m money) string {
+		moved := c.byReference[m.ID]
+		if len(moved) == 0 {
+			return ""
 		}
-		check.see(complaint)
-	}
-	return check
+		return fmt.Sprintf("%s: failed, and %s %s %d %s", m.ID, moved[0].ID, c.took, moved[0].Amount, moved[0].Currency)
+	})
 }
 
-// canceledTheFailed looks for the fence: an intent that is not canceled could
-// still take money. Intents beside the recorded one are never confirmed.
-func (p providerIntents) canceledTheFailed(charges ledgerCharges) Check {
-	check := newCheck("provider: a failed charge's payment intent is canceled")
-	for c := range charges.with(statusFailed) {
-		if c.Started == "" {
-			continue
-		}
-		in, listed := p.byID[c.Started]
-		complaint := ""
+// canceledTheFailed looks for the fence: an intent that is not canceled could still take
+// money. Intents beside the recorded one are never confirmed.
+func (c *comparison) canceledTheFailed(name string) Check {
+	started := slices.DeleteFunc(c.settled(statusFailed), func(m money) bool { return m.Intent == "" })
+	return checkEach(name, started, func(m money) string {
+		l, listed := c.listed[m.Intent]
 		switch {
 		case !listed:
-			complaint = fmt.Sprintf("%s: the provider does not list %s", c.ID, c.Started)
-		case in.Status != statusCanceled:
-			complaint = fmt.Sprintf("%s: %s is %s", c.ID, in.ID, in.Status)
+			return fmt.Sprintf("%s: the provider does not list %s", m.ID, m.Intent)
+		case l.Status != statusCanceled:
+			return fmt.Sprintf("%s: %s is %s", m.ID, l.ID, l.Status)
 		}
-		check.see(complaint)
-	}
-	return check
+		return ""
+	})
 }
 
-// tookForTheLedger begins at the money. A charge without outcome may have been
-// captured a moment ago, but by no other intent than its own. What a failed
-// charge's intents did is another check.
-func (p providerIntents) tookForTheLedger(charges ledgerCharges) Check {
-	check := newCheck("provider: every capture is a charge's in the ledger")
-	for _, reference := range slices.Sorted(maps.Keys(p.taken)) {
-		for _, in := range p.taken[reference] {
-			c, known := charges.find(reference)
-			complaint := ""
-			switch {
-			case !known:
-				complaint = fmt.Sprintf("%s took %d %s for %q, which is no charge", in.ID, in.AmountReceived, in.Currency, reference)
-			case c.Outcome == statusSucceeded && in.ID != c.Captured:
-				complaint = fmt.Sprintf("%s took %d %s for %s, which was captured by %s", in.ID, in.AmountReceived, in.Currency, c.ID, c.Captured)
-			case c.Outcome == "" && in.ID != c.Started:
-				complaint = fmt.Sprintf("%s took %d %s for %s, whose payment intent is %q", in.ID, in.AmountReceived, in.Currency, c.ID, c.Started)
-			}
-			check.see(complaint)
-		}
+// inTheLedger begins at the money. A charge or refund without outcome may have moved a
+// moment ago, but only by its own intent and in its own amount. What moved for a failed one
+// is another check.
+func (c *comparison) inTheLedger(name string) Check {
+	var moved []Listed
+	for _, reference := range sorted(c.byReference) {
+		moved = append(moved, c.byReference[reference]...)
 	}
-	return check
+	return checkEach(name, moved, func(l Listed) string {
+		m, known := c.after[l.Reference]
+		what := fmt.Sprintf("%s %s %d %s for ", l.ID, c.took, l.Amount, l.Currency)
+		switch {
+		case !known:
+			return what + fmt.Sprintf("%q, which is no %s", l.Reference, c.noun)
+		case m.Outcome == statusSucceeded && l.ID != m.Provider:
+			return what + fmt.Sprintf("%s, which was %s by %s", m.ID, c.taken, m.Provider)
+		case m.Outcome == "" && l.PaymentIntent != m.Intent:
+			return what + fmt.Sprintf("%s, whose payment intent is %q", m.ID, m.Intent)
+		case m.Outcome == "" && (l.Amount != m.Amount || l.Currency != m.Currency):
+			return what + fmt.Sprintf("%s, which is about %d %s", m.ID, m.Amount, m.Currency)
+		}
+		return ""
+	})
 }
 
-// sumsEqual compares the books with the money, over the charges that had their
-// outcome before the provider was asked.
-func (p providerIntents) sumsEqual(charges ledgerCharges) Check {
-	check := newCheck("provider: captured sums equal the books'")
-	booked, taken := sums{}, sums{}
-	for _, c := range charges.all {
-		if c.Outcome == "" {
-			continue
+// equalSums compares the books with the money, over what is settled. The sums may be too
+// large for 64 bits.
+func (c *comparison) equalSums(name string) Check {
+	type sum struct{ booked, moved big.Int }
+	sums := map[string]*sum{}
+	of := func(currency string) *sum {
+		if sums[currency] == nil {
+			sums[currency] = &sum{}
 		}
-		booked.add(c.Currency, c.Booked)
-		taken.add(c.Currency, 0)
-		for _, in := range p.taken[c.ID] {
-			taken.add(in.Currency, in.AmountReceived)
-			booked.add(in.Currency, 0)
+		return sums[currency]
+	}
+	for _, m := range c.settled(statusSucceeded, statusFailed) {
+		s := of(m.Currency)
+		s.booked.Add(&s.booked, big.NewInt(m.Booked))
+		for _, l := range c.byReference[m.ID] {
+			s := of(l.Currency)
+			s.moved.Add(&s.moved, big.NewInt(l.Amount))
 		}
 	}
-	for _, currency := range slices.Sorted(maps.Keys(booked)) {
-		complaint := ""
-		if booked[currency].Cmp(taken[currency]) != 0 {
-			complaint = fmt.Sprintf("%s: the provider took %s, the books say %s", currency, taken[currency], booked[currency])
+	return checkEach(name, sorted(sums), func(currency string) string {
+		s := sums[currency]
+		if s.booked.Cmp(&s.moved) == 0 {
+			return ""
 		}
-		check.see(complaint)
-	}
-	return check
+		return fmt.Sprintf("%s: the provider %s %s, the books say %s", currency, c.took, &s.moved, &s.booked)
+	})
 }
 
-// sums are amounts by currency, too many perhaps for 64 bits.
-type sums map[string]*big.Int
-
-func (s sums) add(currency string, amount int64) {
-	if s[currency] == nil {
-		s[currency] = new(big.Int)
-	}
-	s[currency].Add(s[currency], big.NewInt(amount))
-}
+func sorted[T any](m map[string]T) []string { return slices.Sorted(maps.Keys(m)) }

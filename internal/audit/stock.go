@@ -1,14 +1,14 @@
 package audit
 
-const stockAddsUp = `
+var stockChecks = []statement{
+	{"stock adds up to what was supplied", `
 select case
          when available + reserved + sold <> supplied or least(available, reserved, sold) < 0
          then format('%s of %s: %s available, %s reserved and %s sold of %s supplied',
                      sku, merchant_id, available, reserved, sold, supplied)
        end
-  from stock`
-
-const reservedIsHeld = `
+  from stock`},
+	{"reserved stock is held by charges", `
 with held as (
   select merchant_id,
          sku,
@@ -23,9 +23,8 @@ select case
                      sku, merchant_id, coalesce(s.reserved, 0), coalesce(h.quantity, 0))
        end
   from stock s
-  full join held h using (merchant_id, sku)`
-
-const soldWasBought = `
+  full join held h using (merchant_id, sku)`},
+	{"sold stock was taken by charges", `
 with bought as (
   select merchant_id,
          sku,
@@ -40,9 +39,8 @@ select case
                      sku, merchant_id, coalesce(s.sold, 0), coalesce(b.quantity, 0))
        end
   from stock s
-  full join bought b using (merchant_id, sku)`
-
-const reservationsAreTheEvents = `
+  full join bought b using (merchant_id, sku)`},
+	{"a charge holds what it reserved", `
 with promised as (
   select e.stream_id                 as charge_id,
          item.value ->> 'sku'        as sku,
@@ -60,9 +58,8 @@ select case
          then format('%s: %s of %s reserved, %s held', charge_id, p.quantity, sku, r.quantity)
        end
   from promised p
-  full join reservations r using (charge_id, sku)`
-
-const reservationsFollowTheOutcome = `
+  full join reservations r using (charge_id, sku)`},
+	{"a reservation follows its charge's outcome", `
 with charges as (
   select stream_id,
          case
@@ -79,14 +76,5 @@ select case
        end
   from reservations r
   left join charges c
-    on c.stream_id = r.charge_id`
-
-func stockPromises() []promise {
-	return []promise{
-		{"stock adds up to what was supplied", stockAddsUp},
-		{"reserved stock is held by charges", reservedIsHeld},
-		{"sold stock was taken by charges", soldWasBought},
-		{"a charge holds what it reserved", reservationsAreTheEvents},
-		{"a reservation follows its charge's outcome", reservationsFollowTheOutcome},
-	}
+    on c.stream_id = r.charge_id`},
 }

@@ -2,7 +2,9 @@ package audit
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -65,11 +67,11 @@ type storedEvent struct {
 	Data       []byte
 	OccurredAt time.Time
 	Legs       string // its postings, as legs writes them
-	Projected  bool   // behind the projections' checkpoint
-	Listed     string // of the first event: the charge's row of the list, as listed writes it; "" where there is none
+	Projected  bool   // at or before the projections' checkpoint
+	Listed     string // of the first event: the charge's row of the list, as listed writes it; "" if there is none
 }
 
-// streamChecks are made by folding every stream with the domain's own rules.
+// streamChecks fold every stream with the domain's own rules.
 type streamChecks struct {
 	gapless, legal, postings, list Check
 }
@@ -85,25 +87,18 @@ func checkStreams(ctx context.Context, db Snapshots) ([]Check, error) {
 	}
 	for last := ""; ; {
 		var page []storedEvent
-		err := look(ctx, db, func(tx pgx.Tx) error {
-			rows, err := tx.Query(ctx, selectStreams, last, pageEvents)
-			if err != nil {
-				return err
-			}
-			page, err = pgx.CollectRows(rows, pgx.RowToStructByName[storedEvent])
+		err := inSnapshot(ctx, db, func(tx pgx.Tx) (err error) {
+			page, err = collect[storedEvent](ctx, tx, "the ledger", selectStreams, last, pageEvents)
 			return err
 		})
-		if err != nil {
-			return nil, fmt.Errorf("read the ledger: %w", err)
-		}
-		if len(page) == 0 {
-			return []Check{checks.gapless, checks.legal, checks.postings, checks.list}, nil
+		if err != nil || len(page) == 0 {
+			return []Check{checks.gapless, checks.legal, checks.postings, checks.list}, err
 		}
 		last = page[len(page)-1].StreamID
 		for len(page) > 0 {
-			n := 1
-			for n < len(page) && page[n].StreamID == page[0].StreamID {
-				n++
+			n := slices.IndexFunc(page, func(e storedEvent) bool { return e.StreamID != page[0].StreamID })
+			if n < 0 {
+				n = len(page)
 			}
 			checks.see(page[:n])
 			page = page[n:]
@@ -111,25 +106,22 @@ func checkStreams(ctx context.Context, db Snapshots) ([]Check, error) {
 	}
 }
 
-// see looks at one whole stream.
+// see checks one whole stream.
 func (s *streamChecks) see(stream []storedEvent) {
 	s.gapless.see(gap(stream))
 	events, err := decode(stream)
 	if err == nil {
 		_, err = domain.Replay(events)
 	}
-	switch {
-	case err != nil:
+	if err != nil {
 		s.legal.see(fmt.Sprintf("%s: %v", stream[0].StreamID, err))
-	default:
-		s.legal.see(strangers(stream, events))
-	}
-	if err == nil {
+	} else {
+		s.legal.see(misfiled(stream, events))
 		s.seeListed(stream, events)
 	}
 	var charge domain.Charge
 	for i, e := range events {
-		s.postings.see(difference(stream[i], legs(domain.Postings(charge, e), stream[i].MerchantID)))
+		s.postings.see(misposted(stream[i], legs(domain.Postings(charge, e), stream[i].MerchantID)))
 		charge = domain.Fold(charge, e)
 	}
 }
@@ -156,9 +148,8 @@ func decode(stream []storedEvent) ([]domain.Event, error) {
 	return events, nil
 }
 
-// strangers finds an event that is filed under another merchant than the
-// charge's own.
-func strangers(stream []storedEvent, events []domain.Event) string {
+// misfiled finds an event that is filed under another merchant than the charge's own.
+func misfiled(stream []storedEvent, events []domain.Event) string {
 	owner := domain.Fold(domain.Charge{}, events...).MerchantID
 	for _, e := range stream {
 		if e.MerchantID != owner {
@@ -168,7 +159,7 @@ func strangers(stream []storedEvent, events []domain.Event) string {
 	return ""
 }
 
-// legs writes postings as the statement does.
+// legs writes postings as selectStreams does.
 func legs(postings []domain.Posting, merchant string) string {
 	lines := make([]string, len(postings))
 	for i, p := range postings {
@@ -177,9 +168,47 @@ func legs(postings []domain.Posting, merchant string) string {
 	return strings.Join(lines, "; ")
 }
 
-func difference(e storedEvent, due string) string {
+func misposted(e storedEvent, due string) string {
 	if e.Legs == due {
 		return ""
 	}
 	return fmt.Sprintf("%s version %d (%s): posted %q, should be %q", e.StreamID, e.Version, e.Type, e.Legs, due)
+}
+
+// seeListed compares a charge's row of the list, byte for byte, with what its events up to
+// the checkpoint tell.
+func (s *streamChecks) seeListed(stream []storedEvent, events []domain.Event) {
+	var projected []domain.Event
+	for i, e := range stream {
+		if e.Projected {
+			projected = append(projected, events[i])
+		}
+	}
+	if len(projected) > 0 {
+		s.list.see(mislisted(stream[0], projected))
+	}
+}
+
+func mislisted(first storedEvent, events []domain.Event) string {
+	charge := domain.Fold(domain.Charge{ID: first.StreamID}, events...)
+	due, err := listed(charge, first)
+	switch {
+	case err != nil:
+		return fmt.Sprintf("%s: %v", first.StreamID, err)
+	case first.Listed == "":
+		return first.StreamID + ": not listed"
+	case first.Listed != due:
+		return fmt.Sprintf("%s: not listed as its first %d events tell: %s", first.StreamID, len(events), charge.Status)
+	}
+	return ""
+}
+
+// listed writes a row of the list as selectStreams does.
+func listed(charge domain.Charge, first storedEvent) (string, error) {
+	view, err := json.Marshal(charge.View(first.OccurredAt))
+	if err != nil {
+		return "", fmt.Errorf("encode what is to be listed: %w", err)
+	}
+	return fmt.Sprintf("%s %s %s %d %d %s", charge.MerchantID, charge.OrderID, charge.Status, charge.Version,
+		first.OccurredAt.UnixMicro(), view), nil
 }

@@ -27,12 +27,18 @@ type world struct {
 	charges map[string]string // name → id, of charges and refunds
 }
 
-func newWorld(t *testing.T) *world {
+func emptyWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{T: t, db: pgtest.Reused(t), charges: map[string]string{}}
 	w.exec(`
 insert into merchants (merchant_id) values ('acme'), ('globex');
 insert into stock (merchant_id, sku, supplied, available) values ('acme', 'tshirt', 100, 100), ('acme', 'mug', 5, 5)`)
+	return w
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := emptyWorld(t)
 
 	for _, name := range []string{"sold", "bought"} { // to the end
 		w.accept(name, true)
@@ -124,19 +130,24 @@ func (w *world) exec(statements string) {
 	}
 }
 
-func (w *world) accept(name string, notify bool) {
+func (w *world) accept(name string, notify bool) { w.Helper(); w.acceptFor("acme", name, notify) }
+
+func (w *world) acceptFor(merchant, name string, notify bool) {
 	w.Helper()
-	accepted, err := accept(w.Context(), w.db, name, notify)
+	accepted, err := accept(w.Context(), w.db, merchant, name, notify)
 	if err != nil {
 		w.Fatal(err)
 	}
 	w.charges[name] = strings.TrimPrefix(accepted.Location, "/v1/charges/")
 }
 
-func accept(ctx context.Context, db *postgres.DB, name string, notify bool) (idempotency.Outcome, error) {
-	return taker(db).AcceptCharge(ctx, account(notify), request("POST /v1/charges", name), intake.Charge{
+func accept(ctx context.Context, db *postgres.DB, merchant, name string, notify bool) (idempotency.Outcome, error) {
+	account, r := account(notify), request("POST /v1/charges", strings.TrimSuffix(name, " of "+merchant))
+	account.MerchantID, r.Key.Scope = merchant, merchant
+	return taker(db).AcceptCharge(ctx, account, r, intake.Charge{
 		OrderID: name, Amount: 1000, Currency: "USD", PaymentMethod: "pm_card_visa",
-		Items: []intake.Item{{SKU: "tshirt", Quantity: 2}},
+		Items:       []intake.Item{{SKU: "tshirt", Quantity: 2}},
+		Description: "a secret", Metadata: map[string]string{"note": "a secret"},
 	})
 }
 
@@ -171,7 +182,7 @@ func (w *world) cancel(name string) {
 func (w *world) refund(name string, amount int64) {
 	w.Helper()
 	accepted, err := taker(w.db).RequestRefund(w.Context(), account(true), request("POST /v1/charges/:id/refunds", name),
-		w.charges["refunded"], intake.Refund{Amount: &amount})
+		w.charges["refunded"], intake.Refund{Amount: &amount, Reason: "a secret"})
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/audit"
+)
+
+type fullDisk struct{}
+
+var errFull = errors.New("full")
+
+func (fullDisk) Write([]byte) (int, error) { return 0, errFull }
+
+// TestPrint shows what people see, in which no text of others starts a line of its own,
+// and that a failed write is an error.
+func TestPrint(t *testing.T) {
+	t.Parallel()
+	report := audit.Report{}
+	report.Add(
+		audit.Check{Name: "streams are legal", Checked: 12345},
+		audit.Check{Name: "one capture per charge", Checked: 200, Violated: 2, Examples: []string{"ch_1: captured 2 times", "ch_2:\x1b[2J\tcaptured"}},
+		audit.Check{Name: "no message is stuck", Checked: 400, Violated: 3, Examples: []string{"message 1:\nparked"}},
+	)
+	at := func(milliseconds int) time.Time {
+		return time.Date(2026, 5, 4, 3, 2, 1, milliseconds*int(time.Millisecond), time.UTC)
+	}
+	one := audit.Timeline{
+		Charges: []audit.TimelineCharge{{
+			ID: "ch_1", MerchantID: "acme", OrderID: "17\x1b[2J", Amount: 1000, Currency: "USD", Status: domain.Succeeded,
+		}},
+		Entries: []audit.TimelineEntry{
+			{At: at(1), Kind: "key", ChargeID: "ch_1", What: "POST /v1/charges", Who: "acme", Detail: audit.Detail{
+				"status_code": 202, "key": "a b", "expires_at": "2026-05-04T03:02:01.5Z",
+			}},
+			{At: at(1), Kind: "event", ChargeID: "ch_1", What: "earlier\n", Who: "api", Detail: audit.Detail{"empty": ""}},
+			{At: at(2), Kind: "event", ChargeID: "ch_1", Version: 1, What: "charge.requested.v1", Who: "api", Detail: audit.Detail{
+				"items": []string{"2 mug", "1 tshirt"}, "order_id": "17\x1b[2J", "fee": 0, "passed_by": []any{"a", "b"},
+			}},
+		},
+	}
+	several := audit.Timeline{
+		Charges: append(one.Charges[:1:1], audit.TimelineCharge{ID: "ch_2", MerchantID: "acme", OrderID: "18", Amount: 1, Currency: "EUR"}),
+		Entries: one.Entries[:1],
+	}
+	for _, test := range []struct {
+		name  string
+		print func(io.Writer) error
+		want  string
+	}{
+		{"an audit", func(w io.Writer) error { return auditCmd{}.print(w, report) }, `CHECK                   CHECKED  VIOLATED  RESULT
+streams are legal       12345    0         ok
+one capture per charge  200      2         VIOLATED
+no message is stuck     400      3         VIOLATED
+
+one capture per charge, for example
+  ch_1: captured 2 times
+  ch_2:�[2J�captured
+
+no message is stuck, for example
+  message 1:�parked
+`},
+		{"a quiet audit", func(w io.Writer) error { return auditCmd{Quiet: true}.print(w, report) }, `one capture per charge: ch_1: captured 2 times
+one capture per charge: ch_2:�[2J�captured
+no message is stuck: message 1:�parked
+no message is stuck: and 2 more of 400
+`},
+		{"a timeline", func(w io.Writer) error { return printTimeline(w, one) }, `ch_1  succeeded  1000 USD  merchant acme  order 17�[2J
+WHEN (UTC)               KIND   WHAT                   WHO   DETAIL
+2026-05-04 03:02:01.001  key    POST /v1/charges       acme  expires_at=2026-05-04T03:02:01Z key="a b" status_code=202
+2026-05-04 03:02:01.001  event  earlier�               api   empty=""
+2026-05-04 03:02:01.002  event  1 charge.requested.v1  api   fee=0 items="2 mug, 1 tshirt" order_id="17\x1b[2J" passed_by="a, b"
+`},
+		{"a timeline of several charges", func(w io.Writer) error { return printTimeline(w, several) }, `ch_1  succeeded  1000 USD  merchant acme  order 17�[2J
+ch_2  not readable  1 EUR  merchant acme  order 18
+WHEN (UTC)               CHARGE  KIND  WHAT              WHO   DETAIL
+2026-05-04 03:02:01.001  ch_1    key   POST /v1/charges  acme  expires_at=2026-05-04T03:02:01Z key="a b" status_code=202
+`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			if diff := cmp.Diff(test.want, output(t, test.print)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if err := test.print(fullDisk{}); !errors.Is(err, errFull) {
+				t.Errorf("on a full disk: %v", err)
+			}
+		})
+	}
+	if got := output(t, func(w io.Writer) error { return auditCmd{Quiet: true}.print(w, audit.Report{OK: true}) }); got != "" {
+		t.Errorf("a quiet audit prints %q of what is in order", got)
+	}
+}

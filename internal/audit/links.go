@@ -1,0 +1,187 @@
+package audit
+
+const selectCharge = `
+select stream_id
+  from ledger_events
+ where stream_id = $1
+   and version = 1
+   and (merchant_id = $2 or $2 = '')`
+
+const selectChargeOfRefund = `
+select stream_id
+  from ledger_events
+ where $1 like 're\_%'
+   and type like 'refund.requested.v%'
+   and data ->> 'refund_id' = $1
+   and (merchant_id = $2 or $2 = '')`
+
+// Merchants and operations are few and their keys are many, so this walks from one pair to
+// the next and probes the primary key under each. The offset keeps the probe a probe.
+const keyUses = `recursive operations as (
+  (select scope, operation
+     from idempotency_keys
+    where scope = $2 or $2 = ''
+    order by scope, operation
+    limit 1)
+   union all
+  select next.scope, next.operation
+    from operations o
+   cross join lateral (
+         select k.scope, k.operation
+           from idempotency_keys k
+          where (k.scope, k.operation) > (o.scope, o.operation)
+            and (k.scope = $2 or $2 = '')
+          order by k.scope, k.operation
+          limit 1) as next
+), uses as (
+  select k.scope, k.operation, k.key, k.status_code, k.location, k.created_at, k.expires_at
+    from operations o
+   cross join lateral (
+         select scope, operation, key, status_code, location, created_at, expires_at
+           from idempotency_keys
+          where scope = o.scope
+            and operation = o.operation
+            and key = $1
+         offset 0) as k
+)`
+
+const selectChargesOfKey = "with " + keyUses + `
+select distinct split_part(location, '/', 4)
+  from uses
+ where location like '/v1/charges/%'`
+
+// The keys that were asked for by name, and all keys that led to one of the charges.
+const selectKeyUses = "with " + keyUses + `, named as (
+  select scope, operation, key, status_code, location, created_at, expires_at
+    from uses
+   union
+  select scope, operation, key, status_code, location, created_at, expires_at
+    from idempotency_keys
+   where scope = any(array(
+           select merchant_id
+             from ledger_events
+            where stream_id = any($3)
+              and version = 1))
+     and location like '/v1/charges/%'
+     and split_part(location, '/', 4) = any($3)
+)
+select created_at as at,
+       'key'      as kind,
+       case when location like '/v1/charges/%' then split_part(location, '/', 4) else '' end as charge_id,
+       0          as version,
+       operation  as what,
+       scope      as who,
+       jsonb_strip_nulls(jsonb_build_object(
+         'key',         key,
+         'key_hash',    left(encode(sha256(convert_to(key, 'UTF8')), 'hex'), 12),
+         'status_code', status_code,
+         'expires_at',  to_char(expires_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+         'location',    nullif(location, ''))) as detail
+  from named
+ order by created_at, scope, operation, key`
+
+// A message is committed with its event, so the event's transaction leads to it by the
+// outbox's primary key. Only the consumer group of the inbox takes a charge further.
+const selectOutbox = `
+select o.created_at as at,
+       'outbox'     as kind,
+       e.stream_id  as charge_id,
+       0            as version,
+       case when 'inbox' = any(f.passed_by) then 'passed' else 'waiting' end as what,
+       o.topic      as who,
+       jsonb_build_object(
+         'message_id',  o.message_id,
+         'type',        coalesce(o.metadata ->> 'type', ''),
+         'transaction', o.transaction_id::text,
+         'offset',      o."offset",
+         'passed_by',   f.passed_by) as detail
+  from ledger_events e
+  join outbox o
+    on o.topic in ('charges', 'outcomes')
+   and o.transaction_id = e.txid
+   and o.message_id = e.event_id::text
+ cross join lateral (
+       select array(
+              select consumer_group
+                from outbox_offsets
+               where topic = o.topic
+                 and (transaction_id, "offset") >= (o.transaction_id, o."offset")
+               order by consumer_group) as passed_by) f
+ where e.stream_id = any($1)
+ order by o.transaction_id, o."offset"`
+
+// Of each message: when it was received, the last decision of an operator, and its end or,
+// while there is none, its state. A discard takes a fence of its own, which is no claim.
+const selectInbox = `
+select e.at,
+       'inbox'        as kind,
+       i.ordering_key as charge_id,
+       0              as version,
+       e.what,
+       e.who,
+       jsonb_build_object('message', i.id, 'type', i.type) || jsonb_strip_nulls(e.detail) as detail
+  from inbox i
+ cross join lateral (values
+       (1, i.received_at, 'received', i.receiver,
+        jsonb_build_object('message_id', i.message_id, 'duplicates', i.duplicates)),
+       (2, i.decided_at, 'retried', i.decided_by,
+        jsonb_build_object('receiver', i.receiver)),
+       (3, case when i.status in ('done', 'discarded') then coalesce(i.finished_at, $2) else $2 end,
+        case i.status when 'dead' then 'parked' else i.status end,
+        case i.status when 'discarded' then i.decided_by else i.receiver end,
+        jsonb_build_object(
+          'claims',        i.fence - (i.status = 'discarded')::int,
+          'attempts',      i.attempts,
+          'waits',         i.waits,
+          'deaths',        i.deaths,
+          'last_error',    nullif(i.last_error, ''),
+          'holder',        nullif(i.holder, ''),
+          'receiver',      case i.status when 'discarded' then i.receiver end,
+          'held_back',     case when i.status = 'pending' and i.due_at is null then true end,
+          'due_at',        case i.status when 'pending' then to_char(i.due_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') end,
+          'lease_ends_at', case i.status when 'running' then to_char(i.due_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') end)))
+       as e (step, at, what, who, detail)
+ where i.ordering_key = any($1)
+   and (e.step <> 2 or i.decided_at is not null and i.status <> 'discarded')
+ order by i.id, e.step`
+
+// Messages that came under a known ID with another payload.
+const selectQuarantine = `
+with known as (
+  select event_id::text as message_id,
+         stream_id      as charge_id
+    from ledger_events
+   where stream_id = any($1)
+   union
+  select message_id,
+         ordering_key
+    from inbox
+   where ordering_key = any($1)
+)
+select q.received_at as at,
+       'inbox'       as kind,
+       k.charge_id,
+       0             as version,
+       'quarantined' as what,
+       q.receiver    as who,
+       jsonb_build_object('message_id', q.message_id, 'payload_sha256', encode(q.payload_hash, 'hex')) as detail
+  from inbox_quarantine q
+  join known k using (message_id)
+ order by q.id`
+
+// Webhooks that were requested once more, which are kept longer than their messages.
+const selectResends = `
+select e.at,
+       'webhook'   as kind,
+       r.charge_id,
+       0           as version,
+       e.what,
+       e.who,
+       jsonb_build_object('webhook_id', r.event_id, 'resend', r.resend_id) as detail
+  from webhook_resends r
+ cross join lateral (values
+       (r.requested_at, 'resend wanted', r.requested_by),
+       (r.delivered_at, 'resent', 'worker')) as e (at, what, who)
+ where r.charge_id = any($1)
+   and e.at is not null
+ order by r.requested_at, r.resend_id, e.at`

@@ -1,0 +1,224 @@
+package audit
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/postgres"
+)
+
+// ErrNotFound is returned by ReadTimeline for a name that nothing is stored under.
+var ErrNotFound = errors.New("no charge, refund or idempotency key is known by this name")
+
+// Timeline is what happened to charges.
+type Timeline struct {
+	AsOf    time.Time        `json:"as_of"` // of the snapshot, by the database's clock
+	Charges []TimelineCharge `json:"charges"`
+	Entries []TimelineEntry  `json:"entries"` // oldest first
+}
+
+// TimelineCharge is the present state of a charge.
+type TimelineCharge struct {
+	ID            string        `json:"id"`
+	MerchantID    string        `json:"merchant_id"`
+	OrderID       string        `json:"order_id"`
+	Amount        int64         `json:"amount"` // minor units
+	Currency      string        `json:"currency"`
+	Status        domain.Status `json:"status"` // empty where an event could not be read
+	PaymentIntent string        `json:"payment_intent,omitempty"`
+}
+
+// TimelineEntry is one thing that happened, or that is so as of the timeline.
+type TimelineEntry struct {
+	At       time.Time `json:"at"`                  // the database's time
+	Kind     string    `json:"kind"`                // one of kinds
+	ChargeID string    `json:"charge_id,omitempty"` // empty for a key that names none
+	Version  int       `json:"version,omitempty"`   // of an event, else 0
+	What     string    `json:"what"`
+	Who      string    `json:"who"`
+	Detail   Detail    `json:"detail"`
+}
+
+// kinds are the links of the chain that an entry belongs to, in its order.
+var kinds = []string{
+	"key",      // the answer to an idempotency key
+	"event",    // of the charge's stream
+	"webhook",  // the event that the merchant took its webhook, and who asked for it once more
+	"outbox",   // a message, until retention removes it
+	"inbox",    // what became of a message at its receiver
+	"provider", // what the provider holds now
+}
+
+// Detail is the part of a stored row that is shown.
+type Detail map[string]any
+
+// UnmarshalJSON keeps numbers as they are written.
+func (d *Detail) UnmarshalJSON(text []byte) error {
+	decoder := json.NewDecoder(strings.NewReader(string(text)))
+	decoder.UseNumber()
+	return decoder.Decode((*map[string]any)(d))
+}
+
+// ReadTimeline reports what happened to a charge, to the charge of a refund, or to whatever
+// was requested under an idempotency key in all operations. merchant, if not empty, narrows
+// it to one merchant. It returns ErrNotFound if there is nothing.
+func ReadTimeline(ctx context.Context, db *postgres.DB, name, merchant string) (Timeline, error) {
+	tx, err := db.Pool().BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	if err != nil {
+		return Timeline{}, fmt.Errorf("open the timeline's snapshot: %w", err)
+	}
+	// Nothing is written, so the rollback loses nothing.
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+
+	t := Timeline{Charges: []TimelineCharge{}, Entries: []TimelineEntry{}}
+	if err := tx.QueryRow(ctx, selectNow).Scan(&t.AsOf); err != nil {
+		return Timeline{}, fmt.Errorf("read the database's time: %w", err)
+	}
+	t.AsOf = t.AsOf.UTC()
+	ids, key, err := findCharges(ctx, tx, name, merchant)
+	if err != nil {
+		return Timeline{}, err
+	}
+	if err := t.readEvents(ctx, tx, ids); err != nil {
+		return Timeline{}, err
+	}
+	for _, link := range []struct {
+		what, sql string
+		args      []any
+	}{
+		{"the keys", selectKeyUses, []any{key, merchant, ids}},
+		{"the outbox", selectOutbox, []any{ids}},
+		{"the inbox", selectInbox, []any{ids, t.AsOf}},
+		{"the quarantine", selectQuarantine, []any{ids}},
+		{"the resends", selectResends, []any{ids}},
+	} {
+		entries, err := collect[TimelineEntry](ctx, tx, link.what, link.sql, link.args...)
+		if err != nil {
+			return Timeline{}, err
+		}
+		t.Entries = append(t.Entries, entries...)
+	}
+	if len(t.Entries) == 0 {
+		return Timeline{}, ErrNotFound
+	}
+	t.sort()
+	return t, nil
+}
+
+const selectNow = `
+select clock_timestamp()`
+
+// AddHeld adds what the provider holds for a charge, as of the timeline.
+func (t *Timeline) AddHeld(charge, what, provider string, detail Detail) {
+	t.Entries = append(t.Entries, TimelineEntry{
+		At: t.AsOf, Kind: "provider", ChargeID: charge, What: what, Who: provider, Detail: detail,
+	})
+	t.sort()
+}
+
+// sort orders by time, and entries of one time by their link.
+func (t *Timeline) sort() {
+	for i := range t.Entries {
+		t.Entries[i].At = t.Entries[i].At.UTC()
+	}
+	slices.SortStableFunc(t.Entries, func(a, b TimelineEntry) int {
+		return cmp.Or(a.At.Compare(b.At), cmp.Compare(slices.Index(kinds, a.Kind), slices.Index(kinds, b.Kind)))
+	})
+}
+
+// findCharges takes the name for a charge's ID, else for a refund's, else for a key, which
+// it then returns: a key may have led to no charge.
+func findCharges(ctx context.Context, q postgres.Querier, name, merchant string) (ids []string, key *string, err error) {
+	for _, sql := range []string{selectCharge, selectChargeOfRefund, selectChargesOfKey} {
+		rows, err := q.Query(ctx, sql, name, merchant)
+		if err != nil {
+			return nil, nil, fmt.Errorf("find the charge: %w", err)
+		}
+		ids, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			return nil, nil, fmt.Errorf("find the charge: %w", err)
+		}
+		if sql == selectChargesOfKey {
+			key = &name
+		}
+		if len(ids) > 0 {
+			break
+		}
+	}
+	return ids, key, nil
+}
+
+// storedEntry is an event's entry before its data is read.
+type storedEntry struct {
+	TimelineEntry
+
+	MerchantID string
+	Data       []byte
+}
+
+const selectEvents = `
+select recorded_at                         as at,
+       case
+         when type like 'merchant.notified.%' then 'webhook'
+         else 'event'
+       end                                 as kind,
+       stream_id                           as charge_id,
+       version,
+       type                                as what,
+       coalesce(metadata ->> 'actor', '')  as who,
+       jsonb_strip_nulls(jsonb_build_object(
+         'event_id', event_id,
+         'request',  nullif(metadata ->> 'correlation_id', ''),
+         'cause',    nullif(nullif(metadata ->> 'causation_id', ''), metadata ->> 'correlation_id'))) as detail,
+       merchant_id,
+       data
+  from ledger_events
+ where stream_id = any($1)
+ order by stream_id, version`
+
+// readEvents adds the streams, and the charges as far as their events can be read.
+func (t *Timeline) readEvents(ctx context.Context, q postgres.Querier, ids []string) error {
+	events, err := collect[storedEntry](ctx, q, "the events", selectEvents, ids)
+	if err != nil {
+		return err
+	}
+	var charge domain.Charge
+	unreadable := false
+	for i, e := range events {
+		if e.Version == 1 {
+			charge, unreadable = domain.Charge{ID: e.ChargeID}, false
+		}
+		event, err := domain.Decode(e.What, e.Data)
+		if err == nil {
+			charge = domain.Fold(charge, event)
+			maps.Copy(e.Detail, domain.Details(event))
+		} else {
+			unreadable = true
+			e.Detail["unreadable"] = err.Error()
+		}
+		t.Entries = append(t.Entries, e.TimelineEntry)
+		if i < len(events)-1 && events[i+1].ChargeID == e.ChargeID {
+			continue
+		}
+		c := TimelineCharge{
+			ID: charge.ID, MerchantID: e.MerchantID, OrderID: charge.OrderID,
+			Amount: charge.Amount.Amount, Currency: string(charge.Amount.Currency),
+			Status: charge.Status, PaymentIntent: charge.PaymentIntent,
+		}
+		if unreadable {
+			c.Status = ""
+		}
+		t.Charges = append(t.Charges, c)
+	}
+	return nil
+}

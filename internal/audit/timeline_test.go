@@ -1,0 +1,334 @@
+package audit_test
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/audit"
+)
+
+func (w *world) timeline(t *testing.T, name, merchant string) audit.Timeline {
+	t.Helper()
+	tl, err := audit.ReadTimeline(t.Context(), w.db, w.named(name), merchant)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tl
+}
+
+// chain is a timeline of some kinds, or of all, without times and details.
+func chain(tl audit.Timeline, kinds ...string) []string {
+	var lines []string
+	for _, e := range tl.Entries {
+		if len(kinds) == 0 || slices.Contains(kinds, e.Kind) {
+			lines = append(lines, e.Kind+" | "+e.What+" | "+e.Who)
+		}
+	}
+	return lines
+}
+
+// only is the one entry that chain writes as line. Of several it is the last.
+func only(t *testing.T, tl audit.Timeline, line string) audit.TimelineEntry {
+	t.Helper()
+	for _, e := range slices.Backward(tl.Entries) {
+		if e.Kind+" | "+e.What+" | "+e.Who == line {
+			return e
+		}
+	}
+	t.Fatalf("no entry is %s: %q", line, chain(tl))
+	return audit.TimelineEntry{}
+}
+
+// shows compares some members of an entry's detail, as JSON.
+func shows(t *testing.T, e audit.TimelineEntry, want map[string]any) {
+	t.Helper()
+	for name, value := range want {
+		got, err := json.Marshal(e.Detail[name])
+		due, _ := json.Marshal(value)
+		if err != nil || string(got) != string(due) {
+			t.Errorf("%s of %s is %s (%v), want %s", name, e.What, got, err, due)
+		}
+	}
+}
+
+func TestReadTimeline(t *testing.T) {
+	t.Parallel()
+	w := emptyWorld(t)
+	w.accept("other", true)
+	w.accept("paid", true)
+	w.receive()
+	w.reserve("paid")
+	w.decide("paid", domain.StartPayment{Provider: domain.Provider, PaymentIntent: "pi_paid"})
+	w.decide("paid", domain.FailAttempt{Stage: domain.StageConfirm, StatusCode: 500, RequestID: "req_42"})
+	w.outcome("paid", domain.CapturePayment{
+		Provider: domain.Provider, PaymentIntent: "pi_paid", Amount: domain.Money{Amount: 1000, Currency: "USD"},
+	})
+	w.exec(`update inbox set fence = 3, done_fence = 3, waits = 2, duplicates = 4, holder = 'host:1' where ordering_key = '{paid}'`)
+	w.receive()
+	w.notify("paid")
+	tl, id := w.timeline(t, "{paid}", ""), w.charges["paid"]
+
+	want := []string{
+		"key | POST /v1/charges | acme",
+		"event | charge.requested.v1 | api",
+		"outbox | passed | charges",
+		"inbox | received | fulfillment",
+		"event | inventory.reserved.v1 | worker",
+		"event | payment.started.v1 | worker",
+		"event | payment.attempt_failed.v1 | worker",
+		"event | payment.captured.v1 | worker",
+		"event | charge.succeeded.v1 | worker",
+		"outbox | passed | outcomes",
+		"inbox | done | fulfillment",
+		"inbox | received | notification",
+		"webhook | merchant.notified.v1 | worker",
+		"inbox | done | notification",
+	}
+	if diff := cmp.Diff(want, chain(tl)); diff != "" {
+		t.Errorf("the chain (-want +got):\n%s", diff)
+	}
+	for i, e := range tl.Entries {
+		if e.At.IsZero() || e.At.After(tl.AsOf) || e.At.Location() != time.UTC || e.ChargeID != id {
+			t.Errorf("entry %d is %+v as of %v", i, e, tl.AsOf)
+		}
+		if i > 0 && e.At.Before(tl.Entries[i-1].At) {
+			t.Errorf("entry %d is earlier than the one before", i)
+		}
+	}
+	charge := audit.TimelineCharge{
+		ID: id, MerchantID: "acme", OrderID: "paid", Amount: 1000, Currency: "USD", Status: domain.Succeeded, PaymentIntent: "pi_paid",
+	}
+	if diff := cmp.Diff([]audit.TimelineCharge{charge}, tl.Charges); diff != "" {
+		t.Errorf("the charge (-want +got):\n%s", diff)
+	}
+
+	requested, succeeded := only(t, tl, want[1]), only(t, tl, want[8])
+	if requested.Version != 1 || succeeded.Version != 6 {
+		t.Errorf("the request is version %d, the outcome %d", requested.Version, succeeded.Version)
+	}
+	for line, detail := range map[string]map[string]any{
+		want[0]: {"key": "key-paid", "key_hash": idempotency.Hash("key-paid"), "status_code": 202, "location": "/v1/charges/" + id},
+		want[1]: {
+			"amount": 1000, "currency": "USD", "fee": 30, "order_id": "paid", "payment_method": "pm_card_visa", "notify": true,
+			"items": []string{"2 tshirt"}, "request": "request-paid",
+		},
+		want[2]: {"message_id": requested.Detail["event_id"], "type": "charge.requested.v1", "passed_by": []string{"inbox"}},
+		want[3]: {"message_id": requested.Detail["event_id"], "type": "charge.requested.v1", "duplicates": 4},
+		want[6]: {"provider_status": 500, "provider_request": "req_42", "stage": domain.StageConfirm, "request": "paid", "cause": nil},
+		want[7]: {"payment_intent": "pi_paid", "provider": "stripe", "amount": 1000},
+		want[10]: {
+			"claims": 3, "attempts": 1, "waits": 2, "deaths": 0, "holder": "host:1",
+			"receiver": nil, "due_at": nil, "lease_ends_at": nil, "last_error": nil,
+		},
+		want[12]: {"webhook_id": succeeded.Detail["event_id"], "about_version": succeeded.Version, "type": "charge.succeeded"},
+	} {
+		shows(t, only(t, tl, line), detail)
+	}
+}
+
+func TestReadTimeline_ofRefunds(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	returning := w.charges["returning"]
+	w.decide("refunded", domain.FailRefundAttempt{RefundID: returning, StatusCode: 502, RequestID: "req_7"})
+	tl := w.timeline(t, "{refunded}", "acme")
+	for what, detail := range map[string]map[string]any{
+		"refund.attempt_failed.v1": {"refund_id": returning, "provider_status": 502, "provider_request": "req_7"},
+		"refund.succeeded.v1":      {"refund_id": w.charges["reversed"], "provider_refund": "re_reversed", "amount": 100},
+		"refund.reversed.v1":       {"refund_id": w.charges["reversed"], "provider_refund": "re_reversed", "amount": 100},
+		"refund.failed.v1":         {"refund_id": w.charges["bounced"], "provider_refund": "re_bounced", "code": domain.ProviderRefused, "message": "no"},
+	} {
+		shows(t, only(t, tl, "event | "+what+" | worker"), detail)
+	}
+	for _, name := range []string{"{refunded}", "{sold}", "{declined}"} {
+		if encoded, err := json.Marshal(w.timeline(t, name, "")); err != nil || strings.Contains(string(encoded), "a secret") || strings.Contains(string(encoded), "payload") {
+			t.Errorf("what a merchant wrote for itself, or a payload, is shown: %s (%v)", encoded, err)
+		}
+	}
+}
+
+func TestReadTimeline_findsByName(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.acceptFor("globex", "sold of globex", true)
+	w.refuse("key-sold")
+	w.exec(`update idempotency_keys set key = 're_no-refund' where key = 'key-fresh'`)
+	const charges, refunds = "acme POST /v1/charges ", "acme POST /v1/charges/:id/refunds "
+	ofRefunded := []string{
+		charges + "key-refunded {refunded}", refunds + "key-bounced {refunded}", refunds + "key-part {refunded}",
+		refunds + "key-returning {refunded}", refunds + "key-reversed {refunded}",
+	}
+	refused, theirs := refunds+"key-sold ", "globex POST /v1/charges key-sold {sold of globex}"
+	for _, test := range []struct {
+		what, name, merchant string
+		charges, keys        []string
+	}{
+		{"a charge, with the keys of its refunds", "{refunded}", "", []string{"{refunded}"}, ofRefunded},
+		{"a refund", "{part}", "acme", []string{"{refunded}"}, ofRefunded},
+		{
+			"a key, in all operations and of all merchants", "key-sold", "",
+			[]string{"{sold of globex}", "{sold}"},
+			[]string{charges + "key-sold {sold}", refused, theirs},
+		},
+		{"a key of one merchant", "key-sold", "globex", []string{"{sold of globex}"}, []string{theirs}},
+		{"a key whose request was refused", "key-too-much", "", nil, []string{refunds + "key-too-much "}},
+		{"a key that looks like a refund", "re_no-refund", "", []string{"{fresh}"}, []string{charges + "re_no-refund {fresh}"}},
+	} {
+		t.Run(test.what, func(t *testing.T) {
+			t.Parallel()
+			tl := w.timeline(t, test.name, test.merchant)
+			names := []string{}
+			for _, c := range tl.Charges {
+				names = append(names, c.ID)
+			}
+			keys := []string{}
+			for _, e := range tl.Entries {
+				if key, isKey := e.Detail["key"].(string); isKey {
+					keys = append(keys, strings.Join([]string{e.Who, e.What, key, e.ChargeID}, " "))
+				}
+			}
+			for _, list := range []struct{ want, got []string }{{test.charges, names}, {test.keys, keys}} {
+				want := []string{}
+				for _, line := range list.want {
+					want = append(want, w.named(line))
+				}
+				slices.Sort(want)
+				slices.Sort(list.got)
+				if diff := cmp.Diff(want, list.got); diff != "" {
+					t.Errorf("(-want +got):\n%s", diff)
+				}
+			}
+		})
+	}
+	for name, merchant := range map[string]string{
+		"ch_unknown": "", "re_unknown": "", "unknown": "", "": "", "{refunded}": "globex", "key-refunded": "globex",
+	} {
+		if tl, err := audit.ReadTimeline(t.Context(), w.db, w.named(name), merchant); !errors.Is(err, audit.ErrNotFound) {
+			t.Errorf("%q of %q: %v, %q", name, merchant, err, chain(tl))
+		}
+	}
+}
+
+func TestReadTimeline_showsTheStateOfMessages(t *testing.T) {
+	t.Parallel()
+	w := emptyWorld(t)
+	for name, set := range map[string]string{
+		"waits": `status = 'pending', waits = 2, fence = 2, last_error = 'waiting: the provider is away', due_at = '2126-01-01 00:00:00.5+00'`,
+		"runs":  `status = 'running', fence = 1, attempts = 1, holder = 'host:1', due_at = '2126-01-01 00:00:01+00'`,
+		"dead":  `status = 'dead', fence = 4, attempts = 4, last_error = 'parked: no such thing'`,
+		"retry": `status = 'dead', fence = 4, attempts = 4, last_error = 'parked: no such thing'`,
+		"end":   `status = 'dead', fence = 4, attempts = 4, last_error = 'parked: no such thing'`,
+	} {
+		w.accept(name, true)
+		w.receive()
+		w.exec(`update inbox set ` + set + ` where ordering_key = '{` + name + `}'`)
+	}
+	for name, decide := range map[string]func(number int64) error{
+		"retry": func(n int64) error { return inbox.Retry(t.Context(), w.db, n, "cli:ada") },
+		"end":   func(n int64) error { return inbox.Discard(t.Context(), w.db, n, "cli:bob") },
+	} {
+		var number int64
+		if err := w.db.QueryRow(t.Context(), `select id from inbox where ordering_key = $1`, w.charges[name]).Scan(&number); err != nil {
+			t.Fatal(err)
+		}
+		if err := decide(number); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.exec(`
+insert into inbox_quarantine (receiver, message_id, payload, metadata, payload_hash)
+select receiver, message_id, 'another', '{}', sha256('another')
+  from inbox
+ where ordering_key = '{dead}'`)
+	const received = "inbox | received | fulfillment"
+	for _, test := range []struct {
+		name string
+		want []string
+		line string
+		show map[string]any
+	}{
+		{"waits", []string{received, "inbox | pending | fulfillment"}, "inbox | pending | fulfillment", map[string]any{
+			"claims": 2, "waits": 2, "last_error": "waiting: the provider is away", "due_at": "2126-01-01T00:00:00.500000Z",
+		}},
+		{"runs", []string{received, "inbox | running | fulfillment"}, "inbox | running | fulfillment", map[string]any{
+			"claims": 1, "attempts": 1, "holder": "host:1", "lease_ends_at": "2126-01-01T00:00:01.000000Z",
+		}},
+		{
+			"dead",
+			[]string{received, "inbox | quarantined | fulfillment", "inbox | parked | fulfillment"},
+			"inbox | parked | fulfillment",
+			map[string]any{"attempts": 4, "last_error": "parked: no such thing"},
+		},
+		{
+			"retry",
+			[]string{received, "inbox | retried | cli:ada", "inbox | pending | fulfillment"},
+			"inbox | retried | cli:ada",
+			map[string]any{"receiver": "fulfillment"},
+		},
+		{"end", []string{received, "inbox | discarded | cli:bob"}, "inbox | discarded | cli:bob", map[string]any{
+			"receiver": "fulfillment", "claims": 4,
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			tl := w.timeline(t, "{"+test.name+"}", "")
+			if diff := cmp.Diff(test.want, chain(tl, "inbox")); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			shows(t, only(t, tl, test.line), test.show)
+		})
+	}
+}
+
+// A message is passed once the consumer group of the inbox has read it, whatever other
+// groups have read.
+func TestReadTimeline_showsAMessageAsWaitingUntilTheInboxHasPassedIt(t *testing.T) {
+	t.Parallel()
+	w := emptyWorld(t)
+	w.accept("one", true)
+	w.exec(`
+insert into outbox_offsets (topic, consumer_group, transaction_id, "offset")
+select topic, 'analytics', transaction_id, "offset"
+  from outbox`)
+	if got := chain(w.timeline(t, "{one}", ""), "outbox"); !slices.Equal(got, []string{"outbox | waiting | charges"}) {
+		t.Errorf("before the inbox has read: %q", got)
+	}
+	w.receive()
+	if got := chain(w.timeline(t, "{one}", ""), "outbox"); !slices.Equal(got, []string{"outbox | passed | charges"}) {
+		t.Errorf("after the inbox has read: %q", got)
+	}
+}
+
+func TestReadTimeline_showsAnEventThatItCannotRead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.exec(appendEvent("sold", "charge.praised.v1", `{"message": "a secret"}`))
+	tl := w.timeline(t, "{sold}", "")
+	if c := tl.Charges[0]; c.Status != "" || c.OrderID != "sold" {
+		t.Errorf("the charge is %+v", c)
+	}
+	praised := only(t, tl, "event | charge.praised.v1 | ")
+	if praised.Detail["unreadable"] == nil || praised.Detail["message"] != nil {
+		t.Errorf("the event is %+v", praised)
+	}
+	only(t, tl, "event | charge.succeeded.v1 | worker")
+}
+
+func TestTimeline_AddHeld(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	tl := audit.Timeline{AsOf: now, Entries: []audit.TimelineEntry{{At: now.Add(time.Hour), Kind: "event"}, {At: now, Kind: "inbox"}}}
+	tl.AddHeld("ch_1", "refund", "stripe", audit.Detail{"id": "re_1"})
+	if got := chain(tl); !slices.Equal(got, []string{"inbox |  | ", "provider | refund | stripe", "event |  | "}) {
+		t.Errorf("the order is %q", got)
+	}
+}
