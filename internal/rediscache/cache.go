@@ -1,3 +1,30 @@
+// Package rediscache answers replays of stored answers from Redis. It is an
+// idempotency.Cache.
+//
+// # Guarantees
+//
+//   - Redis can be stopped, flushed, corrupted, restored or taken over, and no answer
+//     differs from the database's. An entry carries an HMAC over scope, operation, key,
+//     fingerprint, answer and expiry, with a secret that only the database has.
+//   - An entry is judged by the database's clock and never outlives its key.
+//   - Names and HMACs depend on the state of the database, so entries from before a
+//     failover, a restore, a restart or a truncate are not found. The state is read every
+//     second on a connection of its own. Two seconds after the last reading was sent, or
+//     at once when a reading fails, nothing is found.
+//   - A failure of Redis is a miss. It costs the requests in flight tens of milliseconds,
+//     and Redis is not asked again before it answers a probe, which is sent every second.
+//
+// # Limits
+//
+//   - It may find nothing, and finds nothing without the database.
+//   - For up to two seconds after a failover an answer that it lost may be replayed; for a
+//     minute, the life of the connection, if the old primary still runs as one.
+//   - Rows that are deleted by hand are replayed until their entries expire, an hour at
+//     most. A new secret ends that.
+//   - Answers lie in Redis readable, their keys do not: Redis needs the same care as a
+//     database with orders in it.
+//
+// Table: cache_secret.
 package rediscache
 
 import (
@@ -10,36 +37,21 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gomodule/redigo/redis"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
 const (
-	// interval is between two readings of the database, and between two attempts
-	// to reach a Redis that failed.
+	// interval is between two readings of the database, and between two probes of Redis.
 	interval = time.Second
 	// freshness is how long a reading may be used.
 	freshness = 2 * time.Second
-	// patience bounds each dial, each write and each read.
-	patience = 50 * time.Millisecond
-	// inARow is how many failures without a successful read between them make a
-	// failure of Redis.
-	inARow = 3
-
-	// longest is how long an entry is kept at most: retries come soon, and the
-	// memory of Redis is not for the rest.
+	// longest is how long an entry is kept at most: retries come soon.
 	longest = time.Hour
-	// largest is the longest value that is kept or read.
-	largest = 64 << 10
-
-	connections = 64
-	idleTime    = time.Minute
 	// waiting is how many answers may wait to be written; more are not kept.
 	waiting = 1024
-	// together is how many of them are written in one round trip.
-	together = 64
 )
 
 // Options are how a cache is opened.
@@ -52,23 +64,17 @@ type Options struct {
 	interval time.Duration // the constant unless a test sets it
 }
 
-// Cache is an idempotency.Cache in Redis. Its methods may be called by several
-// goroutines.
+// Cache is an idempotency.Cache in Redis, for concurrent use.
 type Cache struct {
-	state   state
-	address address
+	redis   *client
+	connect func(context.Context) (connection, error)
 	clock   func() time.Time
-	// interval is the constant of that name, except in tests.
-	interval time.Duration
+	queue   chan answer
 
-	// pool is nil while Redis is left alone, reading while the database is unknown.
-	pool     atomic.Pointer[redis.Pool]
-	reading  atomic.Pointer[reading]
-	queue    chan answer
-	failures atomic.Int32 // in a row
-	forged   atomic.Bool  // since the last look
+	state  atomic.Pointer[state] // nil while the state of the database is unknown
+	forged atomic.Bool           // an entry was, since the last reading
 
-	redis, database, entries, writes *part
+	server, database, entries, writes condition
 
 	stop context.CancelFunc
 	done sync.WaitGroup
@@ -76,45 +82,36 @@ type Cache struct {
 
 var _ idempotency.Cache = (*Cache)(nil)
 
-// state reads the state of the database.
-type state interface {
-	read(ctx context.Context) (*reading, error)
-	close(ctx context.Context)
-}
-
 // answer is a record on its way to Redis.
 type answer struct {
-	reading *reading // from before the record was read or committed
-	key     idempotency.Key
-	record  idempotency.Record
+	state  *state // from before the record was read or committed
+	key    idempotency.Key
+	record idempotency.Record
 }
 
 // Open opens the cache at a REDIS_URL, redis://user:password@host:port/db or
-// rediss://…, for the keys of one database, which it reads on a connection beside
-// the pool. It asks neither of them, so what is out of reach now may come later;
-// its errors are sentences about the URL. The cache works until ctx ends or Close
-// is called, and finds nothing after that.
+// rediss://…, for the keys of one database. It connects to neither of them, so what is out
+// of reach may come later; its errors are sentences about the URL. The cache works until
+// ctx ends or Close is called, and finds nothing after that.
 func Open(ctx context.Context, db *postgres.DB, url string, o Options) (*Cache, error) {
-	return open(ctx, &session{config: db.Pool().Config().ConnConfig, clock: o.Clock}, url, o)
+	config := db.Pool().Config().ConnConfig
+	return open(ctx, func(ctx context.Context) (connection, error) { return pgx.ConnectConfig(ctx, config) }, url, o)
 }
 
-func open(ctx context.Context, s state, url string, o Options) (*Cache, error) {
-	a, err := parse(url)
+func open(ctx context.Context, connect func(context.Context) (connection, error), url string, o Options) (*Cache, error) {
+	redis, err := newClient(url, o)
 	if err != nil {
 		return nil, err
 	}
-	if err := a.private(); err != nil && !o.AllowPlaintext {
-		return nil, err
-	}
 	c := &Cache{
-		state: s, address: a, clock: o.Clock, interval: cmp.Or(o.interval, interval), queue: make(chan answer, waiting),
-		redis:    &part{name: "redis", log: o.Log},
-		database: &part{name: "database", log: o.Log},
-		entries:  &part{name: "entries", log: o.Log},
-		writes:   &part{name: "writes", log: o.Log},
+		redis: redis, connect: connect, clock: o.Clock, queue: make(chan answer, waiting),
+		server:   condition{part: "redis", log: o.Log},
+		database: condition{part: "database", log: o.Log},
+		entries:  condition{part: "entries", log: o.Log},
+		writes:   condition{part: "writes", log: o.Log},
 	}
 	ctx, c.stop = context.WithCancel(ctx)
-	c.done.Go(func() { c.watch(ctx) })
+	c.done.Go(func() { c.watch(ctx, cmp.Or(o.interval, interval)) })
 	c.done.Go(func() { c.write(ctx) })
 	return c, nil
 }
@@ -124,48 +121,111 @@ func open(ctx context.Context, s state, url string, o Options) (*Cache, error) {
 func (c *Cache) Close() {
 	c.stop()
 	c.done.Wait()
+	_ = c.redis.pool.Close() // connections in use are closed when they return
 }
 
 // Find implements idempotency.Cache.
 func (c *Cache) Find(ctx context.Context, key idempotency.Key, fingerprint []byte) idempotency.Cached {
-	r := c.reading.Load()
-	if r == nil || !r.fresh(c.clock()) {
+	s := c.state.Load()
+	if s == nil || !s.fresh(c.clock()) {
 		return idempotency.Cached{}
 	}
-	record, found := c.find(ctx, r, key, fingerprint)
-	return idempotency.Cached{Record: record, Found: found, Keep: func(record idempotency.Record) { c.keep(answer{reading: r, key: key, record: record}) }}
+	record, found := c.find(ctx, s, key, fingerprint)
+	return idempotency.Cached{Record: record, Found: found, Keep: func(record idempotency.Record) {
+		select {
+		case c.queue <- answer{state: s, key: key, record: record}:
+		default: // what finds no place in the queue is not kept
+		}
+	}}
 }
 
-func (c *Cache) find(ctx context.Context, r *reading, key idempotency.Key, fingerprint []byte) (idempotency.Record, bool) {
-	value, err := c.get(ctx, r.name(key))
+func (c *Cache) find(ctx context.Context, s *state, key idempotency.Key, fingerprint []byte) (idempotency.Record, bool) {
+	value, err := c.redis.get(ctx, s.name(key))
+	if isWrongType(err) {
+		c.forged.Store(true)
+	}
 	if err != nil || len(value) == 0 {
 		return idempotency.Record{}, false
 	}
-	record, authentic := r.open(key, value)
+	record, authentic := s.open(key, value)
 	if !authentic {
 		c.forged.Store(true)
 		return idempotency.Record{}, false
 	}
-	// Redis took its time: what was known before may be over by now.
-	now, latest := c.clock(), c.reading.Load()
-	if latest == nil || !latest.same(r) || !latest.fresh(now) {
-		return idempotency.Record{}, false
-	}
-	if !record.ExpiresAt.After(latest.at(now)) || !bytes.Equal(record.Fingerprint, fingerprint) {
+	// The state may have changed while Redis answered.
+	now, latest := c.clock(), c.state.Load()
+	if latest == nil || !latest.same(s) || !latest.fresh(now) ||
+		!record.ExpiresAt.After(latest.at(now)) || !bytes.Equal(record.Fingerprint, fingerprint) {
 		return idempotency.Record{}, false
 	}
 	return record, true
 }
 
-// keep never waits: what finds no place in the queue is not kept.
-func (c *Cache) keep(a answer) {
-	if c.pool.Load() == nil {
-		return
+// write sends to Redis what was kept.
+//
+// If we die here: the answer is in the database, and the next replay from there is kept
+// again. Test: TestFind/what_was_never_written_is_answered_by_the_database.
+func (c *Cache) write(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case a := <-c.queue:
+			value, err := a.state.seal(a.key, a.record)
+			// A little less than the key has, never more; the HMAC tells exactly.
+			life := min(a.record.ExpiresAt.Sub(a.state.at(c.clock())), longest)
+			if err == nil && life >= time.Millisecond && len(value) <= largest {
+				err = c.redis.set(ctx, a.state.name(a.key), value, life)
+				if err == nil || isRefusal(err) {
+					c.writes.report(ctx, err)
+				}
+			}
+		}
 	}
-	select {
-	case c.queue <- a:
-	default:
+}
+
+// watch reads the state of the database and probes Redis, at once and then every interval. A reading that fails may be the begin of a failover, so the
+// state is unknown after it.
+func (c *Cache) watch(ctx context.Context, every time.Duration) {
+	reader := &reader{connect: c.connect, clock: c.clock}
+	defer reader.close(ctx)
+	defer c.state.Store(nil)
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		s, err := reader.read(ctx)
+		c.state.Store(s)
+		c.database.report(ctx, err)
+		c.server.report(ctx, c.redis.probe(ctx))
+		var forged error
+		if c.forged.Swap(false) {
+			forged = errForged
+		}
+		c.entries.report(ctx, forged)
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+		}
 	}
 }
 
 var errForged = errors.New("an entry is not authentic: it was damaged or forged")
+
+// condition logs when a part begins to fail and when it works again, and nothing in
+// between.
+type condition struct {
+	part    string
+	log     *slog.Logger
+	failing atomic.Bool
+}
+
+func (c *condition) report(ctx context.Context, err error) {
+	switch before := c.failing.Load(); {
+	case err != nil && !before && ctx.Err() == nil:
+		c.failing.Store(true)
+		c.log.WarnContext(ctx, "the cache of replays does without what fails", "part", c.part, "error", err)
+	case err == nil && before:
+		c.failing.Store(false)
+		c.log.InfoContext(ctx, "the cache of replays works again", "part", c.part)
+	}
+}

@@ -11,8 +11,8 @@ import (
 	"github.com/payonce/payonce/idempotency"
 )
 
-// entry is what is kept of a record: all that a replay needs. A new field needs
-// a new format in read, so that no old entry is replayed without it.
+// entry is what a replay needs of a record. A new field needs
+// another format in reader.read, so that no old entry is replayed without it.
 type entry struct {
 	Fingerprint []byte    `json:"fingerprint"`
 	StatusCode  int       `json:"status_code"`
@@ -25,15 +25,15 @@ type entry struct {
 // prefix begins the name of every entry; there is none of this name alone.
 const prefix = "payonce:answer:"
 
-// name is the name of a key's entry. It is made with the secret, so that Redis
-// shows no key, nor lets anybody try out what a key might have been.
-func (r *reading) name(key idempotency.Key) string {
-	name := sum(r.key, "name", key.Scope, key.Operation, key.Value)
+// name is the name of a key's entry. It is an HMAC, so that a reader of Redis can neither
+// see a key nor test a guess.
+func (s *state) name(key idempotency.Key) string {
+	name := sum(s.key, "name", key.Scope, key.Operation, key.Value)
 	return prefix + base64.RawURLEncoding.EncodeToString(name)
 }
 
-// seal is the value of an entry: an HMAC, then what it vouches for.
-func (r *reading) seal(key idempotency.Key, record idempotency.Record) ([]byte, error) {
+// seal is the value of an entry: an HMAC, then the text that it authenticates.
+func (s *state) seal(key idempotency.Key, record idempotency.Record) ([]byte, error) {
 	text, err := json.Marshal(entry{
 		Fingerprint: record.Fingerprint,
 		StatusCode:  record.StatusCode,
@@ -45,17 +45,17 @@ func (r *reading) seal(key idempotency.Key, record idempotency.Record) ([]byte, 
 	if err != nil {
 		return nil, fmt.Errorf("encode an answer: %w", err)
 	}
-	return append(r.vouch(key, text), text...), nil
+	return append(s.hmac(key, text), text...), nil
 }
 
-// open is the record in a value. It is false for every value that was not sealed
-// for this key in this state of the database.
-func (r *reading) open(key idempotency.Key, value []byte) (idempotency.Record, bool) {
+// open is the record in a value. It is false for a value that was not sealed for this
+// key in this state of the database.
+func (s *state) open(key idempotency.Key, value []byte) (idempotency.Record, bool) {
 	if len(value) < sha256.Size {
 		return idempotency.Record{}, false
 	}
 	seal, text := value[:sha256.Size], value[sha256.Size:]
-	if !hmac.Equal(seal, r.vouch(key, text)) {
+	if !hmac.Equal(seal, s.hmac(key, text)) {
 		return idempotency.Record{}, false
 	}
 	var e entry
@@ -71,6 +71,6 @@ func (r *reading) open(key idempotency.Key, value []byte) (idempotency.Record, b
 	}, true
 }
 
-func (r *reading) vouch(key idempotency.Key, text []byte) []byte {
-	return sum(r.key, "answer", key.Scope, key.Operation, key.Value, string(text))
+func (s *state) hmac(key idempotency.Key, text []byte) []byte {
+	return sum(s.key, "answer", key.Scope, key.Operation, key.Value, string(text))
 }

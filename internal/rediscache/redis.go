@@ -1,147 +1,202 @@
 package rediscache
 
 import (
+	"bufio"
+	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"strconv"
 	"strings"
+	"sync/atomic"
+	"time"
 
 	"github.com/gomodule/redigo/redis"
 )
 
-// get reads an entry; nil where there is none. Of a value that is too long it
-// reads no more than shows that.
-func (c *Cache) get(ctx context.Context, name string) ([]byte, error) {
-	pool := c.pool.Load()
-	if pool == nil {
+const (
+	// patience bounds each dial, each write and each read.
+	patience = 50 * time.Millisecond
+	// largest is the longest value that is kept or read.
+	largest = 64 << 10
+
+	connections = 64
+	idleTime    = time.Minute
+)
+
+// The sentences do not repeat the value: it may hold a password.
+var (
+	errAddress = errors.New("REDIS_URL is no address of the form redis://user:password@host:port/db or rediss://…")
+	errUser    = errors.New("REDIS_URL names a user without a password: write redis://user:password@host or redis://:password@host")
+)
+
+// client is a Redis that is not asked after a failure until a probe succeeds.
+type client struct {
+	pool *redis.Pool
+	away atomic.Bool
+}
+
+func newClient(address string, o Options) (*client, error) {
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "redis" && u.Scheme != "rediss" || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" {
+		return nil, errAddress
+	}
+	if _, err := strconv.ParseUint("0"+u.Port(), 10, 16); err != nil {
+		return nil, errAddress
+	}
+	if _, err := strconv.ParseUint("0"+strings.TrimPrefix(u.Path, "/"), 10, 31); err != nil {
+		return nil, errAddress
+	}
+	if password, _ := u.User.Password(); password == "" && u.User.Username() != "" {
+		return nil, errUser
+	}
+	ip := net.ParseIP(u.Hostname())
+	if private := u.Scheme == "rediss" || u.Hostname() == "localhost" || ip != nil && ip.IsLoopback(); !private && !o.AllowPlaintext {
+		return nil, fmt.Errorf("REDIS_URL reaches %s without TLS: use rediss://, or set ALLOW_PLAINTEXT=1 where the network is your own", u.Hostname())
+	}
+	dial := dialer(*u)
+	u.Scheme = "redis" // the dialer agrees on TLS, below the guard
+	return &client{pool: &redis.Pool{
+		MaxIdle: connections, MaxActive: connections, IdleTimeout: idleTime,
+		DialContext: func(ctx context.Context) (redis.Conn, error) {
+			return redis.DialURLContext(ctx, u.String(), redis.DialContextFunc(dial),
+				redis.DialReadTimeout(patience), redis.DialWriteTimeout(patience))
+		},
+	}}, nil
+}
+
+// dialer connects to a Redis, and agrees on TLS if its URL says so.
+func dialer(u url.URL) func(ctx context.Context, network, address string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+		if err == nil && u.Scheme == "rediss" {
+			secure := tls.Client(conn, &tls.Config{ServerName: u.Hostname(), MinVersion: tls.VersionTLS12})
+			if err = secure.HandshakeContext(ctx); err != nil {
+				_ = conn.Close()
+			}
+			conn = secure
+		}
+		if err != nil {
+			return nil, err
+		}
+		return &guard{Conn: conn, in: bufio.NewReaderSize(conn, 4<<10)}, nil
+	}
+}
+
+// get reads an entry; empty if there is none. Of a value that is too long it reads only
+// as much as shows that.
+func (c *client) get(ctx context.Context, name string) ([]byte, error) {
+	if c.away.Load() {
 		return nil, nil
 	}
-	value, err := get(ctx, pool, name)
-	var refusal redis.Error
-	switch {
-	case err == nil:
-		if c.failures.Load() > 0 {
-			c.failures.Store(0)
+	value, err := redis.Bytes(c.do(ctx, "GETRANGE", name, 0, largest))
+	if isFailure(ctx, err) && !isWrongType(err) {
+		c.away.Store(true)
+	}
+	return value, err
+}
+
+// set writes an entry. A Redis that refuses it, such as for want of memory, can be read.
+func (c *client) set(ctx context.Context, name string, value []byte, life time.Duration) error {
+	if c.away.Load() {
+		return nil
+	}
+	_, err := c.do(ctx, "SET", name, value, "PX", life.Milliseconds())
+	if isFailure(ctx, err) && !isRefusal(err) {
+		c.away.Store(true)
+	}
+	return err
+}
+
+// probe decides whether Redis is asked until the next probe.
+func (c *client) probe(ctx context.Context) error {
+	_, err := c.do(ctx, "GETRANGE", prefix, 0, 0)
+	if err == nil || isFailure(ctx, err) {
+		c.away.Store(err != nil)
+	}
+	return err
+}
+
+func (c *client) do(ctx context.Context, command string, args ...any) (any, error) {
+	conn, err := c.pool.GetContext(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }() // it returns to the pool
+	reply, err := conn.Do(command, args...)
+	if refusal, ok := errors.AsType[redis.Error](err); ok {
+		// Redis repeats parts of a command that it refuses, an answer among them.
+		code, _, _ := strings.Cut(string(refusal), " ")
+		if len(code) > len("CLUSTERDOWN") || strings.Trim(code, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") != "" {
+			code = "an unknown code"
 		}
-		return value, nil
-	case errors.As(err, &refusal) && strings.HasPrefix(string(refusal), "WRONGTYPE"):
-		c.forged.Store(true)
-	case ctx.Err() != nil || errors.Is(err, redis.ErrPoolExhausted):
-		// The client is gone or there are too many: Redis may be well.
+		err = redis.Error("refused with " + code)
+	}
+	return reply, err
+}
+
+// isFailure reports whether an error is one of Redis, and not of a caller that is gone or
+// of too many callers.
+func isFailure(ctx context.Context, err error) bool {
+	return err != nil && ctx.Err() == nil && !errors.Is(err, redis.ErrPoolExhausted)
+}
+
+func isRefusal(err error) bool {
+	_, ok := errors.AsType[redis.Error](err)
+	return ok
+}
+
+// isWrongType reports whether an entry is not a string.
+func isWrongType(err error) bool {
+	return isRefusal(err) && strings.HasSuffix(err.Error(), "WRONGTYPE")
+}
+
+// The sentence does not repeat the reply: it may hold anything.
+var errReply = errors.New("the reply is too long or of a kind that was not asked for")
+
+// guard lets through only the replies that get and set ask for: lines and values of a
+// bounded length. The client behind it allocates whatever length a reply announces.
+type guard struct {
+	net.Conn
+
+	in    *bufio.Reader
+	reply io.Reader // the rest of the current one
+}
+
+// Read fails with errReply before anything of a reply that was not asked for is read.
+func (g *guard) Read(p []byte) (int, error) {
+	if g.reply != nil {
+		if n, err := g.reply.Read(p); n > 0 || !errors.Is(err, io.EOF) {
+			return n, err
+		}
+	}
+	line, err := g.in.ReadSlice('\n')
+	if errors.Is(err, bufio.ErrBufferFull) {
+		return 0, errReply
+	}
+	if err != nil {
+		return 0, err
+	}
+	rest := 0
+	switch line[0] {
+	case '+', '-':
+	case '$':
+		length, err := strconv.Atoi(strings.TrimSuffix(string(line[1:]), "\r\n"))
+		if err != nil || length < -1 || length > largest+1 {
+			return 0, errReply
+		}
+		if length >= 0 {
+			rest = length + len("\r\n")
+		}
 	default:
-		c.failed(ctx, pool, err)
+		return 0, errReply
 	}
-	return nil, err
-}
-
-func get(ctx context.Context, pool *redis.Pool, name string) (value []byte, err error) {
-	defer contain(&err)
-	conn, err := pool.GetContext(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("connect to Redis: %w", err)
-	}
-	defer func() { _ = conn.Close() }() // it goes back to the pool
-	value, err = redis.Bytes(conn.Do("GETRANGE", name, 0, largest))
-	if err != nil {
-		return nil, fmt.Errorf("read from Redis: %w", err)
-	}
-	return value, nil
-}
-
-// failed leaves Redis alone, until watch has reached it again, once there were
-// several failures without a successful read between them: a single slow answer
-// must not send a whole storm to the database.
-func (c *Cache) failed(ctx context.Context, pool *redis.Pool, err error) {
-	if c.failures.Add(1) >= inARow && c.pool.CompareAndSwap(pool, nil) {
-		_ = pool.Close() // connections in use are closed when they come back
-		c.redis.fails(ctx, err)
-	}
-}
-
-// write sends to Redis what was kept, as much as there is at a time.
-//
-// If we die here: the answer is in the database, and the next replay that comes
-// from there is kept again.
-// Test: TestFind/what_was_never_written_is_answered_by_the_database.
-func (c *Cache) write(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case a := <-c.queue:
-			c.put(ctx, c.more(a))
-		}
-	}
-}
-
-// more is an answer and those that wait behind it.
-func (c *Cache) more(a answer) []answer {
-	answers := []answer{a}
-	for len(answers) < together {
-		select {
-		case a = <-c.queue:
-			answers = append(answers, a)
-		default:
-			return answers
-		}
-	}
-	return answers
-}
-
-func (c *Cache) put(ctx context.Context, answers []answer) {
-	pool := c.pool.Load()
-	if pool == nil {
-		return
-	}
-	err := c.set(ctx, pool, answers)
-	var refusal redis.Error
-	switch {
-	case err == nil:
-		c.writes.works(ctx)
-	case errors.As(err, &refusal): // out of memory, a replica: what is there can be read
-		c.writes.fails(ctx, err)
-	case ctx.Err() != nil || errors.Is(err, redis.ErrPoolExhausted):
-	default:
-		c.failed(ctx, pool, err)
-	}
-}
-
-// set writes all answers in one round trip. It returns the first refusal after it
-// has read every reply.
-func (c *Cache) set(ctx context.Context, pool *redis.Pool, answers []answer) (err error) {
-	defer contain(&err)
-	conn, err := pool.GetContext(ctx)
-	if err != nil {
-		return fmt.Errorf("connect to Redis: %w", err)
-	}
-	defer func() { _ = conn.Close() }() // it goes back to the pool
-	sent := 0
-	for _, a := range answers {
-		value, err := a.reading.seal(a.key, a.record)
-		if err != nil {
-			return err
-		}
-		// A little less than the key has, never more; the seal tells exactly.
-		left := min(a.record.ExpiresAt.Sub(a.reading.at(c.clock())), longest).Milliseconds()
-		if left <= 0 || len(value) > largest {
-			continue
-		}
-		if err := conn.Send("SET", a.reading.name(a.key), value, "PX", left); err != nil {
-			return fmt.Errorf("write to Redis: %w", err)
-		}
-		sent++
-	}
-	if err := conn.Flush(); err != nil {
-		return fmt.Errorf("write to Redis: %w", err)
-	}
-	var refused error
-	for range sent {
-		_, err := redis.String(conn.Receive())
-		var refusal redis.Error
-		if err != nil && !errors.As(err, &refusal) {
-			return fmt.Errorf("write to Redis: %w", err)
-		}
-		refused = errors.Join(refused, err)
-	}
-	return refused
+	g.reply = io.MultiReader(bytes.NewReader(line), io.LimitReader(g.in, int64(rest)))
+	return g.reply.Read(p)
 }

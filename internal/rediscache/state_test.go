@@ -1,15 +1,11 @@
 package rediscache_test
 
 import (
-	"context"
-	"crypto/rand"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
@@ -23,219 +19,143 @@ func TestStateOfTheDatabase(t *testing.T) {
 	pgtest.Long(t, "it starts servers")
 	t.Parallel()
 
-	t.Run("after the table was emptied nothing of before is found", func(t *testing.T) {
+	t.Run("after a truncate nothing from before is found, nor kept", func(t *testing.T) {
 		t.Parallel()
 		redis := newFake(t)
-		w := newWorld(t, redis.url())
-		w.kept(t, theKey(), "ch_1")
-		changed := w.watched()
-		w.exec(t, `truncate idempotency_keys`)
-		await.True(t, "that is known", changed)
-		if w.finds(t, theKey()) {
-			t.Error("the answer of before is found")
-		}
-		again := w.kept(t, theKey(), "ch_2")
-		w.wantFound(t, theKey(), again)
-		if len(redis.all()) != 2 {
-			t.Errorf("there are %d entries", len(redis.all()))
-		}
-	})
-
-	t.Run("an answer that was lost before it was kept is not kept for what comes after", func(t *testing.T) {
-		t.Parallel()
-		redis := newFake(t)
-		w := newWorld(t, redis.url())
-		w.kept(t, numbered(1), "ch_1")
-		_, _, keep := w.recall(t, theKey(), theRequest())
-		lost := w.store(t, theKey(), theRequest(), theAnswer("ch_2"), inAnHour())
-		changed := w.watched()
-		w.exec(t, `truncate idempotency_keys`)
-		await.True(t, "that is known", changed)
-		keep(lost)
-		w.kept(t, numbered(2), "ch_3") // after the lost one
-		if w.finds(t, theKey()) || len(redis.all()) != 3 {
-			t.Errorf("it is found among %d entries", len(redis.all()))
+		f := newFixture(t, redis.url())
+		f.keep(t, keyOf("key"), recordOf("ch_1"))
+		before := f.cache.Find(t.Context(), keyOf("lost"), nil)
+		f.awaitOtherState(t, func() { f.exec(t, `truncate idempotency_keys`) })
+		before.Keep(recordOf("ch_2"))
+		f.keep(t, numbered(1), recordOf("ch_3")) // after the lost one
+		f.wantNotFound(t, keyOf("key"), "from before")
+		f.wantNotFound(t, keyOf("lost"), "from before")
+		if n := len(redis.all()); n != 3 {
+			t.Errorf("there are %d entries", n)
 		}
 	})
 
 	t.Run("a copy of the database finds nothing of the original's", func(t *testing.T) {
 		t.Parallel()
 		redis := newFake(t)
-		original, dump := newWorld(t, redis.url()), newWorld(t, redis.url())
-		var secret []byte
-		if err := original.db.QueryRow(t.Context(), `select secret from cache_secret`).Scan(&secret); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := dump.db.Pool().Exec(t.Context(), `update cache_secret set secret = $1`, secret); err != nil {
-			t.Fatal(err)
-		}
-		dump.kept(t, numbered(1), "ch_1")
-		original.kept(t, theKey(), "ch_2")
-		if dump.finds(t, theKey()) {
-			t.Error("it is found")
-		}
+		original, dump := newFixture(t, redis.url()), newFixture(t, redis.url())
+		const secret = `update cache_secret set secret = sha256('the same')`
+		original.awaitOtherState(t, func() { original.exec(t, secret) })
+		dump.awaitOtherState(t, func() { dump.exec(t, secret) })
+		dump.keep(t, numbered(1), recordOf("ch_1"))
+		original.keep(t, keyOf("key"), recordOf("ch_2"))
+		dump.wantNotFound(t, keyOf("key"), "of the original")
 	})
 
-	t.Run("after a restart, on a standby and after its promotion nothing of before is found", func(t *testing.T) {
+	t.Run("after a restart, on a standby and after its promotion nothing from before is found", func(t *testing.T) {
 		t.Parallel()
 		// Files that were put back look like a restart and cannot be told apart.
-		server, db := ownServer(t)
-		redis := newFake(t)
-		w := newWorldOn(t, db, redis.url())
-		w.kept(t, theKey(), "ch_1")
-		changed := w.watched()
-		if err := server.Restart(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		await.True(t, "that is known", changed)
-		if w.finds(t, theKey()) {
-			t.Error("the answer of before is found")
-		}
-		var stored idempotency.Record
-		await.True(t, "the database answers again", func() bool { // over new connections
-			var err error
-			var state idempotency.KeyState
-			state, err = idempotency.ReadKey(t.Context(), db, theKey())
-			stored = state.Record
-			return err == nil
-		})
-		w.keep(t, theKey(), stored)
-		if len(redis.all()) != 2 {
-			t.Errorf("there are %d entries, want one of before and one of after", len(redis.all()))
-		}
-
-		var folder string
-		if err := db.QueryRow(t.Context(), `show data_directory`).Scan(&folder); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(folder, "standby.signal"), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := server.Restart(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		var standby bool
-		await.True(t, "the standby answers", func() bool {
-			return db.QueryRow(t.Context(), `select pg_is_in_recovery()`).Scan(&standby) == nil
-		})
-		await.True(t, "the answer of before is not found on a standby", func() bool { return standby && w.cache.State() == "" && !w.finds(t, theKey()) })
-		var timeline string
-		await.True(t, "the standby is promoted", func() bool {
-			_, _ = db.Pool().Exec(t.Context(), `select pg_promote()`)
-			return db.QueryRow(t.Context(), `select left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)`).Scan(&timeline) == nil
-		})
-		if timeline != "00000002" {
-			t.Errorf("the timeline is %s", timeline)
-		}
-		w.keep(t, theKey(), stored)
-		if len(redis.all()) != 3 {
-			t.Errorf("there are %d entries, want one of each history", len(redis.all()))
-		}
-	})
-
-	t.Run("an ordinary role may read it", func(t *testing.T) {
-		t.Parallel()
-		db := pgtest.Open(t)
-		tx, err := db.Pool().Begin(t.Context())
+		server, err := local.Start(t.Context(), local.Options{InMemory: true, Fsync: true})
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-		// Roles belong to the whole server, so this one is never committed.
-		role := "reader_" + strings.ToLower(rand.Text())
-		for _, sql := range []string{
-			"create role " + role, "grant select on cache_secret to " + role, "set local role " + role,
-		} {
-			if _, err := tx.Exec(t.Context(), sql); err != nil {
+		t.Cleanup(func() {
+			if err := server.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		if err := migrations.Up(t.Context(), server.URL("postgres")); err != nil {
+			t.Fatal(err)
+		}
+		db, err := postgres.Open(t.Context(), server.URL("postgres"), postgres.Options{Application: t.Name(), AllowReadOnly: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(db.Close)
+		f := newFixtureOn(t, db, newFake(t).url())
+		restart := func() {
+			if err := server.Restart(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
-		w := opened(t, &world{reads: &reads{Querier: tx}}, newFake(t).url())
-		record := idempotency.Record{Answer: theAnswer("ch_1"), Fingerprint: theRequest().Fingerprint, ExpiresAt: inAnHour()}
-		w.keep(t, theKey(), record)
-		w.cache.Close() // before the transaction ends
+		f.keep(t, keyOf("key"), recordOf("ch_1"))
+		f.awaitOtherState(t, restart)
+		f.wantNotFound(t, keyOf("key"), "from before the restart")
+		f.keep(t, keyOf("key"), recordOf("ch_1"))
+
+		var folder string
+		await.True(t, "the database answers", func() bool {
+			return db.QueryRow(t.Context(), `show data_directory`).Scan(&folder) == nil
+		})
+		if err := os.WriteFile(filepath.Join(folder, "standby.signal"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		restart()
+		var standby bool
+		await.True(t, "the standby answers", func() bool {
+			return db.QueryRow(t.Context(), `select pg_is_in_recovery()`).Scan(&standby) == nil && standby
+		})
+		await.True(t, "the cache knows no state of a standby", func() bool { return f.cache.State() == "" })
+		f.wantNotFound(t, keyOf("key"), "on a standby")
+		await.True(t, "the standby is promoted", func() bool {
+			_, _ = db.Pool().Exec(t.Context(), `select pg_promote()`)
+			return f.cache.State() != ""
+		})
+		f.wantNotFound(t, keyOf("key"), "from before the promotion")
+		f.keep(t, keyOf("key"), recordOf("ch_1"))
 	})
 }
 
-// ownServer is a server of the test's own, to be restarted, with the schema.
-func ownServer(t *testing.T) (*local.Server, *postgres.DB) {
-	t.Helper()
-	server, err := local.Start(t.Context(), local.Options{InMemory: true, Fsync: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := server.Close(); err != nil {
-			t.Error(err)
+func TestFind_findsNothingWhileTheStateIsUnknown(t *testing.T) {
+	t.Parallel()
+	redis := newFake(t)
+	f := newFixture(t, redis.url())
+	record := f.keep(t, keyOf("key"), recordOf("ch_1"))
+
+	f.fails.Store(true)
+	await.True(t, "the failure is known", func() bool { return f.cache.State() == "" })
+	f.wantNotFound(t, keyOf("key"), "after a reading that failed")
+	f.fails.Store(false)
+	f.wantFound(t, keyOf("key"), record)
+
+	f.hangs.Store(true)
+	redis.answers(func(command []string) string {
+		if command[0] == "GETRANGE" && command[1] != "payonce:answer:" {
+			f.ahead.Add(int64(3 * time.Second))
 		}
+		return ""
 	})
-	if err := migrations.Up(t.Context(), server.URL("postgres")); err != nil {
-		t.Fatal(err)
-	}
-	db, err := postgres.Open(t.Context(), server.URL("postgres"), postgres.Options{Application: t.Name(), AllowReadOnly: true})
+	f.wantNotFound(t, keyOf("key"), "while Redis took longer than the reading counts")
+	redis.answers(nil)
+	f.wantNotFound(t, keyOf("key"), "two seconds after the last reading was sent")
+	f.hangs.Store(false)
+	f.wantFound(t, keyOf("key"), record)
+
+	keep := f.cache.Find(t.Context(), keyOf("key"), record.Fingerprint).Keep
+	f.cache.Close()
+	f.wantNotFound(t, keyOf("key"), "after Close")
+	keep(record) // and nothing happens
+}
+
+// TestFind_readsTheStateOnAConnectionBesideThePool: requests that hold the whole pool do
+// not end the cache, and a lost or old connection is replaced.
+func TestFind_readsTheStateOnAConnectionBesideThePool(t *testing.T) {
+	t.Parallel()
+	db, err := postgres.Open(t.Context(), pgtest.URL(t), postgres.Options{MaxConns: 1, AllowPlaintext: true, AllowUnsafeDurability: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(db.Close)
-	return server, db
-}
-
-func TestKnownTooLongAgo(t *testing.T) {
-	t.Parallel()
-
-	t.Run("nothing is found two seconds after the database was asked", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t, newFake(t).url())
-		record := w.kept(t, theKey(), "ch_1")
-		w.reads.hangs.Store(true)
-		w.ahead.Add(int64(2*time.Second + time.Millisecond))
-		if w.finds(t, theKey()) {
-			t.Error("it is found")
-		}
-		w.reads.hangs.Store(false)
-		w.wantFound(t, theKey(), record)
-	})
-
-	t.Run("nor when Redis took that long", func(t *testing.T) {
-		t.Parallel()
-		redis := newFake(t)
-		w := newWorld(t, redis.url())
-		w.kept(t, theKey(), "ch_1")
-		w.reads.hangs.Store(true)
-		redis.does(func(command []string) string {
-			if command[0] == "GETRANGE" {
-				w.ahead.Add(int64(3 * time.Second))
-			}
-			return ""
-		})
-		if w.finds(t, theKey()) {
-			t.Error("it is found")
-		}
-	})
-
-	t.Run("nor once the database was not to be read", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t, newFake(t).url())
-		record := w.kept(t, theKey(), "ch_1")
-		before := w.said.count("database")
-		w.reads.fails.Store(true)
-		await.True(t, "that is logged", func() bool { return w.said.count("database") > before })
-		if w.finds(t, theKey()) { // the last reading is hardly a second old
-			t.Error("it is found")
-		}
-		w.reads.fails.Store(false)
-		w.wantFound(t, theKey(), record)
-	})
-
-	t.Run("nor after Close", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t, newFake(t).url())
-		w.kept(t, theKey(), "ch_1")
-		_, _, keep := w.recall(t, theKey(), theRequest())
-		w.cache.Close()
-		if w.finds(t, theKey()) {
-			t.Error("it is found")
-		}
-		keep(idempotency.Record{}) // and nobody falls over it
-	})
+	f := newFixtureOn(t, db, newFake(t).url())
+	record := f.keep(t, keyOf("key"), recordOf("ch_1"))
+	f.exec(t, `
+select pg_terminate_backend(pid)
+  from pg_stat_activity
+ where datname = current_database()
+   and query like '%from cache_secret%'
+   and pid <> pg_backend_pid()`)
+	await.True(t, "the loss is logged", func() bool { return f.log.failures("database") > 0 })
+	f.wantFound(t, keyOf("key"), record)
+	conn, err := db.Pool().Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	f.ahead.Add(int64(61 * time.Second)) // the connection is old now
+	f.wantFound(t, keyOf("key"), record)
 }

@@ -1,0 +1,187 @@
+package rediscache_test
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/internal/await"
+)
+
+func TestFind(t *testing.T) {
+	t.Parallel()
+
+	t.Run("an answer that was kept is found byte for byte", func(t *testing.T) {
+		t.Parallel()
+		redis := newFake(t)
+		f := newFixture(t, redis.url())
+		record := f.keep(t, keyOf("key"), recordOf("ch_1"))
+		f.wantFound(t, keyOf("key"), record)
+		newFixtureOn(t, f.db, redis.url()).wantFound(t, keyOf("key"), record) // another process finds it too
+	})
+
+	t.Run("another request under the key, or another key, is not found", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, newFake(t).url())
+		f.keep(t, keyOf("key"), recordOf("ch_1"))
+		for _, fingerprint := range []string{"another", "fingerprint ", "fingerprin", ""} {
+			if got := f.cache.Find(t.Context(), keyOf("key"), []byte(fingerprint)); got.Found || len(got.Record.Body) > 0 {
+				t.Errorf("%q finds %+v", fingerprint, got)
+			}
+		}
+		for _, key := range []idempotency.Key{
+			{Scope: "globex", Operation: "POST /v1/charges", Value: "key"},
+			{Scope: "acme", Operation: "POST /v1/refunds", Value: "key"},
+			keyOf("KEY"),
+			{Scope: "acmeP", Operation: "OST /v1/charges", Value: "key"},
+		} {
+			f.wantNotFound(t, key, "of another key")
+		}
+	})
+
+	t.Run("an expired answer is not found, though Redis keeps it", func(t *testing.T) {
+		t.Parallel()
+		redis := newFake(t)
+		f := newFixture(t, redis.url())
+		living := recordOf("ch_1")
+		living.ExpiresAt = living.ExpiresAt.Add(24 * time.Hour)
+		f.keep(t, numbered(1), living)
+		f.keep(t, numbered(2), recordOf("ch_2"))
+		f.databaseAhead.Store(int64(2 * time.Hour))
+		await.True(t, "the cache knows the database's time", func() bool { return !f.finds(t, numbered(2)) })
+		f.wantFound(t, numbered(1), living)
+		f.wantNotFound(t, numbered(2), "expired")
+		if n := len(redis.all()); n != 2 {
+			t.Errorf("there are %d entries", n)
+		}
+	})
+
+	t.Run("what was never written is answered by the database", func(t *testing.T) {
+		t.Parallel()
+		redis := newFake(t)
+		f := newFixture(t, redis.url())
+		f.keep(t, numbered(1), recordOf("ch_1"))
+		redis.answers(func(command []string) string {
+			if command[0] == "SET" {
+				return "-OOM not allowed, with args beginning with: 'SET' '" + command[1] + "' 'ch_2'\r\n"
+			}
+			return ""
+		})
+		f.cache.Find(t.Context(), keyOf("key"), nil).Keep(recordOf("ch_2"))
+		await.True(t, "the refusal is logged", func() bool { return f.log.failures("writes") == 1 })
+		if log := f.log.String(); strings.Contains(log, "ch_2") || !strings.Contains(log, "OOM") {
+			t.Errorf("the log says too much or too little: %s", log)
+		}
+		f.wantNotFound(t, keyOf("key"), "refused")
+		await.True(t, "another answer is found", func() bool { return f.finds(t, numbered(1)) })
+		redis.answers(nil)
+		f.wantFound(t, keyOf("key"), f.keep(t, keyOf("key"), recordOf("ch_2")))
+		await.True(t, "the end is logged", func() bool { return strings.Contains(f.log.String(), "works again\" part=writes") })
+	})
+
+	t.Run("a large answer is left to the database", func(t *testing.T) {
+		t.Parallel()
+		redis := newFake(t)
+		f := newFixture(t, redis.url())
+		f.keep(t, numbered(1), recordOf("ch_1"))
+		large := recordOf("ch_2")
+		large.Body = make([]byte, 1<<20)
+		f.cache.Find(t.Context(), keyOf("key"), nil).Keep(large)
+		f.keep(t, numbered(2), recordOf("ch_3")) // after the large one
+		f.wantNotFound(t, keyOf("key"), "large")
+	})
+}
+
+func TestEntriesDoNotOutliveTheirKeys(t *testing.T) {
+	t.Parallel()
+	redis := newFake(t)
+	f := newFixture(t, redis.url())
+	for i, test := range []struct{ keeps, least, most time.Duration }{
+		{10 * time.Minute, 9 * time.Minute, 10 * time.Minute}, // as long as the key
+		{168 * time.Hour, time.Hour, time.Hour},               // an hour at most
+	} {
+		record := recordOf("ch_1")
+		record.ExpiresAt = time.Now().Add(test.keeps).Truncate(time.Second)
+		f.keep(t, numbered(i), record)
+		redis.mu.Lock()
+		if redis.life < test.least || redis.life > test.most {
+			t.Errorf("a key of %v has an entry of %v", test.keeps, redis.life)
+		}
+		redis.mu.Unlock()
+	}
+}
+
+func TestForged(t *testing.T) {
+	t.Parallel()
+
+	t.Run("an entry of which one bit is wrong is not found", func(t *testing.T) {
+		t.Parallel()
+		redis := newFake(t)
+		f := newFixture(t, redis.url())
+		record := f.keep(t, keyOf("key"), recordOf("ch_1"))
+		for name, value := range redis.all() {
+			for _, secret := range []string{"acme", "POST /v1/charges", "key"} {
+				if strings.Contains(name, secret) {
+					t.Errorf("the name of the entry shows %q: %s", secret, name)
+				}
+			}
+			for i := range len(value) {
+				changed := []byte(value)
+				changed[i] ^= 1 << (i % 8)
+				redis.put(name, string(changed))
+				f.wantNotFound(t, keyOf("key"), "changed")
+			}
+			for _, bad := range []string{"", "x", value[:31], value[:32], value[:len(value)-1], value + " ", value + strings.Repeat("x", 1<<20)} {
+				redis.put(name, bad)
+				f.wantNotFound(t, keyOf("key"), "cut or lengthened")
+			}
+			redis.put(name, value)
+		}
+		f.wantFound(t, keyOf("key"), record)
+		await.True(t, "the forgery is logged", func() bool { return f.log.failures("entries") > 0 })
+	})
+
+	t.Run("the entry of another key is not found", func(t *testing.T) {
+		t.Parallel()
+		redis := newFake(t)
+		f := newFixture(t, redis.url())
+		f.keep(t, numbered(1), recordOf("ch_1"))
+		f.keep(t, numbered(2), recordOf("ch_2"))
+		entries := redis.all()
+		names := slices.Collect(maps.Keys(entries))
+		redis.put(names[0], entries[names[1]])
+		redis.put(names[1], entries[names[0]])
+		f.wantNotFound(t, numbered(1), "swapped")
+		f.wantNotFound(t, numbered(2), "swapped")
+	})
+
+	t.Run("an entry of another kind is not found, and Redis is not left", func(t *testing.T) {
+		t.Parallel()
+		redis := newFake(t)
+		f := newFixture(t, redis.url())
+		f.keep(t, keyOf("key"), recordOf("ch_1"))
+		redis.answers(func(command []string) string {
+			if command[0] == "GETRANGE" && command[1] != "payonce:answer:" {
+				return "-WRONGTYPE Operation against a key holding the wrong kind of value\r\n"
+			}
+			return ""
+		})
+		f.wantNotFound(t, keyOf("key"), "of another kind")
+		await.True(t, "it is logged", func() bool { return f.log.failures("entries") > 0 })
+		if f.log.failures("redis") > 0 {
+			t.Error(f.log)
+		}
+	})
+
+	t.Run("an entry from before the secret was changed is not found", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, newFake(t).url())
+		f.keep(t, keyOf("key"), recordOf("ch_1"))
+		f.awaitOtherState(t, func() { f.exec(t, `update cache_secret set secret = sha256(uuid_send(gen_random_uuid()))`) })
+		f.keep(t, numbered(1), recordOf("ch_2"))
+		f.wantNotFound(t, keyOf("key"), "from before")
+	})
+}

@@ -1,0 +1,180 @@
+package rediscache_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/rediscache"
+)
+
+func keyOf(value string) idempotency.Key {
+	return idempotency.Key{Scope: "acme", Operation: "POST /v1/charges", Value: value}
+}
+
+func recordOf(name string) idempotency.Record {
+	return idempotency.Record{
+		Answer: idempotency.Answer{
+			StatusCode: http.StatusAccepted, ContentType: "application/json", Location: "/v1/charges/" + name,
+			Body: []byte("{\"id\": \"" + name + "\"}\n\x00\xff"),
+		},
+		Fingerprint: []byte("fingerprint"),
+		ExpiresAt:   time.Now().Add(time.Hour).Truncate(time.Second),
+	}
+}
+
+// fixture is a database, a cache of its keys and the time.
+type fixture struct {
+	db    *postgres.DB
+	cache *rediscache.Cache
+	log   *lines
+
+	ahead         atomic.Int64 // of the clock
+	databaseAhead atomic.Int64 // of the database's clock
+	fails, hangs  atomic.Bool  // the readings of the database
+}
+
+func newFixture(t *testing.T, url string) *fixture {
+	t.Helper()
+	return newFixtureOn(t, pgtest.Open(t), url)
+}
+
+// newFixtureOn opens a cache that reads the database as the api's role.
+func newFixtureOn(t *testing.T, db *postgres.DB, url string) *fixture {
+	t.Helper()
+	f := &fixture{db: db, log: &lines{}}
+	var err error
+	f.cache, err = rediscache.OpenReading(t.Context(), pgtest.As(t, db, postgres.RoleAPI).Pool().Config().ConnConfig, f.row, url, rediscache.Options{
+		Log:   slog.New(slog.NewTextHandler(f.log, nil)),
+		Clock: func() time.Time { return time.Now().Add(time.Duration(f.ahead.Load())) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(f.cache.Close)
+	return f
+}
+
+// row reads the state of the database, unless that fails or hangs.
+func (f *fixture) row(ctx context.Context, conn *pgx.Conn, sql string) pgx.Row {
+	if f.hangs.Load() {
+		<-ctx.Done()
+	}
+	if f.fails.Load() {
+		return later{err: errors.New("planted")}
+	}
+	return later{Row: conn.QueryRow(ctx, sql), by: time.Duration(f.databaseAhead.Load())}
+}
+
+// later is a row whose times are later than the database says.
+type later struct {
+	pgx.Row
+
+	by  time.Duration
+	err error
+}
+
+func (r later) Scan(dest ...any) error {
+	if r.err != nil {
+		return r.err
+	}
+	err := r.Row.Scan(dest...)
+	for _, d := range dest {
+		if at, ok := d.(*time.Time); ok {
+			*at = at.Add(r.by)
+		}
+	}
+	return err
+}
+
+func (f *fixture) exec(t *testing.T, sql string) {
+	t.Helper()
+	if _, err := f.db.Pool().Exec(t.Context(), sql); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// keep gives the cache a record until it is found.
+func (f *fixture) keep(t *testing.T, key idempotency.Key, record idempotency.Record) idempotency.Record {
+	t.Helper()
+	await.True(t, "a kept answer is found", func() bool {
+		cached := f.cache.Find(t.Context(), key, record.Fingerprint)
+		if !cached.Found && cached.Keep != nil {
+			cached.Keep(record)
+		}
+		return cached.Found
+	})
+	return record
+}
+
+func (f *fixture) finds(t *testing.T, key idempotency.Key) bool {
+	t.Helper()
+	return f.cache.Find(t.Context(), key, []byte("fingerprint")).Found
+}
+
+// wantFound waits for the answer: on a busy machine Redis may be late once.
+func (f *fixture) wantFound(t *testing.T, key idempotency.Key, want idempotency.Record) {
+	t.Helper()
+	await.True(t, "the answer is found", func() bool {
+		cached := f.cache.Find(t.Context(), key, want.Fingerprint)
+		if diff := cmp.Diff(want, cached.Record); cached.Found && diff != "" {
+			t.Errorf("record (-want +got):\n%s", diff)
+		}
+		return cached.Found
+	})
+}
+
+func (f *fixture) wantNotFound(t *testing.T, key idempotency.Key, when string) {
+	t.Helper()
+	if f.finds(t, key) {
+		t.Errorf("%s: %s is found", when, key.Value)
+	}
+}
+
+// awaitOtherState runs change and waits until the cache knows that the database is in
+// another state.
+func (f *fixture) awaitOtherState(t *testing.T, change func()) {
+	t.Helper()
+	before := f.cache.State()
+	change()
+	await.True(t, "the change is known", func() bool { now := f.cache.State(); return now != "" && now != before })
+}
+
+// lines is a log.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// failures is how often a part was logged as failing.
+func (l *lines) failures(part string) int {
+	return bytes.Count([]byte(l.String()), []byte("without what fails\" part="+part+" "))
+}
+
+func numbered(i int) idempotency.Key { return keyOf("k" + strconv.Itoa(i)) }
