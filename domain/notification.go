@@ -9,10 +9,10 @@ import (
 const Notification = "notification"
 
 var notification = Step{
-	Name:         Notification,
-	Events:       []EventType{event[MerchantNotified]()},
-	applies:      func(e ChargeRequested) bool { return e.Notify },
-	everyOutcome: true,
+	Name:    Notification,
+	Events:  []EventType{event[MerchantNotified]()},
+	applies: func(e ChargeRequested) bool { return e.Notify },
+	pending: Charge.NeedsWebhook,
 }
 
 // MerchantNotified says that the merchant's endpoint accepted the webhook about the event EventID,

@@ -32,9 +32,9 @@ type Step struct {
 	// after the other one.
 	after Status
 
-	// everyOutcome: a subscriber gets a message about each outcome, those of refunds
-	// included. The others get one about the outcome of a charge that has the step.
-	everyOutcome bool
+	// pending reports whether a subscriber has yet to run for the outcome at a version; nil
+	// where it runs once, for the outcome of the charge itself.
+	pending func(c Charge, version int) bool
 }
 
 // Steps are the names of the steps before the outcome.
@@ -137,18 +137,24 @@ func (c Charge) due(name string) bool {
 	return false
 }
 
-// follows reports whether a subscriber may run: the charge has its outcome.
-func (c Charge) follows(name string) bool { return c.Terminal() && c.Step(name) == StepPending }
+// Follows reports whether a subscriber has yet to run for the outcome at a version.
+func (c Charge) Follows(name string, version int) bool {
+	s, _ := stepNamed(name)
+	if s.pending != nil {
+		return s.pending(c, version)
+	}
+	return c.Terminal() && version == c.OutcomeVersion && c.Step(name) == StepPending
+}
 
 // SubscribersOf are the names of the subscribers that get a message about the event at a
-// version: none unless it is an outcome.
+// version: none unless it is an outcome. The notification gets one about each outcome.
 func (c Charge) SubscribersOf(e Event, version int) []string {
 	if registry[TypeOf(e)].Webhook == "" {
 		return nil
 	}
 	var names []string
 	for _, s := range subscribers {
-		if s.everyOutcome || version == c.OutcomeVersion && c.follows(s.Name) {
+		if s.Name == Notification || c.Follows(s.Name, version) {
 			names = append(names, s.Name)
 		}
 	}

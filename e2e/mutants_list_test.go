@@ -31,19 +31,15 @@ func mutants() []mutant {
 		{
 			"stock is taken in one commit and recorded in another",
 			[]edit{
-				{"fulfillment/commit.go", "	for _, effect := range also {\n		effect(b, w.s.Charge)\n	}\n", ""},
 				{
-					"fulfillment/commit.go", "		err = w.DB.Commit(ctx, b)\n",
-					`		effects := &pgx.Batch{}
-		for _, effect := range also {
-			effect(effects, w.s.Charge)
-		}
-		if effects.Len() > 0 {
-			err = w.DB.Commit(ctx, effects)
-		}
-		if err == nil {
-			err = w.DB.Commit(ctx, b)
-		}
+					"fulfillment/run.go", "				k.keep(b, r.stream.Charge, e.Event)\n",
+					`				rows := &pgx.Batch{}
+				k.keep(rows, r.stream.Charge, e.Event)
+				if rows.Len() > 0 {
+					if err := r.DB.Commit(context.Background(), rows); err != nil {
+						return next, err
+					}
+				}
 `,
 				},
 			},
@@ -51,18 +47,24 @@ func mutants() []mutant {
 		},
 		{
 			"the merchant is recorded as told before it is told",
-			[]edit{{
-				"fulfillment/notification.go", "		if !delivered { // a lost race for the version is no reason to send again\n",
-				`		recorded, err := n.record(ctx, d, s, domain.NotifyMerchant{EventID: outcome.ID.String(), Type: kind, Version: outcome.Version})
-		if err == nil {
-			err = n.deliver(ctx, s, outcome, kind)
+			[]edit{
+				{
+					"fulfillment/notification.go", "	if !n.delivered {",
+					"	if false {",
+				},
+				{
+					"fulfillment/run.go", "				return inbox.Complete, fmt.Errorf(\"%s: %w\", to.name, err)\n			}\n		}\n",
+					`				return inbox.Complete, fmt.Errorf("%s: %w", to.name, err)
+			}
 		}
-		if true {
-			return recorded, err
+		if n, ok := s.(*notification); ok {
+			if err := n.deliver(ctx, r.stream, outcome, domain.EventTypeNamed(outcome.Type).Webhook); err != nil {
+				return r.result, err
+			}
 		}
-		if !delivered {
 `,
-			}},
+				},
+			},
 			byWalk("success/worker/POST /shop/webhooks/before/kill", "told"),
 		},
 		{
@@ -81,14 +83,25 @@ func mutants() []mutant {
 		{
 			"a declined payment is confirmed again, under a new key",
 			[]edit{
-				{"fulfillment/payment.go", "(i.Status == stripe.RequiresPaymentMethod && !i.Attempted)", "i.Status == stripe.RequiresPaymentMethod"},
-				{"fulfillment/payment.go", "ConfirmIntent(ctx, w.attemptKey(), intent.ID)", "ConfirmIntent(ctx, fmt.Sprint(time.Now().UnixNano()), intent.ID)"},
+				{
+					"fulfillment/payment.go", "(i.Status == stripe.RequiresPaymentMethod && !i.Attempted)",
+					"i.Status == stripe.RequiresPaymentMethod",
+				},
+				{
+					"fulfillment/payment.go", "ConfirmIntent(ctx, attemptKey(s), p.intent.ID)",
+					"ConfirmIntent(ctx, fmt.Sprint(time.Now().UnixNano()), p.intent.ID)",
+				},
 			},
 			byWalk("declined/worker/POST /v1/payment_intents/:id/confirm/after/kill", "should be failed card_declined"),
 		},
 		{
 			"a payment intent is made under a new key at every attempt",
-			[]edit{{"fulfillment/payment.go", "CreateIntent(ctx, w.attemptKey(),", "CreateIntent(ctx, fmt.Sprint(time.Now().UnixNano()),"}},
+			[]edit{
+				{
+					"fulfillment/payment.go", "CreateIntent(ctx, attemptKey(s),",
+					"CreateIntent(ctx, fmt.Sprint(time.Now().UnixNano()),",
+				},
+			},
 			byWalk("success/worker/POST /v1/payment_intents/after/kill", "one payment intent per attempt"),
 		},
 		{
@@ -101,27 +114,60 @@ func mutants() []mutant {
 		},
 		{
 			"a charge fails before its intent is canceled",
-			[]edit{{
-				"fulfillment/payment.go", "	intent, err := w.Provider.CancelIntent(ctx, w.s.Charge.PaymentIntent)\n	if err != nil {\n		return w.outside(ctx, err, nil)\n	}\n	switch intent.Status {\n	case stripe.Canceled:\n		return w.commit(ctx, domain.DeclinePayment{Failure: why}, giveBack)",
-				"	if err := w.commit(ctx, domain.DeclinePayment{Failure: why}, giveBack); err != nil {\n		return err\n	}\n	intent, err := w.Provider.CancelIntent(ctx, w.s.Charge.PaymentIntent)\n	if err != nil {\n		return w.outside(ctx, err, nil)\n	}\n	switch intent.Status {\n	case stripe.Canceled:\n		return nil",
-			}},
+			[]edit{
+				{
+					"fulfillment/payment.go", "	return p.stop(ctx, s, domain.DeclinePayment{Failure: why})\n",
+					"	return decision{command: domain.DeclinePayment{Failure: why}}, nil\n",
+				},
+				{
+					"fulfillment/run.go", "		r.races = 0\n",
+					`		if _, declined := d.command.(domain.DeclinePayment); declined && r.stream.Charge.Started() {
+			if _, err := r.Services.Provider.CancelIntent(ctx, r.stream.Charge.PaymentIntent); err != nil {
+				return false, err
+			}
+		}
+`,
+				},
+			},
 			byWalk("declined/worker/POST /v1/payment_intents/:id/cancel/before/kill", "canceled"),
 		},
 		{
 			"a refund is sent under a new key each time, and nobody looks first",
 			[]edit{
-				{"fulfillment/refund.go", "	key := r.s.At(refund.AttemptVersion).ID.String()\n", "	key := fmt.Sprint(time.Now().UnixNano())\n"},
-				{"fulfillment/refund.go", "		{\"look for\", (*refunding).look},\n", ""},
-				{"fulfillment/refund.go", "import (\n", "import (\n	\"time\"\n"},
+				{
+					"fulfillment/refund.go", "	key := s.At(refund.AttemptVersion).ID.String()\n",
+					"	key := fmt.Sprint(time.Now().UnixNano())\n",
+				},
+				{
+					"fulfillment/refund.go", "	if _, found := r.found[id]; !found {\n",
+					"	if false {\n",
+				},
+				{
+					"fulfillment/refund.go", "import (\n",
+					"import (\n	\"time\"\n",
+				},
 			},
 			byWalk("refund/worker/POST /v1/refunds/after/kill", "refund"),
 		},
 		{
 			"stock is given back before the failure is recorded, in a commit of its own",
-			[]edit{{
-				"fulfillment/payment.go", "	case stripe.Canceled:\n		return w.commit(ctx, domain.DeclinePayment{Failure: why}, giveBack)",
-				"	case stripe.Canceled:\n		b := &pgx.Batch{}\n		giveBack(b, w.s.Charge)\n		if err := w.DB.Commit(ctx, b); err != nil {\n			return err\n		}\n		return w.commit(ctx, domain.DeclinePayment{Failure: why})",
-			}, {"fulfillment/payment.go", "import (\n", "import (\n	\"github.com/jackc/pgx/v5\"\n"}},
+			[]edit{
+				{
+					"fulfillment/run.go", "				k.keep(b, r.stream.Charge, e.Event)\n",
+					`				rows := b
+				_, released := e.Event.(domain.InventoryReleased)
+				if released {
+					rows = &pgx.Batch{}
+				}
+				k.keep(rows, r.stream.Charge, e.Event)
+				if released && rows.Len() > 0 {
+					if err := r.DB.Commit(context.Background(), rows); err != nil {
+						return next, err
+					}
+				}
+`,
+				},
+			},
 			byWalk("declined/worker/update stock, update reservations/after/kill", "liveness"),
 		},
 		{

@@ -1,24 +1,32 @@
-// Package fulfillment carries what was accepted: a charge through inventory and
-// payment to its outcome, its cancellation, every refund of it, and, as a
-// receiver of its own, the notification of each outcome. It owns stock and
-// reservations.
+// Package fulfillment processes what was accepted: a charge through its steps to the
+// outcome, its cancellation, every refund of it, and what follows an outcome, such as the
+// merchant's webhook. It owns stock and reservations.
 //
-// A message is a wake-up. The stream is the truth, the recovery point and, by
-// its version, the fence: each step looks at the charge, does what is missing,
-// and records it with the effects in one commit. So a message may come in any
-// order and any number of times, and a holder may die anywhere; who takes over
-// folds the stream and goes on where it ends. An event of the provider's is a
-// wake-up too, and nothing that it says is believed.
+// # Steps
 //
-// It promises that stock is taken once, that the provider takes the money at
-// most once and never for a failed or canceled charge, that a refund gives its
-// money back at most once, and that the merchant is told about every outcome at
-// least once under one webhook id. It promises nothing about how long that
-// takes: what is outside is waited for.
+// A message is a wake-up. The stream is the truth, the recovery point and, by its
+// version, the fence. One loop (run.go) loads the stream, runs the step that is due, and
+// commits its decision together with everything that belongs to it. So messages may
+// arrive in any order and any number of times, and a worker may die anywhere: the next
+// one folds the stream and continues. An event of the provider is a wake-up too; the
+// worker asks the provider and believes nothing that the event says. The lists of steps
+// and subscribers are in step.go; docs/how-to/add-a-step.md adds one.
 //
-// The limit of the promise about refunds: a holder that stands still between its
-// look at the provider's list and its send for longer than the provider
-// remembers keys, and then sends. docs/provider.md has every situation.
+// # Guarantees
 //
-// No transaction is open and no connection is held during a call to the outside.
+//   - Stock is taken once.
+//   - The provider takes the money at most once, and never for a failed or canceled charge.
+//   - A refund returns its money at most once.
+//   - The merchant receives a webhook about every outcome at least once, under one id.
+//
+// # Limits
+//
+//   - It promises nothing about how long a step takes: it waits for external services.
+//   - A worker that is suspended between its read of the provider's list of refunds and
+//     its request for longer than the provider keeps idempotency keys, and then sends the
+//     request, may refund twice. docs/provider.md has every situation.
+//
+// No transaction is open and no connection is held during a call to an external service.
+//
+// Tables: stock, reservations, webhook_resends.
 package fulfillment

@@ -10,7 +10,7 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/groupcommit"
-	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/ledger"
 )
 
 const insertReservation = `
@@ -25,64 +25,39 @@ update stock
  where merchant_id = $1
    and sku = $2`
 
-// reserveInventory holds stock for the charge, or fails the charge.
+// inventory holds stock for the charge, or fails the charge.
 //
-// If we die here: before the commit nothing is held, and the step runs again;
-// after it the stream says that stock is held, and the step is skipped.
+// If we die here: before the commit nothing is held; the next worker runs the step again,
+// or finds it done in the stream.
 // Test: e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
-func (w *walk) reserveInventory(ctx context.Context) error {
-	if w.s.Charge.Step(domain.Inventory) != domain.StepPending {
-		return nil
-	}
-	lacking, err := w.lacking(ctx)
-	if err != nil {
-		return err
-	}
-	if lacking != "" {
-		return w.commit(ctx, domain.RejectInventory{Code: lacking})
-	}
-	err = w.commit(ctx, domain.ReserveInventory{}, reserve)
-	switch postgres.Constraint(err) {
-	case "stock_available_not_negative":
-		return w.commit(ctx, domain.RejectInventory{Code: domain.OutOfStock})
-	case "reservations_known_sku":
-		return w.commit(ctx, domain.RejectInventory{Code: domain.UnknownSKU})
-	}
-	return err
-}
+type inventory struct{ reader *Reader }
 
-// lacking is why the charge cannot be reserved now, "" if it can. A commit that is
-// refused costs those that share it as well, so stock that is gone is looked for
-// before. What goes meanwhile the constraints refuse.
-func (w *walk) lacking(ctx context.Context) (domain.FailureCode, error) {
-	c := w.s.Charge
-	items := ordered(c.Items)
+func (inventory) name() string { return domain.Inventory }
+
+// run reads the stock before it reserves: a refused commit costs the others in the group
+// commit as well. The constraints refuse what is sold meanwhile.
+func (i inventory) run(ctx context.Context, s ledger.Stream) (decision, error) {
+	items := ordered(s.Charge.Items)
 	asked := make([]article, len(items))
-	for i, item := range items {
-		asked[i] = article{c.MerchantID, item.SKU}
+	for n, item := range items {
+		asked[n] = article{s.Charge.MerchantID, item.SKU}
 	}
-	available, err := w.Reader.available(ctx, asked)
+	available, err := i.reader.available(ctx, asked)
 	if err != nil {
-		return "", fmt.Errorf("look for the stock of %s: %w", w.s.ID, err)
+		return decision{}, fmt.Errorf("read the stock of %s: %w", s.ID, err)
 	}
-	for i, item := range items {
+	for n, item := range items {
 		switch {
-		case available[i] < 0:
-			return domain.UnknownSKU, nil
-		case available[i] < item.Quantity:
-			return domain.OutOfStock, nil
+		case available[n] < 0:
+			return decision{command: domain.RejectInventory{Code: domain.UnknownSKU}}, nil
+		case available[n] < item.Quantity:
+			return decision{command: domain.RejectInventory{Code: domain.OutOfStock}}, nil
 		}
 	}
-	return "", nil
-}
-
-// reserve takes in one order of articles, so that two charges for the same ones
-// cannot deadlock.
-func reserve(b *pgx.Batch, c domain.Charge) {
-	for _, item := range ordered(c.Items) {
-		b.Queue(insertReservation, c.ID, c.MerchantID, item.SKU, item.Quantity)
-		b.Queue(takeStock, c.MerchantID, item.SKU, item.Quantity)
-	}
+	return decision{command: domain.ReserveInventory{}, instead: map[string]domain.Command{
+		"stock_available_not_negative": domain.RejectInventory{Code: domain.OutOfStock},
+		"reservations_known_sku":       domain.RejectInventory{Code: domain.UnknownSKU},
+	}}, nil
 }
 
 const sellStock = `
@@ -104,16 +79,25 @@ update reservations
    set status = $2
  where charge_id = $1`
 
-// sell turns what the charge holds into a sale.
-func sell(b *pgx.Batch, c domain.Charge) { end(b, c, sellStock, "sold") }
-
-// giveBack is the compensation of reserve.
-func giveBack(b *pgx.Batch, c domain.Charge) { end(b, c, returnStock, "released") }
-
-func end(b *pgx.Batch, c domain.Charge, move, status string) {
-	if c.Step(domain.Inventory) != domain.StepDone {
-		return
+// keep takes, sells and returns stock in the order of the articles, so that two charges
+// for the same articles cannot deadlock.
+func (inventory) keep(b *pgx.Batch, c domain.Charge, e domain.Event) {
+	switch e := e.(type) {
+	case domain.InventoryReserved:
+		for _, item := range ordered(e.Items) {
+			b.Queue(insertReservation, c.ID, c.MerchantID, item.SKU, item.Quantity)
+			b.Queue(takeStock, c.MerchantID, item.SKU, item.Quantity)
+		}
+	case domain.InventoryReleased:
+		endReservation(b, c, returnStock, "released")
+	case domain.ChargeSucceeded:
+		if c.Step(domain.Inventory) == domain.StepDone {
+			endReservation(b, c, sellStock, "sold")
+		}
 	}
+}
+
+func endReservation(b *pgx.Batch, c domain.Charge, move, status string) {
 	for _, item := range ordered(c.Items) {
 		b.Queue(move, c.MerchantID, item.SKU, item.Quantity)
 	}
@@ -130,8 +114,7 @@ insert into stock
 values ($1, $2, $3, $3)
 on conflict (merchant_id, sku) do nothing`
 
-// Supply queues an article and how many there are of it. An article that is
-// kept already stays as it is.
+// Supply queues an article and its quantity. An article that exists stays as it is.
 func Supply(b *pgx.Batch, merchant, sku string, quantity int64) {
 	b.Queue(insertStock, merchant, sku, quantity)
 }

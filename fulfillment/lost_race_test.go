@@ -87,6 +87,18 @@ func TestLostRace(t *testing.T) {
 		w.expect(succeeded(toStarted+" payment.attempt_failed"), "retrieve confirm retrieve confirm")
 	})
 
+	t.Run("a decline that lost a race keeps its reason", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		s := w.start()
+		unrelated := domain.RefundAttemptFailed{RefundID: "re_1", StatusCode: 500}
+		w.provider.on("retrieve", shows("requires_confirmation"), shows("canceled"))
+		w.provider.on("confirm", declines())
+		w.provider.on("cancel", meanwhile(func() { w.append(s, unrelated) }, shows("canceled")))
+		w.expectKind(w.deliver(), "done")
+		w.expect(failed(toStarted+" refund.attempt_failed", domain.CardDeclined), "retrieve confirm cancel")
+	})
+
 	t.Run("a refused creation fails no charge whose payment a rival has started", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)

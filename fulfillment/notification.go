@@ -12,78 +12,57 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/merchants"
-	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/webhook"
 	"github.com/payonce/payonce/ledger"
 )
 
-// NotificationReceiver is the receiver that tells merchants about outcomes. It
-// has claims of its own, so a dead shop blocks no charge.
-const NotificationReceiver = "notification"
-
-// Notification handles the messages of NotificationReceiver and ResendReceiver.
-type Notification struct {
-	DB     *postgres.DB
-	Reader *Reader
-	Sender *webhook.Sender
+// notification sends the webhook about one outcome, the charge's or a refund's. A message
+// of TypeResend sends it also if the merchant received it before.
+//
+// If we die here: nothing is recorded; the next worker sends the webhook, perhaps once
+// more, under the same webhook-id, by which the merchant recognizes it.
+// Test: e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
+type notification struct {
+	reader    *Reader
+	webhooks  *webhook.Sender
+	delivery  inbox.Delivery
+	version   int  // of the outcome
+	delivered bool // in this delivery
 }
 
-// webhookBody is the body that a merchant gets. The id is the event's, the same at
-// every delivery, and goes into the webhook-id header too.
+func (f *Fulfillment) notification(d inbox.Delivery, version int) step {
+	return &notification{reader: f.Reader, webhooks: f.Services.Webhooks, delivery: d, version: version}
+}
+
+func (*notification) name() string { return domain.Notification }
+
+func (n *notification) run(ctx context.Context, s ledger.Stream) (decision, error) {
+	outcome := s.At(n.version)
+	kind := domain.EventTypeNamed(outcome.Type).Webhook
+	if !n.delivered { // a lost race for the version is no reason to send it again
+		if err := n.deliver(ctx, s, outcome, kind); err != nil {
+			return decision{}, err
+		}
+		n.delivered = true
+	}
+	d := decision{command: domain.NotifyMerchant{EventID: outcome.ID.String(), Type: kind, Version: n.version}}
+	if n.delivery.Type == TypeResend {
+		d.rows = func(b *pgx.Batch) { recordResend(b, n.delivery) }
+	}
+	return d, nil
+}
+
+// webhookBody is the body of a webhook. The id is that of the event, the same at every
+// delivery, and goes into the webhook-id header too.
 type webhookBody struct {
 	ID        string    `json:"id"`
 	Type      string    `json:"type"`
 	CreatedAt time.Time `json:"created_at"`
-	Data      any       `json:"data"` // the charge or the refund, as it was then
+	Data      any       `json:"data"` // the charge or the refund as of the outcome
 }
 
-// subject is what the newest event of the stream is the outcome of.
-func subject(past ledger.Stream) any {
-	c := past.Charge
-	for _, r := range c.Refunds {
-		if r.OutcomeVersion == c.Version || r.ReversalVersion == c.Version {
-			return c.RefundView(r)
-		}
-	}
-	return past.View()
-}
-
-// Notify is the inbox handler that delivers the webhook about one outcome, the
-// charge's or a refund's, and records it. The merchant is told of a charge's
-// outcomes in their order. A message of TypeResend delivers it also if the
-// merchant was told before, and the record is then that of the wish.
-//
-// If we die here: before the merchant took it, it is delivered again; after it,
-// and before the commit, it is delivered again under the same webhook-id, by
-// which the merchant knows it.
-// Test: e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
-func (n *Notification) Notify(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
-	envelope, err := ledger.Open(d.Payload)
-	if err != nil {
-		return inbox.Complete, &inbox.ParkError{Err: err}
-	}
-	delivered := false
-	return again(ctx, n.Reader, envelope.ChargeID, envelope.Version, func(s ledger.Stream) (inbox.Result, error) {
-		outcome := s.At(envelope.Version)
-		kind := domain.EventTypeNamed(outcome.Type).Webhook
-		if kind == "" {
-			return inbox.Complete, &inbox.ParkError{Err: fmt.Errorf("message %s names a %s of %s, which is no outcome", d.ID, outcome.Type, s.ID)}
-		}
-		if d.Type != TypeResend && !s.Charge.NeedsWebhook(outcome.Version) {
-			return inbox.Complete, nil
-		}
-		if !delivered { // a lost race for the version is no reason to send again
-			if err := n.deliver(ctx, s, outcome, kind); err != nil {
-				return inbox.Complete, err
-			}
-			delivered = true
-		}
-		return n.record(ctx, d, s, domain.NotifyMerchant{EventID: outcome.ID.String(), Type: kind, Version: outcome.Version})
-	})
-}
-
-func (n *Notification) deliver(ctx context.Context, s ledger.Stream, outcome ledger.Recorded, kind string) error {
-	endpoint, err := n.Reader.endpoint(ctx, s.Charge.MerchantID)
+func (n *notification) deliver(ctx context.Context, s ledger.Stream, outcome ledger.Recorded, kind string) error {
+	endpoint, err := n.reader.endpoint(ctx, s.Charge.MerchantID)
 	if errors.Is(err, merchants.ErrNoWebhook) {
 		return &inbox.ParkError{Err: err} // there was one when the charge was accepted
 	}
@@ -96,7 +75,7 @@ func (n *Notification) deliver(ctx context.Context, s ledger.Stream, outcome led
 	if err != nil {
 		return fmt.Errorf("encode the webhook about %s: %w", outcome.ID, err)
 	}
-	err = n.Sender.Deliver(ctx, webhook.Message{
+	err = n.webhooks.Deliver(ctx, webhook.Message{
 		Merchant: s.Charge.MerchantID, URL: endpoint.URL, Secrets: endpoint.Secrets, ID: outcome.ID.String(), Body: body,
 	})
 	var forbidden *webhook.TargetError
@@ -118,23 +97,13 @@ func (n *Notification) deliver(ctx context.Context, s ledger.Stream, outcome led
 	}
 }
 
-func (n *Notification) record(ctx context.Context, d inbox.Delivery, s ledger.Stream, cmd domain.Command) (inbox.Result, error) {
-	events, err := domain.Decide(s.Charge, cmd)
-	if err != nil {
-		return inbox.Complete, err
-	}
-	b := &pgx.Batch{}
-	if len(events) > 0 {
-		if _, err := ledger.Append(b, s, cause(d), events...); err != nil {
-			return inbox.Complete, err
+// subject is the charge or the refund whose outcome is the newest event of the stream.
+func subject(past ledger.Stream) any {
+	c := past.Charge
+	for _, r := range c.Refunds {
+		if r.OutcomeVersion == c.Version || r.ReversalVersion == c.Version {
+			return c.RefundView(r)
 		}
 	}
-	if d.Type == TypeResend {
-		resent(b, d)
-	}
-	inbox.Done(b, d)
-	if err := n.DB.Commit(ctx, b); err != nil {
-		return inbox.Complete, fmt.Errorf("record the notification of %s: %w", s.ID, err)
-	}
-	return inbox.Completed, nil
+	return past.View()
 }

@@ -49,7 +49,7 @@ func newShop(t *testing.T, allow ...netip.Prefix) *shop {
 	t.Cleanup(server.Close)
 	sender := webhook.New(webhook.Config{AllowCIDRs: allow, Now: time.Now})
 	t.Cleanup(sender.Close)
-	s.notify = (&fulfillment.Notification{DB: s.db, Reader: fulfillment.NewReader(s.db), Sender: sender}).Notify
+	s.notify = handlerFor(&fulfillment.Fulfillment{DB: s.db, Reader: fulfillment.NewReader(s.db), Services: fulfillment.Services{Webhooks: sender}}, fulfillment.NotificationReceiver)
 	b := &pgx.Batch{}
 	if err := merchants.Register(b, merchants.Merchant{ID: "acme"}, merchants.Webhook{URL: server.URL + "/hooks", Secret: shopSecret}); err != nil {
 		t.Fatal(err)

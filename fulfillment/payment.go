@@ -10,172 +10,206 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/stripe"
+	"github.com/payonce/payonce/ledger"
 )
 
-// The provider's payment intent is the anchor of a payment: it can take the
-// money at most once, whatever is sent to it. So it is made first and its id
-// committed before any money moves; afterwards, whoever does not know how the
-// payment stands asks the intent. And before a charge fails, its intent is
-// canceled: a declined intent could still be confirmed by a request that is
-// under way somewhere.
-
-// startPayment makes the intent and records it.
+// payment takes the money.
 //
-// If we die here: before the provider answered, or before the commit, the step
-// runs again with the same key and gets the same intent; should the provider
-// have forgotten the key, the first intent stays an orphan that nobody confirms.
-// Test: e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
-func (w *walk) startPayment(ctx context.Context) error {
-	c := w.s.Charge
-	if c.Step(domain.Payment) != domain.StepPending || c.Started() {
-		return nil
-	}
-	intent, err := w.Provider.CreateIntent(ctx, w.attemptKey(), stripe.CreateParams{
-		Reference:     c.ID,
-		Amount:        c.Amount.Amount,
-		Currency:      string(c.Amount.Currency),
-		PaymentMethod: c.PaymentMethod,
-		Description:   c.Description,
-	})
-	var declined *stripe.DeclinedError
-	var rejected *stripe.RejectedError
-	switch {
-	case errors.As(err, &declined) && declined.Intent.ID != "":
-		intent = declined.Intent // it was made, so it is recorded; the next step ends it
-	case errors.As(err, &declined):
-		return w.commit(ctx, domain.DeclinePayment{Failure: failure(declined.Decline)}, giveBack)
-	case errors.As(err, &rejected):
-		// The provider will not make this payment, and there is no intent to cancel.
-		return w.commit(ctx, domain.DeclinePayment{Failure: refusal(rejected)}, giveBack)
-	case err != nil:
-		return w.outside(ctx, err, failedAt(domain.StageCreate))
-	}
-	w.intent = &intent
-	return w.commit(ctx, domain.StartPayment{Provider: domain.Provider, PaymentIntent: intent.ID})
+// The provider's payment intent takes the money at most once, whatever is sent to it. So
+// the step creates it first, and commits its id before any money moves; afterwards a
+// worker that does not know the state of the payment retrieves the intent. Before a charge
+// fails, the step cancels its intent: a declined intent could still be confirmed by a
+// request in flight.
+type payment struct {
+	provider *stripe.Client
+	intent   *stripe.Intent  // the last answer in this delivery; nil where the state is not known
+	declined *domain.Failure // why this delivery canceled the intent
 }
 
-// lookAgain is when to look again at what the provider is still working on, at
-// the earliest. Its webhook wakes the message before.
-const lookAgain = time.Second
+func (*payment) name() string { return domain.Payment }
 
-// underWay is for what the provider itself says it is still working on. A bank may
-// take weeks, which is no outage, so the message is never parked for it.
-func underWay(err error) error {
-	return &inbox.WaitError{AtLeast: lookAgain, Patient: true, Err: err}
+func (p *payment) run(ctx context.Context, s ledger.Stream) (decision, error) {
+	if !s.Charge.Started() {
+		return p.start(ctx, s)
+	}
+	return p.confirm(ctx, s)
 }
 
-// looks bounds how often one delivery asks and answers the provider.
-const looks = 4
-
-// confirmPayment brings the intent to its end and records it.
+// start creates the intent and records it.
 //
-// If we die here: the intent knows whether the money was taken. Whoever takes
-// over asks it before anything is sent.
+// If we die here: no intent is recorded; the next worker sends the same key and receives
+// the same intent. If the provider has forgotten the key, the first intent stays an orphan
+// that no worker confirms.
 // Test: e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
-func (w *walk) confirmPayment(ctx context.Context) error {
-	if w.s.Charge.Step(domain.Payment) != domain.StepPending {
-		return nil
+func (p *payment) start(ctx context.Context, s ledger.Stream) (decision, error) {
+	c := s.Charge
+	if p.intent == nil {
+		intent, err := p.provider.CreateIntent(ctx, attemptKey(s), stripe.CreateParams{
+			Reference:     c.ID,
+			Amount:        c.Amount.Amount,
+			Currency:      string(c.Amount.Currency),
+			PaymentMethod: c.PaymentMethod,
+			Description:   c.Description,
+		})
+		var declined *stripe.DeclinedError
+		var rejected *stripe.RejectedError
+		switch {
+		case errors.As(err, &declined) && declined.Intent.ID != "":
+			intent = declined.Intent // it exists, so it is recorded; confirm ends it
+		case errors.As(err, &declined):
+			return decision{command: domain.DeclinePayment{Failure: failure(declined.Decline)}}, nil
+		case errors.As(err, &rejected):
+			// The provider will not make this payment, and there is no intent to cancel.
+			return decision{command: domain.DeclinePayment{Failure: refusal(rejected)}}, nil
+		case err != nil:
+			return callFailed(ctx, err, failedAt(domain.StageCreate))
+		}
+		p.intent = &intent
 	}
-	intent := w.intent
-	for range looks {
-		if intent == nil || intent.ID != w.s.Charge.PaymentIntent {
-			found, err := w.Provider.RetrieveIntent(ctx, w.s.Charge.PaymentIntent)
-			if err != nil {
-				return w.outside(ctx, err, nil)
-			}
-			intent = &found
+	return decision{command: domain.StartPayment{Provider: domain.Provider, PaymentIntent: p.intent.ID}}, nil
+}
+
+// maxConfirms bounds how often one run confirms an intent.
+const maxConfirms = 4
+
+// confirm brings the intent to its end.
+//
+// If we die here: the intent's id is recorded. The next worker retrieves the intent, which
+// knows whether the money was taken, before it sends anything.
+// Test: e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
+func (p *payment) confirm(ctx context.Context, s ledger.Stream) (decision, error) {
+	for range maxConfirms {
+		if err := p.retrieve(ctx, s); err != nil {
+			return callFailed(ctx, err, nil)
 		}
-		if !confirmable(*intent) {
-			return w.settle(ctx, *intent)
+		if !isConfirmable(*p.intent) {
+			break
 		}
-		confirmed, err := w.Provider.ConfirmIntent(ctx, w.attemptKey(), intent.ID)
+		confirmed, err := p.provider.ConfirmIntent(ctx, attemptKey(s), p.intent.ID)
+		p.intent = nil // after a failed call the state is not known
 		var declined *stripe.DeclinedError
 		var rejected *stripe.RejectedError
 		switch {
 		case err == nil:
-			intent = &confirmed
+			p.intent = &confirmed
 		case errors.As(err, &declined):
-			return w.decline(ctx, failure(declined.Decline))
+			return p.decline(ctx, s, failure(declined.Decline))
 		case errors.As(err, &rejected):
-			return w.refused(ctx, rejected)
+			return p.rejected(ctx, s, rejected)
 		default:
-			return w.outside(ctx, err, failedAt(domain.StageConfirm))
+			return callFailed(ctx, err, failedAt(domain.StageConfirm))
 		}
 	}
-	return w.settle(ctx, *intent)
+	return p.recordIntent(ctx, s)
 }
 
-// confirmable tells whether nobody has tried to take the money yet.
-func confirmable(i stripe.Intent) bool {
+// retrieve asks for the charge's intent, unless this delivery knows its state.
+func (p *payment) retrieve(ctx context.Context, s ledger.Stream) error {
+	if p.intent != nil && p.intent.ID == s.Charge.PaymentIntent {
+		return nil
+	}
+	found, err := p.provider.RetrieveIntent(ctx, s.Charge.PaymentIntent)
+	if err != nil {
+		p.intent = nil
+		return err
+	}
+	p.intent = &found
+	return nil
+}
+
+// isConfirmable reports whether the provider has not tried to take the money yet.
+func isConfirmable(i stripe.Intent) bool {
 	return i.Status == stripe.RequiresConfirmation || (i.Status == stripe.RequiresPaymentMethod && !i.Attempted)
 }
 
-// refused is for a confirmation that the provider did not carry out. Either the
-// intent has come further by somebody else's confirmation, or it never will.
-func (w *walk) refused(ctx context.Context, why *stripe.RejectedError) error {
-	intent, err := w.Provider.RetrieveIntent(ctx, w.s.Charge.PaymentIntent)
-	if err != nil {
-		return w.outside(ctx, err, nil)
+// rejected handles a confirmation that the provider did not carry out: another worker's
+// confirmation changed the intent, or no confirmation ever will.
+func (p *payment) rejected(ctx context.Context, s ledger.Stream, why *stripe.RejectedError) (decision, error) {
+	if err := p.retrieve(ctx, s); err != nil {
+		return callFailed(ctx, err, nil)
 	}
-	if confirmable(intent) {
-		return w.decline(ctx, refusal(why))
+	if isConfirmable(*p.intent) {
+		return p.decline(ctx, s, refusal(why))
 	}
-	return w.settle(ctx, intent)
+	return p.recordIntent(ctx, s)
 }
 
-// settle records what the intent says.
-func (w *walk) settle(ctx context.Context, i stripe.Intent) error {
+// recordIntent records the state of the intent.
+func (p *payment) recordIntent(ctx context.Context, s ledger.Stream) (decision, error) {
+	i := *p.intent
 	switch i.Status {
 	case stripe.Succeeded:
-		return w.capture(ctx, i)
+		if i.Reference != s.ID || i.AmountReceived != i.Amount {
+			return decision{}, &inbox.ParkError{Err: fmt.Errorf("payment intent %s took %d of %d for %q: %w",
+				i.ID, i.AmountReceived, i.Amount, i.Reference, domain.ErrMismatch)}
+		}
+		return decision{command: domain.CapturePayment{
+			Provider:      domain.Provider,
+			PaymentIntent: i.ID,
+			Amount:        domain.Money{Amount: i.Amount, Currency: domain.Currency(i.Currency)},
+		}}, nil
 	case stripe.RequiresPaymentMethod:
-		return w.decline(ctx, declineOf(i))
+		return p.decline(ctx, s, declineOf(i))
 	case stripe.RequiresAction:
-		return w.decline(ctx, domain.Failure{
+		return p.decline(ctx, s, domain.Failure{
 			Code: domain.AuthenticationRequired, Message: "the payment needs the customer's authentication",
 		})
-	case stripe.Canceled:
-		// We cancel only what we are about to fail.
-		return w.commit(ctx, domain.DeclinePayment{Failure: declineOf(i)}, giveBack)
+	case stripe.Canceled: // by this step, which cancels only what is about to fail
+		why := declineOf(i)
+		if p.declined != nil {
+			why = *p.declined
+		}
+		return decision{command: domain.DeclinePayment{Failure: why}}, nil
 	case stripe.Processing:
-		return underWay(errors.New("the provider is processing the payment"))
+		return decision{}, processing(errors.New("the provider is processing the payment"))
 	default:
-		return &inbox.ParkError{Err: fmt.Errorf("payment intent %s is %s: payonce does not know what to do with it", i.ID, i.Status)}
+		return decision{}, &inbox.ParkError{Err: fmt.Errorf("payment intent %s is %s: payonce does not know what to do with it", i.ID, i.Status)}
 	}
 }
 
-// capture records that the money was taken. The commit is the charge's outcome:
-// events, postings, sale, message and the end of the delivery.
-func (w *walk) capture(ctx context.Context, i stripe.Intent) error {
-	if i.Reference != w.s.ID || i.AmountReceived != i.Amount {
-		return &inbox.ParkError{Err: fmt.Errorf("payment intent %s took %d of %d for %q: %w",
-			i.ID, i.AmountReceived, i.Amount, i.Reference, domain.ErrMismatch)}
-	}
-	return w.commit(ctx, domain.CapturePayment{
-		Provider:      domain.Provider,
-		PaymentIntent: i.ID,
-		Amount:        domain.Money{Amount: i.Amount, Currency: domain.Currency(i.Currency)},
-	}, sell)
-}
-
-// decline cancels the intent and then fails the charge. If the provider says
-// that the money was taken after all, the charge is captured instead.
+// decline cancels the intent and then fails the charge.
 //
-// If we die here: before the cancel nothing has changed; between cancel and
-// commit the next holder finds a canceled intent and commits the failure.
+// If we die here: nothing is recorded; the next worker finds the intent as it was or
+// canceled, and declines the payment.
 // Test: e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
-func (w *walk) decline(ctx context.Context, why domain.Failure) error {
-	intent, err := w.Provider.CancelIntent(ctx, w.s.Charge.PaymentIntent)
-	if err != nil {
-		return w.outside(ctx, err, nil)
+func (p *payment) decline(ctx context.Context, s ledger.Stream, why domain.Failure) (decision, error) {
+	p.declined = &why
+	return p.stop(ctx, s, domain.DeclinePayment{Failure: why})
+}
+
+// cancel fails a charge that the merchant wants canceled, unless the money was taken.
+//
+// A request to cancel takes the stream's next version, so the commit of a run in progress
+// is refused, and cancel is what it does next. A recorded intent is canceled at the
+// provider before the charge fails: the provider refuses confirmations in flight. An
+// intent that was created and not recorded is never confirmed.
+//
+// If we die here: the cancellation is recorded; the next worker cancels the intent, or
+// finds it canceled, and commits the failure.
+// Test: TestCancel/a_holder_that_dies_between_cancel_and_commit_is_taken_over.
+func (p *payment) cancel(ctx context.Context, s ledger.Stream) (decision, error) {
+	if !s.Charge.Started() {
+		return decision{command: domain.FailCanceled{}}, nil
 	}
+	return p.stop(ctx, s, domain.FailCanceled{})
+}
+
+// stop cancels the intent, so that the charge may fail as cmd says. If the provider took
+// the money first, or is about to, it records that instead.
+func (p *payment) stop(ctx context.Context, s ledger.Stream, cmd domain.Command) (decision, error) {
+	intent, err := p.provider.CancelIntent(ctx, s.Charge.PaymentIntent)
+	if err != nil {
+		p.intent = nil
+		return callFailed(ctx, err, nil)
+	}
+	p.intent = &intent
 	switch intent.Status {
 	case stripe.Canceled:
-		return w.commit(ctx, domain.DeclinePayment{Failure: why}, giveBack)
+		return decision{command: cmd}, nil
 	case stripe.Succeeded, stripe.Processing:
-		return w.settle(ctx, intent)
-	default:
-		return stillOpen(intent)
+		return p.recordIntent(ctx, s)
+	default: // the charge does not fail before its intent is canceled
+		return decision{}, &inbox.WaitError{Err: fmt.Errorf("payment intent %s was to be canceled and is %s", intent.ID, intent.Status)}
 	}
 }
 
@@ -186,42 +220,50 @@ func failedAt(stage domain.Stage) func(*stripe.FailedError) domain.Command {
 	}
 }
 
-// outside says what an error of a provider call means. An answer that is an
-// error of the provider's own may be saved under the call's key, so it is
-// recorded, which opens the next key; everything else keeps the key. Either way
-// the message waits, and the next holder begins by asking how things stand.
-// attempt is nil for calls that carry no key of ours.
-func (w *walk) outside(ctx context.Context, err error, attempt func(*stripe.FailedError) domain.Command) error {
-	var broken *stripe.FailedError
+// callFailed is the decision after an error of a provider call. An answer that is an error
+// of the provider's own may be saved under the call's key, so attempt records it, which
+// opens the next key; every other error keeps the key. The message waits either way, and
+// the next run begins with a read. attempt is nil for calls that carry no key of ours.
+func callFailed(ctx context.Context, err error, attempt func(*stripe.FailedError) domain.Command) (decision, error) {
+	var failed *stripe.FailedError
 	var unavailable *stripe.UnavailableError
 	switch {
 	case ctx.Err() != nil:
-		return context.Cause(ctx)
-	case errors.As(err, &broken):
+		return decision{}, context.Cause(ctx)
+	case errors.As(err, &failed):
+		d := decision{}
 		if attempt != nil {
-			if err := w.commit(ctx, attempt(broken)); err != nil {
-				return err
-			}
+			d.command = attempt(failed)
 		}
-		return &inbox.WaitError{Err: err}
+		return d, &inbox.WaitError{Err: err}
 	case errors.As(err, &unavailable):
-		return &inbox.WaitError{AtLeast: spread(unavailable.RetryAfter), Err: err}
+		return decision{}, &inbox.WaitError{AtLeast: withJitter(unavailable.RetryAfter), Err: err}
 	default:
-		return fmt.Errorf("call the provider: %w", err)
+		return decision{}, fmt.Errorf("call the provider: %w", err)
 	}
 }
 
-// spread lengthens what the provider asked for by up to a quarter, so that not all
-// that it turned away come back at one moment.
-func spread(asked time.Duration) time.Duration {
+// pollProvider is the earliest retry while the provider is processing. Its webhook wakes
+// the message before.
+const pollProvider = time.Second
+
+// processing waits for what the provider is still processing. A bank may take weeks, which
+// is no outage, so the wait never parks the message.
+func processing(err error) error {
+	return &inbox.WaitError{AtLeast: pollProvider, Patient: true, Err: err}
+}
+
+// withJitter adds up to a quarter to the wait that the provider asked for, so that the
+// calls that it turned away do not return at one moment.
+func withJitter(asked time.Duration) time.Duration {
 	return asked + rand.N(asked/4+1) //nolint:gosec // jitter
 }
 
-// attemptKey is the Idempotency-Key of the attempt under way: the id of the
-// event that opened it, the same for every holder.
-func (w *walk) attemptKey() string { return w.s.At(w.s.Charge.AttemptVersion).ID.String() }
+// attemptKey is the Idempotency-Key of the present attempt: the id of the event that opened
+// it, the same for every worker.
+func attemptKey(s ledger.Stream) string { return s.At(s.Charge.AttemptVersion).ID.String() }
 
-// declineOf is the reason that an intent itself remembers.
+// declineOf is the reason that the intent itself holds.
 func declineOf(i stripe.Intent) domain.Failure {
 	if i.Decline != nil {
 		return failure(*i.Decline)

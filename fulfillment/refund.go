@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/inbox"
@@ -11,223 +12,211 @@ import (
 	"github.com/payonce/payonce/ledger"
 )
 
-// A refund has no object at the provider before it is sent, so nothing can be
-// recorded first that would make a second send harmless. Two things do it
-// together. All sends of one attempt carry one key, which covers rivals and
-// repetitions for as long as the provider remembers keys. And before every send
-// the provider's own list of refunds is asked, in which ours is known by its id,
-// however old it is.
+// refunds processes the refunds of one charge. It remembers what the provider answered in
+// one delivery.
 //
-// What is left: a holder that stands still between its look and its send for
-// longer than the provider remembers keys, and wakes up to send.
-
-// refundStep does what is missing of one part of a refund, and nothing if
-// nothing is.
-type refundStep struct {
-	name string
-	run  func(*refunding, context.Context) error
+// A refund has no object at the provider before it is sent, so nothing can be recorded
+// first that would make a second send harmless. Two guards together do. All sends of one
+// attempt carry one key, which covers concurrent and repeated sends for as long as the
+// provider keeps keys. And before every send the worker reads the provider's list of
+// refunds, in which it finds ours by its id, however old it is.
+type refunds struct {
+	provider  *stripe.Client
+	requested bool                     // the message asks for a read of the list though no refund is pending
+	found     map[string]stripe.Refund // the provider's objects of pending refunds, by our ids
+	reversed  []stripe.Refund          // failed after they had succeeded, by the newest list
 }
 
-// refundSteps is the way of a refund.
-func refundSteps() []refundStep {
-	return []refundStep{
-		{"look for", (*refunding).look},
-		{"send", (*refunding).send},
-		{"record", (*refunding).record},
-	}
-}
-
-// refunding is one try to bring a refund to its outcome.
-type refunding struct {
-	*walk
-	id    string
-	found *stripe.Refund // the provider's object; nil if it has none, as far as we know
-}
-
-// refund is how far the ledger has it.
-func (r *refunding) refund() domain.Refund {
-	refund, _ := r.s.Charge.Refund(r.id)
-	return refund
-}
-
-// carryRefunds walks every pending refund, also when one before it could not be
-// brought to its outcome and those that are requested meanwhile, and then looks
-// for refunds that went back on theirs.
-func (w *walk) carryRefunds(ctx context.Context) error {
-	var open []error
-	for tried := map[string]bool{}; ; {
-		id, found := w.nextRefund(tried)
-		if !found {
-			break
-		}
+// processRefunds processes every pending refund, also after one that could not be brought
+// to its outcome and those that are requested meanwhile, and then records reversals.
+func (r *run) processRefunds(ctx context.Context) error {
+	var errs []error
+	tried := map[string]bool{}
+	for id := r.nextRefund(tried); id != ""; id = r.nextRefund(tried) {
 		tried[id] = true
-		err := w.carryRefund(ctx, id)
-		if isOver(ctx, err) {
+		err := r.processRefund(ctx, id)
+		if endsRun(ctx, err) {
 			return err
 		}
-		open = append(open, err)
+		errs = append(errs, err)
 	}
-	err := w.reverseRefunds(ctx)
-	if isOver(ctx, err) {
+	err := r.recordReversals(ctx)
+	if endsRun(ctx, err) {
 		return err
 	}
-	return verdict(append(open, err))
+	return mostUrgent(append(errs, err))
 }
 
-// nextRefund is the oldest pending refund that has not been tried.
-func (w *walk) nextRefund(tried map[string]bool) (id string, found bool) {
-	for _, pending := range w.s.Charge.PendingRefunds() {
+// nextRefund is the oldest pending refund that was not tried; empty if all were.
+func (r *run) nextRefund(tried map[string]bool) string {
+	for _, pending := range r.stream.Charge.PendingRefunds() {
 		if !tried[pending.ID] {
-			return pending.ID, true
+			return pending.ID
 		}
 	}
-	return "", false
+	return ""
 }
 
-// isOver tells whether an error ends the walk and not one refund's part of it:
-// the stream has moved on, the delivery is somebody else's, or time is up.
-func isOver(ctx context.Context, err error) bool {
-	return ledger.IsConflict(err) || inbox.IsLost(err) || ctx.Err() != nil
-}
+// endsRun reports whether an error ends the run and not only one refund's part of it: the
+// lease is lost, or time is up.
+func endsRun(ctx context.Context, err error) bool { return inbox.IsLost(err) || ctx.Err() != nil }
 
-func (w *walk) carryRefund(ctx context.Context, id string) error {
-	r := &refunding{walk: w, id: id}
-	for _, step := range refundSteps() {
-		if r.refund().Status != domain.RefundStatusPending {
-			break
-		}
-		if err := step.run(r, ctx); err != nil {
-			return fmt.Errorf("%s refund %s: %w", step.name, id, err)
+func (r *run) processRefund(ctx context.Context, id string) error {
+	for isPending(r.stream, id) {
+		_, err := r.do(ctx, func(ctx context.Context, s ledger.Stream) (decision, error) { return r.refunds.run(ctx, s, id) })
+		if err != nil {
+			return fmt.Errorf("refund %s: %w", id, err)
 		}
 	}
 	return nil
 }
 
-// look asks the provider's list for the refund. One that moves money, or may
-// yet, is preferred to one that failed; two of them are for a human.
-//
-// What looks like the first send is no exception: an older message of the charge
-// may have sent the refund, and been parked or discarded since.
-//
-// The same list tells of refunds that went back on their outcome, see reversal.go.
-//
-// If we die here: nothing has changed, and the next holder looks again.
-// Test: TestRefund_killed.
-func (r *refunding) look(ctx context.Context) error {
-	var failed, moving, all []stripe.Refund
-	for listed, err := range r.Provider.RefundsOf(ctx, r.s.Charge.PaymentIntent) {
-		if err != nil {
-			return r.outside(ctx, err, nil)
+func isPending(s ledger.Stream, id string) bool {
+	refund, _ := s.Charge.Refund(id)
+	return refund.Status == domain.RefundStatusPending
+}
+
+// run looks for the refund at the provider, sends it if it is not there, and returns what
+// is to be recorded.
+func (r *refunds) run(ctx context.Context, s ledger.Stream, id string) (decision, error) {
+	if _, found := r.found[id]; !found {
+		if err := r.find(ctx, s, id); err != nil {
+			return decision{}, err
 		}
-		all = append(all, listed)
+	}
+	if found, ok := r.found[id]; ok {
+		return recordRefund(s, id, found)
+	}
+	return r.send(ctx, s, id)
+}
+
+// find reads the provider's list for the refund. One that moves money, or may yet, is
+// preferred to one that failed; an operator decides about two of them.
+//
+// It runs before the first send as well: an older message of the charge may have sent the
+// refund, and been parked or discarded since.
+//
+// If we die here: nothing has changed; the next worker reads the list again.
+// Test: TestRefund_killed.
+func (r *refunds) find(ctx context.Context, s ledger.Stream, id string) error {
+	all, err := r.list(ctx, s)
+	if err != nil {
+		return err
+	}
+	var failed, moving []stripe.Refund
+	for _, listed := range all {
 		switch {
-		case listed.Reference != r.id:
+		case listed.Reference != id:
 		case isFailed(listed):
 			failed = append(failed, listed)
 		default:
 			moving = append(moving, listed)
 		}
 	}
-	r.gone = r.goneOf(all)
 	switch {
 	case len(moving) > 1:
 		return &inbox.ParkError{Err: fmt.Errorf("the provider has %d refunds for it, %s and %s among them", len(moving), moving[0].ID, moving[1].ID)}
 	case len(moving) == 1:
-		r.found = &moving[0]
+		r.found[id] = moving[0]
 	case len(failed) > 0:
-		r.found = &failed[0]
+		r.found[id] = failed[0]
 	}
 	return nil
 }
 
-// isFailed tells whether no money moves by the refund any more.
+// list reads all refunds of the charge's intent, and notes those that were reversed.
+func (r *refunds) list(ctx context.Context, s ledger.Stream) ([]stripe.Refund, error) {
+	var all, reversed []stripe.Refund
+	for listed, err := range r.provider.RefundsOf(ctx, s.Charge.PaymentIntent) {
+		if err != nil {
+			_, err = callFailed(ctx, err, nil)
+			return nil, err
+		}
+		all = append(all, listed)
+		if isFailed(listed) && succeededBy(s, listed.ID) != "" {
+			reversed = append(reversed, listed)
+		}
+	}
+	r.reversed = reversed
+	return all, nil
+}
+
+// isFailed reports whether the refund moves no money any more.
 func isFailed(r stripe.Refund) bool {
 	return r.Status == stripe.RefundFailed || r.Status == stripe.RefundCanceled
 }
 
-// send asks the provider for the refund, which was not found there.
+// send asks the provider for a refund that is not in its list.
 //
-// If we die here: the provider has it or not, and nobody here knows. The next
-// holder looks, and sends under the same key only what is not there.
+// If we die here: the provider has the refund or not, and nothing is recorded. The next
+// worker reads the list, and sends under the same key only what is not there.
 // Test: TestRefund_killed, e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
-func (r *refunding) send(ctx context.Context) error {
-	if r.found != nil {
-		return nil
-	}
-	refund := r.refund()
-	key := r.s.At(refund.AttemptVersion).ID.String()
-	sent, err := r.Provider.CreateRefund(ctx, key, stripe.RefundParams{
-		Reference: refund.ID, PaymentIntent: r.s.Charge.PaymentIntent,
-		Amount: refund.Amount, Currency: string(r.s.Charge.Amount.Currency),
+func (r *refunds) send(ctx context.Context, s ledger.Stream, id string) (decision, error) {
+	refund, _ := s.Charge.Refund(id)
+	key := s.At(refund.AttemptVersion).ID.String()
+	sent, err := r.provider.CreateRefund(ctx, key, stripe.RefundParams{
+		Reference: id, PaymentIntent: s.Charge.PaymentIntent,
+		Amount: refund.Amount, Currency: string(s.Charge.Amount.Currency),
 	})
 	var rejected *stripe.RejectedError
 	var declined *stripe.DeclinedError
 	switch {
 	case err == nil:
-		r.found = &sent
-		return nil
+		r.found[id] = sent
+		return recordRefund(s, id, sent)
 	case errors.As(err, &rejected):
-		return r.refused(ctx, rejected.Message)
+		return r.refused(ctx, s, id, rejected.Message)
 	case errors.As(err, &declined):
-		return r.refused(ctx, declined.Decline.Message)
+		return r.refused(ctx, s, id, declined.Decline.Message)
 	default:
-		return r.outside(ctx, err, func(e *stripe.FailedError) domain.Command {
-			return domain.FailRefundAttempt{RefundID: r.id, StatusCode: e.StatusCode, RequestID: e.RequestID}
+		return callFailed(ctx, err, func(e *stripe.FailedError) domain.Command {
+			return domain.FailRefundAttempt{RefundID: id, StatusCode: e.StatusCode, RequestID: e.RequestID}
 		})
 	}
 }
 
-// refused is for a send that the provider did not carry out. Either an earlier
-// send is the reason, and the refund is in the list, or there will be none.
-func (r *refunding) refused(ctx context.Context, why string) error {
-	if err := r.look(ctx); err != nil || r.found != nil {
-		return err
+// refused handles a send that the provider did not carry out: an earlier send is the
+// reason, and the refund is in the list, or there will be none.
+func (r *refunds) refused(ctx context.Context, s ledger.Stream, id, why string) (decision, error) {
+	if err := r.find(ctx, s, id); err != nil {
+		return decision{}, err
+	}
+	if found, ok := r.found[id]; ok {
+		return recordRefund(s, id, found)
 	}
 	if why == "" {
 		why = "the provider refused the refund"
 	}
-	return r.commit(ctx, domain.FailRefund{RefundID: r.id, Code: domain.ProviderRefused, Message: why})
+	return decision{command: domain.FailRefund{RefundID: id, Code: domain.ProviderRefused, Message: why}}, nil
 }
 
-// record commits what the provider says of the refund: the refund's outcome,
-// postings, message and, if nothing else is pending, the end of the delivery.
+// recordRefund records the state of the provider's object.
 //
-// If we die here: the provider's list knows how the refund ended. The next
-// holder finds it there and sends nothing.
+// If we die here: the provider's list holds the refund. The next worker finds it there and
+// sends nothing.
 // Test: TestRefund_killed, e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
-func (r *refunding) record(ctx context.Context) error {
-	found := *r.found
-	if err := r.check(found); err != nil {
-		return &inbox.ParkError{Err: err}
+func recordRefund(s ledger.Stream, id string, found stripe.Refund) (decision, error) {
+	c := s.Charge
+	if refund, _ := c.Refund(id); found.Reference != id || found.PaymentIntent != c.PaymentIntent ||
+		found.Amount != refund.Amount || found.Currency != string(c.Amount.Currency) {
+		return decision{}, &inbox.ParkError{Err: fmt.Errorf("%s gives %d %s of %s back for %q: %w",
+			found.ID, found.Amount, found.Currency, found.PaymentIntent, found.Reference, domain.ErrMismatch)}
 	}
 	switch found.Status {
 	case stripe.RefundSucceeded:
-		return r.commit(ctx, domain.SucceedRefund{
-			RefundID:       r.id,
-			Provider:       domain.Provider,
-			ProviderRefund: found.ID,
-			Amount:         domain.Money{Amount: found.Amount, Currency: domain.Currency(found.Currency)},
-		})
+		return decision{command: domain.SucceedRefund{
+			RefundID: id, Provider: domain.Provider, ProviderRefund: found.ID,
+			Amount: domain.Money{Amount: found.Amount, Currency: domain.Currency(found.Currency)},
+		}}, nil
 	case stripe.RefundFailed, stripe.RefundCanceled:
-		return r.commit(ctx, domain.FailRefund{
-			RefundID: r.id, ProviderRefund: found.ID, Code: domain.ProviderRefused, Message: failureOf(found),
-		})
+		return decision{command: domain.FailRefund{
+			RefundID: id, ProviderRefund: found.ID, Code: domain.ProviderRefused, Message: failureOf(found),
+		}}, nil
 	case stripe.RefundPending, stripe.RefundRequiresAction:
-		return underWay(fmt.Errorf("it is %s at the provider", found.Status))
+		return decision{}, processing(fmt.Errorf("it is %s at the provider", found.Status))
 	default:
-		return &inbox.ParkError{Err: fmt.Errorf("%s is %q: payonce does not know what to do with it", found.ID, found.Status)}
+		return decision{}, &inbox.ParkError{Err: fmt.Errorf("%s is %q: payonce does not know what to do with it", found.ID, found.Status)}
 	}
-}
-
-// check refuses an object that is not this refund's.
-func (r *refunding) check(found stripe.Refund) error {
-	c, refund := r.s.Charge, r.refund()
-	if found.Reference != r.id || found.PaymentIntent != c.PaymentIntent ||
-		found.Amount != refund.Amount || found.Currency != string(c.Amount.Currency) {
-		return fmt.Errorf("%s gives %d %s of %s back for %q: %w",
-			found.ID, found.Amount, found.Currency, found.PaymentIntent, found.Reference, domain.ErrMismatch)
-	}
-	return nil
 }
 
 func failureOf(r stripe.Refund) string {
@@ -239,4 +228,88 @@ func failureOf(r stripe.Refund) string {
 		why += ": " + r.FailureReason
 	}
 	return why
+}
+
+// recordReversals records the refunds that failed at the provider after they had succeeded
+// there: the customer's bank sent the money back. A refund that failed here stays failed,
+// whatever the provider's list says; reconciliation reports the difference.
+//
+// It uses every list that was read for a pending refund, since the provider's event about
+// a reversal may wait behind this message for as long as the pending refund takes. For a
+// message about refunds it reads the list. It runs after the pending refunds, so that
+// nothing is committed between a read of the list and a send.
+//
+// If we die here: no commit has ended the delivery; the next worker reads the list again
+// and finds reversed what was.
+// Test: TestReversal/a_look_that_was_interrupted_is_repeated.
+func (r *run) recordReversals(ctx context.Context) error {
+	var listErr error
+	if r.refunds.requested && r.stream.Charge.Refunded() > 0 {
+		_, listErr = r.refunds.list(ctx, r.stream)
+	}
+	for _, reversed := range r.refunds.reversed {
+		for id := succeededBy(r.stream, reversed.ID); id != ""; id = succeededBy(r.stream, reversed.ID) {
+			reverse := domain.ReverseRefund{RefundID: id, ProviderRefund: reversed.ID, Message: failureOf(reversed)}
+			_, err := r.do(ctx, func(context.Context, ledger.Stream) (decision, error) { return decision{command: reverse}, nil })
+			if err != nil {
+				return fmt.Errorf("reverse refund %s: %w", id, err)
+			}
+		}
+	}
+	return listErr
+}
+
+// succeededBy is the id of the refund that succeeded by an object of the provider; empty
+// if there is none.
+func succeededBy(s ledger.Stream, object string) string {
+	for _, r := range s.Charge.Refunds {
+		if r.Status == domain.RefundStatusSucceeded && r.ProviderRefund == object {
+			return r.ID
+		}
+	}
+	return ""
+}
+
+// mostUrgent joins the errors of several refunds into the one that decides what the inbox
+// does next. errs may hold nil; the text has all of them.
+//
+//   - An error comes first: it counts as an attempt, and a wait beside it would hide it.
+//   - A wait lasts until the earliest time that any refund asks for. It is patient only if
+//     all refunds are.
+//   - A park comes last: it stops every refund of the charge, so it waits until none is
+//     left that could still move.
+func mostUrgent(errs []error) error {
+	var texts []string
+	var failed, parked bool
+	var wait *inbox.WaitError
+	patient := true
+	for _, err := range errs {
+		if err == nil {
+			continue
+		}
+		texts = append(texts, err.Error())
+		var parking *inbox.ParkError
+		var waiting *inbox.WaitError
+		switch {
+		case errors.As(err, &parking):
+			parked = true
+		case !errors.As(err, &waiting):
+			failed = true
+		default:
+			patient = patient && waiting.Patient
+			if wait == nil || waiting.AtLeast < wait.AtLeast {
+				wait = waiting
+			}
+		}
+	}
+	all := errors.New(strings.Join(texts, "; "))
+	switch {
+	case failed:
+		return all
+	case wait != nil:
+		return &inbox.WaitError{AtLeast: wait.AtLeast, Patient: patient && !parked, Err: all}
+	case parked:
+		return &inbox.ParkError{Err: all}
+	}
+	return nil
 }

@@ -75,7 +75,7 @@ func TestRefund_killed(t *testing.T) {
 			go func() { <-up; cancel() }()
 			return w.charge(ctx, d)
 		}, 1)[0]
-		w.expectKind(err, "send refund re_1: context canceled")
+		w.expectKind(err, "refund re_1: context canceled")
 		w.deliverUntilDone()
 		w.expectBack("refund.succeeded", moved{"re_1", 600})
 	})

@@ -225,8 +225,8 @@ update webhook_resends
  where resend_id = $1
    and delivered_at is null`
 
-// resent notes that the merchant has taken a webhook that was wanted once more.
-func resent(b *pgx.Batch, d inbox.Delivery) {
+// recordResend notes that the merchant has taken a webhook that was wanted once more.
+func recordResend(b *pgx.Batch, d inbox.Delivery) {
 	if id, err := uuid.Parse(strings.TrimPrefix(d.ID, resendPrefix)); err == nil {
 		b.Queue(resendDelivered, id)
 	}

@@ -203,7 +203,7 @@ func TestNotify_does_not_give_up_what_it_did_not_try(t *testing.T) {
 	s := toldShop(t)
 	sender := webhook.New(webhook.Config{AllowCIDRs: []netip.Prefix{loopback()}, Now: time.Now, Share: 1})
 	t.Cleanup(sender.Close)
-	s.notify = (&fulfillment.Notification{DB: s.db, Reader: fulfillment.NewReader(s.db), Sender: sender}).Notify
+	s.notify = handlerFor(&fulfillment.Fulfillment{DB: s.db, Reader: fulfillment.NewReader(s.db), Services: fulfillment.Services{Webhooks: sender}}, fulfillment.NotificationReceiver)
 	to, err := merchants.ReadWebhook(t.Context(), s.db, "acme")
 	if err != nil {
 		t.Fatal(err)

@@ -27,7 +27,7 @@ func TestCharge_waitsForAStreamThatIsReadTooEarly(t *testing.T) {
 	w.request(s, "re_1", 600)
 
 	current := w.charge
-	w.charge = (&fulfillment.Fulfillment{DB: w.db, Reader: fulfillment.NewReader(behind), Provider: w.client, Log: slog.New(slog.DiscardHandler)}).Charge
+	w.charge = (&fulfillment.Fulfillment{DB: w.db, Reader: fulfillment.NewReader(behind), Services: fulfillment.Services{Provider: w.client}, Log: slog.New(slog.DiscardHandler)}).Charge
 	w.expectKind(w.deliver(), "waits")
 
 	w.charge = current

@@ -16,9 +16,9 @@ import (
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
-// TestSteppingIsToldOfStepsThatDidSomething: a step that found its work done
+// TestOnStep_reportsStepsThatHadWork: a step that found its work done
 // takes no time worth knowing.
-func TestSteppingIsToldOfStepsThatDidSomething(t *testing.T) {
+func TestOnStep_reportsStepsThatHadWork(t *testing.T) {
 	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	w := newWorld(t)
@@ -26,8 +26,8 @@ func TestSteppingIsToldOfStepsThatDidSomething(t *testing.T) {
 	var mu sync.Mutex
 	var stepped []string
 	f := &fulfillment.Fulfillment{
-		DB: w.db, Reader: fulfillment.NewReader(w.db), Provider: w.client, Log: slog.New(slog.DiscardHandler),
-		Stepping: func(ctx context.Context, step string) (context.Context, func(bool, error)) {
+		DB: w.db, Reader: fulfillment.NewReader(w.db), Services: fulfillment.Services{Provider: w.client}, Log: slog.New(slog.DiscardHandler),
+		OnStep: func(ctx context.Context, step string) (context.Context, func(bool, error)) {
 			if !slices.Contains(fulfillment.Steps(), step) {
 				t.Errorf("%s is no step", step)
 			}
@@ -50,14 +50,14 @@ func TestSteppingIsToldOfStepsThatDidSomething(t *testing.T) {
 	}
 }
 
-// TestSteppingIsToldOfAStepThatPanics: what was begun is ended.
-func TestSteppingIsToldOfAStepThatPanics(t *testing.T) {
+// TestOnStep_reportsAStepThatPanics: what was begun is ended.
+func TestOnStep_reportsAStepThatPanics(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	told := map[string]error{}
 	f := &fulfillment.Fulfillment{
 		DB: w.db, Reader: fulfillment.NewReader(w.db), Log: slog.New(slog.DiscardHandler), // without a provider, which nobody can ask
-		Stepping: func(ctx context.Context, step string) (context.Context, func(bool, error)) {
+		OnStep: func(ctx context.Context, step string) (context.Context, func(bool, error)) {
 			return ctx, func(did bool, err error) {
 				if did {
 					told[step] = err

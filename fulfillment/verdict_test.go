@@ -10,7 +10,7 @@ import (
 	"github.com/payonce/payonce/inbox"
 )
 
-func TestVerdict(t *testing.T) {
+func TestMostUrgent(t *testing.T) {
 	t.Parallel()
 	fault := errors.New("fault")
 	park := fmt.Errorf("refund re_1: %w", &inbox.ParkError{Err: errors.New("human")})
@@ -31,7 +31,7 @@ func TestVerdict(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got := kind(fulfillment.Verdict(tc.errs)); got != tc.kind {
+			if got := kind(fulfillment.MostUrgent(tc.errs)); got != tc.kind {
 				t.Errorf("the verdict is %s, want %s", got, tc.kind)
 			}
 		})
@@ -40,7 +40,7 @@ func TestVerdict(t *testing.T) {
 	t.Run("waits end with the earliest", func(t *testing.T) {
 		t.Parallel()
 		var waiting *inbox.WaitError
-		if err := fulfillment.Verdict([]error{wait(time.Hour), wait(time.Minute), wait(2 * time.Minute)}); !errors.As(err, &waiting) || waiting.AtLeast != time.Minute {
+		if err := fulfillment.MostUrgent([]error{wait(time.Hour), wait(time.Minute), wait(2 * time.Minute)}); !errors.As(err, &waiting) || waiting.AtLeast != time.Minute {
 			t.Errorf("the verdict is %v, want a wait of a minute", err)
 		}
 	})
@@ -58,7 +58,7 @@ func TestVerdict(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var waiting *inbox.WaitError
-			if err := fulfillment.Verdict(tc.errs); !errors.As(err, &waiting) || waiting.Patient != tc.patient {
+			if err := fulfillment.MostUrgent(tc.errs); !errors.As(err, &waiting) || waiting.Patient != tc.patient {
 				t.Errorf("the verdict is %v, want a wait that is patient: %t", err, tc.patient)
 			}
 		})

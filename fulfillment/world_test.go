@@ -57,7 +57,7 @@ func (w *world) clientWithin(timeout time.Duration) *stripe.Client {
 
 // handlerOf handles charges through the client.
 func (w *world) handlerOf(client *stripe.Client) inbox.Handler {
-	return (&fulfillment.Fulfillment{DB: w.db, Reader: fulfillment.NewReader(w.db), Provider: client, Log: slog.New(slog.NewTextHandler(w.log, nil))}).Charge
+	return (&fulfillment.Fulfillment{DB: w.db, Reader: fulfillment.NewReader(w.db), Services: fulfillment.Services{Provider: client}, Log: slog.New(slog.NewTextHandler(w.log, nil))}).Charge
 }
 
 func (w *world) exec(sql string, args ...any) {
@@ -223,4 +223,14 @@ func kind(err error) string {
 	default:
 		return err.Error()
 	}
+}
+
+// handlerFor is the handler of one of the receivers.
+func handlerFor(f *fulfillment.Fulfillment, receiver string) inbox.Handler {
+	for _, r := range f.Receivers() {
+		if r.Name == receiver {
+			return r.Handle
+		}
+	}
+	return nil
 }

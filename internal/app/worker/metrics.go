@@ -22,8 +22,12 @@ func meter(log *slog.Logger, now func() time.Time) *telemetry.Worker {
 	for _, end := range inbox.Ends() {
 		ends = append(ends, string(end))
 	}
+	var receivers []string
+	for _, r := range (&fulfillment.Fulfillment{}).Receivers() {
+		receivers = append(receivers, r.Name)
+	}
 	return telemetry.NewWorker(telemetry.Config{Now: now, Log: log}, telemetry.Names{
-		Receivers: []string{fulfillment.ChargeReceiver, fulfillment.NotificationReceiver, fulfillment.ResendReceiver},
+		Receivers: receivers,
 		Ends:      ends,
 		Steps:     fulfillment.Steps(),
 		Calls:     stripe.Calls(),

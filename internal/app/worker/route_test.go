@@ -61,10 +61,10 @@ func TestRoute(t *testing.T) {
 		m := message.NewMessage("id", nil)
 		m.Metadata.Set(outbox.MetadataType, name)
 		m.Metadata.Set(outbox.MetadataOrderingKey, "ch_1")
-		for _, p := range worker.Processors() {
-			e, takes := worker.Routing(slog.New(slog.DiscardHandler), p.Receiver)(m)
-			if takes != (p.Receiver == receiver) || takes && worker.TopicOf(p.Receiver) == "" {
-				t.Errorf("%s takes %s: %v", p.Receiver, name, takes)
+		for _, r := range worker.Receivers() {
+			e, takes := worker.Routing(slog.New(slog.DiscardHandler), r)(m)
+			if takes != (r.Name == receiver) || takes && r.Topic == "" {
+				t.Errorf("%s takes %s: %v", r.Name, name, takes)
 			}
 			if e.Type != name || e.OrderingKey != "ch_1" {
 				t.Errorf("%s is received as %q in the order of %q", name, e.Type, e.OrderingKey)
@@ -81,7 +81,7 @@ func TestRoute(t *testing.T) {
 func TestAMessageThatItsReceiverDoesNotTakeIsLogged(t *testing.T) {
 	t.Parallel()
 	var lines bytes.Buffer
-	route := worker.Routing(slog.New(slog.NewTextHandler(&lines, nil)), fulfillment.ChargeReceiver)
+	route := worker.Routing(slog.New(slog.NewTextHandler(&lines, nil)), worker.Receivers()[0])
 	for id, name := range map[string]string{"known": "charge.requested.v1", "newer": "charge.disputed.v1", "nameless": ""} {
 		m := message.NewMessage(id, nil)
 		m.Metadata.Set(outbox.MetadataType, name)
@@ -114,8 +114,8 @@ func TestParkedMessagesHoldUpNotificationsAlone(t *testing.T) {
 func TestTopics(t *testing.T) {
 	t.Parallel()
 	topics := map[string]string{}
-	for _, p := range worker.Processors() {
-		topics[p.Receiver] = worker.TopicOf(p.Receiver)
+	for _, r := range worker.Receivers() {
+		topics[r.Name] = r.Topic
 	}
 	want := map[string]string{
 		fulfillment.ChargeReceiver: ledger.Topic, fulfillment.NotificationReceiver: ledger.Outcomes, fulfillment.ResendReceiver: "",

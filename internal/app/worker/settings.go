@@ -7,8 +7,12 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/config"
+	"github.com/payonce/payonce/internal/stripe"
+	"github.com/payonce/payonce/internal/telemetry"
+	"github.com/payonce/payonce/internal/webhook"
 )
 
 // Settings are the program's environment.
@@ -61,6 +65,23 @@ func (s Settings) providerHost() string {
 		return base.Hostname()
 	}
 	return "api.stripe.com"
+}
+
+// services are the clients of the external services that steps call. now dates the
+// signatures of webhooks.
+func (s Settings) services(metrics *telemetry.Worker, traces *telemetry.Traces, now func() time.Time) (fulfillment.Services, error) {
+	provider, err := stripe.New(stripe.Config{
+		SecretKey: s.StripeSecretKey.Reveal(), Base: s.StripeAPIBase, Timeout: callTimeout,
+		Observe: observeProvider(metrics, traces, s.providerHost()),
+	})
+	return fulfillment.Services{
+		Provider: provider,
+		Webhooks: webhook.New(webhook.Config{
+			AllowCIDRs: s.WebhookAllowCIDRs, Timeout: callTimeout, Observe: traces.Delivering, Now: now,
+			// Half of the slots are left to the other merchants.
+			Share: max(1, s.WorkerConcurrency/2),
+		}),
+	}, err
 }
 
 func (s Settings) policy() inbox.Policy {

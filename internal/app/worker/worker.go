@@ -24,9 +24,7 @@ import (
 	"github.com/payonce/payonce/internal/app/writes"
 	"github.com/payonce/payonce/internal/config"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/internal/telemetry"
-	"github.com/payonce/payonce/internal/webhook"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/migrations/version"
 	"github.com/payonce/payonce/outbox"
@@ -62,10 +60,7 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 	}
 	defer traces.Close(ctx)
 	metrics := meter(log, now)
-	provider, err := stripe.New(stripe.Config{
-		SecretKey: settings.StripeSecretKey.Reveal(), Base: settings.StripeAPIBase, Timeout: callTimeout,
-		Observe: observeProvider(metrics, traces, settings.providerHost()),
-	})
+	services, err := settings.services(metrics, traces, now)
 	if err != nil {
 		return err
 	}
@@ -110,9 +105,9 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		return app.Serve(ctx, log, settings.HTTPAddr, app.Health(ready, metrics.Handler()))
 	})
 	g.Go(func() error { bell.Run(ctx); return nil })
-	receivers := processors(log, db, provider, metrics, traces, settings, now)
-	for _, p := range receivers {
-		p.Wake, p.Listening, p.Left = bell.Bell(doorbell.Inbox), bell.Listening, func() { bell.Ring(doorbell.Inbox) }
+	receivers := processors(log, db, services, metrics, traces, settings)
+	for _, r := range receivers {
+		r.processor.Wake, r.processor.Listening, r.processor.Left = bell.Bell(doorbell.Inbox), bell.Listening, func() { bell.Ring(doorbell.Inbox) }
 	}
 	g.Go(func() error { return receiveAlways(ctx, log, subscriberDB, bell, observeReception(metrics), receivers) })
 	g.Go(func() error { janitor(log, db, settings).Run(ctx); return nil })
@@ -121,18 +116,18 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		(&ledger.Projector{DB: db, Bell: bell.Bell(doorbell.Outbox | doorbell.Ledger), Listening: bell.Listening, Log: log}).Run(ctx)
 		return nil
 	})
-	for _, p := range receivers {
-		g.Go(func() error { p.Run(ctx); return nil })
+	for _, r := range receivers {
+		g.Go(func() error { r.processor.Run(ctx); return nil })
 	}
 	return g.Wait()
 }
 
 // receiveAlways begins anew when the router could not even subscribe: the
 // database may be restarting.
-func receiveAlways(ctx context.Context, log *slog.Logger, db *postgres.DB, bell *doorbell.Doorbell, told func(inbox.Reception), receivers []*inbox.Processor) error {
+func receiveAlways(ctx context.Context, log *slog.Logger, db *postgres.DB, bell *doorbell.Doorbell, told func(inbox.Reception), receivers []receiver) error {
 	bells := make(map[string]<-chan struct{}, len(receivers)) // once: a doorbell keeps all that it has made
-	for _, p := range receivers {
-		bells[p.Receiver] = bell.Bell(doorbell.Outbox)
+	for _, r := range receivers {
+		bells[r.Name] = bell.Bell(doorbell.Outbox)
 	}
 	for {
 		err := receive(ctx, log, db, bells, bell.Listening, told, receivers)
@@ -151,45 +146,32 @@ func receiveAlways(ctx context.Context, log *slog.Logger, db *postgres.DB, bell 
 // receive runs the Watermill router that takes messages from the outbox into
 // the inbox: each topic by a subscription of its receiver. Stopping it may interrupt a
 // page, which is then read again.
-func receive(ctx context.Context, log *slog.Logger, db *postgres.DB, bells map[string]<-chan struct{}, listening func() bool, told func(inbox.Reception), receivers []*inbox.Processor) error {
+func receive(ctx context.Context, log *slog.Logger, db *postgres.DB, bells map[string]<-chan struct{}, listening func() bool, told func(inbox.Reception), receivers []receiver) error {
 	conns := stdlib.OpenDBFromPool(db.Pool())
 	defer func() { _ = conns.Close() }() // the pool itself is closed by its owner
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Second}, outbox.Logger(log))
 	if err != nil {
 		return fmt.Errorf("make the router: %w", err)
 	}
-	for _, p := range receivers {
-		topic := topicOf(p.Receiver)
-		if topic == "" {
+	for _, r := range receivers {
+		if r.Topic == "" {
 			continue
 		}
 		subscriber := outbox.NewSubscriber(conns, group, log, outbox.Options{
-			Bell: bells[p.Receiver], Listening: listening, Room: p.Room,
+			Bell: bells[r.Name], Listening: listening, Room: r.processor.Room,
 		})
-		messages, err := subscriber.Subscribe(ctx, topic)
+		messages, err := subscriber.Subscribe(ctx, r.Topic)
 		if err != nil {
 			return fmt.Errorf("subscribe: %w", err)
 		}
 		defer func() { _ = subscriber.Close() }() // it says what Run says
-		router.AddConsumerHandler(topic, topic, subscribed{subscriber, messages},
-			outbox.ByPage(log, p.Receive(routing(log, p.Receiver), told))) //nolint:contextcheck // a message carries its own context
+		router.AddConsumerHandler(r.Topic, r.Topic, subscribed{subscriber, messages},
+			outbox.ByPage(log, r.processor.Receive(routing(log, r.Receiver), told))) //nolint:contextcheck // a message carries its own context
 	}
 	if err := router.Run(ctx); err != nil {
 		return fmt.Errorf("run the router: %w", err)
 	}
 	return nil
-}
-
-// topicOf is the topic that a receiver subscribes to, "" for one that gets its messages
-// otherwise.
-func topicOf(receiver string) string {
-	switch receiver {
-	case fulfillment.ChargeReceiver:
-		return ledger.Topic
-	case fulfillment.NotificationReceiver:
-		return ledger.Outcomes
-	}
-	return ""
 }
 
 // subscribed is a subscriber whose one subscription has begun. A router that
@@ -207,67 +189,48 @@ func (s subscribed) Subscribe(context.Context, string) (<-chan *message.Message,
 
 // routing reads what a receiver takes of its topic, and logs what it does not. payonce
 // sends none such: it is a newer program's, or somebody else's.
-func routing(log *slog.Logger, receiver string) func(*message.Message) (inbox.Envelope, bool) {
+func routing(log *slog.Logger, receiver fulfillment.Receiver) func(*message.Message) (inbox.Envelope, bool) {
 	return func(m *message.Message) (inbox.Envelope, bool) {
 		e := inbox.Envelope{
 			Type:        m.Metadata.Get(outbox.MetadataType),
 			OrderingKey: m.Metadata.Get(outbox.MetadataOrderingKey),
 			Partition:   m.Metadata.Get(outbox.MetadataPartition),
 		}
-		if takes(receiver, e.Type) {
+		if receiver.Takes(domain.EventTypeNamed(e.Type)) {
 			return e, true
 		}
-		log.Warn("message passed over, its receiver does not know its type", "message_id", m.UUID, "receiver", receiver, "type", e.Type, "ordering_key", e.OrderingKey)
+		log.Warn("message passed over, its receiver does not know its type", "message_id", m.UUID, "receiver", receiver.Name, "type", e.Type, "ordering_key", e.OrderingKey)
 		return e, false
 	}
 }
 
-// takes reports whether a receiver handles messages of this type.
-func takes(receiver, messageType string) bool {
-	t := domain.EventTypeNamed(messageType)
-	switch receiver {
-	case fulfillment.ChargeReceiver:
-		return t.Request
-	case fulfillment.NotificationReceiver:
-		return t.Webhook != ""
-	}
-	return false
+// receiver is a receiver of messages and its processor, which has claims of its own.
+type receiver struct {
+	fulfillment.Receiver
+
+	processor *inbox.Processor
 }
 
-// processors are the receivers of the inbox, each with claims of its own.
-func processors(log *slog.Logger, db *postgres.DB, provider *stripe.Client, metrics *telemetry.Worker, traces *telemetry.Traces, settings Settings, now func() time.Time) []*inbox.Processor {
-	reader := fulfillment.NewReader(db)
-	charges := &fulfillment.Fulfillment{DB: db, Reader: reader, Provider: provider, Log: log, Stepping: observeSteps(metrics, traces)}
-	notifications := &fulfillment.Notification{DB: db, Reader: reader, Sender: webhook.New(webhook.Config{
-		AllowCIDRs: settings.WebhookAllowCIDRs, Timeout: callTimeout, Observe: traces.Delivering, Now: now,
-		// Half of a receiver's places are left to the other merchants.
-		Share: max(1, settings.WorkerConcurrency/2),
-	})}
-	receiver := func(name string, parked inbox.Parked, handle inbox.Handler) *inbox.Processor {
+func processors(log *slog.Logger, db *postgres.DB, services fulfillment.Services, metrics *telemetry.Worker, traces *telemetry.Traces, settings Settings) []receiver {
+	f := &fulfillment.Fulfillment{DB: db, Reader: fulfillment.NewReader(db), Services: services, Log: log, OnStep: observeSteps(metrics, traces)}
+	var receivers []receiver
+	for _, r := range f.Receivers() {
 		policy := settings.policy()
-		policy.Parked = parked
-		return &inbox.Processor{
+		policy.Parked = r.Parked
+		receivers = append(receivers, receiver{r, &inbox.Processor{
 			DB:          db,
-			Receiver:    name,
+			Receiver:    r.Name,
 			Holder:      holder(),
-			Handle:      onward(traces, handle),
+			Handle:      onward(traces, r.Handle),
 			Concurrency: settings.WorkerConcurrency,
 			Policy:      policy,
 			Poll:        poll,
 			Drain:       app.DrainTime(),
 			Log:         log,
-			Observer:    observeReceiver(metrics, traces, name),
-		}
+			Observer:    observeReceiver(metrics, traces, r.Name),
+		}})
 	}
-	return []*inbox.Processor{
-		// Every message of a charge makes the same look at its stream, so one that is
-		// parked must not keep a cancellation, or the provider's news, from being seen.
-		receiver(fulfillment.ChargeReceiver, inbox.Pass, charges.Charge),
-		// Merchants are told of outcomes in their order.
-		receiver(fulfillment.NotificationReceiver, inbox.Block, notifications.Notify),
-		// An operator asks that they are notified again.
-		receiver(fulfillment.ResendReceiver, inbox.Pass, notifications.Notify),
-	}
+	return receivers
 }
 
 func janitor(log *slog.Logger, db *postgres.DB, settings Settings) *Janitor {

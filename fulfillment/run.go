@@ -1,0 +1,356 @@
+package fulfillment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/stripe"
+	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/outbox"
+)
+
+// The receivers of charges and their refunds, and of the merchant's webhooks.
+const (
+	ChargeReceiver       = "fulfillment"
+	NotificationReceiver = domain.Notification
+)
+
+// Fulfillment handles the messages of Receivers.
+type Fulfillment struct {
+	DB       *postgres.DB
+	Reader   *Reader
+	Services Services
+	Log      *slog.Logger
+
+	// OnStep, where set, is called before a step. The step runs in the context that it
+	// returns; done is called after the step, with whether the step had work to do and its
+	// error. Both must return at once.
+	OnStep func(ctx context.Context, step string) (within context.Context, done func(worked bool, err error))
+}
+
+const (
+	// maxRaces bounds how many races for the stream's next version a run loses in a row.
+	maxRaces = 10
+	// racePause is the longest pause between a lost race and the next read.
+	racePause = 10 * time.Millisecond
+	// maxCommits bounds how often one batch is sent that the server rolled back, but may
+	// accept when it is retried.
+	maxCommits = 5
+)
+
+// run processes one delivery. It is the only place that commits.
+type run struct {
+	*Fulfillment
+	delivery inbox.Delivery
+	version  int // of the event that the message names, 0 if it names none
+	stream   ledger.Stream
+	steps    []step
+	refunds  refunds
+	ends     func(domain.Charge) bool // reports whether a commit that leads to this charge ends the delivery
+	races    int                      // lost in a row
+	result   inbox.Result             // Completed once a commit ended the delivery
+}
+
+// Charge is the inbox handler that brings one charge to its outcome, and then every
+// pending refund of it.
+//
+// The ordering key names the charge. Of the payload it reads only the version of the
+// event; of an event of the provider only the type: if it is about refunds, one may have
+// failed after it succeeded.
+func (f *Fulfillment) Charge(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+	r := &run{Fulfillment: f, delivery: d, steps: f.steps()}
+	r.refunds = refunds{provider: f.Services.Provider, requested: isAboutRefunds(d), found: map[string]stripe.Refund{}}
+	if envelope, err := ledger.Open(d.Payload); err == nil && !isFromProvider(d) {
+		r.version = envelope.Version
+	}
+	// A message about refunds has a read of the provider's list to come that may find
+	// nothing to commit, and so have reversals that another worker records first. The inbox
+	// ends these.
+	r.ends = func(c domain.Charge) bool {
+		return c.Complete() && !r.refunds.requested && len(r.refunds.reversed) == 0
+	}
+	err := r.load(ctx, d.OrderingKey)
+	if errors.Is(err, ledger.ErrNotFound) && isFromProvider(d) {
+		f.Log.InfoContext(ctx, "provider event of an unknown charge", "message_id", d.ID, "charge_id", d.OrderingKey, "type", d.Type)
+		return inbox.Complete, nil
+	}
+	if err == nil {
+		err = r.process(ctx)
+	}
+	return r.result, err
+}
+
+// follow is the inbox handler of a subscriber.
+func (f *Fulfillment) follow(to subscriber) inbox.Handler {
+	return func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+		envelope, err := ledger.Open(d.Payload)
+		if err != nil {
+			return inbox.Complete, &inbox.ParkError{Err: err}
+		}
+		r := &run{Fulfillment: f, delivery: d, version: envelope.Version, ends: func(domain.Charge) bool { return true }}
+		if err := r.load(ctx, envelope.ChargeID); err != nil {
+			return inbox.Complete, err
+		}
+		outcome := r.stream.At(envelope.Version)
+		if domain.EventTypeNamed(outcome.Type).Webhook == "" {
+			return inbox.Complete, &inbox.ParkError{Err: fmt.Errorf("message %s names a %s of %s, which is no outcome", d.ID, outcome.Type, r.stream.ID)}
+		}
+		s := to.step(d, outcome.Version)
+		for recorded := false; !recorded; {
+			if d.Type != TypeResend && !r.stream.Charge.Follows(to.name, outcome.Version) {
+				return inbox.Complete, nil
+			}
+			if recorded, err = r.do(ctx, s.run); err != nil {
+				return inbox.Complete, fmt.Errorf("%s: %w", to.name, err)
+			}
+		}
+		return r.result, nil
+	}
+}
+
+// load reads the stream. The message was committed with the event that it names; a
+// server that shows less than this version is behind, such as a standby, and the message
+// waits. ErrNotFound if the message names no version and there is no charge.
+func (r *run) load(ctx context.Context, charge string) error {
+	s, err := r.Reader.load(ctx, charge)
+	if err != nil && (r.version == 0 || !errors.Is(err, ledger.ErrNotFound)) {
+		return err
+	}
+	if s.Charge.Version < r.version {
+		return &inbox.WaitError{Err: fmt.Errorf("stream %s is read up to version %d, the message names version %d", charge, s.Charge.Version, r.version)}
+	}
+	r.stream = s
+	return nil
+}
+
+func (r *run) process(ctx context.Context) error {
+	for !r.stream.Charge.Terminal() {
+		name, act := r.next()
+		if act == nil {
+			return fmt.Errorf("charge %s has no outcome after its last step", r.stream.ID)
+		}
+		err := r.observed(ctx, name, func(ctx context.Context) error {
+			_, err := r.do(ctx, act)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return r.observed(ctx, "refund", r.processRefunds)
+}
+
+// act reads the stream, calls external services, and returns what is to be recorded.
+type act func(ctx context.Context, s ledger.Stream) (decision, error)
+
+// next is what is to be done next: a requested cancellation comes before the due step.
+func (r *run) next() (name string, do act) {
+	for _, s := range r.steps {
+		if s.name() != r.stream.Charge.Next() {
+			continue
+		}
+		if !r.stream.Charge.CancelRequested {
+			return s.name(), s.run
+		}
+		if c, ok := s.(canceler); ok {
+			return "cancel", c.cancel
+		}
+		return "cancel", func(context.Context, ledger.Stream) (decision, error) {
+			return decision{command: domain.FailCanceled{}}, nil
+		}
+	}
+	return "", nil
+}
+
+// do calls act once and records its decision. If another writer took the stream's next
+// version, nothing is recorded and the stream is the new one: the caller calls do again
+// while there is still something to do.
+//
+// If we die here: between a lost race and the next commit nothing is recorded. The next
+// worker asks the provider, which remembers.
+// Test: TestLostRace_always.
+func (r *run) do(ctx context.Context, act act) (recorded bool, err error) {
+	d, actErr := act(ctx, r.stream)
+	if d.command == nil {
+		if actErr == nil {
+			actErr = errUndecided
+		}
+		return false, actErr
+	}
+	switch err = r.record(ctx, d); {
+	case err == nil:
+		r.races = 0
+		return true, actErr
+	case !ledger.IsConflict(err):
+		return false, err
+	}
+	if r.races++; r.races > maxRaces {
+		// No attempt is counted: the message is not the reason. The text alone is passed
+		// on, so that this error is not taken for one more lost race.
+		return false, &inbox.WaitError{Err: errors.New("the stream grows too fast: " + err.Error())}
+	}
+	if err := pause(ctx, racePause); err != nil {
+		return false, err
+	}
+	return false, r.load(ctx, r.stream.ID)
+}
+
+// errUndecided keeps a due step that decides nothing from being run for ever.
+var errUndecided = errors.New("the step is due and decided nothing")
+
+// observed runs a step under OnStep.
+func (r *run) observed(ctx context.Context, name string, do func(context.Context) error) error {
+	if r.OnStep == nil {
+		return do(ctx)
+	}
+	ctx, done := r.OnStep(ctx, name)
+	before := r.stream.Charge.Version
+	err := errPanicked
+	defer func() { done(err != nil || r.stream.Charge.Version != before, err) }()
+	err = do(ctx)
+	return err
+}
+
+// errPanicked is the error that OnStep's done receives when a step panics.
+var errPanicked = errors.New("the step panicked")
+
+// record decides a command and commits its events, the rows that steps keep about them,
+// and the messages about outcomes in one transaction. The commit after which nothing is
+// left to do also ends the delivery.
+//
+// An unknown outcome ends the run: the inbox delivers the message again, and that claim
+// is a commit of its own. What the next run reads was committed before the claim, so a
+// synchronous standby has it before the provider is called.
+func (r *run) record(ctx context.Context, d decision) error {
+	events, err := domain.Decide(r.stream.Charge, d.command)
+	if errors.Is(err, domain.ErrMismatch) || errors.Is(err, domain.ErrFinished) {
+		return &inbox.ParkError{Err: err}
+	}
+	if err != nil {
+		return err
+	}
+	if len(events) == 0 && d.rows == nil {
+		return fmt.Errorf("%T: %w", d.command, errUndecided)
+	}
+	for try := 1; ; try++ {
+		b := &pgx.Batch{}
+		next, err := r.queue(b, events)
+		if err != nil {
+			return err
+		}
+		if d.rows != nil {
+			d.rows(b)
+		}
+		ends := r.ends(next.Charge)
+		if ends {
+			inbox.Done(b, r.delivery)
+		}
+		err = r.DB.Commit(ctx, b)
+		if err == nil {
+			if ends {
+				r.result = inbox.Completed
+			}
+			r.stream = next
+			return nil
+		}
+		if command, ok := d.instead[postgres.Constraint(err)]; ok {
+			return r.record(ctx, decision{command: command})
+		}
+		if !postgres.IsTransient(err) || try == maxCommits {
+			return fmt.Errorf("commit version %d of %s: %w", r.stream.Charge.Version+1, r.stream.ID, err)
+		}
+		if err := pause(ctx, time.Duration(try)*50*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// queue queues the events and what belongs to them.
+func (r *run) queue(b *pgx.Batch, events []domain.Event) (ledger.Stream, error) {
+	d := r.delivery
+	next, err := ledger.Append(b, r.stream, ledger.Cause{
+		CorrelationID: d.Metadata[outbox.MetadataCorrelationID], CausationID: d.ID, Actor: "worker",
+	}, events...)
+	if err != nil {
+		return next, err
+	}
+	for _, e := range next.Events[r.stream.Charge.Version:] {
+		for _, s := range r.steps {
+			if k, ok := s.(keeper); ok {
+				k.keep(b, r.stream.Charge, e.Event)
+			}
+		}
+		if err := r.announce(b, next, e); err != nil {
+			return next, err
+		}
+	}
+	return next, nil
+}
+
+// announce queues a message for each subscriber of an event. A subscriber that the charge
+// does not have costs no message.
+func (r *run) announce(b *pgx.Batch, s ledger.Stream, e ledger.Recorded) error {
+	for _, name := range s.Charge.SubscribersOf(e.Event, e.Version) {
+		payload, err := s.Seal(e)
+		if err != nil {
+			return err
+		}
+		metadata := map[string]string{
+			outbox.MetadataCorrelationID: r.delivery.Metadata[outbox.MetadataCorrelationID],
+			outbox.MetadataCausationID:   r.delivery.ID,
+		}
+		if trace := r.delivery.Metadata[outbox.MetadataTraceparent]; trace != "" {
+			metadata[outbox.MetadataTraceparent] = trace
+		}
+		err = outbox.Append(b, outbox.Message{
+			Topic: r.topicOf(name), ID: e.ID.String(), Type: e.Type, OrderingKey: s.ID, Partition: s.Charge.MerchantID,
+			Payload: payload, Metadata: metadata,
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *Fulfillment) topicOf(name string) string {
+	for _, s := range f.subscribers() {
+		if s.name == name {
+			return s.topic
+		}
+	}
+	return name // of a subscriber that a newer worker runs
+}
+
+// pause waits a random part of longest.
+func pause(ctx context.Context, longest time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(rand.N(longest)): //nolint:gosec // jitter
+		return nil
+	}
+}
+
+// providerEvent is the prefix of the types of messages that the provider's webhooks
+// brought; the provider's name of the event follows.
+const providerEvent = "stripe."
+
+func isFromProvider(d inbox.Delivery) bool { return strings.HasPrefix(d.Type, providerEvent) }
+
+// isAboutRefunds reports whether the message is an event of the provider about a refund.
+// The provider has had several names for it.
+func isAboutRefunds(d inbox.Delivery) bool {
+	name, ok := strings.CutPrefix(d.Type, providerEvent)
+	return ok && (strings.HasPrefix(name, "refund.") || name == "charge.refund.updated" || name == "charge.refunded")
+}

@@ -1,0 +1,111 @@
+package fulfillment
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/stripe"
+	"github.com/payonce/payonce/internal/webhook"
+	"github.com/payonce/payonce/ledger"
+)
+
+// Services are the external services that steps call.
+type Services struct {
+	Provider *stripe.Client
+	Webhooks *webhook.Sender
+}
+
+// steps run the steps of domain's list of the same name, which has their order. Each
+// delivery has its own, so a step may remember what a service answered.
+func (f *Fulfillment) steps() []step {
+	return []step{
+		inventory{reader: f.Reader},
+		&payment{provider: f.Services.Provider},
+	}
+}
+
+// subscribers run the subscribers of domain's list of the same name. Each has a topic and
+// a receiver of its own, so none of them holds up another or a charge.
+func (f *Fulfillment) subscribers() []subscriber {
+	return []subscriber{
+		{domain.Notification, ledger.Outcomes, inbox.Block, f.notification}, // merchants are notified in order
+	}
+}
+
+// step runs one step of a charge.
+type step interface {
+	// name is the name in domain.
+	name() string
+
+	// run does at external services what is missing of the step, and returns what is to be
+	// recorded. It is called while the step is due, and so once more after another writer
+	// took the stream's next version: it reads the stream first, and repeats nothing that
+	// must not happen twice. An error beside a decision is returned once the decision is
+	// recorded.
+	run(ctx context.Context, s ledger.Stream) (decision, error)
+}
+
+// canceler is a step that must stop something at an external service before the charge
+// may fail as canceled.
+type canceler interface {
+	cancel(ctx context.Context, s ledger.Stream) (decision, error)
+}
+
+// keeper is a step with rows of its own beside the ledger. What an event of any step
+// changes in them is committed with the event; so the rejection of a later step returns
+// stock without knowing of stock.
+type keeper interface {
+	keep(b *pgx.Batch, c domain.Charge, e domain.Event)
+}
+
+// decision is what one commit records; the zero decision records nothing.
+type decision struct {
+	command domain.Command
+
+	// instead are the commands to decide when a constraint of this name refuses the commit.
+	instead map[string]domain.Command
+
+	// rows queues rows that are committed even if the command has happened already.
+	rows func(*pgx.Batch)
+}
+
+// subscriber runs after an outcome.
+type subscriber struct {
+	name   string // in domain, and that of the receiver
+	topic  string // in the outbox
+	parked inbox.Parked
+	step   func(d inbox.Delivery, version int) step // version is that of the outcome
+}
+
+// Receiver handles the messages of one topic.
+type Receiver struct {
+	Name   string
+	Topic  string // empty: its messages do not come from the outbox
+	Takes  func(domain.EventType) bool
+	Parked inbox.Parked // what its parked messages do to the younger ones of their charge
+	Handle inbox.Handler
+}
+
+// Receivers are all receivers of the worker.
+func (f *Fulfillment) Receivers() []Receiver {
+	outcome := func(t domain.EventType) bool { return t.Webhook != "" }
+	receivers := []Receiver{{
+		// Every message of a charge reads the same stream, so a parked one must not keep a
+		// cancellation or an event of the provider from being seen.
+		Name: ChargeReceiver, Topic: ledger.Topic, Takes: func(t domain.EventType) bool { return t.Request },
+		Parked: inbox.Pass, Handle: f.Charge,
+	}}
+	for _, s := range f.subscribers() {
+		receivers = append(receivers, Receiver{Name: s.name, Topic: s.topic, Takes: outcome, Parked: s.parked, Handle: f.follow(s)})
+	}
+	return append(receivers, Receiver{
+		Name: ResendReceiver, Takes: func(domain.EventType) bool { return false },
+		Parked: inbox.Pass, Handle: f.follow(subscriber{name: domain.Notification, step: f.notification}),
+	})
+}
+
+// Steps are the names that OnStep is called with.
+func Steps() []string { return append(append([]string{"cancel"}, domain.Steps()...), "refund") }
