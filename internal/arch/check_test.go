@@ -1,67 +1,124 @@
 package arch_test
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
+	"testing"
 )
 
-// checkRooms returns a sentence for each arrow between two packages of this
-// module that the map does not have, and for each difference between the map
-// and the tree.
-func checkRooms(rooms []room, pkgs []pkg) []string {
-	var broken []string
-	seen := make(map[string]bool, len(pkgs))
+// pkg is what the checks need of "go list -json".
+type pkg struct {
+	ImportPath, Name, Doc              string
+	Imports, TestImports, XTestImports []string
+	Deps                               []string
+}
+
+// list runs go list at the module's root.
+func list(tb testing.TB, args ...string) (pkgs []pkg) {
+	tb.Helper()
+	watch(tb)
+	cmd := exec.CommandContext(tb.Context(), "go", append([]string{"list", "-json=ImportPath,Name,Doc,Imports,TestImports,XTestImports,Deps"}, args...)...)
+	cmd.Dir = root
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		tb.Fatalf("%s: %v\n%s", cmd, err, &stderr)
+	}
+	for in := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p pkg
+		err := in.Decode(&p)
+		if errors.Is(err, io.EOF) && len(pkgs) > 0 {
+			return pkgs
+		}
+		if err != nil {
+			tb.Fatalf("read the packages that %s prints: %v", cmd, err)
+		}
+		pkgs = append(pkgs, p)
+	}
+}
+
+// root is the module's root, seen from this package.
+const root = "../.."
+
+// watch opens every folder of the module. The cache of go test knows the files that this
+// process opens, and go list is another process: without this a result would be reused
+// although the tree has changed.
+func watch(tb testing.TB) {
+	tb.Helper()
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() && path != root && strings.HasPrefix(d.Name(), ".") {
+			return fs.SkipDir
+		}
+		return err
+	})
+	if err != nil {
+		tb.Fatalf("walk the module: %v", err)
+	}
+}
+
+// checkRules returns a sentence for each import between two packages of this module that
+// no rule allows, and for each difference between the rules and the tree.
+func checkRules(rules []rule, pkgs []pkg) (broken []string) {
 	for _, p := range pkgs {
 		at := local(p.ImportPath)
-		seen[at] = true
-		i := slices.IndexFunc(rooms, func(r room) bool { return r.path == at })
+		i := slices.IndexFunc(rules, func(r rule) bool { return r.path == at })
 		if i < 0 {
-			broken = append(broken, at+" is not on the map: add it to rooms in internal/arch with what it may see and why")
+			broken = append(broken, at+" has no rule: add it to rules in internal/arch with what it may import and why")
 			continue
 		}
-		broken = append(broken, checkRoom(rooms[i], p)...)
+		broken = append(broken, checkRule(rules[i], p)...)
 	}
-	for _, r := range rooms {
-		if !seen[r.path] {
-			broken = append(broken, r.path+" is on the map and not in the tree: remove it from rooms in internal/arch")
+	for _, r := range rules {
+		if !slices.ContainsFunc(pkgs, func(p pkg) bool { return local(p.ImportPath) == r.path }) {
+			broken = append(broken, r.path+" has a rule and is not in the tree: remove it from rules in internal/arch")
 		}
 	}
 	return broken
 }
 
-func checkRoom(r room, p pkg) []string {
+func checkRule(r rule, p pkg) (broken []string) {
 	imports := p.Imports
-	if r.tests {
-		imports = slices.Concat(p.Imports, p.TestImports, p.XTestImports)
-	}
-	var broken []string
-	refuse := func(path string) {
-		broken = append(broken, fmt.Sprintf("%s must not import %s: %s", r.path, path, r.why))
+	if has(strict, r.path) {
+		imports = p.all()
 	}
 	for _, path := range unique(imports) {
-		switch {
+		allowed := true
+		switch own := slices.Contains(p.Imports, path); {
 		case path == p.ImportPath: // its own external test
-		case slices.Contains(testHelpers, local(path)) && !slices.Contains(p.Imports, path):
+		case has(testHelpers, local(path)) && !own:
 		case under(path, module):
-			if r.never == nil && !slices.Contains(r.sees, local(path)) || slices.Contains(r.never, local(path)) {
-				refuse(local(path))
-			}
-		case r.standard && !standard(path) && slices.Contains(p.Imports, path):
-			refuse(path)
+			banned, allBut := strings.CutPrefix(r.imports, "all but ")
+			allowed = has(banned, local(path)) != allBut
+		case has(pure, r.path) && own:
+			first, _, _ := strings.Cut(path, "/")
+			allowed = !strings.Contains(first, ".") // the name of a host
+		}
+		if !allowed {
+			broken = append(broken, fmt.Sprintf("%s must not import %s: %s", r.path, local(path), r.why))
 		}
 	}
 	return broken
 }
 
-// checkGuests returns a sentence for each third party outside its rooms.
-func checkGuests(guests []guest, pkgs []pkg) []string {
-	var broken []string
+// checkPath returns a sentence for each package of the path that links one before it.
+func checkPath(pkgs []pkg) (broken []string) {
 	for _, p := range pkgs {
-		for _, path := range unique(slices.Concat(p.Imports, p.TestImports, p.XTestImports)) {
-			for _, g := range guests {
-				if under(path, g.path) && !slices.Contains(g.rooms, local(p.ImportPath)) {
-					broken = append(broken, fmt.Sprintf("%s must not import %s: %s", local(p.ImportPath), path, g.why))
+		for i, at := range chargePath {
+			if at.path != local(p.ImportPath) {
+				continue
+			}
+			for _, before := range chargePath[:i] {
+				if slices.Contains(p.Deps, module+"/"+before.path) && !has(at.except, before.path) {
+					broken = append(broken, fmt.Sprintf("%s must not link %s, which the charge has left: it %s", at.path, before.path, at.why))
 				}
 			}
 		}
@@ -69,15 +126,27 @@ func checkGuests(guests []guest, pkgs []pkg) []string {
 	return broken
 }
 
-// checkBans returns a sentence for each thing that program links and must not,
-// with the shortest chain of imports that leads there. linked is the program's
-// "go list -deps".
-func checkBans(bans []ban, program string, linked []pkg) []string {
+// checkThirdParties returns a sentence for each third party outside its packages.
+func checkThirdParties(pkgs []pkg) (broken []string) {
+	for _, p := range pkgs {
+		for _, path := range unique(p.all()) {
+			for _, t := range thirdParties {
+				if under(path, t.path) && !has(t.packages, local(p.ImportPath)) {
+					broken = append(broken, fmt.Sprintf("%s must not import %s: %s", local(p.ImportPath), path, t.why))
+				}
+			}
+		}
+	}
+	return broken
+}
+
+// checkBans returns a sentence for each package that a program links and must not, with the
+// shortest chain of imports that leads there. linked is the program's "go list -deps".
+func checkBans(program string, linked []pkg) (broken []string) {
 	imports := make(map[string][]string, len(linked))
 	for _, p := range linked {
 		imports[p.ImportPath] = p.Imports
 	}
-	var broken []string
 	for _, b := range bans {
 		if b.program != program {
 			continue
@@ -89,19 +158,19 @@ func checkBans(bans []ban, program string, linked []pkg) []string {
 	return broken
 }
 
-// chain returns the shortest way along imports from one package to target or
-// anything below it, or nil if there is none.
+// chain returns the shortest chain of imports from a package to target or anything below
+// it, or nil if there is none.
 func chain(imports map[string][]string, from, target string) []string {
 	by := map[string]string{from: ""}
 	for queue := []string{from}; len(queue) > 0; queue = queue[1:] {
 		at := queue[0]
 		if under(at, target) {
-			var way []string
+			var chain []string
 			for ; at != ""; at = by[at] {
-				way = append(way, at)
+				chain = append(chain, at)
 			}
-			slices.Reverse(way)
-			return way
+			slices.Reverse(chain)
+			return chain
 		}
 		for _, next := range imports[at] {
 			if _, ok := by[next]; !ok {
@@ -114,12 +183,11 @@ func chain(imports map[string][]string, from, target string) []string {
 }
 
 // checkDocs returns a sentence for each package that does not say what it is.
-func checkDocs(pkgs []pkg) []string {
-	var broken []string
+func checkDocs(pkgs []pkg) (broken []string) {
 	for _, p := range pkgs {
 		switch {
 		case p.Doc == "":
-			broken = append(broken, local(p.ImportPath)+" has no package doc: say what it promises and what it does not")
+			broken = append(broken, local(p.ImportPath)+" has no package doc: say what it guarantees and what it does not")
 		case p.Name != "main" && !strings.HasPrefix(p.Doc, "Package "+p.Name+" "):
 			broken = append(broken, fmt.Sprintf("%s: the package doc does not begin with \"Package %s\"", local(p.ImportPath), p.Name))
 		}
@@ -127,23 +195,16 @@ func checkDocs(pkgs []pkg) []string {
 	return broken
 }
 
-// under tells whether path is tree or lies below it.
-func under(path, tree string) bool {
-	return path == tree || strings.HasPrefix(path, tree+"/")
-}
+// all are the imports of a package and of its tests.
+func (p pkg) all() []string { return slices.Concat(p.Imports, p.TestImports, p.XTestImports) }
 
-// local is a package of this module as the map writes it.
-func local(path string) string {
-	return strings.TrimPrefix(path, module+"/")
-}
+// has reports whether a list that is separated by spaces holds a path.
+func has(list, path string) bool { return slices.Contains(strings.Fields(list), path) }
 
-// standard tells whether path is in the standard library: everybody else's
-// first element is the name of a host.
-func standard(path string) bool {
-	first, _, _ := strings.Cut(path, "/")
-	return !strings.Contains(first, ".")
-}
+// under reports whether path is tree or lies below it.
+func under(path, tree string) bool { return path == tree || strings.HasPrefix(path, tree+"/") }
 
-func unique(paths []string) []string {
-	return slices.Compact(slices.Sorted(slices.Values(paths)))
-}
+// local is a package of this module as the rules write it.
+func local(path string) string { return strings.TrimPrefix(path, module+"/") }
+
+func unique(paths []string) []string { return slices.Compact(slices.Sorted(slices.Values(paths))) }

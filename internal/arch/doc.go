@@ -1,11 +1,11 @@
-// Package arch pins the architecture: its tests fail when a package sees more
-// of this module than its room allows, when a third party turns up outside the
-// rooms that are about it, when a program links what it must never hold, and
-// when a package says nothing about itself.
+// Package arch checks the architecture: its tests fail when a package imports more of this
+// module than its rule allows, when a charge could be called back to a package that it has
+// left, when a third party is imported outside the packages that are about it, when a
+// program links what it must never hold, and when a package does not say what it is.
 //
-// It promises what the import graph can show, for the platform that it runs
-// on. It does not look at what a package does with what it may see: two rooms
-// that never import one another can still agree in a table.
+// It checks what the import graph shows, for the platform that it runs on. It does not see
+// what a package does with what it may import: two packages that never import one another
+// can still agree in a table.
 //
-// The package has no code outside its tests. The map is in map_test.go.
+// The package has no code outside its tests. The rules are in map_test.go.
 package arch

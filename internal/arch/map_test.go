@@ -1,253 +1,155 @@
 package arch_test
 
-// module is the import path of the tree whose arrows are pinned.
+// module is the import path of the tree whose imports are checked.
 const module = "github.com/payonce/payonce"
 
-// A room is a package of this module and what it may see of the others. Every
-// package has one, and every room has a package.
-type room struct {
-	path string // below the module
-
-	// sees lists the packages of this module that the room may import. It is
-	// complete: what is not named is refused.
-	sees []string
-
-	// never is for the few rooms that may see everything else.
-	never []string
-
-	// tests says that the room's tests see no more than the room does. Other
-	// tests may bring what they need, such as a database.
-	tests bool
-
-	// standard says that outside this module only the standard library is seen.
-	standard bool
-
-	why string
+// A rule says what one package of this module may import of the others. Every package has
+// one, and every rule has a package. Lists are separated by spaces.
+type rule struct {
+	path    string // below the module
+	imports string // all packages that it may import, or "all but" those that it may not
+	why     string
 }
 
-// rooms is the map, from the inside out.
-var rooms = []room{
-	{path: "groupcommit", why: "shares commits of pgx batches of any kind, so that others can lift it out"},
+const (
+	// strict are packages whose tests import no more than they do. Other tests may import
+	// what they need, such as a database.
+	strict = "domain e2e internal/demo internal/fleet internal/openapi"
+	// pure are packages that import, outside this module, the standard library alone.
+	pure = "domain fulfillment/schema"
+	// testHelpers are packages that every test may import: they know nothing of this module.
+	testHelpers = "internal/await internal/testrun"
+)
+
+var rules = []rule{
+	// The pattern, for other applications too.
+	{"groupcommit", "", "batches commits of pgx batches of any kind, so that other applications can import it"},
+	{"idempotency", "groupcommit internal/postgres", "receives requests of any kind, so that other applications can import it"},
+	{"inbox", "groupcommit internal/postgres", "receives messages of any kind, so that other applications can import it"},
+	{"outbox", "groupcommit internal/postgres", "sends messages of any kind, so that other applications can import it"},
+
+	// The service.
+	{"domain", "", "pure rules, to be read and tested without anything else"},
+	{"ledger", "domain groupcommit internal/postgres", "stores domain's events; its siblings meet it only in the batch of a use case"},
+	{"intake", "domain idempotency ledger outbox internal/postgres", "accepts; it never meets fulfillment and knows neither HTTP nor the provider"},
 	{
-		path: "domain", standard: true, tests: true,
-		why: "pure rules, to be read and tested without anything else",
+		"fulfillment", "domain groupcommit inbox ledger outbox internal/merchants internal/postgres internal/stripe internal/webhook",
+		"carries out what was accepted; it never meets intake and knows no HTTP API",
+	},
+	{"fulfillment/schema", "", "the tables of fulfillment without its code: a program that migrates links no provider client"},
+	{
+		"migrations", "fulfillment/schema idempotency inbox ledger outbox internal/audit internal/merchants",
+		"puts the packages' tables in order and calls none of their code",
+	},
+	{"migrations/version", "internal/postgres", "tells a program whether its database is migrated; it links none of the packages"},
+
+	// What the programs need.
+	{"internal/config", "", "serves every package and knows none"},
+	{"internal/postgres", "groupcommit", "serves every package and knows none"},
+	{"internal/merchants", "internal/postgres", "accounts and keys, whatever they are used for"},
+	{"internal/stripe", "", "the provider's client knows the provider, and nothing of this module"},
+	{"internal/webhook", "", "signs and sends what it is given"},
+	{"internal/telemetry", "internal/postgres", "counts plain values, so that no package depends on how they are counted"},
+	{"internal/rediscache", "idempotency internal/postgres", "keeps answers beside the database, and no package trusts what it says"},
+	{"internal/audit", "domain internal/postgres", "reads the tables and replays the streams; it may not ask the code that it audits"},
+	{
+		"internal/httpapi", "domain idempotency inbox intake ledger internal/audit internal/merchants internal/postgres",
+		"turns HTTP into a use case and its result into HTTP; it carries out nothing",
 	},
 
+	// The programs.
+	{"internal/app", "migrations/version internal/config internal/postgres internal/telemetry", "what both services do at start and at the end"},
+	{"internal/app/writes", "groupcommit idempotency ledger outbox", "the one list of what may share a commit, in the order of its locks"},
+	{"internal/app/doorbell", "inbox ledger outbox", "rings for the work that a commit leaves; it reads and writes nothing"},
 	{
-		path: "ledger",
-		sees: []string{"groupcommit", "domain", "internal/postgres"},
-		why:  "stores domain's events; its siblings meet it only in the batch of a use case",
+		"internal/app/api", "idempotency inbox intake ledger internal/app internal/app/doorbell internal/app/writes " +
+			"internal/audit internal/config internal/httpapi internal/merchants internal/postgres internal/rediscache internal/telemetry",
+		"wires up what accepts; the provider is out of its reach",
 	},
 	{
-		path: "outbox",
-		sees: []string{"groupcommit", "internal/postgres"},
-		why:  "carries messages of any kind, so that others can lift it out",
+		"internal/app/worker", "domain fulfillment idempotency inbox ledger migrations/version outbox internal/app " +
+			"internal/app/doorbell internal/app/writes internal/config internal/merchants internal/postgres internal/stripe internal/telemetry internal/webhook",
+		"wires up what carries out; it accepts nothing",
 	},
 	{
-		path: "inbox",
-		sees: []string{"groupcommit", "internal/postgres"},
-		why:  "receives messages of any kind, so that others can lift it out",
+		"internal/sandbox", "internal/config internal/postgres",
+		"the external services: with the product's code in it, both sides of the ledger could make the same mistake",
 	},
+	{"cmd/api", "internal/app internal/app/api", "a main of a few lines"},
+	{"cmd/worker", "internal/app internal/app/worker", "a main of a few lines"},
+	{"cmd/sandbox", "internal/app internal/sandbox", "a main of a few lines"},
 	{
-		path: "idempotency",
-		sees: []string{"groupcommit", "internal/postgres"},
-		why:  "receives requests of any kind, so that others can lift it out",
-	},
-
-	{
-		path: "intake",
-		sees: []string{"domain", "idempotency", "internal/postgres", "ledger", "outbox"},
-		why:  "accepts; it never meets fulfillment and knows neither HTTP nor the provider",
-	},
-	{
-		path: "fulfillment",
-		sees: []string{
-			"groupcommit", "domain", "inbox", "internal/merchants", "internal/webhook", "internal/postgres",
-			"internal/stripe", "ledger", "outbox",
-		},
-		why: "carries out what was accepted; it never meets intake and knows no HTTP API",
-	},
-	{
-		path: "fulfillment/schema", standard: true,
-		why: "the tables of fulfillment without its code: a program that migrates links no provider client",
-	},
-	{
-		path: "migrations",
-		sees: []string{
-			"fulfillment/schema", "idempotency", "inbox", "internal/audit", "internal/merchants", "ledger", "outbox",
-		},
-		why: "puts the packages' tables in order and calls none of their code",
-	},
-	{
-		path: "migrations/version",
-		sees: []string{"internal/postgres"},
-		why:  "tells a program whether its database is migrated; it links none of the packages",
+		"cmd/payonce", "all but intake internal/app/api internal/app/worker internal/httpapi internal/sandbox",
+		"the operator's tool reads everything and accepts no charge",
 	},
 
-	{path: "internal/arch", why: "looks at all from outside"},
-	{path: "internal/await", why: "waits for a condition, whatever it is"},
+	// The proofs: tests, the demo, and what they need.
+	{"internal/arch", "", "checks the others from outside"},
+	{"internal/await", "", "waits for a condition, whichever it is"},
+	{"internal/crash", "", "stands before a program, whichever it is"},
+	{"internal/defects", "", "holds tests alone, so it has nothing to import"},
+	{"internal/fleet", "", "runs programs, whichever they are"},
+	{"internal/openapi", "", "checks responses against a contract, whichever program sends them; only tests import it"},
+	{"internal/postgres/cutproxy", "", "cuts a connection, whatever is sent on it"},
+	{"internal/postgres/local", "internal/postgres", "starts a server, whatever is kept in it"},
 	{
-		path: "internal/audit",
-		sees: []string{"domain", "internal/postgres"},
-		why:  "reads the tables and replays the streams; it may not ask the code that it audits",
+		"internal/postgres/pgtest", "migrations internal/await internal/postgres internal/postgres/local internal/testrun",
+		"gives a test a migrated database, whatever it tests",
 	},
-	{path: "internal/config", why: "serves every room and knows none"},
-	{path: "internal/crash", why: "stands before a program, whatever it is"},
-	{path: "internal/defects", why: "holds tests alone, so there is nothing to import"},
-	{path: "internal/fleet", tests: true, why: "runs programs, whatever they are"},
-	{path: "internal/webhook", why: "signs and sends what it is given"},
-	{path: "internal/openapi", tests: true, why: "judges by a contract, whoever answers; tests alone import it"},
-	{path: "internal/postgres", sees: []string{"groupcommit"}, why: "serves every room and knows none"},
-	{path: "internal/postgres/cutproxy", why: "cuts a connection, whatever is said on it"},
+	{"internal/testrun", "", "runs the tests of a package, whatever they test"},
+	{"internal/demo", "internal/fleet internal/postgres/local", "shows the service as a client sees it, so it shares no code with it"},
 	{
-		path: "internal/postgres/local",
-		sees: []string{"internal/postgres"},
-		why:  "starts a server, whatever is kept in it",
-	},
-	{
-		path: "internal/postgres/pgtest",
-		sees: []string{"internal/await", "internal/postgres", "internal/postgres/local", "internal/testrun", "migrations"},
-		why:  "gives a test a migrated database, whatever it tests",
-	},
-	{
-		path: "internal/telemetry",
-		sees: []string{"internal/postgres"},
-		why:  "counts what it is told in plain words, so that no room depends on who counts",
-	},
-	{path: "internal/testrun", why: "runs the tests of a package, whatever they test"},
-	{path: "internal/stripe", why: "the provider's client knows the provider and not us"},
-	{
-		path: "internal/merchants",
-		sees: []string{"internal/postgres"},
-		why:  "accounts and keys, whatever they are used for",
-	},
-	{
-		path: "internal/rediscache",
-		sees: []string{"idempotency", "internal/postgres"},
-		why:  "keeps answers beside the database, and nobody depends on what it says",
-	},
-	{
-		path: "internal/sandbox",
-		sees: []string{"internal/config", "internal/postgres"},
-		why:  "the outside world: with the product's code in it both sides of the books could make one mistake",
-	},
-	{
-		path: "internal/httpapi",
-		sees: []string{
-			"domain", "idempotency", "inbox", "intake", "internal/audit", "internal/merchants",
-			"internal/postgres", "ledger",
-		},
-		why: "turns HTTP into a use case and its answer back; it never carries out",
-	},
-	{
-		path: "internal/demo", tests: true,
-		sees: []string{"internal/fleet", "internal/postgres/local"},
-		why:  "shows the service as a stranger sees it, so it shares no code with it",
-	},
-
-	{
-		path: "internal/app",
-		sees: []string{"internal/config", "internal/postgres", "internal/telemetry", "migrations/version"},
-		why:  "what both services do at start and at the end",
-	},
-	{
-		path: "internal/app/writes",
-		sees: []string{"groupcommit", "idempotency", "ledger", "outbox"},
-		why:  "the one list of what may share a commit, in the order of its locks",
-	},
-	{
-		path: "internal/app/doorbell",
-		sees: []string{"inbox", "ledger", "outbox"},
-		why:  "rings for what a commit leaves to be done; it reads and writes nothing",
-	},
-	{
-		path: "internal/app/api",
-		sees: []string{
-			"idempotency", "inbox", "intake", "internal/app", "internal/app/doorbell", "internal/app/writes", "internal/audit", "internal/config",
-			"internal/httpapi", "internal/merchants", "internal/postgres", "internal/rediscache",
-			"internal/telemetry", "ledger",
-		},
-		why: "wires up what accepts; the provider is out of its reach",
-	},
-	{
-		path: "internal/app/worker",
-		sees: []string{
-			"domain", "fulfillment", "idempotency", "inbox", "internal/app", "internal/app/doorbell", "internal/app/writes",
-			"internal/config", "internal/merchants", "internal/webhook", "internal/postgres", "internal/stripe", "internal/telemetry",
-			"ledger", "migrations/version", "outbox",
-		},
-		why: "wires up what carries out; it accepts nothing",
-	},
-
-	{path: "cmd/api", sees: []string{"internal/app", "internal/app/api"}, why: "a main of a few lines"},
-	{path: "cmd/worker", sees: []string{"internal/app", "internal/app/worker"}, why: "a main of a few lines"},
-	{path: "cmd/sandbox", sees: []string{"internal/app", "internal/sandbox"}, why: "a main of a few lines"},
-	{
-		path:  "cmd/payonce",
-		never: []string{"intake", "internal/app/api", "internal/app/worker", "internal/httpapi", "internal/sandbox"},
-		why:   "the operator's tool looks at everything and accepts no charge",
-	},
-
-	{
-		path: "e2e", tests: true,
-		sees: []string{
-			"internal/audit", "internal/crash", "internal/fleet", "internal/openapi", "internal/postgres", "internal/postgres/local",
-		},
-		why: "strangers: they see HTTP, the sandbox's books and the tables, and judge by the audit's one list",
+		"e2e", "internal/audit internal/crash internal/fleet internal/openapi internal/postgres internal/postgres/local",
+		"black-box tests: they see HTTP, the sandbox's books and the tables, and judge by the audit's one list",
 	},
 }
 
-// testHelpers are packages that the tests of every room may import: they know
-// nothing of this module.
-var testHelpers = []string{"internal/await", "internal/testrun"}
-
-// A guest is a third party with the rooms that are about it. Tests are no
-// exception.
-type guest struct {
-	path  string // it and everything below
-	rooms []string
-	why   string
+// chargePath are the packages through which a charge goes, in order. A package links none
+// of those before it, not even through others: a charge is never called back to where it
+// has been. except lists the exceptions.
+//
+//	client ─▶ httpapi ─▶ intake ─▶ idempotency ─┐
+//	                      (commit)               ▼
+//	             outbox ─▶ inbox ─▶ fulfillment ─▶ stripe, webhook ─▶ external services
+//
+// intake and fulfillment write through ledger, which asks domain.
+var chargePath = []struct{ path, except, why string }{
+	{path: "internal/httpapi", why: "reads the request"},
+	{path: "intake", why: "decides on it, and commits the decision"},
+	{path: "idempotency", why: "stores the response under the request's key in the same commit"},
+	{path: "outbox", why: "delivers the message of the commit"},
+	{path: "inbox", why: "stores it once, and calls its handler until it succeeds"},
+	{
+		path: "fulfillment", except: "inbox outbox",
+		why: "carries out the steps; the commit of a step ends its delivery and sends the next message",
+	},
+	{path: "internal/stripe", why: "calls the provider"},
+	{path: "internal/webhook", why: "calls the merchant"},
+	{path: "ledger", why: "stores the events of each commit, whichever package makes it"},
+	{path: "domain", why: "decides, and calls nothing"},
 }
 
-var guests = []guest{
+// A thirdParty is a module that only some packages import. Tests are no exception.
+type thirdParty struct{ path, packages, why string }
+
+var thirdParties = []thirdParty{
 	{
-		path:  "github.com/labstack",
-		rooms: []string{"internal/app", "internal/app/api", "internal/app/worker", "internal/httpapi"},
-		why:   "a room that takes an echo.Context can be reached by HTTP only",
+		"github.com/labstack", "internal/app internal/app/api internal/app/worker internal/httpapi",
+		"a package that takes an echo.Context can be reached by HTTP only",
 	},
 	{
-		path:  "github.com/ThreeDotsLabs",
-		rooms: []string{"inbox", "internal/app", "internal/app/api", "internal/app/worker", "outbox"},
-		why:   "Watermill is the transport between outbox and inbox; steps and use cases never see its messages",
+		"github.com/ThreeDotsLabs", "inbox outbox internal/app internal/app/api internal/app/worker",
+		"Watermill is the transport between outbox and inbox; steps and use cases never see its messages",
 	},
-	{
-		path:  "github.com/stripe",
-		rooms: []string{"internal/stripe"},
-		why:   "stripe-go hides retries and sleeps that internal/stripe switches off",
-	},
-	{
-		path:  "github.com/prometheus",
-		rooms: []string{"internal/telemetry"},
-		why:   "whoever counts is told in plain words, so that rooms can be lifted out and read without it",
-	},
-	{
-		path:  "go.opentelemetry.io",
-		rooms: []string{"e2e", "internal/telemetry"},
-		why:   "whoever traces is told in plain words too; e2e reads what a collector gets",
-	},
-	{
-		path:  "github.com/exaring",
-		rooms: []string{"internal/telemetry"},
-		why:   "a pool takes any tracer, so that only one room knows which",
-	},
+	{"github.com/stripe", "internal/stripe", "stripe-go hides retries and sleeps that internal/stripe switches off"},
+	{"github.com/gomodule/redigo", "internal/rediscache", "what Redis says counts only with a seal of internal/rediscache"},
+	{"github.com/prometheus", "internal/telemetry", "metrics are plain values, so that packages can be imported and read without it"},
+	{"go.opentelemetry.io", "e2e internal/telemetry", "traces are plain values too; e2e reads what a collector gets"},
+	{"github.com/exaring", "internal/telemetry", "a pool takes any tracer, so that only one package knows which"},
 }
 
 // A ban is what a program must not link, not even through others.
-type ban struct {
-	program string
-	path    string // it and everything below
-	why     string
-}
+type ban struct{ program, path, why string }
 
 const (
 	noProvider = "the api cannot charge anyone: no bug in a handler may reach the provider"
