@@ -1,15 +1,21 @@
-// Package telemetry counts and times what the programs do, for Prometheus, and
-// traces it, for whoever takes spans by OTLP.
+// Package telemetry counts and times what the programs do, for Prometheus, and records
+// traces, for any collector of OTLP.
 //
-// It promises that neither counting nor tracing waits, that nothing a caller has
-// chosen becomes a label or is told by a span, but for the ids of his own trace,
-// and that what is read from the database is read once in a while, whoever asks
-// how often, within a time-out: a scrape never fails because the database does.
-// Every program has a registry and a tracer of its own; nothing here is global but
-// where OpenTelemetry's own complaints go.
+// # Guarantees
 //
-// It does not promise that counters are exact, nor that every span arrives. A
-// process that dies takes along what was not scraped or sent, and a page of
-// messages that is read again counts again. What must be exact is the audit's. It
-// owns no table; the results of audits are internal/audit's.
+//   - Neither a metric nor a span waits. Spans beyond the queue are dropped.
+//   - Nothing that a caller has chosen becomes a label or part of a span, except the IDs of
+//     the caller's own trace.
+//   - What the database knows is read at most every 10 s, within a time-out, however often
+//     metrics are scraped. A scrape does not fail because the database does.
+//   - Each program has its own registry and tracer. The only global is the log of
+//     OpenTelemetry's own complaints.
+//
+// # Limits
+//
+// Counters are not exact, and not every span arrives: a process that dies loses what was
+// not scraped or sent, and a page of messages that is redelivered counts twice. The audit
+// is exact.
+//
+// Tables: none.
 package telemetry

@@ -3,7 +3,9 @@ package telemetry
 import (
 	"cmp"
 	"log/slog"
+	"maps"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -24,16 +26,14 @@ type Config struct {
 	countedAtMost                 int
 }
 
-// registry is one program's.
+// registry has the metrics of one program.
 type registry struct {
 	all    *prometheus.Registry
-	log    *slog.Logger
-	now    func() time.Time
 	config Config
 }
 
 func newRegistry(c Config) *registry {
-	r := &registry{all: prometheus.NewRegistry(), log: c.Log, now: c.Now, config: c}
+	r := &registry{all: prometheus.NewRegistry(), config: c}
 	r.all.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
@@ -41,25 +41,6 @@ func newRegistry(c Config) *registry {
 	)
 	return r
 }
-
-// Pools adds the program's pools of connections, by their names. Once at most.
-func (r *registry) Pools(of map[string]*pgxpool.Pool) { r.all.MustRegister(newPools(of)) }
-
-// Doorbell adds whether the rings of other processes are heard. Once at most.
-func (r *registry) Doorbell(listening func() bool) {
-	r.all.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "payonce_doorbell_listening",
-		Help: "1 while the rings of other processes are heard, else 0.",
-	}, func() float64 {
-		if listening() {
-			return 1
-		}
-		return 0
-	}))
-}
-
-// Shared adds what the program commits in company. Once at most.
-func (r *registry) Shared(read func() postgres.Shared) { r.all.MustRegister(newShared(read)) }
 
 // Bounds of a scrape.
 const (
@@ -70,46 +51,128 @@ const (
 // Handler serves the metrics in the formats of Prometheus.
 func (r *registry) Handler() http.Handler {
 	return promhttp.HandlerFor(r.all, promhttp.HandlerOpts{
-		ErrorLog:            slog.NewLogLogger(r.log.Handler(), slog.LevelWarn),
+		ErrorLog:            slog.NewLogLogger(r.config.Log.Handler(), slog.LevelWarn),
 		ErrorHandling:       promhttp.ContinueOnError,
 		MaxRequestsInFlight: scrapesAtOnce,
 		Timeout:             cmp.Or(r.config.scrapeTimeout, scrapeTimeout),
 	})
 }
 
-// counters registers a counter for each value of one label, so that each is
-// there, and 0, before it counts for the first time.
-func (r *registry) counters(name, help, label string, values []string) *prometheus.CounterVec {
-	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
-	for _, v := range values {
-		c.WithLabelValues(v)
+// Pools adds the program's connection pools, by name. It is called at most once.
+func (r *registry) Pools(of map[string]*pgxpool.Pool) {
+	for name, pool := range of {
+		stat := func(read func(*pgxpool.Stat) float64) func() float64 {
+			return func() float64 { return read(pool.Stat()) }
+		}
+		const connections, help = "payonce_db_connections", "Connections to the database, by pool and state."
+		r.gauge(connections, help, stat(func(s *pgxpool.Stat) float64 { return float64(s.AcquiredConns()) }), "pool", name, "state", "in_use")
+		r.gauge(connections, help, stat(func(s *pgxpool.Stat) float64 { return float64(s.IdleConns()) }), "pool", name, "state", "idle")
+		r.gauge("payonce_db_connections_max", "Connections that a pool may have.",
+			stat(func(s *pgxpool.Stat) float64 { return float64(s.MaxConns()) }), "pool", name)
+		r.total("payonce_db_acquires_total", "Connections that were taken from a pool.",
+			stat(func(s *pgxpool.Stat) float64 { return float64(s.AcquireCount()) }), "pool", name)
+		r.total("payonce_db_acquire_wait_seconds_total", "Time for which a connection was waited for.",
+			stat(func(s *pgxpool.Stat) float64 { return s.AcquireDuration().Seconds() }), "pool", name)
+	}
+}
+
+// Shared adds the program's group commits. It is called at most once.
+func (r *registry) Shared(read func() postgres.Shared) {
+	r.total("payonce_shared_commits_total", "Group commits of several decisions.",
+		func() float64 { return float64(read().Commits) })
+	r.total("payonce_shared_commit_decisions_total", "Decisions that were committed in group commits.",
+		func() float64 { return float64(read().Units) })
+	r.total("payonce_shared_commit_refusals_total", "Group commits that were refused and retried in smaller ones.",
+		func() float64 { return float64(read().Refusals) })
+}
+
+// Doorbell adds whether the program hears the rings of other processes. It is called at
+// most once.
+func (r *registry) Doorbell(listening func() bool) {
+	r.gauge("payonce_doorbell_listening", "1 while the rings of other processes are heard, else 0.", func() float64 {
+		if listening() {
+			return 1
+		}
+		return 0
+	})
+}
+
+// gauge registers a metric that is read at each scrape. pairs are names and values of its
+// labels.
+func (r *registry) gauge(name, help string, read func() float64, pairs ...string) {
+	r.all.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels(pairs)}, read))
+}
+
+func (r *registry) total(name, help string, read func() float64, pairs ...string) {
+	r.all.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels(pairs)}, read))
+}
+
+func labels(pairs []string) prometheus.Labels {
+	return maps.Collect(func(yield func(string, string) bool) {
+		for pair := range slices.Chunk(pairs, 2) { //nolint:mnd // name, value
+			if !yield(pair[0], pair[1]) {
+				return
+			}
+		}
+	})
+}
+
+// label is a label with the values that it can have. A metric exists for each of them
+// before it counts for the first time. Without values it exists from then on.
+type label struct {
+	name   string
+	values []string
+}
+
+func (r *registry) counter(name, help string, labels ...label) *prometheus.CounterVec {
+	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, names(labels))
+	for _, values := range combinations(labels) {
+		c.WithLabelValues(values...)
 	}
 	r.all.MustRegister(c)
 	return c
 }
 
-// timings registers a histogram for each value of one label.
-func (r *registry) timings(name, help, label string, values []string, buckets []float64) *prometheus.HistogramVec {
-	h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{label})
-	for _, v := range values {
-		h.WithLabelValues(v)
+func (r *registry) histogram(name, help string, buckets []float64, labels ...label) *prometheus.HistogramVec {
+	h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, names(labels))
+	for _, values := range combinations(labels) {
+		h.WithLabelValues(values...)
 	}
 	r.all.MustRegister(h)
 	return h
 }
 
-// since times what begins now.
-func (r *registry) since(h prometheus.Observer) (done func()) {
-	began := r.now()
-	return func() { h.Observe(r.now().Sub(began).Seconds()) }
+func names(labels []label) []string {
+	all := make([]string, len(labels))
+	for i, l := range labels {
+		all[i] = l.name
+	}
+	return all
 }
 
-// statements are the usual times of a few statements, calls those of a call over
-// a network with all that may slow it down. Both in seconds.
-func statements() []float64 {
-	return []float64{.00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
+// combinations has a value of each label.
+func combinations(labels []label) [][]string {
+	all := [][]string{{}}
+	for _, l := range labels {
+		var longer [][]string
+		for _, values := range all {
+			for _, value := range l.values {
+				longer = append(longer, append(slices.Clone(values), value))
+			}
+		}
+		all = longer
+	}
+	return all
 }
 
-func calls() []float64 {
-	return []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 20}
+// time begins to measure, and what it returns ends it.
+func (r *registry) time(h prometheus.Observer) (done func()) {
+	began := r.config.Now()
+	return func() { h.Observe(r.config.Now().Sub(began).Seconds()) }
 }
+
+// Buckets, in seconds: of a few statements, and of a call over a network.
+var (
+	statementBuckets = []float64{.00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
+	callBuckets      = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 20}
+)

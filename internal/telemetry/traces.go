@@ -16,25 +16,25 @@ import (
 // scope is the name of the instrumentation.
 const scope = "github.com/payonce/payonce"
 
-// traceparent is the only thing of a trace that is carried from one process to
-// the next: two random ids and whether the trace is recorded. What else W3C Trace
-// Context and Baggage know, callers fill with what they like.
+// traceparent is all of a trace that one process passes to the next: two random IDs and
+// whether the trace is recorded. Callers may write anything into the other headers of W3C
+// Trace Context and into Baggage.
 const traceparent = "traceparent"
 
 // flushTime bounds the export of what is left when a program stops.
 const flushTime = time.Second
 
-// Traces are the spans of one program. Its methods are called by many at once and
-// never wait: a span that the exporter has no room for is dropped. A nil *Traces
-// is tracing that is off, and does nothing.
+// Traces records the spans of one program. Its methods may be called concurrently and never
+// wait: a span beyond the exporter's queue is dropped. A nil *Traces is tracing that is
+// off, and does nothing.
 type Traces struct {
 	provider *sdktrace.TracerProvider
 	tracer   trace.Tracer
 	sampling sampling
 }
 
-// OpenTraces begins to export spans as the settings say. It is nil where they say
-// that there shall be none. A collector that does not answer refuses nothing.
+// OpenTraces begins to export spans by the settings. It returns nil where they ask for
+// none. A collector that does not answer is no error.
 func OpenTraces(ctx context.Context, log *slog.Logger, service string, s TraceSettings) (*Traces, error) {
 	if !s.on() {
 		return nil, nil //nolint:nilnil // off, as nil means
@@ -60,15 +60,14 @@ func newTraces(ctx context.Context, service string, s sampling, p sdktrace.SpanP
 	provider := sdktrace.NewTracerProvider(
 		sdktrace.WithSpanProcessor(p),
 		sdktrace.WithSampler(sdktrace.ParentBased(s.root)),
-		sdktrace.WithResource(about(ctx, service)),
+		sdktrace.WithResource(describe(ctx, service)),
 	)
 	return &Traces{provider: provider, tracer: provider.Tracer(scope), sampling: s}
 }
 
-// about tells which program it is. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES
-// win. Of the process it tells nothing: its command line and its user are nobody's
-// business.
-func about(ctx context.Context, service string) *resource.Resource {
+// describe names the program. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win. The
+// process's command line and user are left out.
+func describe(ctx context.Context, service string) *resource.Resource {
 	own := resource.NewSchemaless(semconv.ServiceName(service))
 	if build, ok := debug.ReadBuildInfo(); ok && build.Main.Version != "" {
 		own = resource.NewSchemaless(semconv.ServiceName(service), semconv.ServiceVersion(build.Main.Version))
@@ -81,18 +80,18 @@ func about(ctx context.Context, service string) *resource.Resource {
 	return own
 }
 
-// Close exports what is left, for at most one second, whether or not ctx has ended.
+// Close exports the queued spans, for at most one second, whether or not ctx has ended.
 func (t *Traces) Close(ctx context.Context) {
 	if t == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTime)
 	defer cancel()
-	_ = t.provider.Shutdown(ctx) // the exporter has told what went wrong
+	_ = t.provider.Shutdown(ctx) // the exporter has logged what went wrong
 }
 
-// Carry is what a message takes along, so that whoever handles it goes on with
-// the trace of ctx: a traceparent, nil where there is none.
+// Carry returns the metadata by which the handler of a message continues the trace of ctx:
+// a traceparent, or nil where there is no trace.
 func (t *Traces) Carry(ctx context.Context) map[string]string {
 	if t == nil || !trace.SpanContextFromContext(ctx).IsValid() {
 		return nil
@@ -102,11 +101,14 @@ func (t *Traces) Carry(ctx context.Context) map[string]string {
 	return map[string]string{traceparent: carried.Get(traceparent)}
 }
 
-// remote is the span that a traceparent names, invalid if it names none.
-func remote(ctx context.Context, parent string) trace.SpanContext {
+// continued returns ctx with the span that a traceparent names as its parent, and with
+// whether the trace is recorded. A traceparent that cannot be read changes nothing.
+func continued(ctx context.Context, parent string, record func(trace.SpanContext) bool) context.Context {
 	found := propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{traceparent: parent})
-	if of := trace.SpanContextFromContext(found); of.IsRemote() {
-		return of
+	of := trace.SpanContextFromContext(found)
+	if !of.IsRemote() || !of.IsValid() {
+		return ctx
 	}
-	return trace.SpanContext{}
+	flags := trace.TraceFlags(0).WithSampled(record(of))
+	return trace.ContextWithRemoteSpanContext(ctx, of.WithTraceFlags(flags))
 }

@@ -8,20 +8,12 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 )
 
-// Worker are the metrics of the program that carries. Its methods are called by
-// many at once.
+// Worker has the metrics of the worker. Its methods may be called concurrently.
 type Worker struct {
 	*registry
 
-	received *prometheus.CounterVec
-	claimed  *prometheus.CounterVec
-	deaths   *prometheus.CounterVec
-	ended    *prometheus.CounterVec
-	handling *prometheus.HistogramVec
-	stepping *prometheus.HistogramVec
-	calling  *prometheus.HistogramVec
-	requests *prometheus.CounterVec
-	replayed *prometheus.CounterVec
+	received, claimed, deaths, ended, requests, replayed *prometheus.CounterVec
+	handling, stepping, calling                          *prometheus.HistogramVec
 
 	receivers []string
 }
@@ -37,58 +29,41 @@ type Names struct {
 // NewWorker makes them.
 func NewWorker(c Config, n Names) *Worker {
 	r := newRegistry(c)
-	w := &Worker{
-		registry: r,
-		received: r.counters("payonce_outbox_deliveries_total",
-			"Messages that the transport brought to the inbox, by whether they were known.", "result", receptions()),
-		claimed: r.counters("payonce_inbox_attempts_total",
-			"Messages that were taken to be worked on.", "receiver", n.Receivers),
-		deaths: r.counters("payonce_inbox_holder_deaths_total",
-			"Messages that were taken over from a holder that had died or gone silent.", "receiver", n.Receivers),
-		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "payonce_inbox_messages_processed_total",
-			Help: "Attempts that ended, by receiver and result.",
-		}, []string{"receiver", "result"}),
-		handling: r.timings("payonce_inbox_handler_duration_seconds",
-			"Time that a handler worked on a message.", "receiver", n.Receivers, calls()),
-		stepping: r.timings("payonce_step_duration_seconds",
-			"Time of a step of a charge that had something to do.", "step", n.Steps, calls()),
-		calling: r.timings("payonce_provider_request_duration_seconds",
-			"Time from a request to the provider to the headers of its answer.", "call", n.Calls, calls()),
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "payonce_provider_requests_total",
-			Help: "Requests to the provider, by call and by what came back.",
-		}, []string{"call", "result"}),
-		replayed: r.counters("payonce_provider_replays_total",
-			"Answers that the provider had given before to the same idempotency key.", "call", n.Calls),
+	receiver, call := label{"receiver", n.Receivers}, label{"call", n.Calls}
+	return &Worker{
+		registry: r, receivers: n.Receivers,
+		received: r.counter("payonce_outbox_deliveries_total",
+			"Messages that the transport brought to the inbox, by whether they were known.", label{"result", receptions}),
+		claimed: r.counter("payonce_inbox_attempts_total", "Messages that were claimed.", receiver),
+		deaths: r.counter("payonce_inbox_holder_deaths_total",
+			"Messages that were taken over from a holder that had died or gone silent.", receiver),
+		ended: r.counter("payonce_inbox_messages_processed_total",
+			"Attempts that ended, by receiver and result.", receiver, label{"result", n.Ends}),
+		handling: r.histogram("payonce_inbox_handler_duration_seconds",
+			"Time that a handler worked on a message.", callBuckets, receiver),
+		stepping: r.histogram("payonce_step_duration_seconds",
+			"Time of a step of a charge that had something to do.", callBuckets, label{"step", n.Steps}),
+		calling: r.histogram("payonce_provider_request_duration_seconds",
+			"Time from a request to the provider to the headers of its answer.", callBuckets, call),
+		requests: r.counter("payonce_provider_requests_total",
+			"Requests to the provider, by call and by the answer.", call, label{"result", []string{"ok", "refused", "failed", "unavailable"}}),
+		replayed: r.counter("payonce_provider_replays_total",
+			"Answers that the provider had given before to the same idempotency key.", call),
 	}
-	w.receivers = n.Receivers
-	for _, receiver := range n.Receivers {
-		for _, end := range n.Ends {
-			w.ended.WithLabelValues(receiver, end)
-		}
-	}
-	for _, call := range n.Calls {
-		for _, result := range []string{"ok", "refused", "failed", "unavailable"} {
-			w.requests.WithLabelValues(call, result)
-		}
-	}
-	r.all.MustRegister(w.ended, w.requests)
-	return w
 }
 
-// Restored asks whether the tables came through a dump and were not repaired since.
+// Restored reports whether the tables came through a dump and were not repaired since.
 type Restored func(context.Context, postgres.Querier) (bool, error)
 
-// Figures adds what a database knows. Once at most.
+// Figures adds what the database alone knows. It is called at most once.
 func (w *Worker) Figures(db postgres.Querier, restored Restored) {
 	w.all.MustRegister(newFigures(w.config, db, w.receivers, restored))
 }
 
-// Received counts what became of a message that the transport brought.
+// Received counts messages that the transport brought, by what became of them.
 func (w *Worker) Received(kept, duplicates, aside int) { count(w.received, kept, duplicates, aside) }
 
-// Claimed counts messages that were taken, and those of dead holders among them.
+// Claimed counts claimed messages, and those of dead holders among them.
 func (w *Worker) Claimed(receiver string, messages, deaths int) {
 	w.claimed.WithLabelValues(receiver).Add(float64(messages))
 	w.deaths.WithLabelValues(receiver).Add(float64(deaths))
@@ -99,17 +74,17 @@ func (w *Worker) Ended(receiver, end string) { w.ended.WithLabelValues(receiver,
 
 // Handling times a handler.
 func (w *Worker) Handling(receiver string) (handled func()) {
-	return w.since(w.handling.WithLabelValues(receiver))
+	return w.time(w.handling.WithLabelValues(receiver))
 }
 
 // Stepping times a step of a charge.
 func (w *Worker) Stepping(step string) (stepped func()) {
-	return w.since(w.stepping.WithLabelValues(step))
+	return w.time(w.stepping.WithLabelValues(step))
 }
 
-// Calling times a request to the provider. Status is 0 where no answer came.
+// Calling times a request to the provider. status is 0 where no answer came.
 func (w *Worker) Calling(call string) (answered func(status int, replayed bool)) {
-	done := w.since(w.calling.WithLabelValues(call))
+	done := w.time(w.calling.WithLabelValues(call))
 	return func(status int, replayed bool) {
 		done()
 		w.requests.WithLabelValues(call, outcome(status)).Inc()
@@ -119,15 +94,13 @@ func (w *Worker) Calling(call string) (answered func(status int, replayed bool))
 	}
 }
 
-// outcome tells an answer of the provider's apart from its absence. What is not
-// from its API, such as a redirect, is an absence too.
+// outcome tells an answer of the provider from its absence. An answer that is not of its
+// API, such as a redirect, is an absence too.
 func outcome(status int) string {
 	switch {
 	case status >= 200 && status < 300:
 		return "ok"
-	case status == 429:
-		return "unavailable"
-	case status >= 400 && status < 500:
+	case status >= 400 && status < 500 && status != 429:
 		return "refused"
 	case status >= 500:
 		return "failed"

@@ -17,9 +17,9 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// TraceSettings are those of OpenTelemetry that decide whether there are traces,
-// and how many. What is said of the exporter beyond them, its libraries read
-// themselves. As OpenTelemetry has it, an empty value is none.
+// TraceSettings are the variables of OpenTelemetry that decide whether there are traces,
+// and how many. The exporter's libraries read the others themselves. In OpenTelemetry an
+// empty value is none.
 type TraceSettings struct {
 	Disabled       string `env:"OTEL_SDK_DISABLED"`
 	Exporter       string `env:"OTEL_TRACES_EXPORTER"`
@@ -35,8 +35,7 @@ type TraceSettings struct {
 	BatchSize      string `env:"OTEL_BSP_MAX_EXPORT_BATCH_SIZE"`
 }
 
-// on tells whether somebody wants traces: by the exporter's name, or by where they
-// shall go.
+// on reports whether traces are asked for: by the exporter's name, or by an endpoint.
 func (s TraceSettings) on() bool {
 	if strings.EqualFold(s.Disabled, "true") || strings.EqualFold(s.Exporter, "none") {
 		return false
@@ -52,8 +51,8 @@ func (s TraceSettings) sampler() string {
 	return strings.TrimSpace(cmp.Or(s.Sampler, "parentbased_always_on") + " " + s.SamplerArg)
 }
 
-// check refuses what nobody here can do: a program that is told to trace and
-// does not would be noticed when a trace is needed.
+// check refuses settings that cannot be followed: a program that traces nothing would be
+// noticed only when a trace is needed.
 func (s TraceSettings) check() error {
 	if s.Exporter != "" && !strings.EqualFold(s.Exporter, "otlp") {
 		return fmt.Errorf("OTEL_TRACES_EXPORTER is %q: set it to otlp or to none", s.Exporter)
@@ -72,8 +71,8 @@ func (s TraceSettings) check() error {
 	return s.checkQueue()
 }
 
-// Bounds of the queue of spans. The library would make a queue of any length at
-// once, and look for work without a pause.
+// Bounds of the queue of spans. The library would allocate a queue of any length, and
+// poll without a pause.
 const (
 	longestQueue = 1_000_000 // spans: a gigabyte or so
 	longestDelay = 3_600_000 // milliseconds
@@ -114,8 +113,8 @@ func (s TraceSettings) exporter(ctx context.Context) (sdktrace.SpanExporter, err
 // sampling decides which traces are recorded.
 type sampling struct {
 	root    sdktrace.Sampler // of a trace that begins here
-	callers bool             // may ask for less than that
-	always  bool             // all or none of the traces that senders of messages began, whatever they say
+	callers bool             // a caller's unset flag is respected
+	always  bool             // all messages or none are recorded, whatever their flags
 }
 
 func newSampling(name, arg string) (sampling, error) {
@@ -135,24 +134,27 @@ func newSampling(name, arg string) (sampling, error) {
 	return sampling{}, fmt.Errorf("OTEL_TRACES_SAMPLER is %q: set it to always_on, always_off or traceidratio, or to one of these after parentbased_", name)
 }
 
-// takes tells whether a trace that a caller began is recorded. What he says of it
-// can make us record less than we would of our own, never more; and since he chose
-// the trace's id, the dice are thrown for another one.
-func (s sampling) takes(his trace.SpanContext) bool {
-	if s.callers && !his.IsSampled() {
+// takes reports whether a trace that a caller began is recorded. A caller can lower the
+// share that is recorded, never raise it; and since the caller chose the trace's ID, the
+// sampler decides by another one.
+func (s sampling) takes(caller trace.SpanContext) bool {
+	if s.callers && !caller.IsSampled() {
 		return false
 	}
 	var id trace.TraceID
 	_, _ = rand.Read(id[:]) // it never fails
-	return s.root.ShouldSample(sdktrace.SamplingParameters{TraceID: id}).Decision == sdktrace.RecordAndSample
+	return s.records(id)
 }
 
-// goesOn tells whether a program of ours records what the sender of a message began.
-// By ratio it is the sender's word that counts, who has thrown the dice: two throws
-// would leave hardly a whole trace.
-func (s sampling) goesOn(sender trace.SpanContext) bool {
+// continues reports whether the worker records a trace that the sender of a message began.
+// By ratio the sender has decided: a second decision would leave hardly a whole trace.
+func (s sampling) continues(sender trace.SpanContext) bool {
 	if s.always {
-		return s.root.ShouldSample(sdktrace.SamplingParameters{TraceID: sender.TraceID()}).Decision == sdktrace.RecordAndSample
+		return s.records(sender.TraceID())
 	}
 	return sender.IsSampled()
+}
+
+func (s sampling) records(id trace.TraceID) bool {
+	return s.root.ShouldSample(sdktrace.SamplingParameters{TraceID: id}).Decision == sdktrace.RecordAndSample
 }

@@ -10,13 +10,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Statements is the tracer of a pool, nil where tracing is off: the pool then has
-// none, and pays nothing.
+// Statements returns the tracer of a pool, or nil where tracing is off.
 //
-// A statement has a span if it runs under a recorded one, so that no look for work
-// leaves any. A batch is one span, and each statement of it that the server refused
-// is another. They have the text of our own SQL, and never its parameters; of an
-// error they have the SQLSTATE.
+// A statement has a span if it runs under a recorded one, so a poll leaves none. A batch is
+// one span, and each refused statement of it is another. Spans have the text of the SQL and
+// never its parameters; of an error they have the SQLSTATE.
 func (t *Traces) Statements() pgx.QueryTracer {
 	if t == nil {
 		return nil
@@ -27,8 +25,8 @@ func (t *Traces) Statements() pgx.QueryTracer {
 	)}
 }
 
-// statementTracer lets through what has a use of its own. What pgx does to prepare a
-// statement is a part of it.
+// statementTracer traces statements, batches and waits for a connection. Preparing a
+// statement is part of the statement.
 type statementTracer struct{ to *otelpgx.Tracer }
 
 var (
@@ -72,8 +70,8 @@ func (s statementTracer) TraceAcquireEnd(ctx context.Context, pool *pgxpool.Pool
 
 var errNoAnswer = errors.New("the database did not answer")
 
-// wordless is an error without its words, which may quote a row. The code of a
-// refusal and the name of the constraint stay.
+// wordless replaces the text of an error, which may quote a row. The code of a refusal and
+// the name of the constraint stay.
 func wordless(err error) error {
 	if err == nil || errors.Is(err, pgx.ErrNoRows) {
 		return nil

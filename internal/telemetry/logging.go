@@ -12,8 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Log returns a logger whose lines name the trace that they belong to, if it is
-// recorded.
+// Log returns a logger whose lines name their trace, if it is recorded.
 func (t *Traces) Log(log *slog.Logger) *slog.Logger {
 	if t == nil {
 		return log
@@ -21,7 +20,7 @@ func (t *Traces) Log(log *slog.Logger) *slog.Logger {
 	return slog.New(naming{log.Handler()})
 }
 
-// naming adds the trace and the span of the line's context.
+// naming adds the IDs of the trace and the span of the line's context.
 type naming struct{ slog.Handler }
 
 func (n naming) Handle(ctx context.Context, line slog.Record) error {
@@ -36,8 +35,8 @@ func (n naming) WithAttrs(attrs []slog.Attr) slog.Handler { return naming{n.Hand
 
 func (n naming) WithGroup(name string) slog.Handler { return naming{n.Handler.WithGroup(name)} }
 
-// exporting says once that the collector is away, and once that it is back. It is
-// called by one goroutine at a time.
+// exporting logs once that the collector fails, and once that it is back. One goroutine at
+// a time calls it.
 type exporting struct {
 	sdktrace.SpanExporter
 	log  *slog.Logger
@@ -53,13 +52,13 @@ func (e *exporting) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySp
 		e.log.Info("the collector takes spans again")
 	}
 	e.away = err != nil
-	return nil // it has been told
+	return nil // it is logged
 }
 
 const longestReason = 200 // bytes
 
-// brief is an error as a line has room for it. It has no URL, whose path may be a
-// secret of the collector's, and of what the collector answers the beginning.
+// brief shortens an error to fit into a line. It leaves out URLs, whose path may be a secret
+// of the collector's.
 func brief(err error) string {
 	text := regexp.MustCompile(`https?://[^\s"]+`).ReplaceAllString(err.Error(), "the collector")
 	if len(text) > longestReason {
@@ -68,9 +67,9 @@ func brief(err error) string {
 	return text
 }
 
-// quiet lets what OpenTelemetry has to say of itself be said as one of our lines.
-// Its own would be no JSON, and would quote the values of settings that it cannot
-// read, secrets among them: so only its words are kept.
+// quiet makes the complaints of OpenTelemetry lines of the program's log. Its own would be
+// no JSON, and would quote values of settings that it cannot read, secrets among them: so
+// only the messages are kept.
 func quiet(log *slog.Logger) {
 	otel.SetLogger(logr.New(sink{log}))
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {

@@ -1,0 +1,158 @@
+package telemetry
+
+import (
+	"context"
+	"strconv"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// Attributes of spans beyond the conventions of OpenTelemetry.
+const (
+	attributeKey      = attribute.Key("payonce.idempotency.result")
+	attributeType     = attribute.Key("payonce.message.type")
+	attributeCharge   = attribute.Key("payonce.charge.id")
+	attributeAttempt  = attribute.Key("payonce.attempt")
+	attributeWaits    = attribute.Key("payonce.waits")
+	attributeEnd      = attribute.Key("payonce.end")
+	attributeReplayed = attribute.Key("payonce.provider.replayed")
+)
+
+// Serving begins the span of a request, and what it returns ends it with the answer's
+// status and what its idempotency key led to. The returned context has the span.
+//
+// parents are the request's traceparent headers. One that can be read is continued; the
+// sampler decides whether it is recorded. The span has the route and nothing that the
+// caller has chosen: a path may hold an idempotency key.
+func (t *Traces) Serving(ctx context.Context, method, route string, parents []string) (context.Context, func(status int, key string)) {
+	if t == nil {
+		return ctx, func(int, string) {}
+	}
+	if len(parents) == 1 {
+		ctx = continued(ctx, parents[0], t.sampling.takes)
+	}
+	ctx, span := t.tracer.Start(ctx, method+" "+route, trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(
+		semconv.HTTPRequestMethodKey.String(method), semconv.HTTPRoute(route),
+	))
+	return ctx, func(status int, key string) {
+		span.SetAttributes(semconv.HTTPResponseStatusCode(status))
+		if key != "" {
+			span.SetAttributes(attributeKey.String(key))
+		}
+		if status >= 500 {
+			failed(span, strconv.Itoa(status))
+		}
+		span.End()
+	}
+}
+
+// Attempt is one attempt at a message.
+type Attempt struct {
+	Receiver  string
+	MessageID string
+	Type      string // of the message
+	Charge    string // the ID of the charge that it is about
+	Number    int    // from 1
+	Waits     int    // for an external service, before this attempt
+	Metadata  map[string]string
+}
+
+// Attempting begins the span of an attempt, and what it returns ends it with the end of the
+// attempt. The span continues the trace that the message carries, however often it was
+// tried; a message without a trace begins one.
+func (t *Traces) Attempting(ctx context.Context, a Attempt) (context.Context, func(end string, failure bool)) {
+	if t == nil {
+		return ctx, func(string, bool) {}
+	}
+	ctx = continued(ctx, a.Metadata[traceparent], t.sampling.continues)
+	ctx, span := t.tracer.Start(ctx, "process "+a.Receiver, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
+		semconv.MessagingSystemKey.String("postgresql"),
+		semconv.MessagingOperationTypeProcess,
+		semconv.MessagingOperationName("process"),
+		semconv.MessagingDestinationName(a.Receiver),
+		semconv.MessagingMessageID(a.MessageID),
+		attributeType.String(a.Type),
+		attributeCharge.String(a.Charge),
+		attributeAttempt.Int(a.Number),
+		attributeWaits.Int(a.Waits),
+	))
+	return ctx, func(end string, failure bool) {
+		span.SetAttributes(attributeEnd.String(end))
+		if failure {
+			failed(span, end)
+		}
+		span.End()
+	}
+}
+
+// Stepping begins the span of a step, and what it returns ends it. A step that did nothing
+// and called no external service leaves no span.
+func (t *Traces) Stepping(ctx context.Context, step string) (context.Context, func(did bool, err error)) {
+	if t == nil {
+		return ctx, func(bool, error) {}
+	}
+	ctx, span := t.tracer.Start(ctx, step)
+	return ctx, func(did bool, err error) {
+		if recorded, ok := span.(sdktrace.ReadOnlySpan); !did && (!ok || recorded.ChildSpanCount() == 0) {
+			return // never ended, so never exported
+		}
+		if err != nil { // the attempt's span shows how bad that is
+			span.SetAttributes(attributeEnd.String("unfinished"))
+		}
+		span.End()
+	}
+}
+
+// Calling begins the span of a request to the provider, and what it returns ends it.
+// status is 0 where no answer came. The provider does not receive the trace.
+func (t *Traces) Calling(ctx context.Context, host, method, name string) (answered func(status int, replayed bool)) {
+	if t == nil {
+		return func(int, bool) {}
+	}
+	_, span := t.requesting(ctx, host, method, name)
+	return func(status int, replayed bool) {
+		if replayed {
+			span.SetAttributes(attributeReplayed.Bool(true))
+		}
+		endRequest(span, status)
+	}
+}
+
+// Delivering begins the span of a webhook, and what it returns ends it. The headers name
+// the webhook's trace to the merchant.
+func (t *Traces) Delivering(ctx context.Context, host string) (headers map[string]string, answered func(status int)) {
+	if t == nil {
+		return nil, func(int) {}
+	}
+	ctx, span := t.requesting(ctx, host, "POST", "POST webhook")
+	return t.Carry(ctx), func(status int) { endRequest(span, status) }
+}
+
+func (t *Traces) requesting(ctx context.Context, host, method, name string) (context.Context, trace.Span) {
+	return t.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
+		semconv.HTTPRequestMethodKey.String(method), semconv.ServerAddress(host),
+	))
+}
+
+func endRequest(span trace.Span, status int) {
+	if status == 0 {
+		failed(span, "no_answer")
+	} else {
+		span.SetAttributes(semconv.HTTPResponseStatusCode(status))
+	}
+	if status >= 400 {
+		failed(span, strconv.Itoa(status))
+	}
+	span.End()
+}
+
+// failed marks a span with the name of a failure. The text of an error may quote anything,
+// so it stays in the log, whose line names the trace.
+func failed(span trace.Span, what string) {
+	span.SetAttributes(semconv.ErrorTypeKey.String(what))
+	span.SetStatus(codes.Error, "")
+}
