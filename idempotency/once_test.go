@@ -3,19 +3,23 @@ package idempotency_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
+	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/cutproxy"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
@@ -161,27 +165,6 @@ func TestOnce(t *testing.T) {
 		wantEffects(t, db, 1)
 	})
 
-	t.Run("a panic stores nothing either", func(t *testing.T) {
-		t.Parallel()
-		db := pgtest.Reused(t)
-		once := ordering(db, new(atomic.Int64))
-		once.Work = func(_ context.Context, b *pgx.Batch, _ order) (receipt, error) {
-			b.Queue(insertEffect)
-			panic("planted")
-		}
-		func() {
-			defer func() {
-				if recover() == nil {
-					t.Error("it was swallowed")
-				}
-			}()
-			_, _ = once.Do(t.Context(), order{ID: "o-1"})
-		}()
-		wantEffects(t, db, 0)
-		do(t, ordering(db, new(atomic.Int64)), order{ID: "o-1"})
-		wantEffects(t, db, 1)
-	})
-
 	t.Run("a result that is not kept is not returned, and the work is not done again", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
@@ -200,124 +183,41 @@ func TestOnce(t *testing.T) {
 		}
 	})
 
-	t.Run("after its time a result is gone, and the work is still not done again", func(t *testing.T) {
-		t.Parallel()
-		db := pgtest.Reused(t)
-		once := ordering(db, new(atomic.Int64))
-		once.Receiver.Retention = time.Nanosecond
-		do(t, once, order{ID: "o-1"})
-		gone := func() {
-			t.Helper()
-			if got, err := once.Do(t.Context(), order{ID: "o-1"}); !errors.Is(err, idempotency.ErrExpired) || got.Duplicate {
-				t.Errorf("%+v, %v", got, err)
-			}
-		}
-		gone()
-		wantSwept(t, db, 10, 1)
-		gone()
-		wantEffects(t, db, 1)
-	})
-
-	t.Run("of sixty-four at once one does it, and all get its result", func(t *testing.T) {
-		t.Parallel()
-		db := open(t, pgtest.URL(t), postgres.Options{MaxConns: 6})
-		var calls, first atomic.Int64
-		once := ordering(db, &calls)
-		var work errgroup.Group
-		numbers := make([]int64, 64)
-		for i := range numbers {
-			work.Go(func() error {
-				got, err := once.Do(t.Context(), order{ID: "o-1"})
-				if !got.Duplicate {
-					first.Add(1)
-				}
-				numbers[i] = got.Value.Number
-				return err
-			})
-		}
-		if err := work.Wait(); err != nil {
-			t.Fatal(err)
-		}
-		for _, n := range numbers {
-			if n != numbers[0] {
-				t.Errorf("the numbers are %v", numbers)
-				break
-			}
-		}
-		if first.Load() != 1 {
-			t.Errorf("%d were the first", first.Load())
-		}
-		wantEffects(t, db, 1)
-	})
-
-	t.Run("one that is under way is not done beside", func(t *testing.T) {
-		t.Parallel()
-		db := pgtest.Reused(t)
-		underWay(t, db)
-		var calls atomic.Int64
-		once := ordering(db, &calls)
-		once.Operation = theKey().Operation
-		once.Key = func(order) (string, error) { return theKey().Value, nil }
-		once.Receiver.Wait = 20 * time.Millisecond
-		if got, err := once.Do(t.Context(), order{ID: "o-1"}); !errors.Is(err, idempotency.ErrInFlight) || got.Duplicate {
-			t.Errorf("%+v, %v", got, err)
-		}
-		wantEffects(t, db, 0)
-	})
-
-	t.Run("a commit that nobody heard of is found done", func(t *testing.T) {
-		t.Parallel()
-		url := pgtest.URL(t)
-		proxy := cutproxy.Start(t, url)
-		once := ordering(open(t, proxy.URL(), postgres.Options{}), new(atomic.Int64))
-		proxy.Arm(cutproxy.After, 2)
-		if got := do(t, once, order{ID: "o-1", Amount: 5}); !got.Duplicate || got.Value.Paid != 5 || proxy.Cuts() != 1 {
-			t.Errorf("%+v after %d cuts", got, proxy.Cuts())
-		}
-		wantEffects(t, open(t, url, postgres.Options{}), 1)
-	})
 }
 
-func TestOnceRefusesWhatItCannotKeep(t *testing.T) {
+func TestOnce_refusesWhatItCannotKeep(t *testing.T) {
 	t.Parallel()
-	const long = "beyond 255 characters"
-	db := pgtest.Reused(t)
-	for _, test := range []struct {
-		name  string
-		once  func(idempotency.Once[float64, float64]) idempotency.Once[float64, float64]
-		in    float64
-		wants string
+	type numbers = idempotency.Once[float64, float64]
+	for name, test := range map[string]struct {
+		change func(*numbers)
+		in     float64
+		want   string
 	}{
-		{"an input that is no JSON", func(o idempotency.Once[float64, float64]) idempotency.Once[float64, float64] { return o }, math.NaN(), "encode an input of number.v1: not one JSON value with one meaning: json: unsupported value: NaN"},
-		{"a result that is no JSON", func(o idempotency.Once[float64, float64]) idempotency.Once[float64, float64] {
-			o.Work = func(_ context.Context, b *pgx.Batch, _ float64) (float64, error) {
-				b.Queue(insertEffect)
-				return math.Inf(1), nil
-			}
-			return o
+		"an input that is not JSON": {func(*numbers) {}, math.NaN(), "encode an input of number.v1: not one JSON value with one meaning: json: unsupported value: NaN"},
+		"a result that is not JSON": {func(o *numbers) {
+			o.Work = func(context.Context, *pgx.Batch, float64) (float64, error) { return math.Inf(1), nil }
 		}, 1, "encode a result of number.v1: json: unsupported value: +Inf"},
-		{"a key that is none", func(o idempotency.Once[float64, float64]) idempotency.Once[float64, float64] {
-			o.Key = func(float64) (string, error) { return strings.Repeat(long, 20), nil }
-			return o
+		"a key that is not valid": {func(o *numbers) {
+			o.Key = func(float64) (string, error) { return strings.Repeat("k", 256), nil }
 		}, 1, "derive a key of number.v1: the idempotency key is not a key"},
-		{"an input without a key", func(o idempotency.Once[float64, float64]) idempotency.Once[float64, float64] {
+		"an input without a key": {func(o *numbers) {
 			o.Key = func(float64) (string, error) { return "", idempotency.ErrUnstable }
-			return o
 		}, 1, "derive a key of number.v1: no key can be made of this"},
+		"a further key that is not valid": {func(o *numbers) {
+			o.Also = func(float64) ([]string, error) { return []string{"k", ""}, nil }
+		}, 1, "derive a key of number.v1: the idempotency key is not a key"},
 	} {
-		t.Run(test.name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			once := test.once(idempotency.Once[float64, float64]{
-				Receiver: idempotency.Receiver{DB: db}, Scope: t.Name(), Operation: "number.v1",
-				Work: func(_ context.Context, b *pgx.Batch, in float64) (float64, error) {
-					b.Queue(insertEffect)
-					return in, nil
-				},
-			})
-			if _, err := once.Do(t.Context(), test.in); err == nil || err.Error() != test.wants {
-				t.Errorf("the error is %v, want %s", err, test.wants)
+			db := pgtest.Reused(t)
+			once := numbers{
+				Receiver: idempotency.Receiver{DB: db}, Operation: "number.v1",
+				Work: func(_ context.Context, _ *pgx.Batch, in float64) (float64, error) { return in, nil },
 			}
-			wantEffects(t, db, 0)
+			test.change(&once)
+			if _, err := once.Do(t.Context(), test.in); err == nil || err.Error() != test.want {
+				t.Errorf("the error is %v, want %s", err, test.want)
+			}
 		})
 	}
 
@@ -333,6 +233,394 @@ func TestOnceRefusesWhatItCannotKeep(t *testing.T) {
 		got, err := texts.Do(t.Context(), "a")
 		if err == nil || !strings.HasPrefix(err.Error(), "read the stored result of v1: ") || !got.Duplicate {
 			t.Errorf("%+v, %v", got, err)
+		}
+	})
+}
+
+func TestOnce_refusesAWorkThatReadsFromItsOwnBatch(t *testing.T) {
+	t.Parallel()
+	for name, queue := range map[string]func(b *pgx.Batch, out *receipt){
+		"insert returning": func(b *pgx.Batch, out *receipt) {
+			b.Queue(insertEffect + ` returning 17`).QueryRow(func(row pgx.Row) error { return row.Scan(&out.Number) })
+		},
+		"the count of rows": func(b *pgx.Batch, out *receipt) {
+			b.Queue(insertEffect).Exec(func(tag pgconn.CommandTag) error { out.Number = tag.RowsAffected(); return nil })
+		},
+	} {
+		for _, forget := range []bool{false, true} {
+			t.Run(name+map[bool]string{true: ", forgotten"}[forget], func(t *testing.T) {
+				t.Parallel()
+				db := pgtest.Reused(t)
+				once := ordering(db, new(atomic.Int64))
+				correct := once
+				once.Forget = forget
+				once.Work = func(_ context.Context, b *pgx.Batch, _ order) (out receipt, err error) {
+					queue(b, &out)
+					return out, nil
+				}
+				if result, err := once.Do(t.Context(), order{ID: "o-1"}); !errors.Is(err, idempotency.ErrReadsBatch) {
+					t.Errorf("the result is %+v with error %v, want ErrReadsBatch", result, err)
+				}
+				if result := do(t, correct, order{ID: "o-1"}); result.Duplicate {
+					t.Errorf("the key is not free afterwards: %+v", result)
+				}
+				wantEffects(t, db, 1)
+			})
+		}
+	}
+}
+
+// moody panics when it is read and bad.
+type moody string
+
+func (m *moody) UnmarshalJSON(text []byte) error {
+	if string(text) == `"bad"` {
+		panic("planted")
+	}
+	*m = moody(strings.Trim(string(text), `"`))
+	return nil
+}
+
+func orders(n int) []order {
+	orders := make([]order, n)
+	for i := range orders {
+		orders[i] = order{ID: fmt.Sprint("o-", i), Amount: int64(i)}
+	}
+	return orders
+}
+
+// tally counts the results of a call: done, known and failed.
+func tally(results []idempotency.Result[receipt]) (done, known, failed int) {
+	for _, r := range results {
+		switch {
+		case r.Err != nil:
+			failed++
+		case r.Duplicate:
+			known++
+		default:
+			done++
+		}
+	}
+	return done, known, failed
+}
+
+func TestDoAll(t *testing.T) {
+	t.Parallel()
+
+	t.Run("what is known is skipped, and the rest is done, in order", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Reused(t)
+		var calls atomic.Int64
+		once := ordering(db, &calls)
+		once.Key = byID
+		all := orders(40)
+		var want []idempotency.Result[receipt]
+		for i, in := range all {
+			if i%4 == 0 {
+				do(t, once, in)
+			}
+			want = append(want, idempotency.Result[receipt]{
+				Key: in.ID + ":order:v1", Value: receipt{Paid: in.Amount}, Duplicate: i%4 == 0,
+			})
+		}
+		got := once.DoAll(t.Context(), all)
+		if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(receipt{}, "Number")); diff != "" {
+			t.Errorf("results (-want +got):\n%s", diff)
+		}
+		if done, known, failed := tally(once.DoAll(t.Context(), all)); done != 0 || known != 40 || failed != 0 {
+			t.Errorf("again: %d done, %d known, %d failed", done, known, failed)
+		}
+		if calls.Load() != 40 {
+			t.Errorf("%d calls", calls.Load())
+		}
+		wantEffects(t, db, 40)
+	})
+
+	t.Run("one bad input fails alone", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Reused(t)
+		once := ordering(db, new(atomic.Int64))
+		once.Key = byID
+		work, planted := once.Work, errors.New("planted")
+		once.Work = func(ctx context.Context, b *pgx.Batch, in order) (receipt, error) {
+			out, err := work(ctx, b, in)
+			switch in.ID {
+			case "o-2":
+				return out, planted
+			case "o-3":
+				panic("planted too")
+			case "o-4":
+				b.Queue(`insert into merchants (merchant_id) values ('acme'), ('acme')`)
+			}
+			return out, err
+		}
+		do(t, once, order{ID: "o-5", Amount: 7})
+		in := orders(8)
+		in[6].ID = ""
+		got := once.DoAll(t.Context(), in)
+		for i, says := range map[int]string{
+			2: "planted", 3: "panic in order.v1: planted too", 4: "merchants_pkey",
+			5: idempotency.ErrReused.Error(), 6: "derive a key of order.v1: no key can be made of this",
+		} {
+			if err := got[i].Err; err == nil || !strings.Contains(err.Error(), says) || got[i].Duplicate || got[i].Value != (receipt{}) {
+				t.Errorf("result %d is %+v, want %s", i, got[i], says)
+			}
+		}
+		if done, known, failed := tally(got); done != 3 || known != 0 || failed != 5 {
+			t.Errorf("%d done, %d known, %d failed", done, known, failed)
+		}
+		wantEffects(t, db, 4)
+	})
+
+	t.Run("also one that panics where its key is derived, or its result is read", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Reused(t)
+		once := idempotency.Once[*order, moody]{
+			Receiver: idempotency.Receiver{DB: db}, Operation: "moody.v1",
+			Key: func(o *order) (string, error) { return o.ID, nil },
+			Work: func(_ context.Context, b *pgx.Batch, o *order) (moody, error) {
+				b.Queue(insertEffect)
+				return moody(o.SentAt), nil
+			},
+		}
+		good, bad := &order{ID: "o-1", SentAt: "noon"}, &order{ID: "o-2", SentAt: "bad"}
+		for range 2 { // the second time they are known
+			got := once.DoAll(t.Context(), []*order{good, nil, bad})
+			if got[0].Err != nil || got[0].Value != "noon" {
+				t.Errorf("the good one: %+v", got[0])
+			}
+			for i, says := range map[int]string{1: "nil pointer", 2: "planted"} {
+				if err := got[i].Err; err == nil || !strings.HasPrefix(err.Error(), "panic in moody.v1: ") || !strings.Contains(err.Error(), says) {
+					t.Errorf("result %d is %+v", i, got[i])
+				}
+			}
+		}
+		wantEffects(t, db, 2)
+	})
+
+	t.Run("and one whose work ends its goroutine", func(t *testing.T) {
+		t.Parallel()
+		once := ordering(pgtest.Reused(t), new(atomic.Int64))
+		work := once.Work
+		once.Work = func(ctx context.Context, b *pgx.Batch, in order) (receipt, error) {
+			if in.ID == "o-1" {
+				runtime.Goexit()
+			}
+			return work(ctx, b, in)
+		}
+		got := once.DoAll(t.Context(), orders(3))
+		if done, _, failed := tally(got); done != 2 || failed != 1 || got[1].Err == nil || got[1].Key == "" {
+			t.Errorf("%+v", got)
+		}
+	})
+
+	t.Run("an input that comes twice in one call is done once", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Reused(t)
+		once := ordering(db, new(atomic.Int64))
+		in := make([]order, 20)
+		for i := range in {
+			in[i] = order{ID: fmt.Sprint("o-", i%2)}
+		}
+		if done, known, failed := tally(once.DoAll(t.Context(), in)); done != 2 || known != 18 || failed != 0 {
+			t.Errorf("%d done, %d known, %d failed", done, known, failed)
+		}
+		wantEffects(t, db, 2)
+	})
+
+	t.Run("no more are worked on at once than was said", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Reused(t)
+		once := ordering(db, new(atomic.Int64))
+		var mu sync.Mutex
+		now, most := 0, 0
+		work := func(more int) {
+			mu.Lock()
+			defer mu.Unlock()
+			now += more
+			most = max(most, now)
+		}
+		once.Concurrency = 3
+		once.Work = func(ctx context.Context, _ *pgx.Batch, _ order) (receipt, error) {
+			work(+1)
+			defer work(-1)
+			var one int
+			return receipt{}, db.QueryRow(ctx, `select 1`).Scan(&one) // long enough for others to begin
+		}
+		if done, _, _ := tally(once.DoAll(t.Context(), orders(60))); done != 60 || most > 3 || most < 2 {
+			t.Errorf("%d done, at most %d at once", done, most)
+		}
+	})
+
+	t.Run("what a call left undone is done by the next", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Reused(t)
+		var calls atomic.Int64
+		once := ordering(db, &calls)
+		stopped, cancel := context.WithCancel(t.Context())
+		work := once.Work
+		once.Concurrency = 2
+		once.Work = func(ctx context.Context, b *pgx.Batch, in order) (receipt, error) {
+			switch {
+			case in.ID == "o-10":
+				cancel()
+			case in.Amount > 10:
+				<-stopped.Done() // it overtakes nobody who is about to cancel
+			}
+			return work(ctx, b, in)
+		}
+		got := once.DoAll(stopped, orders(30))
+		done, _, failed := tally(got)
+		for _, r := range got {
+			if r.Err != nil && (!errors.Is(r.Err, idempotency.ErrUnavailable) || !errors.Is(r.Err, context.Canceled) || r.Key == "") {
+				t.Errorf("%+v", r)
+			}
+		}
+		if done < 10 || done > 13 || done+failed != 30 {
+			t.Errorf("%d done, %d failed", done, failed)
+		}
+		wantEffects(t, db, done)
+		if rest, known, failed := tally(once.DoAll(t.Context(), orders(30))); rest != 30-done || known != done || failed != 0 {
+			t.Errorf("then %d done, %d known, %d failed", rest, known, failed)
+		}
+		wantEffects(t, db, 30)
+	})
+
+}
+
+// report is meant once an hour.
+type report struct {
+	Shop string    `json:"shop"`
+	At   time.Time `json:"at"`
+}
+
+func (r report) key(window string) string {
+	return idempotency.NaturalKey{Parts: []string{r.Shop, window}, Operation: "report", Version: 1}.String()
+}
+
+// reporting does a report once an hour, also beyond the full hour.
+func reporting(db *postgres.DB, calls *atomic.Int64) idempotency.Once[report, receipt] {
+	return idempotency.Once[report, receipt]{
+		Receiver: idempotency.Receiver{DB: db}, Scope: "acme", Operation: "report.v1",
+		Same: func(r report) any { return r.Shop },
+		Key: func(r report) (string, error) {
+			this, _ := idempotency.Window(r.At, time.Hour)
+			return r.key(this), nil
+		},
+		Also: func(r report) ([]string, error) {
+			_, previous := idempotency.Window(r.At, time.Hour)
+			return []string{r.key(previous)}, nil
+		},
+		Work: func(_ context.Context, b *pgx.Batch, _ report) (receipt, error) {
+			b.Queue(insertEffect)
+			return receipt{Number: calls.Add(1)}, nil
+		},
+	}
+}
+
+func reportAt(hour, minute, second int) report {
+	return report{Shop: "acme", At: time.Date(2026, 1, 31, hour, minute, second, 0, time.UTC)}
+}
+
+func TestNeighbouringWindowsAnswerForEachOther(t *testing.T) {
+	t.Parallel()
+
+	t.Run("a duplicate beyond the full hour gets the first result", func(t *testing.T) {
+		t.Parallel()
+		for _, sent := range [][]report{
+			{reportAt(10, 59, 59), reportAt(11, 0, 1), reportAt(10, 30, 0)},
+			{reportAt(11, 0, 1), reportAt(10, 59, 59), reportAt(11, 30, 0)},
+		} {
+			db := pgtest.Reused(t)
+			var calls atomic.Int64
+			once := reporting(db, &calls)
+			for i, r := range sent {
+				if got := do(t, once, r); got.Duplicate != (i > 0) || got.Value.Number != 1 {
+					t.Errorf("at %v: %+v", r.At, got)
+				}
+			}
+			if calls.Load() != 1 {
+				t.Errorf("%d calls", calls.Load())
+			}
+			wantEffects(t, db, 1)
+		}
+	})
+
+	t.Run("at once too, and in one call", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Reused(t)
+		once := reporting(db, new(atomic.Int64))
+		in := make([]report, 20)
+		for i := range in {
+			in[i] = reportAt(10+i%2, 30, i)
+		}
+		if done, known, failed := tally(once.DoAll(t.Context(), in)); done != 1 || known != 19 || failed != 0 {
+			t.Errorf("%d done, %d known, %d failed", done, known, failed)
+		}
+		if done, known, failed := tally(once.DoAll(t.Context(), in)); done != 0 || known != 20 || failed != 0 {
+			t.Errorf("again: %d done, %d known, %d failed", done, known, failed)
+		}
+		wantEffects(t, db, 1)
+	})
+
+	t.Run("and keys that cross each other come to an end", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Reused(t)
+		once := reporting(db, new(atomic.Int64))
+		once.Key = func(r report) (string, error) { return r.Shop, nil }
+		once.Also = func(r report) ([]string, error) { return []string{map[string]string{"a": "b", "b": "a"}[r.Shop]}, nil }
+		once.Same = func(report) any { return nil }
+		var work errgroup.Group
+		for i := range 16 {
+			work.Go(func() error {
+				_, err := once.Do(t.Context(), report{Shop: string(rune('a' + i%2))})
+				return err
+			})
+		}
+		if err := work.Wait(); err != nil {
+			t.Error(err)
+		}
+		wantEffects(t, db, 1)
+	})
+
+}
+
+func TestReceiveUnderFurtherKeys(t *testing.T) {
+	t.Parallel()
+
+	t.Run("what was found under one is not kept under another", func(t *testing.T) {
+		t.Parallel()
+		cache := &remembers{}
+		r := idempotency.Receiver{DB: pgtest.Reused(t), Cache: cache}
+		first := receive(t, r, effect)
+		cache.kept = nil
+		further := theRequest()
+		further.Also = []string{theKey().Value}
+		got, err := r.Receive(t.Context(), keyed("k2"), further, effect)
+		first.Replayed = true
+		if diff := cmp.Diff(first, got); diff != "" || err != nil || len(cache.kept) != 0 {
+			t.Errorf("kept %v, %v, outcome (-want +got):\n%s", cache.kept, err, diff)
+		}
+	})
+
+	t.Run("a key that the work itself claims, and that is taken, is a refusal of its own", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Reused(t)
+		if err := claim(t, db, keyed("foreign"), theAnswer(), inAnHour()); err != nil {
+			t.Fatal(err)
+		}
+		calls := 0
+		_, err := idempotency.Receiver{DB: db}.Receive(t.Context(), theKey(), theRequest(), func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
+			calls++
+			idempotency.Claim(b, keyed("foreign"), theRequest(), theAnswer(), now.Add(time.Hour))
+			return effect(ctx, b, now)
+		})
+		if !idempotency.IsTaken(err) || errors.Is(err, idempotency.ErrUnavailable) || calls != 2 {
+			t.Errorf("%d calls, %v", calls, err)
+		}
+		wantEffects(t, db, 1)
+		if _, found := look(t, db, theKey()); found {
+			t.Error("the key is taken")
 		}
 	})
 }

@@ -65,20 +65,6 @@ func TestReceive(t *testing.T) {
 		wantEffects(t, db, 1)
 	})
 
-	t.Run("another request under the key is told apart", func(t *testing.T) {
-		t.Parallel()
-		db := pgtest.Reused(t)
-		r := idempotency.Receiver{DB: db}
-		receive(t, r, effect)
-		other := idempotency.Request{Fingerprint: []byte("other"), Canonical: []byte(`{"amount":2}`)}
-		got, err := r.Receive(t.Context(), theKey(), other, effect)
-		reused, ok := errors.AsType[*idempotency.ReusedError](err)
-		if !ok || !cmp.Equal(reused.Pointers, []string{"/amount"}) || len(got.Body) > 0 {
-			t.Errorf("%+v, %v", got, err)
-		}
-		wantEffects(t, db, 1)
-	})
-
 	t.Run("an answer is kept as long as was said, by the database's clock", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
@@ -97,19 +83,6 @@ func TestReceive(t *testing.T) {
 		}
 	})
 
-	t.Run("what has expired is not done again", func(t *testing.T) {
-		t.Parallel()
-		db := pgtest.Reused(t)
-		if err := claim(t, db, theKey(), theAnswer(), fromNow(t, db, -time.Second)); err != nil {
-			t.Fatal(err)
-		}
-		got, err := idempotency.Receiver{DB: db}.Receive(t.Context(), theKey(), theRequest(), effect)
-		if !errors.Is(err, idempotency.ErrExpired) || got.Location != theAnswer().Location {
-			t.Errorf("%+v, %v", got, err)
-		}
-		wantEffects(t, db, 1)
-	})
-
 	t.Run("an error of the work stores nothing and leaves the key free", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
@@ -125,22 +98,6 @@ func TestReceive(t *testing.T) {
 		wantEffects(t, db, 0)
 		if got := receive(t, r, effect); got.Replayed {
 			t.Error("it was answered from the key")
-		}
-	})
-
-	t.Run("so does a write that the database refuses", func(t *testing.T) {
-		t.Parallel()
-		db := pgtest.Reused(t)
-		_, err := idempotency.Receiver{DB: db}.Receive(t.Context(), theKey(), theRequest(), func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
-			b.Queue(`insert into merchants (merchant_id) values ('acme'), ('acme')`)
-			return effect(ctx, b, now)
-		})
-		if postgres.Constraint(err) != "merchants_pkey" || errors.Is(err, idempotency.ErrUnavailable) {
-			t.Errorf("the error is %v", err)
-		}
-		wantEffects(t, db, 0)
-		if _, found := look(t, db, theKey()); found {
-			t.Error("the key is taken")
 		}
 	})
 
@@ -245,6 +202,21 @@ func TestReceiveBesideAnotherUnderWay(t *testing.T) {
 		}
 		if err := waiting.Wait(); err != nil || !got.Replayed {
 			t.Errorf("%+v, %v", got, err)
+		}
+		wantEffects(t, db, 0)
+	})
+
+	t.Run("waits only while there is a free place for it", func(t *testing.T) {
+		t.Parallel()
+		db := open(t, pgtest.URL(t), postgres.Options{LockTimeout: time.Millisecond})
+		underWay(t, db)
+		r := idempotency.Receiver{DB: db, Wait: 20 * time.Millisecond, Waiters: make(chan struct{}, 1)}
+		if _, err := r.Receive(t.Context(), theKey(), theRequest(), effect); !errors.Is(err, idempotency.ErrInFlight) || errors.Is(err, idempotency.ErrCrowded) {
+			t.Errorf("with a free place the error is %v", err)
+		}
+		r.Waiters <- struct{}{}
+		if _, err := r.Receive(t.Context(), theKey(), theRequest(), effect); !errors.Is(err, idempotency.ErrCrowded) || !errors.Is(err, idempotency.ErrInFlight) {
+			t.Errorf("without one the error is %v", err)
 		}
 		wantEffects(t, db, 0)
 	})
@@ -392,6 +364,20 @@ func TestReceiveAsksItsCache(t *testing.T) {
 		}
 	})
 
+	t.Run("whose record of another request, or an expired one, is not used", func(t *testing.T) {
+		t.Parallel()
+		another := idempotency.Record{Answer: theAnswer(), Fingerprint: []byte("another")}
+		expired := idempotency.Record{Answer: theAnswer(), Fingerprint: theRequest().Fingerprint, Expired: true}
+		db := pgtest.Reused(t)
+		for i, record := range []idempotency.Record{another, expired} {
+			got := receive(t, idempotency.Receiver{DB: db, Cache: &remembers{known: true, record: record}}, effect)
+			if got.Replayed != (i > 0) { // by the database
+				t.Errorf("%+v: replayed %v", record, got.Replayed)
+			}
+		}
+		wantEffects(t, db, 1)
+	})
+
 	t.Run("but nothing that was refused", func(t *testing.T) {
 		t.Parallel()
 		cache := &remembers{}
@@ -402,5 +388,89 @@ func TestReceiveAsksItsCache(t *testing.T) {
 		if postgres.Constraint(err) != "idempotency_keys_status_code_check" || len(cache.kept) > 0 {
 			t.Errorf("kept %v after %v", cache.kept, err)
 		}
+	})
+}
+
+// counts are what an Observer receives.
+type counts struct {
+	mu            sync.Mutex
+	reading, read int
+	commits       map[idempotency.Commit]int
+}
+
+func (c *counts) observer() idempotency.Observer {
+	c.commits = map[idempotency.Commit]int{}
+	return idempotency.Observer{
+		Reading: func() func() { c.reading++; return func() { c.read++ } },
+		Committed: func(kind idempotency.Commit) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.commits[kind]++
+		},
+	}
+}
+
+func (c *counts) want(t *testing.T, reads int, commits map[idempotency.Commit]int) {
+	t.Helper()
+	if c.reading != reads || c.read != reads {
+		t.Errorf("%d reads of which %d ended, want %d", c.reading, c.read, reads)
+	}
+	if diff := cmp.Diff(commits, c.commits); diff != "" {
+		t.Errorf("commits (-want +got):\n%s", diff)
+	}
+}
+
+func TestObserver(t *testing.T) {
+	t.Parallel()
+	refused := func(_ context.Context, b *pgx.Batch, _ time.Time) (idempotency.Answer, error) {
+		b.Queue(`insert into outbox (topic, message_id, payload, metadata) values (null, 'effect', '', '{}')`)
+		return theAnswer(), nil
+	}
+	for _, test := range []struct {
+		name    string
+		lost    bool // a refusal of the work is a lost race
+		work    func(db *postgres.DB) idempotency.Work
+		reads   int
+		commits map[idempotency.Commit]int
+	}{
+		{"a request", false, func(*postgres.DB) idempotency.Work { return effect }, 1, map[idempotency.Commit]int{idempotency.CommitMade: 1}},
+		{"a rival that was faster", false, func(db *postgres.DB) idempotency.Work {
+			return func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
+				receive(t, idempotency.Receiver{DB: db}, effect)
+				return effect(ctx, b, now)
+			}
+		}, 2, map[idempotency.Commit]int{idempotency.CommitTaken: 1}},
+		{"a write that the database refuses", false, func(*postgres.DB) idempotency.Work { return refused }, 1, map[idempotency.Commit]int{idempotency.CommitFailed: 1}},
+		{"a race that the work lost", true, func(*postgres.DB) idempotency.Work {
+			calls := 0
+			return func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
+				if calls++; calls == 1 {
+					return refused(ctx, b, now)
+				}
+				return effect(ctx, b, now)
+			}
+		}, 2, map[idempotency.Commit]int{idempotency.CommitLost: 1, idempotency.CommitMade: 1}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			db, counted := pgtest.Reused(t), &counts{}
+			r := idempotency.Receiver{DB: db, Observer: counted.observer(), Lost: func(error) bool { return test.lost }}
+			_, err := r.Receive(t.Context(), theKey(), theRequest(), test.work(db))
+			if failed := test.commits[idempotency.CommitFailed] > 0; failed != (err != nil) || errors.Is(err, idempotency.ErrUnavailable) {
+				t.Errorf("the error is %v", err)
+			}
+			counted.want(t, test.reads, test.commits)
+		})
+	}
+
+	t.Run("a rival in flight", func(t *testing.T) {
+		t.Parallel()
+		db, counted := open(t, pgtest.URL(t), postgres.Options{LockTimeout: 20 * time.Millisecond}), &counts{}
+		underWay(t, db)
+		r := idempotency.Receiver{DB: db, Observer: counted.observer()}
+		if _, err := r.Receive(t.Context(), theKey(), theRequest(), effect); !errors.Is(err, idempotency.ErrInFlight) {
+			t.Errorf("the error is %v", err)
+		}
+		counted.want(t, 1, map[idempotency.Commit]int{idempotency.CommitInFlight: 1})
 	})
 }

@@ -2,17 +2,13 @@ package idempotency_test
 
 import (
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/idempotency"
-	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
 func TestNaturalKey(t *testing.T) {
@@ -153,76 +149,122 @@ func TestWindow(t *testing.T) {
 			}
 		})
 	}
+}
 
-	// send claims a report of one hour, and the hour before as well if told to.
-	send := func(t *testing.T, db *postgres.DB, at time.Time, both bool) error {
-		t.Helper()
-		this, previous := idempotency.Window(at, time.Hour)
-		windows := []string{this}
-		if both {
-			windows = append(windows, previous)
-		}
-		b := &pgx.Batch{}
-		for _, window := range windows {
-			k := idempotency.NaturalKey{Parts: []string{"acme", window}, Operation: "report", Version: 1}
-			idempotency.Claim(b, keyed(k.String()), theRequest(), theAnswer(), inAnHour())
-		}
-		b.Queue(`insert into outbox (topic, message_id, payload, metadata) values ('t', 'effect', '', '{}')`)
-		return db.Commit(t.Context(), b)
+func contentKey(t *testing.T, source, payload string) string {
+	t.Helper()
+	key, err := idempotency.ContentKey(source, []byte(payload))
+	if err != nil {
+		t.Fatal(err)
 	}
-	at := func(hour, minute, second int) time.Time {
-		return time.Date(2026, 1, 31, hour, minute, second, 0, time.UTC)
+	if parsed, err := idempotency.ParseKey([]string{key}); parsed != key || err != nil {
+		t.Errorf("%s is no key: %v", key, err)
+	}
+	return key
+}
+
+func TestContentKey(t *testing.T) {
+	t.Parallel()
+	const order = `{"order_id":"o-1","amount":100,"note":"A"}`
+
+	t.Run("the order of members, white space and spelling do not matter", func(t *testing.T) {
+		t.Parallel()
+		if contentKey(t, "shop", order) != contentKey(t, "shop", "{ \"note\":\"\\u0041\",\n \"amount\":1e2, \"order_id\":\"o-1\"}") {
+			t.Error("the keys differ")
+		}
+	})
+
+	for _, test := range []struct{ name, source, a, b string }{
+		{"another source is another message", "", order, order},
+		{"another value is", "shop", order, `{"order_id":"o-1","amount":101,"note":"A"}`},
+		{"a time of sending makes each sending new", "shop", `{"order_id":"o-1","sent_at":1}`, `{"order_id":"o-1","sent_at":2}`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			if contentKey(t, "shop", test.a) == contentKey(t, test.source, test.b) {
+				t.Error("the keys are equal")
+			}
+		})
 	}
 
-	t.Run("a duplicate within the window is recognised", func(t *testing.T) {
+	t.Run("it is stored data: it never changes between versions of this program", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
-		if err := send(t, db, at(10, 0, 0), false); err != nil {
-			t.Fatal(err)
-		}
-		if err := send(t, db, at(10, 59, 59), false); !idempotency.IsTaken(err) {
-			t.Errorf("the error is %v, want a taken key", err)
-		}
-		wantEffects(t, db, 1)
-	})
-
-	t.Run("the trap: one that straddles the boundary is not", func(t *testing.T) {
-		t.Parallel()
-		db := pgtest.Reused(t)
-		for _, err := range []error{send(t, db, at(10, 59, 59), false), send(t, db, at(11, 0, 1), false)} {
-			if err != nil {
-				t.Error(err)
-			}
-		}
-		wantEffects(t, db, 2)
-	})
-
-	t.Run("unless the window before is claimed too", func(t *testing.T) {
-		t.Parallel()
-		for _, order := range [][]time.Time{{at(10, 59, 59), at(11, 0, 1)}, {at(11, 0, 1), at(10, 59, 59)}} {
-			db := pgtest.Reused(t)
-			if err := send(t, db, order[0], true); err != nil {
-				t.Fatal(err)
-			}
-			if err := send(t, db, order[1], true); !idempotency.IsTaken(err) {
-				t.Errorf("the error is %v, want a taken key", err)
-			}
-			wantEffects(t, db, 1)
+		// SHA-256 over "content.v1", "shop" and the canonical text, each after its length in 8 bytes.
+		const want = "content.v1:40a33599edcbe633ed3018c0ad38026c9258f5f4f0776db1016064706a66147c"
+		if got := contentKey(t, "shop", order); got != want {
+			t.Errorf("it is %s, was %s", got, want)
 		}
 	})
+}
 
-	t.Run("whose price is that the next window is refused, and only the one after it is free", func(t *testing.T) {
+func TestFirstOf(t *testing.T) {
+	t.Parallel()
+	extract := idempotency.FirstOf(
+		idempotency.FromHeader("Idempotency-Key"),
+		idempotency.FromMembers("charge", 1, "order_id", "line"),
+		idempotency.FromContent("shop"),
+	)
+	header := func(value string) map[string]string { return map[string]string{"Idempotency-Key": value} }
+	content := contentKey(t, "shop", `{"order_id":"o-1"}`)
+	for _, test := range []struct {
+		name    string
+		header  map[string]string
+		payload string
+		want    string
+		err     error
+	}{
+		{"the sender's key is the best", header("abc"), `{"order_id":"o-1","line":2}`, "abc", nil},
+		{"in any of its forms", header(` "abc" `), "", "abc", nil},
+		{"one that is no key is not replaced by another", header("a b"), `{"order_id":"o-1","line":2}`, "", idempotency.ErrInvalid},
+		{"not even an empty one", header(""), `{"order_id":"o-1","line":2}`, "", idempotency.ErrInvalid},
+		{"without it the message's own names are next", nil, `{"order_id":"o-1","line":2,"note":"x"}`, "o-1:2:charge:v1", nil},
+		{"their order is ours", nil, `{"line":2,"order_id":"o-1"}`, "o-1:2:charge:v1", nil},
+		{"a number may be written as text", nil, `{"order_id":"o-1","line":"2"}`, "o-1:2:charge:v1", nil},
+		{"or in another way", nil, `{"order_id":"o-1","line":2.0}`, "o-1:2:charge:v1", nil},
+		{"also a great one", nil, `{"order_id":"o-1","line":9007199254740993}`, "o-1:9007199254740993:charge:v1", nil},
+		{"a fraction names nothing", nil, `{"order_id":"o-1","line":2.5}`, "", idempotency.ErrUnstable},
+		{"nor does more than anybody counts", nil, `{"order_id":"o-1","line":1e99}`, "", idempotency.ErrUnstable},
+		{"nor null", nil, `{"order_id":"o-1","line":null}`, "", idempotency.ErrUnstable},
+		{"nor an object", nil, `{"order_id":"o-1","line":{}}`, "", idempotency.ErrUnstable},
+		{"nor nothing", nil, `{"order_id":"","line":2}`, "", idempotency.ErrUnstable},
+		{"a message without names is known by what it says", nil, `{"order_id":"o-1"}`, content, nil},
+		{"if it says anything", nil, `{"order_id":`, "", idempotency.ErrNotJSON},
+		{"in one way", nil, `{"order_id":"o-1","line":1,"line":2}`, "", idempotency.ErrNotJSON},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			if got, err := extract(test.header, []byte(test.payload)); got != test.want || !errors.Is(err, test.err) {
+				t.Errorf("the key is %q, %v, want %q, %v", got, err, test.want, test.err)
+			}
+		})
+	}
+
+	t.Run("where none applies the key is missing", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
-		var refused []int
-		for _, hour := range []int{10, 11, 12} {
-			if idempotency.IsTaken(send(t, db, at(hour, 0, 0), true)) {
-				refused = append(refused, hour)
+		for _, extract := range []idempotency.Extractor{
+			idempotency.FirstOf(),
+			idempotency.FirstOf(idempotency.FromHeader("Idempotency-Key"), idempotency.FromMembers("charge", 1, "order_id")),
+		} {
+			if got, err := extract(map[string]string{"idempotency-key": "abc"}, []byte(`[]`)); got != "" || !errors.Is(err, idempotency.ErrMissing) {
+				t.Errorf("the key is %q, %v", got, err)
 			}
 		}
-		if !slices.Equal(refused, []int{11}) {
-			t.Errorf("refused at %v", refused)
+	})
+
+	t.Run("whoever made it, a key is checked", func(t *testing.T) {
+		t.Parallel()
+		for _, bad := range []string{"", "a b", strings.Repeat("k", 256), "ключ"} {
+			extract := idempotency.FirstOf(func(map[string]string, []byte) (string, error) { return bad, nil })
+			if got, err := extract(nil, nil); got != "" || !errors.Is(err, idempotency.ErrInvalid) {
+				t.Errorf("%q is taken for %q, %v", bad, got, err)
+			}
 		}
-		wantEffects(t, db, 2)
+	})
+
+	t.Run("a key of no members is none", func(t *testing.T) {
+		t.Parallel()
+		if got, err := idempotency.FromMembers("charge", 1)(nil, []byte(`{}`)); got != "" || !errors.Is(err, idempotency.ErrUnstable) {
+			t.Errorf("the key is %q, %v", got, err)
+		}
 	})
 }

@@ -1,0 +1,321 @@
+package idempotency_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+func TestCanonical(t *testing.T) {
+	t.Parallel()
+	nines := strings.Repeat("9", 100)
+	for _, test := range []struct {
+		name, want string
+		texts      []string
+	}{
+		{"the order of members does not matter", `{"a":1,"b":{"c":2,"d":3}}`, []string{`{"b":{"d":3,"c":2},"a":1}`, `{"a":1,"b":{"c":2,"d":3}}`}},
+		{"nor does white space", `{"a":[1,2]}`, []string{" {\n\t\"a\" : [ 1 , 2 ]\r\n} "}},
+		{"nor how a character is written", `{"A":"A/😀<"}`, []string{`{"\u0041":"\u0041\/\ud83d\ude00\u003c"}`, `{"A":"A/😀<"}`}},
+		{"control characters are escaped in one way", `"\n\b\u0000\"\\"`, []string{`"\n\b\u0000\"\\"`, `"\u000A\u0008\u0000\u0022\u005C"`}},
+		{"the order of elements does", `[2,1]`, []string{`[2,1]`}},
+		{"one is one", `1`, []string{`1`, `1.0`, `1.00e0`, `10e-1`, `0.1E+1`, `100E-2`}},
+		{"nothing is zero", `0`, []string{`0`, `-0`, `0.00`, `0e99`, `-0E-5`}},
+		{"cents are exact", `-11e-1`, []string{`-1.1`, `-1.10`, `-110e-2`}},
+		{"a number beyond 2^53 is exact", `9007199254740993`, []string{`9007199254740993`, `9007199254740993.0`, `9.007199254740993e15`}},
+		{"a great exponent is not written out", `1e1000000000000000000000`, []string{`1e1000000000000000000000`, `0.1e1000000000000000000001`, `10E+999999999999999999999`}},
+		{"the greatest is of 100 digits", "1e" + nines, []string{"1e" + nines, "1E+000" + nines}},
+		{"nor are many zeros", `1e40`, []string{"1" + strings.Repeat("0", 40)}},
+		{"fewer are", "1" + strings.Repeat("0", 39), []string{`1e39`, "1" + strings.Repeat("0", 39)}},
+		{"words stay", `[true,false,null,{},[],""]`, []string{`[ true, false, null, { }, [ ], "" ]`}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			for _, text := range test.texts {
+				if got, err := idempotency.Canonical([]byte(text)); string(got) != test.want || err != nil {
+					t.Errorf("%s is %s, %v, want %s", text, got, err, test.want)
+				}
+			}
+		})
+	}
+
+	for _, test := range []struct{ name, text string }{
+		{"nothing is refused", ""},
+		{"half a text is", `{"a":`},
+		{"two texts are", `{} {}`},
+		{"what looks like a number is", `01`},
+		{"a repeated member is", `{"amount":1,"amount":100}`},
+		{"also one that is written differently", `{"a":1,"\u0061":2}`},
+		{"and one deep inside", `[{"a":{"b":1,"b":1}}]`},
+		{"half of a surrogate pair is", `"\ud800"`},
+		{"also before something else", `"\ud800\u0041"`},
+		{"and the wrong half", `"\uDC00"`},
+		{"and two first halves", `"\uD83D\uD83D\uDE00"`},
+		{"bytes that are no text are", "\"\xff\""},
+		{"an exponent of a million digits is", "1e" + strings.Repeat("9", 1_000_000)},
+		{"also of nothing", "0e-" + strings.Repeat("9", 101)},
+		{"and one that grows beyond its bound", "10e" + nines},
+		{"nesting without end is", strings.Repeat("[", 10001) + strings.Repeat("]", 10001)},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			if got, err := idempotency.Canonical([]byte(test.text)); got != nil || !errors.Is(err, idempotency.ErrNotJSON) {
+				t.Errorf("%s, %v", got, err)
+			}
+		})
+	}
+}
+
+func TestPointers(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name, a, b string
+		want       []string
+	}{
+		{"what is equal has none", `{"a":1}`, `{"a":1}`, nil},
+		{"what says the same has none", `{"a":1,"b":[2.50]}`, ` {"b" : [25e-1], "\u0061":1}`, nil},
+		{"a member that differs is named", `{"a":1,"b":2}`, `{"a":1,"b":3}`, []string{"/b"}},
+		{"the deepest one is", `{"a":{"b":{"c":1,"d":2}}}`, `{"a":{"b":{"c":1,"d":3}}}`, []string{"/a/b/d"}},
+		{"all are, sorted", `{"z":1,"a":1,"m":{"y":1,"b":1}}`, `{"z":2,"a":2,"m":{"y":2,"b":2}}`, []string{"/a", "/m/b", "/m/y", "/z"}},
+		{"one that the second lacks is named itself", `{"a":{"b":1}}`, `{}`, []string{"/a"}},
+		{"one that the first lacks too", `{}`, `{"a":{"b":1}}`, []string{"/a"}},
+		{"null is not absent", `{"a":null}`, `{}`, []string{"/a"}},
+		{"another type is another value", `{"a":"1"}`, `{"a":1}`, []string{"/a"}},
+		{"an object is no array", `{"a":{}}`, `{"a":[]}`, []string{"/a"}},
+		{"true is not false", `{"a":true}`, `{"a":false}`, []string{"/a"}},
+		{"elements are compared by index", `{"items":[{"sku":"mug","quantity":1},{"sku":"pen","quantity":1}]}`, `{"items":[{"sku":"mug","quantity":1},{"sku":"pen","quantity":2}]}`, []string{"/items/1/quantity"}},
+		{"so their order matters", `[1,2,3]`, `[2,1,3]`, []string{"/0", "/1"}},
+		{"an element more is named", `{"items":[1]}`, `{"items":[1,2,3]}`, []string{"/items/1", "/items/2"}},
+		{"a slash in a name is ~1, a tilde ~0", `{"a/b":1,"m~n":1,"~1":1}`, `{"a/b":2,"m~n":2,"~1":2}`, []string{"/a~1b", "/m~0n", "/~01"}},
+		{"a name may be empty", `{"":1}`, `{"":2}`, []string{"/"}},
+		{"the whole text is the empty pointer", `1`, `2`, []string{""}},
+		{"the last digit of a great number counts", `{"a":9007199254740993}`, `{"a":9007199254740992}`, []string{"/a"}},
+		{"what is no JSON differs as a whole", `{"a":1}`, `{"a":`, []string{""}},
+		{"unless it is the same", `{"a":`, `{"a":`, nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			for _, got := range [][]string{idempotency.Pointers([]byte(test.a), []byte(test.b)), idempotency.Pointers([]byte(test.b), []byte(test.a))} {
+				if diff := cmp.Diff(test.want, got); diff != "" {
+					t.Errorf("pointers (-want +got):\n%s", diff)
+				}
+			}
+		})
+	}
+}
+
+func TestPointersAreBounded(t *testing.T) {
+	t.Parallel()
+	nested := func(depth, n int, element string) []byte {
+		return []byte(strings.Repeat("[", depth) + element + strings.Repeat(","+element, n-1) + strings.Repeat("]", depth))
+	}
+
+	t.Run("there are no more than a hundred, the first ones", func(t *testing.T) {
+		t.Parallel()
+		got := idempotency.Pointers(nested(1, 5000, "1"), nested(1, 5000, "2"))
+		if len(got) != 100 || !slices.Contains(got, "/0") || !slices.Contains(got, "/99") {
+			t.Errorf("%d: %q", len(got), got)
+		}
+	})
+
+	t.Run("whichever of the texts comes first", func(t *testing.T) {
+		t.Parallel()
+		var a, b bytes.Buffer
+		for i := range 300 {
+			fmt.Fprintf(&a, `%c"a%d":1`, "{,"[min(i, 1)], i)
+			fmt.Fprintf(&b, `%c"b%d":1`, "{,"[min(i, 1)], i)
+		}
+		a.WriteString("}")
+		b.WriteString("}")
+		there, back := idempotency.Pointers(a.Bytes(), b.Bytes()), idempotency.Pointers(b.Bytes(), a.Bytes())
+		if diff := cmp.Diff(there, back); diff != "" || len(there) != 100 {
+			t.Errorf("%d, (-there +back):\n%s", len(there), diff)
+		}
+	})
+
+	t.Run("deep below, the last member on the way is named", func(t *testing.T) {
+		t.Parallel()
+		want := []string{strings.Repeat("/0", 500)}
+		if diff := cmp.Diff(want, idempotency.Pointers(nested(5000, 5000, "1"), nested(5000, 5000, "2"))); diff != "" {
+			t.Errorf("pointers (-want +got):\n%s", diff)
+		}
+	})
+
+	t.Run("also where a name is long", func(t *testing.T) {
+		t.Parallel()
+		name := strings.Repeat("n", 2000)
+		got := idempotency.Pointers([]byte(`{"a":{"`+name+`":{"b":1},"z":1}}`), []byte(`{"a":{"`+name+`":{"b":2},"z":2}}`))
+		if diff := cmp.Diff([]string{"/a", "/a/z"}, got); diff != "" {
+			t.Errorf("pointers (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// FuzzPointers: whatever comes, there are no pointers exactly if the texts have
+// one canonical form, and they are the same in both directions.
+func FuzzPointers(f *testing.F) {
+	for _, seed := range [][2]string{
+		{"", ""},
+		{`{}`, `[]`},
+		{`{"a":1}`, `{"a":1.0}`},
+		{`{"a":[1,{"b":null}]}`, `{"a":[1,{"b":""}]}`},
+		{`{"a":1,"a":2}`, `{"a":2}`},
+		{`"\ud800"`, `"\ud801"`},
+		{`"\ud83d\ude00"`, `"😀"`},
+		{`"\\ud800"`, `"\\ud801"`},
+		{`1e999999999999999999999`, `10e999999999999999999998`},
+		{`-0`, `0e5`},
+		{"10e" + strings.Repeat("9", 100), "1e" + strings.Repeat("9", 101)},
+		{"\"\xff\"", "\"\xfe\""},
+		{`{"~/":[]}`, `{"~/":{}}`},
+		{strings.Repeat("[", 9000) + strings.Repeat("]", 9000), strings.Repeat("[", 9001) + strings.Repeat("]", 9001)},
+		{strings.Repeat("[", 20000), `[`},
+		{`[1] [1]`, `[1]`},
+		{`[1,]`, `[1]`},
+	} {
+		f.Add([]byte(seed[0]), []byte(seed[1]))
+	}
+	f.Fuzz(func(t *testing.T, a, b []byte) {
+		pointers := idempotency.Pointers(a, b)
+		first, errFirst := idempotency.Canonical(a)
+		second, errSecond := idempotency.Canonical(b)
+		equal := bytes.Equal(a, b)
+		if errFirst == nil && errSecond == nil {
+			equal = bytes.Equal(first, second)
+		}
+		if equal != (len(pointers) == 0) {
+			t.Errorf("%q and %q: %q", a, b, pointers)
+		}
+		if back := idempotency.Pointers(b, a); !slices.Equal(pointers, back) {
+			t.Errorf("%q and %q: %q, and back %q", a, b, pointers, back)
+		}
+		if errFirst != nil {
+			if !errors.Is(errFirst, idempotency.ErrNotJSON) {
+				t.Errorf("%q: %v", a, errFirst)
+			}
+			return
+		}
+		if again, err := idempotency.Canonical(first); err != nil || !bytes.Equal(first, again) {
+			t.Errorf("%q becomes %q, and that %q, %v", a, first, again, err)
+		}
+	})
+}
+
+type (
+	hidden   struct{ amount int }
+	embedded struct{ hidden }
+	secret   struct {
+		Amount int `json:"-"`
+	}
+	nothing  struct{}
+	optional struct {
+		Name string `json:"name,omitempty"`
+	}
+	shouted struct{ text string }
+)
+
+func (s shouted) MarshalJSON() ([]byte, error) { return []byte(`"` + s.text + `!"`), nil }
+
+// anything is a work without effect on any input.
+func anything(t *testing.T) idempotency.Once[any, string] {
+	t.Helper()
+	return idempotency.Once[any, string]{
+		Receiver: idempotency.Receiver{DB: pgtest.Reused(t)}, Scope: "acme", Operation: "any.v1",
+		Work: func(context.Context, *pgx.Batch, any) (string, error) { return "done", nil },
+	}
+}
+
+func TestInputsThatCouldBeTakenForOneAnotherAreRefused(t *testing.T) {
+	t.Parallel()
+	once := anything(t)
+	for name, test := range map[string]struct {
+		in   any
+		want error
+	}{
+		"text that is not UTF-8":              {order{ID: "\xff"}, idempotency.ErrNotJSON},
+		"also within text":                    {order{ID: "a\x80z"}, idempotency.ErrNotJSON},
+		"and deep inside":                     {[]any{map[string]any{"a": []string{"\xed\xa0\x80"}}}, idempotency.ErrNotJSON},
+		"a name that is not UTF-8":            {map[string]int{"\xfe": 1}, idempotency.ErrNotJSON},
+		"JSON that is not UTF-8":              {json.RawMessage("\"\xff\""), idempotency.ErrNotJSON},
+		"what a method writes so":             {shouted{"\xff"}, idempotency.ErrNotJSON},
+		"half of a surrogate pair":            {json.RawMessage(`"\ud800"`), idempotency.ErrNotJSON},
+		"a repeated member":                   {json.RawMessage(`{"a":1,"a":2}`), idempotency.ErrNotJSON},
+		"a struct that exports nothing":       {hidden{1}, idempotency.ErrUnstable},
+		"also behind a pointer":               {&hidden{1}, idempotency.ErrUnstable},
+		"and embedded":                        {embedded{hidden{1}}, idempotency.ErrUnstable},
+		"a struct whose only field is hidden": {secret{1}, idempotency.ErrUnstable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got, err := once.Do(t.Context(), test.in); !errors.Is(err, test.want) {
+				t.Errorf("%+v, %v, want %v", got, err, test.want)
+			}
+		})
+	}
+}
+
+func TestInputsAreToldApart(t *testing.T) {
+	t.Parallel()
+	once := anything(t)
+	for _, in := range []any{
+		nil,
+		nothing{},
+		optional{"a"},
+		"", "\uFFFD", `\ufffd`, "ÿ", []byte("\xff"), []byte("\xfe"),
+		[2]byte{1, 2},
+		shouted{"a"},
+		json.RawMessage(`"b"`), json.Number("1e400"), math.MaxInt64,
+		[]any{},
+		map[string]any{"a": nil},
+	} {
+		if got, err := once.Do(t.Context(), in); err != nil || got.Duplicate {
+			t.Errorf("%#v: %+v, %v", in, got, err)
+		}
+		if got, err := once.Do(t.Context(), in); err != nil || !got.Duplicate {
+			t.Errorf("%#v again: %+v, %v", in, got, err)
+		}
+	}
+}
+
+// Keys and fingerprints are stored: what encodes an input must not change.
+func TestAnInputIsWrittenAsEncodingJSONDoes(t *testing.T) {
+	t.Parallel()
+	once := anything(t)
+	for _, in := range []any{
+		nil, 1.50, "<a&b>\u2028",
+		[]byte{1, 2},
+		[]byte(nil), []string(nil), map[string]int(nil),
+		[2]byte{1, 2},
+		map[int]string{2: "b", 1: "a"},
+		optional{},
+		order{ID: "o-1"},
+		struct {
+			Embedded order
+			order
+			N int `json:",string"`
+		}{N: 7},
+	} {
+		text, err := json.Marshal(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := idempotency.ContentKey("any.v1", text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := do(t, once, in); got.Key != want {
+			t.Errorf("%#v is not written as %s", in, text)
+		}
+	}
+}

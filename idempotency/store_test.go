@@ -1,0 +1,499 @@
+package idempotency_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+)
+
+func theKey() idempotency.Key {
+	return idempotency.Key{Scope: "acme", Operation: "POST /v1/charges", Value: "k1"}
+}
+
+func theAnswer() idempotency.Answer {
+	return idempotency.Answer{
+		StatusCode: http.StatusAccepted, ContentType: "application/json", Location: "/v1/charges/ch_1",
+		Body: []byte("{\"id\": \"ch_1\"}\n\x00\xff"),
+	}
+}
+
+func theRequest() idempotency.Request {
+	return idempotency.Request{Fingerprint: []byte("fingerprint"), Canonical: []byte(`{"amount":1}`)}
+}
+
+// claim commits a key together with an effect that is not unique.
+func claim(t *testing.T, db *postgres.DB, key idempotency.Key, answer idempotency.Answer, expires time.Time) error {
+	t.Helper()
+	b := &pgx.Batch{}
+	idempotency.Claim(b, key, theRequest(), answer, expires)
+	b.Queue(`insert into outbox (topic, message_id, payload, metadata) values ('t', 'effect', '', '{}')`)
+	return db.Commit(t.Context(), b)
+}
+
+func look(t *testing.T, q postgres.Querier, key idempotency.Key) (idempotency.Record, bool) {
+	t.Helper()
+	state, err := idempotency.ReadKey(t.Context(), q, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if since := time.Since(state.Now).Abs(); since > time.Hour {
+		t.Errorf("the database's time is %v away", since)
+	}
+	return state.Record, state.Found
+}
+
+func wantEffects(t *testing.T, db *postgres.DB, want int) {
+	t.Helper()
+	var got int
+	if err := db.QueryRow(t.Context(), `select count(*) from outbox`).Scan(&got); err != nil || got != want {
+		t.Errorf("%d effects, want %d: %v", got, want, err)
+	}
+}
+
+func inAnHour() time.Time { return time.Now().Add(time.Hour).Truncate(time.Second) }
+
+func TestClaim(t *testing.T) {
+	t.Parallel()
+
+	t.Run("its answer is kept byte for byte", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Reused(t)
+		expires := inAnHour()
+		if err := claim(t, db, theKey(), theAnswer(), expires); err != nil {
+			t.Fatal(err)
+		}
+		record, found := look(t, db, theKey())
+		want := idempotency.Record{Answer: theAnswer(), Fingerprint: theRequest().Fingerprint, Canonical: theRequest().Canonical, ExpiresAt: expires}
+		if diff := cmp.Diff(want, record); diff != "" || !found {
+			t.Errorf("found %v (-want +got):\n%s", found, diff)
+		}
+	})
+
+	t.Run("a key in another place is another key", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Reused(t)
+		if err := claim(t, db, theKey(), theAnswer(), inAnHour()); err != nil {
+			t.Fatal(err)
+		}
+		scope, operation, value := theKey(), theKey(), theKey()
+		scope.Scope, operation.Operation, value.Value = "globex", "POST /v1/charges/{id}/refunds", "K1"
+		for _, key := range []idempotency.Key{scope, operation, value} {
+			if _, found := look(t, db, key); found {
+				t.Errorf("%+v is taken", key)
+			}
+			if err := claim(t, db, key, theAnswer(), inAnHour()); err != nil {
+				t.Errorf("%+v: %v", key, err)
+			}
+		}
+		wantEffects(t, db, 4)
+	})
+
+	t.Run("a taken key takes the whole batch with it", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Reused(t)
+		for i := range 3 {
+			err := claim(t, db, theKey(), theAnswer(), inAnHour())
+			if taken := idempotency.IsTaken(err); taken != (i > 0) || (err == nil) == (i > 0) {
+				t.Errorf("claim %d: taken %v, %v", i+1, taken, err)
+			}
+		}
+		wantEffects(t, db, 1)
+	})
+
+}
+
+// underWay claims the key in a transaction that stays open.
+func underWay(t *testing.T, db *postgres.DB) pgx.Tx {
+	t.Helper()
+	tx, err := db.Pool().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
+	b := &pgx.Batch{}
+	idempotency.Claim(b, theKey(), theRequest(), theAnswer(), inAnHour())
+	if err := tx.SendBatch(t.Context(), b).Close(); err != nil {
+		t.Fatal(err)
+	}
+	return tx
+}
+
+func TestReadKey_writesNothing(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Reused(t)
+	tx, err := db.Pool().BeginTx(t.Context(), pgx.TxOptions{AccessMode: pgx.ReadOnly})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	look(t, tx, theKey())
+}
+
+// TestKeyReader: whoever is asked about along with others is shown what is his own.
+func TestKeyReader(t *testing.T) {
+	t.Parallel()
+	const each = 20
+	scopes := []string{"acme", "globex", "initech"} // the last one has no key
+	db := pgtest.Reused(t)
+	for _, scope := range scopes[:2] {
+		for n := range each {
+			answer := theAnswer()
+			answer.Body = []byte(scope + strconv.Itoa(n))
+			key := idempotency.Key{Scope: scope, Operation: theKey().Operation, Value: "k" + strconv.Itoa(n)}
+			if err := claim(t, db, key, answer, inAnHour()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	keys := idempotency.NewKeyReader(pgtest.As(t, db, postgres.RoleAPI), 0)
+	held, err := db.Pool().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := held.Exec(t.Context(), `lock table idempotency_keys in access exclusive mode`); err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for _, scope := range scopes {
+		for _, operation := range []string{theKey().Operation, "POST /v1/refunds"} {
+			for n := range each {
+				all.Go(func() {
+					key := idempotency.Key{Scope: scope, Operation: operation, Value: "k" + strconv.Itoa(n)}
+					state, err := keys.Read(t.Context(), key)
+					record, found, now := state.Record, state.Found, state.Now
+					taken := scope != "initech" && operation == theKey().Operation
+					if found != taken || now.IsZero() || err != nil {
+						t.Errorf("%v: found %v at %v, %v", key, found, now, err)
+					}
+					if !taken {
+						return
+					}
+					alone, err := idempotency.ReadKey(t.Context(), db, key)
+					if diff := cmp.Diff(alone.Record, record); diff != "" || err != nil {
+						t.Errorf("%v: %v (-alone +together):\n%s", key, err, diff)
+					}
+					if want := scope + strconv.Itoa(n); string(record.Body) != want {
+						t.Errorf("%v: the answer is %s, want %s", key, record.Body, want)
+					}
+				})
+			}
+		}
+	}
+	if err := held.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	all.Wait()
+
+	t.Run("say what they did", func(t *testing.T) {
+		t.Parallel()
+		closed := pgtest.As(t, db, postgres.RoleAPI)
+		closed.Close()
+		state, err := idempotency.NewKeyReader(closed, 0).Read(t.Context(), theKey())
+		if state.Found || err == nil || errors.Is(err, context.Canceled) {
+			t.Errorf("%+v, %v", state, err)
+		}
+	})
+}
+
+// TestReceive_readsThroughItsKeyReader: a receiver that has them does as it does without.
+func TestReceive_readsThroughItsKeyReader(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Reused(t)
+	r := idempotency.Receiver{DB: db, Keys: idempotency.NewKeyReader(db, 1)}
+	for i, replayed := range []bool{false, true} {
+		o, err := r.Receive(t.Context(), theKey(), theRequest(), func(context.Context, *pgx.Batch, time.Time) (idempotency.Answer, error) {
+			return theAnswer(), nil
+		})
+		if diff := cmp.Diff(theAnswer(), o.Answer); diff != "" || o.Replayed != replayed || err != nil {
+			t.Errorf("request %d: replayed %v, %v (-want +got):\n%s", i, o.Replayed, err, diff)
+		}
+	}
+}
+
+// TestReceive_usesAKnownStateOfItsKeyAlone: what was looked for along with something else is a Receiver's first
+// look, of the very key, and no more than that.
+func TestReceive_usesAKnownStateOfItsKeyAlone(t *testing.T) {
+	t.Parallel()
+	looked := func(t *testing.T, db *postgres.DB, key idempotency.Key) idempotency.Request {
+		t.Helper()
+		request, beside := theRequest(), idempotency.KeyState{Key: idempotency.Key{Operation: "beside", Value: "it"}}
+		request.Known.Key = idempotency.Key{Scope: "whatever is said here", Operation: key.Operation, Value: key.Value}
+		if err := db.Read(t.Context(), postgres.As(key.Scope), idempotency.ReadKeys([]*idempotency.KeyState{&beside, &request.Known})); err != nil {
+			t.Fatal(err)
+		}
+		if request.Known.Key != key {
+			t.Errorf("it is known of %v, want %v", request.Known.Key, key)
+		}
+		return request
+	}
+	receive := func(t *testing.T, r idempotency.Receiver, request idempotency.Request, replayed bool) {
+		t.Helper()
+		o, err := r.Receive(t.Context(), theKey(), request, effect)
+		if diff := cmp.Diff(theAnswer(), o.Answer); diff != "" || o.Replayed != replayed || o.ExpiresAt.Before(time.Now()) || err != nil {
+			t.Errorf("replayed %v, want %v, until %v, %v (-want +got):\n%s", o.Replayed, replayed, o.ExpiresAt, err, diff)
+		}
+	}
+	mine, made := theKey(), map[idempotency.Commit]int{idempotency.CommitMade: 1}
+	for _, test := range []struct {
+		name    string
+		key     idempotency.Key   // that is looked for, as its merchant
+		cache   idempotency.Cache // of the receiver
+		before  bool              // the request was done before the look
+		between bool              // it is done between look and request
+		unread  bool              // the look never came to its end
+		looks   int               // of the receiver
+		commits map[idempotency.Commit]int
+	}{
+		{"a free key", mine, nil, false, false, false, 0, made},
+		{"a key that is taken", mine, nil, true, false, false, 0, map[idempotency.Commit]int{}},
+		{"a key that is taken and was not read", mine, nil, true, false, true, 1, map[idempotency.Commit]int{}},
+		{"a key that a rival takes meanwhile", mine, nil, false, true, false, 1, map[idempotency.Commit]int{idempotency.CommitTaken: 1}},
+		{"a key that is known is not asked of a cache", mine, &remembers{known: true}, false, false, false, 0, made},
+		// Under each of these is another answer to the same request.
+		{"another merchant's key", idempotency.Key{Scope: "globex", Operation: mine.Operation, Value: mine.Value}, nil, false, false, false, 1, made},
+		{"another operation's key", idempotency.Key{Scope: mine.Scope, Operation: "other", Value: mine.Value}, nil, false, false, false, 1, made},
+		{"another key", idempotency.Key{Scope: mine.Scope, Operation: mine.Operation, Value: "other"}, nil, false, false, false, 1, made},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			db, told := pgtest.Reused(t), &counts{}
+			acting := pgtest.As(t, db, postgres.RoleAPI)
+			plain := idempotency.Receiver{DB: acting.Tenant(mine.Scope), Retention: time.Hour}
+			if test.before {
+				receive(t, plain, theRequest(), false)
+			}
+			if test.key != mine {
+				answer := theAnswer()
+				answer.Body = []byte("of another key")
+				if err := claim(t, db, test.key, answer, inAnHour()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			request := looked(t, acting, test.key)
+			if test.unread {
+				request.Known = idempotency.KeyState{Key: mine}
+			}
+			if test.between {
+				receive(t, plain, theRequest(), false)
+			}
+			judged := plain
+			judged.Cache, judged.Observer = test.cache, told.observer()
+			receive(t, judged, request, test.before || test.between)
+			told.want(t, test.looks, test.commits)
+		})
+	}
+}
+
+// timeouts are lock_timeout and statement_timeout.
+type timeouts struct{ Lock, Statement string }
+
+const showTimeouts = `select current_setting('lock_timeout'), current_setting('statement_timeout')`
+
+// single is a pool of one connection, so that what a batch left on it is seen.
+func single(t *testing.T, o postgres.Options) *postgres.DB {
+	t.Helper()
+	o.MaxConns = 1
+	return open(t, pgtest.URL(t), o)
+}
+
+func TestWait(t *testing.T) {
+	t.Parallel()
+
+	for _, test := range []struct {
+		name string
+		wait time.Duration
+		want timeouts
+	}{
+		{"a second is a second", time.Second, timeouts{"1s", "10s"}},
+		{"a part of a second is exact", 250 * time.Millisecond, timeouts{"250ms", "10s"}},
+		{"the statement outlasts the wait", 9 * time.Second, timeouts{"9s", "11s"}},
+		{"ten seconds are the most", time.Hour, timeouts{"10s", "12s"}},
+		{"no wait is short, not endless", 0, timeouts{"1ms", "10s"}},
+		{"nor is less than none", -time.Second, timeouts{"1ms", "10s"}},
+		{"nor what rounds to none", time.Microsecond, timeouts{"1ms", "10s"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			db := single(t, postgres.Options{LockTimeout: 7 * time.Second, StatementTimeout: 8 * time.Second})
+			var during, after timeouts
+			b := &pgx.Batch{}
+			idempotency.Wait(b, test.wait)
+			b.Queue(showTimeouts).QueryRow(func(row pgx.Row) error { return row.Scan(&during.Lock, &during.Statement) })
+			if err := db.Commit(t.Context(), b); err != nil {
+				t.Fatal(err)
+			}
+			if err := db.QueryRow(t.Context(), showTimeouts).Scan(&after.Lock, &after.Statement); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff([]timeouts{test.want, {"7s", "8s"}}, []timeouts{during, after}); diff != "" {
+				t.Errorf("during and after the batch (-want +got):\n%s", diff)
+			}
+		})
+	}
+
+	t.Run("a refused batch leaves nothing of it either", func(t *testing.T) {
+		t.Parallel()
+		db := single(t, postgres.Options{LockTimeout: 7 * time.Second, StatementTimeout: 8 * time.Second})
+		if err := claim(t, db, theKey(), theAnswer(), inAnHour()); err != nil {
+			t.Fatal(err)
+		}
+		b := &pgx.Batch{}
+		idempotency.Wait(b, time.Second)
+		idempotency.Claim(b, theKey(), theRequest(), theAnswer(), inAnHour())
+		if err := db.Commit(t.Context(), b); !idempotency.IsTaken(err) {
+			t.Errorf("the error is %v, want a taken key", err)
+		}
+		var after timeouts
+		if err := db.QueryRow(t.Context(), showTimeouts).Scan(&after.Lock, &after.Statement); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(timeouts{"7s", "8s"}, after); diff != "" {
+			t.Errorf("after the batch (-want +got):\n%s", diff)
+		}
+	})
+
+}
+
+func list(t *testing.T, q postgres.Querier, scope, key string) []idempotency.Entry {
+	t.Helper()
+	entries, err := idempotency.List(t.Context(), q, scope, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return entries
+}
+
+func TestList(t *testing.T) {
+	t.Parallel()
+
+	t.Run("each use is listed, the first one first", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Reused(t)
+		expires := inAnHour()
+		refund := idempotency.Key{Scope: "acme", Operation: "POST /v1/charges/{id}/refunds", Value: "k1"}
+		cancel := idempotency.Key{Scope: "acme", Operation: "POST /v1/charges/{id}/cancel", Value: "k1"}
+		before := fromNow(t, db, 0)
+		for _, key := range []idempotency.Key{refund, theKey(), cancel} {
+			if err := claim(t, db, key, theAnswer(), expires); err != nil {
+				t.Fatal(err)
+			}
+		}
+		after := fromNow(t, db, 0)
+		got := list(t, db, "acme", "k1")
+		for i := range got {
+			if seen := got[i].FirstSeen; seen.Before(before) || seen.After(after) {
+				t.Errorf("first seen at %v, not between %v and %v", seen, before, after)
+			}
+			got[i].FirstSeen = time.Time{}
+		}
+		var want []idempotency.Entry
+		for _, key := range []idempotency.Key{refund, theKey(), cancel} {
+			want = append(want, idempotency.Entry{Operation: key.Operation, StatusCode: http.StatusAccepted, Location: theAnswer().Location, ExpiresAt: expires})
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("entries (-want +got):\n%s", diff)
+		}
+	})
+
+	t.Run("nobody sees what is not his", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Reused(t)
+		if err := claim(t, db, theKey(), theAnswer(), inAnHour()); err != nil {
+			t.Fatal(err)
+		}
+		for _, place := range [][2]string{{"globex", "k1"}, {"acme", "K1"}, {"acme", "k"}, {"", "k1"}} {
+			if got := list(t, db, place[0], place[1]); len(got) > 0 {
+				t.Errorf("%q of %s led to %v", place[1], place[0], got)
+			}
+		}
+	})
+
+	t.Run("it reads no more as the scope's keys grow", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Open(t)
+		tombstones(t, db, 20000)
+		if err := claim(t, db, theKey(), theAnswer(), inAnHour()); err != nil {
+			t.Fatal(err)
+		}
+		tx, err := db.Pool().Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+		if got := list(t, tx, "acme", "k1"); len(got) != 1 {
+			t.Errorf("it led to %v", got)
+		}
+		wantRead(t, tx, 10)
+	})
+
+}
+
+// fromNow is a time by the database's clock.
+func fromNow(t *testing.T, q postgres.Querier, d time.Duration) time.Time {
+	t.Helper()
+	var at time.Time
+	if err := q.QueryRow(t.Context(), `select clock_timestamp() + $1::interval`, d).Scan(&at); err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+func TestReplay(t *testing.T) {
+	t.Parallel()
+	kept := idempotency.Answer{StatusCode: http.StatusAccepted, Location: theAnswer().Location}
+	for _, test := range []struct {
+		name        string
+		expired     bool
+		fingerprint string
+		canonical   string
+		answer      idempotency.Answer
+		want        error
+		pointers    []string
+	}{
+		{"the same request gets the answer", false, "fingerprint", `{"amount":1}`, theAnswer(), nil, nil},
+		{"the fingerprint alone decides that", false, "fingerprint", `{"amount":2}`, theAnswer(), nil, nil},
+		{"another request gets the members that differ", false, "another", `{"amount":2,"reason":"r"}`, idempotency.Answer{}, idempotency.ErrReused, []string{"/amount", "/reason"}},
+		{"a longer fingerprint is another", false, "fingerprint ", `{"amount":2}`, idempotency.Answer{}, idempotency.ErrReused, []string{"/amount"}},
+		{"no fingerprint is another", false, "", `{"amount":2}`, idempotency.Answer{}, idempotency.ErrReused, []string{"/amount"}},
+		{"a difference outside the request has no pointer", false, "another path", `{"amount":1}`, idempotency.Answer{}, idempotency.ErrReused, nil},
+		{"a request without canonical form is not compared", false, "another", "", idempotency.Answer{}, idempotency.ErrReused, nil},
+		{"an expired answer is not replayed", true, "fingerprint", `{"amount":1}`, kept, idempotency.ErrExpired, nil},
+		{"another request under an expired key has no pointers", true, "another", `{"amount":2}`, idempotency.Answer{}, idempotency.ErrReused, nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			record := idempotency.Record{Answer: theAnswer(), Fingerprint: theRequest().Fingerprint, Canonical: theRequest().Canonical, Expired: test.expired}
+			request := idempotency.Request{Fingerprint: []byte(test.fingerprint)}
+			if test.canonical != "" {
+				request.Canonical = []byte(test.canonical)
+			}
+			answer, err := record.Replay(request)
+			if diff := cmp.Diff(test.answer, answer); diff != "" || !errors.Is(err, test.want) {
+				t.Errorf("the error is %v, want %v (-want +got):\n%s", err, test.want, diff)
+			}
+			if reused, ok := errors.AsType[*idempotency.ReusedError](err); ok && !cmp.Equal(test.pointers, reused.Pointers) {
+				t.Errorf("pointers %q, want %q", reused.Pointers, test.pointers)
+			}
+		})
+	}
+}
+
+func TestReusedErrorNamesNothingOfARequest(t *testing.T) {
+	t.Parallel()
+	err := &idempotency.ReusedError{Pointers: []string{"/metadata/4242424242424242"}}
+	if !errors.Is(err, idempotency.ErrReused) || strings.Contains(err.Error(), "4242") {
+		t.Errorf("it says %q", err)
+	}
+}
