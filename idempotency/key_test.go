@@ -79,7 +79,6 @@ func TestParseKey(t *testing.T) {
 			}
 		})
 	}
-
 }
 
 // FuzzParseKey: whatever comes, a key is 1 to 255 visible characters, and the

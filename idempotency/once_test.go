@@ -182,7 +182,6 @@ func TestOnce(t *testing.T) {
 			t.Errorf("%d bytes are kept: %v", kept, err)
 		}
 	})
-
 }
 
 func TestOnce_refusesWhatItCannotKeep(t *testing.T) {
@@ -485,7 +484,6 @@ func TestDoAll(t *testing.T) {
 		}
 		wantEffects(t, db, 30)
 	})
-
 }
 
 // report is meant once an hour.
@@ -582,7 +580,6 @@ func TestNeighbouringWindowsAnswerForEachOther(t *testing.T) {
 		}
 		wantEffects(t, db, 1)
 	})
-
 }
 
 func TestReceiveUnderFurtherKeys(t *testing.T) {

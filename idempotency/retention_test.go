@@ -212,7 +212,6 @@ func TestSweep(t *testing.T) {
 		}
 		wantRead(t, tx, 200)
 	})
-
 }
 
 func tombstones(t *testing.T, db *postgres.DB, n int) {

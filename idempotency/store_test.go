@@ -111,7 +111,6 @@ func TestClaim(t *testing.T) {
 		}
 		wantEffects(t, db, 1)
 	})
-
 }
 
 // underWay claims the key in a transaction that stays open.
@@ -363,7 +362,6 @@ func TestWait(t *testing.T) {
 			t.Errorf("after the batch (-want +got):\n%s", diff)
 		}
 	})
-
 }
 
 func list(t *testing.T, q postgres.Querier, scope, key string) []idempotency.Entry {
@@ -437,7 +435,6 @@ func TestList(t *testing.T) {
 		}
 		wantRead(t, tx, 10)
 	})
-
 }
 
 // fromNow is a time by the database's clock.

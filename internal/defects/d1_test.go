@@ -6,11 +6,8 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-
-	"github.com/payonce/payonce/internal/await"
 )
 
 // D1: on a duplicate key the document reads the stored answer in the very
@@ -65,7 +62,7 @@ func consumeOfD1(ctx context.Context, db *pgxpool.Pool, key string) error {
 func TestD1(t *testing.T) {
 	t.Parallel()
 
-	t.Run("the document: a duplicate gets an error in place of its answer", func(t *testing.T) {
+	t.Run("a duplicate gets an error in place of its answer", func(t *testing.T) {
 		t.Parallel()
 		db := miniature(t, keysOfD1, payments)
 		if code, err := createPayment(t.Context(), db, "k1"); err != nil || code != http.StatusCreated {
@@ -79,7 +76,7 @@ func TestD1(t *testing.T) {
 		wantPayments(t, db, 1)
 	})
 
-	t.Run("the document: a duplicate message fails at its commit", func(t *testing.T) {
+	t.Run("a duplicate message fails at its commit", func(t *testing.T) {
 		t.Parallel()
 		db := miniature(t, keysOfD1, payments)
 		if err := consumeOfD1(t.Context(), db, "m1"); err != nil {
@@ -89,41 +86,5 @@ func TestD1(t *testing.T) {
 			t.Errorf("a duplicate ends with %v, want a commit that rolled back", err)
 		}
 		wantPayments(t, db, 1)
-	})
-
-	t.Run("ours: a duplicate gets the first answer, byte for byte", func(t *testing.T) {
-		t.Parallel()
-		db := ours(t)
-		first := accept(t, db, "k1")
-		for range 3 {
-			again := accept(t, db, "k1")
-			if diff := cmp.Diff(first.Answer, again.Answer); diff != "" || !again.Replayed {
-				t.Errorf("replayed %v (-first +again):\n%s", again.Replayed, diff)
-			}
-		}
-		wantCharges(t, db, 1)
-	})
-
-	t.Run("ours: also one that ran into the unique key", func(t *testing.T) {
-		t.Parallel()
-		db := ours(t)
-		rival := underWay(t, db, "k1")
-		answers := make(chan string, 1)
-		ended := process(func() {
-			again, err := intakeOf(db).AcceptCharge(t.Context(), acme(), request("k1"), mug())
-			answers <- string(again.Body)
-			if err != nil || !again.Replayed {
-				t.Errorf("replayed %v: %v", again.Replayed, err)
-			}
-		})
-		await.Blocked(t, db, 1)
-		if err := rival.Commit(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if got := await.Receive(t, "the answer", answers); got != "the rival's answer" {
-			t.Errorf("the answer is %q", got)
-		}
-		await.Receive(t, "the request's end", ended)
-		wantCharges(t, db, 0)
 	})
 }

@@ -7,9 +7,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-
-	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/await"
 )
 
 // D2: when its handler fails, the document marks the message as failed and
@@ -61,7 +58,7 @@ func processOfD2(ctx context.Context, db *pgxpool.Pool, id string, handle func(p
 func TestD2(t *testing.T) {
 	t.Parallel()
 
-	t.Run("the document: two attempts that failed have paid twice", func(t *testing.T) {
+	t.Run("two attempts that failed have paid twice", func(t *testing.T) {
 		t.Parallel()
 		db := miniature(t, messagesOfD2, payments)
 		attempts := 0
@@ -87,7 +84,7 @@ func TestD2(t *testing.T) {
 		wantPayments(t, db, 3)
 	})
 
-	t.Run("the document: a failure of SQL is not marked, and nobody hears of it", func(t *testing.T) {
+	t.Run("a failure of SQL is not marked, and nobody hears of it", func(t *testing.T) {
 		t.Parallel()
 		db := miniature(t, messagesOfD2, payments)
 		err := processOfD2(t.Context(), db, "m1", func(tx pgx.Tx) error {
@@ -98,32 +95,5 @@ func TestD2(t *testing.T) {
 			t.Errorf("the attempt ended with %v, want 25P02 in place of the check that refused", err)
 		}
 		wantCount(t, db, "messages marked as failed", 0, `select count(*) from processed_messages`)
-	})
-
-	t.Run("ours: two attempts that failed have paid nothing, and both are marked", func(t *testing.T) {
-		t.Parallel()
-		db := ours(t)
-		deliver(t, db, message("m1"))
-		start(t, worker(db, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
-			b := &pgx.Batch{}
-			b.Queue(pay, d.ID)
-			inbox.Done(b, d)
-			switch d.Attempt {
-			case 1:
-				return inbox.Complete, errBroken
-			case 2:
-				b.Queue(`insert into payments values ('m1', -1)`)
-			}
-			return inbox.Completed, db.Commit(ctx, b)
-		}))
-		for attempt, why := range []string{"%on fire%", "%payments_amount_check%"} {
-			await.Row(t, db, `
-select status = 'pending' and attempts = $1 and last_error like $2
-  from inbox`, attempt+1, why)
-			wantPayments(t, db, 0)
-			due(t, db)
-		}
-		await.Row(t, db, `select status = 'done' and attempts = 3 from inbox`)
-		wantPayments(t, db, 1)
 	})
 }

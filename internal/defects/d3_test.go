@@ -4,15 +4,10 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/idempotency"
-	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
 // D3: two of the documents write "processing" in the transaction that also does
@@ -43,13 +38,13 @@ func TestD3(t *testing.T) {
 		end  func(context.Context, pgx.Tx) error
 		want string
 	}{
-		"the document: a duplicate waits for the end of the work and finds it completed": {
+		"a duplicate waits for the end of the work and finds it completed": {
 			func(ctx context.Context, tx pgx.Tx) error {
 				_, err := tx.Exec(ctx, `update processed_messages set status = 'completed'`)
 				return errors.Join(err, tx.Commit(ctx))
 			}, "completed",
 		},
-		"the document: also where the work fails nobody finds it processing": {
+		"also where the work fails nobody finds it processing": {
 			func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) }, "new",
 		},
 	} {
@@ -80,40 +75,4 @@ func TestD3(t *testing.T) {
 			await.Receive(t, "the duplicate's end", ended)
 		})
 	}
-
-	t.Run("ours: a duplicate request waits no longer than it may, and is told", func(t *testing.T) {
-		t.Parallel()
-		db, err := postgres.Open(t.Context(), pgtest.URL(t), postgres.Options{
-			LockTimeout: 10 * time.Millisecond, AllowPlaintext: true, AllowUnsafeDurability: true,
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(db.Close)
-		underWay(t, db, "k1")
-		r := request("k1")
-		r.Wait = 50 * time.Millisecond
-		if _, err := intakeOf(db).AcceptCharge(t.Context(), acme(), r, mug()); !errors.Is(err, idempotency.ErrInFlight) {
-			t.Errorf("the error is %v, want ErrInFlight", err)
-		}
-		wantCharges(t, db, 0)
-	})
-
-	t.Run("ours: a message at work is seen as such, and its duplicate waits for nobody", func(t *testing.T) {
-		t.Parallel()
-		db := ours(t)
-		deliver(t, db, message("m1"))
-		begun, finish := make(chan struct{}), make(chan struct{})
-		start(t, worker(db, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
-			close(begun)
-			<-finish
-			return payAndFinish(ctx, db, d)
-		}))
-		await.Receive(t, "the handler", begun)
-		deliver(t, db, message("m1")) // returns while the handler is at work
-		await.Row(t, db, `select status = 'running' and duplicates = 1 from inbox`)
-		close(finish)
-		await.Row(t, db, `select status = 'done' and duplicates = 1 from inbox`)
-		wantPayments(t, db, 1)
-	})
 }

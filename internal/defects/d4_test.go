@@ -3,13 +3,10 @@ package defects_test
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/postgres"
 )
 
 // D4: a message that is found "processing" is a duplicate, says the document, and
@@ -65,7 +62,7 @@ func (r receiverOfD4) receive(ctx context.Context, work func()) error {
 func TestD4(t *testing.T) {
 	t.Parallel()
 
-	t.Run("the document: a duplicate is acknowledged, its owner dies, the message is lost", func(t *testing.T) {
+	t.Run("a duplicate is acknowledged, its owner dies, the message is lost", func(t *testing.T) {
 		t.Parallel()
 		db := miniature(t, messagesOfD4, payments)
 		r := receiverOfD4{Pool: db}
@@ -89,7 +86,7 @@ func TestD4(t *testing.T) {
 		wantCount(t, db, "messages that are processing for ever", 1, `select count(*) from processed_messages where status = 'processing'`)
 	})
 
-	t.Run("the document: the variant with a cache pays twice", func(t *testing.T) {
+	t.Run("the variant with a cache pays twice", func(t *testing.T) {
 		t.Parallel()
 		db := miniature(t, messagesOfD4, payments)
 		r := receiverOfD4{Pool: db, fallsThrough: true}
@@ -107,36 +104,4 @@ func TestD4(t *testing.T) {
 		await.Receive(t, "the owner's end", ended)
 		wantPayments(t, db, 2)
 	})
-
-	t.Run("ours: a duplicate is counted, its owner dies, the next one pays", func(t *testing.T) {
-		t.Parallel()
-		db := ours(t)
-		deliver(t, db, message("m1"))
-		begun := dead(t, db)
-		await.Receive(t, "the owner", begun)
-		deliver(t, db, message("m1")) // is acknowledged, by having been committed
-		wantCount(t, db, "duplicates", 1, `select duplicates from inbox`)
-		wantPayments(t, db, 0)
-		due(t, db) // the lease of the dead ends
-		start(t, worker(db, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
-			return payAndFinish(ctx, db, d)
-		}))
-		await.Row(t, db, `select status = 'done' and attempts = 2 from inbox`)
-		wantPayments(t, db, 1)
-	})
-}
-
-// dead runs a worker of ours that takes one message and is not heard of again: it
-// does not finish, and the next renewal of its lease is far away.
-func dead(t *testing.T, db *postgres.DB) (begun <-chan struct{}) {
-	t.Helper()
-	taken := make(chan struct{}, 1)
-	w := worker(db, func(ctx context.Context, _ inbox.Delivery) (inbox.Result, error) {
-		taken <- struct{}{}
-		<-ctx.Done()
-		return inbox.Complete, ctx.Err()
-	})
-	w.Drain = time.Millisecond // the test's end waits for the dead no longer
-	start(t, w)
-	return taken
 }
