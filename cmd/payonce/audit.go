@@ -46,7 +46,7 @@ func (c auditCmd) Run(ctx context.Context) error {
 	}, func(db *postgres.DB) error { return c.audit(ctx, os.Stdout, os.Stderr, db, client) })
 }
 
-func (c auditCmd) audit(ctx context.Context, out, said io.Writer, db *postgres.DB, client *stripe.Client) error {
+func (c auditCmd) audit(ctx context.Context, stdout, stderr io.Writer, db *postgres.DB, client *stripe.Client) error {
 	report, err := audit.Run(ctx, db)
 	if err != nil {
 		return err
@@ -57,7 +57,7 @@ func (c auditCmd) audit(ctx context.Context, out, said io.Writer, db *postgres.D
 	switch {
 	case c.NoProvider:
 	case client == nil:
-		fmt.Fprintln(said, "not run: the reconciliation with the provider, for STRIPE_SECRET_KEY is not set")
+		fmt.Fprintln(stderr, "not run: the reconciliation with the provider, for STRIPE_SECRET_KEY is not set")
 	default:
 		var checks []audit.Check
 		if checks, unfinished = reconcile(ctx, db, client); unfinished == nil {
@@ -66,12 +66,12 @@ func (c auditCmd) audit(ctx context.Context, out, said io.Writer, db *postgres.D
 		}
 	}
 	if err := db.Commit(ctx, results); err != nil { // a copy may refuse writes, and the report is still wanted
-		fmt.Fprintln(said, "not kept: the result, which the metrics should show:", err)
+		fmt.Fprintln(stderr, "not kept: the result, which the metrics should show:", err)
 	}
 	if unfinished != nil && c.JSON {
 		return unfinished // a program must not take half a report for one that found nothing
 	}
-	if err := errors.Join(c.print(out, report), unfinished); err != nil {
+	if err := errors.Join(c.print(stdout, report), unfinished); err != nil {
 		return err
 	}
 	if !report.OK {

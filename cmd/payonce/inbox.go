@@ -34,7 +34,7 @@ type inboxListCmd struct {
 // inboxPage is how many messages are read at once.
 const inboxPage = 500
 
-// inboxLines is how many people are shown who have not said how many.
+// inboxLines is the limit of a list for people.
 const inboxLines = 1000
 
 // Validate refuses a limit of nothing.
@@ -45,7 +45,7 @@ func (c inboxListCmd) Validate() error {
 	return nil
 }
 
-// Run lists on stdout. What was left out because of the limit is said on stderr.
+// Run lists on stdout. A note on stderr says that the limit left some out.
 func (c inboxListCmd) Run(ctx context.Context) error {
 	return withDB(ctx, postgres.Options{}, func(db *postgres.DB) error {
 		more, err := c.list(ctx, os.Stdout, db)
@@ -56,8 +56,7 @@ func (c inboxListCmd) Run(ctx context.Context) error {
 	})
 }
 
-// limit is what was asked for. A program that was not told of the rest would take
-// what it got for all.
+// limit is --limit or the default. A program gets all: it could not see that some are left out.
 func (c inboxListCmd) limit() int {
 	switch {
 	case c.Limit != nil:
@@ -219,7 +218,7 @@ func decideAll(ctx context.Context, w io.Writer, db *postgres.DB, decide decisio
 	return errors.Join(refused...)
 }
 
-// operator is who decides: the user of the operating system.
+// operator names the user of the operating system.
 func operator() string {
 	if u, err := user.Current(); err == nil && u.Username != "" {
 		return "cli:" + u.Username

@@ -56,9 +56,9 @@ type createdKey struct {
 	merchants.Key
 }
 
-// If we die here: after the commit and before the key is printed there is a key
-// that nobody knows. It opens nothing for anybody, is listed and can be revoked.
-func (c createKeyCmd) create(ctx context.Context, out, said io.Writer, db *postgres.DB, scopes []merchants.Scope) error {
+// If we die here: after the commit and before the key is printed there is a key that no
+// client has. It is listed and can be revoked.
+func (c createKeyCmd) create(ctx context.Context, stdout, stderr io.Writer, db *postgres.DB, scopes []merchants.Scope) error {
 	key := merchants.NewKey()
 	var life time.Duration
 	if c.Expires != nil {
@@ -78,14 +78,14 @@ func (c createKeyCmd) create(ctx context.Context, out, said io.Writer, db *postg
 		return err
 	}
 	if len(made) != 1 {
-		return errors.New("the new key is gone again: somebody deletes from api_keys")
+		return errors.New("the new key is gone again: another session deletes from api_keys")
 	}
 	if c.JSON {
-		return printJSON(out, createdKey{Whole: key, Key: made[0]})
+		return printJSON(stdout, createdKey{Whole: key, Key: made[0]})
 	}
-	fmt.Fprintf(said, "%s, a key of %s for %s, expires %s; it is shown this once and kept nowhere\n",
+	fmt.Fprintf(stderr, "%s, a key of %s for %s, expires %s; it is shown this once and kept nowhere\n",
 		made[0].Prefix, c.Merchant, scopesOf(made[0]), timeOr(made[0].ExpiresAt, "never"))
-	fmt.Fprintln(out, key)
+	fmt.Fprintln(stdout, key)
 	return nil
 }
 
@@ -120,7 +120,7 @@ func (c revokeKeyCmd) Run(ctx context.Context) error {
 }
 
 // What was typed is not repeated, for it may be a whole key.
-func (c revokeKeyCmd) revoke(ctx context.Context, out, said io.Writer, db *postgres.DB) error {
+func (c revokeKeyCmd) revoke(ctx context.Context, stdout, stderr io.Writer, db *postgres.DB) error {
 	keys, err := merchants.FindKeys(ctx, db, c.Merchant, c.Prefix)
 	switch {
 	case err != nil:
@@ -128,7 +128,7 @@ func (c revokeKeyCmd) revoke(ctx context.Context, out, said io.Writer, db *postg
 	case len(keys) == 0:
 		return errors.New("no key is named so: payonce keys list shows the prefixes")
 	case len(keys) > 1 && !c.All:
-		if err := printKeys(said, keys, false); err != nil {
+		if err := printKeys(stderr, keys, false); err != nil {
 			return err
 		}
 		return fmt.Errorf("%d keys may be meant: give more of the key, --merchant, or --all to end them all", len(keys))
@@ -144,7 +144,7 @@ func (c revokeKeyCmd) revoke(ctx context.Context, out, said io.Writer, db *postg
 	if err != nil {
 		return err
 	}
-	return printKeys(out, revoked, c.JSON)
+	return printKeys(stdout, revoked, c.JSON)
 }
 
 func printKeys(w io.Writer, keys []merchants.Key, asJSON bool) error {

@@ -37,7 +37,7 @@ func (c migrateCmd) migrate(ctx context.Context, w io.Writer, db *postgres.DB, u
 	return printJSON(w, migrated{Version: applied})
 }
 
-// migrated is what a program is told.
+// migrated is printed as JSON.
 type migrated struct {
 	Version int64 `json:"version"` // of the newest migration
 }

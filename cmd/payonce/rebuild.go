@@ -32,10 +32,10 @@ func (c rebuildCmd) Run(ctx context.Context) error {
 
 func (c rebuildCmd) rebuild(ctx context.Context, db *postgres.DB, stdout, stderr io.Writer) error {
 	const every = 100_000
-	told := int64(0)
+	reported := int64(0)
 	found, err := ledger.Rebuild(ctx, db, func(events int64) {
-		if events/every > told {
-			told = events / every
+		if events/every > reported {
+			reported = events / every
 			fmt.Fprintf(stderr, "%d events folded\n", events)
 		}
 	})

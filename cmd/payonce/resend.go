@@ -23,12 +23,12 @@ type webhooksResendCmd struct {
 	JSON     bool      `name:"json" help:"Print the webhooks as JSON."`
 }
 
-// resendPage is how many wishes are committed at once.
+// resendPage is how many resends are committed at once.
 const resendPage = 200
 
-// Run returns when the wishes are recorded; the workers deliver. What cannot be
-// sent again is said on stderr and does not keep the others from it. If it was
-// asked for by name, the exit code is then 1.
+// Run returns when the resends are recorded; the workers deliver. A webhook that cannot be
+// delivered again is named on stderr and does not keep the others from it. If it was given
+// by name, the exit code is then 1.
 func (c webhooksResendCmd) Run(ctx context.Context) error {
 	if err := c.check(); err != nil {
 		return err
@@ -53,26 +53,26 @@ func (c webhooksResendCmd) check() error {
 	return nil
 }
 
-// wish is a webhook that will be delivered once more.
-type wish struct {
+// resend is a webhook that will be delivered once more.
+type resend struct {
 	fulfillment.Outcome
 
 	ResendID uuid.UUID `json:"resend_id"`
 }
 
-// resending is the command under way.
+// resending is the state of one command.
 type resending struct {
 	db      *postgres.DB
-	out     io.Writer // where each wish is printed; nil for JSON
+	stdout  io.Writer // gets a line for each resend; nil for JSON
 	actor   string
-	wishes  []wish
+	resends []resend
 	refused []error
 }
 
-func (c webhooksResendCmd) resend(ctx context.Context, out, said io.Writer, db *postgres.DB) error {
-	r := &resending{db: db, actor: operator(), wishes: []wish{}}
+func (c webhooksResendCmd) resend(ctx context.Context, stdout, stderr io.Writer, db *postgres.DB) error {
+	r := &resending{db: db, actor: operator(), resends: []resend{}}
 	if !c.JSON {
-		r.out = out
+		r.stdout = stdout
 	}
 	var failed error
 	if c.Merchant != "" {
@@ -80,17 +80,16 @@ func (c webhooksResendCmd) resend(ctx context.Context, out, said io.Writer, db *
 	} else {
 		failed = r.named(ctx, c.Names)
 	}
-	// Also after a failure: what was asked for until then will be delivered.
-	if c.JSON {
-		failed = errors.Join(failed, printJSON(out, map[string]any{"data": r.wishes}))
+	if c.JSON { // also after a failure: what was recorded before it will be delivered
+		failed = errors.Join(failed, printJSON(stdout, map[string]any{"data": r.resends}))
 	}
 	if c.Merchant == "" {
 		return errors.Join(append(r.refused, failed)...)
 	}
 	for _, refusal := range r.refused {
-		fmt.Fprintln(said, "left out: "+refusal.Error())
+		fmt.Fprintln(stderr, "left out: "+refusal.Error())
 	}
-	if failed == nil && len(r.wishes)+len(r.refused) == 0 {
+	if failed == nil && len(r.resends)+len(r.refused) == 0 {
 		return fmt.Errorf("merchant %q has no outcome within that time", c.Merchant)
 	}
 	return failed
@@ -106,7 +105,7 @@ func (r *resending) named(ctx context.Context, names []string) error {
 			r.refused = append(r.refused, fmt.Errorf("%q is neither an event that is an outcome nor a charge that has one", name))
 			continue
 		}
-		if err := r.ask(ctx, outcomes); err != nil {
+		if err := r.record(ctx, outcomes); err != nil {
 			return err
 		}
 	}
@@ -120,7 +119,7 @@ func (r *resending) since(ctx context.Context, c webhooksResendCmd) error {
 		if err != nil {
 			return err
 		}
-		if err := r.ask(ctx, outcomes); err != nil {
+		if err := r.record(ctx, outcomes); err != nil {
 			return err
 		}
 		if len(outcomes) < page.Limit {
@@ -130,38 +129,38 @@ func (r *resending) since(ctx context.Context, c webhooksResendCmd) error {
 	}
 }
 
-// ask records the wishes for a page of outcomes in one commit.
+// record records the resends of a page of outcomes in one commit.
 //
-// If we die here: pages that were committed are delivered, and later ones are
-// not wanted yet. Asking for all again repeats the first ones, which the merchant
-// knows by their ids.
+// If we die here: the resends of pages that were committed are delivered, and those of later
+// pages are not recorded. The operator repeats the command, and the merchant knows the
+// repeated webhooks by their IDs.
 // Test: TestWebhooksResend/what_a_lost_answer_leaves_open_may_be_asked_again.
-func (r *resending) ask(ctx context.Context, outcomes []fulfillment.Outcome) error {
+func (r *resending) record(ctx context.Context, outcomes []fulfillment.Outcome) error {
 	b := &pgx.Batch{}
-	var wishes []wish
+	var page []resend
 	for _, o := range outcomes {
 		if o.Refusal != nil {
 			r.refused = append(r.refused, fmt.Errorf("%s of %s, event %s: %w", o.Type, o.ChargeID, o.EventID, o.Refusal))
 			continue
 		}
-		w := wish{Outcome: o, ResendID: uuid.New()}
-		if err := fulfillment.Resend(b, o, w.ResendID, r.actor); err != nil {
+		one := resend{Outcome: o, ResendID: uuid.New()}
+		if err := fulfillment.Resend(b, o, one.ResendID, r.actor); err != nil {
 			return err
 		}
-		wishes = append(wishes, w)
+		page = append(page, one)
 	}
-	if len(wishes) == 0 {
+	if len(page) == 0 {
 		return nil
 	}
 	if err := r.db.Commit(ctx, b); err != nil {
-		return fmt.Errorf("ask for %d webhooks once more, from event %s on (ask again if in doubt): %w", len(wishes), wishes[0].EventID, err)
+		return fmt.Errorf("ask for %d webhooks once more, from event %s on (ask again if in doubt): %w", len(page), page[0].EventID, err)
 	}
-	r.wishes = append(r.wishes, wishes...)
-	if r.out == nil {
+	r.resends = append(r.resends, page...)
+	if r.stdout == nil {
 		return nil
 	}
-	for _, w := range wishes {
-		fmt.Fprintf(r.out, "%s of %s will be delivered once more: event %s, resend %s\n", w.Type, oneLine(w.ChargeID), w.EventID, w.ResendID)
+	for _, one := range page {
+		fmt.Fprintf(r.stdout, "%s of %s will be delivered once more: event %s, resend %s\n", one.Type, oneLine(one.ChargeID), one.EventID, one.ResendID)
 	}
 	return nil
 }

@@ -98,7 +98,7 @@ func (s seedCmd) seed(ctx context.Context, w io.Writer, db *postgres.DB) error {
 	return nil
 }
 
-// seeded is what a program is told. A key that was given is not repeated.
+// seeded is printed as JSON. A key that was given is not repeated.
 type seeded struct {
 	Merchant string `json:"merchant"`
 	Prefix   string `json:"prefix"`
@@ -128,7 +128,7 @@ func (s seedCmd) rotates(ctx context.Context, b *pgx.Batch, db *postgres.DB) (bo
 	return true, nil
 }
 
-// signs looks that the webhook secret is the newest.
+// signs checks that the webhook secret is the newest.
 func (s seedCmd) signs(ctx context.Context, db *postgres.DB) error {
 	if s.WebhookSecret == "" {
 		return nil
@@ -162,7 +162,7 @@ func (s seedCmd) opens(ctx context.Context, db *postgres.DB, key string) (mercha
 	return owner, nil
 }
 
-// keptFees says so where the merchant was there before with other fees, "" elsewhere.
+// keptFees is a message if the merchant existed before with other fees, else "".
 func (s seedCmd) keptFees(m merchants.Merchant) string {
 	if m.FeeBasisPoints == s.FeeBasisPoints && maps.Equal(m.FeeFixed, s.FeeFixed) {
 		return ""

@@ -38,13 +38,13 @@ func (c timelineCmd) Run(ctx context.Context) error {
 	return withDB(ctx, postgres.Options{
 		Application: "payonce-timeline", MaxConns: 1, StatementTimeout: 2 * time.Minute,
 		AllowReadOnly: true, // a hot standby answers too
-	}, func(db *postgres.DB) error { return c.tell(ctx, os.Stdout, db, client) })
+	}, func(db *postgres.DB) error { return c.show(ctx, os.Stdout, db, client) })
 }
 
-// tell leaves the provider out where there is no client. If the provider does not answer,
+// show leaves the provider out where there is no client. If the provider does not answer,
 // everything else is printed before the error is returned: that is when a timeline is
 // needed.
-func (c timelineCmd) tell(ctx context.Context, w io.Writer, db *postgres.DB, client *stripe.Client) error {
+func (c timelineCmd) show(ctx context.Context, w io.Writer, db *postgres.DB, client *stripe.Client) error {
 	t, err := audit.ReadTimeline(ctx, db, c.Name, c.Merchant)
 	if err != nil {
 		return err

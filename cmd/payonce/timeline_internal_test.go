@@ -84,7 +84,7 @@ func TestTimelineShowsTheProvider(t *testing.T) {
 	db := begun(t)
 	client := stripeWith(t, map[string]string{"/v1/payment_intents/pi_1": heldIntent, "/v1/refunds": heldRefunds})
 	var out strings.Builder
-	if err := (timelineCmd{Name: "ch_1", JSON: true}).tell(t.Context(), &out, db, client); err != nil {
+	if err := (timelineCmd{Name: "ch_1", JSON: true}).show(t.Context(), &out, db, client); err != nil {
 		t.Fatal(err)
 	}
 	var told audit.Timeline
@@ -123,7 +123,7 @@ func TestTimelineOutlivesTheProvider(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var out strings.Builder
-			err := (timelineCmd{Name: "ch_1"}).tell(t.Context(), &out, db, stripeWith(t, bodies))
+			err := (timelineCmd{Name: "ch_1"}).show(t.Context(), &out, db, stripeWith(t, bodies))
 			if unavailable := (*stripe.UnavailableError)(nil); !errors.As(err, &unavailable) {
 				t.Errorf("the error is %v", err)
 			}
@@ -140,7 +140,7 @@ func TestTimelineOfNothing(t *testing.T) {
 	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	var out strings.Builder
-	err := (timelineCmd{Name: "ch_1"}).tell(t.Context(), &out, pgtest.Open(t), nil)
+	err := (timelineCmd{Name: "ch_1"}).show(t.Context(), &out, pgtest.Open(t), nil)
 	if !errors.Is(err, audit.ErrNotFound) || out.String() != "" {
 		t.Errorf("%v, printed %q", err, &out)
 	}

@@ -51,7 +51,7 @@ func printSecrets(w io.Writer, secrets []merchants.Secret, asJSON bool) error {
 	})
 }
 
-// overlap is how long a secret that was replaced signs if nobody says otherwise.
+// overlap is how long a secret that was replaced by seed goes on signing.
 const overlap = 24 * time.Hour
 
 type webhooksRotateCmd struct {
@@ -101,11 +101,11 @@ type rotated struct {
 	Data  []merchants.Secret `json:"data"`
 }
 
-// If we die here: after the commit and before the secret is printed there is a
-// secret that nobody knows. The merchant's own signs beside it until the overlap
-// is over: rotate again.
+// If we die here: after the commit and before the secret is printed there is a secret that
+// the merchant does not have. The merchant's own signs beside it until the overlap ends:
+// rotate again.
 // Test: TestWebhooksRotate/a_secret_that_was_lost_is_replaced.
-func (c webhooksRotateCmd) rotate(ctx context.Context, out, said io.Writer, db *postgres.DB) error {
+func (c webhooksRotateCmd) rotate(ctx context.Context, stdout, stderr io.Writer, db *postgres.DB) error {
 	made := ""
 	if c.WebhookSecret == "" {
 		made = merchants.NewWebhookSecret()
@@ -122,7 +122,7 @@ func (c webhooksRotateCmd) rotate(ctx context.Context, out, said io.Writer, db *
 	switch {
 	case err != nil:
 		return errors.Join(failed, err)
-	// Of a commit whose answer was lost the secret itself tells.
+	// The answer of the commit was lost, and the list shows that it happened.
 	case failed != nil && errors.Is(failed, postgres.ErrUnknown) && secrets[0].Is(c.WebhookSecret):
 	case postgres.Constraint(failed) == "webhook_secrets_pkey":
 		return fmt.Errorf("somebody else replaced the webhook secret of %s at this moment, and yours was not taken: look at payonce webhooks list", c.Merchant)
@@ -130,14 +130,14 @@ func (c webhooksRotateCmd) rotate(ctx context.Context, out, said io.Writer, db *
 		return fmt.Errorf("rotate the webhook secret of %s: %w", c.Merchant, failed)
 	}
 	if c.JSON {
-		return printJSON(out, rotated{Whole: made, Data: secrets})
+		return printJSON(stdout, rotated{Whole: made, Data: secrets})
 	}
-	if err := printSecrets(said, secrets, false); err != nil {
+	if err := printSecrets(stderr, secrets, false); err != nil {
 		return err
 	}
 	if made != "" {
-		fmt.Fprintln(said, "the new secret is shown this once; no command shows it again")
-		fmt.Fprintln(out, made)
+		fmt.Fprintln(stderr, "the new secret is shown this once; no command shows it again")
+		fmt.Fprintln(stdout, made)
 	}
 	return nil
 }

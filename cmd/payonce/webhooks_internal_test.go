@@ -388,7 +388,7 @@ func TestWebhooksResend(t *testing.T) {
 		if err == nil || strings.Count(err.Error(), "is neither an event") != 2 {
 			t.Errorf("the error is %v", err)
 		}
-		var got struct{ Data []wish }
+		var got struct{ Data []resend }
 		if err := json.Unmarshal([]byte(out), &got); err != nil || len(got.Data) != 1 || got.Data[0].ChargeID != "ch_1" || got.Data[0].EventID != s.At(4).ID {
 			t.Errorf("%v in %s", err, out)
 		}
@@ -434,9 +434,9 @@ select md5(n || k)::uuid, 'ch_' || n, case k when 'a' then 1 else 2 end, case k 
 			t.Fatal(err)
 		}
 		out, said, err := runResend(t, db, webhooksResendCmd{Merchant: "acme", Since: time.Unix(0, 0), JSON: true})
-		var got struct{ Data []wish }
+		var got struct{ Data []resend }
 		if err := errors.Join(err, json.Unmarshal([]byte(out), &got)); err != nil || said != "" || len(got.Data) != 2*resendPage+1 {
-			t.Fatalf("%v, said %q, %d wishes", err, said, len(got.Data))
+			t.Fatalf("%v, said %q, %d resends", err, said, len(got.Data))
 		}
 		if got := strings.Count(messages(t, db), waits); got != 2*resendPage+1 {
 			t.Errorf("%d messages", got)

@@ -61,7 +61,7 @@ select case
   from ledger_events
  group by stream_id
 having bool_or(type like 'charge.failed.v%')`},
-	// The code alone does not tell that the charge was canceled on request.
+	// The failure's code alone does not show that the charge was canceled on request.
 	{"a charge is canceled on request, before its outcome", `
 select case
          when count(*) filter (where type like 'charge.cancel_requested.v%') > 1

@@ -87,7 +87,7 @@ select case
    and e.type like 'charge.cancel_requested.v%'
  where k.operation like 'POST /v1/charges/%/cancel'
    and k.status_code between 200 and 299`},
-	// Whoever asks a second time, under another key, is answered without an event.
+	// A second request, under another key, gets its answer without an event.
 	{"every cancellation was accepted under a key", `
 select case
          when count(k.key) = 0

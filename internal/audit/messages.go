@@ -172,7 +172,8 @@ select case
        end
   from inbox i
   full join strange s using (receiver, message_id)`},
-	// Between the outcome and the end of its message, not yet told is in order.
+	// Between the outcome and the end of its message, an outcome that is not delivered yet is in
+	// order.
 	{"the merchant was told once of every outcome", `
 with wanted as (
   select o.event_id::text as event_id,

@@ -176,7 +176,7 @@ func misposted(e storedEvent, due string) string {
 }
 
 // seeListed compares a charge's row of the list, byte for byte, with what its events up to
-// the checkpoint tell.
+// the checkpoint say.
 func (s *streamChecks) seeListed(stream []storedEvent, events []domain.Event) {
 	var projected []domain.Event
 	for i, e := range stream {

@@ -53,7 +53,7 @@ type TimelineEntry struct {
 var kinds = []string{
 	"key",      // the answer to an idempotency key
 	"event",    // of the charge's stream
-	"webhook",  // the event that the merchant took its webhook, and who asked for it once more
+	"webhook",  // the event that the merchant took its webhook, and the requests to deliver it once more
 	"outbox",   // a message, until retention removes it
 	"inbox",    // what became of a message at its receiver
 	"provider", // what the provider holds now

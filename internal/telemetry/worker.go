@@ -94,7 +94,7 @@ func (w *Worker) Calling(call string) (answered func(status int, replayed bool))
 	}
 }
 
-// outcome tells an answer of the provider from its absence. An answer that is not of its
+// outcome separates an answer of the provider from its absence. An answer that is not of its
 // API, such as a redirect, is an absence too.
 func outcome(status int) string {
 	switch {
