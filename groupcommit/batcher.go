@@ -4,78 +4,74 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"runtime"
+	"fmt"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
 )
 
-// ErrNotReturned is the error of an item whose call panicked.
+// ErrNotReturned is the error of an item, wrapped, whose call panicked.
 var ErrNotReturned = errors.New("the call did not return")
 
-const held = 250 * time.Millisecond
+const defaultHeld = 250 * time.Millisecond
 
-// Batcher carries out items together that are asked for at the same moment. While Slots
-// calls are under way, items queue; when one ends, the first in the queue takes along
-// everything that is queued and fits. It waits for nothing else: an item that comes alone
-// is carried out at once. There is no goroutine of its own, and nothing to close.
+// Batcher carries out items in batches. While Slots calls are in flight, items queue; when
+// one ends, the next call takes everything that is queued and fits. An item that finds a
+// free slot is carried out at once: a batcher never waits for more items.
+//
+// The zero value with Call set is ready for use. A batcher has no goroutine while nothing
+// is queued or in flight, and nothing to close.
 type Batcher[Q, A any] struct {
-	// Slots is how many calls are under way at a time; 1 where it is 0. A call that takes
-	// longer than Held counts no more.
-	Slots int
-	// Most is how many calls are under way at a time, those that take longer included; no
-	// bound where it is 0.
-	Most int
-	// Fit is how many items of a queue one call takes, one at least; all where it is nil.
-	Fit func(queue []Q) int
-	// Call carries items out, one outcome for each. ctx has the values of the first item's
-	// context, and ends with none.
+	// Call carries out items and returns one outcome for each. ctx has the values of the
+	// first item's context, and does not end.
 	Call func(ctx context.Context, items []Q) []Outcome[A]
-	// Held is how long a call keeps its slot, at most: a call that waits for a lock or for
-	// the network goes on, and holds up nobody else. 250 ms where it is 0.
+	// Slots is how many calls are in flight at a time; 1 where 0. A call that takes longer
+	// than Held no longer counts.
+	Slots int
+	// Most is how many calls are in flight at a time, those longer than Held included;
+	// unbounded where 0.
+	Most int
+	// Held is how long a call keeps its slot, at most, so that one that waits for a lock or
+	// for the network delays no other. 250 ms where 0.
 	Held time.Duration
-	// MayLeave lets callers whose context ended go while their item is carried out. Their
+	// Fit is how many items of the queue one call takes, at least one; all where nil.
+	Fit func(queue []Q) int
+	// MayLeave lets a caller whose context ends return while its item is carried out. The
 	// outcome is dropped.
 	MayLeave bool
 
-	mu      sync.Mutex
-	calls   int // that hold a slot
-	all     int // that are under way
-	waiting []*item[Q, A]
+	mu    sync.Mutex
+	slots int // calls that hold a slot
+	calls int // calls in flight
+	queue []*item[Q, A]
 }
 
-// Outcome is what became of an item.
+// Outcome is the result of an item.
 type Outcome[A any] struct {
 	Value A
 	Err   error
-	// Alone asks for the item to be carried out again, by itself: nothing was done, and
-	// another item may be the reason. It counts only where there were several.
+	// Alone asks for the item to be carried out again, individually: it had no effect, and
+	// another item of the call may be the reason. A call of one item is not repeated.
 	Alone bool
 }
 
 type item[Q, A any] struct {
-	ctx   context.Context
-	of    Q
-	alone bool
-	told  chan told[Q, A] // has room for one
+	ctx    context.Context
+	value  Q
+	alone  bool
+	result chan Outcome[A] // buffered
 }
 
-type told[Q, A any] struct {
-	leads   bool // the item is to carry out what is queued, itself the first
-	outcome Outcome[A]
-}
-
-// Do carries out an item and returns what became of it. It returns the error of ctx, and
-// nothing was done, if ctx ends while the item is queued.
-func (b *Batcher[Q, A]) Do(ctx context.Context, of Q) (A, error) {
-	i := &item[Q, A]{ctx: ctx, of: of, told: make(chan told[Q, A], 1)}
+// Do carries out an item and returns its result. If ctx ends while the item is queued, Do
+// returns the error of ctx, and the item has no effect. If the call panics, Do returns
+// ErrNotReturned, and the effect is unknown.
+func (b *Batcher[Q, A]) Do(ctx context.Context, value Q) (A, error) {
+	i := &item[Q, A]{ctx: ctx, value: value, result: make(chan Outcome[A], 1)}
 	for {
-		outcome, err := b.do(i)
-		if err != nil {
-			return outcome.Value, err
-		}
-		if !outcome.Alone {
-			return outcome.Value, outcome.Err
+		o, err := b.do(i)
+		if err != nil || !o.Alone {
+			return o.Value, cmp.Or(err, o.Err)
 		}
 		i.alone = true
 	}
@@ -83,125 +79,114 @@ func (b *Batcher[Q, A]) Do(ctx context.Context, of Q) (A, error) {
 
 func (b *Batcher[Q, A]) do(i *item[Q, A]) (Outcome[A], error) {
 	b.mu.Lock()
-	b.waiting = append(b.waiting, i)
-	b.next()
+	b.queue = append(b.queue, i)
+	b.dispatch()
 	b.mu.Unlock()
-	var t told[Q, A]
 	select {
-	case t = <-i.told:
+	case o := <-i.result:
+		return o, nil
 	case <-i.ctx.Done():
-		if b.withdraw(i) {
+		if b.withdraw(i) || b.MayLeave {
 			return Outcome[A]{}, i.ctx.Err()
 		}
-		if !b.MayLeave {
-			t = <-i.told
-			break
-		}
-		select {
-		case t = <-i.told: // it may lead others, who would wait for ever
-		default:
-			return Outcome[A]{}, i.ctx.Err()
-		}
+		return <-i.result, nil
 	}
-	if t.leads {
-		b.lead(i)
-		t = <-i.told
-	}
-	return t.outcome, nil
 }
 
-// next lets the first of the queue lead, while there is a slot. b.mu is held.
-func (b *Batcher[Q, A]) next() {
-	for len(b.waiting) > 0 && b.calls < max(1, b.Slots) && (b.Most == 0 || b.all < b.Most) {
-		first := b.waiting[0]
-		b.waiting = slices.Delete(b.waiting, 0, 1)
+// dispatch starts calls while there are items and slots; b.mu is held. A call takes its
+// items when its goroutine runs, so callers that are about to queue an item join it.
+func (b *Batcher[Q, A]) dispatch() {
+	for range b.queue {
+		if b.slots >= max(1, b.Slots) || b.Most > 0 && b.calls >= b.Most {
+			return
+		}
+		b.slots++
 		b.calls++
-		b.all++
-		first.told <- told[Q, A]{leads: true}
+		go b.call()
 	}
 }
 
-// take takes what goes together with the first item from the queue.
-func (b *Batcher[Q, A]) take(first *item[Q, A]) []*item[Q, A] {
-	if first.alone {
-		return []*item[Q, A]{first}
-	}
-	runtime.Gosched() // a goroutine that is about to queue an item goes first
+// take removes the items of the next call from the queue.
+func (b *Batcher[Q, A]) take() []*item[Q, A] {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	all, items := []*item[Q, A]{first}, []Q{first.of}
-	for _, i := range b.waiting {
-		if i.alone {
-			break
-		}
-		all, items = append(all, i), append(items, i.of)
+	if len(b.queue) == 0 {
+		return nil
 	}
-	n := len(all)
+	n := slices.IndexFunc(b.queue, func(i *item[Q, A]) bool { return i.alone })
+	switch {
+	case n < 0:
+		n = len(b.queue)
+	case n == 0:
+		n = 1
+	}
 	if b.Fit != nil {
-		n = b.Fit(items)
+		n = b.Fit(values(b.queue[:n]))
 	}
-	b.waiting = slices.Delete(b.waiting, 0, n-1)
-	return all[:n]
+	items := slices.Clone(b.queue[:n])
+	b.queue = slices.Delete(b.queue, 0, n)
+	return items
 }
 
-// Queued is how many items wait for a call.
-func (b *Batcher[Q, A]) Queued() int {
+// call carries out what is queued, and releases its slot when the results are delivered:
+// what the callers do next may then join the next call.
+func (b *Batcher[Q, A]) call() {
+	late := time.AfterFunc(cmp.Or(b.Held, defaultHeld), func() { b.release(1, 0) })
+	items := b.take()
+	if len(items) > 0 {
+		outcomes := b.carryOut(items)
+		for n, i := range items {
+			o := outcomes[n]
+			o.Alone = o.Alone && len(items) > 1
+			i.result <- o
+		}
+	}
+	slot := 0
+	if late.Stop() {
+		slot = 1
+	}
+	b.release(slot, 1)
+}
+
+func (b *Batcher[Q, A]) carryOut(items []*item[Q, A]) (outcomes []Outcome[A]) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			outcomes = slices.Repeat([]Outcome[A]{{Err: fmt.Errorf("%w: panic: %v\n%s", ErrNotReturned, cause, debug.Stack())}}, len(items))
+		}
+	}()
+	return b.Call(context.WithoutCancel(items[0].ctx), values(items))
+}
+
+func (b *Batcher[Q, A]) release(slots, calls int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(b.waiting)
+	b.slots -= slots
+	b.calls -= calls
+	b.dispatch()
 }
 
-// Free is how many calls may begin at once.
-func (b *Batcher[Q, A]) Free() int {
+// Load returns how many items are queued and how many calls hold a slot.
+func (b *Batcher[Q, A]) Load() (queued, inFlight int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return max(1, b.Slots) - b.calls
+	return len(b.queue), b.slots
 }
 
+// withdraw removes an item from the queue; false: a call has taken it.
 func (b *Batcher[Q, A]) withdraw(i *item[Q, A]) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	at := slices.Index(b.waiting, i)
+	at := slices.Index(b.queue, i)
 	if at >= 0 {
-		b.waiting = slices.Delete(b.waiting, at, at+1)
+		b.queue = slices.Delete(b.queue, at, at+1)
 	}
 	return at >= 0
 }
 
-// lead carries out an item and what goes together with it, and tells each what became of
-// it, also after a panic. It gives the slot back when they are told: what they do next may
-// be in the queue then.
-func (b *Batcher[Q, A]) lead(first *item[Q, A]) {
-	all := b.take(first)
-	var outcomes []Outcome[A]
-	late := time.AfterFunc(cmp.Or(b.Held, held), func() { b.release(1, 0) })
-	defer func() {
-		for n, i := range all {
-			outcome := Outcome[A]{Err: ErrNotReturned}
-			if n < len(outcomes) {
-				outcome = outcomes[n]
-				outcome.Alone = outcome.Alone && len(all) > 1
-			}
-			i.told <- told[Q, A]{outcome: outcome}
-		}
-		slot := 0
-		if late.Stop() {
-			slot = 1
-		}
-		runtime.Gosched()
-		b.release(slot, 1)
-	}()
-	items := make([]Q, len(all))
-	for n, i := range all {
-		items[n] = i.of
+func values[Q, A any](items []*item[Q, A]) []Q {
+	all := make([]Q, len(items))
+	for n, i := range items {
+		all[n] = i.value
 	}
-	outcomes = b.Call(context.WithoutCancel(all[0].ctx), items)
-}
-
-func (b *Batcher[Q, A]) release(calls, all int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.calls -= calls
-	b.all -= all
-	b.next()
+	return all
 }

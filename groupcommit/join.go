@@ -9,30 +9,30 @@ import (
 
 // Unit is a batch of one caller.
 type Unit struct {
-	Tenant string // whom its statements run as; "" for nobody
+	Tenant string // whose rows its statements may write; "" for none
 	Batch  *pgx.Batch
 }
 
-// Owners of a statement of a joined batch that is no unit's.
+// Owners of a statement of a joined batch that does not belong to one unit.
 const (
-	Nobody  = -1 // it is the transaction's own
+	Nobody  = -1 // it belongs to the transaction
 	Several = -2 // it has rows of several units
 )
 
-// Joined is one batch of several units.
+// Joined is one batch made of several units.
 type Joined struct {
 	Batch *pgx.Batch
-	Of    []int // for each statement the unit whose it is, or one of the owners above
+	Of    []int // for each statement its unit, or one of the owners above
 }
 
-// Join makes one batch of units, which share a transaction then, by statements of at most
-// so many rows. as queues what names a tenant, and is called wherever the next statement is
-// another one's.
+// Join makes one batch of units that share a transaction, with statements of at most rows
+// rows. setTenant queues the statement that sets a tenant, and is called wherever the next
+// statement belongs to another tenant.
 //
-// Inserts of one statement and tenant go together, and those of a unit stay in their
-// order. Behind them come the statements that lock, by table and row: so two transactions
-// that meet in several rows do not deadlock. None of these goes past another one.
-func (o *Order) Join(units []Unit, rows int, as func(b *pgx.Batch, tenant string)) Joined {
+// Inserts of one statement and tenant are merged; those of a unit keep their order. After
+// them come the statements that lock, by table and row, so two transactions that meet in
+// several rows do not deadlock.
+func (o *Order) Join(units []Unit, rows int, setTenant func(b *pgx.Batch, tenant string)) Joined {
 	var inserts, locking []statement
 	for i, u := range units {
 		for _, q := range u.Batch.QueuedQueries {
@@ -58,7 +58,7 @@ func (o *Order) Join(units []Unit, rows int, as func(b *pgx.Batch, tenant string
 	for i, s := range o.merge(append(inserts, locking...), rows) {
 		if i == 0 || s.tenant != tenant {
 			tenant = s.tenant
-			as(j.Batch, tenant)
+			setTenant(j.Batch, tenant)
 			for len(j.Of) < j.Batch.Len() {
 				j.Of = append(j.Of, Nobody)
 			}
@@ -79,7 +79,7 @@ type statement struct {
 	arguments []any
 }
 
-// merge sends neighbours of one statement and tenant together.
+// merge makes one statement of neighbours that are of one statement and tenant.
 func (o *Order) merge(all []statement, rows int) []statement {
 	var few []statement
 	for len(all) > 0 {

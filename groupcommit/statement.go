@@ -9,22 +9,22 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Statement is a write that may be in a transaction with those of other batches. It is
-// queued into a pgx.Batch by its SQL, as any other statement.
+// Statement declares a write that may share a transaction with other batches. A caller
+// queues it into a pgx.Batch by its SQL, as any other statement.
 type Statement struct {
 	// SQL is its text for one row.
 	SQL string
-	// Rows is its text for several rows; nil: it is sent once for each. It has the effect
-	// of one statement for each row, and is refused if one of these would be.
+	// Rows returns its text for several rows; where nil, it is sent once for each. It has
+	// the effect of one statement for each row, and is refused if one of these would be.
 	Rows func(rows int) string
-	// Table is what it locks a row of that statements of other batches may lock too, and
-	// Row tells which row by its arguments. An insert has none: only a batch of the same
-	// key can wait for what it locks.
+	// Table is where it locks a row that statements of other batches may lock too, and Row
+	// returns which row, from its arguments. An insert has none: only a batch of the same
+	// key waits for what it locks.
 	Table string
 	Row   func(arguments []any) Row
 }
 
-// Row names a row that is locked, for its place among others of the same table.
+// Row identifies a row that a statement locks, and orders the rows of a table.
 type Row struct {
 	Text   [2]string
 	Number int64
@@ -38,8 +38,8 @@ func (r Row) compare(other Row) int {
 	)
 }
 
-// Insert declares an insert that ends with its one row of values, each of which is one
-// argument: "%s", or around it, such as "coalesce(%s, now())".
+// Insert declares an insert whose text ends with one row of values. Each value holds one
+// argument: "%s", or an expression around it, such as "coalesce(%s, now())".
 func Insert(sql string, values ...string) Statement {
 	return Statement{SQL: sql, Rows: func(n int) string {
 		if n == 1 {
@@ -49,13 +49,13 @@ func Insert(sql string, values ...string) Statement {
 	}}
 }
 
-// Values declares a statement for several rows, whose text has these between head and
-// tail, each with values as those of Insert.
+// Values returns the Rows of a statement whose rows stand between head and tail, each with
+// values as those of Insert.
 func Values(head, tail string, values ...string) func(n int) string {
 	return func(n int) string { return head + rows(0, n, values) + tail }
 }
 
-// rows are those from and before these numbers.
+// rows returns the rows from (inclusive) to before (exclusive) as text.
 func rows(from, before int, values []string) string {
 	all := make([]string, 0, before-from)
 	for n := from; n < before; n++ {
@@ -68,8 +68,7 @@ func rows(from, before int, values []string) string {
 	return strings.Join(all, ",\n       ")
 }
 
-// ByText is the Row of a statement whose first arguments, one or two, are the key of its
-// row.
+// ByText is the Row of a statement whose first one or two arguments are the key of its row.
 func ByText(arguments []any) (r Row) {
 	for i := range r.Text {
 		if i < len(arguments) {
@@ -85,14 +84,14 @@ func ByNumber(arguments []any) Row {
 	return Row{Number: number}
 }
 
-// MaxRows is how many rows one statement has, at most. A statement opens the indexes of
-// its table and reads its conditions whatever it writes. Beyond sixteen rows little is
-// left of that to share, and a connection keeps a plan for each number of rows. For the
-// same reason the numbers are powers of two.
+// MaxRows is how many rows one statement holds, at most. A statement has a fixed cost, which
+// sixteen rows share well enough. A connection keeps a plan for each number of rows, so the
+// numbers are powers of two.
 const MaxRows = 16
 
-// Order is the statements that may share a transaction. Rows are locked by table, in the
-// order in which the tables are first named, and within a table by row.
+// Order is the list of the statements that may share a transaction, which is also the lock
+// order: rows are locked by table, in the order in which the list names the tables first,
+// and within a table by row.
 type Order struct {
 	places map[string]int // by SQL
 	tables map[string]int
@@ -105,8 +104,8 @@ type declared struct {
 	several map[int]string // by rows
 }
 
-// NewOrder makes an order. It panics if two statements have the same SQL: which of them was
-// meant could not be told.
+// NewOrder returns an order. It panics if two statements have the same SQL, since the SQL
+// identifies a statement.
 func NewOrder(statements ...Statement) *Order {
 	o := &Order{places: make(map[string]int, len(statements)), tables: map[string]int{}}
 	for place, s := range statements {
@@ -126,8 +125,8 @@ func NewOrder(statements ...Statement) *Order {
 	return o
 }
 
-// Shares tells whether a batch may be in a transaction with others: it consists of
-// declared statements, and none has a callback.
+// Shares tells whether a batch may share a transaction: it consists of declared statements,
+// and none has a callback.
 func (o *Order) Shares(b *pgx.Batch) bool {
 	for _, q := range b.QueuedQueries {
 		if _, known := o.places[q.SQL]; !known || q.Fn != nil {

@@ -94,7 +94,7 @@ func lookups() []lookup {
 		{file: "outbox/subscriber.go", words: "update outbox_offsets", args: "'charges', 'g', '9', 9", settings: subscriber},
 		{file: "outbox/sweep.go", words: "with passed", args: "'1 hour', 500", settings: outboxSweep, ways: outboxRange + ", " + ownNumbers},
 		// One entry of the log's end.
-		{file: "outbox/repair.go", words: "as newest", ways: "ledger_events_in_order, " + ownNumbers},
+		{file: "internal/restore/repair.go", words: "as newest", ways: "ledger_events_in_order, " + ownNumbers},
 
 		{
 			file: "inbox/store.go", words: "for no key update", args: "'r', " + filled("'m'::text", 1) + ", " + filled("'ch_7'::text", 1),

@@ -112,8 +112,12 @@ func TestAnIdleSubscriberReadsOnceASecond(t *testing.T) {
 func TestRoom(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Open(t)
-	room := make(chan int)
+	room, asked := make(chan int), make(chan struct{}, 1)
 	full := readWhen(t, db, "g", outbox.Options{Room: func(ctx context.Context) int {
+		select {
+		case asked <- struct{}{}:
+		default:
+		}
 		select {
 		case n := <-room:
 			return n
@@ -121,7 +125,7 @@ func TestRoom(t *testing.T) {
 			return 0
 		}
 	}})
-	await.True(t, "it has read once", func() bool { return full.polls.count() == 1 })
+	await.Receive(t, "the subscriber has read once and asks for room", asked)
 	publish(t, db, numbered(10)...)
 	settled(t, db)
 	room <- 4

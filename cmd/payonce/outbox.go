@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/outbox"
+	"github.com/payonce/payonce/internal/restore"
 )
 
 type outboxCmd struct {
@@ -29,20 +29,20 @@ func (c outboxRepairCmd) Run(ctx context.Context) error {
 
 // repairReport is what programs get.
 type repairReport struct {
-	Before   outbox.Numbering `json:"before"`
-	Repaired outbox.Repaired  `json:"repaired"`
+	Before   restore.Numbering `json:"before"`
+	Repaired restore.Repaired  `json:"repaired"`
 }
 
 // repair refuses where there is nothing to do, so that the operator looks elsewhere.
 func (c outboxRepairCmd) repair(ctx context.Context, w io.Writer, db *postgres.DB) error {
-	before, err := outbox.ReadNumbering(ctx, db)
+	before, err := restore.ReadNumbering(ctx, db)
 	if err != nil {
 		return err
 	}
 	if !before.Foreign() && !c.Force {
 		return errors.New("nothing to repair: the tables did not come through a dump since they were made or repaired (--force repairs all the same)")
 	}
-	done, err := outbox.Repair(ctx, db)
+	done, err := restore.Repair(ctx, db)
 	if err != nil {
 		return err
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/payonce/payonce/outbox"
+	"github.com/payonce/payonce/internal/restore"
 )
 
 func TestOutboxRepair(t *testing.T) {
@@ -32,7 +32,7 @@ func TestOutboxRepair(t *testing.T) {
 	if jsonErr := json.Unmarshal([]byte(out), &got); err != nil || jsonErr != nil {
 		t.Fatalf("%v, %v: %s", err, jsonErr, out)
 	}
-	if diff := cmp.Diff(outbox.Repaired{Events: 5}, got.Repaired); diff != "" || got.Before.Foreign() || got.Before.Newest == 0 {
+	if diff := cmp.Diff(restore.Repaired{Events: 5}, got.Repaired); diff != "" || got.Before.Foreign() || got.Before.Newest == 0 {
 		t.Errorf("before %+v, repaired (-want +got):\n%s", got.Before, diff)
 	}
 	// A checkpoint of a server that counts higher.

@@ -49,6 +49,7 @@ var rules = []rule{
 	{"internal/merchants", "internal/postgres", "accounts and keys, whatever they are used for"},
 	{"internal/stripe", "", "the provider's client knows the provider, and nothing of this module"},
 	{"internal/webhook", "", "signs and sends what it is given"},
+	{"internal/restore", "internal/postgres", "renumbers the rows of all packages after a restore, and calls none of their code"},
 	{"internal/telemetry", "internal/postgres", "counts plain values, so that no package depends on how they are counted"},
 	{"internal/rediscache", "idempotency internal/postgres", "keeps answers beside the database, and no package trusts what it says"},
 	{"internal/audit", "domain internal/postgres", "reads the tables and replays the streams; it may not ask the code that it audits"},
@@ -68,7 +69,7 @@ var rules = []rule{
 	},
 	{
 		"internal/app/worker", "domain fulfillment idempotency inbox ledger migrations/version outbox internal/app " +
-			"internal/app/doorbell internal/app/writes internal/config internal/merchants internal/postgres internal/stripe internal/telemetry internal/webhook",
+			"internal/app/doorbell internal/app/writes internal/config internal/merchants internal/postgres internal/restore internal/stripe internal/telemetry internal/webhook",
 		"wires up what carries out; it accepts nothing",
 	},
 	{
@@ -138,7 +139,7 @@ var thirdParties = []thirdParty{
 		"a package that takes an echo.Context can be reached by HTTP only",
 	},
 	{
-		"github.com/ThreeDotsLabs", "inbox outbox internal/app internal/app/api internal/app/worker",
+		"github.com/ThreeDotsLabs", "inbox outbox internal/app internal/app/api internal/app/worker internal/restore",
 		"Watermill is the transport between outbox and inbox; steps and use cases never see its messages",
 	},
 	{"github.com/stripe", "internal/stripe", "stripe-go hides retries and sleeps that internal/stripe switches off"},

@@ -12,28 +12,27 @@ import (
 	"github.com/payonce/payonce/groupcommit"
 )
 
-// A committer lets batches that are committed at the same moment share one commit. The
-// caller of Commit cannot tell that it exists:
+// committer commits batches that arrive at the same moment as one transaction. A caller of
+// Commit cannot tell the difference:
 //
-//   - Nothing is answered before Close has told that the transaction is durable.
-//   - A batch is refused by a commit of its own alone. When a shared transaction is
-//     refused, nothing of it is durable: the batch that the server refused is committed
-//     again by itself, and the others together. Where nobody can know which batch it was,
-//     as with what is checked at commit, each is committed by itself.
-//   - When nobody can tell whether the transaction was committed, the outcome of each
-//     batch is unknown, and none is sent again: its caller knows by which key that is
-//     settled.
-//   - A transaction that is shared sets the tenant anew wherever the next statement is
-//     another tenant's, and nothing else that a batch could see.
-//   - It consists of declared statements (see groupcommit.Order). Another batch is
-//     committed by itself: other settings, callbacks, locks of any other kind.
-//   - One statement may have rows of several batches. When it is refused, nobody knows
-//     whose row it was: the same batches are sent again, a statement for each row.
-//   - It waits for a lock no longer than sharedLockTimeout, which ends before PostgreSQL
-//     looks for a deadlock.
+//   - It gets its result only after BatchResults.Close reports that the transaction
+//     committed.
+//   - Only a commit of its own refuses a batch. When a group commit is refused, nothing of
+//     it is durable: the batch that the server refused is retried individually, and the
+//     others together. Where the server does not say which batch it was, as for what it
+//     checks at commit, each is retried individually.
+//   - When the outcome of the transaction is unknown, it is unknown for each batch, and none
+//     is retried: its caller resolves it by its key.
+//   - The tenant is set anew wherever the next statement is another tenant's.
+//   - Only declared statements take part (see groupcommit.Order). Any other batch commits in
+//     its own transaction: it may have other settings, callbacks and locks.
+//   - One statement may hold rows of several batches. When it is refused, the same batches
+//     are sent again with one statement for each row, which shows whose row it was.
+//   - A group commit waits for a lock no longer than sharedLockTimeout, which ends before
+//     PostgreSQL looks for a deadlock.
 //
-// Batches of one stream, or under one key, may meet in one transaction: it is the same
-// as one after the other, and the second is refused.
+// Batches of one stream or one key may meet in one transaction, with the same result as one
+// after the other: the second is refused.
 type committer struct {
 	db    *DB
 	order *groupcommit.Order
@@ -43,27 +42,27 @@ type committer struct {
 	shared   Shared
 }
 
-// Bounds of one transaction. Readers of the outbox wait for the end of the oldest.
+// Bounds of one group commit. Readers of the outbox wait for the end of the oldest.
 const (
 	maxUnits      = 64
 	maxStatements = 500
-	maxRefusals   = 3 // then each is committed by itself
+	maxRefusals   = 3 // then each batch commits individually
 )
 
 func newCommitter(db *DB, order *groupcommit.Order, commits int) *committer {
 	c := &committer{db: db, order: order}
-	c.Batcher = &groupcommit.Batcher[*unit, struct{}]{Slots: commits, Fit: fit, Call: c.lead}
+	c.Batcher = &groupcommit.Batcher[*unit, struct{}]{Slots: commits, Fit: fit, Call: c.commitAll}
 	return c
 }
 
-// Shared counts what was committed together since the pool was opened.
+// Shared counts group commits since the pool was opened.
 type Shared struct {
-	Commits  int64 // that several batches shared
-	Units    int64 // batches that shared them
-	Refusals int64 // shared transactions that were refused
+	Commits  int64 // with several batches
+	Units    int64 // batches in them
+	Refusals int64 // group commits that were refused
 }
 
-// Shared is how much was committed together so far.
+// Shared returns the counts of group commits.
 func (db *DB) Shared() Shared {
 	if db.committer == nil {
 		return Shared{}
@@ -73,7 +72,7 @@ func (db *DB) Shared() Shared {
 	return db.committer.shared
 }
 
-// count notes what became of a transaction of n units.
+// count counts a group commit of n batches.
 func (c *committer) count(n int, err error) {
 	c.counting.Lock()
 	defer c.counting.Unlock()
@@ -86,33 +85,37 @@ func (c *committer) count(n int, err error) {
 	}
 }
 
-// unit is a batch of one caller.
+// unit is a batch and its caller.
 type unit struct {
 	ctx    context.Context // the caller's, with its trace and a deadline
-	tenant string          // "" for nobody
+	tenant string          // "" for none
 	batch  *pgx.Batch
 
-	conn   *pgx.Conn       // on which it is traced
-	traced context.Context // nil where it is not
+	// A group commit is in the trace of none of its batches. Each has a batch of its own in
+	// its caller's trace, with its own statements, for as long as the group commit takes.
+	conn   *pgx.Conn
+	traced context.Context // nil without a trace
 }
 
-// commit commits a unit together with others, if there are any.
+// commit commits a unit with others that are queued.
 //
-// If we die here: all units of a transaction are durable or none is, as with a commit
-// of their own. Test: TestJoinedUnitsOfACutConnection.
+// If we die here: all units of a transaction are durable or none is, as with commits of
+// their own. Test: TestJoinedUnitsOfACutConnection.
 func (c *committer) commit(u *unit) error {
 	_, err := c.Do(u.ctx, u)
-	traceEnd(c.db.tracer, u, err)
+	if t, ok := c.db.tracer.(pgx.BatchTracer); ok && u.traced != nil {
+		t.TraceBatchEnd(u.traced, u.conn, pgx.TraceBatchEndData{Err: err})
+	}
 	switch {
 	case errors.Is(err, groupcommit.ErrNotReturned):
 		return fmt.Errorf("%w: %w", ErrUnknown, err)
-	case err != nil && err == u.ctx.Err(): //nolint:errorlint // it is returned as it is where the unit was still queued
+	case err != nil && err == u.ctx.Err(): //nolint:errorlint // the batcher returns it unwrapped where the unit was still queued
 		return fmt.Errorf("%w: wait for other commits: %w", ErrNotCommitted, err)
 	}
 	return err
 }
 
-// fit is how many units may be in one transaction.
+// fit is how many units one group commit takes.
 func fit(units []*unit) int {
 	statements := 0
 	for n, u := range units {
@@ -126,20 +129,16 @@ func fit(units []*unit) int {
 
 type outcomes = []groupcommit.Outcome[struct{}]
 
-// lead commits units, in one transaction where that is possible.
-func (c *committer) lead(_ context.Context, units []*unit) outcomes {
+// commitAll commits units, in one transaction where possible. Units whose outcome is Alone
+// come back one by one.
+func (c *committer) commitAll(_ context.Context, units []*unit) outcomes {
 	if len(units) == 1 {
 		return outcomes{{Err: c.db.commitAlone(units[0])}}
 	}
-	// The trace of none of them: each has a part of its own.
 	ctx, cancel := context.WithTimeout(context.Background(), c.db.commitTimeout)
 	defer cancel()
 	all := make(outcomes, len(units))
-	left := make([]int, len(units)) // the places of those who share the transaction
-	for i := range units {
-		left[i] = i
-	}
-	conn, err := c.db.pool.Acquire(ctx) //nolint:contextcheck // as above
+	conn, err := c.db.pool.Acquire(ctx) //nolint:contextcheck // it ends with none of its callers
 	if err != nil {
 		for i := range all {
 			all[i].Err = notAcquired(err)
@@ -147,22 +146,27 @@ func (c *committer) lead(_ context.Context, units []*unit) outcomes {
 		return all
 	}
 	defer conn.Release()
-	traceStart(c.db.tracer, conn.Conn(), units)
+	left := make([]int, len(units)) // the units that are still in the group commit
+	for i, u := range units {
+		left[i] = i
+		if t, ok := c.db.tracer.(pgx.BatchTracer); ok {
+			u.conn, u.traced = conn.Conn(), t.TraceBatchStart(u.ctx, conn.Conn(), pgx.TraceBatchStartData{Batch: u.batch})
+		}
+	}
 	for refusals := 0; len(left) > 1 && refusals < maxRefusals; refusals++ {
-		refused, err := c.send(ctx, conn, units, left) //nolint:contextcheck // it ends with none of its callers
+		refused, err := c.send(ctx, conn, units, left) //nolint:contextcheck // as above
 		c.count(len(left), err)
-		switch {
-		case err == nil || errors.Is(err, ErrUnknown):
+		if err == nil || errors.Is(err, ErrUnknown) {
 			for _, i := range left {
 				all[i].Err = err
 			}
 			return all
-		case refused < 0:
-			refusals = maxRefusals
-		default:
-			all[left[refused]].Alone = true
-			left = append(left[:refused:refused], left[refused+1:]...)
 		}
+		if refused < 0 {
+			break
+		}
+		all[left[refused]].Alone = true
+		left = append(left[:refused:refused], left[refused+1:]...)
 	}
 	for _, i := range left {
 		all[i].Alone = true
@@ -170,11 +174,21 @@ func (c *committer) lead(_ context.Context, units []*unit) outcomes {
 	return all
 }
 
-// send commits some of the units in one transaction. Of one that was refused it returns
-// the place among these of the unit that the server refused, negative if nobody can know.
+// send commits some of the units in one transaction. When the server refuses it, send
+// returns the place among these of the unit that it refused, or one of groupcommit's owners
+// below zero where the server does not say which.
 func (c *committer) send(ctx context.Context, conn *pgxpool.Conn, units []*unit, left []int) (refused int, err error) {
+	sharing := make([]groupcommit.Unit, len(left))
+	for n, i := range left {
+		sharing[n] = groupcommit.Unit{Tenant: units[i].tenant, Batch: units[i].batch}
+	}
 	for _, rows := range []int{groupcommit.MaxRows, 1} {
-		refused, err = c.sendRows(ctx, conn, units, left, rows)
+		refused, err = c.sendJoined(ctx, conn, c.order.Join(sharing, rows, c.setTenant), func(refused int, sql string, err error) {
+			u := units[left[refused]]
+			if t, ok := c.db.tracer.(pgx.BatchTracer); ok {
+				t.TraceBatchQuery(u.traced, u.conn, pgx.TraceBatchQueryData{SQL: sql, Err: err})
+			}
+		})
 		if refused != groupcommit.Several || errors.Is(err, ErrUnknown) {
 			break
 		}
@@ -182,31 +196,28 @@ func (c *committer) send(ctx context.Context, conn *pgxpool.Conn, units []*unit,
 	return refused, err
 }
 
-// The first of these begins a shared transaction, and ends with it.
 const (
+	// beginShared begins a group commit. Its settings end with the transaction.
 	beginShared = `
 select set_config('payonce.merchant', $1, true),
        set_config('lock_timeout', $2, true)`
 
-	// Locally: it ends with the transaction, and so with the batch.
+	// setMerchant ends with the transaction, and so with the batch.
 	setMerchant = `
 select set_config('payonce.merchant', $1, true)`
 )
 
-func (c *committer) sendRows(ctx context.Context, conn *pgxpool.Conn, units []*unit, left []int, rows int) (refused int, err error) {
-	sharing := make([]groupcommit.Unit, len(left))
-	for n, i := range left {
-		sharing[n] = groupcommit.Unit{Tenant: units[i].tenant, Batch: units[i].batch}
+func (c *committer) setTenant(b *pgx.Batch, tenant string) {
+	if b.Len() == 0 {
+		b.Queue(beginShared, tenant, c.db.sharedLockTimeout)
+	} else {
+		b.Queue(setMerchant, tenant)
 	}
-	joined := c.order.Join(sharing, rows, func(b *pgx.Batch, tenant string) {
-		if b.Len() == 0 {
-			b.Queue(beginShared, tenant, c.db.sharedLockTimeout)
-		} else {
-			b.Queue(setMerchant, tenant)
-		}
-	})
-	results := conn.SendBatch(ctx, joined.Batch)
+}
+
+func (c *committer) sendJoined(ctx context.Context, conn *pgxpool.Conn, joined groupcommit.Joined, refuse func(unit int, sql string, err error)) (refused int, err error) {
 	refused = groupcommit.Nobody
+	results := conn.SendBatch(ctx, joined.Batch)
 	for i, q := range joined.Batch.QueuedQueries {
 		_, err := results.Exec()
 		if _, unsent := errors.AsType[pgx.ErrPreprocessingBatch](err); unsent {
@@ -214,7 +225,7 @@ func (c *committer) sendRows(ctx context.Context, conn *pgxpool.Conn, units []*u
 		}
 		if err != nil {
 			if refused = joined.Of[i]; refused >= 0 {
-				traceRefusal(c.db.tracer, units[left[refused]], q.SQL, err)
+				refuse(refused, q.SQL, err)
 			}
 			break
 		}

@@ -113,6 +113,6 @@ func TestWhatIsToldIsTrue(t *testing.T) {
 		t.Error("nobody had company")
 	}
 	for _, db := range pools {
-		await.True(t, "the lanes are free", func() bool { return db.FreeLanes() == 2 && db.Pending() == 0 })
+		await.True(t, "the slots are free", func() bool { return db.FreeSlots() == 2 && db.Pending() == 0 })
 	}
 }

@@ -91,7 +91,7 @@ func settling(db *postgres.DB, batches []*pgx.Batch) []func(context.Context) err
 func TestJoinedIsLikeEachForItself(t *testing.T) {
 	pgtest.Long(t, "it compares many random batches")
 	t.Parallel()
-	db := lane(t)
+	db := slot(t)
 	rapid.Check(t, func(r *rapid.T) {
 		if _, err := db.Pool().Exec(context.WithoutCancel(t.Context()), `delete from effects`); err != nil {
 			r.Fatal(err)
@@ -142,7 +142,7 @@ func TestJoinedIsLikeEachForItself(t *testing.T) {
 	})
 }
 
-// TestManyAtOnce: units in two lanes of a small pool, some of which exclude each
+// TestManyAtOnce: units in two slots of a small pool, some of which exclude each
 // other. Of each id one is stored, and one was told so. Had each of them a rival, hardly
 // any transaction of many would be without two of them.
 func TestManyAtOnce(t *testing.T) {
@@ -177,5 +177,5 @@ func TestManyAtOnce(t *testing.T) {
 	if shared := db.Shared(); shared.Units == 0 {
 		t.Error("nobody had company")
 	}
-	await.True(t, "the lanes are free", func() bool { return db.FreeLanes() == 2 })
+	await.True(t, "the slots are free", func() bool { return db.FreeSlots() == 2 })
 }

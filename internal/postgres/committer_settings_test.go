@@ -15,7 +15,7 @@ import (
 )
 
 // diaries are a table whose rows note the settings under which they were written,
-// the owner's pool of it, and the api's, of one lane.
+// the owner's pool of it, and the api's, of one slot.
 func diaries(t *testing.T, o postgres.Options) (owner, api *postgres.DB) {
 	t.Helper()
 	address := pgtest.URL(t)
@@ -133,14 +133,14 @@ func TestSettingsOfOneTransaction(t *testing.T) {
 			reading := note("acme", 4)
 			reading.QueuedQueries[0].Exec(func(pgconn.CommandTag) error { return nil })
 			acme := db.Tenant("acme")
-			release := db.HoldLane()
+			release := db.HoldSlot()
 			told := make(chan error, 4)
 			for i, b := range []*pgx.Batch{note("acme", 1), note("acme", 2), setting, reading} {
 				joins := i < 2
 				go func() { told <- acme.Commit(t.Context(), b) }()
 				if joins {
 					await.True(t, "it waits", func() bool { return db.Pending() == i+1 })
-				} else if err := <-told; err != nil { // it needs no lane
+				} else if err := <-told; err != nil { // it needs no slot
 					t.Error(err)
 				}
 			}

@@ -95,7 +95,7 @@ func TestTracesOfAJoinedCommit(t *testing.T) {
 	}
 	told.mu.Lock()
 	defer told.mu.Unlock()
-	delete(told.tells, "") // who holds the lane, and what is in nobody's trace
+	delete(told.tells, "") // who holds the slot, and what is in nobody's trace
 	if diff := cmp.Diff(want, told.tells); diff != "" {
 		t.Errorf("traces (-want +got):\n%s", diff)
 	}

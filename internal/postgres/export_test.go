@@ -12,18 +12,21 @@ import (
 var EndHalfSentAfter = endHalfSentAfter
 
 // Pending is how many wait to be committed.
-func (db *DB) Pending() int { return db.committer.Queued() }
+func (db *DB) Pending() int { queued, _ := db.committer.Load(); return queued }
 
-// FreeLanes is how many shared commits may begin at once.
-func (db *DB) FreeLanes() int { return db.committer.Free() }
+// FreeSlots is how many shared commits may begin at once.
+func (db *DB) FreeSlots() int {
+	_, inFlight := db.committer.Load()
+	return db.committer.Slots - inFlight
+}
 
 // holds are units that keep a slot until their channel is closed.
 var holds sync.Map
 
 type hold struct{ begun, end chan struct{} }
 
-// HoldLane keeps a shared commit under way until it is released.
-func (db *DB) HoldLane() (release func()) {
+// HoldSlot keeps a shared commit under way until it is released.
+func (db *DB) HoldSlot() (release func()) {
 	c := db.committer
 	if _, prepared := holds.LoadOrStore(c, true); !prepared {
 		lead := c.Call
@@ -55,10 +58,10 @@ func (db *DB) CommitWithin(ctx context.Context, b *pgx.Batch) error {
 }
 
 // Waiting is how many questions wait.
-func (r *Reads[Q, A]) Waiting() int { return r.batcher.Queued() }
+func (r *Reads[Q, A]) Waiting() int { queued, _ := r.batcher.Load(); return queued }
 
-// LaneIsFree tells whether a read may begin at once.
-func (r *Reads[Q, A]) LaneIsFree() bool { return r.batcher.Free() == 1 }
+// SlotIsFree tells whether a read may begin at once.
+func (r *Reads[Q, A]) SlotIsFree() bool { _, inFlight := r.batcher.Load(); return inFlight == 0 }
 
 // StandStillFor is how long a read that stands still holds up others.
 func (r *Reads[Q, A]) StandStillFor(d time.Duration) { r.batcher.Held = d }

@@ -20,7 +20,7 @@ import (
 
 // held are messages of the inbox, numbered from 1, each with its holder's fence. They
 // lie in the table from the last to the first. Who ends one has an effect beside it.
-// There is one lane, and statements that change messages are counted.
+// There is one slot, and statements that change messages are counted.
 func held(t *testing.T, o postgres.Options, fences ...int64) *postgres.DB {
 	t.Helper()
 	o.Writes, o.SharedCommits = declared(), 1
@@ -308,7 +308,7 @@ select (select count(*) from inbox where status = 'done' and done_fence = fence)
 			for i := range sending {
 				sending[i] = ending(i+1, int64(i+1), 2)
 			}
-			release := db.HoldLane()
+			release := db.HoldSlot()
 			told := make(chan error, units)
 			for i, unit := range committing(db, sending...) {
 				go func() { told <- unit(t.Context()) }()

@@ -91,7 +91,7 @@ func (r *reader) askInOrder(first context.Context, t *testing.T, questions ...in
 
 func (r *reader) wantReads(t *testing.T, want ...[]int) {
 	t.Helper()
-	await.True(t, "the lane is free", r.LaneIsFree)
+	await.True(t, "the slot is free", r.SlotIsFree)
 	if got := fmt.Sprint(r.readsSoFar()); got != fmt.Sprint(want) {
 		t.Errorf("the reads are %s, want %v", got, want)
 	}
@@ -231,7 +231,7 @@ func TestReads(t *testing.T) {
 		r.wantReads(t, []int{1})
 	})
 
-	t.Run("a lane that is given to one who leaves is handed on", func(t *testing.T) {
+	t.Run("a slot that is given to one who leaves is handed on", func(t *testing.T) {
 		t.Parallel()
 		r := newReader(0)
 		close(r.letGo)
@@ -247,7 +247,7 @@ func TestReads(t *testing.T) {
 			})
 		}
 		all.Wait()
-		await.True(t, "the lane is free", r.LaneIsFree)
+		await.True(t, "the slot is free", r.SlotIsFree)
 		if text, err := r.Ask(t.Context(), 1); text != "1" || err != nil {
 			t.Errorf("the next one is answered %q, %v", text, err)
 		}
@@ -335,6 +335,6 @@ func TestReads(t *testing.T) {
 				t.Errorf("%d is told %v", i, err)
 			}
 		}
-		await.True(t, "the lane is free", g.LaneIsFree)
+		await.True(t, "the slot is free", g.SlotIsFree)
 	})
 }

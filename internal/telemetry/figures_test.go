@@ -15,8 +15,8 @@ import (
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/restore"
 	"github.com/payonce/payonce/internal/telemetry"
-	"github.com/payonce/payonce/outbox"
 )
 
 // counting counts what is asked.
@@ -40,7 +40,7 @@ func figuresWith(q postgres.Querier, set func(*telemetry.Config)) (*telemetry.Wo
 	set(&c)
 	m := telemetry.NewWorker(c, telemetry.Names{Receivers: []string{"fulfillment", "notification"}})
 	m.Figures(q, func(ctx context.Context, q postgres.Querier) (bool, error) {
-		n, err := outbox.ReadNumbering(ctx, q)
+		n, err := restore.ReadNumbering(ctx, q)
 		return n.Foreign(), err
 	})
 	return m, clock, log

@@ -1,4 +1,4 @@
-package outbox_test
+package restore_test
 
 import (
 	"context"
@@ -9,8 +9,8 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/restore"
 	"github.com/payonce/payonce/migrations"
-	"github.com/payonce/payonce/outbox"
 )
 
 // TestRepairDuringAutovacuum: the server vacuums what has just been restored, for
@@ -60,7 +60,7 @@ select 'r', n::text, 'k', 't', decode(repeat(md5(n::text), 100), 'hex'), '{}', '
 	ctx, cancel := context.WithTimeout(t.Context(), await.Stall)
 	defer cancel()
 	began := time.Now()
-	if done, err := outbox.Repair(ctx, db); err != nil || done.Received != 5000 || k.foreign() {
+	if done, err := restore.Repair(ctx, db); err != nil || done.Received != 5000 || k.foreign() {
 		t.Errorf("after %v: repaired %+v, foreign still: %t: %v", time.Since(began), done, k.foreign(), err)
 	}
 }

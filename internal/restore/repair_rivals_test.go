@@ -1,4 +1,4 @@
-package outbox_test
+package restore_test
 
 import (
 	"context"
@@ -19,6 +19,7 @@ import (
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/restore"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
 )
@@ -69,7 +70,7 @@ func TestRepairBesideTraffic(t *testing.T) {
 	pgtest.Long(t, "it repairs under load")
 	t.Parallel()
 	k := newBooks(t)
-	r := read(t, k.db, "g")
+	r := read(t, k.db)
 	received := make(chan map[string]int)
 	reading, enough := context.WithCancel(t.Context())
 	go func() {
@@ -97,7 +98,7 @@ func TestRepairBesideTraffic(t *testing.T) {
 	stop := k.traffic(6)
 	for range 5 {
 		began := time.Now()
-		if _, err := outbox.Repair(t.Context(), k.db); err != nil {
+		if _, err := restore.Repair(t.Context(), k.db); err != nil {
 			t.Errorf("repair beside traffic: %v", err)
 		}
 		t.Logf("a repair took %v", time.Since(began))
@@ -145,7 +146,7 @@ create trigger die after update on %s for each statement execute function die()`
 			if held == "outbox_offsets" || held == "inbox" {
 				k.exec(`insert into outbox_offsets (topic, consumer_group, transaction_id, "offset") values ('x', 'g', '1', 1)`)
 			}
-			if _, err := outbox.Repair(t.Context(), k.db); err == nil {
+			if _, err := restore.Repair(t.Context(), k.db); err == nil {
 				t.Fatal("it passed")
 			}
 			k.exec(`drop trigger die on ` + held)
@@ -200,7 +201,7 @@ func TestRepairIsRefusedByALongReader(t *testing.T) {
 	defer cancel(nil)
 	ended := make(chan error, 1)
 	go func() {
-		_, err := outbox.Repair(ctx, its)
+		_, err := restore.Repair(ctx, its)
 		ended <- err
 	}()
 	for n := range 3 {
@@ -246,7 +247,7 @@ func TestSweepAfterARestore(t *testing.T) {
 	t.Parallel()
 	k := newBooks(t)
 	k.open("ch_1")
-	r := read(t, k.db, "g")
+	r := read(t, k.db)
 	r.take(t, 2)
 	r.stop()
 	k.restore()
@@ -258,7 +259,7 @@ func TestSweepAfterARestore(t *testing.T) {
 	if n, err := outbox.Sweep(t.Context(), k.db, time.Nanosecond, 100); n != 0 || err != nil {
 		t.Errorf("%d messages were swept after the repair: %v", n, err)
 	}
-	r = read(t, k.db, "g")
+	r = read(t, k.db)
 	got := r.take(t, 4)
 	if want := ids(since); got[2] != want[0] || got[3] != want[1] {
 		t.Errorf("read %v, want %v at last", got, want)
@@ -321,7 +322,7 @@ func TestRepairOfARestoreBehind(t *testing.T) {
 // it would see nothing, and try for ever to come as far as the live projections.
 func TestRebuildBeforeARepair(t *testing.T) {
 	t.Parallel()
-	for name, restore := range map[string]func(books){
+	for name, restored := range map[string]func(books){
 		"of a server that counted higher": books.restore,
 		"of a server that counted lower":  books.restoreBehind,
 		"of data without the mark": func(k books) {
@@ -333,7 +334,7 @@ func TestRebuildBeforeARepair(t *testing.T) {
 			k := newBooks(t)
 			k.open("ch_1")
 			k.project(2)
-			restore(k)
+			restored(k)
 			k.open("ch_since")
 			ctx, cancel := context.WithTimeout(t.Context(), await.Stall)
 			defer cancel()
@@ -351,7 +352,7 @@ func (k books) carried(id string) ledger.Stream {
 	k.Helper()
 	s := k.open(id)
 	k.project(2)
-	r := read(k.T, k.db, "g")
+	r := read(k.T, k.db)
 	r.take(k.T, 2)
 	r.stop()
 	return s
@@ -360,14 +361,14 @@ func (k books) carried(id string) ledger.Stream {
 // wantHeld wants a restore to be told, and nobody to receive, sweep or fold.
 func (k books) wantHeld() {
 	k.Helper()
-	if n, err := outbox.ReadNumbering(k.Context(), k.db); err != nil || n.Own || !n.Foreign() || n.Newest >= n.Next {
+	if n, err := restore.ReadNumbering(k.Context(), k.db); err != nil || n.Own || !n.Foreign() || n.Newest >= n.Next {
 		k.Errorf("the numbers are %+v: %v", n, err)
 	}
 	k.exec(`
 insert into inbox
        (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, done_fence, finished_at, received_in)
 values ('r', 'old', 'k', 't', '', '{}', '', 'done', 0, '-infinity', '3')`)
-	r := read(k.T, k.db, "g")
+	r := read(k.T, k.db)
 	r.wantNone(k.T)
 	r.stop()
 	if n, err := outbox.Sweep(k.Context(), k.db, 0, 100); n != 0 || err != nil {
@@ -389,7 +390,7 @@ func (k books) wantOnce(streams ...ledger.Stream) {
 		k.Error("it is foreign after the repair")
 	}
 	want := ids(streams...)
-	r := read(k.T, k.db, "g")
+	r := read(k.T, k.db)
 	got := r.take(k.T, len(want))
 	slices.Sort(got)
 	slices.Sort(want)

@@ -1,4 +1,5 @@
-package outbox
+// Package restore numbers rows anew that came from another server by a dump.
+package restore
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package outbox_test
+package restore_test
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/restore"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
 )
@@ -106,16 +107,16 @@ func (k books) restoreBehind() {
 
 func (k books) foreign() bool {
 	k.Helper()
-	n, err := outbox.ReadNumbering(k.Context(), k.db)
+	n, err := restore.ReadNumbering(k.Context(), k.db)
 	if err != nil {
 		k.Fatal(err)
 	}
 	return n.Foreign()
 }
 
-func (k books) repair() outbox.Repaired {
+func (k books) repair() restore.Repaired {
 	k.Helper()
-	done, err := outbox.Repair(k.Context(), k.db)
+	done, err := restore.Repair(k.Context(), k.db)
 	if err != nil {
 		k.Fatal(err)
 	}
@@ -174,7 +175,7 @@ func TestRepair(t *testing.T) {
 		k.exec(`delete from outbox`)
 		half := k.open("ch_half")
 		k.project(6)
-		r := read(t, k.db, "g")
+		r := read(t, k.db)
 		r.take(t, 2)
 		half = k.capture(half) // neither read nor folded
 		r.take(t, 1)
@@ -189,14 +190,14 @@ func TestRepair(t *testing.T) {
 			t.Fatal("the restore is not seen")
 		}
 		since := k.open("ch_since") // before anybody has looked
-		r = read(t, k.db, "g")
+		r = read(t, k.db)
 		r.wantNone(t)
 		if n, err := ledger.Project(t.Context(), k.db); n != 0 || err != nil {
 			t.Errorf("%d events were folded: %v", n, err)
 		}
 
 		// The reader goes on where it is.
-		if diff := cmp.Diff(outbox.Repaired{Events: 10, Messages: 6, Received: 1}, k.repair()); diff != "" || k.foreign() {
+		if diff := cmp.Diff(restore.Repaired{Events: 10, Messages: 6, Received: 1}, k.repair()); diff != "" || k.foreign() {
 			t.Errorf("foreign still: %t, repaired (-want +got):\n%s", k.foreign(), diff)
 		}
 		want := []string{"ch_half 1", "ch_half 2", "ch_half 3", "ch_half 4", "ch_since 1", "ch_since 2"}
@@ -227,7 +228,7 @@ func TestRepair(t *testing.T) {
 		s2 := k.open("ch_2")
 		k.restore() // and once more into another server
 		k.repair()
-		r := read(t, k.db, "g")
+		r := read(t, k.db)
 		r.wantNext(t, ids(s, s2)...)
 		r.wantNone(t)
 		k.wantProjected(2)
@@ -269,7 +270,7 @@ func TestRepair(t *testing.T) {
 		k.restore()
 		k.exec(`alter table inbox add constraint broken check (received_in <> '3')`)
 		k.exec(`insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash) values ('r', 'm', 'k', 't', '', '{}', '')`)
-		if _, err := outbox.Repair(t.Context(), k.db); err == nil || !k.foreign() {
+		if _, err := restore.Repair(t.Context(), k.db); err == nil || !k.foreign() {
 			t.Errorf("the error is %v, foreign still: %t", err, k.foreign())
 		}
 		if _, err := k.db.Pool().Exec(t.Context(), `delete from ledger_events`); err == nil {
