@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/idempotency"
-	"github.com/payonce/payonce/intake" //nolint:depguard // the worker itself accepts nothing; here both sides meet
+	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/app/worker"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
