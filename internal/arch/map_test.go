@@ -73,7 +73,7 @@ var rules = []rule{
 		"wires up what carries out; it accepts nothing",
 	},
 	{
-		"internal/sandbox", "internal/config internal/postgres",
+		"internal/sandbox", "internal/app internal/config internal/postgres",
 		"the external services: with the product's code in it, both sides of the ledger could make the same mistake",
 	},
 	{"cmd/api", "internal/app internal/app/api", "a main of a few lines"},

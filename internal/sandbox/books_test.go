@@ -76,28 +76,6 @@ func TestBooks(t *testing.T) {
 			t.Errorf("due: %+v", b)
 		}
 	})
-
-	t.Run("ten thousand charges are read at once", func(t *testing.T) {
-		t.Parallel()
-		if testing.Short() {
-			t.Skip("not run in short mode: it writes ten thousand charges")
-		}
-		w := start(t, sandbox.Options{})
-		w.exec(`
-			insert into payment_intents (id, amount, currency, status, metadata, latest_charge, created_at)
-			select 'pi_' || n, 10, 'eur', 'succeeded', jsonb_build_object('charge_id', 'ch_' || n), 'ch_' || n, now()
-			from generate_series(1, 10000) n`)
-		w.exec(`insert into captures (id, payment_intent, amount, currency) select 'ch_' || n, 'pi_' || n, 10, 'eur' from generate_series(1, 10000) n`)
-		w.exec(`insert into shop_effects (webhook_id, reference, type) select 'msg_' || n, 'ch_' || n, 'charge.succeeded' from generate_series(1, 10000) n`)
-		w.exec(`insert into shop_deliveries (webhook_id) select 'msg_' || n from generate_series(1, 10000) n, generate_series(1, 3)`)
-		w.exec(`insert into requests (id, method, path) select n::text, 'POST', '/' from generate_series(1, 50000) n`)
-		b := w.books()
-		if len(b.Intents) != 10_000 || len(b.Captures) != 10_000 || len(b.Notifications) != 10_000 ||
-			b.Requests != 50_000 || b.Notifications[9_999].Deliveries != 3 {
-			t.Errorf("%d intents, %d captures, %d notifications, %d requests",
-				len(b.Intents), len(b.Captures), len(b.Notifications), b.Requests)
-		}
-	})
 }
 
 func TestMigrate(t *testing.T) {
@@ -116,23 +94,7 @@ func TestMigrate(t *testing.T) {
 	}
 }
 
-func TestNew(t *testing.T) {
-	t.Parallel()
-	w := start(t, sandbox.Options{})
-	for name, o := range map[string]sandbox.Options{
-		"no clock":                 {},
-		"no address":               {Now: time.Now, WebhookURL: "localhost", WebhookSecret: "x"},
-		"another protocol":         {Now: time.Now, WebhookURL: "ftp://localhost/", WebhookSecret: "x"},
-		"no secret for the events": {Now: time.Now, WebhookURL: "http://localhost/"},
-		"a secret not in base64":   {Now: time.Now, ShopSecret: "whsec_!"},
-	} {
-		if _, err := sandbox.New(w.db, o); err == nil {
-			t.Errorf("%s: accepted", name)
-		}
-	}
-}
-
-func TestHealth(t *testing.T) {
+func TestReadyz_needsTheTables(t *testing.T) {
 	t.Parallel()
 	w := start(t, sandbox.Options{})
 	for _, path := range []string{"/healthz", "/readyz"} {

@@ -6,9 +6,9 @@ import (
 	"net/http"
 )
 
-// apiError is Stripe's error object. As an operation's error it means that
-// nothing was executed and nothing is saved; what an operation executed and
-// then answers as an error (a decline) it returns as an answer.
+// apiError is Stripe's error object. As an operation's error it means that nothing
+// was executed and nothing is saved. An error that was executed, such as a decline,
+// is an answer.
 type apiError struct {
 	Type          string        `json:"type"`
 	Code          string        `json:"code,omitempty"`
@@ -16,7 +16,7 @@ type apiError struct {
 	Message       string        `json:"message"`
 	Param         string        `json:"param,omitempty"`
 	Charge        string        `json:"charge,omitempty"`
-	PaymentIntent *intentObject `json:"payment_intent,omitempty"`
+	PaymentIntent *intent       `json:"payment_intent,omitempty"`
 	PaymentMethod *methodObject `json:"payment_method,omitempty"`
 	status        int
 }
@@ -39,7 +39,7 @@ func (e *apiError) answer() answer {
 	}{e})
 }
 
-// answer is what a request is answered with, as it is saved and sent.
+// answer is a response as it is saved and sent.
 type answer struct {
 	status int
 	body   []byte
@@ -56,65 +56,30 @@ func object(status int, v any) answer {
 	return answer{status: status, body: append(body, '\n')}
 }
 
-func invalid(code, param, message string) *apiError {
-	return &apiError{Type: typeInvalid, Code: code, Param: param, Message: message, status: http.StatusBadRequest}
+func newError(status int, kind, code, message string, args ...any) *apiError {
+	return &apiError{Type: kind, Code: code, Message: fmt.Sprintf(message, args...), status: status}
+}
+
+func invalid(code, param, message string, args ...any) *apiError {
+	e := newError(http.StatusBadRequest, typeInvalid, code, message, args...)
+	e.Param = param
+	return e
 }
 
 func missing(param string) *apiError {
-	return invalid("parameter_missing", param, "Missing required param: "+param+".")
+	return invalid("parameter_missing", param, "Missing required param: %s.", param)
 }
 
 // noSuch is 404 for the object that the path names and 400 for one that a
 // parameter names.
 func noSuch(status int, kind, param, id string) *apiError {
-	e := invalid("resource_missing", param, fmt.Sprintf("No such %s: '%s'.", kind, id))
+	e := invalid("resource_missing", param, "No such %s: '%s'.", kind, id)
 	e.status = status
 	return e
 }
 
-func keyInUse(key string) *apiError {
-	return &apiError{
-		Type: typeIdempotency, Code: "idempotency_key_in_use", status: http.StatusConflict,
-		Message: fmt.Sprintf("Another request with the idempotency key '%s' is under way. Try again later.", key),
-	}
-}
-
-func keyReused(key string) *apiError {
-	return &apiError{
-		Type: typeIdempotency, status: http.StatusBadRequest,
-		Message: fmt.Sprintf("The idempotency key '%s' was first used with another path or other parameters. Use another key for another request.", key),
-	}
-}
-
-func unauthorized() *apiError {
-	return &apiError{
-		Type: typeInvalid, status: http.StatusUnauthorized,
-		Message: "No valid API key was given. Send 'Authorization: Bearer sk_test_...' (the sandbox takes any such key, and no other).",
-	}
-}
-
-// lockTimeout is answered when another request holds the intent for too long.
-func lockTimeout() *apiError {
-	return &apiError{
-		Type: typeInvalid, Code: "lock_timeout", status: http.StatusTooManyRequests,
-		Message: "Another request is using this object. Try again later.",
-	}
-}
-
-// injected is the 500 that a fault asked for. It does not say on which side of
-// the effect it happened, for no provider does.
+// injected is the 500 of a fault. Like a provider's, it does not say whether it
+// happened before or after the effect.
 func injected() *apiError {
-	return &apiError{
-		Type: typeAPI, status: http.StatusInternalServerError,
-		Message: "An error occurred on the provider's side. (This one was asked for: PUT /faults, error_500.)",
-	}
-}
-
-// outOfService is answered when the sandbox's own database cannot be used.
-// Nothing is saved; whether a commit under way happened is not known.
-func outOfService() *apiError {
-	return &apiError{
-		Type: typeAPI, status: http.StatusServiceUnavailable,
-		Message: "The provider cannot reach its own books. Try again later.",
-	}
+	return newError(http.StatusInternalServerError, typeAPI, "", "An error occurred on the provider's side. (It was requested: PUT /faults, error_500.)")
 }

@@ -15,29 +15,25 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// apiVersion is the version of Stripe's API whose shapes these are.
+// apiVersion is the version of Stripe's API that has these shapes.
 const apiVersion = "2026-03-25.dahlia"
 
 // eventObject is Stripe's event.
 type eventObject struct {
-	ID              string       `json:"id"`
-	Object          string       `json:"object"`
-	APIVersion      string       `json:"api_version"`
-	Created         int64        `json:"created"`
-	Data            eventData    `json:"data"`
-	Livemode        bool         `json:"livemode"`
-	PendingWebhooks int          `json:"pending_webhooks"`
-	Request         eventRequest `json:"request"`
-	Type            string       `json:"type"`
-}
-
-type eventData struct {
-	Object any `json:"object"`
-}
-
-type eventRequest struct {
-	ID             *string `json:"id"`
-	IdempotencyKey *string `json:"idempotency_key"`
+	ID         string `json:"id"`
+	Object     string `json:"object"`
+	APIVersion string `json:"api_version"`
+	Created    int64  `json:"created"`
+	Data       struct {
+		Object any `json:"object"`
+	} `json:"data"`
+	Livemode        bool `json:"livemode"`
+	PendingWebhooks int  `json:"pending_webhooks"`
+	Request         struct {
+		ID             *string `json:"id"`
+		IdempotencyKey *string `json:"idempotency_key"`
+	} `json:"request"`
+	Type string `json:"type"`
 }
 
 const insertEvent = `
@@ -48,14 +44,15 @@ const insertDelivery = `
 insert into event_deliveries (event_id)
 values ($1)`
 
-// emit queues an event about subject with the change that caused it: an event
-// exists if and only if its change does. A call of nil is the provider's own
-// doing. Where no receiver is set the event is kept and not sent.
+// emit queues an event about subject with the change that caused it, in one commit.
+// A nil call means that no request caused it. Without a receiver the event is kept
+// and not sent.
 func (s *Sandbox) emit(b *pgx.Batch, c *call, kind string, subject any) {
 	e := eventObject{
 		ID: newID("evt_"), Object: "event", APIVersion: apiVersion, Created: s.options.Now().Unix(),
-		Data: eventData{Object: subject}, PendingWebhooks: 1, Type: kind,
+		PendingWebhooks: 1, Type: kind,
 	}
+	e.Data.Object = subject
 	if c != nil {
 		e.Request.ID = &c.id
 		if c.key != "" {
@@ -71,7 +68,7 @@ func (s *Sandbox) emit(b *pgx.Batch, c *call, kind string, subject any) {
 // sendDeadline bounds one delivery.
 const sendDeadline = 5 * time.Second
 
-// eventClient follows no redirect: the receiver is the one that was named.
+// eventClient follows no redirect.
 func eventClient() *http.Client {
 	return &http.Client{
 		Timeout:       sendDeadline,
@@ -80,8 +77,8 @@ func eventClient() *http.Client {
 	}
 }
 
-// post sends one event, signed anew with the time of this attempt, and returns
-// what came of it. Only a 2xx delivers.
+// post sends one event, signed with the time of this attempt, and returns its
+// outcome. Only a 2xx delivers.
 func (s *Sandbox) post(ctx context.Context, body string) (outcome string, delivered bool) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.options.WebhookURL, bytes.NewBufferString(body))
 	if err != nil {
@@ -93,7 +90,7 @@ func (s *Sandbox) post(ctx context.Context, body string) (outcome string, delive
 	if err != nil {
 		return err.Error(), false
 	}
-	defer response.Body.Close()                                      // read to its end or abandoned
+	defer response.Body.Close()
 	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, 1<<16)) // so that the connection is used again
 	return response.Status, response.StatusCode/100 == 2
 }

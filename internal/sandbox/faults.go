@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -14,8 +15,8 @@ import (
 )
 
 const (
-	// keyRetention is how long keys are known when no fault says otherwise.
-	keyRetention = 24 * time.Hour
+	// keyRetention is how long keys are known unless a plan says otherwise.
+	keyRetention = "24h"
 	// slowMax bounds one delay, in milliseconds.
 	slowMax = 60_000
 )
@@ -38,34 +39,24 @@ type slow struct {
 	MS int64   `json:"ms"`
 }
 
-// retention is how long the plan lets keys live.
+// retention is how long the plan keeps keys.
 func (p plan) retention() (time.Duration, error) {
-	if p.ForgetKeysAfter == "" {
-		return keyRetention, nil
-	}
-	d, err := time.ParseDuration(p.ForgetKeysAfter)
-	if err != nil || d < 0 {
-		return 0, fmt.Errorf("forget_keys_after is %q: give a duration such as 24h", p.ForgetKeysAfter)
-	}
-	return d, nil
+	return time.ParseDuration(cmp.Or(p.ForgetKeysAfter, keyRetention))
 }
 
 func (p plan) check() error {
-	for _, part := range []struct {
-		name string
-		p    float64
-	}{
-		{"drop_before", p.DropBefore},
-		{"drop_after", p.DropAfter},
-		{"error_500", p.Error500},
-		{"slow.p", p.Slow.P},
+	for name, p := range map[string]float64{
+		"drop_before": p.DropBefore, "drop_after": p.DropAfter, "error_500": p.Error500, "slow.p": p.Slow.P,
 	} {
-		if part.p < 0 || part.p > 1 {
-			return fmt.Errorf("%s is %v: give a probability from 0 to 1", part.name, part.p)
+		if p < 0 || p > 1 {
+			return fmt.Errorf("%s is %v: give a probability from 0 to 1", name, p)
 		}
 	}
 	if p.Slow.MS < 0 || p.Slow.MS > slowMax {
 		return fmt.Errorf("slow.ms is %d: give milliseconds from 0 to %d", p.Slow.MS, slowMax)
+	}
+	if d, err := p.retention(); err != nil || d < 0 {
+		return fmt.Errorf("forget_keys_after is %q: give a duration such as 24h", p.ForgetKeysAfter)
 	}
 	return nil
 }
@@ -91,35 +82,28 @@ type draw struct {
 // faults is the plan in force. It lives in memory: a restarted sandbox has no
 // faults.
 type faults struct {
-	mu        sync.Mutex
-	plan      plan
-	retention time.Duration
-	random    *rand.Rand
-}
-
-func newFaults() *faults {
-	f := &faults{}
-	f.set(plan{}, keyRetention)
-	return f
+	mu     sync.Mutex
+	plan   plan
+	random *rand.Rand
 }
 
 // set starts the plan's sequence of draws from its seed.
-func (f *faults) set(p plan, retention time.Duration) {
+func (f *faults) set(p plan) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.plan, f.retention = p, retention
-	f.random = rand.New(rand.NewPCG(uint64(p.Seed), 0)) //nolint:gosec // faults must repeat, not surprise
+	f.plan = p
+	f.random = rand.New(rand.NewPCG(uint64(p.Seed), 0)) //nolint:gosec // faults must repeat
 }
 
-func (f *faults) forgetAfter() time.Duration {
+func (f *faults) retention() time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.retention
+	d, _ := f.plan.retention() // checked when it was set
+	return d
 }
 
-// draw is the next of the plan's sequence: the n-th request of a plan meets the
-// n-th draw of its seed. Each draw takes five numbers, whatever it comes to, so
-// that changing one probability moves no other fault.
+// draw returns the next of the plan's sequence. Each draw takes five numbers, so
+// changing one probability moves no other fault.
 func (f *faults) draw() draw {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -150,17 +134,16 @@ func (s *Sandbox) putFaults(w http.ResponseWriter, r *http.Request) {
 		refuseControl(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	retention, err := p.retention()
-	if err := errors.Join(err, p.check()); err != nil {
+	if err := p.check(); err != nil {
 		refuseControl(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	s.faults.set(p, retention)
+	s.faults.set(p)
 	writeJSON(w, http.StatusOK, p)
 }
 
 func (s *Sandbox) deleteFaults(w http.ResponseWriter, _ *http.Request) {
-	s.faults.set(plan{}, keyRetention)
+	s.faults.set(plan{})
 	w.WriteHeader(http.StatusNoContent)
 }
 

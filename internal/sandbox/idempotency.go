@@ -5,55 +5,27 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"sync"
+	"net/http"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/postgres"
 )
 
-// inFlight holds the keys of requests under way. It lives in memory because a
-// request under way does: when the process is killed, neither remains.
-type inFlight struct {
-	mu   sync.Mutex
-	keys map[string]bool
-}
-
-// enter claims the key and tells whether it was free. A request without a key
-// has no rival.
-func (f *inFlight) enter(key string) bool {
-	if key == "" {
-		return true
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.keys[key] {
-		return false
-	}
-	f.keys[key] = true
-	return true
-}
-
-func (f *inFlight) leave(key string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.keys, key)
-}
-
-// operation validates a request and returns what is to be executed. Its error
-// is a refusal: nothing was executed, nothing is saved.
+// operation validates a request and returns its execution. Its error is a refusal:
+// nothing was executed, nothing is saved.
 type operation func(c *call) (execution, error)
 
 // execution reads what it needs under locks on tx, queues its writes on b and
 // returns the answer, to be saved with those writes. An error rolls all back.
 type execution func(ctx context.Context, tx pgx.Tx, b *pgx.Batch) (answer, error)
 
-// errKeyTaken means that a rival saved an answer under the key first, and so
-// that this execution was rolled back.
+// errKeyTaken reports that a rival saved an answer under the key first, so this
+// execution was rolled back.
 var errKeyTaken = errors.New("idempotency key taken")
 
-// write makes an endpoint of an operation: saved answers are replayed, anything
-// else is executed once.
+// write makes an endpoint of an operation: it replays a saved answer, or executes
+// once.
 func (s *Sandbox) write(op operation) endpoint {
 	return func(ctx context.Context, c *call) (answer, error) {
 		for {
@@ -84,15 +56,15 @@ update requests
 set replay_of = $2
 where id = $1`
 
-// saved returns the answer saved under the call's key, if there is one that is
-// not forgotten.
+// saved returns the answer under the call's key, unless there is none or it is
+// forgotten.
 func (s *Sandbox) saved(ctx context.Context, c *call) (answer, bool, error) {
 	if c.key == "" {
 		return answer{}, false, nil
 	}
 	var fingerprint []byte
 	var a answer
-	err := s.pool.QueryRow(ctx, selectSaved, c.key, s.faults.forgetAfter()).
+	err := s.pool.QueryRow(ctx, selectSaved, c.key, s.faults.retention()).
 		Scan(&fingerprint, &a.replayOf, &a.status, &a.body)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
@@ -100,18 +72,16 @@ func (s *Sandbox) saved(ctx context.Context, c *call) (answer, bool, error) {
 	case err != nil:
 		return answer{}, false, fmt.Errorf("look up an idempotency key: %w", err)
 	case string(fingerprint) != string(c.fingerprint()):
-		return answer{}, false, keyReused(c.key)
+		return answer{}, false, newError(http.StatusBadRequest, typeIdempotency, "",
+			"The idempotency key '%s' was first used with another path or other parameters. Use another key for another request.", c.key)
 	}
-	b := &pgx.Batch{}
-	b.Queue(withoutWaiting)
-	b.Queue(markReplay, c.id, a.replayOf)
-	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
+	if err := s.sendRelaxed(ctx, func(b *pgx.Batch) { b.Queue(markReplay, c.id, a.replayOf) }); err != nil {
 		return answer{}, false, fmt.Errorf("count a replay: %w", err)
 	}
 	return a, true, nil
 }
 
-// fingerprint covers what must be the same for a key to be used again.
+// fingerprint covers what must be equal in a request that repeats a key.
 func (c *call) fingerprint() []byte {
 	sum := sha256.Sum256([]byte(c.method + "\x00" + c.path + "\x00" + c.params.values.Encode()))
 	return sum[:]
@@ -127,8 +97,8 @@ insert into idempotency_keys (key, fingerprint, request_id, status, body)
 values ($1, $2, $3, $4, $5)`
 
 // execute commits the execution's writes and the saved answer together, or
-// neither. A drawn 500 takes the answer's place: before, nothing is executed;
-// after, everything is. Either way it is what the key leads to from then on.
+// neither. A drawn 500 replaces the answer: before, nothing is executed; after,
+// everything is. The key leads to it from then on.
 func (s *Sandbox) execute(ctx context.Context, c *call, run execution) (answer, error) {
 	tx, err := s.pool.Begin(ctx)
 	if err != nil {
@@ -147,7 +117,7 @@ func (s *Sandbox) execute(ctx context.Context, c *call, run execution) (answer, 
 		}
 	}
 	if c.key != "" {
-		b.Queue(deleteForgotten, c.key, s.faults.forgetAfter())
+		b.Queue(deleteForgotten, c.key, s.faults.retention())
 		b.Queue(insertKey, c.key, c.fingerprint(), c.id, a.status, a.body)
 	}
 	if b.Len() == 0 {

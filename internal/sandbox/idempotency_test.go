@@ -9,7 +9,7 @@ import (
 	"github.com/payonce/payonce/internal/sandbox"
 )
 
-// replayed tells whether b is a's saved answer.
+// replayed reports whether b is a's saved answer.
 func replayed(a, b answered) bool {
 	return b.status == a.status && b.raw == a.raw && b.header.Get("Idempotent-Replayed") == "true" &&
 		b.header.Get("Original-Request") == a.header.Get("Request-Id") &&
@@ -65,34 +65,17 @@ func TestIdempotencyKey(t *testing.T) {
 			w.must(w.do(http.MethodGet, intents+"/"+id, "", header)).want(t, http.StatusOK, map[string]any{"id": id})
 		}
 	})
-
-	t.Run("without a key every request is new", func(t *testing.T) {
-		t.Parallel()
-		if a, b := w.create(""), w.create(""); a == b {
-			t.Errorf("both are %s", a)
-		}
-	})
 }
 
-func TestConcurrentKey(t *testing.T) {
+func TestKey_leadsToOneExecutionUnderConcurrency(t *testing.T) {
 	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	w := start(t, sandbox.Options{})
 	id := w.create("pm_card_visa")
 	const rivals = 50
-	answers := make(chan answered)
-	for range rivals {
-		go func() {
-			a, err := w.tryPost("/v1/payment_intents/"+id+"/confirm", "one")
-			if err != nil {
-				t.Error(err)
-			}
-			answers <- a
-		}()
-	}
 	var fresh, replays, refused int
-	for range rivals {
-		switch a := <-answers; {
+	for _, a := range w.concurrently(rivals, func(int) (answered, error) { return w.tryPost("/v1/payment_intents/"+id+"/confirm", "one") }) {
+		switch {
 		case a.status == http.StatusConflict && a.text("error.type") == "idempotency_error" && a.text("error.code") == "idempotency_key_in_use":
 			refused++
 		case a.status == http.StatusOK && a.header.Get("Idempotent-Replayed") == "true":
@@ -113,7 +96,7 @@ func TestConcurrentKey(t *testing.T) {
 	}
 }
 
-func TestKeyInFlight(t *testing.T) {
+func TestKey_inFlightIsRefused(t *testing.T) {
 	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	w := start(t, sandbox.Options{})
@@ -143,7 +126,7 @@ func TestKeyInFlight(t *testing.T) {
 	}
 }
 
-func TestForgottenKeys(t *testing.T) {
+func TestKey_isForgotten(t *testing.T) {
 	t.Parallel()
 
 	t.Run("after 24 hours of the database's clock a key is new", func(t *testing.T) {
@@ -179,9 +162,9 @@ func TestForgottenKeys(t *testing.T) {
 	})
 }
 
-// TestOneCommit shows that an effect, its events and its saved answer are one
-// commit: when any of the writes is refused, none of the others remains.
-func TestOneCommit(t *testing.T) {
+// An effect, its events and its saved answer are one commit: if any of the writes is
+// refused, none of the others remains.
+func TestWrite_isOneCommit(t *testing.T) {
 	t.Parallel()
 	for _, table := range []string{"idempotency_keys", "events", "captures", "payment_intents"} {
 		t.Run("when "+table+" refuses, nothing happened", func(t *testing.T) {
@@ -192,13 +175,11 @@ func TestOneCommit(t *testing.T) {
 			w.exec(`create constraint trigger refuse after insert or update on ` + table +
 				` deferrable initially deferred for each row execute function refuse()`)
 			w.post("/v1/payment_intents/"+id+"/confirm", "key").want(t, http.StatusServiceUnavailable, map[string]any{"error.type": "api_error"})
-			var rows int
-			err := w.db.QueryRow(t.Context(), `
+			if rows := w.count(`
 				select (select count(*) from idempotency_keys) + (select count(*) from captures)
 				     + (select count(*) from events where type <> 'payment_intent.created')
-				     + (select count(*) from payment_intents where status <> 'requires_confirmation')`).Scan(&rows)
-			if err != nil || rows != 0 {
-				t.Fatalf("%d rows of a refused commit remain, %v", rows, err)
+				     + (select count(*) from payment_intents where status <> 'requires_confirmation')`); rows != 0 {
+				t.Fatalf("%d rows of a refused commit remain", rows)
 			}
 			w.exec(`drop trigger refuse on ` + table)
 			a := w.post("/v1/payment_intents/"+id+"/confirm", "key")
@@ -210,9 +191,9 @@ func TestOneCommit(t *testing.T) {
 	}
 }
 
-// TestRivalProcess shows what the unique constraint does when another process
-// holds the key, unseen by this one: the loser rolls back and replays.
-func TestRivalProcess(t *testing.T) {
+// If another process holds the key, the unique constraint refuses the loser, which
+// rolls back and replays.
+func TestWrite_replaysWhatARivalProcessSaved(t *testing.T) {
 	t.Parallel()
 	w := start(t, sandbox.Options{})
 	first := w.post("/v1/payment_intents", "k", "amount", "7", "currency", "eur")
@@ -237,14 +218,7 @@ func TestRivalProcess(t *testing.T) {
 		loser <- a
 	}()
 	await.True(t, "the loser waits for the winner's commit", func() bool {
-		var waiting bool
-		err := w.db.QueryRow(t.Context(), `
-			select exists (
-				select 1
-				from pg_stat_activity
-				where datname = current_database()
-				  and wait_event_type = 'Lock')`).Scan(&waiting)
-		return err == nil && waiting
+		return w.count(`select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`) > 0
 	})
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
@@ -254,7 +228,7 @@ func TestRivalProcess(t *testing.T) {
 	}
 }
 
-func TestLockTimeout(t *testing.T) {
+func TestConfirm_answers429WhileTheIntentIsLocked(t *testing.T) {
 	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	w := start(t, sandbox.Options{})

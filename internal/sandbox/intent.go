@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -22,55 +22,31 @@ const (
 	statusCanceled             = "canceled"
 )
 
-// intent is a row of payment_intents.
+// intent is a row of payment_intents and, once shown was called, Stripe's
+// payment_intent.
 type intent struct {
-	Position           int64
-	ID                 string
-	Amount             int64
-	AmountRefunded     int64
-	Currency           string
-	Status             string
-	PaymentMethod      *string
-	Description        *string
-	Metadata           map[string]string
-	LatestCharge       *string
-	LastPaymentError   *apiError
-	CancellationReason *string
-	CanceledAt         *time.Time
-	SettleAt           *time.Time
-	CreatedAt          time.Time
-}
-
-const selectIntent = `
-select position, id, amount, amount_refunded, currency, status,
-       payment_method, description, metadata, latest_charge,
-       last_payment_error, cancellation_reason, canceled_at, settle_at,
-       created_at
-from payment_intents`
-
-// intentObject is Stripe's payment_intent.
-type intentObject struct {
+	AmountRefunded     int64             `json:"-"`
 	ID                 string            `json:"id"`
-	Object             string            `json:"object"`
+	Object             string            `json:"object" db:"-"`
 	Amount             int64             `json:"amount"`
-	AmountCapturable   int64             `json:"amount_capturable"`
-	AmountReceived     int64             `json:"amount_received"`
+	AmountCapturable   int64             `json:"amount_capturable" db:"-"`
+	AmountReceived     int64             `json:"amount_received" db:"-"`
 	CanceledAt         *int64            `json:"canceled_at"`
 	CancellationReason *string           `json:"cancellation_reason"`
-	CaptureMethod      string            `json:"capture_method"`
-	ConfirmationMethod string            `json:"confirmation_method"`
+	CaptureMethod      string            `json:"capture_method" db:"-"`
+	ConfirmationMethod string            `json:"confirmation_method" db:"-"`
 	Created            int64             `json:"created"`
 	Currency           string            `json:"currency"`
-	Customer           *string           `json:"customer"`
+	Customer           *string           `json:"customer" db:"-"`
 	Description        *string           `json:"description"`
 	LastPaymentError   *apiError         `json:"last_payment_error"`
 	LatestCharge       *string           `json:"latest_charge"`
-	Livemode           bool              `json:"livemode"`
+	Livemode           bool              `json:"livemode" db:"-"`
 	Metadata           map[string]string `json:"metadata"`
-	NextAction         *nextAction       `json:"next_action"`
+	NextAction         *nextAction       `json:"next_action" db:"-"`
 	PaymentMethod      *string           `json:"payment_method"`
-	PaymentMethodTypes []string          `json:"payment_method_types"`
-	Processing         *string           `json:"processing"`
+	PaymentMethodTypes []string          `json:"payment_method_types" db:"-"`
+	Processing         *string           `json:"processing" db:"-"`
 	Status             string            `json:"status"`
 }
 
@@ -79,47 +55,46 @@ type nextAction struct {
 	UseStripeSDK struct{} `json:"use_stripe_sdk"`
 }
 
-func (i *intent) object() *intentObject {
-	o := &intentObject{
-		ID: i.ID, Object: "payment_intent", Amount: i.Amount,
-		CancellationReason: i.CancellationReason, CaptureMethod: "automatic", ConfirmationMethod: "automatic",
-		Created: i.CreatedAt.Unix(), Currency: i.Currency, Description: i.Description,
-		LastPaymentError: i.LastPaymentError, LatestCharge: i.LatestCharge, Metadata: i.Metadata,
-		PaymentMethod: i.PaymentMethod, PaymentMethodTypes: []string{"card"}, Status: i.Status,
-	}
+const selectIntent = `
+select id, amount, amount_refunded, currency, status, payment_method,
+       description, metadata, latest_charge, last_payment_error,
+       cancellation_reason,
+       extract(epoch from canceled_at)::bigint as canceled_at,
+       extract(epoch from created_at)::bigint as created
+from payment_intents
+`
+
+// shown fills in what follows from the row.
+func (i *intent) shown() *intent {
+	i.Object, i.CaptureMethod, i.ConfirmationMethod = "payment_intent", "automatic", "automatic"
+	i.PaymentMethodTypes = []string{"card"}
+	i.AmountReceived, i.NextAction = 0, nil
 	switch i.Status {
 	case statusSucceeded:
-		o.AmountReceived = i.Amount
+		i.AmountReceived = i.Amount
 	case statusRequiresAction:
-		o.NextAction = &nextAction{Type: "use_stripe_sdk"}
+		i.NextAction = &nextAction{Type: "use_stripe_sdk"}
 	}
-	if i.CanceledAt != nil {
-		at := i.CanceledAt.Unix()
-		o.CanceledAt = &at
-	}
-	return o
+	return i
 }
 
-// intentsWhere reads intents; condition begins with "where".
-func intentsWhere(ctx context.Context, q postgres.Querier, condition string, args ...any) ([]*intent, error) {
-	rows, err := q.Query(ctx, selectIntent+"\n"+condition, args...)
+// collect reads rows of one of the books.
+func collect[T any](ctx context.Context, q postgres.Querier, query string, args ...any) ([]*T, error) {
+	rows, _ := q.Query(ctx, query, args...) // CollectRows returns its error
+	all, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByName[T])
 	if err != nil {
-		return nil, fmt.Errorf("read payment intents: %w", err)
+		return nil, fmt.Errorf("read the books: %w", err)
 	}
-	intents, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByName[intent])
-	if err != nil {
-		return nil, fmt.Errorf("read payment intents: %w", err)
-	}
-	return intents, nil
+	return all, nil
 }
 
-// lockIntent holds the intent until the transaction ends, so that one request
-// at a time decides about it. missing is the answer when there is none.
+// lockIntent locks the intent until the transaction ends, so that one request at a
+// time decides about it. missing is the answer when there is none.
 func lockIntent(ctx context.Context, tx pgx.Tx, id string, missing *apiError) (*intent, error) {
 	if !isID(id, "pi_") {
 		return nil, missing
 	}
-	intents, err := intentsWhere(ctx, tx, `where id = $1 for update`, id)
+	intents, err := collect[intent](ctx, tx, selectIntent+`where id = $1 for update`, id)
 	if err != nil {
 		return nil, err
 	}
@@ -129,8 +104,8 @@ func lockIntent(ctx context.Context, tx pgx.Tx, id string, missing *apiError) (*
 	return intents[0], nil
 }
 
-// isID tells whether id could be one that newID made with the prefix: nothing
-// else reaches the database.
+// isID reports whether newID could have made id with the prefix: nothing else
+// reaches the database.
 func isID(id, prefix string) bool {
 	rest, ok := strings.CutPrefix(id, prefix)
 	return ok && rest != "" && len(rest) < 64 &&
@@ -149,36 +124,14 @@ func (s *Sandbox) retrieveIntent(ctx context.Context, c *call) (answer, error) {
 		return answer{}, noIntentAt(c.target)
 	}
 	intents, err := s.settled(ctx, `where id = $1`, c.target)
-	switch {
-	case err != nil:
+	if err != nil {
 		return answer{}, err
-	case len(intents) == 0:
+	}
+	if len(intents) == 0 {
 		return answer{}, noIntentAt(c.target)
 	}
-	return object(http.StatusOK, intents[0].object()), nil
+	return object(http.StatusOK, intents[0].shown()), nil
 }
-
-// list is a page of Stripe's, newest first.
-type list[T any] struct {
-	Object  string `json:"object"`
-	URL     string `json:"url"`
-	HasMore bool   `json:"has_more"`
-	Data    []T    `json:"data"`
-}
-
-// page makes a list of at most limit of the rows, which were read one further.
-func page[R, T any](url string, rows []R, limit int, render func(R) T) list[T] {
-	l := list[T]{Object: "list", URL: url, HasMore: len(rows) > limit, Data: []T{}}
-	for _, row := range rows[:min(len(rows), limit)] {
-		l.Data = append(l.Data, render(row))
-	}
-	return l
-}
-
-const positionOfIntent = `
-select position
-from payment_intents
-where id = $1`
 
 const pageOfIntents = `
 where position < $1
@@ -190,7 +143,7 @@ func (s *Sandbox) listIntents(ctx context.Context, c *call) (answer, error) {
 	if err := c.params.done(); err != nil {
 		return answer{}, err
 	}
-	position, err := s.positionOf(ctx, positionOfIntent, "payment_intent", "pi_", cursor)
+	position, err := s.positionOf(ctx, "payment_intents", "pi_", cursor)
 	if err != nil {
 		return answer{}, err
 	}
@@ -198,22 +151,35 @@ func (s *Sandbox) listIntents(ctx context.Context, c *call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return object(http.StatusOK, page(c.path, intents, limit, (*intent).object)), nil
+	return page(c.path, intents, limit, (*intent).shown), nil
 }
 
-const pastAll = int64(1<<63 - 1)
-
-// positionOf is where a page begins that starts after cursor.
-func (s *Sandbox) positionOf(ctx context.Context, query, kind, prefix, cursor string) (int64, error) {
-	if cursor == "" {
-		return pastAll, nil
+// page answers a list of Stripe's, newest first, with at most limit of the rows,
+// which were read one further.
+func page[T any](url string, rows []*T, limit int, shown func(*T) *T) answer {
+	list := struct {
+		Object  string `json:"object"`
+		URL     string `json:"url"`
+		HasMore bool   `json:"has_more"`
+		Data    []*T   `json:"data"`
+	}{"list", url, len(rows) > limit, rows[:min(len(rows), limit)]}
+	for _, row := range list.Data {
+		shown(row)
 	}
-	missing := noSuch(http.StatusBadRequest, kind, "starting_after", cursor)
+	return object(http.StatusOK, list)
+}
+
+// positionOf returns the position in table before which a page begins.
+func (s *Sandbox) positionOf(ctx context.Context, table, prefix, cursor string) (int64, error) {
+	if cursor == "" {
+		return math.MaxInt64, nil
+	}
+	missing := noSuch(http.StatusBadRequest, strings.TrimSuffix(table, "s"), "starting_after", cursor)
 	if !isID(cursor, prefix) {
 		return 0, missing
 	}
 	var position int64
-	err := s.pool.QueryRow(ctx, query, cursor).Scan(&position)
+	err := s.pool.QueryRow(ctx, `select position from `+table+` where id = $1`, cursor).Scan(&position)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return 0, missing

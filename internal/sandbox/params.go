@@ -1,7 +1,6 @@
 package sandbox
 
 import (
-	"fmt"
 	"maps"
 	"net/url"
 	"slices"
@@ -19,20 +18,16 @@ const (
 	limitMax         = 100
 )
 
-// params reads form parameters (a=1, a[b]=2, a[]=3). It keeps the first fault
-// and knows which parameters were asked for, so that done can refuse the rest.
+// params reads form parameters (a=1, a[b]=2, a[]=3). It keeps the first fault. It
+// records the known parameters, so that done can refuse the others.
 type params struct {
 	values url.Values
 	known  map[string]bool
 	fault  *apiError
 }
 
-func newParams(values url.Values) *params {
-	return &params{values: values, known: make(map[string]bool)}
-}
-
-// readParams decodes an encoded form. PostgreSQL holds no NUL and JSON no
-// invalid UTF-8, so neither gets further than this.
+// readParams decodes an encoded form. It refuses NUL, which PostgreSQL cannot
+// hold, and invalid UTF-8.
 func readParams(encoded string) (*params, *apiError) {
 	values, err := url.ParseQuery(encoded)
 	if err != nil {
@@ -45,7 +40,7 @@ func readParams(encoded string) (*params, *apiError) {
 			}
 		}
 	}
-	return newParams(values), nil
+	return &params{values: values, known: make(map[string]bool)}, nil
 }
 
 func (p *params) refuse(e *apiError) {
@@ -54,16 +49,15 @@ func (p *params) refuse(e *apiError) {
 	}
 }
 
-// done returns the first fault, unknown parameters included. A nil *apiError
-// must not become a non-nil error, hence the two returns.
+// done returns the first fault, unknown parameters included.
 func (p *params) done() error {
 	for _, name := range slices.Sorted(maps.Keys(p.values)) {
 		base, _, _ := strings.Cut(name, "[")
 		if !p.known[base] {
-			p.refuse(invalid("parameter_unknown", name, "Received unknown parameter: "+name+"."))
+			p.refuse(invalid("parameter_unknown", name, "Received unknown parameter: %s.", name))
 		}
 	}
-	if p.fault != nil {
+	if p.fault != nil { // a nil *apiError must not become a non-nil error
 		return p.fault
 	}
 	return nil
@@ -76,47 +70,35 @@ func (p *params) ignore(names ...string) {
 	}
 }
 
-// text is the parameter's value, "" when absent. A nested value is refused.
+// text returns the parameter's single value, "" when absent.
 func (p *params) text(name string) string {
 	p.known[name] = true
 	for other := range p.values {
 		if strings.HasPrefix(other, name+"[") {
-			p.refuse(invalid("", name, "Invalid "+name+": must be a single value."))
+			p.refuse(invalid("", name, "Invalid %s: must be a single value.", name))
 		}
 	}
-	all := p.values[name]
-	switch len(all) {
-	case 0:
+	if len(p.values[name]) > 1 {
+		p.refuse(invalid("", name, "Invalid %s: given more than once.", name))
 		return ""
-	case 1:
-		return all[0]
 	}
-	p.refuse(invalid("", name, "Invalid "+name+": given more than once."))
-	return ""
+	return p.values.Get(name)
 }
 
-func (p *params) required(name string) string {
-	value := p.text(name)
-	if value == "" {
-		p.refuse(missing(name))
-	}
-	return value
-}
-
-// amount is in minor units of Stripe, 0 when absent; what is present is 1 ... amountMax.
+// amount is in minor units of Stripe: 1 ... amountMax, 0 when absent.
 func (p *params) amount(name string) int64 {
 	value := p.text(name)
-	if _, present := p.values[name]; !present {
+	if !p.values.Has(name) {
 		return 0
 	}
 	n, err := strconv.ParseInt(value, 10, 64)
 	switch {
 	case err != nil:
-		p.refuse(invalid("parameter_invalid_integer", name, "Invalid integer: "+value+"."))
+		p.refuse(invalid("parameter_invalid_integer", name, "Invalid integer: %s.", value))
 	case n < 1:
 		p.refuse(invalid("parameter_invalid_integer", name, "This value must be greater than or equal to 1."))
 	case n > amountMax:
-		p.refuse(invalid("amount_too_large", name, fmt.Sprintf("Amount must be no more than %d.", int64(amountMax))))
+		p.refuse(invalid("amount_too_large", name, "Amount must be no more than %d.", int64(amountMax)))
 	}
 	return n
 }
@@ -135,20 +117,19 @@ func indivisible(amount int64, currency string) *apiError {
 	if amount%step == 0 {
 		return nil
 	}
-	return invalid("", "amount", fmt.Sprintf("Amount in %s must be evenly divisible by %d.", currency, step))
+	return invalid("", "amount", "Amount in %s must be evenly divisible by %d.", currency, step)
 }
 
 // currency is three letters in any case, returned in lower case.
 func (p *params) currency(name string) string {
-	value := strings.ToLower(p.required(name))
-	if value != "" && !isCurrency(value) {
-		p.refuse(invalid("", name, "Invalid currency: "+value+"."))
+	value := strings.ToLower(p.text(name))
+	switch {
+	case value == "":
+		p.refuse(missing(name))
+	case len(value) != 3 || strings.Trim(value, "abcdefghijklmnopqrstuvwxyz") != "":
+		p.refuse(invalid("", name, "Invalid currency: %s.", value))
 	}
 	return value
-}
-
-func isCurrency(s string) bool {
-	return len(s) == 3 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz") == ""
 }
 
 func (p *params) boolean(name string) bool {
@@ -158,11 +139,11 @@ func (p *params) boolean(name string) bool {
 // word is one of the words, the first when absent.
 func (p *params) word(name string, words ...string) string {
 	value := p.text(name)
-	if _, present := p.values[name]; !present {
+	if !p.values.Has(name) {
 		return words[0]
 	}
 	if !slices.Contains(words, value) {
-		p.refuse(invalid("", name, fmt.Sprintf("Invalid %s: must be one of %s.", name, strings.Join(words, ", "))))
+		p.refuse(invalid("", name, "Invalid %s: must be one of %s.", name, strings.Join(words, ", ")))
 	}
 	return value
 }
@@ -175,7 +156,7 @@ func (p *params) limit() int {
 	}
 	n, err := strconv.Atoi(value)
 	if err != nil || n < 1 || n > limitMax {
-		p.refuse(invalid("parameter_invalid_integer", "limit", fmt.Sprintf("Invalid limit: must be between 1 and %d.", limitMax)))
+		p.refuse(invalid("parameter_invalid_integer", "limit", "Invalid limit: must be between 1 and %d.", limitMax))
 	}
 	return n
 }
@@ -195,17 +176,17 @@ func (p *params) metadata() map[string]string {
 		case !opened || !closed || key == "" || strings.ContainsAny(key, "[]"):
 			p.refuse(invalid("", name, "Metadata is a set of pairs: metadata[key]=value."))
 		case len(p.values[name]) > 1:
-			p.refuse(invalid("", name, "Invalid "+name+": given more than once."))
+			p.refuse(invalid("", name, "Invalid %s: given more than once.", name))
 		case utf8.RuneCountInString(key) > metadataKeyMax:
-			p.refuse(invalid("", name, fmt.Sprintf("Metadata keys hold at most %d characters.", metadataKeyMax)))
+			p.refuse(invalid("", name, "Metadata keys hold at most %d characters.", metadataKeyMax))
 		case utf8.RuneCountInString(value) > metadataValueMax:
-			p.refuse(invalid("", name, fmt.Sprintf("Metadata values hold at most %d characters.", metadataValueMax)))
+			p.refuse(invalid("", name, "Metadata values hold at most %d characters.", metadataValueMax))
 		case value != "":
 			entries[key] = value
 		}
 	}
 	if len(entries) > metadataKeys {
-		p.refuse(invalid("", "metadata", fmt.Sprintf("Metadata holds at most %d pairs.", metadataKeys)))
+		p.refuse(invalid("", "metadata", "Metadata holds at most %d pairs.", metadataKeys))
 	}
 	return entries
 }

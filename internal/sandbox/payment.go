@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"strings"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -12,12 +12,12 @@ import (
 const insertIntent = `
 insert into payment_intents (
   id, amount, currency, status, payment_method, description, metadata, created_at)
-values ($1, $2, $3, $4, $5, nullif($6, ''), $7, $8)`
+values ($1, $2, $3, $4, $5, $6, $7, to_timestamp($8))`
 
-// createIntent makes an intent and, with confirm=true, attempts it at once.
+// createIntent creates an intent and, with confirm=true, attempts it at once.
 func (s *Sandbox) createIntent(c *call) (execution, error) {
 	p := c.params
-	i := intent{ID: newID("pi_"), Status: statusRequiresMethod, CreatedAt: s.options.Now()}
+	i := intent{ID: newID("pi_"), Status: statusRequiresMethod, Created: s.options.Now().Unix()}
 	i.Amount = p.amount("amount")
 	i.Currency = p.currency("currency")
 	i.Metadata = p.metadata()
@@ -27,13 +27,12 @@ func (s *Sandbox) createIntent(c *call) (execution, error) {
 	p.word("capture_method", "automatic", "automatic_async")
 	p.word("confirmation_method", "automatic")
 	p.ignore("automatic_payment_methods", "payment_method_types", "return_url", "use_stripe_sdk")
-	if p.values.Get("amount") == "" {
-		p.refuse(missing("amount"))
-	}
 	if refusal := indivisible(i.Amount, i.Currency); refusal != nil {
 		p.refuse(refusal)
 	}
 	switch {
+	case i.Amount == 0:
+		p.refuse(missing("amount"))
 	case confirm && method == "":
 		p.refuse(missing("payment_method"))
 	case unattended && !confirm:
@@ -49,23 +48,23 @@ func (s *Sandbox) createIntent(c *call) (execution, error) {
 		i.Description = &description
 	}
 	return func(_ context.Context, _ pgx.Tx, b *pgx.Batch) (answer, error) {
-		b.Queue(insertIntent, i.ID, i.Amount, i.Currency, i.Status, i.PaymentMethod, description, i.Metadata, i.CreatedAt)
-		s.emit(b, c, "payment_intent.created", i.object())
+		b.Queue(insertIntent, i.ID, i.Amount, i.Currency, i.Status, i.PaymentMethod, i.Description, i.Metadata, i.Created)
+		s.emit(b, c, "payment_intent.created", i.shown())
 		if confirm {
 			return s.attempt(b, c, &i, unattended), nil
 		}
-		return object(http.StatusOK, i.object()), nil
+		return object(http.StatusOK, i.shown()), nil
 	}, nil
 }
 
-// unattended reads the parameters that say that no customer is there.
+// unattended reads the parameters that say that the customer is absent.
 func (p *params) unattended() bool {
 	offSession := p.word("off_session", "false", "true", "one_off", "recurring") != "false"
 	return p.boolean("error_on_requires_action") || offSession
 }
 
-// confirmIntent attempts an intent. A declined one can be attempted again, but
-// only with a payment method, for it has lost its own.
+// confirmIntent attempts an intent. A declined intent has lost its payment method
+// and can be attempted again only with another.
 func (s *Sandbox) confirmIntent(c *call) (execution, error) {
 	p := c.params
 	method := p.method("payment_method")
@@ -83,7 +82,7 @@ func (s *Sandbox) confirmIntent(c *call) (execution, error) {
 		case statusRequiresConfirmation, statusRequiresAction:
 		case statusRequiresMethod:
 			if method == "" {
-				return unexpected(i, "confirm", "Give it a payment_method first."), nil
+				return unexpected(i, "confirm", " Give it a payment_method first."), nil
 			}
 		default:
 			return unexpected(i, "confirm", ""), nil
@@ -95,11 +94,10 @@ func (s *Sandbox) confirmIntent(c *call) (execution, error) {
 	}, nil
 }
 
-// unexpected refuses what the intent's state does not allow, and shows it.
+// unexpected refuses what the intent's state does not allow, and shows the intent.
 func unexpected(i *intent, verb, advice string) answer {
-	e := invalid("payment_intent_unexpected_state", "",
-		strings.TrimSpace(fmt.Sprintf("You cannot %s this PaymentIntent because it has a status of %s. %s", verb, i.Status, advice)))
-	e.PaymentIntent = i.object()
+	e := invalid("payment_intent_unexpected_state", "", "You cannot %s this PaymentIntent because it has a status of %s.%s", verb, i.Status, advice)
+	e.PaymentIntent = i.shown()
 	return e.answer()
 }
 
@@ -116,45 +114,37 @@ const insertCapture = `
 insert into captures (id, payment_intent, amount, currency)
 values ($1, $2, $3, $4)`
 
-// attempt charges the locked intent's payment method and queues all that
-// follows from it.
+// attempt charges the locked intent's payment method and queues the consequences.
 func (s *Sandbox) attempt(b *pgx.Batch, c *call, i *intent, unattended bool) answer {
 	charge := newID("ch_")
 	status, failure := charged(*i.PaymentMethod, unattended)
 	i.Status, i.LatestCharge, i.LastPaymentError = status, &charge, nil
 	if failure != nil {
 		failure.Charge = charge
-		shown := *failure
-		i.LastPaymentError, i.PaymentMethod = &shown, nil
+		kept := *failure
+		i.LastPaymentError, i.PaymentMethod = &kept, nil
 	}
 	b.Queue(updateAttempted, i.ID, i.Status, i.PaymentMethod, i.LatestCharge, i.LastPaymentError, s.options.ProcessingTime)
 	if status == statusSucceeded {
 		b.Queue(insertCapture, charge, i.ID, i.Amount, i.Currency)
 	}
-	s.emit(b, c, eventOf(status), i.object())
-	if failure != nil {
-		failure.PaymentIntent = i.object()
-		return failure.answer()
+	if failure == nil {
+		s.emit(b, c, "payment_intent."+status, i.shown())
+		return object(http.StatusOK, i)
 	}
-	return object(http.StatusOK, i.object())
-}
-
-// eventOf names the event that an attempt with this outcome causes.
-func eventOf(status string) string {
-	if status == statusRequiresMethod {
-		return "payment_intent.payment_failed"
-	}
-	return "payment_intent." + status
+	s.emit(b, c, "payment_intent.payment_failed", i.shown())
+	failure.PaymentIntent = i
+	return failure.answer()
 }
 
 const updateCanceled = `
 update payment_intents
 set status = 'canceled',
     cancellation_reason = nullif($2, ''),
-    canceled_at = $3
+    canceled_at = to_timestamp($3)
 where id = $1`
 
-// cancelIntent seals an intent: nothing can be captured through it afterwards.
+// cancelIntent cancels an intent: nothing can be captured by it afterwards.
 func (s *Sandbox) cancelIntent(c *call) (execution, error) {
 	reason := c.params.word("cancellation_reason", "", "duplicate", "fraudulent", "requested_by_customer", "abandoned")
 	if err := c.params.done(); err != nil {
@@ -169,14 +159,14 @@ func (s *Sandbox) cancelIntent(c *call) (execution, error) {
 		case statusProcessing, statusSucceeded, statusCanceled:
 			return unexpected(i, "cancel", ""), nil
 		}
-		now := s.options.Now()
+		now := s.options.Now().Unix()
 		i.Status, i.CanceledAt = statusCanceled, &now
 		if reason != "" {
 			i.CancellationReason = &reason
 		}
 		b.Queue(updateCanceled, i.ID, reason, now)
-		s.emit(b, c, "payment_intent.canceled", i.object())
-		return object(http.StatusOK, i.object()), nil
+		s.emit(b, c, "payment_intent.canceled", i.shown())
+		return object(http.StatusOK, i.shown()), nil
 	}, nil
 }
 
@@ -192,48 +182,101 @@ set status = 'succeeded',
     settle_at = null
 where id = $1`
 
-// settle lets the intents succeed whose processing time is over. Any number
-// may run at once: a locked intent is being settled by another.
+// settle lets the intents succeed whose processing time is over. It skips intents
+// that another transaction settles.
 func (s *Sandbox) settle(ctx context.Context) error {
-	tx, err := s.pool.Begin(ctx)
+	var settled int
+	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		due, err := collect[intent](ctx, tx, selectIntent+lockDue)
+		settled = len(due)
+		if err != nil || settled == 0 {
+			return err
+		}
+		b := &pgx.Batch{}
+		for _, i := range due {
+			i.Status = statusSucceeded
+			b.Queue(updateSettled, i.ID)
+			b.Queue(insertCapture, *i.LatestCharge, i.ID, i.Amount, i.Currency)
+			s.emit(b, nil, "payment_intent.succeeded", i.shown())
+		}
+		return tx.SendBatch(ctx, b).Close()
+	})
 	if err != nil {
-		return fmt.Errorf("begin: %w", err)
-	}
-	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // after a commit it does nothing; else the connection goes
-	due, err := intentsWhere(ctx, tx, lockDue)
-	if err != nil || len(due) == 0 {
-		return err
-	}
-	b := &pgx.Batch{}
-	for _, i := range due {
-		i.Status, i.SettleAt = statusSucceeded, nil
-		b.Queue(updateSettled, i.ID)
-		b.Queue(insertCapture, *i.LatestCharge, i.ID, i.Amount, i.Currency)
-		s.emit(b, nil, "payment_intent.succeeded", i.object())
-	}
-	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return fmt.Errorf("settle payment intents: %w", err)
 	}
-	if err := tx.Commit(ctx); err != nil {
-		return fmt.Errorf("settle payment intents: %w", err)
+	if settled > 0 {
+		s.nudge()
 	}
-	s.nudge()
 	return nil
 }
 
-// settled reads intents after settling those of them that are due.
+// settled reads intents, and settles those of them that are due before.
 func (s *Sandbox) settled(ctx context.Context, condition string, args ...any) ([]*intent, error) {
-	intents, err := intentsWhere(ctx, s.pool, condition, args...)
-	if err != nil {
+	intents, err := collect[intent](ctx, s.pool, selectIntent+condition, args...)
+	if err != nil || !slices.ContainsFunc(intents, func(i *intent) bool { return i.Status == statusProcessing }) {
+		return intents, err
+	}
+	if err := s.settle(ctx); err != nil {
 		return nil, err
 	}
-	for _, i := range intents {
-		if i.Status == statusProcessing {
-			if err := s.settle(ctx); err != nil {
-				return nil, err
-			}
-			return intentsWhere(ctx, s.pool, condition, args...)
+	return collect[intent](ctx, s.pool, selectIntent+condition, args...)
+}
+
+// Payment methods are Stripe's test methods; each stands for an outcome.
+const (
+	methodVisa              = "pm_card_visa"
+	methodDeclined          = "pm_card_chargeDeclined"
+	methodInsufficientFunds = "pm_card_chargeDeclinedInsufficientFunds"
+	methodAuthentication    = "pm_card_authenticationRequired"
+	methodRefundFail        = "pm_card_refundFail"
+	methodProcessing        = "pm_card_processing"
+)
+
+// methodObject is the payment method as errors show it.
+type methodObject struct {
+	ID       string `json:"id"`
+	Object   string `json:"object"`
+	Type     string `json:"type"`
+	Livemode bool   `json:"livemode"`
+}
+
+// method reads a payment method parameter; "" when absent.
+func (p *params) method(name string) string {
+	value := p.text(name)
+	switch value {
+	case methodVisa, methodDeclined, methodInsufficientFunds, methodAuthentication, methodRefundFail, methodProcessing:
+	case "":
+		if p.values.Has(name) {
+			p.refuse(invalid("parameter_invalid_empty", name, "You passed an empty string for '%s'.", name))
 		}
+	default:
+		p.refuse(noSuch(http.StatusBadRequest, "PaymentMethod", name, value))
 	}
-	return intents, nil
+	return value
+}
+
+// charged returns the status that an attempt on method leads to, and the card error
+// if it is declined. unattended means that the customer is absent.
+func charged(method string, unattended bool) (string, *apiError) {
+	declined := func(code, declineCode, message string) (string, *apiError) {
+		e := newError(http.StatusPaymentRequired, typeCard, code, "%s", message)
+		e.DeclineCode = declineCode
+		e.PaymentMethod = &methodObject{ID: method, Object: "payment_method", Type: "card"}
+		return statusRequiresMethod, e
+	}
+	switch method {
+	case methodDeclined:
+		return declined("card_declined", "generic_decline", "Your card was declined.")
+	case methodInsufficientFunds:
+		return declined("card_declined", "insufficient_funds", "Your card has insufficient funds.")
+	case methodAuthentication:
+		if unattended {
+			return declined("authentication_required", "authentication_required", "Your card was declined. This transaction requires authentication.")
+		}
+		return statusRequiresAction, nil
+	case methodProcessing:
+		return statusProcessing, nil
+	default:
+		return statusSucceeded, nil
+	}
 }

@@ -174,20 +174,7 @@ func TestConcurrentConfirmations(t *testing.T) {
 		t.Parallel()
 		w := start(t, sandbox.Options{})
 		id := w.create("pm_card_visa")
-		statuses := make(chan int)
-		for range 20 {
-			go func() {
-				a, err := w.tryPost("/v1/payment_intents/"+id+"/confirm", "")
-				if err != nil {
-					t.Error(err)
-				}
-				statuses <- a.status
-			}()
-		}
-		counts := make(map[int]int)
-		for range 20 {
-			counts[<-statuses]++
-		}
+		counts := statuses(w.concurrently(20, func(int) (answered, error) { return w.tryPost("/v1/payment_intents/"+id+"/confirm", "") }))
 		if b := w.books(); counts[200] != 1 || counts[400] != 19 || len(b.Captures) != 1 || b.Intents[0].Captures != 1 {
 			t.Errorf("answers %v, books %+v", counts, b)
 		}
@@ -198,18 +185,11 @@ func TestConcurrentConfirmations(t *testing.T) {
 		w := start(t, sandbox.Options{})
 		for range 10 {
 			id := w.create("pm_card_visa")
-			statuses := make(chan int)
-			for _, verb := range []string{"confirm", "cancel"} {
-				go func() {
-					a, err := w.tryPost("/v1/payment_intents/"+id+"/"+verb, "")
-					if err != nil {
-						t.Error(err)
-					}
-					statuses <- a.status
-				}()
-			}
-			if sum := <-statuses + <-statuses; sum != 200+400 {
-				t.Errorf("the two answers add up to %d", sum)
+			counts := statuses(w.concurrently(2, func(i int) (answered, error) {
+				return w.tryPost("/v1/payment_intents/"+id+"/"+[]string{"confirm", "cancel"}[i], "")
+			}))
+			if counts[200] != 1 || counts[400] != 1 {
+				t.Errorf("answers %v", counts)
 			}
 		}
 		for _, i := range w.books().Intents {

@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -18,7 +17,7 @@ import (
 
 const keyMax = 255
 
-// call is one request to the provider, read whole before anything happens.
+// call is one request to the provider.
 type call struct {
 	id     string
 	method string
@@ -30,17 +29,16 @@ type call struct {
 	fault  draw
 }
 
-// endpoint decides a request. An *apiError is answered as it is and saved
-// nowhere; any other error means that the database could not be used.
+// endpoint answers a request. An *apiError is answered and not saved; any other
+// error means that the database could not be used.
 type endpoint func(ctx context.Context, c *call) (answer, error)
 
-// provider serves one route of the provider. A fault may cut the connection
-// before anything is decided, or after everything was.
+// provider serves one route of the provider.
 func (s *Sandbox) provider(decide endpoint) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c, refusal := readCall(r)
 		c.fault = s.faults.draw()
-		a, err := s.carryOut(r.Context(), c, refusal, decide)
+		a, err := s.process(r.Context(), c, refusal, decide)
 		if c.fault.dropBefore || c.fault.dropAfter {
 			cut(w)
 			return
@@ -49,20 +47,23 @@ func (s *Sandbox) provider(decide endpoint) http.HandlerFunc {
 	}
 }
 
-// carryOut is the order of a provider: a key is in flight from before its request is
-// counted until its answer is decided; a fault may delay it; it is carried out
-// whether or not its client still waits.
-func (s *Sandbox) carryOut(ctx context.Context, c *call, refusal *apiError, decide endpoint) (answer, error) {
+// process runs a request in the order of a provider. Its key is in flight from
+// before it is counted until its answer is decided. A fault may delay it. It is
+// executed even if its client has gone.
+func (s *Sandbox) process(ctx context.Context, c *call, refusal *apiError, decide endpoint) (answer, error) {
 	ctx = context.WithoutCancel(ctx)
-	first := refusal == nil && s.inFlight.enter(c.key)
-	if first {
-		defer s.inFlight.leave(c.key)
+	rival := false
+	if c.key != "" && refusal == nil {
+		if _, rival = s.inFlight.LoadOrStore(c.key, true); !rival {
+			defer s.inFlight.Delete(c.key)
+		}
 	}
 	if err := s.arrive(ctx, c); err != nil {
 		return answer{}, err
 	}
-	if refusal == nil && !first {
-		return answer{}, keyInUse(c.key)
+	if rival {
+		return answer{}, newError(http.StatusConflict, typeIdempotency, "idempotency_key_in_use",
+			"Another request with the idempotency key '%s' is in flight. Try again later.", c.key)
 	}
 	s.delay(c.fault.slow)
 	switch {
@@ -76,29 +77,33 @@ func (s *Sandbox) carryOut(ctx context.Context, c *call, refusal *apiError, deci
 	return decide(ctx, c)
 }
 
-// insertRequest counts without waiting for the disk: a crash of the sandbox
-// loses none, a crash of the server at most those of its last moments, and
-// never one whose effect was committed, which comes later in the log.
 const insertRequest = `
 insert into requests (id, method, path, idempotency_key)
 values ($1, $2, $3, nullif($4, ''))`
 
-const withoutWaiting = `select set_config('synchronous_commit', 'off', true)`
-
 func (s *Sandbox) arrive(ctx context.Context, c *call) error {
 	ctx, cancel := context.WithTimeout(ctx, workDeadline)
 	defer cancel()
-	b := &pgx.Batch{}
-	b.Queue(withoutWaiting)
-	b.Queue(insertRequest, c.id, c.method, c.path, c.key)
-	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
+	err := s.sendRelaxed(ctx, func(b *pgx.Batch) { b.Queue(insertRequest, c.id, c.method, c.path, c.key) })
+	if err != nil {
 		return fmt.Errorf("count a request: %w", err)
 	}
 	return nil
 }
 
-// read makes an endpoint of a function that changes nothing. Keys do not
-// concern it.
+const relaxCommit = `select set_config('synchronous_commit', 'off', true)`
+
+// sendRelaxed commits without waiting for the disk. A crash of the sandbox loses
+// nothing. A crash of the server loses the last moments, but no count of a request
+// whose effect was committed, because that is later in the log.
+func (s *Sandbox) sendRelaxed(ctx context.Context, queue func(*pgx.Batch)) error {
+	b := &pgx.Batch{}
+	b.Queue(relaxCommit)
+	queue(b)
+	return s.pool.SendBatch(ctx, b).Close()
+}
+
+// read makes an endpoint of a function that changes nothing and ignores keys.
 func (s *Sandbox) read(query endpoint) endpoint {
 	return func(ctx context.Context, c *call) (answer, error) {
 		if c.fault.error500 != never {
@@ -109,10 +114,7 @@ func (s *Sandbox) read(query endpoint) endpoint {
 }
 
 func unrecognized(_ context.Context, c *call) (answer, error) {
-	return answer{}, &apiError{
-		Type: typeInvalid, status: http.StatusNotFound,
-		Message: fmt.Sprintf("Unrecognized request URL (%s: %s).", c.method, c.path),
-	}
+	return answer{}, newError(http.StatusNotFound, typeInvalid, "", "Unrecognized request URL (%s: %s).", c.method, c.path)
 }
 
 // reply writes the answer, or the error as one.
@@ -123,10 +125,11 @@ func (s *Sandbox) reply(w http.ResponseWriter, c *call, a answer, err error) {
 		switch {
 		case errors.As(err, &refusal):
 		case postgres.IsLockTimeout(err):
-			refusal = lockTimeout()
+			refusal = newError(http.StatusTooManyRequests, typeInvalid, "lock_timeout", "Another request is using this object. Try again later.")
 		default:
-			s.logger.Error("request not carried out", "request_id", c.id, "path", c.path, "error", err)
-			refusal = outOfService()
+			// Nothing is saved; whether a commit in flight happened is unknown.
+			s.options.Logger.Error("request failed", "request_id", c.id, "path", c.path, "error", err)
+			refusal = newError(http.StatusServiceUnavailable, typeAPI, "", "The provider cannot reach its own books. Try again later.")
 		}
 		a = refusal.answer()
 	}
@@ -155,7 +158,7 @@ func refuseControl(w http.ResponseWriter, status int, message string) {
 	writeJSON(w, status, map[string]map[string]string{"error": {"message": message}})
 }
 
-// cut closes the connection under the client's request without an answer.
+// cut closes the connection without an answer.
 func cut(w http.ResponseWriter) {
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
@@ -164,7 +167,7 @@ func cut(w http.ResponseWriter) {
 	_ = conn.Close()
 }
 
-// readCall reads the request whole. The call is usable even if refused.
+// readCall reads the whole request. The call is usable even if refused.
 func readCall(r *http.Request) (*call, *apiError) {
 	c := &call{
 		id:     newID("req_"),
@@ -173,13 +176,14 @@ func readCall(r *http.Request) (*call, *apiError) {
 		target: r.PathValue("id"),
 	}
 	if !authorized(r) {
-		return c, unauthorized()
+		return c, newError(http.StatusUnauthorized, typeInvalid, "",
+			"No valid API key was given. Send 'Authorization: Bearer sk_test_...' (the sandbox takes any such key, and no other).")
 	}
 	encoded := r.URL.RawQuery
 	if r.Method == http.MethodPost {
 		key := r.Header.Get("Idempotency-Key")
-		if !validKey(key) {
-			return c, invalid("", "", fmt.Sprintf("Idempotency keys hold at most %d printable ASCII characters.", keyMax))
+		if len(key) > keyMax || strings.ContainsFunc(key, func(c rune) bool { return c < ' ' || c > '~' }) {
+			return c, invalid("", "", "Idempotency keys hold at most %d printable ASCII characters.", keyMax)
 		}
 		c.key = key
 		body, refusal := readForm(r)
@@ -195,48 +199,22 @@ func readCall(r *http.Request) (*call, *apiError) {
 
 func readForm(r *http.Request) (string, *apiError) {
 	body, err := io.ReadAll(io.LimitReader(r.Body, bodyLimit+1))
-	switch {
-	case err != nil:
-		return "", invalid("", "", "The request's body could not be read.")
-	case len(body) > bodyLimit:
-		return "", invalid("", "", fmt.Sprintf("The request's body is larger than %d bytes.", bodyLimit))
-	case len(body) == 0:
-		return "", nil
+	if err != nil || len(body) > bodyLimit {
+		return "", invalid("", "", "The request's body could not be read or is larger than %d bytes.", bodyLimit)
 	}
 	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	if err != nil || kind != "application/x-www-form-urlencoded" {
+	if len(body) > 0 && (err != nil || kind != "application/x-www-form-urlencoded") {
 		return "", invalid("", "", "Send parameters as application/x-www-form-urlencoded.")
 	}
 	return string(body), nil
 }
 
-func validKey(key string) bool {
-	if len(key) > keyMax {
-		return false
-	}
-	for _, c := range []byte(key) {
-		if c < 0x20 || c > 0x7e {
-			return false
-		}
-	}
-	return true
-}
-
-// authorized takes any test key, as a bearer or as the user of basic
-// authentication. There is nothing here to protect.
+// authorized accepts any test key, as a bearer or as the user of basic
+// authentication: the sandbox protects nothing.
 func authorized(r *http.Request) bool {
-	scheme, value, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	switch strings.ToLower(scheme) {
-	case "bearer":
-	case "basic":
-		decoded, err := base64.StdEncoding.DecodeString(value)
-		if err != nil {
-			return false
-		}
-		value, _, _ = strings.Cut(string(decoded), ":")
-	default:
-		return false
+	key, _, ok := r.BasicAuth()
+	if scheme, value, _ := strings.Cut(r.Header.Get("Authorization"), " "); !ok && strings.EqualFold(scheme, "bearer") {
+		key = value
 	}
-	key, ok := strings.CutPrefix(value, "sk_test_")
-	return ok && key != ""
+	return len(key) > len("sk_test_") && strings.HasPrefix(key, "sk_test_")
 }

@@ -5,37 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/payonce/payonce/internal/postgres"
 )
 
-// refund is a row of refunds.
+// refund is a row of refunds and, once shown was called, Stripe's refund.
 type refund struct {
-	Position      int64
-	ID            string
-	PaymentIntent string
-	Charge        string
-	Amount        int64
-	Currency      string
-	Status        string
-	FailureReason *string
-	Reason        *string
-	Metadata      map[string]string
-	CreatedAt     time.Time
-}
-
-const selectRefund = `
-select position, id, payment_intent, charge, amount, currency, status,
-       failure_reason, reason, metadata, created_at
-from refunds`
-
-// refundObject is Stripe's refund.
-type refundObject struct {
 	ID            string            `json:"id"`
-	Object        string            `json:"object"`
+	Object        string            `json:"object" db:"-"`
 	Amount        int64             `json:"amount"`
 	Charge        string            `json:"charge"`
 	Created       int64             `json:"created"`
@@ -47,40 +24,25 @@ type refundObject struct {
 	Status        string            `json:"status"`
 }
 
-func (r *refund) object() *refundObject {
-	return &refundObject{
-		ID: r.ID, Object: "refund", Amount: r.Amount, Charge: r.Charge, Created: r.CreatedAt.Unix(),
-		Currency: r.Currency, FailureReason: r.FailureReason, Metadata: r.Metadata,
-		PaymentIntent: r.PaymentIntent, Reason: r.Reason, Status: r.Status,
-	}
+const selectRefund = `
+select id, payment_intent, charge, amount, currency, status, failure_reason,
+       reason, metadata, extract(epoch from created_at)::bigint as created
+from refunds
+`
+
+func (r *refund) shown() *refund {
+	r.Object = "refund"
+	return r
 }
 
-// chargeObject is Stripe's charge, as charge.refunded shows it.
-type chargeObject struct {
-	ID             string            `json:"id"`
-	Object         string            `json:"object"`
-	Amount         int64             `json:"amount"`
-	AmountCaptured int64             `json:"amount_captured"`
-	AmountRefunded int64             `json:"amount_refunded"`
-	Captured       bool              `json:"captured"`
-	Created        int64             `json:"created"`
-	Currency       string            `json:"currency"`
-	Livemode       bool              `json:"livemode"`
-	Metadata       map[string]string `json:"metadata"`
-	Paid           bool              `json:"paid"`
-	PaymentIntent  string            `json:"payment_intent"`
-	PaymentMethod  *string           `json:"payment_method"`
-	Refunded       bool              `json:"refunded"`
-	Status         string            `json:"status"`
-}
-
-// charge is the capture of a succeeded intent.
-func (i *intent) charge() *chargeObject {
-	return &chargeObject{
-		ID: *i.LatestCharge, Object: "charge", Amount: i.Amount, AmountCaptured: i.Amount,
-		AmountRefunded: i.AmountRefunded, Captured: true, Created: i.CreatedAt.Unix(), Currency: i.Currency,
-		Metadata: i.Metadata, Paid: true, PaymentIntent: i.ID, PaymentMethod: i.PaymentMethod,
-		Refunded: i.AmountRefunded == i.Amount, Status: statusSucceeded,
+// charge is the capture of a succeeded intent as Stripe's charge, which
+// charge.refunded shows.
+func (i *intent) charge() map[string]any {
+	return map[string]any{
+		"id": *i.LatestCharge, "object": "charge", "amount": i.Amount, "amount_captured": i.Amount,
+		"amount_refunded": i.AmountRefunded, "captured": true, "created": i.Created, "currency": i.Currency,
+		"livemode": false, "metadata": i.Metadata, "paid": true, "payment_intent": i.ID,
+		"payment_method": i.PaymentMethod, "refunded": i.AmountRefunded == i.Amount, "status": statusSucceeded,
 	}
 }
 
@@ -97,9 +59,9 @@ where id = $1`
 const insertRefund = `
 insert into refunds (
   id, payment_intent, charge, amount, currency, status, failure_reason, reason, metadata, created_at)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, to_timestamp($10))`
 
-// createRefund gives back part of a capture, or all that is left of it.
+// createRefund refunds part of a capture, or all that is left of it.
 func (s *Sandbox) createRefund(c *call) (execution, error) {
 	p := c.params
 	target, charge := p.text("payment_intent"), p.text("charge")
@@ -129,24 +91,24 @@ func (s *Sandbox) createRefund(c *call) (execution, error) {
 		}
 		r := &refund{
 			ID: newID("re_"), PaymentIntent: i.ID, Charge: *i.LatestCharge, Amount: amount, Currency: i.Currency,
-			Status: statusSucceeded, Metadata: metadata, CreatedAt: s.options.Now(),
+			Status: statusSucceeded, Metadata: metadata, Created: s.options.Now().Unix(),
 		}
 		if reason != "" {
 			r.Reason = &reason
 		}
 		s.refund(b, c, i, r)
-		return object(http.StatusOK, r.object()), nil
+		return object(http.StatusOK, r.shown()), nil
 	}, nil
 }
 
-// refund queues r and, unless the card refuses it, its effect.
+// refund queues r and, unless it fails, its effect.
 func (s *Sandbox) refund(b *pgx.Batch, c *call, i *intent, r *refund) {
 	if *i.PaymentMethod == methodRefundFail {
 		reason := "expired_or_canceled_card"
 		r.Status, r.FailureReason = "failed", &reason
 	}
 	b.Queue(insertRefund, r.ID, r.PaymentIntent, r.Charge, r.Amount, r.Currency, r.Status,
-		r.FailureReason, r.Reason, r.Metadata, r.CreatedAt)
+		r.FailureReason, r.Reason, r.Metadata, r.Created)
 	if r.Status == statusSucceeded {
 		i.AmountRefunded += r.Amount
 		b.Queue(updateRefunded, i.ID, r.Amount)
@@ -154,17 +116,15 @@ func (s *Sandbox) refund(b *pgx.Batch, c *call, i *intent, r *refund) {
 	}
 }
 
-// refundable says why amount (0 for all that is left) cannot be given back.
+// refundable says why amount (0 for all that is left) cannot be refunded.
 func refundable(i *intent, amount, left int64) *apiError {
 	switch {
 	case i.Status != statusSucceeded:
-		return invalid("", "payment_intent",
-			fmt.Sprintf("This PaymentIntent (%s) does not have a successful charge to refund.", i.ID))
+		return invalid("", "payment_intent", "This PaymentIntent (%s) does not have a successful charge to refund.", i.ID)
 	case left == 0:
-		return invalid("charge_already_refunded", "", fmt.Sprintf("Charge %s has already been refunded.", *i.LatestCharge))
+		return invalid("charge_already_refunded", "", "Charge %s has already been refunded.", *i.LatestCharge)
 	case amount > left:
-		return invalid("", "amount",
-			fmt.Sprintf("Refund amount (%d) is greater than unrefunded amount on charge (%d).", amount, left))
+		return invalid("", "amount", "Refund amount (%d) is greater than unrefunded amount on charge (%d).", amount, left)
 	}
 	return indivisible(amount, i.Currency)
 }
@@ -188,40 +148,22 @@ func lockRefunded(ctx context.Context, tx pgx.Tx, target, charge string) (*inten
 	return lockIntent(ctx, tx, target, missing)
 }
 
-func refundsWhere(ctx context.Context, q postgres.Querier, condition string, args ...any) ([]*refund, error) {
-	rows, err := q.Query(ctx, selectRefund+"\n"+condition, args...)
-	if err != nil {
-		return nil, fmt.Errorf("read refunds: %w", err)
-	}
-	refunds, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByName[refund])
-	if err != nil {
-		return nil, fmt.Errorf("read refunds: %w", err)
-	}
-	return refunds, nil
-}
-
 func (s *Sandbox) retrieveRefund(ctx context.Context, c *call) (answer, error) {
 	if err := c.params.done(); err != nil {
 		return answer{}, err
 	}
-	missing := noSuch(http.StatusNotFound, "refund", "id", c.target)
 	if !isID(c.target, "re_") {
-		return answer{}, missing
+		return answer{}, noSuch(http.StatusNotFound, "refund", "id", c.target)
 	}
-	refunds, err := refundsWhere(ctx, s.pool, `where id = $1`, c.target)
-	switch {
-	case err != nil:
+	refunds, err := collect[refund](ctx, s.pool, selectRefund+`where id = $1`, c.target)
+	if err != nil {
 		return answer{}, err
-	case len(refunds) == 0:
-		return answer{}, missing
 	}
-	return object(http.StatusOK, refunds[0].object()), nil
+	if len(refunds) == 0 {
+		return answer{}, noSuch(http.StatusNotFound, "refund", "id", c.target)
+	}
+	return object(http.StatusOK, refunds[0].shown()), nil
 }
-
-const positionOfRefund = `
-select position
-from refunds
-where id = $1`
 
 const pageOfRefunds = `
 where position < $1
@@ -243,7 +185,7 @@ func (s *Sandbox) listRefunds(ctx context.Context, c *call) (answer, error) {
 	if err := p.done(); err != nil {
 		return answer{}, err
 	}
-	position, err := s.positionOf(ctx, positionOfRefund, "refund", "re_", cursor)
+	position, err := s.positionOf(ctx, "refunds", "re_", cursor)
 	if err != nil {
 		return answer{}, err
 	}
@@ -251,9 +193,9 @@ func (s *Sandbox) listRefunds(ctx context.Context, c *call) (answer, error) {
 	if target != "" {
 		condition, args = pageOfRefundsOfIntent, append(args, target)
 	}
-	refunds, err := refundsWhere(ctx, s.pool, condition, args...)
+	refunds, err := collect[refund](ctx, s.pool, selectRefund+condition, args...)
 	if err != nil {
 		return answer{}, err
 	}
-	return object(http.StatusOK, page(c.path, refunds, limit, (*refund).object)), nil
+	return page(c.path, refunds, limit, (*refund).shown), nil
 }

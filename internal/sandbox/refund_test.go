@@ -2,8 +2,11 @@ package sandbox_test
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/internal/sandbox"
 )
@@ -54,20 +57,9 @@ func TestCreateRefund(t *testing.T) {
 	t.Run("concurrent refunds never exceed the capture", func(t *testing.T) {
 		t.Parallel()
 		id := w.captured("pm_card_visa")
-		statuses := make(chan int)
-		for range 10 {
-			go func() {
-				a, err := w.tryPost("/v1/refunds", "", "payment_intent", id, "amount", "300")
-				if err != nil {
-					t.Error(err)
-				}
-				statuses <- a.status
-			}()
-		}
-		counts := make(map[int]int)
-		for range 10 {
-			counts[<-statuses]++
-		}
+		counts := statuses(w.concurrently(10, func(int) (answered, error) {
+			return w.tryPost("/v1/refunds", "", "payment_intent", id, "amount", "300")
+		}))
 		if counts[200] != 3 || counts[400] != 7 {
 			t.Errorf("answers %v", counts)
 		}
@@ -112,13 +104,9 @@ func TestLists(t *testing.T) {
 					t.Fatalf("a page of %d", len(data))
 				}
 			}
-			if len(seen) != len(tc.all) {
-				t.Fatalf("saw %d of %d", len(seen), len(tc.all))
-			}
-			for i := range seen {
-				if want := tc.all[len(tc.all)-1-i]; seen[i] != want {
-					t.Errorf("entry %d is %s, want %s", i, seen[i], want)
-				}
+			slices.Reverse(seen)
+			if diff := cmp.Diff(tc.all, seen); diff != "" {
+				t.Errorf("ids (-want +got):\n%s", diff)
 			}
 		})
 	}

@@ -26,7 +26,7 @@ from (
   generate_series(1, $2::int) as time
 order by time, sent.position`
 
-// repeated is what became of POST /duplicate-webhooks so far.
+// repeated is the answer of POST /duplicate-webhooks.
 type repeated struct {
 	Events     int64 `json:"events"`
 	Deliveries int64 `json:"deliveries"`
@@ -42,9 +42,9 @@ select count(distinct event_id) as events,
 from event_deliveries
 where repeat_id = $1`
 
-// duplicateWebhooks repeats every event sent so far. It answers when each
-// repetition was tried once, or after repeatDeadline with what was done by then;
-// the rest is sent all the same.
+// duplicateWebhooks repeats every event sent so far. It answers when each repetition
+// was tried once, or after repeatDeadline with the numbers by then; the rest is sent
+// later.
 func (s *Sandbox) duplicateWebhooks(w http.ResponseWriter, r *http.Request) {
 	var body struct {
 		Times int `json:"times"`
@@ -72,28 +72,24 @@ func (s *Sandbox) duplicateWebhooks(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Sandbox) awaitRepeated(ctx context.Context, id string) (repeated, error) {
-	deadline := time.NewTimer(repeatDeadline)
-	defer deadline.Stop()
-	poll := time.NewTicker(repeatPoll)
-	defer poll.Stop()
-	var last bool
-	for {
-		var done repeated
-		err := s.pool.QueryRow(ctx, countRepeated, id).Scan(&done.Events, &done.Deliveries, &done.Sent, &done.Delivered)
+	deadline := time.After(repeatDeadline)
+	for last := false; ; {
+		all, err := collect[repeated](ctx, s.pool, countRepeated, id)
 		if err != nil {
-			return done, fmt.Errorf("count repeated events: %w", err)
+			return repeated{}, err
 		}
+		done := *all[0]
 		if last || done.Sent == done.Deliveries {
 			return done, nil
 		}
 		select {
 		case <-ctx.Done():
 			return done, fmt.Errorf("wait for repeated events: %w", ctx.Err())
-		case <-deadline.C:
+		case <-deadline:
 			last = true
 		case <-s.draining:
 			last = true
-		case <-poll.C:
+		case <-time.After(repeatPoll):
 		}
 	}
 }

@@ -2,14 +2,12 @@ package sandbox
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"sync"
 	"time"
 
+	"github.com/payonce/payonce/internal/app"
 	"github.com/payonce/payonce/internal/config"
 	"github.com/payonce/payonce/internal/postgres"
 )
@@ -24,22 +22,18 @@ type Settings struct {
 	ShopWebhookSecret   config.Secret `env:"SHOP_WEBHOOK_SECRET"`
 }
 
-// drainDeadline bounds a shutdown: under the 10 s that a program may take.
-const drainDeadline = 8 * time.Second
-
-// Run is the program: it reads its settings, migrates its database, serves
-// until ctx ends, finishes the requests under way and returns nil. Its error is
-// the sentence with which it refuses to start, or what broke it.
+// Run is the program: it reads its settings, migrates its database, serves until
+// ctx ends, finishes the requests in flight and returns nil. Its error is the
+// sentence with which it refuses to start, or what broke it.
 func Run(ctx context.Context, logger *slog.Logger, now func() time.Time) error {
 	settings, err := config.Load[Settings]()
 	if err != nil {
 		return err
 	}
 	config.LogSettings(logger, settings)
-	// The sandbox is a stand-in: it takes the server's durability as it is.
 	db, err := postgres.Open(ctx, settings.DatabaseURL.Reveal(), postgres.Options{
 		Application: "payonce sandbox", MaxConns: 20, LockTimeout: 2 * time.Second,
-		AllowPlaintext: settings.AllowPlaintext, AllowUnsafeDurability: true,
+		AllowPlaintext: settings.AllowPlaintext, AllowUnsafeDurability: true, // a stand-in needs no durable server
 	})
 	if err != nil {
 		return err
@@ -55,44 +49,19 @@ func Run(ctx context.Context, logger *slog.Logger, now func() time.Time) error {
 	if err := Migrate(ctx, settings.DatabaseURL.Reveal()); err != nil {
 		return err
 	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", settings.HTTPAddr)
-	if err != nil {
-		return fmt.Errorf("HTTP_ADDR %s cannot be listened on: %w", settings.HTTPAddr, err)
-	}
-	logger.Info("listening", "addr", listener.Addr().String())
-	return s.serve(ctx, listener)
-}
-
-// serve answers on the listener and delivers events until ctx ends.
-func (s *Sandbox) serve(ctx context.Context, listener net.Listener) error {
-	server := &http.Server{
+	delivering, stop := context.WithCancel(ctx)
+	var background sync.WaitGroup
+	background.Go(func() { _ = s.Deliver(delivering) })
+	context.AfterFunc(ctx, s.Drain)
+	err = app.Serve(ctx, logger, settings.HTTPAddr, &http.Server{
 		Handler:           s,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       15 * time.Second,
 		WriteTimeout:      slowMax*time.Millisecond + 30*time.Second, // beyond any delay
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    16 << 10,
-		ErrorLog:          slog.NewLogLogger(s.logger.Handler(), slog.LevelWarn),
-	}
-	background, stop := context.WithCancel(context.WithoutCancel(ctx))
-	var delivering sync.WaitGroup
-	delivering.Go(func() { _ = s.Deliver(background) })
-	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(listener) }()
-	var err error
-	select {
-	case err = <-failed:
-	case <-ctx.Done():
-		s.logger.Info("draining")
-		s.Drain()
-		stop()
-		patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainDeadline)
-		defer cancel()
-		if err = server.Shutdown(patience); err != nil {
-			err = errors.Join(fmt.Errorf("drain: %w", err), server.Close())
-		}
-	}
+	})
 	stop()
-	delivering.Wait()
+	background.Wait()
 	return err
 }

@@ -42,7 +42,7 @@ func child() {
 
 // program is the sandbox in a process of its own.
 type program struct {
-	*world
+	*fixture
 	cmd    *exec.Cmd
 	stdout bytes.Buffer
 	lines  chan string
@@ -51,7 +51,7 @@ type program struct {
 // launch starts the program with these variables and no others.
 func launch(t *testing.T, variables ...string) *program {
 	t.Helper()
-	p := &program{world: &world{t: t, client: newClient()}, lines: make(chan string, 1000)}
+	p := &program{fixture: &fixture{t: t, client: newClient()}, lines: make(chan string, 1000)}
 	p.cmd = exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRun$")
 	p.cmd.Env = append(variables, childVariable+"=1")
 	p.cmd.Stdout = &p.stdout
@@ -136,7 +136,7 @@ func TestRun(t *testing.T) {
 		}
 	})
 
-	t.Run("SIGTERM finishes what is under way and exits 0", func(t *testing.T) {
+	t.Run("SIGTERM finishes the requests in flight and exits 0", func(t *testing.T) {
 		pgtest.Long(t, "it starts programs")
 		t.Parallel()
 		p := serve(t, pgtest.Empty(t))

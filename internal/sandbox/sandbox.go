@@ -1,3 +1,48 @@
+// Package sandbox stands for the services outside payonce: a payment provider that
+// speaks enough of Stripe's API for its Go client, and a merchant's webhook
+// receiver. Both keep books of their own and fail on demand. The package shares no
+// table and no rule with payonce, so its books are independent evidence.
+//
+// It promises, as Stripe does:
+//
+//   - An idempotency key leads to one execution. The same key with the same
+//     parameters is answered with the saved bytes, a saved 500 included; with
+//     other parameters it is refused; while the first request is in flight it is
+//     answered 409. The effect, its events and the saved answer are one commit.
+//   - A result is saved once execution has begun. A request that is refused
+//     before (validation, unknown objects, a key in use) is not saved.
+//   - Keys are forgotten after 24 hours (forget_keys_after) by the database's
+//     clock, and are new then.
+//   - An intent captures at most once, and refunds never exceed the capture.
+//   - Every event is kept and sent, signed, until the receiver answers 2xx.
+//
+// It does not promise:
+//
+//   - More of Stripe's API than payment intents (create, confirm, retrieve,
+//     cancel, list) and refunds (create, retrieve, list). Unknown parameters are
+//     refused; automatic_payment_methods, payment_method_types, return_url and
+//     use_stripe_sdk are accepted and change nothing. Objects are not expanded.
+//   - Accounts: every sk_test_ key reaches the same books.
+//   - Two processes on one database: the keys in flight and the faults live in
+//     memory, and a crash clears them. (The unique constraint of a key still
+//     refuses a rival's execution.)
+//
+// Faults (PUT /faults) apply to requests to the provider and to the shop, not to
+// control calls and not to the events that it sends. The n-th request of a plan
+// meets the n-th draw of its seed. A connection is cut before anything was decided
+// or after everything was committed. A drawn 500 happens before the effect or after
+// it, half and half, and is saved under the key; a replayed answer does not become
+// a 500. A delayed request has its key in flight and is executed even if its client
+// has gone.
+//
+// Amounts, in the books too, are in the minor units of Stripe: 5 ISK are 500.
+//
+// It departs from Stripe in three places. A refund of pm_card_refundFail is
+// answered as failed at once instead of failing later. An intent holds up to
+// 10^12 minor units instead of 99,999,999. Events are retried about every minute
+// for about an hour and a half instead of for days.
+//
+// It owns the tables of its migrations, in a database of its own.
 package sandbox
 
 import (
@@ -15,22 +60,20 @@ import (
 )
 
 const (
-	// workDeadline bounds what one request does in the database, its arrival and
-	// its execution each. It runs on when the client has gone, as a provider's
-	// work does, and is short enough to end within drainDeadline.
+	// workDeadline bounds what one request does in the database: once for its
+	// arrival, once for its execution. It applies after the client has gone, too,
+	// and ends within the time that a program has to drain.
 	workDeadline = 4 * time.Second
 	// bodyLimit bounds the body of any request, in bytes.
 	bodyLimit = 64 << 10
-	// processingTime is how long pm_card_processing stays processing by default.
-	processingTime = 2 * time.Second
 )
 
 // Options shape a sandbox.
 type Options struct {
-	// Now dates what is shown and signed. It decides nothing: keys and
-	// deliveries age by the database's clock.
+	// Now is the clock of what is shown and signed. Keys and deliveries age by the
+	// database's clock.
 	Now func() time.Time
-	// Logger takes what the background work has to say; nil discards it.
+	// Logger receives what the background work logs; nil discards it.
 	Logger *slog.Logger
 	// WebhookURL receives the provider's events; "" sends none.
 	WebhookURL string
@@ -43,22 +86,18 @@ type Options struct {
 	ProcessingTime time.Duration
 }
 
-// Sandbox is the provider, the shop and their control calls as one
-// http.Handler. The background work (sending events, settling intents that are
-// processing) is Deliver's.
+// Sandbox is the provider, the shop and their control calls as one http.Handler.
+// Deliver does the background work.
 type Sandbox struct {
 	pool     *pgxpool.Pool
 	options  Options
-	logger   *slog.Logger
 	shop     *standardwebhooks.Webhook
 	client   *http.Client
-	faults   *faults
-	inFlight inFlight
+	faults   faults
+	inFlight sync.Map // the idempotency keys of requests in flight
 	handler  http.Handler
-	// wake tells Deliver that an event was committed.
-	wake chan struct{}
-	// draining is closed by Drain.
-	draining chan struct{}
+	wake     chan struct{} // an event was committed
+	draining chan struct{} // closed by Drain
 	drain    sync.Once
 }
 
@@ -72,18 +111,10 @@ func New(pool *pgxpool.Pool, o Options) (*Sandbox, error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if o.ProcessingTime <= 0 {
-		o.ProcessingTime = processingTime
+		o.ProcessingTime = 2 * time.Second
 	}
-	s := &Sandbox{
-		pool:     pool,
-		options:  o,
-		logger:   o.Logger,
-		client:   eventClient(),
-		faults:   newFaults(),
-		inFlight: inFlight{keys: make(map[string]bool)},
-		wake:     make(chan struct{}, 1),
-		draining: make(chan struct{}),
-	}
+	s := &Sandbox{pool: pool, options: o, client: eventClient(), wake: make(chan struct{}, 1), draining: make(chan struct{})}
+	s.faults.set(plan{})
 	if err := checkWebhook(o.WebhookURL, o.WebhookSecret); err != nil {
 		return nil, err
 	}
@@ -139,23 +170,21 @@ func (s *Sandbox) routes() http.Handler {
 // control calls.
 func (s *Sandbox) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
 
-// Drain ends every delay, those under way and those to come: a server that
-// shuts down calls it so that delayed requests are carried out at once.
+// Drain ends all present and future delays, so that delayed requests are executed
+// at once when the server shuts down.
 func (s *Sandbox) Drain() { s.drain.Do(func() { close(s.draining) }) }
 
-// delay waits for d, or less when the sandbox drains. The client's leaving does
-// not end it: a request on its way arrives whether or not its sender waits.
+// delay waits for d, or less when the sandbox drains. It does not end when the
+// client goes away.
 func (s *Sandbox) delay(d time.Duration) {
 	if d <= 0 {
 		return
 	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 	case <-s.draining:
 	}
 }
 
-// newID returns an identifier that nobody can guess, Stripe's prefix included.
+// newID returns a random identifier with Stripe's prefix.
 func newID(prefix string) string { return prefix + rand.Text() }

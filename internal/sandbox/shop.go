@@ -13,8 +13,7 @@ import (
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 )
 
-// notification is what the merchant reads of a webhook: enough to know which
-// charge or refund it is about.
+// notification is what the merchant reads of a webhook.
 type notification struct {
 	webhookID string
 	Type      string `json:"type"`
@@ -30,9 +29,8 @@ const insertShopDelivery = `
 insert into shop_deliveries (webhook_id)
 values ($1)`
 
-// insertShopEffect is the merchant's own effect, guarded by the key of
-// webhook_id. Doing nothing at the second arrival is all it does, so a conflict
-// may pass in silence.
+// insertShopEffect is the merchant's effect. The primary key on webhook_id makes the
+// second arrival do nothing.
 const insertShopEffect = `
 insert into shop_effects (webhook_id, reference, type)
 values ($1, $2, $3)
@@ -40,7 +38,6 @@ on conflict (webhook_id) do nothing`
 
 // receiveNotification is the merchant's webhook receiver, as Standard Webhooks
 // advises to write one: verify, dedupe by webhook-id, take effect, answer.
-// Faults meet it as they meet the provider; shop_down answers 503 to all.
 func (s *Sandbox) receiveNotification(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(io.LimitReader(r.Body, bodyLimit+1))
 	fault := s.faults.draw()
@@ -100,8 +97,7 @@ func readNotification(body []byte, header http.Header) (notification, error) {
 	return n, nil
 }
 
-// handle commits the arrival and its effect together, or neither: an arrival
-// that was answered is in the books.
+// handle commits the arrival and its effect together, or neither.
 func (s *Sandbox) handle(ctx context.Context, n notification) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), workDeadline)
 	defer cancel()

@@ -37,7 +37,7 @@ func notice(reference string) string {
 }
 
 // notify sends a notification, signed now.
-func (w *world) notify(id, body string) (answered, error) {
+func (w *fixture) notify(id, body string) (answered, error) {
 	return w.do(http.MethodPost, "/shop/webhooks", body, signed(shopKey, id, time.Now(), body))
 }
 
@@ -47,20 +47,8 @@ func TestShop(t *testing.T) {
 	t.Run("each arrival is counted and the effect happens once", func(t *testing.T) {
 		t.Parallel()
 		w := start(t, sandbox.Options{ShopSecret: shopSecret})
-		statuses := make(chan int)
-		for range 20 {
-			go func() {
-				a, err := w.notify("msg_1", notice("ch_1"))
-				if err != nil {
-					t.Error(err)
-				}
-				statuses <- a.status
-			}()
-		}
-		for range 20 {
-			if status := <-statuses; status != http.StatusOK {
-				t.Errorf("answered %d", status)
-			}
+		if counts := statuses(w.concurrently(20, func(int) (answered, error) { return w.notify("msg_1", notice("ch_1")) })); counts[200] != 20 {
+			t.Errorf("answers %v", counts)
 		}
 		w.must(w.notify("msg_2", notice("re_1")))
 		b := w.books().Notifications
@@ -102,11 +90,8 @@ func TestShop(t *testing.T) {
 				t.Errorf("%s: answered %d %s, want %d", name, a.status, a.raw, tc.status)
 			}
 		}
-		var rows int
-		err := w.db.QueryRow(t.Context(), `
-			select (select count(*) from shop_deliveries) + (select count(*) from shop_effects)`).Scan(&rows)
-		if err != nil || rows != 0 {
-			t.Errorf("%d rows, %v", rows, err)
+		if rows := w.count(`select (select count(*) from shop_deliveries) + (select count(*) from shop_effects)`); rows != 0 {
+			t.Errorf("%d rows", rows)
 		}
 	})
 
@@ -117,9 +102,8 @@ func TestShop(t *testing.T) {
 		if a := w.must(w.notify("msg_1", notice("ch_1"))); a.status != http.StatusServiceUnavailable {
 			t.Errorf("answered %d", a.status)
 		}
-		var rows int
-		if err := w.db.QueryRow(t.Context(), `select count(*) from shop_deliveries`).Scan(&rows); err != nil || rows != 0 {
-			t.Errorf("%d rows, %v", rows, err)
+		if rows := w.count(`select count(*) from shop_deliveries`); rows != 0 {
+			t.Errorf("%d rows", rows)
 		}
 	})
 

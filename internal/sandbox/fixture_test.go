@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,9 +20,9 @@ import (
 	"github.com/payonce/payonce/internal/sandbox"
 )
 
-// world is a sandbox on a database of its own, and a client that sends each
+// fixture is a sandbox on a database of its own, and a client that sends each
 // request once.
-type world struct {
+type fixture struct {
 	t      *testing.T
 	url    string
 	db     *pgxpool.Pool
@@ -30,7 +31,7 @@ type world struct {
 }
 
 // start serves a sandbox; its events are delivered while the test runs.
-func start(t *testing.T, o sandbox.Options) *world {
+func start(t *testing.T, o sandbox.Options) *fixture {
 	t.Helper()
 	database := pgtest.Empty(t)
 	if err := sandbox.Migrate(t.Context(), database); err != nil {
@@ -57,7 +58,7 @@ func start(t *testing.T, o sandbox.Options) *world {
 			t.Errorf("Deliver: %v", err)
 		}
 	})
-	return &world{t: t, url: server.URL, db: pool, client: newClient(), it: it}
+	return &fixture{t: t, url: server.URL, db: pool, client: newClient(), it: it}
 }
 
 // newClient opens a connection per request: on a used one net/http would
@@ -66,7 +67,7 @@ func newClient() *http.Client {
 	return &http.Client{Timeout: await.Stall, Transport: &http.Transport{DisableKeepAlives: true}}
 }
 
-// answered is what came back.
+// answered is an answer.
 type answered struct {
 	status int
 	header http.Header
@@ -108,7 +109,7 @@ func (a answered) want(t *testing.T, status int, values map[string]any) {
 }
 
 // do sends one request; an error means that no whole answer came.
-func (w *world) do(method, path, body string, header http.Header) (answered, error) {
+func (w *fixture) do(method, path, body string, header http.Header) (answered, error) {
 	request, err := http.NewRequestWithContext(w.t.Context(), method, w.url+path, strings.NewReader(body))
 	if err != nil {
 		return answered{}, err
@@ -133,7 +134,7 @@ func (w *world) do(method, path, body string, header http.Header) (answered, err
 	return a, nil
 }
 
-func (w *world) must(a answered, err error) answered {
+func (w *fixture) must(a answered, err error) answered {
 	w.t.Helper()
 	if err != nil {
 		w.t.Fatal(err)
@@ -151,7 +152,7 @@ func form(pairs ...string) string {
 }
 
 // tryPost posts a form to the provider.
-func (w *world) tryPost(path, key string, pairs ...string) (answered, error) {
+func (w *fixture) tryPost(path, key string, pairs ...string) (answered, error) {
 	header := http.Header{
 		"Authorization": {"Bearer sk_test_1"},
 		"Content-Type":  {"application/x-www-form-urlencoded"},
@@ -162,30 +163,30 @@ func (w *world) tryPost(path, key string, pairs ...string) (answered, error) {
 	return w.do(http.MethodPost, path, form(pairs...), header)
 }
 
-func (w *world) post(path, key string, pairs ...string) answered {
+func (w *fixture) post(path, key string, pairs ...string) answered {
 	w.t.Helper()
 	return w.must(w.tryPost(path, key, pairs...))
 }
 
-func (w *world) get(path string) answered {
+func (w *fixture) get(path string) answered {
 	w.t.Helper()
 	return w.must(w.do(http.MethodGet, path, "", http.Header{"Authorization": {"Bearer sk_test_1"}}))
 }
 
-// control calls what is outside the provider.
-func (w *world) control(method, path, body string) answered {
+// control sends a control call.
+func (w *fixture) control(method, path, body string) answered {
 	w.t.Helper()
 	return w.must(w.do(method, path, body, http.Header{}))
 }
 
-func (w *world) faults(plan string) {
+func (w *fixture) faults(plan string) {
 	w.t.Helper()
 	if a := w.control(http.MethodPut, "/faults", plan); a.status != http.StatusOK {
 		w.t.Fatalf("PUT /faults: %d %s", a.status, a.raw)
 	}
 }
 
-func (w *world) noFaults() {
+func (w *fixture) noFaults() {
 	w.t.Helper()
 	if a := w.control(http.MethodDelete, "/faults", ""); a.status != http.StatusNoContent {
 		w.t.Fatalf("DELETE /faults: %d %s", a.status, a.raw)
@@ -193,7 +194,7 @@ func (w *world) noFaults() {
 }
 
 // create makes an intent of 1000 eur for reference ch_1.
-func (w *world) create(method string) string {
+func (w *fixture) create(method string) string {
 	w.t.Helper()
 	pairs := []string{"amount", "1000", "currency", "eur", "metadata[charge_id]", "ch_1"}
 	if method != "" {
@@ -207,7 +208,7 @@ func (w *world) create(method string) string {
 }
 
 // captured makes an intent of 1000 eur and confirms it.
-func (w *world) captured(method string) string {
+func (w *fixture) captured(method string) string {
 	w.t.Helper()
 	id := w.create(method)
 	w.post("/v1/payment_intents/"+id+"/confirm", "").want(w.t, http.StatusOK, map[string]any{"status": "succeeded"})
@@ -240,7 +241,7 @@ type books struct {
 	DuplicatesSuppressed int64 `json:"duplicates_suppressed"`
 }
 
-func (w *world) books() books {
+func (w *fixture) books() books {
 	w.t.Helper()
 	var b books
 	a := w.control(http.MethodGet, "/books", "")
@@ -250,8 +251,45 @@ func (w *world) books() books {
 	return b
 }
 
-// exec changes the database behind the sandbox's back.
-func (w *world) exec(sql string, args ...any) {
+// count returns the number that a query selects.
+func (w *fixture) count(sql string) int {
+	w.t.Helper()
+	var n int
+	if err := w.db.QueryRow(w.t.Context(), sql).Scan(&n); err != nil {
+		w.t.Fatal(err)
+	}
+	return n
+}
+
+// concurrently sends n requests at the same time and returns their answers.
+func (w *fixture) concurrently(n int, send func(i int) (answered, error)) []answered {
+	w.t.Helper()
+	all := make([]answered, n)
+	var sending sync.WaitGroup
+	for i := range n {
+		sending.Go(func() {
+			a, err := send(i)
+			if err != nil {
+				w.t.Error(err)
+			}
+			all[i] = a
+		})
+	}
+	sending.Wait()
+	return all
+}
+
+// statuses counts answers by their status.
+func statuses(all []answered) map[int]int {
+	counts := make(map[int]int)
+	for _, a := range all {
+		counts[a.status]++
+	}
+	return counts
+}
+
+// exec changes the database directly.
+func (w *fixture) exec(sql string, args ...any) {
 	w.t.Helper()
 	if _, err := w.db.Exec(w.t.Context(), sql, args...); err != nil {
 		w.t.Fatal(err)
