@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/audit"
-	"github.com/payonce/payonce/internal/fleet"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/robustness/fleet"
 )
 
 // chargesByPayonce measures the real programs, from the request to the merchant's

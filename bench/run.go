@@ -12,7 +12,7 @@ import (
 	"regexp"
 	"time"
 
-	"github.com/payonce/payonce/internal/fleet"
+	"github.com/payonce/payonce/internal/robustness/fleet"
 	"github.com/payonce/payonce/migrations"
 )
 

@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/fulfillment"
-	"github.com/payonce/payonce/internal/fleet"
 	"github.com/payonce/payonce/internal/merchants"
+	"github.com/payonce/payonce/internal/robustness/fleet"
 )
 
 const (

@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/fleet"
+	"github.com/payonce/payonce/internal/robustness/fleet"
 )
 
 // TestAPI_databaseUnreachable_losesNothing cuts the api from its database, while no

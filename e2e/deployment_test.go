@@ -18,7 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/fleet"
+	"github.com/payonce/payonce/internal/robustness/fleet"
 )
 
 // setup says what a deployment is made of. Zero values: no api, no worker, the

@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/fleet"
 	"github.com/payonce/payonce/internal/postgres/local"
+	"github.com/payonce/payonce/internal/robustness/fleet"
 	"github.com/payonce/payonce/internal/testrun"
 )
 

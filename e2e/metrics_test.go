@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/fleet"
+	"github.com/payonce/payonce/internal/robustness/fleet"
 )
 
 // TestMetrics_countWhatHappened compares the counters of two apis and two workers

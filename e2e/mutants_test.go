@@ -20,7 +20,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/payonce/payonce/internal/fleet"
+	"github.com/payonce/payonce/internal/robustness/fleet"
 )
 
 // A mutant is payonce with one bug planted. The bug is laid over the sources of

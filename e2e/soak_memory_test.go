@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/fleet"
+	"github.com/payonce/payonce/internal/robustness/fleet"
 )
 
 // memorySlack is how much more a program may hold in the second half than in the

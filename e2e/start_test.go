@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/payonce/payonce/internal/fleet"
 	"github.com/payonce/payonce/internal/postgres/local"
+	"github.com/payonce/payonce/internal/robustness/fleet"
 )
 
 // TestStart_unsafeSettings_areRefused: a program that cannot run with its settings

@@ -15,7 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/payonce/payonce/internal/fleet"
+	"github.com/payonce/payonce/internal/robustness/fleet"
 )
 
 // tenants are the merchants as which a client speaks, by their API keys: in turn

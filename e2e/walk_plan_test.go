@@ -6,16 +6,16 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/payonce/payonce/internal/crash"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 )
 
 // target is one run of the walk: where, on which side and how.
 type target struct {
 	scenario string
 	program  string
-	point    crash.Point
-	side     crash.Side
-	fault    crash.Fault
+	point    failpoint.Point
+	side     failpoint.Side
+	fault    failpoint.Fault
 	second   int // after this point of the recovery it is killed again; 0 for never
 }
 
@@ -36,13 +36,13 @@ func parseTarget(address string) (target, error) {
 		return target{}, fmt.Errorf("%q is not points, all, pairs or scenario/program/point/side/fault", address)
 	}
 	n := len(parts)
-	point, err := crash.ParsePoint(strings.Join(parts[2:n-2], "/"))
+	point, err := failpoint.ParsePoint(strings.Join(parts[2:n-2], "/"))
 	if err != nil {
 		return target{}, err
 	}
 	fault, second, pair := strings.Cut(parts[n-1], "+")
-	t := target{scenario: parts[0], program: parts[1], point: point, side: crash.Side(parts[n-2]), fault: crash.Fault(fault)}
-	if t.side != crash.Before && t.side != crash.After {
+	t := target{scenario: parts[0], program: parts[1], point: point, side: failpoint.Side(parts[n-2]), fault: failpoint.Fault(fault)}
+	if t.side != failpoint.Before && t.side != failpoint.After {
 		return target{}, fmt.Errorf("%q names neither side", address)
 	}
 	if pair {
@@ -57,8 +57,8 @@ func parseTarget(address string) (target, error) {
 func everything(c course) []target {
 	var all []target
 	for _, point := range c.points {
-		for _, side := range []crash.Side{crash.Before, crash.After} {
-			for _, fault := range crash.Faults(point.Kind, side) {
+		for _, side := range []failpoint.Side{failpoint.Before, failpoint.After} {
+			for _, fault := range failpoint.Faults(point.Kind, side) {
 				all = append(all, c.target(point, side, fault))
 			}
 		}
@@ -66,7 +66,7 @@ func everything(c course) []target {
 	return all
 }
 
-func (c course) target(point planned, side crash.Side, fault crash.Fault) target {
+func (c course) target(point planned, side failpoint.Side, fault failpoint.Fault) target {
 	return target{scenario: c.scenario.name, program: c.program, point: point.Point, side: side, fault: fault}
 }
 
@@ -86,23 +86,23 @@ func sampleOf(c course, rng *rand.Rand, every int) []target {
 	var sample []target
 	for i := rng.IntN(every); i < len(c.points); i += every {
 		point, n := c.points[i], i/every+turn
-		side, fault := crash.Before, crash.Kill
+		side, fault := failpoint.Before, failpoint.Kill
 		if n%2 == 1 {
-			side = crash.After
+			side = failpoint.After
 		}
 		if n/2%2 == 1 {
-			fault = crash.Cut
+			fault = failpoint.Cut
 		}
 		sample = append(sample, c.target(point, side, fault))
-		side = []crash.Side{crash.Before, crash.After}[rng.IntN(2)]
-		if errs := crash.Faults(point.Kind, side)[3:]; len(errs) > 0 && rng.IntN(100) < sampledErrors {
+		side = []failpoint.Side{failpoint.Before, failpoint.After}[rng.IntN(2)]
+		if errs := failpoint.Faults(point.Kind, side)[3:]; len(errs) > 0 && rng.IntN(100) < sampledErrors {
 			sample = append(sample, c.target(point, side, errs[rng.IntN(len(errs))]))
 		}
 		if rng.IntN(100) < sampledPauses {
-			sample = append(sample, c.target(point, side, crash.Pause))
+			sample = append(sample, c.target(point, side, failpoint.Pause))
 		}
 		if rng.IntN(100) < sampledPairs {
-			pair := c.target(point, side, crash.Kill)
+			pair := c.target(point, side, failpoint.Kill)
 			pair.second = 1 + rng.IntN(2*len(c.points))
 			sample = append(sample, pair)
 		}
@@ -120,7 +120,7 @@ func pairsOf(c course) []target {
 	var all []target
 	for _, point := range c.points {
 		for second := 1; second <= len(c.points)+secondCrashes; second++ {
-			pair := c.target(point, crash.After, crash.Kill)
+			pair := c.target(point, failpoint.After, failpoint.Kill)
 			pair.second = second
 			all = append(all, pair)
 		}

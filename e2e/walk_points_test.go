@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/crash"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 )
 
 // noPoints is all that a program does and that is no point of a walk, beside its
@@ -53,26 +53,26 @@ func onceOnly() []string {
 type course struct {
 	scenario scenario
 	program  string
-	known    crash.Known
+	known    failpoint.Known
 	points   []planned
 	luck     []string // came in one recording and not in the other
 }
 
 // planned is a point with the one before it.
 type planned struct {
-	crash.Seen
-	behind crash.Point
+	failpoint.Seen
+	behind failpoint.Point
 }
 
 // aim is the plan's aim for a side and a fault.
-func (p planned) aim(side crash.Side, fault crash.Fault) crash.Aim {
-	return crash.Aim{Point: p.Point, Side: side, Fault: fault, Behind: p.behind}
+func (p planned) aim(side failpoint.Side, fault failpoint.Fault) failpoint.Aim {
+	return failpoint.Aim{Point: p.Point, Side: side, Fault: fault, Behind: p.behind}
 }
 
 // rest is what a program does when there is nothing to do.
 type rest struct {
 	startup map[string]int // occurrences, by name
-	known   crash.Known
+	known   failpoint.Known
 }
 
 // polls tells whether a round trip prepares a poll. It comes with the program's
@@ -97,7 +97,7 @@ const (
 
 // awaitPolls waits until some round trip has come restPolls times more, and returns
 // what there is then.
-func awaitPolls(program string, plan *crash.Plan, since map[string]int) (all, empty map[string]int, err error) {
+func awaitPolls(program string, plan *failpoint.Plan, since map[string]int) (all, empty map[string]int, err error) {
 	patience := walkStall
 	if program == "api" {
 		patience = apiRest
@@ -119,12 +119,12 @@ func awaitPolls(program string, plan *crash.Plan, since map[string]int) (all, em
 // watchRest starts a program with nothing to do, and looks twice: what it has done
 // more often the second time comes by itself.
 func (p *place) watchRest(ctx context.Context, program string) (rest, error) {
-	known := crash.Known{Polls: map[string]bool{}, Never: map[string]bool{}}
+	known := failpoint.Known{Polls: map[string]bool{}, Never: map[string]bool{}}
 	for name := range noPoints() {
 		known.Never[name] = true
 	}
 	// What is learned below is for later plans: this one still reads its own.
-	plan := crash.NewPlan(crash.Aim{}, crash.Known{Never: maps.Clone(known.Never)}, nil)
+	plan := failpoint.NewPlan(failpoint.Aim{}, failpoint.Known{Never: maps.Clone(known.Never)}, nil)
 	p.arm(program, plan)
 	defer p.disarm()
 	v := p.victim(program)
@@ -166,9 +166,9 @@ func (p *place) watchRest(ctx context.Context, program string) (rest, error) {
 // the same in all.
 func (p *place) record(ctx context.Context, s scenario, program string, r rest) (own, start course, err error) {
 	var takes [2]map[string]bool
-	var last []crash.Seen
+	var last []failpoint.Seen
 	for i := range takes {
-		result, err := p.run(ctx, s, program, r.known, crash.Aim{}, 0)
+		result, err := p.run(ctx, s, program, r.known, failpoint.Aim{}, 0)
 		if err != nil {
 			return own, start, err
 		}
@@ -183,7 +183,7 @@ func (p *place) record(ctx context.Context, s scenario, program string, r rest) 
 	own = course{scenario: s, program: program, known: r.known}
 	start = own
 	start.scenario.name = "start"
-	behind := crash.Point{}
+	behind := failpoint.Point{}
 	for _, seen := range last {
 		point := planned{Seen: seen, behind: behind}
 		switch {
@@ -203,7 +203,7 @@ func (p *place) record(ctx context.Context, s scenario, program string, r rest) 
 // missing are the points of one recording that another lacks.
 func missing(one, other map[string]bool) (names []string) {
 	for _, name := range slices.Sorted(maps.Keys(one)) {
-		point, err := crash.ParsePoint(name)
+		point, err := failpoint.ParsePoint(name)
 		late := err == nil && point.Occurrence > 1 && slices.Contains(onceOnly(), point.Name)
 		if !other[name] && !late {
 			names = append(names, name)

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/crash"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 )
 
 // runResult is what became of one run.
@@ -20,7 +20,7 @@ type runResult struct {
 	fired      bool
 	again      bool // the second crash fired too
 	gaveUp     bool // the rival of a paused victim could not finish
-	points     []crash.Seen
+	points     []failpoint.Seen
 	took       time.Duration
 }
 
@@ -29,9 +29,9 @@ type running struct {
 	*place
 	program string
 	job     job
-	aim     crash.Aim
+	aim     failpoint.Aim
 	second  int // the point of the recovery after which it is killed again; 0 for never
-	known   crash.Known
+	known   failpoint.Known
 	victim  *victim
 	ctx     context.Context //nolint:containedctx // a strike happens on a connection's own goroutine
 
@@ -44,13 +44,13 @@ type running struct {
 	answers [][]answer
 	result  runResult
 	errs    []error
-	plans   []*crash.Plan
+	plans   []*failpoint.Plan
 }
 
 // run does one job with one plan against a program that has just been started.
 // Errors are of the harness itself; what is wrong with the service is in the
 // result.
-func (p *place) run(ctx context.Context, s scenario, program string, known crash.Known, aim crash.Aim, second int) (runResult, error) {
+func (p *place) run(ctx context.Context, s scenario, program string, known failpoint.Known, aim failpoint.Aim, second int) (runResult, error) {
 	begun := time.Now()
 	p.runs++
 	j, err := s.prepare(ctx, p)
@@ -61,8 +61,8 @@ func (p *place) run(ctx context.Context, s scenario, program string, known crash
 		place: p, program: program, job: j, aim: aim, second: second, known: known, ctx: ctx,
 		victim: p.victim(program), answers: make([][]answer, len(j.requests)),
 	}
-	plan := crash.NewPlan(aim, known, r.strike)
-	r.plans = []*crash.Plan{plan}
+	plan := failpoint.NewPlan(aim, known, r.strike)
+	r.plans = []*failpoint.Plan{plan}
 	if program == "worker" {
 		if err := r.send(ctx, p.direct); err != nil {
 			return runResult{}, err
@@ -179,7 +179,7 @@ const (
 // happen.
 func (r *running) settle(ctx context.Context) {
 	rest := calm
-	if r.aim.Fault == crash.Pause {
+	if r.aim.Fault == failpoint.Pause {
 		rest = calmAfterPause
 	}
 	_ = await.Within(walkStall, func() bool { return r.striking.Load() == 0 || ctx.Err() != nil })
@@ -201,7 +201,7 @@ func (r *running) ended() (n int) {
 }
 
 // strike is called once, with the connection of the point held.
-func (r *running) strike(f crash.Fault) {
+func (r *running) strike(f failpoint.Fault) {
 	r.striking.Add(1)
 	defer r.striking.Add(-1)
 	if r.over.Load() {
@@ -214,10 +214,10 @@ func (r *running) strike(f crash.Fault) {
 	if r.job.twice {
 		r.sendElsewhere(i, 300*time.Millisecond)
 	}
-	if f == crash.Kill {
+	if f == failpoint.Kill {
 		r.killed(r.second)
 	}
-	if f == crash.Pause {
+	if f == failpoint.Pause {
 		r.paused(i)
 	}
 }
@@ -225,7 +225,7 @@ func (r *running) strike(f crash.Fault) {
 // killed kills the victim. Its next life is watched by a plan of its own, which
 // may kill it once more.
 func (r *running) killed(second int) {
-	next := crash.NewPlan(crash.Aim{Nth: second, Fault: crash.Kill}, r.known, func(crash.Fault) {
+	next := failpoint.NewPlan(failpoint.Aim{Nth: second, Fault: failpoint.Kill}, r.known, func(failpoint.Fault) {
 		r.killed(0)
 	})
 	r.signaled(r.victim.kill())

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/payonce/payonce/internal/fleet"
+	"github.com/payonce/payonce/internal/robustness/fleet"
 )
 
 var (

@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/payonce/payonce/internal/fleet"
+	"github.com/payonce/payonce/internal/robustness/fleet"
 )
 
 // announceScript writes down its process id and becomes the program, so that a

@@ -13,7 +13,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/payonce/payonce/internal/crash"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 )
 
 const (
@@ -213,12 +213,12 @@ func (p *place) walkTo(ctx context.Context, c course, t target) (result runResul
 	if s.name == "start" {
 		s = scenarios()[0]
 	}
-	aim := crash.Aim{Point: t.point, Side: t.side, Fault: t.fault}
+	aim := failpoint.Aim{Point: t.point, Side: t.side, Fault: t.fault}
 	pausesInTransaction := false
 	for _, point := range c.points {
 		if point.Point == t.point {
 			aim = point.aim(t.side, t.fault)
-			pausesInTransaction = point.InTransaction && t.fault == crash.Pause
+			pausesInTransaction = point.InTransaction && t.fault == failpoint.Pause
 		}
 	}
 	for ; ; repeated++ {

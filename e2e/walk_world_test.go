@@ -9,9 +9,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/payonce/payonce/internal/crash"
-	"github.com/payonce/payonce/internal/fleet"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
+	"github.com/payonce/payonce/internal/robustness/fleet"
 )
 
 // grounds are what all places of a walk share.
@@ -90,10 +90,10 @@ type place struct {
 	keys     keys
 	sandbox  *fleet.Process
 	api      *fleet.Process
-	watch    *crash.Watch // of the victim's database
-	calls    *crash.Watch // of what a worker calls
-	proxy    *crash.Proxy
-	gate     *crash.Gate
+	watch    *failpoint.Watch // of the victim's database
+	calls    *failpoint.Watch // of what a worker calls
+	proxy    *failpoint.Proxy
+	gate     *failpoint.Gate
 	db       *postgres.DB
 	drops    []string
 
@@ -104,7 +104,7 @@ type place struct {
 
 // newPlace opens a place. Where it fails, it leaves nothing behind.
 func (g *grounds) newPlace(ctx context.Context) (p *place, err error) {
-	p = &place{grounds: g, keys: processKeys(), watch: crash.NewWatch(), calls: crash.NewWatch()}
+	p = &place{grounds: g, keys: processKeys(), watch: failpoint.NewWatch(), calls: failpoint.NewWatch()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close(context.WithoutCancel(ctx)))
@@ -126,10 +126,10 @@ func (g *grounds) newPlace(ctx context.Context) (p *place, err error) {
 	if err != nil {
 		return p, err
 	}
-	if p.proxy, err = crash.NewProxy(ctx, p.database, p.watch); err != nil {
+	if p.proxy, err = failpoint.NewProxy(ctx, p.database, p.watch); err != nil {
 		return p, err
 	}
-	if p.gate, err = crash.NewGate(ctx, p.sandbox.URL(), p.calls); err != nil {
+	if p.gate, err = failpoint.NewGate(ctx, p.sandbox.URL(), p.calls); err != nil {
 		return p, err
 	}
 	p.db, err = postgres.Open(ctx, p.database, postgres.Options{Application: "walk", MaxConns: 2, AllowUnsafeDurability: true})
@@ -179,7 +179,7 @@ func (p *place) victim(program string) *victim {
 
 // arm puts a plan before a program. An api calls nobody: what passes the gate is
 // then a helper's.
-func (p *place) arm(program string, plan *crash.Plan) {
+func (p *place) arm(program string, plan *failpoint.Plan) {
 	p.watch.Set(plan)
 	if program == "worker" {
 		p.calls.Set(plan)
@@ -189,7 +189,7 @@ func (p *place) arm(program string, plan *crash.Plan) {
 // disarm lets everything pass.
 func (p *place) disarm() {
 	p.proxy.CutAll()
-	p.arm("worker", crash.NewPlan(crash.Aim{}, crash.Known{}, nil))
+	p.arm("worker", failpoint.NewPlan(failpoint.Aim{}, failpoint.Known{}, nil))
 }
 
 // helper starts a worker that nothing happens to.

@@ -15,8 +15,8 @@ import (
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/cutproxy"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 )
 
 const insertEffect = `insert into outbox (topic, message_id, payload, metadata) values ('t', 'effect', '', '{}')`
@@ -253,17 +253,17 @@ func TestReceiveOfACutConnection(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name     string
-		side     cutproxy.Side
+		side     failpoint.Side
 		replayed bool
 	}{
-		{"a commit that nobody heard of is settled by its key", cutproxy.After, true},
-		{"a commit that never reached the server is made", cutproxy.Before, false},
+		{"a commit that nobody heard of is settled by its key", failpoint.After, true},
+		{"a commit that never reached the server is made", failpoint.Before, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			url := pgtest.URL(t)
 			direct := open(t, url, postgres.Options{})
-			proxy := cutproxy.Start(t, url)
+			proxy := failpoint.StartCutter(t, url)
 			r := idempotency.Receiver{DB: open(t, proxy.URL(), postgres.Options{})}
 			proxy.Arm(test.side, 2)
 			if got := receive(t, r, effect); got.Replayed != test.replayed || proxy.Cuts() != 1 {
@@ -277,9 +277,9 @@ func TestReceiveOfACutConnection(t *testing.T) {
 		t.Parallel()
 		url := pgtest.URL(t)
 		direct := open(t, url, postgres.Options{})
-		proxy := cutproxy.Start(t, url)
+		proxy := failpoint.StartCutter(t, url)
 		r := idempotency.Receiver{DB: open(t, proxy.URL(), postgres.Options{MaxConns: 1})}
-		proxy.ArmLast(cutproxy.After, 2)
+		proxy.ArmLast(failpoint.After, 2)
 		if _, err := r.Receive(t.Context(), theKey(), theRequest(), effect); !errors.Is(err, idempotency.ErrUnavailable) {
 			t.Errorf("the error is %v, want ErrUnavailable", err)
 		}
@@ -292,9 +292,9 @@ func TestReceiveOfACutConnection(t *testing.T) {
 	t.Run("an error after a commit in doubt leaves it in doubt", func(t *testing.T) {
 		t.Parallel()
 		url := pgtest.URL(t)
-		proxy := cutproxy.Start(t, url)
+		proxy := failpoint.StartCutter(t, url)
 		r := idempotency.Receiver{DB: open(t, proxy.URL(), postgres.Options{})}
-		proxy.Arm(cutproxy.Before, 2)
+		proxy.Arm(failpoint.Before, 2)
 		planted := errors.New("planted")
 		calls := 0
 		_, err := r.Receive(t.Context(), theKey(), theRequest(), func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {

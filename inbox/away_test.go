@@ -18,8 +18,8 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/cutproxy"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 )
 
 func TestAnOutageOfTheStoreIsNobodysAttempt(t *testing.T) {
@@ -79,9 +79,9 @@ func TestAnOutageOfTheStoreIsNobodysAttempt(t *testing.T) {
 // readOverACutConnection reads, and loses the connection while the server works.
 func readOverACutConnection(ctx context.Context, t *testing.T) error {
 	t.Helper()
-	proxy := cutproxy.Start(t, pgtest.Empty(t))
+	proxy := failpoint.StartCutter(t, pgtest.Empty(t))
 	db := open(t, proxy.URL(), postgres.Options{})
-	proxy.Arm(cutproxy.Before, 1)
+	proxy.Arm(failpoint.Before, 1)
 	var one int
 	return db.QueryRow(ctx, `select 1`).Scan(&one)
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/cutproxy"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/outbox"
 )
 
@@ -267,7 +267,7 @@ func TestAPageAndACommitOfSeveralDoNotCross(t *testing.T) {
 // the walk of e2e dies there, on both sides.
 func TestACutPageIsReceivedOnce(t *testing.T) {
 	t.Parallel()
-	for name, side := range map[string]cutproxy.Side{"before": cutproxy.Before, "after": cutproxy.After} {
+	for name, side := range map[string]failpoint.Side{"before": failpoint.Before, "after": failpoint.After} {
 		for _, written := range []bool{false, true} {
 			at := map[bool]string{false: "it is written", true: "the offset moves"}[written]
 			t.Run(name+" "+at, func(t *testing.T) {
@@ -275,7 +275,7 @@ func TestACutPageIsReceivedOnce(t *testing.T) {
 				url := pgtest.URL(t)
 				db := open(t, url, postgres.Options{})
 				page(t, db, of("a=1", "b=1", "c=1", "b=1")...)
-				proxy := cutproxy.Start(t, url)
+				proxy := failpoint.StartCutter(t, url)
 				var once sync.Once
 				arm := func(now bool) {
 					if now {

@@ -21,8 +21,8 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/cutproxy"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/outbox"
 )
 
@@ -321,12 +321,12 @@ func TestReceive(t *testing.T) {
 		t.Parallel()
 		url := pgtest.URL(t)
 		db := open(t, url, postgres.Options{})
-		proxy := cutproxy.Start(t, url)
+		proxy := failpoint.StartCutter(t, url)
 		var handled diary
 		dying := unpolled(open(t, proxy.URL(), postgres.Options{}), noting(&handled))
 		dying.Drain = 0
 		stop := startWithRoom(t, db, dying)
-		proxy.Arm(cutproxy.After, 1) // the page is committed, and its process does not hear of it
+		proxy.Arm(failpoint.After, 1) // the page is committed, and its process does not hear of it
 		if err := deliver(t, dying, "m1=x@k", "m2=x@k"); !errors.Is(err, postgres.ErrUnknown) {
 			t.Fatalf("it says %v", err)
 		}

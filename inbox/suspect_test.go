@@ -9,8 +9,8 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/cutproxy"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 )
 
 // mortal starts the processor that p describes in a process of its own, as far as
@@ -18,7 +18,7 @@ import (
 // settles nothing. The channel closes when nothing of it is left.
 func mortal(t *testing.T, url string, like *inbox.Processor, handle func(ctx context.Context, d inbox.Delivery, die func()) (inbox.Result, error)) (die func(), ended <-chan struct{}) {
 	t.Helper()
-	proxy := cutproxy.Start(t, url)
+	proxy := failpoint.StartCutter(t, url)
 	db := open(t, proxy.URL(), postgres.Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	die = func() { proxy.Close(); cancel() }

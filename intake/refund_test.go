@@ -17,8 +17,8 @@ import (
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/cutproxy"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -278,16 +278,16 @@ func TestLostAnswersOfRefunds(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name string
-		side cutproxy.Side
+		side failpoint.Side
 	}{
-		{"a refund whose commit nobody heard of is settled by its key", cutproxy.After},
-		{"a refund whose commit never reached the server is made", cutproxy.Before},
+		{"a refund whose commit nobody heard of is settled by its key", failpoint.After},
+		{"a refund whose commit never reached the server is made", failpoint.Before},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			direct, address := migrated(t)
 			charge := captured(t, direct)
-			proxy := cutproxy.Start(t, address)
+			proxy := failpoint.StartCutter(t, address)
 			in := keeping(t, open(t, proxy.URL(), postgres.Options{}))
 			proxy.Arm(test.side, 3) // look, load, commit
 			got, err := in.RequestRefund(t.Context(), acme(), refundOf("k1"), charge, some(400))

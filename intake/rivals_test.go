@@ -13,8 +13,8 @@ import (
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/cutproxy"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 )
 
 func TestRivals(t *testing.T) {
@@ -133,16 +133,16 @@ func TestLostAnswers(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name     string
-		side     cutproxy.Side
+		side     failpoint.Side
 		replayed bool
 	}{
-		{"a commit that nobody heard of is settled by its key", cutproxy.After, true},
-		{"a commit that never reached the server is made", cutproxy.Before, false},
+		{"a commit that nobody heard of is settled by its key", failpoint.After, true},
+		{"a commit that never reached the server is made", failpoint.Before, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			direct, address := migrated(t)
-			proxy := cutproxy.Start(t, address)
+			proxy := failpoint.StartCutter(t, address)
 			in := keeping(t, open(t, proxy.URL(), postgres.Options{}))
 			proxy.Arm(test.side, 3) // a read is a batch of two
 			got := accept(t, in, request("k1", "f"))
@@ -159,16 +159,16 @@ func TestLostAnswers(t *testing.T) {
 
 	for _, test := range []struct {
 		name string
-		side cutproxy.Side
+		side failpoint.Side
 		left int
 	}{
-		{"without a server the outcome of a commit that nobody heard of stays open", cutproxy.After, 1},
-		{"without a server the outcome of a commit that never arrived stays open", cutproxy.Before, 0},
+		{"without a server the outcome of a commit that nobody heard of stays open", failpoint.After, 1},
+		{"without a server the outcome of a commit that never arrived stays open", failpoint.Before, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			direct, address := migrated(t)
-			proxy := cutproxy.Start(t, address)
+			proxy := failpoint.StartCutter(t, address)
 			in := keeping(t, open(t, proxy.URL(), postgres.Options{MaxConns: 1}))
 			proxy.ArmLast(test.side, 3)
 			_, err := in.AcceptCharge(t.Context(), acme(), request("k1", "f"), mug())

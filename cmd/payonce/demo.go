@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/internal/config"
-	"github.com/payonce/payonce/internal/demo"
+	"github.com/payonce/payonce/internal/robustness/demo"
 )
 
 type demoCmd struct {

@@ -17,8 +17,8 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/cutproxy"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -203,13 +203,13 @@ execute function hide()`, pgx.QueryExecModeSimpleProtocol)
 	if err != nil {
 		t.Fatal(err)
 	}
-	proxy := cutproxy.Start(t, url)
+	proxy := failpoint.StartCutter(t, url)
 	proxied, err := postgres.Open(t.Context(), proxy.URL(), postgres.Options{AllowPlaintext: true, AllowUnsafeDurability: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(proxied.Close)
-	proxy.Arm(cutproxy.After, 4) // nothing else has as many statements
+	proxy.Arm(failpoint.After, 4) // nothing else has as many statements
 	var out strings.Builder
 	err = (rebuildCmd{}).rebuild(t.Context(), proxied, &out, io.Discard)
 	if err == nil || proxy.Cuts() != 1 || out.String() != "" {

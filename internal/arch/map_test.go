@@ -14,7 +14,7 @@ type rule struct {
 const (
 	// strict are packages whose tests import no more than they do. Other tests may import
 	// what they need, such as a database.
-	strict = "domain e2e internal/demo internal/fleet internal/openapi"
+	strict = "domain e2e internal/openapi internal/robustness/demo internal/robustness/fleet internal/robustness/traffic internal/robustness/validate"
 	// pure are packages that import, outside this module, the standard library alone.
 	pure = "domain fulfillment/schema"
 	// testHelpers are packages that every test may import: they know nothing of this module.
@@ -87,20 +87,25 @@ var rules = []rule{
 	// The proofs: tests, the demo, and what they need.
 	{"internal/arch", "", "checks the others from outside"},
 	{"internal/await", "", "waits for a condition, whichever it is"},
-	{"internal/crash", "", "stands before a program, whichever it is"},
 	{"internal/defects", "", "holds tests alone, so it has nothing to import"},
-	{"internal/fleet", "", "runs programs, whichever they are"},
 	{"internal/openapi", "", "checks responses against a contract, whichever program sends them; only tests import it"},
-	{"internal/postgres/cutproxy", "", "cuts a connection, whatever is sent on it"},
 	{"internal/postgres/local", "internal/postgres", "starts a server, whatever is kept in it"},
 	{
 		"internal/postgres/pgtest", "migrations internal/await internal/postgres internal/postgres/local internal/testrun",
 		"gives a test a migrated database, whatever it tests",
 	},
 	{"internal/testrun", "", "runs the tests of a package, whatever they test"},
-	{"internal/demo", "internal/fleet internal/postgres/local", "shows the service as a client sees it, so it shares no code with it"},
+	{"internal/robustness/failpoint", "", "stands between a program and its servers, whichever they are"},
+	{"internal/robustness/fleet", "", "runs programs, whichever they are"},
+	{"internal/robustness/traffic", "", "sees the service as a client does, so it shares no code with it"},
+	{"internal/robustness/validate", "internal/robustness/traffic", "judges from outside, so it shares no code with what it judges"},
 	{
-		"e2e", "internal/audit internal/crash internal/fleet internal/openapi internal/postgres internal/postgres/local",
+		"internal/robustness/demo", "internal/postgres/local internal/robustness/fleet internal/robustness/traffic internal/robustness/validate",
+		"shows the service as a client sees it, so it shares no code with it",
+	},
+	{
+		"e2e", "internal/audit internal/openapi internal/postgres internal/postgres/local internal/robustness/failpoint " +
+			"internal/robustness/fleet internal/robustness/traffic internal/robustness/validate",
 		"black-box tests: they see HTTP, the sandbox's books and the tables, and judge by the audit's one list",
 	},
 }

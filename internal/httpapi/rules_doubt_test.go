@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/cutproxy"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 )
 
 // A commit of which nobody knows is answered 503, and the same request under the
@@ -14,11 +14,11 @@ import (
 func TestRulesACommitInDoubtIsSettledByItsKey(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		side     cutproxy.Side
+		side     failpoint.Side
 		replayed bool
 	}{
-		"that was made": {cutproxy.After, true},
-		"that was not":  {cutproxy.Before, false},
+		"that was made": {failpoint.After, true},
+		"that was not":  {failpoint.Before, false},
 	} {
 		for i, kind := range []string{"a charge", "a cancellation", "a refund"} {
 			t.Run(kind+" "+name, func(t *testing.T) {
@@ -27,7 +27,7 @@ func TestRulesACommitInDoubtIsSettledByItsKey(t *testing.T) {
 				direct := serveOn(t, open(t, address, postgres.Options{}), nil)
 				r := direct.routes(t)[i]
 				before := rows(t, direct.db)
-				proxy := cutproxy.Start(t, address)
+				proxy := failpoint.StartCutter(t, address)
 				cut := serveOn(t, open(t, proxy.URL(), postgres.Options{MaxConns: 1}), nil)
 				proxy.ArmLast(test.side, 3) // nothing else has so many statements
 				a := cut.send(t, r.under("key"))

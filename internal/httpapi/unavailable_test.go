@@ -10,8 +10,8 @@ import (
 
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/cutproxy"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 )
 
 // wantUnavailable checks every route against a store that is down.
@@ -69,7 +69,7 @@ func TestStoreDown(t *testing.T) {
 	})
 	t.Run("its server is out of reach", func(t *testing.T) {
 		t.Parallel()
-		proxy := cutproxy.Start(t, pgtest.URL(t))
+		proxy := failpoint.StartCutter(t, pgtest.URL(t))
 		w := serveOn(t, open(t, proxy.URL(), postgres.Options{}), nil)
 		w.accept(t, "key-1", body())
 		proxy.Close()

@@ -15,8 +15,8 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/cutproxy"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 )
 
 const (
@@ -170,20 +170,20 @@ func TestCommitOfACutConnection(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name     string
-		side     cutproxy.Side
+		side     failpoint.Side
 		executes int
 		want     error
 		stored   []int
 	}{
-		{"cut before the server has the batch", cutproxy.Before, 2, postgres.ErrUnknown, nil},
-		{"cut after the server has committed it", cutproxy.After, 2, postgres.ErrUnknown, []int{1, 2}},
-		{"cut before its statements are prepared", cutproxy.Before, 0, postgres.ErrNotCommitted, nil},
-		{"cut after its statements are prepared", cutproxy.After, 0, postgres.ErrNotCommitted, nil},
+		{"cut before the server has the batch", failpoint.Before, 2, postgres.ErrUnknown, nil},
+		{"cut after the server has committed it", failpoint.After, 2, postgres.ErrUnknown, []int{1, 2}},
+		{"cut before its statements are prepared", failpoint.Before, 0, postgres.ErrNotCommitted, nil},
+		{"cut after its statements are prepared", failpoint.After, 0, postgres.ErrNotCommitted, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			direct, address := effects(t, postgres.Options{})
-			proxy := cutproxy.Start(t, address)
+			proxy := failpoint.StartCutter(t, address)
 			db := open(t, proxy.URL(), postgres.Options{MaxConns: 1})
 			proxy.Arm(test.side, test.executes)
 			err := db.Commit(t.Context(), batch(1, 2))
@@ -206,7 +206,7 @@ func TestCommitOfACutConnection(t *testing.T) {
 	t.Run("a server out of reach has not committed", func(t *testing.T) {
 		t.Parallel()
 		_, address := effects(t, postgres.Options{})
-		proxy := cutproxy.Start(t, address)
+		proxy := failpoint.StartCutter(t, address)
 		db := open(t, proxy.URL(), postgres.Options{})
 		proxy.Close()
 		db.Pool().Reset()

@@ -14,8 +14,8 @@ import (
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/cutproxy"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 )
 
 // gathered commits units at once on a pool of one slot, and returns what each was
@@ -310,19 +310,19 @@ func TestJoinedUnitsOfACutConnection(t *testing.T) {
 	const statements = 1 + 4 // the first, and inserts of 16, 8, 4 and 2 rows
 	for _, test := range []struct {
 		name     string
-		side     cutproxy.Side
+		side     failpoint.Side
 		executes int
 		told     error // to all
 		stored   bool
 	}{
-		{"cut before the server has them", cutproxy.Before, statements, postgres.ErrUnknown, false},
-		{"cut after the server has committed them", cutproxy.After, statements, postgres.ErrUnknown, true},
-		{"cut before the first statement", cutproxy.Before, 0, nil, true}, // by themselves, then
+		{"cut before the server has them", failpoint.Before, statements, postgres.ErrUnknown, false},
+		{"cut after the server has committed them", failpoint.After, statements, postgres.ErrUnknown, true},
+		{"cut before the first statement", failpoint.Before, 0, nil, true}, // by themselves, then
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			direct, address := effects(t, postgres.Options{})
-			proxy := cutproxy.Start(t, address)
+			proxy := failpoint.StartCutter(t, address)
 			db := open(t, proxy.URL(), postgres.Options{Writes: declared(), SharedCommits: 1})
 			sending := func() (batches []*pgx.Batch) {
 				for i := range units {

@@ -14,8 +14,8 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/cutproxy"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 )
 
 // held are messages of the inbox, numbered from 1, each with its holder's fence. They
@@ -290,11 +290,11 @@ func TestDeliveriesThatEndTogetherOfACutConnection(t *testing.T) {
 	const units, statements = 16, 1 + 2 // the first, the effects and the ends
 	for _, test := range []struct {
 		name string
-		side cutproxy.Side
+		side failpoint.Side
 		done string
 	}{
-		{"cut before the server has them", cutproxy.Before, "0 of 0"},
-		{"cut after the server has committed them", cutproxy.After, "16 of 16"},
+		{"cut before the server has them", failpoint.Before, "0 of 0"},
+		{"cut after the server has committed them", failpoint.After, "16 of 16"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -302,7 +302,7 @@ func TestDeliveriesThatEndTogetherOfACutConnection(t *testing.T) {
 select (select count(*) from inbox where status = 'done' and done_fence = fence) || ' of ' || (select count(*) from effects)`
 			direct, address := effects(t, postgres.Options{})
 			claimedUnder(t, direct, slices.Repeat([]int64{2}, units)...)
-			proxy := cutproxy.Start(t, address)
+			proxy := failpoint.StartCutter(t, address)
 			db := open(t, proxy.URL(), postgres.Options{Writes: declared(), SharedCommits: 1})
 			sending := make([]*pgx.Batch, units)
 			for i := range sending {
@@ -327,7 +327,7 @@ select (select count(*) from inbox where status = 'done' and done_fence = fence)
 			want(t, direct, doneBeside, test.done)
 			for i := range sending {
 				err := db.Commit(t.Context(), ending(i+1, int64(i+1), 2))
-				if test.side == cutproxy.After && postgres.Constraint(err) != "effects_once" || test.side == cutproxy.Before && err != nil {
+				if test.side == failpoint.After && postgres.Constraint(err) != "effects_once" || test.side == failpoint.Before && err != nil {
 					t.Errorf("unit %d, once more: %v", i+1, err)
 				}
 			}

@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/cutproxy"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 )
 
 func TestOpenRefusesAnUnsafeServer(t *testing.T) {
@@ -173,7 +173,7 @@ func TestOpenSaysWhatIsWrong(t *testing.T) {
 
 	t.Run("when nobody listens", func(t *testing.T) {
 		t.Parallel()
-		proxy := cutproxy.Start(t, pgtest.Empty(t))
+		proxy := failpoint.StartCutter(t, pgtest.Empty(t))
 		proxy.Close()
 		_, err := postgres.Open(t.Context(), proxy.URL(), postgres.Options{})
 		if err == nil || !strings.HasPrefix(err.Error(), "the database cannot be reached: ") {

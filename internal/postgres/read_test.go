@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/cutproxy"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 )
 
 // reads are the ways to read, each with its error.
@@ -72,7 +72,7 @@ func TestAReadWithoutAConnectionSaysSo(t *testing.T) {
 
 		t.Run(name+", when nobody listens", func(t *testing.T) {
 			t.Parallel()
-			proxy := cutproxy.Start(t, address)
+			proxy := failpoint.StartCutter(t, address)
 			db := open(t, proxy.URL(), postgres.Options{})
 			proxy.Close()
 			db.Pool().Reset()
@@ -85,13 +85,13 @@ func TestAReadWithoutAConnectionSaysSo(t *testing.T) {
 	for name, read := range reads() {
 		t.Run(name+", when it was lost before the answer", func(t *testing.T) {
 			t.Parallel()
-			for _, side := range []cutproxy.Side{cutproxy.Before, cutproxy.After} {
+			for _, side := range []failpoint.Side{failpoint.Before, failpoint.After} {
 				for executes := range 2 { // while it is prepared, and while it runs
-					proxy := cutproxy.Start(t, address)
+					proxy := failpoint.StartCutter(t, address)
 					db := open(t, proxy.URL(), postgres.Options{})
 					proxy.Arm(side, executes)
 					if err := read(t.Context(), db); !errors.Is(err, postgres.ErrNoConnection) || proxy.Cuts() != 1 {
-						t.Errorf("cut on side %d at %d: the error is %v, want ErrNoConnection", side, executes, err)
+						t.Errorf("cut on side %s at %d: the error is %v, want ErrNoConnection", side, executes, err)
 					}
 				}
 			}

@@ -1,0 +1,229 @@
+// Package demo runs the whole service under faults and then checks whether every
+// promise held: the real programs as child processes, charges, refunds and
+// cancellations whose requests are sent three times each, a provider that loses
+// answers and repeats its webhooks, SIGKILLs of workers and of an api, and an
+// immediate restart of the database, all while charges flow.
+//
+// It sees the service from outside: through HTTP, through the sandbox's records and
+// through `payonce audit`. It imports none of the service's packages, so it cannot
+// share a mistake with them.
+//
+// When it ends, no process, no database and no folder remains. A SIGKILL of the
+// demo itself leaves its folder, which the next demo removes, and the databases on a
+// server of the user's own. It does not show power loss, a broken disk, or a
+// provider that breaks its own contract.
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/payonce/payonce/internal/robustness/traffic"
+	"github.com/payonce/payonce/internal/robustness/validate"
+)
+
+// ErrBroken says that a promise did not hold.
+var ErrBroken = errors.New("a promise was broken")
+
+// Options configure a demo.
+type Options struct {
+	// Charges is how many charges are made, at least 1.
+	Charges int
+	// Seed chooses the charges, the faults and the kills; 0 draws one.
+	Seed uint64
+	// Keep leaves everything running after the audit, until ctx ends.
+	Keep bool
+	// JSON prints the audit as JSON on Stdout and everything else on Stderr.
+	JSON bool
+	// Database is the URL of a server to use instead of one of the demo's own.
+	Database string
+	// Running, if set, uses services that run already.
+	Running *Running
+
+	Stdout io.Writer
+	Stderr io.Writer
+	Now    func() time.Time
+}
+
+// stage is what the demo runs on: its own processes, or services that run already.
+type stage interface {
+	target() traffic.Target
+	// blow is what a kill is on this stage, for the report.
+	blow() string
+	// killWorker and killAPI kill one program and start it again.
+	killWorker(ctx context.Context, which int) error
+	killAPI(ctx context.Context, which int) error
+	// restartDatabase restarts the server without a shutdown, or returns errNotRun
+	// where the server is not the demo's.
+	restartDatabase(ctx context.Context) error
+	// audit runs `payonce audit --json` and returns its output.
+	audit(ctx context.Context) ([]byte, error)
+	// losses are the programs that ended and were not killed, and the number of all
+	// programs; 0 if they are not the demo's.
+	losses() (lost []string, all int)
+	// introduce prints what a visitor needs to look around.
+	introduce(screen *screen)
+	// close stops everything and removes what was made.
+	close(ctx context.Context) error
+}
+
+var (
+	// errNotRun says that a part of the demo is not possible on this stage.
+	errNotRun  = errors.New("not run")
+	errStopped = errors.New("stopped before the audit")
+)
+
+const (
+	// closeTimeout bounds the end of the demo: a program has 10 s to drain.
+	closeTimeout = 20 * time.Second
+	// trafficTimeout bounds the wait for the last charge, after it was sent.
+	trafficTimeout = 90 * time.Second
+	// repetitions is how often the provider's webhooks are sent again at the end.
+	repetitions = 2
+)
+
+// Run runs the demo. It returns nil if every promise held and the faults really
+// happened, and ErrBroken if not.
+func Run(ctx context.Context, o Options) error {
+	switch {
+	case o.Charges < 1:
+		return fmt.Errorf("--charges is %d: it must be at least 1", o.Charges)
+	case o.Running != nil && (o.Keep || o.Database != ""):
+		return errors.New("--running plays on services that run already: leave out --keep and --database")
+	}
+	err := o.run(ctx)
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return fmt.Errorf("%w: %w", errStopped, err)
+	}
+	return err
+}
+
+func (o Options) run(ctx context.Context) (err error) {
+	if o.Seed == 0 {
+		o.Seed = newSeed()
+	}
+	r := &run{
+		screen:  &screen{json: o.JSON, stdout: o.Stdout, stderr: o.Stderr, now: o.Now},
+		strikes: newStrikes(o.Seed, traffic.NewPlan(o.Seed, o.Charges, "").Length),
+		seed:    o.Seed,
+	}
+	r.Plan = traffic.NewPlan(o.Seed, o.Charges, newRunName())
+	if o.Running != nil {
+		r.Plan.Stock = nil // others have supplied it, and earlier runs have sold of it
+	}
+	r.screen.say("payonce demo: %d charges, every request sent three times, seed %d", o.Charges, o.Seed)
+	if r.stage, err = open(ctx, o, r.Plan, r.screen); err != nil {
+		return err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		defer cancel()
+		err = errors.Join(err, r.stage.close(ctx))
+	}()
+	if err := r.play(ctx); err != nil {
+		return err
+	}
+	r.screen.say("auditing")
+	audit, err := r.audit(ctx)
+	if err != nil {
+		return err
+	}
+	if err := r.screen.report(r, audit); err != nil {
+		return fmt.Errorf("print the report: %w", err)
+	}
+	if o.Keep {
+		r.stage.introduce(r.screen)
+		<-ctx.Done()
+	}
+	if !audit.OK {
+		return fmt.Errorf("%w: %s", ErrBroken, audit.Violated())
+	}
+	return nil
+}
+
+func open(ctx context.Context, o Options, plan traffic.Plan, screen *screen) (stage, error) {
+	if o.Running != nil {
+		return openRunning(ctx, *o.Running)
+	}
+	return openOwn(ctx, o, plan, screen)
+}
+
+// run is one demo with what it has observed.
+type run struct {
+	validate.Evidence
+
+	stage   stage
+	screen  *screen
+	seed    uint64
+	strikes []strike
+	tally   traffic.Tally
+	took    time.Duration
+}
+
+// play sends the charges and strikes while they flow. It ends when every charge has
+// its outcome, or the time is up.
+func (r *run) play(ctx context.Context) error {
+	target := r.stage.target()
+	sandbox, sender := traffic.Sandbox(target.Sandbox), traffic.New(target, &r.tally)
+	began := r.screen.now()
+	var err error
+	if r.Before, err = sandbox.Books(ctx); err != nil {
+		return err
+	}
+	if err := r.flow(ctx, sandbox, sender); err != nil {
+		return err
+	}
+	if r.Repeated, err = sandbox.RepeatWebhooks(ctx, repetitions); err != nil {
+		return err
+	}
+	sender.Reread(ctx, r.Records)
+	r.Listed = sender.List(ctx, r.Records)
+	if r.Books, err = sandbox.Books(ctx); err != nil {
+		return err
+	}
+	r.Chaos.Losses, r.Chaos.Programs = r.stage.losses()
+	r.took = r.screen.now().Sub(began)
+	return nil
+}
+
+// flow is the part in which things break. When it returns, the provider has no fault
+// any more, so that the audit can ask it.
+func (r *run) flow(ctx context.Context, sandbox traffic.Sandbox, sender *traffic.Traffic) error {
+	flowing, cancel := context.WithTimeout(ctx, r.Plan.Length+trafficTimeout)
+	defer cancel()
+	s := newStriker(r.stage, sandbox, &r.tally, r.screen.now)
+	stop := r.screen.progress(&r.tally, len(r.Plan.Charges), s.chaos)
+	defer stop()
+	struck := make(chan error, 1)
+	go func() {
+		err := s.strikeAll(flowing, r.seed, r.strikes)
+		if err != nil {
+			cancel() // the charges would wait for a program that does not come back
+		}
+		struck <- err
+	}()
+	r.Records = sender.Run(flowing, r.Plan)
+	err := errors.Join(<-struck, ctx.Err())
+	r.Chaos = s.chaos()
+	// The sandbox may be another's, and continues without the demo.
+	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	return errors.Join(err, sandbox.ClearFaults(ctx))
+}
+
+// audit is the service's own audit, reconciled with the provider, and after it what
+// was observed from outside.
+func (r *run) audit(ctx context.Context) (validate.Audit, error) {
+	text, err := r.stage.audit(ctx)
+	if err == nil || len(text) > 0 {
+		audit, unreadable := validate.ReadAudit(text)
+		if unreadable == nil && (err == nil || !audit.OK) {
+			return audit.With(validate.Judge(r.Evidence)...), nil
+		}
+		err = errors.Join(err, unreadable)
+	}
+	return validate.Audit{}, fmt.Errorf("audit: %w", err)
+}

@@ -1,0 +1,85 @@
+package failpoint_test
+
+import (
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/robustness/failpoint"
+)
+
+func TestProtocol(t *testing.T) {
+	t.Parallel()
+
+	t.Run("a client that insists on TLS is refused it", func(t *testing.T) {
+		t.Parallel()
+		s := newScene(t)
+		config, err := pgx.ParseConfig(s.proxy.URL()[:len(s.proxy.URL())-len("disable")] + "require")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if conn, err := pgx.ConnectConfig(s.ctx, config); err == nil {
+			_ = conn.Close(s.ctx)
+			t.Error("it is connected")
+		}
+	})
+
+	t.Run("a cancel request reaches the server", func(t *testing.T) {
+		t.Parallel()
+		s := newScene(t)
+		conn, _ := s.through(failpoint.Aim{}, failpoint.Known{}, nil)
+		var pid uint32
+		if err := conn.QueryRow(s.ctx, `select pg_backend_pid()`).Scan(&pid); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() {
+			_, err := conn.Exec(s.ctx, `select pg_sleep(60)`)
+			ended <- err
+		}()
+		const sleeps = `select exists (select from pg_stat_activity where pid = $1 and wait_event = 'PgSleep')`
+		for asleep := false; !asleep; {
+			if err := s.direct.QueryRow(s.ctx, sleeps, pid).Scan(&asleep); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := conn.PgConn().CancelRequest(s.ctx); err != nil {
+			t.Fatal(err)
+		}
+		wantCode(t, <-ended, "57014", "ERROR")
+	})
+
+	t.Run("what the server says by itself is forwarded", func(t *testing.T) {
+		t.Parallel()
+		s := newScene(t)
+		conn, _ := s.through(failpoint.Aim{}, failpoint.Known{}, nil)
+		s.exec(conn, `listen news`)
+		s.exec(s.direct, `notify news, 'good'`)
+		news, err := conn.WaitForNotification(s.ctx)
+		if err != nil || news.Payload != "good" {
+			t.Errorf("heard %+v, %v", news, err)
+		}
+	})
+
+	t.Run("rows are copied in and out", func(t *testing.T) {
+		t.Parallel()
+		s := newScene(t)
+		conn, _ := s.through(failpoint.Aim{}, failpoint.Known{}, nil)
+		n, err := conn.CopyFrom(s.ctx, pgx.Identifier{"effects"}, []string{"id"}, pgx.CopyFromRows([][]any{{1}, {2}}))
+		if err != nil || n != 2 {
+			t.Errorf("%d rows, %v", n, err)
+		}
+		s.wantStored(1, 2)
+	})
+
+	t.Run("a victim that hangs up takes its session with it", func(t *testing.T) {
+		t.Parallel()
+		s := newScene(t)
+		conn, _ := s.through(failpoint.Aim{}, failpoint.Known{}, nil)
+		s.exec(conn, "begin")
+		s.exec(conn, insert, 1)
+		s.proxy.CutAll()
+		s.exec(s.direct, insert, 1) // waits for the other's lock, were it held
+		s.wantStored(1)
+	})
+}

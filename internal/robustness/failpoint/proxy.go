@@ -1,0 +1,135 @@
+package failpoint
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"sync"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Proxy stands before a PostgreSQL server.
+type Proxy struct {
+	current  func() instrument // for a new connection
+	url      string
+	network  string
+	address  string
+	listener net.Listener
+	serving  sync.WaitGroup
+
+	mu    sync.Mutex
+	open  map[net.Conn]bool // both ends of every connection
+	down  bool              // no connection may be open
+	names map[string]string // of statements, by SQL
+}
+
+// NewProxy starts a proxy before the server of a connection string. The plan of
+// watch decides about its round trips. Close ends it.
+func NewProxy(ctx context.Context, server string, watch *Watch) (*Proxy, error) {
+	return newProxy(ctx, server, watch.now)
+}
+
+func newProxy(ctx context.Context, server string, current func() instrument) (*Proxy, error) {
+	config, err := pgconn.ParseConfig(server)
+	if err != nil {
+		return nil, fmt.Errorf("read the server's address: %w", err)
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("listen before the server: %w", err)
+	}
+	p := &Proxy{current: current, listener: listener, open: map[net.Conn]bool{}, names: map[string]string{}}
+	p.network, p.address = pgconn.NetworkAddress(config.Host, config.Port)
+	through := url.URL{
+		Scheme: "postgres", User: url.UserPassword(config.User, config.Password),
+		Host: listener.Addr().String(), Path: "/" + config.Database, RawQuery: "sslmode=disable",
+	}
+	p.url = through.String()
+	p.serving.Go(func() { p.accept(context.WithoutCancel(ctx)) })
+	return p, nil
+}
+
+// URL is the connection string through the proxy.
+func (p *Proxy) URL() string { return p.url }
+
+// CutAll closes every connection. New ones are accepted.
+func (p *Proxy) CutAll() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for conn := range p.open {
+		_ = conn.Close()
+	}
+}
+
+// SetDown makes the server unreachable, or reachable again. While it is down, no
+// connection opens and none stays open.
+func (p *Proxy) SetDown(down bool) {
+	p.mu.Lock()
+	p.down = down
+	p.mu.Unlock()
+	if down {
+		p.CutAll()
+	}
+}
+
+// Close closes every connection, refuses new ones and waits until all have ended.
+func (p *Proxy) Close() {
+	_ = p.listener.Close()
+	p.SetDown(true)
+	p.serving.Wait()
+}
+
+func (p *Proxy) accept(ctx context.Context) {
+	for {
+		client, err := p.listener.Accept()
+		if err != nil {
+			return // closed
+		}
+		p.track(client)
+		c := &conn{proxy: p, plan: p.current(), client: client, statements: map[string]string{}, portals: map[string]string{}}
+		p.serving.Go(func() {
+			defer p.drop(client)
+			c.serve(ctx)
+		})
+	}
+}
+
+func (p *Proxy) dial(ctx context.Context) (net.Conn, error) {
+	server, err := (&net.Dialer{}).DialContext(ctx, p.network, p.address)
+	if err != nil {
+		return nil, fmt.Errorf("reach the server: %w", err)
+	}
+	p.track(server)
+	return server, nil
+}
+
+// name names a statement.
+func (p *Proxy) name(sql string) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	name, known := p.names[sql]
+	if !known {
+		name = statementName(sql)
+		p.names[sql] = name
+	}
+	return name
+}
+
+// track keeps a connection for CutAll, and closes it if the server is down.
+func (p *Proxy) track(c net.Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.open[c] = true
+	if p.down {
+		_ = c.Close()
+	}
+}
+
+func (p *Proxy) drop(c net.Conn) {
+	_ = c.Close()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.open, c)
+}

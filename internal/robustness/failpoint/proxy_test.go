@@ -1,0 +1,325 @@
+package failpoint_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
+)
+
+// scene is a database with a table, and a proxy before it.
+type scene struct {
+	*testing.T
+
+	direct *pgx.Conn
+	proxy  *failpoint.Proxy
+	watch  *failpoint.Watch
+	ctx    context.Context //nolint:containedctx // the test's own
+}
+
+func newScene(t *testing.T) *scene {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), await.Stall)
+	t.Cleanup(cancel)
+	address := pgtest.Empty(t)
+	s := &scene{T: t, watch: failpoint.NewWatch(), ctx: ctx}
+	s.direct = s.connect(address)
+	s.exec(s.direct, `create table effects (id int primary key)`)
+	var err error
+	if s.proxy, err = failpoint.NewProxy(ctx, address, s.watch); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.proxy.Close)
+	return s
+}
+
+func (s *scene) connect(address string) *pgx.Conn {
+	s.Helper()
+	conn, err := pgx.Connect(s.ctx, address)
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() { _ = conn.Close(context.WithoutCancel(s.ctx)) })
+	return conn
+}
+
+// through puts a plan in place and connects through the proxy.
+func (s *scene) through(aim failpoint.Aim, known failpoint.Known, strike func(failpoint.Fault)) (*pgx.Conn, *failpoint.Plan) {
+	s.Helper()
+	plan := failpoint.NewPlan(aim, known, strike)
+	s.watch.Set(plan)
+	return s.connect(s.proxy.URL()), plan
+}
+
+func (s *scene) exec(conn *pgx.Conn, sql string, args ...any) {
+	s.Helper()
+	if _, err := conn.Exec(s.ctx, sql, args...); err != nil {
+		s.Fatal(err)
+	}
+}
+
+func (s *scene) wantStored(want ...int) {
+	s.Helper()
+	rows, err := s.direct.Query(s.ctx, `select id from effects order by id`)
+	if err != nil {
+		s.Fatal(err)
+	}
+	got, err := pgx.CollectRows(rows, pgx.RowTo[int])
+	if err != nil {
+		s.Fatal(err)
+	}
+	if diff := cmp.Diff(append([]int{}, want...), got); diff != "" {
+		s.Errorf("stored (-want +got):\n%s", diff)
+	}
+}
+
+func (s *scene) wantPoints(plan *failpoint.Plan, want ...string) {
+	s.Helper()
+	got := []string{}
+	for _, seen := range plan.Points() {
+		got = append(got, seen.String())
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		s.Errorf("points (-want +got):\n%s", diff)
+	}
+}
+
+const (
+	insert = `insert into effects (id) values ($1)`
+	poll   = `select id from effects where id = $1`
+)
+
+func effects(ids ...int) *pgx.Batch {
+	b := &pgx.Batch{}
+	for _, id := range ids {
+		b.Queue(insert, id)
+	}
+	return b
+}
+
+func TestPoints(t *testing.T) {
+	t.Parallel()
+
+	t.Run("a round trip is named by its statements and counted by its name", func(t *testing.T) {
+		t.Parallel()
+		s := newScene(t)
+		conn, plan := s.through(failpoint.Aim{}, failpoint.Known{}, nil)
+		for i := range 2 {
+			if err := conn.SendBatch(s.ctx, effects(3*i, 3*i+1, 3*i+2)).Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		tx, err := conn.Begin(s.ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec(s.ctx, insert, 6); err != nil {
+			t.Fatal(err)
+		}
+		if err := tx.Commit(s.ctx); err != nil {
+			t.Fatal(err)
+		}
+		s.wantPoints(plan, "connect", "prepare insert effects", "insert effects ×3", "insert effects ×3#2",
+			"insert effects", "begin", "commit")
+	})
+
+	t.Run("what another connection of a life has done before is no point", func(t *testing.T) {
+		t.Parallel()
+		s := newScene(t)
+		conn, plan := s.through(failpoint.Aim{}, failpoint.Known{}, nil)
+		s.exec(conn, insert, 1)
+		s.exec(s.connect(s.proxy.URL()), insert, 2)
+		s.exec(s.connect(s.proxy.URL()+"&application_name=other"), insert, 3)
+		s.wantPoints(plan, "connect", "prepare insert effects", "insert effects", "insert effects#2",
+			"connect (session 2)", "insert effects#3")
+	})
+
+	t.Run("a poll is a point when it finds something, and so is its transaction", func(t *testing.T) {
+		t.Parallel()
+		s := newScene(t)
+		name := "select id from effects"
+		conn, plan := s.through(failpoint.Aim{}, failpoint.Known{Polls: map[string]bool{name: true}}, nil)
+		for _, found := range []bool{false, true, false} {
+			if found {
+				s.exec(s.direct, insert, 1)
+			}
+			tx, err := conn.Begin(s.ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tx.Exec(s.ctx, poll, 1); err != nil {
+				t.Fatal(err)
+			}
+			if err := tx.Rollback(s.ctx); err != nil {
+				t.Fatal(err)
+			}
+			s.exec(s.direct, `delete from effects`)
+		}
+		s.wantPoints(plan, "connect", "prepare select id from effects", "begin", name, "rollback")
+	})
+}
+
+func TestStrike(t *testing.T) {
+	t.Parallel()
+
+	for _, test := range []struct {
+		name   string
+		side   failpoint.Side
+		stored []int
+	}{
+		{"a cut before the server has the work leaves none of it", failpoint.Before, nil},
+		{"a cut after the server has answered leaves all of it", failpoint.After, []int{1, 2}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			var struck atomic.Int32
+			aim := failpoint.Aim{Point: failpoint.Point{Name: "insert effects ×2", Occurrence: 1}, Side: test.side, Fault: failpoint.Cut}
+			conn, plan := s.through(aim, failpoint.Known{}, func(failpoint.Fault) { struck.Add(1) })
+			err := conn.SendBatch(s.ctx, effects(1, 2)).Close()
+			if refusal := new(pgconn.PgError); err == nil || errors.As(err, &refusal) {
+				t.Errorf("the commit ended with %v", err)
+			}
+			if !plan.Fired() || struck.Load() != 1 || !conn.IsClosed() {
+				t.Errorf("fired %v, struck %d times, closed %v", plan.Fired(), struck.Load(), conn.IsClosed())
+			}
+			s.wantStored(test.stored...)
+			s.exec(s.connect(s.proxy.URL()), insert, 3)
+		})
+	}
+
+	t.Run("the k-th of a name is struck and no other", func(t *testing.T) {
+		t.Parallel()
+		s := newScene(t)
+		conn, plan := s.through(failpoint.Aim{Point: failpoint.Point{Name: "insert effects", Occurrence: 2}, Side: failpoint.Before, Fault: failpoint.Cut}, failpoint.Known{}, nil)
+		s.exec(conn, insert, 1)
+		if plan.Fired() {
+			t.Error("the first was struck")
+		}
+		if _, err := conn.Exec(s.ctx, insert, 2); err == nil {
+			t.Error("the second was not")
+		}
+		s.wantStored(1)
+	})
+
+	t.Run("a plan by number strikes after that many points", func(t *testing.T) {
+		t.Parallel()
+		s := newScene(t)
+		conn, _ := s.through(failpoint.Aim{Nth: 4, Fault: failpoint.Kill}, failpoint.Known{}, nil)
+		s.exec(conn, insert, 1)
+		if _, err := conn.Exec(s.ctx, insert, 2); err == nil {
+			t.Error("connect, prepare, insert and insert were not struck")
+		}
+		s.wantStored(1, 2)
+	})
+
+	t.Run("a paused trip goes on where it was", func(t *testing.T) {
+		t.Parallel()
+		s := newScene(t)
+		for _, side := range []failpoint.Side{failpoint.Before, failpoint.After} {
+			stored := -1
+			aim := failpoint.Aim{Point: failpoint.Point{Name: "insert effects", Occurrence: 1}, Side: side, Fault: failpoint.Pause}
+			conn, _ := s.through(aim, failpoint.Known{}, func(failpoint.Fault) {
+				if err := s.direct.QueryRow(s.ctx, `select count(*) from effects`).Scan(&stored); err != nil {
+					t.Error(err)
+				}
+			})
+			s.exec(conn, insert, map[failpoint.Side]int{failpoint.Before: 1, failpoint.After: 2}[side])
+			if want := map[failpoint.Side]int{failpoint.Before: 0, failpoint.After: 2}[side]; stored != want {
+				t.Errorf("%s: %d rows while it stood, want %d", side, stored, want)
+			}
+		}
+		s.wantStored(1, 2)
+	})
+
+	t.Run("a poll is struck when what it would find is there", func(t *testing.T) {
+		t.Parallel()
+		s := newScene(t)
+		name := "select id from effects"
+		aim := failpoint.Aim{
+			Point: failpoint.Point{Name: name, Occurrence: 1}, Side: failpoint.Before, Fault: failpoint.Cut,
+			Behind: failpoint.Point{Name: "insert effects", Occurrence: 1},
+		}
+		conn, plan := s.through(aim, failpoint.Known{Polls: map[string]bool{name: true}}, nil)
+		s.exec(conn, poll, 1)
+		s.exec(conn, insert, 1)
+		if plan.Fired() {
+			t.Error("struck before")
+		}
+		if _, err := conn.Exec(s.ctx, poll, 1); err == nil {
+			t.Error("not struck")
+		}
+	})
+}
+
+func TestErrors(t *testing.T) {
+	t.Parallel()
+
+	t.Run("in place of a statement it leaves the transaction aborted", func(t *testing.T) {
+		t.Parallel()
+		s := newScene(t)
+		conn, _ := s.through(failpoint.Aim{Point: failpoint.Point{Name: "insert effects", Occurrence: 1}, Side: failpoint.Before, Fault: failpoint.Deadlock}, failpoint.Known{}, nil)
+		s.exec(conn, "begin")
+		_, err := conn.Exec(s.ctx, insert, 1)
+		wantCode(t, err, "40P01", "ERROR")
+		_, err = conn.Exec(s.ctx, insert, 1)
+		wantCode(t, err, "25P02", "ERROR")
+		s.exec(conn, "rollback")
+		s.exec(conn, insert, 2)
+		s.wantStored(2)
+	})
+
+	t.Run("in place of a batch it leaves nothing of it", func(t *testing.T) {
+		t.Parallel()
+		s := newScene(t)
+		conn, _ := s.through(failpoint.Aim{Point: failpoint.Point{Name: "insert effects ×2", Occurrence: 1}, Side: failpoint.Before, Fault: failpoint.Serialization}, failpoint.Known{}, nil)
+		wantCode(t, conn.SendBatch(s.ctx, effects(1, 2)).Close(), "40001", "ERROR")
+		s.wantStored()
+		if err := conn.SendBatch(s.ctx, effects(1, 2)).Close(); err != nil {
+			t.Errorf("the same connection commits no more: %v", err)
+		}
+		s.wantStored(1, 2)
+	})
+
+	t.Run("in place of a commit it rolls back", func(t *testing.T) {
+		t.Parallel()
+		s := newScene(t)
+		conn, _ := s.through(failpoint.Aim{Point: failpoint.Point{Name: "commit", Occurrence: 1}, Side: failpoint.Before, Fault: failpoint.Serialization}, failpoint.Known{}, nil)
+		s.exec(conn, "begin")
+		s.exec(conn, insert, 1)
+		_, err := conn.Exec(s.ctx, "commit")
+		wantCode(t, err, "40001", "ERROR")
+		if status := conn.PgConn().TxStatus(); status != 'I' {
+			t.Errorf("the transaction's status is %c", status)
+		}
+		s.wantStored()
+		s.exec(conn, insert, 1)
+	})
+
+	for side, stored := range map[failpoint.Side][]int{failpoint.Before: nil, failpoint.After: {1}} {
+		t.Run("the end of the session "+string(side)+" the work is fatal", func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			conn, _ := s.through(failpoint.Aim{Point: failpoint.Point{Name: "insert effects", Occurrence: 1}, Side: side, Fault: failpoint.Shutdown}, failpoint.Known{}, nil)
+			_, err := conn.Exec(s.ctx, insert, 1)
+			wantCode(t, err, "57P01", "FATAL")
+			s.wantStored(stored...)
+		})
+	}
+}
+
+func wantCode(t *testing.T, err error, code, severity string) {
+	t.Helper()
+	var refusal *pgconn.PgError
+	if !errors.As(err, &refusal) || refusal.Code != code || refusal.SeverityUnlocalized != severity {
+		t.Errorf("the error is %v, want %s %s", err, severity, code)
+	}
+}

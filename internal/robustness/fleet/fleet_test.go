@@ -1,0 +1,412 @@
+package fleet_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/robustness/fleet"
+	"github.com/payonce/payonce/internal/testrun"
+)
+
+// The test binary is also the programs that the tests start: the variable ROLE
+// says which.
+func TestMain(m *testing.M) {
+	switch os.Getenv("ROLE") {
+	case "":
+		testrun.Main(m)
+	case "server":
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		code := serve(ctx)
+		stop()
+		os.Exit(code)
+	case "deaf server":
+		signal.Ignore(syscall.SIGTERM)
+		os.Exit(serve(context.Background()))
+	case "environment":
+		environment()
+	case "broken":
+		fmt.Fprintln(os.Stderr, "no database: set DATABASE_URL")
+		os.Exit(3)
+	case "parent":
+		os.Exit(parent())
+	}
+}
+
+// serve is a program as the contract has it: it says where it listens, answers
+// /readyz, and ends with 0 when it is told to.
+func serve(ctx context.Context) int {
+	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", os.Getenv("HTTP_ADDR"))
+	if err != nil {
+		log.ErrorContext(ctx, "cannot listen", "error", err)
+		return 1
+	}
+	log.InfoContext(ctx, "settings", "addr", "not this one")
+	log.InfoContext(ctx, "listening", "addr", listener.Addr().String())
+	go func() {
+		_ = http.Serve(listener, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/readyz" {
+				w.WriteHeader(http.StatusNotFound)
+			}
+		}))
+	}()
+	<-ctx.Done()
+	return 0
+}
+
+func environment() {
+	_ = json.NewEncoder(os.Stdout).Encode(os.Environ())
+}
+
+// parent starts a server, says which, and waits to be killed.
+func parent() int {
+	p, err := fleet.Start(context.Background(), fleet.Program{
+		Name: "child", Path: os.Getenv("BINARY"), Log: os.Getenv("LOGS"),
+		Env: map[string]string{"ROLE": "server"},
+	})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	_ = json.NewEncoder(os.Stdout).Encode(child{URL: p.URL(), PID: p.PID()})
+	select {}
+}
+
+type child struct {
+	URL string
+	PID int
+}
+
+func start(t *testing.T, role string) *fleet.Process {
+	t.Helper()
+	p, err := fleet.Start(bounded(t), fleet.Program{
+		Name: "program", Path: self(t), Log: t.TempDir(), Env: map[string]string{"ROLE": role},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Kill() })
+	if err := p.WaitReady(bounded(t)); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestProcess(t *testing.T) {
+	t.Parallel()
+
+	t.Run("is the program itself, on an address of its own", func(t *testing.T) {
+		t.Parallel()
+		a, b := start(t, "server"), start(t, "server")
+		if a.URL() == b.URL() {
+			t.Errorf("both answer on %s", a.URL())
+		}
+		if a.PID() == b.PID() || a.PID() == 0 {
+			t.Errorf("pids %d and %d", a.PID(), b.PID())
+		}
+	})
+
+	t.Run("is gone when a kill returns, and only it", func(t *testing.T) {
+		t.Parallel()
+		a, b := start(t, "server"), start(t, "server")
+		if err := a.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-a.Exited():
+		default:
+			t.Error("exited is still open")
+		}
+		if answers(t, a.URL()) {
+			t.Error("a killed program answers")
+		}
+		if !answers(t, b.URL()) {
+			t.Error("the other program no longer answers")
+		}
+		if err := a.Kill(); !errors.Is(err, fleet.ErrNotRunning) {
+			t.Errorf("second kill: %v", err)
+		}
+	})
+
+	t.Run("comes back on the same address after kill and after stop", func(t *testing.T) {
+		t.Parallel()
+		p := start(t, "server")
+		url, pid := p.URL(), p.PID()
+		for i := range 5 {
+			if i%2 == 0 {
+				if err := p.Kill(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := p.Restart(bounded(t)); err != nil {
+				t.Fatal(err)
+			}
+			if err := p.WaitReady(bounded(t)); err != nil {
+				t.Fatal(err)
+			}
+			if p.URL() != url || p.PID() == pid || !answers(t, url) {
+				t.Fatalf("restart %d: %s pid %d, was %s pid %d", i, p.URL(), p.PID(), url, pid)
+			}
+			pid = p.PID()
+		}
+	})
+
+	t.Run("waits for its port when somebody has borrowed it", func(t *testing.T) {
+		t.Parallel()
+		p := start(t, "server")
+		if err := p.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		var config net.ListenConfig
+		borrowed, err := config.Listen(t.Context(), "tcp", strings.TrimPrefix(p.URL(), "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		restarted := make(chan error, 1)
+		ctx := bounded(t)
+		go func() { restarted <- p.Restart(ctx) }()
+		await.True(t, "a refused start is in the log", func() bool {
+			return strings.Contains(p.Tail(), "address already in use")
+		})
+		if err := borrowed.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-restarted; err != nil {
+			t.Fatal(err)
+		}
+	})
+
+	t.Run("ends in order on stop, also when paused", func(t *testing.T) {
+		t.Parallel()
+		p := start(t, "server")
+		if err := p.Pause(); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Stop(bounded(t)); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Stop(bounded(t)); err != nil {
+			t.Errorf("second stop: %v", err)
+		}
+	})
+
+	t.Run("answers nothing while paused and everything after", func(t *testing.T) {
+		t.Parallel()
+		p := start(t, "server")
+		if err := p.Pause(); err != nil {
+			t.Fatal(err)
+		}
+		// The signal stops one thread after another.
+		await.True(t, "a paused program is not ready", func() bool { return !ready(t, p) })
+		if err := p.Resume(); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.WaitReady(bounded(t)); err != nil {
+			t.Error(err)
+		}
+	})
+
+	t.Run("is killed when it does not end in time", func(t *testing.T) {
+		t.Parallel()
+		p := start(t, "deaf server")
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		if err := p.Stop(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("stop: %v", err)
+		}
+		if answers(t, p.URL()) {
+			t.Error("it still answers")
+		}
+	})
+}
+
+// ready says whether a program answers at once.
+func ready(t *testing.T, p *fleet.Process) bool {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	return p.WaitReady(ctx) == nil
+}
+
+func TestStart(t *testing.T) {
+	t.Parallel()
+
+	t.Run("a program that refuses is an error with what it said", func(t *testing.T) {
+		t.Parallel()
+		_, err := fleet.Start(bounded(t), fleet.Program{
+			Name: "program", Path: self(t), Log: t.TempDir(), Env: map[string]string{"ROLE": "broken"},
+		})
+		if err == nil || !strings.Contains(err.Error(), "exit status 3") || !strings.Contains(err.Error(), "set DATABASE_URL") {
+			t.Errorf("error: %v", err)
+		}
+	})
+
+	t.Run("a program that does not exist is an error", func(t *testing.T) {
+		t.Parallel()
+		_, err := fleet.Start(bounded(t), fleet.Program{Name: "program", Path: filepath.Join(t.TempDir(), "none"), Log: t.TempDir()})
+		if !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("error: %v", err)
+		}
+	})
+}
+
+func TestRun(t *testing.T) {
+	t.Parallel()
+
+	t.Run("a command has the environment given and nothing of ours", func(t *testing.T) {
+		t.Parallel()
+		out, err := fleet.Run(t.Context(), map[string]string{"ROLE": "environment"}, self(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var variables []string
+		if err := json.Unmarshal(out, &variables); err != nil {
+			t.Fatal(err)
+		}
+		for _, variable := range variables {
+			switch name, _, _ := strings.Cut(variable, "="); name {
+			case "ROLE", "PATH", "HOME", "TMPDIR":
+			default:
+				t.Errorf("environment has %s", variable)
+			}
+		}
+		if !slices.Contains(variables, "ROLE=environment") {
+			t.Errorf("environment: %v", variables)
+		}
+	})
+
+	t.Run("a failing command tells its code and its words", func(t *testing.T) {
+		t.Parallel()
+		_, err := fleet.Run(t.Context(), map[string]string{"ROLE": "broken"}, self(t))
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.ExitCode() != 3 || !strings.Contains(err.Error(), "set DATABASE_URL") {
+			t.Errorf("error: %v", err)
+		}
+	})
+}
+
+// A parent that is killed takes its programs with it, whoever runs it.
+func TestNoChildSurvivesItsParent(t *testing.T) {
+	t.Parallel()
+
+	t.Run("as this user", func(t *testing.T) {
+		t.Parallel()
+		diesWithItsParent(t, nil)
+	})
+	t.Run("as nobody", func(t *testing.T) {
+		t.Parallel()
+		if os.Getuid() != 0 {
+			t.Skip("only root can become somebody else")
+		}
+		diesWithItsParent(t, &syscall.Credential{Uid: 65534, Gid: 65534})
+	})
+}
+
+func diesWithItsParent(t *testing.T, as *syscall.Credential) {
+	t.Helper()
+	dir, binary := room(t)
+	command := exec.CommandContext(t.Context(), binary)
+	command.Dir = dir
+	command.Env = []string{"ROLE=parent", "BINARY=" + binary, "LOGS=" + dir, "PATH=" + os.Getenv("PATH")}
+	command.SysProcAttr = &syscall.SysProcAttr{Credential: as}
+	command.Stderr = t.Output()
+	stdout, err := command.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var started child
+	if err := json.NewDecoder(stdout).Decode(&started); err != nil {
+		t.Fatal(err)
+	}
+	if !answers(t, started.URL) {
+		t.Fatalf("child does not answer on %s", started.URL)
+	}
+	if err := command.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = command.Wait()
+	await.True(t, "the child is gone", func() bool { return !answers(t, started.URL) && ended(started.PID) })
+}
+
+// room is a folder that anybody may enter and write to, with the test binary
+// in it.
+func room(t *testing.T) (dir, binary string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "fleet-test-") //nolint:usetesting // t.TempDir lies in a folder that others cannot enter
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	// Copied by another process: a file that this one has open for writing may
+	// be inherited by a child of another test and is then too busy to run.
+	binary = filepath.Join(dir, "program")
+	if out, err := exec.CommandContext(t.Context(), "cp", self(t), binary).CombinedOutput(); err != nil {
+		t.Fatalf("copy the test binary: %v: %s", err, out)
+	}
+	return dir, binary
+}
+
+// ended says whether a process is gone. One that nobody has collected yet
+// counts as gone.
+func ended(pid int) bool {
+	if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+		return true
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && strings.Contains(string(stat), ") Z ")
+}
+
+func answers(t *testing.T, url string) bool {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), await.Stall)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/readyz", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Close = true
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return false
+	}
+	_ = response.Body.Close()
+	return response.StatusCode == http.StatusOK
+}
+
+// bounded is the context of calls that a test waits for.
+func bounded(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), await.Stall)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func self(t *testing.T) string {
+	t.Helper()
+	path, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}

@@ -1,0 +1,286 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// ErrNotRunning says that a process has ended before it was signaled.
+var ErrNotRunning = errors.New("not running")
+
+// Process is a program that was started, through all its restarts. Its methods
+// are safe for concurrent use.
+type Process struct {
+	program Program
+	addr    string
+
+	mu   sync.Mutex
+	life *life
+}
+
+// life is one run of the program, from start to exit.
+type life struct {
+	command   *leashed
+	stderr    *transcript
+	listening chan string
+	exited    chan struct{}
+	err       error // set before exited is closed
+}
+
+// Start starts a program and returns when it has logged the address on which it
+// listens, in the slog line "listening" with the attribute "addr". The context
+// bounds that wait only: the process lives until it is stopped or killed, or
+// this process ends. The error of a program that ends before it listens holds
+// the end of its log.
+func Start(ctx context.Context, program Program) (*Process, error) {
+	addr := program.Env["HTTP_ADDR"]
+	if addr == "" {
+		addr = "127.0.0.1:0"
+	}
+	p := &Process{program: program}
+	var err error
+	p.life, p.addr, err = p.start(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// StartReady is Start and WaitReady. A program that does not become ready is killed.
+func StartReady(ctx context.Context, program Program) (*Process, error) {
+	p, err := Start(ctx, program)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.WaitReady(ctx); err != nil {
+		return nil, errors.Join(err, p.Kill())
+	}
+	return p, nil
+}
+
+// errPortTaken says that a program could not listen where it was told to.
+var errPortTaken = errors.New("port taken")
+
+func (p *Process) start(ctx context.Context, addr string) (*life, string, error) {
+	life, err := run(p.program, addr)
+	if err != nil {
+		return nil, "", fmt.Errorf("start %s: %w", p.program.Name, err)
+	}
+	select {
+	case addr = <-life.listening:
+		return life, addr, nil
+	case <-life.exited:
+		err = life.end()
+		if life.stderr.spokeOf("address already in use") {
+			err = errPortTaken
+		}
+		return nil, "", fmt.Errorf("start %s: ended before it listened: %w\n%s", p.program.Name, err, p.Tail())
+	case <-ctx.Done():
+		_ = life.command.kill()
+		<-life.exited
+		return nil, "", fmt.Errorf("start %s: not listening: %w\n%s", p.program.Name, ctx.Err(), p.Tail())
+	}
+}
+
+func run(program Program, addr string) (*life, error) {
+	var logs [2]*os.File
+	for i, name := range []string{program.logfile(), program.Stdout()} {
+		file, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("open log: %w", err), closeAll(logs[:i]))
+		}
+		logs[i] = file
+	}
+	command, err := newLeashed(program.Path)
+	if err != nil {
+		return nil, errors.Join(err, closeAll(logs[:]))
+	}
+	listening := make(chan string, 1)
+	l := &life{
+		command:   command,
+		stderr:    &transcript{log: logs[0], listening: listening},
+		listening: listening,
+		exited:    make(chan struct{}),
+	}
+	command.Env = program.environ(addr)
+	command.Stderr, command.Stdout = l.stderr, logs[1]
+	if err := command.start(); err != nil {
+		return nil, errors.Join(err, closeAll(logs[:]))
+	}
+	if program.Started != nil {
+		program.Started(command.Process.Pid)
+	}
+	go func() {
+		l.err = command.Wait()
+		command.release()
+		_ = closeAll(logs[:])
+		close(l.exited)
+	}()
+	return l, nil
+}
+
+func closeAll(files []*os.File) error {
+	var err error
+	for _, file := range files {
+		err = errors.Join(err, file.Close())
+	}
+	return err
+}
+
+// end is how the program ended. It is called after exited was closed.
+func (l *life) end() error {
+	if l.err == nil {
+		return errors.New("exit status 0")
+	}
+	return l.err
+}
+
+// Name is the program's name.
+func (p *Process) Name() string { return p.program.Name }
+
+// URL is where the program answers. It stays the same through restarts.
+func (p *Process) URL() string { return "http://" + p.addr }
+
+// PID is the program's own process id, in its present or last life.
+func (p *Process) PID() int { return p.now().command.Process.Pid }
+
+// Exited is closed when the present life of the program ends, however it ends.
+// After a restart there is a new channel.
+func (p *Process) Exited() <-chan struct{} { return p.now().exited }
+
+func (p *Process) now() *life {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.life
+}
+
+// Kill sends SIGKILL and waits until the program is gone. It returns
+// ErrNotRunning for a program that had already ended.
+func (p *Process) Kill() error {
+	l := p.now()
+	if err := p.signal(l, syscall.SIGKILL); err != nil {
+		return err
+	}
+	<-l.exited
+	return nil
+}
+
+// Stop sends SIGTERM, also to a paused program, and waits for the end. When
+// ctx ends first it kills. An exit code other than 0 is an error; a program
+// that had already ended is not.
+func (p *Process) Stop(ctx context.Context) error {
+	l := p.now()
+	if err := p.signal(l, syscall.SIGTERM); errors.Is(err, ErrNotRunning) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	_ = p.signal(l, syscall.SIGCONT) // fails only if it has ended by now
+	select {
+	case <-l.exited:
+	case <-ctx.Done():
+		_ = l.command.Process.Kill()
+		<-l.exited
+		return fmt.Errorf("stop %s: had to be killed: %w\n%s", p.program.Name, ctx.Err(), p.Tail())
+	}
+	if l.err != nil {
+		return fmt.Errorf("stop %s: %w\n%s", p.program.Name, l.err, p.Tail())
+	}
+	return nil
+}
+
+// Pause sends SIGSTOP: the program keeps its connections, locks and leases and
+// does nothing until Resume. Its threads stop one after another, shortly after
+// Pause has returned.
+func (p *Process) Pause() error { return p.signal(p.now(), syscall.SIGSTOP) }
+
+// Resume sends SIGCONT.
+func (p *Process) Resume() error { return p.signal(p.now(), syscall.SIGCONT) }
+
+func (p *Process) signal(l *life, s syscall.Signal) error {
+	err := l.command.Process.Signal(s)
+	if errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("signal %s: %w", p.program.Name, ErrNotRunning)
+	}
+	if err != nil {
+		return fmt.Errorf("signal %s: %w", p.program.Name, err)
+	}
+	return nil
+}
+
+// restartPause lies between two attempts to listen on a port that is taken.
+const restartPause = 100 * time.Millisecond
+
+// Restart stops the program if it runs and starts it on the address that it had.
+// In between the system may give its port to an outgoing connection, so a start that
+// fails for that reason is retried until ctx ends.
+func (p *Process) Restart(ctx context.Context) error {
+	if err := p.Stop(ctx); err != nil {
+		return err
+	}
+	for {
+		life, _, err := p.start(ctx, p.addr)
+		if err == nil {
+			p.mu.Lock()
+			p.life = life
+			p.mu.Unlock()
+			return nil
+		}
+		if !errors.Is(err, errPortTaken) || wait(ctx, restartPause) != nil {
+			return err
+		}
+	}
+}
+
+// WaitReady waits until the program answers its readiness path with 200, or ctx
+// ends, or the program does.
+func (p *Process) WaitReady(ctx context.Context) error {
+	const pause = 20 * time.Millisecond
+	l := p.now()
+	for {
+		if p.ready(ctx) {
+			return nil
+		}
+		select {
+		case <-l.exited:
+			return fmt.Errorf("wait for %s: ended: %w\n%s", p.program.Name, l.end(), p.Tail())
+		default:
+		}
+		if err := wait(ctx, pause); err != nil {
+			return fmt.Errorf("wait for %s: not ready: %w\n%s", p.program.Name, err, p.Tail())
+		}
+	}
+}
+
+func (p *Process) ready(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL()+p.program.ready(), http.NoBody)
+	if err != nil {
+		return false
+	}
+	request.Close = true
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return false
+	}
+	_ = response.Body.Close()
+	return response.StatusCode == http.StatusOK
+}
+
+func wait(ctx context.Context, pause time.Duration) error {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,97 @@
+package fleet
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+)
+
+// Program says what to start.
+type Program struct {
+	// Name distinguishes programs and names their log files.
+	Name string
+	Path string
+	// Env is the whole environment, but for PATH, HOME and TMPDIR, which the
+	// program inherits. Without HTTP_ADDR it gets a free port of the loopback
+	// interface.
+	Env map[string]string
+	// Log is the folder of the log files, which are appended to: NAME.log has
+	// stderr, NAME.stdout has stdout.
+	Log string
+	// Ready is the path that answers 200 once the program is ready. Empty
+	// means /readyz.
+	Ready string
+	// Started, if set, is called at each start with the process id, before the
+	// program has read its settings.
+	Started func(pid int)
+}
+
+// Stdout is the file that has the program's stdout.
+func (p Program) Stdout() string { return filepath.Join(p.Log, p.Name+".stdout") }
+
+func (p Program) logfile() string { return filepath.Join(p.Log, p.Name+".log") }
+
+func (p Program) ready() string {
+	if p.Ready == "" {
+		return "/readyz"
+	}
+	return p.Ready
+}
+
+// environ is the program's environment, with the address to listen on.
+func (p Program) environ(addr string) []string {
+	env := maps.Clone(p.Env)
+	if env == nil {
+		env = map[string]string{}
+	}
+	env["HTTP_ADDR"] = addr
+	return environ(env)
+}
+
+func environ(given map[string]string) []string {
+	var env []string
+	for _, name := range []string{"PATH", "HOME", "TMPDIR"} {
+		if value, set := os.LookupEnv(name); set {
+			env = append(env, name+"="+value)
+		}
+	}
+	for name, value := range given {
+		env = append(env, name+"="+value)
+	}
+	return env
+}
+
+// Run runs a command that ends by itself, with exactly the environment given
+// and PATH, HOME and TMPDIR, and returns what it wrote to stdout. Where it
+// exits with another code than 0 the output is returned too, and the error is
+// an *exec.ExitError with the end of its stderr. Unlike a started program it
+// is not ended by the death of this process, only by ctx.
+func Run(ctx context.Context, env map[string]string, path string, args ...string) ([]byte, error) {
+	command := exec.CommandContext(ctx, path, args...)
+	command.Env = environ(env)
+	command.WaitDelay = time.Second
+	var stdout, stderr bytes.Buffer
+	command.Stdout, command.Stderr = &stdout, &stderr
+	if err := command.Run(); err != nil {
+		return stdout.Bytes(), fmt.Errorf("run %s %v: %w: %s", filepath.Base(path), first(args), err, tail(stderr.Bytes(), 5))
+	}
+	return stdout.Bytes(), nil
+}
+
+// first is the subcommand: further arguments may hold keys.
+func first(args []string) string {
+	if len(args) == 0 {
+		return ""
+	}
+	return args[0]
+}
+
+func tail(text []byte, lines int) []byte {
+	all := bytes.Split(bytes.TrimRight(text, "\n"), []byte("\n"))
+	return bytes.Join(all[max(0, len(all)-lines):], []byte("\n"))
+}

@@ -1,0 +1,144 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+)
+
+// World is one payonce: a sandbox, apis and workers on two databases, with the
+// settings by which they find one another. Its maker sets the exported fields and
+// starts the programs; Stop stops them.
+type World struct {
+	Binaries
+
+	Log     string // folder of the programs' logs
+	Service string // URL of the service's database
+	Books   string // URL of the sandbox's database
+	Secrets Secrets
+
+	Sandbox *Process
+	APIs    []*Process
+	Workers []*Process
+}
+
+// Secrets are the keys that the programs of a world share.
+type Secrets struct {
+	API      string // of the merchant
+	Provider string
+	Events   string // signs the provider's webhooks
+	Shop     string // signs the merchant's webhooks
+}
+
+// Start starts a program of the world and waits until it is ready. It passes on
+// what the user has decided about plain text.
+func (w *World) Start(ctx context.Context, name, path string, env map[string]string) (*Process, error) {
+	program := Program{Name: name, Path: path, Env: plaintext(env), Log: w.Log}
+	if path == w.Binaries.Sandbox {
+		program.Ready = "/books"
+	}
+	return StartReady(ctx, program)
+}
+
+func plaintext(env map[string]string) map[string]string {
+	const name = "ALLOW_PLAINTEXT"
+	env = maps.Clone(env)
+	if value, set := os.LookupEnv(name); set {
+		env[name] = value
+	}
+	return env
+}
+
+// StartSandbox starts the sandbox. Where events is not empty, the provider sends its
+// webhooks to that origin.
+func (w *World) StartSandbox(ctx context.Context, events string) (err error) {
+	w.Sandbox, err = w.Start(ctx, "sandbox", w.Binaries.Sandbox, w.SandboxEnv(events))
+	return err
+}
+
+// SandboxEnv are the settings of the sandbox.
+func (w *World) SandboxEnv(events string) map[string]string {
+	env := map[string]string{"DATABASE_URL": w.Books, "SHOP_WEBHOOK_SECRET": w.Secrets.Shop}
+	if events != "" {
+		env["STRIPE_WEBHOOK_URL"], env["STRIPE_WEBHOOK_SECRET"] = events+"/v1/webhooks/stripe", w.Secrets.Events
+	}
+	return env
+}
+
+// APIEnv are the settings of an api.
+func (w *World) APIEnv() map[string]string {
+	return map[string]string{"DATABASE_URL": w.Service, "STRIPE_WEBHOOK_SECRET": w.Secrets.Events}
+}
+
+// WorkerEnv are the settings of a worker that calls the provider at an origin. What
+// a fault breaks is retried after parts of a second, not minutes.
+func (w *World) WorkerEnv(provider string) map[string]string {
+	return map[string]string{
+		"DATABASE_URL":        w.Service,
+		"STRIPE_SECRET_KEY":   w.Secrets.Provider,
+		"STRIPE_API_BASE":     provider,
+		"WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8", // the shop is on this machine
+		"LEASE":               "1s",
+		"BACKOFF_BASE":        "50ms",
+		"BACKOFF_CAP":         "1s",
+	}
+}
+
+// StartAll starts n programs, NAME-1 to NAME-n, all at once.
+func (w *World) StartAll(ctx context.Context, name, path string, n int, env func(i int) map[string]string) ([]*Process, error) {
+	started, errs := make([]*Process, n), make([]error, n)
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() { started[i], errs[i] = w.Start(ctx, name+"-"+strconv.Itoa(i+1), path, env(i)) })
+	}
+	all.Wait()
+	return slices.DeleteFunc(started, func(p *Process) bool { return p == nil }), errors.Join(errs...)
+}
+
+// Run runs the operator's tool on the world's database and returns its stdout.
+func (w *World) Run(ctx context.Context, args ...string) ([]byte, error) {
+	env := map[string]string{"DATABASE_URL": w.Service}
+	if w.Sandbox != nil {
+		env["STRIPE_SECRET_KEY"], env["STRIPE_API_BASE"] = w.Secrets.Provider, w.Sandbox.URL()
+	}
+	return Run(ctx, plaintext(env), w.Payonce, args...)
+}
+
+// Processes are all that were started, those first that have to stop first.
+func (w *World) Processes() []*Process {
+	all := slices.Concat(w.Workers, w.APIs)
+	if w.Sandbox != nil {
+		all = append(all, w.Sandbox)
+	}
+	return all
+}
+
+// Losses describe the programs that have ended and should run, with the ends of
+// their logs.
+func (w *World) Losses() (lost []string) {
+	for _, p := range w.Processes() {
+		select {
+		case <-p.Exited():
+			lost = append(lost, fmt.Sprintf("%s ended by itself:\n%s", p.Name(), p.Tail()))
+		default:
+		}
+	}
+	return lost
+}
+
+// Stop stops all programs at once.
+func (w *World) Stop(ctx context.Context) error {
+	processes := w.Processes()
+	errs := make([]error, len(processes))
+	var all sync.WaitGroup
+	for i, p := range processes {
+		all.Go(func() { errs[i] = p.Stop(ctx) })
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}

@@ -1,0 +1,189 @@
+package traffic
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Target is where a service and its sandbox answer.
+type Target struct {
+	APIs    []string
+	Sandbox string
+	APIKey  string
+}
+
+// Tally counts while traffic flows.
+type Tally struct {
+	Requests   atomic.Int64 // sent with a key
+	Unanswered atomic.Int64 // of these: cut, refused or timed out
+	TurnedAway atomic.Int64 // of these: answered "try again with the same key"
+	Replays    atomic.Int64 // of these: answered from the record
+	Reused     atomic.Int64 // of these: another body under a used key
+	Accepted   atomic.Int64 // charges
+	Ended      atomic.Int64 // charges
+}
+
+// InFlight is how many charges are accepted and have not ended.
+func (t *Tally) InFlight() int64 { return t.Accepted.Load() - t.Ended.Load() }
+
+// requestTimeout bounds one request.
+const requestTimeout = 5 * time.Second
+
+// client is a merchant's. It sends to the apis in turn, so duplicates meet on both.
+type client struct {
+	target Target
+	http   *http.Client
+	tally  *Tally
+	turn   atomic.Int64
+	pause  time.Duration // before the first retry
+}
+
+func newClient(target Target, tally *Tally) *client {
+	return &client{
+		target: target, tally: tally, pause: 50 * time.Millisecond,
+		http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100, IdleConnTimeout: time.Minute}},
+	}
+}
+
+// Answer is the answer to a request with a key.
+type Answer struct {
+	Status      int
+	ContentType string
+	Location    string
+	Body        string
+}
+
+// member is a text member of the body.
+func (a Answer) member(name string) string {
+	var body map[string]any
+	_ = json.Unmarshal([]byte(a.Body), &body)
+	text, _ := body[name].(string)
+	return text
+}
+
+// Problem is the type of a refusal.
+func (a Answer) Problem() string { return a.member("type") }
+
+// definitive is false for an answer after which the same request must be retried
+// under the same key.
+func (a Answer) definitive() bool {
+	switch a.Status {
+	case http.StatusTooManyRequests, http.StatusTooEarly:
+		return false
+	case http.StatusConflict:
+		return a.Problem() != "/problems/idempotency-key-in-use"
+	case http.StatusAccepted:
+		// In flight under the policy "202": pending, and no Location yet.
+		return a.Location != ""
+	default:
+		return a.Status < http.StatusInternalServerError
+	}
+}
+
+// post sends a request until it has a definitive answer or ctx ends.
+func (c *client) post(ctx context.Context, path, key string, body []byte) (Answer, error) {
+	for pause := c.pause; ; pause = min(2*pause, time.Second) {
+		c.tally.Requests.Add(1)
+		status, header, text, err := c.do(ctx, http.MethodPost, path, key, body)
+		if err != nil {
+			c.tally.Unanswered.Add(1)
+		} else {
+			got := Answer{status, header.Get("Content-Type"), header.Get("Location"), string(text)}
+			if got.definitive() {
+				if header.Get("Idempotent-Replayed") == "true" {
+					c.tally.Replays.Add(1)
+				}
+				return got, nil
+			}
+			c.tally.TurnedAway.Add(1)
+		}
+		if err := wait(ctx, pause); err != nil {
+			return Answer{}, err
+		}
+	}
+}
+
+// postAll sends the same request n times at once and returns the definitive answers.
+func (c *client) postAll(ctx context.Context, n int, path, key string, body []byte) []Answer {
+	var mu sync.Mutex
+	var answers []Answer
+	var all sync.WaitGroup
+	for range n {
+		all.Go(func() {
+			if got, err := c.post(ctx, path, key, body); err == nil {
+				mu.Lock()
+				defer mu.Unlock()
+				answers = append(answers, got)
+			}
+		})
+	}
+	all.Wait()
+	return answers
+}
+
+// get reads a resource, and retries until it has it or ctx ends.
+func (c *client) get(ctx context.Context, path string, into any) error {
+	for {
+		status, _, text, err := c.do(ctx, http.MethodGet, path, "", nil)
+		if err == nil && status == http.StatusOK && json.Unmarshal(text, into) == nil {
+			return nil
+		}
+		if err := wait(ctx, 200*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// await reads a resource until it is as wanted or ctx ends.
+func (c *client) await(ctx context.Context, path string, into any, wanted func() bool) {
+	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
+		if c.get(ctx, path, into) != nil || wanted() || wait(ctx, pause) != nil {
+			return
+		}
+	}
+}
+
+func (c *client) do(ctx context.Context, method, path, key string, body []byte) (int, http.Header, []byte, error) {
+	api := c.target.APIs[int(c.turn.Add(1))%len(c.target.APIs)]
+	header := http.Header{"Authorization": {"Bearer " + c.target.APIKey}}
+	if key != "" {
+		header["Content-Type"], header["Idempotency-Key"] = []string{"application/json"}, []string{key}
+	}
+	return exchange(ctx, c.http, requestTimeout, method, api+path, header, body)
+}
+
+// exchange sends a request once and reads the whole answer.
+func exchange(ctx context.Context, by *http.Client, timeout time.Duration, method, url string, header http.Header, body []byte) (int, http.Header, []byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
+	if err != nil {
+		return 0, nil, nil, fmt.Errorf("make a request: %w", err)
+	}
+	request.Header = header
+	request.GetBody = nil // else net/http itself retries a request with an Idempotency-Key
+	response, err := by.Do(request)
+	if err != nil {
+		return 0, nil, nil, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	text, err := io.ReadAll(response.Body)
+	return response.StatusCode, response.Header, text, err
+}
+
+// wait waits for a pause, or until ctx ends and then returns its error.
+func wait(ctx context.Context, pause time.Duration) error {
+	select {
+	case <-time.After(pause):
+		return ctx.Err()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

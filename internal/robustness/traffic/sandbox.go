@@ -1,0 +1,139 @@
+package traffic
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// Books are the records of the provider and of the merchant's webhook receiver: the
+// sandbox's GET /books.
+type Books struct {
+	Intents              []Intent       `json:"intents"`
+	Captures             []Capture      `json:"captures"`
+	Refunds              []Repayment    `json:"refunds"`
+	Notifications        []Notification `json:"notifications"`
+	Requests             int            `json:"requests"`
+	DuplicatesSuppressed int            `json:"duplicates_suppressed"`
+}
+
+// Intent is a payment intent.
+type Intent struct {
+	Reference string `json:"reference"`
+	ID        string `json:"id"`
+	Status    string `json:"status"`
+}
+
+// Capture is a captured payment.
+type Capture struct {
+	Reference string `json:"reference"`
+	Amount    int64  `json:"amount"`
+	Currency  string `json:"currency"`
+}
+
+// Repayment is a refund that the provider has paid.
+type Repayment struct {
+	Reference string `json:"reference"`
+	Amount    int64  `json:"amount"`
+}
+
+// Notification is a webhook as the merchant received it.
+type Notification struct {
+	WebhookID  string `json:"webhook_id"`
+	Reference  string `json:"reference"`
+	Type       string `json:"type"`
+	Deliveries int    `json:"deliveries"`
+	Effects    int    `json:"effects"`
+}
+
+// Redelivered is how many deliveries there were beyond the first of each.
+func (b Books) Redelivered() (n int) {
+	for _, told := range b.Notifications {
+		n += max(0, told.Deliveries-1)
+	}
+	return n
+}
+
+// Faults are the probabilities with which a provider or shop request fails.
+type Faults struct {
+	Seed       uint64  `json:"seed,omitempty"`
+	DropBefore float64 `json:"drop_before,omitempty"`
+	DropAfter  float64 `json:"drop_after,omitempty"`
+	Error500   float64 `json:"error_500,omitempty"`
+	Slow       Slow    `json:"slow"`
+	ShopDown   bool    `json:"shop_down,omitempty"`
+	// ForgetKeysAfter is a duration after which the provider forgets a key.
+	ForgetKeysAfter string `json:"forget_keys_after,omitempty"`
+}
+
+// Slow delays requests.
+type Slow struct {
+	P            float64 `json:"p"`
+	Milliseconds int     `json:"ms"`
+}
+
+// Repeated counts the provider's webhooks that were sent once more.
+type Repeated struct {
+	Events     int `json:"events"`
+	Deliveries int `json:"deliveries"`
+	Sent       int `json:"sent"`
+	Delivered  int `json:"delivered"`
+}
+
+// Sandbox calls the controls of the sandbox at a URL, which no fault touches. While
+// the database restarts they fail, so each call is retried for a while; repeating a
+// call does no harm.
+type Sandbox string
+
+// Books reads the records.
+func (s Sandbox) Books(ctx context.Context) (b Books, err error) {
+	return b, s.call(ctx, requestTimeout, http.MethodGet, "/books", nil, &b)
+}
+
+// SetFaults replaces the faults.
+func (s Sandbox) SetFaults(ctx context.Context, f Faults) error {
+	return s.call(ctx, requestTimeout, http.MethodPut, "/faults", f, nil)
+}
+
+// ClearFaults ends all faults.
+func (s Sandbox) ClearFaults(ctx context.Context) error {
+	return s.call(ctx, requestTimeout, http.MethodDelete, "/faults", nil, nil)
+}
+
+// RepeatWebhooks makes the provider send every event that it has sent so often once
+// more, and returns when it has tried to.
+func (s Sandbox) RepeatWebhooks(ctx context.Context, times int) (done Repeated, err error) {
+	const timeout = 25 * time.Second // the sandbox takes up to 20 s
+	return done, s.call(ctx, timeout, http.MethodPost, "/duplicate-webhooks", map[string]int{"times": times}, &done)
+}
+
+// call sends and receives JSON; either may be nil.
+func (s Sandbox) call(ctx context.Context, timeout time.Duration, method, path string, send, receive any) error {
+	const (
+		tries = 40
+		pause = 250 * time.Millisecond
+	)
+	var body []byte
+	if send != nil {
+		body = encode(send)
+	}
+	var last error
+	for range tries {
+		status, _, text, err := exchange(ctx, http.DefaultClient, timeout, method, string(s)+path, http.Header{"Content-Type": {"application/json"}}, body)
+		if err == nil && status/100 == 2 {
+			if receive == nil {
+				return nil
+			}
+			return json.Unmarshal(text, receive)
+		}
+		if last = err; err == nil {
+			last = fmt.Errorf("%s %s: answered %d %s", method, path, status, text)
+		}
+		if err := wait(ctx, pause); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("ask the sandbox: %w", last)
+}

@@ -1,0 +1,307 @@
+package traffic
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+// maxInFlight is how many charges may be in flight.
+const maxInFlight = 64
+
+// Traffic sends the charges of a plan to one target.
+type Traffic struct {
+	client *client
+	tally  *Tally
+}
+
+// New returns traffic for a target, which counts in tally.
+func New(target Target, tally *Tally) *Traffic {
+	return &Traffic{client: newClient(target, tally), tally: tally}
+}
+
+// Record is what was observed of one charge.
+type Record struct {
+	Charge  Charge
+	ID      string
+	Answers []Answer // definitive ones to the three requests
+	Reuse   []Answer // to the other body under the same key
+	Cancel  []Answer // to the three requests to cancel it
+	Final   State
+	Refunds []RefundRecord
+	Events  []Event
+	// Later are the events after the provider has repeated its webhooks.
+	Later []Event
+	// Shown is the charge as GET shows it at the end.
+	Shown json.RawMessage
+}
+
+// RefundRecord is what was observed of one refund.
+type RefundRecord struct {
+	Refund  Refund
+	ID      string
+	Answers []Answer // definitive ones to the three requests
+	Amount  int64    // as the service shows it
+	Status  string
+}
+
+// State is a charge as GET shows it.
+type State struct {
+	ID             string   `json:"id"`
+	Status         string   `json:"status"`
+	AmountRefunded int64    `json:"amount_refunded"`
+	Failure        *Failure `json:"failure"`
+}
+
+// Failure is why a charge failed.
+type Failure struct {
+	Code string `json:"code"`
+}
+
+// Event is an event of a charge's stream.
+type Event struct {
+	Version int    `json:"version"`
+	Type    string `json:"type"`
+}
+
+// The states of a captured charge that was refunded.
+const (
+	PartiallyRefunded = "partially_refunded"
+	Refunded          = "refunded"
+)
+
+// Ended reports whether the charge has its outcome.
+func (s State) Ended() bool { return s.Captured() || s.Status == Failed }
+
+// Captured reports whether the charge succeeded, refunded or not.
+func (s State) Captured() bool {
+	return s.Status == Succeeded || s.Status == PartiallyRefunded || s.Status == Refunded
+}
+
+// Outcome is Succeeded, or the code of the failure, or else the status.
+func (s State) Outcome() string {
+	switch {
+	case s.Status == Failed && s.Failure != nil:
+		return s.Failure.Code
+	case s.Captured():
+		return Succeeded
+	}
+	return s.Status
+}
+
+// Ended reports whether the refund has an outcome of which the merchant is notified.
+func (r RefundRecord) Ended() bool { return r.Status == Succeeded || r.Status == Failed }
+
+// Outcome is the status, or the type of the problem that refused it.
+func (r RefundRecord) Outcome() string {
+	if r.ID == "" && len(r.Answers) > 0 {
+		return r.Answers[0].Problem()
+	}
+	return r.Status
+}
+
+// Outcomes is how many outcomes the merchant is notified of.
+func (r Record) Outcomes() (n int) {
+	if r.Final.Ended() {
+		n++
+	}
+	for _, refund := range r.Refunds {
+		if refund.Ended() {
+			n++
+		}
+	}
+	return n
+}
+
+// CountEvents counts the events of a type, such as "charge.failed".
+func CountEvents(events []Event, name string) (n int) {
+	for _, event := range events {
+		if strings.HasPrefix(event.Type, name+".v") {
+			n++
+		}
+	}
+	return n
+}
+
+// Run sends every charge at its time and returns when all have ended, or ctx has.
+// The records are in the plan's order.
+func (t *Traffic) Run(ctx context.Context, plan Plan) []Record {
+	records := make([]Record, len(plan.Charges))
+	var before time.Duration
+	each(records, func(i int) bool {
+		records[i].Charge = plan.Charges[i]
+		at := plan.Charges[i].At
+		ok := wait(ctx, at-before) == nil
+		before = at
+		return ok
+	}, func(r *Record) { t.process(ctx, r) })
+	return records
+}
+
+// each calls do for every record, for maxInFlight of them at a time, unless start
+// returns false.
+func each(records []Record, start func(i int) bool, do func(*Record)) {
+	slots := make(chan struct{}, maxInFlight)
+	var all sync.WaitGroup
+	for i := range records {
+		if !start(i) {
+			continue
+		}
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			do(&records[i])
+		})
+	}
+	all.Wait()
+}
+
+// process sends one charge: some of its requests at once, the others when it has
+// ended. It stops where ctx ends.
+func (t *Traffic) process(ctx context.Context, r *Record) {
+	const path = "/v1/charges"
+	r.Answers = t.client.postAll(ctx, r.Charge.Together, path, r.Charge.Key, r.Charge.Body)
+	if len(r.Answers) == 0 || r.Answers[0].Status != http.StatusAccepted {
+		return
+	}
+	r.ID = r.Answers[0].member("id")
+	own := path + "/" + r.ID
+	cancel := func(n int) {
+		if r.Charge.Cancel {
+			r.Cancel = append(r.Cancel, t.client.postAll(ctx, n, own+"/cancel", r.Charge.Key+"-cancel", nil)...)
+		}
+	}
+	t.tally.Accepted.Add(1)
+	if r.Charge.Reuse {
+		r.Reuse = t.client.postAll(ctx, 1, path, r.Charge.Key, r.Charge.otherBody())
+		t.tally.Reused.Add(int64(len(r.Reuse)))
+	}
+	if wait(ctx, r.Charge.CancelAfter) == nil {
+		cancel(2)
+	}
+	t.client.await(ctx, own, &r.Final, func() bool { return r.Final.Ended() })
+	if r.Final.Ended() {
+		t.tally.Ended.Add(1)
+	}
+	cancel(1)
+	t.refundAll(ctx, r)
+	r.Answers = append(r.Answers, t.client.postAll(ctx, 3-r.Charge.Together, path, r.Charge.Key, r.Charge.Body)...)
+	t.client.await(ctx, own, &r.Final, func() bool { return true })
+	r.Events = t.events(ctx, r.ID, r.Outcomes())
+}
+
+// refundAll requests the refunds of a charge that has ended and waits for their
+// outcomes.
+func (t *Traffic) refundAll(ctx context.Context, r *Record) {
+	if !r.Final.Ended() {
+		return
+	}
+	r.Refunds = make([]RefundRecord, len(r.Charge.Refunds))
+	var all sync.WaitGroup
+	for i, refund := range r.Charge.Refunds {
+		r.Refunds[i].Refund = refund
+		if r.Charge.Rivals {
+			all.Go(func() { t.refund(ctx, r.ID, &r.Refunds[i]) })
+		} else {
+			t.refund(ctx, r.ID, &r.Refunds[i])
+		}
+	}
+	all.Wait()
+}
+
+// refund sends two requests at once and, when the refund has ended, the third.
+func (t *Traffic) refund(ctx context.Context, charge string, r *RefundRecord) {
+	path := "/v1/charges/" + charge + "/refunds"
+	r.Answers = t.client.postAll(ctx, 2, path, r.Refund.Key, r.Refund.Body)
+	if len(r.Answers) > 0 && r.Answers[0].Status == http.StatusAccepted {
+		r.ID = r.Answers[0].member("id")
+		var now struct {
+			Amount int64  `json:"amount"`
+			Status string `json:"status"`
+		}
+		t.client.await(ctx, path+"/"+r.ID, &now, func() bool { return now.Status == Succeeded || now.Status == Failed })
+		r.Amount, r.Status = now.Amount, now.Status
+	}
+	r.Answers = append(r.Answers, t.client.postAll(ctx, 1, path, r.Refund.Key, r.Refund.Body)...)
+}
+
+// events is a charge's stream when the merchant was notified of that many outcomes.
+func (t *Traffic) events(ctx context.Context, id string, outcomes int) []Event {
+	var stream struct {
+		Data []Event `json:"data"`
+	}
+	t.client.await(ctx, "/v1/charges/"+id+"/events", &stream, func() bool {
+		return CountEvents(stream.Data, "merchant.notified") >= outcomes
+	})
+	return stream.Data
+}
+
+// Reread reads the streams and the charges once more, when all is quiet.
+func (t *Traffic) Reread(ctx context.Context, records []Record) {
+	each(records, func(i int) bool { return records[i].ID != "" }, func(r *Record) {
+		r.Later = t.events(ctx, r.ID, 0)
+		t.client.await(ctx, "/v1/charges/"+r.ID, &r.Shown, func() bool { return true })
+	})
+}
+
+// List pages through the list of charges until it shows all of them as Reread found
+// them, or some seconds have passed: the list is a projection. It returns the last
+// whole list.
+func (t *Traffic) List(ctx context.Context, records []Record) (listed []json.RawMessage) {
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	for {
+		if whole, err := t.listOnce(ctx); err == nil {
+			listed = whole
+		}
+		if allListed(records, listed) || wait(ctx, 100*time.Millisecond) != nil {
+			return listed
+		}
+	}
+}
+
+func (t *Traffic) listOnce(ctx context.Context) (charges []json.RawMessage, err error) {
+	for after := ""; ; {
+		var page struct {
+			Data []json.RawMessage `json:"data"`
+			More bool              `json:"has_more"`
+		}
+		if err := t.client.get(ctx, "/v1/charges?limit=50&starting_after="+after, &page); err != nil {
+			return nil, err
+		}
+		charges = append(charges, page.Data...)
+		if !page.More || len(page.Data) == 0 {
+			return charges, nil
+		}
+		after = HeadOf(page.Data[len(page.Data)-1]).ID
+	}
+}
+
+func allListed(records []Record, listed []json.RawMessage) bool {
+	found := map[string]json.RawMessage{}
+	for _, charge := range listed {
+		found[HeadOf(charge).ID] = charge
+	}
+	for _, r := range records {
+		if !bytes.Equal(found[r.ID], r.Shown) {
+			return false
+		}
+	}
+	return true
+}
+
+// Head is what the order of the list is made of.
+type Head struct {
+	ID        string    `json:"id"`
+	CreatedAt time.Time `json:"created_at"`
+}
+
+// HeadOf reads the head of a listed charge. Its zero value has no id.
+func HeadOf(charge json.RawMessage) (h Head) {
+	_ = json.Unmarshal(charge, &h)
+	return h
+}

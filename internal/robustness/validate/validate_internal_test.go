@@ -1,0 +1,211 @@
+package validate
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/payonce/payonce/internal/robustness/traffic"
+)
+
+func TestJudge_findsNothingInAFlawlessRun(t *testing.T) {
+	t.Parallel()
+	for _, check := range Judge(*flawless()) {
+		if check.Violated != 0 || check.Checked == 0 {
+			t.Errorf("%s: checked %d: %v", check.Name, check.Checked, check.Examples)
+		}
+	}
+}
+
+// The names of checks that several defects violate.
+const (
+	oneAnswerPerKey = "outside: one answer per key, byte for byte"
+	endsAsItShould  = "outside: every charge ends, and as it should"
+	streams         = "outside: every stream gapless, with one ending"
+	capturedInFull  = "outside: a succeeded charge is captured once, in full"
+	neverCaptured   = "outside: a failed charge is never captured"
+	toldOnce        = "outside: the merchant is told of each ending once"
+	listedOnce      = "outside: every charge is listed once, as it is shown"
+	newestFirst     = "outside: the list goes from the newest to the oldest"
+	cancellation    = "outside: a cancellation has one answer, and the charge keeps it"
+	refundAnswer    = "outside: one answer per refund, byte for byte"
+	refundEnds      = "outside: every refund ends, and as it should"
+	givenBackOnce   = "outside: a refund is given back once if it succeeded, else never"
+	saysRefunded    = "outside: every charge says what was refunded"
+	reusedKey       = "outside: a used key refuses another body"
+	workersKilled   = "chaos: workers killed while charges flow"
+	webhooksRepeat  = "chaos: webhooks of the provider sent again"
+)
+
+// defects are what a run can show, each with the checks that must find it.
+var defects = []struct {
+	name  string
+	plant func(*Evidence)
+	found []string
+}{
+	{"a request without an answer", func(e *Evidence) { e.Records[0].Answers = e.Records[0].Answers[:2] }, []string{oneAnswerPerKey}},
+	{"a replay with another byte", func(e *Evidence) { e.Records[0].Answers[2].Body += " " }, []string{oneAnswerPerKey}},
+	{"a replay with another Location", func(e *Evidence) { e.Records[0].Answers[1].Location = "/v1/charges/ch_other" }, []string{oneAnswerPerKey}},
+	{"a refused request", func(e *Evidence) {
+		e.Records[0].Answers = thrice(refused(http.StatusBadRequest, "/problems/malformed"))
+	}, []string{oneAnswerPerKey}},
+	{"a reused key that was accepted", func(e *Evidence) { reused(e).Reuse[0].Status = http.StatusAccepted }, []string{reusedKey}},
+	{"a reused key that was not tried", func(e *Evidence) { reused(e).Reuse = nil }, []string{reusedKey}},
+	{
+		"a charge that never ended", func(e *Evidence) { e.ended("card_declined").Final = traffic.State{Status: "pending"} },
+		[]string{endsAsItShould, streams, toldOnce},
+	},
+	{
+		"a declined charge that succeeded", func(e *Evidence) { e.ended("card_declined").Final = traffic.State{Status: traffic.Succeeded} },
+		[]string{endsAsItShould, capturedInFull, toldOnce},
+	},
+	{"a charge that is not listed", func(e *Evidence) { e.Listed = e.Listed[1:] }, []string{listedOnce, newestFirst}},
+	{"a charge that is listed on two pages", func(e *Evidence) { e.Listed = append(e.Listed[:1:1], e.Listed...) }, []string{listedOnce}},
+	{"a charge that is listed as it was", func(e *Evidence) { e.Records[0].Shown = json.RawMessage(`{"id":"ch_0"}`) }, []string{listedOnce}},
+	{"an older charge before a newer one", func(e *Evidence) { e.Listed[3], e.Listed[4] = e.Listed[4], e.Listed[3] }, []string{newestFirst}},
+	{"a gap in a stream", func(e *Evidence) { e.Records[0].Events[1].Version++; e.Records[0].Later = e.Records[0].Events }, []string{streams}},
+	{"two endings in a stream", func(e *Evidence) { also(&e.Records[0], "charge.failed.v1") }, []string{streams}},
+	{"two notes of the same notification", func(e *Evidence) { also(&e.Records[0], "merchant.notified.v1") }, []string{streams}},
+	{
+		"a second capture", func(e *Evidence) { e.Books.Captures = append(e.Books.Captures, e.Books.Captures[0]) },
+		[]string{"outside: at most one capture per charge", capturedInFull},
+	},
+	{"a capture that is missing", func(e *Evidence) { e.Books.Captures = e.Books.Captures[1:] }, []string{capturedInFull}},
+	{"a capture of another amount", func(e *Evidence) { e.Books.Captures[0].Amount++ }, []string{capturedInFull}},
+	{"a capture in another currency", func(e *Evidence) { e.Books.Captures[0].Currency = "chf" }, []string{capturedInFull}},
+	{"a capture of a failed charge", func(e *Evidence) {
+		e.Books.Captures = append(e.Books.Captures, traffic.Capture{Reference: e.ended("card_declined").ID})
+	}, []string{neverCaptured}},
+	{"a capture for no charge", func(e *Evidence) {
+		e.Books.Captures = append(e.Books.Captures, traffic.Capture{Reference: "ch_none"})
+	}, []string{"outside: no capture without a charge"}},
+	{"a merchant who acted twice", func(e *Evidence) { e.Books.Notifications[0].Effects = 2 }, []string{toldOnce}},
+	{"a merchant who was notified under two ids", func(e *Evidence) {
+		e.Books.Notifications = append(e.Books.Notifications, e.Books.Notifications[0])
+	}, []string{toldOnce}},
+	{"a merchant who was notified of the contrary", func(e *Evidence) { e.Books.Notifications[0].Type = "charge.refused" }, []string{toldOnce}},
+	{"a repeated webhook that changed something", func(e *Evidence) {
+		e.Records[0].Later = append(e.Records[0].Later, traffic.Event{Version: len(e.Records[0].Later) + 1, Type: "payment.captured.v1"})
+	}, []string{"outside: webhooks sent again change nothing"}},
+	{"a webhook that was not accepted", func(e *Evidence) { e.Repeated.Delivered-- }, []string{webhooksRepeat}},
+	{"a cancellation whose replay differs", func(e *Evidence) { toBeCanceled(e).Cancel[2].Body += " " }, []string{cancellation}},
+	{"a cancellation that was refused and happened", func(e *Evidence) {
+		r := cancel(e)
+		e.Books.Captures = slices.DeleteFunc(e.Books.Captures, func(c traffic.Capture) bool { return c.Reference == r.ID })
+		e.forgetNotified(r.ID)
+		e.notify(r.ID, "charge.failed", 1)
+	}, []string{cancellation}},
+	{
+		"a cancellation that took the money", func(e *Evidence) { r := cancel(e); r.Cancel = thrice(accepted("/v1/charges/"+r.ID, r.ID)) },
+		[]string{neverCaptured, toldOnce},
+	},
+	{"a refund whose replay differs", func(e *Evidence) { e.refundThat(traffic.Succeeded).Answers[1].Body = "{}" }, []string{refundAnswer}},
+	{"a refusal whose replay differs", func(e *Evidence) { e.refundThat(traffic.TooMuch).Answers[1].Body += " " }, []string{refundAnswer}},
+	{"a refund of less than was requested", func(e *Evidence) { e.refundThat(traffic.Failed).Amount-- }, []string{refundEnds}},
+	{"a refund that did not end", func(e *Evidence) { e.refundThat(traffic.Failed).Status = "pending" }, []string{streams, refundEnds}},
+	{"a refund paid twice", func(e *Evidence) { e.Books.Refunds = append(e.Books.Refunds, e.Books.Refunds[0]) }, []string{givenBackOnce}},
+	{"a refund of another amount", func(e *Evidence) { e.Books.Refunds[0].Amount++ }, []string{givenBackOnce}},
+	{"a failed refund that was paid", func(e *Evidence) {
+		e.Books.Refunds = append(e.Books.Refunds, traffic.Repayment{Reference: e.refundThat(traffic.Failed).ID})
+	}, []string{givenBackOnce}},
+	{"a refund for no request", func(e *Evidence) {
+		e.Books.Refunds = append(e.Books.Refunds, traffic.Repayment{Reference: "re_none"})
+	}, []string{"outside: no refund at the provider that nobody asked for"}},
+	{"a merchant who was not notified of a refund", func(e *Evidence) { e.forgetNotified(e.refundThat(traffic.Succeeded).ID) }, []string{toldOnce}},
+	{"a charge that shows too little refunded", func(e *Evidence) { withStatus(e, traffic.PartiallyRefunded).Final.AmountRefunded-- }, []string{saysRefunded}},
+	{"a refunded charge that does not show it", func(e *Evidence) { withStatus(e, traffic.Refunded).Final.Status = traffic.Succeeded }, []string{saysRefunded}},
+	{"stock sold twice", func(e *Evidence) { e.Plan.Stock[traffic.ScarceSKU]-- }, []string{"outside: scarce stock sells out and not twice"}},
+	{"nine kills", func(e *Evidence) { e.Chaos.WorkerKills = 9 }, []string{workersKilled}},
+	{"kills of idle workers alone", func(e *Evidence) { e.Chaos.KillsInFlight = 0 }, []string{workersKilled}},
+	{"no api killed", func(e *Evidence) { e.Chaos.APIKills = 0 }, []string{"chaos: an api killed"}},
+	{"no restart of the database", func(e *Evidence) { e.Chaos.Restarted = 0 }, []string{"chaos: database restarted at once"}},
+	{"a provider without faults", func(e *Evidence) {
+		e.Books.DuplicatesSuppressed = e.Before.DuplicatesSuppressed
+		for i := range e.Books.Notifications {
+			e.Books.Notifications[i].Deliveries = 1
+		}
+	}, []string{"chaos: provider and shop asked again after faults"}},
+	{"a program that ended by itself", func(e *Evidence) { e.Chaos.Losses = []string{"worker-1"} }, []string{"chaos: nothing ended that was not killed"}},
+}
+
+func reused(e *Evidence) *traffic.Record {
+	return e.find(func(r traffic.Record) bool { return len(r.Reuse) > 0 })
+}
+
+func toBeCanceled(e *Evidence) *traffic.Record {
+	return e.find(func(r traffic.Record) bool { return r.Charge.Cancel })
+}
+
+func withStatus(e *Evidence, status string) *traffic.Record {
+	return e.find(func(r traffic.Record) bool { return r.Final.Status == status })
+}
+
+// cancel makes a charge canceled that was to be.
+func cancel(e *Evidence) *traffic.Record {
+	r := toBeCanceled(e)
+	r.Final = traffic.State{ID: r.ID, Status: traffic.Failed, Failure: &traffic.Failure{Code: traffic.Canceled}}
+	return r
+}
+
+func also(r *traffic.Record, kind string) {
+	r.Events = append(r.Events, traffic.Event{Version: len(r.Events) + 1, Type: kind})
+	r.Later = r.Events
+}
+
+func TestJudge_findsEachDefect(t *testing.T) {
+	t.Parallel()
+	for _, defect := range defects {
+		t.Run(defect.name, func(t *testing.T) {
+			t.Parallel()
+			e := flawless()
+			defect.plant(e)
+			if diff := cmp.Diff(defect.found, violated(t, *e)); diff != "" {
+				t.Errorf("found (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func violated(t *testing.T, e Evidence) (found []string) {
+	t.Helper()
+	for _, check := range Judge(e) {
+		if check.Violated > 0 {
+			found = append(found, check.Name)
+			if len(check.Examples) == 0 {
+				t.Errorf("%s gives no example", check.Name)
+			}
+		}
+	}
+	return found
+}
+
+// TestJudge_failsWhereNothingWasChecked: a run without evidence violates every check
+// but those that can have no case.
+func TestJudge_failsWhereNothingWasChecked(t *testing.T) {
+	t.Parallel()
+	e := Evidence{Plan: flawless().Plan, Chaos: Chaos{Blow: "killed"}}
+	idle := map[string]bool{
+		"outside: no refund at the provider that nobody asked for": true,
+		"chaos: nothing ended that was not killed":                 true,
+	}
+	for _, check := range Judge(e) {
+		if (check.Violated == 0) != idle[check.Name] {
+			t.Errorf("%s: violated %d", check.Name, check.Violated)
+		}
+	}
+}
+
+func TestJudge_onServicesOfOthers(t *testing.T) {
+	t.Parallel()
+	e := flawless()
+	e.Chaos.Restarted, e.Chaos.NotRun = 0, true // the restart is not the demo's to do
+	earlier := traffic.Capture{Reference: "ch_earlier"}
+	e.Before.Captures, e.Books.Captures = append(e.Before.Captures, earlier), append(e.Books.Captures, earlier)
+	e.Before.Refunds, e.Books.Refunds = []traffic.Repayment{{Reference: "re_earlier"}}, append(e.Books.Refunds, traffic.Repayment{Reference: "re_earlier"})
+	if found := violated(t, *e); found != nil {
+		t.Errorf("violated: %q", found)
+	}
+}
