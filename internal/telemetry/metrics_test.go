@@ -90,12 +90,20 @@ func TestWorker(t *testing.T) {
 	})
 }
 
-func TestPools(t *testing.T) {
+// TestRegistry reads what a program knows without its database, at each scrape. Two
+// programs of one process, as in tests, share nothing.
+func TestRegistry(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Open(t)
 	c, _, _ := config()
-	m := telemetry.NewAPI(c, nil, nil)
+	m, other := telemetry.NewWorker(c, telemetry.Names{}), telemetry.NewWorker(c, telemetry.Names{})
+	m.Received(1, 0, 0)
 	m.Pools(map[string]*pgxpool.Pool{"main": db.Pool()})
+	m.Shared(func() postgres.Shared { return postgres.Shared{Commits: 2, Units: 7, Refusals: 1} })
+	listening := false
+	m.Doorbell(func() bool { return listening })
+	want(t, scrape(t, m.Handler()), map[string]float64{`payonce_doorbell_listening`: 0})
+	listening = true
 	conn, err := db.Pool().Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -103,42 +111,15 @@ func TestPools(t *testing.T) {
 	defer conn.Release()
 	got := scrape(t, m.Handler())
 	want(t, got, map[string]float64{
+		`payonce_doorbell_listening`:                         1,
 		`payonce_db_connections{pool="main",state="in_use"}`: 1,
 		`payonce_db_connections_max{pool="main"}`:            float64(db.Pool().Config().MaxConns),
+		`payonce_shared_commits_total`:                       2,
+		`payonce_shared_commit_decisions_total`:              7,
+		`payonce_shared_commit_refusals_total`:               1,
 	})
 	if got[`payonce_db_acquires_total{pool="main"}`] < 1 {
 		t.Error("no connection was taken")
 	}
-}
-
-func TestShared(t *testing.T) {
-	t.Parallel()
-	c, _, _ := config()
-	m := telemetry.NewAPI(c, nil, nil)
-	m.Shared(func() postgres.Shared { return postgres.Shared{Commits: 2, Units: 7, Refusals: 1} })
-	want(t, scrape(t, m.Handler()), map[string]float64{
-		`payonce_shared_commits_total`:          2,
-		`payonce_shared_commit_decisions_total`: 7,
-		`payonce_shared_commit_refusals_total`:  1,
-	})
-}
-
-func TestDoorbell(t *testing.T) {
-	t.Parallel()
-	c, _, _ := config()
-	m := telemetry.NewWorker(c, telemetry.Names{})
-	listening := false
-	m.Doorbell(func() bool { return listening })
-	want(t, scrape(t, m.Handler()), map[string]float64{`payonce_doorbell_listening`: 0})
-	listening = true
-	want(t, scrape(t, m.Handler()), map[string]float64{`payonce_doorbell_listening`: 1})
-}
-
-// Two programs of one process, as in tests, have nothing in common.
-func TestRegistriesAreTheirOwn(t *testing.T) {
-	t.Parallel()
-	c, _, _ := config()
-	one, other := telemetry.NewAPI(c, []string{"first"}, nil), telemetry.NewAPI(c, []string{"first"}, nil)
-	one.Answered("POST", "/v1/charges", 202, 0, "first")
-	want(t, scrape(t, other.Handler()), map[string]float64{`payonce_idempotency_requests_total{result="first"}`: 0})
+	want(t, scrape(t, other.Handler()), map[string]float64{`payonce_outbox_deliveries_total{result="first"}`: 0})
 }

@@ -28,7 +28,7 @@ import (
 	"github.com/payonce/payonce/migrations"
 )
 
-// program runs one until the test ends, and returns where it listens.
+// program runs until the test ends. url is where it listens.
 func program(t *testing.T, run func(context.Context, *slog.Logger, func() time.Time) error) (url string) {
 	t.Helper()
 	log := &lines{}
@@ -99,10 +99,10 @@ func ownServer(t *testing.T, settings map[string]string) (db *postgres.DB, addre
 	return db, address
 }
 
-// TestTheProgramsTellWhatTheRulesAskFor: every metric that a rule or the
-// dashboard names is told by the api or by the worker, with every value of a
-// label that is named without a pattern.
-func TestTheProgramsTellWhatTheRulesAskFor(t *testing.T) {
+// TestPrograms_serveWhatTheRulesQuery checks that the api or the worker serves every metric
+// that a rule or the dashboard names, with every value of a label that is named without a
+// pattern.
+func TestPrograms_serveWhatTheRulesQuery(t *testing.T) {
 	pgtest.Long(t, "it takes a large part of the time")
 	db, address := ownServer(t, nil)
 	write(t, db, `select pg_create_physical_replication_slot('standby', true)`)
@@ -122,28 +122,28 @@ func TestTheProgramsTellWhatTheRulesAskFor(t *testing.T) {
 	t.Setenv("DATABASE_URL", address)
 	t.Setenv("HTTP_ADDR", "127.0.0.1:0")
 	t.Setenv("STRIPE_SECRET_KEY", "sk_test_1")
-	t.Setenv("STRIPE_API_BASE", "http://127.0.0.1:1") // where nobody is
+	t.Setenv("STRIPE_API_BASE", "http://127.0.0.1:1") // where nothing listens
 
-	accepts, carries := program(t, api.Run), program(t, worker.Run)
-	fetch(t, accepts+"/v1/charges/ch_1") // a request that can be counted
-	// The worker's reader has made its mark in the outbox.
+	apiURL, workerURL := program(t, api.Run), program(t, worker.Run)
+	fetch(t, apiURL+"/v1/charges/ch_1") // a request that can be counted
+	// The worker's subscriber has stored its offset.
 	await.True(t, "the worker reads the outbox", func() bool {
-		return strings.Contains(fetch(t, carries+"/metrics"), "payonce_outbox_unread_")
+		return strings.Contains(fetch(t, workerURL+"/metrics"), "payonce_outbox_unread_")
 	})
-	told := []string{}
+	served := []string{}
 	var text strings.Builder
-	for _, url := range []string{accepts, carries} {
+	for _, url := range []string{apiURL, workerURL} {
 		body := fetch(t, url+"/metrics")
 		text.WriteString(body)
-		told = append(told, matches(t, body, `(?m)^(payonce_\w+)`)...)
+		served = append(served, matches(t, body, `(?m)^(payonce_\w+)`)...)
 		if !strings.Contains(body, "\ngo_goroutines ") || !strings.Contains(body, "\nprocess_resident_memory_bytes ") {
-			t.Errorf("%s tells nothing of the process", url)
+			t.Errorf("%s serves nothing about the process", url)
 		}
 	}
 	manual := read(t, "../../docs/operations.md")
-	for url, says := range map[string]string{accepts: "An api has at most %d connections", carries: "a worker has at most %d"} {
+	for url, says := range map[string]string{apiURL: "An api has at most %d connections", workerURL: "a worker has at most %d"} {
 		most := 2 // for readiness, and for the doorbell
-		if url == carries {
+		if url == workerURL {
 			most++ // which a worker listens to
 		}
 		for _, bound := range matches(t, fetch(t, url+"/metrics"), `(?m)^payonce_db_connections_max(\{.*\} \d+)`) {
@@ -159,16 +159,16 @@ func TestTheProgramsTellWhatTheRulesAskFor(t *testing.T) {
 	}
 	rules := read(t, observability+"rules.yml")
 	for _, name := range named(t, rules+queries(t)) {
-		if !slices.Contains(told, name) {
-			t.Errorf("nobody tells %s", name)
+		if !slices.Contains(served, name) {
+			t.Errorf("no program serves %s", name)
 		}
 	}
-	for _, asked := range regexp.MustCompile(`(payonce_\w+)\{(\w+="\w+")`).FindAllStringSubmatch(rules, -1) {
-		if !regexp.MustCompile(`(?m)^` + asked[1] + `\{.*\b` + asked[2]).MatchString(text.String()) {
-			t.Errorf("nobody tells %s of %s", asked[1], asked[2])
+	for _, queried := range regexp.MustCompile(`(payonce_\w+)\{(\w+="\w+")`).FindAllStringSubmatch(rules, -1) {
+		if !regexp.MustCompile(`(?m)^` + queried[1] + `\{.*\b` + queried[2]).MatchString(text.String()) {
+			t.Errorf("no program serves %s with %s", queried[1], queried[2])
 		}
 	}
-	for _, name := range told {
+	for _, name := range served {
 		base := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(name, "")
 		if !strings.Contains(manual, "`"+base+"`") {
 			t.Errorf("docs/operations.md does not say what %s is", base)

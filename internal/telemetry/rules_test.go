@@ -43,8 +43,8 @@ func alerts(t *testing.T) []string {
 	return matches(t, read(t, observability+"rules.yml"), `(?m)^ +- alert: (\w+)$`)
 }
 
-// TestEveryAlertHasARunbook: each alert names a section of its own in
-// docs/operations.md, and each such section is of an alert.
+// TestEveryAlertHasARunbook checks that each alert names a section of its own in
+// docs/operations.md, and that each such section is of an alert.
 func TestEveryAlertHasARunbook(t *testing.T) {
 	t.Parallel()
 	rules, manual := read(t, observability+"rules.yml"), read(t, "../../docs/operations.md")
@@ -83,7 +83,7 @@ func TestEveryAlertFires(t *testing.T) {
 			t.Errorf("nothing makes %s fire", name)
 		}
 	}
-	pgtest.Long(t, "promtool reckons for seconds")
+	pgtest.Long(t, "promtool works for seconds")
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {
 		t.Skip("not run: promtool, of the Debian package prometheus, is not installed")
@@ -125,7 +125,7 @@ func queries(t *testing.T) string {
 	return text.String()
 }
 
-func TestTheDashboardUsesRulesThatAreThere(t *testing.T) {
+func TestDashboard_usesRulesThatExist(t *testing.T) {
 	t.Parallel()
 	records := matches(t, read(t, observability+"rules.yml"), `(?m)^ +- record: (\S+)$`)
 	for _, name := range matches(t, queries(t), `\b(payonce:[\w:]+)`) {

@@ -22,10 +22,10 @@ import (
 )
 
 const (
-	hisTrace = "4bf92f3577b34da6a3ce929d0e0e4736"
-	hisSpan  = "00f067aa0ba902b7"
-	sampled  = "00-" + hisTrace + "-" + hisSpan + "-01"
-	passed   = "00-" + hisTrace + "-" + hisSpan + "-00"
+	callerTrace = "4bf92f3577b34da6a3ce929d0e0e4736"
+	callerSpan  = "00f067aa0ba902b7"
+	sampled     = "00-" + callerTrace + "-" + callerSpan + "-01"
+	unsampled   = "00-" + callerTrace + "-" + callerSpan + "-00"
 )
 
 // record returns traces and what they have recorded.
@@ -48,7 +48,7 @@ func names(spans []sdktrace.ReadOnlySpan) []string {
 	return all
 }
 
-func tells(s sdktrace.ReadOnlySpan) map[string]string {
+func attributes(s sdktrace.ReadOnlySpan) map[string]string {
 	all := map[string]string{}
 	for _, a := range s.Attributes() {
 		all[string(a.Key)] = a.Value.String()
@@ -70,26 +70,26 @@ func serve(t *testing.T, traces *telemetry.Traces, parents ...string) string {
 
 func TestServing(t *testing.T) {
 	t.Parallel()
-	t.Run("a request goes on with the trace of its caller", func(t *testing.T) {
+	t.Run("a request continues the trace of its caller", func(t *testing.T) {
 		t.Parallel()
 		traces, recorded := record(t, "", "")
 		carried := serve(t, traces, sampled)
 		span := recorded.Ended()[0]
-		if span.SpanContext().TraceID().String() != hisTrace || span.Parent().SpanID().String() != hisSpan {
+		if span.SpanContext().TraceID().String() != callerTrace || span.Parent().SpanID().String() != callerSpan {
 			t.Errorf("the span is %s under %s", span.SpanContext().TraceID(), span.Parent().SpanID())
 		}
-		if want := "00-" + hisTrace + "-" + span.SpanContext().SpanID().String() + "-01"; carried != want {
+		if want := "00-" + callerTrace + "-" + span.SpanContext().SpanID().String() + "-01"; carried != want {
 			t.Errorf("%s is carried, want %s", carried, want)
 		}
 		want := map[string]string{
 			"http.request.method": "POST", "http.route": "/v1/charges", "http.response.status_code": "202",
 			"payonce.idempotency.result": "first",
 		}
-		if diff := cmp.Diff(want, tells(span)); diff != "" {
+		if diff := cmp.Diff(want, attributes(span)); diff != "" {
 			t.Errorf("attributes (-want +got):\n%s", diff)
 		}
 	})
-	t.Run("what is no traceparent begins a new trace", func(t *testing.T) {
+	t.Run("a header that is no traceparent begins a new trace", func(t *testing.T) {
 		t.Parallel()
 		traces, recorded := record(t, "", "")
 		for _, parents := range [][]string{
@@ -100,12 +100,12 @@ func TestServing(t *testing.T) {
 			{sampled + "-more"},
 			{strings.ToUpper(sampled)},
 			{"ff" + sampled[2:]},
-			{strings.Replace(sampled, hisTrace, strings.Repeat("0", 32), 1)},
-			{strings.Replace(sampled, hisSpan, strings.Repeat("0", 16), 1)},
+			{strings.Replace(sampled, callerTrace, strings.Repeat("0", 32), 1)},
+			{strings.Replace(sampled, callerSpan, strings.Repeat("0", 16), 1)},
 			{strings.Repeat("0", 16<<10)},
 			{sampled + "\x00"},
 		} {
-			if carried := serve(t, traces, parents...); len(carried) != len(sampled) || strings.Contains(carried, hisTrace) {
+			if carried := serve(t, traces, parents...); len(carried) != len(sampled) || strings.Contains(carried, callerTrace) {
 				t.Errorf("%.80q leads to %s", parents, carried)
 			}
 		}
@@ -115,7 +115,7 @@ func TestServing(t *testing.T) {
 			}
 		}
 	})
-	t.Run("an answer that is our fault is an error without words", func(t *testing.T) {
+	t.Run("a 5xx is an error without a text", func(t *testing.T) {
 		t.Parallel()
 		traces, recorded := record(t, "", "")
 		for status, want := range map[int]codes.Code{404: codes.Unset, 503: codes.Error} {
@@ -129,7 +129,7 @@ func TestServing(t *testing.T) {
 	})
 }
 
-// TestSampling: a caller makes us record less than we would, never more.
+// TestSampling shows that a caller can lower the share of recorded traces, never raise it.
 func TestSampling(t *testing.T) {
 	t.Parallel()
 	const requests = 400
@@ -139,16 +139,16 @@ func TestSampling(t *testing.T) {
 	}{
 		{"", "", "", requests, requests},
 		{"", "", sampled, requests, requests},
-		{"", "", passed, 0, 0},
-		{"always_on", "", passed, requests, requests},
+		{"", "", unsampled, 0, 0},
+		{"always_on", "", unsampled, requests, requests},
 		{"always_off", "", sampled, 0, 0},
 		{"parentbased_always_off", "", sampled, 0, 0},
 		{"parentbased_traceidratio", "0", sampled, 0, 0},
-		// All requests have the same trace id, so what is taken is not by the id.
+		// All requests have the same trace ID, so the sampler decides by another one.
 		{"parentbased_traceidratio", "0.1", sampled, 1, requests / 2},
 		{"traceidratio", "0.1", sampled, 1, requests / 2},
-		{"traceidratio", "0.1", passed, 1, requests / 2},
-		{"parentbased_traceidratio", "0.1", passed, 0, 0},
+		{"traceidratio", "0.1", unsampled, 1, requests / 2},
+		{"parentbased_traceidratio", "0.1", unsampled, 0, 0},
 		{"parentbased_traceidratio", "", sampled, requests, requests},
 	} {
 		t.Run(fmt.Sprintf("%s %s, %s", c.sampler, c.arg, c.parent), func(t *testing.T) {
@@ -161,7 +161,7 @@ func TestSampling(t *testing.T) {
 				}
 			}
 			if n := len(recorded.Ended()); n < c.least || n > c.most || n != flags {
-				t.Errorf("%d of %d are recorded, and %d messages say so; want %d to %d", n, requests, flags, c.least, c.most)
+				t.Errorf("%d of %d are recorded, and %d messages carry the flag; want %d to %d", n, requests, flags, c.least, c.most)
 			}
 		})
 	}
@@ -169,16 +169,16 @@ func TestSampling(t *testing.T) {
 		sampler, arg, parent string
 		want                 int
 	}{
-		{"parentbased_always_off", "", passed, 0},
+		{"parentbased_always_off", "", unsampled, 0},
 		{"parentbased_always_off", "", sampled, 1},
-		{"parentbased_always_on", "", passed, 0},
+		{"parentbased_always_on", "", unsampled, 0},
 		{"parentbased_traceidratio", "0", sampled, 1},
-		{"traceidratio", "0", sampled, 1}, // the sender has thrown the dice
-		{"traceidratio", "1", passed, 0},
+		{"traceidratio", "0", sampled, 1}, // the sender has decided
+		{"traceidratio", "1", unsampled, 0},
 		{"always_off", "", sampled, 0},
-		{"always_on", "", passed, 1},
+		{"always_on", "", unsampled, 1},
 	} {
-		t.Run(fmt.Sprintf("a message is recorded if its sender says so, or always, or never: %s %s, %s", c.sampler, c.arg, c.parent), func(t *testing.T) {
+		t.Run(fmt.Sprintf("a message: %s %s, %s", c.sampler, c.arg, c.parent), func(t *testing.T) {
 			t.Parallel()
 			worker, recorded := record(t, c.sampler, c.arg)
 			_, attempted := worker.Attempting(t.Context(), telemetry.Attempt{Metadata: map[string]string{"traceparent": c.parent}})
@@ -216,16 +216,16 @@ func TestAttempting(t *testing.T) {
 		t.Fatalf("spans (-want +got):\n%s", diff)
 	}
 	attempt, payment := spans[5], spans[3]
-	if attempt.SpanContext().TraceID().String() != hisTrace || attempt.Parent().SpanID().String() != hisSpan || attempt.SpanKind() != trace.SpanKindConsumer {
+	if attempt.SpanContext().TraceID().String() != callerTrace || attempt.Parent().SpanID().String() != callerSpan || attempt.SpanKind() != trace.SpanKindConsumer {
 		t.Errorf("the attempt is %v under %v", attempt.SpanContext(), attempt.Parent())
 	}
 	if spans[2].Parent().SpanID() != payment.SpanContext().SpanID() || payment.Parent().SpanID() != attempt.SpanContext().SpanID() {
 		t.Errorf("the call is under %v, and the step under %v", spans[2].Parent(), payment.Parent())
 	}
-	if want := "00-" + hisTrace + "-" + spans[4].SpanContext().SpanID().String() + "-01"; headers["traceparent"] != want || len(headers) != 1 {
-		t.Errorf("the merchant is told %v, want %s", headers, want)
+	if want := "00-" + callerTrace + "-" + spans[4].SpanContext().SpanID().String() + "-01"; headers["traceparent"] != want || len(headers) != 1 {
+		t.Errorf("the merchant's headers are %v, want %s", headers, want)
 	}
-	wantTells := []map[string]string{
+	wantAttributes := []map[string]string{
 		{"http.request.method": "GET", "server.address": "api.stripe.com", "http.response.status_code": "200", "payonce.provider.replayed": "true"},
 		{},
 		{"http.request.method": "POST", "server.address": "api.stripe.com", "error.type": "no_answer"},
@@ -238,18 +238,18 @@ func TestAttempting(t *testing.T) {
 		},
 	}
 	for i, span := range spans {
-		if diff := cmp.Diff(wantTells[i], tells(span)); diff != "" {
+		if diff := cmp.Diff(wantAttributes[i], attributes(span)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", span.Name(), diff)
 		}
 		if text := fmt.Sprint(span.Status(), span.Events(), span.SpanContext().TraceState()); strings.Contains(text, "private") {
-			t.Errorf("%s tells %s", span.Name(), text)
+			t.Errorf("%s has %s", span.Name(), text)
 		}
 	}
 }
 
-// TestStatementsHoldNoValues: neither parameters nor the words of an error, and
-// nothing at all of a statement that no recorded span asks for.
-func TestStatementsHoldNoValues(t *testing.T) {
+// A span has neither parameters nor the text of an error, and a statement outside of a
+// recorded span has none.
+func TestStatements_holdNoValues(t *testing.T) {
 	t.Parallel()
 	traces, recorded := record(t, "", "")
 	tracer := traces.Statements()
@@ -260,7 +260,7 @@ func TestStatementsHoldNoValues(t *testing.T) {
 	}
 	run(t.Context(), nil)
 	if n := len(recorded.Ended()); n != 0 {
-		t.Errorf("%d spans of a statement that nobody traces", n)
+		t.Errorf("%d spans of a statement outside of a trace", n)
 	}
 	ctx, served := traces.Serving(t.Context(), "POST", "/v1/charges", nil)
 	run(ctx, nil)
@@ -284,7 +284,7 @@ func TestStatementsHoldNoValues(t *testing.T) {
 	}
 	for _, span := range recorded.Ended() {
 		if text := fmt.Sprint(span.Attributes(), span.Events(), span.Status()); strings.Contains(text, "private") {
-			t.Errorf("%s tells %s", span.Name(), text)
+			t.Errorf("%s has %s", span.Name(), text)
 		}
 	}
 	if refused := fmt.Sprint(recorded.Ended()[1].Status()); !strings.Contains(refused, "23505") || !strings.Contains(refused, "once") {
@@ -292,10 +292,10 @@ func TestStatementsHoldNoValues(t *testing.T) {
 	}
 }
 
-func TestTracesThatAreOff(t *testing.T) {
+func TestOpenTraces_off(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]telemetry.TraceSettings{
-		"unless somebody wants them":    {},
+		"by default":                    {},
 		"by the name of the exporter":   {Exporter: "none", Endpoint: "http://127.0.0.1:4318"},
 		"by the switch of the whole":    {Disabled: "TRUE", Exporter: "otlp"},
 		"although a sampler is set":     {Sampler: "always_on"},
@@ -321,7 +321,7 @@ func TestTracesThatAreOff(t *testing.T) {
 			stepped(true, nil)
 			attempted("done", false)
 			if len(headers) != 0 || trace.SpanContextFromContext(ctx).IsValid() {
-				t.Errorf("a merchant is told %v", headers)
+				t.Errorf("a merchant's headers are %v", headers)
 			}
 			log := slog.New(slog.DiscardHandler)
 			if traces.Log(log) != log {
@@ -332,9 +332,8 @@ func TestTracesThatAreOff(t *testing.T) {
 	}
 }
 
-// TestTraceSettingsThatCannotBeUsed: each refusal names the setting and repeats
-// nothing of an address.
-func TestTraceSettingsThatCannotBeUsed(t *testing.T) {
+// A refusal names the setting and repeats nothing of an address.
+func TestOpenTraces_refusesSettings(t *testing.T) {
 	t.Parallel()
 	for want, s := range map[string]telemetry.TraceSettings{
 		"OTEL_TRACES_SAMPLER is":             {Exporter: "otlp", Sampler: "jaeger_remote"},
@@ -355,45 +354,44 @@ func TestTraceSettingsThatCannotBeUsed(t *testing.T) {
 	}
 }
 
-// TestLines: a line of a recorded trace names it, another one does not.
-func TestLines(t *testing.T) {
+// A line of a recorded trace names it, another one does not.
+func TestLog_namesARecordedTrace(t *testing.T) {
 	t.Parallel()
 	traces, recorded := record(t, "", "")
 	var text bytes.Buffer
 	log := traces.Log(slog.New(slog.NewTextHandler(&text, nil)).With("program", "test"))
-	for _, parent := range []string{sampled, passed} {
+	for _, parent := range []string{sampled, unsampled} {
 		ctx, served := traces.Serving(t.Context(), "GET", "/v1/charges", []string{parent})
-		log.With("a", 1).InfoContext(ctx, "told")
+		log.With("a", 1).InfoContext(ctx, "line")
 		served(200, "")
 	}
-	log.Info("told")
+	log.Info("line")
 	lines := slices.Collect(strings.Lines(text.String()))
-	named := " program=test a=1 trace_id=" + hisTrace + " span_id=" + recorded.Ended()[0].SpanContext().SpanID().String() + "\n"
+	named := " program=test a=1 trace_id=" + callerTrace + " span_id=" + recorded.Ended()[0].SpanContext().SpanID().String() + "\n"
 	if len(lines) != 3 || !strings.HasSuffix(lines[0], named) {
 		t.Errorf("the line is %q, want it to end with %q", lines[0], named)
 	}
 	for _, line := range lines[1:] {
 		if strings.Contains(line, "trace_id") {
-			t.Errorf("a line names a trace that nobody records: %s", line)
+			t.Errorf("a line names a trace that is not recorded: %s", line)
 		}
 	}
 }
 
-// TestExportingTellsOnce: a collector that is away is worth a line, not one for
-// each batch.
-func TestExportingTellsOnce(t *testing.T) {
+// A collector that is away is logged once, not for each batch.
+func TestExporting_logsAnOutageOnce(t *testing.T) {
 	t.Parallel()
-	told := &lines{}
+	log := &lines{}
 	collector := &stub{err: errors.New("away")}
-	exporter := telemetry.Exporting(collector, slog.New(slog.NewTextHandler(told, nil)))
+	exporter := telemetry.Exporting(collector, slog.New(slog.NewTextHandler(log, nil)))
 	for _, err := range []error{collector.err, collector.err, nil, nil, collector.err} {
 		collector.err = err
 		if err := exporter.ExportSpans(t.Context(), nil); err != nil {
-			t.Errorf("it is told twice: %v", err)
+			t.Errorf("the error is reported twice: %v", err)
 		}
 	}
 	var got []string
-	for line := range strings.Lines(told.String()) {
+	for line := range strings.Lines(log.String()) {
 		_, message, _ := strings.Cut(line, "level=")
 		got = append(got, strings.TrimSpace(message))
 	}

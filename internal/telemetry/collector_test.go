@@ -1,0 +1,110 @@
+package telemetry_test
+
+import (
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	coltracepb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/telemetry"
+)
+
+// through opens traces to a collector, records spans, closes, and returns the log. It sets
+// the process's log of OpenTelemetry, so its callers do not run in parallel.
+func through(t *testing.T, settings telemetry.TraceSettings, spans int) string {
+	t.Helper()
+	log := &lines{}
+	traces, err := telemetry.OpenTraces(t.Context(), slog.New(slog.NewJSONHandler(log, nil)), "payonce-test", settings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range spans {
+		serve(t, traces)
+	}
+	traces.Close(t.Context()) // returns, also if the collector never answers
+	return log.String()
+}
+
+// A refusal is logged once, however often it is repeated, in a short line without the
+// collector's path.
+func TestOpenTraces_logsARefusalOnce(t *testing.T) {
+	partly, err := proto.Marshal(&coltracepb.ExportTraceServiceResponse{PartialSuccess: &coltracepb.ExportTracePartialSuccess{
+		RejectedSpans: 1, ErrorMessage: "too many" + strings.Repeat(" and more", 1<<10),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		status int
+		kind   string
+		body   []byte
+		says   string
+	}{
+		"all":  {http.StatusForbidden, "text/plain", []byte("a key is missing" + strings.Repeat(" and more", 1<<16)), "403 Forbidden (body: a key is missing"},
+		"some": {http.StatusOK, "application/x-protobuf", partly, "OTLP partial success: too many"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				w.Header().Set("Content-Type", c.kind)
+				w.WriteHeader(c.status)
+				_, _ = w.Write(c.body)
+			}))
+			t.Cleanup(collector.Close)
+			t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL+"/private/otlp")
+			t.Setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "1") // each span is a request
+			text := through(t, telemetry.TraceSettings{Endpoint: collector.URL}, 5)
+			if strings.Count(text, "\n") != 2 || len(text) > 1000 || strings.Contains(text, "private") || !strings.Contains(text, c.says) {
+				t.Errorf("logged %.2000s", text)
+			}
+		})
+	}
+}
+
+// Neither a span nor the end of the program waits for a collector that hangs, and no secret
+// of the settings is logged.
+func TestOpenTraces_waitsForNoCollector(t *testing.T) {
+	pgtest.Long(t, "it waits for a collector")
+	for _, protocol := range []string{"http/protobuf", "grpc"} {
+		t.Run(protocol, func(t *testing.T) {
+			var listen net.ListenConfig
+			hanging, err := listen.Listen(t.Context(), "tcp", "127.0.0.1:0") // and never accepts
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = hanging.Close() })
+			endpoint := "http://user:private@" + hanging.Addr().String()
+			for name, value := range map[string]string{
+				"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+				"OTEL_EXPORTER_OTLP_HEADERS":  "private,private key=private,token=%zzprivate",
+				"OTEL_EXPORTER_OTLP_TIMEOUT":  "500",
+				"OTEL_BSP_EXPORT_TIMEOUT":     "500",
+				"OTEL_BSP_SCHEDULE_DELAY":     "1",
+				"OTEL_BSP_MAX_QUEUE_SIZE":     "16",
+			} {
+				t.Setenv(name, value)
+			}
+			// The queue holds 16: if spans waited, each 16 would take half a second.
+			text := through(t, telemetry.TraceSettings{Endpoint: endpoint, Protocol: protocol}, 5000)
+			if !strings.Contains(text, "traces are exported") || !strings.Contains(text, "complains of its settings") {
+				t.Errorf("logged %s", text)
+			}
+			if strings.Contains(text, "private") {
+				t.Errorf("a secret is logged: %s", text)
+			}
+			for line := range strings.Lines(text) {
+				if !json.Valid([]byte(line)) {
+					t.Errorf("a line is not JSON: %s", line)
+				}
+			}
+		})
+	}
+}
