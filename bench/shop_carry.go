@@ -150,7 +150,7 @@ func (s *riverShop) tell(ctx context.Context, id string) error {
 		return fmt.Errorf("encode a webhook: %w", err)
 	}
 	if err := s.sender.Deliver(ctx, webhook.Message{
-		Merchant: merchant, URL: endpoint.URL, Secrets: endpoint.Secrets, ID: outcome.ID.String(), Body: body,
+		URL: endpoint.URL, Secrets: endpoint.Secrets, ID: outcome.ID.String(), Body: body,
 	}); err != nil {
 		return err
 	}

@@ -76,10 +76,9 @@ func (n *notification) deliver(ctx context.Context, s ledger.Stream, outcome led
 		return fmt.Errorf("encode the webhook about %s: %w", outcome.ID, err)
 	}
 	err = n.webhooks.Deliver(ctx, webhook.Message{
-		Merchant: s.Charge.MerchantID, URL: endpoint.URL, Secrets: endpoint.Secrets, ID: outcome.ID.String(), Body: body,
+		URL: endpoint.URL, Secrets: endpoint.Secrets, ID: outcome.ID.String(), Body: body,
 	})
 	var forbidden *webhook.TargetError
-	var busy *webhook.BusyError
 	var undelivered *webhook.DeliveryError
 	switch {
 	case err == nil:
@@ -88,8 +87,6 @@ func (n *notification) deliver(ctx context.Context, s ledger.Stream, outcome led
 		return context.Cause(ctx)
 	case errors.As(err, &forbidden):
 		return &inbox.ParkError{Err: err}
-	case errors.As(err, &busy):
-		return &inbox.WaitError{Untried: true, Err: err} // the merchant's other webhooks are no reason to give this one up
 	case errors.As(err, &undelivered):
 		return &inbox.WaitError{AtLeast: undelivered.RetryAfter, Err: err}
 	default:

@@ -1,14 +1,18 @@
 package fulfillment_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +23,7 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/webhook"
 	"github.com/payonce/payonce/ledger"
@@ -63,12 +68,17 @@ func loopback() netip.Prefix { return netip.MustParsePrefix("127.0.0.0/8") }
 // succeed brings the charge to its outcome.
 func (s *shop) succeed(first domain.ChargeRequested) ledger.Stream {
 	s.Helper()
+	return s.tell(s.captured("ch_1", first))
+}
+
+func (s *shop) captured(id string, first domain.ChargeRequested) ledger.Stream {
+	s.Helper()
 	first.Items = nil
-	stream := s.append(ledger.New("ch_1"), first,
-		domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_1"},
-		domain.PaymentCaptured{Provider: domain.Provider, PaymentIntent: "pi_1", Amount: 1999, Currency: "EUR", Fee: 90},
+	intent := "pi" + strings.TrimPrefix(id, "ch")
+	return s.append(ledger.New(id), first,
+		domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: intent},
+		domain.PaymentCaptured{Provider: domain.Provider, PaymentIntent: intent, Amount: 1999, Currency: "EUR", Fee: 90},
 		domain.ChargeSucceeded{})
-	return s.tell(stream)
 }
 
 // tell puts the message about the head of the stream into the inbox.
@@ -319,4 +329,47 @@ func TestNotify_refusals(t *testing.T) {
 		s.expectKind(s.deliver(), "parked")
 		s.expectTold(0, paid, "dead")
 	})
+}
+
+// A shop that does not answer holds its merchant's share of the slots, and the webhook of
+// another merchant is delivered meanwhile.
+func TestNotification_aSilentShopDelaysNoOtherMerchant(t *testing.T) {
+	t.Parallel()
+	const slots, share = 8, 7
+	s := newShop(t, loopback())
+	var asked atomic.Int64
+	silent := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // before, the server does not see that the client has gone
+		asked.Add(1)
+		<-r.Context().Done()
+	}))
+	t.Cleanup(silent.Close)
+	b := &pgx.Batch{}
+	if err := merchants.Register(b, merchants.Merchant{ID: "globex"}, merchants.Webhook{URL: silent.URL, Secret: shopSecret}); err != nil {
+		t.Fatal(err)
+	}
+	s.commit(b)
+	for n := range 2 * slots {
+		first := order()
+		first.MerchantID = "globex"
+		stream := s.captured(fmt.Sprintf("ch_globex_%d", n), first)
+		s.put(fulfillment.NotificationReceiver, stream, stream.Charge.Version, stream.Head().ID.String())
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	p := &inbox.Processor{
+		DB: s.db, Receiver: fulfillment.NotificationReceiver, Holder: "test", Concurrency: slots, Handle: s.notify,
+		Policy: inbox.Policy{Lease: time.Hour, MaxAttempts: 12, GiveUpAfter: time.Hour, BackoffBase: time.Hour, BackoffCap: time.Hour, Parked: inbox.Block},
+		Poll:   5 * time.Millisecond, Drain: time.Millisecond, Log: slog.New(slog.DiscardHandler),
+	}
+	ended := make(chan struct{})
+	go func() { p.Run(ctx); close(ended) }()
+	defer func() { cancel(); <-ended }()
+	await.True(t, "the silent shop holds its share", func() bool { return asked.Load() == share })
+	s.succeed(order())
+	await.True(t, "the other merchant has its webhook", func() bool {
+		return s.text(`select status from inbox where ordering_key = 'ch_1'`) == "done"
+	})
+	if got := asked.Load(); got != share {
+		t.Errorf("the silent shop holds %d slots of %d, want %d", got, slots, share)
+	}
 }

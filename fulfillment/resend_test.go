@@ -1,11 +1,8 @@
 package fulfillment_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"net/http"
-	"net/netip"
 	"strconv"
 	"strings"
 	"testing"
@@ -20,7 +17,6 @@ import (
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
-	"github.com/payonce/payonce/internal/webhook"
 )
 
 // outcomes are those that a name means.
@@ -194,47 +190,6 @@ func TestResend(t *testing.T) {
 		s.expectKind(s.repeat(), "parked")
 		s.expectWishes(true, true, true, false)
 	})
-}
-
-// Of webhooks that were not tried, since the shop keeps others waiting, none comes
-// nearer to being given up.
-func TestNotify_does_not_give_up_what_it_did_not_try(t *testing.T) {
-	t.Parallel()
-	s := toldShop(t)
-	sender := webhook.New(webhook.Config{AllowCIDRs: []netip.Prefix{loopback()}, Now: time.Now, Share: 1})
-	t.Cleanup(sender.Close)
-	s.notify = handlerFor(&fulfillment.Fulfillment{DB: s.db, Reader: fulfillment.NewReader(s.db), Services: fulfillment.Services{Webhooks: sender}}, fulfillment.NotificationReceiver)
-	to, err := merchants.ReadWebhook(t.Context(), s.db, "acme")
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	asked, ended := make(chan struct{}), make(chan error)
-	s.answer(func(_ http.ResponseWriter, r *http.Request) {
-		close(asked)
-		<-r.Context().Done()
-	})
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	go func() {
-		ended <- sender.Deliver(ctx, webhook.Message{
-			Merchant: "acme", URL: to.URL, Secrets: to.Secrets, ID: s.got[0].ID, Body: []byte(s.got[0].Body),
-		})
-	}()
-	<-asked
-	s.resend()
-	var waiting *inbox.WaitError
-	if err := s.repeat(); !errors.As(err, &waiting) || !waiting.Untried {
-		t.Errorf("the handler answered %v, want it to wait untried", err)
-	}
-	if got := s.text(`select concat_ws(' ', status, waits, waiting_since) from inbox where type = 'webhook.resend'`); got != "pending 1" {
-		t.Errorf("the message is %s, want pending 1", got)
-	}
-	cancel()
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("the other delivery: %v", err)
-	}
-	s.expectKind(s.repeat(), "done")
 }
 
 // A webhook that is told once more must not hold up one that was never told.

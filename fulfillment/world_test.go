@@ -153,9 +153,9 @@ func (w *world) put(receiver string, s ledger.Stream, version int, id string) {
 	}
 	w.exec(`
 insert into inbox
-       (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
-values ($1, $2, $3, $4, $5, $6, sha256($5))`,
-		receiver, id, s.ID, s.At(version).Type, payload, map[string]string{outbox.MetadataCorrelationID: "req_1"})
+       (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash)
+values ($1, $2, $3, $7, $4, $5, $6, sha256($5))`,
+		receiver, id, s.ID, s.At(version).Type, payload, map[string]string{outbox.MetadataCorrelationID: "req_1"}, s.Charge.MerchantID)
 }
 
 // deliver hands the message about the charge to its handler, whatever it was to

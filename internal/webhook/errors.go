@@ -20,15 +20,6 @@ type TargetError struct {
 
 func (e *TargetError) Error() string { return "webhook target refused: " + e.Reason }
 
-// BusyError reports that a webhook was not sent, because its receiver holds its
-// share of deliveries. It may be gone as soon as one of them ends.
-type BusyError struct {
-	// Reason is a sentence without the target's URL.
-	Reason string
-}
-
-func (e *BusyError) Error() string { return "webhook not tried: " + e.Reason }
-
 // DeliveryError reports that the receiver did not confirm the webhook. It may have
 // accepted it.
 type DeliveryError struct {

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"syscall"
-	"time"
 )
 
 // NewWithResolver returns a sender that resolves names by r.
@@ -30,12 +29,6 @@ func (s *Sender) Trust(roots *x509.CertPool) {
 		t.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 	}
 }
-
-// Hurry has any answer come too late.
-func (s *Sender) Hurry() { s.prompt = 0 }
-
-// Patient has deliveries wait for their turn for as long.
-func (s *Sender) Patient(turn time.Duration) { s.queue.turn = turn }
 
 // Transports returns those of both clients.
 func (s *Sender) Transports() (all []*http.Transport) {

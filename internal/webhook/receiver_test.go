@@ -26,7 +26,7 @@ const (
 )
 
 func messageTo(url string) webhook.Message {
-	return webhook.Message{Merchant: "acme", URL: url, Secrets: []string{secret}, ID: "evt_1", Body: []byte(body)}
+	return webhook.Message{URL: url, Secrets: []string{secret}, ID: "evt_1", Body: []byte(body)}
 }
 
 // countingListener counts the connections that reach it.
@@ -89,15 +89,11 @@ func loopback() []netip.Prefix {
 func kinds(err error) string {
 	var (
 		target   *webhook.TargetError
-		busy     *webhook.BusyError
 		delivery *webhook.DeliveryError
 		all      []string
 	)
 	if errors.As(err, &target) {
 		all = append(all, "target")
-	}
-	if errors.As(err, &busy) {
-		all = append(all, "busy")
 	}
 	if errors.As(err, &delivery) {
 		all = append(all, "delivery")

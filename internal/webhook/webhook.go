@@ -7,8 +7,7 @@
 //     redelivery hours later, and by every secret of the message, in order. The
 //     webhook-id stays the same, so the receiver recognizes a redelivery.
 //   - nil means that the receiver answered 2xx. Every other result is exactly one
-//     of [TargetError], [BusyError] and [DeliveryError], or the error of the
-//     caller's context.
+//     of [TargetError] and [DeliveryError], or the error of the caller's context.
 //   - No connection is opened to an address that is not public, unless the
 //     operator allowed it (Config.AllowCIDRs). The address is checked when it is
 //     dialed, after the name was resolved, so a name that changes its address
@@ -17,16 +16,13 @@
 //     a verified certificate.
 //   - A delivery ends within Config.Timeout and reads at most 64 KiB of headers
 //     and 64 KiB of body.
-//   - A receiver, which is a merchant at a host, holds at most Config.Share
-//     deliveries at a time, and at most 4 while its last answer was not complete
-//     within half of Config.Timeout. Others are refused with a [BusyError].
 //   - No error text holds the target's path, query or secret, nor an address
 //     that a name resolved to.
 //
 // It does not promise that a webhook arrives once: an answer can be lost after
 // the receiver accepted the webhook. It does not repeat a delivery and owns no
-// table: the caller decides when to deliver again. Any port of a public address
-// may be chosen.
+// table: the caller decides when to deliver again, and how many deliveries a slow
+// receiver may hold. Any port of a public address may be chosen.
 package webhook
 
 import (
@@ -52,8 +48,8 @@ const (
 	maxRetryAfter   = 24 * time.Hour
 	maxHeaderBytes  = 64 << 10
 	maxBodyBytes    = 64 << 10
-	maxConnsPerHost = 64
 	maxIdleConns    = 256
+	maxIdlePerHost  = 64
 	idleConnTimeout = 30 * time.Second
 )
 
@@ -65,9 +61,6 @@ type Config struct {
 	// Timeout bounds one delivery, from resolving the name to the last byte
 	// that is read. 0 means 10 seconds.
 	Timeout time.Duration
-	// Share is how many deliveries at a time one receiver may hold. 0 means any
-	// number.
-	Share int
 	// Observe, if set, is called with the host before a webhook is sent. Its
 	// headers are added, unsigned. answered is called with the status of the
 	// answer, 0 if there was none.
@@ -81,16 +74,12 @@ type Sender struct {
 	secure  *http.Client
 	plain   *http.Client
 	timeout time.Duration
-	prompt  time.Duration // a receiver that needs longer for an answer counts as silent
 	observe func(ctx context.Context, host string) (headers map[string]string, answered func(status int))
 	now     func() time.Time
-	queue   queue
 }
 
 // Message is one event for one receiver.
 type Message struct {
-	// Merchant owns the receiver. It is not sent.
-	Merchant string
 	// URL is the target, as [CheckURL] accepts it.
 	URL string
 	// Secrets are the receiver's, whsec_ and base64, the newest first. The
@@ -106,11 +95,10 @@ type Message struct {
 func New(cfg Config) *Sender { return newSender(cfg, &net.Dialer{}) }
 
 func newSender(cfg Config, dialer *net.Dialer) *Sender {
-	s := &Sender{timeout: cfg.Timeout, observe: cfg.Observe, now: cfg.Now, queue: queue{share: cfg.Share, turn: turn}}
+	s := &Sender{timeout: cfg.Timeout, observe: cfg.Observe, now: cfg.Now}
 	if s.timeout <= 0 {
 		s.timeout = defaultTimeout
 	}
-	s.prompt = s.timeout / 2
 	s.secure = s.client(dialer, httpsGuard(cfg.AllowCIDRs), "the target leads to an address that is neither public nor in the operator's allowed networks")
 	s.plain = s.client(dialer, httpGuard(cfg.AllowCIDRs), "the target is neither https nor in the operator's allowed networks")
 	return s
@@ -127,8 +115,7 @@ func (s *Sender) client(dialer *net.Dialer, guard *ssrf.Guardian, refusal string
 		Transport: &http.Transport{
 			// Proxy stays nil: a proxy would dial for us, unguarded.
 			DialContext:            guarded.DialContext,
-			MaxConnsPerHost:        maxConnsPerHost,
-			MaxIdleConnsPerHost:    maxConnsPerHost,
+			MaxIdleConnsPerHost:    maxIdlePerHost,
 			MaxIdleConns:           maxIdleConns,
 			IdleConnTimeout:        idleConnTimeout,
 			MaxResponseHeaderBytes: maxHeaderBytes,
@@ -147,8 +134,8 @@ func (s *Sender) Close() {
 // 2xx.
 //
 // A [TargetError] repeats until the target or its secret changes. After a
-// [BusyError] nothing was sent. After a [DeliveryError] the receiver may have
-// accepted the webhook; a later attempt may succeed.
+// [DeliveryError] the receiver may have accepted the webhook; a later attempt may
+// succeed.
 func (s *Sender) Deliver(ctx context.Context, m Message) error {
 	if err := s.deliver(ctx, m); err != nil {
 		return fmt.Errorf("deliver webhook %s: %w", m.ID, err)
@@ -172,24 +159,15 @@ func (s *Sender) deliver(ctx context.Context, m Message) error {
 	if target.Scheme == "http" {
 		client = s.plain
 	}
-	leave, err := s.queue.enter(ctx, receiver{m.Merchant, target.Host})
-	if err != nil {
-		return err
-	}
 	answered := s.observed(ctx, req)
-	late := time.AfterFunc(s.prompt, func() {})
 	res, err := client.Do(req)
 	if err != nil {
-		late.Stop()
-		leave(false)
 		answered(0)
 		return s.unanswered(ctx, err)
 	}
 	// A body that is left unread costs the connection, and no more.
-	_, err = io.CopyN(io.Discard, res.Body, maxBodyBytes)
+	_, _ = io.CopyN(io.Discard, res.Body, maxBodyBytes)
 	_ = res.Body.Close()
-	whole := err == nil || errors.Is(err, io.EOF)
-	leave(late.Stop() && whole)
 	answered(res.StatusCode)
 	if res.StatusCode/100 == 2 {
 		return nil

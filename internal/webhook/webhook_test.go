@@ -322,11 +322,11 @@ func TestDeliver_returnsTheErrorOfItsContext(t *testing.T) {
 	}
 }
 
-func TestNew_boundsConnectionsAndUsesNoProxy(t *testing.T) {
+func TestNew_boundsIdleConnectionsAndUsesNoProxy(t *testing.T) {
 	t.Parallel()
 	for _, tr := range newSender(t, webhook.Config{}).Transports() {
-		if tr.Proxy != nil || tr.MaxConnsPerHost != 64 || tr.MaxIdleConns != 256 || tr.MaxResponseHeaderBytes != 64<<10 {
-			t.Errorf("a proxy is %t, bounds are %d, %d and %d", tr.Proxy != nil, tr.MaxConnsPerHost, tr.MaxIdleConns, tr.MaxResponseHeaderBytes)
+		if tr.Proxy != nil || tr.MaxIdleConnsPerHost != 64 || tr.MaxIdleConns != 256 || tr.MaxResponseHeaderBytes != 64<<10 {
+			t.Errorf("a proxy is %t, bounds are %d, %d and %d", tr.Proxy != nil, tr.MaxIdleConnsPerHost, tr.MaxIdleConns, tr.MaxResponseHeaderBytes)
 		}
 	}
 }

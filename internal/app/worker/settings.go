@@ -78,8 +78,6 @@ func (s Settings) services(metrics *telemetry.Worker, traces *telemetry.Traces, 
 		Provider: provider,
 		Webhooks: webhook.New(webhook.Config{
 			AllowCIDRs: s.WebhookAllowCIDRs, Timeout: callTimeout, Observe: traces.Delivering, Now: now,
-			// Half of the slots are left to the other merchants.
-			Share: max(1, s.WorkerConcurrency/2),
 		}),
 	}, err
 }
