@@ -27,7 +27,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/payonce/payonce/internal/app"
+	"github.com/payonce/payonce/internal/program"
 )
 
 type cli struct {
@@ -38,7 +38,7 @@ type cli struct {
 }
 
 func main() {
-	app.CollectSeldom() // who carries, the load and the outside: all as payonce's programs
+	program.CollectSeldom() // who carries, the load and the outside: all as payonce's programs
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	parsed := kong.Parse(&cli{},

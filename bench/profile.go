@@ -107,7 +107,7 @@ func (w way) writeTable(out io.Writer) error {
 // profileEnv names the file that a program's profile goes to.
 const profileEnv = "BENCH_PROFILE"
 
-// profiled runs app.Main under a profile. It is built into the programs by an
+// profiled runs program.Main under a profile. It is built into the programs by an
 // overlay, and is in no tree.
 const profiled = `package main
 
@@ -118,7 +118,7 @@ import (
 	"os"
 	"runtime/pprof"
 
-	"github.com/payonce/payonce/internal/app"
+	"github.com/payonce/payonce/internal/program"
 )
 
 func profiled(stderr io.Writer, name string, run func(context.Context, *slog.Logger) error) int {
@@ -131,7 +131,7 @@ func profiled(stderr io.Writer, name string, run func(context.Context, *slog.Log
 		panic(err)
 	}
 	defer pprof.StopCPUProfile()
-	return app.Main(stderr, name, run)
+	return program.Main(stderr, name, run)
 }
 `
 
@@ -153,10 +153,10 @@ func profiling(folder string) (flag string, err error) {
 		if err != nil {
 			return "", fmt.Errorf("read the program: %w", err)
 		}
-		changed := strings.Replace(string(text), "os.Exit(app.Main(", "os.Exit(profiled(", 1)
-		changed = strings.Replace(changed, "\t\"github.com/payonce/payonce/internal/app\"\n", "", 1)
-		if strings.Contains(changed, "app.Main(") || !strings.Contains(changed, "profiled(") {
-			return "", fmt.Errorf("%s does not end in app.Main", source)
+		changed := strings.Replace(string(text), "os.Exit(program.Main(", "os.Exit(profiled(", 1)
+		changed = strings.Replace(changed, "\t\"github.com/payonce/payonce/internal/program\"\n", "", 1)
+		if strings.Contains(changed, "program.Main(") || !strings.Contains(changed, "profiled(") {
+			return "", fmt.Errorf("%s does not end in program.Main", source)
 		}
 		replaced := filepath.Join(folder, program+".go.txt")
 		if err := os.WriteFile(replaced, []byte(changed), 0o600); err != nil {

@@ -7,12 +7,12 @@ import (
 	"os"
 	"time"
 
-	"github.com/payonce/payonce/internal/app"
 	"github.com/payonce/payonce/internal/app/api"
+	"github.com/payonce/payonce/internal/program"
 )
 
 func main() {
-	os.Exit(app.Main(os.Stderr, "api", func(ctx context.Context, log *slog.Logger) error {
+	os.Exit(program.Main(os.Stderr, "api", func(ctx context.Context, log *slog.Logger) error {
 		return api.Run(ctx, log, time.Now)
 	}))
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/internal/audit"
-	"github.com/payonce/payonce/internal/config"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/program"
 )
 
 func TestAuditCommandLine(t *testing.T) {
@@ -56,7 +56,7 @@ func TestStrangersSeeAnError(t *testing.T) {
 			u.User = user
 			address = u.String()
 		}
-		opened, err := environment{DatabaseURL: config.Secret(address), AllowPlaintext: true}.open(t.Context(), postgres.Options{AllowUnsafeDurability: true})
+		opened, err := environment{DatabaseURL: program.Secret(address), AllowPlaintext: true}.open(t.Context(), postgres.Options{AllowUnsafeDurability: true})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -5,7 +5,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/payonce/payonce/internal/config"
+	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/robustness/demo"
 )
 
@@ -32,7 +32,7 @@ func (c *demoCmd) Run(ctx context.Context) error {
 		Now:      time.Now,
 	}
 	if c.Running {
-		running, err := config.Load[demo.Running]()
+		running, err := program.Load[demo.Running]()
 		if err != nil {
 			return err
 		}

@@ -14,8 +14,8 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/payonce/payonce/internal/config"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/stripe"
 )
 
@@ -62,13 +62,13 @@ func (c exitError) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
 // environment is what every command that reads the database needs.
 type environment struct {
-	DatabaseURL    config.Secret `env:"DATABASE_URL,required,notEmpty"`
-	AllowPlaintext bool          `env:"ALLOW_PLAINTEXT"`
+	DatabaseURL    program.Secret `env:"DATABASE_URL,required,notEmpty"`
+	AllowPlaintext bool           `env:"ALLOW_PLAINTEXT"`
 }
 
 // withDB runs a command on the database of the environment.
 func withDB(ctx context.Context, o postgres.Options, run func(db *postgres.DB) error) error {
-	env, err := config.Load[environment]()
+	env, err := program.Load[environment]()
 	if err != nil {
 		return err
 	}
@@ -95,9 +95,9 @@ func (e environment) open(ctx context.Context, o postgres.Options) (*postgres.DB
 
 // newProvider returns a client of the provider, or nil where STRIPE_SECRET_KEY is not set.
 func newProvider() (*stripe.Client, error) {
-	account, err := config.Load[struct {
-		SecretKey config.Secret `env:"STRIPE_SECRET_KEY"`
-		APIBase   string        `env:"STRIPE_API_BASE"`
+	account, err := program.Load[struct {
+		SecretKey program.Secret `env:"STRIPE_SECRET_KEY"`
+		APIBase   string         `env:"STRIPE_API_BASE"`
 	}]()
 	if err != nil || account.SecretKey == "" {
 		return nil, err

@@ -8,12 +8,12 @@ import (
 	"os"
 	"time"
 
-	"github.com/payonce/payonce/internal/app"
+	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/sandbox"
 )
 
 func main() {
-	os.Exit(app.Main(os.Stderr, "sandbox", func(ctx context.Context, log *slog.Logger) error {
+	os.Exit(program.Main(os.Stderr, "sandbox", func(ctx context.Context, log *slog.Logger) error {
 		return sandbox.Run(ctx, log, time.Now)
 	}))
 }

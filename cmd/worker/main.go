@@ -7,12 +7,12 @@ import (
 	"os"
 	"time"
 
-	"github.com/payonce/payonce/internal/app"
 	"github.com/payonce/payonce/internal/app/worker"
+	"github.com/payonce/payonce/internal/program"
 )
 
 func main() {
-	os.Exit(app.Main(os.Stderr, "worker", func(ctx context.Context, log *slog.Logger) error {
+	os.Exit(program.Main(os.Stderr, "worker", func(ctx context.Context, log *slog.Logger) error {
 		return worker.Run(ctx, log, time.Now)
 	}))
 }

@@ -44,7 +44,6 @@ var rules = []rule{
 	{"migrations/version", "internal/postgres", "tells a program whether its database is migrated; it links none of the packages"},
 
 	// What the programs need.
-	{"internal/config", "", "serves every package and knows none"},
 	{"internal/postgres", "groupcommit", "serves every package and knows none"},
 	{"internal/merchants", "internal/postgres", "accounts and keys, whatever they are used for"},
 	{"internal/stripe", "", "the provider's client knows the provider, and nothing of this module"},
@@ -59,26 +58,26 @@ var rules = []rule{
 	},
 
 	// The programs.
-	{"internal/app", "migrations/version internal/config internal/postgres internal/telemetry", "what both services do at start and at the end"},
+	{"internal/program", "migrations/version internal/postgres internal/telemetry", "what both services do at start and at the end"},
 	{"internal/app/writes", "groupcommit idempotency ledger outbox", "the one list of what may share a commit, in the order of its locks"},
 	{"internal/app/doorbell", "inbox ledger outbox", "rings for the work that a commit leaves; it reads and writes nothing"},
 	{
-		"internal/app/api", "idempotency inbox intake ledger internal/app internal/app/doorbell internal/app/writes " +
-			"internal/audit internal/config internal/httpapi internal/merchants internal/postgres internal/rediscache internal/telemetry",
+		"internal/app/api", "idempotency inbox intake ledger internal/program internal/app/doorbell internal/app/writes " +
+			"internal/audit internal/httpapi internal/merchants internal/postgres internal/rediscache internal/telemetry",
 		"wires up what accepts; the provider is out of its reach",
 	},
 	{
-		"internal/app/worker", "domain fulfillment idempotency inbox ledger migrations/version outbox internal/app " +
-			"internal/app/doorbell internal/app/writes internal/config internal/merchants internal/postgres internal/restore internal/stripe internal/telemetry internal/webhook",
+		"internal/app/worker", "domain fulfillment idempotency inbox ledger migrations/version outbox internal/program " +
+			"internal/app/doorbell internal/app/writes internal/merchants internal/postgres internal/restore internal/stripe internal/telemetry internal/webhook",
 		"wires up what carries out; it accepts nothing",
 	},
 	{
-		"internal/sandbox", "internal/app internal/config internal/postgres",
+		"internal/sandbox", "internal/program internal/postgres",
 		"the external services: with the product's code in it, both sides of the ledger could make the same mistake",
 	},
-	{"cmd/api", "internal/app internal/app/api", "a main of a few lines"},
-	{"cmd/worker", "internal/app internal/app/worker", "a main of a few lines"},
-	{"cmd/sandbox", "internal/app internal/sandbox", "a main of a few lines"},
+	{"cmd/api", "internal/program internal/app/api", "a main of a few lines"},
+	{"cmd/worker", "internal/program internal/app/worker", "a main of a few lines"},
+	{"cmd/sandbox", "internal/program internal/sandbox", "a main of a few lines"},
 	{
 		"cmd/payonce", "all but intake internal/app/api internal/app/worker internal/httpapi internal/sandbox",
 		"the operator's tool reads everything and accepts no charge",
@@ -140,11 +139,11 @@ type thirdParty struct{ path, packages, why string }
 
 var thirdParties = []thirdParty{
 	{
-		"github.com/labstack", "internal/app internal/app/api internal/app/worker internal/httpapi",
+		"github.com/labstack", "internal/program internal/app/api internal/app/worker internal/httpapi",
 		"a package that takes an echo.Context can be reached by HTTP only",
 	},
 	{
-		"github.com/ThreeDotsLabs", "inbox outbox internal/app internal/app/api internal/app/worker internal/restore",
+		"github.com/ThreeDotsLabs", "inbox outbox internal/program internal/app/api internal/app/worker internal/restore",
 		"Watermill is the transport between outbox and inbox; steps and use cases never see its messages",
 	},
 	{"github.com/stripe", "internal/stripe", "stripe-go hides retries and sleeps that internal/stripe switches off"},

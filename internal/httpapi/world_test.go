@@ -17,13 +17,13 @@ import (
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
-	"github.com/payonce/payonce/internal/app"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/openapi"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/program"
 )
 
 const (
@@ -77,7 +77,7 @@ func newAPI(db *postgres.DB, log io.Writer) *httpapi.API {
 	if db != nil {
 		api.Intake.Keys.Keys = idempotency.NewKeyReader(db, 0)
 		c := &clock{}
-		api.Ready = app.NewReadiness(db, func() time.Time { c.pass(time.Second); return c.now() }).Ask
+		api.Ready = program.NewReadiness(db, func() time.Time { c.pass(time.Second); return c.now() }).Ask
 	}
 	return api
 }

@@ -7,30 +7,29 @@ import (
 	"sync"
 	"time"
 
-	"github.com/payonce/payonce/internal/app"
-	"github.com/payonce/payonce/internal/config"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/program"
 )
 
 // Settings are the program's environment.
 type Settings struct {
-	DatabaseURL         config.Secret `env:"DATABASE_URL,required,notEmpty"`
-	AllowPlaintext      bool          `env:"ALLOW_PLAINTEXT"`
-	HTTPAddr            string        `env:"HTTP_ADDR" envDefault:"127.0.0.1:8090"`
-	StripeWebhookURL    string        `env:"STRIPE_WEBHOOK_URL"`
-	StripeWebhookSecret config.Secret `env:"STRIPE_WEBHOOK_SECRET"`
-	ShopWebhookSecret   config.Secret `env:"SHOP_WEBHOOK_SECRET"`
+	DatabaseURL         program.Secret `env:"DATABASE_URL,required,notEmpty"`
+	AllowPlaintext      bool           `env:"ALLOW_PLAINTEXT"`
+	HTTPAddr            string         `env:"HTTP_ADDR" envDefault:"127.0.0.1:8090"`
+	StripeWebhookURL    string         `env:"STRIPE_WEBHOOK_URL"`
+	StripeWebhookSecret program.Secret `env:"STRIPE_WEBHOOK_SECRET"`
+	ShopWebhookSecret   program.Secret `env:"SHOP_WEBHOOK_SECRET"`
 }
 
 // Run is the program: it reads its settings, migrates its database, serves until
 // ctx ends, finishes the requests in flight and returns nil. Its error is the
 // sentence with which it refuses to start, or what broke it.
 func Run(ctx context.Context, logger *slog.Logger, now func() time.Time) error {
-	settings, err := config.Load[Settings]()
+	settings, err := program.Load[Settings]()
 	if err != nil {
 		return err
 	}
-	config.LogSettings(logger, settings)
+	program.LogSettings(logger, settings)
 	db, err := postgres.Open(ctx, settings.DatabaseURL.Reveal(), postgres.Options{
 		Application: "payonce sandbox", MaxConns: 20, LockTimeout: 2 * time.Second,
 		AllowPlaintext: settings.AllowPlaintext, AllowUnsafeDurability: true, // a stand-in needs no durable server
@@ -53,7 +52,7 @@ func Run(ctx context.Context, logger *slog.Logger, now func() time.Time) error {
 	var background sync.WaitGroup
 	background.Go(func() { _ = s.Deliver(delivering) })
 	context.AfterFunc(ctx, s.Drain)
-	err = app.Serve(ctx, logger, settings.HTTPAddr, &http.Server{
+	err = program.Serve(ctx, logger, settings.HTTPAddr, &http.Server{
 		Handler:           s,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       15 * time.Second,

@@ -18,8 +18,8 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/config"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/sandbox"
 )
 
@@ -29,7 +29,7 @@ const childVariable = "PAYONCE_SANDBOX_CHILD"
 
 // child is the program, as cmd/sandbox runs it.
 func child() {
-	logger := config.Logger(os.Stderr, "sandbox")
+	logger := program.Logger(os.Stderr, "sandbox")
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	err := sandbox.Run(ctx, logger, time.Now)
 	stop()
@@ -40,8 +40,8 @@ func child() {
 	os.Exit(0)
 }
 
-// program is the sandbox in a process of its own.
-type program struct {
+// process is the sandbox in a process of its own.
+type process struct {
 	*fixture
 	cmd    *exec.Cmd
 	stdout bytes.Buffer
@@ -49,9 +49,9 @@ type program struct {
 }
 
 // launch starts the program with these variables and no others.
-func launch(t *testing.T, variables ...string) *program {
+func launch(t *testing.T, variables ...string) *process {
 	t.Helper()
-	p := &program{fixture: &fixture{t: t, client: newClient()}, lines: make(chan string, 1000)}
+	p := &process{fixture: &fixture{t: t, client: newClient()}, lines: make(chan string, 1000)}
 	p.cmd = exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRun$")
 	p.cmd.Env = append(variables, childVariable+"=1")
 	p.cmd.Stdout = &p.stdout
@@ -78,7 +78,7 @@ func launch(t *testing.T, variables ...string) *program {
 }
 
 // serve launches the program and waits until it listens.
-func serve(t *testing.T, database string) *program {
+func serve(t *testing.T, database string) *process {
 	t.Helper()
 	p := launch(t, "DATABASE_URL="+database, "HTTP_ADDR=127.0.0.1:0")
 	for line := range p.lines {
@@ -96,7 +96,7 @@ func serve(t *testing.T, database string) *program {
 }
 
 // wait reads the rest of the log and returns its last line and the exit code.
-func (p *program) wait() (string, int) {
+func (p *process) wait() (string, int) {
 	p.t.Helper()
 	var last string
 	for line := range p.lines {
@@ -170,7 +170,7 @@ func TestRun(t *testing.T) {
 		database := pgtest.Empty(t)
 		p := serve(t, database)
 		const charges = 60
-		pay := func(p *program, n int) (answered, error) {
+		pay := func(p *process, n int) (answered, error) {
 			return p.tryPost("/v1/payment_intents", fmt.Sprint("key ", n), "amount", "7", "currency", "eur",
 				"payment_method", "pm_card_visa", "confirm", "true", "metadata[charge_id]", fmt.Sprint("ch_", n))
 		}

@@ -21,10 +21,10 @@ import (
 	"github.com/payonce/payonce/internal/app/worker"
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/await"
-	programs "github.com/payonce/payonce/internal/config"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
+	programs "github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/migrations"
 )
 

@@ -13,28 +13,27 @@ import (
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
-	"github.com/payonce/payonce/internal/app"
 	"github.com/payonce/payonce/internal/app/doorbell"
 	"github.com/payonce/payonce/internal/app/writes"
-	"github.com/payonce/payonce/internal/config"
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/rediscache"
 )
 
 // Settings are the program's environment.
 type Settings struct {
-	DatabaseURL          config.Secret `env:"DATABASE_URL,required,notEmpty"`
-	HTTPAddr             string        `env:"HTTP_ADDR" envDefault:"127.0.0.1:8080"`
-	AllowPlaintext       bool          `env:"ALLOW_PLAINTEXT"`
-	IdempotencyRetention time.Duration `env:"IDEMPOTENCY_RETENTION" envDefault:"168h"`
-	IdempotencyKeyMode   string        `env:"IDEMPOTENCY_KEY_MODE" envDefault:"required" oneof:"required|natural"`
-	RateLimit            int           `env:"RATE_LIMIT" envDefault:"0"` // per merchant and second
-	CORSOrigins          string        `env:"CORS_ORIGINS"`
-	InFlight             string        `env:"IN_FLIGHT" envDefault:"wait" oneof:"wait|409|425|202"`
-	InFlightWait         time.Duration `env:"IN_FLIGHT_WAIT" envDefault:"250ms"`
-	RedisURL             config.Secret `env:"REDIS_URL"`
-	StripeWebhookSecret  config.Secret `env:"STRIPE_WEBHOOK_SECRET"`
+	DatabaseURL          program.Secret `env:"DATABASE_URL,required,notEmpty"`
+	HTTPAddr             string         `env:"HTTP_ADDR" envDefault:"127.0.0.1:8080"`
+	AllowPlaintext       bool           `env:"ALLOW_PLAINTEXT"`
+	IdempotencyRetention time.Duration  `env:"IDEMPOTENCY_RETENTION" envDefault:"168h"`
+	IdempotencyKeyMode   string         `env:"IDEMPOTENCY_KEY_MODE" envDefault:"required" oneof:"required|natural"`
+	RateLimit            int            `env:"RATE_LIMIT" envDefault:"0"` // per merchant and second
+	CORSOrigins          string         `env:"CORS_ORIGINS"`
+	InFlight             string         `env:"IN_FLIGHT" envDefault:"wait" oneof:"wait|409|425|202"`
+	InFlightWait         time.Duration  `env:"IN_FLIGHT_WAIT" envDefault:"250ms"`
+	RedisURL             program.Secret `env:"REDIS_URL"`
+	StripeWebhookSecret  program.Secret `env:"STRIPE_WEBHOOK_SECRET"`
 }
 
 // Bounds of IN_FLIGHT_WAIT: a request must end before its own time-out.
@@ -114,7 +113,7 @@ func (s Settings) secrets() []string {
 // Run serves until ctx ends. By now the age of the provider's signatures and of
 // what is cached is judged; nothing that is stored depends on it.
 func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
-	settings, err := config.Load[Settings]()
+	settings, err := program.Load[Settings]()
 	if err != nil {
 		return err
 	}
@@ -125,8 +124,8 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 	if err != nil {
 		return err
 	}
-	config.LogSettings(log, settings)
-	traces, log, err := app.Traces(ctx, log, application)
+	program.LogSettings(log, settings)
+	traces, log, err := program.Traces(ctx, log, application)
 	if err != nil {
 		return err
 	}
@@ -137,7 +136,7 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		return err
 	}
 	go bell.Run(ctx)
-	db, err := app.Open(ctx, log, settings.DatabaseURL.Reveal(), postgres.Options{
+	db, err := program.Open(ctx, log, settings.DatabaseURL.Reveal(), postgres.Options{
 		Application:    application,
 		Role:           postgres.RoleAPI,
 		MaxConns:       connections,
@@ -150,7 +149,7 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 	if err != nil {
 		return err
 	}
-	defer app.Close(db)
+	defer program.Close(db)
 	metrics := meter(log, db, now)
 	in := &intake.Intake{DB: db, Keys: idempotency.Receiver{
 		Keys: idempotency.NewKeyReader(db, connections/4), Retention: settings.IdempotencyRetention,
@@ -166,7 +165,7 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		defer cache.Close()
 		in.Keys.Cache = cache
 	}
-	ready := app.NewReadiness(db, now)
+	ready := program.NewReadiness(db, now)
 	defer ready.Close()
 	api := &httpapi.API{
 		DB:            db,
@@ -183,5 +182,5 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		Carry:         traces.Carry,
 		Metrics:       metrics.Handler(),
 	}
-	return app.Serve(ctx, log, settings.HTTPAddr, api.Server()) //nolint:contextcheck // a request carries its own context
+	return program.Serve(ctx, log, settings.HTTPAddr, api.Server()) //nolint:contextcheck // a request carries its own context
 }

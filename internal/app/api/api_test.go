@@ -19,11 +19,11 @@ import (
 
 	"github.com/payonce/payonce/internal/app/api"
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/config"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/migrations"
 )
 
@@ -122,7 +122,7 @@ func run(t *testing.T) *running {
 	t.Cleanup(stop)
 	log := &transcript{}
 	p := &running{stop: stop, ended: make(chan error, 1)}
-	go func() { p.ended <- api.Run(ctx, config.Logger(log, "api"), time.Now) }()
+	go func() { p.ended <- api.Run(ctx, program.Logger(log, "api"), time.Now) }()
 	await.Progress(t, "the program listens", func() (seen string, done bool) {
 		for line := range strings.Lines(log.String()) {
 			var fields struct{ Msg, Addr string }
@@ -307,7 +307,7 @@ func TestRun(t *testing.T) {
 		address, _ := database(t, server, "cached")
 		t.Setenv("DATABASE_URL", address)
 		t.Setenv("REDIS_URL", "localhost:6379")
-		err := api.Run(t.Context(), config.Logger(io.Discard, "api"), time.Now)
+		err := api.Run(t.Context(), program.Logger(io.Discard, "api"), time.Now)
 		if err == nil || !strings.Contains(err.Error(), "REDIS_URL") {
 			t.Errorf("Run: %v", err)
 		}
@@ -328,7 +328,7 @@ func TestRun(t *testing.T) {
 	t.Run("an address that cannot be listened on is refused", func(t *testing.T) {
 		t.Setenv("DATABASE_URL", server.URL("postgres"))
 		t.Setenv("HTTP_ADDR", "nonsense")
-		err := api.Run(t.Context(), config.Logger(io.Discard, "api"), time.Now)
+		err := api.Run(t.Context(), program.Logger(io.Discard, "api"), time.Now)
 		if err == nil || !strings.HasPrefix(err.Error(), "HTTP_ADDR nonsense ") {
 			t.Errorf("Run: %v", err)
 		}
@@ -355,7 +355,7 @@ func TestAServerThatMayLoseCommitsIsRefused(t *testing.T) {
 	server := start(t, false)
 	unset(t)
 	t.Setenv("DATABASE_URL", server.URL("postgres"))
-	err := api.Run(t.Context(), config.Logger(io.Discard, "api"), time.Now)
+	err := api.Run(t.Context(), program.Logger(io.Discard, "api"), time.Now)
 	if err == nil || !strings.HasPrefix(err.Error(), "fsync ") {
 		t.Errorf("Run: %v", err)
 	}
@@ -365,7 +365,7 @@ func TestAServerWithoutTheRoleIsRefused(t *testing.T) {
 	server := start(t, true)
 	unset(t)
 	t.Setenv("DATABASE_URL", server.URL("postgres"))
-	err := api.Run(t.Context(), config.Logger(io.Discard, "api"), time.Now)
+	err := api.Run(t.Context(), program.Logger(io.Discard, "api"), time.Now)
 	if err == nil || err.Error() != "the database has no role payonce_api: run payonce migrate" {
 		t.Errorf("Run: %v", err)
 	}

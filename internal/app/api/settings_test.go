@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/internal/app/api"
-	"github.com/payonce/payonce/internal/config"
+	"github.com/payonce/payonce/internal/program"
 )
 
 // unset unsets the program's variables, until the test ends.
@@ -70,7 +70,7 @@ func TestUnsafeSettingsAreRefused(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Setenv(test.variable, test.value)
 			var log bytes.Buffer
-			err := api.Run(t.Context(), config.Logger(&log, "api"), time.Now)
+			err := api.Run(t.Context(), program.Logger(&log, "api"), time.Now)
 			if err == nil || !strings.Contains(err.Error(), test.variable) {
 				t.Errorf("the refusal does not name %s: %v", test.variable, err)
 			}
@@ -88,7 +88,7 @@ func TestSettingsArePrintedWithSecretsHidden(t *testing.T) {
 	t.Setenv("REDIS_URL", "redis://payonce:hunter2@127.0.0.1")
 	t.Setenv("STRIPE_WEBHOOK_SECRET", "whsec_hunter2")
 	var log bytes.Buffer
-	if err := api.Run(t.Context(), config.Logger(&log, "api"), time.Now); err == nil {
+	if err := api.Run(t.Context(), program.Logger(&log, "api"), time.Now); err == nil {
 		t.Error("it runs")
 	}
 	for _, want := range []string{
@@ -105,7 +105,7 @@ func TestSettingsArePrintedWithSecretsHidden(t *testing.T) {
 func TestADatabaseIsNeeded(t *testing.T) {
 	unset(t)
 	t.Setenv("HTTP_ADDR", "127.0.0.1:0")
-	err := api.Run(t.Context(), config.Logger(io.Discard, "api"), time.Now)
+	err := api.Run(t.Context(), program.Logger(io.Discard, "api"), time.Now)
 	if err == nil || !strings.HasPrefix(err.Error(), "DATABASE_URL is not set") {
 		t.Errorf("Run: %v", err)
 	}

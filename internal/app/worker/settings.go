@@ -9,7 +9,7 @@ import (
 
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/config"
+	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/internal/telemetry"
 	"github.com/payonce/payonce/internal/webhook"
@@ -17,8 +17,8 @@ import (
 
 // Settings are the program's environment.
 type Settings struct {
-	DatabaseURL       config.Secret  `env:"DATABASE_URL,required,notEmpty"`
-	StripeSecretKey   config.Secret  `env:"STRIPE_SECRET_KEY,required,notEmpty"`
+	DatabaseURL       program.Secret `env:"DATABASE_URL,required,notEmpty"`
+	StripeSecretKey   program.Secret `env:"STRIPE_SECRET_KEY,required,notEmpty"`
 	StripeAPIBase     string         `env:"STRIPE_API_BASE"`
 	HTTPAddr          string         `env:"HTTP_ADDR" envDefault:"127.0.0.1:8081"`
 	AllowPlaintext    bool           `env:"ALLOW_PLAINTEXT"`

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/internal/app/worker"
-	"github.com/payonce/payonce/internal/config"
+	"github.com/payonce/payonce/internal/program"
 )
 
 // remote is an address that is refused before anything is dialed.
@@ -63,7 +63,7 @@ func TestUnsafeSettingsAreRefused(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Setenv(test.variable, test.value)
 			var log bytes.Buffer
-			err := worker.Run(t.Context(), config.Logger(&log, "worker"), time.Now)
+			err := worker.Run(t.Context(), program.Logger(&log, "worker"), time.Now)
 			if err == nil || !strings.Contains(err.Error(), test.variable) {
 				t.Errorf("the refusal does not name %s: %v", test.variable, err)
 			}
@@ -81,7 +81,7 @@ func TestSettingsArePrintedWithSecretsHidden(t *testing.T) {
 	t.Setenv("STRIPE_API_BASE", "http://127.0.0.1:8090")
 	t.Setenv("WEBHOOK_ALLOW_CIDRS", "127.0.0.0/8,10.0.0.0/8")
 	var log bytes.Buffer
-	if err := worker.Run(t.Context(), config.Logger(&log, "worker"), time.Now); err == nil {
+	if err := worker.Run(t.Context(), program.Logger(&log, "worker"), time.Now); err == nil {
 		t.Error("it runs")
 	}
 	for _, want := range []string{

@@ -19,11 +19,10 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/app"
 	"github.com/payonce/payonce/internal/app/doorbell"
 	"github.com/payonce/payonce/internal/app/writes"
-	"github.com/payonce/payonce/internal/config"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/telemetry"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/migrations/version"
@@ -46,15 +45,15 @@ const (
 
 // Run works until ctx ends. now dates the signatures of webhooks.
 func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
-	settings, err := config.Load[Settings]()
+	settings, err := program.Load[Settings]()
 	if err != nil {
 		return err
 	}
 	if err := settings.check(); err != nil {
 		return err
 	}
-	config.LogSettings(log, settings)
-	traces, log, err := app.Traces(ctx, log, application)
+	program.LogSettings(log, settings)
+	traces, log, err := program.Traces(ctx, log, application)
 	if err != nil {
 		return err
 	}
@@ -73,11 +72,11 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		return err
 	}
 	options.Committed = bell.Committed
-	db, err := app.Open(ctx, log, settings.DatabaseURL.Reveal(), options)
+	db, err := program.Open(ctx, log, settings.DatabaseURL.Reveal(), options)
 	if err != nil {
 		return err
 	}
-	defer app.Close(db)
+	defer program.Close(db)
 	pending, err := version.Pending(ctx, db)
 	if err != nil {
 		return err
@@ -87,22 +86,22 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 	}
 	options.MaxConns, options.LockTimeout, options.StatementTimeout = subscriberConns, -1, subscriberStatement
 	options.Settings, options.Tracer, options.Writes, options.Committed = outbox.SessionSettings(), nil, nil, nil // it does nothing that is of a trace, and commits offsets alone
-	subscriberDB, err := app.Open(ctx, log, settings.DatabaseURL.Reveal(), options)
+	subscriberDB, err := program.Open(ctx, log, settings.DatabaseURL.Reveal(), options)
 	if err != nil {
 		return err
 	}
-	defer app.Close(subscriberDB)
+	defer program.Close(subscriberDB)
 	watch(metrics, db, subscriberDB)
 	metrics.Doorbell(bell.Listening)
 	if why, err := restored(ctx, db); err == nil && why != "" {
 		log.ErrorContext(ctx, "not receiving", "reason", why)
 	}
 
-	ready := app.NewReadiness(db, now, restored)
+	ready := program.NewReadiness(db, now, restored)
 	defer ready.Close()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		return app.Serve(ctx, log, settings.HTTPAddr, app.Health(ready, metrics.Handler()))
+		return program.Serve(ctx, log, settings.HTTPAddr, program.Health(ready, metrics.Handler()))
 	})
 	g.Go(func() error { bell.Run(ctx); return nil })
 	receivers := processors(log, db, services, metrics, traces, settings)
@@ -225,7 +224,7 @@ func processors(log *slog.Logger, db *postgres.DB, services fulfillment.Services
 			Concurrency: settings.WorkerConcurrency,
 			Policy:      policy,
 			Poll:        poll,
-			Drain:       app.DrainTime(),
+			Drain:       program.DrainTime(),
 			Log:         log,
 			Observer:    observeReceiver(metrics, traces, r.Name),
 		}})

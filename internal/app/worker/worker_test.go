@@ -17,10 +17,10 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/app/worker"
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/config"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/migrations"
 )
@@ -115,7 +115,7 @@ func TestRun(t *testing.T) {
 		defer stop()
 		log := &transcript{}
 		ended := make(chan error, 1)
-		go func() { ended <- worker.Run(ctx, config.Logger(log, "worker"), time.Now) }()
+		go func() { ended <- worker.Run(ctx, program.Logger(log, "worker"), time.Now) }()
 		address := log.address(t, ended)
 		for _, path := range []string{"/healthz", "/readyz"} {
 			if status, body := get(t, "http://"+address+path); status != http.StatusOK {
@@ -143,7 +143,7 @@ select 'acme', 'POST /v1/charges', n::text, '', 202, 'application/json', '{}', c
 		defer stop()
 		log := &transcript{}
 		ended := make(chan error, 1)
-		go func() { ended <- worker.Run(ctx, config.Logger(log, "worker"), time.Now) }()
+		go func() { ended <- worker.Run(ctx, program.Logger(log, "worker"), time.Now) }()
 		log.address(t, ended)
 		await.RowWith(t, db, log.String, `select count(*) = 0 from idempotency_keys where body is not null`)
 		stop()
@@ -165,7 +165,7 @@ select 'acme', 'POST /v1/charges', n::text, '', 202, 'application/json', '{}', c
 		defer stop()
 		log := &transcript{}
 		ended := make(chan error, 1)
-		go func() { ended <- worker.Run(ctx, config.Logger(log, "worker"), time.Now) }()
+		go func() { ended <- worker.Run(ctx, program.Logger(log, "worker"), time.Now) }()
 		log.address(t, ended)
 		await.RowWith(t, db, log.String, `select count(*) = 1 from charge_list where charge_id = 'ch_1'`)
 		stop()
@@ -196,7 +196,7 @@ func wantRefusal(t *testing.T, says string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	err := worker.Run(ctx, config.Logger(io.Discard, "worker"), time.Now)
+	err := worker.Run(ctx, program.Logger(io.Discard, "worker"), time.Now)
 	if err == nil || !strings.Contains(err.Error(), says) {
 		t.Errorf("Run: %v", err)
 	}

@@ -1,9 +1,4 @@
-// Package config reads a program's settings from its environment and nowhere
-// else, and prints them at start with secrets hidden.
-//
-// A value that cannot be used refuses the start: Load returns an error whose
-// text is one sentence that names the variable and says what it needs.
-package config
+package program
 
 import (
 	"errors"
@@ -12,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,7 +20,7 @@ type Secret string
 // Reveal returns the secret itself.
 func (s Secret) Reveal() string { return string(s) }
 
-// String hides the secret; it tells only whether there is one.
+// String hides the secret; it shows only whether there is one.
 func (s Secret) String() string {
 	if s == "" {
 		return ""
@@ -35,15 +31,15 @@ func (s Secret) String() string {
 // LogValue hides the secret from slog.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 
-// MarshalText hides the secret from encoding/json, and so from a log line that
-// holds a whole struct.
+// MarshalText hides the secret from encoding/json.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // Format hides the secret from every verb of package fmt.
 func (s Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, s.String()) }
 
 // Load parses the environment into T, whose fields carry the tags of
-// github.com/caarlos0/env. Fields tagged `oneof:"a|b"` take only those words.
+// github.com/caarlos0/env. Fields tagged `oneof:"a|b"` take only those words. Its error
+// is one sentence that names the variable and says what it needs.
 func Load[T any]() (T, error) {
 	settings, err := env.ParseAs[T]()
 	if err != nil {
@@ -52,8 +48,8 @@ func Load[T any]() (T, error) {
 	return settings, checkWords(settings)
 }
 
-// sentence turns the library's first complaint into one that names the
-// variable instead of the field.
+// sentence turns the library's first error into one that names the variable instead
+// of the field.
 func sentence(err error, settings reflect.Type) error {
 	if all := (env.AggregateError{}); errors.As(err, &all) && len(all.Errors) > 0 {
 		err = all.Errors[0]
@@ -101,11 +97,7 @@ func checkWords(settings any) error {
 			continue
 		}
 		allowed := strings.Split(words, "|")
-		found := false
-		for _, word := range allowed {
-			found = found || word == v.Field(i).String()
-		}
-		if !found {
+		if !slices.Contains(allowed, v.Field(i).String()) {
 			return fmt.Errorf("%s is %q: set it to one of %s",
 				variable(field), v.Field(i).String(), strings.Join(allowed, ", "))
 		}

@@ -1,4 +1,4 @@
-package app_test
+package program_test
 
 import (
 	"testing"

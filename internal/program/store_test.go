@@ -1,4 +1,4 @@
-package app_test
+package program_test
 
 import (
 	"context"
@@ -13,9 +13,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/internal/app"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/program"
 )
 
 func options() postgres.Options {
@@ -36,7 +36,7 @@ func TestOpen(t *testing.T) {
 		log, lines := logger()
 		opened := make(chan error, 1)
 		go func() {
-			db, err := app.Open(t.Context(), log, address, options())
+			db, err := program.Open(t.Context(), log, address, options())
 			if err == nil {
 				db.Close()
 			}
@@ -55,7 +55,7 @@ func TestOpen(t *testing.T) {
 		log, lines := logger()
 		opened := make(chan error, 1)
 		go func() {
-			_, err := app.Open(ctx, log, "postgres://payonce:hunter2@127.0.0.1:1/payonce?sslmode=disable", options())
+			_, err := program.Open(ctx, log, "postgres://payonce:hunter2@127.0.0.1:1/payonce?sslmode=disable", options())
 			opened <- err
 		}()
 		lines.field(t, "waiting for the database", "error")
@@ -70,7 +70,7 @@ func TestOpen(t *testing.T) {
 	t.Run("an address that cannot be read is refused at once, without its password", func(t *testing.T) {
 		t.Parallel()
 		log, _ := logger()
-		_, err := app.Open(t.Context(), log, "postgres://payonce:hunter2@127.0.0.1:port/payonce", options())
+		_, err := program.Open(t.Context(), log, "postgres://payonce:hunter2@127.0.0.1:port/payonce", options())
 		if err == nil || !strings.HasPrefix(err.Error(), "DATABASE_URL ") || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("Open: %v", err)
 		}
@@ -93,11 +93,11 @@ func TestClose(t *testing.T) {
 	t.Parallel()
 	t.Run("a pool at rest is closed", func(t *testing.T) {
 		t.Parallel()
-		db, err := app.Open(t.Context(), slog.New(slog.DiscardHandler), pgtest.URL(t), options())
+		db, err := program.Open(t.Context(), slog.New(slog.DiscardHandler), pgtest.URL(t), options())
 		if err != nil {
 			t.Fatal(err)
 		}
-		app.Close(db)
+		program.Close(db)
 		if err := db.Pool().Ping(t.Context()); err == nil {
 			t.Error("the pool is still open")
 		}
@@ -105,7 +105,7 @@ func TestClose(t *testing.T) {
 	t.Run("a connection that is not given back is not waited for", func(t *testing.T) {
 		pgtest.Long(t, "it waits for a connection")
 		t.Parallel()
-		db, err := app.Open(t.Context(), slog.New(slog.DiscardHandler), pgtest.URL(t), options())
+		db, err := program.Open(t.Context(), slog.New(slog.DiscardHandler), pgtest.URL(t), options())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -114,7 +114,7 @@ func TestClose(t *testing.T) {
 			t.Fatal(err)
 		}
 		closed := make(chan struct{})
-		go func() { app.Close(db); close(closed) }()
+		go func() { program.Close(db); close(closed) }()
 		select {
 		case <-closed:
 		case <-time.After(patience):
@@ -138,9 +138,9 @@ func TestHealth(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			ready := app.NewReadiness(test.store(t), time.Now)
+			ready := program.NewReadiness(test.store(t), time.Now)
 			t.Cleanup(ready.Close)
-			server := httptest.NewServer(app.Health(ready, http.NotFoundHandler()).Handler)
+			server := httptest.NewServer(program.Health(ready, http.NotFoundHandler()).Handler)
 			t.Cleanup(server.Close)
 			wantHealth(t, server.URL+"/healthz", http.StatusOK, "ok")
 			wantHealth(t, server.URL+"/readyz", test.ready, test.says)
@@ -195,7 +195,7 @@ func dropped(t *testing.T) *postgres.DB {
 // pools of a worker, take less than ten seconds.
 func TestDrainTime(t *testing.T) {
 	t.Parallel()
-	if total := app.DrainTime() + 2*app.CloseTime; total >= 10*time.Second {
+	if total := program.DrainTime() + 2*program.CloseTime; total >= 10*time.Second {
 		t.Errorf("stopping takes up to %s", total)
 	}
 }

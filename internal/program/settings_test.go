@@ -1,4 +1,4 @@
-package config_test
+package program_test
 
 import (
 	"bytes"
@@ -12,15 +12,15 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/payonce/payonce/internal/config"
+	"github.com/payonce/payonce/internal/program"
 )
 
 const hidden = "hunter2"
 
 type settings struct {
 	Address string         `env:"CONFIG_ADDRESS" envDefault:"127.0.0.1:8080"`
-	URL     config.Secret  `env:"CONFIG_URL,required,notEmpty"`
-	Token   config.Secret  `env:"CONFIG_TOKEN"`
+	URL     program.Secret `env:"CONFIG_URL,required,notEmpty"`
+	Token   program.Secret `env:"CONFIG_TOKEN"`
 	Mode    string         `env:"CONFIG_MODE" envDefault:"wait" oneof:"wait|409|425"`
 	Lease   time.Duration  `env:"CONFIG_LEASE" envDefault:"3s"`
 	Tries   int            `env:"CONFIG_TRIES" envDefault:"12"`
@@ -34,7 +34,7 @@ func TestLoad(t *testing.T) {
 		t.Setenv("CONFIG_URL", hidden)
 		t.Setenv("CONFIG_MODE", "425")
 		t.Setenv("CONFIG_CIDRS", "10.0.0.0/8,192.168.0.0/16")
-		got, err := config.Load[settings]()
+		got, err := program.Load[settings]()
 		want := settings{
 			Address: "127.0.0.1:8080", URL: hidden, Mode: "425", Lease: 3 * time.Second, Tries: 12,
 			CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("192.168.0.0/16")},
@@ -62,7 +62,7 @@ func TestLoad(t *testing.T) {
 				t.Setenv("CONFIG_URL", hidden)
 			}
 			t.Setenv(test.variable, test.value)
-			_, err := config.Load[settings]()
+			_, err := program.Load[settings]()
 			if err == nil || err.Error() != test.want {
 				t.Errorf("it says %q, want %q", err, test.want)
 			}
@@ -77,7 +77,7 @@ func TestSecret(t *testing.T) {
 		t.Parallel()
 		s := settings{URL: hidden}
 		for _, format := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "%d", "%T"} {
-			for _, value := range []any{s.URL, &s.URL, s, &s, []config.Secret{s.URL}, map[string]config.Secret{"": s.URL}} {
+			for _, value := range []any{s.URL, &s.URL, s, &s, []program.Secret{s.URL}, map[string]program.Secret{"": s.URL}} {
 				text := fmt.Sprintf(format, value)
 				if strings.Contains(text, hidden) || strings.Contains(strings.ToLower(text), fmt.Sprintf("%x", hidden)) {
 					t.Errorf("%s of a %T shows it", format, value)
@@ -108,7 +108,7 @@ func TestSecret(t *testing.T) {
 
 	t.Run("whether there is one may be known", func(t *testing.T) {
 		t.Parallel()
-		if got := config.Secret("").String() + config.Secret(hidden).String(); got != "(hidden)" {
+		if got := program.Secret("").String() + program.Secret(hidden).String(); got != "(hidden)" {
 			t.Errorf("it shows %q", got)
 		}
 	})
@@ -117,7 +117,7 @@ func TestSecret(t *testing.T) {
 func TestLogSettings(t *testing.T) {
 	t.Parallel()
 	var line bytes.Buffer
-	config.LogSettings(config.Logger(&line, "api"), settings{
+	program.LogSettings(program.Logger(&line, "api"), settings{
 		Address: "127.0.0.1:8080", URL: hidden, Mode: "wait", Lease: 3 * time.Second, Tries: 12, CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
 	})
 	var got map[string]string

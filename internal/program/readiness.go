@@ -1,9 +1,10 @@
-package app
+package program
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"sync"
 	"time"
 
@@ -13,30 +14,27 @@ import (
 	"github.com/payonce/payonce/migrations/version"
 )
 
-// Check looks for something that keeps a program from its work, and says what it
-// is; "" if nothing does.
+// Check returns what keeps a program from its work, "" if nothing does.
 type Check func(ctx context.Context, q postgres.Querier) (why string, err error)
 
-// How long an answer about readiness holds, how long it is looked for, and how
-// much of that goes to a connection which may have died unnoticed.
 const (
-	readyHolds     = time.Second
-	readyTime      = 2 * time.Second
-	readyTimeOfOld = time.Second
+	readyAge     = time.Second     // how long an answer is valid
+	readyTimeout = 2 * time.Second // of all checks
+	reuseTimeout = time.Second     // of checks on a connection that may have died unnoticed
 )
 
-// Readiness tells whether a program can do its work: the database answers, takes
-// writes, has every migration that the program needs, and passes the program's own checks.
+// Readiness checks whether a program can do its work: the database answers, accepts
+// writes, has every migration that the program needs, and passes the program's own
+// checks.
 //
-// It looks on one connection of its own. So whoever asks takes none of the pool's,
-// and a pool that is all in use does not make the program unready. Whoever asks
-// while it looks, or within a second after, gets the same answer: the database is
-// asked once a second at most, however many ask.
+// It has one connection of its own, so a pool without a free connection does not make
+// the program unready. Calls during a check, or within a second after it, share its
+// answer: the database is asked at most once a second.
 type Readiness struct {
 	config *pgx.ConnConfig
 	now    func() time.Time
 	checks []Check
-	conn   *pgx.Conn // of the look that is under way; nil if there is none
+	conn   *pgx.Conn // used by the check in flight; nil if there is none
 
 	mu     sync.Mutex
 	last   *answer
@@ -46,12 +44,12 @@ type Readiness struct {
 // answer is complete once given is closed.
 type answer struct {
 	given chan struct{}
-	at    time.Time // zero while it is looked for
+	at    time.Time // zero until then
 	why   string
 	err   error
 }
 
-// NewReadiness connects to nothing yet. Its connection is as those of db.
+// NewReadiness does not connect yet. Its connection has the settings of db's.
 func NewReadiness(db *postgres.DB, now func() time.Time, checks ...Check) *Readiness {
 	return &Readiness{
 		config: db.Pool().Config().ConnConfig,
@@ -80,7 +78,7 @@ func migrated(ctx context.Context, q postgres.Querier) (why string, err error) {
 }
 
 // Ask returns what keeps the program from its work, "" if nothing does. An error
-// says that the database did not answer. It takes two seconds at most.
+// means that the database did not answer. It takes two seconds at most.
 func (r *Readiness) Ask(ctx context.Context) (why string, err error) {
 	a := r.current(ctx)
 	select {
@@ -91,12 +89,12 @@ func (r *Readiness) Ask(ctx context.Context) (why string, err error) {
 	}
 }
 
-// current is the last answer while it is fresh, or the answer of a check that it
-// starts. The check goes on when a caller that waits for it gives up.
+// current returns the last answer while it is valid, or the answer of a check that it
+// starts. The check continues if its caller gives up.
 func (r *Readiness) current(ctx context.Context) *answer {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.last == nil || !r.last.at.IsZero() && !r.closed && r.now().Sub(r.last.at) >= readyHolds {
+	if r.last == nil || !r.last.at.IsZero() && !r.closed && r.now().Sub(r.last.at) >= readyAge {
 		r.last = &answer{given: make(chan struct{})}
 		go r.give(context.WithoutCancel(ctx), r.last)
 	}
@@ -104,9 +102,9 @@ func (r *Readiness) current(ctx context.Context) *answer {
 }
 
 func (r *Readiness) give(ctx context.Context, a *answer) {
-	ctx, cancel := context.WithTimeout(ctx, readyTime)
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	a.why, a.err = r.look(ctx)
+	a.why, a.err = r.try(ctx)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	a.at = r.now()
@@ -116,11 +114,11 @@ func (r *Readiness) give(ctx context.Context, a *answer) {
 	}
 }
 
-// look asks on the connection that is there. Only if that is lost, which a server
-// that was restarted is no reason to be unready for, it makes another.
-func (r *Readiness) look(ctx context.Context) (why string, err error) {
+// try checks on the present connection. If that is lost, as after a restart of the
+// server, it checks on a new one.
+func (r *Readiness) try(ctx context.Context) (why string, err error) {
 	if r.conn != nil {
-		soon, cancel := context.WithTimeout(ctx, readyTimeOfOld)
+		soon, cancel := context.WithTimeout(ctx, reuseTimeout)
 		defer cancel()
 		if why, err := r.check(soon); !r.conn.IsClosed() {
 			return why, err
@@ -147,8 +145,8 @@ func (r *Readiness) check(ctx context.Context) (why string, err error) {
 
 var errClosed = errors.New("the program ends")
 
-// Close ends the connection, if need be when the look that is under way has
-// ended. Whoever asks then is told the last answer.
+// Close closes the connection, after the check in flight has ended. Later calls of Ask
+// return the last answer.
 func (r *Readiness) Close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -161,12 +159,36 @@ func (r *Readiness) Close() {
 	}
 }
 
-// hangUp waits for nobody: to the server the end of the connection is that of an
-// idle session.
+// hangUp closes the socket without waiting for the server.
 func (r *Readiness) hangUp() {
 	if r.conn == nil {
 		return
 	}
 	_ = r.conn.PgConn().Conn().Close() // only read from
 	r.conn = nil
+}
+
+// Health serves /healthz (the process lives), /readyz (ready's answer) and metrics at
+// /metrics.
+func Health(ready *Readiness, metrics http.Handler) *http.Server {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", metrics)
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { status(w, http.StatusOK, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		switch why, err := ready.Ask(r.Context()); {
+		case err != nil:
+			status(w, http.StatusServiceUnavailable, "the database does not answer")
+		case why != "":
+			status(w, http.StatusServiceUnavailable, why)
+		default:
+			status(w, http.StatusOK, "ready")
+		}
+	})
+	return &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 10 * time.Second}
+}
+
+func status(w http.ResponseWriter, code int, what string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_, _ = fmt.Fprintf(w, "{\"status\":%q}\n", what)
 }

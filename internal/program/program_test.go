@@ -1,4 +1,4 @@
-package app_test
+package program_test
 
 import (
 	"bytes"
@@ -18,8 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/payonce/payonce/internal/app"
-	"github.com/payonce/payonce/internal/config"
+	"github.com/payonce/payonce/internal/program"
 )
 
 const patience = time.Minute // bounds every wait for a condition
@@ -45,7 +44,7 @@ func (l *transcript) String() string {
 // logger is a program's, and what it has logged.
 func logger() (*slog.Logger, *transcript) {
 	lines := &transcript{}
-	return config.Logger(lines, "test"), lines
+	return program.Logger(lines, "test"), lines
 }
 
 // field waits for a line with a message and returns one of its fields.
@@ -88,7 +87,7 @@ func TestProgram(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			lines := &transcript{}
-			code := app.Main(lines, "sample", func(context.Context, *slog.Logger) error { return test.err })
+			code := program.Main(lines, "sample", func(context.Context, *slog.Logger) error { return test.err })
 			if code != test.code {
 				t.Errorf("exit code %d, want %d", code, test.code)
 			}
@@ -110,7 +109,7 @@ func TestProgram(t *testing.T) {
 	t.Run("a signal stops it", func(t *testing.T) {
 		t.Parallel()
 		for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
-			code := app.Main(io.Discard, "sample", func(ctx context.Context, _ *slog.Logger) error {
+			code := program.Main(io.Discard, "sample", func(ctx context.Context, _ *slog.Logger) error {
 				if err := syscall.Kill(os.Getpid(), sig); err != nil {
 					return err
 				}
@@ -143,7 +142,7 @@ func serve(t *testing.T, drain time.Duration, handler http.Handler) *served {
 	t.Cleanup(stop)
 	s := &served{log: lines, stop: stop, ended: make(chan error, 1)}
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: patience}
-	go func() { s.ended <- app.ServeWithin(ctx, log, "127.0.0.1:0", server, drain) }()
+	go func() { s.ended <- program.ServeWithin(ctx, log, "127.0.0.1:0", server, drain) }()
 	s.url = "http://" + lines.field(t, "listening", "addr")
 	return s
 }
@@ -240,7 +239,7 @@ func TestServe(t *testing.T) {
 				addr = taken.Listener.Addr().String()
 			}
 			log, _ := logger()
-			err := app.Serve(t.Context(), log, addr, &http.Server{ReadHeaderTimeout: patience})
+			err := program.Serve(t.Context(), log, addr, &http.Server{ReadHeaderTimeout: patience})
 			if err == nil || !strings.HasPrefix(err.Error(), "HTTP_ADDR "+addr) {
 				t.Errorf("Serve: %v", err)
 			}

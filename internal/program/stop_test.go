@@ -1,4 +1,4 @@
-package app_test
+package program_test
 
 import (
 	"context"
@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/payonce/payonce/internal/app"
+	"github.com/payonce/payonce/internal/program"
 )
 
 func TestStop(t *testing.T) {
@@ -19,7 +19,7 @@ func TestStop(t *testing.T) {
 		log, lines := logger()
 		hung := make(chan struct{})
 		defer close(hung)
-		err := app.Bounded(ctx, log, time.Millisecond, func(context.Context, *slog.Logger) error {
+		err := program.Bounded(ctx, log, time.Millisecond, func(context.Context, *slog.Logger) error {
 			<-hung
 			return nil
 		})
@@ -33,7 +33,7 @@ func TestStop(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		log, _ := logger()
 		broken := errors.New("broken")
-		err := app.Bounded(ctx, log, time.Hour, func(ctx context.Context, _ *slog.Logger) error {
+		err := program.Bounded(ctx, log, time.Hour, func(ctx context.Context, _ *slog.Logger) error {
 			stop()
 			<-ctx.Done()
 			return broken

@@ -1,4 +1,4 @@
-package app_test
+package program_test
 
 import (
 	"context"
@@ -7,7 +7,7 @@ import (
 	"runtime/debug"
 	"testing"
 
-	"github.com/payonce/payonce/internal/app"
+	"github.com/payonce/payonce/internal/program"
 )
 
 // TestHeap: the programs collect seldom, unless the environment says how often.
@@ -24,7 +24,7 @@ func TestHeap(t *testing.T) {
 			t.Setenv("GOGC", test.gogc)
 			found := debug.SetGCPercent(test.before)
 			defer debug.SetGCPercent(found)
-			app.Main(io.Discard, "sample", func(context.Context, *slog.Logger) error { return nil })
+			program.Main(io.Discard, "sample", func(context.Context, *slog.Logger) error { return nil })
 			if got := debug.SetGCPercent(test.before); got != test.want {
 				t.Errorf("it is %d, want %d", got, test.want)
 			}

@@ -1,4 +1,4 @@
-package app_test
+package program_test
 
 import (
 	"context"
@@ -11,10 +11,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/internal/app"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/program"
 )
 
 // clock stands still until it is moved.
@@ -23,14 +23,14 @@ type clock struct{ at atomic.Int64 }
 func (c *clock) now() time.Time           { return time.Unix(1_800_000_000, c.at.Load()) }
 func (c *clock) pass(after time.Duration) { c.at.Add(int64(after)) }
 
-func readiness(t *testing.T, db *postgres.DB, now func() time.Time, checks ...app.Check) *app.Readiness {
+func readiness(t *testing.T, db *postgres.DB, now func() time.Time, checks ...program.Check) *program.Readiness {
 	t.Helper()
-	r := app.NewReadiness(db, now, checks...)
+	r := program.NewReadiness(db, now, checks...)
 	t.Cleanup(r.Close)
 	return r
 }
 
-func wantReady(t *testing.T, r *app.Readiness) {
+func wantReady(t *testing.T, r *program.Readiness) {
 	t.Helper()
 	if why, err := r.Ask(t.Context()); why != "" || err != nil {
 		t.Errorf("not ready: %q, %v", why, err)

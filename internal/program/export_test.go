@@ -1,4 +1,4 @@
-package app
+package program
 
 // What tests bound by themselves.
 const CloseTime = closeTime

@@ -1,10 +1,10 @@
-// Package app is what the programs have in common: how they start, listen, tell
-// their health, and stop.
+// Package program is what the programs have in common: how they start, read their
+// settings, listen, report their health, and stop.
 //
-// It promises that a program that cannot run says so in one sentence on stderr
-// and exits with 1; that SIGTERM and SIGINT drain it; and that nothing but JSON
-// lines on stderr is printed.
-package app
+// It promises that a program that cannot run says so in one sentence on stderr and
+// exits with 1, that SIGTERM and SIGINT drain it, and that it prints nothing but JSON
+// lines on stderr, in which secrets are hidden.
+package program
 
 import (
 	"context"
@@ -20,24 +20,29 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/payonce/payonce/internal/config"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/telemetry"
 )
 
-// How long a program finishes what it has begun, and how long it waits for a
-// pool to close. Together they stay under the ten seconds that SIGTERM gives.
 const (
+	// drainTime bounds what was begun, and closeTime the closing of a pool. Draining
+	// and closing two pools stay below the ten seconds that SIGTERM gives.
 	drainTime = 7 * time.Second
 	closeTime = time.Second
+	// stopTime is when a program ends that was told to stop, even if a database does
+	// not answer. Leases and idempotency keys cover the unfinished work.
+	stopTime = 9500 * time.Millisecond
+	// openTime is how long a program waits for its database at start.
+	openTime     = 30 * time.Second
+	openInterval = 250 * time.Millisecond
 )
 
 // DrainTime is how long a program may finish what it has begun after SIGTERM.
 func DrainTime() time.Duration { return drainTime }
 
-// CollectSeldom lets the heap of a program grow to five times of what is kept before it
-// is collected, unless GOGC says otherwise. The programs keep little for long and drop
-// much soon: a heap of a few megabytes would be collected many times a second. Main calls
-// it; it is for whoever is measured beside them.
+// CollectSeldom lets the heap grow to five times the live bytes before it is collected,
+// unless GOGC is set. The programs keep little and allocate much, so a heap of a few
+// megabytes would be collected many times a second. Main calls it; so does a benchmark.
 func CollectSeldom() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(400)
@@ -49,7 +54,7 @@ func CollectSeldom() {
 func Main(stderr io.Writer, name string, run func(context.Context, *slog.Logger) error) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	log := config.Logger(stderr, name)
+	log := Logger(stderr, name)
 	CollectSeldom()
 	if err := bounded(ctx, log, stopTime, run); err != nil && !errors.Is(err, context.Canceled) {
 		log.Error(err.Error()) //nolint:sloglint // the message is the sentence that an operator reads
@@ -58,12 +63,7 @@ func Main(stderr io.Writer, name string, run func(context.Context, *slog.Logger)
 	return 0
 }
 
-// stopTime is when a program that was told to stop is gone, whatever still holds
-// it: a database that does not answer must not. What it leaves unfinished is what
-// leases and idempotency keys are for.
-const stopTime = 9500 * time.Millisecond
-
-func bounded(ctx context.Context, log *slog.Logger, patience time.Duration, run func(context.Context, *slog.Logger) error) error {
+func bounded(ctx context.Context, log *slog.Logger, limit time.Duration, run func(context.Context, *slog.Logger) error) error {
 	ended := make(chan error, 1)
 	go func() { ended <- run(ctx, log) }()
 	select {
@@ -74,25 +74,19 @@ func bounded(ctx context.Context, log *slog.Logger, patience time.Duration, run 
 	select {
 	case err := <-ended:
 		return err
-	case <-time.After(patience):
+	case <-time.After(limit):
 		log.WarnContext(ctx, "stopped with work unfinished, others take it over")
 		return nil
 	}
 }
 
-// Patience for a database that is not there yet when the program starts.
-const (
-	openPatience = 30 * time.Second
-	openInterval = 250 * time.Millisecond
-)
-
-// Open opens the database. One that is out of reach is waited for, at most 30 s;
-// one that payonce must not run on is refused at once.
+// Open opens the database. It waits at most 30 s for one that is out of reach, and
+// refuses one that payonce must not run on at once.
 func Open(ctx context.Context, log *slog.Logger, url string, o postgres.Options) (*postgres.DB, error) {
-	patience, cancel := context.WithTimeout(ctx, openPatience)
+	limited, cancel := context.WithTimeout(ctx, openTime)
 	defer cancel()
 	for {
-		db, err := postgres.Open(patience, url, o)
+		db, err := postgres.Open(limited, url, o)
 		if err == nil || !errors.Is(err, postgres.ErrUnreachable) {
 			return db, err
 		}
@@ -100,16 +94,15 @@ func Open(ctx context.Context, log *slog.Logger, url string, o postgres.Options)
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
-		case <-patience.Done():
+		case <-limited.Done():
 			return nil, err
 		case <-time.After(openInterval):
 		}
 	}
 }
 
-// Close closes a pool. A connection that is still at work is waited for, at most
-// one second: it then ends with the process, and the server finishes or rolls
-// back what it had begun.
+// Close closes a pool. It waits at most one second for connections in use: they end
+// with the process, and the server finishes or rolls back their transactions.
 func Close(db *postgres.DB) {
 	closed := make(chan struct{})
 	go func() {
@@ -122,9 +115,8 @@ func Close(db *postgres.DB) {
 	}
 }
 
-// Serve listens on addr, serves until ctx ends, and lets requests under way
-// finish within DrainTime; those that do not are cut off, and their clients send
-// them again. It logs the address that it listens on.
+// Serve listens on addr, logs the address, and serves until ctx ends. Requests in
+// flight may finish within DrainTime; then they are cut off.
 func Serve(ctx context.Context, log *slog.Logger, addr string, server *http.Server) error {
 	return serve(ctx, log, addr, server, drainTime)
 }
@@ -156,4 +148,19 @@ func serve(ctx context.Context, log *slog.Logger, addr string, server *http.Serv
 		return fmt.Errorf("stop serving %s: %w", addr, err)
 	}
 	return nil
+}
+
+// Traces starts tracing as OpenTelemetry's own settings say, and returns a logger
+// whose lines name their traces. Without these settings there are no traces, and the
+// logger is the same.
+func Traces(ctx context.Context, log *slog.Logger, service string) (*telemetry.Traces, *slog.Logger, error) {
+	settings, err := Load[telemetry.TraceSettings]()
+	if err != nil {
+		return nil, nil, err
+	}
+	traces, err := telemetry.OpenTraces(ctx, log, service, settings)
+	if err != nil {
+		return nil, nil, err
+	}
+	return traces, traces.Log(log), nil
 }
