@@ -92,18 +92,15 @@ update inbox
    and coalesce(status = 'running', false)`
 
 // wait forgets earlier errors, since the handler got as far as the service. A patient wait
-// ($8) shows that the service can be reached; an untried one ($10) shows nothing about it.
+// ($8) shows that the service can be reached.
 const wait = `
 update inbox
-   set status        = case when not $8 and not $10 and clock_timestamp() - coalesce(waiting_since, clock_timestamp()) > $6::interval
+   set status        = case when not $8 and clock_timestamp() - coalesce(waiting_since, clock_timestamp()) > $6::interval
                             then 'dead' else 'pending' end,
        attempts      = 0,
        deaths        = 0,
        waits         = waits + 1,
-       waiting_since = case
-                         when $10    then waiting_since
-                         when not $8 then coalesce(waiting_since, clock_timestamp())
-                       end,
+       waiting_since = case when not $8 then coalesce(waiting_since, clock_timestamp()) end,
        due_at        = clock_timestamp()
                      + greatest($3::interval, random() * least($5::interval, $4::interval * power(2, least(waits, $9)))),
        last_error    = $7

@@ -199,6 +199,6 @@ func storable(reason string) string {
 // queueWait queues the end of a claim that waits.
 func queueWait(b *pgx.Batch, d Delivery, p Policy, w WaitError, reason string) {
 	atLeast := min(w.AtLeast, p.longest())
-	b.Queue(wait, d.row, d.fence, atLeast, p.BackoffBase, p.BackoffCap, p.GiveUpAfter, storable(reason), w.Patient, p.doublings(), w.Untried)
+	b.Queue(wait, d.row, d.fence, atLeast, p.BackoffBase, p.BackoffCap, p.GiveUpAfter, storable(reason), w.Patient, p.doublings())
 	b.Queue(wake, d.row, d.fence, d.claimed)
 }

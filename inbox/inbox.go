@@ -102,11 +102,6 @@ type WaitError struct {
 	// with the next wait that is not patient.
 	Patient bool
 
-	// Untried says that the service was not called this time, for a reason of the
-	// caller's own. Such a wait never makes a dead letter, and GiveUpAfter continues from
-	// where it started, if it had started.
-	Untried bool
-
 	Err error
 }
 

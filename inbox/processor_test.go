@@ -302,25 +302,6 @@ func TestFailure(t *testing.T) {
 		await.Row(t, db, `select status = 'dead' and waits = 5 from inbox`)
 	})
 
-	t.Run("and unless the outside was not asked, which says nothing about how long it is away", func(t *testing.T) {
-		t.Parallel()
-		db := pgtest.Reused(t)
-		put(t, db, "m1", "k")
-		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
-			untried := d.Waits == 0 || d.Waits == 2
-			return inbox.Complete, &inbox.WaitError{AtLeast: 4 * time.Hour, Untried: untried, Err: errors.New("others ask already")}
-		}))
-		for _, then := range []string{
-			`waits = 1 and waiting_since is null`,
-			`waits = 2 and waiting_since > clock_timestamp() - interval '1 minute'`,
-			`waits = 3 and waiting_since < clock_timestamp() - interval '1 hour'`, // longer than it may
-		} {
-			await.Row(t, db, `select status = 'pending' and due_at > clock_timestamp() + interval '3 hours' and `+then+` from inbox`)
-			write(t, db, `update inbox set waiting_since = waiting_since - interval '2 hours', due_at = clock_timestamp()`)
-		}
-		await.Row(t, db, `select status = 'dead' and waits = 4 from inbox`)
-	})
-
 	t.Run("however long a backoff may be and however often it was met", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
