@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/robustness/fleet"
 )
 
@@ -21,20 +22,21 @@ import (
 func TestAPI_databaseUnreachable_losesNothing(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
-	var link *wire
+	var link *failpoint.Proxy
 	d := deploy(t, setup{apis: 1, workers: 1, apiDatabase: func(database string) string {
-		link = newWire(t, database)
-		return link.url(database)
+		var err error
+		if link, err = failpoint.NewProxy(t.Context(), database, failpoint.NewWatch()); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(link.Close)
+		return link.URL()
 	}})
 	r := request{key: "key-" + unique(), body: newOrder(visa).body(t)}
 	earlier := d.send(t, newOrder(visa))
 
-	link.set(true)
+	link.SetDown(true)
 	for range 3 {
-		got, err := d.client.do(t.Context(), r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := d.do(t, r)
 		if p := mustBeProblem(t, got, http.StatusServiceUnavailable, "unavailable"); !p.Retryable || p.RetryWith != "same-key" {
 			t.Errorf("the problem does not say how to retry: %s", got.Body)
 		}
@@ -42,10 +44,7 @@ func TestAPI_databaseUnreachable_losesNothing(t *testing.T) {
 			t.Errorf("the answer does not say when to retry: %v", got.Header)
 		}
 	}
-	read, err := d.client.do(t.Context(), request{method: http.MethodGet, path: "/v1/charges/" + earlier.ID})
-	if err != nil {
-		t.Fatal(err)
-	}
+	read := d.do(t, request{method: http.MethodGet, path: "/v1/charges/" + earlier.ID})
 	mustBeProblem(t, read, http.StatusServiceUnavailable, "unavailable")
 	answers := func(path string, want int) bool {
 		got, err := d.client.do(t.Context(), request{method: http.MethodGet, path: path})
@@ -55,11 +54,8 @@ func TestAPI_databaseUnreachable_losesNothing(t *testing.T) {
 		t.Error("/healthz does not answer 200")
 	}
 	await.True(t, "/readyz answers 503", func() bool { return answers("/readyz", http.StatusServiceUnavailable) })
-	link.set(false)
-	got, _, err := d.client.insist(t.Context(), r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	link.SetDown(false)
+	got := d.insist(t, r)
 	acceptedCharge(t, got)
 
 	n, cuts := 60, 3
@@ -67,11 +63,11 @@ func TestAPI_databaseUnreachable_losesNothing(t *testing.T) {
 	for i := range cuts {
 		f.awaitAnswered(t, (i+1)*n/(cuts+1))
 		before := d.client.retries.Load()
-		link.set(true)
+		link.SetDown(true)
 		await.True(t, "a client notices the cut", func() bool {
 			return d.client.retries.Load() > before || f.answered.Load() == int64(n)
 		})
-		link.set(false)
+		link.SetDown(false)
 	}
 	f.finish(t, d)
 	if f.retries.Load() == 0 {
@@ -86,7 +82,7 @@ func TestAPI_SIGTERM_finishesRequestsInFlight(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
 	d := deploy(t, setup{apis: 1, workers: 1})
-	api := d.apis[0]
+	api := d.APIs[0]
 	key, body := "key-"+unique(), newOrder(visa).body(t)
 	conn := beginRequest(t, d, api, key, len(body))
 	f := d.flowing(t, 60, 8, visa)
@@ -143,9 +139,9 @@ func beginRequest(t *testing.T, d *deployment, api *fleet.Process, key string, l
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	d.client.tenants.remember(key, d.keys.api)
+	d.client.tenants.remember(key, d.Secrets.API)
 	_, err = fmt.Fprintf(conn, "POST /v1/charges HTTP/1.1\r\nHost: payonce\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\n"+
-		"Idempotency-Key: %s\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n", d.keys.api, key, length)
+		"Idempotency-Key: %s\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n", d.Secrets.API, key, length)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,11 +2,11 @@ package e2e_test
 
 import (
 	"encoding/json"
-	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/robustness/traffic"
 )
 
 // A day passes for everything that goes by the database's clock in a message that
@@ -26,24 +26,22 @@ select coalesce(min(waits), 0)
 )
 
 // TestProvider_awayForADay_failsNoCharge: charges are accepted all the while and wait, with
-// their stock held, and none is parked or failed before GIVE_UP_AFTER. When the
+// their stock held, and none fails or becomes a dead letter before GIVE_UP_AFTER. When the
 // provider is back they go through by themselves, also where it had worked and only
 // its answers were lost, and has forgotten its keys since. What had waited for
-// longer than GIVE_UP_AFTER was parked, and goes through when it is retried.
+// longer than GIVE_UP_AFTER is a dead letter, and succeeds when it is retried.
 func TestProvider_awayForADay_failsNoCharge(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
 	d := deploy(t, setup{apis: 1, workers: 1, oneMerchant: true}) // GIVE_UP_AFTER as it is: three days
-	d.control(t, http.MethodPut, "/faults", map[string]any{"drop_after": 1, "forget_keys_after": "1ms"}, nil)
+	d.injectFaults(t, traffic.Faults{DropAfter: 1, ForgetKeysAfter: "1ms"})
 	key := "key-" + unique()
 	first := d.sendUnder(t, key)
 	charges := []charge{first, d.send(t, newOrder(visa)), d.send(t, newOrder(cardDeclined))}
 
 	for day := 1; day <= 2; day++ {
 		d.waitMore(t)
-		if _, err := d.tables.Exec(t.Context(), aDayPasses); err != nil {
-			t.Fatal(err)
-		}
+		d.exec(t, aDayPasses)
 		d.waitMore(t)
 	}
 	charges = append(charges, d.send(t, newOrder(visa))) // on the third day
@@ -56,8 +54,8 @@ func TestProvider_awayForADay_failsNoCharge(t *testing.T) {
 		t.Errorf("the audit complains of charges that wait: %s", out)
 	}
 	var figures map[string]float64
-	await.True(t, "the figures are read anew", func() bool { // they hold for ten seconds
-		figures = metrics(t, d.workers[0])
+	await.True(t, "the metrics are read once more", func() bool { // they hold for ten seconds
+		figures = metrics(t, d.Workers[0])
 		return figures[`payonce_inbox_oldest_age_seconds{receiver="fulfillment"}`] > 2*86400
 	})
 	// What PayonceProviderUnavailable divides.
@@ -75,9 +73,7 @@ func TestProvider_awayForADay_failsNoCharge(t *testing.T) {
 	}
 
 	for range 2 { // beyond GIVE_UP_AFTER for the first three
-		if _, err := d.tables.Exec(t.Context(), aDayPasses); err != nil {
-			t.Fatal(err)
-		}
+		d.exec(t, aDayPasses)
 	}
 	const deadLetters = `
 select count(*)

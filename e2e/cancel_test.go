@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/robustness/traffic"
 )
 
 // TestCancel_wakesAWaitingCharge, and so does an event of the provider: both charges
@@ -22,7 +23,7 @@ func TestCancel_wakesAWaitingCharge(t *testing.T) {
 	startsPrograms(t)
 	// Given two charges that wait for a provider that was down.
 	d := deploy(t, setup{apis: 1, workers: 1, workerEnv: map[string]string{"BACKOFF_CAP": "2h", "BACKOFF_BASE": "2h"}})
-	d.injectFaults(t, faults{DropBefore: 1})
+	d.injectFaults(t, traffic.Faults{DropBefore: 1})
 	canceled, woken := d.send(t, newOrder(visa, item{"mug", 2})), d.send(t, newOrder(visa))
 	await.Row(t, d.tables, `select count(*) = 2 from inbox where waits > 0`)
 	d.clearFaults(t)
@@ -54,10 +55,7 @@ func TestCancel_wakesAWaitingCharge(t *testing.T) {
 
 func (d *deployment) cancel(t *testing.T, id string) answer {
 	t.Helper()
-	got, err := d.client.do(t.Context(), request{path: "/v1/charges/" + id + "/cancel", key: "key-" + unique()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := d.do(t, request{path: "/v1/charges/" + id + "/cancel", key: "key-" + unique()})
 	return got
 }
 
@@ -68,7 +66,7 @@ func TestCancel_againstCapture_oneWins(t *testing.T) {
 	startsPrograms(t)
 	// Fewer free slots than races, so that some charges wait for one.
 	d := deploy(t, setup{apis: 1, workers: 2, workerEnv: map[string]string{"WORKER_CONCURRENCY": "1"}})
-	d.injectFaults(t, faults{Seed: 3, Slow: slow{P: 1, MS: 20}})
+	d.injectFaults(t, traffic.Faults{Seed: 3, Slow: traffic.Slow{P: 1, Milliseconds: 20}})
 	const n, early = 60, 4
 	bodies := make([][]byte, n)
 	for i := range bodies {
@@ -84,7 +82,7 @@ func TestCancel_againstCapture_oneWins(t *testing.T) {
 	}
 
 	// When some are canceled before a worker runs,
-	for _, p := range d.workers {
+	for _, p := range d.Workers {
 		stop(t, p)
 	}
 	var all sync.WaitGroup
@@ -92,7 +90,7 @@ func TestCancel_againstCapture_oneWins(t *testing.T) {
 		all.Go(func() { race(i, 0) })
 	}
 	await.Row(t, d.tables, `select count(*) = $1 from ledger_events where type = 'charge.cancel_requested.v1'`, early)
-	for _, p := range d.workers {
+	for _, p := range d.Workers {
 		restart(t, p)
 	}
 	all.Wait()
@@ -115,7 +113,7 @@ func TestCancel_againstCapture_oneWins(t *testing.T) {
 	records := d.records(t)
 	for _, end := range ends {
 		outcome, id, _ := strings.Cut(end, " ")
-		if captures := records.of(id).captures; captures != map[string]int{"captured": 1}[outcome] {
+		if captures := recordedOf(records, id).captures; captures != map[string]int{"captured": 1}[outcome] {
 			t.Errorf("%s is %s, and was captured %d times", id, outcome, captures)
 		}
 	}

@@ -104,10 +104,7 @@ type event struct {
 // send posts an order under a new key and returns the charge as it was accepted.
 func (d *deployment) send(t *testing.T, o order) charge {
 	t.Helper()
-	got, _, err := d.client.insist(t.Context(), request{key: "key-" + unique(), body: o.body(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := d.insist(t, request{key: "key-" + unique(), body: o.body(t)})
 	return acceptedCharge(t, got)
 }
 
@@ -152,16 +149,10 @@ func (d *deployment) process(t *testing.T, o order) charge {
 
 func (d *deployment) events(t *testing.T, id string) []event {
 	t.Helper()
-	got, err := d.client.do(t.Context(), request{method: http.MethodGet, path: "/v1/charges/" + id + "/events"})
-	if err != nil {
-		t.Fatal(err)
-	}
 	var page struct {
 		Data []event `json:"data"`
 	}
-	if err := json.Unmarshal(got.Body, &page); err != nil || got.Status != http.StatusOK {
-		t.Fatalf("answered %d %s, want 200 and events", got.Status, got.Body)
-	}
+	d.get(t, "/v1/charges/"+id+"/events", &page)
 	return page.Data
 }
 

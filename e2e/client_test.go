@@ -16,8 +16,8 @@ import (
 	"github.com/payonce/payonce/internal/await"
 )
 
-// once keeps net/http from sending a request with an Idempotency-Key again by
-// itself when a reused connection is cut: what is unanswered must be seen.
+// once keeps net/http from retrying a request with an Idempotency-Key when a reused
+// connection is cut: the test must see what is unanswered.
 type once struct{ http.RoundTripper }
 
 func (o once) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -142,13 +142,8 @@ func (c *client) try(ctx context.Context, r request) (answer, error) {
 		c.accepted[r.key] = got
 		return got, nil
 	}
-	if !bytes.Equal(first.Body, got.Body) {
-		return got, fmt.Errorf("key %s was answered %s and %s", r.key, first.Body, got.Body)
-	}
-	for _, name := range []string{"Content-Type", "Location", "Idempotency-Key", "Idempotency-Expires"} {
-		if a, b := first.Header.Get(name), got.Header.Get(name); a != b {
-			return got, fmt.Errorf("key %s was answered with %s %q and %q", r.key, name, a, b)
-		}
+	if complaint := differ(first, got); complaint != "" {
+		return got, fmt.Errorf("%s: %s", r.key, complaint)
 	}
 	return got, nil
 }
@@ -169,6 +164,35 @@ func (c *client) insist(ctx context.Context, r request) (got answer, retries int
 		c.retries.Add(1)
 		pause(ctx, 50*time.Millisecond)
 	}
+}
+
+// do sends a request once.
+func (d *deployment) do(t *testing.T, r request) answer {
+	t.Helper()
+	got, err := d.client.do(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// get reads a path and decodes its JSON.
+func (d *deployment) get(t *testing.T, path string, into any) {
+	t.Helper()
+	got := d.do(t, request{method: http.MethodGet, path: path})
+	if err := json.Unmarshal(got.Body, into); err != nil || got.Status != http.StatusOK {
+		t.Fatalf("%s is answered %d %s: %v", path, got.Status, got.Body, err)
+	}
+}
+
+// insist sends a request until it has a definitive answer.
+func (d *deployment) insist(t *testing.T, r request) answer {
+	t.Helper()
+	got, _, err := d.client.insist(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
 }
 
 func definitive(a answer) bool {

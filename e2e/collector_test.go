@@ -30,14 +30,14 @@ type traceCollector struct {
 
 // span is what a test looks at.
 type span struct {
-	service string
-	trace   string
-	id      string
-	parent  string
-	name    string
-	kind    otlp.Span_SpanKind
-	failed  bool
-	tells   map[string]string // attributes that are text, numbers as text too
+	service    string
+	trace      string
+	id         string
+	parent     string
+	name       string
+	kind       otlp.Span_SpanKind
+	failed     bool
+	attributes map[string]string // as text
 }
 
 func newTraceCollector(t *testing.T) *traceCollector {
@@ -99,19 +99,19 @@ func (c *traceCollector) take(r *http.Request) error {
 }
 
 func read(service string, s *otlp.Span) span {
-	tells := map[string]string{}
+	attributes := map[string]string{}
 	for _, a := range s.GetAttributes() {
-		tells[a.GetKey()] = strings.TrimPrefix(prototext.MarshalOptions{}.Format(a.GetValue()), "string_value:")
+		attributes[a.GetKey()] = strings.TrimPrefix(prototext.MarshalOptions{}.Format(a.GetValue()), "string_value:")
 	}
 	return span{
-		service: service,
-		trace:   hex.EncodeToString(s.GetTraceId()),
-		id:      hex.EncodeToString(s.GetSpanId()),
-		parent:  hex.EncodeToString(s.GetParentSpanId()),
-		name:    s.GetName(),
-		kind:    s.GetKind(),
-		failed:  s.GetStatus().GetCode() == otlp.Status_STATUS_CODE_ERROR,
-		tells:   tells,
+		service:    service,
+		trace:      hex.EncodeToString(s.GetTraceId()),
+		id:         hex.EncodeToString(s.GetSpanId()),
+		parent:     hex.EncodeToString(s.GetParentSpanId()),
+		name:       s.GetName(),
+		kind:       s.GetKind(),
+		failed:     s.GetStatus().GetCode() == otlp.Status_STATUS_CODE_ERROR,
+		attributes: attributes,
 	}
 }
 

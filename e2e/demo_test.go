@@ -69,7 +69,7 @@ func newStage(t *testing.T) *stage {
 	b := binaries(t)
 	// Not t.TempDir: PostgreSQL may run as another user, and a socket's path is
 	// short.
-	root, err := os.MkdirTemp(b.dir, "demo-") //nolint:usetesting // see above
+	root, err := os.MkdirTemp(filepath.Dir(b.API), "demo-") //nolint:usetesting // see above
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -41,33 +40,24 @@ type setup struct {
 // deployment is a payonce of its own: databases, a sandbox, apis and workers, all
 // of them real programs.
 type deployment struct {
+	fleet.World
 	setup
-	database   string // URL of the service's database
-	sandboxEnv map[string]string
-	log        string // folder of the programs' logs
-	keys       keys
-	sandbox    *fleet.Process
-	apis       []*fleet.Process
-	workers    []*fleet.Process
-	gates      *gates
-	forwarder  *eventForwarder
-	client     *client
-	tables     *pgxpool.Pool
+
+	gates     *gates
+	forwarder *eventForwarder
+	client    *client
+	tables    *pgxpool.Pool
 }
 
-// keys are the secrets of a deployment.
-type keys struct{ api, neighbour, provider, webhook, events string }
-
-// processKeys are the secrets of all deployments of this process: the template
-// database holds them.
-var processKeys = sync.OnceValue(func() keys {
-	return keys{
-		api:       "sk_test_merchant" + unique(),
-		neighbour: "sk_test_neighbour" + unique(),
-		provider:  "sk_test_provider" + unique(),
-		webhook:   "whsec_" + base64.StdEncoding.EncodeToString([]byte("webhooks-of-"+unique())),
-		events:    "whsec_events" + unique(),
-	}
+// processSecrets are the secrets of all deployments of this process, and the API key
+// of the second merchant: the template database holds them.
+var processSecrets = sync.OnceValues(func() (s fleet.Secrets, neighbourKey string) {
+	return fleet.Secrets{
+		API:      "sk_test_merchant" + unique(),
+		Provider: "sk_test_provider" + unique(),
+		Shop:     "whsec_" + base64.StdEncoding.EncodeToString([]byte("webhooks-of-"+unique())),
+		Events:   "whsec_events" + unique(),
+	}, "sk_test_neighbour" + unique()
 })
 
 // The merchants, which send requests in turn.
@@ -84,44 +74,45 @@ func deploy(t *testing.T, s setup) *deployment {
 		s.server = sharedServer(t)
 	}
 	b := binaries(t)
-	service, provider, err := s.server.copyTemplates(t.Context(), b.Binaries)
+	service, provider, err := s.server.copyTemplates(t.Context(), b)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.server.dropAtEnd(t, service, provider)
-	d := &deployment{setup: s, log: t.TempDir(), keys: processKeys(), database: s.server.url(service)}
-	d.tables = openTables(t, d.database)
+	d := &deployment{setup: s, World: fleet.World{Binaries: b, Log: t.TempDir(), Service: s.server.url(service), Books: s.server.url(provider)}}
+	d.Secrets, _ = processSecrets()
+	d.tables = openTables(t, d.Service)
 	t.Cleanup(func() { d.end(t) })
 
-	d.sandboxEnv = map[string]string{"DATABASE_URL": s.server.url(provider), "SHOP_WEBHOOK_SECRET": d.keys.webhook}
+	events := ""
 	if s.providerEvents {
 		d.forwarder = newEventForwarder(t)
-		d.sandboxEnv["STRIPE_WEBHOOK_URL"], d.sandboxEnv["STRIPE_WEBHOOK_SECRET"] = d.forwarder.url(), d.keys.events
+		events = d.forwarder.server.URL
 	}
-	if d.sandbox = d.start(t, "sandbox", b.Sandbox, d.sandboxEnv); d.sandbox == nil {
-		t.FailNow()
-	}
-	shop := d.sandbox.URL()
+	d.startSandbox(t, d.SandboxEnv(events))
+	shop := d.Sandbox.URL()
 	if s.gated {
-		d.gates = newGates(t, d.sandbox.URL(), s.workers)
+		d.gates = newGates(t, d.Sandbox.URL(), s.workers)
 		shop = d.gates.shop
 	}
-	d.sendWebhooksTo(t, shop)
+	d.exec(t, `update merchants set webhook_url = $1`, shop+"/shop/webhooks")
 	d.supply(t)
 	d.startServices(t)
 	return d
 }
 
-// sendWebhooksTo replaces the webhook URL of both merchants.
-func (d *deployment) sendWebhooksTo(t *testing.T, shop string) {
+func (d *deployment) startSandbox(t *testing.T, env map[string]string) {
 	t.Helper()
-	if _, err := d.tables.Exec(t.Context(), `update merchants set webhook_url = $1`, shop+"/shop/webhooks"); err != nil {
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	defer cancel()
+	var err error
+	if d.Sandbox, err = d.Start(ctx, "sandbox", d.Binaries.Sandbox, env); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// supply sets the first merchant's stock. The other merchant has none of an
-// article that only this test has.
+// supply sets the first merchant's stock. The other merchant has none of a SKU that
+// only this test has.
 func (d *deployment) supply(t *testing.T) {
 	t.Helper()
 	const stock = `
@@ -131,9 +122,7 @@ values ($1, $3, $4, $4), ($2, $3, case when $3 in ('tshirt', 'mug') then $4 else
    set supplied = excluded.supplied,
        available = excluded.available`
 	for sku, quantity := range d.stock {
-		if _, err := d.tables.Exec(t.Context(), stock, merchant, neighbour, sku, int64(quantity)); err != nil {
-			t.Fatal(err)
-		}
+		d.exec(t, stock, merchant, neighbour, sku, int64(quantity))
 	}
 }
 
@@ -150,37 +139,31 @@ func openTables(t *testing.T, url string) *pgxpool.Pool {
 // startServices starts apis and workers, all at once.
 func (d *deployment) startServices(t *testing.T) {
 	t.Helper()
-	database := d.database
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	defer cancel()
+	apiEnv := d.APIEnv()
 	if d.apiDatabase != nil {
-		database = d.apiDatabase(d.database)
+		apiEnv["DATABASE_URL"] = d.apiDatabase(d.Service)
 	}
-	d.setup.apis, d.setup.workers = max(d.setup.apis, 0), max(d.setup.workers, 0)
-	d.apis = make([]*fleet.Process, d.setup.apis)
-	d.workers = make([]*fleet.Process, d.setup.workers)
+	maps.Copy(apiEnv, d.apiEnv)
 	var all sync.WaitGroup
-	for i := range d.apis {
-		all.Go(func() {
-			env := map[string]string{"DATABASE_URL": database, "STRIPE_WEBHOOK_SECRET": d.keys.events}
-			maps.Copy(env, d.apiEnv)
-			d.apis[i] = d.start(t, "api-"+strconv.Itoa(i), binaries(t).API, env)
-		})
-	}
-	for i := range d.workers {
-		all.Go(func() { d.workers[i] = d.start(t, "worker-"+strconv.Itoa(i), binaries(t).Worker, d.workerSettings(i)) })
-	}
+	var apiErr, workerErr error
+	all.Go(func() {
+		d.APIs, apiErr = d.StartAll(ctx, "api", d.API, d.apis, func(int) map[string]string { return apiEnv })
+	})
+	all.Go(func() { d.Workers, workerErr = d.StartAll(ctx, "worker", d.Worker, d.workers, d.workerSettings) })
 	all.Wait()
-	var urls []string
-	for _, p := range slices.Concat(d.apis, d.workers) {
-		if p == nil {
-			t.FailNow()
-		}
+	if err := errors.Join(apiErr, workerErr); err != nil {
+		t.Fatal(err)
 	}
-	for _, api := range d.apis {
+	var urls []string
+	for _, api := range d.APIs {
 		urls = append(urls, api.URL())
 	}
-	d.client = newClient(urls, d.keys.api, d.keys.neighbour)
+	_, neighbourKey := processSecrets()
+	d.client = newClient(urls, d.Secrets.API, neighbourKey)
 	if d.oneMerchant {
-		d.client = newClient(urls, d.keys.api)
+		d.client = newClient(urls, d.Secrets.API)
 	}
 	if d.forwarder != nil {
 		d.forwarder.deliverTo(urls)
@@ -191,54 +174,15 @@ func (d *deployment) startServices(t *testing.T) {
 // the usual second would make a worker lose its lease.
 func longLease() map[string]string { return map[string]string{"LEASE": "2m"} }
 
-// workerSettings make a worker retry and take over after a second, not minutes.
 func (d *deployment) workerSettings(i int) map[string]string {
-	provider := d.sandbox.URL()
+	provider := d.Sandbox.URL()
 	if d.gates != nil {
 		provider = d.gates.providers[i]
 	}
-	env := map[string]string{
-		"DATABASE_URL":        d.database,
-		"STRIPE_SECRET_KEY":   d.keys.provider,
-		"STRIPE_API_BASE":     provider,
-		"WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8",
-		"LEASE":               "1s",
-		"BACKOFF_BASE":        "50ms",
-		"BACKOFF_CAP":         "500ms",
-	}
+	env := d.WorkerEnv(provider)
+	env["BACKOFF_CAP"] = "500ms"
 	maps.Copy(env, d.workerEnv)
 	return env
-}
-
-// start starts a program and waits until it is ready. It may be called by other
-// goroutines than the test's: it returns nil, and the test has failed, where the
-// program did not start.
-func (d *deployment) start(t *testing.T, name, path string, env map[string]string) *fleet.Process {
-	t.Helper()
-	p, err := d.launch(t.Context(), binaries(t).quiet, name, path, env)
-	if err != nil {
-		t.Error(err)
-	}
-	return p
-}
-
-func (d *deployment) launch(ctx context.Context, quiet, name, path string, env map[string]string) (*fleet.Process, error) {
-	ctx, cancel := context.WithTimeout(ctx, startPatience)
-	defer cancel()
-	env = maps.Clone(env)
-	env[quietProgram], env[quietStdout] = path, d.stdout(name)
-	program := fleet.Program{Name: name, Path: quiet, Env: env, Log: d.log}
-	if name == "sandbox" {
-		program.Ready = "/books"
-	}
-	p, err := fleet.Start(ctx, program)
-	if err != nil {
-		return nil, err
-	}
-	if err := p.WaitReady(ctx); err != nil {
-		return nil, errors.Join(err, p.Kill())
-	}
-	return p, nil
 }
 
 // payonce runs the operator's tool and returns what it printed.
@@ -253,73 +197,53 @@ func (d *deployment) payonce(t *testing.T, args ...string) []byte {
 
 func (d *deployment) run(t *testing.T, args ...string) ([]byte, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), startPatience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), startTimeout)
 	defer cancel()
-	env := map[string]string{"DATABASE_URL": d.database}
-	if d.sandbox != nil {
-		env["STRIPE_SECRET_KEY"], env["STRIPE_API_BASE"] = d.keys.provider, d.sandbox.URL()
-	}
-	return fleet.Run(ctx, env, binaries(t).Payonce, args...)
+	return d.Run(ctx, args...)
 }
 
-// restart brings a program back after a kill, or anew.
-func restart(t *testing.T, p *fleet.Process) {
+func kill(t *testing.T, p *fleet.Process) {
 	t.Helper()
-	if err := revive(t.Context(), p); err != nil {
+	if err := p.Kill(); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func revive(ctx context.Context, p *fleet.Process) error {
-	ctx, cancel := context.WithTimeout(ctx, startPatience)
+// restart starts a program after a kill or a stop.
+func restart(t *testing.T, p *fleet.Process) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
 	if err := p.Restart(ctx); err != nil {
-		return err
+		t.Fatal(err)
 	}
-	return p.WaitReady(ctx)
+	if err := p.WaitReady(ctx); err != nil {
+		t.Fatal(err)
+	}
 }
 
-// processes are the programs that run, those first that have to stop first.
-func (d *deployment) processes() []*fleet.Process {
-	all := slices.Concat(d.workers, d.apis, []*fleet.Process{d.sandbox})
-	return slices.DeleteFunc(all, func(p *fleet.Process) bool { return p == nil })
-}
+const (
+	// stopTime is the contract's: a program drains and exits within 10 s of SIGTERM.
+	stopTime = 10 * time.Second
+	// abandonsWork is what a program logs that exits before it has drained.
+	abandonsWork = "stopped with work unfinished"
+)
 
-// stopTime is the contract's: a program drains and exits within 10 s of SIGTERM.
-const stopTime = 10 * time.Second
-
-// stop sends SIGTERM and requires exit code 0. A machine that runs other work for
-// most of the time is no fault of the program: it is given longer than stopTime
-// where its own log shows that it did not use up its own bound, at which it
-// abandons unfinished work.
+// stop sends SIGTERM and requires exit code 0. On a busy machine a program may take
+// longer than stopTime, unless its own log shows that it has used up its own bound,
+// at which it abandons unfinished work.
 func stop(t *testing.T, p *fleet.Process) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), await.Stall)
 	defer cancel()
-	stopped := make(chan error, 1)
-	go func() { stopped <- p.Stop(ctx) }()
-	var err error
-	inTime := await.Within(stopTime, func() bool {
-		select {
-		case err = <-stopped:
-			return true
-		default:
-			return false
-		}
-	})
-	if !inTime {
-		err = await.Receive(t, p.Name()+" exits", stopped)
-		if strings.Contains(p.Tail(), abandonsWork) {
-			t.Errorf("%s did not drain within %s of SIGTERM", p.Name(), stopTime)
-		}
-	}
-	if err != nil {
+	begun := time.Now()
+	if err := p.Stop(ctx); err != nil {
 		t.Error(err)
 	}
+	if time.Since(begun) > stopTime && strings.Contains(p.Tail(), abandonsWork) {
+		t.Errorf("%s did not drain within %s of SIGTERM", p.Name(), stopTime)
+	}
 }
-
-// abandonsWork is what a program logs that exits before it has drained.
-const abandonsWork = "stopped with work unfinished"
 
 // messagesOf shows the inbox rows of a charge, for the report of what is stuck.
 func (d *deployment) messagesOf(t *testing.T, id string) string {
@@ -329,6 +253,14 @@ select coalesce(string_agg(concat_ws(' ', receiver, status, 'attempts', attempts
   from inbox
  where ordering_key = $1`
 	return row[string](t, d, messages, id)
+}
+
+// exec changes the tables.
+func (d *deployment) exec(t *testing.T, sql string, args ...any) {
+	t.Helper()
+	if _, err := d.tables.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // row reads one value of the tables.
@@ -354,3 +286,6 @@ func rows[T any](t *testing.T, d *deployment, sql string, args ...any) []T {
 	})
 	return values
 }
+
+// services are the apis and workers.
+func (d *deployment) services() []*fleet.Process { return slices.Concat(d.Workers, d.APIs) }

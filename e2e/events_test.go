@@ -22,7 +22,7 @@ func repeatedProviderEvent(t *testing.T, d *deployment) {
 	t.Helper()
 	const n = 200
 	c := d.process(t, newOrder(visa))
-	await.True(t, "the provider has sent an event", func() bool { return d.forwarder.delivered() > 0 })
+	await.True(t, "the provider has sent an event", func() bool { return d.forwarder.delivered.Load() > 0 })
 	before := d.story(t, c.ID)
 	event := intentEvent("payment_intent.succeeded", c.ID)
 	var all sync.WaitGroup
@@ -53,8 +53,8 @@ func unsignedProviderEvent(t *testing.T, d *deployment) {
 	event := intentEvent("payment_intent.succeeded", c.ID)
 	for name, header := range map[string]string{
 		"no signature": "", "another secret": signed("whsec_other", time.Now(), event),
-		"an old one":          signed(d.keys.events, time.Now().Add(-6*time.Minute), event),
-		"one of another body": signed(d.keys.events, time.Now(), event+" "),
+		"an old one":          signed(d.Secrets.Events, time.Now().Add(-6*time.Minute), event),
+		"one of another body": signed(d.Secrets.Events, time.Now(), event+" "),
 	} {
 		got := d.postEvent(t, header, event)
 		if p := mustBeProblem(t, got, http.StatusBadRequest, "webhook-signature"); p.Retryable {
@@ -93,7 +93,7 @@ func signed(secret string, at time.Time, body string) string {
 // deliverEvent sends a signed event.
 func (d *deployment) deliverEvent(t *testing.T, event string) {
 	t.Helper()
-	if got := d.postEvent(t, signed(d.keys.events, time.Now(), event), event); got.Status != http.StatusOK {
+	if got := d.postEvent(t, signed(d.Secrets.Events, time.Now(), event), event); got.Status != http.StatusOK {
 		t.Errorf("answered %d %s, want 200", got.Status, got.Body)
 	}
 }
@@ -104,9 +104,6 @@ func (d *deployment) postEvent(t *testing.T, signature, event string) answer {
 	if signature == "" {
 		delete(header, "Stripe-Signature")
 	}
-	got, err := d.client.do(t.Context(), request{path: "/v1/webhooks/stripe", body: []byte(event), header: header})
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := d.do(t, request{path: "/v1/webhooks/stripe", body: []byte(event), header: header})
 	return got
 }

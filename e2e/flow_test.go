@@ -10,8 +10,8 @@ import (
 	"github.com/payonce/payonce/internal/await"
 )
 
-// flow is traffic under way: clients that send charge after charge and insist on
-// each until it is answered.
+// flow is traffic in flight: clients that send one charge after another and retry each
+// until it is answered.
 type flow struct {
 	requests []request
 	answered atomic.Int64

@@ -1,41 +1,28 @@
 package e2e_test
 
 import (
-	"bytes"
-	"context"
-	"io"
-	"maps"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
-)
 
-// side says whether a request has reached the outside when the gate asks: before
-// it was forwarded, or after its whole answer was read and nothing of it was
-// given back.
-type side string
-
-const (
-	before side = "before"
-	after  side = "after"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 )
 
 // passage is one request at one side of a gate.
 type passage struct {
 	call   string // create, confirm, cancel, retrieve, webhook
-	side   side
-	worker int // who sent it; the shop's gate does not know and says -1
+	side   failpoint.Side
+	worker int    // that sent it; -1 at the gate of the shop
+	path   string // of the request
+	answer []byte // of the server, on the side after
 }
 
-// gates stand between the workers and the outside: one before the provider for
-// each worker, one before the shop. They see every request on both sides, and
-// cut off those that the guard does not let pass.
+// gates stand between the workers and their servers: one before the provider for
+// each worker, one before the shop. They show every request on both sides to the
+// guard, and cut off those that it does not let pass.
 type gates struct {
-	upstream  string
-	transport http.RoundTripper
 	providers []string // base URLs, by worker
 	shop      string
 
@@ -47,21 +34,27 @@ type gates struct {
 
 func newGates(t *testing.T, upstream string, workers int) *gates {
 	t.Helper()
-	g := &gates{upstream: upstream, transport: once{newTransport()}, guard: func(passage) bool { return true }}
-	open := func(worker int) string {
-		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { g.serve(w, r, worker) }))
-		t.Cleanup(s.Close)
-		return s.URL
+	g := &gates{}
+	g.open()
+	before := func(worker int) string {
+		gate, err := failpoint.NewHookGate(t.Context(), upstream, func(r *http.Request, side failpoint.Side, answer []byte) bool {
+			return g.pass(r, passage{call: nameOf(r), side: side, worker: worker, path: r.URL.Path, answer: answer})
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(gate.Close)
+		return gate.URL()
 	}
 	for worker := range workers {
-		g.providers = append(g.providers, open(worker))
+		g.providers = append(g.providers, before(worker))
 	}
-	g.shop = open(-1)
+	g.shop = before(-1)
 	return g
 }
 
-// set puts another guard in place, and forgets what was forwarded so far. The
-// guard is called by many goroutines.
+// set replaces the guard, and forgets what was forwarded so far. The guard is called
+// concurrently.
 func (g *gates) set(guard func(passage) bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -71,64 +64,26 @@ func (g *gates) set(guard func(passage) bool) {
 // open lets everything pass.
 func (g *gates) open() { g.set(func(passage) bool { return true }) }
 
-// forwarded are the calls that reached the outside, in order.
-func (g *gates) forwarded() []string {
+// forwarded are the calls that were forwarded, and the traces that were sent with
+// them, in order.
+func (g *gates) forwarded() (calls, traces []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return append([]string(nil), g.calls...)
+	return slices.Clone(g.calls), slices.Clone(g.traces)
 }
 
-// traceparents are the traces that were sent to the provider or the shop.
-func (g *gates) traceparents() []string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return slices.Clone(g.traces)
-}
-
-func (g *gates) pass(p passage) bool {
+func (g *gates) pass(r *http.Request, p passage) bool {
 	g.mu.Lock()
 	guard := g.guard
 	g.mu.Unlock()
-	return guard(p)
-}
-
-// serve carries one request through. What the guard refuses ends like a cut
-// connection.
-func (g *gates) serve(w http.ResponseWriter, r *http.Request, worker int) {
-	p := passage{call: nameOf(r), side: before, worker: worker}
-	body, err := io.ReadAll(r.Body)
-	if err != nil || !g.pass(p) {
-		panic(http.ErrAbortHandler)
+	passes := guard(p)
+	if passes && p.side == failpoint.Before {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.calls = append(g.calls, p.call)
+		g.traces = append(g.traces, r.Header.Values("Traceparent")...)
 	}
-	g.mu.Lock()
-	g.calls = append(g.calls, p.call)
-	g.traces = append(g.traces, r.Header.Values("Traceparent")...)
-	g.mu.Unlock()
-	// A request that has left arrives, whether or not its sender still lives.
-	got, err := g.forward(context.WithoutCancel(r.Context()), r, body)
-	p.side = after
-	if err != nil || !g.pass(p) {
-		panic(http.ErrAbortHandler)
-	}
-	maps.Copy(w.Header(), got.Header)
-	w.WriteHeader(got.Status)
-	_, _ = w.Write(got.Body) // the client may be gone
-}
-
-func (g *gates) forward(ctx context.Context, r *http.Request, body []byte) (answer, error) {
-	request, err := http.NewRequestWithContext(ctx, r.Method, g.upstream+r.URL.RequestURI(), bytes.NewReader(body))
-	if err != nil {
-		return answer{}, err
-	}
-	request.Header = r.Header.Clone()
-	response, err := g.transport.RoundTrip(request)
-	if err != nil {
-		return answer{}, err
-	}
-	defer func() { _ = response.Body.Close() }()
-	got := answer{Status: response.StatusCode, Header: response.Header}
-	got.Body, err = io.ReadAll(response.Body)
-	return got, err
+	return passes
 }
 
 func nameOf(r *http.Request) string {

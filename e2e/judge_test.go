@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,7 +21,7 @@ import (
 func (d *deployment) end(t *testing.T) {
 	t.Helper()
 	if d.client != nil && !t.Failed() {
-		if d.setup.workers > 0 {
+		if d.workers > 0 {
 			d.clearFaults(t)
 			if d.gates != nil {
 				d.gates.open()
@@ -35,7 +34,7 @@ func (d *deployment) end(t *testing.T) {
 		d.checkAudit(t)
 	}
 	d.explain(t)
-	for _, p := range d.processes() {
+	for _, p := range d.Processes() {
 		stop(t, p)
 		if t.Failed() {
 			t.Logf("the end of %s:\n%s", p.Name(), p.Tail())
@@ -45,42 +44,15 @@ func (d *deployment) end(t *testing.T) {
 	d.checkContract(t)
 }
 
-// drain waits until no message is left and every outcome is notified.
+// drain waits until every message is done and every outcome is notified.
 func (d *deployment) drain(t *testing.T) {
 	t.Helper()
-	const open = `
-with wanted as (
-  select stream_id,
-         data ->> 'refund_id' as refund
-    from ledger_events
-   where type in ('charge.requested.v1', 'refund.requested.v1')
-), told as (
-  select t.stream_id,
-         o.data ->> 'refund_id' as refund
-    from ledger_events t
-    join ledger_events o
-      on o.event_id::text = t.data ->> 'event_id'
-   where t.type = 'merchant.notified.v1'
-)
-select (select count(*)
-          from inbox
-         where status not in ('done', 'discarded'))
-     + (select count(*)
-          from wanted d
-         where not exists (
-                 select
-                   from told t
-                  where t.stream_id = d.stream_id
-                    and t.refund is not distinct from d.refund))`
-	const waiting = `
-select coalesce(string_agg(concat_ws(' ', ordering_key, receiver, status, 'attempts', attempts, last_error), '; '), 'no message')
-  from (select * from inbox where status not in ('done', 'discarded') order by id limit 5) i`
 	await.Progress(t, "every message is done and every outcome notified", func() (string, bool) {
-		left := row[int64](t, d, open)
+		left := row[int64](t, d, undone)
 		if left == 0 {
 			return "", true
 		}
-		return fmt.Sprintf("%d left: %s", left, row[string](t, d, waiting)), false
+		return fmt.Sprintf("%d left: %s", left, row[string](t, d, stuck)), false
 	})
 }
 
@@ -88,7 +60,7 @@ select coalesce(string_agg(concat_ws(' ', ordering_key, receiver, status, 'attem
 // have not ended, and the command that repeats the test.
 func (d *deployment) explain(t *testing.T) {
 	t.Helper()
-	if !t.Failed() || len(d.processes()) == 0 {
+	if !t.Failed() || len(d.Processes()) == 0 {
 		return
 	}
 	const charges = `
@@ -136,9 +108,13 @@ select coalesce(data ->> 'refund_id', stream_id)
 // ledger, by the checks of the audit.
 func (d *deployment) checkProviderRecords(t *testing.T) {
 	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), await.Stall)
+	defer cancel()
 	var books audit.Books
-	d.control(t, http.MethodGet, "/books", nil, &books)
-	checks, err := audit.CompareBooks(context.WithoutCancel(t.Context()), d.tables, books)
+	if err := readJSON(ctx, d.Sandbox.URL()+"/books", d.Secrets.Provider, &books); err != nil {
+		t.Fatal(err)
+	}
+	checks, err := audit.CompareBooks(ctx, d.tables, books)
 	if err != nil {
 		t.Error(err)
 	}
@@ -186,24 +162,23 @@ func (d *deployment) checkAudit(t *testing.T) {
 	}
 }
 
-func (d *deployment) stdout(name string) string { return filepath.Join(d.log, name+".stdout") }
-
 // checkLogs reads the output of the programs: nothing on stdout, JSON lines on
 // stderr, no secret and no idempotency key anywhere.
 func (d *deployment) checkLogs(t *testing.T) {
 	t.Helper()
-	secrets := []string{d.keys.api, d.keys.neighbour, d.keys.provider, d.keys.webhook, d.keys.events, strings.TrimPrefix(d.keys.webhook, "whsec_")}
+	_, neighbourKey := processSecrets()
+	secrets := []string{d.Secrets.API, neighbourKey, d.Secrets.Provider, d.Secrets.Shop, d.Secrets.Events, strings.TrimPrefix(d.Secrets.Shop, "whsec_")}
 	if password, _ := d.server.at.User.Password(); len(password) > 3 {
 		secrets = append(secrets, password)
 	}
 	if d.client != nil {
 		secrets = append(secrets, d.client.keys...)
 	}
-	for _, p := range d.processes() {
-		if out, err := os.ReadFile(d.stdout(p.Name())); err != nil || len(out) > 0 {
+	for _, p := range d.Processes() {
+		if out, err := os.ReadFile(filepath.Join(d.Log, p.Name()+".stdout")); err != nil || len(out) > 0 {
 			t.Errorf("%s printed on stdout: %q, %v", p.Name(), out, err)
 		}
-		log, err := os.ReadFile(filepath.Join(d.log, p.Name()+".log"))
+		log, err := os.ReadFile(filepath.Join(d.Log, p.Name()+".log"))
 		if err != nil || len(log) == 0 {
 			t.Errorf("%s has no log: %v", p.Name(), err)
 		}

@@ -23,10 +23,7 @@ func sameRequestWrittenOtherwise(t *testing.T, d *deployment) {
 		{key: key, body: fmt.Appendf(nil, `{"order_id":"A-%s","amount":500,"currency":"EUR","payment_method":"pm_card_visa","items":[],"metadata":{},"description":null}`, id)},
 		{key: key, body: fmt.Appendf(nil, `{"order_id":"A-%s","amount":500,"currency":"EUR","payment_method":"pm_card_visa"}`, id), header: http.Header{"Idempotency-Key": {`"` + key + `"`}}},
 	} {
-		got, _, err := d.client.insist(t.Context(), r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := d.insist(t, r)
 		ids = append(ids, acceptedCharge(t, got).ID)
 	}
 	for _, id := range ids {
@@ -39,23 +36,17 @@ func sameRequestWrittenOtherwise(t *testing.T, d *deployment) {
 func sameKeyOtherBody(t *testing.T, d *deployment) {
 	t.Helper()
 	key, o := "key-"+unique(), newOrder(visa)
-	first, _, err := d.client.insist(t.Context(), request{key: key, body: o.body(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := d.insist(t, request{key: key, body: o.body(t)})
 	acceptedCharge(t, first)
 	other := o
 	other.Amount++
 	for range 2 {
-		got, err := d.client.do(t.Context(), request{key: key, body: other.body(t)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := d.do(t, request{key: key, body: other.body(t)})
 		if p := mustBeProblem(t, got, http.StatusUnprocessableEntity, "idempotency-key-reused"); p.RetryWith != "new-key" || p.Retryable {
 			t.Errorf("it may be sent again: %s", got.Body)
 		}
 		if bytes.Contains(got.Body, []byte("1001")) || bytes.Contains(got.Body, []byte(o.OrderID)) {
-			t.Errorf("the refusal tells values: %s", got.Body)
+			t.Errorf("the refusal shows values: %s", got.Body)
 		}
 	}
 	if _, _, err := d.client.insist(t.Context(), request{key: key, body: o.body(t)}); err != nil {
@@ -66,17 +57,11 @@ func sameKeyOtherBody(t *testing.T, d *deployment) {
 func replayAfterTheEnd(t *testing.T, d *deployment) {
 	t.Helper()
 	r := request{key: "key-" + unique(), body: newOrder(cardDeclined).body(t)}
-	first, _, err := d.client.insist(t.Context(), r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := d.insist(t, r)
 	d.await(t, acceptedCharge(t, first).ID)
 	for _, api := range d.client.apis {
 		r.api = api
-		again, _, err := d.client.insist(t.Context(), r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		again := d.insist(t, r)
 		if c := acceptedCharge(t, again); c.Status != "pending" || again.Header.Get("Idempotent-Replayed") != "true" {
 			t.Errorf("the replay says %s, replayed %q", c.Status, again.Header.Get("Idempotent-Replayed"))
 		}

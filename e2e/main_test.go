@@ -4,10 +4,10 @@ import (
 	"context"
 	"flag"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/local"
@@ -15,7 +15,7 @@ import (
 	"github.com/payonce/payonce/internal/testrun"
 )
 
-// What all tests of this process share, made by the first test that needs it.
+// All tests of this process share these. The first test that needs one makes it.
 var (
 	shared   = sync.OnceValues(startShared)
 	programs = sync.OnceValues(buildPrograms)
@@ -23,8 +23,10 @@ var (
 
 func TestMain(m *testing.M) { testrun.Main(m) }
 
-// startPatience bounds the start of a program or a server.
-const startPatience = await.Stall
+const (
+	startTimeout = await.Stall // of a program or a server
+	buildTimeout = 10 * time.Minute
+)
 
 // startShared connects to the server of TEST_DATABASE_URL, or starts one with
 // fsync, which the programs require.
@@ -45,43 +47,21 @@ func startShared() (*server, error) {
 	return newServer(started.URL("postgres"))
 }
 
-// built are the programs in their folder, and a script that starts one of them
-// with its stdout in a file of its own.
-type built struct {
-	fleet.Binaries
-	dir   string
-	quiet string
-}
-
-// The script execs the program, so the process id stays the same.
-const (
-	quietScript  = "#!/bin/sh\nexec \"$E2E_PROGRAM\" >>\"$E2E_STDOUT\"\n"
-	quietProgram = "E2E_PROGRAM"
-	quietStdout  = "E2E_STDOUT"
-)
-
 // buildPrograms builds the programs, once for all tests of this process.
-func buildPrograms() (built, error) {
+func buildPrograms() (fleet.Binaries, error) {
 	dir, err := os.MkdirTemp("", "programs-") // testrun removes it
 	if err != nil {
-		return built{}, err
+		return fleet.Binaries{}, err
 	}
 	if err := os.Chmod(dir, 0o755); err != nil { // PostgreSQL may run as another user
-		return built{}, err
+		return fleet.Binaries{}, err
 	}
-	// Written before the build: a child that was forked while the file was open
-	// for writing would make the script "busy".
-	quiet := filepath.Join(dir, "quiet")
-	if err := os.WriteFile(quiet, []byte(quietScript), 0o755); err != nil {
-		return built{}, err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), buildPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), buildTimeout)
 	defer cancel()
-	binaries, err := fleet.Build(ctx, dir)
-	return built{binaries, dir, quiet}, err
+	return fleet.Build(ctx, dir)
 }
 
-func binaries(t *testing.T) built {
+func binaries(t *testing.T) fleet.Binaries {
 	t.Helper()
 	b, err := programs()
 	if err != nil {

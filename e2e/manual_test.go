@@ -25,7 +25,7 @@ func TestManual_examples_areAnsweredAsShown(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
 	d := deploy(t, setup{apis: 1, workers: 1, stock: map[string]int{"mug": 10}})
-	variables := map[string]string{"$API": d.apis[0].URL(), "$KEY": d.keys.api}
+	variables := map[string]string{"$API": d.APIs[0].URL(), "$KEY": d.Secrets.API}
 	examples := readExamples(t)
 	if len(examples) < 6 {
 		t.Fatalf("the manual has %d examples", len(examples))

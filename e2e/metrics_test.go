@@ -47,7 +47,7 @@ func TestMetrics_countWhatHappened(t *testing.T) {
 		}
 		return all
 	}
-	apis, workers := sum(d.apis), sum(d.workers)
+	apis, workers := sum(d.APIs), sum(d.Workers)
 	const received = `
 select count(*)::float8
   from inbox`
@@ -86,7 +86,7 @@ select count(*)::float8
 	d.payonce(t, "audit")
 	var worker map[string]float64
 	await.True(t, "a worker reports the audit", func() bool {
-		worker = metrics(t, d.workers[0])
+		worker = metrics(t, d.Workers[0])
 		return worker[`payonce_audit_checked{scope="tables"}`] > 0
 	})
 	for _, name := range []string{
@@ -101,9 +101,9 @@ select count(*)::float8
 			t.Errorf("the worker's %s is %v (exported: %t), want 0", name, v, exported)
 		}
 	}
-	stop(t, d.apis[0])
-	restart(t, d.apis[0])
-	if n := metrics(t, d.apis[0])[`payonce_idempotency_requests_total{result="first"}`]; n != 0 {
+	stop(t, d.APIs[0])
+	restart(t, d.APIs[0])
+	if n := metrics(t, d.APIs[0])[`payonce_idempotency_requests_total{result="first"}`]; n != 0 {
 		t.Errorf("an api that was restarted counts %v first requests", n)
 	}
 }
@@ -111,7 +111,7 @@ select count(*)::float8
 // metrics reads /metrics of a program.
 func metrics(t *testing.T, p *fleet.Process) map[string]float64 {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), startPatience)
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
 	c := newClient([]string{p.URL()}, "")
 	c.merchant = strings.HasPrefix(p.Name(), "api") // the contract is the api's

@@ -16,7 +16,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -126,7 +125,7 @@ func overlay(t *testing.T, edits []edit) string {
 func byTest(pkg, test, says string) hunter {
 	return hunter{hunt: func(t *testing.T, overlay string) string {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), buildPatience)
+		ctx, cancel := context.WithTimeout(t.Context(), buildTimeout)
 		defer cancel()
 		name := strings.ReplaceAll(test, " ", "_")
 		pattern := "^" + strings.ReplaceAll(regexp.QuoteMeta(name), "/", "$/^") + "$"
@@ -173,13 +172,10 @@ func byWalk(address, promise string) hunter {
 	}}
 }
 
-// buildPatience bounds a build, on a machine that is busy.
-const buildPatience = 10 * time.Minute
-
 // mutated are the programs, with the bug in the api or the worker.
 func mutated(t *testing.T, program, overlay string) fleet.Binaries {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), buildPatience)
+	ctx, cancel := context.WithTimeout(t.Context(), buildTimeout)
 	defer cancel()
 	path := filepath.Join(t.TempDir(), program)
 	command := exec.CommandContext(ctx, "go", "build", "-overlay="+overlay, "-o", path, "./cmd/"+program)
@@ -187,7 +183,7 @@ func mutated(t *testing.T, program, overlay string) fleet.Binaries {
 	if out, err := command.CombinedOutput(); err != nil {
 		t.Fatalf("build the mutant: %v\n%s", err, out)
 	}
-	b := binaries(t).Binaries
+	b := binaries(t)
 	if program == "api" {
 		b.API = path
 	} else {

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/robustness/traffic"
 )
 
 // deadLetter is what operators see of a message.
@@ -36,7 +37,7 @@ func TestInbox_deadLetters_areRetriedOrDiscarded(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
 	d := deploy(t, setup{apis: 1, workers: 1, oneMerchant: true, workerEnv: map[string]string{"GIVE_UP_AFTER": "300ms"}})
-	d.injectFaults(t, faults{DropBefore: 1})
+	d.injectFaults(t, traffic.Faults{DropBefore: 1})
 	key := "key-" + unique()
 	retried := d.sendUnder(t, key)
 	discarded := d.send(t, newOrder(visa))
@@ -85,9 +86,9 @@ func TestInbox_deadLetters_areRetriedOrDiscarded(t *testing.T) {
 		t.Errorf("a quiet audit prints %q", out)
 	}
 
-	d.tells(t, retried.ID, "key", "event", "outbox", "inbox", "webhook", "provider")
-	d.tells(t, key, "key", "event", "outbox", "inbox", "webhook", "provider")
-	d.tells(t, discarded.ID, "key", "event", "outbox", "inbox", "webhook")
+	d.mustShow(t, retried.ID, "key", "event", "outbox", "inbox", "webhook", "provider")
+	d.mustShow(t, key, "key", "event", "outbox", "inbox", "webhook", "provider")
+	d.mustShow(t, discarded.ID, "key", "event", "outbox", "inbox", "webhook")
 	if out, err := d.run(t, "timeline", "ch_of_nobody"); exitCode(err) != 1 {
 		t.Errorf("a timeline of nothing: %v, %s", err, out)
 	}
@@ -96,10 +97,7 @@ func TestInbox_deadLetters_areRetriedOrDiscarded(t *testing.T) {
 // sendUnder sends a charge under a key, until it is accepted.
 func (d *deployment) sendUnder(t *testing.T, key string) charge {
 	t.Helper()
-	got, _, err := d.client.insist(t.Context(), request{key: key, body: newOrder(visa).body(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := d.insist(t, request{key: key, body: newOrder(visa).body(t)})
 	return acceptedCharge(t, got)
 }
 
@@ -167,8 +165,8 @@ func exitCode(err error) int {
 	return 0
 }
 
-// tells wants each of the kinds in a timeline, for programs and for people.
-func (d *deployment) tells(t *testing.T, name string, kinds ...string) {
+// mustShow requires each of the kinds in a timeline, as JSON and as text.
+func (d *deployment) mustShow(t *testing.T, name string, kinds ...string) {
 	t.Helper()
 	var timeline struct {
 		Entries []struct {

@@ -2,7 +2,6 @@ package e2e_test
 
 import (
 	"encoding/json"
-	"net/http"
 	"sync"
 	"testing"
 	"time"
@@ -14,10 +13,7 @@ func chargeSucceeds(t *testing.T, d *deployment) {
 	t.Helper()
 	start := time.Now()
 	o := newOrder(visa, item{"tshirt", 2}, item{"mug", 1})
-	got, _, err := d.client.insist(t.Context(), request{key: "key-" + unique(), body: o.body(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := d.insist(t, request{key: "key-" + unique(), body: o.body(t)})
 	accepted := acceptedCharge(t, got)
 	if location := got.Header.Get("Location"); location != "/v1/charges/"+accepted.ID {
 		t.Errorf("accepted %s at %q", accepted.ID, location)
@@ -42,7 +38,7 @@ func chargeSucceeds(t *testing.T, d *deployment) {
 	}, d.story(t, accepted.ID)); diff != "" {
 		t.Errorf("its events (-want +got):\n%s", diff)
 	}
-	e := d.records(t).of(accepted.ID)
+	e := d.recordsOf(t, accepted.ID)
 	if e.captures != 1 || !cmp.Equal(e.intents, []string{"succeeded"}) || len(e.notified) != 1 || e.notified[0].Effects != 1 {
 		t.Errorf("the provider and the shop recorded %+v, want one intent, one capture, one effect", e)
 	}
@@ -75,10 +71,6 @@ func balanced(t *testing.T, d *deployment, id string) {
 	if diff := cmp.Diff(want, openBalances(t, d, id)); diff != "" {
 		t.Errorf("balances of %s (-want +got):\n%s", id, diff)
 	}
-	got, err := d.client.do(t.Context(), request{method: http.MethodGet, path: "/v1/balances"})
-	if err != nil {
-		t.Fatal(err)
-	}
 	var page struct {
 		Data []struct {
 			Account  string `json:"account"`
@@ -88,8 +80,9 @@ func balanced(t *testing.T, d *deployment, id string) {
 			Balance  int64  `json:"balance"`
 		} `json:"data"`
 	}
-	if err := json.Unmarshal(got.Body, &page); err != nil || len(page.Data) == 0 {
-		t.Fatalf("balances are answered %d %s", got.Status, got.Body)
+	d.get(t, "/v1/balances", &page)
+	if len(page.Data) == 0 {
+		t.Error("there are no balances")
 	}
 	sums := map[string]int64{}
 	for _, b := range page.Data {
@@ -173,7 +166,7 @@ func (o outcome) check(t *testing.T, d *deployment) {
 	if diff := cmp.Diff(o.story, d.story(t, got.ID)); diff != "" {
 		t.Errorf("its events (-want +got):\n%s", diff)
 	}
-	e := d.records(t).of(got.ID)
+	e := d.recordsOf(t, got.ID)
 	if diff := cmp.Diff(o.intents, e.intents); diff != "" {
 		t.Errorf("its intents at the provider (-want +got):\n%s", diff)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/robustness/traffic"
 )
 
 const refusedRefund = "pm_card_refundFail" // captures; its refund fails
@@ -36,10 +37,7 @@ func refundRequest(chargeID string, amount int64) request {
 // refund asks for a refund, which must be accepted.
 func (d *deployment) refund(t *testing.T, chargeID string, amount int64) refund {
 	t.Helper()
-	got, _, err := d.client.insist(t.Context(), refundRequest(chargeID, amount))
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := d.insist(t, refundRequest(chargeID, amount))
 	return acceptedRefund(t, got)
 }
 
@@ -79,15 +77,9 @@ func (d *deployment) paid(t *testing.T, method string) charge {
 
 func (d *deployment) mustBe(t *testing.T, chargeID, status string, refunded int64) {
 	t.Helper()
-	read, err := d.client.do(t.Context(), request{method: http.MethodGet, path: "/v1/charges/" + chargeID})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var c struct {
-		Status         string `json:"status"`
-		AmountRefunded int64  `json:"amount_refunded"`
-	}
-	if err := json.Unmarshal(read.Body, &c); err != nil || c.Status != status || c.AmountRefunded != refunded {
+	var c traffic.State
+	d.get(t, "/v1/charges/"+chargeID, &c)
+	if c.Status != status || c.AmountRefunded != refunded {
 		t.Errorf("the charge is %s with %d refunded, want %s with %d", c.Status, c.AmountRefunded, status, refunded)
 	}
 }
@@ -102,10 +94,7 @@ func refundInParts(t *testing.T, d *deployment) {
 	d.mustBe(t, c.ID, "partially_refunded", 400)
 	over := refundRequest(c.ID, 601)
 	for range 2 {
-		got, err := d.client.do(t.Context(), over)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := d.do(t, over)
 		mustBeProblem(t, got, http.StatusUnprocessableEntity, "refund-exceeds-captured")
 	}
 	rest := d.awaitRefund(t, d.refund(t, c.ID, 0))
@@ -113,22 +102,13 @@ func refundInParts(t *testing.T, d *deployment) {
 		t.Errorf("the rest is %+v", rest)
 	}
 	d.mustBe(t, c.ID, "refunded", 1000)
-	got, err := d.client.do(t.Context(), refundRequest(c.ID, 0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := d.do(t, refundRequest(c.ID, 0))
 	mustBeProblem(t, got, http.StatusUnprocessableEntity, "refund-exceeds-captured")
 
-	list, err := d.client.do(t.Context(), request{method: http.MethodGet, path: "/v1/charges/" + c.ID + "/refunds"})
-	if err != nil {
-		t.Fatal(err)
-	}
 	var page struct {
 		Data []refund `json:"data"`
 	}
-	if err := json.Unmarshal(list.Body, &page); err != nil {
-		t.Fatal(err)
-	}
+	d.get(t, "/v1/charges/"+c.ID+"/refunds", &page)
 	if diff := cmp.Diff([]refund{first, rest}, page.Data); diff != "" {
 		t.Errorf("refunds (-want +got):\n%s", diff)
 	}
@@ -171,10 +151,7 @@ func sameRefundAtOnce(t *testing.T, d *deployment) {
 	if len(bodies) != 1 {
 		t.Errorf("%d answers to one request: %v", len(bodies), bodies)
 	}
-	got, _, err := d.client.insist(t.Context(), r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := d.insist(t, r)
 	d.awaitRefund(t, acceptedRefund(t, got))
 	d.mustBe(t, c.ID, "partially_refunded", 250)
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +16,7 @@ import (
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/robustness/fleet"
+	"github.com/payonce/payonce/internal/robustness/traffic"
 )
 
 // TestRestore_intoAnotherServer_losesNothing dumps the service's database while
@@ -76,21 +76,19 @@ func restoreInto(t *testing.T, target *server, behind bool) {
 	d.process(t, newOrder(visa))
 	given := d.refund(t, d.paid(t, visa).ID, 400)
 	d.awaitRefund(t, given)
-	d.injectFaults(t, faults{DropBefore: 1})
+	d.injectFaults(t, traffic.Faults{DropBefore: 1})
 	var charges []charge
 	for range 3 {
 		charges = append(charges, d.send(t, newOrder(visa)))
 	}
-	for _, p := range []*fleet.Process{d.workers[0], d.apis[0]} {
-		if err := p.Kill(); err != nil {
-			t.Fatal(err)
-		}
+	for _, p := range []*fleet.Process{d.Workers[0], d.APIs[0]} {
+		kill(t, p)
 	}
 	d.clearFaults(t)
 
 	d.moveTo(t, moved)
 	d.tables = tables
-	worker := d.workers[0]
+	worker := d.Workers[0]
 	if code, body := readiness(t, worker); code != http.StatusServiceUnavailable || !strings.Contains(body, "payonce outbox repair") {
 		t.Errorf("the worker's readiness is %d %s", code, body)
 	}
@@ -139,24 +137,20 @@ select i.message_id
 // an api and a worker on that. The worker is not waited for.
 func (d *deployment) moveTo(t *testing.T, moved string) {
 	t.Helper()
-	loadDump(t, moved, dump(t, d.database))
-	d.database = moved
-	d.apis[0] = d.start(t, "api-restored", binaries(t).API, map[string]string{"DATABASE_URL": moved, "STRIPE_WEBHOOK_SECRET": d.keys.events})
-	if d.apis[0] == nil {
-		t.FailNow()
-	}
-	d.client.apis = []string{d.apis[0].URL()}
-
-	const name = "worker-restored"
-	env := maps.Clone(d.workerSettings(0))
-	env[quietProgram], env[quietStdout] = binaries(t).Worker, d.stdout(name)
-	ctx, cancel := context.WithTimeout(t.Context(), startPatience)
+	loadDump(t, moved, dump(t, d.Service))
+	d.Service = moved
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
-	worker, err := fleet.Start(ctx, fleet.Program{Name: name, Path: binaries(t).quiet, Env: env, Log: d.log})
+	var err error
+	if d.APIs[0], err = d.Start(ctx, "api-restored", d.API, d.APIEnv()); err != nil {
+		t.Fatal(err)
+	}
+	d.client.apis = []string{d.APIs[0].URL()}
+	worker, err := fleet.Start(ctx, fleet.Program{Name: "worker-restored", Path: d.Worker, Env: d.workerSettings(0), Log: d.Log})
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.workers[0] = worker
+	d.Workers[0] = worker
 	await.Progress(t, "the worker logs what is wrong", func() (string, bool) {
 		return worker.Tail(), strings.Contains(worker.Tail(), "payonce outbox repair")
 	})
@@ -175,11 +169,13 @@ func loadDump(t *testing.T, database, file string) {
 	tool(t, "pg_restore", "--exit-on-error", "--no-owner", "--dbname="+database, file)
 }
 
-func tool(t *testing.T, name string, args ...string) {
+func tool(t *testing.T, name string, args ...string) []byte {
 	t.Helper()
-	if out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput(); err != nil {
+	out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput()
+	if err != nil {
 		t.Fatalf("%s: %v\n%s", name, err, out)
 	}
+	return out
 }
 
 // needTools skips where a dump cannot be made.
@@ -203,10 +199,10 @@ func TestRestore_ofAnOlderDump_capturesNothingTwice(t *testing.T) {
 	d := deploy(t, setup{apis: 1, workers: 1, oneMerchant: true})
 	moved := d.server.database(t, "restored")
 	before := d.process(t, newOrder(visa))
-	d.injectFaults(t, faults{DropBefore: 1})
+	d.injectFaults(t, traffic.Faults{DropBefore: 1})
 	open := d.send(t, newOrder(visa))
 	d.waitMore(t)
-	file := dump(t, d.database)
+	file := dump(t, d.Service)
 	d.clearFaults(t)
 	if got := d.await(t, open.ID); got.Status != "succeeded" {
 		t.Fatalf("the charge is %s", got.Status)
@@ -214,14 +210,12 @@ func TestRestore_ofAnOlderDump_capturesNothingTwice(t *testing.T) {
 	given := d.refund(t, before.ID, 400)
 	d.awaitRefund(t, given)
 	lost := d.process(t, newOrder(visa))
-	for _, p := range []*fleet.Process{d.workers[0], d.apis[0]} {
-		if err := p.Kill(); err != nil {
-			t.Fatal(err)
-		}
+	for _, p := range []*fleet.Process{d.Workers[0], d.APIs[0]} {
+		kill(t, p)
 	}
 
 	loadDump(t, moved, file)
-	d.database, d.tables = moved, openTables(t, moved)
+	d.Service, d.tables = moved, openTables(t, moved)
 	d.payonce(t, "outbox", "repair")
 	out, err := d.run(t, "audit", "--quiet")
 	for _, id := range []string{lost.ID, open.ID, given.ID} {

@@ -1,14 +1,16 @@
 package e2e_test
 
 import (
+	"context"
 	"maps"
 	"net/http"
 	"testing"
 
 	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/robustness/traffic"
 )
 
-// Windows of seconds, so that everything goes while charges are carried.
+// shortRetention deletes everything after seconds, while charges are processed.
 func shortRetention() setup {
 	return setup{
 		apis: 2, workers: 2, providerEvents: true,
@@ -58,10 +60,7 @@ select count(*)
 	}
 
 	key := f.requests[0]
-	got, err := d.client.do(t.Context(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := d.do(t, key)
 	mustBeProblem(t, got, http.StatusGone, "idempotency-key-expired")
 
 	before := d.ledger(t)
@@ -69,9 +68,7 @@ select count(*)
 insert into outbox (topic, message_id, payload, metadata)
 select topic, message_id, payload, metadata
   from backup`
-	if _, err := d.tables.Exec(t.Context(), restore); err != nil {
-		t.Fatal(err)
-	}
+	d.exec(t, restore)
 	await.True(t, "all messages were received again and are gone", func() bool {
 		return row[int](t, d, copied) >= 4*n && row[bool](t, d, nothingKept)
 	})
@@ -85,14 +82,14 @@ select not exists (select from inbox)`
 select last_value
   from inbox_id_seq`
 	from := row[int64](t, d, received)
-	d.control(t, http.MethodPost, "/duplicate-webhooks", map[string]int{"times": 2}, nil)
+	d.control(t, func(ctx context.Context, s traffic.Sandbox) error { _, err := s.RepeatWebhooks(ctx, 2); return err })
 	await.True(t, "the provider's events came again and are done", func() bool {
 		return row[int64](t, d, received) >= from+int64(n) && row[bool](t, d, forgotten)
 	})
 	d.wantLedger(t, before)
 }
 
-// killJanitor kills the worker that has the janitor's lease, and starts it anew.
+// killJanitor kills the worker that has the janitor's lease, and starts it again.
 func (d *deployment) killJanitor(t *testing.T) {
 	t.Helper()
 	const holder = `
@@ -101,13 +98,11 @@ select coalesce((select substring(holder from ':(\d+)/')::int
                   where until > clock_timestamp()), 0)`
 	await.True(t, "a worker is the janitor", func() bool {
 		pid := row[int](t, d, holder)
-		for _, p := range d.workers {
+		for _, p := range d.Workers {
 			if p.PID() != pid {
 				continue
 			}
-			if err := p.Kill(); err != nil {
-				t.Fatal(err)
-			}
+			kill(t, p)
 			restart(t, p)
 			return true
 		}

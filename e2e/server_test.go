@@ -91,10 +91,10 @@ func (s *server) templates(ctx context.Context, b fleet.Binaries) (service, prov
 	if _, err := fleet.Run(ctx, env, b.Payonce, "migrate"); err != nil {
 		return "", "", err
 	}
-	k := processKeys()
-	for name, apiKey := range map[string]string{merchant: k.api, neighbour: k.neighbour} {
+	secrets, neighbourKey := processSecrets()
+	for name, apiKey := range map[string]string{merchant: secrets.API, neighbour: neighbourKey} {
 		if _, err := fleet.Run(ctx, env, b.Payonce, "seed", "--merchant", name, "--api-key", apiKey,
-			"--webhook-url", "http://127.0.0.1:1", "--webhook-secret", k.webhook, "--sku", "tshirt=10000", "--sku", "mug=10000"); err != nil {
+			"--webhook-url", "http://127.0.0.1:1", "--webhook-secret", secrets.Shop, "--sku", "tshirt=10000", "--sku", "mug=10000"); err != nil {
 			return "", "", err
 		}
 	}
@@ -175,7 +175,7 @@ func (s *server) execute(t *testing.T, statement string) {
 }
 
 func (s *server) command(ctx context.Context, statement string) error {
-	ctx, cancel := context.WithTimeout(ctx, startPatience)
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, s.at.String())
 	if err != nil {

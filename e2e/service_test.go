@@ -134,7 +134,8 @@ func dumpHoldsNoKey(t *testing.T, d *deployment) {
 		t.Fatalf("the new key is answered %d %s", got.Status, got.Body)
 	}
 	d.await(t, d.sendUnder(t, "key-"+unique()).ID)
-	d.searchDump(t, []string{made, d.keys.api, d.keys.neighbour, d.keys.provider, d.keys.events})
+	_, neighbourKey := processSecrets()
+	d.searchDump(t, []string{made, d.Secrets.API, neighbourKey, d.Secrets.Provider, d.Secrets.Events})
 }
 
 // contractIsServed also shows that an answer outside the contract is noticed.
@@ -144,15 +145,12 @@ func contractIsServed(t *testing.T, d *deployment) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := d.client.do(t.Context(), request{method: http.MethodGet, path: "/openapi.yaml"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := d.do(t, request{method: http.MethodGet, path: "/openapi.yaml"})
 	if diff := cmp.Diff(string(document), string(got.Body)); diff != "" {
 		t.Errorf("the contract of the tests (-) and of the api (+):\n%s", diff)
 	}
-	other := newClient(d.client.apis, d.keys.api)
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, d.apis[0].URL()+"/v1/balances", http.NoBody)
+	other := newClient(d.client.apis, d.Secrets.API)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, d.APIs[0].URL()+"/v1/balances", http.NoBody)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +163,7 @@ func contractIsServed(t *testing.T, d *deployment) {
 
 func probesNeedNoKey(t *testing.T, d *deployment) {
 	t.Helper()
-	for _, p := range []*fleet.Process{d.apis[0], d.workers[0]} {
+	for _, p := range []*fleet.Process{d.APIs[0], d.Workers[0]} {
 		mustAnswer(t, p, "/healthz", http.StatusOK)
 		mustAnswer(t, p, "/readyz", http.StatusOK)
 	}

@@ -44,7 +44,7 @@ func soakDatabase(t *testing.T) {
 	}
 	f.finish(t, d)
 	d.drain(t)
-	accepted := n + stops*len(d.apis)
+	accepted := n + stops*len(d.APIs)
 	const doubled = `
 select count(*)
   from (
@@ -77,7 +77,7 @@ select count(*)
 // recovered waits until each api accepts a charge again.
 func (d *deployment) recovered(t *testing.T, how string) {
 	t.Helper()
-	for _, api := range d.apis {
+	for _, api := range d.APIs {
 		r := request{key: "key-" + unique(), body: newOrder(visa).body(t), api: api.URL()}
 		if !await.Within(recoveryPatience, func() bool {
 			got, err := d.client.try(t.Context(), r)

@@ -31,7 +31,7 @@ func soakDelivery(t *testing.T) {
 		p.d = deploy(t, setup{apis: 1, workers: 2, stock: stock})
 	}
 	for _, p := range []*post{plain, wild} {
-		all.Go(func() { p.carry(t, orders) })
+		all.Go(func() { p.process(t, orders) })
 	}
 	all.Wait()
 	if t.Failed() {
@@ -93,7 +93,7 @@ func deliveryOrders(n int) []deliveryOrder {
 }
 
 // post holds up the messages of one deployment. While it is held the outbox
-// fills; whoever reads it next gets what the post made of it.
+// fills; the next reader gets what the post made of it.
 type post struct {
 	wild bool
 	d    *deployment
@@ -111,9 +111,9 @@ type position struct {
 	Offset      int64
 }
 
-// carry accepts all orders while the post is held, lets the messages through, and
+// process accepts all orders while the post is held, lets the messages through, and
 // then does the same with the refunds.
-func (p *post) carry(t *testing.T, orders []deliveryOrder) {
+func (p *post) process(t *testing.T, orders []deliveryOrder) {
 	t.Helper()
 	d := p.d
 	p.hold(t)
@@ -140,7 +140,7 @@ func (p *post) carry(t *testing.T, orders []deliveryOrder) {
 // worked on, until so many outcomes are notified.
 func (p *post) rounds(t *testing.T, outcomes int) {
 	t.Helper()
-	const told = `
+	const notified = `
 select count(*)
   from ledger_events
  where type = 'merchant.notified.v1'`
@@ -148,7 +148,7 @@ select count(*)
 select count(*)
   from inbox
  where status <> 'done'`
-	for row[int64](t, p.d, told) < int64(outcomes) {
+	for row[int64](t, p.d, notified) < int64(outcomes) {
 		p.letThrough(t)
 		await.True(t, "all that was let through has been received", func() bool { return p.received(t) })
 		p.hold(t)
@@ -273,7 +273,7 @@ func (p *post) shuffled(n int) []int {
 	return turns
 }
 
-// received tells whether the reader has come to the end.
+// received reports whether the reader has come to the end.
 func (p *post) received(t *testing.T) bool {
 	t.Helper()
 	const behind = `

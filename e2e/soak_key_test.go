@@ -94,7 +94,7 @@ func slowCommits(t *testing.T, database string) string {
 // killing kills one program after another, again and again, until the traffic is over.
 func (d *deployment) killing(t *testing.T, every time.Duration, over <-chan struct{}, kills *atomic.Int64) {
 	t.Helper()
-	victims := slices.Concat(d.apis, d.workers)
+	victims := slices.Concat(d.APIs, d.Workers)
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
@@ -191,7 +191,7 @@ func (r *keyring) use(t *testing.T, client int) {
 	}
 }
 
-// isRefused tells whether a call was never sent: no api listened.
+// isRefused reports whether a call was never sent: no api listened.
 func isRefused(err error) bool {
 	var dial *net.OpError
 	return errors.As(err, &dial) && dial.Op == "dial"

@@ -51,7 +51,7 @@ type keyOutput struct {
 	body string // of a 202
 }
 
-// keyState is a key as it stands: free, or set for ever. What nobody was told
+// keyState is the state of a key: free, or set and final. What no answer has shown
 // yet is empty.
 type keyState struct {
 	order    keyCall
@@ -59,7 +59,7 @@ type keyState struct {
 }
 
 // after are the states in which a key may be after a call had this answer, none
-// if it could not have had it. An answer that nobody knows leaves two: the call
+// if it could not have had it. An unknown answer leaves two: the call
 // has set the key, or not.
 func (s keyState) after(call keyCall, out keyOutput) []keyState {
 	set := keyState{order: call, id: out.id, body: out.body}

@@ -50,8 +50,8 @@ func soakMemory(t *testing.T) {
 			break
 		}
 		if sent >= n/10 {
-			worker.note(t, d.workers[0], 2*(sent-n/10) >= n)
-			api.note(t, d.apis[0], 2*(sent-n/10) >= n)
+			worker.note(t, d.Workers[0], 2*(sent-n/10) >= n)
+			api.note(t, d.APIs[0], 2*(sent-n/10) >= n)
 		}
 	}
 	cancel()
@@ -59,8 +59,8 @@ func soakMemory(t *testing.T) {
 	if answered.Load() == 0 {
 		t.Error("the api answered nothing: this showed nothing about it")
 	}
-	worker.judge(t, d.workers[0].Name())
-	api.judge(t, d.apis[0].Name())
+	worker.judge(t, d.Workers[0].Name())
+	api.judge(t, d.APIs[0].Name())
 	const duplicates = `
 select coalesce(sum(duplicates), 0)::bigint
   from inbox`
@@ -90,8 +90,8 @@ func (d *deployment) replays(ctx context.Context, t *testing.T, charges []reques
 }
 
 // repeats puts messages into the outbox, waits until they were received and takes
-// them out again: every other one is known, the others are of a type that nobody
-// receives.
+// them out again: every other one is known, the others are of a type without a
+// receiver.
 func (d *deployment) repeats(t *testing.T, n int) {
 	t.Helper()
 	const plant = `

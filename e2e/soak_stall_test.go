@@ -2,15 +2,13 @@ package e2e_test
 
 import (
 	"encoding/json"
-	"io"
-	"maps"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 )
 
 // soakStall lets the provider keep some charges waiting, each call about them for
@@ -22,12 +20,9 @@ import (
 func soakStall(t *testing.T) {
 	t.Helper()
 	n, slow := soaked(t, "charges", 3_000, 30), soaked(t, "slow charges", 64, 8)
-	p := newSlowProvider(t)
-	d := deploy(t, setup{
-		apis: 1, workers: 2, workerEnv: map[string]string{"STRIPE_API_BASE": p.server.URL},
-		stock: map[string]int{"tshirt": 2 * (n + slow)},
-	})
-	p.upstream(d.sandbox.URL())
+	p := &slowProvider{marked: map[string]bool{}, released: make(chan struct{})}
+	d := deploy(t, setup{apis: 1, workers: 2, gated: true, stock: map[string]int{"tshirt": 2 * (n + slow)}})
+	d.gates.set(p.guard)
 	var waiting []string
 	for range slow {
 		o := newOrder(visa)
@@ -101,30 +96,13 @@ func (d *deployment) goesOn(t *testing.T, n int) {
 // slowAmount marks the charges that the provider is slow with.
 const slowAmount = 10_007
 
-// slowProvider stands before the sandbox and keeps every call but the first one
-// about a marked payment until it is released.
+// slowProvider keeps every call but the first one about a marked payment until it is
+// released.
 type slowProvider struct {
-	server *httptest.Server
-	gates  *gates // forwards
-
 	mu       sync.Mutex
 	marked   map[string]bool // payment intents
 	held     int             // calls that were kept
 	released chan struct{}
-}
-
-func newSlowProvider(t *testing.T) *slowProvider {
-	t.Helper()
-	p := &slowProvider{marked: map[string]bool{}, released: make(chan struct{}), gates: &gates{transport: once{newTransport()}}}
-	p.server = httptest.NewServer(p)
-	t.Cleanup(p.server.Close)
-	return p
-}
-
-func (p *slowProvider) upstream(url string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.gates.upstream = url
 }
 
 // intents is how many payments it keeps waiting.
@@ -134,7 +112,7 @@ func (p *slowProvider) intents() int {
 	return len(p.marked)
 }
 
-// release lets every call pass, and says how many it has kept.
+// release lets every call pass, and returns how many were kept.
 func (p *slowProvider) release() (held int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -142,8 +120,30 @@ func (p *slowProvider) release() (held int) {
 	return p.held
 }
 
-// isMarked tells whether a call is about a marked payment.
-func (p *slowProvider) isMarked(path string) bool {
+// guard is for the gates.
+func (p *slowProvider) guard(at passage) bool {
+	if at.side == failpoint.Before && p.keeps(at.path) {
+		select {
+		case <-p.released:
+		case <-time.After(keptFor): // the worker has given up
+		}
+	}
+	var intent struct {
+		ID     string `json:"id"`
+		Amount int64  `json:"amount"`
+	}
+	if at.side == failpoint.After && at.call == "create" && json.Unmarshal(at.answer, &intent) == nil && intent.Amount == slowAmount {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.marked[intent.ID] = true
+	}
+	return true
+}
+
+// keptFor is longer than a worker waits for an answer.
+const keptFor = 40 * time.Second
+
+func (p *slowProvider) keeps(path string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for id := range p.marked {
@@ -153,33 +153,4 @@ func (p *slowProvider) isMarked(path string) bool {
 		}
 	}
 	return false
-}
-
-func (p *slowProvider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		panic(http.ErrAbortHandler)
-	}
-	if p.isMarked(r.URL.Path) {
-		select {
-		case <-p.released:
-		case <-r.Context().Done(): // the worker has given up
-		}
-	}
-	got, err := p.gates.forward(r.Context(), r, body)
-	if err != nil {
-		panic(http.ErrAbortHandler)
-	}
-	var intent struct {
-		ID     string `json:"id"`
-		Amount int64  `json:"amount"`
-	}
-	if nameOf(r) == "create" && json.Unmarshal(got.Body, &intent) == nil && intent.Amount == slowAmount {
-		p.mu.Lock()
-		p.marked[intent.ID] = true
-		p.mu.Unlock()
-	}
-	maps.Copy(w.Header(), got.Header)
-	w.WriteHeader(got.Status)
-	_, _ = w.Write(got.Body) // the client may be gone
 }

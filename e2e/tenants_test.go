@@ -6,10 +6,8 @@ import (
 	"encoding/json"
 	"net/http"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 
@@ -79,7 +77,7 @@ const looks = 3
 // its way to the database.
 func (d *deployment) checkTenants(t *testing.T) {
 	t.Helper()
-	if d.oneMerchant || d.apiDatabase != nil || !slices.ContainsFunc(d.apis, runs) {
+	if d.oneMerchant || d.apiDatabase != nil || !slices.ContainsFunc(d.APIs, runs) {
 		return
 	}
 	const ofMerchant = `
@@ -112,7 +110,7 @@ select distinct stream_id
 	}
 }
 
-// merchantOf tells whose charge it is.
+// merchantOf is the merchant of a charge.
 func (d *deployment) merchantOf(t *testing.T, id string) string {
 	t.Helper()
 	return row[string](t, d, `select merchant_id from ledger_events where stream_id = $1 and version = 1`, id)
@@ -211,42 +209,20 @@ select account || ' ' || sum(debits) || ' ' || sum(credits)
 	}
 }
 
-// searchDump looks for secrets in a dump of the service's database, by the server's
-// own pg_dump where there is one.
+// searchDump looks for secrets in a dump of the service's database.
 func (d *deployment) searchDump(t *testing.T, secrets []string) {
 	t.Helper()
-	program := pgDump(t, d)
-	if program == "" {
+	if _, err := exec.LookPath("pg_dump"); err != nil {
 		t.Log("not run: the search of a dump, since there is no pg_dump")
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), startPatience)
-	defer cancel()
-	dump, err := exec.CommandContext(ctx, program, "--dbname", d.database).CombinedOutput()
-	if err != nil || !bytes.Contains(dump, []byte("COPY public.api_keys")) {
-		t.Errorf("%s: %v: %.300s", program, err, dump)
-		return
+	text := tool(t, "pg_dump", "--dbname", d.Service)
+	if !bytes.Contains(text, []byte("COPY public.api_keys")) {
+		t.Errorf("a dump lacks the API keys: %.300s", text)
 	}
 	for _, secret := range secrets {
-		if line := lineWith(dump, secret); line != nil {
+		if line := lineWith(text, secret); line != nil {
 			t.Errorf("a dump holds %q: %.300s", secret, line)
 		}
 	}
-}
-
-// pgDump is the pg_dump of the server's own version, "" if there is none here.
-func pgDump(t *testing.T, d *deployment) string {
-	t.Helper()
-	const config = `
-select setting
-  from pg_config
- where name = 'BINDIR'`
-	if found, err := exec.LookPath(filepath.Join(strings.TrimSpace(row[string](t, d, config)), "pg_dump")); err == nil {
-		return found
-	}
-	found, err := exec.LookPath("pg_dump")
-	if err != nil {
-		return ""
-	}
-	return found
 }

@@ -16,6 +16,7 @@ import (
 	otlp "go.opentelemetry.io/proto/otlp/trace/v1"
 
 	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 )
 
 // TestTraces_followACharge reads the spans of the programs, as an OpenTelemetry
@@ -52,10 +53,7 @@ func (d *deployment) sendFrom(t *testing.T, from caller, key string, o order, mo
 	t.Helper()
 	header := from.headers()
 	maps.Copy(header, more)
-	got, _, err := d.client.insist(t.Context(), request{key: key, body: o.body(t), header: header})
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := d.insist(t, request{key: key, body: o.body(t), header: header})
 	return acceptedCharge(t, got)
 }
 
@@ -78,7 +76,7 @@ func chargeIsOneTrace(t *testing.T, d *deployment, c *traceCollector) {
 	c.under(t, served, "batch start") // the commit
 	carried := c.under(t, served, "process fulfillment")
 	if carried.kind != otlp.Span_SPAN_KIND_CONSUMER || carried.service != "payonce-worker" ||
-		carried.tells["payonce.charge.id"] != `"`+accepted.ID+`"` || carried.tells["payonce.end"] != `"done"` {
+		carried.attributes["payonce.charge.id"] != `"`+accepted.ID+`"` || carried.attributes["payonce.end"] != `"done"` {
 		t.Errorf("the message's span is %+v", carried)
 	}
 	c.under(t, carried, "inventory")
@@ -93,7 +91,8 @@ func chargeIsOneTrace(t *testing.T, d *deployment, c *traceCollector) {
 	notified := c.under(t, c.under(t, carried, "process notification"), "POST webhook")
 
 	want := []string{"00-" + from.trace + "-" + notified.id + "-01"}
-	if diff := cmp.Diff(want, d.gates.traceparents()); diff != "" {
+	_, traces := d.gates.forwarded()
+	if diff := cmp.Diff(want, traces); diff != "" {
 		t.Errorf("traces sent to the provider and the shop (-want +got):\n%s", diff)
 	}
 
@@ -120,7 +119,7 @@ func chargeIsOneTrace(t *testing.T, d *deployment, c *traceCollector) {
 			t.Errorf("a span is of %q: %+v", s.service, s)
 		}
 	}
-	logged, err := os.ReadFile(filepath.Join(d.log, "api-0.log"))
+	logged, err := os.ReadFile(filepath.Join(d.Log, "api-1.log"))
 	if err != nil || !strings.Contains(string(logged), `"trace_id":"`+from.trace+`"`) {
 		t.Errorf("no line of the api names the trace, %v", err)
 	}
@@ -129,7 +128,7 @@ func chargeIsOneTrace(t *testing.T, d *deployment, c *traceCollector) {
 // stopAll stops the services, which lets go of the last spans.
 func (d *deployment) stopAll(t *testing.T) {
 	t.Helper()
-	for _, p := range slices.Concat(d.workers, d.apis) {
+	for _, p := range d.services() {
 		stop(t, p)
 		restart(t, p)
 	}
@@ -139,12 +138,12 @@ func (d *deployment) stopAll(t *testing.T) {
 // a message.
 func (d *deployment) tracesAreDiscreet(t *testing.T, c *traceCollector, secrets ...string) {
 	t.Helper()
-	secrets = append(secrets, d.keys.api, d.keys.provider, d.keys.webhook, d.keys.events, databasePassword, merchant, "tshirt")
+	secrets = append(secrets, d.Secrets.API, d.Secrets.Provider, d.Secrets.Shop, d.Secrets.Events, databasePassword, merchant, "tshirt")
 	secrets = append(secrets, rows[string](t, d, "select data ->> 'payment_intent' from ledger_events where type = 'payment.started.v1'")...)
 	exported := c.all()
 	for _, secret := range secrets {
 		if at := strings.Index(exported, secret); at >= 0 {
-			t.Errorf("a span tells %q: …%s…", secret, exported[max(at-200, 0):min(at+200, len(exported))])
+			t.Errorf("a span has %q: …%s…", secret, exported[max(at-200, 0):min(at+200, len(exported))])
 		}
 	}
 	const metadata = `
@@ -162,19 +161,19 @@ select metadata::text
 
 func takeoverContinuesTheTrace(t *testing.T, d *deployment, c *traceCollector) {
 	t.Helper()
-	stop(t, d.workers[1])
-	killed := d.killAt(t, d.workers[0], passage{call: "confirm", side: after})
+	stop(t, d.Workers[1])
+	killed := d.killAt(t, d.Workers[0], passage{call: "confirm", side: failpoint.After})
 	from := newCaller()
 	accepted := d.sendFrom(t, from, "key-"+unique(), newOrder(visa), nil)
 	if err := await.Receive(t, "the worker confirms the payment", killed); err != nil {
 		t.Fatal(err)
 	}
-	restart(t, d.workers[1])
+	restart(t, d.Workers[1])
 	d.await(t, accepted.ID)
 
 	served := c.await(t, from.trace, "span of the request", func(s span) bool { return s.name == "POST /v1/charges" })
 	resumed := c.under(t, served, "process fulfillment")
-	if first := resumed.tells["payonce.attempt"]; first == "int_value:1" {
+	if first := resumed.attributes["payonce.attempt"]; first == "int_value:1" {
 		t.Errorf("the message's span is %+v, want a later attempt's", resumed)
 	}
 	c.await(t, from.trace, "look at the intent", func(s span) bool { return s.name == "GET payment_intents/id" })
@@ -208,7 +207,7 @@ select count(*)
 		t.Errorf("%d messages carry no trace", n)
 	}
 	await.True(t, "the worker says that its spans are lost", func() bool {
-		logged, err := os.ReadFile(filepath.Join(d.log, "worker-0.log"))
+		logged, err := os.ReadFile(filepath.Join(d.Log, "worker-1.log"))
 		return err == nil && strings.Contains(string(logged), "spans are lost until the collector takes them")
 	})
 }

@@ -20,13 +20,13 @@ const attemptPatience = 15 * time.Second
 // merchantAt is the merchant's client of one api. It keeps no connection: the api
 // may be another process the next time.
 func (p *place) merchantAt(url string) *client {
-	c := newClient([]string{url}, p.keys.api)
+	c := newClient([]string{url}, p.Secrets.API)
 	c.http = &http.Client{Transport: once{&http.Transport{DisableKeepAlives: true}}, Timeout: attemptPatience}
 	return c
 }
 
 // insist sends a request until it is answered for good, as every client has to,
-// to the api whose address it asks for anew each time.
+// to the api whose address it asks for each time.
 func (p *place) insist(ctx context.Context, url func(context.Context) (string, error), r request) (answer, error) {
 	var last error
 	for {
@@ -94,20 +94,20 @@ func differ(a, b answer) string {
 	return ""
 }
 
-// read reads a JSON document of the sandbox.
-func (p *place) read(ctx context.Context, path string, into any) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.sandbox.URL()+path, http.NoBody)
+// readJSON reads a document of the sandbox.
+func readJSON(ctx context.Context, url, key string, into any) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return err
 	}
-	request.Header.Set("Authorization", "Bearer sk_test_provider")
+	request.Header.Set("Authorization", "Bearer "+key)
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s is answered %s", path, response.Status)
+		return fmt.Errorf("%s is answered %s", url, response.Status)
 	}
 	return json.NewDecoder(response.Body).Decode(into)
 }
@@ -119,7 +119,7 @@ func (p *place) audited(ctx context.Context) (audit.Report, error) {
 	if err != nil {
 		return report, err
 	}
-	lists, err := audit.Reconcile(ctx, p.db, listed(ctx, p, "/v1/payment_intents", intentOf), listed(ctx, p, "/v1/refunds", refundOf))
+	lists, err := audit.Reconcile(ctx, p.db, listed(ctx, p, "/v1/payment_intents", listedObject.intent), listed(ctx, p, "/v1/refunds", listedObject.refund))
 	if err != nil {
 		return report, err
 	}
@@ -130,7 +130,7 @@ func (p *place) audited(ctx context.Context) (audit.Report, error) {
 	}
 	report.Add(attempts)
 	var books audit.Books
-	if err := p.read(ctx, "/books", &books); err != nil {
+	if err := readJSON(ctx, p.Sandbox.URL()+"/books", p.Secrets.Provider, &books); err != nil {
 		return report, err
 	}
 	told, err := audit.CompareBooks(ctx, p.db, books)
@@ -146,13 +146,13 @@ select stream_id as charge,
   from ledger_events
  group by stream_id`
 
-// oneIntentPerAttempt holds the provider's list against the attempts that the
-// ledger tells of. An intent too many takes no money, so the audit of a real
-// provider, which forgets keys, lets it be; here nobody forgets.
+// oneIntentPerAttempt compares the provider's list with the attempts in the ledger.
+// An intent too many takes no money, so the audit accepts it of a real provider,
+// which forgets keys; the sandbox forgets none.
 func (p *place) oneIntentPerAttempt(ctx context.Context) (audit.Check, error) {
 	check := audit.Check{Name: "provider: one payment intent per attempt"}
 	made := map[string]int64{}
-	for intent, err := range listed(ctx, p, "/v1/payment_intents", intentOf) {
+	for intent, err := range listed(ctx, p, "/v1/payment_intents", listedObject.intent) {
 		if err != nil {
 			return check, err
 		}

@@ -75,7 +75,7 @@ type rest struct {
 	known   failpoint.Known
 }
 
-// polls tells whether a round trip prepares a poll. It comes with the program's
+// polls reports whether a round trip prepares a poll. It comes with the program's
 // start, though not always before the first request.
 func (r rest) polls(name string) bool {
 	statement, prepares := strings.CutPrefix(name, "prepare ")

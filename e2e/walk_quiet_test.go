@@ -62,7 +62,7 @@ select coalesce(string_agg(concat_ws(' ', receiver, type, status, 'attempts', at
 var errNotQuiet = errors.New("work is left")
 
 // progress changes with everything that brings work closer to its end. A message
-// that waits for ever makes none: its waits are not counted, its attempts are
+// that waits forever makes none: its waits are not counted, its attempts are
 // bounded.
 const progress = `
 select concat_ws(' ', (select count(*) from ledger_events), (select count(*) from outbox),

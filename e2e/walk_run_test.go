@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -78,7 +77,7 @@ func (p *place) run(ctx context.Context, s scenario, program string, known failp
 	err = r.finish(ctx)
 	r.end()
 	p.disarm()
-	if n := r.victim.ended.Load(); n > 0 {
+	if n := r.victim.ended; n > 0 {
 		r.complain(fmt.Sprintf("the %s ended by itself, %d times", program, n))
 	}
 	r.mu.Lock()
@@ -114,7 +113,7 @@ func (r *running) finish(ctx context.Context) error {
 	return r.judge(ctx)
 }
 
-// end ends the victim for good, after the strike that may be under way.
+// end ends the victim for good, after the strike that may be in flight.
 func (r *running) end() {
 	r.over.Store(true)
 	_ = await.Within(walkStall, func() bool { return r.striking.Load() == 0 })
@@ -228,7 +227,7 @@ func (r *running) killed(second int) {
 	next := failpoint.NewPlan(failpoint.Aim{Nth: second, Fault: failpoint.Kill}, r.known, func(failpoint.Fault) {
 		r.killed(0)
 	})
-	r.signaled(r.victim.kill())
+	r.signaled(syscall.SIGKILL)
 	r.arm(r.program, next)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -252,7 +251,7 @@ const rivalPatience = 2500 * time.Millisecond
 
 // paused stops the victim while a rival does its work.
 func (r *running) paused(i int) {
-	if !r.signaled(r.victim.signal(syscall.SIGSTOP)) {
+	if !r.signaled(syscall.SIGSTOP) {
 		return
 	}
 	finished := false
@@ -267,13 +266,21 @@ func (r *running) paused(i int) {
 	r.mu.Lock()
 	r.result.gaveUp = !finished
 	r.mu.Unlock()
-	r.signaled(r.victim.signal(syscall.SIGCONT))
+	r.signaled(syscall.SIGCONT)
 }
 
-// signaled tells whether a signal arrived. One that came to a program that had
-// ended is no fault that the walk may count.
-func (r *running) signaled(err error) bool {
-	if errors.Is(err, os.ErrProcessDone) {
+// signaled signals the victim, whether or not it listens yet, and reports whether the
+// signal arrived. A signal to a program that had ended by itself is no fault that the
+// walk may count.
+func (r *running) signaled(s syscall.Signal) bool {
+	var err error
+	r.victim.locked(func() {
+		if s == syscall.SIGKILL {
+			r.victim.strikes++
+		}
+		err = syscall.Kill(r.victim.pid, s)
+	})
+	if errors.Is(err, syscall.ESRCH) {
 		r.missed.Store(true)
 		return false
 	}

@@ -122,7 +122,7 @@ func refundOfAPaidCharge(ctx context.Context, p *place) (job, error) {
 	}, nil
 }
 
-// canceledCharge is canceled before anybody has worked on it.
+// canceledCharge is canceled before a worker has processed it.
 func canceledCharge(ctx context.Context, p *place) (job, error) {
 	id, err := p.accept(ctx, newOrder(visa))
 	return job{
@@ -166,8 +166,8 @@ func redeliveredCharge(_ context.Context, _ *place) (job, error) {
 	return j, err
 }
 
-// chargeWithAnEvent is a charge of which the provider speaks before it was
-// carried. The event is only a wake-up.
+// chargeWithAnEvent is a charge about which the provider sends an event before it was
+// processed. The event only wakes the worker.
 func chargeWithAnEvent(ctx context.Context, p *place) (job, error) {
 	id, err := p.accept(ctx, newOrder(visa))
 	if err != nil {
@@ -179,7 +179,7 @@ func chargeWithAnEvent(ctx context.Context, p *place) (job, error) {
 			path: "/v1/webhooks/stripe", body: []byte(event),
 			header: http.Header{
 				"Authorization": nil, "Content-Type": {"application/json"},
-				"Stripe-Signature": {signed(p.keys.events, time.Now(), event)},
+				"Stripe-Signature": {signed(p.Secrets.Events, time.Now(), event)},
 			},
 		}},
 		want: func(ctx context.Context, p *place, answers []answer) (string, error) {

@@ -38,7 +38,7 @@ func TestWalk(t *testing.T) {
 	if seed == 0 {
 		seed = rand.Uint64N(1_000_000)
 	}
-	w := newWalker(t, binaries(t).Binaries)
+	w := newWalker(t, binaries(t))
 	wanted := func(string, string) bool { return true }
 	if *walkWhat == "" {
 		w.grounds.lanes = sampleLanes
@@ -153,10 +153,7 @@ func notRun(courses []course, targets []target) string {
 // newWalker makes the grounds of a walk, until the test ends.
 func newWalker(t *testing.T, programs fleet.Binaries) *walker {
 	t.Helper()
-	g, err := newGrounds(sharedServer(t), programs, binaries(t).Binaries, t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := &grounds{server: sharedServer(t), programs: programs, sound: binaries(t), dir: t.TempDir(), lanes: lanes}
 	t.Cleanup(func() {
 		if err := g.close(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)

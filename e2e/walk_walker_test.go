@@ -13,11 +13,13 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/payonce/payonce/internal/robustness/failpoint"
 )
 
 const (
-	// lanes is how many runs are under way at a time. Most of a run is a wait for a
+	// lanes is how many runs are in flight. Most of a run is a wait for a
 	// lease.
 	lanes = 6
 	// sampleLanes leave the machine to the other tests.
@@ -41,85 +43,59 @@ type walker struct {
 	stood map[string]bool // points at which a paused victim stood in its rival's way
 }
 
-// line is what became of a course's runs.
+// line counts a course's runs.
 type line struct {
 	scenario, program                                            string
 	points, runs, fired, again, pairs, repeated, gaveUp, violate int
-	unfired                                                      int
 	took                                                         time.Duration
+}
+
+func (l *line) add(other *line) {
+	l.points += other.points
+	l.runs += other.runs
+	l.fired += other.fired
+	l.again += other.again
+	l.pairs += other.pairs
+	l.repeated += other.repeated
+	l.gaveUp += other.gaveUp
+	l.violate += other.violate
+	l.took += other.took
 }
 
 func (w *walker) line(scenario, program string) *line {
 	name := scenario + "/" + program
-	l := w.lines[name]
-	if l == nil {
-		l = &line{scenario: scenario, program: program}
-		w.lines[name] = l
+	if w.lines[name] == nil {
+		w.lines[name] = &line{scenario: scenario, program: program}
 		w.order = append(w.order, name)
 	}
-	return l
+	return w.lines[name]
 }
 
 // each does jobs in lanes, until all are done or one returns an error.
 func each[J any](ctx context.Context, g *grounds, jobs []J, do func(context.Context, *place, J) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	next := make(chan J)
-	var all sync.WaitGroup
-	for range min(g.lanes, len(jobs)) {
-		all.Go(func() {
-			if err := lane(ctx, g, next, do); err != nil {
-				cancel(err)
+	lanes, ctx := errgroup.WithContext(ctx)
+	lanes.SetLimit(g.lanes)
+	for _, j := range jobs {
+		lanes.Go(func() error {
+			if ctx.Err() != nil {
+				return ctx.Err()
 			}
+			p, err := g.take(ctx)
+			if err != nil {
+				return err
+			}
+			err = do(ctx, p, j)
+			p.spoiled = p.spoiled || err != nil
+			return errors.Join(err, g.leave(ctx, p))
 		})
 	}
-feeding:
-	for _, j := range jobs {
-		select {
-		case next <- j:
-		case <-ctx.Done():
-			break feeding
-		}
-	}
-	close(next)
-	all.Wait()
-	return context.Cause(ctx)
-}
-
-func lane[J any](ctx context.Context, g *grounds, next <-chan J, do func(context.Context, *place, J) error) error {
-	for j := range next {
-		p, err := g.take(ctx)
-		if err != nil {
-			return err
-		}
-		err = do(ctx, p, j)
-		p.spoiled = p.spoiled || err != nil
-		if err = errors.Join(err, g.leave(ctx, p)); err != nil {
-			return err
-		}
-	}
-	return nil
+	return lanes.Wait()
 }
 
 // scenarioProgram is a scenario through a program.
 type scenarioProgram struct {
 	scenario scenario
 	program  string
-}
-
-// auditOnceMore checks everything in a place when it is closed: nothing may have
-// happened to a run after it was checked.
-func (p *place) auditOnceMore(ctx context.Context) error {
-	if p.spoiled || p.runs == 0 {
-		return nil
-	}
-	report, err := p.audited(context.WithoutCancel(ctx))
-	for _, c := range report.Checks {
-		if c.Violated > 0 {
-			err = errors.Join(err, fmt.Errorf("found only when the place was closed: %s: %q", c.Name, c.Examples))
-		}
-	}
-	return err
 }
 
 // courses records every scenario through every program.
@@ -164,15 +140,13 @@ func (w *walker) courses(ctx context.Context, wanted func(scenario, program stri
 
 // rests watches the programs with nothing to do.
 func (w *walker) rests(ctx context.Context, ways []scenarioProgram) (map[string]rest, error) {
-	var programs []string
+	programs := map[string]bool{}
 	for _, way := range ways {
-		if !slices.Contains(programs, way.program) {
-			programs = append(programs, way.program)
-		}
+		programs[way.program] = true
 	}
 	var mu sync.Mutex
 	found := map[string]rest{}
-	err := each(ctx, w.grounds, programs, func(ctx context.Context, p *place, program string) error {
+	err := each(ctx, w.grounds, slices.Sorted(maps.Keys(programs)), func(ctx context.Context, p *place, program string) error {
 		r, err := p.watchRest(ctx, program)
 		if err != nil {
 			return fmt.Errorf("watch the %s at rest: %w", program, err)
@@ -245,54 +219,44 @@ func (g *grounds) oneAtATime(run func() (runResult, error)) (runResult, error) {
 func (w *walker) note(t target, r runResult, repeated int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	l := w.line(t.scenario, t.program)
-	l.runs++
-	l.repeated += repeated
-	l.took += r.took
+	one := line{runs: 1, repeated: repeated, took: r.took, violate: len(r.violations), fired: number(r.fired), gaveUp: number(r.gaveUp)}
 	if t.second > 0 {
-		l.pairs++
-		if r.again {
-			l.again++
-		}
+		one.pairs, one.again = 1, number(r.again)
 	}
+	w.line(t.scenario, t.program).add(&one)
 	if r.gaveUp {
-		l.gaveUp++
 		w.stood[t.point.Name] = true
 	}
 	replay := fmt.Sprintf("repeat: go test ./e2e -run 'TestWalk$' -walk='%s'", t)
-	if r.fired {
-		l.fired++
-	} else {
-		l.unfired++
+	if !r.fired {
 		w.report("%s did not come up in %d runs; %s", t, repeated+1, replay)
 	}
 	for _, violation := range r.violations {
-		l.violate++
 		w.report("%s: %s; %s", t, violation, replay)
 	}
+}
+
+func number(yes bool) int {
+	if yes {
+		return 1
+	}
+	return 0
 }
 
 // print writes the table of what was walked.
 func (w *walker) print(to io.Writer, took time.Duration) {
 	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "scenario\tprogram\tpoints\truns\tfired\trepeated\tsecond crashes\trival gave up\tviolations\tseconds\t")
-	var sum line
-	for _, name := range w.order {
-		l := w.lines[name]
+	sum := line{scenario: "all"}
+	row := func(l *line) {
 		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%d\t%d of %d\t%d\t%d\t%.1f\t\n",
 			l.scenario, l.program, l.points, l.runs, l.fired, l.repeated, l.again, l.pairs, l.gaveUp, l.violate, l.took.Seconds())
-		sum.points += l.points
-		sum.runs += l.runs
-		sum.fired += l.fired
-		sum.repeated += l.repeated
-		sum.again += l.again
-		sum.pairs += l.pairs
-		sum.gaveUp += l.gaveUp
-		sum.violate += l.violate
-		sum.took += l.took
 	}
-	fmt.Fprintf(table, "all\t\t%d\t%d\t%d\t%d\t%d of %d\t%d\t%d\t%.1f\t\n",
-		sum.points, sum.runs, sum.fired, sum.repeated, sum.again, sum.pairs, sum.gaveUp, sum.violate, sum.took.Seconds())
+	for _, name := range w.order {
+		row(w.lines[name])
+		sum.add(w.lines[name])
+	}
+	row(&sum)
 	_ = table.Flush()
 	fmt.Fprintf(to, "%d planned, %d fired, %d violations in %.1f s, %d at a time\n",
 		sum.runs, sum.fired, sum.violate, took.Seconds(), w.grounds.lanes)

@@ -3,9 +3,8 @@ package e2e_test
 import (
 	"context"
 	"errors"
-	"maps"
+	"fmt"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -20,7 +19,6 @@ type grounds struct {
 	programs fleet.Binaries // those under test; of a mutant where one is hunted
 	sound    fleet.Binaries // that make the template databases
 	dir      string
-	announce string
 	lanes    int
 
 	mu   sync.Mutex
@@ -32,19 +30,13 @@ type grounds struct {
 	pausedInTransaction sync.Mutex
 }
 
-// newGrounds makes them in an empty folder.
-func newGrounds(s *server, programs, sound fleet.Binaries, dir string) (*grounds, error) {
-	g := &grounds{server: s, programs: programs, sound: sound, dir: dir, announce: filepath.Join(dir, "announce"), lanes: lanes}
-	return g, os.WriteFile(g.announce, []byte(announceScript), 0o755)
-}
-
 // take returns a place that is not in use, or opens one.
 func (g *grounds) take(ctx context.Context) (*place, error) {
 	g.mu.Lock()
 	if n := len(g.idle); n > 0 {
+		defer g.mu.Unlock()
 		p := g.idle[n-1]
 		g.idle = g.idle[:n-1]
-		g.mu.Unlock()
 		return p, nil
 	}
 	g.mu.Unlock()
@@ -55,7 +47,7 @@ func (g *grounds) take(ctx context.Context) (*place, error) {
 // happened in a place, so one that had many runs is closed.
 func (g *grounds) leave(ctx context.Context, p *place) error {
 	if p.runs >= freshAfter || p.spoiled {
-		return errors.Join(p.auditOnceMore(ctx), p.close(context.WithoutCancel(ctx)))
+		return p.close(context.WithoutCancel(ctx))
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -69,33 +61,25 @@ func (g *grounds) close(ctx context.Context) error {
 	defer g.mu.Unlock()
 	var errs []error
 	for _, p := range g.idle {
-		errs = append(errs, p.auditOnceMore(ctx), p.close(ctx))
+		errs = append(errs, p.close(ctx))
 	}
 	g.idle = nil
 	return errors.Join(errs...)
 }
 
-// Settings that let a run wait tenths of a second for what it breaks.
-const (
-	walkLease   = 500 * time.Millisecond // the shortest that the worker takes
-	walkBackoff = 20 * time.Millisecond
-)
-
-// place is a payonce of one lane: a database, a sandbox, an api that nothing
-// happens to, and instruments before the victim.
+// place is a payonce of one lane: a database, a sandbox, an api without faults, and
+// the proxy and the gate before the victim.
 type place struct {
+	fleet.World
 	*grounds
-	dir      string
-	database string // URL
-	keys     keys
-	sandbox  *fleet.Process
-	api      *fleet.Process
-	watch    *failpoint.Watch // of the victim's database
-	calls    *failpoint.Watch // of what a worker calls
-	proxy    *failpoint.Proxy
-	gate     *failpoint.Gate
-	db       *postgres.DB
-	drops    []string
+
+	api   *fleet.Process
+	watch *failpoint.Watch // of the victim's database
+	calls *failpoint.Watch // of what a worker calls
+	proxy *failpoint.Proxy
+	gate  *failpoint.Gate
+	db    *postgres.DB
+	drops []string
 
 	runs    int
 	spoiled bool     // something was violated in it
@@ -104,13 +88,16 @@ type place struct {
 
 // newPlace opens a place. Where it fails, it leaves nothing behind.
 func (g *grounds) newPlace(ctx context.Context) (p *place, err error) {
-	p = &place{grounds: g, keys: processKeys(), watch: failpoint.NewWatch(), calls: failpoint.NewWatch()}
+	p = &place{grounds: g, watch: failpoint.NewWatch(), calls: failpoint.NewWatch()}
+	p.spoiled = true // until it is open
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close(context.WithoutCancel(ctx)))
 		}
 	}()
-	if p.dir, err = os.MkdirTemp(g.dir, "place-"); err != nil {
+	p.Binaries = g.programs
+	p.Secrets, _ = processSecrets()
+	if p.Log, err = os.MkdirTemp(g.dir, "place-"); err != nil {
 		return p, err
 	}
 	service, provider, err := g.server.copyTemplates(ctx, g.sound)
@@ -118,67 +105,55 @@ func (g *grounds) newPlace(ctx context.Context) (p *place, err error) {
 	if err != nil {
 		return p, err
 	}
-	p.database = g.server.url(service)
-	p.sandbox, err = fleet.Start(ctx, fleet.Program{
-		Name: "sandbox", Path: g.programs.Sandbox, Log: p.dir, Ready: "/books",
-		Env: map[string]string{"DATABASE_URL": g.server.url(provider), "SHOP_WEBHOOK_SECRET": p.keys.webhook},
-	})
-	if err != nil {
+	p.Service, p.Books = g.server.url(service), g.server.url(provider)
+	if err := p.StartSandbox(ctx, ""); err != nil {
 		return p, err
 	}
-	if p.proxy, err = failpoint.NewProxy(ctx, p.database, p.watch); err != nil {
+	if p.proxy, err = failpoint.NewProxy(ctx, p.Service, p.watch); err != nil {
 		return p, err
 	}
-	if p.gate, err = failpoint.NewGate(ctx, p.sandbox.URL(), p.calls); err != nil {
+	if p.gate, err = failpoint.NewGate(ctx, p.Sandbox.URL(), p.calls); err != nil {
 		return p, err
 	}
-	p.db, err = postgres.Open(ctx, p.database, postgres.Options{Application: "walk", MaxConns: 2, AllowUnsafeDurability: true})
+	p.db, err = postgres.Open(ctx, p.Service, postgres.Options{Application: "walk", MaxConns: 2, AllowUnsafeDurability: true})
 	if err != nil {
 		return p, err
 	}
 	if _, err := p.db.Pool().Exec(ctx, `update merchants set webhook_url = $1`, p.gate.URL()+"/shop/webhooks"); err != nil {
 		return p, err
 	}
-	p.api, err = fleet.Start(ctx, fleet.Program{Name: "api", Path: g.programs.API, Log: p.dir, Env: p.apiEnv(p.database)})
-	if err != nil {
+	if p.api, err = p.Start(ctx, "api", p.API, p.APIEnv()); err != nil {
 		return p, err
 	}
 	// What a program does only the first time that it meets a database, it does here.
 	if _, err := p.accept(ctx, newOrder(visa)); err != nil {
 		return p, err
 	}
+	p.spoiled = false
 	return p, p.finishAll(ctx)
 }
 
-func (p *place) apiEnv(database string) map[string]string {
-	return map[string]string{"DATABASE_URL": database, "STRIPE_WEBHOOK_SECRET": p.keys.events}
+// Settings that let a run wait tenths of a second for what it breaks. The lease is
+// the shortest that the worker takes.
+func (p *place) workerSettings(database, provider, concurrency string) map[string]string {
+	env := p.WorkerEnv(provider)
+	env["DATABASE_URL"], env["WORKER_CONCURRENCY"] = database, concurrency
+	env["LEASE"], env["BACKOFF_BASE"], env["BACKOFF_CAP"] = "500ms", "20ms", "200ms"
+	return env
 }
 
-// workerEnv is of a worker that reaches database and provider there.
-func (p *place) workerEnv(database, provider string) map[string]string {
-	return map[string]string{
-		"DATABASE_URL":        database,
-		"STRIPE_SECRET_KEY":   "sk_test_provider",
-		"STRIPE_API_BASE":     provider,
-		"WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8",
-		"WORKER_CONCURRENCY":  "1",
-		"LEASE":               walkLease.String(),
-		"BACKOFF_BASE":        walkBackoff.String(),
-		"BACKOFF_CAP":         "200ms",
-	}
-}
-
-// victim is a program whose every round trip goes through the instruments.
+// victim is a program whose every round trip goes through the proxy and the gate.
 func (p *place) victim(program string) *victim {
-	env, path := p.apiEnv(p.proxy.URL()), p.programs.API
+	env, path := p.APIEnv(), p.API
+	env["DATABASE_URL"] = p.proxy.URL()
 	if program == "worker" {
-		env, path = p.workerEnv(p.proxy.URL(), p.gate.URL()), p.programs.Worker
+		env, path = p.workerSettings(p.proxy.URL(), p.gate.URL(), "1"), p.Worker
 	}
-	return newVictim(p.announce, p.dir, "victim-"+program, path, env)
+	return newVictim(fleet.Program{Name: "victim-" + program, Path: path, Env: env, Log: p.Log})
 }
 
-// arm puts a plan before a program. An api calls nobody: what passes the gate is
-// then a helper's.
+// arm puts a plan before a program. An api calls no server by HTTP: what passes the
+// gate is then a helper's.
 func (p *place) arm(program string, plan *failpoint.Plan) {
 	p.watch.Set(plan)
 	if program == "worker" {
@@ -192,11 +167,10 @@ func (p *place) disarm() {
 	p.arm("worker", failpoint.NewPlan(failpoint.Aim{}, failpoint.Known{}, nil))
 }
 
-// helper starts a worker that nothing happens to.
+// helper starts a worker without faults.
 func (p *place) helper(ctx context.Context, concurrency string) (*fleet.Process, error) {
-	env := maps.Clone(p.workerEnv(p.database, p.sandbox.URL()))
-	env["WORKER_CONCURRENCY"] = concurrency
-	return fleet.Start(ctx, fleet.Program{Name: "helper", Path: p.programs.Worker, Log: p.dir, Env: env})
+	env := p.workerSettings(p.Service, p.Sandbox.URL(), concurrency)
+	return fleet.Start(ctx, fleet.Program{Name: "helper", Path: p.Worker, Log: p.Log, Env: env})
 }
 
 // finishAll starts a worker without faults and waits until nothing is left to do.
@@ -205,20 +179,24 @@ func (p *place) finishAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	quiet := p.quiet(ctx, walkStall)
-	if err := helper.Kill(); err != nil {
-		return err
-	}
-	return quiet
+	return errors.Join(p.quiet(ctx, walkStall), helper.Kill())
 }
 
-func (p *place) close(ctx context.Context) error {
-	var errs []error
-	for _, program := range []*fleet.Process{p.api, p.sandbox} {
-		if program != nil {
-			if err := program.Kill(); err != nil {
-				errs = append(errs, err)
+// close checks everything once more, since nothing may have happened to a run after
+// it was checked, and removes the place.
+func (p *place) close(ctx context.Context) (err error) {
+	if !p.spoiled && p.runs > 0 {
+		report, auditErr := p.audited(ctx)
+		err = auditErr
+		for _, c := range report.Checks {
+			if c.Violated > 0 {
+				err = errors.Join(err, fmt.Errorf("found only when the place was closed: %s: %q", c.Name, c.Examples))
 			}
+		}
+	}
+	for _, program := range []*fleet.Process{p.api, p.Sandbox} {
+		if program != nil {
+			err = errors.Join(err, program.Kill())
 		}
 	}
 	if p.db != nil {
@@ -231,7 +209,104 @@ func (p *place) close(ctx context.Context) error {
 		p.proxy.Close()
 	}
 	for _, name := range p.drops {
-		errs = append(errs, p.server.drop(ctx, name))
+		err = errors.Join(err, p.server.drop(ctx, name))
 	}
-	return errors.Join(errs...)
+	return err
+}
+
+// victim is a program that may be struck at any of its round trips, also before it
+// listens. It is started again whenever it dies, until the run is over.
+type victim struct {
+	program fleet.Program
+
+	strikes int // that may end it
+	ended   int // lives that listened, and that no strike ended
+	stop    context.CancelFunc
+	gone    sync.WaitGroup
+
+	mu      sync.Mutex
+	pid     int
+	alive   chan struct{} // closed when process is set
+	process *fleet.Process
+	err     error
+}
+
+// newVictim makes a victim that is not started.
+func newVictim(program fleet.Program) *victim {
+	v := &victim{alive: make(chan struct{})}
+	program.Started = func(pid int) { v.locked(func() { v.pid = pid }) }
+	v.program = program
+	return v
+}
+
+func (v *victim) locked(do func()) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	do()
+}
+
+// live starts the victim, and starts it again whenever it dies.
+func (v *victim) live(ctx context.Context) {
+	ctx, v.stop = context.WithCancel(ctx)
+	v.gone.Go(func() {
+		for ctx.Err() == nil {
+			v.life(ctx)
+		}
+	})
+}
+
+func (v *victim) life(ctx context.Context) {
+	var before int
+	v.locked(func() { before = v.strikes })
+	p, err := fleet.Start(ctx, v.program)
+	if err != nil {
+		unexpected := false
+		v.locked(func() {
+			if unexpected = ctx.Err() == nil && v.strikes == before; unexpected {
+				v.err = errors.Join(v.err, err)
+			}
+		})
+		if unexpected {
+			pause(ctx, 50*time.Millisecond)
+		}
+		return
+	}
+	v.locked(func() { v.process = p; close(v.alive) })
+	select {
+	case <-p.Exited():
+	case <-ctx.Done():
+	}
+	v.locked(func() {
+		v.process, v.alive = nil, make(chan struct{})
+		if ctx.Err() == nil && v.strikes == before {
+			v.ended++
+		}
+	})
+	_ = p.Kill() // it may have ended by itself
+}
+
+// end kills the victim for good.
+func (v *victim) end() {
+	if v.stop != nil {
+		v.stop()
+	}
+	v.gone.Wait()
+}
+
+// url waits until the victim listens.
+func (v *victim) url(ctx context.Context) (string, error) {
+	for {
+		var p *fleet.Process
+		var alive chan struct{}
+		var err error
+		v.locked(func() { p, alive, err = v.process, v.alive, v.err })
+		if p != nil {
+			return p.URL(), nil
+		}
+		select {
+		case <-alive:
+		case <-ctx.Done():
+			return "", errors.Join(fmt.Errorf("%s does not listen: %w", v.program.Name, ctx.Err()), err)
+		}
+	}
 }

@@ -2,12 +2,12 @@ package e2e_test
 
 import (
 	"encoding/json"
-	"maps"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/robustness/traffic"
 )
 
 // TestWebhooks_rotationAndResend_haveOneEffect rotates the shop's webhook
@@ -20,7 +20,7 @@ func TestWebhooks_rotationAndResend_haveOneEffect(t *testing.T) {
 	d := deploy(t, setup{apis: 1, workers: 2, oneMerchant: true, workerEnv: longLease()})
 	start := row[time.Time](t, d, `select clock_timestamp()`)
 	before := d.processNotified(t)
-	old := d.keys.webhook
+	old := d.Secrets.Shop
 
 	var made struct {
 		Secret string `json:"secret"`
@@ -33,9 +33,7 @@ func TestWebhooks_rotationAndResend_haveOneEffect(t *testing.T) {
 	after := d.processNotified(t) // and now the new one alone
 	d.payonce(t, "webhooks", "resend", before.ID)
 	d.mustBeDelivered(t, before.ID, 2)
-	if _, err := d.tables.Exec(t.Context(), `update webhook_secrets set ends_at = clock_timestamp() where ends_at is not null`); err != nil {
-		t.Fatal(err)
-	}
+	d.exec(t, `update webhook_secrets set ends_at = clock_timestamp() where ends_at is not null`)
 	last := d.processNotified(t)
 	for _, c := range []charge{before, during, after, last} {
 		times := 1
@@ -49,7 +47,7 @@ func TestWebhooks_rotationAndResend_haveOneEffect(t *testing.T) {
 	}
 
 	// A shop that was down receives what was resent meanwhile.
-	d.injectFaults(t, faults{ShopDown: true})
+	d.injectFaults(t, traffic.Faults{ShopDown: true})
 	d.payonce(t, "webhooks", "resend", d.webhookID(t, during.ID))
 	await.True(t, "the resend waits for the shop", func() bool {
 		return row[bool](t, d, `select exists (select from inbox where type = 'webhook.resend' and status = 'pending' and waits > 0)`)
@@ -64,7 +62,7 @@ func TestWebhooks_rotationAndResend_haveOneEffect(t *testing.T) {
 	if out, err := d.run(t, "webhooks", "resend", "ch_of_nobody"); exitCode(err) != 1 || len(out) != 0 {
 		t.Errorf("a resend of nothing: %v, %s", err, out)
 	}
-	d.tells(t, before.ID, "webhook")
+	d.mustShow(t, before.ID, "webhook")
 	table := string(d.payonce(t, "timeline", before.ID))
 	if strings.Count(table, "  resend wanted  ") != 2 || strings.Count(table, "  resent  ") != 2 {
 		t.Errorf("the timeline does not tell of two resends:\n%s", table)
@@ -89,9 +87,9 @@ func (d *deployment) processNotified(t *testing.T) charge {
 // requires one effect.
 func (d *deployment) mustBeDelivered(t *testing.T, id string, times int) {
 	t.Helper()
-	var seen []notification
+	var seen []traffic.Notification
 	if !await.Within(await.Stall, func() bool {
-		seen = d.records(t).of(id).notified
+		seen = d.recordsOf(t, id).notified
 		return len(seen) == 1 && seen[0].Deliveries >= times && row[bool](t, d, `
 select not exists (
          select
@@ -109,18 +107,15 @@ select not exists (
 // webhookID is the id of the webhook about a charge.
 func (d *deployment) webhookID(t *testing.T, id string) string {
 	t.Helper()
-	return d.records(t).of(id).notified[0].WebhookID
+	return d.recordsOf(t, id).notified[0].WebhookID
 }
 
-// shopLearns gives the shop another secret, and it knows no other from then on.
+// shopLearns gives the shop another secret; it knows no other from then on.
 func (d *deployment) shopLearns(t *testing.T, secret string) {
 	t.Helper()
-	address := strings.TrimPrefix(d.sandbox.URL(), "http://")
-	stop(t, d.sandbox)
-	env := maps.Clone(d.sandboxEnv)
-	env["SHOP_WEBHOOK_SECRET"], env["HTTP_ADDR"] = secret, address
-	d.keys.webhook = secret
-	if d.sandbox = d.start(t, "sandbox", binaries(t).Sandbox, env); d.sandbox == nil {
-		t.FailNow()
-	}
+	stop(t, d.Sandbox)
+	d.Secrets.Shop = secret
+	env := d.SandboxEnv("")
+	env["HTTP_ADDR"] = strings.TrimPrefix(d.Sandbox.URL(), "http://")
+	d.startSandbox(t, env)
 }

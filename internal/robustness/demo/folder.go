@@ -50,7 +50,7 @@ func sweep(parent string) error {
 	for _, path := range locks {
 		lock, err := lockFile(path)
 		if err != nil {
-			continue // in use, or somebody else's
+			continue // in use, or another user's
 		}
 		if err := errors.Join(os.RemoveAll(filepath.Dir(path)), lock.Close()); err != nil {
 			return err

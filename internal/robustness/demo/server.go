@@ -45,7 +45,7 @@ func (s startedServer) restart(ctx context.Context) error { return s.Restart(ctx
 
 func (s startedServer) close(context.Context) error { return s.Close() } //nolint:contextcheck // Close bounds itself
 
-// lentServer is somebody else's: the demo adds databases with names of their own
+// lentServer is the user's own: the demo adds databases with names of their own
 // and drops them in the end. The roles that a migration makes belong to the
 // server and stay.
 type lentServer struct {

@@ -63,7 +63,7 @@ func TestGate(t *testing.T) {
 				status = response.StatusCode
 				body, _ := io.ReadAll(response.Body)
 				if status == http.StatusCreated && (string(body) != "money" || response.Header.Get("X-Outside") != "k1") {
-					t.Errorf("carried %q and %q", body, response.Header)
+					t.Errorf("forwarded %q and %q", body, response.Header)
 				}
 			}
 			if status != test.status || calls.Load() != test.calls || plan.Fired() != (test.side != "") {

@@ -27,7 +27,7 @@ func TestProtocol(t *testing.T) {
 	t.Run("a cancel request reaches the server", func(t *testing.T) {
 		t.Parallel()
 		s := newScene(t)
-		conn, _ := s.through(failpoint.Aim{}, failpoint.Known{}, nil)
+		conn, _ := s.through(failpoint.Aim{}, nil)
 		var pid uint32
 		if err := conn.QueryRow(s.ctx, `select pg_backend_pid()`).Scan(&pid); err != nil {
 			t.Fatal(err)
@@ -52,7 +52,7 @@ func TestProtocol(t *testing.T) {
 	t.Run("what the server says by itself is forwarded", func(t *testing.T) {
 		t.Parallel()
 		s := newScene(t)
-		conn, _ := s.through(failpoint.Aim{}, failpoint.Known{}, nil)
+		conn, _ := s.through(failpoint.Aim{}, nil)
 		s.exec(conn, `listen news`)
 		s.exec(s.direct, `notify news, 'good'`)
 		news, err := conn.WaitForNotification(s.ctx)
@@ -64,7 +64,7 @@ func TestProtocol(t *testing.T) {
 	t.Run("rows are copied in and out", func(t *testing.T) {
 		t.Parallel()
 		s := newScene(t)
-		conn, _ := s.through(failpoint.Aim{}, failpoint.Known{}, nil)
+		conn, _ := s.through(failpoint.Aim{}, nil)
 		n, err := conn.CopyFrom(s.ctx, pgx.Identifier{"effects"}, []string{"id"}, pgx.CopyFromRows([][]any{{1}, {2}}))
 		if err != nil || n != 2 {
 			t.Errorf("%d rows, %v", n, err)
@@ -72,10 +72,27 @@ func TestProtocol(t *testing.T) {
 		s.wantStored(1, 2)
 	})
 
+	t.Run("no connection opens or stays open while the server is down", func(t *testing.T) {
+		t.Parallel()
+		s := newScene(t)
+		conn, _ := s.through(failpoint.Aim{}, nil)
+		s.proxy.SetDown(true)
+		if _, err := conn.Exec(s.ctx, insert, 1); err == nil {
+			t.Error("a connection stayed open")
+		}
+		if conn, err := pgx.Connect(s.ctx, s.proxy.URL()); err == nil {
+			_ = conn.Close(s.ctx)
+			t.Error("a connection opened")
+		}
+		s.proxy.SetDown(false)
+		s.exec(s.connect(s.proxy.URL()), insert, 2)
+		s.wantStored(2)
+	})
+
 	t.Run("a victim that hangs up takes its session with it", func(t *testing.T) {
 		t.Parallel()
 		s := newScene(t)
-		conn, _ := s.through(failpoint.Aim{}, failpoint.Known{}, nil)
+		conn, _ := s.through(failpoint.Aim{}, nil)
 		s.exec(conn, "begin")
 		s.exec(conn, insert, 1)
 		s.proxy.CutAll()

@@ -19,22 +19,22 @@ import (
 type scene struct {
 	*testing.T
 
-	direct *pgx.Conn
-	proxy  *failpoint.Proxy
-	watch  *failpoint.Watch
-	ctx    context.Context //nolint:containedctx // the test's own
+	address string
+	direct  *pgx.Conn
+	proxy   *failpoint.Proxy
+	watch   *failpoint.Watch
+	ctx     context.Context //nolint:containedctx // the test's own
 }
 
 func newScene(t *testing.T) *scene {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), await.Stall)
 	t.Cleanup(cancel)
-	address := pgtest.Empty(t)
-	s := &scene{T: t, watch: failpoint.NewWatch(), ctx: ctx}
-	s.direct = s.connect(address)
+	s := &scene{T: t, address: pgtest.Empty(t), watch: failpoint.NewWatch(), ctx: ctx}
+	s.direct = s.connect(s.address)
 	s.exec(s.direct, `create table effects (id int primary key)`)
 	var err error
-	if s.proxy, err = failpoint.NewProxy(ctx, address, s.watch); err != nil {
+	if s.proxy, err = failpoint.NewProxy(ctx, s.address, s.watch); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.proxy.Close)
@@ -52,8 +52,12 @@ func (s *scene) connect(address string) *pgx.Conn {
 }
 
 // through puts a plan in place and connects through the proxy.
-func (s *scene) through(aim failpoint.Aim, known failpoint.Known, strike func(failpoint.Fault)) (*pgx.Conn, *failpoint.Plan) {
+func (s *scene) through(aim failpoint.Aim, strike func(failpoint.Fault), polls ...string) (*pgx.Conn, *failpoint.Plan) {
 	s.Helper()
+	known := failpoint.Known{Polls: map[string]bool{}}
+	for _, name := range polls {
+		known.Polls[name] = true
+	}
 	plan := failpoint.NewPlan(aim, known, strike)
 	s.watch.Set(plan)
 	return s.connect(s.proxy.URL()), plan
@@ -111,7 +115,7 @@ func TestPoints(t *testing.T) {
 	t.Run("a round trip is named by its statements and counted by its name", func(t *testing.T) {
 		t.Parallel()
 		s := newScene(t)
-		conn, plan := s.through(failpoint.Aim{}, failpoint.Known{}, nil)
+		conn, plan := s.through(failpoint.Aim{}, nil)
 		for i := range 2 {
 			if err := conn.SendBatch(s.ctx, effects(3*i, 3*i+1, 3*i+2)).Close(); err != nil {
 				t.Fatal(err)
@@ -134,7 +138,7 @@ func TestPoints(t *testing.T) {
 	t.Run("what another connection of a life has done before is no point", func(t *testing.T) {
 		t.Parallel()
 		s := newScene(t)
-		conn, plan := s.through(failpoint.Aim{}, failpoint.Known{}, nil)
+		conn, plan := s.through(failpoint.Aim{}, nil)
 		s.exec(conn, insert, 1)
 		s.exec(s.connect(s.proxy.URL()), insert, 2)
 		s.exec(s.connect(s.proxy.URL()+"&application_name=other"), insert, 3)
@@ -146,7 +150,7 @@ func TestPoints(t *testing.T) {
 		t.Parallel()
 		s := newScene(t)
 		name := "select id from effects"
-		conn, plan := s.through(failpoint.Aim{}, failpoint.Known{Polls: map[string]bool{name: true}}, nil)
+		conn, plan := s.through(failpoint.Aim{}, nil, name)
 		for _, found := range []bool{false, true, false} {
 			if found {
 				s.exec(s.direct, insert, 1)
@@ -182,8 +186,8 @@ func TestStrike(t *testing.T) {
 			t.Parallel()
 			s := newScene(t)
 			var struck atomic.Int32
-			aim := failpoint.Aim{Point: failpoint.Point{Name: "insert effects ×2", Occurrence: 1}, Side: test.side, Fault: failpoint.Cut}
-			conn, plan := s.through(aim, failpoint.Known{}, func(failpoint.Fault) { struck.Add(1) })
+			aim := at("insert effects ×2", test.side, failpoint.Cut)
+			conn, plan := s.through(aim, func(failpoint.Fault) { struck.Add(1) })
 			err := conn.SendBatch(s.ctx, effects(1, 2)).Close()
 			if refusal := new(pgconn.PgError); err == nil || errors.As(err, &refusal) {
 				t.Errorf("the commit ended with %v", err)
@@ -199,7 +203,7 @@ func TestStrike(t *testing.T) {
 	t.Run("the k-th of a name is struck and no other", func(t *testing.T) {
 		t.Parallel()
 		s := newScene(t)
-		conn, plan := s.through(failpoint.Aim{Point: failpoint.Point{Name: "insert effects", Occurrence: 2}, Side: failpoint.Before, Fault: failpoint.Cut}, failpoint.Known{}, nil)
+		conn, plan := s.through(failpoint.Aim{Point: failpoint.Point{Name: "insert effects", Occurrence: 2}, Side: failpoint.Before, Fault: failpoint.Cut}, nil)
 		s.exec(conn, insert, 1)
 		if plan.Fired() {
 			t.Error("the first was struck")
@@ -213,7 +217,7 @@ func TestStrike(t *testing.T) {
 	t.Run("a plan by number strikes after that many points", func(t *testing.T) {
 		t.Parallel()
 		s := newScene(t)
-		conn, _ := s.through(failpoint.Aim{Nth: 4, Fault: failpoint.Kill}, failpoint.Known{}, nil)
+		conn, _ := s.through(failpoint.Aim{Nth: 4, Fault: failpoint.Kill}, nil)
 		s.exec(conn, insert, 1)
 		if _, err := conn.Exec(s.ctx, insert, 2); err == nil {
 			t.Error("connect, prepare, insert and insert were not struck")
@@ -226,8 +230,8 @@ func TestStrike(t *testing.T) {
 		s := newScene(t)
 		for _, side := range []failpoint.Side{failpoint.Before, failpoint.After} {
 			stored := -1
-			aim := failpoint.Aim{Point: failpoint.Point{Name: "insert effects", Occurrence: 1}, Side: side, Fault: failpoint.Pause}
-			conn, _ := s.through(aim, failpoint.Known{}, func(failpoint.Fault) {
+			aim := at("insert effects", side, failpoint.Pause)
+			conn, _ := s.through(aim, func(failpoint.Fault) {
 				if err := s.direct.QueryRow(s.ctx, `select count(*) from effects`).Scan(&stored); err != nil {
 					t.Error(err)
 				}
@@ -248,7 +252,7 @@ func TestStrike(t *testing.T) {
 			Point: failpoint.Point{Name: name, Occurrence: 1}, Side: failpoint.Before, Fault: failpoint.Cut,
 			Behind: failpoint.Point{Name: "insert effects", Occurrence: 1},
 		}
-		conn, plan := s.through(aim, failpoint.Known{Polls: map[string]bool{name: true}}, nil)
+		conn, plan := s.through(aim, nil, name)
 		s.exec(conn, poll, 1)
 		s.exec(conn, insert, 1)
 		if plan.Fired() {
@@ -262,58 +266,76 @@ func TestStrike(t *testing.T) {
 
 func TestErrors(t *testing.T) {
 	t.Parallel()
-
-	t.Run("in place of a statement it leaves the transaction aborted", func(t *testing.T) {
-		t.Parallel()
-		s := newScene(t)
-		conn, _ := s.through(failpoint.Aim{Point: failpoint.Point{Name: "insert effects", Occurrence: 1}, Side: failpoint.Before, Fault: failpoint.Deadlock}, failpoint.Known{}, nil)
+	insertOne := func(s *scene, conn *pgx.Conn) error { _, err := conn.Exec(s.ctx, insert, 1); return err }
+	batch := func(s *scene, conn *pgx.Conn) error { return conn.SendBatch(s.ctx, effects(1, 2)).Close() }
+	inTransaction := func(s *scene, conn *pgx.Conn) error {
 		s.exec(conn, "begin")
-		_, err := conn.Exec(s.ctx, insert, 1)
-		wantCode(t, err, "40P01", "ERROR")
-		_, err = conn.Exec(s.ctx, insert, 1)
-		wantCode(t, err, "25P02", "ERROR")
-		s.exec(conn, "rollback")
-		s.exec(conn, insert, 2)
-		s.wantStored(2)
-	})
-
-	t.Run("in place of a batch it leaves nothing of it", func(t *testing.T) {
-		t.Parallel()
-		s := newScene(t)
-		conn, _ := s.through(failpoint.Aim{Point: failpoint.Point{Name: "insert effects ×2", Occurrence: 1}, Side: failpoint.Before, Fault: failpoint.Serialization}, failpoint.Known{}, nil)
-		wantCode(t, conn.SendBatch(s.ctx, effects(1, 2)).Close(), "40001", "ERROR")
-		s.wantStored()
-		if err := conn.SendBatch(s.ctx, effects(1, 2)).Close(); err != nil {
-			t.Errorf("the same connection commits no more: %v", err)
+		err := insertOne(s, conn)
+		if err != nil {
+			wantCode(s.T, insertOne(s, conn), "25P02", "ERROR")
+			s.exec(conn, "rollback")
+			return err
 		}
-		s.wantStored(1, 2)
-	})
-
-	t.Run("in place of a commit it rolls back", func(t *testing.T) {
-		t.Parallel()
-		s := newScene(t)
-		conn, _ := s.through(failpoint.Aim{Point: failpoint.Point{Name: "commit", Occurrence: 1}, Side: failpoint.Before, Fault: failpoint.Serialization}, failpoint.Known{}, nil)
-		s.exec(conn, "begin")
-		s.exec(conn, insert, 1)
-		_, err := conn.Exec(s.ctx, "commit")
-		wantCode(t, err, "40001", "ERROR")
-		if status := conn.PgConn().TxStatus(); status != 'I' {
-			t.Errorf("the transaction's status is %c", status)
-		}
-		s.wantStored()
-		s.exec(conn, insert, 1)
-	})
-
-	for side, stored := range map[failpoint.Side][]int{failpoint.Before: nil, failpoint.After: {1}} {
-		t.Run("the end of the session "+string(side)+" the work is fatal", func(t *testing.T) {
+		_, err = conn.Exec(s.ctx, "commit")
+		return err
+	}
+	for name, test := range map[string]struct {
+		aim      failpoint.Aim
+		do       func(*scene, *pgx.Conn) error
+		severity string
+		stored   []int
+	}{
+		"in place of a statement it leaves the transaction aborted": {at("insert effects", failpoint.Before, failpoint.Deadlock), inTransaction, "ERROR", nil},
+		"in place of a batch it leaves nothing of it":               {at("insert effects ×2", failpoint.Before, failpoint.Serialization), batch, "ERROR", nil},
+		"in place of a commit it rolls back":                        {at("commit", failpoint.Before, failpoint.Serialization), inTransaction, "ERROR", nil},
+		"the end of the session before the work is fatal":           {at("insert effects", failpoint.Before, failpoint.Shutdown), insertOne, "FATAL", nil},
+		"the end of the session after the work is fatal":            {at("insert effects", failpoint.After, failpoint.Shutdown), insertOne, "FATAL", []int{1}},
+	} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newScene(t)
-			conn, _ := s.through(failpoint.Aim{Point: failpoint.Point{Name: "insert effects", Occurrence: 1}, Side: side, Fault: failpoint.Shutdown}, failpoint.Known{}, nil)
-			_, err := conn.Exec(s.ctx, insert, 1)
-			wantCode(t, err, "57P01", "FATAL")
-			s.wantStored(stored...)
+			conn, plan := s.through(test.aim, nil)
+			wantCode(t, test.do(s, conn), string(test.aim.Fault), test.severity)
+			s.wantStored(test.stored...)
+			if !plan.Fired() {
+				t.Error("the plan has not struck")
+			}
+			if test.severity == "ERROR" {
+				if status := conn.PgConn().TxStatus(); status != 'I' {
+					t.Errorf("the transaction's status is %c", status)
+				}
+				s.exec(conn, insert, 3) // the same connection still commits
+				s.wantStored(3)
+			}
 		})
 	}
+}
+
+func TestCutter_cutsOnceAtTheFirstBatchThatFits(t *testing.T) {
+	t.Parallel()
+	for side, stored := range map[failpoint.Side][]int{failpoint.Before: nil, failpoint.After: {1, 2}} {
+		t.Run(string(side), func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			cutter := failpoint.StartCutter(t, s.address)
+			conn := s.connect(cutter.URL())
+			cutter.Arm(side, 2)
+			s.exec(conn, insert, 9)
+			if err := conn.SendBatch(s.ctx, effects(1, 2)).Close(); err == nil || cutter.Cuts() != 1 {
+				t.Errorf("the batch ended with %v after %d cuts", err, cutter.Cuts())
+			}
+			s.wantStored(append(stored, 9)...)
+			conn = s.connect(cutter.URL())
+			if err := conn.SendBatch(s.ctx, effects(3, 4)).Close(); err != nil {
+				t.Errorf("another batch was cut too: %v", err)
+			}
+		})
+	}
+}
+
+// at aims at the first round trip of a name.
+func at(name string, side failpoint.Side, fault failpoint.Fault) failpoint.Aim {
+	return failpoint.Aim{Point: failpoint.Point{Name: name, Occurrence: 1}, Side: side, Fault: fault}
 }
 
 func wantCode(t *testing.T, err error, code, severity string) {

@@ -48,7 +48,7 @@ func TestMain(m *testing.M) {
 }
 
 // serve is a program as the contract has it: it says where it listens, answers
-// /readyz, and ends with 0 when it is told to.
+// /readyz, and ends with 0 on SIGTERM.
 func serve(ctx context.Context) int {
 	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", os.Getenv("HTTP_ADDR"))
@@ -166,7 +166,7 @@ func TestProcess(t *testing.T) {
 		}
 	})
 
-	t.Run("waits for its port when somebody has borrowed it", func(t *testing.T) {
+	t.Run("waits for its port when another process has it", func(t *testing.T) {
 		t.Parallel()
 		p := start(t, "server")
 		if err := p.Kill(); err != nil {
@@ -290,7 +290,7 @@ func TestRun(t *testing.T) {
 		}
 	})
 
-	t.Run("a failing command tells its code and its words", func(t *testing.T) {
+	t.Run("the error of a failing command has its code and its output", func(t *testing.T) {
 		t.Parallel()
 		_, err := fleet.Run(t.Context(), map[string]string{"ROLE": "broken"}, self(t))
 		var exit *exec.ExitError
@@ -300,7 +300,7 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// A parent that is killed takes its programs with it, whoever runs it.
+// A parent that is killed takes its programs with it, whichever user runs it.
 func TestNoChildSurvivesItsParent(t *testing.T) {
 	t.Parallel()
 
@@ -311,7 +311,7 @@ func TestNoChildSurvivesItsParent(t *testing.T) {
 	t.Run("as nobody", func(t *testing.T) {
 		t.Parallel()
 		if os.Getuid() != 0 {
-			t.Skip("only root can become somebody else")
+			t.Skip("only root can become another user")
 		}
 		diesWithItsParent(t, &syscall.Credential{Uid: 65534, Gid: 65534})
 	})
@@ -346,7 +346,7 @@ func diesWithItsParent(t *testing.T, as *syscall.Credential) {
 	await.True(t, "the child is gone", func() bool { return !answers(t, started.URL) && ended(started.PID) })
 }
 
-// room is a folder that anybody may enter and write to, with the test binary
+// room is a folder that every user may enter and write to, with the test binary
 // in it.
 func room(t *testing.T) (dir, binary string) {
 	t.Helper()
@@ -367,7 +367,7 @@ func room(t *testing.T) (dir, binary string) {
 	return dir, binary
 }
 
-// ended says whether a process is gone. One that nobody has collected yet
+// ended says whether a process is gone. One that was not waited for yet
 // counts as gone.
 func ended(pid int) bool {
 	if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {

@@ -14,7 +14,7 @@ import (
 // alone. A line releases it; the end of the pipe means that the parent is
 // gone, and the program's whole process group is killed. There is no moment in
 // which the program runs unwatched; and since the watcher belongs to that
-// group, the number cannot have passed to somebody else.
+// group, the number cannot have passed to another process.
 const leash = `(trap '' HUP INT TERM; read -r released <&3 || kill -s KILL -- -$$) </dev/null >/dev/null 2>&1 &
 exec "$@" 3<&-`
 

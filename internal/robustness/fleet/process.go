@@ -64,7 +64,7 @@ func StartReady(ctx context.Context, program Program) (*Process, error) {
 	return p, nil
 }
 
-// errPortTaken says that a program could not listen where it was told to.
+// errPortTaken says that a program could not listen on its address.
 var errPortTaken = errors.New("port taken")
 
 func (p *Process) start(ctx context.Context, addr string) (*life, string, error) {

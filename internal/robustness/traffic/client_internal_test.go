@@ -12,7 +12,7 @@ import (
 func TestClient(t *testing.T) {
 	t.Parallel()
 
-	// unsure are the answers after which nobody knows whether the request was
+	// unsure are the answers after which it is unknown whether the request was
 	// carried out.
 	unsure := []http.HandlerFunc{
 		func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },

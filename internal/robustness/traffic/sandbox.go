@@ -50,8 +50,8 @@ type Notification struct {
 
 // Redelivered is how many deliveries there were beyond the first of each.
 func (b Books) Redelivered() (n int) {
-	for _, told := range b.Notifications {
-		n += max(0, told.Deliveries-1)
+	for _, notified := range b.Notifications {
+		n += max(0, notified.Deliveries-1)
 	}
 	return n
 }
