@@ -1,21 +1,151 @@
 package httpapi_test
 
 import (
+	"bytes"
+	"errors"
+	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"net/http/httptest"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"unicode"
 
+	"github.com/bojanz/currency"
 	"github.com/google/go-cmp/cmp"
 	"github.com/labstack/echo/v4"
+	"github.com/pb33f/go-yaml"
+	"github.com/pb33f/libopenapi-validator/schema_validation"
+	"github.com/pb33f/libopenapi/datamodel/high/base"
+	v3 "github.com/pb33f/libopenapi/datamodel/high/v3"
+	"github.com/pb33f/libopenapi/orderedmap"
 
 	"github.com/payonce/payonce/internal/openapi"
 )
 
-// TestEveryRouteIsInTheContract: the routes of the server are those of the
-// contract, with the scopes that they ask for.
+// contract is read once; it never changes.
+var contract = sync.OnceValues(func() (*openapi.Contract, error) {
+	document, err := os.ReadFile("openapi.yaml")
+	if err != nil {
+		return nil, err
+	}
+	return openapi.Read(document, map[string]func(any) error{"text": isText, "iso-4217": isCurrency})
+})
+
+func theContract(tb testing.TB) *openapi.Contract {
+	tb.Helper()
+	c, err := contract()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return c
+}
+
+// judged is a handler whose exchanges must be those of the contract: the answer is
+// listed, and a request that the contract refuses is not accepted.
+func judged(tb testing.TB, handler http.Handler) http.Handler {
+	tb.Helper()
+	return recorded(handler, func(e openapi.Exchange) {
+		if err := errors.Join(theContract(tb).Check(e), wronglyAccepted(theContract(tb), e)); err != nil {
+			tb.Error(err)
+		}
+	})
+}
+
+// wronglyAccepted is why the contract refuses a request that was not refused.
+func wronglyAccepted(c *openapi.Contract, e openapi.Exchange) error {
+	if e.Status >= http.StatusBadRequest || e.Request.URL.Path == "/v1/webhooks/stripe" { // events are read leniently
+		return nil
+	}
+	return c.CheckRequest(e)
+}
+
+// recorded serves next and shows each exchange to see before the client has all of the
+// answer.
+func recorded(next http.Handler, see func(openapi.Exchange)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		e := openapi.Exchange{Request: r.Clone(r.Context())} // next may change it
+		var sent bytes.Buffer
+		r.Body = struct {
+			io.Reader
+			io.Closer
+		}{io.TeeReader(r.Body, &sent), r.Body}
+		recorder := httptest.NewRecorder()
+		next.ServeHTTP(recorder, r)
+		e.Sent, e.Status, e.Header, e.Body = sent.Bytes(), recorder.Code, recorder.Header(), recorder.Body.Bytes()
+		see(e)
+		maps.Copy(w.Header(), recorder.Header())
+		w.WriteHeader(recorder.Code)
+		_, _ = w.Write(recorder.Body.Bytes())
+	})
+}
+
+// operations calls each for what the contract lists, with the parameters of the path.
+func operations(c *openapi.Contract, each func(method, path string, o *v3.Operation, parameters []*v3.Parameter)) {
+	for path, item := range c.Model.Paths.PathItems.FromOldest() {
+		if path == openapi.Elsewhere || strings.HasPrefix(path, openapi.Webhooks) {
+			continue
+		}
+		for method, o := range item.GetOperations().FromOldest() {
+			each(strings.ToUpper(method), path, o, slices.Concat(item.Parameters, o.Parameters))
+		}
+	}
+}
+
+// The formats of the contract, written a second time: what is checked by them does not
+// check itself.
+
+var (
+	uuids   = regexp.MustCompile(`[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}`)
+	cardRun = regexp.MustCompile(`[0-9]([\t\p{Zs}\p{Pd}]*[0-9]){12,18}`)
+)
+
+func isText(value any) error {
+	s, _ := value.(string)
+	if strings.ContainsRune(s, 0) {
+		return errors.New("holds U+0000")
+	}
+	s = uuids.ReplaceAllString(s, "x")
+	for _, at := range cardRun.FindAllStringIndex(s, -1) {
+		before, after := []rune(" "+s[:at[0]]), []rune(s[at[1]:]+" ")
+		if !isWord(before[len(before)-1]) && !isWord(after[0]) && passesLuhn(s[at[0]:at[1]]) {
+			return errors.New("may hold a card number")
+		}
+	}
+	return nil
+}
+
+func isWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }
+
+func passesLuhn(text string) bool {
+	sum, double := 0, false
+	for _, r := range slices.Backward([]rune(text)) {
+		if r < '0' || r > '9' {
+			continue
+		}
+		n := int(r - '0')
+		if double {
+			n = n*2%10 + n/5
+		}
+		sum, double = sum+n, !double
+	}
+	return sum%10 == 0
+}
+
+func isCurrency(value any) error {
+	if s, ok := value.(string); ok && (s == "" || !currency.IsValid(s)) {
+		return errors.New("is no currency")
+	}
+	return nil
+}
+
+// TestEveryRouteIsInTheContract: the routes of the server are those of the contract,
+// with the scopes that they need.
 func TestEveryRouteIsInTheContract(t *testing.T) {
 	t.Parallel()
 	server, ok := newAPI(nil, io.Discard).Handler().(*echo.Echo)
@@ -29,9 +159,18 @@ func TestEveryRouteIsInTheContract(t *testing.T) {
 			want = append(want, strings.TrimSpace(parameter.ReplaceAllString(name, "{$1}")+" "+string(needed()[name])))
 		}
 	}
-	for _, o := range theContract(t).Operations() {
-		got = append(got, strings.TrimSpace(o.Method+" "+o.Path+" "+strings.Join(o.Scopes, " ")))
-	}
+	operations(theContract(t), func(method, path string, o *v3.Operation, _ []*v3.Parameter) {
+		if o.Security == nil {
+			t.Errorf("%s %s does not say what it needs", method, path)
+		}
+		name := []string{method, path}
+		for _, requirement := range o.Security {
+			for _, scopes := range requirement.Requirements.FromOldest() {
+				name = append(name, scopes...)
+			}
+		}
+		got = append(got, strings.Join(name, " "))
+	})
 	slices.Sort(want)
 	slices.Sort(got)
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -42,23 +181,57 @@ func TestEveryRouteIsInTheContract(t *testing.T) {
 // TestTheContractsExamples: each is what the schema beside it asks for.
 func TestTheContractsExamples(t *testing.T) {
 	t.Parallel()
-	checked, err := theContract(t).CheckExamples()
-	if err != nil {
-		t.Error(err)
+	checked := 0
+	check := func(where string, proxy *base.SchemaProxy, one *yaml.Node, many *orderedmap.Map[string, *base.Example]) {
+		nodes := map[string]*yaml.Node{"": one}
+		for name, example := range many.FromOldest() {
+			nodes[name] = example.Value
+		}
+		for name, node := range nodes {
+			if node == nil {
+				continue
+			}
+			checked++
+			var value any
+			if err := node.Decode(&value); err != nil {
+				t.Fatal(err)
+			}
+			if ok, wrong := schema_validation.NewSchemaValidator().ValidateSchemaObject(proxy.Schema(), value); !ok {
+				t.Errorf("%s, %s: %v", where, name, wrong)
+			}
+		}
 	}
+	media := func(where string, content *orderedmap.Map[string, *v3.MediaType]) {
+		for _, m := range content.FromOldest() {
+			check(where, m.Schema, m.Example, m.Examples)
+		}
+	}
+	operations(theContract(t), func(method, path string, o *v3.Operation, parameters []*v3.Parameter) {
+		for _, p := range parameters {
+			check(method+" "+path+" "+p.Name, p.Schema, p.Example, p.Examples)
+		}
+		if o.RequestBody != nil {
+			media(method+" "+path, o.RequestBody.Content)
+		}
+		for status, r := range o.Responses.Codes.FromOldest() {
+			media(method+" "+path+" "+status, r.Content)
+		}
+	})
 	if checked < 15 {
 		t.Errorf("%d examples", checked)
 	}
 }
 
-// TestAWrongAnswerIsCaught: what judges every answer of these tests would find
-// one that is not in the contract, and a body that is judged in another way.
+// TestAWrongAnswerIsCaught plants what an answer can have wrong.
 func TestAWrongAnswerIsCaught(t *testing.T) {
 	t.Parallel()
 	c := theContract(t)
-	w := serve(t)
-	right := exchanged(t, w, post("key-1", body()))
-	if err := errorsOf(c, right); err != nil {
+	api := serve(t).handler()
+	replace := func(e *openapi.Exchange, what, with string) {
+		e.Body = []byte(strings.Replace(string(e.Body), what, with, 1))
+	}
+	right := exchanged(t, api, post("key-1", body()))
+	if err := errors.Join(c.Check(right), wronglyAccepted(c, right)); err != nil {
 		t.Fatalf("the answer of the api: %v", err)
 	}
 	for _, test := range []struct {
@@ -66,67 +239,46 @@ func TestAWrongAnswerIsCaught(t *testing.T) {
 		spoil func(e *openapi.Exchange)
 		want  string
 	}{
-		{"another status", func(e *openapi.Exchange) { e.Status = http.StatusCreated }, "the status is not listed"},
-		{"a header that is not listed", func(e *openapi.Exchange) { e.Header.Set("X-Charge", "1") }, "X-Charge is not listed"},
-		{"no request id", func(e *openapi.Exchange) { e.Header.Del("X-Request-Id") }, "X-Request-Id is missing"},
-		{"a wrong header", func(e *openapi.Exchange) { e.Header.Set("Retry-After", "soon") }, "Retry-After is"},
-		{"another media type", func(e *openapi.Exchange) { e.Header.Set("Content-Type", "text/plain") }, "text/plain is not listed"},
-		{"no body", func(e *openapi.Exchange) { e.Body = nil }, "the body"},
+		{"another status", func(e *openapi.Exchange) { e.Status = http.StatusCreated }, "'201'"},
+		{"a header that is not listed", func(e *openapi.Exchange) { e.Header.Set("X-Charge", "1") }, "X-Charge"},
+		{"no request id", func(e *openapi.Exchange) { e.Header.Del("X-Request-Id") }, "X-Request-Id"},
+		{"a wrong header", func(e *openapi.Exchange) { e.Header.Set("Retry-After", "soon") }, "retry-after"},
+		{"another media type", func(e *openapi.Exchange) { e.Header.Set("Content-Type", "text/plain") }, "text/plain"},
+		{"no body", func(e *openapi.Exchange) { e.Body = nil }, "a body"},
 		{"a member more", func(e *openapi.Exchange) { replace(e, `"failure":null`, `"failure":null,"fee":1`) }, "fee"},
 		{"a member less", func(e *openapi.Exchange) { replace(e, `"failure":null,`, ``) }, "failure"},
 		{"a member of another type", func(e *openapi.Exchange) { replace(e, `"amount":2000`, `"amount":"2000"`) }, "amount"},
 		{"a status that no charge has", func(e *openapi.Exchange) { replace(e, `"status":"pending","steps"`, `"status":"paid","steps"`) }, "status"},
 		{"a time that is none", func(e *openapi.Exchange) { replace(e, `"created_at":"2`, `"created_at":"x2`) }, "created_at"},
-		{"a body that is refused in the contract", func(e *openapi.Exchange) { e.Sent = []byte(body("amount", "0")) }, "/amount"},
-		{"a problem that the route does not know", func(e *openapi.Exchange) {
+		{"a body that the contract refuses", func(e *openapi.Exchange) { e.Sent = []byte(body("amount", "0")) }, "amount"},
+		{"a problem that the route does not have", func(e *openapi.Exchange) {
 			e.Status = http.StatusConflict
 			e.Header.Set("Content-Type", "application/problem+json")
 			e.Body = []byte(`{"type":"/problems/conflict","title":"a","status":409,"detail":"b","instance":"/","retryable":false,"retry_with":"new-key"}`)
-		}, "/problems/conflict"},
+		}, "/problems/idempotency-key-in-use"},
+		{"a path that is not listed", func(e *openapi.Exchange) { e.Request.URL.Path = "/v1/accounts" }, "'202'"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			e := right
-			e.Header = right.Header.Clone()
+			e.Header, e.Request = right.Header.Clone(), right.Request.Clone(t.Context())
 			test.spoil(&e)
-			if err := errorsOf(c, e); err == nil || !strings.Contains(err.Error(), test.want) {
+			if err := errors.Join(c.Check(e), wronglyAccepted(c, e)); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("found %v, want %q", err, test.want)
 			}
 		})
 	}
-	t.Run("a refusal of what is fine in the contract", func(t *testing.T) {
-		e := exchanged(t, w, post("key-2", body("amount", "0")))
-		e.Sent = []byte(body())
-		if err := agrees(c, e); err == nil {
-			t.Error("not found")
-		}
-	})
-	t.Run("an answer at a path that is not listed", func(t *testing.T) {
-		e := exchanged(t, w, get("/v1/balances"))
-		e.Request.URL.Path, e.Request.URL.RawPath = "/v1/accounts", ""
-		if err := c.Check(e); err == nil {
-			t.Error("not found")
-		}
-	})
 }
 
-func errorsOf(c *openapi.Contract, e openapi.Exchange) error {
-	if err := c.Check(e); err != nil {
-		return err
+// schemaAt is a schema of the contract, or of a member of one: "Step/status".
+func schemaAt(tb testing.TB, name string) *base.Schema {
+	tb.Helper()
+	name, member, nested := strings.Cut(name, "/")
+	proxy := theContract(tb).Model.Components.Schemas.GetOrZero(name)
+	if nested && proxy != nil {
+		proxy = proxy.Schema().Properties.GetOrZero(member)
 	}
-	return agrees(c, e)
-}
-
-func replace(e *openapi.Exchange, what, with string) {
-	e.Body = []byte(strings.Replace(string(e.Body), what, with, 1))
-}
-
-// exchanged sends a call and shows the exchange.
-func exchanged(t *testing.T, w *world, c call) openapi.Exchange {
-	t.Helper()
-	a := w.send(t, c)
-	request, err := http.NewRequestWithContext(t.Context(), c.method, w.url+c.path, http.NoBody)
-	if err != nil {
-		t.Fatal(err)
+	if proxy == nil {
+		tb.Fatalf("the contract has no schema %s", fmt.Sprint(name, "/", member))
 	}
-	return openapi.Exchange{Request: request, Sent: []byte(c.body), Status: a.status, Header: a.header, Body: []byte(a.body)}
+	return proxy.Schema()
 }
