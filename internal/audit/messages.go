@@ -181,20 +181,10 @@ with wanted as (
     from ledger_events o
     join ledger_events r
       on r.stream_id = o.stream_id
-     and r.type like 'charge.requested.v%'
+     and r.data ->> 'refund_id' is not distinct from o.data ->> 'refund_id'
+     and r.type ~ '^(charge|refund)\.requested\.v'
      and r.data ->> 'notify' = 'true'
-   where o.type like 'charge.succeeded.v%'
-      or o.type like 'charge.failed.v%'
-   union
-  select o.event_id::text,
-         o.stream_id
-    from ledger_events o
-    join ledger_events r
-      on r.stream_id = o.stream_id
-     and r.data ->> 'refund_id' = o.data ->> 'refund_id'
-     and r.type like 'refund.requested.v%'
-     and r.data ->> 'notify' = 'true'
-   where o.type ~ '^refund\.(succeeded|failed|reversed)\.v'
+   where o.type ~ '^(charge\.(succeeded|failed)|refund\.(succeeded|failed|reversed))\.v'
 ), told as (
   select stream_id,
          data ->> 'event_id' as event_id,

@@ -40,6 +40,9 @@ func TestRun_readsTheLedgerByPages(t *testing.T) {
 		if is.Checked-was.Checked != n+1 || is.Violated-was.Violated != violated {
 			t.Errorf("%s: %d streams more, %d violated more; want %d and %d", name, is.Checked-was.Checked, is.Violated-was.Violated, n+1, violated)
 		}
+		if len(is.Examples) != int(min(violated, 5)) {
+			t.Errorf("%s: %d examples", name, len(is.Examples))
+		}
 	}
 }
 

@@ -55,7 +55,7 @@ func newWorld(t *testing.T) *world {
 	w.receive()
 	w.notify("declined")
 
-	w.accept("refused", false) // out of stock, and nobody to tell
+	w.accept("refused", false) // out of stock, and no webhook
 	w.receive()
 	w.outcome("refused", domain.RejectInventory{Code: domain.OutOfStock})
 	w.receive()
@@ -108,7 +108,7 @@ func newWorld(t *testing.T) *world {
 	w.refund("returning", 300)
 	w.hear("refunded")
 
-	w.accept("fresh", true) // nobody has received it yet
+	w.accept("fresh", true) // it is not received yet
 	w.refuse("key-too-much")
 	return w
 }
