@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/robustness/traffic"
 )
 
 // once keeps net/http from retrying a request with an Idempotency-Key when a reused
@@ -146,6 +148,24 @@ func (c *client) try(ctx context.Context, r request) (answer, error) {
 		return got, fmt.Errorf("%s: %s", r.key, complaint)
 	}
 	return got, nil
+}
+
+// adopt records what other traffic of the merchant was answered, for the checks at
+// the end.
+func (c *client) adopt(records []traffic.Record) {
+	for _, r := range records {
+		c.keys = append(c.keys, r.Charge.Key)
+		answers := slices.Clone(r.Answers)
+		for _, refund := range r.Refunds {
+			c.keys = append(c.keys, refund.Refund.Key)
+			answers = append(answers, refund.Answers...)
+		}
+		for _, a := range answers {
+			if a.Status == http.StatusAccepted {
+				c.accepted[a.Location] = answer{Body: []byte(a.Body)}
+			}
+		}
+	}
 }
 
 // insist retries a request under the same key until it has a definitive answer: it

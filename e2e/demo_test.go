@@ -3,7 +3,6 @@ package e2e_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"io"
 	"os"
 	"os/exec"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/robustness/validate"
 )
 
 // TestDemo runs `payonce demo` as a visitor does.
@@ -28,15 +28,9 @@ func TestDemo(t *testing.T) {
 		command := s.demo(t, "--charges", "12", "--seed", "7", "--json")
 		command.Stdout = &stdout
 		if err := command.Run(); err != nil {
-			t.Errorf("the demo ended with %v and said\n%s", err, s.said())
+			t.Errorf("the demo ended with %v and said\n%s", err, s.stderr.String())
 		}
-		var audit struct {
-			OK     bool `json:"ok"`
-			Checks []struct {
-				Name string `json:"name"`
-			} `json:"checks"`
-		}
-		if err := json.Unmarshal(stdout.Bytes(), &audit); err != nil || !audit.OK || len(audit.Checks) == 0 {
+		if audit, err := validate.ReadAudit(stdout.Bytes()); err != nil || !audit.OK {
 			t.Errorf("the demo printed %v: %s", err, stdout.String())
 		}
 		s.mustBeEmpty(t)
@@ -60,8 +54,7 @@ func TestDemo(t *testing.T) {
 type stage struct {
 	root   string
 	temp   string
-	mu     sync.Mutex
-	stderr bytes.Buffer
+	stderr *output // of the last demo
 }
 
 func newStage(t *testing.T) *stage {
@@ -97,7 +90,8 @@ func (s *stage) demo(t *testing.T, args ...string) *exec.Cmd {
 	command := exec.CommandContext(context.WithoutCancel(t.Context()), filepath.Join(s.root, "payonce"), append([]string{"demo"}, args...)...)
 	command.Dir = s.root
 	command.Env = append(os.Environ(), "TMPDIR="+s.temp, "DATABASE_URL=postgres://nobody@192.0.2.1/never")
-	command.Stderr = writer(s.say)
+	s.stderr = &output{}
+	command.Stderr = s.stderr
 	// Whatever inherits stderr must not keep the test waiting.
 	command.WaitDelay = time.Second
 	t.Cleanup(func() {
@@ -108,29 +102,28 @@ func (s *stage) demo(t *testing.T, args ...string) *exec.Cmd {
 	return command
 }
 
-type writer func([]byte) (int, error)
-
-func (w writer) Write(b []byte) (int, error) { return w(b) }
-
-func (s *stage) say(b []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.stderr.Write(b)
+// output is a buffer that is safe for concurrent use.
+type output struct {
+	mu   sync.Mutex
+	text strings.Builder
 }
 
-func (s *stage) said() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.stderr.String()
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(b)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
 }
 
 // endHalfWay sends a demo a signal when charges flow, and waits until nothing of
 // it runs. It returns how the demo ended.
 func (s *stage) endHalfWay(t *testing.T, signal syscall.Signal) error {
 	t.Helper()
-	s.mu.Lock()
-	s.stderr.Reset()
-	s.mu.Unlock()
 	command := s.demo(t, "--charges", "12", "--seed", "7")
 	command.Stdout = io.Discard
 	if err := command.Start(); err != nil {
@@ -139,7 +132,7 @@ func (s *stage) endHalfWay(t *testing.T, signal syscall.Signal) error {
 	ended := make(chan error, 1)
 	go func() { ended <- command.Wait() }()
 	await.True(t, "the demo says that charges have ended", func() bool {
-		return strings.Contains(s.said(), "charges ended")
+		return strings.Contains(s.stderr.String(), "charges ended")
 	})
 	if running := s.running(t); len(running) < 6 {
 		t.Errorf("half-way there run but %q", running)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/robustness/validate"
 )
 
 // end checks every invariant of a deployment and stops it.
@@ -137,17 +138,9 @@ select count(*)
 func (d *deployment) checkAudit(t *testing.T) {
 	t.Helper()
 	out, err := d.run(t, "audit", "--json")
-	var report struct {
-		OK     bool `json:"ok"`
-		Checks []struct {
-			Name     string   `json:"name"`
-			Checked  int64    `json:"checked"`
-			Violated int64    `json:"violated"`
-			Examples []string `json:"examples"`
-		} `json:"checks"`
-	}
-	if jsonErr := json.Unmarshal(out, &report); jsonErr != nil {
-		t.Errorf("audit printed %q: %v, %v", out, jsonErr, err)
+	report, unreadable := validate.ReadAudit(out)
+	if unreadable != nil {
+		t.Errorf("audit printed %q: %v, %v", out, unreadable, err)
 		return
 	}
 	reconciled := false

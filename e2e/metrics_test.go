@@ -108,16 +108,27 @@ select count(*)::float8
 	}
 }
 
-// metrics reads /metrics of a program.
-func metrics(t *testing.T, p *fleet.Process) map[string]float64 {
+// fetch reads a path of a program, without an API key. The answers of an api are held
+// to the contract.
+func fetch(t *testing.T, p *fleet.Process, path string) answer {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
 	c := newClient([]string{p.URL()}, "")
-	c.merchant = strings.HasPrefix(p.Name(), "api") // the contract is the api's
-	got, err := c.do(ctx, request{method: http.MethodGet, path: "/metrics", header: http.Header{"Authorization": nil}})
-	if err != nil || got.Status != http.StatusOK {
-		t.Fatalf("/metrics of %s: %v, %d %s", p.Name(), err, got.Status, got.Body)
+	c.merchant = strings.HasPrefix(p.Name(), "api")
+	got, err := c.do(ctx, request{method: http.MethodGet, path: path, header: http.Header{"Authorization": nil}})
+	if err != nil {
+		t.Fatalf("%s of %s: %v", path, p.Name(), err)
+	}
+	return got
+}
+
+// metrics reads /metrics of a program.
+func metrics(t *testing.T, p *fleet.Process) map[string]float64 {
+	t.Helper()
+	got := fetch(t, p, "/metrics")
+	if got.Status != http.StatusOK {
+		t.Fatalf("/metrics of %s: %d %s", p.Name(), got.Status, got.Body)
 	}
 	found := map[string]float64{}
 	for line := range strings.Lines(string(got.Body)) {

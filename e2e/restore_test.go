@@ -1,10 +1,10 @@
 package e2e_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"os/exec"
 	"path/filepath"
@@ -89,8 +89,8 @@ func restoreInto(t *testing.T, target *server, behind bool) {
 	d.moveTo(t, moved)
 	d.tables = tables
 	worker := d.Workers[0]
-	if code, body := readiness(t, worker); code != http.StatusServiceUnavailable || !strings.Contains(body, "payonce outbox repair") {
-		t.Errorf("the worker's readiness is %d %s", code, body)
+	if got := fetch(t, worker, "/readyz"); got.Status != http.StatusServiceUnavailable || !bytes.Contains(got.Body, []byte("payonce outbox repair")) {
+		t.Errorf("the worker's readiness is %d %s", got.Status, got.Body)
 	}
 	since := d.send(t, newOrder(visa)) // the api does not know
 	charges = append(charges, since)
@@ -118,7 +118,7 @@ select i.message_id
 	if report.Repaired.Events == 0 || report.Repaired.Messages == 0 || report.Repaired.Received == 0 {
 		t.Errorf("repaired %+v", report.Repaired)
 	}
-	await.True(t, "the worker is ready after the repair", func() bool { code, _ := readiness(t, worker); return code == http.StatusOK })
+	await.True(t, "the worker is ready after the repair", func() bool { return fetch(t, worker, "/readyz").Status == http.StatusOK })
 	for _, c := range charges {
 		if got := d.await(t, c.ID); got.Status != "succeeded" {
 			t.Errorf("charge %s is %s", c.ID, got.Status)
@@ -245,23 +245,4 @@ func TestRestore_ofAnOlderDump_capturesNothingTwice(t *testing.T) {
 		t.Errorf("the audit says at last: %v\n%s", err, out)
 	}
 	d.client = nil // what is lost stays lost: the invariants do not hold
-}
-
-// readiness asks a program whether it can work.
-func readiness(t *testing.T, p *fleet.Process) (code int, body string) {
-	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.URL()+"/readyz", http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = response.Body.Close() }()
-	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return response.StatusCode, string(text)
 }

@@ -171,10 +171,7 @@ func probesNeedNoKey(t *testing.T, d *deployment) {
 
 func mustAnswer(t *testing.T, p *fleet.Process, path string, status int) {
 	t.Helper()
-	c := newClient([]string{p.URL()}, "")
-	c.merchant = strings.HasPrefix(p.Name(), "api")
-	got, err := c.do(t.Context(), request{method: http.MethodGet, path: path, header: http.Header{"Authorization": nil}})
-	if err != nil || got.Status != status {
-		t.Errorf("%s of %s answers %d %s, %v, want %d", path, p.Name(), got.Status, got.Body, err, status)
+	if got := fetch(t, p, path); got.Status != status {
+		t.Errorf("%s of %s answers %d %s, want %d", path, p.Name(), got.Status, got.Body, status)
 	}
 }

@@ -31,7 +31,8 @@ func soakStall(t *testing.T) {
 	}
 	await.True(t, "the provider keeps all slow charges waiting", func() bool { return p.intents() == slow })
 
-	d.goesOn(t, n)
+	d.flowing(t, n, 4, visa, visa, cardDeclined).finish(t, d)
+	await.Row(t, d.tables, `select count(*) = $1 from ledger_events where type in ('charge.succeeded.v1', 'charge.failed.v1')`, n)
 	const open = `
 select count(*)
   from ledger_events
@@ -61,36 +62,6 @@ select concat_ws(' ', 'median', (percentile_disc(0.5) within group (order by too
 	d.sampleKeys(t, 1000)
 	t.Logf("%d charges ended while %d waited for a provider that kept %d calls: %s; from accepted to ended, in ms: %s",
 		n, slow, held, none(n, "charges that an unanswered call held up"), row[string](t, d, latency, waiting))
-}
-
-// goesOn has a few merchants order one thing after another, each only once the one
-// before is over, so that no charge waits for anything but its own steps.
-func (d *deployment) goesOn(t *testing.T, n int) {
-	t.Helper()
-	ctx := t.Context()
-	work := make(chan []byte, n)
-	for i := range n {
-		work <- newOrder([]string{visa, visa, cardDeclined}[i%3]).body(t)
-	}
-	close(work)
-	var all sync.WaitGroup
-	for range 4 {
-		all.Go(func() {
-			for body := range work {
-				got, _, err := d.client.insist(ctx, request{key: "key-" + unique(), body: body})
-				var c charge
-				if err != nil || json.Unmarshal(got.Body, &c) != nil {
-					t.Errorf("answered %d %s, %v", got.Status, got.Body, err)
-					return
-				}
-				if !await.Within(await.Stall, func() bool { return d.charge(ctx, c.ID).over() }) {
-					t.Errorf("charge %s is not over after %s", c.ID, await.Stall)
-					return
-				}
-			}
-		})
-	}
-	all.Wait()
 }
 
 // slowAmount marks the charges that the provider is slow with.

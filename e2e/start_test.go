@@ -96,21 +96,18 @@ func TestStart_unsafeSettings_areRefused(t *testing.T) {
 		for _, program := range []string{b.API, b.Worker} {
 			mustRefuse(t, program, env, "fsync")
 		}
-		if out, err := run(t, b.Payonce, env, "migrate"); err == nil || !strings.Contains(out.stderr.String(), "fsync") {
-			t.Errorf("migrate ended with %v and said %q", err, out.stderr.String())
+		if _, stderr, err := run(t, b.Payonce, env, "migrate"); err == nil || !strings.Contains(stderr.String(), "fsync") {
+			t.Errorf("migrate ended with %v and printed %q", err, stderr.String())
 		}
 	})
 }
 
-// output is what a program printed.
-type output struct{ stdout, stderr bytes.Buffer }
-
 // run runs a program that ends by itself.
-func run(t *testing.T, program string, env map[string]string, args ...string) (*output, error) {
+func run(t *testing.T, program string, env map[string]string, args ...string) (stdout, stderr *bytes.Buffer, err error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
-	var out output
+	stdout, stderr = &bytes.Buffer{}, &bytes.Buffer{}
 	command := exec.CommandContext(ctx, program, args...)
 	command.Env = []string{"HTTP_ADDR=127.0.0.1:0", "HOME=" + os.Getenv("HOME"), "PATH=" + os.Getenv("PATH")}
 	for name, value := range env {
@@ -118,22 +115,22 @@ func run(t *testing.T, program string, env map[string]string, args ...string) (*
 			command.Env = append(command.Env, name+"="+value)
 		}
 	}
-	command.Stdout, command.Stderr = &out.stdout, &out.stderr
-	return &out, command.Run()
+	command.Stdout, command.Stderr = stdout, stderr
+	return stdout, stderr, command.Run()
 }
 
 func mustRefuse(t *testing.T, program string, env map[string]string, says string) {
 	t.Helper()
-	out, err := run(t, program, env)
+	stdout, stderr, err := run(t, program, env)
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() != 1 {
-		t.Errorf("it ended with %v, want exit code 1: %s", err, out.stderr.String())
+		t.Errorf("it ended with %v, want exit code 1: %s", err, stderr.String())
 	}
-	if out.stdout.Len() > 0 {
-		t.Errorf("it printed on stdout: %s", out.stdout.String())
+	if stdout.Len() > 0 {
+		t.Errorf("it printed on stdout: %s", stdout.String())
 	}
 	var last logEntry
-	for line := range bytes.Lines(out.stderr.Bytes()) {
+	for line := range bytes.Lines(stderr.Bytes()) {
 		last = mustBeLog(t, program, line)
 		for _, secret := range []string{databasePassword, env["STRIPE_SECRET_KEY"]} {
 			if secret != "" && bytes.Contains(line, []byte(secret)) {

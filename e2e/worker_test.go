@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"math/rand/v2"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -266,23 +265,8 @@ func TestWorker_randomKillsAndFaults_changeNoOutcome(t *testing.T) {
 		t.Error("no message met a fault or lost its holder: the test showed nothing")
 	}
 	t.Logf("fault seed %d: %d charges, %d refunds, %d kills, %d messages were retried", seed, charges, plan.Refunds(), kills, retried)
-	for _, record := range e.Records { // the checks at the end compare with what the client was answered
-		for _, answer := range append(slices.Clone(record.Answers), answersOf(record.Refunds)...) {
-			if answer.Status == http.StatusAccepted {
-				d.client.accepted[answer.Location] = answerWith(answer.Body)
-			}
-		}
-	}
+	d.client.adopt(e.Records)
 }
-
-func answersOf(refunds []traffic.RefundRecord) (answers []traffic.Answer) {
-	for _, r := range refunds {
-		answers = append(answers, r.Answers...)
-	}
-	return answers
-}
-
-func answerWith(body string) answer { return answer{Body: []byte(body)} }
 
 // TestWorker_shopOrProviderDown_chargesWaitWithoutAnAttempt closes the shop, and then
 // kills the provider: connections are refused.

@@ -75,7 +75,7 @@ func checkout() (root string, found bool, err error) {
 	}
 	for {
 		text, err := os.ReadFile(filepath.Join(dir, "go.mod"))
-		if err == nil && declares(string(text), module) {
+		if err == nil && strings.Contains("\n"+string(text), "\nmodule "+module+"\n") {
 			return dir, true, nil
 		}
 		up := filepath.Dir(dir)
@@ -84,15 +84,6 @@ func checkout() (root string, found bool, err error) {
 		}
 		dir = up
 	}
-}
-
-func declares(modfile, path string) bool {
-	for line := range strings.Lines(modfile) {
-		if strings.TrimSpace(line) == "module "+path {
-			return true
-		}
-	}
-	return false
 }
 
 // installed are the programs next to the running one.

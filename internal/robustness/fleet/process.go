@@ -1,9 +1,21 @@
+// Package fleet builds the real programs and runs them as child processes, for the
+// demo, the benchmarks and the tests that kill them. A World is one payonce of them.
+//
+// The process that it signals is the program itself. A program has exactly the
+// environment that it was given, and keeps its address through restarts. No program
+// outlives this process, however this process ends. A program has a session of its
+// own: the terminal's Ctrl-C reaches only this process, which then stops the programs
+// in order.
+//
+// The package does not restart a program that ends by itself, and it needs /bin/sh.
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"sync"
@@ -77,7 +89,7 @@ func (p *Process) start(ctx context.Context, addr string) (*life, string, error)
 		return life, addr, nil
 	case <-life.exited:
 		err = life.end()
-		if life.stderr.spokeOf("address already in use") {
+		if life.stderr.has("address already in use") {
 			err = errPortTaken
 		}
 		return nil, "", fmt.Errorf("start %s: ended before it listened: %w\n%s", p.program.Name, err, p.Tail())
@@ -90,8 +102,8 @@ func (p *Process) start(ctx context.Context, addr string) (*life, string, error)
 
 func run(program Program, addr string) (*life, error) {
 	var logs [2]*os.File
-	for i, name := range []string{program.logfile(), program.Stdout()} {
-		file, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	for i, suffix := range []string{".log", ".stdout"} {
+		file, err := os.OpenFile(program.file(suffix), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("open log: %w", err), closeAll(logs[:i]))
 		}
@@ -101,6 +113,9 @@ func run(program Program, addr string) (*life, error) {
 	if err != nil {
 		return nil, errors.Join(err, closeAll(logs[:]))
 	}
+	env := map[string]string{}
+	maps.Copy(env, program.Env)
+	env["HTTP_ADDR"] = addr
 	listening := make(chan string, 1)
 	l := &life{
 		command:   command,
@@ -108,7 +123,7 @@ func run(program Program, addr string) (*life, error) {
 		listening: listening,
 		exited:    make(chan struct{}),
 	}
-	command.Env = program.environ(addr)
+	command.Env = environ(env)
 	command.Stderr, command.Stdout = l.stderr, logs[1]
 	if err := command.start(); err != nil {
 		return nil, errors.Join(err, closeAll(logs[:]))
@@ -261,7 +276,7 @@ func (p *Process) WaitReady(ctx context.Context) error {
 func (p *Process) ready(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL()+p.program.ready(), http.NoBody)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL()+cmp.Or(p.program.Ready, "/readyz"), http.NoBody)
 	if err != nil {
 		return false
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,28 +30,9 @@ type Program struct {
 	Started func(pid int)
 }
 
-// Stdout is the file that has the program's stdout.
-func (p Program) Stdout() string { return filepath.Join(p.Log, p.Name+".stdout") }
+func (p Program) file(suffix string) string { return filepath.Join(p.Log, p.Name+suffix) }
 
-func (p Program) logfile() string { return filepath.Join(p.Log, p.Name+".log") }
-
-func (p Program) ready() string {
-	if p.Ready == "" {
-		return "/readyz"
-	}
-	return p.Ready
-}
-
-// environ is the program's environment, with the address to listen on.
-func (p Program) environ(addr string) []string {
-	env := maps.Clone(p.Env)
-	if env == nil {
-		env = map[string]string{}
-	}
-	env["HTTP_ADDR"] = addr
-	return environ(env)
-}
-
+// environ is a whole environment, as a process has it.
 func environ(given map[string]string) []string {
 	var env []string
 	for _, name := range []string{"PATH", "HOME", "TMPDIR"} {
@@ -78,17 +58,10 @@ func Run(ctx context.Context, env map[string]string, path string, args ...string
 	var stdout, stderr bytes.Buffer
 	command.Stdout, command.Stderr = &stdout, &stderr
 	if err := command.Run(); err != nil {
-		return stdout.Bytes(), fmt.Errorf("run %s %v: %w: %s", filepath.Base(path), first(args), err, tail(stderr.Bytes(), 5))
+		// Arguments behind the subcommand may hold keys.
+		return stdout.Bytes(), fmt.Errorf("run %s %v: %w: %s", filepath.Base(path), args[:min(1, len(args))], err, tail(stderr.Bytes(), 5))
 	}
 	return stdout.Bytes(), nil
-}
-
-// first is the subcommand: further arguments may hold keys.
-func first(args []string) string {
-	if len(args) == 0 {
-		return ""
-	}
-	return args[0]
 }
 
 func tail(text []byte, lines int) []byte {

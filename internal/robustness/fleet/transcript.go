@@ -7,47 +7,36 @@ import (
 	"os"
 )
 
-// transcript is a program's stderr on its way into the log file. It reads
-// along until the program says where it listens.
+// transcript writes a program's stderr into the log file, and looks for the line in
+// which the program logs its address.
 type transcript struct {
 	log       io.Writer
 	listening chan<- string
-	heard     bool
-	read      int    // of said, in whole lines
-	said      []byte // all until the program listened
+	listens   bool
+	text      []byte // all until the program listens
 }
 
 func (t *transcript) Write(text []byte) (int, error) {
-	if !t.heard {
-		t.said = append(t.said, text...)
-		t.listen()
+	if !t.listens {
+		t.text = append(t.text, text...)
+		for line := range bytes.Lines(t.text) {
+			var entry struct {
+				Message string `json:"msg"`
+				Addr    string `json:"addr"`
+			}
+			if json.Unmarshal(line, &entry) == nil && entry.Message == "listening" && entry.Addr != "" {
+				t.listens = true
+				t.listening <- entry.Addr
+				break
+			}
+		}
 	}
 	return t.log.Write(text)
 }
 
-func (t *transcript) listen() {
-	for !t.heard {
-		line, _, whole := bytes.Cut(t.said[t.read:], []byte("\n"))
-		if !whole {
-			return
-		}
-		t.read += len(line) + 1
-		var entry struct {
-			Message string `json:"msg"`
-			Addr    string `json:"addr"`
-		}
-		if json.Unmarshal(line, &entry) == nil && entry.Message == "listening" && entry.Addr != "" {
-			t.heard = true
-			t.listening <- entry.Addr
-		}
-	}
-}
-
-// spokeOf says whether the program wrote these words before it listened. It is
-// asked after the program has ended.
-func (t *transcript) spokeOf(words string) bool {
-	return bytes.Contains(t.said, []byte(words))
-}
+// has reports whether the program wrote these words before it listened. It is called
+// after the program has ended.
+func (t *transcript) has(words string) bool { return bytes.Contains(t.text, []byte(words)) }
 
 // tailBytes is how much of a log's end is looked at, tailLines how many lines
 // of it are shown.
@@ -58,7 +47,7 @@ const (
 
 // Tail is the end of the program's log, for a report of what went wrong.
 func (p *Process) Tail() string {
-	log, err := os.Open(p.program.logfile())
+	log, err := os.Open(p.program.file(".log"))
 	if err != nil {
 		return err.Error()
 	}
