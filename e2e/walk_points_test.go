@@ -15,38 +15,36 @@ import (
 // noPoints is all that a program does and that is no point of a walk, beside its
 // polls that find nothing: what a timer or a pool causes comes at any time, so no
 // run could be planned for it.
-func noPoints() map[string]string {
-	return map[string]string{
-		"select set_config, select generation from projections": "the projector looks for events to fold",
-		"announced: select exists from retention":               "a worker says how long it keeps messages and asks to be the janitor, again and again",
-		"ping":                         "a pool asks whether a connection lives that was idle for a second",
-		"close":                        "a driver forgets statements after an error",
-		"sync":                         "a driver waits for the end of what failed",
-		"held: select id from mine":    "the heartbeat renews leases every third of one",
-		"select end_half_sent":         "every 5 s a worker looks for half-sent transactions",
-		"due: update idempotency_keys": "the janitor sweeps, now and then",
-		"select set_config, due: update idempotency_keys": "the janitor sweeps",
-		"select set_config, passed: delete outbox":        "the janitor sweeps",
-		"select set_config, due: delete inbox":            "the janitor sweeps",
-		"select set_config, delete inbox_quarantine":      "the janitor sweeps",
-		"passed: delete outbox":                           "the janitor prepares",
-		"due: delete inbox":                               "the janitor prepares",
-		"delete inbox_quarantine":                         "the janitor prepares",
-	}
+var noPoints = map[string]string{
+	"select set_config, select generation from projections": "the projector looks for events to fold",
+	"announced: select exists from retention":               "a worker announces how long it keeps messages and asks for the janitor's lease, all the time",
+	"ping":                         "a pool asks whether a connection lives that was idle for a second",
+	"close":                        "a driver forgets statements after an error",
+	"sync":                         "a driver waits for the end of what failed",
+	"held: select id from held":    "the heartbeat renews leases every third of one",
+	"select end_half_sent":         "every 5 s a worker looks for half-sent transactions",
+	"due: update idempotency_keys": "the janitor deletes what has expired",
+	"select set_config, due: update idempotency_keys": "the same",
+	"select set_config, passed: delete outbox":        "the same",
+	"select set_config, expired: delete inbox":        "the same",
+	"select set_config, delete inbox_quarantine":      "the same",
+	"passed: delete outbox":                           "the janitor prepares",
+	"expired: delete inbox":                           "the same",
+	"delete inbox_quarantine":                         "the same",
 }
 
 // onceOnly are round trips of which only the first in a life is a point: how many
-// there are is a matter of time. The projector folds what there is, in one page or
-// in several. A message is claimed, or handed over by the page that receives it,
-// whichever comes first.
-func onceOnly() []string {
-	return []string{
-		"select set_config, accused: update inbox",
-		"select set_config, select txid from ledger_events",
-		"select set_config, select stream_id from ledger_events",
-		"select set_config, postings: select merchant_id from legs",
-		"update projections, insert charge_list, insert account_balances",
-	}
+// there are is a matter of time. The projector folds what there is, in one page or in
+// several. A message is claimed, or starts on receipt, whichever comes first. Rings
+// are coalesced. A pool asks each new connection whether its server accepts writes.
+var onceOnly = []string{
+	"select set_config, due: update inbox, select select from inbox",
+	"select set_config, select txid from ledger_events",
+	"select set_config, select stream_id from ledger_events",
+	"select set_config, postings: select merchant_id from legs",
+	"update projections, insert charge_list, insert account_balances",
+	"select pg_notify",
+	"show",
 }
 
 // course is the way of a scenario through a program, as it was recorded.
@@ -120,7 +118,7 @@ func awaitPolls(program string, plan *failpoint.Plan, since map[string]int) (all
 // more often the second time comes by itself.
 func (p *place) watchRest(ctx context.Context, program string) (rest, error) {
 	known := failpoint.Known{Polls: map[string]bool{}, Never: map[string]bool{}}
-	for name := range noPoints() {
+	for name := range noPoints {
 		known.Never[name] = true
 	}
 	// What is learned below is for later plans: this one still reads its own.
@@ -187,7 +185,7 @@ func (p *place) record(ctx context.Context, s scenario, program string, r rest) 
 	for _, seen := range last {
 		point := planned{Seen: seen, behind: behind}
 		switch {
-		case !takes[0][seen.String()], slices.Contains(onceOnly(), seen.Name) && seen.Occurrence > 1:
+		case !takes[0][seen.String()], slices.Contains(onceOnly, seen.Name) && seen.Occurrence > 1:
 			continue // and nothing stands behind what may not come
 		case seen.Occurrence <= r.startup[seen.Name] || r.polls(seen.Name):
 			start.points = append(start.points, point)
@@ -204,7 +202,7 @@ func (p *place) record(ctx context.Context, s scenario, program string, r rest) 
 func missing(one, other map[string]bool) (names []string) {
 	for _, name := range slices.Sorted(maps.Keys(one)) {
 		point, err := failpoint.ParsePoint(name)
-		late := err == nil && point.Occurrence > 1 && slices.Contains(onceOnly(), point.Name)
+		late := err == nil && point.Occurrence > 1 && slices.Contains(onceOnly, point.Name)
 		if !other[name] && !late {
 			names = append(names, name)
 		}
