@@ -99,20 +99,22 @@ func (d *Doorbell) Bell(kinds Kind) <-chan struct{} {
 // Listening tells whether the rings of other processes are heard.
 func (d *Doorbell) Listening() bool { return d.listening.Load() }
 
-// Ring wakes who waits in this process and, soon, in the others. It does not block.
+// Ring wakes what waits in this process and, soon, in the others. It does not block.
+//
+// Subscribers of the outbox are woken at most once in ringEvery, in this process as in the
+// others: each page that they read costs two transactions.
 func (d *Doorbell) Ring(kinds Kind) {
-	if kinds == 0 {
-		return
-	}
-	d.wake(kinds)
-	if others := kinds &^ Ledger; others != 0 {
-		d.tell(others)
+	d.wake(kinds &^ Outbox)
+	if told := kinds &^ Ledger; told != 0 {
+		d.tell(told)
 	}
 }
 
 // Committed rings for what a commit leaves to be done. See postgres.Options.
-func (d *Doorbell) Committed(b *pgx.Batch) {
-	var kinds Kind
+func (d *Doorbell) Committed(b *pgx.Batch) { d.Ring(Of(b)) }
+
+// Of returns what a batch leaves to be done once it is committed.
+func Of(b *pgx.Batch) (kinds Kind) {
 	if outbox.Appended(b) {
 		kinds |= Outbox
 	}
@@ -122,7 +124,7 @@ func (d *Doorbell) Committed(b *pgx.Batch) {
 	if ledger.Appended(b) {
 		kinds |= Ledger
 	}
-	d.Ring(kinds)
+	return kinds
 }
 
 func (d *Doorbell) tell(kinds Kind) {
@@ -169,6 +171,7 @@ func (d *Doorbell) notifyAlways(ctx context.Context) {
 		case <-d.due:
 		}
 		kinds := d.kinds.Swap(0)
+		d.wake(Kind(kinds) & Outbox)
 		within, cancel := context.WithTimeout(ctx, connectTimeout)
 		var err error
 		if conn == nil || conn.IsClosed() {
