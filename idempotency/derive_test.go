@@ -19,13 +19,13 @@ func TestNaturalKey(t *testing.T) {
 		key  idempotency.NaturalKey
 		want string
 	}{
-		{"it reads as what it is about", idempotency.NaturalKey{[]string{"order-17"}, "charge", 1}, "order-17:charge:v1"},
+		{"a key is readable", idempotency.NaturalKey{[]string{"order-17"}, "charge", 1}, "order-17:charge:v1"},
 		{"another version is another key", idempotency.NaturalKey{[]string{"order-17"}, "charge", 12}, "order-17:charge:v12"},
-		{"it may be about more than one thing", idempotency.NaturalKey{[]string{"order-17", "line-2"}, "charge", 1}, "order-17:line-2:charge:v1"},
+		{"a key may have several parts", idempotency.NaturalKey{[]string{"order-17", "line-2"}, "charge", 1}, "order-17:line-2:charge:v1"},
 		{"case matters", idempotency.NaturalKey{[]string{"Order-17"}, "charge", 1}, "Order-17:charge:v1"},
 		{"a colon in a part is not one between parts", idempotency.NaturalKey{[]string{"order-17:line-2"}, "charge", 1}, "order-17%3Aline-2:charge:v1"},
-		{"nor is what looks like one", idempotency.NaturalKey{[]string{"a%3Ab"}, "charge", 1}, "a%253Ab:charge:v1"},
-		{"what no key may hold is encoded", idempotency.NaturalKey{[]string{"ключ 🔑\x00\"\\\xff"}, "POST /v1/charges", 1}, "%D0%BA%D0%BB%D1%8E%D1%87%20%F0%9F%94%91%00%22%5C%FF:POST%20%2Fv1%2Fcharges:v1"},
+		{"a percent sign in a part is encoded", idempotency.NaturalKey{[]string{"a%3Ab"}, "charge", 1}, "a%253Ab:charge:v1"},
+		{"characters that no key may hold are encoded", idempotency.NaturalKey{[]string{"ключ 🔑\x00\"\\\xff"}, "POST /v1/charges", 1}, "%D0%BA%D0%BB%D1%8E%D1%87%20%F0%9F%94%91%00%22%5C%FF:POST%20%2Fv1%2Fcharges:v1"},
 		{"255 characters are written out", idempotency.NaturalKey{[]string{long}, "charge", 1}, long + ":charge:v1"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -45,7 +45,7 @@ func TestNaturalKey(t *testing.T) {
 		})
 	}
 
-	t.Run("beyond 255 characters it is a hash, and still a key of its own", func(t *testing.T) {
+	t.Run("a key of more than 255 characters is a hash", func(t *testing.T) {
 		t.Parallel()
 		seen := map[string]bool{}
 		for _, key := range []idempotency.NaturalKey{
@@ -70,10 +70,10 @@ func TestNaturalKey(t *testing.T) {
 		name string
 		key  idempotency.NaturalKey
 	}{
-		{"it is about something", idempotency.NaturalKey{nil, "charge", 1}},
-		{"a missing field is not part of it", idempotency.NaturalKey{[]string{"order-17", ""}, "charge", 1}},
-		{"it is for something", idempotency.NaturalKey{[]string{"order-17"}, "", 1}},
-		{"versions begin at one", idempotency.NaturalKey{[]string{"order-17"}, "charge", 0}},
+		{"a key without parts is refused", idempotency.NaturalKey{nil, "charge", 1}},
+		{"an empty part is refused", idempotency.NaturalKey{[]string{"order-17", ""}, "charge", 1}},
+		{"a key without operation is refused", idempotency.NaturalKey{[]string{"order-17"}, "", 1}},
+		{"version 0 is refused", idempotency.NaturalKey{[]string{"order-17"}, "charge", 0}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -84,7 +84,7 @@ func TestNaturalKey(t *testing.T) {
 	}
 }
 
-func TestParseNaturalKeyReadsNothingElse(t *testing.T) {
+func TestParseNaturalKey_refusesOtherSpellings(t *testing.T) {
 	t.Parallel()
 	for _, key := range []string{
 		"", ":", "::", "a", "a:b", "a:b:c", "a:b:1", "a:b:v", "a:b:v0", "a:b:v01", "a:b:v+1", "a:b:v-1", "a:b:vv1", ":b:v1", "a::v1", "a::b:v1",
@@ -187,7 +187,7 @@ func TestContentKey(t *testing.T) {
 		})
 	}
 
-	t.Run("it is stored data: it never changes between versions of this program", func(t *testing.T) {
+	t.Run("the form never changes, since it is stored", func(t *testing.T) {
 		t.Parallel()
 		// SHA-256 over "content.v1", "shop" and the canonical text, each after its length in 8 bytes.
 		const want = "content.v1:40a33599edcbe633ed3018c0ad38026c9258f5f4f0776db1016064706a66147c"
@@ -213,23 +213,23 @@ func TestFirstOf(t *testing.T) {
 		want    string
 		err     error
 	}{
-		{"the sender's key is the best", header("abc"), `{"order_id":"o-1","line":2}`, "abc", nil},
-		{"in any of its forms", header(` "abc" `), "", "abc", nil},
-		{"one that is no key is not replaced by another", header("a b"), `{"order_id":"o-1","line":2}`, "", idempotency.ErrInvalid},
-		{"not even an empty one", header(""), `{"order_id":"o-1","line":2}`, "", idempotency.ErrInvalid},
-		{"without it the message's own names are next", nil, `{"order_id":"o-1","line":2,"note":"x"}`, "o-1:2:charge:v1", nil},
-		{"their order is ours", nil, `{"line":2,"order_id":"o-1"}`, "o-1:2:charge:v1", nil},
-		{"a number may be written as text", nil, `{"order_id":"o-1","line":"2"}`, "o-1:2:charge:v1", nil},
-		{"or in another way", nil, `{"order_id":"o-1","line":2.0}`, "o-1:2:charge:v1", nil},
-		{"also a great one", nil, `{"order_id":"o-1","line":9007199254740993}`, "o-1:9007199254740993:charge:v1", nil},
-		{"a fraction names nothing", nil, `{"order_id":"o-1","line":2.5}`, "", idempotency.ErrUnstable},
-		{"nor does more than anybody counts", nil, `{"order_id":"o-1","line":1e99}`, "", idempotency.ErrUnstable},
-		{"nor null", nil, `{"order_id":"o-1","line":null}`, "", idempotency.ErrUnstable},
-		{"nor an object", nil, `{"order_id":"o-1","line":{}}`, "", idempotency.ErrUnstable},
-		{"nor nothing", nil, `{"order_id":"","line":2}`, "", idempotency.ErrUnstable},
-		{"a message without names is known by what it says", nil, `{"order_id":"o-1"}`, content, nil},
-		{"if it says anything", nil, `{"order_id":`, "", idempotency.ErrNotJSON},
-		{"in one way", nil, `{"order_id":"o-1","line":1,"line":2}`, "", idempotency.ErrNotJSON},
+		{"the sender's key comes first", header("abc"), `{"order_id":"o-1","line":2}`, "abc", nil},
+		{"the sender's key may be quoted", header(` "abc" `), "", "abc", nil},
+		{"an invalid key of the sender is an error", header("a b"), `{"order_id":"o-1","line":2}`, "", idempotency.ErrInvalid},
+		{"an empty key of the sender is an error", header(""), `{"order_id":"o-1","line":2}`, "", idempotency.ErrInvalid},
+		{"members of the payload come second", nil, `{"order_id":"o-1","line":2,"note":"x"}`, "o-1:2:charge:v1", nil},
+		{"the order of members does not matter", nil, `{"line":2,"order_id":"o-1"}`, "o-1:2:charge:v1", nil},
+		{"an integer and its digits as text are the same", nil, `{"order_id":"o-1","line":"2"}`, "o-1:2:charge:v1", nil},
+		{"spellings of an integer are the same", nil, `{"order_id":"o-1","line":2.0}`, "o-1:2:charge:v1", nil},
+		{"a large integer is exact", nil, `{"order_id":"o-1","line":9007199254740993}`, "o-1:9007199254740993:charge:v1", nil},
+		{"a fraction is refused", nil, `{"order_id":"o-1","line":2.5}`, "", idempotency.ErrUnstable},
+		{"an integer of 99 digits is refused", nil, `{"order_id":"o-1","line":1e99}`, "", idempotency.ErrUnstable},
+		{"null is refused", nil, `{"order_id":"o-1","line":null}`, "", idempotency.ErrUnstable},
+		{"an object is refused", nil, `{"order_id":"o-1","line":{}}`, "", idempotency.ErrUnstable},
+		{"an empty text is refused", nil, `{"order_id":"","line":2}`, "", idempotency.ErrUnstable},
+		{"the content comes last", nil, `{"order_id":"o-1"}`, content, nil},
+		{"content that is not JSON is refused", nil, `{"order_id":`, "", idempotency.ErrNotJSON},
+		{"content with a repeated member is refused", nil, `{"order_id":"o-1","line":1,"line":2}`, "", idempotency.ErrNotJSON},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -239,7 +239,7 @@ func TestFirstOf(t *testing.T) {
 		})
 	}
 
-	t.Run("where none applies the key is missing", func(t *testing.T) {
+	t.Run("the key is missing if no extractor applies", func(t *testing.T) {
 		t.Parallel()
 		for _, extract := range []idempotency.Extractor{
 			idempotency.FirstOf(),
@@ -251,7 +251,7 @@ func TestFirstOf(t *testing.T) {
 		}
 	})
 
-	t.Run("whoever made it, a key is checked", func(t *testing.T) {
+	t.Run("the key of any extractor is validated", func(t *testing.T) {
 		t.Parallel()
 		for _, bad := range []string{"", "a b", strings.Repeat("k", 256), "ключ"} {
 			extract := idempotency.FirstOf(func(map[string]string, []byte) (string, error) { return bad, nil })
@@ -261,7 +261,7 @@ func TestFirstOf(t *testing.T) {
 		}
 	})
 
-	t.Run("a key of no members is none", func(t *testing.T) {
+	t.Run("a key of no members is refused", func(t *testing.T) {
 		t.Parallel()
 		if got, err := idempotency.FromMembers("charge", 1)(nil, []byte(`{}`)); got != "" || !errors.Is(err, idempotency.ErrUnstable) {
 			t.Errorf("the key is %q, %v", got, err)

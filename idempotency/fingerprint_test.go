@@ -115,7 +115,7 @@ func TestPointers(t *testing.T) {
 	}
 }
 
-func TestPointersAreBounded(t *testing.T) {
+func TestPointers_areBounded(t *testing.T) {
 	t.Parallel()
 	nested := func(depth, n int, element string) []byte {
 		return []byte(strings.Repeat("[", depth) + element + strings.Repeat(","+element, n-1) + strings.Repeat("]", depth))
@@ -236,7 +236,7 @@ func anything(t *testing.T) idempotency.Once[any, string] {
 	}
 }
 
-func TestInputsThatCouldBeTakenForOneAnotherAreRefused(t *testing.T) {
+func TestOnce_refusesInputsThatWouldBeWrittenAlike(t *testing.T) {
 	t.Parallel()
 	once := anything(t)
 	for name, test := range map[string]struct {
@@ -265,7 +265,7 @@ func TestInputsThatCouldBeTakenForOneAnotherAreRefused(t *testing.T) {
 	}
 }
 
-func TestInputsAreToldApart(t *testing.T) {
+func TestOnce_tellsInputsApart(t *testing.T) {
 	t.Parallel()
 	once := anything(t)
 	for _, in := range []any{
@@ -289,7 +289,7 @@ func TestInputsAreToldApart(t *testing.T) {
 }
 
 // Keys and fingerprints are stored: what encodes an input must not change.
-func TestAnInputIsWrittenAsEncodingJSONDoes(t *testing.T) {
+func TestOnce_writesInputsAsEncodingJSONDoes(t *testing.T) {
 	t.Parallel()
 	once := anything(t)
 	for _, in := range []any{

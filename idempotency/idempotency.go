@@ -139,7 +139,7 @@ const (
 //
 // If we die here: before the commit nothing is stored and the same request runs from
 // the start; after it the same request is answered from the key.
-// Test: TestReceiveOfACutConnection.
+// Test: TestReceive_overACutConnection.
 func (r Receiver) Receive(ctx context.Context, key Key, request Request, work Work) (Outcome, error) {
 	var cached Cached
 	if r.Cache != nil && !request.Known.isOf(key) {

@@ -50,7 +50,7 @@ func receive(t *testing.T, r idempotency.Receiver, work idempotency.Work) idempo
 func TestReceive(t *testing.T) {
 	t.Parallel()
 
-	t.Run("a request is done, and sent again it is answered", func(t *testing.T) {
+	t.Run("a request is carried out once, and its repetition gets the stored answer", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
 		r := idempotency.Receiver{DB: db, Retention: time.Hour}
@@ -65,11 +65,11 @@ func TestReceive(t *testing.T) {
 		wantEffects(t, db, 1)
 	})
 
-	t.Run("an answer is kept as long as was said, by the database's clock", func(t *testing.T) {
+	t.Run("an answer is kept for the retention, by the database's clock", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
 		for _, test := range []struct{ retention, want time.Duration }{{90 * time.Minute, 90 * time.Minute}, {0, 24 * time.Hour}, {-1, 24 * time.Hour}} {
-			key := keyed(test.retention.String())
+			key := keyOf(test.retention.String())
 			before := fromNow(t, db, -time.Second)
 			got, err := idempotency.Receiver{DB: db, Retention: test.retention}.Receive(t.Context(), key, theRequest(), effect)
 			after := fromNow(t, db, time.Second)
@@ -77,7 +77,7 @@ func TestReceive(t *testing.T) {
 				t.Errorf("retention %v: kept until %v, want %v after a moment between %v and %v: %v",
 					test.retention, got.ExpiresAt, test.want, before, after, err)
 			}
-			if record, _ := look(t, db, key); !record.ExpiresAt.Equal(got.ExpiresAt) {
+			if record, _ := readKey(t, db, key); !record.ExpiresAt.Equal(got.ExpiresAt) {
 				t.Errorf("it says %v, and %v is stored", got.ExpiresAt, record.ExpiresAt)
 			}
 		}
@@ -101,7 +101,7 @@ func TestReceive(t *testing.T) {
 		}
 	})
 
-	t.Run("a race that the work lost is decided anew, at the same time", func(t *testing.T) {
+	t.Run("the work runs again after a lost race, with the same time", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
 		b := &pgx.Batch{}
@@ -122,7 +122,7 @@ func TestReceive(t *testing.T) {
 		wantEffects(t, db, 1)
 	})
 
-	t.Run("one that it loses for ever has no answer", func(t *testing.T) {
+	t.Run("the work that loses every race ends as unavailable", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
 		calls := 0
@@ -138,7 +138,7 @@ func TestReceive(t *testing.T) {
 		wantEffects(t, db, 0)
 	})
 
-	t.Run("of sixty-four at once one does it, and all get its answer", func(t *testing.T) {
+	t.Run("of sixty-four at once one runs the work, and all get its answer", func(t *testing.T) {
 		t.Parallel()
 		const clients = 64
 		db := open(t, pgtest.URL(t), postgres.Options{MaxConns: 6})
@@ -166,13 +166,13 @@ func TestReceive(t *testing.T) {
 	})
 }
 
-func TestReceiveBesideAnotherUnderWay(t *testing.T) {
+func TestReceive_besideARivalInFlight(t *testing.T) {
 	t.Parallel()
 
-	t.Run("says so after the wait", func(t *testing.T) {
+	t.Run("a request is refused as in flight after its wait", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
-		rival := underWay(t, db)
+		rival := rivalInFlight(t, db)
 		r := idempotency.Receiver{DB: db, Wait: 20 * time.Millisecond}
 		if _, err := r.Receive(t.Context(), theKey(), theRequest(), effect); !errors.Is(err, idempotency.ErrInFlight) {
 			t.Errorf("the error is %v, want ErrInFlight", err)
@@ -186,10 +186,10 @@ func TestReceiveBesideAnotherUnderWay(t *testing.T) {
 		wantEffects(t, db, 0)
 	})
 
-	t.Run("waits as long as it may, and answers what the other one did", func(t *testing.T) {
+	t.Run("a request waits for the rival and replays its answer", func(t *testing.T) {
 		t.Parallel()
 		db := open(t, pgtest.URL(t), postgres.Options{LockTimeout: time.Millisecond})
-		rival := underWay(t, db)
+		rival := rivalInFlight(t, db)
 		var got idempotency.Outcome
 		var waiting errgroup.Group
 		waiting.Go(func() (err error) {
@@ -206,10 +206,10 @@ func TestReceiveBesideAnotherUnderWay(t *testing.T) {
 		wantEffects(t, db, 0)
 	})
 
-	t.Run("waits only while there is a free place for it", func(t *testing.T) {
+	t.Run("a request is refused at once when as many wait as may", func(t *testing.T) {
 		t.Parallel()
 		db := open(t, pgtest.URL(t), postgres.Options{LockTimeout: time.Millisecond})
-		underWay(t, db)
+		rivalInFlight(t, db)
 		r := idempotency.Receiver{DB: db, Wait: 20 * time.Millisecond, Waiters: make(chan struct{}, 1)}
 		if _, err := r.Receive(t.Context(), theKey(), theRequest(), effect); !errors.Is(err, idempotency.ErrInFlight) || errors.Is(err, idempotency.ErrCrowded) {
 			t.Errorf("with a free place the error is %v", err)
@@ -221,7 +221,7 @@ func TestReceiveBesideAnotherUnderWay(t *testing.T) {
 		wantEffects(t, db, 0)
 	})
 
-	t.Run("tells another lock from another request", func(t *testing.T) {
+	t.Run("a lock that the work waits for is not a rival", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
 		rival, err := db.Pool().Begin(t.Context())
@@ -247,17 +247,17 @@ func TestReceiveBesideAnotherUnderWay(t *testing.T) {
 	})
 }
 
-// TestReceiveOfACutConnection cuts the connection around the commit, so that
-// nobody can tell from it what happened. The key can.
-func TestReceiveOfACutConnection(t *testing.T) {
+// TestReceive_overACutConnection cuts the connection around the commit, so that
+// its result is unknown. The key has it.
+func TestReceive_overACutConnection(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name     string
 		side     failpoint.Side
 		replayed bool
 	}{
-		{"a commit that nobody heard of is settled by its key", failpoint.After, true},
-		{"a commit that never reached the server is made", failpoint.Before, false},
+		{"a commit whose result is lost is found by its key", failpoint.After, true},
+		{"a commit that never reached the server is sent again", failpoint.Before, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -273,7 +273,7 @@ func TestReceiveOfACutConnection(t *testing.T) {
 		})
 	}
 
-	t.Run("without a server nobody can tell", func(t *testing.T) {
+	t.Run("without a server the outcome stays unknown", func(t *testing.T) {
 		t.Parallel()
 		url := pgtest.URL(t)
 		direct := open(t, url, postgres.Options{})
@@ -289,7 +289,7 @@ func TestReceiveOfACutConnection(t *testing.T) {
 		wantEffects(t, direct, 1)
 	})
 
-	t.Run("an error after a commit in doubt leaves it in doubt", func(t *testing.T) {
+	t.Run("an error after an unknown commit is unavailable", func(t *testing.T) {
 		t.Parallel()
 		url := pgtest.URL(t)
 		proxy := failpoint.StartCutter(t, url)
@@ -308,7 +308,7 @@ func TestReceiveOfACutConnection(t *testing.T) {
 		}
 	})
 
-	t.Run("who hangs up is told that nobody can tell, and has lost nothing", func(t *testing.T) {
+	t.Run("a caller that gives up gets unavailable, and its commit goes on", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -328,33 +328,33 @@ func TestReceiveOfACutConnection(t *testing.T) {
 	})
 }
 
-// remembers is a cache that knows one record, and what it was told to keep.
-type remembers struct {
+// cacheStub is a cache that knows one record, and what it was counted to keep.
+type cacheStub struct {
 	record idempotency.Record
 	known  bool
 	kept   []idempotency.Record
 }
 
-func (c *remembers) Find(context.Context, idempotency.Key, []byte) idempotency.Cached {
+func (c *cacheStub) Find(context.Context, idempotency.Key, []byte) idempotency.Cached {
 	return idempotency.Cached{Record: c.record, Found: c.known, Keep: func(r idempotency.Record) { c.kept = append(c.kept, r) }}
 }
 
-func TestReceiveAsksItsCache(t *testing.T) {
+func TestReceive_asksItsCache(t *testing.T) {
 	t.Parallel()
 
-	t.Run("which may answer a replay", func(t *testing.T) {
+	t.Run("a hit answers a replay without the database", func(t *testing.T) {
 		t.Parallel()
 		expires := inAnHour()
-		cache := &remembers{known: true, record: idempotency.Record{Answer: theAnswer(), Fingerprint: theRequest().Fingerprint, ExpiresAt: expires}}
+		cache := &cacheStub{known: true, record: idempotency.Record{Answer: theAnswer(), Fingerprint: theRequest().Fingerprint, ExpiresAt: expires}}
 		got := receive(t, idempotency.Receiver{Cache: cache}, effect) // no database is asked
 		if diff := cmp.Diff(idempotency.Outcome{Answer: theAnswer(), ExpiresAt: expires, Replayed: true}, got); diff != "" {
 			t.Errorf("outcome (-want +got):\n%s", diff)
 		}
 	})
 
-	t.Run("and is given what was committed, and what was found", func(t *testing.T) {
+	t.Run("the cache keeps what was committed, and what was read", func(t *testing.T) {
 		t.Parallel()
-		cache := &remembers{}
+		cache := &cacheStub{}
 		r := idempotency.Receiver{DB: pgtest.Reused(t), Cache: cache}
 		first := receive(t, r, effect)
 		receive(t, r, effect)
@@ -364,13 +364,13 @@ func TestReceiveAsksItsCache(t *testing.T) {
 		}
 	})
 
-	t.Run("whose record of another request, or an expired one, is not used", func(t *testing.T) {
+	t.Run("a hit of another request, or an expired one, is not used", func(t *testing.T) {
 		t.Parallel()
 		another := idempotency.Record{Answer: theAnswer(), Fingerprint: []byte("another")}
 		expired := idempotency.Record{Answer: theAnswer(), Fingerprint: theRequest().Fingerprint, Expired: true}
 		db := pgtest.Reused(t)
 		for i, record := range []idempotency.Record{another, expired} {
-			got := receive(t, idempotency.Receiver{DB: db, Cache: &remembers{known: true, record: record}}, effect)
+			got := receive(t, idempotency.Receiver{DB: db, Cache: &cacheStub{known: true, record: record}}, effect)
 			if got.Replayed != (i > 0) { // by the database
 				t.Errorf("%+v: replayed %v", record, got.Replayed)
 			}
@@ -378,9 +378,9 @@ func TestReceiveAsksItsCache(t *testing.T) {
 		wantEffects(t, db, 1)
 	})
 
-	t.Run("but nothing that was refused", func(t *testing.T) {
+	t.Run("the cache keeps nothing that was refused", func(t *testing.T) {
 		t.Parallel()
-		cache := &remembers{}
+		cache := &cacheStub{}
 		r := idempotency.Receiver{DB: pgtest.Reused(t), Cache: cache}
 		_, err := r.Receive(t.Context(), theKey(), theRequest(), func(context.Context, *pgx.Batch, time.Time) (idempotency.Answer, error) {
 			return idempotency.Answer{StatusCode: 500}, nil
@@ -466,7 +466,7 @@ func TestObserver(t *testing.T) {
 	t.Run("a rival in flight", func(t *testing.T) {
 		t.Parallel()
 		db, counted := open(t, pgtest.URL(t), postgres.Options{LockTimeout: 20 * time.Millisecond}), &counts{}
-		underWay(t, db)
+		rivalInFlight(t, db)
 		r := idempotency.Receiver{DB: db, Observer: counted.observer()}
 		if _, err := r.Receive(t.Context(), theKey(), theRequest(), effect); !errors.Is(err, idempotency.ErrInFlight) {
 			t.Errorf("the error is %v", err)

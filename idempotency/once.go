@@ -90,7 +90,7 @@ func (o Once[In, Out]) Do(ctx context.Context, in In) (Result[Out], error) {
 // The same input twice in one call is done once.
 //
 // If we die here: some inputs are done and the others are not. The same call does
-// the rest. Test: TestDoAll/what_a_call_left_undone_is_done_by_the_next.
+// the rest. Test: TestDoAll/inputs_that_a_call_left_undone_are_done_by_the_next.
 func (o Once[In, Out]) DoAll(ctx context.Context, ins []In) []Result[Out] {
 	results, requests := make([]Result[Out], len(ins)), make([]Request, len(ins))
 	var keys []Key

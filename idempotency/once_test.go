@@ -66,7 +66,7 @@ func do[In, Out any](t *testing.T, o idempotency.Once[In, Out], in In) idempoten
 func TestOnce(t *testing.T) {
 	t.Parallel()
 
-	t.Run("the work is done, and its result is returned ever after", func(t *testing.T) {
+	t.Run("the work is done once, and its result is returned each time", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
 		var calls atomic.Int64
@@ -88,7 +88,7 @@ func TestOnce(t *testing.T) {
 		wantEffects(t, db, 1)
 	})
 
-	t.Run("without a key function another input is other work", func(t *testing.T) {
+	t.Run("without a key function each input is work of its own", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
 		once := ordering(db, new(atomic.Int64))
@@ -100,7 +100,7 @@ func TestOnce(t *testing.T) {
 		wantEffects(t, db, 3)
 	})
 
-	t.Run("another operation or scope is another place", func(t *testing.T) {
+	t.Run("another operation or scope has keys of its own", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
 		once := ordering(db, new(atomic.Int64))
@@ -115,7 +115,7 @@ func TestOnce(t *testing.T) {
 		wantEffects(t, db, 3)
 	})
 
-	t.Run("another input under the same key is refused, and told where it differs", func(t *testing.T) {
+	t.Run("another input under the same key is refused with the members that differ", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
 		once := ordering(db, new(atomic.Int64))
@@ -129,7 +129,7 @@ func TestOnce(t *testing.T) {
 		wantEffects(t, db, 1)
 	})
 
-	t.Run("unless what differs was said not to matter", func(t *testing.T) {
+	t.Run("members outside Same may differ", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
 		once := ordering(db, new(atomic.Int64))
@@ -142,7 +142,7 @@ func TestOnce(t *testing.T) {
 		wantEffects(t, db, 1)
 	})
 
-	t.Run("a failure stores nothing and can be tried again", func(t *testing.T) {
+	t.Run("a failure stores nothing and can be retried", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
 		once := ordering(db, new(atomic.Int64))
@@ -165,7 +165,7 @@ func TestOnce(t *testing.T) {
 		wantEffects(t, db, 1)
 	})
 
-	t.Run("a result that is not kept is not returned, and the work is not done again", func(t *testing.T) {
+	t.Run("a forgotten result is not returned, and the work is not done again", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
 		once := ordering(db, new(atomic.Int64))
@@ -306,7 +306,7 @@ func tally(results []idempotency.Result[receipt]) (done, known, failed int) {
 func TestDoAll(t *testing.T) {
 	t.Parallel()
 
-	t.Run("what is known is skipped, and the rest is done, in order", func(t *testing.T) {
+	t.Run("known inputs are skipped, and the others are done, in order", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
 		var calls atomic.Int64
@@ -371,7 +371,7 @@ func TestDoAll(t *testing.T) {
 		wantEffects(t, db, 4)
 	})
 
-	t.Run("also one that panics where its key is derived, or its result is read", func(t *testing.T) {
+	t.Run("a panic in Key, or in reading a result, fails one input", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
 		once := idempotency.Once[*order, moody]{
@@ -397,7 +397,7 @@ func TestDoAll(t *testing.T) {
 		wantEffects(t, db, 2)
 	})
 
-	t.Run("and one whose work ends its goroutine", func(t *testing.T) {
+	t.Run("a work that ends its goroutine fails one input", func(t *testing.T) {
 		t.Parallel()
 		once := ordering(pgtest.Reused(t), new(atomic.Int64))
 		work := once.Work
@@ -413,7 +413,7 @@ func TestDoAll(t *testing.T) {
 		}
 	})
 
-	t.Run("an input that comes twice in one call is done once", func(t *testing.T) {
+	t.Run("an input that occurs twice in one call is done once", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
 		once := ordering(db, new(atomic.Int64))
@@ -427,7 +427,7 @@ func TestDoAll(t *testing.T) {
 		wantEffects(t, db, 2)
 	})
 
-	t.Run("no more are worked on at once than was said", func(t *testing.T) {
+	t.Run("no more inputs run at once than Concurrency", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
 		once := ordering(db, new(atomic.Int64))
@@ -451,7 +451,7 @@ func TestDoAll(t *testing.T) {
 		}
 	})
 
-	t.Run("what a call left undone is done by the next", func(t *testing.T) {
+	t.Run("inputs that a call left undone are done by the next", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
 		var calls atomic.Int64
@@ -464,7 +464,7 @@ func TestDoAll(t *testing.T) {
 			case in.ID == "o-10":
 				cancel()
 			case in.Amount > 10:
-				<-stopped.Done() // it overtakes nobody who is about to cancel
+				<-stopped.Done() // it does not overtake the input that cancels
 			}
 			return work(ctx, b, in)
 		}
@@ -520,7 +520,7 @@ func reportAt(hour, minute, second int) report {
 	return report{Shop: "acme", At: time.Date(2026, 1, 31, hour, minute, second, 0, time.UTC)}
 }
 
-func TestNeighbouringWindowsAnswerForEachOther(t *testing.T) {
+func TestOnce_neighbouringWindowsAnswerForEachOther(t *testing.T) {
 	t.Parallel()
 
 	t.Run("a duplicate beyond the full hour gets the first result", func(t *testing.T) {
@@ -544,7 +544,7 @@ func TestNeighbouringWindowsAnswerForEachOther(t *testing.T) {
 		}
 	})
 
-	t.Run("at once too, and in one call", func(t *testing.T) {
+	t.Run("concurrent duplicates in both windows are done once", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
 		once := reporting(db, new(atomic.Int64))
@@ -561,7 +561,7 @@ func TestNeighbouringWindowsAnswerForEachOther(t *testing.T) {
 		wantEffects(t, db, 1)
 	})
 
-	t.Run("and keys that cross each other come to an end", func(t *testing.T) {
+	t.Run("keys that cross each other do not deadlock", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
 		once := reporting(db, new(atomic.Int64))
@@ -582,41 +582,41 @@ func TestNeighbouringWindowsAnswerForEachOther(t *testing.T) {
 	})
 }
 
-func TestReceiveUnderFurtherKeys(t *testing.T) {
+func TestReceive_claimsFurtherKeys(t *testing.T) {
 	t.Parallel()
 
-	t.Run("what was found under one is not kept under another", func(t *testing.T) {
+	t.Run("an answer of a further key is not cached under the first", func(t *testing.T) {
 		t.Parallel()
-		cache := &remembers{}
+		cache := &cacheStub{}
 		r := idempotency.Receiver{DB: pgtest.Reused(t), Cache: cache}
 		first := receive(t, r, effect)
 		cache.kept = nil
 		further := theRequest()
 		further.Also = []string{theKey().Value}
-		got, err := r.Receive(t.Context(), keyed("k2"), further, effect)
+		got, err := r.Receive(t.Context(), keyOf("k2"), further, effect)
 		first.Replayed = true
 		if diff := cmp.Diff(first, got); diff != "" || err != nil || len(cache.kept) != 0 {
 			t.Errorf("kept %v, %v, outcome (-want +got):\n%s", cache.kept, err, diff)
 		}
 	})
 
-	t.Run("a key that the work itself claims, and that is taken, is a refusal of its own", func(t *testing.T) {
+	t.Run("a taken key that the work itself claims is a refusal", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
-		if err := claim(t, db, keyed("foreign"), theAnswer(), inAnHour()); err != nil {
+		if err := claim(t, db, keyOf("foreign"), theAnswer(), inAnHour()); err != nil {
 			t.Fatal(err)
 		}
 		calls := 0
 		_, err := idempotency.Receiver{DB: db}.Receive(t.Context(), theKey(), theRequest(), func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
 			calls++
-			idempotency.Claim(b, keyed("foreign"), theRequest(), theAnswer(), now.Add(time.Hour))
+			idempotency.Claim(b, keyOf("foreign"), theRequest(), theAnswer(), now.Add(time.Hour))
 			return effect(ctx, b, now)
 		})
 		if !idempotency.IsTaken(err) || errors.Is(err, idempotency.ErrUnavailable) || calls != 2 {
 			t.Errorf("%d calls, %v", calls, err)
 		}
 		wantEffects(t, db, 1)
-		if _, found := look(t, db, theKey()); found {
+		if _, found := readKey(t, db, theKey()); found {
 			t.Error("the key is taken")
 		}
 	})

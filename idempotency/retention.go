@@ -37,7 +37,7 @@ returning 1`
 //
 // If we die here: the statement is a transaction of its own. Either its rows are swept,
 // or the next Sweep finds them.
-// Test: TestSweep/what_a_dead_sweeper_held_is_swept_by_the_next.
+// Test: TestSweep/rows_of_a_dead_sweep_are_swept_by_the_next.
 func Sweep(ctx context.Context, q postgres.QuerierWith, limit int) (int, error) {
 	rows, err := q.QueryWith(ctx, postgres.Settings{
 		"enable_bitmapscan": "off", "enable_seqscan": "off", "enable_sort": "off", "jit": "off",

@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/postgres"
@@ -24,7 +22,7 @@ func wantSwept(t *testing.T, db *postgres.DB, limit, want int) {
 	}
 }
 
-func keyed(value string) idempotency.Key {
+func keyOf(value string) idempotency.Key {
 	key := theKey()
 	key.Value = value
 	return key
@@ -36,7 +34,7 @@ func claimExpired(t *testing.T, db *postgres.DB, n int) {
 	first := fromNow(t, db, -time.Minute)
 	b := &pgx.Batch{}
 	for i := range n {
-		idempotency.Claim(b, keyed(fmt.Sprint("old", i)), theRequest(), theAnswer(), first.Add(time.Duration(i)*time.Millisecond))
+		idempotency.Claim(b, keyOf(fmt.Sprint("old", i)), theRequest(), theAnswer(), first.Add(time.Duration(i)*time.Millisecond))
 	}
 	if err := db.Commit(t.Context(), b); err != nil {
 		t.Fatal(err)
@@ -72,7 +70,7 @@ func (o sweeping) QueryWith(ctx context.Context, s postgres.Settings, sql string
 func TestSweep(t *testing.T) {
 	t.Parallel()
 
-	t.Run("of an expired key the answer and the request go, and all else stays", func(t *testing.T) {
+	t.Run("an expired key loses answer and request, and keeps the rest", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
 		claimExpired(t, db, 1)
@@ -84,24 +82,24 @@ func TestSweep(t *testing.T) {
 		}
 	})
 
-	t.Run("a swept key is taken as before", func(t *testing.T) {
+	t.Run("a swept key is still taken", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
 		claimExpired(t, db, 1)
 		wantSwept(t, db, 10, 1)
-		if err := claim(t, db, keyed("old0"), theAnswer(), inAnHour()); !idempotency.IsTaken(err) {
+		if err := claim(t, db, keyOf("old0"), theAnswer(), inAnHour()); !idempotency.IsTaken(err) {
 			t.Errorf("the error is %v, want a taken key", err)
 		}
 		wantEffects(t, db, 0)
 	})
 
-	t.Run("the oldest go first, no more than asked for, and each once", func(t *testing.T) {
+	t.Run("the oldest keys go first, up to the limit, each once", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
 		claimExpired(t, db, 5)
 		wantSwept(t, db, 2, 2)
 		for i := range 5 {
-			record, _ := look(t, db, keyed(fmt.Sprint("old", i)))
+			record, _ := readKey(t, db, keyOf(fmt.Sprint("old", i)))
 			if kept := len(record.Body) > 0; kept != (i >= 2) || !record.Expired {
 				t.Errorf("key %d: kept %v, expired %v", i, kept, record.Expired)
 			}
@@ -111,35 +109,7 @@ func TestSweep(t *testing.T) {
 		wantSwept(t, db, 2, 0)
 	})
 
-	t.Run("several at once share the work", func(t *testing.T) {
-		t.Parallel()
-		db := pgtest.Reused(t)
-		const keys = 300
-		claimExpired(t, db, keys)
-		var swept atomic.Int64
-		var sweepers errgroup.Group
-		for range 6 {
-			sweepers.Go(func() error {
-				for {
-					n, err := idempotency.Sweep(t.Context(), db, 7)
-					if n == 0 || err != nil {
-						return err
-					}
-					swept.Add(int64(n))
-				}
-			})
-		}
-		if err := sweepers.Wait(); err != nil {
-			t.Error(err)
-		}
-		// Who met rows that another one held has gone home early, and that one swept them.
-		if swept.Load() != keys {
-			t.Errorf("%d swept, want %d", swept.Load(), keys)
-		}
-		wantSwept(t, db, keys, 0)
-	})
-
-	t.Run("what a dead sweeper held is swept by the next", func(t *testing.T) {
+	t.Run("rows of a dead sweep are swept by the next", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
 		claimExpired(t, db, 3)
@@ -158,7 +128,7 @@ func TestSweep(t *testing.T) {
 		wantSwept(t, db, 10, 2)
 	})
 
-	t.Run("nobody waits for a sweep to replay", func(t *testing.T) {
+	t.Run("a read does not wait for a sweep", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
 		claimExpired(t, db, 1)
@@ -170,12 +140,12 @@ func TestSweep(t *testing.T) {
 		if n, err := idempotency.Sweep(t.Context(), sweeping{sweep}, 2); n != 1 || err != nil {
 			t.Fatalf("%d swept: %v", n, err)
 		}
-		if record, found := look(t, db, keyed("old0")); !found || !record.Expired {
+		if record, found := readKey(t, db, keyOf("old0")); !found || !record.Expired {
 			t.Errorf("found %v: %+v", found, record)
 		}
 	})
 
-	t.Run("what is gone is expired whatever the clock says", func(t *testing.T) {
+	t.Run("a tombstone is expired even if the clock steps back", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
 		claimExpired(t, db, 1)
@@ -186,13 +156,13 @@ func TestSweep(t *testing.T) {
 		if err := db.Commit(t.Context(), b); err != nil {
 			t.Fatal(err)
 		}
-		record, _ := look(t, db, keyed("old0"))
+		record, _ := readKey(t, db, keyOf("old0"))
 		if _, err := record.Replay(theRequest()); !errors.Is(err, idempotency.ErrExpired) {
 			t.Errorf("the error is %v, want %v", err, idempotency.ErrExpired)
 		}
 	})
 
-	t.Run("it reads no more as the tombstones grow, nor by a plan of when the table was small", func(t *testing.T) {
+	t.Run("a sweep reads no more rows as tombstones grow, nor by an old plan", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Open(t)
 		tx, err := db.Pool().Begin(t.Context())

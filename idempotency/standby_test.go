@@ -138,7 +138,7 @@ func TestReceive_withoutItsStandbyAnswersNothingThatAFailoverLoses(t *testing.T)
 		}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			key := keyed(c.name)
+			key := keyOf(c.name)
 			p.detach(t)
 			sent := make(chan struct{})
 			go func() {

@@ -168,10 +168,10 @@ func statesOf(keys []Key) (states []KeyState, each []*KeyState) {
 }
 
 // ReadKeys reads the states of keys along with other statements of a round trip
-// (DB.Read). Their scope becomes the merchant who is set there.
+// (DB.Read). Their scope becomes the merchant that is set there.
 func ReadKeys(states []*KeyState) postgres.Read { return readStates(nil, states) }
 
-// readStates reads the states of keys of one scope; of the merchant who is set if it is
+// readStates reads the states of keys of one scope; of the merchant that is set if it is
 // nil.
 func readStates(scope *string, states []*KeyState) postgres.Read {
 	operations, values := make([]string, len(states)), make([]string, len(states))

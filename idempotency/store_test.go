@@ -42,7 +42,7 @@ func claim(t *testing.T, db *postgres.DB, key idempotency.Key, answer idempotenc
 	return db.Commit(t.Context(), b)
 }
 
-func look(t *testing.T, q postgres.Querier, key idempotency.Key) (idempotency.Record, bool) {
+func readKey(t *testing.T, q postgres.Querier, key idempotency.Key) (idempotency.Record, bool) {
 	t.Helper()
 	state, err := idempotency.ReadKey(t.Context(), q, key)
 	if err != nil {
@@ -67,21 +67,21 @@ func inAnHour() time.Time { return time.Now().Add(time.Hour).Truncate(time.Secon
 func TestClaim(t *testing.T) {
 	t.Parallel()
 
-	t.Run("its answer is kept byte for byte", func(t *testing.T) {
+	t.Run("an answer is kept byte for byte", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
 		expires := inAnHour()
 		if err := claim(t, db, theKey(), theAnswer(), expires); err != nil {
 			t.Fatal(err)
 		}
-		record, found := look(t, db, theKey())
+		record, found := readKey(t, db, theKey())
 		want := idempotency.Record{Answer: theAnswer(), Fingerprint: theRequest().Fingerprint, Canonical: theRequest().Canonical, ExpiresAt: expires}
 		if diff := cmp.Diff(want, record); diff != "" || !found {
 			t.Errorf("found %v (-want +got):\n%s", found, diff)
 		}
 	})
 
-	t.Run("a key in another place is another key", func(t *testing.T) {
+	t.Run("a key in another scope or operation is another key", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
 		if err := claim(t, db, theKey(), theAnswer(), inAnHour()); err != nil {
@@ -90,7 +90,7 @@ func TestClaim(t *testing.T) {
 		scope, operation, value := theKey(), theKey(), theKey()
 		scope.Scope, operation.Operation, value.Value = "globex", "POST /v1/charges/{id}/refunds", "K1"
 		for _, key := range []idempotency.Key{scope, operation, value} {
-			if _, found := look(t, db, key); found {
+			if _, found := readKey(t, db, key); found {
 				t.Errorf("%+v is taken", key)
 			}
 			if err := claim(t, db, key, theAnswer(), inAnHour()); err != nil {
@@ -100,7 +100,7 @@ func TestClaim(t *testing.T) {
 		wantEffects(t, db, 4)
 	})
 
-	t.Run("a taken key takes the whole batch with it", func(t *testing.T) {
+	t.Run("a taken key refuses the whole batch", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
 		for i := range 3 {
@@ -113,8 +113,8 @@ func TestClaim(t *testing.T) {
 	})
 }
 
-// underWay claims the key in a transaction that stays open.
-func underWay(t *testing.T, db *postgres.DB) pgx.Tx {
+// rivalInFlight claims the key in a transaction that stays open.
+func rivalInFlight(t *testing.T, db *postgres.DB) pgx.Tx {
 	t.Helper()
 	tx, err := db.Pool().Begin(t.Context())
 	if err != nil {
@@ -137,10 +137,10 @@ func TestReadKey_writesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-	look(t, tx, theKey())
+	readKey(t, tx, theKey())
 }
 
-// TestKeyReader: whoever is asked about along with others is shown what is his own.
+// TestKeyReader: in a shared round trip each key is read as the tenant of its scope.
 func TestKeyReader(t *testing.T) {
 	t.Parallel()
 	const each = 20
@@ -194,31 +194,6 @@ func TestKeyReader(t *testing.T) {
 		t.Fatal(err)
 	}
 	all.Wait()
-
-	t.Run("say what they did", func(t *testing.T) {
-		t.Parallel()
-		closed := pgtest.As(t, db, postgres.RoleAPI)
-		closed.Close()
-		state, err := idempotency.NewKeyReader(closed, 0).Read(t.Context(), theKey())
-		if state.Found || err == nil || errors.Is(err, context.Canceled) {
-			t.Errorf("%+v, %v", state, err)
-		}
-	})
-}
-
-// TestReceive_readsThroughItsKeyReader: a receiver that has them does as it does without.
-func TestReceive_readsThroughItsKeyReader(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Reused(t)
-	r := idempotency.Receiver{DB: db, Keys: idempotency.NewKeyReader(db, 1)}
-	for i, replayed := range []bool{false, true} {
-		o, err := r.Receive(t.Context(), theKey(), theRequest(), func(context.Context, *pgx.Batch, time.Time) (idempotency.Answer, error) {
-			return theAnswer(), nil
-		})
-		if diff := cmp.Diff(theAnswer(), o.Answer); diff != "" || o.Replayed != replayed || err != nil {
-			t.Errorf("request %d: replayed %v, %v (-want +got):\n%s", i, o.Replayed, err, diff)
-		}
-	}
 }
 
 // TestReceive_usesAKnownStateOfItsKeyAlone: what was looked for along with something else is a Receiver's first
@@ -259,7 +234,7 @@ func TestReceive_usesAKnownStateOfItsKeyAlone(t *testing.T) {
 		{"a key that is taken", mine, nil, true, false, false, 0, map[idempotency.Commit]int{}},
 		{"a key that is taken and was not read", mine, nil, true, false, true, 1, map[idempotency.Commit]int{}},
 		{"a key that a rival takes meanwhile", mine, nil, false, true, false, 1, map[idempotency.Commit]int{idempotency.CommitTaken: 1}},
-		{"a key that is known is not asked of a cache", mine, &remembers{known: true}, false, false, false, 0, made},
+		{"a key that is known is not asked of a cache", mine, &cacheStub{known: true}, false, false, false, 0, made},
 		// Under each of these is another answer to the same request.
 		{"another merchant's key", idempotency.Key{Scope: "globex", Operation: mine.Operation, Value: mine.Value}, nil, false, false, false, 1, made},
 		{"another operation's key", idempotency.Key{Scope: mine.Scope, Operation: "other", Value: mine.Value}, nil, false, false, false, 1, made},
@@ -267,7 +242,7 @@ func TestReceive_usesAKnownStateOfItsKeyAlone(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			db, told := pgtest.Reused(t), &counts{}
+			db, counted := pgtest.Reused(t), &counts{}
 			acting := pgtest.As(t, db, postgres.RoleAPI)
 			plain := idempotency.Receiver{DB: acting.Tenant(mine.Scope), Retention: time.Hour}
 			if test.before {
@@ -288,9 +263,9 @@ func TestReceive_usesAKnownStateOfItsKeyAlone(t *testing.T) {
 				receive(t, plain, theRequest(), false)
 			}
 			judged := plain
-			judged.Cache, judged.Observer = test.cache, told.observer()
+			judged.Cache, judged.Observer = test.cache, counted.observer()
 			receive(t, judged, request, test.before || test.between)
-			told.want(t, test.looks, test.commits)
+			counted.want(t, test.looks, test.commits)
 		})
 	}
 }
@@ -342,7 +317,7 @@ func TestWait(t *testing.T) {
 		})
 	}
 
-	t.Run("a refused batch leaves nothing of it either", func(t *testing.T) {
+	t.Run("a refused batch leaves the time-outs of the pool", func(t *testing.T) {
 		t.Parallel()
 		db := single(t, postgres.Options{LockTimeout: 7 * time.Second, StatementTimeout: 8 * time.Second})
 		if err := claim(t, db, theKey(), theAnswer(), inAnHour()); err != nil {
@@ -376,7 +351,7 @@ func list(t *testing.T, q postgres.Querier, scope, key string) []idempotency.Ent
 func TestList(t *testing.T) {
 	t.Parallel()
 
-	t.Run("each use is listed, the first one first", func(t *testing.T) {
+	t.Run("uses are listed oldest first", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
 		expires := inAnHour()
@@ -405,7 +380,7 @@ func TestList(t *testing.T) {
 		}
 	})
 
-	t.Run("nobody sees what is not his", func(t *testing.T) {
+	t.Run("uses of another scope or key are not listed", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
 		if err := claim(t, db, theKey(), theAnswer(), inAnHour()); err != nil {
@@ -418,7 +393,7 @@ func TestList(t *testing.T) {
 		}
 	})
 
-	t.Run("it reads no more as the scope's keys grow", func(t *testing.T) {
+	t.Run("a list reads no more rows as the scope grows", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Open(t)
 		tombstones(t, db, 20000)
@@ -487,7 +462,7 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-func TestReusedErrorNamesNothingOfARequest(t *testing.T) {
+func TestReusedError_holdsNoValueOfARequest(t *testing.T) {
 	t.Parallel()
 	err := &idempotency.ReusedError{Pointers: []string{"/metadata/4242424242424242"}}
 	if !errors.Is(err, idempotency.ErrReused) || strings.Contains(err.Error(), "4242") {

@@ -84,7 +84,7 @@ func TestD2(t *testing.T) {
 		wantPayments(t, db, 3)
 	})
 
-	t.Run("a failure of SQL is not marked, and nobody hears of it", func(t *testing.T) {
+	t.Run("a failure of SQL is not marked and not reported", func(t *testing.T) {
 		t.Parallel()
 		db := miniature(t, messagesOfD2, payments)
 		err := processOfD2(t.Context(), db, "m1", func(tx pgx.Tx) error {

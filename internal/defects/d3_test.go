@@ -10,10 +10,10 @@ import (
 	"github.com/payonce/payonce/internal/await"
 )
 
-// D3: two of the documents write "processing" in the transaction that also does
-// the work, and answer 425 or "duplicate" to whoever finds it. Nobody can find
-// it: it is not committed. Who comes meanwhile waits on the unique index for as
-// long as the work takes, then finds it finished.
+// D3: two of the documents write "processing" in the transaction that also does the work,
+// and answer 425 or "duplicate" to a request that finds it. No request can find it: it is
+// not committed. A concurrent duplicate waits on the unique index for as long as the work
+// takes, then finds it finished.
 
 const messagesOfD3 = `
 create table processed_messages (
@@ -44,7 +44,7 @@ func TestD3(t *testing.T) {
 				return errors.Join(err, tx.Commit(ctx))
 			}, "completed",
 		},
-		"also where the work fails nobody finds it processing": {
+		"a duplicate of work that fails does not find it processing": {
 			func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) }, "new",
 		},
 	} {

@@ -14,8 +14,8 @@ import (
 // left to deliver: the message is lost. The document's variant with a cache does
 // the opposite: it falls through and processes what another one is processing.
 //
-// That somebody finds the row takes a commit of its own for it (D3), as the
-// document's text and picture have it.
+// The row is visible only if it has a commit of its own (D3), as the document's text and
+// picture have it.
 
 const messagesOfD4 = `
 create table processed_messages (

@@ -14,9 +14,8 @@ import (
 )
 
 // D5: the document keeps its marks in a cache and its effects elsewhere. Between
-// the effect and the mark a process can die. Its lock has a time-out, nobody
-// checks the lock when the effect is written, and unlocking frees whoever holds
-// it. Its orders are named after the second in which they are made, and a message
+// the effect and the mark a process can die. Its lock has a time-out, nothing
+// checks the lock when the effect is written, and unlocking frees any holder. Its orders are named after the second in which they are made, and a message
 // without an id is known by its content.
 
 // cache is the document's store in miniature: a map under a mutex, with the
@@ -49,7 +48,7 @@ func (c *cache) del(key string) {
 	delete(c.keys, key)
 }
 
-var errLocked = errors.New("somebody else processes it")
+var errLocked = errors.New("another process holds the lock")
 
 // receive is the document's receiver.
 func (c *cache) receive(id string, handle func() error) error {
@@ -106,7 +105,7 @@ func TestD5(t *testing.T) {
 		wantPayments(t, db, 2)
 	})
 
-	t.Run("who fails late frees the lock of another one", func(t *testing.T) {
+	t.Run("a holder that fails late frees the lock of its successor", func(t *testing.T) {
 		t.Parallel()
 		db, store := miniature(t, payments), newCache()
 		hold := func(end error) (finish func()) {

@@ -19,7 +19,7 @@ import (
 // their value; content is hashed as it happens to be written; and a window of
 // time ends in the middle of a redelivery.
 
-// processedOfD6 is the document's guard: whoever brings a new key, pays.
+// processedOfD6 is the document's guard: a new key pays.
 const processedOfD6 = `
 create table processed_messages (
   message_id text primary key

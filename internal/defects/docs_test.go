@@ -20,9 +20,8 @@ const (
 	rules   = 17
 )
 
-// TestDocs holds README.md and every document under docs/ against the tree:
-// whoever renames a test, a function or a file that one of them names is told so
-// here.
+// TestDocs compares README.md and every document under docs/ with the tree: a test, a
+// function or a file that one of them names exists.
 func TestDocs(t *testing.T) {
 	t.Parallel()
 	pages, err := filepath.Glob(root + "/docs/*.md")

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
@@ -81,26 +80,18 @@ select count(distinct xid)
 		}
 	})
 
-	t.Run("the key expires when it was said to", func(t *testing.T) {
+	t.Run("the message names the event and has the request's metadata, which is no part of the request", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
-		in := keeping(t, db)
-		first := accept(t, in, request("k1", "f"))
-		var stored time.Time
-		var keeps time.Duration
-		err := db.QueryRow(t.Context(), `select expires_at, expires_at - created_at from idempotency_keys`).Scan(&stored, &keeps)
-		if err != nil || !stored.Equal(first.ExpiresAt) || keeps < 59*time.Minute || keeps > time.Hour {
-			t.Errorf("it is kept for %v until %v, said %v: %v", keeps, stored, first.ExpiresAt, err)
+		in, r := keeping(t, db), request("k1", "f")
+		r.Metadata = map[string]string{
+			"traceparent": "t1", "type": "forged", "ordering_key": "forged", "correlation_id": "forged", "causation_id": "forged",
 		}
-		if again := accept(t, in, request("k1", "f")); !again.ExpiresAt.Equal(first.ExpiresAt) {
-			t.Errorf("on a replay it expires at %v, first said %v", again.ExpiresAt, first.ExpiresAt)
+		got := accept(t, in, r)
+		r.Metadata = map[string]string{"traceparent": "t2"}
+		if again := accept(t, in, r); !again.Replayed {
+			t.Error("a request with other metadata is another request")
 		}
-	})
-
-	t.Run("the message names the event", func(t *testing.T) {
-		t.Parallel()
-		db := pgtest.Reused(t)
-		got := accept(t, keeping(t, db), request("k1", "f"))
 		s, err := ledger.Load(t.Context(), db, strings.TrimPrefix(got.Location, "/v1/charges/"))
 		if err != nil {
 			t.Fatal(err)
@@ -121,7 +112,7 @@ select count(distinct xid)
 			t.Errorf("topic %s, message %s, envelope %+v, event %s of %s", topic, messageID, envelope, e.ID, s.ID)
 		}
 		want := map[string]string{
-			"type": "charge.requested.v1", "ordering_key": s.ID, "partition_key": "acme", "correlation_id": "req_1", "causation_id": e.ID.String(),
+			"traceparent": "t1", "type": "charge.requested.v1", "ordering_key": s.ID, "partition_key": "acme", "correlation_id": "req_1", "causation_id": e.ID.String(),
 		}
 		if diff := cmp.Diff(want, metadata); diff != "" {
 			t.Errorf("metadata (-want +got):\n%s", diff)
@@ -156,30 +147,6 @@ select count(distinct xid)
 
 func TestKeys(t *testing.T) {
 	t.Parallel()
-
-	t.Run("the same request gets the same bytes and writes nothing", func(t *testing.T) {
-		t.Parallel()
-		db := pgtest.Reused(t)
-		in := keeping(t, db)
-		first := accept(t, in, request("k1", "f"))
-		again := accept(t, in, request("k1", "f"))
-		if diff := cmp.Diff(first.Answer, again.Answer); diff != "" || !again.Replayed {
-			t.Errorf("replayed %v (-first +again):\n%s", again.Replayed, diff)
-		}
-		wantCharges(t, db, 1)
-	})
-
-	t.Run("another request under the key is refused and leaves nothing", func(t *testing.T) {
-		t.Parallel()
-		db := pgtest.Reused(t)
-		in := keeping(t, db)
-		first := accept(t, in, request("k1", "f"))
-		got, err := in.AcceptCharge(t.Context(), acme(), request("k1", "another"), mug())
-		if !errors.Is(err, idempotency.ErrReused) || strings.Contains(string(got.Body), strings.TrimPrefix(first.Location, "/v1/charges/")) {
-			t.Errorf("%v: %+v", err, got)
-		}
-		wantCharges(t, db, 1)
-	})
 
 	t.Run("an expired key is told apart and never accepts again", func(t *testing.T) {
 		t.Parallel()
@@ -240,32 +207,5 @@ func TestFeesAreFrozen(t *testing.T) {
 		if err != nil || s.Charge.Fee != test.fee {
 			t.Errorf("%s: the fee is %d, want %d: %v", key, s.Charge.Fee, test.fee, err)
 		}
-	}
-}
-
-// TestTheOutboxFollowsTheLedger: charges that are accepted at the same time are
-// announced in the order in which the log has them.
-func TestTheOutboxFollowsTheLedger(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Reused(t)
-	for _, key := range []string{"a", "b", "c", "d"} {
-		accept(t, keeping(t, db), request(key, "f"))
-	}
-	order := func(sql string) []string {
-		rows, err := db.Query(t.Context(), sql)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
-			t.Fatal(err)
-		}
-		return ids
-	}
-	if diff := cmp.Diff(
-		order(`select event_id::text from ledger_events order by txid, position`),
-		order(`select message_id from outbox order by transaction_id, "offset"`),
-	); diff != "" {
-		t.Errorf("order (-ledger +outbox):\n%s", diff)
 	}
 }

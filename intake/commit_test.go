@@ -1,9 +1,9 @@
 package intake_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -11,10 +11,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
+	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/outbox"
 )
 
 func TestRivals(t *testing.T) {
@@ -55,50 +59,7 @@ func TestRivals(t *testing.T) {
 		wantCharges(t, db, 1)
 	})
 
-	t.Run("requests under different keys do not disturb each other", func(t *testing.T) {
-		t.Parallel()
-		db := pgtest.Reused(t)
-		in := keeping(t, db)
-		var work errgroup.Group
-		for i := range 64 {
-			work.Go(func() error {
-				_, err := in.AcceptCharge(t.Context(), acme(), request(fmt.Sprint("k", i%16), "f"), mug())
-				return err
-			})
-		}
-		if err := work.Wait(); err != nil {
-			t.Fatal(err)
-		}
-		wantCharges(t, db, 16)
-	})
-
-	t.Run("while a request is in flight another one under its key says so", func(t *testing.T) {
-		t.Parallel()
-		direct, address := migrated(t)
-		in := keeping(t, open(t, address, postgres.Options{LockTimeout: 50 * time.Millisecond}))
-		tx, err := direct.Pool().Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-		_, err = tx.Exec(t.Context(), `
-insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, body, expires_at)
-values ('acme', 'POST /v1/charges', 'k1', 'f', 202, '', 'from the other', clock_timestamp() + interval '1 hour')`)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := in.AcceptCharge(t.Context(), acme(), request("k1", "f"), mug()); !errors.Is(err, idempotency.ErrInFlight) {
-			t.Errorf("the error is %v, want ErrInFlight", err)
-		}
-		if err := tx.Commit(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if got := accept(t, in, request("k1", "f")); string(got.Body) != "from the other" || !got.Replayed {
-			t.Errorf("once it has committed, the answer is %+v", got)
-		}
-	})
-
-	t.Run("a request that waited for one that failed makes the charge", func(t *testing.T) {
+	t.Run("a request that waited for a rival that rolled back makes the charge", func(t *testing.T) {
 		t.Parallel()
 		db, _ := migrated(t)
 		in := keeping(t, db)
@@ -127,8 +88,8 @@ values ('acme', 'POST /v1/charges', 'k1', 'f', 202, '', '', clock_timestamp() + 
 	})
 }
 
-// TestLostAnswers: the connection is cut around the commit, so that nobody can
-// tell from it whether there is a charge. The key can.
+// TestLostAnswers: the connection is cut around the commit, so that its
+// result is unknown. The key has it.
 func TestLostAnswers(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -136,8 +97,8 @@ func TestLostAnswers(t *testing.T) {
 		side     failpoint.Side
 		replayed bool
 	}{
-		{"a commit that nobody heard of is settled by its key", failpoint.After, true},
-		{"a commit that never reached the server is made", failpoint.Before, false},
+		{"a commit whose result is lost is found by its key", failpoint.After, true},
+		{"a commit that never reached the server is sent again", failpoint.Before, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -154,30 +115,6 @@ func TestLostAnswers(t *testing.T) {
 			if diff := cmp.Diff(got.Answer, again.Answer); diff != "" {
 				t.Errorf("answer (-first +again):\n%s", diff)
 			}
-		})
-	}
-
-	for _, test := range []struct {
-		name string
-		side failpoint.Side
-		left int
-	}{
-		{"without a server the outcome of a commit that nobody heard of stays open", failpoint.After, 1},
-		{"without a server the outcome of a commit that never arrived stays open", failpoint.Before, 0},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			direct, address := migrated(t)
-			proxy := failpoint.StartCutter(t, address)
-			in := keeping(t, open(t, proxy.URL(), postgres.Options{MaxConns: 1}))
-			proxy.ArmLast(test.side, 3)
-			_, err := in.AcceptCharge(t.Context(), acme(), request("k1", "f"), mug())
-			if !errors.Is(err, idempotency.ErrUnavailable) {
-				t.Errorf("the error is %v, want ErrUnavailable", err)
-			}
-			wantCharges(t, direct, test.left)
-			accept(t, keeping(t, direct), request("k1", "f"))
-			wantCharges(t, direct, 1)
 		})
 	}
 }
@@ -206,7 +143,7 @@ create trigger storm before insert on ledger_events for each row execute functio
 	}
 
 	for _, code := range []string{"40001", "40P01", "57014", "57P01"} {
-		t.Run("a commit that lost a race by "+code+" is made again", func(t *testing.T) {
+		t.Run("a commit that lost a race by "+code+" is sent again", func(t *testing.T) {
 			t.Parallel()
 			db := pgtest.Reused(t)
 			plant(t, db, 3, code)
@@ -215,7 +152,7 @@ create trigger storm before insert on ledger_events for each row execute functio
 		})
 	}
 
-	t.Run("but not for ever", func(t *testing.T) {
+	t.Run("a commit that loses every race ends as unavailable", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Reused(t)
 		plant(t, db, 1000, "40001")
@@ -229,15 +166,68 @@ create trigger storm before insert on ledger_events for each row execute functio
 		}
 		wantCharges(t, db, 0)
 	})
+}
 
-	t.Run("and not for a client that hung up", func(t *testing.T) {
-		t.Parallel()
-		db := pgtest.Reused(t)
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		if _, err := keeping(t, db).AcceptCharge(ctx, acme(), request("k1", "f"), mug()); !errors.Is(err, idempotency.ErrUnavailable) {
-			t.Errorf("the error is %v, want ErrUnavailable", err)
+// TestRequestsThatShareACommit: requests of two merchants at once, whose accepts are
+// committed together, and then some under keys that come three times. Of each key
+// there is one charge, it is its merchant's own, and all have its answer.
+func TestRequestsThatShareACommit(t *testing.T) {
+	pgtest.Long(t, "it takes a large part of the time")
+	t.Parallel()
+	address := pgtest.URL(t)
+	owner := open(t, address, postgres.Options{})
+	// As the api's.
+	db := open(t, address, postgres.Options{Role: postgres.RoleAPI, Writes: groupcommit.NewOrder(slices.Concat(idempotency.Writes(), ledger.Writes(), outbox.Writes())...), LockTimeout: 25 * time.Millisecond})
+	in := &intake.Intake{DB: db, Keys: idempotency.Receiver{
+		Keys: idempotency.NewKeyReader(db, 0), Retention: time.Hour, Wait: 5 * time.Second, Waiters: make(chan struct{}, 64),
+	}}
+	const keys, repeated, times = 80, 20, 3
+	answers := make([][times]string, keys)
+	accept := func(from, to, times int) {
+		var work errgroup.Group
+		for i := range times {
+			for key := from; key < to; key++ {
+				work.Go(func() error {
+					accepted, err := in.AcceptCharge(t.Context(), merchant(key), request(fmt.Sprint("k", key/2), "f"), mug())
+					answers[key][i] = string(accepted.Body)
+					return err
+				})
+			}
 		}
-		wantCharges(t, db, 0)
-	})
+		if err := work.Wait(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	accept(0, keys-repeated, 1)
+	if db.Shared().Units == 0 {
+		t.Error("no accept shared a commit")
+	}
+	accept(keys-repeated, keys, times)
+	for key, same := range answers {
+		if same[0] == "" || key >= keys-repeated && (same[1] != same[0] || same[2] != same[0]) {
+			t.Errorf("key %d has the answers %q", key, same)
+		}
+	}
+	wantCharges(t, owner, keys)
+	var strays int
+	err := owner.QueryRow(t.Context(), `
+select count(*)
+  from idempotency_keys k
+  left join ledger_events e
+    on e.merchant_id = k.scope
+   and k.location like '%' || e.stream_id
+ where e.stream_id is null
+    or e.txid::text <> k.xmin::text`).Scan(&strays)
+	if err != nil || strays != 0 {
+		t.Errorf("%d keys without a charge of their merchant and their commit, %v", strays, err)
+	}
+}
+
+// merchant is one of two with the same keys.
+func merchant(i int) intake.Account {
+	a := acme()
+	if i%2 == 1 {
+		a.MerchantID = "globex"
+	}
+	return a
 }
