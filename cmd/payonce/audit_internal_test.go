@@ -9,28 +9,15 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/program"
 )
 
-func TestAuditCommandLine(t *testing.T) {
-	t.Parallel()
-	cli, err := parse(t, "audit", "--quiet", "--no-provider")
-	if diff := cmp.Diff(auditCmd{Quiet: true, NoProvider: true}, cli.Audit); diff != "" || err != nil {
-		t.Errorf("%v (-want +got):\n%s", err, diff)
-	}
-	if _, err := parse(t, "audit", "--quiet", "--json"); err == nil {
-		t.Error("it is to print JSON and nothing")
-	}
-}
-
-// TestStrangersSeeAnError: whoever may read the tables and does not own them would
-// be shown none of their rows, and an audit would find every promise kept.
-func TestStrangersSeeAnError(t *testing.T) {
+// Row security would hide all rows from a user who may read the tables and does not own
+// them, and an audit would find every promise kept. So the commands end with an error.
+func TestAudit_refusesAUserWhomPoliciesHideRowsFrom(t *testing.T) {
 	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db := pgtest.Open(t)

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/alecthomas/kong"
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
@@ -16,57 +15,6 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
-
-// parse reads a command line into the commands.
-func parse(t *testing.T, line ...string) (commands, error) {
-	t.Helper()
-	var cli commands
-	parser, err := kong.New(&cli, kong.Writers(io.Discard, io.Discard))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = parser.Parse(line)
-	return cli, err
-}
-
-func TestInboxCommandLine(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct {
-		line string
-		want inboxCmd
-	}{
-		{"inbox list", inboxCmd{List: inboxListCmd{Status: "dead"}}},
-		{
-			"inbox list --status discarded --charge ch_1 --limit 2 --json",
-			inboxCmd{List: inboxListCmd{Status: "discarded", Charge: "ch_1", Limit: new(2), JSON: true}},
-		},
-		{"inbox show 7 --json", inboxCmd{Show: inboxShowCmd{ID: 7, JSON: true}}},
-		{"inbox retry 7 8 --json", inboxCmd{Retry: inboxRetryCmd{IDs: []int64{7, 8}, JSON: true}}},
-		{"inbox discard 7", inboxCmd{Discard: inboxDiscardCmd{IDs: []int64{7}}}},
-	} {
-		t.Run(test.line, func(t *testing.T) {
-			t.Parallel()
-			cli, err := parse(t, strings.Fields(test.line)...)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if test.want.List.Status == "" { // the default of list is there whatever is asked for
-				test.want.List.Status = "dead"
-			}
-			if diff := cmp.Diff(test.want, cli.Inbox); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
-		})
-	}
-	for _, line := range []string{"inbox list --status done", "inbox show", "inbox show x", "inbox retry", "inbox discard", "inbox"} {
-		t.Run("refused: "+line, func(t *testing.T) {
-			t.Parallel()
-			if _, err := parse(t, strings.Fields(line)...); err == nil {
-				t.Error("it is taken")
-			}
-		})
-	}
-}
 
 // put puts a message with a status into the inbox and returns its number.
 func put(t *testing.T, db *postgres.DB, charge, status, payload string) int64 {
@@ -84,28 +32,6 @@ returning id`, charge, status, []byte(payload)).Scan(&number)
 		t.Fatal(err)
 	}
 	return number
-}
-
-// output is what a command printed.
-func output(t *testing.T, run func(io.Writer) error) string {
-	t.Helper()
-	var b strings.Builder
-	if err := run(&b); err != nil {
-		t.Fatal(err)
-	}
-	return b.String()
-}
-
-// printed are the members of each message that a command printed.
-func printed(t *testing.T, out string) []map[string]any {
-	t.Helper()
-	var page struct {
-		Data []map[string]any `json:"data"`
-	}
-	if err := json.Unmarshal([]byte(out), &page); err != nil || page.Data == nil {
-		t.Fatalf("%v in %s", err, out)
-	}
-	return page.Data
 }
 
 func TestInboxList(t *testing.T) {
@@ -143,7 +69,7 @@ func TestInboxList(t *testing.T) {
 			var more bool
 			out := output(t, func(w io.Writer) (err error) { more, err = c.list(t.Context(), w, db); return err })
 			var got []int64
-			for _, m := range printed(t, out) {
+			for _, m := range dataOf[map[string]any](t, out) {
 				number, _ := m["id"].(float64)
 				got = append(got, int64(number))
 				if _, shown := m["payload"]; shown {
@@ -156,7 +82,7 @@ func TestInboxList(t *testing.T) {
 		})
 	}
 
-	t.Run("for people, a line each, which no message breaks", func(t *testing.T) {
+	t.Run("prints a line for each message, which no message breaks", func(t *testing.T) {
 		t.Parallel()
 		c := inboxListCmd{Status: "discarded", Limit: new(10)}
 		lines := strings.Split(strings.TrimSuffix(output(t, func(w io.Writer) error { _, err := c.list(t.Context(), w, db); return err }), "\n"), "\n")
@@ -171,17 +97,8 @@ func TestInboxList(t *testing.T) {
 	})
 }
 
-func TestInboxListRefusesALimitOfNothing(t *testing.T) {
-	t.Parallel()
-	for _, limit := range []string{"0", "-1"} {
-		if _, err := parse(t, "inbox", "list", "--limit="+limit); err == nil {
-			t.Errorf("--limit=%s is taken", limit)
-		}
-	}
-}
-
-// TestInboxListReadsOn lists more than a page.
-func TestInboxListReadsOn(t *testing.T) {
+// TestInboxList_readsEveryPage lists more than a page.
+func TestInboxList_readsEveryPage(t *testing.T) {
 	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db := pgtest.Open(t)
@@ -196,7 +113,7 @@ select 'r', i::text, 'ch_' || i % 2, 't', '', '{}', '', 'dead'
 	}
 	for charge, want := range map[string]int{"": n, "ch_1": inboxPage + 1} {
 		c := inboxListCmd{Status: "dead", Charge: charge, Limit: new(n), JSON: true}
-		got := printed(t, output(t, func(w io.Writer) error { _, err := c.list(t.Context(), w, db); return err }))
+		got := dataOf[map[string]any](t, output(t, func(w io.Writer) error { _, err := c.list(t.Context(), w, db); return err }))
 		if len(got) != want {
 			t.Errorf("%d messages of %q, want %d", len(got), charge, want)
 		}
@@ -216,7 +133,7 @@ select 'r', i::text, 'ch_' || i % 2, 't', '', '{}', '', 'dead'
 		out := output(t, func(w io.Writer) (err error) { more, err = c.list(t.Context(), w, db); return err })
 		listed := strings.Count(out, "\n") - 1
 		if c.JSON {
-			listed = len(printed(t, out))
+			listed = len(dataOf[map[string]any](t, out))
 		}
 		if listed != want.listed || more != want.more {
 			t.Errorf("%s: %d messages, and more: %t; want %d, %t", line, listed, more, want.listed, want.more)
@@ -273,7 +190,7 @@ func TestInboxDecisions(t *testing.T) {
 			if !errors.Is(err, inbox.ErrNotParked) || !errors.Is(err, inbox.ErrNoMessage) || strings.Count(err.Error(), "\n") != 1 {
 				t.Errorf("the error is %v", err)
 			}
-			for i, m := range printed(t, out.String()) {
+			for i, m := range dataOf[map[string]any](t, out.String()) {
 				by, _ := m["decided_by"].(string)
 				if m["status"] != test.status || by != operator() || m["id"] != float64([]int64{first, last}[i]) {
 					t.Errorf("printed %v", m)
@@ -292,7 +209,7 @@ func TestInboxDecisions(t *testing.T) {
 	}
 }
 
-func TestOperatorHasAName(t *testing.T) {
+func TestOperator_hasAName(t *testing.T) {
 	t.Parallel()
 	if name, ok := strings.CutPrefix(operator(), "cli:"); !ok || name == "" {
 		t.Errorf("the operator is %q", operator())

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -22,47 +23,28 @@ func seedAcme(t *testing.T, db *postgres.DB, keys ...string) {
 	}
 }
 
-// createKey creates as the command does, and returns what was on stdout and on
-// stderr.
-func createKey(t *testing.T, db *postgres.DB, c createKeyCmd) (out, said string) {
+// createKey creates as the command does.
+func createKey(t *testing.T, db *postgres.DB, c createKeyCmd) (stdout, stderr string) {
 	t.Helper()
 	scopes, err := c.check()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var stdout, stderr bytes.Buffer
-	if err := c.create(t.Context(), &stdout, &stderr, db, scopes); err != nil {
+	stdout, stderr, err = capture(func(stdout, stderr io.Writer) error { return c.create(t.Context(), stdout, stderr, db, scopes) })
+	if err != nil {
 		t.Fatal(err)
 	}
-	return stdout.String(), stderr.String()
+	return stdout, stderr
 }
 
-func revokeKey(t *testing.T, db *postgres.DB, c revokeKeyCmd) (out, said string, err error) {
+func revokeKey(t *testing.T, db *postgres.DB, c revokeKeyCmd) (stdout, stderr string, err error) {
 	t.Helper()
-	var stdout, stderr bytes.Buffer
-	err = c.revoke(t.Context(), &stdout, &stderr, db)
-	return stdout.String(), stderr.String(), err
-}
-
-// listed are the keys as a program reads them.
-func listed(t *testing.T, text string) []merchants.Key {
-	t.Helper()
-	var list struct{ Data []merchants.Key }
-	decoder := json.NewDecoder(strings.NewReader(text))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&list); err != nil || list.Data == nil {
-		t.Fatalf("%q: %v", text, err)
-	}
-	return list.Data
+	return capture(func(stdout, stderr io.Writer) error { return c.revoke(t.Context(), stdout, stderr, db) })
 }
 
 func list(t *testing.T, db *postgres.DB, c listKeysCmd) string {
 	t.Helper()
-	var out bytes.Buffer
-	if err := c.list(t.Context(), &out, db); err != nil {
-		t.Fatal(err)
-	}
-	return out.String()
+	return output(t, func(stdout io.Writer) error { return c.list(t.Context(), stdout, db) })
 }
 
 func wantOpens(t *testing.T, db *postgres.DB, key string, opens bool) {
@@ -77,7 +59,7 @@ func TestKeysCreate(t *testing.T) {
 	db := pgtest.Open(t)
 	seedAcme(t, db, "sk_test_of_acme_0123456789abcdef")
 
-	t.Run("the key is alone on stdout, and whole nowhere else", func(t *testing.T) {
+	t.Run("the whole key is alone on stdout and nowhere else", func(t *testing.T) {
 		t.Parallel()
 		out, said := createKey(t, db, createKeyCmd{Merchant: "acme", Scopes: []string{"refunds:write", "charges:read"}})
 		key := strings.TrimSuffix(out, "\n")
@@ -93,7 +75,7 @@ func TestKeysCreate(t *testing.T) {
 		}
 	})
 
-	t.Run("for programs", func(t *testing.T) {
+	t.Run("JSON has the key and what it is for", func(t *testing.T) {
 		t.Parallel()
 		life := 720 * time.Hour
 		out, said := createKey(t, db, createKeyCmd{Merchant: "acme", Scopes: []string{"admin"}, Expires: &life, JSON: true})
@@ -116,7 +98,7 @@ func TestKeysCreate(t *testing.T) {
 		}
 	})
 
-	t.Run("a merchant that is not there has no key", func(t *testing.T) {
+	t.Run("an unknown merchant is refused", func(t *testing.T) {
 		t.Parallel()
 		var out, said bytes.Buffer
 		err := createKeyCmd{Merchant: "nobody"}.create(t.Context(), &out, &said, db, merchants.Scopes())
@@ -126,7 +108,7 @@ func TestKeysCreate(t *testing.T) {
 	})
 }
 
-func TestKeysCreateRefuses(t *testing.T) {
+func TestKeysCreate_refuses(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name, flag string
@@ -156,13 +138,13 @@ func TestKeysRevoke(t *testing.T) {
 	before, _ := createKey(t, db, createKeyCmd{Merchant: "acme", Scopes: []string{"admin"}})
 	before = strings.TrimSuffix(before, "\n")
 
-	t.Run("by the prefix, and again", func(t *testing.T) {
+	t.Run("a prefix revokes a key, and may be repeated", func(t *testing.T) {
 		t.Parallel()
 		first, said, err := revokeKey(t, db, revokeKeyCmd{Prefix: merchants.Prefix(before), JSON: true})
 		if err != nil || said != "" {
 			t.Fatalf("%v, and %q", err, said)
 		}
-		if keys := listed(t, first); len(keys) != 1 || keys[0].RevokedAt == nil || keys[0].Prefix != merchants.Prefix(before) {
+		if keys := dataOf[merchants.Key](t, first); len(keys) != 1 || keys[0].RevokedAt == nil || keys[0].Prefix != merchants.Prefix(before) {
 			t.Errorf("revoked is %s", first)
 		}
 		wantOpens(t, db, before, false)
@@ -171,7 +153,7 @@ func TestKeysRevoke(t *testing.T) {
 		}
 	})
 
-	t.Run("not by a prefix of several, which are shown", func(t *testing.T) {
+	t.Run("a prefix of several keys shows them and revokes none", func(t *testing.T) {
 		t.Parallel()
 		out, said, err := revokeKey(t, db, revokeKeyCmd{Prefix: "sk_tes"})
 		if err == nil || !strings.Contains(err.Error(), "keys may be meant") || out != "" || strings.Count(said, "sk_tes ") != 3 {
@@ -180,7 +162,7 @@ func TestKeysRevoke(t *testing.T) {
 		wantOpens(t, db, "sk_test_stay", true)
 	})
 
-	t.Run("one of several by the whole of it, which is not repeated", func(t *testing.T) {
+	t.Run("a whole key is revoked and not printed", func(t *testing.T) {
 		t.Parallel()
 		out, said, err := revokeKey(t, db, revokeKeyCmd{Prefix: "sk_test_demo"})
 		if err != nil || strings.Contains(out+said, "sk_test_demo") || strings.Count(out, "sk_tes ") != 1 {
@@ -190,7 +172,7 @@ func TestKeysRevoke(t *testing.T) {
 		wantOpens(t, db, "sk_test_stay", true)
 	})
 
-	t.Run("nothing by a name of nobody, which is not repeated", func(t *testing.T) {
+	t.Run("an unknown key is refused and not printed", func(t *testing.T) {
 		t.Parallel()
 		for _, name := range []string{merchants.NewKey(), "", "sk_", "sk_live_"} {
 			out, said, err := revokeKey(t, db, revokeKeyCmd{Prefix: name, All: true})
@@ -201,7 +183,7 @@ func TestKeysRevoke(t *testing.T) {
 	})
 }
 
-func TestKeysRevokeAll(t *testing.T) {
+func TestKeysRevoke_all(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Open(t)
 	seedAcme(t, db, "sk_test_demo", "sk_test_shop")
@@ -214,11 +196,11 @@ func TestKeysRevokeAll(t *testing.T) {
 	wantOpens(t, db, "sk_test_demo", false)
 	wantOpens(t, db, "sk_test_shop", false)
 	wantOpens(t, db, "sk_test_glob", true)
-	if keys := listed(t, list(t, db, listKeysCmd{Merchant: "acme", JSON: true})); len(keys) != 2 || keys[0].RevokedAt == nil || keys[1].RevokedAt == nil {
+	if keys := dataOf[merchants.Key](t, list(t, db, listKeysCmd{Merchant: "acme", JSON: true})); len(keys) != 2 || keys[0].RevokedAt == nil || keys[1].RevokedAt == nil {
 		t.Errorf("the keys are %+v", keys)
 	}
-	if keys := listed(t, list(t, db, listKeysCmd{Merchant: "nobody", JSON: true})); len(keys) != 0 {
-		t.Errorf("nobody has %+v", keys)
+	if keys := dataOf[merchants.Key](t, list(t, db, listKeysCmd{Merchant: "nobody", JSON: true})); len(keys) != 0 {
+		t.Errorf("an unknown merchant has %+v", keys)
 	}
 	head, _, _ := strings.Cut(list(t, db, listKeysCmd{}), "\n")
 	if strings.Join(strings.Fields(head), " ") != "PREFIX MERCHANT SCOPES CREATED EXPIRES REVOKED" {
@@ -228,15 +210,14 @@ func TestKeysRevokeAll(t *testing.T) {
 
 func runSeed(t *testing.T, db *postgres.DB, s seedCmd) (string, error) {
 	t.Helper()
-	var out bytes.Buffer
-	err := s.seed(t.Context(), &out, db)
-	return out.String(), err
+	stdout, _, err := capture(func(stdout, _ io.Writer) error { return s.seed(t.Context(), stdout, db) })
+	return stdout, err
 }
 
 func TestSeed(t *testing.T) {
 	t.Parallel()
 
-	t.Run("a seeded key has all scopes, the second time too", func(t *testing.T) {
+	t.Run("a seeded key has all scopes, also when it is repeated", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Open(t)
 		for range 2 {
@@ -248,12 +229,12 @@ func TestSeed(t *testing.T) {
 		if err != nil || m.ID != "acme" || len(m.Scopes) != 4 {
 			t.Errorf("it opens %+v: %v", m, err)
 		}
-		if keys := listed(t, list(t, db, listKeysCmd{JSON: true})); len(keys) != 1 {
+		if keys := dataOf[merchants.Key](t, list(t, db, listKeysCmd{JSON: true})); len(keys) != 1 {
 			t.Errorf("the keys are %+v", keys)
 		}
 	})
 
-	t.Run("without a key one is made and printed", func(t *testing.T) {
+	t.Run("without a key a new one is printed", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Open(t)
 		out, err := runSeed(t, db, seedCmd{Merchant: "acme"})
@@ -269,7 +250,7 @@ func TestSeed(t *testing.T) {
 		wantOpens(t, db, made.MadeKey, true)
 	})
 
-	t.Run("who is there keeps the fees, and that is said", func(t *testing.T) {
+	t.Run("a merchant that exists keeps its fees, with a message", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Open(t)
 		before := seedCmd{Merchant: "acme", APIKey: "sk_test_demo", FeeBasisPoints: 100, FeeFixed: map[string]int64{"USD": 7, "EUR": 5}}
@@ -295,7 +276,7 @@ func TestSeed(t *testing.T) {
 		}
 	})
 
-	t.Run("a key that was given is not repeated", func(t *testing.T) {
+	t.Run("a given key is not printed", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Open(t)
 		out, err := runSeed(t, db, seedCmd{Merchant: "acme", APIKey: "sk_test_demo", JSON: true})
@@ -304,7 +285,7 @@ func TestSeed(t *testing.T) {
 		}
 	})
 
-	t.Run("a key that does less than a seeded one is refused", func(t *testing.T) {
+	t.Run("a key with fewer rights than a seeded one is refused", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Open(t)
 		seedAcme(t, db, "sk_test_demo", "sk_test_over")

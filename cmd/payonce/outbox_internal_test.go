@@ -1,8 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
+	"io"
 	"strings"
 	"testing"
 
@@ -13,16 +13,11 @@ import (
 
 func TestOutboxRepair(t *testing.T) {
 	t.Parallel()
-	cli, err := parse(t, "outbox", "repair", "--force", "--json")
-	if diff := cmp.Diff(outboxCmd{Repair: outboxRepairCmd{Force: true, JSON: true}}, cli.Outbox); diff != "" || err != nil {
-		t.Errorf("%v (-want +got):\n%s", err, diff)
-	}
 	db := shopDB(t)
-	tell(t, db, "ch_1")
+	deliver(t, db, "ch_1")
 	repair := func(c outboxRepairCmd) (string, error) {
-		var out bytes.Buffer
-		err := c.repair(t.Context(), &out, db)
-		return out.String(), err
+		stdout, _, err := capture(func(stdout, _ io.Writer) error { return c.repair(t.Context(), stdout, db) })
+		return stdout, err
 	}
 	if out, err := repair(outboxRepairCmd{}); err == nil || out != "" || !strings.Contains(err.Error(), "nothing to repair") {
 		t.Errorf("%v: %s", err, out)

@@ -182,12 +182,12 @@ func TestRebuildKilled(t *testing.T) {
 }
 
 // A commit whose answer is lost may be one, and if the database is gone then,
-// nobody can say that nothing was changed.
+// the command cannot say that nothing was changed.
 func TestRebuildInDoubt(t *testing.T) {
 	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db, url := booked(t, 3)
-	// With the commit goes what the next look reads.
+	// The commit hides what the next read needs.
 	_, err := db.Pool().Exec(t.Context(), `
 create function hide() returns trigger language plpgsql as $$
 begin
@@ -219,7 +219,7 @@ execute function hide()`, pgx.QueryExecModeSimpleProtocol)
 	if err := db.QueryRow(t.Context(), `select generation from projections where state = 'live'`).Scan(&live); err != nil || live != 2 {
 		t.Fatalf("generation %d is live: %v", live, err)
 	}
-	if said := err.Error(); strings.Contains(said, "nothing was changed") || !strings.Contains(said, "not known") {
-		t.Errorf("it says %q", said)
+	if text := err.Error(); strings.Contains(text, "nothing was changed") || !strings.Contains(text, "not known") {
+		t.Errorf("the error is %q", text)
 	}
 }

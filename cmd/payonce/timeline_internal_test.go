@@ -19,17 +19,6 @@ import (
 	"github.com/payonce/payonce/ledger"
 )
 
-func TestTimelineCommandLine(t *testing.T) {
-	t.Parallel()
-	cli, err := parse(t, "timeline", "ch_1", "--merchant", "acme", "--json")
-	if diff := cmp.Diff(timelineCmd{Name: "ch_1", Merchant: "acme", JSON: true}, cli.Timeline); diff != "" || err != nil {
-		t.Errorf("%v (-want +got):\n%s", err, diff)
-	}
-	if _, err := parse(t, "timeline"); err == nil {
-		t.Error("a timeline of nothing is taken")
-	}
-}
-
 // begun is a database with a charge whose payment has started.
 func begun(t *testing.T) *postgres.DB {
 	t.Helper()
@@ -61,7 +50,7 @@ func stripeWith(t *testing.T, bodies map[string]string) *stripe.Client {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write([]byte(body)) // who is gone cannot be told
+		_, _ = w.Write([]byte(body)) // a client that left gets nothing
 	}))
 	t.Cleanup(server.Close)
 	client, err := stripe.New(stripe.Config{SecretKey: "sk_test_of_a_test", Base: server.URL})
@@ -79,7 +68,7 @@ const (
 "currency":"usd","payment_intent":"pi_1","failure_reason":"lost_or_stolen_card","metadata":{"refund_id":"re_1"}}]}`
 )
 
-func TestTimelineShowsTheProvider(t *testing.T) {
+func TestTimeline_showsWhatTheProviderHolds(t *testing.T) {
 	t.Parallel()
 	db := begun(t)
 	client := stripeWith(t, map[string]string{"/v1/payment_intents/pi_1": heldIntent, "/v1/refunds": heldRefunds})
@@ -87,12 +76,12 @@ func TestTimelineShowsTheProvider(t *testing.T) {
 	if err := (timelineCmd{Name: "ch_1", JSON: true}).show(t.Context(), &out, db, client); err != nil {
 		t.Fatal(err)
 	}
-	var told audit.Timeline
-	if err := json.Unmarshal([]byte(out.String()), &told); err != nil {
+	var shown audit.Timeline
+	if err := json.Unmarshal([]byte(out.String()), &shown); err != nil {
 		t.Fatal(err)
 	}
 	var held []audit.Detail
-	for _, e := range told.Entries {
+	for _, e := range shown.Entries {
 		if e.Kind == "provider" {
 			e.Detail["what"] = e.What
 			held = append(held, e.Detail)
@@ -113,7 +102,7 @@ func TestTimelineShowsTheProvider(t *testing.T) {
 	}
 }
 
-func TestTimelineOutlivesTheProvider(t *testing.T) {
+func TestTimeline_isPrintedWithoutTheProvider(t *testing.T) {
 	t.Parallel()
 	db := begun(t)
 	for name, bodies := range map[string]map[string]string{
@@ -136,7 +125,7 @@ func TestTimelineOutlivesTheProvider(t *testing.T) {
 	}
 }
 
-func TestTimelineOfNothing(t *testing.T) {
+func TestTimeline_refusesAnUnknownName(t *testing.T) {
 	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	var out strings.Builder

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -23,37 +24,6 @@ const (
 	firstSecret  = "whsec_dGhlLWZpcnN0LXNlY3JldC1vZi1hY21lLi4u"
 	secondSecret = "whsec_dGhlLXNlY29uZC1zZWNyZXQtb2YtYWNtZS4u"
 )
-
-func TestWebhooksCommandLine(t *testing.T) {
-	t.Parallel()
-	since, until := time.Date(2026, 11, 21, 8, 0, 0, 0, time.UTC), time.Date(2026, 11, 21, 9, 0, 0, 0, time.UTC)
-	for line, want := range map[string]webhooksCmd{
-		"webhooks list --merchant acme --json": {List: webhooksListCmd{Merchant: "acme", JSON: true}},
-		"webhooks rotate --merchant acme":      {Rotate: webhooksRotateCmd{Merchant: "acme"}},
-		"webhooks rotate --merchant acme --webhook-secret whsec_x --overlap 1m --json": {
-			Rotate: webhooksRotateCmd{Merchant: "acme", WebhookSecret: "whsec_x", Overlap: time.Minute, JSON: true},
-		},
-		"webhooks resend ch_1 ch_2 --json": {Resend: webhooksResendCmd{Names: []string{"ch_1", "ch_2"}, JSON: true}},
-		"webhooks resend --merchant acme --since 2026-11-21T08:00:00Z --until 2026-11-21T09:00:00Z": {
-			Resend: webhooksResendCmd{Merchant: "acme", Since: since, Until: until},
-		},
-	} {
-		cli, err := parse(t, strings.Fields(line)...)
-		if want.Rotate.Overlap == 0 { // the default is there whatever is asked for
-			want.Rotate.Overlap = 24 * time.Hour
-		}
-		if diff := cmp.Diff(want, cli.Webhooks); diff != "" || err != nil {
-			t.Errorf("%s: %v (-want +got):\n%s", line, err, diff)
-		}
-	}
-	for _, line := range []string{
-		"webhooks rotate", "webhooks resend --since yesterday", "webhooks rotate --merchant acme --overlap long",
-	} {
-		if _, err := parse(t, strings.Fields(line)...); err == nil {
-			t.Errorf("%s is taken", line)
-		}
-	}
-}
 
 func TestWebhooksCheck(t *testing.T) {
 	t.Parallel()
@@ -121,72 +91,58 @@ func wantSigned(t *testing.T, db *postgres.DB, url string, secrets ...string) {
 
 func TestSeedWebhook(t *testing.T) {
 	t.Parallel()
-	const url = "https://shop.example/hooks?token=hush"
-
-	t.Run("the same again changes nothing", func(t *testing.T) {
-		t.Parallel()
-		db := shopDB(t)
-		if _, err := runSeed(t, db, seedShop(url, firstSecret)); err != nil {
-			t.Fatal(err)
-		}
-		wantSigned(t, db, url, firstSecret)
-	})
-
-	t.Run("a new secret signs beside the old one, and locks nobody out", func(t *testing.T) {
-		t.Parallel()
-		db := shopDB(t)
-		for range 2 {
-			if _, err := runSeed(t, db, seedShop("https://new.example", secondSecret)); err != nil {
-				t.Fatal(err)
+	const url, other = "https://shop.example/hooks?token=hush", "https://new.example"
+	rotate := webhooksRotateCmd{WebhookSecret: secondSecret, Overlap: time.Hour}
+	for _, test := range []struct {
+		name    string
+		rotate  *webhooksRotateCmd // before seed
+		seed    seedCmd
+		refused string
+		url     string
+		secrets []string
+	}{
+		{"the same webhook changes nothing", nil, seedShop(url, firstSecret), "", url, []string{firstSecret}},
+		{"a new secret signs beside the old one", nil, seedShop(other, secondSecret), "", other, []string{secondSecret, firstSecret}},
+		{
+			"a secret that was replaced is refused, and nothing is changed", &rotate, seedShop(other, firstSecret),
+			"was replaced", url,
+			[]string{secondSecret, firstSecret},
+		},
+		{"an endpoint moves without its secret", nil, seedShop(other, ""), "", other, []string{firstSecret}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			db := shopDB(t)
+			if test.rotate != nil {
+				if _, _, err := runRotate(t, db, *test.rotate); err != nil {
+					t.Fatal(err)
+				}
 			}
-			wantSigned(t, db, "https://new.example", secondSecret, firstSecret)
-		}
-	})
-
-	t.Run("a secret that was replaced is refused, and nothing is changed", func(t *testing.T) {
-		t.Parallel()
-		db := shopDB(t)
-		if _, _, err := runRotate(t, db, webhooksRotateCmd{WebhookSecret: secondSecret, Overlap: time.Hour}); err != nil {
-			t.Fatal(err)
-		}
-		_, err := runSeed(t, db, seedShop("https://new.example", firstSecret))
-		if err == nil || !strings.Contains(err.Error(), "was replaced") {
-			t.Errorf("the error is %v", err)
-		}
-		wantSigned(t, db, url, secondSecret, firstSecret)
-	})
-
-	t.Run("an endpoint moves without its secret", func(t *testing.T) {
-		t.Parallel()
-		db := shopDB(t)
-		if _, err := runSeed(t, db, seedShop("https://new.example", "")); err != nil {
-			t.Fatal(err)
-		}
-		wantSigned(t, db, "https://new.example", firstSecret)
-	})
-
-	t.Run("the first endpoint needs one", func(t *testing.T) {
-		t.Parallel()
-		db := pgtest.Open(t)
-		if _, err := runSeed(t, db, seedShop(url, "")); err == nil || !strings.Contains(err.Error(), "needs --webhook-secret") {
-			t.Errorf("the error is %v", err)
-		}
-	})
+			for range 2 { // it may be repeated
+				_, err := runSeed(t, db, test.seed)
+				if (err != nil) != (test.refused != "") || err != nil && !strings.Contains(err.Error(), test.refused) {
+					t.Errorf("the error is %v, want %q", err, test.refused)
+				}
+				wantSigned(t, db, test.url, test.secrets...)
+			}
+		})
+	}
+	if _, err := runSeed(t, pgtest.Open(t), seedShop(url, "")); err == nil || !strings.Contains(err.Error(), "needs --webhook-secret") {
+		t.Errorf("a first endpoint without a secret: %v", err)
+	}
 }
 
-func runRotate(t *testing.T, db *postgres.DB, c webhooksRotateCmd) (out, said string, err error) {
+func runRotate(t *testing.T, db *postgres.DB, c webhooksRotateCmd) (stdout, stderr string, err error) {
 	t.Helper()
 	c.Merchant = "acme"
-	var o, s bytes.Buffer
-	err = c.rotate(t.Context(), &o, &s, db)
-	return o.String(), s.String(), err
+	return capture(func(stdout, stderr io.Writer) error { return c.rotate(t.Context(), stdout, stderr, db) })
 }
 
 func TestWebhooksRotate(t *testing.T) {
 	t.Parallel()
 	const url = "https://shop.example/hooks?token=hush"
 
-	t.Run("a secret that was made is printed once, and signs with the old one", func(t *testing.T) {
+	t.Run("a new secret is printed once, and signs beside the old one", func(t *testing.T) {
 		t.Parallel()
 		db := shopDB(t)
 		out, said, err := runRotate(t, db, webhooksRotateCmd{Overlap: time.Hour})
@@ -200,7 +156,7 @@ func TestWebhooksRotate(t *testing.T) {
 		}
 	})
 
-	t.Run("a secret that was given is not repeated", func(t *testing.T) {
+	t.Run("a given secret is not printed", func(t *testing.T) {
 		t.Parallel()
 		db := shopDB(t)
 		for _, c := range []webhooksRotateCmd{
@@ -215,7 +171,7 @@ func TestWebhooksRotate(t *testing.T) {
 		}
 	})
 
-	t.Run("programs get the made one and what holds now", func(t *testing.T) {
+	t.Run("JSON has the new secret and all that are stored", func(t *testing.T) {
 		t.Parallel()
 		db := shopDB(t)
 		out, said, err := runRotate(t, db, webhooksRotateCmd{Overlap: time.Hour, JSON: true})
@@ -233,7 +189,7 @@ func TestWebhooksRotate(t *testing.T) {
 	t.Run("a secret that was lost is replaced", func(t *testing.T) {
 		t.Parallel()
 		db := shopDB(t)
-		for range 2 { // nobody has read what the first one printed
+		for range 2 { // the first output was lost
 			if _, _, err := runRotate(t, db, webhooksRotateCmd{Overlap: time.Hour}); err != nil {
 				t.Fatal(err)
 			}
@@ -244,7 +200,7 @@ func TestWebhooksRotate(t *testing.T) {
 		}
 	})
 
-	t.Run("so many sign and no more, unless they end at once", func(t *testing.T) {
+	t.Run("a bounded number of secrets sign, unless the old ones end at once", func(t *testing.T) {
 		t.Parallel()
 		db := shopDB(t)
 		for range validSecrets - 1 {
@@ -261,7 +217,7 @@ func TestWebhooksRotate(t *testing.T) {
 		wantSigned(t, db, url, secondSecret)
 	})
 
-	t.Run("what signs already, and who is not told, are refused", func(t *testing.T) {
+	t.Run("a secret that signs already, and a merchant without a webhook, are refused", func(t *testing.T) {
 		t.Parallel()
 		db := shopDB(t)
 		if _, _, err := runRotate(t, db, webhooksRotateCmd{WebhookSecret: firstSecret}); err == nil || !strings.Contains(err.Error(), "signs already") {
@@ -302,8 +258,8 @@ func TestWebhooksList(t *testing.T) {
 	}
 }
 
-// tell records a charge of acme that succeeded and that the shop was told of.
-func tell(t *testing.T, db *postgres.DB, charge string) ledger.Stream {
+// deliver records a charge of acme that succeeded, and whose webhook was delivered.
+func deliver(t *testing.T, db *postgres.DB, charge string) ledger.Stream {
 	t.Helper()
 	b := &pgx.Batch{}
 	s, err := ledger.Append(b, ledger.New(charge), ledger.Cause{Actor: "test"},
@@ -324,11 +280,9 @@ func tell(t *testing.T, db *postgres.DB, charge string) ledger.Stream {
 	return s
 }
 
-func runResend(t *testing.T, db *postgres.DB, c webhooksResendCmd) (out, said string, err error) {
+func runResend(t *testing.T, db *postgres.DB, c webhooksResendCmd) (stdout, stderr string, err error) {
 	t.Helper()
-	var o, s bytes.Buffer
-	err = c.resend(t.Context(), &o, &s, db)
-	return o.String(), s.String(), err
+	return capture(func(stdout, stderr io.Writer) error { return c.resend(t.Context(), stdout, stderr, db) })
 }
 
 // messages are the resends that wait in the inbox, in their order.
@@ -350,11 +304,11 @@ func TestWebhooksResend(t *testing.T) {
 	t.Parallel()
 	const waits = " resend webhook.resend pending t t"
 
-	t.Run("an event, and a charge", func(t *testing.T) {
+	t.Run("an event and a charge are delivered once more", func(t *testing.T) {
 		t.Parallel()
 		db := shopDB(t)
-		one := tell(t, db, "ch_1").At(4).ID.String()
-		tell(t, db, "ch_2")
+		one := deliver(t, db, "ch_1").At(4).ID.String()
+		deliver(t, db, "ch_2")
 		out, said, err := runResend(t, db, webhooksResendCmd{Names: []string{one, "ch_2"}})
 		if err != nil || said != "" || strings.Count(out, "\n") != 2 || !strings.Contains(out, "charge.succeeded of ch_1 will be delivered once more: event "+one) {
 			t.Errorf("%v, said %q:\n%s", err, said, out)
@@ -362,12 +316,12 @@ func TestWebhooksResend(t *testing.T) {
 		if got := messages(t, db); got != "ch_1"+waits+", ch_2"+waits {
 			t.Errorf("the messages are %s", got)
 		}
-		told, err := audit.ReadTimeline(t.Context(), db, "ch_1", "")
+		tl, err := audit.ReadTimeline(t.Context(), db, "ch_1", "")
 		if err != nil {
 			t.Fatal(err)
 		}
 		var shown []string
-		for _, e := range told.Entries {
+		for _, e := range tl.Entries {
 			if e.Kind == "webhook" {
 				shown = append(shown, e.What)
 			}
@@ -380,10 +334,10 @@ func TestWebhooksResend(t *testing.T) {
 		}
 	})
 
-	t.Run("what is no outcome is refused, the rest is not", func(t *testing.T) {
+	t.Run("an event that is no outcome is refused, and the others are not", func(t *testing.T) {
 		t.Parallel()
 		db := shopDB(t)
-		s := tell(t, db, "ch_1")
+		s := deliver(t, db, "ch_1")
 		out, _, err := runResend(t, db, webhooksResendCmd{Names: []string{"ch_nobody", s.At(1).ID.String(), "ch_1"}, JSON: true})
 		if err == nil || strings.Count(err.Error(), "is neither an event") != 2 {
 			t.Errorf("the error is %v", err)
@@ -397,10 +351,10 @@ func TestWebhooksResend(t *testing.T) {
 		}
 	})
 
-	t.Run("a webhook that was never taken is refused by name, and left out of many", func(t *testing.T) {
+	t.Run("a webhook that was never delivered is refused by name, and left out of a merchant's", func(t *testing.T) {
 		t.Parallel()
 		db := shopDB(t)
-		s := tell(t, db, "ch_1")
+		s := deliver(t, db, "ch_1")
 		b := &pgx.Batch{}
 		if _, err := ledger.Append(b, ledger.New("ch_2"), ledger.Cause{Actor: "test"}, s.Events[0].Event, s.Events[1].Event,
 			domain.PaymentCaptured{Provider: domain.Provider, PaymentIntent: "pi_2", Amount: 1000, Currency: "USD"}, domain.ChargeSucceeded{}); err != nil {
@@ -418,7 +372,7 @@ func TestWebhooksResend(t *testing.T) {
 		}
 	})
 
-	t.Run("all of a merchant's, page by page", func(t *testing.T) {
+	t.Run("all outcomes of a merchant are read page by page", func(t *testing.T) {
 		t.Parallel()
 		db := shopDB(t)
 		b := &pgx.Batch{}
@@ -443,10 +397,10 @@ select md5(n || k)::uuid, 'ch_' || n, case k when 'a' then 1 else 2 end, case k 
 		}
 	})
 
-	t.Run("nothing within the time is refused", func(t *testing.T) {
+	t.Run("a time without an outcome is refused", func(t *testing.T) {
 		t.Parallel()
 		db := shopDB(t)
-		tell(t, db, "ch_1")
+		deliver(t, db, "ch_1")
 		for _, c := range []webhooksResendCmd{
 			{Merchant: "nobody", Since: time.Unix(0, 0)},
 			{Merchant: "acme", Since: time.Now().Add(time.Hour)},
@@ -461,7 +415,7 @@ select md5(n || k)::uuid, 'ch_' || n, case k when 'a' then 1 else 2 end, case k 
 	t.Run("what a lost answer leaves open may be asked again", func(t *testing.T) {
 		t.Parallel()
 		db := shopDB(t)
-		tell(t, db, "ch_1")
+		deliver(t, db, "ch_1")
 		for range 2 {
 			if _, _, err := runResend(t, db, webhooksResendCmd{Names: []string{"ch_1"}}); err != nil {
 				t.Fatal(err)
