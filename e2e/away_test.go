@@ -82,18 +82,14 @@ select count(*)
 	await.True(t, "the messages of the first day are dead letters", func() bool { return row[int](t, d, deadLetters) == 3 })
 	mustFindAudit(t, d, "no message is stuck")
 	d.clearFaults(t)
-	if got := d.await(t, charges[3].ID); got.Status != "succeeded" {
-		t.Errorf("the charge of the third day is %s", got.Status)
-	}
+	d.mustEnd(t, charges[3].ID, "succeeded")
 	var list struct{ Data []json.RawMessage }
 	if err := json.Unmarshal(d.payonce(t, "inbox", "list", "--json"), &list); err != nil || len(list.Data) != 3 {
 		t.Errorf("%d are listed: %v", len(list.Data), err)
 	}
 	d.retryAll(t)
 	for i, want := range []string{"succeeded", "succeeded", "failed", "succeeded"} {
-		if got := d.await(t, charges[i].ID); got.Status != want {
-			t.Errorf("charge %d is %s, want %s", i, got.Status, want)
-		}
+		d.mustEnd(t, charges[i].ID, want)
 	}
 }
 

@@ -35,9 +35,7 @@ func TestCancel_wakesAWaitingCharge(t *testing.T) {
 	d.deliverEvent(t, intentEvent("payment_intent.created", woken.ID))
 
 	// Then the one fails without a payment, and the other succeeds.
-	if got := d.await(t, woken.ID); got.Status != "succeeded" {
-		t.Errorf("the charge that an event woke is %s, want succeeded", got.Status)
-	}
+	d.mustEnd(t, woken.ID, "succeeded")
 	got := d.await(t, canceled.ID)
 	if got.Status != "failed" || got.Failure == nil || got.Failure.Code != "canceled" {
 		t.Errorf("the canceled charge is %s, %+v", got.Status, got.Failure)

@@ -141,6 +141,14 @@ func (d *deployment) await(t *testing.T, id string) charge {
 	return c
 }
 
+// mustEnd waits for a charge's outcome, which must be of this status.
+func (d *deployment) mustEnd(t *testing.T, id, status string) {
+	t.Helper()
+	if got := d.await(t, id); got.Status != status {
+		t.Errorf("charge %s is %s, want %s", id, got.Status, status)
+	}
+}
+
 // process sends an order and waits for its outcome.
 func (d *deployment) process(t *testing.T, o order) charge {
 	t.Helper()

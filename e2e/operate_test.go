@@ -54,9 +54,7 @@ func TestInbox_deadLetters_areRetriedOrDiscarded(t *testing.T) {
 
 	number := strconv.FormatInt(dead[retried.ID].ID, 10)
 	d.payonce(t, "inbox", "retry", number)
-	if got := d.await(t, retried.ID); got.Status != "succeeded" {
-		t.Errorf("the charge that was retried is %s", got.Status)
-	}
+	d.mustEnd(t, retried.ID, "succeeded")
 	if out, err := d.run(t, "inbox", "retry", number); exitCode(err) != 1 {
 		t.Errorf("a second retry: %v, %s", err, out)
 	}

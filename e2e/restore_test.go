@@ -120,9 +120,7 @@ select i.message_id
 	}
 	await.True(t, "the worker is ready after the repair", func() bool { return fetch(t, worker, "/readyz").Status == http.StatusOK })
 	for _, c := range charges {
-		if got := d.await(t, c.ID); got.Status != "succeeded" {
-			t.Errorf("charge %s is %s", c.ID, got.Status)
-		}
+		d.mustEnd(t, c.ID, "succeeded")
 	}
 	if out, err := d.run(t, "outbox", "repair"); exitCode(err) != 1 {
 		t.Errorf("a second repair: %v, %s", err, out)
@@ -204,9 +202,7 @@ func TestRestore_ofAnOlderDump_capturesNothingTwice(t *testing.T) {
 	d.waitMore(t)
 	file := dump(t, d.Service)
 	d.clearFaults(t)
-	if got := d.await(t, open.ID); got.Status != "succeeded" {
-		t.Fatalf("the charge is %s", got.Status)
-	}
+	d.mustEnd(t, open.ID, "succeeded")
 	given := d.refund(t, before.ID, 400)
 	d.awaitRefund(t, given)
 	lost := d.process(t, newOrder(visa))
@@ -225,12 +221,8 @@ func TestRestore_ofAnOlderDump_capturesNothingTwice(t *testing.T) {
 	}
 
 	d.startServices(t)
-	if got := d.await(t, open.ID); got.Status != "succeeded" {
-		t.Errorf("the charge that was open in the dump is %s", got.Status)
-	}
-	if got := d.process(t, newOrder(visa)); got.Status != "succeeded" {
-		t.Errorf("a new charge is %s", got.Status)
-	}
+	d.mustEnd(t, open.ID, "succeeded")
+	d.paid(t, visa)
 	taken := map[string]int{}
 	for _, c := range d.records(t).Captures {
 		taken[c.Reference]++
