@@ -62,12 +62,6 @@ func (o Observer) reading() (read func()) {
 	return o.Reading()
 }
 
-func (o Observer) committed(result Commit) {
-	if o.Committed != nil {
-		o.Committed(result)
-	}
-}
-
 // Commit is the result of one commit of a request.
 type Commit string
 
@@ -86,7 +80,15 @@ func Commits() []Commit {
 	return []Commit{CommitMade, CommitTaken, CommitInFlight, CommitLocked, CommitLost, CommitFailed}
 }
 
-// resultOf classifies the error of a commit.
+// observe classifies the error of a commit and reports it.
+func (r Receiver) observe(err error) Commit {
+	result := r.resultOf(err)
+	if r.Observer.Committed != nil {
+		r.Observer.Committed(result)
+	}
+	return result
+}
+
 func (r Receiver) resultOf(err error) Commit {
 	switch {
 	case err == nil:

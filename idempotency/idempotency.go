@@ -40,6 +40,7 @@
 package idempotency
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -198,22 +199,15 @@ func (r Receiver) receive(ctx context.Context, key Key, request Request, work Wo
 			return Outcome{}, errorAfter(unknown, last)
 		}
 		foreign = IsTaken(last)
-		if now.IsZero() {
-			now = state.Now
-		}
+		now = cmp.Or(now, state.Now)
 		b := &pgx.Batch{}
 		answer, err := work(ctx, b, now)
 		if err != nil {
 			return Outcome{}, errorAfter(unknown, err)
 		}
-		record := Record{
-			Answer: answer, Fingerprint: request.Fingerprint, Canonical: request.Canonical,
-			ExpiresAt: now.Add(r.retention()).Truncate(time.Second),
-		}
+		record := r.record(request, answer, now)
 		err = r.DB.Commit(ctx, r.claimed(b, key, request, record))
-		result := r.resultOf(err)
-		r.Observer.committed(result)
-		switch result {
+		switch r.observe(err) {
 		case CommitMade:
 			cached.keep(record)
 			return Outcome{Answer: answer, ExpiresAt: record.ExpiresAt}, nil
@@ -290,11 +284,16 @@ func (r Receiver) claimed(work *pgx.Batch, key Key, request Request, record Reco
 	return b
 }
 
-func (r Receiver) retention() time.Duration {
-	if r.Retention <= 0 {
-		return DefaultRetention
+// record is what is stored for an answer at a time.
+func (r Receiver) record(request Request, answer Answer, now time.Time) Record {
+	retention := r.Retention
+	if retention <= 0 {
+		retention = DefaultRetention
 	}
-	return r.Retention
+	return Record{
+		Answer: answer, Fingerprint: request.Fingerprint, Canonical: request.Canonical,
+		ExpiresAt: now.Add(retention).Truncate(time.Second),
+	}
 }
 
 // errorAfter marks an error as ErrUnavailable if an earlier commit may still become
