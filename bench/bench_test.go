@@ -3,154 +3,194 @@ package main
 import (
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"gonum.org/v1/plot"
 )
 
-// The carriers are processes of their own, and this binary is what starts itself.
+// The tests' binary starts itself as a child.
 func TestMain(m *testing.M) {
-	if os.Getenv(carrierEnv) != "" {
+	if os.Getenv(childEnv) != "" {
 		main()
 		return
 	}
 	os.Exit(m.Run())
 }
 
-// Every measurement compares what was accepted with the tables, the provider's
-// books and the shop's, and is an error where something was lost or done twice.
-// So running all of them is the test; no time is looked at.
-func TestEverythingMeasuredIsDoneOnce(t *testing.T) {
+// Every measurement compares what was accepted with the tables, the provider's counts
+// and the merchants', and returns an error where something was lost or done twice. So
+// running all of them is the test; no time is asserted.
+func TestMeasure_findsThatEverythingIsDoneOnce(t *testing.T) {
 	t.Parallel()
-	s, err := openStage(t.Context(), io.Discard, quick(), false)
+	profiles := t.TempDir()
+	b, err := open(t.Context(), io.Discard, quick, extras{profiles: profiles})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := s.close(); err != nil {
+		if err := b.close(); err != nil {
 			t.Error(err)
 		}
 	})
-	along := *s // each has databases of its own
-	along.sizes = brief().sizes()
-	t.Run("by every subject", func(t *testing.T) {
-		t.Parallel()
-		everySubject(t, s)
-	})
+	along := *b // each has databases of its own
 	t.Run("along every axis", func(t *testing.T) {
 		t.Parallel()
-		everyAxis(t, &along)
+		measureAll(t, &along, alongAxes(true), drawLines)
+	})
+	t.Run("every subject", func(t *testing.T) {
+		t.Parallel()
+		measureAll(t, b, runCmd{}.plan(), drawBars)
+		several := runCmd{InFlight: []int{8}, Slots: []int{16}, Merchants: []int{3}, APIs: []int{2}}.plan()
+		measureAll(t, b, only(several, "charges/payonce$"), drawBars)
+		for _, program := range []string{"api-0", "worker-1"} {
+			file := filepath.Join(profiles, "charges-payonce-"+program+".pprof")
+			if out, err := exec.CommandContext(t.Context(), "go", "tool", "pprof", "-top", file).CombinedOutput(); err != nil {
+				t.Errorf("%s is no profile: %s", file, out)
+			}
+		}
 	})
 }
 
-func everySubject(t *testing.T, s *stage) {
-	t.Helper()
-	r, err := runCmd{Quick: true, Repeat: 1}.on(t.Context(), s, func(string) bool { return true })
-	if err != nil {
-		t.Fatal(err)
-	}
-	var names, measured []string
-	for _, s := range subjects() {
-		names = append(names, s.name)
-	}
-	for _, f := range r.Figures {
-		measured = append(measured, f.Name)
-		if len(f.Samples) != 1 {
-			t.Errorf("%s has %d samples", f.Name, len(f.Samples))
+func only(plan []planned, names string) (some []planned) {
+	for _, p := range plan {
+		if regexp.MustCompile(names).MatchString(p.subject.name) {
+			some = append(some, p)
 		}
 	}
-	if diff := cmp.Diff(names, measured); diff != "" {
-		t.Errorf("measured (-want +got):\n%s", diff)
-	}
-	var table strings.Builder
-	if err := r.writeTable(&table); err != nil {
+	return some
+}
+
+func measureAll(t *testing.T, b *bench, plan []planned, draw func(string, Report) error) {
+	t.Helper()
+	var r Report
+	if err := b.measure(t.Context(), &r, plan, 1); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range names {
-		if !strings.Contains(table.String(), name) {
-			t.Errorf("the table lacks %s", name)
+	var table strings.Builder
+	if err := r.writeTables(&table); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range plan {
+		f := r.figure(p.axis, p.subject.name, p.setting)
+		if f == nil || len(f.Samples) != 1 || !strings.Contains(table.String(), f.String()) {
+			t.Errorf("%s was not measured, or is not in the table", p)
 		}
 	}
 	folder := t.TempDir()
 	if err := draw(folder, r); err != nil {
 		t.Fatal(err)
 	}
-	for _, picture := range []string{"throughput.svg", "latency.svg"} {
-		wantPicture(t, folder, picture)
+	pictures, err := filepath.Glob(filepath.Join(folder, "*.svg"))
+	if err != nil || len(pictures) == 0 {
+		t.Errorf("no pictures: %v", err)
 	}
 }
 
-func wantPicture(t *testing.T, folder, picture string) {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(folder, picture))
-	if err != nil || !strings.Contains(string(text), "<svg") {
-		t.Errorf("%s: %v", picture, err)
-	}
-}
-
-// What the server was told decides what its figures are worth, so the page that shows
-// them says it.
-func TestPageSaysWhatTheServerIsTold(t *testing.T) {
+// The server's settings decide what its figures are worth, so the page that shows the
+// figures names them. It also shows every picture of an axis.
+func TestPage_namesTheServersSettingsAndShowsThePictures(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile(filepath.Join("..", "docs", "performance.md"))
+	text, err := os.ReadFile(filepath.Join("..", "docs", "performance.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
+	var want []string
 	for name, value := range settings(false) {
-		if said := "`" + name + "` " + value; !strings.Contains(string(page), said) {
-			t.Errorf("docs/performance.md does not say %s", said)
+		want = append(want, "`"+name+"` "+value)
+	}
+	for _, a := range axes {
+		for _, p := range a.pictures {
+			want = append(want, "(performance/"+p.file+")")
+		}
+	}
+	for _, part := range want {
+		if !strings.Contains(string(text), part) {
+			t.Errorf("docs/performance.md lacks %s", part)
 		}
 	}
 }
 
-// Every subject has a name of its own, and its rival is measured too.
-func TestSubjectsAreComparedWithEachOther(t *testing.T) {
+func TestSubjects_haveNamesOfTheirOwnAndRivalsThatAreMeasured(t *testing.T) {
 	t.Parallel()
-	known := map[string]bool{}
-	for _, s := range subjects() {
-		if known[s.name] {
-			t.Errorf("%s is there twice", s.name)
+	for _, group := range append([]axis{{subjects: subjects}}, axes...) {
+		known := map[string]bool{"": true}
+		for _, s := range group.subjects {
+			if known[s.name] {
+				t.Errorf("%s is there twice", s.name)
+			}
+			known[s.name] = true
 		}
-		known[s.name] = true
-	}
-	for _, s := range subjects() {
-		if s.rival != "" && !known[s.rival] {
-			t.Errorf("%s is compared with %s, which is not measured", s.name, s.rival)
+		for _, s := range group.subjects {
+			if !known[s.rival] {
+				t.Errorf("%s is compared with %s, which is not measured", s.name, s.rival)
+			}
 		}
 	}
 }
 
-func TestFlow(t *testing.T) {
+func TestPlan_combinesTheSettingsAndPutsTheBaseBeforeOurs(t *testing.T) {
 	t.Parallel()
-	t.Run("what ends twice is found", func(t *testing.T) {
-		t.Parallel()
-		f := newFlow(2)
-		f.begin(t.Context(), "a")
-		f.end("a")
-		if err := f.check(); err != nil {
-			t.Fatal(err)
-		}
-		f.end("a")
-		if err := f.check(); err == nil {
-			t.Error("a charge that ended twice passed")
-		}
-	})
-	t.Run("what does not end is found", func(t *testing.T) {
-		t.Parallel()
-		f := newFlow(2)
-		f.begin(t.Context(), "a")
-		f.begin(t.Context(), "b")
-		f.end("a")
-		if err := f.check(); err == nil {
-			t.Error("a charge that did not end passed")
-		}
-	})
+	c := runCmd{Merchants: []int{1, 1000}, APIs: []int{1, 4}, Base: "other"}
+	var got []string
+	for _, p := range only(c.plan(), "^accept/|^few/river") {
+		got = append(got, p.String())
+	}
+	want := []string{
+		"accept/payonce base", "accept/payonce", "accept/payonce apis=4 base", "accept/payonce apis=4",
+		"accept/payonce merchants=1000 base", "accept/payonce merchants=1000",
+		"accept/payonce merchants=1000 apis=4 base", "accept/payonce merchants=1000 apis=4",
+		"few/river-64", "few/river-64 apis=4", "few/river-64 merchants=1000", "few/river-64 merchants=1000 apis=4",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("plan (-want +got):\n%s", diff)
+	}
 }
 
-func TestSpreadIsTheMiddleAndTheEnds(t *testing.T) {
+func TestLoop_check(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name       string
+		begin, end []string
+		passes     bool
+	}{
+		{"everything ended once", []string{"a", "b"}, []string{"b", "a"}, true},
+		{"one ended twice", []string{"a"}, []string{"a", "a"}, false},
+		{"one did not end", []string{"a", "b"}, []string{"a"}, false},
+	} {
+		l := newLoop(2)
+		for _, id := range c.begin {
+			l.begin(t.Context(), id)
+		}
+		for _, id := range c.end {
+			l.end(id)
+		}
+		if err := l.check(); (err == nil) != c.passes {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
+func TestLoop_awaitEndsWithItsPatience(t *testing.T) {
+	t.Parallel()
+	l := newLoop(1)
+	l.patience = time.Millisecond
+	l.begin(t.Context(), "a")
+	if err := l.await(t.Context()); err == nil {
+		t.Error("await returned without an error")
+	}
+	l.end("a")
+	if err := l.await(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSpreadOf_isTheMedianAndTheEnds(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		values []float64
@@ -167,28 +207,79 @@ func TestSpreadIsTheMiddleAndTheEnds(t *testing.T) {
 	}
 }
 
-func TestSampleDividesWhatWasUsed(t *testing.T) {
+func TestComparedWith_dividesRoundByRound(t *testing.T) {
+	t.Parallel()
+	var r Report
+	us, rival := planned{subject: subject{name: "us", rival: "rival"}}, planned{subject: subject{name: "rival"}}
+	us.setting, rival.setting = setting{}.orDefault(), setting{}.orDefault()
+	slow, base := us, us
+	slow.setting.Merchants, base.setting.Base = 1000, true
+	for _, rate := range []float64{100, 200, 300} {
+		r.add(base, Sample{PerSecond: 2 * rate})
+		r.add(us, Sample{PerSecond: rate})
+		r.add(slow, Sample{PerSecond: rate / 4})
+		r.add(rival, Sample{PerSecond: rate / 2})
+	}
+	got := map[string]float64{}
+	for _, f := range r.Figures {
+		for _, other := range r.comparedWith(f) {
+			got[f.String()+" to "+other.String()] = f.over(other, perSecond).median
+		}
+	}
+	want := map[string]float64{"us to rival": 2, "us base to rival": 4, "us to us base": 0.5, "us merchants=1000 to us": 0.25}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("ratios (-want +got):\n%s", diff)
+	}
+}
+
+func TestNewSample_dividesWhatWasUsed(t *testing.T) {
 	t.Parallel()
 	got := newSample(
 		window{Done: 100, Total: 200, Seconds: 2, P50: 5 * time.Millisecond, Used: usage{Programs: time.Second, Database: 2 * time.Second}},
-		counters{Writes: 400, Transactions: 800, Flushes: 20, LogBytes: 2000},
+		counters{Writes: 400, Transactions: 800, Flushes: 20, LogBytes: 2000, Statements: 600},
 	)
 	want := Sample{
 		Done: 100, Total: 200, PerSecond: 50, P50: 5, ProgramCPU: 10, DatabaseCPU: 20,
-		Writes: 2, Transactions: 4, Flushes: 0.1, LogBytes: 10,
+		Writes: 2, Transactions: 4, Flushes: 0.1, LogBytes: 10, Statements: 3,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("sample (-want +got):\n%s", diff)
 	}
 }
 
-func TestTPSIsReadFromPgbench(t *testing.T) {
+func TestTPS_readsPgbenchsRate(t *testing.T) {
 	t.Parallel()
 	got, err := tps([]byte("latency average = 2.1 ms\ninitial connection time = 30 ms\ntps = 15234.567 (without initial connection time)\n"))
 	if err != nil || got != 15234.567 {
 		t.Errorf("tps %v, %v", got, err)
 	}
 	if _, err := tps([]byte("pgbench: error: connection refused")); err == nil {
-		t.Error("no tps passed for some")
+		t.Error("an output without a rate is no error")
+	}
+}
+
+func TestScale_placesFarPointsByMagnitude(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name     string
+		at, want []float64
+	}{
+		{"far apart", []float64{0, 1000, 10_000, 100_000}, []float64{2, 3, 4, 5}},
+		{"near", []float64{0, 50, 100, 200}, []float64{0, 50, 100, 200}},
+		{"nothing but the origin", []float64{0}, []float64{0}},
+	} {
+		var figures []Figure
+		for _, x := range c.at {
+			figures = append(figures, Figure{Setting: setting{Stored: int(x)}})
+		}
+		p := plot.New()
+		place := scale(&p.X, axis{at: func(f Figure) float64 { return float64(f.Setting.Stored) }}, figures)
+		var got []float64
+		for _, x := range c.at {
+			got = append(got, place(x))
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%s: places (-want +got):\n%s", c.name, diff)
+		}
 	}
 }

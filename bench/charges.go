@@ -6,152 +6,135 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/robustness/fleet"
 )
 
-// chargesByPayonce measures the real programs, from the request to the merchant's
-// webhook, while requests keep coming.
-func chargesByPayonce(ctx context.Context, s *stage, set setting) (Sample, error) {
-	w, err := s.open(ctx, set)
-	if err != nil {
-		return Sample{}, err
+// processCharges measures the real programs, from the request to the merchant's webhook,
+// while requests keep coming.
+func processCharges(ctx context.Context, b *bench, set setting) (Sample, error) {
+	s, err := b.do(ctx, set, job{start: startBoth, drive: drive, check: checkCharges})
+	s.Ideal = ideal(set)
+	return s, err
+}
+
+// processByRiver measures the same charges as River jobs.
+func processByRiver(ctx context.Context, b *bench, set setting) (Sample, error) {
+	s, err := b.do(ctx, set, job{start: startRiverService, drive: drive, check: countCharges})
+	s.Ideal = ideal(set)
+	return s, err
+}
+
+// callsOfCharge are the calls of the provider that a charge needs, one after the other.
+const callsOfCharge = 2
+
+// ideal is the rate if only the provider took time, 0 where it takes none.
+func ideal(set setting) float64 {
+	if set.Latency == 0 {
+		return 0
 	}
-	defer w.close()
-	return w.judged(ctx, true, func() (window, error) {
-		return w.pairing(ctx, func(p pair) (window, error) {
-			return w.flow.drive(ctx, w.sending(p.urls, p.use))
-		})
+	return float64(set.InFlight) / (callsOfCharge * set.Latency.Seconds())
+}
+
+// idleCharges measures how long a charge takes when there is nothing else to do.
+func idleCharges(ctx context.Context, b *bench, set setting) (Sample, error) {
+	return b.do(ctx, set, job{start: startBoth, drive: oneByOne, check: checkCharges})
+}
+
+func idleByRiver(ctx context.Context, b *bench, set setting) (Sample, error) {
+	return b.do(ctx, set, job{start: startRiverService, drive: oneByOne, check: countCharges})
+}
+
+// selectLatencies takes the latencies from the ledger: from a charge's first event to
+// its outcome, by the database's clock.
+const selectLatencies = `
+select percentile_cont(0.5)  within group (order by took),
+       percentile_cont(0.99) within group (order by took)
+  from (select extract(epoch from ended.recorded_at - begun.recorded_at)::float8 as took
+          from ledger_events begun
+          join ledger_events ended
+            on ended.stream_id = begun.stream_id
+           and ended.type = 'charge.succeeded.v1'
+         where begun.type = 'charge.requested.v1') as charges`
+
+// oneByOne sends a charge, waits for its webhook, and then pauses for 10 to 32 ms, so
+// that polls meet it at any point of their interval.
+func oneByOne(ctx context.Context, d *deployment, of *running) (w window, err error) {
+	l := d.load(of)
+	before, began := of.use(), time.Now()
+	for n := range d.sizes.idle {
+		if err := d.send(ctx, l); err != nil {
+			return w, err
+		}
+		if err := d.loop.await(ctx); err != nil {
+			return w, err
+		}
+		if err := pause(ctx, time.Duration(10+n%23)*time.Millisecond); err != nil {
+			return w, err
+		}
+	}
+	w = window{Done: d.loop.ended, Seconds: time.Since(began).Seconds(), Used: of.use().minus(before)}
+	var p50, p99 float64
+	err = read(ctx, d.database, selectLatencies, nil, &p50, &p99)
+	w.P50, w.P99 = time.Duration(p50*float64(time.Second)), time.Duration(p99*float64(time.Second))
+	return w, err
+}
+
+// send sends one charge.
+func (d *deployment) send(ctx context.Context, l load) error {
+	id := l.next()
+	if !d.loop.begin(ctx, id) {
+		return context.Cause(ctx)
+	}
+	return l.send(ctx, id)
+}
+
+// slowestDrain is a rate, in charges a second, below which a backlog is given up.
+const slowestDrain = 50
+
+// processBacklog measures how fast a worker processes charges that were accepted before it
+// started. Their processor time holds that of accepting them.
+func processBacklog(ctx context.Context, b *bench, set setting) (Sample, error) {
+	if set.Waiting == 0 {
+		return processCharges(ctx, b, set)
+	}
+	set.InFlight = set.Waiting
+	return b.do(ctx, set, job{start: startAPIs, drive: driveBacklog, check: checkCharges})
+}
+
+func driveBacklog(ctx context.Context, d *deployment, of *running) (w window, err error) {
+	d.loop.patience = drainPatience + time.Duration(d.setting.Waiting/slowestDrain)*time.Second
+	l, before := d.load(of), of.use()
+	if err := onAllConnections(d.setting.Waiting, func(int) error { return d.send(ctx, l) }); err != nil {
+		return w, err
+	}
+	accepted := of.use().minus(before)
+	err = d.once(ctx, startWorker, func(worker *running) error {
+		memory := residents(worker.worker)
+		before, began := worker.use(), time.Now()
+		if err := d.loop.await(ctx); err != nil {
+			return err
+		}
+		used := worker.use().minus(before)
+		w = window{Done: d.loop.ended, Seconds: time.Since(began).Seconds(), Used: usage{
+			Programs: used.Programs + accepted.Programs, Database: used.Database + accepted.Database,
+		}}
+		d.drained = memory()
+		return nil
 	})
+	return w, err
 }
 
-// pair is payonce's programs at work.
-type pair struct {
-	api, worker *fleet.Process // the first api, where there are several
-	urls        []string       // of all
-	use         func() usage
-}
+// auditable is how many charges are audited; more are counted.
+const auditable = 20_000
 
-// pairing runs the programs while do does.
-func (w *world) pairing(ctx context.Context, do func(pair) (window, error)) (seen window, err error) {
-	programs, err := w.apis(ctx)
-	defer func() { err = errors.Join(err, finish(ctx, programs...)) }()
-	if err != nil {
-		return seen, err
+// checkCharges audits every promise of payonce, and counts the charges. Of another
+// commit's tables they are counted only.
+func checkCharges(ctx context.Context, d *deployment) error {
+	if d.setting.Base || d.before.charges+d.loop.ended > auditable {
+		return countCharges(ctx, d)
 	}
-	p := pair{api: programs[0], urls: urls(programs)}
-	if p.worker, err = w.worker(ctx); err != nil {
-		return seen, err
-	}
-	programs = append(programs, p.worker)
-	p.use = users(w.server.postmaster, pids(programs)...)
-	return do(p)
-}
-
-// chargesByRiver measures the same charges, carried by River.
-func chargesByRiver(workers int) func(context.Context, *stage, setting) (Sample, error) {
-	return func(ctx context.Context, s *stage, set setting) (Sample, error) {
-		w, err := s.open(ctx, set)
-		if err != nil {
-			return Sample{}, err
-		}
-		defer w.close()
-		return w.judged(ctx, false, func() (window, error) {
-			return w.shopping(ctx, workers, func(url string, pid int) (window, error) {
-				return w.flow.drive(ctx, w.sending([]string{url}, users(w.server.postmaster, pid)))
-			})
-		})
-	}
-}
-
-// shopping runs the shop on River while do does.
-func (w *world) shopping(ctx context.Context, workers int, do func(url string, pid int) (window, error)) (seen window, err error) {
-	carrier, url, err := w.riverShop(ctx, workers)
-	if err != nil {
-		return seen, err
-	}
-	defer func() { err = errors.Join(err, carrier.end()) }()
-	return do(url, carrier.command.Process.Pid)
-}
-
-// riverShop starts the process that accepts charges and carries them by River.
-func (w *world) riverShop(ctx context.Context, workers int) (c *carrier, url string, err error) {
-	c, err = startCarrier(ctx, order{By: "shop", Database: w.database, Outside: w.outside.url, Workers: workers})
-	if err != nil {
-		return nil, "", err
-	}
-	return c, url, c.read(&url)
-}
-
-// judged measures, and then compares what the tables, the provider and the shop
-// have. Of payonce all promises are audited; River's tables have no outbox and
-// inbox, so of it the charges are counted.
-func (w *world) judged(ctx context.Context, audited bool, measure func() (window, error)) (Sample, error) {
-	sample, err := counting(ctx, w.database, func() (window, error) {
-		seen, err := measure()
-		seen.Total = w.flow.ended
-		return seen, errors.Join(err, w.flow.check())
-	})
-	if err != nil {
-		return Sample{}, err
-	}
-	if err := w.tellStatements(ctx, w.database); err != nil {
-		return Sample{}, err
-	}
-	if audited && !w.setting.Base { // of another commit's tables the charges are counted
-		if err := w.audit(ctx); err != nil {
-			return Sample{}, err
-		}
-	}
-	return sample, w.checkCharges(ctx, w.flow.ended)
-}
-
-const countCharges = `
-select (select count(*) from idempotency_keys),
-       (select count(*) from ledger_events where type = 'charge.succeeded.v1'),
-       (select count(*) from ledger_events where type = 'merchant.notified.v1'),
-       (select count(*) from ledger_events),
-       (select count(*) from ledger_postings),
-       (select count(*) from reservations where status = 'sold'),
-       (select sum(sold)::bigint from stock)`
-
-// What a charge that went well has.
-const (
-	eventsOfCharge   = 6 // requested, reserved, started, captured, succeeded, notified
-	postingsOfCharge = 4
-)
-
-func (w *world) checkCharges(ctx context.Context, charges int) error {
-	conn, err := pgx.Connect(ctx, w.database)
-	if err != nil {
-		return fmt.Errorf("connect: %w", err)
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	var keys, succeeded, notified, events, postings, reserved, sold int
-	err = conn.QueryRow(ctx, countCharges).Scan(&keys, &succeeded, &notified, &events, &postings, &reserved, &sold)
-	if err != nil {
-		return fmt.Errorf("count the charges: %w", err)
-	}
-	captured, twice := w.outside.captured.sum()
-	told, _ := w.outside.told.sum()
-	stored := charges + w.filled
-	for _, n := range []int{keys, succeeded, notified, events / eventsOfCharge, postings / postingsOfCharge, reserved, sold} {
-		if n != stored || captured != charges || told != charges || twice > 0 {
-			return fmt.Errorf("%d charges and %d from before: %d keys, %d succeeded, %d notified, %d events, %d postings, %d reserved, %d sold; "+
-				"the provider captured %d, %d of them twice; the shop was told of %d",
-				charges, w.filled, keys, succeeded, notified, events, postings, reserved, sold, captured, twice, told)
-		}
-	}
-	return nil
-}
-
-const auditPatience = 5 * time.Minute // of one statement over tables that may be large
-
-func (w *world) audit(ctx context.Context) error {
-	db, err := postgres.Open(ctx, w.database, postgres.Options{Application: "bench-audit", StatementTimeout: auditPatience})
+	db, err := postgres.Open(ctx, d.database, postgres.Options{Application: "bench-audit", StatementTimeout: 5 * time.Minute})
 	if err != nil {
 		return err
 	}
@@ -162,7 +145,43 @@ func (w *world) audit(ctx context.Context) error {
 	}
 	for _, check := range report.Checks {
 		if check.Violated > 0 {
-			return fmt.Errorf("audit: %s: %d of %d violated, as %v", check.Name, check.Violated, check.Checked, check.Examples)
+			err = errors.Join(err, fmt.Errorf("audit: %s: %d of %d violated, as %v", check.Name, check.Violated, check.Checked, check.Examples))
+		}
+	}
+	return errors.Join(err, countCharges(ctx, d))
+}
+
+const selectCharges = `
+select (select count(*) from idempotency_keys),
+       (select count(*) from ledger_events where type = 'charge.succeeded.v1'),
+       (select count(*) from ledger_events where type = 'merchant.notified.v1'),
+       (select count(*) from ledger_events),
+       (select count(*) from ledger_postings),
+       (select count(*) from reservations where status = 'sold'),
+       (select sum(sold)::bigint from stock)`
+
+// What a charge that succeeded has.
+const (
+	eventsOfCharge   = 6 // requested, reserved, started, captured, succeeded, notified
+	postingsOfCharge = 4
+)
+
+// countCharges compares what the tables, the provider and the merchants have with what
+// was sent.
+func countCharges(ctx context.Context, d *deployment) error {
+	var keys, succeeded, notified, events, postings, reserved, sold int
+	if err := read(ctx, d.database, selectCharges, nil, &keys, &succeeded, &notified, &events, &postings, &reserved, &sold); err != nil {
+		return err
+	}
+	captured, twice := d.external.captures.sum()
+	webhooks, _ := d.external.webhooks.sum()
+	sent := d.loop.ended
+	stored := sent + d.copied
+	for _, n := range []int{keys, succeeded, notified, events / eventsOfCharge, postings / postingsOfCharge, reserved, sold} {
+		if n != stored || captured != sent || webhooks != sent || twice > 0 {
+			return fmt.Errorf("%d charges sent and %d copied: %d keys, %d succeeded, %d notified, %d events, %d postings, %d reserved, %d sold; "+
+				"the provider captured %d, %d of them twice; the merchants received %d webhooks",
+				sent, d.copied, keys, succeeded, notified, events, postings, reserved, sold, captured, twice, webhooks)
 		}
 	}
 	return nil

@@ -19,49 +19,20 @@ const (
 	wavesSeen   = 3
 )
 
-// claims measures how fast the inbox's own claims hand out messages that no page
-// could start, after wavesBefore waves of them. A held snapshot keeps PostgreSQL from
+// claims measures how fast the inbox's claims hand out messages that were stored as
+// pending, after wavesBefore waves of them. A held snapshot keeps PostgreSQL from
 // removing the index entries that finished messages leave behind.
-func claims(held bool) func(context.Context, *stage, setting) (Sample, error) {
-	return func(ctx context.Context, s *stage, set setting) (Sample, error) {
-		url, err := s.database(ctx, false)
-		if err != nil {
-			return Sample{}, err
-		}
-		measure := func() (window, error) {
-			if held {
-				release, err := holdSnapshot(ctx, url)
-				if err != nil {
-					return window{}, err
-				}
-				defer release()
+func claims(held bool) func(context.Context, *bench, setting) (Sample, error) {
+	return func(ctx context.Context, b *bench, set setting) (Sample, error) {
+		return b.inChild(ctx, set, "", task{By: "claims", Messages: b.sizes.claims, Held: held}, func(url string, handled int) error {
+			var done, attempts int
+			err := read(ctx, url, "select count(*), sum(attempts) from inbox where status = 'done'", nil, &done, &attempts)
+			if err == nil && (done != handled || attempts != handled) {
+				err = fmt.Errorf("%d handled, %d done after %d attempts", handled, done, attempts)
 			}
-			return carried(ctx, order{
-				By: "claims", Database: url, Postmaster: s.server.postmaster, InFlight: set.InFlight, Messages: s.sizes.claims,
-			})
-		}
-		sample, err := counting(ctx, url, measure)
-		if err != nil {
-			return Sample{}, err
-		}
-		return sample, checkClaimed(ctx, url, sample.Total)
+			return err
+		})
 	}
-}
-
-func checkClaimed(ctx context.Context, url string, handled int) error {
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		return fmt.Errorf("connect: %w", err)
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	var done, attempts int
-	if err := conn.QueryRow(ctx, "select count(*), sum(attempts) from inbox where status = 'done'").Scan(&done, &attempts); err != nil {
-		return fmt.Errorf("count what was claimed: %w", err)
-	}
-	if done != handled || attempts != handled {
-		return fmt.Errorf("%d handled, %d done after %d attempts", handled, done, attempts)
-	}
-	return nil
 }
 
 // holdSnapshot leaves a transaction open, as a dump or a report does.
@@ -84,18 +55,25 @@ insert into inbox
 select $1, $2::int || '-' || n, $2::int || '-' || n, 'work', '', '{}', ''
   from generate_series(1, $3::int) as n`
 
-// claimByPayonce runs a processor of the inbox on messages that are inserted as
-// pending, wave by wave. A wave is measured from its commit to the last handler.
-func claimByPayonce(ctx context.Context, o order) (w window, err error) {
-	db, err := postgres.Open(ctx, o.Database, postgres.Options{Application: "bench-claims", Writes: writes()})
+// claimByPayonce runs the inbox's processor on messages that are inserted as pending,
+// wave by wave. A wave is measured from its commit to the last handler.
+func claimByPayonce(ctx context.Context, t task) (w window, err error) {
+	db, err := postgres.Open(ctx, t.Database, postgres.Options{Application: "bench-claims", Writes: writes()})
 	if err != nil {
 		return w, err
 	}
 	defer db.Close()
+	if t.Held {
+		release, err := holdSnapshot(ctx, t.Database)
+		if err != nil {
+			return w, err
+		}
+		defer release()
+	}
 	var handled atomic.Int64
 	all, wake := make(chan struct{}, 1), make(chan struct{}, 1)
-	processor := newProcessor(db, o, func(context.Context, inbox.Delivery) (inbox.Result, error) {
-		if handled.Add(1)%int64(o.Messages) == 0 {
+	processor := newProcessor(db, t, func(context.Context, inbox.Delivery) (inbox.Result, error) {
+		if handled.Add(1)%int64(t.Messages) == 0 {
 			all <- struct{}{}
 		}
 		return inbox.Complete, nil
@@ -105,9 +83,9 @@ func claimByPayonce(ctx context.Context, o order) (w window, err error) {
 	ended := make(chan struct{})
 	go func() { processor.Run(running); close(ended) }()
 	defer func() { stop(); <-ended }()
-	use := users(o.Postmaster, os.Getpid())
+	use := users(t.Postmaster, os.Getpid())
 	for wave := range wavesBefore + wavesSeen {
-		if err := execute(ctx, o.Database, insertPending, receiver, wave, o.Messages); err != nil {
+		if err := execute(ctx, t.Database, insertPending, receiver, wave, t.Messages); err != nil {
 			return w, err
 		}
 		before, began := use(), time.Now()
@@ -115,13 +93,13 @@ func claimByPayonce(ctx context.Context, o order) (w window, err error) {
 		select {
 		case <-all:
 		case <-time.After(drainPatience):
-			return w, fmt.Errorf("%d of %d messages were handled", handled.Load(), (wave+1)*o.Messages)
+			return w, fmt.Errorf("%d of %d messages were handled", handled.Load(), (wave+1)*t.Messages)
 		}
 		if wave < wavesBefore {
 			continue
 		}
 		used := use().minus(before)
-		w.Done += o.Messages
+		w.Done += t.Messages
 		w.Seconds += time.Since(began).Seconds()
 		w.Used.Programs += used.Programs
 		w.Used.Database += used.Database

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"strings"
 	"time"
@@ -10,14 +9,14 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// client sends charges over HTTP. It is lean, so that on a machine which it shares
-// with the programs it takes little of what it measures.
+// client sends charges over HTTP. It takes little of the processor time that it
+// shares with the programs.
 type client struct {
 	host *fasthttp.HostClient
 	url  string
 }
 
-// httpConnections is how many it has, each with one request at a time.
+// httpConnections is how many connections a client has, each with one request at a time.
 const httpConnections = 64
 
 func newClient(url string) *client {
@@ -28,8 +27,8 @@ func newClient(url string) *client {
 	}}
 }
 
-// charge sends a merchant's charge under the key id, which is its order's too, and says
-// whether its answer was a replay.
+// charge sends a merchant's charge with the key id, which is its order too, and returns
+// whether the response was a replay.
 func (c *client) charge(of account, id string, sku int) (replayed bool, err error) {
 	request, response := fasthttp.AcquireRequest(), fasthttp.AcquireResponse()
 	defer fasthttp.ReleaseRequest(request)
@@ -50,9 +49,7 @@ func (c *client) charge(of account, id string, sku int) (replayed bool, err erro
 	return len(response.Header.Peek("Idempotent-Replayed")) > 0, nil
 }
 
-// articles is how many there are. A charge takes one of one.
+// articles is how many a merchant sells. A charge takes one of one.
 const articles = 1000
 
 func article(n int) string { return fmt.Sprintf("sku-%03d", n%articles) }
-
-func anyArticle() int { return rand.N(articles) } //nolint:gosec // no secret

@@ -13,7 +13,7 @@ import (
 
 // The idempotent receiver that articles show, with a table as the queue: the
 // message is marked as processed, worked on and completed in one transaction,
-// which is open during the call to the outside. A crash after the call rolls all
+// which is open during the call of the external service. A crash after the call rolls all
 // of it back, and the call is made again.
 const createNaive = `
 create table messages (
@@ -58,25 +58,25 @@ update processed_messages
        result_payload = $2
  where message_id = $1`
 
-func carryByNaive(ctx context.Context, o order) (w window, err error) {
-	if err := execute(ctx, o.Database, createNaive); err != nil {
+func engineByNaive(ctx context.Context, t task) (w window, err error) {
+	if err := execute(ctx, t.Database, createNaive); err != nil {
 		return w, err
 	}
-	pool, err := openPool(ctx, o.Database, int32(o.Workers+engineSenders/2)) //nolint:gosec // a few
+	pool, err := openPool(ctx, t.Database, int32(t.Workers+engineSenders/2)) //nolint:gosec // a few
 	if err != nil {
 		return w, err
 	}
 	defer pool.Close()
-	f := newFlow(o.InFlight)
-	work := newWork(o.Outside, o.Workers)
+	l := newLoop(t.InFlight)
+	work := newWork(t.External, t.Workers)
 	consuming, stop := context.WithCancel(ctx)
 	defer stop()
 	consumers := errgroup.Group{}
-	for range o.Workers {
-		consumers.Go(func() error { return consume(consuming, pool, work, f) })
+	for range t.Workers {
+		consumers.Go(func() error { return consume(consuming, pool, work, l) })
 	}
 	commit := committer(pool)
-	w, err = pump(ctx, o, f, func(ctx context.Context, id string) error {
+	w, err = pump(ctx, t, l, func(ctx context.Context, id string) error {
 		b := &pgx.Batch{}
 		accept(b, id, time.Now())
 		b.Queue(insertNaive, id)
@@ -87,16 +87,16 @@ func carryByNaive(ctx context.Context, o order) (w window, err error) {
 }
 
 // consume takes messages until ctx ends, and waits a little when there is none.
-func consume(ctx context.Context, pool *pgxpool.Pool, w work, f *flow) error {
+func consume(ctx context.Context, pool *pgxpool.Pool, w work, l *loop) error {
 	for ctx.Err() == nil {
 		id, err := receiveNaively(context.WithoutCancel(ctx), pool, w)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
-			_ = pause(ctx, peerPoll) // ended early when told to stop, which the loop sees
+			_ = pause(ctx, peerPoll) // the loop sees that ctx ended
 		case err != nil:
 			return err
 		default:
-			f.end(id)
+			l.end(id)
 		}
 	}
 	return nil
@@ -114,7 +114,7 @@ func receiveNaively(ctx context.Context, pool *pgxpool.Pool, w work) (id string,
 			return fmt.Errorf("mark %s: %w", id, err)
 		}
 		inside := func(ctx context.Context, b *pgx.Batch) error { return tx.SendBatch(ctx, b).Close() }
-		if err := w.carry(ctx, id, inside, nil); err != nil {
+		if err := w.do(ctx, id, inside, nil); err != nil {
 			return err
 		}
 		_, err := tx.Exec(ctx, completeNaive, id, []byte(`{"status":"success"}`))

@@ -23,45 +23,45 @@ const (
 	poll     = 20 * time.Millisecond // as the worker's
 )
 
-// carryByPayonce is payonce's engine as the programs wire it: accept, outbox,
+// engineByPayonce is payonce's engine as the programs wire it: accept, outbox,
 // Watermill, inbox, handler, with pools of the programs' sizes.
-func carryByPayonce(ctx context.Context, o order) (w window, err error) {
-	bell, err := doorbell.New(o.Database, quiet(), doorbell.Options{Application: "bench-doorbell", Listen: true})
+func engineByPayonce(ctx context.Context, t task) (w window, err error) {
+	bell, err := doorbell.New(t.Database, quiet(), doorbell.Options{Application: "bench-doorbell", Listen: true})
 	if err != nil {
 		return w, err
 	}
-	accepting, err := postgres.Open(ctx, o.Database, postgres.Options{Application: "bench-accept", Writes: writes(), Committed: bell.Committed})
+	accepting, err := postgres.Open(ctx, t.Database, postgres.Options{Application: "bench-accept", Writes: writes(), Committed: bell.Committed})
 	if err != nil {
 		return w, err
 	}
 	defer accepting.Close()
-	carrying, err := postgres.Open(ctx, o.Database, postgres.Options{Application: "bench-carry", Writes: writes()})
+	processing, err := postgres.Open(ctx, t.Database, postgres.Options{Application: "bench-process", Writes: writes()})
 	if err != nil {
 		return w, err
 	}
-	defer carrying.Close()
-	f := newFlow(o.InFlight)
-	work := newWork(o.Outside, o.InFlight)
-	carry := func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
-		if err := work.carry(ctx, d.ID, carrying.Commit, func(b *pgx.Batch) { inbox.Done(b, d) }); err != nil {
+	defer processing.Close()
+	l := newLoop(t.InFlight)
+	work := newWork(t.External, t.InFlight)
+	handle := func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+		if err := work.do(ctx, d.ID, processing.Commit, func(b *pgx.Batch) { inbox.Done(b, d) }); err != nil {
 			return inbox.Complete, err
 		}
-		f.end(d.ID)
+		l.end(d.ID)
 		return inbox.Completed, nil
 	}
-	processor := newProcessor(carrying, o, carry)
+	processor := newProcessor(processing, t, handle)
 	processor.Wake, processor.Listening = bell.Bell(doorbell.Inbox), bell.Listening
 	running, stop := context.WithCancel(ctx)
 	defer stop()
 	engine, running := errgroup.WithContext(running)
 	engine.Go(func() error { bell.Run(running); return nil })
 	engine.Go(func() error {
-		return receiving(running, o.Database, nil, processor, outbox.Options{
+		return receiving(running, t.Database, nil, processor, outbox.Options{
 			Bell: bell.Bell(doorbell.Outbox), Listening: bell.Listening, Room: processor.Room,
 		})
 	})
 	engine.Go(func() error { processor.Run(running); return nil })
-	w, err = pump(ctx, o, f, func(ctx context.Context, id string) error {
+	w, err = pump(ctx, t, l, func(ctx context.Context, id string) error {
 		b := &pgx.Batch{}
 		accept(b, id, time.Now())
 		if err := outbox.Append(b, outbox.Message{Topic: topic, ID: id, Type: "work", OrderingKey: id, Payload: []byte(id)}); err != nil {
@@ -73,9 +73,9 @@ func carryByPayonce(ctx context.Context, o order) (w window, err error) {
 	return w, errors.Join(err, engine.Wait())
 }
 
-func newProcessor(db *postgres.DB, o order, handle inbox.Handler) *inbox.Processor {
+func newProcessor(db *postgres.DB, t task, handle inbox.Handler) *inbox.Processor {
 	return &inbox.Processor{
-		DB: db, Receiver: receiver, Holder: "bench", Handle: handle, Concurrency: o.InFlight,
+		DB: db, Receiver: receiver, Holder: "bench", Handle: handle, Concurrency: t.InFlight,
 		Policy: inbox.Policy{
 			Lease: 3 * time.Second, MaxAttempts: 12, GiveUpAfter: time.Hour,
 			BackoffBase: 200 * time.Millisecond, BackoffCap: time.Minute,
@@ -85,7 +85,7 @@ func newProcessor(db *postgres.DB, o order, handle inbox.Handler) *inbox.Process
 }
 
 // receiving runs Watermill's router from outbox to inbox until ctx ends.
-func receiving(ctx context.Context, url string, told func(inbox.Reception), processor *inbox.Processor, options outbox.Options) error {
+func receiving(ctx context.Context, url string, observe func(inbox.Reception), processor *inbox.Processor, options outbox.Options) error {
 	db, err := postgres.Open(ctx, url, postgres.Options{
 		Application: "bench-subscriber", MaxConns: 3, LockTimeout: -1, StatementTimeout: time.Minute,
 		Settings: outbox.SessionSettings(),
@@ -96,7 +96,7 @@ func receiving(ctx context.Context, url string, told func(inbox.Reception), proc
 	defer db.Close()
 	conns := stdlib.OpenDBFromPool(db.Pool())
 	defer func() { _ = conns.Close() }() // the pool itself is closed above
-	log := quietUntil(ctx)
+	log := quiet()
 	subscriber := outbox.NewSubscriber(conns, "inbox", log, options)
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Second}, outbox.Logger(log))
 	if err != nil {
@@ -104,7 +104,7 @@ func receiving(ctx context.Context, url string, told func(inbox.Reception), proc
 	}
 	router.AddConsumerHandler("inbox", topic, subscriber, outbox.ByPage(log, processor.Receive(func(m *message.Message) (inbox.Envelope, bool) { //nolint:contextcheck // a message carries its own context
 		return inbox.Envelope{Type: m.Metadata.Get(outbox.MetadataType), OrderingKey: m.Metadata.Get(outbox.MetadataOrderingKey)}, true
-	}, told)))
+	}, observe)))
 	if err := router.Run(ctx); err != nil {
 		return fmt.Errorf("run the router: %w", err)
 	}

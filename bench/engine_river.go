@@ -14,7 +14,7 @@ import (
 )
 
 // River as its users would run it, with the settings that were fastest here. It
-// fetches again after 2 ms instead of 100, polls every 5 ms instead of being told
+// fetches again after 2 ms instead of 100, polls every 5 ms instead of being notified
 // by NOTIFY, which would hold a lock of the whole server through each accepting
 // commit that sends one, and completes jobs in batches, which is its default.
 const (
@@ -23,7 +23,7 @@ const (
 	peerConnections = 40
 )
 
-// workJob carries one charge of the engine's work.
+// workJob does one charge of the engine's work.
 type workJob struct {
 	ID string `json:"id"`
 }
@@ -35,33 +35,33 @@ type workWorker struct {
 
 	work   work
 	commit func(context.Context, *pgx.Batch) error
-	flow   *flow
+	loop   *loop
 }
 
 func (w *workWorker) Work(ctx context.Context, job *river.Job[workJob]) error {
-	if err := w.work.carry(ctx, job.Args.ID, w.commit, nil); err != nil {
+	if err := w.work.do(ctx, job.Args.ID, w.commit, nil); err != nil {
 		return err
 	}
-	w.flow.end(job.Args.ID)
+	w.loop.end(job.Args.ID)
 	return nil
 }
 
-// carryByRiver accepts a charge and its job in one transaction, as River's
+// engineByRiver accepts a charge and its job in one transaction, as River's
 // documents recommend.
-func carryByRiver(ctx context.Context, o order) (w window, err error) {
-	pool, err := openPool(ctx, o.Database, peerConnections)
+func engineByRiver(ctx context.Context, t task) (w window, err error) {
+	pool, err := openPool(ctx, t.Database, peerConnections)
 	if err != nil {
 		return w, err
 	}
 	defer pool.Close()
-	f := newFlow(o.InFlight)
+	l := newLoop(t.InFlight)
 	workers := river.NewWorkers()
-	river.AddWorker(workers, &workWorker{work: newWork(o.Outside, o.Workers), commit: committer(pool), flow: f})
-	client, err := startRiver(ctx, pool, workers, o.Workers)
+	river.AddWorker(workers, &workWorker{work: newWork(t.External, t.Workers), commit: committer(pool), loop: l})
+	client, err := startRiver(ctx, pool, workers, t.Workers)
 	if err != nil {
 		return w, err
 	}
-	w, err = pump(ctx, o, f, func(ctx context.Context, id string) error {
+	w, err = pump(ctx, t, l, func(ctx context.Context, id string) error {
 		b := &pgx.Batch{}
 		accept(b, id, time.Now())
 		return withJob(ctx, pool, client, b, workJob{ID: id})

@@ -16,12 +16,12 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// carryByWatermill does the work in a handler of Watermill's SQL subscriber, as
+// engineByWatermill does the work in a handler of Watermill's SQL subscriber, as
 // its getting-started guide has it: the message is published in the accepting
 // transaction, and its handler runs until it acks. A subscriber hands over one
 // message at a time, so more of them need more topics.
-func carryByWatermill(ctx context.Context, o order) (w window, err error) {
-	pool, err := openPool(ctx, o.Database, peerConnections+int32(2*o.Workers)) //nolint:gosec // a few
+func engineByWatermill(ctx context.Context, t task) (w window, err error) {
+	pool, err := openPool(ctx, t.Database, peerConnections+int32(2*t.Workers)) //nolint:gosec // a few
 	if err != nil {
 		return w, err
 	}
@@ -33,9 +33,9 @@ func carryByWatermill(ctx context.Context, o order) (w window, err error) {
 	if err != nil {
 		return w, fmt.Errorf("make the router: %w", err)
 	}
-	f := newFlow(o.InFlight)
-	work := newWork(o.Outside, o.Workers)
-	for i := range o.Workers {
+	l := newLoop(t.InFlight)
+	work := newWork(t.External, t.Workers)
+	for i := range t.Workers {
 		subscriber, err := wsql.NewSubscriber(db, wsql.SubscriberConfig{
 			ConsumerGroup: "work", SchemaAdapter: watermillSchema(), OffsetsAdapter: wsql.DefaultPostgreSQLOffsetsAdapter{},
 			PollInterval: peerPoll, ResendInterval: peerPoll, RetryInterval: peerPoll, InitializeSchema: true,
@@ -47,10 +47,10 @@ func carryByWatermill(ctx context.Context, o order) (w window, err error) {
 			return w, fmt.Errorf("make Watermill's tables: %w", err)
 		}
 		router.AddConsumerHandler(watermillTopic(i), watermillTopic(i), subscriber, func(m *message.Message) error { //nolint:contextcheck // a message carries its own context
-			if err := work.carry(m.Context(), m.UUID, committer(pool), nil); err != nil {
+			if err := work.do(m.Context(), m.UUID, committer(pool), nil); err != nil {
 				return err
 			}
-			f.end(m.UUID)
+			l.end(m.UUID)
 			return nil
 		})
 	}
@@ -59,7 +59,7 @@ func carryByWatermill(ctx context.Context, o order) (w window, err error) {
 	defer stop()
 	go func() { ended <- router.Run(running) }()
 	<-router.Running()
-	w, err = pump(ctx, o, f, func(ctx context.Context, id string) error { return publish(ctx, db, id, o.Workers, log) })
+	w, err = pump(ctx, t, l, func(ctx context.Context, id string) error { return publish(ctx, db, id, t.Workers, log) })
 	stop()
 	return w, errors.Join(err, <-ended)
 }

@@ -2,8 +2,10 @@ package main
 
 import (
 	"fmt"
-	"os"
+	"math"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 
 	"gonum.org/v1/plot"
@@ -12,62 +14,124 @@ import (
 	"gonum.org/v1/plot/vg"
 )
 
-// draw writes a picture of the rates and one of the latencies.
-func draw(folder string, r Report) error {
-	if err := os.MkdirAll(folder, 0o755); err != nil { //nolint:gosec // pictures for everybody
-		return fmt.Errorf("make the folder of the pictures: %w", err)
-	}
-	pictures := []struct {
-		file, title, axis string
-		groups            []string
-		value             func(Sample) float64
+// picture shows one value of some figures.
+type picture struct {
+	file, title, label string
+	value              func(Sample) float64
+}
+
+// drawBars draws a picture of the rates and one of the latencies.
+func drawBars(folder string, r Report) error {
+	for _, p := range []struct {
+		picture
+		groups []string
 	}{
-		{"throughput.svg", "Charges a second, in pgbench's single inserts of the same minute", "× pgbench", []string{"engine/", "charges/"}, toUnit},
-		{"latency.svg", "From the request to the outcome, in the idle system", "median, ms", []string{"idle/"}, func(s Sample) float64 { return s.P50 }},
-	}
-	for _, p := range pictures {
-		if err := bars(filepath.Join(folder, p.file), p.title, p.axis, r.within(p.groups), p.value); err != nil {
-			return err
+		{picture{"throughput.svg", "Charges a second, in pgbench's single inserts of the same minute", "× pgbench", toUnit}, []string{"engine/", "charges/"}},
+		{picture{"latency.svg", "From the request to the outcome, in the idle system", "median, ms", func(s Sample) float64 { return s.P50 }}, []string{"idle/"}},
+	} {
+		shown := slices.DeleteFunc(slices.Clone(r.Figures), func(f Figure) bool {
+			return !slices.ContainsFunc(p.groups, func(group string) bool { return strings.HasPrefix(f.Name, group) })
+		})
+		if err := p.bars(folder, shown); err != nil {
+			return fmt.Errorf("draw %s: %w", p.file, err)
 		}
 	}
 	return nil
-}
-
-// within are the figures of some groups.
-func (r Report) within(groups []string) []Figure {
-	var within []Figure
-	for _, f := range r.Figures {
-		for _, group := range groups {
-			if strings.HasPrefix(f.Name, group) {
-				within = append(within, f)
-			}
-		}
-	}
-	return within
 }
 
 // bars draws one bar for each figure.
-func bars(file, title, axis string, figures []Figure, value func(Sample) float64) error {
+func (pic picture) bars(folder string, figures []Figure) error {
 	if len(figures) == 0 {
-		return nil // it was not measured
+		return nil // they were not measured
 	}
 	p := plot.New()
-	p.Title.Text, p.X.Label.Text, p.X.Min = title, axis, 0
-	values, names := make(plotter.Values, len(figures)), make([]string, len(figures))
-	for i, f := range figures {
-		at := len(figures) - 1 - i // the first one on top
-		values[at], names[at] = f.of(value).median, f.Name
+	p.Title.Text, p.X.Label.Text, p.X.Min = pic.title, pic.label, 0
+	var values plotter.Values
+	var names []string
+	for _, f := range slices.Backward(figures) { // the first one on top
+		values, names = append(values, f.of(pic.value).median), append(names, f.String())
 	}
 	chart, err := plotter.NewBarChart(values, vg.Points(14))
 	if err != nil {
-		return fmt.Errorf("draw %s: %w", file, err)
+		return err
 	}
-	chart.Horizontal = true
-	chart.Color = plotutil.Color(2)
+	chart.Horizontal, chart.Color = true, plotutil.Color(2)
 	p.Add(chart)
 	p.NominalY(names...)
-	if err := p.Save(18*vg.Centimeter, vg.Length(2+len(figures))*vg.Centimeter, file); err != nil {
-		return fmt.Errorf("draw %s: %w", file, err)
+	return p.Save(18*vg.Centimeter, vg.Length(2+len(figures))*vg.Centimeter, filepath.Join(folder, pic.file))
+}
+
+// drawLines draws the pictures of the axes that were measured.
+func drawLines(folder string, r Report) error {
+	for _, a := range axes {
+		figures := slices.DeleteFunc(slices.Clone(r.Figures), func(f Figure) bool { return f.Axis != a.name })
+		if len(figures) == 0 {
+			continue
+		}
+		for _, p := range a.pictures {
+			if err := p.lines(folder, a, figures); err != nil {
+				return fmt.Errorf("draw %s: %w", p.file, err)
+			}
+		}
 	}
 	return nil
+}
+
+// lines draws the figures along an axis, joined by the axis's lines.
+func (pic picture) lines(folder string, a axis, figures []Figure) error {
+	p := plot.New()
+	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = pic.title, a.x, pic.label
+	p.Legend.Top = true
+	p.Add(plotter.NewGrid())
+	place := scale(&p.X, a, figures)
+	highest := 0.0
+	var names []string
+	points := map[string]plotter.XYs{}
+	for _, f := range figures {
+		name, y := a.line(f), f.of(pic.value).median
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+		points[name] = append(points[name], plotter.XY{X: place(a.at(f)), Y: y})
+		highest = max(highest, y)
+	}
+	for i, name := range names {
+		joined, dots, err := plotter.NewLinePoints(points[name])
+		if err != nil {
+			return err
+		}
+		joined.Color, joined.Width = plotutil.Color(i), vg.Points(1.5)
+		dots.Color, dots.Shape, dots.Radius = plotutil.Color(i), plotutil.Shape(i), vg.Points(2.5)
+		p.Add(joined, dots)
+		p.Legend.Add(name, joined, dots)
+	}
+	p.X.Max += (p.X.Max - p.X.Min) / 30 // the last mark's label has room
+	p.Y.Min, p.Y.Max = 0, 1.4*highest   // and so has the legend
+	return p.Save(20*vg.Centimeter, 12*vg.Centimeter, filepath.Join(folder, pic.file))
+}
+
+// scale puts a mark at each place, and places what is far apart by its magnitude. Then
+// 0 stands before the first.
+func scale(x *plot.Axis, a axis, figures []Figure) (place func(float64) float64) {
+	var at []float64
+	for _, f := range figures {
+		at = append(at, a.at(f))
+	}
+	slices.Sort(at)
+	at = slices.Compact(at)
+	place = func(x float64) float64 { return x }
+	least := at[0]
+	if least == 0 && len(at) > 1 {
+		least = at[1]
+	}
+	const farApart = 10
+	if least > 0 && at[len(at)-1]/least > farApart {
+		place = func(x float64) float64 { return math.Log10(max(x, least/10)) }
+	}
+	var ticks plot.ConstantTicks
+	for _, x := range at {
+		ticks = append(ticks, plot.Tick{Value: place(x), Label: strconv.FormatFloat(x, 'f', -1, 64)})
+	}
+	x.Tick.Marker = ticks
+	return place
 }

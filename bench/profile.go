@@ -1,114 +1,19 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
-	"text/tabwriter"
-	"time"
 )
-
-type profileCmd struct {
-	For  time.Duration `default:"10s" help:"How long accepting, and then charges, are measured."`
-	Keep string        `type:"path" help:"Keep the profiles in this folder, for go tool pprof." placeholder:"FOLDER"`
-}
-
-// Run accepts, and then carries charges, with programs that note where their
-// processor time goes, and prints its parts.
-func (c profileCmd) Run(ctx context.Context) error {
-	ways, err := c.measure(ctx, os.Stderr, full(c.For))
-	if err != nil {
-		return err
-	}
-	for _, w := range ways {
-		if err := w.writeTable(os.Stdout); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// way is where a program's processor time goes.
-type way struct {
-	program, of string // accept or charge
-	done        int
-	spent       []spent
-}
-
-func (c profileCmd) measure(ctx context.Context, say io.Writer, chosen sizes) (ways []way, err error) {
-	folder := c.Keep
-	if folder == "" {
-		if folder, err = os.MkdirTemp("", "payonce-profiles-*"); err != nil {
-			return nil, fmt.Errorf("make a folder: %w", err)
-		}
-		defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
-	} else if err := os.MkdirAll(folder, 0o755); err != nil { //nolint:gosec // profiles for everybody
-		return nil, fmt.Errorf("make the folder of the profiles: %w", err)
-	}
-	flag, err := profiling(folder)
-	if err != nil {
-		return nil, err
-	}
-	s, err := openStage(ctx, say, chosen, false, flag)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, s.close()) }() //nolint:contextcheck // it closes whatever happens
-	for _, of := range []struct {
-		what     string
-		measure  func(context.Context, *stage, setting) (Sample, error)
-		programs []string
-	}{
-		{"accept", acceptOverHTTP, []string{"api"}},
-		{"charge", chargesByPayonce, []string{"api", "worker"}},
-	} {
-		fmt.Fprintf(say, "profiling %s\n", of.what)
-		s.profiles = filepath.Join(folder, of.what+"-")
-		sample, err := of.measure(ctx, s, setting{}.orDefault())
-		if err = errors.Join(err, s.leave(ctx)); err != nil {
-			return nil, fmt.Errorf("%s: %w", of.what, err)
-		}
-		for _, program := range of.programs {
-			spent, err := readProfile(s.profileOf(program), partsOf(program), sample.Total)
-			if err != nil {
-				return nil, err
-			}
-			ways = append(ways, way{program, of.what, sample.Total, spent})
-		}
-	}
-	return ways, nil
-}
-
-// profileOf is the file into which a program profiles itself.
-func (s *stage) profileOf(program string) string { return s.profiles + program + ".pprof" }
-
-func (w way) writeTable(out io.Writer) error {
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(table, "\n%s, of each %s\tµs\t%%\t\n", w.program, w.of)
-	var all float64
-	for _, s := range w.spent {
-		all += s.micros
-	}
-	for _, s := range w.spent {
-		fmt.Fprintf(table, "%s\t%.0f\t%.0f\t\n", s.part, s.micros, 100*s.micros/all)
-	}
-	fmt.Fprintf(table, "sum of %d\t%.0f\t\t\n", w.done, all)
-	if err := table.Flush(); err != nil {
-		return fmt.Errorf("write the table: %w", err)
-	}
-	return nil
-}
 
 // profileEnv names the file that a program's profile goes to.
 const profileEnv = "BENCH_PROFILE"
 
-// profiled runs program.Main under a profile. It is built into the programs by an
-// overlay, and is in no tree.
+// profiled runs program.Main under a profile. It is built into the programs by an overlay
+// of the build, and is in no work tree.
 const profiled = `package main
 
 import (
@@ -135,17 +40,17 @@ func profiled(stderr io.Writer, name string, run func(context.Context, *slog.Log
 }
 `
 
-// profiling writes what makes api and worker profile themselves into a folder, and
-// returns the flag by which a build reads it in.
+// profiling writes an overlay that makes api and worker profile themselves into a
+// folder, and returns the flag of the build that uses it.
 func profiling(folder string) (flag string, err error) {
+	if err := os.MkdirAll(folder, 0o755); err != nil { //nolint:gosec // profiles may be read by all
+		return "", fmt.Errorf("make the folder of the profiles: %w", err)
+	}
 	root, err := filepath.Abs("..")
 	if err != nil {
-		return "", fmt.Errorf("find the tree: %w", err)
+		return "", fmt.Errorf("find the work tree: %w", err)
 	}
-	added := filepath.Join(folder, "profiled.go.txt")
-	if err := os.WriteFile(added, []byte(profiled), 0o600); err != nil {
-		return "", fmt.Errorf("write what profiles: %w", err)
-	}
+	files := map[string]string{"profiled.go.txt": profiled}
 	replace := map[string]string{}
 	for _, program := range []string{"api", "worker"} {
 		source := filepath.Join(root, "cmd", program, "main.go")
@@ -156,22 +61,27 @@ func profiling(folder string) (flag string, err error) {
 		changed := strings.Replace(string(text), "os.Exit(program.Main(", "os.Exit(profiled(", 1)
 		changed = strings.Replace(changed, "\t\"github.com/payonce/payonce/internal/program\"\n", "", 1)
 		if strings.Contains(changed, "program.Main(") || !strings.Contains(changed, "profiled(") {
-			return "", fmt.Errorf("%s does not end in program.Main", source)
+			return "", fmt.Errorf("%s does not call program.Main", source)
 		}
-		replaced := filepath.Join(folder, program+".go.txt")
-		if err := os.WriteFile(replaced, []byte(changed), 0o600); err != nil {
-			return "", fmt.Errorf("write the changed program: %w", err)
-		}
-		replace[source] = replaced
-		replace[filepath.Join(filepath.Dir(source), "profiled.go")] = added
+		files[program+".go.txt"] = changed
+		replace[source] = filepath.Join(folder, program+".go.txt")
+		replace[filepath.Join(filepath.Dir(source), "profiled.go")] = filepath.Join(folder, "profiled.go.txt")
 	}
 	overlay, err := json.Marshal(map[string]any{"Replace": replace})
 	if err != nil {
 		return "", fmt.Errorf("encode the overlay: %w", err)
 	}
-	file := filepath.Join(folder, "overlay.json")
-	if err := os.WriteFile(file, overlay, 0o600); err != nil {
-		return "", fmt.Errorf("write the overlay: %w", err)
+	files["overlay.json"] = string(overlay)
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
+			return "", fmt.Errorf("write the overlay: %w", err)
+		}
 	}
-	return "-overlay=" + file, nil
+	return "-overlay=" + filepath.Join(folder, "overlay.json"), nil
+}
+
+// profileOf is the file that the nth program of the measurement writes its profile to.
+func (b *bench) profileOf(program string, n int) string {
+	measured := regexp.MustCompile(`[^a-z0-9]+`).ReplaceAllString(b.measured, "-")
+	return filepath.Join(b.profiles, fmt.Sprintf("%s-%s-%d.pprof", measured, program, n))
 }

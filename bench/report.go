@@ -1,24 +1,30 @@
 package main
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 )
 
 // Report is everything that a run has measured.
 type Report struct {
-	Machine Machine  `json:"machine"`
-	Commit  string   `json:"commit"`         // "" where there is no git
-	Base    string   `json:"base,omitempty"` // the commit of --base
-	Quick   bool     `json:"quick"`          // then no figure means anything
-	Figures []Figure `json:"figures"`
+	Machine Machine   `json:"machine"`
+	Commit  string    `json:"commit"`         // "" where there is no git
+	Base    string    `json:"base,omitempty"` // the commit of --base
+	Date    time.Time `json:"date"`
+	Quick   bool      `json:"quick"` // then no figure means anything
+	Figures []Figure  `json:"figures"`
 }
 
 // Figure is what one subject came to in each round, in one setting.
 type Figure struct {
+	Axis    string   `json:"axis,omitempty"`
 	Name    string   `json:"name"`
 	What    string   `json:"what"`
 	Rival   string   `json:"rival,omitempty"`
@@ -29,18 +35,18 @@ type Figure struct {
 // String names the figure in the tables.
 func (f Figure) String() string { return strings.TrimSpace(f.Name + " " + f.Setting.String()) }
 
-func (r *Report) add(s subject, set setting, sample Sample) {
-	f := r.figure(s.name, set)
+func (r *Report) add(p planned, sample Sample) {
+	f := r.figure(p.axis, p.subject.name, p.setting)
 	if f == nil {
-		r.Figures = append(r.Figures, Figure{Name: s.name, What: s.what, Rival: s.rival, Setting: set})
+		r.Figures = append(r.Figures, Figure{Axis: p.axis, Name: p.subject.name, What: p.subject.what, Rival: p.subject.rival, Setting: p.setting})
 		f = &r.Figures[len(r.Figures)-1]
 	}
 	f.Samples = append(f.Samples, sample)
 }
 
 // figure is nil where the subject was not measured in this setting.
-func (r *Report) figure(name string, set setting) *Figure {
-	at := slices.IndexFunc(r.Figures, func(f Figure) bool { return f.Name == name && f.Setting == set })
+func (r *Report) figure(axis, name string, set setting) *Figure {
+	at := slices.IndexFunc(r.Figures, func(f Figure) bool { return f.Axis == axis && f.Name == name && f.Setting == set })
 	if at < 0 {
 		return nil
 	}
@@ -52,8 +58,10 @@ func (r *Report) figure(name string, set setting) *Figure {
 func (r *Report) comparedWith(f Figure) (others []Figure) {
 	rivals, base := f.Setting, f.Setting
 	rivals.Base, base.Base = false, true
-	first := slices.IndexFunc(r.Figures, func(g Figure) bool { return g.Name == f.Name && g.Setting.Base == f.Setting.Base })
-	for _, other := range []*Figure{r.figure(f.Rival, rivals), r.figure(f.Name, base), &r.Figures[first]} {
+	first := slices.IndexFunc(r.Figures, func(g Figure) bool {
+		return g.Axis == f.Axis && g.Name == f.Name && g.Setting.Base == f.Setting.Base
+	})
+	for _, other := range []*Figure{r.figure(f.Axis, f.Rival, rivals), r.figure(f.Axis, f.Name, base), &r.Figures[first]} {
 		if other != nil && other.String() != f.String() {
 			others = append(others, *other)
 		}
@@ -98,6 +106,7 @@ func (f Figure) over(other Figure, value func(Sample) float64) spread {
 }
 
 func perSecond(s Sample) float64 { return s.PerSecond }
+func p99(s Sample) float64       { return s.P99 }
 func bothCPU(s Sample) float64   { return s.ProgramCPU + s.DatabaseCPU }
 
 // toUnit is the rate in pgbench's inserts of the same minute.
@@ -116,25 +125,28 @@ type column struct {
 	value    func(Sample) float64
 }
 
-func columns() []column {
-	return []column{
-		{"/s", "%.0f", true, perSecond},
-		{"× pgbench", "%.3f", false, toUnit},
-		{"p50 ms", "%.1f", true, func(s Sample) float64 { return s.P50 }},
-		{"p99 ms", "%.1f", true, func(s Sample) float64 { return s.P99 }},
-		{"writes", "%.2f", false, func(s Sample) float64 { return s.Writes }},
-		{"all", "%.2f", false, func(s Sample) float64 { return s.Transactions }},
-		{"flushes", "%.2f", true, func(s Sample) float64 { return s.Flushes }},
-		{"log B", "%.0f", false, func(s Sample) float64 { return s.LogBytes }},
-		{"statements", "%.2f", true, func(s Sample) float64 { return s.Statements }},
-		{"CPU ms", "%.2f", false, func(s Sample) float64 { return s.ProgramCPU }},
-		{"of PostgreSQL", "%.2f", false, func(s Sample) float64 { return s.DatabaseCPU }},
-		{"CPU of both", "%.2f", true, bothCPU},
-	}
+var columns = []column{
+	{"/s", "%.0f", true, perSecond},
+	{"× pgbench", "%.3f", false, toUnit},
+	{"× ideal", "%.2f", false, func(s Sample) float64 { return s.PerSecond / cmp.Or(s.Ideal, math.Inf(1)) }},
+	{"p50 ms", "%.1f", true, func(s Sample) float64 { return s.P50 }},
+	{"p99 ms", "%.1f", true, p99},
+	{"writes", "%.2f", false, func(s Sample) float64 { return s.Writes }},
+	{"all", "%.2f", false, func(s Sample) float64 { return s.Transactions }},
+	{"flushes", "%.2f", true, func(s Sample) float64 { return s.Flushes }},
+	{"log B", "%.0f", false, func(s Sample) float64 { return s.LogBytes }},
+	{"statements", "%.2f", true, func(s Sample) float64 { return s.Statements }},
+	{"CPU ms", "%.2f", false, func(s Sample) float64 { return s.ProgramCPU }},
+	{"of PostgreSQL", "%.2f", false, func(s Sample) float64 { return s.DatabaseCPU }},
+	{"CPU of both", "%.2f", true, bothCPU},
+	{"api MB", "%.0f", false, func(s Sample) float64 { return s.API.End }},
+	{"worker MB", "%.0f", false, func(s Sample) float64 { return s.Worker.End }},
+	{"at most", "%.0f", false, func(s Sample) float64 { return s.Worker.Peak }},
 }
 
-// writeTable writes the medians, with the spread of rates, and then the ratios.
-func (r Report) writeTable(w io.Writer) error {
+// writeTables writes the medians, with the spread of rates, and then the ratios; along
+// axes, so for each of them.
+func (r Report) writeTables(w io.Writer) error {
 	m := r.Machine
 	fmt.Fprintf(w, "%d processors, %s, %s, PostgreSQL %s with fsync, commit %s; the unit is a single-row insert at %d clients (%s)\n",
 		m.Processors, m.System, m.Go, m.PostgreSQL, r.Commit, unitClients, m.Unit)
@@ -144,33 +156,44 @@ func (r Report) writeTable(w io.Writer) error {
 	if r.Quick {
 		fmt.Fprintln(w, "quick: everything was done once; the figures mean nothing")
 	}
-	if err := r.writeFigures(w); err != nil {
-		return fmt.Errorf("write the table: %w", err)
-	}
-	if err := r.writeRatios(w); err != nil {
-		return fmt.Errorf("write the ratios: %w", err)
-	}
-	fmt.Fprintln(w, "writes, all, flushes, log, statements: transactions that wrote, all transactions, flushes and bytes of the log, statements, for each that was done;")
-	fmt.Fprintln(w, "CPU: of the programs that carry, and of PostgreSQL, for each; neither holds the load generator or the provider")
-	named := map[string]bool{}
+	byAxis := map[string][]Figure{}
 	for _, f := range r.Figures {
-		if !named[f.Name] {
-			fmt.Fprintf(w, "%-20s %s\n", f.Name, f.What)
+		byAxis[f.Axis] = append(byAxis[f.Axis], f)
+	}
+	for _, a := range append([]axis{{}}, axes...) {
+		if len(byAxis[a.name]) == 0 {
+			continue
 		}
-		named[f.Name] = true
+		if a.name != "" {
+			fmt.Fprintf(w, "\n%s: %s\n", a.name, a.what)
+		}
+		if err := errors.Join(writeFigures(w, byAxis[a.name]), r.writeRatios(w, byAxis[a.name])); err != nil {
+			return fmt.Errorf("write the tables: %w", err)
+		}
+	}
+	fmt.Fprintln(w, "\nwrites, all, flushes, log, statements: transactions that wrote, all transactions, flushes and bytes of the log, statements, for each that was done;")
+	fmt.Fprintln(w, "CPU: of the programs, and of PostgreSQL, for each; neither holds the load generator or the provider;")
+	fmt.Fprintln(w, "MB: resident memory at the end, and of the worker, or the one program that does both, at most")
+	for _, s := range subjects {
+		if slices.ContainsFunc(byAxis[""], func(f Figure) bool { return f.Name == s.name }) {
+			fmt.Fprintf(w, "%-20s %s\n", s.name, s.what)
+		}
 	}
 	return nil
 }
 
-func (r Report) writeFigures(w io.Writer) error {
+func writeFigures(w io.Writer, figures []Figure) error {
+	shown := slices.DeleteFunc(slices.Clone(columns), func(c column) bool { // what was not measured is not shown
+		return !slices.ContainsFunc(figures, func(f Figure) bool { return f.of(c.value).median != 0 })
+	})
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	for _, c := range columns() {
+	for _, c := range shown {
 		fmt.Fprint(table, "\t", c.title)
 	}
 	fmt.Fprintln(table, "\t/s (spread)\t× pgbench (spread)\t")
-	for _, f := range r.Figures {
+	for _, f := range figures {
 		fmt.Fprint(table, f)
-		for _, c := range columns() {
+		for _, c := range shown {
 			fmt.Fprint(table, "\t", orNothing(c.format, f.of(c.value).median))
 		}
 		rate, unit := f.of(perSecond), f.of(toUnit)
@@ -180,19 +203,19 @@ func (r Report) writeFigures(w io.Writer) error {
 }
 
 // writeRatios divides round by round, so that a machine that drifts does so under both.
-func (r Report) writeRatios(w io.Writer) error {
+func (r Report) writeRatios(w io.Writer, figures []Figure) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprint(table, "\nratios, median (spread)\tto")
-	for _, c := range columns() {
+	for _, c := range columns {
 		if c.compared {
 			fmt.Fprint(table, "\t", c.title)
 		}
 	}
 	fmt.Fprintln(table)
-	for _, f := range r.Figures {
+	for _, f := range figures {
 		for _, other := range r.comparedWith(f) {
 			fmt.Fprint(table, f, "\t", other)
-			for _, c := range columns() {
+			for _, c := range columns {
 				if !c.compared {
 					continue
 				}

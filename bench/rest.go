@@ -2,33 +2,32 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 )
 
-// atRest measures what a worker costs that has nothing to do. What is done is a second
+// restWorker measures what a worker costs that has nothing to do. What is done is a second
 // of it: so the table shows transactions, and milliseconds of processor time, of each
 // second. Of PostgreSQL only the worker's sessions count.
-func atRest(ctx context.Context, s *stage, set setting) (Sample, error) {
-	w, err := s.open(ctx, set)
+func restWorker(ctx context.Context, b *bench, set setting) (s Sample, err error) {
+	d, err := b.deploy(ctx, set)
 	if err != nil {
-		return Sample{}, err
+		return s, err
 	}
-	defer w.close()
+	defer d.external.close()
 	// Starting and stopping count in both.
-	_, started, err := counted(ctx, w.database, func() (window, error) { return w.resting(ctx, 0) })
+	_, started, err := counted(ctx, d.database, func() (window, error) { return d.resting(ctx, 0) })
 	if err != nil {
-		return Sample{}, err
+		return s, err
 	}
-	seen, all, err := counted(ctx, w.database, func() (window, error) { return w.resting(ctx, s.sizes.rest) })
-	if err != nil {
-		return Sample{}, err
-	}
-	return newSample(seen, all.minus(started)), nil
+	w, all, err := counted(ctx, d.database, func() (window, error) { return d.resting(ctx, b.sizes.rest) })
+	return newSample(w, all.minus(started)), err
 }
+
+// settled is how long a worker runs before it is at rest.
+const settled = 3 * time.Second
 
 const selectSessions = `
 select pid
@@ -36,37 +35,28 @@ select pid
  where datname = current_database()
    and pid <> pg_backend_pid()`
 
-// settled is how long a worker is left alone before it is at rest.
-const settled = 3 * time.Second
-
-// resting watches a worker for a while.
-func (w *world) resting(ctx context.Context, d time.Duration) (seen window, err error) {
-	worker, err := w.worker(ctx)
-	if err != nil {
-		return seen, err
-	}
-	defer func() { err = errors.Join(err, finish(ctx, worker)) }()
-	if err := pause(ctx, min(settled, 10*w.sizes.rest)); err != nil {
-		return seen, err
-	}
-	conn, err := pgx.Connect(ctx, w.database)
-	if err != nil {
-		return seen, fmt.Errorf("connect: %w", err)
-	}
-	rows, err := conn.Query(ctx, selectSessions)
-	if err != nil {
-		return seen, fmt.Errorf("read the worker's sessions: %w", err)
-	}
-	sessions, err := pgx.CollectRows(rows, pgx.RowTo[int])
-	if err := errors.Join(err, conn.Close(ctx)); err != nil {
-		return seen, fmt.Errorf("read the worker's sessions: %w", err)
-	}
-	program, server := users(0, worker.PID()), users(0, sessions...)
-	use := func() usage { return usage{Programs: program().Programs, Database: server().Programs} }
-	before, began := use(), time.Now()
-	if err := pause(ctx, d); err != nil {
-		return seen, err
-	}
-	seconds := max(1, int(d.Seconds()))
-	return window{Done: seconds, Total: seconds, Seconds: time.Since(began).Seconds(), Used: use().minus(before)}, nil
+// resting watches a worker.
+func (d *deployment) resting(ctx context.Context, t time.Duration) (w window, err error) {
+	err = d.once(ctx, startWorker, func(of *running) error {
+		if err := pause(ctx, min(settled, 10*d.sizes.rest)); err != nil {
+			return err
+		}
+		var sessions []int
+		err := connected(ctx, d.database, func(conn *pgx.Conn) error {
+			rows, _ := conn.Query(ctx, selectSessions) // CollectRows returns its error
+			sessions, err = pgx.CollectRows(rows, pgx.RowTo[int])
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("read the worker's sessions: %w", err)
+		}
+		program, server := users(0, of.worker), users(0, sessions...)
+		use := func() usage { return usage{Programs: program().Programs, Database: server().Programs} }
+		before, began := use(), time.Now()
+		err = pause(ctx, t)
+		seconds := max(1, int(t.Seconds()))
+		w = window{Done: seconds, Total: seconds, Seconds: time.Since(began).Seconds(), Used: use().minus(before)}
+		return err
+	})
+	return w, err
 }

@@ -1,5 +1,27 @@
 package main
 
+import (
+	"slices"
+	"time"
+)
+
+// window is what was seen while it was measured.
+type window struct {
+	Done    int           `json:"done"`
+	Seconds float64       `json:"seconds"`
+	P50     time.Duration `json:"p50"`
+	P99     time.Duration `json:"p99"`
+	Used    usage         `json:"used"`
+	Total   int           `json:"total"` // done, warm-up and drain included
+}
+
+func (w *window) latencies(all []time.Duration) {
+	if len(all) > 0 {
+		slices.Sort(all)
+		w.P50, w.P99 = all[len(all)/2], all[len(all)*99/100]
+	}
+}
+
 // Sample is what one measurement came to. What was not measured is zero.
 type Sample struct {
 	Round     int     `json:"round"`
@@ -7,6 +29,7 @@ type Sample struct {
 	Done      int     `json:"done"`  // while it was measured
 	Total     int     `json:"total"` // warm-up and drain included
 	PerSecond float64 `json:"per_second"`
+	Ideal     float64 `json:"ideal_per_second,omitempty"` // if only a slow provider took time
 	P50       float64 `json:"p50_ms"`
 	P99       float64 `json:"p99_ms"`
 
@@ -18,10 +41,13 @@ type Sample struct {
 	Statements   float64 `json:"statements,omitempty"` // with --statements
 	ProgramCPU   float64 `json:"program_cpu_ms"`
 	DatabaseCPU  float64 `json:"database_cpu_ms"`
+
+	API    Resident `json:"api,omitzero"`
+	Worker Resident `json:"worker,omitzero"` // or the one program that does both
 }
 
-// newSample divides. Processor time is that of the window, and the server's
-// counters are those of everything, warm-up and drain included.
+// newSample divides. Processor time is that of the window, and the server's counters
+// are those of everything, warm-up and drain included.
 func newSample(w window, c counters) Sample {
 	s := Sample{
 		Done: w.Done, Total: w.Total,

@@ -4,29 +4,45 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
+	"time"
 )
 
-// setting is how a subject is measured: the load, and the programs that carry it.
+// setting is how a subject is measured: the load, the programs and the tables.
 type setting struct {
 	InFlight  int  `json:"in_flight"` // charges that were accepted and are not finished
-	Slots     int  `json:"slots"`     // WORKER_CONCURRENCY; 0: the worker's default
+	Slots     int  `json:"slots"`     // WORKER_CONCURRENCY, River's workers; 0: the program's default
 	Merchants int  `json:"merchants"` // of equal size
 	APIs      int  `json:"apis"`      // api processes that share the load
 	Base      bool `json:"base"`      // the programs of the other work tree
+
+	Stored   int           `json:"stored,omitempty"`   // charges in the tables before the measurement
+	Waiting  int           `json:"waiting,omitempty"`  // charges accepted before a worker starts
+	Latency  time.Duration `json:"latency,omitempty"`  // of each answer of the provider
+	Measured time.Duration `json:"measured,omitempty"` // of a rate; 0: as long as --for
 }
 
 // inFlight is how many charges are in flight unless a setting says otherwise.
 const inFlight = 256
 
 func (s setting) orDefault() setting {
-	s.InFlight, s.Merchants, s.APIs = cmp.Or(s.InFlight, inFlight), cmp.Or(s.Merchants, 1), cmp.Or(s.APIs, 1)
-	return s
+	return s.orElse(setting{InFlight: inFlight, Merchants: 1, APIs: 1})
 }
 
-// over returns s with the fields that fixed sets.
-func (s setting) over(fixed setting) setting {
-	s.InFlight, s.Slots = cmp.Or(fixed.InFlight, s.InFlight), cmp.Or(fixed.Slots, s.Slots)
-	s.Merchants, s.APIs = cmp.Or(fixed.Merchants, s.Merchants), cmp.Or(fixed.APIs, s.APIs)
+// orElse returns s with its zero fields taken from other.
+func (s setting) orElse(other setting) setting {
+	return setting{
+		InFlight: cmp.Or(s.InFlight, other.InFlight), Slots: cmp.Or(s.Slots, other.Slots),
+		Merchants: cmp.Or(s.Merchants, other.Merchants), APIs: cmp.Or(s.APIs, other.APIs), Base: s.Base || other.Base,
+		Stored: cmp.Or(s.Stored, other.Stored), Waiting: cmp.Or(s.Waiting, other.Waiting),
+		Latency: cmp.Or(s.Latency, other.Latency), Measured: cmp.Or(s.Measured, other.Measured),
+	}
+}
+
+// small returns s for --quick, which checks that everything is done once.
+func (s setting) small() setting {
+	s.InFlight, s.Slots = min(s.InFlight, 8), min(s.Slots, 8)
+	s.Stored, s.Waiting = min(s.Stored, 50), min(s.Waiting, 40)
+	s.Latency, s.Measured = min(s.Latency, 20*time.Millisecond), min(s.Measured, 300*time.Millisecond)
 	return s
 }
 
@@ -35,12 +51,19 @@ func (s setting) String() string {
 	var parts []string
 	for _, part := range []struct {
 		name          string
-		value, normal int
+		value, normal any
 	}{
-		{"in-flight", s.InFlight, inFlight}, {"slots", s.Slots, 0}, {"merchants", s.Merchants, 1}, {"apis", s.APIs, 1},
+		{"in-flight", s.InFlight, inFlight},
+		{"slots", s.Slots, 0},
+		{"merchants", s.Merchants, 1},
+		{"apis", s.APIs, 1},
+		{"stored", s.Stored, 0},
+		{"waiting", s.Waiting, 0},
+		{"latency", s.Latency, time.Duration(0)},
+		{"for", s.Measured, time.Duration(0)},
 	} {
 		if part.value != part.normal {
-			parts = append(parts, fmt.Sprintf("%s=%d", part.name, part.value))
+			parts = append(parts, fmt.Sprintf("%s=%v", part.name, part.value))
 		}
 	}
 	if s.Base {

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-const dearest = `
+const mostExpensive = `
 select calls,
        total_exec_time,
        mean_exec_time,
@@ -23,31 +23,25 @@ select calls,
  order by total_exec_time desc
  limit 25`
 
-// tellStatements prints what took the server's time, where that was wanted.
-func (s *stage) tellStatements(ctx context.Context, url string) error {
-	if !s.server.statements {
+// printStatements prints what took the server's time, with --statements.
+func (b *bench) printStatements(ctx context.Context, url string) error {
+	if !b.statements {
 		return nil
 	}
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		return fmt.Errorf("connect: %w", err)
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	rows, err := conn.Query(ctx, dearest)
-	if err != nil {
-		return fmt.Errorf("read the dearest statements: %w", err)
-	}
-	var calls, count int64
-	var total, mean, pages, log float64
-	var query string
-	fmt.Fprintf(s.say, "\n%10s %10s %8s %8s %8s %10s\n", "calls", "total ms", "mean ms", "pages", "log B", "rows")
-	_, err = pgx.ForEachRow(rows, []any{&calls, &total, &mean, &pages, &log, &count, &query}, func() error {
-		query = strings.Join(strings.Fields(query), " ")
-		_, err := fmt.Fprintf(s.say, "%10d %10.0f %8.3f %8.1f %8.0f %10d  %.110s\n", calls, total, mean, pages, log, count, query)
-		return err
+	return connected(ctx, url, func(conn *pgx.Conn) error {
+		var calls, count int64
+		var total, mean, pages, log float64
+		var query string
+		rows, _ := conn.Query(ctx, mostExpensive) // ForEachRow returns its error
+		fmt.Fprintf(b.say, "\n%10s %10s %8s %8s %8s %10s\n", "calls", "total ms", "mean ms", "pages", "log B", "rows")
+		_, err := pgx.ForEachRow(rows, []any{&calls, &total, &mean, &pages, &log, &count, &query}, func() error {
+			query = strings.Join(strings.Fields(query), " ")
+			_, err := fmt.Fprintf(b.say, "%10d %10.0f %8.3f %8.1f %8.0f %10d  %.110s\n", calls, total, mean, pages, log, count, query)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("read the most expensive statements: %w", err)
+		}
+		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("read the dearest statements: %w", err)
-	}
-	return nil
 }

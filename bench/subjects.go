@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"time"
 )
 
@@ -9,62 +11,145 @@ import (
 type subject struct {
 	name  string // group/who
 	what  string
-	rival string // the subject that it is compared with, "" for none
-	based bool   // it can be measured with the programs of another work tree
-	fixed setting
-	run   func(context.Context, *stage, setting) (Sample, error)
+	rival string  // the subject that it is compared with, "" for none
+	fixed setting // what the options do not change
+	run   func(context.Context, *bench, setting) (Sample, error)
+}
+
+// based says whether another commit's programs can be measured too.
+func (s subject) based() bool {
+	return strings.Contains(s.name, "/payonce") && s.name != "claims/payonce"
 }
 
 // subjects are measured in this order.
-func subjects() []subject {
-	return []subject{
-		{"accept/payonce", "POST /v1/charges, 64 connections, distinct keys", "", true, setting{}, acceptOverHTTP},
-		{"replay/payonce", "the same requests once more, answered from the keys", "accept/payonce", true, setting{}, replayOverHTTP},
-		{"receive/payonce", "messages from outbox to inbox by Watermill", "", true, setting{}, receive},
-		{"claims/payonce", "messages claimed from the inbox, after many others", "", false, setting{}, claims(false)},
-		{"claims/held", "the same while an idle transaction holds a snapshot", "claims/payonce", false, setting{}, claims(true)},
-		{"engine/payonce", "accept in process, outbox, Watermill, inbox, three small steps with one loopback POST", "engine/river-64", true, setting{}, engine("payonce", 0)},
-		{"engine/river-64", "the same work as River jobs, cooldown 2 ms, 64 workers", "", false, setting{}, engine("river", 64)},
-		{"engine/river-256", "the same work as River jobs, cooldown 2 ms, 256 workers", "engine/river-64", false, setting{}, engine("river", 256)},
-		{"engine/watermill", "the same work in a plain handler of watermill-sql's subscriber", "engine/river-64", false, setting{}, engine("watermill", 1)},
-		{"engine/watermill-16", "the same with 16 topics, a subscriber each", "engine/river-64", false, setting{}, engine("watermill", 16)},
-		{"engine/naive", "the same work inside the receiver's transaction, as articles show it: a crash repeats the POST", "engine/river-64", false, setting{}, engine("naive", 64)},
-		{"charges/payonce", "accept over HTTP, stock, payment by stripe-go, signed webhook, while accepting", "charges/river-64", true, setting{}, chargesByPayonce},
-		{"charges/payonce-64", "the same with WORKER_CONCURRENCY=64", "charges/river-64", true, setting{Slots: 64}, chargesByPayonce},
-		{"charges/river-64", "the same charges, events, postings, provider calls and webhooks as River jobs, 64 workers", "", false, setting{}, chargesByRiver(64)},
-		{"charges/river-256", "the same, 256 workers", "charges/river-64", false, setting{}, chargesByRiver(256)},
-		{"few/payonce", "the same by payonce with 64 in flight instead of 256", "few/river-64", true, setting{InFlight: 64}, chargesByPayonce},
-		{"few/river-64", "the same by River with 64 in flight", "", false, setting{InFlight: 64}, chargesByRiver(64)},
-		{"idle/payonce", "one charge at a time through the idle system, accept to outcome", "idle/river-64", true, setting{InFlight: 1}, idlePayonce},
-		{"idle/river-64", "the same as River jobs", "", false, setting{InFlight: 1}, idleRiver},
-		{"rest/payonce", "one second of a worker that has nothing to do", "", true, setting{}, atRest},
-		{"backlog/payonce", "charges that were accepted while no worker ran", "charges/payonce", true, setting{}, backlog},
-	}
+var subjects = []subject{
+	{"accept/payonce", "POST /v1/charges, 64 connections, distinct keys", "", setting{}, acceptCharges},
+	{"replay/payonce", "the same requests once more, answered from the keys", "accept/payonce", setting{}, replayCharges},
+	{"receive/payonce", "messages from outbox to inbox by Watermill", "", setting{}, receiveMessages},
+	{"claims/payonce", "messages claimed from the inbox, after 100,000 others", "", setting{}, claims(false)},
+	{"claims/held", "the same while an idle transaction holds a snapshot", "claims/payonce", setting{}, claims(true)},
+	{"engine/payonce", "accept in process, outbox, Watermill, inbox, three small steps with one loopback POST", "engine/river-64", setting{}, engine("payonce", 0)},
+	{"engine/river-64", "the same work as River jobs, cooldown 2 ms, 64 workers", "", setting{}, engine("river", 64)},
+	{"engine/river-256", "the same work as River jobs, cooldown 2 ms, 256 workers", "engine/river-64", setting{}, engine("river", 256)},
+	{"engine/watermill", "the same work in a plain handler of watermill-sql's subscriber", "engine/river-64", setting{}, engine("watermill", 1)},
+	{"engine/watermill-16", "the same with 16 topics, a subscriber each", "engine/river-64", setting{}, engine("watermill", 16)},
+	{"engine/naive", "the same work inside the receiver's transaction, as articles show it: a crash repeats the POST", "engine/river-64", setting{}, engine("naive", 64)},
+	{"charges/payonce", "accept over HTTP, stock, payment by stripe-go, signed webhook, while accepting", "charges/river-64", setting{}, processCharges},
+	{"charges/payonce-64", "the same with WORKER_CONCURRENCY=64", "charges/river-64", setting{Slots: 64}, processCharges},
+	{"charges/river-64", "the same charges, events, postings, provider calls and webhooks as River jobs, 64 workers", "", setting{Slots: 64}, processByRiver},
+	{"charges/river-256", "the same, 256 workers", "charges/river-64", setting{Slots: 256}, processByRiver},
+	{"few/payonce", "charges by payonce with 64 in flight instead of 256", "few/river-64", setting{InFlight: 64}, processCharges},
+	{"few/river-64", "charges by River with 64 in flight, 64 workers", "", setting{InFlight: 64, Slots: 64}, processByRiver},
+	{"idle/payonce", "one charge at a time through the idle system, accept to outcome", "idle/river-64", setting{InFlight: 1}, idleCharges},
+	{"idle/river-64", "the same as River jobs", "", setting{InFlight: 1, Slots: 64}, idleByRiver},
+	{"rest/payonce", "one second of a worker that has nothing to do", "", setting{}, restWorker},
+	{"backlog/payonce", "charges that were accepted while no worker ran; CPU with accepting", "charges/payonce", setting{Waiting: 5000}, processBacklog},
+}
+
+// axis is something that grows, and the subjects that are measured along it.
+type axis struct {
+	name     string
+	what     string
+	x        string // what it counts
+	at       func(Figure) float64
+	line     func(Figure) string // which figures are one line of a picture
+	subjects []subject
+	settings []setting
+	pictures []picture
+}
+
+func byName(f Figure) string { return f.Name }
+
+// axes are measured in this order.
+var axes = []axis{
+	{
+		"tables", "charges, and accepting alone, beside those that are in the tables", "charges in the tables",
+		func(f Figure) float64 { return float64(f.Setting.Stored) }, byName,
+		[]subject{{name: "charges", run: processCharges}, {name: "accept", run: acceptCharges}},
+		[]setting{{Stored: 10_000}, {Stored: 100_000}, {Stored: 1_000_000}},
+		[]picture{
+			{"curve-tables-cost.svg", "What a charge costs as the tables grow", "processor time, ms", bothCPU},
+			{"curve-tables-p99.svg", "How long it takes as the tables grow", "99th percentile, ms", p99},
+		},
+	},
+	{
+		"backlog", "charges that were accepted while no worker ran", "charges that wait",
+		func(f Figure) float64 { return float64(f.Setting.Waiting) }, byName,
+		[]subject{{name: "payonce", run: processBacklog}},
+		[]setting{{}, {Waiting: 1_000}, {Waiting: 10_000}, {Waiting: 100_000}},
+		[]picture{
+			{"curve-backlog-cost.svg", "What a charge costs behind a backlog", "processor time, ms", bothCPU},
+			{"curve-backlog-memory.svg", "What the worker needs for a backlog", "memory, MB at most", func(s Sample) float64 { return s.Worker.Peak }},
+		},
+	},
+	{
+		"concurrency", "charges by the number in flight", "charges in flight",
+		func(f Figure) float64 { return float64(f.Setting.InFlight) }, byName,
+		[]subject{{name: "payonce", rival: "river", run: processCharges}, {name: "river", run: processByRiver}},
+		[]setting{{InFlight: 1}, {InFlight: 4}, {InFlight: 16}, {InFlight: 64}, {InFlight: 256}, {InFlight: 512}},
+		[]picture{
+			{"curve-concurrency-rate.svg", "Charges a second by the number in flight", "× pgbench", toUnit},
+			{"curve-concurrency-p99.svg", "How long they take by the number in flight", "99th percentile, ms", p99},
+		},
+	},
+	{
+		"latency", "a provider that is slow, called twice for each charge; a slot for each in flight", "the provider's latency, ms",
+		func(f Figure) float64 { return float64(f.Setting.Latency.Milliseconds()) },
+		func(f Figure) string { return fmt.Sprintf("%s, %d in flight", f.Name, f.Setting.InFlight) },
+		[]subject{{name: "payonce", rival: "river", run: processCharges}, {name: "river", run: processByRiver}},
+		[]setting{
+			{InFlight: 64, Slots: 64},
+			{InFlight: 64, Slots: 64, Latency: 50 * time.Millisecond},
+			{InFlight: 64, Slots: 64, Latency: 200 * time.Millisecond},
+			{InFlight: 256, Slots: 256},
+			{InFlight: 256, Slots: 256, Latency: 50 * time.Millisecond},
+			{InFlight: 256, Slots: 256, Latency: 200 * time.Millisecond},
+			{InFlight: 512, Slots: 512},
+			{InFlight: 512, Slots: 512, Latency: 50 * time.Millisecond},
+			{InFlight: 512, Slots: 512, Latency: 200 * time.Millisecond},
+		},
+		[]picture{{"curve-latency.svg", "Charges a second at a slow provider", "charges a second", perSecond}},
+	},
+	{
+		"retention", "accepting while the retention job deletes what has expired", "charges that have expired",
+		func(f Figure) float64 { return float64(f.Setting.Stored) }, byName,
+		[]subject{{name: "without", run: besideExpired(false)}, {name: "with the job", rival: "without", run: besideExpired(true)}},
+		[]setting{{Stored: 300_000}},
+		nil,
+	},
+	{
+		"memory", "memory of the programs as they work on", "charges so far",
+		func(f Figure) float64 { return f.of(func(s Sample) float64 { return float64(s.Total) }).median }, byName,
+		[]subject{{name: "payonce", run: processCharges}},
+		[]setting{{Measured: 5 * time.Second}, {Measured: 20 * time.Second}, {Measured: 60 * time.Second}, {Measured: 120 * time.Second}},
+		[]picture{
+			{"curve-memory-api.svg", "Memory of the api", "MB", func(s Sample) float64 { return s.API.End }},
+			{"curve-memory-worker.svg", "Memory of the worker", "MB", func(s Sample) float64 { return s.Worker.End }},
+		},
+	},
 }
 
 // sizes are how much is measured.
 type sizes struct {
 	warm     time.Duration
 	measured time.Duration
-	unit     time.Duration // of pgbench, each time
+	unit     time.Duration // of pgbench, each time; 0: it is not measured
 	rest     time.Duration // of a worker that has nothing to do
 	messages int           // to receive
 	claims   int           // to claim in one wave
 	idle     int           // charges, one at a time
-	backlog  int           // charges
+	replayed int           // charges whose responses are asked for again
 }
 
 func full(measured time.Duration) sizes {
 	return sizes{
 		warm: max(2*time.Second, measured/5), measured: measured, unit: 2 * time.Second, rest: 20 * time.Second,
-		messages: 30_000, claims: 10_000, idle: 200, backlog: 5_000,
+		messages: 30_000, claims: 10_000, idle: 200, replayed: 2_000,
 	}
 }
 
 // quick sizes are for checking that everything is done once.
-func quick() sizes {
-	return sizes{
-		warm: 0, measured: 400 * time.Millisecond, unit: 0, rest: 100 * time.Millisecond,
-		messages: 500, claims: 50, idle: 5, backlog: 100,
-	}
+var quick = sizes{
+	measured: 400 * time.Millisecond, rest: 100 * time.Millisecond,
+	messages: 500, claims: 50, idle: 5, replayed: 100,
 }

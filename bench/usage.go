@@ -1,13 +1,9 @@
 package main
 
 import (
-	"bytes"
-	"fmt"
-	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
+
+	"github.com/prometheus/procfs"
 )
 
 // usage is processor time. Where the system has no /proc it is zero.
@@ -25,62 +21,71 @@ func users(postmaster int, programs ...int) func() usage {
 	return func() usage {
 		u := usage{Database: family(postmaster)}
 		for _, pid := range programs {
-			if p, ok := readProcess(pid); ok {
-				u.Programs += p.own
-			}
+			u.Programs += own(pid)
 		}
 		return u
 	}
 }
 
-// process is a line of /proc/PID/stat.
-type process struct {
-	parent   int
-	own      time.Duration
-	children time.Duration // of those that have ended and were waited for
-}
-
-// family is what a process, its children, and the children that it had, have used.
-// A session that ends meanwhile is counted by its parent.
-func family(pid int) time.Duration {
-	parent, ok := readProcess(pid)
-	if !ok {
-		return 0
-	}
-	sum := parent.own + parent.children
-	stats, err := filepath.Glob("/proc/[0-9]*/stat")
-	if err != nil {
-		return sum
-	}
-	for _, stat := range stats {
-		child, err := strconv.Atoi(filepath.Base(filepath.Dir(stat)))
-		if err != nil {
-			continue
-		}
-		if p, ok := readProcess(child); ok && p.parent == pid {
-			sum += p.own
-		}
-	}
-	return sum
-}
-
 // tick is the unit of /proc, which is the same on all systems that have one.
 const tick = time.Second / 100
 
-func readProcess(pid int) (process, bool) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+func own(pid int) time.Duration {
+	stat, err := statOf(pid)
 	if err != nil {
-		return process{}, false
+		return 0
 	}
-	_, rest, ok := bytes.Cut(text, []byte(") ")) // the name before it may hold anything but this
-	fields := strings.Fields(string(rest))
-	if !ok || len(fields) < 15 {
-		return process{}, false
+	return time.Duration(stat.UTime+stat.STime) * tick
+}
+
+func statOf(pid int) (procfs.ProcStat, error) {
+	process, err := procfs.NewProc(pid)
+	if err != nil {
+		return procfs.ProcStat{}, err
 	}
-	ticks := func(at int) time.Duration {
-		n, _ := strconv.ParseInt(fields[at], 10, 64) // the kernel writes numbers
-		return time.Duration(n) * tick
+	return process.Stat()
+}
+
+// family is what a process, its children, and the children that it had, have used. A
+// session that ends meanwhile is counted by its parent.
+func family(pid int) time.Duration {
+	parent, err := statOf(pid)
+	if err != nil {
+		return 0
 	}
-	parent, _ := strconv.Atoi(fields[1])
-	return process{parent: parent, own: ticks(11) + ticks(12), children: ticks(13) + ticks(14)}, true
+	sum := parent.UTime + parent.STime + uint(parent.CUTime) + uint(parent.CSTime) //nolint:gosec // times are not negative
+	processes, _ := procfs.AllProcs()
+	for _, process := range processes {
+		if child, err := process.Stat(); err == nil && child.PPID == pid {
+			sum += child.UTime + child.STime
+		}
+	}
+	return time.Duration(sum) * tick //nolint:gosec // a few hours
+}
+
+// Resident is a program's resident memory, in MB. Where the system has no /proc it is
+// zero.
+type Resident struct {
+	Start float64 `json:"start_mb"`
+	End   float64 `json:"end_mb"`
+	Peak  float64 `json:"peak_mb"`
+}
+
+// residents begins to watch a program. What it returns is called before the program
+// ends.
+func residents(pid int) func() Resident {
+	status := func() procfs.ProcStatus {
+		process, err := procfs.NewProc(pid)
+		if err != nil {
+			return procfs.ProcStatus{}
+		}
+		status, _ := process.NewStatus()
+		return status
+	}
+	const megabyte = 1 << 20
+	start := status()
+	return func() Resident {
+		end := status()
+		return Resident{Start: float64(start.VmRSS) / megabyte, End: float64(end.VmRSS) / megabyte, Peak: float64(end.VmHWM) / megabyte}
+	}
 }

@@ -20,10 +20,10 @@ import (
 	"github.com/payonce/payonce/outbox"
 )
 
-// The engine's work, the same for every carrier. Accepting is one transaction: an
-// idempotency key, a row for the charge, and whatever the carrier needs to know
-// of it. Then come three steps, each a transaction with a row and an update, and
-// before the second one's an HTTP request to this machine.
+// The engine's work, the same for all that do it. Accepting is one transaction: an
+// idempotency key, a row for the charge, and a job or a message. Then come three
+// steps, each a transaction with a row and an update, and before the second one's an
+// HTTP request to this machine.
 
 const createWork = `
 create table work_charges (
@@ -117,10 +117,10 @@ func newWork(post string, connections int) work {
 	}}
 }
 
-// carry does each step in a transaction of its own. A step that was done before a
-// crash is refused by its key, and passed over. The last one's transaction also
-// holds what last queues, if there is anything.
-func (w work) carry(ctx context.Context, id string, commit func(context.Context, *pgx.Batch) error, last func(*pgx.Batch)) error {
+// do does each step in a transaction of its own. A step that was done before a crash
+// is refused by its key, and skipped. The last one's transaction also holds what last
+// queues, if there is anything.
+func (w work) do(ctx context.Context, id string, commit func(context.Context, *pgx.Batch) error, last func(*pgx.Batch)) error {
 	for step := 1; step <= steps; step++ {
 		answer, err := w.answer(ctx, id, step)
 		if err != nil {
@@ -138,7 +138,7 @@ func (w work) carry(ctx context.Context, id string, commit func(context.Context,
 	return nil
 }
 
-// answer is what the outside says, of the step that asks it.
+// answer is the response of the middle step's request, "" of the other steps.
 func (w work) answer(ctx context.Context, id string, step int) (string, error) {
 	if step != postStep {
 		return "", nil
@@ -168,30 +168,4 @@ func isDone(err error) bool {
 // is the fastest that a plain pool can do.
 func committer(pool *pgxpool.Pool) func(context.Context, *pgx.Batch) error {
 	return func(ctx context.Context, b *pgx.Batch) error { return pool.SendBatch(ctx, b).Close() }
-}
-
-const countWork = `
-select (select count(*) from idempotency_keys),
-       (select count(*) from work_charges),
-       (select count(*) from work_charges where step = 3),
-       (select count(*) from work_steps)`
-
-// checkWork compares what the tables and the outside have with what was accepted.
-// Each POST is done once as long as nothing crashed.
-func checkWork(ctx context.Context, url string, o *outside, accepted int) error {
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		return fmt.Errorf("connect: %w", err)
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	var keys, charges, finished, done int
-	if err := conn.QueryRow(ctx, countWork).Scan(&keys, &charges, &finished, &done); err != nil {
-		return fmt.Errorf("count the work: %w", err)
-	}
-	posted, repeated := o.posted.sum()
-	if keys != accepted || charges != accepted || finished != accepted || done != steps*accepted || posted != accepted || repeated != 0 {
-		return fmt.Errorf("%d accepted: %d keys, %d charges, %d finished, %d steps, %d posted, %d of them more than once",
-			accepted, keys, charges, finished, done, posted, repeated)
-	}
-	return nil
 }

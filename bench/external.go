@@ -13,19 +13,19 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// outside is everybody that the carriers call: a Stripe-compatible provider that
-// answers at once unless it is told to be slow, the merchant's webhook receiver, and the address that the
-// engine's middle step posts to. It runs beside the load generator, apart from
-// what is measured, and keeps books of how often each thing was done.
-type outside struct {
+// external are the services that the subjects call: a Stripe-compatible provider that
+// answers at once unless a latency is set, the merchants' webhook receiver, and the
+// address that the engine's middle step posts to. They run in the process of the load
+// generator, apart from what is measured, and count how often each thing was done.
+type external struct {
 	server   *fasthttp.Server
 	url      string
-	webhook  func(order string) // told of every webhook that is new
+	notified func(order string) // called for every new webhook
 	failed   chan error
-	posted   books
-	captured books
-	told     books
-	slow     time.Duration // of each answer of the provider; set before anybody calls
+	posts    tally
+	captures tally
+	webhooks tally
+	latency  time.Duration // of each answer of the provider
 
 	mu      sync.Mutex
 	intents map[string]intent // by id
@@ -37,49 +37,48 @@ type intent struct {
 	confirmed                   bool
 }
 
-// books count how often something was done, by its name.
-type books struct {
+// tally counts how often something was done, by its name.
+type tally struct {
 	mu    sync.Mutex
 	times map[string]int
 }
 
-// enter returns how often it was done before.
-func (b *books) enter(name string) (before int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.times == nil {
-		b.times = map[string]int{}
+// add returns whether it is the first time.
+func (t *tally) add(name string) (first bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.times == nil {
+		t.times = map[string]int{}
 	}
-	before = b.times[name]
-	b.times[name]++
-	return before
+	t.times[name]++
+	return t.times[name] == 1
 }
 
 // sum is how many there are, and how many of them more than once.
-func (b *books) sum() (names, repeated int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, times := range b.times {
+func (t *tally) sum() (names, repeated int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, times := range t.times {
 		if times > 1 {
 			repeated++
 		}
 	}
-	return len(b.times), repeated
+	return len(t.times), repeated
 }
 
-func openOutside(webhook func(order string)) (*outside, error) {
-	o := &outside{
-		webhook: webhook, failed: make(chan error, 1),
+func openExternal(latency time.Duration, notified func(order string)) (*external, error) {
+	e := &external{
+		latency: latency, notified: notified, failed: make(chan error, 1),
 		intents: map[string]intent{}, keys: map[string]string{},
 	}
-	o.server = &fasthttp.Server{Handler: o.serve, NoDefaultServerHeader: true, Logger: silent{}}
+	e.server = &fasthttp.Server{Handler: e.serve, NoDefaultServerHeader: true, Logger: silent{}}
 	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // at once
 	if err != nil {
-		return nil, fmt.Errorf("listen for the carriers' calls: %w", err)
+		return nil, fmt.Errorf("listen for the programs' calls: %w", err)
 	}
-	o.url = "http://" + listener.Addr().String()
-	go func() { o.failed <- o.server.Serve(listener) }()
-	return o, nil
+	e.url = "http://" + listener.Addr().String()
+	go func() { e.failed <- e.server.Serve(listener) }()
+	return e, nil
 }
 
 // silent drops the server's lines about connections that their clients closed.
@@ -87,63 +86,61 @@ type silent struct{}
 
 func (silent) Printf(string, ...any) {}
 
-func (o *outside) close() error {
-	return errors.Join(o.server.Shutdown(), <-o.failed)
-}
+func (e *external) close() { _ = errors.Join(e.server.Shutdown(), <-e.failed) } // nothing calls any more
 
-func (o *outside) serve(c *fasthttp.RequestCtx) {
+func (e *external) serve(c *fasthttp.RequestCtx) {
 	const intents = "/v1/payment_intents"
 	path := string(c.Path())
-	if o.slow > 0 && strings.HasPrefix(path, intents) {
-		<-time.After(o.slow) // holds a goroutine, and no processor
+	if e.latency > 0 && strings.HasPrefix(path, intents) {
+		<-time.After(e.latency)
 	}
 	switch id, confirms := strings.CutSuffix(strings.TrimPrefix(path, intents+"/"), "/confirm"); {
 	case path == "/post":
-		o.posted.enter(string(c.PostBody()))
+		e.posts.add(string(c.PostBody()))
 		c.SetBodyString("done")
 	case path == "/shop":
-		o.shop(c)
+		e.shop(c)
 	case path == intents && c.IsPost():
-		o.create(c)
+		e.create(c)
 	case strings.HasPrefix(path, intents+"/") && confirms:
-		o.confirm(c, id)
+		e.confirm(c, id)
 	case strings.HasPrefix(path, intents+"/") && c.IsGet():
-		o.mu.Lock()
-		in, found := o.intents[id]
-		o.mu.Unlock()
+		e.mu.Lock()
+		in, found := e.intents[id]
+		e.mu.Unlock()
 		answer(c, id, in, found)
 	default:
 		c.Error("no such thing here", fasthttp.StatusNotFound)
 	}
 }
 
-func (o *outside) create(c *fasthttp.RequestCtx) {
+func (e *external) create(c *fasthttp.RequestCtx) {
 	form := c.PostArgs()
-	o.mu.Lock()
-	defer o.mu.Unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	key := string(c.Request.Header.Peek("Idempotency-Key"))
-	id, known := o.keys[key]
+	id, known := e.keys[key]
 	if !known {
-		id = "pi_" + strconv.Itoa(len(o.intents)+1)
-		o.keys[key] = id
-		o.intents[id] = intent{
+		id = "pi_" + strconv.Itoa(len(e.intents)+1)
+		e.keys[key] = id
+		e.intents[id] = intent{
 			reference: string(form.Peek("metadata[charge_id]")),
 			amount:    string(form.Peek("amount")),
 			currency:  string(form.Peek("currency")),
 		}
 	}
-	answer(c, id, o.intents[id], true)
+	answer(c, id, e.intents[id], true)
 }
 
-// confirm takes the money, of an intent that has it already not again.
-func (o *outside) confirm(c *fasthttp.RequestCtx, id string) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	in, found := o.intents[id]
+// confirm captures an intent once.
+func (e *external) confirm(c *fasthttp.RequestCtx, id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	in, found := e.intents[id]
 	if found && !in.confirmed {
 		in.confirmed = true
-		o.intents[id] = in
-		o.captured.enter(in.reference)
+		e.intents[id] = in
+		e.captures.add(in.reference)
 	}
 	answer(c, id, in, found)
 }
@@ -166,20 +163,20 @@ func answer(c *fasthttp.RequestCtx, id string, in intent, found bool) {
 		id, in.amount, received, in.currency, charge, in.reference, status)
 }
 
-// shop takes a webhook, and knows a repeated one by its id. Its signature is not
-// looked at: that is the shop's time and nobody else's.
-func (o *outside) shop(c *fasthttp.RequestCtx) {
+// shop takes a webhook, and knows a repeated one by its id. It does not check the
+// signature: that is the merchant's processor time.
+func (e *external) shop(c *fasthttp.RequestCtx) {
 	order := member(c.PostBody(), "order_id")
 	if len(c.Request.Header.Peek("webhook-signature")) == 0 || order == "" {
 		c.Error("no webhook", fasthttp.StatusBadRequest)
 		return
 	}
-	if o.told.enter(string(c.Request.Header.Peek("webhook-id"))) == 0 && o.webhook != nil {
-		o.webhook(order)
+	if e.webhooks.add(string(c.Request.Header.Peek("webhook-id"))) && e.notified != nil {
+		e.notified(order)
 	}
 }
 
-// member is a text in a JSON document that is known to be plain.
+// member is a string in a JSON document that has no escapes.
 func member(document []byte, name string) string {
 	_, after, found := bytes.Cut(document, []byte(`"`+name+`":"`))
 	value, _, whole := bytes.Cut(after, []byte(`"`))

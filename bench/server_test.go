@@ -1,15 +1,12 @@
 package main
 
 import (
-	"context"
 	"io"
 	"testing"
-
-	"github.com/jackc/pgx/v5"
 )
 
-// Who is measured later must not carry what was left by who was measured before.
-func TestNothingIsLeftForTheNextMeasurement(t *testing.T) {
+// What one measurement leaves must not cost the next one.
+func TestCleanUp_leavesNoDatabaseAndALogToWriteOver(t *testing.T) {
 	t.Parallel()
 	server, err := startServer(t.Context(), false)
 	if err != nil {
@@ -21,12 +18,12 @@ func TestNothingIsLeftForTheNextMeasurement(t *testing.T) {
 		}
 	})
 	const files = 3
-	if err := server.season(t.Context(), files); err != nil {
+	if err := server.fillLog(t.Context(), files); err != nil {
 		t.Fatal(err)
 	}
-	s := &stage{server: server, say: io.Discard}
+	b := &bench{server: server, say: io.Discard}
 	for range 2 {
-		url, err := s.database(t.Context(), false)
+		url, err := b.database(t.Context(), false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -34,16 +31,11 @@ func TestNothingIsLeftForTheNextMeasurement(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := s.leave(t.Context()); err != nil {
+	if err := b.cleanUp(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	conn, err := pgx.Connect(t.Context(), server.URL("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(context.WithoutCancel(t.Context()))
 	var databases, ahead int
-	const look = `
+	const left = `
 select (select count(*)
           from pg_database
          where datname like 'bench%'),
@@ -51,7 +43,7 @@ select (select count(*)
           from pg_ls_waldir()
          where name > pg_walfile_name(pg_current_wal_insert_lsn())
            and name ~ '^[0-9A-F]{24}$')`
-	if err := conn.QueryRow(t.Context(), look).Scan(&databases, &ahead); err != nil {
+	if err := read(t.Context(), server.URL("postgres"), left, nil, &databases, &ahead); err != nil {
 		t.Fatal(err)
 	}
 	if databases != 0 {

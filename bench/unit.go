@@ -9,9 +9,9 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -30,28 +30,28 @@ create table unit (
 
 // unit is how many of them the server commits in a second at this moment, 0 where
 // nothing is to be measured.
-func (s *stage) unit(ctx context.Context) (rate float64, err error) {
-	if s.sizes.unit == 0 {
+func (b *bench) unit(ctx context.Context) (rate float64, err error) {
+	if b.sizes.unit == 0 {
 		return 0, nil
 	}
-	url := s.server.URL("unit")
-	if err := s.server.CreateDatabase(ctx, "unit"); err != nil {
+	url := b.server.URL("unit")
+	if err := b.server.CreateDatabase(ctx, "unit"); err != nil {
 		return 0, err
 	}
-	defer func() { err = errors.Join(err, s.server.drop(ctx, url)) }()
+	defer func() { err = errors.Join(err, b.server.drop(ctx, url)) }()
 	if err := execute(ctx, url, unitTable); err != nil {
 		return 0, err
 	}
-	program, found := s.server.pgbench()
+	program, found := b.server.pgbench()
 	if !found {
-		return ownUnit(ctx, url, s.sizes.unit)
+		return ownUnit(ctx, url, b.sizes.unit)
 	}
-	script := filepath.Join(s.folder, "unit.sql")
+	script := filepath.Join(b.folder, "unit.sql")
 	if err := os.WriteFile(script, []byte(unitInsert+";\n"), 0o600); err != nil {
 		return 0, fmt.Errorf("write pgbench's script: %w", err)
 	}
 	command := exec.CommandContext(ctx, program, "-n", "-M", "prepared", "-c", strconv.Itoa(unitClients), "-j", "2",
-		"-T", strconv.Itoa(int(s.sizes.unit.Seconds())), "-f", script, url)
+		"-T", strconv.Itoa(int(b.sizes.unit.Seconds())), "-f", script, url)
 	said, err := command.CombinedOutput()
 	if err != nil {
 		return 0, fmt.Errorf("pgbench: %w: %s", err, said)
@@ -65,7 +65,7 @@ func (s *server) pgbench() (path string, found bool) {
 	return path, err == nil
 }
 
-// tps reads what pgbench says at its end.
+// tps reads the rate from pgbench's report.
 func tps(said []byte) (float64, error) {
 	match := regexp.MustCompile(`(?m)^tps = ([0-9.]+)`).FindSubmatch(said)
 	if match == nil {
@@ -76,41 +76,26 @@ func tps(said []byte) (float64, error) {
 
 // ownUnit does what pgbench would.
 func ownUnit(ctx context.Context, url string, d time.Duration) (float64, error) {
-	config, err := pgxpool.ParseConfig(url)
+	pool, err := openPool(ctx, url, unitClients)
 	if err != nil {
-		return 0, fmt.Errorf("measure the unit: %w", err)
-	}
-	config.MaxConns = unitClients
-	pool, err := pgxpool.NewWithConfig(ctx, config)
-	if err != nil {
-		return 0, fmt.Errorf("measure the unit: %w", err)
+		return 0, err
 	}
 	defer pool.Close()
 	within, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
-	var done [unitClients]int
-	began := time.Now()
+	var done atomic.Int64
 	clients := errgroup.Group{}
-	for i := range done {
+	for range unitClients {
 		clients.Go(func() error {
 			for within.Err() == nil {
 				if _, err := pool.Exec(ctx, unitInsert); err != nil {
 					return fmt.Errorf("measure the unit: %w", err)
 				}
-				done[i]++
+				done.Add(1)
 			}
 			return nil
 		})
 	}
-	if err := clients.Wait(); err != nil {
-		return 0, err
-	}
-	sum := 0
-	for _, n := range done {
-		sum += n
-	}
-	if sum == 0 {
-		return 0, errors.New("measure the unit: nothing was committed")
-	}
-	return float64(sum) / time.Since(began).Seconds(), nil
+	err = clients.Wait()
+	return float64(done.Load()) / d.Seconds(), err
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/payonce/payonce/internal/postgres/local"
 )
 
-// server is the PostgreSQL of a run.
+// server is the PostgreSQL server of a run.
 type server struct {
 	*local.Server
 
@@ -26,9 +26,9 @@ type server struct {
 	databases  atomic.Int64
 }
 
-// settings are those of a small production server, the same for everybody: no
-// checkpoint falls into one measurement and not into another, and what one is done
-// with of the log is there for the next.
+// settings are those of a small production server, the same for all subjects: no
+// checkpoint falls into one measurement and not into another, and the log's files are
+// written over.
 func settings(statements bool) map[string]string {
 	s := map[string]string{
 		"shared_buffers":     "512MB",
@@ -49,32 +49,30 @@ func startServer(ctx context.Context, statements bool) (*server, error) {
 		return nil, err
 	}
 	s := &server{Server: started, statements: statements}
-	if err := s.look(ctx); err != nil {
+	if err := s.find(ctx); err != nil {
 		return nil, errors.Join(err, started.Close()) //nolint:contextcheck // it closes whatever happens
 	}
 	return s, nil
 }
 
-// seasoned are the files of the log, 16 MB each, that min_wal_size keeps.
-const seasoned = 128
+// logFiles are the files of the log, 16 MB each, that min_wal_size keeps.
+const logFiles = 128
 
 const switchFiles = `
-select pg_logical_emit_message(false, 'bench', 'a file in which nothing is would not be left'),
+select pg_logical_emit_message(false, 'bench', 'an empty file would not be switched'),
        pg_switch_wal()
   from generate_series(1, $1::int)`
 
-// season gives the server's log so many files to write over, as one has that has run
-// for a while. A new server makes each, fills it with zeros and flushes it, while
-// everybody who commits waits.
-func (s *server) season(ctx context.Context, files int) error {
+// fillLog gives the log so many files to write over, as on a server that has run for a
+// while. A new server makes each file, fills it with zeros and flushes it, while all
+// commits wait.
+func (s *server) fillLog(ctx context.Context, files int) error {
 	if err := execute(ctx, s.URL("postgres"), switchFiles, files); err != nil {
 		return err
 	}
 	return s.checkpoint(ctx)
 }
 
-// checkpoint writes what waits to be written, and leaves the files of the log to be
-// written over.
 func (s *server) checkpoint(ctx context.Context) error {
 	return execute(ctx, s.URL("postgres"), "checkpoint")
 }
@@ -85,15 +83,11 @@ select current_setting('data_directory'),
           from pg_config
          where name = 'BINDIR')`
 
-func (s *server) look(ctx context.Context) error {
-	conn, err := pgx.Connect(ctx, s.URL("postgres"))
-	if err != nil {
-		return fmt.Errorf("connect to the server: %w", err)
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
+// find reads where the server's process and programs are.
+func (s *server) find(ctx context.Context) error {
 	var data string
-	if err := conn.QueryRow(ctx, selectServer).Scan(&data, &s.programs); err != nil {
-		return fmt.Errorf("look at the server: %w", err)
+	if err := read(ctx, s.URL("postgres"), selectServer, nil, &data, &s.programs); err != nil {
+		return err
 	}
 	text, err := os.ReadFile(filepath.Join(data, "postmaster.pid"))
 	if err != nil {
@@ -121,7 +115,6 @@ func (s *server) database(ctx context.Context, migrate func(ctx context.Context,
 	return s.URL(name), nil
 }
 
-// drop removes a database.
 func (s *server) drop(ctx context.Context, url string) error {
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
@@ -130,16 +123,33 @@ func (s *server) drop(ctx context.Context, url string) error {
 	return execute(ctx, s.URL("postgres"), "drop database "+config.Database+" with (force)")
 }
 
-func execute(ctx context.Context, url, sql string, args ...any) error {
+// connected calls do with a connection of its own.
+func connected(ctx context.Context, url string, do func(*pgx.Conn) error) error {
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	if _, err := conn.Exec(ctx, sql, args...); err != nil {
-		return fmt.Errorf("execute %.40q: %w", sql, err)
-	}
-	return nil
+	return do(conn)
+}
+
+func execute(ctx context.Context, url, sql string, args ...any) error {
+	return connected(ctx, url, func(conn *pgx.Conn) error {
+		if _, err := conn.Exec(ctx, sql, args...); err != nil {
+			return fmt.Errorf("execute %.60q: %w", sql, err)
+		}
+		return nil
+	})
+}
+
+// read reads the one row of a query.
+func read(ctx context.Context, url, sql string, args []any, row ...any) error {
+	return connected(ctx, url, func(conn *pgx.Conn) error {
+		if err := conn.QueryRow(ctx, sql, args...).Scan(row...); err != nil {
+			return fmt.Errorf("read %.60q: %w", sql, err)
+		}
+		return nil
+	})
 }
 
 // Machine is where a run took place.
@@ -156,11 +166,6 @@ func (s *server) machine(ctx context.Context) Machine {
 	if _, found := s.pgbench(); !found {
 		m.Unit = "32 sessions of our own, as there is no pgbench beside the server"
 	}
-	conn, err := pgx.Connect(ctx, s.URL("postgres"))
-	if err != nil {
-		return m
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	_ = conn.QueryRow(ctx, "select current_setting('server_version')").Scan(&m.PostgreSQL) // for show
+	_ = read(ctx, s.URL("postgres"), "select current_setting('server_version')", nil, &m.PostgreSQL) // for show
 	return m
 }

@@ -1,0 +1,308 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/intake"
+	"github.com/payonce/payonce/internal/merchants"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/stripe"
+	"github.com/payonce/payonce/internal/webhook"
+	"github.com/payonce/payonce/ledger"
+)
+
+// riverService is payonce's business on River: one program that accepts over HTTP and
+// processes the charges as jobs. The domain, the ledger's rows, the provider's client
+// and the webhooks are payonce's own; River keeps the work. The service has less to do:
+// it has one merchant and checks no API key, does not validate a request, has no row
+// policies and no projections.
+func riverService(ctx context.Context, t task, out io.Writer) error {
+	db, err := postgres.Open(ctx, t.Database, postgres.Options{Application: "bench-river", MaxConns: peerConnections})
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	provider, err := stripe.New(stripe.Config{SecretKey: providerKey, Base: t.External})
+	if err != nil {
+		return err
+	}
+	s := &riverCharges{db: db, pool: db.Pool(), provider: provider, webhook: t.External + "/shop", sender: webhook.New(webhook.Config{
+		AllowCIDRs: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Now: time.Now,
+	})}
+	workers := river.NewWorkers()
+	river.AddWorker(workers, river.WorkFunc(func(ctx context.Context, job *river.Job[chargeJob]) error { return s.process(ctx, job.Args.ID) }))
+	river.AddWorker(workers, river.WorkFunc(func(ctx context.Context, job *river.Job[webhookJob]) error { return s.notify(ctx, job.Args.ID) }))
+	if s.client, err = startRiver(ctx, s.pool, workers, t.Workers); err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // at once
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(s.accept), ReadHeaderTimeout: 5 * time.Second}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	if err := json.NewEncoder(out).Encode("http://" + listener.Addr().String()); err != nil {
+		return fmt.Errorf("write the service's address: %w", err)
+	}
+	select {
+	case err := <-served:
+		return fmt.Errorf("serve: %w", err)
+	case <-ctx.Done():
+	}
+	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), startPatience)
+	defer cancel()
+	return errors.Join(server.Shutdown(within), s.client.Stop(within))
+}
+
+type riverCharges struct {
+	db       *postgres.DB
+	pool     *pgxpool.Pool
+	client   *river.Client[pgx.Tx]
+	provider *stripe.Client
+	sender   *webhook.Sender
+	webhook  string
+}
+
+// chargeJob processes a charge to its outcome, webhookJob notifies the merchant.
+type (
+	chargeJob struct {
+		ID string `json:"id"`
+	}
+	webhookJob struct {
+		ID string `json:"id"`
+	}
+)
+
+func (chargeJob) Kind() string  { return "charge" }
+func (webhookJob) Kind() string { return "webhook" }
+
+// startRiverService starts the service in a process of its own.
+func startRiverService(ctx context.Context, d *deployment) (*running, error) {
+	c, err := startChild(ctx, task{By: "shop", Database: d.database, External: d.external.url, Workers: cmp.Or(d.setting.Slots, 64)})
+	if err != nil {
+		return nil, err
+	}
+	var url string
+	if err := c.read(&url); err != nil {
+		return nil, err
+	}
+	pid := c.command.Process.Pid
+	return &running{
+		urls: []string{url}, pids: []int{pid}, worker: pid, use: users(d.server.postmaster, pid),
+		stop: func(context.Context) error { return c.end() },
+	}, nil
+}
+
+// accept is POST /v1/charges.
+func (s *riverCharges) accept(w http.ResponseWriter, r *http.Request) {
+	response, err := s.once(r)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", response.ContentType)
+	w.Header().Set("Location", response.Location)
+	w.WriteHeader(response.StatusCode)
+	_, _ = w.Write(response.Body) // the client may be gone
+}
+
+// once commits the key, the first event, its postings and the job in one transaction. A
+// key that is taken is answered from its row.
+func (s *riverCharges) once(r *http.Request) (response idempotency.Answer, err error) {
+	var c intake.Charge
+	if err := json.NewDecoder(r.Body).Decode(&c); err != nil {
+		return response, fmt.Errorf("decode a request: %w", err)
+	}
+	canonical, err := json.Marshal(c)
+	if err != nil {
+		return response, fmt.Errorf("encode a request: %w", err)
+	}
+	key := idempotency.Key{Scope: merchant, Operation: "POST /v1/charges", Value: r.Header.Get("Idempotency-Key")}
+	request := idempotency.Request{Fingerprint: idempotency.Fingerprint([]byte(merchant), canonical), Canonical: canonical}
+	b, now, stream := &pgx.Batch{}, time.Now(), ledger.New("ch_"+strings.ReplaceAll(ids(), "-", ""))
+	stream, err = s.decide(b, stream, domain.RequestCharge{
+		MerchantID: merchant, OrderID: c.OrderID, Amount: domain.Money{Amount: c.Amount, Currency: domain.Currency(c.Currency)},
+		Fees: domain.FeeSchedule{BasisPoints: feePoints}, PaymentMethod: c.PaymentMethod, Items: c.Items,
+		Description: c.Description, Metadata: c.Metadata, Notify: true,
+	})
+	if err != nil {
+		return response, err
+	}
+	response = idempotency.Answer{StatusCode: http.StatusAccepted, ContentType: "application/json", Location: "/v1/charges/" + stream.ID}
+	if response.Body, err = json.Marshal(stream.Charge.View(now)); err != nil {
+		return response, fmt.Errorf("encode a response: %w", err)
+	}
+	idempotency.Claim(b, key, request, response, now.Add(idempotency.DefaultRetention))
+	err = withJob(r.Context(), s.pool, s.client, b, chargeJob{ID: stream.ID})
+	if !idempotency.IsTaken(err) {
+		return response, err
+	}
+	state, err := idempotency.ReadKey(r.Context(), s.db, key)
+	if err != nil {
+		return response, err
+	}
+	return state.Record.Replay(request)
+}
+
+const (
+	insertReservation = `
+insert into reservations
+       (charge_id, merchant_id, sku, quantity)
+values ($1, $2, $3, $4)`
+
+	takeStock = `
+update stock
+   set available = available - $3,
+       reserved  = reserved + $3
+ where merchant_id = $1
+   and sku = $2`
+
+	sellStock = `
+update stock
+   set reserved = reserved - $3,
+       sold     = sold + $3
+ where merchant_id = $1
+   and sku = $2`
+
+	endReservations = `
+update reservations
+   set status = 'sold'
+ where charge_id = $1`
+)
+
+// process processes a charge up to its capture, as payonce does: the stream says what
+// is done, each step is a transaction, and none is open during a call. River retries
+// what failed.
+func (s *riverCharges) process(ctx context.Context, id string) error {
+	stream, err := ledger.Load(ctx, s.db, id)
+	if err != nil {
+		return err
+	}
+	if stream.Charge.Step(domain.Inventory) == domain.StepPending {
+		b := &pgx.Batch{}
+		if stream, err = s.decide(b, stream, domain.ReserveInventory{}); err != nil {
+			return err
+		}
+		for _, item := range stream.Charge.Items {
+			b.Queue(insertReservation, id, merchant, item.SKU, item.Quantity)
+			b.Queue(takeStock, merchant, item.SKU, item.Quantity)
+		}
+		if err := s.db.Commit(ctx, b); err != nil {
+			return err
+		}
+	}
+	intent, stream, err := s.started(ctx, stream)
+	if err != nil || stream.Charge.Terminal() {
+		return err
+	}
+	if intent.Status == stripe.RequiresConfirmation {
+		if intent, err = s.provider.ConfirmIntent(ctx, attemptKey(stream), intent.ID); err != nil {
+			return err
+		}
+	}
+	if intent.Status != stripe.Succeeded {
+		return fmt.Errorf("intent %s is %s", intent.ID, intent.Status)
+	}
+	return s.capture(ctx, stream, intent)
+}
+
+func attemptKey(s ledger.Stream) string { return s.At(s.Charge.AttemptVersion).ID.String() }
+
+// started makes the charge's payment intent, or retrieves the one that there is.
+func (s *riverCharges) started(ctx context.Context, stream ledger.Stream) (stripe.Intent, ledger.Stream, error) {
+	c := stream.Charge
+	if c.Started() {
+		intent, err := s.provider.RetrieveIntent(ctx, c.PaymentIntent)
+		return intent, stream, err
+	}
+	intent, err := s.provider.CreateIntent(ctx, attemptKey(stream), stripe.CreateParams{
+		Reference: c.ID, Amount: c.Amount.Amount, Currency: string(c.Amount.Currency), PaymentMethod: c.PaymentMethod,
+	})
+	if err != nil {
+		return intent, stream, err
+	}
+	b := &pgx.Batch{}
+	stream, err = s.decide(b, stream, domain.StartPayment{Provider: domain.Provider, PaymentIntent: intent.ID})
+	if err != nil {
+		return intent, stream, err
+	}
+	return intent, stream, s.db.Commit(ctx, b)
+}
+
+// capture commits the outcome, and with it the job that notifies the merchant.
+func (s *riverCharges) capture(ctx context.Context, stream ledger.Stream, intent stripe.Intent) error {
+	b := &pgx.Batch{}
+	stream, err := s.decide(b, stream, domain.CapturePayment{
+		Provider: domain.Provider, PaymentIntent: intent.ID,
+		Amount: domain.Money{Amount: intent.AmountReceived, Currency: domain.Currency(intent.Currency)},
+	})
+	if err != nil {
+		return err
+	}
+	for _, item := range stream.Charge.Items {
+		b.Queue(sellStock, merchant, item.SKU, item.Quantity)
+	}
+	b.Queue(endReservations, stream.ID)
+	return withJob(ctx, s.pool, s.client, b, webhookJob{ID: stream.ID})
+}
+
+func (s *riverCharges) decide(b *pgx.Batch, stream ledger.Stream, cmd domain.Command) (ledger.Stream, error) {
+	events, err := domain.Decide(stream.Charge, cmd)
+	if err != nil {
+		return stream, err
+	}
+	return ledger.Append(b, stream, ledger.Cause{CorrelationID: stream.ID, CausationID: stream.ID, Actor: "worker"}, events...)
+}
+
+// payload is the webhook's body, of payonce's form.
+type payload struct {
+	ID        string      `json:"id"`
+	Type      string      `json:"type"`
+	CreatedAt time.Time   `json:"created_at"`
+	Data      domain.View `json:"data"`
+}
+
+// notify sends the signed webhook and records it.
+func (s *riverCharges) notify(ctx context.Context, id string) error {
+	stream, err := ledger.Load(ctx, s.db, id)
+	if err != nil || len(stream.Charge.Unnotified) == 0 {
+		return err
+	}
+	outcome := stream.At(stream.Charge.OutcomeVersion)
+	endpoint, err := merchants.ReadWebhook(ctx, s.db, merchant)
+	if err != nil {
+		return err
+	}
+	const kind = "charge.succeeded"
+	body, err := json.Marshal(payload{ID: outcome.ID.String(), Type: kind, CreatedAt: outcome.RecordedAt, Data: stream.View()})
+	if err != nil {
+		return fmt.Errorf("encode a webhook: %w", err)
+	}
+	if err := s.sender.Deliver(ctx, webhook.Message{
+		URL: endpoint.URL, Secrets: endpoint.Secrets, ID: outcome.ID.String(), Body: body,
+	}); err != nil {
+		return err
+	}
+	b := &pgx.Batch{}
+	if _, err := s.decide(b, stream, domain.NotifyMerchant{EventID: outcome.ID.String(), Type: kind, Version: outcome.Version}); err != nil {
+		return err
+	}
+	return s.db.Commit(ctx, b)
+}
