@@ -15,7 +15,7 @@ import (
 )
 
 var (
-	walkWhat  = flag.String("walk", "", "the crash walk: points, all, pairs, scenario/program, or scenario/program/point/side/fault; a sample where empty")
+	walkWhat  = flag.String("walk", "", "the crash walk: points, all, pairs, scenario/program, points (scenario/program/point, separated by |), or scenario/program/point/side/fault; a sample where empty")
 	walkSeed  = flag.Uint64("walk-seed", 0, "seed of the crash walk's sample; a new one where 0")
 	walkTimes = flag.Int("walk-times", 1, "how often the runs of the crash walk are done")
 )
@@ -46,8 +46,12 @@ func TestWalk(t *testing.T) {
 		wanted = func(scenario, _ string) bool { return scenario == one || scenario == "start" && one == "success" }
 		t.Logf("sampled scenario: %s; not run: all others (-walk=points runs every point of every scenario)", one)
 	}
-	if parts := strings.SplitN(*walkWhat, "/", 3); len(parts) > 1 {
-		wanted = func(scenario, program string) bool { return scenario == parts[0] && program == parts[1] }
+	if strings.Contains(*walkWhat, "/") {
+		wanted = func(scenario, program string) bool {
+			return slices.ContainsFunc(strings.Split(*walkWhat, "|"), func(address string) bool {
+				return address == scenario+"/"+program || strings.HasPrefix(address, scenario+"/"+program+"/")
+			})
+		}
 	}
 	courses, err := w.courses(t.Context(), wanted)
 	if err != nil {
@@ -97,9 +101,14 @@ func chosen(courses []course, what string, rng *rand.Rand) ([]target, error) {
 			targets = append(targets, sampleOf(c, rng, max(1, pointsOf(courses)/sampleSize))...)
 		case "points":
 			targets = append(targets, sampleOf(c, rng, 1)...)
+		default:
+			points := strings.Split(what, "|")
+			targets = append(targets, slices.DeleteFunc(everything(c), func(t target) bool {
+				return !slices.Contains(points, strings.Join([]string{t.scenario, t.program, t.point.String()}, "/"))
+			})...)
 		}
 	}
-	if single(what) {
+	if len(targets) == 0 && single(what) {
 		only, err := parseTarget(what)
 		if err != nil {
 			return nil, err
