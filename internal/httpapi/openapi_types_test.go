@@ -172,6 +172,17 @@ func TestEveryEventIsInTheContract(t *testing.T) {
 	}
 }
 
+// A later version may add steps, so a client must accept names that it does not know.
+func TestTheContract_allowsOtherSteps(t *testing.T) {
+	t.Parallel()
+	if names := schemaAt(t, "StepName").Enum; len(names) > 0 {
+		t.Errorf("the names of steps are limited to %d", len(names))
+	}
+	if most := schemaAt(t, "Charge/steps").MaxItems; most != nil {
+		t.Errorf("a charge has %d steps at most", *most)
+	}
+}
+
 // TestTheValuesOfTheContract: what a member can be is what the code can say.
 func TestTheValuesOfTheContract(t *testing.T) {
 	t.Parallel()
