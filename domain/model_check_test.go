@@ -105,3 +105,23 @@ func (m *model) checkBooks(t *rapid.T) {
 		t.Fatalf("the books (-want +got):\n%s", diff)
 	}
 }
+
+// balances are the books of a stream: debits less credits of each account, those
+// that are even left out.
+func balances(events []domain.Event) map[string]int64 {
+	books := map[string]int64{}
+	c := domain.Charge{ID: "ch_1"}
+	for _, e := range events {
+		for _, p := range domain.Postings(c, e) {
+			books[p.Debit] += p.Amount
+			books[p.Credit] -= p.Amount
+		}
+		c = domain.Fold(c, e)
+	}
+	for account, balance := range books {
+		if balance == 0 {
+			delete(books, account)
+		}
+	}
+	return books
+}

@@ -191,18 +191,18 @@ func (m *model) reread(t *rapid.T) domain.Charge {
 	return c
 }
 
-// next is the step that a charge would take undisturbed.
+// next is the command of the step that is due, as an undisturbed worker sends it.
 func (m *model) next(t *rapid.T) domain.Command {
-	switch len(m.events) {
-	case 0:
+	switch {
+	case !m.charge.Exists():
 		return domain.RequestCharge{
 			MerchantID: "acme", Notify: rapid.Bool().Draw(t, "notify"),
 			Amount: domain.Money{Amount: rapid.Int64Range(1, 1000).Draw(t, "amount"), Currency: "EUR"},
 			Fees:   domain.FeeSchedule{BasisPoints: 300}, Items: []domain.Item{{SKU: "mug", Quantity: 1}},
 		}
-	case 1:
+	case m.charge.Next() == domain.Inventory:
 		return domain.ReserveInventory{}
-	case 2:
+	case !m.charge.Started():
 		return domain.StartPayment{Provider: domain.Provider, PaymentIntent: "pi_1"}
 	default:
 		return domain.CapturePayment{Provider: domain.Provider, PaymentIntent: "pi_1", Amount: m.charge.Amount}

@@ -28,45 +28,6 @@ func TestNotifyMerchant(t *testing.T) {
 	})
 }
 
-// The seventh event is the outcome of the refund wherever there is but one.
-func TestNotifyMerchantOfARefund(t *testing.T) {
-	t.Parallel()
-	notified := []domain.Event{domain.MerchantNotified{EventID: "e", Type: "refund", Version: 7}}
-	decides(t, domain.NotifyMerchant{EventID: "e", Type: "refund", Version: 7}, []verdict{
-		{"nobody is told of nothing", absent, nil, domain.ErrNoCharge},
-		{"nobody is told of what has not happened", anyOpen, nil, domain.ErrOutOfOrder},
-		{"where it is a failure the merchant is told of that", declinedFirst, notified, nil},
-		{"or of a cancel", canceledStarted, notified, nil},
-		{"nobody is told of an event that there is not", anyFailed, nil, domain.ErrOutOfOrder},
-		{"nor for lack of a refund", anyUnrefunded, nil, domain.ErrOutOfOrder},
-		{"nobody is told of a request", refundPending, nil, domain.ErrOutOfOrder},
-		{"nor of one for all", refundOfAll, nil, domain.ErrOutOfOrder},
-		{"nor of a failed attempt", refundAttempted, nil, domain.ErrOutOfOrder},
-		{"nor of the request of a second refund", refundsOfAllKind, nil, domain.ErrOutOfOrder},
-		{"nor of one whose success the merchant knows", refundTold, nil, domain.ErrOutOfOrder},
-		{"a merchant without webhook is not told", refundSilent, nil, nil},
-		{"the merchant is told what became of the refund", anyRefund, notified, nil},
-	})
-}
-
-// A reversal is an outcome of its own: whoever was told of a success must hear
-// that it no longer holds.
-func TestNotifyMerchantOfAReversal(t *testing.T) {
-	t.Parallel()
-	notified := []domain.Event{domain.MerchantNotified{EventID: "e", Type: "refund.failed", Version: 8}}
-	decides(t, domain.NotifyMerchant{EventID: "e", Type: "refund.failed", Version: 8}, []verdict{
-		{"nobody is told of nothing", absent, nil, domain.ErrNoCharge},
-		{"nobody is told of what has not happened", anyOpen, nil, domain.ErrOutOfOrder},
-		{"nor of the end of what failed", anyFailed, nil, domain.ErrOutOfOrder},
-		{"nor for lack of a refund", anyUnrefunded, nil, domain.ErrOutOfOrder},
-		{"the merchant is told of a reversal", refundReversed, notified, nil},
-		{"and of another refund's success", refundsOfAllKind, notified, nil},
-		{"but only once", refundTold, nil, nil},
-		{"nobody is told of that he was told", toldLate, nil, domain.ErrOutOfOrder},
-		{"nor of any other event", anyRefund, nil, domain.ErrOutOfOrder},
-	})
-}
-
 func TestTheMerchantIsToldInAnyOrder(t *testing.T) {
 	t.Parallel()
 	for _, order := range [][]int{{5, 7, 8}, {8, 7, 5}, {7, 5, 8}, {7, 8, 0}} {

@@ -32,19 +32,6 @@ func TestRequestRefundOfAllThatIsLeft(t *testing.T) {
 	})
 }
 
-func TestRequestRefundOfAPart(t *testing.T) {
-	t.Parallel()
-	decides(t, domain.RequestRefund{RefundID: "re_9", Amount: 500, Reason: "a broken mug", Notify: true}, []verdict{
-		{"nothing gives nothing back", absent, nil, domain.ErrNoCharge},
-		{"a charge that is not captured gives nothing back", anyOpen, nil, domain.ErrNotCaptured},
-		{"nor does one that failed", anyFailed, nil, domain.ErrNotCaptured},
-		{"a captured charge gives a part back", anyUnrefunded, asks(500), nil},
-		{"but not beside a refund of all", refundOfAll, nil, domain.ErrExceedsCaptured},
-		{"nor after two of all", fullyRefunded, nil, domain.ErrExceedsCaptured},
-		{"a part of what is left is given back too", anyRefund, asks(500), nil},
-	})
-}
-
 func TestRequestRefundOfOneMoreThanIsLeft(t *testing.T) {
 	t.Parallel()
 	decides(t, domain.RequestRefund{RefundID: "re_9", Amount: 601, Reason: "a broken mug", Notify: true}, []verdict{

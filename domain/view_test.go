@@ -41,24 +41,6 @@ func TestView(t *testing.T) {
 				`"failure":null,"metadata":{"basket":"7"},"created_at":"2026-03-01T12:00:00Z"}`,
 		},
 		{
-			"a canceled charge says so and gives its stock back", canceledReserved,
-			`{"id":"ch_1","order_id":"order 1","amount":1000,"amount_refunded":0,"currency":"EUR","status":"failed",` +
-				`"steps":[{"name":"inventory","status":"compensated"},{"name":"payment","status":"skipped"},{"name":"notification","status":"pending"}],` +
-				`"failure":{"code":"canceled","message":"the charge was canceled"},"metadata":{"basket":"7"},"created_at":"2026-03-01T12:00:00Z"}`,
-		},
-		{
-			"a request to cancel is not shown", cancelingStarted,
-			`{"id":"ch_1","order_id":"order 1","amount":1000,"amount_refunded":0,"currency":"EUR","status":"pending",` +
-				`"steps":[{"name":"inventory","status":"done"},{"name":"payment","status":"pending"},{"name":"notification","status":"pending"}],` +
-				`"failure":null,"metadata":{"basket":"7"},"created_at":"2026-03-01T12:00:00Z"}`,
-		},
-		{
-			"a refund on its way is not refunded", refundOfAll,
-			`{"id":"ch_1","order_id":"order 1","amount":1000,"amount_refunded":0,"currency":"EUR","status":"succeeded",` +
-				`"steps":[{"name":"inventory","status":"done"},{"name":"payment","status":"done"},{"name":"notification","status":"pending"}],` +
-				`"failure":null,"metadata":{"basket":"7"},"created_at":"2026-03-01T12:00:00Z"}`,
-		},
-		{
 			"a refund of a part shows", refundTold,
 			`{"id":"ch_1","order_id":"order 1","amount":1000,"amount_refunded":400,"currency":"EUR","status":"partially_refunded",` +
 				`"steps":[{"name":"inventory","status":"done"},{"name":"payment","status":"done"},{"name":"notification","status":"done"}],` +
@@ -67,12 +49,6 @@ func TestView(t *testing.T) {
 		{
 			"refunds of all are a refund", fullyRefunded,
 			`{"id":"ch_1","order_id":"order 1","amount":1000,"amount_refunded":1000,"currency":"EUR","status":"refunded",` +
-				`"steps":[{"name":"inventory","status":"done"},{"name":"payment","status":"done"},{"name":"notification","status":"pending"}],` +
-				`"failure":null,"metadata":{"basket":"7"},"created_at":"2026-03-01T12:00:00Z"}`,
-		},
-		{
-			"a reversed refund is none", refundReversed,
-			`{"id":"ch_1","order_id":"order 1","amount":1000,"amount_refunded":0,"currency":"EUR","status":"succeeded",` +
 				`"steps":[{"name":"inventory","status":"done"},{"name":"payment","status":"done"},{"name":"notification","status":"pending"}],` +
 				`"failure":null,"metadata":{"basket":"7"},"created_at":"2026-03-01T12:00:00Z"}`,
 		},
@@ -103,10 +79,7 @@ func TestRefundView(t *testing.T) {
 		name, state, want string
 	}{
 		{"a refund on its way", refundPending, `{"id":"re_1","charge_id":"ch_1","amount":400,"currency":"EUR","status":"pending"}`},
-		{"a failed attempt is not shown", refundAttempted, `{"id":"re_1","charge_id":"ch_1","amount":400,"currency":"EUR","status":"pending"}`},
-		{"a refund that succeeded", partlyRefunded, `{"id":"re_1","charge_id":"ch_1","amount":400,"currency":"EUR","status":"succeeded"}`},
 		{"a refund that failed", refundFailed, `{"id":"re_1","charge_id":"ch_1","amount":400,"currency":"EUR","status":"failed"}`},
-		{"a reversed refund has failed", refundReversed, `{"id":"re_1","charge_id":"ch_1","amount":400,"currency":"EUR","status":"failed"}`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
