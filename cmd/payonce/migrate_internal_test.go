@@ -25,8 +25,8 @@ func TestMigrate(t *testing.T) {
 		if err := (migrateCmd{JSON: true}).migrate(t.Context(), &out, db, url); err != nil {
 			t.Fatal(err)
 		}
-		var told migrated
-		if err := json.Unmarshal(out.Bytes(), &told); err != nil || told.Version != want {
+		var printed migrated
+		if err := json.Unmarshal(out.Bytes(), &printed); err != nil || printed.Version != want {
 			t.Errorf("%s: %v, want version %d", out.Bytes(), err, want)
 		}
 	}

@@ -24,7 +24,7 @@ import (
 type seedCmd struct {
 	Merchant       string           `required:"" help:"The merchant's id: lower case letters, digits, - and _."`
 	APIKey         string           `help:"The merchant's API key; without it one is made and printed once."`
-	WebhookURL     string           `help:"Where the merchant is told about outcomes."`
+	WebhookURL     string           `help:"Where the merchant receives webhooks about outcomes."`
 	WebhookSecret  string           `help:"Standard Webhooks secret, whsec_…; one that the merchant never had replaces the newest as payonce webhooks rotate does."`
 	FeeBasisPoints int64            `default:"300" help:"Fee in hundredths of a percent of a captured amount."`
 	FeeFixed       map[string]int64 `help:"Fee per captured charge, as CURRENCY=minor units." placeholder:"USD=30"`
@@ -105,7 +105,7 @@ type seeded struct {
 	MadeKey  string `json:"key,omitempty"`
 }
 
-var errOtherSecret = errors.New("somebody else set another webhook secret at this moment, and yours was not taken: look at payonce webhooks list")
+var errOtherSecret = errors.New("another command set another webhook secret at this moment, and yours was not taken: look at payonce webhooks list")
 
 // rotates queues the replacement of the merchant's webhook secret by one that it
 // never had, which then signs beside the old one for a while. So a merchant whose
@@ -145,8 +145,8 @@ func (s seedCmd) signs(ctx context.Context, db *postgres.DB) error {
 
 var errOthersKey = errors.New("the API key belongs to another merchant: give another one")
 
-// opens looks that the key does what a seeded one does, and returns its merchant. One
-// that was there before may not.
+// opens checks that the key has the rights of a seeded one, and returns its merchant. A key
+// that existed before may not.
 func (s seedCmd) opens(ctx context.Context, db *postgres.DB, key string) (merchants.Merchant, error) {
 	owner, err := merchants.Authenticate(ctx, db, key)
 	switch {

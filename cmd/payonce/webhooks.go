@@ -125,7 +125,7 @@ func (c webhooksRotateCmd) rotate(ctx context.Context, stdout, stderr io.Writer,
 	// The answer of the commit was lost, and the list shows that it happened.
 	case failed != nil && errors.Is(failed, postgres.ErrUnknown) && secrets[0].Is(c.WebhookSecret):
 	case postgres.Constraint(failed) == "webhook_secrets_pkey":
-		return fmt.Errorf("somebody else replaced the webhook secret of %s at this moment, and yours was not taken: look at payonce webhooks list", c.Merchant)
+		return fmt.Errorf("another command replaced the webhook secret of %s at this moment, and yours was not taken: look at payonce webhooks list", c.Merchant)
 	case failed != nil:
 		return fmt.Errorf("rotate the webhook secret of %s: %w", c.Merchant, failed)
 	}

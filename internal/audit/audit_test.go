@@ -148,7 +148,7 @@ update idempotency_keys set body = null, content_type = null`, set()},
 		{"a notification that an operator discarded is in order", `
 update inbox
    set status = 'discarded', decided_by = 'ann', decided_at = now(), due_at = now() - interval '1 hour'
- where ordering_key = '{untold}'
+ where ordering_key = '{undelivered}'
    and receiver = 'notification'`, set()},
 		{"another group is ahead of the inbox", hasReadAll, set()},
 		{"another group is behind the inbox", hasReadNothing, set()},

@@ -16,7 +16,7 @@ import (
 func booked(w *world) audit.Books {
 	w.Helper()
 	var b audit.Books
-	told := func(reference, kind, stored string) {
+	notified := func(reference, kind, stored string) {
 		var id string
 		err := w.db.QueryRow(w.Context(), `
 select event_id::text
@@ -30,31 +30,31 @@ select event_id::text
 			WebhookID: id, Reference: reference, Type: kind, Deliveries: 2, Effects: 1,
 		})
 	}
-	for _, name := range []string{"sold", "bought", "untold", "refunded"} {
+	for _, name := range []string{"sold", "bought", "undelivered", "refunded"} {
 		id := w.charges[name]
 		b.Captures = append(b.Captures, audit.BookedMoney{Reference: id, Amount: 1000, Currency: "usd"})
-		told(id, "charge.succeeded", "charge.succeeded.v1")
+		notified(id, "charge.succeeded", "charge.succeeded.v1")
 	}
 	for _, name := range []string{"declined", "canceled"} {
-		told(w.charges[name], "charge.failed", "charge.failed.v1")
+		notified(w.charges[name], "charge.failed", "charge.failed.v1")
 	}
 	b.Refunds = append(b.Refunds, audit.BookedMoney{Reference: w.charges["part"], Amount: 400})
-	told(w.charges["part"], "refund.succeeded", "refund.succeeded.v1")
-	told(w.charges["bounced"], "refund.failed", "refund.failed.v1")
-	told(w.charges["reversed"], "refund.succeeded", "refund.succeeded.v1")
-	told(w.charges["reversed"], "refund.failed", "refund.reversed.v1")
+	notified(w.charges["part"], "refund.succeeded", "refund.succeeded.v1")
+	notified(w.charges["bounced"], "refund.failed", "refund.failed.v1")
+	notified(w.charges["reversed"], "refund.succeeded", "refund.succeeded.v1")
+	notified(w.charges["reversed"], "refund.failed", "refund.reversed.v1")
 	return b
 }
 
 func TestCompareBooks(t *testing.T) {
 	t.Parallel()
 	const (
-		taken      = "books: a succeeded charge was captured once, in full, and a failed one never"
-		takenOf    = "books: every capture is a finished charge's"
-		given      = "books: a succeeded refund was given back once, in full, and a failed one never"
-		givenOf    = "books: every refund given is a finished one"
-		toldOnce   = "books: every outcome was told, and took effect at the merchant's once"
-		toldOfElse = "books: the merchant was told of outcomes alone"
+		taken          = "books: a succeeded charge was captured once, in full, and a failed one never"
+		takenOf        = "books: every capture is a finished charge's"
+		given          = "books: a succeeded refund was given back once, in full, and a failed one never"
+		givenOf        = "books: every refund given is a finished one"
+		notifiedOnce   = "books: every outcome was told, and took effect at the merchant's once"
+		notifiedOthers = "books: the merchant was told of outcomes alone"
 	)
 	w := newWorld(t)
 	compare := func(t *testing.T, b audit.Books) []audit.Check {
@@ -75,14 +75,14 @@ func TestCompareBooks(t *testing.T) {
 		plant func(*audit.Books)
 		found []string
 	}{
-		"nothing at all":           {func(b *audit.Books) { *b = audit.Books{} }, []string{taken, given, toldOnce}},
+		"nothing at all":           {func(b *audit.Books) { *b = audit.Books{} }, []string{taken, given, notifiedOnce}},
 		"a capture twice":          {func(b *audit.Books) { b.Captures = append(b.Captures, b.Captures[0]) }, []string{taken}},
 		"a capture of too much":    {func(b *audit.Books) { b.Captures[0].Amount++ }, []string{taken}},
 		"a capture in other money": {func(b *audit.Books) { b.Captures[0].Currency = "chf" }, []string{taken}},
 		"a capture of a failed charge": {func(b *audit.Books) {
 			b.Captures = append(b.Captures, audit.BookedMoney{Reference: w.charges["declined"]})
 		}, []string{taken}},
-		"a capture for nobody": {func(b *audit.Books) {
+		"a capture for no charge": {func(b *audit.Books) {
 			b.Captures = append(b.Captures, audit.BookedMoney{Reference: "ch_nobody"})
 		}, []string{takenOf}},
 		"a refund twice":       {func(b *audit.Books) { b.Refunds = append(b.Refunds, b.Refunds[0]) }, []string{given}},
@@ -93,14 +93,14 @@ func TestCompareBooks(t *testing.T) {
 		"a refund that was reversed and stayed given": {func(b *audit.Books) {
 			b.Refunds = append(b.Refunds, audit.BookedMoney{Reference: w.charges["reversed"], Amount: 100})
 		}, []string{given}},
-		"a refund for nobody": {func(b *audit.Books) {
+		"a refund for no refund of ours": {func(b *audit.Books) {
 			b.Refunds = append(b.Refunds, audit.BookedMoney{Reference: "re_nobody"})
 		}, []string{givenOf}},
-		"an outcome untold":       {func(b *audit.Books) { b.Notifications = b.Notifications[1:] }, []string{toldOnce}},
-		"an effect twice":         {func(b *audit.Books) { b.Notifications[0].Effects = 2 }, []string{toldOnce}},
-		"told the contrary":       {func(b *audit.Books) { b.Notifications[0].Type = "charge.failed" }, []string{toldOnce}},
-		"told of another charge":  {func(b *audit.Books) { b.Notifications[0].Reference = "ch_other" }, []string{toldOnce}},
-		"told by two webhook ids": {func(b *audit.Books) { b.Notifications[0].WebhookID = "w1" }, []string{toldOnce, toldOfElse}},
+		"an outcome without a webhook": {func(b *audit.Books) { b.Notifications = b.Notifications[1:] }, []string{notifiedOnce}},
+		"an effect twice":              {func(b *audit.Books) { b.Notifications[0].Effects = 2 }, []string{notifiedOnce}},
+		"a webhook of the contrary":    {func(b *audit.Books) { b.Notifications[0].Type = "charge.failed" }, []string{notifiedOnce}},
+		"a webhook of another charge":  {func(b *audit.Books) { b.Notifications[0].Reference = "ch_other" }, []string{notifiedOnce}},
+		"a webhook under another ID":   {func(b *audit.Books) { b.Notifications[0].WebhookID = "w1" }, []string{notifiedOnce, notifiedOthers}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

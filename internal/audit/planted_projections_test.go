@@ -7,8 +7,8 @@ import (
 	"github.com/payonce/payonce/ledger"
 )
 
-// project folds everything that was committed into the projections. What others
-// have under way on the same server is waited for.
+// project folds every committed event into the projections. It waits for other transactions
+// of the server.
 func (w *world) project() {
 	w.Helper()
 	const unfolded = `
@@ -45,7 +45,7 @@ delete from account_balances;
 update projections set position = position + 100`, []string{"projected balances are the sums of the postings"}},
 		},
 		"the list shows no charge that is not there": {
-			{"a_charge_that_nobody_requested", `
+			{"a_charge_without_an_event", `
 insert into charge_list (generation, charge_id, merchant_id, order_id, status, created_at, version, view)
 select generation, 'ch_none', merchant_id, order_id, status, created_at, version, view
   from charge_list
@@ -57,7 +57,7 @@ select generation, 'ch_none', merchant_id, order_id, status, created_at, version
 		"projected balances are the sums of the postings": {
 			{"money_that_was_never_posted", `update account_balances set debits = debits + 1 where account = 'psp_receivable:stripe:USD'`, nil},
 			{"an_account_that_was_left_out", `delete from account_balances where account = 'fee_revenue:payonce:USD'`, nil},
-			{"an_account_of_nobody", `insert into account_balances select generation, 'globex', 'merchant_payable:globex:USD', 1, 1 from projections where state = 'live'`, nil},
+			{"an_account_without_postings", `insert into account_balances select generation, 'globex', 'merchant_payable:globex:USD', 1, 1 from projections where state = 'live'`, nil},
 		},
 	}
 }

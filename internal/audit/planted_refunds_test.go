@@ -12,7 +12,7 @@ func plantedInRefunds() map[string][]plant {
 	)
 	return map[string][]plant{
 		"a charge is canceled on request, before its outcome": {
-			{"a_cancellation_that_nobody_asked_for", `
+			{"a_cancellation_without_a_request", `
 update ledger_events
    set data = jsonb_set(data, '{code}', '"canceled"')
  where stream_id = '{declined}'

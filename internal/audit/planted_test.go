@@ -135,7 +135,7 @@ update ledger_events
 update inbox
    set status = 'discarded', decided_by = 'ann', decided_at = now()
  where ordering_key = '{paying}'`, nil},
-			{"a_request_that_nobody_announced", `delete from outbox where metadata ->> 'ordering_key' = '{fresh}'`, []string{
+			{"a_request_without_a_message", `delete from outbox where metadata ->> 'ordering_key' = '{fresh}'`, []string{
 				"every request and outcome has its message",
 			}},
 			{"a_request_that_the_reader_passed_over", `update outbox_offsets set transaction_id = (select max(transaction_id) from outbox), "offset" = (select max("offset") from outbox)`, []string{
@@ -151,7 +151,7 @@ update inbox
 			}},
 		},
 		"every account is one of the chart": {
-			{"an_account_of_somebody_else", `update ledger_postings set credit = 'fee_revenue:globex:USD' where stream_id = '{sold}' and leg = 3`, []string{
+			{"an_account_of_another_owner", `update ledger_postings set credit = 'fee_revenue:globex:USD' where stream_id = '{sold}' and leg = 3`, []string{
 				"postings are what the events cause",
 			}},
 		},
@@ -170,10 +170,10 @@ update inbox
 			{"stock_out_of_nothing", `update stock set supplied = supplied - 1 where sku = 'mug'`, nil},
 		},
 		"reserved stock is held by charges": {
-			{"stock_that_nobody_holds", `update stock set reserved = reserved + 1, available = available - 1 where sku = 'mug'`, nil},
+			{"reserved_stock_without_a_reservation", `update stock set reserved = reserved + 1, available = available - 1 where sku = 'mug'`, nil},
 		},
 		"sold stock was taken by charges": {
-			{"stock_that_nobody_bought", `update stock set sold = sold + 1, available = available - 1 where sku = 'mug'`, nil},
+			{"sold_stock_without_a_reservation", `update stock set sold = sold + 1, available = available - 1 where sku = 'mug'`, nil},
 		},
 		"a charge holds what it reserved": {
 			{"more_held_than_reserved", `
@@ -189,23 +189,23 @@ update stock set reserved = reserved - 2, available = available + 2 where sku = 
 			{"stock_still_held_after_the_failure", `
 update reservations set status = 'open' where charge_id = '{declined}';
 update stock set reserved = reserved + 2, available = available - 2 where sku = 'tshirt'`, nil},
-			{"stock_held_by_nobody", `insert into reservations values ('ch_none', 'acme', 'mug', 1, 'released')`, []string{
+			{"a_reservation_without_a_charge", `insert into reservations values ('ch_none', 'acme', 'mug', 1, 'released')`, []string{
 				"a charge holds what it reserved",
 			}},
 		},
 		"every request and outcome has its message": {
-			{"an_outcome_that_nobody_announced", `
+			{"an_outcome_without_a_message", `
 delete from outbox where message_id in (select event_id::text from ledger_events where stream_id = '{refunded}' and type = 'charge.succeeded.v1');
 delete from inbox where ordering_key = '{refunded}' and type = 'charge.succeeded.v1'`, nil},
 			{"an_outcome_whose_message_went_before_its_time", `
 delete from outbox;
-delete from inbox where ordering_key = '{untold}' and type = 'charge.succeeded.v1'`, []string{
+delete from inbox where ordering_key = '{undelivered}' and type = 'charge.succeeded.v1'`, []string{
 				"no accepted charge is lost", // fresh: its message was in the outbox only
 			}},
-			{"a_refund's_outcome_that_nobody_announced", `
+			{"a_refund's_outcome_without_a_message", `
 delete from outbox where message_id in (select event_id::text from ledger_events where type = 'refund.reversed.v1');
 delete from inbox where type = 'refund.reversed.v1'`, nil},
-			{"a_cancellation_that_nobody_announced", `
+			{"a_cancellation_without_a_message", `
 delete from outbox where metadata ->> 'type' = 'charge.cancel_requested.v1';
 delete from inbox where type = 'charge.cancel_requested.v1'`, nil},
 		},
@@ -221,13 +221,13 @@ values ('fulfillment', 'nothing', 'ch_none', 'charge.requested.v1', '', '{}', ''
 		},
 		"no message is stuck": {
 			{"a_parked_message", `update inbox set status = 'dead' where ordering_key = '{paying}'`, nil},
-			{"a_message_that_nobody_takes", `update inbox set status = 'pending', due_at = now() - interval '2 minutes' where ordering_key = '{paying}'`, nil},
-			{"a_lease_that_nobody_takes_over", `update inbox set due_at = now() - interval '2 minutes' where ordering_key = '{paying}'`, nil},
-			{"a_message_that_nobody_receives", `update outbox set created_at = now() - interval '2 minutes' where metadata ->> 'ordering_key' = '{fresh}'`, nil},
+			{"a_due_message_that_is_not_claimed", `update inbox set status = 'pending', due_at = now() - interval '2 minutes' where ordering_key = '{paying}'`, nil},
+			{"a_lease_that_is_not_taken_over", `update inbox set due_at = now() - interval '2 minutes' where ordering_key = '{paying}'`, nil},
+			{"a_message_that_is_not_received", `update outbox set created_at = now() - interval '2 minutes' where metadata ->> 'ordering_key' = '{fresh}'`, nil},
 		},
 		"a finished message was finished by its holder": {
 			{"a_message_finished_by_a_zombie", `update inbox set fence = fence + 1 where ordering_key = '{sold}'`, nil},
-			{"a_message_finished_by_nobody", `update inbox set done_fence = null where ordering_key = '{sold}'`, nil},
+			{"a_message_finished_without_a_fence", `update inbox set done_fence = null where ordering_key = '{sold}'`, nil},
 		},
 		"nothing is in quarantine": {
 			{"a_known_message_with_another_payload", `
@@ -238,23 +238,23 @@ insert into inbox_quarantine (receiver, message_id, payload, metadata, payload_h
 values ('fulfillment', 'gone', 'x', '{}', 'x')`, nil},
 		},
 		"the merchant was told once of every outcome": {
-			{"a_merchant_told_twice", `
+			{"an_outcome_delivered_twice", `
 insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
 select gen_random_uuid(), stream_id, version + 1, type, 1, merchant_id, data, metadata, now()
   from ledger_events
  where stream_id = '{sold}'
    and type = 'merchant.notified.v1'`, []string{"streams are legal"}},
-			{"a_merchant_told_about_nothing", `
+			{"a_delivery_of_no_outcome", `
 update ledger_events
    set data = jsonb_set(data, '{event_id}', '"00000000-0000-0000-0000-000000000000"')
  where stream_id = '{sold}'
    and type = 'merchant.notified.v1'`, nil},
-			{"a_merchant_told_of_the_charge_in_place_of_the_refund", `
+			{"a_delivery_of_the_charge_in_place_of_the_refund", `
 update ledger_events
    set data = jsonb_set(data, '{event_id}', (select to_jsonb(event_id) from ledger_events where stream_id = '{refunded}' and type = 'charge.succeeded.v1'))
  where stream_id = '{refunded}'
    and data ->> 'type' = 'refund.failed'`, nil},
-			{"a_merchant_that_was_not_told", `update inbox set status = 'done', done_fence = fence where ordering_key = '{untold}'`, nil},
+			{"an_outcome_that_was_not_delivered", `update inbox set status = 'done', done_fence = fence where ordering_key = '{undelivered}'`, nil},
 		},
 	}
 }

@@ -32,7 +32,7 @@ func (w *world) payments() []audit.Listed {
 	orphan.ID, orphan.PaymentIntent = "pi_orphan", "pi_orphan"
 	return []audit.Listed{
 		w.payment("paying", "requires_confirmation", 0),
-		w.payment("untold", "succeeded", 1000),
+		w.payment("undelivered", "succeeded", 1000),
 		orphan,
 		w.payment("declined", "canceled", 0),
 		w.payment("refunded", "succeeded", 1000),

@@ -61,13 +61,13 @@ func newWorld(t *testing.T) *world {
 	w.receive()
 	w.finish("refused", "charge.failed.v1")
 
-	w.accept("untold", true) // its notification waits
+	w.accept("undelivered", true) // its notification waits
 	w.receive()
-	w.reserve("untold")
-	w.capture("untold")
+	w.reserve("undelivered")
+	w.capture("undelivered")
 	w.receive()
 
-	w.accept("paying", true) // its payment is under way
+	w.accept("paying", true) // its payment is in flight
 	w.receive()
 	w.reserve("paying")
 	w.decide("paying", domain.StartPayment{Provider: domain.Provider, PaymentIntent: "pi_paying"})
@@ -190,7 +190,7 @@ func (w *world) refund(name string, amount int64) {
 	w.receive()
 }
 
-// settle brings a refund to its outcome, or reverses it, and tells the merchant.
+// settle brings a refund to its outcome, or reverses it, and notifies the merchant.
 func (w *world) settle(cmd domain.Command) {
 	w.Helper()
 	const name = "refunded"
@@ -337,7 +337,7 @@ update reservations set status = 'released' where charge_id = '{%s}';
 update stock set reserved = reserved - 2, available = available + 2 where sku = 'tshirt'`, name))
 }
 
-// notify tells the merchant of the charge's outcome.
+// notify delivers the webhook of the charge's outcome.
 func (w *world) notify(name string) {
 	w.Helper()
 	s, err := ledger.Load(w.Context(), w.db, w.charges[name])
@@ -347,7 +347,7 @@ func (w *world) notify(name string) {
 	w.notifyAt(name, s.Charge.OutcomeVersion)
 }
 
-// notifyAt tells the merchant of the outcome at a version.
+// notifyAt delivers the webhook of the outcome at a version.
 func (w *world) notifyAt(name string, version int) {
 	w.Helper()
 	s, err := ledger.Load(w.Context(), w.db, w.charges[name])

@@ -19,7 +19,7 @@ func (c *Config) Patient(figures time.Duration) {
 // CountAtMost bounds what is counted of a backlog.
 func (c *Config) CountAtMost(n int) { c.countedAtMost = n }
 
-// TracesTo are traces whose spans are told to p.
+// TracesTo returns traces whose spans p receives.
 func TracesTo(ctx context.Context, p sdktrace.SpanProcessor, sampler, arg string) (*Traces, error) {
 	s, err := newSampling(sampler, arg)
 	if err != nil {
