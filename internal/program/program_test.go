@@ -12,12 +12,14 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/program"
 )
 
@@ -48,31 +50,25 @@ func logger() (*slog.Logger, *transcript) {
 }
 
 // field waits for a line with a message and returns one of its fields.
-func (l *transcript) field(t *testing.T, message, name string) string {
+func (l *transcript) field(t *testing.T, message, name string) (value string) {
 	t.Helper()
-	deadline := time.NewTimer(patience)
-	defer deadline.Stop()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
+	await.True(t, "a line says "+message, func() bool {
 		for line := range strings.Lines(l.String()) {
 			var fields map[string]any
 			if err := json.Unmarshal([]byte(line), &fields); err != nil {
 				t.Fatalf("a line is not JSON: %s", line)
 			}
 			if fields["msg"] == message {
-				return fmt.Sprint(fields[name])
+				value = fmt.Sprint(fields[name])
+				return true
 			}
 		}
-		select {
-		case <-deadline.C:
-			t.Fatalf("nobody logged %q:\n%s", message, l)
-		case <-tick.C:
-		}
-	}
+		return false
+	})
+	return value
 }
 
-func TestProgram(t *testing.T) {
+func TestMain_returnsTheExitCode(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name string
@@ -164,7 +160,7 @@ func (s *served) get(ctx context.Context) (string, error) {
 
 func TestServe(t *testing.T) {
 	t.Parallel()
-	t.Run("a request under way is finished, and no other begins", func(t *testing.T) {
+	t.Run("a request in flight is finished, and no other begins", func(t *testing.T) {
 		t.Parallel()
 		begun, release := make(chan struct{}), make(chan struct{})
 		s := serve(t, patience, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -185,7 +181,7 @@ func TestServe(t *testing.T) {
 		refused(t, s)
 		close(release)
 		if got := <-answers; got != "done" {
-			t.Errorf("the request under way was answered %q", got)
+			t.Errorf("the request in flight was answered %q", got)
 		}
 		if err := <-s.ended; err != nil {
 			t.Errorf("Serve: %v", err)
@@ -247,25 +243,69 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// refused returns when the server takes no connection any more.
+// refused returns when the server accepts no connection any more.
 func refused(t *testing.T, s *served) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		conn, err := new(net.Dialer).DialContext(ctx, "tcp", strings.TrimPrefix(s.url, "http://"))
-		if errors.Is(err, syscall.ECONNREFUSED) {
-			return
-		}
+	await.True(t, "the server refuses connections", func() bool {
+		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(s.url, "http://"))
 		if err == nil {
 			_ = conn.Close()
 		}
-		select {
-		case <-ctx.Done():
-			t.Fatal("the server still takes connections")
-		case <-tick.C:
+		return errors.Is(err, syscall.ECONNREFUSED)
+	})
+}
+
+func TestMain_endsAProgramThatDoesNotStop(t *testing.T) {
+	t.Parallel()
+	t.Run("a program that does not end", func(t *testing.T) {
+		t.Parallel()
+		ctx, stop := context.WithCancel(t.Context())
+		stop()
+		log, lines := logger()
+		hung := make(chan struct{})
+		defer close(hung)
+		err := program.Bounded(ctx, log, time.Millisecond, func(context.Context, *slog.Logger) error {
+			<-hung
+			return nil
+		})
+		if err != nil {
+			t.Errorf("Bounded: %v", err)
 		}
+		lines.field(t, "stopped with work unfinished, others take it over", "level")
+	})
+	t.Run("a program that ends with an error", func(t *testing.T) {
+		t.Parallel()
+		ctx, stop := context.WithCancel(t.Context())
+		log, _ := logger()
+		broken := errors.New("broken")
+		err := program.Bounded(ctx, log, time.Hour, func(ctx context.Context, _ *slog.Logger) error {
+			stop()
+			<-ctx.Done()
+			return broken
+		})
+		if !errors.Is(err, broken) {
+			t.Errorf("Bounded: %v", err)
+		}
+	})
+}
+
+func TestMain_collectsSeldomUnlessGOGCIsSet(t *testing.T) {
+	for _, test := range []struct {
+		name, gogc   string
+		before, want int
+	}{
+		{"GOGC is not set", "", 100, 400},
+		{"GOGC is the default", "100", 100, 100},
+		{"GOGC is another value", "50", 50, 50},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Setenv("GOGC", test.gogc)
+			found := debug.SetGCPercent(test.before)
+			defer debug.SetGCPercent(found)
+			program.Main(io.Discard, "sample", func(context.Context, *slog.Logger) error { return nil })
+			if got := debug.SetGCPercent(test.before); got != test.want {
+				t.Errorf("it is %d, want %d", got, test.want)
+			}
+		})
 	}
 }

@@ -56,13 +56,13 @@ func TestReadiness(t *testing.T) {
 		wantReady(t, readiness(t, db, time.Now))
 	})
 
-	t.Run("all who ask get the answer of one look, which goes on without them", func(t *testing.T) {
+	t.Run("concurrent calls share one check, which continues without its caller", func(t *testing.T) {
 		t.Parallel()
-		var looks atomic.Int64
+		var checks atomic.Int64
 		begun, end := make(chan struct{}), make(chan struct{})
 		c := &clock{}
 		r := readiness(t, pgtest.Open(t), c.now, func(context.Context, postgres.Querier) (string, error) {
-			if looks.Add(1) == 1 {
+			if checks.Add(1) == 1 {
 				close(begun)
 				<-end
 			}
@@ -77,7 +77,7 @@ func TestReadiness(t *testing.T) {
 		<-begun
 		leave()
 		if err := <-left; !errors.Is(err, context.Canceled) {
-			t.Errorf("who left is told %v", err)
+			t.Errorf("the caller that gave up has %v", err)
 		}
 		var all sync.WaitGroup
 		for range 20 {
@@ -90,16 +90,16 @@ func TestReadiness(t *testing.T) {
 		close(end)
 		all.Wait()
 		c.pass(time.Second - 1)
-		if _, err := r.Ask(t.Context()); err != nil || looks.Load() != 1 {
-			t.Errorf("%d looks, want 1: %v", looks.Load(), err)
+		if _, err := r.Ask(t.Context()); err != nil || checks.Load() != 1 {
+			t.Errorf("%d checks, want 1: %v", checks.Load(), err)
 		}
 		c.pass(1)
-		if _, err := r.Ask(t.Context()); err != nil || looks.Load() != 2 {
-			t.Errorf("%d looks, want 2: %v", looks.Load(), err)
+		if _, err := r.Ask(t.Context()); err != nil || checks.Load() != 2 {
+			t.Errorf("%d checks, want 2: %v", checks.Load(), err)
 		}
 	})
 
-	t.Run("a database that does not answer is not waited for", func(t *testing.T) {
+	t.Run("a database that does not answer ends in a time-out", func(t *testing.T) {
 		pgtest.Long(t, "it waits for a database")
 		t.Parallel()
 		db := pgtest.Open(t)
@@ -145,7 +145,7 @@ func TestReadiness(t *testing.T) {
 		}
 	})
 
-	t.Run("the end takes its connection along", func(t *testing.T) {
+	t.Run("Close closes its connection", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Open(t)
 		c := &clock{}
@@ -165,7 +165,7 @@ func TestReadiness(t *testing.T) {
 		never := readiness(t, db, c.now)
 		never.Close()
 		if why, err := never.Ask(t.Context()); err == nil {
-			t.Errorf("what never looked says %q", why)
+			t.Errorf("what never checked says %q", why)
 		}
 	})
 }
