@@ -31,7 +31,7 @@ func TestFaults(t *testing.T) {
 					t.Errorf("answered %d %s", a.status, a.raw)
 				}
 			}
-			w.noFaults()
+			w.faults(`{}`)
 			if b := w.books(); len(b.Captures) != want.captures || b.DuplicatesSuppressed != int64(want.captures) || b.Requests != 3 {
 				t.Errorf("books %+v", b)
 			}
@@ -60,7 +60,7 @@ func TestFaults(t *testing.T) {
 		}
 		w.get("/v1/payment_intents").want(t, http.StatusInternalServerError, map[string]any{"error.type": "api_error"})
 		w.post("/v1/payment_intents", "invalid", "amount", "0").want(t, http.StatusBadRequest, nil)
-		w.noFaults()
+		w.faults(`{}`)
 		if n := len(w.books().Captures); n < tries/4 || n > 3*tries/4 {
 			t.Errorf("%d of %d took effect", n, tries)
 		}
@@ -170,7 +170,7 @@ func TestFaults_areDeterminedByTheirSeed(t *testing.T) {
 
 func TestFaults_refusesAnInvalidPlan(t *testing.T) {
 	t.Parallel()
-	w := start(t, sandbox.Options{})
+	w := start(t, sandbox.Options{ShopSecret: shopSecret})
 	for _, body := range []string{
 		``, ` `, `[]`, `{`, `{}{}`, `{"drop":1}`, `{"DROP_BEFORE":1}`, `{"drop_before":1,"drop_before":0}`,
 		`{"drop_before":1.1}`, `{"drop_after":-0.1}`, `{"error_500":"1"}`, `{"slow":1}`, `{"slow":{"p":2,"ms":1}}`,
@@ -181,5 +181,9 @@ func TestFaults_refusesAnInvalidPlan(t *testing.T) {
 			t.Errorf("%s: answered %d %s", body, a.status, a.raw)
 		}
 	}
-	w.faults(`{"seed":42,"drop_before":0.1,"drop_after":0,"error_500":0,"slow":{"p":0,"ms":10},"shop_down":false,"forget_keys_after":"24h"}`)
+	w.faults(`{"seed":42,"drop_before":0.1,"drop_after":0,"error_500":0,"slow":{"p":0,"ms":10},"shop_down":true,"forget_keys_after":"24h"}`)
+	w.control(http.MethodDelete, "/faults", "").want(t, http.StatusNoContent, nil)
+	if a := w.must(w.notify("msg_1", notice("ch_1"))); a.status != http.StatusOK {
+		t.Errorf("a deleted plan is in force: %d", a.status)
+	}
 }

@@ -186,13 +186,6 @@ func (w *fixture) faults(plan string) {
 	}
 }
 
-func (w *fixture) noFaults() {
-	w.t.Helper()
-	if a := w.control(http.MethodDelete, "/faults", ""); a.status != http.StatusNoContent {
-		w.t.Fatalf("DELETE /faults: %d %s", a.status, a.raw)
-	}
-}
-
 // create makes an intent of 1000 eur for reference ch_1.
 func (w *fixture) create(method string) string {
 	w.t.Helper()

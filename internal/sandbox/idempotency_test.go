@@ -111,7 +111,7 @@ func TestKey_inFlightIsRefused(t *testing.T) {
 		first <- a
 	}()
 	await.True(t, "the first request is seen", func() bool { return w.books().Requests == 2 })
-	w.noFaults()
+	w.faults(`{}`)
 	want := map[string]any{"error.type": "idempotency_error", "error.code": "idempotency_key_in_use"}
 	w.post("/v1/payment_intents/"+id+"/confirm", "slow").want(t, http.StatusConflict, want)
 	w.post("/v1/payment_intents/"+id+"/cancel", "slow").want(t, http.StatusConflict, want)
