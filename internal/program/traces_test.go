@@ -18,7 +18,7 @@ func TestTraces(t *testing.T) {
 	}
 	log := slog.New(slog.DiscardHandler)
 	if traces, same, err := program.Traces(t.Context(), log, "payonce-test"); traces != nil || same != log || err != nil {
-		t.Errorf("nobody wants traces, and there are %v, %v, %v", traces, same, err)
+		t.Errorf("no setting asks for traces, and there are %v, %v, %v", traces, same, err)
 	}
 	t.Run("an exporter that there is not refuses the start", func(t *testing.T) {
 		t.Setenv("OTEL_TRACES_EXPORTER", "console")
@@ -46,7 +46,7 @@ func TestTraces(t *testing.T) {
 		traces.Close(t.Context())
 		t.Setenv("OTEL_TRACES_EXPORTER", "None")
 		if traces, _, err := program.Traces(t.Context(), log, "payonce-test"); traces != nil || err != nil {
-			t.Errorf("nobody wants traces, and there are %v, %v", traces, err)
+			t.Errorf("no setting asks for traces, and there are %v, %v", traces, err)
 		}
 	})
 	// The library would panic on some of them, spin on others and pass over the rest.

@@ -11,8 +11,8 @@ import (
 	"github.com/payonce/payonce/internal/program"
 )
 
-// Settings are the program's environment.
-type Settings struct {
+// settings are the program's environment.
+type settings struct {
 	DatabaseURL         program.Secret `env:"DATABASE_URL,required,notEmpty"`
 	AllowPlaintext      bool           `env:"ALLOW_PLAINTEXT"`
 	HTTPAddr            string         `env:"HTTP_ADDR" envDefault:"127.0.0.1:8090"`
@@ -25,34 +25,34 @@ type Settings struct {
 // ctx ends, finishes the requests in flight and returns nil. Its error is the
 // sentence with which it refuses to start, or what broke it.
 func Run(ctx context.Context, logger *slog.Logger, now func() time.Time) error {
-	settings, err := program.Load[Settings]()
+	conf, err := program.Load[settings]()
 	if err != nil {
 		return err
 	}
-	program.LogSettings(logger, settings)
-	db, err := postgres.Open(ctx, settings.DatabaseURL.Reveal(), postgres.Options{
+	program.LogSettings(logger, conf)
+	db, err := postgres.Open(ctx, conf.DatabaseURL.Reveal(), postgres.Options{
 		Application: "payonce sandbox", MaxConns: 20, LockTimeout: 2 * time.Second,
-		AllowPlaintext: settings.AllowPlaintext, AllowUnsafeDurability: true, // a stand-in needs no durable server
+		AllowPlaintext: conf.AllowPlaintext, AllowUnsafeDurability: true, // a stand-in needs no durable server
 	})
 	if err != nil {
 		return err
 	}
 	defer db.Close()
 	s, err := New(db.Pool(), Options{
-		Now: now, Logger: logger, WebhookURL: settings.StripeWebhookURL,
-		WebhookSecret: settings.StripeWebhookSecret.Reveal(), ShopSecret: settings.ShopWebhookSecret.Reveal(),
+		Now: now, Logger: logger, WebhookURL: conf.StripeWebhookURL,
+		WebhookSecret: conf.StripeWebhookSecret.Reveal(), ShopSecret: conf.ShopWebhookSecret.Reveal(),
 	})
 	if err != nil {
 		return err
 	}
-	if err := Migrate(ctx, settings.DatabaseURL.Reveal()); err != nil {
+	if err := Migrate(ctx, conf.DatabaseURL.Reveal()); err != nil {
 		return err
 	}
 	delivering, stop := context.WithCancel(ctx)
 	var background sync.WaitGroup
 	background.Go(func() { _ = s.Deliver(delivering) })
 	context.AfterFunc(ctx, s.Drain)
-	err = program.Serve(ctx, logger, settings.HTTPAddr, &http.Server{
+	err = program.Serve(ctx, logger, conf.HTTPAddr, &http.Server{
 		Handler:           s,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       15 * time.Second,

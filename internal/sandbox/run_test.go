@@ -151,7 +151,7 @@ func TestRun(t *testing.T) {
 			}
 			delayed <- a
 		}()
-		await.True(t, "the request is under way", func() bool { return p.books().Requests == 1 })
+		await.True(t, "the request is in flight", func() bool { return p.books().Requests == 1 })
 		signaled := time.Now()
 		if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)

@@ -57,7 +57,7 @@ func (e *RejectedError) Error() string {
 //
 // It is a 500 in the provider's own form, or any 5xx that the provider says it
 // has saved. A first 502, 503 or 504 is an [UnavailableError]: what spoke may
-// stand in front of a request that is still under way, and then only the same
+// stand in front of a request that is still in flight, and then only the same
 // key is safe.
 type FailedError struct {
 	StatusCode int

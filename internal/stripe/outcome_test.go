@@ -37,7 +37,7 @@ func outcomes() map[string]struct {
 		want   string
 	}{
 		"a declined card":                       {answer(402, card("card_declined")), "declined"},
-		"an authentication nobody can give":     {answer(402, card("authentication_required")), "declined"},
+		"a declined authentication":             {answer(402, card("authentication_required")), "declined"},
 		"a decline that leaves the intent out":  {answer(402, errorJSON("card_error", "card_declined")), "declined"},
 		"a decline with an intent in rags":      {answer(402, errorJSON("card_error", "card_declined", "payment_intent", map[string]any{})), "declined"},
 		"a decline that was saved":              {answer(402, card("card_declined"), saved...), "declined"},
@@ -66,8 +66,8 @@ func outcomes() map[string]struct {
 		"a page with 404":                   {answer(404, html), "unavailable"},
 		"a page with 402":                   {answer(402, html), "unavailable"},
 		"a page with 200":                   {answer(200, html), "unavailable"},
-		"somebody else's JSON with 500":     {answer(500, `{"message":"pi_1_secret_neverprinted"}`), "unavailable"},
-		"somebody else's error with 400":    {answer(400, `{"error":"pi_1_secret_neverprinted"}`), "unavailable"},
+		"a proxy's JSON with 500":           {answer(500, `{"message":"pi_1_secret_neverprinted"}`), "unavailable"},
+		"a proxy's error with 400":          {answer(400, `{"error":"pi_1_secret_neverprinted"}`), "unavailable"},
 		"an error without a type":           {answer(400, `{"error":{"message":"no"}}`), "unavailable"},
 		"an empty object":                   {answer(200, `{}`), "unavailable"},
 		"null":                              {answer(200, `null`), "unavailable"},
