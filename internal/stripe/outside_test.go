@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"testing"
 	"time"
 
@@ -53,29 +52,6 @@ func (o outside) created(method string) stripe.Intent {
 	return in
 }
 
-func (o outside) control(method, path, body string) *http.Response {
-	o.t.Helper()
-	r, err := http.NewRequestWithContext(o.t.Context(), method, o.base+path, strings.NewReader(body))
-	if err != nil {
-		o.t.Fatal(err)
-	}
-	res, err := http.DefaultClient.Do(r)
-	if err != nil {
-		o.t.Fatal(err)
-	}
-	if res.StatusCode/100 != 2 {
-		o.t.Fatalf("%s %s: answered %d", method, path, res.StatusCode)
-	}
-	return res
-}
-
-func (o outside) faults(plan string) {
-	o.t.Helper()
-	if err := o.control(http.MethodPut, "/faults", plan).Body.Close(); err != nil {
-		o.t.Error(err)
-	}
-}
-
 type books struct {
 	Captures []struct {
 		Reference string `json:"reference"`
@@ -90,7 +66,14 @@ type books struct {
 
 func (o outside) books() books {
 	o.t.Helper()
-	res := o.control(http.MethodGet, "/books", "")
+	r, err := http.NewRequestWithContext(o.t.Context(), http.MethodGet, o.base+"/books", http.NoBody)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		o.t.Fatal(err)
+	}
 	defer func() { _ = res.Body.Close() }()
 	var b books
 	if err := json.NewDecoder(res.Body).Decode(&b); err != nil {
