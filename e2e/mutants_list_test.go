@@ -204,7 +204,7 @@ func mutants() []mutant {
 			"a request is told from others by its raw bytes",
 			[]edit{
 				{"internal/httpapi/decode.go", "	if len(body) == 0 && optional {", "	c.Set(\"raw\", body)\n	if len(body) == 0 && optional {"},
-				{"internal/httpapi/keyed.go", "[]byte(merchant), canonical),", "[]byte(merchant), c.Get(\"raw\").([]byte)),"},
+				{"internal/httpapi/keys.go", "[]byte(merchant), canonical),", "[]byte(merchant), c.Get(\"raw\").([]byte)),"},
 			},
 			byTest("./internal/httpapi", "TestSameRequestIsReplayed/white space", "not the first answer"),
 		},

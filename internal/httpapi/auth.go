@@ -5,6 +5,8 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,123 +14,218 @@ import (
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/merchants"
+	"github.com/payonce/payonce/internal/postgres"
 )
 
-// In echo's context.
+// Database is what the API uses of the database. It has no commit: a write is a
+// tenant's. A read outside a tenant concerns no merchant, calls a function that is made
+// for it, or runs as the merchant of an API key (readSessions).
+type Database interface {
+	postgres.Querier
+	Tenant(merchant string) *postgres.Tenant
+	Read(ctx context.Context, reads ...postgres.Read) error
+}
+
+// credentials are the API key of a request, and its idempotency key.
+type credentials struct {
+	apiKey string
+	key    idempotency.Key // without its scope, which is not known yet; zero if there is none
+}
+
+// session is what was read for credentials. The merchant has no ID if the API key is not
+// valid.
+type session struct {
+	merchant merchants.Merchant
+	key      idempotency.KeyState
+	readAt   time.Time
+}
+
 const (
-	merchantKey = "merchant"
-	lookedKey   = "looked"
+	sessionKey = "session" // in echo's context
+
+	// recentKeys bounds the memory for API keys to about two megabytes.
+	recentKeys = 10_000
+
+	// maxKeyAge bounds for how long the state of an idempotency key counts: a body may
+	// arrive late, and the answer may have expired by then.
+	maxKeyAge = time.Second
 )
 
-// authenticate lets a request under /v1 pass with the merchant of its API key,
-// whether the route exists or not. Every reason to refuse has the same answer,
-// be the key missing, malformed, unknown, expired or revoked. What the key is for
-// is a question of the route (needs).
+// authenticate adds the session of the API key to requests under /v1, whether the route
+// exists or not. A missing, malformed, unknown, expired or revoked key has the same
+// answer. Scopes are the route's concern (needs).
 func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if !strings.HasPrefix(c.Request().URL.Path, "/v1/") || isEvent(c) {
 			return next(c)
 		}
 		given := c.Request().Header.Values(echo.HeaderAuthorization)
-		if len(given) != 1 { // of two, what stands before us may have looked at the other
+		if len(given) != 1 { // a proxy may have checked the other one
 			return merchants.ErrUnauthorized
 		}
 		scheme, key, _ := strings.Cut(given[0], " ")
 		if !strings.EqualFold(scheme, "Bearer") || key == "" {
 			return merchants.ErrUnauthorized
 		}
-		k := knock{apiKey: strings.TrimSpace(key), key: a.keyAtTheDoor(c)}
-		e, err := a.lookUp(c.Request().Context(), k)
+		s, err := a.admit(c.Request().Context(), credentials{apiKey: strings.TrimSpace(key), key: a.headerKeyOf(c)})
 		if err != nil {
 			return err
 		}
-		c.Set(merchantKey, e.merchant)
-		if k.key.Value != "" {
-			c.Set(lookedKey, seen{looked: e.looked, old: time.After(longestSeen)})
-		}
+		c.Set(sessionKey, s)
 		return next(c)
 	}
 }
 
-// lookUp asks the database for the merchant of an API key. A key that
-// opened before is refused beyond its merchant's rate before that, any other one
-// after: a flood of requests with a key costs no look-ups.
-func (a *API) lookUp(ctx context.Context, k knock) (entered, error) {
+// admit reads the session of credentials and counts it against the merchant's rate. An API
+// key that was valid lately is refused beyond that rate before it is read, so a flood of
+// requests with one key costs no reads. Every other read is of the database: a key that
+// is revoked or has expired is refused from the next request on.
+func (a *API) admit(ctx context.Context, k credentials) (session, error) {
 	id := sha256.Sum256([]byte(k.apiKey))
-	merchant := a.limits.known.merchant(id)
-	if merchant != "" && !a.allows(merchant) {
-		return entered{}, errRate
+	merchant, recent := a.recent.Get(id)
+	if recent && !a.allows(merchant) {
+		return session{}, errRate
 	}
-	e, err := a.open(ctx, k, merchant)
-	switch {
-	case errors.Is(err, merchants.ErrUnauthorized):
-		a.limits.known.forget(id)
-		return entered{}, err
-	case err != nil:
-		return entered{}, err
+	s, err := a.readSession(ctx, k, merchant)
+	if errors.Is(err, merchants.ErrUnauthorized) {
+		a.recent.Remove(id)
 	}
-	a.limits.known.remember(id, e.merchant.ID)
-	if merchant == "" && !a.allows(e.merchant.ID) {
-		return entered{}, errRate
+	if err != nil {
+		return session{}, err
 	}
-	return e, nil
+	a.recent.Add(id, s.merchant.ID)
+	if !recent && !a.allows(s.merchant.ID) {
+		return session{}, errRate
+	}
+	return s, nil
 }
 
-// open looks a key up in its turn, which depends on whose it was when it opened
-// last: together with those of others, or after a wait in the line of those that
-// opened nothing yet, each for itself.
-func (a *API) open(ctx context.Context, k knock, last string) (e entered, err error) {
-	if last != "" {
-		if !a.limits.merchants.enter(last) {
-			return entered{}, errBusy
+// readSession reads the session of an API key: of one that was valid lately for a
+// merchant in a batch with others, of any other key individually and in a queue of its own.
+func (a *API) readSession(ctx context.Context, k credentials, recent string) (s session, err error) {
+	if recent == "" {
+		leave, err := a.limits.unknown.enter(ctx, "")
+		if err != nil {
+			return session{}, err
 		}
-		defer a.limits.merchants.leave(last)
-		door := a.door
-		if k.key.Value != "" {
-			door = a.keyedDoor
-			if a.Intake.Keys.Observer.Reading != nil {
-				defer a.Intake.Keys.Observer.Reading()()
+		defer leave()
+		s.merchant, err = merchants.Authenticate(ctx, a.DB, k.apiKey)
+		return s, err
+	}
+	leave, err := a.limits.known.enter(ctx, recent)
+	if err != nil {
+		return session{}, err
+	}
+	defer leave()
+	sessions := a.sessions
+	if k.key.Value != "" {
+		sessions = a.keyedSessions
+		if reading := a.Intake.Keys.Observer.Reading; reading != nil {
+			read := reading()
+			defer read()
+		}
+	}
+	s, err = sessions.Ask(ctx, k)
+	switch {
+	case err != nil:
+		return session{}, fmt.Errorf("authenticate: %w", err)
+	case s.merchant.ID == "":
+		return session{}, merchants.ErrUnauthorized
+	}
+	s.readAt = a.Now()
+	return s, nil
+}
+
+// newSessions batches reads of sessions, most batches at a time. Nothing is cached. If a
+// lock on idempotency keys holds a batch up, it is read without them: their requests then
+// read them individually, and wait there.
+func newSessions(db Database, most int) *postgres.Reads[credentials, session] {
+	return postgres.NewReads(most, func(ctx context.Context, batch []credentials) ([]session, error) {
+		all, err := readSessions(ctx, db, batch)
+		if !postgres.IsLockTimeout(err) || batch[0].key == (idempotency.Key{}) {
+			return all, err
+		}
+		for i := range batch {
+			batch[i].key = idempotency.Key{}
+		}
+		return readSessions(ctx, db, batch)
+	})
+}
+
+// readSessions reads in one round trip, for each API key, its merchant and, as that
+// merchant, the idempotency keys that come with it.
+func readSessions(ctx context.Context, db Database, batch []credentials) ([]session, error) {
+	all := make([]session, len(batch))
+	byKey := map[string][]*session{}
+	for i, k := range batch {
+		all[i].key.Key = k.key
+		byKey[k.apiKey] = append(byKey[k.apiKey], &all[i])
+	}
+	var reads []postgres.Read
+	for apiKey, same := range byKey {
+		reads = append(reads, merchants.ReadMerchant(apiKey, &same[0].merchant))
+		var keys []*idempotency.KeyState
+		for _, s := range same {
+			if s.key.Key != (idempotency.Key{}) {
+				keys = append(keys, &s.key)
 			}
 		}
-		if e, err = door.Ask(ctx, k); err != nil {
-			return entered{}, fmt.Errorf("authenticate: %w", err)
+		if len(keys) > 0 {
+			reads = append(reads, idempotency.ReadKeys(keys))
 		}
-		if e.merchant.ID == "" {
-			return entered{}, merchants.ErrUnauthorized
-		}
-		return e, nil
 	}
-	done, err := a.limits.strangers.wait(ctx)
+	err := db.Read(ctx, reads...)
+	for _, same := range byKey {
+		for _, s := range same[1:] {
+			s.merchant = same[0].merchant
+		}
+	}
+	return all, err
+}
+
+// headerKeyOf is the idempotency key of a request whose handler will find the same one,
+// else zero. It decides only when the key is read.
+func (a *API) headerKeyOf(c echo.Context) idempotency.Key {
+	keyed := []string{chargesPath, cancelPath, refundsPath}
+	if c.Request().Method != http.MethodPost || !slices.Contains(keyed, c.Path()) || a.NaturalKeys || a.Intake.Keys.Cache != nil {
+		return idempotency.Key{}
+	}
+	key, err := givenKey(c)
 	if err != nil {
-		return entered{}, err
+		return idempotency.Key{}
 	}
-	defer done()
-	e.merchant, err = merchants.Authenticate(ctx, a.DB, k.apiKey)
-	return e, err
+	return idempotency.Key{Operation: operation(c), Value: key}
 }
 
-func merchantOf(c echo.Context) merchants.Merchant {
-	m, _ := c.Get(merchantKey).(merchants.Merchant) // set by authenticate on every route that asks
-	return m
+func sessionOf(c echo.Context) session {
+	s, _ := c.Get(sessionKey).(session) // authenticate sets it for every route that asks
+	return s
 }
 
-// seen is what was read of a request's key when it was let in.
-type seen struct {
-	looked idempotency.KeyState
-	old    <-chan time.Time // has something once it is
+func merchantOf(c echo.Context) merchants.Merchant { return sessionOf(c).merchant }
+
+// knownKeyOf is the state of a request's idempotency key if it was read a moment ago.
+func (a *API) knownKeyOf(c echo.Context) idempotency.KeyState {
+	if s := sessionOf(c); a.Now().Sub(s.readAt) <= maxKeyAge {
+		return s.key
+	}
+	return idempotency.KeyState{}
 }
 
-// longestSeen is for how long that counts: a body may come late, and the answer may
-// have expired by then.
-const longestSeen = time.Second
+// tenant is the database as the caller's merchant sees it.
+func (a *API) tenant(c echo.Context) *postgres.Tenant { return a.DB.Tenant(merchantOf(c).ID) }
 
-// lookedOf is what was read of a request's key a moment ago, if anything.
-func lookedOf(c echo.Context) idempotency.KeyState {
-	s, _ := c.Get(lookedKey).(seen)
-	select {
-	case <-s.old:
-		return idempotency.KeyState{}
-	default:
-		return s.looked
+// needs refuses a request whose API key lacks the scope of the route, before the body is
+// read and before any stored answer counts: the refusal is not stored and leaves the key
+// free.
+func needs(scope merchants.Scope) echo.MiddlewareFunc {
+	return func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			if merchantOf(c).May(scope) {
+				return next(c)
+			}
+			c.Response().Header().Set(echo.HeaderWWWAuthenticate, fmt.Sprintf("Bearer error=%q, scope=%q", "insufficient_scope", scope))
+			return errForbidden.because("the API key lacks the scope " + string(scope) + ": send the request with one that has it")
+		}
 	}
 }

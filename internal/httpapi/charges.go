@@ -18,7 +18,7 @@ import (
 // createCharge is POST /v1/charges. The body is judged before the key, so a
 // request that is refused for its body leaves the key free.
 func (a *API) createCharge(c echo.Context) error {
-	body, err := decode[intake.Charge](a.bodies, c)
+	body, err := decode[intake.Charge](c)
 	if err != nil {
 		return err
 	}
@@ -41,7 +41,7 @@ func account(m merchants.Merchant) intake.Account {
 
 // cancelCharge is POST /v1/charges/{id}/cancel. Its body is empty or {}.
 func (a *API) cancelCharge(c echo.Context) error {
-	body, err := decodeOptional[struct{}](a.bodies, c)
+	body, err := decodeOptional[struct{}](c)
 	if err != nil {
 		return err
 	}
@@ -124,10 +124,11 @@ func (a *API) getBalances(c echo.Context) error {
 // is the caller's. It reads whole tables, so few are under way at a time.
 func (a *API) getAudit(c echo.Context) error {
 	merchant := merchantOf(c).ID
-	if !a.limits.audits.enter(merchant) {
-		return errBusy
+	leave, err := a.limits.audits.enter(c.Request().Context(), merchant)
+	if err != nil {
+		return err
 	}
-	defer a.limits.audits.leave(merchant)
+	defer leave()
 	report, err := audit.Run(c.Request().Context(), a.tenant(c))
 	if err != nil {
 		return err

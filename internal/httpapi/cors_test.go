@@ -25,7 +25,7 @@ func preflight(origin string) call {
 
 func serveTo(t *testing.T, origins ...string) *world {
 	t.Helper()
-	return serveOn(t, pgtest.Reused(t), func(api *httpapi.API) { api.Origins = origins })
+	return serveOn(t, pgtest.Reused(t), func(api *httpapi.Config) { api.Origins = origins })
 }
 
 // allowed are the headers of an answer that are meant for browsers.

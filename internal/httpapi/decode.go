@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"errors"
-	"io"
 	"mime"
 	"net/http"
 	"strings"
@@ -12,43 +11,38 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// decode reads a JSON object, strictly: one value, valid UTF-8, names as they
-// are spelled here and once each, integers that are integers. The standard
-// decoder takes {"amount":1,"AMOUNT":100} as 100; this one refuses it.
-func decode[T any](s bodyRules, c echo.Context) (T, error) { return decodeBody[T](s, c, false) }
+// strictly is how bodies are read.
+var strictly = json.JoinOptions(json.RejectUnknownMembers(true), json.WithUnmarshalers(json.UnmarshalFromFunc(pairs)))
+
+// decode reads a JSON object, strictly: one value, valid UTF-8, names as they are spelled
+// here and once each, integers that are integers. The standard decoder reads
+// {"amount":1,"AMOUNT":100} as 100; this one refuses it.
+func decode[T any](c echo.Context) (T, error) { return decodeBody[T](c, false) }
 
 // decodeOptional is decode for a body that may be empty, which equals {}.
-func decodeOptional[T any](s bodyRules, c echo.Context) (T, error) { return decodeBody[T](s, c, true) }
+func decodeOptional[T any](c echo.Context) (T, error) { return decodeBody[T](c, true) }
 
-// bodyRules are how bodies are read. They are made once: how the members of a
-// type are read is worked out with the first body of that type.
-type bodyRules struct{ options json.Options }
-
-func newBodyRules() bodyRules {
-	return bodyRules{json.JoinOptions(json.RejectUnknownMembers(true), json.WithUnmarshalers(json.UnmarshalFromFunc(pairs)))}
-}
-
-func decodeBody[T any](s bodyRules, c echo.Context, optional bool) (T, error) {
+func decodeBody[T any](c echo.Context, optional bool) (T, error) {
 	var none T
-	r := c.Request()
-	body, err := io.ReadAll(r.Body)
-	if large := (*http.MaxBytesError)(nil); errors.As(err, &large) {
-		return none, tooLarge()
-	}
+	body, err := bodyOf(c)
 	if err != nil {
-		return none, malformed("the body could not be read to its end")
+		return none, err
 	}
-	if len(body) > 0 && !saysJSON(r.Header) {
-		return none, unsupportedMediaType()
+	if len(body) > 0 && !saysJSON(c.Request().Header) {
+		return none, errUnsupportedMediaType
 	}
 	if len(body) == 0 && optional {
 		return none, nil
 	}
-	return readJSON[T](s, body)
+	var v *T // stays nil for the body null, which is no object
+	if err := json.Unmarshal(body, &v, strictly); err != nil || v == nil {
+		return none, unreadable(err)
+	}
+	return *v, nil
 }
 
-// saysJSON tells whether a header says, once, that a body is JSON in UTF-8 and as it
-// is: what it says otherwise is not passed over, since somebody else may go by it.
+// saysJSON reports whether a header says, once, that a body is JSON in UTF-8 and not
+// compressed. Anything else is refused, since a proxy may act on it.
 func saysJSON(h http.Header) bool {
 	types, coding := h.Values(echo.HeaderContentType), strings.Join(h.Values(echo.HeaderContentEncoding), ",")
 	if len(types) != 1 || coding != "" && !strings.EqualFold(coding, "identity") {
@@ -57,17 +51,6 @@ func saysJSON(h http.Header) bool {
 	media, parameters, err := mime.ParseMediaType(types[0])
 	charset, given := parameters["charset"]
 	return err == nil && media == echo.MIMEApplicationJSON && (!given || strings.EqualFold(charset, "utf-8"))
-}
-
-// readJSON is what decode does with a body that is there.
-func readJSON[T any](s bodyRules, body []byte) (T, error) {
-	var none T
-	var v *T // stays nil for the body null, which is no object
-	err := json.Unmarshal(body, &v, s.options)
-	if err != nil || v == nil {
-		return none, unreadable(err)
-	}
-	return *v, nil
 }
 
 // pairs reads a map, in which null equals absent as it does everywhere: the
@@ -89,7 +72,7 @@ func pairs(d *jsontext.Decoder, m *map[string]string) error {
 // unreadable says where a body is malformed, without repeating what it holds:
 // an unknown name is the client's data too.
 func unreadable(err error) problem {
-	p := malformed("the body is not a JSON object of the expected form")
+	p := errMalformed.because("the body is not a JSON object of the expected form")
 	var syntactic *jsontext.SyntacticError
 	var semantic *json.SemanticError
 	switch {

@@ -86,7 +86,7 @@ func TestPreferWait(t *testing.T) {
 			held := begin(t, db)
 			exec(t, held, `insert into idempotency_keys select * from kept`)
 
-			impatient := serveOn(t, open(t, addressOf(db), postgres.Options{LockTimeout: 30 * time.Millisecond}), func(api *httpapi.API) {
+			impatient := serveOn(t, open(t, addressOf(db), postgres.Options{LockTimeout: 30 * time.Millisecond}), func(api *httpapi.Config) {
 				api.InFlight, api.Intake.Keys.Waiters = http.StatusTooEarly, make(chan struct{}, 1)
 			})
 			answers := make(chan answer, 1)
@@ -124,7 +124,7 @@ func TestWaitersLeaveConnectionsToOthers(t *testing.T) {
 	t.Parallel()
 	const clients, connections, waiters = 16, 6, 2
 	db := pgtest.Reused(t)
-	w := serveOn(t, open(t, addressOf(db), postgres.Options{MaxConns: connections, LockTimeout: 20 * time.Millisecond}), func(api *httpapi.API) {
+	w := serveOn(t, open(t, addressOf(db), postgres.Options{MaxConns: connections, LockTimeout: 20 * time.Millisecond}), func(api *httpapi.Config) {
 		api.Intake.Keys.Waiters = make(chan struct{}, waiters)
 	})
 	held := hold(t, db, "key-1")

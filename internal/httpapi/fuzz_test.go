@@ -32,7 +32,7 @@ func FuzzCreateCharge(f *testing.F) {
 	}
 	db := pgtest.Open(f)
 	register(f, db)
-	handler := newAPI(pgtest.As(f, db, postgres.RoleAPI), io.Discard).Handler()
+	handler := made(f, newAPI(pgtest.As(f, db, postgres.RoleAPI), io.Discard)).Handler()
 	f.Fuzz(func(t *testing.T, key, request string) {
 		before := rows(t, db)
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/charges", strings.NewReader(request))
@@ -69,7 +69,7 @@ func FuzzCreateRefund(f *testing.F) {
 	f.Add(`"`, "..", "{}")
 	db := pgtest.Open(f)
 	register(f, db)
-	handler := newAPI(pgtest.As(f, db, postgres.RoleAPI), io.Discard).Handler()
+	handler := made(f, newAPI(pgtest.As(f, db, postgres.RoleAPI), io.Discard)).Handler()
 	serve := func(tb testing.TB, c call) answer {
 		tb.Helper()
 		r := httptest.NewRequestWithContext(tb.Context(), c.method, "/", strings.NewReader(c.body))

@@ -78,12 +78,12 @@ func (a *API) discardMessage(c echo.Context) error { return a.decide(c, inbox.Di
 // The answer is the message as it is a moment later. Another merchant's message
 // does not exist.
 func (a *API) decide(c echo.Context, decision func(ctx context.Context, q postgres.QuerierWith, number int64, actor string) error) error {
-	if _, err := decodeOptional[struct{}](a.bodies, c); err != nil {
+	if _, err := decodeOptional[struct{}](c); err != nil {
 		return err
 	}
 	number, ok := whole(param(c, "id"))
 	if !ok {
-		return noMessage()
+		return errNoMessage
 	}
 	ctx, tenant := c.Request().Context(), a.tenant(c)
 	if err := decision(ctx, tenant, number, actor(c)); err != nil {
@@ -106,13 +106,13 @@ func actor(c echo.Context) string {
 func undecided(err error) error {
 	switch {
 	case errors.Is(err, inbox.ErrNoMessage):
-		return noMessage()
+		return errNoMessage
 	case errors.Is(err, inbox.ErrNotParked):
-		p := conflict("somebody has decided about it, or it was never parked")
+		p := errConflict.because("somebody has decided about it, or it was never parked")
 		p.Title = "The message is not parked"
 		return p
 	}
 	return err
 }
 
-func noMessage() problem { return notFound("no message has this id") }
+var errNoMessage = errNotFound.because("no message has this id")

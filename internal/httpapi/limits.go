@@ -1,37 +1,35 @@
 package httpapi
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
 	"net/http"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/labstack/echo/v4"
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 )
 
-// Limits bound what callers can take of one process. What a number of processes
-// allow is the sum. Zero is no limit.
+// Limits bound what callers can use of one process. Several processes allow the sum. Zero
+// is no limit.
 type Limits struct {
-	// PerSecond is how many requests of a merchant are taken in a second, replays
-	// and refusals included, and after a pause as many at once.
+	// PerSecond is how many requests a merchant may send in a second, replays and refusals
+	// included, and after a pause as many at once.
 	PerSecond int
-	// InFlight is how many requests are worked on, most of which wait for a
-	// connection to the database. One more is refused at once: a request that
-	// waits until its time-out helps nobody.
+	// InFlight is how many requests are in flight, most of which wait for a connection to
+	// the database. One more is refused at once: it would only wait for its time-out.
 	InFlight int
-	// PerMerchant is how many of them are one merchant's.
+	// PerMerchant is how many of them are of one merchant.
 	PerMerchant int
-	// Authenticating is how many API keys that opened nothing yet are looked up at
-	// a time, which is what somebody without a key can hold of the database. Those that
-	// did share their look-ups, of which as many may stand still.
+	// Authenticating is how many API keys that were not valid lately are read at a time,
+	// which is what a caller without a key can use of the database. API keys that were
+	// share batches of reads, of which as many are in flight.
 	Authenticating int
-	// Auditing is how many audits are under way, and one of a merchant. Each holds a
-	// connection for as long as it reads its merchant's tables.
+	// Auditing is how many audits are in flight, one of each merchant. Each holds a
+	// connection while it reads its merchant's tables.
 	Auditing int
 }
 
@@ -42,89 +40,98 @@ var (
 	errBusy = errors.New("too many requests are in flight")
 )
 
-// limits are Limits at work.
+// limits are Limits in use.
 type limits struct {
-	rates     rates
-	known     knownKeys
-	work      gate // by merchant
-	unsigned  gate // events of the provider, or of anybody, that are being read
-	strangers line // whose API keys opened nothing yet
-	merchants gate // whose API keys did, by merchant
-	audits    gate // by merchant
+	rates    rates
+	work     *admission // requests, by merchant
+	unsigned *admission // provider events whose bodies are being read
+	unknown  *admission // reads of API keys that were not valid lately
+	known    *admission // reads of API keys that were, by merchant
+	audits   *admission // by merchant
+	events   *admission // commits of provider events
 }
 
 func newLimits(l Limits) *limits {
 	return &limits{
-		rates:     rates{perSecond: l.PerSecond, of: map[string]*rate.Limiter{}},
-		known:     newKnownKeys(mostKnownKeys),
-		work:      newGate(l.InFlight, l.PerMerchant),
-		unsigned:  newGate(l.InFlight, 0),
-		strangers: newLine(l.Authenticating, l.InFlight),
-		merchants: newGate(l.InFlight, l.PerMerchant),
-		audits:    newGate(l.Auditing, min(l.Auditing, 1)),
+		rates:    rates{perSecond: l.PerSecond, of: map[string]*rate.Limiter{}},
+		work:     newAdmission(l.InFlight, l.PerMerchant, 0),
+		unsigned: newAdmission(l.InFlight, 0, 0),
+		unknown:  newAdmission(l.InFlight, 0, l.Authenticating),
+		known:    newAdmission(l.InFlight, l.PerMerchant, 0),
+		audits:   newAdmission(l.Auditing, min(l.Auditing, 1), 0),
+		events:   newAdmission(0, 0, eventCommits),
 	}
 }
 
-// allows tells whether a merchant may send one more request now, and counts it.
-func (a *API) allows(merchant string) bool {
-	return a.limits.rates.perSecond <= 0 || a.limits.rates.allow(merchant, a.Now())
+// admission lets a bounded number of requests in: most in all, and share of each merchant.
+// One more is refused with errBusy. If it has slots, those that are let in wait for one.
+type admission struct {
+	most, share int                 // zero is no limit
+	slots       *semaphore.Weighted // nil is no limit
+
+	mu  sync.Mutex
+	all int
+	of  map[string]int // without those that have none
 }
 
-// limitWork refuses a request while too many others are worked on, or too many
-// of its merchant. What is no use of the database by its merchant, health among
-// it, always passes.
-func (a *API) limitWork(next echo.HandlerFunc) echo.HandlerFunc {
-	return func(c echo.Context) error {
-		if !strings.HasPrefix(c.Request().URL.Path, "/v1/") {
-			return next(c)
-		}
-		who := merchantOf(c).ID
-		if isEvent(c) {
-			who = stripePath // no merchant has this id
-			if !a.limits.unsigned.enter(who) {
-				c.Response().Header().Set("Connection", "close") // else the answer waits for the body
-				return errBusy
-			}
-			readBody(c.Request())
-			a.limits.unsigned.leave(who)
-		} else {
-			readBody(c.Request())
-		}
-		if !a.limits.work.enter(who) {
-			return errBusy
-		}
-		defer a.limits.work.leave(who)
-		return next(c)
+func newAdmission(most, share, slots int) *admission {
+	a := &admission{most: most, share: share, of: map[string]int{}}
+	if slots > 0 {
+		a.slots = semaphore.NewWeighted(int64(slots))
+	}
+	return a
+}
+
+// enter lets a request of a merchant in until leave is called. Errors: errBusy, and that of
+// a context that ends while the request waits for a slot.
+func (a *admission) enter(ctx context.Context, merchant string) (leave func(), err error) {
+	if !a.count(merchant) {
+		return nil, errBusy
+	}
+	if a.slots == nil {
+		return func() { a.uncount(merchant) }, nil
+	}
+	if err := a.slots.Acquire(ctx, 1); err != nil {
+		a.uncount(merchant)
+		return nil, context.Cause(ctx)
+	}
+	return func() { a.slots.Release(1); a.uncount(merchant) }, nil
+}
+
+func (a *admission) count(merchant string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.most > 0 && a.all >= a.most || a.share > 0 && a.of[merchant] >= a.share {
+		return false
+	}
+	a.all++
+	a.of[merchant]++
+	return true
+}
+
+func (a *admission) uncount(merchant string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.all--
+	if a.of[merchant]--; a.of[merchant] == 0 {
+		delete(a.of, merchant)
 	}
 }
 
-// readBody reads the body of a request to its end or to the size that it may
-// have, so that whoever sends slowly takes nobody's place. An error is kept for
-// the one who reads it next.
-func readBody(r *http.Request) {
-	if r.Method != http.MethodPost {
-		return
-	}
-	body, err := io.ReadAll(r.Body)
-	if err == nil {
-		err = io.EOF
-	}
-	r.Body = io.NopCloser(io.MultiReader(bytes.NewReader(body), failing{err}))
-}
-
-type failing struct{ err error }
-
-func (f failing) Read([]byte) (int, error) { return 0, f.err }
-
-// rates are the merchants' rates. They know as many merchants as there are: an
-// unknown one was not let in.
+// rates are the merchants' rates. They hold one entry for each merchant that was
+// authenticated.
 type rates struct {
 	perSecond int
 	mu        sync.Mutex
 	of        map[string]*rate.Limiter
 }
 
-func (r *rates) allow(merchant string, now time.Time) bool {
+// allows reports whether a merchant may send one more request now, and counts it.
+func (a *API) allows(merchant string) bool {
+	r := &a.limits.rates
+	if r.perSecond <= 0 {
+		return true
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	l := r.of[merchant]
@@ -132,66 +139,64 @@ func (r *rates) allow(merchant string, now time.Time) bool {
 		l = rate.NewLimiter(rate.Limit(r.perSecond), r.perSecond)
 		r.of[merchant] = l
 	}
-	return l.AllowN(now, 1)
+	return l.AllowN(a.Now(), 1)
 }
 
-// gate lets in so many at a time, and of each so many.
-type gate struct {
-	most, share int // zero is no limit
-	mu          sync.Mutex
-	all         int
-	in          map[string]int // nobody who is not in
+// limitWork bounds the requests in flight. It reads their bodies before, so that a slow
+// sender holds no slot. Requests outside /v1, such as health, are not counted.
+func (a *API) limitWork(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		if !strings.HasPrefix(c.Request().URL.Path, "/v1/") {
+			return next(c)
+		}
+		merchant := merchantOf(c).ID
+		ctx := c.Request().Context()
+		if isEvent(c) {
+			merchant = stripePath // no merchant has this id
+			leave, err := a.limits.unsigned.enter(ctx, "")
+			if err != nil {
+				c.Response().Header().Set(echo.HeaderConnection, "close") // else the answer waits for the body
+				return err
+			}
+			readBody(c)
+			leave()
+		} else {
+			readBody(c)
+		}
+		leave, err := a.limits.work.enter(ctx, merchant)
+		if err != nil {
+			return err
+		}
+		defer leave()
+		return next(c)
+	}
 }
 
-func newGate(most, share int) gate { return gate{most: most, share: share, in: map[string]int{}} }
+const bodyKey = "body" // in echo's context
 
-func (g *gate) enter(who string) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.most > 0 && g.all >= g.most || g.share > 0 && g.in[who] >= g.share {
-		return false
-	}
-	g.all++
-	g.in[who]++
-	return true
+// received is the body of a request, or why it could not be read.
+type received struct {
+	body []byte
+	err  error
 }
 
-func (g *gate) leave(who string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.all--
-	if g.in[who]--; g.in[who] == 0 {
-		delete(g.in, who)
+// readBody reads the body of a POST to its end or to the size that it may have.
+func readBody(c echo.Context) {
+	if c.Request().Method == http.MethodPost {
+		body, err := io.ReadAll(c.Request().Body)
+		c.Set(bodyKey, received{body, err})
 	}
 }
 
-// line is a gate before few places. Nobody waits in a line that is too long.
-type line struct {
-	gate   gate          // who waits or has a place
-	places chan struct{} // nil is no limit
-}
-
-func newLine(places, most int) line {
-	var free chan struct{}
-	if places > 0 {
-		free = make(chan struct{}, places)
+// bodyOf is what readBody has read.
+func bodyOf(c echo.Context) ([]byte, error) {
+	r, _ := c.Get(bodyKey).(received)
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(r.err, &large):
+		return nil, errTooLarge
+	case r.err != nil:
+		return nil, errMalformed.because("the body could not be read to its end")
 	}
-	return line{gate: newGate(most, 0), places: free}
-}
-
-// wait returns when there is a place. Whoever has one calls done.
-func (l *line) wait(ctx context.Context) (done func(), err error) {
-	if l.places == nil {
-		return func() {}, nil
-	}
-	if !l.gate.enter("") {
-		return nil, errBusy
-	}
-	select {
-	case l.places <- struct{}{}:
-		return func() { <-l.places; l.gate.leave("") }, nil
-	case <-ctx.Done():
-		l.gate.leave("")
-		return nil, ctx.Err()
-	}
+	return r.body, nil
 }

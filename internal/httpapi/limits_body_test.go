@@ -11,13 +11,13 @@ import (
 	"github.com/payonce/payonce/internal/httpapi"
 )
 
-// TestBodiesOfStrangersAreFew: of those who send an event without its end, as
+// TestEvents_fewUnsignedBodiesAreReadAtATime: of those who send an event without its end, as
 // many are listened to as requests may be in flight. The others are refused
 // before they have sent all.
-func TestBodiesOfStrangersAreFew(t *testing.T) {
+func TestEvents_fewUnsignedBodiesAreReadAtATime(t *testing.T) {
 	t.Parallel()
 	const sockets, listened = 20, 4
-	w, address := listenWith(t, func(api *httpapi.API) {
+	w, address := listenWith(t, func(api *httpapi.Config) {
 		api.Limits = httpapi.Limits{InFlight: listened, PerMerchant: listened, Authenticating: 2}
 		api.Now = time.Now
 	}, nil)

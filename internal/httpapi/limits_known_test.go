@@ -9,9 +9,9 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 )
 
-// TestFloods: whose requests are refused costs no look-up, and keeps nobody from
+// TestAuthentication_floodsDelayNoOtherCaller: whose requests are refused costs no look-up, and keeps nobody from
 // his. The lock shows it: behind it stands every look-up.
-func TestFloods(t *testing.T) {
+func TestAuthentication_floodsDelayNoOtherCaller(t *testing.T) {
 	t.Parallel()
 	const looked, line = 2, 8
 	const ours, theirs = apiKey, strangerKey
@@ -52,7 +52,7 @@ func TestFloods(t *testing.T) {
 			t.Parallel()
 			db := openWith(t, postgres.Options{MaxConns: 6, LockTimeout: patience})
 			c := &clock{}
-			w := serveOn(t, db, func(api *httpapi.API) {
+			w := serveOn(t, db, func(api *httpapi.Config) {
 				api.Limits = httpapi.Limits{PerSecond: test.perSecond, InFlight: line, PerMerchant: line / 2, Authenticating: looked}
 				api.Now = c.now
 			})
@@ -94,8 +94,8 @@ func TestFloods(t *testing.T) {
 	}
 }
 
-// TestAKnownKeyIsLookedUp: that a key has opened helps it to nothing.
-func TestAKnownKeyIsLookedUp(t *testing.T) {
+// TestAuthentication_readsEachKeyAgain: that a key has opened helps it to nothing.
+func TestAuthentication_readsEachKeyAgain(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]string{
 		"once it is revoked":   `update api_keys set revoked_at = clock_timestamp() where merchant_id = 'acme'`,
@@ -123,29 +123,4 @@ func TestAKnownKeyIsLookedUp(t *testing.T) {
 			t.Error("it is a replay of the other merchant's")
 		}
 	})
-}
-
-// TestKnownKeysAreFew: what is forgotten is looked up like a key that is new.
-func TestKnownKeysAreFew(t *testing.T) {
-	t.Parallel()
-	k := httpapi.NewKnownKeys(2)
-	id := func(b byte) (id [32]byte) { id[0] = b; return id }
-	for i := range byte(2) {
-		k.Remember(id(i), "acme")
-	}
-	if got := k.Merchant(id(0)); got != "acme" { // which uses it
-		t.Errorf("the key is of %q", got)
-	}
-	k.Remember(id(2), "globex")
-	k.Remember(id(0), "globex")
-	for i, want := range []string{"globex", "", "globex"} {
-		if got := k.Merchant(id(byte(i))); got != want {
-			t.Errorf("key %d is of %q, want %q", i, got, want)
-		}
-	}
-	k.Forget(id(0))
-	k.Forget(id(0))
-	if got := k.Merchant(id(0)); got != "" {
-		t.Errorf("a forgotten key is of %q", got)
-	}
 }

@@ -24,7 +24,7 @@ func (c *clock) pass(after time.Duration) { c.at.Add(int64(after)) }
 func rated(t *testing.T, perSecond int) (*world, *clock) {
 	t.Helper()
 	c := &clock{}
-	w := serveOn(t, pgtest.Reused(t), func(api *httpapi.API) {
+	w := serveOn(t, pgtest.Reused(t), func(api *httpapi.Config) {
 		api.Limits = httpapi.Limits{PerSecond: perSecond}
 		api.Now = c.now
 	})
@@ -179,7 +179,7 @@ func (c *crowd) send(t *testing.T, w *world, calls ...call) {
 func TestInFlight(t *testing.T) {
 	t.Parallel()
 	db := openWith(t, postgres.Options{MaxConns: 12, LockTimeout: patience})
-	w := serveOn(t, db, func(api *httpapi.API) {
+	w := serveOn(t, db, func(api *httpapi.Config) {
 		api.Limits = httpapi.Limits{InFlight: 6, PerMerchant: 4, Authenticating: 2}
 	})
 	before := rows(t, db)
@@ -249,7 +249,7 @@ func TestAuditsInFlight(t *testing.T) {
 	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db := openWith(t, postgres.Options{MaxConns: 6, LockTimeout: patience})
-	w := serveOn(t, db, func(api *httpapi.API) { api.Limits = httpapi.Limits{InFlight: 12, PerMerchant: 8, Auditing: 2} })
+	w := serveOn(t, db, func(api *httpapi.Config) { api.Limits = httpapi.Limits{InFlight: 12, PerMerchant: 8, Auditing: 2} })
 	held := begin(t, db)
 	exec(t, held, `lock table ledger_events in access exclusive mode`)
 	stuck := &crowd{answers: make(chan answer, 2)}
@@ -286,7 +286,7 @@ func TestSlowBodiesTakeNobodysPlace(t *testing.T) {
 	pgtest.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	const sockets = 50
-	w, address := listenWith(t, func(api *httpapi.API) {
+	w, address := listenWith(t, func(api *httpapi.Config) {
 		api.Limits = httpapi.Limits{InFlight: 2, PerMerchant: 2, Authenticating: 2}
 	}, nil)
 	before := rows(t, w.db)

@@ -78,8 +78,8 @@ func (k *checker) parameter(q *ledger.ListQuery, name, value string) {
 		k.text("/starting_after", value, false, maxString)
 	case "status":
 		q.Status = domain.Status(value)
-		if value != "" && !slices.Contains(statuses(), q.Status) {
-			k.refuse("/status", fmt.Sprintf("is none of %v", statuses()))
+		if value != "" && !slices.Contains(statuses, q.Status) {
+			k.refuse("/status", fmt.Sprintf("is none of %v", statuses))
 		}
 	case "limit":
 		k.limit(&q.Limit, value, maxCharges)
@@ -116,6 +116,4 @@ func pointerTo(name string) string {
 	return "/" + escape(name)
 }
 
-func statuses() []domain.Status {
-	return []domain.Status{domain.Pending, domain.Succeeded, domain.Failed, domain.PartiallyRefunded, domain.Refunded}
-}
+var statuses = []domain.Status{domain.Pending, domain.Succeeded, domain.Failed, domain.PartiallyRefunded, domain.Refunded}

@@ -2,8 +2,6 @@ package httpapi
 
 import (
 	"context"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -12,20 +10,20 @@ import (
 	"github.com/payonce/payonce/inbox"
 )
 
-// Observer is told what becomes of requests, for whoever counts them. Any of its
-// functions may be nil. They are called by many at once and must return at once.
+// Observer counts and traces requests. Any of its functions may be nil. They are called
+// concurrently and must return at once.
 type Observer struct {
-	// Serving is called before a request of a route under /v1, with its
-	// traceparent headers. The request is worked on in the context that it returns,
-	// and what it returns besides is told the answer.
+	// Serving is called before a request of a route under /v1, with its traceparent
+	// headers. The request is handled in the context within; served is called with its
+	// answer.
 	Serving func(ctx context.Context, method, route string, traceparents []string) (within context.Context, served func(status int, key KeyResult))
-	// Answered is told of every answer.
+	// Answered is called for every answer.
 	Answered func(Answered)
-	// Event is told what became of an event of the provider's that concerns us.
+	// Event is called with what became of a provider event about one of our charges.
 	Event func(inbox.Reception)
 }
 
-// Answered is a request with its answer. Nothing of it was chosen by the caller.
+// Answered is a request with its answer. The caller chooses none of its values.
 type Answered struct {
 	Method string // "other" unless it is a usual one
 	Route  string // as it is registered, "" where there is none
@@ -53,26 +51,6 @@ func KeyResults() []KeyResult {
 	return []KeyResult{KeyFirst, KeyReplayed, KeyReused, KeyExpired, KeyInUse, KeyUnavailable}
 }
 
-// serving lets the observer see a request from before its first middleware to the
-// end of its answer.
-func (a *API) serving(next echo.HandlerFunc) echo.HandlerFunc {
-	return func(c echo.Context) error {
-		if a.Observer.Serving == nil || !strings.HasPrefix(c.Path(), "/v1/") {
-			return next(c)
-		}
-		r := c.Request()
-		parents := r.Header.Values(headerTraceparent)
-		if slices.ContainsFunc(parents, holdsCard) {
-			parents = nil // it would be stored
-		}
-		ctx, served := a.Observer.Serving(r.Context(), usual(r.Method), c.Path(), parents)
-		c.SetRequest(r.WithContext(ctx))
-		err := next(c)
-		served(c.Response().Status, keyResult(c))
-		return err
-	}
-}
-
 const problemKey = "problem" // in echo's context: the type of a refusal
 
 func (o Observer) answered(c echo.Context, v middleware.RequestLoggerValues) {
@@ -80,12 +58,12 @@ func (o Observer) answered(c echo.Context, v middleware.RequestLoggerValues) {
 		return
 	}
 	o.Answered(Answered{
-		Method: usual(v.Method), Route: v.RoutePath, Status: v.Status, Took: v.Latency, Key: keyResult(c),
+		Method: usualMethod(v.Method), Route: v.RoutePath, Status: v.Status, Took: v.Latency, Key: keyResult(c),
 	})
 }
 
-// usual keeps the number of methods small, whatever callers send.
-func usual(method string) string {
+// usualMethod keeps the number of methods small, whatever callers send.
+func usualMethod(method string) string {
 	switch method {
 	case "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS":
 		return method

@@ -50,7 +50,7 @@ func TestObserver(t *testing.T) {
 	t.Parallel()
 	told := &watched{}
 	db := openWith(t, postgres.Options{LockTimeout: 20 * time.Millisecond})
-	w := serveOn(t, db, func(api *httpapi.API) { api.Observer = told.observer() })
+	w := serveOn(t, db, func(api *httpapi.Config) { api.Observer = told.observer() })
 	w.accept(t, "old", body())
 	exec(t, w.db, `update idempotency_keys set expires_at = clock_timestamp() - interval '1 second'`)
 	hold(t, w.db, "held")
@@ -96,7 +96,7 @@ func TestObserverOfPendingAnswers(t *testing.T) {
 	t.Parallel()
 	told := &watched{}
 	db := openWith(t, postgres.Options{LockTimeout: 20 * time.Millisecond})
-	w := serveOn(t, db, func(api *httpapi.API) { api.Observer, api.InFlight = told.observer(), http.StatusAccepted })
+	w := serveOn(t, db, func(api *httpapi.Config) { api.Observer, api.InFlight = told.observer(), http.StatusAccepted })
 	hold(t, w.db, "held")
 	w.send(t, post("held", body()))
 	if got := told.last(); got.Status != http.StatusAccepted || got.Key != httpapi.KeyInUse {
@@ -107,7 +107,7 @@ func TestObserverOfPendingAnswers(t *testing.T) {
 func TestObserverOfEvents(t *testing.T) {
 	t.Parallel()
 	told := &watched{}
-	w := serveOn(t, pgtest.Reused(t), func(api *httpapi.API) {
+	w := serveOn(t, pgtest.Reused(t), func(api *httpapi.Config) {
 		takesEvents(api)
 		api.Observer = told.observer()
 	})
@@ -128,7 +128,7 @@ func TestObserverOfEvents(t *testing.T) {
 
 func TestMetrics(t *testing.T) {
 	t.Parallel()
-	w := serveOn(t, pgtest.Reused(t), func(api *httpapi.API) {
+	w := serveOn(t, pgtest.Reused(t), func(api *httpapi.Config) {
 		api.Limits = httpapi.Limits{PerSecond: 1, InFlight: 1}
 		api.Now = new(clock).now
 		api.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

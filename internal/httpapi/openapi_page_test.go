@@ -22,11 +22,10 @@ func TestTheContractIsServed(t *testing.T) {
 		t.Errorf("status %d, %s, %d bytes", a.status, a.header.Get("Content-Type"), len(a.body))
 	}
 	for condition, status := range map[string]int{
-		a.header.Get("Etag"):                    http.StatusNotModified,
-		`"a", W/` + a.header.Get("Etag"):        http.StatusNotModified,
-		"*":                                     http.StatusNotModified,
-		`"0123456789abcdef"`:                    http.StatusOK,
-		strings.Trim(a.header.Get("Etag"), `"`): http.StatusOK,
+		a.header.Get("Etag"):           http.StatusNotModified,
+		`"a", ` + a.header.Get("Etag"): http.StatusNotModified,
+		"*":                            http.StatusNotModified,
+		`"0123456789abcdef"`:           http.StatusOK,
 	} {
 		again := w.send(t, anybody.with("If-None-Match", condition))
 		if again.status != status || status == http.StatusNotModified && again.body != "" {
@@ -85,8 +84,8 @@ func TestTheManualIsServed(t *testing.T) {
 		if a.status != http.StatusOK || a.header.Get("Content-Encoding") != "" || len(a.body) == 0 || packed.status != http.StatusOK {
 			t.Errorf("%s: status %d and %d, %s, %d bytes", file[1], a.status, packed.status, a.header.Get("Content-Encoding"), len(a.body))
 		}
-		if packed.header.Get("Content-Encoding") == "gzip" && (len(packed.body) >= len(a.body) || packed.header.Get("Etag") == a.header.Get("Etag")) {
-			t.Errorf("%s packed has %d bytes, and the tag %s", file[1], len(packed.body), packed.header.Get("Etag"))
+		if tag := packed.header.Get("Etag"); packed.header.Get("Content-Encoding") != "gzip" || !strings.HasPrefix(tag, `W/"`) {
+			t.Errorf("%s packed has %d bytes, and the tag %s", file[1], len(packed.body), tag)
 		}
 	}
 	wantProblem(t, w.send(t, get("/docs/other.js")), "/problems/not-found")

@@ -36,7 +36,7 @@ func exchanged(t *testing.T, api http.Handler, c call) (e openapi.Exchange) {
 // checks of validate.go are written by hand, and the contract decides each bound.
 func TestBodiesAreJudgedAsByTheContract(t *testing.T) {
 	t.Parallel()
-	api, c := serve(t).handler(), theContract(t)
+	api, c := serve(t).handler(t), theContract(t)
 	for path, schema := range map[string]string{
 		"/v1/charges": "ChargeRequest", "/v1/charges/ch_1/refunds": "RefundRequest", "/v1/charges/ch_1/cancel": "Nothing",
 	} {
@@ -135,7 +135,7 @@ func objectOf(s *base.Schema, name, value string) string {
 func TestParametersAreJudgedAsByTheContract(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
-	api, c := w.handler(), theContract(t)
+	api, c := w.handler(t), theContract(t)
 	charge := idOf(w.accept(t, "a-charge", body()).header.Get("Location"))
 	bodies := map[string]string{"/v1/charges": body(), "/v1/charges/{id}/refunds": `{"amount":1}`}
 	verdicts := map[string]map[bool]int{}

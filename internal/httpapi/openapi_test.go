@@ -148,7 +148,7 @@ func isCurrency(value any) error {
 // with the scopes that they need.
 func TestEveryRouteIsInTheContract(t *testing.T) {
 	t.Parallel()
-	server, ok := newAPI(nil, io.Discard).Handler().(*echo.Echo)
+	server, ok := made(t, newAPI(nil, io.Discard)).Handler().(*echo.Echo)
 	if !ok {
 		t.Fatal("the handler is no router")
 	}
@@ -226,7 +226,7 @@ func TestTheContractsExamples(t *testing.T) {
 func TestAWrongAnswerIsCaught(t *testing.T) {
 	t.Parallel()
 	c := theContract(t)
-	api := serve(t).handler()
+	api := serve(t).handler(t)
 	replace := func(e *openapi.Exchange, what, with string) {
 		e.Body = []byte(strings.Replace(string(e.Body), what, with, 1))
 	}

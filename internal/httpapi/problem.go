@@ -40,143 +40,131 @@ const (
 	newKey  = "new-key"
 )
 
-// The problems that payonce knows.
-func malformed(detail string) problem {
-	return problem{
-		Type: "/problems/malformed", Title: "The request cannot be read", Status: http.StatusBadRequest,
-		Detail: detail, RetryWith: sameKey,
+// The types of problems. A handler gives details by because.
+var (
+	errMalformed = problem{
+		Type: "/problems/malformed", Title: "The request cannot be read", Status: http.StatusBadRequest, RetryWith: sameKey,
 	}
-}
-
-func invalid(fields ...fieldError) problem {
-	return problem{
+	errValidation = problem{
 		Type: "/problems/validation", Title: "The request is not valid", Status: http.StatusUnprocessableEntity,
-		Detail: "some members have values that they cannot have", RetryWith: sameKey, Errors: fields,
+		Detail: "some members have values that they cannot have", RetryWith: sameKey,
 	}
-}
-
-func cardAsKey() problem {
-	p := invalid()
-	p.Detail, p.RetryWith = "the Idempotency-Key looks like a card number", newKey
-	return p
-}
-
-func notFound(detail string) problem {
-	return problem{
-		Type: "/problems/not-found", Title: "There is no such resource", Status: http.StatusNotFound,
-		Detail: detail, RetryWith: sameKey,
+	errCardAsKey = problem{
+		Type: "/problems/validation", Title: "The request is not valid", Status: http.StatusUnprocessableEntity,
+		Detail: "the Idempotency-Key looks like a card number", RetryWith: newKey,
 	}
-}
-
-func tooLarge() problem {
-	return problem{
+	errUnauthorized = problem{
+		Type: "/problems/unauthorized", Title: "The API key is missing or not valid", Status: http.StatusUnauthorized,
+		Detail: "send Authorization: Bearer and a valid API key", RetryWith: sameKey,
+	}
+	errForbidden = problem{
+		Type: "/problems/forbidden", Title: "The API key is not for this", Status: http.StatusForbidden, RetryWith: sameKey,
+	}
+	errNotFound = problem{
+		Type: "/problems/not-found", Title: "There is no such resource", Status: http.StatusNotFound, RetryWith: sameKey,
+	}
+	errMethodNotAllowed = problem{
+		Type: "/problems/method-not-allowed", Title: "The resource does not know the method", Status: http.StatusMethodNotAllowed,
+		Detail: "the Allow header lists the methods that it knows", RetryWith: sameKey,
+	}
+	errTooLarge = problem{
 		Type: "/problems/too-large", Title: "The request is too large", Status: http.StatusRequestEntityTooLarge,
 		Detail: "a body may have 65536 bytes", RetryWith: sameKey,
 	}
-}
-
-func conflict(detail string) problem {
-	return problem{
-		Type: "/problems/conflict", Title: "The charge is not in a state for this", Status: http.StatusConflict,
-		Detail: detail, RetryWith: newKey,
-	}
-}
-
-func unsupportedMediaType() problem {
-	return problem{
+	errUnsupportedMediaType = problem{
 		Type: "/problems/unsupported-media-type", Title: "The body is not JSON", Status: http.StatusUnsupportedMediaType,
 		Detail: "send JSON in UTF-8, not packed, and Content-Type: application/json", RetryWith: sameKey,
 	}
-}
-
-func unavailable() problem {
-	return problem{
+	errConflict = problem{
+		Type: "/problems/conflict", Title: "The charge is not in a state for this", Status: http.StatusConflict, RetryWith: newKey,
+	}
+	errRefundExceeds = problem{
+		Type: "/problems/refund-exceeds-captured", Title: "The refund is more than is left", Status: http.StatusUnprocessableEntity,
+		Detail: "what was captured, less the refunds that succeeded or are on their way, does not cover it", RetryWith: newKey,
+	}
+	errKeyMissing = problem{
+		Type: "/problems/idempotency-key-missing", Title: "The Idempotency-Key header is missing", Status: http.StatusBadRequest,
+		Detail: "send a key of your own that is unique to this operation, and the same one with each retry", RetryWith: newKey,
+	}
+	errKeyInvalid = problem{
+		Type: "/problems/idempotency-key-invalid", Title: "The Idempotency-Key header is not a key", Status: http.StatusBadRequest,
+		Detail: "a key is 1 to 255 visible ASCII characters, once, bare or quoted", RetryWith: newKey,
+	}
+	errKeyReused = problem{
+		Type: "/problems/idempotency-key-reused", Title: "The key was used for another request", Status: http.StatusUnprocessableEntity,
+		Detail: "the first request under this key differs from this one; nothing was done", RetryWith: newKey,
+	}
+	errKeyExpired = problem{
+		Type: "/problems/idempotency-key-expired", Title: "The key's answer is no longer kept", Status: http.StatusGone,
+		Detail: "the request was answered under this key, once; it is not looked at again", RetryWith: newKey,
+	}
+	errKeyInUse = problem{
+		Type: "/problems/idempotency-key-in-use", Title: "A request under this key is in flight",
+		Detail: "its answer is not there yet", Retryable: true, RetryWith: sameKey,
+	}
+	errRateLimited = problem{
+		Type: "/problems/rate-limited", Title: "Too many requests", Status: http.StatusTooManyRequests,
+		Detail:    "the merchant has sent too many requests, and nothing was done with this one: send it with the same key again",
+		Retryable: true, RetryWith: sameKey,
+	}
+	errNotSigned = problem{
+		Type: "/problems/webhook-signature", Title: "The event is not signed", Status: http.StatusBadRequest,
+		Detail:    "Stripe-Signature holds no signature of this body by a secret of this endpoint, made in the last 5 minutes",
+		RetryWith: sameKey,
+	}
+	errUnavailable = problem{
 		Type: "/problems/unavailable", Title: "payonce cannot answer now", Status: http.StatusServiceUnavailable,
 		Detail:    "nothing is lost and nothing is done twice: send the same request with the same key again",
 		Retryable: true, RetryWith: sameKey,
 	}
-}
+)
 
-func busy() problem {
-	p := unavailable()
-	p.Detail = "too many requests are in flight, and nothing was done with this one: send it with the same key again"
-	return p
-}
-
-// refusals is the one table from sentinels to problems.
-func refusals() []struct {
+// refusals are the problems of the errors of other packages. Any other error is
+// unavailable.
+var refusals = []struct {
 	sentinel error
 	problem  problem
-} {
-	return []struct {
-		sentinel error
-		problem  problem
-	}{
-		{merchants.ErrUnauthorized, problem{
-			Type: "/problems/unauthorized", Title: "The API key is missing or not valid", Status: http.StatusUnauthorized,
-			Detail: "send Authorization: Bearer and a valid API key", RetryWith: sameKey,
-		}},
-		{ledger.ErrNotFound, notFound("no charge of yours has this id")},
-		{domain.ErrNoRefund, notFound("the charge has no refund with this id")},
-		{errUnknownKey, notFound("no request of yours was answered under this key")},
-		{domain.ErrFinished, conflict("the charge has come to its outcome")},
-		{domain.ErrNotCaptured, conflict("only a charge that succeeded can be refunded")},
-		{domain.ErrTooManyRefunds, conflict("a charge may have 100 refunds, whatever became of them")},
-		{domain.ErrExceedsCaptured, problem{
-			Type: "/problems/refund-exceeds-captured", Title: "The refund is more than is left", Status: http.StatusUnprocessableEntity,
-			Detail:    "what was captured, less the refunds that succeeded or are on their way, does not cover it",
-			RetryWith: newKey,
-		}},
-		{echo.ErrNotFound, notFound("nothing is served at this path")},
-		{echo.ErrMethodNotAllowed, problem{
-			Type: "/problems/method-not-allowed", Title: "The resource does not know the method", Status: http.StatusMethodNotAllowed,
-			Detail: "the Allow header lists the methods that it knows", RetryWith: sameKey,
-		}},
-		{idempotency.ErrMissing, problem{
-			Type: "/problems/idempotency-key-missing", Title: "The Idempotency-Key header is missing", Status: http.StatusBadRequest,
-			Detail:    "send a key of your own that is unique to this operation, and the same one with each retry",
-			RetryWith: newKey,
-		}},
-		{idempotency.ErrInvalid, problem{
-			Type: "/problems/idempotency-key-invalid", Title: "The Idempotency-Key header is not a key", Status: http.StatusBadRequest,
-			Detail: "a key is 1 to 255 visible ASCII characters, once, bare or quoted", RetryWith: newKey,
-		}},
-		{idempotency.ErrExpired, problem{
-			Type: "/problems/idempotency-key-expired", Title: "The key's answer is no longer kept", Status: http.StatusGone,
-			Detail: "the request was answered under this key, once; it is not looked at again", RetryWith: newKey,
-		}},
-		{errRate, problem{
-			Type: "/problems/rate-limited", Title: "Too many requests", Status: http.StatusTooManyRequests,
-			Detail:    "the merchant has sent too many requests, and nothing was done with this one: send it with the same key again",
-			Retryable: true, RetryWith: sameKey,
-		}},
-		{errBusy, busy()},
-		{idempotency.ErrInFlight, inFlight(http.StatusConflict)},
-		{idempotency.ErrUnavailable, unavailable()},
-	}
+}{
+	{merchants.ErrUnauthorized, errUnauthorized},
+	{ledger.ErrNotFound, errNotFound.because("no charge of yours has this id")},
+	{domain.ErrNoRefund, errNotFound.because("the charge has no refund with this id")},
+	{errUnknownKey, errNotFound.because("no request of yours was answered under this key")},
+	{domain.ErrFinished, errConflict.because("the charge has come to its outcome")},
+	{domain.ErrNotCaptured, errConflict.because("only a charge that succeeded can be refunded")},
+	{domain.ErrTooManyRefunds, errConflict.because("a charge may have 100 refunds, whatever became of them")},
+	{domain.ErrExceedsCaptured, errRefundExceeds},
+	{echo.ErrNotFound, errNotFound.because("nothing is served at this path")},
+	{echo.ErrMethodNotAllowed, errMethodNotAllowed},
+	{idempotency.ErrMissing, errKeyMissing},
+	{idempotency.ErrInvalid, errKeyInvalid},
+	{idempotency.ErrExpired, errKeyExpired},
+	{errRate, errRateLimited},
+	{errBusy, errUnavailable.because("too many requests are in flight, and nothing was done with this one: send it with the same key again")},
 }
 
-// keyReused says where the requests differ, never how: the other one may be
-// somebody else's. A name that a client chose may hold anything.
-func keyReused(pointers []string) problem {
-	p := problem{
-		Type: "/problems/idempotency-key-reused", Title: "The key was used for another request", Status: http.StatusUnprocessableEntity,
-		Detail: "the first request under this key differs from this one; nothing was done", RetryWith: newKey,
-	}
-	for _, pointer := range pointers {
-		if holdsCard(pointer) {
-			continue
-		}
-		p.Errors = append(p.Errors, fieldError{Pointer: pointer, Detail: "differs from the first request"})
-	}
+// because is the problem with another detail.
+func (p problem) because(detail string) problem {
+	p.Detail = detail
 	return p
 }
 
-func inFlight(status int) problem {
-	return problem{
-		Type: "/problems/idempotency-key-in-use", Title: "A request under this key is in flight", Status: status,
-		Detail: "its answer is not there yet", Retryable: true, RetryWith: sameKey,
+// invalid is a validation problem of these members.
+func invalid(fields ...fieldError) problem {
+	p := errValidation
+	p.Errors = fields
+	return p
+}
+
+// reused names the members that differ, never their values: the first request may be of
+// another caller. A name that a client chose may hold anything.
+func reused(pointers []string) problem {
+	p := errKeyReused
+	for _, pointer := range pointers {
+		if !holdsCard(pointer) {
+			p.Errors = append(p.Errors, fieldError{Pointer: pointer, Detail: "differs from the first request"})
+		}
 	}
+	return p
 }
 
 func (p problem) Error() string { return p.Title }
@@ -201,7 +189,7 @@ func (p problem) document(c echo.Context) ([]byte, error) {
 
 const causeKey = "cause" // in echo's context: the error behind a 5xx, for the log
 
-// problem is the one way by which an error leaves.
+// problem answers every error.
 func (a *API) problem(err error, c echo.Context) {
 	if c.Response().Committed {
 		return // the client has had its answer, or part of one
@@ -211,7 +199,7 @@ func (a *API) problem(err error, c echo.Context) {
 	}
 	if errors.Is(err, idempotency.ErrInFlight) && a.InFlight == http.StatusAccepted {
 		c.Response().Header().Set(headerRetryAfter, "1")
-		_ = c.JSONBlob(http.StatusAccepted, []byte("{}")) // a client that is gone cannot be told
+		_ = c.JSONBlob(http.StatusAccepted, []byte("{}")) // the client may be gone
 		return
 	}
 	p := a.classify(err)
@@ -232,7 +220,7 @@ func (a *API) problem(err error, c echo.Context) {
 		h.Set(headerLink, `</docs>; rel="describedby"`)
 	}
 	body, _ := p.document(c)                // strings, numbers and booleans: it cannot fail
-	_ = c.Blob(p.Status, problemType, body) // a client that is gone cannot be told
+	_ = c.Blob(p.Status, problemType, body) // the client may be gone
 }
 
 func (a *API) classify(err error) problem {
@@ -240,18 +228,17 @@ func (a *API) classify(err error) problem {
 		return p
 	}
 	if errors.Is(err, idempotency.ErrInFlight) {
-		return inFlight(a.InFlight)
+		p := errKeyInUse
+		p.Status = a.InFlight
+		return p
 	}
-	if large := (*http.MaxBytesError)(nil); errors.As(err, &large) {
-		return tooLarge()
+	if differs := (*idempotency.ReusedError)(nil); errors.As(err, &differs) {
+		return reused(differs.Pointers)
 	}
-	if reused := (*idempotency.ReusedError)(nil); errors.As(err, &reused) {
-		return keyReused(reused.Pointers)
-	}
-	for _, r := range refusals() {
+	for _, r := range refusals {
 		if errors.Is(err, r.sentinel) {
 			return r.problem
 		}
 	}
-	return unavailable()
+	return errUnavailable
 }

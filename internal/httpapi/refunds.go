@@ -12,7 +12,7 @@ import (
 
 // createRefund is POST /v1/charges/{id}/refunds.
 func (a *API) createRefund(c echo.Context) error {
-	body, err := decode[intake.Refund](a.bodies, c)
+	body, err := decode[intake.Refund](c)
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,7 @@ import (
 func TestEveryAnswerHasTheRequestIDOfItsLogLine(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
-	browsers := serveOn(t, pgtest.Reused(t), func(api *httpapi.API) { api.Origins = []string{shop} })
+	browsers := serveOn(t, pgtest.Reused(t), func(api *httpapi.Config) { api.Origins = []string{shop} })
 	for name, test := range map[string]struct {
 		w      *world
 		call   call

@@ -38,7 +38,7 @@ func (m *memory) Find(_ context.Context, key idempotency.Key, _ []byte) idempote
 func TestRulesACacheAnswersReplaysAndNothingElse(t *testing.T) {
 	t.Parallel()
 	cache := &memory{records: map[string]idempotency.Record{}}
-	w := serveOn(t, pgtest.Reused(t), func(api *httpapi.API) { api.Intake.Keys.Cache = cache })
+	w := serveOn(t, pgtest.Reused(t), func(api *httpapi.Config) { api.Intake.Keys.Cache = cache })
 	all, open, paid := w.outcomes(t)
 	answers := w.firsts(t, all)
 	if cache.answers != 0 {

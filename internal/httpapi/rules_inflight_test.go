@@ -21,7 +21,7 @@ func TestRulesAKeyInFlight(t *testing.T) {
 		t.Run("is "+policy, func(t *testing.T) {
 			t.Parallel()
 			db := openWith(t, postgres.Options{LockTimeout: wait})
-			w := serveOn(t, db, func(api *httpapi.API) { api.InFlight = status })
+			w := serveOn(t, db, func(api *httpapi.Config) { api.InFlight = status })
 			for _, r := range w.routes(t) {
 				before := rows(t, db)
 				held := holdAt(t, db, r.operation, "key")
@@ -56,7 +56,7 @@ func TestRulesWhoPrefersToWaitIsAnsweredLikeTheFirst(t *testing.T) {
 	t.Parallel()
 	url := addressOf(pgtest.Reused(t))
 	w := serveOn(t, open(t, url, postgres.Options{}), nil)
-	impatient := serveOn(t, open(t, url, postgres.Options{LockTimeout: 30 * time.Millisecond}), func(api *httpapi.API) {
+	impatient := serveOn(t, open(t, url, postgres.Options{LockTimeout: 30 * time.Millisecond}), func(api *httpapi.Config) {
 		api.InFlight, api.Intake.Keys.Waiters = http.StatusAccepted, make(chan struct{}, 3)
 	})
 	routes := w.routes(t)
@@ -100,7 +100,7 @@ func TestRulesMoreRefundsInFlightThanConnections(t *testing.T) {
 	t.Parallel()
 	const n = 20
 	db := openWith(t, postgres.Options{MaxConns: 2, LockTimeout: 20 * time.Millisecond})
-	w := serveOn(t, db, func(api *httpapi.API) { api.Intake.Keys.Waiters = make(chan struct{}, 1) })
+	w := serveOn(t, db, func(api *httpapi.Config) { api.Intake.Keys.Waiters = make(chan struct{}, 1) })
 	paid := w.captured(t, "paid")
 	before := rows(t, db)
 	var (

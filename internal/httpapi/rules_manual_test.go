@@ -35,7 +35,7 @@ func table(t *testing.T, beginning string) (rows [][]string) {
 // and no other.
 func TestRulesTheCallsOfTheManual(t *testing.T) {
 	t.Parallel()
-	server, ok := newAPI(nil, io.Discard).Handler().(*echo.Echo)
+	server, ok := made(t, newAPI(nil, io.Discard)).Handler().(*echo.Echo)
 	if !ok {
 		t.Fatal("the handler is no router")
 	}

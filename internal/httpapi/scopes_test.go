@@ -44,7 +44,7 @@ func keyless() map[string]string {
 // served are all routes under /v1 as the router has them.
 func served(t *testing.T, w *world) []string {
 	t.Helper()
-	router, ok := newAPI(w.db, w.log).Handler().(*echo.Echo)
+	router, ok := made(t, newAPI(w.db, w.log)).Handler().(*echo.Echo)
 	if !ok {
 		t.Fatal("the handler is no router")
 	}

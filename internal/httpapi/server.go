@@ -1,17 +1,28 @@
+// Package httpapi is payonce over HTTP: routes, authentication, strict reading of
+// requests, and problems (RFC 9457) for everything that is refused.
+//
+// # Guarantees
+//
+//   - A request is bounded in time and size, and is read strictly or refused before
+//     anything is stored.
+//   - Each error of the layers below leaves through one table of problems.
+//
+// It owns no table of the database.
 package httpapi
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
-	"strings"
+	"slices"
 	"time"
 
-	"github.com/google/uuid"
+	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/labstack/echo/v4"
 	"github.com/labstack/echo/v4/middleware"
 
-	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
@@ -29,45 +40,83 @@ const (
 	requestTimeout = 20 * time.Second
 )
 
-// API serves the routes of payonce.
-type API struct {
+// Config is what an API serves, and to whom.
+type Config struct {
 	DB     Database
 	Intake *intake.Intake
-	// InFlight is the status that answers a key whose first request is still
-	// being committed: 409, 425 or 202.
+	// InFlight is the status that answers a key whose first request is still being
+	// committed: 409, 425 or 202.
 	InFlight int
-	// NaturalKeys says that a request's key is what the request is about.
+	// NaturalKeys derives the idempotency key of a request from what the request is about.
 	NaturalKeys bool
-	// StripeSecrets sign the provider's events: one, two while it is changed. None
-	// refuses every event.
+	// StripeSecrets sign the provider's events: one, or two while it is replaced. Without
+	// any, every event is refused.
 	StripeSecrets []string
-	// Limits bound what callers can take.
-	Limits Limits
-	// Ready says what keeps the program from serving, "" if nothing does. Anybody
-	// may ask, as often as he likes.
+	Limits        Limits
+	// Ready reports why the program cannot serve, "" if it can. It is called for any caller,
+	// at any rate.
 	Ready func(context.Context) (why string, err error)
-	// Origins are the web pages' that may call from a browser. None may, unless set.
+	// Origins are the origins of web pages that may call from a browser.
 	Origins []string
-	// Now is the clock that the time of a signature is compared with, and rates.
+	// Now is the clock for rates and for the age of signatures and of what was read.
 	Now func() time.Time
 	Log *slog.Logger
-	// Observer counts.
+	// Observer counts and traces requests.
 	Observer Observer
-	// Carry is what of a request's context goes along with the messages that it
-	// causes; nothing does where it is nil.
+	// Carry returns what the messages that a request causes carry of its context; optional.
 	Carry func(context.Context) map[string]string
-	// Metrics serves GET /metrics; nobody does where it is nil.
+	// Metrics serves GET /metrics; optional.
 	Metrics http.Handler
-
-	receiving chan struct{} // holds one for each event that is being received
-	limits    *limits
-	door      *postgres.Reads[knock, entered] // for who has no idempotency key
-	keyedDoor *postgres.Reads[knock, entered] // where a lock on idempotency keys holds up nobody else
-	bodies    bodyRules
 }
 
-// Server is an HTTP server for the API with every time-out set. It is not
-// started.
+func (c Config) check() error {
+	if c.DB == nil || c.Intake == nil || c.Ready == nil || c.Now == nil || c.Log == nil {
+		return errors.New("DB, Intake, Ready, Now and Log must be set")
+	}
+	if !slices.Contains([]int{http.StatusConflict, http.StatusTooEarly, http.StatusAccepted}, c.InFlight) {
+		return fmt.Errorf("InFlight is %d: it must be 409, 425 or 202", c.InFlight)
+	}
+	if l := c.Limits; min(l.PerSecond, l.InFlight, l.PerMerchant, l.Authenticating, l.Auditing) < 0 {
+		return fmt.Errorf("a limit is negative: %+v", l)
+	}
+	return nil
+}
+
+// API serves the routes of payonce.
+type API struct {
+	Config
+
+	limits        *limits
+	recent        *lru.Cache[[32]byte, string]          // merchants of API keys that were valid lately, by hash
+	sessions      *postgres.Reads[credentials, session] // of requests without an idempotency key
+	keyedSessions *postgres.Reads[credentials, session] // of requests with one: a lock on keys delays no others
+	assets        map[string]asset                      // by path
+}
+
+// New makes an API.
+func New(c Config) (*API, error) {
+	if err := c.check(); err != nil {
+		return nil, fmt.Errorf("configure the HTTP API: %w", err)
+	}
+	if c.Carry == nil {
+		c.Carry = func(context.Context) map[string]string { return nil }
+	}
+	recent, err := lru.New[[32]byte, string](recentKeys)
+	if err != nil {
+		return nil, fmt.Errorf("remember API keys: %w", err)
+	}
+	assets, err := newAssets()
+	if err != nil {
+		return nil, err
+	}
+	return &API{
+		Config: c, limits: newLimits(c.Limits), recent: recent, assets: assets,
+		sessions:      newSessions(c.DB, c.Limits.Authenticating),
+		keyedSessions: newSessions(c.DB, (c.Limits.Authenticating+1)/2),
+	}, nil
+}
+
+// Server is an HTTP server for the API with every time-out set. It is not started.
 func (a *API) Server() *http.Server {
 	return &http.Server{
 		Handler:           a.Handler(),
@@ -77,22 +126,25 @@ func (a *API) Server() *http.Server {
 		WriteTimeout:      writeTimeout,
 		IdleTimeout:       idleTimeout,
 		ErrorLog:          slog.NewLogLogger(a.Log.Handler(), slog.LevelDebug),
-		// OPTIONS * is refused as every path that is not served, by a problem.
+		// OPTIONS * is answered like every path that is not served, by a problem.
 		DisableGeneralOptionsHandler: true,
 	}
 }
 
+// Routes whose requests have an idempotency key.
+const (
+	chargesPath = "/v1/charges"
+	cancelPath  = "/v1/charges/:id/cancel"
+	refundsPath = "/v1/charges/:id/refunds"
+)
+
 // Handler routes requests.
 func (a *API) Handler() http.Handler {
-	a.receiving = make(chan struct{}, receiveAtOnce)
-	a.limits = newLimits(a.Limits)
-	a.door, a.keyedDoor = newDoor(a.DB, a.Limits.Authenticating), newDoor(a.DB, (a.Limits.Authenticating+1)/2)
-	a.bodies = newBodyRules()
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
 	e.HTTPErrorHandler = a.problem
 	e.Use(
-		a.serving,
+		a.trace,
 		requestID,
 		guardAnswer,
 		a.accessLog(),
@@ -106,9 +158,9 @@ func (a *API) Handler() http.Handler {
 	read(e, "/healthz", a.healthz)
 	read(e, "/readyz", a.readyz)
 	read(e, "/metrics", a.getMetrics)
-	read(e, "/openapi.yaml", a.getContract)
-	read(e, "/docs", a.getDocs)
-	read(e, "/docs/:file", a.getDocsFile)
+	for _, path := range []string{"/openapi.yaml", "/docs", "/docs/:file"} {
+		read(e, path, a.getAsset, gzipped())
+	}
 	e.POST(chargesPath, a.createCharge, needs(merchants.ChargesWrite))
 	read(e, chargesPath, a.listCharges, needs(merchants.ChargesRead))
 	read(e, "/v1/charges/:id", a.getCharge, needs(merchants.ChargesRead))
@@ -132,86 +184,29 @@ func read(e *echo.Echo, path string, h echo.HandlerFunc, m ...echo.MiddlewareFun
 	e.Match([]string{http.MethodGet, http.MethodHead}, path, h, m...)
 }
 
-// requestID keeps the caller's X-Request-Id where it is a short line of visible
-// characters and no card number, and makes one elsewhere: it is stored with
-// every event.
-func requestID(next echo.HandlerFunc) echo.HandlerFunc {
-	return func(c echo.Context) error {
-		id := c.Request().Header.Get(echo.HeaderXRequestID)
-		plain := len(id) <= maxRequestID &&
-			strings.IndexFunc(id, func(r rune) bool { return r < '!' || r > '~' }) < 0
-		if id == "" || !plain || holdsCard(id) {
-			id = uuid.NewString()
-		}
-		c.Response().Header().Set(echo.HeaderXRequestID, id)
-		return next(c)
+// healthz reports that the process lives.
+func (a *API) healthz(c echo.Context) error {
+	return c.JSON(http.StatusOK, map[string]string{"status": "ok"})
+}
+
+// getMetrics is GET /metrics, for Prometheus.
+func (a *API) getMetrics(c echo.Context) error {
+	if a.Metrics == nil {
+		return echo.ErrNotFound
 	}
+	a.Metrics.ServeHTTP(c.Response(), c.Request())
+	return nil
 }
 
-// guardAnswer keeps answers from caches, but for those that say how they may be
-// kept, and from browsers that would guess at their type.
-//
-// Of a body in chunks that also had a Content-Length the server has dropped the
-// latter. What stands before us may go by that one, and take for one request what
-// are two to us: so nothing is read after chunks (RFC 9112, section 6.1).
-func guardAnswer(next echo.HandlerFunc) echo.HandlerFunc {
-	return func(c echo.Context) error {
-		h := c.Response().Header()
-		h.Set(echo.HeaderCacheControl, "no-store")
-		h.Set(echo.HeaderXContentTypeOptions, "nosniff")
-		if len(c.Request().TransferEncoding) > 0 {
-			h.Set(echo.HeaderConnection, "close")
-		}
-		return next(c)
+// readyz reports that requests can be served: the database answers and has every migration
+// that this program needs.
+func (a *API) readyz(c echo.Context) error {
+	why, err := a.Ready(c.Request().Context())
+	if err != nil {
+		return err
 	}
-}
-
-// limitBody refuses a body that says it is too large before anything else is
-// looked at, and stops reading one that does not say so.
-func limitBody(next echo.HandlerFunc) echo.HandlerFunc {
-	return func(c echo.Context) error {
-		r := c.Request()
-		if r.ContentLength > maxBody {
-			return tooLarge()
-		}
-		r.Body = http.MaxBytesReader(c.Response(), r.Body, maxBody)
-		return next(c)
+	if why != "" {
+		return errUnavailable.because(why)
 	}
-}
-
-func (a *API) carried(ctx context.Context) map[string]string {
-	if a.Carry == nil {
-		return nil
-	}
-	return a.Carry(ctx)
-}
-
-// accessLog writes one line per request. Keys appear as short hashes.
-func (a *API) accessLog() echo.MiddlewareFunc {
-	return middleware.RequestLoggerWithConfig(middleware.RequestLoggerConfig{
-		LogMethod: true, LogRoutePath: true, LogStatus: true, LogLatency: true,
-		HandleError: true,
-		LogValuesFunc: func(c echo.Context, v middleware.RequestLoggerValues) error {
-			attrs := []any{
-				"method", v.Method, "route", v.RoutePath, "status", v.Status,
-				"milliseconds", v.Latency.Milliseconds(),
-				"request_id", c.Response().Header().Get(echo.HeaderXRequestID), // never the client's own words
-			}
-			if key := c.Response().Header().Get(headerKey); key != "" {
-				attrs = append(attrs, "key_hash", idempotency.Hash(key),
-					"replayed", c.Response().Header().Get(headerReplayed) == "true")
-			}
-			if cause, ok := c.Get(causeKey).(error); ok {
-				attrs = append(attrs, "error", cause.Error())
-			}
-			a.Log.InfoContext(c.Request().Context(), "request", attrs...)
-			a.Observer.answered(c, v)
-			return nil
-		},
-	})
-}
-
-func (a *API) panicked(c echo.Context, err error, stack []byte) error {
-	a.Log.ErrorContext(c.Request().Context(), "handler panicked", "route", c.Path(), "error", err, "stack", string(stack))
-	return err
+	return c.JSON(http.StatusOK, map[string]string{"status": "ready"})
 }

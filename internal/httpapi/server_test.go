@@ -19,16 +19,16 @@ import (
 // listen serves with the API's own server and returns its address.
 func listen(t *testing.T, change func(*http.Server)) (w *world, address string) {
 	t.Helper()
-	return listenWith(t, func(*httpapi.API) {}, change)
+	return listenWith(t, func(*httpapi.Config) {}, change)
 }
 
-func listenWith(t *testing.T, adjust func(*httpapi.API), change func(*http.Server)) (w *world, address string) {
+func listenWith(t *testing.T, adjust func(*httpapi.Config), change func(*http.Server)) (w *world, address string) {
 	t.Helper()
 	db, log := pgtest.Reused(t), &transcript{}
 	register(t, db)
 	api := newAPI(pgtest.As(t, db, postgres.RoleAPI), log)
 	adjust(api)
-	server := api.Server()
+	server := made(t, api).Server()
 	if change != nil {
 		change(server)
 	}
@@ -68,7 +68,7 @@ func dial(t *testing.T, address, beginning string) net.Conn {
 
 func TestServerBoundsEveryRequest(t *testing.T) {
 	t.Parallel()
-	server := newAPI(nil, io.Discard).Server()
+	server := made(t, newAPI(nil, io.Discard)).Server()
 	for name, bound := range map[string]time.Duration{
 		"ReadHeaderTimeout": server.ReadHeaderTimeout, "ReadTimeout": server.ReadTimeout,
 		"WriteTimeout": server.WriteTimeout, "IdleTimeout": server.IdleTimeout,

@@ -4,7 +4,6 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
-	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -84,12 +83,4 @@ func holdsSignature(header string, want []byte) bool {
 		}
 	}
 	return false
-}
-
-func notSigned() problem {
-	return problem{
-		Type: "/problems/webhook-signature", Title: "The event is not signed", Status: http.StatusBadRequest,
-		Detail:    "Stripe-Signature holds no signature of this body by a secret of this endpoint, made in the last 5 minutes",
-		RetryWith: sameKey,
-	}
 }

@@ -30,13 +30,14 @@ func serveEvents(t *testing.T) *world {
 }
 
 // handler is the same API without a server.
-func (w *world) handler() http.Handler {
+func (w *world) handler(t *testing.T) http.Handler {
+	t.Helper()
 	api := newAPI(w.api, w.log)
 	takesEvents(api)
-	return api.Handler()
+	return made(t, api).Handler()
 }
 
-func takesEvents(api *httpapi.API) {
+func takesEvents(api *httpapi.Config) {
 	api.StripeSecrets, api.Now = []string{stripeSecret, olderSecret}, noon
 }
 
@@ -101,7 +102,7 @@ func TestSignature(t *testing.T) {
 		{"very many signatures", []string{"t=" + now + strings.Repeat(",v1="+strings.Repeat("0", 64), 100_000)}},
 	} {
 		t.Run(test.name+" is refused", func(t *testing.T) {
-			a := serveHTTP(t, w.handler(), unsigned(news).with("Stripe-Signature", test.headers...))
+			a := serveHTTP(t, w.handler(t), unsigned(news).with("Stripe-Signature", test.headers...))
 			wantProblem(t, a, "/problems/webhook-signature")
 			if strings.Contains(a.body, right) || strings.Contains(a.body, stripeSecret) {
 				t.Errorf("the answer helps: %s", a.body)
@@ -130,7 +131,7 @@ func TestSignatureAccepts(t *testing.T) {
 		"a time with a sign and leading zeros": "t=+00" + now + ",v1=" + right,
 	} {
 		t.Run(name, func(t *testing.T) {
-			if a := serveHTTP(t, w.handler(), unsigned(news).with("Stripe-Signature", header)); a.status != http.StatusOK {
+			if a := serveHTTP(t, w.handler(t), unsigned(news).with("Stripe-Signature", header)); a.status != http.StatusOK {
 				t.Errorf("status %d: %s", a.status, a.body)
 			}
 		})
@@ -144,7 +145,7 @@ func TestSignatureWithoutASecret(t *testing.T) {
 	for name, secrets := range map[string][]string{"none": nil, "an empty one": {""}, "two empty ones": {"", ""}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := serveOn(t, pgtest.Reused(t), func(api *httpapi.API) { api.StripeSecrets, api.Now = secrets, noon })
+			w := serveOn(t, pgtest.Reused(t), func(api *httpapi.Config) { api.StripeSecrets, api.Now = secrets, noon })
 			for _, secret := range []string{"", stripeSecret} {
 				c := unsigned(news).with("Stripe-Signature", "t="+unix(0)+",v1="+mac(secret, unix(0), news))
 				wantProblem(t, w.send(t, c), "/problems/webhook-signature")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"time"
@@ -30,12 +29,11 @@ const (
 	maxEventType = 100 // characters
 	maxReference = 255 // characters of an id
 
-	// Deliveries of one event wait for each other at its row, each with a
-	// connection in its hand: so not for long, and few at a time. The others wait
-	// with empty hands, since a sender that is turned away comes back only after
-	// minutes.
-	patientReceive = time.Second
-	receiveAtOnce  = 4
+	// Deliveries of one event wait for each other at its row, each holding a connection:
+	// so not for long, and few at a time. The others wait without one, since a refused
+	// sender retries only after minutes.
+	eventLockTimeout = time.Second
+	eventCommits     = 4
 )
 
 // stripeEvent is what is read of an event. The rest belongs to the provider and
@@ -75,15 +73,12 @@ type providerNews struct {
 // An event that is of no use here is taken with thanks, since refusing it would
 // only bring it again.
 func (a *API) receiveStripe(c echo.Context) error {
-	body, err := io.ReadAll(c.Request().Body)
-	if large := (*http.MaxBytesError)(nil); errors.As(err, &large) {
-		return tooLarge()
-	}
+	body, err := bodyOf(c)
 	if err != nil {
-		return malformed("the body could not be read to its end")
+		return err
 	}
 	if !isSigned(c.Request().Header.Values(headerSignature), body, a.StripeSecrets, a.Now()) {
-		return notSigned()
+		return errNotSigned
 	}
 	e, o, err := readEvent(body)
 	if err != nil {
@@ -104,7 +99,7 @@ func isEvent(c echo.Context) bool { return c.Request().URL.EscapedPath() == stri
 // readEvent reads leniently, for the provider adds members as it likes. An
 // object is read only in an event that is of use.
 func readEvent(body []byte) (stripeEvent, stripeObject, error) {
-	unreadable := malformed("the body is not an event")
+	unreadable := errMalformed.because("the body is not an event")
 	var e *stripeEvent // stays nil for the body null, which is no object
 	if err := json.Unmarshal(body, &e); err != nil || e == nil {
 		return stripeEvent{}, stripeObject{}, unreadable
@@ -156,21 +151,20 @@ func (a *API) passOn(ctx context.Context, e stripeEvent, o stripeObject) error {
 		return fmt.Errorf("encode event %s: %w", e.ID, err)
 	}
 	b := &pgx.Batch{}
-	idempotency.Wait(b, patientReceive)
+	idempotency.Wait(b, eventLockTimeout)
 	var reception inbox.Reception
 	err = inbox.AcceptInto(b, chargeReceiver, inbox.Message{
 		ID: e.ID, Type: stripeEventType + e.Type, OrderingKey: charge.StreamID, Partition: charge.MerchantID,
-		Payload: payload, Metadata: a.carried(ctx),
+		Payload: payload, Metadata: a.Carry(ctx),
 	}, &reception)
 	if err != nil {
 		return err
 	}
-	select {
-	case a.receiving <- struct{}{}:
-		defer func() { <-a.receiving }()
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	leave, err := a.limits.events.enter(ctx, "")
+	if err != nil {
+		return err
 	}
+	defer leave()
 	err = a.DB.Tenant(charge.MerchantID).Commit(ctx, b)
 	if err == nil && a.Observer.Event != nil {
 		a.Observer.Event(reception)

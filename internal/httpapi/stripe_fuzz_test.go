@@ -17,7 +17,7 @@ func FuzzStripeEvent(f *testing.F) {
 	register(f, db)
 	api := newAPI(pgtest.As(f, db, postgres.RoleAPI), io.Discard)
 	takesEvents(api)
-	handler := api.Handler()
+	handler := made(f, api).Handler()
 	accepted := serveHTTP(f, handler, post("key-1", body()))
 	if accepted.status != http.StatusAccepted {
 		f.Fatalf("status %d: %s", accepted.status, accepted.body)

@@ -30,7 +30,7 @@ type servedRequest struct {
 
 type traceKey struct{}
 
-func (o *tracer) trace(api *httpapi.API) {
+func (o *tracer) trace(api *httpapi.Config) {
 	api.Observer.Serving = func(ctx context.Context, method, route string, parents []string) (context.Context, func(int, httpapi.KeyResult)) {
 		r := servedRequest{Method: method, Route: route, Parents: parents}
 		trace := strings.Join(parents, "+") + "/ours"
@@ -88,7 +88,7 @@ func TestServing(t *testing.T) {
 func TestServingEvents(t *testing.T) {
 	t.Parallel()
 	told := &tracer{}
-	w := serveOn(t, pgtest.Reused(t), func(api *httpapi.API) { takesEvents(api); told.trace(api) })
+	w := serveOn(t, pgtest.Reused(t), func(api *httpapi.Config) { takesEvents(api); told.trace(api) })
 	charge := idOf(w.accept(t, "key-1", body()).header.Get("Location"))
 	e := signed(event("evt_1", "payment_intent.succeeded", intentOf(charge)))
 	wantReceived(t, w.send(t, e.with("Traceparent", parent)))

@@ -77,7 +77,7 @@ func validateRefund(r intake.Refund) error {
 
 func (k *checker) verdict() error {
 	if k.nul {
-		return malformed("a string holds the character U+0000")
+		return errMalformed.because("a string holds the character U+0000")
 	}
 	if len(k.fields) > 0 {
 		return invalid(k.fields...)

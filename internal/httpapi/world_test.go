@@ -2,6 +2,7 @@ package httpapi_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -48,7 +49,7 @@ func serve(t *testing.T) *world {
 }
 
 // serveOn starts the API on a database; change may alter it before.
-func serveOn(t *testing.T, db *postgres.DB, change func(*httpapi.API)) *world {
+func serveOn(t *testing.T, db *postgres.DB, change func(*httpapi.Config)) *world {
 	t.Helper()
 	register(t, db)
 	log := &transcript{}
@@ -57,9 +58,9 @@ func serveOn(t *testing.T, db *postgres.DB, change func(*httpapi.API)) *world {
 	if change != nil {
 		change(api)
 	}
-	handler := judged(t, api.Handler())
+	handler := judged(t, made(t, api).Handler())
 	if api.NaturalKeys { // what is sent as a key is none then
-		handler = recorded(api.Handler(), func(e openapi.Exchange) {
+		handler = recorded(made(t, api).Handler(), func(e openapi.Exchange) {
 			if err := theContract(t).Check(e); err != nil {
 				t.Error(err)
 			}
@@ -70,18 +71,30 @@ func serveOn(t *testing.T, db *postgres.DB, change func(*httpapi.API)) *world {
 	return &world{url: server.URL, db: db, api: acting, log: log}
 }
 
-// newAPI is an API that looks each time whether it is ready.
-func newAPI(db *postgres.DB, log io.Writer) *httpapi.API {
-	api := &httpapi.API{
+// newAPI configures an API that checks each time whether it is ready.
+func newAPI(db *postgres.DB, log io.Writer) *httpapi.Config {
+	api := &httpapi.Config{
 		DB:       db,
 		Intake:   &intake.Intake{DB: db, Keys: idempotency.Receiver{Retention: retention}},
 		InFlight: http.StatusConflict,
+		Ready:    func(context.Context) (string, error) { return "", nil },
+		Now:      time.Now,
 		Log:      slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	if db != nil {
 		api.Intake.Keys.Keys = idempotency.NewKeyReader(db, 0)
 		c := &clock{}
 		api.Ready = program.NewReadiness(db, func() time.Time { c.pass(time.Second); return c.now() }).Ask
+	}
+	return api
+}
+
+// made is the API of a configuration.
+func made(tb testing.TB, c *httpapi.Config) *httpapi.API {
+	tb.Helper()
+	api, err := httpapi.New(*c)
+	if err != nil {
+		tb.Fatal(err)
 	}
 	return api
 }

@@ -38,7 +38,7 @@ select set_config('payonce.merchant', coalesce(k.merchant_id, ''), true) as merc
 // ErrUnauthorized if it opens nothing. How long that takes depends on the prefix
 // of the key alone.
 func Authenticate(ctx context.Context, q postgres.Querier, key string) (m Merchant, err error) {
-	look := Entering(key, &m)
+	look := ReadMerchant(key, &m)
 	rows, err := q.Query(ctx, look.SQL, look.Args...)
 	if err == nil {
 		err = look.Rows(rows)
@@ -52,10 +52,10 @@ func Authenticate(ctx context.Context, q postgres.Querier, key string) (m Mercha
 	return m, nil
 }
 
-// Entering is Authenticate along with what else is read in a round trip (DB.Read). What
+// ReadMerchant is Authenticate along with what else is read in a round trip (DB.Read). What
 // is read behind it is read as the merchant of the key, and as nobody if it opens
 // nothing: m has no ID then.
-func Entering(key string, m *Merchant) postgres.Read {
+func ReadMerchant(key string, m *Merchant) postgres.Read {
 	hash := sha256.Sum256([]byte(key))
 	return postgres.Read{
 		SQL:  selectByKey,

@@ -110,7 +110,7 @@ func TestEntering(t *testing.T) {
 	entered, named := make([]merchants.Merchant, len(keys)), make([]string, len(keys))
 	b := &pgx.Batch{}
 	for i, key := range keys {
-		enter := merchants.Entering(key, &entered[i])
+		enter := merchants.ReadMerchant(key, &entered[i])
 		b.Queue(enter.SQL, enter.Args...).Query(enter.Rows)
 		b.Queue(name).QueryRow(func(row pgx.Row) error { return row.Scan(&named[i]) })
 	}

@@ -1,6 +1,7 @@
 package stripe_test
 
 import (
+	"context"
 	"encoding/hex"
 	"log/slog"
 	"net/http"
@@ -12,7 +13,9 @@ import (
 
 	"github.com/stripe/stripe-go/v85/webhook"
 
+	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/httpapi"
+	"github.com/payonce/payonce/internal/postgres"
 )
 
 // The api must not link stripe-go, so it verifies the signatures of events itself.
@@ -25,10 +28,18 @@ type verifier struct {
 	now     time.Time
 }
 
-func newVerifier() *verifier {
+func newVerifier(tb testing.TB) *verifier {
+	tb.Helper()
 	v := &verifier{}
-	v.api = &httpapi.API{Now: func() time.Time { return v.now }, Log: slog.New(slog.DiscardHandler)}
-	v.handler = v.api.Handler()
+	api, err := httpapi.New(httpapi.Config{
+		DB: (*postgres.DB)(nil), Intake: &intake.Intake{}, InFlight: http.StatusConflict,
+		Ready: func(context.Context) (string, error) { return "", nil },
+		Now:   func() time.Time { return v.now }, Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	v.api, v.handler = api, api.Handler()
 	return v
 }
 
@@ -71,7 +82,7 @@ func TestSignature_isAcceptedExactlyIfStripeAcceptsIt(t *testing.T) {
 	for _, test := range signatures() {
 		t.Run(test.header+" "+strconv.FormatInt(test.age, 10), func(t *testing.T) {
 			t.Parallel()
-			ours, theirs := newVerifier().compare(t, test.header, body, secret, test.age)
+			ours, theirs := newVerifier(t).compare(t, test.header, body, secret, test.age)
 			if ours != theirs {
 				t.Errorf("we accept: %t, Stripe accepts: %t", ours, theirs)
 			}
@@ -84,7 +95,7 @@ func TestSignature_isAcceptedExactlyIfStripeAcceptsIt(t *testing.T) {
 		secret string
 		age    int64
 	}{"made ahead of time": {secret, -310}, "under the empty secret": {"", 0}} {
-		ours, theirs := newVerifier().compare(t, "t={t},v1={v1}", body, test.secret, test.age)
+		ours, theirs := newVerifier(t).compare(t, "t={t},v1={v1}", body, test.secret, test.age)
 		if ours || !theirs {
 			t.Errorf("one %s: we accept: %t, Stripe accepts: %t", name, ours, theirs)
 		}
@@ -155,7 +166,7 @@ func FuzzSignature(f *testing.F) {
 	f.Add("t={t},v1={v1}", "\xff", "\xff", int64(299))
 	f.Add("t={t},v1={v1}", "{}", "", int64(0))
 	f.Add("t={t},v1={v1}", "{}", "whsec_1", int64(-301))
-	v := newVerifier()
+	v := newVerifier(f)
 	f.Fuzz(func(t *testing.T, header, body, secret string, age int64) {
 		if len(body) > 64<<10 {
 			t.Skip("too large whatever its signature is")

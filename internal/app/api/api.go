@@ -167,7 +167,7 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 	}
 	ready := program.NewReadiness(db, now)
 	defer ready.Close()
-	api := &httpapi.API{
+	server, err := httpapi.New(httpapi.Config{
 		DB:            db,
 		Intake:        in,
 		InFlight:      status,
@@ -181,6 +181,9 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		Observer:      observeRequests(metrics, traces),
 		Carry:         traces.Carry,
 		Metrics:       metrics.Handler(),
+	})
+	if err != nil {
+		return err
 	}
-	return program.Serve(ctx, log, settings.HTTPAddr, api.Server()) //nolint:contextcheck // a request carries its own context
+	return program.Serve(ctx, log, settings.HTTPAddr, server.Server()) //nolint:contextcheck // a request carries its own context
 }

@@ -24,17 +24,17 @@ import (
 	"github.com/payonce/payonce/internal/postgres/pgtest"
 )
 
-// counted counts what is read at the door, and in how many statements, and looks at
-// keys. Where it holds, a read at the door waits until it is let go.
+// counted counts the round trips that read sessions, their statements, and the reads of
+// keys. With hold, a read of sessions waits until hold is closed.
 type counted struct {
 	*postgres.DB
 
-	doors, statements, looks atomic.Int64
-	hold                     chan struct{} // closed to let go
+	rounds, statements, looks atomic.Int64
+	hold                      chan struct{}
 }
 
 func (c *counted) Read(ctx context.Context, reads ...postgres.Read) error {
-	defer c.doors.Add(1) // once it has read
+	defer c.rounds.Add(1) // once it has read
 	c.statements.Add(int64(len(reads)))
 	if c.hold != nil {
 		<-c.hold
@@ -42,27 +42,27 @@ func (c *counted) Read(ctx context.Context, reads ...postgres.Read) error {
 	return c.DB.Read(ctx, reads...)
 }
 
-// reads are how many there were at the door, of how many statements, and looks.
-type reads struct{ doors, statements, looks int64 }
+// reads are round trips that read sessions, their statements, and reads of keys.
+type reads struct{ rounds, statements, looks int64 }
 
-// A key is let in by one statement, and looked at by one more.
-func none() reads   { return reads{} }
-func letIn() reads  { return reads{doors: 1, statements: 1} }
-func looked() reads { return reads{doors: 1, statements: 2, looks: 1} }
-func behind() reads { return reads{doors: 1, statements: 1, looks: 1} }
+// An API key takes one statement, an idempotency key one more.
+func none() reads          { return reads{} }
+func authenticated() reads { return reads{rounds: 1, statements: 1} }
+func withKey() reads       { return reads{rounds: 1, statements: 2, looks: 1} }
+func keyLater() reads      { return reads{rounds: 1, statements: 1, looks: 1} }
 
 func (c *counted) want(t *testing.T, want reads) {
 	t.Helper()
-	if got := (reads{c.doors.Swap(0), c.statements.Swap(0), c.looks.Swap(0)}); got != want {
+	if got := (reads{c.rounds.Swap(0), c.statements.Swap(0), c.looks.Swap(0)}); got != want {
 		t.Errorf("there were %+v, want %+v", got, want)
 	}
 }
 
-// atTheDoor is the API on a database whose reads are counted.
-func atTheDoor(t *testing.T, change func(*httpapi.API)) (*world, *counted) {
+// countingReads serves on a database whose reads are counted.
+func countingReads(t *testing.T, change func(*httpapi.Config)) (*world, *counted) {
 	t.Helper()
 	c := &counted{}
-	w := serveOn(t, pgtest.Reused(t), func(api *httpapi.API) {
+	w := serveOn(t, pgtest.Reused(t), func(api *httpapi.Config) {
 		db, ok := api.DB.(*postgres.DB)
 		if !ok {
 			t.Fatalf("the database is a %T", api.DB)
@@ -75,24 +75,24 @@ func atTheDoor(t *testing.T, change func(*httpapi.API)) (*world, *counted) {
 	return w, c
 }
 
-// TestOneReadBeforeTheCommit: who has been here before is let in, and told what is
-// known under the key, by one read.
-func TestOneReadBeforeTheCommit(t *testing.T) {
+// TestAuthentication_isOneReadBeforeTheCommit: a recent API key and the idempotency
+// key take one read.
+func TestAuthentication_isOneReadBeforeTheCommit(t *testing.T) {
 	t.Parallel()
-	w, c := atTheDoor(t, func(*httpapi.API) {})
+	w, c := countingReads(t, func(*httpapi.Config) {})
 	first := w.accept(t, "stranger", body("order_id", `"1"`))
-	c.want(t, reads{looks: 1}) // the API key is asked for in the line of strangers
+	c.want(t, reads{looks: 1}) // a new API key is read individually
 	charge := w.accept(t, "k", body("order_id", `"2"`)).header.Get("Location")
-	c.want(t, looked())
+	c.want(t, withKey())
 	wantReplay(t, first, w.send(t, post("stranger", body("order_id", `"1"`))))
-	c.want(t, looked())
+	c.want(t, withKey())
 	wantProblem(t, w.send(t, post("k", body("order_id", `"3"`))), "/problems/idempotency-key-reused")
-	c.want(t, looked())
+	c.want(t, withKey())
 	for _, path := range []string{charge + "/cancel", charge + "/refunds"} {
 		one := w.send(t, to(path, "k", "{}"))
-		c.want(t, looked())
+		c.want(t, withKey())
 		again := w.send(t, to(path, "k", "{}"))
-		c.want(t, looked())
+		c.want(t, withKey())
 		if one.status >= 500 || again.status != one.status || again.body != one.body {
 			t.Errorf("%s: %d %s and then %d %s", path, one.status, one.body, again.status, again.body)
 		}
@@ -105,52 +105,52 @@ func TestOneReadBeforeTheCommit(t *testing.T) {
 		to("/v1/charges/%00/nothing", "k", ""),
 	} {
 		w.send(t, unread)
-		c.want(t, letIn())
+		c.want(t, authenticated())
 	}
 }
 
-// TestTheDoorIsOnlyTheDoor: where a cache is asked first, and where the key is seen in
-// the body, the key is looked at behind it.
-func TestTheDoorIsOnlyTheDoor(t *testing.T) {
+// TestAuthentication_leavesKeysToACacheAndToNaturalKeys: where a cache is asked first, and
+// where the key depends on the body, the handler reads it.
+func TestAuthentication_leavesKeysToACacheAndToNaturalKeys(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		change func(*httpapi.API)
+		change func(*httpapi.Config)
 		replay reads
 	}{
-		"of a cache": {func(api *httpapi.API) {
+		"of a cache": {func(api *httpapi.Config) {
 			api.Intake.Keys.Cache = &memory{records: map[string]idempotency.Record{}}
-		}, letIn()},
-		"of natural keys": {func(api *httpapi.API) { api.NaturalKeys = true }, behind()},
+		}, authenticated()},
+		"of natural keys": {func(api *httpapi.Config) { api.NaturalKeys = true }, keyLater()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w, c := atTheDoor(t, test.change)
+			w, c := countingReads(t, test.change)
 			w.send(t, get("/v1/balances"))
 			c.want(t, none())
 			first := w.accept(t, "k", body())
-			c.want(t, behind())
+			c.want(t, keyLater())
 			wantReplay(t, first, w.send(t, post("k", body())))
 			c.want(t, test.replay)
 		})
 	}
 }
 
-// TestALockOnAllKeys holds up who has one, at the door and then behind it, and nobody
-// else.
-func TestALockOnAllKeys(t *testing.T) {
+// TestAuthentication_aLockOnKeysDelaysKeyedRequestsAlone: a lock on the table of keys delays
+// requests that have one, at their authentication and then in the handler.
+func TestAuthentication_aLockOnKeysDelaysKeyedRequestsAlone(t *testing.T) {
 	t.Parallel()
 	const many = 8
 	for name, test := range map[string]struct {
 		timeout time.Duration
 		looks   int64 // more than so many are made before the lock is gone
 	}{
-		"at the door": {patience, 0},
-		"behind it":   {300 * time.Millisecond, many},
+		"at authentication": {patience, 0},
+		"in the handler":    {300 * time.Millisecond, many},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var looks atomic.Int64
-			w := serveOn(t, openWith(t, postgres.Options{LockTimeout: test.timeout}), func(api *httpapi.API) {
+			w := serveOn(t, openWith(t, postgres.Options{LockTimeout: test.timeout}), func(api *httpapi.Config) {
 				api.Limits.Authenticating = 1
 				api.Intake.Keys.Observer.Reading = func() func() { looks.Add(1); return func() {} }
 			})
@@ -185,12 +185,12 @@ func TestALockOnAllKeys(t *testing.T) {
 	}
 }
 
-// TestALateBody: what was known when the head of a request came is old when its body
-// comes later.
-func TestALateBody(t *testing.T) {
+// TestAuthentication_aLateBodyReadsItsKeyAgain: what was read with the header of a request is
+// old when its body arrives later.
+func TestAuthentication_aLateBodyReadsItsKeyAgain(t *testing.T) {
 	pgtest.Long(t, "it waits for bodies")
 	t.Parallel()
-	w, c := atTheDoor(t, func(*httpapi.API) {})
+	w, c := countingReads(t, func(*httpapi.Config) {})
 	w.accept(t, "k", body())
 	c.want(t, reads{looks: 1})
 	request := post("k", body())
@@ -200,7 +200,7 @@ func TestALateBody(t *testing.T) {
 		t.Fatal(err)
 	}
 	conn := dial(t, strings.TrimPrefix(w.url, "http://"), head.String()+"\r\n")
-	await.True(t, "the API key is read", func() bool { return c.doors.Load() == 1 })
+	await.True(t, "the API key is read", func() bool { return c.rounds.Load() == 1 })
 	exec(t, w.db, `
 update idempotency_keys
    set body = null, content_type = null, request = null, expires_at = clock_timestamp()`)
@@ -210,16 +210,16 @@ update idempotency_keys
 	}
 	a := readAnswer(t, bufio.NewReader(conn))
 	wantProblem(t, a, "/problems/idempotency-key-expired")
-	c.want(t, reads{doors: 1, statements: 2, looks: 2})
+	c.want(t, reads{rounds: 1, statements: 2, looks: 2})
 }
 
-// TestWhoWaitsLooksAgain: what was seen before a wait is not believed after it.
-func TestWhoWaitsLooksAgain(t *testing.T) {
+// TestReceive_readsTheKeyAgainAfterAWait: what was read before a wait does not count after it.
+func TestReceive_readsTheKeyAgainAfterAWait(t *testing.T) {
 	t.Parallel()
 	db := openWith(t, postgres.Options{LockTimeout: 50 * time.Millisecond})
 	var commits []idempotency.Commit
 	var rival pgx.Tx
-	w := serveOn(t, db, func(api *httpapi.API) {
+	w := serveOn(t, db, func(api *httpapi.Config) {
 		api.Intake.Keys.Waiters = make(chan struct{}, 1)
 		api.Intake.Keys.Observer.Committed = func(kind idempotency.Commit) {
 			commits = append(commits, kind)
@@ -238,12 +238,12 @@ func TestWhoWaitsLooksAgain(t *testing.T) {
 	}
 }
 
-// TestWhoComesTogether: each is let in as what it is, and shown what is its own,
-// whoever knocks at the same moment.
-func TestWhoComesTogether(t *testing.T) {
+// TestAuthentication_batchesKeepCallersApart: each request of a batch is authenticated as its own
+// caller and sees its own keys.
+func TestAuthentication_batchesKeepCallersApart(t *testing.T) {
 	t.Parallel()
 	const crowd, revoked = 12, "sk_test_0000revoked"
-	w, c := atTheDoor(t, func(api *httpapi.API) { api.Limits.Authenticating = 1 })
+	w, c := countingReads(t, func(api *httpapi.Config) { api.Limits.Authenticating = 1 })
 	b := &pgx.Batch{}
 	merchants.AddKey(b, "acme", revoked)
 	if err := w.db.Commit(t.Context(), b); err != nil {
@@ -254,13 +254,13 @@ func TestWhoComesTogether(t *testing.T) {
 	for i := range firsts {
 		firsts[i] = w.send(t, ours(i))
 	}
-	for _, key := range []string{strangerKey, revoked} { // from now on they are known
+	for _, key := range []string{strangerKey, revoked} { // from now on they are recent
 		if a := w.send(t, get("/v1/balances").as(key)); a.status != http.StatusOK {
 			t.Fatalf("status %d: %s", a.status, a.body)
 		}
 	}
 	exec(t, w.db, `update api_keys set revoked_at = clock_timestamp() where prefix = $1`, merchants.Prefix(revoked))
-	c.doors.Store(0)
+	c.rounds.Store(0)
 	c.looks.Store(0)
 	c.hold = make(chan struct{})
 	var all, sending sync.WaitGroup
@@ -288,10 +288,10 @@ func TestWhoComesTogether(t *testing.T) {
 	sending.Wait()
 	close(c.hold)
 	all.Wait()
-	if n := c.doors.Load(); n >= 3*crowd {
+	if n := c.rounds.Load(); n >= 3*crowd {
 		t.Errorf("%d reads of %d requests", n, 3*crowd)
 	}
-	if n := c.looks.Load(); n > 3*crowd { // of the revoked one fewer, once it is a stranger's
+	if n := c.looks.Load(); n > 3*crowd { // fewer of the revoked one, once it is read individually
 		t.Errorf("%d looks of %d requests", n, 3*crowd)
 	}
 	var of string
