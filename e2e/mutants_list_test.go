@@ -275,13 +275,13 @@ func mutants() []mutant {
 		{
 			"who shared a transaction that was refused is told so, whoever's fault it was",
 			[]edit{{
-				"internal/postgres/committer.go", "		case err == nil || errors.Is(err, ErrUnknown):\n", "		case true:\n",
+				"internal/postgres/committer.go", "		if err == nil || errors.Is(err, ErrUnknown) {\n", "		if true {\n",
 			}},
 			byTest("./internal/postgres", "TestPoison", "was told ERROR: duplicate key"),
 		},
 		{
 			"who shares a transaction writes as the tenant before",
-			[]edit{{"internal/postgres/committer.go", "			b.Queue(setMerchant, tenant)\n", ""}},
+			[]edit{{"internal/postgres/committer.go", "		b.Queue(setMerchant, tenant)\n", ""}},
 			byTest("./internal/postgres", "TestTenantsOfOneTransaction", "written (-want +got)"),
 		},
 		{
