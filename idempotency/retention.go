@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -39,9 +40,7 @@ returning 1`
 // or the next Sweep finds them.
 // Test: TestSweep/rows_of_a_dead_sweep_are_swept_by_the_next.
 func Sweep(ctx context.Context, q postgres.QuerierWith, limit int) (int, error) {
-	rows, err := q.QueryWith(ctx, postgres.Settings{
-		"enable_bitmapscan": "off", "enable_seqscan": "off", "enable_sort": "off", "jit": "off",
-	}, sweepExpired, limit)
+	rows, err := q.QueryWith(ctx, groupcommit.IndexScans(), sweepExpired, limit)
 	if err != nil {
 		return 0, fmt.Errorf("sweep expired idempotency keys: %w", err)
 	}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/groupcommit"
 )
 
 // A claim takes messages for a holder: of each ordering key the oldest open one, and none
@@ -15,7 +17,7 @@ import (
 // whatever they miss.
 //
 // The plans of these statements are kept, so they must be right for a table of any size
-// and content. walkIndexes and "offset 0" leave one way: each subquery is a probe of one
+// and content. Index scans alone and "offset 0" leave one way: each subquery is a probe of one
 // key. The order, with the key compared as a range, exists in the indexes of keys alone
 // (see lockOldest). A claim reads each message that waits behind another one of its key,
 // so senders should bound how many there are.
@@ -286,7 +288,7 @@ func (r *run) claim(ctx context.Context, n int) (messages []claimed, next time.D
 		return messages, 0, err
 	}
 	b := &pgx.Batch{}
-	b.Queue(walkIndexes)
+	groupcommit.QueueIndexScans(b)
 	partitions, rooms, others := r.slots.room(n)
 	left := n - len(messages)
 	r.queueClaim(b, &messages, claimDue, left, p.Parked == Pass, rows, p.BackoffBase, p.BackoffCap, from, others, partitions, rooms)
@@ -324,7 +326,7 @@ func (r *run) claimSeldom(ctx context.Context, messages *[]claimed, n int, handl
 	p := r.Policy
 	var partitions []string
 	b := &pgx.Batch{}
-	b.Queue(walkIndexes)
+	groupcommit.QueueIndexScans(b)
 	r.queueClaim(b, messages, claimPoison, n, handled, p.BackoffBase, p.BackoffCap, weight, p.doublings())
 	b.Queue(heldBackPartitions, r.Receiver).Query(func(rows pgx.Rows) (err error) {
 		partitions, err = pgx.CollectRows(rows, pgx.RowTo[string])
@@ -353,7 +355,7 @@ func (r *run) claimHeldBack(ctx context.Context, messages *[]claimed, n int) err
 	}
 	var found []claimed
 	b := &pgx.Batch{}
-	b.Queue(walkIndexes)
+	groupcommit.QueueIndexScans(b)
 	r.queueClaim(b, &found, claimHeldBack, n, r.Policy.Parked == Pass, partitions, gone, rooms)
 	if err := r.DB.Commit(ctx, b); err != nil {
 		return fmt.Errorf("claim messages of %s that are held back: %w", r.Receiver, err)

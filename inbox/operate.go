@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -116,19 +117,6 @@ const selectEntries = "select " + entryColumns + `
  order by i.status, i.id
  limit $3`
 
-// walking are the settings of walkIndexes, for what operators read.
-func walking() postgres.Settings {
-	return postgres.Settings{
-		"enable_bitmapscan":       "off",
-		"enable_hashjoin":         "off",
-		"enable_incremental_sort": "off",
-		"enable_mergejoin":        "off",
-		"enable_seqscan":          "off",
-		"enable_sort":             "off",
-		"jit":                     "off",
-	}
-}
-
 // List returns up to limit messages of all receivers that are dead, or that are
 // discarded, in the order in which they were received, beginning with the first
 // whose number is above after.
@@ -136,7 +124,7 @@ func List(ctx context.Context, q postgres.QuerierWith, status Status, after int6
 	if status != StatusDead && status != StatusDiscarded {
 		return nil, fmt.Errorf("list %s messages: %w", status, ErrNotListed)
 	}
-	rows, err := q.QueryWith(ctx, walking(), selectEntries, status, after, limit)
+	rows, err := q.QueryWith(ctx, groupcommit.IndexScans(), selectEntries, status, after, limit)
 	if err != nil {
 		return nil, fmt.Errorf("list %s messages: %w", status, err)
 	}
@@ -158,7 +146,7 @@ const selectEntry = "select " + entryColumns + `,
 
 // Show returns one message, whatever its status.
 func Show(ctx context.Context, q postgres.QuerierWith, number int64) (Entry, error) {
-	rows, err := q.QueryWith(ctx, walking(), selectEntry, number)
+	rows, err := q.QueryWith(ctx, groupcommit.IndexScans(), selectEntry, number)
 	if err != nil {
 		return Entry{}, fmt.Errorf("show message %d: %w", number, err)
 	}
@@ -225,7 +213,7 @@ func Discard(ctx context.Context, q postgres.QuerierWith, number int64, actor st
 //
 // If we die here: the decision is stored with its actor, or not at all.
 func decide(ctx context.Context, q postgres.QuerierWith, decision string, number int64, actor string) error {
-	rows, err := q.QueryWith(ctx, walking(), decision, number, actor)
+	rows, err := q.QueryWith(ctx, groupcommit.IndexScans(), decision, number, actor)
 	if err != nil {
 		return err
 	}

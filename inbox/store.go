@@ -5,19 +5,12 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/groupcommit"
 )
 
-// A page is stored by short statements in one transaction: walkIndexes, lockOldest, store
+// A page is stored by short statements in one transaction: index scans alone, lockOldest, store
 // for each layer of the page, wakeKeys.
-
-// walkIndexes lets the statements after it use index scans alone. Plans are kept, and a
-// plan that was made while the inbox was empty would read all messages of a receiver for
-// each key. A disabled plan must not look expensive enough to compile, hence jit. The
-// settings end with the transaction.
-const walkIndexes = `
-select set_config(name, 'off', true)
-  from unnest(array['enable_bitmapscan', 'enable_hashjoin', 'enable_incremental_sort',
-                    'enable_mergejoin', 'enable_seqscan', 'enable_sort', 'jit']) as s(name)`
 
 // lockOldest locks what is stored already and the oldest open message of each key, before
 // anything is written. Rows are locked by number, as group commits lock them, so two
@@ -168,7 +161,7 @@ type storedRow struct {
 func queueStore(b *pgx.Batch, s storing, stored func(layer []delivery, rows []storedRow)) {
 	all := layers(s.page)
 	first := columnsOf(all[0], reservation{})
-	b.Queue(walkIndexes)
+	groupcommit.QueueIndexScans(b)
 	b.Queue(lockOldest, s.receiver, first.ids, first.keys)
 	for i, layer := range all {
 		c := columnsOf(layer, s.reserved)

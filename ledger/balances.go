@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -99,7 +100,7 @@ select greatest(live.highest, (select max(position) from tail)) as position,
 // merchant's accounts and of the events that no worker has folded yet.
 func ReadBalances(ctx context.Context, r postgres.QuerierWith, merchant string) (Balances, error) {
 	balances := Balances{Data: []Balance{}}
-	rows, err := r.QueryWith(ctx, alongIndexes(), selectBalances, merchant)
+	rows, err := r.QueryWith(ctx, groupcommit.IndexScans(), selectBalances, merchant)
 	if err != nil {
 		return balances, fmt.Errorf("read the balances of %s: %w", merchant, err)
 	}

@@ -5,13 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -52,7 +52,7 @@ func ListCharges(ctx context.Context, r postgres.QuerierWith, q ListQuery) (Char
 		}
 	}
 	sql, args := q.statement(before)
-	rows, err := r.QueryWith(ctx, walkingBack(), sql, args...)
+	rows, err := r.QueryWith(ctx, groupcommit.IndexScans(), sql, args...)
 	if err != nil {
 		return ChargePage{}, fmt.Errorf("list the charges of %s: %w", q.MerchantID, err)
 	}
@@ -67,14 +67,6 @@ func ListCharges(ctx context.Context, r postgres.QuerierWith, q ListQuery) (Char
 	return page, nil
 }
 
-// walkingBack leaves nothing to the planner but a walk along the index in the
-// order of the page, which ends with the page.
-func walkingBack() postgres.Settings {
-	s := alongIndexes()
-	maps.Copy(s, postgres.Settings{"enable_incremental_sort": "off", "enable_sort": "off"})
-	return s
-}
-
 // Of the ledger and not of the projection: a client may start after a charge that
 // it has made just now.
 const selectRequestedAt = `
@@ -85,7 +77,7 @@ select occurred_at
    and merchant_id = $2`
 
 func requestedAt(ctx context.Context, r postgres.QuerierWith, merchant, charge string) (pgtype.Timestamptz, error) {
-	rows, err := r.QueryWith(ctx, alongIndexes(), selectRequestedAt, charge, merchant)
+	rows, err := r.QueryWith(ctx, groupcommit.IndexScans(), selectRequestedAt, charge, merchant)
 	if err != nil {
 		return pgtype.Timestamptz{}, fmt.Errorf("look for charge %s: %w", charge, err)
 	}

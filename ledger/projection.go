@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -32,19 +33,6 @@ const foldAtOnce = 2500
 // a page takes where charges hold much: a page that took too long would do so again.
 const foldBytes = 16 << 20
 
-// Folding reads along indexes, whatever the planner believed of the tables when
-// it made the plan that it keeps: one made while they were small, or never
-// analyzed, would read all of them for every page.
-func alongIndexes() postgres.Settings {
-	return postgres.Settings{
-		"enable_bitmapscan": "off",
-		"enable_hashjoin":   "off",
-		"enable_mergejoin":  "off",
-		"enable_seqscan":    "off",
-		"jit":               "off",
-	}
-}
-
 // Where the numbers are another server's, nothing is folded before a repair: what
 // was committed below the checkpoint would be left out.
 const selectLive = `
@@ -65,7 +53,7 @@ select p.generation,
 // look is where the live projections stand, and whether events wait to be folded
 // in. It reads, and costs the same however long the ledger is.
 func look(ctx context.Context, db *postgres.DB) (at checkpoint, waiting bool, err error) {
-	rows, err := db.QueryWith(ctx, alongIndexes(), selectLive)
+	rows, err := db.QueryWith(ctx, groupcommit.IndexScans(), selectLive)
 	if err != nil {
 		return at, false, fmt.Errorf("look at the projections: %w", err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -68,7 +69,7 @@ func readPage(ctx context.Context, db *postgres.DB, after, last checkpoint) (pag
 }
 
 func readPageOf(ctx context.Context, db *postgres.DB, after, last checkpoint, most int) (page, error) {
-	rows, err := db.QueryWith(ctx, alongIndexes(), selectPage,
+	rows, err := db.QueryWith(ctx, groupcommit.IndexScans(), selectPage,
 		after.Txid, after.Position, last.Txid, last.Position, most)
 	if err != nil {
 		return page{}, fmt.Errorf("read the log: %w", err)
@@ -123,7 +124,7 @@ var errLongStreams = errors.New("the streams of a page are too long for one comm
 // nothing but the events up to there, whatever pages they were read in. Of several
 // streams it reads no more than foldBytes, or it is errLongStreams.
 func foldCharges(ctx context.Context, db *postgres.DB, streams []string, until checkpoint) ([]listed, error) {
-	rows, err := db.QueryWith(ctx, alongIndexes(), selectStreams, streams, until.Txid, until.Position)
+	rows, err := db.QueryWith(ctx, groupcommit.IndexScans(), selectStreams, streams, until.Txid, until.Position)
 	if err != nil {
 		return nil, fmt.Errorf("read the streams of a page: %w", err)
 	}
@@ -209,7 +210,7 @@ select merchant_id,
  order by merchant_id, account`
 
 func sumPostings(ctx context.Context, db *postgres.DB, streams []string, versions []int) ([]movement, error) {
-	rows, err := db.QueryWith(ctx, alongIndexes(), selectMovements, streams, versions)
+	rows, err := db.QueryWith(ctx, groupcommit.IndexScans(), selectMovements, streams, versions)
 	if err != nil {
 		return nil, fmt.Errorf("read the postings of a page: %w", err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -179,7 +180,7 @@ func (r *rebuild) clear(ctx context.Context) error {
 	}
 	for _, sql := range []string{deleteListed, deleteBalances} {
 		for n := deleteAtOnce; n == deleteAtOnce; {
-			rows, err := r.db.QueryWith(ctx, alongIndexes(), sql, deleteAtOnce)
+			rows, err := r.db.QueryWith(ctx, groupcommit.IndexScans(), sql, deleteAtOnce)
 			if err != nil {
 				return fmt.Errorf("remove rows that nobody reads: %w", err)
 			}

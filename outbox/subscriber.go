@@ -12,6 +12,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/payonce/payonce/groupcommit"
 )
 
 // Timing of a subscriber. A look that finds nothing reads one index entry and writes
@@ -138,23 +140,17 @@ func (s *subscriber) Close() error {
 	return err
 }
 
-// SessionSettings are for the sessions of a subscriber. They run few statements, and
-// each of them is a walk along one index. But plans are kept, and one that was made
-// while a table was small, or never analyzed, would read the whole table for every
-// page; so nothing but the walk is offered.
+// SessionSettings are for the sessions of a subscriber, whose statements read along one
+// index each.
 //
 // Their commits are not waited for: an offset that a crash of the server loses costs a
 // redelivery, which the inbox drops. Nothing is deleted above an offset that is not
 // durable, since Sweep commits as usual, and a commit that is durable makes those
 // before it durable.
 func SessionSettings() map[string]string {
-	return map[string]string{
-		"enable_bitmapscan":  "off",
-		"enable_seqscan":     "off",
-		"enable_hashjoin":    "off",
-		"enable_mergejoin":   "off",
-		"synchronous_commit": "off",
-	}
+	s := groupcommit.IndexScans()
+	s["synchronous_commit"] = "off"
+	return s
 }
 
 // reader lets Watermill read the outbox table, and says when. Its rows are inserted by

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -49,13 +50,6 @@ delete from outbox
           where created_at < now() - greatest($1::interval, (select outbox_window from retention))
           limit $2))`
 
-// A plan that was made while the tables were small is kept, and would read the
-// whole outbox later; so nothing but walks along indexes is offered. The settings
-// end with the batch.
-const walk = `
-select set_config(name, 'off', true)
-  from unnest(array['enable_bitmapscan', 'enable_seqscan', 'enable_sort', 'jit']) as s(name)`
-
 // Sweep deletes up to limit messages that every consumer group of their topic has
 // received and that are older than retention, by the database's clock, and says
 // how many there were. Where a running worker has announced a longer window, that
@@ -76,7 +70,7 @@ select set_config(name, 'off', true)
 func Sweep(ctx context.Context, db *postgres.DB, retention time.Duration, limit int) (int, error) {
 	var swept int64
 	b := &pgx.Batch{}
-	b.Queue(walk)
+	groupcommit.QueueIndexScans(b)
 	b.Queue(sweepReceived, retention, limit).Exec(func(tag pgconn.CommandTag) error {
 		swept = tag.RowsAffected()
 		return nil
