@@ -133,7 +133,7 @@ func lookups() []lookup {
 		{in: "inbox", words: "with ending", args: "7, 1", ways: byNumber},
 		{in: "inbox", words: "with ending", args: "7, 1", more: ", (8, 1)", ways: byNumber},
 		{in: "inbox", words: "attempts   = attempts - deaths,", args: "7, 1, 9, '1 s', '10 s', 'x', 20", ways: byNumber},
-		{in: "inbox", words: "waits + 1", args: "7, 1, '1 s', '1 s', '10 s', '1 s', 'x', false, 20, false", ways: byNumber},
+		{in: "inbox", words: "waits + 1", args: "7, 1, '1 s', '1 s', '10 s', '1 s', 'x', false, 20", ways: byNumber},
 		{in: "inbox", words: "from inbox newer", args: "7, 1, now()", ways: byNumber + ", " + openByKey},
 		{in: "inbox", words: "set status     = 'dead'", args: "7, 1, 'x'", ways: byNumber},
 		{in: "inbox", words: "attempts - deaths - 1", args: "7, 1", ways: byNumber},
