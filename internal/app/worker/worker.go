@@ -64,7 +64,7 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		return err
 	}
 	options := postgres.Options{
-		Application: application, Role: postgres.RoleWorker, Writes: writes.Order(slices.Concat(fulfillment.Writes(), inbox.Writes())...),
+		Application: application, Role: postgres.RoleWorker, SharedCommits: 1, Writes: writes.Order(slices.Concat(fulfillment.Writes(), inbox.Writes())...),
 		Tracer: traces.Statements(), AllowPlaintext: settings.AllowPlaintext,
 	}
 	bell, err := doorbell.New(settings.DatabaseURL.Reveal(), log, doorbell.Options{Application: application + "-doorbell", Listen: true})
