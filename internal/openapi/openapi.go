@@ -17,6 +17,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/pb33f/libopenapi"
 	validator "github.com/pb33f/libopenapi-validator"
@@ -31,6 +32,7 @@ type Contract struct {
 	// Model is the document, in which x-elsewhere and each webhook are paths too.
 	Model *v3.Document
 
+	mu        sync.Mutex // the validator renders schemas, which is not safe for concurrent use
 	validator validator.Validator
 }
 
@@ -61,7 +63,11 @@ func Read(document []byte, formats map[string]func(value any) error) (*Contract,
 	for name, check := range formats {
 		options = append(options, config.WithCustomFormat(name, check))
 	}
-	return &Contract{Model: model, validator: validator.NewValidatorFromV3Model(model, options...)}, nil
+	own, err := readModel(document) // rendering writes to the model, which callers read
+	if err != nil {
+		return nil, fmt.Errorf("read a contract: %w", err)
+	}
+	return &Contract{Model: model, validator: validator.NewValidatorFromV3Model(own, options...)}, nil
 }
 
 func readModel(document []byte) (*v3.Document, error) {
@@ -142,6 +148,8 @@ func (c *Contract) Check(e Exchange) error {
 }
 
 func (c *Contract) judge(request *http.Request, e Exchange) []*invalid.ValidationError {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	_, wrong := c.validator.ValidateHttpResponse(request, &http.Response{
 		StatusCode: e.Status, Header: e.Header, Body: io.NopCloser(bytes.NewReader(e.Body)),
 	})
@@ -165,7 +173,9 @@ func (c *Contract) CheckRequest(e Exchange) error {
 		}
 	}
 	request.URL.RawQuery = query.Encode()
+	c.mu.Lock()
 	_, wrong := c.validator.ValidateHttpRequestSync(request)
+	c.mu.Unlock()
 	if len(wrong) > 0 && isUnlisted(wrong[0]) {
 		return nil
 	}
