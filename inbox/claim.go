@@ -28,7 +28,8 @@ import (
 // takes it, the messages that ran beside it are soon claimed without it.
 //
 // A message for which its partition has no room ($11, $12; $10 for the other ones) is
-// held back.
+// held back. While messages are held back, many more of their partition may be due before
+// those of others: so $13 messages are read, and $2 of those that fit are claimed.
 //
 // The messages that this holder still handles ($6) are left out: if a lease has expired,
 // the next heartbeat renews it, unless another holder was faster. No open message is due
@@ -53,16 +54,26 @@ with due as (
            else ` + isFirstOfKey + `
          end
    order by i.due_at
-   limit $2
+   limit $13
      for update skip locked
-), found as (
+), shared as (
   select due.id,
+         due.due_at,
          due.status = 'running'
          or due.partition_key = ''
          or row_number() over (partition by due.partition_key order by due.due_at, due.id) <= coalesce(room.n, $10) as fits
     from due
     left join unnest($11::text[], $12::int[]) as room (partition_key, n)
-      on room.partition_key = due.partition_key` + claimFound
+      on room.partition_key = due.partition_key
+), found as (
+  select id,
+         fits
+    from (select id,
+                 fits,
+                 count(*) filter (where fits) over (order by due_at, id) as place
+            from shared) s
+   where not fits
+      or place <= $2` + claimFound
 
 // claimPoison claims suspected poison messages whose lease has expired, separately from
 // the others, and no more of them than their weights allow ($8; see suspicion). They run
@@ -92,7 +103,8 @@ with suspects as (
    where s.total <= $8::bigint` + claimFound
 
 // claimHeldBack claims the oldest messages that are held back of each partition ($6) for
-// which there is room ($8). Those up to $7 are known to be gone: while a transaction
+// which there is room ($8). It reads each message that waits behind another one of its
+// key, as claimDue does. Those up to $7 are known to be gone: while a transaction
 // holds an old snapshot, each claim would read their dead index entries.
 const claimHeldBack = `
 with found as (
@@ -284,14 +296,23 @@ func (r *run) claim(ctx context.Context, n int) (messages []claimed, next time.D
 			return messages, 0, err
 		}
 	}
-	if err := r.claimHeldBack(ctx, &messages, n-min(1, n-1)); err != nil { // one slot is left to what is due
+	r.dueNext = !r.dueNext
+	heldBack := n - 1 // one slot is left to what is due
+	if n == 1 && !r.dueNext {
+		heldBack = 1
+	}
+	if err := r.claimHeldBack(ctx, &messages, heldBack); err != nil {
 		return messages, 0, err
 	}
 	b := &pgx.Batch{}
 	groupcommit.QueueIndexScans(b)
-	partitions, rooms, others := r.slots.room(n)
+	partitions, rooms, others := r.slots.room(n, messages)
 	left := n - len(messages)
-	r.queueClaim(b, &messages, claimDue, left, p.Parked == Pass, rows, p.BackoffBase, p.BackoffCap, from, others, partitions, rooms)
+	read := left
+	if left > 0 && r.holdsBack() { // many of a partition may stand before the others
+		read = max(left, heldBackPage)
+	}
+	r.queueClaim(b, &messages, claimDue, left, p.Parked == Pass, rows, p.BackoffBase, p.BackoffCap, from, others, partitions, rooms, read)
 	b.Queue(lookAhead, r.Receiver, from, lookBehind).QueryRow(func(row pgx.Row) error {
 		var due *time.Duration
 		err := row.Scan(&due, &r.dueFrom)
@@ -349,7 +370,7 @@ func (r *run) claimSeldom(ctx context.Context, messages *[]claimed, n int, handl
 // until there are n messages.
 func (r *run) claimHeldBack(ctx context.Context, messages *[]claimed, n int) error {
 	n -= len(*messages)
-	partitions, gone, rooms := r.heldBackWithRoom(n)
+	partitions, gone, rooms := r.heldBackWithRoom(n, *messages)
 	if len(partitions) == 0 {
 		return nil
 	}
@@ -371,13 +392,13 @@ func (r *run) claimHeldBack(ctx context.Context, messages *[]claimed, n int) err
 
 // heldBackWithRoom returns at most n partitions that have messages held back and room for
 // some of them.
-func (r *run) heldBackWithRoom(n int) (partitions []string, gone []int64, rooms []int) {
+func (r *run) heldBackWithRoom(n int, already []claimed) (partitions []string, gone []int64, rooms []int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if n <= 0 || len(r.heldBack) == 0 {
 		return nil, nil, nil
 	}
-	known, have, others := r.slots.room(n)
+	known, have, others := r.slots.room(n+len(already), already)
 	room := make(map[string]int, len(known))
 	for i, partition := range known {
 		room[partition] = have[i]

@@ -4,10 +4,13 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/inbox"
@@ -208,4 +211,97 @@ func TestHeldBackMessagesKeepTheOrderOfTheirKey(t *testing.T) {
 	if got := d.String(); got != "k0 k1 k2 k3 k4" {
 		t.Errorf("handled in the order %s", got)
 	}
+}
+
+// A partition with messages that are held back and messages that are due has its share
+// once.
+func TestClaim_countsHeldBackAndDueMessagesOfAPartitionTogether(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	g := newGate(db, "slow")
+	for n := range 40 {
+		accept(t, db, inbox.Message{ID: "slow" + strconv.Itoa(n), Partition: "slow"})
+	}
+	write(t, db, `update inbox set due_at = null where id % 2 = 0`)
+	start(t, processor(db, g.handle)) // 8 slots, of which the share is 7
+	await.True(t, "the share of the slow one runs", func() bool { return g.runs("slow") >= 7 })
+	accept(t, db, inbox.Message{ID: "quick", Partition: "quick"})
+	await.Row(t, db, `select exists (select from inbox where message_id = 'quick' and status = 'done')`)
+	close(g.open)
+	await.Row(t, db, `select bool_and(status = 'done') and count(*) = 41 from inbox`)
+	if g.most["slow"] > 7 {
+		t.Errorf("%d messages of the slow partition ran at a time, want at most 7", g.most["slow"])
+	}
+}
+
+// Many due messages of a slow partition cost few claims until those of another one start.
+func TestClaim_readsPastManyDueMessagesOfAPartition(t *testing.T) {
+	t.Parallel()
+	const many = 2000
+	sent := &statements{}
+	db := open(t, pgtest.URL(t), postgres.Options{Tracer: sent})
+	g := newGate(db, "slow")
+	write(t, db, fmt.Sprintf(`
+insert into inbox (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash)
+select 'r', 's' || n, 's' || n, 'slow', 't', '', '{}', ''
+  from generate_series(1, %d) n`, many))
+	accept(t, db, inbox.Message{ID: "quick", Partition: "quick"})
+	start(t, processor(db, g.handle))
+	await.Row(t, db, `select exists (select from inbox where message_id = 'quick' and status = 'done')`)
+	if n := sent.claims.Load(); n > many/20 {
+		t.Errorf("%d claims until a message behind %d others was handled, want at most %d", n, many, many/20)
+	}
+	close(g.open)
+}
+
+// With one slot, what is held back and what is due take turns.
+func TestClaim_withOneSlotTakesTurns(t *testing.T) {
+	t.Parallel()
+	const many = 100
+	db := pgtest.Open(t)
+	d := &diary{}
+	for n := range many {
+		accept(t, db, inbox.Message{ID: "slow" + strconv.Itoa(n), Partition: "slow"})
+	}
+	write(t, db, `update inbox set due_at = null`)
+	accept(t, db, inbox.Message{ID: "quick", Partition: "quick"})
+	p := processor(db, func(ctx context.Context, its inbox.Delivery) (inbox.Result, error) {
+		d.note("%s", its.ID)
+		b := &pgx.Batch{}
+		inbox.Done(b, its)
+		return inbox.Completed, db.Commit(ctx, b)
+	})
+	p.Concurrency = 1
+	start(t, p)
+	await.Row(t, db, fmt.Sprintf(`select bool_and(status = 'done') and count(*) = %d from inbox`, many+1))
+	if at := slices.Index(strings.Fields(d.String()), "quick"); at > many/2 {
+		t.Errorf("the due message was handled after %d messages that were held back", at)
+	}
+}
+
+// A page that has one id twice, under keys of different partitions, is stored.
+func TestReceive_storesOneIDUnderTwoKeys(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Open(t)
+	g := newGate(db, "slow")
+	p := processor(db, g.handle)
+	for n := range 7 {
+		accept(t, db, inbox.Message{ID: "slow" + strconv.Itoa(n), Partition: "slow"})
+	}
+	start(t, p)
+	await.True(t, "the share of the slow one runs", func() bool { return g.runs("slow") == 7 })
+	if p.Room(t.Context()) == 0 {
+		t.Fatal("there is no room")
+	}
+	var page []*message.Message
+	for _, its := range [][2]string{{"k1", "slow"}, {"k2", ""}} {
+		m := message.NewMessage("A", nil)
+		m.Metadata = message.Metadata{outbox.MetadataType: "t", outbox.MetadataOrderingKey: its[0], outbox.MetadataPartition: its[1]}
+		page = append(page, m)
+	}
+	if err := p.Receive(envelope, nil)(t.Context(), page); err != nil {
+		t.Error(err)
+	}
+	close(g.open)
+	await.Row(t, db, `select bool_and(status = 'done') and count(*) = 8 from inbox`)
 }

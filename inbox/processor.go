@@ -111,6 +111,7 @@ type run struct {
 	looks    int // how often a message may have come that waits for a handler
 
 	// Used by the claim loop alone.
+	dueNext   bool      // with one slot, what is due has this turn
 	away      bool      // the last claim failed
 	corrected time.Time // when due times were last corrected
 	dueFrom   time.Time // no open message is due before, see lookAhead
@@ -138,7 +139,7 @@ func (r *run) claimOnce(ctx context.Context) bool {
 		r.Log.WarnContext(ctx, "claim failed, it is retried until it succeeds", "receiver", r.Receiver, "error", err)
 	}
 	r.away = err != nil
-	full := len(messages) == taken
+	full := len(messages) >= taken
 	claimed := r.admit(messages)
 	r.observeClaimed(claimed)
 	if ctx.Err() != nil {
@@ -296,7 +297,10 @@ func (r *run) start(c claimed) {
 		if mine.message.fence == c.fence {
 			delete(r.held, c.row)
 		}
-		_, heldBack := r.heldBack[c.Partition]
+		above, heldBack := r.heldBack[c.Partition]
+		if heldBack {
+			r.heldBack[c.Partition] = min(above, c.row) // a later one of its key was passed over
+		}
 		awaited := heldBack || r.looks != mine.looks
 		r.mu.Unlock()
 		cancel(nil)

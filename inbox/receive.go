@@ -202,13 +202,15 @@ type reservation struct {
 func (r *run) reserve(page []delivery) reservation {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	keys := make(map[string]bool, len(page))
+	keys, ids := make(map[string]bool, len(page)), make(map[string]bool, len(page))
 	reserved := reservation{slots: make(map[string]string, len(page)), heldBack: map[string]bool{}}
 	for _, d := range page {
 		m := d.message
-		if _, repeated := reserved.slots[m.ID]; repeated || keys[m.OrderingKey] {
+		if ids[m.ID] || keys[m.OrderingKey] {
+			ids[m.ID] = true
 			continue
 		}
+		ids[m.ID] = true
 		keys[m.OrderingKey] = true
 		taken, held := r.slots.takeFor(m.Partition)
 		switch {

@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 )
@@ -83,12 +84,17 @@ func (s *slots) leave(partition string) {
 }
 
 // room returns how many of the free slots and of n that are taken for a claim each of
-// these partitions may have, and any partition that is not among them.
-func (s *slots) room(n int) (partitions []string, rooms []int, others int) {
+// these partitions may have, and any partition that is not among them. The claim has
+// claimed some messages already.
+func (s *slots) room(n int, already []claimed) (partitions []string, rooms []int, others int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	free := s.size - s.used + n
-	for partition, has := range s.byPartition {
+	free := s.size - s.used + n - len(already)
+	used := maps.Clone(s.byPartition)
+	for _, c := range already {
+		used[c.Partition]++
+	}
+	for partition, has := range used {
 		partitions, rooms = append(partitions, partition), append(rooms, share(free, has))
 	}
 	return partitions, rooms, share(free, 0)

@@ -115,7 +115,7 @@ func lookups() []lookup {
 			along: true, ways: messageOnce + ", " + openByKey + ", " + byNumber,
 		},
 		{
-			in: "inbox", words: "i.due_at >= $9", args: "'r', 10, 'h', '30 s', false, '{}', '1 s', '10 s', '-infinity', 9, '{a,b}', '{0,7}'",
+			in: "inbox", words: "i.due_at >= $9", args: "'r', 10, 'h', '30 s', false, '{}', '1 s', '10 s', '-infinity', 9, '{a,b}', '{0,7}', 500",
 			along: true, ways: "inbox_due receiver due_at, inbox_one_running_per_key receiver ordering_key, " + openByKey + " id, " + parkedByKey + " id, " + byNumber,
 		},
 		{
