@@ -12,7 +12,7 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // interruptions are answers after which the provider may still be at work on
@@ -130,7 +130,7 @@ func TestAttempt_create(t *testing.T) {
 }
 
 func TestAttempt_confirm(t *testing.T) {
-	pgtest.Long(t, "it makes a database for each of many cases")
+	testdb.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 
 	t.Run("an error of the provider opens a new key, after a look at the intent", func(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -29,7 +29,7 @@ var rounds = flag.Int("rounds", defaultRounds, "how often cancel races capture")
 // life, many times. Exactly one of the two wins each time, and the provider's
 // books agree with the ledger on which.
 func TestCancelAgainstCapture(t *testing.T) {
-	pgtest.Long(t, "it races many times")
+	testdb.Long(t, "it races many times")
 	t.Parallel()
 	n := *rounds
 	if testing.Short() {

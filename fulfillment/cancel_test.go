@@ -7,8 +7,8 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/stripe"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -36,7 +36,7 @@ func released(events string) sight {
 }
 
 func TestCancel(t *testing.T) {
-	pgtest.Long(t, "it makes a database for each of many cases")
+	testdb.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 
 	t.Run("before anything happened nothing is undone and nobody is asked", func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 func TestInventory(t *testing.T) {
@@ -102,7 +102,7 @@ func (s stocked) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, 
 // way round. PostgreSQL would end a deadlock after a second, and commit would
 // send the loser's batch again, so that only its own count shows it.
 func TestInventory_opposite_orders_do_not_deadlock(t *testing.T) {
-	pgtest.Long(t, "it races many against each other")
+	testdb.Long(t, "it races many against each other")
 	t.Parallel()
 	const pairs = 50
 	w := newWorld(t)

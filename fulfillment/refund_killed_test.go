@@ -11,7 +11,7 @@ import (
 
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // TestRefund_killed lets the holder of a refund's message come to its end at each
@@ -19,7 +19,7 @@ import (
 // over brings the refund to its outcome, and the money goes back once, whether
 // the provider still knows the keys or not.
 func TestRefund_killed(t *testing.T) {
-	pgtest.Long(t, "it makes a database for each of many cases")
+	testdb.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 	// Each way to die is what happens to the next call of the step.
 	for name, die := range map[string]struct {
@@ -103,7 +103,7 @@ func (w *world) expectBack(outcomes string, want ...moved) {
 }
 
 func TestRefund_is_given_back_once(t *testing.T) {
-	pgtest.Long(t, "it makes a database for each of many cases")
+	testdb.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 
 	for name, faults := range map[string]string{

@@ -9,7 +9,7 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 func TestRefund(t *testing.T) {
@@ -84,7 +84,7 @@ select string_agg(format('%s→%s %s', split_part(debit, ':', 1), split_part(cre
 // TestRefund_state is about what the provider says that became of the refund, be
 // it in the answer to a send or in its list.
 func TestRefund_state(t *testing.T) {
-	pgtest.Long(t, "it makes a database for each of many cases")
+	testdb.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 	failed := asked + " refund.failed"
 	for name, tc := range map[string]struct {
@@ -157,7 +157,7 @@ func TestRefund_state(t *testing.T) {
 
 // TestRefund_list is about a look before a send.
 func TestRefund_list(t *testing.T) {
-	pgtest.Long(t, "it makes a database for each of many cases")
+	testdb.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 	of := func(reference, id, status string) json.RawMessage {
 		return refundOf(status, "id", id, "metadata", map[string]any{"refund_id": reference})

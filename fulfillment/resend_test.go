@@ -16,7 +16,7 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // outcomes are those that a name means.
@@ -224,7 +224,7 @@ func TestResend_holds_up_no_news(t *testing.T) {
 		s := toldShop(t)
 		s.resend()
 		s.exec(`update inbox set status = 'dead' where type = $1`, fulfillment.TypeResend)
-		api := pgtest.As(t, s.db, postgres.RoleAPI)
+		api := testdb.As(t, s.db, postgres.RoleAPI)
 		for merchant, want := range map[string]int{"acme": 1, "globex": 0} {
 			found, err := inbox.List(t.Context(), api.Tenant(merchant), inbox.StatusDead, 0, 10)
 			if err != nil || len(found) != want {

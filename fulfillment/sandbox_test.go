@@ -12,14 +12,14 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/sandbox"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // newSandbox is a Stripe-compatible provider with books of its own.
 func newSandbox(t *testing.T) http.Handler {
 	t.Helper()
-	database := pgtest.Empty(t)
+	database := testdb.Empty(t)
 	if err := sandbox.Migrate(t.Context(), database); err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // Seeds whose first draw makes the sandbox fail before the effect, and after it.
@@ -19,7 +19,7 @@ const (
 // key leads to it for ever. The next holder meets it, records it, and goes on
 // under another key.
 func TestSavedError(t *testing.T) {
-	pgtest.Long(t, "it makes a database for each of many cases")
+	testdb.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 	for name, faults := range map[string]string{"before the effect": failsBefore, "after the effect": failsAfter} {
 		for _, op := range []string{"create", "confirm"} {

@@ -13,13 +13,13 @@ import (
 
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // TestOnStep_reportsStepsThatHadWork: a step that found its work done
 // takes no time worth knowing.
 func TestOnStep_reportsStepsThatHadWork(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	w := newWorld(t)
 	w.provider.behind = newSandbox(t)

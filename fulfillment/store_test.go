@@ -12,8 +12,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/stripe"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 var soak = flag.Bool("soak", false, "TestStore in its long form: 10,000 sequences of 100 steps, about half an hour")
@@ -26,7 +26,7 @@ var soak = flag.Bool("soak", false, "TestStore in its long form: 10,000 sequence
 //
 //	go test ./fulfillment -run TestStore -soak -timeout 2h -v
 func TestStore(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	const shards = 2 // a database each, in which the sequences come one after another
 	checks, steps := 10, 30
@@ -97,7 +97,7 @@ func (s *store) isLate() bool {
 
 func newStore(t *testing.T, count *tally) *store {
 	t.Helper()
-	s := &store{T: t, db: pgtest.Reused(t), bank: newBank(t), tally: count, afterTx: "0"}
+	s := &store{T: t, db: testdb.Reused(t), bank: newBank(t), tally: count, afterTx: "0"}
 	client, err := stripe.New(stripe.Config{SecretKey: "sk_test_1", Base: s.bank.server.URL})
 	if err != nil {
 		t.Fatal(err)

@@ -16,8 +16,8 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/stripe"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
 )
@@ -34,7 +34,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{T: t, db: pgtest.Reused(t), provider: newProvider(t), log: &transcript{}}
+	w := &world{T: t, db: testdb.Reused(t), provider: newProvider(t), log: &transcript{}}
 	w.client = w.clientWithin(0)
 	w.charge = w.handlerOf(w.client)
 	w.exec(`insert into merchants (merchant_id) values ('acme')`)

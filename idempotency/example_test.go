@@ -10,13 +10,13 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/idempotency"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // A request that is sent again under its key is answered again and not done
 // again.
 func Example() {
-	db, end := pgtest.Example()
+	db, end := testdb.Example()
 	defer end()
 	ctx := context.Background()
 	receiver := idempotency.Receiver{DB: db, Retention: 24 * time.Hour}
@@ -68,7 +68,7 @@ type account struct {
 // Any function is done once per key: its writes, its result and the key are one
 // commit.
 func ExampleOnce() {
-	db, end := pgtest.Example()
+	db, end := testdb.Example()
 	defer end()
 	ctx := context.Background()
 
@@ -97,7 +97,7 @@ func ExampleOnce() {
 
 // Of many inputs the known ones are skipped, and a bad one fails alone.
 func ExampleOnce_DoAll() {
-	db, end := pgtest.Example()
+	db, end := testdb.Example()
 	defer end()
 	ctx := context.Background()
 

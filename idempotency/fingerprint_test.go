@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/idempotency"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 func TestCanonical(t *testing.T) {
@@ -231,7 +231,7 @@ func (s shouted) MarshalJSON() ([]byte, error) { return []byte(`"` + s.text + `!
 func anything(t *testing.T) idempotency.Once[any, string] {
 	t.Helper()
 	return idempotency.Once[any, string]{
-		Receiver: idempotency.Receiver{DB: pgtest.Reused(t)}, Scope: "acme", Operation: "any.v1",
+		Receiver: idempotency.Receiver{DB: testdb.Reused(t)}, Scope: "acme", Operation: "any.v1",
 		Work: func(context.Context, *pgx.Batch, any) (string, error) { return "done", nil },
 	}
 }

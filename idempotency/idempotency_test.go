@@ -15,8 +15,8 @@ import (
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 const insertEffect = `insert into outbox (topic, message_id, payload, metadata) values ('t', 'effect', '', '{}')`
@@ -52,7 +52,7 @@ func TestReceive(t *testing.T) {
 
 	t.Run("a request is carried out once, and its repetition gets the stored answer", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		r := idempotency.Receiver{DB: db, Retention: time.Hour}
 		first, again := receive(t, r, effect), receive(t, r, effect)
 		if diff := cmp.Diff(theAnswer(), first.Answer); diff != "" || first.Replayed {
@@ -67,7 +67,7 @@ func TestReceive(t *testing.T) {
 
 	t.Run("an answer is kept for the retention, by the database's clock", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		for _, test := range []struct{ retention, want time.Duration }{{90 * time.Minute, 90 * time.Minute}, {0, 24 * time.Hour}, {-1, 24 * time.Hour}} {
 			key := keyOf(test.retention.String())
 			before := fromNow(t, db, -time.Second)
@@ -85,7 +85,7 @@ func TestReceive(t *testing.T) {
 
 	t.Run("an error of the work stores nothing and leaves the key free", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		r := idempotency.Receiver{DB: db}
 		planted := errors.New("planted")
 		_, err := r.Receive(t.Context(), theKey(), theRequest(), func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
@@ -103,7 +103,7 @@ func TestReceive(t *testing.T) {
 
 	t.Run("the work runs again after a lost race, with the same time", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		b := &pgx.Batch{}
 		b.Queue(`insert into merchants (merchant_id) values ('m0'), ('m1'), ('m2')`)
 		if err := db.Commit(t.Context(), b); err != nil {
@@ -124,7 +124,7 @@ func TestReceive(t *testing.T) {
 
 	t.Run("the work that loses every race ends as unavailable", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		calls := 0
 		r := idempotency.Receiver{DB: db, Lost: func(err error) bool { return postgres.Constraint(err) == "merchants_pkey" }}
 		_, err := r.Receive(t.Context(), theKey(), theRequest(), func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
@@ -141,7 +141,7 @@ func TestReceive(t *testing.T) {
 	t.Run("of sixty-four at once one runs the work, and all get its answer", func(t *testing.T) {
 		t.Parallel()
 		const clients = 64
-		db := open(t, pgtest.URL(t), postgres.Options{MaxConns: 6})
+		db := open(t, testdb.URL(t), postgres.Options{MaxConns: 6})
 		var mu sync.Mutex
 		first := 0
 		var work errgroup.Group
@@ -171,7 +171,7 @@ func TestReceive_besideARivalInFlight(t *testing.T) {
 
 	t.Run("a request is refused as in flight after its wait", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		rival := rivalInFlight(t, db)
 		r := idempotency.Receiver{DB: db, Wait: 20 * time.Millisecond}
 		if _, err := r.Receive(t.Context(), theKey(), theRequest(), effect); !errors.Is(err, idempotency.ErrInFlight) {
@@ -188,7 +188,7 @@ func TestReceive_besideARivalInFlight(t *testing.T) {
 
 	t.Run("a request waits for the rival and replays its answer", func(t *testing.T) {
 		t.Parallel()
-		db := open(t, pgtest.URL(t), postgres.Options{LockTimeout: time.Millisecond})
+		db := open(t, testdb.URL(t), postgres.Options{LockTimeout: time.Millisecond})
 		rival := rivalInFlight(t, db)
 		var got idempotency.Outcome
 		var waiting errgroup.Group
@@ -208,7 +208,7 @@ func TestReceive_besideARivalInFlight(t *testing.T) {
 
 	t.Run("a request is refused at once when as many wait as may", func(t *testing.T) {
 		t.Parallel()
-		db := open(t, pgtest.URL(t), postgres.Options{LockTimeout: time.Millisecond})
+		db := open(t, testdb.URL(t), postgres.Options{LockTimeout: time.Millisecond})
 		rivalInFlight(t, db)
 		r := idempotency.Receiver{DB: db, Wait: 20 * time.Millisecond, Waiters: make(chan struct{}, 1)}
 		if _, err := r.Receive(t.Context(), theKey(), theRequest(), effect); !errors.Is(err, idempotency.ErrInFlight) || errors.Is(err, idempotency.ErrCrowded) {
@@ -223,7 +223,7 @@ func TestReceive_besideARivalInFlight(t *testing.T) {
 
 	t.Run("a lock that the work waits for is not a rival", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		rival, err := db.Pool().Begin(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -261,7 +261,7 @@ func TestReceive_overACutConnection(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			url := pgtest.URL(t)
+			url := testdb.URL(t)
 			direct := open(t, url, postgres.Options{})
 			proxy := failpoint.StartCutter(t, url)
 			r := idempotency.Receiver{DB: open(t, proxy.URL(), postgres.Options{})}
@@ -275,7 +275,7 @@ func TestReceive_overACutConnection(t *testing.T) {
 
 	t.Run("without a server the outcome stays unknown", func(t *testing.T) {
 		t.Parallel()
-		url := pgtest.URL(t)
+		url := testdb.URL(t)
 		direct := open(t, url, postgres.Options{})
 		proxy := failpoint.StartCutter(t, url)
 		r := idempotency.Receiver{DB: open(t, proxy.URL(), postgres.Options{MaxConns: 1})}
@@ -291,7 +291,7 @@ func TestReceive_overACutConnection(t *testing.T) {
 
 	t.Run("an error after an unknown commit is unavailable", func(t *testing.T) {
 		t.Parallel()
-		url := pgtest.URL(t)
+		url := testdb.URL(t)
 		proxy := failpoint.StartCutter(t, url)
 		r := idempotency.Receiver{DB: open(t, proxy.URL(), postgres.Options{})}
 		proxy.Arm(failpoint.Before, 2)
@@ -310,7 +310,7 @@ func TestReceive_overACutConnection(t *testing.T) {
 
 	t.Run("a caller that gives up gets unavailable, and its commit goes on", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		r := idempotency.Receiver{DB: db}
 		_, err := r.Receive(ctx, theKey(), theRequest(), func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
@@ -355,7 +355,7 @@ func TestReceive_asksItsCache(t *testing.T) {
 	t.Run("the cache keeps what was committed, and what was read", func(t *testing.T) {
 		t.Parallel()
 		cache := &cacheStub{}
-		r := idempotency.Receiver{DB: pgtest.Reused(t), Cache: cache}
+		r := idempotency.Receiver{DB: testdb.Reused(t), Cache: cache}
 		first := receive(t, r, effect)
 		receive(t, r, effect)
 		want := idempotency.Record{Answer: theAnswer(), Fingerprint: theRequest().Fingerprint, Canonical: theRequest().Canonical, ExpiresAt: first.ExpiresAt}
@@ -368,7 +368,7 @@ func TestReceive_asksItsCache(t *testing.T) {
 		t.Parallel()
 		another := idempotency.Record{Answer: theAnswer(), Fingerprint: []byte("another")}
 		expired := idempotency.Record{Answer: theAnswer(), Fingerprint: theRequest().Fingerprint, Expired: true}
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		for i, record := range []idempotency.Record{another, expired} {
 			got := receive(t, idempotency.Receiver{DB: db, Cache: &cacheStub{known: true, record: record}}, effect)
 			if got.Replayed != (i > 0) { // by the database
@@ -381,7 +381,7 @@ func TestReceive_asksItsCache(t *testing.T) {
 	t.Run("the cache keeps nothing that was refused", func(t *testing.T) {
 		t.Parallel()
 		cache := &cacheStub{}
-		r := idempotency.Receiver{DB: pgtest.Reused(t), Cache: cache}
+		r := idempotency.Receiver{DB: testdb.Reused(t), Cache: cache}
 		_, err := r.Receive(t.Context(), theKey(), theRequest(), func(context.Context, *pgx.Batch, time.Time) (idempotency.Answer, error) {
 			return idempotency.Answer{StatusCode: 500}, nil
 		})
@@ -453,7 +453,7 @@ func TestObserver(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			db, counted := pgtest.Reused(t), &counts{}
+			db, counted := testdb.Reused(t), &counts{}
 			r := idempotency.Receiver{DB: db, Observer: counted.observer(), Lost: func(error) bool { return test.lost }}
 			_, err := r.Receive(t.Context(), theKey(), theRequest(), test.work(db))
 			if failed := test.commits[idempotency.CommitFailed] > 0; failed != (err != nil) || errors.Is(err, idempotency.ErrUnavailable) {
@@ -465,7 +465,7 @@ func TestObserver(t *testing.T) {
 
 	t.Run("a rival in flight", func(t *testing.T) {
 		t.Parallel()
-		db, counted := open(t, pgtest.URL(t), postgres.Options{LockTimeout: 20 * time.Millisecond}), &counts{}
+		db, counted := open(t, testdb.URL(t), postgres.Options{LockTimeout: 20 * time.Millisecond}), &counts{}
 		rivalInFlight(t, db)
 		r := idempotency.Receiver{DB: db, Observer: counted.observer()}
 		if _, err := r.Receive(t.Context(), theKey(), theRequest(), effect); !errors.Is(err, idempotency.ErrInFlight) {

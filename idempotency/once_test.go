@@ -20,7 +20,7 @@ import (
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 type order struct {
@@ -68,7 +68,7 @@ func TestOnce(t *testing.T) {
 
 	t.Run("the work is done once, and its result is returned each time", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		var calls atomic.Int64
 		once := ordering(db, &calls)
 		first := do(t, once, order{ID: "o-1", Amount: math.MaxInt64})
@@ -90,7 +90,7 @@ func TestOnce(t *testing.T) {
 
 	t.Run("without a key function each input is work of its own", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		once := ordering(db, new(atomic.Int64))
 		for i, in := range []order{{ID: "o-1", Amount: 1}, {ID: "o-1", Amount: 2}, {ID: "o-2", Amount: 1}} {
 			if got := do(t, once, in); got.Duplicate || got.Value.Number != int64(i+1) {
@@ -102,7 +102,7 @@ func TestOnce(t *testing.T) {
 
 	t.Run("another operation or scope has keys of its own", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		once := ordering(db, new(atomic.Int64))
 		once.Key = byID
 		other, foreign := once, once
@@ -117,7 +117,7 @@ func TestOnce(t *testing.T) {
 
 	t.Run("another input under the same key is refused with the members that differ", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		once := ordering(db, new(atomic.Int64))
 		once.Key = byID
 		do(t, once, order{ID: "o-1", Amount: 1})
@@ -131,7 +131,7 @@ func TestOnce(t *testing.T) {
 
 	t.Run("members outside Same may differ", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		once := ordering(db, new(atomic.Int64))
 		once.Same = func(o order) any { return []any{o.ID, o.Amount} }
 		for i, at := range []string{"10:00", "10:01"} {
@@ -144,7 +144,7 @@ func TestOnce(t *testing.T) {
 
 	t.Run("a failure stores nothing and can be retried", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		once := ordering(db, new(atomic.Int64))
 		work, planted, broken := once.Work, errors.New("planted"), true
 		once.Work = func(ctx context.Context, b *pgx.Batch, o order) (receipt, error) {
@@ -167,7 +167,7 @@ func TestOnce(t *testing.T) {
 
 	t.Run("a forgotten result is not returned, and the work is not done again", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		once := ordering(db, new(atomic.Int64))
 		once.Forget = true
 		if got := do(t, once, order{ID: "o-1", Amount: 5}); got.Duplicate || got.Value.Paid != 5 {
@@ -208,7 +208,7 @@ func TestOnce_refusesWhatItCannotKeep(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.Reused(t)
+			db := testdb.Reused(t)
 			once := numbers{
 				Receiver: idempotency.Receiver{DB: db}, Operation: "number.v1",
 				Work: func(_ context.Context, _ *pgx.Batch, in float64) (float64, error) { return in, nil },
@@ -222,7 +222,7 @@ func TestOnce_refusesWhatItCannotKeep(t *testing.T) {
 
 	t.Run("a result that another version wrote is an error, not an empty one", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		numbers := idempotency.Once[string, float64]{
 			Receiver: idempotency.Receiver{DB: db}, Operation: "v1",
 			Work: func(context.Context, *pgx.Batch, string) (float64, error) { return 1, nil },
@@ -249,7 +249,7 @@ func TestOnce_refusesAWorkThatReadsFromItsOwnBatch(t *testing.T) {
 		for _, forget := range []bool{false, true} {
 			t.Run(name+map[bool]string{true: ", forgotten"}[forget], func(t *testing.T) {
 				t.Parallel()
-				db := pgtest.Reused(t)
+				db := testdb.Reused(t)
 				once := ordering(db, new(atomic.Int64))
 				correct := once
 				once.Forget = forget
@@ -308,7 +308,7 @@ func TestDoAll(t *testing.T) {
 
 	t.Run("known inputs are skipped, and the others are done, in order", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		var calls atomic.Int64
 		once := ordering(db, &calls)
 		once.Key = byID
@@ -337,7 +337,7 @@ func TestDoAll(t *testing.T) {
 
 	t.Run("one bad input fails alone", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		once := ordering(db, new(atomic.Int64))
 		once.Key = byID
 		work, planted := once.Work, errors.New("planted")
@@ -373,7 +373,7 @@ func TestDoAll(t *testing.T) {
 
 	t.Run("a panic in Key, or in reading a result, fails one input", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		once := idempotency.Once[*order, moody]{
 			Receiver: idempotency.Receiver{DB: db}, Operation: "moody.v1",
 			Key: func(o *order) (string, error) { return o.ID, nil },
@@ -399,7 +399,7 @@ func TestDoAll(t *testing.T) {
 
 	t.Run("a work that ends its goroutine fails one input", func(t *testing.T) {
 		t.Parallel()
-		once := ordering(pgtest.Reused(t), new(atomic.Int64))
+		once := ordering(testdb.Reused(t), new(atomic.Int64))
 		work := once.Work
 		once.Work = func(ctx context.Context, b *pgx.Batch, in order) (receipt, error) {
 			if in.ID == "o-1" {
@@ -415,7 +415,7 @@ func TestDoAll(t *testing.T) {
 
 	t.Run("an input that occurs twice in one call is done once", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		once := ordering(db, new(atomic.Int64))
 		in := make([]order, 20)
 		for i := range in {
@@ -429,7 +429,7 @@ func TestDoAll(t *testing.T) {
 
 	t.Run("no more inputs run at once than Concurrency", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		once := ordering(db, new(atomic.Int64))
 		var mu sync.Mutex
 		now, most := 0, 0
@@ -453,7 +453,7 @@ func TestDoAll(t *testing.T) {
 
 	t.Run("inputs that a call left undone are done by the next", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		var calls atomic.Int64
 		once := ordering(db, &calls)
 		stopped, cancel := context.WithCancel(t.Context())
@@ -529,7 +529,7 @@ func TestOnce_neighbouringWindowsAnswerForEachOther(t *testing.T) {
 			{reportAt(10, 59, 59), reportAt(11, 0, 1), reportAt(10, 30, 0)},
 			{reportAt(11, 0, 1), reportAt(10, 59, 59), reportAt(11, 30, 0)},
 		} {
-			db := pgtest.Reused(t)
+			db := testdb.Reused(t)
 			var calls atomic.Int64
 			once := reporting(db, &calls)
 			for i, r := range sent {
@@ -546,7 +546,7 @@ func TestOnce_neighbouringWindowsAnswerForEachOther(t *testing.T) {
 
 	t.Run("concurrent duplicates in both windows are done once", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		once := reporting(db, new(atomic.Int64))
 		in := make([]report, 20)
 		for i := range in {
@@ -563,7 +563,7 @@ func TestOnce_neighbouringWindowsAnswerForEachOther(t *testing.T) {
 
 	t.Run("keys that cross each other do not deadlock", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		once := reporting(db, new(atomic.Int64))
 		once.Key = func(r report) (string, error) { return r.Shop, nil }
 		once.Also = func(r report) ([]string, error) { return []string{map[string]string{"a": "b", "b": "a"}[r.Shop]}, nil }
@@ -588,7 +588,7 @@ func TestReceive_claimsFurtherKeys(t *testing.T) {
 	t.Run("an answer of a further key is not cached under the first", func(t *testing.T) {
 		t.Parallel()
 		cache := &cacheStub{}
-		r := idempotency.Receiver{DB: pgtest.Reused(t), Cache: cache}
+		r := idempotency.Receiver{DB: testdb.Reused(t), Cache: cache}
 		first := receive(t, r, effect)
 		cache.kept = nil
 		further := theRequest()
@@ -602,7 +602,7 @@ func TestReceive_claimsFurtherKeys(t *testing.T) {
 
 	t.Run("a taken key that the work itself claims is a refusal", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		if err := claim(t, db, keyOf("foreign"), theAnswer(), inAnHour()); err != nil {
 			t.Fatal(err)
 		}

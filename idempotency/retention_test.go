@@ -12,7 +12,7 @@ import (
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 func wantSwept(t *testing.T, db *postgres.DB, limit, want int) {
@@ -72,7 +72,7 @@ func TestSweep(t *testing.T) {
 
 	t.Run("an expired key loses answer and request, and keeps the rest", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		claimExpired(t, db, 1)
 		want := row(t, db, "old0")
 		want["body"], want["content_type"], want["request"] = nil, nil, nil
@@ -84,7 +84,7 @@ func TestSweep(t *testing.T) {
 
 	t.Run("a swept key is still taken", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		claimExpired(t, db, 1)
 		wantSwept(t, db, 10, 1)
 		if err := claim(t, db, keyOf("old0"), theAnswer(), inAnHour()); !idempotency.IsTaken(err) {
@@ -95,7 +95,7 @@ func TestSweep(t *testing.T) {
 
 	t.Run("the oldest keys go first, up to the limit, each once", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		claimExpired(t, db, 5)
 		wantSwept(t, db, 2, 2)
 		for i := range 5 {
@@ -111,7 +111,7 @@ func TestSweep(t *testing.T) {
 
 	t.Run("rows of a dead sweep are swept by the next", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		claimExpired(t, db, 3)
 		dead, err := db.Pool().Begin(t.Context())
 		if err != nil {
@@ -130,7 +130,7 @@ func TestSweep(t *testing.T) {
 
 	t.Run("a read does not wait for a sweep", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		claimExpired(t, db, 1)
 		sweep, err := db.Pool().Begin(t.Context())
 		if err != nil {
@@ -147,7 +147,7 @@ func TestSweep(t *testing.T) {
 
 	t.Run("a tombstone is expired even if the clock steps back", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		claimExpired(t, db, 1)
 		wantSwept(t, db, 10, 1)
 		// As if the server's clock had been set back by an hour and a half.
@@ -164,7 +164,7 @@ func TestSweep(t *testing.T) {
 
 	t.Run("a sweep reads no more rows as tombstones grow, nor by an old plan", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		tx, err := db.Pool().Begin(t.Context())
 		if err != nil {
 			t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/migrations"
 )
 
@@ -27,7 +27,7 @@ type replicatedPair struct {
 
 func newReplicatedPair(t *testing.T) *replicatedPair {
 	t.Helper()
-	pgtest.Long(t, "it starts two servers")
+	testdb.Long(t, "it starts two servers")
 	primary, err := local.Start(t.Context(), local.Options{InMemory: true, Fsync: true})
 	if err != nil {
 		t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 func theKey() idempotency.Key {
@@ -69,7 +69,7 @@ func TestClaim(t *testing.T) {
 
 	t.Run("an answer is kept byte for byte", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		expires := inAnHour()
 		if err := claim(t, db, theKey(), theAnswer(), expires); err != nil {
 			t.Fatal(err)
@@ -83,7 +83,7 @@ func TestClaim(t *testing.T) {
 
 	t.Run("a key in another scope or operation is another key", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		if err := claim(t, db, theKey(), theAnswer(), inAnHour()); err != nil {
 			t.Fatal(err)
 		}
@@ -102,7 +102,7 @@ func TestClaim(t *testing.T) {
 
 	t.Run("a taken key refuses the whole batch", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		for i := range 3 {
 			err := claim(t, db, theKey(), theAnswer(), inAnHour())
 			if taken := idempotency.IsTaken(err); taken != (i > 0) || (err == nil) == (i > 0) {
@@ -131,7 +131,7 @@ func rivalInFlight(t *testing.T, db *postgres.DB) pgx.Tx {
 
 func TestReadKey_writesNothing(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	tx, err := db.Pool().BeginTx(t.Context(), pgx.TxOptions{AccessMode: pgx.ReadOnly})
 	if err != nil {
 		t.Fatal(err)
@@ -145,7 +145,7 @@ func TestKeyReader(t *testing.T) {
 	t.Parallel()
 	const each = 20
 	scopes := []string{"acme", "globex", "initech"} // the last one has no key
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	for _, scope := range scopes[:2] {
 		for n := range each {
 			answer := theAnswer()
@@ -156,7 +156,7 @@ func TestKeyReader(t *testing.T) {
 			}
 		}
 	}
-	keys := idempotency.NewKeyReader(pgtest.As(t, db, postgres.RoleAPI), 0)
+	keys := idempotency.NewKeyReader(testdb.As(t, db, postgres.RoleAPI), 0)
 	held, err := db.Pool().Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -242,8 +242,8 @@ func TestReceive_usesAKnownStateOfItsKeyAlone(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			db, counted := pgtest.Reused(t), &counts{}
-			acting := pgtest.As(t, db, postgres.RoleAPI)
+			db, counted := testdb.Reused(t), &counts{}
+			acting := testdb.As(t, db, postgres.RoleAPI)
 			plain := idempotency.Receiver{DB: acting.Tenant(mine.Scope), Retention: time.Hour}
 			if test.before {
 				receive(t, plain, theRequest(), false)
@@ -279,7 +279,7 @@ const showTimeouts = `select current_setting('lock_timeout'), current_setting('s
 func single(t *testing.T, o postgres.Options) *postgres.DB {
 	t.Helper()
 	o.MaxConns = 1
-	return open(t, pgtest.URL(t), o)
+	return open(t, testdb.URL(t), o)
 }
 
 func TestWait(t *testing.T) {
@@ -353,7 +353,7 @@ func TestList(t *testing.T) {
 
 	t.Run("uses are listed oldest first", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		expires := inAnHour()
 		refund := idempotency.Key{Scope: "acme", Operation: "POST /v1/charges/{id}/refunds", Value: "k1"}
 		cancel := idempotency.Key{Scope: "acme", Operation: "POST /v1/charges/{id}/cancel", Value: "k1"}
@@ -382,7 +382,7 @@ func TestList(t *testing.T) {
 
 	t.Run("uses of another scope or key are not listed", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		if err := claim(t, db, theKey(), theAnswer(), inAnHour()); err != nil {
 			t.Fatal(err)
 		}
@@ -395,7 +395,7 @@ func TestList(t *testing.T) {
 
 	t.Run("a list reads no more rows as the scope grows", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		tombstones(t, db, 20000)
 		if err := claim(t, db, theKey(), theAnswer(), inAnHour()); err != nil {
 			t.Fatal(err)

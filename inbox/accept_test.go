@@ -13,7 +13,7 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // accept commits a message to the inbox of the receiver r.
@@ -55,7 +55,7 @@ func TestAccept(t *testing.T) {
 
 	t.Run("a message is kept as it was given", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		want := inbox.Message{
 			ID: "m1", Type: "note", OrderingKey: "naïve 🔑", Payload: []byte("\x00\xff"), Metadata: map[string]string{"a": "b"},
 		}
@@ -74,14 +74,14 @@ func TestAccept(t *testing.T) {
 
 	t.Run("the longest id and the longest key are kept", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		accept(t, db, inbox.Message{ID: random(inbox.MaxLength), OrderingKey: random(inbox.MaxLength)})
 		await.Row(t, db, `select length(message_id) = 255 and length(ordering_key) = 255 from inbox`)
 	})
 
 	t.Run("a message of an id alone is its own key", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		accept(t, db, inbox.Message{ID: "m1"})
 		var key string
 		var payload []byte
@@ -94,7 +94,7 @@ func TestAccept(t *testing.T) {
 
 	t.Run("again is counted, and another payload is kept aside", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		for _, payload := range []string{"x", "x", "y", "y", "x"} {
 			accept(t, db, note("m1", payload))
 		}
@@ -106,7 +106,7 @@ func TestAccept(t *testing.T) {
 
 	t.Run("the same message as one that came by the outbox is the same", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		post(t, db, letter("m1", "x"))
 		receive(t, db, "r")
 		awaitReceived(t, db)
@@ -119,7 +119,7 @@ func TestAccept(t *testing.T) {
 
 	t.Run("a batch that rolls back has received nothing", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		b := &pgx.Batch{}
 		if err := inbox.Accept(b, "r", note("m1", "x")); err != nil {
 			t.Fatal(err)
@@ -159,7 +159,7 @@ func TestAcceptRefusesWhatCannotBeStored(t *testing.T) {
 // is refused, and each delivery is counted once.
 func TestAcceptBesideRivals(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	const rivals, messages = 8, 30
 	var all sync.WaitGroup
 	for range rivals {

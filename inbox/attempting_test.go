@@ -9,7 +9,7 @@ import (
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 type mark struct{}
@@ -19,7 +19,7 @@ type mark struct{}
 // told.
 func TestAttempting(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	b := &pgx.Batch{}
 	m := note("m1", "x")
 	m.Metadata = map[string]string{"traceparent": "t1"}
@@ -58,7 +58,7 @@ func TestAttempting(t *testing.T) {
 // context that was given back, too.
 func TestAttemptingIsStillInterrupted(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	put(t, db, "m1", "k")
 	told := &diary{}
 	began := make(chan struct{})

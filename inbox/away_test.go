@@ -18,8 +18,8 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 func TestAnOutageOfTheStoreIsNobodysAttempt(t *testing.T) {
@@ -59,7 +59,7 @@ func TestAnOutageOfTheStoreIsNobodysAttempt(t *testing.T) {
 		"a connection to another": {func(context.Context, *postgres.DB) error { return &net.OpError{Op: "dial", Err: io.ErrClosedPipe} }, counted},
 		"another host's outage":   {func(context.Context, *postgres.DB) error { return &url.Error{Op: "Get", Err: io.ErrUnexpectedEOF} }, counted},
 	}
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	for name := range cases {
 		put(t, db, name, name)
 	}
@@ -79,7 +79,7 @@ func TestAnOutageOfTheStoreIsNobodysAttempt(t *testing.T) {
 // readOverACutConnection reads, and loses the connection while the server works.
 func readOverACutConnection(ctx context.Context, t *testing.T) error {
 	t.Helper()
-	proxy := failpoint.StartCutter(t, pgtest.Empty(t))
+	proxy := failpoint.StartCutter(t, testdb.Empty(t))
 	db := open(t, proxy.URL(), postgres.Options{})
 	proxy.Arm(failpoint.Before, 1)
 	var one int
@@ -113,9 +113,9 @@ func connectToNobody(ctx context.Context) error {
 // The database restarts while handlers work: none of them comes through, and none
 // can say so before it is back.
 func TestARestartOfTheDatabaseCostsNoAttemptAndLooksLikeNoDeath(t *testing.T) {
-	pgtest.Long(t, "it stops a database server")
+	testdb.Long(t, "it stops a database server")
 	t.Parallel()
-	address := pgtest.URL(t)
+	address := testdb.URL(t)
 	db := open(t, address, postgres.Options{})
 	clock, err := pgx.Connect(t.Context(), address) // it outlives the others
 	if err != nil {
@@ -163,9 +163,9 @@ func TestARestartOfTheDatabaseCostsNoAttemptAndLooksLikeNoDeath(t *testing.T) {
 // Somebody holds a lock that every handler needs, for longer than any of them may
 // wait for it. None of the messages is to blame.
 func TestALockedTableParksNobody(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	address := pgtest.URL(t)
+	address := testdb.URL(t)
 	db, its := open(t, address, postgres.Options{}), open(t, address, postgres.Options{LockTimeout: 20 * time.Millisecond})
 	for i := range 3 {
 		put(t, db, fmt.Sprint("m", i), fmt.Sprint("k", i))

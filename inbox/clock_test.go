@@ -7,13 +7,13 @@ import (
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 func TestProcessor_takesWhatAClockThatWasAheadLeft(t *testing.T) {
-	pgtest.Long(t, "it waits for a correction")
+	testdb.Long(t, "it waits for a correction")
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	for _, id := range []string{"waits", "died with its holder", "waits by a rule"} {
 		waiting(t, db, id, `{}`)
 	}
@@ -34,7 +34,7 @@ func TestProcessor_takesWhatAClockThatWasAheadLeft(t *testing.T) {
 
 func TestProcessor_cutsAWaitThatIsTooLong(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	waiting(t, db, "m", `{}`)
 	p := processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
 		return inbox.Complete, &inbox.WaitError{AtLeast: 24 * inbox.LongestWait, Err: context.DeadlineExceeded}

@@ -7,14 +7,14 @@ import (
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // TestAccept_countsAMessageThatIsNamedByItsContent: in whatever spelling it comes, it
 // is one message, and none of its deliveries is quarantined.
 func TestAccept_countsAMessageThatIsNamedByItsContent(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	accept := func(id string, payload []byte) inbox.Reception {
 		t.Helper()
 		var r inbox.Reception

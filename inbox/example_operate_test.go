@@ -11,13 +11,13 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // A message that no handler can carry out is parked; somebody sees to it, and the
 // message behind it goes on.
 func ExampleRetry() {
-	db, end := pgtest.Example()
+	db, end := testdb.Example()
 	defer end()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

@@ -12,13 +12,13 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/outbox"
 )
 
 // A message is delivered twice and fails once; what it causes happens once.
 func Example() {
-	db, end := pgtest.Example()
+	db, end := testdb.Example()
 	defer end()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

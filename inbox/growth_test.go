@@ -13,7 +13,7 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/outbox"
 )
 
@@ -24,7 +24,7 @@ import (
 // the inbox was empty.
 func TestClaim_readsNoMoreAsTheInboxGrows(t *testing.T) {
 	t.Parallel()
-	pgtest.Long(t, "it writes thousands of messages")
+	testdb.Long(t, "it writes thousands of messages")
 	const insert = `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, done_fence) `
 	for name, test := range map[string]struct {
 		inbox    []string
@@ -61,7 +61,7 @@ func TestClaim_readsNoMoreAsTheInboxGrows(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			url := pgtest.URL(t)
+			url := testdb.URL(t)
 			sent := &statements{}
 			db, its := open(t, url, postgres.Options{}), open(t, url, postgres.Options{MaxConns: 1, Tracer: sent})
 			write(t, db, `alter table inbox set (autovacuum_enabled = off)`)
@@ -101,7 +101,7 @@ func TestClaim_readsNoMoreAsTheInboxGrows(t *testing.T) {
 func entriesRead(t *testing.T, db *postgres.DB) (n int64) {
 	t.Helper()
 	db.Pool().Reset()
-	pgtest.Alone(t, db)
+	testdb.Alone(t, db)
 	err := db.QueryRow(t.Context(), `
 select (select seq_tup_read from pg_stat_user_tables where relname = 'inbox')
      + (select sum(idx_tup_read)::bigint from pg_stat_user_indexes where relname = 'inbox')`).Scan(&n)
@@ -114,9 +114,9 @@ select (select seq_tup_read from pg_stat_user_tables where relname = 'inbox')
 // TestOperatorsReadNoMoreBehindABacklog: what waits behind a parked message is counted
 // among the messages of its key, and not among all of its receiver.
 func TestOperatorsReadNoMoreBehindABacklog(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	write(t, db, `alter table inbox set (autovacuum_enabled = off)`)
 	put(t, db, "first", "k")
 	write(t, db, `analyze inbox`)
@@ -144,8 +144,8 @@ func TestOperatorsReadNoMoreBehindABacklog(t *testing.T) {
 
 func TestReceivingReadsNoMoreAsTheInboxGrows(t *testing.T) {
 	t.Parallel()
-	pgtest.Long(t, "it writes thousands of messages")
-	url := pgtest.URL(t)
+	testdb.Long(t, "it writes thousands of messages")
+	url := testdb.URL(t)
 	db, err := postgres.Open(t.Context(), url, postgres.Options{
 		AllowUnsafeDurability: true, AllowPlaintext: true, Settings: outbox.SessionSettings(),
 	})
@@ -189,8 +189,8 @@ func TestReceivingReadsNoMoreAsTheInboxGrows(t *testing.T) {
 // just restored or upgraded, of which the planner knows nothing yet.
 func TestReceivingReadsNoMoreBehindABacklogThatNobodyCounted(t *testing.T) {
 	t.Parallel()
-	pgtest.Long(t, "it writes thousands of messages")
-	db := pgtest.Open(t)
+	testdb.Long(t, "it writes thousands of messages")
+	db := testdb.Open(t)
 	write(t, db, `alter table inbox set (autovacuum_enabled = off)`)
 	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
 		select 'r', 'open' || n, lpad(n::text, 36, '0'), 't', '', '{}', '' from generate_series(1, 24000) n`)
@@ -215,8 +215,8 @@ func TestReceivingReadsNoMoreBehindABacklogThatNobodyCounted(t *testing.T) {
 // key.
 func TestAcceptingReadsNoMoreAsTheInboxGrows(t *testing.T) {
 	t.Parallel()
-	pgtest.Long(t, "it writes thousands of messages")
-	db := pgtest.Open(t)
+	testdb.Long(t, "it writes thousands of messages")
+	db := testdb.Open(t)
 	write(t, db, `alter table inbox set (autovacuum_enabled = off)`)
 	write(t, db, `analyze inbox`) // it is empty: what is planned now is kept
 	for range 10 {
@@ -239,7 +239,7 @@ func TestAcceptingReadsNoMoreAsTheInboxGrows(t *testing.T) {
 	}
 	// What a session did is counted when it has ended.
 	db.Pool().Reset()
-	pgtest.Alone(t, db)
+	testdb.Alone(t, db)
 	var inSequence, alongKeys, byID, pages int64
 	err := db.QueryRow(t.Context(), `
 select (select seq_tup_read from pg_stat_user_tables where relname = 'inbox'),

@@ -13,7 +13,7 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // renewedLease is a lease whose renewal a test waits for. It is renewed every two
@@ -34,9 +34,9 @@ func awaitRenewal(t *testing.T, db *postgres.DB, id string) {
 // TestHeartbeat: a renewal fails, and the next one finds a lease that is free, one
 // whose row is locked, one that has ended and one that was taken over.
 func TestHeartbeat(t *testing.T) {
-	pgtest.Long(t, "it waits for a heartbeat")
+	testdb.Long(t, "it waits for a heartbeat")
 	t.Parallel()
-	url := pgtest.URL(t)
+	url := testdb.URL(t)
 	db := open(t, url, postgres.Options{})
 	for _, id := range []string{"free", "locked", "lapsed", "taken"} {
 		put(t, db, id, "key-of-"+id)

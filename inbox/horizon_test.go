@@ -8,15 +8,15 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // While any transaction holds an old snapshot, as a dump or a report does, PostgreSQL
 // keeps the dead entries of an index. A claim does not read them again and again.
 func TestClaim_readsNoDeadEntriesBehindAnOldSnapshot(t *testing.T) {
-	pgtest.Long(t, "it writes thousands of messages")
+	testdb.Long(t, "it writes thousands of messages")
 	t.Parallel()
-	url := pgtest.URL(t)
+	url := testdb.URL(t)
 	sent := &statements{}
 	db, its := open(t, url, postgres.Options{}), open(t, url, postgres.Options{MaxConns: 1, Tracer: sent})
 	write(t, db, `alter table inbox set (autovacuum_enabled = off)`)
@@ -49,7 +49,7 @@ func TestClaim_readsNoDeadEntriesBehindAnOldSnapshot(t *testing.T) {
 // A message may be committed later than its due time, behind what claims have found.
 func TestClaim_findsWhatIsCommittedLate(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	start(t, processor(db, noting(&diary{})))
 	late, err := db.Pool().Begin(t.Context())
 	if err != nil {

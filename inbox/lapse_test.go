@@ -11,7 +11,7 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 func TestAnErrorThatQuotesHostileBytesEndsItsClaim(t *testing.T) {
@@ -21,7 +21,7 @@ func TestAnErrorThatQuotesHostileBytesEndsItsClaim(t *testing.T) {
 		"park":    &inbox.ParkError{Err: errors.New("\xff\x00")},
 		"failure": errors.New("\x00\xff"),
 	}
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	for id := range errs {
 		put(t, db, id, id)
 	}
@@ -41,7 +41,7 @@ select bool_and(case message_id
 
 func TestStrangeMetadataOfOneMessageHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	waiting(t, db, "strange", `{"a": 1}`)
 	for _, id := range []string{"a", "b", "c"} {
 		waiting(t, db, id, `{"type": "t"}`)
@@ -56,7 +56,7 @@ func TestStrangeMetadataOfOneMessageHoldsUpNoOther(t *testing.T) {
 // happen to be held beside it: after a silent end they are taken again apart.
 func TestMessagesOfASilentHolderAreTakenAgainApart(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, attempts, fence, due_at)
 		select 'r', n, n, 't', '', '{}', '', 'running', 1, 1, clock_timestamp() - interval '30 minutes' from generate_series(1, 64) n`)
 	p := processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) { return inbox.Complete, nil })
@@ -71,7 +71,7 @@ func TestMessagesOfASilentHolderAreTakenAgainApart(t *testing.T) {
 
 func TestAWaitClearsTheAttemptsBeforeIt(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	waiting(t, db, "m", `{}`)
 	write(t, db, `update inbox set attempts = 2`)
 	start(t, processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {

@@ -11,7 +11,7 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // hung is a handler that holds what it gets until it is let go, and then tries
@@ -47,7 +47,7 @@ func TestLease(t *testing.T) {
 
 	t.Run("a message of a silent holder is taken over, and the holder loses its whole commit", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		put(t, db, "m1", "k")
 		zombie, heir := newHung(db, "of-the-zombie"), newHung(db, "of-the-heir")
 		close(heir.finish)
@@ -77,7 +77,7 @@ func TestLease(t *testing.T) {
 
 	t.Run("the holder loses also while its heir still works", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		put(t, db, "m1", "k")
 		zombie, heir := newHung(db, "of-the-zombie"), newHung(db, "of-the-heir")
 		start(t, processor(db, zombie.handle))
@@ -99,7 +99,7 @@ func TestLease(t *testing.T) {
 
 	t.Run("who failed after he was taken over changes nothing", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		put(t, db, "m1", "k")
 		begun, fail := make(chan struct{}), make(chan struct{})
 		heir := newHung(db, "of-the-heir")
@@ -123,7 +123,7 @@ func TestLease(t *testing.T) {
 
 	t.Run("a message whose holders all went silent is parked and not handled again", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		put(t, db, "m1", "k")
 		write(t, db, `update inbox set status = 'running', attempts = 12, deaths = 11, fence = 12`)
 		silence(t, db)
@@ -136,7 +136,7 @@ func TestLease(t *testing.T) {
 
 	t.Run("how many holders may go silent is a policy", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		put(t, db, "m1", "k")
 		write(t, db, `update inbox set status = 'running', attempts = 1, fence = 1`)
 		silence(t, db)
@@ -159,7 +159,7 @@ func TestLease(t *testing.T) {
 	} {
 		t.Run(name+" of a holder clears the message of the deaths before", func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.Reused(t)
+			db := testdb.Reused(t)
 			put(t, db, "m1", "k")
 			write(t, db, `update inbox set status = 'running', attempts = 11, deaths = 10, fence = 11`)
 			silence(t, db)
@@ -171,9 +171,9 @@ func TestLease(t *testing.T) {
 	}
 
 	t.Run("a heartbeat keeps the message of a handler that works for longer than a lease", func(t *testing.T) {
-		pgtest.Long(t, "it waits for a lease")
+		testdb.Long(t, "it waits for a lease")
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		put(t, db, "m1", "k")
 		h := newHung(db, "of-the-patient")
 		p := processor(db, h.handle)
@@ -196,7 +196,7 @@ func TestLease(t *testing.T) {
 
 	t.Run("who finishes twice finishes once", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		put(t, db, "m1", "k")
 		errs := make(chan error, 2)
 		start(t, processor(db, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
@@ -245,7 +245,7 @@ func TestDrain(t *testing.T) {
 
 	t.Run("a handler that is at work when the program stops may finish", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		put(t, db, "m1", "k")
 		put(t, db, "m2", "k")
 		begun, finish := make(chan struct{}, 2), make(chan struct{})
@@ -268,7 +268,7 @@ func TestDrain(t *testing.T) {
 
 	t.Run("what does not finish in time is given back at once, and no attempt is counted", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		put(t, db, "m1", "k")
 		begun := make(chan struct{})
 		cause := make(chan error, 1)
@@ -299,7 +299,7 @@ func TestDrain(t *testing.T) {
 
 	t.Run("a processor that has nothing to do ends at once", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		p := processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) { return inbox.Complete, nil })
 		p.Poll = time.Hour
 		start(t, p)()

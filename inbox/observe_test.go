@@ -14,7 +14,7 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // tally counts what an Observer is told.
@@ -95,7 +95,7 @@ func TestObserver(t *testing.T) {
 	} {
 		t.Run("an attempt is told that ends "+string(test.end), func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.Reused(t)
+			db := testdb.Reused(t)
 			put(t, db, "m1", "k")
 			told := &tally{}
 			p := processor(db, test.handle(db))
@@ -114,7 +114,7 @@ func TestObserver(t *testing.T) {
 
 	t.Run("a message of a dead holder is told", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		put(t, db, "m1", "k")
 		write(t, db, `update inbox set status = 'running', fence = 1, attempts = 1, due_at = clock_timestamp() - interval '1 day'`)
 		told := &tally{}
@@ -132,7 +132,7 @@ func TestObserver(t *testing.T) {
 
 func TestReceptionIsTold(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	for _, test := range []struct {
 		name    string
 		payload string

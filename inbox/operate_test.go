@@ -13,7 +13,7 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // parkedMessages puts three messages of a key and one of another into the inbox;
@@ -41,7 +41,7 @@ func number(t *testing.T, db *postgres.DB, id string) (n int64) {
 
 func TestList(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	parkedMessages(t, db)
 	first, other := number(t, db, "m1"), number(t, db, "n1")
 	want := []inbox.Entry{
@@ -85,7 +85,7 @@ func TestList(t *testing.T) {
 
 func TestShow(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
 		values ('r', 'm1', 'k', 'letter', '\x00ff', '{"a": 1}', '')`)
 	got, err := inbox.Show(t.Context(), db, number(t, db, "m1"))
@@ -105,7 +105,7 @@ func TestRetry(t *testing.T) {
 
 	t.Run("begins anew, in the order of its key", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		parkedMessages(t, db)
 		if err := inbox.Retry(t.Context(), db, number(t, db, "m1"), "ada"); err != nil {
 			t.Fatal(err)
@@ -128,7 +128,7 @@ func TestRetry(t *testing.T) {
 
 	t.Run("has waited for nothing yet", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		parkedMessages(t, db)
 		write(t, db, `update inbox set waiting_since = clock_timestamp() - interval '1 year'`)
 		if err := inbox.Retry(t.Context(), db, number(t, db, "m1"), "ada"); err != nil {
@@ -146,7 +146,7 @@ func TestDiscard(t *testing.T) {
 
 	t.Run("ends a message and lets its key go on", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		parkedMessages(t, db)
 		if err := inbox.Discard(t.Context(), db, number(t, db, "m1"), "ada"); err != nil {
 			t.Fatal(err)
@@ -171,7 +171,7 @@ func TestDiscard(t *testing.T) {
 
 	t.Run("what a holder of long ago still commits is refused", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		put(t, db, "m1", "k")
 		h := newHung(db, "of-the-zombie")
 		start(t, processor(db, h.handle))
@@ -196,7 +196,7 @@ func TestOperatorsDecideOnParkedMessagesOnly(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.Reused(t)
+			db := testdb.Reused(t)
 			parkedMessages(t, db)
 			write(t, db, `update inbox set status = 'done', done_fence = fence where message_id = 'm3'`)
 			for _, id := range []string{"m2", "m3"} {
@@ -228,7 +228,7 @@ func TestSweep(t *testing.T) {
 	// Ten old and two young ones that are done, and old ones that are not.
 	fill := func(t *testing.T) *postgres.DB {
 		t.Helper()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, done_fence, finished_at)
 			select 'r', 'done' || n, n, 't', '', '{}', '', 'done', 0, clock_timestamp() - n * interval '1 day' from generate_series(5, 16) n`)
 		parkedMessages(t, db)

@@ -16,7 +16,7 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/outbox"
 )
 
@@ -24,7 +24,7 @@ import (
 // finds out what. So the book of an account is the same in whatever order its
 // messages come, and however often each.
 func TestAStreamInAnyOrderAndAnyNumberOfTimesMakesTheSameBook(t *testing.T) {
-	pgtest.Long(t, "it does the same in many ways")
+	testdb.Long(t, "it does the same in many ways")
 	t.Parallel()
 	const long = 50
 	five := []int{1, 2, 3, 4, 5}
@@ -57,7 +57,7 @@ func TestAStreamInAnyOrderAndAnyNumberOfTimesMakesTheSameBook(t *testing.T) {
 		deliver(fmt.Sprint("long", seed), order)
 	}
 
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	// Nothing here refuses an entry that is made twice.
 	write(t, db, `create table book (n bigint generated always as identity, account text not null, entry int not null)`)
 	write(t, db, `create index on book (account)`)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 const poll = 100 * time.Millisecond
@@ -34,7 +34,7 @@ func TestPace(t *testing.T) {
 
 	t.Run("a backlog is claimed as handlers come free, a quarter of them at a time", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		const messages = 45
 		for i := range messages {
 			put(t, db, fmt.Sprint("m", i), fmt.Sprint("k", i))
@@ -59,7 +59,7 @@ func TestPace(t *testing.T) {
 
 	t.Run("a place that comes free waits for others no longer than a poll", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		for i := range 9 {
 			put(t, db, fmt.Sprint("m", i), fmt.Sprint("k", i))
 		}
@@ -83,7 +83,7 @@ func TestPace(t *testing.T) {
 
 	t.Run("who is woken does not wait for the third poll", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		bell := make(chan struct{}, 1)
 		p := processor(db, done)
 		p.Poll, p.Wake = poll, bell
@@ -99,7 +99,7 @@ func TestPace(t *testing.T) {
 
 	t.Run("nor does who comes behind another one of its key", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		p := processor(db, done)
 		p.Poll, p.Wake = poll, make(chan struct{})
 		start(t, p)
@@ -113,7 +113,7 @@ func TestPace(t *testing.T) {
 
 	t.Run("who is not, comes by itself", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		p := processor(db, done)
 		p.Wake = make(chan struct{})
 		start(t, p)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // fataler is a test, or a draw of one.
@@ -73,9 +73,9 @@ select message_id || '=' || convert_from(payload, 'UTF8')
 // size, what it leaves one after another: also where the messages of some keys wait
 // for the outside meanwhile, or are ended.
 func TestPagesOfAnySizeAreTheSame(t *testing.T) {
-	pgtest.Long(t, "it repeats pages in many sizes")
+	testdb.Long(t, "it repeats pages in many sizes")
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	w := receiveTelling(t, db, "paged")
 	draws := 0
 	rapid.Check(t, func(r *rapid.T) {

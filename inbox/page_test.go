@@ -13,8 +13,8 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/outbox"
 )
 
@@ -87,10 +87,10 @@ func wantAside(t *testing.T, db *postgres.DB, want ...string) {
 }
 
 func TestAPageIsItsMessagesOneAfterAnother(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	db := pgtest.Reused(t)
-	w := receiveTelling(t, pgtest.As(t, db, postgres.RoleWorker), "r")
+	db := testdb.Reused(t)
+	w := receiveTelling(t, testdb.As(t, db, postgres.RoleWorker), "r")
 	for name, test := range map[string]struct {
 		known, page []string
 		want        map[string]int
@@ -146,7 +146,7 @@ func TestAPageIsItsMessagesOneAfterAnother(t *testing.T) {
 
 	t.Run("the oldest is the first of it", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		page(t, db, of("z=1", "y=1@l", "x=1", "z=1", "a=1@l", "b=1")...)
 		receive(t, db, "r")
 		awaitReceived(t, db)
@@ -155,7 +155,7 @@ func TestAPageIsItsMessagesOneAfterAnother(t *testing.T) {
 
 	t.Run("each keeps its own type, metadata and time", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		var messages []outbox.Message
 		for i := range 3 {
 			m := letter(fmt.Sprint("m", i), "x")
@@ -188,9 +188,9 @@ select count(*) = 3
 
 // The oldest of a key may itself be in the page that wakes it.
 func TestAPageWakesWhatItAlsoRepeats(t *testing.T) {
-	pgtest.Long(t, "it repeats pages")
+	testdb.Long(t, "it repeats pages")
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	receive(t, db, "r")
 	for name, test := range map[string]struct {
 		page       []string
@@ -239,7 +239,7 @@ func TestAPageAndACommitOfSeveralDoNotCross(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			address := pgtest.URL(t)
+			address := testdb.URL(t)
 			db := open(t, address, postgres.Options{})
 			accept(t, db, inbox.Message{ID: "first", OrderingKey: "z"})
 			accept(t, db, inbox.Message{ID: "second", OrderingKey: "a"})
@@ -272,7 +272,7 @@ func TestACutPageIsReceivedOnce(t *testing.T) {
 			at := map[bool]string{false: "it is written", true: "the offset moves"}[written]
 			t.Run(name+" "+at, func(t *testing.T) {
 				t.Parallel()
-				url := pgtest.URL(t)
+				url := testdb.URL(t)
 				db := open(t, url, postgres.Options{})
 				page(t, db, of("a=1", "b=1", "c=1", "b=1")...)
 				proxy := failpoint.StartCutter(t, url)

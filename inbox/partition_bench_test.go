@@ -16,7 +16,7 @@ import (
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/outbox"
 )
 
@@ -25,7 +25,7 @@ import (
 // partition are received and handled. The handlers of both take 10 ms.
 func BenchmarkOtherPartition(b *testing.B) {
 	const large, samples = 100_000, 300
-	db, end := pgtest.Example()
+	db, end := testdb.Example()
 	defer end()
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()

@@ -16,7 +16,7 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/outbox"
 )
 
@@ -112,7 +112,7 @@ func TestASlowAndLargePartitionStopsNoOther(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.Open(t)
+			db := testdb.Open(t)
 			g := newGate(db, "slow")
 			p := processor(db, g.handle)
 			p.Concurrency = slots
@@ -141,7 +141,7 @@ func TestASlowAndLargePartitionStopsNoOther(t *testing.T) {
 // Each of several slow partitions leaves slots to the next one.
 func TestSeveralSlowPartitionsLeaveSlots(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	g := newGate(db, "a", "b")
 	p := processor(db, g.handle)
 	p.Concurrency = 64
@@ -170,7 +170,7 @@ func TestSlotsWithoutPartition(t *testing.T) {
 	}{{"", 8, 8}, {"p", 1, 1}, {"p", 2, 1}, {"p", 4, 3}} {
 		t.Run(fmt.Sprintf("%q of %d", its.partition, its.slots), func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.Open(t)
+			db := testdb.Open(t)
 			g := newGate(db, its.partition)
 			p := processor(db, g.handle)
 			p.Concurrency = its.slots
@@ -191,7 +191,7 @@ func TestSlotsWithoutPartition(t *testing.T) {
 // What is held back keeps the order of its key.
 func TestHeldBackMessagesKeepTheOrderOfTheirKey(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	d := &diary{}
 	for n := range 5 {
 		for _, key := range []string{"k", "l"} {
@@ -217,7 +217,7 @@ func TestHeldBackMessagesKeepTheOrderOfTheirKey(t *testing.T) {
 // once.
 func TestClaim_countsHeldBackAndDueMessagesOfAPartitionTogether(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	g := newGate(db, "slow")
 	for n := range 40 {
 		accept(t, db, inbox.Message{ID: "slow" + strconv.Itoa(n), Partition: "slow"})
@@ -239,7 +239,7 @@ func TestClaim_readsPastManyDueMessagesOfAPartition(t *testing.T) {
 	t.Parallel()
 	const many = 2000
 	sent := &statements{}
-	db := open(t, pgtest.URL(t), postgres.Options{Tracer: sent})
+	db := open(t, testdb.URL(t), postgres.Options{Tracer: sent})
 	g := newGate(db, "slow")
 	write(t, db, fmt.Sprintf(`
 insert into inbox (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash)
@@ -258,7 +258,7 @@ select 'r', 's' || n, 's' || n, 'slow', 't', '', '{}', ''
 func TestClaim_withOneSlotTakesTurns(t *testing.T) {
 	t.Parallel()
 	const many = 100
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	d := &diary{}
 	for n := range many {
 		accept(t, db, inbox.Message{ID: "slow" + strconv.Itoa(n), Partition: "slow"})
@@ -282,7 +282,7 @@ func TestClaim_withOneSlotTakesTurns(t *testing.T) {
 // A page that has one id twice, under keys of different partitions, is stored.
 func TestReceive_storesOneIDUnderTwoKeys(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	g := newGate(db, "slow")
 	p := processor(db, g.handle)
 	for n := range 7 {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 func TestPoisonMessage_holdsUpNoOther(t *testing.T) {
@@ -19,7 +19,7 @@ func TestPoisonMessage_holdsUpNoOther(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.Reused(t)
+			db := testdb.Reused(t)
 			write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
 				select 'r', case n when 1 then 'poison' else n::text end, n, 't', '', '{}', '' from generate_series(1, 100) n`)
 			othersDone := make(chan struct{})
@@ -43,7 +43,7 @@ func TestPoisonMessage_holdsUpNoOther(t *testing.T) {
 
 func TestAnAttemptIsCountedBeforeTheHandlerAndOutlivesItsRollback(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	put(t, db, "m1", "k")
 	start(t, processor(db, func(ctx context.Context, _ inbox.Delivery) (inbox.Result, error) {
 		tx, err := db.Pool().Begin(ctx)
@@ -64,7 +64,7 @@ func TestAnAttemptIsCountedBeforeTheHandlerAndOutlivesItsRollback(t *testing.T) 
 
 func TestTheOldestIsClaimedFirst(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	for _, id := range []string{"c", "a", "d", "b"} { // each under a key of its own
 		put(t, db, id, id)
 	}
@@ -86,7 +86,7 @@ func TestAParkedMessageHoldsUpItsKeyOrLetsItPass(t *testing.T) {
 	for name, parked := range map[string]inbox.Parked{"block": inbox.Block, "pass": inbox.Pass} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.Reused(t)
+			db := testdb.Reused(t)
 			put(t, db, "parked", "k")
 			put(t, db, "behind", "k")
 			put(t, db, "aside", "l")

@@ -17,7 +17,7 @@ import (
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 func TestProcess(t *testing.T) {
@@ -25,7 +25,7 @@ func TestProcess(t *testing.T) {
 
 	t.Run("every message is handled once, those of a key one at a time and oldest first", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		const keys, each = 10, 8
 		var want [keys]string
 		for n := range each {
@@ -61,7 +61,7 @@ func TestProcess(t *testing.T) {
 
 	t.Run("different keys run side by side, as many as there are slots", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		for i := range 10 {
 			put(t, db, fmt.Sprint("m", i), fmt.Sprint("k", i))
 		}
@@ -99,7 +99,7 @@ func TestProcess(t *testing.T) {
 
 	t.Run("an older message that arrives late waits for the one at work, and holds up no other", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		put(t, db, "young", "k")
 		begun, finish := make(chan struct{}), make(chan struct{})
 		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
@@ -123,7 +123,7 @@ func TestProcess(t *testing.T) {
 
 	t.Run("a receiver sees nothing of another", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		put(t, db, "m1", "k")
 		write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash) values ('other', 'm1', 'k', 't', '', '{}', '')`)
 		var mine diary
@@ -139,7 +139,7 @@ func TestProcess(t *testing.T) {
 
 	t.Run("a handler gets the message as it was received", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
 			values ('r', 'm1', 'k', 'letter', '\x00ff', '{"correlation_id": "req_1"}', '')`)
 		got := make(chan inbox.Delivery, 1)
@@ -164,7 +164,7 @@ func TestFailure(t *testing.T) {
 
 	t.Run("an error is tried again later, and counted", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		put(t, db, "m1", "k")
 		var tries diary
 		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
@@ -187,7 +187,7 @@ func TestFailure(t *testing.T) {
 
 	t.Run("the backoff is random below its bounds", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		const messages = 60
 		for i := range messages {
 			put(t, db, fmt.Sprint("m", i), fmt.Sprint("k", i))
@@ -212,7 +212,7 @@ func TestFailure(t *testing.T) {
 
 	t.Run("a panic is an attempt", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		put(t, db, "m1", "k")
 		put(t, db, "m2", "l")
 		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
@@ -229,7 +229,7 @@ func TestFailure(t *testing.T) {
 
 	t.Run("who waits for something outside is tried again and not counted", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		put(t, db, "m1", "k")
 		p := processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
 			return inbox.Complete, fmt.Errorf("step: %w", &inbox.WaitError{AtLeast: 5 * time.Hour, Err: errors.New("the bank is closed")})
@@ -246,7 +246,7 @@ func TestFailure(t *testing.T) {
 
 	t.Run("who has waited for too long is parked", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		put(t, db, "m1", "k")
 		p := processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
 			return inbox.Complete, &inbox.WaitError{Err: errors.New("the bank is closed")}
@@ -261,7 +261,7 @@ func TestFailure(t *testing.T) {
 
 	t.Run("also who waits and fails by turns, of which each takes the other's count back", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		put(t, db, "m1", "k")
 		var tries atomic.Int64
 		start(t, processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
@@ -284,7 +284,7 @@ func TestFailure(t *testing.T) {
 
 	t.Run("unless the outside says itself that it takes so long", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		put(t, db, "m1", "k")
 		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
 			patient := d.Waits == 1 || d.Waits == 2
@@ -304,7 +304,7 @@ func TestFailure(t *testing.T) {
 
 	t.Run("however long a backoff may be and however often it was met", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		for _, id := range []string{"waits", "fails", "dies"} {
 			put(t, db, id, id)
 		}
@@ -328,7 +328,7 @@ func TestFailure(t *testing.T) {
 
 	t.Run("who can never go on is parked at once", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		put(t, db, "m1", "k")
 		start(t, processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
 			return inbox.Complete, fmt.Errorf("step: %w", &inbox.ParkError{Err: errors.New("the amounts differ")})
@@ -338,7 +338,7 @@ func TestFailure(t *testing.T) {
 
 	t.Run("a parked message holds up its own key and no other", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		put(t, db, "m1", "k")
 		put(t, db, "m2", "k")
 		put(t, db, "m3", "l")
@@ -376,7 +376,7 @@ func TestErrorsSayWhatTheyWrap(t *testing.T) {
 
 func TestCompleted(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	put(t, db, "m1", "k")
 	start(t, processor(db, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
 		b := &pgx.Batch{}

@@ -6,20 +6,20 @@ import (
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // A queue behind one key, and what the planner makes of it, holds up no other.
 func TestALongQueueBehindOneKeyHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
-	pgtest.Long(t, "it writes thousands of messages")
+	testdb.Long(t, "it writes thousands of messages")
 	for name, before := range map[string]string{
 		"on a table that was never analyzed":                     `select 1`,
 		"on one that was analyzed when most was of that one key": `analyze inbox`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.Reused(t)
+			db := testdb.Reused(t)
 			write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
 				select 'r', 'hot' || n, 'hot', 't', '', '{}', '' from generate_series(1, 400) n`)
 			write(t, db, before)

@@ -21,8 +21,8 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/outbox"
 )
 
@@ -160,7 +160,7 @@ func TestReceive(t *testing.T) {
 
 	t.Run("a message is received as it was sent", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		post(t, db, outbox.Message{
 			ID: "m1", Type: "letter", OrderingKey: "naïve 🔑", Payload: []byte("\x00\xff"),
 			Metadata: map[string]string{"correlation_id": "req_1"},
@@ -187,7 +187,7 @@ func TestReceive(t *testing.T) {
 
 	t.Run("a message that is delivered again is counted and not received again", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		post(t, db, letter("m1", "x"))
 		post(t, db, letter("m2", "x"))
 		post(t, db, letter("m1", "x"))
@@ -201,7 +201,7 @@ func TestReceive(t *testing.T) {
 
 	t.Run("also when it is done", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		post(t, db, letter("m1", "x"))
 		receive(t, db, "r")
 		awaitReceived(t, db)
@@ -216,7 +216,7 @@ func TestReceive(t *testing.T) {
 
 	t.Run("a known id with another payload is kept aside, once", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		for _, payload := range []string{"x", "y", "y", "z", "x"} {
 			post(t, db, letter("m1", payload))
 		}
@@ -239,7 +239,7 @@ func TestReceive(t *testing.T) {
 
 	t.Run("each of several receivers takes it", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		post(t, db, letter("m1", "x"))
 		post(t, db, letter("m1", "x"))
 		receive(t, db, "charges")
@@ -250,7 +250,7 @@ func TestReceive(t *testing.T) {
 
 	t.Run("what the receiver does not take is passed over", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		post(t, db, letter("m1", "x"))
 		receiveWith(t, db, "r", storing(db, "r").Receive(func(*message.Message) (inbox.Envelope, bool) {
 			return inbox.Envelope{}, false
@@ -261,7 +261,7 @@ func TestReceive(t *testing.T) {
 
 	t.Run("without an ordering key a message is its own", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		post(t, db, outbox.Message{ID: "m1", Payload: []byte("x")})
 		receive(t, db, "r")
 		awaitReceived(t, db)
@@ -273,7 +273,7 @@ func TestReceive(t *testing.T) {
 
 	t.Run("whatever the outbox holds can be received", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		for i, metadata := range []string{`{}`, `{"type": 1}`, `{"type": null}`, `{"type": ["\ud83d\ude00"]}`, `{"": ""}`} {
 			write(t, db, `insert into outbox (topic, message_id, payload, metadata) values ($1, $2, '', $3)`, topic, strconv.Itoa(i), metadata)
 		}
@@ -285,7 +285,7 @@ func TestReceive(t *testing.T) {
 
 	t.Run("also a key that no index can hold, which stays one key", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		long := random(6000)
 		post(t, db, letter("m1", "x"))
 		for i, key := range []string{long, long + "x", long} { // as others may write
@@ -308,7 +308,7 @@ func TestReceive(t *testing.T) {
 
 	t.Run("and an envelope that is no text", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		post(t, db, letter("m1", "x"))
 		receiveWith(t, db, "r", storing(db, "r").Receive(func(*message.Message) (inbox.Envelope, bool) {
 			return inbox.Envelope{Type: "a\xffb\x00", OrderingKey: "\x00"}, true
@@ -319,7 +319,7 @@ func TestReceive(t *testing.T) {
 
 	t.Run("what a process stored and did not start is taken over", func(t *testing.T) {
 		t.Parallel()
-		url := pgtest.URL(t)
+		url := testdb.URL(t)
 		db := open(t, url, postgres.Options{})
 		proxy := failpoint.StartCutter(t, url)
 		var handled diary
@@ -355,13 +355,13 @@ func TestReceive(t *testing.T) {
 // A message that the inbox refuses is not passed over: it, and what comes behind
 // it, waits. What came before it is received.
 func TestReceiveOutlivesAnError(t *testing.T) {
-	pgtest.Long(t, "it waits for seconds")
+	testdb.Long(t, "it waits for seconds")
 	t.Parallel()
 	const messages = 20
 	for _, poison := range []int{0, 1, 10, 19} {
 		t.Run(fmt.Sprint("at ", poison), func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.Open(t)
+			db := testdb.Open(t)
 			// A refusal takes a number, which no rollback gives back.
 			write(t, db, `create sequence refusals`)
 			write(t, db, `alter table inbox add constraint planted check (message_id <> 'poison' or nextval('refusals') = 0)`)
@@ -401,7 +401,7 @@ func TestReceiveOutlivesAnError(t *testing.T) {
 // finished at the same moment: neither side sees an error or waits for ever.
 func TestReceiveBesideHolders(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	const messages = 200
 	for i := range messages {
 		post(t, db, letter(strconv.Itoa(i), "x"))

@@ -12,7 +12,7 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // alarm is a log that tells of the first line that holds a text.
@@ -49,7 +49,7 @@ func TestWhatAHandlerSaidOutlivesALock(t *testing.T) {
 		} {
 			t.Run(said+" "+name, func(t *testing.T) {
 				t.Parallel()
-				address := pgtest.URL(t)
+				address := testdb.URL(t)
 				db := open(t, address, postgres.Options{})
 				put(t, db, "m1", "k")
 				handled, end, refused := make(chan struct{}, 10), make(chan struct{}), newAlarm("claim not ended")
@@ -87,7 +87,7 @@ func TestAWaitEndsAtOnceWhenAMessageOfItsKeyCameMeanwhile(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.Reused(t)
+			db := testdb.Reused(t)
 			put(t, db, "m1", "k")
 			start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
 				if d.ID == "m1" && d.Waits == 0 {
@@ -102,7 +102,7 @@ func TestAWaitEndsAtOnceWhenAMessageOfItsKeyCameMeanwhile(t *testing.T) {
 
 	t.Run("also when its commit and the wait cross", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		put(t, db, "m1", "k")
 		begun, wait := make(chan struct{}), make(chan struct{})
 		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {

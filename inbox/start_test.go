@@ -15,7 +15,7 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/outbox"
 )
 
@@ -76,8 +76,8 @@ func TestReceiveStarts(t *testing.T) {
 
 	t.Run("a message as it is received, without a claim", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
-		p := unpolled(pgtest.As(t, db, postgres.RoleWorker), noting(&diary{}))
+		db := testdb.Reused(t)
+		p := unpolled(testdb.As(t, db, postgres.RoleWorker), noting(&diary{}))
 		var messages atomic.Int32
 		p.Observer.Claimed = func(n, _ int) { messages.Add(int32(n)) } //nolint:gosec // few
 		startWithRoom(t, db, p)
@@ -90,7 +90,7 @@ func TestReceiveStarts(t *testing.T) {
 
 	t.Run("a message as a claim hands it over", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		note := func(seen chan inbox.Delivery) inbox.Handler {
 			return func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
 				if d.ID != "first" {
@@ -123,7 +123,7 @@ func TestReceiveStarts(t *testing.T) {
 
 	t.Run("nothing of a page that was rolled back, and its slots are free again", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		write(t, db, `create function refuse() returns trigger language plpgsql as $$ begin raise exception 'planted'; end $$`)
 		write(t, db, `create constraint trigger planted after insert on inbox deferrable initially deferred
 			for each row when (new.message_id = 'poison') execute function refuse()`)
@@ -159,7 +159,7 @@ func TestReceiveStarts(t *testing.T) {
 	} {
 		t.Run("behind a message of its key "+name, func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.Reused(t)
+			db := testdb.Reused(t)
 			var handled diary
 			p := unpolled(db, noting(&handled))
 			p.Policy.Parked = of.parked
@@ -182,7 +182,7 @@ func TestReceiveStarts(t *testing.T) {
 
 	t.Run("a page without slots when one of its keys starts elsewhere at the same moment", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		var handled diary
 		p := processor(db, noting(&handled))
 		stop := startWithRoom(t, db, p)
@@ -214,7 +214,7 @@ func TestReceiveStarts(t *testing.T) {
 
 	t.Run("in the order of a key, also what comes behind its own messages or beyond the slots", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		var handled diary
 		finish := make(chan struct{})
 		p := processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
@@ -237,7 +237,7 @@ func TestReceiveStarts(t *testing.T) {
 
 	t.Run("what comes behind another message before the slow poll", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		p := processor(db, noting(&diary{}))
 		p.Wake, p.Listening = make(chan struct{}), func() bool { return true }
 		startWithRoom(t, db, p)
@@ -253,9 +253,9 @@ func TestReceiveStarts(t *testing.T) {
 	})
 
 	t.Run("what it keeps the lease of", func(t *testing.T) {
-		pgtest.Long(t, "it waits for a lease to be renewed")
+		testdb.Long(t, "it waits for a lease to be renewed")
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		hung := newHung(db, "holder")
 		p := unpolled(db, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
 			if d.ID == "first" {
@@ -280,7 +280,7 @@ func TestReceiveStarts(t *testing.T) {
 
 	t.Run("nothing once the program stops: it gives back what is stored meanwhile", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		var handled diary
 		p := unpolled(db, noting(&handled))
 		stop := startWithRoom(t, db, p)
@@ -328,7 +328,7 @@ func TestRoom(t *testing.T) {
 
 	t.Run("is what slots are free, once the processor runs", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		p := unpolled(db, noting(&diary{}))
 		found := room(t, p)
 		wantNone(t, db, found)
@@ -340,7 +340,7 @@ func TestRoom(t *testing.T) {
 
 	t.Run("is none while all slots are taken", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		finish := make(chan struct{})
 		p := unpolled(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
 			if d.ID != "first" {
@@ -362,7 +362,7 @@ func TestRoom(t *testing.T) {
 
 	t.Run("is none while older messages wait for slots", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		const older = 60
 		for i := range older {
 			put(t, db, fmt.Sprint("older", i), fmt.Sprint("older", i))
@@ -391,8 +391,8 @@ func TestRoom(t *testing.T) {
 
 	t.Run("is none while the store is away", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
-		away := open(t, pgtest.URL(t), postgres.Options{})
+		db := testdb.Reused(t)
+		away := open(t, testdb.URL(t), postgres.Options{})
 		away.Close()
 		p := processor(away, noting(&diary{}))
 		start(t, p)

@@ -9,8 +9,8 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // mortal starts the processor that p describes in a process of its own, as far as
@@ -44,9 +44,9 @@ func open(t *testing.T, url string, o postgres.Options) *postgres.DB {
 }
 
 func TestAMessageThatEndsItsProcessIsParkedAndNoOther(t *testing.T) {
-	pgtest.Long(t, "it kills processes")
+	testdb.Long(t, "it kills processes")
 	t.Parallel()
-	url := pgtest.URL(t)
+	url := testdb.URL(t)
 	db := open(t, url, postgres.Options{})
 	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
 		select 'r', case n when 20 then 'poison' else n::text end, n, 't', '', '{}', '' from generate_series(1, 40) n`)
@@ -104,7 +104,7 @@ func TestAMessageThatEndsItsProcessIsParkedAndNoOther(t *testing.T) {
 }
 
 func TestTheMoreOftenItsHoldersDiedTheFewerSuspectsAreTriedBesideAMessage(t *testing.T) {
-	pgtest.Long(t, "it makes a database for each of many cases")
+	testdb.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 	for _, test := range []struct{ deaths, suspects, together int }{
 		{deaths: 3, suspects: 40, together: 32},
@@ -115,7 +115,7 @@ func TestTheMoreOftenItsHoldersDiedTheFewerSuspectsAreTriedBesideAMessage(t *tes
 	} {
 		t.Run(fmt.Sprint(test.deaths, " deaths"), func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.Reused(t)
+			db := testdb.Reused(t)
 			write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, attempts, deaths, fence, due_at)
 				select 'r', 'suspect' || n, n, 't', '', '{}', '', 'running', 1, $1::int - 1, 1, clock_timestamp() - interval '2 days'
 				  from generate_series(1, $2::int) n`, test.deaths, test.suspects)

@@ -15,7 +15,7 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/outbox"
 )
 
@@ -47,7 +47,7 @@ func TestSweepLeavesWhatTheOutboxHolds(t *testing.T) {
 
 	t.Run("a message goes when its message in the outbox has gone", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		for _, id := range []string{"m1", "m2", "m3"} {
 			publish(t, db, "t", id)
 			finished(t, db, "1 year", id)
@@ -64,7 +64,7 @@ func TestSweepLeavesWhatTheOutboxHolds(t *testing.T) {
 
 	t.Run("also if it was received long after, beside later ones", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		for _, id := range []string{"m1", "m2"} {
 			publish(t, db, "t", id)
 		}
@@ -77,7 +77,7 @@ func TestSweepLeavesWhatTheOutboxHolds(t *testing.T) {
 
 	t.Run("whatever the topic is", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		publish(t, db, "b", "m1")
 		finished(t, db, "1 year", "m1")
 		publish(t, db, "a", "m2")
@@ -89,7 +89,7 @@ func TestSweepLeavesWhatTheOutboxHolds(t *testing.T) {
 
 	t.Run("what the outbox has gained since holds up nothing", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		finished(t, db, "1 year", "m1")
 		publish(t, db, "t", "m2")
 		wantSwept(t, db, 0, 1)
@@ -98,7 +98,7 @@ func TestSweepLeavesWhatTheOutboxHolds(t *testing.T) {
 
 func TestSweepKeepsTheLongestWindow(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	finished(t, db, "3 days", "m1")
 	write(t, db, `insert into retention_windows values ('a', '1 hour', '2 hours'), ('b', '1 day', '1 week')`)
 	wantSwept(t, db, 2*time.Hour, 0)
@@ -109,7 +109,7 @@ func TestSweepKeepsTheLongestWindow(t *testing.T) {
 
 func TestSweepQuarantine(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	write(t, db, `insert into inbox_quarantine (receiver, message_id, payload, metadata, payload_hash, received_at)
 		select 'r', n, '', '{}', '', clock_timestamp() - n * interval '1 day' from generate_series(1, 10) n`)
 	for _, want := range []int{4, 1, 0} {
@@ -122,7 +122,7 @@ func TestSweepQuarantine(t *testing.T) {
 
 func TestASweepThatCannotSaysSo(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	db.Close()
 	_, done := inbox.Sweep(t.Context(), db, 0, 1)
 	_, aside := inbox.SweepQuarantine(t.Context(), db, 0, 1)
@@ -138,7 +138,7 @@ func TestASweepThatCannotSaysSo(t *testing.T) {
 // expired or nothing may go yet.
 func TestASweepWithNothingToDoReadsAlmostNothing(t *testing.T) {
 	t.Parallel()
-	pgtest.Long(t, "it writes thousands of messages")
+	testdb.Long(t, "it writes thousands of messages")
 	const live = 10_000
 	for _, test := range []struct{ name, ago string }{
 		{"nothing has expired", "1 hour"},
@@ -146,7 +146,7 @@ func TestASweepWithNothingToDoReadsAlmostNothing(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.Open(t)
+			db := testdb.Open(t)
 			for range 10 {
 				wantSwept(t, db, 24*time.Hour, 0)
 			}
@@ -172,7 +172,7 @@ func TestASweepWithNothingToDoReadsAlmostNothing(t *testing.T) {
 func rowsRead(t *testing.T, db *postgres.DB) (rows int64) {
 	t.Helper()
 	db.Pool().Reset()
-	pgtest.Alone(t, db)
+	testdb.Alone(t, db)
 	err := db.QueryRow(t.Context(), `
 select seq_tup_read + coalesce(idx_tup_fetch, 0)
   from pg_stat_user_tables
@@ -186,9 +186,9 @@ select seq_tup_read + coalesce(idx_tup_fetch, 0)
 // What the sweep relies on: a message is received in a later transaction than
 // its own, also while others write that began before it and end after.
 func TestAMessageIsReceivedInALaterTransactionThanItsOwn(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	receive(t, db, "r")
 	const messages = 200
 	var all errgroup.Group

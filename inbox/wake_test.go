@@ -11,7 +11,7 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // waits puts a message of the key k that waits for the outside, an hour more.
@@ -35,7 +35,7 @@ func TestANewMessageWakesItsKey(t *testing.T) {
 
 	t.Run("the message that waits for the outside is due at once", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		waits(t, db, "waiting")
 		accept(t, db, note("new", "x"))
 		got := stored(t, db, "waiting")
@@ -46,7 +46,7 @@ func TestANewMessageWakesItsKey(t *testing.T) {
 
 	t.Run("also by the outbox", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		waits(t, db, "waiting")
 		post(t, db, letter("new", "x"))
 		receive(t, db, "r")
@@ -56,7 +56,7 @@ func TestANewMessageWakesItsKey(t *testing.T) {
 		}
 	})
 
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	for name, change := range map[string]string{
 		"after an error":                 `attempts = 1`,
 		"that never waited":              `waits = 0`,
@@ -80,7 +80,7 @@ func TestANewMessageWakesItsKey(t *testing.T) {
 
 	t.Run("a repeated delivery wakes nothing", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		waits(t, db, "waiting")
 		accept(t, db, note("known", "x"))
 		write(t, db, `update inbox set due_at = clock_timestamp() + interval '1 hour' where message_id = 'waiting'`)
@@ -94,7 +94,7 @@ func TestANewMessageWakesItsKey(t *testing.T) {
 
 	t.Run("one that is due keeps its place", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		waits(t, db, "waiting")
 		write(t, db, `update inbox set due_at = clock_timestamp() - interval '1 hour' where message_id = 'waiting'`)
 		accept(t, db, note("new", "x"))
@@ -105,7 +105,7 @@ func TestANewMessageWakesItsKey(t *testing.T) {
 
 	t.Run("and the handler is called", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		put(t, db, "m1", "k")
 		var seen diary
 		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
@@ -131,7 +131,7 @@ func TestAWakeAndAWaitAtTheSameMoment(t *testing.T) {
 
 	t.Run("the wait is first", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		put(t, db, "m1", "k")
 		write(t, db, `update inbox set status = 'running', fence = 1, attempts = 1, due_at = clock_timestamp() + interval '1 hour'`)
 		tx := begin(t, db)
@@ -151,7 +151,7 @@ func TestAWakeAndAWaitAtTheSameMoment(t *testing.T) {
 
 	t.Run("the wait is first and does not come", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		put(t, db, "m1", "k")
 		write(t, db, `update inbox set status = 'running', fence = 1, attempts = 1, due_at = clock_timestamp() + interval '1 hour'`)
 		tx := begin(t, db)
@@ -171,7 +171,7 @@ func TestAWakeAndAWaitAtTheSameMoment(t *testing.T) {
 
 	t.Run("the end of the message is first", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		put(t, db, "m1", "k")
 		write(t, db, `update inbox set status = 'running', fence = 1, attempts = 1, due_at = clock_timestamp() + interval '1 hour'`)
 		tx := begin(t, db)
@@ -191,7 +191,7 @@ func TestAWakeAndAWaitAtTheSameMoment(t *testing.T) {
 
 	t.Run("the message is first and a holder's statement waits for it", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		put(t, db, "m1", "k")
 		write(t, db, `update inbox set status = 'running', fence = 1, attempts = 1, due_at = clock_timestamp() + interval '1 hour'`)
 		tx := begin(t, db)

@@ -9,16 +9,16 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // A holder that is stopped inside an open transaction holds locks there. The
 // server ends such a session, so that the heir gets them, and nothing of the
 // zombie's is left when it wakes up.
 func TestAZombieInsideATransactionLosesItsLocksAndItsCommit(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	url := pgtest.URL(t)
+	url := testdb.URL(t)
 	db := open(t, url, postgres.Options{})
 	sleepy := open(t, url, postgres.Options{})
 	put(t, db, "m1", "k")
@@ -79,7 +79,7 @@ func TestAZombieInsideATransactionLosesItsLocksAndItsCommit(t *testing.T) {
 // that could refuse it.
 func TestAZombieLosesItsCommitAlsoWhenTheMessageWasSwept(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	put(t, db, "m1", "k")
 	stopped, resume, woken := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	finish := func(ctx context.Context, d inbox.Delivery, name string) error {

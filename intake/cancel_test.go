@@ -9,7 +9,7 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -23,7 +23,7 @@ func TestCancelCharge(t *testing.T) {
 
 	t.Run("a charge without outcome is asked to be canceled, once", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		in := keeping(t, db)
 		location := accept(t, in, request("charge", "f")).Location
 		charge := strings.TrimPrefix(location, "/v1/charges/")
@@ -44,7 +44,7 @@ func TestCancelCharge(t *testing.T) {
 
 	t.Run("a charge with an outcome is not, and the refusal is the key's answer", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		in, charge := keeping(t, db), captured(t, db)
 		for range 2 {
 			got, err := in.CancelCharge(t.Context(), acme(), cancelOf("k1"), charge)
@@ -59,7 +59,7 @@ func TestCancelCharge(t *testing.T) {
 
 	t.Run("twenty cancellations at once ask once", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		in := keeping(t, db)
 		charge := strings.TrimPrefix(accept(t, in, request("charge", "f")).Location, "/v1/charges/")
 		accepted, _ := rivals(t, 20, func(i int) (idempotency.Outcome, error) {

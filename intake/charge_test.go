@@ -14,7 +14,7 @@ import (
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -23,7 +23,7 @@ func TestAcceptCharge(t *testing.T) {
 
 	t.Run("a charge is accepted in one commit of key, event, posting and message", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		accept(t, keeping(t, db), request("k1", "f"))
 		wantCharges(t, db, 1)
 		var commits int
@@ -43,7 +43,7 @@ select count(distinct xid)
 
 	t.Run("the answer is the charge as it is stored", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		before := time.Now().Add(-time.Minute)
 		got := accept(t, keeping(t, db), request("k1", "f"))
 		id, ok := strings.CutPrefix(got.Location, "/v1/charges/")
@@ -82,7 +82,7 @@ select count(distinct xid)
 
 	t.Run("the message names the event and has the request's metadata, which is no part of the request", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		in, r := keeping(t, db), request("k1", "f")
 		r.Metadata = map[string]string{
 			"traceparent": "t1", "type": "forged", "ordering_key": "forged", "correlation_id": "forged", "causation_id": "forged",
@@ -121,7 +121,7 @@ select count(distinct xid)
 
 	t.Run("what no charge can be is refused and leaves the key free", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		in := keeping(t, db)
 		c := mug()
 		c.Amount = 0
@@ -135,7 +135,7 @@ select count(distinct xid)
 
 	t.Run("what the store refuses is an error, and nothing of it stays", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		exec(t, db, `alter table outbox add constraint planted check (topic <> 'charges')`)
 		_, err := keeping(t, db).AcceptCharge(t.Context(), acme(), request("k1", "f"), mug())
 		if postgres.Constraint(err) != "planted" || errors.Is(err, idempotency.ErrUnavailable) {
@@ -150,7 +150,7 @@ func TestKeys(t *testing.T) {
 
 	t.Run("an expired key is told apart and never accepts again", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		in := keeping(t, db)
 		in.Keys.Retention = time.Nanosecond
 		accept(t, in, request("k1", "f"))
@@ -164,7 +164,7 @@ func TestKeys(t *testing.T) {
 
 	t.Run("the key of another merchant is another key", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		in := keeping(t, db)
 		ours, theirs := request("k1", "f"), request("k1", "f")
 		theirs.Key.Scope = "globex"
@@ -178,7 +178,7 @@ func TestKeys(t *testing.T) {
 
 	t.Run("other keys of the same request are other charges", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		in := keeping(t, db)
 		accept(t, in, request("k1", "f"))
 		accept(t, in, request("k2", "f"))
@@ -188,7 +188,7 @@ func TestKeys(t *testing.T) {
 
 func TestFeesAreFrozen(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	in := keeping(t, db)
 	for key, test := range map[string]struct {
 		account intake.Account

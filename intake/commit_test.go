@@ -15,8 +15,8 @@ import (
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
 )
@@ -27,7 +27,7 @@ func TestRivals(t *testing.T) {
 	t.Run("of sixty-four requests under one key one makes the charge, and all get its bytes", func(t *testing.T) {
 		t.Parallel()
 		const clients = 64 // far more than connections
-		db := open(t, pgtest.URL(t), postgres.Options{MaxConns: 6})
+		db := open(t, testdb.URL(t), postgres.Options{MaxConns: 6})
 		in := keeping(t, db)
 		var mu sync.Mutex
 		var answers []idempotency.Outcome
@@ -145,7 +145,7 @@ create trigger storm before insert on ledger_events for each row execute functio
 	for _, code := range []string{"40001", "40P01", "57014", "57P01"} {
 		t.Run("a commit that lost a race by "+code+" is sent again", func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.Reused(t)
+			db := testdb.Reused(t)
 			plant(t, db, 3, code)
 			accept(t, keeping(t, db), request("k1", "f"))
 			wantCharges(t, db, 1)
@@ -154,7 +154,7 @@ create trigger storm before insert on ledger_events for each row execute functio
 
 	t.Run("a commit that loses every race ends as unavailable", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		plant(t, db, 1000, "40001")
 		_, err := keeping(t, db).AcceptCharge(t.Context(), acme(), request("k1", "f"), mug())
 		if !errors.Is(err, idempotency.ErrUnavailable) {
@@ -172,9 +172,9 @@ create trigger storm before insert on ledger_events for each row execute functio
 // committed together, and then some under keys that come three times. Of each key
 // there is one charge, it is its merchant's own, and all have its answer.
 func TestRequestsThatShareACommit(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	address := pgtest.URL(t)
+	address := testdb.URL(t)
 	owner := open(t, address, postgres.Options{})
 	// As the api's.
 	db := open(t, address, postgres.Options{Role: postgres.RoleAPI, Writes: groupcommit.NewOrder(slices.Concat(idempotency.Writes(), ledger.Writes(), outbox.Writes())...), LockTimeout: 25 * time.Millisecond})

@@ -11,7 +11,7 @@ import (
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 func acme() intake.Account {
@@ -50,7 +50,7 @@ func accept(t *testing.T, in *intake.Intake, r intake.Request) idempotency.Outco
 // keeping accepts into a database as the api does, in its role.
 func keeping(t *testing.T, db *postgres.DB) *intake.Intake {
 	t.Helper()
-	acting := pgtest.As(t, db, postgres.RoleAPI)
+	acting := testdb.As(t, db, postgres.RoleAPI)
 	return &intake.Intake{DB: acting, Keys: idempotency.Receiver{Keys: idempotency.NewKeyReader(acting, 0), Retention: time.Hour}}
 }
 
@@ -109,7 +109,7 @@ func wantCharges(t *testing.T, db postgres.Querier, n int) {
 // migrated is a database of its own, and how to reach it.
 func migrated(t *testing.T) (db *postgres.DB, address string) {
 	t.Helper()
-	address = pgtest.URL(t)
+	address = testdb.URL(t)
 	return open(t, address, postgres.Options{}), address
 }
 

@@ -16,8 +16,8 @@ import (
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -71,7 +71,7 @@ func TestRequestRefund(t *testing.T) {
 
 	t.Run("a refund is accepted with its key, event, posting and message", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		charge := captured(t, db)
 		before := tables(t, db)
 		got, err := keeping(t, db).RequestRefund(t.Context(), acme(), refundOf("k1"), charge, intake.Refund{Amount: some(400).Amount, Reason: "broken"})
@@ -105,7 +105,7 @@ func TestRequestRefund(t *testing.T) {
 
 	t.Run("without an amount all that is left goes back", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		in, charge := keeping(t, db), captured(t, db)
 		for i, refund := range []intake.Refund{some(300), {}} {
 			if _, err := in.RequestRefund(t.Context(), acme(), refundOf(fmt.Sprint("k", i)), charge, refund); err != nil {
@@ -134,7 +134,7 @@ func TestRequestRefund(t *testing.T) {
 	} {
 		t.Run(test.name+", and the refusal is the key's answer", func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.Reused(t)
+			db := testdb.Reused(t)
 			in, charge := keeping(t, db), test.charge(t, db)
 			before := tables(t, db)
 			first, err := in.RequestRefund(t.Context(), test.account, refundOf("k1"), charge, test.refund)
@@ -154,7 +154,7 @@ func TestRequestRefund(t *testing.T) {
 
 	t.Run("a refusal stays the key's answer when the charge could be refunded later", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		in := keeping(t, db)
 		charge := strings.TrimPrefix(accept(t, in, request("charge", "f")).Location, "/v1/charges/")
 		first, err := in.RequestRefund(t.Context(), acme(), refundOf("k1"), charge, some(1))
@@ -188,12 +188,12 @@ func refunds(t *testing.T, db *postgres.DB, chargeID string) []int64 {
 }
 
 func TestRivalRefunds(t *testing.T) {
-	pgtest.Long(t, "it races many against each other")
+	testdb.Long(t, "it races many against each other")
 	t.Parallel()
 
 	t.Run("of ten refunds of 600 of 1000 exactly one is accepted", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		in := keeping(t, db)
 		for round := range 10 {
 			charge := strings.TrimPrefix(accept(t, in, request(fmt.Sprint("charge", round), "f")).Location, "/v1/charges/")
@@ -212,7 +212,7 @@ func TestRivalRefunds(t *testing.T) {
 
 	t.Run("twenty refunds that fit are all accepted", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		in, charge := keeping(t, db), captured(t, db)
 		accepted, refused := rivals(t, 20, func(i int) (idempotency.Outcome, error) {
 			return in.RequestRefund(t.Context(), acme(), refundOf(fmt.Sprint("k", i)), charge, some(50))

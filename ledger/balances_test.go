@@ -11,19 +11,19 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 )
 
 // TestBalancesAreFresh reads as much of the books from the projection as was
 // folded, and the rest from the tail of the log: the sum is the same.
 func TestBalancesAreFresh(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 
 	t.Run("whatever part of the log is folded", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		var want []ledger.Balances
 		events := paid("acme", "pi_1")
 		for i := range events {
@@ -54,7 +54,7 @@ func TestBalancesAreFresh(t *testing.T) {
 
 	t.Run("while charges come and are folded they add up to zero and lose nothing", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		const charges = 100
 		done, stop := context.WithCancel(t.Context())
 		var projector, writer errgroup.Group

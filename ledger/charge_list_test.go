@@ -12,7 +12,7 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -31,7 +31,7 @@ func ordered(t *testing.T, db *postgres.DB, id, order string, status domain.Stat
 
 func TestListCharges(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	for i := range 9 {
 		status := domain.Succeeded
 		if i%3 == 0 {
@@ -91,9 +91,9 @@ func TestListCharges(t *testing.T) {
 }
 
 func TestPagesAreStableWhileChargesCome(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	var want []string
 	for i := range 25 {
 		id := fmt.Sprintf("ch_%02d", i)
@@ -131,8 +131,8 @@ func TestPagesAreStableWhileChargesCome(t *testing.T) {
 // not keep the indexes from being used.
 func TestReadsDoNotGrowWithHistory(t *testing.T) {
 	t.Parallel()
-	pgtest.Long(t, "it writes 20,000 charges")
-	url := pgtest.URL(t)
+	testdb.Long(t, "it writes 20,000 charges")
+	url := testdb.URL(t)
 	owner := reader(t, url, "")
 	unattended(t, owner)
 	fill(t, owner, 1, 20_000)

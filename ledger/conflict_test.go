@@ -12,7 +12,7 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -21,7 +21,7 @@ func TestConflict(t *testing.T) {
 
 	t.Run("who decided on an older state loses all of it", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		s := appended(t, db, ledger.New("ch_1"), because("a"), paid("acme", "pi_1")[:2]...)
 		appended(t, db, s, because("b"), attempt(500))
 		_, err := try(t, db, s, because("c"), paid("acme", "pi_1")[2:]...)
@@ -39,7 +39,7 @@ func TestConflict(t *testing.T) {
 
 	t.Run("of sixteen who append at one version one wins", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		s := appended(t, db, ledger.New("ch_1"), because("a"), paid("acme", "pi_1")[:2]...)
 		var won, lost atomic.Int32
 		var rivals errgroup.Group
@@ -67,7 +67,7 @@ func TestConflict(t *testing.T) {
 
 	t.Run("the same decision made twice is a conflict, not a second event", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		s := appended(t, db, ledger.New("ch_1"), because("a"), opened("acme", 1000, "EUR"))
 		appended(t, db, s, because("b"), attempt(500))
 		if _, err := try(t, db, s, because("b"), attempt(500)); !ledger.IsConflict(err) {
@@ -77,7 +77,7 @@ func TestConflict(t *testing.T) {
 
 	t.Run("a second capture or outcome is a conflict at any version", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		events := paid("acme", "pi_1")
 		s := appended(t, db, ledger.New("ch_1"), because("a"), events...)
 		second := domain.PaymentCaptured{Provider: domain.Provider, PaymentIntent: "pi_2", Amount: 1000, Currency: "EUR", Fee: 30}
@@ -94,7 +94,7 @@ func TestConflict(t *testing.T) {
 
 	t.Run("money taken for another charge is no conflict but an error", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		appended(t, db, ledger.New("ch_1"), because("a"), paid("acme", "pi_1")...)
 		_, err := try(t, db, ledger.New("ch_2"), because("b"), paid("acme", "pi_1")...)
 		if ledger.IsConflict(err) || postgres.Constraint(err) != "ledger_events_one_capture_per_reference" {
@@ -160,7 +160,7 @@ func TestEventIDs(t *testing.T) {
 
 	t.Run("a second failed attempt is a second event", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		s := appended(t, db, ledger.New("ch_1"), because("a"), first)
 		s = appended(t, db, s, because("msg_1"), attempt(500))
 		s = appended(t, db, s, because("msg_1"), attempt(500))

@@ -11,7 +11,7 @@ import (
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -26,7 +26,7 @@ func TestAppend_continuesItsStream(t *testing.T) {
 		for _, left := range []int{0, 1} {
 			t.Run(fmt.Sprintf("of two there are %d", left), func(t *testing.T) {
 				t.Parallel()
-				primary, promoted := pgtest.Open(t), pgtest.Open(t)
+				primary, promoted := testdb.Open(t), testdb.Open(t)
 				s := appended(t, primary, ledger.New("ch_1"), because("a"), paid("acme", "pi_1")[:2]...)
 				if left > 0 {
 					appended(t, promoted, ledger.New("ch_1"), because("a"), paid("acme", "pi_1")[:left]...)
@@ -44,7 +44,7 @@ func TestAppend_continuesItsStream(t *testing.T) {
 
 	t.Run("accepts several events of a stream in one statement, in whatever order", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		const row = `(gen_random_uuid(), 'ch_%s', %d, 'x', 1, 'acme', '{}', '{}', now())`
 		var rows []string
 		for version := 9; version > 0; version-- {
@@ -72,7 +72,7 @@ values `
 	// streams, each with several events.
 	t.Run("accepts streams that share their commits", func(t *testing.T) {
 		t.Parallel()
-		db, err := postgres.Open(t.Context(), pgtest.URL(t), postgres.Options{
+		db, err := postgres.Open(t.Context(), testdb.URL(t), postgres.Options{
 			Application: t.Name(), Writes: groupcommit.NewOrder(ledger.Writes()...), SharedCommits: 1, AllowPlaintext: true, AllowUnsafeDurability: true,
 		})
 		if err != nil {
@@ -105,9 +105,9 @@ values `
 
 	t.Run("keeps the api from joining a charge of another merchant", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		appended(t, db, ledger.New("ch_1"), because("a"), paid("acme", "pi_1")...)
-		api := pgtest.As(t, db, postgres.RoleAPI)
+		api := testdb.As(t, db, postgres.RoleAPI)
 		insert := func(merchant, owner string, version int) error {
 			b := &pgx.Batch{}
 			b.Queue(`
@@ -140,7 +140,7 @@ values (gen_random_uuid(), 'ch_1', $1, 'refund.requested.v1', 1, $2, '{"refund_i
 // comparison in the function, else it reads every event.
 func TestFindByPaymentIntent_readsOneIndexEntry(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	for i := range 50 {
 		appended(t, db, ledger.New(fmt.Sprintf("ch_%d", i)), because("a"), paid("acme", fmt.Sprintf("pi_%d", i))...)
 	}

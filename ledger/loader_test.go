@@ -13,7 +13,7 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -34,7 +34,7 @@ func TestLoader(t *testing.T) {
 
 	t.Run("streams that are asked for at once share statements, and each is its own", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		const charges, each = 8, 8
 		want := map[string]ledger.Stream{}
 		for n := range charges {
@@ -71,7 +71,7 @@ func TestLoader(t *testing.T) {
 
 	t.Run("an event that nobody knows is in the way of its own stream alone", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		for _, id := range []string{"ch_1", "ch_2"} {
 			appended(t, db, ledger.New(id), because("a"), paid("acme", "pi_"+id)...)
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -28,7 +28,7 @@ func TestOrderOfTheLog(t *testing.T) {
 
 	t.Run("follows the versions when writers load first", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		appended(t, db, ledger.New("ch_1"), because("a"), paid("acme", "pi_1")[:2]...)
 		const writers, each = 6, 5
 		var rivals errgroup.Group
@@ -64,7 +64,7 @@ func TestOrderOfTheLog(t *testing.T) {
 
 	t.Run("does not when one of them writes first", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		s := appended(t, db, ledger.New("ch_1"), because("a"), opened("acme", 1000, "EUR"))
 		tx, err := db.Pool().Begin(t.Context())
 		if err != nil {
@@ -90,7 +90,7 @@ func TestOrderOfTheLog(t *testing.T) {
 
 func TestBalances(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	read := func(t *testing.T, merchant string) ledger.Balances {
 		t.Helper()
 		balances, err := ledger.ReadBalances(t.Context(), db, merchant)

@@ -11,7 +11,7 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -21,7 +21,7 @@ import (
 // TestPlansWhateverIsKnown in migrations.
 func TestAPageCostsWhatItsEventsCost(t *testing.T) {
 	t.Parallel()
-	pgtest.Long(t, "it writes 20,000 charges")
+	testdb.Long(t, "it writes 20,000 charges")
 	const grown, charges = 4000, 200
 	for name, analyzed := range map[string][3]bool{ // with one charge, halfway, at the end
 		"never analyzed":             {},
@@ -32,7 +32,7 @@ func TestAPageCostsWhatItsEventsCost(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db := reader(t, pgtest.URL(t), "") // plans are kept by its one session
+			db := reader(t, testdb.URL(t), "") // plans are kept by its one session
 			unattended(t, db)
 			analyze := func(when int) {
 				if analyzed[when] {
@@ -95,9 +95,9 @@ func folded(t *testing.T, db *postgres.DB, streams []*ledger.Stream, e domain.Ev
 // TestARowOfTheListIsWrittenInPlace: while a charge is carried its row changes, and
 // nothing that an index holds.
 func TestARowOfTheListIsWrittenInPlace(t *testing.T) {
-	pgtest.Long(t, "it writes many rows")
+	testdb.Long(t, "it writes many rows")
 	t.Parallel()
-	db := reader(t, pgtest.URL(t), "")
+	db := reader(t, testdb.URL(t), "")
 	unattended(t, db)
 	const charges, times = 200, 4
 	streams := make([]*ledger.Stream, charges)
@@ -121,8 +121,8 @@ func TestARowOfTheListIsWrittenInPlace(t *testing.T) {
 // again.
 func TestAPageOfLongStreams(t *testing.T) {
 	t.Parallel()
-	pgtest.Long(t, "it writes 20 MB")
-	db := pgtest.Reused(t)
+	testdb.Long(t, "it writes 20 MB")
+	db := testdb.Reused(t)
 	unattended(t, db)
 	const charges = 420
 	long := opened("acme", 1000, "EUR")

@@ -16,7 +16,7 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -82,7 +82,7 @@ func TestProject(t *testing.T) {
 
 	t.Run("a charge is listed as it is shown", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		events := paid("acme", "pi_1")
 		for i := range events {
 			s := ledger.New("ch_1")
@@ -109,7 +109,7 @@ func TestProject(t *testing.T) {
 
 	t.Run("what a transaction under way may still precede is left out", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		older, err := db.Pool().Begin(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -135,7 +135,7 @@ func TestProject(t *testing.T) {
 
 	t.Run("transactions are folded in the order of their numbers, not of their digits", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		s := appended(t, db, ledger.New("ch_1"), because("a"), paid("acme", "pi_1")[:2]...)
 		// As if the first ones were of transaction 9, and the last ones of 10.
 		exec(t, db, `alter table ledger_events disable trigger ledger_events_append_only; update ledger_events set txid = '9'`)
@@ -150,7 +150,7 @@ func TestProject(t *testing.T) {
 
 	t.Run("a batch that is refused leaves nothing", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		appended(t, db, ledger.New("ch_1"), because("a"), paid("acme", "pi_1")...)
 		want := projected(t, db)
 		exec(t, db, `alter table account_balances add constraint refused check (debits <> 1000)`)
@@ -169,7 +169,7 @@ func TestProject(t *testing.T) {
 
 	t.Run("of many who fold the same events one does", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		const charges, rivals = 66, 6 // charges of a writer, and more until two rivals met
 		done, stop := context.WithCancel(t.Context())
 		var writers, readers errgroup.Group

@@ -14,7 +14,7 @@ import (
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -45,7 +45,7 @@ func TestProjector(t *testing.T) {
 
 	t.Run("of several one works, and another takes over when it is gone", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		log := &transcript{}
 		var stops []func()
 		for range 3 {
@@ -64,9 +64,9 @@ func TestProjector(t *testing.T) {
 	})
 
 	t.Run("a failure is logged once, and outlived", func(t *testing.T) {
-		pgtest.Long(t, "it waits for pauses")
+		testdb.Long(t, "it waits for pauses")
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		log := &transcript{}
 		exec(t, db, `alter table charge_list add constraint refused check (charge_id <> 'ch_1')`)
 		appended(t, db, ledger.New("ch_1"), because("a"), opened("acme", 1000, "EUR"))
@@ -87,7 +87,7 @@ func TestProjector(t *testing.T) {
 
 	t.Run("the bell wakes it before its slow poll", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		bell := make(chan struct{}, 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		p := &ledger.Projector{DB: db, Bell: bell, Listening: func() bool { return true }, Log: slog.New(slog.DiscardHandler)}
@@ -110,7 +110,7 @@ func TestProjector(t *testing.T) {
 
 	t.Run("with nothing to fold nothing is written", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		for range 50 {
 			if n, err := ledger.Project(t.Context(), db); n != 0 || err != nil {
 				t.Fatal(n, err)
@@ -125,9 +125,9 @@ func TestProjector(t *testing.T) {
 // TestThePaceOfAProjector: who is at work lets events gather, and more of them for
 // longer; the others look seldom, and take over from one that is gone.
 func TestThePaceOfAProjector(t *testing.T) {
-	pgtest.Long(t, "it measures a pace")
+	testdb.Long(t, "it measures a pace")
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	heard := false
 	p := &ledger.Projector{DB: db, Listening: func() bool { return heard }, Log: slog.New(slog.DiscardHandler)}
 	atWork, other := ledger.Looks(p), ledger.Looks(p)

@@ -13,7 +13,7 @@ import (
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -33,12 +33,12 @@ select (select count(*) from charge_list join projections using (generation) whe
      + (select count(*) from account_balances join projections using (generation) where state <> 'live')`
 
 func TestRebuild(t *testing.T) {
-	pgtest.Long(t, "it writes thousands of rows")
+	testdb.Long(t, "it writes thousands of rows")
 	t.Parallel()
 
 	t.Run("what is right is made again, byte for byte", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		history(t, db)
 		before := projected(t, db)
 		var progress []int64
@@ -98,7 +98,7 @@ func TestRebuild(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				db := pgtest.Reused(t)
+				db := testdb.Reused(t)
 				history(t, db)
 				right := projected(t, db)
 				exec(t, db, planted.sql)
@@ -121,7 +121,7 @@ func TestRebuild(t *testing.T) {
 
 	t.Run("traffic goes on, and nothing of it is lost or counted twice", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		history(t, db)
 		done, stop := context.WithCancel(t.Context())
 		log := &transcript{}
@@ -177,7 +177,7 @@ func TestRebuild(t *testing.T) {
 
 	t.Run("a rebuild that dies leaves the live ones alone", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		history(t, db)
 		before := projected(t, db)
 		ctx, die := context.WithCancel(t.Context())
@@ -201,7 +201,7 @@ func TestRebuild(t *testing.T) {
 
 	t.Run("a second one is refused while the first is at work", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		history(t, db)
 		var second error
 		_, err := ledger.Rebuild(t.Context(), db, func(int64) {
@@ -216,7 +216,7 @@ func TestRebuild(t *testing.T) {
 
 	t.Run("one that has lost its lock to another is refused", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		history(t, db)
 		cut := false
 		_, err := ledger.Rebuild(t.Context(), db, func(int64) {

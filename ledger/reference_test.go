@@ -7,13 +7,13 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 )
 
 func TestFindByPaymentIntent(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	appended(t, db, ledger.New("ch_1"), because("a"), paid("acme", "pi_1")...)
 	appended(t, db, ledger.New("ch_2"), because("a"), paid("globex", "pi_2")...)
 	appended(t, db, ledger.New("ch_3"), because("a"), paid("acme", "pi_3")[:2]...)
@@ -48,7 +48,7 @@ func TestFindByPaymentIntent(t *testing.T) {
 // which one was taken.
 func TestFindByPaymentIntentWalksItsIndex(t *testing.T) {
 	t.Parallel()
-	db, err := postgres.Open(t.Context(), pgtest.URL(t), postgres.Options{
+	db, err := postgres.Open(t.Context(), testdb.URL(t), postgres.Options{
 		AllowUnsafeDurability: true, AllowPlaintext: true, Settings: map[string]string{"enable_seqscan": "off"},
 	})
 	if err != nil {
@@ -65,7 +65,7 @@ func TestFindByPaymentIntentWalksItsIndex(t *testing.T) {
 
 func TestFind(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	appended(t, db, ledger.New("ch_1"), because("a"), paid("acme", "pi_1")...)
 	if got, err := ledger.Find(t.Context(), db, "ch_1"); got != (ledger.Owner{"ch_1", "acme"}) || err != nil {
 		t.Errorf("found %q, %v", got, err)

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -32,7 +32,7 @@ func TestAppend(t *testing.T) {
 
 	t.Run("what is appended is loaded", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		at := time.Date(2026, 3, 1, 12, 0, 0, 123_000_000, time.UTC)
 		cause := ledger.Cause{CorrelationID: "req_1", CausationID: "msg_1", Actor: "worker", At: at}
 		s := appended(t, db, ledger.New("ch_1"), cause, paid("acme", "pi_1")...)
@@ -53,7 +53,7 @@ func TestAppend(t *testing.T) {
 
 	t.Run("a stream goes on where it was loaded", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		events := paid("acme", "pi_1")
 		appended(t, db, ledger.New("ch_1"), because("a"), events[0])
 		appended(t, db, load(t, db), because("b"), events[1])
@@ -102,7 +102,7 @@ func TestAppend(t *testing.T) {
 
 	t.Run("its cause is stored beside an event", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		appended(t, db, ledger.New("ch_1"), because("msg_7"), opened("acme", 1000, "EUR"))
 		got := collect[map[string]string](t, db, `select metadata from ledger_events`)
 		want := []map[string]string{{"correlation_id": "req_1", "causation_id": "msg_7", "actor": "test"}}
@@ -113,7 +113,7 @@ func TestAppend(t *testing.T) {
 
 	t.Run("without a time of its own it occurred when it was recorded", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		appended(t, db, ledger.New("ch_1"), because("a"), opened("acme", 1000, "EUR"))
 		e := load(t, db).Head()
 		if e.OccurredAt.IsZero() || e.RecordedAt.Sub(e.OccurredAt).Abs() > time.Minute {
@@ -123,7 +123,7 @@ func TestAppend(t *testing.T) {
 
 	t.Run("every event carries the merchant of the first", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		appended(t, db, ledger.New("ch_1"), because("a"), paid("acme", "pi_1")...)
 		got := collect[string](t, db, `select distinct merchant_id from ledger_events union all select distinct merchant_id from ledger_postings`)
 		if diff := cmp.Diff([]string{"acme", "acme"}, got); diff != "" {
@@ -137,7 +137,7 @@ func TestLoad(t *testing.T) {
 
 	t.Run("a charge that nobody requested is not found", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		appended(t, db, ledger.New("ch_1"), because("a"), opened("acme", 1000, "EUR"))
 		for _, id := range []string{"ch_2", "", "CH_1", "ch_"} {
 			if s, err := ledger.Load(t.Context(), db, id); !errors.Is(err, ledger.ErrNotFound) {
@@ -148,7 +148,7 @@ func TestLoad(t *testing.T) {
 
 	t.Run("an event of a newer program is told apart", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		s := appended(t, db, ledger.New("ch_1"), because("a"), opened("acme", 1000, "EUR"))
 		b := &pgx.Batch{}
 		b.Queue(`
@@ -165,7 +165,7 @@ values (gen_random_uuid(), $1, 2, 'charge.renamed.v9', 9, 'acme', '{}', '{}', no
 
 func TestStream(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	cause := because("a")
 	cause.At = at

@@ -5,7 +5,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // selectCollated finds every text column that an index or a constraint reads, in its key,
@@ -65,7 +65,7 @@ select format('key %s of index %s has collation %s', k.n, i.indexrelid::regclass
 // a unique index searches in the wrong place and accepts a key a second time.
 func TestSchema_guardsCompareBytes(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	for _, found := range texts(t, db, selectCollated) {
 		t.Errorf(`%s, want "C"`, found)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // guard is one constraint of the schema and something that it refuses.
@@ -25,7 +25,7 @@ type guard struct {
 // rest of the batch went with it.
 func TestGuards(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	all := slices.Concat(merchantGuards(), ledgerGuards(), outboxGuards(), inboxGuards(), keyGuards(), stockGuards(), cacheGuards(), webhookGuards(), retentionGuards(), operationsGuards(), projectionGuards())
 	for _, g := range all {
 		t.Run(g.constraint+"/"+g.name, func(t *testing.T) {
@@ -50,7 +50,7 @@ func TestGuards(t *testing.T) {
 
 func TestAppendOnly(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	if err := commit(t, db, []string{event("ch_1", 1, "charge.requested.v1", "{}"), posting(1, "a:EUR", "b:EUR", 5)}); err != nil {
 		t.Fatal(err)
 	}

@@ -11,14 +11,14 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/migrations"
 	"github.com/payonce/payonce/migrations/version"
 )
 
 func TestUp_appliesEachMigrationOnce(t *testing.T) {
 	t.Parallel()
-	address := pgtest.Empty(t)
+	address := testdb.Empty(t)
 	conn := connect(t, address)
 	wantPending(t, conn, true)
 	for range 2 {
@@ -56,7 +56,7 @@ func TestUp_thatFails_leavesNothingOfTheMigration(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			address := pgtest.Empty(t)
+			address := testdb.Empty(t)
 			conn := connect(t, address)
 			mustRun(t, conn, `begin`)
 			mustRun(t, conn, test.before)
@@ -140,7 +140,7 @@ func TestSchema_coreAppliesByItself(t *testing.T) {
 		}
 		t.Run(m.Name, func(t *testing.T) {
 			t.Parallel()
-			if _, err := connect(t, pgtest.Empty(t)).Exec(t.Context(), m.SQL); err != nil {
+			if _, err := connect(t, testdb.Empty(t)).Exec(t.Context(), m.SQL); err != nil {
 				t.Error(err)
 			}
 		})

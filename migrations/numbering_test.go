@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/outbox"
 )
 
@@ -29,14 +29,14 @@ func TestNumbering(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.Open(t)
+			db := testdb.Open(t)
 			for _, sql := range test.statements {
 				if _, err := db.Pool().Exec(t.Context(), sql); err != nil {
 					t.Fatal(err)
 				}
 			}
 			var own bool
-			err := pgtest.As(t, db, postgres.RoleWorker).QueryRow(t.Context(), selectOwn).Scan(&own)
+			err := testdb.As(t, db, postgres.RoleWorker).QueryRow(t.Context(), selectOwn).Scan(&own)
 			if err != nil || own != test.own {
 				t.Errorf("its own: %t, want %t: %v", own, test.own, err)
 			}

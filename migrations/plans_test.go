@@ -14,7 +14,7 @@ import (
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 const analyze = "analyze"
@@ -126,19 +126,19 @@ var small = regexp.MustCompile(`\bon (projections|outbox_offsets|retention_windo
 // TestPlansWhateverIsKnown: a plan that depends on when a table was analyzed is wrong some
 // day. A policy filters what the plan of the statement finds, and changes no plan.
 func TestPlansWhateverIsKnown(t *testing.T) {
-	pgtest.Long(t, "it makes a database for each of many cases")
+	testdb.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 	all := statements(t)
 	for name, prepared := range known {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.Open(t)
+			db := testdb.Open(t)
 			for _, sql := range append([]string{`insert into outbox_offsets values ('charges', 'g', '0', 0)`}, prepared...) {
 				if _, err := db.Pool().Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
 					t.Fatal(err)
 				}
 			}
-			api := pgtest.As(t, db, postgres.RoleAPI)
+			api := testdb.As(t, db, postgres.RoleAPI)
 			for _, l := range lookups() {
 				sql := l.find(t, all)
 				for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {

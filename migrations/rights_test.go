@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // refused is PostgreSQL's code for a missing right, and for a row that no policy lets in.
@@ -30,7 +30,7 @@ func TestRights_areAsDecided(t *testing.T) {
 			decided = append(decided, line)
 		}
 	}
-	found := texts(t, pgtest.Reused(t), read(t, "rights.sql"))
+	found := texts(t, testdb.Reused(t), read(t, "rights.sql"))
 	slices.Sort(decided)
 	slices.Sort(found)
 	if diff := cmp.Diff(decided, found); diff != "" {
@@ -76,7 +76,7 @@ values (1, '%[1]s', 'a:USD%[2]s', 1, 1)`, false},
 // for none: it reads, adds and changes that merchant's rows alone.
 func TestTenancy(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	merchants := []string{"acme", "globex"}
 	for _, merchant := range merchants {
 		mustRun(t, db, "insert into merchants (merchant_id) values ('"+merchant+"')")
@@ -84,7 +84,7 @@ func TestTenancy(t *testing.T) {
 			mustRun(t, db, fmt.Sprintf(s.insert, merchant, ""))
 		}
 	}
-	api := pgtest.As(t, db, postgres.RoleAPI)
+	api := testdb.As(t, db, postgres.RoleAPI)
 	for _, table := range texts(t, db, `
 select relname::text
   from pg_class
@@ -139,13 +139,13 @@ select relname::text
 // and refuses to replace one.
 func TestSecrets_workerDeletesThoseThatHaveEnded(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	mustRun(t, db, `insert into merchants (merchant_id) values ('acme')`)
 	mustRun(t, db, `
 insert into webhook_secrets (merchant_id, generation, secret, secret_hash, created_by, ends_at)
 values ('acme', 1, 'whsec_b2xk', sha256('s'), 'test', now()),
        ('acme', 2, 'whsec_bmV3', sha256('s'), 'test', null)`)
-	worker := pgtest.As(t, db, postgres.RoleWorker)
+	worker := testdb.As(t, db, postgres.RoleWorker)
 	if err := run(t, worker, `update webhook_secrets set secret = 'whsec_b3duZWQ='`); sqlState(err) != refused {
 		t.Errorf("the worker replaces a secret: %v, want %s", err, refused)
 	}
@@ -160,11 +160,11 @@ values ('acme', 1, 'whsec_b2xk', sha256('s'), 'test', now()),
 // What it leaves to every user are temporary tables and large objects.
 func TestRoles_haveNoWayAround(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	for _, role := range []postgres.Role{postgres.RoleAPI, postgres.RoleWorker} {
 		t.Run(string(role), func(t *testing.T) {
 			t.Parallel()
-			conn, err := pgtest.As(t, db, role).Pool().Acquire(t.Context())
+			conn, err := testdb.As(t, db, role).Pool().Acquire(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/internal/postgres/local"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/migrations"
 )
 
 // TestRoles has a server of its own, since roles are the server's.
 func TestRoles(t *testing.T) {
-	pgtest.Long(t, "it makes a database for each of many cases")
+	testdb.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 	server, err := local.Start(t.Context(), local.Options{InMemory: true})
 	if err != nil {
@@ -91,7 +91,7 @@ func TestUpAfterARestoreWithoutRoles(t *testing.T) {
 	for _, role := range []string{"payonce_api", "payonce_worker"} {
 		t.Run(role, func(t *testing.T) {
 			t.Parallel()
-			address := pgtest.URL(t)
+			address := testdb.URL(t)
 			if _, err := connect(t, address).Exec(t.Context(), "drop owned by "+role); err != nil {
 				t.Fatal(err)
 			}

@@ -17,7 +17,7 @@ import (
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
 )
@@ -27,9 +27,9 @@ import (
 // cannot drift apart. The sandbox has a schema of its own, and its own tests; so has
 // the benchmark, which is another module.
 func TestEveryStatementPrepares(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	conn := connect(t, pgtest.URL(t))
+	conn := connect(t, testdb.URL(t))
 	found := map[string]int{}
 	for at, sql := range statements(t) {
 		file, _, _ := strings.Cut(at, ":")

@@ -13,7 +13,7 @@ import (
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/outbox"
 )
 
@@ -37,7 +37,7 @@ func TestDoorbell(t *testing.T) {
 
 	t.Run("wakes a subscriber before its slow poll", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		bell := make(chan struct{}, 1)
 		r := readWhen(t, db, "g", outbox.Options{Bell: bell, Listening: listening})
 		once(t, slowPoll, func() {
@@ -51,7 +51,7 @@ func TestDoorbell(t *testing.T) {
 
 	t.Run("is not needed: the slow poll finds what a lost ring was for", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		r := readWhen(t, db, "g", outbox.Options{Listening: listening})
 		publish(t, db, "m1")
 		r.wantNext(t, "m1")
@@ -61,7 +61,7 @@ func TestDoorbell(t *testing.T) {
 
 	t.Run("is not waited for while more can be read", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		publish(t, db, numbered(20)...)
 		r := readWhen(t, db, "g", outbox.Options{Listening: listening, Room: func(context.Context) int { return 1 }})
 		once(t, 5*slowPoll, func() { // else twenty
@@ -75,7 +75,7 @@ func TestDoorbell(t *testing.T) {
 // nobody rings again.
 func TestHiddenMessagesAreReadSoon(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	bell := make(chan struct{}, 1)
 	r := readWhen(t, db, "g", outbox.Options{Bell: bell, Listening: listening})
 	once(t, slowPoll, func() {
@@ -95,9 +95,9 @@ func TestHiddenMessagesAreReadSoon(t *testing.T) {
 }
 
 func TestAnIdleSubscriberReadsOnceASecond(t *testing.T) {
-	pgtest.Long(t, "it waits for seconds")
+	testdb.Long(t, "it waits for seconds")
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	r := readWhen(t, db, "g", outbox.Options{Listening: listening})
 	await.True(t, "it reads", func() bool { return r.polls.count() > 0 })
 	began, before := time.Now(), r.polls.count()
@@ -111,7 +111,7 @@ func TestAnIdleSubscriberReadsOnceASecond(t *testing.T) {
 // of the group may read.
 func TestRoom(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	room, asked := make(chan int), make(chan struct{}, 1)
 	full := readWhen(t, db, "g", outbox.Options{Room: func(ctx context.Context) int {
 		select {
@@ -152,7 +152,7 @@ func TestSubscriber_ends(t *testing.T) {
 		} {
 			t.Run(name+" "+where, func(t *testing.T) {
 				t.Parallel()
-				db := pgtest.Open(t)
+				db := testdb.Open(t)
 				conns := stdlib.OpenDBFromPool(db.Pool())
 				subscriber := outbox.NewSubscriber(conns, "g", slog.New(slog.DiscardHandler), o)
 				ctx, cancel := context.WithCancel(t.Context())
@@ -180,9 +180,9 @@ func TestSubscriber_ends(t *testing.T) {
 
 // A database that does not answer keeps nobody from closing.
 func TestSubscriber_closesBesideASubscriptionThatWaits(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	url := pgtest.URL(t)
+	url := testdb.URL(t)
 	db, err := postgres.Open(t.Context(), url, postgres.Options{LockTimeout: -1, StatementTimeout: await.Stall, AllowUnsafeDurability: true})
 	if err != nil {
 		t.Fatal(err)

@@ -9,13 +9,13 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/outbox"
 )
 
 // A message waits in the commit that causes it: refused with it, or delivered.
 func Example() {
-	db, end := pgtest.Example()
+	db, end := testdb.Example()
 	defer end()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

@@ -20,7 +20,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/outbox"
 )
 
@@ -74,9 +74,9 @@ func (s *switchable) failFor(t *testing.T, reads int64) {
 }
 
 func TestSubscriber_boundsItsLogWhileTheDatabaseIsAway(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	pool := pgtest.Open(t).Pool()
+	pool := testdb.Open(t).Pool()
 	db := &switchable{Connector: stdlib.GetPoolConnector(pool)}
 	conns := sql.OpenDB(db)
 	defer func() { _ = conns.Close() }()
@@ -171,7 +171,7 @@ func tail(s string) string { return s[max(0, len(s)-300):] }
 
 func TestByPage_logsAPageThatIsRefusedOnce(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	b := &pgx.Batch{}
 	if err := outbox.Append(b, outbox.Message{Topic: "topic", ID: "m1", Type: "t", OrderingKey: "k", Payload: []byte("{}")}); err != nil {
 		t.Fatal(err)

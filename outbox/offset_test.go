@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/outbox"
 )
 
@@ -13,7 +13,7 @@ import (
 // what was received behind it is delivered again.
 func TestALostOffsetCostsARedelivery(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	publish(t, db, numbered(3)...)
 	r := read(t, db, "g")
 	r.wantNext(t, numbered(3)...)
@@ -27,7 +27,7 @@ func TestALostOffsetCostsARedelivery(t *testing.T) {
 // was written before it, so no crash loses the offset and keeps the deletion.
 func TestSweepDeletesNothingAboveADurableOffset(t *testing.T) {
 	t.Parallel()
-	db, err := postgres.Open(t.Context(), pgtest.URL(t), postgres.Options{
+	db, err := postgres.Open(t.Context(), testdb.URL(t), postgres.Options{
 		AllowUnsafeDurability: true, Settings: map[string]string{"synchronous_commit": "on"}, // the servers of tests have it off
 	})
 	if err != nil {

@@ -7,14 +7,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // Transaction ids are numbers. Sorted as text, 100 comes before 98, and a page
 // that ends there moves the offset past messages that nobody has received.
 func TestPagesFollowTransactionIDsAsNumbers(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	const oldest, newest = 2, 400 // over two pages, and across 9|10 and 99|100
 	b := &pgx.Batch{}
 	for xid := newest; xid >= oldest; xid-- {

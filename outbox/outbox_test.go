@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/outbox"
 )
 
@@ -20,7 +20,7 @@ func TestAppend(t *testing.T) {
 
 	t.Run("a message arrives as it was queued", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		sent := outbox.Message{
 			Topic: topic, ID: "7b0c8d4e-0000-5000-8000-000000000001", Type: "letter", OrderingKey: "naïve 🔑",
 			Payload: []byte("\x00\xff not text"), Metadata: map[string]string{outbox.MetadataCorrelationID: "req_1", "": ""},
@@ -41,7 +41,7 @@ func TestAppend(t *testing.T) {
 
 	t.Run("a message may be empty", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		b := &pgx.Batch{}
 		if err := outbox.Append(b, outbox.Message{Topic: topic, ID: "m1"}); err != nil {
 			t.Fatal(err)
@@ -56,7 +56,7 @@ func TestAppend(t *testing.T) {
 
 	t.Run("nothing is sent before the commit, and nothing without it", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		b := letters(t, "m1")
 		b.Queue(`insert into merchants (merchant_id) values ('Not A Word')`)
 		if err := db.Commit(t.Context(), b); postgres.Constraint(err) != "merchants_merchant_id_check" {
@@ -68,7 +68,7 @@ func TestAppend(t *testing.T) {
 
 	t.Run("an id that is none takes the batch with it", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		for _, id := range []string{"", strings.Repeat("x", 37)} {
 			if err := db.Commit(t.Context(), letters(t, "m1", id)); postgres.Constraint(err) != "outbox_message_id_check" {
 				t.Errorf("%q: %v", id, err)
@@ -94,7 +94,7 @@ func TestAppend(t *testing.T) {
 
 	t.Run("metadata that is no text takes the batch with it", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		b := letters(t, "m1")
 		err := outbox.Append(b, outbox.Message{Topic: topic, ID: "m2", Metadata: map[string]string{"k": "\x00"}})
 		if err != nil {
@@ -110,7 +110,7 @@ func TestAppend(t *testing.T) {
 
 func TestMetadataOfSomebodyElseBlocksNothing(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	for id, metadata := range map[string]string{
 		"number": `{"type": 1}`, "nested": `{"type": {"a": []}}`, "null": `{"type": null}`, "empty": `{}`,
 	} {
@@ -134,7 +134,7 @@ func TestMetadataOfSomebodyElseBlocksNothing(t *testing.T) {
 
 func TestMetadataOfSomebodyElseKeepsWhatIsText(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	b := &pgx.Batch{}
 	b.Queue(`insert into outbox (topic, message_id, payload, metadata) values ($1, 'm1', '', $2)`, topic,
 		json.RawMessage(`{"a": 1, "type": "letter", "m": {"type": "parcel"}, "ordering_key": "k", "z": null}`))

@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/outbox"
 )
 
@@ -25,12 +25,12 @@ const (
 )
 
 func TestPages(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 
 	t.Run("what many commits have sent comes together, each message with what is its own", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		want := map[string]message.Metadata{}
 		for i := range 3 {
 			id := "m" + strconv.Itoa(i)
@@ -65,7 +65,7 @@ func TestPages(t *testing.T) {
 
 	t.Run("a page holds so many messages and no more", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		publish(t, db, numbered(mostMessages+1)...)
 		settled(t, db)
 		r := read(t, db, "g")
@@ -80,7 +80,7 @@ func TestPages(t *testing.T) {
 
 	t.Run("and so many bytes, or one message", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		const metadata = 40 // bytes of it, about
 		for i, length := range []int{1, mostBytes / 2, mostBytes/2 - 4*metadata, 2 * mostBytes, mostBytes, 1, 1, mostBytes - metadata, 1} {
 			write := `insert into outbox (topic, message_id, payload, metadata) values ($1, $2, $3, '{"type": "letter", "ordering_key": "key"}')`
@@ -111,7 +111,7 @@ func TestPages(t *testing.T) {
 
 	t.Run("metadata counts too, however well it is packed", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		if _, err := db.Pool().Exec(t.Context(), `
 insert into outbox (topic, message_id, payload, metadata)
 select $1, n::text, '', jsonb_build_object('k', repeat('x', 400000)) from generate_series(1, 3) n`, topic); err != nil {
@@ -129,9 +129,9 @@ select $1, n::text, '', jsonb_build_object('k', repeat('x', 400000)) from genera
 	})
 
 	t.Run("one that is not received comes again half as long, and at last alone", func(t *testing.T) {
-		pgtest.Long(t, "it waits for pauses")
+		testdb.Long(t, "it waits for pauses")
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		publish(t, db, numbered(2*mostMessages)...)
 		settled(t, db)
 		r := read(t, db, "g")
@@ -165,7 +165,7 @@ select $1, n::text, '', jsonb_build_object('k', repeat('x', 400000)) from genera
 
 	t.Run("and a new one is not taken for one that comes again", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		r := read(t, db, "g")
 		for _, page := range [][]string{numbered(3), numbered(2), numbered(4)} {
 			publish(t, db, page...)
@@ -192,7 +192,7 @@ func TestByPage(t *testing.T) {
 
 	t.Run("a page whose handler failed is delivered again", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		publish(t, db, "m1", "m2")
 		settled(t, db)
 		var lines bytes.Buffer

@@ -11,7 +11,7 @@ import (
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/outbox"
 )
 
@@ -51,9 +51,9 @@ func poll(t *testing.T, db *postgres.DB) (query string, args []any) {
 }
 
 func TestAnIdlePollWritesNothing(t *testing.T) {
-	pgtest.Long(t, "it polls for a while")
+	testdb.Long(t, "it polls for a while")
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	query, args := poll(t, db)
 	took := func() (id *uint64) {
 		tx, err := db.Pool().Begin(t.Context())
@@ -84,9 +84,9 @@ func TestAnIdlePollWritesNothing(t *testing.T) {
 }
 
 func TestAPollReadsAPageAndNoMore(t *testing.T) {
-	pgtest.Long(t, "it fills a table")
+	testdb.Long(t, "it fills a table")
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	query, _ := poll(t, db)
 	b := &pgx.Batch{}
 	// 8,000 messages of which the group has read all but the last 4,000.

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/outbox"
 )
 
@@ -19,7 +19,7 @@ func TestOrder(t *testing.T) {
 
 	t.Run("messages come in the order of their commits, and within one as they were queued", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		publish(t, db, "m1")
 		publish(t, db, "m2", "m3", "m4")
 		publish(t, db, "m5")
@@ -28,7 +28,7 @@ func TestOrder(t *testing.T) {
 
 	t.Run("an older transaction that commits late is not passed over", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		publish(t, db, "first")
 		late := begin(t, db)
 		publish(t, db, "young")
@@ -46,7 +46,7 @@ func TestOrder(t *testing.T) {
 
 	t.Run("an older transaction that rolls back holds nothing up", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		r := read(t, db, "g")
 		late := begin(t, db)
 		publish(t, db, "young")
@@ -63,7 +63,7 @@ func TestOrder(t *testing.T) {
 
 	t.Run("many writers at once lose nothing and mix nothing up", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		const writers, commits = 8, 40
 		r := read(t, db, "g")
 		var work errgroup.Group
@@ -101,7 +101,7 @@ func TestGroups(t *testing.T) {
 
 	t.Run("each group reads every message", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		publish(t, db, numbered(250)...) // more than two pages
 		for _, group := range []string{"a", "b"} {
 			read(t, db, group).wantNext(t, numbered(250)...)
@@ -110,7 +110,7 @@ func TestGroups(t *testing.T) {
 
 	t.Run("a group goes on where it stopped", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		publish(t, db, "m1")
 		first := read(t, db, "g")
 		first.wantNext(t, "m1")
@@ -124,7 +124,7 @@ func TestGroups(t *testing.T) {
 
 	t.Run("a topic shows nothing of another", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		b := &pgx.Batch{}
 		if err := outbox.Append(b, outbox.Message{Topic: "parcels", ID: "p1", Payload: []byte("p1")}); err != nil {
 			t.Fatal(err)
@@ -144,7 +144,7 @@ func TestDelivery(t *testing.T) {
 
 	t.Run("what was not acknowledged comes again", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		publish(t, db, "m1", "m2")
 		first := read(t, db, "g")
 		first.wantNext(t, "m1")
@@ -161,7 +161,7 @@ func TestStandby(t *testing.T) {
 
 	t.Run("one subscriber of a group works at a time", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		a, b := read(t, db, "g"), read(t, db, "g")
 		for _, id := range numbered(50) {
 			publish(t, db, id)
@@ -189,7 +189,7 @@ func TestStandby(t *testing.T) {
 
 	t.Run("a standby waits for the active one, and takes over when its session dies", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		publish(t, db, "m1", "m2")
 		active := read(t, db, "g")
 		held := active.nextPage(t)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/outbox"
 )
 
@@ -22,7 +22,7 @@ const day = 24 * time.Hour
 // two days old.
 func fill(t *testing.T) *postgres.DB {
 	t.Helper()
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	for _, id := range numbered(10) {
 		publish(t, db, id)
 	}
@@ -93,7 +93,7 @@ func TestSweep(t *testing.T) {
 
 	t.Run("of one commit goes what was received, and no more", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		publish(t, db, numbered(5)...)
 		received(t, db, "g", "m0003")
 		wantSwept(t, db, 0, 100, 3)
@@ -130,7 +130,7 @@ func TestSweep(t *testing.T) {
 
 	t.Run("a page that was read is not received again, and the next one is", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		publish(t, db, "m1", "m2")
 		r := read(t, db, "g")
 		r.wantNext(t, "m1", "m2")
@@ -145,7 +145,7 @@ func TestSweep(t *testing.T) {
 
 	t.Run("several at once share the work", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		const messages = 300
 		publish(t, db, numbered(messages)...)
 		received(t, db, "g", "m0300")
@@ -199,7 +199,7 @@ func TestSweep(t *testing.T) {
 
 	t.Run("it says that it could not", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		db.Close()
 		n, err := outbox.Sweep(t.Context(), db, 0, 1)
 		if n != 0 || !errors.Is(err, postgres.ErrNotCommitted) || !strings.HasPrefix(err.Error(), "sweep received messages of the outbox: ") {
@@ -211,7 +211,7 @@ func TestSweep(t *testing.T) {
 // Statements are planned while the tables are small, and the plans are kept.
 func TestASweepWithNothingToDoReadsAlmostNothing(t *testing.T) {
 	t.Parallel()
-	pgtest.Long(t, "it writes thousands of messages")
+	testdb.Long(t, "it writes thousands of messages")
 	const live, limit = 10_000, 500
 	for _, test := range []struct{ name, offset string }{
 		{"all of it received, and young", "m10000"},
@@ -219,7 +219,7 @@ func TestASweepWithNothingToDoReadsAlmostNothing(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.Open(t)
+			db := testdb.Open(t)
 			for range 10 {
 				wantSwept(t, db, day, limit, 0)
 			}
@@ -241,7 +241,7 @@ func TestASweepWithNothingToDoReadsAlmostNothing(t *testing.T) {
 func rowsRead(t *testing.T, db *postgres.DB) (rows int64) {
 	t.Helper()
 	db.Pool().Reset()
-	pgtest.Alone(t, db)
+	testdb.Alone(t, db)
 	err := db.QueryRow(t.Context(), `
 select seq_tup_read + coalesce(idx_tup_fetch, 0)
   from pg_stat_user_tables

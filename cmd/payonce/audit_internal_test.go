@@ -11,16 +11,16 @@ import (
 
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/program"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // Row security would hide all rows from a user who may read the tables and does not own
 // them, and an audit would find every promise kept. So the commands end with an error.
 func TestAudit_refusesAUserWhomPoliciesHideRowsFrom(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	put(t, db, "ch_1", "dead", "{}")
 	name := "payonce_test_" + strings.ToLower(rand.Text())
 	exec := func(ctx context.Context, sql string) {

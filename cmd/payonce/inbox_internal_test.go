@@ -13,7 +13,7 @@ import (
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // put puts a message with a status into the inbox and returns its number.
@@ -36,7 +36,7 @@ returning id`, charge, status, []byte(payload)).Scan(&number)
 
 func TestInboxList(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	list := func(c inboxListCmd) (out string, more bool) {
 		out = output(t, func(w io.Writer) (err error) { more, err = c.list(t.Context(), w, db); return err })
 		return out, more
@@ -99,9 +99,9 @@ func TestInboxList(t *testing.T) {
 
 // TestInboxList_readsEveryPage lists more than a page.
 func TestInboxList_readsEveryPage(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	const n = 2*inboxPage + 1
 	b := &pgx.Batch{}
 	b.Queue(`
@@ -143,7 +143,7 @@ select 'r', i::text, 'ch_' || i % 2, 't', '', '{}', '', 'dead'
 
 func TestInboxShow(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	document, text := put(t, db, "ch_1", "dead", `{"version":1}`), put(t, db, "ch_2", "done", "no JSON")
 	show := func(number int64, asJSON bool) string {
 		return output(t, func(w io.Writer) error { return inboxShowCmd{ID: number, JSON: asJSON}.show(t.Context(), w, db) })
@@ -176,7 +176,7 @@ func TestInboxShow(t *testing.T) {
 
 func TestInboxDecisions(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	for _, test := range []struct {
 		name   string
 		decide decision

@@ -11,7 +11,7 @@ import (
 
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 func seedAcme(t *testing.T, db *postgres.DB, keys ...string) {
@@ -56,7 +56,7 @@ func wantOpens(t *testing.T, db *postgres.DB, key string, opens bool) {
 
 func TestKeysCreate(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	seedAcme(t, db, "sk_test_of_acme_0123456789abcdef")
 
 	t.Run("the whole key is alone on stdout and nowhere else", func(t *testing.T) {
@@ -133,7 +133,7 @@ func TestKeysCreate_refuses(t *testing.T) {
 
 func TestKeysRevoke(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	seedAcme(t, db, "sk_test_demo", "sk_test_shop", "sk_test_stay")
 	before, _ := createKey(t, db, createKeyCmd{Merchant: "acme", Scopes: []string{"admin"}})
 	before = strings.TrimSuffix(before, "\n")
@@ -185,7 +185,7 @@ func TestKeysRevoke(t *testing.T) {
 
 func TestKeysRevoke_all(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	seedAcme(t, db, "sk_test_demo", "sk_test_shop")
 	if err := (seedCmd{Merchant: "globex", APIKey: "sk_test_glob"}).seed(t.Context(), &bytes.Buffer{}, db); err != nil {
 		t.Fatal(err)
@@ -219,7 +219,7 @@ func TestSeed(t *testing.T) {
 
 	t.Run("a seeded key has all scopes, also when it is repeated", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		for range 2 {
 			if out, err := runSeed(t, db, seedCmd{Merchant: "acme", APIKey: "sk_test_demo"}); out != "" || err != nil {
 				t.Errorf("%q, %v", out, err)
@@ -236,7 +236,7 @@ func TestSeed(t *testing.T) {
 
 	t.Run("without a key a new one is printed", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		out, err := runSeed(t, db, seedCmd{Merchant: "acme"})
 		if err != nil {
 			t.Fatal(err)
@@ -252,7 +252,7 @@ func TestSeed(t *testing.T) {
 
 	t.Run("a merchant that exists keeps its fees, with a message", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		before := seedCmd{Merchant: "acme", APIKey: "sk_test_demo", FeeBasisPoints: 100, FeeFixed: map[string]int64{"USD": 7, "EUR": 5}}
 		after := seedCmd{Merchant: "acme", APIKey: "sk_test_demo", FeeBasisPoints: 100, FeeFixed: map[string]int64{"EUR": 5}}
 		for _, s := range []seedCmd{before, after} {
@@ -278,7 +278,7 @@ func TestSeed(t *testing.T) {
 
 	t.Run("a given key is not printed", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		out, err := runSeed(t, db, seedCmd{Merchant: "acme", APIKey: "sk_test_demo", JSON: true})
 		if err != nil || strings.Contains(out, "sk_test_demo") {
 			t.Errorf("%v: %s", err, out)
@@ -287,7 +287,7 @@ func TestSeed(t *testing.T) {
 
 	t.Run("a key with fewer rights than a seeded one is refused", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		seedAcme(t, db, "sk_test_demo", "sk_test_over")
 		out, _ := createKey(t, db, createKeyCmd{Merchant: "acme", Scopes: []string{"charges:read"}})
 		fewer := strings.TrimSuffix(out, "\n")

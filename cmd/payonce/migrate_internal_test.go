@@ -6,15 +6,15 @@ import (
 	"testing"
 
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/migrations/version"
 )
 
 func TestMigrate(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	const want = version.Latest
-	url := pgtest.Empty(t)
+	url := testdb.Empty(t)
 	db, err := postgres.Open(t.Context(), url, postgres.Options{Application: t.Name(), AllowPlaintext: true, AllowUnsafeDurability: true})
 	if err != nil {
 		t.Fatal(err)

@@ -17,15 +17,15 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 )
 
 // booked is a database with charges, all of them listed.
 func booked(t *testing.T, charges int) (db *postgres.DB, url string) {
 	t.Helper()
-	url = pgtest.URL(t)
+	url = testdb.URL(t)
 	db, err := postgres.Open(t.Context(), url, postgres.Options{AllowPlaintext: true, AllowUnsafeDurability: true})
 	if err != nil {
 		t.Fatal(err)
@@ -126,7 +126,7 @@ const rebuildURL = "PAYONCE_REBUILD_URL"
 // TestRebuildKilled kills a rebuild, with SIGKILL, when it has folded half of the
 // ledger. Its server is the parent's.
 func TestRebuildKilled(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	if url := os.Getenv(rebuildURL); url != "" {
 		db, err := postgres.Open(t.Context(), url, postgres.Options{AllowPlaintext: true, AllowUnsafeDurability: true})
@@ -184,7 +184,7 @@ func TestRebuildKilled(t *testing.T) {
 // A commit whose answer is lost may be one, and if the database is gone then,
 // the command cannot say that nothing was changed.
 func TestRebuildInDoubt(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db, url := booked(t, 3)
 	// The commit hides what the next read needs.

@@ -14,15 +14,15 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/stripe"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 )
 
 // begun is a database with a charge whose payment has started.
 func begun(t *testing.T) *postgres.DB {
 	t.Helper()
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	b := &pgx.Batch{}
 	_, err := ledger.Append(b, ledger.New("ch_1"), ledger.Cause{Actor: "test"},
 		domain.ChargeRequested{MerchantID: "acme", OrderID: "17", Amount: 1000, Currency: "USD", PaymentMethod: "pm_card_visa"},
@@ -126,10 +126,10 @@ func TestTimeline_isPrintedWithoutTheProvider(t *testing.T) {
 }
 
 func TestTimeline_refusesAnUnknownName(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	var out strings.Builder
-	err := (timelineCmd{Name: "ch_1"}).show(t.Context(), &out, pgtest.Open(t), nil)
+	err := (timelineCmd{Name: "ch_1"}).show(t.Context(), &out, testdb.Open(t), nil)
 	if !errors.Is(err, audit.ErrNotFound) || out.String() != "" {
 		t.Errorf("%v, printed %q", err, &out)
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -69,7 +69,7 @@ func webhooksCheck(c webhooksRotateCmd) func() error { return c.check }
 // shopDB has acme with an endpoint.
 func shopDB(t *testing.T) *postgres.DB {
 	t.Helper()
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	if _, err := runSeed(t, db, seedShop("https://shop.example/hooks?token=hush", firstSecret)); err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func TestSeedWebhook(t *testing.T) {
 			}
 		})
 	}
-	if _, err := runSeed(t, pgtest.Open(t), seedShop(url, "")); err == nil || !strings.Contains(err.Error(), "needs --webhook-secret") {
+	if _, err := runSeed(t, testdb.Open(t), seedShop(url, "")); err == nil || !strings.Contains(err.Error(), "needs --webhook-secret") {
 		t.Errorf("a first endpoint without a secret: %v", err)
 	}
 }
@@ -232,7 +232,7 @@ func TestWebhooksRotate(t *testing.T) {
 }
 
 func TestWebhooksList(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db := shopDB(t)
 	if _, _, err := runRotate(t, db, webhooksRotateCmd{WebhookSecret: secondSecret, Overlap: time.Hour}); err != nil {

@@ -90,7 +90,7 @@ var rules = []rule{
 	{"internal/openapi", "", "checks responses against a contract, whichever program sends them; only tests import it"},
 	{"internal/postgres/local", "internal/postgres", "starts a server, whatever is kept in it"},
 	{
-		"internal/postgres/pgtest", "migrations internal/await internal/postgres internal/postgres/local internal/testrun",
+		"internal/testdb", "migrations internal/await internal/postgres internal/postgres/local internal/testrun",
 		"gives a test a migrated database, whatever it tests",
 	},
 	{"internal/testrun", "", "runs the tests of a package, whatever they test"},
@@ -188,5 +188,5 @@ var bans = []ban{
 	{"cmd/sandbox", "testing", noTests},
 
 	{"cmd/payonce", module + "/internal/sandbox", "the demo starts the sandbox as the program it is"},
-	{"cmd/payonce", module + "/internal/postgres/pgtest", noTests},
+	{"cmd/payonce", module + "/internal/testdb", noTests},
 }

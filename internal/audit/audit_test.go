@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/internal/audit"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -22,7 +22,7 @@ func TestRun(t *testing.T) {
 
 	t.Run("an_empty_database_is_in_order", func(t *testing.T) {
 		t.Parallel()
-		report, err := audit.Run(t.Context(), pgtest.Reused(t))
+		report, err := audit.Run(t.Context(), testdb.Reused(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -206,7 +206,7 @@ func set(names ...string) map[string]bool {
 }
 
 func TestRun_finds(t *testing.T) {
-	pgtest.Long(t, "it makes a database for each of many cases")
+	testdb.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 	if names := slices.Sorted(maps.Keys(planted())); !cmp.Equal(names, allChecks(t)) {
 		t.Fatalf("checks without a planted violation, and the other way round:\n%s", cmp.Diff(names, allChecks(t)))
@@ -270,7 +270,7 @@ func (w within) Snapshot(ctx context.Context) (pgx.Tx, error) { return w.tx.Begi
 
 func allChecks(t *testing.T) []string {
 	t.Helper()
-	report, err := audit.Run(t.Context(), pgtest.Reused(t))
+	report, err := audit.Run(t.Context(), testdb.Reused(t))
 	if err != nil {
 		t.Fatal(err)
 	}

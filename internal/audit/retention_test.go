@@ -5,13 +5,13 @@ import (
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/outbox"
 )
 
 // Retention may delete in any order and however early, and the audit misses nothing.
 func TestRetention(t *testing.T) {
-	pgtest.Long(t, "it writes thousands of rows")
+	testdb.Long(t, "it writes thousands of rows")
 	t.Parallel()
 	sweeps := map[string]func(*world) (int, error){
 		"keys":   func(w *world) (int, error) { return idempotency.Sweep(w.Context(), w.db, 1000) },

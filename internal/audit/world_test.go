@@ -14,7 +14,7 @@ import (
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
 )
@@ -29,7 +29,7 @@ type world struct {
 
 func emptyWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{T: t, db: pgtest.Reused(t), charges: map[string]string{}}
+	w := &world{T: t, db: testdb.Reused(t), charges: map[string]string{}}
 	w.exec(`
 insert into merchants (merchant_id) values ('acme'), ('globex');
 insert into stock (merchant_id, sku, supplied, available) values ('acme', 'tshirt', 100, 100), ('acme', 'mug', 5, 5)`)

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // payments is the effect that must happen once. Nothing about the table makes it
@@ -33,7 +33,7 @@ var errBroken = errors.New("the printer is on fire")
 // miniature is an empty database with the tables of a document.
 func miniature(t *testing.T, tables ...string) *pgxpool.Pool {
 	t.Helper()
-	db, err := pgxpool.New(t.Context(), pgtest.Empty(t))
+	db, err := pgxpool.New(t.Context(), testdb.Empty(t))
 	if err != nil {
 		t.Fatal(err)
 	}

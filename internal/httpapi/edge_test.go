@@ -13,7 +13,7 @@ import (
 
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 func TestKeyLookup(t *testing.T) {
@@ -78,7 +78,7 @@ func TestPreferWait(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.Reused(t)
+			db := testdb.Reused(t)
 			w := serveOn(t, db, nil)
 			first := w.accept(t, "key-1", body())
 			exec(t, db, `create table kept as select * from idempotency_keys`)
@@ -120,10 +120,10 @@ func TestPreferWait(t *testing.T) {
 // TestWaitersLeaveConnectionsToOthers: many requests would wait for one key that
 // stays in flight, as long as they may, and nobody else notices.
 func TestWaitersLeaveConnectionsToOthers(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	const clients, connections, waiters = 16, 6, 2
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	w := serveOn(t, open(t, addressOf(db), postgres.Options{MaxConns: connections, LockTimeout: 20 * time.Millisecond}), func(api *httpapi.Config) {
 		api.Intake.Keys.Waiters = make(chan struct{}, waiters)
 	})

@@ -8,13 +8,13 @@ import (
 	"testing"
 
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // FuzzCreateCharge sends any key with any body. Whatever they are, the answer is
 // a charge or a refusal that leaves nothing behind, never a fault of ours.
 func FuzzCreateCharge(f *testing.F) {
-	pgtest.Long(f, "it takes a large part of the time")
+	testdb.Long(f, "it takes a large part of the time")
 	for _, key := range []string{"key-1", `"key-1"`, "", `"`, `"a\"b"`, "a b", "schlüssel", "k\x00", strings.Repeat("k", 256)} {
 		f.Add(key, body())
 	}
@@ -30,9 +30,9 @@ func FuzzCreateCharge(f *testing.F) {
 	} {
 		f.Add("key-2", request)
 	}
-	db := pgtest.Open(f)
+	db := testdb.Open(f)
 	register(f, db)
-	handler := made(f, newAPI(pgtest.As(f, db, postgres.RoleAPI), io.Discard)).Handler()
+	handler := made(f, newAPI(testdb.As(f, db, postgres.RoleAPI), io.Discard)).Handler()
 	f.Fuzz(func(t *testing.T, key, request string) {
 		before := rows(t, db)
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/charges", strings.NewReader(request))
@@ -56,7 +56,7 @@ func FuzzCreateCharge(f *testing.F) {
 
 // FuzzCreateRefund sends any body for a refund of any charge, under any key.
 func FuzzCreateRefund(f *testing.F) {
-	pgtest.Long(f, "it takes a large part of the time")
+	testdb.Long(f, "it takes a large part of the time")
 	for _, request := range []string{
 		"", "{}", "null", `{"amount":1}`, `{"amount":0}`, `{"amount":-9223372036854775808}`, `{"amount":9223372036854775807}`,
 		`{"amount":1e2}`, `{"amount":null,"reason":null}`, `{"reason":"\u0000"}`, `{"reason":"4242 4242 4242 4242"}`, `{"Reason":"x"}`,
@@ -67,9 +67,9 @@ func FuzzCreateRefund(f *testing.F) {
 	f.Add("key-3", "%00", "{}")
 	f.Add("key-4", "4242424242424242", "{}")
 	f.Add(`"`, "..", "{}")
-	db := pgtest.Open(f)
+	db := testdb.Open(f)
 	register(f, db)
-	handler := made(f, newAPI(pgtest.As(f, db, postgres.RoleAPI), io.Discard)).Handler()
+	handler := made(f, newAPI(testdb.As(f, db, postgres.RoleAPI), io.Discard)).Handler()
 	serve := func(tb testing.TB, c call) answer {
 		tb.Helper()
 		r := httptest.NewRequestWithContext(tb.Context(), c.method, "/", strings.NewReader(c.body))

@@ -10,7 +10,7 @@ import (
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // open opens a pool for an API. It is closed when the test ends.
@@ -28,7 +28,7 @@ func open(t *testing.T, url string, o postgres.Options) *postgres.DB {
 // openWith opens a pool with these options on an empty database.
 func openWith(t *testing.T, o postgres.Options) *postgres.DB {
 	t.Helper()
-	return open(t, addressOf(pgtest.Reused(t)), o)
+	return open(t, addressOf(testdb.Reused(t)), o)
 }
 
 // addressOf is the connection string of a database.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // clock stands still until it is moved.
@@ -24,7 +24,7 @@ func (c *clock) pass(after time.Duration) { c.at.Add(int64(after)) }
 func rated(t *testing.T, perSecond int) (*world, *clock) {
 	t.Helper()
 	c := &clock{}
-	w := serveOn(t, pgtest.Reused(t), func(api *httpapi.Config) {
+	w := serveOn(t, testdb.Reused(t), func(api *httpapi.Config) {
 		api.Limits = httpapi.Limits{PerSecond: perSecond}
 		api.Now = c.now
 	})
@@ -129,7 +129,7 @@ func TestRateLimit(t *testing.T) {
 
 // Size and the API key come before it, everything else after.
 func TestRateLimitInTheOrderOfLayers(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	w, _ := rated(t, 1)
 	w.accept(t, "used", body())
@@ -246,7 +246,7 @@ func TestInFlight(t *testing.T) {
 // TestAuditsInFlight: an audit holds a connection for as long as it reads. Whoever
 // asks for many has one, and leaves the others their connections.
 func TestAuditsInFlight(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db := openWith(t, postgres.Options{MaxConns: 6, LockTimeout: patience})
 	w := serveOn(t, db, func(api *httpapi.Config) { api.Limits = httpapi.Limits{InFlight: 12, PerMerchant: 8, Auditing: 2} })
@@ -283,7 +283,7 @@ func TestAuditsInFlight(t *testing.T) {
 // TestSlowBodiesTakeNobodysPlace: a request counts as in flight when all of it
 // is here.
 func TestSlowBodiesTakeNobodysPlace(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	const sockets = 50
 	w, address := listenWith(t, func(api *httpapi.Config) {

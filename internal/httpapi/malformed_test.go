@@ -4,11 +4,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 func TestMalformedBody(t *testing.T) {
-	pgtest.Long(t, "it sends many bodies")
+	testdb.Long(t, "it sends many bodies")
 	t.Parallel()
 	w := serve(t)
 	before := rows(t, w.db)

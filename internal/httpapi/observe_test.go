@@ -13,7 +13,7 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // watched notes what an Observer is told.
@@ -107,7 +107,7 @@ func TestObserverOfPendingAnswers(t *testing.T) {
 func TestObserverOfEvents(t *testing.T) {
 	t.Parallel()
 	told := &watched{}
-	w := serveOn(t, pgtest.Reused(t), func(api *httpapi.Config) {
+	w := serveOn(t, testdb.Reused(t), func(api *httpapi.Config) {
 		takesEvents(api)
 		api.Observer = told.observer()
 	})
@@ -128,7 +128,7 @@ func TestObserverOfEvents(t *testing.T) {
 
 func TestMetrics(t *testing.T) {
 	t.Parallel()
-	w := serveOn(t, pgtest.Reused(t), func(api *httpapi.Config) {
+	w := serveOn(t, testdb.Reused(t), func(api *httpapi.Config) {
 		api.Limits = httpapi.Limits{PerSecond: 1, InFlight: 1}
 		api.Now = new(clock).now
 		api.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // answered is a request whose answer is stored, and what is at its Location.
@@ -126,7 +126,7 @@ func TestRulesAnExpiredKeyIsGone(t *testing.T) {
 // What a fault of ours refuses is not stored, and the same request under the
 // same key is carried out.
 func TestRulesNoFaultOfOursIsStored(t *testing.T) {
-	pgtest.Long(t, "it waits for seconds")
+	testdb.Long(t, "it waits for seconds")
 	t.Parallel()
 	for name, plant := range map[string]struct{ fault, repair string }{
 		"a write that the store refuses": {

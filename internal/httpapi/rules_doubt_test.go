@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // A commit of which nobody knows is answered 503, and the same request under the
@@ -23,7 +23,7 @@ func TestRulesACommitInDoubtIsSettledByItsKey(t *testing.T) {
 		for i, kind := range []string{"a charge", "a cancellation", "a refund"} {
 			t.Run(kind+" "+name, func(t *testing.T) {
 				t.Parallel()
-				address := pgtest.URL(t)
+				address := testdb.URL(t)
 				direct := serveOn(t, open(t, address, postgres.Options{}), nil)
 				r := direct.routes(t)[i]
 				before := rows(t, direct.db)
@@ -47,7 +47,7 @@ func TestRulesACommitInDoubtIsSettledByItsKey(t *testing.T) {
 }
 
 func TestRulesNothingIsAnsweredWithoutTheStore(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	w := serve(t)
 	routes, reads := w.routes(t), w.reads(t)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 func TestRulesAKeyInFlight(t *testing.T) {
@@ -52,9 +52,9 @@ func TestRulesAKeyInFlight(t *testing.T) {
 
 // Prefer: wait holds wherever a key is taken, whatever the server's own policy.
 func TestRulesWhoPrefersToWaitIsAnsweredLikeTheFirst(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	url := addressOf(pgtest.Reused(t))
+	url := addressOf(testdb.Reused(t))
 	w := serveOn(t, open(t, url, postgres.Options{}), nil)
 	impatient := serveOn(t, open(t, url, postgres.Options{LockTimeout: 30 * time.Millisecond}), func(api *httpapi.Config) {
 		api.InFlight, api.Intake.Keys.Waiters = http.StatusAccepted, make(chan struct{}, 3)

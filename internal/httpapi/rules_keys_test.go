@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 func TestRulesAKeyIsRequired(t *testing.T) {
@@ -102,7 +102,7 @@ func TestRulesAnEventNeedsNoKey(t *testing.T) {
 }
 
 func TestRulesAKeyOnAReadIsIgnored(t *testing.T) {
-	pgtest.Long(t, "it asks every route")
+	testdb.Long(t, "it asks every route")
 	t.Parallel()
 	w := serve(t)
 	reads := w.reads(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/payonce/payonce/internal/merchants"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // needed is the scope of every route that asks for an API key. HEAD needs what
@@ -67,7 +67,7 @@ func request(route string) call {
 }
 
 func TestEveryRouteDeclaresItsScope(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	w := serve(t)
 	routes, scopes := served(t, w), needed()

@@ -13,7 +13,7 @@ import (
 
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // dump is every row of every table as COPY writes it, which is what pg_dump
@@ -55,7 +55,7 @@ func writings(text string) map[string]string {
 // Whoever has a dump or the logs has no key: not whole, nor the part that is
 // secret.
 func TestAPIKeysAreInNoDumpAndInNoLog(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	w := serve(t)
 	all, reader, revoked, expired := w.keyFor(t, merchants.Scopes()...), w.keyFor(t, merchants.ChargesRead),

@@ -13,7 +13,7 @@ import (
 
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // listen serves with the API's own server and returns its address.
@@ -24,9 +24,9 @@ func listen(t *testing.T, change func(*http.Server)) (w *world, address string) 
 
 func listenWith(t *testing.T, adjust func(*httpapi.Config), change func(*http.Server)) (w *world, address string) {
 	t.Helper()
-	db, log := pgtest.Reused(t), &transcript{}
+	db, log := testdb.Reused(t), &transcript{}
 	register(t, db)
-	api := newAPI(pgtest.As(t, db, postgres.RoleAPI), log)
+	api := newAPI(testdb.As(t, db, postgres.RoleAPI), log)
 	adjust(api)
 	server := made(t, api).Server()
 	if change != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // counted counts the round trips that read sessions, their statements, and the reads of
@@ -62,7 +62,7 @@ func (c *counted) want(t *testing.T, want reads) {
 func countingReads(t *testing.T, change func(*httpapi.Config)) (*world, *counted) {
 	t.Helper()
 	c := &counted{}
-	w := serveOn(t, pgtest.Reused(t), func(api *httpapi.Config) {
+	w := serveOn(t, testdb.Reused(t), func(api *httpapi.Config) {
 		db, ok := api.DB.(*postgres.DB)
 		if !ok {
 			t.Fatalf("the database is a %T", api.DB)
@@ -188,7 +188,7 @@ func TestAuthentication_aLockOnKeysDelaysKeyedRequestsAlone(t *testing.T) {
 // TestAuthentication_aLateBodyReadsItsKeyAgain: what was read with the header of a request is
 // old when its body arrives later.
 func TestAuthentication_aLateBodyReadsItsKeyAgain(t *testing.T) {
-	pgtest.Long(t, "it waits for bodies")
+	testdb.Long(t, "it waits for bodies")
 	t.Parallel()
 	w, c := countingReads(t, func(*httpapi.Config) {})
 	w.accept(t, "k", body())

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/internal/httpapi"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 const (
@@ -26,7 +26,7 @@ func noon() time.Time { return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) }
 // serveEvents starts an API that takes events under two secrets.
 func serveEvents(t *testing.T) *world {
 	t.Helper()
-	return serveOn(t, pgtest.Reused(t), takesEvents)
+	return serveOn(t, testdb.Reused(t), takesEvents)
 }
 
 // handler is the same API without a server.
@@ -145,7 +145,7 @@ func TestSignatureWithoutASecret(t *testing.T) {
 	for name, secrets := range map[string][]string{"none": nil, "an empty one": {""}, "two empty ones": {"", ""}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := serveOn(t, pgtest.Reused(t), func(api *httpapi.Config) { api.StripeSecrets, api.Now = secrets, noon })
+			w := serveOn(t, testdb.Reused(t), func(api *httpapi.Config) { api.StripeSecrets, api.Now = secrets, noon })
 			for _, secret := range []string{"", stripeSecret} {
 				c := unsigned(news).with("Stripe-Signature", "t="+unix(0)+",v1="+mac(secret, unix(0), news))
 				wantProblem(t, w.send(t, c), "/problems/webhook-signature")

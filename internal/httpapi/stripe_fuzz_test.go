@@ -6,16 +6,16 @@ import (
 	"testing"
 
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // FuzzStripeEvent signs any body. Whatever it is, the answer is thanks or a
 // refusal, never a fault of ours, and what it leaves is at most one message.
 func FuzzStripeEvent(f *testing.F) {
-	pgtest.Long(f, "it takes a large part of the time")
-	db := pgtest.Open(f)
+	testdb.Long(f, "it takes a large part of the time")
+	db := testdb.Open(f)
 	register(f, db)
-	api := newAPI(pgtest.As(f, db, postgres.RoleAPI), io.Discard)
+	api := newAPI(testdb.As(f, db, postgres.RoleAPI), io.Discard)
 	takesEvents(api)
 	handler := made(f, api).Handler()
 	accepted := serveHTTP(f, handler, post("key-1", body()))

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // event is one as the provider writes it, with members that nobody here knows.
@@ -253,7 +253,7 @@ func TestStripeLayers(t *testing.T) {
 // TestStripeReplays delivers one event hundreds of times, many at once and each
 // with a signature and a count of its own, as the provider does. It is one message.
 func TestStripeReplays(t *testing.T) {
-	pgtest.Long(t, "it does the same in many ways")
+	testdb.Long(t, "it does the same in many ways")
 	t.Parallel()
 	w := serveEvents(t)
 	location := w.captured(t, "key-1")
@@ -339,7 +339,7 @@ func TestStripeEventWhenTheStoreIsDown(t *testing.T) {
 	})
 	t.Run("an inbox that refuses keeps nothing", func(t *testing.T) {
 		t.Parallel()
-		w := serveOn(t, pgtest.Reused(t), takesEvents)
+		w := serveOn(t, testdb.Reused(t), takesEvents)
 		charge := idOf(w.captured(t, "key-1"))
 		exec(t, w.db, `alter table inbox add constraint planted check (message_id <> 'evt_1')`)
 		before := rows(t, w.db)

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // TestOthersDoNotExist asks for what is another merchant's and for what is not
@@ -219,11 +219,11 @@ select 'fulfillment', 'ch_of_acme 0', '', '{}', ''`)
 // the api's sessions would beside a tenant.
 func TestTheAPISeesNothingWithoutAMerchant(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	w := serveOn(t, db, nil)
 	w.captured(t, "acme-charge")
 	w.setAside(t, "ch_parked", "dead")
-	plain := pgtest.As(t, db, postgres.RoleAPI)
+	plain := testdb.As(t, db, postgres.RoleAPI)
 	for _, table := range []string{"ledger_events", "ledger_postings", "idempotency_keys", "outbox", "inbox"} {
 		for name, q := range map[string]postgres.Querier{"the owner": db, "the api": plain, "acme": plain.Tenant("acme"), "globex": plain.Tenant("globex")} {
 			var n int

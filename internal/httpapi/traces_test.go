@@ -12,7 +12,7 @@ import (
 
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // tracer notes the requests that it is told of, and numbers them.
@@ -52,7 +52,7 @@ const parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 func TestServing(t *testing.T) {
 	t.Parallel()
 	told := &tracer{}
-	w := serveOn(t, pgtest.Reused(t), told.trace)
+	w := serveOn(t, testdb.Reused(t), told.trace)
 	for _, c := range []call{
 		post("key", body()).with("Traceparent", parent),
 		post("key", body()).with("Traceparent", "another"),
@@ -88,7 +88,7 @@ func TestServing(t *testing.T) {
 func TestServingEvents(t *testing.T) {
 	t.Parallel()
 	told := &tracer{}
-	w := serveOn(t, pgtest.Reused(t), func(api *httpapi.Config) { takesEvents(api); told.trace(api) })
+	w := serveOn(t, testdb.Reused(t), func(api *httpapi.Config) { takesEvents(api); told.trace(api) })
 	charge := idOf(w.accept(t, "key-1", body()).header.Get("Location"))
 	e := signed(event("evt_1", "payment_intent.succeeded", intentOf(charge)))
 	wantReceived(t, w.send(t, e.with("Traceparent", parent)))

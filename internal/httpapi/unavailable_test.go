@@ -10,8 +10,8 @@ import (
 
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // wantUnavailable checks every route against a store that is down.
@@ -55,7 +55,7 @@ func elsewhere(t *testing.T, other, statement string, db *postgres.DB) {
 // dropStore takes the database away from an API.
 func dropStore(t *testing.T, w *world) {
 	t.Helper()
-	elsewhere(t, pgtest.Empty(t), `drop database {database} with (force)`, w.db)
+	elsewhere(t, testdb.Empty(t), `drop database {database} with (force)`, w.db)
 }
 
 func TestStoreDown(t *testing.T) {
@@ -69,7 +69,7 @@ func TestStoreDown(t *testing.T) {
 	})
 	t.Run("its server is out of reach", func(t *testing.T) {
 		t.Parallel()
-		proxy := failpoint.StartCutter(t, pgtest.URL(t))
+		proxy := failpoint.StartCutter(t, testdb.URL(t))
 		w := serveOn(t, open(t, proxy.URL(), postgres.Options{}), nil)
 		w.accept(t, "key-1", body())
 		proxy.Close()
@@ -78,7 +78,7 @@ func TestStoreDown(t *testing.T) {
 	})
 	t.Run("it comes back, and the same request under the same key is answered", func(t *testing.T) {
 		t.Parallel()
-		other := pgtest.Empty(t)
+		other := testdb.Empty(t)
 		w := serve(t)
 		first := w.accept(t, "key-1", body())
 		elsewhere(t, other, `alter database {database} with allow_connections false`, w.db)
@@ -129,7 +129,7 @@ delete from schema_migrations
 
 func TestPanic(t *testing.T) {
 	t.Parallel()
-	w := serveOn(t, pgtest.Reused(t), func(api *httpapi.Config) {
+	w := serveOn(t, testdb.Reused(t), func(api *httpapi.Config) {
 		api.Ready = func(context.Context) (string, error) { panic("planted") }
 	})
 	wantProblem(t, w.send(t, get("/readyz")), "/problems/unavailable")

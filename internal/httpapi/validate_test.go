@@ -5,11 +5,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 func TestInvalidValues(t *testing.T) {
-	pgtest.Long(t, "it sends many bodies")
+	testdb.Long(t, "it sends many bodies")
 	t.Parallel()
 	w := serve(t)
 	before := rows(t, w.db)
@@ -55,7 +55,7 @@ func TestInvalidValues(t *testing.T) {
 }
 
 func TestValuesAtTheBounds(t *testing.T) {
-	pgtest.Long(t, "it sends many bodies")
+	testdb.Long(t, "it sends many bodies")
 	t.Parallel()
 	w := serve(t)
 	for i, test := range []struct{ name, body string }{
@@ -83,7 +83,7 @@ func TestValuesAtTheBounds(t *testing.T) {
 }
 
 func TestCardNumbersAreRefused(t *testing.T) {
-	pgtest.Long(t, "it sends many bodies")
+	testdb.Long(t, "it sends many bodies")
 	t.Parallel()
 	w := serve(t)
 	before := rows(t, w.db)
@@ -122,7 +122,7 @@ func TestCardNumbersAreRefused(t *testing.T) {
 }
 
 func TestOtherNumbersAreNoCards(t *testing.T) {
-	pgtest.Long(t, "it sends many bodies")
+	testdb.Long(t, "it sends many bodies")
 	t.Parallel()
 	w := serve(t)
 	for i, text := range []string{

@@ -23,8 +23,8 @@ import (
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/openapi"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/program"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 const (
@@ -45,7 +45,7 @@ type world struct {
 // serve starts the API on a fresh database with two merchants.
 func serve(t *testing.T) *world {
 	t.Helper()
-	return serveOn(t, pgtest.Reused(t), nil)
+	return serveOn(t, testdb.Reused(t), nil)
 }
 
 // serveOn starts the API on a database; change may alter it before.
@@ -53,7 +53,7 @@ func serveOn(t *testing.T, db *postgres.DB, change func(*httpapi.Config)) *world
 	t.Helper()
 	register(t, db)
 	log := &transcript{}
-	acting := pgtest.As(t, db, postgres.RoleAPI)
+	acting := testdb.As(t, db, postgres.RoleAPI)
 	api := newAPI(acting, log)
 	if change != nil {
 		change(api)

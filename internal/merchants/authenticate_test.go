@@ -10,13 +10,13 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/merchants"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // A session keeps the plan that it made while there were few keys. As they grow it
 // reads what a request asks for and no more.
 func TestAuthenticatingReadsNoMoreAsKeysGrow(t *testing.T) {
-	pgtest.Long(t, "it writes thousands of rows")
+	testdb.Long(t, "it writes thousands of rows")
 	t.Parallel()
 	const (
 		few  = `select * from generate_series(1, 30) n`
@@ -39,7 +39,7 @@ select sha256(convert_to(key, 'UTF8')), left(key, 16), 'm' || n, '{admin}'
 	} {
 		t.Run("where there were "+name, func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.Open(t)
+			db := testdb.Open(t)
 			conn, err := db.Pool().Acquire(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -91,9 +91,9 @@ select sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::int
 // TestEntering: what is read behind it is read as the merchant of the key, as nobody
 // behind a key that opens nothing, and under no name once it has ended.
 func TestEntering(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	register(t, db, merchants.Merchant{ID: "acme"}, merchants.Webhook{}, "a key of acme")
 	register(t, db, merchants.Merchant{ID: "globex"}, merchants.Webhook{}, "a key of globex")
 	conn, err := db.Pool().Acquire(t.Context())

@@ -15,12 +15,12 @@ import (
 
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 func TestAuthenticate(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	register(t, db, acme(), shop(), key, "another key of acme")
 	register(t, db, merchants.Merchant{ID: "globex"}, merchants.Webhook{}, "the key of globex")
 
@@ -127,7 +127,7 @@ func pass(t *testing.T, db *postgres.DB, interval string) {
 
 func TestScopes(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	register(t, db, acme(), merchants.Webhook{})
 	for _, scopes := range [][]merchants.Scope{
 		{merchants.ChargesWrite},
@@ -187,7 +187,7 @@ func TestParseScopes(t *testing.T) {
 
 func TestExpiry(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	register(t, db, acme(), merchants.Webhook{})
 	hours, forever := merchants.NewKey(), merchants.NewKey()
 	issue(t, db, "acme", hours, merchants.Scopes(), 24*time.Hour)
@@ -220,7 +220,7 @@ func TestRevokeKey(t *testing.T) {
 
 	t.Run("a revoked key opens nothing, and others are not touched", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		register(t, db, acme(), merchants.Webhook{}, key, "sk_test_demo_of_acme_9876543210")
 		wantOpen(t, db, key, true)
 		revoke(t, db, key)
@@ -230,7 +230,7 @@ func TestRevokeKey(t *testing.T) {
 
 	t.Run("the first revocation counts", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		register(t, db, acme(), merchants.Webhook{}, key)
 		revoke(t, db, key)
 		first := find(t, db, "", key, 1)
@@ -242,7 +242,7 @@ func TestRevokeKey(t *testing.T) {
 
 	t.Run("a revoked key is not revived by adding it again", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		register(t, db, acme(), merchants.Webhook{}, key)
 		revoke(t, db, key)
 		register(t, db, acme(), merchants.Webhook{}, key)
@@ -251,7 +251,7 @@ func TestRevokeKey(t *testing.T) {
 
 	t.Run("a key is rotated without a gap", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		register(t, db, acme(), merchants.Webhook{})
 		before, after := merchants.NewKey(), merchants.NewKey()
 		issue(t, db, "acme", before, merchants.Scopes(), 0)
@@ -266,7 +266,7 @@ func TestRevokeKey(t *testing.T) {
 
 func TestFindKeys(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	register(t, db, acme(), merchants.Webhook{}, "sk_test_demo", "sk_test_shop", "sk_prod_of_acme_and_nobody_else")
 	register(t, db, merchants.Merchant{ID: "globex"}, merchants.Webhook{}, "sk_test_glob", "sk_prod_of_acme_and_globex_0123456789")
 	made := merchants.NewKey()
@@ -302,7 +302,7 @@ func TestFindKeys(t *testing.T) {
 
 func TestListKeys(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	register(t, db, acme(), merchants.Webhook{}, key)
 	register(t, db, merchants.Merchant{ID: "globex"}, merchants.Webhook{}, "the key of globex")
 	issue(t, db, "acme", "sk_test_reads_of_acme_0123456789", []merchants.Scope{merchants.ChargesRead}, time.Hour)
@@ -323,7 +323,7 @@ func TestListKeys(t *testing.T) {
 // Keys from before they had scopes are kept under fewer characters.
 func TestAKeyUnderAShortPrefixOpens(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	register(t, db, acme(), merchants.Webhook{}, key)
 	b := &pgx.Batch{}
 	b.Queue(`update api_keys set prefix = left(prefix, 12)`)

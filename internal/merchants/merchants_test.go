@@ -9,7 +9,7 @@ import (
 
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 const (
@@ -45,7 +45,7 @@ func TestRegister(t *testing.T) {
 
 	t.Run("an account that registers again keeps its fees and its endpoint", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		register(t, db, acme(), shop(), key)
 		other := acme()
 		other.FeeBasisPoints, other.FeeFixed = 1, nil
@@ -62,7 +62,7 @@ func TestRegister(t *testing.T) {
 
 	t.Run("and takes a new endpoint, which goes by the secret that it had", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		register(t, db, acme(), merchants.Webhook{}, key)
 		if _, err := merchants.ReadWebhook(t.Context(), db, "acme"); !errors.Is(err, merchants.ErrNoWebhook) {
 			t.Errorf("the error is %v, want ErrNoWebhook", err)
@@ -81,7 +81,7 @@ func TestRegister(t *testing.T) {
 
 	t.Run("an endpoint comes with a secret", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		b := &pgx.Batch{}
 		if err := merchants.Register(b, acme(), merchants.Webhook{URL: "https://shop.example"}); err != nil {
 			t.Fatal(err)
@@ -97,7 +97,7 @@ func TestRegister(t *testing.T) {
 
 	t.Run("a key stays with the merchant that has it", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		register(t, db, acme(), merchants.Webhook{}, key)
 		register(t, db, merchants.Merchant{ID: "globex"}, merchants.Webhook{}, key)
 		if got, err := merchants.Authenticate(t.Context(), db, key); got.ID != "acme" || err != nil {
@@ -107,7 +107,7 @@ func TestRegister(t *testing.T) {
 
 	t.Run("nobody has no endpoint", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		if _, err := merchants.ReadWebhook(t.Context(), db, "nobody"); !errors.Is(err, merchants.ErrNoWebhook) {
 			t.Errorf("the error is %v, want ErrNoWebhook", err)
 		}

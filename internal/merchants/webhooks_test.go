@@ -12,13 +12,13 @@ import (
 
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // told is acme with an endpoint and its first secret.
 func told(t *testing.T) *postgres.DB {
 	t.Helper()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	register(t, db, acme(), shop())
 	return db
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 const (
@@ -46,7 +46,7 @@ func declared() *groupcommit.Order {
 // as late as the commit.
 func effects(t *testing.T, o postgres.Options) (db *postgres.DB, address string) {
 	t.Helper()
-	address = pgtest.URL(t)
+	address = testdb.URL(t)
 	db = open(t, address, o)
 	_, err := db.Pool().Exec(t.Context(), `
 create table effects (
@@ -298,7 +298,7 @@ func TestCommitThatWaits(t *testing.T) {
 
 func TestRefusalsAreTold(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	for _, test := range []struct {
 		code                              string
 		unknown, transient, lock, guarded bool

@@ -10,7 +10,7 @@ import (
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // faults go on while units are committed.
@@ -36,7 +36,7 @@ select pg_terminate_backend(pid)
 // are ended, the table is altered, and some units exclude others at once or at commit.
 // A unit that nothing is wrong with is not refused.
 func TestWhatIsToldIsTrue(t *testing.T) {
-	pgtest.Long(t, "it races many against each other")
+	testdb.Long(t, "it races many against each other")
 	t.Parallel()
 	owner, address := effects(t, postgres.Options{LockTimeout: -1, StatementTimeout: time.Hour})
 	var pools [2]*postgres.DB

@@ -11,7 +11,7 @@ import (
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // The statements' texts are those of fulfillment and inbox, as far as the committer
@@ -36,7 +36,7 @@ update inbox
 // gives up waiting.
 func shop(t *testing.T) (owner *postgres.DB, pools [2]*postgres.DB) {
 	t.Helper()
-	address := pgtest.URL(t)
+	address := testdb.URL(t)
 	owner = open(t, address, postgres.Options{})
 	_, err := owner.Pool().Exec(t.Context(), `
 insert into merchants (merchant_id) values ('acme'), ('globex');
@@ -57,7 +57,7 @@ do $$ begin execute format('alter database %I set deadlock_timeout to %L', curre
 // TestCrossingLocks: two pools, each of which commits units that lock a few of the
 // same rows, never wait for each other in a circle.
 func TestCrossingLocks(t *testing.T) {
-	pgtest.Long(t, "it commits thousands of units")
+	testdb.Long(t, "it commits thousands of units")
 	t.Parallel()
 	owner, pools := shop(t)
 	var working sync.WaitGroup
@@ -94,7 +94,7 @@ func TestCrossingLocks(t *testing.T) {
 // deadlocks are those of a database from which all others are about to leave.
 func deadlocks(t *testing.T, db *postgres.DB) (found int) {
 	t.Helper()
-	pgtest.Alone(t, db)
+	testdb.Alone(t, db)
 	err := db.QueryRow(t.Context(), `select deadlocks from pg_stat_database where datname = current_database()`).Scan(&found)
 	if err != nil {
 		t.Fatal(err)
@@ -123,7 +123,7 @@ func sale(random *rand.Rand) *pgx.Batch {
 // TestACircleOfLocksIsLeftEarly: what is ordered by nothing, rows under two keys that
 // two others hold crosswise, costs time and is no deadlock.
 func TestACircleOfLocksIsLeftEarly(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	one, address := effects(t, postgres.Options{Writes: declared(), SharedCommits: 1})
 	other := open(t, address, postgres.Options{})

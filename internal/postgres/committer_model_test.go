@@ -14,7 +14,7 @@ import (
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // row is one of effects: the id and the twin are each there once. Rows of one text
@@ -89,7 +89,7 @@ func settling(db *postgres.DB, batches []*pgx.Batch) []func(context.Context) err
 // whole or refused as a whole, and there is an order in which each for itself would
 // have come to the same.
 func TestJoinedIsLikeEachForItself(t *testing.T) {
-	pgtest.Long(t, "it compares many random batches")
+	testdb.Long(t, "it compares many random batches")
 	t.Parallel()
 	db := slot(t)
 	rapid.Check(t, func(r *rapid.T) {

@@ -11,14 +11,14 @@ import (
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // diaries are a table whose rows note the settings under which they were written,
 // the owner's pool of it, and the api's, of one slot.
 func diaries(t *testing.T, o postgres.Options) (owner, api *postgres.DB) {
 	t.Helper()
-	address := pgtest.URL(t)
+	address := testdb.URL(t)
 	owner = open(t, address, postgres.Options{})
 	_, err := owner.Pool().Exec(t.Context(), `
 create table diaries (

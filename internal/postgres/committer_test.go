@@ -14,8 +14,8 @@ import (
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // gathered commits units at once on a pool of one slot, and returns what each was
@@ -144,7 +144,7 @@ func TestOneUnitIsSentAsItIs(t *testing.T) {
 
 // TestPoison: whoever is refused, alone has the refusal, as if it had been alone.
 func TestPoison(t *testing.T) {
-	pgtest.Long(t, "it makes a database for each of many cases")
+	testdb.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 	taken := func(b *pgx.Batch) { b.Queue(insert, 100, 100) }
 	for name, poison := range map[string]struct {
@@ -237,7 +237,7 @@ func TestPoison(t *testing.T) {
 // TestOneThatWaitsForALock: it makes the others wait for less than PostgreSQL takes
 // to look for a deadlock, and has all its own time then.
 func TestOneThatWaitsForALock(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db := slot(t)
 	release := hold(t, db, 500)
@@ -269,7 +269,7 @@ func TestOneThatWaitsForALock(t *testing.T) {
 // TestWhatIsHeldUpHoldsUpNobody: a slot is had back from a commit that waits for a
 // lock, long before that ends.
 func TestWhatIsHeldUpHoldsUpNobody(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db, _ := effects(t, postgres.Options{Writes: declared(), SharedCommits: 1, LockTimeout: -1})
 	release := hold(t, db, 500)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // stopMidway sends the beginning of a batch, as a program does that is stopped
@@ -47,7 +47,7 @@ select count(*) = 1
 }
 
 func TestEndHalfSent(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db, address := effects(t, postgres.Options{Application: "payonce-test", LockTimeout: 50 * time.Millisecond})
 	worker := open(t, address, postgres.Options{Role: postgres.RoleWorker})

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // records are tables with columns of the types that the programs insert, whose
@@ -203,7 +203,7 @@ select concat_ws('|', id, quote_literal(name), version, quote_nullable(leg), quo
 // TestARefusedRowAmongOthers: whichever row it is, and whoever's, the refusal is its
 // unit's alone, which is as it was: the others go on together.
 func TestARefusedRowAmongOthers(t *testing.T) {
-	pgtest.Long(t, "it makes a database for each of many cases")
+	testdb.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 	for name, poison := range map[string]struct {
 		args       func(record int) (sql string, args []any)

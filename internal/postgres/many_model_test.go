@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // ends is what a unit does to messages, and whether it has a statement that is refused.
@@ -88,7 +88,7 @@ select id,
 // else is done to messages. Nobody's end changes a fence, so what becomes of each does
 // not depend on who was first.
 func TestDeliveriesThatEndTogetherAreLikeEachForItself(t *testing.T) {
-	pgtest.Long(t, "it compares many random batches")
+	testdb.Long(t, "it compares many random batches")
 	t.Parallel()
 	db := held(t, postgres.Options{})
 	rapid.Check(t, func(r *rapid.T) {

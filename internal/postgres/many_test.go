@@ -14,8 +14,8 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // held are messages of the inbox, numbered from 1, each with its holder's fence. They
@@ -69,7 +69,7 @@ const (
 // TestDeliveriesThatEndTogether: one statement ends those of many, and what becomes of
 // each is what would have become of it alone.
 func TestDeliveriesThatEndTogether(t *testing.T) {
-	pgtest.Long(t, "it makes a database for each of many cases")
+	testdb.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 
 	t.Run("go by few statements, whoever came first", func(t *testing.T) {
@@ -206,7 +206,7 @@ func TestDeliveriesThatEndTogetherAndChange(t *testing.T) {
 
 // TestADeliveryThatSomebodyHoldsUp: the others that would end with it go on without it.
 func TestADeliveryThatSomebodyHoldsUp(t *testing.T) {
-	pgtest.Long(t, "it waits for locks")
+	testdb.Long(t, "it waits for locks")
 	t.Parallel()
 	db := held(t, postgres.Options{}, 1, 1, 1)
 	tx, err := db.Pool().Begin(t.Context())
@@ -244,7 +244,7 @@ func TestADeliveryThatSomebodyHoldsUp(t *testing.T) {
 // TestDeliveriesThatEndTogetherLockInOrder: as they would one after the other, also
 // where the table is read as it lies, which is from the last to the first.
 func TestDeliveriesThatEndTogetherLockInOrder(t *testing.T) {
-	pgtest.Long(t, "it commits for seconds")
+	testdb.Long(t, "it commits for seconds")
 	t.Parallel()
 	db := held(t, postgres.Options{
 		Settings: map[string]string{"enable_indexscan": "off"}, LockTimeout: -1, StatementTimeout: time.Hour,

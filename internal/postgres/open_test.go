@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 func TestOpenRefusesAnUnsafeServer(t *testing.T) {
@@ -65,7 +65,7 @@ func TestOpenRefusesAnUnsafeServer(t *testing.T) {
 // setting: a function of the same name is found before the server's own.
 func pretend(t *testing.T, setting, value string) (address string) {
 	t.Helper()
-	address = pgtest.Empty(t)
+	address = testdb.Empty(t)
 	conn, err := pgx.Connect(t.Context(), address)
 	if err != nil {
 		t.Fatal(err)
@@ -173,7 +173,7 @@ func TestOpenSaysWhatIsWrong(t *testing.T) {
 
 	t.Run("when nobody listens", func(t *testing.T) {
 		t.Parallel()
-		proxy := failpoint.StartCutter(t, pgtest.Empty(t))
+		proxy := failpoint.StartCutter(t, testdb.Empty(t))
 		proxy.Close()
 		_, err := postgres.Open(t.Context(), proxy.URL(), postgres.Options{})
 		if err == nil || !strings.HasPrefix(err.Error(), "the database cannot be reached: ") {
@@ -207,12 +207,12 @@ select name,
 	}
 	settings := func(t *testing.T, o postgres.Options) map[string]string {
 		t.Helper()
-		return settingsAt(t, pgtest.Empty(t), o)
+		return settingsAt(t, testdb.Empty(t), o)
 	}
 
 	t.Run("have them whatever the address says, in whatever letters", func(t *testing.T) {
 		t.Parallel()
-		address := with(with(pgtest.Empty(t), "TimeZone=Asia/Tokyo"), "Statement_Timeout=0")
+		address := with(with(testdb.Empty(t), "TimeZone=Asia/Tokyo"), "Statement_Timeout=0")
 		for range 8 { // the order in which the server hears them is chance
 			if got := settingsAt(t, address, postgres.Options{}); got["TimeZone"] != "UTC" || got["statement_timeout"] != "10000" {
 				t.Errorf("settings: %v", got)
@@ -238,7 +238,7 @@ select name,
 
 	t.Run("plan a statement once, however long its arrays are", func(t *testing.T) {
 		t.Parallel()
-		db := open(t, pgtest.URL(t), postgres.Options{MaxConns: 1})
+		db := open(t, testdb.URL(t), postgres.Options{MaxConns: 1})
 		const lookup = `select stream_id from ledger_events where event_id = any ($1::uuid[])`
 		for n := range 20 {
 			rows, err := db.Query(t.Context(), lookup, make([][16]byte, n))
@@ -271,10 +271,10 @@ select name,
 
 	t.Run("are as many as asked for", func(t *testing.T) {
 		t.Parallel()
-		if got := open(t, pgtest.Empty(t), postgres.Options{}).Pool().Config().MaxConns; got != 20 {
+		if got := open(t, testdb.Empty(t), postgres.Options{}).Pool().Config().MaxConns; got != 20 {
 			t.Errorf("at most %d, want 20", got)
 		}
-		if got := open(t, pgtest.Empty(t), postgres.Options{MaxConns: 3}).Pool().Config().MaxConns; got != 3 {
+		if got := open(t, testdb.Empty(t), postgres.Options{MaxConns: 3}).Pool().Config().MaxConns; got != 3 {
 			t.Errorf("at most %d, want 3", got)
 		}
 	})

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // TestOpenBehindAPooler: a program whose sessions have not heard what they act as,
@@ -31,7 +31,7 @@ func TestOpenBehindAPooler(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			_, err := postgres.Open(t.Context(), pooler(t, pgtest.URL(t), c.passes), postgres.Options{
+			_, err := postgres.Open(t.Context(), pooler(t, testdb.URL(t), c.passes), postgres.Options{
 				Application: "api", Role: postgres.RoleAPI, AllowUnsafeDurability: true,
 			})
 			want := "the database's sessions have not heard their " + c.missed + ": a pooler leaves it out, so let DATABASE_URL name the server itself"
@@ -42,7 +42,7 @@ func TestOpenBehindAPooler(t *testing.T) {
 	}
 	t.Run("that passes all of it", func(t *testing.T) {
 		t.Parallel()
-		open(t, pooler(t, pgtest.URL(t), append(sessionSettings(), "role")), postgres.Options{Role: postgres.RoleAPI})
+		open(t, pooler(t, testdb.URL(t), append(sessionSettings(), "role")), postgres.Options{Role: postgres.RoleAPI})
 	})
 }
 

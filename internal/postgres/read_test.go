@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // reads are the ways to read, each with its error.
@@ -51,9 +51,9 @@ func reads() map[string]func(context.Context, *postgres.DB) error {
 }
 
 func TestAReadWithoutAConnectionSaysSo(t *testing.T) {
-	pgtest.Long(t, "it makes a database for each of many cases")
+	testdb.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
-	address := pgtest.Empty(t)
+	address := testdb.Empty(t)
 	for name, read := range reads() {
 		t.Run(name+", when all are in use until the end of the context", func(t *testing.T) {
 			t.Parallel()
@@ -134,7 +134,7 @@ func one(t *testing.T, db *postgres.DB, s postgres.Settings, sql string, args ..
 }
 
 func TestSettingsEndWithTheirStatement(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db, _ := effects(t, postgres.Options{MaxConns: 1})
 	const costs = `select current_setting('cpu_tuple_cost')::numeric * 1000`
@@ -244,7 +244,7 @@ func TestAReadGivesItsConnectionBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db := open(t, pgtest.Empty(t), postgres.Options{MaxConns: 1})
+			db := open(t, testdb.Empty(t), postgres.Options{MaxConns: 1})
 			read(t, db)
 			if in := db.Pool().Stat().AcquiredConns(); in != 0 {
 				t.Errorf("%d connections are in use", in)

@@ -8,12 +8,12 @@ import (
 
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 func TestOpen_refusesAStandby(t *testing.T) {
 	t.Parallel()
-	pgtest.Long(t, "it starts two servers")
+	testdb.Long(t, "it starts two servers")
 	primary, err := local.Start(t.Context(), local.Options{InMemory: true})
 	if err != nil {
 		t.Fatal(err)
@@ -46,9 +46,9 @@ func mustClose(t *testing.T, s *local.Server) {
 }
 
 func TestCommit_closesASessionThatRefusesWrites(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	db, err := postgres.Open(t.Context(), pgtest.URL(t), postgres.Options{MaxConns: 1, AllowPlaintext: true, AllowUnsafeDurability: true})
+	db, err := postgres.Open(t.Context(), testdb.URL(t), postgres.Options{MaxConns: 1, AllowPlaintext: true, AllowUnsafeDurability: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 func TestOpenAsARole(t *testing.T) {
@@ -18,7 +18,7 @@ func TestOpenAsARole(t *testing.T) {
 	t.Run("every session of the pool acts as it", func(t *testing.T) {
 		t.Parallel()
 		for _, role := range []postgres.Role{postgres.RoleAPI, postgres.RoleWorker} {
-			db := open(t, pgtest.URL(t), postgres.Options{Role: role, MaxConns: 2})
+			db := open(t, testdb.URL(t), postgres.Options{Role: role, MaxConns: 2})
 			for range 2 {
 				tx, err := db.Pool().Begin(t.Context())
 				if err != nil {
@@ -35,12 +35,12 @@ func TestOpenAsARole(t *testing.T) {
 
 	t.Run("one that is not there is refused at once, in a sentence", func(t *testing.T) {
 		t.Parallel()
-		wantRefusal(t, pgtest.Empty(t), "payonce_nobody", "the database has no role payonce_nobody: run payonce migrate")
+		wantRefusal(t, testdb.Empty(t), "payonce_nobody", "the database has no role payonce_nobody: run payonce migrate")
 	})
 
 	t.Run("so is one that the user is no member of", func(t *testing.T) {
 		t.Parallel()
-		address := pgtest.URL(t)
+		address := testdb.URL(t)
 		user := login(t, address, "")
 		wantRefusal(t, as(t, address, user), postgres.RoleAPI,
 			`the database's user "`+user+`" may not act as payonce_api: as a superuser run: grant payonce_api to "`+user+`"`)
@@ -48,7 +48,7 @@ func TestOpenAsARole(t *testing.T) {
 
 	t.Run("a login user of the program's own is enough", func(t *testing.T) {
 		t.Parallel()
-		address := pgtest.URL(t)
+		address := testdb.URL(t)
 		user := login(t, address, "in role payonce_api")
 		db := open(t, as(t, address, user), postgres.Options{Role: postgres.RoleAPI})
 		var name string

@@ -6,14 +6,14 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // BenchmarkTenant reads a charge's events as the owner, who is held by no policy,
 // and in turn with it as a tenant of the api. It reports the median of each and
 // their ratio: both have the same noise.
 func BenchmarkTenant(b *testing.B) {
-	db := pgtest.Open(b)
+	db := testdb.Open(b)
 	_, err := db.Pool().Exec(b.Context(), `
 insert into ledger_events
        (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
@@ -38,7 +38,7 @@ analyze ledger_events`)
 		}
 		return time.Since(start)
 	}
-	tenant := pgtest.As(b, db, postgres.RoleAPI).Tenant("m7")
+	tenant := testdb.As(b, db, postgres.RoleAPI).Tenant("m7")
 	var plain, named []time.Duration
 	for b.Loop() {
 		plain, named = append(plain, read(db)), append(named, read(tenant))

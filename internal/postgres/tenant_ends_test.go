@@ -9,13 +9,13 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // TestANameEndsWithItsTransaction: however that ends, whoever has the connection
 // next has no merchant's name.
 func TestANameEndsWithItsTransaction(t *testing.T) {
-	pgtest.Long(t, "it waits until the server notices clients that are gone")
+	testdb.Long(t, "it waits until the server notices clients that are gone")
 	t.Parallel()
 	failing := func(sql string) *pgx.Batch {
 		b := thing("acme", 8)

@@ -10,14 +10,14 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // things are a table with two merchants' rows, and the api's pool of one
 // connection on it: what a transaction leaves behind would be met by the next.
 func things(t *testing.T) *postgres.DB {
 	t.Helper()
-	address := pgtest.URL(t)
+	address := testdb.URL(t)
 	owner := open(t, address, postgres.Options{})
 	_, err := owner.Pool().Exec(t.Context(), `
 create table things (merchant_id text, id int constraint things_once unique);
@@ -178,7 +178,7 @@ func code(err error) string {
 
 // TestReadAsTenants: in one round trip, and nobody sees what is another's.
 func TestReadAsTenants(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db := things(t)
 	read := func(sql string, tenants []string, args ...[]any) (map[string][]int, error) {

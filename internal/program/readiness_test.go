@@ -13,8 +13,8 @@ import (
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/program"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // clock stands still until it is moved.
@@ -43,7 +43,7 @@ func TestReadiness(t *testing.T) {
 		t.Parallel()
 		o := options()
 		o.MaxConns = 1
-		db, err := postgres.Open(t.Context(), pgtest.URL(t), o)
+		db, err := postgres.Open(t.Context(), testdb.URL(t), o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -61,7 +61,7 @@ func TestReadiness(t *testing.T) {
 		var checks atomic.Int64
 		begun, end := make(chan struct{}), make(chan struct{})
 		c := &clock{}
-		r := readiness(t, pgtest.Open(t), c.now, func(context.Context, postgres.Querier) (string, error) {
+		r := readiness(t, testdb.Open(t), c.now, func(context.Context, postgres.Querier) (string, error) {
 			if checks.Add(1) == 1 {
 				close(begun)
 				<-end
@@ -100,9 +100,9 @@ func TestReadiness(t *testing.T) {
 	})
 
 	t.Run("a database that does not answer ends in a time-out", func(t *testing.T) {
-		pgtest.Long(t, "it waits for a database")
+		testdb.Long(t, "it waits for a database")
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		c := &clock{}
 		r := readiness(t, db, c.now)
 		wantReady(t, r)
@@ -128,7 +128,7 @@ func TestReadiness(t *testing.T) {
 
 	t.Run("a lost connection is replaced, if there is a database", func(t *testing.T) {
 		t.Parallel()
-		other, db := pgtest.Empty(t), pgtest.Open(t)
+		other, db := testdb.Empty(t), testdb.Open(t)
 		c := &clock{}
 		r := readiness(t, db, c.now)
 		wantReady(t, r)
@@ -147,7 +147,7 @@ func TestReadiness(t *testing.T) {
 
 	t.Run("Close closes its connection", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Open(t)
+		db := testdb.Open(t)
 		c := &clock{}
 		r := readiness(t, db, c.now)
 		before := sessions(t, db)
@@ -185,9 +185,9 @@ select count(*)
 }
 
 func TestReadiness_refusesAReadOnlyServer(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	clock := &clock{}
 	r := readiness(t, db, clock.now)
 	wantReady(t, r)

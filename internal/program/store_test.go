@@ -14,8 +14,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/program"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 func options() postgres.Options {
@@ -26,7 +26,7 @@ func TestOpen(t *testing.T) {
 	t.Parallel()
 	t.Run("a database that is not there yet is waited for", func(t *testing.T) {
 		t.Parallel()
-		other, address := pgtest.Empty(t), pgtest.Empty(t)
+		other, address := testdb.Empty(t), testdb.Empty(t)
 		parsed, err := pgx.ParseConfig(address)
 		if err != nil {
 			t.Fatal(err)
@@ -93,7 +93,7 @@ func TestClose(t *testing.T) {
 	t.Parallel()
 	t.Run("a pool at rest is closed", func(t *testing.T) {
 		t.Parallel()
-		db, err := program.Open(t.Context(), slog.New(slog.DiscardHandler), pgtest.URL(t), options())
+		db, err := program.Open(t.Context(), slog.New(slog.DiscardHandler), testdb.URL(t), options())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -103,9 +103,9 @@ func TestClose(t *testing.T) {
 		}
 	})
 	t.Run("a connection that is not given back is not waited for", func(t *testing.T) {
-		pgtest.Long(t, "it waits for a connection")
+		testdb.Long(t, "it waits for a connection")
 		t.Parallel()
-		db, err := program.Open(t.Context(), slog.New(slog.DiscardHandler), pgtest.URL(t), options())
+		db, err := program.Open(t.Context(), slog.New(slog.DiscardHandler), testdb.URL(t), options())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -132,7 +132,7 @@ func TestHealth(t *testing.T) {
 		ready int
 		says  string
 	}{
-		{"with every migration it is ready", func(t *testing.T) *postgres.DB { t.Helper(); return pgtest.Open(t) }, 200, "ready"},
+		{"with every migration it is ready", func(t *testing.T) *postgres.DB { t.Helper(); return testdb.Open(t) }, 200, "ready"},
 		{"without the schema it is not", empty, 503, "migration"},
 		{"without the store it is not", dropped, 503, "database"},
 	} {
@@ -175,7 +175,7 @@ func wantHealth(t *testing.T, address string, status int, says string) {
 
 func empty(t *testing.T) *postgres.DB {
 	t.Helper()
-	db, err := postgres.Open(t.Context(), pgtest.Empty(t), options())
+	db, err := postgres.Open(t.Context(), testdb.Empty(t), options())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +185,7 @@ func empty(t *testing.T) *postgres.DB {
 
 func dropped(t *testing.T) *postgres.DB {
 	t.Helper()
-	other, db := pgtest.Empty(t), pgtest.Open(t)
+	other, db := testdb.Empty(t), testdb.Open(t)
 	name := pgx.Identifier{db.Pool().Config().ConnConfig.Database}.Sanitize()
 	elsewhere(t, other, "drop database "+name+" with (force)")
 	return db

@@ -18,8 +18,8 @@ import (
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/rediscache"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 func keyOf(value string) idempotency.Key {
@@ -50,7 +50,7 @@ type fixture struct {
 
 func newFixture(t *testing.T, url string) *fixture {
 	t.Helper()
-	return newFixtureOn(t, pgtest.Open(t), url)
+	return newFixtureOn(t, testdb.Open(t), url)
 }
 
 // newFixtureOn opens a cache that reads the database as the api's role.
@@ -58,7 +58,7 @@ func newFixtureOn(t *testing.T, db *postgres.DB, url string) *fixture {
 	t.Helper()
 	f := &fixture{db: db, log: &lines{}}
 	var err error
-	f.cache, err = rediscache.OpenReading(t.Context(), pgtest.As(t, db, postgres.RoleAPI).Pool().Config().ConnConfig, f.row, url, rediscache.Options{
+	f.cache, err = rediscache.OpenReading(t.Context(), testdb.As(t, db, postgres.RoleAPI).Pool().Config().ConnConfig, f.row, url, rediscache.Options{
 		Log:   slog.New(slog.NewTextHandler(f.log, nil)),
 		Clock: func() time.Time { return time.Now().Add(time.Duration(f.ahead.Load())) },
 	})

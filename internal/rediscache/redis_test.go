@@ -11,15 +11,15 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/rediscache"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // TestOpen: a REDIS_URL either can be used or is refused in a sentence that does not
 // repeat it.
 func TestOpen(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	for says, urls := range map[string][]string{
 		"REDIS_URL ": {
 			"", "localhost:6379", "localhost", "http://localhost", "redis:", "redis://", "redis:///0", "redis://:6379",
@@ -84,7 +84,7 @@ func TestOpen_logsIn(t *testing.T) {
 // TestTrouble: whatever Redis does, nothing is found that should not be, and the
 // answers come back when it does.
 func TestTrouble(t *testing.T) {
-	pgtest.Long(t, "it waits for seconds")
+	testdb.Long(t, "it waits for seconds")
 	t.Parallel()
 	silence := make(chan struct{})
 	for _, test := range []struct{ name, says string }{
@@ -141,7 +141,7 @@ func TestTrouble(t *testing.T) {
 
 // TestServer: a real Redis keeps and finds answers, is stopped, flushed and killed.
 func TestServer(t *testing.T) {
-	pgtest.Long(t, "it starts a server")
+	testdb.Long(t, "it starts a server")
 	t.Parallel()
 	path, err := exec.LookPath("redis-server")
 	if err != nil {

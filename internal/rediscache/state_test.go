@@ -9,14 +9,14 @@ import (
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/migrations"
 )
 
 // TestStateOfTheDatabase: an answer is found only where the database is the one
 // that had it, in the history in which it had it.
 func TestStateOfTheDatabase(t *testing.T) {
-	pgtest.Long(t, "it starts servers")
+	testdb.Long(t, "it starts servers")
 	t.Parallel()
 
 	t.Run("after a truncate nothing from before is found, nor kept", func(t *testing.T) {
@@ -136,7 +136,7 @@ func TestFind_findsNothingWhileTheStateIsUnknown(t *testing.T) {
 // not end the cache, and a lost or old connection is replaced.
 func TestFind_readsTheStateOnAConnectionBesideThePool(t *testing.T) {
 	t.Parallel()
-	db, err := postgres.Open(t.Context(), pgtest.URL(t), postgres.Options{MaxConns: 1, AllowPlaintext: true, AllowUnsafeDurability: true})
+	db, err := postgres.Open(t.Context(), testdb.URL(t), postgres.Options{MaxConns: 1, AllowPlaintext: true, AllowUnsafeDurability: true})
 	if err != nil {
 		t.Fatal(err)
 	}

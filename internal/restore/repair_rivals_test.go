@@ -18,8 +18,8 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/restore"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
 )
@@ -67,7 +67,7 @@ func (k books) traffic(writers int) (stop func() []ledger.Stream) {
 // TestRepairBesideTraffic: programs take their locks in another order than a
 // repair would, so it must let go rather than wait in a circle with them.
 func TestRepairBesideTraffic(t *testing.T) {
-	pgtest.Long(t, "it repairs under load")
+	testdb.Long(t, "it repairs under load")
 	t.Parallel()
 	k := newBooks(t)
 	r := read(t, k.db)
@@ -182,7 +182,7 @@ select concat_ws(' ',
 // somebody reads a table for minutes, as a dump does, and the programs go on. Ended
 // meanwhile, it has changed nothing.
 func TestRepairIsRefusedByALongReader(t *testing.T) {
-	pgtest.Long(t, "it waits for a lock")
+	testdb.Long(t, "it waits for a lock")
 	t.Parallel()
 	k := newBooks(t)
 	k.open("ch_1")
@@ -243,7 +243,7 @@ func (l *locks) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, d pgx.TraceQuery
 // nobody has received it. It stays until the repair, and then until it was
 // received.
 func TestSweepAfterARestore(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	k := newBooks(t)
 	k.open("ch_1")
@@ -281,7 +281,7 @@ func TestSweepAfterARestore(t *testing.T) {
 // one, the numbers do not tell the restore any more. It is told all the same, and
 // until the repair nobody is passed over.
 func TestRepairThatComesLate(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	k := newBooks(t)
 	known := k.carried("ch_1")
@@ -305,7 +305,7 @@ update projections set txid = (pg_current_xact_id()::text::bigint + 300)::text::
 // TestRepairOfARestoreBehind: a server that counts higher than the dump is told,
 // too. It might be behind one day, and whoever looks at the numbers could not know.
 func TestRepairOfARestoreBehind(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	k := newBooks(t)
 	known := k.carried("ch_1")

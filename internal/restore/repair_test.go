@@ -12,8 +12,8 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/restore"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
 )
@@ -160,7 +160,7 @@ select e.stream_id || ' ' || e.version
 
 func newBooks(t *testing.T) books {
 	t.Helper()
-	k := books{t, pgtest.Open(t)}
+	k := books{t, testdb.Open(t)}
 	k.exec(`insert into merchants (merchant_id) values ('acme')`)
 	return k
 }

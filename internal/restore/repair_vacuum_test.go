@@ -8,8 +8,8 @@ import (
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/restore"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/migrations"
 )
 
@@ -18,7 +18,7 @@ import (
 // who waits for less than deadlock_timeout. It needs a server that looks for work
 // more often than once a minute.
 func TestRepairDuringAutovacuum(t *testing.T) {
-	pgtest.Long(t, "it waits for seconds")
+	testdb.Long(t, "it waits for seconds")
 	t.Parallel()
 	server, err := local.Start(t.Context(), local.Options{InMemory: true, Settings: map[string]string{"autovacuum_naptime": "1s"}})
 	if err != nil {

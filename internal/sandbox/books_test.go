@@ -7,8 +7,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/sandbox"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 func TestBooks(t *testing.T) {
@@ -79,9 +79,9 @@ func TestBooks(t *testing.T) {
 }
 
 func TestMigrate(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	database := pgtest.Empty(t)
+	database := testdb.Empty(t)
 	const starts = 5
 	done := make(chan error)
 	for range starts {

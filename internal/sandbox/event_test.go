@@ -19,8 +19,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/sandbox"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // receiver receives the provider's events and verifies their signature by Stripe's
@@ -167,7 +167,7 @@ func TestEvents(t *testing.T) {
 	})
 
 	t.Run("an event is sent again until it is taken", func(t *testing.T) {
-		pgtest.Long(t, "it waits for pauses")
+		testdb.Long(t, "it waits for pauses")
 		t.Parallel()
 		r := receive(t)
 		r.setDown(true)
@@ -181,7 +181,7 @@ func TestEvents(t *testing.T) {
 	})
 
 	t.Run("what a killed sandbox had not sent is sent by the next", func(t *testing.T) {
-		pgtest.Long(t, "it waits for pauses")
+		testdb.Long(t, "it waits for pauses")
 		t.Parallel()
 		r := receive(t)
 		w := start(t, sandbox.Options{WebhookURL: r.URL, WebhookSecret: eventSecret})
@@ -192,7 +192,7 @@ func TestEvents(t *testing.T) {
 }
 
 func TestDuplicateWebhooks(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	r := receive(t)
 	w := start(t, sandbox.Options{WebhookURL: r.URL, WebhookSecret: eventSecret})

@@ -10,8 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/sandbox"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 func TestFaults(t *testing.T) {
@@ -132,7 +132,7 @@ func TestFaults(t *testing.T) {
 }
 
 func TestFaults_areDeterminedByTheirSeed(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	w := start(t, sandbox.Options{})
 	met := func(plan string) []string {

@@ -16,8 +16,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/sandbox"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // fixture is a sandbox on a database of its own, and a client that sends each
@@ -33,7 +33,7 @@ type fixture struct {
 // start serves a sandbox; its events are delivered while the test runs.
 func start(t *testing.T, o sandbox.Options) *fixture {
 	t.Helper()
-	database := pgtest.Empty(t)
+	database := testdb.Empty(t)
 	if err := sandbox.Migrate(t.Context(), database); err != nil {
 		t.Fatal(err)
 	}

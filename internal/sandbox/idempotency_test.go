@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/sandbox"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // replayed reports whether b is a's saved answer.
@@ -68,7 +68,7 @@ func TestIdempotencyKey(t *testing.T) {
 }
 
 func TestKey_leadsToOneExecutionUnderConcurrency(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	w := start(t, sandbox.Options{})
 	id := w.create("pm_card_visa")
@@ -97,7 +97,7 @@ func TestKey_leadsToOneExecutionUnderConcurrency(t *testing.T) {
 }
 
 func TestKey_inFlightIsRefused(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	w := start(t, sandbox.Options{})
 	id := w.create("pm_card_visa")
@@ -229,7 +229,7 @@ func TestWrite_replaysWhatARivalProcessSaved(t *testing.T) {
 }
 
 func TestConfirm_answers429WhileTheIntentIsLocked(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	w := start(t, sandbox.Options{})
 	id := w.create("pm_card_visa")

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/sandbox"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 func TestRefusals(t *testing.T) {
@@ -105,7 +105,7 @@ func TestBounds(t *testing.T) {
 }
 
 func TestAuthentication(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	w := start(t, sandbox.Options{})
 	for authorization, status := range map[string]int{

@@ -18,9 +18,9 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/sandbox"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // childVariable makes TestRun the program itself, in a process that can be
@@ -120,7 +120,7 @@ func TestRun(t *testing.T) {
 
 	t.Run("refuses what it cannot use in one sentence", func(t *testing.T) {
 		t.Parallel()
-		database := "DATABASE_URL=" + pgtest.Empty(t)
+		database := "DATABASE_URL=" + testdb.Empty(t)
 		for want, variables := range map[string][]string{
 			"DATABASE_URL is not set":          nil,
 			"STRIPE_WEBHOOK_URL is":            {database, "STRIPE_WEBHOOK_URL=here", "STRIPE_WEBHOOK_SECRET=x"},
@@ -137,9 +137,9 @@ func TestRun(t *testing.T) {
 	})
 
 	t.Run("SIGTERM finishes the requests in flight and exits 0", func(t *testing.T) {
-		pgtest.Long(t, "it starts programs")
+		testdb.Long(t, "it starts programs")
 		t.Parallel()
-		p := serve(t, pgtest.Empty(t))
+		p := serve(t, testdb.Empty(t))
 		p.client.Timeout = 0
 		const delay = time.Minute
 		p.faults(`{"slow":{"p":1,"ms":60000}}`)
@@ -165,9 +165,9 @@ func TestRun(t *testing.T) {
 	})
 
 	t.Run("its books survive SIGKILL, and every key still means one effect", func(t *testing.T) {
-		pgtest.Long(t, "it starts programs")
+		testdb.Long(t, "it starts programs")
 		t.Parallel()
-		database := pgtest.Empty(t)
+		database := testdb.Empty(t)
 		p := serve(t, database)
 		const charges = 60
 		pay := func(p *process, n int) (answered, error) {

@@ -9,9 +9,9 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/sandbox"
 	"github.com/payonce/payonce/internal/stripe"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // outside is a sandbox and a client of it.
@@ -23,7 +23,7 @@ type outside struct {
 
 func newOutside(t *testing.T) outside {
 	t.Helper()
-	database := pgtest.Empty(t)
+	database := testdb.Empty(t)
 	if err := sandbox.Migrate(t.Context(), database); err != nil {
 		t.Fatal(err)
 	}

@@ -13,8 +13,8 @@ import (
 	coltracepb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/telemetry"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // through opens traces to a collector, records spans, closes, and returns the log. It sets
@@ -72,7 +72,7 @@ func TestOpenTraces_logsARefusalOnce(t *testing.T) {
 // Neither a span nor the end of the program waits for a collector that hangs, and no secret
 // of the settings is logged.
 func TestOpenTraces_waitsForNoCollector(t *testing.T) {
-	pgtest.Long(t, "it waits for a collector")
+	testdb.Long(t, "it waits for a collector")
 	for _, protocol := range []string{"http/protobuf", "grpc"} {
 		t.Run(protocol, func(t *testing.T) {
 			var listen net.ListenConfig

@@ -15,9 +15,9 @@ import (
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/restore"
 	"github.com/payonce/payonce/internal/telemetry"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // counting counts statements.
@@ -75,10 +75,10 @@ const unread = `payonce_outbox_unread_messages{consumer_group="inbox",topic="cha
 
 // TestFigures reads with the role of the worker.
 func TestFigures(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	db := pgtest.Open(t)
-	m, clock, log := figures(pgtest.As(t, db, postgres.RoleWorker))
+	db := testdb.Open(t)
+	m, clock, log := figures(testdb.As(t, db, postgres.RoleWorker))
 	empty := scrape(t, m.Handler())
 	want(t, empty, map[string]float64{
 		`payonce_figures_up`: 1,
@@ -141,10 +141,10 @@ select topic, 'analytics', max(transaction_id), max("offset") from outbox group 
 
 // A long queue costs no more than a bounded one, and its oldest message is shown.
 func TestFigures_countABacklogUpToABound(t *testing.T) {
-	pgtest.Long(t, "it fills a table")
+	testdb.Long(t, "it fills a table")
 	t.Parallel()
 	const most = 1000
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	m, _, _ := figuresWith(db, func(c *telemetry.Config) { c.CountAtMost(most) })
 	write(t, db, insertMessages, "pending", most+20, time.Minute)
 	write(t, db, `update inbox set ordering_key = 'a', received_at = clock_timestamp() - interval '1 hour' where id = (select max(id) from inbox)`)
@@ -172,8 +172,8 @@ values (gen_random_uuid(), 'ch_1', 1, 't', 1, 'acme', '{}', '{}', clock_timestam
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.Open(t)
-			m, clock, _ := figures(pgtest.As(t, db, postgres.RoleWorker))
+			db := testdb.Open(t)
+			m, clock, _ := figures(testdb.As(t, db, postgres.RoleWorker))
 			want(t, scrape(t, m.Handler()), map[string]float64{`payonce_restored_unrepaired`: 0})
 			write(t, db, foreign)
 			clock.pass(time.Minute)
@@ -185,10 +185,10 @@ values (gen_random_uuid(), 'ch_1', 1, 't', 1, 'acme', '{}', '{}', clock_timestam
 // TestFigures_showWhatHoldsReadersVacuumAndTheLogBack reads with the role of the worker,
 // which may not see other users' sessions.
 func TestFigures_showWhatHoldsReadersVacuumAndTheLogBack(t *testing.T) {
-	pgtest.Long(t, "it starts a server")
+	testdb.Long(t, "it starts a server")
 	t.Parallel()
 	db, address := ownServer(t, map[string]string{"wal_level": "logical", "max_prepared_transactions": "1"})
-	m, clock, _ := figures(pgtest.As(t, db, postgres.RoleWorker))
+	m, clock, _ := figures(testdb.As(t, db, postgres.RoleWorker))
 	read := func() map[string]float64 {
 		t.Helper()
 		clock.pass(time.Minute)
@@ -268,7 +268,7 @@ func TestFigures_showWhatHoldsReadersVacuumAndTheLogBack(t *testing.T) {
 
 func TestFigures_areReadOnceInTenSeconds(t *testing.T) {
 	t.Parallel()
-	q := &counting{Querier: pgtest.Open(t)}
+	q := &counting{Querier: testdb.Open(t)}
 	m, clock, _ := figures(q)
 	scrape(t, m.Handler())
 	once := q.statements.Load()
@@ -317,7 +317,7 @@ func TestFigures_doNotFailAScrapeWithTheDatabase(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.Open(t)
+			db := testdb.Open(t)
 			m, clock, log := figuresWith(db, func(c *telemetry.Config) { c.Patient(100 * time.Millisecond) })
 			trouble(t, db)
 			m.Received(1, 0, 0)

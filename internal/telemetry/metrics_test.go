@@ -7,8 +7,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/telemetry"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 func TestAPI(t *testing.T) {
@@ -94,7 +94,7 @@ func TestWorker(t *testing.T) {
 // programs of one process, as in tests, share nothing.
 func TestRegistry(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	c, _, _ := config()
 	m, other := telemetry.NewWorker(c, telemetry.Names{}), telemetry.NewWorker(c, telemetry.Names{})
 	m.Received(1, 0, 0)

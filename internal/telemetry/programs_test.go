@@ -23,8 +23,8 @@ import (
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	programs "github.com/payonce/payonce/internal/program"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/migrations"
 )
 
@@ -103,7 +103,7 @@ func ownServer(t *testing.T, settings map[string]string) (db *postgres.DB, addre
 // that a rule or the dashboard names, with every value of a label that is named without a
 // pattern.
 func TestPrograms_serveWhatTheRulesQuery(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	db, address := ownServer(t, nil)
 	write(t, db, `select pg_create_physical_replication_slot('standby', true)`)
 	result := &pgx.Batch{}

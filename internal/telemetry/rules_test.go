@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 const observability = "../../observability/"
@@ -83,7 +83,7 @@ func TestEveryAlertFires(t *testing.T) {
 			t.Errorf("nothing makes %s fire", name)
 		}
 	}
-	pgtest.Long(t, "promtool works for seconds")
+	testdb.Long(t, "promtool works for seconds")
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {
 		t.Skip("not run: promtool, of the Debian package prometheus, is not installed")

@@ -22,8 +22,8 @@ import (
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/program"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/migrations"
 )
 
@@ -176,7 +176,7 @@ func (p *running) send(t *testing.T, method, path, body string) (status int, hea
 }
 
 func TestRun(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	server := start(t, true)
 	unset(t)
 	t.Setenv("HTTP_ADDR", "127.0.0.1:0")

@@ -4,13 +4,13 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // TestOrigins: the origins of the setting are let in as they are written, and no
 // others.
 func TestOrigins(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	server := start(t, true)
 	unset(t)
 	address, _ := database(t, server, "origins")

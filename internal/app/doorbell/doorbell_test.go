@@ -20,7 +20,7 @@ import (
 	"github.com/payonce/payonce/internal/app/doorbell"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
 )
@@ -79,7 +79,7 @@ func rung(bell <-chan struct{}) bool {
 
 func TestRing(t *testing.T) {
 	t.Parallel()
-	database := pgtest.URL(t)
+	database := testdb.URL(t)
 	near, far := listening(t, database, &lines{}), listening(t, database, &lines{})
 	bells := func(d *doorbell.Doorbell) map[string]<-chan struct{} {
 		return map[string]<-chan struct{}{
@@ -131,7 +131,7 @@ func TestRing(t *testing.T) {
 // Ring does not wait, and many rings are few notifications.
 func TestRingsAreCoalesced(t *testing.T) {
 	t.Parallel()
-	database := pgtest.URL(t)
+	database := testdb.URL(t)
 	near := listening(t, database, &lines{})
 	conn, err := pgx.Connect(t.Context(), database)
 	if err != nil {
@@ -163,7 +163,7 @@ func TestRingsAreCoalesced(t *testing.T) {
 func TestCommitted(t *testing.T) {
 	t.Parallel()
 	var rung doorbell.Kind
-	db, err := postgres.Open(t.Context(), pgtest.URL(t), postgres.Options{
+	db, err := postgres.Open(t.Context(), testdb.URL(t), postgres.Options{
 		AllowUnsafeDurability: true, Committed: func(b *pgx.Batch) { rung |= doorbell.Of(b) },
 	})
 	if err != nil {
@@ -218,7 +218,7 @@ func TestCommitted(t *testing.T) {
 // looked for.
 func TestListening(t *testing.T) {
 	t.Parallel()
-	database := pgtest.URL(t)
+	database := testdb.URL(t)
 	db, err := pgx.Connect(t.Context(), database)
 	if err != nil {
 		t.Fatal(err)
@@ -248,9 +248,9 @@ func TestListening(t *testing.T) {
 
 // A pooler that shares sessions accepts LISTEN and delivers nothing.
 func TestListening_notBehindAPoolerThatDeliversNothing(t *testing.T) {
-	pgtest.Long(t, "it waits for what does not come")
+	testdb.Long(t, "it waits for what does not come")
 	t.Parallel()
-	database := pgtest.URL(t)
+	database := testdb.URL(t)
 	log := &lines{}
 	d := start(t, deaf(t, database), log, true)
 	await.Progress(t, "it says that it does not hear", func() (string, bool) {

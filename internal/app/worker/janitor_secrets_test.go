@@ -5,14 +5,14 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // A secret that is over lies in the clear no longer than until the next sweep,
 // whether or not its merchant ever replaces one again.
 func TestJanitorForgetsSecretsThatAreOver(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Reused(t)
+	db := testdb.Reused(t)
 	exec(
 		t, db,
 		`insert into merchants (merchant_id) values ('acme'), ('globex')`,
@@ -20,7 +20,7 @@ func TestJanitorForgetsSecretsThatAreOver(t *testing.T) {
 			select m, n, 'whsec_' || n, sha256('s'), 'test', (array[now() - interval '1 day', now(), now() + interval '1 day', null])[n]
 			  from unnest(array['acme', 'globex']) m, generate_series(1, 4) n`,
 	)
-	k := newKeeper(pgtest.As(t, db, postgres.RoleWorker), "a")
+	k := newKeeper(testdb.As(t, db, postgres.RoleWorker), "a")
 	told := make(chan struct{}, 1)
 	k.each = func() { // rows are gone a moment before they are counted
 		select {

@@ -15,7 +15,7 @@ import (
 	"github.com/payonce/payonce/internal/app/worker"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/migrations"
 )
 
@@ -138,12 +138,12 @@ func wantCounts(t *testing.T, want map[string]int64, of ...*keeper) {
 }
 
 func TestJanitor(t *testing.T) {
-	pgtest.Long(t, "it waits for seconds")
+	testdb.Long(t, "it waits for seconds")
 	t.Parallel()
 
 	t.Run("what has expired goes, is counted and logged, and no more", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		fill(t, db)
 		k := newKeeper(db, "a")
 		stop := k.start(t)
@@ -159,7 +159,7 @@ func TestJanitor(t *testing.T) {
 
 	t.Run("with nothing to do it says nothing", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		k := newKeeper(db, "a")
 		k.OutboxRetention = time.Second // so that it looks four times a second
 		stop := k.start(t)
@@ -174,7 +174,7 @@ func TestJanitor(t *testing.T) {
 
 	t.Run("one at a time is at work, and when it ends another", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		first, second := newKeeper(db, "a"), newKeeper(db, "b")
 		first.OutboxRetention, second.OutboxRetention = time.Second, time.Second
 		stop := first.start(t)
@@ -190,7 +190,7 @@ func TestJanitor(t *testing.T) {
 
 	t.Run("the next goes on where one died", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		fill(t, db)
 		exec(t, db, `create function keep_the_lease() returns trigger language plpgsql as 'begin return null; end'`,
 			`create trigger keep_the_lease before update of until on janitor_lease for each row when (new.until = '-infinity') execute function keep_the_lease()`)
@@ -213,7 +213,7 @@ func TestJanitor(t *testing.T) {
 
 	t.Run("a lease of a database clock that was ahead is over", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		exec(t, db, `insert into janitor_lease (holder, until) values ('died', clock_timestamp() + interval '1 day')`)
 		heir := newKeeper(db, "heir")
 		heir.start(t)
@@ -222,7 +222,7 @@ func TestJanitor(t *testing.T) {
 
 	t.Run("two at once do each row once, without an error", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		fill(t, db)
 		one, other := newKeeper(db, "the same"), newKeeper(db, "the same") // so that both have the lease
 		stopOne, stopOther := one.start(t), other.start(t)
@@ -237,7 +237,7 @@ func TestJanitor(t *testing.T) {
 
 	t.Run("a table that cannot be swept holds up no other, and is tried again", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		fill(t, db)
 		exec(t, db, `alter table outbox_offsets rename to elsewhere`)
 		k := newKeeper(db, "a")
@@ -254,7 +254,7 @@ func TestJanitor(t *testing.T) {
 
 	t.Run("a lease that cannot be asked for is asked for again", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		fill(t, db)
 		exec(t, db, `alter table janitor_lease rename to elsewhere`)
 		k := newKeeper(db, "a")
@@ -270,7 +270,7 @@ func TestJanitor(t *testing.T) {
 
 	t.Run("where workers disagree, the longest window counts, and that is said once", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.Reused(t)
+		db := testdb.Reused(t)
 		fill(t, db)
 		exec(t, db, `insert into retention_windows values ('other', '49 days', '50 days', default), ('gone', '2 years', '3 years', clock_timestamp() - interval '2 days')`)
 		k := newKeeper(db, "a")
@@ -285,7 +285,7 @@ func TestJanitor(t *testing.T) {
 }
 
 func TestAJanitorWaitsForADatabaseThatIsAway(t *testing.T) {
-	pgtest.Long(t, "it waits for a database")
+	testdb.Long(t, "it waits for a database")
 	t.Parallel()
 	server := start(t, true)
 	if err := server.CreateDatabase(t.Context(), "migrated"); err != nil {

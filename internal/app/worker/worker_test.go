@@ -19,8 +19,8 @@ import (
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/program"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/migrations"
 )
@@ -94,7 +94,7 @@ func open(t *testing.T, url string) *postgres.DB {
 }
 
 func TestRun(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	server := start(t, true)
 	unset(t)
 	t.Setenv("HTTP_ADDR", "127.0.0.1:0")

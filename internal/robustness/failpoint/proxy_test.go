@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // scene is a database with a table, and a proxy before it.
@@ -30,7 +30,7 @@ func newScene(t *testing.T) *scene {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), await.Stall)
 	t.Cleanup(cancel)
-	s := &scene{T: t, address: pgtest.Empty(t), watch: failpoint.NewWatch(), ctx: ctx}
+	s := &scene{T: t, address: testdb.Empty(t), watch: failpoint.NewWatch(), ctx: ctx}
 	s.direct = s.connect(s.address)
 	s.exec(s.direct, `create table effects (id int primary key)`)
 	var err error

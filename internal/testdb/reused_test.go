@@ -1,4 +1,4 @@
-package pgtest_test
+package testdb_test
 
 import (
 	"testing"
@@ -7,13 +7,13 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 // TestEmptied_looksLikeAFreshDatabase lets tests use databases one after the
 // other, and compares what each of them is given with a fresh database.
 func TestEmptied_looksLikeAFreshDatabase(t *testing.T) { //nolint:paralleltest // the subtests use the same databases
-	fresh := content(t, pgtest.Open(t))
+	fresh := content(t, testdb.Open(t))
 	for _, test := range []struct{ name, statement string }{
 		{"a row is inserted", `insert into merchants (merchant_id) values ('acme')`},
 		{"a row of the migrations is updated", `update projections set position = 7`},
@@ -29,7 +29,7 @@ func TestEmptied_looksLikeAFreshDatabase(t *testing.T) { //nolint:paralleltest /
 		{"nothing is done", `select 1`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			db := pgtest.Reused(t)
+			db := testdb.Reused(t)
 			if diff := cmp.Diff(fresh, content(t, db)); diff != "" {
 				t.Errorf("the database (-fresh +emptied):\n%s", diff)
 			}
@@ -43,7 +43,7 @@ func TestEmptied_looksLikeAFreshDatabase(t *testing.T) { //nolint:paralleltest /
 // TestEmptied_returnsADatabaseThatNoOtherTestUses holds two at the same time.
 func TestEmptied_returnsADatabaseThatNoOtherTestUses(t *testing.T) {
 	t.Parallel()
-	one, other := pgtest.Reused(t), pgtest.Reused(t)
+	one, other := testdb.Reused(t), testdb.Reused(t)
 	if a, b := database(one), database(other); a == b {
 		t.Errorf("both are %s", a)
 	}

@@ -1,9 +1,9 @@
-// Package pgtest gives a test a PostgreSQL database of its own.
+// Package testdb gives a test a PostgreSQL database of its own.
 //
 // # Usage
 //
 //	func TestCharge(t *testing.T) {
-//		db := pgtest.Open(t) // a pool on a new database with every migration
+//		db := testdb.Open(t) // a pool on a new database with every migration
 //
 // # Guarantees
 //
@@ -18,7 +18,7 @@
 // On the server of TEST_DATABASE_URL a test process that is killed leaves its databases,
 // and each set of migrations a template. The server that is started has fsync off: a test
 // of durability starts one with package local.
-package pgtest
+package testdb
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package pgtest_test
+package testdb_test
 
 import (
 	"testing"

@@ -1,4 +1,4 @@
-package pgtest_test
+package testdb_test
 
 import (
 	"context"
@@ -16,19 +16,19 @@ import (
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/local"
-	"github.com/payonce/payonce/internal/postgres/pgtest"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/migrations/version"
 )
 
 // childVariable makes TestProcess the process that it watches.
-const childVariable = "PAYONCE_PGTEST_CHILD"
+const childVariable = "PAYONCE_TESTDB_CHILD"
 
 func TestURL(t *testing.T) {
 	t.Parallel()
 
 	t.Run("it has every migration", func(t *testing.T) {
 		t.Parallel()
-		pending, err := version.Pending(t.Context(), connect(t, pgtest.URL(t)))
+		pending, err := version.Pending(t.Context(), connect(t, testdb.URL(t)))
 		if err != nil || pending {
 			t.Errorf("pending: %v, %v", pending, err)
 		}
@@ -36,7 +36,7 @@ func TestURL(t *testing.T) {
 
 	t.Run("two databases are independent", func(t *testing.T) {
 		t.Parallel()
-		a, b := connect(t, pgtest.URL(t)), connect(t, pgtest.URL(t))
+		a, b := connect(t, testdb.URL(t)), connect(t, testdb.URL(t))
 		if _, err := a.Exec(t.Context(), `create table mine ()`); err != nil {
 			t.Fatal(err)
 		}
@@ -48,9 +48,9 @@ func TestURL(t *testing.T) {
 
 	t.Run("it is dropped when its test ends, whoever is connected", func(t *testing.T) {
 		t.Parallel()
-		observer := connect(t, pgtest.Empty(t))
+		observer := connect(t, testdb.Empty(t))
 		const exists = `select exists (select 1 from pg_database where datname = $1)`
-		for name, database := range map[string]func(testing.TB) string{"migrated": pgtest.URL, "empty": pgtest.Empty} {
+		for name, database := range map[string]func(testing.TB) string{"migrated": testdb.URL, "empty": testdb.Empty} {
 			var conn *pgx.Conn
 			var mine string
 			t.Run(name, func(t *testing.T) {
@@ -75,7 +75,7 @@ func TestURL(t *testing.T) {
 	for range 8 {
 		t.Run("eight at once", func(t *testing.T) {
 			t.Parallel()
-			conn := connect(t, pgtest.URL(t))
+			conn := connect(t, testdb.URL(t))
 			if got := ask[string](t, conn, `select current_database()`); !strings.HasPrefix(got, "payonce_test_") {
 				t.Errorf("the database is %s", got)
 			}
@@ -85,7 +85,7 @@ func TestURL(t *testing.T) {
 
 func TestEmpty(t *testing.T) {
 	t.Parallel()
-	pending, err := version.Pending(t.Context(), connect(t, pgtest.Empty(t)))
+	pending, err := version.Pending(t.Context(), connect(t, testdb.Empty(t)))
 	if err != nil || !pending {
 		t.Errorf("an empty database has no migration pending: %v, %v", pending, err)
 	}
@@ -93,7 +93,7 @@ func TestEmpty(t *testing.T) {
 
 func TestOpen(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Open(t)
+	db := testdb.Open(t)
 	pending, err := version.Pending(t.Context(), db)
 	if err != nil || pending {
 		t.Errorf("pending: %v, %v", pending, err)
@@ -105,10 +105,10 @@ func TestOpen(t *testing.T) {
 }
 
 func TestProcess(t *testing.T) {
-	pgtest.Long(t, "it takes a large part of the time")
+	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	if os.Getenv(childVariable) != "" {
-		conn := connect(t, pgtest.URL(t))
+		conn := connect(t, testdb.URL(t))
 		if _, err := os.Stdout.WriteString(childVariable + " " + ask[string](t, conn, `show data_directory`) + "\n"); err != nil {
 			t.Fatal(err)
 		}
