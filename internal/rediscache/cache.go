@@ -32,12 +32,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/postgres"
@@ -46,8 +46,9 @@ import (
 const (
 	// interval is between two readings of the database, and between two probes of Redis.
 	interval = time.Second
-	// freshness is how long a reading may be used.
-	freshness = 2 * time.Second
+	// connectionLife is how long a connection to the database is used: an old one may be
+	// to a server that has been replaced.
+	connectionLife = time.Minute
 	// longest is how long an entry is kept at most: retries come soon.
 	longest = time.Hour
 	// waiting is how many answers may wait to be written; more are not kept.
@@ -66,18 +67,20 @@ type Options struct {
 
 // Cache is an idempotency.Cache in Redis, for concurrent use.
 type Cache struct {
-	redis   *client
-	connect func(context.Context) (connection, error)
-	clock   func() time.Time
-	queue   chan answer
+	Options
 
-	state  atomic.Pointer[state] // nil while the state of the database is unknown
-	forged atomic.Bool           // an entry was, since the last reading
+	redis *client
+	// database has one connection: requests that hold all others do not switch off the
+	// cache when it is needed.
+	database *pgxpool.Pool
+	queue    chan answer
 
-	server, database, entries, writes condition
+	state   atomic.Pointer[state] // nil while the state of the database is unknown
+	forged  atomic.Bool           // an entry was, since the last check
+	failing map[string]bool       // by part; only run uses it
 
-	stop context.CancelFunc
-	done sync.WaitGroup
+	stop    context.CancelFunc
+	stopped chan struct{}
 }
 
 var _ idempotency.Cache = (*Cache)(nil)
@@ -94,25 +97,22 @@ type answer struct {
 // of reach may come later; its errors are sentences about the URL. The cache works until
 // ctx ends or Close is called, and finds nothing after that.
 func Open(ctx context.Context, db *postgres.DB, url string, o Options) (*Cache, error) {
-	config := db.Pool().Config().ConnConfig
-	return open(ctx, func(ctx context.Context) (connection, error) { return pgx.ConnectConfig(ctx, config) }, url, o)
-}
-
-func open(ctx context.Context, connect func(context.Context) (connection, error), url string, o Options) (*Cache, error) {
-	redis, err := newClient(url, o)
+	redis, err := newClient(url, o.AllowPlaintext)
 	if err != nil {
 		return nil, err
 	}
+	config := db.Pool().Config()
+	config.MaxConns, config.MinConns, config.MinIdleConns, config.MaxConnLifetime = 1, 0, 0, connectionLife
+	database, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("prepare the connection of the cache: %w", err)
+	}
 	c := &Cache{
-		redis: redis, connect: connect, clock: o.Clock, queue: make(chan answer, waiting),
-		server:   condition{part: "redis", log: o.Log},
-		database: condition{part: "database", log: o.Log},
-		entries:  condition{part: "entries", log: o.Log},
-		writes:   condition{part: "writes", log: o.Log},
+		Options: o, redis: redis, database: database, queue: make(chan answer, waiting),
+		failing: map[string]bool{}, stopped: make(chan struct{}),
 	}
 	ctx, c.stop = context.WithCancel(ctx)
-	c.done.Go(func() { c.watch(ctx, cmp.Or(o.interval, interval)) })
-	c.done.Go(func() { c.write(ctx) })
+	go c.run(ctx)
 	return c, nil
 }
 
@@ -120,14 +120,15 @@ func open(ctx context.Context, connect func(context.Context) (connection, error)
 // written are not kept.
 func (c *Cache) Close() {
 	c.stop()
-	c.done.Wait()
+	<-c.stopped
+	c.database.Close()
 	_ = c.redis.pool.Close() // connections in use are closed when they return
 }
 
 // Find implements idempotency.Cache.
 func (c *Cache) Find(ctx context.Context, key idempotency.Key, fingerprint []byte) idempotency.Cached {
 	s := c.state.Load()
-	if s == nil || !s.fresh(c.clock()) {
+	if !s.isFresh(c.Clock()) {
 		return idempotency.Cached{}
 	}
 	record, found := c.find(ctx, s, key, fingerprint)
@@ -141,9 +142,6 @@ func (c *Cache) Find(ctx context.Context, key idempotency.Key, fingerprint []byt
 
 func (c *Cache) find(ctx context.Context, s *state, key idempotency.Key, fingerprint []byte) (idempotency.Record, bool) {
 	value, err := c.redis.get(ctx, s.name(key))
-	if isWrongType(err) {
-		c.forged.Store(true)
-	}
 	if err != nil || len(value) == 0 {
 		return idempotency.Record{}, false
 	}
@@ -153,79 +151,78 @@ func (c *Cache) find(ctx context.Context, s *state, key idempotency.Key, fingerp
 		return idempotency.Record{}, false
 	}
 	// The state may have changed while Redis answered.
-	now, latest := c.clock(), c.state.Load()
-	if latest == nil || !latest.same(s) || !latest.fresh(now) ||
-		!record.ExpiresAt.After(latest.at(now)) || !bytes.Equal(record.Fingerprint, fingerprint) {
+	now, latest := c.Clock(), c.state.Load()
+	if !latest.isFresh(now) || !latest.equals(s) || !record.ExpiresAt.After(latest.at(now)) ||
+		!bytes.Equal(record.Fingerprint, fingerprint) {
 		return idempotency.Record{}, false
 	}
 	return record, true
 }
 
-// write sends to Redis what was kept.
-//
-// If we die here: the answer is in the database, and the next replay from there is kept
-// again. Test: TestFind/what_was_never_written_is_answered_by_the_database.
-func (c *Cache) write(ctx context.Context) {
-	for {
+// run checks database and Redis at once and then every interval, and writes what is to be
+// kept.
+func (c *Cache) run(ctx context.Context) {
+	defer close(c.stopped)
+	defer c.state.Store(nil)
+	tick := time.NewTicker(cmp.Or(c.interval, interval))
+	defer tick.Stop()
+	for c.check(ctx); ; {
 		select {
 		case <-ctx.Done():
 			return
-		case a := <-c.queue:
-			value, err := a.state.seal(a.key, a.record)
-			// A little less than the key has, never more; the HMAC tells exactly.
-			life := min(a.record.ExpiresAt.Sub(a.state.at(c.clock())), longest)
-			if err == nil && life >= time.Millisecond && len(value) <= largest {
-				err = c.redis.set(ctx, a.state.name(a.key), value, life)
-				if err == nil || isRefusal(err) {
-					c.writes.report(ctx, err)
-				}
-			}
-		}
-	}
-}
-
-// watch reads the state of the database and probes Redis, at once and then every interval. A reading that fails may be the begin of a failover, so the
-// state is unknown after it.
-func (c *Cache) watch(ctx context.Context, every time.Duration) {
-	reader := &reader{connect: c.connect, clock: c.clock}
-	defer reader.close(ctx)
-	defer c.state.Store(nil)
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for ctx.Err() == nil {
-		s, err := reader.read(ctx)
-		c.state.Store(s)
-		c.database.report(ctx, err)
-		c.server.report(ctx, c.redis.probe(ctx))
-		var forged error
-		if c.forged.Swap(false) {
-			forged = errForged
-		}
-		c.entries.report(ctx, forged)
-		select {
-		case <-ctx.Done():
 		case <-tick.C:
+			c.check(ctx)
+		case a := <-c.queue:
+			c.write(ctx, a)
 		}
 	}
 }
 
 var errForged = errors.New("an entry is not authentic: it was damaged or forged")
 
-// condition logs when a part begins to fail and when it works again, and nothing in
-// between.
-type condition struct {
-	part    string
-	log     *slog.Logger
-	failing atomic.Bool
+// check reads the state of the database and probes Redis. A reading that fails may be the
+// begin of a failover: the state is unknown after it, and the next reading connects anew.
+func (c *Cache) check(ctx context.Context) {
+	s, err := readState(ctx, c.database, c.Clock)
+	c.state.Store(s)
+	if err != nil {
+		c.database.Reset()
+	}
+	c.report(ctx, "database", err)
+	c.report(ctx, "redis", c.redis.probe(ctx))
+	var forged error
+	if c.forged.Swap(false) {
+		forged = errForged
+	}
+	c.report(ctx, "entries", forged)
 }
 
-func (c *condition) report(ctx context.Context, err error) {
-	switch before := c.failing.Load(); {
-	case err != nil && !before && ctx.Err() == nil:
-		c.failing.Store(true)
-		c.log.WarnContext(ctx, "the cache of replays does without what fails", "part", c.part, "error", err)
-	case err == nil && before:
-		c.failing.Store(false)
-		c.log.InfoContext(ctx, "the cache of replays works again", "part", c.part)
+// write sends to Redis what is to be kept.
+//
+// If we die here: the answer is in the database, and the next replay from there is kept
+// again. Test: TestFind/what_was_never_written_is_answered_by_the_database.
+func (c *Cache) write(ctx context.Context, a answer) {
+	value, err := a.state.seal(a.key, a.record)
+	// A little less than the key has, never more; the HMAC tells exactly.
+	life := min(a.record.ExpiresAt.Sub(a.state.at(c.Clock())), longest)
+	if err != nil || life < time.Millisecond || len(value) > largest {
+		return
+	}
+	err = c.redis.set(ctx, a.state.name(a.key), value, life)
+	if err == nil || isRefusal(err) {
+		c.report(ctx, "writes", err)
+	}
+}
+
+// report logs when a part begins to fail and when it works again, and nothing in between.
+func (c *Cache) report(ctx context.Context, part string, err error) {
+	if c.failing[part] == (err != nil) || ctx.Err() != nil {
+		return
+	}
+	c.failing[part] = err != nil
+	if err != nil {
+		c.Log.WarnContext(ctx, "the cache of replays does without what fails", "part", part, "error", err)
+	} else {
+		c.Log.InfoContext(ctx, "the cache of replays works again", "part", part)
 	}
 }

@@ -1,16 +1,16 @@
 package rediscache_test
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"maps"
 	"net"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/gomodule/redigo/redis"
 )
 
 // fake is a Redis that keeps everything for ever and answers as a test says.
@@ -76,8 +76,8 @@ func (f *fake) put(name, value string) {
 
 func (f *fake) serve(conn net.Conn) {
 	defer conn.Close()
-	for in := bufio.NewReader(conn); ; {
-		command, err := readCommand(in)
+	for in := redis.NewConn(conn, 0, 0); ; {
+		command, err := redis.Strings(in.Receive()) // an array of strings, as some replies are
 		if err != nil {
 			return
 		}
@@ -117,30 +117,4 @@ func (f *fake) reply(command []string) string {
 	default:
 		return "-ERR unknown command '" + command[0] + "'\r\n"
 	}
-}
-
-// readCommand reads an array of strings.
-func readCommand(in *bufio.Reader) ([]string, error) {
-	n, err := readNumber(in)
-	command := make([]string, n)
-	for i := range command {
-		length, err := readNumber(in)
-		if err != nil {
-			return nil, err
-		}
-		text := make([]byte, length+2)
-		if _, err := io.ReadFull(in, text); err != nil {
-			return nil, err
-		}
-		command[i] = string(text[:length])
-	}
-	return command, err
-}
-
-func readNumber(in *bufio.Reader) (int, error) {
-	line, err := in.ReadString('\n')
-	if err != nil {
-		return 0, err
-	}
-	return strconv.Atoi(strings.TrimSpace(line[1:]))
 }

@@ -2,8 +2,6 @@ package rediscache_test
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"log/slog"
 	"net/http"
 	"strconv"
@@ -13,7 +11,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/await"
@@ -40,12 +37,10 @@ func recordOf(name string) idempotency.Record {
 // fixture is a database, a cache of its keys and the time.
 type fixture struct {
 	db    *postgres.DB
+	api   *postgres.DB // the same database, as the cache reads it
 	cache *rediscache.Cache
 	log   *lines
-
-	ahead         atomic.Int64 // of the clock
-	databaseAhead atomic.Int64 // of the database's clock
-	fails, hangs  atomic.Bool  // the readings of the database
+	ahead atomic.Int64 // of the clock
 }
 
 func newFixture(t *testing.T, url string) *fixture {
@@ -56,9 +51,9 @@ func newFixture(t *testing.T, url string) *fixture {
 // newFixtureOn opens a cache that reads the database as the api's role.
 func newFixtureOn(t *testing.T, db *postgres.DB, url string) *fixture {
 	t.Helper()
-	f := &fixture{db: db, log: &lines{}}
+	f := &fixture{db: db, api: testdb.As(t, db, postgres.RoleAPI), log: &lines{}}
 	var err error
-	f.cache, err = rediscache.OpenReading(t.Context(), testdb.As(t, db, postgres.RoleAPI).Pool().Config().ConnConfig, f.row, url, rediscache.Options{
+	f.cache, err = rediscache.OpenReadingOften(t.Context(), f.api, url, rediscache.Options{
 		Log:   slog.New(slog.NewTextHandler(f.log, nil)),
 		Clock: func() time.Time { return time.Now().Add(time.Duration(f.ahead.Load())) },
 	})
@@ -67,38 +62,6 @@ func newFixtureOn(t *testing.T, db *postgres.DB, url string) *fixture {
 	}
 	t.Cleanup(f.cache.Close)
 	return f
-}
-
-// row reads the state of the database, unless that fails or hangs.
-func (f *fixture) row(ctx context.Context, conn *pgx.Conn, sql string) pgx.Row {
-	if f.hangs.Load() {
-		<-ctx.Done()
-	}
-	if f.fails.Load() {
-		return later{err: errors.New("planted")}
-	}
-	return later{Row: conn.QueryRow(ctx, sql), by: time.Duration(f.databaseAhead.Load())}
-}
-
-// later is a row whose times are later than the database says.
-type later struct {
-	pgx.Row
-
-	by  time.Duration
-	err error
-}
-
-func (r later) Scan(dest ...any) error {
-	if r.err != nil {
-		return r.err
-	}
-	err := r.Row.Scan(dest...)
-	for _, d := range dest {
-		if at, ok := d.(*time.Time); ok {
-			*at = at.Add(r.by)
-		}
-	}
-	return err
 }
 
 func (f *fixture) exec(t *testing.T, sql string) {

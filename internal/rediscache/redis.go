@@ -3,6 +3,7 @@ package rediscache
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"io"
 	"net"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -40,26 +42,28 @@ type client struct {
 	away atomic.Bool
 }
 
-func newClient(address string, o Options) (*client, error) {
+func newClient(address string, allowPlaintext bool) (*client, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "redis" && u.Scheme != "rediss" || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" {
 		return nil, errAddress
 	}
-	if _, err := strconv.ParseUint("0"+u.Port(), 10, 16); err != nil {
-		return nil, errAddress
-	}
-	if _, err := strconv.ParseUint("0"+strings.TrimPrefix(u.Path, "/"), 10, 31); err != nil {
+	_, badPort := strconv.ParseUint("0"+u.Port(), 10, 16)
+	_, badDatabase := strconv.ParseUint("0"+strings.TrimPrefix(u.Path, "/"), 10, 31)
+	if badPort != nil || badDatabase != nil {
 		return nil, errAddress
 	}
 	if password, _ := u.User.Password(); password == "" && u.User.Username() != "" {
 		return nil, errUser
 	}
 	ip := net.ParseIP(u.Hostname())
-	if private := u.Scheme == "rediss" || u.Hostname() == "localhost" || ip != nil && ip.IsLoopback(); !private && !o.AllowPlaintext {
+	if private := u.Scheme == "rediss" || u.Hostname() == "localhost" || ip != nil && ip.IsLoopback(); !private && !allowPlaintext {
 		return nil, fmt.Errorf("REDIS_URL reaches %s without TLS: use rediss://, or set ALLOW_PLAINTEXT=1 where the network is your own", u.Hostname())
 	}
-	dial := dialer(*u)
-	u.Scheme = "redis" // the dialer agrees on TLS, below the guard
+	dial := dialGuarded((&net.Dialer{}).DialContext)
+	if u.Scheme == "rediss" {
+		dial = dialGuarded((&tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS12}}).DialContext)
+		u.Scheme = "redis" // the dialer agrees on TLS, below the guard
+	}
 	return &client{pool: &redis.Pool{
 		MaxIdle: connections, MaxActive: connections, IdleTimeout: idleTime,
 		DialContext: func(ctx context.Context) (redis.Conn, error) {
@@ -69,19 +73,13 @@ func newClient(address string, o Options) (*client, error) {
 	}}, nil
 }
 
-// dialer connects to a Redis, and agrees on TLS if its URL says so.
-func dialer(u url.URL) func(ctx context.Context, network, address string) (net.Conn, error) {
+type dialer func(ctx context.Context, network, address string) (net.Conn, error)
+
+func dialGuarded(dial dialer) dialer {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
-		conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
-		if err == nil && u.Scheme == "rediss" {
-			secure := tls.Client(conn, &tls.Config{ServerName: u.Hostname(), MinVersion: tls.VersionTLS12})
-			if err = secure.HandshakeContext(ctx); err != nil {
-				_ = conn.Close()
-			}
-			conn = secure
-		}
+		conn, err := dial(ctx, network, address)
 		if err != nil {
 			return nil, err
 		}
@@ -95,11 +93,7 @@ func (c *client) get(ctx context.Context, name string) ([]byte, error) {
 	if c.away.Load() {
 		return nil, nil
 	}
-	value, err := redis.Bytes(c.do(ctx, "GETRANGE", name, 0, largest))
-	if isFailure(ctx, err) && !isWrongType(err) {
-		c.away.Store(true)
-	}
-	return value, err
+	return c.do(ctx, "GETRANGE", name, 0, largest)
 }
 
 // set writes an entry. A Redis that refuses it, such as for want of memory, can be read.
@@ -108,53 +102,44 @@ func (c *client) set(ctx context.Context, name string, value []byte, life time.D
 		return nil
 	}
 	_, err := c.do(ctx, "SET", name, value, "PX", life.Milliseconds())
-	if isFailure(ctx, err) && !isRefusal(err) {
-		c.away.Store(true)
-	}
 	return err
 }
 
 // probe decides whether Redis is asked until the next probe.
 func (c *client) probe(ctx context.Context) error {
 	_, err := c.do(ctx, "GETRANGE", prefix, 0, 0)
-	if err == nil || isFailure(ctx, err) {
+	if err == nil || isRefusal(err) {
 		c.away.Store(err != nil)
 	}
 	return err
 }
 
-func (c *client) do(ctx context.Context, command string, args ...any) (any, error) {
+// do sends a command. After a failure Redis counts as away; a refusal is none, nor is a
+// caller that is gone, nor are too many callers.
+func (c *client) do(ctx context.Context, command string, args ...any) ([]byte, error) {
 	conn, err := c.pool.GetContext(ctx)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		defer func() { _ = conn.Close() }() // it returns to the pool
 	}
-	defer func() { _ = conn.Close() }() // it returns to the pool
-	reply, err := conn.Do(command, args...)
+	var reply []byte
+	if err == nil {
+		reply, err = redis.Bytes(conn.Do(command, args...))
+	}
 	if refusal, ok := errors.AsType[redis.Error](err); ok {
 		// Redis repeats parts of a command that it refuses, an answer among them.
-		code, _, _ := strings.Cut(string(refusal), " ")
-		if len(code) > len("CLUSTERDOWN") || strings.Trim(code, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") != "" {
-			code = "an unknown code"
-		}
-		err = redis.Error("refused with " + code)
+		return nil, redis.Error("refused with " + cmp.Or(refusalCode.FindString(string(refusal)), "an unknown code"))
+	}
+	if err != nil && ctx.Err() == nil && !errors.Is(err, redis.ErrPoolExhausted) {
+		c.away.Store(true)
 	}
 	return reply, err
 }
 
-// isFailure reports whether an error is one of Redis, and not of a caller that is gone or
-// of too many callers.
-func isFailure(ctx context.Context, err error) bool {
-	return err != nil && ctx.Err() == nil && !errors.Is(err, redis.ErrPoolExhausted)
-}
+var refusalCode = regexp.MustCompile(`^[A-Z]{1,11}\b`)
 
 func isRefusal(err error) bool {
 	_, ok := errors.AsType[redis.Error](err)
 	return ok
-}
-
-// isWrongType reports whether an entry is not a string.
-func isWrongType(err error) bool {
-	return isRefusal(err) && strings.HasSuffix(err.Error(), "WRONGTYPE")
 }
 
 // The sentence does not repeat the reply: it may hold anything.

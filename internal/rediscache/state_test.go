@@ -1,6 +1,7 @@
 package rediscache_test
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -107,13 +108,20 @@ func TestFind_findsNothingWhileTheStateIsUnknown(t *testing.T) {
 	f := newFixture(t, redis.url())
 	record := f.keep(t, keyOf("key"), recordOf("ch_1"))
 
-	f.fails.Store(true)
+	f.exec(t, `revoke select on cache_secret from payonce_api`)
 	await.True(t, "the failure is known", func() bool { return f.cache.State() == "" })
 	f.wantNotFound(t, keyOf("key"), "after a reading that failed")
-	f.fails.Store(false)
+	f.exec(t, `grant select on cache_secret to payonce_api`)
 	f.wantFound(t, keyOf("key"), record)
 
-	f.hangs.Store(true)
+	held, err := f.db.Pool().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = held.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := held.Exec(t.Context(), `lock table cache_secret in access exclusive mode`); err != nil {
+		t.Fatal(err)
+	}
 	redis.answers(func(command []string) string {
 		if command[0] == "GETRANGE" && command[1] != "payonce:answer:" {
 			f.ahead.Add(int64(3 * time.Second))
@@ -123,7 +131,9 @@ func TestFind_findsNothingWhileTheStateIsUnknown(t *testing.T) {
 	f.wantNotFound(t, keyOf("key"), "while Redis took longer than the reading counts")
 	redis.answers(nil)
 	f.wantNotFound(t, keyOf("key"), "two seconds after the last reading was sent")
-	f.hangs.Store(false)
+	if err := held.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	f.wantFound(t, keyOf("key"), record)
 
 	keep := f.cache.Find(t.Context(), keyOf("key"), record.Fingerprint).Keep
@@ -133,7 +143,7 @@ func TestFind_findsNothingWhileTheStateIsUnknown(t *testing.T) {
 }
 
 // TestFind_readsTheStateOnAConnectionBesideThePool: requests that hold the whole pool do
-// not end the cache, and a lost or old connection is replaced.
+// not end the cache, and a connection that was lost is replaced.
 func TestFind_readsTheStateOnAConnectionBesideThePool(t *testing.T) {
 	t.Parallel()
 	db, err := postgres.Open(t.Context(), testdb.URL(t), postgres.Options{MaxConns: 1, AllowPlaintext: true, AllowUnsafeDurability: true})
@@ -149,13 +159,11 @@ select pg_terminate_backend(pid)
  where datname = current_database()
    and query like '%from cache_secret%'
    and pid <> pg_backend_pid()`)
-	await.True(t, "the loss is logged", func() bool { return f.log.failures("database") > 0 })
-	f.wantFound(t, keyOf("key"), record)
-	conn, err := db.Pool().Acquire(t.Context())
+	conn, err := f.api.Pool().Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Release()
-	f.ahead.Add(int64(61 * time.Second)) // the connection is old now
+	await.True(t, "the loss is logged", func() bool { return f.log.failures("database") > 0 })
 	f.wantFound(t, keyOf("key"), record)
 }
