@@ -133,7 +133,7 @@ func (p *place) audited(ctx context.Context) (audit.Report, error) {
 	if err := readJSON(ctx, p.Sandbox.URL()+"/books", p.Secrets.Provider, &books); err != nil {
 		return report, err
 	}
-	told, err := audit.CompareBooks(ctx, p.db, books)
+	told, err := audit.CompareBooks(ctx, p.db.Pool(), books)
 	report.Add(told...)
 	return report, err
 }

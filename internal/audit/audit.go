@@ -90,9 +90,9 @@ func checkEach[T any](name string, cases []T, complain func(T) string) Check {
 	return check
 }
 
-// Snapshots opens the snapshots of an audit: a *postgres.DB as the owner of the tables for
+// snapshots opens the snapshots of an audit: a *postgres.DB as the owner of the tables for
 // an audit of everything, a *postgres.Tenant for an audit of one merchant.
-type Snapshots interface {
+type snapshots interface {
 	Snapshot(ctx context.Context) (pgx.Tx, error)
 }
 
@@ -103,27 +103,20 @@ type Snapshots interface {
 //
 // An audit of one merchant cannot see what happens between merchants: that two of them
 // captured one payment intent, or that a message is about no charge at all.
-func Run(ctx context.Context, db Snapshots) (Report, error) {
+func Run(ctx context.Context, db snapshots) (Report, error) {
 	var report Report
 	checks, err := checkStreams(ctx, db)
 	if err != nil {
 		return Report{}, err
 	}
 	report.Add(checks...)
-	for _, s := range slices.Concat(
-		keyChecks, chargeChecks, refundChecks, postingChecks, projectionChecks, stockChecks, messageChecks,
-	) {
-		check, err := s.check(ctx, db)
-		if err != nil {
-			return Report{}, fmt.Errorf("check that %s: %w", s.name, err)
-		}
-		report.Add(check)
-	}
-	return report, nil
+	checks, err = check(ctx, db, facts, promises)
+	report.Add(checks...)
+	return report, err
 }
 
 // inSnapshot reads in a snapshot of its own. Nothing is written, so the rollback loses nothing.
-func inSnapshot(ctx context.Context, db Snapshots, read func(pgx.Tx) error) error {
+func inSnapshot(ctx context.Context, db snapshots, read func(pgx.Tx) error) error {
 	tx, err := db.Snapshot(ctx)
 	if err != nil {
 		return fmt.Errorf("open a snapshot of the audit: %w", err)
@@ -131,10 +124,6 @@ func inSnapshot(ctx context.Context, db Snapshots, read func(pgx.Tx) error) erro
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
 	return read(tx)
 }
-
-// statement is a check that one query makes. It returns one column with a row for each
-// case: null where the promise holds, else the complaint.
-type statement struct{ name, cases string }
 
 // A check reads its tables whole, so a hash join is right whatever the planner estimates.
 // For tables that were never analyzed it estimates a few rows, prefers nested loops, and
@@ -151,25 +140,30 @@ select count(*),
   from (%s
        ) as cases(complaint)`
 
-func (s statement) check(ctx context.Context, db Snapshots) (Check, error) {
-	check := newCheck(s.name)
-	err := inSnapshot(ctx, db, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, planForWholeTables); err != nil {
-			return err
+// check checks promises over facts, in which args are $2 and so on.
+func check(ctx context.Context, db snapshots, facts string, promises []promise, args ...any) ([]Check, error) {
+	var checks []Check
+	for _, p := range promises {
+		c := newCheck(p.name)
+		err := inSnapshot(ctx, db, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, planForWholeTables); err != nil {
+				return err
+			}
+			sql := facts + fmt.Sprintf(countCases, "select case"+p.when+" end from "+p.cases)
+			return tx.QueryRow(ctx, sql, append([]any{maxExamples}, args...)...).Scan(&c.Checked, &c.Violated, &c.Examples)
+		})
+		if err != nil {
+			return nil, fmt.Errorf("check that %s: %w", p.name, err)
 		}
-		return tx.QueryRow(ctx, fmt.Sprintf(countCases, s.cases), maxExamples).
-			Scan(&check.Checked, &check.Violated, &check.Examples)
-	})
-	slices.Sort(check.Examples)
-	return check, err
+		slices.Sort(c.Examples)
+		checks = append(checks, c)
+	}
+	return checks, nil
 }
 
 // collect returns the rows of a query. what completes "read …" in the error.
 func collect[T any](ctx context.Context, q postgres.Querier, what, sql string, args ...any) ([]T, error) {
-	rows, err := q.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", what, err)
-	}
+	rows, _ := q.Query(ctx, sql, args...) // CollectRows returns its error
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByName[T])
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", what, err)

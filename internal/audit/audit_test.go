@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"testing"
 
@@ -12,22 +11,23 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/audit"
+	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/outbox"
 )
 
 func TestRun(t *testing.T) {
 	t.Parallel()
 
-	t.Run("an_empty_database_is_in_order", func(t *testing.T) {
+	t.Run("an empty database is in order", func(t *testing.T) {
 		t.Parallel()
 		report, err := audit.Run(t.Context(), testdb.Reused(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !report.OK || len(report.Checks) == 0 {
-			t.Fatalf("got %+v", report)
+		if err != nil || !report.OK || len(report.Checks) == 0 {
+			t.Fatalf("got %+v, %v", report, err)
 		}
 		for _, c := range report.Checks {
 			if c.Checked != 0 || c.Violated != 0 || c.Examples == nil {
@@ -36,12 +36,12 @@ func TestRun(t *testing.T) {
 		}
 	})
 
-	t.Run("a_legal_history_is_in_order_and_every_check_has_covered_it", func(t *testing.T) {
+	t.Run("a legal history is in order, and every check covers it", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t)
-		w.project()
+		f := newFixture(t)
+		f.project()
 		for range 2 { // the second time on a connection that knows the statements
-			report := w.audit()
+			report := f.audit()
 			if got := violated(report.Checks); len(got) != 0 || !report.OK {
 				t.Fatalf("violated: %v", got)
 			}
@@ -53,16 +53,16 @@ func TestRun(t *testing.T) {
 		}
 	})
 
-	t.Run("traffic_does_not_make_a_check_fail", func(t *testing.T) {
+	t.Run("traffic does not make a check fail", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t)
+		f := newFixture(t)
 		const charges = 60
 		g, ctx := errgroup.WithContext(t.Context())
 		done, stop := context.WithCancel(ctx)
 		g.Go(func() error {
 			defer stop()
 			for i := range charges {
-				if _, err := accept(ctx, w.db, "acme", fmt.Sprintf("traffic-%d", i), true); err != nil {
+				if err := f.tryAccept(ctx, "acme", fmt.Sprintf("traffic-%d", i), true); err != nil {
 					return err
 				}
 			}
@@ -70,7 +70,7 @@ func TestRun(t *testing.T) {
 		})
 		g.Go(func() error {
 			for done.Err() == nil {
-				if _, err := ledger.Project(ctx, w.db); err != nil {
+				if _, err := ledger.Project(ctx, f.db); err != nil {
 					return err
 				}
 			}
@@ -78,7 +78,7 @@ func TestRun(t *testing.T) {
 		})
 		g.Go(func() error {
 			for done.Err() == nil {
-				report, err := audit.Run(ctx, w.db)
+				report, err := audit.Run(ctx, f.db)
 				if err != nil {
 					return err
 				}
@@ -93,11 +93,11 @@ func TestRun(t *testing.T) {
 		}
 	})
 
-	t.Run("an_audit_that_cannot_be_finished_is_an_error", func(t *testing.T) {
+	t.Run("an audit that cannot be finished is an error", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t)
-		w.exec(`drop table inbox_quarantine`)
-		if report, err := audit.Run(t.Context(), w.db); err == nil {
+		f := newFixture(t)
+		f.exec(`drop table inbox_quarantine`)
+		if report, err := audit.Run(t.Context(), f.db); err == nil {
 			t.Fatalf("got %+v", report)
 		}
 	})
@@ -122,10 +122,10 @@ update outbox_offsets
    set (transaction_id, "offset") = (select transaction_id, "offset" from outbox order by transaction_id desc, "offset" desc limit 1)
  where consumer_group = 'inbox';`
 	)
-	w := newWorld(t)                // its charge "fresh" waits in the outbox
-	for _, test := range []struct { // one at a time: they share a world
+	f := newFixture(t)              // its charge "fresh" waits in the outbox
+	for _, test := range []struct { // one at a time: they share the database
 		name, statements string
-		want             map[string]bool
+		want             []string
 	}{
 		{"a message behind one that waits is not stuck", `
 insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, waits, due_at)
@@ -137,114 +137,194 @@ insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, 
 select receiver, message_id || ' is behind', ordering_key, 'stripe.behind', '', '{}', '', now() - interval '1 hour'
   from inbox
  where ordering_key = '{paying}'
-   and type = 'stripe.waits'`, set()},
+   and type = 'stripe.waits'`, nil},
 		{"what retention removed is not missed", `
 delete from outbox
  where transaction_id <= (select transaction_id from outbox_offsets o where o.topic = outbox.topic);
 delete from inbox
  where status = 'done'
    and ordering_key in ('{sold}', '{bought}', '{declined}', '{refused}', '{canceled}', '{refunded}');
-update idempotency_keys set body = null, content_type = null`, set()},
+update idempotency_keys set body = null, content_type = null`, nil},
 		{"a notification that an operator discarded is in order", `
 update inbox
    set status = 'discarded', decided_by = 'ann', decided_at = now(), due_at = now() - interval '1 hour'
  where ordering_key = '{undelivered}'
-   and receiver = 'notification'`, set()},
-		{"another group is ahead of the inbox", hasReadAll, set()},
-		{"another group is behind the inbox", hasReadNothing, set()},
-		{"another group has read what the inbox has not received for an hour", hasReadAll + old, set("no message is stuck")},
+   and receiver = 'notification'`, nil},
+		{"another group is ahead of the inbox", hasReadAll, nil},
+		{"another group is behind the inbox", hasReadNothing, nil},
+		{"another group has read what the inbox has not received for an hour", hasReadAll + old, []string{"no message is stuck"}},
 		{
 			"another group is behind, and the inbox's has passed what it did not receive", hasReadNothing + passed,
-			set("every message that was passed was received", "no accepted charge is lost"),
+			[]string{"every message that was passed was received", charges},
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			report := w.auditWith(t, test.statements)
-			if diff := cmp.Diff(test.want, violated(report.Checks)); diff != "" {
+			report := f.auditWith(t, test.statements)
+			if diff := cmp.Diff(sorted(test.want), violated(report.Checks)); diff != "" {
 				t.Errorf("violated (-want +got):\n%s\n%+v", diff, report)
 			}
 		})
 	}
 }
 
-func (w *world) audit() audit.Report {
-	w.Helper()
-	report, err := audit.Run(w.Context(), w.db)
-	if err != nil {
-		w.Fatal(err)
-	}
-	return report
-}
-
-// violated are the names of the checks that failed. A check that failed without
-// an example is not among them, nor one that gives too many.
-func violated(checks []audit.Check) map[string]bool {
-	names := map[string]bool{}
-	for _, c := range checks {
-		if c.Violated > 0 && len(c.Examples) > 0 && len(c.Examples) <= 5 {
-			names[c.Name] = true
-		}
-	}
-	return names
-}
-
-func named(t *testing.T, report audit.Report, name string) audit.Check {
-	t.Helper()
-	i := slices.IndexFunc(report.Checks, func(c audit.Check) bool { return c.Name == name })
-	if i < 0 {
-		t.Fatalf("no check is called %q", name)
-	}
-	return report.Checks[i]
-}
-
-func set(names ...string) map[string]bool {
-	s := map[string]bool{}
-	for _, name := range names {
-		s[name] = true
-	}
-	return s
-}
-
 func TestRun_finds(t *testing.T) {
 	testdb.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
-	if names := slices.Sorted(maps.Keys(planted())); !cmp.Equal(names, allChecks(t)) {
-		t.Fatalf("checks without a planted violation, and the other way round:\n%s", cmp.Diff(names, allChecks(t)))
+	empty, err := audit.Run(t.Context(), testdb.Reused(t))
+	if err != nil {
+		t.Fatal(err)
 	}
-	// Two worlds of each kind, whose cases are rolled back one after another. Without
+	var checks, broken []string
+	for _, c := range empty.Checks {
+		checks = append(checks, c.Name)
+	}
+	for _, p := range slices.Concat(planted, plantedInProjections) {
+		broken = append(broken, p.check)
+	}
+	if diff := cmp.Diff(slices.Compact(sorted(broken)), sorted(checks)); diff != "" {
+		t.Fatalf("checks that a planted violation breaks (-) and checks (+):\n%s", diff)
+	}
+	// Two databases of each kind, whose cases are rolled back one after another. Without
 	// projections a violation is not also found in them.
-	worlds := map[bool]chan *world{false: make(chan *world, 2), true: make(chan *world, 2)}
-	for projected, free := range worlds {
+	for projected, plants := range map[bool][]plant{false: planted, true: plantedInProjections} {
+		free := make(chan *fixture, 2)
 		for range cap(free) {
-			w := newWorld(t)
+			f := newFixture(t)
 			if projected {
-				w.project()
+				f.project()
 			}
-			w.exec(breakable)
-			free <- w
+			f.exec(breakable)
+			free <- f
 		}
-	}
-	for check, plants := range planted() {
-		_, projected := plantedInProjections()[check]
 		for _, p := range plants {
 			t.Run(p.name, func(t *testing.T) {
 				t.Parallel()
-				w := <-worlds[projected]
-				defer func() { worlds[projected] <- w }()
-				report := w.auditWith(t, p.plant)
-				want := set(append(p.also, check)...)
-				if diff := cmp.Diff(want, violated(report.Checks)); diff != "" || report.OK {
-					t.Errorf("violated (-want +got):\n%s\n%+v", diff, named(t, report, check))
+				f := <-free
+				defer func() { free <- f }()
+				report := f.auditWith(t, p.plant)
+				if diff := cmp.Diff(sorted(append(p.also, p.check)), violated(report.Checks)); diff != "" || report.OK {
+					t.Errorf("violated (-want +got):\n%s\n%+v", diff, named(t, report, p.check))
 				}
 			})
 		}
 	}
 }
 
+// streams makes n streams of so many events, none of which can be read; the last
+// stream has 2,500 events and a gap.
+const streams = `
+insert into ledger_events
+       (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
+select gen_random_uuid(), 'ch_' || lpad(n::text, 4, '0'), v, 'none', 1, 'acme', '{}', '{}', now()
+  from generate_series(1, 700) n,
+       generate_series(1, 3) v;
+insert into ledger_events
+       (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
+select gen_random_uuid(), 'ch_long', v, 'none', 1, 'acme', '{}', '{}', now()
+  from generate_series(1, 2501) v
+ where v <> 2000`
+
+// countingSnapshots looks, whenever a snapshot is opened, whether another one is open.
+type countingSnapshots struct {
+	*postgres.DB
+
+	f      *fixture
+	opened int
+}
+
+func (s *countingSnapshots) Snapshot(ctx context.Context) (pgx.Tx, error) {
+	s.opened++
+	if open := number(s.f, `
+select count(*)
+  from pg_stat_activity
+ where datname = current_database()
+   and pid <> pg_backend_pid()
+   and backend_type = 'client backend'
+   and (backend_xmin is not null or state like 'idle in transaction%')`); open != 0 {
+		s.f.t.Errorf("beside snapshot %d of the audit %d are open", s.opened, open)
+	}
+	return s.DB.Snapshot(ctx)
+}
+
+// The ledger is read in pages of some 1,000 events. Each stream is checked once and whole,
+// also one that is longer than a page, and no snapshot is held for longer than a check or a
+// page.
+func TestRun_readsTheLedgerByPages(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.exec(breakable)
+	before := f.audit()
+	f.exec(streams)
+	counting := &countingSnapshots{DB: f.db, f: f}
+	after, err := audit.Run(t.Context(), counting)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n = 701
+	for name, violated := range map[string]int64{"streams have no gap": 1, legal: n} {
+		was, is := named(t, before, name), named(t, after, name)
+		if is.Checked-was.Checked != n || is.Violated-was.Violated != violated || len(is.Examples) != int(min(violated, 5)) {
+			t.Errorf("%s: %+v, was %+v; want %d streams more and %d more violated", name, is, was, n, violated)
+		}
+	}
+	// A page for each 1,000 events, two for the long stream's neighbours, and the end.
+	if least := len(after.Checks) - 4 + 4; counting.opened < least {
+		t.Errorf("%d snapshots, want %d at least", counting.opened, least)
+	}
+}
+
+// Retention may delete in any order and however early, and the audit misses nothing.
+func TestRetention(t *testing.T) {
+	testdb.Long(t, "it writes thousands of rows")
+	t.Parallel()
+	const messages = `select (select count(*) from outbox) + (select count(*) from inbox)`
+	sweeps := map[string]func(context.Context, *postgres.DB) (int, error){
+		"keys":   func(ctx context.Context, db *postgres.DB) (int, error) { return idempotency.Sweep(ctx, db, 1000) },
+		"outbox": func(ctx context.Context, db *postgres.DB) (int, error) { return outbox.Sweep(ctx, db, 0, 5) },
+		"inbox":  func(ctx context.Context, db *postgres.DB) (int, error) { return inbox.Sweep(ctx, db, 0, 5) },
+	}
+	for _, test := range []struct {
+		name  string
+		order []string
+		left  string
+	}{
+		{"the inbox first", []string{"inbox", "inbox"}, "all"},
+		{"the outbox first", []string{"outbox", "outbox"}, "some"},
+		{"in turn", []string{"keys", "outbox", "inbox", "outbox", "inbox", "outbox", "inbox", "outbox", "inbox", "outbox", "inbox", "inbox", "inbox"}, "some"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			f.exec(`update idempotency_keys set expires_at = now()`)
+			before := number(f, messages)
+			for _, name := range test.order {
+				if _, err := sweeps[name](t.Context(), f.db); err != nil {
+					t.Fatal(err)
+				}
+				if got := violated(f.audit().Checks); len(got) != 0 {
+					t.Fatalf("after a sweep of the %s: violated: %v", name, got)
+				}
+			}
+			if after := number(f, messages); (after == before) != (test.left == "all") {
+				t.Errorf("%d messages are left of %d, want %s", after, before, test.left)
+			}
+		})
+	}
+}
+
+func (f *fixture) audit() audit.Report {
+	f.t.Helper()
+	report, err := audit.Run(f.t.Context(), f.db)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return report
+}
+
 // auditWith is the audit after statements, which are rolled back with it.
-func (w *world) auditWith(t *testing.T, statements string) audit.Report {
+func (f *fixture) auditWith(t *testing.T, statements string) audit.Report {
 	t.Helper()
-	tx, err := w.db.Pool().Begin(t.Context())
+	tx, err := f.db.Pool().Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +333,7 @@ func (w *world) auditWith(t *testing.T, statements string) audit.Report {
 			t.Error(err)
 		}
 	}()
-	if _, err := tx.Exec(t.Context(), w.named(statements), pgx.QueryExecModeSimpleProtocol); err != nil {
+	if _, err := tx.Exec(t.Context(), f.named(statements), pgx.QueryExecModeSimpleProtocol); err != nil {
 		t.Fatalf("%v\nin %s", err, statements)
 	}
 	report, err := audit.Run(t.Context(), within{tx})
@@ -268,18 +348,29 @@ type within struct{ tx pgx.Tx }
 
 func (w within) Snapshot(ctx context.Context) (pgx.Tx, error) { return w.tx.Begin(ctx) }
 
-func allChecks(t *testing.T) []string {
+// violated are the names of the checks that failed, in order. A check that failed without
+// an example is not among them, nor one that gives too many.
+func violated(checks []audit.Check) []string {
+	names := []string{}
+	for _, c := range checks {
+		if c.Violated > 0 && len(c.Examples) > 0 && len(c.Examples) <= 5 {
+			names = append(names, c.Name)
+		}
+	}
+	return sorted(names)
+}
+
+func sorted(names []string) []string {
+	return slices.Sorted(slices.Values(append([]string{}, names...)))
+}
+
+func named(t *testing.T, report audit.Report, name string) audit.Check {
 	t.Helper()
-	report, err := audit.Run(t.Context(), testdb.Reused(t))
-	if err != nil {
-		t.Fatal(err)
+	i := slices.IndexFunc(report.Checks, func(c audit.Check) bool { return c.Name == name })
+	if i < 0 {
+		t.Fatalf("no check is called %q", name)
 	}
-	var names []string
-	for _, c := range report.Checks {
-		names = append(names, c.Name)
-	}
-	slices.Sort(names)
-	return names
+	return report.Checks[i]
 }
 
 // TestReport adds checks, and encodes as the contract says.

@@ -1,154 +1,129 @@
 package audit
 
-var postingChecks = []statement{
-	// In place of a foreign key, which would slow every append.
-	{"every posting belongs to an event", `
-select case
-         when e.stream_id is null
-         then format('%s version %s leg %s: no such event', p.stream_id, p.version, p.leg)
-       end
-  from ledger_postings p
-  left join ledger_events e
-    on e.stream_id = p.stream_id
-   and e.version = p.version`},
-	{"the books balance in every currency", `
-with sides as (
-  select right(debit, 3) as currency,
-         amount
-    from ledger_postings
-   union all
-  select right(credit, 3),
-         -amount
-    from ledger_postings
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
-select case
-         when sum(amount) <> 0
-         then format('%s: debits minus credits is %s', currency, sum(amount))
-       end
-  from sides
- group by currency`},
-	// In place of a check constraint, for the same reason.
-	{"every account is one of the chart", `
-select case
-         when not p.debit = any (chart.accounts)
-         then format('%s version %s leg %s: debits %L', p.stream_id, p.version, p.leg, p.debit)
-         when not p.credit = any (chart.accounts)
-         then format('%s version %s leg %s: credits %L', p.stream_id, p.version, p.leg, p.credit)
-       end
-  from ledger_postings p
- cross join lateral (
-       select array[
-              'customer_receivable:' || p.merchant_id || ':' || p.currency,
-              'merchant_pending:'    || p.merchant_id || ':' || p.currency,
-              'merchant_payable:'    || p.merchant_id || ':' || p.currency,
-              'refund_clearing:'     || p.merchant_id || ':' || p.currency,
-              'psp_receivable:stripe:' || p.currency,
-              'fee_revenue:payonce:'   || p.currency] as accounts
-       ) as chart`},
-	// The ledger's own proof of exactly-once: what is taken, given up or given back
-	// twice, or never, leaves something on a clearing account. A pending refund has
-	// its amount there, and nothing else may be.
-	{"clearing accounts are empty after the outcome", `
-with pending as (
-  select stream_id,
-         max((data ->> 'amount')::bigint) as amount
-    from ledger_events
-   where type like 'refund.%'
-   group by stream_id, data ->> 'refund_id'
-  having not bool_or(type like 'refund.succeeded.v%' or type like 'refund.failed.v%')
-), legs as (
-  select stream_id,
-         split_part(debit, ':', 1) as kind,
-         amount
-    from ledger_postings
-   union all
-  select stream_id,
-         split_part(credit, ':', 1),
-         -amount
-    from ledger_postings
-   union all
-  select stream_id,
-         'refund_clearing',
-         amount
-    from pending
-), uncleared as (
-  select stream_id,
-         kind,
-         sum(amount) as amount
-    from legs
-   where kind in ('customer_receivable', 'merchant_pending', 'refund_clearing')
-   group by stream_id, kind
-  having sum(amount) <> 0
-), ended as (
-  select distinct stream_id
-    from ledger_events
-   where type like 'charge.succeeded.v%'
-      or type like 'charge.failed.v%'
-)
-select e.stream_id || ': ' || string_agg(format('%s is %s', u.kind, u.amount), ', ' order by u.kind)
-                              filter (where u.kind is not null)
-  from ended e
-  left join uncleared u using (stream_id)
- group by e.stream_id`},
+
+// Books are the records of the provider and of the shop: the GET /books of the sandbox.
+type Books struct {
+	Captures      []BookedMoney        `json:"captures,omitempty"`
+	Refunds       []BookedMoney        `json:"refunds,omitempty"`
+	Notifications []BookedNotification `json:"notifications,omitempty"`
 }
 
-// The projections are compared with the ledger at their checkpoint, in one snapshot: what
-// was committed after the checkpoint is not asked of them.
-var projectionChecks = []statement{
-	{"the list shows no charge that is not there", `
-select case
-         when e.stream_id is null
-         then l.charge_id || ': listed, and has no event'
-       end
-  from charge_list l
-  join projections p
-    on p.generation = l.generation
-   and p.state = 'live'
-  left join ledger_events e
-    on e.stream_id = l.charge_id
-   and e.version = 1
-   and (e.txid, e.position) <= (p.txid, p.position)`},
-	{"projected balances are the sums of the postings", `
-with live as (
-  select generation,
-         txid,
-         position
-    from projections
-   where state = 'live'
-), legs as (
-  select p.merchant_id,
-         p.debit,
-         p.credit,
-         p.amount
-    from ledger_postings p
-    join ledger_events e using (stream_id, version)
-   where (e.txid, e.position) <= ((select txid from live), (select position from live))
-), sums as (
-  select merchant_id,
-         account,
-         sum(debits)  as debits,
-         sum(credits) as credits
-    from (
-         select merchant_id, debit as account, amount as debits, 0 as credits from legs
-          union all
-         select merchant_id, credit, 0, amount from legs) as sides
-   group by merchant_id, account
-), projected as (
-  select merchant_id,
-         account,
-         debits,
-         credits
-    from account_balances
-   where generation = (select generation from live)
-)
-select case
-         when s.account is null
-         then format('%s of %s: %s − %s, and nothing was posted', account, merchant_id, p.debits, p.credits)
-         when p.account is null
-         then format('%s of %s: nothing, should be %s − %s', account, merchant_id, s.debits, s.credits)
-         when (p.debits, p.credits) <> (s.debits, s.credits)
-         then format('%s of %s: %s − %s, should be %s − %s', account, merchant_id, p.debits, p.credits, s.debits, s.credits)
-       end
-  from sums s
-  full join projected p using (merchant_id, account)`},
+// BookedMoney is a capture or a refund at the provider.
+type BookedMoney struct {
+	Reference string `json:"reference"` // our charge or refund
+	Amount    int64  `json:"amount"`    // the provider's minor units
+	Currency  string `json:"currency"`  // empty for a refund
+}
+
+// BookedNotification is one webhook as the merchant received it.
+type BookedNotification struct {
+	WebhookID  string `json:"webhook_id"`
+	Reference  string `json:"reference"` // our charge or refund
+	Type       string `json:"type"`
+	Deliveries int64  `json:"deliveries"`
+	Effects    int64  `json:"effects"`
+}
+
+// CompareBooks checks the books against the ledger's outcomes. The ledger
+// must be at rest, and each of its outcomes must be in the books: an outcome that was
+// delivered to no merchant, or to another one, is a violation.
+func CompareBooks(ctx context.Context, db *pgxpool.Pool, b Books) ([]Check, error) {
+	return check(ctx, pool{db}, facts+bookFacts, bookPromises, b)
+}
+
+type pool struct{ *pgxpool.Pool }
+
+func (p pool) Snapshot(ctx context.Context) (pgx.Tx, error) {
+	return p.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+}
+
+// The provider's minor units are computed without the provider's client, so that a mistake
+// there is found here. Source: https://docs.stripe.com/currencies, "Special cases".
+const bookFacts = `, captures as (
+  select *
+    from jsonb_to_recordset($2::jsonb -> 'captures') c (reference text, amount bigint, currency text)
+), returns as (
+  select *
+    from jsonb_to_recordset($2::jsonb -> 'refunds') r (reference text, amount bigint)
+), webhooks as (
+  select *
+    from jsonb_to_recordset($2::jsonb -> 'notifications')
+         n (webhook_id text, reference text, type text, deliveries bigint, effects bigint)
+), ended as ( -- the last outcome of each charge and refund: a refund that was reversed failed
+  select distinct on (o.id)
+         o.id,
+         o.webhook,
+         o.webhook like '%.succeeded' as succeeded,
+         c.data ->> 'currency'        as currency,
+         case
+           when c.data ->> 'currency' in ('ISK', 'UGX') then o.amount * 100 -- none in ISO 4217, two at Stripe
+           when c.data ->> 'currency' = 'MGA'           then o.amount / 100 -- two in ISO 4217, none at Stripe
+           else o.amount
+         end                          as amount
+    from outcomes o
+    join ledger_events c
+      on c.stream_id = o.stream_id
+     and c.type like 'charge.requested.v%'
+   order by o.id, o.version desc
+)`
+
+var bookPromises = []promise{
+	{"books: a succeeded charge was captured once, in full, and a failed one never", `
+       ended o
+  left join (
+       select reference, count(*) as times, min(amount) as amount, min(currency) as currency
+         from captures
+        group by reference) b
+    on b.reference = o.id
+ where o.webhook like 'charge.%'`, `
+when not succeeded and times > 0
+then format('%s: %s, and captured %s times', id, webhook, times)
+when succeeded and coalesce(times, 0) <> 1
+then format('%s: captured %s times', id, coalesce(times, 0))
+when succeeded and (b.amount, upper(b.currency)) <> (o.amount, o.currency)
+then format('%s: captured %s %s, not %s %s', id, b.amount, b.currency, o.amount, o.currency)`},
+	{"books: every capture is a finished charge's", `captures b left join ended o on o.id = b.reference`, `
+when id is null
+then format('%s %s captured for "%s"', b.amount, b.currency, reference)`},
+	{"books: a succeeded refund was given back once, in full, and a failed one never", `
+       ended o
+  left join (
+       select reference, count(*) as times, min(amount) as amount
+         from returns
+        group by reference) b
+    on b.reference = o.id
+ where o.webhook like 'refund.%'`, `
+when not succeeded and times > 0
+then format('%s: %s, and given back %s times', id, webhook, times)
+when succeeded and coalesce(times, 0) <> 1
+then format('%s: given back %s times', id, coalesce(times, 0))
+when succeeded and b.amount <> o.amount
+then format('%s: given back %s, not %s %s', id, b.amount, o.amount, o.currency)`},
+	{"books: every refund given is a finished one", `returns b left join ended o on o.id = b.reference`, `
+when id is null
+then format('%s given back for "%s"', b.amount, reference)`},
+	{"books: every outcome was told, and took effect at the merchant's once", `
+       outcomes o
+  left join (
+       select webhook_id, count(*) as times, min(reference) as reference, min(type) as type,
+              min(deliveries) as deliveries, min(effects) as effects
+         from webhooks
+        group by webhook_id) w
+    on w.webhook_id = o.event_id
+ where o.notify`, `
+when coalesce(times, 0) <> 1
+then format('%s: %s was told %s times', id, webhook, coalesce(times, 0))
+when w.type <> webhook or w.reference <> id
+then format('%s: %s was told as %s of %s', id, webhook, w.type, w.reference)
+when w.effects <> 1 or w.deliveries < 1
+then format('%s: %s took effect %s times in %s deliveries', id, webhook, w.effects, w.deliveries)`},
+	{"books: the merchant was told of outcomes alone", `webhooks w left join outcomes o on o.event_id = w.webhook_id`, `
+when o.event_id is null
+then format('%s: told %s by %s, which is no outcome', w.reference, w.type, w.webhook_id)`},
 }

@@ -1,7 +1,5 @@
 package audit_test
 
-import "maps"
-
 // breakable takes the schema's own guards away, as if they had never been there.
 const breakable = `
 alter table ledger_events   disable trigger ledger_events_append_only;
@@ -30,231 +28,187 @@ select gen_random_uuid(), stream_id, max(version) + 1, '` + kind + `', 1, 'acme'
  group by stream_id;`
 }
 
-// plant is a violation: what breaks the check under whose name it stands, and
-// what else it cannot help breaking.
+// setData changes a member of the data of some events.
+func setData(member, value, where string) string {
+	return `update ledger_events set data = jsonb_set(data, '{` + member + `}', '` + value + `') where ` + where
+}
+
+// copyKey stores the answer to a key under another key, with a location.
+func copyKey(key, location string) string {
+	return `
+insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, location, body, expires_at)
+select scope, operation, 'another', fingerprint, status_code, content_type, ` + location + `, body, expires_at
+  from idempotency_keys
+ where key = '` + key + `'`
+}
+
+// plant breaks a check, and others that it cannot help breaking.
 type plant struct {
-	name  string
-	plant string
-	also  []string
+	check, name, plant string
+	also               []string
 }
 
-func planted() map[string][]plant {
-	all := map[string][]plant{}
-	maps.Copy(all, plantedInCharges())
-	maps.Copy(all, plantedInRefunds())
-	maps.Copy(all, plantedInProjections())
-	return all
-}
+// The checks that break with others.
+const (
+	legal    = "streams are legal"
+	posted   = "postings are what the events cause"
+	messages = "every request and outcome has its message"
+	chart    = "every account is one of the chart"
+	charges  = "no accepted charge is lost"
+	oneKey   = "every refund was accepted under one key"
+	canceled = "every cancellation was accepted under a key"
+	balances = "projected balances are the sums of the postings"
+)
 
-func plantedInCharges() map[string][]plant {
-	return map[string][]plant{
-		"streams have no gap": {
-			{"a_missing_version", `update ledger_events set version = 9 where stream_id = '{sold}' and type = 'merchant.notified.v1'`, nil},
-		},
-		"streams are legal": {
-			{"a_capture_by_another_intent", `update ledger_events set data = jsonb_set(data, '{payment_intent}', '"pi_x"') where stream_id = '{sold}' and type = 'payment.started.v1'`, nil},
-			{"an_event_under_another_merchant", `update ledger_events set merchant_id = 'globex' where stream_id = '{sold}' and type = 'inventory.reserved.v1'`, nil},
-			{"an_event_of_an_unknown_type", appendEvent("sold", "charge.praised.v1", `{}`), nil},
-			{"an_event_that_cannot_be_read", `update ledger_events set data = '{"payment_intent": 1}' where stream_id = '{paying}' and type = 'payment.started.v1'`, nil},
-		},
-		"postings are what the events cause": {
-			{"a_fee_that_was_not_agreed", `update ledger_postings set amount = amount + case leg when 2 then 1 else -1 end where stream_id = '{sold}' and leg > 1`, nil},
-			{"postings_under_another_merchant", `update ledger_postings set merchant_id = 'globex' where stream_id = '{fresh}'`, []string{"every account is one of the chart"}},
-			{"no_postings_at_all", `delete from ledger_postings where stream_id = '{sold}'`, nil},
-		},
-		"one stored answer per key": {
-			{"two_answers_to_one_key", `
+var planted = []plant{
+	{"streams have no gap", "a missing version", `update ledger_events set version = 9 where stream_id = '{sold}' and type = 'merchant.notified.v1'`, nil},
+	{legal, "a capture by another intent", setData("payment_intent", `"pi_x"`, `stream_id = '{sold}' and type = 'payment.started.v1'`), nil},
+	{legal, "an event under another merchant", `update ledger_events set merchant_id = 'globex' where stream_id = '{sold}' and type = 'inventory.reserved.v1'`, nil},
+	{legal, "an event of an unknown type", appendEvent("sold", "charge.praised.v1", `{}`), nil},
+	{legal, "an event that cannot be read", `update ledger_events set data = '{"payment_intent": 1}' where stream_id = '{paying}' and type = 'payment.started.v1'`, nil},
+	{posted, "a fee that was not agreed", `update ledger_postings set amount = amount + case leg when 2 then 1 else -1 end where stream_id = '{sold}' and leg > 1`, nil},
+	{posted, "postings under another merchant", `update ledger_postings set merchant_id = 'globex' where stream_id = '{fresh}'`, []string{chart}},
+	{posted, "no postings at all", `delete from ledger_postings where stream_id = '{sold}'`, nil},
+	{"one stored answer per key", "two answers to one key", `
 insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, body, expires_at)
 select scope, operation, key, fingerprint, 422, content_type, body, expires_at
   from idempotency_keys
  where key = 'key-sold'`, nil},
-		},
-		"an answer names the charge that it accepted": {
-			{"an_answer_about_no_charge", `
-insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, location, body, expires_at)
-select scope, operation, 'another', fingerprint, status_code, content_type, '/v1/charges/ch_none', body, expires_at
-  from idempotency_keys
- where key = 'key-sold'`, nil},
-			{"an_answer_without_a_location", `
-insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, body, expires_at)
-select scope, operation, 'another', fingerprint, status_code, content_type, body, expires_at
-  from idempotency_keys
- where key = 'key-sold'`, nil},
-			{"an_answer_to_another_merchant", `update idempotency_keys set scope = 'globex' where key = 'key-sold'`, nil},
-			{"an_answer_with_another_amount", `
+	{"an answer names the charge that it accepted", "an answer about no charge", copyKey("key-sold", "'/v1/charges/ch_none'"), nil},
+	{"an answer names the charge that it accepted", "an answer without a location", copyKey("key-sold", "''"), nil},
+	{"an answer names the charge that it accepted", "an answer to another merchant", `update idempotency_keys set scope = 'globex' where key = 'key-sold'`, nil},
+	{"an answer names the charge that it accepted", "an answer with another amount", `
 update idempotency_keys
    set body = convert_to(replace(convert_from(body, 'UTF8'), '"amount":1000,', '"amount":10000,'), 'UTF8')
  where key = 'key-sold'`, nil},
-			{"an_answer_with_another_charge", `update idempotency_keys set body = (select body from idempotency_keys where key = 'key-bought') where key = 'key-sold'`, nil},
-		},
-		"every charge was accepted under one key": {
-			{"a_charge_under_no_key", `delete from idempotency_keys where key = 'key-sold'`, nil},
-			{"a_charge_under_two_keys", `
-insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, location, body, expires_at)
-select scope, operation, 'another', fingerprint, status_code, content_type, location, body, expires_at
-  from idempotency_keys
- where key = 'key-sold'`, nil},
-			{"all_keys_gone", `delete from idempotency_keys`, []string{
-				"every cancellation was accepted under a key", "every refund was accepted under one key",
-			}},
-		},
-		"one capture per charge": {
-			{"a_second_capture", appendEvent("sold", "payment.captured.v1", `{"provider": "stripe", "payment_intent": "pi_x", "amount": 1000, "currency": "USD", "fee": 30}`), []string{
-				"postings are what the events cause", "streams are legal",
-			}},
-		},
-		"one charge per captured payment intent": {
-			{"an_intent_captured_for_two_charges", `
-update ledger_events
-   set data = jsonb_set(data, '{payment_intent}', '"pi_sold"')
- where stream_id = '{bought}'
-   and type in ('payment.started.v1', 'payment.captured.v1')`, nil},
-		},
-		"one outcome per charge": {
-			{"a_second_outcome", appendEvent("refused", "charge.failed.v1", `{"code": "out_of_stock", "message": ""}`), []string{
-				"every request and outcome has its message", "postings are what the events cause", "streams are legal",
-			}},
-		},
-		"a charge succeeded exactly if it was captured": {
-			{"a_success_without_a_capture", appendEvent("paying", "charge.succeeded.v1", `{}`), []string{
-				"clearing accounts are empty after the outcome", "a reservation follows its charge's outcome",
-				"every request and outcome has its message", "streams are legal",
-			}},
-			{"a_capture_without_a_success", appendEvent("paying", "payment.captured.v1", `{"provider": "stripe", "payment_intent": "pi_paying", "amount": 1000, "currency": "USD", "fee": 30}`), []string{
-				"postings are what the events cause",
-			}},
-		},
-		"a failed charge was not captured": {
-			{"a_capture_after_the_failure", appendEvent("declined", "payment.captured.v1", `{"provider": "stripe", "payment_intent": "pi_declined", "amount": 1000, "currency": "USD", "fee": 30}`), []string{
-				"a charge succeeded exactly if it was captured", "postings are what the events cause", "streams are legal",
-			}},
-		},
-		"no accepted charge is lost": {
-			{"a_message_done_before_the_outcome", `update inbox set status = 'done', done_fence = fence where ordering_key = '{paying}'`, nil},
-			{"a_message_discarded_before_the_outcome", `
-update inbox
-   set status = 'discarded', decided_by = 'ann', decided_at = now()
- where ordering_key = '{paying}'`, nil},
-			{"a_request_without_a_message", `delete from outbox where metadata ->> 'ordering_key' = '{fresh}'`, []string{
-				"every request and outcome has its message",
-			}},
-			{"a_request_that_the_reader_passed_over", `update outbox_offsets set transaction_id = (select max(transaction_id) from outbox), "offset" = (select max("offset") from outbox)`, []string{
-				"every message that was passed was received",
-			}},
-		},
-		"every posting belongs to an event": {
-			{"a_posting_without_an_event", `insert into ledger_postings values ('{sold}', 99, 1, 'acme', 'psp_receivable:stripe:USD', 'merchant_payable:acme:USD', 1, 'USD')`, nil},
-		},
-		"the books balance in every currency": {
-			{"a_posting_across_currencies", `update ledger_postings set credit = 'fee_revenue:payonce:EUR' where stream_id = '{sold}' and leg = 3`, []string{
-				"every account is one of the chart", "postings are what the events cause",
-			}},
-		},
-		"every account is one of the chart": {
-			{"an_account_of_another_owner", `update ledger_postings set credit = 'fee_revenue:globex:USD' where stream_id = '{sold}' and leg = 3`, []string{
-				"postings are what the events cause",
-			}},
-		},
-		"clearing accounts are empty after the outcome": {
-			{"a_receivable_that_stays_open", `delete from ledger_postings where stream_id = '{sold}' and debit like 'psp_receivable:%'`, []string{
-				"postings are what the events cause",
-			}},
-			{"a_refund_whose_money_never_left", `delete from ledger_postings where stream_id = '{refunded}' and credit like 'psp_receivable:%' and amount = 400`, []string{
-				"postings are what the events cause",
-			}},
-			{"a_pending_refund_that_kept_nothing_back", `delete from ledger_postings where stream_id = '{refunded}' and credit like 'refund_clearing:%' and amount = 300`, []string{
-				"postings are what the events cause",
-			}},
-		},
-		"stock adds up to what was supplied": {
-			{"stock_out_of_nothing", `update stock set supplied = supplied - 1 where sku = 'mug'`, nil},
-		},
-		"reserved stock is held by charges": {
-			{"reserved_stock_without_a_reservation", `update stock set reserved = reserved + 1, available = available - 1 where sku = 'mug'`, nil},
-		},
-		"sold stock was taken by charges": {
-			{"sold_stock_without_a_reservation", `update stock set sold = sold + 1, available = available - 1 where sku = 'mug'`, nil},
-		},
-		"a charge holds what it reserved": {
-			{"more_held_than_reserved", `
+	{"an answer names the charge that it accepted", "an answer with another charge", `update idempotency_keys set body = (select body from idempotency_keys where key = 'key-bought') where key = 'key-sold'`, nil},
+	{"every charge was accepted under one key", "a charge under no key", `delete from idempotency_keys where key = 'key-sold'`, nil},
+	{"every charge was accepted under one key", "a charge under two keys", copyKey("key-sold", "location"), nil},
+	{"every charge was accepted under one key", "all keys gone", `delete from idempotency_keys`, []string{canceled, oneKey}},
+	{"one capture per charge", "a second capture", appendEvent("sold", "payment.captured.v1", `{"provider": "stripe", "payment_intent": "pi_x", "amount": 1000, "currency": "USD", "fee": 30}`), []string{posted, legal}},
+	{"one charge per captured payment intent", "an intent captured for two charges", setData("payment_intent", `"pi_sold"`, `stream_id = '{bought}' and type in ('payment.started.v1', 'payment.captured.v1')`), nil},
+	{"one outcome per charge", "a second outcome", appendEvent("refused", "charge.failed.v1", `{"code": "out_of_stock", "message": ""}`), []string{messages, posted, legal}},
+	{"a charge succeeded exactly if it was captured", "a success without a capture", appendEvent("paying", "charge.succeeded.v1", `{}`), []string{"clearing accounts are empty after the outcome", "a reservation follows its charge's outcome", messages, legal}},
+	{"a charge succeeded exactly if it was captured", "a capture without a success", appendEvent("paying", "payment.captured.v1", `{"provider": "stripe", "payment_intent": "pi_paying", "amount": 1000, "currency": "USD", "fee": 30}`), []string{posted}},
+	{"a failed charge was not captured", "a capture after the failure", appendEvent("declined", "payment.captured.v1", `{"provider": "stripe", "payment_intent": "pi_declined", "amount": 1000, "currency": "USD", "fee": 30}`), []string{"a charge succeeded exactly if it was captured", posted, legal}},
+	{charges, "a message done before the outcome", `update inbox set status = 'done', done_fence = fence where ordering_key = '{paying}'`, nil},
+	{charges, "a message discarded before the outcome", `update inbox set status = 'discarded', decided_by = 'ann', decided_at = now() where ordering_key = '{paying}'`, nil},
+	{charges, "a request without a message", `delete from outbox where metadata ->> 'ordering_key' = '{fresh}'`, []string{messages}},
+	{charges, "a request that the reader passed over", `update outbox_offsets set transaction_id = (select max(transaction_id) from outbox), "offset" = (select max("offset") from outbox)`, []string{"every message that was passed was received"}},
+	{"every posting belongs to an event", "a posting without an event", `insert into ledger_postings values ('{sold}', 99, 1, 'acme', 'psp_receivable:stripe:USD', 'merchant_payable:acme:USD', 1, 'USD')`, nil},
+	{"the books balance in every currency", "a posting across currencies", `update ledger_postings set credit = 'fee_revenue:payonce:EUR' where stream_id = '{sold}' and leg = 3`, []string{chart, posted}},
+	{chart, "an account of another owner", `update ledger_postings set credit = 'fee_revenue:globex:USD' where stream_id = '{sold}' and leg = 3`, []string{posted}},
+	{"clearing accounts are empty after the outcome", "a receivable that stays open", `delete from ledger_postings where stream_id = '{sold}' and debit like 'psp_receivable:%'`, []string{posted}},
+	{"clearing accounts are empty after the outcome", "a refund whose money never left", `delete from ledger_postings where stream_id = '{refunded}' and credit like 'psp_receivable:%' and amount = 400`, []string{posted}},
+	{"clearing accounts are empty after the outcome", "a pending refund that kept nothing back", `delete from ledger_postings where stream_id = '{refunded}' and credit like 'refund_clearing:%' and amount = 300`, []string{posted}},
+	{"stock adds up to what was supplied", "stock out of nothing", `update stock set supplied = supplied - 1 where sku = 'mug'`, nil},
+	{"reserved stock is held by charges", "reserved stock without a reservation", `update stock set reserved = reserved + 1, available = available - 1 where sku = 'mug'`, nil},
+	{"sold stock was taken by charges", "sold stock without a reservation", `update stock set sold = sold + 1, available = available - 1 where sku = 'mug'`, nil},
+	{"a charge holds what it reserved", "more held than reserved", `
 update reservations set quantity = 3 where charge_id = '{paying}';
 update stock set reserved = reserved + 1, available = available - 1 where sku = 'tshirt'`, nil},
-			{"something_held_that_was_never_reserved", `insert into reservations values ('{declined}', 'acme', 'mug', 1, 'released')`, nil},
-			{"something_reserved_that_is_not_held", `delete from reservations where charge_id = '{declined}'`, nil},
-		},
-		"a reservation follows its charge's outcome": {
-			{"stock_given_back_too_early", `
+	{"a charge holds what it reserved", "something held that was never reserved", `insert into reservations values ('{declined}', 'acme', 'mug', 1, 'released')`, nil},
+	{"a charge holds what it reserved", "something reserved that is not held", `delete from reservations where charge_id = '{declined}'`, nil},
+	{"a reservation follows its charge's outcome", "stock given back too early", `
 update reservations set status = 'released' where charge_id = '{paying}';
 update stock set reserved = reserved - 2, available = available + 2 where sku = 'tshirt'`, nil},
-			{"stock_still_held_after_the_failure", `
+	{"a reservation follows its charge's outcome", "stock still held after the failure", `
 update reservations set status = 'open' where charge_id = '{declined}';
 update stock set reserved = reserved + 2, available = available - 2 where sku = 'tshirt'`, nil},
-			{"a_reservation_without_a_charge", `insert into reservations values ('ch_none', 'acme', 'mug', 1, 'released')`, []string{
-				"a charge holds what it reserved",
-			}},
-		},
-		"every request and outcome has its message": {
-			{"an_outcome_without_a_message", `
+	{"a reservation follows its charge's outcome", "a reservation without a charge", `insert into reservations values ('ch_none', 'acme', 'mug', 1, 'released')`, []string{"a charge holds what it reserved"}},
+	{messages, "an outcome without a message", `
 delete from outbox where message_id in (select event_id::text from ledger_events where stream_id = '{refunded}' and type = 'charge.succeeded.v1');
 delete from inbox where ordering_key = '{refunded}' and type = 'charge.succeeded.v1'`, nil},
-			{"an_outcome_whose_message_went_before_its_time", `
+	{messages, "an outcome whose message went before its time", `
 delete from outbox;
-delete from inbox where ordering_key = '{undelivered}' and type = 'charge.succeeded.v1'`, []string{
-				"no accepted charge is lost", // fresh: its message was in the outbox only
-			}},
-			{"a_refund's_outcome_without_a_message", `
+delete from inbox where ordering_key = '{undelivered}' and type = 'charge.succeeded.v1'`, []string{charges}},
+	{messages, "a refund's outcome without a message", `
 delete from outbox where message_id in (select event_id::text from ledger_events where type = 'refund.reversed.v1');
 delete from inbox where type = 'refund.reversed.v1'`, nil},
-			{"a_cancellation_without_a_message", `
+	{messages, "a cancellation without a message", `
 delete from outbox where metadata ->> 'type' = 'charge.cancel_requested.v1';
 delete from inbox where type = 'charge.cancel_requested.v1'`, nil},
-		},
-		"every message is an event of the ledger": {
-			{"a_message_about_nothing", `
+	{"every message is an event of the ledger", "a message about nothing", `
 insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, fence, done_fence)
 values ('fulfillment', 'nothing', 'ch_none', 'charge.requested.v1', '', '{}', '', 'done', 1, 1)`, nil},
-			{"a_message_of_another_charge", `update inbox set ordering_key = '{bought}' where ordering_key = '{sold}' and type = 'charge.succeeded.v1'`, nil},
-			{"a_message_committed_apart", `update outbox set transaction_id = '3' where message_id in (select event_id::text from ledger_events where stream_id = '{sold}')`, nil},
-		},
-		"every message that was passed was received": {
-			{"a_message_acked_and_not_received", `delete from inbox where ordering_key = '{sold}' and type = 'charge.succeeded.v1'`, nil},
-		},
-		"no message is stuck": {
-			{"a_parked_message", `update inbox set status = 'dead' where ordering_key = '{paying}'`, nil},
-			{"a_due_message_that_is_not_claimed", `update inbox set status = 'pending', due_at = now() - interval '2 minutes' where ordering_key = '{paying}'`, nil},
-			{"a_lease_that_is_not_taken_over", `update inbox set due_at = now() - interval '2 minutes' where ordering_key = '{paying}'`, nil},
-			{"a_message_that_is_not_received", `update outbox set created_at = now() - interval '2 minutes' where metadata ->> 'ordering_key' = '{fresh}'`, nil},
-		},
-		"a finished message was finished by its holder": {
-			{"a_message_finished_by_a_zombie", `update inbox set fence = fence + 1 where ordering_key = '{sold}'`, nil},
-			{"a_message_finished_without_a_fence", `update inbox set done_fence = null where ordering_key = '{sold}'`, nil},
-		},
-		"nothing is in quarantine": {
-			{"a_known_message_with_another_payload", `
+	{"every message is an event of the ledger", "a message of another charge", `update inbox set ordering_key = '{bought}' where ordering_key = '{sold}' and type = 'charge.succeeded.v1'`, nil},
+	{"every message is an event of the ledger", "a message committed apart", `update outbox set transaction_id = '3' where message_id in (select event_id::text from ledger_events where stream_id = '{sold}')`, nil},
+	{"every message that was passed was received", "a message acked and not received", `delete from inbox where ordering_key = '{sold}' and type = 'charge.succeeded.v1'`, nil},
+	{"no message is stuck", "a parked message", `update inbox set status = 'dead' where ordering_key = '{paying}'`, nil},
+	{"no message is stuck", "a due message that is not claimed", `update inbox set status = 'pending', due_at = now() - interval '2 minutes' where ordering_key = '{paying}'`, nil},
+	{"no message is stuck", "a lease that is not taken over", `update inbox set due_at = now() - interval '2 minutes' where ordering_key = '{paying}'`, nil},
+	{"no message is stuck", "a message that is not received", `update outbox set created_at = now() - interval '2 minutes' where metadata ->> 'ordering_key' = '{fresh}'`, nil},
+	{"a finished message was finished by its holder", "a message finished by a zombie", `update inbox set fence = fence + 1 where ordering_key = '{sold}'`, nil},
+	{"a finished message was finished by its holder", "a message finished without a fence", `update inbox set done_fence = null where ordering_key = '{sold}'`, nil},
+	{"nothing is in quarantine", "a known message with another payload", `
 insert into inbox_quarantine (receiver, message_id, payload, metadata, payload_hash)
 select receiver, message_id, 'x', metadata, 'x' from inbox where ordering_key = '{sold}'`, nil},
-			{"a_quarantine_whose_first_message_is_gone", `
+	{"nothing is in quarantine", "a quarantine whose first message is gone", `
 insert into inbox_quarantine (receiver, message_id, payload, metadata, payload_hash)
 values ('fulfillment', 'gone', 'x', '{}', 'x')`, nil},
-		},
-		"the merchant was told once of every outcome": {
-			{"an_outcome_delivered_twice", `
+	{"the merchant was told once of every outcome", "an outcome delivered twice", `
 insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
 select gen_random_uuid(), stream_id, version + 1, type, 1, merchant_id, data, metadata, now()
   from ledger_events
  where stream_id = '{sold}'
-   and type = 'merchant.notified.v1'`, []string{"streams are legal"}},
-			{"a_delivery_of_no_outcome", `
-update ledger_events
-   set data = jsonb_set(data, '{event_id}', '"00000000-0000-0000-0000-000000000000"')
- where stream_id = '{sold}'
-   and type = 'merchant.notified.v1'`, nil},
-			{"a_delivery_of_the_charge_in_place_of_the_refund", `
+   and type = 'merchant.notified.v1'`, []string{legal}},
+	{"the merchant was told once of every outcome", "a delivery of no outcome", setData("event_id", `"00000000-0000-0000-0000-000000000000"`, `stream_id = '{sold}' and type = 'merchant.notified.v1'`), nil},
+	{"the merchant was told once of every outcome", "a delivery of the charge in place of the refund", `
 update ledger_events
    set data = jsonb_set(data, '{event_id}', (select to_jsonb(event_id) from ledger_events where stream_id = '{refunded}' and type = 'charge.succeeded.v1'))
- where stream_id = '{refunded}'
-   and data ->> 'type' = 'refund.failed'`, nil},
-			{"an_outcome_that_was_not_delivered", `update inbox set status = 'done', done_fence = fence where ordering_key = '{undelivered}'`, nil},
-		},
-	}
+ where stream_id = '{refunded}' and data ->> 'type' = 'refund.failed'`, nil},
+	{"the merchant was told once of every outcome", "an outcome that was not delivered", `update inbox set status = 'done', done_fence = fence where ordering_key = '{undelivered}'`, nil},
+	{"a charge is canceled on request, before its outcome", "a cancellation without a request", setData("code", `"canceled"`, `stream_id = '{declined}' and type = 'charge.failed.v1'`), []string{legal}},
+	{"a charge is canceled on request, before its outcome", "a cancellation after the outcome", appendEvent("sold", "charge.cancel_requested.v1", `{}`), []string{canceled, messages, legal}},
+	{"a charge is canceled on request, before its outcome", "a second cancellation", appendEvent("canceled", "charge.cancel_requested.v1", `{}`), []string{messages, legal}},
+	{"one outcome per refund", "a refund that failed too", appendEvent("refunded", "refund.failed.v1", `{"refund_id": "{part}", "code": "provider_refused", "message": ""}`), []string{messages, posted, legal}},
+	{"a refund ends as it was requested", "an attempt at no refund", appendEvent("refunded", "refund.attempt_failed.v1", `{"refund_id": "re_none", "status_code": 500}`), []string{legal}},
+	{"a refund ends as it was requested", "a refund requested twice", appendEvent("refunded", "refund.requested.v1", `{"refund_id": "{bounced}", "amount": 200, "notify": true}`), []string{messages, posted, legal}},
+	{"a refund ends as it was requested", "a refund of another amount", setData("amount", `401`, `stream_id = '{refunded}' and type = 'refund.succeeded.v1' and data ->> 'refund_id' = '{part}'`), []string{posted, legal}},
+	{"a refund is reversed once, after it succeeded", "a refund reversed twice", appendEvent("refunded", "refund.reversed.v1", `{"refund_id": "{reversed}", "provider_refund": "re_reversed", "amount": 100}`), []string{messages, posted, legal}},
+	{"a refund is reversed once, after it succeeded", "a reversal of a pending refund", appendEvent("refunded", "refund.reversed.v1", `{"refund_id": "{returning}", "provider_refund": "re_x", "amount": 300}`), []string{messages, posted, legal}},
+	{"a refund is reversed once, after it succeeded", "a reversal by another refund", setData("provider_refund", `"re_x"`, `stream_id = '{refunded}' and type = 'refund.reversed.v1'`), []string{legal}},
+	{"one refund per refund of the provider", "a provider's refund booked twice", setData("provider_refund", `"re_part"`, `stream_id = '{refunded}' and data ->> 'refund_id' = '{reversed}' and type <> 'refund.requested.v1'`), []string{legal}},
+	{"refunds never exceed the capture", "a refund of more than is left", setData("amount", `601`, `data ->> 'refund_id' = '{returning}'`) + `;
+update ledger_postings set amount = 601 where stream_id = '{refunded}' and amount = 300`, []string{"an answer names the refund that it accepted", legal}},
+	{"only a succeeded charge is refunded", "a refund of an open charge", appendEvent("paying", "refund.requested.v1", `{"refund_id": "re_early", "amount": 1, "notify": false}`), []string{"refunds never exceed the capture", messages, oneKey, posted, legal}},
+	{"no accepted refund is lost", "a message done before the refund", `update inbox set status = 'done', done_fence = fence where ordering_key = '{refunded}'`, nil},
+	{"no accepted refund is lost", "a refund whose message is gone", `
+delete from outbox where metadata ->> 'type' = 'refund.requested.v1';
+delete from inbox where type = 'refund.requested.v1'`, []string{messages}},
+	{"an answer names the refund that it accepted", "an answer about no refund", copyKey("key-part", "location || 'x'"), nil},
+	{"an answer names the refund that it accepted", "a refund for another merchant", `update idempotency_keys set scope = 'globex' where key = 'key-part'`, nil},
+	{"an answer names the refund that it accepted", "an answer with another refund", `update idempotency_keys set body = (select body from idempotency_keys where key = 'key-bounced') where key = 'key-part'`, nil},
+	{oneKey, "a refund under no key", `delete from idempotency_keys where key = 'key-part'`, nil},
+	{oneKey, "a refund under two keys", copyKey("key-part", "location"), nil},
+	{oneKey, "a refund by a refused request", `update idempotency_keys set status_code = 409, location = '', content_type = 'application/problem+json', body = '{}' where key = 'key-part'`, nil},
+	{"an answer names the charge that is to be canceled", "an answer about a charge that goes on", `update idempotency_keys set location = '/v1/charges/{sold}' where key = 'key-canceled-again'`, nil},
+	{"an answer names the charge that is to be canceled", "a cancellation for another merchant", `update idempotency_keys set scope = 'globex' where key = 'key-canceled-again'`, nil},
+	{"an answer names the charge that is to be canceled", "an answer with another cancellation", `update idempotency_keys set body = '{}' where key = 'key-canceled-again'`, nil},
+	{canceled, "a cancellation under no key", `delete from idempotency_keys where operation like '%/cancel'`, nil},
+	{"a refusal names nothing", "a refusal with a location", `update idempotency_keys set location = '/v1/charges/{sold}' where key = 'key-too-much'`, nil},
+}
+
+// plantedInProjections need projections that are up to date.
+var plantedInProjections = []plant{
+	{"the list shows each charge as its events tell", "a charge with another status", `update charge_list set status = 'failed' where charge_id = '{sold}'`, nil},
+	{"the list shows each charge as its events tell", "a charge of another merchant", `update charge_list set merchant_id = 'globex' where charge_id = '{sold}'`, nil},
+	{"the list shows each charge as its events tell", "a charge of another time", `update charge_list set created_at = created_at + interval '1 microsecond' where charge_id = '{sold}'`, nil},
+	{"the list shows each charge as its events tell", "a charge at another version", `update charge_list set version = version - 1 where charge_id = '{sold}'`, nil},
+	{"the list shows each charge as its events tell", "a charge shown with another amount", `update charge_list set view = replace(view::text, '"amount":1000', '"amount":1001')::json where charge_id = '{sold}'`, nil},
+	{"the list shows each charge as its events tell", "a charge shown with other bytes", `update charge_list set view = (view::text || ' ')::json where charge_id = '{sold}'`, nil},
+	{"the list shows each charge as its events tell", "a charge that is not listed", `delete from charge_list where charge_id = '{fresh}'`, nil},
+	{"the list shows each charge as its events tell", "a checkpoint beyond what was folded", `
+delete from charge_list where charge_id = '{fresh}';
+delete from account_balances;
+update projections set position = position + 100`, []string{balances}},
+	{"the list shows no charge that is not there", "a charge without an event", `
+insert into charge_list (generation, charge_id, merchant_id, order_id, status, created_at, version, view)
+select generation, 'ch_none', merchant_id, order_id, status, created_at, version, view
+  from charge_list
+ where charge_id = '{sold}'`, nil},
+	{"the list shows no charge that is not there", "a charge listed before it was folded", `update projections set txid = '0', position = 0`, []string{balances}},
+	{balances, "money that was never posted", `update account_balances set debits = debits + 1 where account = 'psp_receivable:stripe:USD'`, nil},
+	{balances, "an account that was left out", `delete from account_balances where account = 'fee_revenue:payonce:USD'`, nil},
+	{balances, "an account without postings", `insert into account_balances select generation, 'globex', 'merchant_payable:globex:USD', 1, 1 from projections where state = 'live'`, nil},
 }

@@ -78,7 +78,7 @@ type streamChecks struct {
 
 // checkStreams reads the whole ledger once, page by page. A stream that begins meanwhile
 // may be left to the next audit.
-func checkStreams(ctx context.Context, db Snapshots) ([]Check, error) {
+func checkStreams(ctx context.Context, db snapshots) ([]Check, error) {
 	checks := streamChecks{
 		gapless:  newCheck("streams have no gap"),
 		legal:    newCheck("streams are legal"),

@@ -16,9 +16,9 @@ import (
 	"github.com/payonce/payonce/internal/audit"
 )
 
-func (w *world) timeline(t *testing.T, name, merchant string) audit.Timeline {
+func (f *fixture) timeline(t *testing.T, name, merchant string) audit.Timeline {
 	t.Helper()
-	tl, err := audit.ReadTimeline(t.Context(), w.db, w.named(name), merchant)
+	tl, err := audit.ReadTimeline(t.Context(), f.db, f.named(name), merchant)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,20 +62,20 @@ func shows(t *testing.T, e audit.TimelineEntry, want map[string]any) {
 
 func TestReadTimeline(t *testing.T) {
 	t.Parallel()
-	w := emptyWorld(t)
-	w.accept("other", true)
-	w.accept("paid", true)
-	w.receive()
-	w.reserve("paid")
-	w.decide("paid", domain.StartPayment{Provider: domain.Provider, PaymentIntent: "pi_paid"})
-	w.decide("paid", domain.FailAttempt{Stage: domain.StageConfirm, StatusCode: 500, RequestID: "req_42"})
-	w.outcome("paid", domain.CapturePayment{
+	f := emptyFixture(t)
+	f.accept("acme", "other", true)
+	f.accept("acme", "paid", true)
+	f.receive()
+	f.reserve("paid")
+	f.decide("paid", domain.StartPayment{Provider: domain.Provider, PaymentIntent: "pi_paid"})
+	f.decide("paid", domain.FailAttempt{Stage: domain.StageConfirm, StatusCode: 500, RequestID: "req_42"})
+	f.outcome("paid", domain.CapturePayment{
 		Provider: domain.Provider, PaymentIntent: "pi_paid", Amount: domain.Money{Amount: 1000, Currency: "USD"},
 	})
-	w.exec(`update inbox set fence = 3, done_fence = 3, waits = 2, duplicates = 4, holder = 'host:1' where ordering_key = '{paid}'`)
-	w.receive()
-	w.notify("paid")
-	tl, id := w.timeline(t, "{paid}", ""), w.charges["paid"]
+	f.exec(`update inbox set fence = 3, done_fence = 3, waits = 2, duplicates = 4, holder = 'host:1' where ordering_key = '{paid}'`)
+	f.receive()
+	f.notify("paid")
+	tl, id := f.timeline(t, "{paid}", ""), f.ids["paid"]
 
 	want := []string{
 		"key | POST /v1/charges | acme",
@@ -137,20 +137,20 @@ func TestReadTimeline(t *testing.T) {
 
 func TestReadTimeline_ofRefunds(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	returning := w.charges["returning"]
-	w.decide("refunded", domain.FailRefundAttempt{RefundID: returning, StatusCode: 502, RequestID: "req_7"})
-	tl := w.timeline(t, "{refunded}", "acme")
+	f := newFixture(t)
+	returning := f.ids["returning"]
+	f.decide("refunded", domain.FailRefundAttempt{RefundID: returning, StatusCode: 502, RequestID: "req_7"})
+	tl := f.timeline(t, "{refunded}", "acme")
 	for what, detail := range map[string]map[string]any{
 		"refund.attempt_failed.v1": {"refund_id": returning, "provider_status": 502, "provider_request": "req_7"},
-		"refund.succeeded.v1":      {"refund_id": w.charges["reversed"], "provider_refund": "re_reversed", "amount": 100},
-		"refund.reversed.v1":       {"refund_id": w.charges["reversed"], "provider_refund": "re_reversed", "amount": 100},
-		"refund.failed.v1":         {"refund_id": w.charges["bounced"], "provider_refund": "re_bounced", "code": domain.ProviderRefused, "message": "no"},
+		"refund.succeeded.v1":      {"refund_id": f.ids["reversed"], "provider_refund": "re_reversed", "amount": 100},
+		"refund.reversed.v1":       {"refund_id": f.ids["reversed"], "provider_refund": "re_reversed", "amount": 100},
+		"refund.failed.v1":         {"refund_id": f.ids["bounced"], "provider_refund": "re_bounced", "code": domain.ProviderRefused, "message": "no"},
 	} {
 		shows(t, only(t, tl, "event | "+what+" | worker"), detail)
 	}
 	for _, name := range []string{"{refunded}", "{sold}", "{declined}"} {
-		if encoded, err := json.Marshal(w.timeline(t, name, "")); err != nil || strings.Contains(string(encoded), "a secret") || strings.Contains(string(encoded), "payload") {
+		if encoded, err := json.Marshal(f.timeline(t, name, "")); err != nil || strings.Contains(string(encoded), "a secret") || strings.Contains(string(encoded), "payload") {
 			t.Errorf("what a merchant wrote for itself, or a payload, is shown: %s (%v)", encoded, err)
 		}
 	}
@@ -158,10 +158,10 @@ func TestReadTimeline_ofRefunds(t *testing.T) {
 
 func TestReadTimeline_findsByName(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.acceptFor("globex", "sold of globex", true)
-	w.refuse("key-sold")
-	w.exec(`update idempotency_keys set key = 're_no-refund' where key = 'key-fresh'`)
+	f := newFixture(t)
+	f.accept("globex", "sold of globex", true)
+	f.refuse("key-sold")
+	f.exec(`update idempotency_keys set key = 're_no-refund' where key = 'key-fresh'`)
 	const charges, refunds = "acme POST /v1/charges ", "acme POST /v1/charges/:id/refunds "
 	ofRefunded := []string{
 		charges + "key-refunded {refunded}", refunds + "key-bounced {refunded}", refunds + "key-part {refunded}",
@@ -185,7 +185,7 @@ func TestReadTimeline_findsByName(t *testing.T) {
 	} {
 		t.Run(test.what, func(t *testing.T) {
 			t.Parallel()
-			tl := w.timeline(t, test.name, test.merchant)
+			tl := f.timeline(t, test.name, test.merchant)
 			names := []string{}
 			for _, c := range tl.Charges {
 				names = append(names, c.ID)
@@ -199,7 +199,7 @@ func TestReadTimeline_findsByName(t *testing.T) {
 			for _, list := range []struct{ want, got []string }{{test.charges, names}, {test.keys, keys}} {
 				want := []string{}
 				for _, line := range list.want {
-					want = append(want, w.named(line))
+					want = append(want, f.named(line))
 				}
 				slices.Sort(want)
 				slices.Sort(list.got)
@@ -212,7 +212,7 @@ func TestReadTimeline_findsByName(t *testing.T) {
 	for name, merchant := range map[string]string{
 		"ch_unknown": "", "re_unknown": "", "unknown": "", "": "", "{refunded}": "globex", "key-refunded": "globex",
 	} {
-		if tl, err := audit.ReadTimeline(t.Context(), w.db, w.named(name), merchant); !errors.Is(err, audit.ErrNotFound) {
+		if tl, err := audit.ReadTimeline(t.Context(), f.db, f.named(name), merchant); !errors.Is(err, audit.ErrNotFound) {
 			t.Errorf("%q of %q: %v, %q", name, merchant, err, chain(tl))
 		}
 	}
@@ -220,7 +220,7 @@ func TestReadTimeline_findsByName(t *testing.T) {
 
 func TestReadTimeline_showsTheStateOfMessages(t *testing.T) {
 	t.Parallel()
-	w := emptyWorld(t)
+	f := emptyFixture(t)
 	for name, set := range map[string]string{
 		"waits": `status = 'pending', waits = 2, fence = 2, last_error = 'waiting: the provider is away', due_at = '2126-01-01 00:00:00.5+00'`,
 		"runs":  `status = 'running', fence = 1, attempts = 1, holder = 'host:1', due_at = '2126-01-01 00:00:01+00'`,
@@ -228,23 +228,23 @@ func TestReadTimeline_showsTheStateOfMessages(t *testing.T) {
 		"retry": `status = 'dead', fence = 4, attempts = 4, last_error = 'parked: no such thing'`,
 		"end":   `status = 'dead', fence = 4, attempts = 4, last_error = 'parked: no such thing'`,
 	} {
-		w.accept(name, true)
-		w.receive()
-		w.exec(`update inbox set ` + set + ` where ordering_key = '{` + name + `}'`)
+		f.accept("acme", name, true)
+		f.receive()
+		f.exec(`update inbox set ` + set + ` where ordering_key = '{` + name + `}'`)
 	}
 	for name, decide := range map[string]func(number int64) error{
-		"retry": func(n int64) error { return inbox.Retry(t.Context(), w.db, n, "cli:ada") },
-		"end":   func(n int64) error { return inbox.Discard(t.Context(), w.db, n, "cli:bob") },
+		"retry": func(n int64) error { return inbox.Retry(t.Context(), f.db, n, "cli:ada") },
+		"end":   func(n int64) error { return inbox.Discard(t.Context(), f.db, n, "cli:bob") },
 	} {
 		var number int64
-		if err := w.db.QueryRow(t.Context(), `select id from inbox where ordering_key = $1`, w.charges[name]).Scan(&number); err != nil {
+		if err := f.db.QueryRow(t.Context(), `select id from inbox where ordering_key = $1`, f.ids[name]).Scan(&number); err != nil {
 			t.Fatal(err)
 		}
 		if err := decide(number); err != nil {
 			t.Fatal(err)
 		}
 	}
-	w.exec(`
+	f.exec(`
 insert into inbox_quarantine (receiver, message_id, payload, metadata, payload_hash)
 select receiver, message_id, 'another', '{}', sha256('another')
   from inbox
@@ -280,7 +280,7 @@ select receiver, message_id, 'another', '{}', sha256('another')
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			tl := w.timeline(t, "{"+test.name+"}", "")
+			tl := f.timeline(t, "{"+test.name+"}", "")
 			if diff := cmp.Diff(test.want, chain(tl, "inbox")); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
@@ -293,26 +293,26 @@ select receiver, message_id, 'another', '{}', sha256('another')
 // groups have read.
 func TestReadTimeline_showsAMessageAsWaitingUntilTheInboxHasPassedIt(t *testing.T) {
 	t.Parallel()
-	w := emptyWorld(t)
-	w.accept("one", true)
-	w.exec(`
+	f := emptyFixture(t)
+	f.accept("acme", "one", true)
+	f.exec(`
 insert into outbox_offsets (topic, consumer_group, transaction_id, "offset")
 select topic, 'analytics', transaction_id, "offset"
   from outbox`)
-	if got := chain(w.timeline(t, "{one}", ""), "outbox"); !slices.Equal(got, []string{"outbox | waiting | charges"}) {
+	if got := chain(f.timeline(t, "{one}", ""), "outbox"); !slices.Equal(got, []string{"outbox | waiting | charges"}) {
 		t.Errorf("before the inbox has read: %q", got)
 	}
-	w.receive()
-	if got := chain(w.timeline(t, "{one}", ""), "outbox"); !slices.Equal(got, []string{"outbox | passed | charges"}) {
+	f.receive()
+	if got := chain(f.timeline(t, "{one}", ""), "outbox"); !slices.Equal(got, []string{"outbox | passed | charges"}) {
 		t.Errorf("after the inbox has read: %q", got)
 	}
 }
 
 func TestReadTimeline_showsAnEventThatItCannotRead(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.exec(appendEvent("sold", "charge.praised.v1", `{"message": "a secret"}`))
-	tl := w.timeline(t, "{sold}", "")
+	f := newFixture(t)
+	f.exec(appendEvent("sold", "charge.praised.v1", `{"message": "a secret"}`))
+	tl := f.timeline(t, "{sold}", "")
 	if c := tl.Charges[0]; c.Status != "" || c.OrderID != "sold" {
 		t.Errorf("the charge is %+v", c)
 	}

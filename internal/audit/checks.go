@@ -1,0 +1,369 @@
+package audit
+
+// promise is a check that one query makes over the facts.
+type promise struct {
+	name  string
+	cases string // after "from": a row for each case
+	when  string // the arms of a case expression: a complaint where the promise is broken
+}
+
+// promises are in the order of the report. A key's client-made text stays out of reports:
+// keys appear as the short hash under which logs know them.
+var promises = []promise{
+	{"one stored answer per key", `(
+       select scope, operation, key, count(*) as answers
+         from idempotency_keys
+        group by scope, operation, key) k`, `
+when answers > 1
+then format('key %s of %s for %s: %s answers',
+            left(encode(sha256(convert_to(key, 'UTF8')), 'hex'), 12), scope, operation, answers)`},
+	{"an answer names the charge that it accepted", `answers where kind = 'charge.requested'`, `
+when stream_id is null
+then format('an answer to %s names %L: no such charge', scope, location)
+when merchant_id <> scope
+then format('%s: accepted for %s, charged for %s', stream_id, scope, merchant_id)
+when about_another
+then format('%s: the answer that names it is about something else', stream_id)`},
+	{"every charge was accepted under one key", `acceptances where kind = 'charge.requested'`, `
+when keys <> 1
+then format('%s: accepted under %s keys', stream_id, keys)`},
+	{"an answer names the refund that it accepted", `answers where kind = 'refund.requested'`, `
+when stream_id is null
+then format('an answer to %s names %L: no such refund', scope, location)
+when merchant_id <> scope
+then format('%s: refund %s accepted for %s, refunded for %s', stream_id, id, scope, merchant_id)
+when about_another
+then format('%s: the answer that names refund %s is about something else', stream_id, id)`},
+	// A refund that a refused request has made is found here: it has no key.
+	{"every refund was accepted under one key", `acceptances where kind = 'refund.requested'`, `
+when keys <> 1
+then format('%s: refund %s accepted under %s keys', stream_id, id, keys)`},
+	{"an answer names the charge that is to be canceled", `answers where kind = 'charge.cancel_requested'`, `
+when stream_id is null
+then format('an answer to %s names %L: not asked to be canceled', scope, location)
+when merchant_id <> scope
+then format('%s: canceled for %s, charged for %s', stream_id, scope, merchant_id)
+when about_another
+then format('%s: the answer that names it is about something else', stream_id)`},
+	// A second request, under another key, gets its answer without an event.
+	{"every cancellation was accepted under a key", `acceptances where kind = 'charge.cancel_requested'`, `
+when keys = 0
+then format('%s: asked to be canceled under no key', stream_id)`},
+	{"a refusal names nothing", `idempotency_keys where status_code not between 200 and 299`, `
+when location <> ''
+then format('%s of %s was refused with %s, and the answer names %L', operation, scope, status_code, location)`},
+
+	{"one capture per charge", `charges`, `
+when captures > 1
+then format('%s: captured %s times', stream_id, captures)`},
+	{"one charge per captured payment intent", `(
+       select data ->> 'payment_intent' as intent, count(*) as captures,
+              min(stream_id) as first, max(stream_id) as last
+         from ledger_events
+        where type like 'payment.captured.v%'
+        group by data ->> 'provider', data ->> 'payment_intent') i`, `
+when captures > 1
+then format('%s: captured for %s and %s', intent, first, last)`},
+	{"one outcome per charge", `charges`, `
+when successes + failures > 1
+then stream_id || ': more than one outcome'`},
+	{"a charge succeeded exactly if it was captured", `charges`, `
+when successes > 0 and captures = 0
+then stream_id || ': succeeded, and was not captured'
+when captures > 0 and successes = 0
+then stream_id || ': captured, and did not succeed'`},
+	{"a failed charge was not captured", `charges where failures > 0`, `
+when captures > 0
+then stream_id || ': failed, and was captured'`},
+	// The failure's code alone does not show that the charge was canceled on request.
+	{"a charge is canceled on request, before its outcome", `charges where cancellations > 0 or canceled`, `
+when cancellations > 1
+then stream_id || ': asked to be canceled more than once'
+when cancellations = 0
+then stream_id || ': canceled, and nobody asked for it'
+when cancel_requested_at > ended_at
+then stream_id || ': asked to be canceled after its outcome'`},
+	{"no accepted charge is lost", `charges c left join waiting w using (stream_id)`, `
+when successes + failures = 0 and w.stream_id is null
+then stream_id || ': has no outcome, and no message is going to bring one'`},
+
+	{"one outcome per refund", `refunds`, `
+when outcomes > 1
+then format('%s: refund %s has more than one outcome', stream_id, refund_id)`},
+	// An outcome repeats the amount, except for a failure, which moves none.
+	{"a refund ends as it was requested", `refunds`, `
+when requests <> 1
+then format('%s: refund %s was requested %s times', stream_id, refund_id, requests)
+when attempted_at < requested_at
+then format('%s: refund %s was carried out before it was requested', stream_id, refund_id)
+when cardinality(amounts) > 1
+then format('%s: refund %s has the amounts %s', stream_id, refund_id, array_to_string(amounts, ' and '))`},
+	{"a refund is reversed once, after it succeeded", `refunds where reversals > 0`, `
+when reversals > 1
+then format('%s: refund %s was reversed more than once', stream_id, refund_id)
+when not coalesce(succeeded_at < reversed_at, false)
+then format('%s: refund %s was reversed, and had not succeeded', stream_id, refund_id)
+when provider_refunds > 1
+then format('%s: refund %s was reversed by another of the provider''s', stream_id, refund_id)`},
+	{"one refund per refund of the provider", `(
+       select data ->> 'provider_refund' as refund, count(*) as successes,
+              min(data ->> 'refund_id') as first, max(data ->> 'refund_id') as last
+         from ledger_events
+        where type like 'refund.succeeded.v%'
+        group by data ->> 'provider', data ->> 'provider_refund') r`, `
+when successes > 1
+then format('%s: booked for %s and %s', refund, first, last)`},
+	// What is left of a charge at each version: the capture, less every refund requested, but
+	// for those that failed or were reversed. A failure has the amount of its request.
+	{"refunds never exceed the capture", `(
+       select stream_id,
+              min(remaining) as least,
+              min(version) filter (where remaining < 0) as since
+         from (
+              select e.stream_id,
+                     e.version,
+                     r.refund_id,
+                     sum(case
+                           when e.type like 'refund.requested.v%' then -r.amount
+                           when e.type like 'refund.failed.v%'    then r.amount
+                           when e.type like 'refund.reversed.v%'  then r.amount
+                           when e.type like 'payment.captured.v%' then (e.data ->> 'amount')::numeric
+                           else 0
+                         end) over (partition by e.stream_id order by e.version) as remaining
+                from ledger_events e
+                left join refunds r
+                  on r.stream_id = e.stream_id
+                 and r.refund_id = e.data ->> 'refund_id'
+                 and e.type like 'refund.%') states
+        group by stream_id
+       having count(refund_id) > 0) c`, `
+when least < 0
+then format('%s: refunds exceed the capture by %s at version %s', stream_id, -least, since)`},
+	{"only a succeeded charge is refunded", `
+       ledger_events r
+  left join ledger_events s
+    on s.stream_id = r.stream_id
+   and s.type like 'charge.succeeded.v%'
+ where r.type like 'refund.requested.v%'`, `
+when s.version is null or s.version > r.version
+then format('%s: refund %s of a charge that had not succeeded', r.stream_id, r.data ->> 'refund_id')`},
+	{"no accepted refund is lost", `refunds r left join waiting w using (stream_id)`, `
+when outcomes = 0 and w.stream_id is null
+then format('%s: refund %s has no outcome, and no message is going to bring one', stream_id, refund_id)`},
+
+	// In place of a foreign key, which would slow every append.
+	{"every posting belongs to an event", `ledger_postings p left join ledger_events e using (stream_id, version)`, `
+when e.stream_id is null
+then format('%s version %s leg %s: no such event', stream_id, version, p.leg)`},
+	{"the books balance in every currency", `(
+       select right(account, 3) as currency, sum(debits - credits) as difference
+         from legs
+        group by right(account, 3)) s`, `
+when difference <> 0
+then format('%s: debits minus credits is %s', currency, difference)`},
+	// In place of a check constraint, for the same reason.
+	{"every account is one of the chart", `
+       ledger_postings p
+ cross join lateral (
+       select array[
+              'customer_receivable:' || p.merchant_id || ':' || p.currency,
+              'merchant_pending:'    || p.merchant_id || ':' || p.currency,
+              'merchant_payable:'    || p.merchant_id || ':' || p.currency,
+              'refund_clearing:'     || p.merchant_id || ':' || p.currency,
+              'psp_receivable:stripe:' || p.currency,
+              'fee_revenue:payonce:'   || p.currency] as accounts) chart`, `
+when not p.debit = any (chart.accounts)
+then format('%s version %s leg %s: debits %L', p.stream_id, p.version, p.leg, p.debit)
+when not p.credit = any (chart.accounts)
+then format('%s version %s leg %s: credits %L', p.stream_id, p.version, p.leg, p.credit)`},
+	// The ledger's own proof of exactly-once: what is taken, given up or given back twice, or
+	// never, leaves something on a clearing account. A pending refund has its amount there, and
+	// nothing else may be.
+	{"clearing accounts are empty after the outcome", `(
+       select stream_id, string_agg(format('%s is %s', u.kind, u.amount), ', ' order by u.kind)
+                         filter (where u.kind is not null) as uncleared
+         from charges c
+         left join (
+              select stream_id, kind, sum(amount) as amount
+                from (
+                     select stream_id, split_part(account, ':', 1) as kind, debits - credits as amount from legs
+                      union all
+                     select stream_id, 'refund_clearing', amount from refunds where outcomes = 0) sides
+               where kind in ('customer_receivable', 'merchant_pending', 'refund_clearing')
+               group by stream_id, kind
+              having sum(amount) <> 0) u using (stream_id)
+        where c.successes + c.failures > 0
+        group by stream_id) c`, `
+when uncleared is not null
+then stream_id || ': ' || uncleared`},
+
+	// A projection is compared with the ledger at its checkpoint, in one snapshot: what was
+	// committed after the checkpoint is not asked of it.
+	{"the list shows no charge that is not there", `
+       charge_list l
+  join live p using (generation)
+  left join ledger_events e
+    on e.stream_id = l.charge_id
+   and e.version = 1
+   and (e.txid, e.position) <= (p.txid, p.position)`, `
+when e.stream_id is null
+then l.charge_id || ': listed, and has no event'`},
+	{"projected balances are the sums of the postings", `(
+       select l.merchant_id, l.account, sum(l.debits) as debits, sum(l.credits) as credits
+         from legs l
+         join ledger_events e using (stream_id, version)
+        where (e.txid, e.position) <= ((select txid from live), (select position from live))
+        group by l.merchant_id, l.account) s
+  full join (select * from account_balances where generation = (select generation from live)) p
+ using (merchant_id, account)`, `
+when s.account is null
+then format('%s of %s: %s − %s, and nothing was posted', account, merchant_id, p.debits, p.credits)
+when p.account is null
+then format('%s of %s: nothing, should be %s − %s', account, merchant_id, s.debits, s.credits)
+when (p.debits, p.credits) <> (s.debits, s.credits)
+then format('%s of %s: %s − %s, should be %s − %s', account, merchant_id, p.debits, p.credits, s.debits, s.credits)`},
+
+	{"stock adds up to what was supplied", `stock`, `
+when available + reserved + sold <> supplied or least(available, reserved, sold) < 0
+then format('%s of %s: %s available, %s reserved and %s sold of %s supplied',
+            sku, merchant_id, available, reserved, sold, supplied)`},
+	{"reserved stock is held by charges", `stock s full join held h using (merchant_id, sku)`, `
+when coalesce(s.reserved, 0) <> coalesce(h.reserved, 0)
+then format('%s of %s: %s reserved, charges hold %s', sku, merchant_id, coalesce(s.reserved, 0), coalesce(h.reserved, 0))`},
+	{"sold stock was taken by charges", `stock s full join held h using (merchant_id, sku)`, `
+when coalesce(s.sold, 0) <> coalesce(h.sold, 0)
+then format('%s of %s: %s sold, charges took %s', sku, merchant_id, coalesce(s.sold, 0), coalesce(h.sold, 0))`},
+	{"a charge holds what it reserved", `(
+       select e.stream_id as charge_id, item.value ->> 'sku' as sku, item.value ->> 'quantity' as quantity
+         from ledger_events e
+        cross join lateral jsonb_path_query(e.data, '$.items[*]') as item(value)
+        where e.type like 'inventory.reserved.v%') p
+  full join reservations r using (charge_id, sku)`, `
+when r.charge_id is null
+then format('%s: %s of %s reserved, none held', charge_id, p.quantity, sku)
+when p.charge_id is null
+then format('%s: %s of %s held, never reserved', charge_id, r.quantity, sku)
+when p.quantity is distinct from r.quantity::text
+then format('%s: %s of %s reserved, %s held', charge_id, p.quantity, sku, r.quantity)`},
+	{"a reservation follows its charge's outcome", `(
+       select r.charge_id, r.sku, r.status,
+              case when c.successes > 0 then 'sold' when c.failures > 0 then 'released' when c.stream_id is not null then 'open' end as due
+         from reservations r
+         left join charges c
+           on c.stream_id = r.charge_id) r`, `
+when status is distinct from due
+then format('%s: its %s is %s, should be %s', charge_id, sku, status, coalesce(due, 'nobody''s'))`},
+
+	// Retention takes a message away after its work is done, the oldest first. So an event
+	// without a message is in order only if it is older than every message that is left, and
+	// its work is done.
+	{"every request and outcome has its message", `
+       ledger_events e
+  join charges c using (stream_id)
+  join (values ('charges',  (select min(txid) from sent where topic = 'charges')),
+               ('outcomes', (select min(txid) from sent where topic = 'outcomes'))) oldest (topic, txid)
+    on oldest.topic = case when e.type ~ 'requested\.v' then 'charges' else 'outcomes' end
+  left join refunds r
+    on r.stream_id = e.stream_id
+   and r.refund_id = e.data ->> 'refund_id'
+  left join notified n
+    on n.event_id = e.event_id::text
+  left join (select message_id from outbox union select message_id from inbox) kept
+    on kept.message_id = e.event_id::text
+ where e.type ~ '^charge\.(requested|cancel_requested|succeeded|failed)\.v'
+    or e.type ~ '^refund\.(requested|succeeded|failed|reversed)\.v'`, `
+when kept.message_id is null
+ and (e.txid >= oldest.txid
+      or not case
+               when e.type like 'charge.%requested.v%' then c.successes + c.failures > 0
+               when e.type like 'charge.%'             then n.event_id is not null or not c.notify
+               when e.type like 'refund.requested.v%'  then r.outcomes > 0
+               else n.event_id is not null or not r.notify
+             end)
+then format('%s version %s (%s): no message', e.stream_id, e.version, e.type)`},
+	// The inbox also takes messages that are not the ledger's, such as the provider's events
+	// (stripe.…); the ledger's are known by the version in their type.
+	{"every message is an event of the ledger", `(
+       select message_id, type, stream_id, txid from sent where topic in ('charges', 'outcomes')
+        union all
+       select message_id, type, ordering_key, null from inbox where type ~ '\.v[0-9]+$') m
+  left join ledger_events e
+    on e.event_id::text = m.message_id`, `
+when e.event_id is null
+then format('message %s: no such event', m.message_id)
+when e.type is distinct from m.type or e.stream_id is distinct from m.stream_id
+then format('message %s: announces %s of %s, the event is %s of %s', m.message_id, m.type, m.stream_id, e.type, e.stream_id)
+when e.txid <> m.txid
+then format('message %s: committed apart from its event', m.message_id)`},
+	// The consumer group stores a message before it moves its offset.
+	{"every message that was passed was received", `
+       sent
+  left join (select distinct message_id from inbox) i using (message_id)
+ where passed`, `
+when i.message_id is null
+then format('message %s: passed by the reader and never received', message_id)`},
+	// A message is overdue after a minute: leases and polls are seconds. No lease and no wait is
+	// longer than an hour: what is due later was written while the database's clock was ahead.
+	// Workers correct it within seconds. A message is held back only while others of its
+	// partition run.
+	{"no message is stuck", `(
+       select case
+                when i.status = 'dead' then 'parked'
+                when i.status in ('pending', 'running')
+                 and i.due_at < now() - interval '1 minute'
+                 and not exists (
+                       select
+                         from inbox older
+                        where older.receiver = i.receiver
+                          and older.ordering_key = i.ordering_key
+                          and older.status in ('pending', 'running')
+                          and older.id < i.id)
+                then i.status || ' and overdue'
+                when i.due_at is null
+                 and i.received_at < now() - interval '1 minute'
+                 and not exists (
+                       select
+                         from inbox running
+                        where running.receiver = i.receiver
+                          and running.partition_key = i.partition_key
+                          and running.status = 'running')
+                then 'held back, and nothing of its partition runs'
+                when i.status in ('pending', 'running')
+                 and i.due_at > now() + interval '61 minutes'
+                then i.status || ' and due later than any rule allows'
+              end as state,
+              format('%s message %s of %s', i.receiver, i.message_id, i.ordering_key) as message
+         from inbox i
+        union all
+       select case when created_at < now() - interval '1 minute' then 'nobody receives it' end,
+              format('message %s', message_id)
+         from sent
+        where not passed) m`, `
+when state is not null
+then message || ': ' || state`},
+	{"a finished message was finished by its holder", `inbox where status = 'done'`, `
+when done_fence is distinct from fence
+then format('%s message %s: done under fence %s, its holder has %s',
+            receiver, message_id, coalesce(done_fence::text, 'none'), fence)`},
+	{"nothing is in quarantine", `
+       inbox i
+  full join (
+       select receiver, message_id, count(*) as payloads
+         from inbox_quarantine
+        group by receiver, message_id) q using (receiver, message_id)`, `
+when q.payloads > 0
+then format('%s message %s: %s payloads beside the first', receiver, message_id, q.payloads)`},
+	// Between the outcome and the end of its message, an outcome that is not delivered yet is in
+	// order.
+	{"the merchant was told once of every outcome", `
+       (select stream_id, event_id from outcomes where notify) o
+  full join notified n using (stream_id, event_id)
+  left join (select message_id from inbox group by message_id having bool_and(status = 'done')) finished
+    on finished.message_id = event_id`, `
+when o.event_id is null
+then format('%s: told about %s, which is no outcome that it wanted', stream_id, event_id)
+when n.times > 1
+then format('%s: told %s times', stream_id, n.times)
+when n.event_id is null and finished.message_id is not null
+then format('%s: the message is done, and the merchant was not told', stream_id)`},
+}

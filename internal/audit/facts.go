@@ -1,0 +1,156 @@
+package audit
+
+// facts are what the checks compare: rows for each charge, refund, outcome, key and message.
+// They are one statement's beginning, long as it is, because each check names some of them
+// and PostgreSQL evaluates no other, nor a column that the check does not read.
+const facts = `
+with charges as (
+  select stream_id,
+         count(*) filter (where type like 'payment.captured.v%')                                     as captures,
+         count(*) filter (where type like 'charge.succeeded.v%')                                     as successes,
+         count(*) filter (where type like 'charge.failed.v%')                                        as failures,
+         count(*) filter (where type like 'charge.cancel_requested.v%')                              as cancellations,
+         min(version) filter (where type like 'charge.cancel_requested.v%')                          as cancel_requested_at,
+         min(version) filter (where type like 'charge.succeeded.v%' or type like 'charge.failed.v%') as ended_at,
+         bool_or(type like 'charge.failed.v%' and data ->> 'code' = 'canceled')                      as canceled,
+         bool_or(type like 'charge.requested.v%' and data ->> 'notify' = 'true')                     as notify
+    from ledger_events
+   group by stream_id
+), refunds as (
+  select stream_id,
+         data ->> 'refund_id'                                                                        as refund_id,
+         count(*) filter (where type like 'refund.requested.v%')                                     as requests,
+         count(*) filter (where type like 'refund.succeeded.v%' or type like 'refund.failed.v%')     as outcomes,
+         count(*) filter (where type like 'refund.reversed.v%')                                      as reversals,
+         min(version) filter (where type like 'refund.requested.v%')                                 as requested_at,
+         min(version) filter (where type not like 'refund.requested.v%')                             as attempted_at,
+         min(version) filter (where type like 'refund.succeeded.v%')                                 as succeeded_at,
+         min(version) filter (where type like 'refund.reversed.v%')                                  as reversed_at,
+         max((data ->> 'amount')::numeric)                                                           as amount,
+         array_agg(distinct data ->> 'amount') filter (where data ->> 'amount' is not null)          as amounts,
+         count(distinct data ->> 'provider_refund')                                                  as provider_refunds,
+         bool_or(type like 'refund.requested.v%' and data ->> 'notify' = 'true')                     as notify
+    from ledger_events
+   where type like 'refund.%'
+   group by stream_id, data ->> 'refund_id'
+), outcomes as ( -- and reversals, each with its request
+  select o.stream_id,
+         o.version,
+         o.event_id::text                              as event_id,
+         coalesce(o.data ->> 'refund_id', o.stream_id) as id,
+         case
+           when o.type like 'refund.reversed.v%' then 'refund.failed'
+           else regexp_replace(o.type, '\.v[0-9]+$', '')
+         end                                           as webhook,
+         (r.data ->> 'amount')::bigint                 as amount,
+         coalesce(r.data ->> 'notify', '') = 'true'    as notify
+    from ledger_events o
+    join ledger_events r
+      on r.stream_id = o.stream_id
+     and r.data ->> 'refund_id' is not distinct from o.data ->> 'refund_id'
+     and r.type ~ '^(charge|refund)\.requested\.v'
+   where o.type ~ '^(charge\.(succeeded|failed)|refund\.(succeeded|failed|reversed))\.v'
+), notified as (
+  select stream_id,
+         data ->> 'event_id' as event_id,
+         count(*)            as times
+    from ledger_events
+   where type like 'merchant.notified.v%'
+   group by stream_id, data ->> 'event_id'
+), requests as ( -- that a key accepts
+  select stream_id,
+         version,
+         merchant_id,
+         data ->> 'amount'                         as amount,
+         coalesce(data ->> 'refund_id', stream_id) as id,
+         regexp_replace(type, '\.v[0-9]+$', '')    as kind,
+         '/v1/charges/' || stream_id || coalesce('/refunds/' || (data ->> 'refund_id'), '') as location
+    from ledger_events
+   where type ~ '^(charge\.requested|charge\.cancel_requested|refund\.requested)\.v'
+), keys as (
+  select scope,
+         key,
+         location,
+         body,
+         status_code between 200 and 299 as accepted,
+         case
+           when operation = 'POST /v1/charges'              then 'charge.requested'
+           when operation like 'POST /v1/charges/%/refunds' then 'refund.requested'
+           when operation like 'POST /v1/charges/%/cancel'  then 'charge.cancel_requested'
+         end as kind
+    from idempotency_keys
+), answers as ( -- An answer outlives its body: an expired one keeps its location.
+  select k.kind,
+         k.scope,
+         k.location,
+         r.stream_id,
+         r.id,
+         r.merchant_id,
+         k.body <> ''
+           and (position(convert_to(format('"id":"%s"', r.id), 'UTF8') in k.body) = 0
+                or r.amount is not null
+                and position(convert_to(format('"amount":%s,', r.amount), 'UTF8') in k.body) = 0) as about_another
+    from keys k
+    left join requests r using (kind, location)
+   where k.accepted
+), acceptances as (
+  select r.kind,
+         r.stream_id,
+         r.id,
+         count(k.key) as keys
+    from requests r
+    left join keys k using (kind, location)
+   group by r.kind, r.stream_id, r.id, r.version
+), sent as ( -- Only the offset of the consumer group that feeds the inbox says what it has read.
+  select o.message_id,
+         o.topic,
+         o.transaction_id              as txid,
+         o.metadata ->> 'type'         as type,
+         o.metadata ->> 'ordering_key' as stream_id,
+         o.created_at,
+         f.topic is not null           as passed
+    from outbox o
+    left join outbox_offsets f
+      on f.topic = o.topic
+     and f.consumer_group = 'inbox'
+     and (f.transaction_id, f."offset") >= (o.transaction_id, o."offset")
+), waiting as ( -- for what carries a charge further; a dead letter waits for an operator
+  select ordering_key as stream_id
+    from inbox
+   where status not in ('done', 'discarded')
+     and receiver = 'fulfillment'
+   union
+  select stream_id
+    from sent
+   where type ~ 'requested\.v[0-9]+$'
+     and not passed
+), legs as ( -- each posting on both of its accounts
+  select stream_id,
+         version,
+         merchant_id,
+         debit  as account,
+         amount as debits,
+         0      as credits
+    from ledger_postings
+   union all
+  select stream_id,
+         version,
+         merchant_id,
+         credit,
+         0,
+         amount
+    from ledger_postings
+), held as (
+  select merchant_id,
+         sku,
+         coalesce(sum(quantity) filter (where status = 'open'), 0) as reserved,
+         coalesce(sum(quantity) filter (where status = 'sold'), 0) as sold
+    from reservations
+   group by merchant_id, sku
+), live as (
+  select generation,
+         txid,
+         position
+    from projections
+   where state = 'live'
+)`

@@ -1,0 +1,340 @@
+package audit_test
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/intake"
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/outbox"
+)
+
+// fixture is a database whose messages and steps are carried out by statements, so that
+// each charge can be stopped anywhere on its legal way.
+type fixture struct {
+	t   *testing.T
+	db  *postgres.DB
+	ids map[string]string // of charges and refunds, by name
+}
+
+func emptyFixture(t *testing.T) *fixture {
+	t.Helper()
+	f := &fixture{t: t, db: testdb.Reused(t), ids: map[string]string{}}
+	f.exec(`
+insert into merchants (merchant_id) values ('acme'), ('globex');
+insert into stock (merchant_id, sku, supplied, available) values ('acme', 'tshirt', 100, 100), ('acme', 'mug', 5, 5)`)
+	return f
+}
+
+// newFixture has charges and refunds in every state. Their names say in which.
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	f := emptyFixture(t)
+	for _, name := range []string{"sold", "bought", "undelivered", "refunded"} {
+		f.pay(name)
+		if name != "undelivered" {
+			f.notify(name)
+		}
+	}
+	for _, name := range []string{"declined", "paying", "canceled"} {
+		f.accept("acme", name, true)
+		f.receive()
+		f.reserve(name)
+	}
+	f.decide("paying", domain.StartPayment{Provider: domain.Provider, PaymentIntent: "pi_paying"})
+
+	f.decide("declined", domain.StartPayment{Provider: domain.Provider, PaymentIntent: "pi_declined"})
+	f.outcome("declined", domain.DeclinePayment{Failure: domain.Failure{Code: domain.CardDeclined, Message: "no"}})
+	f.release("declined")
+	f.notify("declined")
+
+	for _, key := range []string{"canceled", "canceled-again"} {
+		_, err := f.intake().CancelCharge(t.Context(), account("acme", true), request("acme", "POST /v1/charges/:id/cancel", key), f.ids["canceled"])
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.receive()
+	f.outcome("canceled", domain.FailCanceled{})
+	f.release("canceled")
+	f.finish("canceled", "charge.cancel_requested.v1")
+	f.notify("canceled")
+
+	f.accept("acme", "refused", false) // out of stock, and no webhook
+	f.receive()
+	f.outcome("refused", domain.RejectInventory{Code: domain.OutOfStock})
+	f.finish("refused", "charge.failed.v1")
+
+	f.refund("part", 400)
+	f.endRefund(f.success("part", 400))
+	f.refund("bounced", 200)
+	f.endRefund(domain.FailRefund{RefundID: f.ids["bounced"], ProviderRefund: "re_bounced", Code: domain.ProviderRefused, Message: "no"})
+	f.refund("reversed", 100)
+	f.endRefund(f.success("reversed", 100))
+	f.endRefund(domain.ReverseRefund{RefundID: f.ids["reversed"], ProviderRefund: "re_reversed"})
+	f.refund("returning", 300) // is open
+	f.exec(`
+insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, fence, done_fence)
+values ('fulfillment', 'evt_1', '{refunded}', 'stripe.charge.refunded', '{}', '{}', sha256('{}'), 'done', 1, 1)`)
+
+	f.accept("acme", "fresh", true) // is not received yet
+	f.refuse("key-too-much")
+	return f
+}
+
+// named replaces each {name} by the ID of a charge or a refund.
+func (f *fixture) named(statements string) string {
+	for name, id := range f.ids {
+		statements = strings.ReplaceAll(statements, "{"+name+"}", id)
+	}
+	return statements
+}
+
+func (f *fixture) exec(statements string) {
+	f.t.Helper()
+	if _, err := f.db.Pool().Exec(f.t.Context(), f.named(statements), pgx.QueryExecModeSimpleProtocol); err != nil {
+		f.t.Fatalf("%v\nin %s", err, statements)
+	}
+}
+
+func number(f *fixture, query string) (n int64) {
+	f.t.Helper()
+	if err := f.db.QueryRow(f.t.Context(), query).Scan(&n); err != nil {
+		f.t.Fatal(err)
+	}
+	return n
+}
+
+func (f *fixture) intake() *intake.Intake {
+	return &intake.Intake{DB: f.db, Keys: idempotency.Receiver{Retention: time.Hour}}
+}
+
+func account(merchant string, notify bool) intake.Account {
+	return intake.Account{MerchantID: merchant, FeeBasisPoints: 300, Notify: notify}
+}
+
+func request(merchant, operation, name string) intake.Request {
+	return intake.Request{
+		Key:     idempotency.Key{Scope: merchant, Operation: operation, Value: "key-" + name},
+		Request: idempotency.Request{Fingerprint: idempotency.Fingerprint([]byte(name))},
+		ID:      "request-" + name,
+	}
+}
+
+// accept accepts a charge under the key "key-NAME", without " of MERCHANT" in the name.
+func (f *fixture) accept(merchant, name string, notify bool) {
+	f.t.Helper()
+	if err := f.tryAccept(f.t.Context(), merchant, name, notify); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *fixture) tryAccept(ctx context.Context, merchant, name string, notify bool) error {
+	accepted, err := f.intake().AcceptCharge(ctx, account(merchant, notify),
+		request(merchant, "POST /v1/charges", strings.TrimSuffix(name, " of "+merchant)), intake.Charge{
+			OrderID: name, Amount: 1000, Currency: "USD", PaymentMethod: "pm_card_visa",
+			Items:       []intake.Item{{SKU: "tshirt", Quantity: 2}},
+			Description: "a secret", Metadata: map[string]string{"note": "a secret"},
+		})
+	f.ids[name] = strings.TrimPrefix(accepted.Location, "/v1/charges/")
+	return err
+}
+
+// refund accepts a refund of the charge "refunded" and receives its message.
+func (f *fixture) refund(name string, amount int64) {
+	f.t.Helper()
+	accepted, err := f.intake().RequestRefund(f.t.Context(), account("acme", true), request("acme", "POST /v1/charges/:id/refunds", name),
+		f.ids["refunded"], intake.Refund{Amount: &amount, Reason: "a secret"})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.ids[name] = path.Base(accepted.Location)
+	f.receive()
+}
+
+func (f *fixture) success(refund string, amount int64) domain.SucceedRefund {
+	return domain.SucceedRefund{
+		RefundID: f.ids[refund], Provider: domain.Provider, ProviderRefund: "re_" + refund,
+		Amount: domain.Money{Amount: amount, Currency: "USD"},
+	}
+}
+
+// endRefund decides an outcome of a refund and delivers its webhook.
+func (f *fixture) endRefund(cmd domain.Command) {
+	f.t.Helper()
+	version := f.decide("refunded", cmd)
+	f.finish("refunded", "refund.requested.v1")
+	f.receive()
+	f.notifyAt("refunded", version)
+}
+
+// refuse stores the refusal of a refund.
+func (f *fixture) refuse(key string) {
+	f.t.Helper()
+	f.exec(fmt.Sprintf(`
+insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, body, expires_at)
+values ('acme', 'POST /v1/charges/:id/refunds', '%s', '', 422, 'application/problem+json', '{}', now() + interval '1 hour')`, key))
+}
+
+// receive stores what waits in the outbox in the inbox and moves the offset.
+func (f *fixture) receive() {
+	f.t.Helper()
+	f.exec(`
+insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, fence, attempts, due_at)
+select case when metadata ->> 'type' like '%requested.v1' then 'fulfillment' else 'notification' end,
+       message_id, metadata ->> 'ordering_key', metadata ->> 'type', payload, metadata, sha256(payload),
+       case when exists (
+              select
+                from inbox
+               where ordering_key = outbox.metadata ->> 'ordering_key'
+                 and status = 'running') then 'pending' else 'running' end,
+       1, 1, clock_timestamp() + interval '1 hour'
+  from outbox
+ order by transaction_id, "offset"
+    on conflict (receiver, message_id) do nothing;
+insert into outbox_offsets (topic, consumer_group, transaction_id, "offset")
+select distinct on (topic) topic, 'inbox', transaction_id, "offset"
+  from outbox
+ order by topic, transaction_id desc, "offset" desc
+    on conflict (topic, consumer_group) do update
+   set transaction_id = excluded.transaction_id, "offset" = excluded."offset"`)
+}
+
+// finish ends the messages of a charge that announced events of a type.
+func (f *fixture) finish(name, kind string) {
+	f.t.Helper()
+	f.exec(fmt.Sprintf(`
+update inbox
+   set status = 'done', done_fence = fence, finished_at = clock_timestamp()
+ where ordering_key = '{%s}'
+   and type = '%s'`, name, kind))
+}
+
+func (f *fixture) load(name string) ledger.Stream {
+	f.t.Helper()
+	s, err := ledger.Load(f.t.Context(), f.db, f.ids[name])
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return s
+}
+
+// decide appends what cmd causes, announces outcomes, and returns the last version.
+func (f *fixture) decide(name string, cmd domain.Command) int {
+	f.t.Helper()
+	s := f.load(name)
+	events, err := domain.Decide(s.Charge, cmd)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	b := &pgx.Batch{}
+	next, err := ledger.Append(b, s, ledger.Cause{CorrelationID: name, CausationID: name, Actor: "worker"}, events...)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for version := s.Charge.Version + 1; version <= next.Charge.Version; version++ {
+		e := next.At(version)
+		if domain.EventTypeNamed(e.Type).Webhook == "" {
+			continue
+		}
+		payload, err := next.Seal(e)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		m := outbox.Message{Topic: ledger.Outcomes, ID: e.ID.String(), Type: e.Type, OrderingKey: s.ID, Payload: payload}
+		if err := outbox.Append(b, m); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+	if err := f.db.Commit(f.t.Context(), b); err != nil {
+		f.t.Fatal(err)
+	}
+	return next.Charge.Version
+}
+
+// outcome decides what ends the charge, finishes the message that asked for it and receives
+// the outcome's.
+func (f *fixture) outcome(name string, cmd domain.Command) {
+	f.t.Helper()
+	f.decide(name, cmd)
+	f.finish(name, "charge.requested.v1")
+	f.receive()
+}
+
+func (f *fixture) reserve(name string) {
+	f.t.Helper()
+	f.decide(name, domain.ReserveInventory{})
+	f.exec(fmt.Sprintf(`
+insert into reservations (charge_id, merchant_id, sku, quantity) values ('{%s}', 'acme', 'tshirt', 2);
+update stock set available = available - 2, reserved = reserved + 2 where sku = 'tshirt'`, name))
+}
+
+// pay accepts a charge and carries it out up to its capture.
+func (f *fixture) pay(name string) {
+	f.t.Helper()
+	f.accept("acme", name, true)
+	f.receive()
+	f.reserve(name)
+	f.capture(name)
+}
+
+func (f *fixture) capture(name string) {
+	f.t.Helper()
+	f.decide(name, domain.StartPayment{Provider: domain.Provider, PaymentIntent: "pi_" + name})
+	f.outcome(name, domain.CapturePayment{
+		Provider: domain.Provider, PaymentIntent: "pi_" + name, Amount: domain.Money{Amount: 1000, Currency: "USD"},
+	})
+	f.exec(fmt.Sprintf(`
+update reservations set status = 'sold' where charge_id = '{%s}';
+update stock set reserved = reserved - 2, sold = sold + 2 where sku = 'tshirt'`, name))
+}
+
+func (f *fixture) release(name string) {
+	f.t.Helper()
+	f.exec(fmt.Sprintf(`
+update reservations set status = 'released' where charge_id = '{%s}';
+update stock set reserved = reserved - 2, available = available + 2 where sku = 'tshirt'`, name))
+}
+
+// notify delivers the webhook of the charge's outcome.
+func (f *fixture) notify(name string) {
+	f.t.Helper()
+	f.notifyAt(name, f.load(name).Charge.OutcomeVersion)
+}
+
+func (f *fixture) notifyAt(name string, version int) {
+	f.t.Helper()
+	e := f.load(name).At(version)
+	f.decide(name, domain.NotifyMerchant{EventID: e.ID.String(), Type: strings.TrimSuffix(e.Type, ".v1"), Version: version})
+	f.finish(name, e.Type)
+}
+
+// project folds every committed event into the projections. It waits for other transactions
+// of the server.
+func (f *fixture) project() {
+	f.t.Helper()
+	const unfolded = `
+select count(*)
+  from ledger_events e
+  join projections p
+    on (e.txid, e.position) > (p.txid, p.position)
+ where p.state = 'live'`
+	await.Progress(f.t, "every event is folded", func() (string, bool) {
+		if _, err := ledger.Project(f.t.Context(), f.db); err != nil {
+			f.t.Fatal(err)
+		}
+		left := number(f, unfolded)
+		return fmt.Sprintf("%d events are not folded", left), left == 0
+	})
+}
