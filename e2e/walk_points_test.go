@@ -41,8 +41,7 @@ var onceOnly = []string{
 	"select set_config, due: update inbox, select select from inbox",
 	"select set_config, select txid from ledger_events",
 	"select set_config, select stream_id from ledger_events",
-	"select set_config, postings: select merchant_id from legs",
-	"update projections, insert charge_list, insert account_balances",
+	"update projections, select set_config, insert charge_list, insert account_balances",
 	"select pg_notify",
 	"show",
 }

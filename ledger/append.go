@@ -15,8 +15,8 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 )
 
-// Cause says where an event comes from. It is stored beside the event and is
-// part of the event's identity.
+// Cause says where an event comes from. It is stored with the event and is part of the
+// event's identity.
 type Cause struct {
 	// CorrelationID is shared by everything that one request led to.
 	CorrelationID string `json:"correlation_id"`
@@ -24,7 +24,7 @@ type Cause struct {
 	CausationID string `json:"causation_id"`
 	// Actor is the program or person that decided.
 	Actor string `json:"actor"`
-	// At is when it occurred, for display; the database's time where zero.
+	// At is when the event occurred, for display. Where zero, it is the database's time.
 	At time.Time `json:"-"`
 }
 
@@ -38,14 +38,22 @@ insert into ledger_postings
        (stream_id, version, leg, merchant_id, debit, credit, amount, currency)
 values ($1, $2, $3, $4, $5, $6, $7, $8)`
 
-// Append queues events and the postings that they cause after the last event
-// of s, and returns the stream as it is once the batch has committed. It does
-// no I/O. The batch is refused as a whole, with an error for which IsConflict
-// is true, if the stream meanwhile has an event at one of these versions, or no longer
-// has the last event of s.
+// Writes returns the statements of this package that may share a commit. An event stands
+// before its postings, which refer to it.
+func Writes() []groupcommit.Statement {
+	return []groupcommit.Statement{
+		groupcommit.Insert(insertEvent, "%s", "%s", "%s", "%s", "%s", "%s", "%s", "%s", "coalesce(%s, clock_timestamp())"),
+		groupcommit.Insert(insertPosting, "%s", "%s", "%s", "%s", "%s", "%s", "%s", "%s"),
+	}
+}
+
+// Append queues events and the postings that they cause after the last event of s, and
+// returns the stream as it is once the batch has committed. It does no I/O. The commit is
+// refused as a whole, with an error for which IsConflict is true, if meanwhile the stream
+// has an event at one of these versions, or no longer has the last event of s.
 //
-// Load s before the first write of the commit: then the order of transaction
-// ids, and so the outbox's, follows the stream's versions.
+// Load s before the first write of the commit: then the order of transaction ids, and so
+// the order of the outbox, follows the versions of the stream.
 func Append(b *pgx.Batch, s Stream, cause Cause, events ...domain.Event) (Stream, error) {
 	metadata, err := json.Marshal(cause)
 	if err != nil {
@@ -55,60 +63,49 @@ func Append(b *pgx.Batch, s Stream, cause Cause, events ...domain.Event) (Stream
 	if !cause.At.IsZero() {
 		at = &cause.At
 	}
-	next := Stream{ID: s.ID, Charge: s.Charge, Events: make([]Recorded, len(s.Events), len(s.Events)+len(events))}
-	copy(next.Events, s.Events)
+	next := s
+	next.Events = slices.Clip(s.Events) // s keeps its own events
 	for _, e := range events {
 		data, err := domain.Encode(e)
 		if err != nil {
 			return s, fmt.Errorf("append to %s: %w", s.ID, err)
 		}
-		recorded := Recorded{
-			ID:         eventID(next, cause.CausationID, domain.TypeOf(e)),
-			Version:    next.Charge.Version + 1,
-			Type:       domain.TypeOf(e),
-			Data:       data,
-			Event:      e,
-			OccurredAt: cause.At,
-		}
+		name, version := domain.TypeOf(e), next.Charge.Version+1
+		id := eventID(next, cause.CausationID, name)
 		postings := domain.Postings(next.Charge, e)
 		next.Charge = domain.Fold(next.Charge, e)
-		next.Events = append(next.Events, recorded)
+		next.Events = append(next.Events, Recorded{
+			ID: id, Version: version, Type: name, Data: data, Event: e, OccurredAt: cause.At,
+		})
 		merchant := next.Charge.MerchantID
-		b.Queue(insertEvent, [16]byte(recorded.ID), s.ID, recorded.Version, recorded.Type,
-			domain.SchemaVersion, merchant, data, metadata, at)
+		b.Queue(insertEvent, [16]byte(id), s.ID, version, name, domain.SchemaVersion, merchant, data, metadata, at)
 		for leg, p := range postings {
-			b.Queue(insertPosting, s.ID, recorded.Version, leg+1, merchant,
-				p.Debit, p.Credit, p.Amount, p.Currency)
+			b.Queue(insertPosting, s.ID, version, leg+1, merchant, p.Debit, p.Credit, p.Amount, p.Currency)
 		}
 	}
 	return next, nil
 }
 
-// eventID is the same for the same decision made twice, and another for a
-// second event of its type: UUIDv5 (RFC 9562) over stream, cause, type and how
-// many events of the type the stream already has.
+// eventID returns the same id for the same decision made twice, and another id for the
+// next event of the same type: UUIDv5 (RFC 9562) of the stream, the type, the number of
+// events of the type before it, and the cause.
 func eventID(s Stream, causation, name string) uuid.UUID {
+	// The namespace is stored data and never changes.
+	namespace := uuid.UUID{0x70, 0x61, 0x79, 0x6f, 0x6e, 0x63, 0x65, 0x00, 0x80, 0, 0, 0, 0, 0, 0, 1}
 	ordinal := 0
 	for _, e := range s.Events {
 		if e.Type == name {
 			ordinal++
 		}
 	}
-	// None of the parts but the cause can hold a NUL, and the ends are fixed.
-	seed := s.ID + "\x00" + name + "\x00" + strconv.Itoa(ordinal) + "\x00" + causation
-	return uuid.NewSHA1(eventNamespace(), []byte(seed))
-}
-
-// eventNamespace is the namespace of payonce's event ids; it is stored data and
-// never changes.
-func eventNamespace() uuid.UUID {
-	return uuid.UUID{0x70, 0x61, 0x79, 0x6f, 0x6e, 0x63, 0x65, 0x00, 0x80, 0, 0, 0, 0, 0, 0, 1}
+	// Only the cause, which comes last, can hold a NUL.
+	return uuid.NewSHA1(namespace, []byte(s.ID+"\x00"+name+"\x00"+strconv.Itoa(ordinal)+"\x00"+causation))
 }
 
 // IsConflict reports whether a commit was refused because the stream is not the one that
-// was decided on: load, fold and decide again. Mostly it has moved on; an effect whose
-// event is there by then is not repeated. After a failover that lost commits it is shorter,
-// or does not exist (ErrNotFound).
+// was decided on: load, fold and decide again. Mostly the stream has grown; an effect whose
+// event it has by then is not repeated. After a failover that lost commits it is shorter, or
+// does not exist (ErrNotFound).
 func IsConflict(err error) bool {
 	switch postgres.Constraint(err) {
 	case "ledger_events_version_once", "ledger_events_event_once", "ledger_events_previous_exists",
@@ -119,17 +116,45 @@ func IsConflict(err error) bool {
 	return false
 }
 
-// Appended tells whether a batch holds an event: once it is committed, there is something
+// Appended reports whether a batch appends an event, so that its commit leaves something
 // to project.
 func Appended(b *pgx.Batch) bool {
 	return slices.ContainsFunc(b.QueuedQueries, func(q *pgx.QueuedQuery) bool { return q.SQL == insertEvent })
 }
 
-// Writes are the statements of this package that may share a commit. An event stands before
-// its postings, which refer to it.
-func Writes() []groupcommit.Statement {
-	return []groupcommit.Statement{
-		groupcommit.Insert(insertEvent, "%s", "%s", "%s", "%s", "%s", "%s", "%s", "%s", "coalesce(%s, clock_timestamp())"),
-		groupcommit.Insert(insertPosting, "%s", "%s", "%s", "%s", "%s", "%s", "%s", "%s"),
+// The outbox topics of the ledger's events. Each has one receiver, so a page of the topic
+// brings no more than the receiver has slots for.
+const (
+	Topic    = "charges"  // what is requested: charges, cancellations, refunds
+	Outcomes = "outcomes" // what merchants are notified of
+)
+
+// Envelope names an event: the payload of an outbox message. It only wakes the receiver,
+// which reads the event itself from the stream.
+type Envelope struct {
+	ID       string `json:"id"`
+	Type     string `json:"type"`
+	ChargeID string `json:"charge_id"`
+	Version  int    `json:"version"`
+}
+
+// Seal returns the payload that announces an event of the stream.
+func (s Stream) Seal(e Recorded) ([]byte, error) {
+	payload, err := json.Marshal(Envelope{ID: e.ID.String(), Type: e.Type, ChargeID: s.ID, Version: e.Version})
+	if err != nil {
+		return nil, fmt.Errorf("seal event %d of %s: %w", e.Version, s.ID, err)
 	}
+	return payload, nil
+}
+
+// Open reads a payload that Seal made. ErrNotFound if it names no event of a charge.
+func Open(payload []byte) (Envelope, error) {
+	var e Envelope
+	if err := json.Unmarshal(payload, &e); err != nil {
+		return e, fmt.Errorf("open an envelope: %w", err)
+	}
+	if e.ChargeID == "" || e.Version < 1 {
+		return e, fmt.Errorf("open an envelope that names no event of a charge: %w", ErrNotFound)
+	}
+	return e, nil
 }

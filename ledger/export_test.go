@@ -5,6 +5,8 @@ import (
 	"time"
 )
 
-// Looks is a projector's Run by hand: each call looks once, and returns the pause that
-// Run would make behind it.
-func Looks(p *Projector) func(context.Context) time.Duration { return (&turn{Projector: p}).take }
+// Steps returns the steps of a projector's Run: each call is one, and returns the pause
+// after it.
+func Steps(p *Projector) func(context.Context) time.Duration {
+	return (&projecting{Projector: p}).step
+}

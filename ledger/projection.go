@@ -1,75 +1,221 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
-// checkpoint is how far a generation of the projections has folded the ledger:
-// everything up to and including (Txid, Position).
+// checkpoint is how far a generation of the projections has folded the log: every event up
+// to and including (Txid, Position).
 type checkpoint struct {
 	Generation int64
 	Txid       uint64
 	Position   int64
-	Highest    int64 // position of an event that was folded
-	Batch      int64 // grows with every commit that moves the checkpoint
+	Highest    int64 // position of a folded event
+	Batch      int64 // every commit that moves the checkpoint raises it
 }
 
-// end is behind every event.
+// end is a checkpoint behind every event.
 func end() checkpoint { return checkpoint{Txid: math.MaxUint64, Position: math.MaxInt64} }
 
-// foldAtOnce bounds the events of one commit. Its transaction has an id while it
-// lasts, and holds back the readers of the outbox for as long. It has room for what
-// gathers while 5,000 come in a second.
-const foldAtOnce = 2500
+// live is the checkpoint of the live generation and what the log has for it.
+type live struct {
+	checkpoint
 
-// foldBytes bounds what is read of their streams, and so the memory and the time that
-// a page takes where charges hold much: a page that took too long would do so again.
-const foldBytes = 16 << 20
+	Waiting  bool // events can be folded
+	Restored bool // the tables come from a dump and are not repaired
+}
 
-// Where the numbers are another server's, nothing is folded before a repair: what
-// was committed below the checkpoint would be left out.
+// While positions are those of another server, nothing is folded before a repair: it would
+// leave out what is committed below the checkpoint.
 const selectLive = `
 select p.generation,
        p.txid,
        p.position,
        p.highest,
        p.batch,
-       exists (
+       n.own and exists (
          select
            from ledger_events e
           where (e.txid, e.position) > (p.txid, p.position)
-            and e.txid < pg_snapshot_xmin(pg_current_snapshot()))
-         and (select own from numbering) as waiting
+            and e.txid < pg_snapshot_xmin(pg_current_snapshot())) as waiting,
+       not (n.own and p.txid < pg_snapshot_xmax(pg_current_snapshot())) as restored
   from projections p
+ cross join numbering n
  where p.state = 'live'`
 
-// look is where the live projections stand, and whether events wait to be folded
-// in. It reads, and costs the same however long the ledger is.
-func look(ctx context.Context, db *postgres.DB) (at checkpoint, waiting bool, err error) {
-	rows, err := db.QueryWith(ctx, groupcommit.IndexScans(), selectLive)
-	if err != nil {
-		return at, false, fmt.Errorf("look at the projections: %w", err)
-	}
-	type live struct {
-		checkpoint
-		Waiting bool
-	}
-	found, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[live])
-	if err != nil {
-		return at, false, fmt.Errorf("look at the projections: %w", err)
-	}
-	return found.checkpoint, found.Waiting, nil
+// readLive reads the live checkpoint. The cost does not depend on the length of the log.
+func readLive(ctx context.Context, db *postgres.DB) (live, error) {
+	return oneLive(db.QueryWith(ctx, groupcommit.IndexScans(), selectLive))
 }
 
-// The checkpoint is moved first: of two who have read the same events the second
-// waits here for the first, and is refused before it has written a row.
+func oneLive(rows pgx.Rows, _ error) (live, error) {
+	found, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[live])
+	if err != nil {
+		return live{}, fmt.Errorf("read the checkpoint of the projections: %w", err)
+	}
+	return found, nil
+}
+
+// The bounds of a page, which is one commit. While its transaction is open, it holds back
+// the readers of the outbox.
+const (
+	pageEvents = 2500
+	pageBytes  = 16 << 20 // of the streams of its events: memory and time
+)
+
+// page is a part of the log, folded.
+type page struct {
+	until    checkpoint // behind the page
+	full     bool       // the log may have more
+	streams  []string   // of each event
+	versions []int      // of each event
+	charges  []listedCharge
+}
+
+// listedCharge is a row of charge_list. It depends on the events of the charge alone.
+type listedCharge struct {
+	Generation int64         `json:"generation"`
+	ChargeID   string        `json:"charge_id"`
+	MerchantID string        `json:"merchant_id"`
+	OrderID    string        `json:"order_id"`
+	Status     domain.Status `json:"status"`
+	CreatedAt  time.Time     `json:"created_at"`
+	Version    int           `json:"version"`
+	View       domain.View   `json:"view"`
+}
+
+// Columns keep their types and names: the order is that of the output columns.
+const selectPage = `
+select e.txid,
+       e.position,
+       e.stream_id,
+       e.version
+  from ledger_events e
+ where (e.txid, e.position) > ($1, $2)
+   and (e.txid, e.position) <= ($3, $4)
+   and e.txid < pg_snapshot_xmin(pg_current_snapshot())
+ order by e.txid, e.position
+ limit $5`
+
+// readPage reads and folds the events that follow a checkpoint, up to and including last.
+// It stays below the oldest open transaction, so no event will appear between those that it
+// reads. A page whose streams are too long is read again with a quarter of its events.
+func readPage(ctx context.Context, db *postgres.DB, after, last checkpoint) (page, error) {
+	type entry struct {
+		Txid     uint64
+		Position int64
+		StreamID string
+		Version  int
+	}
+	for limit := pageEvents; ; limit = max(1, limit/4) {
+		entries, err := collect[entry](db.QueryWith(ctx, groupcommit.IndexScans(), selectPage,
+			after.Txid, after.Position, last.Txid, last.Position, limit))
+		if err != nil {
+			return page{}, fmt.Errorf("read the log: %w", err)
+		}
+		p := page{until: after, full: len(entries) == limit}
+		for _, e := range entries {
+			p.streams, p.versions = append(p.streams, e.StreamID), append(p.versions, e.Version)
+			p.until.Txid, p.until.Position = e.Txid, e.Position
+			p.until.Highest = max(p.until.Highest, e.Position)
+		}
+		if len(entries) > 0 {
+			p.charges, err = foldCharges(ctx, db, p.streams, p.until)
+		}
+		if !errors.Is(err, errLongStreams) {
+			return p, err
+		}
+	}
+}
+
+var errLongStreams = errors.New("the streams of a page are too long for one commit")
+
+// foldCharges folds whole streams up to a checkpoint, so a row does not depend on how the
+// log is cut into pages. Several streams that exceed pageBytes are errLongStreams.
+func foldCharges(ctx context.Context, db *postgres.DB, streams []string, until checkpoint) ([]listedCharge, error) {
+	rows, _ := db.QueryWith(ctx, groupcommit.IndexScans(), selectStreams, streams, until.Txid, until.Position)
+	first, size := "", 0
+	events, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (storedEvent, error) {
+		e, err := pgx.RowToStructByName[storedEvent](row)
+		first, size = cmp.Or(first, e.StreamID), size+len(e.Data)
+		if err == nil && size > pageBytes && e.StreamID != first {
+			err = errLongStreams
+		}
+		return e, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the streams of a page: %w", err)
+	}
+	stored := byStream(events)
+	charges := make([]listedCharge, 0, len(stored))
+	for _, id := range slices.Sorted(maps.Keys(stored)) {
+		s, err := decode(id, stored[id])
+		if err != nil {
+			return nil, err
+		}
+		v := s.View()
+		charges = append(charges, listedCharge{
+			Generation: until.Generation, ChargeID: id, MerchantID: s.Charge.MerchantID, OrderID: v.OrderID,
+			Status: v.Status, CreatedAt: v.CreatedAt, Version: s.Charge.Version, View: v,
+		})
+	}
+	return charges, nil
+}
+
+const upsertCharges = `
+insert into charge_list
+select *
+  from json_populate_recordset(null::charge_list, $1)
+    on conflict (generation, charge_id) do update
+   set status  = excluded.status,
+       version = excluded.version,
+       view    = excluded.view`
+
+// The offset 0 makes the subquery an index probe for each event.
+const upsertBalances = `
+insert into account_balances as a
+       (generation, merchant_id, account, debits, credits)
+select $1,
+       p.merchant_id,
+       leg.account,
+       sum(leg.debits),
+       sum(leg.credits)
+  from unnest($2::text[], $3::int[]) as e(stream_id, version)
+ cross join lateral (
+       select merchant_id, debit, credit, amount
+         from ledger_postings
+        where stream_id = e.stream_id
+          and version = e.version
+       offset 0) p
+ cross join lateral (values (p.debit, p.amount, 0), (p.credit, 0, p.amount)) as leg(account, debits, credits)
+ group by p.merchant_id, leg.account
+    on conflict (generation, merchant_id, account) do update
+   set debits  = a.debits + excluded.debits,
+       credits = a.credits + excluded.credits`
+
+// queue queues the rows of a page. They are right only in the commit that moves the
+// checkpoint behind it: the balances grow by what the page adds.
+func (p page) queue(b *pgx.Batch) {
+	groupcommit.QueueIndexScans(b)
+	b.Queue(upsertCharges, p.charges)
+	b.Queue(upsertBalances, p.until.Generation, p.streams, p.versions)
+}
+
+// The commit of a page moves the checkpoint first: of two that have read the same events,
+// the second waits here for the first, and is refused before it has written a row.
 const moveCheckpoint = `
 update projections
    set txid     = $2,
@@ -79,46 +225,41 @@ update projections
        after    = $5
  where generation = $1`
 
-// move queues the step from one checkpoint to the next. The batch is refused as a
-// whole (see isOutrun) if anybody has moved it since it was read.
-func move(b *pgx.Batch, from, to checkpoint) {
-	b.Queue(moveCheckpoint, from.Generation, to.Txid, to.Position, to.Highest, from.Batch)
-}
-
-// isOutrun tells whether a commit was refused because somebody else has folded
-// the same events, or has put another generation in the place of this one.
-func isOutrun(err error) bool { return postgres.Constraint(err) == "projections_folded_once" }
-
-// Project folds the next events of the ledger, at most 2,500, into the
-// live projections and says how many there were. It leaves out what a transaction
-// under way could still precede, so a moment later there may be more.
-//
-// Several may project at once: of those that read the same events one commits.
-// The others get an error, and everything that they wrote is gone.
-//
-// If we die here: rows and checkpoint are one commit. Whoever projects next reads
-// the same events.
-// Test: TestProject/a_batch_that_is_refused_leaves_nothing.
-func Project(ctx context.Context, db *postgres.DB) (int, error) {
-	at, waiting, err := look(ctx, db)
-	if err != nil || !waiting {
-		return 0, err
-	}
-	p, err := project(ctx, db, at)
-	return p.events, err
-}
-
-// project is what was folded: nothing, with an error.
-func project(ctx context.Context, db *postgres.DB, at checkpoint) (page, error) {
-	p, err := readPage(ctx, db, at, end())
-	if err != nil || p.events == 0 {
+// fold folds the events that follow a checkpoint, up to and including last, into its
+// generation: one page, in one commit. The page is empty where there is none, and where
+// there is an error. The commit is refused (isFolded) if the checkpoint has moved.
+func fold(ctx context.Context, db *postgres.DB, at, last checkpoint) (page, error) {
+	p, err := readPage(ctx, db, at, last)
+	if err != nil || len(p.streams) == 0 {
 		return page{}, err
 	}
 	b := &pgx.Batch{}
-	move(b, at, p.until)
-	p.write(b)
+	b.Queue(moveCheckpoint, at.Generation, p.until.Txid, p.until.Position, p.until.Highest, at.Batch)
+	p.queue(b)
 	if err := db.Commit(ctx, b); err != nil {
-		return page{}, fmt.Errorf("fold %d events: %w", p.events, err)
+		return page{}, fmt.Errorf("fold %d events: %w", len(p.streams), err)
 	}
+	p.until.Batch++
 	return p, nil
+}
+
+// isFolded reports whether a commit was refused because another one has folded the same
+// events, or has replaced this generation.
+func isFolded(err error) bool { return postgres.Constraint(err) == "projections_folded_once" }
+
+// Project folds the next events of the ledger, at most 2,500, into the live projections, and
+// returns their number. It leaves out the events that an open transaction may still precede.
+//
+// Several may project at once: of those that read the same events one commits, and the
+// others get an error and have written nothing.
+//
+// If we die here: rows and checkpoint are one commit; the next call reads the same events.
+// Test: TestProject/a_batch_that_is_refused_leaves_nothing.
+func Project(ctx context.Context, db *postgres.DB) (events int, err error) {
+	at, err := readLive(ctx, db)
+	if err != nil || !at.Waiting {
+		return 0, err
+	}
+	p, err := fold(ctx, db, at.checkpoint, end())
+	return len(p.streams), err
 }

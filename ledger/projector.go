@@ -9,120 +9,113 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 )
 
-// Projector keeps the projections up with the ledger. Every worker runs one. One
-// of them is at work; the others look now and then whether it still is, and one of
-// them takes over when events wait and the checkpoint stands still. That is
-// courtesy: what holds is that of two who fold the same events one is refused.
+// Projector folds new events into the projections. Each worker runs one. One of them is
+// active. The others stand by: now and then they read the checkpoint, and one of them
+// becomes active when events wait and the checkpoint has not moved. This saves work only:
+// of two projectors that fold the same events one is refused.
 type Projector struct {
 	DB *postgres.DB
-	// Bell, where set, is received from when events were committed, by this process or
-	// one that rings for all of its commits. A lost ring costs a slow poll of a second.
+	// Bell, where set, receives when events were committed. It is a hint: a lost one costs
+	// a slow poll of a second.
 	Bell <-chan struct{}
-	// Listening tells whether Bell hears all processes. While it does not, the ledger is
-	// looked at every 50 ms; nil: it does not.
+	// Listening reports whether Bell receives for the commits of all processes. While it
+	// does not, the projector polls every 50 ms. Where nil, it does not.
 	Listening func() bool
 	Log       *slog.Logger
 }
 
 const (
-	gather        = 250 * time.Millisecond // after a page: a charge is not folded after each event
-	gatherLong    = 2 * gather             // after a page of many: under load it is folded once or twice, and the list is later by as much
-	manyEvents    = 250                    // a thousand a second: some 170 charges
-	standby       = 3 * gatherLong         // between looks of the others: the one at work folds meanwhile; chance adds up to half of it
-	firstLook     = 20 * time.Millisecond  // after one that found nothing: events may be committed that cannot be read yet
-	fastPoll      = 50 * time.Millisecond  // while nobody rings
-	slowPoll      = time.Second            // while somebody does
-	shortestPause = 100 * time.Millisecond // after a failure
-	longestPause  = 5 * time.Second
+	gather        = 250 * time.Millisecond // after a page, so that a charge is not folded after each of its events
+	gatherLong    = 2 * gather             // after a large page: under load a charge is folded once or twice
+	largePage     = 250                    // events
+	standbyPoll   = 3 * gatherLong         // longer than the active projector pauses; jitter adds up to half of it
+	firstPoll     = 20 * time.Millisecond  // doubles: events may be committed that cannot be read yet
+	fastPoll      = 50 * time.Millisecond  // the longest while the bell is not heard
+	slowPoll      = time.Second            // the longest while it is
+	shortestRetry = 100 * time.Millisecond // after a failure; doubles
+	longestRetry  = 5 * time.Second
 )
 
-// Run folds until ctx ends. What is being committed then is waited for. A failure
-// is logged and tried again: nothing is skipped, so an event that this program
-// does not understand is left to a newer one, and until then the list stands still.
+// Run folds until ctx ends, and completes the commit in flight. It logs the first of
+// several failures and retries until it succeeds. It skips nothing: an event that this
+// program does not know is left to a newer one, and until then the list does not change.
 func (p *Projector) Run(ctx context.Context) {
-	r := &turn{Projector: p}
-	for {
-		pause := time.NewTimer(r.take(ctx))
-		bell := r.Bell
+	r := &projecting{Projector: p}
+	for ctx.Err() == nil {
+		pause, bell := r.step(ctx), r.Bell
 		if r.idle == 0 {
-			bell = nil // events gather, or somebody else is at work
+			bell = nil // events gather, or another projector is active
 		}
 		select {
 		case <-ctx.Done():
-			pause.Stop()
-			return
-		case <-pause.C:
+		case <-time.After(pause):
 		case <-bell:
-			pause.Stop()
 			r.idle = 0
 		}
 	}
 }
 
-// turn is the state of one Run.
-type turn struct {
+// projecting is the state of Run.
+type projecting struct {
 	*Projector
-	working bool       // this one is the one at work
-	stood   checkpoint // where the events waited when it last looked, while not at work
-	idle    int        // looks in a row that found nothing
-	failed  int        // failures in a row
+
+	active   bool
+	passed   checkpoint // at which a standby saw events wait and left them
+	idle     int        // steps in a row that found nothing to fold
+	failures int        // in a row
 }
 
-// take looks once, folds what it may, and says after which pause to look again.
-func (r *turn) take(ctx context.Context) time.Duration {
-	folded, err := r.fold(ctx)
+// step folds at most one page, and returns the pause before the next step.
+func (r *projecting) step(ctx context.Context) time.Duration {
+	p, err := r.fold(ctx)
 	switch {
-	case err != nil && isOutrun(err):
-		r.working, r.stood, r.failed = false, checkpoint{}, 0
+	case isFolded(err):
+		r.active, r.passed, r.failures = false, checkpoint{}, 0
 	case err != nil:
-		if ctx.Err() == nil && r.failed == 0 {
-			r.Log.WarnContext(ctx, "projecting failed, it is tried again until it succeeds", "error", err)
+		if ctx.Err() == nil && r.failures == 0 {
+			r.Log.WarnContext(ctx, "projecting failed, it is retried until it succeeds", "error", err)
 		}
-		r.failed++
-		return min(shortestPause<<min(r.failed-1, 10), longestPause)
-	case r.failed > 0:
-		r.Log.InfoContext(ctx, "projecting goes on", "failures", r.failed)
-		r.failed = 0
+		r.failures++
+		return min(shortestRetry<<min(r.failures-1, 10), longestRetry)
+	case r.failures > 0:
+		r.Log.InfoContext(ctx, "projecting works again", "failures", r.failures)
+		r.failures = 0
 	}
-	switch {
-	case !r.working:
+	if !r.active {
 		r.idle = 0
-		return standby + rand.N(standby/2)
-	case folded.full:
+		return standbyPoll + rand.N(standbyPoll/2)
+	}
+	switch events := len(p.streams); {
+	case p.full:
 		return 0
-	case folded.events > 0:
+	case events >= largePage:
 		r.idle = 0
-		return gatherAfter(folded.events)
+		return gatherLong
+	case events > 0:
+		r.idle = 0
+		return gather
 	}
 	r.idle++
 	longest := fastPoll
 	if r.Listening != nil && r.Listening() {
 		longest = slowPoll
 	}
-	return min(firstLook<<min(r.idle-1, 10), longest)
+	return min(firstPoll<<min(r.idle-1, 10), longest)
 }
 
-func (r *turn) fold(ctx context.Context) (page, error) {
-	at, waiting, err := look(ctx, r.DB)
-	if err != nil {
+// fold folds a page if this projector is active or becomes active.
+func (r *projecting) fold(ctx context.Context) (page, error) {
+	at, err := readLive(ctx, r.DB)
+	switch {
+	case err != nil:
 		return page{}, err
-	}
-	if !waiting {
-		r.stood = checkpoint{}
+	case !at.Waiting:
+		r.passed = checkpoint{}
+		return page{}, nil
+	case !r.active && at.checkpoint != r.passed:
+		r.passed = at.checkpoint
 		return page{}, nil
 	}
-	if !r.working && at != r.stood {
-		r.stood = at
-		return page{}, nil
-	}
-	r.working = true
-	return project(ctx, r.DB, at)
-}
-
-// gatherAfter is how long events gather behind a page of so many.
-func gatherAfter(events int) time.Duration {
-	if events < manyEvents {
-		return gather
-	}
-	return gatherLong
+	r.active = true
+	return fold(ctx, r.DB, at.checkpoint, end())
 }

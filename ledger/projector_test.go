@@ -25,7 +25,7 @@ func running(t *testing.T, db *postgres.DB, log io.Writer) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var ended sync.WaitGroup
 	p := &ledger.Projector{DB: db, Log: slog.New(slog.NewJSONHandler(log, nil))}
-	look := ledger.Looks(p)
+	look := ledger.Steps(p)
 	ended.Go(func() {
 		for ctx.Err() == nil {
 			select {
@@ -130,7 +130,7 @@ func TestThePaceOfAProjector(t *testing.T) {
 	db := testdb.Reused(t)
 	heard := false
 	p := &ledger.Projector{DB: db, Listening: func() bool { return heard }, Log: slog.New(slog.DiscardHandler)}
-	atWork, other := ledger.Looks(p), ledger.Looks(p)
+	atWork, other := ledger.Steps(p), ledger.Steps(p)
 	standsBy := func(pause time.Duration) bool {
 		return pause >= 1500*time.Millisecond && pause < 2250*time.Millisecond
 	}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -12,62 +12,67 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 )
 
-// ErrRebuilding is returned by Rebuild while another one is at work.
+// ErrRebuilding is returned by Rebuild while another one runs.
 var ErrRebuilding = errors.New("another rebuild is at work")
 
-// ErrRestored is returned by Rebuild where the order of the ledger is another
-// server's: the tables were dumped and restored, and not repaired.
+// ErrRestored is returned by Rebuild while the order of the ledger is that of another
+// server: the tables were dumped and restored, and not repaired.
 var ErrRestored = errors.New("the tables were restored from a dump: run payonce outbox repair first")
 
 // Rebuilt is what a rebuild found.
 type Rebuilt struct {
-	// Events were folded anew. AsOfPosition is the highest of their positions.
+	// Events is how many events were folded. AsOfPosition is the highest of their positions.
 	Events       int64 `json:"events"`
 	AsOfPosition int64 `json:"as_of_position"`
-	// Charges and Balances are the rows of each projection that were compared, at
-	// one checkpoint, old against new.
+	// Charges and Balances are how many rows of each projection were compared, at one
+	// checkpoint, old against new.
 	Charges  int64 `json:"charges"`
 	Balances int64 `json:"balances"`
-	// Different are the rows that were not the same, missing or too many, and
-	// Examples some of them; never nil.
+	// Different is how many rows were not the same, missing or too many, and Examples
+	// describes some of them; never nil.
 	Different int64    `json:"different"`
 	Examples  []string `json:"examples"`
-	// Live tells that the new projections have taken the place of the old ones.
+	// Live says that the new projections have replaced the old ones.
 	Live bool `json:"live"`
-	// InDoubt tells that they may have: the answer to the commit that does it was
-	// lost, and nothing more was heard of the database.
+	// InDoubt says that they may have: the outcome of the commit that does it is unknown,
+	// and the database did not answer since.
 	InDoubt bool `json:"-"`
 }
 
-// rebuildLock is the advisory lock of the one who rebuilds.
-const (
-	rebuildLock   = 0x7061796f6e6365
-	unlockTimeout = 5 * time.Second
-)
+const maxExamples = 5
 
-// Rebuild makes the projections anew from the ledger, beside the live ones,
-// compares the two at one checkpoint, byte for byte, and puts the new ones in the
-// place of the old, whether they differ or not: the ledger is the truth. Traffic,
-// reads and the projectors go on meanwhile. folded is told now and then how many
-// events were folded; it may be nil.
+const rebuildLock = 0x7061796f6e6365 // an advisory lock
+
+// Rebuild makes the projections anew from the ledger, in a new generation beside the live
+// one. It compares the two at one checkpoint, byte for byte, and replaces the old ones,
+// whether they differ or not: the ledger is the truth. Traffic, reads and projectors go on
+// meanwhile. progress, where not nil, is called with the number of events folded so far.
 //
-// db has to be that of the tables' owner: other roles may not begin a generation,
-// nor remove one. It takes up to three connections. Sessions must not end
-// transactions that are idle, nor long statements.
+// db has the role of the tables' owner: other roles may not begin a generation, nor delete
+// one. Rebuild takes up to three connections. Their sessions must not end transactions that
+// are idle, nor long statements.
 //
-// If we die here: until the commit of replace the live projections are what they
-// were, and from then on the new ones are. The rows that nobody reads are removed
-// by the next rebuild.
+// If we die here: until the commit of replace the live projections are the old ones, and
+// from then on the new ones; the next rebuild deletes the rows that no reader needs.
 // Tests: TestRebuild/a_rebuild_that_dies_leaves_the_live_ones_alone,
 // TestRebuildKilled in cmd/payonce.
-func Rebuild(ctx context.Context, db *postgres.DB, folded func(events int64)) (Rebuilt, error) {
-	r := rebuild{db: db, folded: folded, found: Rebuilt{Examples: []string{}}}
-	unlock, err := lock(ctx, db)
+func Rebuild(ctx context.Context, db *postgres.DB, progress func(events int64)) (Rebuilt, error) {
+	r := rebuild{db: db, progress: progress, found: Rebuilt{Examples: []string{}}}
+	// The lock keeps a second rebuild from undoing the work of the first. If the session that
+	// holds it is lost and another rebuild begins, the next commit of the first is refused.
+	lock, err := db.Pool().Begin(ctx)
 	if err != nil {
-		return r.found, err
+		return r.found, fmt.Errorf("take the lock of rebuilds: %w", err)
 	}
-	defer unlock()
-	for _, step := range []func(context.Context) error{r.ordered, r.clear, r.begin, r.catchUp, r.compare, r.replace, r.clear} {
+	defer rollback(ctx, lock)
+	var taken bool
+	if err := lock.QueryRow(ctx, `select pg_try_advisory_xact_lock($1)`, rebuildLock).Scan(&taken); err != nil {
+		return r.found, fmt.Errorf("take the lock of rebuilds: %w", err)
+	}
+	if !taken {
+		return r.found, ErrRebuilding
+	}
+	for _, step := range []func(context.Context) error{r.check, r.clear, r.begin, r.catchUp, r.compare, r.replace, r.clear} {
 		if err := step(ctx); err != nil {
 			return r.found, err
 		}
@@ -75,61 +80,27 @@ func Rebuild(ctx context.Context, db *postgres.DB, folded func(events int64)) (R
 	return r.found, nil
 }
 
-// lock keeps a second rebuild from undoing the work of the first. If the session
-// that holds it is lost and a second one begins, what the first commits from then
-// on is refused.
-func lock(ctx context.Context, db *postgres.DB) (unlock func(), err error) {
-	conn, err := db.Pool().Acquire(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("take the lock of rebuilds: %w", err)
-	}
-	unlock = func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unlockTimeout)
-		defer cancel()
-		// The lock ends with its session, but only when the server gets to it.
-		_, _ = conn.Exec(ctx, `select pg_advisory_unlock_all()`)
-		_ = conn.Conn().Close(ctx)
-		conn.Release()
-	}
-	var taken bool
-	if err := conn.QueryRow(ctx, `select pg_try_advisory_lock($1)`, rebuildLock).Scan(&taken); err != nil {
-		unlock()
-		return nil, fmt.Errorf("take the lock of rebuilds: %w", err)
-	}
-	if !taken {
-		unlock()
-		return nil, ErrRebuilding
-	}
-	return unlock, nil
-}
+// rollback ends a transaction that has written nothing.
+func rollback(ctx context.Context, tx pgx.Tx) { _ = tx.Rollback(context.WithoutCancel(ctx)) }
 
 type rebuild struct {
-	db     *postgres.DB
-	folded func(events int64)
-	at     checkpoint // of the generation that is built
-	found  Rebuilt
+	db       *postgres.DB
+	progress func(events int64)
+	at       checkpoint // of the new generation
+	found    Rebuilt
 }
 
-const selectOrdered = `
-select (select own from numbering)
-   and txid < pg_snapshot_xmax(pg_current_snapshot())
-  from projections
- where state = 'live'`
-
-// ordered refuses where events that came with a dump may not be read yet: without
-// them everything would differ, and nothing could come as far as the live ones.
-func (r *rebuild) ordered(ctx context.Context) error {
-	var own bool
-	if err := r.db.QueryRow(ctx, selectOrdered).Scan(&own); err != nil {
-		return fmt.Errorf("ask whose order the ledger has: %w", err)
+// check refuses a ledger whose events came with a dump and may not be readable yet: without
+// them every row would differ, and the new projections could not reach the live ones.
+func (r *rebuild) check(ctx context.Context) error {
+	at, err := readLive(ctx, r.db)
+	if err == nil && at.Restored {
+		err = ErrRestored
 	}
-	if !own {
-		return ErrRestored
-	}
-	return nil
+	return err
 }
 
-// The batch is moved on, so that whoever still writes to it is refused.
+// The batch moves too, so that a rebuild that still writes to the generation is refused.
 const retireBuilding = `
 update projections
    set state = 'retired',
@@ -137,133 +108,217 @@ update projections
        after = batch
  where state = 'building'`
 
-// The limit keeps the subquery a look for rows of one generation. As a join it was
-// planned to pass over all rows of the live one.
-const deleteListed = `
-delete from charge_list
- where ctid = any (array(
-       select c.row
-         from projections p
-        cross join lateral (
-              select ctid as row
-                from charge_list
-               where generation = p.generation
-               limit $1) c
-        where p.state = 'retired'
-        limit $1))
-returning 1`
+// The limit makes each subquery an index probe for one generation. Joined without it, the
+// planner would pass over all rows of the live one.
+const deleteRetired = `
+with charges as (
+  delete from charge_list
+   where ctid = any (array(
+         select c.row
+           from projections p
+          cross join lateral (
+                select ctid as row
+                  from charge_list
+                 where generation = p.generation
+                 limit $1) c
+          where p.state = 'retired'
+          limit $1))
+  returning 1
+), balances as (
+  delete from account_balances
+   where ctid = any (array(
+         select a.row
+           from projections p
+          cross join lateral (
+                select ctid as row
+                  from account_balances
+                 where generation = p.generation
+                 limit $1) a
+          where p.state = 'retired'
+          limit $1))
+  returning 1
+)
+select (select count(*) from charges) + (select count(*) from balances)`
 
-const deleteBalances = `
-delete from account_balances
- where ctid = any (array(
-       select a.row
-         from projections p
-        cross join lateral (
-              select ctid as row
-                from account_balances
-               where generation = p.generation
-               limit $1) a
-        where p.state = 'retired'
-        limit $1))
-returning 1`
+const deleteLimit = 1000 // rows of each table in one commit
 
-// deleteAtOnce bounds the rows of one transaction.
-const deleteAtOnce = 1000
-
-// clear removes what nobody reads: a generation that was replaced, and one whose
-// rebuild died.
+// clear deletes what no reader needs: a generation that was replaced, and one whose rebuild
+// died.
 func (r *rebuild) clear(ctx context.Context) error {
 	b := &pgx.Batch{}
 	b.Queue(retireBuilding)
 	if err := r.db.Commit(ctx, b); err != nil {
-		return fmt.Errorf("give up what an earlier rebuild began: %w", err)
+		return fmt.Errorf("retire what an earlier rebuild began: %w", err)
 	}
-	for _, sql := range []string{deleteListed, deleteBalances} {
-		for n := deleteAtOnce; n == deleteAtOnce; {
-			rows, err := r.db.QueryWith(ctx, groupcommit.IndexScans(), sql, deleteAtOnce)
-			if err != nil {
-				return fmt.Errorf("remove rows that nobody reads: %w", err)
-			}
-			deleted, err := pgx.CollectRows(rows, pgx.RowTo[int])
-			if err != nil {
-				return fmt.Errorf("remove rows that nobody reads: %w", err)
-			}
-			n = len(deleted)
+	for {
+		deleted, err := collectValues[int](r.db.QueryWith(ctx, groupcommit.IndexScans(), deleteRetired, deleteLimit))
+		if err != nil {
+			return fmt.Errorf("delete retired rows: %w", err)
+		}
+		if deleted[0] == 0 {
+			return nil
 		}
 	}
-	return nil
 }
 
 const insertBuilding = `
 insert into projections (state)
-values ('building')`
-
-const selectBuilding = `
-select generation
-  from projections
- where state = 'building'`
+values ('building')
+returning generation`
 
 func (r *rebuild) begin(ctx context.Context) error {
-	b := &pgx.Batch{}
-	b.Queue(insertBuilding)
-	if err := r.db.Commit(ctx, b); err != nil {
-		return fmt.Errorf("begin a generation: %w", err)
-	}
-	if err := r.db.QueryRow(ctx, selectBuilding).Scan(&r.at.Generation); err != nil {
+	if err := r.db.QueryRow(ctx, insertBuilding).Scan(&r.at.Generation); err != nil {
 		return fmt.Errorf("begin a generation: %w", err)
 	}
 	return nil
 }
 
-// catchUp folds as far as the live projections have, which go on meanwhile, until
-// what is missing fits into one commit.
+// catchUp folds as far as the live projections have, which go on meanwhile, until what is
+// missing fits into one commit.
 func (r *rebuild) catchUp(ctx context.Context) error {
-	for {
-		live, _, err := look(ctx, r.db)
+	for pages := 2; pages > 1; {
+		at, err := readLive(ctx, r.db)
+		if err == nil {
+			pages, err = r.foldTo(ctx, at.checkpoint)
+		}
 		if err != nil {
 			return err
 		}
-		pages, err := r.foldTo(ctx, live)
-		if err != nil || pages <= 1 {
-			return err
-		}
 	}
+	return nil
 }
 
-// foldTo folds everything that is there up to a checkpoint, and says in how many
-// commits.
+// foldTo folds every event up to a checkpoint, and returns the number of commits.
 func (r *rebuild) foldTo(ctx context.Context, last checkpoint) (pages int, err error) {
-	for more := true; more; {
-		p, err := readPage(ctx, r.db, r.at, last)
-		if err != nil || p.events == 0 {
+	for more := true; more; pages++ {
+		p, err := fold(ctx, r.db, r.at, last)
+		if err != nil || len(p.streams) == 0 {
 			return pages, err
 		}
+		r.moveTo(p)
 		more = p.full
-		b := &pgx.Batch{}
-		move(b, r.at, p.until)
-		p.write(b)
-		if err := r.db.Commit(ctx, b); err != nil {
-			return pages, fmt.Errorf("fold %d events anew: %w", p.events, err)
-		}
-		r.moved(p)
-		pages++
 	}
 	return pages, nil
 }
 
-// moved notes a commit that has moved the checkpoint.
-func (r *rebuild) moved(p page) {
+// moveTo notes that a page is committed.
+func (r *rebuild) moveTo(p page) {
 	r.at = p.until
-	r.at.Batch++
-	r.found.Events += int64(p.events)
+	r.found.Events += int64(len(p.streams))
 	r.found.AsOfPosition = r.at.Highest
-	if r.folded != nil {
-		r.folded(r.found.Events)
+	if r.progress != nil {
+		r.progress(r.found.Events)
 	}
 }
 
-// The live generation's projector is fenced off first: what it reads from now on
-// it cannot commit there.
+// compare compares all rows of both generations at one checkpoint: that of the live one in
+// a snapshot. The snapshot stays open while the new generation is folded up to the same
+// checkpoint, and is read then. It holds no lock, and has no transaction id that would hold
+// back readers of the log.
+func (r *rebuild) compare(ctx context.Context) error {
+	before, err := r.db.Snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	defer rollback(ctx, before)
+	at, err := oneLive(before.Query(ctx, selectLive))
+	if err != nil {
+		return err
+	}
+	if _, err := r.foldTo(ctx, at.checkpoint); err != nil {
+		return err
+	}
+	after, err := r.db.Snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	defer rollback(ctx, after)
+	if r.found.Charges, err = r.compareRows(ctx, selectChargeDigests, before, at.Generation, after); err != nil {
+		return err
+	}
+	r.found.Balances, err = r.compareRows(ctx, selectBalanceDigests, before, at.Generation, after)
+	return err
+}
+
+// The order is that of bytes, in which Go compares too.
+const selectChargeDigests = `
+select 'charge ' || charge_id,
+       sha256(convert_to(row(merchant_id, order_id, status, created_at, version, view::text)::text, 'UTF8')),
+       format('%s, %s events', status, version)
+  from charge_list
+ where generation = $1
+ order by charge_id collate "C"`
+
+const selectBalanceDigests = `
+select 'account ' || account || ' of ' || merchant_id,
+       sha256(convert_to(row(debits, credits)::text, 'UTF8')),
+       format('%s − %s', debits, credits)
+  from account_balances
+ where generation = $1
+ order by ('account ' || account || ' of ' || merchant_id) collate "C"`
+
+// compareRows reads the rows of both generations side by side, notes what differs, and
+// returns the number of rows that are in either.
+func (r *rebuild) compareRows(ctx context.Context, sql string, before pgx.Tx, live int64, after pgx.Tx) (rows int64, err error) {
+	was, is := digestsOf(before.Query(ctx, sql, live)), digestsOf(after.Query(ctx, sql, r.at.Generation))
+	defer was.Close()
+	defer is.Close()
+	for ; was.more || is.more; rows++ {
+		order := strings.Compare(was.key, is.key)
+		if !is.more {
+			order = -1
+		} else if !was.more {
+			order = 1
+		}
+		switch {
+		case order < 0:
+			r.differs("%s: live says %s; the ledger knows nothing of it", was.key, was.says)
+		case order > 0:
+			r.differs("%s: not among the live ones; the ledger says %s", is.key, is.says)
+		case string(was.digest) != string(is.digest):
+			r.differs("%s: live says %s; the ledger says %s", was.key, was.says, is.says)
+		}
+		if order <= 0 {
+			was.next()
+		}
+		if order >= 0 {
+			is.next()
+		}
+	}
+	if err := errors.Join(was.Err(), is.Err()); err != nil {
+		return rows, fmt.Errorf("compare projections: %w", err)
+	}
+	return rows, nil
+}
+
+// digests are the rows of one generation, in the order of their keys.
+type digests struct {
+	pgx.Rows
+
+	more   bool
+	key    string
+	digest []byte
+	says   string
+}
+
+func digestsOf(rows pgx.Rows, _ error) *digests { // the rows have the error too
+	d := &digests{Rows: rows}
+	d.next()
+	return d
+}
+
+// next reads a row. Without one, more is false, and Err has the error.
+func (d *digests) next() { d.more = d.Next() && d.Scan(&d.key, &d.digest, &d.says) == nil }
+
+func (r *rebuild) differs(format string, a ...any) {
+	r.found.Different++
+	if len(r.found.Examples) < maxExamples {
+		r.found.Examples = append(r.found.Examples, fmt.Sprintf(format, a...))
+	}
+}
+
+// The commit fences the live generation first: what its projector has read before, it
+// cannot commit.
 const retireLive = `
 update projections
    set state = 'retired',
@@ -286,16 +341,16 @@ update projections as p
  where p.generation = $1
    and live.generation = $2`
 
-// replace folds the rest and takes the place of the live projections in one
-// commit. It is refused where they have come further meanwhile: a reader must not
-// lose what it has seen. Then there is a little more to fold, and it is tried again.
+// replace folds the rest and replaces the live projections, in one commit. The commit is
+// refused if they are ahead by then, since a reader must not lose what it has seen; then
+// there is a little more to fold, and replace tries again.
 func (r *rebuild) replace(ctx context.Context) error {
-	for settled := false; ; {
-		live, _, err := look(ctx, r.db)
+	for fenced := false; ; {
+		at, err := readLive(ctx, r.db)
 		if err != nil {
 			return err
 		}
-		if live.Generation == r.at.Generation {
+		if at.Generation == r.at.Generation {
 			r.found.Live, r.found.InDoubt = true, false
 			return nil
 		}
@@ -310,24 +365,24 @@ func (r *rebuild) replace(ctx context.Context) error {
 			continue
 		}
 		b := &pgx.Batch{}
-		b.Queue(retireLive, live.Generation)
-		b.Queue(takeOver, r.at.Generation, live.Generation, p.until.Txid, p.until.Position, p.until.Highest, r.at.Batch)
-		p.write(b)
+		b.Queue(retireLive, at.Generation)
+		b.Queue(takeOver, r.at.Generation, at.Generation, p.until.Txid, p.until.Position, p.until.Highest, r.at.Batch)
+		p.queue(b)
 		err = r.db.Commit(ctx, b)
 		switch {
 		case err == nil:
-			r.moved(p)
+			r.moveTo(p)
 			r.found.Live, r.found.InDoubt = true, false
 			return nil
 		case postgres.Constraint(err) == "projections_never_behind":
 		case errors.Is(err, postgres.ErrUnknown):
-			// If it was a commit, the next look shows it, or the next commit is refused
-			// after it has waited for it.
+			// If it committed, the next read shows it, or the next commit waits for it and is
+			// refused.
 			r.found.InDoubt = true
-		case isOutrun(err) && !settled:
-			settled = true
+		case isFolded(err) && !fenced:
+			fenced = true
 		default:
-			return fmt.Errorf("take the place of the live projections: %w", err)
+			return fmt.Errorf("replace the live projections: %w", err)
 		}
 	}
 }

@@ -1,9 +1,37 @@
+// Package ledger is the event store and the double-entry ledger of payonce: one stream
+// of events for each charge, and the postings that the events cause.
+//
+// # Usage
+//
+//	s, err := ledger.Load(ctx, db, chargeID)
+//	events, err := domain.Decide(s.Charge, command)
+//	s, err = ledger.Append(batch, s, cause, events...)
+//	err = db.Commit(ctx, batch) // IsConflict(err): load and decide again
+//
+// # Guarantees
+//
+//   - An event happens once, at one version of its stream, and never changes.
+//   - The postings of an event are committed with the event, or not at all.
+//   - A decision on an older state of a stream is refused, together with everything else
+//     in its batch.
+//   - The Projector folds each event once into the list of charges and the balances.
+//   - Rebuild makes both anew from the events, byte for byte.
+//
+// # Limits
+//
+// Events have no order between streams: position is the order of inserts, not of commits.
+// The list of charges follows the events by a moment. Streams and balances do not.
+//
+// Tables: ledger_events, ledger_postings, projections, charge_list, account_balances.
 package ledger
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -13,7 +41,14 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 )
 
-// ErrNotFound is returned by Load for a stream without events.
+//go:embed schema.sql
+var schema string
+
+// Schema returns the SQL that creates the tables of this package in an empty database. It
+// runs once, in a transaction.
+func Schema() string { return schema }
+
+// ErrNotFound is returned for a stream without events.
 var ErrNotFound = errors.New("no such charge")
 
 // Stream is the history of one charge and its fold.
@@ -23,90 +58,78 @@ type Stream struct {
 	Events []Recorded
 }
 
-// New is a stream that has no event yet.
-func New(id string) Stream { return Stream{ID: id, Charge: domain.Charge{ID: id}} }
-
 // Recorded is an event as it is stored.
 type Recorded struct {
-	ID         uuid.UUID
+	ID         uuid.UUID `db:"event_id"`
 	Version    int
 	Type       string
-	Data       []byte // a JSON object
-	Event      domain.Event
+	Data       []byte       // a JSON object
+	Event      domain.Event `db:"-"`
 	OccurredAt time.Time
-	RecordedAt time.Time // zero until it is read back
+	RecordedAt time.Time // zero until it is loaded
 }
 
-// At is the event at a version, which must be one of the stream's.
+// New returns a stream that has no event yet.
+func New(id string) Stream { return Stream{ID: id, Charge: domain.Charge{ID: id}} }
+
+// At returns the event at a version, which must be one of the stream's.
 func (s Stream) At(version int) Recorded { return s.Events[version-1] }
 
-// Head is the newest event.
+// Head returns the newest event.
 func (s Stream) Head() Recorded { return s.Events[len(s.Events)-1] }
 
-// Until is the stream as it was at a version.
-func (s Stream) Until(version int) Stream {
-	past := New(s.ID)
-	past.Events = s.Events[:version:version]
-	past.fold()
-	return past
-}
+// Until returns the stream as it was at a version.
+func (s Stream) Until(version int) Stream { return folded(s.ID, s.Events[:version:version]) }
 
-// View shows the charge as merchants see it.
+// View returns the charge as merchants see it.
 func (s Stream) View() domain.View { return s.Charge.View(s.Events[0].OccurredAt) }
 
-const selectStream = `
-select event_id,
-       version,
-       type,
-       data,
-       occurred_at,
-       recorded_at
-  from ledger_events
- where stream_id = $1
- order by version`
+func folded(id string, recorded []Recorded) Stream {
+	s := New(id)
+	s.Events = recorded
+	events := make([]domain.Event, len(recorded))
+	for i, e := range recorded {
+		events[i] = e.Event
+	}
+	s.Charge = domain.Fold(s.Charge, events...)
+	return s
+}
 
 // Load reads and folds a stream. ErrNotFound if it has no event.
 func Load(ctx context.Context, q postgres.Querier, id string) (Stream, error) {
-	stored, err := readStream(ctx, q, id)
+	stored, err := readStreams(ctx, q, []string{id})
 	if err != nil {
 		return Stream{}, fmt.Errorf("load stream %s: %w", id, err)
 	}
-	return replay(id, stored)
+	return decode(id, stored[0])
 }
 
-func readStream(ctx context.Context, q postgres.Querier, id string) (stored []eventRow, err error) {
-	rows, err := q.Query(ctx, selectStream, id)
-	if err != nil {
-		return nil, err
-	}
-	var e eventRow
-	_, err = pgx.ForEachRow(rows, e.columns(), func() error { stored = append(stored, e); return nil })
-	return stored, err
-}
-
-// Loader is Load for many at once: streams that are asked for at the same moment
-// share a round trip (postgres.Reads).
+// Loader loads streams. Calls that come at the same moment share a statement, see
+// postgres.Reads.
 type Loader struct {
-	together *postgres.Reads[string, []eventRow]
+	reads *postgres.Reads[string, []Recorded]
 }
 
-// NewLoader makes one. So many round trips are under way at a time, at most.
+// NewLoader makes a Loader that has at most so many statements in flight.
 func NewLoader(q postgres.Querier, most int) *Loader {
-	return &Loader{together: postgres.NewReads(most, func(ctx context.Context, ids []string) ([][]eventRow, error) {
+	return &Loader{postgres.NewReads(most, func(ctx context.Context, ids []string) ([][]Recorded, error) {
 		return readStreams(ctx, q, ids)
 	})}
 }
 
-// Load is the function of that name, in the company of others.
+// Load reads and folds a stream, as the function Load does.
 func (l *Loader) Load(ctx context.Context, id string) (Stream, error) {
-	stored, err := l.together.Ask(ctx, id)
+	stored, err := l.reads.Ask(ctx, id)
 	if err != nil {
 		return Stream{}, fmt.Errorf("load stream %s: %w", id, err)
 	}
-	return replay(id, stored)
+	return decode(id, stored)
 }
 
-const selectSeveral = `
+// selectStreams reads streams up to a place in the log. The coalesce keeps the planner
+// from the index of the log: it would read all of the log where it knows nothing of the
+// table.
+const selectStreams = `
 select stream_id,
        event_id,
        version,
@@ -116,67 +139,102 @@ select stream_id,
        recorded_at
   from ledger_events
  where stream_id = any($1)
+   and coalesce((txid, position) <= ($2, $3), false)
  order by stream_id, version`
 
-// readStreams reads the events of each stream. One alone costs less as Load has it.
-func readStreams(ctx context.Context, q postgres.Querier, ids []string) ([][]eventRow, error) {
-	all := make([][]eventRow, len(ids))
-	if len(ids) == 1 {
-		var err error
-		all[0], err = readStream(ctx, q, ids[0])
-		return all, err
-	}
-	rows, err := q.Query(ctx, selectSeveral, ids)
+// storedEvent is a row of selectStreams.
+type storedEvent struct {
+	StreamID string
+	Recorded
+}
+
+// readStreams reads all events of each stream.
+func readStreams(ctx context.Context, q postgres.Querier, ids []string) ([][]Recorded, error) {
+	rows, err := collect[storedEvent](q.Query(ctx, selectStreams, ids, uint64(math.MaxUint64), int64(math.MaxInt64)))
 	if err != nil {
 		return nil, err
 	}
-	found := make(map[string][]eventRow, len(ids))
-	var e eventRow
-	_, err = pgx.ForEachRow(rows, append([]any{&e.streamID}, e.columns()...), func() error {
-		found[e.streamID] = append(found[e.streamID], e)
-		return nil
-	})
+	found := byStream(rows)
+	streams := make([][]Recorded, len(ids))
 	for i, id := range ids {
-		all[i] = found[id]
+		streams[i] = found[id]
 	}
-	return all, err
+	return streams, nil
 }
 
-// replay makes a stream of its stored events. ErrNotFound if there is none.
-func replay(id string, stored []eventRow) (Stream, error) {
+func byStream(rows []storedEvent) map[string][]Recorded {
+	streams := map[string][]Recorded{}
+	for _, row := range rows {
+		streams[row.StreamID] = append(streams[row.StreamID], row.Recorded)
+	}
+	return streams
+}
+
+// decode makes a stream of its stored events. ErrNotFound if there is none.
+func decode(id string, stored []Recorded) (Stream, error) {
 	if len(stored) == 0 {
 		return Stream{}, fmt.Errorf("load stream %s: %w", id, ErrNotFound)
 	}
-	s := New(id)
-	s.Events = make([]Recorded, 0, len(stored))
-	for _, row := range stored {
-		e, err := domain.Decode(row.Type, row.Data)
-		if err != nil {
-			return Stream{}, fmt.Errorf("load stream %s at version %d: %w", id, row.Version, err)
+	events := slices.Clone(stored) // calls that share a statement have the same
+	for i, e := range events {
+		var err error
+		if events[i].Event, err = domain.Decode(e.Type, e.Data); err != nil {
+			return Stream{}, fmt.Errorf("load stream %s at version %d: %w", id, e.Version, err)
 		}
-		row.Event = e
-		s.Events = append(s.Events, row.Recorded)
 	}
-	s.fold()
-	return s, nil
+	return folded(id, events), nil
 }
 
-// fold makes the charge of a stream that has its events.
-func (s *Stream) fold() {
-	events := make([]domain.Event, len(s.Events))
-	for i, e := range s.Events {
-		events[i] = e.Event
+// collect reads the rows of a query into structs, by the names of the columns. The rows
+// have the error of the query too.
+func collect[T any](rows pgx.Rows, _ error) ([]T, error) {
+	return pgx.CollectRows(rows, pgx.RowToStructByName[T])
+}
+
+// collectValues does the same for rows of one column.
+func collectValues[T any](rows pgx.Rows, _ error) ([]T, error) {
+	return pgx.CollectRows(rows, pgx.RowTo[T])
+}
+
+// Owner is a stream and its merchant.
+type Owner struct {
+	StreamID   string
+	MerchantID string
+}
+
+// The functions that find a charge before its merchant is known are in schema.sql. They
+// see the charges of all merchants and return no more than the owner.
+const (
+	selectByID = `
+select stream_id,
+       merchant_id
+  from charge_by_id($1)`
+
+	selectByPaymentIntent = `
+select stream_id,
+       merchant_id
+  from charge_by_payment_intent($1, $2)`
+)
+
+// Find returns the owner of a stream. ErrNotFound if the stream has no event.
+func Find(ctx context.Context, q postgres.Querier, id string) (Owner, error) {
+	return find(ctx, q, selectByID, id)
+}
+
+// FindByPaymentIntent returns the owner of the charge that the provider captured under a
+// payment intent: at most one, by ledger_events_one_capture_per_reference. ErrNotFound
+// before the capture, and for an intent that is not ours.
+func FindByPaymentIntent(ctx context.Context, q postgres.Querier, provider, intent string) (Owner, error) {
+	return find(ctx, q, selectByPaymentIntent, provider, intent)
+}
+
+func find(ctx context.Context, q postgres.Querier, sql string, args ...any) (Owner, error) {
+	owners, err := collect[Owner](q.Query(ctx, sql, args...))
+	switch {
+	case err != nil:
+		return Owner{}, fmt.Errorf("find the charge of %v: %w", args, err)
+	case len(owners) == 0:
+		return Owner{}, fmt.Errorf("find the charge of %v: %w", args, ErrNotFound)
 	}
-	s.Charge = domain.Fold(s.Charge, events...)
-}
-
-type eventRow struct {
-	Recorded
-
-	streamID string // where rows are of several streams
-}
-
-// columns are event_id, version, type, data, occurred_at and recorded_at.
-func (e *eventRow) columns() []any {
-	return []any{(*[16]byte)(&e.ID), &e.Version, &e.Type, &e.Data, &e.OccurredAt, &e.RecordedAt}
+	return owners[0], nil
 }

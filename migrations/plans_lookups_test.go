@@ -40,8 +40,8 @@ func lookups() []lookup {
 		ownNumbers  = "pg_attribute_relid_attnum_index attrelid attnum"
 	)
 	return []lookup{
-		{in: "ledger", words: "order by version", api: true, args: "'ch_7'", ways: streamOnce},
-		{in: "ledger", words: "any($1)\n order", args: "'{ch_7,ch_8}'", ways: streamOnce},
+		{in: "ledger", words: "stream_id = any($1)", api: true, args: "'{ch_7}', '999999', 99", ways: streamOnce},
+		{in: "ledger", words: "stream_id = any($1)", args: page + ", '999999', 99", along: true, ways: streamOnce},
 		{in: "ledger", words: "occurred_at", args: "'ch_7', 'm7'", along: true, ways: streamOnce + " version merchant_id"},
 		{
 			in: "ledger", words: "and (created_at, charge_id) < ($2, $3)", api: true, args: "'m1', 'infinity', '', 10",
@@ -65,13 +65,12 @@ func lookups() []lookup {
 			in: "ledger", words: "limit $5", args: "'700', 5, '99999999', 99999999, 250",
 			along: true, ways: inOrder,
 		},
-		{in: "ledger", words: "(txid, position) <= ($2, $3)", args: page + ", '999999', 99", along: true, ways: streamOnce},
-		{in: "ledger", words: "with postings", args: page + ", " + pageVersions, along: true, ways: postingOnce},
+		{in: "ledger", words: "insert into account_balances", args: "1, " + page + ", " + pageVersions, along: true, ways: postingOnce},
 		{
 			in: "ledger", words: "delete from charge_list", args: "1000", along: true,
-			ways: "charge_list_once generation, charge_list_by_time generation, charge_list_by_order generation, charge_list_by_status generation",
+			ways: "charge_list_once generation, charge_list_by_time generation, charge_list_by_order generation, " +
+				"charge_list_by_status generation, account_balances_once generation",
 		},
-		{in: "ledger", words: "delete from account_balances", args: "1000", along: true, ways: "account_balances_once generation"},
 
 		{in: "idempotency", words: "as asked", api: true, args: "'m1', '{POST /v1/charges}', '{key-7}'", ways: keyOnce},
 		{in: "idempotency", words: "as asked", args: "'m1', '{POST /v1/charges,POST /v1/charges}', '{key-7,key-8}'", ways: keyOnce},

@@ -209,7 +209,7 @@ execute function hide()`, pgx.QueryExecModeSimpleProtocol)
 		t.Fatal(err)
 	}
 	t.Cleanup(proxied.Close)
-	proxy.Arm(failpoint.After, 4) // nothing else has as many statements
+	proxy.Arm(failpoint.After, 5) // nothing else has as many statements
 	var out strings.Builder
 	err = (rebuildCmd{}).rebuild(t.Context(), proxied, &out, io.Discard)
 	if err == nil || proxy.Cuts() != 1 || out.String() != "" {
