@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -101,11 +102,27 @@ type event struct {
 	RecordedAt time.Time       `json:"recorded_at"`
 }
 
-// send posts an order under a new key and returns the charge as it was accepted.
+// accept posts an order under a new key and returns the charge as it was accepted.
+func (c *client) accept(ctx context.Context, o order) (charge, error) {
+	body, err := json.Marshal(o)
+	if err != nil {
+		return charge{}, err
+	}
+	got, _, err := c.insist(ctx, request{key: "key-" + unique(), body: body})
+	var accepted charge
+	if err != nil || got.Status != http.StatusAccepted || json.Unmarshal(got.Body, &accepted) != nil {
+		return charge{}, fmt.Errorf("a charge is answered %d %s: %w", got.Status, got.Body, err)
+	}
+	return accepted, nil
+}
+
 func (d *deployment) send(t *testing.T, o order) charge {
 	t.Helper()
-	got := d.insist(t, request{key: "key-" + unique(), body: o.body(t)})
-	return acceptedCharge(t, got)
+	c, err := d.client.accept(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
 }
 
 func acceptedCharge(t *testing.T, got answer) charge {

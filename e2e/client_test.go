@@ -2,8 +2,10 @@ package e2e_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -17,20 +19,6 @@ import (
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/robustness/traffic"
 )
-
-// once keeps net/http from retrying a request with an Idempotency-Key when a reused
-// connection is cut: the test must see what is unanswered.
-type once struct{ http.RoundTripper }
-
-func (o once) RoundTrip(r *http.Request) (*http.Response, error) {
-	r = r.Clone(r.Context())
-	r.GetBody = nil
-	return o.RoundTripper.RoundTrip(r)
-}
-
-func newTransport() *http.Transport {
-	return &http.Transport{MaxIdleConnsPerHost: 100, DisableCompression: true}
-}
 
 // client sends requests for one merchant, or for several in turn. It records the
 // keys that it sent and what was accepted under them.
@@ -49,14 +37,12 @@ type client struct {
 	violations []error // of the contract
 }
 
-// requestPatience is long: a program that dies closes its connections, so a client
-// waits only for a machine that is busy.
-const requestPatience = await.Stall
-
+// newClient returns a client that is patient: a program that dies closes its
+// connections, so a client waits only for a machine that is busy.
 func newClient(apis []string, apiKeys ...string) *client {
 	return &client{
 		apis: apis, tenants: tenants{apiKeys: apiKeys, of: map[string]string{}}, accepted: map[string]answer{}, merchant: true,
-		http: &http.Client{Transport: once{newTransport()}, Timeout: requestPatience},
+		http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100, DisableCompression: true}, Timeout: await.Stall},
 	}
 }
 
@@ -68,8 +54,13 @@ type request struct {
 	key    string // none where empty
 	body   []byte
 	header http.Header // wins over what is usual; a name without values is left out
-	api    string
+	to     address
 }
+
+// address finds an api for each attempt: one that was killed may be elsewhere.
+type address func(context.Context) (string, error)
+
+func at(url string) address { return func(context.Context) (string, error) { return url, nil } }
 
 // answer is what came back, whole.
 type answer struct {
@@ -78,31 +69,26 @@ type answer struct {
 	Body   []byte
 }
 
+// do sends a request once.
 func (c *client) do(ctx context.Context, r request) (answer, error) {
-	method, path, api := r.method, r.path, r.api
-	if method == "" {
-		method = http.MethodPost
+	api := c.apis[int(c.turn.Add(1))%len(c.apis)]
+	if r.to != nil {
+		var err error
+		if api, err = r.to(ctx); err != nil {
+			return answer{}, err
+		}
 	}
-	if path == "" {
-		path = "/v1/charges"
-	}
-	if api == "" {
-		api = c.apis[int(c.turn.Add(1))%len(c.apis)]
-	}
-	var body io.Reader = http.NoBody
-	if r.body != nil {
-		body = bytes.NewReader(r.body)
-	}
-	request, err := http.NewRequestWithContext(ctx, method, api+path, body)
+	path := cmp.Or(r.path, "/v1/charges")
+	request, err := http.NewRequestWithContext(ctx, cmp.Or(r.method, http.MethodPost), api+path, bytes.NewReader(r.body))
 	if err != nil {
 		return answer{}, err
 	}
+	request.GetBody = nil // else net/http itself retries a request with a key: the test must see what is unanswered
 	key := r.key
 	if given := r.header["Idempotency-Key"]; key == "" && len(given) == 1 {
 		key = given[0]
 	}
-	speaker := c.tenants.speaker(path, key)
-	request.Header.Set("Authorization", "Bearer "+speaker)
+	request.Header.Set("Authorization", "Bearer "+c.tenants.speaker(path, key))
 	if r.body != nil {
 		request.Header.Set("Content-Type", "application/json")
 	}
@@ -130,24 +116,70 @@ func (c *client) do(ctx context.Context, r request) (answer, error) {
 	return got, c.checkAnswer(request, got)
 }
 
-// try sends a request once. An accepted answer must equal the first one under its
-// key.
-func (c *client) try(ctx context.Context, r request) (answer, error) {
-	got, err := c.do(ctx, r)
-	if err != nil || got.Status != http.StatusAccepted {
-		return got, err
+// errDiffers says that one key was accepted with two answers.
+var errDiffers = errors.New("one key has two answers")
+
+// note records an accepted answer, which must equal the first one under its key.
+func (c *client) note(key string, got answer) error {
+	if got.Status != http.StatusAccepted || key == "" {
+		return nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	first, known := c.accepted[r.key]
+	first, known := c.accepted[key]
 	if !known {
-		c.accepted[r.key] = got
-		return got, nil
+		c.accepted[key] = got
+		return nil
 	}
-	if complaint := differ(first, got); complaint != "" {
-		return got, fmt.Errorf("%s: %s", r.key, complaint)
+	if !bytes.Equal(first.Body, got.Body) {
+		return fmt.Errorf("%w, %s and %s", errDiffers, first.Body, got.Body)
 	}
-	return got, nil
+	for _, name := range []string{"Content-Type", "Location", "Idempotency-Key", "Idempotency-Expires"} {
+		if x, y := first.Header.Get(name), got.Header.Get(name); x != y {
+			return fmt.Errorf("%w, with %s %q and %q", errDiffers, name, x, y)
+		}
+	}
+	return nil
+}
+
+// insist retries a request under the same key until it has a definitive answer: it
+// retries what is unanswered, unavailable or in flight. It returns how often. The
+// error is errDiffers where the key had another answer before.
+func (c *client) insist(ctx context.Context, r request) (got answer, retries int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, await.Stall)
+	defer cancel()
+	for ; ; retries++ {
+		got, err = c.do(ctx, r)
+		if err == nil && definitive(got) {
+			return got, retries, c.note(r.key, got)
+		}
+		if ctx.Err() != nil {
+			return got, retries, errors.Join(fmt.Errorf("no definitive answer to %s, last %d %s: %w", r.key, got.Status, got.Body, ctx.Err()), err)
+		}
+		c.retries.Add(1)
+		pause(ctx, 20*time.Millisecond)
+	}
+}
+
+func definitive(a answer) bool {
+	switch a.Status {
+	case http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests:
+		return false
+	default:
+		return a.Status < http.StatusInternalServerError
+	}
+}
+
+// get reads a path until it is answered, and decodes its JSON.
+func (c *client) get(ctx context.Context, path string, into any) error {
+	got, _, err := c.insist(ctx, request{method: http.MethodGet, path: path})
+	if err == nil && got.Status == http.StatusOK {
+		err = json.Unmarshal(got.Body, into)
+	}
+	if err != nil || got.Status != http.StatusOK {
+		return fmt.Errorf("%s is answered %d %s: %w", path, got.Status, got.Body, err)
+	}
+	return nil
 }
 
 // adopt records what other traffic of the merchant was answered, for the checks at
@@ -168,24 +200,6 @@ func (c *client) adopt(records []traffic.Record) {
 	}
 }
 
-// insist retries a request under the same key until it has a definitive answer: it
-// retries what is unanswered, unavailable or in flight. It returns how often.
-func (c *client) insist(ctx context.Context, r request) (got answer, retries int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, await.Stall)
-	defer cancel()
-	for ; ; retries++ {
-		got, err = c.try(ctx, r)
-		if err == nil && definitive(got) {
-			return got, retries, nil
-		}
-		if ctx.Err() != nil {
-			return got, retries, fmt.Errorf("no definitive answer to %s in %s, last %d %s: %w", r.key, await.Stall, got.Status, got.Body, err)
-		}
-		c.retries.Add(1)
-		pause(ctx, 50*time.Millisecond)
-	}
-}
-
 // do sends a request once.
 func (d *deployment) do(t *testing.T, r request) answer {
 	t.Helper()
@@ -196,12 +210,10 @@ func (d *deployment) do(t *testing.T, r request) answer {
 	return got
 }
 
-// get reads a path and decodes its JSON.
 func (d *deployment) get(t *testing.T, path string, into any) {
 	t.Helper()
-	got := d.do(t, request{method: http.MethodGet, path: path})
-	if err := json.Unmarshal(got.Body, into); err != nil || got.Status != http.StatusOK {
-		t.Fatalf("%s is answered %d %s: %v", path, got.Status, got.Body, err)
+	if err := d.client.get(t.Context(), path, into); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -213,15 +225,6 @@ func (d *deployment) insist(t *testing.T, r request) answer {
 		t.Fatal(err)
 	}
 	return got
-}
-
-func definitive(a answer) bool {
-	switch a.Status {
-	case http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests:
-		return false
-	default:
-		return a.Status < http.StatusInternalServerError
-	}
 }
 
 // problem is an RFC 9457 problem as payonce sends it.

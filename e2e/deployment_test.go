@@ -14,7 +14,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/robustness/fleet"
@@ -26,9 +25,9 @@ type setup struct {
 	apis           int
 	workers        int
 	oneMerchant    bool
-	gated          bool // gates stand between the workers and the provider, and before the shop
-	providerEvents bool // the provider sends its events to the apis
-	server         *server
+	gated          bool           // gates stand between the workers and the provider, and before the shop
+	providerEvents bool           // the provider sends its events to the apis
+	on             *server        // the shared one where nil
 	stock          map[string]int // of the first merchant, beside 10,000 of tshirt and mug
 
 	apiEnv    map[string]string
@@ -40,13 +39,12 @@ type setup struct {
 // deployment is a payonce of its own: databases, a sandbox, apis and workers, all
 // of them real programs.
 type deployment struct {
-	fleet.World
+	*world
 	setup
 
 	gates     *gates
 	forwarder *eventForwarder
 	client    *client
-	tables    *pgxpool.Pool
 }
 
 // processSecrets are the secrets of all deployments of this process, and the API key
@@ -70,26 +68,26 @@ const (
 // the programs are stopped.
 func deploy(t *testing.T, s setup) *deployment {
 	t.Helper()
-	if s.server == nil {
-		s.server = sharedServer(t)
+	if s.on == nil {
+		s.on = sharedServer(t)
 	}
-	b := binaries(t)
-	service, provider, err := s.server.copyTemplates(t.Context(), b)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.server.dropAtEnd(t, service, provider)
-	d := &deployment{setup: s, World: fleet.World{Binaries: b, Log: t.TempDir(), Service: s.server.url(service), Books: s.server.url(provider)}}
-	d.Secrets, _ = processSecrets()
-	d.tables = openTables(t, d.Service)
-	t.Cleanup(func() { d.end(t) })
-
+	d := &deployment{setup: s}
 	events := ""
 	if s.providerEvents {
 		d.forwarder = newEventForwarder(t)
 		events = d.forwarder.server.URL
 	}
-	d.startSandbox(t, d.SandboxEnv(events))
+	var err error
+	d.world, err = s.on.openWorld(t.Context(), binaries(t), binaries(t), t.TempDir(), events)
+	t.Cleanup(func() {
+		if err := d.close(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.end(t) })
 	shop := d.Sandbox.URL()
 	if s.gated {
 		d.gates = newGates(t, d.Sandbox.URL(), s.workers)
@@ -99,16 +97,6 @@ func deploy(t *testing.T, s setup) *deployment {
 	d.supply(t)
 	d.startServices(t)
 	return d
-}
-
-func (d *deployment) startSandbox(t *testing.T, env map[string]string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
-	defer cancel()
-	var err error
-	if d.Sandbox, err = d.Start(ctx, "sandbox", d.Binaries.Sandbox, env); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // supply sets the first merchant's stock. The other merchant has none of a SKU that
@@ -124,16 +112,6 @@ values ($1, $3, $4, $4), ($2, $3, case when $3 in ('tshirt', 'mug') then $4 else
 	for sku, quantity := range d.stock {
 		d.exec(t, stock, merchant, neighbour, sku, int64(quantity))
 	}
-}
-
-func openTables(t *testing.T, url string) *pgxpool.Pool {
-	t.Helper()
-	pool, err := pgxpool.New(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	return pool
 }
 
 // startServices starts apis and workers, all at once.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -22,17 +23,22 @@ import (
 func (d *deployment) end(t *testing.T) {
 	t.Helper()
 	if d.client != nil && !t.Failed() {
-		if d.workers > 0 {
-			d.clearFaults(t)
-			if d.gates != nil {
-				d.gates.open()
-			}
-			d.drain(t)
-			d.checkProviderRecords(t)
+		d.clearFaults(t)
+		if d.gates != nil {
+			d.gates.open()
 		}
+		d.drain(t)
 		d.checkTenants(t)
 		d.checkAcceptedKeys(t)
-		d.checkAudit(t)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), await.Stall)
+		defer cancel()
+		violations, err := d.verdict(ctx)
+		if err != nil {
+			t.Error(err)
+		}
+		for _, violation := range violations {
+			t.Error(violation)
+		}
 	}
 	d.explain(t)
 	for _, p := range d.Processes() {
@@ -48,13 +54,9 @@ func (d *deployment) end(t *testing.T) {
 // drain waits until every message is done and every outcome is notified.
 func (d *deployment) drain(t *testing.T) {
 	t.Helper()
-	await.Progress(t, "every message is done and every outcome notified", func() (string, bool) {
-		left := row[int64](t, d, undone)
-		if left == 0 {
-			return "", true
-		}
-		return fmt.Sprintf("%d left: %s", left, row[string](t, d, stuck)), false
-	})
+	if err := d.quiet(context.WithoutCancel(t.Context()), await.Stall); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // explain logs what a failed test leaves: the timelines of charges, those first that
@@ -105,23 +107,40 @@ select coalesce(data ->> 'refund_id', stream_id)
 	}
 }
 
-// checkProviderRecords compares the records of the provider and the shop with the
-// ledger, by the checks of the audit.
-func (d *deployment) checkProviderRecords(t *testing.T) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), await.Stall)
-	defer cancel()
-	var books audit.Books
-	if err := readJSON(ctx, d.Sandbox.URL()+"/books", d.Secrets.Provider, &books); err != nil {
-		t.Fatal(err)
-	}
-	checks, err := audit.CompareBooks(ctx, d.tables, books)
+// verdict are the violations of what holds when all is quiet, as seen from outside: by
+// `payonce audit`, which asks the provider too, and by the records of the provider and
+// the shop.
+func (w *world) verdict(ctx context.Context) (violations []string, err error) {
+	out, auditErr := w.Run(ctx, "audit", "--json")
+	report, err := validate.ReadAudit(out)
 	if err != nil {
-		t.Error(err)
+		return nil, errors.Join(err, auditErr)
+	}
+	reconciled := false
+	for _, c := range report.Checks {
+		reconciled = reconciled || strings.HasPrefix(c.Name, "provider: ")
+		if c.Violated > 0 {
+			violations = append(violations, fmt.Sprintf("%s: %d of %d, %q", c.Name, c.Violated, c.Checked, c.Examples))
+		}
+	}
+	if !reconciled || report.OK != (len(violations) == 0) || report.OK != (auditErr == nil) {
+		violations = append(violations, fmt.Sprintf("audit: ok is %v, reconciled with the provider is %v, ended with %v", report.OK, reconciled, auditErr))
+	}
+	books, err := w.books(ctx)
+	if err != nil {
+		return violations, err
+	}
+	var recorded audit.Books
+	if text, err := json.Marshal(books); err != nil || json.Unmarshal(text, &recorded) != nil {
+		return violations, fmt.Errorf("books %+v: %w", books, err)
+	}
+	checks, err := audit.CompareBooks(ctx, w.tables, recorded)
+	if err != nil {
+		return violations, err
 	}
 	for _, c := range checks {
 		if c.Violated > 0 {
-			t.Errorf("%s: %d of %d violated: %q", c.Name, c.Violated, c.Checked, c.Examples)
+			violations = append(violations, fmt.Sprintf("%s: %d of %d, %q", c.Name, c.Violated, c.Checked, c.Examples))
 		}
 	}
 	const held = `
@@ -129,30 +148,11 @@ select count(*)
   from stock
  where available + reserved + sold <> supplied
     or reserved <> 0`
-	if n := row[int64](t, d, held); n != 0 {
-		t.Errorf("%d articles do not add up, or are still held", n)
+	var n int
+	if err := w.tables.QueryRow(ctx, held).Scan(&n); err != nil || n > 0 {
+		violations = append(violations, fmt.Sprintf("%d articles do not add up, or are still held (%v)", n, err))
 	}
-}
-
-// checkAudit runs `payonce audit`.
-func (d *deployment) checkAudit(t *testing.T) {
-	t.Helper()
-	out, err := d.run(t, "audit", "--json")
-	report, unreadable := validate.ReadAudit(out)
-	if unreadable != nil {
-		t.Errorf("audit printed %q: %v, %v", out, unreadable, err)
-		return
-	}
-	reconciled := false
-	for _, c := range report.Checks {
-		reconciled = reconciled || strings.HasPrefix(c.Name, "provider: ")
-		if c.Violated > 0 {
-			t.Errorf("audit: %s: %d of %d violated: %q", c.Name, c.Violated, c.Checked, c.Examples)
-		}
-	}
-	if err != nil || !report.OK || !reconciled {
-		t.Errorf("audit: ok is %v, reconciled with the provider is %v, ended with %v", report.OK, reconciled, err)
-	}
+	return violations, nil
 }
 
 // checkLogs reads the output of the programs: nothing on stdout, JSON lines on
@@ -187,15 +187,12 @@ func (d *deployment) checkLogs(t *testing.T) {
 }
 
 func lineWith(log []byte, word string) []byte {
-	if !bytes.Contains(log, []byte(word)) {
+	before, after, found := bytes.Cut(log, []byte(word))
+	if !found {
 		return nil
 	}
-	for line := range bytes.Lines(log) {
-		if bytes.Contains(line, []byte(word)) {
-			return line
-		}
-	}
-	return nil
+	end := max(0, bytes.IndexByte(after, '\n'))
+	return log[bytes.LastIndexByte(before, '\n')+1 : len(before)+len(word)+end]
 }
 
 // logEntry is a line of a log.

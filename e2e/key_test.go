@@ -60,7 +60,7 @@ func replayAfterTheEnd(t *testing.T, d *deployment) {
 	first := d.insist(t, r)
 	d.await(t, acceptedCharge(t, first).ID)
 	for _, api := range d.client.apis {
-		r.api = api
+		r.to = at(api)
 		again := d.insist(t, r)
 		if c := acceptedCharge(t, again); c.Status != "pending" || again.Header.Get("Idempotent-Replayed") != "true" {
 			t.Errorf("the replay says %s, replayed %q", c.Status, again.Header.Get("Idempotent-Replayed"))

@@ -45,7 +45,11 @@ func (d *deployment) control(t *testing.T, call func(context.Context, traffic.Sa
 	}
 }
 
-// records are what the provider and the shop have recorded.
+// books are the records of the provider and the shop.
+func (w *world) books(ctx context.Context) (traffic.Books, error) {
+	return traffic.Sandbox(w.Sandbox.URL()).Books(ctx)
+}
+
 func (d *deployment) records(t *testing.T) (b traffic.Books) {
 	t.Helper()
 	d.control(t, func(ctx context.Context, s traffic.Sandbox) (err error) { b, err = s.Books(ctx); return err })

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/local"
@@ -71,7 +72,6 @@ func (s *server) countTo(t *testing.T, number int64) {
 func restoreInto(t *testing.T, target *server, behind bool) {
 	t.Helper()
 	moved := target.database(t, "restored")
-	tables := openTables(t, moved)
 	d := deploy(t, setup{apis: 1, workers: 1})
 	d.process(t, newOrder(visa))
 	given := d.refund(t, d.paid(t, visa).ID, 400)
@@ -87,7 +87,6 @@ func restoreInto(t *testing.T, target *server, behind bool) {
 	d.clearFaults(t)
 
 	d.moveTo(t, moved)
-	d.tables = tables
 	worker := d.Workers[0]
 	if got := fetch(t, worker, "/readyz"); got.Status != http.StatusServiceUnavailable || !bytes.Contains(got.Body, []byte("payonce outbox repair")) {
 		t.Errorf("the worker's readiness is %d %s", got.Status, got.Body)
@@ -136,7 +135,7 @@ select i.message_id
 func (d *deployment) moveTo(t *testing.T, moved string) {
 	t.Helper()
 	loadDump(t, moved, dump(t, d.Service))
-	d.Service = moved
+	d.useDatabase(t, moved)
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
 	var err error
@@ -152,6 +151,17 @@ func (d *deployment) moveTo(t *testing.T, moved string) {
 	await.Progress(t, "the worker logs what is wrong", func() (string, bool) {
 		return worker.Tail(), strings.Contains(worker.Tail(), "payonce outbox repair")
 	})
+}
+
+// useDatabase makes another database that of the service.
+func (d *deployment) useDatabase(t *testing.T, url string) {
+	t.Helper()
+	d.Service = url
+	d.tables.Close()
+	var err error
+	if d.tables, err = pgxpool.New(t.Context(), url); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // dump writes a database into a file, as of now.
@@ -211,7 +221,7 @@ func TestRestore_ofAnOlderDump_capturesNothingTwice(t *testing.T) {
 	}
 
 	loadDump(t, moved, file)
-	d.Service, d.tables = moved, openTables(t, moved)
+	d.useDatabase(t, moved)
 	d.payonce(t, "outbox", "repair")
 	out, err := d.run(t, "audit", "--quiet")
 	for _, id := range []string{lost.ID, open.ID, given.ID} {

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/robustness/fleet"
@@ -111,19 +112,53 @@ func (s *server) templates(ctx context.Context, b fleet.Binaries) (service, prov
 	return service, provider, nil
 }
 
-// copyTemplates makes the two databases of a deployment.
-func (s *server) copyTemplates(ctx context.Context, b fleet.Binaries) (service, provider string, err error) {
-	fromService, fromProvider, err := s.templates(ctx, b)
+// world is one payonce: two databases, a sandbox, and the programs that a test starts.
+type world struct {
+	fleet.World
+
+	server    *server
+	databases []string
+	tables    *pgxpool.Pool // of the service's database
+}
+
+// openWorld copies the databases, which sound programs make, and starts a sandbox. The
+// provider sends its webhooks to the origin of events, or none where it is empty. What
+// openWorld returns has to be closed, also with an error.
+func (s *server) openWorld(ctx context.Context, sound, programs fleet.Binaries, log, events string) (*world, error) {
+	w := &world{World: fleet.World{Binaries: programs, Log: log}, server: s}
+	w.Secrets, _ = processSecrets()
+	service, provider, err := s.templates(ctx, sound)
 	if err != nil {
-		return "", "", err
+		return w, err
 	}
-	service, provider = "payonce_e2e_service_"+unique(), "payonce_e2e_provider_"+unique()
-	for name, template := range map[string]string{service: fromService, provider: fromProvider} {
-		if err := s.command(ctx, "create database "+quoted(name)+" template "+quoted(template)+" strategy file_copy"); err != nil {
-			return service, provider, err
+	for _, copied := range []struct {
+		template string
+		url      *string
+	}{{service, &w.Service}, {provider, &w.Books}} {
+		name := copied.template + "_" + unique()
+		w.databases = append(w.databases, name)
+		*copied.url = s.url(name)
+		if err := s.command(ctx, "create database "+quoted(name)+" template "+quoted(copied.template)+" strategy file_copy"); err != nil {
+			return w, err
 		}
 	}
-	return service, provider, nil
+	if w.tables, err = pgxpool.New(ctx, w.Service); err != nil {
+		return w, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	return w, w.StartSandbox(ctx, events)
+}
+
+// close removes the databases.
+func (w *world) close(ctx context.Context) (err error) {
+	if w.tables != nil {
+		w.tables.Close()
+	}
+	for _, name := range w.databases {
+		err = errors.Join(err, w.server.drop(ctx, name))
+	}
+	return err
 }
 
 func (s *server) dropTemplates() error {
@@ -143,19 +178,12 @@ func (s *server) database(t *testing.T, name string) string {
 	t.Helper()
 	name = "payonce_e2e_" + name + "_" + unique()
 	s.execute(t, "create database "+quoted(name))
-	s.dropAtEnd(t, name)
-	return s.url(name)
-}
-
-func (s *server) dropAtEnd(t *testing.T, names ...string) {
-	t.Helper()
 	t.Cleanup(func() {
-		for _, name := range names {
-			if err := s.drop(context.WithoutCancel(t.Context()), name); err != nil {
-				t.Error(err)
-			}
+		if err := s.drop(context.WithoutCancel(t.Context()), name); err != nil {
+			t.Error(err)
 		}
 	})
+	return s.url(name)
 }
 
 func (s *server) url(database string) string {

@@ -22,7 +22,7 @@ func soakDatabase(t *testing.T) {
 	t.Helper()
 	server, at := ownServer(t, local.Options{Fsync: true})
 	n, stops := soaked(t, "charges", 10_000, 60), soaked(t, "stops", 60, 2)
-	d := deploy(t, setup{apis: 2, workers: 2, server: at, stock: map[string]int{"tshirt": 2 * n}})
+	d := deploy(t, setup{apis: 2, workers: 2, on: at, stock: map[string]int{"tshirt": 2 * n}})
 	if got := row[string](t, d, `select concat_ws(' ', current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'))`); got != "on on on" {
 		t.Fatalf("fsync, full_page_writes and synchronous_commit are %s", got)
 	}
@@ -78,10 +78,10 @@ select count(*)
 func (d *deployment) recovered(t *testing.T, how string) {
 	t.Helper()
 	for _, api := range d.APIs {
-		r := request{key: "key-" + unique(), body: newOrder(visa).body(t), api: api.URL()}
+		r := request{key: "key-" + unique(), body: newOrder(visa).body(t), to: at(api.URL())}
 		if !await.Within(recoveryPatience, func() bool {
-			got, err := d.client.try(t.Context(), r)
-			return err == nil && definitive(got)
+			got, err := d.client.do(t.Context(), r)
+			return err == nil && definitive(got) && d.client.note(r.key, got) == nil
 		}) {
 			t.Errorf("%s after the server was back from its %s, %s accepts nothing", recoveryPatience, how, api.Name())
 			if _, _, err := d.client.insist(t.Context(), r); err != nil {

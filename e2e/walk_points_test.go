@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/payonce/payonce/internal/await"
@@ -61,20 +62,17 @@ type planned struct {
 	behind failpoint.Point
 }
 
-// aim is the plan's aim for a side and a fault.
-func (p planned) aim(side failpoint.Side, fault failpoint.Fault) failpoint.Aim {
-	return failpoint.Aim{Point: p.Point, Side: side, Fault: fault, Behind: p.behind}
-}
-
-// rest is what a program does when there is nothing to do.
+// rest is what a program does when there is nothing to do. It is watched once.
 type rest struct {
+	once    sync.Once
+	err     error
 	startup map[string]int // occurrences, by name
 	known   failpoint.Known
 }
 
 // polls reports whether a round trip prepares a poll. It comes with the program's
 // start, though not always before the first request.
-func (r rest) polls(name string) bool {
+func (r *rest) polls(name string) bool {
 	statement, prepares := strings.CutPrefix(name, "prepare ")
 	for poll := range r.known.Polls {
 		if prepares && strings.TrimPrefix(poll, "select set_config, ") == statement {
@@ -115,7 +113,7 @@ func awaitPolls(program string, plan *failpoint.Plan, since map[string]int) (all
 
 // watchRest starts a program with nothing to do, and looks twice: what it has done
 // more often the second time comes by itself.
-func (p *place) watchRest(ctx context.Context, program string) (rest, error) {
+func (p *place) watchRest(ctx context.Context, program string, r *rest) error {
 	known := failpoint.Known{Polls: map[string]bool{}, Never: map[string]bool{}}
 	for name := range noPoints {
 		known.Never[name] = true
@@ -128,22 +126,22 @@ func (p *place) watchRest(ctx context.Context, program string) (rest, error) {
 	v.live(ctx)
 	defer v.end()
 	if _, err := v.url(ctx); err != nil {
-		return rest{}, err
+		return err
 	}
 	var first map[string]int
 	for last := -1; last != len(first); {
 		last = len(first)
 		all, _, err := awaitPolls(program, plan, first)
 		if err != nil {
-			return rest{}, err
+			return err
 		}
 		first = all
 	}
 	second, empty, err := awaitPolls(program, plan, first)
 	if err != nil {
-		return rest{}, err
+		return err
 	}
-	r := rest{startup: map[string]int{}, known: known}
+	r.startup, r.known = map[string]int{}, known
 	for name, n := range second {
 		switch {
 		case known.Never[name]:
@@ -155,17 +153,17 @@ func (p *place) watchRest(ctx context.Context, program string) (rest, error) {
 			known.Never[name] = true
 		}
 	}
-	return r, nil
+	return nil
 }
 
 // record runs a scenario with nothing armed, twice. Points are what came up both
 // times. Those of the program's start are a scenario of their own, since they are
 // the same in all.
-func (p *place) record(ctx context.Context, s scenario, program string, r rest) (own, start course, err error) {
+func (p *place) record(ctx context.Context, way course, r *rest) (own, start course, err error) {
 	var takes [2]map[string]bool
 	var last []failpoint.Seen
 	for i := range takes {
-		result, err := p.run(ctx, s, program, r.known, failpoint.Aim{}, 0)
+		result, err := p.run(ctx, way, failpoint.Aim{}, 0)
 		if err != nil {
 			return own, start, err
 		}
@@ -177,8 +175,7 @@ func (p *place) record(ctx context.Context, s scenario, program string, r rest) 
 			takes[i][seen.String()] = true
 		}
 	}
-	own = course{scenario: s, program: program, known: r.known}
-	start = own
+	own, start = way, way
 	start.scenario.name = "start"
 	behind := failpoint.Point{}
 	for _, seen := range last {

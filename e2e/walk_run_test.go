@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,32 +39,31 @@ type running struct {
 	over     atomic.Bool // the victim is wanted no more
 	missed   atomic.Bool // the plan came to its aim when all was over, or its victim had ended
 
-	mu      sync.Mutex
-	current int // request
-	answers [][]answer
-	result  runResult
-	errs    []error
-	plans   []*failpoint.Plan
+	mu     sync.Mutex
+	first  answer
+	result runResult
+	errs   []error
+	plans  []*failpoint.Plan
 }
 
 // run does one job with one plan against a program that has just been started.
 // Errors are of the harness itself; what is wrong with the service is in the
 // result.
-func (p *place) run(ctx context.Context, s scenario, program string, known failpoint.Known, aim failpoint.Aim, second int) (runResult, error) {
+func (p *place) run(ctx context.Context, c course, aim failpoint.Aim, second int) (runResult, error) {
 	begun := time.Now()
 	p.runs++
-	j, err := s.prepare(ctx, p)
+	j, err := c.scenario.prepare(ctx, p)
 	if err != nil {
 		return runResult{}, fmt.Errorf("prepare: %w", err)
 	}
 	r := &running{
-		place: p, program: program, job: j, aim: aim, second: second, known: known, ctx: ctx,
-		victim: p.victim(program), answers: make([][]answer, len(j.requests)),
+		place: p, program: c.program, job: j, aim: aim, second: second, known: c.known, ctx: ctx,
+		victim: p.victim(c.program),
 	}
-	plan := failpoint.NewPlan(aim, known, r.strike)
+	plan := failpoint.NewPlan(aim, c.known, r.strike)
 	r.plans = []*failpoint.Plan{plan}
-	if program == "worker" {
-		if err := r.send(ctx, p.direct); err != nil {
+	if c.program == "worker" {
+		if err := r.send(ctx, nil); err != nil {
 			return runResult{}, err
 		}
 		if j.before != nil {
@@ -72,13 +72,16 @@ func (p *place) run(ctx context.Context, s scenario, program string, known failp
 			}
 		}
 	}
-	p.arm(program, plan)
+	p.arm(c.program, plan)
 	r.victim.live(ctx)
-	err = r.finish(ctx)
+	if err = r.finish(ctx); errors.Is(err, errNotQuiet) || errors.Is(err, context.DeadlineExceeded) {
+		r.complain("liveness: " + err.Error())
+		err = nil
+	}
 	r.end()
 	p.disarm()
 	if n := r.victim.ended; n > 0 {
-		r.complain(fmt.Sprintf("the %s ended by itself, %d times", program, n))
+		r.complain(fmt.Sprintf("the %s ended by itself, %d times", c.program, n))
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -92,22 +95,24 @@ func (p *place) run(ctx context.Context, s scenario, program string, known failp
 // finish waits until the job is done, and judges it.
 func (r *running) finish(ctx context.Context) error {
 	if r.program == "api" {
-		if err := r.send(ctx, r.victim.url); err != nil {
-			return r.unlessLate(err)
+		for range 1 + number(r.job.twice) {
+			if err := r.send(ctx, r.victim.url); err != nil {
+				return err
+			}
 		}
 		r.settle(ctx)
 		r.end()
 		if err := r.finishAll(ctx); err != nil {
-			return r.unlessLate(err)
+			return err
 		}
 		return r.judge(ctx)
 	}
 	if err := r.quiet(ctx, walkStall); err != nil {
-		return r.unlessLate(err)
+		return err
 	}
 	r.settle(ctx)
 	if err := r.quiet(ctx, walkStall); err != nil {
-		return r.unlessLate(err)
+		return err
 	}
 	r.end() // its polls would only slow the others down
 	return r.judge(ctx)
@@ -120,49 +125,37 @@ func (r *running) end() {
 	r.victim.end()
 }
 
-// unlessLate turns the end of patience into a violation.
-func (r *running) unlessLate(err error) error {
-	if errors.Is(err, errNotQuiet) || errors.Is(err, context.DeadlineExceeded) {
-		r.complain("liveness: " + err.Error())
-		return nil
-	}
-	return err
-}
-
 func (r *running) complain(what string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.result.violations = append(r.result.violations, what)
 }
 
-// send sends the job's requests, each until it is answered. While one is paused
-// or killed the client waits with it.
-func (r *running) send(ctx context.Context, url func(context.Context) (string, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, await.Stall)
-	defer cancel()
-	for i, request := range r.job.requests {
-		r.mu.Lock()
-		r.current = i
-		r.mu.Unlock()
-		got, err := r.insist(ctx, url, request)
-		if err != nil {
-			return err
-		}
-		r.note(i, got)
-		if r.job.twice {
-			if got, err = r.insist(ctx, url, request); err != nil {
-				return err
-			}
-			r.note(i, got)
-		}
+func (r *running) fail(err error) {
+	if err == nil {
+		return
 	}
-	return nil
-}
-
-func (r *running) note(i int, a answer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.answers[i] = append(r.answers[i], a)
+	r.errs = append(r.errs, err)
+}
+
+// send sends the request until it is answered, waiting for a victim that is paused or
+// killed. Another answer than before is a violation.
+func (r *running) send(ctx context.Context, to address) error {
+	request := r.job.request
+	request.to = to
+	got, _, err := r.client.insist(ctx, request)
+	if errors.Is(err, errDiffers) {
+		r.complain("one stored answer per key: " + err.Error())
+		err = nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err == nil && r.first.Status == 0 {
+		r.first = got
+	}
+	return err
 }
 
 // How long a program does nothing but poll before it counts as done: so long that
@@ -207,17 +200,14 @@ func (r *running) strike(f failpoint.Fault) {
 		r.missed.Store(true)
 		return
 	}
-	r.mu.Lock()
-	i := r.current
-	r.mu.Unlock()
 	if r.job.twice {
-		r.sendElsewhere(i, 300*time.Millisecond)
+		r.sendElsewhere(300 * time.Millisecond)
 	}
 	if f == failpoint.Kill {
 		r.killed(r.second)
 	}
 	if f == failpoint.Pause {
-		r.paused(i)
+		r.paused()
 	}
 }
 
@@ -234,15 +224,6 @@ func (r *running) killed(second int) {
 	r.plans = append(r.plans, next)
 }
 
-func (r *running) fail(err error) {
-	if err == nil {
-		return
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.errs = append(r.errs, err)
-}
-
 // rivalPatience is how long a paused victim's rival tries before the victim goes
 // on. It is shorter than the database's patience with a transaction that stands
 // still (idle_in_transaction_session_timeout, 10 s), so a rival that stands before
@@ -250,13 +231,13 @@ func (r *running) fail(err error) {
 const rivalPatience = 2500 * time.Millisecond
 
 // paused stops the victim while a rival does its work.
-func (r *running) paused(i int) {
+func (r *running) paused() {
 	if !r.signaled(syscall.SIGSTOP) {
 		return
 	}
 	finished := false
 	if r.program == "api" {
-		finished = r.sendElsewhere(i, rivalPatience)
+		finished = r.sendElsewhere(rivalPatience)
 	} else if helper, err := r.helper(r.ctx, "1"); err != nil {
 		r.fail(err)
 	} else {
@@ -273,13 +254,7 @@ func (r *running) paused(i int) {
 // signal arrived. A signal to a program that had ended by itself is no fault that the
 // walk may count.
 func (r *running) signaled(s syscall.Signal) bool {
-	var err error
-	r.victim.locked(func() {
-		if s == syscall.SIGKILL {
-			r.victim.strikes++
-		}
-		err = syscall.Kill(r.victim.pid, s)
-	})
+	err := r.victim.signal(s)
 	if errors.Is(err, syscall.ESRCH) {
 		r.missed.Store(true)
 		return false
@@ -288,50 +263,44 @@ func (r *running) signaled(s syscall.Signal) bool {
 	return err == nil
 }
 
-// sendElsewhere sends the request of the moment to the api that nothing happens
+// sendElsewhere sends the request to the api that nothing happens
 // to, as a client does that has waited too long.
-func (r *running) sendElsewhere(i int, patience time.Duration) bool {
+func (r *running) sendElsewhere(patience time.Duration) bool {
 	ctx, cancel := context.WithTimeout(r.ctx, patience)
 	defer cancel()
-	got, err := r.insist(ctx, r.direct, r.job.requests[i])
-	if err != nil {
-		return false
-	}
-	r.note(i, got)
-	return true
+	return r.send(ctx, nil) == nil
 }
 
-// judge checks every invariant.
+// judge sends the request once more and checks every invariant.
 func (r *running) judge(ctx context.Context) error {
-	first := make([]answer, len(r.job.requests))
-	for i, request := range r.job.requests {
-		again, err := r.insist(ctx, r.direct, request)
-		if err != nil {
+	if err := r.send(ctx, nil); err != nil {
+		return err
+	}
+	if r.first.Status != r.job.answer {
+		r.complain(fmt.Sprintf("the outcome: answered %d %s", r.first.Status, r.first.Body))
+	} else {
+		var got charge
+		if err := r.client.get(ctx, cmp.Or(r.job.path, r.first.Header.Get("Location")), &got); err != nil {
 			return err
 		}
-		r.note(i, again)
-		first[i] = r.answers[i][0]
-		for _, other := range r.answers[i][1:] {
-			if complaint := differ(first[i], other); complaint != "" && request.key != "" {
-				r.complain("one stored answer per key: " + complaint)
-			}
+		code := ""
+		if got.Failure != nil {
+			code = got.Failure.Code
+		}
+		if got.Status != r.job.status || code != r.job.code {
+			r.complain(fmt.Sprintf("the outcome: %s is %s %s, should be %s %s", got.ID, got.Status, code, r.job.status, r.job.code))
 		}
 	}
-	complaint, err := r.job.want(ctx, r.place, first)
-	if err != nil {
-		return err
+	violations, err := r.verdict(ctx)
+	for _, violation := range violations {
+		r.complain(violation)
 	}
-	if complaint != "" {
-		r.complain("the outcome: " + complaint)
+	return err
+}
+
+func number(yes bool) int {
+	if yes {
+		return 1
 	}
-	report, err := r.audited(ctx)
-	if err != nil {
-		return err
-	}
-	for _, c := range report.Checks {
-		if c.Violated > 0 {
-			r.complain(fmt.Sprintf("%s: %d of %d, %q", c.Name, c.Violated, c.Checked, c.Examples))
-		}
-	}
-	return nil
+	return 0
 }

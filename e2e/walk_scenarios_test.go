@@ -3,7 +3,6 @@ package e2e_test
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"time"
 )
@@ -16,16 +15,17 @@ type scenario struct {
 	prepare func(context.Context, *place) (job, error)
 }
 
-// job is what a run of a scenario has to do.
+// job is what a run of a scenario has to do: one request, until it is answered.
 type job struct {
-	requests []request // one after another, each until it is answered
-	// twice sends each request to another api too, while the fault strikes, and
-	// once more at the end.
+	request request
+	answer  int // its status
+	// twice sends the request to another api too, while the fault strikes.
 	twice bool
-	// before the worker starts, after the requests were answered.
+	// before the worker starts, after the request was answered.
 	before func(context.Context, *place) error
-	// want complains of an outcome that is not the scenario's.
-	want func(context.Context, *place, []answer) (string, error)
+	// path is where the outcome is shown; the answer's Location where empty.
+	path         string
+	status, code string // of the outcome, and of its failure
 }
 
 func scenarios() []scenario {
@@ -58,31 +58,7 @@ func scenarios() []scenario {
 // charged is a charge that comes to a status, with a failure's code.
 func charged(o order, status, code string) (job, error) {
 	body, err := json.Marshal(o)
-	return job{
-		requests: []request{{key: unique(), body: body}},
-		want: func(ctx context.Context, p *place, answers []answer) (string, error) {
-			return p.wantCharge(ctx, answers[0], status, code)
-		},
-	}, err
-}
-
-// wantCharge complains where the charge that was accepted did not come to it.
-func (p *place) wantCharge(ctx context.Context, accepted answer, status, code string) (string, error) {
-	if accepted.Status != http.StatusAccepted {
-		return fmt.Sprintf("the charge was answered %d %s", accepted.Status, accepted.Body), nil
-	}
-	var c charge
-	if err := p.get(ctx, accepted.Header.Get("Location"), &c); err != nil {
-		return "", err
-	}
-	got := ""
-	if c.Failure != nil {
-		got = c.Failure.Code
-	}
-	if c.Status != status || got != code {
-		return fmt.Sprintf("the charge %s is %s %s, should be %s %s", c.ID, c.Status, got, status, code), nil
-	}
-	return "", nil
+	return job{request: request{key: unique(), body: body}, answer: http.StatusAccepted, status: status, code: code}, err
 }
 
 // paidAhead is how many charges are paid at once for refunds to come.
@@ -92,11 +68,11 @@ const paidAhead = 12
 func refundOfAPaidCharge(ctx context.Context, p *place) (job, error) {
 	if len(p.paid) == 0 {
 		for range paidAhead {
-			id, err := p.accept(ctx, newOrder(visa))
+			c, err := p.client.accept(ctx, newOrder(visa))
 			if err != nil {
 				return job{}, err
 			}
-			p.paid = append(p.paid, id)
+			p.paid = append(p.paid, c.ID)
 		}
 		if err := p.finishAll(ctx); err != nil {
 			return job{}, err
@@ -104,36 +80,15 @@ func refundOfAPaidCharge(ctx context.Context, p *place) (job, error) {
 	}
 	id := p.paid[0]
 	p.paid = p.paid[1:]
-	return job{
-		requests: []request{{path: "/v1/charges/" + id + "/refunds", key: unique(), body: []byte(`{"amount":400}`)}},
-		want: func(ctx context.Context, p *place, answers []answer) (string, error) {
-			if answers[0].Status != http.StatusAccepted {
-				return fmt.Sprintf("the refund was answered %d %s", answers[0].Status, answers[0].Body), nil
-			}
-			var refund struct {
-				Status string `json:"status"`
-			}
-			err := p.get(ctx, answers[0].Header.Get("Location"), &refund)
-			if err == nil && refund.Status != "succeeded" {
-				return fmt.Sprintf("the refund of %s is %s", id, refund.Status), nil
-			}
-			return "", err
-		},
-	}, nil
+	return job{request: refundRequest(id, 400), answer: http.StatusAccepted, status: "succeeded"}, nil
 }
 
 // canceledCharge is canceled before a worker has processed it.
 func canceledCharge(ctx context.Context, p *place) (job, error) {
-	id, err := p.accept(ctx, newOrder(visa))
+	c, err := p.client.accept(ctx, newOrder(visa))
 	return job{
-		requests: []request{{path: "/v1/charges/" + id + "/cancel", key: unique(), body: []byte(`{}`)}},
-		want: func(ctx context.Context, p *place, answers []answer) (string, error) {
-			if answers[0].Status != http.StatusAccepted {
-				return fmt.Sprintf("the cancellation was answered %d %s", answers[0].Status, answers[0].Body), nil
-			}
-			accepted := answer{Status: http.StatusAccepted, Header: http.Header{"Location": {"/v1/charges/" + id}}}
-			return p.wantCharge(ctx, accepted, "failed", "canceled")
-		},
+		request: request{path: "/v1/charges/" + c.ID + "/cancel", key: unique(), body: []byte(`{}`)},
+		answer:  http.StatusAccepted, status: "failed", code: "canceled",
 	}, err
 }
 
@@ -161,7 +116,7 @@ func redeliveredCharge(_ context.Context, _ *place) (job, error) {
 		}
 		// Of the request and of the outcome.
 		var moved int
-		return p.db.QueryRow(ctx, redeliver, 2).Scan(&moved)
+		return p.tables.QueryRow(ctx, redeliver, 2).Scan(&moved)
 	}
 	return j, err
 }
@@ -169,25 +124,10 @@ func redeliveredCharge(_ context.Context, _ *place) (job, error) {
 // chargeWithAnEvent is a charge about which the provider sends an event before it was
 // processed. The event only wakes the worker.
 func chargeWithAnEvent(ctx context.Context, p *place) (job, error) {
-	id, err := p.accept(ctx, newOrder(visa))
-	if err != nil {
-		return job{}, err
-	}
-	event := intentEvent("payment_intent.succeeded", id)
+	c, err := p.client.accept(ctx, newOrder(visa))
+	event := intentEvent("payment_intent.succeeded", c.ID)
 	return job{
-		requests: []request{{
-			path: "/v1/webhooks/stripe", body: []byte(event),
-			header: http.Header{
-				"Authorization": nil, "Content-Type": {"application/json"},
-				"Stripe-Signature": {signed(p.Secrets.Events, time.Now(), event)},
-			},
-		}},
-		want: func(ctx context.Context, p *place, answers []answer) (string, error) {
-			if answers[0].Status != http.StatusOK {
-				return fmt.Sprintf("the event was answered %d %s", answers[0].Status, answers[0].Body), nil
-			}
-			accepted := answer{Status: http.StatusAccepted, Header: http.Header{"Location": {"/v1/charges/" + id}}}
-			return p.wantCharge(ctx, accepted, "succeeded", "")
-		},
-	}, nil
+		request: eventRequest(signed(p.Secrets.Events, time.Now(), event), event),
+		answer:  http.StatusOK, path: "/v1/charges/" + c.ID, status: "succeeded",
+	}, err
 }

@@ -67,7 +67,7 @@ func TestWalk(t *testing.T) {
 		t.Error(err)
 	}
 	var table strings.Builder
-	w.print(&table, time.Since(begun))
+	w.print(&table, courses, time.Since(begun))
 	t.Logf("the crash walk, -walk-seed=%d\n%s%s", seed, table.String(), notRun(courses, targets))
 }
 
@@ -162,13 +162,13 @@ func notRun(courses []course, targets []target) string {
 // newWalker makes the grounds of a walk, until the test ends.
 func newWalker(t *testing.T, programs fleet.Binaries) *walker {
 	t.Helper()
-	g := &grounds{server: sharedServer(t), programs: programs, sound: binaries(t), dir: t.TempDir(), lanes: lanes}
+	g := &grounds{on: sharedServer(t), programs: programs, sound: binaries(t), dir: t.TempDir(), lanes: lanes}
 	t.Cleanup(func() {
 		if err := g.close(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
 		}
 	})
-	return &walker{grounds: g, lines: map[string]*line{}, stood: map[string]bool{}, report: t.Errorf}
+	return &walker{grounds: g, report: t.Errorf}
 }
 
 // hunt does the run of an address with programs of the caller's choice, -walk-times
@@ -193,7 +193,7 @@ func hunt(t *testing.T, programs fleet.Binaries, address string) (violations [][
 	var mu sync.Mutex
 	fired = true
 	err = each(t.Context(), w.grounds, slices.Repeat([]target{only}, *walkTimes), func(ctx context.Context, p *place, target target) error {
-		result, _, err := p.walkTo(ctx, courses[0], target)
+		result, err := p.walkTo(ctx, courses[0], target)
 		if err != nil {
 			// A mutant may break what comes before its point, too.
 			result.violations = append(result.violations, err.Error())

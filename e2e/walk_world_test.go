@@ -8,14 +8,15 @@ import (
 	"sync"
 	"time"
 
-	"github.com/payonce/payonce/internal/postgres"
+	"github.com/jackc/pgx/v5"
+
 	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/robustness/fleet"
 )
 
 // grounds are what all places of a walk share.
 type grounds struct {
-	server   *server
+	on       *server
 	programs fleet.Binaries // those under test; of a mutant where one is hunted
 	sound    fleet.Binaries // that make the template databases
 	dir      string
@@ -56,57 +57,47 @@ func (g *grounds) leave(ctx context.Context, p *place) error {
 }
 
 // close closes the places that are not in use.
-func (g *grounds) close(ctx context.Context) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	var errs []error
+func (g *grounds) close(ctx context.Context) (err error) {
 	for _, p := range g.idle {
-		errs = append(errs, p.close(ctx))
+		err = errors.Join(err, p.close(ctx))
 	}
-	g.idle = nil
-	return errors.Join(errs...)
+	return err
 }
 
-// place is a payonce of one lane: a database, a sandbox, an api without faults, and
-// the proxy and the gate before the victim.
+// place is the world of one lane, with an api without faults, and the proxy and the
+// gate before the victim.
 type place struct {
-	fleet.World
+	*world
 	*grounds
 
-	api   *fleet.Process
-	watch *failpoint.Watch // of the victim's database
-	calls *failpoint.Watch // of what a worker calls
-	proxy *failpoint.Proxy
-	gate  *failpoint.Gate
-	db    *postgres.DB
-	drops []string
+	api    *fleet.Process
+	client *client          // of that api, where a request names no other
+	watch  *failpoint.Watch // of the victim's database
+	calls  *failpoint.Watch // of what a worker calls
+	proxy  *failpoint.Proxy
+	gate   *failpoint.Gate
 
 	runs    int
 	spoiled bool     // something was violated in it
 	paid    []string // charges that succeeded, for refunds
 }
 
+// attemptPatience is after how long a client takes a request for lost.
+const attemptPatience = 15 * time.Second
+
 // newPlace opens a place. Where it fails, it leaves nothing behind.
 func (g *grounds) newPlace(ctx context.Context) (p *place, err error) {
-	p = &place{grounds: g, watch: failpoint.NewWatch(), calls: failpoint.NewWatch()}
-	p.spoiled = true // until it is open
+	p = &place{grounds: g, watch: failpoint.NewWatch(), calls: failpoint.NewWatch(), spoiled: true} // until it is open
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close(context.WithoutCancel(ctx)))
 		}
 	}()
-	p.Binaries = g.programs
-	p.Secrets, _ = processSecrets()
-	if p.Log, err = os.MkdirTemp(g.dir, "place-"); err != nil {
-		return p, err
-	}
-	service, provider, err := g.server.copyTemplates(ctx, g.sound)
-	p.drops = []string{service, provider}
+	log, err := os.MkdirTemp(g.dir, "place-")
 	if err != nil {
 		return p, err
 	}
-	p.Service, p.Books = g.server.url(service), g.server.url(provider)
-	if err := p.StartSandbox(ctx, ""); err != nil {
+	if p.world, err = g.on.openWorld(ctx, g.sound, g.programs, log, ""); err != nil {
 		return p, err
 	}
 	if p.proxy, err = failpoint.NewProxy(ctx, p.Service, p.watch); err != nil {
@@ -115,41 +106,29 @@ func (g *grounds) newPlace(ctx context.Context) (p *place, err error) {
 	if p.gate, err = failpoint.NewGate(ctx, p.Sandbox.URL(), p.calls); err != nil {
 		return p, err
 	}
-	p.db, err = postgres.Open(ctx, p.Service, postgres.Options{Application: "walk", MaxConns: 2, AllowUnsafeDurability: true})
-	if err != nil {
-		return p, err
-	}
-	if _, err := p.db.Pool().Exec(ctx, `update merchants set webhook_url = $1`, p.gate.URL()+"/shop/webhooks"); err != nil {
+	if _, err := p.tables.Exec(ctx, `update merchants set webhook_url = $1`, p.gate.URL()+"/shop/webhooks"); err != nil {
 		return p, err
 	}
 	if p.api, err = p.Start(ctx, "api", p.API, p.APIEnv()); err != nil {
 		return p, err
 	}
+	p.client = newClient([]string{p.api.URL()}, p.Secrets.API)
+	p.client.http.Timeout = attemptPatience
 	// What a program does only the first time that it meets a database, it does here.
-	if _, err := p.accept(ctx, newOrder(visa)); err != nil {
+	if _, err := p.client.accept(ctx, newOrder(visa)); err != nil {
 		return p, err
 	}
 	p.spoiled = false
 	return p, p.finishAll(ctx)
 }
 
-// Settings that let a run wait tenths of a second for what it breaks. The lease is
+// workerSettings let a run wait tenths of a second for what it breaks. The lease is
 // the shortest that the worker takes.
 func (p *place) workerSettings(database, provider, concurrency string) map[string]string {
 	env := p.WorkerEnv(provider)
 	env["DATABASE_URL"], env["WORKER_CONCURRENCY"] = database, concurrency
 	env["LEASE"], env["BACKOFF_BASE"], env["BACKOFF_CAP"] = "500ms", "20ms", "200ms"
 	return env
-}
-
-// victim is a program whose every round trip goes through the proxy and the gate.
-func (p *place) victim(program string) *victim {
-	env, path := p.APIEnv(), p.API
-	env["DATABASE_URL"] = p.proxy.URL()
-	if program == "worker" {
-		env, path = p.workerSettings(p.proxy.URL(), p.gate.URL(), "1"), p.Worker
-	}
-	return newVictim(fleet.Program{Name: "victim-" + program, Path: path, Env: env, Log: p.Log})
 }
 
 // arm puts a plan before a program. An api calls no server by HTTP: what passes the
@@ -182,25 +161,51 @@ func (p *place) finishAll(ctx context.Context) error {
 	return errors.Join(p.quiet(ctx, walkStall), helper.Kill())
 }
 
+// verdict is that of the world, and one more: a payment intent for each attempt. An
+// intent too many takes no money, so the audit accepts it of a real provider, which
+// forgets keys; the sandbox forgets none.
+func (p *place) verdict(ctx context.Context) ([]string, error) {
+	const tooMany = `
+select 'one payment intent per attempt: ' || made.charge || ' has ' || made.n
+  from (select charge, count(*) as n
+          from unnest($1::text[]) as charge
+         group by charge) as made
+ where made.n > 1 + (select count(*)
+                       from ledger_events
+                      where stream_id = made.charge
+                        and type = 'payment.attempt_failed.v1'
+                        and data ->> 'stage' = 'create')`
+	violations, err := p.world.verdict(ctx)
+	if err != nil {
+		return violations, err
+	}
+	books, err := p.books(ctx)
+	if err != nil {
+		return violations, err
+	}
+	var charges []string
+	for _, intent := range books.Intents {
+		charges = append(charges, intent.Reference)
+	}
+	found, err := p.tables.Query(ctx, tooMany, charges)
+	if err != nil {
+		return violations, err
+	}
+	repeated, err := pgx.CollectRows(found, pgx.RowTo[string])
+	return append(violations, repeated...), err
+}
+
 // close checks everything once more, since nothing may have happened to a run after
 // it was checked, and removes the place.
 func (p *place) close(ctx context.Context) (err error) {
 	if !p.spoiled && p.runs > 0 {
-		report, auditErr := p.audited(ctx)
-		err = auditErr
-		for _, c := range report.Checks {
-			if c.Violated > 0 {
-				err = errors.Join(err, fmt.Errorf("found only when the place was closed: %s: %q", c.Name, c.Examples))
-			}
+		violations, unjudged := p.verdict(ctx)
+		if err = unjudged; len(violations) > 0 {
+			err = errors.Join(err, fmt.Errorf("found only when the place was closed: %q", violations))
 		}
 	}
-	for _, program := range []*fleet.Process{p.api, p.Sandbox} {
-		if program != nil {
-			err = errors.Join(err, program.Kill())
-		}
-	}
-	if p.db != nil {
-		p.db.Close()
+	if p.api != nil {
+		err = errors.Join(err, p.api.Kill())
 	}
 	if p.gate != nil {
 		p.gate.Close()
@@ -208,105 +213,11 @@ func (p *place) close(ctx context.Context) (err error) {
 	if p.proxy != nil {
 		p.proxy.Close()
 	}
-	for _, name := range p.drops {
-		err = errors.Join(err, p.server.drop(ctx, name))
+	if p.world == nil {
+		return err
 	}
-	return err
-}
-
-// victim is a program that may be struck at any of its round trips, also before it
-// listens. It is started again whenever it dies, until the run is over.
-type victim struct {
-	program fleet.Program
-
-	strikes int // that may end it
-	ended   int // lives that listened, and that no strike ended
-	stop    context.CancelFunc
-	gone    sync.WaitGroup
-
-	mu      sync.Mutex
-	pid     int
-	alive   chan struct{} // closed when process is set
-	process *fleet.Process
-	err     error
-}
-
-// newVictim makes a victim that is not started.
-func newVictim(program fleet.Program) *victim {
-	v := &victim{alive: make(chan struct{})}
-	program.Started = func(pid int) { v.locked(func() { v.pid = pid }) }
-	v.program = program
-	return v
-}
-
-func (v *victim) locked(do func()) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	do()
-}
-
-// live starts the victim, and starts it again whenever it dies.
-func (v *victim) live(ctx context.Context) {
-	ctx, v.stop = context.WithCancel(ctx)
-	v.gone.Go(func() {
-		for ctx.Err() == nil {
-			v.life(ctx)
-		}
-	})
-}
-
-func (v *victim) life(ctx context.Context) {
-	var before int
-	v.locked(func() { before = v.strikes })
-	p, err := fleet.Start(ctx, v.program)
-	if err != nil {
-		unexpected := false
-		v.locked(func() {
-			if unexpected = ctx.Err() == nil && v.strikes == before; unexpected {
-				v.err = errors.Join(v.err, err)
-			}
-		})
-		if unexpected {
-			pause(ctx, 50*time.Millisecond)
-		}
-		return
+	if p.Sandbox != nil {
+		err = errors.Join(err, p.Sandbox.Kill())
 	}
-	v.locked(func() { v.process = p; close(v.alive) })
-	select {
-	case <-p.Exited():
-	case <-ctx.Done():
-	}
-	v.locked(func() {
-		v.process, v.alive = nil, make(chan struct{})
-		if ctx.Err() == nil && v.strikes == before {
-			v.ended++
-		}
-	})
-	_ = p.Kill() // it may have ended by itself
-}
-
-// end kills the victim for good.
-func (v *victim) end() {
-	if v.stop != nil {
-		v.stop()
-	}
-	v.gone.Wait()
-}
-
-// url waits until the victim listens.
-func (v *victim) url(ctx context.Context) (string, error) {
-	for {
-		var p *fleet.Process
-		var alive chan struct{}
-		var err error
-		v.locked(func() { p, alive, err = v.process, v.alive, v.err })
-		if p != nil {
-			return p.URL(), nil
-		}
-		select {
-		case <-alive:
-		case <-ctx.Done():
-			return "", errors.Join(fmt.Errorf("%s does not listen: %w", v.program.Name, ctx.Err()), err)
-		}
-	}
+	return errors.Join(err, p.world.close(ctx))
 }

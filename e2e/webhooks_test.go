@@ -117,5 +117,8 @@ func (d *deployment) shopLearns(t *testing.T, secret string) {
 	d.Secrets.Shop = secret
 	env := d.SandboxEnv("")
 	env["HTTP_ADDR"] = strings.TrimPrefix(d.Sandbox.URL(), "http://")
-	d.startSandbox(t, env)
+	var err error
+	if d.Sandbox, err = d.Start(t.Context(), "sandbox", d.Binaries.Sandbox, env); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/payonce/payonce/internal/await"
@@ -70,27 +69,25 @@ select concat_ws(' ', (select count(*) from ledger_events), (select count(*) fro
                  (select string_agg(concat_ws(' ', txid, position), ' ' order by generation) from projections))`
 
 // quiet waits until nothing is left to be done, and gives up when nothing has
-// changed for stall.
-func (p *place) quiet(ctx context.Context, stall time.Duration) error {
+// changed for stall. It waits for a server that restarts.
+func (w *world) quiet(ctx context.Context, stall time.Duration) error {
 	var left int64
-	var seen, last string
+	var seen, last, what string
 	var err error
 	for last = "nothing"; last != seen; {
 		last = seen
-		done := await.Within(stall, func() bool {
-			if err = p.db.QueryRow(ctx, undone).Scan(&left); err == nil && left > 0 {
-				err = p.db.QueryRow(ctx, progress).Scan(&seen)
+		if !await.Within(stall, func() bool {
+			if err = w.tables.QueryRow(ctx, undone).Scan(&left); err == nil && left > 0 {
+				err = w.tables.QueryRow(ctx, progress).Scan(&seen)
 			}
-			return err != nil || left == 0 || seen != last
-		})
+			return err == nil && (left == 0 || seen != last) || ctx.Err() != nil
+		}) {
+			break
+		}
 		if err != nil || left == 0 {
 			return err
 		}
-		if !done {
-			break
-		}
 	}
-	var what string
-	err = p.db.QueryRow(ctx, stuck).Scan(&what)
-	return errors.Join(fmt.Errorf("%w, and nothing changed for %s: %d things, of them %s", errNotQuiet, stall, left, strings.TrimSpace(what)), err)
+	err = errors.Join(err, w.tables.QueryRow(ctx, stuck).Scan(&what))
+	return errors.Join(fmt.Errorf("%w, and nothing changed for %s: %d things, of them %s", errNotQuiet, stall, left, what), err)
 }
