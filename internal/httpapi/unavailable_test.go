@@ -2,7 +2,9 @@ package httpapi_test
 
 import (
 	"context"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -127,15 +129,39 @@ delete from schema_migrations
 	})
 }
 
+// broken is a body whose sender makes the reader panic.
+type broken struct{ io.Reader }
+
+func (broken) Read([]byte) (int, error) { panic("planted") }
+
 func TestPanic(t *testing.T) {
 	t.Parallel()
 	w := serveOn(t, testdb.Reused(t), func(api *httpapi.Config) {
 		api.Ready = func(context.Context) (string, error) { panic("planted") }
+		api.Metrics = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("planted") })
 	})
-	wantProblem(t, w.send(t, get("/readyz")), "/problems/unavailable")
+	for _, path := range []string{"/readyz", "/metrics"} {
+		wantProblem(t, w.send(t, get(path)), "/problems/unavailable")
+	}
 	for _, want := range []string{`"handler panicked"`, "planted", `"status":503`, "server.go"} {
 		if !strings.Contains(w.log.String(), want) {
 			t.Errorf("the log lacks %s:\n%s", want, w.log)
+		}
+	}
+	limited := newAPI(w.api, w.log)
+	takesEvents(limited)
+	limited.Limits = httpapi.Limits{InFlight: 1, PerMerchant: 1, Authenticating: 1, Auditing: 1}
+	handler := judged(t, made(t, limited).Handler())
+	for range 3 { // none holds a place
+		for _, c := range []call{post("key-1", body()), signed("{}")} {
+			r := httptest.NewRequestWithContext(t.Context(), c.method, c.path, broken{})
+			r.Header = c.header
+			recorder := httptest.NewRecorder()
+			handler.ServeHTTP(recorder, r)
+			a := answer{recorder.Code, recorder.Header(), recorder.Body.String()}
+			if p := wantProblem(t, a, "/problems/unavailable"); strings.Contains(p.Detail, "in flight") {
+				t.Errorf("%s: a panic has kept its place: %s", c.path, a.body)
+			}
 		}
 	}
 	w.accept(t, "key-1", body())
