@@ -83,10 +83,14 @@ func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 func (a *API) admit(ctx context.Context, k credentials) (session, error) {
 	id := sha256.Sum256([]byte(k.apiKey))
 	merchant, recent := a.recent.Get(id)
-	if recent && !a.allows(merchant) {
+	if recent && !a.limits.rates.allow(merchant, a.Now()) {
 		return session{}, errRate
 	}
-	s, err := a.readSession(ctx, k, merchant)
+	read := a.readUnknown
+	if recent {
+		read = a.readRecent
+	}
+	s, err := read(ctx, k, merchant)
 	if errors.Is(err, merchants.ErrUnauthorized) {
 		a.recent.Remove(id)
 	}
@@ -94,25 +98,28 @@ func (a *API) admit(ctx context.Context, k credentials) (session, error) {
 		return session{}, err
 	}
 	a.recent.Add(id, s.merchant.ID)
-	if !recent && !a.allows(s.merchant.ID) {
+	if !recent && !a.limits.rates.allow(s.merchant.ID, a.Now()) {
 		return session{}, errRate
 	}
 	return s, nil
 }
 
-// readSession reads the session of an API key: of one that was valid lately for a
-// merchant in a batch with others, of any other key individually and in a queue of its own.
-func (a *API) readSession(ctx context.Context, k credentials, recent string) (s session, err error) {
-	if recent == "" {
-		leave, err := a.limits.unknown.enter(ctx, "")
-		if err != nil {
-			return session{}, err
-		}
-		defer leave()
-		s.merchant, err = merchants.Authenticate(ctx, a.DB, k.apiKey)
-		return s, err
+// readUnknown reads the session of an API key that was not valid lately, individually and in
+// a queue of its own.
+func (a *API) readUnknown(ctx context.Context, k credentials, _ string) (s session, err error) {
+	leave, err := a.limits.unknown.enter(ctx, "")
+	if err != nil {
+		return session{}, err
 	}
-	leave, err := a.limits.known.enter(ctx, recent)
+	defer leave()
+	s.merchant, err = merchants.Authenticate(ctx, a.DB, k.apiKey)
+	return s, err
+}
+
+// readRecent reads the session of an API key that was valid lately for a merchant, in a
+// batch with others.
+func (a *API) readRecent(ctx context.Context, k credentials, merchant string) (session, error) {
+	leave, err := a.limits.known.enter(ctx, merchant)
 	if err != nil {
 		return session{}, err
 	}
@@ -125,7 +132,7 @@ func (a *API) readSession(ctx context.Context, k credentials, recent string) (s 
 			defer read()
 		}
 	}
-	s, err = sessions.Ask(ctx, k)
+	s, err := sessions.Ask(ctx, k)
 	switch {
 	case err != nil:
 		return session{}, fmt.Errorf("authenticate: %w", err)
@@ -190,7 +197,7 @@ func (a *API) headerKeyOf(c echo.Context) idempotency.Key {
 	if c.Request().Method != http.MethodPost || !slices.Contains(keyed, c.Path()) || a.NaturalKeys || a.Intake.Keys.Cache != nil {
 		return idempotency.Key{}
 	}
-	key, err := givenKey(c)
+	key, err := givenKey(c.Request().Header.Values(headerKey))
 	if err != nil {
 		return idempotency.Key{}
 	}
@@ -215,13 +222,13 @@ func (a *API) knownKeyOf(c echo.Context) idempotency.KeyState {
 // tenant is the database as the caller's merchant sees it.
 func (a *API) tenant(c echo.Context) *postgres.Tenant { return a.DB.Tenant(merchantOf(c).ID) }
 
-// needs refuses a request whose API key lacks the scope of the route, before the body is
-// read and before any stored answer counts: the refusal is not stored and leaves the key
-// free.
+// needs refuses a request whose API key lacks the scope of the route, if that has one,
+// before the body is read and before any stored answer counts: the refusal is not stored
+// and leaves the key free.
 func needs(scope merchants.Scope) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
-			if merchantOf(c).May(scope) {
+			if scope == "" || merchantOf(c).May(scope) {
 				return next(c)
 			}
 			c.Response().Header().Set(echo.HeaderWWWAuthenticate, fmt.Sprintf("Bearer error=%q, scope=%q", "insufficient_scope", scope))

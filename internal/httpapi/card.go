@@ -15,10 +15,10 @@ const (
 
 const uuidLength = 36
 
-// holdsCard tells whether a text holds what may be a card number: 13 to 19
-// digits that pass Luhn's check, with spaces or dashes of any kind between them,
-// and no letter at either end. Such a text is refused, so that no card is ever
-// kept here. The digits of a UUID do not count: one in some thousands would pass.
+// holdsCard reports whether a text holds what may be a card number: 13 to 19 digits that
+// pass Luhn's check, with spaces or dashes of any kind between them, and no letter at either
+// end. Such a text is refused, so that no card is ever kept here. The digits of a UUID do not
+// count: one in some thousands would pass.
 func holdsCard(s string) bool {
 	before := ' '
 	for i := 0; i < len(s); {
@@ -57,14 +57,14 @@ func startsWithCard(s string) bool {
 	return false
 }
 
-// separates counts what people paste between the digits of a card: a space, a
-// tab or a dash of any kind.
+// separates reports whether people paste a character between the digits of a card: a space,
+// a tab or a dash of any kind.
 func separates(r rune) bool {
 	return r == '\t' || unicode.Is(unicode.Zs, r) || unicode.Is(unicode.Pd, r)
 }
 
-// luhn is the check of ISO/IEC 7812: every second digit from the right is
-// doubled, and the digits of it all add up to a multiple of ten.
+// luhn is the check of ISO/IEC 7812: every second digit from the right is doubled, and the
+// digits of it all add up to a multiple of ten.
 func luhn(digits []byte) bool {
 	sum := 0
 	for i, d := range digits {

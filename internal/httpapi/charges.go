@@ -1,36 +1,71 @@
 package httpapi
 
 import (
-	"encoding/json"
-	"net/http"
 	"net/url"
-	"time"
 	"unicode/utf8"
 
 	"github.com/labstack/echo/v4"
 
 	"github.com/payonce/payonce/intake"
-	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/ledger"
 )
 
-// createCharge is POST /v1/charges. The body is judged before the key, so a
-// request that is refused for its body leaves the key free.
+// createCharge is POST /v1/charges. The body is judged before the key, so a request that
+// is refused for its body leaves the key free.
 func (a *API) createCharge(c echo.Context) error {
-	body, err := decode[intake.Charge](c)
+	body, err := decode[intake.Charge](c, false)
 	if err != nil {
 		return err
 	}
 	if err := validate(body); err != nil {
 		return err
 	}
-	request, err := a.keyed(c, body, natural("charge", body.OrderID))
+	request, err := a.keyed(c, body, "charge", body.OrderID)
 	if err != nil {
 		return err
 	}
-	accepted, err := a.Intake.AcceptCharge(c.Request().Context(), account(merchantOf(c)), request, body)
-	return reply(c, accepted, err)
+	outcome, err := a.Intake.AcceptCharge(c.Request().Context(), account(merchantOf(c)), request, body)
+	return reply(c, outcome, err)
+}
+
+// cancelCharge is POST /v1/charges/{id}/cancel. Its body is empty or {}.
+func (a *API) cancelCharge(c echo.Context) error {
+	body, err := decode[struct{}](c, true)
+	if err != nil {
+		return err
+	}
+	id, err := chargeID(c)
+	if err != nil {
+		return err
+	}
+	request, err := a.keyed(c, body, "cancel", id)
+	if err != nil {
+		return err
+	}
+	outcome, err := a.Intake.CancelCharge(c.Request().Context(), account(merchantOf(c)), request, id)
+	return reply(c, outcome, err)
+}
+
+// createRefund is POST /v1/charges/{id}/refunds.
+func (a *API) createRefund(c echo.Context) error {
+	body, err := decode[intake.Refund](c, false)
+	if err != nil {
+		return err
+	}
+	if err := validateRefund(body); err != nil {
+		return err
+	}
+	id, err := chargeID(c)
+	if err != nil {
+		return err
+	}
+	request, err := a.keyed(c, body, refundOperation, id)
+	if err != nil {
+		return err
+	}
+	outcome, err := a.Intake.RequestRefund(c.Request().Context(), account(merchantOf(c)), request, id, body)
+	return reply(c, outcome, err)
 }
 
 func account(m merchants.Merchant) intake.Account {
@@ -39,71 +74,8 @@ func account(m merchants.Merchant) intake.Account {
 	}
 }
 
-// cancelCharge is POST /v1/charges/{id}/cancel. Its body is empty or {}.
-func (a *API) cancelCharge(c echo.Context) error {
-	body, err := decodeOptional[struct{}](c)
-	if err != nil {
-		return err
-	}
-	id, err := chargeID(c)
-	if err != nil {
-		return err
-	}
-	request, err := a.keyed(c, body, natural("cancel", id))
-	if err != nil {
-		return err
-	}
-	accepted, err := a.Intake.CancelCharge(c.Request().Context(), account(merchantOf(c)), request, id)
-	return reply(c, accepted, err)
-}
-
-// getCharge is GET /v1/charges/{id}: the fold of the stream as it is now.
-func (a *API) getCharge(c echo.Context) error {
-	s, err := a.load(c)
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, s.View())
-}
-
-type eventView struct {
-	Version    int             `json:"version"`
-	ID         string          `json:"id"`
-	Type       string          `json:"type"`
-	Data       json.RawMessage `json:"data"`
-	RecordedAt time.Time       `json:"recorded_at"`
-}
-
-// getEvents is GET /v1/charges/{id}/events: the stream itself.
-func (a *API) getEvents(c echo.Context) error {
-	s, err := a.load(c)
-	if err != nil {
-		return err
-	}
-	views := make([]eventView, len(s.Events))
-	for i, e := range s.Events {
-		views[i] = eventView{
-			Version: e.Version, ID: e.ID.String(), Type: e.Type, Data: e.Data, RecordedAt: e.RecordedAt.UTC(),
-		}
-	}
-	return c.JSON(http.StatusOK, map[string]any{"data": views})
-}
-
-// load reads the charge of the path, if it is the caller's.
-func (a *API) load(c echo.Context) (ledger.Stream, error) {
-	id, err := chargeID(c)
-	if err != nil {
-		return ledger.Stream{}, err
-	}
-	s, err := ledger.Load(c.Request().Context(), a.tenant(c), id)
-	if err == nil && s.Charge.MerchantID != merchantOf(c).ID {
-		return ledger.Stream{}, ledger.ErrNotFound
-	}
-	return s, err
-}
-
-// chargeID is the id in the path. What cannot be one is refused before anything
-// is stored about it.
+// chargeID is the id in the path. What cannot be one is refused before anything is stored
+// about it.
 func chargeID(c echo.Context) (string, error) {
 	id := param(c, "id")
 	if !utf8.ValidString(id) || hasNUL(id) || holdsCard(id) {
@@ -112,31 +84,7 @@ func chargeID(c echo.Context) (string, error) {
 	return id, nil
 }
 
-func (a *API) getBalances(c echo.Context) error {
-	balances, err := ledger.ReadBalances(c.Request().Context(), a.tenant(c), merchantOf(c).ID)
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, balances)
-}
-
-// getAudit is GET /v1/audit: every promise that our own tables can show, over what
-// is the caller's. It reads whole tables, so few are under way at a time.
-func (a *API) getAudit(c echo.Context) error {
-	merchant := merchantOf(c).ID
-	leave, err := a.limits.audits.enter(c.Request().Context(), merchant)
-	if err != nil {
-		return err
-	}
-	defer leave()
-	report, err := audit.Run(c.Request().Context(), a.tenant(c))
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, report)
-}
-
-// param is a part of the path, as it is meant: %63h_1 is ch_1.
+// param is a part of the path, decoded: %63h_1 is ch_1.
 func param(c echo.Context, name string) string {
 	raw := c.Param(name)
 	if c.Request().URL.RawPath == "" { // the router has matched what is decoded

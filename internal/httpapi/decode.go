@@ -17,12 +17,8 @@ var strictly = json.JoinOptions(json.RejectUnknownMembers(true), json.WithUnmars
 // decode reads a JSON object, strictly: one value, valid UTF-8, names as they are spelled
 // here and once each, integers that are integers. The standard decoder reads
 // {"amount":1,"AMOUNT":100} as 100; this one refuses it.
-func decode[T any](c echo.Context) (T, error) { return decodeBody[T](c, false) }
-
-// decodeOptional is decode for a body that may be empty, which equals {}.
-func decodeOptional[T any](c echo.Context) (T, error) { return decodeBody[T](c, true) }
-
-func decodeBody[T any](c echo.Context, optional bool) (T, error) {
+// An optional body may be empty, which equals {}.
+func decode[T any](c echo.Context, optional bool) (T, error) {
 	var none T
 	body, err := bodyOf(c)
 	if err != nil {
@@ -89,5 +85,5 @@ func unreadable(err error) problem {
 	return p
 }
 
-// hasNUL: PostgreSQL's text cannot hold the character, so nobody may send it.
+// hasNUL reports whether a text holds U+0000, which PostgreSQL's text cannot hold.
 func hasNUL(s string) bool { return strings.ContainsRune(s, 0) }

@@ -80,7 +80,7 @@ func unpack(name string) ([]byte, error) {
 }
 
 // getAsset is GET /openapi.yaml, GET /docs and the files of that page. A caller that has
-// the file already is told so.
+// the file already is answered 304.
 func (a *API) getAsset(c echo.Context) error {
 	r, h := c.Request(), c.Response().Header()
 	file, found := a.assets[r.URL.Path]
@@ -89,7 +89,7 @@ func (a *API) getAsset(c echo.Context) error {
 	}
 	h.Set(echo.HeaderContentType, file.mediaType)
 	h.Set("ETag", file.tag)
-	h.Set(echo.HeaderCacheControl, "no-cache") // it may be kept, and is asked for each time
+	h.Set(echo.HeaderCacheControl, "no-cache") // it may be kept, and is validated each time
 	if file.policy != "" {
 		h.Set(echo.HeaderContentSecurityPolicy, file.policy)
 	}
@@ -102,8 +102,8 @@ func (a *API) getAsset(c echo.Context) error {
 // refusesGzip matches an Accept-Encoding that names gzip with a weight of zero.
 var refusesGzip = regexp.MustCompile(`gzip\s*;\s*q=0(\.0*)?\s*(,|$)`)
 
-func gzipped() echo.MiddlewareFunc {
+func gzipped(h echo.HandlerFunc) echo.HandlerFunc {
 	return middleware.GzipWithConfig(middleware.GzipConfig{Skipper: func(c echo.Context) bool {
 		return refusesGzip.MatchString(c.Request().Header.Get(echo.HeaderAcceptEncoding))
-	}})
+	}})(h)
 }

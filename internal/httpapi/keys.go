@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -27,11 +28,11 @@ const (
 	headerTraceparent = "Traceparent"
 )
 
-// keyed reads the idempotency key of a request and fingerprints it: method,
-// path, merchant and the typed body, so that white space, the order of members
-// and escapes do not count. natural is the key that the request has by nature.
-func (a *API) keyed(c echo.Context, body any, natural naturalKey) (intake.Request, error) {
-	value, err := a.key(c, natural)
+// keyed reads the idempotency key of a request and fingerprints it: method, path, merchant
+// and the typed body, so that white space, the order of members and escapes do not count.
+// work and subject are what the request is about, for a natural key.
+func (a *API) keyed(c echo.Context, body any, work, subject string) (intake.Request, error) {
+	value, err := a.key(c, work, subject)
 	if err != nil {
 		return intake.Request{}, err
 	}
@@ -66,9 +67,8 @@ func operation(c echo.Context) string { return c.Request().Method + " " + c.Path
 // longestPreferredWait bounds Prefer: wait=N.
 const longestPreferredWait = 10 * time.Second
 
-// preferredWait reads Prefer: wait=N (RFC 7240, section 4.3), N in seconds, cut
-// to ten. Where it is not understood it is passed over, as the RFC asks; of
-// several, the first counts.
+// preferredWait reads Prefer: wait=N (RFC 7240, section 4.3), N in seconds, cut to ten. As
+// the RFC asks, a preference that is not understood is ignored; of several, the first counts.
 func preferredWait(values []string) (wait time.Duration, asked bool) {
 	for preference := range strings.SplitSeq(strings.Join(values, ","), ",") {
 		token, _, _ := strings.Cut(preference, ";") // no parameter of wait is known
@@ -85,7 +85,7 @@ func preferredWait(values []string) (wait time.Duration, asked bool) {
 	return 0, false
 }
 
-// refusal is the answer to a refusal of the business, as it is stored.
+// refusal is the answer to a business refusal, as it is stored.
 func (a *API) refusal(c echo.Context, err error) (idempotency.Answer, error) {
 	p := a.classify(err)
 	p.RetryWith = newKey // under this one the answer stays
@@ -149,63 +149,36 @@ func (a *API) getKey(c echo.Context) error {
 	return c.JSON(http.StatusOK, map[string]any{"data": views})
 }
 
-// naturalKey is the key that a request has by what it is about.
-type naturalKey struct {
-	idempotency.NaturalKey
-	yields bool // to the client's own key
-}
+// refundOperation is the one that may be meant twice: a charge can be refunded in parts, and
+// only the client can tell a second part from a repetition.
+const refundOperation = "refund"
 
-func natural(operation, subject string) naturalKey {
-	return naturalKey{NaturalKey: idempotency.NaturalKey{
-		Parts: []string{subject}, Operation: operation, Version: 1,
-	}}
-}
+// version is an Idempotency-Key that names a version of a natural key.
+var version = regexp.MustCompile(`^v([1-9][0-9]{0,2})$`)
 
-// unlessGiven is for operations that may be meant twice: a charge can be given
-// back in several parts, and only the client can tell a second part from a
-// repetition.
-func (n naturalKey) unlessGiven() naturalKey {
-	n.yields = true
-	return n
-}
-
-// key is the client's key or, in the mode of natural keys, that of the request
-// itself: an order is then charged once, whatever header comes with it. Only a
-// header that names a version, v2, means the same work once more, on purpose: the
-// order whose card was declined.
-func (a *API) key(c echo.Context, n naturalKey) (string, error) {
+// key is the client's key or, in the mode of natural keys, that of the request itself: an
+// order is then charged once, whatever header comes with it. Only a header that names a
+// version, v2, means the same work once more, on purpose: the order whose card was declined.
+func (a *API) key(c echo.Context, work, subject string) (string, error) {
 	given := c.Request().Header.Values(headerKey)
-	if a.NaturalKeys {
-		if version, named := versionIn(given); named {
-			n.Version = version
-			return n.String(), nil
-		}
-		if !n.yields || len(given) == 0 {
-			return n.String(), nil // made of what was checked already
-		}
+	if !a.NaturalKeys {
+		return givenKey(given)
 	}
-	return givenKey(c)
+	natural := idempotency.NaturalKey{Parts: []string{subject}, Operation: work, Version: 1}
+	named, _ := idempotency.ParseKey(given) // "" if it is not a key
+	if number := version.FindStringSubmatch(named); number != nil {
+		natural.Version, _ = strconv.Atoi(number[1]) // one to three digits
+	} else if work == refundOperation && len(given) > 0 {
+		return givenKey(given)
+	}
+	return natural.String(), nil // made of what was checked already
 }
 
 // givenKey is the client's key.
-func givenKey(c echo.Context) (string, error) {
-	key, err := idempotency.ParseKey(c.Request().Header.Values(headerKey))
+func givenKey(header []string) (string, error) {
+	key, err := idempotency.ParseKey(header)
 	if err == nil && holdsCard(key) {
 		return "", errCardAsKey
 	}
 	return key, err
-}
-
-// maxVersion bounds versions to what people count.
-const maxVersion = 999
-
-// versionIn reads v1, v2 and so on.
-func versionIn(values []string) (version int, named bool) {
-	key, err := idempotency.ParseKey(values)
-	digits, found := strings.CutPrefix(key, "v")
-	if err != nil || !found {
-		return 0, false
-	}
-	version, err = strconv.Atoi(digits)
-	return version, err == nil && version >= 1 && version <= maxVersion && strconv.Itoa(version) == digits
 }

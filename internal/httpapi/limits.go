@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/labstack/echo/v4"
 	"golang.org/x/sync/semaphore"
@@ -122,13 +123,13 @@ func (a *admission) uncount(merchant string) {
 // authenticated.
 type rates struct {
 	perSecond int
-	mu        sync.Mutex
-	of        map[string]*rate.Limiter
+
+	mu sync.Mutex
+	of map[string]*rate.Limiter
 }
 
-// allows reports whether a merchant may send one more request now, and counts it.
-func (a *API) allows(merchant string) bool {
-	r := &a.limits.rates
+// allow reports whether a merchant may send one more request now, and counts it.
+func (r *rates) allow(merchant string, now time.Time) bool {
 	if r.perSecond <= 0 {
 		return true
 	}
@@ -139,7 +140,7 @@ func (a *API) allows(merchant string) bool {
 		l = rate.NewLimiter(rate.Limit(r.perSecond), r.perSecond)
 		r.of[merchant] = l
 	}
-	return l.AllowN(a.Now(), 1)
+	return l.AllowN(now, 1)
 }
 
 // limitWork bounds the requests in flight. It reads their bodies before, so that a slow

@@ -3,24 +3,33 @@ package httpapi
 import (
 	"net/http"
 	"slices"
-	"strings"
 
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 	"github.com/labstack/echo/v4/middleware"
 
 	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/inbox"
 )
 
-// requestID keeps the caller's X-Request-Id if it is a short line of visible characters
-// and no card number, and makes one otherwise: it is stored with every event.
-func requestID(next echo.HandlerFunc) echo.HandlerFunc {
+const (
+	maxRequestID = 128  // characters
+	corsAge      = 3600 // seconds for which a browser may keep the answer to a preflight
+)
+
+// identify keeps the caller's X-Request-Id if it is a short line of visible characters
+// and no card number, and makes one otherwise: it is stored with every event. So is a
+// traceparent, which is dropped if it holds a card number.
+func identify(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		id := c.Request().Header.Get(echo.HeaderXRequestID)
 		if !isReference(id, maxRequestID) || holdsCard(id) {
 			id = uuid.NewString()
 		}
 		c.Response().Header().Set(echo.HeaderXRequestID, id)
+		if slices.ContainsFunc(c.Request().Header.Values(headerTraceparent), holdsCard) {
+			c.Request().Header.Del(headerTraceparent)
+		}
 		return next(c)
 	}
 }
@@ -55,8 +64,6 @@ func limitBody(next echo.HandlerFunc) echo.HandlerFunc {
 		return next(c)
 	}
 }
-
-const corsAge = 3600 // seconds for which a browser may keep the answer to a preflight
 
 // cors lets the pages of a.Origins call the API from a browser and read the headers of its
 // answers. It sends no Access-Control-Allow-Credentials: the API knows no cookies, and a
@@ -105,7 +112,6 @@ func (a *API) accessLog() echo.MiddlewareFunc {
 				attrs = append(attrs, "error", cause.Error())
 			}
 			a.Log.InfoContext(c.Request().Context(), "request", attrs...)
-			a.Observer.answered(c, v)
 			return nil
 		},
 	})
@@ -116,22 +122,73 @@ func (a *API) panicked(c echo.Context, err error, stack []byte) error {
 	return err
 }
 
-// trace lets the observer see a request of the API from before its first middleware to the
-// end of its answer.
-func (a *API) trace(next echo.HandlerFunc) echo.HandlerFunc {
-	return func(c echo.Context) error {
-		if a.Observer.Serving == nil || !strings.HasPrefix(c.Path(), "/v1/") {
-			return next(c)
-		}
-		r := c.Request()
-		parents := r.Header.Values(headerTraceparent)
-		if slices.ContainsFunc(parents, holdsCard) {
-			parents = nil // it would be stored
-		}
-		ctx, served := a.Observer.Serving(r.Context(), usualMethod(r.Method), c.Path(), parents)
-		c.SetRequest(r.WithContext(ctx))
-		err := next(c)
-		served(c.Response().Status, keyResult(c))
-		return err
+// Answer is a request with its answer. The caller chooses none of its values.
+type Answer struct {
+	Method string // "other" unless it is a usual one
+	Route  string // as it is registered, "" where there is none
+	Status int
+	// Key is what the request's idempotency key led to, "" where none was read.
+	Key KeyResult
+	// Event is what became of a provider event about one of our charges.
+	Event inbox.Reception
+}
+
+// KeyResult is what an idempotency key led to.
+type KeyResult string
+
+// What a key leads to.
+const (
+	KeyFirst       KeyResult = "first"       // the answer is stored under it now
+	KeyReplayed    KeyResult = "replayed"    // a stored answer
+	KeyReused      KeyResult = "reused"      // another request's
+	KeyExpired     KeyResult = "expired"     // a tombstone
+	KeyInUse       KeyResult = "in_use"      // its first request did not end in time
+	KeyUnavailable KeyResult = "unavailable" // the store could not say
+)
+
+// KeyResults are all of them.
+func KeyResults() []KeyResult {
+	return []KeyResult{KeyFirst, KeyReplayed, KeyReused, KeyExpired, KeyInUse, KeyUnavailable}
+}
+
+const (
+	problemKey = "problem" // in echo's context: the type of a refusal
+	eventKey   = "event"   // what became of a provider event
+)
+
+// AnswerOf returns the answer to a request, for Config.Observe. Before the answer it has
+// the method and the route.
+func AnswerOf(c echo.Context) Answer {
+	answer := Answer{Method: "other", Route: c.Path(), Status: c.Response().Status, Key: keyResult(c)}
+	switch method := c.Request().Method; method { // few, whatever callers send
+	case "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS":
+		answer.Method = method
 	}
+	answer.Event, _ = c.Get(eventKey).(inbox.Reception)
+	return answer
+}
+
+// keyResult reads it from the answer: the key's own headers, and the problem.
+func keyResult(c echo.Context) KeyResult {
+	h := c.Response().Header()
+	if h.Get(headerKey) == "" {
+		return ""
+	}
+	switch c.Get(problemKey) {
+	case errKeyReused.Type:
+		return KeyReused
+	case errKeyExpired.Type:
+		return KeyExpired
+	case errKeyInUse.Type:
+		return KeyInUse
+	case errUnavailable.Type:
+		return KeyUnavailable
+	}
+	switch {
+	case h.Get(headerReplayed) == "true":
+		return KeyReplayed
+	case h.Get(headerExpires) == "":
+		return KeyInUse // 202 without an answer
+	}
+	return KeyFirst
 }

@@ -1,6 +1,7 @@
 package httpapi_test
 
 import (
+	"context"
 	"net/http"
 	"strings"
 	"sync"
@@ -8,7 +9,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/jackc/pgx/v5"
+	"github.com/labstack/echo/v4"
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/httpapi"
@@ -16,102 +18,94 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 )
 
-// watched notes what an Observer is told.
+// watched is what Config.Observe has seen.
 type watched struct {
-	mu       sync.Mutex
-	answered []httpapi.Answered
-	events   inbox.Reception
+	mu      sync.Mutex
+	answers []httpapi.Answer
 }
 
-func (o *watched) observer() httpapi.Observer {
-	return httpapi.Observer{
-		Answered: func(a httpapi.Answered) {
+type traceKey struct{}
+
+// watch observes requests, and has their messages carry the traceparents that it sees.
+func (o *watched) watch(api *httpapi.Config) {
+	api.Observe = func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			r := c.Request()
+			trace := strings.Join(r.Header.Values("Traceparent"), "+") + "/ours"
+			c.SetRequest(r.WithContext(context.WithValue(r.Context(), traceKey{}, trace)))
+			err := next(c)
 			o.mu.Lock()
 			defer o.mu.Unlock()
-			o.answered = append(o.answered, a)
-		},
-		Event: func(r inbox.Reception) {
-			o.mu.Lock()
-			defer o.mu.Unlock()
-			o.events.New += r.New
-			o.events.Duplicates += r.Duplicates
-			o.events.Aside += r.Aside
-		},
+			o.answers = append(o.answers, httpapi.AnswerOf(c))
+			return err
+		}
+	}
+	api.Carry = func(ctx context.Context) map[string]string {
+		trace, _ := ctx.Value(traceKey{}).(string)
+		return map[string]string{"traceparent": trace}
 	}
 }
 
-func (o *watched) last() httpapi.Answered {
+func (o *watched) last() httpapi.Answer {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.answered[len(o.answered)-1]
+	return o.answers[len(o.answers)-1]
 }
 
-func TestObserver(t *testing.T) {
+func TestObserve_seesWhatAKeyLedTo(t *testing.T) {
 	t.Parallel()
-	told := &watched{}
+	seen := &watched{}
 	db := openWith(t, postgres.Options{LockTimeout: 20 * time.Millisecond})
-	w := serveOn(t, db, func(api *httpapi.Config) { api.Observer = told.observer() })
+	w := serveOn(t, db, seen.watch)
 	w.accept(t, "old", body())
 	exec(t, w.db, `update idempotency_keys set expires_at = clock_timestamp() - interval '1 second'`)
 	hold(t, w.db, "held")
+	pending := serveOn(t, db, func(api *httpapi.Config) { seen.watch(api); api.InFlight = http.StatusAccepted })
+	refund := to("/v1/charges/ch_1/refunds", "refund", "{}")
+	const charges, refunds = "/v1/charges", "/v1/charges/:id/refunds"
 	for _, test := range []struct {
 		name string
+		w    *world
 		call call
-		want httpapi.Answered
+		want httpapi.Answer
 	}{
-		{"a key's first request", post("key", body()), httpapi.Answered{Method: "POST", Route: "/v1/charges", Status: 202, Key: httpapi.KeyFirst}},
-		{"its replay", post("key", body()), httpapi.Answered{Method: "POST", Route: "/v1/charges", Status: 202, Key: httpapi.KeyReplayed}},
-		{"another request under it", post("key", body("amount", "1")), httpapi.Answered{Method: "POST", Route: "/v1/charges", Status: 422, Key: httpapi.KeyReused}},
-		{"an expired key", post("old", body()), httpapi.Answered{Method: "POST", Route: "/v1/charges", Status: 410, Key: httpapi.KeyExpired}},
-		{"a key in flight", post("held", body()), httpapi.Answered{Method: "POST", Route: "/v1/charges", Status: 409, Key: httpapi.KeyInUse}},
-		{
-			"a refusal that is stored", to("/v1/charges/ch_1/refunds", "refund", "{}"),
-			httpapi.Answered{Method: "POST", Route: "/v1/charges/:id/refunds", Status: 404, Key: httpapi.KeyFirst},
-		},
-		{
-			"and replayed", to("/v1/charges/ch_1/refunds", "refund", "{}"),
-			httpapi.Answered{Method: "POST", Route: "/v1/charges/:id/refunds", Status: 404, Key: httpapi.KeyReplayed},
-		},
-		{"a request without an answer of its own", post("key", "{"), httpapi.Answered{Method: "POST", Route: "/v1/charges", Status: 400}},
-		{"a read", get("/v1/charges/ch_1"), httpapi.Answered{Method: "GET", Route: "/v1/charges/:id", Status: 404}},
-		{"no such path", get("/nowhere/" + strings.Repeat("x", 50)), httpapi.Answered{Method: "GET", Status: 404}},
-		{"an odd method", get("/v1/charges").like("BREW"), httpapi.Answered{Method: "other", Route: "/v1/charges", Status: 405}},
+		{"a key's first request", w, post("key", body()), httpapi.Answer{Method: "POST", Route: charges, Status: 202, Key: httpapi.KeyFirst}},
+		{"its replay", w, post("key", body()), httpapi.Answer{Method: "POST", Route: charges, Status: 202, Key: httpapi.KeyReplayed}},
+		{"another request under it", w, post("key", body("amount", "1")), httpapi.Answer{Method: "POST", Route: charges, Status: 422, Key: httpapi.KeyReused}},
+		{"an expired key", w, post("old", body()), httpapi.Answer{Method: "POST", Route: charges, Status: 410, Key: httpapi.KeyExpired}},
+		{"a key in flight", w, post("held", body()), httpapi.Answer{Method: "POST", Route: charges, Status: 409, Key: httpapi.KeyInUse}},
+		{"a key in flight, accepted", pending, post("held", body()), httpapi.Answer{Method: "POST", Route: charges, Status: 202, Key: httpapi.KeyInUse}},
+		{"a refusal that is stored", w, refund, httpapi.Answer{Method: "POST", Route: refunds, Status: 404, Key: httpapi.KeyFirst}},
+		{"and replayed", w, refund, httpapi.Answer{Method: "POST", Route: refunds, Status: 404, Key: httpapi.KeyReplayed}},
+		{"a request without an answer of its own", w, post("key", "{"), httpapi.Answer{Method: "POST", Route: charges, Status: 400}},
+		{"a read", w, get("/v1/charges/ch_1"), httpapi.Answer{Method: "GET", Route: "/v1/charges/:id", Status: 404}},
+		{"no such path", w, get("/nowhere/" + strings.Repeat("x", 50)), httpapi.Answer{Method: "GET", Status: 404}},
+		{"an odd method", w, get("/v1/charges").like("BREW"), httpapi.Answer{Method: "other", Route: charges, Status: 405}},
 	} {
-		a := w.send(t, test.call)
-		if diff := cmp.Diff(test.want, told.last(), cmpopts.IgnoreFields(httpapi.Answered{}, "Took")); diff != "" {
+		a := test.w.send(t, test.call)
+		if diff := cmp.Diff(test.want, seen.last()); diff != "" {
 			t.Errorf("%s, answered %s (-want +got):\n%s", test.name, a.body, diff)
-		}
-		if told.last().Took <= 0 {
-			t.Errorf("%s took %s", test.name, told.last().Took)
 		}
 	}
 	w.api.Close()
 	w.send(t, post("key", body()))
-	if got := told.last(); got.Status != http.StatusServiceUnavailable || got.Key != "" {
-		t.Errorf("a store that is down is told as %+v", got)
+	if got := seen.last(); got.Status != http.StatusServiceUnavailable || got.Key != "" {
+		t.Errorf("a store that is down is seen as %+v", got)
 	}
 }
 
-func TestObserverOfPendingAnswers(t *testing.T) {
+// TestMessages_carryTheTraceOfTheirRequest: a replay and a repeated event leave no message,
+// and a traceparent that holds a card number is dropped.
+func TestMessages_carryTheTraceOfTheirRequest(t *testing.T) {
 	t.Parallel()
-	told := &watched{}
-	db := openWith(t, postgres.Options{LockTimeout: 20 * time.Millisecond})
-	w := serveOn(t, db, func(api *httpapi.Config) { api.Observer, api.InFlight = told.observer(), http.StatusAccepted })
-	hold(t, w.db, "held")
-	w.send(t, post("held", body()))
-	if got := told.last(); got.Status != http.StatusAccepted || got.Key != httpapi.KeyInUse {
-		t.Errorf("told as %+v", got)
-	}
-}
-
-func TestObserverOfEvents(t *testing.T) {
-	t.Parallel()
-	told := &watched{}
-	w := serveOn(t, testdb.Reused(t), func(api *httpapi.Config) {
-		takesEvents(api)
-		api.Observer = told.observer()
-	})
-	charge := idOf(w.accept(t, "key-1", body()).header.Get("Location"))
+	const parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	seen := &watched{}
+	w := serveOn(t, testdb.Reused(t), func(api *httpapi.Config) { takesEvents(api); seen.watch(api) })
+	charge := idOf(w.accepted(t, post("key", body()).with("Traceparent", parent)).header.Get("Location"))
+	w.accepted(t, post("key", body()).with("Traceparent", "another"))
+	w.accepted(t, post("key-2", body()).with("Traceparent", "one", "two"))
+	w.accepted(t, post("key-3", body()).with("Traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-4242424242424242-01"))
+	var events inbox.Reception
 	for _, e := range []string{
 		event("evt_1", "payment_intent.succeeded", intentOf(charge)),
 		event("evt_1", "payment_intent.succeeded", intentOf(charge)),
@@ -119,10 +113,25 @@ func TestObserverOfEvents(t *testing.T) {
 		event("evt_2", "payment_intent.succeeded", intentOf("ch_of_nobody")),
 		event("evt_3", "payout.paid", "{}"),
 	} {
-		wantReceived(t, w.send(t, signed(e)))
+		wantReceived(t, w.send(t, signed(e).with("Traceparent", parent)))
+		events.New += seen.last().Event.New
+		events.Duplicates += seen.last().Event.Duplicates
+		events.Aside += seen.last().Event.Aside
 	}
-	if diff := cmp.Diff(inbox.Reception{New: 1, Duplicates: 1, Aside: 1}, told.events); diff != "" {
+	if diff := cmp.Diff(inbox.Reception{New: 1, Duplicates: 1, Aside: 1}, events); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
+	}
+	for table, want := range map[string][]string{
+		`outbox order by "offset"`: {parent + "/ours", "one+two/ours", "/ours"}, "inbox order by id": {parent + "/ours"},
+	} {
+		found, err := w.db.Query(t.Context(), `select metadata ->> 'traceparent' from `+table)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := pgx.CollectRows(found, pgx.RowTo[string])
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("traces of %s: %v (-want +got):\n%s", table, err, diff)
+		}
 	}
 }
 

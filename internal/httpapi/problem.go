@@ -11,13 +11,14 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/ledger"
 )
 
-// problem is a refusal as RFC 9457 writes it. Retryable says that the same
-// request may be sent again as it is; RetryWith, under which key a request that
-// should succeed is sent.
+// problem is a refusal as RFC 9457 writes it. Retryable: the same request may be sent
+// again as it is. RetryWith: the key under which to send a request that can succeed.
 type problem struct {
 	Type      string       `json:"type"`
 	Title     string       `json:"title"`
@@ -42,82 +43,52 @@ const (
 
 // The types of problems. A handler gives details by because.
 var (
-	errMalformed = problem{
-		Type: "/problems/malformed", Title: "The request cannot be read", Status: http.StatusBadRequest, RetryWith: sameKey,
-	}
-	errValidation = problem{
-		Type: "/problems/validation", Title: "The request is not valid", Status: http.StatusUnprocessableEntity,
-		Detail: "some members have values that they cannot have", RetryWith: sameKey,
-	}
-	errCardAsKey = problem{
-		Type: "/problems/validation", Title: "The request is not valid", Status: http.StatusUnprocessableEntity,
-		Detail: "the Idempotency-Key looks like a card number", RetryWith: newKey,
-	}
-	errUnauthorized = problem{
-		Type: "/problems/unauthorized", Title: "The API key is missing or not valid", Status: http.StatusUnauthorized,
-		Detail: "send Authorization: Bearer and a valid API key", RetryWith: sameKey,
-	}
-	errForbidden = problem{
-		Type: "/problems/forbidden", Title: "The API key is not for this", Status: http.StatusForbidden, RetryWith: sameKey,
-	}
-	errNotFound = problem{
-		Type: "/problems/not-found", Title: "There is no such resource", Status: http.StatusNotFound, RetryWith: sameKey,
-	}
-	errMethodNotAllowed = problem{
-		Type: "/problems/method-not-allowed", Title: "The resource does not know the method", Status: http.StatusMethodNotAllowed,
-		Detail: "the Allow header lists the methods that it knows", RetryWith: sameKey,
-	}
-	errTooLarge = problem{
-		Type: "/problems/too-large", Title: "The request is too large", Status: http.StatusRequestEntityTooLarge,
-		Detail: "a body may have 65536 bytes", RetryWith: sameKey,
-	}
-	errUnsupportedMediaType = problem{
-		Type: "/problems/unsupported-media-type", Title: "The body is not JSON", Status: http.StatusUnsupportedMediaType,
-		Detail: "send JSON in UTF-8, not packed, and Content-Type: application/json", RetryWith: sameKey,
-	}
-	errConflict = problem{
-		Type: "/problems/conflict", Title: "The charge is not in a state for this", Status: http.StatusConflict, RetryWith: newKey,
-	}
-	errRefundExceeds = problem{
-		Type: "/problems/refund-exceeds-captured", Title: "The refund is more than is left", Status: http.StatusUnprocessableEntity,
-		Detail: "what was captured, less the refunds that succeeded or are on their way, does not cover it", RetryWith: newKey,
-	}
-	errKeyMissing = problem{
-		Type: "/problems/idempotency-key-missing", Title: "The Idempotency-Key header is missing", Status: http.StatusBadRequest,
-		Detail: "send a key of your own that is unique to this operation, and the same one with each retry", RetryWith: newKey,
-	}
-	errKeyInvalid = problem{
-		Type: "/problems/idempotency-key-invalid", Title: "The Idempotency-Key header is not a key", Status: http.StatusBadRequest,
-		Detail: "a key is 1 to 255 visible ASCII characters, once, bare or quoted", RetryWith: newKey,
-	}
-	errKeyReused = problem{
-		Type: "/problems/idempotency-key-reused", Title: "The key was used for another request", Status: http.StatusUnprocessableEntity,
-		Detail: "the first request under this key differs from this one; nothing was done", RetryWith: newKey,
-	}
-	errKeyExpired = problem{
-		Type: "/problems/idempotency-key-expired", Title: "The key's answer is no longer kept", Status: http.StatusGone,
-		Detail: "the request was answered under this key, once; it is not looked at again", RetryWith: newKey,
-	}
-	errKeyInUse = problem{
-		Type: "/problems/idempotency-key-in-use", Title: "A request under this key is in flight",
-		Detail: "its answer is not there yet", Retryable: true, RetryWith: sameKey,
-	}
-	errRateLimited = problem{
-		Type: "/problems/rate-limited", Title: "Too many requests", Status: http.StatusTooManyRequests,
-		Detail:    "the merchant has sent too many requests, and nothing was done with this one: send it with the same key again",
-		Retryable: true, RetryWith: sameKey,
-	}
-	errNotSigned = problem{
-		Type: "/problems/webhook-signature", Title: "The event is not signed", Status: http.StatusBadRequest,
-		Detail:    "Stripe-Signature holds no signature of this body by a secret of this endpoint, made in the last 5 minutes",
-		RetryWith: sameKey,
-	}
-	errUnavailable = problem{
-		Type: "/problems/unavailable", Title: "payonce cannot answer now", Status: http.StatusServiceUnavailable,
-		Detail:    "nothing is lost and nothing is done twice: send the same request with the same key again",
-		Retryable: true, RetryWith: sameKey,
-	}
+	errMalformed  = newProblem("malformed", http.StatusBadRequest, sameKey, "The request cannot be read", "")
+	errValidation = newProblem("validation", http.StatusUnprocessableEntity, sameKey, "The request is not valid",
+		"some members have values that they cannot have")
+	errCardAsKey = newProblem("validation", http.StatusUnprocessableEntity, newKey, "The request is not valid",
+		"the Idempotency-Key looks like a card number")
+	errUnauthorized = newProblem("unauthorized", http.StatusUnauthorized, sameKey, "The API key is missing or not valid",
+		"send Authorization: Bearer and a valid API key")
+	errForbidden        = newProblem("forbidden", http.StatusForbidden, sameKey, "The API key is not for this", "")
+	errNotFound         = newProblem("not-found", http.StatusNotFound, sameKey, "There is no such resource", "")
+	errMethodNotAllowed = newProblem("method-not-allowed", http.StatusMethodNotAllowed, sameKey, "The resource does not know the method",
+		"the Allow header lists the methods that it knows")
+	errTooLarge = newProblem("too-large", http.StatusRequestEntityTooLarge, sameKey, "The request is too large",
+		"a body may have 65536 bytes")
+	errUnsupportedMediaType = newProblem("unsupported-media-type", http.StatusUnsupportedMediaType, sameKey, "The body is not JSON",
+		"send JSON in UTF-8, not packed, and Content-Type: application/json")
+	errConflict      = newProblem("conflict", http.StatusConflict, newKey, "The charge is not in a state for this", "")
+	errNotParked     = newProblem("conflict", http.StatusConflict, newKey, "The message is not parked", "somebody has decided about it, or it was never parked")
+	errRefundExceeds = newProblem("refund-exceeds-captured", http.StatusUnprocessableEntity, newKey, "The refund is more than is left",
+		"what was captured, less the refunds that succeeded or are on their way, does not cover it")
+	errKeyMissing = newProblem("idempotency-key-missing", http.StatusBadRequest, newKey, "The Idempotency-Key header is missing",
+		"send a key of your own that is unique to this operation, and the same one with each retry")
+	errKeyInvalid = newProblem("idempotency-key-invalid", http.StatusBadRequest, newKey, "The Idempotency-Key header is not a key",
+		"a key is 1 to 255 visible ASCII characters, once, bare or quoted")
+	errKeyReused = newProblem("idempotency-key-reused", http.StatusUnprocessableEntity, newKey, "The key was used for another request",
+		"the first request under this key differs from this one; nothing was done")
+	errKeyExpired = newProblem("idempotency-key-expired", http.StatusGone, newKey, "The key's answer is no longer kept",
+		"the request was answered under this key, once; it is not looked at again")
+	errKeyInUse = newProblem("idempotency-key-in-use", http.StatusConflict, sameKey, "A request under this key is in flight",
+		"its answer is not there yet").temporary()
+	errRateLimited = newProblem("rate-limited", http.StatusTooManyRequests, sameKey, "Too many requests",
+		"the merchant has sent too many requests, and nothing was done with this one: send it with the same key again").temporary()
+	errNotSigned = newProblem("webhook-signature", http.StatusBadRequest, sameKey, "The event is not signed",
+		"Stripe-Signature holds no signature of this body by a secret of this endpoint, made in the last 5 minutes")
+	errUnavailable = newProblem("unavailable", http.StatusServiceUnavailable, sameKey, "payonce cannot answer now",
+		"nothing is lost and nothing is done twice: send the same request with the same key again").temporary()
 )
+
+func newProblem(kind string, status int, retryWith, title, detail string) problem {
+	return problem{Type: "/problems/" + kind, Title: title, Status: status, Detail: detail, RetryWith: retryWith}
+}
+
+// temporary is the problem of a request that may be sent again as it is.
+func (p problem) temporary() problem {
+	p.Retryable = true
+	return p
+}
 
 // refusals are the problems of the errors of other packages. Any other error is
 // unavailable.
@@ -133,6 +104,10 @@ var refusals = []struct {
 	{domain.ErrNotCaptured, errConflict.because("only a charge that succeeded can be refunded")},
 	{domain.ErrTooManyRefunds, errConflict.because("a charge may have 100 refunds, whatever became of them")},
 	{domain.ErrExceedsCaptured, errRefundExceeds},
+	{intake.ErrStep, invalid(fieldError{Pointer: "/amount", Detail: badStep})},
+	{ledger.ErrNoCursor, invalid(fieldError{Pointer: "/starting_after", Detail: "is no charge of yours"})},
+	{inbox.ErrNoMessage, errNotFound.because("no message has this id")},
+	{inbox.ErrNotParked, errNotParked},
 	{echo.ErrNotFound, errNotFound.because("nothing is served at this path")},
 	{echo.ErrMethodNotAllowed, errMethodNotAllowed},
 	{idempotency.ErrMissing, errKeyMissing},
@@ -156,7 +131,7 @@ func invalid(fields ...fieldError) problem {
 }
 
 // reused names the members that differ, never their values: the first request may be of
-// another caller. A name that a client chose may hold anything.
+// another caller. A name that holds a card number is left out.
 func reused(pointers []string) problem {
 	p := errKeyReused
 	for _, pointer := range pointers {
@@ -223,16 +198,18 @@ func (a *API) problem(err error, c echo.Context) {
 	_ = c.Blob(p.Status, problemType, body) // the client may be gone
 }
 
+// classify returns the problem of an error.
 func (a *API) classify(err error) problem {
-	if p := (problem{}); errors.As(err, &p) {
+	var p problem
+	var differs *idempotency.ReusedError
+	switch {
+	case errors.As(err, &p):
 		return p
-	}
-	if errors.Is(err, idempotency.ErrInFlight) {
-		p := errKeyInUse
+	case errors.Is(err, idempotency.ErrInFlight):
+		p = errKeyInUse
 		p.Status = a.InFlight
 		return p
-	}
-	if differs := (*idempotency.ReusedError)(nil); errors.As(err, &differs) {
+	case errors.As(err, &differs):
 		return reused(differs.Pointers)
 	}
 	for _, r := range refusals {

@@ -32,7 +32,6 @@ import (
 const (
 	maxBody        = 64 << 10 // bytes
 	maxHeaders     = 16 << 10 // bytes
-	maxRequestID   = 128      // characters
 	headerTimeout  = 5 * time.Second
 	readTimeout    = 10 * time.Second
 	writeTimeout   = 30 * time.Second
@@ -61,8 +60,9 @@ type Config struct {
 	// Now is the clock for rates and for the age of signatures and of what was read.
 	Now func() time.Time
 	Log *slog.Logger
-	// Observer counts and traces requests.
-	Observer Observer
+	// Observe is middleware around each request; optional. The request is handled in the
+	// context that it sets. AnswerOf returns what was answered.
+	Observe echo.MiddlewareFunc
 	// Carry returns what the messages that a request causes carry of its context; optional.
 	Carry func(context.Context) map[string]string
 	// Metrics serves GET /metrics; optional.
@@ -101,6 +101,9 @@ func New(c Config) (*API, error) {
 	if c.Carry == nil {
 		c.Carry = func(context.Context) map[string]string { return nil }
 	}
+	if c.Observe == nil {
+		c.Observe = func(next echo.HandlerFunc) echo.HandlerFunc { return next }
+	}
 	recent, err := lru.New[[32]byte, string](recentKeys)
 	if err != nil {
 		return nil, fmt.Errorf("remember API keys: %w", err)
@@ -131,6 +134,13 @@ func (a *API) Server() *http.Server {
 	}
 }
 
+// route is a path and its rules. GET serves HEAD too.
+type route struct {
+	method, path string
+	scope        merchants.Scope // that the API key must have; "" where none is asked for
+	handle       echo.HandlerFunc
+}
+
 // Routes whose requests have an idempotency key.
 const (
 	chargesPath = "/v1/charges"
@@ -138,14 +148,40 @@ const (
 	refundsPath = "/v1/charges/:id/refunds"
 )
 
+func (a *API) routes() []route {
+	return []route{
+		{http.MethodGet, "/healthz", "", a.getHealth},
+		{http.MethodGet, "/readyz", "", a.getReadiness},
+		{http.MethodGet, "/metrics", "", a.getMetrics},
+		{http.MethodGet, "/openapi.yaml", "", gzipped(a.getAsset)},
+		{http.MethodGet, "/docs", "", gzipped(a.getAsset)},
+		{http.MethodGet, "/docs/:file", "", gzipped(a.getAsset)},
+		{http.MethodPost, chargesPath, merchants.ChargesWrite, a.createCharge},
+		{http.MethodGet, chargesPath, merchants.ChargesRead, a.listCharges},
+		{http.MethodGet, "/v1/charges/:id", merchants.ChargesRead, a.getCharge},
+		{http.MethodGet, "/v1/charges/:id/events", merchants.ChargesRead, a.getEvents},
+		{http.MethodPost, cancelPath, merchants.ChargesWrite, a.cancelCharge},
+		{http.MethodPost, refundsPath, merchants.RefundsWrite, a.createRefund},
+		{http.MethodGet, refundsPath, merchants.ChargesRead, a.getRefunds},
+		{http.MethodGet, "/v1/charges/:id/refunds/:refund", merchants.ChargesRead, a.getRefund},
+		{http.MethodGet, "/v1/idempotency-keys/:key", merchants.ChargesRead, a.getKey},
+		{http.MethodGet, "/v1/balances", merchants.ChargesRead, a.getBalances},
+		{http.MethodGet, "/v1/audit", merchants.Admin, a.getAudit},
+		{http.MethodGet, "/v1/inbox", merchants.Admin, a.getInbox},
+		{http.MethodPost, "/v1/inbox/:id/retry", merchants.Admin, a.retryMessage},
+		{http.MethodPost, "/v1/inbox/:id/discard", merchants.Admin, a.discardMessage},
+		{http.MethodPost, stripePath, "", a.receiveStripe},
+	}
+}
+
 // Handler routes requests.
 func (a *API) Handler() http.Handler {
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
 	e.HTTPErrorHandler = a.problem
 	e.Use(
-		a.trace,
-		requestID,
+		identify,
+		a.Observe,
 		guardAnswer,
 		a.accessLog(),
 		middleware.RecoverWithConfig(middleware.RecoverConfig{LogErrorFunc: a.panicked}),
@@ -155,37 +191,18 @@ func (a *API) Handler() http.Handler {
 		a.authenticate, // and the rate
 		a.limitWork,
 	)
-	read(e, "/healthz", a.healthz)
-	read(e, "/readyz", a.readyz)
-	read(e, "/metrics", a.getMetrics)
-	for _, path := range []string{"/openapi.yaml", "/docs", "/docs/:file"} {
-		read(e, path, a.getAsset, gzipped())
+	for _, r := range a.routes() {
+		methods := []string{r.method}
+		if r.method == http.MethodGet {
+			methods = append(methods, http.MethodHead)
+		}
+		e.Match(methods, r.path, r.handle, needs(r.scope))
 	}
-	e.POST(chargesPath, a.createCharge, needs(merchants.ChargesWrite))
-	read(e, chargesPath, a.listCharges, needs(merchants.ChargesRead))
-	read(e, "/v1/charges/:id", a.getCharge, needs(merchants.ChargesRead))
-	read(e, "/v1/charges/:id/events", a.getEvents, needs(merchants.ChargesRead))
-	e.POST(cancelPath, a.cancelCharge, needs(merchants.ChargesWrite))
-	e.POST(refundsPath, a.createRefund, needs(merchants.RefundsWrite))
-	read(e, refundsPath, a.getRefunds, needs(merchants.ChargesRead))
-	read(e, "/v1/charges/:id/refunds/:refund", a.getRefund, needs(merchants.ChargesRead))
-	read(e, "/v1/idempotency-keys/:key", a.getKey, needs(merchants.ChargesRead))
-	read(e, "/v1/inbox", a.getInbox, needs(merchants.Admin))
-	e.POST("/v1/inbox/:id/retry", a.retryMessage, needs(merchants.Admin))
-	e.POST("/v1/inbox/:id/discard", a.discardMessage, needs(merchants.Admin))
-	e.POST(stripePath, a.receiveStripe)
-	read(e, "/v1/balances", a.getBalances, needs(merchants.ChargesRead))
-	read(e, "/v1/audit", a.getAudit, needs(merchants.Admin))
 	return e
 }
 
-// read registers a route for GET and HEAD.
-func read(e *echo.Echo, path string, h echo.HandlerFunc, m ...echo.MiddlewareFunc) {
-	e.Match([]string{http.MethodGet, http.MethodHead}, path, h, m...)
-}
-
-// healthz reports that the process lives.
-func (a *API) healthz(c echo.Context) error {
+// getHealth is GET /healthz: the process lives.
+func (a *API) getHealth(c echo.Context) error {
 	return c.JSON(http.StatusOK, map[string]string{"status": "ok"})
 }
 
@@ -198,9 +215,9 @@ func (a *API) getMetrics(c echo.Context) error {
 	return nil
 }
 
-// readyz reports that requests can be served: the database answers and has every migration
-// that this program needs.
-func (a *API) readyz(c echo.Context) error {
+// getReadiness is GET /readyz: requests can be served. The database answers and has every
+// migration that this program needs.
+func (a *API) getReadiness(c echo.Context) error {
 	why, err := a.Ready(c.Request().Context())
 	if err != nil {
 		return err

@@ -29,15 +29,15 @@ const (
 	maxEventType = 100 // characters
 	maxReference = 255 // characters of an id
 
-	// Deliveries of one event wait for each other at its row, each holding a connection:
-	// so not for long, and few at a time. The others wait without one, since a refused
-	// sender retries only after minutes.
+	// Deliveries of one event wait for each other at its row, each with a connection: so
+	// not for long, and few at a time. The others wait without one, since a refused sender
+	// retries only after minutes.
 	eventLockTimeout = time.Second
 	eventCommits     = 4
 )
 
-// stripeEvent is what is read of an event. The rest belongs to the provider and
-// its customers: it is neither kept nor logged.
+// stripeEvent is what is read of an event. The rest belongs to the provider and its
+// customers: it is neither kept nor logged.
 type stripeEvent struct {
 	ID   string `json:"id"`
 	Type string `json:"type"`
@@ -46,8 +46,8 @@ type stripeEvent struct {
 	} `json:"data"`
 }
 
-// stripeObject is what an event is about: a payment intent, a charge or a refund
-// as the provider has it.
+// stripeObject is what an event is about: a payment intent, a charge or a refund as the
+// provider has it.
 type stripeObject struct {
 	Object        string `json:"object"`
 	ID            string `json:"id"`
@@ -57,8 +57,8 @@ type stripeObject struct {
 	} `json:"metadata"`
 }
 
-// providerNews is what the inbox keeps of an event. It is the same at each
-// delivery, which the event is not.
+// providerNews is what the inbox keeps of an event. It is the same at each delivery, which
+// the event is not.
 type providerNews struct {
 	ID       string `json:"id"`
 	Type     string `json:"type"`
@@ -66,12 +66,11 @@ type providerNews struct {
 	Object   string `json:"object"`
 }
 
-// receiveStripe is POST /v1/webhooks/stripe: it puts a signed event about one of
-// our charges into the inbox, once per event id. The event decides nothing. It
-// wakes the charge, whose worker then asks the provider itself.
+// receiveStripe is POST /v1/webhooks/stripe: it puts a signed event about one of our charges
+// into the inbox, once per event id. The event decides nothing. It wakes the charge, whose
+// worker then asks the provider itself.
 //
-// An event that is of no use here is taken with thanks, since refusing it would
-// only bring it again.
+// An event that is of no use here is answered 200 too: the provider sends a refused one again.
 func (a *API) receiveStripe(c echo.Context) error {
 	body, err := bodyOf(c)
 	if err != nil {
@@ -85,19 +84,19 @@ func (a *API) receiveStripe(c echo.Context) error {
 		return err
 	}
 	if concernsPayments(e.Type) {
-		if err := a.passOn(c.Request().Context(), e, o); err != nil {
+		if err := a.store(c, e, o); err != nil {
 			return err
 		}
 	}
 	return c.JSON(http.StatusOK, map[string]bool{"received": true})
 }
 
-// isEvent tells the requests to stripePath, whatever the method. Spelled in another
-// way it is no path that is served, and so no exception either.
+// isEvent reports whether a request is to stripePath, whatever the method. Another spelling
+// is a path that is not served, and so no exception either.
 func isEvent(c echo.Context) bool { return c.Request().URL.EscapedPath() == stripePath }
 
-// readEvent reads leniently, for the provider adds members as it likes. An
-// object is read only in an event that is of use.
+// readEvent reads leniently: the provider may add members. The object is read only of an
+// event that is of use.
 func readEvent(body []byte) (stripeEvent, stripeObject, error) {
 	unreadable := errMalformed.because("the body is not an event")
 	var e *stripeEvent // stays nil for the body null, which is no object
@@ -117,8 +116,8 @@ func readEvent(body []byte) (stripeEvent, stripeObject, error) {
 	return *e, o, nil
 }
 
-// concernsPayments tells whether an event of this type may be news about a
-// payment or a refund of ours.
+// concernsPayments reports whether an event of this type may be about a payment or a refund
+// of ours.
 func concernsPayments(eventType string) bool {
 	return strings.HasPrefix(eventType, "payment_intent.") ||
 		strings.HasPrefix(eventType, "refund.") ||
@@ -126,19 +125,20 @@ func concernsPayments(eventType string) bool {
 		eventType == "charge.refund.updated"
 }
 
-// isReference tells whether s can be an id: visible ASCII of some length.
+// isReference reports whether s can be an id: visible ASCII of some length.
 func isReference(s string, longest int) bool {
 	return s != "" && len(s) <= longest && strings.IndexFunc(s, func(r rune) bool { return r < '!' || r > '~' }) < 0
 }
 
-// passOn commits the event to the inbox if it is about a charge of ours. It has no
-// API key and so no merchant: it acts as the merchant of that charge.
+// store commits the event to the inbox if it is about a charge of ours. It has no API key
+// and so no merchant: it acts as the merchant of that charge.
 //
-// If we die here: the provider has no answer and sends the event again. After
-// the commit that is a repeated delivery, which is counted and has no effect
-// (TestStripeReplays). Without the event, the charge's worker finds the same by
-// asking the provider, only later.
-func (a *API) passOn(ctx context.Context, e stripeEvent, o stripeObject) error {
+// If we die here: the provider has no answer and sends the event again. After the commit that
+// is a repeated delivery, which is counted and has no effect. Without the event, the charge's
+// worker finds the same by asking the provider, only later.
+// Test: TestStripeReplays.
+func (a *API) store(c echo.Context, e stripeEvent, o stripeObject) error {
+	ctx := c.Request().Context()
 	charge, err := a.chargeOf(ctx, o)
 	if errors.Is(err, ledger.ErrNotFound) {
 		return nil
@@ -165,16 +165,15 @@ func (a *API) passOn(ctx context.Context, e stripeEvent, o stripeObject) error {
 		return err
 	}
 	defer leave()
-	err = a.DB.Tenant(charge.MerchantID).Commit(ctx, b)
-	if err == nil && a.Observer.Event != nil {
-		a.Observer.Event(reception)
+	if err := a.DB.Tenant(charge.MerchantID).Commit(ctx, b); err != nil {
+		return err
 	}
-	return err
+	c.Set(eventKey, reception)
+	return nil
 }
 
-// chargeOf finds our charge: an intent carries its id, and so does what was made
-// from the intent; a refund carries only the intent. ErrNotFound where the object
-// is nobody's of ours.
+// chargeOf finds our charge: an intent carries its id, and so does what was made from the
+// intent; a refund carries only the intent. ErrNotFound if the object is of no charge of ours.
 func (a *API) chargeOf(ctx context.Context, o stripeObject) (ledger.Owner, error) {
 	if id := o.Metadata.ChargeID; isReference(id, maxReference) {
 		charge, err := ledger.Find(ctx, a.DB, id)

@@ -178,7 +178,7 @@ func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		Origins:       origins,
 		Now:           now,
 		Log:           log,
-		Observer:      observeRequests(metrics, traces),
+		Observe:       observe(metrics, traces, now), //nolint:contextcheck // a request carries its own context
 		Carry:         traces.Carry,
 		Metrics:       metrics.Handler(),
 	})

@@ -1,14 +1,14 @@
 package api
 
 import (
-	"context"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/labstack/echo/v4"
 
 	"github.com/payonce/payonce/idempotency"
-	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/telemetry"
@@ -30,18 +30,25 @@ func texts[T ~string](values []T) []string {
 	return s
 }
 
-func observeRequests(m *telemetry.API, traces *telemetry.Traces) httpapi.Observer {
-	o := httpapi.Observer{
-		Answered: func(a httpapi.Answered) { m.Answered(a.Method, a.Route, a.Status, a.Took, string(a.Key)) },
-		Event:    func(r inbox.Reception) { m.Event(r.New, r.Duplicates, r.Aside) },
-	}
-	if traces != nil {
-		o.Serving = func(ctx context.Context, method, route string, traceparents []string) (context.Context, func(int, httpapi.KeyResult)) {
-			ctx, served := traces.Serving(ctx, method, route, traceparents)
-			return ctx, func(status int, key httpapi.KeyResult) { served(status, string(key)) }
+// observe counts requests, and traces those of the API.
+func observe(m *telemetry.API, traces *telemetry.Traces, now func() time.Time) echo.MiddlewareFunc {
+	return func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			began, r, request := now(), c.Request(), httpapi.AnswerOf(c)
+			traced := func(int, string) {}
+			if strings.HasPrefix(request.Route, "/v1/") {
+				ctx, end := traces.Serving(r.Context(), request.Method, request.Route, r.Header.Values("Traceparent"))
+				c.SetRequest(r.WithContext(ctx))
+				traced = end
+			}
+			err := next(c)
+			a := httpapi.AnswerOf(c)
+			traced(a.Status, string(a.Key))
+			m.Answered(a.Method, a.Route, a.Status, now().Sub(began), string(a.Key))
+			m.Event(a.Event.New, a.Event.Duplicates, a.Event.Aside)
+			return err
 		}
 	}
-	return o
 }
 
 func observeKeys(m *telemetry.API) idempotency.Observer {
