@@ -36,7 +36,7 @@ func mutants() []mutant {
 					`				rows := &pgx.Batch{}
 				k.keep(rows, r.stream.Charge, e.Event)
 				if rows.Len() > 0 {
-					if err := r.DB.Commit(context.Background(), rows); err != nil {
+					if err := r.db.Commit(context.Background(), rows); err != nil {
 						return next, err
 					}
 				}
@@ -122,8 +122,8 @@ func mutants() []mutant {
 				{
 					"fulfillment/run.go", "		r.races = 0\n",
 					`		if _, declined := d.command.(domain.DeclinePayment); declined && r.stream.Charge.Started() {
-			if _, err := r.Services.Provider.CancelIntent(ctx, r.stream.Charge.PaymentIntent); err != nil {
-				return false, err
+			if _, err := r.services.Provider.CancelIntent(ctx, r.stream.Charge.PaymentIntent); err != nil {
+				return err
 			}
 		}
 `,
@@ -161,7 +161,7 @@ func mutants() []mutant {
 				}
 				k.keep(rows, r.stream.Charge, e.Event)
 				if released && rows.Len() > 0 {
-					if err := r.DB.Commit(context.Background(), rows); err != nil {
+					if err := r.db.Commit(context.Background(), rows); err != nil {
 						return next, err
 					}
 				}

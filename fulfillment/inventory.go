@@ -10,6 +10,7 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/groupcommit"
+	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -30,34 +31,75 @@ update stock
 // If we die here: before the commit nothing is held; the next worker runs the step again,
 // or finds it done in the stream.
 // Test: e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
-type inventory struct{ reader *Reader }
+type inventory struct {
+	stock *postgres.Reads[[]article, map[article]int64]
+}
+
+// article is what a merchant sells.
+type article struct{ merchant, sku string }
 
 func (inventory) name() string { return domain.Inventory }
 
 // run reads the stock before it reserves: a refused commit costs the others in the group
-// commit as well. The constraints refuse what is sold meanwhile.
+// commit as well. The constraints refuse what is sold meanwhile, and run reads again.
 func (i inventory) run(ctx context.Context, s ledger.Stream) (decision, error) {
-	items := ordered(s.Charge.Items)
-	asked := make([]article, len(items))
-	for n, item := range items {
-		asked[n] = article{s.Charge.MerchantID, item.SKU}
+	var articles []article
+	for _, item := range s.Charge.Items {
+		articles = append(articles, article{s.Charge.MerchantID, item.SKU})
 	}
-	available, err := i.reader.available(ctx, asked)
+	available, err := i.stock.Ask(ctx, articles)
 	if err != nil {
 		return decision{}, fmt.Errorf("read the stock of %s: %w", s.ID, err)
 	}
-	for n, item := range items {
-		switch {
-		case available[n] < 0:
+	for _, item := range ordered(s.Charge.Items) {
+		switch left, known := available[article{s.Charge.MerchantID, item.SKU}]; {
+		case !known:
 			return decision{command: domain.RejectInventory{Code: domain.UnknownSKU}}, nil
-		case available[n] < item.Quantity:
+		case left < item.Quantity:
 			return decision{command: domain.RejectInventory{Code: domain.OutOfStock}}, nil
 		}
 	}
-	return decision{command: domain.ReserveInventory{}, instead: map[string]domain.Command{
-		"stock_available_not_negative": domain.RejectInventory{Code: domain.OutOfStock},
-		"reservations_known_sku":       domain.RejectInventory{Code: domain.UnknownSKU},
-	}}, nil
+	return decision{command: domain.ReserveInventory{}}, nil
+}
+
+// isOutOfStock reports whether the constraints refused a reservation: what was read as
+// available is gone.
+func isOutOfStock(err error) bool {
+	refused := postgres.Constraint(err)
+	return refused == "stock_available_not_negative" || refused == "reservations_known_sku"
+}
+
+// The offset keeps the subquery a probe for each article.
+const selectAvailable = `
+select asked.merchant_id,
+       asked.sku,
+       s.available
+  from unnest($1::text[], $2::text[]) as asked(merchant_id, sku)
+ cross join lateral (
+       select available
+         from stock
+        where merchant_id = asked.merchant_id
+          and sku = asked.sku
+       offset 0) s`
+
+// newStock reads what is available of each article that exists. The answers of one round
+// trip are one map.
+func newStock(q postgres.Querier) *postgres.Reads[[]article, map[article]int64] {
+	return postgres.NewReads(roundTrips, func(ctx context.Context, asked [][]article) ([]map[article]int64, error) {
+		var owners, skus []string
+		for _, a := range slices.Concat(asked...) {
+			owners, skus = append(owners, a.merchant), append(skus, a.sku)
+		}
+		rows, err := q.Query(ctx, selectAvailable, owners, skus)
+		if err != nil {
+			return nil, err
+		}
+		available := map[article]int64{}
+		var a article
+		var left int64
+		_, err = pgx.ForEachRow(rows, []any{&a.merchant, &a.sku, &left}, func() error { available[a] = left; return nil })
+		return slices.Repeat([]map[article]int64{available}, len(asked)), err
+	})
 }
 
 const sellStock = `

@@ -38,9 +38,9 @@ func TestInventory(t *testing.T) {
 			t.Helper()
 			w := newWorld(t)
 			if unseen {
-				w.charge = (&fulfillment.Fulfillment{
-					DB: w.db, Reader: fulfillment.NewReader(stocked{w.db}), Log: slog.New(slog.DiscardHandler),
-				}).Charge
+				f := fulfillment.New(w.db, fulfillment.Services{}, slog.New(slog.DiscardHandler))
+				f.ReadFrom(&stocked{Querier: w.db})
+				w.charge = handlerFor(f, fulfillment.ChargeReceiver)
 			}
 			w.exec(`insert into merchants (merchant_id) values ('globex')`)
 			w.exec(`insert into stock (merchant_id, sku, supplied, available) values ('globex', 'umbrella', 1, 1)`)
@@ -87,13 +87,17 @@ func TestInventory(t *testing.T) {
 	})
 }
 
-// stocked is a store in which every look finds plenty of every article, and the
-// commit behind it what there is.
-type stocked struct{ postgres.Querier }
+// stocked is a database in which the first read of the stock finds plenty of every article.
+type stocked struct {
+	postgres.Querier
 
-func (s stocked) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	if strings.Contains(sql, "s.available") {
-		sql = `select n, 1000::bigint from unnest($1::text[], $2::text[]) with ordinality as asked(merchant_id, sku, n)`
+	read bool
+}
+
+func (s *stocked) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	if strings.Contains(sql, "s.available") && !s.read {
+		s.read = true
+		sql = `select asked.*, 1000::bigint from unnest($1::text[], $2::text[]) asked`
 	}
 	return s.Querier.Query(ctx, sql, args...)
 }

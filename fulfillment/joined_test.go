@@ -39,7 +39,7 @@ func TestStepsThatShareACommit(t *testing.T) {
 		first.Items = []domain.Item{{SKU: "saucer", Quantity: 1}, {SKU: "cup", Quantity: 1}}
 		w.accept(fmt.Sprint("ch_", i), first)
 	}
-	handle := (&fulfillment.Fulfillment{DB: db, Reader: fulfillment.NewReader(db), Services: fulfillment.Services{Provider: w.client}, Log: slog.New(slog.NewTextHandler(w.log, nil))}).Charge
+	handle := handlerFor(fulfillment.New(db, fulfillment.Services{Provider: w.client}, slog.New(slog.NewTextHandler(w.log, nil))), fulfillment.ChargeReceiver)
 	for i, err := range w.deliverAll(fulfillment.ChargeReceiver, handle, charges) {
 		if err != nil {
 			t.Errorf("delivery %d: %v", i, err)

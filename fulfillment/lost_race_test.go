@@ -1,6 +1,7 @@
 package fulfillment_test
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/postgres"
 )
 
 // TestLostRace is about versions that somebody else took between a walk's look at
@@ -57,6 +59,16 @@ func TestLostRace(t *testing.T) {
 		w.provider.on("refund", meanwhile(func() { w.append(s, rival) }, gives("succeeded")))
 		w.expectKind(w.deliver(), "done")
 		w.expect(back(refunded, "", "done"), "refunds refund")
+	})
+
+	t.Run("a refund that a rival recorded as a success, and the list shows as failed, is reversed", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		s := w.request(w.capture(), "re_1", 600)
+		rival := domain.RefundSucceeded{RefundID: "re_1", Provider: domain.Provider, ProviderRefund: "rp_1", Amount: 600}
+		w.provider.on("refunds", meanwhile(func() { w.append(s, rival) }, lists(refundOf("failed"))))
+		w.expectKind(w.deliver(), "done")
+		w.expect(back(refunded+" refund.reversed", "refund.reversed", "done"), "refunds")
 	})
 
 	// The next attempt's key may be in use already: another one would let the
@@ -172,4 +184,30 @@ func (w *world) expectAttempts(want string) {
 	if got := w.text(`select string_agg(attempts::text, ' ') from inbox`); got != want {
 		w.Errorf("the message has %s attempts, want %s", got, want)
 	}
+}
+
+// TestUnknownOutcome is about a commit that was cut: it may be durable or not, and a standby
+// may have it or not. The inbox delivers the message again, and nothing is done before.
+func TestUnknownOutcome(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	second := refundOf("succeeded", "id", "rp_2", "amount", 100, "metadata", map[string]any{"refund_id": "re_2"})
+	w.request(w.refunding(), "re_2", 100)
+	w.exec(`delete from inbox where id = (select max(id) from inbox)`)
+	w.exec(`
+create function cut() returns trigger language plpgsql as $$
+begin
+  perform pg_terminate_backend(pg_backend_pid());
+  perform pg_sleep(10);
+end $$`)
+	w.exec(`create trigger cut before insert on ledger_events for each row when (new.type = 'refund.succeeded.v1') execute function cut()`)
+	w.provider.on("refund", gives("succeeded"))
+	if err := w.deliver(); !errors.Is(err, postgres.ErrUnknown) {
+		t.Errorf("the handler returned %v, want an unknown outcome", err)
+	}
+	w.expectCalls("refunds refund")
+	w.exec(`drop trigger cut on ledger_events`)
+	w.provider.on("refunds", lists(refundOf("succeeded"), second), lists(refundOf("succeeded"), second))
+	w.expectKind(w.deliver(), "done")
+	w.expect(back(asked+asked+" refund.succeeded refund.succeeded", "refund.succeeded refund.succeeded", "done"), "refunds refunds")
 }

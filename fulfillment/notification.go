@@ -17,13 +17,13 @@ import (
 )
 
 // notification sends the webhook about one outcome, the charge's or a refund's. A message
-// of TypeResend sends it also if the merchant received it before.
+// of typeResend sends it also if the merchant received it before.
 //
 // If we die here: nothing is recorded; the next worker sends the webhook, perhaps once
 // more, under the same webhook-id, by which the merchant recognizes it.
 // Test: e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
 type notification struct {
-	reader    *Reader
+	endpoints *merchants.Endpoints
 	webhooks  *webhook.Sender
 	delivery  inbox.Delivery
 	version   int  // of the outcome
@@ -31,7 +31,7 @@ type notification struct {
 }
 
 func (f *Fulfillment) notification(d inbox.Delivery, version int) step {
-	return &notification{reader: f.Reader, webhooks: f.Services.Webhooks, delivery: d, version: version}
+	return &notification{endpoints: f.reads.endpoints, webhooks: f.services.Webhooks, delivery: d, version: version}
 }
 
 func (*notification) name() string { return domain.Notification }
@@ -46,7 +46,7 @@ func (n *notification) run(ctx context.Context, s ledger.Stream) (decision, erro
 		n.delivered = true
 	}
 	d := decision{command: domain.NotifyMerchant{EventID: outcome.ID.String(), Type: kind, Version: n.version}}
-	if n.delivery.Type == TypeResend {
+	if n.delivery.Type == typeResend {
 		d.rows = func(b *pgx.Batch) { recordResend(b, n.delivery) }
 	}
 	return d, nil
@@ -62,7 +62,7 @@ type webhookBody struct {
 }
 
 func (n *notification) deliver(ctx context.Context, s ledger.Stream, outcome ledger.Recorded, kind string) error {
-	endpoint, err := n.reader.endpoint(ctx, s.Charge.MerchantID)
+	endpoint, err := n.endpoints.Read(ctx, s.Charge.MerchantID)
 	if errors.Is(err, merchants.ErrNoWebhook) {
 		return &inbox.ParkError{Err: err} // there was one when the charge was accepted
 	}
@@ -78,20 +78,19 @@ func (n *notification) deliver(ctx context.Context, s ledger.Stream, outcome led
 	err = n.webhooks.Deliver(ctx, webhook.Message{
 		URL: endpoint.URL, Secrets: endpoint.Secrets, ID: outcome.ID.String(), Body: body,
 	})
-	var forbidden *webhook.TargetError
-	var undelivered *webhook.DeliveryError
-	switch {
-	case err == nil:
+	if err == nil {
 		return nil
-	case ctx.Err() != nil:
-		return context.Cause(ctx)
-	case errors.As(err, &forbidden):
-		return &inbox.ParkError{Err: err}
-	case errors.As(err, &undelivered):
-		return &inbox.WaitError{AtLeast: undelivered.RetryAfter, Err: err}
-	default:
-		return err
 	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if _, forbidden := errors.AsType[*webhook.TargetError](err); forbidden {
+		return &inbox.ParkError{Err: err}
+	}
+	if undelivered, ok := errors.AsType[*webhook.DeliveryError](err); ok {
+		return &inbox.WaitError{AtLeast: undelivered.RetryAfter, Err: err}
+	}
+	return err
 }
 
 // subject is the charge or the refund whose outcome is the newest event of the stream.

@@ -54,7 +54,7 @@ func newShop(t *testing.T, allow ...netip.Prefix) *shop {
 	t.Cleanup(server.Close)
 	sender := webhook.New(webhook.Config{AllowCIDRs: allow, Now: time.Now})
 	t.Cleanup(sender.Close)
-	s.notify = handlerFor(&fulfillment.Fulfillment{DB: s.db, Reader: fulfillment.NewReader(s.db), Services: fulfillment.Services{Webhooks: sender}}, fulfillment.NotificationReceiver)
+	s.notify = handlerFor(fulfillment.New(s.db, fulfillment.Services{Webhooks: sender}, slog.New(slog.DiscardHandler)), fulfillment.NotificationReceiver)
 	b := &pgx.Batch{}
 	if err := merchants.Register(b, merchants.Merchant{ID: "acme"}, merchants.Webhook{URL: server.URL + "/hooks", Secret: shopSecret}); err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package fulfillment
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,16 +52,13 @@ func (p *payment) start(ctx context.Context, s ledger.Stream) (decision, error) 
 			PaymentMethod: c.PaymentMethod,
 			Description:   c.Description,
 		})
-		var declined *stripe.DeclinedError
-		var rejected *stripe.RejectedError
+		declined, _ := errors.AsType[*stripe.DeclinedError](err)
+		why, refused := refusal(err, "the provider refused the payment")
 		switch {
-		case errors.As(err, &declined) && declined.Intent.ID != "":
+		case declined != nil && declined.Intent.ID != "":
 			intent = declined.Intent // it exists, so it is recorded; confirm ends it
-		case errors.As(err, &declined):
-			return decision{command: domain.DeclinePayment{Failure: failure(declined.Decline)}}, nil
-		case errors.As(err, &rejected):
-			// The provider will not make this payment, and there is no intent to cancel.
-			return decision{command: domain.DeclinePayment{Failure: refusal(rejected)}}, nil
+		case refused: // the provider will not make this payment, and there is no intent to cancel
+			return decision{command: domain.DeclinePayment{Failure: why}}, nil
 		case err != nil:
 			return callFailed(ctx, err, failedAt(domain.StageCreate))
 		}
@@ -69,38 +67,38 @@ func (p *payment) start(ctx context.Context, s ledger.Stream) (decision, error) 
 	return decision{command: domain.StartPayment{Provider: domain.Provider, PaymentIntent: p.intent.ID}}, nil
 }
 
-// maxConfirms bounds how often one run confirms an intent.
-const maxConfirms = 4
-
 // confirm brings the intent to its end.
 //
 // If we die here: the intent's id is recorded. The next worker retrieves the intent, which
 // knows whether the money was taken, before it sends anything.
 // Test: e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
 func (p *payment) confirm(ctx context.Context, s ledger.Stream) (decision, error) {
-	for range maxConfirms {
+	if err := p.retrieve(ctx, s); err != nil {
+		return callFailed(ctx, err, nil)
+	}
+	if !isConfirmable(*p.intent) {
+		return p.recordIntent(ctx, s)
+	}
+	confirmed, err := p.provider.ConfirmIntent(ctx, attemptKey(s), p.intent.ID)
+	p.intent = nil // after a failed call the state is not known
+	if err == nil {
+		p.intent = &confirmed
+		return p.recordIntent(ctx, s)
+	}
+	why, refused := refusal(err, "the provider refused the payment")
+	if !refused {
+		return callFailed(ctx, err, failedAt(domain.StageConfirm))
+	}
+	if _, declined := errors.AsType[*stripe.DeclinedError](err); !declined {
+		// Another worker's confirmation changed the intent, or no confirmation ever will.
 		if err := p.retrieve(ctx, s); err != nil {
 			return callFailed(ctx, err, nil)
 		}
 		if !isConfirmable(*p.intent) {
-			break
-		}
-		confirmed, err := p.provider.ConfirmIntent(ctx, attemptKey(s), p.intent.ID)
-		p.intent = nil // after a failed call the state is not known
-		var declined *stripe.DeclinedError
-		var rejected *stripe.RejectedError
-		switch {
-		case err == nil:
-			p.intent = &confirmed
-		case errors.As(err, &declined):
-			return p.decline(ctx, s, failure(declined.Decline))
-		case errors.As(err, &rejected):
-			return p.rejected(ctx, s, rejected)
-		default:
-			return callFailed(ctx, err, failedAt(domain.StageConfirm))
+			return p.recordIntent(ctx, s)
 		}
 	}
-	return p.recordIntent(ctx, s)
+	return p.decline(ctx, s, why)
 }
 
 // retrieve asks for the charge's intent, unless this delivery knows its state.
@@ -120,18 +118,6 @@ func (p *payment) retrieve(ctx context.Context, s ledger.Stream) error {
 // isConfirmable reports whether the provider has not tried to take the money yet.
 func isConfirmable(i stripe.Intent) bool {
 	return i.Status == stripe.RequiresConfirmation || (i.Status == stripe.RequiresPaymentMethod && !i.Attempted)
-}
-
-// rejected handles a confirmation that the provider did not carry out: another worker's
-// confirmation changed the intent, or no confirmation ever will.
-func (p *payment) rejected(ctx context.Context, s ledger.Stream, why *stripe.RejectedError) (decision, error) {
-	if err := p.retrieve(ctx, s); err != nil {
-		return callFailed(ctx, err, nil)
-	}
-	if isConfirmable(*p.intent) {
-		return p.decline(ctx, s, refusal(why))
-	}
-	return p.recordIntent(ctx, s)
 }
 
 // recordIntent records the state of the intent.
@@ -225,22 +211,23 @@ func failedAt(stage domain.Stage) func(*stripe.FailedError) domain.Command {
 // opens the next key; every other error keeps the key. The message waits either way, and
 // the next run begins with a read. attempt is nil for calls that carry no key of ours.
 func callFailed(ctx context.Context, err error, attempt func(*stripe.FailedError) domain.Command) (decision, error) {
-	var failed *stripe.FailedError
-	var unavailable *stripe.UnavailableError
-	switch {
-	case ctx.Err() != nil:
+	if ctx.Err() != nil {
 		return decision{}, context.Cause(ctx)
-	case errors.As(err, &failed):
+	}
+	if failed, ok := errors.AsType[*stripe.FailedError](err); ok {
 		d := decision{}
 		if attempt != nil {
 			d.command = attempt(failed)
 		}
 		return d, &inbox.WaitError{Err: err}
-	case errors.As(err, &unavailable):
-		return decision{}, &inbox.WaitError{AtLeast: withJitter(unavailable.RetryAfter), Err: err}
-	default:
-		return decision{}, fmt.Errorf("call the provider: %w", err)
 	}
+	if unavailable, ok := errors.AsType[*stripe.UnavailableError](err); ok {
+		// Up to a quarter more than the provider asked for, so that the calls that it turned
+		// away do not return at one moment.
+		jitter := rand.N(unavailable.RetryAfter/4 + 1) //nolint:gosec // jitter
+		return decision{}, &inbox.WaitError{AtLeast: unavailable.RetryAfter + jitter, Err: err}
+	}
+	return decision{}, fmt.Errorf("call the provider: %w", err)
 }
 
 // pollProvider is the earliest retry while the provider is processing. Its webhook wakes
@@ -251,12 +238,6 @@ const pollProvider = time.Second
 // is no outage, so the wait never parks the message.
 func processing(err error) error {
 	return &inbox.WaitError{AtLeast: pollProvider, Patient: true, Err: err}
-}
-
-// withJitter adds up to a quarter to the wait that the provider asked for, so that the
-// calls that it turned away do not return at one moment.
-func withJitter(asked time.Duration) time.Duration {
-	return asked + rand.N(asked/4+1) //nolint:gosec // jitter
 }
 
 // attemptKey is the Idempotency-Key of the present attempt: the id of the event that opened
@@ -272,23 +253,24 @@ func declineOf(i stripe.Intent) domain.Failure {
 }
 
 func failure(d stripe.Decline) domain.Failure {
-	f := domain.Failure{Code: domain.CardDeclined, Message: d.Message, DeclineCode: d.DeclineCode}
+	f := domain.Failure{Code: domain.CardDeclined, Message: cmp.Or(d.Message, "the card was declined"), DeclineCode: d.DeclineCode}
 	if d.AuthenticationRequired() {
 		f.Code = domain.AuthenticationRequired
 	}
 	if f.DeclineCode == "" && d.Code != string(f.Code) {
 		f.DeclineCode = d.Code
 	}
-	if f.Message == "" {
-		f.Message = "the card was declined"
-	}
 	return f
 }
 
-func refusal(r *stripe.RejectedError) domain.Failure {
-	f := domain.Failure{Code: domain.ProviderRefused, Message: r.Message}
-	if f.Message == "" {
-		f.Message = "the provider refused the payment"
+// refusal is the failure that a declined or rejected call says; refused is false for
+// every other error. message stands for a text that the provider left out.
+func refusal(err error, message string) (why domain.Failure, refused bool) {
+	if declined, ok := errors.AsType[*stripe.DeclinedError](err); ok {
+		return failure(declined.Decline), true
 	}
-	return f
+	if rejected, ok := errors.AsType[*stripe.RejectedError](err); ok {
+		return domain.Failure{Code: domain.ProviderRefused, Message: cmp.Or(rejected.Message, message)}, true
+	}
+	return domain.Failure{}, false
 }

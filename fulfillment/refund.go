@@ -1,9 +1,11 @@
 package fulfillment
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/payonce/payonce/domain"
@@ -24,56 +26,51 @@ type refunds struct {
 	provider  *stripe.Client
 	requested bool                     // the message asks for a read of the list though no refund is pending
 	found     map[string]stripe.Refund // the provider's objects of pending refunds, by our ids
-	reversed  []stripe.Refund          // failed after they had succeeded, by the newest list
+	failed    map[string]string        // why objects in the provider's list move no money any more, by their ids
 }
 
-// processRefunds processes every pending refund, also after one that could not be brought
-// to its outcome and those that are requested meanwhile, and then records reversals.
+// processRefunds processes every pending refund, those that are requested meanwhile
+// included, and then records reversals. A refund that waits, or that needs an operator,
+// does not keep the others from their outcome. Every other error ends the run.
 func (r *run) processRefunds(ctx context.Context) error {
 	var errs []error
-	tried := map[string]bool{}
-	for id := r.nextRefund(tried); id != ""; id = r.nextRefund(tried) {
-		tried[id] = true
-		err := r.processRefund(ctx, id)
-		if endsRun(ctx, err) {
+	stuck := map[string]bool{}
+	for id := r.refunds.next(r.stream.Charge, stuck); id != ""; id = r.refunds.next(r.stream.Charge, stuck) {
+		err := r.do(ctx, func(ctx context.Context, s ledger.Stream) (decision, error) { return r.refunds.run(ctx, s, id) })
+		if err == nil {
+			continue // recorded, or another writer was first
+		}
+		err = fmt.Errorf("refund %s: %w", id, err)
+		if !isStuck(err) {
+			return err
+		}
+		stuck[id] = true
+		errs = append(errs, err)
+	}
+	if err := r.recordReversals(ctx); err != nil {
+		if !isStuck(err) {
 			return err
 		}
 		errs = append(errs, err)
 	}
-	err := r.recordReversals(ctx)
-	if endsRun(ctx, err) {
-		return err
-	}
-	return mostUrgent(append(errs, err))
+	return mostUrgent(errs)
 }
 
-// nextRefund is the oldest pending refund that was not tried; empty if all were.
-func (r *run) nextRefund(tried map[string]bool) string {
-	for _, pending := range r.stream.Charge.PendingRefunds() {
-		if !tried[pending.ID] {
+// next is the oldest pending refund that is not stuck; empty if there is none.
+func (*refunds) next(c domain.Charge, stuck map[string]bool) string {
+	for _, pending := range c.PendingRefunds() {
+		if !stuck[pending.ID] {
 			return pending.ID
 		}
 	}
 	return ""
 }
 
-// endsRun reports whether an error ends the run and not only one refund's part of it: the
-// lease is lost, or time is up.
-func endsRun(ctx context.Context, err error) bool { return inbox.IsLost(err) || ctx.Err() != nil }
-
-func (r *run) processRefund(ctx context.Context, id string) error {
-	for isPending(r.stream, id) {
-		_, err := r.do(ctx, func(ctx context.Context, s ledger.Stream) (decision, error) { return r.refunds.run(ctx, s, id) })
-		if err != nil {
-			return fmt.Errorf("refund %s: %w", id, err)
-		}
-	}
-	return nil
-}
-
-func isPending(s ledger.Stream, id string) bool {
-	refund, _ := s.Charge.Refund(id)
-	return refund.Status == domain.RefundStatusPending
+// isStuck reports whether an error waits for an external service or needs an operator.
+func isStuck(err error) bool {
+	_, waits := errors.AsType[*inbox.WaitError](err)
+	_, parks := errors.AsType[*inbox.ParkError](err)
+	return waits || parks
 }
 
 // run looks for the refund at the provider, sends it if it is not there, and returns what
@@ -103,41 +100,33 @@ func (r *refunds) find(ctx context.Context, s ledger.Stream, id string) error {
 	if err != nil {
 		return err
 	}
-	var failed, moving []stripe.Refund
-	for _, listed := range all {
-		switch {
-		case listed.Reference != id:
-		case isFailed(listed):
-			failed = append(failed, listed)
-		default:
-			moving = append(moving, listed)
-		}
-	}
+	moving := slices.DeleteFunc(slices.Clone(all), func(o stripe.Refund) bool { return o.Reference != id || isFailed(o) })
+	failed := slices.IndexFunc(all, func(o stripe.Refund) bool { return o.Reference == id && isFailed(o) })
 	switch {
 	case len(moving) > 1:
 		return &inbox.ParkError{Err: fmt.Errorf("the provider has %d refunds for it, %s and %s among them", len(moving), moving[0].ID, moving[1].ID)}
 	case len(moving) == 1:
 		r.found[id] = moving[0]
-	case len(failed) > 0:
-		r.found[id] = failed[0]
+	case failed >= 0:
+		r.found[id] = all[failed]
 	}
 	return nil
 }
 
-// list reads all refunds of the charge's intent, and notes those that were reversed.
-func (r *refunds) list(ctx context.Context, s ledger.Stream) ([]stripe.Refund, error) {
-	var all, reversed []stripe.Refund
-	for listed, err := range r.provider.RefundsOf(ctx, s.Charge.PaymentIntent) {
+// list reads all refunds of the charge's intent, and notes those that failed.
+func (r *refunds) list(ctx context.Context, s ledger.Stream) (all []stripe.Refund, err error) {
+	for object, err := range r.provider.RefundsOf(ctx, s.Charge.PaymentIntent) {
 		if err != nil {
 			_, err = callFailed(ctx, err, nil)
 			return nil, err
 		}
-		all = append(all, listed)
-		if isFailed(listed) && succeededBy(s, listed.ID) != "" {
-			reversed = append(reversed, listed)
+		all = append(all, object)
+	}
+	for _, object := range all {
+		if isFailed(object) {
+			r.failed[object.ID] = failureOf(object)
 		}
 	}
-	r.reversed = reversed
 	return all, nil
 }
 
@@ -158,36 +147,24 @@ func (r *refunds) send(ctx context.Context, s ledger.Stream, id string) (decisio
 		Reference: id, PaymentIntent: s.Charge.PaymentIntent,
 		Amount: refund.Amount, Currency: string(s.Charge.Amount.Currency),
 	})
-	var rejected *stripe.RejectedError
-	var declined *stripe.DeclinedError
-	switch {
-	case err == nil:
+	if err == nil {
 		r.found[id] = sent
 		return recordRefund(s, id, sent)
-	case errors.As(err, &rejected):
-		return r.refused(ctx, s, id, rejected.Message)
-	case errors.As(err, &declined):
-		return r.refused(ctx, s, id, declined.Decline.Message)
-	default:
+	}
+	why, refused := refusal(err, "the provider refused the refund")
+	if !refused {
 		return callFailed(ctx, err, func(e *stripe.FailedError) domain.Command {
 			return domain.FailRefundAttempt{RefundID: id, StatusCode: e.StatusCode, RequestID: e.RequestID}
 		})
 	}
-}
-
-// refused handles a send that the provider did not carry out: an earlier send is the
-// reason, and the refund is in the list, or there will be none.
-func (r *refunds) refused(ctx context.Context, s ledger.Stream, id, why string) (decision, error) {
+	// An earlier send is the reason, and the refund is in the list, or there will be none.
 	if err := r.find(ctx, s, id); err != nil {
 		return decision{}, err
 	}
 	if found, ok := r.found[id]; ok {
 		return recordRefund(s, id, found)
 	}
-	if why == "" {
-		why = "the provider refused the refund"
-	}
-	return decision{command: domain.FailRefund{RefundID: id, Code: domain.ProviderRefused, Message: why}}, nil
+	return decision{command: domain.FailRefund{RefundID: id, Code: domain.ProviderRefused, Message: why.Message}}, nil
 }
 
 // recordRefund records the state of the provider's object.
@@ -247,68 +224,50 @@ func (r *run) recordReversals(ctx context.Context) error {
 	if r.refunds.requested && r.stream.Charge.Refunded() > 0 {
 		_, listErr = r.refunds.list(ctx, r.stream)
 	}
-	for _, reversed := range r.refunds.reversed {
-		for id := succeededBy(r.stream, reversed.ID); id != ""; id = succeededBy(r.stream, reversed.ID) {
-			reverse := domain.ReverseRefund{RefundID: id, ProviderRefund: reversed.ID, Message: failureOf(reversed)}
-			_, err := r.do(ctx, func(context.Context, ledger.Stream) (decision, error) { return decision{command: reverse}, nil })
-			if err != nil {
-				return fmt.Errorf("reverse refund %s: %w", id, err)
-			}
+	for r.refunds.reversal(r.stream.Charge) != nil {
+		err := r.do(ctx, func(_ context.Context, s ledger.Stream) (decision, error) {
+			return decision{command: r.refunds.reversal(s.Charge)}, nil
+		})
+		if err != nil {
+			return fmt.Errorf("reverse a refund: %w", err)
 		}
 	}
 	return listErr
 }
 
-// succeededBy is the id of the refund that succeeded by an object of the provider; empty
-// if there is none.
-func succeededBy(s ledger.Stream, object string) string {
-	for _, r := range s.Charge.Refunds {
-		if r.Status == domain.RefundStatusSucceeded && r.ProviderRefund == object {
-			return r.ID
+// reversal reverses one refund that succeeded here and failed at the provider; nil if
+// there is none.
+func (r *refunds) reversal(c domain.Charge) domain.Command {
+	for _, refund := range c.Refunds {
+		if why, failed := r.failed[refund.ProviderRefund]; failed && refund.Status == domain.RefundStatusSucceeded {
+			return domain.ReverseRefund{RefundID: refund.ID, ProviderRefund: refund.ProviderRefund, Message: why}
 		}
 	}
-	return ""
+	return nil
 }
 
-// mostUrgent joins the errors of several refunds into the one that decides what the inbox
-// does next. errs may hold nil; the text has all of them.
-//
-//   - An error comes first: it counts as an attempt, and a wait beside it would hide it.
-//   - A wait lasts until the earliest time that any refund asks for. It is patient only if
-//     all refunds are.
-//   - A park comes last: it stops every refund of the charge, so it waits until none is
-//     left that could still move.
+// mostUrgent joins the errors of several refunds, waits and parks, into the one that
+// decides what the inbox does next: a wait until the earliest time that any refund asks
+// for, patient only if all are. Only if none waits, the message is parked: that stops every
+// refund of the charge.
 func mostUrgent(errs []error) error {
 	var texts []string
-	var failed, parked bool
-	var wait *inbox.WaitError
+	var waits []*inbox.WaitError
 	patient := true
 	for _, err := range errs {
-		if err == nil {
-			continue
-		}
 		texts = append(texts, err.Error())
-		var parking *inbox.ParkError
-		var waiting *inbox.WaitError
-		switch {
-		case errors.As(err, &parking):
-			parked = true
-		case !errors.As(err, &waiting):
-			failed = true
-		default:
-			patient = patient && waiting.Patient
-			if wait == nil || waiting.AtLeast < wait.AtLeast {
-				wait = waiting
-			}
+		wait, waiting := errors.AsType[*inbox.WaitError](err)
+		if waiting {
+			waits = append(waits, wait)
 		}
+		patient = patient && waiting && wait.Patient
 	}
 	all := errors.New(strings.Join(texts, "; "))
 	switch {
-	case failed:
-		return all
-	case wait != nil:
-		return &inbox.WaitError{AtLeast: wait.AtLeast, Patient: patient && !parked, Err: all}
-	case parked:
+	case len(waits) > 0:
+		first := slices.MinFunc(waits, func(a, b *inbox.WaitError) int { return cmp.Compare(a.AtLeast, b.AtLeast) })
+		return &inbox.WaitError{AtLeast: first.AtLeast, Patient: patient, Err: all}
+	case len(errs) > 0:
 		return &inbox.ParkError{Err: all}
 	}
 	return nil

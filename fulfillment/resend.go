@@ -17,41 +17,33 @@ import (
 	"github.com/payonce/payonce/ledger"
 )
 
-// TypeResend is the type of a message that wants a webhook delivered once more.
-// It is no event's, so it has no version.
-const TypeResend = "webhook.resend"
-
-// ResendReceiver is the receiver that tells merchants once more of what they have
-// been told. It has claims and an order of its own, so nothing that a merchant
-// has not heard waits for it.
-const ResendReceiver = "resend"
+// typeResend is the type of a message that requests one more delivery of a webhook. It is
+// no event's, so it has no version.
+const typeResend = "webhook.resend"
 
 const resendPrefix = "resend:"
 
-// MetadataRequestedBy names the operator who wants a webhook once more.
-const MetadataRequestedBy = "requested_by"
-
-// Outcome is an event that its merchant is told of by a webhook.
+// Outcome is an event about which its merchant receives a webhook.
 type Outcome struct {
 	EventID    uuid.UUID `json:"event_id"` // the webhook-id
 	ChargeID   string    `json:"charge_id"`
 	MerchantID string    `json:"merchant_id"`
-	Type       string    `json:"type"` // of the webhook: charge.succeeded, …
+	Type       string    `db:"-" json:"type"` // of the webhook: charge.succeeded, …
 	RecordedAt time.Time `json:"recorded_at"`
-	// Refusal says why its webhook is not sent again, nil if it can be.
-	Refusal error `json:"-"`
 
-	stored   string // its name in the ledger
-	version  int
-	position int64
-	told     bool
+	outcomeState `json:"-"`
 }
 
-var (
-	errGone   = errors.New("the merchant has no webhook endpoint any more: give it one with payonce seed, and ask again")
-	errUntold = errors.New("there is no webhook to send again: the merchant had no endpoint when it was asked for, or the message has not been received yet")
-	errOnWay  = errors.New("the webhook is on its way already")
-)
+// outcomeState is what decides whether and how a webhook is sent again.
+type outcomeState struct {
+	Stored    string // the name of the event in the ledger
+	Version   int
+	Position  int64
+	Notified  bool          // the merchant has received the webhook
+	Reachable bool          // the merchant has an endpoint
+	Message   *int64        // in the inbox
+	Status    *inbox.Status // of the message
+}
 
 const outcomeColumns = `e.event_id,
        e.stream_id   as charge_id,
@@ -65,7 +57,7 @@ const outcomeColumns = `e.event_id,
            from ledger_events n
           where n.stream_id = e.stream_id
             and n.type like 'merchant.notified.v%'
-            and n.data ->> 'event_id' = e.event_id::text) as told,
+            and n.data ->> 'event_id' = e.event_id::text) as notified,
        exists (
          select
            from merchants m
@@ -79,24 +71,22 @@ const outcomeColumns = `e.event_id,
    and i.message_id = e.event_id::text
  where e.type ~ '^(charge\.(succeeded|failed)|refund\.(succeeded|failed|reversed))\.v'`
 
-// The name is an event's id, or a charge's.
 const selectOutcomesOf = "select " + outcomeColumns + `
    and (e.event_id = $2 or e.stream_id = $1)
  order by e.position`
 
 // OutcomesOf returns the outcomes that a name means: an event's id, which is the
-// webhook-id that the merchant knows, means that event; a charge's means all of
-// the charge and its refunds, in their order. None if there is no such outcome.
+// webhook-id that the merchant knows, means that event; a charge's means all outcomes of
+// the charge and its refunds, in their order.
 func OutcomesOf(ctx context.Context, q postgres.Querier, name string) ([]Outcome, error) {
 	event, err := uuid.Parse(name)
-	if err == nil || strings.HasPrefix(name, "ch_") {
-		return readOutcomes(ctx, q, selectOutcomesOf, name, event) // the zero one is no event's
+	if err != nil && !strings.HasPrefix(name, "ch_") {
+		return nil, nil
 	}
-	return nil, nil
+	return readOutcomes(ctx, q, selectOutcomesOf, name, event) // the zero id is no event's
 }
 
-// The time is no index's, so this walks the ledger from where the page before it
-// ended.
+// No index leads to a time, so each page reads the ledger from the end of the page before.
 const selectOutcomesSince = "select " + outcomeColumns + `
    and e.merchant_id = $1
    and e.recorded_at >= $2
@@ -105,11 +95,11 @@ const selectOutcomesSince = "select " + outcomeColumns + `
  order by e.position
  limit $5`
 
-// Page is a part of a merchant's outcomes. The zero Until is now and later.
+// Page is a part of a merchant's outcomes.
 type Page struct {
 	Merchant     string
-	Since, Until time.Time // by the database's clock: Since counts, Until does not
-	After        *Outcome  // the last of the page before this one; nil for the first page
+	Since, Until time.Time // in database time; Since is included, Until is not; a zero Until is no bound
+	After        *Outcome  // the last outcome of the page before; nil for the first page
 	Limit        int
 }
 
@@ -122,44 +112,9 @@ func OutcomesSince(ctx context.Context, q postgres.Querier, p Page) ([]Outcome, 
 	}
 	after := int64(-1)
 	if p.After != nil {
-		after = p.After.position
+		after = p.After.Position
 	}
 	return readOutcomes(ctx, q, selectOutcomesSince, p.Merchant, p.Since, until, after, p.Limit)
-}
-
-type outcomeRow struct {
-	EventID    uuid.UUID
-	ChargeID   string
-	MerchantID string
-	Stored     string
-	Version    int
-	Position   int64
-	RecordedAt time.Time
-	Told       bool
-	Reachable  bool
-	Message    *int64
-	Status     *inbox.Status
-}
-
-// refusal is why the webhook is not sent again. One whose message an operator
-// ended undone was never sent, and whoever wants it now may have it.
-func (r outcomeRow) refusal() error {
-	switch {
-	case !r.Reachable:
-		return errGone
-	case r.Told:
-		return nil
-	case r.Message == nil:
-		return errUntold
-	case *r.Status == inbox.StatusDead:
-		return fmt.Errorf("the webhook was never delivered, its message is parked: payonce inbox retry %d", *r.Message)
-	case *r.Status == inbox.StatusDone:
-		return errUntold
-	case *r.Status == inbox.StatusDiscarded:
-		return nil
-	default:
-		return errOnWay
-	}
 }
 
 func readOutcomes(ctx context.Context, q postgres.Querier, sql string, args ...any) ([]Outcome, error) {
@@ -167,18 +122,39 @@ func readOutcomes(ctx context.Context, q postgres.Querier, sql string, args ...a
 	if err != nil {
 		return nil, fmt.Errorf("read outcomes: %w", err)
 	}
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByName[outcomeRow])
+	outcomes, err := pgx.CollectRows(rows, pgx.RowToStructByName[Outcome])
 	if err != nil {
 		return nil, fmt.Errorf("read outcomes: %w", err)
 	}
-	outcomes := make([]Outcome, len(found))
-	for i, r := range found {
-		outcomes[i] = Outcome{
-			EventID: r.EventID, ChargeID: r.ChargeID, MerchantID: r.MerchantID, Type: domain.EventTypeNamed(r.Stored).Webhook,
-			RecordedAt: r.RecordedAt.UTC(), Refusal: r.refusal(), stored: r.Stored, version: r.Version, position: r.Position, told: r.Told,
-		}
+	for i, o := range outcomes {
+		outcomes[i].Type, outcomes[i].RecordedAt = domain.EventTypeNamed(o.Stored).Webhook, o.RecordedAt.UTC()
 	}
 	return outcomes, nil
+}
+
+var (
+	errNoEndpoint = errors.New("the merchant has no webhook endpoint any more: give it one with payonce seed, and ask again")
+	errNoWebhook  = errors.New("there is no webhook to send again: the merchant had no endpoint when it was asked for, or the message has not been received yet")
+	errInProgress = errors.New("the webhook is on its way already")
+)
+
+// Refusal is why the webhook is not sent again; nil if it can be. A webhook whose message
+// an operator discarded was never sent, and can be.
+func (o Outcome) Refusal() error {
+	switch {
+	case !o.Reachable:
+		return errNoEndpoint
+	case o.Notified:
+		return nil
+	case o.Message == nil, *o.Status == inbox.StatusDone:
+		return errNoWebhook
+	case *o.Status == inbox.StatusDead:
+		return fmt.Errorf("the webhook was never delivered, its message is parked: payonce inbox retry %d", *o.Message)
+	case *o.Status == inbox.StatusDiscarded:
+		return nil
+	default:
+		return errInProgress
+	}
 }
 
 const insertResend = `
@@ -186,46 +162,40 @@ insert into webhook_resends
        (resend_id, event_id, charge_id, merchant_id, requested_by)
 values ($1, $2, $3, $4, $5)`
 
-// Resend queues the wish that an outcome's webhook is delivered once more, under
-// the same webhook-id and with the same body, to where the merchant is told now.
-// The wish is a row that stays, and a message of its own in the inbox, in one
-// commit; id is new for each wish. The message is retried and parked like any
-// other. If the merchant has been told, it is ResendReceiver's and holds up no
-// news; if not, it is news itself, and waits its turn among those of its charge.
-// actor is who wants it.
+// Resend queues one more delivery of an outcome's webhook, under the same webhook-id and
+// with the same body, to the merchant's present endpoint. One commit stores a row that
+// stays, and a message in the inbox that is retried and parked like any other. id is new
+// for each resend, actor is the operator. A webhook that the merchant has received goes to
+// ResendReceiver, behind which no other webhook waits; one that it has not received goes
+// to NotificationReceiver, in its turn among those of its charge.
 //
-// If we die here: before the commit nobody wanted anything; after it, a worker
-// delivers. Who does not know asks again: a webhook that comes once more than it
-// was meant to is known to the merchant by its id.
+// If we die here: before the commit nothing is stored, after it a worker delivers; an
+// operator who does not know repeats the command, and the merchant knows the repeated
+// webhook by its id.
 // Test: TestWebhooksResend in cmd/payonce.
 func Resend(b *pgx.Batch, o Outcome, id uuid.UUID, actor string) error {
-	payload, err := json.Marshal(ledger.Envelope{ID: o.EventID.String(), Type: o.stored, ChargeID: o.ChargeID, Version: o.version})
+	payload, err := json.Marshal(ledger.Envelope{ID: o.EventID.String(), Type: o.Stored, ChargeID: o.ChargeID, Version: o.Version})
 	if err != nil {
-		return fmt.Errorf("seal the wish for %s: %w", o.EventID, err)
+		return fmt.Errorf("encode the resend of %s: %w", o.EventID, err)
 	}
 	receiver := NotificationReceiver
-	if o.told {
+	if o.Notified {
 		receiver = ResendReceiver
 	}
 	b.Queue(insertResend, id, o.EventID, o.ChargeID, o.MerchantID, actor)
 	return inbox.Accept(b, receiver, inbox.Message{
-		ID:          resendPrefix + id.String(),
-		Type:        TypeResend,
-		OrderingKey: o.ChargeID,
-		Partition:   o.MerchantID,
-		Payload:     payload,
-		Metadata:    map[string]string{MetadataRequestedBy: actor},
+		ID: resendPrefix + id.String(), Type: typeResend, OrderingKey: o.ChargeID, Partition: o.MerchantID,
+		Payload: payload, Metadata: map[string]string{"requested_by": actor},
 	})
 }
 
-// The first time counts.
 const resendDelivered = `
 update webhook_resends
-   set delivered_at = clock_timestamp()
- where resend_id = $1
-   and delivered_at is null`
+   set delivered_at = coalesce(delivered_at, clock_timestamp())
+ where resend_id = $1`
 
-// recordResend notes that the merchant has taken a webhook that was wanted once more.
+// recordResend records that the merchant has received a webhook once more. The first
+// delivery counts.
 func recordResend(b *pgx.Batch, d inbox.Delivery) {
 	if id, err := uuid.Parse(strings.TrimPrefix(d.ID, resendPrefix)); err == nil {
 		b.Queue(resendDelivered, id)

@@ -33,7 +33,7 @@ func (s *shop) outcomes(name string) []fulfillment.Outcome {
 func (s *shop) resend() uuid.UUID {
 	s.Helper()
 	found := s.outcomes(s.outcome.ID.String())
-	if len(found) != 1 || found[0].Refusal != nil {
+	if len(found) != 1 || found[0].Refusal() != nil {
 		s.Fatalf("the outcomes are %+v", found)
 	}
 	return s.wish(found[0])
@@ -198,7 +198,7 @@ func TestResend_holds_up_no_news(t *testing.T) {
 	for how, answer := range map[string]func(*shop){
 		"waits": func(s *shop) { s.answer(says(http.StatusGone, "", "Retry-After", "86400")) },
 		"parked": func(s *shop) {
-			s.exec(`update inbox set payload = convert_to(replace(convert_from(payload, 'UTF8'), '"version":4', '"version":0'), 'UTF8') where type = $1`, fulfillment.TypeResend)
+			s.exec(`update inbox set payload = convert_to(replace(convert_from(payload, 'UTF8'), '"version":4', '"version":0'), 'UTF8') where type = $1`, "webhook.resend")
 		},
 	} {
 		t.Run("one that "+how, func(t *testing.T) {
@@ -223,7 +223,7 @@ func TestResend_holds_up_no_news(t *testing.T) {
 		t.Parallel()
 		s := toldShop(t)
 		s.resend()
-		s.exec(`update inbox set status = 'dead' where type = $1`, fulfillment.TypeResend)
+		s.exec(`update inbox set status = 'dead' where type = $1`, "webhook.resend")
 		api := testdb.As(t, s.db, postgres.RoleAPI)
 		for merchant, want := range map[string]int{"acme": 1, "globex": 0} {
 			found, err := inbox.List(t.Context(), api.Tenant(merchant), inbox.StatusDead, 0, 10)
@@ -282,11 +282,11 @@ func TestOutcomesOf(t *testing.T) {
 		s.tell(s.append(s.quiet(), gave))
 		s.expectKind(s.deliver(), "done")
 		found := s.outcomes("ch_1")
-		if len(found) != 2 || found[0].Type != "charge.succeeded" || found[0].Refusal == nil || found[1].Type != "refund.succeeded" || found[1].Refusal != nil {
+		if len(found) != 2 || found[0].Type != "charge.succeeded" || found[0].Refusal() == nil || found[1].Type != "refund.succeeded" || found[1].Refusal() != nil {
 			t.Fatalf("ch_1 means %+v", found)
 		}
 		byID := s.outcomes(s.outcome.ID.String())
-		if len(byID) != 1 || byID[0] != found[1] {
+		if len(byID) != 1 || byID[0].EventID != found[1].EventID {
 			t.Errorf("%s means %+v", s.outcome.ID, byID)
 		}
 		s.resend()
@@ -311,7 +311,7 @@ func TestOutcomesOf(t *testing.T) {
 		s := toldShop(t)
 		s.exec(`update merchants set webhook_url = null, webhook_generation = null`)
 		found := s.outcomes("ch_1")
-		if len(found) != 1 || found[0].Refusal == nil || !strings.Contains(found[0].Refusal.Error(), "no webhook endpoint any more") {
+		if len(found) != 1 || found[0].Refusal() == nil || !strings.Contains(found[0].Refusal().Error(), "no webhook endpoint any more") {
 			t.Errorf("%+v, want it refused", found)
 		}
 	})
@@ -329,7 +329,7 @@ func TestOutcomesOf(t *testing.T) {
 				s.exec(`update inbox set status = $1`, status)
 			}
 			found := s.outcomes("ch_1")
-			if len(found) != 1 || found[0].Refusal == nil || !strings.Contains(found[0].Refusal.Error(), says) {
+			if len(found) != 1 || found[0].Refusal() == nil || !strings.Contains(found[0].Refusal().Error(), says) {
 				t.Errorf("%+v, want it refused with %q", found, says)
 			}
 		})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,29 +14,55 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
 )
 
-// The receivers of charges and their refunds, and of the merchant's webhooks.
+// The receivers of charges and their refunds, of the merchant's webhooks, and of webhooks
+// that an operator sends again.
 const (
 	ChargeReceiver       = "fulfillment"
 	NotificationReceiver = domain.Notification
+	ResendReceiver       = "resend"
 )
 
 // Fulfillment handles the messages of Receivers.
 type Fulfillment struct {
-	DB       *postgres.DB
-	Reader   *Reader
-	Services Services
-	Log      *slog.Logger
-
 	// OnStep, where set, is called before a step. The step runs in the context that it
 	// returns; done is called after the step, with whether the step had work to do and its
 	// error. Both must return at once.
 	OnStep func(ctx context.Context, step string) (within context.Context, done func(worked bool, err error))
+
+	db       *postgres.DB
+	services Services
+	log      *slog.Logger
+	reads    reads
+}
+
+// New returns the handlers of one process.
+func New(db *postgres.DB, services Services, log *slog.Logger) *Fulfillment {
+	return &Fulfillment{db: db, services: services, log: log, reads: newReads(db)}
+}
+
+// reads are the reads of handlers. Those that several handlers ask for at the same moment
+// share a round trip (postgres.Reads); nothing is cached.
+type reads struct {
+	streams   *ledger.Loader
+	endpoints *merchants.Endpoints
+	stock     *postgres.Reads[[]article, map[article]int64]
+}
+
+// roundTrips bounds how many reads of one kind are in flight, so that slow reads leave
+// connections to the commits.
+const roundTrips = 4
+
+func newReads(q postgres.Querier) reads {
+	return reads{
+		streams: ledger.NewLoader(q, roundTrips), endpoints: merchants.NewEndpoints(q, roundTrips), stock: newStock(q),
+	}
 }
 
 const (
@@ -43,9 +70,6 @@ const (
 	maxRaces = 10
 	// racePause is the longest pause between a lost race and the next read.
 	racePause = 10 * time.Millisecond
-	// maxCommits bounds how often one batch is sent that the server rolled back, but may
-	// accept when it is retried.
-	maxCommits = 5
 )
 
 // run processes one delivery. It is the only place that commits.
@@ -61,27 +85,26 @@ type run struct {
 	result   inbox.Result             // Completed once a commit ended the delivery
 }
 
-// Charge is the inbox handler that brings one charge to its outcome, and then every
+// charge is the inbox handler that brings one charge to its outcome, and then every
 // pending refund of it.
 //
 // The ordering key names the charge. Of the payload it reads only the version of the
 // event; of an event of the provider only the type: if it is about refunds, one may have
 // failed after it succeeded.
-func (f *Fulfillment) Charge(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+func (f *Fulfillment) charge(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
 	r := &run{Fulfillment: f, delivery: d, steps: f.steps()}
-	r.refunds = refunds{provider: f.Services.Provider, requested: isAboutRefunds(d), found: map[string]stripe.Refund{}}
-	if envelope, err := ledger.Open(d.Payload); err == nil && !isFromProvider(d) {
+	r.refunds = refunds{provider: f.services.Provider, requested: isAboutRefunds(d), found: map[string]stripe.Refund{}, failed: map[string]string{}}
+	r.ends = func(c domain.Charge) bool {
+		// A message about refunds has a read of the provider's list to come that may find
+		// nothing to commit; the inbox ends it.
+		return c.Complete() && !r.refunds.requested && r.refunds.reversal(c) == nil
+	}
+	if envelope, err := ledger.Open(d.Payload); err == nil {
 		r.version = envelope.Version
 	}
-	// A message about refunds has a read of the provider's list to come that may find
-	// nothing to commit, and so have reversals that another worker records first. The inbox
-	// ends these.
-	r.ends = func(c domain.Charge) bool {
-		return c.Complete() && !r.refunds.requested && len(r.refunds.reversed) == 0
-	}
 	err := r.load(ctx, d.OrderingKey)
-	if errors.Is(err, ledger.ErrNotFound) && isFromProvider(d) {
-		f.Log.InfoContext(ctx, "provider event of an unknown charge", "message_id", d.ID, "charge_id", d.OrderingKey, "type", d.Type)
+	if errors.Is(err, ledger.ErrNotFound) && strings.HasPrefix(d.Type, providerEvent) {
+		f.log.InfoContext(ctx, "provider event of an unknown charge", "message_id", d.ID, "charge_id", d.OrderingKey, "type", d.Type)
 		return inbox.Complete, nil
 	}
 	if err == nil {
@@ -106,11 +129,8 @@ func (f *Fulfillment) follow(to subscriber) inbox.Handler {
 			return inbox.Complete, &inbox.ParkError{Err: fmt.Errorf("message %s names a %s of %s, which is no outcome", d.ID, outcome.Type, r.stream.ID)}
 		}
 		s := to.step(d, outcome.Version)
-		for recorded := false; !recorded; {
-			if d.Type != TypeResend && !r.stream.Charge.Follows(to.name, outcome.Version) {
-				return inbox.Complete, nil
-			}
-			if recorded, err = r.do(ctx, s.run); err != nil {
+		for r.result != inbox.Completed && (d.Type == typeResend || r.stream.Charge.Follows(to.name, outcome.Version)) {
+			if err := r.do(ctx, s.run); err != nil {
 				return inbox.Complete, fmt.Errorf("%s: %w", to.name, err)
 			}
 		}
@@ -120,13 +140,16 @@ func (f *Fulfillment) follow(to subscriber) inbox.Handler {
 
 // load reads the stream. The message was committed with the event that it names; a
 // server that shows less than this version is behind, such as a standby, and the message
-// waits. ErrNotFound if the message names no version and there is no charge.
+// waits. It also waits if a newer program wrote an event, since a newer worker is being
+// deployed. ErrNotFound if the message names no version and there is no charge.
 func (r *run) load(ctx context.Context, charge string) error {
-	s, err := r.Reader.load(ctx, charge)
-	if err != nil && (r.version == 0 || !errors.Is(err, ledger.ErrNotFound)) {
+	s, err := r.reads.streams.Load(ctx, charge)
+	switch {
+	case errors.Is(err, domain.ErrUnknownType):
+		return &inbox.WaitError{Err: err}
+	case err != nil && (r.version == 0 || !errors.Is(err, ledger.ErrNotFound)):
 		return err
-	}
-	if s.Charge.Version < r.version {
+	case s.Charge.Version < r.version:
 		return &inbox.WaitError{Err: fmt.Errorf("stream %s is read up to version %d, the message names version %d", charge, s.Charge.Version, r.version)}
 	}
 	r.stream = s
@@ -139,11 +162,7 @@ func (r *run) process(ctx context.Context) error {
 		if act == nil {
 			return fmt.Errorf("charge %s has no outcome after its last step", r.stream.ID)
 		}
-		err := r.observed(ctx, name, func(ctx context.Context) error {
-			_, err := r.do(ctx, act)
-			return err
-		})
-		if err != nil {
+		if err := r.observed(ctx, name, func(ctx context.Context) error { return r.do(ctx, act) }); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
@@ -172,38 +191,43 @@ func (r *run) next() (name string, do act) {
 	return "", nil
 }
 
-// do calls act once and records its decision. If another writer took the stream's next
-// version, nothing is recorded and the stream is the new one: the caller calls do again
-// while there is still something to do.
+// do calls act once and records its decision. If another writer was first, to the stream's
+// next version or to the stock, nothing is recorded and the stream is the new one: the
+// caller calls do again while there is still something to do.
 //
 // If we die here: between a lost race and the next commit nothing is recorded. The next
 // worker asks the provider, which remembers.
 // Test: TestLostRace_always.
-func (r *run) do(ctx context.Context, act act) (recorded bool, err error) {
+func (r *run) do(ctx context.Context, act act) error {
 	d, actErr := act(ctx, r.stream)
 	if d.command == nil {
 		if actErr == nil {
 			actErr = errUndecided
 		}
-		return false, actErr
+		return actErr
 	}
-	switch err = r.record(ctx, d); {
-	case err == nil:
+	err := r.record(ctx, d)
+	if err == nil {
 		r.races = 0
-		return true, actErr
-	case !ledger.IsConflict(err):
-		return false, err
+		return actErr
 	}
-	if r.races++; r.races > maxRaces {
-		// No attempt is counted: the message is not the reason. The text alone is passed
-		// on, so that this error is not taken for one more lost race.
-		return false, &inbox.WaitError{Err: errors.New("the stream grows too fast: " + err.Error())}
+	if !ledger.IsConflict(err) && !isOutOfStock(err) {
+		return err
 	}
+	r.races++
 	if err := pause(ctx, racePause); err != nil {
-		return false, err
+		return err
 	}
-	return false, r.load(ctx, r.stream.ID)
+	if err := r.load(ctx, r.stream.ID); err != nil {
+		return err
+	}
+	if r.races > maxRaces { // no attempt is counted: the message is not the reason
+		return &inbox.WaitError{Err: errRaces}
+	}
+	return nil
 }
+
+var errRaces = errors.New("other writers were first at every try")
 
 // errUndecided keeps a due step that decides nothing from being run for ever.
 var errUndecided = errors.New("the step is due and decided nothing")
@@ -242,37 +266,26 @@ func (r *run) record(ctx context.Context, d decision) error {
 	if len(events) == 0 && d.rows == nil {
 		return fmt.Errorf("%T: %w", d.command, errUndecided)
 	}
-	for try := 1; ; try++ {
-		b := &pgx.Batch{}
-		next, err := r.queue(b, events)
-		if err != nil {
-			return err
-		}
-		if d.rows != nil {
-			d.rows(b)
-		}
-		ends := r.ends(next.Charge)
-		if ends {
-			inbox.Done(b, r.delivery)
-		}
-		err = r.DB.Commit(ctx, b)
-		if err == nil {
-			if ends {
-				r.result = inbox.Completed
-			}
-			r.stream = next
-			return nil
-		}
-		if command, ok := d.instead[postgres.Constraint(err)]; ok {
-			return r.record(ctx, decision{command: command})
-		}
-		if !postgres.IsTransient(err) || try == maxCommits {
-			return fmt.Errorf("commit version %d of %s: %w", r.stream.Charge.Version+1, r.stream.ID, err)
-		}
-		if err := pause(ctx, time.Duration(try)*50*time.Millisecond); err != nil {
-			return err
-		}
+	b := &pgx.Batch{}
+	next, err := r.queue(b, events)
+	if err != nil {
+		return err
 	}
+	if d.rows != nil {
+		d.rows(b)
+	}
+	ends := r.ends(next.Charge)
+	if ends {
+		inbox.Done(b, r.delivery)
+	}
+	if err := r.db.Commit(ctx, b); err != nil {
+		return fmt.Errorf("commit version %d of %s: %w", r.stream.Charge.Version+1, r.stream.ID, err)
+	}
+	if ends {
+		r.result = inbox.Completed
+	}
+	r.stream = next
+	return nil
 }
 
 // queue queues the events and what belongs to them.
@@ -290,46 +303,36 @@ func (r *run) queue(b *pgx.Batch, events []domain.Event) (ledger.Stream, error) 
 				k.keep(b, r.stream.Charge, e.Event)
 			}
 		}
-		if err := r.announce(b, next, e); err != nil {
-			return next, err
+		names := next.Charge.SubscribersOf(e.Event, e.Version)
+		for _, to := range r.subscribers() {
+			if slices.Contains(names, to.name) {
+				if err := r.announce(b, to, next, e); err != nil {
+					return next, err
+				}
+			}
 		}
 	}
 	return next, nil
 }
 
-// announce queues a message for each subscriber of an event. A subscriber that the charge
-// does not have costs no message.
-func (r *run) announce(b *pgx.Batch, s ledger.Stream, e ledger.Recorded) error {
-	for _, name := range s.Charge.SubscribersOf(e.Event, e.Version) {
-		payload, err := s.Seal(e)
-		if err != nil {
-			return err
-		}
-		metadata := map[string]string{
-			outbox.MetadataCorrelationID: r.delivery.Metadata[outbox.MetadataCorrelationID],
-			outbox.MetadataCausationID:   r.delivery.ID,
-		}
-		if trace := r.delivery.Metadata[outbox.MetadataTraceparent]; trace != "" {
-			metadata[outbox.MetadataTraceparent] = trace
-		}
-		err = outbox.Append(b, outbox.Message{
-			Topic: r.topicOf(name), ID: e.ID.String(), Type: e.Type, OrderingKey: s.ID, Partition: s.Charge.MerchantID,
-			Payload: payload, Metadata: metadata,
-		})
-		if err != nil {
-			return err
-		}
+// announce queues the message to a subscriber. A subscriber that the charge does not have
+// costs no message.
+func (r *run) announce(b *pgx.Batch, to subscriber, s ledger.Stream, e ledger.Recorded) error {
+	payload, err := s.Seal(e)
+	if err != nil {
+		return err
 	}
-	return nil
-}
-
-func (f *Fulfillment) topicOf(name string) string {
-	for _, s := range f.subscribers() {
-		if s.name == name {
-			return s.topic
-		}
+	metadata := map[string]string{
+		outbox.MetadataCorrelationID: r.delivery.Metadata[outbox.MetadataCorrelationID],
+		outbox.MetadataCausationID:   r.delivery.ID,
 	}
-	return name // of a subscriber that a newer worker runs
+	if trace := r.delivery.Metadata[outbox.MetadataTraceparent]; trace != "" {
+		metadata[outbox.MetadataTraceparent] = trace
+	}
+	return outbox.Append(b, outbox.Message{
+		Topic: to.topic, ID: e.ID.String(), Type: e.Type, OrderingKey: s.ID, Partition: s.Charge.MerchantID,
+		Payload: payload, Metadata: metadata,
+	})
 }
 
 // pause waits a random part of longest.
@@ -345,8 +348,6 @@ func pause(ctx context.Context, longest time.Duration) error {
 // providerEvent is the prefix of the types of messages that the provider's webhooks
 // brought; the provider's name of the event follows.
 const providerEvent = "stripe."
-
-func isFromProvider(d inbox.Delivery) bool { return strings.HasPrefix(d.Type, providerEvent) }
 
 // isAboutRefunds reports whether the message is an event of the provider about a refund.
 // The provider has had several names for it.

@@ -27,7 +27,9 @@ func TestCharge_waitsForAStreamThatIsReadTooEarly(t *testing.T) {
 	w.request(s, "re_1", 600)
 
 	current := w.charge
-	w.charge = (&fulfillment.Fulfillment{DB: w.db, Reader: fulfillment.NewReader(behind), Services: fulfillment.Services{Provider: w.client}, Log: slog.New(slog.DiscardHandler)}).Charge
+	late := fulfillment.New(w.db, fulfillment.Services{Provider: w.client}, slog.New(slog.DiscardHandler))
+	late.ReadFrom(behind)
+	w.charge = handlerFor(late, fulfillment.ChargeReceiver)
 	w.expectKind(w.deliver(), "waits")
 
 	w.charge = current

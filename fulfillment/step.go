@@ -22,8 +22,8 @@ type Services struct {
 // delivery has its own, so a step may remember what a service answered.
 func (f *Fulfillment) steps() []step {
 	return []step{
-		inventory{reader: f.Reader},
-		&payment{provider: f.Services.Provider},
+		inventory{stock: f.reads.stock},
+		&payment{provider: f.services.Provider},
 	}
 }
 
@@ -65,9 +65,6 @@ type keeper interface {
 type decision struct {
 	command domain.Command
 
-	// instead are the commands to decide when a constraint of this name refuses the commit.
-	instead map[string]domain.Command
-
 	// rows queues rows that are committed even if the command has happened already.
 	rows func(*pgx.Batch)
 }
@@ -96,7 +93,7 @@ func (f *Fulfillment) Receivers() []Receiver {
 		// Every message of a charge reads the same stream, so a parked one must not keep a
 		// cancellation or an event of the provider from being seen.
 		Name: ChargeReceiver, Topic: ledger.Topic, Takes: func(t domain.EventType) bool { return t.Request },
-		Parked: inbox.Pass, Handle: f.Charge,
+		Parked: inbox.Pass, Handle: f.charge,
 	}}
 	for _, s := range f.subscribers() {
 		receivers = append(receivers, Receiver{Name: s.name, Topic: s.topic, Takes: outcome, Parked: s.parked, Handle: f.follow(s)})

@@ -25,22 +25,20 @@ func TestOnStep_reportsStepsThatHadWork(t *testing.T) {
 	w.provider.behind = newSandbox(t)
 	var mu sync.Mutex
 	var stepped []string
-	f := &fulfillment.Fulfillment{
-		DB: w.db, Reader: fulfillment.NewReader(w.db), Services: fulfillment.Services{Provider: w.client}, Log: slog.New(slog.DiscardHandler),
-		OnStep: func(ctx context.Context, step string) (context.Context, func(bool, error)) {
-			if !slices.Contains(fulfillment.Steps(), step) {
-				t.Errorf("%s is no step", step)
+	f := fulfillment.New(w.db, fulfillment.Services{Provider: w.client}, slog.New(slog.DiscardHandler))
+	f.OnStep = func(ctx context.Context, step string) (context.Context, func(bool, error)) {
+		if !slices.Contains(fulfillment.Steps(), step) {
+			t.Errorf("%s is no step", step)
+		}
+		return ctx, func(did bool, err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if did && err == nil {
+				stepped = append(stepped, step)
 			}
-			return ctx, func(did bool, err error) {
-				mu.Lock()
-				defer mu.Unlock()
-				if did && err == nil {
-					stepped = append(stepped, step)
-				}
-			}
-		},
+		}
 	}
-	w.charge = f.Charge
+	w.charge = handlerFor(f, fulfillment.ChargeReceiver)
 	w.accept("ch_1", order())
 	if err := w.deliver(); err != nil {
 		t.Fatal(err)
@@ -55,15 +53,13 @@ func TestOnStep_reportsAStepThatPanics(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	told := map[string]error{}
-	f := &fulfillment.Fulfillment{
-		DB: w.db, Reader: fulfillment.NewReader(w.db), Log: slog.New(slog.DiscardHandler), // without a provider, which nobody can ask
-		OnStep: func(ctx context.Context, step string) (context.Context, func(bool, error)) {
-			return ctx, func(did bool, err error) {
-				if did {
-					told[step] = err
-				}
+	f := fulfillment.New(w.db, fulfillment.Services{}, slog.New(slog.DiscardHandler)) // without a provider, which nobody can ask
+	f.OnStep = func(ctx context.Context, step string) (context.Context, func(bool, error)) {
+		return ctx, func(did bool, err error) {
+			if did {
+				told[step] = err
 			}
-		},
+		}
 	}
 	w.charge = func(ctx context.Context, d inbox.Delivery) (_ inbox.Result, err error) {
 		defer func() {
@@ -71,7 +67,7 @@ func TestOnStep_reportsAStepThatPanics(t *testing.T) {
 				err = fmt.Errorf("panic: %v", cause)
 			}
 		}()
-		return f.Charge(ctx, d)
+		return handlerFor(f, fulfillment.ChargeReceiver)(ctx, d)
 	}
 	w.accept("ch_1", order())
 	if err := w.deliver(); err == nil || !strings.HasPrefix(err.Error(), "panic: ") {

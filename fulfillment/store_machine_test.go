@@ -50,7 +50,7 @@ func newMachine(t *rapid.T, s *store) *machine {
 		shelves: map[string]*shelf{"mug": {Available: 3}, "tshirt": {Available: 1000}},
 	}
 	m.bank.forget()
-	m.handle = (&fulfillment.Fulfillment{DB: s.db, Reader: fulfillment.NewReader(s.db), Services: fulfillment.Services{Provider: s.client}, Log: slog.New(slog.DiscardHandler)}).Charge
+	m.handle = handlerFor(fulfillment.New(s.db, fulfillment.Services{Provider: s.client}, slog.New(slog.DiscardHandler)), fulfillment.ChargeReceiver)
 	b := &pgx.Batch{}
 	b.Queue(`insert into merchants (merchant_id) values ($1)`, m.merchant)
 	for sku, on := range m.shelves {

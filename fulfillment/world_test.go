@@ -57,7 +57,7 @@ func (w *world) clientWithin(timeout time.Duration) *stripe.Client {
 
 // handlerOf handles charges through the client.
 func (w *world) handlerOf(client *stripe.Client) inbox.Handler {
-	return (&fulfillment.Fulfillment{DB: w.db, Reader: fulfillment.NewReader(w.db), Services: fulfillment.Services{Provider: client}, Log: slog.New(slog.NewTextHandler(w.log, nil))}).Charge
+	return handlerFor(fulfillment.New(w.db, fulfillment.Services{Provider: client}, slog.New(slog.NewTextHandler(w.log, nil))), fulfillment.ChargeReceiver)
 }
 
 func (w *world) exec(sql string, args ...any) {

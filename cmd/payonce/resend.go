@@ -139,8 +139,8 @@ func (r *resending) record(ctx context.Context, outcomes []fulfillment.Outcome) 
 	b := &pgx.Batch{}
 	var page []resend
 	for _, o := range outcomes {
-		if o.Refusal != nil {
-			r.refused = append(r.refused, fmt.Errorf("%s of %s, event %s: %w", o.Type, o.ChargeID, o.EventID, o.Refusal))
+		if refusal := o.Refusal(); refusal != nil {
+			r.refused = append(r.refused, fmt.Errorf("%s of %s, event %s: %w", o.Type, o.ChargeID, o.EventID, refusal))
 			continue
 		}
 		one := resend{Outcome: o, ResendID: uuid.New()}

@@ -211,7 +211,8 @@ type receiver struct {
 }
 
 func processors(log *slog.Logger, db *postgres.DB, services fulfillment.Services, metrics *telemetry.Worker, traces *telemetry.Traces, settings Settings) []receiver {
-	f := &fulfillment.Fulfillment{DB: db, Reader: fulfillment.NewReader(db), Services: services, Log: log, OnStep: observeSteps(metrics, traces)}
+	f := fulfillment.New(db, services, log)
+	f.OnStep = observeSteps(metrics, traces)
 	var receivers []receiver
 	for _, r := range f.Receivers() {
 		policy := settings.policy()
