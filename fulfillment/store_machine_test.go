@@ -269,12 +269,17 @@ having sum(amount) <> 0`, ids)
 // request is one of the merchant's under a key.
 func (m *machine) request(operation, key, content string) (intake.Account, intake.Request) {
 	account := intake.Account{MerchantID: m.merchant, FeeFixed: map[string]int64{"EUR": modelFee}, Notify: true}
-	return account, intake.Request{
+	r := intake.Request{
 		Key:     idempotency.Key{Scope: m.merchant, Operation: operation, Value: key},
 		Request: idempotency.Request{Fingerprint: []byte(content)},
 		ID:      "req_1",
-		Refuse: func(err error) (idempotency.Answer, error) {
-			return idempotency.Answer{StatusCode: http.StatusConflict, ContentType: "text/plain", Body: fmt.Appendf(nil, "refused: %v", err)}, nil
-		},
 	}
+	for _, err := range []error{
+		ledger.ErrNotFound, domain.ErrFinished, domain.ErrNotCaptured, domain.ErrExceedsCaptured, domain.ErrTooManyRefunds,
+	} {
+		r.Refusals = append(r.Refusals, intake.Refusal{Err: err, Answer: idempotency.Answer{
+			StatusCode: http.StatusConflict, ContentType: "text/plain", Body: fmt.Appendf(nil, "refused: %v", err),
+		}})
+	}
+	return account, r
 }

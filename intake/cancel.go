@@ -9,13 +9,12 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/ledger"
-	"github.com/payonce/payonce/outbox"
 )
 
 // CancelCharge accepts a request to cancel a charge and answers the charge as it is.
 // Whether the cancellation or a capture in flight wins is decided later, at the provider.
-// Refusals that are stored: ledger.ErrNotFound, domain.ErrFinished. Errors are those of
-// idempotency.Receiver.
+// Errors without an answer in r.Refusals: ledger.ErrNotFound, domain.ErrFinished, and those
+// of idempotency.Receiver.
 func (in *Intake) CancelCharge(ctx context.Context, account Account, r Request, chargeID string) (idempotency.Outcome, error) {
 	return in.do(ctx, account, r, func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
 		stream, err := in.load(ctx, account, chargeID)
@@ -34,11 +33,7 @@ func (in *Intake) CancelCharge(ctx context.Context, account Account, r Request, 
 		if err != nil {
 			return idempotency.Answer{}, err
 		}
-		message, err := r.message(stream)
-		if err != nil {
-			return idempotency.Answer{}, err
-		}
-		if err := outbox.Append(b, message); err != nil {
+		if err := r.announce(b, stream); err != nil { // the message
 			return idempotency.Answer{}, err
 		}
 		return accepted("/v1/charges/"+chargeID, stream.View())

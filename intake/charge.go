@@ -9,7 +9,6 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/ledger"
-	"github.com/payonce/payonce/outbox"
 )
 
 // Charge is a request for a charge: validated, and in the form that is
@@ -46,11 +45,7 @@ func (in *Intake) AcceptCharge(ctx context.Context, account Account, r Request, 
 		if err != nil {
 			return idempotency.Answer{}, err
 		}
-		message, err := r.message(stream)
-		if err != nil {
-			return idempotency.Answer{}, err
-		}
-		if err := outbox.Append(b, message); err != nil {
+		if err := r.announce(b, stream); err != nil { // the message
 			return idempotency.Answer{}, err
 		}
 		return accepted("/v1/charges/"+id, stream.View())

@@ -53,10 +53,7 @@ select count(distinct xid)
 		if digits, ok := strings.CutPrefix(id, "ch_"); !ok || len(digits) != 32 || strings.Trim(digits, "0123456789abcdef") != "" {
 			t.Errorf("the charge's id is %q", id)
 		}
-		s, err := ledger.Load(t.Context(), db, id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := load(t, db, id)
 		var view domain.View
 		if err := json.Unmarshal(got.Body, &view); err != nil {
 			t.Fatal(err)
@@ -92,14 +89,11 @@ select count(distinct xid)
 		if again := accept(t, in, r); !again.Replayed {
 			t.Error("a request with other metadata is another request")
 		}
-		s, err := ledger.Load(t.Context(), db, strings.TrimPrefix(got.Location, "/v1/charges/"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := load(t, db, strings.TrimPrefix(got.Location, "/v1/charges/"))
 		var topic, messageID string
 		var payload []byte
 		var metadata map[string]string
-		err = db.QueryRow(t.Context(), `select topic, message_id, payload, metadata from outbox`).Scan(&topic, &messageID, &payload, &metadata)
+		err := db.QueryRow(t.Context(), `select topic, message_id, payload, metadata from outbox`).Scan(&topic, &messageID, &payload, &metadata)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -184,28 +178,4 @@ func TestKeys(t *testing.T) {
 		accept(t, in, request("k2", "f"))
 		wantCharges(t, db, 2)
 	})
-}
-
-func TestFeesAreFrozen(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	in := keeping(t, db)
-	for key, test := range map[string]struct {
-		account intake.Account
-		fee     int64
-	}{
-		"none":           {intake.Account{MerchantID: "acme"}, 0},
-		"percent":        {intake.Account{MerchantID: "acme", FeeBasisPoints: 300}, 30},
-		"other currency": {intake.Account{MerchantID: "acme", FeeFixed: map[string]int64{"USD": 7}}, 0},
-		"both":           {acme(), 30},
-	} {
-		got, err := in.AcceptCharge(t.Context(), test.account, request(key, "f"), mug())
-		if err != nil {
-			t.Fatal(err)
-		}
-		s, err := ledger.Load(t.Context(), db, strings.TrimPrefix(got.Location, "/v1/charges/"))
-		if err != nil || s.Charge.Fee != test.fee {
-			t.Errorf("%s: the fee is %d, want %d: %v", key, s.Charge.Fee, test.fee, err)
-		}
-	}
 }

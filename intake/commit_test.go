@@ -58,64 +58,51 @@ func TestRivals(t *testing.T) {
 		}
 		wantCharges(t, db, 1)
 	})
-
-	t.Run("a request that waited for a rival that rolled back makes the charge", func(t *testing.T) {
-		t.Parallel()
-		db, _ := migrated(t)
-		in := keeping(t, db)
-		tx, err := db.Pool().Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = tx.Exec(t.Context(), `
-insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, body, expires_at)
-values ('acme', 'POST /v1/charges', 'k1', 'f', 202, '', '', clock_timestamp() + interval '1 hour')`)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var work errgroup.Group
-		work.Go(func() error {
-			_, err := in.AcceptCharge(t.Context(), acme(), request("k1", "f"), mug())
-			return err
-		})
-		if err := tx.Rollback(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if err := work.Wait(); err != nil {
-			t.Fatal(err)
-		}
-		wantCharges(t, db, 1)
-	})
 }
 
-// TestLostAnswers: the connection is cut around the commit, so that its
-// result is unknown. The key has it.
+// TestLostAnswers cuts the connection around the commit, so that its result is unknown.
+// The key has it.
 func TestLostAnswers(t *testing.T) {
 	t.Parallel()
-	for _, test := range []struct {
-		name     string
-		side     failpoint.Side
-		replayed bool
-	}{
-		{"a commit whose result is lost is found by its key", failpoint.After, true},
-		{"a commit that never reached the server is sent again", failpoint.Before, false},
+	for name, send := range map[string]func(in *intake.Intake, charge string) (idempotency.Outcome, error){
+		"a charge": func(in *intake.Intake, _ string) (idempotency.Outcome, error) {
+			return in.AcceptCharge(t.Context(), acme(), request("k1", "f"), mug())
+		},
+		"a refund": func(in *intake.Intake, charge string) (idempotency.Outcome, error) {
+			return in.RequestRefund(t.Context(), acme(), to("refunds", "k1"), charge, some(400))
+		},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			direct, address := migrated(t)
-			proxy := failpoint.StartCutter(t, address)
-			in := keeping(t, open(t, proxy.URL(), postgres.Options{}))
-			proxy.Arm(test.side, 3) // a read is a batch of two
-			got := accept(t, in, request("k1", "f"))
-			if got.Replayed != test.replayed || proxy.Cuts() != 1 {
-				t.Errorf("replayed %v after %d cuts", got.Replayed, proxy.Cuts())
-			}
-			wantCharges(t, direct, 1)
-			again := accept(t, keeping(t, direct), request("k1", "f"))
-			if diff := cmp.Diff(got.Answer, again.Answer); diff != "" {
-				t.Errorf("answer (-first +again):\n%s", diff)
-			}
-		})
+		commit := map[string]int{"a charge": 3, "a refund": 5}[name] // each read before it is a batch of two
+		for _, test := range []struct {
+			name     string
+			side     failpoint.Side
+			replayed bool
+		}{
+			{" whose commit has no known result is found by its key", failpoint.After, true},
+			{" whose commit never reached the server is sent again", failpoint.Before, false},
+		} {
+			t.Run(name+test.name, func(t *testing.T) {
+				t.Parallel()
+				address := testdb.URL(t)
+				direct, proxy := open(t, address, postgres.Options{}), failpoint.StartCutter(t, address)
+				charge := captured(t, direct, "charge")
+				before := tables(t, direct)
+				proxy.Arm(test.side, commit)
+				got, err := send(keeping(t, open(t, proxy.URL(), postgres.Options{})), charge)
+				if err != nil || got.Replayed != test.replayed || proxy.Cuts() != 1 {
+					t.Errorf("%v: replayed %v after %d cuts", err, got.Replayed, proxy.Cuts())
+				}
+				again, err := send(keeping(t, direct), charge)
+				if diff := cmp.Diff(got.Answer, again.Answer); err != nil || diff != "" {
+					t.Errorf("%v, answer (-first +again):\n%s", err, diff)
+				}
+				for table, rows := range tables(t, direct) {
+					if rows != before[table]+1 {
+						t.Errorf("%s grew from %d to %d rows", table, before[table], rows)
+					}
+				}
+			})
+		}
 	}
 }
 

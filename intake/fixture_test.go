@@ -2,16 +2,19 @@ package intake_test
 
 import (
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/ledger"
 )
 
 func acme() intake.Account {
@@ -20,14 +23,24 @@ func acme() intake.Account {
 
 // request is one under a key. The fingerprint stands for all that it asks for.
 func request(key, fingerprint string) intake.Request {
-	return intake.Request{
+	r := intake.Request{
 		Key:     idempotency.Key{Scope: "acme", Operation: "POST /v1/charges", Value: key},
 		Request: idempotency.Request{Fingerprint: []byte(fingerprint)},
 		ID:      "req_1",
-		Refuse: func(err error) (idempotency.Answer, error) {
-			return idempotency.Answer{StatusCode: http.StatusConflict, ContentType: "text/plain", Body: []byte(err.Error())}, nil
-		},
 	}
+	for _, err := range []error{ledger.ErrNotFound, domain.ErrFinished, domain.ErrNotCaptured, domain.ErrExceedsCaptured} {
+		r.Refusals = append(r.Refusals, intake.Refusal{
+			Err: err, Answer: idempotency.Answer{StatusCode: http.StatusConflict, ContentType: "text/plain", Body: []byte(err.Error())},
+		})
+	}
+	return r
+}
+
+// to is a request under a key for what is done with a charge.
+func to(operation, key string) intake.Request {
+	r := request(key, "f")
+	r.Key.Operation = "POST /v1/charges/:id/" + operation
+	return r
 }
 
 func mug() intake.Charge {
@@ -45,6 +58,21 @@ func accept(t *testing.T, in *intake.Intake, r intake.Request) idempotency.Outco
 		t.Fatal(err)
 	}
 	return accepted
+}
+
+// charge accepts a charge and returns its id.
+func charge(t *testing.T, in *intake.Intake, key string) (id string) {
+	t.Helper()
+	return strings.TrimPrefix(accept(t, in, request(key, "f")).Location, "/v1/charges/")
+}
+
+func load(t *testing.T, db *postgres.DB, id string) ledger.Stream {
+	t.Helper()
+	s, err := ledger.Load(t.Context(), db, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
 }
 
 // keeping accepts into a database as the api does, in its role.
@@ -104,13 +132,6 @@ func wantCharges(t *testing.T, db postgres.Querier, n int) {
 	if diff := cmp.Diff(want, tables(t, db)); diff != "" {
 		t.Errorf("rows (-want +got):\n%s", diff)
 	}
-}
-
-// migrated is a database of its own, and how to reach it.
-func migrated(t *testing.T) (db *postgres.DB, address string) {
-	t.Helper()
-	address = testdb.URL(t)
-	return open(t, address, postgres.Options{}), address
 }
 
 func exec(t *testing.T, db *postgres.DB, sql string) {

@@ -24,7 +24,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/ledger"
@@ -66,9 +65,16 @@ type Request struct {
 	// receiver's Wait if zero.
 	Wait time.Duration
 
-	// Refuse encodes the answer to a business refusal: the charge does not exist, is in
-	// the wrong state or has too little left. It is stored under the key like any answer.
-	Refuse func(error) (idempotency.Answer, error)
+	// Refusals are the answers to the errors by which a charge refuses a request: it does
+	// not exist, is in the wrong state or has too little left. Such an answer is stored
+	// under the key like any other.
+	Refusals []Refusal
+}
+
+// Refusal is the answer to a request that ends with an error.
+type Refusal struct {
+	Err    error
+	Answer idempotency.Answer
 }
 
 // do receives a request for work that reads and writes as the account's merchant.
@@ -83,18 +89,13 @@ func (in *Intake) do(ctx context.Context, account Account, r Request, work idemp
 	r.Key.Scope = account.MerchantID
 	return receiver.Receive(ctx, r.Key, r.Request, func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
 		answer, err := work(ctx, b, now.Truncate(time.Millisecond))
-		if isRefusal(err) {
-			return r.Refuse(err)
+		for _, refusal := range r.Refusals {
+			if errors.Is(err, refusal.Err) {
+				return refusal.Answer, nil
+			}
 		}
 		return answer, err
 	})
-}
-
-// isRefusal reports whether an error is a business refusal.
-func isRefusal(err error) bool {
-	return errors.Is(err, ledger.ErrNotFound) || errors.Is(err, domain.ErrFinished) ||
-		errors.Is(err, domain.ErrNotCaptured) || errors.Is(err, domain.ErrExceedsCaptured) ||
-		errors.Is(err, domain.ErrTooManyRefunds)
 }
 
 // load returns the stream of a charge of the account. Another merchant's charge is
@@ -115,17 +116,17 @@ func (r Request) cause(now time.Time) ledger.Cause {
 	return ledger.Cause{CorrelationID: r.ID, CausationID: r.ID, Actor: "api", At: now}
 }
 
-// message names the last event of a stream, for the worker.
-func (r Request) message(s ledger.Stream) (outbox.Message, error) {
+// announce queues the message that names the last event of a stream, for the worker.
+func (r Request) announce(b *pgx.Batch, s ledger.Stream) error {
 	payload, err := s.Seal(s.Head())
 	if err != nil {
-		return outbox.Message{}, err
+		return err
 	}
 	metadata := map[string]string{}
 	maps.Copy(metadata, r.Metadata)
 	metadata[outbox.MetadataCorrelationID] = r.ID
 	metadata[outbox.MetadataCausationID] = s.Head().ID.String()
-	return outbox.Message{
+	return outbox.Append(b, outbox.Message{
 		Topic:       ledger.Topic,
 		ID:          s.Head().ID.String(),
 		Type:        s.Head().Type,
@@ -133,7 +134,7 @@ func (r Request) message(s ledger.Stream) (outbox.Message, error) {
 		Partition:   s.Charge.MerchantID,
 		Payload:     payload,
 		Metadata:    metadata,
-	}, nil
+	})
 }
 
 // accepted is the answer 202 with the state of what was accepted.

@@ -11,7 +11,6 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/ledger"
-	"github.com/payonce/payonce/outbox"
 )
 
 // ErrStep refuses a refund of an amount that the provider cannot move in the charge's
@@ -28,8 +27,9 @@ type Refund struct {
 
 // RequestRefund accepts a refund of a charge. The amount is checked against the charge's
 // stream and committed at its next version, so of rivals that together exceed the charge
-// only some succeed. Refusals that are stored: ledger.ErrNotFound, domain.ErrNotCaptured,
-// domain.ErrExceedsCaptured. Errors are ErrStep and those of idempotency.Receiver.
+// only some succeed. Errors without an answer in r.Refusals: ledger.ErrNotFound,
+// domain.ErrNotCaptured, domain.ErrExceedsCaptured, domain.ErrTooManyRefunds, ErrStep, and
+// those of idempotency.Receiver.
 func (in *Intake) RequestRefund(ctx context.Context, account Account, r Request, chargeID string, refund Refund) (idempotency.Outcome, error) {
 	id, err := newID("re_")
 	if err != nil {
@@ -56,11 +56,7 @@ func (in *Intake) RequestRefund(ctx context.Context, account Account, r Request,
 		if err != nil {
 			return idempotency.Answer{}, err
 		}
-		message, err := r.message(stream)
-		if err != nil {
-			return idempotency.Answer{}, err
-		}
-		if err := outbox.Append(b, message); err != nil {
+		if err := r.announce(b, stream); err != nil { // the message
 			return idempotency.Answer{}, err
 		}
 		requested, _ := stream.Charge.Refund(id)

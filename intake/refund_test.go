@@ -16,20 +16,28 @@ import (
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 )
 
-// happen commits what commands cause to a charge, as a worker would.
-func happen(t *testing.T, db *postgres.DB, chargeID string, commands ...domain.Command) {
+// captured accepts a charge of 1000 and captures it, as a worker would.
+func captured(t *testing.T, db *postgres.DB, key string) (id string) {
 	t.Helper()
-	s, err := ledger.Load(t.Context(), db, chargeID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := &pgx.Batch{}
-	for _, command := range commands {
+	id = charge(t, keeping(t, db), key)
+	capture(t, db, id)
+	return id
+}
+
+func capture(t *testing.T, db *postgres.DB, id string) {
+	t.Helper()
+	s, b := load(t, db, id), &pgx.Batch{}
+	for _, command := range []domain.Command{
+		domain.ReserveInventory{},
+		domain.StartPayment{Provider: domain.Provider, PaymentIntent: "pi_" + id},
+		domain.CapturePayment{
+			Provider: domain.Provider, PaymentIntent: "pi_" + id, Amount: domain.Money{Amount: 1000, Currency: "EUR"},
+		},
+	} {
 		events, err := domain.Decide(s.Charge, command)
 		if err != nil {
 			t.Fatal(err)
@@ -43,27 +51,6 @@ func happen(t *testing.T, db *postgres.DB, chargeID string, commands ...domain.C
 	}
 }
 
-// captured accepts and captures a charge of 1000.
-func captured(t *testing.T, db *postgres.DB) (chargeID string) {
-	t.Helper()
-	chargeID = strings.TrimPrefix(accept(t, keeping(t, db), request("charge", "f")).Location, "/v1/charges/")
-	happen(t, db, chargeID,
-		domain.ReserveInventory{},
-		domain.StartPayment{Provider: domain.Provider, PaymentIntent: "pi_" + chargeID},
-		domain.CapturePayment{
-			Provider: domain.Provider, PaymentIntent: "pi_" + chargeID,
-			Amount: domain.Money{Amount: 1000, Currency: "EUR"},
-		})
-	return chargeID
-}
-
-// refundOf is a request for a refund under a key.
-func refundOf(key string) intake.Request {
-	r := request(key, "f")
-	r.Key.Operation = "POST /v1/charges/:id/refunds"
-	return r
-}
-
 func some(amount int64) intake.Refund { return intake.Refund{Amount: &amount} }
 
 func TestRequestRefund(t *testing.T) {
@@ -72,9 +59,9 @@ func TestRequestRefund(t *testing.T) {
 	t.Run("a refund is accepted with its key, event, posting and message", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
-		charge := captured(t, db)
+		charge := captured(t, db, "charge")
 		before := tables(t, db)
-		got, err := keeping(t, db).RequestRefund(t.Context(), acme(), refundOf("k1"), charge, intake.Refund{Amount: some(400).Amount, Reason: "broken"})
+		got, err := keeping(t, db).RequestRefund(t.Context(), acme(), to("refunds", "k1"), charge, intake.Refund{Amount: some(400).Amount, Reason: "broken"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -84,10 +71,7 @@ func TestRequestRefund(t *testing.T) {
 				t.Errorf("%s grew from %d to %d", table, before[table], after[table])
 			}
 		}
-		s, err := ledger.Load(t.Context(), db, charge)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := load(t, db, charge)
 		id := strings.TrimPrefix(got.Location, "/v1/charges/"+charge+"/refunds/")
 		want := domain.RefundRequested{RefundID: id, Amount: 400, Reason: "broken", Notify: true}
 		if diff := cmp.Diff(domain.Event(want), s.Head().Event); diff != "" {
@@ -106,9 +90,9 @@ func TestRequestRefund(t *testing.T) {
 	t.Run("without an amount all that is left goes back", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
-		in, charge := keeping(t, db), captured(t, db)
+		in, charge := keeping(t, db), captured(t, db, "charge")
 		for i, refund := range []intake.Refund{some(300), {}} {
-			if _, err := in.RequestRefund(t.Context(), acme(), refundOf(fmt.Sprint("k", i)), charge, refund); err != nil {
+			if _, err := in.RequestRefund(t.Context(), acme(), to("refunds", fmt.Sprint("k", i)), charge, refund); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -119,25 +103,23 @@ func TestRequestRefund(t *testing.T) {
 
 	for _, test := range []struct {
 		name    string
-		charge  func(*testing.T, *postgres.DB) string
+		charge  string
 		account intake.Account
 		refund  intake.Refund
 		says    error
 	}{
-		{"more than was captured is refused", captured, acme(), some(1001), domain.ErrExceedsCaptured},
-		{"a charge that is not captured is not refunded", func(t *testing.T, db *postgres.DB) string {
-			t.Helper()
-			return strings.TrimPrefix(accept(t, keeping(t, db), request("charge", "f")).Location, "/v1/charges/")
-		}, acme(), some(1), domain.ErrNotCaptured},
-		{"a charge that does not exist is not refunded", func(*testing.T, *postgres.DB) string { return "ch_none" }, acme(), some(1), ledger.ErrNotFound},
-		{"another merchant's charge does not exist", captured, intake.Account{MerchantID: "globex"}, some(1), ledger.ErrNotFound},
+		{"more than was captured is refused", "captured", acme(), some(1001), domain.ErrExceedsCaptured},
+		{"a charge that is not captured is not refunded", "accepted", acme(), some(1), domain.ErrNotCaptured},
+		{"a charge that does not exist is not refunded", "none", acme(), some(1), ledger.ErrNotFound},
+		{"another merchant's charge does not exist", "captured", intake.Account{MerchantID: "globex"}, some(1), ledger.ErrNotFound},
 	} {
 		t.Run(test.name+", and the refusal is the key's answer", func(t *testing.T) {
 			t.Parallel()
 			db := testdb.Reused(t)
-			in, charge := keeping(t, db), test.charge(t, db)
+			in := keeping(t, db)
+			charge := map[string]string{"captured": captured(t, db, "captured"), "accepted": charge(t, in, "accepted"), "none": "ch_none"}[test.charge]
 			before := tables(t, db)
-			first, err := in.RequestRefund(t.Context(), test.account, refundOf("k1"), charge, test.refund)
+			first, err := in.RequestRefund(t.Context(), test.account, to("refunds", "k1"), charge, test.refund)
 			if err != nil || !strings.Contains(string(first.Body), test.says.Error()) || first.Replayed {
 				t.Fatalf("%v: %+v", err, first)
 			}
@@ -145,7 +127,7 @@ func TestRequestRefund(t *testing.T) {
 			if diff := cmp.Diff(before, tables(t, db)); diff != "" {
 				t.Errorf("rows (-want +got):\n%s", diff)
 			}
-			again, err := in.RequestRefund(t.Context(), test.account, refundOf("k1"), charge, test.refund)
+			again, err := in.RequestRefund(t.Context(), test.account, to("refunds", "k1"), charge, test.refund)
 			if diff := cmp.Diff(first.Answer, again.Answer); err != nil || diff != "" || !again.Replayed {
 				t.Errorf("%v, replayed %v (-first +again):\n%s", err, again.Replayed, diff)
 			}
@@ -156,14 +138,13 @@ func TestRequestRefund(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		in := keeping(t, db)
-		charge := strings.TrimPrefix(accept(t, in, request("charge", "f")).Location, "/v1/charges/")
-		first, err := in.RequestRefund(t.Context(), acme(), refundOf("k1"), charge, some(1))
+		charge := charge(t, in, "charge")
+		first, err := in.RequestRefund(t.Context(), acme(), to("refunds", "k1"), charge, some(1))
 		if err != nil {
 			t.Fatal(err)
 		}
-		happen(t, db, charge, domain.ReserveInventory{}, domain.StartPayment{Provider: domain.Provider, PaymentIntent: "pi_1"},
-			domain.CapturePayment{Provider: domain.Provider, PaymentIntent: "pi_1", Amount: domain.Money{Amount: 1000, Currency: "EUR"}})
-		again, err := in.RequestRefund(t.Context(), acme(), refundOf("k1"), charge, some(1))
+		capture(t, db, charge)
+		again, err := in.RequestRefund(t.Context(), acme(), to("refunds", "k1"), charge, some(1))
 		if diff := cmp.Diff(first.Answer, again.Answer); err != nil || diff != "" {
 			t.Errorf("%v (-first +again):\n%s", err, diff)
 		}
@@ -176,12 +157,8 @@ func TestRequestRefund(t *testing.T) {
 // refunds are the amounts of a charge's refunds.
 func refunds(t *testing.T, db *postgres.DB, chargeID string) []int64 {
 	t.Helper()
-	s, err := ledger.Load(t.Context(), db, chargeID)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var amounts []int64
-	for _, r := range s.Charge.Refunds {
+	for _, r := range load(t, db, chargeID).Charge.Refunds {
 		amounts = append(amounts, r.Amount)
 	}
 	return amounts
@@ -196,13 +173,9 @@ func TestRivalRefunds(t *testing.T) {
 		db := testdb.Reused(t)
 		in := keeping(t, db)
 		for round := range 10 {
-			charge := strings.TrimPrefix(accept(t, in, request(fmt.Sprint("charge", round), "f")).Location, "/v1/charges/")
-			intent := domain.StartPayment{Provider: domain.Provider, PaymentIntent: fmt.Sprint("pi_", round)}
-			happen(t, db, charge, domain.ReserveInventory{}, intent, domain.CapturePayment{
-				Provider: domain.Provider, PaymentIntent: intent.PaymentIntent, Amount: domain.Money{Amount: 1000, Currency: "EUR"},
-			})
+			charge := captured(t, db, fmt.Sprint("charge", round))
 			accepted, refused := rivals(t, 10, func(i int) (idempotency.Outcome, error) {
-				return in.RequestRefund(t.Context(), acme(), refundOf(fmt.Sprint(round, "-", i)), charge, some(600))
+				return in.RequestRefund(t.Context(), acme(), to("refunds", fmt.Sprint(round, "-", i)), charge, some(600))
 			})
 			if accepted != 1 || refused != 9 || !cmp.Equal(refunds(t, db, charge), []int64{600}) {
 				t.Fatalf("round %d: %d accepted, %d refused, refunds of %v", round, accepted, refused, refunds(t, db, charge))
@@ -213,9 +186,9 @@ func TestRivalRefunds(t *testing.T) {
 	t.Run("twenty refunds that fit are all accepted", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
-		in, charge := keeping(t, db), captured(t, db)
+		in, charge := keeping(t, db), captured(t, db, "charge")
 		accepted, refused := rivals(t, 20, func(i int) (idempotency.Outcome, error) {
-			return in.RequestRefund(t.Context(), acme(), refundOf(fmt.Sprint("k", i)), charge, some(50))
+			return in.RequestRefund(t.Context(), acme(), to("refunds", fmt.Sprint("k", i)), charge, some(50))
 		})
 		if accepted != 20 || refused != 0 || len(refunds(t, db, charge)) != 20 {
 			t.Errorf("%d accepted, %d refused, refunds of %v", accepted, refused, refunds(t, db, charge))
@@ -245,35 +218,4 @@ func rivals(t *testing.T, n int, send func(i int) (idempotency.Outcome, error)) 
 		t.Fatal(err)
 	}
 	return accepted, refused
-}
-
-func TestLostAnswersOfRefunds(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct {
-		name string
-		side failpoint.Side
-	}{
-		{"a refund whose commit has no known result is found by its key", failpoint.After},
-		{"a refund whose commit never reached the server is sent again", failpoint.Before},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			direct, address := migrated(t)
-			charge := captured(t, direct)
-			proxy := failpoint.StartCutter(t, address)
-			in := keeping(t, open(t, proxy.URL(), postgres.Options{}))
-			proxy.Arm(test.side, 3) // look, load, commit
-			got, err := in.RequestRefund(t.Context(), acme(), refundOf("k1"), charge, some(400))
-			if err != nil || proxy.Cuts() != 1 {
-				t.Fatalf("%v after %d cuts", err, proxy.Cuts())
-			}
-			again, err := keeping(t, direct).RequestRefund(t.Context(), acme(), refundOf("k1"), charge, some(400))
-			if diff := cmp.Diff(got.Answer, again.Answer); err != nil || diff != "" {
-				t.Errorf("%v (-first +again):\n%s", err, diff)
-			}
-			if got := refunds(t, direct, charge); !cmp.Equal(got, []int64{400}) {
-				t.Errorf("refunds of %v", got)
-			}
-		})
-	}
 }

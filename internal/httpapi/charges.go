@@ -43,6 +43,7 @@ func (a *API) cancelCharge(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	request.Refusals = refusalsOfCharges(c)
 	outcome, err := a.Intake.CancelCharge(c.Request().Context(), account(merchantOf(c)), request, id)
 	return reply(c, outcome, err)
 }
@@ -64,6 +65,7 @@ func (a *API) createRefund(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	request.Refusals = refusalsOfCharges(c)
 	outcome, err := a.Intake.RequestRefund(c.Request().Context(), account(merchantOf(c)), request, id, body)
 	return reply(c, outcome, err)
 }

@@ -57,7 +57,6 @@ func (a *API) keyed(c echo.Context, body any, work, subject string) (intake.Requ
 		ID:       c.Response().Header().Get(echo.HeaderXRequestID),
 		Metadata: a.Carry(c.Request().Context()),
 		Wait:     wait,
-		Refuse:   func(err error) (idempotency.Answer, error) { return a.refusal(c, err) },
 	}, nil
 }
 
@@ -85,12 +84,17 @@ func preferredWait(values []string) (wait time.Duration, asked bool) {
 	return 0, false
 }
 
-// refusal is the answer to a business refusal, as it is stored.
-func (a *API) refusal(c echo.Context, err error) (idempotency.Answer, error) {
-	p := a.classify(err)
-	p.RetryWith = newKey // under this one the answer stays
-	body, err := p.document(c)
-	return idempotency.Answer{StatusCode: p.Status, ContentType: problemType, Body: body}, err
+// refusalsOfCharges are the answers to what a charge may refuse, as they are stored.
+func refusalsOfCharges(c echo.Context) []intake.Refusal {
+	stored := make([]intake.Refusal, len(ofCharges))
+	for i, r := range ofCharges {
+		r.problem.RetryWith = newKey     // under this one the answer stays
+		body, _ := r.problem.document(c) // strings, numbers and booleans: it cannot fail
+		stored[i] = intake.Refusal{
+			Err: r.sentinel, Answer: idempotency.Answer{StatusCode: r.problem.Status, ContentType: problemType, Body: body},
+		}
+	}
+	return stored
 }
 
 // reply sends an accepted answer as it is stored.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/labstack/echo/v4"
@@ -90,20 +91,26 @@ func (p problem) temporary() problem {
 	return p
 }
 
-// refusals are the problems of the errors of other packages. Any other error is
-// unavailable.
-var refusals = []struct {
+// refusal is the problem of an error of another package.
+type refusal struct {
 	sentinel error
 	problem  problem
-}{
-	{merchants.ErrUnauthorized, errUnauthorized},
+}
+
+// ofCharges are the refusals that depend on a charge. They are stored.
+var ofCharges = []refusal{
 	{ledger.ErrNotFound, errNotFound.because("no charge of yours has this id")},
-	{domain.ErrNoRefund, errNotFound.because("the charge has no refund with this id")},
-	{errUnknownKey, errNotFound.because("no request of yours was answered under this key")},
 	{domain.ErrFinished, errConflict.because("the charge has come to its outcome")},
 	{domain.ErrNotCaptured, errConflict.because("only a charge that succeeded can be refunded")},
 	{domain.ErrTooManyRefunds, errConflict.because("a charge may have 100 refunds, whatever became of them")},
 	{domain.ErrExceedsCaptured, errRefundExceeds},
+}
+
+// refusals are all. Any other error is unavailable.
+var refusals = slices.Concat(ofCharges, []refusal{
+	{merchants.ErrUnauthorized, errUnauthorized},
+	{domain.ErrNoRefund, errNotFound.because("the charge has no refund with this id")},
+	{errUnknownKey, errNotFound.because("no request of yours was answered under this key")},
 	{intake.ErrStep, invalid(fieldError{Pointer: "/amount", Detail: badStep})},
 	{ledger.ErrNoCursor, invalid(fieldError{Pointer: "/starting_after", Detail: "is no charge of yours"})},
 	{inbox.ErrNoMessage, errNotFound.because("no message has this id")},
@@ -115,7 +122,7 @@ var refusals = []struct {
 	{idempotency.ErrExpired, errKeyExpired},
 	{errRate, errRateLimited},
 	{errBusy, errUnavailable.because("too many requests are in flight, and nothing was done with this one: send it with the same key again")},
-}
+})
 
 // because is the problem with another detail.
 func (p problem) because(detail string) problem {
