@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -20,85 +21,25 @@ import (
 	"github.com/payonce/payonce/ledger"
 )
 
-// caughtUp projects until nothing is left, and says how many events there were.
-// What other tests have under way on the same server is waited for.
-func caughtUp(t *testing.T, db *postgres.DB) (events int) {
-	t.Helper()
-	await.Progress(t, "the projections have caught up", func() (string, bool) {
-		n, err := ledger.Project(t.Context(), db)
-		if err != nil {
-			t.Fatal(err)
-		}
-		events += n
-		left := collect[int](t, db, `
-select count(*)::int
-  from ledger_events e
-  join projections p
-    on (e.txid, e.position) > (p.txid, p.position)
- where p.state = 'live'`)[0]
-		return fmt.Sprintf("%d events are folded, %d are left", events, left), left == 0
-	})
-	return events
-}
-
-// list are the ids of a merchant's charges, as the list has them.
-func list(t *testing.T, db *postgres.DB, q ledger.ListQuery) (ids []string) {
-	t.Helper()
-	if q.MerchantID == "" {
-		q.MerchantID = "acme"
-	}
-	if q.Limit == 0 {
-		q.Limit = 100
-	}
-	page, err := ledger.ListCharges(t.Context(), db, q)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, raw := range page.Data {
-		var view domain.View
-		if err := json.Unmarshal(raw, &view); err != nil {
-			t.Fatal(err)
-		}
-		ids = append(ids, view.ID)
-	}
-	return ids
-}
-
-// projected is every row of both projections, and where they stand.
-func projected(t *testing.T, db *postgres.DB) []string {
-	t.Helper()
-	return collect[string](t, db, `
-select row(p.txid, p.position, p.highest)::text from projections p where state = 'live'
- union all
-(select row(c.charge_id, c.merchant_id, c.order_id, c.status, c.created_at, c.version, c.view::text)::text
-   from charge_list c join projections p using (generation) where p.state = 'live' order by c.charge_id)
- union all
-(select row(a.merchant_id, a.account, a.debits, a.credits)::text
-   from account_balances a join projections p using (generation) where p.state = 'live' order by a.merchant_id, a.account)`)
-}
-
 func TestProject(t *testing.T) {
 	t.Parallel()
 
-	t.Run("a charge is listed as it is shown", func(t *testing.T) {
+	t.Run("lists a charge as it is shown", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
-		events := paid("acme", "pi_1")
-		for i := range events {
-			s := ledger.New("ch_1")
-			if i > 0 {
-				s = load(t, db)
-			}
-			appended(t, db, s, because(strconv.Itoa(i)), events[i])
-			if n := caughtUp(t, db); n != 1 {
+		s := ledger.New("ch_1")
+		for i, e := range paid("acme", "pi_1") {
+			appended(t, db, s, cause(strconv.Itoa(i)), e)
+			if n := project(t, db); n != 1 {
 				t.Errorf("%d events were folded, want 1", n)
 			}
-			want, err := json.Marshal(load(t, db).View())
+			s = load(t, db)
+			want, err := json.Marshal(s.View())
 			if err != nil {
 				t.Fatal(err)
 			}
 			page, err := ledger.ListCharges(t.Context(), db, ledger.ListQuery{MerchantID: "acme", Limit: 10})
-			if err != nil || len(page.Data) != 1 || page.HasMore {
+			if err != nil || len(page.Data) != 1 {
 				t.Fatalf("%+v, %v", page, err)
 			}
 			if diff := cmp.Diff(string(want), string(page.Data[0])); diff != "" {
@@ -107,7 +48,20 @@ func TestProject(t *testing.T) {
 		}
 	})
 
-	t.Run("what a transaction under way may still precede is left out", func(t *testing.T) {
+	t.Run("writes nothing where nothing is to be folded", func(t *testing.T) {
+		t.Parallel()
+		db := testdb.Reused(t)
+		for range 50 {
+			if n, err := ledger.Project(t.Context(), db); n != 0 || err != nil {
+				t.Fatal(n, err)
+			}
+		}
+		if got := one[string](t, db, `select row(batch, txid)::text from projections`); got != "(0,0)" {
+			t.Errorf("the checkpoint moved: %v", got)
+		}
+	})
+
+	t.Run("leaves out what an open transaction may still precede", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		older, err := db.Pool().Begin(t.Context())
@@ -115,148 +69,201 @@ func TestProject(t *testing.T) {
 			t.Fatal(err)
 		}
 		b := &pgx.Batch{}
-		if _, err := ledger.Append(b, ledger.New("ch_older"), because("a"), opened("acme", 1000, "EUR")); err != nil {
+		if _, err := ledger.Append(b, ledger.New("ch_older"), cause("a"), requested("acme")); err != nil {
 			t.Fatal(err)
 		}
 		if err := older.SendBatch(t.Context(), b).Close(); err != nil {
 			t.Fatal(err)
 		}
-		appended(t, db, ledger.New("ch_newer"), because("b"), opened("acme", 1000, "EUR"))
+		appended(t, db, ledger.New("ch_newer"), cause("b"), requested("acme"))
 		if n, err := ledger.Project(t.Context(), db); n != 0 || err != nil {
 			t.Errorf("%d events were folded before an older transaction had ended: %v", n, err)
 		}
 		if err := older.Commit(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if n := caughtUp(t, db); n != 2 {
+		if n := project(t, db); n != 2 {
 			t.Errorf("%d events were folded, want both", n)
 		}
 	})
 
-	t.Run("transactions are folded in the order of their numbers, not of their digits", func(t *testing.T) {
+	// As if the first events were of transaction 9, and the last ones of 10.
+	t.Run("orders transactions by their numbers, not by their digits", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
-		s := appended(t, db, ledger.New("ch_1"), because("a"), paid("acme", "pi_1")[:2]...)
-		// As if the first ones were of transaction 9, and the last ones of 10.
+		s := appended(t, db, ledger.New("ch_1"), cause("a"), paid("acme", "pi_1")[:2]...)
 		exec(t, db, `alter table ledger_events disable trigger ledger_events_append_only; update ledger_events set txid = '9'`)
-		appended(t, db, s, because("b"), attempt(500), attempt(502))
+		appended(t, db, s, cause("b"), attempt(500), attempt(502))
 		exec(t, db, `update ledger_events set txid = '10' where version > 2`)
-		caughtUp(t, db)
-		got := collect[string](t, db, `select row(txid, position, version)::text from projections, charge_list where state = 'live'`)
-		if diff := cmp.Diff([]string{"(10,4,4)"}, got); diff != "" {
-			t.Errorf("checkpoint and version (-want +got):\n%s", diff)
+		project(t, db)
+		got := one[string](t, db, `select row(txid, position, version)::text from projections, charge_list where state = 'live'`)
+		if got != "(10,4,4)" {
+			t.Errorf("checkpoint and version are %s, want (10,4,4)", got)
 		}
 	})
 
 	t.Run("a batch that is refused leaves nothing", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
-		appended(t, db, ledger.New("ch_1"), because("a"), paid("acme", "pi_1")...)
-		want := projected(t, db)
+		appended(t, db, ledger.New("ch_1"), cause("a"), paid("acme", "pi_1")...)
+		want := projections(t, db)
 		exec(t, db, `alter table account_balances add constraint refused check (debits <> 1000)`)
-		n, err := firstPage(t, db)
+		n, err := projectPage(t, db)
 		if n != 0 || postgres.Constraint(err) != "refused" {
 			t.Errorf("folded %d events: %v", n, err)
 		}
-		if diff := cmp.Diff(want, projected(t, db)); diff != "" {
+		if diff := cmp.Diff(want, projections(t, db)); diff != "" {
 			t.Errorf("projections (-before +after):\n%s", diff)
 		}
 		exec(t, db, `alter table account_balances drop constraint refused`)
-		if n := caughtUp(t, db); n != 4 {
+		if n := project(t, db); n != 4 {
 			t.Errorf("%d events were folded, want 4", n)
 		}
 	})
-
-	t.Run("of many who fold the same events one does", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		const charges, rivals = 66, 6 // charges of a writer, and more until two rivals met
-		done, stop := context.WithCancel(t.Context())
-		var writers, readers errgroup.Group
-		var refused, written atomic.Int64
-		for w := range 3 {
-			writers.Go(func() error {
-				for i := 0; i < charges || refused.Load() == 0 && i < 100*charges; i++ {
-					id := fmt.Sprintf("ch_%d_%d", w, i)
-					b := &pgx.Batch{}
-					if _, err := ledger.Append(b, ledger.New(id), because("a"), paid("acme", "pi_"+id)...); err != nil {
-						return err
-					}
-					if err := db.Commit(t.Context(), b); err != nil {
-						return err
-					}
-					written.Add(1)
-				}
-				return nil
-			})
-		}
-		for range rivals {
-			readers.Go(func() error {
-				for done.Err() == nil {
-					_, err := ledger.Project(t.Context(), db)
-					if postgres.Constraint(err) == "projections_folded_once" {
-						refused.Add(1)
-						continue
-					}
-					if err != nil {
-						return err
-					}
-				}
-				return nil
-			})
-		}
-		err := writers.Wait()
-		stop()
-		if err := errors.Join(err, readers.Wait()); err != nil {
-			t.Fatal(err)
-		}
-		caughtUp(t, db)
-		got := collect[string](t, db, `select row(count(*), count(*) filter (where version = 4))::text from charge_list`)
-		if diff := cmp.Diff([]string{fmt.Sprintf("(%[1]d,%[1]d)", written.Load())}, got); diff != "" {
-			t.Errorf("charges listed, and whole (-want +got):\n%s", diff)
-		}
-		wantBooks(t, db)
-		if refused.Load() == 0 {
-			t.Error("nobody was refused: the rivals never met")
-		}
-	})
 }
 
-// wantBooks compares the projected balances with the sums of the postings.
-func wantBooks(t *testing.T, db *postgres.DB) {
-	t.Helper()
-	const sums = `
-select row(merchant_id, account, sum(debits), sum(credits))::text
-  from (select merchant_id, debit as account, amount as debits, 0 as credits from ledger_postings
-         union all
-        select merchant_id, credit, 0, amount from ledger_postings) legs
- group by merchant_id, account
- order by merchant_id, account`
-	got := collect[string](t, db, `
-select row(a.merchant_id, a.account, a.debits, a.credits)::text
-  from account_balances a join projections p using (generation)
- where p.state = 'live'
- order by a.merchant_id, a.account`)
-	if diff := cmp.Diff(collect[string](t, db, sums), got); diff != "" {
-		t.Errorf("balances (-postings +projected):\n%s", diff)
+// TestProject_foldsAnEventOnce lets several projectors meet over the same events.
+func TestProject_foldsAnEventOnce(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	const charges, rivals = 66, 6 // charges of a writer, and more until two rivals met
+	done, stop := context.WithCancel(t.Context())
+	var writers, readers errgroup.Group
+	var refused, written atomic.Int64
+	for w := range 3 {
+		writers.Go(func() error {
+			for i := 0; i < charges || refused.Load() == 0 && i < 100*charges; i++ {
+				id := fmt.Sprintf("ch_%d_%d", w, i)
+				if _, err := commit(t.Context(), db, ledger.New(id), cause("a"), paid("acme", "pi_"+id)...); err != nil {
+					return err
+				}
+				written.Add(1)
+			}
+			return nil
+		})
 	}
-}
-
-// exec runs statements as the owner of the tables.
-func exec(t *testing.T, db *postgres.DB, sql string) {
-	t.Helper()
-	if _, err := db.Pool().Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+	for range rivals {
+		readers.Go(func() error {
+			for done.Err() == nil {
+				_, err := ledger.Project(t.Context(), db)
+				if postgres.Constraint(err) == "projections_folded_once" {
+					refused.Add(1)
+				} else if err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	err := writers.Wait()
+	stop()
+	if err := errors.Join(err, readers.Wait()); err != nil {
 		t.Fatal(err)
 	}
+	project(t, db)
+	got := one[string](t, db, `select row(count(*), count(*) filter (where version = 4))::text from charge_list`)
+	if want := fmt.Sprintf("(%[1]d,%[1]d)", written.Load()); got != want {
+		t.Errorf("%s charges are listed, and whole, want %s", got, want)
+	}
+	checkBalances(t, db)
+	if refused.Load() == 0 {
+		t.Error("no projector was refused: the rivals never met")
+	}
 }
 
-// firstPage projects until something is folded or refused: events are left out while
-// an older transaction of another test is in flight.
-func firstPage(t *testing.T, db *postgres.DB) (events int, err error) {
+// foldCost appends an event to each of the streams and folds them. It returns how many rows
+// and index entries that reads.
+func foldCost(t *testing.T, db *postgres.DB, streams []ledger.Stream, e domain.Event) (rows int64) {
 	t.Helper()
-	await.True(t, "a page is folded or refused", func() bool {
-		events, err = ledger.Project(t.Context(), db)
-		return events > 0 || err != nil
-	})
-	return events, err
+	txid := appendTo(t, db, streams, e)
+	// While a session of the server has an older transaction there is nothing to fold.
+	// Polling with Project would be counted with the rest.
+	await.Row(t, db, `select $1::text::xid8 < pg_snapshot_xmin(pg_current_snapshot())`, txid)
+	before := rowsRead(t, db)
+	if n, err := ledger.Project(t.Context(), db); n != len(streams) || err != nil {
+		t.Fatalf("%d events were folded, want %d: %v", n, len(streams), err)
+	}
+	return rowsRead(t, db) - before
+}
+
+// TestProject_doesNotReadWhatIsFolded: the cost of a page must not grow with the ledger,
+// whenever tables were analyzed. Restored tables never were, and a session keeps the plan of
+// when they were empty. See also TestPlansWhateverIsKnown in migrations.
+func TestProject_doesNotReadWhatIsFolded(t *testing.T) {
+	t.Parallel()
+	testdb.Long(t, "it writes 20,000 charges")
+	const grown, charges = 4000, 200
+	for name, analyzed := range map[string][3]bool{ // with one charge, halfway, at the end
+		"never analyzed":             {},
+		"analyzed with a charge":     {true, false, false},
+		"analyzed halfway":           {false, true, false},
+		"analyzed when all is there": {false, false, true},
+		"analyzed all the time":      {true, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := oneSession(t, testdb.URL(t), "")
+			analyze := func(when int) {
+				if analyzed[when] {
+					exec(t, db, `analyze`)
+				}
+			}
+			first := newStreams("ch_first", 1)
+			foldCost(t, db, first, requested("acme"))
+			analyze(0)
+			for range 10 { // the first five have a plan of their own
+				foldCost(t, db, first, attempt(500))
+			}
+			fill(t, db, 1, grown/2)
+			analyze(1)
+			fill(t, db, grown/2+1, grown)
+			analyze(2)
+			if n := foldCost(t, db, newStreams("ch_new", charges), requested("acme")); n > 20*charges {
+				t.Errorf("folding %d events read %d rows and entries, beside %d older events", charges, n, grown)
+			}
+		})
+	}
+}
+
+// TestProject_updatesRowsInPlace: while a charge is processed, its row changes in no column
+// that an index holds.
+func TestProject_updatesRowsInPlace(t *testing.T) {
+	testdb.Long(t, "it writes many rows")
+	t.Parallel()
+	db := oneSession(t, testdb.URL(t), "")
+	const charges, times = 200, 4
+	streams := newStreams("ch_", charges)
+	foldCost(t, db, streams, requested("acme"))
+	for range times {
+		foldCost(t, db, streams, attempt(500))
+	}
+	db.Pool().Reset() // the statistics have what an ended session wrote
+	await.Row(t, db, `select n_tup_upd >= $1 from pg_stat_user_tables where relname = 'charge_list'`, charges*times)
+	if n := one[int](t, db, `select n_tup_hot_upd from pg_stat_user_tables where relname = 'charge_list'`); n < charges*times/2 {
+		t.Errorf("%d of %d updates were in place", n, charges*times)
+	}
+}
+
+// TestProject_boundsTheBytesOfAPage: the list would stand still before a page that takes
+// too long, since it would be read again.
+func TestProject_boundsTheBytesOfAPage(t *testing.T) {
+	t.Parallel()
+	testdb.Long(t, "it writes 20 MB")
+	db := testdb.Reused(t)
+	neverAnalyze(t, db)
+	const charges = 420
+	long := requested("acme")
+	long.Metadata = map[string]string{"note": strings.Repeat("0123456789", 4096)}
+	appendTo(t, db, newStreams("ch_", charges), long)
+	n, err := projectPage(t, db)
+	if err != nil || n != 156 { // a quarter of a quarter of a page
+		t.Errorf("%d events are folded at once (%v), want 156", n, err)
+	}
+	if rest := project(t, db); n+rest != charges {
+		t.Errorf("%d events are folded in the end", n+rest)
+	}
+	got, err := ledger.Rebuild(t.Context(), db, nil)
+	if err != nil || got.Events != charges || got.Different != 0 || !got.Live {
+		t.Errorf("the rebuild found %+v, %v", got, err)
+	}
 }

@@ -2,13 +2,11 @@ package ledger_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/internal/await"
@@ -17,15 +15,17 @@ import (
 	"github.com/payonce/payonce/ledger"
 )
 
-// history appends charges of two merchants, enough for several pages, and folds them.
-func history(t *testing.T, db *postgres.DB) {
+// history returns a database with 70 charges of two merchants, which are folded.
+func history(t *testing.T) *postgres.DB {
 	t.Helper()
+	db := testdb.Reused(t)
 	for i := range 70 {
 		merchant := []string{"acme", "globex"}[i%2]
 		id := fmt.Sprintf("ch_%02d", i)
-		appended(t, db, ledger.New(id), because("a"), paid(merchant, "pi_"+id)...)
+		appended(t, db, ledger.New(id), cause("a"), paid(merchant, "pi_"+id)...)
 	}
-	caughtUp(t, db)
+	project(t, db)
+	return db
 }
 
 const leftovers = `
@@ -36,11 +36,10 @@ func TestRebuild(t *testing.T) {
 	testdb.Long(t, "it writes thousands of rows")
 	t.Parallel()
 
-	t.Run("what is right is made again, byte for byte", func(t *testing.T) {
+	t.Run("replaces equal projections byte for byte", func(t *testing.T) {
 		t.Parallel()
-		db := testdb.Reused(t)
-		history(t, db)
-		before := projected(t, db)
+		db := history(t)
+		before := projections(t, db)
 		var progress []int64
 		got, err := ledger.Rebuild(t.Context(), db, func(events int64) { progress = append(progress, events) })
 		if err != nil {
@@ -50,21 +49,21 @@ func TestRebuild(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("found (-want +got):\n%s", diff)
 		}
-		if diff := cmp.Diff(before, projected(t, db)); diff != "" {
+		if diff := cmp.Diff(before, projections(t, db)); diff != "" {
 			t.Errorf("projections (-before +after):\n%s", diff)
 		}
-		if n := collect[int64](t, db, leftovers)[0]; n != 0 {
-			t.Errorf("%d rows are left that nobody reads", n)
+		if n := one[int](t, db, leftovers); n != 0 {
+			t.Errorf("%d rows are left that no reader needs", n)
 		}
 		if len(progress) < 2 {
-			t.Errorf("it tells of %v", progress)
+			t.Errorf("the progress is %v", progress)
 		}
-		if gen := collect[string](t, db, `select string_agg(state, ' ' order by generation) from projections`)[0]; gen != "retired live" {
+		if gen := one[string](t, db, `select string_agg(state, ' ' order by generation) from projections`); gen != "retired live" {
 			t.Errorf("generations: %s", gen)
 		}
 	})
 
-	t.Run("what is wrong is told and mended", func(t *testing.T) {
+	t.Run("reports and replaces wrong rows", func(t *testing.T) {
 		t.Parallel()
 		for name, planted := range map[string]struct {
 			sql     string
@@ -98,9 +97,8 @@ func TestRebuild(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				db := testdb.Reused(t)
-				history(t, db)
-				right := projected(t, db)
+				db := history(t)
+				right := projections(t, db)
 				exec(t, db, planted.sql)
 				got, err := ledger.Rebuild(t.Context(), db, nil)
 				if err != nil || got.Different != planted.n || !got.Live {
@@ -109,7 +107,7 @@ func TestRebuild(t *testing.T) {
 				if got.Examples[0] != planted.example || len(got.Examples) > 5 {
 					t.Errorf("examples: %q", got.Examples)
 				}
-				if diff := cmp.Diff(right, projected(t, db)); diff != "" {
+				if diff := cmp.Diff(right, projections(t, db)); diff != "" {
 					t.Errorf("projections (-right +mended):\n%s", diff)
 				}
 				if again, err := ledger.Rebuild(t.Context(), db, nil); err != nil || again.Different != 0 {
@@ -119,31 +117,26 @@ func TestRebuild(t *testing.T) {
 		}
 	})
 
-	t.Run("traffic goes on, and nothing of it is lost or counted twice", func(t *testing.T) {
+	t.Run("loses nothing of the traffic meanwhile and counts nothing twice", func(t *testing.T) {
 		t.Parallel()
-		db := testdb.Reused(t)
-		history(t, db)
+		db := history(t)
 		done, stop := context.WithCancel(t.Context())
-		log := &transcript{}
-		running(t, db, log)
-		running(t, db, log)
+		log := &logged{}
+		hasty(t, db, log)
+		hasty(t, db, log)
 		var traffic errgroup.Group
 		for w := range 2 {
 			traffic.Go(func() error {
 				for i := 0; done.Err() == nil; i++ {
 					id := fmt.Sprintf("ch_%d_%d", w, i)
-					b := &pgx.Batch{}
-					if _, err := ledger.Append(b, ledger.New(id), because("a"), paid("acme", "pi_"+id)...); err != nil {
-						return err
-					}
-					if err := db.Commit(t.Context(), b); err != nil {
+					if _, err := commit(t.Context(), db, ledger.New(id), cause("a"), paid("acme", "pi_"+id)...); err != nil {
 						return err
 					}
 				}
 				return nil
 			})
 		}
-		traffic.Go(func() error { // a reader, who must never see the list go back
+		traffic.Go(func() error { // a reader must never see the list go back
 			most := 0
 			for done.Err() == nil {
 				var n int
@@ -169,55 +162,38 @@ func TestRebuild(t *testing.T) {
 			t.Fatal(err)
 		}
 		await.RowWith(t, db, log.String, `select count(*) = (select count(distinct stream_id) from ledger_events) from charge_list join projections using (generation) where state = 'live' and version = 4`)
-		wantBooks(t, db)
+		checkBalances(t, db)
 		if log.String() != "" {
-			t.Errorf("projectors complain:\n%s", log)
+			t.Errorf("projectors log:\n%s", log)
 		}
 	})
 
 	t.Run("a rebuild that dies leaves the live ones alone", func(t *testing.T) {
 		t.Parallel()
-		db := testdb.Reused(t)
-		history(t, db)
-		before := projected(t, db)
+		db := history(t)
+		before := projections(t, db)
 		ctx, die := context.WithCancel(t.Context())
 		if got, err := ledger.Rebuild(ctx, db, func(int64) { die() }); err == nil || got.Live {
 			t.Fatalf("it found %+v", got)
 		}
-		if n := collect[int64](t, db, leftovers)[0]; n == 0 {
+		if n := one[int](t, db, leftovers); n == 0 {
 			t.Error("it died before it had done anything")
 		}
-		if diff := cmp.Diff(before, projected(t, db)); diff != "" {
+		if diff := cmp.Diff(before, projections(t, db)); diff != "" {
 			t.Errorf("projections (-before +after):\n%s", diff)
 		}
 		got, err := ledger.Rebuild(t.Context(), db, nil)
 		if err != nil || got.Different != 0 || got.Events != 280 {
 			t.Errorf("the next one found %+v, %v", got, err)
 		}
-		if n := collect[int64](t, db, leftovers)[0]; n != 0 {
-			t.Errorf("%d rows are left that nobody reads", n)
+		if n := one[int](t, db, leftovers); n != 0 {
+			t.Errorf("%d rows are left that no reader needs", n)
 		}
 	})
 
-	t.Run("a second one is refused while the first is at work", func(t *testing.T) {
+	t.Run("is refused after it has lost its lock to another one", func(t *testing.T) {
 		t.Parallel()
-		db := testdb.Reused(t)
-		history(t, db)
-		var second error
-		_, err := ledger.Rebuild(t.Context(), db, func(int64) {
-			if second == nil {
-				_, second = ledger.Rebuild(t.Context(), db, nil)
-			}
-		})
-		if err != nil || !errors.Is(second, ledger.ErrRebuilding) {
-			t.Errorf("the first: %v, the second: %v", err, second)
-		}
-	})
-
-	t.Run("one that has lost its lock to another is refused", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		history(t, db)
+		db := history(t)
 		cut := false
 		_, err := ledger.Rebuild(t.Context(), db, func(int64) {
 			if cut {
@@ -231,8 +207,8 @@ func TestRebuild(t *testing.T) {
 			})
 		})
 		if err == nil || !strings.Contains(err.Error(), "projections_folded_once") {
-			t.Errorf("the first ended with %v", err)
+			t.Errorf("the first one ended with %v", err)
 		}
-		wantBooks(t, db)
+		checkBalances(t, db)
 	})
 }

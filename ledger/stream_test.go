@@ -1,8 +1,12 @@
 package ledger_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -11,12 +15,13 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 )
 
-// sameJSON compares stored data by what it says: jsonb keeps neither white space
-// nor the order of members.
+// sameJSON compares stored data by its meaning: jsonb keeps neither white space nor the
+// order of members.
 func sameJSON() cmp.Option {
 	isData := func(p cmp.Path) bool { return p.Last().String() == ".Data" }
 	return cmp.FilterPath(isData, cmp.Transformer("json", func(data []byte) (value any) {
@@ -27,18 +32,19 @@ func sameJSON() cmp.Option {
 	}))
 }
 
-func TestAppend(t *testing.T) {
+func TestLoad(t *testing.T) {
 	t.Parallel()
 
-	t.Run("what is appended is loaded", func(t *testing.T) {
+	t.Run("returns what was appended", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
-		at := time.Date(2026, 3, 1, 12, 0, 0, 123_000_000, time.UTC)
-		cause := ledger.Cause{CorrelationID: "req_1", CausationID: "msg_1", Actor: "worker", At: at}
-		s := appended(t, db, ledger.New("ch_1"), cause, paid("acme", "pi_1")...)
+		c := cause("msg_1")
+		c.At = time.Date(2026, 3, 1, 12, 0, 0, 123_000_000, time.UTC)
+		events := paid("acme", "pi_1")
+		appended(t, db, ledger.New("ch_1"), c, events[0])
+		s := appended(t, db, load(t, db), c, events[1:]...)
 		got := load(t, db)
-		if diff := cmp.Diff(s, got, sameJSON(), cmpopts.IgnoreFields(ledger.Recorded{}, "RecordedAt"),
-			cmpopts.EquateApproxTime(0)); diff != "" {
+		if diff := cmp.Diff(s, got, sameJSON(), cmpopts.IgnoreFields(ledger.Recorded{}, "RecordedAt"), cmpopts.EquateApproxTime(0)); diff != "" {
 			t.Errorf("stream (-appended +loaded):\n%s", diff)
 		}
 		for i, e := range got.Events {
@@ -46,132 +52,31 @@ func TestAppend(t *testing.T) {
 				t.Errorf("event %d has version %d and was recorded at %v", i+1, e.Version, e.RecordedAt)
 			}
 		}
-		if got.Charge.Status != domain.Succeeded || got.Charge.ID != "ch_1" {
-			t.Errorf("the charge is %+v", got.Charge)
+		if v := got.View(); !v.CreatedAt.Equal(c.At) || v.Status != domain.Succeeded || v.ID != "ch_1" {
+			t.Errorf("the view is %+v", v)
 		}
 	})
 
-	t.Run("a stream goes on where it was loaded", func(t *testing.T) {
+	t.Run("returns ErrNotFound for a charge that was not requested", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
-		events := paid("acme", "pi_1")
-		appended(t, db, ledger.New("ch_1"), because("a"), events[0])
-		appended(t, db, load(t, db), because("b"), events[1])
-		appended(t, db, load(t, db), because("c"), events[2:]...)
-		var got []domain.Event
-		for _, e := range load(t, db).Events {
-			got = append(got, e.Event)
-		}
-		if diff := cmp.Diff(events, got); diff != "" {
-			t.Errorf("events (-want +got):\n%s", diff)
-		}
-	})
-
-	t.Run("the stream that it is given stays as it was", func(t *testing.T) {
-		t.Parallel()
-		s := ledger.New("ch_1")
-		var err error
-		for _, e := range paid("acme", "pi_1")[:3] { // one by one, so that the last leaves room behind it
-			if s, err = ledger.Append(&pgx.Batch{}, s, because("a"), e); err != nil {
-				t.Fatal(err)
-			}
-		}
-		before := s.Until(3)
-		left, err := ledger.Append(&pgx.Batch{}, s, because("b"), attempt(500))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := ledger.Append(&pgx.Batch{}, s, because("c"), attempt(502)); err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(before, s); diff != "" {
-			t.Errorf("stream (-before +after):\n%s", diff)
-		}
-		if diff := cmp.Diff(attempt(500), left.Head().Event); diff != "" {
-			t.Errorf("one future changed the other (-want +got):\n%s", diff)
-		}
-	})
-
-	t.Run("nothing appended queues nothing", func(t *testing.T) {
-		t.Parallel()
-		b := &pgx.Batch{}
-		if _, err := ledger.Append(b, ledger.New("ch_1"), because("a")); err != nil || b.Len() != 0 {
-			t.Errorf("%d statements: %v", b.Len(), err)
-		}
-	})
-
-	t.Run("its cause is stored beside an event", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		appended(t, db, ledger.New("ch_1"), because("msg_7"), opened("acme", 1000, "EUR"))
-		got := collect[map[string]string](t, db, `select metadata from ledger_events`)
-		want := []map[string]string{{"correlation_id": "req_1", "causation_id": "msg_7", "actor": "test"}}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("metadata (-want +got):\n%s", diff)
-		}
-	})
-
-	t.Run("without a time of its own it occurred when it was recorded", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		appended(t, db, ledger.New("ch_1"), because("a"), opened("acme", 1000, "EUR"))
-		e := load(t, db).Head()
-		if e.OccurredAt.IsZero() || e.RecordedAt.Sub(e.OccurredAt).Abs() > time.Minute {
-			t.Errorf("it occurred at %v and was recorded at %v", e.OccurredAt, e.RecordedAt)
-		}
-	})
-
-	t.Run("every event carries the merchant of the first", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		appended(t, db, ledger.New("ch_1"), because("a"), paid("acme", "pi_1")...)
-		got := collect[string](t, db, `select distinct merchant_id from ledger_events union all select distinct merchant_id from ledger_postings`)
-		if diff := cmp.Diff([]string{"acme", "acme"}, got); diff != "" {
-			t.Errorf("merchants (-want +got):\n%s", diff)
-		}
-	})
-}
-
-func TestLoad(t *testing.T) {
-	t.Parallel()
-
-	t.Run("a charge that nobody requested is not found", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		appended(t, db, ledger.New("ch_1"), because("a"), opened("acme", 1000, "EUR"))
+		appended(t, db, ledger.New("ch_1"), cause("a"), requested("acme"))
 		for _, id := range []string{"ch_2", "", "CH_1", "ch_"} {
 			if s, err := ledger.Load(t.Context(), db, id); !errors.Is(err, ledger.ErrNotFound) {
 				t.Errorf("%q: %v, %v", id, s, err)
 			}
 		}
 	})
-
-	t.Run("an event of a newer program is told apart", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		s := appended(t, db, ledger.New("ch_1"), because("a"), opened("acme", 1000, "EUR"))
-		b := &pgx.Batch{}
-		b.Queue(`
-insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
-values (gen_random_uuid(), $1, 2, 'charge.renamed.v9', 9, 'acme', '{}', '{}', now())`, s.ID)
-		if err := db.Commit(t.Context(), b); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := ledger.Load(t.Context(), db, s.ID); !errors.Is(err, domain.ErrUnknownType) {
-			t.Errorf("the error is %v, want ErrUnknownType", err)
-		}
-	})
 }
 
 func TestStream(t *testing.T) {
 	t.Parallel()
-	db := testdb.Reused(t)
-	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	cause := because("a")
-	cause.At = at
-	s := appended(t, db, ledger.New("ch_1"), cause, paid("acme", "pi_1")...)
+	s, err := ledger.Append(&pgx.Batch{}, ledger.New("ch_1"), cause("a"), paid("acme", "pi_1")...)
+	if err != nil {
+		t.Fatal(err)
+	}
 
-	t.Run("until a version it is what it was then", func(t *testing.T) {
+	t.Run("until a version is what it was then", func(t *testing.T) {
 		t.Parallel()
 		for version := range len(s.Events) + 1 {
 			past := s.Until(version)
@@ -182,64 +87,148 @@ func TestStream(t *testing.T) {
 		}
 	})
 
-	t.Run("a past that goes on leaves the present alone", func(t *testing.T) {
+	t.Run("is not changed by what is appended to its past", func(t *testing.T) {
 		t.Parallel()
-		if _, err := ledger.Append(&pgx.Batch{}, s.Until(2), because("b"), attempt(500)); err != nil {
+		left, err := ledger.Append(&pgx.Batch{}, s.Until(2), cause("b"), attempt(500))
+		if err != nil {
 			t.Fatal(err)
 		}
-		_ = append(s.Until(2).Events, ledger.Recorded{Type: "x"})
-		if got := s.At(3).Type; got != "payment.captured.v1" {
-			t.Errorf("the third event is now %s", got)
+		if _, err := ledger.Append(&pgx.Batch{}, s.Until(2), cause("c"), attempt(502)); err != nil {
+			t.Fatal(err)
+		}
+		if left.Head().Event != attempt(500) || s.At(3).Type != "payment.captured.v1" || s.Head().Version != 4 {
+			t.Errorf("the future has %v, the third event is %s, the head %d", left.Head().Event, s.At(3).Type, s.Head().Version)
 		}
 	})
 
-	t.Run("its events are found by version", func(t *testing.T) {
+	// Append grows the events one by one, so the last array has room behind its end.
+	t.Run("is not changed by what is appended to it", func(t *testing.T) {
 		t.Parallel()
-		if s.At(1).Type != "charge.requested.v1" || s.At(4).Type != "charge.succeeded.v1" || s.Head().Version != 4 {
-			t.Errorf("first %s, fourth %s, head %d", s.At(1).Type, s.At(4).Type, s.Head().Version)
+		s := ledger.New("ch_1")
+		for _, e := range paid("acme", "pi_1")[:3] {
+			if s, err = ledger.Append(&pgx.Batch{}, s, cause("a"), e); err != nil {
+				t.Fatal(err)
+			}
 		}
-	})
-
-	t.Run("it shows the charge since its first event", func(t *testing.T) {
-		t.Parallel()
-		loaded := load(t, db).View()
-		if diff := cmp.Diff(s.View(), loaded); diff != "" {
-			t.Errorf("view (-appended +loaded):\n%s", diff)
-		}
-		if !loaded.CreatedAt.Equal(at) || loaded.Status != domain.Succeeded || loaded.ID != "ch_1" {
-			t.Errorf("the view is %+v", loaded)
+		left, _ := ledger.Append(&pgx.Batch{}, s, cause("b"), attempt(500))
+		right, _ := ledger.Append(&pgx.Batch{}, s, cause("c"), attempt(502))
+		if len(s.Events) != 3 || left.Head().Event != attempt(500) || right.Head().Event != attempt(502) {
+			t.Errorf("it has %d events, its futures end with %v and %v", len(s.Events), left.Head().Event, right.Head().Event)
 		}
 	})
 }
 
-func TestEnvelope(t *testing.T) {
+// counted counts the statements that read.
+type counted struct {
+	postgres.Querier
+
+	statements *atomic.Int32
+}
+
+func (c counted) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	c.statements.Add(1)
+	return c.Querier.Query(ctx, sql, args...)
+}
+
+// TestLoader loads known, missing and unreadable streams at the same moment.
+func TestLoader(t *testing.T) {
 	t.Parallel()
-	s, err := ledger.Append(&pgx.Batch{}, ledger.New("ch_1"), because("a"), paid("acme", "pi_1")...)
+	db := testdb.Reused(t)
+	const charges, each = 8, 8
+	want := map[string]ledger.Stream{}
+	for n := range charges {
+		id := fmt.Sprint("ch_", n)
+		appended(t, db, ledger.New(id), cause("a"), paid("acme", fmt.Sprint("pi_", n))[:1+n%4]...)
+		s, err := ledger.Load(t.Context(), db, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want[id] = s
+	}
+	exec(t, db, `
+insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
+values (gen_random_uuid(), 'ch_new', 1, 'charge.moon_landed.v1', 1, 'acme', '{}', '{}', now())`)
+	var statements atomic.Int32
+	loader := ledger.NewLoader(counted{db, &statements}, 0)
+	var all sync.WaitGroup
+	for n := range charges * each {
+		id := fmt.Sprint("ch_", n%charges)
+		all.Go(func() {
+			got, err := loader.Load(t.Context(), id)
+			if diff := cmp.Diff(want[id], got); err != nil || diff != "" {
+				t.Errorf("%s: %v (-want +got):\n%s", id, err, diff)
+			}
+		})
+		all.Go(func() {
+			if s, err := loader.Load(t.Context(), "ch_none"); !errors.Is(err, ledger.ErrNotFound) {
+				t.Errorf("a stream without events: %+v, %v", s, err)
+			}
+		})
+		all.Go(func() {
+			if _, err := loader.Load(t.Context(), "ch_new"); !errors.Is(err, domain.ErrUnknownType) {
+				t.Errorf("an event of a newer program: %v", err)
+			}
+		})
+	}
+	all.Wait()
+	if n := statements.Load(); n >= 3*charges*each {
+		t.Errorf("%d statements: none was shared", n)
+	}
+}
+
+func TestFind(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	appended(t, db, ledger.New("ch_1"), cause("a"), paid("acme", "pi_1")...)
+	appended(t, db, ledger.New("ch_2"), cause("a"), paid("globex", "pi_2")...)
+	appended(t, db, ledger.New("ch_3"), cause("a"), paid("acme", "pi_3")[:2]...)
+	for _, test := range []struct {
+		name, id, provider, intent string
+		want                       ledger.Owner
+	}{
+		{name: "by id", id: "ch_1", want: ledger.Owner{"ch_1", "acme"}},
+		{name: "by an unknown id", id: "ch_4"},
+		{name: "by the beginning of an id", id: "ch_"},
+		{name: "by payment intent", provider: "stripe", intent: "pi_1", want: ledger.Owner{"ch_1", "acme"}},
+		{name: "by the payment intent of another merchant", provider: "stripe", intent: "pi_2", want: ledger.Owner{"ch_2", "globex"}},
+		{name: "by an intent that is not captured", provider: "stripe", intent: "pi_3"},
+		{name: "by an unknown intent", provider: "stripe", intent: "pi_4"},
+		{name: "by an intent of another provider", provider: "other", intent: "pi_1"},
+		{name: "by the beginning of an intent", provider: "stripe", intent: "pi_"},
+		{name: "by no intent", provider: "stripe"},
+	} {
+		got, err := ledger.Find(t.Context(), db, test.id)
+		if test.provider != "" {
+			got, err = ledger.FindByPaymentIntent(t.Context(), db, test.provider, test.intent)
+		}
+		if got != test.want || (err == nil) != (got != ledger.Owner{}) || err != nil && !errors.Is(err, ledger.ErrNotFound) {
+			t.Errorf("%s: found %+v, %v", test.name, got, err)
+		}
+	}
+}
+
+// TestFindByPaymentIntent_readsOneIndexEntry: the collation of the index is that of the
+// comparison in the function, else it reads every event.
+func TestFindByPaymentIntent_readsOneIndexEntry(t *testing.T) {
+	t.Parallel()
+	db := testdb.Open(t)
+	for i := range 50 {
+		appended(t, db, ledger.New(fmt.Sprintf("ch_%d", i)), cause("a"), paid("acme", fmt.Sprintf("pi_%d", i))...)
+	}
+	tx, err := db.Pool().Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-
-	t.Run("what is sealed is opened", func(t *testing.T) {
-		t.Parallel()
-		for _, e := range s.Events {
-			payload, err := s.Seal(e)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, err := ledger.Open(payload)
-			want := ledger.Envelope{ID: e.ID.String(), Type: e.Type, ChargeID: "ch_1", Version: e.Version}
-			if diff := cmp.Diff(want, got); diff != "" || err != nil {
-				t.Errorf("%v (-want +got):\n%s", err, diff)
-			}
-		}
-	})
-
-	t.Run("what names no event is refused", func(t *testing.T) {
-		t.Parallel()
-		for _, payload := range []string{``, `x`, `[]`, `{}`, `null`, `{"charge_id":"ch_1"}`, `{"charge_id":"ch_1","version":0}`, `{"version":1}`, `{"charge_id":"ch_1","version":1.5}`} {
-			if e, err := ledger.Open([]byte(payload)); err == nil {
-				t.Errorf("%q was opened as %+v", payload, e)
-			}
-		}
-	})
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	// An index that fits is used, however few events there are.
+	if _, err := tx.Exec(t.Context(), `set local enable_seqscan = off`); err != nil {
+		t.Fatal(err)
+	}
+	owner, err := ledger.FindByPaymentIntent(t.Context(), tx, "stripe", "pi_7")
+	if err != nil || owner.StreamID != "ch_7" {
+		t.Fatalf("%v: %v", owner, err)
+	}
+	if n := one[int](t, tx, `select pg_stat_get_xact_tuples_returned('ledger_events_one_capture_per_reference'::regclass)`); n != 1 {
+		t.Errorf("it read %d entries of the index, want 1", n)
+	}
 }

@@ -324,7 +324,7 @@ create policy tenant on reservations to payonce_api
 
 -- The empty text keeps this condition out of indexes. merchant_id is the last column of
 -- ledger_events_version_once; with a bare column the planner read all of that index in
--- place of the end of ledger_events_in_order. Test: TestReadsDoNotGrowWithHistory.
+-- place of the end of ledger_events_in_order. Test: TestReads_doNotGrowWithHistory.
 create policy tenant on ledger_events to payonce_api
  using (merchant_id || '' = current_setting('payonce.merchant', true));
 

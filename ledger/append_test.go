@@ -1,0 +1,365 @@
+package ledger_test
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/groupcommit"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/ledger"
+)
+
+// TestAppend_storesItsCause stores the cause, the merchant of the first event, and a time
+// of its own for an event whose cause has none.
+func TestAppend_storesItsCause(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	appended(t, db, ledger.New("ch_1"), cause("msg_7"), paid("acme", "pi_1")...)
+	got := collect[map[string]string](t, db, `select distinct metadata || jsonb_build_object('merchant', merchant_id) from ledger_events`)
+	want := []map[string]string{{"correlation_id": "req_1", "causation_id": "msg_7", "actor": "test", "merchant": "acme"}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"acme"}, collect[string](t, db, `select distinct merchant_id from ledger_postings`)); diff != "" {
+		t.Errorf("merchants of the postings (-want +got):\n%s", diff)
+	}
+	e := load(t, db).Head()
+	if e.OccurredAt.IsZero() || e.RecordedAt.Sub(e.OccurredAt).Abs() > time.Minute {
+		t.Errorf("it occurred at %v and was recorded at %v", e.OccurredAt, e.RecordedAt)
+	}
+}
+
+func TestConflict(t *testing.T) {
+	t.Parallel()
+
+	t.Run("a decision on an older state loses everything in its commit", func(t *testing.T) {
+		t.Parallel()
+		db := testdb.Reused(t)
+		s := appended(t, db, ledger.New("ch_1"), cause("a"), paid("acme", "pi_1")[:2]...)
+		appended(t, db, s, cause("b"), attempt(500))
+		_, err := commit(t.Context(), db, s, cause("c"), paid("acme", "pi_1")[2:]...)
+		if !ledger.IsConflict(err) || postgres.Constraint(err) != "ledger_events_version_once" {
+			t.Errorf("the error is %v, want a conflict of the version", err)
+		}
+		if head := load(t, db).Head(); head.Event != attempt(500) || head.Version != 3 {
+			t.Errorf("the head is %+v", head)
+		}
+		if legs := collect[int](t, db, `select version from ledger_postings`); !cmp.Equal(legs, []int{1}) {
+			t.Errorf("postings at versions %v, want those of the first alone", legs)
+		}
+	})
+
+	t.Run("of sixteen who append at one version one wins", func(t *testing.T) {
+		t.Parallel()
+		db := testdb.Reused(t)
+		s := appended(t, db, ledger.New("ch_1"), cause("a"), paid("acme", "pi_1")[:2]...)
+		var won, lost atomic.Int32
+		var rivals errgroup.Group
+		for i := range 16 {
+			rivals.Go(func() error {
+				_, err := commit(t.Context(), db, s, cause(strconv.Itoa(i)), attempt(500+i))
+				switch {
+				case err == nil:
+					won.Add(1)
+				case ledger.IsConflict(err):
+					lost.Add(1)
+				default:
+					return err
+				}
+				return nil
+			})
+		}
+		if err := rivals.Wait(); err != nil {
+			t.Error(err)
+		}
+		if won.Load() != 1 || lost.Load() != 15 || load(t, db).Head().Version != 3 {
+			t.Errorf("%d won, %d lost", won.Load(), lost.Load())
+		}
+	})
+
+	second := domain.PaymentCaptured{Provider: domain.Provider, PaymentIntent: "pi_2", Amount: 1000, Currency: "EUR", Fee: 30}
+	for _, test := range []struct {
+		name     string
+		stream   string
+		cause    string
+		events   []domain.Event
+		refused  string
+		conflict bool
+	}{
+		{"a second capture", "ch_1", "b", []domain.Event{second}, "ledger_events_one_capture", true},
+		{"a second outcome", "ch_1", "b", []domain.Event{domain.ChargeFailed{}}, "ledger_events_one_outcome", true},
+		{"the same decision made twice", "ch_2", "a", paid("acme", "pi_2")[:1], "ledger_events_event_once", true},
+		{"a payment of another charge", "ch_3", "b", paid("acme", "pi_1"), "ledger_events_one_capture_per_reference", false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Reused(t)
+			s := appended(t, db, ledger.New("ch_1"), cause("a"), paid("acme", "pi_1")...)
+			appended(t, db, ledger.New("ch_2"), cause("a"), paid("acme", "pi_2")[:1]...)
+			if test.stream != s.ID {
+				s = ledger.New(test.stream)
+			}
+			_, err := commit(t.Context(), db, s, cause(test.cause), test.events...)
+			if ledger.IsConflict(err) != test.conflict || postgres.Constraint(err) != test.refused {
+				t.Errorf("the error is %v, want one of %s", err, test.refused)
+			}
+		})
+	}
+
+	for _, err := range []error{nil, errors.New("something"), postgres.ErrUnknown, ledger.ErrNotFound} {
+		if ledger.IsConflict(err) {
+			t.Errorf("%v is taken for a conflict", err)
+		}
+	}
+}
+
+func TestEventIDs(t *testing.T) {
+	t.Parallel()
+	idOf := func(t *testing.T, stream, by string, events ...domain.Event) string {
+		t.Helper()
+		s, err := ledger.Append(&pgx.Batch{}, ledger.New(stream), cause(by), events...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.Head().ID.String()
+	}
+	first := requested("acme")
+
+	// Another implementation of UUIDv5 made this one. It is stored data and never changes.
+	t.Run("the same decision has the same id", func(t *testing.T) {
+		t.Parallel()
+		const golden = "0bf48e73-0551-5bd9-9b19-f82820c14f87"
+		if got := idOf(t, "ch_1", "a", first); got != golden {
+			t.Errorf("the id is %s, was %s", got, golden)
+		}
+	})
+
+	t.Run("another stream, cause, type or occurrence has another id", func(t *testing.T) {
+		t.Parallel()
+		ids := map[string]string{}
+		for name, id := range map[string]string{
+			"first":          idOf(t, "ch_1", "a", first),
+			"stream":         idOf(t, "ch_2", "a", first),
+			"cause":          idOf(t, "ch_1", "b", first),
+			"type":           idOf(t, "ch_1", "a", first, attempt(500)),
+			"occurrence":     idOf(t, "ch_1", "a", first, attempt(500), attempt(500)),
+			"one more":       idOf(t, "ch_1", "a", first, attempt(500), attempt(500), attempt(500)),
+			"moved boundary": idOf(t, "ch_1a", "", first),
+		} {
+			if other, taken := ids[id]; taken {
+				t.Errorf("%s and %s are both %s", name, other, id)
+			}
+			ids[id] = name
+		}
+	})
+}
+
+// TestAppend_continuesItsStream: an event follows the event before it, of the same merchant.
+func TestAppend_continuesItsStream(t *testing.T) {
+	t.Parallel()
+	const previousExists = "ledger_events_previous_exists"
+
+	t.Run("refuses a decision on events that the database does not have", func(t *testing.T) {
+		t.Parallel()
+		for _, left := range []int{0, 1} {
+			t.Run(fmt.Sprintf("of two there are %d", left), func(t *testing.T) {
+				t.Parallel()
+				primary, promoted := testdb.Open(t), testdb.Open(t)
+				s := appended(t, primary, ledger.New("ch_1"), cause("a"), paid("acme", "pi_1")[:2]...)
+				if left > 0 {
+					appended(t, promoted, ledger.New("ch_1"), cause("a"), paid("acme", "pi_1")[:left]...)
+				}
+				_, err := commit(t.Context(), promoted, s, cause("b"), paid("acme", "pi_1")[2:]...)
+				if !ledger.IsConflict(err) || postgres.Constraint(err) != previousExists {
+					t.Errorf("the error is %v, want a conflict by %s", err, previousExists)
+				}
+				if n := one[int](t, promoted, `select count(*) from ledger_events`); n != left {
+					t.Errorf("there are %d events, want %d", n, left)
+				}
+			})
+		}
+	})
+
+	t.Run("accepts several events of a stream in one statement, in whatever order", func(t *testing.T) {
+		t.Parallel()
+		db := testdb.Open(t)
+		const row = `(gen_random_uuid(), 'ch_%s', %d, 'x', 1, 'acme', '{}', '{}', now())`
+		var rows []string
+		for version := 9; version > 0; version-- {
+			for _, stream := range []string{"a", "b", "c"} {
+				rows = append(rows, fmt.Sprintf(row, stream, version))
+			}
+		}
+		exec(t, db, `
+insert into ledger_events
+       (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
+values `+strings.Join(rows, ", "))
+		if n := one[int](t, db, `select count(*) from ledger_events where previous_version is not distinct from nullif(version - 1, 0)`); n != 27 {
+			t.Errorf("%d events name the one before them, want 27", n)
+		}
+	})
+
+	// The events of several charges share a statement, so each commit here has several
+	// streams, each with several events.
+	t.Run("accepts streams that share their commits", func(t *testing.T) {
+		t.Parallel()
+		db, err := postgres.Open(t.Context(), testdb.URL(t), postgres.Options{
+			Application: t.Name(), Writes: groupcommit.NewOrder(ledger.Writes()...), SharedCommits: 1, AllowPlaintext: true, AllowUnsafeDurability: true,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(db.Close)
+		const streams = 64
+		var writers errgroup.Group
+		for i := range streams {
+			writers.Go(func() error {
+				_, err := commit(t.Context(), db, ledger.New(fmt.Sprint("ch_", i)), cause("a"), paid("acme", fmt.Sprint("pi_", i))...)
+				return err
+			})
+		}
+		if err := writers.Wait(); err != nil {
+			t.Error(err)
+		}
+		var commits, events int
+		err = db.QueryRow(t.Context(), `select count(distinct txid), count(*) from ledger_events`).Scan(&commits, &events)
+		if err != nil || events != streams*4 || commits >= streams {
+			t.Errorf("%d events in %d commits, want %d in fewer than %d: %v", events, commits, streams*4, streams, err)
+		}
+	})
+
+	t.Run("keeps the api from joining a charge of another merchant", func(t *testing.T) {
+		t.Parallel()
+		db := testdb.Open(t)
+		appended(t, db, ledger.New("ch_1"), cause("a"), paid("acme", "pi_1")...)
+		api := testdb.As(t, db, postgres.RoleAPI)
+		insert := func(merchant, owner string, version int) error {
+			b := &pgx.Batch{}
+			b.Queue(`
+insert into ledger_events
+       (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
+values (gen_random_uuid(), 'ch_1', $1, 'refund.requested.v1', 1, $2, '{"refund_id":"re_1","amount":1000}', '{}', now())`, version, owner)
+			return api.Tenant(merchant).Commit(t.Context(), b)
+		}
+		for version, want := range map[int]string{1: "ledger_events_one_beginning", 4: previousExists, 5: previousExists, 6: previousExists} {
+			if err := insert("globex", "globex", version); postgres.Constraint(err) != want {
+				t.Errorf("version %d: %v, want it refused by %s", version, err, want)
+			}
+		}
+		var refusal *pgconn.PgError
+		if err := insert("globex", "acme", 5); !errors.As(err, &refusal) || refusal.Code != "42501" {
+			t.Errorf("in the owner's name: %v, want 42501", err)
+		}
+		if err := insert("acme", "acme", 5); err != nil {
+			t.Errorf("the owner itself: %v", err)
+		}
+	})
+}
+
+// TestAppend_logOrder: a writer that loads before the first write of its commit appends in
+// an order that readers of the log, and of the outbox, see too.
+func TestAppend_logOrder(t *testing.T) {
+	t.Parallel()
+	const versions = `
+select version
+  from ledger_events
+ where stream_id = 'ch_1'
+ order by txid, position`
+
+	t.Run("follows the versions when writers load first", func(t *testing.T) {
+		t.Parallel()
+		db := testdb.Reused(t)
+		appended(t, db, ledger.New("ch_1"), cause("a"), paid("acme", "pi_1")[:2]...)
+		const writers, each = 6, 5
+		var rivals errgroup.Group
+		for w := range writers {
+			rivals.Go(func() error {
+				for i := 0; i < each; {
+					s, err := ledger.Load(t.Context(), db, "ch_1")
+					if err == nil {
+						_, err = commit(t.Context(), db, s, cause(fmt.Sprint(w, i)), attempt(500+i))
+					}
+					if err == nil {
+						i++
+					} else if !ledger.IsConflict(err) {
+						return err
+					}
+				}
+				return nil
+			})
+		}
+		if err := rivals.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		var want []int
+		for v := range 2 + writers*each {
+			want = append(want, v+1)
+		}
+		if diff := cmp.Diff(want, collect[int](t, db, versions)); diff != "" {
+			t.Errorf("versions (-want +got):\n%s", diff)
+		}
+	})
+
+	// This is the trap that the rule avoids.
+	t.Run("does not follow them when a writer writes first", func(t *testing.T) {
+		t.Parallel()
+		db := testdb.Reused(t)
+		s := appended(t, db, ledger.New("ch_1"), cause("a"), requested("acme"))
+		tx, err := db.Pool().Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The write gives this transaction its id, and so its place in the log.
+		if _, err := tx.Exec(t.Context(), `insert into outbox_offsets values ('t', 'g', '0', 0)`); err != nil {
+			t.Fatal(err)
+		}
+		appended(t, db, s, cause("b"), attempt(500))
+		b := &pgx.Batch{}
+		if _, err := ledger.Append(b, load(t, tx), cause("c"), attempt(502)); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(tx.SendBatch(t.Context(), b).Close(), tx.Commit(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]int{1, 3, 2}, collect[int](t, db, versions)); diff != "" {
+			t.Errorf("the trap is gone, and the rule with it (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestEnvelope(t *testing.T) {
+	t.Parallel()
+	s, err := ledger.Append(&pgx.Batch{}, ledger.New("ch_1"), cause("a"), paid("acme", "pi_1")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range s.Events {
+		payload, err := s.Seal(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := ledger.Envelope{ID: e.ID.String(), Type: e.Type, ChargeID: "ch_1", Version: e.Version}
+		if got, err := ledger.Open(payload); got != want || err != nil {
+			t.Errorf("%s opens as %+v, %v", payload, got, err)
+		}
+	}
+	for _, payload := range []string{
+		``, `x`, `[]`, `{}`, `null`, `{"charge_id":"ch_1"}`, `{"charge_id":"ch_1","version":0}`, `{"version":1}`, `{"charge_id":"ch_1","version":1.5}`,
+	} {
+		if e, err := ledger.Open([]byte(payload)); err == nil {
+			t.Errorf("%q was opened as %+v", payload, e)
+		}
+	}
+}
