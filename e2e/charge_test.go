@@ -86,6 +86,14 @@ func (c charge) steps() string {
 	return strings.Join(line, ", ")
 }
 
+// outcome is the code of its failure, or else its status.
+func (c charge) outcome() string {
+	if c.Failure != nil {
+		return c.Failure.Code
+	}
+	return c.Status
+}
+
 // over reports whether the charge has its outcome and the merchant is notified.
 func (c charge) over() bool {
 	if c.Status == "" || c.Status == "pending" {
@@ -158,11 +166,11 @@ func (d *deployment) await(t *testing.T, id string) charge {
 	return c
 }
 
-// mustEnd waits for a charge's outcome, which must be of this status.
-func (d *deployment) mustEnd(t *testing.T, id, status string) {
+// mustEnd waits for a charge's outcome: its status, or the code of its failure.
+func (d *deployment) mustEnd(t *testing.T, id, outcome string) {
 	t.Helper()
-	if got := d.await(t, id); got.Status != status {
-		t.Errorf("charge %s is %s, want %s", id, got.Status, status)
+	if got := d.await(t, id); got.outcome() != outcome {
+		t.Errorf("charge %s is %s, %+v, want %s", id, got.Status, got.Failure, outcome)
 	}
 }
 

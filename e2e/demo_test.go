@@ -1,14 +1,11 @@
 package e2e_test
 
 import (
-	"bytes"
 	"context"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -24,26 +21,23 @@ func TestDemo(t *testing.T) {
 	t.Run("it ends with 0 and a sound audit, and leaves nothing", func(t *testing.T) {
 		t.Parallel()
 		s := newStage(t)
-		var stdout bytes.Buffer
-		command := s.demo(t, "--charges", "12", "--seed", "7", "--json")
-		command.Stdout = &stdout
-		if err := command.Run(); err != nil {
-			t.Errorf("the demo ended with %v and said\n%s", err, s.stderr.String())
+		stdout, err := s.demo(t, "--json").Output()
+		if err != nil {
+			t.Errorf("the demo ended with %v and said\n%s", err, s.said(t))
 		}
-		if audit, err := validate.ReadAudit(stdout.Bytes()); err != nil || !audit.OK {
-			t.Errorf("the demo printed %v: %s", err, stdout.String())
+		if audit, err := validate.ReadAudit(stdout); err != nil || !audit.OK {
+			t.Errorf("the demo printed %v: %s", err, stdout)
 		}
 		s.mustBeEmpty(t)
 	})
 	t.Run("killed or interrupted half-way it leaves nothing running", func(t *testing.T) {
 		t.Parallel()
 		s := newStage(t)
-		if err := s.endHalfWay(t, syscall.SIGKILL); err == nil {
-			t.Error("a killed demo ended with 0")
-		}
 		// The folder of a killed demo stays until the next one starts.
-		if err := s.endHalfWay(t, syscall.SIGINT); err == nil {
-			t.Error("an interrupted demo ended with 0")
+		for _, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGINT} {
+			if err := s.endHalfWay(t, signal); err == nil {
+				t.Errorf("a demo that got %s ended with 0", signal)
+			}
 		}
 		s.mustBeEmpty(t)
 	})
@@ -52,31 +46,26 @@ func TestDemo(t *testing.T) {
 // stage is a place for demos: a folder for temporary files, and programs of its
 // own, by whose path their processes are known.
 type stage struct {
-	root   string
-	temp   string
-	stderr *output // of the last demo
+	root string
+	temp string
 }
 
 func newStage(t *testing.T) *stage {
 	t.Helper()
-	b := binaries(t)
+	built := filepath.Dir(binaries(t).API)
 	// Not t.TempDir: PostgreSQL may run as another user, and a socket's path is
 	// short.
-	root, err := os.MkdirTemp(filepath.Dir(b.API), "demo-") //nolint:usetesting // see above
+	root, err := os.MkdirTemp(built, "demo-") //nolint:usetesting // see above
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(root) })
 	s := &stage{root: root, temp: filepath.Join(root, "tmp")}
-	for _, err := range []error{
-		os.Chmod(root, 0o755), // PostgreSQL may run as another user
-		os.Mkdir(s.temp, 0o755),
-		os.Chmod(s.temp, 0o777|os.ModeSticky),
-		os.Link(b.API, filepath.Join(root, "api")),
-		os.Link(b.Worker, filepath.Join(root, "worker")),
-		os.Link(b.Sandbox, filepath.Join(root, "sandbox")),
-		os.Link(b.Payonce, filepath.Join(root, "payonce")),
-	} {
+	errs := []error{os.Chmod(root, 0o755), os.Mkdir(s.temp, 0o755), os.Chmod(s.temp, 0o777|os.ModeSticky)}
+	for _, name := range []string{"api", "worker", "sandbox", "payonce"} {
+		errs = append(errs, os.Link(filepath.Join(built, name), filepath.Join(root, name)))
+	}
+	for _, err := range errs {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -87,14 +76,19 @@ func newStage(t *testing.T) *stage {
 // demo is the command, outside of any checkout: it uses the programs beside it.
 func (s *stage) demo(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
-	command := exec.CommandContext(context.WithoutCancel(t.Context()), filepath.Join(s.root, "payonce"), append([]string{"demo"}, args...)...)
+	args = append([]string{"demo", "--charges", "12", "--seed", "7"}, args...)
+	command := exec.CommandContext(context.WithoutCancel(t.Context()), filepath.Join(s.root, "payonce"), args...)
 	command.Dir = s.root
 	command.Env = append(os.Environ(), "TMPDIR="+s.temp, "DATABASE_URL=postgres://nobody@192.0.2.1/never")
-	s.stderr = &output{}
-	command.Stderr = s.stderr
-	// Whatever inherits stderr must not keep the test waiting.
+	stderr, err := os.Create(filepath.Join(s.root, "stderr"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	command.Stderr = stderr
+	// Whatever inherits stdout must not keep the test waiting.
 	command.WaitDelay = time.Second
 	t.Cleanup(func() {
+		_ = stderr.Close()
 		if command.Process != nil {
 			_ = command.Process.Kill()
 		}
@@ -102,38 +96,27 @@ func (s *stage) demo(t *testing.T, args ...string) *exec.Cmd {
 	return command
 }
 
-// output is a buffer that is safe for concurrent use.
-type output struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (o *output) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(b)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
+// said is what the last demo has written to stderr.
+func (s *stage) said(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(s.root, "stderr"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 // endHalfWay sends a demo a signal when charges flow, and waits until nothing of
 // it runs. It returns how the demo ended.
 func (s *stage) endHalfWay(t *testing.T, signal syscall.Signal) error {
 	t.Helper()
-	command := s.demo(t, "--charges", "12", "--seed", "7")
-	command.Stdout = io.Discard
+	command := s.demo(t)
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- command.Wait() }()
-	await.True(t, "the demo says that charges have ended", func() bool {
-		return strings.Contains(s.stderr.String(), "charges ended")
-	})
+	await.True(t, "the demo says that charges have ended", func() bool { return strings.Contains(s.said(t), "charges ended") })
 	if running := s.running(t); len(running) < 6 {
 		t.Errorf("half-way there run but %q", running)
 	}
@@ -157,24 +140,19 @@ func (s *stage) mustBeQuiet(t *testing.T) {
 func (s *stage) mustBeEmpty(t *testing.T) {
 	t.Helper()
 	s.mustBeQuiet(t)
-	left, err := os.ReadDir(s.temp)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, entry := range left {
-		t.Errorf("%s is left", entry.Name())
+	if left, err := os.ReadDir(s.temp); err != nil || len(left) > 0 {
+		t.Errorf("left are %v, %v", left, err)
 	}
 }
 
 // running are the command lines of the processes that have to do with the stage:
 // its programs, and servers with a folder in it.
-func (s *stage) running(t *testing.T) []string {
+func (s *stage) running(t *testing.T) (running []string) {
 	t.Helper()
 	out, err := exec.CommandContext(context.WithoutCancel(t.Context()), "ps", "-A", "-o", "args=").Output()
 	if err != nil {
 		t.Skipf("not run: processes cannot be listed: %v", err)
 	}
-	var running []string
 	for line := range strings.Lines(string(out)) {
 		if strings.Contains(line, s.root) {
 			running = append(running, strings.TrimSpace(line))

@@ -265,5 +265,13 @@ func rows[T any](t *testing.T, d *deployment, sql string, args ...any) []T {
 	return values
 }
 
+// mustRead requires a value of the tables.
+func mustRead[T comparable](t *testing.T, d *deployment, want T, sql string, args ...any) {
+	t.Helper()
+	if got := row[T](t, d, sql, args...); got != want {
+		t.Errorf("%v, want %v, is what the tables have: %s", got, want, strings.TrimSpace(sql))
+	}
+}
+
 // services are the apis and workers.
 func (d *deployment) services() []*fleet.Process { return slices.Concat(d.Workers, d.APIs) }

@@ -34,46 +34,10 @@ func repeatedProviderEvent(t *testing.T, d *deployment) {
 		})
 	}
 	all.Wait()
-	const received = `
-select concat_ws(' ', count(*), sum(duplicates))
-  from inbox
- where message_id = 'evt_' || $1`
-	if got, want := row[string](t, d, received, c.ID), spaced(1, n-1); got != want {
-		t.Errorf("messages and duplicates are %s, want %s", got, want)
-	}
+	mustRead(t, d, spaced(1, n-1), `select concat_ws(' ', count(*), sum(duplicates)) from inbox where message_id = 'evt_' || $1`, c.ID)
 	await.Row(t, d.tables, `select bool_and(status = 'done') from inbox where type like 'stripe.%' and ordering_key = $1`, c.ID)
 	if diff := cmp.Diff(before, d.story(t, c.ID)); diff != "" {
 		t.Errorf("its events before (-) and after (+):\n%s", diff)
-	}
-}
-
-func unsignedProviderEvent(t *testing.T, d *deployment) {
-	t.Helper()
-	c := d.send(t, newOrder(visa))
-	event := intentEvent("payment_intent.succeeded", c.ID)
-	for name, header := range map[string]string{
-		"no signature": "", "another secret": signed("whsec_other", time.Now(), event),
-		"an old one":          signed(d.Secrets.Events, time.Now().Add(-6*time.Minute), event),
-		"one of another body": signed(d.Secrets.Events, time.Now(), event+" "),
-	} {
-		got := d.postEvent(t, header, event)
-		if p := mustBeProblem(t, got, http.StatusBadRequest, "webhook-signature"); p.Retryable {
-			t.Errorf("%s: %s", name, got.Body)
-		}
-	}
-	const received = `
-select count(*)
-  from inbox
- where message_id = 'evt_' || $1`
-	if n := row[int64](t, d, received, c.ID); n != 0 {
-		t.Errorf("%d rows of refused events, want 0", n)
-	}
-	// With a signature it wakes the charge up, and claims nothing. An event about a
-	// charge that the ledger does not have is not received at all.
-	d.deliverEvent(t, event)
-	d.deliverEvent(t, intentEvent("payment_intent.succeeded", "ch_of_nobody"))
-	if n := row[int64](t, d, received, c.ID) + row[int64](t, d, received, "ch_of_nobody"); n != 1 {
-		t.Errorf("%d rows, want 1", n)
 	}
 }
 

@@ -1,8 +1,6 @@
 package e2e_test
 
 import (
-	"encoding/json"
-	"sync"
 	"testing"
 	"time"
 
@@ -173,41 +171,22 @@ func (o outcome) check(t *testing.T, d *deployment) {
 	if len(e.notified) != 1 || e.notified[0].Type != "charge."+status || e.notified[0].Effects != 1 {
 		t.Errorf("the shop was notified %+v, want charge.%s once", e.notified, status)
 	}
-	const held = `
-select count(*)
-  from reservations
- where charge_id = $1
-   and status <> $2`
 	end := map[string]string{"succeeded": "sold", "failed": "released"}[status]
-	if n := row[int64](t, d, held, got.ID, end); n != 0 {
-		t.Errorf("%d of its reservations are not %s", n, end)
-	}
+	mustRead(t, d, 0, `select count(*) from reservations where charge_id = $1 and status <> $2`, got.ID, end)
 }
 
 func lastPiece(t *testing.T, d *deployment) {
 	t.Helper()
-	ids := make([]string, 10)
-	var all sync.WaitGroup
-	for i := range ids {
-		r := request{key: "key-" + unique(), body: newOrder(visa, item{"poster", 1}).body(t)}
-		all.Go(func() {
-			var c charge
-			got, _, err := d.client.insist(t.Context(), r)
-			if err != nil || json.Unmarshal(got.Body, &c) != nil {
-				t.Errorf("%v, answered %s", err, got.Body)
-			}
-			ids[i] = c.ID
-		})
-	}
-	all.Wait()
-	ends := map[string]int{}
-	for _, id := range ids {
-		c := d.await(t, id)
-		if c.Failure != nil {
-			ends[c.Failure.Code]++
-		} else {
-			ends[c.Status]++
+	charges := atOnce(10, func() charge {
+		c, err := d.client.accept(t.Context(), newOrder(visa, item{"poster", 1}))
+		if err != nil {
+			t.Error(err)
 		}
+		return c
+	})
+	ends := map[string]int{}
+	for _, c := range charges {
+		ends[d.await(t, c.ID).outcome()]++
 	}
 	if diff := cmp.Diff(map[string]int{"succeeded": 1, "out_of_stock": 9}, ends); diff != "" {
 		t.Errorf("how ten charges for one piece ended (-want +got):\n%s", diff)

@@ -58,6 +58,14 @@ select coalesce(string_agg(concat_ws(' ', receiver, type, status, 'attempts', at
   from inbox
  where status not in ('done', 'discarded')`
 
+// behind are the messages of the outbox that a reader of their topic has not read.
+const behind = `
+select
+  from outbox o
+  join outbox_offsets f
+    on f.topic = o.topic
+ where (o.transaction_id, o."offset") > (f.transaction_id, f."offset")`
+
 var errNotQuiet = errors.New("work is left")
 
 // progress changes with everything that brings work closer to its end. A message

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -66,9 +65,9 @@ func (d *deployment) awaitRefund(t *testing.T, r refund) refund {
 }
 
 // paid is a charge of 1000 that succeeded.
-func (d *deployment) paid(t *testing.T, method string) charge {
+func (d *deployment) paid(t *testing.T) charge {
 	t.Helper()
-	c := d.process(t, newOrder(method))
+	c := d.process(t, newOrder(visa))
 	if c.Status != "succeeded" {
 		t.Fatalf("the charge is %s", c.Status)
 	}
@@ -86,7 +85,7 @@ func (d *deployment) mustBe(t *testing.T, chargeID, status string, refunded int6
 
 func refundInParts(t *testing.T, d *deployment) {
 	t.Helper()
-	c := d.paid(t, visa)
+	c := d.paid(t)
 	first := d.awaitRefund(t, d.refund(t, c.ID, 400))
 	if diff := cmp.Diff(refund{ID: first.ID, ChargeID: c.ID, Amount: 400, Currency: "USD", Status: "succeeded"}, first); diff != "" {
 		t.Errorf("refund (-want +got):\n%s", diff)
@@ -117,32 +116,9 @@ func refundInParts(t *testing.T, d *deployment) {
 	}
 }
 
-func rivalRefunds(t *testing.T, d *deployment) {
-	t.Helper()
-	c := d.paid(t, visa)
-	answers := make([]answer, 10)
-	var all sync.WaitGroup
-	for i := range answers {
-		all.Go(func() {
-			var err error
-			if answers[i], _, err = d.client.insist(t.Context(), refundRequest(c.ID, 600)); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	all.Wait()
-	statuses := map[int]int{}
-	for _, a := range answers {
-		statuses[a.Status]++
-	}
-	if diff := cmp.Diff(map[int]int{http.StatusAccepted: 1, http.StatusUnprocessableEntity: 9}, statuses); diff != "" {
-		t.Errorf("answers (-want +got):\n%s", diff)
-	}
-}
-
 func sameRefundAtOnce(t *testing.T, d *deployment) {
 	t.Helper()
-	c := d.paid(t, visa)
+	c := d.paid(t)
 	r := refundRequest(c.ID, 250)
 	bodies := map[string]int{}
 	for _, a := range concurrently(t, d, 64, r) {
@@ -154,15 +130,4 @@ func sameRefundAtOnce(t *testing.T, d *deployment) {
 	got := d.insist(t, r)
 	d.awaitRefund(t, acceptedRefund(t, got))
 	d.mustBe(t, c.ID, "partially_refunded", 250)
-}
-
-func refundRefusedByCard(t *testing.T, d *deployment) {
-	t.Helper()
-	c := d.paid(t, refusedRefund)
-	for range 2 {
-		if got := d.awaitRefund(t, d.refund(t, c.ID, 1000)); got.Status != "failed" {
-			t.Errorf("the refund is %s", got.Status)
-		}
-		d.mustBe(t, c.ID, "succeeded", 0)
-	}
 }

@@ -74,7 +74,7 @@ func restoreInto(t *testing.T, target *server, behind bool) {
 	moved := target.database(t, "restored")
 	d := deploy(t, setup{apis: 1, workers: 1})
 	d.process(t, newOrder(visa))
-	given := d.refund(t, d.paid(t, visa).ID, 400)
+	given := d.refund(t, d.paid(t).ID, 400)
 	d.awaitRefund(t, given)
 	d.injectFaults(t, traffic.Faults{DropBefore: 1})
 	var charges []charge
@@ -232,7 +232,7 @@ func TestRestore_ofAnOlderDump_capturesNothingTwice(t *testing.T) {
 
 	d.startServices(t)
 	d.mustEnd(t, open.ID, "succeeded")
-	d.paid(t, visa)
+	d.paid(t)
 	taken := map[string]int{}
 	for _, c := range d.records(t).Captures {
 		taken[c.Reference]++

@@ -10,15 +10,6 @@ import (
 	"github.com/payonce/payonce/internal/robustness/traffic"
 )
 
-// shortRetention deletes everything after seconds, while charges are processed.
-func shortRetention() setup {
-	return setup{
-		apis: 2, workers: 2, providerEvents: true,
-		apiEnv:    map[string]string{"IDEMPOTENCY_RETENTION": "2s"},
-		workerEnv: map[string]string{"OUTBOX_RETENTION": "1s", "INBOX_RETENTION": "2s"},
-	}
-}
-
 const nothingKept = `
 select not exists (select from outbox)
    and not exists (select from inbox where type not like 'stripe.%')
@@ -30,18 +21,20 @@ select not exists (select from outbox)
 func TestRetention_redeliveryAfterExpiry_changesNothing(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
-	d := deploy(t, shortRetention())
+	d := deploy(t, setup{
+		apis: 2, workers: 2, providerEvents: true,
+		apiEnv:    map[string]string{"IDEMPOTENCY_RETENTION": "2s"},
+		workerEnv: map[string]string{"OUTBOX_RETENTION": "1s", "INBOX_RETENTION": "2s"},
+	})
 	// What leaves the outbox is copied here, as a backup would have it.
-	if _, err := d.tables.Exec(t.Context(), `
+	d.exec(t, `
 create table backup as select topic, message_id, payload, metadata from outbox;
 create function copy() returns trigger language plpgsql security definer as $$
 begin
   insert into backup values (old.topic, old.message_id, old.payload, old.metadata);
   return null;
 end $$;
-create trigger copy after delete on outbox for each row execute function copy()`); err != nil {
-		t.Fatal(err)
-	}
+create trigger copy after delete on outbox for each row execute function copy()`)
 
 	n := 32
 	f := d.flowing(t, n, 4, visa, cardDeclined)
@@ -51,36 +44,25 @@ create trigger copy after delete on outbox for each row execute function copy()`
 	d.killJanitor(t)
 	f.all.Wait()
 	d.drain(t)
-	await.True(t, "the tables are empty", func() bool { return row[bool](t, d, nothingKept) })
-	const copied = `
-select count(*)
-  from backup`
+	await.Row(t, d.tables, nothingKept)
+	const copied = `select count(*) from backup`
 	if got := row[int](t, d, copied); got < 2*n {
 		t.Errorf("%d messages have gone through the outbox, want at least %d", got, 2*n)
 	}
 
-	key := f.requests[0]
-	got := d.do(t, key)
-	mustBeProblem(t, got, http.StatusGone, "idempotency-key-expired")
+	mustBeProblem(t, d.do(t, f.requests[0]), http.StatusGone, "idempotency-key-expired")
 
 	before := d.ledger(t)
-	const restore = `
-insert into outbox (topic, message_id, payload, metadata)
-select topic, message_id, payload, metadata
-  from backup`
-	d.exec(t, restore)
+	d.exec(t, `insert into outbox (topic, message_id, payload, metadata) select topic, message_id, payload, metadata from backup`)
 	await.True(t, "all messages were received again and are gone", func() bool {
 		return row[int](t, d, copied) >= 4*n && row[bool](t, d, nothingKept)
 	})
 	d.wantLedger(t, before)
 
 	// The provider's events too, long after the inbox has forgotten them.
-	const forgotten = `
-select not exists (select from inbox)`
-	await.True(t, "the provider's events are forgotten", func() bool { return row[bool](t, d, forgotten) })
-	const received = `
-select last_value
-  from inbox_id_seq`
+	const forgotten = `select not exists (select from inbox)`
+	await.Row(t, d.tables, forgotten)
+	const received = `select last_value from inbox_id_seq`
 	from := row[int64](t, d, received)
 	d.control(t, func(ctx context.Context, s traffic.Sandbox) error { _, err := s.RepeatWebhooks(ctx, 2); return err })
 	await.True(t, "the provider's events came again and are done", func() bool {
@@ -113,11 +95,8 @@ select coalesce((select substring(holder from ':(\d+)/')::int
 // ledger is how many events of each type there are.
 func (d *deployment) ledger(t *testing.T) map[string]int {
 	t.Helper()
-	const types = `
-select type
-  from ledger_events`
 	events := map[string]int{}
-	for _, kind := range rows[string](t, d, types) {
+	for _, kind := range rows[string](t, d, `select type from ledger_events`) {
 		events[kind]++
 	}
 	return events

@@ -192,6 +192,21 @@ func (s *server) url(database string) string {
 	return u.String()
 }
 
+// withParameters adds parameters to a database's URL.
+func withParameters(t *testing.T, database string, parameters map[string]string) string {
+	t.Helper()
+	u, err := url.Parse(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := u.Query()
+	for name, value := range parameters {
+		query.Set(name, value)
+	}
+	u.RawQuery = query.Encode()
+	return u.String()
+}
+
 func quoted(name string) string { return pgx.Identifier{name}.Sanitize() }
 
 // execute runs a statement outside a transaction.

@@ -47,12 +47,7 @@ func soakDelivery(t *testing.T) {
 	}
 	// What was committed while the post was open came as it was, once.
 	passed := row[int64](t, wild.d, `select count(*) from outbox`) - int64(wild.messages)
-	const duplicates = `
-select coalesce(sum(duplicates), 0)::bigint
-  from inbox`
-	if got, want := row[int64](t, wild.d, duplicates), int64(wild.deliveries-wild.messages); got != want {
-		t.Errorf("the inbox counts %d duplicates, %d were delivered", got, want)
-	}
+	mustRead(t, wild.d, wild.deliveries-wild.messages, `select coalesce(sum(duplicates), 0)::bigint from inbox`)
 	t.Logf("%d orders, %d messages, %d more that passed the post while it was open; delivered %d times, %d of them after a younger one; ledger of %d lines, %s and %s",
 		n, wild.messages, passed, wild.deliveries, wild.inversions, len(once), hashOf(once), hashOf(often))
 	if !t.Failed() {
@@ -72,22 +67,17 @@ type deliveryOrder struct {
 func deliveryOrders(n int) []deliveryOrder {
 	orders := make([]deliveryOrder, n)
 	for i := range orders {
-		o := &orders[i]
-		switch i % 8 {
-		case 0, 1:
-			o.order = newOrder(visa)
-		case 2:
-			o.order = newOrder(cardDeclined)
-		case 3:
-			o.order, o.cancel = newOrder(visa), true
-		case 4:
-			o.order = newOrder(visa, item{"rarity", 1})
-		case 5, 6:
-			o.order, o.refund = newOrder(visa), true
-		case 7:
-			o.order, o.refund = newOrder(refusedRefund), true
-		}
-		o.Amount += int64(i)
+		orders[i] = []deliveryOrder{
+			{order: newOrder(visa)},
+			{order: newOrder(visa)},
+			{order: newOrder(cardDeclined)},
+			{order: newOrder(visa), cancel: true},
+			{order: newOrder(visa, item{"rarity", 1})},
+			{order: newOrder(visa), refund: true},
+			{order: newOrder(visa), refund: true},
+			{order: newOrder(refusedRefund), refund: true},
+		}[i%8]
+		orders[i].Amount += int64(i)
 	}
 	return orders
 }
@@ -140,19 +130,11 @@ func (p *post) process(t *testing.T, orders []deliveryOrder) {
 // worked on, until so many outcomes are notified.
 func (p *post) rounds(t *testing.T, outcomes int) {
 	t.Helper()
-	const notified = `
-select count(*)
-  from ledger_events
- where type = 'merchant.notified.v1'`
-	const busy = `
-select count(*)
-  from inbox
- where status <> 'done'`
-	for row[int64](t, p.d, notified) < int64(outcomes) {
+	for row[int](t, p.d, `select count(*) from ledger_events where type = 'merchant.notified.v1'`) < outcomes {
 		p.letThrough(t)
-		await.True(t, "all that was let through has been received", func() bool { return p.received(t) })
+		await.Row(t, p.d.tables, `select not exists (`+behind+`)`)
 		p.hold(t)
-		await.True(t, "all that was received is done", func() bool { return row[int64](t, p.d, busy) == 0 })
+		await.Row(t, p.d.tables, `select not exists (select from inbox where status <> 'done')`)
 		if t.Failed() {
 			return
 		}
@@ -273,30 +255,11 @@ func (p *post) shuffled(n int) []int {
 	return turns
 }
 
-// received reports whether the reader has come to the end.
-func (p *post) received(t *testing.T) bool {
-	t.Helper()
-	const behind = `
-select count(*)
-  from outbox o
-  join outbox_offsets f
-    on f.topic = o.topic
- where (o.transaction_id, o."offset") > (f.transaction_id, f."offset")`
-	return row[int64](t, p.d, behind) == 0
-}
-
 // ledger is all that was recorded about each order, in its words: no ids, no
 // times. It takes the copies out of the outbox, of which the audit knows nothing.
 func (p *post) ledger(t *testing.T) []string {
 	t.Helper()
-	const copies = `
-delete from outbox o
- using ledger_events e
- where e.event_id::text = o.message_id
-   and e.txid <> o.transaction_id`
-	if _, err := p.d.tables.Exec(t.Context(), copies); err != nil {
-		t.Fatal(err)
-	}
+	p.d.exec(t, `delete from outbox o using ledger_events e where e.event_id::text = o.message_id and e.txid <> o.transaction_id`)
 	const recorded = `
 select concat_ws(' ', r.data ->> 'order_id', e.version, e.type,
                  e.data - array['payment_intent', 'refund_id', 'provider_refund', 'event_id', 'request_id'],

@@ -9,11 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"net/url"
 	"path"
-	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,8 +17,6 @@ import (
 
 	"github.com/anishathalye/porcupine"
 	"github.com/jackc/pgx/v5"
-
-	"github.com/payonce/payonce/internal/robustness/fleet"
 )
 
 // soakSameKey has many clients use the same few keys, for one of two orders each,
@@ -49,15 +43,15 @@ func soakSameKey(t *testing.T) {
 	go func() { all.Wait(); close(over) }()
 	d.killing(t, every, over, &r.kills)
 	kills := int(r.kills.Load())
-	r.settle(t, d)
+	r.settle(t)
 	d.drain(t)
 
 	if r.tally[keyUnknown] == 0 || kills == 0 {
 		t.Errorf("%d kills left %d calls without a certain answer: they showed nothing", kills, r.tally[keyUnknown])
 	}
 	checked := r.check(t)
-	t.Logf("%d operations on %d keys by %d clients, %d kills: %s; %d calls met no api and are no operations",
-		len(r.history), checked, clients, kills, r.tallied(), r.refused.Load())
+	t.Logf("%d operations on %d keys by %d clients, %d kills: %v; %d calls met no api and are no operations",
+		len(r.history), checked, clients, kills, r.tally, r.refused.Load())
 	if !t.Failed() {
 		t.Logf("linearizability by key: %s; %s", none(checked, "keys"), none(len(r.history), "operations"))
 	}
@@ -80,21 +74,13 @@ func slowCommits(t *testing.T, database string) string {
 		t.Log("not run: commits that take long, which only a superuser may ask for")
 		return database
 	}
-	u, err := url.Parse(database)
-	if err != nil {
-		t.Fatal(err)
-	}
-	query := u.Query()
-	query.Set("commit_delay", "40000") // microseconds
-	query.Set("commit_siblings", "0")
-	u.RawQuery = query.Encode()
-	return u.String()
+	return withParameters(t, database, map[string]string{"commit_delay": "40000", "commit_siblings": "0"}) // microseconds
 }
 
 // killing kills one program after another, again and again, until the traffic is over.
 func (d *deployment) killing(t *testing.T, every time.Duration, over <-chan struct{}, kills *atomic.Int64) {
 	t.Helper()
-	victims := slices.Concat(d.APIs, d.Workers)
+	victims := d.services()
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
@@ -104,9 +90,7 @@ func (d *deployment) killing(t *testing.T, every time.Duration, over <-chan stru
 		case <-tick.C:
 		}
 		victim := victims[int(kills.Load())%len(victims)]
-		if err := victim.Kill(); err != nil && !errors.Is(err, fleet.ErrNotRunning) {
-			t.Fatal(err)
-		}
+		kill(t, victim)
 		restart(t, victim)
 		kills.Add(1)
 	}
@@ -123,7 +107,6 @@ type keyring struct {
 
 	mu      sync.Mutex
 	keys    []orders
-	uses    []int // by key
 	history []porcupine.Operation
 	tally   map[keyKind]int
 }
@@ -132,6 +115,7 @@ type keyring struct {
 type orders struct {
 	key  string
 	a, b []byte
+	uses int
 }
 
 const (
@@ -144,10 +128,8 @@ func newKeyring(t *testing.T, d *deployment, operations int) *keyring {
 	r := &keyring{d: d, began: time.Now(), tally: map[keyKind]int{}}
 	r.left.Store(int64(operations))
 	for range operations/usesOfAKey + keysInUse {
-		a, b := newOrder(visa), newOrder(cardDeclined)
-		r.keys = append(r.keys, orders{key: "key-" + unique(), a: a.body(t), b: b.body(t)})
+		r.keys = append(r.keys, orders{key: "key-" + unique(), a: newOrder(visa).body(t), b: newOrder(cardDeclined).body(t)})
 	}
-	r.uses = make([]int, len(r.keys))
 	return r
 }
 
@@ -156,14 +138,14 @@ func (r *keyring) pick() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	first := 0
-	for first < len(r.keys)-keysInUse && r.uses[first] >= usesOfAKey {
+	for first < len(r.keys)-keysInUse && r.keys[first].uses >= usesOfAKey {
 		first++
 	}
 	i := first + rand.IntN(keysInUse) //nolint:gosec // traffic
 	if first > 0 && rand.IntN(20) == 0 {
 		i = rand.IntN(first) //nolint:gosec // traffic
 	}
-	r.uses[i]++
+	r.keys[i].uses++
 	return i
 }
 
@@ -173,20 +155,13 @@ func (r *keyring) use(t *testing.T, client int) {
 	ctx := t.Context()
 	for (r.left.Add(-1) >= 0 || r.kills.Load() < 4) && ctx.Err() == nil {
 		in := keyInput{key: r.pick(), call: []keyCall{orderA, orderA, orderB, readKey}[rand.IntN(4)]} //nolint:gosec // traffic
-		for {
-			call := time.Since(r.began).Nanoseconds()
-			out, err := r.send(ctx, in)
-			if isRefused(err) {
-				r.refused.Add(1)
-				pause(ctx, 5*time.Millisecond)
-				continue
-			}
-			if err != nil {
+		for err := r.operate(ctx, client, in); err != nil; err = r.operate(ctx, client, in) {
+			if !isRefused(err) {
 				t.Error(err)
 				return
 			}
-			r.note(porcupine.Operation{ClientId: client, Input: in, Output: out, Call: call, Return: time.Since(r.began).Nanoseconds()})
-			break
+			r.refused.Add(1)
+			pause(ctx, 5*time.Millisecond)
 		}
 	}
 }
@@ -197,30 +172,45 @@ func isRefused(err error) bool {
 	return errors.As(err, &dial) && dial.Op == "dial"
 }
 
-func (r *keyring) note(o porcupine.Operation) {
+// operate makes a call and records it with what its answer means. What was cut, timed
+// out or is 503 is unknown; an error is an answer that may not be. It goes past the
+// client's own notes, which would grow with every call.
+func (r *keyring) operate(ctx context.Context, client int, in keyInput) error {
+	k := &r.keys[in.key]
+	send := request{body: k.a, header: http.Header{"Idempotency-Key": {k.key}}}
+	switch in.call {
+	case orderA:
+	case orderB:
+		send.body = k.b
+	case readKey:
+		send = request{method: http.MethodGet, path: "/v1/idempotency-keys/" + k.key}
+	}
+	began := time.Since(r.began).Nanoseconds()
+	got, err := r.d.client.do(ctx, send)
+	if isRefused(err) {
+		return err
+	}
+	out := keyOutput{kind: keyUnknown}
+	if err == nil && got.Status != http.StatusServiceUnavailable {
+		if out, err = meaning(in.call, got); err != nil {
+			return fmt.Errorf("%s of %s: %w", in.call, k.key, err)
+		}
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if out, ok := o.Output.(keyOutput); ok {
-		r.tally[out.kind]++
-	}
-	r.history = append(r.history, o)
+	r.tally[out.kind]++
+	r.history = append(r.history, porcupine.Operation{ClientId: client, Input: in, Output: out, Call: began, Return: time.Since(r.began).Nanoseconds()})
+	return nil
 }
 
-// send makes a call and says what its answer means. What was cut, timed out or
-// is 503 is unknown; an error is an answer that may not be.
-func (r *keyring) send(ctx context.Context, in keyInput) (keyOutput, error) {
-	k := r.keys[in.key]
-	got, err := r.call(ctx, k, in.call)
-	if isRefused(err) {
-		return keyOutput{}, err
-	}
-	if err != nil || got.Status == http.StatusServiceUnavailable {
-		return keyOutput{kind: keyUnknown}, nil //nolint:nilerr // that is what it means
-	}
+// meaning is what an answer says of its key.
+func meaning(call keyCall, got answer) (keyOutput, error) {
+	reads := call == readKey
+	problem := func(kind string) bool { return bytes.Contains(got.Body, []byte("/problems/"+kind)) }
 	switch {
-	case in.call == readKey && got.Status == http.StatusNotFound:
+	case reads && got.Status == http.StatusNotFound:
 		return keyOutput{kind: keyAbsent}, nil
-	case in.call == readKey && got.Status == http.StatusOK:
+	case reads && got.Status == http.StatusOK:
 		var page struct {
 			Data []struct {
 				Location string `json:"location"`
@@ -229,69 +219,34 @@ func (r *keyring) send(ctx context.Context, in keyInput) (keyOutput, error) {
 		if err := json.Unmarshal(got.Body, &page); err == nil && len(page.Data) == 1 {
 			return keyOutput{kind: keyFound, id: path.Base(page.Data[0].Location)}, nil
 		}
-	case in.call != readKey && got.Status == http.StatusConflict && bytes.Contains(got.Body, []byte("/problems/idempotency-key-in-use")):
+	case !reads && got.Status == http.StatusConflict && problem("idempotency-key-in-use"):
 		return keyOutput{kind: keyInFlight}, nil
-	case in.call != readKey && got.Status == http.StatusUnprocessableEntity && bytes.Contains(got.Body, []byte("/problems/idempotency-key-reused")):
+	case !reads && got.Status == http.StatusUnprocessableEntity && problem("idempotency-key-reused"):
 		return keyOutput{kind: keyReused}, nil
-	case in.call != readKey && got.Status == http.StatusAccepted:
+	case !reads && got.Status == http.StatusAccepted:
 		out := keyOutput{kind: keyFirst, id: path.Base(got.Header.Get("Location")), body: string(got.Body)}
 		if got.Header.Get("Idempotent-Replayed") == "true" {
 			out.kind = keyReplay
 		}
 		return out, nil
 	}
-	return keyOutput{}, fmt.Errorf("%s of %s was answered %d %s", in.call, k.key, got.Status, got.Body)
-}
-
-// call goes past the client's own notes, which would grow with every call.
-func (r *keyring) call(ctx context.Context, k orders, call keyCall) (answer, error) {
-	method, at, body := http.MethodPost, "/v1/charges", k.a
-	switch call {
-	case orderA:
-	case orderB:
-		body = k.b
-	case readKey:
-		method, at, body = http.MethodGet, "/v1/idempotency-keys/"+k.key, nil
-	}
-	header := http.Header{}
-	if body != nil {
-		header.Set("Idempotency-Key", k.key)
-	}
-	return r.d.client.do(ctx, request{method: method, path: at, body: body, header: header})
+	return keyOutput{}, fmt.Errorf("answered %d %s", got.Status, got.Body)
 }
 
 // settle requests each key that was used until it is answered, so the client has
-// recorded what was accepted.
-func (r *keyring) settle(t *testing.T, d *deployment) {
+// recorded what was accepted. The last word on the key belongs to its history.
+func (r *keyring) settle(t *testing.T) {
 	t.Helper()
 	for i, k := range r.keys {
-		if r.uses[i] == 0 {
+		if k.uses == 0 {
 			continue
 		}
-		got, _, err := d.client.insist(t.Context(), request{key: k.key, body: k.a})
-		if err == nil && got.Status == http.StatusUnprocessableEntity {
-			got, _, err = d.client.insist(t.Context(), request{key: k.key, body: k.b})
+		got := r.d.insist(t, request{key: k.key, body: k.a})
+		if got.Status == http.StatusUnprocessableEntity {
+			got = r.d.insist(t, request{key: k.key, body: k.b})
 		}
-		if err != nil || got.Status != http.StatusAccepted {
+		if err := r.operate(t.Context(), 0, keyInput{key: i, call: readKey}); err != nil || got.Status != http.StatusAccepted {
 			t.Errorf("key %s: %d %s, %v", k.key, got.Status, got.Body, err)
-			continue
 		}
-		// The last word on the key belongs to its history.
-		in := keyInput{key: i, call: readKey}
-		call := time.Since(r.began).Nanoseconds()
-		out, err := r.send(t.Context(), in)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.note(porcupine.Operation{Input: in, Output: out, Call: call, Return: time.Since(r.began).Nanoseconds()})
 	}
-}
-
-// tallied is how often there was which answer.
-func (r *keyring) tallied() string {
-	var words []string
-	for _, kind := range []keyKind{keyFirst, keyReplay, keyReused, keyInFlight, keyFound, keyAbsent, keyUnknown} {
-		words = append(words, strconv.Itoa(r.tally[kind])+" "+kind.String())
-	}
-	return strings.Join(words, ", ")
 }

@@ -42,7 +42,7 @@ const (
 )
 
 func (k keyKind) String() string {
-	return [...]string{"unknown", "first", "replayed", "reused", "in flight", "found", "absent"}[k]
+	return [...]string{"unknown", "first", "replayed", "reused", "in-flight", "found", "absent"}[k]
 }
 
 type keyOutput struct {
@@ -221,73 +221,47 @@ func op(begin, end int64, call keyCall, kind keyKind, id string) porcupine.Opera
 	return porcupine.Operation{Input: keyInput{call: call}, Output: out, Call: begin, Return: end}
 }
 
+// planted reads a history, such as "0-9 A first 1, 3-4 read absent".
+func planted(t *testing.T, history string) (operations []porcupine.Operation) {
+	t.Helper()
+	calls := map[string]keyCall{"A": orderA, "B": orderB, "read": readKey}
+	for one := range strings.SplitSeq(history, ", ") {
+		var begin, end int64
+		var call, answer, id string
+		if n, err := fmt.Sscanf(one, "%d-%d %s %s %s", &begin, &end, &call, &answer, &id); n < 4 {
+			t.Fatalf("%q: %v", one, err)
+		}
+		kind := keyUnknown
+		for kind.String() != answer {
+			kind++
+		}
+		operations = append(operations, op(begin, end, calls[call], kind, id))
+	}
+	return operations
+}
+
 // TestLinearizable plants histories that no correct service could have, beside
 // those that it may: the checker must tell them apart.
 func TestLinearizable(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct {
-		history []porcupine.Operation
-		want    porcupine.CheckResult
-	}{
-		"one first answer, its replays, and another order refused": {
-			[]porcupine.Operation{
-				op(0, 9, orderA, keyFirst, "1"), op(1, 2, orderB, keyInFlight, ""), op(3, 4, readKey, keyAbsent, ""),
-				op(5, 20, orderA, keyReplay, "1"), op(10, 11, readKey, keyFound, "1"), op(12, 13, orderB, keyReused, ""),
-			},
-			porcupine.Ok,
-		},
-		"an unknown call that took effect": {
-			[]porcupine.Operation{op(0, 1, orderA, keyUnknown, ""), op(2, 3, readKey, keyFound, "1"), op(4, 5, orderA, keyReplay, "1")},
-			porcupine.Ok,
-		},
-		"an unknown call that took none": {
-			[]porcupine.Operation{op(0, 1, orderA, keyUnknown, ""), op(2, 3, orderB, keyFirst, "1"), op(4, 5, orderA, keyReused, "")},
-			porcupine.Ok,
-		},
-		"an unknown call that took effect long after": {
-			[]porcupine.Operation{op(0, 1, orderA, keyUnknown, ""), op(2, 3, readKey, keyAbsent, ""), op(4, 5, orderB, keyReused, ""), op(6, 7, orderA, keyReplay, "1")},
-			porcupine.Ok,
-		},
-		"two different first answers": {
-			[]porcupine.Operation{op(0, 1, orderA, keyFirst, "1"), op(2, 3, orderA, keyFirst, "2")},
-			porcupine.Illegal,
-		},
-		"two first answers at once": {
-			[]porcupine.Operation{op(0, 5, orderA, keyFirst, "1"), op(1, 4, orderA, keyFirst, "1")},
-			porcupine.Illegal,
-		},
-		"a first answer that was lost": {
-			[]porcupine.Operation{op(0, 1, orderA, keyFirst, "1"), op(2, 3, readKey, keyAbsent, "")},
-			porcupine.Illegal,
-		},
-		"a lost one whose key serves another order": {
-			[]porcupine.Operation{op(0, 1, orderA, keyFirst, "1"), op(2, 3, orderB, keyFirst, "2")},
-			porcupine.Illegal,
-		},
-		"a replay of what was never answered": {
-			[]porcupine.Operation{op(0, 1, orderA, keyReplay, "1")},
-			porcupine.Illegal,
-		},
-		"a replay with another body": {
-			[]porcupine.Operation{op(0, 1, orderA, keyFirst, "1"), op(2, 3, orderA, keyReplay, "2")},
-			porcupine.Illegal,
-		},
-		"one unknown call that has set the key for both orders": {
-			[]porcupine.Operation{op(0, 1, orderA, keyUnknown, ""), op(2, 3, orderA, keyReplay, "1"), op(4, 5, orderB, keyReplay, "1")},
-			porcupine.Illegal,
-		},
-		"in flight after the answer was given": {
-			[]porcupine.Operation{op(0, 1, orderA, keyFirst, "1"), op(2, 3, orderA, keyInFlight, "")},
-			porcupine.Illegal,
-		},
-		"refused as another order's while the key is free": {
-			[]porcupine.Operation{op(0, 1, orderA, keyReused, ""), op(2, 3, readKey, keyAbsent, "")},
-			porcupine.Illegal,
-		},
+	for _, test := range []struct{ name, history, want string }{
+		{"one first answer, its replays, and another order refused", "0-9 A first 1, 1-2 B in-flight, 3-4 read absent, 5-20 A replayed 1, 10-11 read found 1, 12-13 B reused", "Ok"},
+		{"an unknown call that took effect", "0-1 A unknown, 2-3 read found 1, 4-5 A replayed 1", "Ok"},
+		{"an unknown call that took none", "0-1 A unknown, 2-3 B first 1, 4-5 A reused", "Ok"},
+		{"an unknown call that took effect long after", "0-1 A unknown, 2-3 read absent, 4-5 B reused, 6-7 A replayed 1", "Ok"},
+		{"two different first answers", "0-1 A first 1, 2-3 A first 2", "Illegal"},
+		{"two first answers at once", "0-5 A first 1, 1-4 A first 1", "Illegal"},
+		{"a first answer that was lost", "0-1 A first 1, 2-3 read absent", "Illegal"},
+		{"a lost one whose key serves another order", "0-1 A first 1, 2-3 B first 2", "Illegal"},
+		{"a replay of what was never answered", "0-1 A replayed 1", "Illegal"},
+		{"a replay with another body", "0-1 A first 1, 2-3 A replayed 2", "Illegal"},
+		{"one unknown call that has set the key for both orders", "0-1 A unknown, 2-3 A replayed 1, 4-5 B replayed 1", "Illegal"},
+		{"in flight after the answer was given", "0-1 A first 1, 2-3 A in-flight", "Illegal"},
+		{"refused as another order's while the key is free", "0-1 A reused, 2-3 read absent", "Illegal"},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			if got := linearizable(slices.Clone(test.history)); got != test.want {
+			if got := linearizable(planted(t, test.history)); string(got) != test.want {
 				t.Errorf("the checker says %s, want %s", got, test.want)
 			}
 		})
@@ -314,24 +288,21 @@ func TestLinearizable_ofTheDecisiveOperationsIsThatOfAll(t *testing.T) {
 
 // randomHistory is a history that a key may have had, whose times and answers may
 // then be wrong.
-func randomHistory(n int) []porcupine.Operation {
+func randomHistory(n int) (history []porcupine.Operation) {
+	kinds := map[keyCall][]keyKind{
+		orderA:  {keyUnknown, keyFirst, keyReplay, keyInFlight, keyReused},
+		orderB:  {keyUnknown, keyReused, keyInFlight},
+		readKey: {keyUnknown, keyAbsent, keyFound},
+	}
 	set := rand.Int64N(20) //nolint:gosec // test data
-	var history []porcupine.Operation
 	for range n {
-		begin := rand.Int64N(30)          //nolint:gosec // test data
-		end := begin + 1 + rand.Int64N(9) //nolint:gosec // test data
-		kinds := map[keyCall][]keyKind{
-			orderA:  {keyUnknown, keyFirst, keyReplay, keyInFlight, keyReused},
-			orderB:  {keyUnknown, keyReused, keyInFlight},
-			readKey: {keyUnknown, keyAbsent, keyFound},
-		}
+		begin := rand.Int64N(30)                                 //nolint:gosec // test data
+		end := begin + 1 + rand.Int64N(9)                        //nolint:gosec // test data
 		call := []keyCall{orderA, orderB, readKey}[rand.IntN(3)] //nolint:gosec // test data
 		kind := kinds[call][rand.IntN(len(kinds[call]))]         //nolint:gosec // test data
-		switch free := end < set; {
-		case rand.IntN(6) == 0: //nolint:gosec // test data
-		case free && (kind == keyReplay || kind == keyReused || kind == keyFound):
-			kind = keyUnknown
-		case begin > set && (kind == keyFirst || kind == keyAbsent || kind == keyInFlight):
+		early := end < set && (kind == keyReplay || kind == keyReused || kind == keyFound)
+		late := begin > set && (kind == keyFirst || kind == keyAbsent || kind == keyInFlight)
+		if (early || late) && rand.IntN(6) > 0 { //nolint:gosec // test data
 			kind = keyUnknown
 		}
 		id := ""

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"os/exec"
 	"regexp"
 	"slices"
 	"sync"
@@ -205,24 +204,6 @@ select account || ' ' || sum(debits) || ' ' || sum(credits)
 		}
 		if bytes.Contains(got.Body, []byte(":"+other)) {
 			t.Errorf("%s shows %s an account of %s: %s", path, name, other, got.Body)
-		}
-	}
-}
-
-// searchDump looks for secrets in a dump of the service's database.
-func (d *deployment) searchDump(t *testing.T, secrets []string) {
-	t.Helper()
-	if _, err := exec.LookPath("pg_dump"); err != nil {
-		t.Log("not run: the search of a dump, since there is no pg_dump")
-		return
-	}
-	text := tool(t, "pg_dump", "--dbname", d.Service)
-	if !bytes.Contains(text, []byte("COPY public.api_keys")) {
-		t.Errorf("a dump lacks the API keys: %.300s", text)
-	}
-	for _, secret := range secrets {
-		if line := lineWith(text, secret); line != nil {
-			t.Errorf("a dump holds %q: %.300s", secret, line)
 		}
 	}
 }

@@ -146,13 +146,7 @@ func (d *deployment) tracesAreDiscreet(t *testing.T, c *traceCollector, secrets 
 			t.Errorf("a span has %q: …%s…", secret, exported[max(at-200, 0):min(at+200, len(exported))])
 		}
 	}
-	const metadata = `
-select metadata::text
-  from outbox
- union all
-select metadata::text
-  from inbox`
-	for _, kept := range rows[string](t, d, metadata) {
+	for _, kept := range rows[string](t, d, `select metadata::text from outbox union all select metadata::text from inbox`) {
 		if strings.Contains(kept, "private-") || strings.Contains(kept, "tracestate") || strings.Contains(kept, "baggage") {
 			t.Errorf("a message keeps more of a trace than its ids: %s", kept)
 		}
@@ -199,13 +193,7 @@ func TestTraces_withoutACollector_costNoCharge(t *testing.T) {
 		apiEnv: sent("http://" + hanging.Addr().String()), workerEnv: sent("http://127.0.0.1:1"),
 	})
 	d.flowing(t, 12, 4, visa, cardDeclined).finish(t, d)
-	const untraced = `
-select count(*)
-  from outbox
- where not metadata ? 'traceparent'`
-	if n := row[int64](t, d, untraced); n != 0 {
-		t.Errorf("%d messages carry no trace", n)
-	}
+	mustRead(t, d, 0, `select count(*) from outbox where not metadata ? 'traceparent'`)
 	await.True(t, "the worker says that its spans are lost", func() bool {
 		logged, err := os.ReadFile(filepath.Join(d.Log, "worker-1.log"))
 		return err == nil && strings.Contains(string(logged), "spans are lost until the collector takes them")
