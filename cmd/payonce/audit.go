@@ -2,13 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"iter"
-	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -27,110 +23,93 @@ type auditCmd struct {
 // violated is the exit code of an audit that found something.
 const violated exitError = 1
 
-// Run prints the report on stdout. It exits with 1 if a promise is violated, or
-// if the audit could not be finished. Where only the provider does not answer,
-// people still see what our own tables show. That the provider was not asked is
-// said on stderr, also by --quiet: a cron job that has lost its settings must not
-// look like one that found nothing.
-func (c auditCmd) Run(ctx context.Context) error {
-	client, err := newProvider()
-	if err != nil {
-		return err
-	}
-	if client != nil {
-		defer client.Close()
-	}
-	return withDB(ctx, postgres.Options{
-		Application: "payonce-audit", MaxConns: 1, StatementTimeout: 10 * time.Minute, // it reads whole tables
-		AllowReadOnly: true, // a hot standby answers too
-	}, func(db *postgres.DB) error { return c.audit(ctx, os.Stdout, os.Stderr, db, client) })
+// options allow for an audit that reads whole tables, also on a hot standby.
+func (auditCmd) options() postgres.Options {
+	return postgres.Options{Application: "payonce-audit", MaxConns: 1, StatementTimeout: 10 * time.Minute, AllowReadOnly: true}
 }
 
-func (c auditCmd) audit(ctx context.Context, stdout, stderr io.Writer, db *postgres.DB, client *stripe.Client) error {
-	report, err := audit.Run(ctx, db)
-	if err != nil {
-		return err
-	}
-	results := &pgx.Batch{}
-	audit.Record(results, audit.ScopeTables, report.Checks...)
-	var unfinished error
-	switch {
-	case c.NoProvider:
-	case client == nil:
-		fmt.Fprintln(stderr, "not run: the reconciliation with the provider, for STRIPE_SECRET_KEY is not set")
-	default:
-		var checks []audit.Check
-		if checks, unfinished = reconcile(ctx, db, client); unfinished == nil {
-			audit.Record(results, audit.ScopeProvider, checks...)
-			report.Add(checks...)
+// run exits with 1 if a promise is violated, or if the audit could not be finished. Where only
+// the provider does not answer, people still see what our own tables show. That the provider
+// was not asked is said on stderr, also by --quiet: a cron job that has lost its settings must
+// not look like one that found nothing.
+func (a auditCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
+	return withProvider(func(client *stripe.Client) error {
+		report, err := audit.Run(ctx, db)
+		if err != nil {
+			return err
 		}
-	}
-	if err := db.Commit(ctx, results); err != nil { // a copy may refuse writes, and the report is still wanted
-		fmt.Fprintln(stderr, "not kept: the result, which the metrics should show:", err)
-	}
-	if unfinished != nil && c.JSON {
-		return unfinished // a program must not take half a report for one that found nothing
-	}
-	if err := errors.Join(c.print(stdout, report), unfinished); err != nil {
-		return err
-	}
-	if !report.OK {
-		return violated
-	}
-	return nil
+		results := &pgx.Batch{}
+		audit.Record(results, audit.ScopeTables, report.Checks...)
+		var unfinished error
+		switch {
+		case a.NoProvider:
+		case client == nil:
+			c.stderr.printf("not run: the reconciliation with the provider, for STRIPE_SECRET_KEY is not set\n")
+		default:
+			var checks []audit.Check
+			if checks, unfinished = reconcile(ctx, db, client); unfinished == nil {
+				audit.Record(results, audit.ScopeProvider, checks...)
+				report.Add(checks...)
+			}
+		}
+		if err := db.Commit(ctx, results); err != nil { // a copy may refuse writes, and the report is still wanted
+			c.stderr.printf("not kept: the result, which the metrics should show: %v\n", err)
+		}
+		if unfinished != nil && a.JSON {
+			return unfinished // a program must not take half a report for one that found nothing
+		}
+		a.print(&c.stdout, report)
+		if unfinished == nil && !report.OK {
+			return violated
+		}
+		return unfinished
+	})
 }
 
-func (c auditCmd) print(w io.Writer, report audit.Report) error {
+func (a auditCmd) print(p *printer, report audit.Report) {
 	switch {
-	case c.JSON:
-		return printJSON(w, report)
-	case c.Quiet:
-		return printViolations(w, report)
+	case a.JSON:
+		p.json(report)
+	case a.Quiet:
+		printViolations(p, report)
+	default:
+		printReport(p, report)
 	}
-	return printReport(w, report)
 }
 
 // printReport prints a line for each check, then examples of what was violated.
-func printReport(w io.Writer, report audit.Report) error {
+func printReport(p *printer, report audit.Report) {
 	var rows [][]any
-	var examples strings.Builder
 	for _, c := range report.Checks {
 		result := "ok"
 		if c.Violated > 0 {
 			result = "VIOLATED"
 		}
 		rows = append(rows, []any{c.Name, c.Checked, c.Violated, result})
+	}
+	p.table("CHECK\tCHECKED\tVIOLATED\tRESULT", rows)
+	for _, c := range report.Checks {
 		if len(c.Examples) > 0 {
-			fmt.Fprintf(&examples, "\n%s, for example\n", c.Name)
+			p.printf("\n%s, for example\n", c.Name)
 		}
 		for _, example := range c.Examples {
-			fmt.Fprintf(&examples, "  %s\n", oneLine(example))
+			p.printf("  %s\n", oneLine(example))
 		}
 	}
-	if err := printTable(w, "CHECK\tCHECKED\tVIOLATED\tRESULT", rows); err != nil {
-		return err
-	}
-	if _, err := io.WriteString(w, examples.String()); err != nil {
-		return fmt.Errorf("print the examples: %w", err)
-	}
-	return nil
 }
 
 // printViolations prints a line per violation. A report holds but the first few
 // of a check; how many more there are is a line too.
-func printViolations(w io.Writer, report audit.Report) error {
+func printViolations(p *printer, report audit.Report) {
 	for _, c := range report.Checks {
 		lines := c.Examples
 		if more := c.Violated - int64(len(lines)); more > 0 {
 			lines = append(slices.Clone(lines), fmt.Sprintf("and %d more of %d", more, c.Checked))
 		}
 		for _, line := range lines {
-			if _, err := fmt.Fprintf(w, "%s: %s\n", c.Name, oneLine(line)); err != nil {
-				return fmt.Errorf("print a violation: %w", err)
-			}
+			p.printf("%s: %s\n", c.Name, oneLine(line))
 		}
 	}
-	return nil
 }
 
 func reconcile(ctx context.Context, db *postgres.DB, client *stripe.Client) ([]audit.Check, error) {

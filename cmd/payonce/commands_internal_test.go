@@ -2,55 +2,91 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"crypto/rand"
 	"encoding/json"
+	"fmt"
 	"io"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/alecthomas/kong"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/merchants"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/program"
+	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/migrations/version"
 )
 
-// parse reads a command line into the commands.
-func parse(t *testing.T, line ...string) (commands, error) {
+// execute checks and runs a command on a database.
+func execute(t *testing.T, db *postgres.DB, command databaseCommand) (stdout, stderr string, err error) {
 	t.Helper()
-	var cli commands
-	parser, err := kong.New(&cli, kong.Writers(io.Discard, io.Discard))
-	if err != nil {
-		t.Fatal(err)
+	if c, ok := command.(checkedCommand); ok {
+		if err := c.check(); err != nil {
+			return "", "", err
+		}
 	}
-	_, err = parser.Parse(line)
-	return cli, err
-}
-
-// capture returns what a command prints.
-func capture(run func(stdout, stderr io.Writer) error) (stdout, stderr string, err error) {
 	var out, errs bytes.Buffer
-	err = run(&out, &errs)
+	c := newConsole(&out, &errs)
+	err = command.run(t.Context(), c, db)
+	if c.stdout.err != nil {
+		t.Error(c.stdout.err)
+	}
 	return out.String(), errs.String(), err
 }
 
-// output is what a command prints on stdout.
-func output(t *testing.T, run func(stdout io.Writer) error) string {
+// mustExecute returns what a command prints on stdout.
+func mustExecute(t *testing.T, db *postgres.DB, command databaseCommand) string {
 	t.Helper()
-	stdout, _, err := capture(func(stdout, _ io.Writer) error { return run(stdout) })
+	stdout, _, err := execute(t, db, command)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return stdout
 }
 
+func wantRefused(t *testing.T, db *postgres.DB, command databaseCommand, says string) {
+	t.Helper()
+	if stdout, _, err := execute(t, db, command); err == nil || stdout != "" || !strings.Contains(err.Error(), says) {
+		t.Errorf("the error is %v, want %q; it prints %q", err, says, stdout)
+	}
+}
+
+func decoded[T any](t *testing.T, text string) (v T) {
+	t.Helper()
+	decoder := json.NewDecoder(strings.NewReader(text))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&v); err != nil {
+		t.Fatalf("%q: %v", text, err)
+	}
+	return v
+}
+
 // dataOf decodes a list that a command printed as JSON.
 func dataOf[T any](t *testing.T, text string) []T {
 	t.Helper()
-	var list struct{ Data []T }
-	decoder := json.NewDecoder(strings.NewReader(text))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&list); err != nil || list.Data == nil {
-		t.Fatalf("%q: %v", text, err)
+	list := decoded[struct{ Data []T }](t, text)
+	if list.Data == nil {
+		t.Fatalf("no list: %q", text)
 	}
 	return list.Data
+}
+
+// parse reads a command line into the commands.
+func parse(t *testing.T, line string) (commands, error) {
+	t.Helper()
+	var cli commands
+	parser, err := kong.New(&cli, kong.Writers(io.Discard, io.Discard))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = parser.Parse(strings.Fields(line))
+	return cli, err
 }
 
 func TestCommandLine(t *testing.T) {
@@ -86,7 +122,7 @@ func TestCommandLine(t *testing.T) {
 		want.Demo.Charges, want.Seed.FeeBasisPoints = 200, 300
 		want.Inbox.List.Status, want.Webhooks.Rotate.Overlap = "dead", 24*time.Hour
 		set(&want)
-		got, err := parse(t, strings.Fields(line)...)
+		got, err := parse(t, line)
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
 			t.Errorf("%s: %v (-want +got):\n%s", line, err, diff)
 		}
@@ -96,8 +132,111 @@ func TestCommandLine(t *testing.T) {
 		"inbox show", "inbox show x", "inbox retry", "inbox discard",
 		"webhooks rotate", "webhooks rotate --merchant acme --overlap long", "webhooks resend --since yesterday",
 	} {
-		if _, err := parse(t, strings.Fields(line)...); err == nil {
+		if _, err := parse(t, line); err == nil {
 			t.Errorf("%s is accepted", line)
 		}
+	}
+}
+
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for name, c := range map[string]checkedCommand{
+		"a secret that is no base64":     webhooksRotateCmd{WebhookSecret: "whsec_hush!"},
+		"one that is too short":          webhooksRotateCmd{WebhookSecret: "whsec_aHVzaA=="},
+		"one without its beginning":      webhooksRotateCmd{WebhookSecret: strings.TrimPrefix(firstSecret, "whsec_")},
+		"one with a line break":          webhooksRotateCmd{WebhookSecret: firstSecret + "\n"},
+		"an overlap below nothing":       webhooksRotateCmd{Overlap: -time.Second},
+		"an overlap of years":            webhooksRotateCmd{Overlap: 100_000 * time.Hour},
+		"a resend of nothing":            webhooksResendCmd{},
+		"a merchant's, ever":             webhooksResendCmd{Merchant: "acme"},
+		"ids and a merchant's":           webhooksResendCmd{Names: []string{"ch_1"}, Merchant: "acme", Since: now},
+		"ids within a time":              webhooksResendCmd{Names: []string{"ch_1"}, Since: now},
+		"a time without a merchant":      webhooksResendCmd{Since: now},
+		"a time that ends at its begin":  webhooksResendCmd{Merchant: "acme", Since: now, Until: now},
+		"a fee without a currency":       seedCmd{Merchant: "acme", FeeFixed: map[string]int64{"": 5}},
+		"a fee in no currency":           seedCmd{Merchant: "acme", FeeFixed: map[string]int64{"usd": 5}},
+		"a fee below nothing":            seedCmd{Merchant: "acme", FeeFixed: map[string]int64{"EUR": -5}},
+		"a fee beyond any amount":        seedCmd{Merchant: "acme", FeeFixed: map[string]int64{"EUR": domain.MaxAmount + 1}},
+		"an article without a name":      seedCmd{Merchant: "acme", SKU: map[string]int64{"": 5}},
+		"fewer than no articles":         seedCmd{Merchant: "acme", SKU: map[string]int64{"mug": -1}},
+		"a seed with a secret alone":     seedCmd{Merchant: "acme", WebhookSecret: firstSecret},
+		"a seed with a secret of no use": seedCmd{Merchant: "acme", WebhookURL: "https://shop.example", WebhookSecret: "whsec_hush!"},
+		"a key without a scope":          createKeyCmd{Merchant: "acme", Expires: new(time.Hour)},
+		"a key with an unknown scope":    createKeyCmd{Merchant: "acme", Scopes: []string{"charges"}},
+		"a key without a life":           createKeyCmd{Merchant: "acme", Scopes: []string{"admin"}, Expires: new(time.Duration(0))},
+		"a key with a life in the past":  createKeyCmd{Merchant: "acme", Scopes: []string{"admin"}, Expires: new(-time.Hour)},
+		"a key with hardly a life":       createKeyCmd{Merchant: "acme", Scopes: []string{"admin"}, Expires: new(time.Millisecond)},
+	} {
+		if err := c.check(); err == nil || strings.Contains(err.Error(), "hush") || strings.Contains(err.Error(), firstSecret[6:]) {
+			t.Errorf("%s: %v, want it refused without the secret in the text", name, err)
+		}
+	}
+	for name, c := range map[string]checkedCommand{
+		"fees and stock":     seedCmd{Merchant: "acme", FeeFixed: map[string]int64{"EUR": 0, "XCG": domain.MaxAmount}, SKU: map[string]int64{"mug": 0}},
+		"no secret":          webhooksRotateCmd{Overlap: 24 * time.Hour},
+		"a secret":           webhooksRotateCmd{WebhookSecret: firstSecret, Overlap: 24 * time.Hour},
+		"a generated secret": webhooksRotateCmd{WebhookSecret: merchants.NewWebhookSecret(), Overlap: 24 * time.Hour},
+	} {
+		if err := c.check(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Row security would hide all rows from a user who may read the tables and does not own
+// them, and an audit would find every promise kept. So the commands end with an error.
+func TestAudit_refusesAUserWhomPoliciesHideRowsFrom(t *testing.T) {
+	testdb.Long(t, "it takes a large part of the time")
+	t.Parallel()
+	db := testdb.Open(t)
+	put(t, db, "ch_1", "dead", "{}")
+	name := "payonce_test_" + strings.ToLower(rand.Text())
+	exec := func(ctx context.Context, sql string) {
+		t.Helper()
+		if _, err := db.Pool().Exec(ctx, sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(t.Context(), fmt.Sprintf(`create role %[1]s login password 'p'; grant select on all tables in schema public to %[1]s`, name))
+	t.Cleanup(func() {
+		exec(context.WithoutCancel(t.Context()), fmt.Sprintf(`drop owned by %[1]s; drop role %[1]s`, name))
+	})
+	owner := db.Pool().Config().ConnString()
+	other, err := url.Parse(owner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other.User = url.UserPassword(name, "p")
+	for address, sees := range map[string]bool{owner: true, other.String(): false} {
+		opened, err := environment{DatabaseURL: program.Secret(address), AllowPlaintext: true}.open(t.Context(), postgres.Options{AllowUnsafeDurability: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(opened.Close)
+		for _, command := range []databaseCommand{auditCmd{NoProvider: true, Quiet: true}, inboxListCmd{Status: "dead"}} {
+			_, _, err := execute(t, opened, command)
+			if hidden := err != nil && strings.Contains(err.Error(), "row-level security"); hidden == sees {
+				t.Errorf("%T where it sees rows is %t: %v", command, sees, err)
+			}
+		}
+	}
+}
+
+func TestMigrate(t *testing.T) {
+	testdb.Long(t, "it takes a large part of the time")
+	t.Parallel()
+	db, err := postgres.Open(t.Context(), testdb.Empty(t), postgres.Options{Application: t.Name(), AllowPlaintext: true, AllowUnsafeDurability: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	for range 2 { // the second time nothing is left to do
+		if got := decoded[migrated](t, mustExecute(t, db, migrateCmd{JSON: true})); got.Version != version.Latest {
+			t.Errorf("version %d, want %d", got.Version, version.Latest)
+		}
+	}
+	if out := mustExecute(t, db, migrateCmd{}); out != "" {
+		t.Errorf("without --json it prints %q", out)
 	}
 }

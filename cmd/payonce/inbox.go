@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"math"
 	"os"
 	"os/user"
@@ -31,68 +29,48 @@ type inboxListCmd struct {
 	JSON   bool   `name:"json" help:"Print the messages as JSON."`
 }
 
-// inboxPage is how many messages are read at once.
-const inboxPage = 500
-
-// inboxLines is the limit of a list for people.
-const inboxLines = 1000
+const (
+	inboxPage  = 500  // messages that are read at once
+	inboxLines = 1000 // limit of a list for people
+)
 
 // Validate refuses a limit of nothing.
-func (c inboxListCmd) Validate() error {
-	if c.Limit != nil && *c.Limit < 1 {
+func (l inboxListCmd) Validate() error {
+	if l.Limit != nil && *l.Limit < 1 {
 		return errors.New("--limit must be 1 or more")
 	}
 	return nil
 }
 
-// Run lists on stdout. A note on stderr says that the limit left some out.
-func (c inboxListCmd) Run(ctx context.Context) error {
-	return withDB(ctx, postgres.Options{}, func(db *postgres.DB) error {
-		more, err := c.list(ctx, os.Stdout, db)
-		if more {
-			fmt.Fprintf(os.Stderr, "there are more than %d: raise --limit\n", c.limit())
-		}
-		return err
-	})
-}
-
-// limit is --limit or the default. A program gets all: it could not see that some are left out.
-func (c inboxListCmd) limit() int {
-	switch {
-	case c.Limit != nil:
-		return *c.Limit
-	case c.JSON:
-		return math.MaxInt
+// run prints a note on stderr where the limit left some out. A program gets all: it could
+// not see that some are left out.
+func (l inboxListCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
+	limit := inboxLines
+	if l.Limit != nil {
+		limit = *l.Limit
+	} else if l.JSON {
+		limit = math.MaxInt
 	}
-	return inboxLines
-}
-
-func (c inboxListCmd) list(ctx context.Context, w io.Writer, q postgres.QuerierWith) (more bool, err error) {
-	entries := []inbox.Entry{}
-	for after := int64(0); ; {
-		page, err := inbox.List(ctx, q, inbox.Status(c.Status), after, inboxPage)
+	var entries []inbox.Entry
+	for after, more := int64(0), true; more && len(entries) <= limit; {
+		page, err := inbox.List(ctx, db, inbox.Status(l.Status), after, inboxPage)
 		if err != nil {
-			return false, err
+			return err
 		}
 		for _, e := range page {
-			if c.Charge != "" && e.OrderingKey != c.Charge {
-				continue
+			after = e.Number
+			if l.Charge == "" || e.OrderingKey == l.Charge {
+				entries = append(entries, e)
 			}
-			if len(entries) == c.limit() {
-				return true, c.print(w, entries)
-			}
-			entries = append(entries, e)
 		}
-		if len(page) < inboxPage {
-			return false, c.print(w, entries)
-		}
-		after = page[len(page)-1].Number
+		more = len(page) == inboxPage
 	}
-}
-
-func (c inboxListCmd) print(w io.Writer, entries []inbox.Entry) error {
+	if len(entries) > limit {
+		entries = entries[:limit]
+		c.stderr.printf("there are more than %d: raise --limit\n", limit)
+	}
 	const header = "ID\tRECEIVED (UTC)\tRECEIVER\tCHARGE\tTYPE\tATTEMPTS\tWAITS\tDEATHS\tBEHIND\tREASON"
-	return printList(w, c.JSON, entries, header, func(e inbox.Entry) []any {
+	printList(&c.stdout, l.JSON, entries, header, func(e inbox.Entry) []any {
 		reason := e.LastError
 		if e.Status == inbox.StatusDiscarded {
 			reason = "discarded by " + e.DecidedBy + ": " + reason
@@ -102,6 +80,7 @@ func (c inboxListCmd) print(w io.Writer, entries []inbox.Entry) error {
 			e.Attempts, e.Waits, e.Deaths, e.Behind, reason,
 		}
 	})
+	return nil
 }
 
 type inboxShowCmd struct {
@@ -109,28 +88,8 @@ type inboxShowCmd struct {
 	JSON bool  `name:"json" help:"Print the message as JSON."`
 }
 
-// Run shows the payload too.
-func (c inboxShowCmd) Run(ctx context.Context) error {
-	return withDB(ctx, postgres.Options{}, func(db *postgres.DB) error { return c.show(ctx, os.Stdout, db) })
-}
-
-func (c inboxShowCmd) show(ctx context.Context, w io.Writer, q postgres.QuerierWith) error {
-	e, err := inbox.Show(ctx, q, c.ID)
-	if err != nil {
-		return err
-	}
-	whole := wholeMessage{Entry: e, Metadata: e.Metadata, Payload: e.Payload}
-	if json.Valid(e.Payload) {
-		whole.Payload = json.RawMessage(e.Payload)
-	}
-	if c.JSON {
-		return printJSON(w, whole)
-	}
-	return whole.write(w)
-}
-
-// wholeMessage is a message with what its sender wrote. A payload that is no JSON
-// is shown in base64.
+// wholeMessage is a message with what its sender wrote. A payload that is no JSON is shown
+// in base64.
 type wholeMessage struct {
 	inbox.Entry
 
@@ -138,8 +97,20 @@ type wholeMessage struct {
 	Payload  any             `json:"payload"`
 }
 
-func (m wholeMessage) write(w io.Writer) error {
-	rows := slices.DeleteFunc([][]any{
+func (s inboxShowCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
+	e, err := inbox.Show(ctx, db, s.ID)
+	if err != nil {
+		return err
+	}
+	m := wholeMessage{Entry: e, Metadata: e.Metadata, Payload: e.Payload}
+	if json.Valid(e.Payload) {
+		m.Payload = json.RawMessage(e.Payload)
+	}
+	if s.JSON {
+		c.stdout.json(m)
+		return nil
+	}
+	c.stdout.table("", slices.DeleteFunc([][]any{
 		{"id", m.Number},
 		{"status", m.Status},
 		{"receiver", m.Receiver},
@@ -159,12 +130,10 @@ func (m wholeMessage) write(w io.Writer) error {
 		{"decided", timeOr(m.DecidedAt, "")},
 		{"decided by", m.DecidedBy},
 		{"metadata", string(m.Metadata)},
-	}, func(row []any) bool { return row[1] == "" })
-	if err := printTable(w, "", rows); err != nil {
-		return err
-	}
-	fmt.Fprintln(w, "payload")
-	return printJSON(w, m.Payload)
+	}, func(row []any) bool { return row[1] == "" }))
+	c.stdout.printf("payload\n")
+	c.stdout.json(m.Payload)
+	return nil
 }
 
 type inboxRetryCmd struct {
@@ -172,48 +141,41 @@ type inboxRetryCmd struct {
 	JSON bool    `name:"json" help:"Print the messages as JSON."`
 }
 
-// Run retries in the order given. A message that cannot be retried is named on stderr and
-// does not keep the others from it; the exit code is then 1.
-func (c inboxRetryCmd) Run(ctx context.Context) error {
-	return decideOn(ctx, inbox.Retry, c.IDs, c.JSON)
+func (r inboxRetryCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
+	return r.each(ctx, c, db, inbox.Retry)
 }
 
 type inboxDiscardCmd inboxRetryCmd
 
-// Run discards in the order given, as retry does.
-func (c inboxDiscardCmd) Run(ctx context.Context) error {
-	return decideOn(ctx, inbox.Discard, c.IDs, c.JSON)
+func (d inboxDiscardCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
+	return inboxRetryCmd(d).each(ctx, c, db, inbox.Discard)
 }
 
-// decision is inbox.Retry or inbox.Discard.
-type decision func(ctx context.Context, q postgres.QuerierWith, number int64, actor string) error
-
-func decideOn(ctx context.Context, decide decision, ids []int64, asJSON bool) error {
-	return withDB(ctx, postgres.Options{}, func(db *postgres.DB) error {
-		return decideAll(ctx, os.Stdout, db, decide, ids, asJSON)
-	})
-}
-
-func decideAll(ctx context.Context, w io.Writer, db *postgres.DB, decide decision, ids []int64, asJSON bool) error {
+// each decides on the messages in the order given. One that cannot be decided on is named on
+// stderr and does not keep the others from it; the exit code is then 1.
+func (r inboxRetryCmd) each(
+	ctx context.Context, c *console, db *postgres.DB,
+	decide func(ctx context.Context, q postgres.QuerierWith, number int64, actor string) error,
+) error {
 	decided := []inbox.Entry{}
 	var refused []error
-	for _, id := range ids {
-		if err := decide(ctx, db, id, operator()); err != nil {
-			refused = append(refused, err)
-			continue
+	for _, id := range r.IDs {
+		err := decide(ctx, db, id, operator())
+		var e inbox.Entry
+		if err == nil {
+			e, err = inbox.Show(ctx, db, id)
 		}
-		e, err := inbox.Show(ctx, db, id)
 		if err != nil {
 			refused = append(refused, err)
 			continue
 		}
 		decided = append(decided, e)
-		if !asJSON {
-			fmt.Fprintf(w, "%d %s: %s of %s for %s\n", e.Number, e.Status, oneLine(e.Type), oneLine(e.OrderingKey), e.Receiver)
+		if !r.JSON {
+			c.stdout.printf("%d %s: %s of %s for %s\n", e.Number, e.Status, oneLine(e.Type), oneLine(e.OrderingKey), e.Receiver)
 		}
 	}
-	if asJSON {
-		refused = append(refused, printJSON(w, map[string]any{"data": decided}))
+	if r.JSON {
+		c.stdout.json(map[string]any{"data": decided})
 	}
 	return errors.Join(refused...)
 }

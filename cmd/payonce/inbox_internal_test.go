@@ -1,9 +1,8 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
-	"io"
+	"fmt"
 	"strconv"
 	"strings"
 	"testing"
@@ -34,15 +33,29 @@ returning id`, charge, status, []byte(payload)).Scan(&number)
 	return number
 }
 
+// listed are the numbers of a list of messages.
+func listed(t *testing.T, db *postgres.DB, c inboxListCmd) (numbers []int64, more bool) {
+	t.Helper()
+	c.JSON = true
+	out, said, err := execute(t, db, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range dataOf[map[string]any](t, out) {
+		number, _ := m["id"].(float64)
+		numbers = append(numbers, int64(number))
+		if _, shown := m["payload"]; shown {
+			t.Error("a list shows the payload")
+		}
+	}
+	return numbers, strings.HasPrefix(said, "there are more than ")
+}
+
 func TestInboxList(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
-	list := func(c inboxListCmd) (out string, more bool) {
-		out = output(t, func(w io.Writer) (err error) { more, err = c.list(t.Context(), w, db); return err })
-		return out, more
-	}
-	if out, _ := list(inboxListCmd{Status: "dead", Limit: new(10), JSON: true}); strings.TrimSpace(out) != "{\n  \"data\": []\n}" {
-		t.Errorf("an empty inbox is %s", out)
+	if numbers, more := listed(t, db, inboxListCmd{Status: "dead"}); len(numbers) > 0 || more {
+		t.Errorf("an empty inbox has %v, more %t", numbers, more)
 	}
 	first := put(t, db, "ch_1", "dead", "{}")
 	put(t, db, "ch_1", "pending", "{}")
@@ -62,42 +75,25 @@ func TestInboxList(t *testing.T) {
 		{"all there are is not too many", inboxListCmd{Status: "dead", Limit: new(3)}, []int64{first, second, third}, false},
 		{"discarded ones", inboxListCmd{Status: "discarded", Limit: new(10)}, []int64{gone}, false},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			c := test.cmd
-			c.JSON = true
-			var more bool
-			out := output(t, func(w io.Writer) (err error) { more, err = c.list(t.Context(), w, db); return err })
-			var got []int64
-			for _, m := range dataOf[map[string]any](t, out) {
-				number, _ := m["id"].(float64)
-				got = append(got, int64(number))
-				if _, shown := m["payload"]; shown {
-					t.Error("a list shows the payload")
-				}
-			}
-			if diff := cmp.Diff(test.want, got); diff != "" || more != test.more {
-				t.Errorf("more %t (-want +got):\n%s", more, diff)
-			}
-		})
+		got, more := listed(t, db, test.cmd)
+		if diff := cmp.Diff(test.want, got); diff != "" || more != test.more {
+			t.Errorf("%s: more %t (-want +got):\n%s", test.name, more, diff)
+		}
 	}
 
-	t.Run("prints a line for each message, which no message breaks", func(t *testing.T) {
-		t.Parallel()
-		c := inboxListCmd{Status: "discarded", Limit: new(10)}
-		lines := strings.Split(strings.TrimSuffix(output(t, func(w io.Writer) error { _, err := c.list(t.Context(), w, db); return err }), "\n"), "\n")
-		if len(lines) != 2 || !strings.HasPrefix(lines[0], "ID ") {
-			t.Fatalf("printed %q", lines)
+	lines := strings.Split(strings.TrimSuffix(mustExecute(t, db, inboxListCmd{Status: "discarded"}), "\n"), "\n")
+	if len(lines) != 2 || !strings.HasPrefix(lines[0], "ID ") {
+		t.Fatalf("a message that would break its line is printed as %q", lines)
+	}
+	for _, want := range []string{strconv.FormatInt(gone, 10), "ch_2", "charge.requested.v1", "12", "discarded by cli:ada: no way��[2J"} {
+		if !strings.Contains(lines[1], want) {
+			t.Errorf("%q lacks %q", lines[1], want)
 		}
-		for _, want := range []string{strconv.FormatInt(gone, 10), "ch_2", "charge.requested.v1", "12", "discarded by cli:ada: no way��[2J"} {
-			if !strings.Contains(lines[1], want) {
-				t.Errorf("%q lacks %q", lines[1], want)
-			}
-		}
-	})
+	}
 }
 
-// TestInboxList_readsEveryPage lists more than a page.
+// The runbook retries what a list for programs holds, so it holds all; one for people has a
+// limit.
 func TestInboxList_readsEveryPage(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
@@ -112,32 +108,13 @@ select 'r', i::text, 'ch_' || i % 2, 't', '', '{}', '', 'dead'
 		t.Fatal(err)
 	}
 	for charge, want := range map[string]int{"": n, "ch_1": inboxPage + 1} {
-		c := inboxListCmd{Status: "dead", Charge: charge, Limit: new(n), JSON: true}
-		got := dataOf[map[string]any](t, output(t, func(w io.Writer) error { _, err := c.list(t.Context(), w, db); return err }))
-		if len(got) != want {
-			t.Errorf("%d messages of %q, want %d", len(got), charge, want)
+		if got, more := listed(t, db, inboxListCmd{Status: "dead", Charge: charge}); len(got) != want || more {
+			t.Errorf("%d messages of %q, more %t, want %d", len(got), charge, more, want)
 		}
 	}
-
-	// The runbook retries what a list for programs holds, so it holds all.
-	for line, want := range map[string]struct {
-		listed int
-		more   bool
-	}{"inbox list": {n - 1, true}, "inbox list --json": {n, false}} {
-		cli, err := parse(t, strings.Fields(line)...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c := cli.Inbox.List
-		var more bool
-		out := output(t, func(w io.Writer) (err error) { more, err = c.list(t.Context(), w, db); return err })
-		listed := strings.Count(out, "\n") - 1
-		if c.JSON {
-			listed = len(dataOf[map[string]any](t, out))
-		}
-		if listed != want.listed || more != want.more {
-			t.Errorf("%s: %d messages, and more: %t; want %d, %t", line, listed, more, want.listed, want.more)
-		}
+	out, said, err := execute(t, db, inboxListCmd{Status: "dead"})
+	if lines := strings.Count(out, "\n"); lines != inboxLines+1 || said != "there are more than 1000: raise --limit\n" || err != nil {
+		t.Errorf("%d lines for people, and %q, %v", lines, said, err)
 	}
 }
 
@@ -145,31 +122,19 @@ func TestInboxShow(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
 	document, text := put(t, db, "ch_1", "dead", `{"version":1}`), put(t, db, "ch_2", "done", "no JSON")
-	show := func(number int64, asJSON bool) string {
-		return output(t, func(w io.Writer) error { return inboxShowCmd{ID: number, JSON: asJSON}.show(t.Context(), w, db) })
-	}
-	var whole struct {
-		Status   string            `json:"status"`
-		Metadata map[string]string `json:"metadata"`
-		Payload  any               `json:"payload"`
-	}
-	for _, test := range []struct {
-		number  int64
-		payload any
-	}{{document, map[string]any{"version": 1.0}}, {text, "bm8gSlNPTg=="}} {
-		if err := json.Unmarshal([]byte(show(test.number, true)), &whole); err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(test.payload, whole.Payload); diff != "" || whole.Metadata["correlation_id"] != "req-1" {
-			t.Errorf("metadata %v, payload (-want +got):\n%s", whole.Metadata, diff)
+	for number, payload := range map[int64]any{document: map[string]any{"version": 1.0}, text: "bm8gSlNPTg=="} {
+		whole := decoded[map[string]any](t, mustExecute(t, db, inboxShowCmd{ID: number, JSON: true}))
+		if diff := cmp.Diff([]any{payload, map[string]any{"correlation_id": "req-1"}}, []any{whole["payload"], whole["metadata"]}); diff != "" {
+			t.Errorf("payload and metadata (-want +got):\n%s", diff)
 		}
 	}
+	shown := mustExecute(t, db, inboxShowCmd{ID: document})
 	for _, want := range []string{"status      dead\n", "charge      ch_1\n", "reason      no way��[2J\n", "\"version\": 1"} {
-		if got := show(document, false); !strings.Contains(got, want) {
-			t.Errorf("%q is not in\n%s", want, got)
+		if !strings.Contains(shown, want) {
+			t.Errorf("%q is not in\n%s", want, shown)
 		}
 	}
-	if err := (inboxShowCmd{ID: 999}).show(t.Context(), io.Discard, db); !errors.Is(err, inbox.ErrNoMessage) {
+	if _, _, err := execute(t, db, inboxShowCmd{ID: 999}); !errors.Is(err, inbox.ErrNoMessage) {
 		t.Errorf("the error is %v", err)
 	}
 }
@@ -177,32 +142,29 @@ func TestInboxShow(t *testing.T) {
 func TestInboxDecisions(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
-	for _, test := range []struct {
-		name   string
-		decide decision
+	for name, test := range map[string]struct {
+		decide func(ids []int64, asJSON bool) databaseCommand
 		status string
-	}{{"retry", inbox.Retry, "pending"}, {"discard", inbox.Discard, "discarded"}} {
-		t.Run(test.name, func(t *testing.T) {
+	}{
+		"retry":   {func(ids []int64, asJSON bool) databaseCommand { return inboxRetryCmd{ids, asJSON} }, "pending"},
+		"discard": {func(ids []int64, asJSON bool) databaseCommand { return inboxDiscardCmd{ids, asJSON} }, "discarded"},
+	} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			first, done, last := put(t, db, test.name, "dead", "{}"), put(t, db, test.name, "done", "{}"), put(t, db, test.name, "dead", "{}")
-			var out strings.Builder
-			err := decideAll(t.Context(), &out, db, test.decide, []int64{first, done, 999, last}, true)
+			first, done, last := put(t, db, name, "dead", "{}"), put(t, db, name, "done", "{}"), put(t, db, name, "dead", "{}")
+			out, _, err := execute(t, db, test.decide([]int64{first, done, 999, last}, true))
 			if !errors.Is(err, inbox.ErrNotParked) || !errors.Is(err, inbox.ErrNoMessage) || strings.Count(err.Error(), "\n") != 1 {
 				t.Errorf("the error is %v", err)
 			}
-			for i, m := range dataOf[map[string]any](t, out.String()) {
+			for i, m := range dataOf[map[string]any](t, out) {
 				by, _ := m["decided_by"].(string)
 				if m["status"] != test.status || by != operator() || m["id"] != float64([]int64{first, last}[i]) {
 					t.Errorf("printed %v", m)
 				}
 			}
-		})
-
-		t.Run(test.name+", for people", func(t *testing.T) {
-			t.Parallel()
-			number := put(t, db, "ch of "+test.name, "dead", "{}")
-			out := output(t, func(w io.Writer) error { return decideAll(t.Context(), w, db, test.decide, []int64{number}, false) })
-			if want := strconv.FormatInt(number, 10) + " " + test.status + ": charge.requested.v1 of ch of " + test.name + " for fulfillment\n"; out != want {
+			number := put(t, db, "ch of "+name, "dead", "{}")
+			want := fmt.Sprintf("%d %s: charge.requested.v1 of ch of %s for fulfillment\n", number, test.status, name)
+			if out := mustExecute(t, db, test.decide([]int64{number}, false)); out != want {
 				t.Errorf("printed %q, want %q", out, want)
 			}
 		})

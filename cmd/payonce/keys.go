@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"strings"
 	"time"
 
@@ -28,26 +26,16 @@ type createKeyCmd struct {
 	JSON     bool           `name:"json" help:"Print the key and what it is for as JSON."`
 }
 
-// Run prints the key alone on stdout, and what it is for on stderr.
-func (c createKeyCmd) Run(ctx context.Context) error {
-	scopes, err := c.check()
-	if err != nil {
-		return err
-	}
-	return withDB(ctx, postgres.Options{}, func(db *postgres.DB) error { return c.create(ctx, os.Stdout, os.Stderr, db, scopes) })
-}
-
 const shortestLife = time.Second
 
-func (c createKeyCmd) check() ([]merchants.Scope, error) {
-	if c.Expires != nil && *c.Expires < shortestLife {
-		return nil, fmt.Errorf("--expires is %s: give a life of at least %s, or leave it out for a key that never expires", *c.Expires, shortestLife)
+func (k createKeyCmd) check() error {
+	if k.Expires != nil && *k.Expires < shortestLife {
+		return fmt.Errorf("--expires is %s: give a life of at least %s, or leave it out for a key that never expires", *k.Expires, shortestLife)
 	}
-	scopes, err := merchants.ParseScopes(c.Scopes)
-	if err != nil {
-		return nil, fmt.Errorf("--scopes: %w", err)
+	if _, err := merchants.ParseScopes(k.Scopes); err != nil {
+		return fmt.Errorf("--scopes: %w", err)
 	}
-	return scopes, nil
+	return nil
 }
 
 // createdKey is the one thing that shows a whole key.
@@ -56,36 +44,43 @@ type createdKey struct {
 	merchants.Key
 }
 
+// run prints the key alone on stdout, and what it is for on stderr.
+//
 // If we die here: after the commit and before the key is printed there is a key that no
 // client has. It is listed and can be revoked.
-func (c createKeyCmd) create(ctx context.Context, stdout, stderr io.Writer, db *postgres.DB, scopes []merchants.Scope) error {
+func (k createKeyCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
+	scopes, err := merchants.ParseScopes(k.Scopes)
+	if err != nil {
+		return err
+	}
 	key := merchants.NewKey()
 	var life time.Duration
-	if c.Expires != nil {
-		life = *c.Expires
+	if k.Expires != nil {
+		life = *k.Expires
 	}
 	b := &pgx.Batch{}
-	merchants.IssueKey(b, c.Merchant, key, scopes, life)
-	err := db.Commit(ctx, b)
+	merchants.IssueKey(b, k.Merchant, key, scopes, life)
+	err = db.Commit(ctx, b)
 	if postgres.Constraint(err) == "api_keys_merchant_id_fkey" {
-		return fmt.Errorf("there is no merchant %q: payonce seed registers one", c.Merchant)
+		return fmt.Errorf("there is no merchant %q: payonce seed registers one", k.Merchant)
 	}
 	if err != nil {
-		return fmt.Errorf("create a key of %s: %w", c.Merchant, err)
+		return fmt.Errorf("create a key of %s: %w", k.Merchant, err)
 	}
-	made, err := merchants.FindKeys(ctx, db, c.Merchant, key)
+	made, err := merchants.FindKeys(ctx, db, k.Merchant, key)
 	if err != nil {
 		return err
 	}
 	if len(made) != 1 {
 		return errors.New("the new key is gone again: another session deletes from api_keys")
 	}
-	if c.JSON {
-		return printJSON(stdout, createdKey{Whole: key, Key: made[0]})
+	if k.JSON {
+		c.stdout.json(createdKey{Whole: key, Key: made[0]})
+		return nil
 	}
-	fmt.Fprintf(stderr, "%s, a key of %s for %s, expires %s; it is shown this once and kept nowhere\n",
-		made[0].Prefix, c.Merchant, scopesOf(made[0]), timeOr(made[0].ExpiresAt, "never"))
-	fmt.Fprintln(stdout, key)
+	c.stderr.printf("%s, a key of %s for %s, expires %s; it is shown this once and kept nowhere\n",
+		made[0].Prefix, k.Merchant, scopesOf(made[0]), timeOr(made[0].ExpiresAt, "never"))
+	c.stdout.printf("%s\n", key)
 	return nil
 }
 
@@ -94,17 +89,13 @@ type listKeysCmd struct {
 	JSON     bool   `name:"json" help:"Print the keys as JSON."`
 }
 
-// Run lists on stdout.
-func (c listKeysCmd) Run(ctx context.Context) error {
-	return withDB(ctx, postgres.Options{}, func(db *postgres.DB) error { return c.list(ctx, os.Stdout, db) })
-}
-
-func (c listKeysCmd) list(ctx context.Context, w io.Writer, q postgres.Querier) error {
-	keys, err := merchants.ListKeys(ctx, q, c.Merchant)
+func (k listKeysCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
+	keys, err := merchants.ListKeys(ctx, db, k.Merchant)
 	if err != nil {
 		return err
 	}
-	return printKeys(w, keys, c.JSON)
+	printKeys(&c.stdout, keys, k.JSON)
+	return nil
 }
 
 type revokeKeyCmd struct {
@@ -114,41 +105,36 @@ type revokeKeyCmd struct {
 	JSON     bool   `name:"json" help:"Print what was revoked as JSON."`
 }
 
-// Run may be repeated: a key stays revoked since its first time.
-func (c revokeKeyCmd) Run(ctx context.Context) error {
-	return withDB(ctx, postgres.Options{}, func(db *postgres.DB) error { return c.revoke(ctx, os.Stdout, os.Stderr, db) })
-}
-
-// What was typed is not repeated, for it may be a whole key.
-func (c revokeKeyCmd) revoke(ctx context.Context, stdout, stderr io.Writer, db *postgres.DB) error {
-	keys, err := merchants.FindKeys(ctx, db, c.Merchant, c.Prefix)
+// run may be repeated: a key stays revoked since its first time. It does not print what was
+// typed, which may be a whole key.
+func (k revokeKeyCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
+	keys, err := merchants.FindKeys(ctx, db, k.Merchant, k.Prefix)
 	switch {
 	case err != nil:
 		return err
 	case len(keys) == 0:
 		return errors.New("no key is named so: payonce keys list shows the prefixes")
-	case len(keys) > 1 && !c.All:
-		if err := printKeys(stderr, keys, false); err != nil {
-			return err
-		}
+	case len(keys) > 1 && !k.All:
+		printKeys(&c.stderr, keys, false)
 		return fmt.Errorf("%d keys may be meant: give more of the key, --merchant, or --all to end them all", len(keys))
 	}
 	b := &pgx.Batch{}
-	for _, k := range keys {
-		merchants.RevokeKey(b, k)
+	for _, key := range keys {
+		merchants.RevokeKey(b, key)
 	}
 	if err := db.Commit(ctx, b); err != nil {
 		return fmt.Errorf("revoke %d keys: %w", len(keys), err)
 	}
-	revoked, err := merchants.FindKeys(ctx, db, c.Merchant, c.Prefix)
+	revoked, err := merchants.FindKeys(ctx, db, k.Merchant, k.Prefix)
 	if err != nil {
 		return err
 	}
-	return printKeys(stdout, revoked, c.JSON)
+	printKeys(&c.stdout, revoked, k.JSON)
+	return nil
 }
 
-func printKeys(w io.Writer, keys []merchants.Key, asJSON bool) error {
-	return printList(w, asJSON, keys, "PREFIX\tMERCHANT\tSCOPES\tCREATED\tEXPIRES\tREVOKED", func(k merchants.Key) []any {
+func printKeys(p *printer, keys []merchants.Key, asJSON bool) {
+	printList(p, asJSON, keys, "PREFIX\tMERCHANT\tSCOPES\tCREATED\tEXPIRES\tREVOKED", func(k merchants.Key) []any {
 		return []any{k.Prefix, k.Merchant, scopesOf(k), k.CreatedAt, timeOr(k.ExpiresAt, "never"), timeOr(k.RevokedAt, "never")}
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"os"
 	"os/signal"
+	"reflect"
 	"syscall"
 
 	"github.com/alecthomas/kong"
@@ -33,15 +34,31 @@ type commands struct {
 	Healthcheck healthcheckCmd `cmd:"" help:"Exit with 0 if a URL answers 200."`
 }
 
+// databaseCommand is a command on the database. It leaves errors of the console to main.
+type databaseCommand interface {
+	run(ctx context.Context, c *console, db *postgres.DB) error
+}
+
+// checkedCommand refuses wrong arguments before the database is opened.
+type checkedCommand interface{ check() error }
+
+// tunedCommand opens the database in a way of its own.
+type tunedCommand interface{ options() postgres.Options }
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	var cli commands
-	run := kong.Parse(&cli,
+	parsed := kong.Parse(&cli,
 		kong.Name("payonce"),
 		kong.Description("An event-sourced payment service in which every charge takes effect exactly once."),
 		kong.UsageOnError(),
 		kong.BindTo(ctx, (*context.Context)(nil)))
-	err := run.Run()
+	var err error
+	if c, ok := reflect.TypeAssert[databaseCommand](parsed.Selected().Target.Addr()); ok {
+		err = onDatabase(ctx, c)
+	} else {
+		err = parsed.Run()
+	}
 	stop()
 	var code exitError
 	switch {
@@ -66,18 +83,32 @@ type environment struct {
 	AllowPlaintext bool           `env:"ALLOW_PLAINTEXT"`
 }
 
-// withDB runs a command on the database of the environment.
-func withDB(ctx context.Context, o postgres.Options, run func(db *postgres.DB) error) error {
+// onDatabase runs a command on the database of the environment.
+func onDatabase(ctx context.Context, command databaseCommand) error {
+	if c, ok := command.(checkedCommand); ok {
+		if err := c.check(); err != nil {
+			return err
+		}
+	}
 	env, err := program.Load[environment]()
 	if err != nil {
 		return err
+	}
+	var o postgres.Options
+	if c, ok := command.(tunedCommand); ok {
+		o = c.options()
 	}
 	db, err := env.open(ctx, o)
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	return run(db)
+	c := newConsole(os.Stdout, os.Stderr)
+	err = command.run(ctx, c, db)
+	if c.stdout.err != nil {
+		return fmt.Errorf("print the result: %w", c.stdout.err)
+	}
+	return err
 }
 
 // open opens the database as the owner of the tables. Row security hides rows from another
@@ -93,14 +124,22 @@ func (e environment) open(ctx context.Context, o postgres.Options) (*postgres.DB
 	return postgres.Open(ctx, e.DatabaseURL.Reveal(), o)
 }
 
-// newProvider returns a client of the provider, or nil where STRIPE_SECRET_KEY is not set.
-func newProvider() (*stripe.Client, error) {
+// withProvider runs with a client of the provider, or nil where STRIPE_SECRET_KEY is not set.
+func withProvider(run func(client *stripe.Client) error) error {
 	account, err := program.Load[struct {
 		SecretKey program.Secret `env:"STRIPE_SECRET_KEY"`
 		APIBase   string         `env:"STRIPE_API_BASE"`
 	}]()
-	if err != nil || account.SecretKey == "" {
-		return nil, err
+	if err != nil {
+		return err
 	}
-	return stripe.New(stripe.Config{SecretKey: account.SecretKey.Reveal(), Base: account.APIBase})
+	if account.SecretKey == "" {
+		return run(nil)
+	}
+	client, err := stripe.New(stripe.Config{SecretKey: account.SecretKey.Reveal(), Base: account.APIBase})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	return run(client)
 }

@@ -2,9 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"io"
-	"os"
 
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/migrations"
@@ -15,26 +12,21 @@ type migrateCmd struct {
 	JSON bool `name:"json" help:"Print the schema's version as JSON."`
 }
 
-// Run checks the server by opening it before it changes anything.
-func (c migrateCmd) Run(ctx context.Context) error {
-	return withDB(ctx, postgres.Options{}, func(db *postgres.DB) error {
-		return c.migrate(ctx, os.Stdout, db, db.Pool().Config().ConnString())
-	})
-}
-
-func (c migrateCmd) migrate(ctx context.Context, w io.Writer, db *postgres.DB, url string) error {
-	if err := migrations.Up(ctx, url); err != nil {
+// run migrates a server that was checked when it was opened.
+func (m migrateCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
+	if err := migrations.Up(ctx, db.Pool().Config().ConnString()); err != nil {
 		return err
 	}
-	fmt.Fprintln(os.Stderr, "the schema is up to date")
-	if !c.JSON {
+	c.stderr.printf("the schema is up to date\n")
+	if !m.JSON {
 		return nil
 	}
 	applied, err := version.Of(ctx, db)
 	if err != nil {
 		return err
 	}
-	return printJSON(w, migrated{Version: applied})
+	c.stdout.json(migrated{Version: applied})
+	return nil
 }
 
 // migrated is printed as JSON.

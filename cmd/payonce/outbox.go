@@ -3,9 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
-	"os"
 	"time"
 
 	"github.com/payonce/payonce/internal/postgres"
@@ -21,10 +18,9 @@ type outboxRepairCmd struct {
 	JSON  bool `name:"json" help:"Print what was done as JSON."`
 }
 
-// Run prints on stdout what it found and did. A repair writes every row of the ledger.
-func (c outboxRepairCmd) Run(ctx context.Context) error {
-	return withDB(ctx, postgres.Options{Application: "payonce-repair", MaxConns: 2, StatementTimeout: 6 * time.Hour},
-		func(db *postgres.DB) error { return c.repair(ctx, os.Stdout, db) })
+// options allow for a repair that writes every row of the ledger.
+func (outboxRepairCmd) options() postgres.Options {
+	return postgres.Options{Application: "payonce-repair", MaxConns: 2, StatementTimeout: 6 * time.Hour}
 }
 
 // repairReport is what programs get.
@@ -33,26 +29,24 @@ type repairReport struct {
 	Repaired restore.Repaired  `json:"repaired"`
 }
 
-// repair refuses where there is nothing to do, so that the operator looks elsewhere.
-func (c outboxRepairCmd) repair(ctx context.Context, w io.Writer, db *postgres.DB) error {
+// run refuses where there is nothing to do, so that the operator looks elsewhere.
+func (r outboxRepairCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
 	before, err := restore.ReadNumbering(ctx, db)
 	if err != nil {
 		return err
 	}
-	if !before.Foreign() && !c.Force {
+	if !before.Foreign() && !r.Force {
 		return errors.New("nothing to repair: the tables did not come through a dump since they were made or repaired (--force repairs all the same)")
 	}
 	done, err := restore.Repair(ctx, db)
 	if err != nil {
 		return err
 	}
-	if c.JSON {
-		return printJSON(w, repairReport{Before: before, Repaired: done})
+	if r.JSON {
+		c.stdout.json(repairReport{Before: before, Repaired: done})
+		return nil
 	}
-	_, err = fmt.Fprintf(w, "transactions up to %d were stored, the server's next one is %d\n%d events and %d received messages numbered anew, %d messages will be delivered again\n",
+	c.stdout.printf("transactions up to %d were stored, the server's next one is %d\n%d events and %d received messages numbered anew, %d messages will be delivered again\n",
 		before.Newest, before.Next, done.Events, done.Received, done.Messages)
-	if err != nil {
-		return fmt.Errorf("print what was done: %w", err)
-	}
 	return nil
 }

@@ -10,21 +10,42 @@ import (
 	"unicode"
 )
 
-// printJSON prints for programs.
-func printJSON(w io.Writer, v any) error {
-	encoder := json.NewEncoder(w)
+// console is what a command prints on: results on stdout, remarks on stderr.
+type console struct{ stdout, stderr printer }
+
+func newConsole(stdout, stderr io.Writer) *console {
+	return &console{stdout: printer{w: stdout}, stderr: printer{w: stderr}}
+}
+
+// printer prints on one stream. It keeps the first error, after which it prints nothing.
+type printer struct {
+	w   io.Writer
+	err error
+}
+
+func (p *printer) Write(text []byte) (n int, err error) {
+	if p.err == nil {
+		n, p.err = p.w.Write(text)
+	}
+	return n, p.err
+}
+
+func (p *printer) printf(format string, args ...any) { fmt.Fprintf(p, format, args...) }
+
+// json prints for programs.
+func (p *printer) json(v any) {
+	encoder := json.NewEncoder(p)
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
 	if err := encoder.Encode(v); err != nil {
-		return fmt.Errorf("print JSON: %w", err)
+		p.err = err
 	}
-	return nil
 }
 
-// printTable prints columns for people. A header is words with tabs between them; rows
-// have a cell for each.
-func printTable(w io.Writer, header string, rows [][]any) error {
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+// table prints columns for people. A header is words with tabs between them; rows have a
+// cell for each.
+func (p *printer) table(header string, rows [][]any) {
+	table := tabwriter.NewWriter(p, 0, 0, 2, ' ', 0)
 	if header != "" {
 		fmt.Fprintln(table, header)
 	}
@@ -35,31 +56,27 @@ func printTable(w io.Writer, header string, rows [][]any) error {
 		}
 		fmt.Fprintln(table, strings.Join(cells, "\t"))
 	}
-	if err := table.Flush(); err != nil {
-		return fmt.Errorf("print a table: %w", err)
-	}
-	return nil
+	_ = table.Flush() // the printer has the error
 }
 
 // printList prints {"data": [...]} for programs, or a line for each item for people.
-func printList[T any](w io.Writer, asJSON bool, list []T, header string, row func(T) []any) error {
+func printList[T any](p *printer, asJSON bool, list []T, header string, row func(T) []any) {
 	if asJSON {
-		return printJSON(w, map[string]any{"data": append([]T{}, list...)})
+		p.json(map[string]any{"data": append([]T{}, list...)})
+		return
 	}
 	rows := make([][]any, len(list))
 	for i, item := range list {
 		rows[i] = row(item)
 	}
-	return printTable(w, header, rows)
+	p.table(header, rows)
 }
 
 func cell(value any) string {
-	switch value := value.(type) {
-	case time.Time:
-		return value.Format(time.RFC3339)
-	default:
-		return oneLine(fmt.Sprint(value))
+	if at, ok := value.(time.Time); ok {
+		return at.Format(time.RFC3339)
 	}
+	return oneLine(fmt.Sprint(value))
 }
 
 // oneLine keeps a text of others, such as a shop's error or an order's ID, from writing

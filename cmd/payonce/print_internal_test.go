@@ -2,7 +2,7 @@ package main
 
 import (
 	"errors"
-	"io"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,10 +51,10 @@ func TestPrint(t *testing.T) {
 	}
 	for _, test := range []struct {
 		name  string
-		print func(io.Writer) error
+		print func(*printer)
 		want  string
 	}{
-		{"an audit", func(w io.Writer) error { return auditCmd{}.print(w, report) }, `CHECK                   CHECKED  VIOLATED  RESULT
+		{"an audit", func(p *printer) { auditCmd{}.print(p, report) }, `CHECK                   CHECKED  VIOLATED  RESULT
 streams are legal       12345    0         ok
 one capture per charge  200      2         VIOLATED
 no message is stuck     400      3         VIOLATED
@@ -66,18 +66,18 @@ one capture per charge, for example
 no message is stuck, for example
   message 1:�parked
 `},
-		{"a quiet audit", func(w io.Writer) error { return auditCmd{Quiet: true}.print(w, report) }, `one capture per charge: ch_1: captured 2 times
+		{"a quiet audit", func(p *printer) { auditCmd{Quiet: true}.print(p, report) }, `one capture per charge: ch_1: captured 2 times
 one capture per charge: ch_2:�[2J�captured
 no message is stuck: message 1:�parked
 no message is stuck: and 2 more of 400
 `},
-		{"a timeline", func(w io.Writer) error { return printTimeline(w, one) }, `ch_1  succeeded  1000 USD  merchant acme  order 17�[2J
+		{"a timeline", func(p *printer) { printTimeline(p, one) }, `ch_1  succeeded  1000 USD  merchant acme  order 17�[2J
 WHEN (UTC)               KIND   WHAT                   WHO   DETAIL
 2026-05-04 03:02:01.001  key    POST /v1/charges       acme  expires_at=2026-05-04T03:02:01Z key="a b" status_code=202
 2026-05-04 03:02:01.001  event  earlier�               api   empty=""
 2026-05-04 03:02:01.002  event  1 charge.requested.v1  api   fee=0 items="2 mug, 1 tshirt" order_id="17\x1b[2J" passed_by="a, b"
 `},
-		{"a timeline of several charges", func(w io.Writer) error { return printTimeline(w, several) }, `ch_1  succeeded  1000 USD  merchant acme  order 17�[2J
+		{"a timeline of several charges", func(p *printer) { printTimeline(p, several) }, `ch_1  succeeded  1000 USD  merchant acme  order 17�[2J
 ch_2  not readable  1 EUR  merchant acme  order 18
 WHEN (UTC)               CHARGE  KIND  WHAT              WHO   DETAIL
 2026-05-04 03:02:01.001  ch_1    key   POST /v1/charges  acme  expires_at=2026-05-04T03:02:01Z key="a b" status_code=202
@@ -85,15 +85,19 @@ WHEN (UTC)               CHARGE  KIND  WHAT              WHO   DETAIL
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			if diff := cmp.Diff(test.want, output(t, test.print)); diff != "" {
+			var out strings.Builder
+			test.print(&printer{w: &out})
+			if diff := cmp.Diff(test.want, out.String()); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
-			if err := test.print(fullDisk{}); !errors.Is(err, errFull) {
-				t.Errorf("on a full disk: %v", err)
+			full := &printer{w: fullDisk{}}
+			if test.print(full); !errors.Is(full.err, errFull) {
+				t.Errorf("on a full disk: %v", full.err)
 			}
 		})
 	}
-	if got := output(t, func(w io.Writer) error { return auditCmd{Quiet: true}.print(w, audit.Report{OK: true}) }); got != "" {
-		t.Errorf("a quiet audit prints %q of what is in order", got)
+	var out strings.Builder
+	if (auditCmd{Quiet: true}).print(&printer{w: &out}, audit.Report{OK: true}); out.Len() > 0 {
+		t.Errorf("a quiet audit prints %q of what is in order", &out)
 	}
 }

@@ -3,9 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
-	"os"
-	"strings"
 	"time"
 
 	"github.com/payonce/payonce/internal/postgres"
@@ -20,23 +17,24 @@ type rebuildCmd struct {
 // wrong. The new ones have taken their place all the same.
 const differed exitError = 1
 
-// Run prints what it found on stdout, and its progress on stderr. A rebuild compares whole
-// tables, in snapshots that stay open meanwhile. It has three connections: one holds its
-// lock, the others two snapshots, or one snapshot and a commit.
-func (c rebuildCmd) Run(ctx context.Context) error {
-	return withDB(ctx, postgres.Options{
+// options allow for a rebuild that compares whole tables, in snapshots that stay open
+// meanwhile. One connection holds its lock, the others two snapshots, or one snapshot and a
+// commit.
+func (rebuildCmd) options() postgres.Options {
+	return postgres.Options{
 		Application: "payonce-rebuild", MaxConns: 3, StatementTimeout: time.Hour,
 		Settings: map[string]string{"idle_in_transaction_session_timeout": "0"},
-	}, func(db *postgres.DB) error { return c.rebuild(ctx, db, os.Stdout, os.Stderr) })
+	}
 }
 
-func (c rebuildCmd) rebuild(ctx context.Context, db *postgres.DB, stdout, stderr io.Writer) error {
+// run prints its progress on stderr.
+func (r rebuildCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
 	const every = 100_000
 	reported := int64(0)
 	found, err := ledger.Rebuild(ctx, db, func(events int64) {
 		if events/every > reported {
 			reported = events / every
-			fmt.Fprintf(stderr, "%d events folded\n", events)
+			c.stderr.printf("%d events folded\n", events)
 		}
 	})
 	switch {
@@ -45,15 +43,12 @@ func (c rebuildCmd) rebuild(ctx context.Context, db *postgres.DB, stdout, stderr
 	case err != nil && !found.Live:
 		return fmt.Errorf("nothing was changed: %w", err)
 	case err != nil:
-		fmt.Fprintf(stderr, "the next rebuild cleans up: %v\n", err)
+		c.stderr.printf("the next rebuild cleans up: %v\n", err)
 	}
-	if c.JSON {
-		err = printJSON(stdout, found)
+	if r.JSON {
+		c.stdout.json(found)
 	} else {
-		err = printRebuilt(stdout, found)
-	}
-	if err != nil {
-		return err
+		printRebuilt(&c.stdout, found)
 	}
 	if found.Different > 0 {
 		return differed
@@ -61,19 +56,14 @@ func (c rebuildCmd) rebuild(ctx context.Context, db *postgres.DB, stdout, stderr
 	return nil
 }
 
-func printRebuilt(w io.Writer, found ledger.Rebuilt) error {
-	var text strings.Builder
-	fmt.Fprintf(&text, "%d events folded, up to position %d\n%d charges and %d balances compared with the live ones: %d differed\n",
+func printRebuilt(p *printer, found ledger.Rebuilt) {
+	p.printf("%d events folded, up to position %d\n%d charges and %d balances compared with the live ones: %d differed\n",
 		found.Events, found.AsOfPosition, found.Charges, found.Balances, found.Different)
 	for _, example := range found.Examples {
-		fmt.Fprintf(&text, "  %s\n", oneLine(example))
+		p.printf("  %s\n", oneLine(example))
 	}
 	if more := found.Different - int64(len(found.Examples)); more > 0 {
-		fmt.Fprintf(&text, "  and %d more\n", more)
+		p.printf("  and %d more\n", more)
 	}
-	text.WriteString("the new ones are live\n")
-	if _, err := io.WriteString(w, text.String()); err != nil {
-		return fmt.Errorf("print what was found: %w", err)
-	}
-	return nil
+	p.printf("the new ones are live\n")
 }

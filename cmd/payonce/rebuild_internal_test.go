@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -69,44 +68,22 @@ func inTheList(t *testing.T, db *postgres.DB) (n int) {
 func TestRebuildPrints(t *testing.T) {
 	t.Parallel()
 	db, _ := booked(t, 3)
-
-	var out strings.Builder
-	if err := (rebuildCmd{}).rebuild(t.Context(), db, &out, io.Discard); err != nil {
-		t.Errorf("nothing differs: %v", err)
-	}
-	want := `3 events folded, up to position 3
-3 charges and 2 balances compared with the live ones: 0 differed
-the new ones are live
-`
-	if diff := cmp.Diff(want, out.String()); diff != "" {
+	const head = "3 events folded, up to position 3\n3 charges and 2 balances compared with the live ones: "
+	want := head + "0 differed\nthe new ones are live\n"
+	if diff := cmp.Diff(want, mustExecute(t, db, rebuildCmd{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-
 	plant(t, db)
-	out.Reset()
-	if err := (rebuildCmd{}).rebuild(t.Context(), db, &out, io.Discard); !errors.Is(err, differed) {
-		t.Errorf("a charge differs: %v", err)
+	want = head + "1 differed\n  charge ch_0001: live says failed, 1 events; the ledger says pending, 1 events\nthe new ones are live\n"
+	out, _, err := execute(t, db, rebuildCmd{})
+	if diff := cmp.Diff(want, out); diff != "" || !errors.Is(err, differed) {
+		t.Errorf("a charge differs: %v (-want +got):\n%s", err, diff)
 	}
-	want = `3 events folded, up to position 3
-3 charges and 2 balances compared with the live ones: 1 differed
-  charge ch_0001: live says failed, 1 events; the ledger says pending, 1 events
-the new ones are live
-`
-	if diff := cmp.Diff(want, out.String()); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-
 	plant(t, db)
-	out.Reset()
-	if err := (rebuildCmd{JSON: true}).rebuild(t.Context(), db, &out, io.Discard); !errors.Is(err, differed) {
-		t.Errorf("a charge differs: %v", err)
-	}
-	var got ledger.Rebuilt
-	if err := json.Unmarshal([]byte(out.String()), &got); err != nil {
-		t.Fatal(err)
-	}
-	if got.Different != 1 || len(got.Examples) != 1 || !got.Live || got.Charges != 3 || got.AsOfPosition != 3 {
-		t.Errorf("as JSON: %s", out.String())
+	out, _, err = execute(t, db, rebuildCmd{JSON: true})
+	got := decoded[ledger.Rebuilt](t, out)
+	if !errors.Is(err, differed) || got.Different != 1 || len(got.Examples) != 1 || !got.Live || got.Charges != 3 || got.AsOfPosition != 3 {
+		t.Errorf("a charge differs: %v, as JSON: %s", err, out)
 	}
 }
 
@@ -210,10 +187,9 @@ execute function hide()`, pgx.QueryExecModeSimpleProtocol)
 	}
 	t.Cleanup(proxied.Close)
 	proxy.Arm(failpoint.After, 5) // nothing else has as many statements
-	var out strings.Builder
-	err = (rebuildCmd{}).rebuild(t.Context(), proxied, &out, io.Discard)
-	if err == nil || proxy.Cuts() != 1 || out.String() != "" {
-		t.Fatalf("%d cuts, %v, and it prints %q", proxy.Cuts(), err, out.String())
+	out, _, err := execute(t, proxied, rebuildCmd{})
+	if err == nil || proxy.Cuts() != 1 || out != "" {
+		t.Fatalf("%d cuts, %v, and it prints %q", proxy.Cuts(), err, out)
 	}
 	var live int
 	if err := db.QueryRow(t.Context(), `select generation from projections where state = 'live'`).Scan(&live); err != nil || live != 2 {

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"time"
 
 	"github.com/google/uuid"
@@ -26,28 +24,20 @@ type webhooksResendCmd struct {
 // resendPage is how many resends are committed at once.
 const resendPage = 200
 
-// Run returns when the resends are recorded; the workers deliver. A webhook that cannot be
-// delivered again is named on stderr and does not keep the others from it. If it was given
-// by name, the exit code is then 1.
-func (c webhooksResendCmd) Run(ctx context.Context) error {
-	if err := c.check(); err != nil {
-		return err
-	}
-	return withDB(ctx, postgres.Options{
-		Application: "payonce-resend", MaxConns: 2,
-		StatementTimeout: 2 * time.Minute, // no index leads to a merchant's outcomes
-	}, func(db *postgres.DB) error { return c.resend(ctx, os.Stdout, os.Stderr, db) })
+// options allow for reading a merchant's outcomes, to which no index leads.
+func (webhooksResendCmd) options() postgres.Options {
+	return postgres.Options{Application: "payonce-resend", MaxConns: 2, StatementTimeout: 2 * time.Minute}
 }
 
-func (c webhooksResendCmd) check() error {
+func (r webhooksResendCmd) check() error {
 	switch {
-	case len(c.Names) == 0 && c.Merchant == "":
+	case len(r.Names) == 0 && r.Merchant == "":
 		return errors.New("say what: an event's id, a charge's, or --merchant and --since")
-	case len(c.Names) > 0 && (c.Merchant != "" || !c.Since.IsZero() || !c.Until.IsZero()):
+	case len(r.Names) > 0 && (r.Merchant != "" || !r.Since.IsZero() || !r.Until.IsZero()):
 		return errors.New("ids, or --merchant with --since and --until, but not both")
-	case c.Merchant != "" && c.Since.IsZero():
+	case r.Merchant != "" && r.Since.IsZero():
 		return errors.New("--merchant needs --since")
-	case !c.Until.IsZero() && !c.Until.After(c.Since):
+	case !r.Until.IsZero() && !r.Until.After(r.Since):
 		return errors.New("--until must be later than --since")
 	}
 	return nil
@@ -62,41 +52,41 @@ type resend struct {
 
 // resending is the state of one command.
 type resending struct {
+	webhooksResendCmd
+
+	c       *console
 	db      *postgres.DB
-	stdout  io.Writer // gets a line for each resend; nil for JSON
-	actor   string
 	resends []resend
 	refused []error
 }
 
-func (c webhooksResendCmd) resend(ctx context.Context, stdout, stderr io.Writer, db *postgres.DB) error {
-	r := &resending{db: db, actor: operator(), resends: []resend{}}
-	if !c.JSON {
-		r.stdout = stdout
+// run returns when the resends are recorded; the workers deliver. A webhook that cannot be
+// delivered again is named on stderr and does not keep the others from it. If it was given
+// by name, the exit code is then 1.
+func (r webhooksResendCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
+	do := &resending{webhooksResendCmd: r, c: c, db: db, resends: []resend{}}
+	find := do.named
+	if r.Merchant != "" {
+		find = do.since
 	}
-	var failed error
-	if c.Merchant != "" {
-		failed = r.since(ctx, c)
-	} else {
-		failed = r.named(ctx, c.Names)
+	failed := find(ctx)
+	if r.JSON { // also after a failure: what was recorded before it will be delivered
+		c.stdout.json(map[string]any{"data": do.resends})
 	}
-	if c.JSON { // also after a failure: what was recorded before it will be delivered
-		failed = errors.Join(failed, printJSON(stdout, map[string]any{"data": r.resends}))
+	if r.Merchant == "" {
+		return errors.Join(append(do.refused, failed)...)
 	}
-	if c.Merchant == "" {
-		return errors.Join(append(r.refused, failed)...)
+	for _, refusal := range do.refused {
+		c.stderr.printf("left out: %v\n", refusal)
 	}
-	for _, refusal := range r.refused {
-		fmt.Fprintln(stderr, "left out: "+refusal.Error())
-	}
-	if failed == nil && len(r.resends)+len(r.refused) == 0 {
-		return fmt.Errorf("merchant %q has no outcome within that time", c.Merchant)
+	if failed == nil && len(do.resends)+len(do.refused) == 0 {
+		return fmt.Errorf("merchant %q has no outcome within that time", r.Merchant)
 	}
 	return failed
 }
 
-func (r *resending) named(ctx context.Context, names []string) error {
-	for _, name := range names {
+func (r *resending) named(ctx context.Context) error {
+	for _, name := range r.Names {
 		outcomes, err := fulfillment.OutcomesOf(ctx, r.db, name)
 		if err != nil {
 			return err
@@ -112,8 +102,8 @@ func (r *resending) named(ctx context.Context, names []string) error {
 	return nil
 }
 
-func (r *resending) since(ctx context.Context, c webhooksResendCmd) error {
-	page := fulfillment.Page{Merchant: c.Merchant, Since: c.Since, Until: c.Until, Limit: resendPage}
+func (r *resending) since(ctx context.Context) error {
+	page := fulfillment.Page{Merchant: r.Merchant, Since: r.Since, Until: r.Until, Limit: resendPage}
 	for {
 		outcomes, err := fulfillment.OutcomesSince(ctx, r.db, page)
 		if err != nil {
@@ -144,7 +134,7 @@ func (r *resending) record(ctx context.Context, outcomes []fulfillment.Outcome) 
 			continue
 		}
 		one := resend{Outcome: o, ResendID: uuid.New()}
-		if err := fulfillment.Resend(b, o, one.ResendID, r.actor); err != nil {
+		if err := fulfillment.Resend(b, o, one.ResendID, operator()); err != nil {
 			return err
 		}
 		page = append(page, one)
@@ -156,11 +146,10 @@ func (r *resending) record(ctx context.Context, outcomes []fulfillment.Outcome) 
 		return fmt.Errorf("ask for %d webhooks once more, from event %s on (ask again if in doubt): %w", len(page), page[0].EventID, err)
 	}
 	r.resends = append(r.resends, page...)
-	if r.stdout == nil {
-		return nil
-	}
 	for _, one := range page {
-		fmt.Fprintf(r.stdout, "%s of %s will be delivered once more: event %s, resend %s\n", one.Type, oneLine(one.ChargeID), one.EventID, one.ResendID)
+		if !r.JSON {
+			r.c.stdout.printf("%s of %s will be delivered once more: event %s, resend %s\n", one.Type, oneLine(one.ChargeID), one.EventID, one.ResendID)
+		}
 	}
 	return nil
 }

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -32,16 +30,9 @@ type seedCmd struct {
 	JSON           bool             `name:"json" help:"Print the merchant, and the key if one was made, as JSON."`
 }
 
-// Run registers everything in one commit. What exists already stays: seeding
+// run registers everything in one commit. What exists already stays: seeding
 // again never resets stock, revives no key and brings no old webhook secret back.
-func (s seedCmd) Run(ctx context.Context) error {
-	if err := s.check(); err != nil {
-		return err
-	}
-	return withDB(ctx, postgres.Options{}, func(db *postgres.DB) error { return s.seed(ctx, os.Stdout, db) })
-}
-
-func (s seedCmd) seed(ctx context.Context, w io.Writer, db *postgres.DB) error {
+func (s seedCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
 	key, made := s.APIKey, ""
 	if key == "" {
 		made = merchants.NewKey()
@@ -81,19 +72,19 @@ func (s seedCmd) seed(ctx context.Context, w io.Writer, db *postgres.DB) error {
 		return err
 	}
 	if kept := s.keptFees(registered); kept != "" {
-		fmt.Fprintln(os.Stderr, kept)
+		c.stderr.printf("%s\n", kept)
 	}
 	if s.WebhookURL != "" && !webhook.IsPublic(s.WebhookURL) {
-		fmt.Fprintln(os.Stderr, "the webhook's target is not https at a public address: workers deliver there only if WEBHOOK_ALLOW_CIDRS has its address")
+		c.stderr.printf("the webhook's target is not https at a public address: workers deliver there only if WEBHOOK_ALLOW_CIDRS has its address\n")
 	}
 	if rotates {
-		fmt.Fprintf(os.Stderr, "%s has another webhook secret: for %s deliveries are signed by both, then by the new one alone\n", s.Merchant, overlap)
+		c.stderr.printf("%s has another webhook secret: for %s deliveries are signed by both, then by the new one alone\n", s.Merchant, overlap)
 	}
 	switch {
 	case s.JSON:
-		return printJSON(w, seeded{Merchant: s.Merchant, Prefix: merchants.Prefix(key), MadeKey: made})
+		c.stdout.json(seeded{Merchant: s.Merchant, Prefix: merchants.Prefix(key), MadeKey: made})
 	case made != "":
-		fmt.Fprintln(w, made)
+		c.stdout.printf("%s\n", made)
 	}
 	return nil
 }

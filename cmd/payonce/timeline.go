@@ -5,9 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,38 +23,33 @@ type timelineCmd struct {
 	JSON     bool   `name:"json" help:"Print the timeline as JSON."`
 }
 
-// Run prints on stdout what happened and, where STRIPE_SECRET_KEY is set, what the
-// provider holds now. It changes nothing. Some of its statements have no index.
-func (c timelineCmd) Run(ctx context.Context) error {
-	client, err := newProvider()
-	if err != nil {
-		return err
-	}
-	if client != nil {
-		defer client.Close()
-	}
-	return withDB(ctx, postgres.Options{
-		Application: "payonce-timeline", MaxConns: 1, StatementTimeout: 2 * time.Minute,
-		AllowReadOnly: true, // a hot standby answers too
-	}, func(db *postgres.DB) error { return c.show(ctx, os.Stdout, db, client) })
+// options allow for statements without an index, also on a hot standby.
+func (timelineCmd) options() postgres.Options {
+	return postgres.Options{Application: "payonce-timeline", MaxConns: 1, StatementTimeout: 2 * time.Minute, AllowReadOnly: true}
+}
+
+func (t timelineCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
+	return withProvider(func(client *stripe.Client) error { return t.show(ctx, c, db, client) })
 }
 
 // show leaves the provider out where there is no client. If the provider does not answer,
 // everything else is printed before the error is returned: that is when a timeline is
 // needed.
-func (c timelineCmd) show(ctx context.Context, w io.Writer, db *postgres.DB, client *stripe.Client) error {
-	t, err := audit.ReadTimeline(ctx, db, c.Name, c.Merchant)
+func (t timelineCmd) show(ctx context.Context, c *console, db *postgres.DB, client *stripe.Client) error {
+	timeline, err := audit.ReadTimeline(ctx, db, t.Name, t.Merchant)
 	if err != nil {
 		return err
 	}
 	var silent error
 	if client != nil {
-		silent = addHeld(ctx, client, &t)
+		silent = addHeld(ctx, client, &timeline)
 	}
-	if c.JSON {
-		return errors.Join(printJSON(w, t), silent)
+	if t.JSON {
+		c.stdout.json(timeline)
+	} else {
+		printTimeline(&c.stdout, timeline)
 	}
-	return errors.Join(printTimeline(w, t), silent)
+	return silent
 }
 
 // addHeld adds the payment intents and refunds of the timeline's charges as the provider
@@ -98,34 +91,29 @@ func addHeld(ctx context.Context, client *stripe.Client, t *audit.Timeline) erro
 }
 
 // printTimeline prints the charges, then a line for each entry.
-func printTimeline(w io.Writer, t audit.Timeline) error {
+func printTimeline(p *printer, t audit.Timeline) {
 	for _, c := range t.Charges {
 		status := string(c.Status)
 		if status == "" {
 			status = "not readable"
 		}
-		if _, err := fmt.Fprintf(w, "%s  %s  %d %s  merchant %s  order %s\n",
-			c.ID, status, c.Amount, c.Currency, c.MerchantID, oneLine(c.OrderID)); err != nil {
-			return fmt.Errorf("print the timeline: %w", err)
-		}
+		p.printf("%s  %s  %d %s  merchant %s  order %s\n", c.ID, status, c.Amount, c.Currency, c.MerchantID, oneLine(c.OrderID))
 	}
-	header := "WHEN (UTC)\tKIND\tWHAT\tWHO\tDETAIL"
-	several := len(t.Charges) > 1
+	header, several := "WHEN (UTC)\tKIND\tWHAT\tWHO\tDETAIL", len(t.Charges) > 1
 	if several {
 		header = "WHEN (UTC)\tCHARGE\tKIND\tWHAT\tWHO\tDETAIL"
 	}
-	rows := make([][]any, len(t.Entries))
-	for i, e := range t.Entries {
+	printList(p, false, t.Entries, header, func(e audit.TimelineEntry) []any {
 		what := e.What
 		if e.Version > 0 {
 			what = strconv.Itoa(e.Version) + " " + what
 		}
-		rows[i] = []any{e.At.UTC().Format("2006-01-02 15:04:05.000"), e.Kind, what, e.Who, details(e.Detail)}
+		row := []any{e.At.UTC().Format("2006-01-02 15:04:05.000"), e.Kind, what, e.Who, details(e.Detail)}
 		if several {
-			rows[i] = slices.Insert(rows[i], 1, any(e.ChargeID))
+			row = slices.Insert(row, 1, any(e.ChargeID))
 		}
-	}
-	return printTable(w, header, rows)
+		return row
+	})
 }
 
 // details are the members in the order of their names.

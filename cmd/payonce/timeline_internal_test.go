@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -73,15 +74,11 @@ func TestTimeline_showsWhatTheProviderHolds(t *testing.T) {
 	db := begun(t)
 	client := stripeWith(t, map[string]string{"/v1/payment_intents/pi_1": heldIntent, "/v1/refunds": heldRefunds})
 	var out strings.Builder
-	if err := (timelineCmd{Name: "ch_1", JSON: true}).show(t.Context(), &out, db, client); err != nil {
-		t.Fatal(err)
-	}
-	var shown audit.Timeline
-	if err := json.Unmarshal([]byte(out.String()), &shown); err != nil {
+	if err := (timelineCmd{Name: "ch_1", JSON: true}).show(t.Context(), newConsole(&out, io.Discard), db, client); err != nil {
 		t.Fatal(err)
 	}
 	var held []audit.Detail
-	for _, e := range shown.Entries {
+	for _, e := range decoded[audit.Timeline](t, out.String()).Entries {
 		if e.Kind == "provider" {
 			e.Detail["what"] = e.What
 			held = append(held, e.Detail)
@@ -112,7 +109,7 @@ func TestTimeline_isPrintedWithoutTheProvider(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var out strings.Builder
-			err := (timelineCmd{Name: "ch_1"}).show(t.Context(), &out, db, stripeWith(t, bodies))
+			err := (timelineCmd{Name: "ch_1"}).show(t.Context(), newConsole(&out, io.Discard), db, stripeWith(t, bodies))
 			if unavailable := (*stripe.UnavailableError)(nil); !errors.As(err, &unavailable) {
 				t.Errorf("the error is %v", err)
 			}
@@ -128,9 +125,5 @@ func TestTimeline_isPrintedWithoutTheProvider(t *testing.T) {
 func TestTimeline_refusesAnUnknownName(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	var out strings.Builder
-	err := (timelineCmd{Name: "ch_1"}).show(t.Context(), &out, testdb.Open(t), nil)
-	if !errors.Is(err, audit.ErrNotFound) || out.String() != "" {
-		t.Errorf("%v, printed %q", err, &out)
-	}
+	wantRefused(t, testdb.Open(t), timelineCmd{Name: "ch_1"}, audit.ErrNotFound.Error())
 }

@@ -5,8 +5,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"strings"
 	"time"
 
@@ -28,21 +26,18 @@ type webhooksListCmd struct {
 	JSON     bool   `name:"json" help:"Print the secrets as JSON."`
 }
 
-// Run lists on stdout. No secret is shown, nor where an endpoint has its token.
-func (c webhooksListCmd) Run(ctx context.Context) error {
-	return withDB(ctx, postgres.Options{}, func(db *postgres.DB) error { return c.list(ctx, os.Stdout, db) })
-}
-
-func (c webhooksListCmd) list(ctx context.Context, w io.Writer, q postgres.Querier) error {
-	secrets, err := merchants.ListSecrets(ctx, q, c.Merchant)
+// run shows no secret, nor where an endpoint has its token.
+func (l webhooksListCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
+	secrets, err := merchants.ListSecrets(ctx, db, l.Merchant)
 	if err != nil {
 		return err
 	}
-	return printSecrets(w, secrets, c.JSON)
+	printSecrets(&c.stdout, secrets, l.JSON)
+	return nil
 }
 
-func printSecrets(w io.Writer, secrets []merchants.Secret, asJSON bool) error {
-	return printList(w, asJSON, secrets, "MERCHANT\tENDPOINT\tFINGERPRINT\tSIGNS\tCREATED\tENDS\tBY", func(s merchants.Secret) []any {
+func printSecrets(p *printer, secrets []merchants.Secret, asJSON bool) {
+	printList(p, asJSON, secrets, "MERCHANT\tENDPOINT\tFINGERPRINT\tSIGNS\tCREATED\tENDS\tBY", func(s merchants.Secret) []any {
 		signs := "no"
 		if s.Valid {
 			signs = "yes"
@@ -61,31 +56,22 @@ type webhooksRotateCmd struct {
 	JSON          bool          `name:"json" help:"Print the secrets, and the new one if it was made, as JSON."`
 }
 
-// Run prints a secret that was made alone on stdout, and what holds now on
-// stderr.
-func (c webhooksRotateCmd) Run(ctx context.Context) error {
-	if err := c.check(); err != nil {
-		return err
-	}
-	return withDB(ctx, postgres.Options{}, func(db *postgres.DB) error { return c.rotate(ctx, os.Stdout, os.Stderr, db) })
-}
-
 const (
 	shortestSecret = 24 // bytes, as Standard Webhooks asks for
 	longestSecret  = 64
 	longestOverlap = 30 * 24 * time.Hour
 )
 
-func (c webhooksRotateCmd) check() error {
-	if c.Overlap < 0 || c.Overlap > longestOverlap {
-		return fmt.Errorf("--overlap is %s: give 0s to %s", c.Overlap, longestOverlap)
+func (r webhooksRotateCmd) check() error {
+	if r.Overlap < 0 || r.Overlap > longestOverlap {
+		return fmt.Errorf("--overlap is %s: give 0s to %s", r.Overlap, longestOverlap)
 	}
-	if c.WebhookSecret == "" {
+	if r.WebhookSecret == "" {
 		return nil
 	}
-	encoded := strings.TrimPrefix(c.WebhookSecret, "whsec_")
+	encoded := strings.TrimPrefix(r.WebhookSecret, "whsec_")
 	secret, err := base64.StdEncoding.DecodeString(encoded)
-	if err != nil || webhook.CheckSecret(c.WebhookSecret) != nil || len(secret) < shortestSecret || len(secret) > longestSecret {
+	if err != nil || webhook.CheckSecret(r.WebhookSecret) != nil || len(secret) < shortestSecret || len(secret) > longestSecret {
 		return fmt.Errorf("--webhook-secret must be whsec_ and %d to %d bytes in base64", shortestSecret, longestSecret)
 	}
 	return nil
@@ -101,67 +87,68 @@ type rotated struct {
 	Data  []merchants.Secret `json:"data"`
 }
 
+// run prints a secret that was made alone on stdout, and what holds now on stderr.
+//
 // If we die here: after the commit and before the secret is printed there is a secret that
 // the merchant does not have. The merchant's own signs beside it until the overlap ends:
 // rotate again.
 // Test: TestWebhooksRotate/a_secret_that_was_lost_is_replaced.
-func (c webhooksRotateCmd) rotate(ctx context.Context, stdout, stderr io.Writer, db *postgres.DB) error {
+func (r webhooksRotateCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
 	made := ""
-	if c.WebhookSecret == "" {
+	if r.WebhookSecret == "" {
 		made = merchants.NewWebhookSecret()
-		c.WebhookSecret = made
+		r.WebhookSecret = made
 	}
-	newest, err := c.newest(ctx, db)
+	newest, err := r.newest(ctx, db)
 	if err != nil {
 		return err
 	}
 	b := &pgx.Batch{}
-	merchants.RotateSecret(b, newest, c.WebhookSecret, c.Overlap, operator())
+	merchants.RotateSecret(b, newest, r.WebhookSecret, r.Overlap, operator())
 	failed := db.Commit(ctx, b)
-	secrets, err := merchants.ListSecrets(ctx, db, c.Merchant)
+	secrets, err := merchants.ListSecrets(ctx, db, r.Merchant)
 	switch {
 	case err != nil:
 		return errors.Join(failed, err)
 	// The answer of the commit was lost, and the list shows that it happened.
-	case failed != nil && errors.Is(failed, postgres.ErrUnknown) && secrets[0].Is(c.WebhookSecret):
+	case failed != nil && errors.Is(failed, postgres.ErrUnknown) && secrets[0].Is(r.WebhookSecret):
 	case postgres.Constraint(failed) == "webhook_secrets_pkey":
-		return fmt.Errorf("another command replaced the webhook secret of %s at this moment, and yours was not taken: look at payonce webhooks list", c.Merchant)
+		return fmt.Errorf("another command replaced the webhook secret of %s at this moment, and yours was not taken: look at payonce webhooks list", r.Merchant)
 	case failed != nil:
-		return fmt.Errorf("rotate the webhook secret of %s: %w", c.Merchant, failed)
+		return fmt.Errorf("rotate the webhook secret of %s: %w", r.Merchant, failed)
 	}
-	if c.JSON {
-		return printJSON(stdout, rotated{Whole: made, Data: secrets})
+	if r.JSON {
+		c.stdout.json(rotated{Whole: made, Data: secrets})
+		return nil
 	}
-	if err := printSecrets(stderr, secrets, false); err != nil {
-		return err
-	}
+	printSecrets(&c.stderr, secrets, false)
 	if made != "" {
-		fmt.Fprintln(stderr, "the new secret is shown this once; no command shows it again")
-		fmt.Fprintln(stdout, made)
+		c.stderr.printf("the new secret is shown this once; no command shows it again\n")
+		c.stdout.printf("%s\n", made)
 	}
 	return nil
 }
 
 // newest is the secret to be replaced, if it may be.
-func (c webhooksRotateCmd) newest(ctx context.Context, db *postgres.DB) (merchants.Secret, error) {
-	secrets, err := merchants.ListSecrets(ctx, db, c.Merchant)
+func (r webhooksRotateCmd) newest(ctx context.Context, db *postgres.DB) (merchants.Secret, error) {
+	secrets, err := merchants.ListSecrets(ctx, db, r.Merchant)
 	if err != nil {
 		return merchants.Secret{}, err
 	}
 	if len(secrets) == 0 {
-		return merchants.Secret{}, fmt.Errorf("merchant %q has no webhook: payonce seed gives it one with its first secret", c.Merchant)
+		return merchants.Secret{}, fmt.Errorf("merchant %q has no webhook: payonce seed gives it one with its first secret", r.Merchant)
 	}
 	valid := 0
 	for _, s := range secrets {
-		if s.Valid && s.Is(c.WebhookSecret) {
+		if s.Valid && s.Is(r.WebhookSecret) {
 			return merchants.Secret{}, fmt.Errorf("that secret signs already, with the fingerprint %s", s.Fingerprint)
 		}
 		if s.Valid {
 			valid++
 		}
 	}
-	if valid >= validSecrets && c.Overlap > 0 {
-		return merchants.Secret{}, fmt.Errorf("%d secrets of %s sign already: wait until one ends, or end the old ones with --overlap 0s", valid, c.Merchant)
+	if valid >= validSecrets && r.Overlap > 0 {
+		return merchants.Secret{}, fmt.Errorf("%d secrets of %s sign already: wait until one ends, or end the old ones with --overlap 0s", valid, r.Merchant)
 	}
 	return secrets[0], nil
 }

@@ -1,10 +1,6 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
-	"io"
 	"strings"
 	"testing"
 	"time"
@@ -25,54 +21,11 @@ const (
 	secondSecret = "whsec_dGhlLXNlY29uZC1zZWNyZXQtb2YtYWNtZS4u"
 )
 
-func TestWebhooksCheck(t *testing.T) {
-	t.Parallel()
-	now := time.Now()
-	for name, check := range map[string]func() error{
-		"a secret that is no base64":     webhooksCheck(webhooksRotateCmd{WebhookSecret: "whsec_hush!"}),
-		"one that is too short":          webhooksCheck(webhooksRotateCmd{WebhookSecret: "whsec_aHVzaA=="}),
-		"one without its beginning":      webhooksCheck(webhooksRotateCmd{WebhookSecret: strings.TrimPrefix(firstSecret, "whsec_")}),
-		"one with a line break":          webhooksCheck(webhooksRotateCmd{WebhookSecret: firstSecret + "\n"}),
-		"an overlap below nothing":       webhooksCheck(webhooksRotateCmd{Overlap: -time.Second}),
-		"an overlap of years":            webhooksCheck(webhooksRotateCmd{Overlap: 100_000 * time.Hour}),
-		"a resend of nothing":            webhooksResendCmd{}.check,
-		"a merchant's, ever":             webhooksResendCmd{Merchant: "acme"}.check,
-		"ids and a merchant's":           webhooksResendCmd{Names: []string{"ch_1"}, Merchant: "acme", Since: now}.check,
-		"ids within a time":              webhooksResendCmd{Names: []string{"ch_1"}, Since: now}.check,
-		"a time without a merchant":      webhooksResendCmd{Since: now}.check,
-		"a time that ends at its begin":  webhooksResendCmd{Merchant: "acme", Since: now, Until: now}.check,
-		"a fee without a currency":       seedCmd{Merchant: "acme", FeeFixed: map[string]int64{"": 5}}.check,
-		"a fee in no currency":           seedCmd{Merchant: "acme", FeeFixed: map[string]int64{"usd": 5}}.check,
-		"a fee below nothing":            seedCmd{Merchant: "acme", FeeFixed: map[string]int64{"EUR": -5}}.check,
-		"a fee beyond any amount":        seedCmd{Merchant: "acme", FeeFixed: map[string]int64{"EUR": domain.MaxAmount + 1}}.check,
-		"an article without a name":      seedCmd{Merchant: "acme", SKU: map[string]int64{"": 5}}.check,
-		"fewer than no articles":         seedCmd{Merchant: "acme", SKU: map[string]int64{"mug": -1}}.check,
-		"a seed with a secret alone":     seedCmd{Merchant: "acme", WebhookSecret: firstSecret}.check,
-		"a seed with a secret of no use": seedCmd{Merchant: "acme", WebhookURL: "https://shop.example", WebhookSecret: "whsec_hush!"}.check,
-	} {
-		if err := check(); err == nil || strings.Contains(err.Error(), "hush") || strings.Contains(err.Error(), firstSecret[6:]) {
-			t.Errorf("%s: %v, want it refused without the secret in the text", name, err)
-		}
-	}
-	if err := (seedCmd{Merchant: "acme", FeeFixed: map[string]int64{"EUR": 0, "XCG": domain.MaxAmount}, SKU: map[string]int64{"mug": 0}}).check(); err != nil {
-		t.Error(err)
-	}
-	for _, secret := range []string{"", firstSecret, merchants.NewWebhookSecret()} {
-		if err := (webhooksRotateCmd{WebhookSecret: secret, Overlap: 24 * time.Hour}).check(); err != nil {
-			t.Error(err)
-		}
-	}
-}
-
-func webhooksCheck(c webhooksRotateCmd) func() error { return c.check }
-
 // shopDB has acme with an endpoint.
 func shopDB(t *testing.T) *postgres.DB {
 	t.Helper()
 	db := testdb.Open(t)
-	if _, err := runSeed(t, db, seedShop("https://shop.example/hooks?token=hush", firstSecret)); err != nil {
-		t.Fatal(err)
-	}
+	mustExecute(t, db, seedShop("https://shop.example/hooks?token=hush", firstSecret))
 	return db
 }
 
@@ -92,7 +45,7 @@ func wantSigned(t *testing.T, db *postgres.DB, url string, secrets ...string) {
 func TestSeedWebhook(t *testing.T) {
 	t.Parallel()
 	const url, other = "https://shop.example/hooks?token=hush", "https://new.example"
-	rotate := webhooksRotateCmd{WebhookSecret: secondSecret, Overlap: time.Hour}
+	rotate := webhooksRotateCmd{Merchant: "acme", WebhookSecret: secondSecret, Overlap: time.Hour}
 	for _, test := range []struct {
 		name    string
 		rotate  *webhooksRotateCmd // before seed
@@ -114,12 +67,10 @@ func TestSeedWebhook(t *testing.T) {
 			t.Parallel()
 			db := shopDB(t)
 			if test.rotate != nil {
-				if _, _, err := runRotate(t, db, *test.rotate); err != nil {
-					t.Fatal(err)
-				}
+				mustExecute(t, db, *test.rotate)
 			}
 			for range 2 { // it may be repeated
-				_, err := runSeed(t, db, test.seed)
+				_, _, err := execute(t, db, test.seed)
 				if (err != nil) != (test.refused != "") || err != nil && !strings.Contains(err.Error(), test.refused) {
 					t.Errorf("the error is %v, want %q", err, test.refused)
 				}
@@ -127,15 +78,7 @@ func TestSeedWebhook(t *testing.T) {
 			}
 		})
 	}
-	if _, err := runSeed(t, testdb.Open(t), seedShop(url, "")); err == nil || !strings.Contains(err.Error(), "needs --webhook-secret") {
-		t.Errorf("a first endpoint without a secret: %v", err)
-	}
-}
-
-func runRotate(t *testing.T, db *postgres.DB, c webhooksRotateCmd) (stdout, stderr string, err error) {
-	t.Helper()
-	c.Merchant = "acme"
-	return capture(func(stdout, stderr io.Writer) error { return c.rotate(t.Context(), stdout, stderr, db) })
+	wantRefused(t, testdb.Open(t), seedShop(url, ""), "needs --webhook-secret")
 }
 
 func TestWebhooksRotate(t *testing.T) {
@@ -145,7 +88,7 @@ func TestWebhooksRotate(t *testing.T) {
 	t.Run("a new secret is printed once, and signs beside the old one", func(t *testing.T) {
 		t.Parallel()
 		db := shopDB(t)
-		out, said, err := runRotate(t, db, webhooksRotateCmd{Overlap: time.Hour})
+		out, said, err := execute(t, db, webhooksRotateCmd{Merchant: "acme", Overlap: time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -160,10 +103,10 @@ func TestWebhooksRotate(t *testing.T) {
 		t.Parallel()
 		db := shopDB(t)
 		for _, c := range []webhooksRotateCmd{
-			{WebhookSecret: secondSecret},
-			{WebhookSecret: firstSecret, JSON: true},
+			{Merchant: "acme", WebhookSecret: secondSecret},
+			{Merchant: "acme", WebhookSecret: firstSecret, JSON: true},
 		} {
-			out, said, err := runRotate(t, db, c)
+			out, said, err := execute(t, db, c)
 			if err != nil || strings.Contains(out+said, "whsec_") {
 				t.Errorf("%v: %s%s", err, out, said)
 			}
@@ -174,11 +117,11 @@ func TestWebhooksRotate(t *testing.T) {
 	t.Run("JSON has the new secret and all that are stored", func(t *testing.T) {
 		t.Parallel()
 		db := shopDB(t)
-		out, said, err := runRotate(t, db, webhooksRotateCmd{Overlap: time.Hour, JSON: true})
-		var got rotated
-		if err := errors.Join(err, json.Unmarshal([]byte(out), &got)); err != nil || said != "" {
+		out, said, err := execute(t, db, webhooksRotateCmd{Merchant: "acme", Overlap: time.Hour, JSON: true})
+		if err != nil || said != "" {
 			t.Fatalf("%v: %s%s", err, out, said)
 		}
+		got := decoded[rotated](t, out)
 		wantSigned(t, db, url, got.Whole, firstSecret)
 		if len(got.Data) != 2 || got.Data[0].EndsAt != nil || got.Data[1].EndsAt == nil || got.Data[0].Origin != "https://shop.example" ||
 			!strings.HasPrefix(got.Data[0].CreatedBy, "cli:") {
@@ -190,9 +133,7 @@ func TestWebhooksRotate(t *testing.T) {
 		t.Parallel()
 		db := shopDB(t)
 		for range 2 { // the first output was lost
-			if _, _, err := runRotate(t, db, webhooksRotateCmd{Overlap: time.Hour}); err != nil {
-				t.Fatal(err)
-			}
+			mustExecute(t, db, webhooksRotateCmd{Merchant: "acme", Overlap: time.Hour})
 		}
 		endpoint, err := merchants.ReadWebhook(t.Context(), db, "acme")
 		if err != nil || len(endpoint.Secrets) != 3 || endpoint.Secrets[2] != firstSecret {
@@ -204,30 +145,19 @@ func TestWebhooksRotate(t *testing.T) {
 		t.Parallel()
 		db := shopDB(t)
 		for range validSecrets - 1 {
-			if _, _, err := runRotate(t, db, webhooksRotateCmd{Overlap: time.Hour}); err != nil {
-				t.Fatal(err)
-			}
+			mustExecute(t, db, webhooksRotateCmd{Merchant: "acme", Overlap: time.Hour})
 		}
-		if out, _, err := runRotate(t, db, webhooksRotateCmd{Overlap: time.Hour}); err == nil || out != "" || !strings.Contains(err.Error(), "--overlap 0s") {
-			t.Errorf("%v: %s", err, out)
-		}
-		if _, _, err := runRotate(t, db, webhooksRotateCmd{WebhookSecret: secondSecret}); err != nil {
-			t.Fatal(err)
-		}
+		wantRefused(t, db, webhooksRotateCmd{Merchant: "acme", Overlap: time.Hour}, "--overlap 0s")
+		mustExecute(t, db, webhooksRotateCmd{Merchant: "acme", WebhookSecret: secondSecret})
 		wantSigned(t, db, url, secondSecret)
 	})
 
 	t.Run("a secret that signs already, and a merchant without a webhook, are refused", func(t *testing.T) {
 		t.Parallel()
 		db := shopDB(t)
-		if _, _, err := runRotate(t, db, webhooksRotateCmd{WebhookSecret: firstSecret}); err == nil || !strings.Contains(err.Error(), "signs already") {
-			t.Errorf("the error is %v", err)
-		}
+		wantRefused(t, db, webhooksRotateCmd{Merchant: "acme", WebhookSecret: firstSecret}, "signs already")
 		wantSigned(t, db, url, firstSecret)
-		c := webhooksRotateCmd{Merchant: "nobody"}
-		if err := c.rotate(t.Context(), &bytes.Buffer{}, &bytes.Buffer{}, db); err == nil || !strings.Contains(err.Error(), "has no webhook") {
-			t.Errorf("the error is %v", err)
-		}
+		wantRefused(t, db, webhooksRotateCmd{Merchant: "nobody"}, "has no webhook")
 	})
 }
 
@@ -235,26 +165,20 @@ func TestWebhooksList(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db := shopDB(t)
-	if _, _, err := runRotate(t, db, webhooksRotateCmd{WebhookSecret: secondSecret, Overlap: time.Hour}); err != nil {
-		t.Fatal(err)
-	}
+	mustExecute(t, db, webhooksRotateCmd{Merchant: "acme", WebhookSecret: secondSecret, Overlap: time.Hour})
 	for _, c := range []webhooksListCmd{{}, {JSON: true}, {Merchant: "acme"}} {
-		var out bytes.Buffer
-		if err := c.list(t.Context(), &out, db); err != nil {
-			t.Fatal(err)
-		}
+		out := mustExecute(t, db, c)
 		for _, secret := range []string{"hush", "hooks", "whsec_", firstSecret[6:], secondSecret[6:]} {
-			if strings.Contains(out.String(), secret) {
-				t.Errorf("%q is listed:\n%s", secret, out.String())
+			if strings.Contains(out, secret) {
+				t.Errorf("%q is listed:\n%s", secret, out)
 			}
 		}
-		if strings.Count(out.String(), "https://shop.example") != 2 {
-			t.Errorf("listed:\n%s", out.String())
+		if strings.Count(out, "https://shop.example") != 2 {
+			t.Errorf("listed:\n%s", out)
 		}
 	}
-	var out bytes.Buffer
-	if err := (webhooksListCmd{Merchant: "nobody", JSON: true}).list(t.Context(), &out, db); err != nil || strings.Join(strings.Fields(out.String()), "") != `{"data":[]}` {
-		t.Errorf("%v: %s", err, out.String())
+	if out := mustExecute(t, db, webhooksListCmd{Merchant: "nobody", JSON: true}); len(dataOf[merchants.Secret](t, out)) != 0 {
+		t.Errorf("listed:\n%s", out)
 	}
 }
 
@@ -278,11 +202,6 @@ func deliver(t *testing.T, db *postgres.DB, charge string) ledger.Stream {
 		t.Fatal(err)
 	}
 	return s
-}
-
-func runResend(t *testing.T, db *postgres.DB, c webhooksResendCmd) (stdout, stderr string, err error) {
-	t.Helper()
-	return capture(func(stdout, stderr io.Writer) error { return c.resend(t.Context(), stdout, stderr, db) })
 }
 
 // messages are the resends that wait in the inbox, in their order.
@@ -309,7 +228,7 @@ func TestWebhooksResend(t *testing.T) {
 		db := shopDB(t)
 		one := deliver(t, db, "ch_1").At(4).ID.String()
 		deliver(t, db, "ch_2")
-		out, said, err := runResend(t, db, webhooksResendCmd{Names: []string{one, "ch_2"}})
+		out, said, err := execute(t, db, webhooksResendCmd{Names: []string{one, "ch_2"}})
 		if err != nil || said != "" || strings.Count(out, "\n") != 2 || !strings.Contains(out, "charge.succeeded of ch_1 will be delivered once more: event "+one) {
 			t.Errorf("%v, said %q:\n%s", err, said, out)
 		}
@@ -338,13 +257,12 @@ func TestWebhooksResend(t *testing.T) {
 		t.Parallel()
 		db := shopDB(t)
 		s := deliver(t, db, "ch_1")
-		out, _, err := runResend(t, db, webhooksResendCmd{Names: []string{"ch_nobody", s.At(1).ID.String(), "ch_1"}, JSON: true})
+		out, _, err := execute(t, db, webhooksResendCmd{Names: []string{"ch_nobody", s.At(1).ID.String(), "ch_1"}, JSON: true})
 		if err == nil || strings.Count(err.Error(), "is neither an event") != 2 {
 			t.Errorf("the error is %v", err)
 		}
-		var got struct{ Data []resend }
-		if err := json.Unmarshal([]byte(out), &got); err != nil || len(got.Data) != 1 || got.Data[0].ChargeID != "ch_1" || got.Data[0].EventID != s.At(4).ID {
-			t.Errorf("%v in %s", err, out)
+		if got := dataOf[resend](t, out); len(got) != 1 || got[0].ChargeID != "ch_1" || got[0].EventID != s.At(4).ID {
+			t.Errorf("printed %s", out)
 		}
 		if got := messages(t, db); got != "ch_1"+waits {
 			t.Errorf("the messages are %s", got)
@@ -363,10 +281,8 @@ func TestWebhooksResend(t *testing.T) {
 		if err := db.Commit(t.Context(), b); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := runResend(t, db, webhooksResendCmd{Names: []string{"ch_2"}}); err == nil || !strings.Contains(err.Error(), "no webhook to send again") {
-			t.Errorf("the error is %v", err)
-		}
-		_, said, err := runResend(t, db, webhooksResendCmd{Merchant: "acme", Since: time.Unix(0, 0)})
+		wantRefused(t, db, webhooksResendCmd{Names: []string{"ch_2"}}, "no webhook to send again")
+		_, said, err := execute(t, db, webhooksResendCmd{Merchant: "acme", Since: time.Unix(0, 0)})
 		if err != nil || strings.Count(said, "left out") != 1 || messages(t, db) != "ch_1"+waits {
 			t.Errorf("%v, said %q: %s", err, said, messages(t, db))
 		}
@@ -387,10 +303,9 @@ select md5(n || k)::uuid, 'ch_' || n, case k when 'a' then 1 else 2 end, case k 
 		if err := db.Commit(t.Context(), b); err != nil {
 			t.Fatal(err)
 		}
-		out, said, err := runResend(t, db, webhooksResendCmd{Merchant: "acme", Since: time.Unix(0, 0), JSON: true})
-		var got struct{ Data []resend }
-		if err := errors.Join(err, json.Unmarshal([]byte(out), &got)); err != nil || said != "" || len(got.Data) != 2*resendPage+1 {
-			t.Fatalf("%v, said %q, %d resends", err, said, len(got.Data))
+		out, said, err := execute(t, db, webhooksResendCmd{Merchant: "acme", Since: time.Unix(0, 0), JSON: true})
+		if got := dataOf[resend](t, out); err != nil || said != "" || len(got) != 2*resendPage+1 {
+			t.Fatalf("%v, said %q, %d resends", err, said, len(got))
 		}
 		if got := strings.Count(messages(t, db), waits); got != 2*resendPage+1 {
 			t.Errorf("%d messages", got)
@@ -406,9 +321,7 @@ select md5(n || k)::uuid, 'ch_' || n, case k when 'a' then 1 else 2 end, case k 
 			{Merchant: "acme", Since: time.Now().Add(time.Hour)},
 			{Merchant: "acme", Since: time.Unix(0, 0), Until: time.Unix(1, 0)},
 		} {
-			if _, _, err := runResend(t, db, c); err == nil || !strings.Contains(err.Error(), "has no outcome within that time") {
-				t.Errorf("the error is %v", err)
-			}
+			wantRefused(t, db, c, "has no outcome within that time")
 		}
 	})
 
@@ -417,7 +330,7 @@ select md5(n || k)::uuid, 'ch_' || n, case k when 'a' then 1 else 2 end, case k 
 		db := shopDB(t)
 		deliver(t, db, "ch_1")
 		for range 2 {
-			if _, _, err := runResend(t, db, webhooksResendCmd{Names: []string{"ch_1"}}); err != nil {
+			if _, _, err := execute(t, db, webhooksResendCmd{Names: []string{"ch_1"}}); err != nil {
 				t.Fatal(err)
 			}
 		}
