@@ -1,7 +1,6 @@
 package program_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,7 +13,6 @@ import (
 	"os"
 	"runtime/debug"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -25,47 +23,10 @@ import (
 
 const patience = time.Minute // bounds every wait for a condition
 
-// transcript is what was logged.
-type transcript struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *transcript) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *transcript) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 // logger is a program's, and what it has logged.
-func logger() (*slog.Logger, *transcript) {
-	lines := &transcript{}
+func logger() (*slog.Logger, *await.Log) {
+	lines := &await.Log{}
 	return program.Logger(lines, "test"), lines
-}
-
-// field waits for a line with a message and returns one of its fields.
-func (l *transcript) field(t *testing.T, message, name string) (value string) {
-	t.Helper()
-	await.True(t, "a line says "+message, func() bool {
-		for line := range strings.Lines(l.String()) {
-			var fields map[string]any
-			if err := json.Unmarshal([]byte(line), &fields); err != nil {
-				t.Fatalf("a line is not JSON: %s", line)
-			}
-			if fields["msg"] == message {
-				value = fmt.Sprint(fields[name])
-				return true
-			}
-		}
-		return false
-	})
-	return value
 }
 
 func TestMain_returnsTheExitCode(t *testing.T) {
@@ -82,7 +43,7 @@ func TestMain_returnsTheExitCode(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			lines := &transcript{}
+			lines := &await.Log{}
 			code := program.Main(lines, "sample", func(context.Context, *slog.Logger) error { return test.err })
 			if code != test.code {
 				t.Errorf("exit code %d, want %d", code, test.code)
@@ -126,7 +87,7 @@ func TestMain_returnsTheExitCode(t *testing.T) {
 // served is a server that serves until stop.
 type served struct {
 	url   string
-	log   *transcript
+	log   *await.Log
 	stop  context.CancelFunc
 	ended chan error
 }
@@ -139,7 +100,7 @@ func serve(t *testing.T, drain time.Duration, handler http.Handler) *served {
 	s := &served{log: lines, stop: stop, ended: make(chan error, 1)}
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: patience}
 	go func() { s.ended <- program.ServeWithin(ctx, log, "127.0.0.1:0", server, drain) }()
-	s.url = "http://" + lines.field(t, "listening", "addr")
+	s.url = "http://" + lines.Field(t, "listening", "addr")
 	return s
 }
 
@@ -207,7 +168,7 @@ func TestServe(t *testing.T) {
 		if err := <-cut; err == nil {
 			t.Error("the request was answered")
 		}
-		s.log.field(t, "requests were cut off", "level")
+		s.log.Field(t, "requests were cut off", "level")
 	})
 	t.Run("the server itself complains in JSON lines", func(t *testing.T) {
 		t.Parallel()
@@ -271,7 +232,7 @@ func TestMain_endsAProgramThatDoesNotStop(t *testing.T) {
 		if err != nil {
 			t.Errorf("Bounded: %v", err)
 		}
-		lines.field(t, "stopped with work unfinished, others take it over", "level")
+		lines.Field(t, "stopped with work unfinished, others take it over", "level")
 	})
 	t.Run("a program that ends with an error", func(t *testing.T) {
 		t.Parallel()

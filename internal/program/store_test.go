@@ -42,7 +42,7 @@ func TestOpen(t *testing.T) {
 			}
 			opened <- err
 		}()
-		lines.field(t, "waiting for the database", "error")
+		lines.Field(t, "waiting for the database", "error")
 		elsewhere(t, other, "alter database "+name+" with allow_connections true")
 		if err := <-opened; err != nil {
 			t.Errorf("Open: %v", err)
@@ -58,7 +58,7 @@ func TestOpen(t *testing.T) {
 			_, err := program.Open(ctx, log, "postgres://payonce:hunter2@127.0.0.1:1/payonce?sslmode=disable", options())
 			opened <- err
 		}()
-		lines.field(t, "waiting for the database", "error")
+		lines.Field(t, "waiting for the database", "error")
 		stop()
 		if err := <-opened; !errors.Is(err, context.Canceled) {
 			t.Errorf("Open: %v", err)

@@ -13,6 +13,7 @@ import (
 	coltracepb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/telemetry"
 	"github.com/payonce/payonce/internal/testdb"
 )
@@ -21,7 +22,7 @@ import (
 // the process's log of OpenTelemetry, so its callers do not run in parallel.
 func through(t *testing.T, settings telemetry.TraceSettings, spans int) string {
 	t.Helper()
-	log := &lines{}
+	log := &await.Log{}
 	traces, err := telemetry.OpenTraces(t.Context(), slog.New(slog.NewJSONHandler(log, nil)), "payonce-test", settings)
 	if err != nil {
 		t.Fatal(err)

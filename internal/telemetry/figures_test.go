@@ -31,11 +31,11 @@ func (c *counting) Query(ctx context.Context, sql string, args ...any) (pgx.Rows
 	return c.Querier.Query(ctx, sql, args...)
 }
 
-func figures(q postgres.Querier) (*telemetry.Worker, *clock, *lines) {
+func figures(q postgres.Querier) (*telemetry.Worker, *clock, *await.Log) {
 	return figuresWith(q, func(*telemetry.Config) {})
 }
 
-func figuresWith(q postgres.Querier, set func(*telemetry.Config)) (*telemetry.Worker, *clock, *lines) {
+func figuresWith(q postgres.Querier, set func(*telemetry.Config)) (*telemetry.Worker, *clock, *await.Log) {
 	c, clock, log := config()
 	c.Patient(await.Stall)
 	set(&c)

@@ -2,7 +2,6 @@ package telemetry_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
@@ -25,13 +24,12 @@ import (
 	"github.com/payonce/payonce/internal/postgres/local"
 	programs "github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/testdb"
-	"github.com/payonce/payonce/migrations"
 )
 
 // program runs until the test ends. url is where it listens.
 func program(t *testing.T, run func(context.Context, *slog.Logger, func() time.Time) error) (url string) {
 	t.Helper()
-	log := &lines{}
+	log := &await.Log{}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- run(ctx, programs.Logger(log, "test"), time.Now) }()
@@ -41,17 +39,7 @@ func program(t *testing.T, run func(context.Context, *slog.Logger, func() time.T
 			t.Error(err)
 		}
 	})
-	await.Progress(t, "it listens", func() (string, bool) {
-		said := log.String()
-		for line := range strings.Lines(said) {
-			var fields struct{ Msg, Addr string }
-			if json.Unmarshal([]byte(line), &fields) == nil && fields.Msg == "listening" {
-				url = "http://" + fields.Addr
-			}
-		}
-		return said, url != ""
-	})
-	return url
+	return "http://" + log.Field(t, "listening", "addr")
 }
 
 func fetch(t *testing.T, url string) string {
@@ -75,28 +63,8 @@ func fetch(t *testing.T, url string) string {
 // ownServer starts a server for one test, with settings that the shared one lacks.
 func ownServer(t *testing.T, settings map[string]string) (db *postgres.DB, address string) {
 	t.Helper()
-	server, err := local.Start(t.Context(), local.Options{Fsync: true, InMemory: true, Settings: settings})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := server.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := server.CreateDatabase(t.Context(), "own"); err != nil {
-		t.Fatal(err)
-	}
-	address = server.URL("own")
-	if err := migrations.Up(t.Context(), address); err != nil {
-		t.Fatal(err)
-	}
-	db, err = postgres.Open(t.Context(), address, postgres.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(db.Close)
-	return db, address
+	address = testdb.Migrated(t, testdb.Server(t, local.Options{Fsync: true, InMemory: true, Settings: settings}), "own")
+	return testdb.Connect(t, address), address
 }
 
 // TestPrograms_serveWhatTheRulesQuery checks that the api or the worker serves every metric

@@ -18,6 +18,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/telemetry"
 )
 
@@ -381,7 +382,7 @@ func TestLog_namesARecordedTrace(t *testing.T) {
 // A collector that is away is logged once, not for each batch.
 func TestExporting_logsAnOutageOnce(t *testing.T) {
 	t.Parallel()
-	log := &lines{}
+	log := &await.Log{}
 	collector := &stub{err: errors.New("away")}
 	exporter := telemetry.Exporting(collector, slog.New(slog.NewTextHandler(log, nil)))
 	for _, err := range []error{collector.err, collector.err, nil, nil, collector.err} {

@@ -6,11 +6,11 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/telemetry"
 )
 
@@ -20,26 +20,8 @@ type clock struct{ at atomic.Int64 }
 func (c *clock) now() time.Time       { return time.Unix(1_800_000_000, c.at.Load()) }
 func (c *clock) pass(d time.Duration) { c.at.Add(int64(d)) }
 
-// lines are what was logged.
-type lines struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
-func config() (telemetry.Config, *clock, *lines) {
-	c, log := &clock{}, &lines{}
+func config() (telemetry.Config, *clock, *await.Log) {
+	c, log := &clock{}, &await.Log{}
 	return telemetry.Config{Now: c.now, Log: slog.New(slog.NewTextHandler(log, nil))}, c, log
 }
 

@@ -17,7 +17,7 @@
 //
 // On the server of TEST_DATABASE_URL a test process that is killed leaves its databases,
 // and each set of migrations a template. The server that is started has fsync off: a test
-// of durability starts one with package local.
+// of durability takes one from Server.
 package testdb
 
 import (
@@ -27,6 +27,8 @@ import (
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/local"
+	"github.com/payonce/payonce/migrations"
 )
 
 // patience bounds what is done for one test.
@@ -55,12 +57,44 @@ func Empty(tb testing.TB) string {
 // without TLS, and lets a statement take a minute: a busy machine fills tables slowly.
 func Open(tb testing.TB) *postgres.DB {
 	tb.Helper()
-	db, err := postgres.Open(tb.Context(), URL(tb), options(tb.Name()))
+	return Connect(tb, URL(tb))
+}
+
+// Connect returns a pool as Open does, on the database of a connection string.
+func Connect(tb testing.TB, url string) *postgres.DB {
+	tb.Helper()
+	db, err := postgres.Open(tb.Context(), url, options(tb.Name()))
 	if err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(db.Close)
 	return db
+}
+
+// Server starts a server that no other test uses, for what the shared one cannot show: its
+// settings, a crash, or that a program takes it, which refuses one without fsync. It ends
+// with the test.
+func Server(tb testing.TB, o local.Options) *local.Server {
+	tb.Helper()
+	s, err := local.Start(tb.Context(), o)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	atEnd(tb, func(context.Context) error { return s.Close() })
+	return s
+}
+
+// Migrated makes a database with every migration on a server, and returns its connection
+// string.
+func Migrated(tb testing.TB, s *local.Server, name string) string {
+	tb.Helper()
+	if err := s.CreateDatabase(tb.Context(), name); err != nil {
+		tb.Fatal(err)
+	}
+	if err := migrations.Up(tb.Context(), s.URL(name)); err != nil {
+		tb.Fatal(err)
+	}
+	return s.URL(name)
 }
 
 // As returns a pool on the database of another one, with the same settings, whose sessions

@@ -25,26 +25,8 @@ import (
 	"github.com/payonce/payonce/outbox"
 )
 
-// lines is a log that can be read while others write it.
-type lines struct {
-	mu  sync.Mutex
-	all bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.all.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.all.String()
-}
-
 // start runs a doorbell until the test ends.
-func start(t *testing.T, database string, log *lines, listen bool) *doorbell.Doorbell {
+func start(t *testing.T, database string, log *await.Log, listen bool) *doorbell.Doorbell {
 	t.Helper()
 	d, err := doorbell.New(database, slog.New(slog.NewTextHandler(log, nil)), doorbell.Options{Application: "payonce-test-doorbell", Listen: listen})
 	if err != nil {
@@ -60,7 +42,7 @@ func start(t *testing.T, database string, log *lines, listen bool) *doorbell.Doo
 	return d
 }
 
-func listening(t *testing.T, database string, log *lines) *doorbell.Doorbell {
+func listening(t *testing.T, database string, log *await.Log) *doorbell.Doorbell {
 	t.Helper()
 	d := start(t, database, log, true)
 	await.True(t, "it listens", d.Listening)
@@ -80,7 +62,7 @@ func rung(bell <-chan struct{}) bool {
 func TestRing(t *testing.T) {
 	t.Parallel()
 	database := testdb.URL(t)
-	near, far := listening(t, database, &lines{}), listening(t, database, &lines{})
+	near, far := listening(t, database, &await.Log{}), listening(t, database, &await.Log{})
 	bells := func(d *doorbell.Doorbell) map[string]<-chan struct{} {
 		return map[string]<-chan struct{}{
 			"outbox": d.Bell(doorbell.Outbox), "inbox": d.Bell(doorbell.Inbox), "ledger": d.Bell(doorbell.Ledger),
@@ -132,7 +114,7 @@ func TestRing(t *testing.T) {
 func TestRingsAreCoalesced(t *testing.T) {
 	t.Parallel()
 	database := testdb.URL(t)
-	near := listening(t, database, &lines{})
+	near := listening(t, database, &await.Log{})
 	conn, err := pgx.Connect(t.Context(), database)
 	if err != nil {
 		t.Fatal(err)
@@ -224,7 +206,7 @@ func TestListening(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = db.Close(context.WithoutCancel(t.Context())) }()
-	log := &lines{}
+	log := &await.Log{}
 	d := listening(t, database, log)
 	bell := d.Bell(doorbell.Outbox)
 	for lost := 1; lost <= 2; lost++ {
@@ -238,7 +220,7 @@ func TestListening(t *testing.T) {
 		})
 	}
 	rung(bell)
-	other := start(t, database, &lines{}, false)
+	other := start(t, database, &await.Log{}, false)
 	other.Ring(doorbell.Outbox)
 	await.True(t, "a ring is heard", func() bool { return rung(bell) })
 	if other.Listening() {
@@ -251,7 +233,7 @@ func TestListening_notBehindAPoolerThatDeliversNothing(t *testing.T) {
 	testdb.Long(t, "it waits for what does not come")
 	t.Parallel()
 	database := testdb.URL(t)
-	log := &lines{}
+	log := &await.Log{}
 	d := start(t, deaf(t, database), log, true)
 	await.Progress(t, "it says that it does not hear", func() (string, bool) {
 		return log.String(), strings.Contains(log.String(), "the doorbell is not heard")
