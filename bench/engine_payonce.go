@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/app/doorbell"
+	"github.com/payonce/payonce/internal/doorbell"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/outbox"
 )

@@ -8,8 +8,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/payonce/payonce/internal/app/worker"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/retention"
 )
 
 // How long a worker keeps messages by default.
@@ -89,7 +89,7 @@ func deleteExpired(ctx context.Context, t task, _ io.Writer) error {
 		return err
 	}
 	defer db.Close()
-	janitor := &worker.Janitor{
+	janitor := &retention.Janitor{
 		DB: db, Log: quiet(), Name: "bench/" + strconv.Itoa(os.Getpid()),
 		OutboxRetention: outboxWindow, InboxRetention: inboxWindow, Swept: func(string, int64) {},
 	}

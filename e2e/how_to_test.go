@@ -39,7 +39,7 @@ func TestAddAStep(t *testing.T) {
 		{"git", "apply", diff},
 		{"go", "build", "./..."},
 		{"go", "test", "-run", "FraudCheck|StoredEvents|EventTypes", "./domain", "./fulfillment"},
-		{"go", "test", "-run", "Route|Contract|Map|Packages|Imports", "./internal/arch", "./internal/app/worker", "./internal/httpapi"},
+		{"go", "test", "-run", "Route|Contract|Map|Packages|Imports", "./internal/arch", "./cmd/worker", "./internal/httpapi"},
 		{"go", "test", "./e2e", "-run", "TestWalk$", "-walk=" + newPoints},
 	} {
 		run := exec.CommandContext(t.Context(), command[0], command[1:]...)

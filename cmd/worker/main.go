@@ -7,12 +7,11 @@ import (
 	"os"
 	"time"
 
-	"github.com/payonce/payonce/internal/app/worker"
 	"github.com/payonce/payonce/internal/program"
 )
 
 func main() {
 	os.Exit(program.Main(os.Stderr, "worker", func(ctx context.Context, log *slog.Logger) error {
-		return worker.Run(ctx, log, time.Now)
+		return run(ctx, log, time.Now)
 	}))
 }

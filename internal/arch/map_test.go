@@ -59,27 +59,29 @@ var rules = []rule{
 
 	// The programs.
 	{"internal/program", "migrations/version internal/postgres internal/telemetry", "what both services do at start and at the end"},
-	{"internal/app/writes", "groupcommit idempotency ledger outbox", "the one list of what may share a commit, in the order of its locks"},
-	{"internal/app/doorbell", "inbox ledger outbox", "rings for the work that a commit leaves; it reads and writes nothing"},
+	{"internal/writes", "groupcommit idempotency ledger outbox", "the one list of what may share a commit, in the order of its locks"},
+	{"internal/doorbell", "inbox ledger outbox", "rings for the work that a commit leaves; it reads and writes nothing"},
 	{
-		"internal/app/api", "idempotency inbox intake ledger internal/program internal/app/doorbell internal/app/writes " +
-			"internal/audit internal/httpapi internal/merchants internal/postgres internal/rediscache internal/telemetry",
+		"internal/retention", "idempotency inbox outbox internal/merchants internal/postgres",
+		"deletes what has expired, by the statements of the packages that own the rows",
+	},
+	{
+		"cmd/api", "idempotency inbox intake internal/doorbell internal/httpapi " +
+			"internal/postgres internal/program internal/rediscache internal/telemetry internal/writes",
 		"wires up what accepts; the provider is out of its reach",
 	},
 	{
-		"internal/app/worker", "domain fulfillment idempotency inbox ledger migrations/version outbox internal/program " +
-			"internal/app/doorbell internal/app/writes internal/merchants internal/postgres internal/restore internal/stripe internal/telemetry internal/webhook",
+		"cmd/worker", "domain fulfillment inbox ledger migrations/version outbox internal/doorbell internal/postgres " +
+			"internal/program internal/restore internal/retention internal/stripe internal/telemetry internal/webhook internal/writes",
 		"wires up what carries out; it accepts nothing",
 	},
 	{
 		"internal/sandbox", "internal/program internal/postgres",
 		"the external services: with the product's code in it, both sides of the ledger could make the same mistake",
 	},
-	{"cmd/api", "internal/program internal/app/api", "a main of a few lines"},
-	{"cmd/worker", "internal/program internal/app/worker", "a main of a few lines"},
 	{"cmd/sandbox", "internal/program internal/sandbox", "a main of a few lines"},
 	{
-		"cmd/payonce", "all but intake internal/app/api internal/app/worker internal/httpapi internal/sandbox",
+		"cmd/payonce", "all but intake internal/httpapi internal/sandbox",
 		"the operator's tool reads everything and accepts no charge",
 	},
 
@@ -140,11 +142,11 @@ type thirdParty struct{ path, packages, why string }
 
 var thirdParties = []thirdParty{
 	{
-		"github.com/labstack", "internal/program internal/app/api internal/app/worker internal/httpapi",
+		"github.com/labstack", "internal/httpapi",
 		"a package that takes an echo.Context can be reached by HTTP only",
 	},
 	{
-		"github.com/ThreeDotsLabs", "inbox outbox internal/program internal/app/api internal/app/worker internal/restore",
+		"github.com/ThreeDotsLabs", "inbox outbox cmd/worker internal/restore",
 		"Watermill is the transport between outbox and inbox; steps and use cases never see its messages",
 	},
 	{

@@ -15,6 +15,7 @@ import (
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/restore"
 	"github.com/payonce/payonce/internal/telemetry"
 	"github.com/payonce/payonce/internal/testdb"
@@ -187,7 +188,9 @@ values (gen_random_uuid(), 'ch_1', 1, 't', 1, 'acme', '{}', '{}', clock_timestam
 func TestFigures_showWhatHoldsReadersVacuumAndTheLogBack(t *testing.T) {
 	testdb.Long(t, "it starts a server")
 	t.Parallel()
-	db, address := ownServer(t, map[string]string{"wal_level": "logical", "max_prepared_transactions": "1"})
+	server := testdb.Server(t, local.Options{Fsync: true, InMemory: true, Settings: map[string]string{"wal_level": "logical", "max_prepared_transactions": "1"}})
+	here, elsewhere := testdb.Migrated(t, server, "own"), server.URL("postgres")
+	db := testdb.Connect(t, here)
 	m, clock, _ := figures(testdb.As(t, db, postgres.RoleWorker))
 	read := func() map[string]float64 {
 		t.Helper()
@@ -197,7 +200,6 @@ func TestFigures_showWhatHoldsReadersVacuumAndTheLogBack(t *testing.T) {
 		return got
 	}
 	const horizon, snapshot = `payonce_horizon_held_seconds`, `payonce_snapshot_held_seconds`
-	here, elsewhere := address, strings.Replace(address, "/own?", "/postgres?", 1)
 	for _, test := range []struct {
 		what, address string
 		begin         []string

@@ -1,4 +1,4 @@
-package worker_test
+package retention_test
 
 import (
 	"context"
@@ -12,19 +12,19 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/internal/app/worker"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/local"
+	"github.com/payonce/payonce/internal/retention"
 	"github.com/payonce/payonce/internal/testdb"
-	"github.com/payonce/payonce/migrations"
 )
 
 // keeper is a janitor under test: it keeps messages of the outbox for an hour and
 // those of the inbox for two.
 type keeper struct {
-	*worker.Janitor
+	*retention.Janitor
 
-	log *transcript
+	log *await.Log
 
 	mu    sync.Mutex
 	swept map[string]int64
@@ -32,8 +32,8 @@ type keeper struct {
 }
 
 func newKeeper(db *postgres.DB, name string) *keeper {
-	k := &keeper{log: &transcript{}, swept: map[string]int64{}}
-	k.Janitor = &worker.Janitor{
+	k := &keeper{log: &await.Log{}, swept: map[string]int64{}}
+	k.Janitor = &retention.Janitor{
 		DB: db, Log: slog.New(slog.NewTextHandler(k.log, nil)), Name: name,
 		OutboxRetention: time.Hour, InboxRetention: 2 * time.Hour,
 		Swept: func(table string, rows int64) {
@@ -287,14 +287,9 @@ func TestJanitor(t *testing.T) {
 func TestAJanitorWaitsForADatabaseThatIsAway(t *testing.T) {
 	testdb.Long(t, "it waits for a database")
 	t.Parallel()
-	server := start(t, true)
-	if err := server.CreateDatabase(t.Context(), "migrated"); err != nil {
-		t.Fatal(err)
-	}
-	if err := migrations.Up(t.Context(), server.URL("migrated")); err != nil {
-		t.Fatal(err)
-	}
-	db := open(t, server.URL("migrated"))
+	server := testdb.Server(t, local.Options{Fsync: true, InMemory: true})
+	url := testdb.Migrated(t, server, "migrated")
+	db := testdb.Connect(t, url)
 	k := newKeeper(db, "a")
 	k.OutboxRetention = time.Second
 	stop := k.start(t)
@@ -302,7 +297,7 @@ func TestAJanitorWaitsForADatabaseThatIsAway(t *testing.T) {
 	if err := server.Crash(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	db = open(t, server.URL("migrated"))
+	db = testdb.Connect(t, url)
 	fill(t, db)
 	awaitRow(t, db, k, clean)
 	stop() // rows are gone a moment before they are counted

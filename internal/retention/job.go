@@ -1,4 +1,5 @@
-package worker
+// Package retention deletes the rows that have expired, of every package's tables.
+package retention
 
 import (
 	"context"
@@ -30,6 +31,7 @@ const (
 	quarantineRetention = 90 * 24 * time.Hour
 )
 
+// Package retention removes what has expired.
 // Janitor removes what has expired. Each worker has one, of which one is at work
 // at a time.
 type Janitor struct {

@@ -1,6 +1,4 @@
-// Package worker wires the program that carries: outbox to inbox by Watermill,
-// inbox to the steps of fulfillment, and the ledger to its projections.
-package worker
+package main
 
 import (
 	"context"
@@ -19,11 +17,12 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/app/doorbell"
-	"github.com/payonce/payonce/internal/app/writes"
+	"github.com/payonce/payonce/internal/doorbell"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
+	"github.com/payonce/payonce/internal/retention"
 	"github.com/payonce/payonce/internal/telemetry"
+	"github.com/payonce/payonce/internal/writes"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/migrations/version"
 	"github.com/payonce/payonce/outbox"
@@ -43,8 +42,8 @@ const (
 	callTimeout = 10 * time.Second // of one provider call or webhook
 )
 
-// Run works until ctx ends. now dates the signatures of webhooks.
-func Run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
+// run works until ctx ends. now dates the signatures of webhooks.
+func run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 	settings, err := program.Load[Settings]()
 	if err != nil {
 		return err
@@ -233,8 +232,8 @@ func processors(log *slog.Logger, db *postgres.DB, services fulfillment.Services
 	return receivers
 }
 
-func janitor(log *slog.Logger, db *postgres.DB, settings Settings) *Janitor {
-	return &Janitor{
+func janitor(log *slog.Logger, db *postgres.DB, settings Settings) *retention.Janitor {
+	return &retention.Janitor{
 		DB:              db,
 		Log:             log,
 		Name:            holder() + "/" + rand.Text(),

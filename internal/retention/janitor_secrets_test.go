@@ -1,9 +1,10 @@
-package worker_test
+package retention_test
 
 import (
 	"testing"
 	"time"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 )
@@ -31,7 +32,7 @@ func TestJanitorForgetsSecretsThatAreOver(t *testing.T) {
 	stop := k.start(t)
 	select {
 	case <-told:
-	case <-time.After(patience):
+	case <-time.After(await.Stall):
 		t.Fatalf("nothing is swept\n%s", k.log)
 	}
 	stop()

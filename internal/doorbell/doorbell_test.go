@@ -17,8 +17,8 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/app/doorbell"
 	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/doorbell"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"

@@ -1,4 +1,4 @@
-package worker_test
+package retention_test
 
 import (
 	"context"
@@ -14,9 +14,9 @@ import (
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
-	"github.com/payonce/payonce/internal/app/worker"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
+	"github.com/payonce/payonce/internal/retention"
 	"github.com/payonce/payonce/migrations"
 )
 
@@ -24,7 +24,7 @@ import (
 // and reports accepting with the janitor at work against accepting without, by
 // turns of some seconds, until the rows are gone. It runs for minutes:
 //
-//	go test ./internal/app/worker -run '^$' -bench Janitor -benchtime 1x -timeout 30m
+//	go test ./internal/retention -run '^$' -bench Janitor -benchtime 1x -timeout 30m
 //
 // Behind a long transaction, such as a backup, what was deleted cannot be
 // vacuumed, and each commit of the janitor meets what those before it left.
@@ -63,7 +63,7 @@ func acceptBesideTheJanitor(b *testing.B, long bool) {
 	load := newLoad(b, db)
 	defer load.stop()
 	var swept atomic.Int64
-	janitor := &worker.Janitor{
+	janitor := &retention.Janitor{
 		DB: db, Log: slog.New(slog.DiscardHandler), Name: "bench",
 		OutboxRetention: 24 * time.Hour, InboxRetention: 168 * time.Hour,
 		Swept: func(_ string, rows int64) { swept.Add(rows) },

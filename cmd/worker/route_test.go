@@ -1,4 +1,4 @@
-package worker_test
+package main
 
 import (
 	"bytes"
@@ -13,14 +13,13 @@ import (
 
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/app/worker"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
 )
 
-// receivers is who takes the message about an event; "" is nobody, because the
+// takers is who takes the message about an event; "" is nobody, because the
 // event is the end of something that no step follows.
-func receivers() map[string]string {
+func takers() map[string]string {
 	return map[string]string{
 		"charge.requested.v1":        fulfillment.ChargeReceiver,
 		"charge.cancel_requested.v1": fulfillment.ChargeReceiver,
@@ -47,11 +46,11 @@ func receivers() map[string]string {
 func TestRoute(t *testing.T) {
 	t.Parallel()
 	// The domain keeps a stored event of every type.
-	files, err := filepath.Glob("../../../domain/testdata/events/*.json")
+	files, err := filepath.Glob("../../domain/testdata/events/*.json")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no stored events: %v", err)
 	}
-	want := receivers()
+	want := takers()
 	for _, file := range files {
 		name := strings.TrimSuffix(filepath.Base(file), ".json")
 		receiver, decided := want[name]
@@ -62,8 +61,8 @@ func TestRoute(t *testing.T) {
 		m := message.NewMessage("id", nil)
 		m.Metadata.Set(outbox.MetadataType, name)
 		m.Metadata.Set(outbox.MetadataOrderingKey, "ch_1")
-		for _, r := range worker.Receivers() {
-			e, takes := worker.Routing(slog.New(slog.DiscardHandler), r)(m)
+		for _, r := range (&fulfillment.Fulfillment{}).Receivers() {
+			e, takes := routing(slog.New(slog.DiscardHandler), r)(m)
 			if takes != slices.Contains(strings.Fields(receiver), r.Name) || takes && r.Topic == "" {
 				t.Errorf("%s takes %s: %v", r.Name, name, takes)
 			}
@@ -82,7 +81,7 @@ func TestRoute(t *testing.T) {
 func TestAMessageThatItsReceiverDoesNotTakeIsLogged(t *testing.T) {
 	t.Parallel()
 	var lines bytes.Buffer
-	route := worker.Routing(slog.New(slog.NewTextHandler(&lines, nil)), worker.Receivers()[0])
+	route := routing(slog.New(slog.NewTextHandler(&lines, nil)), (&fulfillment.Fulfillment{}).Receivers()[0])
 	for id, name := range map[string]string{"known": "charge.requested.v1", "newer": "charge.disputed.v1", "nameless": ""} {
 		m := message.NewMessage(id, nil)
 		m.Metadata.Set(outbox.MetadataType, name)
@@ -106,7 +105,11 @@ func TestParkedMessagesHoldUpNotificationsAlone(t *testing.T) {
 		fulfillment.ChargeReceiver: inbox.Pass, fulfillment.NotificationReceiver: inbox.Block,
 		fulfillment.ResendReceiver: inbox.Pass,
 	}
-	if diff := cmp.Diff(want, worker.Parked()); diff != "" {
+	got := map[string]inbox.Parked{}
+	for _, r := range processors(nil, nil, fulfillment.Services{}, nil, nil, Settings{}) {
+		got[r.Name] = r.processor.Policy.Parked
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("policies (-want +got):\n%s", diff)
 	}
 }
@@ -115,7 +118,7 @@ func TestParkedMessagesHoldUpNotificationsAlone(t *testing.T) {
 func TestTopics(t *testing.T) {
 	t.Parallel()
 	topics := map[string]string{}
-	for _, r := range worker.Receivers() {
+	for _, r := range (&fulfillment.Fulfillment{}).Receivers() {
 		topics[r.Name] = r.Topic
 	}
 	want := map[string]string{

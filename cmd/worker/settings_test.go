@@ -1,41 +1,19 @@
-package worker_test
+package main
 
 import (
-	"bytes"
-	"os"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/payonce/payonce/internal/app/worker"
-	"github.com/payonce/payonce/internal/program"
+	"github.com/payonce/payonce/internal/program/programtest"
 )
 
 // remote is an address that is refused before anything is dialed.
 const remote = "postgres://payonce:hunter2@db.example/payonce?sslmode=disable"
 
-// unset unsets the program's variables, until the test ends.
-func unset(t *testing.T) {
-	t.Helper()
-	for _, name := range []string{
-		"DATABASE_URL", "STRIPE_SECRET_KEY", "STRIPE_API_BASE", "HTTP_ADDR", "ALLOW_PLAINTEXT", "WORKER_CONCURRENCY",
-		"LEASE", "MAX_ATTEMPTS", "GIVE_UP_AFTER", "BACKOFF_BASE", "BACKOFF_CAP", "INBOX_RETENTION", "OUTBOX_RETENTION",
-		"WEBHOOK_ALLOW_CIDRS",
-	} {
-		t.Setenv(name, "")
-		if err := os.Unsetenv(name); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
 func TestUnsafeSettingsAreRefused(t *testing.T) {
-	unset(t)
-	t.Setenv("DATABASE_URL", remote)
-	t.Setenv("STRIPE_SECRET_KEY", "sk_test_hunter2")
 	for _, test := range []struct{ name, variable, value string }{
 		{"no database", "DATABASE_URL", ""},
-		{name: "a database over a network in plain text", variable: "DATABASE_URL", value: remote},
+		{"a database over a network in plain text", "DATABASE_URL", remote},
 		{"no key of the provider's", "STRIPE_SECRET_KEY", ""},
 		{"a key with a line end", "STRIPE_SECRET_KEY", "sk_test_hunter2\n"},
 		{"a provider with a path", "STRIPE_API_BASE", "https://api.example/v1"},
@@ -61,54 +39,44 @@ func TestUnsafeSettingsAreRefused(t *testing.T) {
 		{"plain text, perhaps", "ALLOW_PLAINTEXT", "perhaps"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			t.Setenv(test.variable, test.value)
-			var log bytes.Buffer
-			err := worker.Run(t.Context(), program.Logger(&log, "worker"), time.Now)
-			if err == nil || !strings.Contains(err.Error(), test.variable) {
-				t.Errorf("the refusal does not name %s: %v", test.variable, err)
+			setenv(t, remote, test.variable, test.value)
+			refusal, log := programtest.Refusal(t, run)
+			if !strings.Contains(refusal, test.variable) {
+				t.Errorf("the refusal does not name %s: %s", test.variable, refusal)
 			}
-			if err != nil && strings.Contains(err.Error()+log.String(), "hunter2") {
-				t.Errorf("a secret is shown: %v\n%s", err, &log)
+			if strings.Contains(refusal+log, "hunter2") {
+				t.Errorf("a secret is shown: %s\n%s", refusal, log)
 			}
 		})
 	}
 }
 
 func TestSettingsArePrintedWithSecretsHidden(t *testing.T) {
-	unset(t)
-	t.Setenv("DATABASE_URL", remote)
-	t.Setenv("STRIPE_SECRET_KEY", "sk_test_hunter2")
-	t.Setenv("STRIPE_API_BASE", "http://127.0.0.1:8090")
-	t.Setenv("WEBHOOK_ALLOW_CIDRS", "127.0.0.0/8,10.0.0.0/8")
-	var log bytes.Buffer
-	if err := worker.Run(t.Context(), program.Logger(&log, "worker"), time.Now); err == nil {
-		t.Error("it runs")
-	}
+	programtest.Setenv[Settings](t, map[string]string{
+		"DATABASE_URL": remote, "STRIPE_SECRET_KEY": "sk_test_hunter2",
+		"STRIPE_API_BASE": "http://127.0.0.1:8090", "WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8,10.0.0.0/8",
+	})
+	_, log := programtest.Refusal(t, run)
 	for _, want := range []string{
 		`"DATABASE_URL":"(hidden)"`, `"STRIPE_SECRET_KEY":"(hidden)"`, `"STRIPE_API_BASE":"http://127.0.0.1:8090"`,
 		`"HTTP_ADDR":"127.0.0.1:8081"`, `"WORKER_CONCURRENCY":"256"`, `"LEASE":"3s"`, `"MAX_ATTEMPTS":"12"`,
 		`"GIVE_UP_AFTER":"72h0m0s"`, `"BACKOFF_BASE":"200ms"`, `"BACKOFF_CAP":"1m0s"`, `"INBOX_RETENTION":"168h0m0s"`,
 		`"OUTBOX_RETENTION":"24h0m0s"`, `"WEBHOOK_ALLOW_CIDRS":"[127.0.0.0/8 10.0.0.0/8]"`,
 	} {
-		if !strings.Contains(log.String(), want) {
-			t.Errorf("%s is not printed:\n%s", want, &log)
+		if !strings.Contains(log, want) {
+			t.Errorf("%s is not printed:\n%s", want, log)
 		}
 	}
 }
 
 func TestALiveKeyIsNotSentInPlainText(t *testing.T) {
-	unset(t)
-	t.Setenv("DATABASE_URL", remote)
-	t.Setenv("STRIPE_SECRET_KEY", "sk_live_hunter2")
-	t.Setenv("STRIPE_API_BASE", "http://api.example")
-	wantRefusal(t, "set STRIPE_API_BASE to an https:// origin")
+	setenv(t, remote, "STRIPE_SECRET_KEY", "sk_live_hunter2", "STRIPE_API_BASE", "http://api.example")
+	mustBeRefused(t, "set STRIPE_API_BASE to an https:// origin")
 }
 
-func TestWhatIsNeeded(t *testing.T) {
-	unset(t)
-	t.Setenv("STRIPE_SECRET_KEY", "sk_test_hunter2")
-	wantRefusal(t, "DATABASE_URL is not set")
-	unset(t)
-	t.Setenv("DATABASE_URL", remote)
-	wantRefusal(t, "STRIPE_SECRET_KEY is not set")
+func TestRun_needsADatabaseAndAKeyOfTheProvider(t *testing.T) {
+	programtest.Setenv[Settings](t, map[string]string{"STRIPE_SECRET_KEY": "sk_test_hunter2"})
+	mustBeRefused(t, "DATABASE_URL is not set")
+	programtest.Setenv[Settings](t, map[string]string{"DATABASE_URL": remote})
+	mustBeRefused(t, "STRIPE_SECRET_KEY is not set")
 }

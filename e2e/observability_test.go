@@ -1,0 +1,200 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/postgres/local"
+	"github.com/payonce/payonce/internal/robustness/fleet"
+)
+
+const observability = "../observability/"
+
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.FromSlash(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// matches are the first groups of all matches, each once.
+func matches(t *testing.T, text, pattern string) []string {
+	t.Helper()
+	var found []string
+	for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
+		found = append(found, m[1])
+	}
+	if len(found) == 0 {
+		t.Fatalf("nothing matches %s", pattern)
+	}
+	slices.Sort(found)
+	return slices.Compact(found)
+}
+
+func alerts(t *testing.T) []string {
+	t.Helper()
+	return matches(t, readFile(t, observability+"rules.yml"), `(?m)^ +- alert: (\w+)$`)
+}
+
+// TestEveryAlertHasARunbook checks that each alert names a section of its own in
+// docs/operations.md, and that each such section is of an alert.
+func TestEveryAlertHasARunbook(t *testing.T) {
+	t.Parallel()
+	rules, manual := readFile(t, observability+"rules.yml"), readFile(t, "../docs/operations.md")
+	_, manual, found := strings.Cut(manual, "\n## Alerts\n")
+	if !found {
+		t.Fatal("the manual has no section of alerts")
+	}
+	manual, _, _ = strings.Cut(manual, "\n## ")
+	sections := matches(t, manual, `(?m)^### (\w+)$`)
+	for _, name := range alerts(t) {
+		if !slices.Contains(sections, name) {
+			t.Errorf("%s has no runbook", name)
+		}
+		_, rule, _ := strings.Cut(rules, "- alert: "+name+"\n")
+		rule, _, _ = strings.Cut(rule, "- alert: ")
+		if want := "runbook: docs/operations.md#" + strings.ToLower(name) + "\n"; !strings.Contains(rule, want) {
+			t.Errorf("%s does not name its runbook", name)
+		}
+		if !strings.Contains(rule, "summary: ") || !regexp.MustCompile(`severity: (page|ticket)`).MatchString(rule) {
+			t.Errorf("%s lacks a summary or a severity", name)
+		}
+	}
+	for _, name := range sections {
+		if !slices.Contains(alerts(t), name) {
+			t.Errorf("the runbook of %s is of no alert", name)
+		}
+	}
+}
+
+// TestEveryAlertFires has promtool make the condition of every alert true.
+func TestEveryAlertFires(t *testing.T) {
+	t.Parallel()
+	tested := matches(t, readFile(t, observability+"rules_test.yml"), `(?m)^  - name: (\w+)$`)
+	for _, name := range alerts(t) {
+		if !slices.Contains(tested, name) {
+			t.Errorf("nothing makes %s fire", name)
+		}
+	}
+	if testing.Short() {
+		t.Skip("not run in short mode: promtool works for seconds")
+	}
+	promtool, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Skip("not run: promtool, of the Debian package prometheus, is not installed")
+	}
+	command := exec.CommandContext(t.Context(), promtool, "test", "rules", "rules_test.yml")
+	command.Dir = observability
+	if output, err := command.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, output)
+	}
+}
+
+// named are the metrics that a text of queries names.
+func named(t *testing.T, text string) []string {
+	t.Helper()
+	return matches(t, text, `\b(payonce_\w+)\b`)
+}
+
+// queries are those of the dashboard.
+func queries(t *testing.T) string {
+	t.Helper()
+	var dashboard struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr string }
+		}
+	}
+	if err := json.Unmarshal([]byte(readFile(t, observability+"grafana/dashboards/payonce.json")), &dashboard); err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	for _, p := range dashboard.Panels {
+		if len(p.Targets) == 0 {
+			t.Errorf("%s shows nothing", p.Title)
+		}
+		for _, target := range p.Targets {
+			text.WriteString(target.Expr + "\n")
+		}
+	}
+	return text.String()
+}
+
+func TestDashboard_usesRulesThatExist(t *testing.T) {
+	t.Parallel()
+	records := matches(t, readFile(t, observability+"rules.yml"), `(?m)^ +- record: (\S+)$`)
+	for _, name := range matches(t, queries(t), `\b(payonce:[\w:]+)`) {
+		if !slices.Contains(records, name) {
+			t.Errorf("no rule records %s", name)
+		}
+	}
+}
+
+// TestPrograms_serveWhatTheRulesQuery checks that the api or the worker serves every metric
+// that a rule or the dashboard names, with every value of a label that is named without a
+// pattern.
+func TestPrograms_serveWhatTheRulesQuery(t *testing.T) {
+	t.Parallel()
+	startsPrograms(t)
+	_, server := ownServer(t, local.Options{Fsync: true})
+	d := deploy(t, setup{apis: 1, workers: 1, server: server})
+	d.exec(t, `select pg_create_physical_replication_slot('standby', true)`)
+	d.payonce(t, "audit")
+	fetch(t, d.APIs[0], "/v1/charges/ch_1") // a request that can be counted
+	// The worker's subscriber has stored its offset.
+	await.True(t, "the worker reads the outbox", func() bool {
+		return strings.Contains(string(fetch(t, d.Workers[0], "/metrics").Body), "payonce_outbox_unread_")
+	})
+	manual := readFile(t, "../docs/operations.md")
+	var text string
+	for says, p := range map[string]*fleet.Process{"An api has at most %d connections": d.APIs[0], "a worker has at most %d": d.Workers[0]} {
+		body := string(fetch(t, p, "/metrics").Body)
+		text += body
+		if !strings.Contains(body, "\ngo_goroutines ") || !strings.Contains(body, "\nprocess_resident_memory_bytes ") {
+			t.Errorf("%s serves nothing about the process", p.Name())
+		}
+		most := 2 // for readiness, and for the doorbell
+		if p == d.Workers[0] {
+			most++ // which a worker listens to
+		}
+		for _, bound := range matches(t, body, `(?m)^payonce_db_connections_max(\{.*\} \d+)`) {
+			n, err := strconv.Atoi(bound[strings.LastIndex(bound, " ")+1:])
+			if err != nil {
+				t.Fatal(err)
+			}
+			most += n
+		}
+		if says = fmt.Sprintf(says, most); most <= 3 || !strings.Contains(manual, says) {
+			t.Errorf("docs/operations.md does not say: %s", says)
+		}
+	}
+	served := matches(t, text, `(?m)^(payonce_\w+)`)
+	rules := readFile(t, observability+"rules.yml")
+	for _, name := range named(t, rules+queries(t)) {
+		if !slices.Contains(served, name) {
+			t.Errorf("no program serves %s", name)
+		}
+	}
+	for _, queried := range regexp.MustCompile(`(payonce_\w+)\{(\w+="\w+")`).FindAllStringSubmatch(rules, -1) {
+		if !regexp.MustCompile(`(?m)^` + queried[1] + `\{.*\b` + queried[2]).MatchString(text) {
+			t.Errorf("no program serves %s with %s", queried[1], queried[2])
+		}
+	}
+	for _, name := range served {
+		base := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(name, "")
+		if !strings.Contains(manual, "`"+base+"`") {
+			t.Errorf("docs/operations.md does not say what %s is", base)
+		}
+	}
+}
