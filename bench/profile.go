@@ -17,16 +17,14 @@ const profileEnv = "BENCH_PROFILE"
 const profiled = `package main
 
 import (
-	"context"
 	"io"
-	"log/slog"
 	"os"
 	"runtime/pprof"
 
 	"github.com/payonce/payonce/internal/program"
 )
 
-func profiled(stderr io.Writer, name string, run func(context.Context, *slog.Logger) error) int {
+func profiled(stderr io.Writer, name string, run program.Run) int {
 	file, err := os.Create(os.Getenv("` + profileEnv + `"))
 	if err != nil {
 		panic(err)

@@ -148,7 +148,7 @@ func TestPrograms_serveWhatTheRulesQuery(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
 	_, server := ownServer(t, local.Options{Fsync: true})
-	d := deploy(t, setup{apis: 1, workers: 1, server: server})
+	d := deploy(t, setup{apis: 1, workers: 1, on: server})
 	d.exec(t, `select pg_create_physical_replication_slot('standby', true)`)
 	d.payonce(t, "audit")
 	fetch(t, d.APIs[0], "/v1/charges/ch_1") // a request that can be counted
@@ -157,10 +157,10 @@ func TestPrograms_serveWhatTheRulesQuery(t *testing.T) {
 		return strings.Contains(string(fetch(t, d.Workers[0], "/metrics").Body), "payonce_outbox_unread_")
 	})
 	manual := readFile(t, "../docs/operations.md")
-	var text string
+	var all strings.Builder
 	for says, p := range map[string]*fleet.Process{"An api has at most %d connections": d.APIs[0], "a worker has at most %d": d.Workers[0]} {
 		body := string(fetch(t, p, "/metrics").Body)
-		text += body
+		all.WriteString(body)
 		if !strings.Contains(body, "\ngo_goroutines ") || !strings.Contains(body, "\nprocess_resident_memory_bytes ") {
 			t.Errorf("%s serves nothing about the process", p.Name())
 		}
@@ -179,6 +179,7 @@ func TestPrograms_serveWhatTheRulesQuery(t *testing.T) {
 			t.Errorf("docs/operations.md does not say: %s", says)
 		}
 	}
+	text := all.String()
 	served := matches(t, text, `(?m)^(payonce_\w+)`)
 	rules := readFile(t, observability+"rules.yml")
 	for _, name := range named(t, rules+queries(t)) {

@@ -2,16 +2,9 @@
 package main
 
 import (
-	"context"
-	"log/slog"
 	"os"
-	"time"
 
 	"github.com/payonce/payonce/internal/program"
 )
 
-func main() {
-	os.Exit(program.Main(os.Stderr, "api", func(ctx context.Context, log *slog.Logger) error {
-		return run(ctx, log, time.Now)
-	}))
-}
+func main() { os.Exit(program.Main(os.Stderr, "api", run)) }

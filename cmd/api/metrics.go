@@ -15,8 +15,8 @@ import (
 )
 
 // meter makes the program's metrics.
-func meter(log *slog.Logger, db *postgres.DB, now func() time.Time) *telemetry.API {
-	m := telemetry.NewAPI(telemetry.Config{Now: now, Log: log}, texts(httpapi.KeyResults()), texts(idempotency.Commits()))
+func meter(log *slog.Logger, db *postgres.DB) *telemetry.API {
+	m := telemetry.NewAPI(telemetry.Config{Now: time.Now, Log: log}, texts(httpapi.KeyResults()), texts(idempotency.Commits()))
 	m.Pools(map[string]*pgxpool.Pool{"main": db.Pool()})
 	m.Shared(db.Shared)
 	return m
@@ -31,10 +31,10 @@ func texts[T ~string](values []T) []string {
 }
 
 // observe counts requests, and traces those of the API.
-func observe(m *telemetry.API, traces *telemetry.Traces, now func() time.Time) echo.MiddlewareFunc {
+func observe(m *telemetry.API, traces *telemetry.Traces) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
-			began, r, request := now(), c.Request(), httpapi.AnswerOf(c)
+			began, r, request := time.Now(), c.Request(), httpapi.AnswerOf(c)
 			traced := func(int, string) {}
 			if strings.HasPrefix(request.Route, "/v1/") {
 				ctx, end := traces.Serving(r.Context(), request.Method, request.Route, r.Header.Values("Traceparent"))
@@ -44,7 +44,7 @@ func observe(m *telemetry.API, traces *telemetry.Traces, now func() time.Time) e
 			err := next(c)
 			a := httpapi.AnswerOf(c)
 			traced(a.Status, string(a.Key))
-			m.Answered(a.Method, a.Route, a.Status, now().Sub(began), string(a.Key))
+			m.Answered(a.Method, a.Route, a.Status, time.Since(began), string(a.Key))
 			m.Event(a.Event.New, a.Event.Duplicates, a.Event.Aside)
 			return err
 		}

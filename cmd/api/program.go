@@ -35,10 +35,9 @@ const (
 	auditing = connections / 5
 )
 
-// run serves until ctx ends. By now the age of the provider's signatures and of
-// what is cached is judged; nothing that is stored depends on it.
-func run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
-	s, err := program.Load[settings]()
+// run serves until ctx ends.
+func run(ctx context.Context, log *slog.Logger, environ map[string]string) error {
+	s, err := program.Load[settings](environ)
 	if err != nil {
 		return err
 	}
@@ -50,7 +49,7 @@ func run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		return err
 	}
 	program.LogSettings(log, s)
-	traces, log, err := program.Traces(ctx, log, application)
+	traces, log, err := program.Traces(ctx, log, environ, application)
 	if err != nil {
 		return err
 	}
@@ -75,14 +74,14 @@ func run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		return err
 	}
 	defer program.Close(db)
-	metrics := meter(log, db, now)
+	metrics := meter(log, db)
 	in := &intake.Intake{DB: db, Keys: idempotency.Receiver{
 		Keys: idempotency.NewKeyReader(db, connections/4), Retention: s.IdempotencyRetention,
 		Wait: wait, Waiters: make(chan struct{}, waiters), Observer: observeKeys(metrics),
 	}}
 	if url := s.RedisURL.Reveal(); url != "" {
 		cache, err := rediscache.Open(ctx, db, url, rediscache.Options{
-			AllowPlaintext: s.AllowPlaintext, Log: log, Clock: now,
+			AllowPlaintext: s.AllowPlaintext, Log: log, Clock: time.Now,
 		})
 		if err != nil {
 			return err
@@ -90,7 +89,7 @@ func run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		defer cache.Close()
 		in.Keys.Cache = cache
 	}
-	ready := program.NewReadiness(db, now)
+	ready := program.NewReadiness(db, time.Now)
 	defer ready.Close()
 	server, err := httpapi.New(httpapi.Config{
 		DB:            db,
@@ -101,9 +100,9 @@ func run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		Limits:        s.limits(),
 		Ready:         ready.Ask,
 		Origins:       origins,
-		Now:           now,
+		Now:           time.Now,
 		Log:           log,
-		Observe:       observe(metrics, traces, now), //nolint:contextcheck // a request carries its own context
+		Observe:       observe(metrics, traces), //nolint:contextcheck // a request carries its own context
 		Carry:         traces.Carry,
 		Metrics:       metrics.Handler(),
 	})

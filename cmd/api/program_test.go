@@ -42,17 +42,16 @@ func database(t *testing.T) (*postgres.DB, *local.Server) {
 	return db, server
 }
 
-// setenv sets the environment of an api: a database, any port, and pairs of other settings.
-func setenv(t *testing.T, url string, pairs ...string) {
-	t.Helper()
+// environ is the environment of an api: a database, any port, and pairs of other settings.
+func environ(url string, pairs ...string) map[string]string {
 	variables := map[string]string{"DATABASE_URL": url, "HTTP_ADDR": "127.0.0.1:0"}
 	for i := 0; i < len(pairs); i += 2 {
 		variables[pairs[i]] = pairs[i+1]
 	}
-	programtest.Setenv[settings](t, variables)
+	return variables
 }
 
-func send(t *testing.T, p *programtest.Running, key string) (*http.Response, string) {
+func send(t *testing.T, p *programtest.Running, key string) programtest.Response {
 	t.Helper()
 	return p.Do(t, http.MethodPost, "/v1/charges", charge, map[string]string{
 		"Authorization": "Bearer " + apiKey, "Content-Type": "application/json", "Idempotency-Key": key,
@@ -61,24 +60,24 @@ func send(t *testing.T, p *programtest.Running, key string) (*http.Response, str
 
 func TestRun(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
+	t.Parallel()
 	db, server := database(t)
 	url := server.URL("service")
 
 	t.Run("it serves until it is told to stop", func(t *testing.T) {
-		setenv(t, url, "IDEMPOTENCY_RETENTION", "1h")
-		p := programtest.Start(t, run)
-		if status, body := p.Get(t, "/readyz"); status != http.StatusOK {
-			t.Errorf("readyz: status %d: %s", status, body)
+		p := programtest.Start(t, run, environ(url, "IDEMPOTENCY_RETENTION", "1h"))
+		if ready := p.Get(t, "/readyz"); ready.Status != http.StatusOK {
+			t.Errorf("readyz: %v", ready)
 		}
-		response, first := send(t, p, "key-1")
-		expires, err := time.Parse(http.TimeFormat, response.Header.Get("Idempotency-Expires"))
-		if response.StatusCode != http.StatusAccepted || err != nil || time.Until(expires) > time.Hour || time.Until(expires) < 50*time.Minute {
-			t.Errorf("status %d, %v: %s", response.StatusCode, response.Header, first)
+		first := send(t, p, "key-1")
+		expires, err := time.Parse(http.TimeFormat, first.Header.Get("Idempotency-Expires"))
+		if first.Status != http.StatusAccepted || err != nil || time.Until(expires) > time.Hour || time.Until(expires) < 50*time.Minute {
+			t.Errorf("%v, %v", first, err)
 		}
 		p.Stop()
 
-		if _, again := send(t, programtest.Start(t, run), "key-1"); again != first {
-			t.Errorf("the next program gives another answer:\n%s%s", first, again)
+		if again := send(t, programtest.Start(t, run, environ(url)), "key-1"); again.Body != first.Body {
+			t.Errorf("the next program gives another answer:\n%s%s", first.Body, again.Body)
 		}
 	})
 
@@ -86,11 +85,10 @@ func TestRun(t *testing.T) {
 		if err := server.CreateDatabase(t.Context(), "bare"); err != nil {
 			t.Fatal(err)
 		}
-		setenv(t, server.URL("bare"))
-		p := programtest.Start(t, run)
+		p := programtest.Start(t, run, environ(server.URL("bare")))
 		for path, want := range map[string]int{"/healthz": http.StatusOK, "/readyz": http.StatusServiceUnavailable} {
-			if status, body := p.Get(t, path); status != want {
-				t.Errorf("%s: status %d, want %d: %s", path, status, want, body)
+			if got := p.Get(t, path); got.Status != want {
+				t.Errorf("%s: %v, want %d", path, got, want)
 			}
 		}
 	})
@@ -105,88 +103,81 @@ func TestRun(t *testing.T) {
 		"202":  {http.StatusAccepted, 0},
 	} {
 		t.Run("IN_FLIGHT="+policy, func(t *testing.T) {
-			setenv(t, url, "IN_FLIGHT", policy, "IN_FLIGHT_WAIT", "600ms")
-			p := programtest.Start(t, run)
+			p := programtest.Start(t, run, environ(url, "IN_FLIGHT", policy, "IN_FLIGHT_WAIT", "600ms"))
 			hold(t, db, "key-in-flight")
 			began := time.Now()
-			response, body := send(t, p, "key-in-flight")
-			if response.StatusCode != want.status || response.Header.Get("Retry-After") != "1" {
-				t.Errorf("status %d, want %d: %s", response.StatusCode, want.status, body)
+			got := send(t, p, "key-in-flight")
+			if got.Status != want.status || got.Header.Get("Retry-After") != "1" {
+				t.Errorf("%v, want %d", got, want.status)
 			}
 			if waited := time.Since(began); waited < want.wait {
 				t.Errorf("answered after %s", waited)
 			}
-			if response.StatusCode == http.StatusAccepted && (body != "{}" || response.Header.Get("Location") != "") {
-				t.Errorf("a pending answer: %v %s", response.Header, body)
+			if got.Status == http.StatusAccepted && (got.Body != "{}" || got.Header.Get("Location") != "") {
+				t.Errorf("a pending answer: %v", got)
 			}
 		})
 	}
 
 	t.Run("IDEMPOTENCY_KEY_MODE=natural", func(t *testing.T) {
-		setenv(t, url, "IDEMPOTENCY_KEY_MODE", "natural")
-		response, _ := send(t, programtest.Start(t, run), "key-natural")
-		if response.StatusCode != http.StatusAccepted || response.Header.Get("Idempotency-Key") != "order-1:charge:v1" {
-			t.Errorf("status %d, %v", response.StatusCode, response.Header)
+		got := send(t, programtest.Start(t, run, environ(url, "IDEMPOTENCY_KEY_MODE", "natural")), "key-natural")
+		if got.Status != http.StatusAccepted || got.Header.Get("Idempotency-Key") != "order-1:charge:v1" {
+			t.Errorf("%v", got)
 		}
 	})
 
 	t.Run("STRIPE_WEBHOOK_SECRET may hold two secrets", func(t *testing.T) {
-		setenv(t, url, "STRIPE_WEBHOOK_SECRET", "whsec_new, whsec_old")
-		p := programtest.Start(t, run)
+		p := programtest.Start(t, run, environ(url, "STRIPE_WEBHOOK_SECRET", "whsec_new, whsec_old"))
 		for secret, want := range map[string]int{"whsec_new": http.StatusOK, "whsec_old": http.StatusOK, "whsec_other": http.StatusBadRequest, "": http.StatusBadRequest} {
 			const event = `{"id":"evt_1","type":"payout.paid"}`
 			at := strconv.FormatInt(time.Now().Unix(), 10)
 			mac := hmac.New(sha256.New, []byte(secret))
 			mac.Write([]byte(at + "." + event))
-			response, _ := p.Do(t, http.MethodPost, "/v1/webhooks/stripe", event, map[string]string{
+			got := p.Do(t, http.MethodPost, "/v1/webhooks/stripe", event, map[string]string{
 				"Stripe-Signature": "t=" + at + ",v1=" + hex.EncodeToString(mac.Sum(nil)),
 			})
-			if response.StatusCode != want {
-				t.Errorf("signed by %q: status %d, want %d", secret, response.StatusCode, want)
+			if got.Status != want {
+				t.Errorf("signed by %q: status %d, want %d", secret, got.Status, want)
 			}
 		}
 	})
 
 	t.Run("RATE_LIMIT=1", func(t *testing.T) {
-		setenv(t, url, "RATE_LIMIT", "1")
-		p := programtest.Start(t, run)
-		if response, body := send(t, p, "key-rated"); response.StatusCode != http.StatusAccepted {
-			t.Errorf("the first request: status %d: %s", response.StatusCode, body)
+		p := programtest.Start(t, run, environ(url, "RATE_LIMIT", "1"))
+		if first := send(t, p, "key-rated"); first.Status != http.StatusAccepted {
+			t.Errorf("the first request: %v", first)
 		}
 		await.Progress(t, "two requests come within a second", func() (seen string, done bool) {
-			response, body := send(t, p, "key-rated")
-			return body, response.StatusCode == http.StatusTooManyRequests
+			got := send(t, p, "key-rated")
+			return got.Body, got.Status == http.StatusTooManyRequests
 		})
 	})
 
 	t.Run("REDIS_URL of a server that is away changes nothing", func(t *testing.T) {
-		setenv(t, url, "REDIS_URL", "redis://127.0.0.1:1")
-		p := programtest.Start(t, run)
-		_, first := send(t, p, "key-cached")
-		if response, again := send(t, p, "key-cached"); again != first || response.Header.Get("Idempotent-Replayed") != "true" {
-			t.Errorf("not the first answer: %s", again)
+		p := programtest.Start(t, run, environ(url, "REDIS_URL", "redis://127.0.0.1:1"))
+		first := send(t, p, "key-cached")
+		if again := send(t, p, "key-cached"); again.Body != first.Body || again.Header.Get("Idempotent-Replayed") != "true" {
+			t.Errorf("not the first answer: %v", again)
 		}
 	})
 
-	for variable, value := range map[string]string{"REDIS_URL": "localhost:6379", "HTTP_ADDR": "nonsense"} {
-		t.Run(variable+" that is no address is refused", func(t *testing.T) {
-			setenv(t, url, variable, value)
-			if refusal, _ := programtest.Refusal(t, run); !strings.HasPrefix(refusal, variable) {
-				t.Error(refusal)
-			}
-		})
-	}
-
 	t.Run("CORS_ORIGINS", func(t *testing.T) {
-		setenv(t, url, "CORS_ORIGINS", "https://shop.example")
-		p := programtest.Start(t, run)
+		p := programtest.Start(t, run, environ(url, "CORS_ORIGINS", "https://shop.example"))
 		for origin, want := range map[string]string{"https://shop.example": "https://shop.example", "https://other.example": ""} {
-			response, _ := p.Do(t, http.MethodGet, "/healthz", "", map[string]string{"Origin": origin})
+			response := p.Do(t, http.MethodGet, "/healthz", "", map[string]string{"Origin": origin})
 			if got := response.Header.Get("Access-Control-Allow-Origin"); got != want {
 				t.Errorf("%s: Access-Control-Allow-Origin is %q", origin, got)
 			}
 		}
 	})
+
+	for variable, value := range map[string]string{"REDIS_URL": "localhost:6379", "HTTP_ADDR": "nonsense"} {
+		t.Run(variable+" that is no address is refused", func(t *testing.T) {
+			if refusal, _ := programtest.Refusal(t, run, environ(url, variable, value)); !strings.HasPrefix(refusal, variable) {
+				t.Error(refusal)
+			}
+		})
+	}
 }
 
 // hold inserts a key in a transaction that lasts as long as the test.
@@ -205,18 +196,20 @@ values ('acme', 'POST /v1/charges', $1, 'another', 202, 'application/json', '{}'
 	}
 }
 
-func TestServers_thatAreRefused(t *testing.T) {
+func TestRun_refusesAServer(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		name  string
 		fsync bool
 		says  string
 	}{
-		{"a server that may lose commits", false, "fsync "},
-		{"a server without the role", true, "the database has no role payonce_api: run payonce migrate"},
+		{"that may lose commits", false, "fsync "},
+		{"without the role of the api", true, "the database has no role payonce_api: run payonce migrate"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			setenv(t, testdb.Server(t, local.Options{Fsync: test.fsync, InMemory: true}).URL("postgres"))
-			if refusal, _ := programtest.Refusal(t, run); !strings.HasPrefix(refusal, test.says) {
+			t.Parallel()
+			url := testdb.Server(t, local.Options{Fsync: test.fsync, InMemory: true}).URL("postgres")
+			if refusal, _ := programtest.Refusal(t, run, environ(url)); !strings.HasPrefix(refusal, test.says) {
 				t.Error(refusal)
 			}
 		})

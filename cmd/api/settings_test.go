@@ -12,6 +12,7 @@ import (
 const remote = "postgres://payonce:hunter2@db.example/payonce?sslmode=disable"
 
 func TestUnsafeSettingsAreRefused(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct{ name, variable, value string }{
 		{"an empty address of the database", "DATABASE_URL", ""},
 		{"a database that is no address", "DATABASE_URL", "postgres://payonce:hunter2@127.0.0.1:port/payonce"},
@@ -48,8 +49,8 @@ func TestUnsafeSettingsAreRefused(t *testing.T) {
 		{"plain text, perhaps", "ALLOW_PLAINTEXT", "perhaps"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			setenv(t, remote, test.variable, test.value)
-			refusal, log := programtest.Refusal(t, run)
+			t.Parallel()
+			refusal, log := programtest.Refusal(t, run, environ(remote, test.variable, test.value))
 			if !strings.Contains(refusal, test.variable) {
 				t.Errorf("the refusal does not name %s: %s", test.variable, refusal)
 			}
@@ -61,11 +62,11 @@ func TestUnsafeSettingsAreRefused(t *testing.T) {
 }
 
 func TestSettingsArePrintedWithSecretsHidden(t *testing.T) {
-	programtest.Setenv[settings](t, map[string]string{
+	t.Parallel()
+	_, log := programtest.Refusal(t, run, map[string]string{
 		"DATABASE_URL": remote, "IN_FLIGHT": "425",
 		"REDIS_URL": "redis://payonce:hunter2@127.0.0.1", "STRIPE_WEBHOOK_SECRET": "whsec_hunter2",
 	})
-	_, log := programtest.Refusal(t, run)
 	for _, want := range []string{
 		`"DATABASE_URL":"(hidden)"`, `"HTTP_ADDR":"127.0.0.1:8080"`, `"IDEMPOTENCY_RETENTION":"168h0m0s"`,
 		`"IDEMPOTENCY_KEY_MODE":"required"`, `"IN_FLIGHT":"425"`, `"IN_FLIGHT_WAIT":"250ms"`, `"ALLOW_PLAINTEXT":"false"`,
@@ -78,8 +79,8 @@ func TestSettingsArePrintedWithSecretsHidden(t *testing.T) {
 }
 
 func TestRun_needsADatabase(t *testing.T) {
-	programtest.Setenv[settings](t, nil)
-	if refusal, _ := programtest.Refusal(t, run); !strings.HasPrefix(refusal, "DATABASE_URL is not set") {
+	t.Parallel()
+	if refusal, _ := programtest.Refusal(t, run, nil); !strings.HasPrefix(refusal, "DATABASE_URL is not set") {
 		t.Error(refusal)
 	}
 }

@@ -32,7 +32,7 @@ func (c *demoCmd) Run(ctx context.Context) error {
 		Now:      time.Now,
 	}
 	if c.Running {
-		running, err := program.Load[demo.Running]()
+		running, err := program.Load[demo.Running](program.Environ())
 		if err != nil {
 			return err
 		}

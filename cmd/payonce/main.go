@@ -90,7 +90,7 @@ func onDatabase(ctx context.Context, command databaseCommand) error {
 			return err
 		}
 	}
-	env, err := program.Load[environment]()
+	env, err := program.Load[environment](program.Environ())
 	if err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func withProvider(run func(client *stripe.Client) error) error {
 	account, err := program.Load[struct {
 		SecretKey program.Secret `env:"STRIPE_SECRET_KEY"`
 		APIBase   string         `env:"STRIPE_API_BASE"`
-	}]()
+	}](program.Environ())
 	if err != nil {
 		return err
 	}

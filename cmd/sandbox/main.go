@@ -13,7 +13,7 @@ import (
 )
 
 func main() {
-	os.Exit(program.Main(os.Stderr, "sandbox", func(ctx context.Context, log *slog.Logger) error {
-		return sandbox.Run(ctx, log, time.Now)
+	os.Exit(program.Main(os.Stderr, "sandbox", func(ctx context.Context, log *slog.Logger, environ map[string]string) error {
+		return sandbox.Run(ctx, log, environ, time.Now)
 	}))
 }

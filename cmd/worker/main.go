@@ -1,17 +1,11 @@
-// Command worker carries accepted charges through their steps.
+// Command worker processes accepted charges: outbox to inbox by Watermill, inbox to the steps
+// of fulfillment, and the ledger to its projections.
 package main
 
 import (
-	"context"
-	"log/slog"
 	"os"
-	"time"
 
 	"github.com/payonce/payonce/internal/program"
 )
 
-func main() {
-	os.Exit(program.Main(os.Stderr, "worker", func(ctx context.Context, log *slog.Logger) error {
-		return run(ctx, log, time.Now)
-	}))
-}
+func main() { os.Exit(program.Main(os.Stderr, "worker", run)) }

@@ -17,7 +17,7 @@ import (
 )
 
 // meter makes the program's metrics, which watch adds the database to.
-func meter(log *slog.Logger, now func() time.Time) *telemetry.Worker {
+func meter(log *slog.Logger) *telemetry.Worker {
 	ends := make([]string, 0, len(inbox.Ends()))
 	for _, end := range inbox.Ends() {
 		ends = append(ends, string(end))
@@ -26,7 +26,7 @@ func meter(log *slog.Logger, now func() time.Time) *telemetry.Worker {
 	for _, r := range (&fulfillment.Fulfillment{}).Receivers() {
 		receivers = append(receivers, r.Name)
 	}
-	return telemetry.NewWorker(telemetry.Config{Now: now, Log: log}, telemetry.Names{
+	return telemetry.NewWorker(telemetry.Config{Now: time.Now, Log: log}, telemetry.Names{
 		Receivers: receivers,
 		Ends:      ends,
 		Steps:     fulfillment.Steps(),

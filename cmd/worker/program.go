@@ -42,9 +42,9 @@ const (
 	callTimeout = 10 * time.Second // of one provider call or webhook
 )
 
-// run works until ctx ends. now dates the signatures of webhooks.
-func run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
-	settings, err := program.Load[Settings]()
+// run works until ctx ends.
+func run(ctx context.Context, log *slog.Logger, environ map[string]string) error {
+	settings, err := program.Load[Settings](environ)
 	if err != nil {
 		return err
 	}
@@ -52,13 +52,13 @@ func run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		return err
 	}
 	program.LogSettings(log, settings)
-	traces, log, err := program.Traces(ctx, log, application)
+	traces, log, err := program.Traces(ctx, log, environ, application)
 	if err != nil {
 		return err
 	}
 	defer traces.Close(ctx)
-	metrics := meter(log, now)
-	services, err := settings.services(metrics, traces, now)
+	metrics := meter(log)
+	services, err := settings.services(metrics, traces)
 	if err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ func run(ctx context.Context, log *slog.Logger, now func() time.Time) error {
 		log.ErrorContext(ctx, "not receiving", "reason", why)
 	}
 
-	ready := program.NewReadiness(db, now, restored)
+	ready := program.NewReadiness(db, time.Now, restored)
 	defer ready.Close()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {

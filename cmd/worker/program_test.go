@@ -16,10 +16,9 @@ import (
 	"github.com/payonce/payonce/ledger"
 )
 
-// setenv sets the environment of a worker: a database, a provider that is away, any port,
+// environ is the environment of a worker: a database, a provider that is away, any port,
 // and pairs of other settings.
-func setenv(t *testing.T, url string, pairs ...string) {
-	t.Helper()
+func environ(url string, pairs ...string) map[string]string {
 	variables := map[string]string{
 		"DATABASE_URL": url, "HTTP_ADDR": "127.0.0.1:0",
 		"STRIPE_SECRET_KEY": "sk_test_hunter2", "STRIPE_API_BASE": "http://127.0.0.1:1",
@@ -27,28 +26,28 @@ func setenv(t *testing.T, url string, pairs ...string) {
 	for i := 0; i < len(pairs); i += 2 {
 		variables[pairs[i]] = pairs[i+1]
 	}
-	programtest.Setenv[Settings](t, variables)
+	return variables
 }
 
-func mustBeRefused(t *testing.T, says string) {
+func mustBeRefused(t *testing.T, environ map[string]string, says string) {
 	t.Helper()
-	if refusal, _ := programtest.Refusal(t, run); !strings.Contains(refusal, says) {
+	if refusal, _ := programtest.Refusal(t, run, environ); !strings.Contains(refusal, says) {
 		t.Error(refusal)
 	}
 }
 
 func TestRun(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
+	t.Parallel()
 	server := testdb.Server(t, local.Options{Fsync: true, InMemory: true})
 	url := testdb.Migrated(t, server, "service")
 	db := testdb.Connect(t, url)
 
 	t.Run("it is ready until it is told to stop", func(t *testing.T) {
-		setenv(t, url)
-		p := programtest.Start(t, run)
+		p := programtest.Start(t, run, environ(url))
 		for _, path := range []string{"/healthz", "/readyz"} {
-			if status, body := p.Get(t, path); status != http.StatusOK {
-				t.Errorf("%s: status %d: %s", path, status, body)
+			if got := p.Get(t, path); got.Status != http.StatusOK {
+				t.Errorf("%s: %v", path, got)
 			}
 		}
 	})
@@ -62,8 +61,7 @@ select 'acme', 'POST /v1/charges', n::text, '', 202, 'application/json', '{}', c
 		if err := db.Commit(t.Context(), b); err != nil {
 			t.Fatal(err)
 		}
-		setenv(t, url)
-		p := programtest.Start(t, run)
+		p := programtest.Start(t, run, environ(url))
 		await.RowWith(t, db, p.Log.String, `select count(*) = 0 from idempotency_keys where body is not null`)
 	})
 	t.Run("a charge comes into the list", func(t *testing.T) {
@@ -74,24 +72,21 @@ select 'acme', 'POST /v1/charges', n::text, '', 202, 'application/json', '{}', c
 		if err := errors.Join(err, db.Commit(t.Context(), b)); err != nil {
 			t.Fatal(err)
 		}
-		setenv(t, url)
-		p := programtest.Start(t, run)
+		p := programtest.Start(t, run, environ(url))
 		await.RowWith(t, db, p.Log.String, `select count(*) = 1 from charge_list where charge_id = 'ch_1'`)
 	})
 	t.Run("a database without the schema is refused", func(t *testing.T) {
 		if err := server.CreateDatabase(t.Context(), "bare"); err != nil {
 			t.Fatal(err)
 		}
-		setenv(t, server.URL("bare"))
-		mustBeRefused(t, "payonce migrate")
+		mustBeRefused(t, environ(server.URL("bare")), "payonce migrate")
 	})
 	t.Run("an address that cannot be listened on is refused", func(t *testing.T) {
-		setenv(t, url, "HTTP_ADDR", "nonsense")
-		mustBeRefused(t, "HTTP_ADDR nonsense")
+		mustBeRefused(t, environ(url, "HTTP_ADDR", "nonsense"), "HTTP_ADDR nonsense")
 	})
 }
 
 func TestRun_refusesAServerThatMayLoseCommits(t *testing.T) {
-	setenv(t, testdb.Server(t, local.Options{InMemory: true}).URL("postgres"))
-	mustBeRefused(t, "fsync is off")
+	t.Parallel()
+	mustBeRefused(t, environ(testdb.Server(t, local.Options{InMemory: true}).URL("postgres")), "fsync is off")
 }

@@ -67,9 +67,8 @@ func (s Settings) providerHost() string {
 	return "api.stripe.com"
 }
 
-// services are the clients of the external services that steps call. now dates the
-// signatures of webhooks.
-func (s Settings) services(metrics *telemetry.Worker, traces *telemetry.Traces, now func() time.Time) (fulfillment.Services, error) {
+// services are the clients of the external services that steps call.
+func (s Settings) services(metrics *telemetry.Worker, traces *telemetry.Traces) (fulfillment.Services, error) {
 	provider, err := stripe.New(stripe.Config{
 		SecretKey: s.StripeSecretKey.Reveal(), Base: s.StripeAPIBase, Timeout: callTimeout,
 		Observe: observeProvider(metrics, traces, s.providerHost()),
@@ -77,7 +76,7 @@ func (s Settings) services(metrics *telemetry.Worker, traces *telemetry.Traces, 
 	return fulfillment.Services{
 		Provider: provider,
 		Webhooks: webhook.New(webhook.Config{
-			AllowCIDRs: s.WebhookAllowCIDRs, Timeout: callTimeout, Observe: traces.Delivering, Now: now,
+			AllowCIDRs: s.WebhookAllowCIDRs, Timeout: callTimeout, Observe: traces.Delivering, Now: time.Now,
 		}),
 	}, err
 }

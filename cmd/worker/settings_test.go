@@ -11,6 +11,7 @@ import (
 const remote = "postgres://payonce:hunter2@db.example/payonce?sslmode=disable"
 
 func TestUnsafeSettingsAreRefused(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct{ name, variable, value string }{
 		{"no database", "DATABASE_URL", ""},
 		{"a database over a network in plain text", "DATABASE_URL", remote},
@@ -39,8 +40,8 @@ func TestUnsafeSettingsAreRefused(t *testing.T) {
 		{"plain text, perhaps", "ALLOW_PLAINTEXT", "perhaps"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			setenv(t, remote, test.variable, test.value)
-			refusal, log := programtest.Refusal(t, run)
+			t.Parallel()
+			refusal, log := programtest.Refusal(t, run, environ(remote, test.variable, test.value))
 			if !strings.Contains(refusal, test.variable) {
 				t.Errorf("the refusal does not name %s: %s", test.variable, refusal)
 			}
@@ -52,11 +53,11 @@ func TestUnsafeSettingsAreRefused(t *testing.T) {
 }
 
 func TestSettingsArePrintedWithSecretsHidden(t *testing.T) {
-	programtest.Setenv[Settings](t, map[string]string{
+	t.Parallel()
+	_, log := programtest.Refusal(t, run, map[string]string{
 		"DATABASE_URL": remote, "STRIPE_SECRET_KEY": "sk_test_hunter2",
 		"STRIPE_API_BASE": "http://127.0.0.1:8090", "WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8,10.0.0.0/8",
 	})
-	_, log := programtest.Refusal(t, run)
 	for _, want := range []string{
 		`"DATABASE_URL":"(hidden)"`, `"STRIPE_SECRET_KEY":"(hidden)"`, `"STRIPE_API_BASE":"http://127.0.0.1:8090"`,
 		`"HTTP_ADDR":"127.0.0.1:8081"`, `"WORKER_CONCURRENCY":"256"`, `"LEASE":"3s"`, `"MAX_ATTEMPTS":"12"`,
@@ -70,13 +71,12 @@ func TestSettingsArePrintedWithSecretsHidden(t *testing.T) {
 }
 
 func TestALiveKeyIsNotSentInPlainText(t *testing.T) {
-	setenv(t, remote, "STRIPE_SECRET_KEY", "sk_live_hunter2", "STRIPE_API_BASE", "http://api.example")
-	mustBeRefused(t, "set STRIPE_API_BASE to an https:// origin")
+	t.Parallel()
+	mustBeRefused(t, environ(remote, "STRIPE_SECRET_KEY", "sk_live_hunter2", "STRIPE_API_BASE", "http://api.example"), "set STRIPE_API_BASE to an https:// origin")
 }
 
 func TestRun_needsADatabaseAndAKeyOfTheProvider(t *testing.T) {
-	programtest.Setenv[Settings](t, map[string]string{"STRIPE_SECRET_KEY": "sk_test_hunter2"})
-	mustBeRefused(t, "DATABASE_URL is not set")
-	programtest.Setenv[Settings](t, map[string]string{"DATABASE_URL": remote})
-	mustBeRefused(t, "STRIPE_SECRET_KEY is not set")
+	t.Parallel()
+	mustBeRefused(t, map[string]string{"STRIPE_SECRET_KEY": "sk_test_hunter2"}, "DATABASE_URL is not set")
+	mustBeRefused(t, map[string]string{"DATABASE_URL": remote}, "STRIPE_SECRET_KEY is not set")
 }

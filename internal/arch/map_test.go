@@ -142,7 +142,7 @@ type thirdParty struct{ path, packages, why string }
 
 var thirdParties = []thirdParty{
 	{
-		"github.com/labstack", "internal/httpapi",
+		"github.com/labstack", "cmd/api internal/httpapi",
 		"a package that takes an echo.Context can be reached by HTTP only",
 	},
 	{

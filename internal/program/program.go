@@ -49,9 +49,13 @@ func CollectSeldom() {
 	}
 }
 
-// Main runs a program until it ends or is told to stop, and returns its exit
-// code.
-func Main(stderr io.Writer, name string, run func(context.Context, *slog.Logger) error) int {
+// Run is a program. It works until ctx ends, with the settings of environ, and returns nil.
+// Its error is the sentence that an operator reads.
+type Run = func(ctx context.Context, log *slog.Logger, environ map[string]string) error
+
+// Main runs a program with the variables of the process until it ends or is told to stop,
+// and returns its exit code.
+func Main(stderr io.Writer, name string, run Run) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	log := Logger(stderr, name)
@@ -63,9 +67,9 @@ func Main(stderr io.Writer, name string, run func(context.Context, *slog.Logger)
 	return 0
 }
 
-func bounded(ctx context.Context, log *slog.Logger, limit time.Duration, run func(context.Context, *slog.Logger) error) error {
+func bounded(ctx context.Context, log *slog.Logger, limit time.Duration, run Run) error {
 	ended := make(chan error, 1)
-	go func() { ended <- run(ctx, log) }()
+	go func() { ended <- run(ctx, log, Environ()) }()
 	select {
 	case err := <-ended:
 		return err
@@ -153,8 +157,8 @@ func serve(ctx context.Context, log *slog.Logger, addr string, server *http.Serv
 // Traces starts tracing as OpenTelemetry's own settings say, and returns a logger
 // whose lines name their traces. Without these settings there are no traces, and the
 // logger is the same.
-func Traces(ctx context.Context, log *slog.Logger, service string) (*telemetry.Traces, *slog.Logger, error) {
-	settings, err := Load[telemetry.TraceSettings]()
+func Traces(ctx context.Context, log *slog.Logger, environ map[string]string, service string) (*telemetry.Traces, *slog.Logger, error) {
+	settings, err := Load[telemetry.TraceSettings](environ)
 	if err != nil {
 		return nil, nil, err
 	}

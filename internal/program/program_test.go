@@ -44,7 +44,7 @@ func TestMain_returnsTheExitCode(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			lines := &await.Log{}
-			code := program.Main(lines, "sample", func(context.Context, *slog.Logger) error { return test.err })
+			code := program.Main(lines, "sample", func(context.Context, *slog.Logger, map[string]string) error { return test.err })
 			if code != test.code {
 				t.Errorf("exit code %d, want %d", code, test.code)
 			}
@@ -66,7 +66,7 @@ func TestMain_returnsTheExitCode(t *testing.T) {
 	t.Run("a signal stops it", func(t *testing.T) {
 		t.Parallel()
 		for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
-			code := program.Main(io.Discard, "sample", func(ctx context.Context, _ *slog.Logger) error {
+			code := program.Main(io.Discard, "sample", func(ctx context.Context, _ *slog.Logger, _ map[string]string) error {
 				if err := syscall.Kill(os.Getpid(), sig); err != nil {
 					return err
 				}
@@ -225,7 +225,7 @@ func TestMain_endsAProgramThatDoesNotStop(t *testing.T) {
 		log, lines := logger()
 		hung := make(chan struct{})
 		defer close(hung)
-		err := program.Bounded(ctx, log, time.Millisecond, func(context.Context, *slog.Logger) error {
+		err := program.Bounded(ctx, log, time.Millisecond, func(context.Context, *slog.Logger, map[string]string) error {
 			<-hung
 			return nil
 		})
@@ -239,7 +239,7 @@ func TestMain_endsAProgramThatDoesNotStop(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		log, _ := logger()
 		broken := errors.New("broken")
-		err := program.Bounded(ctx, log, time.Hour, func(ctx context.Context, _ *slog.Logger) error {
+		err := program.Bounded(ctx, log, time.Hour, func(ctx context.Context, _ *slog.Logger, _ map[string]string) error {
 			stop()
 			<-ctx.Done()
 			return broken
@@ -263,7 +263,7 @@ func TestMain_collectsSeldomUnlessGOGCIsSet(t *testing.T) {
 			t.Setenv("GOGC", test.gogc)
 			found := debug.SetGCPercent(test.before)
 			defer debug.SetGCPercent(found)
-			program.Main(io.Discard, "sample", func(context.Context, *slog.Logger) error { return nil })
+			program.Main(io.Discard, "sample", func(context.Context, *slog.Logger, map[string]string) error { return nil })
 			if got := debug.SetGCPercent(test.before); got != test.want {
 				t.Errorf("it is %d, want %d", got, test.want)
 			}

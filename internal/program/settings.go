@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -37,11 +38,14 @@ func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 // Format hides the secret from every verb of package fmt.
 func (s Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, s.String()) }
 
-// Load parses the environment into T, whose fields carry the tags of
+// Environ returns the variables of the process.
+func Environ() map[string]string { return env.ToMap(os.Environ()) }
+
+// Load parses an environment into T, whose fields carry the tags of
 // github.com/caarlos0/env. Fields tagged `oneof:"a|b"` take only those words. Its error
 // is one sentence that names the variable and says what it needs.
-func Load[T any]() (T, error) {
-	settings, err := env.ParseAs[T]()
+func Load[T any](environ map[string]string) (T, error) {
+	settings, err := env.ParseAsWithOptions[T](env.Options{Environment: environ})
 	if err != nil {
 		return settings, sentence(err, reflect.TypeFor[T]())
 	}

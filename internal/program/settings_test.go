@@ -30,11 +30,10 @@ type settings struct {
 }
 
 func TestLoad(t *testing.T) {
+	t.Parallel()
 	t.Run("reads the environment, and has defaults where it is silent", func(t *testing.T) {
-		t.Setenv("CONFIG_URL", hidden)
-		t.Setenv("CONFIG_MODE", "425")
-		t.Setenv("CONFIG_CIDRS", "10.0.0.0/8,192.168.0.0/16")
-		got, err := program.Load[settings]()
+		t.Parallel()
+		got, err := program.Load[settings](map[string]string{"CONFIG_URL": hidden, "CONFIG_MODE": "425", "CONFIG_CIDRS": "10.0.0.0/8,192.168.0.0/16"})
 		want := settings{
 			Address: "127.0.0.1:8080", URL: hidden, Mode: "425", Lease: 3 * time.Second, Tries: 12,
 			CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("192.168.0.0/16")},
@@ -47,8 +46,9 @@ func TestLoad(t *testing.T) {
 		}
 	})
 
+	const unset = "unset"
 	for _, test := range []struct{ name, variable, value, want string }{
-		{"what must be set and is not", "CONFIG_LEASE", "3s", "CONFIG_URL is not set: the program cannot start without it"},
+		{"what must be set and is not", "CONFIG_URL", unset, "CONFIG_URL is not set: the program cannot start without it"},
 		{"what must be set and is empty", "CONFIG_URL", "", "CONFIG_URL is empty: the program cannot start without it"},
 		{"a word that is none of those allowed", "CONFIG_MODE", "never", `CONFIG_MODE is "never": set it to one of wait, 409, 425`},
 		{"a word in other letters", "CONFIG_MODE", "Wait", `CONFIG_MODE is "Wait": set it to one of wait, 409, 425`},
@@ -58,11 +58,12 @@ func TestLoad(t *testing.T) {
 		{"a network after a blank", "CONFIG_CIDRS", "10.0.0.0/8, 192.0.2.7/32", `CONFIG_CIDRS cannot be read, set it to networks such as 10.0.0.0/8,192.0.2.7/32, without blanks: netip.ParsePrefix(" 192.0.2.7/32"): ParseAddr(" 192.0.2.7"): unexpected character (at " 192.0.2.7")`},
 	} {
 		t.Run("refuses in one sentence "+test.name, func(t *testing.T) {
-			if test.variable != "CONFIG_LEASE" || test.value != "3s" {
-				t.Setenv("CONFIG_URL", hidden)
+			t.Parallel()
+			environ := map[string]string{"CONFIG_URL": hidden, test.variable: test.value}
+			if test.value == unset {
+				delete(environ, test.variable)
 			}
-			t.Setenv(test.variable, test.value)
-			_, err := program.Load[settings]()
+			_, err := program.Load[settings](environ)
 			if err == nil || err.Error() != test.want {
 				t.Errorf("it says %q, want %q", err, test.want)
 			}

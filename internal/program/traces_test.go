@@ -17,19 +17,19 @@ func TestTraces(t *testing.T) {
 		}
 	}
 	log := slog.New(slog.DiscardHandler)
-	if traces, same, err := program.Traces(t.Context(), log, "payonce-test"); traces != nil || same != log || err != nil {
+	if traces, same, err := program.Traces(t.Context(), log, program.Environ(), "payonce-test"); traces != nil || same != log || err != nil {
 		t.Errorf("no setting asks for traces, and there are %v, %v, %v", traces, same, err)
 	}
 	t.Run("an exporter that there is not refuses the start", func(t *testing.T) {
 		t.Setenv("OTEL_TRACES_EXPORTER", "console")
-		_, _, err := program.Traces(t.Context(), log, "payonce-test")
+		_, _, err := program.Traces(t.Context(), log, program.Environ(), "payonce-test")
 		if err == nil || err.Error() != `OTEL_TRACES_EXPORTER is "console": set it to otlp or to none` {
 			t.Errorf("refused with %v", err)
 		}
 	})
 	t.Run("an address is enough", func(t *testing.T) {
 		t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
-		traces, other, err := program.Traces(t.Context(), log, "payonce-test")
+		traces, other, err := program.Traces(t.Context(), log, program.Environ(), "payonce-test")
 		if traces == nil || other == log || err != nil {
 			t.Fatalf("%v, %v, %v", traces, other, err)
 		}
@@ -39,13 +39,13 @@ func TestTraces(t *testing.T) {
 		t.Setenv("OTEL_TRACES_EXPORTER", "OTLP")
 		t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "GRPC")
 		t.Setenv("OTEL_TRACES_SAMPLER", "ParentBased_Always_On")
-		traces, _, err := program.Traces(t.Context(), log, "payonce-test")
+		traces, _, err := program.Traces(t.Context(), log, program.Environ(), "payonce-test")
 		if traces == nil || err != nil {
 			t.Fatalf("%v, %v", traces, err)
 		}
 		traces.Close(t.Context())
 		t.Setenv("OTEL_TRACES_EXPORTER", "None")
-		if traces, _, err := program.Traces(t.Context(), log, "payonce-test"); traces != nil || err != nil {
+		if traces, _, err := program.Traces(t.Context(), log, program.Environ(), "payonce-test"); traces != nil || err != nil {
 			t.Errorf("no setting asks for traces, and there are %v, %v", traces, err)
 		}
 	})
@@ -66,7 +66,7 @@ func TestTraces(t *testing.T) {
 		t.Run("a queue that cannot be refuses the start: "+c[0]+"="+c[1], func(t *testing.T) {
 			t.Setenv("OTEL_TRACES_EXPORTER", "otlp")
 			t.Setenv(c[0], c[1])
-			traces, _, err := program.Traces(t.Context(), log, "payonce-test")
+			traces, _, err := program.Traces(t.Context(), log, program.Environ(), "payonce-test")
 			traces.Close(t.Context())
 			if err == nil || !strings.HasPrefix(err.Error(), c[0]+" is no number between ") {
 				t.Errorf("refused with %v", err)

@@ -31,7 +31,6 @@ const (
 	quarantineRetention = 90 * 24 * time.Hour
 )
 
-// Package retention removes what has expired.
 // Janitor removes what has expired. Each worker has one, of which one is at work
 // at a time.
 type Janitor struct {

@@ -21,11 +21,11 @@ type settings struct {
 	ShopWebhookSecret   program.Secret `env:"SHOP_WEBHOOK_SECRET"`
 }
 
-// Run is the program: it reads its settings, migrates its database, serves until
+// Run is the program: it reads its settings from environ, migrates its database, serves until
 // ctx ends, finishes the requests in flight and returns nil. Its error is the
 // sentence with which it refuses to start, or what broke it.
-func Run(ctx context.Context, logger *slog.Logger, now func() time.Time) error {
-	conf, err := program.Load[settings]()
+func Run(ctx context.Context, logger *slog.Logger, environ map[string]string, now func() time.Time) error {
+	conf, err := program.Load[settings](environ)
 	if err != nil {
 		return err
 	}

@@ -31,7 +31,7 @@ const childVariable = "PAYONCE_SANDBOX_CHILD"
 func child() {
 	logger := program.Logger(os.Stderr, "sandbox")
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	err := sandbox.Run(ctx, logger, time.Now)
+	err := sandbox.Run(ctx, logger, program.Environ(), time.Now)
 	stop()
 	if err != nil {
 		logger.Error(err.Error()) //nolint:sloglint // as the program says it

@@ -80,7 +80,11 @@ func Server(tb testing.TB, o local.Options) *local.Server {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	atEnd(tb, func(context.Context) error { return s.Close() })
+	tb.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
 	return s
 }
 

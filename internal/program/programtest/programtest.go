@@ -4,21 +4,14 @@ package programtest
 import (
 	"context"
 	"io"
-	"log/slog"
 	"net/http"
-	"os"
-	"reflect"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/program"
 )
-
-// Run is a program as its main function calls it: it ends with ctx.
-type Run func(ctx context.Context, log *slog.Logger, now func() time.Time) error
 
 // Running is a program that was started.
 type Running struct {
@@ -30,12 +23,12 @@ type Running struct {
 	Stop func()
 }
 
-// Start runs a program with the settings of the environment, and returns when it listens.
-func Start(t *testing.T, run Run) *Running {
+// Start runs a program and returns when it listens.
+func Start(t *testing.T, run program.Run, environ map[string]string) *Running {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	r, ended := &Running{Log: &await.Log{}}, make(chan error, 1)
-	go func() { ended <- run(ctx, program.Logger(r.Log, "test"), time.Now) }()
+	go func() { ended <- run(ctx, program.Logger(r.Log, "test"), environ) }()
 	r.Stop = sync.OnceFunc(func() {
 		cancel()
 		if err := await.Receive(t, "the end of the program", ended); err != nil {
@@ -58,51 +51,39 @@ func Start(t *testing.T, run Run) *Running {
 }
 
 // Refusal runs a program that must not start, and returns its error and its log.
-func Refusal(t *testing.T, run Run) (refusal, log string) {
+func Refusal(t *testing.T, run program.Run, environ map[string]string) (refusal, log string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), await.Stall)
 	defer cancel()
 	lines := &await.Log{}
-	err := run(ctx, program.Logger(lines, "test"), time.Now)
+	err := run(ctx, program.Logger(lines, "test"), environ)
 	if err == nil || ctx.Err() != nil {
 		t.Fatalf("the program is not refused: %v\n%s", err, lines)
 	}
 	return err.Error(), lines.String()
 }
 
-// Setenv sets variables and unsets the other settings of a program, until the test ends.
-// Settings is the type that program.Load fills.
-func Setenv[Settings any](t *testing.T, variables map[string]string) {
-	t.Helper()
-	for field := range reflect.TypeFor[Settings]().Fields() {
-		name, _, _ := strings.Cut(field.Tag.Get("env"), ",")
-		if name == "" {
-			continue
-		}
-		t.Setenv(name, variables[name])
-		if _, set := variables[name]; !set {
-			if err := os.Unsetenv(name); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+// Response is a response that was read.
+type Response struct {
+	Status int
+	Header http.Header
+	Body   string
 }
 
 // Get requests a path of a program.
-func (r *Running) Get(t *testing.T, path string) (status int, body string) {
+func (r *Running) Get(t *testing.T, path string) Response {
 	t.Helper()
-	response, body := r.Do(t, http.MethodGet, path, "", nil)
-	return response.StatusCode, body
+	return r.Do(t, http.MethodGet, path, "", nil)
 }
 
 // Do sends a request to a program, on a connection of its own.
-func (r *Running) Do(t *testing.T, method, path, body string, header map[string]string) (*http.Response, string) {
+func (r *Running) Do(t *testing.T, method, path, body string, header map[string]string) Response {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, r.URL+path, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
-	request.GetBody = nil // a request that is sent twice is the test's decision
+	request.GetBody = nil // whether a request is sent twice is the test's decision
 	for name, value := range header {
 		request.Header.Set(name, value)
 	}
@@ -116,5 +97,5 @@ func (r *Running) Do(t *testing.T, method, path, body string, header map[string]
 	if err != nil {
 		t.Fatal(err)
 	}
-	return response, string(text)
+	return Response{response.StatusCode, response.Header, string(text)}
 }
