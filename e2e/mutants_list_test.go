@@ -252,11 +252,11 @@ func mutants() []mutant {
 		{
 			"a commit is told from its last statement, not from its end",
 			[]edit{{
-				"internal/postgres/commit.go", "	return outcome(closeCommit(u.ctx, conn, conn.SendBatch(u.ctx, b)))", `	results := conn.SendBatch(u.ctx, b)
+				"internal/postgres/commit.go", "	return closeCommit(u.ctx, conn, conn.SendBatch(u.ctx, b))", `	results := conn.SendBatch(u.ctx, b)
 	defer results.Close()
 	for range b.Len() {
 		if _, err := results.Exec(); err != nil {
-			return outcome(err)
+			return marked(err)
 		}
 	}
 	return nil`,
@@ -281,7 +281,7 @@ func mutants() []mutant {
 		},
 		{
 			"who shares a transaction writes as the tenant before",
-			[]edit{{"internal/postgres/committer.go", "		b.Queue(setMerchant, tenant)\n", ""}},
+			[]edit{{"internal/postgres/committer.go", "		QueueTenant(b, tenant)\n", ""}},
 			byTest("./internal/postgres", "TestTenantsOfOneTransaction", "written (-want +got)"),
 		},
 		{
@@ -299,7 +299,7 @@ func mutants() []mutant {
 		},
 		{
 			"reads that share a round trip are all the first tenant's",
-			[]edit{{"idempotency/store.go", "postgres.As(scope), readStates", "postgres.As(keys[0].Scope), readStates"}},
+			[]edit{{"idempotency/store.go", "QueueTenant(b, scope)", "QueueTenant(b, keys[0].Scope)"}},
 			byTest("./idempotency", "TestKeyReader", "found false"),
 		},
 		{

@@ -2,7 +2,6 @@ package idempotency
 
 import (
 	"context"
-	"errors"
 
 	"github.com/payonce/payonce/internal/postgres"
 )
@@ -99,9 +98,9 @@ func (r Receiver) resultOf(err error) Commit {
 		return CommitTaken
 	case r.Lost != nil && r.Lost(err):
 		return CommitLost
-	case errors.Is(err, postgres.ErrUnknown), errors.Is(err, postgres.ErrNotCommitted):
-		return CommitFailed
-	case postgres.IsTransient(err):
+	}
+	switch postgres.OutcomeOf(err) {
+	case postgres.Locked, postgres.Contended:
 		return CommitLocked
 	default:
 		return CommitFailed

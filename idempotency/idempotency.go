@@ -218,13 +218,15 @@ func (r Receiver) receive(ctx context.Context, key Key, request Request, work Wo
 		case CommitLocked, CommitFailed:
 			// If the commit became durable, the key has the answer. If it is still in
 			// flight, the same batch waits for it.
-			if !errors.Is(err, postgres.ErrUnknown) && !postgres.IsTransient(err) {
+			switch outcome := postgres.OutcomeOf(err); {
+			case outcome == postgres.Unknown:
+				unknown = true
+				failures++
+			case !outcome.MayPass():
 				return Outcome{}, errorAfter(unknown, err)
-			}
-			if !postgres.IsLockTimeout(err) {
+			case outcome != postgres.Locked:
 				failures++
 			}
-			unknown = unknown || errors.Is(err, postgres.ErrUnknown)
 		}
 		last = err
 	}

@@ -53,7 +53,7 @@ func IsTaken(err error) bool { return postgres.Constraint(err) == onceConstraint
 // so a lock of the work itself is told apart.
 func isInFlight(err error) bool {
 	refusal, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && postgres.IsLockTimeout(err) && strings.Contains(refusal.Where, onceConstraint)
+	return ok && postgres.OutcomeOf(err) == postgres.Locked && strings.Contains(refusal.Where, onceConstraint)
 }
 
 // Writes are the statements of this package that may share a commit.
@@ -146,10 +146,10 @@ func ReadKey(ctx context.Context, q Querier, key Key) (KeyState, error) {
 // readKeys is ReadKey for many keys of one scope.
 func readKeys(ctx context.Context, q Querier, sql string, keys []Key) ([]KeyState, error) {
 	states, each := statesOf(keys)
-	read := readStates(&keys[0].Scope, each)
-	rows, err := q.Query(ctx, sql, read.Args...)
+	args, scan := readStates(&keys[0].Scope, each)
+	rows, err := q.Query(ctx, sql, args...)
 	if err == nil {
-		err = read.Rows(rows)
+		err = scan(rows)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read idempotency keys: %w", err)
@@ -167,34 +167,35 @@ func statesOf(keys []Key) (states []KeyState, each []*KeyState) {
 	return states, each
 }
 
-// ReadKeys reads the states of keys along with other statements of a round trip
-// (DB.Read). Their scope becomes the merchant that is set there.
-func ReadKeys(states []*KeyState) postgres.Read { return readStates(nil, states) }
+// QueueKeys queues the read of the states of keys (DB.Read). Their scope becomes the
+// merchant that the batch has set before.
+func QueueKeys(b *pgx.Batch, states []*KeyState) { queueStates(b, nil, states) }
 
-// readStates reads the states of keys of one scope; of the merchant that is set if it is
-// nil.
-func readStates(scope *string, states []*KeyState) postgres.Read {
+func queueStates(b *pgx.Batch, scope *string, states []*KeyState) {
+	args, scan := readStates(scope, states)
+	b.Queue(selectKeys, args...).Query(scan)
+}
+
+// readStates returns the arguments of selectKeys, and what scans its rows into the states
+// of keys of one scope; of the merchant that is set if it is nil.
+func readStates(scope *string, states []*KeyState) (args []any, scan func(pgx.Rows) error) {
 	operations, values := make([]string, len(states)), make([]string, len(states))
 	for i, s := range states {
 		operations[i], values[i] = s.Key.Operation, s.Key.Value
 	}
-	return postgres.Read{
-		SQL:  selectKeys,
-		Args: []any{scope, operations, values},
-		Rows: func(rows pgx.Rows) error {
-			var n int
-			var s KeyState
-			_, err := pgx.ForEachRow(rows, []any{
-				&n, &s.Key.Scope, &s.Now, &s.Found, &s.Record.Fingerprint, &s.Record.Canonical,
-				&s.Record.StatusCode, &s.Record.ContentType, &s.Record.Location, &s.Record.Body,
-				&s.Record.ExpiresAt, &s.Record.Expired, &s.replicates,
-			}, func() error {
-				s.Key.Operation, s.Key.Value = operations[n-1], values[n-1]
-				*states[n-1] = s
-				return nil
-			})
-			return err
-		},
+	return []any{scope, operations, values}, func(rows pgx.Rows) error {
+		var n int
+		var s KeyState
+		_, err := pgx.ForEachRow(rows, []any{
+			&n, &s.Key.Scope, &s.Now, &s.Found, &s.Record.Fingerprint, &s.Record.Canonical,
+			&s.Record.StatusCode, &s.Record.ContentType, &s.Record.Location, &s.Record.Body,
+			&s.Record.ExpiresAt, &s.Record.Expired, &s.replicates,
+		}, func() error {
+			s.Key.Operation, s.Key.Value = operations[n-1], values[n-1]
+			*states[n-1] = s
+			return nil
+		})
+		return err
 	}
 }
 
@@ -213,11 +214,12 @@ func NewKeyReader(db *postgres.DB, most int) *KeyReader {
 		for _, s := range each {
 			scopes[s.Key.Scope] = append(scopes[s.Key.Scope], s)
 		}
-		var reads []postgres.Read
+		b := &pgx.Batch{}
 		for scope, states := range scopes {
-			reads = append(reads, postgres.As(scope), readStates(&scope, states))
+			postgres.QueueTenant(b, scope)
+			queueStates(b, &scope, states)
 		}
-		return states, db.Read(ctx, reads...)
+		return states, db.Read(ctx, b)
 	})}
 }
 

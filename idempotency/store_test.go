@@ -204,7 +204,10 @@ func TestReceive_usesAKnownStateOfItsKeyAlone(t *testing.T) {
 		t.Helper()
 		request, beside := theRequest(), idempotency.KeyState{Key: idempotency.Key{Operation: "beside", Value: "it"}}
 		request.Known.Key = idempotency.Key{Scope: "whatever is said here", Operation: key.Operation, Value: key.Value}
-		if err := db.Read(t.Context(), postgres.As(key.Scope), idempotency.ReadKeys([]*idempotency.KeyState{&beside, &request.Known})); err != nil {
+		b := &pgx.Batch{}
+		postgres.QueueTenant(b, key.Scope)
+		idempotency.QueueKeys(b, []*idempotency.KeyState{&beside, &request.Known})
+		if err := db.Read(t.Context(), b); err != nil {
 			t.Fatal(err)
 		}
 		if request.Known.Key != key {

@@ -141,10 +141,10 @@ func (r *run) finish(ctx context.Context, log *slog.Logger, queue func(*pgx.Batc
 // another host's outage, or the end of a text that was cut: they have no marks of our
 // own database.
 func isUnavailable(err error) bool {
-	if errors.Is(err, postgres.ErrUnknown) || errors.Is(err, postgres.ErrNoConnection) {
+	if postgres.OutcomeOf(err) == postgres.Unknown || errors.Is(err, postgres.ErrNoConnection) {
 		return true
 	}
-	if _, unsent := errors.AsType[pgx.ErrPreprocessingBatch](err); errors.Is(err, postgres.ErrNotCommitted) && !unsent {
+	if _, unsent := errors.AsType[pgx.ErrPreprocessingBatch](err); postgres.OutcomeOf(err) == postgres.NotSent && !unsent {
 		return true
 	}
 	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {

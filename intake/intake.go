@@ -33,7 +33,7 @@ import (
 // Tenants is a database that is read and written as one merchant at a time, such as a
 // *postgres.DB.
 type Tenants interface {
-	Tenant(merchant string) *postgres.Tenant
+	Tenant(merchant string) *postgres.DB
 }
 
 // Intake accepts requests into one database.

@@ -375,7 +375,7 @@ func (r *rebuild) replace(ctx context.Context) error {
 			r.found.Live, r.found.InDoubt = true, false
 			return nil
 		case postgres.Constraint(err) == "projections_never_behind":
-		case errors.Is(err, postgres.ErrUnknown):
+		case postgres.OutcomeOf(err) == postgres.Unknown:
 			// If it committed, the next read shows it, or the next commit waits for it and is
 			// refused.
 			r.found.InDoubt = true

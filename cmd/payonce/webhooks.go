@@ -111,7 +111,7 @@ func (r webhooksRotateCmd) run(ctx context.Context, c *console, db *postgres.DB)
 	case err != nil:
 		return errors.Join(failed, err)
 	// The answer of the commit was lost, and the list shows that it happened.
-	case failed != nil && errors.Is(failed, postgres.ErrUnknown) && secrets[0].Is(r.WebhookSecret):
+	case postgres.OutcomeOf(failed) == postgres.Unknown && secrets[0].Is(r.WebhookSecret):
 	case postgres.Constraint(failed) == "webhook_secrets_pkey":
 		return fmt.Errorf("another command replaced the webhook secret of %s at this moment, and yours was not taken: look at payonce webhooks list", r.Merchant)
 	case failed != nil:

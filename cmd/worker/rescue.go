@@ -24,7 +24,7 @@ func rescue(ctx context.Context, log *slog.Logger, db *postgres.DB) {
 			return
 		case <-tick.C:
 		}
-		n, err := postgres.EndHalfSent(ctx, db, programs)
+		n, err := postgres.EndHalfSent(ctx, db, programs, postgres.HalfSent)
 		if err != nil && ctx.Err() == nil {
 			log.WarnContext(ctx, "looking for half-sent transactions failed", "error", err)
 		}

@@ -91,7 +91,7 @@ func checkEach[T any](name string, cases []T, complain func(T) string) Check {
 }
 
 // snapshots opens the snapshots of an audit: a *postgres.DB as the owner of the tables for
-// an audit of everything, a *postgres.Tenant for an audit of one merchant.
+// an audit of everything, its Tenant for an audit of one merchant.
 type snapshots interface {
 	Snapshot(ctx context.Context) (pgx.Tx, error)
 }

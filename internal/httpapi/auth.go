@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/labstack/echo/v4"
 
 	"github.com/payonce/payonce/idempotency"
@@ -22,8 +23,8 @@ import (
 // for it, or runs as the merchant of an API key (readSessions).
 type Database interface {
 	postgres.Querier
-	Tenant(merchant string) *postgres.Tenant
-	Read(ctx context.Context, reads ...postgres.Read) error
+	Tenant(merchant string) *postgres.DB
+	Read(ctx context.Context, b *pgx.Batch) error
 }
 
 // credentials are the API key of a request, and its idempotency key.
@@ -149,7 +150,7 @@ func (a *API) readRecent(ctx context.Context, k credentials, merchant string) (s
 func newSessions(db Database, most int) *postgres.Reads[credentials, session] {
 	return postgres.NewReads(most, func(ctx context.Context, batch []credentials) ([]session, error) {
 		all, err := readSessions(ctx, db, batch)
-		if !postgres.IsLockTimeout(err) || batch[0].key == (idempotency.Key{}) {
+		if postgres.OutcomeOf(err) != postgres.Locked || batch[0].key == (idempotency.Key{}) {
 			return all, err
 		}
 		for i := range batch {
@@ -168,9 +169,9 @@ func readSessions(ctx context.Context, db Database, batch []credentials) ([]sess
 		all[i].key.Key = k.key
 		byKey[k.apiKey] = append(byKey[k.apiKey], &all[i])
 	}
-	var reads []postgres.Read
+	b := &pgx.Batch{}
 	for apiKey, same := range byKey {
-		reads = append(reads, merchants.ReadMerchant(apiKey, &same[0].merchant))
+		merchants.QueueMerchant(b, apiKey, &same[0].merchant)
 		var keys []*idempotency.KeyState
 		for _, s := range same {
 			if s.key.Key != (idempotency.Key{}) {
@@ -178,10 +179,10 @@ func readSessions(ctx context.Context, db Database, batch []credentials) ([]sess
 			}
 		}
 		if len(keys) > 0 {
-			reads = append(reads, idempotency.ReadKeys(keys))
+			idempotency.QueueKeys(b, keys)
 		}
 	}
-	err := db.Read(ctx, reads...)
+	err := db.Read(ctx, b)
 	for _, same := range byKey {
 		for _, s := range same[1:] {
 			s.merchant = same[0].merchant
@@ -220,7 +221,7 @@ func (a *API) knownKeyOf(c echo.Context) idempotency.KeyState {
 }
 
 // tenant is the database as the caller's merchant sees it.
-func (a *API) tenant(c echo.Context) *postgres.Tenant { return a.DB.Tenant(merchantOf(c).ID) }
+func (a *API) tenant(c echo.Context) *postgres.DB { return a.DB.Tenant(merchantOf(c).ID) }
 
 // needs refuses a request whose API key lacks the scope of the route, if that has one,
 // before the body is read and before any stored answer counts: the refusal is not stored

@@ -33,13 +33,13 @@ type counted struct {
 	hold                      chan struct{}
 }
 
-func (c *counted) Read(ctx context.Context, reads ...postgres.Read) error {
+func (c *counted) Read(ctx context.Context, b *pgx.Batch) error {
 	defer c.rounds.Add(1) // once it has read
-	c.statements.Add(int64(len(reads)))
+	c.statements.Add(int64(b.Len()))
 	if c.hold != nil {
 		<-c.hold
 	}
-	return c.DB.Read(ctx, reads...)
+	return c.DB.Read(ctx, b)
 }
 
 // reads are round trips that read sessions, their statements, and reads of keys.

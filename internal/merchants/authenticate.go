@@ -38,10 +38,9 @@ select set_config('payonce.merchant', coalesce(k.merchant_id, ''), true) as merc
 // ErrUnauthorized if it opens nothing. How long that takes depends on the prefix
 // of the key alone.
 func Authenticate(ctx context.Context, q postgres.Querier, key string) (m Merchant, err error) {
-	look := ReadMerchant(key, &m)
-	rows, err := q.Query(ctx, look.SQL, look.Args...)
+	rows, err := q.Query(ctx, selectByKey, selectors(key)...)
 	if err == nil {
-		err = look.Rows(rows)
+		m, err = pgx.CollectExactlyOneRow(rows, readMerchant)
 	}
 	if err != nil {
 		return Merchant{}, fmt.Errorf("authenticate: %w", err)
@@ -52,20 +51,19 @@ func Authenticate(ctx context.Context, q postgres.Querier, key string) (m Mercha
 	return m, nil
 }
 
-// ReadMerchant is Authenticate along with what else is read in a round trip (DB.Read). What
-// is read behind it is read as the merchant of the key, and as nobody if it opens
-// nothing: m has no ID then.
-func ReadMerchant(key string, m *Merchant) postgres.Read {
+// QueueMerchant queues the read of the merchant whose API key it is (see DB.Read). The
+// statements that follow in the batch run as this merchant, or as no merchant if the key is
+// not valid: m has no ID then.
+func QueueMerchant(b *pgx.Batch, key string, m *Merchant) {
+	b.Queue(selectByKey, selectors(key)...).Query(func(rows pgx.Rows) (err error) {
+		*m, err = pgx.CollectExactlyOneRow(rows, readMerchant)
+		return err
+	})
+}
+
+func selectors(key string) []any {
 	hash := sha256.Sum256([]byte(key))
-	return postgres.Read{
-		SQL:  selectByKey,
-		Args: []any{prefixes(key), hash[:], []byte(rand.Text())},
-		Rows: func(rows pgx.Rows) error {
-			found, err := pgx.CollectExactlyOneRow(rows, readMerchant)
-			*m = found
-			return err
-		},
-	}
+	return []any{prefixes(key), hash[:], []byte(rand.Text())}
 }
 
 func readMerchant(row pgx.CollectableRow) (m Merchant, err error) {

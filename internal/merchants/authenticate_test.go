@@ -110,8 +110,7 @@ func TestEntering(t *testing.T) {
 	entered, named := make([]merchants.Merchant, len(keys)), make([]string, len(keys))
 	b := &pgx.Batch{}
 	for i, key := range keys {
-		enter := merchants.ReadMerchant(key, &entered[i])
-		b.Queue(enter.SQL, enter.Args...).Query(enter.Rows)
+		merchants.QueueMerchant(b, key, &entered[i])
 		b.Queue(name).QueryRow(func(row pgx.Row) error { return row.Scan(&named[i]) })
 	}
 	if err := conn.SendBatch(t.Context(), b).Close(); err != nil {

@@ -12,47 +12,117 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// ErrUnknown is returned by Commit, wrapped, when nobody can tell whether the
-// batch was committed: the connection was cut, the answer never came. The
-// caller runs the same keyed batch again: a unique key then says which it was.
+// ErrUnknown is in the chain of a commit's error whose Outcome is Unknown.
 var ErrUnknown = errors.New("commit outcome unknown")
 
-// ErrNotCommitted is returned by Commit, wrapped, when the batch certainly did
-// not run, though nothing in it was refused: the server or a connection to it
-// was out of reach before the first statement.
+// ErrNotCommitted is in the chain of a commit's error whose Outcome is NotSent.
 var ErrNotCommitted = errors.New("not committed")
 
-// defaultCommitTimeout bounds one commit; statement_timeout ends its statements
-// earlier on the server, so that an unknown outcome is rare. A batch that shares one may
-// have been queued for as long before.
+// errNothingToCommit guards against a caller that forgot to queue its writes.
+var errNothingToCommit = errors.New("the batch is empty: nothing to commit")
+
+// Outcome says what became of a commit, and with it what the caller may do next.
+type Outcome int
+
+// The outcomes of a commit.
+const (
+	// Committed: every statement ran and the transaction is durable.
+	Committed Outcome = iota
+	// Refused: rolled back, and the same batch would be refused again. Constraint says by
+	// which guard. So is every error that is none of a commit.
+	Refused
+	// Locked: rolled back, since another transaction held a row or key for longer than the
+	// lock time-out. The same batch may pass later.
+	Locked
+	// Contended: rolled back, since it lost a deadlock or a serialization race or ran for
+	// longer than the statement time-out. The same batch may pass later.
+	Contended
+	// NotSent: nothing ran, though nothing was refused: the server, or a connection to it,
+	// was out of reach before the first statement. The same batch may pass later.
+	NotSent
+	// Unknown: the connection was cut, or the answer never came. The caller commits the same
+	// keyed batch again: a unique key then says which it was.
+	Unknown
+)
+
+// OutcomeOf returns the outcome of a commit that returned err, also where err was wrapped.
+func OutcomeOf(err error) Outcome {
+	var refusal *pgconn.PgError
+	switch {
+	case err == nil:
+		return Committed
+	case errors.Is(err, ErrUnknown):
+		return Unknown
+	case errors.Is(err, ErrNotCommitted):
+		return NotSent
+	case !errors.As(err, &refusal):
+		return Refused
+	}
+	switch refusal.Code {
+	case "55P03":
+		return Locked
+	case "40001", "40P01", "57014":
+		return Contended
+	}
+	return Refused
+}
+
+// MayPass tells whether the same batch, of which nothing is durable now, may pass when it
+// is sent again unchanged.
+func (o Outcome) MayPass() bool { return o == Locked || o == Contended || o == NotSent }
+
+// Constraint is the name of the constraint that refused the batch, "" when
+// none did. It covers unique, check, foreign key, not null and exclusion.
+func Constraint(err error) string {
+	var refusal *pgconn.PgError
+	if OutcomeOf(err) != Refused || !errors.As(err, &refusal) || !strings.HasPrefix(refusal.Code, "23") {
+		return ""
+	}
+	return refusal.ConstraintName
+}
+
+// marked is the error of a commit with the mark of its outcome. pgconn.SafeToRetry is not
+// asked: it returns true for batches that committed.
+func marked(err error) error {
+	if err == nil || isRefusal(err) {
+		return err
+	}
+	if _, unsent := errors.AsType[pgx.ErrPreprocessingBatch](err); unsent {
+		return fmt.Errorf("%w: %w", ErrNotCommitted, err)
+	}
+	return fmt.Errorf("%w: %w", ErrUnknown, err)
+}
+
+// isRefusal tells whether the server itself answered that the statement failed
+// and the session goes on. FATAL, a shutdown (57P) and connection errors (08)
+// say nothing certain about a commit in flight.
+func isRefusal(err error) bool {
+	var refusal *pgconn.PgError
+	if !errors.As(err, &refusal) {
+		return false
+	}
+	return refusal.SeverityUnlocalized == "ERROR" && !strings.HasPrefix(refusal.Code, "08") && !strings.HasPrefix(refusal.Code, "57P")
+}
+
+// defaultCommitTimeout bounds one commit; statement_timeout ends its statements earlier on
+// the server, so that an unknown outcome is rare. A group commit may have been queued for
+// as long before.
 const defaultCommitTimeout = 15 * time.Second
 
 // Commit sends the whole batch as one implicit transaction in one round trip:
-// all of it is durable, or none of it is. Batches that consist of declared statements
-// may share a commit (see Options.Writes). A batch holds no statement of transaction
-// control: a commit in the midst of it would make half of it durable.
+// all of it is durable, or none of it is. OutcomeOf says which. Batches that consist of
+// declared statements may share the transaction (see Options.Writes). A batch holds no
+// statement of transaction control: a commit inside it would make half of it durable.
 //
 // The context's cancellation does not reach it: a client that hangs up must not
-// turn a commit into an unknown one. Errors:
-//
-//   - nil: every statement ran and the transaction is durable;
-//   - a *pgconn.PgError in the chain, without ErrUnknown: rolled back, certainly
-//     (see Constraint for which guard refused);
-//   - ErrNotCommitted: nothing ran;
-//   - ErrUnknown: everything else.
-//
-// The sources of these rules are measurements: pgconn.SafeToRetry is not asked,
-// because it answers true for batches that committed.
-func (db *DB) Commit(ctx context.Context, b *pgx.Batch) error { return db.commit(ctx, "", b) }
-
-// commit is Commit, and that of a tenant.
-func (db *DB) commit(ctx context.Context, tenant string, b *pgx.Batch) error {
+// turn a commit into an unknown one.
+func (db *DB) Commit(ctx context.Context, b *pgx.Batch) error {
 	if b.Len() == 0 {
 		return errNothingToCommit
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), db.commitTimeout)
 	defer cancel()
-	u := &unit{ctx: ctx, tenant: tenant, batch: b}
+	u := &unit{ctx: ctx, tenant: db.merchant, batch: b}
 	commit := db.commitAlone
 	if db.committer != nil && db.committer.order.Shares(b) {
 		commit = db.committer.commit
@@ -64,92 +134,31 @@ func (db *DB) commit(ctx context.Context, tenant string, b *pgx.Batch) error {
 	return err
 }
 
+// commitAlone commits a unit in its own transaction.
 func (db *DB) commitAlone(u *unit) error {
 	conn, err := db.pool.Acquire(u.ctx)
 	if err != nil {
 		return notAcquired(err)
 	}
 	defer conn.Release()
-	return u.send(conn)
-}
-
-// send sends a unit as it is.
-func (u *unit) send(conn *pgxpool.Conn) error {
-	b := u.named()
-	return outcome(closeCommit(u.ctx, conn, conn.SendBatch(u.ctx, b)))
-}
-
-// named is the batch with the name of its tenant.
-func (u *unit) named() *pgx.Batch {
-	if u.tenant == "" {
-		return u.batch
+	b := u.batch
+	if u.tenant != "" {
+		b = &pgx.Batch{}
+		QueueTenant(b, u.tenant)
+		b.QueuedQueries = append(b.QueuedQueries, u.batch.QueuedQueries...)
 	}
-	named := &pgx.Batch{}
-	named.Queue(setMerchant, u.tenant)
-	named.QueuedQueries = append(named.QueuedQueries, u.batch.QueuedQueries...)
-	return named
+	return closeCommit(u.ctx, conn, conn.SendBatch(u.ctx, b))
 }
 
 func notAcquired(err error) error {
 	return fmt.Errorf("%w: acquire a connection: %w", ErrNotCommitted, err)
 }
 
-func outcome(err error) error {
+// closeCommit ends a batch that commits, and returns the error of the commit.
+func closeCommit(ctx context.Context, conn *pgxpool.Conn, results pgx.BatchResults) error {
+	err := results.Close() // a deferred constraint refuses here, after the last Exec
 	if err == nil {
-		return nil
+		err = replicated(ctx, conn)
 	}
-	if _, unsent := errors.AsType[pgx.ErrPreprocessingBatch](err); unsent {
-		if isRefusal(err) {
-			return err
-		}
-		return fmt.Errorf("%w: %w", ErrNotCommitted, err)
-	}
-	if isRefusal(err) {
-		return err
-	}
-	return fmt.Errorf("%w: %w", ErrUnknown, err)
-}
-
-// isRefusal tells whether the server itself answered that the statement failed
-// and the session goes on. FATAL, a shutdown (57P) and connection errors (08)
-// say nothing certain about a commit under way.
-func isRefusal(err error) bool {
-	var pg *pgconn.PgError
-	if !errors.As(err, &pg) {
-		return false
-	}
-	return pg.SeverityUnlocalized == "ERROR" && !strings.HasPrefix(pg.Code, "08") && !strings.HasPrefix(pg.Code, "57P")
-}
-
-// Constraint is the name of the constraint that refused the batch, "" when
-// none did. It covers unique, check, foreign key, not null and exclusion.
-func Constraint(err error) string {
-	var pg *pgconn.PgError
-	if errors.Is(err, ErrUnknown) || !errors.As(err, &pg) || !strings.HasPrefix(pg.Code, "23") {
-		return ""
-	}
-	return pg.ConstraintName
-}
-
-// IsLockTimeout tells whether the batch was rolled back because a row or key
-// was held by another transaction for longer than the pool's LockTimeout.
-func IsLockTimeout(err error) bool { return code(err) == "55P03" }
-
-// IsTransient tells whether the same batch, rolled back now, may pass when it is
-// sent again unchanged: it lost a deadlock, a lock or a serialization race, or
-// was never sent.
-func IsTransient(err error) bool {
-	switch code(err) {
-	case "40001", "40P01", "55P03", "57014":
-		return true
-	}
-	return errors.Is(err, ErrNotCommitted)
-}
-
-func code(err error) string {
-	var pg *pgconn.PgError
-	if errors.Is(err, ErrUnknown) || !errors.As(err, &pg) {
-		return ""
-	}
-	return pg.Code
+	return marked(err)
 }

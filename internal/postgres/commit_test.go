@@ -211,7 +211,7 @@ func TestCommitOfACutConnection(t *testing.T) {
 		proxy.Close()
 		db.Pool().Reset()
 		err := db.Commit(t.Context(), batch(1))
-		if !errors.Is(err, postgres.ErrNotCommitted) || !postgres.IsTransient(err) {
+		if !errors.Is(err, postgres.ErrNotCommitted) || !postgres.OutcomeOf(err).MayPass() {
 			t.Errorf("the error is %v, want ErrNotCommitted", err)
 		}
 	})
@@ -277,7 +277,7 @@ func TestCommitThatWaits(t *testing.T) {
 		release := hold(t, db, 2)
 		defer release()
 		err := db.Commit(t.Context(), batch(1, 2))
-		if !postgres.IsLockTimeout(err) || !postgres.IsTransient(err) || errors.Is(err, postgres.ErrUnknown) {
+		if postgres.OutcomeOf(err) != postgres.Locked || !postgres.OutcomeOf(err).MayPass() || errors.Is(err, postgres.ErrUnknown) {
 			t.Errorf("the error is %v, want a lock time-out", err)
 		}
 		wantStored(t, db)
@@ -289,7 +289,7 @@ func TestCommitThatWaits(t *testing.T) {
 		b := batch(1)
 		b.Queue(`select pg_sleep(60)`)
 		err := db.Commit(t.Context(), b)
-		if !postgres.IsTransient(err) || postgres.IsLockTimeout(err) || errors.Is(err, postgres.ErrUnknown) {
+		if !postgres.OutcomeOf(err).MayPass() || postgres.OutcomeOf(err) == postgres.Locked || errors.Is(err, postgres.ErrUnknown) {
 			t.Errorf("the error is %v, want a statement time-out", err)
 		}
 		wantStored(t, db)
@@ -326,10 +326,10 @@ func TestRefusalsAreTold(t *testing.T) {
 			if got := errors.Is(err, postgres.ErrUnknown); got != test.unknown {
 				t.Errorf("unknown: %v", got)
 			}
-			if got := postgres.IsTransient(err); got != test.transient {
+			if got := postgres.OutcomeOf(err).MayPass(); got != test.transient {
 				t.Errorf("transient: %v", got)
 			}
-			if got := postgres.IsLockTimeout(err); got != test.lock {
+			if got := postgres.OutcomeOf(err) == postgres.Locked; got != test.lock {
 				t.Errorf("a lock time-out: %v", got)
 			}
 			want := ""
@@ -345,7 +345,7 @@ func TestRefusalsAreTold(t *testing.T) {
 	t.Run("other errors are none of these", func(t *testing.T) {
 		t.Parallel()
 		for _, err := range []error{nil, errors.New("something"), postgres.ErrUnknown, context.DeadlineExceeded, &pgconn.PgError{Severity: "ERROR"}} {
-			if postgres.Constraint(err) != "" || postgres.IsTransient(err) || postgres.IsLockTimeout(err) {
+			if postgres.Constraint(err) != "" || postgres.OutcomeOf(err).MayPass() || postgres.OutcomeOf(err) == postgres.Locked {
 				t.Errorf("%v is taken for a refusal", err)
 			}
 		}

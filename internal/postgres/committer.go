@@ -196,22 +196,16 @@ func (c *committer) send(ctx context.Context, conn *pgxpool.Conn, units []*unit,
 	return refused, err
 }
 
-const (
-	// beginShared begins a group commit. Its settings end with the transaction.
-	beginShared = `
+// beginShared begins a group commit. Its settings end with the transaction.
+const beginShared = `
 select set_config('payonce.merchant', $1, true),
        set_config('lock_timeout', $2, true)`
-
-	// setMerchant ends with the transaction, and so with the batch.
-	setMerchant = `
-select set_config('payonce.merchant', $1, true)`
-)
 
 func (c *committer) setTenant(b *pgx.Batch, tenant string) {
 	if b.Len() == 0 {
 		b.Queue(beginShared, tenant, c.db.sharedLockTimeout)
 	} else {
-		b.Queue(setMerchant, tenant)
+		QueueTenant(b, tenant)
 	}
 }
 
@@ -230,5 +224,5 @@ func (c *committer) sendJoined(ctx context.Context, conn *pgxpool.Conn, joined g
 			break
 		}
 	}
-	return refused, outcome(closeCommit(ctx, conn, results))
+	return refused, closeCommit(ctx, conn, results)
 }

@@ -72,7 +72,7 @@ func settling(db *postgres.DB, batches []*pgx.Batch) []func(context.Context) err
 	for i, unit := range units {
 		units[i] = func(ctx context.Context) error {
 			err := unit(ctx)
-			for postgres.IsTransient(err) {
+			for postgres.OutcomeOf(err).MayPass() {
 				b := &pgx.Batch{}
 				for _, q := range batches[i].QueuedQueries {
 					b.Queue(q.SQL, q.Arguments...)

@@ -90,7 +90,7 @@ func TestTenantsOfOneTransaction(t *testing.T) {
 			var committed []func(context.Context) error
 			var want []diary
 			for i, u := range units {
-				var store postgres.Store = api
+				store := api
 				if u.tenant != "" {
 					store = api.Tenant(u.tenant)
 				}

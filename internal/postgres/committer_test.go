@@ -45,7 +45,7 @@ func gathered(t *testing.T, db *postgres.DB, units ...func(context.Context) erro
 }
 
 // committing are units of one batch each.
-func committing(db postgres.Store, batches ...*pgx.Batch) []func(context.Context) error {
+func committing(db *postgres.DB, batches ...*pgx.Batch) []func(context.Context) error {
 	units := make([]func(context.Context) error, len(batches))
 	for i, b := range batches {
 		units[i] = func(ctx context.Context) error { return db.Commit(ctx, b) }
@@ -375,7 +375,7 @@ func TestOneThatWaitsForASlot(t *testing.T) {
 		release := db.HoldSlot()
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer cancel()
-		if err := db.CommitWithin(ctx, batch(1)); !errors.Is(err, postgres.ErrNotCommitted) || !postgres.IsTransient(err) {
+		if err := db.CommitWithin(ctx, batch(1)); !errors.Is(err, postgres.ErrNotCommitted) || !postgres.OutcomeOf(err).MayPass() {
 			t.Errorf("it was told %v", err)
 		}
 		if db.Pending() != 0 {

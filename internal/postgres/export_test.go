@@ -8,9 +8,6 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// EndHalfSentAfter is EndHalfSent with a patience that a test can bear.
-var EndHalfSentAfter = endHalfSentAfter
-
 // Pending is how many wait to be committed.
 func (db *DB) Pending() int { queued, _ := db.committer.Load(); return queued }
 

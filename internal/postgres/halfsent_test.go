@@ -52,7 +52,7 @@ func TestEndHalfSent(t *testing.T) {
 	db, address := effects(t, postgres.Options{Application: "payonce-test", LockTimeout: 50 * time.Millisecond})
 	worker := open(t, address, postgres.Options{Role: postgres.RoleWorker})
 	stopMidway(t, db, address, "payonce-api")
-	if err := db.Commit(t.Context(), batch(1)); !postgres.IsLockTimeout(err) {
+	if err := db.Commit(t.Context(), batch(1)); postgres.OutcomeOf(err) != postgres.Locked {
 		t.Errorf("beside a half-sent batch a commit ends with %v", err)
 	}
 	for _, spared := range []struct {
@@ -62,14 +62,14 @@ func TestEndHalfSent(t *testing.T) {
 		{"one that is young", "payonce-", time.Hour},
 		{"one of another service", "other-", 0},
 	} {
-		if n, err := postgres.EndHalfSentAfter(t.Context(), worker, spared.prefix, spared.patience); n != 0 || err != nil {
+		if n, err := postgres.EndHalfSent(t.Context(), worker, spared.prefix, spared.patience); n != 0 || err != nil {
 			t.Errorf("%s: %d ended, %v", spared.name, n, err)
 		}
 	}
-	if n, err := postgres.EndHalfSent(t.Context(), worker, "payonce-"); n != 0 || err != nil {
+	if n, err := postgres.EndHalfSent(t.Context(), worker, "payonce-", postgres.HalfSent); n != 0 || err != nil {
 		t.Errorf("%d ended at once, %v", n, err)
 	}
-	if n, err := postgres.EndHalfSentAfter(t.Context(), worker, "payonce-", 0); n != 1 || err != nil {
+	if n, err := postgres.EndHalfSent(t.Context(), worker, "payonce-", 0); n != 1 || err != nil {
 		t.Fatalf("%d ended, %v", n, err)
 	}
 	await.True(t, "a commit succeeds", func() bool { return db.Commit(t.Context(), batch(1)) == nil })

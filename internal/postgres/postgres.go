@@ -1,9 +1,15 @@
-// Package postgres holds what every room needs of PostgreSQL: a pool with
-// safe session settings, the one way to commit, and the reading of its errors.
+// Package postgres opens the database, reads from it and commits to it.
 //
-// It promises that a program never runs on a server that may lose a commit
-// (fsync, full_page_writes or synchronous_commit off), nor sends its data in
-// plain text over a network, unless it was told so. It owns no table.
+// # Guarantees
+//
+//   - A program never runs on a server that may lose a commit (fsync, full_page_writes or
+//     synchronous_commit off), nor sends its data in plain text over a network, unless
+//     Options allow it.
+//   - Commit is the one way to write a decision. Its error says what became of the batch
+//     (see Outcome).
+//   - The sessions have the settings that they were opened with, also behind a pooler.
+//
+// It owns no table. It needs groupcommit, and pgx for the rest.
 package postgres
 
 import (
@@ -13,7 +19,6 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"strconv"
 	"strings"
 	"time"
 
@@ -43,11 +48,11 @@ type Options struct {
 	LockTimeout time.Duration
 	// StatementTimeout ends a statement that runs longer (57014); 10 s unless set.
 	StatementTimeout time.Duration
-	// Writes are the statements that may share a commit with those of other batches that
-	// are committed at the same moment; none is shared where it is nil.
+	// Writes are the statements that may share a transaction with other batches that are
+	// committed at the same moment; where nil, each batch has its own transaction.
 	Writes *groupcommit.Order
-	// SharedCommits is how many commits that may be shared are under way at a time; 2 unless
-	// set. With one the server would have nothing to do while the next one is gathered.
+	// SharedCommits is how many group commits are in flight at a time; 2 unless set. With
+	// one, the server would be idle while the next one is sent.
 	SharedCommits int
 	// Settings are further settings of the sessions.
 	Settings map[string]string
@@ -60,7 +65,7 @@ type Options struct {
 	// Committed, where set, is called with each batch that was committed. It must return
 	// at once.
 	Committed func(*pgx.Batch)
-	// Tracer is told of the statements; nobody is where it is nil.
+	// Tracer, where set, is called for each statement and batch.
 	Tracer pgx.QueryTracer
 	// AllowPlaintext permits a database over a network without TLS.
 	AllowPlaintext bool
@@ -70,67 +75,41 @@ type Options struct {
 
 const defaultConns = 20
 
-// sharedLockTimeout bounds the wait for a lock in a shared transaction. It is below
-// PostgreSQL's deadlock_timeout of a second.
+// sharedLockTimeout bounds the wait for a lock in a group commit. It is below PostgreSQL's
+// deadlock_timeout of a second.
 const sharedLockTimeout = 200 * time.Millisecond
 
-// DB is a pool of connections and the one way to commit through them.
+// DB is a pool of connections and the one way to commit through them, for all merchants
+// or, see Tenant, for one.
 type DB struct {
 	pool              *pgxpool.Pool
+	merchant          string // "" for all
 	tracer            pgx.QueryTracer
-	committer         *committer // nil where each commits for itself
+	committer         *committer // nil where each batch has its own transaction
 	sharedLockTimeout string     // in milliseconds
 	commitTimeout     time.Duration
 	committed         func(*pgx.Batch)
 }
 
-// Open connects and checks the server: its version, its durability settings,
-// the privacy of the connection, and that its sessions have the settings which
-// they were opened with. Each refusal is a sentence that says what to change.
+// Open connects and checks the server: its version, its durability settings, the privacy
+// of the connection, and that its sessions have the settings which they were opened with.
+// Each refusal is a sentence that says what to change.
 func Open(ctx context.Context, url string, o Options) (*DB, error) {
-	config, err := pgxpool.ParseConfig(url)
+	config, err := poolConfig(url, o)
 	if err != nil {
-		return nil, fmt.Errorf("DATABASE_URL cannot be read: %w", err)
+		return nil, err
 	}
-	if host := plaintextHost(config.ConnConfig); host != "" && !o.AllowPlaintext {
-		return nil, fmt.Errorf("DATABASE_URL reaches %s without TLS: add sslmode=verify-full, or set ALLOW_PLAINTEXT=1 where the network is your own", host)
-	}
-	config.MaxConns = defaultConns
-	if o.MaxConns > 0 {
-		config.MaxConns = o.MaxConns
-	}
-	config.MaxConnIdleTime = 5 * time.Minute
-	config.ConnConfig.ConnectTimeout = 5 * time.Second
-	config.ConnConfig.Tracer = o.Tracer
-	if !o.AllowReadOnly {
-		config.ConnConfig.ValidateConnect = validateWritable
-	}
-	guardSessions(config)
-	own := sessionSettings(o)
-	maps.Copy(own, o.Settings)
-	if o.Role != "" {
-		own["role"] = string(o.Role) // with the first packet: no round trip
-	}
-	// The server hears both TimeZone and timezone, and the last of them counts.
-	maps.DeleteFunc(config.ConnConfig.RuntimeParams, func(name, _ string) bool {
-		_, ours := own[strings.ToLower(name)]
-		return ours
-	})
-	maps.Copy(config.ConnConfig.RuntimeParams, own)
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
-	err = check(ctx, pool, o)
+	err = checkServer(ctx, pool, o)
 	if err == nil {
-		err = heard(ctx, pool, config.ConnConfig.RuntimeParams)
+		err = checkSession(ctx, pool, config.ConnConfig.RuntimeParams)
 	}
 	if err != nil {
 		pool.Close()
-		if refusal := o.Role.refusal(err, config.ConnConfig.User); refusal != nil {
-			return nil, cmp.Or(o.Role.without(ctx, config.ConnConfig, o), refusal)
-		}
-		return nil, err
+		return nil, cmp.Or(o.Role.refusal(err, config.ConnConfig.User), err)
 	}
 	db := &DB{
 		pool: pool, tracer: o.Tracer, sharedLockTimeout: milliseconds(sharedLockTimeout),
@@ -143,6 +122,32 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 		db.committer = newCommitter(db, o.Writes, cmp.Or(o.SharedCommits, 2))
 	}
 	return db, nil
+}
+
+func poolConfig(url string, o Options) (*pgxpool.Config, error) {
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, fmt.Errorf("DATABASE_URL cannot be read: %w", err)
+	}
+	if host := plaintextHost(config.ConnConfig); host != "" && !o.AllowPlaintext {
+		return nil, fmt.Errorf("DATABASE_URL reaches %s without TLS: add sslmode=verify-full, or set ALLOW_PLAINTEXT=1 where the network is your own", host)
+	}
+	config.MaxConns = cmp.Or(o.MaxConns, defaultConns)
+	config.MaxConnIdleTime = 5 * time.Minute
+	config.ConnConfig.ConnectTimeout = 5 * time.Second
+	config.ConnConfig.Tracer = o.Tracer
+	if !o.AllowReadOnly {
+		config.ConnConfig.ValidateConnect = validateWritable
+	}
+	guardSessions(config)
+	own := o.sessionSettings()
+	// The server reads both TimeZone and timezone, and the last of them counts.
+	maps.DeleteFunc(config.ConnConfig.RuntimeParams, func(name, _ string) bool {
+		_, ours := own[strings.ToLower(name)]
+		return ours
+	})
+	maps.Copy(config.ConnConfig.RuntimeParams, own)
+	return config, nil
 }
 
 // plaintextHost is a host that the connection may reach over a network without
@@ -168,88 +173,32 @@ func local(host string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// sessionSettings bound what one session can hold up: a stopped process loses
-// its locks (idle_in_transaction_session_timeout), a vanished client its
-// statement (client_connection_check_interval).
-//
-// They also make a lookup a lookup. Plans are kept, and one that was made while a
-// table was small reads all of it for every row later, until the table is analyzed
-// again. So whole tables are read where no index will do, and nothing is compiled
-// because that looks dear. Who wants to read whole tables says so.
-//
-// And they make it once. Where an array holds less than the planner guesses it plans
-// for each execution anew, which takes longer than many a lookup.
-func sessionSettings(o Options) map[string]string {
-	statement := o.StatementTimeout
-	if statement == 0 {
-		statement = 10 * time.Second
-	}
-	return map[string]string{
-		"application_name":                    o.Application,
-		"default_transaction_isolation":       "read committed",
-		"timezone":                            "UTC",
-		"lock_timeout":                        milliseconds(o.lockTimeout()),
-		"statement_timeout":                   milliseconds(statement),
-		"idle_in_transaction_session_timeout": "10000",
-		"client_connection_check_interval":    "2000",
-		"enable_seqscan":                      "off",
-		"jit":                                 "off",
-		"plan_cache_mode":                     "force_generic_plan",
-		"tcp_keepalives_idle":                 "10",
-		"tcp_keepalives_interval":             "5",
-		"tcp_keepalives_count":                "3",
-	}
-}
-
-// lockTimeout is 0 for none.
-func (o Options) lockTimeout() time.Duration {
-	if o.LockTimeout == 0 {
-		return 5 * time.Second
-	}
-	return max(o.LockTimeout, 0)
-}
-
-func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
-
 const serverSettings = `
 select current_setting('server_version_num')::int,
-       current_setting('fsync') = 'on',
-       current_setting('full_page_writes') = 'on',
-       current_setting('synchronous_commit') <> 'off'`
+       array(select name
+               from unnest(array['fsync', 'full_page_writes', 'synchronous_commit']) as s(name)
+              where current_setting(name) = 'off')`
 
-func check(ctx context.Context, q Querier, o Options) error {
+func checkServer(ctx context.Context, q Querier, o Options) error {
 	var version int
-	var fsync, fullPageWrites, synchronousCommit bool
-	err := q.QueryRow(ctx, serverSettings).Scan(&version, &fsync, &fullPageWrites, &synchronousCommit)
-	if err != nil {
+	var off []string
+	if err := q.QueryRow(ctx, serverSettings).Scan(&version, &off); err != nil {
 		return fmt.Errorf("%w: %w", ErrUnreachable, err)
 	}
 	if version < Oldest*10000 {
 		return fmt.Errorf("the server is PostgreSQL %d: payonce needs %d or newer", version/10000, Oldest)
 	}
-	if o.AllowUnsafeDurability {
-		return nil
-	}
-	if o.Settings["synchronous_commit"] == "off" {
-		synchronousCommit = true // of this pool alone, and because its caller wants it so
-	}
-	for _, setting := range []struct {
-		name string
-		safe bool
-	}{{"fsync", fsync}, {"full_page_writes", fullPageWrites}, {"synchronous_commit", synchronousCommit}} {
-		if !setting.safe {
-			return fmt.Errorf("%s is off on the server: a crash could lose an acknowledged charge, so set it to on", setting.name)
+	for _, name := range off {
+		// A caller may switch off synchronous_commit for its own pool.
+		if !o.AllowUnsafeDurability && o.Settings[name] != "off" {
+			return fmt.Errorf("%s is off on the server: a crash could lose an acknowledged charge, so set it to on", name)
 		}
 	}
 	return nil
 }
 
-// Pool is the pool itself, for what must own connections (Watermill's
-// subscriber, LISTEN).
+// Pool is the pool itself, for what must own connections (Watermill's subscriber, LISTEN).
 func (db *DB) Pool() *pgxpool.Pool { return db.pool }
 
 // Close waits for connections in use and closes them all.
 func (db *DB) Close() { db.pool.Close() }
-
-// errNothingToCommit guards against a caller that forgot to queue its writes.
-var errNothingToCommit = errors.New("the batch is empty: nothing to commit")

@@ -5,19 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // ErrNoConnection is returned by reads, wrapped, when there was no connection to
 // be had, or the one they had was lost before the answer: the server is out of
 // reach, or all of the pool were in use until the deadline. It is not returned for
-// a context that was canceled. Of a commit see ErrNotCommitted and ErrUnknown.
+// a context that was canceled. For a commit see Outcome.
 var ErrNoConnection = errors.New("no connection to the database")
 
 // Querier reads. A *DB is one, and so are a pgx connection and transaction.
@@ -26,153 +22,141 @@ type Querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// QuerierWith reads under settings that end with it. A *DB is one, and a *Tenant.
+// QuerierWith reads under settings that end with it. A *DB is one.
 type QuerierWith interface {
 	QueryWith(ctx context.Context, s Settings, sql string, args ...any) (pgx.Rows, error)
-}
-
-// Query reads rows outside any transaction. Without a connection the error, here or
-// of the rows, is ErrNoConnection.
-func (db *DB) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	conn, err := db.acquire(ctx)
-	if err != nil {
-		return noRows{err}, err
-	}
-	found, err := conn.Query(ctx, sql, args...)
-	if err != nil {
-		err = named(conn, err)
-		conn.Release()
-		return noRows{err}, err
-	}
-	return &rows{Rows: found, conn: conn}, nil
-}
-
-// QueryRow reads one row outside any transaction. Without a connection the error
-// of its Scan is ErrNoConnection.
-func (db *DB) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	conn, err := db.acquire(ctx)
-	if err != nil {
-		return noRows{err}
-	}
-	return row{found: conn.QueryRow(ctx, sql, args...), conn: conn}
 }
 
 // Settings are of the server's, and hold for one statement.
 type Settings map[string]string
 
-const setLocally = `
+const (
+	// setMerchant ends with the transaction, and so with the batch.
+	setMerchant = `
+select set_config('payonce.merchant', $1, true)`
+
+	setLocally = `
 select set_config(name, setting, true)
   from unnest($1::text[], $2::text[]) as s(name, setting)`
+)
 
-// QueryWith is Query under settings that end with it. Both are one transaction in
-// one round trip: what the statement writes is durable when the rows have ended
-// without an error.
-func (db *DB) QueryWith(ctx context.Context, s Settings, sql string, args ...any) (pgx.Rows, error) {
-	names := slices.Sorted(maps.Keys(s))
-	values := make([]string, len(names))
-	for i, name := range names {
-		values[i] = s[name]
-	}
-	return db.queryAfter(ctx, &pgx.QueuedQuery{SQL: setLocally, Arguments: []any{names, values}}, sql, args...)
+// Tenant is the database as one merchant has it. Each of its reads and commits is a
+// transaction that names the merchant, and the policies of the tables
+// (migrations/service.sql) show the api's role the merchant's rows alone and refuse
+// to write others (42501). Under another role it is the database itself.
+//
+// Naming the merchant costs no round trip: it is the first statement of the same
+// batch, and ends with it, so a connection goes back to the pool without a name.
+func (db *DB) Tenant(merchant string) *DB {
+	tenant := *db
+	tenant.merchant = merchant
+	return &tenant
 }
 
-// queryAfter is Query after a statement whose rows nobody reads, in the same
-// transaction and round trip.
-func (db *DB) queryAfter(ctx context.Context, first *pgx.QueuedQuery, sql string, args ...any) (pgx.Rows, error) {
-	conn, err := db.acquire(ctx)
-	if err != nil {
-		return noRows{err}, err
-	}
-	b := &pgx.Batch{QueuedQueries: []*pgx.QueuedQuery{first}}
-	b.Queue(sql, args...)
-	batch := conn.SendBatch(ctx, b)
-	_, err = batch.Exec()
-	var found pgx.Rows
-	if err == nil {
-		found, err = batch.Query()
-	}
-	if err != nil {
-		_ = batch.Close() // it says the same
-		err = named(conn, err)
-		conn.Release()
-		return noRows{err}, err
-	}
-	return &rows{Rows: found, conn: conn, batch: batch}, nil
-}
+// QueueTenant names a merchant for the statements that follow in a batch.
+func QueueTenant(b *pgx.Batch, merchant string) { b.Queue(setMerchant, merchant) }
 
-// Read is a statement that reads, and what becomes of its rows.
-type Read struct {
-	SQL  string
-	Args []any
-	Rows func(pgx.Rows) error // closes them; nobody looks at them where nil
-}
-
-// Read reads one after the other, in one transaction and round trip. What Rows
-// returns ends it, as does what the server refuses.
-func (db *DB) Read(ctx context.Context, reads ...Read) error {
+// Read sends a batch whose statements read, in one transaction and round trip, and passes
+// their rows to the functions that were queued with them. An error of one of these ends it,
+// as does a statement that the server refuses.
+func (db *DB) Read(ctx context.Context, b *pgx.Batch) error {
 	conn, err := db.acquire(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Release()
-	b := &pgx.Batch{}
-	for _, r := range reads {
-		b.Queue(r.SQL, r.Args...)
+	return connectionError(conn, conn.SendBatch(ctx, b).Close())
+}
+
+// Query reads rows. Without a connection the error, here and of the rows, is
+// ErrNoConnection. The connection is released after the last row, or when the rows are
+// closed.
+func (db *DB) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	return db.QueryWith(ctx, nil, sql, args...)
+}
+
+// QueryRow reads one row. Without a connection the error of its Scan is ErrNoConnection.
+func (db *DB) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	return row{db.query(ctx, nil, sql, args)}
+}
+
+// QueryWith is Query under settings that end with it. All of it is one transaction in one
+// round trip: what the statement writes is durable when the rows have ended without an
+// error.
+func (db *DB) QueryWith(ctx context.Context, s Settings, sql string, args ...any) (pgx.Rows, error) {
+	r := db.query(ctx, s, sql, args)
+	return r, r.err
+}
+
+func (db *DB) query(ctx context.Context, s Settings, sql string, args []any) *rows {
+	conn, err := db.acquire(ctx)
+	if err != nil {
+		return &rows{err: err}
 	}
-	batch := conn.SendBatch(ctx, b)
-	for _, r := range reads {
-		if r.Rows == nil {
-			_, err = batch.Exec()
-		} else {
-			rows, _ := batch.Query() // its error is that of the rows
-			err = r.Rows(rows)
+	r, b := &rows{conn: conn}, &pgx.Batch{}
+	if db.merchant != "" {
+		QueueTenant(b, db.merchant)
+	}
+	if len(s) > 0 {
+		names, values := split(s)
+		b.Queue(setLocally, names, values)
+	}
+	if before := b.Len(); before == 0 {
+		r.Rows, err = conn.Query(ctx, sql, args...)
+	} else {
+		b.Queue(sql, args...)
+		r.batch = conn.SendBatch(ctx, b)
+		for i := 0; i < before && err == nil; i++ {
+			_, err = r.batch.Exec()
 		}
-		if err != nil {
-			break
+		if err == nil {
+			r.Rows, err = r.batch.Query()
 		}
 	}
-	if closed := batch.Close(); err == nil {
-		err = closed
+	if err != nil {
+		r.Close() //nolint:contextcheck // pgx.Rows close without a context
 	}
-	return named(conn, err)
+	return r
 }
 
 func (db *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	conn, err := db.pool.Acquire(ctx)
-	return conn, named(nil, err)
+	return conn, connectionError(nil, err)
 }
 
-// named is the error of a read. The driver closes a connection whose state is in
-// doubt, and has no one name for what went wrong with it.
-func named(conn *pgxpool.Conn, err error) error {
+// connectionError is the error of a read. The driver closes a connection whose state is in
+// doubt, and has no one error for what went wrong with it.
+func connectionError(conn *pgxpool.Conn, err error) error {
 	if err == nil || errors.Is(err, context.Canceled) || conn != nil && !conn.Conn().IsClosed() {
 		return err
 	}
 	return fmt.Errorf("%w: %w", ErrNoConnection, err)
 }
 
-// rows give back their connection with the last row, or the first error.
+// rows release their connection after the last row, or when they are closed.
 type rows struct {
-	pgx.Rows
+	pgx.Rows // nil where there are none
 
-	batch pgx.BatchResults // nil if there is none
-	conn  *pgxpool.Conn    // nil once it was given back
-	err   error            // as it was then
+	batch pgx.BatchResults // nil where the statement was sent alone
+	conn  *pgxpool.Conn    // nil after its release
+	err   error            // of all, after the release
 }
 
 func (r *rows) Close() {
-	r.Rows.Close()
 	if r.conn == nil {
 		return
 	}
-	err := r.Rows.Err()
+	if r.Rows != nil {
+		r.Rows.Close()
+		r.err = r.Rows.Err()
+	}
 	if r.batch != nil {
-		err = cmp.Or(err, r.batch.Close()) // which commits
+		r.err = cmp.Or(r.err, r.batch.Close()) // which commits
 	}
-	if err == nil {
-		err = replicated(context.Background(), r.conn)
+	if r.err == nil {
+		r.err = replicated(context.Background(), r.conn)
 	}
-	r.err = named(r.conn, err)
+	r.err = connectionError(r.conn, r.err)
 	r.conn.Release()
 	r.conn = nil
 }
@@ -185,6 +169,9 @@ func (r *rows) Err() error {
 }
 
 func (r *rows) Next() bool {
+	if r.conn == nil {
+		return false
+	}
 	more := r.Rows.Next()
 	if !more {
 		r.Close()
@@ -192,43 +179,30 @@ func (r *rows) Next() bool {
 	return more
 }
 
-func (r *rows) Scan(dest ...any) error {
-	err := r.Rows.Scan(dest...)
-	if err != nil {
-		r.Close()
-	}
-	return err
-}
-
-func (r *rows) Values() ([]any, error) {
-	values, err := r.Rows.Values()
-	if err != nil {
-		r.Close()
-	}
-	return values, err
-}
-
-// row gives back its connection when it is scanned.
-type row struct {
-	found pgx.Row
-	conn  *pgxpool.Conn
-}
+// row is the first of some rows.
+type row struct{ rows *rows }
 
 func (r row) Scan(dest ...any) error {
-	defer r.conn.Release()
-	return named(r.conn, r.found.Scan(dest...))
+	defer r.rows.Close()
+	if !r.rows.Next() {
+		return cmp.Or(r.rows.Err(), pgx.ErrNoRows)
+	}
+	err := r.rows.Scan(dest...)
+	r.rows.Close()
+	return cmp.Or(err, r.rows.Err())
 }
 
-// noRows is a read that failed before there was a row.
-type noRows struct{ err error }
-
-func (noRows) Close()                                       {}
-func (r noRows) Err() error                                 { return r.err }
-func (noRows) CommandTag() pgconn.CommandTag                { return pgconn.CommandTag{} }
-func (noRows) FieldDescriptions() []pgconn.FieldDescription { return nil }
-func (noRows) Next() bool                                   { return false }
-func (r noRows) Scan(...any) error                          { return r.err }
-func (r noRows) Values() ([]any, error)                     { return nil, r.err }
-func (noRows) RawValues() [][]byte                          { return nil }
-func (noRows) Conn() *pgx.Conn                              { return nil }
-func (noRows) TypeMap() *pgtype.Map                         { return nil }
+// Snapshot opens a transaction that reads, and sees at all times what was there
+// at its first statement. It holds a connection until it is rolled back.
+func (db *DB) Snapshot(ctx context.Context) (pgx.Tx, error) {
+	tx, err := db.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	if err != nil {
+		return nil, fmt.Errorf("open a snapshot: %w", err)
+	}
+	if db.merchant != "" {
+		if _, err := tx.Exec(ctx, setMerchant, db.merchant); err != nil {
+			return nil, errors.Join(fmt.Errorf("name the merchant of a snapshot: %w", err), tx.Rollback(context.WithoutCancel(ctx)))
+		}
+	}
+	return tx, nil
+}

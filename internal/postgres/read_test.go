@@ -14,48 +14,51 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 )
 
-// reads are the ways to read, each with its error.
-func reads() map[string]func(context.Context, *postgres.DB) error {
-	return map[string]func(context.Context, *postgres.DB) error{
-		"of rows": func(ctx context.Context, db *postgres.DB) error {
-			rows, err := db.Query(ctx, `select 1`)
-			for rows.Next() {
-				err = errors.ErrUnsupported // there is one only with a connection
-			}
-			return errors.Join(err, rows.Err())
-		},
-		"of rows that looks at the error at last": func(ctx context.Context, db *postgres.DB) error {
-			rows, _ := db.Query(ctx, `select 1`)
-			_, err := pgx.CollectRows(rows, pgx.RowTo[int])
-			return err
-		},
-		"under settings": func(ctx context.Context, db *postgres.DB) error {
-			rows, err := db.QueryWith(ctx, nil, `select 1`)
-			for rows.Next() {
-				err = errors.ErrUnsupported
-			}
-			return errors.Join(err, rows.Err())
-		},
-		"of several in one round trip": func(ctx context.Context, db *postgres.DB) error {
-			read := postgres.Read{SQL: `select 1`, Rows: func(rows pgx.Rows) error {
-				_, err := pgx.CollectRows(rows, pgx.RowTo[int])
-				return err
-			}}
-			return db.Read(ctx, postgres.As("acme"), read, read)
-		},
-		"of one row": func(ctx context.Context, db *postgres.DB) error {
-			var one int
-			return db.QueryRow(ctx, `select 1`).Scan(&one)
-		},
+// collect reads rows to their end.
+func collect[T any](rows pgx.Rows, err error) ([]T, error) {
+	if err != nil {
+		return nil, err
 	}
+	return pgx.CollectRows(rows, pgx.RowTo[T])
 }
 
-func TestAReadWithoutAConnectionSaysSo(t *testing.T) {
+// reads are the ways to read, each with its error.
+var reads = map[string]func(context.Context, *postgres.DB) error{
+	"rows": func(ctx context.Context, db *postgres.DB) error {
+		_, err := collect[int](db.Query(ctx, `select 1`))
+		return err
+	},
+	"rows whose error is read last": func(ctx context.Context, db *postgres.DB) error {
+		rows, _ := db.Query(ctx, `select 1`)
+		_, err := pgx.CollectRows(rows, pgx.RowTo[int])
+		return err
+	},
+	"rows under settings": func(ctx context.Context, db *postgres.DB) error {
+		_, err := collect[int](db.QueryWith(ctx, postgres.Settings{"jit": "off"}, `select 1`))
+		return err
+	},
+	"rows of a tenant": func(ctx context.Context, db *postgres.DB) error {
+		_, err := collect[int](db.Tenant("acme").Query(ctx, `select 1`))
+		return err
+	},
+	"a batch": func(ctx context.Context, db *postgres.DB) error {
+		b := &pgx.Batch{}
+		for range 2 {
+			b.Queue(`select 1`).QueryRow(func(row pgx.Row) error { return row.Scan(new(int)) })
+		}
+		return db.Read(ctx, b)
+	},
+	"one row": func(ctx context.Context, db *postgres.DB) error {
+		return db.QueryRow(ctx, `select 1`).Scan(new(int))
+	},
+}
+
+func TestRead_withoutAConnectionIsErrNoConnection(t *testing.T) {
 	testdb.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 	address := testdb.Empty(t)
-	for name, read := range reads() {
-		t.Run(name+", when all are in use until the end of the context", func(t *testing.T) {
+	for name, read := range reads {
+		t.Run(name+", all connections in use until the deadline", func(t *testing.T) {
 			t.Parallel()
 			db := open(t, address, postgres.Options{MaxConns: 1})
 			conn, err := db.Pool().Acquire(t.Context())
@@ -70,7 +73,7 @@ func TestAReadWithoutAConnectionSaysSo(t *testing.T) {
 			}
 		})
 
-		t.Run(name+", when nobody listens", func(t *testing.T) {
+		t.Run(name+", server out of reach", func(t *testing.T) {
 			t.Parallel()
 			proxy := failpoint.StartCutter(t, address)
 			db := open(t, proxy.URL(), postgres.Options{})
@@ -80,10 +83,8 @@ func TestAReadWithoutAConnectionSaysSo(t *testing.T) {
 				t.Errorf("the error is %v, want ErrNoConnection", err)
 			}
 		})
-	}
 
-	for name, read := range reads() {
-		t.Run(name+", when it was lost before the answer", func(t *testing.T) {
+		t.Run(name+", connection lost before the answer", func(t *testing.T) {
 			t.Parallel()
 			for _, side := range []failpoint.Side{failpoint.Before, failpoint.After} {
 				for executes := range 2 { // while it is prepared, and while it runs
@@ -96,159 +97,90 @@ func TestAReadWithoutAConnectionSaysSo(t *testing.T) {
 				}
 			}
 		})
-	}
 
-	t.Run("but not who hung up", func(t *testing.T) {
-		t.Parallel()
-		db := open(t, address, postgres.Options{})
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		for name, read := range reads() {
-			if err := read(ctx, db); !errors.Is(err, context.Canceled) || errors.Is(err, postgres.ErrNoConnection) {
-				t.Errorf("%s: %v", name, err)
+		t.Run(name+", caller gone", func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			if err := read(ctx, open(t, address, postgres.Options{})); !errors.Is(err, context.Canceled) || errors.Is(err, postgres.ErrNoConnection) {
+				t.Errorf("the error is %v, want Canceled alone", err)
 			}
-		}
-	})
-
-	t.Run("nor a statement that was refused", func(t *testing.T) {
-		t.Parallel()
-		db := open(t, address, postgres.Options{})
-		var one int
-		if err := db.QueryRow(t.Context(), `select 1 / 0`).Scan(&one); err == nil || errors.Is(err, postgres.ErrNoConnection) {
-			t.Errorf("the error is %v", err)
-		}
-	})
+		})
+	}
 }
 
-func one(t *testing.T, db *postgres.DB, s postgres.Settings, sql string, args ...any) int {
-	t.Helper()
-	rows, err := db.QueryWith(t.Context(), s, sql, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[int])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
-}
-
-func TestSettingsEndWithTheirStatement(t *testing.T) {
+func TestQueryWith_endsItsSettingsWithTheStatement(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db, _ := effects(t, postgres.Options{MaxConns: 1})
-	const costs = `select current_setting('cpu_tuple_cost')::numeric * 1000`
-	usual := one(t, db, nil, costs+`::int`)
-	if got := one(t, db, postgres.Settings{"cpu_tuple_cost": "7", "jit": "off"}, costs+`::int`); got != 7000 {
+	const cost = `select (current_setting('cpu_tuple_cost')::numeric * 1000)::int`
+	one := func(s postgres.Settings, sql string) int {
+		t.Helper()
+		n, err := collect[int](db.QueryWith(t.Context(), s, sql))
+		if err != nil || len(n) != 1 {
+			t.Fatalf("%v, %v", n, err)
+		}
+		return n[0]
+	}
+	usual := one(nil, cost)
+	if got := one(postgres.Settings{"cpu_tuple_cost": "7", "jit": "off"}, cost); got != 7000 {
 		t.Errorf("the setting was %d", got)
 	}
-	if got := one(t, db, nil, costs+`::int`); got != usual {
+	if got := one(nil, cost); got != usual {
 		t.Errorf("afterwards it is %d, and was %d", got, usual)
 	}
-	// What was written is there, or is not if the rows end with an error.
-	one(t, db, nil, `insert into effects (id) values ($1) returning id`, 1)
-	rows, err := db.QueryWith(t.Context(), nil, `insert into effects (id, twin) values (2, 1), (3, 1) returning id`)
-	if err == nil {
-		_, err = pgx.CollectRows(rows, pgx.RowTo[int]) // the twins are compared at the commit
-	}
-	if postgres.Constraint(err) != "effects_twin_once" {
-		t.Errorf("the error is %v", err)
+	// What was written is stored, or is not if the rows end with an error.
+	one(postgres.Settings{"jit": "off"}, `insert into effects (id) values (1) returning id`)
+	for _, s := range []postgres.Settings{nil, {"jit": "off"}} {
+		_, err := collect[int](db.QueryWith(t.Context(), s, `insert into effects (id, twin) values (2, 1), (3, 1) returning id`))
+		if postgres.Constraint(err) != "effects_twin_once" { // which is checked at the commit
+			t.Errorf("the error is %v", err)
+		}
 	}
 	wantStored(t, db, 1)
 }
 
-// However a read ends, the next one has the only connection of the pool.
-func TestAReadGivesItsConnectionBack(t *testing.T) {
+// However a read ends, the next one gets the only connection of the pool.
+func TestQuery_releasesItsConnection(t *testing.T) {
 	t.Parallel()
-	query := func(t *testing.T, db *postgres.DB, sql string) pgx.Rows {
-		t.Helper()
-		rows, err := db.Query(t.Context(), sql)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return rows
-	}
-	for name, read := range map[string]func(*testing.T, *postgres.DB){
-		"when its row was scanned": func(t *testing.T, db *postgres.DB) {
-			t.Helper()
-			var one int
-			if err := db.QueryRow(t.Context(), `select 1`).Scan(&one); err != nil {
-				t.Error(err)
-			}
-		},
-		"when there was no row": func(t *testing.T, db *postgres.DB) {
-			t.Helper()
-			var one int
-			if err := db.QueryRow(t.Context(), `select 1 where false`).Scan(&one); !errors.Is(err, pgx.ErrNoRows) {
-				t.Error(err)
-			}
-		},
-		"when the statement is wrong": func(t *testing.T, db *postgres.DB) {
-			t.Helper()
-			rows, err := db.Query(t.Context(), `selec`)
-			if rows.Close(); err == nil {
-				t.Error("it was read")
-			}
-		},
-		"when all rows were seen": func(t *testing.T, db *postgres.DB) {
-			t.Helper()
-			got, err := pgx.CollectRows(query(t, db, `select generate_series(1, 3)`), pgx.RowTo[int])
-			if diff := cmp.Diff([]int{1, 2, 3}, got); diff != "" || err != nil {
-				t.Errorf("%v, rows (-want +got):\n%s", err, diff)
-			}
-		},
-		"when it was closed before": func(t *testing.T, db *postgres.DB) {
-			t.Helper()
-			rows := query(t, db, `select generate_series(1, 3)`)
-			rows.Next()
-			rows.Close()
-			rows.Close()
-		},
-		"when a row could not be scanned": func(t *testing.T, db *postgres.DB) {
-			t.Helper()
-			rows := query(t, db, `select 'one'`)
-			rows.Next()
-			var one int
-			if err := rows.Scan(&one); err == nil {
-				t.Error("it was scanned")
-			}
-		},
-		"under settings, when all rows were seen": func(t *testing.T, db *postgres.DB) {
-			t.Helper()
-			if got := one(t, db, postgres.Settings{"enable_sort": "off"}, `select 1`); got != 1 {
-				t.Errorf("it read %d", got)
-			}
-		},
-		"under settings, when it was closed before": func(t *testing.T, db *postgres.DB) {
-			t.Helper()
-			rows, err := db.QueryWith(t.Context(), nil, `select generate_series(1, 3)`)
-			if err != nil {
-				t.Fatal(err)
-			}
-			rows.Next()
-			rows.Close()
-		},
-		"under settings, when one of them is none": func(t *testing.T, db *postgres.DB) {
-			t.Helper()
-			rows, err := db.QueryWith(t.Context(), postgres.Settings{"enable_nothing": "off"}, `select 1`)
-			if rows.Close(); err == nil || errors.Is(err, postgres.ErrNoConnection) {
-				t.Errorf("the error is %v", err)
-			}
-		},
-		"when the server refused a later row": func(t *testing.T, db *postgres.DB) {
-			t.Helper()
-			if _, err := pgx.CollectRows(query(t, db, `select 1 / (2 - n) from generate_series(1, 3) n`), pgx.RowTo[int]); err == nil {
-				t.Error("it was read")
-			}
-		},
+	settings := postgres.Settings{"enable_sort": "off"}
+	for _, test := range []struct {
+		name, sql, state string // the SQLSTATE, if any
+		settings         postgres.Settings
+		rows             []int
+	}{
+		{name: "all rows", sql: `select generate_series(1, 3)`, rows: []int{1, 2, 3}},
+		{name: "all rows under settings", sql: `select generate_series(1, 3)`, settings: settings, rows: []int{1, 2, 3}},
+		{name: "no row", sql: `select 1 where false`, rows: []int{}},
+		{name: "a statement that is wrong", sql: `selec`, state: "42601"},
+		{name: "a setting that does not exist", sql: `select 1`, settings: postgres.Settings{"enable_nothing": "off"}, state: "42704"},
+		{name: "a later row that is refused", sql: `select 1 / (2 - n) from generate_series(1, 3) n`, state: "22012"},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			db := open(t, testdb.Empty(t), postgres.Options{MaxConns: 1})
-			read(t, db)
-			if in := db.Pool().Stat().AcquiredConns(); in != 0 {
-				t.Errorf("%d connections are in use", in)
+			released := func() {
+				t.Helper()
+				if n := db.Pool().Stat().AcquiredConns(); n != 0 {
+					t.Errorf("%d connections are in use", n)
+				}
 			}
+			rows, err := collect[int](db.QueryWith(t.Context(), test.settings, test.sql))
+			if diff := cmp.Diff(test.rows, rows); diff != "" || code(err) != test.state || errors.Is(err, postgres.ErrNoConnection) {
+				t.Errorf("%v, rows (-want +got):\n%s", err, diff)
+			}
+			released()
+			// The same, closed after the first row, and read as one row of a wrong type.
+			if rows, err := db.QueryWith(t.Context(), test.settings, test.sql); err == nil {
+				rows.Next()
+				rows.Close()
+				rows.Close()
+			}
+			released()
+			if err := db.QueryRow(t.Context(), test.sql).Scan(new([]string)); err == nil || len(test.rows) == 0 && test.rows != nil && !errors.Is(err, pgx.ErrNoRows) {
+				t.Errorf("scanned, %v", err)
+			}
+			released()
 		})
 	}
 }

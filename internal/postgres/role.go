@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
@@ -32,23 +31,6 @@ func (r Role) refusal(err error, user string) error {
 	case "42501":
 		user := pgx.Identifier{user}.Sanitize()
 		return fmt.Errorf("the database's user %s may not act as %s: as a superuser run: grant %s to %s", user, r, r, user)
-	}
-	return nil
-}
-
-// without checks a server on which the role cannot be had: one that payonce must
-// not run on at all is not worth making roles. It is nil where nothing is wrong
-// with the server, or nothing is known.
-func (r Role) without(ctx context.Context, config *pgx.ConnConfig, o Options) error {
-	config = config.Copy()
-	delete(config.RuntimeParams, "role")
-	conn, err := pgx.ConnectConfig(ctx, config)
-	if err != nil {
-		return nil // the refusal of the role is what is known
-	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // only read from
-	if err := check(ctx, conn, o); !errors.Is(err, ErrUnreachable) {
-		return err
 	}
 	return nil
 }

@@ -1,10 +1,12 @@
 package postgres_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -35,11 +37,7 @@ const selectThings = `select id from things order by id`
 
 func wantThings(t *testing.T, q postgres.Querier, want ...int) {
 	t.Helper()
-	rows, err := q.Query(t.Context(), selectThings)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := pgx.CollectRows(rows, pgx.RowTo[int])
+	got, err := collect[int](q.Query(t.Context(), selectThings))
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("there are %v (%v), want %v", got, err, want)
 	}
@@ -51,71 +49,50 @@ func thing(merchant string, id int) *pgx.Batch {
 	return b
 }
 
+func code(err error) string {
+	var refusal *pgconn.PgError
+	if !errors.As(err, &refusal) {
+		return ""
+	}
+	return refusal.Code
+}
+
 func TestTenant(t *testing.T) {
 	t.Parallel()
 
 	t.Run("reads the rows of its merchant alone", func(t *testing.T) {
 		t.Parallel()
 		db := things(t)
+		wantThings(t, db)
 		wantThings(t, db.Tenant("acme"), 1, 2)
 		wantThings(t, db.Tenant("globex"), 3)
 		wantThings(t, db.Tenant("initech"))
 		wantThings(t, db.Tenant(""))
+		got, err := collect[int](db.Tenant("acme").QueryWith(t.Context(), postgres.Settings{"enable_seqscan": "off"}, selectThings))
+		if err != nil || !slices.Equal(got, []int{1, 2}) {
+			t.Errorf("under settings there are %v, %v", got, err)
+		}
 	})
 
-	t.Run("under settings too, and these are the reader's alone", func(t *testing.T) {
+	t.Run("reads one row", func(t *testing.T) {
 		t.Parallel()
 		db := things(t)
-		settings := postgres.Settings{"enable_seqscan": "off"}
-		for _, s := range []postgres.Settings{settings, nil} {
-			rows, err := db.Tenant("acme").QueryWith(t.Context(), s, selectThings)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got, err := pgx.CollectRows(rows, pgx.RowTo[int]); err != nil || !slices.Equal(got, []int{1, 2}) {
-				t.Errorf("there are %v, %v", got, err)
-			}
-		}
-		if len(settings) != 1 {
-			t.Errorf("the settings are %v now", settings)
-		}
-		wantThings(t, db)
-	})
-
-	t.Run("and the next one on the connection nothing of them", func(t *testing.T) {
-		t.Parallel()
-		db := things(t)
-		wantThings(t, db)
-		wantThings(t, db.Tenant("acme"), 1, 2)
-		wantThings(t, db)
-		if err := db.Tenant("acme").Commit(t.Context(), thing("acme", 4)); err != nil {
-			t.Fatal(err)
-		}
-		wantThings(t, db)
-	})
-
-	t.Run("one row is its merchant's too", func(t *testing.T) {
-		t.Parallel()
-		db := things(t)
+		acme := db.Tenant("acme")
 		var id int
 		const last = `select id from things order by id desc limit 1`
-		if err := db.Tenant("acme").QueryRow(t.Context(), last).Scan(&id); err != nil || id != 2 {
+		if err := acme.QueryRow(t.Context(), last).Scan(&id); err != nil || id != 2 {
 			t.Errorf("it is %d, %v", id, err)
 		}
 		if err := db.Tenant("initech").QueryRow(t.Context(), last).Scan(&id); !errors.Is(err, pgx.ErrNoRows) {
 			t.Errorf("the error is %v, want no rows", err)
 		}
-		if err := db.Tenant("acme").QueryRow(t.Context(), `select id from things`).Scan(&id); err != nil {
-			t.Errorf("the first of several: %v", err)
+		if err := acme.QueryRow(t.Context(), selectThings).Scan(&id); err != nil || id != 1 {
+			t.Errorf("the first of several is %d, %v", id, err)
 		}
-		var text []string
-		if err := db.Tenant("acme").QueryRow(t.Context(), last).Scan(&text); err == nil {
-			t.Error("a number was read as texts")
-		}
-		if err := db.Tenant("acme").QueryRow(t.Context(), `select 1 / 0`).Scan(&id); code(err) != "22012" {
+		if err := acme.QueryRow(t.Context(), `select 1 / 0`).Scan(&id); code(err) != "22012" {
 			t.Errorf("the error is %v, want a division by zero", err)
 		}
-		wantThings(t, db) // each has given its connection back
+		wantThings(t, db)
 	})
 
 	t.Run("writes rows of its merchant alone, and a refusal takes the whole batch", func(t *testing.T) {
@@ -123,7 +100,7 @@ func TestTenant(t *testing.T) {
 		db := things(t)
 		b := thing("acme", 5)
 		b.QueuedQueries = append(b.QueuedQueries, thing("globex", 6).QueuedQueries...)
-		if err := db.Tenant("acme").Commit(t.Context(), b); code(err) != "42501" || errors.Is(err, postgres.ErrUnknown) {
+		if err := db.Tenant("acme").Commit(t.Context(), b); code(err) != "42501" || postgres.OutcomeOf(err) != postgres.Refused {
 			t.Errorf("the error is %v, want 42501", err)
 		}
 		wantThings(t, db.Tenant("acme"), 1, 2)
@@ -133,7 +110,7 @@ func TestTenant(t *testing.T) {
 		}
 	})
 
-	t.Run("names the constraint that refuses, also where the other row is another merchant's", func(t *testing.T) {
+	t.Run("sees the constraint that refuses a row, also beside another merchant's", func(t *testing.T) {
 		t.Parallel()
 		db := things(t)
 		for _, id := range []int{1, 3} {
@@ -143,14 +120,7 @@ func TestTenant(t *testing.T) {
 		}
 	})
 
-	t.Run("commits nothing where nothing was queued", func(t *testing.T) {
-		t.Parallel()
-		if err := things(t).Tenant("acme").Commit(t.Context(), &pgx.Batch{}); err == nil {
-			t.Error("it passed")
-		}
-	})
-
-	t.Run("a snapshot is its merchant's, does not move and does not write", func(t *testing.T) {
+	t.Run("has snapshots that do not move and do not write", func(t *testing.T) {
 		t.Parallel()
 		db := things(t)
 		tx, err := db.Tenant("acme").Snapshot(t.Context())
@@ -168,48 +138,98 @@ func TestTenant(t *testing.T) {
 	})
 }
 
-func code(err error) string {
-	var pg *pgconn.PgError
-	if !errors.As(err, &pg) {
-		return ""
-	}
-	return pg.Code
-}
-
-// TestReadAsTenants: in one round trip, and nobody sees what is another's.
-func TestReadAsTenants(t *testing.T) {
+// One round trip reads as several merchants, and each sees its own rows.
+func TestRead_asTenants(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db := things(t)
-	read := func(sql string, tenants []string, args ...[]any) (map[string][]int, error) {
-		got := map[string][]int{}
-		var reads []postgres.Read
-		for i, tenant := range tenants {
-			args = append(args, nil)
-			reads = append(reads, postgres.As(tenant), postgres.Read{SQL: sql, Args: args[i], Rows: func(rows pgx.Rows) (err error) {
+	read := func(sql string, tenants ...string) (got map[string][]int, err error) {
+		got, b := map[string][]int{}, &pgx.Batch{}
+		for _, tenant := range tenants {
+			postgres.QueueTenant(b, tenant)
+			b.Queue(sql).Query(func(rows pgx.Rows) (err error) {
 				got[tenant], err = pgx.CollectRows(rows, pgx.RowTo[int])
 				return err
-			}})
+			})
 		}
-		return got, db.Read(t.Context(), reads...)
+		return got, db.Read(t.Context(), b)
 	}
-	tenants := []string{"acme", "initech", "globex", ""}
-	got, err := read(selectThings, tenants)
+	got, err := read(selectThings, "acme", "initech", "globex", "")
 	if want := "map[:[] acme:[1 2] globex:[3] initech:[]]"; fmt.Sprint(got) != want || err != nil {
 		t.Errorf("there are %v (%v), want %s", got, err, want)
 	}
-	const one = `select id from things where id = any($1)`
-	got, err = read(one, []string{"globex", "acme"}, []any{[]int{1, 2}}, []any{[]int{2, 3}})
-	if want := "map[acme:[2] globex:[]]"; fmt.Sprint(got) != want || err != nil {
-		t.Errorf("there are %v (%v), want %s", got, err, want)
-	}
-	if _, err := read(`select 1 / (id - 3) from things`, []string{"acme", "globex", "acme"}); code(err) != "22012" {
+	if _, err := read(`select 1 / (id - 3) from things`, "acme", "globex", "acme"); code(err) != "22012" {
 		t.Errorf("the error is %v, want a division by zero", err)
 	}
-	planted := errors.New("planted")
-	fails := postgres.Read{SQL: selectThings, Rows: func(pgx.Rows) error { return planted }}
-	if err := db.Read(t.Context(), postgres.As("acme"), fails, fails); !errors.Is(err, planted) {
+	planted, b := errors.New("planted"), &pgx.Batch{}
+	postgres.QueueTenant(b, "acme")
+	b.Queue(selectThings).Query(func(pgx.Rows) error { return planted })
+	if err := db.Read(t.Context(), b); !errors.Is(err, planted) {
 		t.Errorf("the error is %v, want that of the reader", err)
 	}
-	wantThings(t, db) // it is given back, and names nobody
+	wantThings(t, db) // the connection is released, and names no merchant
+}
+
+// TestANameEndsWithItsTransaction: however the transaction ends, the next one on the
+// connection has no merchant's name.
+func TestANameEndsWithItsTransaction(t *testing.T) {
+	testdb.Long(t, "it waits until the server notices clients that are gone")
+	t.Parallel()
+	read := func(sql string) func(context.Context, *postgres.DB) error {
+		return func(ctx context.Context, acme *postgres.DB) error {
+			_, err := collect[any](acme.Query(ctx, sql))
+			return err
+		}
+	}
+	commit := func(merchant, sql string) func(context.Context, *postgres.DB) error {
+		return func(ctx context.Context, acme *postgres.DB) error {
+			b := thing(merchant, 8)
+			b.Queue(sql)
+			return acme.Commit(ctx, b)
+		}
+	}
+	ended := errors.New("it was ended")
+	for name, end := range map[string]func(context.Context, *postgres.DB) error{
+		"a read that fails":                 read(`select 1 / 0`),
+		"a read that fails among its rows":  read(`select 1 / (2 - id) from things order by id`),
+		"a commit that is refused":          commit("globex", `select 1`),
+		"a commit that fails in its middle": commit("acme", `select 1 / 0`),
+		"a commit that cannot be prepared":  commit("acme", `select nothing_like_this`),
+		"rows that are left": func(ctx context.Context, acme *postgres.DB) error {
+			rows, err := acme.Query(ctx, `select generate_series(1, 100000)`)
+			if err != nil {
+				return err
+			}
+			rows.Next()
+			rows.Close()
+			return ended
+		},
+		"a client that goes away during a read": func(ctx context.Context, acme *postgres.DB) error {
+			ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+			defer cancel()
+			return read(`select pg_sleep(20)`)(ctx, acme)
+		},
+		"a read under settings that the server ends": func(ctx context.Context, acme *postgres.DB) error {
+			_, err := collect[any](acme.QueryWith(ctx, postgres.Settings{"statement_timeout": "50"}, `select pg_sleep(20)`))
+			return err
+		},
+		"a snapshot that is left": func(ctx context.Context, acme *postgres.DB) error {
+			tx, err := acme.Snapshot(ctx)
+			if err != nil {
+				return err
+			}
+			return errors.Join(ended, tx.Rollback(ctx))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := things(t)
+			if err := end(t.Context(), db.Tenant("acme")); err == nil {
+				t.Error("it did not end so")
+			}
+			wantThings(t, db)
+			wantThings(t, db.Tenant("acme"), 1, 2)
+			wantThings(t, db.Tenant("globex"), 3)
+		})
+	}
 }

@@ -46,7 +46,7 @@ func (k books) traffic(writers int) (stop func() []ledger.Stream) {
 					err = k.db.Commit(ctx, b)
 				}
 				if err != nil {
-					if !postgres.IsTransient(err) {
+					if !postgres.OutcomeOf(err).MayPass() {
 						k.Error(err)
 					}
 					continue

@@ -124,7 +124,7 @@ func (s *Sandbox) reply(w http.ResponseWriter, c *call, a answer, err error) {
 		var refusal *apiError
 		switch {
 		case errors.As(err, &refusal):
-		case postgres.IsLockTimeout(err):
+		case postgres.OutcomeOf(err) == postgres.Locked:
 			refusal = newError(http.StatusTooManyRequests, typeInvalid, "lock_timeout", "Another request is using this object. Try again later.")
 		default:
 			// Nothing is saved; whether a commit in flight happened is unknown.

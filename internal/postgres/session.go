@@ -1,0 +1,185 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// sessionSettings bound what one session can hold up: a stopped process loses
+// its locks (idle_in_transaction_session_timeout), a vanished client its
+// statement (client_connection_check_interval).
+//
+// They also keep a plan from reading a whole table where an index serves. Plans are kept,
+// and a plan that was made while the table was small would read all of it later. And they
+// make each plan once: for short arrays the server would plan each execution, which takes
+// longer than many a lookup. A program that reads whole tables sets Options.Settings.
+func (o Options) sessionSettings() map[string]string {
+	statement := o.StatementTimeout
+	if statement == 0 {
+		statement = 10 * time.Second
+	}
+	settings := map[string]string{
+		"application_name":                    o.Application,
+		"default_transaction_isolation":       "read committed",
+		"timezone":                            "UTC",
+		"lock_timeout":                        milliseconds(o.lockTimeout()),
+		"statement_timeout":                   milliseconds(statement),
+		"idle_in_transaction_session_timeout": "10000",
+		"client_connection_check_interval":    "2000",
+		"enable_seqscan":                      "off",
+		"jit":                                 "off",
+		"plan_cache_mode":                     "force_generic_plan",
+		"tcp_keepalives_idle":                 "10",
+		"tcp_keepalives_interval":             "5",
+		"tcp_keepalives_count":                "3",
+	}
+	maps.Copy(settings, o.Settings)
+	if o.Role != "" {
+		settings["role"] = string(o.Role) // with the first packet: no round trip
+	}
+	return settings
+}
+
+// lockTimeout is 0 for none.
+func (o Options) lockTimeout() time.Duration {
+	if o.LockTimeout == 0 {
+		return 5 * time.Second
+	}
+	return max(o.LockTimeout, 0)
+}
+
+func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+
+// The role is the one of a session's settings that pg_settings does not show.
+const selectMissing = `
+select w.name
+  from unnest($1::text[], $2::text[]) as w (name, value)
+  left join pg_settings s
+    on lower(s.name) = lower(w.name)
+ where case when w.name = 'role'
+            then current_setting('role') <> w.value
+            else s.source <> 'client'
+                 and s.setting <> w.value
+       end
+ order by w.name collate "C"
+ limit 1`
+
+// checkSession returns an error if a session does not have the settings that it was opened
+// with. They are a part of its first packet, which a pooler may answer itself and forward
+// in part. Without them nothing bounds the session, and its role is the user's own.
+func checkSession(ctx context.Context, q Querier, settings map[string]string) error {
+	names, values := split(settings)
+	var name string
+	switch err := q.QueryRow(ctx, selectMissing, names, values).Scan(&name); {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil
+	case err != nil:
+		return fmt.Errorf("%w: %w", ErrUnreachable, err)
+	}
+	return fmt.Errorf("the database's sessions have not heard their %s: a pooler leaves it out, so let DATABASE_URL name the server itself", name)
+}
+
+// split returns the names of settings in their order, and the value of each.
+func split(settings map[string]string) (names, values []string) {
+	names = slices.Sorted(maps.Keys(settings))
+	values = make([]string, len(names))
+	for i, name := range names {
+		values[i] = settings[name]
+	}
+	return names, values
+}
+
+// ErrReadOnly is returned, wrapped, for a server that refuses writes: a hot standby,
+// or one with default_transaction_read_only. A pool keeps no session of it.
+var ErrReadOnly = errors.New("the database server is read-only")
+
+const readOnlyTransaction = "25006"
+
+// errNoCancel is what a cancel request of pgx gets instead of a connection.
+var errNoCancel = errors.New("a commit that waits for a standby is not canceled")
+
+// errNotReplicated is the outcome of a commit that is durable on the primary alone.
+var errNotReplicated = errors.New("the server stopped waiting for its standby: the commit may be lost in a failover")
+
+// notReplicated marks a session, in pgconn's CustomData, of which a commit ended
+// before its standby had confirmed it.
+const notReplicated = "payonce: not replicated"
+
+// guardSessions keeps the sessions of a pool true to what a commit promises on a
+// server with synchronous replication, and on the right side of a failover:
+//
+//   - pgx sends no cancel request when a deadline ends. The server would end its wait
+//     for the standby and show a commit that a failover loses. A statement that runs
+//     too long ends by statement_timeout, and one whose client is gone by
+//     client_connection_check_interval; neither ends that wait.
+//   - A wait that an operator ends, such as by pg_cancel_backend, is an unknown
+//     outcome, though the server reports success with a warning.
+//   - A session that refuses a write because its server is read-only is closed, so
+//     that the pool connects again, to the primary.
+//
+// Sources: SyncRepWaitForLSN in PostgreSQL's syncrep.c, asyncClose in pgconn.
+func guardSessions(config *pgxpool.Config) {
+	config.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
+		refuseCancel(c)
+		return nil
+	}
+	config.ConnConfig.OnPgError = func(c *pgconn.PgConn, err *pgconn.PgError) bool {
+		readOnly := c.ParameterStatus("in_hot_standby") == "on" || c.ParameterStatus("default_transaction_read_only") == "on"
+		return err.SeverityUnlocalized != "FATAL" && (!readOnly || err.Code != readOnlyTransaction)
+	}
+	config.ConnConfig.OnNotice = func(c *pgconn.PgConn, n *pgconn.Notice) {
+		if n.Routine == "SyncRepWaitForLSN" {
+			c.CustomData()[notReplicated] = true
+		}
+	}
+}
+
+// validateWritable refuses a new session of a read-only server: the next host of the
+// URL is tried.
+func validateWritable(ctx context.Context, c *pgconn.PgConn) error {
+	answer := c.ExecParams(ctx, "show transaction_read_only", nil, nil, nil, nil).Read()
+	if answer.Err != nil {
+		return answer.Err
+	}
+	if string(answer.Rows[0][0]) != "off" {
+		return ErrReadOnly
+	}
+	return nil
+}
+
+// refuseCancel lets a connection dial until it is established: a cancel request dials
+// anew.
+func refuseCancel(c *pgx.ConnConfig) {
+	dial, established := c.DialFunc, &atomic.Bool{}
+	c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if established.Load() {
+			return nil, errNoCancel
+		}
+		return dial(ctx, network, address)
+	}
+	c.AfterConnect = func(context.Context, *pgconn.PgConn) error {
+		established.Store(true)
+		return nil
+	}
+}
+
+// replicated returns an error if the standby has not confirmed the session's last commit,
+// and closes the session.
+func replicated(ctx context.Context, conn *pgxpool.Conn) error {
+	if conn.Conn().PgConn().CustomData()[notReplicated] == nil {
+		return nil
+	}
+	_ = conn.Conn().Close(ctx) // the pool opens another
+	return errNotReplicated
+}
