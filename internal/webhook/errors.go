@@ -3,9 +3,7 @@ package webhook
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
-	"net/url"
 	"strconv"
 	"time"
 )
@@ -28,7 +26,7 @@ type DeliveryError struct {
 	// RetryAfter is how long the receiver asks to wait: at most a day, 0 if it
 	// does not say.
 	RetryAfter time.Duration
-	// Err is the cause, never an error of a context.
+	// Err is the cause, as a text alone: it wraps no error.
 	Err error
 }
 
@@ -62,24 +60,5 @@ func (s *Sender) retryAfter(h http.Header) time.Duration {
 	if err != nil {
 		return 0
 	}
-	return min(max(until.Sub(s.now()), 0), maxRetryAfter)
-}
-
-// scrub removes the target's URL, which may hold a token, and every resolved
-// address from a network error.
-func scrub(err error) error {
-	var (
-		dns *net.DNSError
-		op  *net.OpError
-		u   *url.Error
-	)
-	switch {
-	case errors.As(err, &dns):
-		return errors.New("the host name does not resolve")
-	case errors.As(err, &op):
-		return fmt.Errorf("%s: %w", op.Op, op.Err)
-	case errors.As(err, &u):
-		return u.Err
-	}
-	return err
+	return min(max(until.Sub(s.cfg.Now()), 0), maxRetryAfter)
 }

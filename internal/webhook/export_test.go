@@ -23,19 +23,10 @@ func NewCounting(cfg Config, r *net.Resolver, dialed func(address string)) *Send
 	}})
 }
 
-// Trust makes the sender believe certificates that roots vouch for.
+// Trust makes the sender accept certificates of these authorities.
 func (s *Sender) Trust(roots *x509.CertPool) {
-	if t, ok := s.secure.Transport.(*http.Transport); ok {
-		t.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
-	}
+	s.secure.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 }
 
-// Transports returns those of both clients.
-func (s *Sender) Transports() (all []*http.Transport) {
-	for _, c := range []*http.Client{s.secure, s.plain} {
-		if t, ok := c.Transport.(*http.Transport); ok {
-			all = append(all, t)
-		}
-	}
-	return all
-}
+// Transports returns that of https and that of http.
+func (s *Sender) Transports() []*http.Transport { return []*http.Transport{s.secure, s.plain} }

@@ -1,6 +1,8 @@
-// Package webhook delivers signed webhooks to addresses that merchants chose.
+// Package webhook delivers signed webhooks to addresses that merchants chose. It does not
+// repeat a delivery and owns no table: the caller decides when to deliver again, and how
+// many deliveries a slow receiver may hold.
 //
-// It promises:
+// # Guarantees
 //
 //   - A delivery is one POST of the body as it is. It is signed with the time of
 //     this delivery (Standard Webhooks, HMAC-SHA256), so a receiver accepts a
@@ -17,12 +19,14 @@
 //   - A delivery ends within Config.Timeout and reads at most 64 KiB of headers
 //     and 64 KiB of body.
 //   - No error text holds the target's path, query or secret, nor an address
-//     that a name resolved to.
+//     that a name resolved to. What a receiver sends adds at most 200 bytes to it.
 //
-// It does not promise that a webhook arrives once: an answer can be lost after
-// the receiver accepted the webhook. It does not repeat a delivery and owns no
-// table: the caller decides when to deliver again, and how many deliveries a slow
-// receiver may hold. Any port of a public address may be chosen.
+// # Limits
+//
+// A webhook may arrive more than once: an answer can be lost after the receiver accepted
+// it. Any port of a public address may be chosen. A network that translates a public IPv6
+// prefix of its own to private IPv4 addresses (NAT64 with a prefix other than 64:ff9b::/96)
+// has to refuse these addresses itself.
 package webhook
 
 import (
@@ -48,6 +52,7 @@ const (
 	maxRetryAfter   = 24 * time.Hour
 	maxHeaderBytes  = 64 << 10
 	maxBodyBytes    = 64 << 10
+	maxErrorBytes   = 200
 	maxIdleConns    = 256
 	maxIdlePerHost  = 64
 	idleConnTimeout = 30 * time.Second
@@ -71,11 +76,8 @@ type Config struct {
 
 // Sender delivers webhooks. It is safe for concurrent use.
 type Sender struct {
-	secure  *http.Client
-	plain   *http.Client
-	timeout time.Duration
-	observe func(ctx context.Context, host string) (headers map[string]string, answered func(status int))
-	now     func() time.Time
+	cfg           Config
+	secure, plain *http.Transport
 }
 
 // Message is one event for one receiver.
@@ -95,32 +97,29 @@ type Message struct {
 func New(cfg Config) *Sender { return newSender(cfg, &net.Dialer{}) }
 
 func newSender(cfg Config, dialer *net.Dialer) *Sender {
-	s := &Sender{timeout: cfg.Timeout, observe: cfg.Observe, now: cfg.Now}
-	if s.timeout <= 0 {
-		s.timeout = defaultTimeout
+	if cfg.Timeout <= 0 {
+		cfg.Timeout = defaultTimeout
 	}
-	s.secure = s.client(dialer, httpsGuard(cfg.AllowCIDRs), "the target leads to an address that is neither public nor in the operator's allowed networks")
-	s.plain = s.client(dialer, httpGuard(cfg.AllowCIDRs), "the target is neither https nor in the operator's allowed networks")
-	return s
+	return &Sender{
+		cfg:    cfg,
+		secure: transport(dialer, httpsGuard(cfg.AllowCIDRs), "the target leads to an address that is neither public nor in the operator's allowed networks"),
+		plain:  transport(dialer, httpGuard(cfg.AllowCIDRs), "the target is neither https nor in the operator's allowed networks"),
+	}
 }
 
-// client returns an HTTP client that dials only what guard permits; what it does
-// not, is a TargetError with refusal as its reason.
-func (s *Sender) client(dialer *net.Dialer, guard *ssrf.Guardian, refusal string) *http.Client {
+// transport dials only what guard permits. What it does not is a TargetError with refusal
+// as its reason.
+func transport(dialer *net.Dialer, guard *ssrf.Guardian, refusal string) *http.Transport {
 	guarded := *dialer
 	guarded.Control = control(guard, refusal, dialer.Control)
-	return &http.Client{
-		Timeout:       s.timeout,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Transport: &http.Transport{
-			// Proxy stays nil: a proxy would dial for us, unguarded.
-			DialContext:            guarded.DialContext,
-			MaxIdleConnsPerHost:    maxIdlePerHost,
-			MaxIdleConns:           maxIdleConns,
-			IdleConnTimeout:        idleConnTimeout,
-			MaxResponseHeaderBytes: maxHeaderBytes,
-			DisableCompression:     true,
-		},
+	return &http.Transport{
+		// Proxy stays nil: a proxy would dial for us, unguarded.
+		DialContext:            guarded.DialContext,
+		MaxIdleConnsPerHost:    maxIdlePerHost,
+		MaxIdleConns:           maxIdleConns,
+		IdleConnTimeout:        idleConnTimeout,
+		MaxResponseHeaderBytes: maxHeaderBytes,
+		DisableCompression:     true,
 	}
 }
 
@@ -151,19 +150,21 @@ func (s *Sender) deliver(ctx context.Context, m Message) error {
 	if err != nil {
 		return err
 	}
-	req, err := s.sign(ctx, target, m)
+	within, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
+	req, err := s.sign(within, target, m)
 	if err != nil {
 		return err
 	}
-	client := s.secure
+	through := s.secure
 	if target.Scheme == "http" {
-		client = s.plain
+		through = s.plain
 	}
 	answered := s.observed(ctx, req)
-	res, err := client.Do(req)
+	res, err := through.RoundTrip(req) // an http.Client would read the target of a redirect
 	if err != nil {
 		answered(0)
-		return s.unanswered(ctx, err)
+		return s.unanswered(ctx, within, err)
 	}
 	// A body that is left unread costs the connection, and no more.
 	_, _ = io.CopyN(io.Discard, res.Body, maxBodyBytes)
@@ -177,10 +178,10 @@ func (s *Sender) deliver(ctx context.Context, m Message) error {
 
 // observed reports the delivery to the observer and adds its headers.
 func (s *Sender) observed(ctx context.Context, req *http.Request) (answered func(status int)) {
-	if s.observe == nil {
+	if s.cfg.Observe == nil {
 		return func(int) {}
 	}
-	headers, answered := s.observe(ctx, req.URL.Hostname())
+	headers, answered := s.cfg.Observe(ctx, req.URL.Hostname())
 	for name, value := range headers {
 		if req.Header.Get(name) == "" { // signed headers stay
 			req.Header.Set(name, value)
@@ -193,7 +194,7 @@ func (s *Sender) sign(ctx context.Context, target *url.URL, m Message) (*http.Re
 	if m.ID == "" || !visible(m.ID) {
 		return nil, &TargetError{Reason: "the webhook has no id of visible ASCII characters"}
 	}
-	at := s.now()
+	at := s.cfg.Now()
 	signatures, err := signatures(m, at)
 	if err != nil {
 		return nil, err
@@ -254,19 +255,25 @@ func newSigner(secret string) (*standardwebhooks.Webhook, error) {
 	return signer, nil
 }
 
-// unanswered returns the error of a delivery without an answer.
-func (s *Sender) unanswered(ctx context.Context, err error) error {
+// unanswered returns the error of a delivery without an answer. It wraps nothing: a
+// time-out of the network is a context.DeadlineExceeded, but the caller's context has not
+// ended.
+func (s *Sender) unanswered(ctx, within context.Context, err error) error {
 	if refused, ok := errors.AsType[*TargetError](err); ok {
 		return refused
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	var timeout net.Error
-	if errors.As(err, &timeout) && timeout.Timeout() {
-		// Not wrapped: net/http's time-out is a context.DeadlineExceeded, but
-		// the caller's context has not ended.
-		return &DeliveryError{Err: fmt.Errorf("no answer within %s", s.timeout)}
+	why := err.Error()
+	if op, ok := errors.AsType[*net.OpError](err); ok { // its own text holds the address
+		why = op.Op + ": " + op.Err.Error()
 	}
-	return &DeliveryError{Err: scrub(err)}
+	if _, ok := errors.AsType[*net.DNSError](err); ok {
+		why = "the host name does not resolve"
+	}
+	if within.Err() != nil {
+		why = fmt.Sprintf("no answer within %s", s.cfg.Timeout)
+	}
+	return &DeliveryError{Err: errors.New(strings.ToValidUTF8(why[:min(len(why), maxErrorBytes)], ""))}
 }

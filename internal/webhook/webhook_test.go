@@ -95,8 +95,12 @@ func TestDeliver_succeedsOnA2xxStatusAlone(t *testing.T) {
 		400: "delivery", 401: "delivery", 404: "delivery", 410: "delivery", 429: "delivery", 500: "delivery", 503: "delivery", 599: "delivery",
 	} {
 		elsewhere := newReceiver(t, func(http.ResponseWriter, *http.Request) {})
+		location := elsewhere.URL
+		if status == http.StatusFound {
+			location = "https://[not a URL?token=" + strings.Repeat("x", 10_000)
+		}
 		r := newReceiver(t, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Location", elsewhere.URL)
+			w.Header().Set("Location", location)
 			w.WriteHeader(status)
 		})
 		err := newSender(t, webhook.Config{AllowCIDRs: loopback()}).Deliver(t.Context(), messageTo(r.URL))
@@ -176,9 +180,10 @@ func TestDeliver_isBoundedByItsTimeout(t *testing.T) {
 			_, _ = io.WriteString(c, "HTTP/1.1 500 No\r\n\r\n")
 			drip(c, strings.Repeat("x", 1000))
 		}), "delivery"},
-		"something that is not HTTP": {raw(func(c net.Conn) { _, _ = io.WriteString(c, "SSH-2.0-OpenSSH_9.6\r\n"); _ = c.Close() }), "delivery"},
-		"a refused connection":       {nil, "delivery"},
-		"a cut":                      {raw(func(c net.Conn) { _ = c.Close() }), "delivery"},
+		"a long line that is not HTTP": {raw(func(c net.Conn) { _, _ = io.WriteString(c, strings.Repeat("x", 50_000)+"\r\n\r\n"); _ = c.Close() }), "delivery"},
+		"something that is not HTTP":   {raw(func(c net.Conn) { _, _ = io.WriteString(c, "SSH-2.0-OpenSSH_9.6\r\n"); _ = c.Close() }), "delivery"},
+		"a refused connection":         {nil, "delivery"},
+		"a cut":                        {raw(func(c net.Conn) { _ = c.Close() }), "delivery"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -193,6 +198,9 @@ func TestDeliver_isBoundedByItsTimeout(t *testing.T) {
 			}
 			if err != nil && (strings.Contains(err.Error(), "hush") || strings.Contains(err.Error(), "127.0.0.1")) {
 				t.Errorf("the error quotes the target: %v", err)
+			}
+			if err != nil && len(err.Error()) > 500 {
+				t.Errorf("the receiver chose an error of %d bytes", len(err.Error()))
 			}
 		})
 	}
