@@ -2,269 +2,265 @@ package domain_test
 
 import (
 	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/payonce/payonce/domain"
 )
 
-func TestRequestCharge(t *testing.T) {
-	t.Parallel()
-	first := charge()
-	first.Steps = []string{"inventory", "payment", "notification"}
-	decides(t, domain.RequestCharge{
-		MerchantID: "acme", OrderID: "order 1", Amount: domain.Money{Amount: 1000, Currency: "EUR"},
-		Fees:          domain.FeeSchedule{BasisPoints: 300},
-		PaymentMethod: "pm_card_visa", Items: first.Items,
-		Description: "a mug", Metadata: first.Metadata, Notify: true,
-	}, []verdict{
-		{"a request opens a charge and freezes its fee", absent, []domain.Event{first}, nil},
-		{"an open charge is not requested again", anyOpen, nil, nil},
-		{"nor a failed one", anyFailed, nil, nil},
-		{"nor a captured one", anyCaptured, nil, nil},
-	})
+// golden compares lines with a file in testdata, which UPDATE_GOLDEN=1 writes. Each change of
+// such a file is a change of behaviour, to be read line by line.
+func golden(t *testing.T, file string, lines []string) {
+	t.Helper()
+	got := strings.Join(lines, "\n") + "\n"
+	path := "testdata/" + file
+	if os.Getenv("UPDATE_GOLDEN") != "" {
+		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); diff != "" {
+		t.Errorf("%s: %v (-golden +now):\n%s", path, err, diff)
+	}
 }
 
-func TestRequestChargeOfValues(t *testing.T) {
+// TestCharge compares what a charge says of itself in each state with testdata/states.txt.
+func TestCharge(t *testing.T) {
+	t.Parallel()
+	var lines []string
+	for _, s := range states {
+		c := in(s.name)
+		says := []string{fmt.Sprintf("%s: version %d, %s", s.name, c.Version, c.Status)}
+		for _, step := range c.Steps {
+			says = append(says, fmt.Sprintf("%s %s", step.Name, step.Status))
+		}
+		says = append(says, fmt.Sprintf("next %q, attempt %d, outcome %d, left %d, refunded %d",
+			c.Next(), c.AttemptVersion, c.OutcomeVersion, c.Left(), c.Refunded()))
+		for _, answer := range []struct {
+			text string
+			yes  bool
+		}{
+			{"exists", c.Exists()},
+			{"started", c.Started()},
+			{"cancel requested", c.CancelRequested},
+			{"terminal", c.Terminal()},
+			{"complete", c.Complete()},
+			{fmt.Sprintf("failure %v", c.Failure), c.Failure != nil},
+			{fmt.Sprintf("unnotified %v", c.Unnotified), len(c.Unnotified) > 0},
+		} {
+			if answer.yes {
+				says = append(says, answer.text)
+			}
+		}
+		for _, r := range c.Refunds {
+			versions := []int{r.RequestVersion, r.AttemptVersion, r.OutcomeVersion, r.ReversalVersion}
+			says = append(says, fmt.Sprintf("%s %s by %q at %v", r.ID, r.Status, r.ProviderRefund, versions))
+		}
+		lines = append(lines, strings.Join(says, ", "))
+	}
+	golden(t, "states.txt", lines)
+}
+
+// commands are sent to a charge in every state.
+func commands() map[string]domain.Command {
+	request := domain.RequestCharge{
+		MerchantID: "acme", OrderID: "order 1", Amount: eur(1000), Fees: domain.FeeSchedule{BasisPoints: 300},
+		PaymentMethod: "pm_card_visa", Items: charge().Items, Description: "a mug", Metadata: charge().Metadata, Notify: true,
+	}
+	capture := domain.CapturePayment{Provider: "stripe", PaymentIntent: "pi_1", Amount: eur(1000)}
+	refund := domain.RequestRefund{RefundID: "re_9", Reason: "a broken mug", Notify: true}
+	refunded := domain.SucceedRefund{RefundID: "re_1", Provider: "stripe", ProviderRefund: "rp_1", Amount: eur(400)}
+	refusal := domain.FailRefund{RefundID: "re_1", ProviderRefund: "rp_1", Code: domain.ProviderRefused, Message: "no"}
+	reversal := domain.ReverseRefund{RefundID: "re_1", ProviderRefund: "rp_1", Message: "no"}
+	all := map[string]domain.Command{
+		"request":                               request,
+		"reserve":                               domain.ReserveInventory{},
+		"reject: out of stock":                  domain.RejectInventory{Code: domain.OutOfStock},
+		"reject: unknown article":               domain.RejectInventory{Code: domain.UnknownSKU},
+		"reject: canceled":                      domain.RejectInventory{Code: domain.Canceled},
+		"start":                                 domain.StartPayment{Provider: "stripe", PaymentIntent: "pi_2"},
+		"start: no payment intent":              domain.StartPayment{Provider: "stripe"},
+		"fail attempt":                          domain.FailAttempt{Stage: domain.StageConfirm, StatusCode: 502, RequestID: "req_1"},
+		"capture":                               capture,
+		"capture: another amount":               with(capture, func(c *domain.CapturePayment) { c.Amount.Amount++ }),
+		"capture: another currency":             with(capture, func(c *domain.CapturePayment) { c.Amount.Currency = "USD" }),
+		"capture: another payment intent":       with(capture, func(c *domain.CapturePayment) { c.PaymentIntent = "pi_2" }),
+		"capture: no payment intent":            with(capture, func(c *domain.CapturePayment) { c.PaymentIntent = "" }),
+		"decline":                               domain.DeclinePayment{Failure: stolen()},
+		"decline: canceled":                     domain.DeclinePayment{Failure: dropped()},
+		"cancel":                                domain.CancelCharge{},
+		"fail canceled":                         domain.FailCanceled{},
+		"refund all that is left":               refund,
+		"refund of a known id":                  domain.RequestRefund{RefundID: "re_1", Amount: 5, Notify: true},
+		"refund without id":                     domain.RequestRefund{Amount: 5},
+		"fail refund attempt":                   domain.FailRefundAttempt{RefundID: "re_1", StatusCode: 502, RequestID: "req_1"},
+		"succeed refund":                        refunded,
+		"succeed refund: all":                   with(refunded, func(c *domain.SucceedRefund) { c.Amount.Amount = 1000 }),
+		"succeed refund: less":                  with(refunded, func(c *domain.SucceedRefund) { c.Amount.Amount = 399 }),
+		"succeed refund: more":                  with(refunded, func(c *domain.SucceedRefund) { c.Amount.Amount = 401 }),
+		"succeed refund: another currency":      with(refunded, func(c *domain.SucceedRefund) { c.Amount.Currency = "USD" }),
+		"succeed refund: no object":             with(refunded, func(c *domain.SucceedRefund) { c.ProviderRefund = "" }),
+		"succeed refund: another's object":      with(refunded, func(c *domain.SucceedRefund) { c.ProviderRefund = "rp_2" }),
+		"succeed refund: a failed one's":        with(refunded, func(c *domain.SucceedRefund) { c.ProviderRefund = "rp_3" }),
+		"fail refund":                           refusal,
+		"fail refund: another's object":         with(refusal, func(c *domain.FailRefund) { c.ProviderRefund = "rp_2" }),
+		"fail refund: a failed one's object":    with(refusal, func(c *domain.FailRefund) { c.ProviderRefund = "rp_3" }),
+		"fail refund: the last, without object": domain.FailRefund{RefundID: "re_3", Code: domain.ProviderRefused},
+		"reverse refund":                        reversal,
+		"reverse refund: another object":        with(reversal, func(c *domain.ReverseRefund) { c.ProviderRefund = "rp_2" }),
+		"reverse refund: no object":             with(reversal, func(c *domain.ReverseRefund) { c.ProviderRefund = "" }),
+	}
+	for _, amount := range []int64{-1, 1, 500, 501, 600, 601, 1000, 1001} {
+		all[fmt.Sprint("refund ", amount)] = with(refund, func(r *domain.RequestRefund) { r.Amount = amount })
+	}
+	for version := -1; version <= 9; version++ { // 0: that of the charge
+		all[fmt.Sprint("notify ", version)] = domain.NotifyMerchant{EventID: "e", Type: "charge.succeeded", Version: version}
+	}
+	return all
+}
+
+// TestDecide compares what each command does to a charge in each state with
+// testdata/decisions.txt. The most frequent outcome of a command comes last, for every other
+// state. Without a charge, every command is refused but the request.
+func TestDecide(t *testing.T) {
+	t.Parallel()
+	var lines []string
+	for name, cmd := range commands() {
+		outcomes := map[string][]string{}
+		for _, s := range states {
+			if s.partial {
+				continue
+			}
+			outcome := decide(t, s.name, cmd)
+			if s.name != "absent" || outcome != "ErrNoCharge" {
+				outcomes[outcome] = append(outcomes[outcome], s.name)
+			}
+		}
+		most, other := 0, ""
+		for outcome, names := range outcomes {
+			if len(names) > most || len(names) == most && outcome < other {
+				most, other = len(names), outcome
+			}
+		}
+		for outcome, names := range outcomes {
+			if outcome != other {
+				lines = append(lines, fmt.Sprintf("%s | %s | %s", name, strings.Join(names, ", "), outcome))
+			}
+		}
+		lines = append(lines, fmt.Sprintf("%s | ~ every other state | %s", name, other))
+	}
+	slices.Sort(lines)
+	golden(t, "decisions.txt", lines)
+}
+
+// decide returns the events that a command causes, or the name of its refusal.
+func decide(t *testing.T, state string, cmd domain.Command) string {
+	t.Helper()
+	c := in(state)
+	events, err := domain.Decide(c, cmd)
+	if diff := cmp.Diff(in(state), c); diff != "" {
+		t.Errorf("%s: %T changes its argument (-want +got):\n%s", state, cmd, diff)
+	}
+	for name, refusal := range map[string]error{
+		"ErrNoCharge": domain.ErrNoCharge, "ErrFinished": domain.ErrFinished, "ErrOutOfOrder": domain.ErrOutOfOrder,
+		"ErrMismatch": domain.ErrMismatch, "ErrInvalid": domain.ErrInvalid, "ErrNotCaptured": domain.ErrNotCaptured,
+		"ErrExceedsCaptured": domain.ErrExceedsCaptured, "ErrNoRefund": domain.ErrNoRefund,
+	} {
+		if errors.Is(err, refusal) && len(events) == 0 {
+			return name
+		}
+	}
+	if err != nil {
+		t.Errorf("%s: %T causes %v, %v", state, cmd, events, err)
+	}
+	if _, err := domain.Replay(slices.Concat(history(state), events)); err != nil {
+		t.Errorf("%s: %T makes a stream that Replay refuses: %v", state, cmd, err)
+	}
+	if again, err := domain.Decide(domain.Fold(c, events...), cmd); !isAttempt(cmd) && (len(again) > 0 || err != nil) {
+		t.Errorf("%s: %T repeated returns %v and %v, want nothing", state, cmd, again, err)
+	}
+	texts := make([]string, len(events))
+	for i, e := range events {
+		data, err := domain.Encode(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[i] = domain.TypeOf(e) + " " + string(data)
+	}
+	if len(events) == 0 {
+		return "nothing"
+	}
+	return strings.Join(texts, ", ")
+}
+
+// isAttempt tells the commands that are another attempt each time.
+func isAttempt(cmd domain.Command) bool {
+	_, payment := cmd.(domain.FailAttempt)
+	_, refund := cmd.(domain.FailRefundAttempt)
+	return payment || refund
+}
+
+func TestRequestCharge_bounds(t *testing.T) {
 	t.Parallel()
 	mug := domain.Item{SKU: "mug", Quantity: 1}
 	for _, test := range []struct {
-		name    string
-		amount  int64
-		items   []domain.Item
-		refused error
+		amount int64
+		items  []domain.Item
+		valid  bool
 	}{
-		{"nothing is not an amount", 0, nil, domain.ErrInvalid},
-		{"less than nothing is not an amount", -1, nil, domain.ErrInvalid},
-		{"the smallest amount is one minor unit", 1, nil, nil},
-		{"the largest amount is ten to the twelve", domain.MaxAmount, nil, nil},
-		{"one more is refused", domain.MaxAmount + 1, nil, domain.ErrInvalid},
-		{"one of an article is enough", 5, []domain.Item{mug}, nil},
-		{"none of an article is refused", 5, []domain.Item{{SKU: "mug"}}, domain.ErrInvalid},
-		{"minus one of an article is refused", 5, []domain.Item{{SKU: "mug", Quantity: -1}}, domain.ErrInvalid},
-		{"an article stands in an order once", 5, []domain.Item{mug, mug}, domain.ErrInvalid},
+		{-1, nil, false},
+		{0, nil, false},
+		{1, nil, true},
+		{domain.MaxAmount, nil, true},
+		{domain.MaxAmount + 1, nil, false},
+		{5, []domain.Item{mug}, true},
+		{5, []domain.Item{{SKU: "mug"}}, false},
+		{5, []domain.Item{{SKU: "mug", Quantity: -1}}, false},
+		{5, []domain.Item{mug, mug}, false},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			events, err := domain.Decide(domain.Charge{}, domain.RequestCharge{
-				MerchantID: "acme", Amount: domain.Money{Amount: test.amount, Currency: "EUR"}, Items: test.items,
-			})
-			if !errors.Is(err, test.refused) || (err == nil) != (len(events) == 1) {
-				t.Errorf("events %v, error %v, want %v", events, err, test.refused)
-			}
-		})
-	}
-}
-
-func TestReserveInventory(t *testing.T) {
-	t.Parallel()
-	decides(t, domain.ReserveInventory{}, []verdict{
-		{"there is no stock to hold for nothing", absent, nil, domain.ErrNoCharge},
-		{"a requested charge holds its items", requested, []domain.Event{domain.InventoryReserved{Items: charge().Items}}, nil},
-		{"also while it is to be canceled", canceling, []domain.Event{domain.InventoryReserved{Items: charge().Items}}, nil},
-		{"a charge without items holds nothing", requestedBare, nil, nil},
-		{"stock is not held twice", reserved, nil, nil},
-		{"refused stock is not held later", rejected, nil, nil},
-		{"a started payment has its stock", started, nil, nil},
-		{"a started payment without items needs none", startedBare, nil, nil},
-		{"a failed attempt keeps the stock", attemptFailed, nil, nil},
-		{"a charge to be canceled has its stock or needs none", anyCanceling, nil, nil},
-		{"a canceled charge holds no stock", anyCanceled, nil, nil},
-		{"released stock is not held again", anyFailed, nil, nil},
-		{"sold stock is not held again", anyCaptured, nil, nil},
-	})
-}
-
-func TestRejectInventory(t *testing.T) {
-	t.Parallel()
-	decides(t, domain.RejectInventory{Code: domain.OutOfStock}, []verdict{
-		{"no stock refuses nothing", absent, nil, domain.ErrNoCharge},
-		{"a charge whose stock is refused fails", requested, history(rejected)[1:], nil},
-		{"also while it is to be canceled", canceling, history(rejected)[1:], nil},
-		{"a charge without items cannot lack stock", requestedBare, nil, domain.ErrOutOfOrder},
-		{"held stock is not refused", reserved, nil, domain.ErrOutOfOrder},
-		{"stock is not refused twice", rejected, nil, nil},
-		{"stock is not refused under a started payment", started, nil, domain.ErrOutOfOrder},
-		{"nor under one without items", startedBare, nil, domain.ErrOutOfOrder},
-		{"nor under one with a failed attempt", attemptFailed, nil, domain.ErrOutOfOrder},
-		{"nor once held under a charge to be canceled", anyCanceling, nil, domain.ErrOutOfOrder},
-		{"nor under a canceled charge", anyCanceled, nil, domain.ErrOutOfOrder},
-		{"released stock is not refused", anyFailed, nil, domain.ErrOutOfOrder},
-		{"sold stock is not refused", anyCaptured, nil, domain.ErrOutOfOrder},
-	})
-}
-
-func TestRejectInventorySaysWhy(t *testing.T) {
-	t.Parallel()
-	for code, message := range map[domain.FailureCode]string{
-		domain.OutOfStock: "an item of the order is out of stock",
-		domain.UnknownSKU: "an item of the order is not an article of the merchant",
-	} {
-		events, err := domain.Decide(in(requested), domain.RejectInventory{Code: code})
-		want := []domain.Event{
-			domain.InventoryRejected{Code: code},
-			domain.ChargeFailed{Failure: domain.Failure{Code: code, Message: message}},
-		}
-		if diff := cmp.Diff(want, events); diff != "" || err != nil {
-			t.Errorf("%s: %v (-want +got):\n%s", code, err, diff)
+		events, err := domain.Decide(domain.Charge{}, domain.RequestCharge{MerchantID: "acme", Amount: eur(test.amount), Items: test.items})
+		if (err == nil) != test.valid || err != nil && !errors.Is(err, domain.ErrInvalid) || (len(events) == 1) != test.valid {
+			t.Errorf("%d, %v: events %v, error %v", test.amount, test.items, events, err)
 		}
 	}
 }
 
-func TestStartPayment(t *testing.T) {
+func TestDecide_namesItsRefusals(t *testing.T) {
 	t.Parallel()
-	begun := []domain.Event{domain.PaymentStarted{Provider: "stripe", PaymentIntent: "pi_2"}}
-	decides(t, domain.StartPayment{Provider: "stripe", PaymentIntent: "pi_2"}, []verdict{
-		{"no payment starts for nothing", absent, nil, domain.ErrNoCharge},
-		{"no payment starts before stock is held", requested, nil, domain.ErrOutOfOrder},
-		{"nor while the charge is to be canceled", canceling, nil, domain.ErrOutOfOrder},
-		{"a charge without items starts to pay at once", requestedBare, begun, nil},
-		{"a charge that holds its stock starts to pay", reserved, begun, nil},
-		{"an object made before the cancel was seen is recorded", cancelingReserved, begun, nil},
-		{"also without items in the order", cancelingBare, begun, nil},
-		{"the first payment intent stays the charge's own", anyOpen, nil, nil},
-		{"a charge without stock is not paid", rejected, nil, domain.ErrFinished},
-		{"a charge declined at once is not paid", declinedUnbegun, nil, domain.ErrFinished},
-		{"a charge canceled at once is not paid", canceled, nil, domain.ErrFinished},
-		{"nor one without items", canceledBare, nil, domain.ErrFinished},
-		{"nor one that held stock", canceledReserved, nil, domain.ErrFinished},
-		{"nor one whose merchant knows", canceledTold, nil, domain.ErrFinished},
-		{"a payment that failed is not started again", anyFailed, nil, nil},
-		{"nor one that is captured", anyCaptured, nil, nil},
-	})
-}
-
-func TestStartPaymentNeedsAPaymentIntent(t *testing.T) {
-	t.Parallel()
-	events, err := domain.Decide(in(reserved), domain.StartPayment{Provider: "stripe"})
-	if !errors.Is(err, domain.ErrInvalid) || len(events) != 0 {
-		t.Errorf("a payment started on no payment intent: %v, %v", events, err)
-	}
-}
-
-func TestFailAttempt(t *testing.T) {
-	t.Parallel()
-	failed := []domain.Event{domain.PaymentAttemptFailed{Stage: domain.StageConfirm, StatusCode: 502, RequestID: "req_1"}}
-	decides(t, domain.FailAttempt{Stage: domain.StageConfirm, StatusCode: 502, RequestID: "req_1"}, []verdict{
-		{"no attempt fails for nothing", absent, nil, domain.ErrNoCharge},
-		{"there is no attempt before stock is held", requested, nil, domain.ErrOutOfOrder},
-		{"nor while the charge is to be canceled", canceling, nil, domain.ErrOutOfOrder},
-		{"an attempt to create a payment intent fails", reserved, failed, nil},
-		{"also without items", requestedBare, failed, nil},
-		{"an attempt to confirm fails", started, failed, nil},
-		{"also without items in the order", startedBare, failed, nil},
-		{"a second attempt fails too", attemptFailed, failed, nil},
-		{"an attempt fails while the charge is to be canceled", anyCanceling, failed, nil},
-		{"a late failure adds nothing to a charge that failed", anyFailed, nil, nil},
-		{"a late failure does not undo a capture", anyCaptured, nil, nil},
-	})
-}
-
-func TestFailAttemptOpensTheNext(t *testing.T) {
-	t.Parallel()
-	for _, state := range []string{reserved, requestedBare, started, startedBare, attemptFailed} {
-		c := in(state)
-		events, err := domain.Decide(c, domain.FailAttempt{Stage: domain.StageConfirm, StatusCode: 502})
-		after := domain.Fold(c, events...)
-		if err != nil || after.AttemptVersion != c.Version+1 {
-			t.Errorf("%s: the attempt's version is %d, want that of the failure, %d: %v", state, after.AttemptVersion, c.Version+1, err)
-		}
-	}
-}
-
-func TestCapturePayment(t *testing.T) {
-	t.Parallel()
-	taken := history(succeeded)[3:] // and the success
-	decides(t, domain.CapturePayment{
-		Provider: "stripe", PaymentIntent: "pi_1", Amount: domain.Money{Amount: 1000, Currency: "EUR"},
-	}, []verdict{
-		{"nothing is captured for nothing", absent, nil, domain.ErrNoCharge},
-		{"nothing is captured without a payment intent", requested, nil, domain.ErrMismatch},
-		{"nor for a charge without items", requestedBare, nil, domain.ErrMismatch},
-		{"nor when stock alone is held", reserved, nil, domain.ErrMismatch},
-		{"nor while such a charge is to be canceled", canceling, nil, domain.ErrMismatch},
-		{"also without items in the order", cancelingBare, nil, domain.ErrMismatch},
-		{"also with stock held", cancelingReserved, nil, domain.ErrMismatch},
-		{"a started payment is captured, and the charge succeeds", started, taken, nil},
-		{"also without items", startedBare, taken, nil},
-		{"also after a failed attempt", attemptFailed, taken, nil},
-		{"a capture is faster than a cancel", anyCanceling, taken, nil},
-		{"nothing is captured when stock refused", rejected, nil, domain.ErrMismatch},
-		{"nor once declined before there was a payment intent", declinedUnbegun, nil, domain.ErrMismatch},
-		{"nor once canceled before", canceled, nil, domain.ErrMismatch},
-		{"nor so without items", canceledBare, nil, domain.ErrMismatch},
-		{"nor so with stock held", canceledReserved, nil, domain.ErrMismatch},
-		{"nor so once the merchant knows", canceledTold, nil, domain.ErrMismatch},
-		{"a payment that failed is not captured", anyFailed, nil, domain.ErrFinished},
-		{"a captured charge is not captured again", anyCaptured, nil, nil},
-	})
-}
-
-func TestCapturePaymentOfSomethingElse(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct {
-		name   string
-		state  string
-		intent string
-		amount domain.Money
-	}{
-		{"another payment intent", started, "pi_2", domain.Money{Amount: 1000, Currency: "EUR"}},
-		{"another amount", started, "pi_1", domain.Money{Amount: 1001, Currency: "EUR"}},
-		{"another currency", started, "pi_1", domain.Money{Amount: 1000, Currency: "USD"}},
-		{"another payment intent of a captured charge", succeeded, "pi_2", domain.Money{Amount: 1000, Currency: "EUR"}},
-		{"no payment intent at all", reserved, "", domain.Money{Amount: 1000, Currency: "EUR"}},
-		{"no payment intent at all before stock is held", requested, "", domain.Money{Amount: 1000, Currency: "EUR"}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			events, err := domain.Decide(in(test.state), domain.CapturePayment{
-				Provider: "stripe", PaymentIntent: test.intent, Amount: test.amount,
-			})
-			if !errors.Is(err, domain.ErrMismatch) || len(events) != 0 {
-				t.Errorf("events %v, error %v, want ErrMismatch", events, err)
-			}
-		})
-	}
-}
-
-func TestDeclinePayment(t *testing.T) {
-	t.Parallel()
-	compensated := history(declined)[3:]
-	bare := []domain.Event{domain.PaymentDeclined{Failure: stolen()}, domain.ChargeFailed{Failure: stolen()}}
-	decides(t, domain.DeclinePayment{Failure: stolen()}, []verdict{
-		{"nothing is declined for nothing", absent, nil, domain.ErrNoCharge},
-		{"nothing is declined before stock is held", requested, nil, domain.ErrOutOfOrder},
-		{"nor while the charge is to be canceled", canceling, nil, domain.ErrOutOfOrder},
-		{"a charge without items is declined and releases nothing", requestedBare, bare, nil},
-		{"also while it is to be canceled", cancelingBare, bare, nil},
-		{"a charge is declined before it has a payment intent", reserved, compensated, nil},
-		{"a started payment is declined, its stock released, the charge failed", started, compensated, nil},
-		{"without items there is no stock to release", startedBare, bare, nil},
-		{"nor is there while it is to be canceled", cancelingStartedBare, bare, nil},
-		{"a decline may follow a failed attempt", attemptFailed, compensated, nil},
-		{"a decline may be faster than a cancel", anyCanceling, compensated, nil},
-		{"a charge without stock was never paid", rejected, nil, domain.ErrFinished},
-		{"nor was a charge canceled at once", canceled, nil, domain.ErrFinished},
-		{"nor one without items", canceledBare, nil, domain.ErrFinished},
-		{"nor one that held stock", canceledReserved, nil, domain.ErrFinished},
-		{"nor one whose merchant knows", canceledTold, nil, domain.ErrFinished},
-		{"a payment that failed is not declined again", anyFailed, nil, nil},
-		{"a captured charge is not declined", anyCaptured, nil, domain.ErrFinished},
-	})
-}
-
-func TestDecideNamesItsRefusals(t *testing.T) {
-	t.Parallel()
-	_, err := domain.Decide(in(started), domain.CapturePayment{
-		PaymentIntent: "pi_9", Amount: domain.Money{Amount: 7, Currency: "USD"},
-	})
+	_, err := domain.Decide(in("started"), domain.CapturePayment{PaymentIntent: "pi_9", Amount: domain.Money{Amount: 7, Currency: "USD"}})
 	const want = "captured 7 USD by pi_9: the provider's object is not the charge's"
 	if err == nil || err.Error() != want {
 		t.Errorf("the refusal says %q, want %q", err, want)
 	}
-	if _, err := domain.Decide(in(started), nil); !cmp.Equal(err, domain.ErrInvalid, cmpopts.EquateErrors()) {
+	if _, err := domain.Decide(in("started"), nil); !errors.Is(err, domain.ErrInvalid) {
 		t.Errorf("no command at all: %v, want ErrInvalid", err)
+	}
+}
+
+func TestRequestRefund_atMostAHundred(t *testing.T) {
+	t.Parallel()
+	c := in("succeeded")
+	for i := range domain.MaxRefunds {
+		id := fmt.Sprint("re_", i)
+		events, err := domain.Decide(c, domain.RequestRefund{RefundID: id, Amount: 1})
+		if err != nil {
+			t.Fatalf("refund %d: %v", i+1, err)
+		}
+		c = domain.Fold(c, events...)
+		if i%2 == 0 { // one that failed counts too
+			c = domain.Fold(c, domain.RefundFailed{RefundID: id, Code: domain.ProviderRefused})
+		}
+	}
+	if events, err := domain.Decide(c, domain.RequestRefund{RefundID: "re_more", Amount: 1}); !errors.Is(err, domain.ErrTooManyRefunds) {
+		t.Errorf("one more: %v, %v", events, err)
+	}
+	if events, err := domain.Decide(c, domain.RequestRefund{RefundID: "re_1", Amount: 1}); err != nil || len(events) != 0 {
+		t.Errorf("one of them repeated: %v, %v", events, err)
 	}
 }

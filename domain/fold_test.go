@@ -1,7 +1,9 @@
 package domain_test
 
 import (
+	"encoding/json"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -12,37 +14,29 @@ import (
 func TestFold(t *testing.T) {
 	t.Parallel()
 
-	t.Run("every event moves the version by one", func(t *testing.T) {
+	t.Run("leaves its argument as it was", func(t *testing.T) {
 		t.Parallel()
-		for _, state := range states() {
-			if got, want := in(state).Version, len(history(state)); got != want {
-				t.Errorf("%s: version %d, want %d", state, got, want)
-			}
-		}
-	})
-
-	t.Run("its argument stays as it was", func(t *testing.T) {
-		t.Parallel()
-		for _, state := range states() {
-			before := in(state)
+		for _, s := range states {
+			before := in(s.name)
 			for _, e := range stored() {
 				_ = domain.Fold(before, e)
 			}
-			if diff := cmp.Diff(in(state), before); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", state, diff)
+			for version := range before.Version {
+				_ = domain.Fold(before, domain.MerchantNotified{EventID: "e", Version: version})
+			}
+			if diff := cmp.Diff(in(s.name), before); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", s.name, diff)
 			}
 		}
 	})
 
-	t.Run("what the events say is in the charge", func(t *testing.T) {
+	t.Run("puts what the events say into the charge", func(t *testing.T) {
 		t.Parallel()
 		failure := stolen()
 		want := domain.Charge{
-			ID: "ch_1", MerchantID: "acme", OrderID: "order 1",
-			Amount: domain.Money{Amount: 1000, Currency: "EUR"}, Fee: 30, PaymentMethod: "pm_card_visa",
-			Items: []domain.Item{{SKU: "mug", Quantity: 2}}, Description: "a mug",
-			Metadata: map[string]string{"basket": "7"},
-			Status:   domain.Failed, Failure: &failure,
+			ID: "ch_1", MerchantID: "acme", OrderID: "order 1", Amount: eur(1000), Fee: 30, PaymentMethod: "pm_card_visa",
+			Items: []domain.Item{{SKU: "mug", Quantity: 2}}, Description: "a mug", Metadata: map[string]string{"basket": "7"},
+			Status: domain.Failed, Failure: &failure,
 			Steps: []domain.StepState{
 				{Name: "inventory", Status: domain.StepCompensated},
 				{Name: "payment", Status: domain.StepFailed},
@@ -50,80 +44,72 @@ func TestFold(t *testing.T) {
 			},
 			PaymentIntent: "pi_1", Version: 7, AttemptVersion: 3, OutcomeVersion: 6,
 		}
-		if diff := cmp.Diff(want, in(failedAndTold), cmpopts.EquateEmpty()); diff != "" {
+		if diff := cmp.Diff(want, in("declined and notified"), cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("charge (-want +got):\n%s", diff)
 		}
 	})
 
-	t.Run("each attempt has the version of the event that opened it", func(t *testing.T) {
+	t.Run("gives two continuations of one charge nothing in common", func(t *testing.T) {
 		t.Parallel()
-		for state, want := range map[string]int{
-			requestedBare: 1, reserved: 2, started: 3, startedBare: 2, attemptFailed: 4, succeeded: 3,
-			cancelingStarted: 3, refundAttempted: 3,
-		} {
-			if got := in(state).AttemptVersion; got != want {
-				t.Errorf("%s: attempt version %d, want %d", state, got, want)
-			}
-		}
-	})
-
-	t.Run("two continuations of one charge share nothing", func(t *testing.T) {
-		t.Parallel()
-		c := in(succeeded)
-		for i, id := range []string{"re_1", "re_2", "re_3", "re_4", "re_5", "re_6"} {
-			left := domain.Fold(c, back("left", 1))
-			right := domain.Fold(c, back("right", 2))
+		c := in("succeeded")
+		ids := []string{"re_1", "re_2", "re_3", "re_4", "re_5", "re_6"}
+		for i, id := range ids {
+			left, right := domain.Fold(c, back("left", 1)), domain.Fold(c, back("right", 2))
 			if left.Refunds[i].ID != "left" || right.Refunds[i].ID != "right" {
 				t.Errorf("after %d refunds the next are %s and %s", i, left.Refunds[i].ID, right.Refunds[i].ID)
 			}
 			c = domain.Fold(c, back(id, 10))
 		}
-		for i, id := range []string{"re_1", "re_2", "re_3", "re_4", "re_5", "re_6"} {
+		for i, id := range ids {
 			soon := domain.Fold(c, gone(id, "rp_"+id, 10))
 			late := domain.Fold(c, domain.RefundAttemptFailed{RefundID: id}, gone(id, "rp_"+id, 10))
 			if got := []int{soon.Unnotified[i+1], late.Unnotified[i+1]}; got[0] != c.Version+1 || got[1] != c.Version+2 {
-				t.Errorf("after %d outcomes those of version %d and %d are untold", i+1, got[0], got[1])
+				t.Errorf("after %d outcomes the webhooks about versions %d and %d are due", i+1, got[0], got[1])
 			}
 			c = soon
 		}
 	})
 
-	t.Run("two ends of one refund share nothing", func(t *testing.T) {
+	t.Run("counts an event about an unknown refund and changes nothing else", func(t *testing.T) {
 		t.Parallel()
-		before := in(refundPending)
-		good := domain.Fold(before, gone("re_1", "rp_1", 400))
-		bad := domain.Fold(before, domain.RefundFailed{RefundID: "re_1", Code: domain.ProviderRefused})
-		ends := []domain.RefundStatus{before.Refunds[0].Status, good.Refunds[0].Status, bad.Refunds[0].Status}
-		want := []domain.RefundStatus{domain.RefundStatusPending, domain.RefundStatusSucceeded, domain.RefundStatusFailed}
-		if diff := cmp.Diff(want, ends); diff != "" {
-			t.Errorf("before, good and bad (-want +got):\n%s", diff)
-		}
-	})
-
-	t.Run("two webhooks of one charge share nothing", func(t *testing.T) {
-		t.Parallel()
-		before := in(refundReversed)
-		for _, version := range []int{5, 7, 8} {
-			_ = domain.Fold(before, domain.MerchantNotified{EventID: "e", Version: version})
-		}
-		if diff := cmp.Diff([]int{5, 7, 8}, before.Unnotified); diff != "" {
-			t.Errorf("untold (-want +got):\n%s", diff)
-		}
-	})
-
-	t.Run("an event about a refund that there is not changes nothing but the version", func(t *testing.T) {
-		t.Parallel()
-		want := in(succeeded)
+		want := in("succeeded")
 		want.Version++
 		for _, e := range []domain.Event{
-			gone("re_9", "rp_9", 1),
-			domain.RefundAttemptFailed{RefundID: "re_9"},
-			domain.RefundFailed{RefundID: "re_9"},
-			domain.RefundReversed{RefundID: "re_9"},
+			gone("re_9", "rp_9", 1), domain.RefundAttemptFailed{RefundID: "re_9"}, notGone("re_9", ""), domain.RefundReversed{RefundID: "re_9"},
 		} {
-			if diff := cmp.Diff(want, domain.Fold(in(succeeded), e)); diff != "" {
+			if diff := cmp.Diff(want, domain.Fold(in("succeeded"), e)); diff != "" {
 				t.Errorf("%T (-want +got):\n%s", e, diff)
 			}
 		}
 	})
+}
+
+func TestView(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 3, 1, 13, 0, 0, 0, time.FixedZone("elsewhere", 3600))
+	for state, want := range map[string]string{
+		"rejected": `{"id":"ch_1","order_id":"order 1","amount":1000,"amount_refunded":0,"currency":"EUR","status":"failed",` +
+			`"steps":[{"name":"inventory","status":"failed"},{"name":"payment","status":"skipped"},{"name":"notification","status":"pending"}],` +
+			`"failure":{"code":"out_of_stock","message":"an item of the order is out of stock"},"metadata":{"basket":"7"},"created_at":"2026-03-01T12:00:00Z"}`,
+		"declined": `{"id":"ch_1","order_id":"order 1","amount":1000,"amount_refunded":0,"currency":"EUR","status":"failed",` +
+			`"steps":[{"name":"inventory","status":"compensated"},{"name":"payment","status":"failed"},{"name":"notification","status":"pending"}],` +
+			`"failure":{"code":"card_declined","message":"the card was declined","decline_code":"stolen_card"},"metadata":{"basket":"7"},"created_at":"2026-03-01T12:00:00Z"}`,
+		"refunded and notified": `{"id":"ch_1","order_id":"order 1","amount":1000,"amount_refunded":400,"currency":"EUR","status":"partially_refunded",` +
+			`"steps":[{"name":"inventory","status":"done"},{"name":"payment","status":"done"},{"name":"notification","status":"done"}],` +
+			`"failure":null,"metadata":{"basket":"7"},"created_at":"2026-03-01T12:00:00Z"}`,
+	} {
+		got, err := json.Marshal(in(state).View(at))
+		if diff := cmp.Diff(want, string(got)); diff != "" || err != nil {
+			t.Errorf("%s: %v (-want +got):\n%s", state, err, diff)
+		}
+	}
+	if view := domain.Fold(domain.Charge{}, domain.ChargeRequested{Amount: 1}).View(at); view.Metadata == nil {
+		t.Error("a charge without metadata has no empty object")
+	}
+	c := in("refund failed")
+	r, found := c.Refund("re_1")
+	got, err := json.Marshal(c.RefundView(r))
+	if want := `{"id":"re_1","charge_id":"ch_1","amount":400,"currency":"EUR","status":"failed"}`; string(got) != want || err != nil || !found {
+		t.Errorf("the refund is shown as %s, want %s: %v", got, want, err)
+	}
 }

@@ -75,8 +75,8 @@ func TestDecode_refusesAStepOfANewerProgram(t *testing.T) {
 func TestNext_followsTheSteps(t *testing.T) {
 	t.Parallel()
 	for state, want := range map[string]string{
-		requested: "inventory", requestedBare: "payment", reserved: "payment", started: "payment",
-		succeeded: "", rejected: "", declined: "", canceled: "",
+		"requested": "inventory", "requested bare": "payment", "reserved": "payment", "started": "payment",
+		"succeeded": "", "rejected": "", "declined": "", "canceled": "",
 	} {
 		if got := in(state).Next(); got != want {
 			t.Errorf("after %s comes %q, want %q", state, got, want)
@@ -91,7 +91,7 @@ func TestSubscribersOf_outcomes(t *testing.T) {
 		if kind.Webhook != "" {
 			want = []string{domain.Notification}
 		}
-		if got := in(succeeded).SubscribersOf(kind.Zero, 5); !slices.Equal(got, want) {
+		if got := in("succeeded").SubscribersOf(kind.Zero, 5); !slices.Equal(got, want) {
 			t.Errorf("%s has the subscribers %v, want %v", kind.Name, got, want)
 		}
 	}
