@@ -3,7 +3,6 @@ package failpoint
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -17,66 +16,32 @@ import (
 
 // conn is one connection through the proxy.
 type conn struct {
-	proxy  *Proxy
-	plan   instrument
-	client net.Conn
-	server net.Conn
+	proxy    *Proxy
+	plan     instrument
+	client   net.Conn
+	server   net.Conn
+	backend  *pgproto3.Backend  // reads the client
+	frontend *pgproto3.Frontend // reads the server
 
-	requests  <-chan []byte // messages of the client; closed with its connection
-	responses <-chan []byte // messages of the server; closed with its connection
+	requests  <-chan request // of the client; closed with its connection
+	responses <-chan message // of the server; closed with its connection
 
-	kind       int               // of session
-	statements map[string]string // SQL by name
-	portals    map[string]string // SQL by name
-	group      *group            // the open transaction; nil if none
-	early      [][]byte          // what the client sent before it was answered
+	kind  int       // of session
+	group *group    // the open transaction; nil if none
+	early []request // what the client sent before it was answered
 }
 
-// The first bytes of messages that the proxy acts on. Client and server use the
-// same bytes for different messages.
-const (
-	queryByte, parseByte, bindByte, executeByte, closeByte        = 'Q', 'P', 'B', 'E', 'C'
-	syncByte, flushByte, functionByte, copyDoneByte, copyFailByte = 'S', 'H', 'F', 'c', 'f'
-	terminateByte                                                 = 'X'
-
-	authenticationByte, commandCompleteByte, readyByte, copyInByte = 'R', 'C', 'Z', 'G'
-)
-
-// What a client may send in place of its startup message.
-const (
-	cancelRequest = 80877102
-	sslRequest    = 80877103
-	gssRequest    = 80877104
-)
-
-// longestMessage is far above what a program sends: a longer one is no message of
-// the protocol.
-const longestMessage = 64 << 20
-
-var errNoMessage = errors.New("not a message of the PostgreSQL protocol")
-
-// readMessage reads the bytes of one message: its type, which a startup message
-// lacks, a length that counts itself, and the rest.
-func readMessage(r io.Reader, typeBytes int) ([]byte, error) {
-	head := make([]byte, typeBytes+4)
-	if _, err := io.ReadFull(r, head); err != nil {
-		return nil, fmt.Errorf("read the head of a message: %w", err)
-	}
-	length := binary.BigEndian.Uint32(head[typeBytes:])
-	if length < 4 || length > longestMessage {
-		return nil, errNoMessage
-	}
-	message := make([]byte, typeBytes+int(length))
-	copy(message, head)
-	if _, err := io.ReadFull(r, message[len(head):]); err != nil {
-		return nil, fmt.Errorf("read a message: %w", err)
-	}
-	return message, nil
+// message is what the server sends.
+type message struct {
+	text  []byte
+	rows  int  // of a command that is complete; else negative
+	ready bool // ends an answer
+	idle  bool // and no transaction is open after it
 }
 
-// encoded is a message of the proxy itself.
-func encoded(m pgproto3.Message) []byte {
-	text, err := m.Encode(nil)
+// encoded returns a message's bytes after those that are there.
+func encoded(text []byte, m pgproto3.Message) []byte {
+	text, err := m.Encode(text)
 	if err != nil {
 		panic(err) // only a message beyond 1 GiB cannot be encoded
 	}
@@ -85,7 +50,7 @@ func encoded(m pgproto3.Message) []byte {
 
 // shutdown is how a server reports that it ends the session.
 func shutdown() []byte {
-	return encoded(&pgproto3.ErrorResponse{
+	return encoded(nil, &pgproto3.ErrorResponse{
 		Severity: "FATAL", SeverityUnlocalized: "FATAL", Code: string(Shutdown),
 		Message: "terminating connection due to administrator command",
 	})
@@ -93,6 +58,7 @@ func shutdown() []byte {
 
 // serve runs the connection until one end is closed or it is cut.
 func (c *conn) serve(ctx context.Context) {
+	c.backend = pgproto3.NewBackend(c.client, c.client)
 	startup, err := c.startup(ctx)
 	if err != nil || startup == nil {
 		return
@@ -101,65 +67,83 @@ func (c *conn) serve(ctx context.Context) {
 		return
 	}
 	defer c.proxy.drop(c.server)
+	c.frontend = pgproto3.NewFrontend(c.server, c.server)
+	if !c.connect(startup) {
+		return
+	}
 	done := make(chan struct{})
 	defer close(done)
-	c.requests = c.read(c.client, done)
-	c.responses = c.read(c.server, done)
-	if c.connect(startup) {
-		c.forward()
-	}
+	collector := &collector{names: c.proxy.name, statements: map[string]string{}, portals: map[string]string{}}
+	c.requests = read(c.proxy, done, func() (request, error) { return collector.next(c.backend) })
+	c.responses = read(c.proxy, done, c.receive)
+	c.forward()
 }
 
-// read sends whole messages until the connection or its user ends.
-func (c *conn) read(from net.Conn, done <-chan struct{}) <-chan []byte {
-	messages := make(chan []byte)
-	c.proxy.serving.Go(func() {
-		defer close(messages)
+// read sends what next returns, until that fails or the reader's user has ended.
+func read[T any](p *Proxy, done <-chan struct{}, next func() (T, error)) <-chan T {
+	all := make(chan T)
+	p.serving.Go(func() {
+		defer close(all)
 		for {
-			m, err := readMessage(from, 1)
+			one, err := next()
 			if err != nil {
 				return
 			}
 			select {
-			case messages <- m:
+			case all <- one:
 			case <-done:
 				return
 			}
 		}
 	})
-	return messages
+	return all
+}
+
+// receive reads a message of the server.
+func (c *conn) receive() (message, error) {
+	m, err := c.frontend.Receive()
+	if err != nil {
+		return message{}, err
+	}
+	read := message{text: encoded(nil, m), rows: -1}
+	switch m := m.(type) {
+	case *pgproto3.CommandComplete:
+		read.rows = int(pgconn.NewCommandTag(string(m.CommandTag)).RowsAffected())
+	case *pgproto3.CopyInResponse:
+		read.ready = true
+	case *pgproto3.ReadyForQuery:
+		read.ready, read.idle = true, m.TxStatus == 'I'
+	}
+	return read, nil
 }
 
 // startup returns the client's startup message, or nil for a cancel request.
-func (c *conn) startup(ctx context.Context) ([]byte, error) {
+func (c *conn) startup(ctx context.Context) (*pgproto3.StartupMessage, error) {
 	for {
-		m, err := readMessage(c.client, 0)
+		m, err := c.backend.ReceiveStartupMessage()
 		if err != nil {
 			return nil, err
 		}
-		if len(m) < 8 {
-			return nil, errNoMessage
-		}
-		switch binary.BigEndian.Uint32(m[4:]) {
-		case sslRequest, gssRequest:
-			if _, err := c.client.Write([]byte{'N'}); err != nil {
-				return nil, fmt.Errorf("refuse encryption: %w", err)
-			}
-		case cancelRequest:
-			return nil, c.forwardCancel(ctx, m)
-		default:
+		switch m := m.(type) {
+		case *pgproto3.StartupMessage:
 			return m, nil
+		case *pgproto3.CancelRequest:
+			return nil, c.forwardCancel(ctx, m)
+		}
+		// A client that asks for encryption is refused it.
+		if !c.toClient([]byte{'N'}) {
+			return nil, net.ErrClosed
 		}
 	}
 }
 
-func (c *conn) forwardCancel(ctx context.Context, m []byte) error {
+func (c *conn) forwardCancel(ctx context.Context, m *pgproto3.CancelRequest) error {
 	server, err := c.proxy.dial(ctx)
 	if err != nil {
 		return err
 	}
 	defer c.proxy.drop(server)
-	if _, err := server.Write(m); err != nil {
+	if _, err := server.Write(encoded(nil, m)); err != nil {
 		return fmt.Errorf("forward a cancel request: %w", err)
 	}
 	_, _ = io.Copy(io.Discard, server) // the server closes the connection when it has read the request
@@ -168,56 +152,48 @@ func (c *conn) forwardCancel(ctx context.Context, m []byte) error {
 
 // connect is the round trip that begins the session. An exchange of passwords is
 // part of it.
-func (c *conn) connect(startup []byte) bool {
-	t := &trip{name: "connect", kind: Connect}
+func (c *conn) connect(startup *pgproto3.StartupMessage) bool {
+	t := &trip{kind: Connect}
+	var settings []string // in one order: drivers send them in any order
+	for _, name := range slices.Sorted(maps.Keys(startup.Parameters)) {
+		settings = append(settings, name+"="+startup.Parameters[name])
+	}
 	var first bool
-	c.kind, first = c.plan.session(settingsOf(startup))
-	t.minor = !first
-	t.name += c.sessionSuffix()
-	if c.plan.before(t) == drop || !c.toServer(startup) {
+	c.kind, first = c.plan.session(strings.Join(settings, "\n"))
+	t.name, t.minor = "connect"+c.sessionSuffix(), !first
+	if c.plan.before(t) == drop || !c.toServer(encoded(nil, startup)) {
 		return false
 	}
 	var answer []byte
-	for m := range c.responses {
-		answer = append(answer, m...)
-		switch {
-		case m[0] == authenticationByte && asksForPassword(m):
-			if !c.toClient(answer) {
+	for {
+		m, err := c.receive()
+		if err != nil {
+			c.toClient(answer) // a refusal
+			return false
+		}
+		answer = append(answer, m.text...)
+		if m.ready {
+			return c.plan.after(t, 0) != drop && c.toClient(answer)
+		}
+		if kind, asks := asksForPassword(m.text); asks {
+			if !c.toClient(answer) || c.backend.SetAuthType(kind) != nil {
 				return false
 			}
 			answer = nil
-			password, ok := <-c.requests
-			if !ok || !c.toServer(password) {
+			password, err := c.backend.Receive()
+			if err != nil || !c.toServer(encoded(nil, password)) {
 				return false
 			}
-		case m[0] == readyByte:
-			return c.plan.after(t, 0) != drop && c.toClient(answer)
 		}
 	}
-	c.toClient(answer) // a refusal
-	return false
 }
 
-// settingsOf are a startup message's settings in one order: drivers send them in
-// any order.
-func settingsOf(startup []byte) string {
-	var m pgproto3.StartupMessage
-	if m.Decode(startup[4:]) != nil {
-		return string(startup)
+func asksForPassword(text []byte) (kind uint32, asks bool) {
+	if text[0] != 'R' {
+		return 0, false
 	}
-	var settings []string
-	for _, name := range slices.Sorted(maps.Keys(m.Parameters)) {
-		settings = append(settings, name+"="+m.Parameters[name])
-	}
-	return strings.Join(settings, "\n")
-}
-
-func asksForPassword(m []byte) bool {
-	if len(m) < 9 {
-		return false
-	}
-	kind := binary.BigEndian.Uint32(m[5:])
-	return kind != pgproto3.AuthTypeOk && kind != pgproto3.AuthTypeSASLFinal
+	kind = binary.BigEndian.Uint32(text[5:])
+	return kind, kind != pgproto3.AuthTypeOk && kind != pgproto3.AuthTypeSASLFinal
 }
 
 // sessionSuffix distinguishes the further kinds of sessions from the first.
@@ -231,50 +207,38 @@ func (c *conn) sessionSuffix() string {
 func (c *conn) toServer(m []byte) bool { _, err := c.server.Write(m); return err == nil }
 func (c *conn) toClient(m []byte) bool { _, err := c.client.Write(m); return err == nil }
 
-// forward collects the client's messages into round trips, and forwards what the
-// server sends by itself.
+// forward forwards the client's requests, and what the server sends by itself.
 func (c *conn) forward() {
-	var r request
 	for {
-		m, ok := c.next()
-		if !ok {
+		r, ok := c.next()
+		switch {
+		case !ok:
 			return
-		}
-		r.add(c, m)
-		switch m[0] {
-		case terminateByte:
-			c.toServer(r.unsent)
-			return
-		case flushByte:
-			// The server answers this part while the rest is collected.
+		case r.part:
 			if !c.toServer(r.unsent) {
 				return
 			}
-			r.unsent = nil
-		case queryByte, syncByte, copyDoneByte, copyFailByte, functionByte:
-			if !c.roundTrip(r) {
-				return
-			}
-			r = request{}
+		case !c.roundTrip(r):
+			return
 		}
 	}
 }
 
-// next is the client's next message. Until it comes, the server's messages are
+// next is the client's next request. Until it comes, the server's messages are
 // forwarded.
-func (c *conn) next() ([]byte, bool) {
+func (c *conn) next() (request, bool) {
 	if len(c.early) > 0 {
-		m := c.early[0]
+		r := c.early[0]
 		c.early = c.early[1:]
-		return m, true
+		return r, true
 	}
 	for {
 		select {
-		case m, ok := <-c.requests:
-			return m, ok
+		case r, ok := <-c.requests:
+			return r, ok
 		case m, ok := <-c.responses:
-			if !ok || !c.toClient(m) {
-				return nil, false
+			if !ok || !c.toClient(m.text) {
+				return request{}, false
 			}
 		}
 	}
@@ -299,7 +263,7 @@ func (c *conn) roundTrip(r request) bool {
 		c.toClient(a.text) // the server has ended the session, and may have reported why
 		return false
 	}
-	if a.idle() {
+	if a.end.idle {
 		c.group = nil
 	}
 	switch c.plan.after(t, a.rows) {
@@ -310,18 +274,15 @@ func (c *conn) roundTrip(r request) bool {
 		return false
 	case pass:
 	}
-	return c.toClient(append(a.text, a.ready...))
+	return c.toClient(append(a.text, a.end.text...))
 }
 
 // answer is what the server sends to a round trip.
 type answer struct {
-	text  []byte
-	ready []byte // the message that ends it
-	rows  int
+	text []byte
+	end  message
+	rows int
 }
-
-// idle reports whether no transaction is open after it.
-func (a answer) idle() bool { return a.ready[0] == readyByte && a.ready[5] == 'I' }
 
 // answer reads a whole answer. It is not whole if the server's connection ends, or
 // the client's, unless the trip is doomed.
@@ -333,17 +294,18 @@ func (c *conn) answer(t *trip) (a answer, whole bool) {
 			switch {
 			case !ok:
 				return a, false
-			case m[0] == readyByte || m[0] == copyInByte:
-				a.ready = m
+			case m.ready:
+				a.end = m
 				return a, true
-			case m[0] == commandCompleteByte:
-				a.rows = int(pgconn.NewCommandTag(string(m[5 : len(m)-1])).RowsAffected())
 			}
-			a.text = append(a.text, m...)
-		case m, ok := <-requests:
+			a.text = append(a.text, m.text...)
+			if m.rows >= 0 {
+				a.rows = m.rows
+			}
+		case r, ok := <-requests:
 			switch {
 			case ok:
-				c.early = append(c.early, m)
+				c.early = append(c.early, r)
 			case t.doomed:
 				requests = nil
 			default:
@@ -360,19 +322,20 @@ func (c *conn) refuse(t *trip) bool {
 		c.toClient(shutdown())
 		return false
 	}
-	if !c.toServer(encoded(&pgproto3.Query{String: "do $$ begin raise exception using errcode = '" + string(t.fault) +
-		"', message = 'planted between program and server'; end $$"})) {
-		return false
-	}
-	a, whole := c.answer(t)
+	a, whole := c.query(t, "do $$ begin raise exception using errcode = '"+string(t.fault)+"', message = 'planted between program and server'; end $$")
 	if whole && t.closes {
 		// A commit that fails leaves no transaction behind.
-		if !c.toServer(encoded(&pgproto3.Query{String: "rollback"})) {
-			return false
-		}
 		var after answer
-		after, whole = c.answer(t)
-		a.ready, c.group = after.ready, nil
+		after, whole = c.query(t, "rollback")
+		a.end, c.group = after.end, nil
 	}
-	return whole && c.toClient(append(a.text, a.ready...))
+	return whole && c.toClient(append(a.text, a.end.text...))
+}
+
+// query sends a statement of the proxy's own.
+func (c *conn) query(t *trip, sql string) (answer, bool) {
+	if !c.toServer(encoded(nil, &pgproto3.Query{String: sql})) {
+		return answer{}, false
+	}
+	return c.answer(t)
 }

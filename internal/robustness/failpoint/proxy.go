@@ -88,7 +88,7 @@ func (p *Proxy) accept(ctx context.Context) {
 			return // closed
 		}
 		p.track(client)
-		c := &conn{proxy: p, plan: p.current(), client: client, statements: map[string]string{}, portals: map[string]string{}}
+		c := &conn{proxy: p, plan: p.current(), client: client}
 		p.serving.Go(func() {
 			defer p.drop(client)
 			c.serve(ctx)

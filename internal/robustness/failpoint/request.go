@@ -9,6 +9,7 @@ import (
 // request is what the client has sent of one round trip.
 type request struct {
 	unsent   []byte
+	part     bool     // the server answers it while the rest is collected
 	prepared []string // SQL
 	executed []string // names of statements
 	executes int      // of a batch
@@ -16,35 +17,53 @@ type request struct {
 	synced   bool
 }
 
-// add adds a message. What cannot be decoded is forwarded, and the server refuses it.
-func (r *request) add(c *conn, m []byte) {
-	r.unsent = append(r.unsent, m...)
-	body := m[5:]
-	switch m[0] {
-	case queryByte:
-		var q pgproto3.Query
-		_ = q.Decode(body)
-		r.executed = append(r.executed, c.proxy.name(q.String))
-	case parseByte:
-		var p pgproto3.Parse
-		_ = p.Decode(body)
-		c.statements[p.Name] = p.Query
-		r.prepared = append(r.prepared, p.Query)
-	case bindByte:
-		var b pgproto3.Bind
-		_ = b.Decode(body)
-		c.portals[b.DestinationPortal] = c.statements[b.PreparedStatement]
-	case executeByte:
-		var e pgproto3.Execute
-		_ = e.Decode(body)
-		r.executed = append(r.executed, c.proxy.name(c.portals[e.Portal]))
-		r.executes++
-	case closeByte:
-		r.closes = true
-	case functionByte:
-		r.executed = append(r.executed, "function")
-	case syncByte:
-		r.synced = true
+// collector collects a client's messages into requests.
+type collector struct {
+	names      func(sql string) string
+	statements map[string]string // SQL by name
+	portals    map[string]string // SQL by name
+	open       request
+}
+
+// next returns the next request, or an error when the client has ended.
+func (c *collector) next(client *pgproto3.Backend) (request, error) {
+	for {
+		m, err := client.Receive()
+		if err != nil {
+			return request{}, err
+		}
+		r := &c.open
+		r.unsent = encoded(r.unsent, m)
+		whole := false
+		switch m := m.(type) {
+		case *pgproto3.Query:
+			r.executed, whole = append(r.executed, c.names(m.String)), true
+		case *pgproto3.Parse:
+			c.statements[m.Name] = m.Query
+			r.prepared = append(r.prepared, m.Query)
+		case *pgproto3.Bind:
+			c.portals[m.DestinationPortal] = c.statements[m.PreparedStatement]
+		case *pgproto3.Execute:
+			r.executed = append(r.executed, c.names(c.portals[m.Portal]))
+			r.executes++
+		case *pgproto3.Close:
+			r.closes = true
+		case *pgproto3.FunctionCall:
+			r.executed, whole = append(r.executed, "function"), true
+		case *pgproto3.Sync:
+			r.synced, whole = true, true
+		case *pgproto3.CopyDone, *pgproto3.CopyFail:
+			whole = true
+		case *pgproto3.Flush, *pgproto3.Terminate:
+			part := request{unsent: r.unsent, part: true}
+			r.unsent = nil
+			return part, nil
+		}
+		if whole {
+			done := *r
+			c.open = request{}
+			return done, nil
+		}
 	}
 }
 
