@@ -7,17 +7,12 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/payonce/payonce/internal/robustness/traffic"
 )
 
 // pause waits for d, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}
+func pause(ctx context.Context, d time.Duration) { _ = traffic.Wait(ctx, d) }
 
 // unique returns a word that no other call returned. It has a letter at each end:
 // digits alone could pass for a card number.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"time"
 
 	"github.com/payonce/payonce/internal/robustness/traffic"
@@ -48,50 +47,35 @@ func newStrikes(seed uint64, length time.Duration) []strike {
 	return strikes
 }
 
-// striker carries out strikes and counts them.
-type striker struct {
-	stage   stage
-	sandbox traffic.Sandbox
-	tally   *traffic.Tally
-	now     func() time.Time
-
-	mu   sync.Mutex
-	done validate.Chaos
+// broken is what was broken so far.
+func (r *run) broken() validate.Chaos {
+	r.breaking.Lock()
+	defer r.breaking.Unlock()
+	return r.Chaos
 }
 
-func newStriker(stage stage, sandbox traffic.Sandbox, tally *traffic.Tally, now func() time.Time) *striker {
-	return &striker{stage: stage, sandbox: sandbox, tally: tally, now: now, done: validate.Chaos{Blow: stage.blow()}}
-}
-
-// chaos is what was broken so far.
-func (s *striker) chaos() validate.Chaos {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.done
-}
-
-func (s *striker) note(change func(*validate.Chaos)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	change(&s.done)
+func (r *run) note(change func(*validate.Chaos)) {
+	r.breaking.Lock()
+	defer r.breaking.Unlock()
+	change(&r.Chaos)
 }
 
 // strikeAll breaks things while charges flow: the provider's answers first, then
 // the strikes in turn. It ends early, without an error, when the time is up.
-func (s *striker) strikeAll(ctx context.Context, seed uint64, strikes []strike) error {
-	began := s.now()
-	err := s.outage(ctx)
+func (r *run) strikeAll(ctx context.Context) error {
+	began := r.screen.now()
+	err := r.outage(ctx)
 	if err == nil {
-		err = s.sandbox.SetFaults(ctx, traffic.Faults{
-			Seed: seed, DropBefore: 0.05, DropAfter: 0.05, Error500: 0.03, Slow: traffic.Slow{P: 0.1, Milliseconds: 300},
+		err = r.sandbox.SetFaults(ctx, traffic.Faults{
+			Seed: r.seed, DropBefore: 0.05, DropAfter: 0.05, Error500: 0.03, Slow: traffic.Slow{P: 0.1, Milliseconds: 300},
 		})
 	}
-	for _, next := range strikes {
+	for _, next := range r.strikes {
 		if err == nil {
-			err = wait(ctx, next.at-s.now().Sub(began))
+			err = traffic.Wait(ctx, next.at-r.screen.now().Sub(began))
 		}
 		if err == nil {
-			err = s.carryOut(ctx, next)
+			err = r.carryOut(ctx, next)
 		}
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -100,33 +84,33 @@ func (s *striker) strikeAll(ctx context.Context, seed uint64, strikes []strike) 
 	return err
 }
 
-func (s *striker) carryOut(ctx context.Context, next strike) error {
+func (r *run) carryOut(ctx context.Context, next strike) error {
 	switch next.kind {
 	case killWorker:
-		inFlight := s.awaitCharges(ctx)
-		if err := s.stage.killWorker(ctx, next.which); err != nil {
+		inFlight := r.awaitCharges(ctx)
+		if err := r.stage.killWorker(ctx, next.which); err != nil {
 			return fmt.Errorf("kill a worker: %w", err)
 		}
-		s.note(func(c *validate.Chaos) {
+		r.note(func(c *validate.Chaos) {
 			c.WorkerKills++
 			if inFlight {
 				c.KillsInFlight++
 			}
 		})
 	case killAPI:
-		if err := s.stage.killAPI(ctx, next.which); err != nil {
+		if err := r.stage.killAPI(ctx, next.which); err != nil {
 			return fmt.Errorf("kill an api: %w", err)
 		}
-		s.note(func(c *validate.Chaos) { c.APIKills++ })
+		r.note(func(c *validate.Chaos) { c.APIKills++ })
 	case restartDatabase:
-		began := s.now()
-		err := s.stage.restartDatabase(ctx)
+		began := r.screen.now()
+		err := r.stage.restartDatabase(ctx)
 		if err != nil && !errors.Is(err, errNotRun) {
 			return fmt.Errorf("restart the database: %w", err)
 		}
-		s.note(func(c *validate.Chaos) {
+		r.note(func(c *validate.Chaos) {
 			if c.NotRun = err != nil; !c.NotRun {
-				c.Restarted = max(time.Millisecond, s.now().Sub(began))
+				c.Restarted = max(time.Millisecond, r.screen.now().Sub(began))
 			}
 		})
 	}
@@ -135,43 +119,33 @@ func (s *striker) carryOut(ctx context.Context, next strike) error {
 
 // awaitCharges waits half a second for a charge to be in flight, so that a kill does
 // not meet an idle worker, and reports whether one is.
-func (s *striker) awaitCharges(ctx context.Context) bool {
+func (r *run) awaitCharges(ctx context.Context) bool {
 	for range 50 {
-		if s.tally.InFlight() > 0 || wait(ctx, 10*time.Millisecond) != nil {
+		if r.tally.InFlight() > 0 || traffic.Wait(ctx, 10*time.Millisecond) != nil {
 			break
 		}
 	}
-	return s.tally.InFlight() > 0
+	return r.tally.InFlight() > 0
 }
 
 // outage is how the demo begins: the provider and the shop carry out all requests
 // and answer none. It ends after a few requests.
-func (s *striker) outage(ctx context.Context) error {
+func (r *run) outage(ctx context.Context) error {
 	const requests = 4
-	before, err := s.sandbox.Books(ctx)
+	before, err := r.sandbox.Books(ctx)
 	if err != nil {
 		return err
 	}
-	if err := s.sandbox.SetFaults(ctx, traffic.Faults{DropAfter: 1}); err != nil {
+	if err := r.sandbox.SetFaults(ctx, traffic.Faults{DropAfter: 1}); err != nil {
 		return err
 	}
 	for range 100 {
-		if err := wait(ctx, 50*time.Millisecond); err != nil {
+		if err := traffic.Wait(ctx, 50*time.Millisecond); err != nil {
 			return err
 		}
-		if now, err := s.sandbox.Books(ctx); err != nil || now.Requests >= before.Requests+requests {
+		if now, err := r.sandbox.Books(ctx); err != nil || now.Requests >= before.Requests+requests {
 			return err
 		}
 	}
 	return nil
-}
-
-// wait waits for a pause, or until ctx ends and then returns its error.
-func wait(ctx context.Context, pause time.Duration) error {
-	select {
-	case <-time.After(pause):
-		return ctx.Err()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

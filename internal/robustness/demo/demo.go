@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"time"
 
 	"github.com/payonce/payonce/internal/robustness/traffic"
@@ -155,33 +156,36 @@ func open(ctx context.Context, o Options, plan traffic.Plan, screen *screen) (st
 type run struct {
 	validate.Evidence
 
-	stage   stage
-	screen  *screen
-	seed    uint64
-	strikes []strike
-	tally   traffic.Tally
-	took    time.Duration
+	stage    stage
+	sandbox  traffic.Sandbox
+	screen   *screen
+	seed     uint64
+	strikes  []strike
+	tally    traffic.Tally
+	took     time.Duration
+	breaking sync.Mutex // of Chaos
 }
 
 // play sends the charges and strikes while they flow. It ends when every charge has
 // its outcome, or the time is up.
 func (r *run) play(ctx context.Context) error {
 	target := r.stage.target()
-	sandbox, sender := traffic.Sandbox(target.Sandbox), traffic.New(target, &r.tally)
+	sender := traffic.New(target, &r.tally)
+	r.sandbox, r.Chaos.Blow = traffic.Sandbox(target.Sandbox), r.stage.blow()
 	began := r.screen.now()
 	var err error
-	if r.Before, err = sandbox.Books(ctx); err != nil {
+	if r.Before, err = r.sandbox.Books(ctx); err != nil {
 		return err
 	}
-	if err := r.flow(ctx, sandbox, sender); err != nil {
+	if err := r.flow(ctx, sender); err != nil {
 		return err
 	}
-	if r.Repeated, err = sandbox.RepeatWebhooks(ctx, repetitions); err != nil {
+	if r.Repeated, err = r.sandbox.RepeatWebhooks(ctx, repetitions); err != nil {
 		return err
 	}
 	sender.Reread(ctx, r.Records)
 	r.Listed = sender.List(ctx, r.Records)
-	if r.Books, err = sandbox.Books(ctx); err != nil {
+	if r.Books, err = r.sandbox.Books(ctx); err != nil {
 		return err
 	}
 	r.Chaos.Losses, r.Chaos.Programs = r.stage.losses()
@@ -191,15 +195,14 @@ func (r *run) play(ctx context.Context) error {
 
 // flow is the part in which things break. When it returns, the provider has no fault
 // any more, so that the audit can ask it.
-func (r *run) flow(ctx context.Context, sandbox traffic.Sandbox, sender *traffic.Traffic) error {
+func (r *run) flow(ctx context.Context, sender *traffic.Traffic) error {
 	flowing, cancel := context.WithTimeout(ctx, r.Plan.Length+trafficTimeout)
 	defer cancel()
-	s := newStriker(r.stage, sandbox, &r.tally, r.screen.now)
-	stop := r.screen.progress(&r.tally, len(r.Plan.Charges), s.chaos)
+	stop := r.screen.progress(&r.tally, len(r.Plan.Charges), r.broken)
 	defer stop()
 	struck := make(chan error, 1)
 	go func() {
-		err := s.strikeAll(flowing, r.seed, r.strikes)
+		err := r.strikeAll(flowing)
 		if err != nil {
 			cancel() // the charges would wait for a program that does not come back
 		}
@@ -207,11 +210,10 @@ func (r *run) flow(ctx context.Context, sandbox traffic.Sandbox, sender *traffic
 	}()
 	r.Records = sender.Run(flowing, r.Plan)
 	err := errors.Join(<-struck, ctx.Err())
-	r.Chaos = s.chaos()
 	// The sandbox may be another's, and continues without the demo.
 	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
-	return errors.Join(err, sandbox.ClearFaults(ctx))
+	return errors.Join(err, r.sandbox.ClearFaults(ctx))
 }
 
 // audit is the service's own audit, reconciled with the provider, and after it what

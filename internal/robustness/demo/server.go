@@ -12,51 +12,36 @@ import (
 	"github.com/payonce/payonce/internal/postgres/local"
 )
 
-// server is the PostgreSQL server under a stage.
-type server interface {
-	// create makes a database and returns its URL.
-	create(ctx context.Context, name string) (string, error)
-	// restart restarts the server without a shutdown, or returns errNotRun.
-	restart(ctx context.Context) error
-	// close removes what create made.
-	close(ctx context.Context) error
-}
-
-// openServer uses the server at a URL, or starts one where there is none. A
-// server that was started forces every commit to disk, as the programs demand.
-func openServer(ctx context.Context, at string) (server, error) {
-	if at != "" {
-		return &lentServer{url: at, suffix: newRunName()}, nil
-	}
-	s, err := local.Start(ctx, local.Options{Fsync: true})
-	if err != nil {
-		return nil, err
-	}
-	return startedServer{s}, nil
-}
-
-type startedServer struct{ *local.Server }
-
-func (s startedServer) create(ctx context.Context, name string) (string, error) {
-	return s.URL(name), s.CreateDatabase(ctx, name)
-}
-
-func (s startedServer) restart(ctx context.Context) error { return s.Restart(ctx) }
-
-func (s startedServer) close(context.Context) error { return s.Close() } //nolint:contextcheck // Close bounds itself
-
-// lentServer is the user's own: the demo adds databases with names of their own
-// and drops them in the end. The roles that a migration makes belong to the
-// server and stay.
-type lentServer struct {
-	url    string
+// databases are those of a stage: on a server of the demo's own, or on one that was
+// lent. There they have names of their own and are dropped in the end; the roles that
+// a migration makes belong to the server and stay.
+type databases struct {
+	own    *local.Server // nil on a server that was lent
+	lent   string        // its URL
 	suffix string
 	made   []string
 }
 
-func (s *lentServer) create(ctx context.Context, name string) (string, error) {
+// openDatabases uses the server at a URL, or starts one where there is none. A
+// server that was started forces every commit to disk, as the programs demand.
+func openDatabases(ctx context.Context, at string) (*databases, error) {
+	if at != "" {
+		return &databases{lent: at, suffix: newRunName()}, nil
+	}
+	own, err := local.Start(ctx, local.Options{Fsync: true})
+	if err != nil {
+		return nil, err
+	}
+	return &databases{own: own}, nil
+}
+
+// create makes a database and returns its URL.
+func (s *databases) create(ctx context.Context, name string) (string, error) {
+	if s.own != nil {
+		return s.own.URL(name), s.own.CreateDatabase(ctx, name)
+	}
 	database := "payonce_demo_" + name + "_" + s.suffix
-	at, err := inDatabase(s.url, database)
+	at, err := inDatabase(s.lent, database)
 	if err != nil {
 		return "", err
 	}
@@ -67,19 +52,28 @@ func (s *lentServer) create(ctx context.Context, name string) (string, error) {
 	return at, nil
 }
 
-func (s *lentServer) restart(context.Context) error { return errNotRun }
-
-func (s *lentServer) close(ctx context.Context) error {
-	var errs []error
-	for _, database := range s.made {
-		errs = append(errs, s.command(ctx, "drop database if exists "+pgx.Identifier{database}.Sanitize()+" with (force)"))
+// restart restarts the server without a shutdown, or returns errNotRun.
+func (s *databases) restart(ctx context.Context) error {
+	if s.own == nil {
+		return errNotRun
 	}
-	return errors.Join(errs...)
+	return s.own.Restart(ctx)
+}
+
+// close removes what was made.
+func (s *databases) close(ctx context.Context) (err error) {
+	if s.own != nil {
+		return s.own.Close() //nolint:contextcheck // Close bounds itself
+	}
+	for _, database := range s.made {
+		err = errors.Join(err, s.command(ctx, "drop database if exists "+pgx.Identifier{database}.Sanitize()+" with (force)"))
+	}
+	return err
 }
 
 // command runs a statement that takes neither parameters nor a transaction.
-func (s *lentServer) command(ctx context.Context, statement string) error {
-	conn, err := pgx.Connect(ctx, s.url)
+func (s *databases) command(ctx context.Context, statement string) error {
+	conn, err := pgx.Connect(ctx, s.lent)
 	if err != nil {
 		return fmt.Errorf("connect to the server of --database: %w", err)
 	}

@@ -25,7 +25,7 @@ type own struct {
 	fleet.World
 
 	folder *folder
-	server server
+	server *databases
 }
 
 const (
@@ -64,7 +64,7 @@ func (s *own) open(ctx context.Context, o Options, plan traffic.Plan, screen *sc
 	} else {
 		screen.say("making two databases on the server given")
 	}
-	if s.server, err = openServer(ctx, o.Database); err != nil {
+	if s.server, err = openDatabases(ctx, o.Database); err != nil {
 		return err
 	}
 	screen.say("starting 2 apis, 2 workers and the sandbox")
@@ -127,7 +127,7 @@ func killOne(ctx context.Context, of []*fleet.Process, which int) error {
 	if err := p.Kill(); err != nil {
 		return fmt.Errorf("%w\n%s", err, p.Tail())
 	}
-	if err := wait(ctx, killPause); err != nil {
+	if err := traffic.Wait(ctx, killPause); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
@@ -217,7 +217,7 @@ func (r *running) cut(ctx context.Context, application string) error {
 		if ended > 0 {
 			return nil
 		}
-		if err := wait(ctx, 50*time.Millisecond); err != nil {
+		if err := traffic.Wait(ctx, 50*time.Millisecond); err != nil {
 			return err
 		}
 	}

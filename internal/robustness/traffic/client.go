@@ -104,7 +104,7 @@ func (c *client) post(ctx context.Context, path, key string, body []byte) (Answe
 			}
 			c.tally.TurnedAway.Add(1)
 		}
-		if err := wait(ctx, pause); err != nil {
+		if err := Wait(ctx, pause); err != nil {
 			return Answer{}, err
 		}
 	}
@@ -135,7 +135,7 @@ func (c *client) get(ctx context.Context, path string, into any) error {
 		if err == nil && status == http.StatusOK && json.Unmarshal(text, into) == nil {
 			return nil
 		}
-		if err := wait(ctx, 200*time.Millisecond); err != nil {
+		if err := Wait(ctx, 200*time.Millisecond); err != nil {
 			return err
 		}
 	}
@@ -144,7 +144,7 @@ func (c *client) get(ctx context.Context, path string, into any) error {
 // await reads a resource until it is as wanted or ctx ends.
 func (c *client) await(ctx context.Context, path string, into any, wanted func() bool) {
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
-		if c.get(ctx, path, into) != nil || wanted() || wait(ctx, pause) != nil {
+		if c.get(ctx, path, into) != nil || wanted() || Wait(ctx, pause) != nil {
 			return
 		}
 	}
@@ -178,8 +178,8 @@ func exchange(ctx context.Context, by *http.Client, timeout time.Duration, metho
 	return response.StatusCode, response.Header, text, err
 }
 
-// wait waits for a pause, or until ctx ends and then returns its error.
-func wait(ctx context.Context, pause time.Duration) error {
+// Wait waits for a pause, or until ctx ends and then returns its error.
+func Wait(ctx context.Context, pause time.Duration) error {
 	select {
 	case <-time.After(pause):
 		return ctx.Err()

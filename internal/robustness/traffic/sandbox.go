@@ -12,8 +12,8 @@ import (
 // sandbox's GET /books.
 type Books struct {
 	Intents              []Intent       `json:"intents"`
-	Captures             []Capture      `json:"captures"`
-	Refunds              []Repayment    `json:"refunds"`
+	Captures             []Money        `json:"captures"`
+	Refunds              []Money        `json:"refunds"`
 	Notifications        []Notification `json:"notifications"`
 	Requests             int            `json:"requests"`
 	DuplicatesSuppressed int            `json:"duplicates_suppressed"`
@@ -26,17 +26,11 @@ type Intent struct {
 	Status    string `json:"status"`
 }
 
-// Capture is a captured payment.
-type Capture struct {
+// Money is a captured payment, or a refund that was paid, which has no currency.
+type Money struct {
 	Reference string `json:"reference"`
 	Amount    int64  `json:"amount"`
 	Currency  string `json:"currency"`
-}
-
-// Repayment is a refund that the provider has paid.
-type Repayment struct {
-	Reference string `json:"reference"`
-	Amount    int64  `json:"amount"`
 }
 
 // Notification is a webhook as the merchant received it.
@@ -131,7 +125,7 @@ func (s Sandbox) call(ctx context.Context, timeout time.Duration, method, path s
 		if last = err; err == nil {
 			last = fmt.Errorf("%s %s: answered %d %s", method, path, status, text)
 		}
-		if err := wait(ctx, pause); err != nil {
+		if err := Wait(ctx, pause); err != nil {
 			return err
 		}
 	}

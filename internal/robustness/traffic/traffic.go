@@ -135,7 +135,7 @@ func (t *Traffic) Run(ctx context.Context, plan Plan) []Record {
 	each(records, func(i int) bool {
 		records[i].Charge = plan.Charges[i]
 		at := plan.Charges[i].At
-		ok := wait(ctx, at-before) == nil
+		ok := Wait(ctx, at-before) == nil
 		before = at
 		return ok
 	}, func(r *Record) { t.process(ctx, r) })
@@ -180,7 +180,7 @@ func (t *Traffic) process(ctx context.Context, r *Record) {
 		r.Reuse = t.client.postAll(ctx, 1, path, r.Charge.Key, r.Charge.otherBody())
 		t.tally.Reused.Add(int64(len(r.Reuse)))
 	}
-	if wait(ctx, r.Charge.CancelAfter) == nil {
+	if Wait(ctx, r.Charge.CancelAfter) == nil {
 		cancel(2)
 	}
 	t.client.await(ctx, own, &r.Final, func() bool { return r.Final.Ended() })
@@ -258,7 +258,7 @@ func (t *Traffic) List(ctx context.Context, records []Record) (listed []json.Raw
 		if whole, err := t.listOnce(ctx); err == nil {
 			listed = whole
 		}
-		if allListed(records, listed) || wait(ctx, 100*time.Millisecond) != nil {
+		if allListed(records, listed) || Wait(ctx, 100*time.Millisecond) != nil {
 			return listed
 		}
 	}

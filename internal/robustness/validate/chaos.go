@@ -1,5 +1,22 @@
 package validate
 
+import "time"
+
+// Chaos is what was broken while charges flowed.
+type Chaos struct {
+	Blow          string // what happens to a program: killed, or cut off the database
+	WorkerKills   int
+	KillsInFlight int // of these, while charges were in flight
+	APIKills      int
+	// Restarted is how long the restart of the database took; 0 is never.
+	Restarted time.Duration
+	// NotRun says that the database could not be restarted here.
+	NotRun bool
+	// Losses are programs that ended and were not killed, of so many Programs.
+	Losses   []string
+	Programs int
+}
+
 // LeastWorkerKills is how many workers must have been killed for a run to prove
 // something.
 const LeastWorkerKills = 10

@@ -41,7 +41,7 @@ func (e *Evidence) add(charge traffic.Charge, id, outcome string) traffic.Record
 	r := traffic.Record{Charge: charge, ID: id, Answers: thrice(accepted("/v1/charges/"+id, id)), Final: traffic.State{ID: id, Status: traffic.Succeeded}}
 	types := []string{"charge.requested", "payment.captured", "charge.succeeded", "merchant.notified"}
 	if outcome == traffic.Succeeded {
-		e.Books.Captures = append(e.Books.Captures, traffic.Capture{Reference: id, Amount: charge.Amount, Currency: strings.ToLower(charge.Currency)})
+		e.Books.Captures = append(e.Books.Captures, traffic.Money{Reference: id, Amount: charge.Amount, Currency: strings.ToLower(charge.Currency)})
 		e.notify(id, "charge.succeeded", 2)
 	} else {
 		r.Final.Status, r.Final.Failure = traffic.Failed, &traffic.Failure{Code: outcome}
@@ -79,7 +79,7 @@ func (e *Evidence) refund(planned traffic.Refund, r *traffic.Record) traffic.Ref
 	}
 	id := "re_" + planned.Key
 	if outcome == traffic.Succeeded {
-		e.Books.Refunds = append(e.Books.Refunds, traffic.Repayment{Reference: id, Amount: planned.Amount})
+		e.Books.Refunds = append(e.Books.Refunds, traffic.Money{Reference: id, Amount: planned.Amount})
 		r.Final.AmountRefunded += planned.Amount
 		r.Final.Status = traffic.PartiallyRefunded
 		if r.Final.AmountRefunded == r.Charge.Amount {

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/payonce/payonce/internal/robustness/traffic"
 )
@@ -26,21 +25,6 @@ type Evidence struct {
 	Chaos    Chaos
 }
 
-// Chaos is what was broken while charges flowed.
-type Chaos struct {
-	Blow          string // what happens to a program: killed, or cut off the database
-	WorkerKills   int
-	KillsInFlight int // of these, while charges were in flight
-	APIKills      int
-	// Restarted is how long the restart of the database took; 0 is never.
-	Restarted time.Duration
-	// NotRun says that the database could not be restarted here.
-	NotRun bool
-	// Losses are programs that ended and were not killed, of so many Programs.
-	Losses   []string
-	Programs int
-}
-
 // Suppressed is how many requests the provider answered from its record.
 func (e Evidence) Suppressed() int {
 	return e.Books.DuplicatesSuppressed - e.Before.DuplicatesSuppressed
@@ -53,8 +37,8 @@ func (e Evidence) Redelivered() int { return e.Books.Redelivered() - e.Before.Re
 type run struct {
 	Evidence
 
-	captures map[string][]traffic.Capture      // by charge
-	paid     map[string][]traffic.Repayment    // by refund
+	captures map[string][]traffic.Money        // by charge
+	paid     map[string][]traffic.Money        // by refund
 	told     map[string][]traffic.Notification // by charge or refund
 	listed   map[string][]json.RawMessage      // by charge
 	owners   map[string][]traffic.Record       // by charge
@@ -68,8 +52,7 @@ func by[T any](all []T, key func(T) string) map[string][]T {
 	return found
 }
 
-func captureOf(c traffic.Capture) string     { return c.Reference }
-func repaymentOf(p traffic.Repayment) string { return p.Reference }
+func reference(m traffic.Money) string { return m.Reference }
 
 // promise is a check to be made.
 type promise struct {
@@ -84,8 +67,8 @@ type promise struct {
 func Judge(e Evidence) []Check {
 	r := &run{
 		Evidence: e,
-		captures: by(e.Books.Captures, captureOf),
-		paid:     by(e.Books.Refunds, repaymentOf),
+		captures: by(e.Books.Captures, reference),
+		paid:     by(e.Books.Refunds, reference),
 		told:     by(e.Books.Notifications, func(n traffic.Notification) string { return n.Reference }),
 		listed:   by(e.Listed, func(c json.RawMessage) string { return traffic.HeadOf(c).ID }),
 		owners:   by(e.Records, func(r traffic.Record) string { return r.ID }),
@@ -116,14 +99,10 @@ func count(is func(traffic.Charge) bool) func(traffic.Plan) int {
 
 // perCharge complains of single charges.
 func perCharge(complain func(*run, traffic.Record) string) func(*run, *Check) {
-	return func(r *run, check *Check) {
-		for _, record := range r.Records {
-			check.see(complain(r, record))
-		}
-	}
+	return chargesThat(func(traffic.Record) bool { return true }, complain)
 }
 
-// chargesThat is perCharge for those charges alone.
+// chargesThat is perCharge for some of them.
 func chargesThat(are func(traffic.Record) bool, complain func(*run, traffic.Record) string) func(*run, *Check) {
 	return func(r *run, check *Check) {
 		for _, record := range r.Records {
@@ -152,18 +131,14 @@ var outside = []promise{
 	{"outside: a used key refuses another body", count(func(c traffic.Charge) bool { return c.Reuse }), (*run).reusedKeysRefused},
 	{"outside: every charge ends, and as it should", charges, perCharge(endsAsPlanned)},
 	{"outside: every stream gapless, with one ending", charges, perCharge(orderedStream)},
-	{"outside: at most one capture per charge", charges, perCharge(func(r *run, record traffic.Record) string {
-		return unless(len(r.captures[record.ID]) <= 1, "%s: %d captures", record.ID, len(r.captures[record.ID]))
-	})},
+	{"outside: at most one capture per charge", charges, perCharge(capturedAtMost(1))},
 	{
 		"outside: a succeeded charge is captured once, in full", count(traffic.Charge.MustSucceed),
 		chargesThat(func(r traffic.Record) bool { return r.Final.Captured() }, (*run).capturedInFull),
 	},
 	{
 		"outside: a failed charge is never captured", count(traffic.Charge.MustFail),
-		chargesThat(func(r traffic.Record) bool { return r.Final.Status == traffic.Failed }, func(r *run, record traffic.Record) string {
-			return unless(len(r.captures[record.ID]) == 0, "%s: %d captures", record.ID, len(r.captures[record.ID]))
-		}),
+		chargesThat(func(r traffic.Record) bool { return r.Final.Status == traffic.Failed }, capturedAtMost(0)),
 	},
 	{"outside: no capture without a charge", count(traffic.Charge.MustSucceed), (*run).nothingElseCaptured},
 	{"outside: the merchant is told of each ending once", charges, (*run).notifiedOnce},
@@ -253,6 +228,12 @@ func orderedStream(_ *run, record traffic.Record) string {
 		record.ID, record.Outcomes(), of("merchant.notified"))
 }
 
+func capturedAtMost(n int) func(*run, traffic.Record) string {
+	return func(r *run, record traffic.Record) string {
+		return unless(len(r.captures[record.ID]) <= n, "%s: %d captures", record.ID, len(r.captures[record.ID]))
+	}
+}
+
 func (r *run) capturedInFull(record traffic.Record) string {
 	c := r.captures[record.ID]
 	if len(c) != 1 {
@@ -264,7 +245,7 @@ func (r *run) capturedInFull(record traffic.Record) string {
 
 // nothingElseCaptured finds captures that belong to no charge of the run.
 func (r *run) nothingElseCaptured(check *Check) {
-	earlier := by(r.Before.Captures, captureOf)
+	earlier := by(r.Before.Captures, reference)
 	for _, c := range r.Books.Captures {
 		check.see(unless(r.owners[c.Reference] != nil || earlier[c.Reference] != nil, "%d %s captured for %q", c.Amount, c.Currency, c.Reference))
 	}
@@ -349,11 +330,11 @@ func (r *run) repaidOnce(record traffic.Record, refund traffic.RefundRecord) str
 
 // nothingElseRefunded finds refunds at the provider that no request led to.
 func (r *run) nothingElseRefunded(check *Check) {
-	known := by(r.Before.Refunds, repaymentOf)
+	known := by(r.Before.Refunds, reference)
 	for _, record := range r.Records {
 		for _, refund := range record.Refunds {
 			if refund.ID != "" {
-				known[refund.ID] = []traffic.Repayment{{}}
+				known[refund.ID] = []traffic.Money{{}}
 			}
 		}
 	}

@@ -77,10 +77,10 @@ var defects = []struct {
 	{"a capture of another amount", func(e *Evidence) { e.Books.Captures[0].Amount++ }, []string{capturedInFull}},
 	{"a capture in another currency", func(e *Evidence) { e.Books.Captures[0].Currency = "chf" }, []string{capturedInFull}},
 	{"a capture of a failed charge", func(e *Evidence) {
-		e.Books.Captures = append(e.Books.Captures, traffic.Capture{Reference: e.ended("card_declined").ID})
+		e.Books.Captures = append(e.Books.Captures, traffic.Money{Reference: e.ended("card_declined").ID})
 	}, []string{neverCaptured}},
 	{"a capture for no charge", func(e *Evidence) {
-		e.Books.Captures = append(e.Books.Captures, traffic.Capture{Reference: "ch_none"})
+		e.Books.Captures = append(e.Books.Captures, traffic.Money{Reference: "ch_none"})
 	}, []string{"outside: no capture without a charge"}},
 	{"a merchant who acted twice", func(e *Evidence) { e.Books.Notifications[0].Effects = 2 }, []string{toldOnce}},
 	{"a merchant who was notified under two ids", func(e *Evidence) {
@@ -94,7 +94,7 @@ var defects = []struct {
 	{"a cancellation whose replay differs", func(e *Evidence) { toBeCanceled(e).Cancel[2].Body += " " }, []string{cancellation}},
 	{"a cancellation that was refused and happened", func(e *Evidence) {
 		r := cancel(e)
-		e.Books.Captures = slices.DeleteFunc(e.Books.Captures, func(c traffic.Capture) bool { return c.Reference == r.ID })
+		e.Books.Captures = slices.DeleteFunc(e.Books.Captures, func(c traffic.Money) bool { return c.Reference == r.ID })
 		e.forgetNotified(r.ID)
 		e.notify(r.ID, "charge.failed", 1)
 	}, []string{cancellation}},
@@ -109,10 +109,10 @@ var defects = []struct {
 	{"a refund paid twice", func(e *Evidence) { e.Books.Refunds = append(e.Books.Refunds, e.Books.Refunds[0]) }, []string{givenBackOnce}},
 	{"a refund of another amount", func(e *Evidence) { e.Books.Refunds[0].Amount++ }, []string{givenBackOnce}},
 	{"a failed refund that was paid", func(e *Evidence) {
-		e.Books.Refunds = append(e.Books.Refunds, traffic.Repayment{Reference: e.refundThat(traffic.Failed).ID})
+		e.Books.Refunds = append(e.Books.Refunds, traffic.Money{Reference: e.refundThat(traffic.Failed).ID})
 	}, []string{givenBackOnce}},
 	{"a refund for no request", func(e *Evidence) {
-		e.Books.Refunds = append(e.Books.Refunds, traffic.Repayment{Reference: "re_none"})
+		e.Books.Refunds = append(e.Books.Refunds, traffic.Money{Reference: "re_none"})
 	}, []string{"outside: no refund at the provider that nobody asked for"}},
 	{"a merchant who was not notified of a refund", func(e *Evidence) { e.forgetNotified(e.refundThat(traffic.Succeeded).ID) }, []string{toldOnce}},
 	{"a charge that shows too little refunded", func(e *Evidence) { withStatus(e, traffic.PartiallyRefunded).Final.AmountRefunded-- }, []string{saysRefunded}},
@@ -202,9 +202,9 @@ func TestJudge_onServicesOfOthers(t *testing.T) {
 	t.Parallel()
 	e := flawless()
 	e.Chaos.Restarted, e.Chaos.NotRun = 0, true // the restart is not the demo's to do
-	earlier := traffic.Capture{Reference: "ch_earlier"}
+	earlier := traffic.Money{Reference: "ch_earlier"}
 	e.Before.Captures, e.Books.Captures = append(e.Before.Captures, earlier), append(e.Books.Captures, earlier)
-	e.Before.Refunds, e.Books.Refunds = []traffic.Repayment{{Reference: "re_earlier"}}, append(e.Books.Refunds, traffic.Repayment{Reference: "re_earlier"})
+	e.Before.Refunds, e.Books.Refunds = []traffic.Money{{Reference: "re_earlier"}}, append(e.Books.Refunds, traffic.Money{Reference: "re_earlier"})
 	if found := violated(t, *e); found != nil {
 		t.Errorf("violated: %q", found)
 	}
