@@ -44,30 +44,21 @@ select json_build_object(
   'requests', (select count(*) from requests),
   'duplicates_suppressed', (select count(replay_of) from requests))`
 
-func (s *Sandbox) getBooks(w http.ResponseWriter, r *http.Request) {
+func (s *Sandbox) getBooks(r *http.Request) (answer, error) {
 	if err := s.settle(r.Context()); err != nil {
-		s.failControl(w, err)
-		return
+		return answer{}, err
 	}
-	var books []byte
-	if err := s.pool.QueryRow(r.Context(), selectBooks).Scan(&books); err != nil {
-		s.failControl(w, fmt.Errorf("read the books: %w", err))
-		return
+	a := answer{status: http.StatusOK}
+	if err := s.pool.QueryRow(r.Context(), selectBooks).Scan(&a.body); err != nil {
+		return answer{}, fmt.Errorf("read the books: %w", err)
 	}
-	send(w, answer{status: http.StatusOK, body: books})
+	return a, nil
 }
 
 // ready reports whether the books can be read.
-func (s *Sandbox) ready(w http.ResponseWriter, r *http.Request) {
+func (s *Sandbox) ready(r *http.Request) (answer, error) {
 	if _, err := s.pool.Exec(r.Context(), `select from payment_intents limit 0`); err != nil {
-		s.failControl(w, fmt.Errorf("check the books: %w", err))
-		return
+		return answer{}, fmt.Errorf("check the books: %w", err)
 	}
-	writeJSON(w, http.StatusOK, struct{}{})
-}
-
-// failControl logs and answers a control call or a notification that failed.
-func (s *Sandbox) failControl(w http.ResponseWriter, err error) {
-	s.options.Logger.Error("call failed", "error", err)
-	refuseControl(w, http.StatusServiceUnavailable, "the sandbox cannot use its database")
+	return object(http.StatusOK, struct{}{}), nil
 }

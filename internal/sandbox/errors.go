@@ -10,7 +10,7 @@ import (
 // was executed and nothing is saved. An error that was executed, such as a decline,
 // is an answer.
 type apiError struct {
-	Type          string        `json:"type"`
+	Type          string        `json:"type,omitempty"` // empty in the answers of control calls and of the shop
 	Code          string        `json:"code,omitempty"`
 	DeclineCode   string        `json:"decline_code,omitempty"`
 	Message       string        `json:"message"`
@@ -58,6 +58,11 @@ func object(status int, v any) answer {
 
 func newError(status int, kind, code, message string, args ...any) *apiError {
 	return &apiError{Type: kind, Code: code, Message: fmt.Sprintf(message, args...), status: status}
+}
+
+// refused is the refusal of a control call or of a webhook.
+func refused(status int, message string, args ...any) *apiError {
+	return newError(status, "", "", message, args...)
 }
 
 func invalid(code, param, message string, args ...any) *apiError {

@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -128,18 +127,16 @@ func (f *faults) draw() draw {
 	return d
 }
 
-func (s *Sandbox) putFaults(w http.ResponseWriter, r *http.Request) {
+func (s *Sandbox) putFaults(r *http.Request) (answer, error) {
 	var p plan
 	if err := readControl(r, &p); err != nil {
-		refuseControl(w, http.StatusBadRequest, err.Error())
-		return
+		return answer{}, err
 	}
 	if err := p.check(); err != nil {
-		refuseControl(w, http.StatusBadRequest, err.Error())
-		return
+		return answer{}, refused(http.StatusBadRequest, "%v", err)
 	}
 	s.faults.set(p)
-	writeJSON(w, http.StatusOK, p)
+	return object(http.StatusOK, p), nil
 }
 
 func (s *Sandbox) deleteFaults(w http.ResponseWriter, _ *http.Request) {
@@ -152,13 +149,13 @@ func (s *Sandbox) deleteFaults(w http.ResponseWriter, _ *http.Request) {
 func readControl(r *http.Request, v any) error {
 	body, err := io.ReadAll(io.LimitReader(r.Body, bodyLimit))
 	if err != nil {
-		return fmt.Errorf("read the body: %w", err)
+		return refused(http.StatusBadRequest, "read the body: %v", err)
 	}
 	if len(strings.TrimSpace(string(body))) == 0 {
-		return errors.New("the body is empty: send a JSON object")
+		return refused(http.StatusBadRequest, "the body is empty: send a JSON object")
 	}
 	if err := json.Unmarshal(body, v, json.RejectUnknownMembers(true)); err != nil {
-		return fmt.Errorf("the body cannot be read: %w", err)
+		return refused(http.StatusBadRequest, "the body cannot be read: %v", err)
 	}
 	return nil
 }

@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"net/http"
@@ -88,20 +87,25 @@ func collect[T any](ctx context.Context, q postgres.Querier, query string, args 
 	return all, nil
 }
 
-// lockIntent locks the intent until the transaction ends, so that one request at a
-// time decides about it. missing is the answer when there is none.
-func lockIntent(ctx context.Context, tx pgx.Tx, id string, missing *apiError) (*intent, error) {
-	if !isID(id, "pi_") {
+// one reads the row of an object, or refuses with missing where there is none.
+func one[T any](ctx context.Context, q postgres.Querier, query, prefix, id string, missing *apiError) (*T, error) {
+	if !isID(id, prefix) {
 		return nil, missing
 	}
-	intents, err := collect[intent](ctx, tx, selectIntent+`where id = $1 for update`, id)
+	found, err := collect[T](ctx, q, query, id)
 	if err != nil {
 		return nil, err
 	}
-	if len(intents) == 0 {
+	if len(found) == 0 {
 		return nil, missing
 	}
-	return intents[0], nil
+	return found[0], nil
+}
+
+// lockIntent locks the intent until the transaction ends, so that one request at a
+// time decides about it. missing is the answer when there is none.
+func lockIntent(ctx context.Context, tx pgx.Tx, id string, missing *apiError) (*intent, error) {
+	return one[intent](ctx, tx, selectIntent+`where id = $1 for update`, "pi_", id, missing)
 }
 
 // isID reports whether newID could have made id with the prefix: nothing else
@@ -120,17 +124,14 @@ func (s *Sandbox) retrieveIntent(ctx context.Context, c *call) (answer, error) {
 	if err := c.params.done(); err != nil {
 		return answer{}, err
 	}
-	if !isID(c.target, "pi_") {
-		return answer{}, noIntentAt(c.target)
+	if err := s.settle(ctx); err != nil {
+		return answer{}, err
 	}
-	intents, err := s.settled(ctx, `where id = $1`, c.target)
+	i, err := one[intent](ctx, s.pool, selectIntent+`where id = $1`, "pi_", c.target, noIntentAt(c.target))
 	if err != nil {
 		return answer{}, err
 	}
-	if len(intents) == 0 {
-		return answer{}, noIntentAt(c.target)
-	}
-	return object(http.StatusOK, intents[0].shown()), nil
+	return object(http.StatusOK, i.shown()), nil
 }
 
 const pageOfIntents = `
@@ -143,11 +144,14 @@ func (s *Sandbox) listIntents(ctx context.Context, c *call) (answer, error) {
 	if err := c.params.done(); err != nil {
 		return answer{}, err
 	}
+	if err := s.settle(ctx); err != nil {
+		return answer{}, err
+	}
 	position, err := s.positionOf(ctx, "payment_intents", "pi_", cursor)
 	if err != nil {
 		return answer{}, err
 	}
-	intents, err := s.settled(ctx, pageOfIntents, position, limit+1)
+	intents, err := collect[intent](ctx, s.pool, selectIntent+pageOfIntents, position, limit+1)
 	if err != nil {
 		return answer{}, err
 	}
@@ -175,16 +179,9 @@ func (s *Sandbox) positionOf(ctx context.Context, table, prefix, cursor string) 
 		return math.MaxInt64, nil
 	}
 	missing := noSuch(http.StatusBadRequest, strings.TrimSuffix(table, "s"), "starting_after", cursor)
-	if !isID(cursor, prefix) {
-		return 0, missing
+	first, err := one[struct{ Position int64 }](ctx, s.pool, `select position from `+table+` where id = $1`, prefix, cursor, missing)
+	if err != nil {
+		return 0, err
 	}
-	var position int64
-	err := s.pool.QueryRow(ctx, `select position from `+table+` where id = $1`, cursor).Scan(&position)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return 0, missing
-	case err != nil:
-		return 0, fmt.Errorf("find the start of a page: %w", err)
-	}
-	return position, nil
+	return first.Position, nil
 }

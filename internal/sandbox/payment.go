@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"slices"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -182,14 +181,18 @@ set status = 'succeeded',
     settle_at = null
 where id = $1`
 
+const anyDue = `select exists (select from payment_intents where settle_at <= clock_timestamp())`
+
 // settle lets the intents succeed whose processing time is over. It skips intents
 // that another transaction settles.
 func (s *Sandbox) settle(ctx context.Context) error {
-	var settled int
+	var due bool
+	if err := s.pool.QueryRow(ctx, anyDue).Scan(&due); err != nil || !due {
+		return err
+	}
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		due, err := collect[intent](ctx, tx, selectIntent+lockDue)
-		settled = len(due)
-		if err != nil || settled == 0 {
+		if err != nil {
 			return err
 		}
 		b := &pgx.Batch{}
@@ -204,22 +207,8 @@ func (s *Sandbox) settle(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("settle payment intents: %w", err)
 	}
-	if settled > 0 {
-		s.nudge()
-	}
+	s.nudge()
 	return nil
-}
-
-// settled reads intents, and settles those of them that are due before.
-func (s *Sandbox) settled(ctx context.Context, condition string, args ...any) ([]*intent, error) {
-	intents, err := collect[intent](ctx, s.pool, selectIntent+condition, args...)
-	if err != nil || !slices.ContainsFunc(intents, func(i *intent) bool { return i.Status == statusProcessing }) {
-		return intents, err
-	}
-	if err := s.settle(ctx); err != nil {
-		return nil, err
-	}
-	return collect[intent](ctx, s.pool, selectIntent+condition, args...)
 }
 
 // Payment methods are Stripe's test methods; each stands for an outcome.

@@ -43,7 +43,29 @@ func (s *Sandbox) provider(decide endpoint) http.HandlerFunc {
 			cut(w)
 			return
 		}
-		s.reply(w, c, a, err)
+		w.Header().Set("Request-Id", c.id)
+		if c.key != "" {
+			w.Header().Set("Idempotency-Key", c.key)
+		}
+		if postgres.OutcomeOf(err) == postgres.Locked {
+			err = newError(http.StatusTooManyRequests, typeInvalid, "lock_timeout", "Another request is using this object. Try again later.")
+		}
+		s.reply(w, a, err, newError(http.StatusServiceUnavailable, typeAPI, "", "The provider cannot reach its own books. Try again later."))
+	}
+}
+
+// errCut ends a call of the shop without an answer.
+var errCut = errors.New("the connection is cut")
+
+// control serves a control call, or the shop.
+func (s *Sandbox) control(decide func(r *http.Request) (answer, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		a, err := decide(r)
+		if errors.Is(err, errCut) {
+			cut(w)
+			return
+		}
+		s.reply(w, a, err, refused(http.StatusServiceUnavailable, "the sandbox cannot use its database"))
 	}
 }
 
@@ -117,45 +139,25 @@ func unrecognized(_ context.Context, c *call) (answer, error) {
 	return answer{}, newError(http.StatusNotFound, typeInvalid, "", "Unrecognized request URL (%s: %s).", c.method, c.path)
 }
 
-// reply writes the answer, or the error as one.
-func (s *Sandbox) reply(w http.ResponseWriter, c *call, a answer, err error) {
-	w.Header().Set("Request-Id", c.id)
+// reply writes the answer, or the error as one. unavailable is the answer when the database
+// could not be used: then nothing is saved, and whether a commit in flight happened is unknown.
+func (s *Sandbox) reply(w http.ResponseWriter, a answer, err error, unavailable *apiError) {
 	if err != nil {
 		var refusal *apiError
-		switch {
-		case errors.As(err, &refusal):
-		case postgres.OutcomeOf(err) == postgres.Locked:
-			refusal = newError(http.StatusTooManyRequests, typeInvalid, "lock_timeout", "Another request is using this object. Try again later.")
-		default:
-			// Nothing is saved; whether a commit in flight happened is unknown.
-			s.options.Logger.Error("request failed", "request_id", c.id, "path", c.path, "error", err)
-			refusal = newError(http.StatusServiceUnavailable, typeAPI, "", "The provider cannot reach its own books. Try again later.")
+		if !errors.As(err, &refusal) {
+			s.options.Logger.Error("request failed", "request_id", w.Header().Get("Request-Id"), "error", err)
+			refusal = unavailable
 		}
 		a = refusal.answer()
-	}
-	if c.key != "" {
-		w.Header().Set("Idempotency-Key", c.key)
 	}
 	if a.replayOf != "" {
 		w.Header().Set("Idempotent-Replayed", "true")
 		w.Header().Set("Original-Request", a.replayOf)
 	}
-	send(w, a)
-}
-
-func send(w http.ResponseWriter, a answer) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(a.body)))
 	w.WriteHeader(a.status)
 	_, _ = w.Write(a.body) // the client may have gone; the outcome stands
-}
-
-// writeJSON answers a control call or the shop.
-func writeJSON(w http.ResponseWriter, status int, v any) { send(w, object(status, v)) }
-
-// refuseControl answers a control call or a notification that is refused.
-func refuseControl(w http.ResponseWriter, status int, message string) {
-	writeJSON(w, status, map[string]map[string]string{"error": {"message": message}})
 }
 
 // cut closes the connection without an answer.

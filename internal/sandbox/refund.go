@@ -2,8 +2,6 @@ package sandbox
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"net/http"
 
 	"github.com/jackc/pgx/v5"
@@ -135,34 +133,22 @@ func lockRefunded(ctx context.Context, tx pgx.Tx, target, charge string) (*inten
 		return lockIntent(ctx, tx, target, noSuch(http.StatusBadRequest, "payment_intent", "payment_intent", target))
 	}
 	missing := noSuch(http.StatusBadRequest, "charge", "charge", charge)
-	if !isID(charge, "ch_") {
-		return nil, missing
+	capture, err := one[struct{ PaymentIntent string }](ctx, tx, intentOfCharge, "ch_", charge, missing)
+	if err != nil {
+		return nil, err
 	}
-	err := tx.QueryRow(ctx, intentOfCharge, charge).Scan(&target)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return nil, missing
-	case err != nil:
-		return nil, fmt.Errorf("find the charge of a refund: %w", err)
-	}
-	return lockIntent(ctx, tx, target, missing)
+	return lockIntent(ctx, tx, capture.PaymentIntent, missing)
 }
 
 func (s *Sandbox) retrieveRefund(ctx context.Context, c *call) (answer, error) {
 	if err := c.params.done(); err != nil {
 		return answer{}, err
 	}
-	if !isID(c.target, "re_") {
-		return answer{}, noSuch(http.StatusNotFound, "refund", "id", c.target)
-	}
-	refunds, err := collect[refund](ctx, s.pool, selectRefund+`where id = $1`, c.target)
+	r, err := one[refund](ctx, s.pool, selectRefund+`where id = $1`, "re_", c.target, noSuch(http.StatusNotFound, "refund", "id", c.target))
 	if err != nil {
 		return answer{}, err
 	}
-	if len(refunds) == 0 {
-		return answer{}, noSuch(http.StatusNotFound, "refund", "id", c.target)
-	}
-	return object(http.StatusOK, refunds[0].shown()), nil
+	return object(http.StatusOK, r.shown()), nil
 }
 
 const pageOfRefunds = `

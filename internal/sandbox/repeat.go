@@ -45,46 +45,37 @@ where repeat_id = $1`
 // duplicateWebhooks repeats every event sent so far. It answers when each repetition
 // was tried once, or after repeatDeadline with the numbers by then; the rest is sent
 // later.
-func (s *Sandbox) duplicateWebhooks(w http.ResponseWriter, r *http.Request) {
+func (s *Sandbox) duplicateWebhooks(r *http.Request) (answer, error) {
 	var body struct {
 		Times int `json:"times"`
 	}
 	if err := readControl(r, &body); err != nil {
-		refuseControl(w, http.StatusBadRequest, err.Error())
-		return
+		return answer{}, err
 	}
 	if body.Times < 1 || body.Times > timesMax {
-		refuseControl(w, http.StatusBadRequest, fmt.Sprintf("times is %d: give a number from 1 to %d", body.Times, timesMax))
-		return
+		return answer{}, refused(http.StatusBadRequest, "times is %d: give a number from 1 to %d", body.Times, timesMax)
 	}
 	id := newID("repeat_")
 	if _, err := s.pool.Exec(r.Context(), repeatEvents, id, body.Times); err != nil {
-		s.failControl(w, fmt.Errorf("repeat events: %w", err))
-		return
+		return answer{}, fmt.Errorf("repeat events: %w", err)
 	}
 	s.nudge()
-	done, err := s.awaitRepeated(r.Context(), id)
-	if err != nil {
-		s.failControl(w, err)
-		return
-	}
-	writeJSON(w, http.StatusOK, done)
+	return s.awaitRepeated(r.Context(), id)
 }
 
-func (s *Sandbox) awaitRepeated(ctx context.Context, id string) (repeated, error) {
+func (s *Sandbox) awaitRepeated(ctx context.Context, id string) (answer, error) {
 	deadline := time.After(repeatDeadline)
 	for last := false; ; {
 		all, err := collect[repeated](ctx, s.pool, countRepeated, id)
 		if err != nil {
-			return repeated{}, err
+			return answer{}, err
 		}
-		done := *all[0]
-		if last || done.Sent == done.Deliveries {
-			return done, nil
+		if done := all[0]; last || done.Sent == done.Deliveries {
+			return object(http.StatusOK, done), nil
 		}
 		select {
 		case <-ctx.Done():
-			return done, fmt.Errorf("wait for repeated events: %w", ctx.Err())
+			return answer{}, fmt.Errorf("wait for repeated events: %w", ctx.Err())
 		case <-deadline:
 			last = true
 		case <-s.draining:

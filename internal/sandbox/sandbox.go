@@ -42,7 +42,7 @@
 // 10^12 minor units instead of 99,999,999. Events are retried about every minute
 // for about an hour and a half instead of for days.
 //
-// It owns the tables of its migrations, in a database of its own.
+// Its tables are those of schema.sql, in a database of its own.
 package sandbox
 
 import (
@@ -155,14 +155,14 @@ func (s *Sandbox) routes() http.Handler {
 	mux.HandleFunc("GET /v1/refunds/{id}", s.provider(s.read(s.retrieveRefund)))
 	mux.HandleFunc("/v1/", s.provider(unrecognized))
 
-	mux.HandleFunc("POST /shop/webhooks", s.receiveNotification)
+	mux.HandleFunc("POST /shop/webhooks", s.control(s.receiveNotification))
 
-	mux.HandleFunc("GET /books", s.getBooks)
-	mux.HandleFunc("PUT /faults", s.putFaults)
+	mux.HandleFunc("GET /books", s.control(s.getBooks))
+	mux.HandleFunc("PUT /faults", s.control(s.putFaults))
 	mux.HandleFunc("DELETE /faults", s.deleteFaults)
-	mux.HandleFunc("POST /duplicate-webhooks", s.duplicateWebhooks)
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, struct{}{}) })
-	mux.HandleFunc("GET /readyz", s.ready)
+	mux.HandleFunc("POST /duplicate-webhooks", s.control(s.duplicateWebhooks))
+	mux.HandleFunc("GET /healthz", s.control(func(*http.Request) (answer, error) { return object(http.StatusOK, struct{}{}), nil }))
+	mux.HandleFunc("GET /readyz", s.control(s.ready))
 	return mux
 }
 

@@ -38,60 +38,50 @@ on conflict (webhook_id) do nothing`
 
 // receiveNotification is the merchant's webhook receiver, as Standard Webhooks
 // advises to write one: verify, dedupe by webhook-id, take effect, answer.
-func (s *Sandbox) receiveNotification(w http.ResponseWriter, r *http.Request) {
+func (s *Sandbox) receiveNotification(r *http.Request) (answer, error) {
 	body, err := io.ReadAll(io.LimitReader(r.Body, bodyLimit+1))
 	fault := s.faults.draw()
 	s.delay(fault.slow)
 	switch {
 	case fault.shopDown:
-		refuseControl(w, http.StatusServiceUnavailable, "the shop is down (shop_down)")
-		return
+		return answer{}, refused(http.StatusServiceUnavailable, "the shop is down (shop_down)")
 	case fault.dropBefore:
-		cut(w)
-		return
+		return answer{}, errCut
 	case fault.error500 == before:
-		refuseControl(w, http.StatusInternalServerError, "the shop failed before its effect (error_500)")
-		return
+		return answer{}, refused(http.StatusInternalServerError, "the shop failed before its effect (error_500)")
 	case s.shop == nil:
-		refuseControl(w, http.StatusServiceUnavailable, "the shop cannot verify anything: SHOP_WEBHOOK_SECRET is not set")
-		return
+		return answer{}, refused(http.StatusServiceUnavailable, "the shop cannot verify anything: SHOP_WEBHOOK_SECRET is not set")
 	case err != nil || len(body) > bodyLimit:
-		refuseControl(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body must be readable and at most %d bytes", bodyLimit))
-		return
+		return answer{}, refused(http.StatusRequestEntityTooLarge, "the body must be readable and at most %d bytes", bodyLimit)
 	case s.shop.Verify(body, r.Header) != nil:
-		refuseControl(w, http.StatusUnauthorized, "the signature does not verify")
-		return
+		return answer{}, refused(http.StatusUnauthorized, "the signature does not verify")
 	}
 	n, err := readNotification(body, r.Header)
 	if err != nil {
-		refuseControl(w, http.StatusBadRequest, err.Error())
-		return
+		return answer{}, err
 	}
 	if err := s.handle(r.Context(), n); err != nil {
-		s.failControl(w, err)
-		return
+		return answer{}, err
 	}
 	switch {
 	case fault.dropAfter:
-		cut(w)
+		return answer{}, errCut
 	case fault.error500 == after:
-		refuseControl(w, http.StatusInternalServerError, "the shop failed after its effect (error_500)")
-	default:
-		writeJSON(w, http.StatusOK, struct{}{})
+		return answer{}, refused(http.StatusInternalServerError, "the shop failed after its effect (error_500)")
 	}
+	return object(http.StatusOK, struct{}{}), nil
 }
 
 func readNotification(body []byte, header http.Header) (notification, error) {
 	n := notification{webhookID: header.Get(standardwebhooks.HeaderWebhookID)}
 	if err := json.Unmarshal(body, &n); err != nil {
-		return n, fmt.Errorf("the body is not a notification: %w", err)
+		return n, refused(http.StatusBadRequest, "the body is not a notification: %v", err)
 	}
 	for _, part := range []struct{ name, value string }{
 		{standardwebhooks.HeaderWebhookID, n.webhookID}, {"type", n.Type}, {"data.id", n.Data.ID},
 	} {
-		if part.value == "" || len(part.value) > shopTextMax ||
-			!utf8.ValidString(part.value) || strings.ContainsRune(part.value, 0) {
-			return n, fmt.Errorf("%s must be 1 to %d bytes of text", part.name, shopTextMax)
+		if part.value == "" || len(part.value) > shopTextMax || !utf8.ValidString(part.value) || strings.ContainsRune(part.value, 0) {
+			return n, refused(http.StatusBadRequest, "%s must be 1 to %d bytes of text", part.name, shopTextMax)
 		}
 	}
 	return n, nil

@@ -3,7 +3,6 @@
 -- the transaction that also saved the answer, so that whoever counts the rows
 -- counts the effects.
 
--- +goose Up
 create table requests (
   position bigint generated always as identity primary key,
   id text not null unique,
