@@ -2,10 +2,10 @@ package main
 
 import (
 	"log/slog"
+	"strconv"
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/labstack/echo/v4"
 
 	"github.com/payonce/payonce/idempotency"
@@ -14,12 +14,34 @@ import (
 	"github.com/payonce/payonce/internal/telemetry"
 )
 
-// meter makes the program's metrics.
-func meter(log *slog.Logger, db *postgres.DB) *telemetry.API {
-	m := telemetry.NewAPI(telemetry.Config{Now: time.Now, Log: log}, texts(httpapi.KeyResults()), texts(idempotency.Commits()))
-	m.Pools(map[string]*pgxpool.Pool{"main": db.Pool()})
-	m.Shared(db.Shared)
-	return m
+// metrics are those of an api.
+type metrics struct {
+	*telemetry.Registry
+
+	requests, keys, commits telemetry.Counter
+	took, lookup            telemetry.Histogram
+	events                  func(kept, duplicates, quarantined int)
+}
+
+func meter(log *slog.Logger, db *postgres.DB) *metrics {
+	r := telemetry.NewRegistry(log, time.Now)
+	r.Pool("main", db.Pool())
+	r.Shared(db.Shared)
+	return &metrics{
+		Registry: r,
+		requests: r.Counter("payonce_http_requests_total",
+			"Requests that were answered, by route, method and status code.", telemetry.Label{Name: "route"}, telemetry.Label{Name: "method"}, telemetry.Label{Name: "status"}),
+		took: r.StatementTimes("payonce_http_request_duration_seconds",
+			"Time from the request's headers to the end of the answer, by route.", telemetry.Label{Name: "route"}),
+		keys: r.Counter("payonce_idempotency_requests_total",
+			"Requests with an idempotency key, by what the key led to.", telemetry.Label{Name: "result", Values: texts(httpapi.KeyResults())}),
+		commits: r.Counter("payonce_idempotency_commits_total",
+			"Commits of requests, by result. A request may need several.", telemetry.Label{Name: "result", Values: texts(idempotency.Commits())}),
+		events: r.Receptions("payonce_webhook_events_total",
+			"Events of the provider that concern us, by whether they were known."),
+		lookup: r.StatementTimes("payonce_idempotency_lookup_duration_seconds",
+			"Time for which the store was asked for a key: what idempotency adds to a request at most."),
+	}
 }
 
 func texts[T ~string](values []T) []string {
@@ -31,7 +53,7 @@ func texts[T ~string](values []T) []string {
 }
 
 // observe counts requests, and traces those of the API.
-func observe(m *telemetry.API, traces *telemetry.Traces) echo.MiddlewareFunc {
+func observe(m *metrics, traces *telemetry.Traces) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
 			began, r, request := time.Now(), c.Request(), httpapi.AnswerOf(c)
@@ -44,16 +66,28 @@ func observe(m *telemetry.API, traces *telemetry.Traces) echo.MiddlewareFunc {
 			err := next(c)
 			a := httpapi.AnswerOf(c)
 			traced(a.Status, string(a.Key))
-			m.Answered(a.Method, a.Route, a.Status, time.Since(began), string(a.Key))
-			m.Event(a.Event.New, a.Event.Duplicates, a.Event.Aside)
+			m.answered(a, time.Since(began))
 			return err
 		}
 	}
 }
 
-func observeKeys(m *telemetry.API) idempotency.Observer {
+func (m *metrics) answered(a httpapi.Answer, took time.Duration) {
+	route := a.Route
+	if route == "" {
+		route = "none"
+	}
+	m.requests.Add(1, route, a.Method, strconv.Itoa(a.Status))
+	m.took.Observe(took, route)
+	if a.Key != "" {
+		m.keys.Add(1, string(a.Key))
+	}
+	m.events(a.Event.New, a.Event.Duplicates, a.Event.Aside)
+}
+
+func observeKeys(m *metrics) idempotency.Observer {
 	return idempotency.Observer{
-		Reading:   m.Looking,
-		Committed: func(c idempotency.Commit) { m.Committed(string(c)) },
+		Reading:   func() (read func()) { return m.lookup.Time() },
+		Committed: func(c idempotency.Commit) { m.commits.Add(1, string(c)) },
 	}
 }

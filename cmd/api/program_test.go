@@ -198,17 +198,22 @@ values ('acme', 'POST /v1/charges', $1, 'another', 202, 'application/json', '{}'
 
 func TestRun_refusesAServer(t *testing.T) {
 	t.Parallel()
-	for _, test := range []struct {
-		name  string
-		fsync bool
-		says  string
+	for name, test := range map[string]struct {
+		server   local.Options
+		migrated bool
+		says     string
 	}{
-		{"that may lose commits", false, "fsync "},
-		{"without the role of the api", true, "the database has no role payonce_api: run payonce migrate"},
+		"that may lose commits":       {local.Options{}, true, "fsync "},
+		"without the role of the api": {local.Options{Fsync: true}, false, "the database has no role payonce_api: run payonce migrate"},
 	} {
-		t.Run(test.name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			url := testdb.Server(t, local.Options{Fsync: test.fsync, InMemory: true}).URL("postgres")
+			test.server.InMemory = true
+			server := testdb.Server(t, test.server)
+			url := server.URL("postgres")
+			if test.migrated {
+				url = testdb.Migrated(t, server, "service")
+			}
 			if refusal, _ := programtest.Refusal(t, run, environ(url)); !strings.HasPrefix(refusal, test.says) {
 				t.Error(refusal)
 			}

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/postgres"
@@ -16,34 +14,63 @@ import (
 	"github.com/payonce/payonce/internal/telemetry"
 )
 
-// meter makes the program's metrics, which watch adds the database to.
-func meter(log *slog.Logger) *telemetry.Worker {
-	ends := make([]string, 0, len(inbox.Ends()))
-	for _, end := range inbox.Ends() {
-		ends = append(ends, string(end))
-	}
-	var receivers []string
-	for _, r := range (&fulfillment.Fulfillment{}).Receivers() {
-		receivers = append(receivers, r.Name)
-	}
-	return telemetry.NewWorker(telemetry.Config{Now: time.Now, Log: log}, telemetry.Names{
-		Receivers: receivers,
-		Ends:      ends,
-		Steps:     fulfillment.Steps(),
-		Calls:     stripe.Calls(),
-	})
+// metrics are those of a worker.
+type metrics struct {
+	*telemetry.Registry
+
+	received                                   func(kept, duplicates, quarantined int)
+	claimed, deaths, ended, requests, replayed telemetry.Counter
+	handling, stepping, calling                telemetry.Histogram
 }
 
-func watch(m *telemetry.Worker, db, subscriber *postgres.DB) {
-	m.Pools(map[string]*pgxpool.Pool{"main": db.Pool(), "subscriber": subscriber.Pool()})
+// meter makes the program's metrics, which watch adds the database to.
+func meter(log *slog.Logger) *metrics {
+	r := telemetry.NewRegistry(log, time.Now)
+	receiver, call := telemetry.Label{Name: "receiver", Values: receiverNames()}, telemetry.Label{Name: "call", Values: stripe.Calls()}
+	ends := telemetry.Label{Name: "result"}
+	for _, end := range inbox.Ends() {
+		ends.Values = append(ends.Values, string(end))
+	}
+	return &metrics{
+		Registry: r,
+		received: r.Receptions("payonce_outbox_deliveries_total",
+			"Messages that the transport brought to the inbox, by whether they were known."),
+		claimed: r.Counter("payonce_inbox_attempts_total", "Messages that were claimed.", receiver),
+		deaths: r.Counter("payonce_inbox_holder_deaths_total",
+			"Messages that were taken over from a holder that had died or gone silent.", receiver),
+		ended: r.Counter("payonce_inbox_messages_processed_total",
+			"Attempts that ended, by receiver and result.", receiver, ends),
+		handling: r.CallTimes("payonce_inbox_handler_duration_seconds",
+			"Time that a handler worked on a message.", receiver),
+		stepping: r.CallTimes("payonce_step_duration_seconds",
+			"Time of a step of a charge that had something to do.", telemetry.Label{Name: "step", Values: fulfillment.Steps()}),
+		calling: r.CallTimes("payonce_provider_request_duration_seconds",
+			"Time from a request to the provider to the headers of its answer.", call),
+		requests: r.Counter("payonce_provider_requests_total",
+			"Requests to the provider, by call and by the answer.", call, telemetry.Label{Name: "result", Values: []string{"ok", "refused", "failed", "unavailable"}}),
+		replayed: r.Counter("payonce_provider_replays_total",
+			"Answers that the provider had given before to the same idempotency key.", call),
+	}
+}
+
+func receiverNames() (names []string) {
+	for _, r := range (&fulfillment.Fulfillment{}).Receivers() {
+		names = append(names, r.Name)
+	}
+	return names
+}
+
+func watch(m *metrics, db, subscriber *postgres.DB) {
+	m.Pool("main", db.Pool())
+	m.Pool("subscriber", subscriber.Pool())
 	m.Shared(db.Shared)
-	m.Figures(db, func(ctx context.Context, q postgres.Querier) (bool, error) {
+	m.Figures(db, receiverNames(), func(ctx context.Context, q postgres.Querier) (bool, error) {
 		why, err := restored(ctx, q)
 		return why != "", err
 	})
 }
 
-func observeReceiver(m *telemetry.Worker, traces *telemetry.Traces, receiver string) inbox.Observer {
+func observeReceiver(m *metrics, traces *telemetry.Traces, receiver string) inbox.Observer {
 	return inbox.Observer{
 		Attempting: func(ctx context.Context, d inbox.Delivery) (context.Context, func(inbox.End)) {
 			ctx, attempted := traces.Attempting(ctx, telemetry.Attempt{
@@ -54,14 +81,17 @@ func observeReceiver(m *telemetry.Worker, traces *telemetry.Traces, receiver str
 				attempted(string(end), end == inbox.EndFailed || end == inbox.EndParked)
 			}
 		},
-		Claimed:  func(messages, deaths int) { m.Claimed(receiver, messages, deaths) },
-		Handling: func() (handled func()) { return m.Handling(receiver) },
-		Ended:    func(end inbox.End) { m.Ended(receiver, string(end)) },
+		Claimed: func(messages, deaths int) {
+			m.claimed.Add(messages, receiver)
+			m.deaths.Add(deaths, receiver)
+		},
+		Handling: func() (handled func()) { return m.handling.Time(receiver) },
+		Ended:    func(end inbox.End) { m.ended.Add(1, receiver, string(end)) },
 	}
 }
 
-func observeReception(m *telemetry.Worker) func(inbox.Reception) {
-	return func(r inbox.Reception) { m.Received(r.New, r.Duplicates, r.Aside) }
+func observeReception(m *metrics) func(inbox.Reception) {
+	return func(r inbox.Reception) { m.received(r.New, r.Duplicates, r.Aside) }
 }
 
 // onward lets the messages that a handler causes go on with its own span.
@@ -79,9 +109,9 @@ func onward(traces *telemetry.Traces, handle inbox.Handler) inbox.Handler {
 	}
 }
 
-func observeSteps(m *telemetry.Worker, traces *telemetry.Traces) func(context.Context, string) (context.Context, func(bool, error)) {
+func observeSteps(m *metrics, traces *telemetry.Traces) func(context.Context, string) (context.Context, func(bool, error)) {
 	return func(ctx context.Context, step string) (context.Context, func(bool, error)) {
-		timed := m.Stepping(step)
+		timed := m.stepping.Time(step)
 		ctx, traced := traces.Stepping(ctx, step)
 		return ctx, func(did bool, err error) {
 			if did {
@@ -92,14 +122,32 @@ func observeSteps(m *telemetry.Worker, traces *telemetry.Traces) func(context.Co
 	}
 }
 
-func observeProvider(m *telemetry.Worker, traces *telemetry.Traces, host string) func(ctx context.Context, call string) (answered func(stripe.Answered)) {
+func observeProvider(m *metrics, traces *telemetry.Traces, host string) func(ctx context.Context, call string) (answered func(stripe.Answered)) {
 	return func(ctx context.Context, call string) func(stripe.Answered) {
-		counted := m.Calling(call)
+		timed := m.calling.Time(call)
 		method, _, _ := strings.Cut(call, " ")
 		traced := traces.Calling(ctx, host, method, call)
 		return func(a stripe.Answered) {
-			counted(a.Status, a.Replayed)
+			timed()
 			traced(a.Status, a.Replayed)
+			m.requests.Add(1, call, outcome(a.Status))
+			if a.Replayed {
+				m.replayed.Add(1, call)
+			}
 		}
 	}
+}
+
+// outcome separates an answer of the provider from its absence. An answer that is not of its
+// API, such as a redirect, is an absence too.
+func outcome(status int) string {
+	switch {
+	case status >= 200 && status < 300:
+		return "ok"
+	case status >= 400 && status < 500 && status != 429:
+		return "refused"
+	case status >= 500:
+		return "failed"
+	}
+	return "unavailable"
 }

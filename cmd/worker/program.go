@@ -209,7 +209,7 @@ type receiver struct {
 	processor *inbox.Processor
 }
 
-func processors(log *slog.Logger, db *postgres.DB, services fulfillment.Services, metrics *telemetry.Worker, traces *telemetry.Traces, settings Settings) []receiver {
+func processors(log *slog.Logger, db *postgres.DB, services fulfillment.Services, metrics *metrics, traces *telemetry.Traces, settings Settings) []receiver {
 	f := fulfillment.New(db, services, log)
 	f.OnStep = observeSteps(metrics, traces)
 	var receivers []receiver

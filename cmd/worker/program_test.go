@@ -88,5 +88,6 @@ select 'acme', 'POST /v1/charges', n::text, '', 202, 'application/json', '{}', c
 
 func TestRun_refusesAServerThatMayLoseCommits(t *testing.T) {
 	t.Parallel()
-	mustBeRefused(t, environ(testdb.Server(t, local.Options{InMemory: true}).URL("postgres")), "fsync is off")
+	url := testdb.Migrated(t, testdb.Server(t, local.Options{InMemory: true}), "service")
+	mustBeRefused(t, environ(url), "fsync is off")
 }

@@ -68,7 +68,7 @@ func (s Settings) providerHost() string {
 }
 
 // services are the clients of the external services that steps call.
-func (s Settings) services(metrics *telemetry.Worker, traces *telemetry.Traces) (fulfillment.Services, error) {
+func (s Settings) services(metrics *metrics, traces *telemetry.Traces) (fulfillment.Services, error) {
 	provider, err := stripe.New(stripe.Config{
 		SecretKey: s.StripeSecretKey.Reveal(), Base: s.StripeAPIBase, Timeout: callTimeout,
 		Observe: observeProvider(metrics, traces, s.providerHost()),

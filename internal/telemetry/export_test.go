@@ -12,12 +12,12 @@ import (
 
 // Patient makes scrapes wait for the database for as long as figures may take, on
 // however busy a machine.
-func (c *Config) Patient(figures time.Duration) {
-	c.figuresTimeout, c.scrapeTimeout = figures, 2*await.Stall
+func (r *Registry) Patient(figures time.Duration) {
+	r.figuresTimeout, r.scrapeTimeout = figures, 2*await.Stall
 }
 
 // CountAtMost bounds what is counted of a backlog.
-func (c *Config) CountAtMost(n int) { c.countedAtMost = n }
+func (r *Registry) CountAtMost(n int) { r.countedAtMost = n }
 
 // TracesTo returns traces whose spans p receives.
 func TracesTo(ctx context.Context, p sdktrace.SpanProcessor, sampler, arg string) (*Traces, error) {

@@ -1,7 +1,6 @@
 package telemetry
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -51,34 +50,39 @@ var allFigures = []figure{
 	{"payonce_audit_finished_timestamp_seconds", "When the last audit ended, by scope.", []string{"scope"}},
 }
 
+// Restored reports whether the tables came through a dump and were not repaired since.
+type Restored func(context.Context, postgres.Querier) (bool, error)
+
 // figures read the gauges when a scrape needs them, at most every ten seconds. Scrapes that
 // come meanwhile wait for the same answer. If one gauge cannot be read, the only one that is
 // shown is payonce_figures_up, 0, for as long.
 type figures struct {
-	config     Config
+	*Registry
+
 	db         postgres.Querier
 	receivers  []string
 	isRestored Restored
-	descs      map[string]*prometheus.Desc
+	gauges     map[string]*prometheus.GaugeVec
 
 	mu     sync.Mutex
 	readAt time.Time
-	shown  []prometheus.Metric
 	err    error // of the last read; the first of several is logged
 }
 
-func newFigures(c Config, db postgres.Querier, receivers []string, isRestored Restored) *figures {
-	f := &figures{config: c, db: db, receivers: receivers, isRestored: isRestored, descs: map[string]*prometheus.Desc{}}
+// Figures adds what the database alone knows, of these receivers of messages. It is called
+// at most once.
+func (r *Registry) Figures(db postgres.Querier, receivers []string, isRestored Restored) {
+	f := &figures{Registry: r, db: db, receivers: receivers, isRestored: isRestored, gauges: map[string]*prometheus.GaugeVec{}}
 	for _, one := range allFigures {
-		f.descs[one.name] = prometheus.NewDesc(one.name, one.help, one.labels, nil)
+		f.gauges[one.name] = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: one.name, Help: one.help}, one.labels)
 	}
-	return f
+	r.all.MustRegister(f)
 }
 
 // Describe sends the descriptions of all gauges.
 func (f *figures) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range f.descs {
-		to <- d
+	for _, g := range f.gauges {
+		g.Describe(to)
 	}
 }
 
@@ -86,60 +90,60 @@ func (f *figures) Describe(to chan<- *prometheus.Desc) {
 func (f *figures) Collect(to chan<- prometheus.Metric) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if now := f.config.Now(); f.readAt.IsZero() || now.Sub(f.readAt) >= figuresFor {
+	if f.readAt.IsZero() || f.now().Sub(f.readAt) >= figuresFor {
 		f.refreshLocked()
-		f.readAt = f.config.Now()
+		f.readAt = f.now()
 	}
-	for _, m := range f.shown {
-		to <- m
+	for _, g := range f.gauges {
+		g.Collect(to)
 	}
 }
 
 func (f *figures) refreshLocked() {
 	// A scrape that is given up serves the next one.
-	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(f.config.figuresTimeout, figuresTimeout))
+	ctx, cancel := context.WithTimeout(context.Background(), f.figuresTimeout)
 	defer cancel()
-	f.shown = nil
+	f.reset()
 	err := f.read(ctx)
 	if err != nil {
-		f.shown = nil
-		f.show(figuresUp, 0)
+		f.reset()
 		if f.err == nil {
-			f.config.Log.Warn("figures not read", "error", err)
+			f.log.Warn("figures not read", "error", err)
 		}
-	} else {
-		f.show(figuresUp, 1)
 	}
+	f.show(figuresUp, number(err == nil))
 	f.err = err
 }
 
+func (f *figures) reset() {
+	for _, g := range f.gauges {
+		g.Reset()
+	}
+}
+
 func (f *figures) show(name string, value float64, labels ...string) {
-	f.shown = append(f.shown, prometheus.MustNewConstMetric(f.descs[name], prometheus.GaugeValue, value, labels...))
+	f.gauges[name].WithLabelValues(labels...).Set(value)
 }
 
 // read runs statements that return the names of gauges, the values of their labels, and
 // their values.
 func (f *figures) read(ctx context.Context) error {
-	most := cmp.Or(f.config.countedAtMost, countedAtMost)
 	for _, s := range []struct {
 		of, sql string
 		args    []any
 	}{
-		{"the inbox", selectBacklog, []any{f.receivers, most}},
-		{"the outbox", selectUnread, []any{most}},
+		{"the inbox", selectBacklog, []any{f.receivers, f.countedAtMost}},
+		{"the outbox", selectUnread, []any{f.countedAtMost}},
 		{"the sizes of tables", selectSizes, nil},
 		{"the last audits", selectAudits, nil},
 		{"old transactions", selectHeld, nil},
 		{"replication slots", selectSlots, nil},
 	} {
-		rows, err := f.db.Query(ctx, s.sql, s.args...)
-		if err != nil {
-			return fmt.Errorf("read %s: %w", s.of, err)
-		}
 		var name string
 		var labels []string
 		var value float64
-		_, err = pgx.ForEachRow(rows, []any{&name, &labels, &value}, func() error {
+		rows, _ := f.db.Query(ctx, s.sql, s.args...) // rows have its error too
+		_, err := pgx.ForEachRow(rows, []any{&name, &labels, &value}, func() error {
 			f.show(name, value, labels...)
 			return nil
 		})
@@ -151,11 +155,7 @@ func (f *figures) read(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read whose transactions the tables name: %w", err)
 	}
-	value := 0.0
-	if yes {
-		value = 1
-	}
-	f.show(restored, value)
+	f.show(restored, number(yes))
 	return nil
 }
 

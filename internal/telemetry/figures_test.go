@@ -32,16 +32,10 @@ func (c *counting) Query(ctx context.Context, sql string, args ...any) (pgx.Rows
 	return c.Querier.Query(ctx, sql, args...)
 }
 
-func figures(q postgres.Querier) (*telemetry.Worker, *clock, *await.Log) {
-	return figuresWith(q, func(*telemetry.Config) {})
-}
-
-func figuresWith(q postgres.Querier, set func(*telemetry.Config)) (*telemetry.Worker, *clock, *await.Log) {
-	c, clock, log := config()
-	c.Patient(await.Stall)
-	set(&c)
-	m := telemetry.NewWorker(c, telemetry.Names{Receivers: []string{"fulfillment", "notification"}})
-	m.Figures(q, func(ctx context.Context, q postgres.Querier) (bool, error) {
+func figures(q postgres.Querier) (*telemetry.Registry, *clock, *await.Log) {
+	m, clock, log := registry()
+	m.Patient(await.Stall)
+	m.Figures(q, []string{"fulfillment", "notification"}, func(ctx context.Context, q postgres.Querier) (bool, error) {
 		n, err := restore.ReadNumbering(ctx, q)
 		return n.Foreign(), err
 	})
@@ -146,7 +140,8 @@ func TestFigures_countABacklogUpToABound(t *testing.T) {
 	t.Parallel()
 	const most = 1000
 	db := testdb.Open(t)
-	m, _, _ := figuresWith(db, func(c *telemetry.Config) { c.CountAtMost(most) })
+	m, _, _ := figures(db)
+	m.CountAtMost(most)
 	write(t, db, insertMessages, "pending", most+20, time.Minute)
 	write(t, db, `update inbox set ordering_key = 'a', received_at = clock_timestamp() - interval '1 hour' where id = (select max(id) from inbox)`)
 	write(t, db, `insert into outbox (topic, message_id, payload, metadata) select 'charges', 'm' || n, '', '{}' from generate_series(1, $1::int) as n`, most+20)
@@ -320,9 +315,10 @@ func TestFigures_doNotFailAScrapeWithTheDatabase(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := testdb.Open(t)
-			m, clock, log := figuresWith(db, func(c *telemetry.Config) { c.Patient(100 * time.Millisecond) })
+			m, clock, log := figures(db)
+			m.Patient(100 * time.Millisecond)
+			m.Receptions("payonce_outbox_deliveries_total", "Deliveries.")(1, 0, 0)
 			trouble(t, db)
-			m.Received(1, 0, 0)
 			for range 2 {
 				got := scrape(t, m.Handler())
 				want(t, got, map[string]float64{`payonce_figures_up`: 0, `payonce_outbox_deliveries_total{result="first"}`: 1})

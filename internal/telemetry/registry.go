@@ -1,9 +1,7 @@
 package telemetry
 
 import (
-	"cmp"
 	"log/slog"
-	"maps"
 	"net/http"
 	"slices"
 	"time"
@@ -16,24 +14,29 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 )
 
-// Config is what the metrics of every program need.
-type Config struct {
-	Now func() time.Time
-	Log *slog.Logger
+// Bounds of a scrape.
+const (
+	scrapesAtOnce = 4 // more are refused
+	scrapeTimeout = 8 * time.Second
+)
 
-	// The constants of these names, except in tests.
+// Registry has the metrics of one program. What its methods return may be used concurrently.
+type Registry struct {
+	all *prometheus.Registry
+	now func() time.Time
+	log *slog.Logger
+
 	figuresTimeout, scrapeTimeout time.Duration
 	countedAtMost                 int
 }
 
-// registry has the metrics of one program.
-type registry struct {
-	all    *prometheus.Registry
-	config Config
-}
-
-func newRegistry(c Config) *registry {
-	r := &registry{all: prometheus.NewRegistry(), config: c}
+// NewRegistry returns a registry with metrics of the process. now is the clock by which
+// what the database knows is read again.
+func NewRegistry(log *slog.Logger, now func() time.Time) *Registry {
+	r := &Registry{
+		all: prometheus.NewRegistry(), now: now, log: log,
+		figuresTimeout: figuresTimeout, scrapeTimeout: scrapeTimeout, countedAtMost: countedAtMost,
+	}
 	r.all.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
@@ -42,137 +45,152 @@ func newRegistry(c Config) *registry {
 	return r
 }
 
-// Bounds of a scrape.
-const (
-	scrapesAtOnce = 4 // more are refused
-	scrapeTimeout = 8 * time.Second
-)
-
 // Handler serves the metrics in the formats of Prometheus.
-func (r *registry) Handler() http.Handler {
+func (r *Registry) Handler() http.Handler {
 	return promhttp.HandlerFor(r.all, promhttp.HandlerOpts{
-		ErrorLog:            slog.NewLogLogger(r.config.Log.Handler(), slog.LevelWarn),
+		ErrorLog:            slog.NewLogLogger(r.log.Handler(), slog.LevelWarn),
 		ErrorHandling:       promhttp.ContinueOnError,
 		MaxRequestsInFlight: scrapesAtOnce,
-		Timeout:             cmp.Or(r.config.scrapeTimeout, scrapeTimeout),
+		Timeout:             r.scrapeTimeout,
 	})
 }
 
-// Pools adds the program's connection pools, by name. It is called at most once.
-func (r *registry) Pools(of map[string]*pgxpool.Pool) {
-	for name, pool := range of {
-		stat := func(read func(*pgxpool.Stat) float64) func() float64 {
-			return func() float64 { return read(pool.Stat()) }
+// Label is a label with the values that it can have. A metric exists for each combination
+// of them before it counts for the first time. With a label that names no values it exists
+// once it has counted.
+type Label struct {
+	Name   string
+	Values []string
+}
+
+func names(labels []Label) []string {
+	all := make([]string, len(labels))
+	for i, l := range labels {
+		all[i] = l.Name
+	}
+	return all
+}
+
+// each calls do with each combination of the labels' values that begins with begin.
+func each(labels []Label, do func(values ...string), begin ...string) {
+	if len(begin) == len(labels) {
+		do(begin...)
+		return
+	}
+	for _, value := range labels[len(begin)].Values {
+		each(labels, do, append(slices.Clone(begin), value)...)
+	}
+}
+
+// Counter counts, apart for each combination of its labels' values.
+type Counter struct{ vec *prometheus.CounterVec }
+
+// Counter registers a counter.
+func (r *Registry) Counter(name, help string, labels ...Label) Counter {
+	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, names(labels))
+	each(labels, func(values ...string) { c.WithLabelValues(values...) })
+	r.all.MustRegister(c)
+	return Counter{c}
+}
+
+// Add adds n, for a value of each label.
+func (c Counter) Add(n int, values ...string) { c.vec.WithLabelValues(values...).Add(float64(n)) }
+
+// Receptions registers a counter of received messages and returns what adds to it: of the
+// received messages some are new, some duplicates, and some are quarantined.
+func (r *Registry) Receptions(name, help string) (count func(kept, duplicates, quarantined int)) {
+	results := []string{"first", "duplicate", "quarantined"}
+	c := r.Counter(name, help, Label{"result", results})
+	return func(kept, duplicates, quarantined int) {
+		for i, n := range []int{kept, duplicates, quarantined} {
+			c.Add(n, results[i])
 		}
-		const connections, help = "payonce_db_connections", "Connections to the database, by pool and state."
-		r.gauge(connections, help, stat(func(s *pgxpool.Stat) float64 { return float64(s.AcquiredConns()) }), "pool", name, "state", "in_use")
-		r.gauge(connections, help, stat(func(s *pgxpool.Stat) float64 { return float64(s.IdleConns()) }), "pool", name, "state", "idle")
-		r.gauge("payonce_db_connections_max", "Connections that a pool may have.",
-			stat(func(s *pgxpool.Stat) float64 { return float64(s.MaxConns()) }), "pool", name)
-		r.total("payonce_db_acquires_total", "Connections that were taken from a pool.",
-			stat(func(s *pgxpool.Stat) float64 { return float64(s.AcquireCount()) }), "pool", name)
-		r.total("payonce_db_acquire_wait_seconds_total", "Time for which a connection was waited for.",
-			stat(func(s *pgxpool.Stat) float64 { return s.AcquireDuration().Seconds() }), "pool", name)
+	}
+}
+
+// Histogram measures times, apart for each combination of its labels' values.
+type Histogram struct{ vec *prometheus.HistogramVec }
+
+// StatementTimes registers a histogram of times from those of one statement on.
+func (r *Registry) StatementTimes(name, help string, labels ...Label) Histogram {
+	return r.histogram(name, help, []float64{.00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}, labels)
+}
+
+// CallTimes registers a histogram of times of calls over a network.
+func (r *Registry) CallTimes(name, help string, labels ...Label) Histogram {
+	return r.histogram(name, help, []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 20}, labels)
+}
+
+func (r *Registry) histogram(name, help string, seconds []float64, labels []Label) Histogram {
+	h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: seconds}, names(labels))
+	each(labels, func(values ...string) { h.WithLabelValues(values...) })
+	r.all.MustRegister(h)
+	return Histogram{h}
+}
+
+// Observe adds a time, for a value of each label.
+func (h Histogram) Observe(took time.Duration, values ...string) {
+	h.vec.WithLabelValues(values...).Observe(took.Seconds())
+}
+
+// Time measures the time until done is called.
+func (h Histogram) Time(values ...string) (done func()) {
+	timer := prometheus.NewTimer(h.vec.WithLabelValues(values...))
+	return func() { timer.ObserveDuration() }
+}
+
+// read registers a gauge that is read at each scrape, or a counter that is.
+func (r *Registry) read(total bool, name, help string, labels prometheus.Labels, value func() float64) {
+	if total {
+		r.all.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels}, value))
+	} else {
+		r.all.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, value))
+	}
+}
+
+var poolStats = []struct {
+	total             bool
+	name, help, state string
+	value             func(*pgxpool.Stat) float64
+}{
+	{false, "payonce_db_connections", "Connections to the database, by pool and state.", "in_use", func(s *pgxpool.Stat) float64 { return float64(s.AcquiredConns()) }},
+	{false, "payonce_db_connections", "Connections to the database, by pool and state.", "idle", func(s *pgxpool.Stat) float64 { return float64(s.IdleConns()) }},
+	{false, "payonce_db_connections_max", "Connections that a pool may have.", "", func(s *pgxpool.Stat) float64 { return float64(s.MaxConns()) }},
+	{true, "payonce_db_acquires_total", "Connections that were taken from a pool.", "", func(s *pgxpool.Stat) float64 { return float64(s.AcquireCount()) }},
+	{true, "payonce_db_acquire_wait_seconds_total", "Time for which a connection was waited for.", "", func(s *pgxpool.Stat) float64 { return s.AcquireDuration().Seconds() }},
+}
+
+// Pool adds a connection pool.
+func (r *Registry) Pool(name string, pool *pgxpool.Pool) {
+	for _, s := range poolStats {
+		labels := prometheus.Labels{"pool": name}
+		if s.state != "" {
+			labels["state"] = s.state
+		}
+		r.read(s.total, s.name, s.help, labels, func() float64 { return s.value(pool.Stat()) })
 	}
 }
 
 // Shared adds the program's group commits. It is called at most once.
-func (r *registry) Shared(read func() postgres.Shared) {
-	r.total("payonce_shared_commits_total", "Group commits of several decisions.",
-		func() float64 { return float64(read().Commits) })
-	r.total("payonce_shared_commit_decisions_total", "Decisions that were committed in group commits.",
-		func() float64 { return float64(read().Units) })
-	r.total("payonce_shared_commit_refusals_total", "Group commits that were refused and retried in smaller ones.",
-		func() float64 { return float64(read().Refusals) })
+func (r *Registry) Shared(of func() postgres.Shared) {
+	r.read(true, "payonce_shared_commits_total", "Group commits of several decisions.", nil,
+		func() float64 { return float64(of().Commits) })
+	r.read(true, "payonce_shared_commit_decisions_total", "Decisions that were committed in group commits.", nil,
+		func() float64 { return float64(of().Units) })
+	r.read(true, "payonce_shared_commit_refusals_total", "Group commits that were refused and retried in smaller ones.", nil,
+		func() float64 { return float64(of().Refusals) })
 }
 
 // Doorbell adds whether the program hears the rings of other processes. It is called at
 // most once.
-func (r *registry) Doorbell(listening func() bool) {
-	r.gauge("payonce_doorbell_listening", "1 while the rings of other processes are heard, else 0.", func() float64 {
-		if listening() {
-			return 1
-		}
-		return 0
-	})
+func (r *Registry) Doorbell(listening func() bool) {
+	r.read(false, "payonce_doorbell_listening", "1 while the rings of other processes are heard, else 0.", nil,
+		func() float64 { return number(listening()) })
 }
 
-// gauge registers a metric that is read at each scrape. pairs are names and values of its
-// labels.
-func (r *registry) gauge(name, help string, read func() float64, pairs ...string) {
-	r.all.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels(pairs)}, read))
-}
-
-func (r *registry) total(name, help string, read func() float64, pairs ...string) {
-	r.all.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels(pairs)}, read))
-}
-
-func labels(pairs []string) prometheus.Labels {
-	return maps.Collect(func(yield func(string, string) bool) {
-		for pair := range slices.Chunk(pairs, 2) { //nolint:mnd // name, value
-			if !yield(pair[0], pair[1]) {
-				return
-			}
-		}
-	})
-}
-
-// label is a label with the values that it can have. A metric exists for each of them
-// before it counts for the first time. Without values it exists from then on.
-type label struct {
-	name   string
-	values []string
-}
-
-func (r *registry) counter(name, help string, labels ...label) *prometheus.CounterVec {
-	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, names(labels))
-	for _, values := range combinations(labels) {
-		c.WithLabelValues(values...)
+func number(yes bool) float64 {
+	if yes {
+		return 1
 	}
-	r.all.MustRegister(c)
-	return c
+	return 0
 }
-
-func (r *registry) histogram(name, help string, buckets []float64, labels ...label) *prometheus.HistogramVec {
-	h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, names(labels))
-	for _, values := range combinations(labels) {
-		h.WithLabelValues(values...)
-	}
-	r.all.MustRegister(h)
-	return h
-}
-
-func names(labels []label) []string {
-	all := make([]string, len(labels))
-	for i, l := range labels {
-		all[i] = l.name
-	}
-	return all
-}
-
-// combinations has a value of each label.
-func combinations(labels []label) [][]string {
-	all := [][]string{{}}
-	for _, l := range labels {
-		var longer [][]string
-		for _, values := range all {
-			for _, value := range l.values {
-				longer = append(longer, append(slices.Clone(values), value))
-			}
-		}
-		all = longer
-	}
-	return all
-}
-
-// time begins to measure, and what it returns ends it.
-func (r *registry) time(h prometheus.Observer) (done func()) {
-	began := r.config.Now()
-	return func() { h.Observe(r.config.Now().Sub(began).Seconds()) }
-}
-
-// Buckets, in seconds: of a few statements, and of a call over a network.
-var (
-	statementBuckets = []float64{.00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
-	callBuckets      = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 20}
-)

@@ -20,9 +20,9 @@ type clock struct{ at atomic.Int64 }
 func (c *clock) now() time.Time       { return time.Unix(1_800_000_000, c.at.Load()) }
 func (c *clock) pass(d time.Duration) { c.at.Add(int64(d)) }
 
-func config() (telemetry.Config, *clock, *await.Log) {
+func registry() (*telemetry.Registry, *clock, *await.Log) {
 	c, log := &clock{}, &await.Log{}
-	return telemetry.Config{Now: c.now, Log: slog.New(slog.NewTextHandler(log, nil))}, c, log
+	return telemetry.NewRegistry(slog.New(slog.NewTextHandler(log, nil)), c.now), c, log
 }
 
 // scrape reads all samples by their names and labels.
