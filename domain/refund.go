@@ -2,6 +2,7 @@ package domain
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 )
 
@@ -49,20 +50,17 @@ type Refund struct {
 	RequestVersion, AttemptVersion, OutcomeVersion, ReversalVersion int
 }
 
-// Refund is the refund with an id.
+// Refund returns the refund with an id.
 func (c Charge) Refund(id string) (r Refund, found bool) {
-	i := c.refundIndex(id)
-	if i < 0 {
-		return Refund{}, false
+	for _, r := range c.Refunds {
+		if r.ID == id {
+			return r, true
+		}
 	}
-	return c.Refunds[i], true
+	return Refund{}, false
 }
 
-func (c Charge) refundIndex(id string) int {
-	return slices.IndexFunc(c.Refunds, func(r Refund) bool { return r.ID == id })
-}
-
-// PendingRefunds are the refunds without outcome, oldest first.
+// PendingRefunds returns the refunds without outcome, oldest first.
 func (c Charge) PendingRefunds() []Refund {
 	return slices.DeleteFunc(slices.Clone(c.Refunds), func(r Refund) bool { return r.Status != RefundStatusPending })
 }
@@ -88,22 +86,40 @@ func (c Charge) Left() int64 {
 	return c.Amount.Amount - c.sumOfRefunds(RefundStatusSucceeded, RefundStatusPending)
 }
 
-// isUsed reports whether an object of the provider has ended a refund: it ends one only.
-func (c Charge) isUsed(object string) bool {
-	return object != "" && slices.ContainsFunc(c.Refunds, func(r Refund) bool { return r.ProviderRefund == object })
+// outcomeAt reports whether the event at a version is an outcome of the charge or of one
+// of its refunds.
+func (c Charge) outcomeAt(version int) bool {
+	return version > 0 && (version == c.OutcomeVersion || slices.ContainsFunc(c.Refunds, func(r Refund) bool {
+		return version == r.OutcomeVersion || version == r.ReversalVersion
+	}))
+}
+
+// pendingRefund returns a refund without outcome that an object of the provider may end: an
+// object ends one refund only.
+func (c Charge) pendingRefund(id, object string) (r Refund, pending bool) {
+	used := object != "" && slices.ContainsFunc(c.Refunds, func(r Refund) bool { return r.ProviderRefund == object })
+	r, _ = c.Refund(id)
+	return r, r.Status == RefundStatusPending && !used
 }
 
 func (c *Charge) changeRefund(id string, change func(*Refund)) {
-	if i := c.refundIndex(id); i >= 0 {
-		change(&c.Refunds[i])
+	for i := range c.Refunds {
+		if c.Refunds[i].ID == id {
+			change(&c.Refunds[i])
+		}
 	}
 }
 
-// endRefund is a change that is an outcome: it shows in the status of the charge, and the
-// merchant may want a webhook.
-func (c *Charge) endRefund(id string, change func(*Refund)) {
+// endRefund gives a refund its outcome, or the reversal of its outcome. It shows in the
+// status of the charge, and the merchant may want a webhook.
+func (c *Charge) endRefund(id string, status RefundStatus, object string) {
 	c.changeRefund(id, func(r *Refund) {
-		change(r)
+		if r.OutcomeVersion > 0 {
+			r.ReversalVersion = c.Version
+		} else {
+			r.ProviderRefund, r.OutcomeVersion = object, c.Version
+		}
+		r.Status = status
 		if r.Notify {
 			c.Unnotified = append(c.Unnotified, c.Version)
 		}
@@ -116,14 +132,6 @@ func (c *Charge) endRefund(id string, change func(*Refund)) {
 			c.Status = PartiallyRefunded
 		}
 	})
-}
-
-// outcomeAt reports whether the event at a version is an outcome of the charge or of one
-// of its refunds.
-func (c Charge) outcomeAt(version int) bool {
-	return version > 0 && (version == c.OutcomeVersion || slices.ContainsFunc(c.Refunds, func(r Refund) bool {
-		return version == r.OutcomeVersion || version == r.ReversalVersion
-	}))
 }
 
 var refundEvents = []EventType{
@@ -170,8 +178,8 @@ func (e RefundAttemptFailed) apply(c *Charge) {
 }
 
 func (e RefundAttemptFailed) admitted(c Charge) bool {
-	r, _ := c.Refund(e.RefundID)
-	return r.Status == RefundStatusPending
+	_, pending := c.pendingRefund(e.RefundID, "")
+	return pending
 }
 
 // RefundSucceeded says that the provider returned the money.
@@ -184,14 +192,12 @@ type RefundSucceeded struct {
 
 func (RefundSucceeded) stored() string { return "refund.succeeded.v1" }
 func (e RefundSucceeded) apply(c *Charge) {
-	c.endRefund(e.RefundID, func(r *Refund) {
-		r.Status, r.ProviderRefund, r.OutcomeVersion = RefundStatusSucceeded, e.ProviderRefund, c.Version
-	})
+	c.endRefund(e.RefundID, RefundStatusSucceeded, e.ProviderRefund)
 }
 
 func (e RefundSucceeded) admitted(c Charge) bool {
-	r, _ := c.Refund(e.RefundID)
-	return r.Status == RefundStatusPending && e.Amount == r.Amount && e.ProviderRefund != "" && !c.isUsed(e.ProviderRefund)
+	r, pending := c.pendingRefund(e.RefundID, e.ProviderRefund)
+	return pending && e.Amount == r.Amount && e.ProviderRefund != ""
 }
 
 func (e RefundSucceeded) post(b *chart, _ Charge) {
@@ -208,14 +214,12 @@ type RefundFailed struct {
 
 func (RefundFailed) stored() string { return "refund.failed.v1" }
 func (e RefundFailed) apply(c *Charge) {
-	c.endRefund(e.RefundID, func(r *Refund) {
-		r.Status, r.ProviderRefund, r.OutcomeVersion = RefundStatusFailed, e.ProviderRefund, c.Version
-	})
+	c.endRefund(e.RefundID, RefundStatusFailed, e.ProviderRefund)
 }
 
 func (e RefundFailed) admitted(c Charge) bool {
-	r, _ := c.Refund(e.RefundID)
-	return r.Status == RefundStatusPending && !c.isUsed(e.ProviderRefund)
+	_, pending := c.pendingRefund(e.RefundID, e.ProviderRefund)
+	return pending
 }
 
 func (e RefundFailed) post(b *chart, c Charge) {
@@ -234,7 +238,7 @@ type RefundReversed struct {
 
 func (RefundReversed) stored() string { return "refund.reversed.v1" }
 func (e RefundReversed) apply(c *Charge) {
-	c.endRefund(e.RefundID, func(r *Refund) { r.Status, r.ReversalVersion = RefundStatusFailed, c.Version })
+	c.endRefund(e.RefundID, RefundStatusFailed, e.ProviderRefund)
 }
 
 func (e RefundReversed) admitted(c Charge) bool {
@@ -244,4 +248,121 @@ func (e RefundReversed) admitted(c Charge) bool {
 
 func (e RefundReversed) post(b *chart, _ Charge) {
 	b.move(b.providerReceivable(), b.merchantPayable(), e.Amount)
+}
+
+// RequestRefund asks to return money of a captured charge.
+type RequestRefund struct {
+	RefundID string
+	Amount   int64 // minor units; 0 for all that is left
+	Reason   string
+	Notify   bool
+}
+
+func (r RequestRefund) decide(c Charge) ([]Event, error) {
+	if _, requested := c.Refund(r.RefundID); requested {
+		return nil, nil
+	}
+	left := c.Left()
+	event := RefundRequested(r)
+	if r.Amount == 0 {
+		event.Amount = left
+	}
+	switch {
+	case c.Step(Payment) != StepDone:
+		return nil, fmt.Errorf("refund a charge that is %s: %w", c.Status, ErrNotCaptured)
+	case r.RefundID == "" || event.Amount < 0:
+		return nil, fmt.Errorf("refund %q of %d: %w", r.RefundID, event.Amount, ErrInvalid)
+	case len(c.Refunds) >= MaxRefunds:
+		return nil, fmt.Errorf("refund number %d: %w", len(c.Refunds)+1, ErrTooManyRefunds)
+	case left == 0 || event.Amount > left:
+		return nil, fmt.Errorf("refund %d of %d left: %w", event.Amount, left, ErrExceedsCaptured)
+	}
+	return []Event{event}, nil
+}
+
+// FailRefundAttempt records that the provider answered with an error of its own.
+type FailRefundAttempt RefundAttemptFailed
+
+func (f FailRefundAttempt) decide(c Charge) ([]Event, error) {
+	r, requested := c.Refund(f.RefundID)
+	switch {
+	case !requested:
+		return nil, ErrNoRefund
+	case r.Status != RefundStatusPending:
+		return nil, nil // the refund has its outcome: the failed attempt no longer matters
+	}
+	return []Event{RefundAttemptFailed(f)}, nil
+}
+
+// SucceedRefund records that the provider returned the money.
+type SucceedRefund struct {
+	RefundID       string
+	Provider       string
+	ProviderRefund string
+	Amount         Money
+}
+
+func (s SucceedRefund) decide(c Charge) ([]Event, error) {
+	r, requested := c.Refund(s.RefundID)
+	event := RefundSucceeded{
+		RefundID: s.RefundID, Provider: s.Provider, ProviderRefund: s.ProviderRefund, Amount: s.Amount.Amount,
+	}
+	switch {
+	case !requested:
+		return nil, ErrNoRefund
+	case s.ProviderRefund == "" || s.Amount != Money{Amount: r.Amount, Currency: c.Amount.Currency}:
+		return nil, fmt.Errorf("returned %d %s by %q: %w", s.Amount.Amount, s.Amount.Currency, s.ProviderRefund, ErrMismatch)
+	case event.admitted(c):
+		return []Event{event}, nil
+	case r.Status == RefundStatusPending:
+		return nil, fmt.Errorf("%s returned another refund than %s: %w", s.ProviderRefund, r.ID, ErrMismatch)
+	case s.ProviderRefund != r.ProviderRefund:
+		return nil, fmt.Errorf("refund %s was %s by %q: %w", r.ID, r.Status, r.ProviderRefund, ErrMismatch)
+	case r.Status == RefundStatusSucceeded || r.ReversalVersion > 0:
+		return nil, nil
+	}
+	return nil, fmt.Errorf("succeed a refund that is %s: %w", r.Status, ErrFinished)
+}
+
+// FailRefund records that the provider did not return the money, and will not under this
+// refund.
+type FailRefund RefundFailed
+
+func (f FailRefund) decide(c Charge) ([]Event, error) {
+	r, requested := c.Refund(f.RefundID)
+	switch {
+	case !requested:
+		return nil, ErrNoRefund
+	case RefundFailed(f).admitted(c):
+		return []Event{RefundFailed(f)}, nil
+	case r.Status == RefundStatusPending:
+		return nil, fmt.Errorf("%s failed another refund than %s: %w", f.ProviderRefund, r.ID, ErrMismatch)
+	case r.Status == RefundStatusFailed:
+		return nil, nil
+	}
+	return nil, fmt.Errorf("fail a refund that is %s: %w", r.Status, ErrFinished)
+}
+
+// ReverseRefund records that a refund failed at the provider after it had succeeded.
+type ReverseRefund struct {
+	RefundID       string
+	ProviderRefund string
+	Message        string
+}
+
+func (v ReverseRefund) decide(c Charge) ([]Event, error) {
+	r, requested := c.Refund(v.RefundID)
+	switch {
+	case !requested:
+		return nil, ErrNoRefund
+	case r.Status == RefundStatusFailed:
+		return nil, nil
+	case r.Status == RefundStatusPending:
+		return nil, fmt.Errorf("reverse a refund that is %s: %w", r.Status, ErrOutOfOrder)
+	case v.ProviderRefund != r.ProviderRefund:
+		return nil, fmt.Errorf("refund %s was made by %s, not by %q: %w", r.ID, r.ProviderRefund, v.ProviderRefund, ErrMismatch)
+	}
+	return []Event{RefundReversed{
+		RefundID: v.RefundID, ProviderRefund: v.ProviderRefund, Amount: r.Amount, Message: v.Message,
+	}}, nil
 }
