@@ -82,17 +82,10 @@ func TestDocsThatNameNothing(t *testing.T) {
 func TestPatterns(t *testing.T) {
 	t.Parallel()
 	text := read(t, patterns)
-	lines := strings.Split(text, "\n")
 
 	t.Run("its table has every item once, each with a test or a reason", func(t *testing.T) {
 		t.Parallel()
-		var found []int
-		for _, row := range rows(lines) {
-			numbers, err := numbersOf(row[0])
-			if err != nil {
-				t.Errorf("%s: %v", row[0], err)
-			}
-			found = append(found, numbers...)
+		for _, row := range numbered(t, patterns, items) {
 			if len(row) != 4 {
 				t.Errorf("row %s has %d cells", row[0], len(row))
 				continue
@@ -101,12 +94,6 @@ func TestPatterns(t *testing.T) {
 			reason := strings.Contains(where, "deliberately") || strings.Contains(where, "not yet")
 			if tested := len(testsIn(row[3])) > 0; !tested && !reason {
 				t.Errorf("row %s names neither a test nor a reason", row[0])
-			}
-		}
-		slices.Sort(found)
-		for i := range max(items, len(found)) {
-			if i >= len(found) || found[i] != i+1 {
-				t.Fatalf("the items are %d, want 1 to %d, each once", found, items)
 			}
 		}
 	})
@@ -133,23 +120,10 @@ func TestPatterns(t *testing.T) {
 // TestDocsHTTP looks besides that docs/http.md has every rule, each with a test.
 func TestDocsHTTP(t *testing.T) {
 	t.Parallel()
-	var found []int
-	for _, row := range rows(strings.Split(read(t, "docs/http.md"), "\n")) {
-		numbers, err := numbersOf(row[0])
-		if err != nil {
-			t.Errorf("%s: %v", row[0], err)
-		}
-		found = append(found, numbers...)
+	for _, row := range numbered(t, "docs/http.md", rules) {
 		if len(row) != 4 || len(testsIn(row[3])) == 0 {
 			t.Errorf("row %s has %d cells and %d tests", row[0], len(row), len(testsIn(row[len(row)-1])))
 		}
-	}
-	want := make([]int, rules)
-	for i := range want {
-		want[i] = i + 1
-	}
-	if diff := cmp.Diff(want, found); diff != "" {
-		t.Errorf("rules (-want +got):\n%s", diff)
 	}
 }
 
@@ -180,16 +154,31 @@ func read(t *testing.T, document string) string {
 	return string(text)
 }
 
-// rows are the cells of the table whose first column has numbers.
-func rows(lines []string) (rows [][]string) {
+// numbered are the cells of the table whose first column has the numbers 1 to n, each once.
+func numbered(t *testing.T, document string, n int) (rows [][]string) {
+	t.Helper()
+	lines := strings.Split(read(t, document), "\n")
 	header := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, "| no. |") })
+	var found []int
 	for _, line := range lines[max(header, 0):] {
 		cells, ok := strings.CutPrefix(line, "| ")
 		if !ok && !strings.HasPrefix(line, "|-") {
 			break
 		}
-		if ok && !strings.HasPrefix(line, "| no. |") {
-			rows = append(rows, strings.Split(strings.TrimSuffix(cells, " |"), " | "))
+		if !ok || strings.HasPrefix(line, "| no. |") {
+			continue
+		}
+		row := strings.Split(strings.TrimSuffix(cells, " |"), " | ")
+		numbers, err := numbersOf(row[0])
+		if err != nil {
+			t.Errorf("%s: %v", row[0], err)
+		}
+		found, rows = append(found, numbers...), append(rows, row)
+	}
+	slices.Sort(found)
+	for i := range max(n, len(found)) {
+		if i >= len(found) || found[i] != i+1 {
+			t.Fatalf("the numbers are %d, want 1 to %d, each once", found, n)
 		}
 	}
 	return rows

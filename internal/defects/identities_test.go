@@ -2,7 +2,6 @@ package defects_test
 
 import (
 	"bytes"
-	"context"
 	"crypto/md5" //nolint:gosec // what the document uses
 	"crypto/sha256"
 	"encoding/hex"
@@ -10,28 +9,12 @@ import (
 	"testing"
 	"time"
 	"unicode/utf16"
-
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // D6: identities that do not identify. A hash named SHA-256 is MD5; a duplicate
 // gets some answer, not the first one; messages are told apart by 32 bits of
 // their value; content is hashed as it happens to be written; and a window of
 // time ends in the middle of a redelivery.
-
-// processedOfD6 is the document's guard: a new key pays.
-const processedOfD6 = `
-create table processed_messages (
-  message_id text primary key
-)`
-
-func payOnceOfD6(ctx context.Context, db *pgxpool.Pool, key string) error {
-	taken, err := db.Exec(ctx, `insert into processed_messages values ($1) on conflict do nothing`, key)
-	if err == nil && taken.RowsAffected() == 1 {
-		_, err = db.Exec(ctx, pay, key)
-	}
-	return err
-}
 
 // hashCode is Java's String.hashCode.
 func hashCode(s string) (hash int32) {
@@ -76,13 +59,9 @@ func TestD6(t *testing.T) {
 
 	t.Run("a duplicate gets another answer", func(t *testing.T) {
 		t.Parallel()
-		db := miniature(t, processedOfD6)
+		db := miniature(t, processed)
 		create := func() string {
-			taken, err := db.Exec(t.Context(), `insert into processed_messages values ('k1') on conflict do nothing`)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if taken.RowsAffected() == 0 {
+			if !isNew(t, db, "k1") {
 				return `{"idempotent":true,"message":"duplicate accepted"}`
 			}
 			return `{"status":"captured","orderId":"order 1"}`
@@ -92,42 +71,48 @@ func TestD6(t *testing.T) {
 		}
 	})
 
-	t.Run("a message whose hash of 32 bits is known is lost", func(t *testing.T) {
-		t.Parallel()
-		db := miniature(t, processedOfD6, payments)
-		for _, value := range []string{`{"order":"Aa"}`, `{"order":"BB"}`} {
-			key := fmt.Sprintf("orders@orders/0/customer 7#%d", hashCode(value))
-			if err := payOnceOfD6(t.Context(), db, key); err != nil {
-				t.Error(err)
-			}
-		}
-		wantPayments(t, db, 1)
-	})
+	ofValue := func(value string) string { return fmt.Sprintf("orders@orders/0/customer 7#%d", hashCode(value)) }
+	hour := time.Date(2026, time.January, 1, 11, 0, 0, 0, time.UTC)
+	ofHour := func(at time.Time) string { return fmt.Sprintf("report:%d", at.Unix()/3600) }
+	for name, test := range map[string]struct {
+		keys     []string
+		payments int
+	}{
+		"a message whose hash of 32 bits is known is lost": {
+			[]string{ofValue(`{"order":"Aa"}`), ofValue(`{"order":"BB"}`)}, 1,
+		},
+		"one message written in two ways pays twice": {
+			[]string{contentHash(`{"orderId":"1","amount":100}`), contentHash(`{"amount":100,"orderId":"1"}`)}, 2,
+		},
+		"a duplicate beyond the full hour pays twice": {
+			[]string{ofHour(hour.Add(-time.Second)), ofHour(hour.Add(time.Second))}, 2,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			wantPaymentsFor(t, test.payments, test.keys...)
+		})
+	}
+}
 
-	t.Run("one message written in two ways pays twice", func(t *testing.T) {
-		t.Parallel()
-		db := miniature(t, processedOfD6, payments)
-		for _, written := range []string{`{"orderId":"1","amount":100}`, `{"amount":100,"orderId":"1"}`} {
-			sum := sha256.Sum256([]byte(written))
-			if err := payOnceOfD6(t.Context(), db, hex.EncodeToString(sum[:])); err != nil {
-				t.Error(err)
-			}
-		}
-		wantPayments(t, db, 2)
-	})
+// D7: one document's example of a good key is order, warehouse and timestamp.
+// Two systems that trigger the same shipment do so at two moments, and so does
+// one system that tries again: the keys differ. Another of the documents lists
+// just this as an anti-pattern.
 
-	t.Run("a duplicate beyond the full hour pays twice", func(t *testing.T) {
+func TestD7(t *testing.T) {
+	t.Parallel()
+	t.Run("an order that two systems trigger is shipped twice", func(t *testing.T) {
 		t.Parallel()
-		db := miniature(t, processedOfD6, payments)
-		hour := time.Date(2026, time.January, 1, 11, 0, 0, 0, time.UTC)
-		for _, at := range []time.Time{hour.Add(-time.Second), hour.Add(time.Second)} {
-			key := fmt.Sprintf("report:%d", at.Unix()/3600)
-			if err := payOnceOfD6(t.Context(), db, key); err != nil {
-				t.Error(err)
-			}
-		}
-		wantPayments(t, db, 2)
+		noon := time.Date(2026, time.January, 1, 12, 0, 0, 0, time.UTC)
+		key := func(at time.Time) string { return fmt.Sprintf("order 1/berlin/%d", at.Unix()) }
+		wantPaymentsFor(t, 2, key(noon), key(noon.Add(3*time.Second)))
 	})
+}
+
+func contentHash(content string) string {
+	sum := sha256.Sum256([]byte(content))
+	return hex.EncodeToString(sum[:])
 }
 
 func fromHex(t *testing.T, digits string) []byte {
