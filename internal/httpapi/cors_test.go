@@ -9,7 +9,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/internal/httpapi"
-	"github.com/payonce/payonce/internal/testdb"
 )
 
 const shop = "https://shop.example"
@@ -25,7 +24,7 @@ func preflight(origin string) call {
 
 func serveTo(t *testing.T, origins ...string) *world {
 	t.Helper()
-	return serveOn(t, testdb.Reused(t), func(api *httpapi.Config) { api.Origins = origins })
+	return serveWith(t, func(api *httpapi.Config) { api.Origins = origins })
 }
 
 // allowed are the headers of an answer that are meant for browsers.

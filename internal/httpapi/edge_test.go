@@ -79,7 +79,7 @@ func TestPreferWait(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			db := testdb.Reused(t)
-			w := serveOn(t, db, nil)
+			w := serveOn(t, db, func(*httpapi.Config) {})
 			first := w.accept(t, "key-1", body())
 			exec(t, db, `create table kept as select * from idempotency_keys`)
 			exec(t, db, `delete from idempotency_keys`)

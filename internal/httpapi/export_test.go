@@ -2,6 +2,9 @@ package httpapi
 
 import "reflect"
 
+// HoldsCard reports whether a text holds what may be a card number.
+func HoldsCard(s string) bool { return holdsCard(s) }
+
 // Answers are the types of this package that are written to callers, by the names
 // of their schemas.
 func Answers() map[string]reflect.Type {

@@ -3,7 +3,6 @@ package httpapi_test
 import (
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -35,11 +34,7 @@ func FuzzCreateCharge(f *testing.F) {
 	handler := made(f, newAPI(testdb.As(f, db, postgres.RoleAPI), io.Discard)).Handler()
 	f.Fuzz(func(t *testing.T, key, request string) {
 		before := rows(t, db)
-		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/charges", strings.NewReader(request))
-		r.Header = post(key, "").header
-		recorder := httptest.NewRecorder()
-		judged(t, handler).ServeHTTP(recorder, r)
-		a := answer{recorder.Code, recorder.Header(), recorder.Body.String()}
+		a := direct(t, judged(t, handler, false), post(key, request))
 		switch {
 		case a.status == http.StatusAccepted && a.header.Get("Idempotent-Replayed") == "":
 			wantRows(t, db, before, ofOneCharge())
@@ -70,22 +65,13 @@ func FuzzCreateRefund(f *testing.F) {
 	db := testdb.Open(f)
 	register(f, db)
 	handler := made(f, newAPI(testdb.As(f, db, postgres.RoleAPI), io.Discard)).Handler()
-	serve := func(tb testing.TB, c call) answer {
-		tb.Helper()
-		r := httptest.NewRequestWithContext(tb.Context(), c.method, "/", strings.NewReader(c.body))
-		r.URL.Path = c.path // as it is: no URL is parsed
-		r.Header = c.header
-		recorder := httptest.NewRecorder()
-		judged(tb, handler).ServeHTTP(recorder, r)
-		return answer{recorder.Code, recorder.Header(), recorder.Body.String()}
-	}
-	charge := strings.TrimPrefix(serve(f, post("charge", body())).header.Get("Location"), "/v1/charges/")
+	charge := strings.TrimPrefix(direct(f, handler, post("charge", body())).header.Get("Location"), "/v1/charges/")
 	f.Fuzz(func(t *testing.T, key, id, request string) {
 		if id == "the charge" {
 			id = charge
 		}
 		before := rows(t, db)
-		a := serve(t, to("/v1/charges/"+id+"/refunds", key, request))
+		a := direct(t, judged(t, handler, false), to("/v1/charges/"+id+"/refunds", key, request))
 		if a.status < 400 || a.status > 499 {
 			t.Fatalf("status %d for key %q, charge %q and %q: %s", a.status, key, id, request, a.body)
 		}
@@ -94,5 +80,59 @@ func FuzzCreateRefund(f *testing.F) {
 			added["idempotency_keys"] = 1 // a refusal of the business
 		}
 		wantRows(t, db, before, added)
+	})
+}
+
+// FuzzStripeEvent signs any body. Whatever it is, the answer is thanks or a
+// refusal, never a fault of ours, and what it leaves is at most one message.
+func FuzzStripeEvent(f *testing.F) {
+	testdb.Long(f, "it takes a large part of the time")
+	db := testdb.Open(f)
+	register(f, db)
+	api := newAPI(testdb.As(f, db, postgres.RoleAPI), io.Discard)
+	takesEvents(api)
+	handler := made(f, api).Handler()
+	accepted := direct(f, handler, post("key-1", body()))
+	if accepted.status != http.StatusAccepted {
+		f.Fatalf("status %d: %s", accepted.status, accepted.body)
+	}
+	charge := idOf(accepted.header.Get("Location"))
+	right := event("evt_1", "payment_intent.succeeded", intentOf(charge))
+	for _, e := range []string{
+		"", "null", "{}", "[]", right, right[1:], right + "x", right + "\x00",
+		event("evt_2", "refund.created", refundOf(charge)),
+		event("evt_3", "charge.refunded", chargeOf(charge, `{"charge_id":"\u0000"}`)),
+		event("evt_4", "payment_intent.\ufffd", intentOf(charge)),
+		event("evt_5", "payment_intent.x", `{"id":"pi","payment_intent":"\ud800","metadata":{"charge_id":"`+charge+`"}}`),
+		`{"id":"evt_6","type":"refund.x","data":{"object":{"id":"re","payment_intent":"pi"}}}`,
+		`{"id":"evt_7","type":"refund.x","data":{"object":{"id":"re","payment_intent":{"id":"pi"}}}}`,
+	} {
+		f.Add(e)
+	}
+	f.Fuzz(func(t *testing.T, e string) {
+		before := rows(t, db)
+		a := direct(t, judged(t, handler, false), signed(e))
+		after := rows(t, db)
+		switch a.status {
+		case http.StatusOK:
+			if n := after["inbox"] + after["inbox_quarantine"] - before["inbox"] - before["inbox_quarantine"]; n > 1 {
+				t.Errorf("%q left %d messages", e, n)
+			}
+			delete(before, "inbox")
+			delete(before, "inbox_quarantine")
+			delete(after, "inbox")
+			delete(after, "inbox_quarantine")
+			for table, n := range before {
+				if after[table] != n {
+					t.Errorf("%q changed %s", e, table)
+				}
+			}
+		case http.StatusRequestEntityTooLarge:
+			wantProblem(t, a, "/problems/too-large")
+			wantRows(t, db, before, nil)
+		default:
+			wantProblem(t, a, "/problems/malformed")
+			wantRows(t, db, before, nil)
+		}
 	})
 }

@@ -36,7 +36,7 @@ const isJSON = "Content-Type: application/json"
 // nothing.
 func TestHostileRequests(t *testing.T) {
 	t.Parallel()
-	w, address := listenWith(t, func(*httpapi.Config) {}, func(s *http.Server) { s.Handler = judged(t, s.Handler) })
+	w := serve(t)
 	before := rows(t, w.db)
 	reading := func(path string) string { return "GET " + path + " HTTP/1.1\r\n" + mine + "\r\n" }
 	for _, test := range []struct{ name, sent, want string }{
@@ -64,7 +64,7 @@ func TestHostileRequests(t *testing.T) {
 		{"a query with semicolons", reading("/v1/charges?limit=1;status=failed"), "/problems/validation"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			a := readAnswer(t, bufio.NewReader(dial(t, address, test.sent)))
+			a := readAnswer(t, bufio.NewReader(w.dial(t, test.sent)))
 			wantProblem(t, a, test.want)
 		})
 	}
@@ -75,14 +75,14 @@ func TestHostileRequests(t *testing.T) {
 // that body, and whoever judges answers by the contract reads it.
 func TestWhoAsksFirst(t *testing.T) {
 	t.Parallel()
-	w, address := listen(t, nil)
+	w := serveBare(t, func(*httpapi.Config) {}, func(*http.Server) {})
 	before := rows(t, w.db)
 	for _, test := range []struct{ name, sent, want string }{
 		{"too much", "POST /v1/charges HTTP/1.1\r\n" + mine + isJSON + "\r\nExpect: 100-continue\r\nContent-Length: 65537\r\n\r\n", "/problems/too-large"},
 		{"nobody", "POST /v1/charges HTTP/1.1\r\nHost: payonce\r\n" + isJSON + "\r\nExpect: 100-continue\r\nContent-Length: 10\r\n\r\n", "/problems/unauthorized"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			wantProblem(t, readAnswer(t, bufio.NewReader(dial(t, address, test.sent))), test.want)
+			wantProblem(t, readAnswer(t, bufio.NewReader(w.dial(t, test.sent))), test.want)
 		})
 	}
 	wantRows(t, w.db, before, nil)
@@ -92,7 +92,7 @@ func TestWhoAsksFirst(t *testing.T) {
 // take for a request: no problems, and nothing that the API sees.
 func TestTheServersOwnRefusals(t *testing.T) {
 	t.Parallel()
-	w, address := listen(t, nil)
+	w := serveBare(t, func(*httpapi.Config) {}, func(*http.Server) {})
 	before := rows(t, w.db)
 	sent := body()
 	for _, test := range []struct {
@@ -110,7 +110,7 @@ func TestTheServersOwnRefusals(t *testing.T) {
 		{"another transfer encoding", "POST /v1/charges HTTP/1.1\r\n" + mine + isJSON + "\r\nTransfer-Encoding: gzip, chunked\r\n\r\n" + sent, 501},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			a := readAnswer(t, bufio.NewReader(dial(t, address, test.sent)))
+			a := readAnswer(t, bufio.NewReader(w.dial(t, test.sent)))
 			if a.status != test.want || a.header.Get("X-Request-Id") != "" {
 				t.Errorf("status %d, want %d: %v %s", a.status, test.want, a.header, a.body)
 			}
@@ -124,11 +124,11 @@ func TestTheServersOwnRefusals(t *testing.T) {
 // is not taken for a request.
 func TestSmuggledRequests(t *testing.T) {
 	t.Parallel()
-	w, address := listenWith(t, func(*httpapi.Config) {}, func(s *http.Server) { s.Handler = judged(t, s.Handler) })
+	w := serve(t)
 	before := rows(t, w.db)
 	for i, lengths := range [][]string{{"Content-Length: 4"}, {"Content-Length: 100000"}, nil} {
 		key := "outer-" + strconv.Itoa(i)
-		answers := bufio.NewReader(dial(t, address, inChunks(key, lengths...)+asking("inner", isJSON)))
+		answers := bufio.NewReader(w.dial(t, inChunks(key, lengths...)+asking("inner", isJSON)))
 		a := readAnswer(t, answers)
 		if a.status != http.StatusAccepted || a.header.Get("Idempotency-Key") != key {
 			t.Errorf("%q: status %d: %s", lengths, a.status, a.body)

@@ -17,17 +17,17 @@ import (
 func TestEvents_fewUnsignedBodiesAreReadAtATime(t *testing.T) {
 	t.Parallel()
 	const sockets, listened = 20, 4
-	w, address := listenWith(t, func(api *httpapi.Config) {
+	w := serveBare(t, func(api *httpapi.Config) {
 		api.Limits = httpapi.Limits{InFlight: listened, PerMerchant: listened, Authenticating: 2}
 		api.Now = time.Now
-	}, nil)
+	}, func(*http.Server) {})
 	event := "POST /v1/webhooks/stripe HTTP/1.1\r\nHost: payonce\r\nContent-Length: 65536\r\n\r\n" +
 		strings.Repeat("x", 65535)
 	type heard struct{ socket, status int }
 	answers := make(chan heard, sockets)
 	conns := make([]io.Writer, sockets)
 	for i := range sockets {
-		conn := dial(t, address, event)
+		conn := w.dial(t, event)
 		conns[i] = conn
 		go func() {
 			response, err := http.ReadResponse(bufio.NewReader(conn), nil)

@@ -24,7 +24,7 @@ func (c *clock) pass(after time.Duration) { c.at.Add(int64(after)) }
 func rated(t *testing.T, perSecond int) (*world, *clock) {
 	t.Helper()
 	c := &clock{}
-	w := serveOn(t, testdb.Reused(t), func(api *httpapi.Config) {
+	w := serveWith(t, func(api *httpapi.Config) {
 		api.Limits = httpapi.Limits{PerSecond: perSecond}
 		api.Now = c.now
 	})
@@ -286,15 +286,15 @@ func TestSlowBodiesTakeNobodysPlace(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	const sockets = 50
-	w, address := listenWith(t, func(api *httpapi.Config) {
+	w := serveBare(t, func(api *httpapi.Config) {
 		api.Limits = httpapi.Limits{InFlight: 2, PerMerchant: 2, Authenticating: 2}
-	}, nil)
+	}, func(*http.Server) {})
 	before := rows(t, w.db)
 	head := "POST /v1/charges HTTP/1.1\r\nHost: payonce\r\nContent-Type: application/json\r\n" +
 		"Authorization: Bearer " + apiKey + "\r\nIdempotency-Key: half\r\nContent-Length: 1000\r\n\r\n"
 	event := "POST /v1/webhooks/stripe HTTP/1.1\r\nHost: payonce\r\nContent-Length: 1000\r\n\r\n{"
 	for i := range sockets {
-		dial(t, address, []string{head, head + body(), event}[i%3])
+		w.dial(t, []string{head, head + body(), event}[i%3])
 	}
 	const good = 20
 	for i := range good {

@@ -6,14 +6,13 @@ import (
 	"testing"
 
 	"github.com/payonce/payonce/internal/httpapi"
-	"github.com/payonce/payonce/internal/testdb"
 )
 
 func TestNaturalKeys(t *testing.T) {
 	t.Parallel()
 	natural := func(t *testing.T) *world {
 		t.Helper()
-		return serveOn(t, testdb.Reused(t), func(api *httpapi.Config) { api.NaturalKeys = true })
+		return serveWith(t, func(api *httpapi.Config) { api.NaturalKeys = true })
 	}
 	// under is a request with these values of the header, or without it.
 	under := func(path, body string, values ...string) call {

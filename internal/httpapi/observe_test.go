@@ -15,7 +15,6 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/testdb"
 )
 
 // watched is what Config.Observe has seen.
@@ -100,7 +99,7 @@ func TestMessages_carryTheTraceOfTheirRequest(t *testing.T) {
 	t.Parallel()
 	const parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 	seen := &watched{}
-	w := serveOn(t, testdb.Reused(t), func(api *httpapi.Config) { takesEvents(api); seen.watch(api) })
+	w := serveWith(t, func(api *httpapi.Config) { takesEvents(api); seen.watch(api) })
 	charge := idOf(w.accepted(t, post("key", body()).with("Traceparent", parent)).header.Get("Location"))
 	w.accepted(t, post("key", body()).with("Traceparent", "another"))
 	w.accepted(t, post("key-2", body()).with("Traceparent", "one", "two"))
@@ -137,7 +136,7 @@ func TestMessages_carryTheTraceOfTheirRequest(t *testing.T) {
 
 func TestMetrics(t *testing.T) {
 	t.Parallel()
-	w := serveOn(t, testdb.Reused(t), func(api *httpapi.Config) {
+	w := serveWith(t, func(api *httpapi.Config) {
 		api.Limits = httpapi.Limits{PerSecond: 1, InFlight: 1}
 		api.Now = new(clock).now
 		api.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strconv"
@@ -20,14 +19,7 @@ import (
 // exchanged sends a call to a handler and returns both sides of it.
 func exchanged(t *testing.T, api http.Handler, c call) (e openapi.Exchange) {
 	t.Helper()
-	r := httptest.NewRequestWithContext(t.Context(), c.method, "/", strings.NewReader(c.body))
-	path, query, _ := strings.Cut(c.path, "?")
-	u, err := url.Parse(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	u.RawQuery, r.URL, r.Header = query, u, c.header
-	recorded(api, func(seen openapi.Exchange) { e = seen }).ServeHTTP(httptest.NewRecorder(), r)
+	direct(t, recorded(api, func(seen openapi.Exchange) { e = seen }), c)
 	return e
 }
 
@@ -36,7 +28,7 @@ func exchanged(t *testing.T, api http.Handler, c call) (e openapi.Exchange) {
 // checks of validate.go are written by hand, and the contract decides each bound.
 func TestBodiesAreJudgedAsByTheContract(t *testing.T) {
 	t.Parallel()
-	api, c := serve(t).handler(t), theContract(t)
+	api, c := serve(t).handler, theContract(t)
 	for path, schema := range map[string]string{
 		"/v1/charges": "ChargeRequest", "/v1/charges/ch_1/refunds": "RefundRequest", "/v1/charges/ch_1/cancel": "Nothing",
 	} {
@@ -135,7 +127,7 @@ func objectOf(s *base.Schema, name, value string) string {
 func TestParametersAreJudgedAsByTheContract(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
-	api, c := w.handler(t), theContract(t)
+	api, c := w.handler, theContract(t)
 	charge := idOf(w.accept(t, "a-charge", body()).header.Get("Location"))
 	bodies := map[string]string{"/v1/charges": body(), "/v1/charges/{id}/refunds": `{"amount":1}`}
 	verdicts := map[string]map[bool]int{}

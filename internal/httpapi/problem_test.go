@@ -2,8 +2,10 @@ package httpapi_test
 
 import (
 	"encoding/json"
-	"net/http"
+	"os"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -41,29 +43,37 @@ type advice struct {
 	retryWith string
 }
 
-// advices are the problem types of the contract.
-func advices() map[string]advice {
-	return map[string]advice{
-		"/problems/malformed":               {http.StatusBadRequest, false, "same-key"},
-		"/problems/idempotency-key-missing": {http.StatusBadRequest, false, "new-key"},
-		"/problems/idempotency-key-invalid": {http.StatusBadRequest, false, "new-key"},
-		"/problems/webhook-signature":       {http.StatusBadRequest, false, "same-key"},
-		"/problems/unauthorized":            {http.StatusUnauthorized, false, "same-key"},
-		"/problems/forbidden":               {http.StatusForbidden, false, "same-key"},
-		"/problems/not-found":               {http.StatusNotFound, false, "same-key"},
-		"/problems/method-not-allowed":      {http.StatusMethodNotAllowed, false, "same-key"},
-		"/problems/idempotency-key-in-use":  {http.StatusConflict, true, "same-key"},
-		"/problems/too-large":               {http.StatusRequestEntityTooLarge, false, "same-key"},
-		"/problems/unsupported-media-type":  {http.StatusUnsupportedMediaType, false, "same-key"},
-		"/problems/validation":              {http.StatusUnprocessableEntity, false, "same-key"},
-		"/problems/idempotency-key-reused":  {http.StatusUnprocessableEntity, false, "new-key"},
-		"/problems/idempotency-key-expired": {http.StatusGone, false, "new-key"},
-		"/problems/conflict":                {http.StatusConflict, false, "new-key"},
-		"/problems/refund-exceeds-captured": {http.StatusUnprocessableEntity, false, "new-key"},
-		"/problems/rate-limited":            {http.StatusTooManyRequests, true, "same-key"},
-		"/problems/unavailable":             {http.StatusServiceUnavailable, true, "same-key"},
+// manual are the cells of those rows of docs/http.md that begin as given.
+func manual(beginning string) (rows [][]string) {
+	text, err := os.ReadFile("../../docs/http.md")
+	if err != nil {
+		panic(err)
 	}
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "| `"+beginning) {
+			cells := strings.Split(strings.Trim(line, "| \n"), " | ")
+			cells[0] = strings.Trim(cells[0], "`")
+			rows = append(rows, cells)
+		}
+	}
+	return rows
 }
+
+// advices are the problem types as the manual has them.
+var advices = sync.OnceValue(func() map[string]advice {
+	all := map[string]advice{}
+	for _, row := range manual("/problems/") {
+		if len(row) != 4 { // the table of what to do names them too
+			continue
+		}
+		status, err := strconv.Atoi(strings.TrimSuffix(row[1], " or 425"))
+		if err != nil {
+			panic(err)
+		}
+		all[row[0]] = advice{status, row[2] == "true", row[3]}
+	}
+	return all
+})
 
 // wantProblem checks that an answer is a whole problem document of a type, and
 // returns it.

@@ -8,7 +8,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/payonce/payonce/internal/httpapi"
-	"github.com/payonce/payonce/internal/testdb"
 )
 
 // TestEveryAnswerHasTheRequestIDOfItsLogLine: the caller's own id, or else one of
@@ -16,7 +15,7 @@ import (
 func TestEveryAnswerHasTheRequestIDOfItsLogLine(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
-	browsers := serveOn(t, testdb.Reused(t), func(api *httpapi.Config) { api.Origins = []string{shop} })
+	browsers := serveWith(t, func(api *httpapi.Config) { api.Origins = []string{shop} })
 	for name, test := range map[string]struct {
 		w      *world
 		call   call

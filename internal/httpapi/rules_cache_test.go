@@ -9,7 +9,6 @@ import (
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/httpapi"
-	"github.com/payonce/payonce/internal/testdb"
 )
 
 // memory is a cache that keeps everything, counts what it has answered, and does
@@ -38,7 +37,7 @@ func (m *memory) Find(_ context.Context, key idempotency.Key, _ []byte) idempote
 func TestRulesACacheAnswersReplaysAndNothingElse(t *testing.T) {
 	t.Parallel()
 	cache := &memory{records: map[string]idempotency.Record{}}
-	w := serveOn(t, testdb.Reused(t), func(api *httpapi.Config) { api.Intake.Keys.Cache = cache })
+	w := serveWith(t, func(api *httpapi.Config) { api.Intake.Keys.Cache = cache })
 	all, open, paid := w.outcomes(t)
 	answers := w.firsts(t, all)
 	if cache.answers != 0 {

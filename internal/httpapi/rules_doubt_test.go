@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"testing"
 
+	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
@@ -24,11 +25,11 @@ func TestRulesACommitInDoubtIsSettledByItsKey(t *testing.T) {
 			t.Run(kind+" "+name, func(t *testing.T) {
 				t.Parallel()
 				address := testdb.URL(t)
-				direct := serveOn(t, open(t, address, postgres.Options{}), nil)
+				direct := serveOn(t, open(t, address, postgres.Options{}), func(*httpapi.Config) {})
 				r := direct.routes(t)[i]
 				before := rows(t, direct.db)
 				proxy := failpoint.StartCutter(t, address)
-				cut := serveOn(t, open(t, proxy.URL(), postgres.Options{MaxConns: 1}), nil)
+				cut := serveOn(t, open(t, proxy.URL(), postgres.Options{MaxConns: 1}), func(*httpapi.Config) {})
 				proxy.ArmLast(test.side, 3) // nothing else has so many statements
 				a := cut.send(t, r.under("key"))
 				if proxy.Cuts() != 1 {

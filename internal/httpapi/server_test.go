@@ -12,47 +12,13 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/internal/httpapi"
-	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/testdb"
 )
-
-// listen serves with the API's own server and returns its address.
-func listen(t *testing.T, change func(*http.Server)) (w *world, address string) {
-	t.Helper()
-	return listenWith(t, func(*httpapi.Config) {}, change)
-}
-
-func listenWith(t *testing.T, adjust func(*httpapi.Config), change func(*http.Server)) (w *world, address string) {
-	t.Helper()
-	db, log := testdb.Reused(t), &transcript{}
-	register(t, db)
-	api := newAPI(testdb.As(t, db, postgres.RoleAPI), log)
-	adjust(api)
-	server := made(t, api).Server()
-	if change != nil {
-		change(server)
-	}
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
-	t.Cleanup(func() {
-		_ = server.Close()
-		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
-			t.Error(err)
-		}
-	})
-	address = listener.Addr().String()
-	return &world{url: "http://" + address, db: db, log: log}, address
-}
 
 // dial writes the beginning of a request, and returns the connection, which a
 // read ends after patience.
-func dial(t *testing.T, address, beginning string) net.Conn {
+func (w *world) dial(t *testing.T, beginning string) net.Conn {
 	t.Helper()
-	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", address)
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(w.url, "http://"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,17 +52,17 @@ func TestServer(t *testing.T) {
 	t.Parallel()
 	t.Run("a header that never ends is not waited for", func(t *testing.T) {
 		t.Parallel()
-		_, address := listen(t, func(s *http.Server) { s.ReadHeaderTimeout = 50 * time.Millisecond })
-		conn := dial(t, address, "GET /healthz HTTP/1.1\r\nHost: payonce\r\nX-Slow: ")
+		w := serveBare(t, func(*httpapi.Config) {}, func(s *http.Server) { s.ReadHeaderTimeout = 50 * time.Millisecond })
+		conn := w.dial(t, "GET /healthz HTTP/1.1\r\nHost: payonce\r\nX-Slow: ")
 		if _, err := io.ReadAll(conn); errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Error("the connection is still open")
 		}
 	})
 	t.Run("a body that never ends is not waited for, and stores nothing", func(t *testing.T) {
 		t.Parallel()
-		w, address := listen(t, func(s *http.Server) { s.ReadTimeout = 50 * time.Millisecond })
+		w := serveBare(t, func(*httpapi.Config) {}, func(s *http.Server) { s.ReadTimeout = 50 * time.Millisecond })
 		before := rows(t, w.db)
-		conn := dial(t, address, "POST /v1/charges HTTP/1.1\r\nHost: payonce\r\nContent-Type: application/json\r\n"+
+		conn := w.dial(t, "POST /v1/charges HTTP/1.1\r\nHost: payonce\r\nContent-Type: application/json\r\n"+
 			"Authorization: Bearer "+apiKey+"\r\nIdempotency-Key: key-1\r\nContent-Length: 1000\r\n\r\n"+body())
 		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		if err != nil {
@@ -113,9 +79,9 @@ func TestServer(t *testing.T) {
 	})
 	t.Run("a body shorter than it says stores nothing", func(t *testing.T) {
 		t.Parallel()
-		w, address := listen(t, nil)
+		w := serveBare(t, func(*httpapi.Config) {}, func(*http.Server) {})
 		before := rows(t, w.db)
-		conn := dial(t, address, "POST /v1/charges HTTP/1.1\r\nHost: payonce\r\nContent-Type: application/json\r\n"+
+		conn := w.dial(t, "POST /v1/charges HTTP/1.1\r\nHost: payonce\r\nContent-Type: application/json\r\n"+
 			"Authorization: Bearer "+apiKey+"\r\nIdempotency-Key: key-1\r\nContent-Length: 1000\r\n\r\n"+body())
 		if half, ok := conn.(*net.TCPConn); !ok || half.CloseWrite() != nil {
 			t.Fatal("the connection cannot be closed by half")
@@ -132,7 +98,7 @@ func TestServer(t *testing.T) {
 	})
 	t.Run("a header of 15 kB passes, and one of 32 kB is refused", func(t *testing.T) {
 		t.Parallel()
-		w, _ := listen(t, nil)
+		w := serveBare(t, func(*httpapi.Config) {}, func(*http.Server) {})
 		if a := w.send(t, get("/healthz").with("X-Long", strings.Repeat("x", 15<<10))); a.status != http.StatusOK {
 			t.Errorf("15 kB: status %d", a.status)
 		}

@@ -62,7 +62,7 @@ func (c *counted) want(t *testing.T, want reads) {
 func countingReads(t *testing.T, change func(*httpapi.Config)) (*world, *counted) {
 	t.Helper()
 	c := &counted{}
-	w := serveOn(t, testdb.Reused(t), func(api *httpapi.Config) {
+	w := serveWith(t, func(api *httpapi.Config) {
 		db, ok := api.DB.(*postgres.DB)
 		if !ok {
 			t.Fatalf("the database is a %T", api.DB)
@@ -199,7 +199,7 @@ func TestAuthentication_aLateBodyReadsItsKeyAgain(t *testing.T) {
 	if err := request.header.Write(&head); err != nil {
 		t.Fatal(err)
 	}
-	conn := dial(t, strings.TrimPrefix(w.url, "http://"), head.String()+"\r\n")
+	conn := w.dial(t, head.String()+"\r\n")
 	await.True(t, "the API key is read", func() bool { return c.rounds.Load() == 1 })
 	exec(t, w.db, `
 update idempotency_keys

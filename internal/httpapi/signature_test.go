@@ -5,14 +5,12 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"net/http"
-	"net/http/httptest"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/payonce/payonce/internal/httpapi"
-	"github.com/payonce/payonce/internal/testdb"
 )
 
 const (
@@ -26,15 +24,7 @@ func noon() time.Time { return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) }
 // serveEvents starts an API that takes events under two secrets.
 func serveEvents(t *testing.T) *world {
 	t.Helper()
-	return serveOn(t, testdb.Reused(t), takesEvents)
-}
-
-// handler is the same API without a server.
-func (w *world) handler(t *testing.T) http.Handler {
-	t.Helper()
-	api := newAPI(w.api, w.log)
-	takesEvents(api)
-	return made(t, api).Handler()
+	return serveWith(t, takesEvents)
 }
 
 func takesEvents(api *httpapi.Config) {
@@ -102,7 +92,7 @@ func TestSignature(t *testing.T) {
 		{"very many signatures", []string{"t=" + now + strings.Repeat(",v1="+strings.Repeat("0", 64), 100_000)}},
 	} {
 		t.Run(test.name+" is refused", func(t *testing.T) {
-			a := serveHTTP(t, w.handler(t), unsigned(news).with("Stripe-Signature", test.headers...))
+			a := direct(t, w.handler, unsigned(news).with("Stripe-Signature", test.headers...))
 			wantProblem(t, a, "/problems/webhook-signature")
 			if strings.Contains(a.body, right) || strings.Contains(a.body, stripeSecret) {
 				t.Errorf("the answer helps: %s", a.body)
@@ -131,7 +121,7 @@ func TestSignatureAccepts(t *testing.T) {
 		"a time with a sign and leading zeros": "t=+00" + now + ",v1=" + right,
 	} {
 		t.Run(name, func(t *testing.T) {
-			if a := serveHTTP(t, w.handler(t), unsigned(news).with("Stripe-Signature", header)); a.status != http.StatusOK {
+			if a := direct(t, w.handler, unsigned(news).with("Stripe-Signature", header)); a.status != http.StatusOK {
 				t.Errorf("status %d: %s", a.status, a.body)
 			}
 		})
@@ -145,21 +135,11 @@ func TestSignatureWithoutASecret(t *testing.T) {
 	for name, secrets := range map[string][]string{"none": nil, "an empty one": {""}, "two empty ones": {"", ""}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := serveOn(t, testdb.Reused(t), func(api *httpapi.Config) { api.StripeSecrets, api.Now = secrets, noon })
+			w := serveWith(t, func(api *httpapi.Config) { api.StripeSecrets, api.Now = secrets, noon })
 			for _, secret := range []string{"", stripeSecret} {
 				c := unsigned(news).with("Stripe-Signature", "t="+unix(0)+",v1="+mac(secret, unix(0), news))
 				wantProblem(t, w.send(t, c), "/problems/webhook-signature")
 			}
 		})
 	}
-}
-
-// serveHTTP calls a handler itself: net/http would refuse some of the headers.
-func serveHTTP(tb testing.TB, handler http.Handler, c call) answer {
-	tb.Helper()
-	r := httptest.NewRequestWithContext(tb.Context(), c.method, c.path, strings.NewReader(c.body))
-	r.Header = c.header
-	recorder := httptest.NewRecorder()
-	judged(tb, handler).ServeHTTP(recorder, r)
-	return answer{recorder.Code, recorder.Header(), recorder.Body.String()}
 }

@@ -339,7 +339,7 @@ func TestStripeEventWhenTheStoreIsDown(t *testing.T) {
 	})
 	t.Run("an inbox that refuses keeps nothing", func(t *testing.T) {
 		t.Parallel()
-		w := serveOn(t, testdb.Reused(t), takesEvents)
+		w := serveWith(t, takesEvents)
 		charge := idOf(w.captured(t, "key-1"))
 		exec(t, w.db, `alter table inbox add constraint planted check (message_id <> 'evt_1')`)
 		before := rows(t, w.db)

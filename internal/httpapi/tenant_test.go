@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 )
@@ -220,7 +221,7 @@ select 'fulfillment', 'ch_of_acme 0', '', '{}', ''`)
 func TestTheAPISeesNothingWithoutAMerchant(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
-	w := serveOn(t, db, nil)
+	w := serveOn(t, db, func(*httpapi.Config) {})
 	w.captured(t, "acme-charge")
 	w.setAside(t, "ch_parked", "dead")
 	plain := testdb.As(t, db, postgres.RoleAPI)

@@ -72,7 +72,7 @@ func TestStoreDown(t *testing.T) {
 	t.Run("its server is out of reach", func(t *testing.T) {
 		t.Parallel()
 		proxy := failpoint.StartCutter(t, testdb.URL(t))
-		w := serveOn(t, open(t, proxy.URL(), postgres.Options{}), nil)
+		w := serveOn(t, open(t, proxy.URL(), postgres.Options{}), func(*httpapi.Config) {})
 		w.accept(t, "key-1", body())
 		proxy.Close()
 		wantUnavailable(t, w)
@@ -136,7 +136,9 @@ func (broken) Read([]byte) (int, error) { panic("planted") }
 
 func TestPanic(t *testing.T) {
 	t.Parallel()
-	w := serveOn(t, testdb.Reused(t), func(api *httpapi.Config) {
+	w := serveWith(t, func(api *httpapi.Config) {
+		takesEvents(api)
+		api.Limits = httpapi.Limits{InFlight: 1, PerMerchant: 1, Authenticating: 1, Auditing: 1}
 		api.Ready = func(context.Context) (string, error) { panic("planted") }
 		api.Metrics = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("planted") })
 	})
@@ -148,16 +150,12 @@ func TestPanic(t *testing.T) {
 			t.Errorf("the log lacks %s:\n%s", want, w.log)
 		}
 	}
-	limited := newAPI(w.api, w.log)
-	takesEvents(limited)
-	limited.Limits = httpapi.Limits{InFlight: 1, PerMerchant: 1, Authenticating: 1, Auditing: 1}
-	handler := judged(t, made(t, limited).Handler())
 	for range 3 { // none holds a place
 		for _, c := range []call{post("key-1", body()), signed("{}")} {
 			r := httptest.NewRequestWithContext(t.Context(), c.method, c.path, broken{})
 			r.Header = c.header
 			recorder := httptest.NewRecorder()
-			handler.ServeHTTP(recorder, r)
+			w.handler.ServeHTTP(recorder, r)
 			a := answer{recorder.Code, recorder.Header(), recorder.Body.String()}
 			if p := wantProblem(t, a, "/problems/unavailable"); strings.Contains(p.Detail, "in flight") {
 				t.Errorf("%s: a panic has kept its place: %s", c.path, a.body)

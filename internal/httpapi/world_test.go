@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -21,7 +22,6 @@ import (
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/merchants"
-	"github.com/payonce/payonce/internal/openapi"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/testdb"
@@ -36,39 +36,63 @@ const (
 
 // world is an API on a database of its own.
 type world struct {
-	url string
-	db  *postgres.DB // as its owner
-	api *postgres.DB // as the api has it
-	log *transcript
+	url     string
+	handler http.Handler // the API without a server, held to the contract
+	db      *postgres.DB // as its owner
+	api     *postgres.DB // as the api has it
+	log     *transcript
 }
 
 // serve starts the API on a fresh database with two merchants.
 func serve(t *testing.T) *world {
 	t.Helper()
-	return serveOn(t, testdb.Reused(t), nil)
+	return serveWith(t, func(*httpapi.Config) {})
 }
 
-// serveOn starts the API on a database; change may alter it before.
+// serveWith is serve with an altered configuration.
+func serveWith(t *testing.T, change func(*httpapi.Config)) *world {
+	t.Helper()
+	return serveOn(t, testdb.Reused(t), change)
+}
+
+// serveOn is serveWith on a database.
 func serveOn(t *testing.T, db *postgres.DB, change func(*httpapi.Config)) *world {
 	t.Helper()
+	w, server := newWorld(t, db, change)
+	server.Handler = w.handler
+	w.listen(t, server)
+	return w
+}
+
+// serveBare is serveWith without the contract between server and API.
+func serveBare(t *testing.T, change func(*httpapi.Config), adjust func(*http.Server)) *world {
+	t.Helper()
+	w, server := newWorld(t, testdb.Reused(t), change)
+	adjust(server)
+	w.listen(t, server)
+	return w
+}
+
+func newWorld(t *testing.T, db *postgres.DB, change func(*httpapi.Config)) (*world, *http.Server) {
+	t.Helper()
 	register(t, db)
-	log := &transcript{}
-	acting := testdb.As(t, db, postgres.RoleAPI)
-	api := newAPI(acting, log)
-	if change != nil {
-		change(api)
-	}
-	handler := judged(t, made(t, api).Handler())
-	if api.NaturalKeys { // what is sent as a key is none then
-		handler = recorded(made(t, api).Handler(), func(e openapi.Exchange) {
-			if err := theContract(t).Check(e); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	server := httptest.NewServer(handler)
-	t.Cleanup(server.Close)
-	return &world{url: server.URL, db: db, api: acting, log: log}
+	w := &world{db: db, api: testdb.As(t, db, postgres.RoleAPI), log: &transcript{}}
+	config := newAPI(w.api, w.log)
+	change(config)
+	server := made(t, config).Server()
+	w.handler = judged(t, server.Handler, config.NaturalKeys)
+	return w, server
+}
+
+// listen serves until the test ends.
+func (w *world) listen(t *testing.T, server *http.Server) {
+	t.Helper()
+	listener := httptest.NewUnstartedServer(nil)
+	listener.Config = server
+	listener.Start()
+	t.Cleanup(listener.Close)
+	t.Cleanup(listener.CloseClientConnections)
+	w.url = listener.URL
 }
 
 // newAPI configures an API that checks each time whether it is ready.
@@ -181,6 +205,21 @@ func (w *world) try(t *testing.T, c call) (answer, error) {
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
 	return answer{status: response.StatusCode, header: response.Header, body: string(body)}, err
+}
+
+// direct calls a handler itself: net/http would refuse some of the headers and paths.
+func direct(tb testing.TB, handler http.Handler, c call) answer {
+	tb.Helper()
+	r := httptest.NewRequestWithContext(tb.Context(), c.method, "/", strings.NewReader(c.body))
+	path, query, _ := strings.Cut(c.path, "?")
+	u, err := url.Parse(path)
+	if err != nil {
+		u = &url.URL{Path: path}
+	}
+	u.RawQuery, r.URL, r.Header = query, u, c.header
+	recorder := httptest.NewRecorder()
+	handler.ServeHTTP(recorder, r)
+	return answer{recorder.Code, recorder.Header(), recorder.Body.String()}
 }
 
 // accept asks for a charge that must be accepted.
