@@ -1,12 +1,10 @@
 package httpapi_test
 
 import (
-	"errors"
 	"io"
 	"net/http"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 )
 
@@ -16,23 +14,6 @@ const maxBody = 65536 // bytes
 func padded(size int) string {
 	request := body()
 	return request + strings.Repeat(" ", size-len(request))
-}
-
-// sendLarge sends again when the server had refused and closed before the client
-// had written all: such a client never sees the answer.
-func (w *world) sendLarge(t *testing.T, c call) answer {
-	t.Helper()
-	for range 50 {
-		a, err := w.try(t, c)
-		if err == nil {
-			return a
-		}
-		if !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
-			t.Fatal(err)
-		}
-	}
-	t.Fatal("the connection was cut each time")
-	return answer{}
 }
 
 func TestTheBodysSizeAndMediaType(t *testing.T) {
@@ -75,7 +56,7 @@ func TestTheBodysSizeAndMediaType(t *testing.T) {
 			wantProblem(t, w.send(t, post("key-3", body()).with("Content-Type", types...)), "/problems/unsupported-media-type")
 		})
 	}
-	wantProblem(t, w.sendLarge(t, post("key-3", padded(1<<20))), "/problems/too-large")
+	wantProblem(t, w.send(t, post("key-3", padded(1<<20))), "/problems/too-large")
 	wantProblem(t, w.send(t, post("key-3", "").with("Content-Type")), "/problems/malformed")
 	wantRows(t, w.db, before, nil)
 }

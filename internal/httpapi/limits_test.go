@@ -145,7 +145,7 @@ func TestRateLimitInTheOrderOfLayers(t *testing.T) {
 				kind = test.kind
 			}
 			t.Run(r.name+" with "+test.name, func(t *testing.T) {
-				a := w.sendLarge(t, test.call)
+				a := w.send(t, test.call)
 				wantProblem(t, a, kind)
 				if a.header.Get("Idempotency-Key") != "" || a.header.Get("Idempotency-Expires") != "" {
 					t.Errorf("it speaks of the key: %v", a.header)

@@ -72,7 +72,7 @@ func TestRulesACacheAnswersReplaysAndNothingElse(t *testing.T) {
 	clear(cache.records)
 	for _, r := range w.routes(t) {
 		for _, fault := range r.faults() {
-			w.sendLarge(t, fault.call)
+			w.send(t, fault.call)
 		}
 	}
 	if n := len(cache.records); n != 2 { // of the two charges that routes asks for

@@ -1,7 +1,6 @@
 package httpapi_test
 
 import (
-	"net/http"
 	"testing"
 
 	"github.com/payonce/payonce/internal/httpapi"
@@ -44,31 +43,5 @@ func TestRulesACommitInDoubtIsSettledByItsKey(t *testing.T) {
 				wantRows(t, direct.db, before, r.adds)
 			})
 		}
-	}
-}
-
-func TestRulesNothingIsAnsweredWithoutTheStore(t *testing.T) {
-	testdb.Long(t, "it takes a large part of the time")
-	t.Parallel()
-	w := serve(t)
-	routes, reads := w.routes(t), w.reads(t)
-	dropStore(t, w)
-	for _, r := range routes {
-		t.Run(r.name, func(t *testing.T) {
-			for _, key := range []string{"new", "a-captured-charge"} {
-				wantProblem(t, w.send(t, r.under(key)), "/problems/unavailable")
-			}
-		})
-	}
-	for name, path := range reads {
-		if path == "/healthz" {
-			continue
-		}
-		t.Run("GET "+name, func(t *testing.T) {
-			wantProblem(t, w.send(t, get(path)), "/problems/unavailable")
-			if a := w.send(t, get(path).like(http.MethodHead)); a.status != http.StatusServiceUnavailable || a.header.Get("Retry-After") != "1" {
-				t.Errorf("HEAD: status %d, Retry-After %q", a.status, a.header.Get("Retry-After"))
-			}
-		})
 	}
 }

@@ -63,7 +63,7 @@ func TestRulesLayersBeforeTheKey(t *testing.T) {
 		t.Helper()
 		before := rows(t, w.db)
 		for _, test := range r.faults() {
-			a := w.sendLarge(t, test.call)
+			a := w.send(t, test.call)
 			if wantProblem(t, a, test.kind); t.Failed() {
 				t.Fatalf("with %s", test.name)
 			}

@@ -23,39 +23,42 @@ func TestRulesKeysAreLoggedAsHashesOnly(t *testing.T) {
 		Status   float64
 		Hash     any
 		Replayed any
+		Method   any
+		ID       any
 	}
 	var want []logged
 	send := func(c call, status int, line logged) {
 		t.Helper()
-		if a := w.send(t, c); a.status != status {
+		a := w.send(t, c)
+		if a.status != status {
 			t.Fatalf("%s %s: status %d, want %d: %s", c.method, c.path, a.status, status, a.body)
 		}
-		line.Status = float64(status)
+		line.Status, line.Method, line.ID = float64(status), c.method, a.header.Get("X-Request-Id")
 		want = append(want, line)
 	}
 	before := len(w.log.lines(t))
 	for _, r := range routes {
 		route := strings.TrimPrefix(r.operation, "POST ")
 		other := strings.Replace(r.path, "ch_", "ch_x", 1)
-		send(r.under(key), http.StatusAccepted, logged{route, 0, hash, false})
-		send(r.under(`"`+key+`"`), http.StatusAccepted, logged{route, 0, hash, true})
+		send(r.under(key), http.StatusAccepted, logged{Route: route, Hash: hash, Replayed: false})
+		send(r.under(`"`+key+`"`), http.StatusAccepted, logged{Route: route, Hash: hash, Replayed: true})
 		if other != r.path {
-			send(to(other, key, r.body), http.StatusUnprocessableEntity, logged{route, 0, hash, false})
-			send(to(other, key+"-2", r.body), http.StatusNotFound, logged{route, 0, idempotency.Hash(key + "-2"), false})
-			send(to(other, key+"-2", r.body), http.StatusNotFound, logged{route, 0, idempotency.Hash(key + "-2"), true})
+			send(to(other, key, r.body), http.StatusUnprocessableEntity, logged{Route: route, Hash: hash, Replayed: false})
+			send(to(other, key+"-2", r.body), http.StatusNotFound, logged{Route: route, Hash: idempotency.Hash(key + "-2"), Replayed: false})
+			send(to(other, key+"-2", r.body), http.StatusNotFound, logged{Route: route, Hash: idempotency.Hash(key + "-2"), Replayed: true})
 		}
 		send(r.under(key+" "+key), http.StatusBadRequest, logged{Route: route})
 		send(r.under(`"`+key), http.StatusBadRequest, logged{Route: route})
 		send(r.under(key).with("Authorization", "Bearer "+secret), http.StatusUnauthorized, logged{Route: route})
 		send(to(r.path, key, `{"`+secret+`":1}`), http.StatusBadRequest, logged{Route: route})
 		send(to(r.path, key, `{"reason":"`+secret+`"`), http.StatusBadRequest, logged{Route: route})
-		send(r.under(key).with("Prefer", secret+", wait="+secret), http.StatusAccepted, logged{route, 0, hash, true})
+		send(r.under(key).with("Prefer", secret+", wait="+secret), http.StatusAccepted, logged{Route: route, Hash: hash, Replayed: true})
 	}
 	send(to(routes[2].path, secret+"-reason", `{"amount":1,"reason":"`+secret+`"}`), http.StatusAccepted,
-		logged{"/v1/charges/:id/refunds", 0, idempotency.Hash(secret + "-reason"), false})
+		logged{Route: "/v1/charges/:id/refunds", Hash: idempotency.Hash(secret + "-reason"), Replayed: false})
 	send(post(secret+"-order", body("order_id", `"`+secret+`"`, "description", `"`+secret+`"`, "payment_method", `"`+secret+`"`,
 		"metadata", `{"`+secret+`":"`+secret+`"}`, "items", `[{"sku":"`+secret+`","quantity":1}]`)), http.StatusAccepted,
-		logged{"/v1/charges", 0, idempotency.Hash(secret + "-order"), false})
+		logged{Route: "/v1/charges", Hash: idempotency.Hash(secret + "-order"), Replayed: false})
 	send(get("/v1/charges/"+secret), http.StatusNotFound, logged{Route: "/v1/charges/:id"})
 	send(get("/"+secret+"?q="+secret), http.StatusNotFound, logged{Route: ""})
 	send(get("/v1/idempotency-keys/"+key), http.StatusOK, logged{Route: "/v1/idempotency-keys/:key"})
@@ -64,7 +67,7 @@ func TestRulesKeysAreLoggedAsHashesOnly(t *testing.T) {
 	plantIn(t, w, `alter table idempotency_keys add constraint planted check (key = '') not valid`)
 	for _, r := range routes {
 		send(r.under(key+"-new"), http.StatusServiceUnavailable,
-			logged{strings.TrimPrefix(r.operation, "POST "), 0, idempotency.Hash(key + "-new"), false})
+			logged{Route: strings.TrimPrefix(r.operation, "POST "), Hash: idempotency.Hash(key + "-new"), Replayed: false})
 	}
 	w.api.Close()
 	for _, r := range routes {
@@ -76,7 +79,10 @@ func TestRulesKeysAreLoggedAsHashesOnly(t *testing.T) {
 	for _, line := range w.log.lines(t)[before:] {
 		route, _ := line["route"].(string)
 		status, _ := line["status"].(float64)
-		got = append(got, logged{route, status, line["key_hash"], line["replayed"]})
+		if ms, ok := line["milliseconds"].(float64); !ok || ms < 0 {
+			t.Errorf("milliseconds is %v", line["milliseconds"])
+		}
+		got = append(got, logged{route, status, line["key_hash"], line["replayed"], line["method"], line["request_id"]})
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("lines (-want +got):\n%s", diff)
@@ -93,7 +99,7 @@ func TestRulesNothingOfAnEventIsLogged(t *testing.T) {
 	const secret = "secret-5e1a"
 	e := event("evt_"+secret, "payment_intent.succeeded", strings.Replace(intentOf(charge), `"pi_`, `"pi_`+secret, 1))
 	statuses := map[int]int{}
-	send := func(c call) { statuses[w.sendLarge(t, c).status]++ }
+	send := func(c call) { statuses[w.send(t, c).status]++ }
 	send(signed(e))
 	send(signed(e))
 	send(signed(strings.Replace(e, "pi_"+secret, "pi_other_"+secret, 1))) // the same id with another content
@@ -150,4 +156,17 @@ func wantNoneOf(t *testing.T, w *world, secrets ...string) {
 			t.Errorf("a line is not JSON: %s", line)
 		}
 	}
+}
+
+// lines are the access log's.
+func (l *transcript) lines(t *testing.T) []map[string]any {
+	t.Helper()
+	var lines []map[string]any
+	for line := range strings.Lines(l.String()) {
+		fields := members(t, line)
+		if fields["msg"] == "request" {
+			lines = append(lines, fields)
+		}
+	}
+	return lines
 }

@@ -89,38 +89,3 @@ func TestRulesAnotherRefundIsRefused(t *testing.T) {
 		wantReplay(t, first, w.send(t, to(paid+"/refunds", "refund", `{"amount":321,"reason":"broken"}`)))
 	})
 }
-
-// TestRulesMalformedAndInvalidRefunds: 400 is what cannot be read, 422 what can be
-// read and has no meaning. The reader is that of charges (TestMalformedBody).
-func TestRulesMalformedAndInvalidRefunds(t *testing.T) {
-	t.Parallel()
-	w := serve(t)
-	paid := w.captured(t, "paid")
-	before := rows(t, w.db)
-	const malformed, validation = "/problems/malformed", "/problems/validation"
-	for _, test := range []struct{ name, body, kind string }{
-		{"nothing", "", malformed},
-		{"trailing data", `{"amount":1}{}`, malformed},
-		{"a fraction", `{"amount":1.0}`, malformed},
-		{"a text", `{"amount":"1"}`, malformed},
-		{"an unknown member", `{"amount":1,"currency":"USD"}`, malformed},
-		{"a member folded onto another", `{"amount":1,"AMOUNT":2}`, malformed},
-		{"NUL beside a wrong value", `{"amount":0,"reason":"\u0000"}`, malformed},
-		{"nothing to refund", `{"amount":0}`, validation},
-		{"a long reason", `{"reason":` + text(256) + `}`, validation},
-		{"an amount below zero", `{"amount":-9223372036854775808}`, validation},
-		{"one more than can be charged", `{"amount":1000000000001}`, validation},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			wantProblem(t, w.send(t, to(paid+"/refunds", "key", test.body)), test.kind)
-		})
-	}
-	wantProblem(t, w.send(t, to(paid+"/cancel", "key", "[]")), malformed)
-	a := w.send(t, to("/v1/charges/4242424242424242/refunds", "key", `{"amount":1}`))
-	if p := readProblem(t, a); p.Type != "/problems/not-found" || strings.Contains(a.body, "4242") {
-		t.Errorf("a charge that could be a card number: status %d: %s", a.status, a.body)
-	}
-	wantRows(t, w.db, before, nil)
-	first := w.accepted(t, to(paid+"/refunds", "key", `{"amount":5,"reason":"broken"}`))
-	wantReplay(t, first, w.send(t, to(paid+"/refunds", "key", "\r\n{ \"reason\" :\t\"\\u0062roken\",\n\"amount\": 5 }\n")))
-}

@@ -94,7 +94,7 @@ func TestScopeInTheOrderOfLayers(t *testing.T) {
 		{"the scope beats a charge that is not there", to("/v1/charges/ch_1/refunds", "key-1", `{}`).as(reader), "/problems/forbidden"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			wantProblem(t, w.sendLarge(t, test.call), test.kind)
+			wantProblem(t, w.send(t, test.call), test.kind)
 			wantRows(t, w.db, before, nil)
 		})
 	}

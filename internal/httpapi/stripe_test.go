@@ -210,7 +210,7 @@ func TestStripeEventThatCannotBeRead(t *testing.T) {
 	}
 	t.Run("more than 64 KiB", func(t *testing.T) {
 		e := right + strings.Repeat(" ", maxBody-len(right)+1)
-		wantProblem(t, w.sendLarge(t, signed(e)), "/problems/too-large")
+		wantProblem(t, w.send(t, signed(e)), "/problems/too-large")
 		wantRows(t, w.db, before, nil)
 	})
 }

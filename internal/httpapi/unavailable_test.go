@@ -16,14 +16,29 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 )
 
-// wantUnavailable checks every route against a store that is down.
-func wantUnavailable(t *testing.T, w *world) {
+// calls are requests to every route that takes a key, under a new one and one that has its
+// answer, and to every path that is read.
+func (w *world) calls(t *testing.T) (all []call) {
 	t.Helper()
-	for _, c := range []call{
-		post("key-1", body()),
-		get("/v1/charges/ch_1"), get("/v1/charges/ch_1/events"), get("/v1/balances"), get("/v1/audit"), get("/v1/nothing"),
-	} {
+	for _, r := range w.routes(t) {
+		all = append(all, r.under("new"), r.under("a-captured-charge"))
+	}
+	for _, path := range w.reads(t) {
+		if path != "/healthz" && path != "/readyz" {
+			all = append(all, get(path))
+		}
+	}
+	return all
+}
+
+// wantUnavailable checks the answers of an API whose store is down.
+func wantUnavailable(t *testing.T, w *world, calls []call) {
+	t.Helper()
+	for _, c := range calls {
 		wantProblem(t, w.send(t, c), "/problems/unavailable")
+		if a := w.send(t, c.like(http.MethodHead)); c.method == http.MethodGet && (a.status != http.StatusServiceUnavailable || a.header.Get("Retry-After") != "1") {
+			t.Errorf("HEAD %s: status %d, Retry-After %q", c.path, a.status, a.header.Get("Retry-After"))
+		}
 	}
 	if a := w.send(t, get("/healthz")); a.status != http.StatusOK {
 		t.Errorf("the process lives, and yet its health is %d: %s", a.status, a.body)
@@ -54,28 +69,23 @@ func elsewhere(t *testing.T, other, statement string, db *postgres.DB) {
 	}
 }
 
-// dropStore takes the database away from an API.
-func dropStore(t *testing.T, w *world) {
-	t.Helper()
-	elsewhere(t, testdb.Empty(t), `drop database {database} with (force)`, w.db)
-}
-
 func TestStoreDown(t *testing.T) {
 	t.Parallel()
-	t.Run("its pool is closed", func(t *testing.T) {
+	t.Run("its database is dropped", func(t *testing.T) {
 		t.Parallel()
 		w := serve(t)
-		w.accept(t, "key-1", body())
-		w.api.Close()
-		wantUnavailable(t, w)
+		calls := w.calls(t)
+		elsewhere(t, testdb.Empty(t), `drop database {database} with (force)`, w.db)
+		wantUnavailable(t, w, calls)
+		wantNotReady(t, w)
 	})
 	t.Run("its server is out of reach", func(t *testing.T) {
 		t.Parallel()
 		proxy := failpoint.StartCutter(t, testdb.URL(t))
 		w := serveOn(t, open(t, proxy.URL(), postgres.Options{}), func(*httpapi.Config) {})
-		w.accept(t, "key-1", body())
+		calls := w.calls(t)
 		proxy.Close()
-		wantUnavailable(t, w)
+		wantUnavailable(t, w, calls)
 		wantNotReady(t, w)
 	})
 	t.Run("it comes back, and the same request under the same key is answered", func(t *testing.T) {
@@ -85,7 +95,7 @@ func TestStoreDown(t *testing.T) {
 		first := w.accept(t, "key-1", body())
 		elsewhere(t, other, `alter database {database} with allow_connections false`, w.db)
 		w.api.Pool().Reset()
-		wantUnavailable(t, w)
+		wantUnavailable(t, w, []call{post("key-1", body()), get("/v1/nothing")})
 		wantNotReady(t, w)
 		elsewhere(t, other, `alter database {database} with allow_connections true`, w.db)
 		if again := w.accept(t, "key-1", body()); again.body != first.body {

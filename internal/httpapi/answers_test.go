@@ -1,0 +1,158 @@
+package httpapi_test
+
+import (
+	"flag"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/payonce/payonce/domain"
+)
+
+var record = flag.Bool("record", false, "write testdata/answers.txt anew")
+
+// changing are the parts of an answer that differ from run to run.
+var changing = []struct {
+	form *regexp.Regexp
+	name string
+}{
+	{regexp.MustCompile(`\b(ch|re)_[0-9a-f]{32}\b`), "$1"},
+	{regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`), "uuid"},
+	{regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`), "time"},
+	{regexp.MustCompile(`\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT`), "date"},
+}
+
+// TestAnswers_areAsRecorded sends requests in this order and compares every answer, with its
+// headers, with testdata/answers.txt. go test -record writes the file anew.
+func TestAnswers_areAsRecorded(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	var got strings.Builder
+	names, counts := map[string]string{}, map[string]int{}
+	stable := func(text string) string {
+		for _, c := range changing {
+			text = c.form.ReplaceAllStringFunc(text, func(found string) string {
+				kind := c.form.ReplaceAllString(found, c.name)
+				if kind != "ch" && kind != "re" {
+					return "<" + kind + ">"
+				}
+				if names[found] == "" {
+					counts[kind]++
+					names[found] = fmt.Sprintf("<%s %d>", kind, counts[kind])
+				}
+				return names[found]
+			})
+		}
+		return text
+	}
+	send := func(c call) answer {
+		a := w.send(t, c)
+		fmt.Fprintf(&got, "%s %s\n", c.method, stable(c.path))
+		if c.body != "" {
+			fmt.Fprintf(&got, "%s\n", c.body)
+		}
+		a.header.Del("Date")
+		a.header.Del("Content-Length") // times have trailing zeros or not
+		fmt.Fprintf(&got, "\n%d\n", a.status)
+		var headers strings.Builder
+		if err := a.header.Write(&headers); err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&got, "%s\n%s\n\n", stable(strings.ReplaceAll(headers.String(), "\r\n", "\n")), stable(strings.TrimSpace(a.body)))
+		return a
+	}
+	charge := send(post("order-1", body("items", `[{"sku":"tshirt","quantity":2}]`, "metadata", `{"channel":"web"}`))).header.Get("Location")
+	send(post("order-2", body("description", `"without items or webhook"`)).as(strangerKey))
+	send(get(charge))
+	send(get("/v1/balances"))
+	const intent = "pi_1"
+	w.happen(t, charge, domain.ReserveInventory{}, domain.StartPayment{Provider: domain.Provider, PaymentIntent: intent}, domain.CapturePayment{
+		Provider: domain.Provider, PaymentIntent: intent, Amount: domain.Money{Amount: 2000, Currency: "USD"},
+	})
+	refund := send(to(charge+"/refunds", "refund", `{"amount":500,"reason":"broken"}`)).header.Get("Location")
+	send(to(charge+"/refunds", `"refund"`, ` {"reason":"broken", "amount":500} `))
+	send(get(refund))
+	w.happen(t, charge, domain.SucceedRefund{
+		RefundID: strings.TrimPrefix(refund, charge+"/refunds/"), Provider: domain.Provider, ProviderRefund: "re_9",
+		Amount: domain.Money{Amount: 500, Currency: "USD"},
+	})
+	send(to(charge+"/refunds", "rest", `{}`))
+	send(to(charge+"/refunds", "refused", `{"amount":9999}`))
+	send(get(charge + "/refunds"))
+	send(get(charge))
+	send(get(charge + "/events"))
+	canceled := send(post("order-3", body())).header.Get("Location")
+	send(to(canceled+"/cancel", "cancel", ""))
+	send(to(canceled+"/cancel", "cancel", " {} "))
+	w.happen(t, canceled, domain.FailCanceled{})
+	send(get(canceled))
+	send(to(canceled+"/cancel", "late", ""))
+	for _, key := range []string{"order-1", "refused"} {
+		send(get("/v1/idempotency-keys/" + key))
+	}
+	w.projected(t)
+	send(get("/v1/charges?limit=1"))
+	send(get("/v1/balances"))
+	w.setAside(t, "ch_1", "dead")
+	send(get("/v1/inbox"))
+
+	const file = "testdata/answers.txt"
+	if *record {
+		if err := os.WriteFile(file, []byte(got.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if diff := cmp.Diff(string(want), got.String()); diff != "" || err != nil {
+		t.Errorf("%v (-recorded +now):\n%s", err, diff)
+	}
+}
+
+// TestAnswers_sayWhen: times are of now and in UTC, and the key expires after the retention.
+func TestAnswers_sayWhen(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	began := time.Now()
+	a := w.accept(t, "key-1", body())
+	created, err := time.Parse(time.RFC3339, fmt.Sprint(members(t, a.body)["created_at"]))
+	if err != nil || created.Sub(began).Abs() > time.Minute {
+		t.Errorf("created_at is %s: %v", created, err)
+	}
+	expires, err := time.Parse(http.TimeFormat, a.header.Get("Idempotency-Expires"))
+	if err != nil || expires.Sub(began.Add(retention)).Abs() > time.Minute {
+		t.Errorf("Idempotency-Expires is %s: %v", expires, err)
+	}
+	used := data(t, w.send(t, get("/v1/idempotency-keys/key-1")))[0]
+	if got, err := time.Parse(time.RFC3339, fmt.Sprint(used["expires_at"])); err != nil || !got.Equal(expires) {
+		t.Errorf("expires_at is %s, want %s: %v", got, expires, err)
+	}
+	checks := members(t, w.send(t, get("/v1/audit")).body)
+	if all, _ := checks["checks"].([]any); checks["ok"] != true || len(all) == 0 {
+		t.Errorf("audit: %v", checks)
+	}
+}
+
+func TestKeys_thatLedToNothingAreNotFound(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	w.accept(t, "a/b?c", body())
+	used := "/v1/idempotency-keys/" + url.PathEscape("a/b?c")
+	if uses := data(t, w.send(t, get(used))); len(uses) != 1 {
+		t.Errorf("the key led to %v", uses)
+	}
+	for _, path := range []string{"/v1/idempotency-keys/unused", "/v1/idempotency-keys/%00", "/v1/idempotency-keys/" + strings.Repeat("k", 256)} {
+		wantProblem(t, w.send(t, get(path)), "/problems/not-found")
+	}
+	wantProblem(t, w.send(t, get(used).as(strangerKey)), "/problems/not-found")
+	card := w.send(t, get("/v1/idempotency-keys/4242424242424242"))
+	if p := readProblem(t, card); p.Type != "/problems/validation" || strings.Contains(card.body, "4242") || p.Instance != "" {
+		t.Errorf("the card number is repeated: %s", card.body)
+	}
+}

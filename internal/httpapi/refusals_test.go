@@ -1,0 +1,281 @@
+package httpapi_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/testdb"
+)
+
+// refusal is a body that is refused, and the members that are named.
+type refusal struct{ name, body, pointers string }
+
+// wantRefused sends each body to a path. None leaves a row.
+func (w *world) wantRefused(t *testing.T, path, kind string, all []refusal) {
+	t.Helper()
+	before := rows(t, w.db)
+	for _, test := range all {
+		t.Run(test.name, func(t *testing.T) {
+			a := w.send(t, to(path, "key-1", test.body))
+			wantPointers(t, wantProblem(t, a, kind), strings.Fields(test.pointers)...)
+			if strings.Contains(a.body, "4242") {
+				t.Errorf("a card number is echoed: %s", a.body)
+			}
+		})
+	}
+	wantRows(t, w.db, before, nil)
+}
+
+func TestMalformedBody(t *testing.T) {
+	testdb.Long(t, "it sends many bodies")
+	t.Parallel()
+	serve(t).wantRefused(t, "/v1/charges", "/problems/malformed", []refusal{
+		{"nothing", "", ""},
+		{"not JSON", "order_id=order-1&amount=2000", ""},
+		{"a comment", body() + "// paid", ""},
+		{"trailing data", body() + "x", ""},
+		{"a trailing NUL", body() + "\x00", ""},
+		{"null", "null", ""},
+		{"an array", "[" + body() + "]", ""},
+
+		{"a repeated member", `{"amount":1,"amount":2000}`, ""},
+		{"a member repeated by an escape", `{"amount":1,"\u0061mount":2000}`, ""},
+		{"a repeated member of an item", body("items", `[{"sku":"mug","sku":"tshirt","quantity":1}]`), ""},
+		{"a repeated metadata name", body("metadata", `{"a":"b","a":"b"}`), ""},
+		{"an unknown member", body("tip", "1"), ""},
+		{"an unknown member of an item", body("items", `[{"sku":"mug","quantity":1,"price":1}]`), ""},
+		{"a member in upper case", body("amount", "", "AMOUNT", "2000"), ""},
+		{"a member folded onto another", body("Amount", "1"), ""},
+
+		{"order_id a number", body("order_id", "1"), "/order_id"},
+		{"currency a boolean", body("currency", "true"), "/currency"},
+		{"amount a string", body("amount", `"2000"`), "/amount"},
+		{"amount 1.0", body("amount", "1.0"), "/amount"},
+		{"amount 1e3", body("amount", "1e3"), "/amount"},
+		{"amount beyond 64 bits", body("amount", "9223372036854775808"), "/amount"},
+		{"amount of 400 digits", body("amount", strings.Repeat("9", 400)), "/amount"},
+		{"amount with a leading zero", body("amount", "01"), ""},
+		{"amount NaN", body("amount", "NaN"), ""},
+		{"items an object", body("items", "{}"), "/items"},
+		{"an item a string", body("items", `["tshirt"]`), "/items/0"},
+		{"a SKU a number", body("items", `[{"sku":"mug","quantity":1},{"sku":1,"quantity":1}]`), "/items/1/sku"},
+		{"a quantity a string", body("items", `[{"sku":"mug","quantity":"1"}]`), "/items/0/quantity"},
+		{"a quantity 1.0", body("items", `[{"sku":"mug","quantity":1.0}]`), "/items/0/quantity"},
+		{"a metadata value a number", body("metadata", `{"a":"b","n/1":1}`), "/metadata/n~11"},
+		{"deep nesting", body("metadata", strings.Repeat(`{"a":`, 5000)+"1"+strings.Repeat("}", 5000)), "/metadata/a"},
+		{"deep nesting from the start", strings.Repeat("[", 60000), ""},
+
+		{"invalid UTF-8 in a value", body("description", "\"\xff\""), ""},
+		{"a surrogate in UTF-8", body("description", "\"\xed\xa0\x80\""), ""},
+		{"half a surrogate pair", body("description", `"\ud800"`), ""},
+		{"a raw NUL", body("description", "\"a\x00b\""), ""},
+		{"a NUL in order_id", body("order_id", `"\u0000"`), ""},
+		{"a NUL in currency", body("currency", `"US\u0000"`), ""},
+		{"a NUL in a SKU", body("items", `[{"sku":"\u0000","quantity":1}]`), ""},
+		{"a NUL in a metadata name", body("metadata", `{"\u0000":"a"}`), ""},
+		{"a NUL beside a wrong value", body("amount", "0", "description", `"\u0000"`), ""},
+		{"a card number as a name", body("metadata", `{"4242424242424242":1}`), ""},
+	})
+}
+
+func TestInvalidValues(t *testing.T) {
+	testdb.Long(t, "it sends many bodies")
+	t.Parallel()
+	item := func(sku, quantity string) string { return `[{"sku":` + sku + `,"quantity":` + quantity + `}]` }
+	serve(t).wantRefused(t, "/v1/charges", "/problems/validation", []refusal{
+		{"nothing given", "{}", "/order_id /payment_method /amount /currency"},
+		{"amount 0", body("amount", "0"), "/amount"},
+		{"currency empty", body("currency", `""`), "/currency"},
+		{"currency in lower case", body("currency", `"usd"`), "/currency"},
+		{"currency unknown", body("currency", `"XYZ"`), "/currency"},
+		{"currency that is no more", body("currency", `"ANG"`), "/currency"},
+		{"order_id empty", body("order_id", `""`), "/order_id"},
+		{"order_id of 256 characters", body("order_id", text(256)), "/order_id"},
+		{"a SKU missing", body("items", `[{"quantity":1},{"quantity":1}]`), "/items/0/sku /items/1/sku"},
+		{"a SKU repeated", body("items", `[{"sku":"a","quantity":1},{"sku":"b","quantity":1},{"sku":"a","quantity":2}]`), "/items/2/sku"},
+		{"an item null", body("items", "[null]"), "/items/0/sku /items/0/quantity"},
+		{"a quantity 0", body("items", item(`"mug"`, "0")), "/items/0/quantity"},
+		{"a metadata name of 501 characters", body("metadata", `{`+text(501)+`:"a"}`), "/metadata"},
+		{"a metadata name with a slash and a tilde", body("metadata", `{"a/b~c":`+text(501)+`}`), "/metadata/a~1b~0c"},
+		{"several metadata values", body("metadata", `{"b":`+text(501)+`,"c":"fine","a":`+text(501)+`}`), "/metadata/a /metadata/b"},
+		{"several members", body("amount", "0", "currency", `"usd"`, "items", item(`""`, "0")), "/amount /currency /items/0/sku /items/0/quantity"},
+	})
+}
+
+func TestCardNumbersAreRefused(t *testing.T) {
+	testdb.Long(t, "it sends many bodies")
+	t.Parallel()
+	const card = "4242424242424242" // the provider's test number
+	serve(t).wantRefused(t, "/v1/charges", "/problems/validation", []refusal{
+		{"as order_id", body("order_id", `"`+card+`"`), "/order_id"},
+		{"in a description", body("description", `"card `+card+`, 12/30"`), "/description"},
+		{"with spaces", body("description", `"4242 4242 4242 4242 12/30"`), "/description"},
+		{"with dashes", body("description", `"no. 1-4242-4242-4242-4242."`), "/description"},
+		{"with spaces that do not break, and a tab", body("description", `"\u00a04242\u00a04242\t4242\u20074242\u00a0"`), "/description"},
+		{"with dashes of other kinds", body("description", `"4242\u20114242\u20134242\u20144242"`), "/description"},
+		{"of 13 digits", body("description", `"4222222222222"`), "/description"},
+		{"of 19 digits", body("description", `"6304000000000000000"`), "/description"},
+		{"as a SKU", body("items", `[{"sku":"`+card+`","quantity":1}]`), "/items/0/sku"},
+		{"as a metadata value", body("metadata", `{"card":"`+card+`"}`), "/metadata/card"},
+		{"as a metadata name", body("metadata", `{"`+card+`":"card"}`), "/metadata"},
+	})
+}
+
+// TestRulesMalformedAndInvalidRefunds: 400 is what cannot be read, 422 what can be read and
+// has no meaning. The reader is that of charges (TestMalformedBody).
+func TestRulesMalformedAndInvalidRefunds(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	paid := w.captured(t, "paid")
+	w.wantRefused(t, paid+"/refunds", "/problems/malformed", []refusal{
+		{"nothing", "", ""},
+		{"trailing data", `{"amount":1}{}`, ""},
+		{"a fraction", `{"amount":1.0}`, "/amount"},
+		{"a text", `{"amount":"1"}`, "/amount"},
+		{"an unknown member", `{"amount":1,"currency":"USD"}`, ""},
+		{"a member folded onto another", `{"amount":1,"AMOUNT":2}`, ""},
+		{"NUL beside a wrong value", `{"amount":0,"reason":"\u0000"}`, ""},
+	})
+	w.wantRefused(t, paid+"/refunds", "/problems/validation", []refusal{
+		{"nothing to refund", `{"amount":0}`, "/amount"},
+		{"a long reason", `{"reason":` + text(256) + `}`, "/reason"},
+		{"an amount below zero", `{"amount":-9223372036854775808}`, "/amount"},
+		{"one more than can be charged", `{"amount":1000000000001}`, "/amount"},
+	})
+	w.wantRefused(t, paid+"/cancel", "/problems/malformed", []refusal{{"a cancellation with a list", "[]", ""}})
+	a := w.send(t, to("/v1/charges/4242424242424242/refunds", "key", `{"amount":1}`))
+	if p := readProblem(t, a); p.Type != "/problems/not-found" || strings.Contains(a.body, "4242") {
+		t.Errorf("a charge that could be a card number: status %d: %s", a.status, a.body)
+	}
+	first := w.accepted(t, to(paid+"/refunds", "key-1", `{"amount":5,"reason":"broken"}`))
+	wantReplay(t, first, w.send(t, to(paid+"/refunds", "key-1", "\r\n{ \"reason\" :\t\"\\u0062roken\",\n\"amount\": 5 }\n")))
+}
+
+// TestOtherNumbersAreNoCards, and other texts that only look dangerous are kept as they are.
+func TestOtherNumbersAreNoCards(t *testing.T) {
+	testdb.Long(t, "it sends many bodies")
+	t.Parallel()
+	w := serve(t)
+	for i, text := range []string{
+		"4242424242424241",                     // fails the check
+		"424242424242",                         // 12 digits
+		"42424242424242424242",                 // 20 digits
+		"ch_4242424242424242a",                 // digits of an identifier
+		"a4242424242424242",                    //
+		"é4242424242424242",                    //
+		"42424242-4242-4242-8242-abcdefabcdef", // a UUID
+		"2026-09-01 12:30:00",
+		"'; drop table ledger_events; --",
+		"\u0001\u001f\n\t\u007f",
+		"\uffff\ufffe\u2028", // what Unicode does not define
+	} {
+		t.Run(text, func(t *testing.T) {
+			accepted := w.accept(t, "key-"+strconv.Itoa(i), body("description", quoted(t, text), "order_id", quoted(t, text)))
+			if read := w.send(t, get(accepted.header.Get("Location"))); read.body != accepted.body {
+				t.Errorf("accepted and read differ:\n%s%s", accepted.body, read.body)
+			}
+		})
+	}
+}
+
+func TestProblemsDoNotRepeatTheRequest(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	const secret = "hunter2-hunter2"
+	for _, request := range []string{
+		body(secret, "1"),
+		body("amount", `"`+secret+`"`),
+		body("currency", `"`+secret+`"`),
+		body("amount", "0", "order_id", `"`+secret+`"`),
+		body("description", `"`+secret+`\x"`),
+		secret,
+	} {
+		a := w.send(t, post("key-1", request))
+		if a.status < 400 || a.status > 499 || strings.Contains(a.body, secret) {
+			t.Errorf("status %d for %s: %s", a.status, request, a.body)
+		}
+	}
+}
+
+func TestAmounts_areRefusedWhereTheProviderCannotMoveThem(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	for code, amounts := range map[string][2]string{ // refused, accepted
+		"BHD": {"1005", "1010"}, "JOD": {"1", "10"}, "KWD": {"5124", "5120"}, "OMR": {"1009", "1000"}, "TND": {"1001", "1100"},
+		"MGA": {"1010", "1100"}, "ISK": {"", "1"}, "UGX": {"", "1"}, "HUF": {"", "1001"}, "TWD": {"", "1001"}, "IQD": {"", "1001"},
+	} {
+		t.Run(code, func(t *testing.T) {
+			t.Parallel()
+			if amounts[0] != "" {
+				a := w.send(t, post("charge-"+code, body("amount", amounts[0], "currency", `"`+code+`"`)))
+				wantPointers(t, wantProblem(t, a, "/problems/validation"), "/amount")
+			}
+			w.accept(t, "charge-"+code, body("amount", amounts[1], "currency", `"`+code+`"`))
+		})
+	}
+}
+
+func TestRefunds_ofAmountsThatTheProviderCannotMoveAreRefusedAndUseNoKey(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	charge := w.accept(t, "charge", body("amount", "2000", "currency", `"KWD"`)).header.Get("Location")
+	w.happen(t, charge,
+		domain.StartPayment{Provider: domain.Provider, PaymentIntent: "pi_1"},
+		domain.CapturePayment{Provider: domain.Provider, PaymentIntent: "pi_1", Amount: domain.Money{Amount: 2000, Currency: "KWD"}},
+	)
+	a := w.send(t, to(charge+"/refunds", "refund", `{"amount":1005}`))
+	wantPointers(t, wantProblem(t, a, "/problems/validation"), "/amount")
+	for key, refund := range map[string]string{"refund": `{"amount":1000}`, "rest": `{"amount":1000}`} {
+		if a := w.send(t, to(charge+"/refunds", key, refund)); a.status != http.StatusAccepted {
+			t.Errorf("%s is answered %d: %s", refund, a.status, a.body)
+		}
+	}
+}
+
+// quoted is a text as JSON.
+func quoted(t *testing.T, text string) string {
+	t.Helper()
+	raw, err := json.Marshal(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw)
+}
+
+func TestNotFound(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	charge := w.accept(t, "key-1", body()).header.Get("Location")
+	long := strings.Repeat("c", 8000)
+	for _, test := range []struct{ name, path string }{
+		{"the root", "/"},
+		{"an unknown route", "/v2/charges"},
+		{"an unknown route under /v1", "/v1/nothing"},
+		{"a collection with a slash", "/v1/charges/"},
+		{"a route below a charge", charge + "/nothing"},
+		{"a charge that is not there", "/v1/charges/ch_00000000000000000000000000000000"},
+		{"a refund that was not requested", charge + "/refunds/re_1"},
+		{"its events", "/v1/charges/ch_00000000000000000000000000000000/events"},
+		{"a charge's id in upper case", strings.ToUpper(charge[:len("/v1/charges/ch_")]) + charge[len("/v1/charges/ch_"):]},
+		{"an id with NUL", "/v1/charges/%00"},
+		{"events of an id with NUL", "/v1/charges/%00/events"},
+		{"an id that is not UTF-8", "/v1/charges/%FF"},
+		{"an id with an encoded slash", "/v1/charges/a%2fevents"},
+		{"an id with encoded dots", "/v1/charges/%2e%2e"},
+		{"a percent sign", "/v1/charges/%25"},
+		{"a line end", "/v1/charges/a%0d%0aSet-Cookie:%20a=b"},
+		{"a very long id", "/v1/charges/" + long},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			a := w.send(t, get(test.path))
+			p := wantProblem(t, a, "/problems/not-found")
+			if p.Instance != test.path {
+				t.Errorf("instance is %q, want %q", p.Instance, test.path)
+			}
+		})
+	}
+}
