@@ -33,6 +33,11 @@ func allowed(a answer) map[string][]string {
 	for name, values := range a.header {
 		if strings.HasPrefix(name, "Access-Control-") {
 			list := strings.Split(strings.ReplaceAll(strings.Join(values, ","), " ", ""), ",")
+			for i := range list {
+				if name == "Access-Control-Expose-Headers" {
+					list[i] = http.CanonicalHeaderKey(list[i])
+				}
+			}
 			slices.Sort(list)
 			found[name] = list
 		}
@@ -89,7 +94,7 @@ func TestCORS(t *testing.T) {
 			get("/v1/nothing"), get("/v1/balances").as("nobody"), get("/v1/charges").like(http.MethodPut),
 		} {
 			a := w.send(t, c.with("Origin", shop))
-			if diff := cmp.Diff(want, canonical(allowed(a))); diff != "" {
+			if diff := cmp.Diff(want, allowed(a)); diff != "" {
 				t.Errorf("%s %s, status %d (-want +got):\n%s", c.method, c.path, a.status, diff)
 			}
 		}
@@ -127,16 +132,4 @@ func TestCORS(t *testing.T) {
 			t.Errorf("status %d: %s", a.status, a.body)
 		}
 	})
-}
-
-func canonical(headers map[string][]string) map[string][]string {
-	for name, values := range headers {
-		if name == "Access-Control-Expose-Headers" {
-			for i := range values {
-				values[i] = http.CanonicalHeaderKey(values[i])
-			}
-			slices.Sort(values)
-		}
-	}
-	return headers
 }

@@ -1,9 +1,15 @@
 package httpapi_test
 
 import (
+	"net/http"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/internal/httpapi"
 )
 
 const original = `{"order_id":"order-1","amount":2000,"currency":"USD","payment_method":"pm_card_visa",` +
@@ -91,6 +97,182 @@ func TestOtherRequestIsRefused(t *testing.T) {
 	t.Run("the original", func(t *testing.T) {
 		if a := w.accept(t, "key-1", change("amount", "2000")); a.body != first.body {
 			t.Errorf("not the first answer: %s", a.body)
+		}
+	})
+}
+
+// What a request is fingerprinted by is stored: if it came out otherwise one
+// day, every retry of a request from before would be refused.
+func TestRulesTheFingerprintIsOfTheTypedRequest(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	routes := w.routes(t)
+	canonical := map[string]string{
+		"a charge": `{"order_id":"order-1","amount":2000,"currency":"USD","payment_method":"pm_card_visa",` +
+			`"items":[{"sku":"mug","quantity":2}],"description":"A gift","metadata":{"a":"1","b":"2"}}`,
+		"a cancellation": `{}`,
+		"a refund":       `{"amount":1,"reason":"broken"}`,
+	}
+	written := map[string]string{
+		"a charge": ` {"metadata":{"b":"2","a":"1"},"description":"\u0041 gift","items":[{"quantity":2,"sku":"mug"}],` +
+			`"payment_method":"pm_card_visa","currency":"USD","amount":2000,"order_id":"order-1"}`,
+		"a cancellation": "",
+		"a refund":       ` {"reason":"\u0062roken","amount":1} `,
+	}
+	for _, r := range routes {
+		t.Run(r.name, func(t *testing.T) {
+			w.accepted(t, to(r.path, "fingerprint", written[r.name]))
+			var fingerprint, request []byte
+			err := w.db.QueryRow(t.Context(), `
+select fingerprint,
+       request
+  from idempotency_keys
+ where key = 'fingerprint'
+   and operation = $1`, r.operation).Scan(&fingerprint, &request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := idempotency.Fingerprint([]byte("v1"), []byte("POST"), []byte(r.path), []byte("acme"), []byte(canonical[r.name]))
+			if diff := cmp.Diff(canonical[r.name], string(request)); diff != "" {
+				t.Errorf("request (-want +got):\n%s", diff)
+			}
+			if !cmp.Equal(want, fingerprint) {
+				t.Errorf("the fingerprint is %x, want %x", fingerprint, want)
+			}
+		})
+	}
+}
+
+func TestRulesAnotherRefundIsRefused(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	paid, open := w.captured(t, "paid"), w.accept(t, "open", body()).header.Get("Location")
+	other := w.accept(t, "other", body()).header.Get("Location")
+	first := w.accepted(t, to(paid+"/refunds", "refund", `{"amount":321,"reason":"broken"}`))
+	w.accepted(t, to(open+"/cancel", "cancel", ""))
+	before := rows(t, w.db)
+	for _, test := range []struct {
+		name, path, key, body string
+		pointers              []string
+	}{
+		{"another amount", paid + "/refunds", "refund", `{"amount":322,"reason":"broken"}`, []string{"/amount"}},
+		{"no amount", paid + "/refunds", "refund", `{"reason":"broken"}`, []string{"/amount"}},
+		{"another reason", paid + "/refunds", "refund", `{"amount":321,"reason":"Broken"}`, []string{"/reason"}},
+		{"both", paid + "/refunds", "refund", `{"amount":4321}`, []string{"/amount", "/reason"}},
+		{"another charge", open + "/refunds", "refund", `{"amount":321,"reason":"broken"}`, nil},
+		{"another charge and amount", open + "/refunds", "refund", `{"amount":322,"reason":"broken"}`, []string{"/amount"}},
+		{"a cancellation of another charge", other + "/cancel", "cancel", "", nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			a := w.send(t, to(test.path, test.key, test.body))
+			wantPointers(t, wantProblem(t, a, "/problems/idempotency-key-reused"), test.pointers...)
+			for _, value := range []string{"321", "322", "roken"} {
+				if strings.Contains(strings.ReplaceAll(a.body, test.path, ""), value) {
+					t.Errorf("it repeats the value %s: %s", value, a.body)
+				}
+			}
+			if a.header.Get("Location") != "" || a.header.Get("Idempotency-Key") != test.key || a.header.Get("Idempotency-Expires") == "" {
+				t.Errorf("headers: %v", a.header)
+			}
+			wantRows(t, w.db, before, nil)
+		})
+	}
+	t.Run("the first one", func(t *testing.T) {
+		wantReplay(t, first, w.send(t, to(paid+"/refunds", "refund", `{"amount":321,"reason":"broken"}`)))
+	})
+}
+
+func TestNaturalKeys(t *testing.T) {
+	t.Parallel()
+	natural := func(t *testing.T) *world {
+		t.Helper()
+		return serveWith(t, func(api *httpapi.Config) { api.NaturalKeys = true })
+	}
+	// under is a request with these values of the header, or without it.
+	under := func(path, body string, values ...string) call {
+		return to(path, "", body).with("Idempotency-Key", values...)
+	}
+	headers := map[string][]string{"no header": nil, "another header": {"mine"}, "no key": {`"`}, "two keys": {"a", "b"}}
+	wantKey := func(t *testing.T, a answer, want string) {
+		t.Helper()
+		if got := a.header.Get("Idempotency-Key"); got != want {
+			t.Errorf("the key is %q, want %q", got, want)
+		}
+	}
+
+	t.Run("a charge has its order's, whatever header comes with it", func(t *testing.T) {
+		t.Parallel()
+		w := natural(t)
+		order := body("order_id", `"order 7"`)
+		first := w.accept(t, "", order)
+		wantKey(t, first, "order%207:charge:v1")
+		before := rows(t, w.db)
+		for _, values := range headers {
+			wantReplay(t, first, w.send(t, under("/v1/charges", order, values...)))
+		}
+		other := w.send(t, under("/v1/charges", body("order_id", `"order 7"`, "amount", "1")))
+		wantPointers(t, wantProblem(t, other, "/problems/idempotency-key-reused"), "/amount")
+		wantRows(t, w.db, before, nil)
+	})
+
+	t.Run("a cancellation has its charge's", func(t *testing.T) {
+		t.Parallel()
+		w := natural(t)
+		open := w.accept(t, "", body()).header.Get("Location")
+		first := w.accepted(t, under(open+"/cancel", ""))
+		wantKey(t, first, idOf(open)+":cancel:v1")
+		for _, values := range headers {
+			wantReplay(t, first, w.send(t, under(open+"/cancel", "{}", values...)))
+		}
+	})
+
+	t.Run("a refund has the client's own, and its charge's where none is given", func(t *testing.T) {
+		t.Parallel()
+		w := natural(t)
+		refunds := w.captured(t, "") + "/refunds"
+		for _, values := range [][]string{{""}, {`"`}, {"a", "b"}} {
+			wantProblem(t, w.send(t, under(refunds, `{"amount":1}`, values...)), "/problems/idempotency-key-invalid")
+		}
+		first := w.accepted(t, under(refunds, `{"amount":1}`))
+		wantKey(t, first, idOf(strings.TrimSuffix(refunds, "/refunds"))+":refund:v1")
+		wantReplay(t, first, w.send(t, under(refunds, `{"amount":1}`)))
+		wantProblem(t, w.send(t, under(refunds, `{"amount":2}`)), "/problems/idempotency-key-reused")
+		for _, own := range []string{"second", "v2", "v3"} {
+			if a := w.accepted(t, under(refunds, `{"amount":1}`, own)); a.header.Get("Idempotent-Replayed") != "" {
+				t.Errorf("%s is no key of its own: %s", own, a.body)
+			}
+		}
+	})
+
+	t.Run("another version is the same work once more", func(t *testing.T) {
+		t.Parallel()
+		w := natural(t)
+		first := w.accept(t, "", body())
+		for _, header := range []string{"v1", `"v1"`} {
+			wantReplay(t, first, w.send(t, post(header, body())))
+		}
+		second := w.accept(t, "v2", body("payment_method", `"pm_card_mastercard"`))
+		wantKey(t, second, "order-1:charge:v2")
+		for _, header := range []string{"v0", "v01", "v1000", "v-1", "V2", "v", "2"} { // name none
+			a := w.send(t, post(header, body("payment_method", `"pm_card_mastercard"`)))
+			wantProblem(t, a, "/problems/idempotency-key-reused")
+		}
+	})
+
+	t.Run("the name of an order is written so that two orders are two keys", func(t *testing.T) {
+		t.Parallel()
+		w := natural(t)
+		long := body("order_id", text(255))
+		first := w.accept(t, "", long)
+		if key := first.header.Get("Idempotency-Key"); !strings.HasPrefix(key, "sha256:") {
+			t.Errorf("the key is %q", key)
+		}
+		wantReplay(t, first, w.send(t, post("", long)))
+		// Percent-encoded, # is %23, and with it the digits would pass for a card's.
+		for _, order := range []string{`"` + strings.Repeat("é", 254) + `e"`, `"#10000000427626"`} {
+			if a := w.accept(t, "", body("order_id", order)); a.status != http.StatusAccepted || a.header.Get("Idempotent-Replayed") != "" {
+				t.Errorf("%s: status %d: %s", order, a.status, a.body)
+			}
 		}
 	})
 }

@@ -2,12 +2,16 @@ package httpapi_test
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/payonce/payonce/internal/httpapi"
 )
@@ -62,6 +66,8 @@ func TestHostileRequests(t *testing.T) {
 		{"the provider's path and more, without a key", "POST /v1/webhooks/stripe/ HTTP/1.1\r\nHost: payonce\r\nContent-Length: 0\r\n\r\n", "/problems/unauthorized"},
 		{"a query that cannot be read", reading("/v1/inbox?limit=%zz"), "/problems/validation"},
 		{"a query with semicolons", reading("/v1/charges?limit=1;status=failed"), "/problems/validation"},
+		{"who asks before sending too much", "POST /v1/charges HTTP/1.1\r\n" + mine + isJSON + "\r\nExpect: 100-continue\r\nContent-Length: 65537\r\n\r\n", "/problems/too-large"},
+		{"who asks before sending without an API key", "POST /v1/charges HTTP/1.1\r\nHost: payonce\r\n" + isJSON + "\r\nExpect: 100-continue\r\nContent-Length: 10\r\n\r\n", "/problems/unauthorized"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			a := readAnswer(t, bufio.NewReader(w.dial(t, test.sent)))
@@ -71,28 +77,11 @@ func TestHostileRequests(t *testing.T) {
 	wantRows(t, w.db, before, nil)
 }
 
-// TestWhoAsksFirst is refused before the body is asked for. Nobody may wait for
-// that body, and whoever judges answers by the contract reads it.
-func TestWhoAsksFirst(t *testing.T) {
-	t.Parallel()
-	w := serveBare(t, func(*httpapi.Config) {}, func(*http.Server) {})
-	before := rows(t, w.db)
-	for _, test := range []struct{ name, sent, want string }{
-		{"too much", "POST /v1/charges HTTP/1.1\r\n" + mine + isJSON + "\r\nExpect: 100-continue\r\nContent-Length: 65537\r\n\r\n", "/problems/too-large"},
-		{"nobody", "POST /v1/charges HTTP/1.1\r\nHost: payonce\r\n" + isJSON + "\r\nExpect: 100-continue\r\nContent-Length: 10\r\n\r\n", "/problems/unauthorized"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			wantProblem(t, readAnswer(t, bufio.NewReader(w.dial(t, test.sent))), test.want)
-		})
-	}
-	wantRows(t, w.db, before, nil)
-}
-
 // TestTheServersOwnRefusals are those of the HTTP server itself, to what it cannot
 // take for a request: no problems, and nothing that the API sees.
 func TestTheServersOwnRefusals(t *testing.T) {
 	t.Parallel()
-	w := serveBare(t, func(*httpapi.Config) {}, func(*http.Server) {})
+	w := serve(t)
 	before := rows(t, w.db)
 	sent := body()
 	for _, test := range []struct {
@@ -137,11 +126,7 @@ func TestSmuggledRequests(t *testing.T) {
 			t.Errorf("%q: the connection goes on (%v): %s", lengths, err, more)
 		}
 	}
-	added := ofOneCharge()
-	for table := range added {
-		added[table] = 3
-	}
-	wantRows(t, w.db, before, added)
+	wantRows(t, w.db, before, ofCharges(3))
 }
 
 // TestHeadersForBrowsersAndCaches: no answer is kept by a cache that was not meant
@@ -180,4 +165,76 @@ func readAnswer(t *testing.T, from *bufio.Reader) answer {
 		t.Fatal(err)
 	}
 	return answer{status: response.StatusCode, header: response.Header, body: string(raw)}
+}
+
+// dial writes the beginning of a request, and returns the connection, which a
+// read ends after patience.
+func (w *world) dial(t *testing.T, beginning string) net.Conn {
+	t.Helper()
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(w.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(conn, beginning); err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+func TestServerBoundsEveryRequest(t *testing.T) {
+	t.Parallel()
+	server := made(t, newAPI(nil, io.Discard)).Server()
+	for name, bound := range map[string]time.Duration{
+		"ReadHeaderTimeout": server.ReadHeaderTimeout, "ReadTimeout": server.ReadTimeout,
+		"WriteTimeout": server.WriteTimeout, "IdleTimeout": server.IdleTimeout,
+	} {
+		if bound <= 0 || bound > time.Minute {
+			t.Errorf("%s is %s", name, bound)
+		}
+	}
+	if server.ReadHeaderTimeout > server.ReadTimeout || server.MaxHeaderBytes != 16<<10 || server.ErrorLog == nil {
+		t.Errorf("server: %+v", server)
+	}
+}
+
+func TestServer(t *testing.T) {
+	t.Parallel()
+	t.Run("a header that never ends is not waited for", func(t *testing.T) {
+		t.Parallel()
+		w := serveBare(t, func(*httpapi.Config) {}, func(s *http.Server) { s.ReadHeaderTimeout = 50 * time.Millisecond })
+		conn := w.dial(t, "GET /healthz HTTP/1.1\r\nHost: payonce\r\nX-Slow: ")
+		if _, err := io.ReadAll(conn); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Error("the connection is still open")
+		}
+	})
+	for name, test := range map[string]struct {
+		readTimeout time.Duration
+		closes      bool
+	}{"a body that never ends is not waited for": {50 * time.Millisecond, false}, "a body shorter than it says is refused": {time.Minute, true}} {
+		t.Run(name+", and stores nothing", func(t *testing.T) {
+			t.Parallel()
+			w := serveBare(t, func(*httpapi.Config) {}, func(s *http.Server) { s.ReadTimeout = test.readTimeout })
+			before := rows(t, w.db)
+			conn := w.dial(t, "POST /v1/charges HTTP/1.1\r\n"+mine+isJSON+"\r\nIdempotency-Key: key-1\r\nContent-Length: 1000\r\n\r\n"+body())
+			if half, ok := conn.(*net.TCPConn); test.closes && (!ok || half.CloseWrite() != nil) {
+				t.Fatal("the connection cannot be closed by half")
+			}
+			wantProblem(t, readAnswer(t, bufio.NewReader(conn)), "/problems/malformed")
+			if _, err := io.ReadAll(conn); errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Error("the connection is still open")
+			}
+			wantRows(t, w.db, before, nil)
+		})
+	}
+	t.Run("a header of 15 kB passes", func(t *testing.T) {
+		t.Parallel()
+		w := serve(t)
+		if a := w.send(t, get("/healthz").with("X-Long", strings.Repeat("x", 15<<10))); a.status != http.StatusOK {
+			t.Errorf("status %d", a.status)
+		}
+	})
 }

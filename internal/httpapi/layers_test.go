@@ -1,11 +1,17 @@
 package httpapi_test
 
 import (
+	"fmt"
 	"io"
 	"net/http"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/payonce/payonce/internal/merchants"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
 const maxBody = 65536 // bytes
@@ -59,4 +65,176 @@ func TestTheBodysSizeAndMediaType(t *testing.T) {
 	wantProblem(t, w.send(t, post("key-3", padded(1<<20))), "/problems/too-large")
 	wantProblem(t, w.send(t, post("key-3", "").with("Content-Type")), "/problems/malformed")
 	wantRows(t, w.db, before, nil)
+}
+
+// faulty is a request that is refused before its key is looked at.
+type faulty struct {
+	name string
+	call call
+	kind string
+}
+
+func (r route) faults() []faulty {
+	large := r.body + strings.Repeat(" ", maxBody+1-len(r.body))
+	faults := []faulty{
+		{"a body too large", to(r.path, "key", large), "/problems/too-large"},
+		{"a body too large, from nobody", to(r.path, "key", large).with("Authorization"), "/problems/too-large"},
+		{"a body too large of another media type", to(r.path, "key", large).with("Content-Type"), "/problems/too-large"},
+		{"no API key", r.under("key").with("Authorization"), "/problems/unauthorized"},
+		{"an unknown API key", r.under("key").with("Authorization", "Bearer nobody"), "/problems/unauthorized"},
+		{"an unknown API key and half a body", to(r.path, "key", "{").with("Authorization", "Bearer nobody"), "/problems/unauthorized"},
+		{"an unknown API key and another media type", to(r.path, "key", "{").with("Authorization", "Bearer nobody").with("Content-Type"), "/problems/unauthorized"},
+		{"an unknown API key and no key", r.under("").with("Authorization", "Bearer nobody").with("Idempotency-Key"), "/problems/unauthorized"},
+		{"another media type", r.under("key").with("Content-Type", "text/plain"), "/problems/unsupported-media-type"},
+		{"another media type and half a body", to(r.path, "key", "{").with("Content-Type", "text/plain"), "/problems/unsupported-media-type"},
+		{"half a body", to(r.path, "key", "{"), "/problems/malformed"},
+		{"an unknown member", to(r.path, "key", `{"tip":1}`), "/problems/malformed"},
+		{"an unknown member and no key", to(r.path, "", `{"tip":1}`).with("Idempotency-Key"), "/problems/malformed"},
+		{"an unknown member and half a key", to(r.path, `"`, `{"tip":1}`), "/problems/malformed"},
+		{"an unknown member and a wrong value", to(r.path, "key", `{"amount":0,"tip":1}`), "/problems/malformed"},
+		{"another method", r.under("key").like(http.MethodPut), "/problems/method-not-allowed"},
+	}
+	if r.operation != "POST /v1/charges" {
+		nowhere := strings.Replace(r.path, "/v1/charges/", "/v1/charges/%00", 1)
+		faults = append(faults,
+			faulty{"a charge that cannot be", to(nowhere, "key", r.body), "/problems/not-found"},
+			faulty{"a charge that cannot be, and no key", to(nowhere, "", r.body).with("Idempotency-Key"), "/problems/not-found"},
+			faulty{"a charge that cannot be, and half a body", to(nowhere, "key", "{"), "/problems/malformed"})
+	}
+	if r.operation != "POST /v1/charges/:id/cancel" { // no value of which can be wrong
+		faults = append(faults,
+			faulty{"a wrong value", to(r.path, "key", `{"amount":0}`), "/problems/validation"},
+			faulty{"a wrong value and no key", to(r.path, "", `{"amount":0}`).with("Idempotency-Key"), "/problems/validation"},
+			faulty{"a wrong value and half a key", to(r.path, `"`, `{"amount":0}`), "/problems/validation"})
+	}
+	if r.operation == "POST /v1/charges/:id/refunds" {
+		faults = append(faults,
+			faulty{"a card number", to(r.path, "key", `{"reason":"4242 4242 4242 4242"}`), "/problems/validation"})
+	}
+	return faults
+}
+
+// TestRulesLayersBeforeTheKey: what they refuse is not stored and leaves the key
+// free, and a key that has its answer does not get past them.
+func TestRulesLayersBeforeTheKey(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	routes := w.routes(t)
+	refused := func(t *testing.T, r route) {
+		t.Helper()
+		before := rows(t, w.db)
+		for _, test := range r.faults() {
+			a := w.send(t, test.call)
+			if wantProblem(t, a, test.kind); t.Failed() {
+				t.Fatalf("with %s", test.name)
+			}
+			if a.header.Get("Idempotency-Key") != "" || a.header.Get("Idempotency-Expires") != "" || a.header.Get("Location") != "" {
+				t.Errorf("%s: headers %v", test.name, a.header)
+			}
+			if strings.Contains(a.body, "4242") {
+				t.Errorf("the card number is echoed: %s", a.body)
+			}
+		}
+		wantRows(t, w.db, before, nil)
+	}
+	for _, r := range routes {
+		t.Run(r.name, func(t *testing.T) {
+			refused(t, r)
+			first := w.accepted(t, r.under("key"))
+			refused(t, r)
+			wantReplay(t, first, w.send(t, r.under("key")))
+		})
+	}
+}
+
+// needed is the scope of every route, "" where none is asked for, as the manual has them.
+// HEAD needs what GET needs.
+func needed() map[string]merchants.Scope {
+	scopes := map[string]merchants.Scope{}
+	for _, row := range slices.Concat(manual("GET /"), manual("POST /")) {
+		route := regexp.MustCompile(`{(\w+)}`).ReplaceAllString(row[0], ":$1")
+		scopes[route] = merchants.Scope(strings.Trim(row[2], "`–"))
+		if path, read := strings.CutPrefix(route, "GET "); read {
+			scopes["HEAD "+path] = scopes[route]
+		}
+	}
+	return scopes
+}
+
+// request calls a route for things that are not there, without an idempotency
+// key: it changes nothing where it is let in.
+func request(route string) call {
+	method, path, _ := strings.Cut(route, " ")
+	path = regexp.MustCompile(`:[a-z]+`).ReplaceAllString(path, "1")
+	return to(path, "", "").with("Idempotency-Key").like(method)
+}
+
+func TestEveryRouteDeclaresItsScope(t *testing.T) {
+	testdb.Long(t, "it takes a large part of the time")
+	t.Parallel()
+	w := serve(t)
+	before := rows(t, w.db)
+	for _, scope := range merchants.Scopes() {
+		alone := w.keyFor(t, scope)
+		all := w.keyFor(t, slices.DeleteFunc(merchants.Scopes(), func(s merchants.Scope) bool { return s == scope })...)
+		before["api_keys"] += 2
+		for route, needs := range needed() {
+			if needs == "" {
+				continue
+			}
+			for key, lets := range map[string]bool{alone: needs == scope, all: needs != scope} {
+				a := w.send(t, request(route).as(key))
+				if a.status == http.StatusUnauthorized || lets == (a.status == http.StatusForbidden) {
+					t.Errorf("%s by a key with the scope %s alone (%t) or all but it: status %d: %s", route, scope, key == alone, a.status, a.body)
+				}
+				if lets {
+					continue
+				}
+				if want := fmt.Sprintf(`Bearer error="insufficient_scope", scope=%q`, needs); a.header.Get("WWW-Authenticate") != want {
+					t.Errorf("%s: WWW-Authenticate is %s, want %s", route, a.header.Get("WWW-Authenticate"), want)
+				}
+				if strings.HasPrefix(route, "HEAD") {
+					continue
+				}
+				if p := wantProblem(t, a, "/problems/forbidden"); !strings.Contains(p.Detail, string(needs)) {
+					t.Errorf("%s: it does not say which scope is missing: %s", route, a.body)
+				}
+			}
+		}
+	}
+	wantRows(t, w.db, before, nil)
+}
+
+// Right after authentication, and before anything of the request is looked at.
+func TestScopeInTheOrderOfLayers(t *testing.T) {
+	t.Parallel()
+	w := serve(t)
+	w.accept(t, "used", body())
+	reader := w.keyFor(t, merchants.ChargesRead)
+	before := rows(t, w.db)
+	for _, test := range []struct {
+		name string
+		call call
+		kind string
+	}{
+		{"size beats the scope", post("key-1", padded(maxBody+1)).as(reader), "/problems/too-large"},
+		{"authentication beats the scope", get("/v1/audit").as("nobody"), "/problems/unauthorized"},
+		{"the method beats the scope", get("/v1/charges").like(http.MethodDelete).as(reader), "/problems/method-not-allowed"},
+		{"the scope beats the media type", post("key-1", body()).with("Content-Type").as(reader), "/problems/forbidden"},
+		{"the scope beats a malformed body", post("key-1", "{").as(reader), "/problems/forbidden"},
+		{"the scope beats an invalid body", post("key-1", body("amount", "0")).as(reader), "/problems/forbidden"},
+		{"the scope beats a missing key", post("", body()).with("Idempotency-Key").as(reader), "/problems/forbidden"},
+		{"the scope beats a used key", post("used", body()).as(reader), "/problems/forbidden"},
+		{"the scope beats a reused key", post("used", body("amount", "1")).as(reader), "/problems/forbidden"},
+		{"the scope beats a charge that is not there", to("/v1/charges/ch_1/refunds", "key-1", `{}`).as(reader), "/problems/forbidden"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			wantProblem(t, w.send(t, test.call), test.kind)
+			wantRows(t, w.db, before, nil)
+		})
+	}
+	a := w.accepted(t, post("key-1", body()).as(w.keyFor(t, merchants.ChargesWrite)))
+	if a.header.Get("Idempotent-Replayed") != "" {
+		t.Error("a refusal for the scope is replayed")
+	}
 }

@@ -1,10 +1,11 @@
 package httpapi_test
 
 import (
+	"bufio"
+	"io"
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -24,11 +25,10 @@ func (c *clock) pass(after time.Duration) { c.at.Add(int64(after)) }
 func rated(t *testing.T, perSecond int) (*world, *clock) {
 	t.Helper()
 	c := &clock{}
-	w := serveWith(t, func(api *httpapi.Config) {
+	return serveWith(t, func(api *httpapi.Config) {
 		api.Limits = httpapi.Limits{PerSecond: perSecond}
 		api.Now = c.now
-	})
-	return w, c
+	}), c
 }
 
 func TestRateLimit(t *testing.T) {
@@ -42,22 +42,23 @@ func TestRateLimit(t *testing.T) {
 		for i := range 4 {
 			w.accept(t, "key-"+strconv.Itoa(i), body())
 		}
-		for range 3 {
-			wantProblem(t, w.send(t, post("key-4", body())), limited)
-		}
+		wantProblem(t, w.send(t, post("key-4", body())), limited)
 		c.pass(249 * time.Millisecond)
 		wantProblem(t, w.send(t, post("key-4", body())), limited)
-		added := ofOneCharge()
-		for table := range added {
-			added[table] = 4
-		}
-		wantRows(t, w.db, before, added)
+		wantRows(t, w.db, before, ofCharges(4))
 
 		c.pass(time.Millisecond)
 		if a := w.accept(t, "key-4", body()); a.header.Get("Idempotent-Replayed") != "" {
 			t.Error("the key that was refused has an answer")
 		}
-		wantProblem(t, w.send(t, post("key-5", body())), limited)
+		a := w.send(t, post("key-5", body()))
+		wantProblem(t, a, limited)
+		seconds, err := strconv.Atoi(a.header.Get("Retry-After"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.pass(time.Duration(seconds) * time.Second)
+		w.accept(t, "key-5", body())
 	})
 
 	t.Run("what is saved up is a second's", func(t *testing.T) {
@@ -70,21 +71,7 @@ func TestRateLimit(t *testing.T) {
 		wantProblem(t, w.send(t, get("/v1/balances")), limited)
 	})
 
-	t.Run("who waits for Retry-After is let in", func(t *testing.T) {
-		t.Parallel()
-		w, c := rated(t, 1)
-		w.accept(t, "key-1", body())
-		a := w.send(t, post("key-2", body()))
-		wantProblem(t, a, limited)
-		seconds, err := strconv.Atoi(a.header.Get("Retry-After"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.pass(time.Duration(seconds) * time.Second)
-		w.accept(t, "key-2", body())
-	})
-
-	t.Run("replays, reads and refusals count", func(t *testing.T) {
+	t.Run("replays, reads and refusals count, for their merchant alone", func(t *testing.T) {
 		t.Parallel()
 		w, _ := rated(t, 4)
 		w.accept(t, "key-1", body())
@@ -92,19 +79,10 @@ func TestRateLimit(t *testing.T) {
 		wantProblem(t, w.send(t, post("key-2", "{")), "/problems/malformed")
 		wantProblem(t, w.send(t, get("/v1/nothing")), "/problems/not-found")
 		wantProblem(t, w.send(t, post("key-1", body())), limited)
+		w.accepted(t, post("key-1", body()).as(strangerKey))
 	})
 
-	t.Run("each merchant has a rate of its own", func(t *testing.T) {
-		t.Parallel()
-		w, _ := rated(t, 1)
-		w.accept(t, "key-1", body())
-		wantProblem(t, w.send(t, post("key-2", body())), limited)
-		if a := w.send(t, post("key-1", body()).as(strangerKey)); a.status != http.StatusAccepted {
-			t.Errorf("status %d: %s", a.status, a.body)
-		}
-	})
-
-	t.Run("health, strangers and the provider's events do not count", func(t *testing.T) {
+	t.Run("health, unknown API keys and the provider's events do not count", func(t *testing.T) {
 		t.Parallel()
 		w, _ := rated(t, 1)
 		for range 5 {
@@ -140,42 +118,30 @@ func TestRateLimitInTheOrderOfLayers(t *testing.T) {
 		{name: "a cancellation", operation: "POST /v1/charges/:id/cancel", path: "/v1/charges/ch_1/cancel", body: "{}"},
 	} {
 		for _, test := range append(r.faults(), faulty{"a used key", r.under("used"), ""}) {
-			kind := "/problems/rate-limited"
-			if test.kind == "/problems/too-large" || test.kind == "/problems/unauthorized" {
-				kind = test.kind
+			if test.kind != "/problems/too-large" && test.kind != "/problems/unauthorized" {
+				test.kind = "/problems/rate-limited"
 			}
 			t.Run(r.name+" with "+test.name, func(t *testing.T) {
 				a := w.send(t, test.call)
-				wantProblem(t, a, kind)
+				wantProblem(t, a, test.kind)
 				if a.header.Get("Idempotency-Key") != "" || a.header.Get("Idempotency-Expires") != "" {
 					t.Errorf("it speaks of the key: %v", a.header)
 				}
-				wantRows(t, w.db, before, nil)
 			})
 		}
 	}
+	wantRows(t, w.db, before, nil)
 }
 
-// crowd sends requests at once, which do not end before release.
-type crowd struct {
-	answers chan answer
-	all     sync.WaitGroup
-}
-
-func (c *crowd) send(t *testing.T, w *world, calls ...call) {
+// wantBusy checks the refusal of a request while too many others are in flight.
+func wantBusy(t *testing.T, a answer) {
 	t.Helper()
-	for _, request := range calls {
-		c.all.Go(func() {
-			a, err := w.try(t, request)
-			if err != nil {
-				t.Error(err)
-			}
-			c.answers <- a
-		})
+	if p := wantProblem(t, a, "/problems/unavailable"); !strings.Contains(p.Detail, "in flight") || a.header.Get("Idempotency-Key") != "" {
+		t.Errorf("the reason is not named, or the key is: %v %s", a.header, a.body)
 	}
 }
 
-// TestInFlight: two merchants, all of whose requests stand before a lock.
+// TestInFlight: two merchants, all of whose requests wait for a lock.
 func TestInFlight(t *testing.T) {
 	t.Parallel()
 	db := openWith(t, postgres.Options{MaxConns: 12, LockTimeout: patience})
@@ -185,33 +151,19 @@ func TestInFlight(t *testing.T) {
 	before := rows(t, db)
 	held := begin(t, db)
 	exec(t, held, `lock table ledger_events in access exclusive mode`)
-	stuck := &crowd{answers: make(chan answer, 6)}
+	charge := func(key string) call { return post(key, body()) }
 
-	for i := range 4 {
-		stuck.send(t, w, post("ours-"+strconv.Itoa(i), body()))
-	}
+	ours := w.sendAll(t, charge("1"), charge("2"), charge("3"), charge("4"))
 	waiting(t, db, 4)
+	wantBusy(t, w.send(t, charge("5"))) // a merchant has its share and no more
 
-	// A merchant has its share and no more.
-	a := w.send(t, post("ours-4", body())) // is answered while the lock is held
-	p := wantProblem(t, a, "/problems/unavailable")
-	if !strings.Contains(p.Detail, "in flight") {
-		t.Errorf("the detail does not name the reason: %s", a.body)
-	}
-	if a.header.Get("Idempotency-Key") != "" {
-		t.Error("it speaks of the key")
-	}
-
-	// Another one gets in, until all places are taken.
-	for i := range 2 {
-		stuck.send(t, w, post("theirs-"+strconv.Itoa(i), body()).as(strangerKey))
-	}
+	theirs := w.sendAll(t, charge("1").as(strangerKey), charge("2").as(strangerKey))
 	waiting(t, db, 6)
-	wantProblem(t, w.send(t, post("theirs-2", body()).as(strangerKey)), "/problems/unavailable")
-	wantProblem(t, w.send(t, to("/v1/webhooks/stripe", "", "{}")), "/problems/unavailable")
+	wantBusy(t, w.send(t, charge("3").as(strangerKey)))
+	wantBusy(t, w.send(t, to("/v1/webhooks/stripe", "", "{}")))
 
 	// What takes no place is served.
-	wantProblem(t, w.send(t, post("ours-4", body()).as("nobody")), "/problems/unauthorized")
+	wantProblem(t, w.send(t, charge("5").as("nobody")), "/problems/unauthorized")
 	if a := w.send(t, get("/healthz")); a.status != http.StatusOK {
 		t.Errorf("/healthz: status %d: %s", a.status, a.body)
 	}
@@ -220,20 +172,17 @@ func TestInFlight(t *testing.T) {
 	if err := held.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	stuck.all.Wait()
-	for range 6 {
-		if a := <-stuck.answers; a.status != http.StatusAccepted {
-			t.Errorf("status %d: %s", a.status, a.body)
+	for _, answers := range []<-chan answer{ours, theirs} {
+		for range cap(answers) {
+			if a := <-answers; a.status != http.StatusAccepted {
+				t.Errorf("status %d: %s", a.status, a.body)
+			}
 		}
 	}
 
-	// Of those who were refused nothing is stored, and their keys work.
-	added := ofOneCharge()
-	for table := range added {
-		added[table] = 6
-	}
-	wantRows(t, db, before, added)
-	for _, c := range []call{post("ours-4", body()), post("theirs-2", body()).as(strangerKey)} {
+	// Nothing of the refused requests is stored, and their keys work.
+	wantRows(t, db, before, ofCharges(6))
+	for _, c := range []call{charge("5"), charge("3").as(strangerKey)} {
 		if a := w.accepted(t, c); a.header.Get("Idempotent-Replayed") != "" {
 			t.Error("it is a replay")
 		}
@@ -243,8 +192,8 @@ func TestInFlight(t *testing.T) {
 	}
 }
 
-// TestAuditsInFlight: an audit holds a connection for as long as it reads. Whoever
-// asks for many has one, and leaves the others their connections.
+// TestAuditsInFlight: an audit holds a connection for as long as it reads. A merchant has one
+// at a time, and leaves the others their connections.
 func TestAuditsInFlight(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
@@ -252,16 +201,12 @@ func TestAuditsInFlight(t *testing.T) {
 	w := serveOn(t, db, func(api *httpapi.Config) { api.Limits = httpapi.Limits{InFlight: 12, PerMerchant: 8, Auditing: 2} })
 	held := begin(t, db)
 	exec(t, held, `lock table ledger_events in access exclusive mode`)
-	stuck := &crowd{answers: make(chan answer, 2)}
-	stuck.send(t, w, get("/v1/audit"))
+	ours := w.sendAll(t, get("/v1/audit"))
 	waiting(t, db, 1)
 	for range 3 {
-		p := wantProblem(t, w.send(t, get("/v1/audit")), "/problems/unavailable")
-		if !strings.Contains(p.Detail, "in flight") {
-			t.Errorf("the second audit of a merchant: %s", p.Detail)
-		}
+		wantBusy(t, w.send(t, get("/v1/audit")))
 	}
-	stuck.send(t, w, get("/v1/audit").as(strangerKey))
+	theirs := w.sendAll(t, get("/v1/audit").as(strangerKey))
 	waiting(t, db, 2)
 	for _, key := range []string{apiKey, strangerKey} {
 		wantProblem(t, w.send(t, get("/v1/idempotency-keys/none").as(key)), "/problems/not-found")
@@ -269,34 +214,27 @@ func TestAuditsInFlight(t *testing.T) {
 	if err := held.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	stuck.all.Wait()
-	for range 2 {
-		if a := <-stuck.answers; a.status != http.StatusOK {
+	for _, a := range []answer{<-ours, <-theirs, w.send(t, get("/v1/audit"))} {
+		if a.status != http.StatusOK {
 			t.Errorf("status %d: %s", a.status, a.body)
 		}
 	}
-	if a := w.send(t, get("/v1/audit")); a.status != http.StatusOK {
-		t.Errorf("the next one: status %d: %s", a.status, a.body)
-	}
 }
 
-// TestSlowBodiesTakeNobodysPlace: a request counts as in flight when all of it
-// is here.
+// TestSlowBodiesTakeNobodysPlace: a request counts as in flight when all of it is here.
 func TestSlowBodiesTakeNobodysPlace(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	const sockets = 50
+	const sockets, good = 50, 20
 	w := serveBare(t, func(api *httpapi.Config) {
 		api.Limits = httpapi.Limits{InFlight: 2, PerMerchant: 2, Authenticating: 2}
 	}, func(*http.Server) {})
 	before := rows(t, w.db)
-	head := "POST /v1/charges HTTP/1.1\r\nHost: payonce\r\nContent-Type: application/json\r\n" +
-		"Authorization: Bearer " + apiKey + "\r\nIdempotency-Key: half\r\nContent-Length: 1000\r\n\r\n"
+	head := "POST /v1/charges HTTP/1.1\r\n" + mine + isJSON + "\r\nIdempotency-Key: half\r\nContent-Length: 1000\r\n\r\n"
 	event := "POST /v1/webhooks/stripe HTTP/1.1\r\nHost: payonce\r\nContent-Length: 1000\r\n\r\n{"
 	for i := range sockets {
 		w.dial(t, []string{head, head + body(), event}[i%3])
 	}
-	const good = 20
 	for i := range good {
 		a := w.send(t, post("good-"+strconv.Itoa(i), body()))
 		for tries := 0; a.status == http.StatusServiceUnavailable && tries < 1000; tries++ { // while the sockets are authenticated
@@ -306,9 +244,151 @@ func TestSlowBodiesTakeNobodysPlace(t *testing.T) {
 			t.Fatalf("status %d: %s", a.status, a.body)
 		}
 	}
-	added := ofOneCharge()
-	for table := range added {
-		added[table] = good
+	wantRows(t, w.db, before, ofCharges(good))
+}
+
+// TestEvents_fewUnsignedBodiesAreReadAtATime: of the senders of an event without its end, as
+// many are read as requests may be in flight. The others are refused before they have sent
+// all.
+func TestEvents_fewUnsignedBodiesAreReadAtATime(t *testing.T) {
+	t.Parallel()
+	const sockets, places = 20, 4
+	w := serveBare(t, func(api *httpapi.Config) {
+		api.Limits = httpapi.Limits{InFlight: places, PerMerchant: places, Authenticating: 2}
+	}, func(*http.Server) {})
+	event := "POST /v1/webhooks/stripe HTTP/1.1\r\nHost: payonce\r\nContent-Length: 65536\r\n\r\n" +
+		strings.Repeat("x", 65535)
+	type answered struct{ socket, status int }
+	answers := make(chan answered, sockets)
+	conns := map[int]io.Writer{}
+	for i := range sockets {
+		conn := w.dial(t, event)
+		conns[i] = conn
+		go func() {
+			response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				answers <- answered{i, 0}
+				return
+			}
+			defer response.Body.Close()
+			answers <- answered{i, response.StatusCode}
+		}()
 	}
-	wantRows(t, w.db, before, added)
+	for range sockets - places {
+		a := <-answers
+		if a.status != http.StatusServiceUnavailable {
+			t.Errorf("before its end an event is answered by %d", a.status)
+		}
+		delete(conns, a.socket)
+	}
+	w.accept(t, "key-1", body()) // the others hold no place of a merchant
+	for _, conn := range conns {
+		if _, err := io.WriteString(conn, "x"); err != nil {
+			t.Error(err)
+		}
+	}
+	for range places {
+		if a := <-answers; a.status != http.StatusBadRequest {
+			t.Errorf("at its end an event is answered by %d", a.status)
+		}
+	}
+	wantProblem(t, w.send(t, to("/v1/webhooks/stripe", "", "{}")), "/problems/webhook-signature")
+}
+
+// TestAuthentication_floodsDelayNoOtherCaller: requests that are refused cost no read, and
+// the reads of one flood delay no other caller's. A lock on the API keys shows which reads
+// are in flight.
+func TestAuthentication_floodsDelayNoOtherCaller(t *testing.T) {
+	t.Parallel()
+	const reading, queue, many = 2, 8, 16
+	for _, test := range []struct {
+		name      string
+		perSecond int
+		known     []string // API keys that were valid before
+		flood     func(i int) call
+		queued    int    // requests of the flood that wait for their read
+		least     int    // of them read at a time; those of one key share reads
+		refused   string // the problem of the others
+		other     string // the API key of another caller
+		reads     int    // in flight with the other caller's
+	}{
+		{
+			"of a key beyond its rate", 1, []string{apiKey},
+			func(int) call { return get("/v1/balances") },
+			0, 0, "/problems/rate-limited", strangerKey, 1,
+		},
+		{
+			"of a key without a rate", 0, []string{apiKey, strangerKey},
+			func(int) call { return get("/v1/balances") },
+			queue / 2, 1, "/problems/unavailable", strangerKey, reading,
+		},
+		{
+			"of keys of nobody", 0, []string{apiKey},
+			func(i int) call { return get("/v1/balances").as("sk_test_of_nobody_" + strconv.Itoa(i)) },
+			queue, reading, "/problems/unavailable", apiKey, reading + 1,
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			db := openWith(t, postgres.Options{MaxConns: 6, LockTimeout: patience})
+			w := serveOn(t, db, func(api *httpapi.Config) {
+				api.Limits = httpapi.Limits{PerSecond: test.perSecond, InFlight: queue, PerMerchant: queue / 2, Authenticating: reading}
+				api.Now = new(clock).now
+			})
+			for _, key := range test.known {
+				w.read(t, get("/v1/balances").as(key))
+			}
+			held := begin(t, db)
+			exec(t, held, `lock table api_keys in access exclusive mode`)
+			var calls []call
+			for i := range many {
+				calls = append(calls, test.flood(i))
+			}
+			flood := w.sendAll(t, calls...)
+			for range many - test.queued {
+				wantProblem(t, <-flood, test.refused)
+			}
+			waitingBetween(t, db, test.least, min(reading, test.queued))
+			other := w.sendAll(t, get("/v1/balances").as(test.other))
+			waiting(t, db, test.reads)
+			if err := held.Rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if a := <-other; a.status != http.StatusOK {
+				t.Errorf("the other caller: status %d: %s", a.status, a.body)
+			}
+			for range test.queued {
+				<-flood
+			}
+		})
+	}
+}
+
+// TestAuthentication_readsEachKeyAgain: that a key was valid lately changes nothing.
+func TestAuthentication_readsEachKeyAgain(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]string{
+		"once it is revoked":   `update api_keys set revoked_at = clock_timestamp() where merchant_id = 'acme'`,
+		"once it has expired":  `update api_keys set created_at = created_at - interval '2 hours', expires_at = created_at - interval '1 hour' where merchant_id = 'acme'`,
+		"once it is not there": `delete from api_keys where merchant_id = 'acme'`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, _ := rated(t, 2)
+			w.read(t, get("/v1/balances"))
+			exec(t, w.db, end)
+			for range 5 { // and it uses no rate of its merchant's up
+				wantProblem(t, w.send(t, get("/v1/balances")), "/problems/unauthorized")
+			}
+		})
+	}
+	t.Run("whoever has it now", func(t *testing.T) {
+		t.Parallel()
+		w := serve(t)
+		w.accept(t, "key-1", body())
+		exec(t, w.db, `update api_keys set merchant_id = 'globex' where merchant_id = 'acme'`)
+		if a := w.accept(t, "key-1", body()); a.header.Get("Idempotent-Replayed") != "" {
+			t.Error("it is a replay of the other merchant's")
+		}
+	})
 }

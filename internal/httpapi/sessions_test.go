@@ -159,15 +159,14 @@ func TestAuthentication_aLockOnKeysDelaysKeyedRequestsAlone(t *testing.T) {
 			}
 			held := begin(t, w.db)
 			exec(t, held, `lock table idempotency_keys in access exclusive mode`)
-			stuck := &crowd{answers: make(chan answer, many)}
+			var calls []call
 			for i := range many {
-				stuck.send(t, w, post(fmt.Sprint("k", i), body("order_id", fmt.Sprintf(`"%d"`, i))))
+				calls = append(calls, post(fmt.Sprint("k", i), body("order_id", fmt.Sprintf(`"%d"`, i))))
 			}
+			stuck := w.sendAll(t, calls...)
 			waitingBetween(t, w.db, 1, many)
 			for _, free := range []call{get("/v1/balances"), get("/v1/balances").as(strangerKey)} {
-				if a := w.send(t, free); a.status != http.StatusOK {
-					t.Errorf("status %d: %s", a.status, a.body)
-				}
+				w.read(t, free)
 			}
 			await.Progress(t, fmt.Sprintf("there are more than %d looks", test.looks), func() (seen string, done bool) {
 				return strconv.FormatInt(looks.Load(), 10), looks.Load() > test.looks
@@ -176,11 +175,10 @@ func TestAuthentication_aLockOnKeysDelaysKeyedRequestsAlone(t *testing.T) {
 				t.Fatal(err)
 			}
 			for range many {
-				if a := <-stuck.answers; a.status != http.StatusAccepted {
+				if a := <-stuck; a.status != http.StatusAccepted {
 					t.Errorf("status %d: %s", a.status, a.body)
 				}
 			}
-			stuck.all.Wait()
 		})
 	}
 }

@@ -1,17 +1,16 @@
 package httpapi_test
 
 import (
-	"crypto/sha256"
 	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 )
@@ -259,26 +258,16 @@ func TestStripeReplays(t *testing.T) {
 	location := w.captured(t, "key-1")
 	before := rows(t, w.db)
 	stream := w.send(t, get(location+"/events")).body
-	const replays, senders = 300, 16
+	const replays = 300
 	e := event("evt_1", "payment_intent.succeeded", intentOf(idOf(location)))
-	next := make(chan int)
-	var all sync.WaitGroup
-	for range senders {
-		all.Go(func() {
-			for i := range next {
-				again := strings.Replace(e, `"pending_webhooks":1`, `"pending_webhooks":`+strconv.Itoa(i), 1)
-				a, err := w.try(t, signed(again))
-				if err != nil || a.status != http.StatusOK {
-					t.Errorf("status %d, %v: %s", a.status, err, a.body)
-				}
-			}
-		})
-	}
+	var calls []call
 	for i := range replays {
-		next <- i
+		calls = append(calls, signed(strings.Replace(e, `"pending_webhooks":1`, `"pending_webhooks":`+strconv.Itoa(i), 1)))
 	}
-	close(next)
-	all.Wait()
+	answers := w.sendAll(t, calls...)
+	for range replays {
+		wantReceived(t, <-answers)
+	}
 	want := news("evt_1", "payment_intent.succeeded", idOf(location), "pi_"+idOf(location))
 	want.Duplicates = replays - 1
 	if diff := cmp.Diff([]kept{want}, inInbox(t, w.db)); diff != "" {
@@ -312,42 +301,23 @@ func TestStripeEventWakesItsCharge(t *testing.T) {
 	t.Parallel()
 	w := serveEvents(t)
 	charge := idOf(w.captured(t, "key-1"))
-	const wait = `
+	exec(t, w.db, `
 insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, waits, due_at)
-values ('fulfillment', 'm1', $1, 't', '', '{}', $2, 1, clock_timestamp() + interval '1 hour')`
-	hash := sha256.Sum256(nil)
-	b := &pgx.Batch{}
-	b.Queue(wait, charge, hash[:])
-	if err := w.db.Commit(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
+values ('fulfillment', 'm1', $1, 't', '', '{}', sha256(''), 1, clock_timestamp() + interval '1 hour')`, charge)
 	wantReceived(t, w.send(t, signed(event("evt_1", "payment_intent.succeeded", intentOf(charge)))))
-	var due bool
-	if err := w.db.QueryRow(t.Context(), `select due_at <= clock_timestamp() from inbox where message_id = 'm1'`).Scan(&due); err != nil || !due {
-		t.Errorf("due is %t: %v", due, err)
-	}
+	await.Row(t, w.db, `select due_at <= clock_timestamp() from inbox where message_id = 'm1'`)
 }
 
-func TestStripeEventWhenTheStoreIsDown(t *testing.T) {
+func TestStripeEvent_thatTheInboxRefusesIsKeptWhenItComesAgain(t *testing.T) {
 	t.Parallel()
-	t.Run("the provider is asked to come again", func(t *testing.T) {
-		t.Parallel()
-		w := serveEvents(t)
-		charge := idOf(w.captured(t, "key-1"))
-		w.api.Close()
-		wantProblem(t, w.send(t, signed(event("evt_1", "payment_intent.succeeded", intentOf(charge)))), "/problems/unavailable")
-	})
-	t.Run("an inbox that refuses keeps nothing", func(t *testing.T) {
-		t.Parallel()
-		w := serveWith(t, takesEvents)
-		charge := idOf(w.captured(t, "key-1"))
-		exec(t, w.db, `alter table inbox add constraint planted check (message_id <> 'evt_1')`)
-		before := rows(t, w.db)
-		c := signed(event("evt_1", "payment_intent.succeeded", intentOf(charge)))
-		wantProblem(t, w.send(t, c), "/problems/unavailable")
-		wantRows(t, w.db, before, nil)
-		exec(t, w.db, `alter table inbox drop constraint planted`)
-		wantReceived(t, w.send(t, c))
-		wantRows(t, w.db, before, map[string]int64{"inbox": 1})
-	})
+	w := serveEvents(t)
+	charge := idOf(w.captured(t, "key-1"))
+	exec(t, w.db, `alter table inbox add constraint planted check (message_id <> 'evt_1')`)
+	before := rows(t, w.db)
+	c := signed(event("evt_1", "payment_intent.succeeded", intentOf(charge)))
+	wantProblem(t, w.send(t, c), "/problems/unavailable")
+	wantRows(t, w.db, before, nil)
+	exec(t, w.db, `alter table inbox drop constraint planted`)
+	wantReceived(t, w.send(t, c))
+	wantRows(t, w.db, before, map[string]int64{"inbox": 1})
 }

@@ -9,16 +9,12 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
-	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/go-json-experiment/json"
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
@@ -150,38 +146,6 @@ func register(tb testing.TB, db *postgres.DB) {
 	}
 }
 
-// call is one request.
-type call struct {
-	method, path, body string
-	header             http.Header
-}
-
-// post asks for a charge of acme under a key.
-func post(key, body string) call {
-	c := get("/v1/charges").with("Content-Type", "application/json").with("Idempotency-Key", key)
-	c.method, c.body = http.MethodPost, body
-	return c
-}
-
-// get reads as acme.
-func get(path string) call {
-	return call{method: http.MethodGet, path: path, header: http.Header{"Authorization": {"Bearer " + apiKey}}}
-}
-
-// with is the call with another header: these values, or none at all.
-func (c call) with(name string, values ...string) call {
-	c.header = c.header.Clone()
-	c.header[http.CanonicalHeaderKey(name)] = values
-	return c
-}
-
-// answer is what came back.
-type answer struct {
-	status int
-	header http.Header
-	body   string
-}
-
 // send sends each call once: on a connection that was used before, net/http
 // would silently repeat a POST that carries an Idempotency-Key.
 func (w *world) send(t *testing.T, c call) answer {
@@ -217,21 +181,6 @@ func (w *world) try(t *testing.T, c call) (answer, error) {
 	return answer{status: response.StatusCode, header: response.Header, body: string(body)}, err
 }
 
-// direct calls a handler itself: net/http would refuse some of the headers and paths.
-func direct(tb testing.TB, handler http.Handler, c call) answer {
-	tb.Helper()
-	r := httptest.NewRequestWithContext(tb.Context(), c.method, "/", strings.NewReader(c.body))
-	path, query, _ := strings.Cut(c.path, "?")
-	u, err := url.Parse(path)
-	if err != nil {
-		u = &url.URL{Path: path}
-	}
-	u.RawQuery, r.URL, r.Header = query, u, c.header
-	recorder := httptest.NewRecorder()
-	handler.ServeHTTP(recorder, r)
-	return answer{recorder.Code, recorder.Header(), recorder.Body.String()}
-}
-
 // accepted sends a request that must be accepted.
 func (w *world) accepted(t *testing.T, c call) answer {
 	t.Helper()
@@ -246,6 +195,32 @@ func (w *world) accepted(t *testing.T, c call) answer {
 func (w *world) accept(t *testing.T, key, body string) answer {
 	t.Helper()
 	return w.accepted(t, post(key, body))
+}
+
+// read sends a request that must be answered 200.
+func (w *world) read(t *testing.T, c call) answer {
+	t.Helper()
+	a := w.send(t, c)
+	if a.status != http.StatusOK {
+		t.Fatalf("%s: status %d, want 200: %s", c.path, a.status, a.body)
+	}
+	return a
+}
+
+// sendAll sends requests at once. The caller receives every answer.
+func (w *world) sendAll(t *testing.T, calls ...call) <-chan answer {
+	t.Helper()
+	answers := make(chan answer, len(calls))
+	for _, c := range calls {
+		go func() {
+			a, err := w.try(t, c)
+			if err != nil {
+				t.Error(err)
+			}
+			answers <- a
+		}()
+	}
+	return answers
 }
 
 const selectTables = `
@@ -301,6 +276,15 @@ func ofOneCharge() map[string]int64 {
 	return map[string]int64{"idempotency_keys": 1, "ledger_events": 1, "ledger_postings": 1, "outbox": 1}
 }
 
+// ofCharges are the rows that n charges add.
+func ofCharges(n int64) map[string]int64 {
+	added := ofOneCharge()
+	for table := range added {
+		added[table] *= n
+	}
+	return added
+}
+
 // transcript is what was logged.
 type transcript struct {
 	mu sync.Mutex
@@ -317,13 +301,6 @@ func (l *transcript) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.String()
-}
-
-// to is a keyed request to a path.
-func to(path, key, body string) call {
-	c := post(key, body)
-	c.path = path
-	return c
 }
 
 // happen commits what commands cause to the charge at a location, as a worker
@@ -349,18 +326,6 @@ func (w *world) happen(t *testing.T, location string, commands ...domain.Command
 	}
 }
 
-// data are the members of each element of a list.
-func data(t *testing.T, a answer) []map[string]any {
-	t.Helper()
-	var list struct {
-		Data []map[string]any `json:"data"`
-	}
-	if err := json.Unmarshal([]byte(a.body), &list); err != nil || a.status != http.StatusOK {
-		t.Fatalf("status %d, %v: %s", a.status, err, a.body)
-	}
-	return list.Data
-}
-
 // captured accepts and captures a charge of 2000.
 func (w *world) captured(t *testing.T, key string) (location string) {
 	t.Helper()
@@ -370,68 +335,6 @@ func (w *world) captured(t *testing.T, key string) (location string) {
 		Provider: domain.Provider, PaymentIntent: intent, Amount: domain.Money{Amount: 2000, Currency: "USD"},
 	})
 	return location
-}
-
-// members decodes a JSON object.
-func members(t *testing.T, raw string) map[string]any {
-	t.Helper()
-	var object map[string]any
-	if err := json.Unmarshal([]byte(raw), &object); err != nil {
-		t.Fatalf("%v in %s", err, raw)
-	}
-	return object
-}
-
-// body is a charge request with members as they are written here: pairs of a
-// name and its raw JSON, which replace or add a member; "" leaves it out.
-func body(changes ...string) string {
-	members := []string{
-		"order_id", `"order-1"`,
-		"amount", "2000",
-		"currency", `"USD"`,
-		"payment_method", `"pm_card_visa"`,
-	}
-	for change := range slices.Chunk(changes, 2) {
-		at := -1
-		for i := 0; i < len(members); i += 2 {
-			if members[i] == change[0] {
-				at = i
-			}
-		}
-		if at < 0 {
-			members = append(members, change...)
-			continue
-		}
-		members[at+1] = change[1]
-	}
-	var written []string
-	for member := range slices.Chunk(members, 2) {
-		if member[1] != "" {
-			written = append(written, `"`+member[0]+`":`+member[1])
-		}
-	}
-	return "{" + strings.Join(written, ",") + "}"
-}
-
-// text is a JSON string of n characters of two bytes each.
-func text(n int) string { return `"` + strings.Repeat("é", n) + `"` }
-
-// items is a JSON array of n different items.
-func items(n int) string {
-	list := make([]string, n)
-	for i := range list {
-		list[i] = `{"sku":"sku-` + strconv.Itoa(i) + `","quantity":1}`
-	}
-	return "[" + strings.Join(list, ",") + "]"
-}
-
-// pairs is a JSON object of n pairs.
-func pairs(n int) string {
-	list := make([]string, n)
-	for i := range list {
-		list[i] = `"name-` + strconv.Itoa(i) + `":"value"`
-	}
-	return "{" + strings.Join(list, ",") + "}"
 }
 
 // open opens a pool for an API. It is closed when the test ends.
@@ -470,6 +373,7 @@ func begin(t *testing.T, db *postgres.DB) pgx.Tx {
 func exec(t *testing.T, tx interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }, sql string, args ...any,
+
 ) {
 	t.Helper()
 	r, err := tx.Query(t.Context(), sql, args...)

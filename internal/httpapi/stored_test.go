@@ -1,12 +1,18 @@
 package httpapi_test
 
 import (
+	"context"
+	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/internal/httpapi"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
 )
 
@@ -173,5 +179,115 @@ func plantIn(t *testing.T, w *world, statements string) {
 	t.Helper()
 	if _, err := w.db.Pool().Exec(t.Context(), statements); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// memory is a cache that keeps everything, counts what it has answered, and does
+// not look which request it answers.
+type memory struct {
+	mu      sync.Mutex
+	records map[string]idempotency.Record
+	answers int
+}
+
+func (m *memory) Find(_ context.Context, key idempotency.Key, _ []byte) idempotency.Cached {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	place := fmt.Sprintf("%q", key)
+	record, found := m.records[place]
+	if found {
+		m.answers++
+	}
+	return idempotency.Cached{Record: record, Found: found, Keep: func(record idempotency.Record) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.records[place] = record
+	}}
+}
+
+func TestRulesACacheAnswersReplaysAndNothingElse(t *testing.T) {
+	t.Parallel()
+	cache := &memory{records: map[string]idempotency.Record{}}
+	w := serveWith(t, func(api *httpapi.Config) { api.Intake.Keys.Cache = cache })
+	all, open, paid := w.outcomes(t)
+	answers := w.firsts(t, all)
+	if cache.answers != 0 {
+		t.Errorf("it answered %d requests that were new", cache.answers)
+	}
+	before := rows(t, w.db)
+	for i, test := range all {
+		wantReplay(t, answers[i], w.send(t, test.call))
+	}
+	if cache.answers != len(all) {
+		t.Errorf("it answered %d of %d replays", cache.answers, len(all))
+	}
+
+	// Another request under a key, and a key of which it knows nothing, are the
+	// database's.
+	for _, c := range []call{
+		post("a", body("amount", "1")), to(open+"/cancel", "f", ""), to(paid+"/refunds", "c", `{"amount":301}`),
+	} {
+		wantProblem(t, w.send(t, c), "/problems/idempotency-key-reused")
+	}
+	clear(cache.records)
+	answered := cache.answers
+	for i, test := range all {
+		wantReplay(t, answers[i], w.send(t, test.call))
+	}
+	if cache.answers != answered {
+		t.Errorf("it answered for %d requests of which it knew nothing", cache.answers-answered)
+	}
+	wantRows(t, w.db, before, nil)
+
+	// What was refused before the key is not in it either.
+	clear(cache.records)
+	for _, r := range w.routes(t) {
+		for _, fault := range r.faults() {
+			w.send(t, fault.call)
+		}
+	}
+	if n := len(cache.records); n != 2 { // of the two charges that routes asks for
+		t.Errorf("%d records: %v", n, cache.records)
+	}
+	w.api.Close()
+	if a := w.send(t, all[0].call); a.status != http.StatusServiceUnavailable {
+		t.Errorf("without the store nobody is known, and yet: %d %s", a.status, a.body)
+	}
+}
+
+// A commit of which nobody knows is answered 503, and the same request under the
+// same key tells. It is carried out once, whichever it was.
+func TestRulesACommitInDoubtIsSettledByItsKey(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		side     failpoint.Side
+		replayed bool
+	}{
+		"that was made": {failpoint.After, true},
+		"that was not":  {failpoint.Before, false},
+	} {
+		for i, kind := range []string{"a charge", "a cancellation", "a refund"} {
+			t.Run(kind+" "+name, func(t *testing.T) {
+				t.Parallel()
+				address := testdb.URL(t)
+				direct := serveOn(t, open(t, address, postgres.Options{}), func(*httpapi.Config) {})
+				r := direct.routes(t)[i]
+				before := rows(t, direct.db)
+				proxy := failpoint.StartCutter(t, address)
+				cut := serveOn(t, open(t, proxy.URL(), postgres.Options{MaxConns: 1}), func(*httpapi.Config) {})
+				proxy.ArmLast(test.side, 3) // nothing else has so many statements
+				a := cut.send(t, r.under("key"))
+				if proxy.Cuts() != 1 {
+					t.Fatalf("%d connections were cut: status %d: %s", proxy.Cuts(), a.status, a.body)
+				}
+				wantProblem(t, a, "/problems/unavailable")
+
+				again := direct.accepted(t, r.under("key"))
+				if replayed := again.header.Get("Idempotent-Replayed") == "true"; replayed != test.replayed {
+					t.Errorf("replayed %t, want %t: %s", replayed, test.replayed, again.body)
+				}
+				wantRows(t, direct.db, before, r.adds)
+			})
+		}
 	}
 }

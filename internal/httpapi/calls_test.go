@@ -1,0 +1,226 @@
+package httpapi_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/postgres"
+)
+
+// call is one request.
+type call struct {
+	method, path, body string
+	header             http.Header
+}
+
+// post asks for a charge of acme under a key.
+func post(key, body string) call {
+	c := get("/v1/charges").with("Content-Type", "application/json").with("Idempotency-Key", key)
+	c.method, c.body = http.MethodPost, body
+	return c
+}
+
+// get reads as acme.
+func get(path string) call {
+	return call{method: http.MethodGet, path: path, header: http.Header{"Authorization": {"Bearer " + apiKey}}}
+}
+
+// with is the call with another header: these values, or none at all.
+func (c call) with(name string, values ...string) call {
+	c.header = c.header.Clone()
+	c.header[http.CanonicalHeaderKey(name)] = values
+	return c
+}
+
+// answer is what came back.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+}
+
+// direct calls a handler itself: net/http would refuse some of the headers and paths.
+func direct(tb testing.TB, handler http.Handler, c call) answer {
+	tb.Helper()
+	r := httptest.NewRequestWithContext(tb.Context(), c.method, "/", strings.NewReader(c.body))
+	path, query, _ := strings.Cut(c.path, "?")
+	u, err := url.Parse(path)
+	if err != nil {
+		u = &url.URL{Path: path}
+	}
+	u.RawQuery, r.URL, r.Header = query, u, c.header
+	recorder := httptest.NewRecorder()
+	handler.ServeHTTP(recorder, r)
+	return answer{recorder.Code, recorder.Header(), recorder.Body.String()}
+}
+
+// to is a keyed request to a path.
+func to(path, key, body string) call {
+	c := post(key, body)
+	c.path = path
+	return c
+}
+
+// data are the members of each element of a list.
+func data(t *testing.T, a answer) []map[string]any {
+	t.Helper()
+	var list struct {
+		Data []map[string]any `json:"data"`
+	}
+	if err := json.Unmarshal([]byte(a.body), &list); err != nil || a.status != http.StatusOK {
+		t.Fatalf("status %d, %v: %s", a.status, err, a.body)
+	}
+	return list.Data
+}
+
+// members decodes a JSON object.
+func members(t *testing.T, raw string) map[string]any {
+	t.Helper()
+	var object map[string]any
+	if err := json.Unmarshal([]byte(raw), &object); err != nil {
+		t.Fatalf("%v in %s", err, raw)
+	}
+	return object
+}
+
+// body is a charge request with members as they are written here: pairs of a
+// name and its raw JSON, which replace or add a member; "" leaves it out.
+func body(changes ...string) string {
+	members := []string{
+		"order_id", `"order-1"`,
+		"amount", "2000",
+		"currency", `"USD"`,
+		"payment_method", `"pm_card_visa"`,
+	}
+	for change := range slices.Chunk(changes, 2) {
+		at := -1
+		for i := 0; i < len(members); i += 2 {
+			if members[i] == change[0] {
+				at = i
+			}
+		}
+		if at < 0 {
+			members = append(members, change...)
+			continue
+		}
+		members[at+1] = change[1]
+	}
+	var written []string
+	for member := range slices.Chunk(members, 2) {
+		if member[1] != "" {
+			written = append(written, `"`+member[0]+`":`+member[1])
+		}
+	}
+	return "{" + strings.Join(written, ",") + "}"
+}
+
+// text is a JSON string of n characters of two bytes each.
+func text(n int) string { return `"` + strings.Repeat("é", n) + `"` }
+
+// items is a JSON array of n different items.
+func items(n int) string {
+	list := make([]string, n)
+	for i := range list {
+		list[i] = `{"sku":"sku-` + strconv.Itoa(i) + `","quantity":1}`
+	}
+	return "[" + strings.Join(list, ",") + "]"
+}
+
+// pairs is a JSON object of n pairs.
+func pairs(n int) string {
+	list := make([]string, n)
+	for i := range list {
+		list[i] = `"name-` + strconv.Itoa(i) + `":"value"`
+	}
+	return "{" + strings.Join(list, ",") + "}"
+}
+
+// route takes a key: a request to it that is accepted.
+type route struct {
+	name      string
+	operation string
+	path      string
+	body      string
+	adds      map[string]int64 // rows, when it is accepted
+}
+
+func (r route) under(key string) call { return to(r.path, key, r.body) }
+
+// routes are all routes that take a key, on charges of their own.
+func (w *world) routes(t *testing.T) []route {
+	t.Helper()
+	open := w.accept(t, "an-open-charge", body("order_id", `"open"`)).header.Get("Location")
+	paid := w.captured(t, "a-captured-charge")
+	return []route{
+		{"a charge", "POST /v1/charges", "/v1/charges", body(), ofOneCharge()},
+		{
+			"a cancellation", "POST /v1/charges/:id/cancel", open + "/cancel", "{}",
+			map[string]int64{"idempotency_keys": 1, "ledger_events": 1, "outbox": 1},
+		},
+		{"a refund", "POST /v1/charges/:id/refunds", paid + "/refunds", `{"amount":1}`, ofOneCharge()},
+	}
+}
+
+// wantReplay compares everything that a replay repeats.
+func wantReplay(t *testing.T, first, again answer) {
+	t.Helper()
+	if again.status != first.status || again.body != first.body {
+		t.Errorf("not the first answer: %d %s, want %d %s", again.status, again.body, first.status, first.body)
+	}
+	for _, name := range []string{"Content-Type", "Location", "Idempotency-Key", "Idempotency-Expires"} {
+		if got, want := again.header.Get(name), first.header.Get(name); got != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+	}
+	if first.header.Get("Idempotent-Replayed") != "" || again.header.Get("Idempotent-Replayed") != "true" {
+		t.Errorf("Idempotent-Replayed is %q and then %q", first.header.Get("Idempotent-Replayed"), again.header.Get("Idempotent-Replayed"))
+	}
+}
+
+// holdAt takes acme's key of an operation in a transaction that does not end.
+func holdAt(t *testing.T, db *postgres.DB, operation, key string) pgx.Tx {
+	t.Helper()
+	tx := begin(t, db)
+	exec(t, tx, `
+insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, body, expires_at)
+values ('acme', $1, $2, 'another', 202, 'application/json', '{}', clock_timestamp() + interval '1 hour')`, operation, key)
+	return tx
+}
+
+// reads are all paths that are read, some of nothing.
+func (w *world) reads(t *testing.T) map[string]string {
+	t.Helper()
+	charge := w.captured(t, "a-charge-to-read")
+	refund := w.accepted(t, to(charge+"/refunds", "a-refund-to-read", `{"amount":1}`)).header.Get("Location")
+	return map[string]string{
+		"a charge":            charge,
+		"its events":          charge + "/events",
+		"its refunds":         charge + "/refunds",
+		"a refund":            refund,
+		"a key":               "/v1/idempotency-keys/a-charge-to-read",
+		"the balances":        "/v1/balances",
+		"the audit":           "/v1/audit",
+		"the health":          "/healthz",
+		"the readiness":       "/readyz",
+		"no charge":           "/v1/charges/ch_unknown",
+		"no charge's events":  "/v1/charges/ch_unknown/events",
+		"no charge's refunds": "/v1/charges/ch_unknown/refunds",
+		"no refund":           charge + "/refunds/re_unknown",
+		"no key":              "/v1/idempotency-keys/unknown",
+		"nothing":             "/v1/nothing",
+	}
+}
+
+// like makes a read into a call of another method.
+func (c call) like(method string) call {
+	c.method = method
+	return c
+}
