@@ -94,9 +94,7 @@ func TestUnauthorized_isTheSameForEveryReason(t *testing.T) {
 	}
 	wantRows(t, w.db, before, nil)
 	for _, value := range []string{"bearer " + apiKey, "BEARER  " + apiKey + " "} {
-		if a := w.send(t, get("/v1/balances").with("Authorization", value)); a.status != http.StatusOK {
-			t.Errorf("%q: status %d: %s", value, a.status, a.body)
-		}
+		w.read(t, get("/v1/balances").with("Authorization", value))
 	}
 }
 

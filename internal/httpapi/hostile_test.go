@@ -233,8 +233,6 @@ func TestServer(t *testing.T) {
 	t.Run("a header of 15 kB passes", func(t *testing.T) {
 		t.Parallel()
 		w := serve(t)
-		if a := w.send(t, get("/healthz").with("X-Long", strings.Repeat("x", 15<<10))); a.status != http.StatusOK {
-			t.Errorf("status %d", a.status)
-		}
+		w.read(t, get("/healthz").with("X-Long", strings.Repeat("x", 15<<10)))
 	})
 }

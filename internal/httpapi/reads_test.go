@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"path"
+	urlpath "path"
 	"slices"
 	"strings"
 	"testing"
@@ -70,7 +70,7 @@ func TestListCharges(t *testing.T) {
 	var ids []string
 	for i, order := range []string{"a", "b", "a<&>", "d", "a"} {
 		a := w.accept(t, fmt.Sprintf("key-%d", i), body("order_id", fmt.Sprintf("%q", order), "metadata", `{"note":"<ü & x>"}`))
-		ids = append(ids, path.Base(a.header.Get("Location")))
+		ids = append(ids, urlpath.Base(a.header.Get("Location")))
 	}
 	foreign := w.acceptStranger(t)
 	w.projected(t)
@@ -160,7 +160,7 @@ func (w *world) acceptStranger(t *testing.T) string {
 	if a.status != http.StatusAccepted {
 		t.Fatalf("status %d: %s", a.status, a.body)
 	}
-	return path.Base(a.header.Get("Location"))
+	return urlpath.Base(a.header.Get("Location"))
 }
 
 func TestRulesHEADAnswersLikeEveryGET(t *testing.T) {

@@ -253,9 +253,7 @@ func TestAuthentication_batchesKeepCallersApart(t *testing.T) {
 		firsts[i] = w.send(t, ours(i))
 	}
 	for _, key := range []string{strangerKey, revoked} { // from now on they are recent
-		if a := w.send(t, get("/v1/balances").as(key)); a.status != http.StatusOK {
-			t.Fatalf("status %d: %s", a.status, a.body)
-		}
+		w.read(t, get("/v1/balances").as(key))
 	}
 	exec(t, w.db, `update api_keys set revoked_at = clock_timestamp() where prefix = $1`, merchants.Prefix(revoked))
 	c.rounds.Store(0)
