@@ -13,17 +13,17 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 )
 
-// ErrUnauthorized is returned by Authenticate for every key that opens nothing:
-// malformed, unknown, expired or revoked.
+// ErrUnauthorized is returned by Authenticate for every key that is not valid: malformed,
+// unknown, expired or revoked.
 var ErrUnauthorized = errors.New("the API key is not valid")
 
-// The index is asked for the part of a key that is no secret. What decides on expiry
-// and revocation, in database time, is the one function of schema.sql; the api
-// sees nothing else of the keys. Compared are digests with something that is drawn for
-// this one time, so how long that takes says nothing of a hash.
+// The index is asked for the part of a key that is not secret. The function of schema.sql
+// decides on expiry and revocation, in database time; the api sees nothing else of the keys.
+// The digests that are compared are salted for this one time, so the time of the comparison
+// tells nothing of a hash.
 //
-// It has one row, also for a key that opens nothing, so that nobody's name is left
-// from what was read before.
+// There is one row also for a key that is not valid, so that no merchant's name is left from
+// an earlier read.
 const selectByKey = `
 select set_config('payonce.merchant', coalesce(k.merchant_id, ''), true) as merchant_id,
        coalesce(k.fee_basis_points, 0)                                   as fee_basis_points,
@@ -34,9 +34,9 @@ select set_config('payonce.merchant', coalesce(k.merchant_id, ''), true) as merc
   left join api_keys_by_prefix($1) as k
     on sha256(k.key_hash || $3) = sha256($2 || $3)`
 
-// Authenticate finds the merchant of an API key, with the scopes of the key.
-// ErrUnauthorized if it opens nothing. How long that takes depends on the prefix
-// of the key alone.
+// Authenticate returns the merchant of an API key, with the scopes of the key;
+// ErrUnauthorized if it is not valid. The time that it takes depends on the prefix of the key
+// alone.
 func Authenticate(ctx context.Context, q postgres.Querier, key string) (m Merchant, err error) {
 	rows, err := q.Query(ctx, selectByKey, selectors(key)...)
 	if err == nil {
@@ -63,7 +63,7 @@ func QueueMerchant(b *pgx.Batch, key string, m *Merchant) {
 
 func selectors(key string) []any {
 	hash := sha256.Sum256([]byte(key))
-	return []any{prefixes(key), hash[:], []byte(rand.Text())}
+	return []any{[]string{Prefix(key)}, hash[:], []byte(rand.Text())}
 }
 
 func readMerchant(row pgx.CollectableRow) (m Merchant, err error) {

@@ -1,28 +1,41 @@
-// Package merchants keeps the accounts of those who charge, their API keys and
-// their webhook secrets. It owns merchants, api_keys and webhook_secrets.
+// Package merchants keeps the accounts of merchants, their API keys and their webhook
+// secrets.
 //
-// It promises that a raw key is stored nowhere: a request is authenticated by
-// the SHA-256 of what it carries. A malformed key, an unknown, an expired and a
-// revoked one are refused in the same way, in database time, from the next
-// request on. What a request with a known key may do is said by the scopes of
-// the key, which the caller has to ask about.
+// # Guarantees
 //
-// A webhook secret is replaced without a gap: the old one signs beside the new
-// one until its time is over, in database time too.
+//   - A raw API key is stored nowhere: a request is authenticated by SHA-256.
+//   - A malformed, an unknown, an expired and a revoked key are refused in the same way, in
+//     database time, from the next request on.
+//   - A webhook secret is replaced without a gap: the old one signs beside the new one until
+//     its end, in database time.
 //
-// It does not promise that the beginning of a key (Prefix) is unique, or secret.
-// Webhook secrets that are valid are stored as they are, since they sign: whoever
-// may read webhook_secrets can sign in our name.
+// # Limits
+//
+//   - The scopes of a key are returned, not enforced: the caller asks Merchant.May.
+//   - The beginning of a key (Prefix) is neither unique nor secret.
+//   - Valid webhook secrets are stored as they are, since they sign: a reader of
+//     webhook_secrets can sign in our name.
+//
+// Tables: merchants, api_keys, webhook_secrets.
 package merchants
 
 import (
 	"crypto/sha256"
+	_ "embed"
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
+
+//go:embed schema.sql
+var schema string
+
+// Schema returns the SQL that creates the tables in an empty database. It is plain SQL, to be
+// run once in a transaction.
+func Schema() string { return schema }
 
 // Merchant is an account as a request sees it.
 type Merchant struct {
@@ -30,13 +43,42 @@ type Merchant struct {
 	FeeBasisPoints int64
 	FeeFixed       map[string]int64 // currency → minor units
 	HasWebhook     bool
-	Scopes         []Scope // of the key that the request came with; Register does not look
+	Scopes         []Scope // of the request's API key; Register ignores them
 }
 
-// May tells whether the key of the request has a scope.
+// May reports whether the key of the request has a scope.
 func (m Merchant) May(s Scope) bool { return slices.Contains(m.Scopes, s) }
 
-// Webhook is where a merchant that registers wants to be told.
+// Scope is what an API key may be used for. None includes another.
+type Scope string
+
+// The scopes, which are stored under these names.
+const (
+	ChargesWrite Scope = "charges:write" // request charges and cancel them
+	ChargesRead  Scope = "charges:read"  // read charges, refunds, idempotency keys and balances
+	RefundsWrite Scope = "refunds:write" // request refunds
+	Admin        Scope = "admin"         // the operators' routes, over what is the merchant's
+)
+
+// Scopes are all there are.
+func Scopes() []Scope { return []Scope{ChargesWrite, ChargesRead, RefundsWrite, Admin} }
+
+// ParseScopes reads names of scopes and returns each once, in the order of Scopes. An unknown
+// name is an error, and so is no name.
+func ParseScopes(names []string) ([]Scope, error) {
+	all := strings.Trim(strings.ReplaceAll(fmt.Sprint(Scopes()), " ", ", "), "[]")
+	for _, name := range names {
+		if !slices.Contains(Scopes(), Scope(name)) {
+			return nil, fmt.Errorf("%q is no scope: the scopes are %s", name, all)
+		}
+	}
+	if len(names) == 0 {
+		return nil, fmt.Errorf("a key has at least one of the scopes %s", all)
+	}
+	return slices.DeleteFunc(Scopes(), func(s Scope) bool { return !slices.Contains(names, string(s)) }), nil
+}
+
+// Webhook is the endpoint of a merchant that registers.
 type Webhook struct {
 	URL    string
 	Secret string // Standard Webhooks, whsec_…
@@ -50,17 +92,17 @@ on conflict (merchant_id) do update
    set webhook_url        = coalesce(excluded.webhook_url, merchants.webhook_url),
        webhook_generation = coalesce(merchants.webhook_generation, excluded.webhook_generation)`
 
-// The first secret of an account that has none; one that is there stays.
+// The first secret of an account that has none; an existing one stays.
 const insertFirstSecret = `
 insert into webhook_secrets
        (merchant_id, generation, secret, secret_hash, created_by)
 values ($1, 1, $2, $3, 'registration')
 on conflict (merchant_id, generation) do nothing`
 
-// Register queues an account. An account that exists keeps its fees and its
-// webhook secret (RotateSecret replaces that), and takes the endpoint's URL if one
-// is given; so it may be queued again. A URL for an account without any secret is
-// refused with the batch, by merchants_webhook_secret_exists.
+// Register queues an account; it may be queued again. An account that exists keeps its fees
+// and its webhook secret (RotateSecret replaces that), and takes the endpoint's URL if one is
+// given. A URL for an account without any secret is refused with the batch, by
+// merchants_webhook_secret_exists.
 func Register(b *pgx.Batch, m Merchant, w Webhook) error {
 	if m.FeeFixed == nil {
 		m.FeeFixed = map[string]int64{}

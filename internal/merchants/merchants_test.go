@@ -28,16 +28,14 @@ func shop() merchants.Webhook {
 // register commits an account and its keys.
 func register(t *testing.T, db *postgres.DB, m merchants.Merchant, w merchants.Webhook, keys ...string) {
 	t.Helper()
-	b := &pgx.Batch{}
-	if err := merchants.Register(b, m, w); err != nil {
-		t.Fatal(err)
-	}
-	for _, key := range keys {
-		merchants.AddKey(b, m.ID, key)
-	}
-	if err := db.Commit(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
+	commit(t, db, func(b *pgx.Batch) {
+		if err := merchants.Register(b, m, w); err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range keys {
+			merchants.AddKey(b, m.ID, key)
+		}
+	})
 }
 
 func TestRegister(t *testing.T) {
@@ -95,7 +93,7 @@ func TestRegister(t *testing.T) {
 		}
 	})
 
-	t.Run("a key stays with the merchant that has it", func(t *testing.T) {
+	t.Run("a key stays with the merchant that has it, and nobody has no endpoint", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		register(t, db, acme(), merchants.Webhook{}, key)
@@ -103,11 +101,6 @@ func TestRegister(t *testing.T) {
 		if got, err := merchants.Authenticate(t.Context(), db, key); got.ID != "acme" || err != nil {
 			t.Errorf("it opens %q: %v", got.ID, err)
 		}
-	})
-
-	t.Run("nobody has no endpoint", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
 		if _, err := merchants.ReadWebhook(t.Context(), db, "nobody"); !errors.Is(err, merchants.ErrNoWebhook) {
 			t.Errorf("the error is %v, want ErrNoWebhook", err)
 		}

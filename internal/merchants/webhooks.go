@@ -17,7 +17,7 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 )
 
-// Endpoint is where a delivery that begins now goes, and what signs it.
+// Endpoint is the address of a delivery that begins now, and what signs it.
 type Endpoint struct {
 	URL     string
 	Secrets []string // Standard Webhooks, whsec_…; all that are valid, the newest first
@@ -43,10 +43,10 @@ select asked.n,
           and webhook_url is not null
        offset 0) m`
 
-// ErrNoWebhook is returned by ReadWebhook for a merchant without an endpoint.
+// ErrNoWebhook is returned for a merchant without an endpoint.
 var ErrNoWebhook = errors.New("the merchant has no webhook endpoint")
 
-// ReadWebhook reads a merchant's endpoint, in database time.
+// ReadWebhook returns a merchant's endpoint, in database time.
 func ReadWebhook(ctx context.Context, q postgres.Querier, merchant string) (Endpoint, error) {
 	all, err := readWebhooks(ctx, q, []string{merchant})
 	if err != nil {
@@ -55,22 +55,21 @@ func ReadWebhook(ctx context.Context, q postgres.Querier, merchant string) (Endp
 	return all[0].orNone()
 }
 
-// Endpoints are ReadWebhook for many at once: endpoints that are asked for at the
-// same moment share a round trip (postgres.Reads). None is remembered.
+// Endpoints read endpoints in batches (postgres.Reads). None is cached.
 type Endpoints struct {
-	together *postgres.Reads[string, Endpoint]
+	reads *postgres.Reads[string, Endpoint]
 }
 
-// NewEndpoints makes them. So many round trips are under way at a time, at most.
+// NewEndpoints makes Endpoints with so many round trips in flight at a time, at most.
 func NewEndpoints(q postgres.Querier, most int) *Endpoints {
-	return &Endpoints{together: postgres.NewReads(most, func(ctx context.Context, merchants []string) ([]Endpoint, error) {
+	return &Endpoints{postgres.NewReads(most, func(ctx context.Context, merchants []string) ([]Endpoint, error) {
 		return readWebhooks(ctx, q, merchants)
 	})}
 }
 
-// Read is ReadWebhook, in the company of others.
+// Read is ReadWebhook, batched with others.
 func (e *Endpoints) Read(ctx context.Context, merchant string) (Endpoint, error) {
-	endpoint, err := e.together.Ask(ctx, merchant)
+	endpoint, err := e.reads.Ask(ctx, merchant)
 	if err != nil {
 		return Endpoint{}, fmt.Errorf("read the webhook of %s: %w", merchant, err)
 	}
@@ -84,8 +83,7 @@ func (e Endpoint) orNone() (Endpoint, error) {
 	return e, nil
 }
 
-// readWebhooks reads the endpoint of each merchant, the zero value of one that has
-// none.
+// readWebhooks returns the endpoint of each merchant, the zero value if it has none.
 func readWebhooks(ctx context.Context, q postgres.Querier, merchants []string) ([]Endpoint, error) {
 	rows, err := q.Query(ctx, selectEndpoints, merchants)
 	if err != nil {
@@ -98,8 +96,7 @@ func readWebhooks(ctx context.Context, q postgres.Querier, merchants []string) (
 	return all, err
 }
 
-// Secret is a webhook secret as its operators see it. What it signs with is not
-// among it.
+// Secret is a webhook secret as its operators see it, without what it signs with.
 type Secret struct {
 	Merchant    string     `json:"merchant"`
 	Origin      string     `json:"origin"` // of the endpoint; its path and query may hold a token
@@ -113,7 +110,7 @@ type Secret struct {
 	hash []byte
 }
 
-// Is tells whether this is the secret, in constant time.
+// Is reports whether this is the secret, in constant time.
 func (s Secret) Is(secret string) bool {
 	hash := sha256.Sum256([]byte(secret))
 	return subtle.ConstantTimeCompare(s.hash, hash[:]) == 1
@@ -124,9 +121,9 @@ select s.merchant_id,
        coalesce(m.webhook_url, '')                        as webhook_url,
        s.generation,
        s.secret_hash,
-       s.created_at,
+       s.created_at at time zone 'UTC'                    as created_at,
        s.created_by,
-       s.ends_at,
+       s.ends_at at time zone 'UTC'                       as ends_at,
        s.ends_at is null or s.ends_at > clock_timestamp() as valid
   from webhook_secrets s
   join merchants m
@@ -134,8 +131,8 @@ select s.merchant_id,
  where $1 in ('', s.merchant_id)
  order by s.merchant_id, s.generation desc`
 
-// ListSecrets returns the webhook secrets of a merchant, or of all where it is
-// "", those that are over too, the newest of each merchant first.
+// ListSecrets returns the webhook secrets of a merchant, or of all if it is "", those past
+// their end too, the newest of each merchant first.
 func ListSecrets(ctx context.Context, q postgres.Querier, merchant string) ([]Secret, error) {
 	rows, err := q.Query(ctx, selectSecrets, merchant)
 	if err != nil {
@@ -144,10 +141,9 @@ func ListSecrets(ctx context.Context, q postgres.Querier, merchant string) ([]Se
 	secrets, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s Secret, err error) {
 		var endpoint string
 		err = row.Scan(&s.Merchant, &endpoint, &s.Generation, &s.hash, &s.CreatedAt, &s.CreatedBy, &s.EndsAt, &s.Valid)
-		s.Origin = origin(endpoint)
-		s.Fingerprint, s.CreatedAt = fingerprint(s.hash), s.CreatedAt.UTC()
-		if s.EndsAt != nil {
-			*s.EndsAt = s.EndsAt.UTC()
+		s.Fingerprint = hex.EncodeToString(s.hash[:min(fingerprintBytes, len(s.hash))])
+		if u, unreadable := url.Parse(endpoint); unreadable == nil && u.Host != "" {
+			s.Origin = u.Scheme + "://" + u.Host
 		}
 		return s, err
 	})
@@ -157,23 +153,10 @@ func ListSecrets(ctx context.Context, q postgres.Querier, merchant string) ([]Se
 	return secrets, nil
 }
 
-func origin(endpoint string) string {
-	u, err := url.Parse(endpoint)
-	if err != nil || u.Host == "" {
-		return ""
-	}
-	return u.Scheme + "://" + u.Host
-}
-
 // fingerprintBytes tell a merchant's secrets apart and lead to none of them.
 const fingerprintBytes = 6
 
-func fingerprint(hash []byte) string {
-	return hex.EncodeToString(hash[:min(fingerprintBytes, len(hash))])
-}
-
-// An end that is nearer stays. A clock that was set back ends nothing before it
-// began.
+// An end that is nearer stays. A clock that was set back ends no secret before its beginning.
 const endSecrets = `
 update webhook_secrets
    set ends_at = least(ends_at, greatest(created_at, clock + $3::interval))
@@ -181,7 +164,7 @@ update webhook_secrets
  where merchant_id = $1
    and generation <= $2`
 
-// What is over signs nothing more, so a dump need not hold it.
+// A secret past its end signs nothing, so a dump need not hold it.
 const forgetSecrets = `
 update webhook_secrets
    set secret = null
@@ -189,8 +172,8 @@ update webhook_secrets
    and ends_at <= clock_timestamp()
    and secret is not null`
 
-// A row that is locked keeps its ctid. Joined by their numbers instead, a batch was
-// planned, while there were few secrets, to compare each row with all of the others.
+// A row that is locked keeps its ctid. Joined by generation, the plan of a small table would
+// compare each row with all others.
 const sweepSecrets = `
 with over as (
   select ctid
@@ -206,21 +189,21 @@ update webhook_secrets
  where ctid = any (array(select ctid from over))
 returning 1`
 
-// SweepSecrets forgets up to limit secrets that are over, by the database's
-// clock, and says how many. Their hashes stay. It changes no signature. Several
-// may sweep at once: each takes what no other holds.
+// SweepSecrets deletes up to limit secrets that are past their end, by the database's clock,
+// and returns their number. Their hashes stay. It changes no signature. Several processes may
+// sweep at once: each skips the rows that another holds.
 //
-// If we die here: the statement is one transaction of its own, and the next sweep
-// finds what is left.
+// If we die here: the statement is a transaction of its own, and the next sweep finds what is
+// left.
 // Test: TestJanitor/the_next_goes_on_where_one_died in internal/retention.
 func SweepSecrets(ctx context.Context, q postgres.Querier, limit int) (int, error) {
 	rows, err := q.Query(ctx, sweepSecrets, limit)
 	if err != nil {
-		return 0, fmt.Errorf("sweep webhook secrets that are over: %w", err)
+		return 0, fmt.Errorf("sweep webhook secrets: %w", err)
 	}
 	swept, err := pgx.CollectRows(rows, pgx.RowTo[int])
 	if err != nil {
-		return 0, fmt.Errorf("sweep webhook secrets that are over: %w", err)
+		return 0, fmt.Errorf("sweep webhook secrets: %w", err)
 	}
 	return len(swept), nil
 }
@@ -235,13 +218,12 @@ update merchants
    set webhook_generation = $2
  where merchant_id = $1`
 
-// RotateSecret queues a new webhook secret of a merchant, who replaces the
-// newest, a Secret that ListSecrets returned. From the commit on deliveries are
-// signed by both, until overlap has passed by the database's clock. Secrets that
-// were replaced earlier end as they would, but no later than that.
+// RotateSecret queues a new webhook secret of a merchant in place of the newest, which
+// ListSecrets returned. From the commit on deliveries are signed by both, until overlap has
+// passed by the database's clock. Earlier secrets end as they would, but no later than that.
 //
-// actor is who wants it. If somebody else has replaced the newest meanwhile the
-// batch is refused by webhook_secrets_pkey, and nothing is changed.
+// actor is the operator. If the newest has been replaced meanwhile the batch is refused by
+// webhook_secrets_pkey, and nothing changes.
 func RotateSecret(b *pgx.Batch, newest Secret, secret string, overlap time.Duration, actor string) {
 	hash := sha256.Sum256([]byte(secret))
 	b.Queue(endSecrets, newest.Merchant, newest.Generation, overlap)
@@ -250,7 +232,7 @@ func RotateSecret(b *pgx.Batch, newest Secret, secret string, overlap time.Durat
 	b.Queue(useSecret, newest.Merchant, newest.Generation+1)
 }
 
-// secretBytes are within the 24 to 64 that Standard Webhooks asks for.
+// secretBytes is within the 24 to 64 of Standard Webhooks.
 const secretBytes = 32
 
 // NewWebhookSecret makes a webhook secret of 256 random bits.

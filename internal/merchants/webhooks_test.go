@@ -1,6 +1,7 @@
 package merchants_test
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/merchants"
@@ -48,52 +50,51 @@ func rotateFrom(t *testing.T, db *postgres.DB, newest merchants.Secret, next str
 	return db.Commit(t.Context(), b)
 }
 
-// passForSecrets lets so much time pass, as the database sees it.
-func passForSecrets(t *testing.T, db *postgres.DB, interval string) {
-	t.Helper()
-	b := &pgx.Batch{}
-	b.Queue(`update webhook_secrets set created_at = created_at - $1::interval, ends_at = ends_at - $1::interval`, interval)
-	if err := db.Commit(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestRotateSecret(t *testing.T) {
 	t.Parallel()
 	const second, third = "whsec_c2Vjb25k", "whsec_dGhpcmQ="
 
-	t.Run("both sign until the overlap is over", func(t *testing.T) {
-		t.Parallel()
-		db := told(t)
-		rotate(t, db, second, 24*time.Hour)
-		wantWebhook(t, db, shop().URL, second, secret)
-		passForSecrets(t, db, "23 hours 59 minutes")
-		wantWebhook(t, db, shop().URL, second, secret)
-		passForSecrets(t, db, "1 minute")
-		wantWebhook(t, db, shop().URL, second)
-		passForSecrets(t, db, "1000 years")
-		wantWebhook(t, db, shop().URL, second)
-	})
-
-	t.Run("twice in a row, each ends at its own time", func(t *testing.T) {
-		t.Parallel()
-		db := told(t)
-		rotate(t, db, second, time.Hour)
-		rotate(t, db, third, 24*time.Hour)
-		wantWebhook(t, db, shop().URL, third, second, secret)
-		passForSecrets(t, db, "1 hour")
-		wantWebhook(t, db, shop().URL, third, second)
-		passForSecrets(t, db, "23 hours")
-		wantWebhook(t, db, shop().URL, third)
-	})
-
-	t.Run("a shorter overlap ends the older ones sooner too", func(t *testing.T) {
-		t.Parallel()
-		db := told(t)
-		rotate(t, db, second, 24*time.Hour)
-		rotate(t, db, third, 0)
-		wantWebhook(t, db, shop().URL, third)
-	})
+	type step struct {
+		rotate  string // to this secret
+		overlap time.Duration
+		pass    string // so much time passes instead
+		want    []string
+	}
+	for name, steps := range map[string][]step{
+		"both sign until the overlap is over": {
+			{rotate: second, overlap: 24 * time.Hour, want: []string{second, secret}},
+			{pass: "23 hours 59 minutes", want: []string{second, secret}},
+			{pass: "1 minute", want: []string{second}},
+			{pass: "1000 years", want: []string{second}},
+		},
+		"twice in a row, each ends at its own time": {
+			{rotate: second, overlap: time.Hour, want: []string{second, secret}},
+			{rotate: third, overlap: 24 * time.Hour, want: []string{third, second, secret}},
+			{pass: "1 hour", want: []string{third, second}},
+			{pass: "23 hours", want: []string{third}},
+		},
+		"a shorter overlap ends the older ones sooner too": {
+			{rotate: second, overlap: 24 * time.Hour, want: []string{second, secret}},
+			{rotate: third, want: []string{third}},
+		},
+		"a secret may come back": {
+			{rotate: second, want: []string{second}},
+			{rotate: secret, overlap: time.Hour, want: []string{secret, second}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := told(t)
+			for _, s := range steps {
+				if s.pass != "" {
+					pass(t, db, s.pass)
+				} else {
+					rotate(t, db, s.rotate, s.overlap)
+				}
+				wantWebhook(t, db, shop().URL, s.want...)
+			}
+		})
+	}
 
 	t.Run("what is over is forgotten at the next rotation, and what is not is kept", func(t *testing.T) {
 		t.Parallel()
@@ -108,7 +109,7 @@ func TestRotateSecret(t *testing.T) {
 		if got := kept(); got != secret+" "+second {
 			t.Errorf("kept: %s", got)
 		}
-		passForSecrets(t, db, "1 hour")
+		pass(t, db, "1 hour")
 		rotate(t, db, third, time.Hour)
 		if got := kept(); got != "- "+second+" "+third {
 			t.Errorf("kept: %s", got)
@@ -127,7 +128,7 @@ func TestRotateSecret(t *testing.T) {
 				t.Errorf("swept %d, %v, want %d", n, err, want)
 			}
 			if want == 0 {
-				passForSecrets(t, db, "1 hour")
+				pass(t, db, "1 hour")
 			}
 		}
 		wantWebhook(t, db, shop().URL, third)
@@ -138,18 +139,10 @@ func TestRotateSecret(t *testing.T) {
 		}
 	})
 
-	t.Run("a secret may come back", func(t *testing.T) {
-		t.Parallel()
-		db := told(t)
-		rotate(t, db, second, 0)
-		rotate(t, db, secret, time.Hour)
-		wantWebhook(t, db, shop().URL, secret, second)
-	})
-
 	t.Run("a clock that was set back ends nothing before it began", func(t *testing.T) {
 		t.Parallel()
 		db := told(t)
-		passForSecrets(t, db, "-1 hour")
+		pass(t, db, "-1 hour")
 		rotate(t, db, second, 0)
 		if first := secretsOf(t, db)[1]; !first.EndsAt.Equal(first.CreatedAt) {
 			t.Errorf("the first lived from %v to %v", first.CreatedAt, first.EndsAt)
@@ -214,7 +207,7 @@ func TestListSecrets(t *testing.T) {
 	if shown := fmt.Sprintf("%+v", all); strings.Contains(shown, "whsec_") {
 		t.Errorf("a secret is shown: %s", shown)
 	}
-	passForSecrets(t, db, "1 hour")
+	pass(t, db, "1 hour")
 	if secretsOf(t, db)[1].Valid {
 		t.Error("the first is valid after its end")
 	}
@@ -231,4 +224,45 @@ func TestNewWebhookSecret(t *testing.T) {
 		}
 		seen[s] = true
 	}
+}
+
+// TestEndpoints: who asks at the same moment is told of its own merchant, and a
+// secret that was replaced counts until its end.
+func TestEndpoints(t *testing.T) {
+	t.Parallel()
+	db := told(t)
+	register(t, db, merchants.Merchant{ID: "globex"}, merchants.Webhook{URL: "https://globex.example/hook", Secret: "whsec_Z2xvYmV4"})
+	register(t, db, merchants.Merchant{ID: "silent"}, merchants.Webhook{})
+	endpoints := merchants.NewEndpoints(db, 0)
+	same := func(secrets int) {
+		t.Helper()
+		var all sync.WaitGroup
+		for range 16 {
+			for merchant, signing := range map[string]int{"acme": secrets, "globex": 1} {
+				all.Go(func() {
+					want, err := merchants.ReadWebhook(t.Context(), db, merchant)
+					if err != nil || len(want.Secrets) != signing || want.URL == "" {
+						t.Errorf("%s alone: %d secrets, want %d, %v", merchant, len(want.Secrets), signing, err)
+					}
+					got, err := endpoints.Read(t.Context(), merchant)
+					if diff := cmp.Diff(want, got); err != nil || diff != "" {
+						t.Errorf("%s: %v (-want +got):\n%s", merchant, err, diff)
+					}
+				})
+			}
+			for _, merchant := range []string{"silent", "nobody"} {
+				all.Go(func() {
+					if e, err := endpoints.Read(t.Context(), merchant); !errors.Is(err, merchants.ErrNoWebhook) {
+						t.Errorf("%s: %+v, %v", merchant, e, err)
+					}
+				})
+			}
+		}
+		all.Wait()
+	}
+	same(1)
+	rotate(t, db, merchants.NewWebhookSecret(), time.Hour)
+	same(2)
+	pass(t, db, "2 hours")
+	same(1)
 }
