@@ -71,17 +71,13 @@ func TestCancel_againstCapture_oneWins(t *testing.T) {
 	}
 
 	// When some are canceled before a worker runs,
-	for _, p := range d.Workers {
-		stop(t, p)
-	}
+	stop(t, d.Workers...)
 	var all sync.WaitGroup
 	for i := range early {
 		all.Go(func() { race(i, 0) })
 	}
 	await.Row(t, d.tables, `select count(*) = $1 from ledger_events where type = 'charge.cancel_requested.v1'`, early)
-	for _, p := range d.Workers {
-		restart(t, p)
-	}
+	restart(t, d.Workers...)
 	all.Wait()
 	// and the others after so many events,
 	turns := make(chan int, n)

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	common "go.opentelemetry.io/proto/otlp/common/v1"
 	otlp "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/proto"
@@ -63,7 +64,7 @@ func (c *traceCollector) settings() map[string]string {
 }
 
 func (c *traceCollector) take(r *http.Request) error {
-	var body io.Reader = r.Body
+	body := io.Reader(r.Body)
 	if r.Header.Get("Content-Encoding") == "gzip" {
 		unzipped, err := gzip.NewReader(body)
 		if err != nil {
@@ -83,36 +84,31 @@ func (c *traceCollector) take(r *http.Request) error {
 	defer c.mu.Unlock()
 	c.text.WriteString(prototext.Format(&request))
 	for _, program := range request.GetResourceSpans() {
-		service := ""
-		for _, a := range program.GetResource().GetAttributes() {
-			if a.GetKey() == "service.name" {
-				service = a.GetValue().GetStringValue()
-			}
-		}
+		service := strings.Trim(attributesOf(program.GetResource().GetAttributes())["service.name"], `"`)
 		for _, scope := range program.GetScopeSpans() {
 			for _, s := range scope.GetSpans() {
-				c.spans = append(c.spans, read(service, s))
+				c.spans = append(c.spans, span{
+					service:    service,
+					trace:      hex.EncodeToString(s.GetTraceId()),
+					id:         hex.EncodeToString(s.GetSpanId()),
+					parent:     hex.EncodeToString(s.GetParentSpanId()),
+					name:       s.GetName(),
+					kind:       s.GetKind(),
+					failed:     s.GetStatus().GetCode() == otlp.Status_STATUS_CODE_ERROR,
+					attributes: attributesOf(s.GetAttributes()),
+				})
 			}
 		}
 	}
 	return nil
 }
 
-func read(service string, s *otlp.Span) span {
+func attributesOf(list []*common.KeyValue) map[string]string {
 	attributes := map[string]string{}
-	for _, a := range s.GetAttributes() {
+	for _, a := range list {
 		attributes[a.GetKey()] = strings.TrimPrefix(prototext.MarshalOptions{}.Format(a.GetValue()), "string_value:")
 	}
-	return span{
-		service:    service,
-		trace:      hex.EncodeToString(s.GetTraceId()),
-		id:         hex.EncodeToString(s.GetSpanId()),
-		parent:     hex.EncodeToString(s.GetParentSpanId()),
-		name:       s.GetName(),
-		kind:       s.GetKind(),
-		failed:     s.GetStatus().GetCode() == otlp.Status_STATUS_CODE_ERROR,
-		attributes: attributes,
-	}
+	return attributes
 }
 
 // of are the spans of a trace that have come so far.

@@ -180,23 +180,24 @@ func (d *deployment) run(t *testing.T, args ...string) ([]byte, error) {
 	return d.Run(ctx, args...)
 }
 
-func kill(t *testing.T, p *fleet.Process) {
+func kill(t *testing.T, programs ...*fleet.Process) {
 	t.Helper()
-	if err := p.Kill(); err != nil {
-		t.Fatal(err)
+	for _, p := range programs {
+		if err := p.Kill(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
-// restart starts a program after a kill or a stop.
-func restart(t *testing.T, p *fleet.Process) {
+// restart starts programs after a kill, or stops them first.
+func restart(t *testing.T, programs ...*fleet.Process) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
-	if err := p.Restart(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.WaitReady(ctx); err != nil {
-		t.Fatal(err)
+	for _, p := range programs {
+		if err := errors.Join(p.Restart(ctx), p.WaitReady(ctx)); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -210,16 +211,18 @@ const (
 // stop sends SIGTERM and requires exit code 0. On a busy machine a program may take
 // longer than stopTime, unless its own log shows that it has used up its own bound,
 // at which it abandons unfinished work.
-func stop(t *testing.T, p *fleet.Process) {
+func stop(t *testing.T, programs ...*fleet.Process) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), await.Stall)
 	defer cancel()
-	begun := time.Now()
-	if err := p.Stop(ctx); err != nil {
-		t.Error(err)
-	}
-	if time.Since(begun) > stopTime && strings.Contains(p.Tail(), abandonsWork) {
-		t.Errorf("%s did not drain within %s of SIGTERM", p.Name(), stopTime)
+	for _, p := range programs {
+		begun := time.Now()
+		if err := p.Stop(ctx); err != nil {
+			t.Error(err)
+		}
+		if time.Since(begun) > stopTime && strings.Contains(p.Tail(), abandonsWork) {
+			t.Errorf("%s did not drain within %s of SIGTERM", p.Name(), stopTime)
+		}
 	}
 }
 

@@ -82,21 +82,14 @@ func copyOfTree(t *testing.T) string {
 // TestAddAStep_pageShowsTheDiff: every line that the page shows as a part of the diff is in it.
 func TestAddAStep_pageShowsTheDiff(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile(howToPage)
-	if err != nil {
-		t.Fatal(err)
-	}
-	diff, err := os.ReadFile(howToDiff)
-	if err != nil {
-		t.Fatal(err)
-	}
-	blocks := strings.Split(string(page), "```diff\n")[1:]
+	page, diff := readFile(t, howToPage), readFile(t, howToDiff)
+	blocks := strings.Split(page, "```diff\n")[1:]
 	if len(blocks) == 0 {
 		t.Fatal("the page shows no part of the diff")
 	}
 	for _, block := range blocks {
 		part, _, _ := strings.Cut(block, "```")
-		if !strings.Contains(string(diff), part) {
+		if !strings.Contains(diff, part) {
 			t.Errorf("this part is not in the diff:\n%s", part)
 		}
 	}

@@ -4,11 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"os"
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -32,23 +30,20 @@ func TestManual_examples_areAnsweredAsShown(t *testing.T) {
 	}
 	for _, e := range examples {
 		r := readCurl(t, e.command, variables)
-		deadline := time.Now().Add(await.Stall)
-		for {
-			got := d.do(t, r)
-			if err := d.client.note(r.key, got); err != nil {
-				t.Error(err)
-			}
-			diff := compare(t, e.answer, got)
-			if diff == "" {
-				if location := got.Header.Get("Location"); variables["$CHARGE"] == "" {
-					variables["$CHARGE"] = location
-				}
-				break
-			}
-			if r.method != http.MethodGet || time.Now().After(deadline) {
-				t.Fatalf("%s\nis answered (-manual +api):\n%s", e.command, diff)
-			}
-			pause(t.Context(), 50*time.Millisecond)
+		var got answer
+		diff := ""
+		if !await.Within(await.Stall, func() bool {
+			got = d.do(t, r)
+			diff = compare(t, e.answer, got)
+			return diff == "" || r.method != http.MethodGet
+		}) || diff != "" {
+			t.Fatalf("%s\nis answered (-manual +api):\n%s", e.command, diff)
+		}
+		if err := d.client.note(r.key, got); err != nil {
+			t.Error(err)
+		}
+		if variables["$CHARGE"] == "" {
+			variables["$CHARGE"] = got.Header.Get("Location")
 		}
 	}
 }
@@ -56,15 +51,12 @@ func TestManual_examples_areAnsweredAsShown(t *testing.T) {
 // readExamples reads every command of the manual with the answer below it.
 func readExamples(t *testing.T) (all []example) {
 	t.Helper()
-	page, err := os.ReadFile("../docs/http.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	blocks := regexp.MustCompile("(?s)```sh\n(curl .*?)```\n\n```http\n(.*?)```").FindAllStringSubmatch(string(page), -1)
+	page := readFile(t, "../docs/http.md")
+	blocks := regexp.MustCompile("(?s)```sh\n(curl .*?)```\n\n```http\n(.*?)```").FindAllStringSubmatch(page, -1)
 	for _, block := range blocks {
 		all = append(all, example{block[1], block[2]})
 	}
-	if commands := strings.Count(string(page), "```sh\ncurl "); commands != len(all) {
+	if commands := strings.Count(page, "```sh\ncurl "); commands != len(all) {
 		t.Errorf("%d commands, %d with an answer below", commands, len(all))
 	}
 	return all

@@ -28,17 +28,15 @@ import (
 type mutant struct {
 	name  string // the bug, as a reviewer would say it
 	edits []edit
-	hunter
+	hunt  hunter
 }
 
 // edit is one change of one file. What it replaces must be there exactly once.
 type edit struct{ file, old, new string }
 
-// hunter looks for a mutant. hunt returns how it was caught: the point or test, and
+// hunter looks for a mutant. It returns how it was caught: the point or test, and
 // the invariant. It returns "" for one that was not caught.
-type hunter struct {
-	hunt func(t *testing.T, overlay string) string
-}
+type hunter func(t *testing.T, overlay string) string
 
 var (
 	mutantsWhat = flag.String("mutants", "", "mutants to hunt: all, or a number of them; none where empty")
@@ -92,19 +90,16 @@ func overlay(t *testing.T, edits []edit) string {
 	changed := map[string]string{}
 	for _, e := range edits {
 		path := filepath.Join(root, filepath.FromSlash(e.file))
-		source := path
-		if before, again := changed[path]; again {
-			source = before
+		source, again := changed[path]
+		if !again {
+			source = path
 		}
-		text, err := os.ReadFile(source)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if n := strings.Count(string(text), e.old); n != 1 {
+		text := readFile(t, source)
+		if n := strings.Count(text, e.old); n != 1 {
 			t.Fatalf("%s holds %d times, not once, what the mutant replaces:\n%s", e.file, n, e.old)
 		}
 		target := filepath.Join(dir, strings.ReplaceAll(e.file, "/", "_"))
-		if err := os.WriteFile(target, []byte(strings.Replace(string(text), e.old, e.new, 1)), 0o600); err != nil {
+		if err := os.WriteFile(target, []byte(strings.Replace(text, e.old, e.new, 1)), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		changed[path] = target
@@ -123,7 +118,7 @@ func overlay(t *testing.T, edits []edit) string {
 // byTest hunts with a test of a package, "TestX" or "TestX/a part of it": under
 // the mutant it must fail, itself, and say why.
 func byTest(pkg, test, says string) hunter {
-	return hunter{hunt: func(t *testing.T, overlay string) string {
+	return func(t *testing.T, overlay string) string {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), buildTimeout)
 		defer cancel()
@@ -144,14 +139,14 @@ func byTest(pkg, test, says string) hunter {
 			return ""
 		}
 		return fmt.Sprintf("%s %s: %s", pkg, test, says)
-	}}
+	}
 }
 
 // byWalk hunts with a run of the crash walk, at the address that replays it, or
 // with several by -walk-times. The promise that is named must be violated there, in
 // every one of them, or already with nothing armed.
 func byWalk(address, promise string) hunter {
-	return hunter{hunt: func(t *testing.T, overlay string) string {
+	return func(t *testing.T, overlay string) string {
 		t.Helper()
 		_, rest, _ := strings.Cut(address, "/")
 		program, _, _ := strings.Cut(rest, "/")
@@ -169,7 +164,7 @@ func byWalk(address, promise string) hunter {
 			return ""
 		}
 		return fmt.Sprintf("%s, %d of %d times: %s", address, caught, len(runs), by)
-	}}
+	}
 }
 
 // mutated are the programs, with the bug in the api or the worker.
@@ -207,11 +202,7 @@ func TestMutants_canBePlanted(t *testing.T) {
 // TestMutants_tableInProof_isComplete holds docs/proof.md against the list.
 func TestMutants_tableInProof_isComplete(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../docs/proof.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, section, _ := strings.Cut(string(text), "\n## Mutants\n")
+	_, section, _ := strings.Cut(readFile(t, "../docs/proof.md"), "\n## Mutants\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	listed := []string{}
 	for line := range strings.Lines(section) {

@@ -39,12 +39,13 @@ func TestInbox_deadLetters_areRetriedOrDiscarded(t *testing.T) {
 	d := deploy(t, setup{apis: 1, workers: 1, oneMerchant: true, workerEnv: map[string]string{"GIVE_UP_AFTER": "300ms"}})
 	d.injectFaults(t, traffic.Faults{DropBefore: 1})
 	key := "key-" + unique()
-	retried := d.sendUnder(t, key)
+	retried := acceptedCharge(t, d.insist(t, request{key: key, body: newOrder(visa).body(t)}))
 	discarded := d.send(t, newOrder(visa))
 	dead := d.awaitDeadLetters(t, retried.ID, discarded.ID)
 	mustFindAudit(t, d, "no message is stuck")
 
-	one := d.payonce(t, "inbox", "show", strconv.FormatInt(dead[retried.ID].ID, 10))
+	number := strconv.FormatInt(dead[retried.ID].ID, 10)
+	one := d.payonce(t, "inbox", "show", number)
 	for _, want := range []string{"dead", retried.ID, "waiting", `"charge_id"`} {
 		if !strings.Contains(string(one), want) {
 			t.Errorf("show does not show %q:\n%s", want, one)
@@ -52,7 +53,6 @@ func TestInbox_deadLetters_areRetriedOrDiscarded(t *testing.T) {
 	}
 	d.clearFaults(t)
 
-	number := strconv.FormatInt(dead[retried.ID].ID, 10)
 	d.payonce(t, "inbox", "retry", number)
 	d.mustEnd(t, retried.ID, "succeeded")
 	if out, err := d.run(t, "inbox", "retry", number); exitCode(err) != 1 {
@@ -64,16 +64,13 @@ func TestInbox_deadLetters_areRetriedOrDiscarded(t *testing.T) {
 	}
 	d.mustEnd(t, discarded.ID, "canceled")
 	decision := request{path: fmt.Sprintf("/v1/inbox/%d/discard", dead[discarded.ID].ID)}
-	got, err := d.client.do(t.Context(), decision)
+	got := d.do(t, decision)
 	var message deadLetter
-	if err != nil || got.Status != http.StatusOK || json.Unmarshal(got.Body, &message) != nil ||
+	if got.Status != http.StatusOK || json.Unmarshal(got.Body, &message) != nil ||
 		message.Status != "discarded" || !strings.HasPrefix(message.DecidedBy, "api:sk_test_") {
-		t.Errorf("discarded: %v, %d %s", err, got.Status, got.Body)
+		t.Errorf("discarded: %d %s", got.Status, got.Body)
 	}
-	if got, err = d.client.do(t.Context(), decision); err != nil {
-		t.Fatal(err)
-	}
-	mustBeProblem(t, got, http.StatusConflict, "conflict")
+	mustBeProblem(t, d.do(t, decision), http.StatusConflict, "conflict")
 	d.drain(t)
 	if left := d.deadLetters(t); len(left) != 0 {
 		t.Errorf("dead letters are left: %v", left)
@@ -82,30 +79,21 @@ func TestInbox_deadLetters_areRetriedOrDiscarded(t *testing.T) {
 		t.Errorf("a quiet audit prints %q", out)
 	}
 
-	d.mustShow(t, retried.ID, "key", "event", "outbox", "inbox", "webhook", "provider")
-	d.mustShow(t, key, "key", "event", "outbox", "inbox", "webhook", "provider")
+	for _, name := range []string{retried.ID, key} {
+		d.mustShow(t, name, "key", "event", "outbox", "inbox", "webhook", "provider")
+	}
 	d.mustShow(t, discarded.ID, "key", "event", "outbox", "inbox", "webhook")
 	if out, err := d.run(t, "timeline", "ch_of_nobody"); exitCode(err) != 1 {
 		t.Errorf("a timeline of nothing: %v, %s", err, out)
 	}
 }
 
-// sendUnder sends a charge under a key, until it is accepted.
-func (d *deployment) sendUnder(t *testing.T, key string) charge {
-	t.Helper()
-	got := d.insist(t, request{key: key, body: newOrder(visa).body(t)})
-	return acceptedCharge(t, got)
-}
-
 // awaitDeadLetters waits until each of these charges has a dead letter, and checks
 // that the API and the tool list the same ones.
 func (d *deployment) awaitDeadLetters(t *testing.T, charges ...string) map[string]deadLetter {
 	t.Helper()
-	var listed map[string]deadLetter
-	await.True(t, "both charges have a dead letter", func() bool {
-		listed = d.deadLetters(t)
-		return len(listed) == len(charges)
-	})
+	await.Row(t, d.tables, `select count(*) = $1 from inbox where status = 'dead'`, len(charges))
+	listed := d.deadLetters(t)
 	for _, id := range charges {
 		if m := listed[id]; m.Receiver != "fulfillment" || m.Type != "charge.requested.v1" || m.Status != "dead" || m.LastError == "" {
 			t.Errorf("the dead letter is %+v", m)
@@ -121,11 +109,7 @@ func (d *deployment) awaitDeadLetters(t *testing.T, charges ...string) map[strin
 // deadLetters lists the dead letters by the API.
 func (d *deployment) deadLetters(t *testing.T) map[string]deadLetter {
 	t.Helper()
-	got, err := d.client.do(t.Context(), request{method: http.MethodGet, path: "/v1/inbox?status=dead"})
-	if err != nil || got.Status != http.StatusOK {
-		t.Fatalf("answered %d %s, %v", got.Status, got.Body, err)
-	}
-	return byCharge(t, got.Body)
+	return byCharge(t, d.do(t, request{method: http.MethodGet, path: "/v1/inbox?status=dead"}).Body)
 }
 
 func byCharge(t *testing.T, list []byte) map[string]deadLetter {

@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"net/http"
 	"testing"
 	"time"
 
@@ -69,21 +70,12 @@ func balanced(t *testing.T, d *deployment, id string) {
 	if diff := cmp.Diff(want, openBalances(t, d, id)); diff != "" {
 		t.Errorf("balances of %s (-want +got):\n%s", id, diff)
 	}
-	var page struct {
-		Data []struct {
-			Account  string `json:"account"`
-			Currency string `json:"currency"`
-			Debits   int64  `json:"debits"`
-			Credits  int64  `json:"credits"`
-			Balance  int64  `json:"balance"`
-		} `json:"data"`
-	}
-	d.get(t, "/v1/balances", &page)
-	if len(page.Data) == 0 {
+	balances := balancesOf(t, d.do(t, request{method: http.MethodGet, path: "/v1/balances"}))
+	if len(balances) == 0 {
 		t.Error("there are no balances")
 	}
 	sums := map[string]int64{}
-	for _, b := range page.Data {
+	for _, b := range balances {
 		if b.Balance != b.Debits-b.Credits {
 			t.Errorf("balance %+v is not debits less credits", b)
 		}

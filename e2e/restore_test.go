@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os/exec"
@@ -45,15 +46,12 @@ func TestRestore_intoAnotherServer_losesNothing(t *testing.T) {
 }
 
 // transactions is the next transaction id of a server.
-func (s *server) transactions(t *testing.T) int64 {
+func (s *server) transactions(t *testing.T) (next int64) {
 	t.Helper()
-	conn, err := pgx.Connect(t.Context(), s.at.String())
+	err := s.connected(t.Context(), func(conn *pgx.Conn) error {
+		return conn.QueryRow(t.Context(), `select pg_snapshot_xmax(pg_current_snapshot())::text::bigint`).Scan(&next)
+	})
 	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close(t.Context()) }()
-	var next int64
-	if err := conn.QueryRow(t.Context(), `select pg_snapshot_xmax(pg_current_snapshot())::text::bigint`).Scan(&next); err != nil {
 		t.Fatal(err)
 	}
 	return next
@@ -74,16 +72,13 @@ func restoreInto(t *testing.T, target *server, behind bool) {
 	moved := target.database(t, "restored")
 	d := deploy(t, setup{apis: 1, workers: 1})
 	d.process(t, newOrder(visa))
-	given := d.refund(t, d.paid(t).ID, 400)
-	d.awaitRefund(t, given)
+	d.awaitRefund(t, d.refund(t, d.paid(t).ID, 400))
 	d.injectFaults(t, traffic.Faults{DropBefore: 1})
 	var charges []charge
 	for range 3 {
 		charges = append(charges, d.send(t, newOrder(visa)))
 	}
-	for _, p := range []*fleet.Process{d.Workers[0], d.APIs[0]} {
-		kill(t, p)
-	}
+	kill(t, d.services()...)
 	d.clearFaults(t)
 
 	d.moveTo(t, moved)
@@ -101,15 +96,8 @@ func restoreInto(t *testing.T, target *server, behind bool) {
 		}
 		Repaired struct{ Events, Messages, Received int64 }
 	}
-	const received = `
-select i.message_id
-  from inbox i
-  join ledger_events e
-    on e.event_id::text = i.message_id
- where e.stream_id = $1`
-	if early := rows[string](t, d, received, since.ID); len(early) > 0 {
-		t.Errorf("%v were received before the repair", early)
-	}
+	// Nothing of it is received before the repair.
+	mustRead(t, d, 0, `select count(*) from inbox i join ledger_events e on e.event_id::text = i.message_id where e.stream_id = $1`, since.ID)
 	if err := json.Unmarshal(d.payonce(t, "outbox", "repair", "--json"), &report); err != nil || report.Before.Own || (report.Before.Newest < report.Before.Next) == behind {
 		t.Fatalf("%v: %+v", err, report)
 	}
@@ -138,16 +126,14 @@ func (d *deployment) moveTo(t *testing.T, moved string) {
 	d.useDatabase(t, moved)
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
-	var err error
-	if d.APIs[0], err = d.Start(ctx, "api-restored", d.API, d.APIEnv()); err != nil {
+	var apiErr, workerErr error
+	d.APIs[0], apiErr = d.Start(ctx, "api-restored", d.API, d.APIEnv())
+	d.Workers[0], workerErr = fleet.Start(ctx, fleet.Program{Name: "worker-restored", Path: d.Worker, Env: d.workerSettings(0), Log: d.Log})
+	if err := errors.Join(apiErr, workerErr); err != nil {
 		t.Fatal(err)
 	}
 	d.client.apis = []string{d.APIs[0].URL()}
-	worker, err := fleet.Start(ctx, fleet.Program{Name: "worker-restored", Path: d.Worker, Env: d.workerSettings(0), Log: d.Log})
-	if err != nil {
-		t.Fatal(err)
-	}
-	d.Workers[0] = worker
+	worker := d.Workers[0]
 	await.Progress(t, "the worker logs what is wrong", func() (string, bool) {
 		return worker.Tail(), strings.Contains(worker.Tail(), "payonce outbox repair")
 	})
@@ -189,10 +175,8 @@ func tool(t *testing.T, name string, args ...string) []byte {
 // needTools skips where a dump cannot be made.
 func needTools(t *testing.T) {
 	t.Helper()
-	for _, tool := range []string{"pg_dump", "pg_restore"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("not run: there is no %s", tool)
-		}
+	if _, err := exec.LookPath("pg_dump"); err != nil {
+		t.Skip("not run: there is no pg_dump")
 	}
 }
 
@@ -216,9 +200,7 @@ func TestRestore_ofAnOlderDump_capturesNothingTwice(t *testing.T) {
 	given := d.refund(t, before.ID, 400)
 	d.awaitRefund(t, given)
 	lost := d.process(t, newOrder(visa))
-	for _, p := range []*fleet.Process{d.Workers[0], d.APIs[0]} {
-		kill(t, p)
-	}
+	kill(t, d.services()...)
 
 	loadDump(t, moved, file)
 	d.useDatabase(t, moved)
@@ -233,13 +215,9 @@ func TestRestore_ofAnOlderDump_capturesNothingTwice(t *testing.T) {
 	d.startServices(t)
 	d.mustEnd(t, open.ID, "succeeded")
 	d.paid(t)
-	taken := map[string]int{}
-	for _, c := range d.records(t).Captures {
-		taken[c.Reference]++
-	}
 	for _, id := range []string{before.ID, open.ID, lost.ID} {
-		if taken[id] != 1 {
-			t.Errorf("%s was captured %d times", id, taken[id])
+		if n := d.recordsOf(t, id).captures; n != 1 {
+			t.Errorf("%s was captured %d times", id, n)
 		}
 	}
 	out, err = d.run(t, "audit", "--quiet")

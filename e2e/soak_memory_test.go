@@ -1,12 +1,12 @@
 package e2e_test
 
 import (
-	"bytes"
 	"context"
+	"fmt"
 	"net/http"
-	"os"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -40,14 +40,16 @@ func soakMemory(t *testing.T) {
 	for i := range 2 {
 		clients.Go(func() { d.replays(ctx, t, f.requests[i:], &answered) })
 	}
-	var worker, api halves
+	held := map[*fleet.Process]*[2]int64{d.Workers[0]: {}, d.APIs[0]: {}} // at most, in each half
 	// A program that was just started is not yet as large as its work makes it.
 	chunk := max(n/100, 400)
 	for sent := 0; sent < n+n/10; sent += chunk {
 		d.repeats(t, chunk)
 		if sent >= n/10 {
-			worker.note(t, d.Workers[0], 2*(sent-n/10) >= n)
-			api.note(t, d.APIs[0], 2*(sent-n/10) >= n)
+			half := min(1, 2*(sent-n/10)/n)
+			for p, most := range held {
+				most[half] = max(most[half], resident(t, p.PID()))
+			}
 		}
 	}
 	cancel()
@@ -55,10 +57,14 @@ func soakMemory(t *testing.T) {
 	if answered.Load() == 0 {
 		t.Error("the api answered nothing: this showed nothing about it")
 	}
-	worker.judge(t, d.Workers[0].Name())
-	api.judge(t, d.APIs[0].Name())
-	t.Logf("%d messages after %d that were not measured, %d of them received again; %d requests answered; the most that was held in the first and the second half, in KiB: worker %d and %d, api %d and %d",
-		n, n/10, row[int64](t, d, `select coalesce(sum(duplicates), 0)::bigint from inbox`), answered.Load(), worker.first, worker.second, api.first, api.second)
+	for p, most := range held {
+		if most[0] == 0 || most[1] == 0 || most[1] > most[0]+memorySlack {
+			t.Errorf("%s held %d KiB in the first half and %d in the second, with a slack of %d", p.Name(), most[0], most[1], memorySlack)
+		}
+		t.Logf("%s held %d KiB at most in the first half and %d in the second", p.Name(), most[0], most[1])
+	}
+	t.Logf("%d messages after %d that were not measured, %d of them received again; %d requests answered",
+		n, n/10, row[int64](t, d, `select coalesce(sum(duplicates), 0)::bigint from inbox`), answered.Load())
 }
 
 // replays sends charges again that were accepted, and reads them.
@@ -112,45 +118,13 @@ select k.topic,
 	d.exec(t, `delete from outbox where metadata ? 'repeated'`)
 }
 
-// halves are the most that a program held, in KiB, in each half of its work.
-type halves struct{ first, second int64 }
-
-func (h *halves) note(t *testing.T, p *fleet.Process, second bool) {
-	t.Helper()
-	held := resident(t, p.PID())
-	if second {
-		h.second = max(h.second, held)
-	} else {
-		h.first = max(h.first, held)
-	}
-}
-
-func (h *halves) judge(t *testing.T, name string) {
-	t.Helper()
-	if h.first == 0 || h.second == 0 {
-		t.Errorf("%s was not measured in both halves: %d and %d KiB", name, h.first, h.second)
-	}
-	if h.second > h.first+memorySlack {
-		t.Errorf("%s held %d KiB in the first half and %d in the second, with a slack of %d", name, h.first, h.second, memorySlack)
-	}
-}
-
 // resident is how much memory a process holds, in KiB.
-func resident(t *testing.T, pid int) int64 {
+func resident(t *testing.T, pid int) (kib int64) {
 	t.Helper()
-	status, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
-	if err != nil {
-		t.Fatal(err)
+	status := readFile(t, "/proc/"+strconv.Itoa(pid)+"/status")
+	_, value, _ := strings.Cut(status, "\nVmRSS:")
+	if _, err := fmt.Sscan(value, &kib); err != nil {
+		t.Fatalf("process %d does not say what it holds: %v\n%s", pid, err, status)
 	}
-	for line := range bytes.Lines(status) {
-		if value, found := bytes.CutPrefix(line, []byte("VmRSS:")); found {
-			kib, err := strconv.ParseInt(string(bytes.Fields(value)[0]), 10, 64)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return kib
-		}
-	}
-	t.Fatalf("process %d does not say what it holds:\n%s", pid, status)
-	return 0
+	return kib
 }

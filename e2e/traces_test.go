@@ -107,7 +107,7 @@ func chargeIsOneTrace(t *testing.T, d *deployment, c *traceCollector) {
 		})
 	})
 	d.drain(t)
-	d.stopAll(t)
+	restart(t, d.services()...) // which lets go of the last spans
 	d.tracesAreDiscreet(t, c, key, order.OrderID, private, order.PaymentMethod)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -122,15 +122,6 @@ func chargeIsOneTrace(t *testing.T, d *deployment, c *traceCollector) {
 	logged, err := os.ReadFile(filepath.Join(d.Log, "api-1.log"))
 	if err != nil || !strings.Contains(string(logged), `"trace_id":"`+from.trace+`"`) {
 		t.Errorf("no line of the api names the trace, %v", err)
-	}
-}
-
-// stopAll stops the services, which lets go of the last spans.
-func (d *deployment) stopAll(t *testing.T) {
-	t.Helper()
-	for _, p := range d.services() {
-		stop(t, p)
-		restart(t, p)
 	}
 }
 
