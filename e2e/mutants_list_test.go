@@ -6,9 +6,9 @@ func mutants() []mutant {
 		{
 			"the key is stored after the charge, in a commit of its own",
 			[]edit{{
-				"idempotency/idempotency.go", "		err = r.DB.Commit(ctx, r.claimed(b, key, request, record))\n",
+				"idempotency/receive.go", "		err = r.DB.Commit(ctx, r.claimed(b, key, request, record, waits))\n",
 				`		if err = r.DB.Commit(ctx, b); err == nil {
-			err = r.DB.Commit(ctx, r.claimed(&pgx.Batch{}, key, request, record))
+			err = r.DB.Commit(ctx, r.claimed(&pgx.Batch{}, key, request, record, waits))
 		}
 `,
 			}},
@@ -17,11 +17,11 @@ func mutants() []mutant {
 		{
 			"the message is put into the outbox after the charge, in a commit of its own",
 			[]edit{{
-				"idempotency/idempotency.go", "		err = r.DB.Commit(ctx, r.claimed(b, key, request, record))\n",
+				"idempotency/receive.go", "		err = r.DB.Commit(ctx, r.claimed(b, key, request, record, waits))\n",
 				`		message := &pgx.Batch{}
 		message.QueuedQueries = b.QueuedQueries[b.Len()-1:]
 		b.QueuedQueries = b.QueuedQueries[:b.Len()-1]
-		if err = r.DB.Commit(ctx, r.claimed(b, key, request, record)); err == nil {
+		if err = r.DB.Commit(ctx, r.claimed(b, key, request, record, waits)); err == nil {
 			err = r.DB.Commit(ctx, message)
 		}
 `,
@@ -299,8 +299,8 @@ func mutants() []mutant {
 		},
 		{
 			"reads that share a round trip are all the first tenant's",
-			[]edit{{"idempotency/store.go", "QueueTenant(b, scope)", "QueueTenant(b, keys[0].Scope)"}},
-			byTest("./idempotency", "TestKeyReader", "found false"),
+			[]edit{{"idempotency/store.go", "		for scope, states := range scopes {\n", "		for _, states := range scopes {\n			scope := keys[0].Scope\n"}},
+			byTest("./idempotency", "TestBatchedRead", "found false"),
 		},
 		{
 			"what was known of a key at the door answers another key",

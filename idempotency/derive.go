@@ -3,7 +3,6 @@ package idempotency
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
@@ -121,13 +120,6 @@ func Content(source string, payload []byte) (key string, canonical []byte, err e
 	return "content.v1:" + hex.EncodeToString(sum), canonical, nil
 }
 
-// ContentKey returns the key of Content without the canonical JSON. It merges messages
-// that say the same.
-func ContentKey(source string, payload []byte) (string, error) {
-	key, _, err := Content(source, payload)
-	return key, err
-}
-
 // Extractor derives the key of a message from its headers and its payload.
 // ErrMissing means that it does not apply to this message. Any other error means
 // that it does, and that the message must not be taken: its key is not valid.
@@ -200,8 +192,8 @@ func stablePart(value any) (string, bool) {
 	switch value := value.(type) {
 	case string:
 		return value, true
-	case json.Number: // canonical: an exponent means a fraction, or a number of 40 digits
-		return value.String(), !strings.Contains(value.String(), "e")
+	case number: // an exponent means a fraction, or a number of 40 digits
+		return string(value), !strings.Contains(string(value), "e")
 	default:
 		return "", false
 	}
@@ -211,6 +203,7 @@ func stablePart(value any) (string, bool) {
 // message.
 func FromContent(source string) Extractor {
 	return func(_ map[string]string, payload []byte) (string, error) {
-		return ContentKey(source, payload)
+		key, _, err := Content(source, payload)
+		return key, err
 	}
 }

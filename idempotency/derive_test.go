@@ -153,7 +153,7 @@ func TestWindow(t *testing.T) {
 
 func contentKey(t *testing.T, source, payload string) string {
 	t.Helper()
-	key, err := idempotency.ContentKey(source, []byte(payload))
+	key, _, err := idempotency.Content(source, []byte(payload))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +163,7 @@ func contentKey(t *testing.T, source, payload string) string {
 	return key
 }
 
-func TestContentKey(t *testing.T) {
+func TestContent(t *testing.T) {
 	t.Parallel()
 	const order = `{"order_id":"o-1","amount":100,"note":"A"}`
 

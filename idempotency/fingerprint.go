@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
-	stdjson "encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"math/big"
 	"reflect"
@@ -45,41 +43,45 @@ var ErrNotJSON = errors.New("not one JSON value with one meaning")
 // rounded. An exponent of more than 100 digits is ErrNotJSON: computing with it takes
 // longer than reading it. The form never changes: hashes of it are stored.
 func Canonical(text []byte) ([]byte, error) {
-	var out bytes.Buffer
-	in, to := jsontext.NewDecoder(bytes.NewReader(text)), jsontext.NewEncoder(&out)
-	for first := true; first || in.StackDepth() > 0; first = false {
-		if err := copyToken(to, in); err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrNotJSON, err)
-		}
+	value, err := parse(text)
+	if err != nil {
+		return nil, err
 	}
-	if _, err := in.ReadToken(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%w: more than one value", ErrNotJSON)
+	canonical, err := json.Marshal(value, json.Deterministic(true))
+	if err == nil {
+		// The members have this order already. To bring objects within objects into it
+		// would take the square of their depth.
+		err = (*jsontext.Value)(&canonical).Format(jsontext.ReorderRawObjects(true))
 	}
-	canonical := jsontext.Value(out.Bytes())
-	if err := canonical.Format(jsontext.ReorderRawObjects(true)); err != nil {
+	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNotJSON, err)
 	}
 	return canonical, nil
 }
 
-// copyToken copies one token, a number as its decimal.
-func copyToken(to *jsontext.Encoder, in *jsontext.Decoder) error {
-	if in.PeekKind() == '0' {
-		number, err := in.ReadValue()
-		if err != nil {
-			return err
-		}
-		canonical, err := decimal(string(number))
-		if err != nil {
-			return err
-		}
-		return to.WriteValue(canonical)
+// number is a number as its decimal.
+type number string
+
+// MarshalJSON writes the decimal as it is.
+func (n number) MarshalJSON() ([]byte, error) { return []byte(n), nil }
+
+var exactNumbers = json.WithUnmarshalers(json.UnmarshalFromFunc(func(in *jsontext.Decoder, value *any) error {
+	if in.PeekKind() != '0' {
+		return errors.ErrUnsupported
 	}
-	token, err := in.ReadToken()
-	if err != nil {
-		return err
+	text, err := in.ReadValue()
+	if err == nil {
+		*value, err = decimal(string(text))
 	}
-	return to.WriteToken(token)
+	return err
+}))
+
+// parse reads one value.
+func parse(text []byte) (value any, err error) {
+	if err := json.Unmarshal(text, &value, exactNumbers); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNotJSON, err)
+	}
+	return value, nil
 }
 
 const (
@@ -91,13 +93,13 @@ const (
 
 // decimal writes a number as the shortest digits and an exponent, so that 1, 1.0
 // and 10e-1 are one. Nothing is rounded, and a large exponent costs nothing.
-func decimal(number string) (jsontext.Value, error) {
-	text, negative := strings.CutPrefix(number, "-")
+func decimal(text string) (number, error) {
+	text, negative := strings.CutPrefix(text, "-")
 	digits, exponent, _ := strings.Cut(strings.ToLower(text), "e")
 	whole, fraction, _ := strings.Cut(digits, ".")
 	size := strings.TrimLeft(exponent, "+-0")
 	if len(size) > exponentDigits {
-		return nil, fmt.Errorf("an exponent of %d digits", len(size))
+		return "", fmt.Errorf("an exponent of %d digits", len(size))
 	}
 	power, _ := new(big.Int).SetString("0"+size, 10)
 	if strings.HasPrefix(exponent, "-") {
@@ -106,7 +108,7 @@ func decimal(number string) (jsontext.Value, error) {
 	digits = strings.TrimLeft(whole+fraction, "0")
 	short := strings.TrimRight(digits, "0")
 	if short == "" {
-		return jsontext.Value("0"), nil
+		return "0", nil
 	}
 	power.Add(power, big.NewInt(int64(len(digits)-len(short)-len(fraction))))
 	out := short
@@ -115,14 +117,14 @@ func decimal(number string) (jsontext.Value, error) {
 	} else if power.Sign() != 0 {
 		written := power.String()
 		if len(strings.TrimPrefix(written, "-")) > exponentDigits {
-			return nil, errors.New("an exponent that became too long")
+			return "", errors.New("an exponent that became too long")
 		}
 		out += "e" + written
 	}
 	if negative {
 		out = "-" + out
 	}
-	return jsontext.Value(out), nil
+	return number(out), nil
 }
 
 // canonicalOf returns the canonical JSON of a Go value, as encoding/json has it. It
@@ -154,18 +156,6 @@ func isHidden(t reflect.Type) bool {
 	return !slices.ContainsFunc(reflect.VisibleFields(t), func(field reflect.StructField) bool {
 		return field.IsExported() && !field.Anonymous && field.Tag.Get("json") != "-"
 	})
-}
-
-// parse reads one value; numbers are canonical, as json.Number.
-func parse(text []byte) (value any, err error) {
-	canonical, err := Canonical(text)
-	if err != nil {
-		return nil, err
-	}
-	d := stdjson.NewDecoder(bytes.NewReader(canonical))
-	d.UseNumber()
-	err = d.Decode(&value)
-	return value, err
 }
 
 const (

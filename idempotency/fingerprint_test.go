@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
@@ -26,6 +27,7 @@ func TestCanonical(t *testing.T) {
 		texts      []string
 	}{
 		{"the order of members does not matter", `{"a":1,"b":{"c":2,"d":3}}`, []string{`{"b":{"d":3,"c":2},"a":1}`, `{"a":1,"b":{"c":2,"d":3}}`}},
+		{"it is that of UTF-16", "{\"z\":1,\"\u0080\":2,\"😀\":3,\"\ufb33\":4}", []string{"{\"\ufb33\":4,\"😀\":3,\"z\":1,\"\u0080\":2}"}},
 		{"nor does white space", `{"a":[1,2]}`, []string{" {\n\t\"a\" : [ 1 , 2 ]\r\n} "}},
 		{"nor how a character is written", `{"A":"A/😀<"}`, []string{`{"\u0041":"\u0041\/\ud83d\ude00\u003c"}`, `{"A":"A/😀<"}`}},
 		{"control characters are escaped in one way", `"\n\b\u0000\"\\"`, []string{`"\n\b\u0000\"\\"`, `"\u000A\u0008\u0000\u0022\u005C"`}},
@@ -75,6 +77,27 @@ func TestCanonical(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestCanonical_takesNoLongerForObjectsWithinObjects: a sender chooses how deep its
+// objects are. To bring their members into order must not cost the square of that.
+func TestCanonical_takesNoLongerForObjectsWithinObjects(t *testing.T) {
+	t.Parallel()
+	took := func(before, after string) time.Duration {
+		const depth = 5000
+		text := strings.Repeat("{"+before+`"b":`, depth) + `"` + strings.Repeat("x", 1<<20) + `"` + strings.Repeat(after+"}", depth)
+		start := time.Now()
+		if _, err := idempotency.Canonical([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		return time.Since(start)
+	}
+	for range 5 { // a busy machine may disturb some of them
+		if took("", `,"a":1`) < 6*took(`"a":1,`, "") {
+			return
+		}
+	}
+	t.Error("members out of order take far longer than members in order")
 }
 
 func TestPointers(t *testing.T) {
@@ -310,7 +333,7 @@ func TestOnce_writesInputsAsEncodingJSONDoes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want, err := idempotency.ContentKey("any.v1", text)
+		want, _, err := idempotency.Content("any.v1", text)
 		if err != nil {
 			t.Fatal(err)
 		}

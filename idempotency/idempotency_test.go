@@ -221,6 +221,27 @@ func TestReceive_besideARivalInFlight(t *testing.T) {
 		wantEffects(t, db, 0)
 	})
 
+	t.Run("a request whose work panics leaves its place to others", func(t *testing.T) {
+		t.Parallel()
+		db := open(t, testdb.URL(t), postgres.Options{LockTimeout: time.Millisecond})
+		rivalInFlight(t, db)
+		r := idempotency.Receiver{DB: db, Wait: 20 * time.Millisecond, Waiters: make(chan struct{}, 1)}
+		calls := 0
+		func() {
+			defer func() { _ = recover() }()
+			_, err := r.Receive(t.Context(), theKey(), theRequest(), func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
+				if calls++; calls == 2 {
+					panic("planted")
+				}
+				return effect(ctx, b, now)
+			})
+			t.Errorf("the error is %v, want a panic", err)
+		}()
+		if calls != 2 || len(r.Waiters) != 0 {
+			t.Errorf("after %d calls %d requests wait", calls, len(r.Waiters))
+		}
+	})
+
 	t.Run("a lock that the work waits for is not a rival", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)

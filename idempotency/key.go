@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"regexp"
 	"strings"
 	"time"
 )
@@ -32,6 +33,15 @@ type Key struct {
 	Scope     string // the owner of the key, such as a merchant
 	Operation string // such as the route
 	Value     string
+}
+
+// with returns the key and those with the other values.
+func (k Key) with(values []string) []Key {
+	keys := []Key{k}
+	for _, value := range values {
+		keys = append(keys, Key{Scope: k.Scope, Operation: k.Operation, Value: value})
+	}
+	return keys
 }
 
 // Answer is a finished answer, stored byte for byte.
@@ -106,12 +116,8 @@ func ParseKey(values []string) (string, error) {
 		return "", ErrInvalid
 	}
 	key := strings.Trim(values[0], " \t")
-	if strings.HasPrefix(key, `"`) {
-		unquoted, ok := unquote(key)
-		if !ok {
-			return "", ErrInvalid
-		}
-		key = unquoted
+	if quoted := quotedKey.FindStringSubmatch(key); quoted != nil {
+		key = strings.NewReplacer(`\"`, `"`, `\\`, `\`).Replace(quoted[1])
 	} else if strings.ContainsAny(key, `"\`) {
 		return "", ErrInvalid
 	}
@@ -120,6 +126,9 @@ func ParseKey(values []string) (string, error) {
 	}
 	return key, nil
 }
+
+// quotedKey is a structured-field string without parameters: only \" and \\ are escapes.
+var quotedKey = regexp.MustCompile(`^"((?:[^"\\]|\\["\\])*)"$`)
 
 // Validate returns ErrInvalid unless the key is 1 to MaxLength visible ASCII
 // characters.
@@ -133,29 +142,6 @@ func Validate(key string) error {
 		}
 	}
 	return nil
-}
-
-// unquote reads a structured-field string without parameters: only \" and \\
-// are escapes.
-func unquote(s string) (string, bool) {
-	if len(s) < 2 || !strings.HasSuffix(s, `"`) {
-		return "", false
-	}
-	var out strings.Builder
-	inner := s[1 : len(s)-1]
-	for i := 0; i < len(inner); i++ {
-		switch inner[i] {
-		case '"':
-			return "", false
-		case '\\':
-			i++
-			if i == len(inner) || (inner[i] != '"' && inner[i] != '\\') {
-				return "", false
-			}
-		}
-		out.WriteByte(inner[i])
-	}
-	return out.String(), true
 }
 
 // Hash is the short form of a key for logs: keys themselves are never logged.

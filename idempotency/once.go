@@ -106,7 +106,7 @@ func (o Once[In, Out]) DoAll(ctx context.Context, ins []In) []Result[Out] {
 	if len(keys) == 0 {
 		return results
 	}
-	states, err := readKeys(ctx, o.Receiver.DB, selectKeys, keys)
+	states, err := readKeys(ctx, o.Receiver.DB, selectKeys, keys...)
 	var work errgroup.Group
 	work.SetLimit(8)
 	if o.Concurrency > 0 {
@@ -163,7 +163,7 @@ func (o Once[In, Out]) identify(in In) (key Key, request Request, err error) {
 		request.Canonical = canonical
 	}
 	if o.Key == nil {
-		key.Value, err = ContentKey(o.Operation, canonical)
+		key.Value, _, err = Content(o.Operation, canonical)
 	} else {
 		key.Value, err = o.Key(in)
 	}

@@ -136,15 +136,12 @@ type Querier interface {
 
 // ReadKey reads the state of a key. It writes nothing: a replay costs one index probe.
 func ReadKey(ctx context.Context, q Querier, key Key) (KeyState, error) {
-	states, err := readKeys(ctx, q, selectKeys, []Key{key})
-	if err != nil {
-		return KeyState{}, err
-	}
-	return states[0], nil
+	states, err := readKeys(ctx, q, selectKeys, key)
+	return states[0], err
 }
 
-// readKeys is ReadKey for many keys of one scope.
-func readKeys(ctx context.Context, q Querier, sql string, keys []Key) ([]KeyState, error) {
+// readKeys reads the states of keys of one scope.
+func readKeys(ctx context.Context, q Querier, sql string, keys ...Key) ([]KeyState, error) {
 	states, each := statesOf(keys)
 	args, scan := readStates(&keys[0].Scope, each)
 	rows, err := q.Query(ctx, sql, args...)
@@ -152,9 +149,9 @@ func readKeys(ctx context.Context, q Querier, sql string, keys []Key) ([]KeyStat
 		err = scan(rows)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read idempotency keys: %w", err)
+		err = fmt.Errorf("read idempotency keys: %w", err)
 	}
-	return states, nil
+	return states, err
 }
 
 // statesOf are states of keys that have not been read yet.
@@ -169,10 +166,8 @@ func statesOf(keys []Key) (states []KeyState, each []*KeyState) {
 
 // QueueKeys queues the read of the states of keys (DB.Read). Their scope becomes the
 // merchant that the batch has set before.
-func QueueKeys(b *pgx.Batch, states []*KeyState) { queueStates(b, nil, states) }
-
-func queueStates(b *pgx.Batch, scope *string, states []*KeyState) {
-	args, scan := readStates(scope, states)
+func QueueKeys(b *pgx.Batch, states []*KeyState) {
+	args, scan := readStates(nil, states)
 	b.Queue(selectKeys, args...).Query(scan)
 }
 
@@ -199,16 +194,11 @@ func readStates(scope *string, states []*KeyState) (args []any, scan func(pgx.Ro
 	}
 }
 
-// KeyReader reads keys in batches: those that are asked for at the same time share a
-// round trip (postgres.Reads). A scope is a tenant, and each key is read as the tenant
-// of its scope.
-type KeyReader struct {
-	batched *postgres.Reads[Key, KeyState]
-}
-
-// NewKeyReader makes a KeyReader with so many round trips in flight, at most.
-func NewKeyReader(db *postgres.DB, most int) *KeyReader {
-	return &KeyReader{batched: postgres.NewReads(most, func(ctx context.Context, keys []Key) ([]KeyState, error) {
+// BatchedRead returns a Receiver's Read that reads keys in batches: those that are asked
+// for at the same time share a round trip (postgres.Reads), of which so many are in
+// flight, at most. A scope is a tenant, and each key is read as the tenant of its scope.
+func BatchedRead(db *postgres.DB, most int) func(ctx context.Context, key Key) (KeyState, error) {
+	return postgres.NewReads(most, func(ctx context.Context, keys []Key) ([]KeyState, error) {
 		states, each := statesOf(keys)
 		scopes := map[string][]*KeyState{}
 		for _, s := range each {
@@ -217,19 +207,10 @@ func NewKeyReader(db *postgres.DB, most int) *KeyReader {
 		b := &pgx.Batch{}
 		for scope, states := range scopes {
 			postgres.QueueTenant(b, scope)
-			queueStates(b, &scope, states)
+			QueueKeys(b, states)
 		}
 		return states, db.Read(ctx, b)
-	})}
-}
-
-// Read is ReadKey, batched.
-func (r *KeyReader) Read(ctx context.Context, key Key) (KeyState, error) {
-	state, err := r.batched.Ask(ctx, key)
-	if err != nil {
-		return KeyState{}, fmt.Errorf("read an idempotency key: %w", err)
-	}
-	return state, nil
+	}).Ask
 }
 
 // selectConfirmed is selectKeys in a transaction that writes to the log. Its commit
@@ -250,7 +231,7 @@ var confirmTimeout = 5 * time.Second
 func confirmKey(ctx context.Context, q Querier, key Key) (KeyState, error) {
 	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()
-	states, err := readKeys(ctx, q, selectConfirmed, []Key{key})
+	states, err := readKeys(ctx, q, selectConfirmed, key)
 	if err != nil {
 		return KeyState{}, fmt.Errorf("confirm a key with the standby: %w", unavailable(err))
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/postgres"
@@ -140,60 +140,73 @@ func TestReadKey_writesNothing(t *testing.T) {
 	readKey(t, tx, theKey())
 }
 
-// TestKeyReader: in a shared round trip each key is read as the tenant of its scope.
-func TestKeyReader(t *testing.T) {
+// TestBatchedRead lets ten thousand callers ask while all connections are in use: each
+// key is read as the tenant of its scope, callers that leave do so at once, and a key that
+// the server refuses fails alone.
+func TestBatchedRead(t *testing.T) {
 	t.Parallel()
-	const each = 20
-	scopes := []string{"acme", "globex", "initech"} // the last one has no key
-	db := testdb.Reused(t)
-	for _, scope := range scopes[:2] {
-		for n := range each {
-			answer := theAnswer()
-			answer.Body = []byte(scope + strconv.Itoa(n))
-			key := idempotency.Key{Scope: scope, Operation: theKey().Operation, Value: "k" + strconv.Itoa(n)}
-			if err := claim(t, db, key, answer, inAnHour()); err != nil {
-				t.Fatal(err)
-			}
+	const callers = 10_000
+	owner := testdb.Reused(t)
+	db := open(t, owner.Pool().Config().ConnString(), postgres.Options{Role: postgres.RoleAPI, MaxConns: 2})
+	for _, scope := range []string{"acme", "globex"} {
+		answer := theAnswer()
+		answer.Body = []byte(scope)
+		if err := claim(t, owner, idempotency.Key{Scope: scope, Operation: theKey().Operation, Value: "taken"}, answer, inAnHour()); err != nil {
+			t.Fatal(err)
 		}
 	}
-	keys := idempotency.NewKeyReader(testdb.As(t, db, postgres.RoleAPI), 0)
-	held, err := db.Pool().Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := held.Exec(t.Context(), `lock table idempotency_keys in access exclusive mode`); err != nil {
-		t.Fatal(err)
-	}
-	var all sync.WaitGroup
-	for _, scope := range scopes {
-		for _, operation := range []string{theKey().Operation, "POST /v1/refunds"} {
-			for n := range each {
-				all.Go(func() {
-					key := idempotency.Key{Scope: scope, Operation: operation, Value: "k" + strconv.Itoa(n)}
-					state, err := keys.Read(t.Context(), key)
-					record, found, now := state.Record, state.Found, state.Now
-					taken := scope != "initech" && operation == theKey().Operation
-					if found != taken || now.IsZero() || err != nil {
-						t.Errorf("%v: found %v at %v, %v", key, found, now, err)
-					}
-					if !taken {
-						return
-					}
-					alone, err := idempotency.ReadKey(t.Context(), db, key)
-					if diff := cmp.Diff(alone.Record, record); diff != "" || err != nil {
-						t.Errorf("%v: %v (-alone +together):\n%s", key, err, diff)
-					}
-					if want := scope + strconv.Itoa(n); string(record.Body) != want {
-						t.Errorf("%v: the answer is %s, want %s", key, record.Body, want)
-					}
-				})
-			}
+	release := holdConnections(t, db, 2)
+	leaving, leave := context.WithCancel(t.Context())
+	read := idempotency.BatchedRead(db, 2)
+	var left, stayed sync.WaitGroup
+	for n := range callers {
+		key := idempotency.Key{Scope: []string{"acme", "globex", "initech"}[n%3], Operation: theKey().Operation, Value: []string{"taken", "free"}[n%2]}
+		switch {
+		case n%10 == 0:
+			left.Go(func() {
+				if _, err := read(leaving, key); !errors.Is(err, context.Canceled) {
+					t.Errorf("a caller that leaves gets %v", err)
+				}
+			})
+		case n%1000 == 1:
+			key.Value = "\x00"
+			stayed.Go(func() {
+				if state, err := read(t.Context(), key); err == nil {
+					t.Errorf("a key that the server refuses is read: %+v", state)
+				}
+			})
+		default:
+			stayed.Go(func() {
+				state, err := read(t.Context(), key)
+				taken := key.Scope != "initech" && key.Value == "taken"
+				if err != nil || state.Key != key || state.Found != taken || state.Now.IsZero() || taken && string(state.Record.Body) != key.Scope {
+					t.Errorf("%+v: found %v, %+v, %v", key, state.Found, state, err)
+				}
+			})
 		}
 	}
-	if err := held.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
+	leave()
+	left.Wait()
+	release()
+	stayed.Wait()
+}
+
+// holdConnections takes connections of a pool until they are released.
+func holdConnections(t *testing.T, db *postgres.DB, n int) (release func()) {
+	t.Helper()
+	var held []*pgxpool.Conn
+	for range n {
+		conn, err := db.Pool().Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, conn)
 	}
-	all.Wait()
+	return func() {
+		for _, conn := range held {
+			conn.Release()
+		}
+	}
 }
 
 // TestReceive_usesAKnownStateOfItsKeyAlone: what was looked for along with something else is a Receiver's first

@@ -76,7 +76,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	defer program.Close(db)
 	metrics := meter(log, db)
 	in := &intake.Intake{DB: db, Keys: idempotency.Receiver{
-		Keys: idempotency.NewKeyReader(db, connections/4), Retention: s.IdempotencyRetention,
+		Read: idempotency.BatchedRead(db, connections/4), Retention: s.IdempotencyRetention,
 		Wait: wait, Waiters: make(chan struct{}, waiters), Observer: observeKeys(metrics),
 	}}
 	if url := s.RedisURL.Reveal(); url != "" {

@@ -109,7 +109,7 @@ func newAPI(db *postgres.DB, log io.Writer) *httpapi.Config {
 		Log:      slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	if db != nil {
-		api.Intake.Keys.Keys = idempotency.NewKeyReader(db, 0)
+		api.Intake.Keys.Read = idempotency.BatchedRead(db, 0)
 		c := &clock{}
 		api.Ready = program.NewReadiness(db, func() time.Time { c.pass(time.Second); return c.now() }).Ask
 	}

@@ -1,0 +1,231 @@
+package idempotency
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/internal/postgres"
+)
+
+const (
+	// maxTries bounds the commits of one request. More than one is needed only when a
+	// rival commits between the read and the claim, when the work lost its own
+	// race, when a rival is waited for, or when the outcome of a commit is unknown.
+	maxTries = 16
+
+	// maxFailures bounds the tries that end without an answer of the store.
+	maxFailures = 4
+)
+
+// Receive replays the answer of the key, or commits the work in one batch that begins
+// with the claim of the key. If the request has further keys, the first one that is
+// taken answers, and all are claimed together.
+//
+// Errors: ErrReused, ErrExpired, ErrInFlight, ErrUnavailable, what work returned, and
+// what the store refused of its writes; IsTaken is true of that if work claims keys of
+// its own. After ErrInFlight and ErrUnavailable the same request finds out what
+// happened. After any other error nothing has.
+//
+// If we die here: before the commit nothing is stored and the same request runs from
+// the start; after it the same request is answered from the key.
+// Test: TestReceive_overACutConnection.
+func (r Receiver) Receive(ctx context.Context, key Key, request Request, work Work) (Outcome, error) {
+	cached := r.find(ctx, key, request)
+	if cached.Found {
+		return replay(cached.Record, request)
+	}
+	var (
+		now     time.Time // the same for all tries, so that each writes the same
+		last    error     // of the last try
+		unknown bool      // a commit may still become durable
+		waits   = r.Waiters == nil
+	)
+	for try, failures := 0, 0; try < maxTries && failures < maxFailures; try++ {
+		if err := pause(ctx, try); err != nil {
+			return Outcome{}, unavailable(err)
+		}
+		state, err := r.read(ctx, key, request)
+		request.Known = KeyState{} // it is true for the first try only
+		switch {
+		case errors.Is(err, ErrUnavailable):
+			return Outcome{}, err
+		case err != nil:
+			last, failures = err, failures+1
+			continue
+		case state.Found:
+			outcome, err := replay(state.Record, request)
+			if err == nil && state.Key == key {
+				cached.keep(state.Record)
+			}
+			return outcome, err
+		case IsTaken(last): // and none of the request's keys is: the work claims it
+			return Outcome{}, errorAfter(unknown, last)
+		}
+		now = cmp.Or(now, state.Now)
+		b := &pgx.Batch{}
+		answer, err := work(ctx, b, now)
+		if err != nil {
+			return Outcome{}, errorAfter(unknown, err)
+		}
+		record := r.record(request, answer, now)
+		err = r.DB.Commit(ctx, r.claimed(b, key, request, record, waits))
+		switch result := r.observe(err); {
+		case result == CommitMade:
+			cached.keep(record)
+			return Outcome{Answer: answer, ExpiresAt: record.ExpiresAt}, nil
+		case result == CommitInFlight && (waits || r.Wait == 0):
+			return Outcome{}, ErrInFlight
+		case result == CommitInFlight: // it has taken longer than the pool's lock time-out
+			select {
+			case r.Waiters <- struct{}{}:
+				defer func() { <-r.Waiters }() // once: waits is true from now on
+				waits = true
+			default:
+				return Outcome{}, ErrCrowded
+			}
+		case result == CommitLocked || result == CommitFailed:
+			// If the commit became durable, the key has the answer. If it is still in
+			// flight, the same batch waits for it.
+			outcome := postgres.OutcomeOf(err)
+			if outcome != postgres.Unknown && !outcome.MayPass() {
+				return Outcome{}, errorAfter(unknown, err)
+			}
+			if outcome != postgres.Locked {
+				failures++
+			}
+			unknown = unknown || outcome == postgres.Unknown
+		}
+		last = err
+	}
+	return Outcome{}, unavailable(last)
+}
+
+// find asks the cache, unless the state of the key is known. It drops a record of another
+// request and an expired one: the database answers those.
+func (r Receiver) find(ctx context.Context, key Key, request Request) (cached Cached) {
+	if r.Cache == nil || request.Known.isOf(key) {
+		return cached
+	}
+	cached = r.Cache.Find(ctx, key, request.Fingerprint)
+	if _, err := cached.Record.Replay(request); err != nil {
+		return Cached{Keep: cached.Keep}
+	}
+	return cached
+}
+
+func (c Cached) keep(record Record) {
+	if c.Keep != nil && !record.Expired {
+		c.Keep(record)
+	}
+}
+
+// read returns the state of the first of the request's keys that is taken, or of the
+// last one if all are free. A record that it returns survives a failover.
+func (r Receiver) read(ctx context.Context, key Key, request Request) (state KeyState, err error) {
+	if r.Observer.Reading != nil && (len(request.Also) > 0 || !request.Known.isOf(key)) {
+		defer r.Observer.Reading()()
+	}
+	for _, key := range key.with(request.Also) {
+		switch {
+		case request.Known.isOf(key):
+			state, err = request.Known, nil
+		case r.Read != nil:
+			state, err = r.Read(ctx, key)
+		default:
+			state, err = ReadKey(ctx, r.DB, key)
+		}
+		if err == nil && state.Found && state.replicates {
+			state, err = confirmKey(ctx, r.DB, key)
+		}
+		if err != nil || state.Found {
+			break
+		}
+	}
+	return state, err
+}
+
+// replay answers from a record.
+func replay(record Record, request Request) (Outcome, error) {
+	answer, err := record.Replay(request)
+	return Outcome{Answer: answer, ExpiresAt: record.ExpiresAt, Replayed: true}, err
+}
+
+// claimed returns the batch to commit. The claims come first, so that a taken key
+// refuses the batch before it writes anything else.
+func (r Receiver) claimed(work *pgx.Batch, key Key, request Request, record Record, waits bool) *pgx.Batch {
+	b := &pgx.Batch{}
+	if waits && r.Wait > 0 {
+		Wait(b, r.Wait)
+	}
+	for _, key := range key.with(request.Also) {
+		Claim(b, key, request, record.Answer, record.ExpiresAt)
+	}
+	b.QueuedQueries = append(b.QueuedQueries, work.QueuedQueries...)
+	return b
+}
+
+// record is what is stored for an answer at a time.
+func (r Receiver) record(request Request, answer Answer, now time.Time) Record {
+	retention := r.Retention
+	if retention <= 0 {
+		retention = DefaultRetention
+	}
+	return Record{
+		Answer: answer, Fingerprint: request.Fingerprint, Canonical: request.Canonical,
+		ExpiresAt: now.Add(retention).Truncate(time.Second),
+	}
+}
+
+// observe classifies the error of a commit and reports it.
+func (r Receiver) observe(err error) (result Commit) {
+	switch outcome := postgres.OutcomeOf(err); {
+	case err == nil:
+		result = CommitMade
+	case isInFlight(err):
+		result = CommitInFlight
+	case IsTaken(err):
+		result = CommitTaken
+	case r.Lost != nil && r.Lost(err):
+		result = CommitLost
+	case outcome == postgres.Locked, outcome == postgres.Contended:
+		result = CommitLocked
+	default:
+		result = CommitFailed
+	}
+	if r.Observer.Committed != nil {
+		r.Observer.Committed(result)
+	}
+	return result
+}
+
+// errorAfter marks an error as ErrUnavailable if an earlier commit may still become
+// durable.
+func errorAfter(unknown bool, err error) error {
+	if unknown {
+		return unavailable(err)
+	}
+	return err
+}
+
+func unavailable(err error) error { return fmt.Errorf("%w: %w", ErrUnavailable, err) }
+
+// pause separates rivals: by nothing before the first try, then by up to 20 ms more
+// each time, at most 100 ms.
+func pause(ctx context.Context, try int) error {
+	if try == 0 {
+		return nil
+	}
+	longest := time.Duration(min(try, 5)) * 20 * time.Millisecond
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(rand.N(longest)): //nolint:gosec // jitter
+		return nil
+	}
+}
