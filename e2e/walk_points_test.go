@@ -42,7 +42,8 @@ var onceOnly = []string{
 	"select set_config, due: update inbox, select select from inbox",
 	"select set_config, select txid from ledger_events",
 	"select set_config, select stream_id from ledger_events",
-	"update projections, select set_config, insert charge_list, insert account_balances",
+	"select set_config, select coalesce from ledger_postings",
+	"update projections, insert charge_list, insert account_balances",
 	"select pg_notify",
 	"show",
 }

@@ -3,6 +3,7 @@ package ledger
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -83,6 +84,7 @@ type page struct {
 	streams  []string   // of each event
 	versions []int      // of each event
 	charges  []listedCharge
+	balances json.RawMessage // what the page adds to each account
 }
 
 // listedCharge is a row of charge_list. It depends on the events of the charge alone.
@@ -132,14 +134,43 @@ func readPage(ctx context.Context, db *postgres.DB, after, last checkpoint) (pag
 			p.until.Txid, p.until.Position = e.Txid, e.Position
 			p.until.Highest = max(p.until.Highest, e.Position)
 		}
-		if len(entries) > 0 {
-			p.charges, err = foldCharges(ctx, db, p.streams, p.until)
+		if len(entries) == 0 {
+			return p, nil
 		}
-		if !errors.Is(err, errLongStreams) {
-			return p, err
+		if p.charges, err = foldCharges(ctx, db, p.streams, p.until); errors.Is(err, errLongStreams) {
+			continue
+		} else if err != nil {
+			return page{}, err
 		}
+		sums, err := collectValues[json.RawMessage](db.QueryWith(ctx, groupcommit.IndexScans(), selectSums,
+			p.until.Generation, p.streams, p.versions))
+		if err != nil {
+			return page{}, fmt.Errorf("sum the postings of a page: %w", err)
+		}
+		p.balances = sums[0]
+		return p, nil
 	}
 }
+
+// selectSums returns the rows of account_balances that a page adds. The offset 0 makes the
+// subquery an index probe for each event.
+const selectSums = `
+select coalesce(json_agg(sums), '[]')
+  from (
+       select $1::bigint      as generation,
+              p.merchant_id,
+              leg.account,
+              sum(leg.debits)  as debits,
+              sum(leg.credits) as credits
+         from unnest($2::text[], $3::int[]) as e(stream_id, version)
+        cross join lateral (
+              select merchant_id, debit, credit, amount
+                from ledger_postings
+               where stream_id = e.stream_id
+                 and version = e.version
+              offset 0) p
+        cross join lateral (values (p.debit, p.amount, 0), (p.credit, 0, p.amount)) as leg(account, debits, credits)
+        group by p.merchant_id, leg.account) sums`
 
 var errLongStreams = errors.New("the streams of a page are too long for one commit")
 
@@ -184,24 +215,10 @@ select *
        version = excluded.version,
        view    = excluded.view`
 
-// The offset 0 makes the subquery an index probe for each event.
 const upsertBalances = `
 insert into account_balances as a
-       (generation, merchant_id, account, debits, credits)
-select $1,
-       p.merchant_id,
-       leg.account,
-       sum(leg.debits),
-       sum(leg.credits)
-  from unnest($2::text[], $3::int[]) as e(stream_id, version)
- cross join lateral (
-       select merchant_id, debit, credit, amount
-         from ledger_postings
-        where stream_id = e.stream_id
-          and version = e.version
-       offset 0) p
- cross join lateral (values (p.debit, p.amount, 0), (p.credit, 0, p.amount)) as leg(account, debits, credits)
- group by p.merchant_id, leg.account
+select *
+  from json_populate_recordset(null::account_balances, $1)
     on conflict (generation, merchant_id, account) do update
    set debits  = a.debits + excluded.debits,
        credits = a.credits + excluded.credits`
@@ -209,9 +226,8 @@ select $1,
 // queue queues the rows of a page. They are right only in the commit that moves the
 // checkpoint behind it: the balances grow by what the page adds.
 func (p page) queue(b *pgx.Batch) {
-	groupcommit.QueueIndexScans(b)
 	b.Queue(upsertCharges, p.charges)
-	b.Queue(upsertBalances, p.until.Generation, p.streams, p.versions)
+	b.Queue(upsertBalances, p.balances)
 }
 
 // The commit of a page moves the checkpoint first: of two that have read the same events,
