@@ -1,0 +1,460 @@
+-- What each constraint of the schema refuses: the last statement of a block. The others are
+-- accepted, and go with it. The functions write rows as a careless program would.
+
+create function event(stream text, version int, type text, data jsonb default '{}', merchant text default 'acme', id text default null)
+returns void language sql as $$
+insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
+values (md5(coalesce(id, stream || ' ' || version))::uuid, stream, version, type, 1, merchant, data, '{}', now())
+$$;
+
+create function posting(leg int, debit text, credit text, amount int)
+returns void language sql as $$
+insert into ledger_postings values ('ch_1', 1, leg, 'acme', debit, credit, amount, 'EUR')
+$$;
+
+create function message(id text, metadata jsonb)
+returns void language sql as $$
+insert into outbox (topic, message_id, payload, metadata) values ('t', id, '', metadata)
+$$;
+
+create function received(id text, key text, status text)
+returns void language sql as $$
+insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status)
+values ('r', id, key, 't', '', '{}', '', status)
+$$;
+
+create function answer(key text, status int)
+returns void language sql as $$
+insert into idempotency_keys (scope, operation, key, fingerprint, status_code, content_type, body, expires_at)
+values ('acme', 'POST /v1/charges', key, '', status, '', '', now())
+$$;
+
+-- merchants_pkey: a merchant registers once
+insert into merchants (merchant_id) values ('g_1');
+insert into merchants (merchant_id) values ('g_1');
+
+-- merchants_merchant_id_check: a merchant's id is a word
+insert into merchants (merchant_id) values ('Acme Ltd.');
+
+-- merchants_fee_basis_points_check: a fee is not above all of it
+insert into merchants (merchant_id, fee_basis_points) values ('g_1', 10001);
+
+-- merchants_fee_basis_points_check: a fee is not below nothing
+insert into merchants (merchant_id, fee_basis_points) values ('g_1', -1);
+
+-- merchants_fee_fixed_check: fixed fees are by currency
+insert into merchants (merchant_id, fee_fixed) values ('g_1', '[30]');
+
+-- api_keys_pkey: a key opens one account
+insert into merchants (merchant_id) values ('g_2');
+insert into merchants (merchant_id) values ('g_3');
+insert into api_keys (key_hash, prefix, merchant_id, scopes) values (sha256('k'), 'sk', 'g_2', '{admin}');
+insert into api_keys (key_hash, prefix, merchant_id, scopes) values (sha256('k'), 'sk', 'g_3', '{admin}');
+
+-- api_keys_key_hash_check: a raw key is not kept
+insert into merchants (merchant_id) values ('g_4');
+insert into api_keys (key_hash, prefix, merchant_id, scopes) values ('sk_live_raw', 'sk', 'g_4', '{admin}');
+
+-- api_keys_merchant_id_fkey: a key has a merchant
+insert into api_keys (key_hash, prefix, merchant_id, scopes) values (sha256('k'), 'sk', 'nobody', '{admin}');
+
+-- api_keys_known_scopes: a key is for something
+insert into merchants (merchant_id) values ('g_5');
+insert into api_keys (key_hash, prefix, merchant_id, scopes, expires_at) values (sha256('k'), 'sk', 'g_5', '{}', clock_timestamp() + interval '1 day');
+
+-- api_keys_known_scopes: for nothing unheard of
+insert into merchants (merchant_id) values ('g_5');
+insert into api_keys (key_hash, prefix, merchant_id, scopes, expires_at) values (sha256('k'), 'sk', 'g_5', '{admin,charges:delete}', clock_timestamp() + interval '1 day');
+
+-- api_keys_known_scopes: and for nothing unsaid
+insert into merchants (merchant_id) values ('g_5');
+insert into api_keys (key_hash, prefix, merchant_id, scopes, expires_at) values (sha256('k'), 'sk', 'g_5', '{admin,null}', clock_timestamp() + interval '1 day');
+
+-- api_keys_expire_after_their_birth: a key is not born expired
+insert into merchants (merchant_id) values ('g_5');
+insert into api_keys (key_hash, prefix, merchant_id, scopes, expires_at) values (sha256('k'), 'sk', 'g_5', '{admin}', clock_timestamp() + interval '-1 second');
+
+-- ledger_events_event_once: an event happens once, whatever its version
+select event('ch_1', 1, 'a');
+select event('ch_1', 2, 'a', id => 'ch_1 1');
+
+-- ledger_events_version_once: a version of a stream has one event
+select event('ch_1', 1, 'a');
+select event('ch_2', 1, 'a');
+select event('ch_1', 1, 'a', id => 'another');
+
+-- ledger_events_one_beginning: a stream has one beginning, whichever merchant begins it
+select event('ch_1', 1, 'a');
+select event('ch_1', 1, 'a', id => 'another', merchant => 'globex');
+
+-- ledger_events_previous_exists: a stream does not begin in its middle
+select event('ch_1', 2, 'a');
+
+-- ledger_events_previous_exists: a stream has no gap
+select event('ch_1', 1, 'a');
+select event('ch_1', 2, 'b');
+select event('ch_1', 4, 'd');
+
+-- ledger_events_previous_exists: an event does not follow another stream's
+select event('ch_1', 1, 'a');
+select event('ch_2', 1, 'a');
+select event('ch_2', 2, 'b');
+select event('ch_1', 3, 'c');
+
+-- ledger_events_previous_exists: an event does not follow another merchant's
+select event('ch_1', 1, 'a');
+select event('ch_1', 2, 'b', merchant => 'globex');
+
+-- ledger_events_one_capture: a charge is captured once
+select event('ch_1', 1, 'payment.captured.v1', '{"provider":"stripe","payment_intent":"pi_1"}');
+select event('ch_1', 2, 'payment.captured.v1', '{"provider":"stripe","payment_intent":"pi_2"}');
+
+-- ledger_events_one_capture: also by a later version of the event
+select event('ch_1', 1, 'payment.captured.v1', '{"provider":"stripe","payment_intent":"pi_1"}');
+select event('ch_1', 2, 'payment.captured.v2', '{"provider":"stripe","payment_intent":"pi_2"}');
+
+-- ledger_events_one_outcome: a charge that succeeded does not fail
+select event('ch_1', 1, 'charge.succeeded.v1');
+select event('ch_2', 1, 'charge.failed.v1');
+select event('ch_1', 2, 'charge.failed.v1');
+
+-- ledger_events_one_outcome: a charge that failed does not succeed
+select event('ch_1', 1, 'charge.failed.v1');
+select event('ch_1', 2, 'charge.succeeded.v2');
+
+-- ledger_events_one_capture_per_reference: one payment intent pays for one charge
+select event('ch_1', 1, 'payment.captured.v1', '{"provider":"stripe","payment_intent":"pi_1"}');
+select event('ch_2', 1, 'payment.started.v1', '{"provider":"stripe","payment_intent":"pi_1"}');
+select event('ch_2', 2, 'payment.captured.v1', '{"provider":"stripe","payment_intent":"pi_1"}');
+
+-- ledger_events_one_refund_outcome: a refund that succeeded does not fail
+select event('ch_1', 1, 'refund.succeeded.v1', '{"refund_id":"re_1"}');
+select event('ch_1', 2, 'refund.failed.v1', '{"refund_id":"re_2"}');
+select event('ch_2', 1, 'refund.failed.v1', '{"refund_id":"re_1"}');
+select event('ch_1', 3, 'refund.failed.v1', '{"refund_id":"re_1"}');
+
+-- ledger_events_one_refund_reversal: a refund is reversed once
+select event('ch_1', 1, 'refund.succeeded.v1', '{"refund_id":"re_1"}');
+select event('ch_1', 2, 'refund.reversed.v1', '{"refund_id":"re_1"}');
+select event('ch_1', 3, 'refund.reversed.v1', '{"refund_id":"re_1"}');
+
+-- ledger_events_one_refund_per_reference: one refund of the provider's is booked once
+select event('ch_1', 1, 'refund.succeeded.v1', '{"refund_id":"re_1","provider":"stripe","provider_refund":"re_9"}');
+select event('ch_1', 2, 'refund.succeeded.v1', '{"refund_id":"re_2","provider":"stripe","provider_refund":"re_9"}');
+
+-- ledger_events_pkey: a position is taken once
+insert into ledger_events overriding system value values (-1, default, md5('e1')::uuid, 'ch_1', 1, default, 'a', 1, 'm', '{}', '{}', now());
+insert into ledger_events overriding system value values (-1, default, md5('e2')::uuid, 'ch_1', 2, default, 'a', 1, 'm', '{}', '{}', now());
+
+-- ledger_events_version_check: versions count from one
+select event('ch_1', 0, 'a');
+
+-- ledger_events_schema_version_check: schema versions count from one
+insert into ledger_events overriding system value values (default, default, md5('e1')::uuid, 'ch_1', 1, default, 'a', 0, 'm', '{}', '{}', now());
+
+-- ledger_events_data_check: an event is an object
+select event('ch_1', 1, 'a', '[]');
+
+-- ledger_events_metadata_check: the cause of an event is an object
+insert into ledger_events overriding system value values (default, default, md5('e1')::uuid, 'ch_1', 1, default, 'a', 1, 'm', '{}', 'null', now());
+
+-- ledger_postings_leg_once: a leg is posted once
+select posting(1, 'a:EUR', 'b:EUR', 5);
+select posting(2, 'a:EUR', 'b:EUR', 5);
+select posting(1, 'a:EUR', 'b:EUR', 5);
+
+-- ledger_postings_leg_check: legs count from one
+select posting(0, 'a:EUR', 'b:EUR', 5);
+
+-- ledger_postings_amount_check: a posting moves an amount
+select posting(1, 'a:EUR', 'b:EUR', 0);
+
+-- ledger_postings_two_accounts: a posting is between two accounts
+select posting(1, 'a:EUR', 'a:EUR', 5);
+
+-- ledger_postings_one_currency: the debit is in the posting's currency
+select posting(1, 'a:USD', 'b:EUR', 5);
+
+-- ledger_postings_one_currency: the credit is in the posting's currency
+select posting(1, 'a:EUR', 'b:USD', 5);
+
+-- outbox_message_id_check: a message has an id
+select message('', '{}');
+
+-- outbox_message_id_check: an id has at most 36 characters
+select message('012345678901234567890123456789012345', '{}');
+select message('0123456789012345678901234567890123456', '{}');
+
+-- outbox_metadata_check: metadata is an object
+select message('m', '"x"');
+
+-- outbox_pkey: a place in the order is taken once
+insert into outbox (topic, transaction_id, "offset", message_id, payload, metadata) overriding system value values ('t', '7', 7, 'm1', '', '{}');
+insert into outbox (topic, transaction_id, "offset", message_id, payload, metadata) overriding system value values ('t', '7', 7, 'm2', '', '{}');
+
+-- outbox_offsets_pkey: a group has one offset in a topic
+insert into outbox_offsets values ('t', 'g', '0', 0), ('t', 'h', '0', 0);
+insert into outbox_offsets values ('t', 'g', '1', 1);
+
+-- inbox_message_once: a message is received once
+select received('m1', 'k', 'pending');
+select received('m1', 'k', 'pending');
+
+-- inbox_message_once: also when it is done
+select received('m1', 'k', 'pending');
+update inbox set status = 'done', done_fence = 0 where message_id = 'm1';
+select received('m1', 'l', 'pending');
+
+-- inbox_one_running_per_key: one message of a key runs
+select received('m1', 'k', 'running');
+select received('m2', 'k', 'pending');
+select received('m3', 'l', 'running');
+update inbox set status = 'running' where message_id = 'm2';
+
+-- inbox_done_by_holder: a holder that was taken over does not finish
+select received('m1', 'k', 'running');
+update inbox set fence = 2 where message_id = 'm1';
+update inbox set status = 'done', done_fence = 1 where message_id = 'm1';
+
+-- inbox_done_by_holder: what is finished is not claimed again
+select received('m1', 'k', 'running');
+update inbox set status = 'done', done_fence = 0 where message_id = 'm1';
+update inbox set status = 'running', fence = fence + 1 where message_id = 'm1';
+
+-- inbox_done_has_fence: no message is finished without a fence
+select received('m1', 'k', 'running');
+update inbox set status = 'done' where message_id = 'm1';
+
+-- inbox_held_back_is_pending: only a pending message is held back
+select received('m1', 'k', 'running');
+update inbox set due_at = null where message_id = 'm1';
+
+-- inbox_status_check: a message is in a known state
+select received('m1', 'k', 'lost');
+
+-- inbox_discarded_by_somebody: no message is discarded without a name
+select received('m1', 'k', 'discarded');
+
+-- inbox_decided_by_somebody: a name is not empty
+select received('m1', 'k', 'dead');
+update inbox set decided_by = '', decided_at = now();
+
+-- inbox_decided_by_somebody: a decision has its time
+select received('m1', 'k', 'dead');
+update inbox set decided_by = 'ada';
+
+-- inbox_decided_by_somebody: a time has its decision
+select received('m1', 'k', 'dead');
+update inbox set decided_at = now();
+
+-- inbox_pkey: a row of the inbox has its number alone
+insert into inbox (id, receiver, message_id, ordering_key, type, payload, metadata, payload_hash) overriding system value values (-1, 'r', 'm1', 'k', 't', '', '{}', '');
+insert into inbox (id, receiver, message_id, ordering_key, type, payload, metadata, payload_hash) overriding system value values (-1, 'r', 'm2', 'k', 't', '', '{}', '');
+
+-- inbox_quarantine_once: the same stranger is kept once
+insert into inbox_quarantine (receiver, message_id, payload, metadata, payload_hash) values ('r', 'm', '', '{}', 'a');
+insert into inbox_quarantine (receiver, message_id, payload, metadata, payload_hash) values ('r', 'm', '', '{}', 'b');
+insert into inbox_quarantine (receiver, message_id, payload, metadata, payload_hash) values ('r', 'm', '', '{}', 'a');
+
+-- inbox_quarantine_pkey: a row of the quarantine has its number alone
+insert into inbox_quarantine overriding system value values (-1, 'r', 'm1', '', '{}', 'a');
+insert into inbox_quarantine overriding system value values (-1, 'r', 'm2', '', '{}', 'a');
+
+-- idempotency_keys_once: a key has one answer
+select answer('k', 202);
+select answer('l', 202);
+select answer('k', 202);
+
+-- idempotency_keys_status_code_check: what the server got wrong is no answer
+select answer('k', 499);
+select answer('l', 500);
+
+-- idempotency_keys_status_code_check: nor is what only informs
+select answer('k', 103);
+
+-- idempotency_keys_kept_or_swept: an answer keeps its type
+select answer('k', 202);
+update idempotency_keys set content_type = null;
+
+-- idempotency_keys_kept_or_swept: a type goes with its answer
+select answer('k', 202);
+update idempotency_keys set body = null;
+
+-- idempotency_keys_kept_or_swept: and so does the request
+select answer('k', 202);
+update idempotency_keys set body = null, content_type = null, request = '{}';
+
+-- stock_pkey: an article is kept once
+insert into merchants (merchant_id) values ('g_s');
+insert into stock (merchant_id, sku, supplied, available, reserved) values ('g_s', 'mug', 3, 3, 0);
+insert into stock (merchant_id, sku, supplied, available, reserved) values ('g_s', 'mug', 5, 5, 0);
+
+-- stock_merchant_id_fkey: stock has a merchant
+insert into stock (merchant_id, sku, supplied, available, reserved) values ('nobody', 'mug', 3, 3, 0);
+
+-- stock_available_not_negative: nothing is reserved that is not there
+insert into merchants (merchant_id) values ('g_s');
+insert into stock (merchant_id, sku, supplied, available, reserved) values ('g_s', 'mug', 3, 3, 0);
+update stock set available = available - 4, reserved = reserved + 4 where merchant_id = 'g_s';
+
+-- stock_reserved_not_negative: nothing is released that was not held
+insert into merchants (merchant_id) values ('g_s');
+insert into stock (merchant_id, sku, supplied, available, reserved) values ('g_s', 'mug', 3, 3, 0);
+update stock set available = available + 1, reserved = reserved - 1 where merchant_id = 'g_s';
+
+-- stock_adds_up: nothing is made up
+insert into merchants (merchant_id) values ('g_s');
+insert into stock (merchant_id, sku, supplied, available, reserved) values ('g_s', 'mug', 3, 3, 0);
+update stock set available = available + 1 where merchant_id = 'g_s';
+
+-- reservations_once: a charge holds an article once
+insert into merchants (merchant_id) values ('g_s');
+insert into stock (merchant_id, sku, supplied, available, reserved) values ('g_s', 'mug', 3, 3, 0);
+insert into reservations values ('ch_1', 'g_s', 'mug', 2, 'open');
+insert into reservations values ('ch_1', 'g_s', 'mug', 1, 'open');
+
+-- reservations_known_sku: nothing is held of what is not kept
+insert into merchants (merchant_id) values ('g_s');
+insert into stock (merchant_id, sku, supplied, available, reserved) values ('g_s', 'mug', 3, 3, 0);
+insert into reservations values ('ch_1', 'g_s', 'plate', 1, 'open');
+
+-- reservations_quantity_check: nothing is not held
+insert into merchants (merchant_id) values ('g_s');
+insert into stock (merchant_id, sku, supplied, available, reserved) values ('g_s', 'mug', 3, 3, 0);
+insert into reservations values ('ch_1', 'g_s', 'mug', 0, 'open');
+
+-- reservations_status_check: a reservation is in a known state
+insert into merchants (merchant_id) values ('g_s');
+insert into stock (merchant_id, sku, supplied, available, reserved) values ('g_s', 'mug', 3, 3, 0);
+insert into reservations values ('ch_1', 'g_s', 'mug', 1, 'lost');
+
+-- cache_secret_pkey: there is one secret
+insert into cache_secret (secret) values (sha256('s'));
+
+-- cache_secret_only_row_check: nor is there another beside it
+insert into cache_secret values (false, sha256('s'));
+
+-- cache_secret_secret_check: a secret has 256 bits
+update cache_secret set secret = sha256('s');
+update cache_secret set secret = 'short';
+
+-- webhook_secrets_pkey: one of two replacements of a secret wins
+insert into merchants (merchant_id) values ('g_1');
+insert into webhook_secrets (merchant_id, generation, secret, secret_hash, created_by, ends_at) values ('g_1', 1, 'whsec_', sha256('s'), 'cli:me', null);
+insert into webhook_secrets (merchant_id, generation, secret, secret_hash, created_by, ends_at) values ('g_1', 1, 'whsec_', sha256('s'), 'cli:me', null);
+
+-- webhook_secrets_merchant_id_fkey: a secret has a merchant
+insert into webhook_secrets (merchant_id, generation, secret, secret_hash, created_by, ends_at) values ('nobody', 1, 'whsec_', sha256('s'), 'cli:me', null);
+
+-- webhook_secrets_generation_check: secrets are counted
+insert into merchants (merchant_id) values ('g_1');
+insert into webhook_secrets (merchant_id, generation, secret, secret_hash, created_by, ends_at) values ('g_1', 0, 'whsec_', sha256('s'), 'cli:me', null);
+
+-- webhook_secrets_secret_hash_check: a fingerprint is one
+insert into merchants (merchant_id) values ('g_1');
+insert into webhook_secrets (merchant_id, generation, secret, secret_hash, created_by, ends_at) values ('g_1', 1, 'whsec_', 'whsec_', 'cli:me', null);
+
+-- webhook_secrets_created_by_check: a secret names who made it
+insert into merchants (merchant_id) values ('g_1');
+insert into webhook_secrets (merchant_id, generation, secret, secret_hash, created_by, ends_at) values ('g_1', 1, 'whsec_', sha256('s'), '', null);
+
+-- webhook_secrets_end_before_they_are_forgotten: what signs is not forgotten
+insert into merchants (merchant_id) values ('g_1');
+insert into webhook_secrets (merchant_id, generation, secret, secret_hash, created_by, ends_at) values ('g_1', 1, null, sha256('s'), 'cli:me', null);
+
+-- merchants_webhook_has_a_secret: a webhook has a secret
+insert into merchants (merchant_id, webhook_url) values ('g_1', 'https://shop.example');
+
+-- merchants_webhook_has_a_secret: a secret has a webhook
+insert into merchants (merchant_id, webhook_generation) values ('g_1', 1);
+
+-- merchants_webhook_secret_exists: a secret that is used is there
+insert into merchants (merchant_id, webhook_url, webhook_generation) values ('g_1', 'https://shop.example', 1);
+
+-- merchants_webhook_secret_exists: and is the merchant's own
+insert into merchants (merchant_id) values ('g_2');
+insert into webhook_secrets (merchant_id, generation, secret, secret_hash, created_by, ends_at) values ('g_2', 1, 'whsec_', sha256('s'), 'cli:me', null);
+insert into merchants (merchant_id, webhook_url, webhook_generation) values ('g_1', 'https://shop.example', 1);
+
+-- webhook_resends_pkey: a resend is one
+insert into webhook_resends (resend_id, event_id, charge_id, merchant_id, requested_by) values (md5('r')::uuid, md5('e')::uuid, 'ch_1', 'g_1', 'cli:me');
+insert into webhook_resends (resend_id, event_id, charge_id, merchant_id, requested_by) values (md5('r')::uuid, md5('e')::uuid, 'ch_1', 'g_1', 'cli:you');
+
+-- webhook_resends_requested_by_check: and names who requested it
+insert into webhook_resends (resend_id, event_id, charge_id, merchant_id, requested_by) values (md5('r')::uuid, md5('e')::uuid, 'ch_1', 'g_1', '');
+
+-- retention_windows_pkey: a worker says one thing
+insert into retention_windows (worker, outbox_window, inbox_window) values ('w', '1 day', '1 week');
+insert into retention_windows (worker, outbox_window, inbox_window) values ('w', '1 day', '1 week');
+
+-- retention_windows_inbox_longer: an inbox does not forget with the outbox
+insert into retention_windows (worker, outbox_window, inbox_window) values ('w', '24 hours', '1 day');
+
+-- retention_windows_outbox_window_check: an outbox keeps messages for a while
+insert into retention_windows (worker, outbox_window, inbox_window) values ('w', '0', '1 day');
+
+-- janitor_lease_pkey: there is one lease
+insert into janitor_lease (holder, until) values ('w', now());
+insert into janitor_lease (holder, until) values ('w', now());
+
+-- janitor_lease_only_one_check: nor is there another beside it
+insert into janitor_lease (only_one, holder, until) values (false, 'w', now());
+
+-- audit_results_once: a scope has one result
+insert into audit_results (scope, checked, violated) values ('tables', 2, 1);
+insert into audit_results (scope, checked, violated) values ('tables', 3, 0);
+
+-- audit_results_violated_of_checked: more violations than cases
+insert into audit_results (scope, checked, violated) values ('tables', 2, 3);
+
+-- audit_results_violated_of_checked: fewer violations than none
+insert into audit_results (scope, checked, violated) values ('tables', 2, -1);
+
+-- numbering_mark_pkey: there is one mark
+insert into numbering_mark (written_in) values ('3');
+
+-- numbering_mark_only_one_check: no second mark beside it
+insert into numbering_mark (only_one, written_in) values (false, '3');
+
+-- projections_folded_once: the same events are not folded twice
+update projections set txid = '7', position = 7, batch = batch + 1, after = 0 where state = 'live';
+update projections set txid = '7', position = 7, batch = batch + 1, after = 0 where state = 'live';
+
+-- projections_folded_once: no event is folded into a retired generation
+update projections set state = 'retired', batch = batch + 1, after = batch where state = 'live';
+update projections set batch = batch + 1, after = 0;
+
+-- projections_one_live: one generation is live
+insert into projections (state) values ('live');
+
+-- projections_one_live: also while one takes over
+insert into projections (state) values ('building');
+update projections set state = 'live', batch = batch + 1, after = batch, took_over_txid = '0', took_over_position = 0 where state = 'building';
+
+-- projections_one_building: one generation is built
+insert into projections (state) values ('building');
+insert into projections (state) values ('building');
+
+-- projections_never_behind: a list does not go back
+insert into projections (state) values ('building');
+update projections set state = 'retired', batch = batch + 1, after = batch where state = 'live';
+update projections set state = 'live', batch = batch + 1, after = batch, took_over_txid = '1', took_over_position = 0 where state = 'building';
+
+-- projections_never_behind: nor by one event of a transaction
+insert into projections (state) values ('building');
+update projections set state = 'retired', batch = batch + 1, after = batch where state = 'live';
+update projections set state = 'live', batch = batch + 1, after = batch, took_over_txid = '0', took_over_position = 1 where state = 'building';
+
+-- projections_state_check: a generation is in a known state
+insert into projections (state) values ('stale');
+
+-- projections_pkey: a generation has its number alone
+insert into projections (generation, state) overriding system value values (1, 'building');
+
+-- charge_list_once: a charge is listed once
+insert into charge_list values (1, 'ch_1', 'acme', 'o', 'pending', now(), 1, '{}');
+insert into charge_list values (1, 'ch_1', 'acme', 'o', 'pending', now(), 1, '{}');
+
+-- account_balances_once: an account has one balance
+insert into account_balances values (1, 'acme', 'a:EUR', 1, 0);
+insert into account_balances values (1, 'acme', 'a:EUR', 1, 0);

@@ -1,0 +1,62 @@
+-- The charges $first to $last, each with all that belongs to one.
+
+insert into ledger_events
+       (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
+select gen_random_uuid(), 'ch_' || n, v, case v when 1 then 'charge.requested.v1' else 'payment.captured.v1' end, 1, 'm' || n % 2,
+       case v when 1 then '{}' else jsonb_build_object('provider', 'stripe', 'payment_intent', 'pi_' || n) end, '{}', now()
+  from generate_series($first, $last) n,
+       generate_series(1, 2) v;
+
+insert into ledger_postings
+select 'ch_' || n, v, 1, 'm' || n % 2, 'a:EUR', 'b:EUR', 1, 'EUR'
+  from generate_series($first, $last) n,
+       generate_series(1, 2) v;
+
+insert into idempotency_keys
+       (scope, operation, key, fingerprint, status_code, content_type, body, expires_at)
+select 'm' || n % 2, 'POST /v1/charges', 'key-' || n, '', 202, '', '', now() + n * interval '1 second'
+  from generate_series($first, $last) n;
+
+insert into charge_list
+       (generation, charge_id, merchant_id, order_id, status, created_at, version, view)
+select 1, 'ch_' || n, 'm' || n % 2, 'order-' || n / 30, 'pending', now() - n * interval '1 second', 1, '{}'
+  from generate_series($first, $last) n;
+
+insert into account_balances
+select 1, 'm' || n, 'a:EUR', 1, 1
+  from generate_series($first, $last) n;
+
+insert into outbox
+       (topic, message_id, payload, metadata)
+select 'charges', n, '', '{}'
+  from generate_series($first, $last) n;
+
+insert into inbox
+       (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, done_fence, finished_at)
+select 'r', status || n, 'ch_' || n, 't', '', '{}', '', status, nullif(status = 'done', false)::int - 1, now()
+  from generate_series($first, $last) n,
+       unnest(array['done', 'pending']) status;
+
+insert into inbox_quarantine
+       (receiver, message_id, payload, metadata, payload_hash)
+select 'r', n, '', '{}', ''
+  from generate_series($first, $last) n;
+
+insert into merchants (merchant_id)
+select 'm' || n
+  from generate_series($first, $last) n;
+
+insert into stock
+       (merchant_id, sku, supplied, available)
+select 'm' || n, 'sku', 1, 1
+  from generate_series($first, $last) n;
+
+insert into reservations
+       (charge_id, merchant_id, sku, quantity)
+select 'ch_' || n, 'm' || n, 'sku', 1
+  from generate_series($first, $last) n;
+
+insert into webhook_resends
+       (resend_id, event_id, charge_id, merchant_id, requested_by)
+select gen_random_uuid(), gen_random_uuid(), 'ch_' || n, 'm', 'x'
+  from generate_series($first, $last) n
