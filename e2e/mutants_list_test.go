@@ -178,12 +178,12 @@ func mutants() []mutant {
 		{
 			"of two who end one delivery in one statement both pass",
 			[]edit{{"inbox/finish.go", " where (id, fence) not in (select id, done_fence from ended)`", " where id not in (select id from ended)`"}},
-			byTest("./internal/postgres", "TestDeliveriesThatEndTogether/are refused for him alone of a message that its heir ends beside him", "he was told <nil>"),
+			byTest("./internal/postgres", "TestDeliveries_endTogether/and only the one is refused whose message its new holder ends beside it", "it has the error <nil>"),
 		},
 		{
 			"deliveries that end together are locked as they lie in the table",
 			[]edit{{"inbox/finish.go", "   order by id\n     for no key update\n", "     for no key update\n"}},
-			byTest("./internal/postgres", "TestDeliveriesThatEndTogetherLockInOrder", "while the fourth was waited for"),
+			byTest("./internal/postgres", "TestDeliveries_lockInOrder", "while the fourth was waited for"),
 		},
 		{
 			"leases are not renewed",
@@ -275,14 +275,14 @@ func mutants() []mutant {
 		{
 			"who shared a transaction that was refused is told so, whoever's fault it was",
 			[]edit{{
-				"internal/postgres/committer.go", "		if err == nil || errors.Is(err, ErrUnknown) {\n", "		if true {\n",
+				"internal/postgres/committer.go", "		if err == nil || OutcomeOf(err) == Unknown {\n", "		if true {\n",
 			}},
-			byTest("./internal/postgres", "TestPoison", "was told ERROR: duplicate key"),
+			byTest("./internal/postgres", "TestGroupCommit_refusesOnlyTheBatchAtFault", "has the error ERROR: duplicate key"),
 		},
 		{
 			"who shares a transaction writes as the tenant before",
 			[]edit{{"internal/postgres/committer.go", "		QueueTenant(b, tenant)\n", ""}},
-			byTest("./internal/postgres", "TestTenantsOfOneTransaction", "written (-want +got)"),
+			byTest("./internal/postgres", "TestGroupCommit_writesEachBatchAsItsTenant", "written (-want +got)"),
 		},
 		{
 			"shared transactions lock in the order of arrival",
@@ -290,12 +290,12 @@ func mutants() []mutant {
 				"groupcommit/join.go",
 				"		return cmp.Or(cmp.Compare(a.table, b.table), a.row.compare(b.row))\n", "		return 0\n",
 			}},
-			byTest("./internal/postgres", "TestCrossingLocks", "circles of locks"),
+			byTest("./internal/postgres", "TestGroupCommit_locksInOneOrder", "select deadlocks::text"),
 		},
 		{
 			"one statement inserts rows of several tenants",
 			[]edit{{"groupcommit/join.go", " && all[same].tenant == all[0].tenant", ""}},
-			byTest("./internal/postgres", "TestTenantsOfOneTransaction", "written (-want +got)"),
+			byTest("./internal/postgres", "TestGroupCommit_writesEachBatchAsItsTenant", "written (-want +got)"),
 		},
 		{
 			"reads that share a round trip are all the first tenant's",

@@ -35,8 +35,7 @@ func declared() *groupcommit.Order {
 		groupcommit.Insert(insertPoison, "1 / %s, 0"),
 		groupcommit.Insert(insertNowhere, "%s"),
 		groupcommit.Insert(insertDiary, "%s", "%s"),
-		groupcommit.Insert(insertRecord, "%s", "%s", "%s", "%s", "%s", "%s", "%s", "%s", "coalesce(%s, clock_timestamp())"),
-		groupcommit.Insert(insertNote, "%s", "%s"),
+		groupcommit.Insert(insertRecord, "%s", "%s", "%s", "%s", "%s", "%s", "%s", "coalesce(%s, 'epoch'::timestamptz)"),
 		{SQL: takeStock, Table: "stock", Row: groupcommit.ByText},
 		{SQL: endMessage, Table: "inbox", Row: groupcommit.ByNumber},
 	}, inbox.Writes()...)...)
@@ -50,7 +49,7 @@ func effects(t *testing.T, o postgres.Options) (db *postgres.DB, address string)
 	db = open(t, address, o)
 	_, err := db.Pool().Exec(t.Context(), `
 create table effects (
-  id   int constraint effects_once primary key,
+  id   int constraint effects_once primary key constraint effects_not_negative check (id >= 0),
   twin int,
   constraint effects_twin_once unique (twin) deferrable initially deferred
 )`)
@@ -82,11 +81,7 @@ func batch(ids ...int) *pgx.Batch {
 // stored are the ids that are there.
 func stored(t *testing.T, db postgres.Querier) []int {
 	t.Helper()
-	rows, err := db.Query(t.Context(), `select id from effects order by id`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ids, err := pgx.CollectRows(rows, pgx.RowTo[int])
+	ids, err := collect[int](db.Query(t.Context(), `select id from effects order by id`))
 	if err != nil {
 		t.Fatal(err)
 	}

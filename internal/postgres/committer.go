@@ -4,7 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"slices"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -38,8 +39,7 @@ type committer struct {
 	order *groupcommit.Order
 	*groupcommit.Batcher[*unit, struct{}]
 
-	counting sync.Mutex
-	shared   Shared
+	commits, units, refusals atomic.Int64
 }
 
 // Bounds of one group commit. Readers of the outbox wait for the end of the oldest.
@@ -64,32 +64,19 @@ type Shared struct {
 
 // Shared returns the counts of group commits.
 func (db *DB) Shared() Shared {
-	if db.committer == nil {
+	c := db.committer
+	if c == nil {
 		return Shared{}
 	}
-	db.committer.counting.Lock()
-	defer db.committer.counting.Unlock()
-	return db.committer.shared
-}
-
-// count counts a group commit of n batches.
-func (c *committer) count(n int, err error) {
-	c.counting.Lock()
-	defer c.counting.Unlock()
-	switch {
-	case err == nil:
-		c.shared.Commits++
-		c.shared.Units += int64(n)
-	case !errors.Is(err, ErrUnknown):
-		c.shared.Refusals++
-	}
+	return Shared{c.commits.Load(), c.units.Load(), c.refusals.Load()}
 }
 
 // unit is a batch and its caller.
 type unit struct {
-	ctx    context.Context // the caller's, with its trace and a deadline
-	tenant string          // "" for none
-	batch  *pgx.Batch
+	ctx     context.Context // the caller's, with its trace and a deadline
+	tenant  string          // "" for none
+	batch   *pgx.Batch
+	outcome groupcommit.Outcome[struct{}] // of the last group commit
 
 	// A group commit is in the trace of none of its batches. Each has a batch of its own in
 	// its caller's trace, with its own statements, for as long as the group commit takes.
@@ -100,7 +87,7 @@ type unit struct {
 // commit commits a unit with others that are queued.
 //
 // If we die here: all units of a transaction are durable or none is, as with commits of
-// their own. Test: TestJoinedUnitsOfACutConnection.
+// their own. Test: TestGroupCommit_cutConnectionLeavesAllOrNothing.
 func (c *committer) commit(u *unit) error {
 	_, err := c.Do(u.ctx, u)
 	if t, ok := c.db.tracer.(pgx.BatchTracer); ok && u.traced != nil {
@@ -127,73 +114,62 @@ func fit(units []*unit) int {
 	return len(units)
 }
 
-type outcomes = []groupcommit.Outcome[struct{}]
-
 // commitAll commits units, in one transaction where possible. Units whose outcome is Alone
 // come back one by one.
-func (c *committer) commitAll(_ context.Context, units []*unit) outcomes {
+func (c *committer) commitAll(_ context.Context, units []*unit) []groupcommit.Outcome[struct{}] {
 	if len(units) == 1 {
-		return outcomes{{Err: c.db.commitAlone(units[0])}}
+		units[0].outcome = groupcommit.Outcome[struct{}]{Err: c.db.commitAlone(units[0])}
+	} else {
+		c.commitTogether(slices.Clone(units)) //nolint:contextcheck // it ends with none of its callers
+	}
+	outcomes := make([]groupcommit.Outcome[struct{}], len(units))
+	for i, u := range units {
+		outcomes[i] = u.outcome
+	}
+	return outcomes
+}
+
+// commitTogether sets the outcome of each unit.
+func (c *committer) commitTogether(units []*unit) {
+	end := func(o groupcommit.Outcome[struct{}]) {
+		for _, u := range units {
+			u.outcome = o
+		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), c.db.commitTimeout)
 	defer cancel()
-	all := make(outcomes, len(units))
-	conn, err := c.db.pool.Acquire(ctx) //nolint:contextcheck // it ends with none of its callers
+	conn, err := c.db.pool.Acquire(ctx)
 	if err != nil {
-		for i := range all {
-			all[i].Err = notAcquired(err)
-		}
-		return all
+		end(groupcommit.Outcome[struct{}]{Err: notAcquired(err)})
+		return
 	}
 	defer conn.Release()
-	left := make([]int, len(units)) // the units that are still in the group commit
-	for i, u := range units {
-		left[i] = i
-		if t, ok := c.db.tracer.(pgx.BatchTracer); ok {
+	if t, ok := c.db.tracer.(pgx.BatchTracer); ok {
+		for _, u := range units {
 			u.conn, u.traced = conn.Conn(), t.TraceBatchStart(u.ctx, conn.Conn(), pgx.TraceBatchStartData{Batch: u.batch})
 		}
 	}
-	for refusals := 0; len(left) > 1 && refusals < maxRefusals; refusals++ {
-		refused, err := c.send(ctx, conn, units, left) //nolint:contextcheck // as above
-		c.count(len(left), err)
-		if err == nil || errors.Is(err, ErrUnknown) {
-			for _, i := range left {
-				all[i].Err = err
-			}
-			return all
+	for refusals := 0; len(units) > 1 && refusals < maxRefusals; refusals++ {
+		refused, err := c.send(ctx, conn, units, groupcommit.MaxRows)
+		if refused == groupcommit.Several && OutcomeOf(err) != Unknown {
+			refused, err = c.send(ctx, conn, units, 1)
 		}
+		if err == nil || OutcomeOf(err) == Unknown {
+			if err == nil {
+				c.commits.Add(1)
+				c.units.Add(int64(len(units)))
+			}
+			end(groupcommit.Outcome[struct{}]{Err: err})
+			return
+		}
+		c.refusals.Add(1)
 		if refused < 0 {
 			break
 		}
-		all[left[refused]].Alone = true
-		left = append(left[:refused:refused], left[refused+1:]...)
+		units[refused].outcome.Alone = true
+		units = slices.Delete(units, refused, refused+1)
 	}
-	for _, i := range left {
-		all[i].Alone = true
-	}
-	return all
-}
-
-// send commits some of the units in one transaction. When the server refuses it, send
-// returns the place among these of the unit that it refused, or one of groupcommit's owners
-// below zero where the server does not say which.
-func (c *committer) send(ctx context.Context, conn *pgxpool.Conn, units []*unit, left []int) (refused int, err error) {
-	sharing := make([]groupcommit.Unit, len(left))
-	for n, i := range left {
-		sharing[n] = groupcommit.Unit{Tenant: units[i].tenant, Batch: units[i].batch}
-	}
-	for _, rows := range []int{groupcommit.MaxRows, 1} {
-		refused, err = c.sendJoined(ctx, conn, c.order.Join(sharing, rows, c.setTenant), func(refused int, sql string, err error) {
-			u := units[left[refused]]
-			if t, ok := c.db.tracer.(pgx.BatchTracer); ok {
-				t.TraceBatchQuery(u.traced, u.conn, pgx.TraceBatchQueryData{SQL: sql, Err: err})
-			}
-		})
-		if refused != groupcommit.Several || errors.Is(err, ErrUnknown) {
-			break
-		}
-	}
-	return refused, err
+	end(groupcommit.Outcome[struct{}]{Alone: true})
 }
 
 // beginShared begins a group commit. Its settings end with the transaction.
@@ -201,28 +177,42 @@ const beginShared = `
 select set_config('payonce.merchant', $1, true),
        set_config('lock_timeout', $2, true)`
 
+// send commits units in one transaction, with statements of at most so many rows. When the
+// server refuses it, send returns the place of the unit that it refused, or one of
+// groupcommit's owners below zero where the server does not say which.
+func (c *committer) send(ctx context.Context, conn *pgxpool.Conn, units []*unit, rows int) (refused int, err error) {
+	sharing := make([]groupcommit.Unit, len(units))
+	for i, u := range units {
+		sharing[i] = groupcommit.Unit{Tenant: u.tenant, Batch: u.batch}
+	}
+	joined := c.order.Join(sharing, rows, c.setTenant)
+	results := conn.SendBatch(ctx, joined.Batch)
+	refused = groupcommit.Nobody
+	for i, q := range joined.Batch.QueuedQueries {
+		_, err := results.Exec()
+		if err == nil {
+			continue
+		}
+		// A batch that cannot be prepared has its error at the first statement, which belongs
+		// to the transaction.
+		if refused = joined.Of[i]; refused >= 0 {
+			c.traceRefusal(units[refused], pgx.TraceBatchQueryData{SQL: q.SQL, Err: err})
+		}
+		break
+	}
+	return refused, closeCommit(ctx, conn, results)
+}
+
+func (c *committer) traceRefusal(u *unit, data pgx.TraceBatchQueryData) {
+	if t, ok := c.db.tracer.(pgx.BatchTracer); ok {
+		t.TraceBatchQuery(u.traced, u.conn, data)
+	}
+}
+
 func (c *committer) setTenant(b *pgx.Batch, tenant string) {
 	if b.Len() == 0 {
 		b.Queue(beginShared, tenant, c.db.sharedLockTimeout)
 	} else {
 		QueueTenant(b, tenant)
 	}
-}
-
-func (c *committer) sendJoined(ctx context.Context, conn *pgxpool.Conn, joined groupcommit.Joined, refuse func(unit int, sql string, err error)) (refused int, err error) {
-	refused = groupcommit.Nobody
-	results := conn.SendBatch(ctx, joined.Batch)
-	for i, q := range joined.Batch.QueuedQueries {
-		_, err := results.Exec()
-		if _, unsent := errors.AsType[pgx.ErrPreprocessingBatch](err); unsent {
-			break
-		}
-		if err != nil {
-			if refused = joined.Of[i]; refused >= 0 {
-				refuse(refused, q.SQL, err)
-			}
-			break
-		}
-	}
-	return refused, closeCommit(ctx, conn, results)
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"runtime"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,30 +20,29 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 )
 
-// gathered commits units at once on a pool of one slot, and returns what each was
-// told. They arrive in their order while the slot is held up, so that the first of
-// them leads and the others are taken along.
-func gathered(t *testing.T, db *postgres.DB, units ...func(context.Context) error) []error {
+// together commits units on a pool of one slot and returns the error of each. They queue
+// in their order while the slot is held, so that one group commit takes them all.
+func together(t *testing.T, db *postgres.DB, units ...func(context.Context) error) []error {
 	t.Helper()
 	release := db.HoldSlot()
-	told := make([]chan error, len(units))
+	results := make([]chan error, len(units))
 	for i, unit := range units {
-		told[i] = make(chan error, 1)
-		go func() { told[i] <- unit(t.Context()) }()
+		results[i] = make(chan error, 1)
+		go func() { results[i] <- unit(t.Context()) }()
 		for db.Pending() <= i { // soon
 			runtime.Gosched()
 		}
 	}
 	release()
-	answers := make([]error, len(units))
-	for i := range told {
-		answers[i] = <-told[i]
+	errs := make([]error, len(units))
+	for i := range results {
+		errs[i] = <-results[i]
 	}
 	if n := db.Pending(); n != 0 {
-		t.Errorf("%d wait still", n)
+		t.Errorf("%d are still queued", n)
 	}
 	await.True(t, "the slot is free", func() bool { return db.FreeSlots() == 1 })
-	return answers
+	return errs
 }
 
 // committing are units of one batch each.
@@ -53,37 +54,25 @@ func committing(db *postgres.DB, batches ...*pgx.Batch) []func(context.Context) 
 	return units
 }
 
-// eight are batches of the ids 1 to 8.
-func eight() []*pgx.Batch {
-	batches := make([]*pgx.Batch, 8)
+// numbered are n batches of the ids 1 to n.
+func numbered(n int) []*pgx.Batch {
+	batches := make([]*pgx.Batch, n)
 	for i := range batches {
 		batches[i] = batch(i + 1)
 	}
 	return batches
 }
 
-// transactions are the ids by the transaction that wrote them.
-func transactions(t *testing.T, db *postgres.DB) [][]int {
+// wantTransactions compares the ids by the transaction that wrote them.
+func wantTransactions(t *testing.T, db *postgres.DB, want ...[]int) {
 	t.Helper()
-	rows, err := db.Query(t.Context(), `
+	got, err := collect[[]int](db.Query(t.Context(), `
 select array_agg(id order by id)
   from effects
  group by xmin::text
- order by min(id)`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	found, err := pgx.CollectRows(rows, pgx.RowTo[[]int])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return found
-}
-
-func wantTransactions(t *testing.T, db *postgres.DB, want ...[]int) {
-	t.Helper()
-	if diff := cmp.Diff(want, transactions(t, db)); diff != "" {
-		t.Errorf("transactions (-want +got):\n%s", diff)
+ order by min(id)`))
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("%v, transactions (-want +got):\n%s", err, diff)
 	}
 }
 
@@ -91,8 +80,20 @@ func wantNoErrors(t *testing.T, errs []error) {
 	t.Helper()
 	for i, err := range errs {
 		if err != nil {
-			t.Errorf("unit %d was told %v", i+1, err)
+			t.Errorf("unit %d has the error %v", i+1, err)
 		}
+	}
+}
+
+// wantShared compares the counts since before.
+func wantShared(t *testing.T, db *postgres.DB, before, want postgres.Shared) {
+	t.Helper()
+	got := db.Shared()
+	got.Commits -= before.Commits
+	got.Units -= before.Units
+	got.Refusals -= before.Refusals
+	if got != want {
+		t.Errorf("group commits are %+v, want %+v", got, want)
 	}
 }
 
@@ -103,68 +104,58 @@ func slot(t *testing.T) *postgres.DB {
 	return db
 }
 
-func TestUnitsThatWaitShareATransaction(t *testing.T) {
+func TestGroupCommit_sendsQueuedBatchesAsOneTransaction(t *testing.T) {
 	t.Parallel()
 	db := slot(t)
-	wantNoErrors(t, gathered(t, db, committing(db, eight()...)...))
-	wantTransactions(t, db, []int{1, 2, 3, 4, 5, 6, 7, 8})
-	if diff := cmp.Diff(postgres.Shared{Commits: 1, Units: 8}, db.Shared()); diff != "" {
-		t.Errorf("shared (-want +got):\n%s", diff)
+	wantNoErrors(t, together(t, db, committing(db, numbered(70)...)...))
+	all := make([]int, 70)
+	for i := range all {
+		all[i] = i + 1
 	}
+	wantTransactions(t, db, all[:64], all[64:])
+	wantShared(t, db, postgres.Shared{}, postgres.Shared{Commits: 2, Units: 70})
 }
 
-func TestMoreThanFitShareTwoTransactions(t *testing.T) {
+func TestGroupCommit_sendsASingleBatchUnchanged(t *testing.T) {
 	t.Parallel()
-	db := slot(t)
-	batches := make([]*pgx.Batch, 70)
-	for i := range batches {
-		batches[i] = batch(i + 1)
-	}
-	wantNoErrors(t, gathered(t, db, committing(db, batches...)...))
-	if got := transactions(t, db); len(got) != 2 || len(got[0]) != 64 {
-		t.Errorf("they are %v", got)
-	}
-}
-
-func TestOneUnitIsSentAsItIs(t *testing.T) {
-	t.Parallel()
-	told := &batches{}
-	db, _ := effects(t, postgres.Options{Writes: declared(), SharedCommits: 1, Tracer: told})
+	traces := &tracer{}
+	db, _ := effects(t, postgres.Options{Writes: declared(), SharedCommits: 1, Tracer: traces})
 	b := batch(1)
 	if err := db.Commit(t.Context(), b); err != nil {
 		t.Fatal(err)
 	}
-	if sent := told.sent(); len(sent) != 1 || sent[0] != b {
-		t.Errorf("%d batches were sent, want that of the caller", len(sent))
+	if len(traces.sent) != 1 || traces.sent[0] != b {
+		t.Errorf("%d batches were sent, want that of the caller", len(traces.sent))
 	}
-	if diff := cmp.Diff(postgres.Shared{}, db.Shared()); diff != "" {
-		t.Errorf("shared (-want +got):\n%s", diff)
-	}
+	wantShared(t, db, postgres.Shared{}, postgres.Shared{})
 }
 
-// TestPoison: whoever is refused, alone has the refusal, as if it had been alone.
-func TestPoison(t *testing.T) {
+// A batch that is refused individually is refused in a group commit, and no other is.
+func TestGroupCommit_refusesOnlyTheBatchAtFault(t *testing.T) {
 	testdb.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 	taken := func(b *pgx.Batch) { b.Queue(insert, 100, 100) }
-	for name, poison := range map[string]struct {
+	byConstraint := func(name string) func(error) bool {
+		return func(err error) bool { return postgres.Constraint(err) == name }
+	}
+	byCode := func(want string) func(error) bool {
+		return func(err error) bool { return code(err) == want }
+	}
+	one, others := postgres.Shared{Refusals: 1}, postgres.Shared{Commits: 1, Units: 7, Refusals: 1}
+	for name, fault := range map[string]struct {
 		queue  func(*pgx.Batch)
 		refuse func(error) bool
-		shared int64 // commits
+		shared postgres.Shared
 	}{
-		"a row that is there": {taken, func(err error) bool { return postgres.Constraint(err) == "effects_once" }, 1},
-		"a row that is found out at commit": {
-			func(b *pgx.Batch) { b.Queue(insert, 200, 100) },
-			func(err error) bool { return postgres.Constraint(err) == "effects_twin_once" }, 0,
-		},
+		"a row that is there":          {taken, byConstraint("effects_once"), others},
+		"a row that is not allowed":    {func(b *pgx.Batch) { b.Queue(insert, -1, 1000) }, byConstraint("effects_not_negative"), others},
+		"a null":                       {func(b *pgx.Batch) { b.Queue(insert, nil, 1000) }, byCode("23502"), others},
+		"a row that the commit checks": {func(b *pgx.Batch) { b.Queue(insert, 200, 100) }, byConstraint("effects_twin_once"), one},
 		"a value that cannot be encoded": {
 			func(b *pgx.Batch) { b.Queue(insert, struct{}{}, 1) },
-			func(err error) bool { return errors.Is(err, postgres.ErrNotCommitted) }, 0,
+			func(err error) bool { return postgres.OutcomeOf(err) == postgres.NotSent }, one,
 		},
-		"a statement that cannot be prepared": {
-			func(b *pgx.Batch) { b.Queue(insertNowhere, 1) },
-			func(err error) bool { return code(err) == "42P01" }, 0,
-		},
+		"a statement that cannot be prepared": {func(b *pgx.Batch) { b.Queue(insertNowhere, 1) }, byCode("42P01"), one},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -176,99 +167,70 @@ func TestPoison(t *testing.T) {
 				if err := db.Commit(t.Context(), batch(100)); err != nil {
 					t.Fatal(err)
 				}
-				before := db.Shared()
-				batches := eight()
-				poison.queue(batches[position])
-				answers := gathered(t, db, committing(db, batches...)...)
-				if err := answers[position]; !poison.refuse(err) || errors.Is(err, postgres.ErrUnknown) {
-					t.Errorf("at position %d it was told %v", position+1, err)
+				before, batches := db.Shared(), numbered(8)
+				fault.queue(batches[position])
+				errs := together(t, db, committing(db, batches...)...)
+				if err := errs[position]; !fault.refuse(err) || errors.Is(err, postgres.ErrUnknown) {
+					t.Errorf("at position %d it has the error %v", position+1, err)
 				}
-				wantNoErrors(t, slices.Delete(answers, position, position+1))
+				wantNoErrors(t, slices.Delete(errs, position, position+1))
 				want := []int{1, 2, 3, 4, 5, 6, 7, 8, 100}
 				wantStored(t, db, slices.Delete(want, position, position+1)...)
-				if got := db.Shared(); got.Commits-before.Commits != poison.shared || got.Refusals-before.Refusals != 1 {
-					t.Errorf("at position %d shared are %+v, before %+v", position+1, got, before)
-				}
+				wantShared(t, db, before, fault.shared)
 			}
 		})
 	}
 
-	t.Run("more of it than is sorted out", func(t *testing.T) {
+	t.Run("more of them than a group commit is repeated for", func(t *testing.T) {
 		t.Parallel()
 		db := slot(t)
 		if err := db.Commit(t.Context(), batch(100)); err != nil {
 			t.Fatal(err)
 		}
-		batches := eight()
+		batches := numbered(8)
 		for i := range 5 {
 			taken(batches[i+1])
 		}
-		answers := gathered(t, db, committing(db, batches...)...)
-		for i, err := range answers {
-			if poisoned := i >= 1 && i <= 5; poisoned != (postgres.Constraint(err) == "effects_once") || !poisoned && err != nil {
-				t.Errorf("unit %d was told %v", i+1, err)
+		for i, err := range together(t, db, committing(db, batches...)...) {
+			if fault := i >= 1 && i <= 5; fault != (postgres.Constraint(err) == "effects_once") || !fault && err != nil {
+				t.Errorf("unit %d has the error %v", i+1, err)
 			}
 		}
 		wantStored(t, db, 1, 7, 8, 100)
 	})
-
-	t.Run("two that exclude each other", func(t *testing.T) {
-		t.Parallel()
-		db := slot(t)
-		batches := eight()
-		batches[2].Queue(insert, 50, 50)
-		batches[5].Queue(insert, 50, 50)
-		answers := gathered(t, db, committing(db, batches...)...)
-		refused := 0
-		for i, err := range answers {
-			if err != nil {
-				refused++
-			}
-			if err != nil && (i != 2 && i != 5 || postgres.Constraint(err) != "effects_once") {
-				t.Errorf("unit %d was told %v", i+1, err)
-			}
-		}
-		if n := len(stored(t, db)); refused != 1 || n != 8 {
-			t.Errorf("%d are refused and %d rows stored", refused, n)
-		}
-	})
 }
 
-// TestOneThatWaitsForALock: it makes the others wait for less than PostgreSQL takes
-// to look for a deadlock, and has all its own time then.
-func TestOneThatWaitsForALock(t *testing.T) {
+// A batch that waits for a lock delays the others for less than PostgreSQL takes to look
+// for a deadlock, and then waits in its own transaction.
+func TestGroupCommit_aLockDelaysNoOtherBatch(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db := slot(t)
 	release := hold(t, db, 500)
-	batches := eight()
+	batches := numbered(8)
 	batches[3] = batch(500)
-	var others []func(context.Context) error
-	released := make(chan struct{})
-	answered := make(chan int, 8)
-	for i, unit := range committing(db, batches...) {
-		others = append(others, func(ctx context.Context) error {
-			defer func() { answered <- i }()
+	units := committing(db, batches...)
+	var others sync.WaitGroup
+	for i, unit := range units {
+		if i == 3 {
+			continue
+		}
+		others.Add(1)
+		units[i] = func(ctx context.Context) error {
+			defer others.Done()
 			return unit(ctx)
-		})
+		}
 	}
 	go func() {
-		defer close(released)
-		for range 7 {
-			if <-answered == 3 {
-				t.Error("who waits for the lock is answered before the others")
-			}
-		}
+		others.Wait()
 		release()
 	}()
-	wantNoErrors(t, gathered(t, db, others...))
-	<-released
+	wantNoErrors(t, together(t, db, units...))
 	wantTransactions(t, db, []int{1, 2, 3, 5, 6, 7, 8}, []int{500})
 }
 
-// TestWhatIsHeldUpHoldsUpNobody: a slot is had back from a commit that waits for a
-// lock, long before that ends.
-func TestWhatIsHeldUpHoldsUpNobody(t *testing.T) {
+// A commit that waits for a lock releases its slot long before it ends.
+func TestGroupCommit_aLockKeepsNoSlot(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db, _ := effects(t, postgres.Options{Writes: declared(), SharedCommits: 1, LockTimeout: -1})
@@ -288,143 +250,116 @@ func TestWhatIsHeldUpHoldsUpNobody(t *testing.T) {
 	await.True(t, "the slot is free", func() bool { return db.FreeSlots() == 1 })
 }
 
-// TestOneThatIsHeldUpHoldsOneSlot: a lone one takes the second, however long the first
-// is in use, and need not be many to do so.
-func TestOneThatIsHeldUpHoldsOneSlot(t *testing.T) {
+// Each unit has an effect and ends a delivery: all of both are durable, or nothing is, and
+// each caller resolves the unknown outcome by its key.
+func TestGroupCommit_cutConnectionLeavesAllOrNothing(t *testing.T) {
 	t.Parallel()
-	db, _ := effects(t, postgres.Options{Writes: declared()})
-	release := db.HoldSlot()
-	for i := range 3 {
-		if err := db.Commit(t.Context(), batch(i)); err != nil {
-			t.Error(err)
-		}
-	}
-	wantStored(t, db, 0, 1, 2)
-	release()
-	await.True(t, "the slots are free", func() bool { return db.FreeSlots() == 2 })
-}
-
-func TestJoinedUnitsOfACutConnection(t *testing.T) {
-	t.Parallel()
-	const units = 30
-	const statements = 1 + 4 // the first, and inserts of 16, 8, 4 and 2 rows
+	const units = 16
+	const statements = 1 + 2 // the first, the effects and the deliveries
+	const counts = `
+select (select count(*) from effects) || ' and '
+       || (select count(*) from inbox where status = 'done' and done_fence = fence)`
 	for _, test := range []struct {
 		name     string
 		side     failpoint.Side
 		executes int
-		told     error // to all
-		stored   bool
+		want     postgres.Outcome // of each
+		stored   string
 	}{
-		{"cut before the server has them", failpoint.Before, statements, postgres.ErrUnknown, false},
-		{"cut after the server has committed them", failpoint.After, statements, postgres.ErrUnknown, true},
-		{"cut before the first statement", failpoint.Before, 0, nil, true}, // by themselves, then
+		{"before the server has them", failpoint.Before, statements, postgres.Unknown, "0 and 0"},
+		{"after the server has committed them", failpoint.After, statements, postgres.Unknown, "16 and 16"},
+		{"before the first statement, so each is sent individually", failpoint.Before, 0, postgres.Committed, "16 and 16"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			direct, address := effects(t, postgres.Options{})
+			claimedUnder(t, direct, slices.Repeat([]int64{2}, units)...)
 			proxy := failpoint.StartCutter(t, address)
 			db := open(t, proxy.URL(), postgres.Options{Writes: declared(), SharedCommits: 1})
-			sending := func() (batches []*pgx.Batch) {
+			batches := func() (all []*pgx.Batch) {
 				for i := range units {
-					batches = append(batches, batch(i+1))
+					all = append(all, ending(i+1, int64(i+1), 2))
 				}
-				return batches
-			}
-			if err := db.Commit(t.Context(), batch(1000)); err != nil { // its statement is prepared
-				t.Fatal(err)
+				return all
 			}
 			release := db.HoldSlot()
-			told := make(chan error, units)
-			for i, unit := range committing(db, sending()...) {
-				go func() { told <- unit(t.Context()) }()
-				await.True(t, "it waits", func() bool { return db.Pending() == i+1 })
+			results := make(chan error, units)
+			for i, unit := range committing(db, batches()...) {
+				go func() { results <- unit(t.Context()) }()
+				await.True(t, "it is queued", func() bool { return db.Pending() == i+1 })
 			}
 			proxy.Arm(test.side, test.executes)
 			release()
 			for range units {
-				if err := <-told; !errors.Is(err, test.told) {
-					t.Errorf("one was told %v, want %v", err, test.told)
+				if err := <-results; postgres.OutcomeOf(err) != test.want {
+					t.Errorf("the error is %v, want outcome %d", err, test.want)
 				}
 			}
 			if proxy.Cuts() != 1 {
 				t.Fatalf("%d connections were cut", proxy.Cuts())
 			}
-			if n := len(stored(t, direct)) - 1; n != 0 && n != units || (n == units) != test.stored {
-				t.Errorf("%d are stored", n)
-			}
-			// Each settles it by its key, and none is there twice.
-			for i, b := range sending() {
+			want(t, direct, counts, test.stored)
+			for i, b := range batches() {
 				err := db.Commit(t.Context(), b)
-				if test.stored && postgres.Constraint(err) != "effects_once" || !test.stored && err != nil {
-					t.Errorf("unit %d, once more: %v", i+1, err)
+				if there := test.stored != "0 and 0"; there && postgres.Constraint(err) != "effects_once" || !there && err != nil {
+					t.Errorf("unit %d, repeated: %v", i+1, err)
 				}
 			}
-			if n := len(stored(t, direct)) - 1; n != units {
-				t.Errorf("%d are stored in the end", n)
-			}
+			want(t, direct, counts, "16 and 16")
 		})
 	}
 }
 
-func TestOneThatWaitsForASlot(t *testing.T) {
+func TestGroupCommit_aQueuedBatchIsNotSent(t *testing.T) {
 	t.Parallel()
 
-	t.Run("withdraws at its deadline, and certainly", func(t *testing.T) {
+	t.Run("after its deadline", func(t *testing.T) {
 		t.Parallel()
 		db := slot(t)
 		release := db.HoldSlot()
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer cancel()
-		if err := db.CommitWithin(ctx, batch(1)); !errors.Is(err, postgres.ErrNotCommitted) || !postgres.OutcomeOf(err).MayPass() {
-			t.Errorf("it was told %v", err)
+		if err := db.CommitWithin(ctx, batch(1)); postgres.OutcomeOf(err) != postgres.NotSent {
+			t.Errorf("the error is %v", err)
 		}
 		if db.Pending() != 0 {
-			t.Error("it waits still")
+			t.Error("it is still queued")
 		}
 		release()
 		wantStored(t, db)
 	})
 
-	t.Run("is not sent when its pool is closed", func(t *testing.T) {
+	t.Run("when its pool is closed", func(t *testing.T) {
 		t.Parallel()
 		other, address := effects(t, postgres.Options{})
 		db := open(t, address, postgres.Options{Writes: declared(), SharedCommits: 1})
 		release := db.HoldSlot()
 		waits := commit(t.Context(), db, batch(1))
-		await.True(t, "it waits", func() bool { return db.Pending() == 1 })
-		closed := make(chan struct{})
-		go func() { db.Close(); close(closed) }()
-		await.True(t, "the pool is closed", func() bool {
-			conn, err := db.Pool().Acquire(t.Context())
-			if err == nil {
-				conn.Release()
-			}
-			return err != nil
-		})
+		await.True(t, "it is queued", func() bool { return db.Pending() == 1 })
+		db.Close()
 		release()
-		if err := <-waits; !errors.Is(err, postgres.ErrNotCommitted) {
-			t.Errorf("it was told %v", err)
+		if err := <-waits; postgres.OutcomeOf(err) != postgres.NotSent {
+			t.Errorf("the error is %v", err)
 		}
-		<-closed
 		wantStored(t, other)
 	})
 }
 
-// panics is an argument that nobody can send.
+// panics is an argument that cannot be sent.
 type panics struct{}
 
 func (panics) Value() (driver.Value, error) { panic("planted") }
 
 // A panic while a group commit is sent is an unknown outcome for all of its batches, and
 // leaves the slot free.
-func TestAPanic(t *testing.T) {
+func TestGroupCommit_aPanicIsAnUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	db := slot(t)
-	batches := eight()
+	batches := numbered(8)
 	batches[4].Queue(insert, panics{}, 1)
-	for i, err := range gathered(t, db, committing(db, batches...)...) {
-		if !errors.Is(err, postgres.ErrUnknown) {
-			t.Errorf("batch %d has the outcome %v", i+1, err)
+	for i, err := range together(t, db, committing(db, batches...)...) {
+		if postgres.OutcomeOf(err) != postgres.Unknown {
+			t.Errorf("batch %d has the error %v", i+1, err)
 		}
 	}
 	if err := db.Commit(t.Context(), batch(1)); err != nil {
@@ -433,34 +368,96 @@ func TestAPanic(t *testing.T) {
 	wantStored(t, db, 1)
 }
 
-// panicsAt is a tracer that does not survive the end of one caller's batch.
-type panicsAt struct{ batches }
-
-func (p *panicsAt) TraceBatchEnd(ctx context.Context, conn *pgx.Conn, data pgx.TraceBatchEndData) {
-	if ctx.Value(caller{}) == "planted" {
-		panic("planted")
-	}
-	p.batches.TraceBatchEnd(ctx, conn, data)
+// tracer counts what it is called for, by caller.
+type tracer struct {
+	mu     sync.Mutex
+	sent   []*pgx.Batch
+	traces map[string]*trace
 }
 
-// TestAPanicOfATracer: it is that of the caller whose trace ends.
-func TestAPanicOfATracer(t *testing.T) {
-	t.Parallel()
-	db, _ := effects(t, postgres.Options{Writes: declared(), SharedCommits: 1, Tracer: &panicsAt{}})
-	units := committing(db, eight()...)
-	traced := units[3]
-	units[3] = func(ctx context.Context) (err error) {
-		defer func() {
-			if cause := recover(); cause == nil {
-				err = errors.New("nobody panicked")
-			}
-		}()
-		return traced(context.WithValue(ctx, caller{}, "planted"))
+type trace struct{ Began, Statements, Refused, Ended, Failed int }
+
+type caller struct{}
+
+func (tr *tracer) of(ctx context.Context) *trace {
+	name, _ := ctx.Value(caller{}).(string)
+	if tr.traces == nil {
+		tr.traces = map[string]*trace{}
 	}
-	for i, err := range gathered(t, db, units...) {
-		if err != nil {
-			t.Errorf("unit %d was told %v", i+1, err)
+	if tr.traces[name] == nil {
+		tr.traces[name] = &trace{}
+	}
+	return tr.traces[name]
+}
+
+func (tr *tracer) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.sent = append(tr.sent, data.Batch)
+	of := tr.of(ctx)
+	of.Began++
+	of.Statements += data.Batch.Len()
+	return ctx
+}
+
+func (tr *tracer) TraceBatchQuery(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchQueryData) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	if data.Err != nil {
+		tr.of(ctx).Refused++
+	}
+}
+
+func (tr *tracer) TraceBatchEnd(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchEndData) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	of := tr.of(ctx)
+	of.Ended++
+	if data.Err != nil {
+		of.Failed++
+	}
+	if ctx.Value(caller{}) == "panics" {
+		panic("planted")
+	}
+}
+
+func (*tracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	return ctx
+}
+
+func (*tracer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// The trace of a caller has its own statements and no others. A panic of a tracer is that
+// of one caller.
+func TestGroupCommit_tracesEachBatchForItsCaller(t *testing.T) {
+	t.Parallel()
+	traces := &tracer{}
+	db, _ := effects(t, postgres.Options{Writes: declared(), SharedCommits: 1, Tracer: traces})
+	if err := db.Commit(t.Context(), batch(100)); err != nil {
+		t.Fatal(err)
+	}
+	as := func(name string, b *pgx.Batch) func(context.Context) error {
+		return func(ctx context.Context) (err error) {
+			defer func() {
+				if cause := recover(); cause != nil {
+					err = fmt.Errorf("panic: %v", cause)
+				}
+			}()
+			return db.Commit(context.WithValue(ctx, caller{}, name), b)
 		}
 	}
-	wantStored(t, db, 1, 2, 3, 4, 5, 6, 7, 8)
+	errs := together(t, db, as("one", batch(1)), as("three", batch(2, 3, 4)), as("refused", batch(5, 100)), as("panics", batch(6)))
+	if errs[0] != nil || errs[1] != nil || postgres.Constraint(errs[2]) != "effects_once" || errs[3].Error() != "panic: planted" {
+		t.Fatalf("the errors are %v", errs)
+	}
+	want := map[string]*trace{
+		"one":     {Began: 1, Statements: 1, Ended: 1},
+		"three":   {Began: 1, Statements: 3, Ended: 1},
+		"refused": {Began: 2, Statements: 4, Refused: 2, Ended: 2, Failed: 2}, // in the group commit, and individually
+		"panics":  {Began: 1, Statements: 1, Ended: 1},
+	}
+	delete(traces.traces, "") // the test's own, and group commits
+	if diff := cmp.Diff(want, traces.traces); diff != "" {
+		t.Errorf("traces (-want +got):\n%s", diff)
+	}
 }

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/groupcommit"
 )
 
 // Pending is how many wait to be committed.
@@ -28,12 +30,12 @@ func (db *DB) HoldSlot() (release func()) {
 	if _, prepared := holds.LoadOrStore(c, true); !prepared {
 		lead := c.Call
 		c.Held = time.Hour
-		c.Call = func(ctx context.Context, units []*unit) outcomes {
+		c.Call = func(ctx context.Context, units []*unit) []groupcommit.Outcome[struct{}] {
 			if h, ok := holds.Load(units[0]); ok {
 				its, _ := h.(hold)
 				close(its.begun)
 				<-its.end
-				return make(outcomes, len(units))
+				return make([]groupcommit.Outcome[struct{}], len(units))
 			}
 			return lead(ctx, units)
 		}
@@ -53,12 +55,3 @@ func (db *DB) WaitForLocks() { db.sharedLockTimeout = milliseconds(time.Hour) }
 func (db *DB) CommitWithin(ctx context.Context, b *pgx.Batch) error {
 	return db.committer.commit(&unit{ctx: ctx, batch: b})
 }
-
-// Waiting is how many questions wait.
-func (r *Reads[Q, A]) Waiting() int { queued, _ := r.batcher.Load(); return queued }
-
-// SlotIsFree tells whether a read may begin at once.
-func (r *Reads[Q, A]) SlotIsFree() bool { _, inFlight := r.batcher.Load(); return inFlight == 0 }
-
-// StandStillFor is how long a read that stands still holds up others.
-func (r *Reads[Q, A]) StandStillFor(d time.Duration) { r.batcher.Held = d }

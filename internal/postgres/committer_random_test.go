@@ -1,0 +1,399 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"pgregory.net/rapid"
+
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/testdb"
+)
+
+// work is what a unit writes: rows of effects, and the ends of deliveries.
+type work struct {
+	Rows     []row
+	Poison   bool // a statement that the server refuses
+	Messages []touched
+}
+
+// row is one of effects: the id and the twin are each there once.
+type row struct {
+	ID, Twin int
+	Other    bool // inserted by another statement
+}
+
+// touched is a message that a unit ends under a fence, or only counts.
+type touched struct {
+	ID, Fence int64
+	Counts    bool
+}
+
+// books are what the database has.
+type books struct {
+	IDs, Twins map[int]bool
+	Fences     []int64
+	Done       map[int64]bool
+	Waits      map[int64]int
+}
+
+func (w work) batch() *pgx.Batch {
+	b := &pgx.Batch{}
+	for _, r := range w.Rows {
+		if r.Other {
+			b.Queue(insertTwin, r.Twin, r.ID)
+		} else {
+			b.Queue(insert, r.ID, r.Twin)
+		}
+	}
+	if w.Poison {
+		b.Queue(insertPoison, 0)
+	}
+	for _, m := range w.Messages {
+		if m.Counts {
+			b.Queue(endMessage, m.ID, m.Fence)
+		} else {
+			end(b, m.ID, m.Fence)
+		}
+	}
+	return b
+}
+
+// apply is the effect of a unit, or the SQLSTATE with which it is refused.
+func (w work) apply(b books) (after books, refusal string) {
+	b.IDs, b.Twins, b.Done, b.Waits = maps.Clone(b.IDs), maps.Clone(b.Twins), maps.Clone(b.Done), maps.Clone(b.Waits)
+	late := ""
+	for _, r := range w.Rows {
+		if b.IDs[r.ID] {
+			return b, "23505"
+		}
+		if b.Twins[r.Twin] {
+			late = "23505" // at the commit
+		}
+		b.IDs[r.ID], b.Twins[r.Twin] = true, true
+	}
+	if w.Poison {
+		return b, "22012"
+	}
+	for _, m := range w.Messages {
+		switch holds := m.ID <= int64(len(b.Fences)) && b.Fences[m.ID-1] == m.Fence; {
+		case m.Counts && holds:
+			b.Waits[m.ID]++
+		case !m.Counts && !holds:
+			return b, "23514"
+		case !m.Counts:
+			b.Done[m.ID] = true
+		}
+	}
+	return b, late
+}
+
+func drawWork(fences []int64) *rapid.Generator[work] {
+	small, few := rapid.IntRange(1, 25), rapid.Int64Range(1, 3)
+	drawRow := rapid.Custom(func(r *rapid.T) row {
+		return row{small.Draw(r, "id"), small.Draw(r, "twin"), rapid.Bool().Draw(r, "other")}
+	})
+	drawMessage := rapid.Custom(func(r *rapid.T) touched {
+		m := touched{ID: rapid.Int64Range(1, 7).Draw(r, "id"), Fence: few.Draw(r, "fence"), Counts: rapid.IntRange(0, 5).Draw(r, "counts") == 0}
+		if m.ID <= int64(len(fences)) && rapid.IntRange(0, 3).Draw(r, "holds") > 0 {
+			m.Fence = fences[m.ID-1]
+		}
+		return m
+	})
+	return rapid.Custom(func(r *rapid.T) work {
+		w := work{
+			Rows:     rapid.SliceOfN(drawRow, 0, 3).Draw(r, "rows"),
+			Messages: rapid.SliceOfN(drawMessage, 0, 2).Draw(r, "messages"),
+			Poison:   rapid.IntRange(0, 14).Draw(r, "poison") == 0,
+		}
+		if len(w.Rows)+len(w.Messages) == 0 {
+			w.Rows = []row{drawRow.Draw(r, "row")}
+		}
+		slices.SortFunc(w.Rows, func(a, b row) int { return a.ID - b.ID })
+		slices.SortStableFunc(w.Messages, func(a, b touched) int { return int(a.ID - b.ID) })
+		return w
+	})
+}
+
+// Whatever units come at once, each is committed as a whole or refused as a whole, and
+// there is an order in which individual commits would have had the same results.
+func TestGroupCommit_equalsIndividualCommits(t *testing.T) {
+	testdb.Long(t, "it compares many random batches")
+	t.Parallel()
+	db := held(t, postgres.Options{})
+	rapid.Check(t, func(r *rapid.T) {
+		if _, err := db.Pool().Exec(context.WithoutCancel(t.Context()), `delete from effects; delete from inbox`); err != nil {
+			r.Fatal(err)
+		}
+		fences := rapid.SliceOfN(rapid.Int64Range(1, 3), 6, 6).Draw(r, "fences")
+		claimedUnder(t, db, fences...)
+		all := rapid.SliceOfN(drawWork(fences), 2, 16).Draw(r, "units")
+		var units []func(context.Context) error
+		for _, w := range all {
+			units = append(units, func(ctx context.Context) error {
+				err := db.Commit(ctx, w.batch())
+				for postgres.OutcomeOf(err).MayPass() { // individual commits may deadlock
+					err = db.Commit(ctx, w.batch())
+				}
+				return err
+			})
+		}
+		errs := together(t, db, units...)
+
+		b := books{IDs: map[int]bool{}, Twins: map[int]bool{}, Fences: fences, Done: map[int64]bool{}, Waits: map[int64]int{}}
+		for i, w := range all {
+			if errs[i] != nil {
+				continue
+			}
+			after, refusal := w.apply(b)
+			if refusal != "" {
+				r.Errorf("unit %d is committed beside one that excludes it", i)
+			}
+			b = after
+		}
+		for i, w := range all {
+			// Refused after all others, it would have been refused at its turn or later.
+			if _, refusal := w.apply(b); errs[i] != nil && (refusal == "" || code(errs[i]) != refusal && len(w.Rows) == 0 || errors.Is(errs[i], postgres.ErrUnknown)) {
+				r.Errorf("unit %d has the error %v, want %q", i, errs[i], refusal)
+			}
+		}
+		if diff := cmp.Diff(append([]int{}, slices.Sorted(maps.Keys(b.IDs))...), stored(t, db)); diff != "" {
+			r.Errorf("stored (-want +got):\n%s", diff)
+		}
+		var messages []string
+		for i := range fences {
+			messages = append(messages, fmt.Sprint(i+1, " ", b.Done[int64(i+1)], " ", b.Waits[int64(i+1)]))
+		}
+		want(t, db, `select format('%s %s %s', id, (status = 'done' and done_fence = fence)::text, waits) from inbox order by id`, messages...)
+	})
+	if db.Shared().Commits == 0 {
+		t.Error("no commit was shared")
+	}
+}
+
+// faults go on while units are committed.
+var faults = []string{cutSession, `alter table effects add column if not exists more text`, cutSession, `alter table effects drop column if exists more`}
+
+const cutSession = `
+select pg_terminate_backend(pid)
+  from (select pid
+          from pg_stat_activity
+         where datname = current_database()
+           and application_name = 'faults'
+         order by random()
+         limit 1) as victim`
+
+// While sessions are ended, the table is altered, and some units exclude others at once or
+// at commit: of a unit that is committed all is there, of one that is refused nothing is,
+// and a unit that nothing is wrong with is not refused.
+func TestGroupCommit_outcomesAreTrueUnderFaults(t *testing.T) {
+	testdb.Long(t, "it races many against each other")
+	t.Parallel()
+	owner, address := effects(t, postgres.Options{LockTimeout: -1, StatementTimeout: time.Hour})
+	var pools [2]*postgres.DB
+	for i := range pools {
+		pools[i] = open(t, address, postgres.Options{
+			Writes: declared(), MaxConns: 4, Application: "faults", LockTimeout: -1, StatementTimeout: time.Hour,
+		})
+	}
+	const sessions, units, unitsPerFault = 64, 15, 16
+	var faulting, working sync.WaitGroup
+	due := make(chan struct{}, sessions*units)
+	faulting.Go(func() {
+		n := 0
+		for range due {
+			if _, err := owner.Pool().Exec(t.Context(), faults[n%len(faults)]); err != nil {
+				t.Error(err)
+			}
+			n++
+		}
+	})
+	var ids atomic.Int64
+	var mu sync.Mutex
+	results := map[int]error{} // by the first of a unit's ids
+	for i := range sessions {
+		random := rand.New(rand.NewPCG(7, uint64(i))) //nolint:gosec // what is done should be the same each time
+		working.Go(func() {
+			for range units {
+				n := int(ids.Add(1))
+				if n%unitsPerFault == 0 {
+					due <- struct{}{}
+				}
+				id := 10 * n
+				b := batch(id)
+				fault := true
+				switch random.IntN(20) {
+				case 0:
+					b.Queue(insert, id, id)
+				case 1:
+					b.Queue(insert, id+2, 5) // checked at commit
+				case 2:
+					b.Queue(insert, 1+random.IntN(4), -id)
+				default:
+					fault = false
+				}
+				b.Queue(insert, id+1, id+1)
+				err := pools[i%2].Commit(t.Context(), b)
+				if outcome := postgres.OutcomeOf(err); !fault && outcome != postgres.Committed && outcome != postgres.Unknown && outcome != postgres.NotSent {
+					t.Errorf("a unit has the error %v", err)
+				}
+				mu.Lock()
+				results[id] = err
+				mu.Unlock()
+			}
+		})
+	}
+	working.Wait()
+	close(due)
+	faulting.Wait()
+
+	there := map[int]bool{}
+	for _, id := range stored(t, owner) {
+		there[id] = true
+	}
+	for id, err := range results {
+		switch first, last := there[id], there[id+1]; {
+		case first != last:
+			t.Errorf("of unit %d a half is stored, with the error %v", id, err)
+		case errors.Is(err, postgres.ErrUnknown):
+		case first != (err == nil):
+			t.Errorf("unit %d is stored: %v, with the error %v", id, first, err)
+		}
+	}
+	if pools[0].Shared().Commits+pools[1].Shared().Commits == 0 {
+		t.Error("no commit was shared")
+	}
+	for _, db := range pools {
+		await.True(t, "the slots are free", func() bool { return db.FreeSlots() == 2 && db.Pending() == 0 })
+	}
+}
+
+const (
+	takeStock = `
+update stock
+   set available = available - 1,
+       reserved  = reserved + 1
+ where merchant_id = $1
+   and sku = $2`
+
+	endMessage = `
+update inbox
+   set waits = waits + 1
+ where id = $1
+   and fence = $2`
+)
+
+const deadlocks = `select deadlocks::text from pg_stat_database where datname = current_database()`
+
+// Two pools, each of which commits units that lock a few of the same rows, do not deadlock.
+// The server looks for a deadlock before a group commit gives up its wait.
+func TestGroupCommit_locksInOneOrder(t *testing.T) {
+	testdb.Long(t, "it commits thousands of units")
+	t.Parallel()
+	address := testdb.URL(t)
+	owner := open(t, address, postgres.Options{})
+	_, err := owner.Pool().Exec(t.Context(), `
+insert into merchants (merchant_id) values ('acme'), ('globex');
+insert into stock (merchant_id, sku, supplied, available)
+select m, 'sku' || n, 1000000, 1000000 from unnest(array['acme', 'globex']) m, generate_series(1, 4) n;
+insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
+select 'r', n, n, 't', '', '{}', '' from generate_series(1, 8) n;
+do $$ begin execute format('alter database %I set deadlock_timeout to %L', current_database(), '10ms'); end $$`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pools [2]*postgres.DB
+	for i := range pools {
+		pools[i] = open(t, address, postgres.Options{Writes: declared(), MaxConns: 4})
+	}
+	var working sync.WaitGroup
+	for i := range 48 {
+		random := rand.New(rand.NewPCG(1, uint64(i))) //nolint:gosec // what is done should be the same each time
+		working.Go(func() {
+			for range 50 {
+				if err := pools[i%2].Commit(t.Context(), sale(random)); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	working.Wait()
+	var units, sold int64
+	for _, db := range pools {
+		shared := db.Shared()
+		units += shared.Units
+		if shared.Commits == 0 {
+			t.Error("no commit was shared")
+		}
+		db.Close()
+	}
+	testdb.Alone(t, owner)
+	want(t, owner, deadlocks, "0")
+	err = owner.QueryRow(t.Context(), `select sum(reserved)::bigint from stock`).Scan(&sold)
+	if err != nil || sold < units {
+		t.Errorf("%d sold by %d units at least, %v", sold, units, err)
+	}
+}
+
+// sale locks as the steps of a charge do: articles in their order, then a message.
+func sale(random *rand.Rand) *pgx.Batch {
+	b := &pgx.Batch{}
+	merchant := []string{"acme", "globex"}[random.IntN(2)]
+	first := 1 + random.IntN(3)
+	b.Queue(takeStock, merchant, fmt.Sprintf("sku%d", first))
+	if random.IntN(2) == 0 {
+		b.Queue(takeStock, merchant, fmt.Sprintf("sku%d", first+1))
+	}
+	switch message := 1 + random.Int64N(8); random.IntN(3) {
+	case 0:
+		b.Queue(endMessage, message, int64(0))
+	case 1:
+		end(b, message, 0)
+	}
+	return b
+}
+
+// A cycle that no order prevents, of rows under two keys that two transactions insert
+// crosswise, costs time and is no deadlock.
+func TestGroupCommit_leavesALockCycleBeforeTheDeadlock(t *testing.T) {
+	testdb.Long(t, "it takes a large part of the time")
+	t.Parallel()
+	one, address := effects(t, postgres.Options{Writes: declared(), SharedCommits: 1})
+	other := open(t, address, postgres.Options{})
+	tx, err := other.Pool().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), insert, 2, 2); err != nil {
+		t.Fatal(err)
+	}
+	result := make(chan error, 1)
+	go func() {
+		await.Blocked(t, other, 1) // the units wait for 2, and have 1
+		_, err := tx.Exec(t.Context(), insert, 1, 1)
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Error(err)
+		}
+		result <- err
+	}()
+	errs := together(t, one, committing(one, batch(1), batch(2), batch(3))...)
+	if errs[0] != nil && postgres.Constraint(errs[0]) == "" || errs[1] != nil || errs[2] != nil {
+		t.Errorf("the errors are %v", errs)
+	}
+	if err := <-result; err != nil && postgres.Constraint(err) == "" {
+		t.Errorf("the other transaction has the error %v", err)
+	}
+	want(t, other, deadlocks, "0")
+}

@@ -1,0 +1,234 @@
+package postgres_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/testdb"
+)
+
+// The ends of several deliveries are one statement. It is of the inbox, and is tested here
+// since only a group commit sends it.
+
+// held are messages of the inbox, numbered from 1, each with its holder's fence. They
+// lie in the table from the last to the first. Statements that change messages are counted.
+func held(t *testing.T, o postgres.Options, fences ...int64) *postgres.DB {
+	t.Helper()
+	o.Writes, o.SharedCommits = declared(), 1
+	db, _ := effects(t, o)
+	if _, err := db.Pool().Exec(t.Context(), `
+create table statements (changed text);
+create function count_statement() returns trigger language plpgsql as $$
+begin
+  insert into statements values (tg_table_name);
+  return null;
+end
+$$;
+create trigger counted after update on inbox for each statement execute function count_statement()`); err != nil {
+		t.Fatal(err)
+	}
+	claimedUnder(t, db, fences...)
+	return db
+}
+
+func claimedUnder(t *testing.T, db *postgres.DB, fences ...int64) {
+	t.Helper()
+	if _, err := db.Pool().Exec(context.WithoutCancel(t.Context()), `
+insert into inbox
+       (id, receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, fence)
+overriding system value
+select n, 'r', n, n, 't', '', '{}', '', 'running', fence
+  from unnest($1::bigint[]) with ordinality as f (fence, n)
+ order by n desc`, fences); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// end queues the end of a delivery as inbox.Done does; only the inbox can make a delivery.
+func end(b *pgx.Batch, id, fence int64) {
+	inbox.Done(b, inbox.Delivery{})
+	b.QueuedQueries[b.Len()-1].Arguments = []any{id, fence}
+}
+
+// ending has an effect and ends a delivery.
+func ending(effect int, id, fence int64) *pgx.Batch {
+	b := batch(effect)
+	end(b, id, fence)
+	return b
+}
+
+func texts(t *testing.T, db *postgres.DB, sql string) []string {
+	t.Helper()
+	found, err := collect[string](db.Query(t.Context(), sql))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+func want(t *testing.T, db *postgres.DB, sql string, want ...string) {
+	t.Helper()
+	if diff := cmp.Diff(want, texts(t, db, sql)); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", sql, diff)
+	}
+}
+
+const (
+	statementsOf = `select changed || ' ' || count(*) from statements group by changed`
+	doneOf       = `select string_agg(id::text, ' ' order by id) from inbox where status = 'done' and done_fence = fence and finished_at is not null`
+	runningOf    = `select string_agg(id::text, ' ' order by id) from inbox where status = 'running' and done_fence is null and finished_at is null`
+)
+
+func TestDeliveries_endTogether(t *testing.T) {
+	testdb.Long(t, "it makes a database for each of many cases")
+	t.Parallel()
+
+	t.Run("in few statements, in whatever order they came", func(t *testing.T) {
+		t.Parallel()
+		db := held(t, postgres.Options{}, slices.Repeat([]int64{3}, 31)...)
+		var batches []*pgx.Batch
+		for _, i := range rand.Perm(30) {
+			batches = append(batches, ending(i, int64(i+1), 3))
+		}
+		wantNoErrors(t, together(t, db, committing(db, batches...)...))
+		want(t, db, statementsOf, "inbox 4") // of 16, 8, 4 and 2
+		want(t, db, doneOf, "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30")
+		want(t, db, runningOf, "31")
+	})
+
+	t.Run("also one delivery twice", func(t *testing.T) {
+		t.Parallel()
+		db := held(t, postgres.Options{}, 2, 2)
+		wantNoErrors(t, together(t, db, committing(db, ending(1, 1, 2), ending(2, 1, 2), ending(3, 2, 2))...))
+		want(t, db, doneOf, "1 2")
+		wantStored(t, db, 1, 2, 3)
+		wantShared(t, db, postgres.Shared{}, postgres.Shared{Commits: 1, Units: 3})
+	})
+
+	for name, lost := range map[string]struct{ id, fence int64 }{
+		"whose message was taken over":                 {6, 1},
+		"whose message was deleted":                    {7, 1},
+		"with a fence that no holder has":              {6, 3},
+		"whose message its new holder ends beside it":  {3, 1},
+		"with a greater fence than the holder's fence": {3, 3},
+	} {
+		t.Run("and only the one is refused "+name, func(t *testing.T) {
+			t.Parallel()
+			db := held(t, postgres.Options{})
+			for position := range 6 {
+				if _, err := db.Pool().Exec(t.Context(), `delete from effects; delete from inbox`); err != nil {
+					t.Fatal(err)
+				}
+				claimedUnder(t, db, 2, 2, 2, 2, 2, 2)
+				before := db.Shared()
+				var batches []*pgx.Batch
+				for i := range 5 {
+					batches = append(batches, ending(i, int64(i+1), 2))
+				}
+				batches = slices.Insert(batches, position, ending(99, lost.id, lost.fence))
+				errs := together(t, db, committing(db, batches...)...)
+				if err := errs[position]; postgres.Constraint(err) != "inbox_done_by_holder" || !inbox.IsLost(err) {
+					t.Errorf("at position %d it has the error %v", position+1, err)
+				}
+				wantNoErrors(t, slices.Delete(errs, position, position+1))
+				wantStored(t, db, 0, 1, 2, 3, 4)
+				want(t, db, doneOf, "1 2 3 4 5")
+				want(t, db, runningOf, "6")
+				wantShared(t, db, before, postgres.Shared{Commits: 1, Units: 5, Refusals: 1})
+			}
+		})
+	}
+}
+
+// A delivery ends, or is refused, as the transaction leaves its message that holds it.
+func TestDeliveries_endWhileTheirMessageChanges(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		sql    string
+		passes bool
+	}{
+		"its lease is renewed":              {`update inbox set due_at = due_at + interval '1 hour' where id = 2`, true},
+		"it is only locked":                 {`select from inbox where id = 2 for no key update`, true},
+		"it is claimed by another":          {`update inbox set fence = fence + 1 where id = 2`, false},
+		"it is deleted after its retention": {`delete from inbox where id = 2`, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := held(t, postgres.Options{}, 1, 1, 1)
+			tx, err := db.Pool().Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tx.Exec(t.Context(), test.sql); err != nil {
+				t.Fatal(err)
+			}
+			committed := make(chan error, 1)
+			go func() {
+				await.Blocked(t, db, 1)
+				committed <- tx.Commit(t.Context())
+			}()
+			errs := together(t, db, committing(db, ending(1, 1, 1), ending(2, 2, 1), ending(3, 3, 1))...)
+			if err := await.Receive(t, "the end of the other transaction", committed); err != nil {
+				t.Error(err)
+			}
+			if err := errs[1]; test.passes && err != nil || !test.passes && !inbox.IsLost(err) {
+				t.Errorf("its holder has the error %v", err)
+			}
+			wantNoErrors(t, []error{errs[0], errs[2]})
+			done := map[bool]string{true: "1 2 3", false: "1 3"}[test.passes]
+			want(t, db, doneOf, done)
+			want(t, db, `select string_agg(id::text, ' ' order by id) from effects`, done)
+		})
+	}
+}
+
+// Messages are locked by number, also where the table is read as it lies, which is from
+// the last to the first.
+func TestDeliveries_lockInOrder(t *testing.T) {
+	testdb.Long(t, "it commits for seconds")
+	t.Parallel()
+	db := held(t, postgres.Options{
+		Settings: map[string]string{"enable_indexscan": "off"}, LockTimeout: -1, StatementTimeout: time.Hour,
+	}, 1, 1, 1, 1, 1, 1, 1, 1)
+	db.WaitForLocks()
+	tx, err := db.Pool().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `select from inbox where id = 4 for no key update`); err != nil {
+		t.Fatal(err)
+	}
+	free := make(chan string, 1)
+	go func() {
+		defer close(free)
+		await.Blocked(t, db, 1)
+		var ids string
+		if err := db.Pool().QueryRow(t.Context(), `
+select string_agg(id::text, ' ')
+  from (select id from inbox order by id for no key update skip locked) as unlocked`).Scan(&ids); err != nil {
+			t.Error(err)
+		}
+		free <- ids
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}()
+	var batches []*pgx.Batch
+	for i := range 8 {
+		batches = append(batches, ending(i, int64(i+1), 1))
+	}
+	wantNoErrors(t, together(t, db, committing(db, batches...)...))
+	if got := <-free; got != "5 6 7 8" {
+		t.Errorf("while the fourth was waited for, %q were free", got)
+	}
+	want(t, db, statementsOf, "inbox 1")
+}
