@@ -149,8 +149,8 @@ func check(ctx context.Context, db snapshots, facts string, promises []promise, 
 			if _, err := tx.Exec(ctx, planForWholeTables); err != nil {
 				return err
 			}
-			sql := facts + fmt.Sprintf(countCases, "select case"+p.when+" end from "+p.cases)
-			return tx.QueryRow(ctx, sql, append([]any{maxExamples}, args...)...).Scan(&c.Checked, &c.Violated, &c.Examples)
+			sql := fmt.Sprintf(countCases, "select case"+p.when+" end from "+p.cases)
+			return tx.QueryRow(ctx, fmt.Sprint("with ", facts, sql), append([]any{maxExamples}, args...)...).Scan(&c.Checked, &c.Violated, &c.Examples)
 		})
 		if err != nil {
 			return nil, fmt.Errorf("check that %s: %w", p.name, err)

@@ -1,10 +1,9 @@
 package audit
 
 // facts are what the checks compare: rows for each charge, refund, outcome, key and message.
-// They are one statement's beginning, long as it is, because each check names some of them
-// and PostgreSQL evaluates no other, nor a column that the check does not read.
-const facts = `
-with charges as (
+// Long as they are, they stand behind the "with" of every check: PostgreSQL evaluates those
+// that the check names, and of them the columns that it reads.
+const facts = `charges as (
   select stream_id,
          count(*) filter (where type like 'payment.captured.v%')                                     as captures,
          count(*) filter (where type like 'charge.succeeded.v%')                                     as successes,
