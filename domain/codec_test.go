@@ -17,7 +17,7 @@ import (
 
 // stored is one event of each kind, as the golden files hold it. A file of a
 // stored event is never changed: an event that needs another form gets another
-// name, and the old file goes on being read.
+// name, and the old file is still read.
 func stored() map[string]domain.Event {
 	first := charge()
 	return map[string]domain.Event{
@@ -117,7 +117,7 @@ func TestEventTypes_haveGoldenFiles(t *testing.T) {
 func TestDecode(t *testing.T) {
 	t.Parallel()
 
-	t.Run("a name of a newer program is told apart", func(t *testing.T) {
+	t.Run("a name of a newer program is ErrUnknownType", func(t *testing.T) {
 		t.Parallel()
 		for _, name := range []string{"", "charge.requested", "charge.requested.v2", "Charge.Requested.v1", "ChargeRequested"} {
 			if _, err := domain.Decode(name, []byte(`{}`)); !errors.Is(err, domain.ErrUnknownType) {
@@ -164,7 +164,7 @@ func TestDecode(t *testing.T) {
 	})
 }
 
-func TestTypeOfNothingIsNoName(t *testing.T) {
+func TestTypeOf_nil(t *testing.T) {
 	t.Parallel()
 	if got := domain.TypeOf(nil); got != "" {
 		t.Errorf("the name is %q", got)
@@ -172,7 +172,7 @@ func TestTypeOfNothingIsNoName(t *testing.T) {
 }
 
 // FuzzDecode: whatever is stored, reading it neither panics nor loses what it
-// read: what is read once is written and read again as the same event.
+// read: an event that is written and read is the same event.
 func FuzzDecode(f *testing.F) {
 	for name, e := range stored() {
 		data, err := domain.Encode(e)

@@ -34,10 +34,10 @@ func (m *model) check(t *rapid.T) {
 		t.Fatalf("%d captures, %d outcomes", captures, outcomes)
 	}
 	m.checkCharge(t)
-	m.checkBooks(t)
+	m.checkBalances(t)
 }
 
-// checkCharge holds the charge's own account of itself against the world's.
+// checkCharge compares what the charge says of itself with the model.
 func (m *model) checkCharge(t *rapid.T) {
 	pending, succeeded := m.sum(domain.RefundStatusPending), m.sum(domain.RefundStatusSucceeded)
 	if pending+succeeded > m.captured {
@@ -51,39 +51,41 @@ func (m *model) checkCharge(t *rapid.T) {
 		status = domain.PartiallyRefunded
 	}
 	type account struct {
-		Status         domain.Status
-		Left, Refunded int64
-		Ended, Settled bool
-		Asked, Told    bool
-		Unnotified     []int
+		Status          domain.Status
+		Left, Refunded  int64
+		Terminal        bool
+		Complete        bool
+		CancelRequested bool
+		Notified        bool
+		Unnotified      []int
 	}
-	world := account{
+	want := account{
 		Status: status, Left: m.captured - pending - succeeded, Refunded: succeeded,
-		Ended: m.outcome > 0, Settled: m.outcome > 0 && pending == 0,
-		Asked: m.asked, Told: m.outcome > 0 && !m.silent && !slices.Contains(m.untold, m.outcome),
+		Terminal: m.outcome > 0, Complete: m.outcome > 0 && pending == 0,
+		CancelRequested: m.cancelRequested, Notified: m.outcome > 0 && !m.silent && !slices.Contains(m.unnotified, m.outcome),
 	}
 	c := m.charge
 	own := account{
 		Status: c.Status, Left: c.Left(), Refunded: c.Refunded(),
-		Ended: c.Terminal(), Settled: c.Complete(), Asked: c.CancelRequested, Told: c.Step(domain.Notification) == domain.StepDone,
+		Terminal: c.Terminal(), Complete: c.Complete(), CancelRequested: c.CancelRequested, Notified: c.Step(domain.Notification) == domain.StepDone,
 	}
 	for version := -1; version <= len(m.events)+1; version++ {
 		if c.NeedsWebhook(version) {
 			own.Unnotified = append(own.Unnotified, version)
 		}
-		if slices.Contains(m.untold, version) {
-			world.Unnotified = append(world.Unnotified, version)
+		if slices.Contains(m.unnotified, version) {
+			want.Unnotified = append(want.Unnotified, version)
 		}
 	}
-	if diff := cmp.Diff(world, own); diff != "" {
-		t.Fatalf("the charge differs from what the world says of it (-world +charge):\n%s", diff)
+	if diff := cmp.Diff(want, own); diff != "" {
+		t.Fatalf("the charge (-model +charge):\n%s", diff)
 	}
 	m.checkRefunds(t)
 }
 
-// checkBooks holds the books of the one charge against its outcome and its
-// refunds. A charge is in one currency, so all its accounts are.
-func (m *model) checkBooks(t *rapid.T) {
+// checkBalances compares the balances of the charge with its outcome and its refunds. A
+// charge is in one currency, so all its accounts are.
+func (m *model) checkBalances(t *rapid.T) {
 	want := map[string]int64{}
 	set := func(account string, balance int64) {
 		if balance != 0 {
@@ -102,26 +104,25 @@ func (m *model) checkBooks(t *rapid.T) {
 		set("refund_clearing:acme", -pending)
 	}
 	if diff := cmp.Diff(want, balances(m.events)); diff != "" {
-		t.Fatalf("the books (-want +got):\n%s", diff)
+		t.Fatalf("balances (-want +got):\n%s", diff)
 	}
 }
 
-// balances are the books of a stream: debits less credits of each account, those
-// that are even left out.
+// balances returns debits less credits of each account of a stream that is not even.
 func balances(events []domain.Event) map[string]int64 {
-	books := map[string]int64{}
+	sums := map[string]int64{}
 	c := domain.Charge{ID: "ch_1"}
 	for _, e := range events {
 		for _, p := range domain.Postings(c, e) {
-			books[p.Debit] += p.Amount
-			books[p.Credit] -= p.Amount
+			sums[p.Debit] += p.Amount
+			sums[p.Credit] -= p.Amount
 		}
 		c = domain.Fold(c, e)
 	}
-	for account, balance := range books {
+	for account, balance := range sums {
 		if balance == 0 {
-			delete(books, account)
+			delete(sums, account)
 		}
 	}
-	return books
+	return sums
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/payonce/payonce/domain"
 )
 
-// repayment is what the world knows of a refund.
+// repayment is what the model knows of a refund.
 type repayment struct {
 	ID, Object string
 	Amount     int64
@@ -18,10 +18,10 @@ type repayment struct {
 	Attempted  int
 	Ended      int
 	Reversed   int
-	Loud       bool
+	Notify     bool
 }
 
-// find is the world's copy of a refund, which is not there if its id is empty.
+// find returns the model's refund with an id; one without id if there is none.
 func (m *model) find(id string) repayment {
 	for _, r := range m.refunds {
 		if r.ID == id {
@@ -41,17 +41,17 @@ func (m *model) sum(status domain.RefundStatus) int64 {
 	return sum
 }
 
-// left is what the world would let go.
+// left returns what may still be refunded.
 func (m *model) left() int64 {
 	return m.captured - m.sum(domain.RefundStatusPending) - m.sum(domain.RefundStatusSucceeded)
 }
 
-// free tells whether the provider's object has ended no other refund.
+// free reports whether the provider's object has ended no other refund.
 func (m *model) free(object, id string) bool {
 	return object == "" || !slices.ContainsFunc(m.refunds, func(r repayment) bool { return r.Object == object && r.ID != id })
 }
 
-// The next four are whether a command about a refund should take effect.
+// The next four report whether a command about a refund must take effect.
 
 func (m *model) mayRequest(cmd domain.RequestRefund) bool {
 	return cmd.RefundID != "" && m.find(cmd.RefundID).ID == "" &&
@@ -73,7 +73,7 @@ func (m *model) mayReverse(cmd domain.ReverseRefund) bool {
 	return r.Status == domain.RefundStatusSucceeded && r.Object == cmd.ProviderRefund
 }
 
-// open is what the world concludes from a refund that was accepted.
+// open records a refund that was accepted.
 func (m *model) open(cmd domain.RequestRefund) {
 	amount := cmd.Amount
 	if amount == 0 {
@@ -81,7 +81,7 @@ func (m *model) open(cmd domain.RequestRefund) {
 	}
 	m.refunds = append(m.refunds, repayment{
 		ID: cmd.RefundID, Amount: amount, Status: domain.RefundStatusPending,
-		Requested: len(m.events), Attempted: len(m.events), Loud: cmd.Notify,
+		Requested: len(m.events), Attempted: len(m.events), Notify: cmd.Notify,
 	})
 }
 
@@ -93,21 +93,21 @@ func (m *model) change(id string, to func(*repayment)) {
 	}
 }
 
-// conclude is a change of which the merchant may want to be told.
-func (m *model) conclude(id string, to func(*repayment)) {
+// endRefund is a change about which the merchant may want a webhook.
+func (m *model) endRefund(id string, to func(*repayment)) {
 	m.change(id, to)
-	if m.find(id).Loud {
-		m.untold = append(m.untold, len(m.events))
+	if m.find(id).Notify {
+		m.unnotified = append(m.unnotified, len(m.events))
 	}
 }
 
-// checkRefunds holds the charge's refunds against the world's.
+// checkRefunds compares the charge's refunds with the model's.
 func (m *model) checkRefunds(t *rapid.T) {
 	var own []repayment
 	pending := m.charge.PendingRefunds()
 	for _, r := range m.charge.Refunds {
 		own = append(own, repayment{
-			ID: r.ID, Object: r.ProviderRefund, Amount: r.Amount, Status: r.Status, Loud: r.Notify,
+			ID: r.ID, Object: r.ProviderRefund, Amount: r.Amount, Status: r.Status, Notify: r.Notify,
 			Requested: r.RequestVersion, Attempted: r.AttemptVersion, Ended: r.OutcomeVersion, Reversed: r.ReversalVersion,
 		})
 		if slices.Contains(pending, r) != (r.OutcomeVersion == 0) {
@@ -115,7 +115,7 @@ func (m *model) checkRefunds(t *rapid.T) {
 		}
 	}
 	if diff := cmp.Diff(m.refunds, own); diff != "" {
-		t.Fatalf("the refunds (-world +charge):\n%s", diff)
+		t.Fatalf("the refunds (-model +charge):\n%s", diff)
 	}
 }
 
@@ -123,7 +123,7 @@ func drawID(t *rapid.T) string {
 	return rapid.SampledFrom([]string{"re_1", "re_2", "re_3", "re_4", ""}).Draw(t, "refund")
 }
 
-// drawKnown is mostly the id of a refund that there is.
+// drawKnown draws mostly the id of a known refund.
 func (m *model) drawKnown(t *rapid.T) string {
 	if len(m.refunds) == 0 || rapid.IntRange(0, 7).Draw(t, "unknown") == 0 {
 		return drawID(t)
@@ -131,7 +131,7 @@ func (m *model) drawKnown(t *rapid.T) string {
 	return rapid.SampledFrom(m.refunds).Draw(t, "known").ID
 }
 
-// drawRefund is mostly a part of what is left, sometimes all, sometimes more.
+// drawRefund draws mostly a part of what is left, sometimes all, sometimes more.
 func (m *model) drawRefund(t *rapid.T) domain.Command {
 	return domain.RequestRefund{
 		RefundID: drawID(t),
@@ -140,7 +140,7 @@ func (m *model) drawRefund(t *rapid.T) domain.Command {
 	}
 }
 
-// drawObject is mostly the provider's object for a refund, and sometimes another.
+// drawObject draws mostly the provider's object for a refund, and sometimes another.
 func drawObject(t *rapid.T, id string) string {
 	own := "rp_" + id
 	return rapid.SampledFrom([]string{own, own, own, "rp_re_1", "rp_re_2", ""}).Draw(t, "object")

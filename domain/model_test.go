@@ -10,8 +10,8 @@ import (
 	"github.com/payonce/payonce/domain"
 )
 
-// TestAnySequenceOfCommands drives a charge with whatever may come, in any
-// order, any number of times, sensible or not.
+// TestAnySequenceOfCommands sends commands to a charge in any order, any number of times,
+// sensible or not, and compares the charge with a model after each.
 func TestAnySequenceOfCommands(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -51,19 +51,19 @@ func TestAnySequenceOfCommands(t *testing.T) {
 	})
 }
 
-// model is the charge under test, its stream, and what the world outside would
-// say of it. The world keeps books of its own: it asks the charge for nothing.
+// model is the charge under test, its stream, and what the events must have led to. The
+// model computes that from the commands: it asks the charge for nothing.
 type model struct {
 	charge domain.Charge
 	events []domain.Event
 
-	status   domain.Status // by the first command that ended it
-	outcome  int           // the version at which that was
-	silent   bool          // the merchant wants no webhook about the charge
-	asked    bool          // to cancel
-	captured int64
-	refunds  []repayment
-	untold   []int
+	status          domain.Status // by the command that ended it
+	outcome         int           // the version at which that was
+	silent          bool          // the merchant wants no webhook about the charge
+	cancelRequested bool
+	captured        int64
+	refunds         []repayment
+	unnotified      []int
 }
 
 // send decides one command and appends what it causes.
@@ -77,7 +77,7 @@ func (m *model) send(t *rapid.T, cmd domain.Command) {
 		t.Fatalf("Decide of %#v is not the same twice: %v, %v and %v, %v", cmd, events, err, again, twin)
 	}
 	if expected, known := m.expects(cmd); known && expected != (len(events) > 0) {
-		t.Fatalf("%#v causes %v, %v; to the world it should take effect: %v", cmd, events, err, expected)
+		t.Fatalf("%#v causes %v, %v; by the model it takes effect: %v", cmd, events, err, expected)
 	}
 	if err != nil {
 		if len(events) > 0 {
@@ -91,23 +91,23 @@ func (m *model) send(t *rapid.T, cmd domain.Command) {
 		t.Fatalf("the charge differs from its stored stream (-stream +charge):\n%s", diff)
 	}
 	if again, err := domain.Decide(m.charge, cmd); !isAttempt(cmd) && (len(again) > 0 || err != nil) {
-		t.Fatalf("%#v again: %v, %v, want nothing", cmd, again, err)
+		t.Fatalf("%#v repeated: %v, %v, want nothing", cmd, again, err)
 	}
 	if len(events) > 0 {
-		m.believe(cmd)
+		m.note(cmd)
 	}
 }
 
-// expects is whether a command should take effect, as far as the world can tell.
+// expects returns whether a command must take effect, if the model knows.
 func (m *model) expects(cmd domain.Command) (expected, known bool) {
 	open := m.status == domain.Pending
 	switch cmd := cmd.(type) {
 	case domain.CancelCharge:
-		return open && !m.asked, true
+		return open && !m.cancelRequested, true
 	case domain.FailCanceled:
-		return open && m.asked, true
+		return open && m.cancelRequested, true
 	case domain.NotifyMerchant:
-		return slices.Contains(m.untold, m.about(cmd)), true
+		return slices.Contains(m.unnotified, m.about(cmd)), true
 	case domain.RequestRefund:
 		return m.mayRequest(cmd), true
 	case domain.FailRefundAttempt:
@@ -124,8 +124,8 @@ func (m *model) expects(cmd domain.Command) (expected, known bool) {
 	return false, false
 }
 
-// believe is what the world concludes from a command that took effect.
-func (m *model) believe(cmd domain.Command) {
+// note records a command that took effect.
+func (m *model) note(cmd domain.Command) {
 	switch cmd := cmd.(type) {
 	case domain.RequestCharge:
 		m.status, m.silent = domain.Pending, !cmd.Notify
@@ -135,23 +135,23 @@ func (m *model) believe(cmd domain.Command) {
 	case domain.RejectInventory, domain.DeclinePayment, domain.FailCanceled:
 		m.end(domain.Failed)
 	case domain.CancelCharge:
-		m.asked = true
+		m.cancelRequested = true
 	case domain.NotifyMerchant:
-		m.untold = slices.DeleteFunc(m.untold, func(version int) bool { return version == m.about(cmd) })
+		m.unnotified = slices.DeleteFunc(m.unnotified, func(version int) bool { return version == m.about(cmd) })
 	case domain.RequestRefund:
 		m.open(cmd)
 	case domain.FailRefundAttempt:
 		m.change(cmd.RefundID, func(r *repayment) { r.Attempted = len(m.events) })
 	case domain.SucceedRefund:
-		m.conclude(cmd.RefundID, func(r *repayment) {
+		m.endRefund(cmd.RefundID, func(r *repayment) {
 			r.Status, r.Object, r.Ended = domain.RefundStatusSucceeded, cmd.ProviderRefund, len(m.events)
 		})
 	case domain.FailRefund:
-		m.conclude(cmd.RefundID, func(r *repayment) {
+		m.endRefund(cmd.RefundID, func(r *repayment) {
 			r.Status, r.Object, r.Ended = domain.RefundStatusFailed, cmd.ProviderRefund, len(m.events)
 		})
 	case domain.ReverseRefund:
-		m.conclude(cmd.RefundID, func(r *repayment) {
+		m.endRefund(cmd.RefundID, func(r *repayment) {
 			r.Status, r.Reversed = domain.RefundStatusFailed, len(m.events)
 		})
 	case domain.ReserveInventory, domain.StartPayment, domain.FailAttempt:
@@ -161,11 +161,11 @@ func (m *model) believe(cmd domain.Command) {
 func (m *model) end(status domain.Status) {
 	m.status, m.outcome = status, len(m.events)
 	if !m.silent {
-		m.untold = append(m.untold, m.outcome)
+		m.unnotified = append(m.unnotified, m.outcome)
 	}
 }
 
-// about is the version that a webhook is about.
+// about returns the version that a webhook is about.
 func (m *model) about(n domain.NotifyMerchant) int {
 	if n.Version == 0 {
 		return m.outcome
@@ -191,7 +191,7 @@ func (m *model) reread(t *rapid.T) domain.Charge {
 	return c
 }
 
-// next is the command of the step that is due, as an undisturbed worker sends it.
+// next returns the command of the step that is due, as an undisturbed worker sends it.
 func (m *model) next(t *rapid.T) domain.Command {
 	switch {
 	case !m.charge.Exists():
@@ -234,7 +234,7 @@ func drawIntent(t *rapid.T) string {
 	return rapid.SampledFrom([]string{"pi_1", "pi_2", ""}).Draw(t, "payment intent")
 }
 
-// drawCapture is mostly what the provider would say, and sometimes wrong.
+// drawCapture draws mostly what the provider would answer, and sometimes another capture.
 func (m *model) drawCapture(t *rapid.T) domain.Command {
 	capture := domain.CapturePayment{
 		Provider: domain.Provider, PaymentIntent: m.charge.PaymentIntent, Amount: m.charge.Amount,

@@ -70,10 +70,6 @@ func TestRebuild(t *testing.T) {
 			n       int64
 			example string
 		}{
-			"another status": {
-				`update charge_list set status = 'failed' where charge_id = 'ch_07'`, 1,
-				"charge ch_07: live says failed, 4 events; the ledger says succeeded, 4 events",
-			},
 			"another byte of what is shown": {
 				`update charge_list set view = (view::text || ' ')::json where charge_id = 'ch_07'`, 1,
 				"charge ch_07: live says succeeded, 4 events; the ledger says succeeded, 4 events",

@@ -59,7 +59,7 @@ func TestPostings(t *testing.T) {
 	}
 }
 
-func TestPostingsLeaveOutLegsOfZero(t *testing.T) {
+func TestPostings_leaveOutLegsOfZero(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name string
@@ -89,7 +89,7 @@ func TestPostingsLeaveOutLegsOfZero(t *testing.T) {
 	}
 }
 
-func TestFees(t *testing.T) {
+func TestFeeSchedule(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name     string
