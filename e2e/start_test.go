@@ -22,6 +22,11 @@ func TestStart_unsafeSettings_areRefused(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
 	server, b := sharedServer(t), binaries(t)
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	defer cancel()
+	if _, _, err := server.templates(ctx, b); err != nil { // makes the server's roles
+		t.Fatal(err)
+	}
 	good := map[string]string{
 		"DATABASE_URL":      server.database(t, "start"),
 		"STRIPE_SECRET_KEY": "sk_test_" + unique(),
@@ -57,9 +62,6 @@ func TestStart_unsafeSettings_areRefused(t *testing.T) {
 		t.Parallel()
 		ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 		defer cancel()
-		if _, _, err := server.templates(ctx, b); err != nil { // makes the server's roles
-			t.Fatal(err)
-		}
 		p, err := fleet.Start(ctx, fleet.Program{
 			Name: "api", Path: b.API, Log: t.TempDir(), Env: map[string]string{"DATABASE_URL": server.database(t, "empty")},
 		})
@@ -81,6 +83,9 @@ func TestStart_unsafeSettings_areRefused(t *testing.T) {
 	t.Run("a server that does not force its writes is refused", func(t *testing.T) {
 		t.Parallel()
 		_, unsafe := ownServer(t, local.Options{})
+		for _, role := range []string{"payonce_api", "payonce_worker"} { // as migrations make them
+			unsafe.execute(t, "create role "+role)
+		}
 		env := maps.Clone(good)
 		env["DATABASE_URL"] = unsafe.database(t, "unsafe")
 		for _, program := range []string{b.API, b.Worker} {
