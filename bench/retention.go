@@ -89,11 +89,10 @@ func deleteExpired(ctx context.Context, t task, _ io.Writer) error {
 		return err
 	}
 	defer db.Close()
-	janitor := &retention.Janitor{
+	(&retention.Job{
 		DB: db, Log: quiet(), Name: "bench/" + strconv.Itoa(os.Getpid()),
-		OutboxRetention: outboxWindow, InboxRetention: inboxWindow, Swept: func(string, int64) {},
-	}
-	janitor.Run(ctx)
+		OutboxWindow: outboxWindow, InboxWindow: inboxWindow,
+	}).Run(ctx)
 	return nil
 }
 

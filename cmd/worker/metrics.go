@@ -90,10 +90,6 @@ func observeReceiver(m *metrics, traces *telemetry.Traces, receiver string) inbo
 	}
 }
 
-func observeReception(m *metrics) func(inbox.Reception) {
-	return func(r inbox.Reception) { m.received(r.New, r.Duplicates, r.Aside) }
-}
-
 // onward lets the messages that a handler causes go on with its own span.
 func onward(traces *telemetry.Traces, handle inbox.Handler) inbox.Handler {
 	return func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {

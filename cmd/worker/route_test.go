@@ -106,7 +106,7 @@ func TestParkedMessagesHoldUpNotificationsAlone(t *testing.T) {
 		fulfillment.ResendReceiver: inbox.Pass,
 	}
 	got := map[string]inbox.Parked{}
-	for _, r := range processors(nil, nil, fulfillment.Services{}, nil, nil, Settings{}) {
+	for _, r := range processors(nil, nil, fulfillment.Services{}, nil, nil, settings{}) {
 		got[r.Name] = r.processor.Policy.Parked
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"net/url"
 	"time"
@@ -15,8 +16,8 @@ import (
 	"github.com/payonce/payonce/internal/webhook"
 )
 
-// Settings are the program's environment.
-type Settings struct {
+// settings are the program's environment.
+type settings struct {
 	DatabaseURL       program.Secret `env:"DATABASE_URL,required,notEmpty"`
 	StripeSecretKey   program.Secret `env:"STRIPE_SECRET_KEY,required,notEmpty"`
 	StripeAPIBase     string         `env:"STRIPE_API_BASE"`
@@ -36,9 +37,22 @@ type Settings struct {
 const (
 	maxConcurrency = 10_000
 	shortestLease  = 500 * time.Millisecond
+	callTimeout    = 10 * time.Second // of one provider call or webhook
 )
 
-func (s Settings) check() error {
+// load reads the settings, refuses those with which the worker cannot work, and logs them.
+func load(log *slog.Logger, environ map[string]string) (settings, error) {
+	s, err := program.Load[settings](environ)
+	if err == nil {
+		err = s.check()
+	}
+	if err == nil {
+		program.LogSettings(log, s)
+	}
+	return s, err
+}
+
+func (s settings) check() error {
 	switch {
 	case s.WorkerConcurrency < 1 || s.WorkerConcurrency > maxConcurrency:
 		return fmt.Errorf("WORKER_CONCURRENCY is %d: set it between 1 and %d", s.WorkerConcurrency, maxConcurrency)
@@ -60,7 +74,7 @@ func (s Settings) check() error {
 }
 
 // providerHost is the host of the provider, for whoever watches.
-func (s Settings) providerHost() string {
+func (s settings) providerHost() string {
 	if base, err := url.Parse(s.StripeAPIBase); err == nil && base.Hostname() != "" {
 		return base.Hostname()
 	}
@@ -68,7 +82,7 @@ func (s Settings) providerHost() string {
 }
 
 // services are the clients of the external services that steps call.
-func (s Settings) services(metrics *metrics, traces *telemetry.Traces) (fulfillment.Services, error) {
+func (s settings) services(metrics *metrics, traces *telemetry.Traces) (fulfillment.Services, error) {
 	provider, err := stripe.New(stripe.Config{
 		SecretKey: s.StripeSecretKey.Reveal(), Base: s.StripeAPIBase, Timeout: callTimeout,
 		Observe: observeProvider(metrics, traces, s.providerHost()),
@@ -81,7 +95,7 @@ func (s Settings) services(metrics *metrics, traces *telemetry.Traces) (fulfillm
 	}, err
 }
 
-func (s Settings) policy() inbox.Policy {
+func (s settings) policy() inbox.Policy {
 	return inbox.Policy{
 		Lease:       s.Lease,
 		MaxAttempts: s.MaxAttempts,

@@ -60,9 +60,10 @@ var rules = []rule{
 	// The programs.
 	{"internal/program", "migrations/version internal/postgres internal/telemetry", "what both services do at start and at the end"},
 	{"internal/writes", "groupcommit idempotency ledger outbox", "the one list of what may share a commit, in the order of its locks"},
+	{"internal/loop", "", "repeats work, whichever it is"},
 	{"internal/doorbell", "inbox ledger outbox", "rings for the work that a commit leaves; it reads and writes nothing"},
 	{
-		"internal/retention", "idempotency inbox outbox internal/merchants internal/postgres",
+		"internal/retention", "idempotency inbox outbox internal/loop internal/merchants internal/postgres",
 		"deletes what has expired, by the statements of the packages that own the rows",
 	},
 	{
@@ -71,7 +72,7 @@ var rules = []rule{
 		"wires up what accepts; the provider is out of its reach",
 	},
 	{
-		"cmd/worker", "domain fulfillment inbox ledger migrations/version outbox internal/doorbell internal/postgres " +
+		"cmd/worker", "domain fulfillment inbox ledger migrations/version outbox internal/doorbell internal/loop internal/postgres " +
 			"internal/program internal/restore internal/retention internal/stripe internal/telemetry internal/webhook internal/writes",
 		"wires up what carries out; it accepts nothing",
 	},

@@ -195,7 +195,7 @@ returning 1`
 //
 // If we die here: the statement is a transaction of its own, and the next sweep finds what is
 // left.
-// Test: TestJanitor/the_next_goes_on_where_one_died in internal/retention.
+// Test: TestJob/the_next_goes_on_where_one_died in internal/retention.
 func SweepSecrets(ctx context.Context, q postgres.Querier, limit int) (int, error) {
 	rows, err := q.Query(ctx, sweepSecrets, limit)
 	if err != nil {

@@ -1,4 +1,10 @@
 // Package retention deletes the rows that have expired, of every package's tables.
+//
+// Each worker runs the job, and one at a time works. A commit deletes few rows, so that no
+// transaction waits for its locks for long and no reader of the outbox for its end; after
+// each comes a pause.
+//
+// Tables: janitor_lease, retention_windows.
 package retention
 
 import (
@@ -8,136 +14,109 @@ import (
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/loop"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/outbox"
 )
 
-// A sweep must not be felt. A commit is small, so that nobody waits for its locks
-// and no message for its end: while it is open, what was committed later is not
-// received. After each comes a pause, and after so many the lease is renewed.
 const (
-	sweepRows    = 500
-	sweepPause   = 20 * time.Millisecond
-	sweepCommits = 40 // of one table, between two looks at the lease
+	commitRows   = 500
+	commitPause  = 20 * time.Millisecond
+	roundCommits = 40 // of one table, before the lease is renewed
 
-	sweepEvery   = 30 * time.Second
-	sweepSoonest = 250 * time.Millisecond
-	leaseLeast   = 5 * time.Second // above what a round takes
-	leaseLongest = 3 * sweepEvery  // of any worker, whatever its settings
+	longestInterval  = 30 * time.Second // between rounds
+	shortestInterval = 250 * time.Millisecond
 
-	// What was kept aside for a human waits for one for longer than a provider
-	// repeats anything.
-	quarantineRetention = 90 * 24 * time.Hour
+	// A person looks at quarantined messages for longer than a provider repeats them.
+	quarantineWindow = 90 * 24 * time.Hour
 )
 
-// Janitor removes what has expired. Each worker has one, of which one is at work
-// at a time.
-type Janitor struct {
+// Job deletes what has expired.
+type Job struct {
 	DB   *postgres.DB
 	Log  *slog.Logger
 	Name string // of this process and no other, also not one that is started in its place
 
-	OutboxRetention time.Duration
-	InboxRetention  time.Duration // longer than OutboxRetention
+	OutboxWindow time.Duration
+	InboxWindow  time.Duration // longer than OutboxWindow
 
-	// Swept is told of every commit that removed something; nil: nobody is.
-	Swept func(table string, rows int64)
+	// Deleted, where set, is called after each commit that deleted something.
+	Deleted func(table string, rows int)
 
 	warned windows // the last that were not its own
 }
 
-// Run removes what has expired until ctx ends. A database that is away is waited
-// for.
+// Run deletes what has expired until ctx ends. It waits for a database that is away.
 //
-// If we die here: what was removed is committed, a batch whole or not at all. The
-// lease ends, and the next janitor goes on with what is left.
-// Test: TestJanitor/the_next_goes_on_where_one_died.
-func (j *Janitor) Run(ctx context.Context) {
-	tick := time.NewTicker(j.every())
-	defer tick.Stop()
+// If we die here: each commit has deleted all of its rows or none. The lease ends, and the
+// job of another worker goes on with what is left.
+// Test: TestJob/the_next_goes_on_where_one_died.
+func (j *Job) Run(ctx context.Context) {
 	defer j.release(ctx)
-	for ctx.Err() == nil {
-		mine, err := j.hold(ctx)
-		if err != nil && ctx.Err() == nil {
-			j.Log.WarnContext(ctx, "no sweep: the janitor's lease cannot be asked for", "error", err)
+	loop.Run(ctx, j.Log, "nothing is deleted: the lease of the retention job cannot be taken", func(ctx context.Context) (time.Duration, error) {
+		held, err := j.hold(ctx)
+		if held && j.round(ctx) {
+			return 0, nil
 		}
-		if mine && j.round(ctx) {
-			continue
-		}
-		select {
-		case <-ctx.Done():
-		case <-tick.C:
-		}
-	}
+		return j.interval(), err
+	})
 }
 
-// every is the time between two looks: short windows want short ones.
-func (j *Janitor) every() time.Duration {
-	return min(max(j.OutboxRetention/4, sweepSoonest), sweepEvery)
+// interval is the time between rounds: a fourth of the shortest window, within bounds.
+func (j *Job) interval() time.Duration {
+	return min(max(j.OutboxWindow/4, shortestInterval), longestInterval)
 }
 
-// sweeps are the tables from which something goes, in the order in which it can
-// go: the inbox forgets what the outbox has let go.
-func (j *Janitor) sweeps() []sweep {
-	return []sweep{
-		{"idempotency_keys", func(ctx context.Context) (int, error) {
-			return idempotency.Sweep(ctx, j.DB, sweepRows)
-		}},
-		{"outbox", func(ctx context.Context) (int, error) {
-			return outbox.Sweep(ctx, j.DB, j.OutboxRetention, sweepRows)
-		}},
-		{"inbox", func(ctx context.Context) (int, error) {
-			return inbox.Sweep(ctx, j.DB, j.InboxRetention, sweepRows)
-		}},
+// table is one from which rows are deleted, at most commitRows in a commit.
+type table struct {
+	name   string
+	delete func(ctx context.Context) (rows int, err error)
+}
+
+// tables are in the order in which rows can go: the inbox forgets what the outbox has let go.
+func (j *Job) tables() []table {
+	return []table{
+		{"idempotency_keys", func(ctx context.Context) (int, error) { return idempotency.Sweep(ctx, j.DB, commitRows) }},
+		{"outbox", func(ctx context.Context) (int, error) { return outbox.Sweep(ctx, j.DB, j.OutboxWindow, commitRows) }},
+		{"inbox", func(ctx context.Context) (int, error) { return inbox.Sweep(ctx, j.DB, j.InboxWindow, commitRows) }},
 		{"inbox_quarantine", func(ctx context.Context) (int, error) {
-			return inbox.SweepQuarantine(ctx, j.DB, quarantineRetention, sweepRows)
+			return inbox.SweepQuarantine(ctx, j.DB, quarantineWindow, commitRows)
 		}},
-		{"webhook_secrets", func(ctx context.Context) (int, error) {
-			return merchants.SweepSecrets(ctx, j.DB, sweepRows)
-		}},
+		{"webhook_secrets", func(ctx context.Context) (int, error) { return merchants.SweepSecrets(ctx, j.DB, commitRows) }},
 	}
 }
 
-// sweep removes at most sweepRows rows of a table in one commit.
-type sweep struct {
-	table string
-	once  func(ctx context.Context) (int, error)
-}
-
-// round sweeps every table and says whether there is more to do. A table that
-// cannot be swept holds up no other, and is tried again at the next tick.
-func (j *Janitor) round(ctx context.Context) (more bool) {
-	for _, s := range j.sweeps() {
-		total, full, err := j.sweep(ctx, s)
-		if total > 0 {
-			j.Log.InfoContext(ctx, "swept", "table", s.table, "rows", total)
+// round deletes from every table, and returns whether there is more to delete. A table that
+// fails holds up no other, and is tried again in the next round.
+func (j *Job) round(ctx context.Context) (more bool) {
+	for _, t := range j.tables() {
+		rows, full, err := j.empty(ctx, t)
+		if rows > 0 {
+			j.Log.InfoContext(ctx, "swept", "table", t.name, "rows", rows)
 		}
 		if err != nil && ctx.Err() == nil {
-			j.Log.WarnContext(ctx, "sweep failed", "table", s.table, "error", err)
+			j.Log.WarnContext(ctx, "sweep failed", "table", t.name, "error", err)
 		}
 		more = more || full
 	}
 	return more
 }
 
-// sweep removes rows until a commit finds much fewer than it may take, or a
-// round's bound is reached: then full is true. Some fewer are no sign of the end:
-// somebody may have held them.
-func (j *Janitor) sweep(ctx context.Context, s sweep) (total int, full bool, err error) {
-	for commits := 0; commits < sweepCommits && ctx.Err() == nil; commits++ {
-		n, err := s.once(ctx)
-		if n > 0 && j.Swept != nil {
-			j.Swept(s.table, int64(n))
+// empty deletes until a commit finds much fewer rows than it may take, or the round's bound
+// is reached: then full is true. Some fewer are no sign of the end: other transactions may
+// have locked them.
+func (j *Job) empty(ctx context.Context, t table) (rows int, full bool, err error) {
+	for commits := 0; commits < roundCommits && ctx.Err() == nil; commits++ {
+		n, err := t.delete(ctx)
+		if n > 0 && j.Deleted != nil {
+			j.Deleted(t.name, n)
 		}
-		total += n
-		if err != nil || n < sweepRows/2 {
-			return total, false, err
+		rows += n
+		if err != nil || n < commitRows/2 {
+			return rows, false, err
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(sweepPause):
-		}
+		loop.Pause(ctx, commitPause, nil)
 	}
-	return total, true, nil
+	return rows, true, nil
 }

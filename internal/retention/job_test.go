@@ -19,24 +19,24 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 )
 
-// keeper is a janitor under test: it keeps messages of the outbox for an hour and
+// keeper is a job under test: it keeps messages of the outbox for an hour and
 // those of the inbox for two.
 type keeper struct {
-	*retention.Janitor
+	*retention.Job
 
 	log *await.Log
 
 	mu    sync.Mutex
-	swept map[string]int64
+	swept map[string]int
 	each  func() // called at each commit that swept, if there is one
 }
 
 func newKeeper(db *postgres.DB, name string) *keeper {
-	k := &keeper{log: &await.Log{}, swept: map[string]int64{}}
-	k.Janitor = &retention.Janitor{
+	k := &keeper{log: &await.Log{}, swept: map[string]int{}}
+	k.Job = &retention.Job{
 		DB: db, Log: slog.New(slog.NewTextHandler(k.log, nil)), Name: name,
-		OutboxRetention: time.Hour, InboxRetention: 2 * time.Hour,
-		Swept: func(table string, rows int64) {
+		OutboxWindow: time.Hour, InboxWindow: 2 * time.Hour,
+		Deleted: func(table string, rows int) {
 			k.mu.Lock()
 			defer k.mu.Unlock()
 			k.swept[table] += rows
@@ -48,7 +48,7 @@ func newKeeper(db *postgres.DB, name string) *keeper {
 	return k
 }
 
-// start runs the janitor until stop, or until the test ends.
+// start runs the job until stop, or until the test ends.
 func (k *keeper) start(t *testing.T) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -56,13 +56,13 @@ func (k *keeper) start(t *testing.T) (stop func()) {
 	go func() { k.Run(ctx); close(ended) }()
 	stop = func() {
 		cancel()
-		await.Receive(t, "the end of the janitor", ended)
+		await.Receive(t, "the end of the job", ended)
 	}
 	t.Cleanup(stop)
 	return stop
 }
 
-func (k *keeper) counts() map[string]int64 {
+func (k *keeper) counts() map[string]int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return maps.Clone(k.swept)
@@ -120,13 +120,13 @@ select (select count(*) from idempotency_keys where body is not null) = 1
    and (select count(*) from inbox_quarantine) = 1`
 )
 
-func all() map[string]int64 {
-	return map[string]int64{"idempotency_keys": expired, "outbox": expired, "inbox": expired, "inbox_quarantine": expired}
+func all() map[string]int {
+	return map[string]int{"idempotency_keys": expired, "outbox": expired, "inbox": expired, "inbox_quarantine": expired}
 }
 
-func wantCounts(t *testing.T, want map[string]int64, of ...*keeper) {
+func wantCounts(t *testing.T, want map[string]int, of ...*keeper) {
 	t.Helper()
-	got := map[string]int64{}
+	got := map[string]int{}
 	for _, k := range of {
 		for table, rows := range k.counts() {
 			got[table] += rows
@@ -137,7 +137,7 @@ func wantCounts(t *testing.T, want map[string]int64, of ...*keeper) {
 	}
 }
 
-func TestJanitor(t *testing.T) {
+func TestJob(t *testing.T) {
 	testdb.Long(t, "it waits for seconds")
 	t.Parallel()
 
@@ -161,12 +161,12 @@ func TestJanitor(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		k := newKeeper(db, "a")
-		k.OutboxRetention = time.Second // so that it looks four times a second
+		k.OutboxWindow = time.Second // so that it looks four times a second
 		stop := k.start(t)
 		exec(t, db, `create table first as select seen_at from retention_windows`)
 		awaitRow(t, db, k, `select count(*) = 1 from retention_windows where seen_at > (select coalesce(max(seen_at), '-infinity') from first)`)
 		stop()
-		wantCounts(t, map[string]int64{}, k)
+		wantCounts(t, map[string]int{}, k)
 		if k.log.String() != "" {
 			t.Errorf("it says\n%s", k.log)
 		}
@@ -176,14 +176,14 @@ func TestJanitor(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		first, second := newKeeper(db, "a"), newKeeper(db, "b")
-		first.OutboxRetention, second.OutboxRetention = time.Second, time.Second
+		first.OutboxWindow, second.OutboxWindow = time.Second, time.Second
 		stop := first.start(t)
 		awaitRow(t, db, first, `select count(*) = 1 from janitor_lease where holder = 'a' and until > clock_timestamp()`)
 		second.start(t)
 		awaitRow(t, db, second, `select count(*) = 2 from retention_windows`)
 		fill(t, db)
 		awaitRow(t, db, first, clean)
-		wantCounts(t, map[string]int64{}, second)
+		wantCounts(t, map[string]int{}, second)
 		stop()
 		awaitRow(t, db, second, `select holder = 'b' from janitor_lease`)
 	})
@@ -198,13 +198,13 @@ func TestJanitor(t *testing.T) {
 		ctx, die := context.WithCancel(t.Context())
 		died.each = sync.OnceFunc(die)
 		died.Run(ctx)
-		wantCounts(t, map[string]int64{"idempotency_keys": 500}, died)
+		wantCounts(t, map[string]int{"idempotency_keys": 500}, died)
 
 		heir := newKeeper(db, "heir")
-		heir.OutboxRetention = time.Second
+		heir.OutboxWindow = time.Second
 		stop := heir.start(t)
 		awaitRow(t, db, heir, `select count(*) = 2 from retention_windows`)
-		wantCounts(t, map[string]int64{}, heir) // the lease has not ended
+		wantCounts(t, map[string]int{}, heir) // the lease has not ended
 		exec(t, db, `update janitor_lease set until = clock_timestamp()`)
 		awaitRow(t, db, heir, clean)
 		stop()
@@ -258,10 +258,10 @@ func TestJanitor(t *testing.T) {
 		fill(t, db)
 		exec(t, db, `alter table janitor_lease rename to elsewhere`)
 		k := newKeeper(db, "a")
-		k.OutboxRetention = time.Second
+		k.OutboxWindow = time.Second
 		k.start(t)
-		await.True(t, "the janitor logs that it cannot ask for the lease", func() bool {
-			return strings.Contains(k.log.String(), "the janitor's lease cannot be asked for")
+		await.True(t, "the job logs that it cannot ask for the lease", func() bool {
+			return strings.Contains(k.log.String(), "the lease of the retention job cannot be taken")
 		})
 		awaitRow(t, db, k, untouched)
 		exec(t, db, `alter table elsewhere rename to janitor_lease`)
@@ -274,7 +274,7 @@ func TestJanitor(t *testing.T) {
 		fill(t, db)
 		exec(t, db, `insert into retention_windows values ('other', '49 days', '50 days', default), ('gone', '2 years', '3 years', clock_timestamp() - interval '2 days')`)
 		k := newKeeper(db, "a")
-		k.OutboxRetention = time.Second
+		k.OutboxWindow = time.Second
 		k.start(t)
 		awaitRow(t, db, k, `select (select count(*) = 1176 from outbox) and (select count(*) = 1199 from inbox)`)
 		awaitRow(t, db, k, `select array_agg(worker order by worker) = '{a,other}' from retention_windows`)
@@ -284,14 +284,14 @@ func TestJanitor(t *testing.T) {
 	})
 }
 
-func TestAJanitorWaitsForADatabaseThatIsAway(t *testing.T) {
+func TestJob_waitsForADatabaseThatIsAway(t *testing.T) {
 	testdb.Long(t, "it waits for a database")
 	t.Parallel()
 	server := testdb.Server(t, local.Options{Fsync: true, InMemory: true})
 	url := testdb.Migrated(t, server, "migrated")
 	db := testdb.Connect(t, url)
 	k := newKeeper(db, "a")
-	k.OutboxRetention = time.Second
+	k.OutboxWindow = time.Second
 	stop := k.start(t)
 	awaitRow(t, db, k, `select count(*) = 1 from janitor_lease`)
 	if err := server.Crash(t.Context()); err != nil {
@@ -302,4 +302,41 @@ func TestAJanitorWaitsForADatabaseThatIsAway(t *testing.T) {
 	awaitRow(t, db, k, clean)
 	stop() // rows are gone a moment before they are counted
 	wantCounts(t, all(), k)
+}
+
+// A secret that has ended is deleted in the next round, whether or not its merchant ever
+// rotates one again.
+func TestJob_deletesSecretsThatEnded(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	exec(
+		t, db,
+		`insert into merchants (merchant_id) values ('acme'), ('globex')`,
+		`insert into webhook_secrets (merchant_id, generation, secret, secret_hash, created_by, ends_at)
+			select m, n, 'whsec_' || n, sha256('s'), 'test', (array[now() - interval '1 day', now(), now() + interval '1 day', null])[n]
+			  from unnest(array['acme', 'globex']) m, generate_series(1, 4) n`,
+	)
+	k := newKeeper(testdb.As(t, db, postgres.RoleWorker), "a")
+	told := make(chan struct{}, 1)
+	k.each = func() { // rows are gone a moment before they are counted
+		select {
+		case told <- struct{}{}:
+		default:
+		}
+	}
+	stop := k.start(t)
+	select {
+	case <-told:
+	case <-time.After(await.Stall):
+		t.Fatalf("nothing is swept\n%s", k.log)
+	}
+	stop()
+	wantCounts(t, map[string]int{"webhook_secrets": 4}, k)
+	var left string
+	if err := db.QueryRow(t.Context(), `select string_agg(merchant_id || generation, ' ' order by 1) from webhook_secrets where secret is not null`).Scan(&left); err != nil {
+		t.Fatal(err)
+	}
+	if left != "acme3 acme4 globex3 globex4" {
+		t.Errorf("kept are %s", left)
+	}
 }

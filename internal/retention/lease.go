@@ -8,24 +8,28 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
+const (
+	shortestLease = 5 * time.Second     // above what a round takes
+	longestLease  = 3 * longestInterval // of any worker, whatever its settings
+	releaseTime   = time.Second
+)
+
 // windows are how long messages are kept.
 type windows struct{ Outbox, Inbox time.Duration }
 
-// Each worker says at start, and then again and again, how long it was told to
-// keep messages; a sweep reads in its own statement what all have said. They may
-// disagree, after a change of settings or by mistake, and the longest window
-// counts: the worker with the longest outbox has an inbox that is longer still,
-// or it had not started, so the longest inbox is longer than the longest outbox.
-// A worker that is gone counts for another hour. So no start has to be refused
-// because of another worker, and no order in which they start does harm.
+// Each worker announces, at start and in each round, how long it keeps messages. Workers
+// may disagree, after a change of settings or by mistake: the longest windows count, and
+// each deletion reads them in its own statement. The worker with the longest outbox window
+// has a longer inbox window, or it had not started; so the longest inbox window is longer
+// than the longest outbox window. The windows of a worker that is gone count for an hour.
 //
-// Even that only decides how long is kept. That the inbox does not forget what
-// the outbox can deliver hangs on the rows themselves, see inbox.Sweep.
+// The windows only decide how long rows are kept. That the inbox forgets no message that
+// the outbox can deliver depends on the rows themselves, see inbox.Sweep.
 //
-// The lease is a row and its time the database's. Should its holder stand still
-// and wake up beside a successor, each takes what no other holds: the work is
-// done by two, no row twice. A lease that ends later than any worker could
-// set was written while the database's clock was ahead: it is over.
+// The lease is a row, and its time the database's. If a holder stands still and continues
+// beside its successor, each deletes rows that the other has not locked. A lease that ends
+// later than any worker could set was written while the database's clock was ahead: it
+// is over.
 const holdLease = `
 with announced as (
   insert into retention_windows
@@ -56,41 +60,38 @@ select exists (select from held),
        greatest($3::interval, inbox_window)
   from retention`
 
-// hold announces this worker's windows and takes the lease, or renews it. It says
-// whether this is the janitor now.
+// hold announces this worker's windows, and takes or renews the lease. It returns whether
+// this job has the lease now.
 //
-// If we die here: the statement is one transaction. The lease is ours or it is
-// not, and ours ends.
-func (j *Janitor) hold(ctx context.Context) (mine bool, err error) {
-	own, longest := windows{j.OutboxRetention, j.InboxRetention}, windows{}
-	err = j.DB.QueryRow(ctx, holdLease, j.Name, own.Outbox, own.Inbox, max(3*j.every(), leaseLeast), leaseLongest).
-		Scan(&mine, &longest.Outbox, &longest.Inbox)
+// If we die here: the statement is one transaction. This job has the lease or it does not,
+// and a lease ends.
+func (j *Job) hold(ctx context.Context) (held bool, err error) {
+	own, longest := windows{j.OutboxWindow, j.InboxWindow}, windows{}
+	err = j.DB.QueryRow(ctx, holdLease, j.Name, own.Outbox, own.Inbox, max(3*j.interval(), shortestLease), longestLease).
+		Scan(&held, &longest.Outbox, &longest.Inbox)
 	if err != nil {
-		return false, fmt.Errorf("take the janitor's lease: %w", err)
+		return false, fmt.Errorf("take the lease of the retention job: %w", err)
 	}
 	if longest != own && longest != j.warned {
 		j.warned = longest
 		j.Log.WarnContext(ctx, "workers disagree on retention, the longest counts",
 			"outbox", longest.Outbox.String(), "inbox", longest.Inbox.String())
 	}
-	return mine, nil
+	return held, nil
 }
-
-const releaseTime = time.Second
 
 const releaseLease = `
 update janitor_lease
    set until = '-infinity'
  where holder = $1`
 
-// release lets another worker be the janitor at once. Without it, one is when the
-// lease ends.
-func (j *Janitor) release(ctx context.Context) {
+// release lets the job of another worker begin at once, not when the lease ends.
+func (j *Job) release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
 	defer cancel()
 	b := &pgx.Batch{}
 	b.Queue(releaseLease, j.Name)
 	if err := j.DB.Commit(ctx, b); err != nil {
-		j.Log.DebugContext(ctx, "the janitor's lease was not released and ends by itself", "error", err)
+		j.Log.DebugContext(ctx, "the lease of the retention job was not released and ends by itself", "error", err)
 	}
 }

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/doorbell"
+	"github.com/payonce/payonce/internal/loop"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/program"
+	"github.com/payonce/payonce/internal/telemetry"
+	"github.com/payonce/payonce/outbox"
+)
+
+const (
+	group = "inbox"               // the consumer group of the outbox
+	poll  = 20 * time.Millisecond // between claims, at least
+)
+
+// receiver is a receiver of messages and its processor, which has claims of its own.
+type receiver struct {
+	fulfillment.Receiver
+
+	processor *inbox.Processor
+}
+
+func processors(log *slog.Logger, db *postgres.DB, services fulfillment.Services, m *metrics, traces *telemetry.Traces, s settings) []receiver {
+	f := fulfillment.New(db, services, log)
+	f.OnStep = observeSteps(m, traces)
+	var receivers []receiver
+	for _, r := range f.Receivers() {
+		policy := s.policy()
+		policy.Parked = r.Parked
+		receivers = append(receivers, receiver{r, &inbox.Processor{
+			DB:          db,
+			Receiver:    r.Name,
+			Holder:      holder(),
+			Handle:      onward(traces, r.Handle),
+			Concurrency: s.WorkerConcurrency,
+			Policy:      policy,
+			Poll:        poll,
+			Drain:       program.DrainTime(),
+			Log:         log,
+			Observer:    observeReceiver(m, traces, r.Name),
+		}})
+	}
+	return receivers
+}
+
+// holder names this process in claims.
+func holder() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return fmt.Sprintf("%s:%d", host, os.Getpid())
+}
+
+// receiveAlways subscribes anew after a failure: the database may be restarting.
+func receiveAlways(ctx context.Context, log *slog.Logger, db *postgres.DB, bell *doorbell.Doorbell, m *metrics, receivers []receiver) {
+	bells := make(map[string]<-chan struct{}, len(receivers)) // once: a doorbell keeps all that it has made
+	for _, r := range receivers {
+		bells[r.Name] = bell.Bell(doorbell.Outbox)
+	}
+	loop.Run(ctx, log, "receiving stopped and begins anew", func(ctx context.Context) (time.Duration, error) {
+		return 0, receive(ctx, log, db, bells, bell.Listening, m, receivers)
+	})
+}
+
+var errRouterEnded = errors.New("the router ended")
+
+// receive runs the Watermill router that takes messages from the outbox into
+// the inbox, each topic by a subscription of its receiver, until ctx ends or a subscription
+// fails. The end may interrupt a page, which is then read again.
+func receive(ctx context.Context, log *slog.Logger, db *postgres.DB, bells map[string]<-chan struct{}, listening func() bool, m *metrics, receivers []receiver) error {
+	conns := stdlib.OpenDBFromPool(db.Pool())
+	defer func() { _ = conns.Close() }() // the pool itself is closed by its owner
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Second}, outbox.Logger(log))
+	if err != nil {
+		return fmt.Errorf("make the router: %w", err)
+	}
+	for _, r := range receivers {
+		if r.Topic == "" {
+			continue
+		}
+		subscriber := outbox.NewSubscriber(conns, group, log, outbox.Options{
+			Bell: bells[r.Name], Listening: listening, Room: r.processor.Room,
+		})
+		messages, err := subscriber.Subscribe(ctx, r.Topic)
+		if err != nil {
+			return fmt.Errorf("subscribe: %w", err)
+		}
+		defer func() { _ = subscriber.Close() }() // it says what Run says
+		router.AddConsumerHandler(r.Topic, r.Topic, subscribed{subscriber, messages},
+			outbox.ByPage(log, r.processor.Receive(routing(log, r.Receiver), func(n inbox.Reception) { m.received(n.New, n.Duplicates, n.Aside) }))) //nolint:contextcheck // a message carries its own context
+	}
+	if err := router.Run(ctx); err != nil {
+		return fmt.Errorf("run the router: %w", err)
+	}
+	return errRouterEnded
+}
+
+// subscribed is a subscriber whose one subscription has begun. A router that
+// cannot subscribe leaves a goroutine behind, at every attempt while the database
+// is away.
+type subscribed struct {
+	message.Subscriber
+
+	messages <-chan *message.Message
+}
+
+func (s subscribed) Subscribe(context.Context, string) (<-chan *message.Message, error) {
+	return s.messages, nil
+}
+
+// routing reads what a receiver takes of its topic, and logs what it does not: a message of
+// a newer program, or one that payonce did not send.
+func routing(log *slog.Logger, receiver fulfillment.Receiver) func(*message.Message) (inbox.Envelope, bool) {
+	return func(m *message.Message) (inbox.Envelope, bool) {
+		e := inbox.Envelope{
+			Type:        m.Metadata.Get(outbox.MetadataType),
+			OrderingKey: m.Metadata.Get(outbox.MetadataOrderingKey),
+			Partition:   m.Metadata.Get(outbox.MetadataPartition),
+		}
+		if receiver.Takes(domain.EventTypeNamed(e.Type)) {
+			return e, true
+		}
+		log.Warn("message passed over, its receiver does not know its type", "message_id", m.UUID, "receiver", receiver.Name, "type", e.Type, "ordering_key", e.OrderingKey)
+		return e, false
+	}
+}
