@@ -173,28 +173,28 @@ const (
 func Pointers(a, b []byte) []string {
 	first, errFirst := parse(a)
 	second, errSecond := parse(b)
-	if errFirst != nil || errSecond != nil {
-		if bytes.Equal(a, b) {
-			return nil
-		}
-		return []string{""}
+	switch {
+	case errFirst == nil && errSecond == nil:
+		var d differences
+		d.compare("", first, second)
+		slices.Sort(d)
+		return d
+	case bytes.Equal(a, b):
+		return nil
 	}
-	var d differences
-	d.compare("", first, second)
-	slices.Sort(d.pointers)
-	return d.pointers
+	return []string{""}
 }
 
 // differences are found in the same order for both orders of the texts: it decides
 // which of too many are kept.
-type differences struct{ pointers []string }
+type differences []string
 
 // compare adds what differs at and below a pointer.
 func (d *differences) compare(at string, a, b any) {
-	membersA, kindA := membersOf(a)
-	membersB, kindB := membersOf(b)
-	if kindA != kindB || kindA == scalar {
-		if kindA != kindB || a != b {
+	membersA, isArray := membersOf(a)
+	membersB, isArrayToo := membersOf(b)
+	if membersA == nil || membersB == nil || isArray != isArrayToo {
+		if a != b { // of one type only if both are scalars
 			d.add(at)
 		}
 		return
@@ -203,11 +203,11 @@ func (d *differences) compare(at string, a, b any) {
 	all := maps.Clone(membersA)
 	maps.Copy(all, membersB)
 	names := slices.Sorted(maps.Keys(all))
-	if kindA == array { // 2 comes before 10
+	if isArray { // 2 comes before 10
 		slices.SortStableFunc(names, func(a, b string) int { return len(a) - len(b) })
 	}
 	for _, name := range names {
-		if len(d.pointers) == maxPointers {
+		if len(*d) == maxPointers {
 			return
 		}
 		valueA, inA := membersA[name]
@@ -226,31 +226,23 @@ func (d *differences) compare(at string, a, b any) {
 }
 
 func (d *differences) add(pointer string) {
-	if len(d.pointers) < maxPointers && !slices.Contains(d.pointers, pointer) {
-		d.pointers = append(d.pointers, pointer)
+	if len(*d) < maxPointers && !slices.Contains(*d, pointer) {
+		*d = append(*d, pointer)
 	}
 }
 
-type kind int
-
-const (
-	scalar kind = iota
-	array
-	object
-)
-
-// membersOf returns the members of an object, or the elements of an array by index.
-func membersOf(value any) (map[string]any, kind) {
+// membersOf returns the members of an object, or the elements of an array by index; nil
+// for any other value.
+func membersOf(value any) (members map[string]any, isArray bool) {
 	switch value := value.(type) {
 	case map[string]any:
-		return value, object
+		return value, false
 	case []any:
-		members := make(map[string]any, len(value))
+		members = make(map[string]any, len(value))
 		for i, element := range value {
 			members[strconv.Itoa(i)] = element
 		}
-		return members, array
-	default:
-		return nil, scalar
+		return members, true
 	}
+	return nil, false
 }

@@ -1,7 +1,6 @@
 package idempotency_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"sync"
@@ -136,33 +135,6 @@ func TestReceive(t *testing.T) {
 			t.Errorf("%d calls, %v", calls, err)
 		}
 		wantEffects(t, db, 0)
-	})
-
-	t.Run("of sixty-four at once one runs the work, and all get its answer", func(t *testing.T) {
-		t.Parallel()
-		const clients = 64
-		db := open(t, testdb.URL(t), postgres.Options{MaxConns: 6})
-		var mu sync.Mutex
-		first := 0
-		var work errgroup.Group
-		for range clients {
-			work.Go(func() error {
-				got, err := idempotency.Receiver{DB: db}.Receive(t.Context(), theKey(), theRequest(), effect)
-				mu.Lock()
-				defer mu.Unlock()
-				if !got.Replayed {
-					first++
-				}
-				if !bytes.Equal(got.Body, theAnswer().Body) {
-					t.Errorf("the answer is %+v", got)
-				}
-				return err
-			})
-		}
-		if err := work.Wait(); err != nil || first != 1 {
-			t.Errorf("%d did it: %v", first, err)
-		}
-		wantEffects(t, db, 1)
 	})
 }
 

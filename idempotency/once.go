@@ -54,9 +54,6 @@ type Once[In, Out any] struct {
 	// Forget stores neither result nor input. A duplicate then gets the zero value of
 	// Out, and so does the first call if its commit had to be looked up.
 	Forget bool
-
-	// Concurrency bounds how many inputs DoAll works on at once; 8 if zero.
-	Concurrency int
 }
 
 // ErrReadsBatch is returned, wrapped, for a Work that queues a statement with a
@@ -84,6 +81,9 @@ func (o Once[In, Out]) Do(ctx context.Context, in In) (Result[Out], error) {
 	return result, result.Err
 }
 
+// concurrency is how many inputs DoAll works on at once.
+const concurrency = 8
+
 // DoAll does each of many inputs once, and returns their results in the same
 // order. One read finds those that are known. Each of the others is a commit of
 // its own, so one that fails, or panics, fails alone: its error is in its result.
@@ -108,10 +108,7 @@ func (o Once[In, Out]) DoAll(ctx context.Context, ins []In) []Result[Out] {
 	}
 	states, err := readKeys(ctx, o.Receiver.DB, selectKeys, keys...)
 	var work errgroup.Group
-	work.SetLimit(8)
-	if o.Concurrency > 0 {
-		work.SetLimit(o.Concurrency)
-	}
+	work.SetLimit(concurrency)
 	for n, key := range keys {
 		result, in, request := &results[of[n]], ins[of[n]], requests[of[n]]
 		result.Key = key.Value

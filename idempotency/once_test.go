@@ -88,32 +88,43 @@ func TestOnce(t *testing.T) {
 		wantEffects(t, db, 1)
 	})
 
-	t.Run("without a key function each input is work of its own", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		once := ordering(db, new(atomic.Int64))
-		for i, in := range []order{{ID: "o-1", Amount: 1}, {ID: "o-1", Amount: 2}, {ID: "o-2", Amount: 1}} {
-			if got := do(t, once, in); got.Duplicate || got.Value.Number != int64(i+1) {
-				t.Errorf("%+v: %+v", in, got)
+	for _, test := range []struct {
+		name       string
+		change     func(call int, once *idempotency.Once[order, receipt])
+		inputs     []order
+		duplicates int
+	}{
+		{
+			"without a key function each input is work of its own", func(int, *idempotency.Once[order, receipt]) {},
+			[]order{{ID: "o-1", Amount: 1}, {ID: "o-1", Amount: 2}, {ID: "o-2", Amount: 1}},
+			0,
+		},
+		{"another operation has keys of its own", func(call int, once *idempotency.Once[order, receipt]) {
+			once.Key, once.Operation = byID, fmt.Sprint("order.v", call)
+		}, []order{{ID: "o-1"}, {ID: "o-1"}}, 0},
+		{"another scope has keys of its own", func(call int, once *idempotency.Once[order, receipt]) {
+			once.Key, once.Scope = byID, fmt.Sprint("merchant", call)
+		}, []order{{ID: "o-1"}, {ID: "o-1"}}, 0},
+		{"members outside Same may differ", func(_ int, once *idempotency.Once[order, receipt]) {
+			once.Same = func(o order) any { return []any{o.ID, o.Amount} }
+		}, []order{{ID: "o-1", Amount: 1, SentAt: "10:00"}, {ID: "o-1", Amount: 1, SentAt: "10:01"}}, 1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			db, duplicates := testdb.Reused(t), 0
+			for call, in := range test.inputs {
+				once := ordering(db, new(atomic.Int64))
+				test.change(call, &once)
+				if got := do(t, once, in); got.Duplicate {
+					duplicates++
+				}
 			}
-		}
-		wantEffects(t, db, 3)
-	})
-
-	t.Run("another operation or scope has keys of its own", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		once := ordering(db, new(atomic.Int64))
-		once.Key = byID
-		other, foreign := once, once
-		other.Operation, foreign.Scope = "order.v2", "globex"
-		for _, once := range []idempotency.Once[order, receipt]{once, other, foreign} {
-			if got := do(t, once, order{ID: "o-1"}); got.Duplicate || got.Key != "o-1:order:v1" {
-				t.Errorf("%+v", got)
+			if duplicates != test.duplicates {
+				t.Errorf("%d of %d are duplicates, want %d", duplicates, len(test.inputs), test.duplicates)
 			}
-		}
-		wantEffects(t, db, 3)
-	})
+			wantEffects(t, db, len(test.inputs)-test.duplicates)
+		})
+	}
 
 	t.Run("another input under the same key is refused with the members that differ", func(t *testing.T) {
 		t.Parallel()
@@ -125,42 +136,6 @@ func TestOnce(t *testing.T) {
 		reused, ok := errors.AsType[*idempotency.ReusedError](err)
 		if !ok || !cmp.Equal(reused.Pointers, []string{"/amount"}) || got.Duplicate || got.Value != (receipt{}) {
 			t.Errorf("%+v, %v", got, err)
-		}
-		wantEffects(t, db, 1)
-	})
-
-	t.Run("members outside Same may differ", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		once := ordering(db, new(atomic.Int64))
-		once.Same = func(o order) any { return []any{o.ID, o.Amount} }
-		for i, at := range []string{"10:00", "10:01"} {
-			if got := do(t, once, order{ID: "o-1", Amount: 1, SentAt: at}); got.Duplicate != (i > 0) {
-				t.Errorf("at %s: %+v", at, got)
-			}
-		}
-		wantEffects(t, db, 1)
-	})
-
-	t.Run("a failure stores nothing and can be retried", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		once := ordering(db, new(atomic.Int64))
-		work, planted, broken := once.Work, errors.New("planted"), true
-		once.Work = func(ctx context.Context, b *pgx.Batch, o order) (receipt, error) {
-			out, err := work(ctx, b, o)
-			if broken {
-				err = planted
-			}
-			return out, err
-		}
-		if got, err := once.Do(t.Context(), order{ID: "o-1"}); !errors.Is(err, planted) || got.Value != (receipt{}) {
-			t.Errorf("%+v, %v", got, err)
-		}
-		wantEffects(t, db, 0)
-		broken = false
-		if got := do(t, once, order{ID: "o-1"}); got.Duplicate {
-			t.Errorf("%+v", got)
 		}
 		wantEffects(t, db, 1)
 	})
@@ -246,26 +221,25 @@ func TestOnce_refusesAWorkThatReadsFromItsOwnBatch(t *testing.T) {
 			b.Queue(insertEffect).Exec(func(tag pgconn.CommandTag) error { out.Number = tag.RowsAffected(); return nil })
 		},
 	} {
-		for _, forget := range []bool{false, true} {
-			t.Run(name+map[bool]string{true: ", forgotten"}[forget], func(t *testing.T) {
-				t.Parallel()
-				db := testdb.Reused(t)
-				once := ordering(db, new(atomic.Int64))
-				correct := once
-				once.Forget = forget
-				once.Work = func(_ context.Context, b *pgx.Batch, _ order) (out receipt, err error) {
-					queue(b, &out)
-					return out, nil
-				}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Reused(t)
+			once := ordering(db, new(atomic.Int64))
+			correct := once
+			once.Work = func(_ context.Context, b *pgx.Batch, _ order) (out receipt, err error) {
+				queue(b, &out)
+				return out, nil
+			}
+			for _, once.Forget = range []bool{false, true} {
 				if result, err := once.Do(t.Context(), order{ID: "o-1"}); !errors.Is(err, idempotency.ErrReadsBatch) {
 					t.Errorf("the result is %+v with error %v, want ErrReadsBatch", result, err)
 				}
-				if result := do(t, correct, order{ID: "o-1"}); result.Duplicate {
-					t.Errorf("the key is not free afterwards: %+v", result)
-				}
-				wantEffects(t, db, 1)
-			})
-		}
+			}
+			if result := do(t, correct, order{ID: "o-1"}); result.Duplicate {
+				t.Errorf("the key is not free afterwards: %+v", result)
+			}
+			wantEffects(t, db, 1)
+		})
 	}
 }
 
@@ -344,6 +318,8 @@ func TestDoAll(t *testing.T) {
 		once.Work = func(ctx context.Context, b *pgx.Batch, in order) (receipt, error) {
 			out, err := work(ctx, b, in)
 			switch in.ID {
+			case "o-1":
+				runtime.Goexit()
 			case "o-2":
 				return out, planted
 			case "o-3":
@@ -358,17 +334,17 @@ func TestDoAll(t *testing.T) {
 		in[6].ID = ""
 		got := once.DoAll(t.Context(), in)
 		for i, says := range map[int]string{
-			2: "planted", 3: "panic in order.v1: planted too", 4: "merchants_pkey",
+			1: "the work did not return", 2: "planted", 3: "panic in order.v1: planted too", 4: "merchants_pkey",
 			5: idempotency.ErrReused.Error(), 6: "derive a key of order.v1: no key can be made of this",
 		} {
 			if err := got[i].Err; err == nil || !strings.Contains(err.Error(), says) || got[i].Duplicate || got[i].Value != (receipt{}) {
 				t.Errorf("result %d is %+v, want %s", i, got[i], says)
 			}
 		}
-		if done, known, failed := tally(got); done != 3 || known != 0 || failed != 5 {
+		if done, known, failed := tally(got); done != 2 || known != 0 || failed != 6 {
 			t.Errorf("%d done, %d known, %d failed", done, known, failed)
 		}
-		wantEffects(t, db, 4)
+		wantEffects(t, db, 3)
 	})
 
 	t.Run("a panic in Key, or in reading a result, fails one input", func(t *testing.T) {
@@ -397,22 +373,6 @@ func TestDoAll(t *testing.T) {
 		wantEffects(t, db, 2)
 	})
 
-	t.Run("a work that ends its goroutine fails one input", func(t *testing.T) {
-		t.Parallel()
-		once := ordering(testdb.Reused(t), new(atomic.Int64))
-		work := once.Work
-		once.Work = func(ctx context.Context, b *pgx.Batch, in order) (receipt, error) {
-			if in.ID == "o-1" {
-				runtime.Goexit()
-			}
-			return work(ctx, b, in)
-		}
-		got := once.DoAll(t.Context(), orders(3))
-		if done, _, failed := tally(got); done != 2 || failed != 1 || got[1].Err == nil || got[1].Key == "" {
-			t.Errorf("%+v", got)
-		}
-	})
-
 	t.Run("an input that occurs twice in one call is done once", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
@@ -427,7 +387,7 @@ func TestDoAll(t *testing.T) {
 		wantEffects(t, db, 2)
 	})
 
-	t.Run("no more inputs run at once than Concurrency", func(t *testing.T) {
+	t.Run("no more than eight inputs run at once", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		once := ordering(db, new(atomic.Int64))
@@ -439,14 +399,13 @@ func TestDoAll(t *testing.T) {
 			now += more
 			most = max(most, now)
 		}
-		once.Concurrency = 3
 		once.Work = func(ctx context.Context, _ *pgx.Batch, _ order) (receipt, error) {
 			work(+1)
 			defer work(-1)
 			var one int
 			return receipt{}, db.QueryRow(ctx, `select 1`).Scan(&one) // long enough for others to begin
 		}
-		if done, _, _ := tally(once.DoAll(t.Context(), orders(60))); done != 60 || most > 3 || most < 2 {
+		if done, _, _ := tally(once.DoAll(t.Context(), orders(60))); done != 60 || most > 8 || most < 2 {
 			t.Errorf("%d done, at most %d at once", done, most)
 		}
 	})
@@ -458,7 +417,6 @@ func TestDoAll(t *testing.T) {
 		once := ordering(db, &calls)
 		stopped, cancel := context.WithCancel(t.Context())
 		work := once.Work
-		once.Concurrency = 2
 		once.Work = func(ctx context.Context, b *pgx.Batch, in order) (receipt, error) {
 			switch {
 			case in.ID == "o-10":
@@ -475,7 +433,7 @@ func TestDoAll(t *testing.T) {
 				t.Errorf("%+v", r)
 			}
 		}
-		if done < 10 || done > 13 || done+failed != 30 {
+		if done < 10 || done > 19 || done+failed != 30 {
 			t.Errorf("%d done, %d failed", done, failed)
 		}
 		wantEffects(t, db, done)

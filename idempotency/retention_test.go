@@ -67,6 +67,20 @@ func (o sweeping) QueryWith(ctx context.Context, s postgres.Settings, sql string
 	return o.Query(ctx, sql, args...)
 }
 
+// sweepOpen sweeps in a transaction that stays open.
+func sweepOpen(t *testing.T, db *postgres.DB, limit, want int) pgx.Tx {
+	t.Helper()
+	tx, err := db.Pool().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
+	if n, err := idempotency.Sweep(t.Context(), sweeping{tx}, limit); n != want || err != nil {
+		t.Fatalf("%d swept, want %d: %v", n, want, err)
+	}
+	return tx
+}
+
 func TestSweep(t *testing.T) {
 	t.Parallel()
 
@@ -113,14 +127,7 @@ func TestSweep(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		claimExpired(t, db, 3)
-		dead, err := db.Pool().Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = dead.Rollback(context.WithoutCancel(t.Context())) })
-		if n, err := idempotency.Sweep(t.Context(), sweeping{dead}, 2); n != 2 || err != nil {
-			t.Fatalf("%d swept: %v", n, err)
-		}
+		dead := sweepOpen(t, db, 2, 2)
 		wantSwept(t, db, 10, 1)
 		if err := dead.Rollback(t.Context()); err != nil {
 			t.Fatal(err)
@@ -132,14 +139,7 @@ func TestSweep(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		claimExpired(t, db, 1)
-		sweep, err := db.Pool().Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = sweep.Rollback(context.WithoutCancel(t.Context())) })
-		if n, err := idempotency.Sweep(t.Context(), sweeping{sweep}, 2); n != 1 || err != nil {
-			t.Fatalf("%d swept: %v", n, err)
-		}
+		sweepOpen(t, db, 2, 1)
 		if record, found := readKey(t, db, keyOf("old0")); !found || !record.Expired {
 			t.Errorf("found %v: %+v", found, record)
 		}
@@ -165,12 +165,8 @@ func TestSweep(t *testing.T) {
 	t.Run("a sweep reads no more rows as tombstones grow, nor by an old plan", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Open(t)
-		tx, err := db.Pool().Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-		for range 10 {
+		tx := sweepOpen(t, db, 50, 0)
+		for range 10 { // a plan is kept
 			if n, err := idempotency.Sweep(t.Context(), sweeping{tx}, 50); n != 0 || err != nil {
 				t.Errorf("%d swept: %v", n, err)
 			}

@@ -286,73 +286,38 @@ func TestReceive_usesAKnownStateOfItsKeyAlone(t *testing.T) {
 	}
 }
 
-// timeouts are lock_timeout and statement_timeout.
-type timeouts struct{ Lock, Statement string }
-
-const showTimeouts = `select current_setting('lock_timeout'), current_setting('statement_timeout')`
-
-// single is a pool of one connection, so that what a batch left on it is seen.
-func single(t *testing.T, o postgres.Options) *postgres.DB {
-	t.Helper()
-	o.MaxConns = 1
-	return open(t, testdb.URL(t), o)
-}
-
 func TestWait(t *testing.T) {
 	t.Parallel()
-
-	for _, test := range []struct {
-		name string
-		wait time.Duration
-		want timeouts
-	}{
-		{"a second is a second", time.Second, timeouts{"1s", "10s"}},
-		{"a part of a second is exact", 250 * time.Millisecond, timeouts{"250ms", "10s"}},
-		{"the statement outlasts the wait", 9 * time.Second, timeouts{"9s", "11s"}},
-		{"ten seconds are the most", time.Hour, timeouts{"10s", "12s"}},
-		{"no wait is short, not endless", 0, timeouts{"1ms", "10s"}},
-		{"nor is less than none", -time.Second, timeouts{"1ms", "10s"}},
-		{"nor what rounds to none", time.Microsecond, timeouts{"1ms", "10s"}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			db := single(t, postgres.Options{LockTimeout: 7 * time.Second, StatementTimeout: 8 * time.Second})
-			var during, after timeouts
-			b := &pgx.Batch{}
-			idempotency.Wait(b, test.wait)
-			b.Queue(showTimeouts).QueryRow(func(row pgx.Row) error { return row.Scan(&during.Lock, &during.Statement) })
-			if err := db.Commit(t.Context(), b); err != nil {
-				t.Fatal(err)
-			}
-			if err := db.QueryRow(t.Context(), showTimeouts).Scan(&after.Lock, &after.Statement); err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff([]timeouts{test.want, {"7s", "8s"}}, []timeouts{during, after}); diff != "" {
-				t.Errorf("during and after the batch (-want +got):\n%s", diff)
-			}
-		})
+	// A pool of one connection, so that what a batch left on it is seen.
+	db := open(t, testdb.URL(t), postgres.Options{MaxConns: 1, LockTimeout: 7 * time.Second, StatementTimeout: 8 * time.Second})
+	const show = `select current_setting('lock_timeout') || ' ' || current_setting('statement_timeout')`
+	if err := claim(t, db, theKey(), theAnswer(), inAnHour()); err != nil {
+		t.Fatal(err)
 	}
-
-	t.Run("a refused batch leaves the time-outs of the pool", func(t *testing.T) {
-		t.Parallel()
-		db := single(t, postgres.Options{LockTimeout: 7 * time.Second, StatementTimeout: 8 * time.Second})
-		if err := claim(t, db, theKey(), theAnswer(), inAnHour()); err != nil {
-			t.Fatal(err)
+	for wait, want := range map[time.Duration]string{
+		250 * time.Millisecond: "250ms 10s",
+		9 * time.Second:        "9s 11s", // the statement outlasts the wait
+		time.Hour:              "10s 12s",
+		0:                      "1ms 10s", // no wait is short, not endless
+		-time.Second:           "1ms 10s",
+		time.Microsecond:       "1ms 10s",
+	} {
+		for _, refused := range []bool{false, true} {
+			var during, after string
+			b := &pgx.Batch{}
+			idempotency.Wait(b, wait)
+			b.Queue(show).QueryRow(func(row pgx.Row) error { return row.Scan(&during) })
+			if refused {
+				idempotency.Claim(b, theKey(), theRequest(), theAnswer(), inAnHour())
+			}
+			if err := db.Commit(t.Context(), b); idempotency.IsTaken(err) != refused || !refused && err != nil {
+				t.Errorf("a wait of %v: the error is %v", wait, err)
+			}
+			if err := db.QueryRow(t.Context(), show).Scan(&after); err != nil || during != want || after != "7s 8s" {
+				t.Errorf("a wait of %v: the time-outs are %s, want %s, and then %s: %v", wait, during, want, after, err)
+			}
 		}
-		b := &pgx.Batch{}
-		idempotency.Wait(b, time.Second)
-		idempotency.Claim(b, theKey(), theRequest(), theAnswer(), inAnHour())
-		if err := db.Commit(t.Context(), b); !idempotency.IsTaken(err) {
-			t.Errorf("the error is %v, want a taken key", err)
-		}
-		var after timeouts
-		if err := db.QueryRow(t.Context(), showTimeouts).Scan(&after.Lock, &after.Statement); err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(timeouts{"7s", "8s"}, after); diff != "" {
-			t.Errorf("after the batch (-want +got):\n%s", diff)
-		}
-	})
+	}
 }
 
 func list(t *testing.T, q postgres.Querier, scope, key string) []idempotency.Entry {
@@ -367,7 +332,7 @@ func list(t *testing.T, q postgres.Querier, scope, key string) []idempotency.Ent
 func TestList(t *testing.T) {
 	t.Parallel()
 
-	t.Run("uses are listed oldest first", func(t *testing.T) {
+	t.Run("uses are listed oldest first, and none of another scope or key", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		expires := inAnHour()
@@ -393,14 +358,6 @@ func TestList(t *testing.T) {
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("entries (-want +got):\n%s", diff)
-		}
-	})
-
-	t.Run("uses of another scope or key are not listed", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		if err := claim(t, db, theKey(), theAnswer(), inAnHour()); err != nil {
-			t.Fatal(err)
 		}
 		for _, place := range [][2]string{{"globex", "k1"}, {"acme", "K1"}, {"acme", "k"}, {"", "k1"}} {
 			if got := list(t, db, place[0], place[1]); len(got) > 0 {
