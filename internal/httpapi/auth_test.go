@@ -123,21 +123,13 @@ func TestRevocationCountsFromTheNextRequestOn(t *testing.T) {
 // does. Bytes are in hexadecimal.
 func dump(t *testing.T, db *postgres.DB) string {
 	t.Helper()
-	found, err := db.Query(t.Context(), selectTables)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tables, err := pgx.CollectRows(found, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
 	conn, err := db.Pool().Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Release()
 	var b bytes.Buffer
-	for _, table := range tables {
+	for table := range rows(t, db) {
 		if _, err := conn.Conn().PgConn().CopyTo(t.Context(), &b, "copy "+pgx.Identifier{table}.Sanitize()+" to stdout"); err != nil {
 			t.Fatal(err)
 		}

@@ -206,6 +206,8 @@ func (w *world) reads(t *testing.T) map[string]string {
 		"its refunds":         charge + "/refunds",
 		"a refund":            refund,
 		"a key":               "/v1/idempotency-keys/a-charge-to-read",
+		"the list":            "/v1/charges",
+		"the inbox":           "/v1/inbox",
 		"the balances":        "/v1/balances",
 		"the audit":           "/v1/audit",
 		"the health":          "/healthz",
