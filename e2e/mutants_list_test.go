@@ -206,7 +206,7 @@ func mutants() []mutant {
 				{"internal/httpapi/decode.go", "	if len(body) == 0 && optional {", "	c.Set(\"raw\", body)\n	if len(body) == 0 && optional {"},
 				{"internal/httpapi/keys.go", "[]byte(merchant), canonical),", "[]byte(merchant), c.Get(\"raw\").([]byte)),"},
 			},
-			byTest("./internal/httpapi", "TestSameRequestIsReplayed/white space", "not the first answer"),
+			byTest("./internal/httpapi", "TestReplay_ignoresSpelling/white space", "not the first answer"),
 		},
 		{
 			"a message that was received is handed back to the outbox",

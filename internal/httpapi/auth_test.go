@@ -99,7 +99,7 @@ func TestUnauthorized_isTheSameForEveryReason(t *testing.T) {
 }
 
 // A request that was let in ends as it began; the next one is refused.
-func TestRevocationCountsFromTheNextRequestOn(t *testing.T) {
+func TestRevocation_countsFromTheNextRequest(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	key, other := w.keyFor(t, merchants.Scopes()...), w.keyFor(t, merchants.Scopes()...)
@@ -149,7 +149,7 @@ func writings(text string) map[string]string {
 
 // Whoever has a dump or the logs has no key: not whole, nor the part that is
 // secret.
-func TestAPIKeysAreInNoDumpAndInNoLog(t *testing.T) {
+func TestAPIKeys_areInNoDumpOrLog(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	w := serve(t)

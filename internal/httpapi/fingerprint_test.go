@@ -16,7 +16,7 @@ const original = `{"order_id":"order-1","amount":2000,"currency":"USD","payment_
 	`"items":[{"sku":"tshirt","quantity":2},{"sku":"mug","quantity":1}],"description":"A gift",` +
 	`"metadata":{"channel":"web","a":"b"}}`
 
-func TestSameRequestIsReplayed(t *testing.T) {
+func TestReplay_ignoresSpelling(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	for i, test := range []struct{ name, first, again string }{
@@ -51,7 +51,7 @@ func TestSameRequestIsReplayed(t *testing.T) {
 	}
 }
 
-func TestOtherRequestIsRefused(t *testing.T) {
+func TestReusedKey_isRefused(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	first := w.accept(t, "key-1", original)
@@ -103,7 +103,7 @@ func TestOtherRequestIsRefused(t *testing.T) {
 
 // What a request is fingerprinted by is stored: if it came out otherwise one
 // day, every retry of a request from before would be refused.
-func TestRulesTheFingerprintIsOfTheTypedRequest(t *testing.T) {
+func TestFingerprint_isOfTheTypedRequest(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	routes := w.routes(t)
@@ -143,7 +143,7 @@ select fingerprint,
 	}
 }
 
-func TestRulesAnotherRefundIsRefused(t *testing.T) {
+func TestReusedKey_ofARefundIsRefused(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	paid, open := w.captured(t, "paid"), w.accept(t, "open", body()).header.Get("Location")

@@ -36,9 +36,9 @@ func inChunks(key string, lines ...string) string {
 
 const isJSON = "Content-Type: application/json"
 
-// TestHostileRequests: each is refused by a problem of the contract, and stores
+// TestHostileRequest_isRefused: each is refused by a problem of the contract, and stores
 // nothing.
-func TestHostileRequests(t *testing.T) {
+func TestHostileRequest_isRefused(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	before := rows(t, w.db)
@@ -77,9 +77,9 @@ func TestHostileRequests(t *testing.T) {
 	wantRows(t, w.db, before, nil)
 }
 
-// TestTheServersOwnRefusals are those of the HTTP server itself, to what it cannot
+// TestServer_refusesWhatIsNoRequest are those of the HTTP server itself, to what it cannot
 // take for a request: no problems, and nothing that the API sees.
-func TestTheServersOwnRefusals(t *testing.T) {
+func TestServer_refusesWhatIsNoRequest(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	before := rows(t, w.db)
@@ -108,10 +108,10 @@ func TestTheServersOwnRefusals(t *testing.T) {
 	wantRows(t, w.db, before, nil)
 }
 
-// TestSmuggledRequests: a body that says in two ways how long it is may end
+// TestSmuggledRequest_isNotServed: a body that says in two ways how long it is may end
 // elsewhere for a proxy in front than for us. What follows it on the connection
 // is not taken for a request.
-func TestSmuggledRequests(t *testing.T) {
+func TestSmuggledRequest_isNotServed(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	before := rows(t, w.db)
@@ -129,9 +129,9 @@ func TestSmuggledRequests(t *testing.T) {
 	wantRows(t, w.db, before, ofCharges(3))
 }
 
-// TestHeadersForBrowsersAndCaches: no answer is kept by a cache that was not meant
+// TestHeaders_forBrowsersAndCaches: no answer is kept by a cache that was not meant
 // to be, and none is taken for another type than it has.
-func TestHeadersForBrowsersAndCaches(t *testing.T) {
+func TestHeaders_forBrowsersAndCaches(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	for path, cache := range map[string]string{
@@ -185,7 +185,7 @@ func (w *world) dial(t *testing.T, beginning string) net.Conn {
 	return conn
 }
 
-func TestServerBoundsEveryRequest(t *testing.T) {
+func TestServer_hasEveryTimeout(t *testing.T) {
 	t.Parallel()
 	server := made(t, newAPI(nil, io.Discard)).Server()
 	for name, bound := range map[string]time.Duration{

@@ -14,9 +14,9 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 )
 
-// TestPreferWait: what is understood is applied, whether or not there is anything to wait for.
-// TestRulesWhoPrefersToWaitIsAnsweredLikeTheFirst waits.
-func TestPreferWait(t *testing.T) {
+// TestPreferWait_isAppliedIfUnderstood: what is understood is applied, whether or not there is anything to wait for.
+// TestPreferWait_receivesTheFirstAnswer waits.
+func TestPreferWait_isAppliedIfUnderstood(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	for prefer, applied := range map[string]string{
@@ -29,9 +29,9 @@ func TestPreferWait(t *testing.T) {
 	}
 }
 
-// TestWaitersLeaveConnectionsToOthers: many requests would wait for one key that
+// TestWaiters_leaveConnectionsToOthers: many requests would wait for one key that
 // stays in flight, as long as they may, and nobody else notices.
-func TestWaitersLeaveConnectionsToOthers(t *testing.T) {
+func TestWaiters_leaveConnectionsToOthers(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	const clients, connections, waiters = 16, 6, 2
@@ -70,7 +70,7 @@ func TestWaitersLeaveConnectionsToOthers(t *testing.T) {
 	}
 }
 
-func TestAPathIsReadAsItIsMeant(t *testing.T) {
+func TestPath_isDecoded(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	charge := w.accept(t, "charge", body()).header.Get("Location")
@@ -85,7 +85,7 @@ func TestAPathIsReadAsItIsMeant(t *testing.T) {
 	}
 }
 
-func TestRulesAKeyInFlight(t *testing.T) {
+func TestKeyInFlight_isAnsweredByPolicy(t *testing.T) {
 	t.Parallel()
 	const wait = 30 * time.Millisecond
 	for policy, status := range map[string]int{
@@ -124,7 +124,7 @@ func TestRulesAKeyInFlight(t *testing.T) {
 }
 
 // Prefer: wait holds wherever a key is taken, whatever the server's own policy.
-func TestRulesWhoPrefersToWaitIsAnsweredLikeTheFirst(t *testing.T) {
+func TestPreferWait_receivesTheFirstAnswer(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	url := addressOf(testdb.Reused(t))
@@ -158,12 +158,12 @@ func TestRulesWhoPrefersToWaitIsAnsweredLikeTheFirst(t *testing.T) {
 	}
 }
 
-// TestRulesMoreRefundsInFlightThanConnections has many refunds of one charge in
+// TestRefunds_moreInFlightThanConnections has many refunds of one charge in
 // flight over a pool of two, all of which would rather wait: half of them under
 // one key, half under keys of their own. Whoever waits holds a connection and
 // waits for one who has one, and whoever is told to come again does: nothing
 // stalls.
-func TestRulesMoreRefundsInFlightThanConnections(t *testing.T) {
+func TestRefunds_moreInFlightThanConnections(t *testing.T) {
 	t.Parallel()
 	const n = 20
 	db := openWith(t, postgres.Options{MaxConns: 2, LockTimeout: 20 * time.Millisecond})

@@ -10,7 +10,7 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 )
 
-func TestRulesAKeyIsRequired(t *testing.T) {
+func TestKey_isRequired(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	routes := w.routes(t)
@@ -58,7 +58,7 @@ func TestRulesAKeyIsRequired(t *testing.T) {
 	}
 }
 
-func TestRulesQuotedAndBareAreOneKey(t *testing.T) {
+func TestKey_isOneQuotedAndBare(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	for _, r := range w.routes(t) {
@@ -83,7 +83,7 @@ func TestRulesQuotedAndBareAreOneKey(t *testing.T) {
 	}
 }
 
-func TestRulesAnEventNeedsNoKey(t *testing.T) {
+func TestKey_isIgnoredWithEvents(t *testing.T) {
 	t.Parallel()
 	w := serveEvents(t)
 	charge := idOf(w.captured(t, "key-1"))
@@ -101,7 +101,7 @@ func TestRulesAnEventNeedsNoKey(t *testing.T) {
 	}
 }
 
-func TestRulesAKeyOnAReadIsIgnored(t *testing.T) {
+func TestKey_isIgnoredWithReads(t *testing.T) {
 	testdb.Long(t, "it asks every route")
 	t.Parallel()
 	w := serve(t)
@@ -124,7 +124,7 @@ func TestRulesAKeyOnAReadIsIgnored(t *testing.T) {
 	}
 }
 
-func TestRulesAKeyBelongsToItsMerchantAndItsOperation(t *testing.T) {
+func TestKey_belongsToItsMerchantAndOperation(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	routes := w.routes(t)
@@ -157,7 +157,7 @@ func TestRulesAKeyBelongsToItsMerchantAndItsOperation(t *testing.T) {
 	}
 }
 
-func TestRulesACardNumberIsNoKey(t *testing.T) {
+func TestKey_isNoCardNumber(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	const card = "4242424242424242"

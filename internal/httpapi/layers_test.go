@@ -22,7 +22,7 @@ func padded(size int) string {
 	return request + strings.Repeat(" ", size-len(request))
 }
 
-func TestTheBodysSizeAndMediaType(t *testing.T) {
+func TestBody_sizeAndMediaType(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	w.accept(t, "key-1", padded(maxBody))
@@ -114,9 +114,9 @@ func (r route) faults() []faulty {
 	return faults
 }
 
-// TestRulesLayersBeforeTheKey: what they refuse is not stored and leaves the key
+// TestLayers_refuseBeforeTheKey: what they refuse is not stored and leaves the key
 // free, and a key that has its answer does not get past them.
-func TestRulesLayersBeforeTheKey(t *testing.T) {
+func TestLayers_refuseBeforeTheKey(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	routes := w.routes(t)
@@ -169,7 +169,7 @@ func request(route string) call {
 	return to(path, "", "").with("Idempotency-Key").like(method)
 }
 
-func TestEveryRouteDeclaresItsScope(t *testing.T) {
+func TestEveryRoute_needsItsScope(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	w := serve(t)
@@ -206,7 +206,7 @@ func TestEveryRouteDeclaresItsScope(t *testing.T) {
 }
 
 // Right after authentication, and before anything of the request is looked at.
-func TestScopeInTheOrderOfLayers(t *testing.T) {
+func TestScope_precedesTheBody(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	w.accept(t, "used", body())

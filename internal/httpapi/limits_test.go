@@ -104,7 +104,7 @@ func TestRateLimit(t *testing.T) {
 }
 
 // Size and the API key come before it, everything else after.
-func TestRateLimitInTheOrderOfLayers(t *testing.T) {
+func TestRateLimit_followsSizeAndAPIKey(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	w, _ := rated(t, 1)
@@ -188,9 +188,9 @@ func TestInFlight(t *testing.T) {
 	}
 }
 
-// TestAuditsInFlight: an audit holds a connection for as long as it reads. A merchant has one
+// TestAudits_oneOfAMerchantInFlight: an audit holds a connection for as long as it reads. A merchant has one
 // at a time, and leaves the others their connections.
-func TestAuditsInFlight(t *testing.T) {
+func TestAudits_oneOfAMerchantInFlight(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db := openWith(t, postgres.Options{MaxConns: 6, LockTimeout: patience})
@@ -217,8 +217,8 @@ func TestAuditsInFlight(t *testing.T) {
 	}
 }
 
-// TestSlowBodiesTakeNobodysPlace: a request counts as in flight when all of it is here.
-func TestSlowBodiesTakeNobodysPlace(t *testing.T) {
+// TestSlowBody_takesNoPlace: a request counts as in flight when all of it is here.
+func TestSlowBody_takesNoPlace(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	const sockets, good = 50, 20

@@ -14,7 +14,7 @@ import (
 	"github.com/payonce/payonce/internal/httpapi"
 )
 
-func TestRulesKeysAreLoggedAsHashesOnly(t *testing.T) {
+func TestAccessLog_holdsHashesOfKeys(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	routes := w.routes(t)
@@ -95,7 +95,7 @@ func TestRulesKeysAreLoggedAsHashesOnly(t *testing.T) {
 
 // What the provider sends is its customers' business: an event leaves a line with
 // its route and status, whatever becomes of it.
-func TestRulesNothingOfAnEventIsLogged(t *testing.T) {
+func TestAccessLog_holdsNothingOfEvents(t *testing.T) {
 	t.Parallel()
 	w := serveEvents(t)
 	charge := idOf(w.captured(t, "key-1"))
@@ -174,9 +174,9 @@ func (l *transcript) lines(t *testing.T) []map[string]any {
 	return lines
 }
 
-// TestEveryAnswerHasTheRequestIDOfItsLogLine: the caller's own id, or else one of
+// TestRequestID_isInAnswerAndLog: the caller's own id, or else one of
 // ours, is in every answer and in the line that is logged for it.
-func TestEveryAnswerHasTheRequestIDOfItsLogLine(t *testing.T) {
+func TestRequestID_isInAnswerAndLog(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	browsers := serveWith(t, func(api *httpapi.Config) { api.Origins = []string{shop} })
@@ -201,7 +201,7 @@ func TestEveryAnswerHasTheRequestIDOfItsLogLine(t *testing.T) {
 	wantLogged(t, w, get("/v1/balances").with("X-Request-Id", "req-of-mine"), true, http.StatusServiceUnavailable)
 }
 
-func TestRequestID(t *testing.T) {
+func TestRequestID_isKeptOrReplaced(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	for name, test := range map[string]struct {

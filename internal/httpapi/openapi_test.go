@@ -202,8 +202,8 @@ func TestTheContractsExamples(t *testing.T) {
 	}
 }
 
-// TestAWrongAnswerIsCaught plants what an answer can have wrong.
-func TestAWrongAnswerIsCaught(t *testing.T) {
+// TestContract_catchesWrongAnswers plants what an answer can have wrong.
+func TestContract_catchesWrongAnswers(t *testing.T) {
 	t.Parallel()
 	c := theContract(t)
 	api := serve(t).handler

@@ -135,7 +135,7 @@ func TestListCharges(t *testing.T) {
 	}
 }
 
-func TestRulesHEADAnswersLikeEveryGET(t *testing.T) {
+func TestHEAD_answersLikeGET(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	reads := w.reads(t)
@@ -162,7 +162,7 @@ func TestRulesHEADAnswersLikeEveryGET(t *testing.T) {
 	}
 }
 
-func TestRulesAMethodThatARouteDoesNotKnow(t *testing.T) {
+func TestMethod_thatARouteDoesNotHave(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	before := rows(t, w.db)

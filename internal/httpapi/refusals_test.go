@@ -106,7 +106,7 @@ func TestInvalidValues(t *testing.T) {
 	})
 }
 
-func TestCardNumbersAreRefused(t *testing.T) {
+func TestCardNumber_isRefused(t *testing.T) {
 	testdb.Long(t, "it sends many bodies")
 	t.Parallel()
 	const card = "4242424242424242" // the provider's test number
@@ -125,9 +125,9 @@ func TestCardNumbersAreRefused(t *testing.T) {
 	})
 }
 
-// TestRulesMalformedAndInvalidRefunds: 400 is what cannot be read, 422 what can be read and
+// TestRefund_refusesBodies: 400 is what cannot be read, 422 what can be read and
 // has no meaning. The reader is that of charges (TestMalformedBody).
-func TestRulesMalformedAndInvalidRefunds(t *testing.T) {
+func TestRefund_refusesBodies(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	paid := w.captured(t, "paid")
@@ -155,8 +155,8 @@ func TestRulesMalformedAndInvalidRefunds(t *testing.T) {
 	wantReplay(t, first, w.send(t, to(paid+"/refunds", "key-1", "\r\n{ \"reason\" :\t\"\\u0062roken\",\n\"amount\": 5 }\n")))
 }
 
-// TestOtherNumbersAreNoCards, and other texts that only look dangerous are kept as they are.
-func TestOtherNumbersAreNoCards(t *testing.T) {
+// TestTexts_areKeptAsSent, and other texts that only look dangerous are kept as they are.
+func TestTexts_areKeptAsSent(t *testing.T) {
 	testdb.Long(t, "it sends many bodies")
 	t.Parallel()
 	w := serve(t)
@@ -182,7 +182,7 @@ func TestOtherNumbersAreNoCards(t *testing.T) {
 	}
 }
 
-func TestProblemsDoNotRepeatTheRequest(t *testing.T) {
+func TestProblem_doesNotRepeatTheRequest(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	const secret = "hunter2-hunter2"

@@ -102,7 +102,7 @@ func TestSignature(t *testing.T) {
 	}
 }
 
-func TestSignatureAccepts(t *testing.T) {
+func TestSignature_isAccepted(t *testing.T) {
 	t.Parallel()
 	w := serveEvents(t)
 	const news = `{"id":"evt_1","type":"customer.created"}`
@@ -129,7 +129,7 @@ func TestSignatureAccepts(t *testing.T) {
 }
 
 // Without a secret nobody can sign, not even with the empty one.
-func TestSignatureWithoutASecret(t *testing.T) {
+func TestSignature_isRefusedWithoutASecret(t *testing.T) {
 	t.Parallel()
 	const news = `{"id":"evt_1","type":"customer.created"}`
 	for name, secrets := range map[string][]string{"none": nil, "an empty one": {""}, "two empty ones": {"", ""}} {

@@ -55,7 +55,7 @@ func (w *world) firsts(t *testing.T, all []answered) []answer {
 }
 
 // Whatever has become of the charges since, a key has the answer that it had.
-func TestRulesEveryStoredAnswerIsReplayed(t *testing.T) {
+func TestReplay_repeatsEveryStoredAnswer(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	all, open, paid := w.outcomes(t)
@@ -95,7 +95,7 @@ func TestRulesEveryStoredAnswerIsReplayed(t *testing.T) {
 	})
 }
 
-func TestRulesAnExpiredKeyIsGone(t *testing.T) {
+func TestExpiredKey_isGone(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	all, _, _ := w.outcomes(t)
@@ -131,7 +131,7 @@ func TestRulesAnExpiredKeyIsGone(t *testing.T) {
 
 // What a fault of ours refuses is not stored, and the same request under the
 // same key is carried out.
-func TestRulesNoFaultOfOursIsStored(t *testing.T) {
+func TestServerFault_isNotStored(t *testing.T) {
 	testdb.Long(t, "it waits for seconds")
 	t.Parallel()
 	for name, plant := range map[string]struct{ fault, repair string }{
@@ -205,7 +205,7 @@ func (m *memory) Find(_ context.Context, key idempotency.Key, _ []byte) idempote
 	}}
 }
 
-func TestRulesACacheAnswersReplaysAndNothingElse(t *testing.T) {
+func TestCache_answersReplaysAlone(t *testing.T) {
 	t.Parallel()
 	cache := &memory{records: map[string]idempotency.Record{}}
 	w := serveWith(t, func(api *httpapi.Config) { api.Intake.Keys.Cache = cache })
@@ -257,7 +257,7 @@ func TestRulesACacheAnswersReplaysAndNothingElse(t *testing.T) {
 
 // A commit of which nobody knows is answered 503, and the same request under the
 // same key tells. It is carried out once, whichever it was.
-func TestRulesACommitInDoubtIsSettledByItsKey(t *testing.T) {
+func TestUnknownCommit_isResolvedByItsKey(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		side     failpoint.Side

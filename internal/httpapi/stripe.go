@@ -136,7 +136,7 @@ func isReference(s string, longest int) bool {
 // If we die here: the provider has no answer and sends the event again. After the commit that
 // is a repeated delivery, which is counted and has no effect. Without the event, the charge's
 // worker finds the same by asking the provider, only later.
-// Test: TestStripeReplays.
+// Test: TestStripeEvent_isReceivedOnce.
 func (a *API) store(c echo.Context, e stripeEvent, o stripeObject) error {
 	ctx := c.Request().Context()
 	charge, err := a.chargeOf(ctx, o)

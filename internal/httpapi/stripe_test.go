@@ -116,11 +116,11 @@ func TestStripeEvent(t *testing.T) {
 	}
 }
 
-// TestAnEventIDOfAnotherMerchantsEvent: the id of an event that was received for
+// TestStripeEvent_withAnIDOfAnotherMerchantIsRefused: the id of an event that was received for
 // one merchant comes again about another one's charge. To the latter's transaction
 // the former does not exist, so it can neither be counted there nor kept aside:
 // the commit is refused, and the provider has to send it again.
-func TestAnEventIDOfAnotherMerchantsEvent(t *testing.T) {
+func TestStripeEvent_withAnIDOfAnotherMerchantIsRefused(t *testing.T) {
 	t.Parallel()
 	w := serveEvents(t)
 	ours := idOf(w.accept(t, "key-1", body()).header.Get("Location"))
@@ -149,7 +149,7 @@ func TestAnEventIDOfAnotherMerchantsEvent(t *testing.T) {
 	wantRows(t, w.db, before, map[string]int64{"inbox_quarantine": 1})
 }
 
-func TestStripeEventOfNoUse(t *testing.T) {
+func TestStripeEvent_ofNoUseIsAccepted(t *testing.T) {
 	t.Parallel()
 	w := serveEvents(t)
 	captured := idOf(w.captured(t, "key-1"))
@@ -174,7 +174,7 @@ func TestStripeEventOfNoUse(t *testing.T) {
 }
 
 // Whoever holds the secret can still send nonsense.
-func TestStripeEventThatCannotBeRead(t *testing.T) {
+func TestStripeEvent_isRefusedIfUnreadable(t *testing.T) {
 	t.Parallel()
 	w := serveEvents(t)
 	charge := idOf(w.captured(t, "key-1"))
@@ -215,7 +215,7 @@ func TestStripeEventThatCannotBeRead(t *testing.T) {
 }
 
 // An event without a signature is nobody's word, whatever it says.
-func TestStripeLayers(t *testing.T) {
+func TestStripeEvent_needsASignatureAlone(t *testing.T) {
 	t.Parallel()
 	w := serveEvents(t)
 	before := rows(t, w.db)
@@ -249,9 +249,9 @@ func TestStripeLayers(t *testing.T) {
 	}
 }
 
-// TestStripeReplays delivers one event hundreds of times, many at once and each
+// TestStripeEvent_isReceivedOnce delivers one event hundreds of times, many at once and each
 // with a signature and a count of its own, as the provider does. It is one message.
-func TestStripeReplays(t *testing.T) {
+func TestStripeEvent_isReceivedOnce(t *testing.T) {
 	testdb.Long(t, "it does the same in many ways")
 	t.Parallel()
 	w := serveEvents(t)
@@ -280,7 +280,7 @@ func TestStripeReplays(t *testing.T) {
 }
 
 // The same id with other content is somebody's mistake: it is kept for a human.
-func TestStripeEventWithAKnownID(t *testing.T) {
+func TestStripeEvent_withOtherContentIsSetAside(t *testing.T) {
 	t.Parallel()
 	w := serveEvents(t)
 	one, other := idOf(w.captured(t, "key-1")), idOf(w.captured(t, "key-2"))
@@ -297,7 +297,7 @@ func TestStripeEventWithAKnownID(t *testing.T) {
 }
 
 // An event ends the wait of its charge's message.
-func TestStripeEventWakesItsCharge(t *testing.T) {
+func TestStripeEvent_wakesItsCharge(t *testing.T) {
 	t.Parallel()
 	w := serveEvents(t)
 	charge := idOf(w.captured(t, "key-1"))

@@ -16,9 +16,9 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 )
 
-// TestOthersDoNotExist asks for what is another merchant's and for what is not
+// TestMerchant_doesNotSeeOthers asks for what is another merchant's and for what is not
 // there at all: the answers are the same, byte for byte, but for what was asked.
-func TestOthersDoNotExist(t *testing.T) {
+func TestMerchant_doesNotSeeOthers(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	charge := w.captured(t, "acme-charge")
@@ -78,10 +78,10 @@ func TestOthersDoNotExist(t *testing.T) {
 	}
 }
 
-// TestTheSameKeyOfTwoMerchants: an idempotency key says nothing about another
+// TestMerchant_sharesNoKeys: an idempotency key says nothing about another
 // merchant's, whatever became of that one: not in the answer, and not when the key
 // is looked up.
-func TestTheSameKeyOfTwoMerchants(t *testing.T) {
+func TestMerchant_sharesNoKeys(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	for _, key := range []string{"answered", "expired", "swept", "refused"} {
@@ -115,8 +115,8 @@ func TestTheSameKeyOfTwoMerchants(t *testing.T) {
 	}
 }
 
-// TestListsAreTheCallers looks at what two merchants are shown of all there is.
-func TestListsAreTheCallers(t *testing.T) {
+// TestMerchant_listsItsOwn looks at what two merchants are shown of all there is.
+func TestMerchant_listsItsOwn(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	w.captured(t, "acme-charge")
@@ -149,9 +149,9 @@ func TestListsAreTheCallers(t *testing.T) {
 	})
 }
 
-// TestAuditIsOverWhatIsTheCallers breaks a promise to one merchant: the other's
+// TestMerchant_auditsItsOwn breaks a promise to one merchant: the other's
 // audit does not see it, and is over other numbers of cases.
-func TestAuditIsOverWhatIsTheCallers(t *testing.T) {
+func TestMerchant_auditsItsOwn(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	for i := range 3 {
@@ -216,9 +216,9 @@ select 'fulfillment', 'ch_of_acme 0', '', '{}', ''`)
 	}
 }
 
-// TestTheAPISeesNothingWithoutAMerchant reads every table that has merchants as
+// TestAPI_seesNothingWithoutAMerchant reads every table that has merchants as
 // the api's sessions would beside a tenant.
-func TestTheAPISeesNothingWithoutAMerchant(t *testing.T) {
+func TestAPI_seesNothingWithoutAMerchant(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
 	w := serveOn(t, db, func(*httpapi.Config) {})

@@ -15,7 +15,7 @@ import (
 
 // A session keeps the plan that it made while there were few keys. As they grow it
 // reads what a request asks for and no more.
-func TestAuthenticatingReadsNoMoreAsKeysGrow(t *testing.T) {
+func TestAuthenticate_readsNoMoreAsKeysGrow(t *testing.T) {
 	testdb.Long(t, "it writes thousands of rows")
 	t.Parallel()
 	const (
@@ -88,9 +88,9 @@ select sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::int
 	}
 }
 
-// TestEntering: what is read behind it is read as the merchant of the key, as nobody
+// TestQueueMerchant_namesTheTenant: what is read behind it is read as the merchant of the key, as nobody
 // behind a key that opens nothing, and under no name once it has ended.
-func TestEntering(t *testing.T) {
+func TestQueueMerchant_namesTheTenant(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db := testdb.Reused(t)

@@ -226,9 +226,9 @@ func TestNewWebhookSecret(t *testing.T) {
 	}
 }
 
-// TestEndpoints: who asks at the same moment is told of its own merchant, and a
+// TestEndpoints_answerEachCaller: who asks at the same moment is told of its own merchant, and a
 // secret that was replaced counts until its end.
-func TestEndpoints(t *testing.T) {
+func TestEndpoints_answerEachCaller(t *testing.T) {
 	t.Parallel()
 	db := told(t)
 	register(t, db, merchants.Merchant{ID: "globex"}, merchants.Webhook{URL: "https://globex.example/hook", Secret: "whsec_Z2xvYmV4"})
