@@ -50,8 +50,8 @@ update api_keys
 // as is the call by another key.
 func (c call) as(key string) call { return c.with("Authorization", "Bearer "+key) }
 
-// TestUnauthorized_isTheSameForEveryReason: who tries keys does not learn which of
-// them were valid once.
+// TestUnauthorized_isTheSameForEveryReason: a caller that tries keys does not learn which
+// of them were valid once.
 func TestUnauthorized_isTheSameForEveryReason(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
@@ -88,7 +88,7 @@ func TestUnauthorized_isTheSameForEveryReason(t *testing.T) {
 				header.Del("X-Request-Id")
 			}
 			if diff := cmp.Diff([]any{missing.status, missing.header, missing.body}, []any{a.status, a.header, a.body}); diff != "" {
-				t.Errorf("%s %s, %s, is told apart (-missing +this):\n%s", c.method, c.path, name, diff)
+				t.Errorf("%s %s, %s, differs (-missing +this):\n%s", c.method, c.path, name, diff)
 			}
 		}
 	}
@@ -114,7 +114,7 @@ func TestRevocation_countsFromTheNextRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	if a := <-under; a.status != http.StatusAccepted {
-		t.Errorf("the request under way: status %d: %s", a.status, a.body)
+		t.Errorf("the request in flight: status %d: %s", a.status, a.body)
 	}
 	wantReplay(t, first, w.send(t, post("key-1", body()).as(other)))
 }
@@ -147,8 +147,7 @@ func writings(text string) map[string]string {
 	}
 }
 
-// Whoever has a dump or the logs has no key: not whole, nor the part that is
-// secret.
+// A dump and the logs hold no API key: not whole, nor the part that is secret.
 func TestAPIKeys_areInNoDumpOrLog(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()

@@ -100,7 +100,7 @@ func TestCORS(t *testing.T) {
 		}
 	})
 
-	t.Run("nobody else is let in", func(t *testing.T) {
+	t.Run("another origin is not allowed", func(t *testing.T) {
 		t.Parallel()
 		w := serveTo(t, shop, "https://mug?.example", "https://*.mug.example")
 		for _, origin := range []string{

@@ -66,8 +66,8 @@ func TestHostileRequest_isRefused(t *testing.T) {
 		{"the provider's path and more, without a key", "POST /v1/webhooks/stripe/ HTTP/1.1\r\nHost: payonce\r\nContent-Length: 0\r\n\r\n", "/problems/unauthorized"},
 		{"a query that cannot be read", reading("/v1/inbox?limit=%zz"), "/problems/validation"},
 		{"a query with semicolons", reading("/v1/charges?limit=1;status=failed"), "/problems/validation"},
-		{"who asks before sending too much", "POST /v1/charges HTTP/1.1\r\n" + mine + isJSON + "\r\nExpect: 100-continue\r\nContent-Length: 65537\r\n\r\n", "/problems/too-large"},
-		{"who asks before sending without an API key", "POST /v1/charges HTTP/1.1\r\nHost: payonce\r\n" + isJSON + "\r\nExpect: 100-continue\r\nContent-Length: 10\r\n\r\n", "/problems/unauthorized"},
+		{"an expectation before too large a body", "POST /v1/charges HTTP/1.1\r\n" + mine + isJSON + "\r\nExpect: 100-continue\r\nContent-Length: 65537\r\n\r\n", "/problems/too-large"},
+		{"an expectation before a body, without an API key", "POST /v1/charges HTTP/1.1\r\nHost: payonce\r\n" + isJSON + "\r\nExpect: 100-continue\r\nContent-Length: 10\r\n\r\n", "/problems/unauthorized"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			a := readAnswer(t, bufio.NewReader(w.dial(t, test.sent)))
@@ -148,7 +148,7 @@ func TestHeaders_forBrowsersAndCaches(t *testing.T) {
 	} {
 		a := w.send(t, get("/docs/swagger-ui.css").with("Accept-Encoding", accepted))
 		if got := a.header.Get("Content-Encoding") == "gzip"; got != packed {
-			t.Errorf("who accepts %q is sent %q", accepted, a.header.Get("Content-Encoding"))
+			t.Errorf("accepted is %q, the coding is %q", accepted, a.header.Get("Content-Encoding"))
 		}
 	}
 }

@@ -75,13 +75,13 @@ func TestInbox(t *testing.T) {
 	n := w.setAside(t, "ch_1", "dead", "pending", "done", "discarded", "dead")
 	other := w.setAside(t, "ch_2", "dead")
 
-	t.Run("nothing parked is an empty list", func(t *testing.T) {
+	t.Run("no dead letter is an empty list", func(t *testing.T) {
 		if empty.body != `{"data":[],"has_more":false}`+"\n" {
 			t.Errorf("status %d: %s", empty.status, empty.body)
 		}
 	})
 
-	t.Run("parked messages are listed in the order in which they came", func(t *testing.T) {
+	t.Run("dead letters are listed in the order in which they were received", func(t *testing.T) {
 		for _, path := range []string{"/v1/inbox", "/v1/inbox?status=dead"} {
 			got, more := listed(t, w.send(t, get(path)))
 			if diff := cmp.Diff([]int64{n[0], n[4], other[0]}, got); diff != "" || more {
@@ -120,7 +120,7 @@ func TestInboxDecisions(t *testing.T) {
 	by := "api:" + merchants.Prefix(apiKey)
 
 	for _, test := range []struct{ verb, status string }{{"retry", "pending"}, {"discard", "discarded"}} {
-		t.Run(test.verb+" decides about a parked message, once, and names the key", func(t *testing.T) {
+		t.Run(test.verb+" decides about a dead letter once, and names the API key", func(t *testing.T) {
 			number := w.setAside(t, "ch_"+test.verb, "dead")[0]
 			a := w.send(t, decision(test.verb, number))
 			got := members(t, a.body)
@@ -131,7 +131,7 @@ func TestInboxDecisions(t *testing.T) {
 			wantProblem(t, w.send(t, decision("discard", number)), "/problems/conflict")
 		})
 
-		t.Run(test.verb+" is refused for what is not parked", func(t *testing.T) {
+		t.Run(test.verb+" is refused for a message that is no dead letter", func(t *testing.T) {
 			for _, number := range w.setAside(t, "ch_open "+test.verb, "pending", "running", "done", "discarded") {
 				before := w.message(t, number)
 				p := wantProblem(t, w.send(t, decision(test.verb, number)), "/problems/conflict")
@@ -163,7 +163,7 @@ func TestInboxDecisions(t *testing.T) {
 		})
 	}
 
-	t.Run("of ten who decide at once one does", func(t *testing.T) {
+	t.Run("of ten decisions at once one succeeds", func(t *testing.T) {
 		number := w.setAside(t, "ch_race", "dead")[0]
 		answers := w.sendAll(t, slices.Repeat([]call{decision("retry", number), decision("discard", number)}, 5)...)
 		statuses := map[int]int{}

@@ -30,7 +30,7 @@ func TestPreferWait_isAppliedIfUnderstood(t *testing.T) {
 }
 
 // TestWaiters_leaveConnectionsToOthers: many requests would wait for one key that
-// stays in flight, as long as they may, and nobody else notices.
+// stays in flight, for as long as they may, without delaying other requests.
 func TestWaiters_leaveConnectionsToOthers(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
@@ -45,7 +45,7 @@ func TestWaiters_leaveConnectionsToOthers(t *testing.T) {
 		a := <-answers
 		wantProblemStatus(t, a, "/problems/idempotency-key-in-use", http.StatusConflict)
 		if a.header.Get("Preference-Applied") != "" {
-			t.Errorf("who was turned away is told %q", a.header.Get("Preference-Applied"))
+			t.Errorf("a refused request has Preference-Applied %q", a.header.Get("Preference-Applied"))
 		}
 	}
 	waitingFor(t, db, waiters, 200*time.Millisecond)

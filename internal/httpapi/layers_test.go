@@ -78,7 +78,7 @@ func (r route) faults() []faulty {
 	large := r.body + strings.Repeat(" ", maxBody+1-len(r.body))
 	faults := []faulty{
 		{"a body too large", to(r.path, "key", large), "/problems/too-large"},
-		{"a body too large, from nobody", to(r.path, "key", large).with("Authorization"), "/problems/too-large"},
+		{"a body too large, without an API key", to(r.path, "key", large).with("Authorization"), "/problems/too-large"},
 		{"a body too large of another media type", to(r.path, "key", large).with("Content-Type"), "/problems/too-large"},
 		{"no API key", r.under("key").with("Authorization"), "/problems/unauthorized"},
 		{"an unknown API key", r.under("key").with("Authorization", "Bearer nobody"), "/problems/unauthorized"},

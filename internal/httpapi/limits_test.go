@@ -321,7 +321,7 @@ func TestAuthentication_floodsDelayNoOtherCaller(t *testing.T) {
 			queue / 2, 1, "/problems/unavailable", strangerKey, reading,
 		},
 		{
-			"of keys of nobody", 0,
+			"of unknown keys", 0,
 			[]string{apiKey},
 			func(i int) call { return get("/v1/balances").as("sk_test_of_nobody_" + strconv.Itoa(i)) },
 			queue, reading, "/problems/unavailable", apiKey, reading + 1,
@@ -381,7 +381,7 @@ func TestAuthentication_readsEachKeyAgain(t *testing.T) {
 			}
 		})
 	}
-	t.Run("whoever has it now", func(t *testing.T) {
+	t.Run("which merchant has it now", func(t *testing.T) {
 		t.Parallel()
 		w := serve(t)
 		w.accept(t, "key-1", body())

@@ -141,11 +141,11 @@ func TestMetrics(t *testing.T) {
 		api.Now = new(clock).now
 		api.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/plain; version=0.0.4")
-			_, _ = w.Write([]byte("told"))
+			_, _ = w.Write([]byte("metrics"))
 		})
 	})
 	for range 3 {
-		if a := w.send(t, get("/metrics").with("Authorization")); a.status != http.StatusOK || a.body != "told" {
+		if a := w.send(t, get("/metrics").with("Authorization")); a.status != http.StatusOK || a.body != "metrics" {
 			t.Errorf("status %d: %s", a.status, a.body)
 		}
 	}

@@ -257,7 +257,7 @@ func schemaAt(tb testing.TB, name string) *base.Schema {
 	return proxy.Schema()
 }
 
-// TestTheContractIsServed: to anybody, and once.
+// TestTheContractIsServed without an API key, and once.
 func TestTheContractIsServed(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
@@ -265,8 +265,8 @@ func TestTheContractIsServed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	anybody := get("/openapi.yaml").with("Authorization")
-	a := w.send(t, anybody)
+	keyless := get("/openapi.yaml").with("Authorization")
+	a := w.send(t, keyless)
 	if a.status != http.StatusOK || a.body != string(document) || a.header.Get("Content-Type") != "application/yaml" {
 		t.Errorf("status %d, %s, %d bytes", a.status, a.header.Get("Content-Type"), len(a.body))
 	}
@@ -276,7 +276,7 @@ func TestTheContractIsServed(t *testing.T) {
 		"*":                            http.StatusNotModified,
 		`"0123456789abcdef"`:           http.StatusOK,
 	} {
-		again := w.send(t, anybody.with("If-None-Match", condition))
+		again := w.send(t, keyless.with("If-None-Match", condition))
 		if again.status != status || status == http.StatusNotModified && again.body != "" {
 			t.Errorf("If-None-Match: %s: status %d, want %d", condition, again.status, status)
 		}

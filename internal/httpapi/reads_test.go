@@ -16,8 +16,8 @@ import (
 	"github.com/payonce/payonce/ledger"
 )
 
-// projected folds everything that is committed. What other tests have under way
-// on the same server is waited for.
+// projected folds everything that is committed, which waits for the transactions of other
+// tests on the same server.
 func (w *world) projected(t *testing.T) {
 	t.Helper()
 	await.Progress(t, "every event is folded", func() (seen string, done bool) {
@@ -152,9 +152,9 @@ func TestHEAD_answersLikeGET(t *testing.T) {
 				t.Errorf("Content-Type is %s, of GET %s", got, want)
 			}
 			if strings.HasPrefix(path, "/v1/") {
-				nobody := w.send(t, get(path).like(http.MethodHead).with("Authorization"))
-				if nobody.status != http.StatusUnauthorized || nobody.header.Get("WWW-Authenticate") != "Bearer" {
-					t.Errorf("without an API key: %d %v", nobody.status, nobody.header)
+				keyless := w.send(t, get(path).like(http.MethodHead).with("Authorization"))
+				if keyless.status != http.StatusUnauthorized || keyless.header.Get("WWW-Authenticate") != "Bearer" {
+					t.Errorf("without an API key: %d %v", keyless.status, keyless.header)
 				}
 			}
 			wantRows(t, w.db, before, nil)

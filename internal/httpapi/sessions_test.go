@@ -80,11 +80,11 @@ func countingReads(t *testing.T, change func(*httpapi.Config)) (*world, *counted
 func TestAuthentication_isOneReadBeforeTheCommit(t *testing.T) {
 	t.Parallel()
 	w, c := countingReads(t, func(*httpapi.Config) {})
-	first := w.accept(t, "stranger", body("order_id", `"1"`))
+	first := w.accept(t, "first", body("order_id", `"1"`))
 	c.want(t, reads{looks: 1}) // a new API key is read individually
 	charge := w.accept(t, "k", body("order_id", `"2"`)).header.Get("Location")
 	c.want(t, withKey())
-	wantReplay(t, first, w.send(t, post("stranger", body("order_id", `"1"`))))
+	wantReplay(t, first, w.send(t, post("first", body("order_id", `"1"`))))
 	c.want(t, withKey())
 	wantProblem(t, w.send(t, post("k", body("order_id", `"3"`))), "/problems/idempotency-key-reused")
 	c.want(t, withKey())

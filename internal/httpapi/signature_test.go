@@ -128,7 +128,7 @@ func TestSignature_isAccepted(t *testing.T) {
 	}
 }
 
-// Without a secret nobody can sign, not even with the empty one.
+// Without a secret no signature is valid, not even one by the empty secret.
 func TestSignature_isRefusedWithoutASecret(t *testing.T) {
 	t.Parallel()
 	const news = `{"id":"evt_1","type":"customer.created"}`

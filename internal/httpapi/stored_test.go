@@ -251,12 +251,12 @@ func TestCache_answersReplaysAlone(t *testing.T) {
 	}
 	w.api.Close()
 	if a := w.send(t, all[0].call); a.status != http.StatusServiceUnavailable {
-		t.Errorf("without the store nobody is known, and yet: %d %s", a.status, a.body)
+		t.Errorf("without the store no API key is valid, and yet: %d %s", a.status, a.body)
 	}
 }
 
-// A commit of which nobody knows is answered 503, and the same request under the
-// same key tells. It is carried out once, whichever it was.
+// A commit with an unknown outcome is answered 503, and the same request under the same key
+// finds out. It is carried out once.
 func TestUnknownCommit_isResolvedByItsKey(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

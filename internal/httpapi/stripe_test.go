@@ -15,7 +15,7 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 )
 
-// event is one as the provider writes it, with members that nobody here knows.
+// event is one as the provider writes it, with members that payonce does not know.
 func event(id, kind, object string) string {
 	return fmt.Sprintf(`{"id":%q,"object":"event","api_version":"2026-03-25.dahlia","created":1772366400,
 "data":{"object":%s,"previous_attributes":{"status":"processing"}},"livemode":false,"pending_webhooks":1,
@@ -93,7 +93,7 @@ func TestStripeEvent(t *testing.T) {
 			return strings.Replace(chargeOf(charge, `{"charge_id":"`+charge+`","more":7}`), "pi_", "pi_of_nobody_", 1)
 		}},
 		{"or only its intent", "charge.refunded", "ch_provider", func(charge string) string { return chargeOf(charge, "{}") }},
-		{"metadata of somebody else's", "charge.refunded", "ch_provider", func(charge string) string {
+		{"metadata of another shop", "charge.refunded", "ch_provider", func(charge string) string {
 			return chargeOf(charge, `{"charge_id":"ch_of_another_shop"}`)
 		}},
 	} {
@@ -161,7 +161,7 @@ func TestStripeEvent_ofNoUseIsAccepted(t *testing.T) {
 		"of another kind without an object": `{"id":"evt_1","type":"v2.core.event"}`,
 		"of a charge that is not ours":      event("evt_1", "payment_intent.succeeded", intentOf("ch_of_another_shop")),
 		"of an intent without metadata":     event("evt_1", "payment_intent.succeeded", `{"id":"pi_1","object":"payment_intent"}`),
-		"of a refund of nobody":             event("evt_1", "refund.created", `{"id":"re_1","object":"refund","payment_intent":null}`),
+		"of a refund without intent":        event("evt_1", "refund.created", `{"id":"re_1","object":"refund","payment_intent":null}`),
 		"of a refund before the capture":    event("evt_1", "refund.created", refundOf(accepted)),
 		"of a charge id that cannot be one": event("evt_1", "payment_intent.succeeded", `{"id":"pi_1","object":"payment_intent","metadata":{"charge_id":"\u0000"}}`),
 		"of a charge id without end":        event("evt_1", "payment_intent.succeeded", strings.Replace(intentOf("x"), `"x"`, `"`+strings.Repeat("c", 300)+`"`, 1)),
@@ -173,7 +173,7 @@ func TestStripeEvent_ofNoUseIsAccepted(t *testing.T) {
 	}
 }
 
-// Whoever holds the secret can still send nonsense.
+// A signed event may still be nonsense.
 func TestStripeEvent_isRefusedIfUnreadable(t *testing.T) {
 	t.Parallel()
 	w := serveEvents(t)
@@ -214,7 +214,7 @@ func TestStripeEvent_isRefusedIfUnreadable(t *testing.T) {
 	})
 }
 
-// An event without a signature is nobody's word, whatever it says.
+// The signature decides alone.
 func TestStripeEvent_needsASignatureAlone(t *testing.T) {
 	t.Parallel()
 	w := serveEvents(t)
@@ -279,7 +279,7 @@ func TestStripeEvent_isReceivedOnce(t *testing.T) {
 	}
 }
 
-// The same id with other content is somebody's mistake: it is kept for a human.
+// The same id with other content is set aside for an operator.
 func TestStripeEvent_withOtherContentIsSetAside(t *testing.T) {
 	t.Parallel()
 	w := serveEvents(t)

@@ -23,7 +23,7 @@ func TestMerchant_doesNotSeeOthers(t *testing.T) {
 	w := serve(t)
 	charge := w.captured(t, "acme-charge")
 	refund := w.accepted(t, to(charge+"/refunds", "acme-refund", `{"amount":1}`)).header.Get("Location")
-	parked := w.setAside(t, "ch_parked", "dead", "discarded")
+	dead := w.setAside(t, "ch_dead", "dead", "discarded")
 	id, refundID := strings.TrimPrefix(charge, "/v1/charges/"), refund[strings.LastIndex(refund, "/")+1:]
 	before := rows(t, w.db)
 
@@ -31,15 +31,15 @@ func TestMerchant_doesNotSeeOthers(t *testing.T) {
 		id, "ch_"+strings.Repeat("0", len(id)-3),
 		refundID, "re_"+strings.Repeat("0", len(refundID)-3),
 		"acme-charge", "none-charge",
-		fmt.Sprintf("/inbox/%d/", parked[0]), "/inbox/9/") // a number of the same length
+		fmt.Sprintf("/inbox/%d/", dead[0]), "/inbox/9/") // a number of the same length
 	for name, c := range map[string]call{
 		"a charge":            get(charge),
 		"its events":          get(charge + "/events"),
 		"its refunds":         get(charge + "/refunds"),
 		"a refund":            get(refund),
 		"a key":               get("/v1/idempotency-keys/acme-charge"),
-		"a parked message":    decision("retry", parked[0]),
-		"and its end":         decision("discard", parked[0]),
+		"a dead letter":       decision("retry", dead[0]),
+		"and its end":         decision("discard", dead[0]),
 		"a cancellation":      to(charge+"/cancel", "globex-cancel", "{}"),
 		"a refund asked for":  to(charge+"/refunds", "globex-refund", `{"amount":1}`),
 		"a refund of the lot": to(charge+"/refunds", "globex-lot", `{}`),
@@ -73,8 +73,8 @@ func TestMerchant_doesNotSeeOthers(t *testing.T) {
 	}
 	// Refusals of the business are stored under globex' keys, and are all there is.
 	wantRows(t, w.db, before, map[string]int64{"idempotency_keys": 6})
-	if got := w.message(t, parked[0]); !strings.Contains(got, "dead") {
-		t.Errorf("the parked message is %s", got)
+	if got := w.message(t, dead[0]); !strings.Contains(got, "dead") {
+		t.Errorf("the dead letter is %s", got)
 	}
 }
 
@@ -90,7 +90,7 @@ func TestMerchant_sharesNoKeys(t *testing.T) {
 	exec(t, w.db, `update idempotency_keys set expires_at = clock_timestamp() where key in ('expired', 'swept')`)
 	exec(t, w.db, `update idempotency_keys set body = null, content_type = null, request = null where key = 'swept'`)
 	hold(t, w.db, "in-flight")
-	w.setAside(t, "ch_parked", "dead")
+	w.setAside(t, "ch_dead", "dead")
 	never := w.accepted(t, post("never", body()).as(strangerKey))
 	for _, key := range []string{"answered", "expired", "swept", "refused", "in-flight"} {
 		wantProblem(t, w.send(t, get("/v1/idempotency-keys/"+key).as(strangerKey)), "/problems/not-found")
@@ -100,7 +100,7 @@ func TestMerchant_sharesNoKeys(t *testing.T) {
 				t.Errorf("%s is a replay: %q", key, a.header.Get("Idempotent-Replayed"))
 			}
 			if got, want := len(a.header), len(never.header)+len(replayed)/len("true"); got != want {
-				t.Errorf("%s is answered with %v, one that nobody used with %v", key, a.header, never.header)
+				t.Errorf("%s is answered with %v, an unused one with %v", key, a.header, never.header)
 			}
 		}
 	}
@@ -125,7 +125,7 @@ func TestMerchant_listsItsOwn(t *testing.T) {
 	w.setAsideOf(t, "initech", "ch_of_initech", "dead")
 	exec(t, w.db, `update inbox set ordering_key = 'ch_of_nobody' where id = $1`, w.setAside(t, "ch_moved", "dead")[0])
 
-	t.Run("parked messages", func(t *testing.T) {
+	t.Run("dead letters", func(t *testing.T) {
 		got, _ := listed(t, w.send(t, get("/v1/inbox")))
 		if diff := cmp.Diff(mine[:1], got); diff != "" {
 			t.Errorf("acme's (-want +got):\n%s", diff)
@@ -223,7 +223,7 @@ func TestAPI_seesNothingWithoutAMerchant(t *testing.T) {
 	db := testdb.Reused(t)
 	w := serveOn(t, db, func(*httpapi.Config) {})
 	w.captured(t, "acme-charge")
-	w.setAside(t, "ch_parked", "dead")
+	w.setAside(t, "ch_dead", "dead")
 	plain := testdb.As(t, db, postgres.RoleAPI)
 	for _, table := range []string{"ledger_events", "ledger_postings", "idempotency_keys", "outbox", "inbox"} {
 		for name, q := range map[string]postgres.Querier{"the owner": db, "the api": plain, "acme": plain.Tenant("acme"), "globex": plain.Tenant("globex")} {

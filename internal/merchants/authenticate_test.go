@@ -88,7 +88,7 @@ select sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::int
 	}
 }
 
-// TestQueueMerchant_namesTheTenant: what is read behind it is read as the merchant of the key, as nobody
+// TestQueueMerchant_namesTheTenant: the reads behind it see what the merchant of the key sees, nothing
 // behind a key that opens nothing, and under no name once it has ended.
 func TestQueueMerchant_namesTheTenant(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")

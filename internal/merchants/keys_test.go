@@ -135,7 +135,7 @@ func TestScopes(t *testing.T) {
 		}
 	}
 	if (merchants.Merchant{}).May(merchants.ChargesRead) {
-		t.Error("nobody may read")
+		t.Error("an account without scopes may read")
 	}
 }
 

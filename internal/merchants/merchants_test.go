@@ -93,7 +93,7 @@ func TestRegister(t *testing.T) {
 		}
 	})
 
-	t.Run("a key stays with the merchant that has it, and nobody has no endpoint", func(t *testing.T) {
+	t.Run("a key stays with the merchant that has it, and an unknown merchant has no endpoint", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		register(t, db, acme(), merchants.Webhook{}, key)

@@ -17,8 +17,8 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 )
 
-// told is acme with an endpoint and its first secret.
-func told(t *testing.T) *postgres.DB {
+// withWebhook is a database with acme, an endpoint and its first secret.
+func withWebhook(t *testing.T) *postgres.DB {
 	t.Helper()
 	db := testdb.Reused(t)
 	register(t, db, acme(), shop())
@@ -84,7 +84,7 @@ func TestRotateSecret(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db := told(t)
+			db := withWebhook(t)
 			for _, s := range steps {
 				if s.pass != "" {
 					pass(t, db, s.pass)
@@ -98,7 +98,7 @@ func TestRotateSecret(t *testing.T) {
 
 	t.Run("what is over is forgotten at the next rotation, and what is not is kept", func(t *testing.T) {
 		t.Parallel()
-		db := told(t)
+		db := withWebhook(t)
 		kept := func() (texts string) {
 			if err := db.QueryRow(t.Context(), `select string_agg(coalesce(secret, '-'), ' ' order by generation) from webhook_secrets`).Scan(&texts); err != nil {
 				t.Fatal(err)
@@ -118,7 +118,7 @@ func TestRotateSecret(t *testing.T) {
 
 	t.Run("or at a sweep, and its hash stays", func(t *testing.T) {
 		t.Parallel()
-		db := told(t)
+		db := withWebhook(t)
 		rotate(t, db, second, 2*time.Hour)
 		rotate(t, db, third, time.Hour)
 		before := secretsOf(t, db)
@@ -141,7 +141,7 @@ func TestRotateSecret(t *testing.T) {
 
 	t.Run("a clock that was set back ends nothing before it began", func(t *testing.T) {
 		t.Parallel()
-		db := told(t)
+		db := withWebhook(t)
 		pass(t, db, "-1 hour")
 		rotate(t, db, second, 0)
 		if first := secretsOf(t, db)[1]; !first.EndsAt.Equal(first.CreatedAt) {
@@ -152,7 +152,7 @@ func TestRotateSecret(t *testing.T) {
 
 	t.Run("of all that replace one secret at the same time one wins, and no secret is lost", func(t *testing.T) {
 		t.Parallel()
-		db := told(t)
+		db := withWebhook(t)
 		newest := secretsOf(t, db)[0]
 		const rivals = 8
 		won := make(chan string, rivals)
@@ -179,7 +179,7 @@ func TestRotateSecret(t *testing.T) {
 
 func TestListSecrets(t *testing.T) {
 	t.Parallel()
-	db := told(t)
+	db := withWebhook(t)
 	register(t, db, merchants.Merchant{ID: "globex"}, merchants.Webhook{URL: "https://globex.example", Secret: "whsec_Z2xvYmV4"})
 	register(t, db, merchants.Merchant{ID: "quiet"}, merchants.Webhook{})
 	const second = "whsec_c2Vjb25k"
@@ -226,11 +226,11 @@ func TestNewWebhookSecret(t *testing.T) {
 	}
 }
 
-// TestEndpoints_answerEachCaller: who asks at the same moment is told of its own merchant, and a
+// TestEndpoints_answerEachCaller: callers at the same moment receive their own merchant's, and a
 // secret that was replaced counts until its end.
 func TestEndpoints_answerEachCaller(t *testing.T) {
 	t.Parallel()
-	db := told(t)
+	db := withWebhook(t)
 	register(t, db, merchants.Merchant{ID: "globex"}, merchants.Webhook{URL: "https://globex.example/hook", Secret: "whsec_Z2xvYmV4"})
 	register(t, db, merchants.Merchant{ID: "silent"}, merchants.Webhook{})
 	endpoints := merchants.NewEndpoints(db, 0)
