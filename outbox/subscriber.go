@@ -23,6 +23,8 @@ const (
 	fastPoll      = 50 * time.Millisecond  // while it is not
 	firstLook     = time.Millisecond       // after a message was committed that cannot be read yet
 	longestLook   = 100 * time.Millisecond // the same, after several looks
+	forEach       = 4 * time.Millisecond   // between two pages, for each message of the first but one
+	longestPause  = 20 * time.Millisecond  // between two pages
 	retryInterval = 100 * time.Millisecond
 	ackDeadline   = 30 * time.Second
 )
@@ -69,7 +71,7 @@ func NewSubscriber(db *sql.DB, group string, log *slog.Logger, o Options) messag
 	return &subscriber{
 		db: db, group: group, log: log, options: o, first: first, closing: closing, close: closed,
 		retry: retryInterval,
-		now:   time.Now, //nolint:forbidigo // it decides nothing but which failure is logged
+		now:   time.Now, //nolint:forbidigo // it decides when the outbox is read and which failure is logged
 	}
 }
 
@@ -96,7 +98,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	done, ended := context.WithCancel(ctx)
 	context.AfterFunc(s.closing, ended) //nolint:contextcheck // it ends with the subscriber too
 	r := &reader{
-		Options: s.options, done: done, limit: s.first, most: pageMessages, again: firstLook, retry: s.retry,
+		Options: s.options, done: done, now: s.now, limit: s.first, most: pageMessages, again: firstLook, retry: s.retry,
 		log:      s.log.With("topic", topic, "consumer_group", s.group),
 		failures: failures{now: s.now},
 	}
@@ -159,11 +161,13 @@ type reader struct {
 	Options
 
 	done     context.Context // of the subscription; Watermill hands over none
+	now      func() time.Time
 	log      *slog.Logger
 	failures failures
 
 	limit, most int           // messages of the next page; of any page, see HandleError
 	read        int           // messages of the last page
+	began, next time.Time     // of the last look; of the next one, not before
 	more        bool          // there are more that can be read
 	held        bool          // there are more, which cannot be read yet
 	retry       time.Duration // after a failure
@@ -289,6 +293,9 @@ func (r *reader) UnmarshalMessage(from wsql.Scanner) (wsql.Row, error) {
 // HandleError implements Watermill's BackoffManager. It is called when Watermill is
 // done with a look and its transaction, whatever came of it. It waits until another
 // look is worth its while, and returns 0.
+//
+// A page costs two transactions, whatever it holds. So the more messages one brought, the
+// longer the next look waits for more: not at all after a single one.
 func (r *reader) HandleError(log watermill.LoggerAdapter, nothing bool, err error) time.Duration {
 	read, more := r.read, r.more
 	r.read, r.more = 0, false
@@ -307,10 +314,13 @@ func (r *reader) HandleError(log watermill.LoggerAdapter, nothing bool, err erro
 	default:
 		if read > 0 {
 			r.most, r.again = min(pageMessages, 2*r.most), firstLook
+			r.next = r.began.Add(min(longestPause, forEach*time.Duration(read-1)))
 		}
 		r.wait(r.pause(), r.Bell)
+		r.wait(r.next.Sub(r.now()), nil)
 	}
 	r.limit = min(r.most, r.Room(r.done))
+	r.began = r.now()
 	return 0
 }
 
