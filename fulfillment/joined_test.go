@@ -24,7 +24,7 @@ func TestStepsThatShareACommit(t *testing.T) {
 	w.provider.behind = newSandbox(t)
 	config := w.db.Pool().Config()
 	db, err := postgres.Open(t.Context(), config.ConnString(), postgres.Options{
-		Role: postgres.RoleWorker, Writes: groupcommit.NewOrder(slices.Concat(ledger.Writes(), outbox.Writes(), fulfillment.Writes(), inbox.Writes())...), SharedCommits: 1, AllowPlaintext: true, AllowUnsafeDurability: true,
+		Role: postgres.RoleWorker, Writes: groupcommit.NewOrder(slices.Concat(ledger.Writes(), outbox.Writes(), fulfillment.Writes(), inbox.Writes())...), AllowPlaintext: true, AllowUnsafeDurability: true,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -14,11 +15,18 @@ import (
 // ErrNotReturned is the error of an item, wrapped, whose call panicked.
 var ErrNotReturned = errors.New("the call did not return")
 
-const defaultHeld = 250 * time.Millisecond
+const (
+	defaultHeld = 250 * time.Millisecond
 
-// Batcher carries out items in batches. While Slots calls are in flight, items queue; when
-// one ends, the next call takes everything that is queued and fits. An item that finds a
-// free slot is carried out at once: a batcher never waits for more items.
+	// yields is how often a call lets other goroutines run before it takes its items: those
+	// that run may queue items, or make others ready that do.
+	yields = 2
+)
+
+// Batcher carries out items in batches. While a call is in flight, items queue; when
+// it ends, the next call takes everything that is queued and fits. An item that finds no
+// call in flight is carried out as soon as the goroutines that are ready to run have run:
+// a batcher never waits for more items.
 //
 // The zero value with Call set is ready for use. A batcher has no goroutine while nothing
 // is queued or in flight, and nothing to close.
@@ -26,15 +34,12 @@ type Batcher[Q, A any] struct {
 	// Call carries out items and returns one outcome for each. ctx has the values of the
 	// first item's context, and does not end.
 	Call func(ctx context.Context, items []Q) []Outcome[A]
-	// Slots is how many calls are in flight at a time; 1 where 0. A call that takes longer
-	// than Held no longer counts.
-	Slots int
+	// Held is how long a call holds up the next one, at most, when it waits for a lock or for
+	// the network. 250 ms where 0.
+	Held time.Duration
 	// Most is how many calls are in flight at a time, those longer than Held included;
 	// unbounded where 0.
 	Most int
-	// Held is how long a call keeps its slot, at most, so that one that waits for a lock or
-	// for the network delays no other. 250 ms where 0.
-	Held time.Duration
 	// Fit is how many items of the queue one call takes, at least one; all where nil.
 	Fit func(queue []Q) int
 	// MayLeave lets a caller whose context ends return while its item is carried out. The
@@ -42,8 +47,8 @@ type Batcher[Q, A any] struct {
 	MayLeave bool
 
 	mu    sync.Mutex
-	slots int // calls that hold a slot
-	calls int // calls in flight
+	busy  bool // a call holds up the next one
+	calls int  // in flight
 	queue []*item[Q, A]
 }
 
@@ -93,17 +98,15 @@ func (b *Batcher[Q, A]) do(i *item[Q, A]) (Outcome[A], error) {
 	}
 }
 
-// dispatch starts calls while there are items and slots; b.mu is held. A call takes its
-// items when its goroutine runs, so callers that are about to queue an item join it.
+// dispatch starts a call if there are items and none holds it up; b.mu is held. A call takes
+// its items when its goroutine runs, so callers that are about to queue an item join it.
 func (b *Batcher[Q, A]) dispatch() {
-	for range b.queue {
-		if b.slots >= max(1, b.Slots) || b.Most > 0 && b.calls >= b.Most {
-			return
-		}
-		b.slots++
-		b.calls++
-		go b.call()
+	if len(b.queue) == 0 || b.busy || b.Most > 0 && b.calls >= b.Most {
+		return
 	}
+	b.busy = true
+	b.calls++
+	go b.call()
 }
 
 // take removes the items of the next call from the queue.
@@ -128,10 +131,13 @@ func (b *Batcher[Q, A]) take() []*item[Q, A] {
 	return items
 }
 
-// call carries out what is queued, and releases its slot when the results are delivered:
-// what the callers do next may then join the next call.
+// call carries out what is queued, and lets the next call begin when the results are
+// delivered: what the callers do next may then join it.
 func (b *Batcher[Q, A]) call() {
-	late := time.AfterFunc(cmp.Or(b.Held, defaultHeld), func() { b.release(1, 0) })
+	for range yields {
+		runtime.Gosched()
+	}
+	late := time.AfterFunc(cmp.Or(b.Held, defaultHeld), func() { b.release(true, 0) })
 	items := b.take()
 	if len(items) > 0 {
 		outcomes := b.carryOut(items)
@@ -141,11 +147,7 @@ func (b *Batcher[Q, A]) call() {
 			i.result <- o
 		}
 	}
-	slot := 0
-	if late.Stop() {
-		slot = 1
-	}
-	b.release(slot, 1)
+	b.release(late.Stop(), 1)
 }
 
 func (b *Batcher[Q, A]) carryOut(items []*item[Q, A]) (outcomes []Outcome[A]) {
@@ -157,19 +159,22 @@ func (b *Batcher[Q, A]) carryOut(items []*item[Q, A]) (outcomes []Outcome[A]) {
 	return b.Call(context.WithoutCancel(items[0].ctx), values(items))
 }
 
-func (b *Batcher[Q, A]) release(slots, calls int) {
+// release ends the time for which a call holds up the next one, or calls, or both.
+func (b *Batcher[Q, A]) release(held bool, calls int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.slots -= slots
+	if held {
+		b.busy = false
+	}
 	b.calls -= calls
 	b.dispatch()
 }
 
-// Load returns how many items are queued and how many calls hold a slot.
-func (b *Batcher[Q, A]) Load() (queued, inFlight int) {
+// Load returns how many items are queued, and whether a call holds them up.
+func (b *Batcher[Q, A]) Load() (queued int, busy bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(b.queue), b.slots
+	return len(b.queue), b.busy
 }
 
 // withdraw removes an item from the queue; false: a call has taken it.

@@ -99,19 +99,6 @@ func TestBatcher_takesAlongWhatIsQueued(t *testing.T) {
 	})
 }
 
-func TestBatcher_hasSlots(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		c := standing(&groupcommit.Batcher[int, string]{Slots: 2, Held: time.Hour})
-		told := c.do(t.Context(), 1, 2, 3, 4)
-		c.want(t, []int{1}, []int{2})
-		c.letGo <- struct{}{}
-		c.want(t, []int{1}, []int{2}, []int{3, 4})
-		close(c.letGo)
-		wantAnswers(t, told, "1", "2", "3", "4")
-	})
-}
-
 func TestBatcher_takesNoMoreThanFits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -123,7 +110,7 @@ func TestBatcher_takesNoMoreThanFits(t *testing.T) {
 	})
 }
 
-// A call that is held up counts as a slot no longer than Held, and there are Most of them.
+// A call holds up the next one no longer than Held, and there are Most of them.
 func TestBatcher_isNotHeldUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

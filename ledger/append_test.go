@@ -197,7 +197,7 @@ func TestAppend_continuesItsStream(t *testing.T) {
 	t.Run("accepts streams that share their commits", func(t *testing.T) {
 		t.Parallel()
 		db, err := postgres.Open(t.Context(), testdb.URL(t), postgres.Options{
-			Application: t.Name(), Writes: groupcommit.NewOrder(ledger.Writes()...), SharedCommits: 1, AllowPlaintext: true, AllowUnsafeDurability: true,
+			Application: t.Name(), Writes: groupcommit.NewOrder(ledger.Writes()...), AllowPlaintext: true, AllowUnsafeDurability: true,
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -49,9 +49,9 @@ const (
 	maxRefusals   = 3 // then each batch commits individually
 )
 
-func newCommitter(db *DB, order *groupcommit.Order, commits int) *committer {
+func newCommitter(db *DB, order *groupcommit.Order) *committer {
 	c := &committer{db: db, order: order}
-	c.Batcher = &groupcommit.Batcher[*unit, struct{}]{Slots: commits, Fit: fit, Call: c.commitAll}
+	c.Batcher = &groupcommit.Batcher[*unit, struct{}]{Fit: fit, Call: c.commitAll}
 	return c
 }
 

@@ -275,7 +275,7 @@ func TestGroupCommit_outcomesAreTrueUnderFaults(t *testing.T) {
 		t.Error("no commit was shared")
 	}
 	for _, db := range pools {
-		await.True(t, "the slots are free", func() bool { return db.FreeSlots() == 2 && db.Pending() == 0 })
+		await.True(t, "no group commit is in flight", func() bool { return db.Idle() && db.Pending() == 0 })
 	}
 }
 
@@ -370,7 +370,7 @@ func sale(random *rand.Rand) *pgx.Batch {
 func TestGroupCommit_leavesALockCycleBeforeTheDeadlock(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	one, address := effects(t, postgres.Options{Writes: declared(), SharedCommits: 1})
+	one, address := effects(t, postgres.Options{Writes: declared()})
 	other := open(t, address, postgres.Options{})
 	tx, err := other.Pool().Begin(t.Context())
 	if err != nil {

@@ -36,7 +36,7 @@ grant select, insert on diaries to payonce_api`)
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Role, o.Writes, o.SharedCommits = postgres.RoleAPI, declared(), 1
+	o.Role, o.Writes = postgres.RoleAPI, declared()
 	return owner, open(t, address, o)
 }
 

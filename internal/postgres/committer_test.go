@@ -41,7 +41,7 @@ func together(t *testing.T, db *postgres.DB, units ...func(context.Context) erro
 	if n := db.Pending(); n != 0 {
 		t.Errorf("%d are still queued", n)
 	}
-	await.True(t, "the slot is free", func() bool { return db.FreeSlots() == 1 })
+	await.True(t, "no group commit is in flight", func() bool { return db.Idle() })
 	return errs
 }
 
@@ -100,7 +100,7 @@ func wantShared(t *testing.T, db *postgres.DB, before, want postgres.Shared) {
 // slot is effects in a pool of one slot.
 func slot(t *testing.T) *postgres.DB {
 	t.Helper()
-	db, _ := effects(t, postgres.Options{Writes: declared(), SharedCommits: 1})
+	db, _ := effects(t, postgres.Options{Writes: declared()})
 	return db
 }
 
@@ -119,7 +119,7 @@ func TestGroupCommit_sendsQueuedBatchesAsOneTransaction(t *testing.T) {
 func TestGroupCommit_sendsASingleBatchUnchanged(t *testing.T) {
 	t.Parallel()
 	traces := &tracer{}
-	db, _ := effects(t, postgres.Options{Writes: declared(), SharedCommits: 1, Tracer: traces})
+	db, _ := effects(t, postgres.Options{Writes: declared(), Tracer: traces})
 	b := batch(1)
 	if err := db.Commit(t.Context(), b); err != nil {
 		t.Fatal(err)
@@ -233,7 +233,7 @@ func TestGroupCommit_aLockDelaysNoOtherBatch(t *testing.T) {
 func TestGroupCommit_aLockKeepsNoSlot(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	db, _ := effects(t, postgres.Options{Writes: declared(), SharedCommits: 1, LockTimeout: -1})
+	db, _ := effects(t, postgres.Options{Writes: declared(), LockTimeout: -1})
 	release := hold(t, db, 500)
 	waits := commit(t.Context(), db, batch(500))
 	await.Blocked(t, db, 1)
@@ -247,7 +247,7 @@ func TestGroupCommit_aLockKeepsNoSlot(t *testing.T) {
 	if err := <-waits; err != nil {
 		t.Error(err)
 	}
-	await.True(t, "the slot is free", func() bool { return db.FreeSlots() == 1 })
+	await.True(t, "no group commit is in flight", func() bool { return db.Idle() })
 }
 
 // Each unit has an effect and ends a delivery: all of both are durable, or nothing is, and
@@ -275,7 +275,7 @@ select (select count(*) from effects) || ' and '
 			direct, address := effects(t, postgres.Options{})
 			claimedUnder(t, direct, slices.Repeat([]int64{2}, units)...)
 			proxy := failpoint.StartCutter(t, address)
-			db := open(t, proxy.URL(), postgres.Options{Writes: declared(), SharedCommits: 1})
+			db := open(t, proxy.URL(), postgres.Options{Writes: declared()})
 			batches := func() (all []*pgx.Batch) {
 				for i := range units {
 					all = append(all, ending(i+1, int64(i+1), 2))
@@ -332,7 +332,7 @@ func TestGroupCommit_aQueuedBatchIsNotSent(t *testing.T) {
 	t.Run("when its pool is closed", func(t *testing.T) {
 		t.Parallel()
 		other, address := effects(t, postgres.Options{})
-		db := open(t, address, postgres.Options{Writes: declared(), SharedCommits: 1})
+		db := open(t, address, postgres.Options{Writes: declared()})
 		release := db.HoldSlot()
 		waits := commit(t.Context(), db, batch(1))
 		await.True(t, "it is queued", func() bool { return db.Pending() == 1 })
@@ -432,7 +432,7 @@ func (*tracer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) 
 func TestGroupCommit_tracesEachBatchForItsCaller(t *testing.T) {
 	t.Parallel()
 	traces := &tracer{}
-	db, _ := effects(t, postgres.Options{Writes: declared(), SharedCommits: 1, Tracer: traces})
+	db, _ := effects(t, postgres.Options{Writes: declared(), Tracer: traces})
 	if err := db.Commit(t.Context(), batch(100)); err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ import (
 // lie in the table from the last to the first. Statements that change messages are counted.
 func held(t *testing.T, o postgres.Options, fences ...int64) *postgres.DB {
 	t.Helper()
-	o.Writes, o.SharedCommits = declared(), 1
+	o.Writes = declared()
 	db, _ := effects(t, o)
 	if _, err := db.Pool().Exec(t.Context(), `
 create table statements (changed text);

@@ -13,11 +13,8 @@ import (
 // Pending is how many wait to be committed.
 func (db *DB) Pending() int { queued, _ := db.committer.Load(); return queued }
 
-// FreeSlots is how many shared commits may begin at once.
-func (db *DB) FreeSlots() int {
-	_, inFlight := db.committer.Load()
-	return db.committer.Slots - inFlight
-}
+// Idle tells whether a group commit may begin at once.
+func (db *DB) Idle() bool { _, busy := db.committer.Load(); return !busy }
 
 // holds are units that keep a slot until their channel is closed.
 var holds sync.Map

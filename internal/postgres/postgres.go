@@ -51,9 +51,6 @@ type Options struct {
 	// Writes are the statements that may share a transaction with other batches that are
 	// committed at the same moment; where nil, each batch has its own transaction.
 	Writes *groupcommit.Order
-	// SharedCommits is how many group commits are in flight at a time; 2 unless set. With
-	// one, the server would be idle while the next one is sent.
-	SharedCommits int
 	// Settings are further settings of the sessions.
 	Settings map[string]string
 	// CommitTimeout bounds one commit; 15 s unless set. The outcome of a commit that
@@ -73,7 +70,10 @@ type Options struct {
 	AllowUnsafeDurability bool
 }
 
-const defaultConns = 20
+const (
+	defaultConns = 20
+	pingAfter    = 3 * time.Second // a session was idle for as long
+)
 
 // sharedLockTimeout bounds the wait for a lock in a group commit. It is below PostgreSQL's
 // deadlock_timeout of a second.
@@ -119,7 +119,7 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 		db.sharedLockTimeout = milliseconds(lock)
 	}
 	if o.Writes != nil {
-		db.committer = newCommitter(db, o.Writes, cmp.Or(o.SharedCommits, 2))
+		db.committer = newCommitter(db, o.Writes)
 	}
 	return db, nil
 }
@@ -134,6 +134,7 @@ func poolConfig(url string, o Options) (*pgxpool.Config, error) {
 	}
 	config.MaxConns = cmp.Or(o.MaxConns, defaultConns)
 	config.MaxConnIdleTime = 5 * time.Minute
+	config.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > pingAfter }
 	config.ConnConfig.ConnectTimeout = 5 * time.Second
 	config.ConnConfig.Tracer = o.Tracer
 	if !o.AllowReadOnly {
