@@ -159,17 +159,16 @@ returning i.status = 'running' as fits,
           i.metadata,
           clock_timestamp() as claimed`
 
-// lookAhead is read after a claim, in its transaction. It returns how long it takes until
-// a message becomes due that is not due yet, and a time before which no open message is
-// due.
+// lookAhead is read after a claim, in its transaction. It returns the present, when the next
+// message becomes due that is not due yet, the first due time at or after $2, and whether
+// there is anything for claimSeldom.
 //
-// The second bounds the next claim. While a transaction holds an old snapshot, PostgreSQL
-// keeps the dead entries of inbox_due, which stand before the live ones: without a bound
-// each claim would read all of them. A message may be committed later than its due time,
-// so the bound stays lookBehind before the present, and once every fullLook a claim has
-// no bound.
+// The first due time bounds the next claim. While a transaction holds an old snapshot,
+// PostgreSQL keeps the dead entries of inbox_due, which stand before the live ones: without
+// a bound each claim would read all of them.
 const lookAhead = `
-select (select due_at - now()
+select now(),
+       (select due_at
           from inbox
          where receiver = $1
            and status in ('pending', 'running')
@@ -177,20 +176,65 @@ select (select due_at - now()
            and due_at > now()
          order by due_at
          limit 1),
-       least(now() - $3::interval,
-             (select due_at
-                from inbox
-               where receiver = $1
-                 and status in ('pending', 'running')
-                 and due_at is not null
-                 and due_at >= $2
-               order by due_at
-               limit 1))`
+       (select due_at
+          from inbox
+         where receiver = $1
+           and status in ('pending', 'running')
+           and due_at is not null
+           and due_at >= $2
+         order by due_at
+         limit 1),
+       exists (
+         select
+           from inbox
+          where receiver = $1
+            and status = 'running'
+            and deaths >= 2
+         offset 0)
+       or exists (
+         select
+           from inbox
+          where receiver = $1
+            and status = 'pending'
+            and due_at is null
+         offset 0)`
 
+// A message may be committed later than its due time, so the bound of a claim stays
+// lookBehind before the present, and once every fullLook a claim has no bound.
 const (
 	lookBehind = 100 * time.Millisecond
 	fullLook   = time.Second
 )
+
+// ahead is what lookAhead returned.
+type ahead struct {
+	now       time.Time
+	next      *time.Time // when a message becomes due
+	first     *time.Time // the first due time
+	forSeldom bool       // suspected poison messages, or messages that are held back
+}
+
+// from is a time before which no message is due.
+func (a ahead) from() time.Time {
+	from := a.now.Add(-lookBehind)
+	if a.first != nil && a.first.Before(from) {
+		return *a.first
+	}
+	return from
+}
+
+// rest is how long the next claim can wait for nothing but due times. A message that is due
+// and was not claimed waits for something that no due time tells of.
+func (a ahead) rest() time.Duration {
+	longest := quietPoll
+	if a.forSeldom || a.first != nil && !a.first.After(a.now) {
+		longest = slowPoll
+	}
+	if a.next != nil {
+		return min(longest, a.next.Sub(a.now))
+	}
+	return longest
+}
 
 // claimed is a delivery with what its handler need not know.
 type claimed struct {
@@ -224,8 +268,7 @@ func (c claimed) weight() int {
 }
 
 // claim claims at most n messages, for which slots are taken, and commits before a
-// handler starts. It also returns when the next message is due, at most slowPoll from
-// now. The attempt is counted in the claim, so a holder that dies has been counted and
+// handler starts. It also returns how long the next claim can wait. The attempt is counted in the claim, so a holder that dies has been counted and
 // what its handler rolls back has not. With an error it returns what was claimed before
 // it.
 //
@@ -242,9 +285,14 @@ func (r *run) claim(ctx context.Context, n int) (messages []claimed, next time.D
 	full := time.Since(r.lookedAt) >= fullLook //nolint:forbidigo // it decides only how much is read
 	if full {
 		from = time.Time{}
+	}
+	switch {
+	case full && r.forSeldom:
 		if err := r.claimSeldom(ctx, &messages, n, rows, maxWeight-weight); err != nil {
 			return messages, 0, err
 		}
+	case full:
+		r.setHeldBack(nil)
 	}
 	r.dueNext = !r.dueNext
 	heldBack := n - 1 // one slot is left to what is due
@@ -263,13 +311,9 @@ func (r *run) claim(ctx context.Context, n int) (messages []claimed, next time.D
 		read = max(left, heldBackPage)
 	}
 	r.queueClaim(b, &messages, claimDue, left, p.Parked == Pass, rows, p.BackoffBase, p.BackoffCap, from, others, partitions, rooms, read)
-	b.Queue(lookAhead, r.Receiver, from, lookBehind).QueryRow(func(row pgx.Row) error {
-		var due *time.Duration
-		err := row.Scan(&due, &r.dueFrom)
-		if next = slowPoll; due != nil {
-			next = min(next, *due)
-		}
-		return err
+	var look ahead
+	b.Queue(lookAhead, r.Receiver, from).QueryRow(func(row pgx.Row) error {
+		return row.Scan(&look.now, &look.next, &look.first, &look.forSeldom)
 	})
 	before := messages
 	if err := r.DB.Commit(ctx, b); err != nil {
@@ -278,7 +322,8 @@ func (r *run) claim(ctx context.Context, n int) (messages []claimed, next time.D
 	if full {
 		r.lookedAt = time.Now() //nolint:forbidigo // as above
 	}
-	return messages, next, nil
+	r.dueFrom, r.forSeldom = look.from(), look.forSeldom
+	return messages, look.rest(), nil
 }
 
 // queueClaim queues a claim of at most n messages, which it appends to messages.
@@ -291,7 +336,7 @@ func (r *run) queueClaim(b *pgx.Batch, messages *[]claimed, claim string, n int,
 	})
 }
 
-// claimSeldom does what a full look does besides: it claims suspected poison messages and
+// claimSeldom does what few full looks have to do besides: it claims suspected poison messages and
 // reads of which partitions messages are held back.
 func (r *run) claimSeldom(ctx context.Context, messages *[]claimed, n int, handled []int64, weight int) error {
 	p := r.Policy
@@ -307,12 +352,7 @@ func (r *run) claimSeldom(ctx context.Context, messages *[]claimed, n int, handl
 		*messages = nil
 		return fmt.Errorf("claim suspected poison messages of %s: %w", r.Receiver, err)
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.heldBack = make(map[string]int64, len(partitions))
-	for _, partition := range partitions {
-		r.heldBack[partition] = 0
-	}
+	r.setHeldBack(partitions)
 	return nil
 }
 

@@ -26,7 +26,7 @@ type Processor struct {
 	Drain       time.Duration // how long handlers may continue after Run is stopped
 
 	// Wake, where set, receives when another process may have made a message due. It is a
-	// hint: a lost one costs a slow poll.
+	// hint: a lost one costs a poll, see Run.
 	Wake <-chan struct{}
 	// Listening tells whether Wake receives from all processes. While it does not, the
 	// processor polls every fastPoll. Where nil, it does not.
@@ -49,7 +49,8 @@ var (
 )
 
 const (
-	slowPoll     = time.Second            // of an inbox that nothing wakes
+	slowPoll     = time.Second            // while messages wait for something else than their time
+	quietPoll    = 5 * time.Second        // while none does
 	fastPoll     = 50 * time.Millisecond  // while other processes are not heard
 	afterFailure = 250 * time.Millisecond // while the database does not answer
 )
@@ -62,8 +63,8 @@ const (
 // retries, messages of holders that died, messages behind another one of their key,
 // messages that are held back, and what other processes accept. The processor claims when
 // one of these may be due: when the next due time has come, when Wake receives, when a
-// handler ended that a message may wait for, and after a slow poll of a second, but never
-// sooner than Poll after the last claim. While more messages are due than there are slots,
+// handler ended that a message may wait for, and after a poll of a second, or of five while nothing
+// waits, but never sooner than Poll after the last claim. While more messages are due than there are slots,
 // it claims as soon as a quarter of the slots are free.
 func (p *Processor) Run(ctx context.Context) {
 	r := p.state()
@@ -89,6 +90,7 @@ func (p *Processor) state() *run {
 			woken:     make(chan struct{}, 1),
 			held:      map[int64]holding{},
 			heldBack:  map[string]int64{},
+			forSeldom: true,
 		}
 	})
 	return p.run
@@ -116,6 +118,7 @@ type run struct {
 	corrected time.Time // when due times were last corrected
 	dueFrom   time.Time // no open message is due before, see lookAhead
 	lookedAt  time.Time // when the last claim without that bound was
+	forSeldom bool      // there may be messages for claimSeldom
 }
 
 type holding struct {
@@ -202,7 +205,6 @@ func (r *run) rest(ctx context.Context, next time.Duration) bool {
 	if r.away {
 		return pause(ctx, afterFailure)
 	}
-	next = min(next, slowPoll)
 	if r.Wake == nil || r.Listening == nil || !r.Listening() {
 		next = min(next, fastPoll)
 	}

@@ -101,7 +101,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 func open(ctx context.Context, log *slog.Logger, s settings, traces *telemetry.Traces, bell *doorbell.Doorbell) (*postgres.DB, error) {
 	db, err := program.Open(ctx, log, s.DatabaseURL.Reveal(), postgres.Options{
 		Application: application, Role: postgres.RoleWorker, AllowPlaintext: s.AllowPlaintext,
-		SharedCommits: 1, Writes: writes.Order(slices.Concat(fulfillment.Writes(), inbox.Writes())...),
+		Writes: writes.Order(slices.Concat(fulfillment.Writes(), inbox.Writes())...),
 		Tracer: traces.Statements(), Committed: bell.Committed,
 	})
 	if err != nil {

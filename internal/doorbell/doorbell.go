@@ -4,7 +4,7 @@
 //
 // A ring is a hint. It is sent after the commit, in a transaction of its own that
 // writes nothing: NOTIFY inside the commit would let such commits pass one at a time. One
-// that is lost costs the listener a slow poll.
+// that is lost costs the listener a poll of some seconds.
 package doorbell
 
 import (
@@ -182,7 +182,8 @@ func (d *Doorbell) notifyAlways(ctx context.Context) {
 		}
 		cancel()
 		pause := ringEvery
-		if err != nil { // the listeners' slow poll finds what this ring was for
+		if err != nil {
+			d.tell(Kind(kinds))
 			pause = again
 		}
 		select {
