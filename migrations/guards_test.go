@@ -32,8 +32,8 @@ func guards(t *testing.T) (functions string, all []guard) {
 	return blocks[0], all
 }
 
-// TestGuards makes every constraint of the schema refuse, and looks that the
-// rest of the batch went with it.
+// TestGuards makes every constraint of the schema refuse a statement, and checks that the
+// rest of the batch was rolled back with it.
 func TestGuards(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
@@ -110,7 +110,7 @@ func commit(t *testing.T, db *postgres.DB, statements ...string) error {
 	return db.Commit(t.Context(), b)
 }
 
-// wantNothing looks that the witness of this test went with its batch.
+// wantNothing checks that the witness of this test was rolled back with its batch.
 func wantNothing(t *testing.T, db postgres.Querier) {
 	t.Helper()
 	var left bool
@@ -120,7 +120,7 @@ func wantNothing(t *testing.T, db postgres.Querier) {
 	}
 }
 
-// accepts looks that nothing but the last statement is what is refused.
+// accepts checks that the statements before the refused one are accepted.
 func accepts(t *testing.T, db *postgres.DB, statements []string) {
 	t.Helper()
 	tx, err := db.Pool().Begin(t.Context())

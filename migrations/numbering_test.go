@@ -11,8 +11,8 @@ import (
 
 const selectOwn = `select own from numbering`
 
-// TestNumbering: the mark stays with the files, and with nothing that is read out
-// and written in again. TestRestore in e2e has true dumps.
+// TestNumbering: the mark stays with the files, and with nothing that is dumped
+// and restored. TestRestore in e2e has true dumps.
 func TestNumbering(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

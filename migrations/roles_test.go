@@ -47,7 +47,7 @@ func TestRoles(t *testing.T) {
 		"create database of_humble owner humble",
 		"create database of_maker owner maker")
 
-	// Who may not make the roles is told what to do, and nothing is left behind.
+	// For a user who may not create the roles, the error says what to do, and nothing is left behind.
 	err = migrations.Up(t.Context(), user(t, server.URL("of_humble"), "humble"))
 	if err == nil || !strings.Contains(err.Error(), `the role payonce_api is missing, or not granted to humble: let a superuser run "create role payonce_api; create role payonce_worker; grant payonce_api, payonce_worker to humble"`) {
 		t.Fatalf("the refusal is %v", err)
@@ -77,7 +77,7 @@ func TestRoles(t *testing.T) {
 	run(admin, "grant payonce_api, payonce_worker to humble")
 	mayAct(t, user(t, server.URL("of_humble"), "humble"))
 
-	// Who may make roles makes them where they are not, and may act as them.
+	// A user who may create roles creates the missing ones, and may act as them.
 	for i := range 8 {
 		run(admin, "drop database db_"+strconv.Itoa(i))
 	}

@@ -224,7 +224,7 @@ select gen_random_uuid(), 'ch_long', v, 'none', 1, 'acme', '{}', '{}', now()
   from generate_series(1, 2501) v
  where v <> 2000`
 
-// countingSnapshots looks, whenever a snapshot is opened, whether another one is open.
+// countingSnapshots checks, whenever a snapshot is opened, that no other one is open.
 type countingSnapshots struct {
 	*postgres.DB
 

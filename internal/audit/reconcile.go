@@ -220,7 +220,7 @@ func (c *comparison) nothingOfFailed(name string) Check {
 	})
 }
 
-// canceledTheFailed looks for the fence: an intent that is not canceled could still take
+// canceledTheFailed checks the fence: an intent that is not canceled could still take
 // money. Intents beside the recorded one are never confirmed.
 func (c *comparison) canceledTheFailed(name string) Check {
 	started := slices.DeleteFunc(c.settled(statusFailed), func(m money) bool { return m.Intent == "" })

@@ -78,7 +78,7 @@ func TestDocsThatNameNothing(t *testing.T) {
 	}
 }
 
-// TestPatterns looks besides that docs/patterns.md is complete.
+// TestPatterns also checks that docs/patterns.md is complete.
 func TestPatterns(t *testing.T) {
 	t.Parallel()
 	text := read(t, patterns)
@@ -117,7 +117,7 @@ func TestPatterns(t *testing.T) {
 	holds(t, readSources(t), patterns)
 }
 
-// TestDocsHTTP looks besides that docs/http.md has every rule, each with a test.
+// TestDocsHTTP also checks that docs/http.md has every rule, each with a test.
 func TestDocsHTTP(t *testing.T) {
 	t.Parallel()
 	for _, row := range numbered(t, "docs/http.md", rules) {

@@ -12,7 +12,7 @@ import (
 )
 
 // D6: identities that do not identify. A hash named SHA-256 is MD5; a duplicate
-// gets some answer, not the first one; messages are told apart by 32 bits of
+// gets some answer, not the first one; messages are distinguished by 32 bits of
 // their value; content is hashed as it happens to be written; and a window of
 // time ends in the middle of a redelivery.
 

@@ -109,7 +109,7 @@ func missingTests(tree sources, text string) (missing []string) {
 	return missing
 }
 
-// startsOne tells whether go test would find a test by this expression, which is
+// startsOne reports whether go test would find a test by this expression, which is
 // a part of a name.
 func startsOne(tests map[string]bool, part string) bool {
 	for test := range tests {

@@ -128,7 +128,7 @@ func typeName(e ast.Expr) string {
 	return ""
 }
 
-// has tells whether the package has a test by that name. A name may leave parts
+// has reports whether the package has a test by that name. A name may leave parts
 // out, as …; and a subtest's name may be put together, as in t.Run(kind+" "+name,
 // …), of up to four texts.
 func (s source) has(test string) bool {
@@ -139,7 +139,7 @@ func (s source) has(test string) bool {
 	return !slices.ContainsFunc(names[1:], func(subtest string) bool { return !s.hasSubtest(subtest) })
 }
 
-// anyHas tells whether any package has it.
+// anyHas reports whether any package has it.
 func (s sources) anyHas(test string) bool {
 	for _, at := range s.packages {
 		if at.has(test) {
@@ -159,7 +159,7 @@ func (s source) hasSubtest(name string) bool {
 	return true
 }
 
-// writes tells whether so many texts, one after the other, are this one. Of the
+// writes reports whether so many texts, one after the other, are this one. Of the
 // first the beginning may be missing, and of the last the end.
 func (s source) writes(text string, open, cut bool, pieces int) bool {
 	if text == "" {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/internal/sandbox"
 	"github.com/payonce/payonce/internal/testdb"
@@ -14,21 +15,16 @@ import (
 func TestBooks(t *testing.T) {
 	t.Parallel()
 
-	t.Run("they are empty lists before anything happened", func(t *testing.T) {
-		t.Parallel()
-		w := start(t, sandbox.Options{})
-		want := map[string]any{
-			"intents": []any{}, "captures": []any{}, "refunds": []any{}, "notifications": []any{},
-			"requests": 0.0, "duplicates_suppressed": 0.0,
-		}
-		if diff := cmp.Diff(want, w.control(http.MethodGet, "/books", "").object); diff != "" {
-			t.Errorf("books (-want +got):\n%s", diff)
-		}
-	})
-
 	t.Run("they show what happened under the callers' references", func(t *testing.T) {
 		t.Parallel()
 		w := start(t, sandbox.Options{ShopSecret: shopSecret})
+		empty := map[string]any{
+			"intents": []any{}, "captures": []any{}, "refunds": []any{}, "notifications": []any{},
+			"requests": 0.0, "duplicates_suppressed": 0.0,
+		}
+		if diff := cmp.Diff(empty, w.control(http.MethodGet, "/books", "").object); diff != "" {
+			t.Errorf("books before anything happened (-want +got):\n%s", diff)
+		}
 		id := w.captured("pm_card_visa")
 		for range 3 {
 			w.post("/v1/refunds", "r", "payment_intent", id, "amount", "400", "metadata[refund_id]", "re_1")
@@ -82,31 +78,20 @@ func TestMigrate(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	database := testdb.Empty(t)
-	const starts = 5
-	done := make(chan error)
-	for range starts {
-		go func() { done <- sandbox.Migrate(t.Context(), database) }()
+	var starts errgroup.Group
+	for range 5 {
+		starts.Go(func() error { return sandbox.Migrate(t.Context(), database) })
 	}
-	for range starts {
-		if err := <-done; err != nil {
-			t.Errorf("of %d starts at once: %v", starts, err)
-		}
+	if err := starts.Wait(); err != nil {
+		t.Error(err)
 	}
 }
 
 func TestReadyz_needsTheTables(t *testing.T) {
 	t.Parallel()
 	w := start(t, sandbox.Options{})
-	for _, path := range []string{"/healthz", "/readyz"} {
-		if a := w.control(http.MethodGet, path, ""); a.status != http.StatusOK {
-			t.Errorf("GET %s: %d", path, a.status)
-		}
-	}
+	w.control(http.MethodGet, "/readyz", "").want(t, http.StatusOK, nil)
 	w.exec(`alter table payment_intents rename to gone`)
-	if a := w.control(http.MethodGet, "/readyz", ""); a.status != http.StatusServiceUnavailable {
-		t.Errorf("without its tables it is ready: %d", a.status)
-	}
-	if a := w.control(http.MethodGet, "/healthz", ""); a.status != http.StatusOK {
-		t.Errorf("without its tables it is not alive: %d", a.status)
-	}
+	w.control(http.MethodGet, "/readyz", "").want(t, http.StatusServiceUnavailable, nil)
+	w.control(http.MethodGet, "/healthz", "").want(t, http.StatusOK, nil)
 }

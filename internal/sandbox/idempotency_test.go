@@ -30,22 +30,15 @@ func TestIdempotencyKey(t *testing.T) {
 		}
 	})
 
-	t.Run("a decline is replayed and not attempted again", func(t *testing.T) {
+	t.Run("a decline, or a refusal by the intent's state, is replayed, and outlives the state", func(t *testing.T) {
 		t.Parallel()
-		id := w.create("pm_card_chargeDeclined")
-		first := w.post(intents+"/"+id+"/confirm", "decline")
-		if second := w.post(intents+"/"+id+"/confirm", "decline"); first.status != http.StatusPaymentRequired || !replayed(first, second) {
-			t.Errorf("answered %d, then %d %v", first.status, second.status, second.header)
-		}
-	})
-
-	t.Run("a refusal by the intent's state is saved, and outlives the state", func(t *testing.T) {
-		t.Parallel()
-		id := w.create("")
-		first := w.post(intents+"/"+id+"/confirm", "too early")
-		w.post(intents+"/"+id+"/confirm", "", "payment_method", "pm_card_visa").want(t, http.StatusOK, nil)
-		if second := w.post(intents+"/"+id+"/confirm", "too early"); first.status != http.StatusBadRequest || !replayed(first, second) {
-			t.Errorf("answered %d, then %d %v", first.status, second.status, second.header)
+		for method, status := range map[string]int{"pm_card_chargeDeclined": http.StatusPaymentRequired, "": http.StatusBadRequest} {
+			confirm := intents + "/" + w.create(method) + "/confirm"
+			first := w.post(confirm, "refused "+method)
+			w.post(confirm, "", "payment_method", "pm_card_visa").want(t, http.StatusOK, nil)
+			if second := w.post(confirm, "refused "+method); first.status != status || !replayed(first, second) {
+				t.Errorf("answered %d, then %d %v", first.status, second.status, second.header)
+			}
 		}
 	})
 
@@ -129,10 +122,10 @@ func TestKey_inFlightIsRefused(t *testing.T) {
 func TestKey_isForgotten(t *testing.T) {
 	t.Parallel()
 
+	pairs := []string{"amount", "7", "currency", "eur"}
 	t.Run("after 24 hours of the database's clock a key is new", func(t *testing.T) {
 		t.Parallel()
 		w := start(t, sandbox.Options{})
-		pairs := []string{"amount", "7", "currency", "eur"}
 		first := w.post("/v1/payment_intents", "old", pairs...)
 		w.exec(`update idempotency_keys set created_at = created_at - interval '23 hours 59 minutes'`)
 		if second := w.post("/v1/payment_intents", "old", pairs...); !replayed(first, second) {
@@ -149,15 +142,12 @@ func TestKey_isForgotten(t *testing.T) {
 	t.Run("forget_keys_after says after how long", func(t *testing.T) {
 		t.Parallel()
 		w := start(t, sandbox.Options{})
-		first := w.post("/v1/payment_intents", "k", "amount", "7", "currency", "eur")
-		w.faults(`{"forget_keys_after":"1h"}`)
-		if second := w.post("/v1/payment_intents", "k", "amount", "7", "currency", "eur"); !replayed(first, second) {
-			t.Errorf("within the hour: %d %s", second.status, second.raw)
-		}
-		w.faults(`{"forget_keys_after":"0s"}`)
-		third := w.post("/v1/payment_intents", "k", "amount", "7", "currency", "eur")
-		if third.text("id") == first.text("id") {
-			t.Error("a forgotten key was replayed")
+		first := w.post("/v1/payment_intents", "k", pairs...)
+		for _, after := range []string{"1h", "0s"} {
+			w.faults(`{"forget_keys_after":"` + after + `"}`)
+			if second := w.post("/v1/payment_intents", "k", pairs...); replayed(first, second) != (after == "1h") {
+				t.Errorf("forgotten after %s: %d %s", after, second.status, second.raw)
+			}
 		}
 	})
 }
