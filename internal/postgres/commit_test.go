@@ -98,41 +98,25 @@ func wantStored(t *testing.T, db postgres.Querier, want ...int) {
 func TestCommit(t *testing.T) {
 	t.Parallel()
 
-	t.Run("all of a batch is stored", func(t *testing.T) {
-		t.Parallel()
-		db, _ := effects(t, postgres.Options{})
-		if err := db.Commit(t.Context(), batch(1, 2, 3)); err != nil {
-			t.Fatal(err)
-		}
-		wantStored(t, db, 1, 2, 3)
-	})
-
 	t.Run("an empty batch is refused", func(t *testing.T) {
 		t.Parallel()
 		db, _ := effects(t, postgres.Options{})
-		if err := db.Commit(t.Context(), &pgx.Batch{}); err == nil {
-			t.Error("a batch of nothing was committed")
+		for _, of := range []*postgres.DB{db, db.Tenant("acme")} {
+			if err := of.Commit(t.Context(), &pgx.Batch{}); err == nil {
+				t.Error("an empty batch was committed")
+			}
 		}
 	})
 
-	t.Run("a refused statement takes the whole batch with it", func(t *testing.T) {
+	t.Run("a refused statement refuses the whole batch", func(t *testing.T) {
 		t.Parallel()
 		db, _ := effects(t, postgres.Options{MaxConns: 1})
-		if err := db.Commit(t.Context(), batch(1)); err != nil {
-			t.Fatal(err)
+		wantNoErrors(t, []error{db.Commit(t.Context(), batch(1, 2, 3))})
+		if err := db.Commit(t.Context(), batch(4, 1, 5)); postgres.Constraint(err) != "effects_once" {
+			t.Errorf("the error is %v, want one of effects_once", err)
 		}
-		err := db.Commit(t.Context(), batch(2, 1, 3))
-		var refusal *pgconn.PgError
-		if !errors.As(err, &refusal) || errors.Is(err, postgres.ErrUnknown) || errors.Is(err, postgres.ErrNotCommitted) {
-			t.Errorf("the error is %v, want a refusal", err)
-		}
-		if got := postgres.Constraint(err); got != "effects_once" {
-			t.Errorf("refused by %q, want effects_once", got)
-		}
-		wantStored(t, db, 1)
-		if err := db.Commit(t.Context(), batch(4)); err != nil {
-			t.Errorf("the same connection commits no more: %v", err)
-		}
+		wantStored(t, db, 1, 2, 3)
+		wantNoErrors(t, []error{db.Commit(t.Context(), batch(4))}) // on the same connection
 	})
 
 	t.Run("a constraint that is checked at commit refuses too", func(t *testing.T) {
@@ -147,14 +131,12 @@ func TestCommit(t *testing.T) {
 		wantStored(t, db)
 	})
 
-	t.Run("a statement that cannot be prepared is a refusal", func(t *testing.T) {
+	t.Run("a statement that cannot be prepared refuses", func(t *testing.T) {
 		t.Parallel()
 		db, _ := effects(t, postgres.Options{})
 		b := batch(1)
 		b.Queue(`insert into nowhere values (1)`)
-		err := db.Commit(t.Context(), b)
-		var refusal *pgconn.PgError
-		if !errors.As(err, &refusal) || errors.Is(err, postgres.ErrUnknown) {
+		if err := db.Commit(t.Context(), b); code(err) != "42P01" || postgres.OutcomeOf(err) != postgres.Refused {
 			t.Errorf("the error is %v, want a refusal", err)
 		}
 		wantStored(t, db)
@@ -167,13 +149,13 @@ func TestCommitOfACutConnection(t *testing.T) {
 		name     string
 		side     failpoint.Side
 		executes int
-		want     error
+		want     postgres.Outcome
 		stored   []int
 	}{
-		{"cut before the server has the batch", failpoint.Before, 2, postgres.ErrUnknown, nil},
-		{"cut after the server has committed it", failpoint.After, 2, postgres.ErrUnknown, []int{1, 2}},
-		{"cut before its statements are prepared", failpoint.Before, 0, postgres.ErrNotCommitted, nil},
-		{"cut after its statements are prepared", failpoint.After, 0, postgres.ErrNotCommitted, nil},
+		{"cut before the server has the batch", failpoint.Before, 2, postgres.Unknown, nil},
+		{"cut after the server has committed it", failpoint.After, 2, postgres.Unknown, []int{1, 2}},
+		{"cut before its statements are prepared", failpoint.Before, 0, postgres.NotSent, nil},
+		{"cut after its statements are prepared", failpoint.After, 0, postgres.NotSent, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -182,11 +164,8 @@ func TestCommitOfACutConnection(t *testing.T) {
 			db := open(t, proxy.URL(), postgres.Options{MaxConns: 1})
 			proxy.Arm(test.side, test.executes)
 			err := db.Commit(t.Context(), batch(1, 2))
-			if !errors.Is(err, test.want) {
-				t.Errorf("the error is %v, want %v", err, test.want)
-			}
-			if errors.Is(err, postgres.ErrUnknown) && errors.Is(err, postgres.ErrNotCommitted) {
-				t.Errorf("the error is both unknown and certain: %v", err)
+			if postgres.OutcomeOf(err) != test.want || errors.Is(err, postgres.ErrUnknown) && errors.Is(err, postgres.ErrNotCommitted) {
+				t.Errorf("the error is %v, want outcome %d", err, test.want)
 			}
 			if proxy.Cuts() != 1 {
 				t.Fatalf("%d connections were cut, want 1", proxy.Cuts())
@@ -205,8 +184,7 @@ func TestCommitOfACutConnection(t *testing.T) {
 		db := open(t, proxy.URL(), postgres.Options{})
 		proxy.Close()
 		db.Pool().Reset()
-		err := db.Commit(t.Context(), batch(1))
-		if !errors.Is(err, postgres.ErrNotCommitted) || !postgres.OutcomeOf(err).MayPass() {
+		if err := db.Commit(t.Context(), batch(1)); postgres.OutcomeOf(err) != postgres.NotSent {
 			t.Errorf("the error is %v, want ErrNotCommitted", err)
 		}
 	})
@@ -233,118 +211,79 @@ select pg_terminate_backend(pid)
 	})
 }
 
-func TestCommitOutlivesItsCaller(t *testing.T) {
+func TestCommit_outlivesItsCaller(t *testing.T) {
 	t.Parallel()
-
-	t.Run("who hung up before", func(t *testing.T) {
-		t.Parallel()
-		db, _ := effects(t, postgres.Options{})
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		if err := db.Commit(ctx, batch(1)); err != nil {
-			t.Error(err)
-		}
-		wantStored(t, db, 1)
-	})
-
-	t.Run("who hung up meanwhile", func(t *testing.T) {
-		t.Parallel()
-		db, _ := effects(t, postgres.Options{})
-		release := hold(t, db, 1)
-		ctx, cancel := context.WithCancel(t.Context())
-		committed := commit(ctx, db, batch(1, 2))
-		await.Blocked(t, db, 1)
-		cancel()
-		release()
-		if err := <-committed; err != nil {
-			t.Errorf("the commit ended with %v", err)
-		}
-		wantStored(t, db, 1, 2)
-	})
+	db, _ := effects(t, postgres.Options{})
+	release := hold(t, db, 2)
+	ctx, cancel := context.WithCancel(t.Context())
+	committed := commit(ctx, db, batch(2, 3))
+	await.Blocked(t, db, 1)
+	cancel()
+	release()
+	wantNoErrors(t, []error{<-committed, db.Commit(ctx, batch(1))})
+	wantStored(t, db, 1, 2, 3)
 }
 
-func TestCommitThatWaits(t *testing.T) {
+func TestCommit_waitsNoLongerThanItsTimeouts(t *testing.T) {
 	t.Parallel()
-
-	t.Run("for a lock is refused after the lock time-out", func(t *testing.T) {
-		t.Parallel()
-		db, _ := effects(t, postgres.Options{LockTimeout: 50 * time.Millisecond})
-		release := hold(t, db, 2)
-		defer release()
-		err := db.Commit(t.Context(), batch(1, 2))
-		if postgres.OutcomeOf(err) != postgres.Locked || !postgres.OutcomeOf(err).MayPass() || errors.Is(err, postgres.ErrUnknown) {
-			t.Errorf("the error is %v, want a lock time-out", err)
-		}
-		wantStored(t, db)
-	})
-
-	t.Run("too long in a statement is refused after the statement time-out", func(t *testing.T) {
-		t.Parallel()
-		db, _ := effects(t, postgres.Options{StatementTimeout: 300 * time.Millisecond})
-		b := batch(1)
-		b.Queue(`select pg_sleep(60)`)
-		err := db.Commit(t.Context(), b)
-		if !postgres.OutcomeOf(err).MayPass() || postgres.OutcomeOf(err) == postgres.Locked || errors.Is(err, postgres.ErrUnknown) {
-			t.Errorf("the error is %v, want a statement time-out", err)
-		}
-		wantStored(t, db)
-	})
+	db, address := effects(t, postgres.Options{LockTimeout: 50 * time.Millisecond})
+	release := hold(t, db, 2)
+	defer release()
+	if err := db.Commit(t.Context(), batch(1, 2)); postgres.OutcomeOf(err) != postgres.Locked {
+		t.Errorf("the error is %v, want a lock time-out", err)
+	}
+	b := batch(1)
+	b.Queue(`select pg_sleep(60)`)
+	if err := open(t, address, postgres.Options{StatementTimeout: 300 * time.Millisecond}).Commit(t.Context(), b); postgres.OutcomeOf(err) != postgres.Contended {
+		t.Errorf("the error is %v, want a statement time-out", err)
+	}
+	wantStored(t, db)
 }
 
-func TestRefusalsAreTold(t *testing.T) {
+func TestOutcomeOf_saysWhatBecameOfACommit(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
 	for _, test := range []struct {
-		code                              string
-		unknown, transient, lock, guarded bool
+		code    string
+		want    postgres.Outcome
+		guarded bool
 	}{
-		{code: "23505", guarded: true},                   // unique
-		{code: "23514", guarded: true},                   // check
-		{code: "23503", guarded: true},                   // foreign key
-		{code: "23502", guarded: true},                   // not null
-		{code: "23P01", guarded: true},                   // exclusion
-		{code: "22P02"},                                  // a value that cannot be read
-		{code: "42501"},                                  // no privilege
-		{code: "40001", transient: true},                 // serialization
-		{code: "40P01", transient: true},                 // deadlock
-		{code: "55P03", transient: true, lock: true},     // lock time-out
-		{code: "57014", transient: true},                 // statement time-out
-		{code: "57P01", unknown: true, transient: false}, // a shutdown
-		{code: "57P03", unknown: true},                   // a start
-		{code: "08006", unknown: true},                   // a lost connection
+		{"23505", postgres.Refused, true},    // unique
+		{"23514", postgres.Refused, true},    // check
+		{"23503", postgres.Refused, true},    // foreign key
+		{"23502", postgres.Refused, true},    // not null
+		{"23P01", postgres.Refused, true},    // exclusion
+		{"22P02", postgres.Refused, false},   // a value that cannot be read
+		{"42501", postgres.Refused, false},   // no privilege
+		{"40001", postgres.Contended, false}, // serialization
+		{"40P01", postgres.Contended, false}, // deadlock
+		{"57014", postgres.Contended, false}, // statement time-out
+		{"55P03", postgres.Locked, false},    // lock time-out
+		{"57P01", postgres.Unknown, false},   // a shutdown
+		{"57P03", postgres.Unknown, false},   // a start
+		{"08006", postgres.Unknown, false},   // a lost connection
 	} {
 		t.Run(test.code, func(t *testing.T) {
 			t.Parallel()
 			b := &pgx.Batch{}
 			b.Queue(fmt.Sprintf(`do $$ begin raise using errcode = '%s', constraint = 'the_guard', message = 'planted'; end $$`, test.code))
 			err := fmt.Errorf("a caller's words: %w", db.Commit(t.Context(), b))
-			if got := errors.Is(err, postgres.ErrUnknown); got != test.unknown {
-				t.Errorf("unknown: %v", got)
+			if got := postgres.OutcomeOf(err); got != test.want {
+				t.Errorf("the outcome is %d, want %d", got, test.want)
 			}
-			if got := postgres.OutcomeOf(err).MayPass(); got != test.transient {
-				t.Errorf("transient: %v", got)
-			}
-			if got := postgres.OutcomeOf(err) == postgres.Locked; got != test.lock {
-				t.Errorf("a lock time-out: %v", got)
-			}
-			want := ""
-			if test.guarded {
-				want = "the_guard"
-			}
-			if got := postgres.Constraint(err); got != want {
-				t.Errorf("the constraint is %q, want %q", got, want)
+			if got := postgres.Constraint(err); got != map[bool]string{true: "the_guard"}[test.guarded] {
+				t.Errorf("the constraint is %q", got)
 			}
 		})
 	}
-
-	t.Run("other errors are none of these", func(t *testing.T) {
-		t.Parallel()
-		for _, err := range []error{nil, errors.New("something"), postgres.ErrUnknown, context.DeadlineExceeded, &pgconn.PgError{Severity: "ERROR"}} {
-			if postgres.Constraint(err) != "" || postgres.OutcomeOf(err).MayPass() || postgres.OutcomeOf(err) == postgres.Locked {
-				t.Errorf("%v is taken for a refusal", err)
-			}
+	for _, err := range []error{errors.New("something"), context.DeadlineExceeded, &pgconn.PgError{Severity: "ERROR"}} {
+		if postgres.Constraint(err) != "" || postgres.OutcomeOf(err) != postgres.Refused {
+			t.Errorf("%v is no refusal without a guard", err)
 		}
-	})
+	}
+	if postgres.OutcomeOf(nil) != postgres.Committed || postgres.Constraint(nil) != "" {
+		t.Error("no error is taken for a refusal")
+	}
 }
 
 // hold inserts an id in a transaction that stays open, and returns how to end

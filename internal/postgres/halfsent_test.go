@@ -46,7 +46,7 @@ select count(*) = 1
 	await.Row(t, db, waits, name)
 }
 
-func TestEndHalfSent(t *testing.T) {
+func TestEndHalfSent_endsTheSessionsOfStoppedPrograms(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db, address := effects(t, postgres.Options{Application: "payonce-test", LockTimeout: 50 * time.Millisecond})

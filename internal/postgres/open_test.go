@@ -15,50 +15,45 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 )
 
-func TestOpenRefusesAnUnsafeServer(t *testing.T) {
+// wantOpened compares the beginning of Open's error; "" for none.
+func wantOpened(t *testing.T, ctx context.Context, address string, o postgres.Options, want string) { //nolint:revive // t comes first in these tests
+	t.Helper()
+	db, err := postgres.Open(ctx, address, o)
+	if err == nil {
+		db.Close()
+	}
+	if (err == nil) != (want == "") || err != nil && !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("the error is %v, want %q", err, want)
+	}
+}
+
+func TestOpen_refusesAnUnsafeServer(t *testing.T) {
 	t.Parallel()
+	plain, unsafe := postgres.Options{AllowPlaintext: true}, postgres.Options{AllowPlaintext: true, AllowUnsafeDurability: true}
+	unsynchronized := postgres.Options{AllowPlaintext: true, Settings: map[string]string{"synchronous_commit": "off"}}
 	for _, test := range []struct {
-		name, setting, value, want string
+		setting, value string
+		options        postgres.Options
+		want           string
 	}{
-		{"that may lose pages", "fsync", "off", "fsync is off"},
-		{"that may tear pages", "full_page_writes", "off", "full_page_writes is off"},
-		{"that may lose the latest commits", "synchronous_commit", "off", "synchronous_commit is off"},
-		{"that is older than what is supported", "server_version_num", "140022", "the server is PostgreSQL 14: payonce needs 15 or newer"},
+		{"fsync", "off", plain, "fsync is off"},
+		{"full_page_writes", "off", plain, "full_page_writes is off"},
+		{"synchronous_commit", "off", plain, "synchronous_commit is off"},
+		{"server_version_num", "140022", plain, "the server is PostgreSQL 14: payonce needs 15 or newer"},
+		{"server_version_num", "140022", unsafe, "the server is PostgreSQL 14: payonce needs 15 or newer"},
+		{"fsync", "off", unsafe, ""},
+		{"synchronous_commit", "off", unsynchronized, ""}, // of this pool alone
+		{"fsync", "off", unsynchronized, "fsync is off"},
+		{"synchronous_commit", "on", plain, ""},
+		{"synchronous_commit", "local", plain, ""},
+		{"synchronous_commit", "remote_write", plain, ""},
+		{"synchronous_commit", "remote_apply", plain, ""},
 	} {
-		t.Run(test.name, func(t *testing.T) {
+		t.Run(test.setting+" "+test.value, func(t *testing.T) {
 			t.Parallel()
-			address := pretend(t, test.setting, test.value)
-			db, err := postgres.Open(t.Context(), address, postgres.Options{AllowPlaintext: true})
-			if err == nil {
-				db.Close()
-				t.Fatal("it was opened")
-			}
-			if !strings.HasPrefix(err.Error(), test.want) {
-				t.Errorf("the refusal says %q, want %q", err, test.want)
-			}
+			wantOpened(t, t.Context(), pretend(t, test.setting, test.value), test.options, test.want)
 		})
 	}
-
-	t.Run("unless it was told to", func(t *testing.T) {
-		t.Parallel()
-		db, err := postgres.Open(t.Context(), pretend(t, "fsync", "off"),
-			postgres.Options{AllowPlaintext: true, AllowUnsafeDurability: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		db.Close()
-	})
-
-	t.Run("while one that waits for the disk is opened", func(t *testing.T) {
-		t.Parallel()
-		for _, value := range []string{"on", "local", "remote_write", "remote_apply"} {
-			db, err := postgres.Open(t.Context(), pretend(t, "synchronous_commit", value), postgres.Options{AllowPlaintext: true})
-			if err != nil {
-				t.Fatalf("synchronous_commit %s: %v", value, err)
-			}
-			db.Close()
-		}
-	})
 }
 
 // pretend is a database whose server claims to be safe and new but for one
@@ -97,97 +92,64 @@ func with(address, parameter string) string {
 	return address + "?" + parameter
 }
 
-func TestOpenRefusesPlaintextOverANetwork(t *testing.T) {
+func TestOpen_refusesPlaintextOverANetwork(t *testing.T) {
 	t.Parallel()
-	const refusal = " without TLS: add sslmode=verify-full, or set ALLOW_PLAINTEXT=1 where the network is your own"
-	hungUp, cancel := context.WithCancel(t.Context()) // so that nothing is dialed
+	canceled, cancel := context.WithCancel(t.Context()) // so that nothing is dialed
 	cancel()
-
-	for name, address := range map[string]string{
-		"without TLS":                                   "postgres://payonce@192.0.2.1/payonce?sslmode=disable",
-		"by name":                                       "postgres://payonce@db.example.com/payonce?sslmode=disable",
-		"over IPv6":                                     "postgres://payonce@[2001:db8::1]/payonce?sslmode=disable",
-		"on all interfaces":                             "postgres://payonce@0.0.0.0/payonce?sslmode=disable",
-		"by a name that begins like a safe one":         "postgres://payonce@localhost.example.com/payonce?sslmode=disable",
-		"in the other form":                             "host=192.0.2.1 user=payonce sslmode=disable",
-		"with TLS only if the server wants it":          "postgres://payonce@192.0.2.1/payonce?sslmode=allow",
-		"with TLS only if the server can":               "postgres://payonce@192.0.2.1/payonce?sslmode=prefer",
-		"with nothing said, which is if the server can": "postgres://payonce@192.0.2.1/payonce",
-		"at a second host":                              "postgres://payonce@127.0.0.1,192.0.2.1/payonce?sslmode=disable",
+	const refused, reached = "DATABASE_URL reaches ", "the database cannot be reached"
+	for address, want := range map[string]string{
+		"postgres://payonce@192.0.2.1/payonce?sslmode=disable":             refused,
+		"postgres://payonce@db.example.com/payonce?sslmode=disable":        refused,
+		"postgres://payonce@[2001:db8::1]/payonce?sslmode=disable":         refused,
+		"postgres://payonce@0.0.0.0/payonce?sslmode=disable":               refused,
+		"postgres://payonce@localhost.example.com/payonce?sslmode=disable": refused,
+		"host=192.0.2.1 user=payonce sslmode=disable":                      refused,
+		"postgres://payonce@192.0.2.1/payonce?sslmode=allow":               refused,
+		"postgres://payonce@192.0.2.1/payonce?sslmode=prefer":              refused,
+		"postgres://payonce@192.0.2.1/payonce":                             refused, // which is prefer
+		"postgres://payonce@127.0.0.1,192.0.2.1/payonce?sslmode=disable":   refused,
+		"postgres://payonce@127.0.0.2/payonce?sslmode=disable":             reached,
+		"postgres://payonce@localhost/payonce?sslmode=disable":             reached,
+		"postgres://payonce@[::1]/payonce?sslmode=disable":                 reached,
+		"postgres://payonce@/payonce?host=/run/postgresql":                 reached,
+		"postgres://payonce@192.0.2.1/payonce?sslmode=require":             reached,
+		"postgres://payonce@192.0.2.1/payonce?sslmode=verify-full":         reached,
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(address, func(t *testing.T) {
 			t.Parallel()
-			db, err := postgres.Open(hungUp, address, postgres.Options{})
-			if err == nil {
-				db.Close()
-				t.Fatal("it was opened")
-			}
-			if !strings.HasPrefix(err.Error(), "DATABASE_URL reaches ") || !strings.HasSuffix(err.Error(), refusal) {
-				t.Errorf("the refusal says %q", err)
-			}
+			wantOpened(t, canceled, address, postgres.Options{}, want)
+			wantOpened(t, canceled, address, postgres.Options{AllowPlaintext: true}, reached)
 		})
 	}
-
-	for name, address := range map[string]string{
-		"but takes this machine by number":      "postgres://payonce@127.0.0.2/payonce?sslmode=disable",
-		"but takes this machine by name":        "postgres://payonce@localhost/payonce?sslmode=disable",
-		"but takes this machine over IPv6":      "postgres://payonce@[::1]/payonce?sslmode=disable",
-		"but takes a socket":                    "postgres://payonce@/payonce?host=/run/postgresql",
-		"but takes a network with TLS":          "postgres://payonce@192.0.2.1/payonce?sslmode=require",
-		"but takes a network with verified TLS": "postgres://payonce@192.0.2.1/payonce?sslmode=verify-full",
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			_, err := postgres.Open(hungUp, address, postgres.Options{})
-			if err == nil || strings.Contains(err.Error(), refusal) {
-				t.Errorf("it says %v, want only that nothing was reached", err)
-			}
-		})
-	}
-
-	t.Run("unless it was told to", func(t *testing.T) {
-		t.Parallel()
-		_, err := postgres.Open(hungUp, "postgres://payonce@192.0.2.1/payonce?sslmode=disable", postgres.Options{AllowPlaintext: true})
-		if err == nil || strings.Contains(err.Error(), refusal) {
-			t.Errorf("it says %v, want only that nothing was reached", err)
-		}
-	})
 }
 
-func TestOpenSaysWhatIsWrong(t *testing.T) {
+func TestOpen_hidesThePasswordOfAnAddressThatItCannotRead(t *testing.T) {
 	t.Parallel()
-
-	t.Run("with an address, and hides the password", func(t *testing.T) {
-		t.Parallel()
-		for _, address := range []string{
-			"postgres://payonce:hunter2@localhost:port/payonce",
-			"postgres://payonce:hunter2@localhost/payonce?sslmode=maybe",
-			"password=hunter2 port=none",
-		} {
-			_, err := postgres.Open(t.Context(), address, postgres.Options{})
-			if err == nil || !strings.HasPrefix(err.Error(), "DATABASE_URL cannot be read: ") || strings.Contains(err.Error(), "hunter2") {
-				t.Errorf("%s: it says %v", address, err)
-			}
+	for _, address := range []string{
+		"postgres://payonce:hunter2@localhost:port/payonce",
+		"postgres://payonce:hunter2@localhost/payonce?sslmode=maybe",
+		"password=hunter2 port=none",
+	} {
+		_, err := postgres.Open(t.Context(), address, postgres.Options{})
+		if err == nil || !strings.HasPrefix(err.Error(), "DATABASE_URL cannot be read: ") || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: it says %v", address, err)
 		}
-	})
+	}
+}
 
-	t.Run("when nobody listens", func(t *testing.T) {
-		t.Parallel()
-		proxy := failpoint.StartCutter(t, testdb.Empty(t))
-		proxy.Close()
-		_, err := postgres.Open(t.Context(), proxy.URL(), postgres.Options{})
-		if err == nil || !strings.HasPrefix(err.Error(), "the database cannot be reached: ") {
-			t.Errorf("it says %v", err)
-		}
-	})
+func TestOpen_saysThatTheServerIsOutOfReach(t *testing.T) {
+	t.Parallel()
+	proxy := failpoint.StartCutter(t, testdb.Empty(t))
+	proxy.Close()
+	wantOpened(t, t.Context(), proxy.URL(), postgres.Options{}, "the database cannot be reached: ")
 }
 
 func TestSessions(t *testing.T) {
 	t.Parallel()
-	settingsAt := func(t *testing.T, address string, o postgres.Options) map[string]string {
+	address := testdb.Empty(t)
+	settings := func(t *testing.T, address string, o postgres.Options) map[string]string {
 		t.Helper()
-		db := open(t, address, o)
-		rows, err := db.Query(t.Context(), `
+		rows, err := open(t, address, o).Query(t.Context(), `
 select name,
        setting
   from pg_settings
@@ -205,22 +167,18 @@ select name,
 		}
 		return set
 	}
-	settings := func(t *testing.T, o postgres.Options) map[string]string {
-		t.Helper()
-		return settingsAt(t, testdb.Empty(t), o)
-	}
 
-	t.Run("have them whatever the address says, in whatever letters", func(t *testing.T) {
+	t.Run("have their settings whatever the address says, in whatever letters", func(t *testing.T) {
 		t.Parallel()
-		address := with(with(testdb.Empty(t), "TimeZone=Asia/Tokyo"), "Statement_Timeout=0")
-		for range 8 { // the order in which the server hears them is chance
-			if got := settingsAt(t, address, postgres.Options{}); got["TimeZone"] != "UTC" || got["statement_timeout"] != "10000" {
+		for range 8 { // the order in which the server reads them is chance
+			got := settings(t, with(with(address, "TimeZone=Asia/Tokyo"), "Statement_Timeout=0"), postgres.Options{})
+			if got["TimeZone"] != "UTC" || got["statement_timeout"] != "10000" {
 				t.Errorf("settings: %v", got)
 			}
 		}
 	})
 
-	t.Run("have bounds where none are asked for", func(t *testing.T) {
+	t.Run("have bounds by default", func(t *testing.T) {
 		t.Parallel()
 		want := map[string]string{
 			"application_name": "api", "TimeZone": "UTC",
@@ -231,8 +189,19 @@ select name,
 			"enable_seqscan":                      "off", "jit": "off",
 			"plan_cache_mode": "force_generic_plan",
 		}
-		if diff := cmp.Diff(want, settings(t, postgres.Options{Application: "api"})); diff != "" {
+		if diff := cmp.Diff(want, settings(t, address, postgres.Options{Application: "api"})); diff != "" {
 			t.Errorf("settings (-want +got):\n%s", diff)
+		}
+	})
+
+	t.Run("have the bounds that are asked for", func(t *testing.T) {
+		t.Parallel()
+		got := settings(t, address, postgres.Options{LockTimeout: 250 * time.Millisecond, StatementTimeout: time.Minute})
+		if got["lock_timeout"] != "250" || got["statement_timeout"] != "60000" {
+			t.Errorf("settings: %v", got)
+		}
+		if got := settings(t, address, postgres.Options{LockTimeout: -1}); got["lock_timeout"] != "0" {
+			t.Errorf("settings without a lock time-out: %v", got)
 		}
 	})
 
@@ -241,41 +210,19 @@ select name,
 		db := open(t, testdb.URL(t), postgres.Options{MaxConns: 1})
 		const lookup = `select stream_id from ledger_events where event_id = any ($1::uuid[])`
 		for n := range 20 {
-			rows, err := db.Query(t.Context(), lookup, make([][16]byte, n))
-			if err != nil {
+			if _, err := collect[string](db.Query(t.Context(), lookup, make([][16]byte, n))); err != nil {
 				t.Fatal(err)
 			}
-			rows.Close()
 		}
-		var once, anew int
-		if err := db.QueryRow(t.Context(), `select generic_plans, custom_plans from pg_prepared_statements where statement = $1`, lookup).
-			Scan(&once, &anew); err != nil || once != 20 || anew != 0 {
-			t.Errorf("of 20 executions %d had the plan that is kept, %d one of their own: %v", once, anew, err)
-		}
-	})
-
-	t.Run("have the bounds that are asked for", func(t *testing.T) {
-		t.Parallel()
-		got := settings(t, postgres.Options{LockTimeout: 250 * time.Millisecond, StatementTimeout: time.Minute})
-		if got["lock_timeout"] != "250" || got["statement_timeout"] != "60000" {
-			t.Errorf("settings: %v", got)
-		}
-	})
-
-	t.Run("may wait for a lock without bound", func(t *testing.T) {
-		t.Parallel()
-		if got := settings(t, postgres.Options{LockTimeout: -1}); got["lock_timeout"] != "0" {
-			t.Errorf("settings: %v", got)
-		}
+		want(t, db, `select generic_plans || ' of ' || generic_plans + custom_plans from pg_prepared_statements where statement like 'select stream_id%'`, "20 of 20")
 	})
 
 	t.Run("are as many as asked for", func(t *testing.T) {
 		t.Parallel()
-		if got := open(t, testdb.Empty(t), postgres.Options{}).Pool().Config().MaxConns; got != 20 {
-			t.Errorf("at most %d, want 20", got)
-		}
-		if got := open(t, testdb.Empty(t), postgres.Options{MaxConns: 3}).Pool().Config().MaxConns; got != 3 {
-			t.Errorf("at most %d, want 3", got)
+		for asked, want := range map[int32]int32{0: 20, 3: 3} {
+			if got := open(t, address, postgres.Options{MaxConns: asked}).Pool().Config().MaxConns; got != want {
+				t.Errorf("at most %d, want %d", got, want)
+			}
 		}
 	})
 }

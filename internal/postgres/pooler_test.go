@@ -16,18 +16,17 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 )
 
-// TestOpenBehindAPooler: a program whose sessions have not heard what they act as,
-// and what bounds them, does not start.
-func TestOpenBehindAPooler(t *testing.T) {
+// A program whose sessions lack their role, or what bounds them, does not start.
+func TestOpen_refusesAPoolerThatDropsSettings(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name   string
 		passes []string // of what a session is opened with
 		missed string
 	}{
-		{"that leaves out all it does not know", []string{"application_name", "timezone"}, "client_connection_check_interval"},
-		{"that leaves out the role alone", append(sessionSettings(), "application_name"), "role"},
-		{"that leaves out one of them", append(slices.DeleteFunc(sessionSettings(), func(s string) bool { return s == "statement_timeout" }), "role"), "statement_timeout"},
+		{"all it does not know", []string{"application_name", "timezone"}, "client_connection_check_interval"},
+		{"the role alone", append(sessionSettings(), "application_name"), "role"},
+		{"one of them", append(slices.DeleteFunc(sessionSettings(), func(s string) bool { return s == "statement_timeout" }), "role"), "statement_timeout"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -40,7 +39,7 @@ func TestOpenBehindAPooler(t *testing.T) {
 			}
 		})
 	}
-	t.Run("that passes all of it", func(t *testing.T) {
+	t.Run("nothing", func(t *testing.T) {
 		t.Parallel()
 		open(t, pooler(t, testdb.URL(t), append(sessionSettings(), "role")), postgres.Options{Role: postgres.RoleAPI})
 	})

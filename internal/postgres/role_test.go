@@ -14,31 +14,31 @@ import (
 
 func TestOpenAsARole(t *testing.T) {
 	t.Parallel()
+	const actingAs = `select current_user::text`
 
 	t.Run("every session of the pool acts as it", func(t *testing.T) {
 		t.Parallel()
 		for _, role := range []postgres.Role{postgres.RoleAPI, postgres.RoleWorker} {
 			db := open(t, testdb.URL(t), postgres.Options{Role: role, MaxConns: 2})
-			for range 2 {
-				tx, err := db.Pool().Begin(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer func() { _ = tx.Rollback(t.Context()) }()
-				var name string
-				if err := tx.QueryRow(t.Context(), `select current_user`).Scan(&name); err != nil || name != string(role) {
-					t.Errorf("a session acts as %s (%v), want %s", name, err, role)
-				}
+			conn, err := db.Pool().Acquire(t.Context()) // so that the next one is another
+			if err != nil {
+				t.Fatal(err)
 			}
+			defer conn.Release()
+			var first string
+			if err := conn.QueryRow(t.Context(), actingAs).Scan(&first); err != nil || first != string(role) {
+				t.Errorf("a session acts as %s (%v), want %s", first, err, role)
+			}
+			want(t, db, actingAs, string(role))
 		}
 	})
 
-	t.Run("one that is not there is refused at once, in a sentence", func(t *testing.T) {
+	t.Run("a role that does not exist is refused at once, in a sentence", func(t *testing.T) {
 		t.Parallel()
 		wantRefusal(t, testdb.Empty(t), "payonce_nobody", "the database has no role payonce_nobody: run payonce migrate")
 	})
 
-	t.Run("so is one that the user is no member of", func(t *testing.T) {
+	t.Run("a user that is no member is refused", func(t *testing.T) {
 		t.Parallel()
 		address := testdb.URL(t)
 		user := login(t, address, "")
@@ -46,15 +46,11 @@ func TestOpenAsARole(t *testing.T) {
 			`the database's user "`+user+`" may not act as payonce_api: as a superuser run: grant payonce_api to "`+user+`"`)
 	})
 
-	t.Run("a login user of the program's own is enough", func(t *testing.T) {
+	t.Run("a user that is a member suffices", func(t *testing.T) {
 		t.Parallel()
 		address := testdb.URL(t)
 		user := login(t, address, "in role payonce_api")
-		db := open(t, as(t, address, user), postgres.Options{Role: postgres.RoleAPI})
-		var name string
-		if err := db.QueryRow(t.Context(), `select current_user`).Scan(&name); err != nil || name != "payonce_api" {
-			t.Errorf("it acts as %s, %v", name, err)
-		}
+		want(t, open(t, as(t, address, user), postgres.Options{Role: postgres.RoleAPI}), actingAs, "payonce_api")
 	})
 }
 
@@ -74,10 +70,7 @@ func wantRefusal(t *testing.T, address string, role postgres.Role, want string) 
 func login(t *testing.T, address, rest string) string {
 	t.Helper()
 	db := open(t, address, postgres.Options{})
-	var name string
-	if err := db.QueryRow(t.Context(), `select 'payonce_login_' || replace(gen_random_uuid()::text, '-', '')`).Scan(&name); err != nil {
-		t.Fatal(err)
-	}
+	name := texts(t, db, `select 'payonce_login_' || replace(gen_random_uuid()::text, '-', '')`)[0]
 	quoted := pgx.Identifier{name}.Sanitize()
 	if _, err := db.Pool().Exec(t.Context(), "create role "+quoted+" login password '"+name+"' "+rest); err != nil {
 		t.Fatal(err)
