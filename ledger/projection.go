@@ -223,15 +223,8 @@ select *
    set debits  = a.debits + excluded.debits,
        credits = a.credits + excluded.credits`
 
-// queue queues the rows of a page. They are right only in the commit that moves the
-// checkpoint behind it: the balances grow by what the page adds.
-func (p page) queue(b *pgx.Batch) {
-	b.Queue(upsertCharges, p.charges)
-	b.Queue(upsertBalances, p.balances)
-}
-
-// The commit of a page moves the checkpoint first: of two that have read the same events,
-// the second waits here for the first, and is refused before it has written a row.
+// The checkpoint moves first: of two commits that have read the same events, the second
+// waits here for the first, and is refused before it has written a row.
 const moveCheckpoint = `
 update projections
    set txid     = $2,
@@ -240,6 +233,14 @@ update projections
        batch    = batch + 1,
        after    = $5
  where generation = $1`
+
+// queue queues a page that follows a checkpoint. Its rows are right only in the commit that
+// moves the checkpoint: the balances grow by what the page adds.
+func (p page) queue(b *pgx.Batch, at checkpoint) {
+	b.Queue(moveCheckpoint, at.Generation, p.until.Txid, p.until.Position, p.until.Highest, at.Batch)
+	b.Queue(upsertCharges, p.charges)
+	b.Queue(upsertBalances, p.balances)
+}
 
 // fold folds the events that follow a checkpoint, up to and including last, into its
 // generation: one page, in one commit. The page is empty where there is none, and where
@@ -250,8 +251,7 @@ func fold(ctx context.Context, db *postgres.DB, at, last checkpoint) (page, erro
 		return page{}, err
 	}
 	b := &pgx.Batch{}
-	b.Queue(moveCheckpoint, at.Generation, p.until.Txid, p.until.Position, p.until.Highest, at.Batch)
-	p.queue(b)
+	p.queue(b, at)
 	if err := db.Commit(ctx, b); err != nil {
 		return page{}, fmt.Errorf("fold %d events: %w", len(p.streams), err)
 	}

@@ -317,8 +317,8 @@ func (r *rebuild) differs(format string, a ...any) {
 	}
 }
 
-// The commit fences the live generation first: what its projector has read before, it
-// cannot commit.
+// The commit fences the live generation first: what its projector has read before, it cannot
+// commit.
 const retireLive = `
 update projections
    set state = 'retired',
@@ -330,11 +330,6 @@ update projections
 const takeOver = `
 update projections as p
    set state              = 'live',
-       txid               = $3,
-       position           = $4,
-       highest            = $5,
-       batch              = p.batch + 1,
-       after              = $6,
        took_over_txid     = live.txid,
        took_over_position = live.position
   from projections live
@@ -366,8 +361,8 @@ func (r *rebuild) replace(ctx context.Context) error {
 		}
 		b := &pgx.Batch{}
 		b.Queue(retireLive, at.Generation)
-		b.Queue(takeOver, r.at.Generation, at.Generation, p.until.Txid, p.until.Position, p.until.Highest, r.at.Batch)
-		p.queue(b)
+		p.queue(b, r.at)
+		b.Queue(takeOver, r.at.Generation, at.Generation)
 		err = r.db.Commit(ctx, b)
 		switch {
 		case err == nil:

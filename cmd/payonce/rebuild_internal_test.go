@@ -186,7 +186,7 @@ execute function hide()`, pgx.QueryExecModeSimpleProtocol)
 		t.Fatal(err)
 	}
 	t.Cleanup(proxied.Close)
-	proxy.Arm(failpoint.After, 4) // nothing else has as many statements
+	proxy.Arm(failpoint.After, 5) // nothing else has as many statements
 	out, _, err := execute(t, proxied, rebuildCmd{})
 	if err == nil || proxy.Cuts() != 1 || out != "" {
 		t.Fatalf("%d cuts, %v, and it prints %q", proxy.Cuts(), err, out)
