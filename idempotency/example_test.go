@@ -147,8 +147,8 @@ func ExampleFirstOf() {
 	// the idempotency key is not a key
 }
 
-// A duplicate that straddles the boundary of a window has another key. Who claims
-// the window before as well recognises it.
+// A duplicate that straddles the boundary of a window has another key. A claim of the
+// window before recognises it.
 func ExampleWindow() {
 	first := time.Date(2026, 1, 31, 10, 59, 59, 0, time.UTC)
 	again := first.Add(2 * time.Second)

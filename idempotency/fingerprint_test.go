@@ -27,20 +27,20 @@ func TestCanonical(t *testing.T) {
 		texts      []string
 	}{
 		{"the order of members does not matter", `{"a":1,"b":{"c":2,"d":3}}`, []string{`{"b":{"d":3,"c":2},"a":1}`, `{"a":1,"b":{"c":2,"d":3}}`}},
-		{"it is that of UTF-16", "{\"z\":1,\"\u0080\":2,\"😀\":3,\"\ufb33\":4}", []string{"{\"\ufb33\":4,\"😀\":3,\"z\":1,\"\u0080\":2}"}},
-		{"nor does white space", `{"a":[1,2]}`, []string{" {\n\t\"a\" : [ 1 , 2 ]\r\n} "}},
-		{"nor how a character is written", `{"A":"A/😀<"}`, []string{`{"\u0041":"\u0041\/\ud83d\ude00\u003c"}`, `{"A":"A/😀<"}`}},
+		{"members are in the order of UTF-16", "{\"z\":1,\"\u0080\":2,\"😀\":3,\"\ufb33\":4}", []string{"{\"\ufb33\":4,\"😀\":3,\"z\":1,\"\u0080\":2}"}},
+		{"white space does not matter", `{"a":[1,2]}`, []string{" {\n\t\"a\" : [ 1 , 2 ]\r\n} "}},
+		{"the spelling of a character does not matter", `{"A":"A/😀<"}`, []string{`{"\u0041":"\u0041\/\ud83d\ude00\u003c"}`, `{"A":"A/😀<"}`}},
 		{"control characters are escaped in one way", `"\n\b\u0000\"\\"`, []string{`"\n\b\u0000\"\\"`, `"\u000A\u0008\u0000\u0022\u005C"`}},
-		{"the order of elements does", `[2,1]`, []string{`[2,1]`}},
-		{"one is one", `1`, []string{`1`, `1.0`, `1.00e0`, `10e-1`, `0.1E+1`, `100E-2`}},
-		{"nothing is zero", `0`, []string{`0`, `-0`, `0.00`, `0e99`, `-0E-5`}},
-		{"cents are exact", `-11e-1`, []string{`-1.1`, `-1.10`, `-110e-2`}},
+		{"the order of elements matters", `[2,1]`, []string{`[2,1]`}},
+		{"spellings of a number are one number", `1`, []string{`1`, `1.0`, `1.00e0`, `10e-1`, `0.1E+1`, `100E-2`}},
+		{"zeros of any sign and size are one number", `0`, []string{`0`, `-0`, `0.00`, `0e99`, `-0E-5`}},
+		{"a fraction is exact", `-11e-1`, []string{`-1.1`, `-1.10`, `-110e-2`}},
 		{"a number beyond 2^53 is exact", `9007199254740993`, []string{`9007199254740993`, `9007199254740993.0`, `9.007199254740993e15`}},
-		{"a great exponent is not written out", `1e1000000000000000000000`, []string{`1e1000000000000000000000`, `0.1e1000000000000000000001`, `10E+999999999999999999999`}},
-		{"the greatest is of 100 digits", "1e" + nines, []string{"1e" + nines, "1E+000" + nines}},
-		{"nor are many zeros", `1e40`, []string{"1" + strings.Repeat("0", 40)}},
-		{"fewer are", "1" + strings.Repeat("0", 39), []string{`1e39`, "1" + strings.Repeat("0", 39)}},
-		{"words stay", `[true,false,null,{},[],""]`, []string{`[ true, false, null, { }, [ ], "" ]`}},
+		{"a large exponent is not written out", `1e1000000000000000000000`, []string{`1e1000000000000000000000`, `0.1e1000000000000000000001`, `10E+999999999999999999999`}},
+		{"an exponent has up to 100 digits", "1e" + nines, []string{"1e" + nines, "1E+000" + nines}},
+		{"40 zeros are not written out", `1e40`, []string{"1" + strings.Repeat("0", 40)}},
+		{"39 zeros are written out", "1" + strings.Repeat("0", 39), []string{`1e39`, "1" + strings.Repeat("0", 39)}},
+		{"words and empty values stay", `[true,false,null,{},[],""]`, []string{`[ true, false, null, { }, [ ], "" ]`}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -52,23 +52,23 @@ func TestCanonical(t *testing.T) {
 		})
 	}
 
-	for _, test := range []struct{ name, text string }{
-		{"nothing is refused", ""},
-		{"half a text is", `{"a":`},
-		{"two texts are", `{} {}`},
-		{"what looks like a number is", `01`},
-		{"a repeated member is", `{"amount":1,"amount":100}`},
-		{"also one that is written differently", `{"a":1,"\u0061":2}`},
-		{"and one deep inside", `[{"a":{"b":1,"b":1}}]`},
-		{"half of a surrogate pair is", `"\ud800"`},
-		{"also before something else", `"\ud800\u0041"`},
-		{"and the wrong half", `"\uDC00"`},
-		{"and two first halves", `"\uD83D\uD83D\uDE00"`},
-		{"bytes that are no text are", "\"\xff\""},
-		{"an exponent of a million digits is", "1e" + strings.Repeat("9", 1_000_000)},
-		{"also of nothing", "0e-" + strings.Repeat("9", 101)},
-		{"and one that grows beyond its bound", "10e" + nines},
-		{"nesting without end is", strings.Repeat("[", 10001) + strings.Repeat("]", 10001)},
+	for _, test := range []struct{ name, text string }{ // each is refused
+		{"an empty text", ""},
+		{"a text that is cut", `{"a":`},
+		{"two texts", `{} {}`},
+		{"a number with a leading zero", `01`},
+		{"a repeated member", `{"amount":1,"amount":100}`},
+		{"a repeated member in another spelling", `{"a":1,"\u0061":2}`},
+		{"a repeated member within other values", `[{"a":{"b":1,"b":1}}]`},
+		{"half of a surrogate pair", `"\ud800"`},
+		{"half of a surrogate pair before a character", `"\ud800\u0041"`},
+		{"the second half of a surrogate pair", `"\uDC00"`},
+		{"two first halves of a surrogate pair", `"\uD83D\uD83D\uDE00"`},
+		{"bytes that are not UTF-8", "\"\xff\""},
+		{"an exponent of a million digits", "1e" + strings.Repeat("9", 1_000_000)},
+		{"an exponent of 101 digits of zero", "0e-" + strings.Repeat("9", 101)},
+		{"an exponent that grows beyond 100 digits", "10e" + nines},
+		{"nesting deeper than 10,000", strings.Repeat("[", 10001) + strings.Repeat("]", 10001)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -106,26 +106,26 @@ func TestPointers(t *testing.T) {
 		name, a, b string
 		want       []string
 	}{
-		{"what is equal has none", `{"a":1}`, `{"a":1}`, nil},
-		{"what says the same has none", `{"a":1,"b":[2.50]}`, ` {"b" : [25e-1], "\u0061":1}`, nil},
-		{"a member that differs is named", `{"a":1,"b":2}`, `{"a":1,"b":3}`, []string{"/b"}},
-		{"the deepest one is", `{"a":{"b":{"c":1,"d":2}}}`, `{"a":{"b":{"c":1,"d":3}}}`, []string{"/a/b/d"}},
-		{"all are, sorted", `{"z":1,"a":1,"m":{"y":1,"b":1}}`, `{"z":2,"a":2,"m":{"y":2,"b":2}}`, []string{"/a", "/m/b", "/m/y", "/z"}},
-		{"one that the second lacks is named itself", `{"a":{"b":1}}`, `{}`, []string{"/a"}},
-		{"one that the first lacks too", `{}`, `{"a":{"b":1}}`, []string{"/a"}},
+		{"equal texts have no pointer", `{"a":1}`, `{"a":1}`, nil},
+		{"two spellings of one value have no pointer", `{"a":1,"b":[2.50]}`, ` {"b" : [25e-1], "\u0061":1}`, nil},
+		{"a member that differs has a pointer", `{"a":1,"b":2}`, `{"a":1,"b":3}`, []string{"/b"}},
+		{"the pointer names the deepest member", `{"a":{"b":{"c":1,"d":2}}}`, `{"a":{"b":{"c":1,"d":3}}}`, []string{"/a/b/d"}},
+		{"pointers are sorted", `{"z":1,"a":1,"m":{"y":1,"b":1}}`, `{"z":2,"a":2,"m":{"y":2,"b":2}}`, []string{"/a", "/m/b", "/m/y", "/z"}},
+		{"a member that the second text lacks", `{"a":{"b":1}}`, `{}`, []string{"/a"}},
+		{"a member that the first text lacks", `{}`, `{"a":{"b":1}}`, []string{"/a"}},
 		{"null is not absent", `{"a":null}`, `{}`, []string{"/a"}},
 		{"another type is another value", `{"a":"1"}`, `{"a":1}`, []string{"/a"}},
 		{"an object is no array", `{"a":{}}`, `{"a":[]}`, []string{"/a"}},
 		{"true is not false", `{"a":true}`, `{"a":false}`, []string{"/a"}},
 		{"elements are compared by index", `{"items":[{"sku":"mug","quantity":1},{"sku":"pen","quantity":1}]}`, `{"items":[{"sku":"mug","quantity":1},{"sku":"pen","quantity":2}]}`, []string{"/items/1/quantity"}},
-		{"so their order matters", `[1,2,3]`, `[2,1,3]`, []string{"/0", "/1"}},
-		{"an element more is named", `{"items":[1]}`, `{"items":[1,2,3]}`, []string{"/items/1", "/items/2"}},
-		{"a slash in a name is ~1, a tilde ~0", `{"a/b":1,"m~n":1,"~1":1}`, `{"a/b":2,"m~n":2,"~1":2}`, []string{"/a~1b", "/m~0n", "/~01"}},
+		{"the order of elements matters", `[1,2,3]`, `[2,1,3]`, []string{"/0", "/1"}},
+		{"further elements", `{"items":[1]}`, `{"items":[1,2,3]}`, []string{"/items/1", "/items/2"}},
+		{"a slash in a name is ~1 and a tilde is ~0", `{"a/b":1,"m~n":1,"~1":1}`, `{"a/b":2,"m~n":2,"~1":2}`, []string{"/a~1b", "/m~0n", "/~01"}},
 		{"a name may be empty", `{"":1}`, `{"":2}`, []string{"/"}},
 		{"the whole text is the empty pointer", `1`, `2`, []string{""}},
 		{"the last digit of a great number counts", `{"a":9007199254740993}`, `{"a":9007199254740992}`, []string{"/a"}},
-		{"what is no JSON differs as a whole", `{"a":1}`, `{"a":`, []string{""}},
-		{"unless it is the same", `{"a":`, `{"a":`, nil},
+		{"a text that is not JSON differs as a whole", `{"a":1}`, `{"a":`, []string{""}},
+		{"equal texts that are not JSON have no pointer", `{"a":`, `{"a":`, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -144,7 +144,7 @@ func TestPointers_areBounded(t *testing.T) {
 		return []byte(strings.Repeat("[", depth) + element + strings.Repeat(","+element, n-1) + strings.Repeat("]", depth))
 	}
 
-	t.Run("there are no more than a hundred, the first ones", func(t *testing.T) {
+	t.Run("there are no more than a hundred pointers, the first ones", func(t *testing.T) {
 		t.Parallel()
 		got := idempotency.Pointers(nested(1, 5000, "1"), nested(1, 5000, "2"))
 		if len(got) != 100 || !slices.Contains(got, "/0") || !slices.Contains(got, "/99") {
@@ -152,7 +152,7 @@ func TestPointers_areBounded(t *testing.T) {
 		}
 	})
 
-	t.Run("whichever of the texts comes first", func(t *testing.T) {
+	t.Run("pointers do not depend on which text comes first", func(t *testing.T) {
 		t.Parallel()
 		var a, b bytes.Buffer
 		for i := range 300 {
@@ -167,7 +167,7 @@ func TestPointers_areBounded(t *testing.T) {
 		}
 	})
 
-	t.Run("deep below, the last member on the way is named", func(t *testing.T) {
+	t.Run("a long pointer ends at the last member that fits", func(t *testing.T) {
 		t.Parallel()
 		want := []string{strings.Repeat("/0", 500)}
 		if diff := cmp.Diff(want, idempotency.Pointers(nested(5000, 5000, "1"), nested(5000, 5000, "2"))); diff != "" {
@@ -175,7 +175,7 @@ func TestPointers_areBounded(t *testing.T) {
 		}
 	})
 
-	t.Run("also where a name is long", func(t *testing.T) {
+	t.Run("a pointer ends before a long name", func(t *testing.T) {
 		t.Parallel()
 		name := strings.Repeat("n", 2000)
 		got := idempotency.Pointers([]byte(`{"a":{"`+name+`":{"b":1},"z":1}}`), []byte(`{"a":{"`+name+`":{"b":2},"z":2}}`))
@@ -266,18 +266,18 @@ func TestOnce_refusesInputsThatWouldBeWrittenAlike(t *testing.T) {
 		in   any
 		want error
 	}{
-		"text that is not UTF-8":              {order{ID: "\xff"}, idempotency.ErrNotJSON},
-		"also within text":                    {order{ID: "a\x80z"}, idempotency.ErrNotJSON},
-		"and deep inside":                     {[]any{map[string]any{"a": []string{"\xed\xa0\x80"}}}, idempotency.ErrNotJSON},
-		"a name that is not UTF-8":            {map[string]int{"\xfe": 1}, idempotency.ErrNotJSON},
-		"JSON that is not UTF-8":              {json.RawMessage("\"\xff\""), idempotency.ErrNotJSON},
-		"what a method writes so":             {shouted{"\xff"}, idempotency.ErrNotJSON},
-		"half of a surrogate pair":            {json.RawMessage(`"\ud800"`), idempotency.ErrNotJSON},
-		"a repeated member":                   {json.RawMessage(`{"a":1,"a":2}`), idempotency.ErrNotJSON},
-		"a struct that exports nothing":       {hidden{1}, idempotency.ErrUnstable},
-		"also behind a pointer":               {&hidden{1}, idempotency.ErrUnstable},
-		"and embedded":                        {embedded{hidden{1}}, idempotency.ErrUnstable},
-		"a struct whose only field is hidden": {secret{1}, idempotency.ErrUnstable},
+		"text that is not UTF-8":                     {order{ID: "\xff"}, idempotency.ErrNotJSON},
+		"bytes within a text that are not UTF-8":     {order{ID: "a\x80z"}, idempotency.ErrNotJSON},
+		"bytes deep inside that are not UTF-8":       {[]any{map[string]any{"a": []string{"\xed\xa0\x80"}}}, idempotency.ErrNotJSON},
+		"a name that is not UTF-8":                   {map[string]int{"\xfe": 1}, idempotency.ErrNotJSON},
+		"JSON that is not UTF-8":                     {json.RawMessage("\"\xff\""), idempotency.ErrNotJSON},
+		"what a method writes that is not UTF-8":     {shouted{"\xff"}, idempotency.ErrNotJSON},
+		"half of a surrogate pair":                   {json.RawMessage(`"\ud800"`), idempotency.ErrNotJSON},
+		"a repeated member":                          {json.RawMessage(`{"a":1,"a":2}`), idempotency.ErrNotJSON},
+		"a struct that exports nothing":              {hidden{1}, idempotency.ErrUnstable},
+		"a pointer to a struct that exports nothing": {&hidden{1}, idempotency.ErrUnstable},
+		"an embedded struct that exports nothing":    {embedded{hidden{1}}, idempotency.ErrUnstable},
+		"a struct whose only field is hidden":        {secret{1}, idempotency.ErrUnstable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

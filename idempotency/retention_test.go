@@ -192,7 +192,7 @@ select 'acme', 'POST /v1/charges', 'tomb' || n, '', 202, now() - interval '1 day
 	}
 }
 
-// wantRead looks how many rows the transaction read of idempotency_keys.
+// wantRead checks how many rows the transaction read of idempotency_keys.
 func wantRead(t *testing.T, tx pgx.Tx, atMost int64) {
 	t.Helper()
 	var read int64

@@ -209,79 +209,71 @@ func holdConnections(t *testing.T, db *postgres.DB, n int) (release func()) {
 	}
 }
 
-// TestReceive_usesAKnownStateOfItsKeyAlone: what was looked for along with something else is a Receiver's first
-// look, of the very key, and no more than that.
+// TestReceive_usesAKnownStateOfItsKeyAlone: a state that was read along with other
+// statements takes the place of a Receiver's first read if it is that of the very key, and of
+// no other read.
 func TestReceive_usesAKnownStateOfItsKeyAlone(t *testing.T) {
 	t.Parallel()
-	looked := func(t *testing.T, db *postgres.DB, key idempotency.Key) idempotency.Request {
-		t.Helper()
-		request, beside := theRequest(), idempotency.KeyState{Key: idempotency.Key{Operation: "beside", Value: "it"}}
-		request.Known.Key = idempotency.Key{Scope: "whatever is said here", Operation: key.Operation, Value: key.Value}
-		b := &pgx.Batch{}
-		postgres.QueueTenant(b, key.Scope)
-		idempotency.QueueKeys(b, []*idempotency.KeyState{&beside, &request.Known})
-		if err := db.Read(t.Context(), b); err != nil {
-			t.Fatal(err)
-		}
-		if request.Known.Key != key {
-			t.Errorf("it is known of %v, want %v", request.Known.Key, key)
-		}
-		return request
-	}
-	receive := func(t *testing.T, r idempotency.Receiver, request idempotency.Request, replayed bool) {
-		t.Helper()
-		o, err := r.Receive(t.Context(), theKey(), request, effect)
-		if diff := cmp.Diff(theAnswer(), o.Answer); diff != "" || o.Replayed != replayed || o.ExpiresAt.Before(time.Now()) || err != nil {
-			t.Errorf("replayed %v, want %v, until %v, %v (-want +got):\n%s", o.Replayed, replayed, o.ExpiresAt, err, diff)
-		}
-	}
-	mine, made := theKey(), map[idempotency.Commit]int{idempotency.CommitMade: 1}
+	mine := theKey()
+	ofScope, ofOperation, ofValue := mine, mine, mine
+	ofScope.Scope, ofOperation.Operation, ofValue.Value = "globex", "other", "other"
+	made := map[idempotency.Commit]int{idempotency.CommitMade: 1}
 	for _, test := range []struct {
-		name    string
-		key     idempotency.Key   // that is looked for, as its merchant
-		cache   idempotency.Cache // of the receiver
-		before  bool              // the request was done before the look
-		between bool              // it is done between look and request
-		unread  bool              // the look never came to its end
-		looks   int               // of the receiver
-		commits map[idempotency.Commit]int
+		name      string
+		known     idempotency.Key // the key whose state is known
+		doneFirst bool            // the request is done before the state is read
+		doneThen  bool            // the request is done after the state was read
+		unread    bool            // the read failed
+		cache     idempotency.Cache
+		reads     int // of the receiver
+		commits   map[idempotency.Commit]int
 	}{
-		{"a free key", mine, nil, false, false, false, 0, made},
-		{"a key that is taken", mine, nil, true, false, false, 0, map[idempotency.Commit]int{}},
-		{"a key that is taken and was not read", mine, nil, true, false, true, 1, map[idempotency.Commit]int{}},
-		{"a key that a rival takes meanwhile", mine, nil, false, true, false, 1, map[idempotency.Commit]int{idempotency.CommitTaken: 1}},
-		{"a key that is known is not asked of a cache", mine, &cacheStub{known: true}, false, false, false, 0, made},
+		{name: "a free key", known: mine, commits: made},
+		{name: "a key that is taken", known: mine, doneFirst: true, commits: map[idempotency.Commit]int{}},
+		{name: "a key that is taken and was not read", known: mine, doneFirst: true, unread: true, reads: 1, commits: map[idempotency.Commit]int{}},
+		{name: "a key that a rival takes meanwhile", known: mine, doneThen: true, reads: 1, commits: map[idempotency.Commit]int{idempotency.CommitTaken: 1}},
+		{name: "a known key is not searched in the cache", known: mine, cache: &cacheStub{known: true}, commits: made},
 		// Under each of these is another answer to the same request.
-		{"another merchant's key", idempotency.Key{Scope: "globex", Operation: mine.Operation, Value: mine.Value}, nil, false, false, false, 1, made},
-		{"another operation's key", idempotency.Key{Scope: mine.Scope, Operation: "other", Value: mine.Value}, nil, false, false, false, 1, made},
-		{"another key", idempotency.Key{Scope: mine.Scope, Operation: mine.Operation, Value: "other"}, nil, false, false, false, 1, made},
+		{name: "a key of another merchant", known: ofScope, reads: 1, commits: made},
+		{name: "a key of another operation", known: ofOperation, reads: 1, commits: made},
+		{name: "another key", known: ofValue, reads: 1, commits: made},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			db, counted := testdb.Reused(t), &counts{}
 			acting := testdb.As(t, db, postgres.RoleAPI)
-			plain := idempotency.Receiver{DB: acting.Tenant(mine.Scope), Retention: time.Hour}
-			if test.before {
-				receive(t, plain, theRequest(), false)
+			r := idempotency.Receiver{DB: acting.Tenant(mine.Scope), Retention: time.Hour}
+			if test.doneFirst {
+				receive(t, r, effect)
 			}
-			if test.key != mine {
+			if test.known != mine {
 				answer := theAnswer()
 				answer.Body = []byte("of another key")
-				if err := claim(t, db, test.key, answer, inAnHour()); err != nil {
+				if err := claim(t, db, test.known, answer, inAnHour()); err != nil {
 					t.Fatal(err)
 				}
 			}
-			request := looked(t, acting, test.key)
+			request := theRequest()
+			request.Known.Key = idempotency.Key{Scope: "the batch names it", Operation: test.known.Operation, Value: test.known.Value}
+			beside := idempotency.KeyState{Key: idempotency.Key{Operation: "beside", Value: "it"}}
+			b := &pgx.Batch{}
+			postgres.QueueTenant(b, test.known.Scope)
+			idempotency.QueueKeys(b, []*idempotency.KeyState{&beside, &request.Known})
+			if err := acting.Read(t.Context(), b); err != nil || request.Known.Key != test.known {
+				t.Fatalf("the state is that of %v, want %v: %v", request.Known.Key, test.known, err)
+			}
 			if test.unread {
 				request.Known = idempotency.KeyState{Key: mine}
 			}
-			if test.between {
-				receive(t, plain, theRequest(), false)
+			if test.doneThen {
+				receive(t, r, effect)
 			}
-			judged := plain
-			judged.Cache, judged.Observer = test.cache, counted.observer()
-			receive(t, judged, request, test.before || test.between)
-			counted.want(t, test.looks, test.commits)
+			r.Cache, r.Observer = test.cache, counted.observer()
+			got, err := r.Receive(t.Context(), mine, request, effect)
+			if replayed := test.doneFirst || test.doneThen; got.Replayed != replayed || !cmp.Equal(theAnswer(), got.Answer) || err != nil {
+				t.Errorf("replayed %v, want %v: %+v, %v", got.Replayed, replayed, got.Answer, err)
+			}
+			counted.want(t, test.reads, test.commits)
 		})
 	}
 }
@@ -361,7 +353,7 @@ func TestList(t *testing.T) {
 		}
 		for _, place := range [][2]string{{"globex", "k1"}, {"acme", "K1"}, {"acme", "k"}, {"", "k1"}} {
 			if got := list(t, db, place[0], place[1]); len(got) > 0 {
-				t.Errorf("%q of %s led to %v", place[1], place[0], got)
+				t.Errorf("%q of %s has the uses %v", place[1], place[0], got)
 			}
 		}
 	})
@@ -379,7 +371,7 @@ func TestList(t *testing.T) {
 		}
 		defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
 		if got := list(t, tx, "acme", "k1"); len(got) != 1 {
-			t.Errorf("it led to %v", got)
+			t.Errorf("the uses are %v", got)
 		}
 		wantRead(t, tx, 10)
 	})

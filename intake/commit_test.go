@@ -110,7 +110,7 @@ func TestStorms(t *testing.T) {
 	t.Parallel()
 
 	// stormy makes the next commits fail as if they had lost a race: numbers of a
-	// sequence are not given back by a rollback, so it counts the tries.
+	// sequence are not returned by a rollback, so it counts the tries.
 	const stormy = `
 create sequence storms;
 create function storm() returns trigger language plpgsql security definer as $$

@@ -122,7 +122,7 @@ select c.relname::text,
 	return counts
 }
 
-// wantCharges looks that so many charges were accepted, each of them whole.
+// wantCharges checks that so many charges were accepted, each of them whole.
 func wantCharges(t *testing.T, db postgres.Querier, n int) {
 	t.Helper()
 	want := map[string]int{"idempotency_keys": n, "ledger_events": n, "ledger_postings": n, "outbox": n}

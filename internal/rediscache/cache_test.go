@@ -76,7 +76,7 @@ func TestFind(t *testing.T) {
 			return ""
 		})
 		f.cache.Find(t.Context(), keyOf("key"), nil).Keep(recordOf("ch_2"))
-		await.True(t, "the refusal is logged", func() bool { return f.log.failures("writes") == 1 })
+		await.True(t, "the refusal is logged", func() bool { return f.failures("writes") == 1 })
 		if log := f.log.String(); strings.Contains(log, "ch_2") || !strings.Contains(log, "OOM") {
 			t.Errorf("the log says too much or too little: %s", log)
 		}
@@ -146,7 +146,7 @@ func TestForged(t *testing.T) {
 			redis.put(name, value)
 		}
 		f.wantFound(t, keyOf("key"), record)
-		await.True(t, "the forgery is logged", func() bool { return f.log.failures("entries") > 0 })
+		await.True(t, "the forgery is logged", func() bool { return f.failures("entries") > 0 })
 	})
 
 	t.Run("the entry of another key is not found", func(t *testing.T) {

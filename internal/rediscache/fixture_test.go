@@ -1,11 +1,10 @@
 package rediscache_test
 
 import (
-	"bytes"
 	"log/slog"
 	"net/http"
 	"strconv"
-	"sync"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -39,7 +38,7 @@ type fixture struct {
 	db    *postgres.DB
 	api   *postgres.DB // the same database, as the cache reads it
 	cache *rediscache.Cache
-	log   *lines
+	log   await.Log
 	ahead atomic.Int64 // of the clock
 }
 
@@ -51,10 +50,10 @@ func newFixture(t *testing.T, url string) *fixture {
 // newFixtureOn opens a cache that reads the database as the api's role.
 func newFixtureOn(t *testing.T, db *postgres.DB, url string) *fixture {
 	t.Helper()
-	f := &fixture{db: db, api: testdb.As(t, db, postgres.RoleAPI), log: &lines{}}
+	f := &fixture{db: db, api: testdb.As(t, db, postgres.RoleAPI)}
 	var err error
 	f.cache, err = rediscache.OpenReadingOften(t.Context(), f.api, url, rediscache.Options{
-		Log:   slog.New(slog.NewTextHandler(f.log, nil)),
+		Log:   slog.New(slog.NewTextHandler(&f.log, nil)),
 		Clock: func() time.Time { return time.Now().Add(time.Duration(f.ahead.Load())) },
 	})
 	if err != nil {
@@ -117,27 +116,9 @@ func (f *fixture) awaitOtherState(t *testing.T, change func()) {
 	await.True(t, "the change is known", func() bool { now := f.cache.State(); return now != "" && now != before })
 }
 
-// lines is a log.
-type lines struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
 // failures is how often a part was logged as failing.
-func (l *lines) failures(part string) int {
-	return bytes.Count([]byte(l.String()), []byte("without what fails\" part="+part+" "))
+func (f *fixture) failures(part string) int {
+	return strings.Count(f.log.String(), "without what fails\" part="+part+" ")
 }
 
 func numbered(i int) idempotency.Key { return keyOf("k" + strconv.Itoa(i)) }

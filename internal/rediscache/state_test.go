@@ -51,15 +51,7 @@ func TestStateOfTheDatabase(t *testing.T) {
 	t.Run("after a restart, on a standby and after its promotion nothing from before is found", func(t *testing.T) {
 		t.Parallel()
 		// Files that were put back look like a restart and cannot be told apart.
-		server, err := local.Start(t.Context(), local.Options{InMemory: true, Fsync: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := server.Close(); err != nil {
-				t.Error(err)
-			}
-		})
+		server := testdb.Server(t, local.Options{InMemory: true, Fsync: true})
 		if err := migrations.Up(t.Context(), server.URL("postgres")); err != nil {
 			t.Fatal(err)
 		}
@@ -164,6 +156,6 @@ select pg_terminate_backend(pid)
 		t.Fatal(err)
 	}
 	defer conn.Release()
-	await.True(t, "the loss is logged", func() bool { return f.log.failures("database") > 0 })
+	await.True(t, "the loss is logged", func() bool { return f.failures("database") > 0 })
 	f.wantFound(t, keyOf("key"), record)
 }
