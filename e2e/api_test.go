@@ -3,7 +3,6 @@ package e2e_test
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -89,8 +88,7 @@ func TestAPI_SIGTERM_finishesRequestsInFlight(t *testing.T) {
 	f.awaitAnswered(t, 20)
 
 	stopped := make(chan error, 1)
-	ctx, cancel := context.WithTimeout(t.Context(), await.Stall)
-	defer cancel()
+	ctx := bounded(t)
 	go func() { stopped <- api.Stop(ctx) }()
 	await.True(t, "the api takes no new connection", func() bool {
 		var dialer net.Dialer

@@ -29,7 +29,7 @@ func TestProvider_awayForADay_failsNoCharge(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
 	d := deploy(t, setup{apis: 1, workers: 1, oneMerchant: true}) // GIVE_UP_AFTER as it is: three days
-	d.injectFaults(t, traffic.Faults{DropAfter: 1, ForgetKeysAfter: "1ms"})
+	d.setFaults(t, traffic.Faults{DropAfter: 1, ForgetKeysAfter: "1ms"})
 	charges := []charge{d.send(t, newOrder(visa)), d.send(t, newOrder(visa)), d.send(t, newOrder(cardDeclined))}
 
 	for day := 1; day <= 2; day++ {
@@ -70,7 +70,7 @@ func TestProvider_awayForADay_failsNoCharge(t *testing.T) {
 	}
 	await.Row(t, d.tables, `select count(*) = 3 from inbox where status = 'dead'`)
 	mustFindAudit(t, d, "no message is stuck")
-	d.clearFaults(t)
+	d.setFaults(t, traffic.Faults{})
 	d.mustEnd(t, charges[3].ID, "succeeded")
 	d.retryAll(t)
 	for i, want := range []string{"succeeded", "succeeded", "card_declined", "succeeded"} {

@@ -22,10 +22,10 @@ func TestCancel_wakesAWaitingCharge(t *testing.T) {
 	startsPrograms(t)
 	// Given two charges that wait for a provider that was down.
 	d := deploy(t, setup{apis: 1, workers: 1, workerEnv: map[string]string{"BACKOFF_CAP": "2h", "BACKOFF_BASE": "2h"}})
-	d.injectFaults(t, traffic.Faults{DropBefore: 1})
+	d.setFaults(t, traffic.Faults{DropBefore: 1})
 	canceled, woken := d.send(t, newOrder(visa, item{"mug", 2})), d.send(t, newOrder(visa))
 	await.Row(t, d.tables, `select count(*) = 2 from inbox where waits > 0`)
-	d.clearFaults(t)
+	d.setFaults(t, traffic.Faults{})
 
 	// When one is canceled and the provider sends an event about the other.
 	if got := d.cancel(t, canceled.ID); got.Status != http.StatusAccepted {
@@ -59,7 +59,7 @@ func TestCancel_againstCapture_oneWins(t *testing.T) {
 	startsPrograms(t)
 	// Fewer free slots than races, so that some charges wait for one.
 	d := deploy(t, setup{apis: 1, workers: 2, workerEnv: map[string]string{"WORKER_CONCURRENCY": "1"}})
-	d.injectFaults(t, traffic.Faults{Seed: 3, Slow: traffic.Slow{P: 1, Milliseconds: 20}})
+	d.setFaults(t, traffic.Faults{Seed: 3, Slow: traffic.Slow{P: 1, Milliseconds: 20}})
 	const n, early = 60, 4
 	ends := make([]string, n)
 	race := func(i, events int) {

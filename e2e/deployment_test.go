@@ -42,9 +42,8 @@ type deployment struct {
 	*world
 	setup
 
-	gates     *gates
-	forwarder *eventForwarder
-	client    *client
+	gates  *gates
+	client *client
 }
 
 // processSecrets are the secrets of all deployments of this process, and the API key
@@ -72,13 +71,8 @@ func deploy(t *testing.T, s setup) *deployment {
 		s.on = sharedServer(t)
 	}
 	d := &deployment{setup: s}
-	events := ""
-	if s.providerEvents {
-		d.forwarder = newEventForwarder(t)
-		events = d.forwarder.server.URL
-	}
 	var err error
-	d.world, err = s.on.openWorld(t.Context(), binaries(t), binaries(t), t.TempDir(), events)
+	d.world, err = s.on.openWorld(t.Context(), binaries(t), binaries(t), t.TempDir())
 	t.Cleanup(func() {
 		if err := d.close(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
@@ -88,14 +82,22 @@ func deploy(t *testing.T, s setup) *deployment {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { d.end(t) })
+	d.supply(t)
+	d.startAPIs(t)
+	events := ""
+	if s.providerEvents {
+		events = d.APIs[0].URL() // a provider knows one address
+	}
+	if err := d.StartSandbox(bounded(t), events); err != nil {
+		t.Fatal(err)
+	}
 	shop := d.Sandbox.URL()
 	if s.gated {
 		d.gates = newGates(t, d.Sandbox.URL(), s.workers)
 		shop = d.gates.shop
 	}
 	d.exec(t, `update merchants set webhook_url = $1`, shop+"/shop/webhooks")
-	d.supply(t)
-	d.startServices(t)
+	d.startWorkers(t)
 	return d
 }
 
@@ -114,24 +116,15 @@ values ($1, $3, $4, $4), ($2, $3, case when $3 in ('tshirt', 'mug') then $4 else
 	}
 }
 
-// startServices starts apis and workers, all at once.
-func (d *deployment) startServices(t *testing.T) {
+func (d *deployment) startAPIs(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
-	defer cancel()
-	apiEnv := d.APIEnv()
+	env := d.APIEnv()
 	if d.apiDatabase != nil {
-		apiEnv["DATABASE_URL"] = d.apiDatabase(d.Service)
+		env["DATABASE_URL"] = d.apiDatabase(d.Service)
 	}
-	maps.Copy(apiEnv, d.apiEnv)
-	var all sync.WaitGroup
-	var apiErr, workerErr error
-	all.Go(func() {
-		d.APIs, apiErr = d.StartAll(ctx, "api", d.API, d.apis, func(int) map[string]string { return apiEnv })
-	})
-	all.Go(func() { d.Workers, workerErr = d.StartAll(ctx, "worker", d.Worker, d.workers, d.workerSettings) })
-	all.Wait()
-	if err := errors.Join(apiErr, workerErr); err != nil {
+	maps.Copy(env, d.apiEnv)
+	var err error
+	if d.APIs, err = d.StartAll(bounded(t), "api", d.API, d.apis, func(int) map[string]string { return env }); err != nil {
 		t.Fatal(err)
 	}
 	var urls []string
@@ -143,9 +136,22 @@ func (d *deployment) startServices(t *testing.T) {
 	if d.oneMerchant {
 		d.client = newClient(urls, d.Secrets.API)
 	}
-	if d.forwarder != nil {
-		d.forwarder.deliverTo(urls)
+}
+
+func (d *deployment) startWorkers(t *testing.T) {
+	t.Helper()
+	var err error
+	if d.Workers, err = d.StartAll(bounded(t), "worker", d.Worker, d.workers, d.workerSettings); err != nil {
+		t.Fatal(err)
 	}
+}
+
+// bounded is the context of something that a test waits for, also at its end.
+func bounded(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), await.Stall)
+	t.Cleanup(cancel)
+	return ctx
 }
 
 // longLease is for tests that count attempts: a machine that stalls for longer than
@@ -175,9 +181,7 @@ func (d *deployment) payonce(t *testing.T, args ...string) []byte {
 
 func (d *deployment) run(t *testing.T, args ...string) ([]byte, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), startTimeout)
-	defer cancel()
-	return d.Run(ctx, args...)
+	return d.Run(bounded(t), args...)
 }
 
 func kill(t *testing.T, programs ...*fleet.Process) {
@@ -192,10 +196,8 @@ func kill(t *testing.T, programs ...*fleet.Process) {
 // restart starts programs after a kill, or stops them first.
 func restart(t *testing.T, programs ...*fleet.Process) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
-	defer cancel()
 	for _, p := range programs {
-		if err := errors.Join(p.Restart(ctx), p.WaitReady(ctx)); err != nil {
+		if err := errors.Join(p.Restart(bounded(t)), p.WaitReady(bounded(t))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -213,11 +215,9 @@ const (
 // at which it abandons unfinished work.
 func stop(t *testing.T, programs ...*fleet.Process) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), await.Stall)
-	defer cancel()
 	for _, p := range programs {
 		begun := time.Now()
-		if err := p.Stop(ctx); err != nil {
+		if err := p.Stop(bounded(t)); err != nil {
 			t.Error(err)
 		}
 		if time.Since(begun) > stopTime && strings.Contains(p.Tail(), abandonsWork) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/robustness/traffic"
 	"github.com/payonce/payonce/internal/robustness/validate"
 )
 
@@ -23,16 +24,14 @@ import (
 func (d *deployment) end(t *testing.T) {
 	t.Helper()
 	if d.client != nil && !t.Failed() {
-		d.clearFaults(t)
+		d.setFaults(t, traffic.Faults{})
 		if d.gates != nil {
 			d.gates.open()
 		}
 		d.drain(t)
 		d.checkTenants(t)
 		d.checkAcceptedKeys(t)
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), await.Stall)
-		defer cancel()
-		violations, err := d.verdict(ctx)
+		violations, err := d.verdict(bounded(t))
 		if err != nil {
 			t.Error(err)
 		}
@@ -126,7 +125,7 @@ func (w *world) verdict(ctx context.Context) (violations []string, err error) {
 	if !reconciled || report.OK != (len(violations) == 0) || report.OK != (auditErr == nil) {
 		violations = append(violations, fmt.Sprintf("audit: ok is %v, reconciled with the provider is %v, ended with %v", report.OK, reconciled, auditErr))
 	}
-	books, err := w.books(ctx)
+	books, err := w.sandbox().Books(ctx)
 	if err != nil {
 		return violations, err
 	}

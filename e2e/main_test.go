@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/robustness/fleet"
 	"github.com/payonce/payonce/internal/testrun"
@@ -23,10 +22,7 @@ var (
 
 func TestMain(m *testing.M) { testrun.Main(m) }
 
-const (
-	startTimeout = await.Stall // of a program or a server
-	buildTimeout = 10 * time.Minute
-)
+const buildTimeout = 10 * time.Minute
 
 // startShared connects to the server of TEST_DATABASE_URL, or starts one with
 // fsync, which the programs require.

@@ -1,7 +1,6 @@
 package e2e_test
 
 import (
-	"context"
 	"net/http"
 	"strconv"
 	"strings"
@@ -95,11 +94,9 @@ func TestMetrics_countWhatHappened(t *testing.T) {
 // to the contract.
 func fetch(t *testing.T, p *fleet.Process, path string) answer {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
-	defer cancel()
 	c := newClient([]string{p.URL()}, "")
 	c.merchant = strings.HasPrefix(p.Name(), "api")
-	got, err := c.do(ctx, request{method: http.MethodGet, path: path, header: http.Header{"Authorization": nil}})
+	got, err := c.do(bounded(t), request{method: http.MethodGet, path: path, header: http.Header{"Authorization": nil}})
 	if err != nil {
 		t.Fatalf("%s of %s: %v", path, p.Name(), err)
 	}

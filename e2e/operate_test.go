@@ -37,7 +37,7 @@ func TestInbox_deadLetters_areRetriedOrDiscarded(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
 	d := deploy(t, setup{apis: 1, workers: 1, oneMerchant: true, workerEnv: map[string]string{"GIVE_UP_AFTER": "300ms"}})
-	d.injectFaults(t, traffic.Faults{DropBefore: 1})
+	d.setFaults(t, traffic.Faults{DropBefore: 1})
 	key := "key-" + unique()
 	retried := acceptedCharge(t, d.insist(t, request{key: key, body: newOrder(visa).body(t)}))
 	discarded := d.send(t, newOrder(visa))
@@ -51,7 +51,7 @@ func TestInbox_deadLetters_areRetriedOrDiscarded(t *testing.T) {
 			t.Errorf("show does not show %q:\n%s", want, one)
 		}
 	}
-	d.clearFaults(t)
+	d.setFaults(t, traffic.Faults{})
 
 	d.payonce(t, "inbox", "retry", number)
 	d.mustEnd(t, retried.ID, "succeeded")

@@ -1,10 +1,8 @@
 package e2e_test
 
 import (
-	"context"
 	"testing"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/robustness/traffic"
 )
 
@@ -35,24 +33,16 @@ func recordedOf(b traffic.Books, id string) entry {
 	return e
 }
 
-// control calls the sandbox's own API, which the service does not use.
-func (d *deployment) control(t *testing.T, call func(context.Context, traffic.Sandbox) error) {
+// sandbox is the sandbox's own API, which the service does not use.
+func (w *world) sandbox() traffic.Sandbox { return traffic.Sandbox(w.Sandbox.URL()) }
+
+// records are what the provider and the shop have recorded.
+func (d *deployment) records(t *testing.T) traffic.Books {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), await.Stall)
-	defer cancel()
-	if err := call(ctx, traffic.Sandbox(d.Sandbox.URL())); err != nil {
+	b, err := d.sandbox().Books(bounded(t))
+	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-// books are the records of the provider and the shop.
-func (w *world) books(ctx context.Context) (traffic.Books, error) {
-	return traffic.Sandbox(w.Sandbox.URL()).Books(ctx)
-}
-
-func (d *deployment) records(t *testing.T) (b traffic.Books) {
-	t.Helper()
-	d.control(t, func(ctx context.Context, s traffic.Sandbox) (err error) { b, err = s.Books(ctx); return err })
 	return b
 }
 
@@ -61,12 +51,10 @@ func (d *deployment) recordsOf(t *testing.T, id string) entry {
 	return recordedOf(d.records(t), id)
 }
 
-func (d *deployment) injectFaults(t *testing.T, f traffic.Faults) {
+// setFaults replaces the faults of the provider and the shop; the zero value is none.
+func (d *deployment) setFaults(t *testing.T, f traffic.Faults) {
 	t.Helper()
-	d.control(t, func(ctx context.Context, s traffic.Sandbox) error { return s.SetFaults(ctx, f) })
-}
-
-func (d *deployment) clearFaults(t *testing.T) {
-	t.Helper()
-	d.control(t, func(ctx context.Context, s traffic.Sandbox) error { return s.ClearFaults(ctx) })
+	if err := d.sandbox().SetFaults(bounded(t), f); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -2,7 +2,6 @@ package e2e_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -30,9 +29,6 @@ func TestRestore_intoAnotherServer_losesNothing(t *testing.T) {
 	startsPrograms(t)
 	needTools(t)
 	_, target := ownServer(t, local.Options{Fsync: true})
-	for _, role := range []string{"payonce_api", "payonce_worker"} {
-		target.execute(t, "create role "+role+" nologin")
-	}
 	source := sharedServer(t)
 	const ahead = 20_000 // more than the other tests use meanwhile
 	t.Run("that has had fewer transactions", func(t *testing.T) {
@@ -73,13 +69,13 @@ func restoreInto(t *testing.T, target *server, behind bool) {
 	d := deploy(t, setup{apis: 1, workers: 1})
 	d.process(t, newOrder(visa))
 	d.awaitRefund(t, d.refund(t, d.paid(t).ID, 400))
-	d.injectFaults(t, traffic.Faults{DropBefore: 1})
+	d.setFaults(t, traffic.Faults{DropBefore: 1})
 	var charges []charge
 	for range 3 {
 		charges = append(charges, d.send(t, newOrder(visa)))
 	}
 	kill(t, d.services()...)
-	d.clearFaults(t)
+	d.setFaults(t, traffic.Faults{})
 
 	d.moveTo(t, moved)
 	worker := d.Workers[0]
@@ -124,11 +120,9 @@ func (d *deployment) moveTo(t *testing.T, moved string) {
 	t.Helper()
 	loadDump(t, moved, dump(t, d.Service))
 	d.useDatabase(t, moved)
-	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
-	defer cancel()
 	var apiErr, workerErr error
-	d.APIs[0], apiErr = d.Start(ctx, "api-restored", d.API, d.APIEnv())
-	d.Workers[0], workerErr = fleet.Start(ctx, fleet.Program{Name: "worker-restored", Path: d.Worker, Env: d.workerSettings(0), Log: d.Log})
+	d.APIs[0], apiErr = d.Start(bounded(t), "api-restored", d.API, d.APIEnv())
+	d.Workers[0], workerErr = fleet.Start(bounded(t), fleet.Program{Name: "worker-restored", Path: d.Worker, Env: d.workerSettings(0), Log: d.Log})
 	if err := errors.Join(apiErr, workerErr); err != nil {
 		t.Fatal(err)
 	}
@@ -191,11 +185,11 @@ func TestRestore_ofAnOlderDump_capturesNothingTwice(t *testing.T) {
 	d := deploy(t, setup{apis: 1, workers: 1, oneMerchant: true})
 	moved := d.server.database(t, "restored")
 	before := d.process(t, newOrder(visa))
-	d.injectFaults(t, traffic.Faults{DropBefore: 1})
+	d.setFaults(t, traffic.Faults{DropBefore: 1})
 	open := d.send(t, newOrder(visa))
 	d.waitMore(t)
 	file := dump(t, d.Service)
-	d.clearFaults(t)
+	d.setFaults(t, traffic.Faults{})
 	d.mustEnd(t, open.ID, "succeeded")
 	given := d.refund(t, before.ID, 400)
 	d.awaitRefund(t, given)
@@ -212,7 +206,8 @@ func TestRestore_ofAnOlderDump_capturesNothingTwice(t *testing.T) {
 		}
 	}
 
-	d.startServices(t)
+	d.startAPIs(t)
+	d.startWorkers(t)
 	d.mustEnd(t, open.ID, "succeeded")
 	d.paid(t)
 	for _, id := range []string{before.ID, open.ID, lost.ID} {

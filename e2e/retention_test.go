@@ -1,13 +1,11 @@
 package e2e_test
 
 import (
-	"context"
 	"maps"
 	"net/http"
 	"testing"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/robustness/traffic"
 )
 
 const nothingKept = `
@@ -64,7 +62,9 @@ create trigger copy after delete on outbox for each row execute function copy()`
 	await.Row(t, d.tables, forgotten)
 	const received = `select last_value from inbox_id_seq`
 	from := row[int64](t, d, received)
-	d.control(t, func(ctx context.Context, s traffic.Sandbox) error { _, err := s.RepeatWebhooks(ctx, 2); return err })
+	if _, err := d.sandbox().RepeatWebhooks(bounded(t), 2); err != nil {
+		t.Fatal(err)
+	}
 	await.True(t, "the provider's events came again and are done", func() bool {
 		return row[int64](t, d, received) >= from+int64(n) && row[bool](t, d, forgotten)
 	})

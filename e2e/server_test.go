@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/robustness/fleet"
 )
@@ -44,7 +45,7 @@ func newServer(at string) (*server, error) {
 	return &server{at: u}, nil
 }
 
-// ownServer starts a server for one test.
+// ownServer starts a server for one test, with the roles that a migration makes.
 func ownServer(t *testing.T, o local.Options) (*local.Server, *server) {
 	t.Helper()
 	o.InMemory = true
@@ -60,6 +61,9 @@ func ownServer(t *testing.T, o local.Options) (*local.Server, *server) {
 	s, err := newServer(started.URL("postgres"))
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, role := range []string{"payonce_api", "payonce_worker"} {
+		s.execute(t, "create role "+role+" nologin")
 	}
 	return started, s
 }
@@ -88,31 +92,25 @@ func (s *server) templates(ctx context.Context, b fleet.Binaries) (service, prov
 			return "", "", err
 		}
 	}
-	env := map[string]string{"DATABASE_URL": s.url(service)}
-	if _, err := fleet.Run(ctx, env, b.Payonce, "migrate"); err != nil {
+	w := fleet.World{Binaries: b, Log: filepath.Dir(b.Sandbox), Service: s.url(service), Books: s.url(provider)}
+	if _, err := w.Run(ctx, "migrate"); err != nil {
 		return "", "", err
 	}
 	secrets, neighbourKey := processSecrets()
 	for name, apiKey := range map[string]string{merchant: secrets.API, neighbour: neighbourKey} {
-		if _, err := fleet.Run(ctx, env, b.Payonce, "seed", "--merchant", name, "--api-key", apiKey,
-			"--webhook-url", "http://127.0.0.1:1", "--webhook-secret", secrets.Shop, "--sku", "tshirt=10000", "--sku", "mug=10000"); err != nil {
+		if _, err := w.Run(ctx, "seed", "--merchant", name, "--api-key", apiKey, "--webhook-url", "http://127.0.0.1:1",
+			"--webhook-secret", secrets.Shop, "--sku", "tshirt=10000", "--sku", "mug=10000"); err != nil {
 			return "", "", err
 		}
 	}
-	sandbox, err := fleet.Start(ctx, fleet.Program{
-		Name: "sandbox", Path: b.Sandbox, Log: filepath.Dir(b.Sandbox), Ready: "/books", Env: map[string]string{"DATABASE_URL": s.url(provider)},
-	})
-	if err != nil {
-		return "", "", err
-	}
-	if err := sandbox.Stop(ctx); err != nil {
+	if err := errors.Join(w.StartSandbox(ctx, ""), w.Stop(ctx)); err != nil {
 		return "", "", err
 	}
 	s.service, s.provider = service, provider
 	return service, provider, nil
 }
 
-// world is one payonce: two databases, a sandbox, and the programs that a test starts.
+// world is one payonce: two databases, and the programs that a test starts.
 type world struct {
 	fleet.World
 
@@ -121,10 +119,9 @@ type world struct {
 	tables    *pgxpool.Pool // of the service's database
 }
 
-// openWorld copies the databases, which sound programs make, and starts a sandbox. The
-// provider sends its webhooks to the origin of events, or none where it is empty. What
-// openWorld returns has to be closed, also with an error.
-func (s *server) openWorld(ctx context.Context, sound, programs fleet.Binaries, log, events string) (*world, error) {
+// openWorld copies the databases, which sound programs make. What it returns has to be
+// closed, also with an error.
+func (s *server) openWorld(ctx context.Context, sound, programs fleet.Binaries, log string) (*world, error) {
 	w := &world{World: fleet.World{Binaries: programs, Log: log}, server: s}
 	w.Secrets, _ = processSecrets()
 	service, provider, err := s.templates(ctx, sound)
@@ -142,12 +139,8 @@ func (s *server) openWorld(ctx context.Context, sound, programs fleet.Binaries, 
 			return w, err
 		}
 	}
-	if w.tables, err = pgxpool.New(ctx, w.Service); err != nil {
-		return w, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	return w, w.StartSandbox(ctx, events)
+	w.tables, err = pgxpool.New(ctx, w.Service)
+	return w, err
 }
 
 // close removes the databases.
@@ -228,7 +221,7 @@ func (s *server) command(ctx context.Context, statement string) error {
 
 // connected does something with a connection to the maintenance database.
 func (s *server) connected(ctx context.Context, do func(*pgx.Conn) error) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	ctx, cancel := context.WithTimeout(ctx, await.Stall)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, s.at.String())
 	if err != nil {

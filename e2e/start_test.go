@@ -2,7 +2,6 @@ package e2e_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"maps"
 	"net/http"
@@ -58,9 +57,7 @@ func TestStart_unsafeSettings_areRefused(t *testing.T) {
 	})
 	t.Run("an api on a database without tables is alive and not ready", func(t *testing.T) {
 		t.Parallel()
-		ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
-		defer cancel()
-		p, err := fleet.Start(ctx, fleet.Program{
+		p, err := fleet.Start(bounded(t), fleet.Program{
 			Name: "api", Path: b.API, Log: t.TempDir(), Env: map[string]string{"DATABASE_URL": server.database(t, "empty")},
 		})
 		if err != nil {
@@ -81,9 +78,6 @@ func TestStart_unsafeSettings_areRefused(t *testing.T) {
 	t.Run("a server that does not force its writes is refused", func(t *testing.T) {
 		t.Parallel()
 		_, unsafe := ownServer(t, local.Options{})
-		for _, role := range []string{"payonce_api", "payonce_worker"} { // as migrations make them
-			unsafe.execute(t, "create role "+role)
-		}
 		env := maps.Clone(good)
 		env["DATABASE_URL"] = unsafe.database(t, "unsafe")
 		for _, program := range []string{b.API, b.Worker} {
@@ -98,10 +92,8 @@ func TestStart_unsafeSettings_areRefused(t *testing.T) {
 // run runs a program that ends by itself.
 func run(t *testing.T, program string, env map[string]string, args ...string) (stdout, stderr *bytes.Buffer, err error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
-	defer cancel()
 	stdout, stderr = &bytes.Buffer{}, &bytes.Buffer{}
-	command := exec.CommandContext(ctx, program, args...)
+	command := exec.CommandContext(bounded(t), program, args...)
 	command.Env = []string{"HTTP_ADDR=127.0.0.1:0", "HOME=" + os.Getenv("HOME"), "PATH=" + os.Getenv("PATH")}
 	for name, value := range env {
 		if value != "" {

@@ -1,7 +1,6 @@
 package e2e_test
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -29,28 +28,10 @@ func (t target) String() string {
 	return strings.Join([]string{t.scenario, t.program, t.point.String(), string(t.side), fault}, "/")
 }
 
-// parseTarget reads an address. Points may hold slashes.
-func parseTarget(address string) (target, error) {
-	parts := strings.Split(address, "/")
-	if len(parts) < 5 {
-		return target{}, fmt.Errorf("%q is not points, all, pairs or scenario/program/point/side/fault", address)
-	}
-	n := len(parts)
-	point, err := failpoint.ParsePoint(strings.Join(parts[2:n-2], "/"))
-	if err != nil {
-		return target{}, err
-	}
-	fault, second, pair := strings.Cut(parts[n-1], "+")
-	t := target{scenario: parts[0], program: parts[1], point: point, side: failpoint.Side(parts[n-2]), fault: failpoint.Fault(fault)}
-	if t.side != failpoint.Before && t.side != failpoint.After {
-		return target{}, fmt.Errorf("%q names neither side", address)
-	}
-	if pair {
-		if t.second, err = strconv.Atoi(second); err != nil {
-			return target{}, fmt.Errorf("%q names no second crash: %w", address, err)
-		}
-	}
-	return t, nil
+// isAt reports whether an address is the target's own, or that of its point, or of its
+// scenario and program. A second crash has an address of its own alone.
+func (t target) isAt(address string) bool {
+	return t.String() == address || t.second == 0 && strings.HasPrefix(t.String(), address+"/")
 }
 
 // everything are all runs of a course with one fault.

@@ -161,7 +161,7 @@ func (p *place) watchRest(ctx context.Context, program string, r *rest) error {
 // times. Those of the program's start are a scenario of their own, since they are
 // the same in all.
 func (p *place) record(ctx context.Context, way course, r *rest) (own, start course, err error) {
-	var takes [2]map[string]bool
+	var takes [2]map[failpoint.Point]bool
 	var last []failpoint.Seen
 	for i := range takes {
 		result, err := p.run(ctx, way, failpoint.Aim{}, 0)
@@ -171,9 +171,11 @@ func (p *place) record(ctx context.Context, way course, r *rest) (own, start cou
 		if len(result.violations) > 0 {
 			return own, start, fmt.Errorf("with nothing armed: %q", result.violations)
 		}
-		takes[i], last = map[string]bool{}, result.points
+		takes[i], last = map[failpoint.Point]bool{}, result.points
 		for _, seen := range last {
-			takes[i][seen.String()] = true
+			if seen.Occurrence == 1 || !slices.Contains(onceOnly, seen.Name) {
+				takes[i][seen.Point] = true
+			}
 		}
 	}
 	own, start = way, way
@@ -182,7 +184,7 @@ func (p *place) record(ctx context.Context, way course, r *rest) (own, start cou
 	for _, seen := range last {
 		point := planned{Seen: seen, behind: behind}
 		switch {
-		case !takes[0][seen.String()], slices.Contains(onceOnly, seen.Name) && seen.Occurrence > 1:
+		case !takes[0][seen.Point] || !takes[1][seen.Point]:
 			continue // and nothing stands behind what may not come
 		case seen.Occurrence <= r.startup[seen.Name] || r.polls(seen.Name):
 			start.points = append(start.points, point)
@@ -191,18 +193,12 @@ func (p *place) record(ctx context.Context, way course, r *rest) (own, start cou
 		}
 		behind = seen.Point
 	}
-	own.luck = slices.Concat(missing(takes[0], takes[1]), missing(takes[1], takes[0]))
-	return own, start, nil
-}
-
-// missing are the points of one recording that another lacks.
-func missing(one, other map[string]bool) (names []string) {
-	for _, name := range slices.Sorted(maps.Keys(one)) {
-		point, err := failpoint.ParsePoint(name)
-		late := err == nil && point.Occurrence > 1 && slices.Contains(onceOnly, point.Name)
-		if !other[name] && !late {
-			names = append(names, name)
+	for i, take := range takes {
+		for point := range take {
+			if !takes[1-i][point] {
+				own.luck = append(own.luck, point.String())
+			}
 		}
 	}
-	return names
+	return own, start, nil
 }

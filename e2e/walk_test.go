@@ -49,7 +49,7 @@ func TestWalk(t *testing.T) {
 	if strings.Contains(*walkWhat, "/") {
 		wanted = func(scenario, program string) bool {
 			return slices.ContainsFunc(strings.Split(*walkWhat, "|"), func(address string) bool {
-				return address == scenario+"/"+program || strings.HasPrefix(address, scenario+"/"+program+"/")
+				return strings.HasPrefix(address+"/", scenario+"/"+program+"/")
 			})
 		}
 	}
@@ -71,8 +71,6 @@ func TestWalk(t *testing.T) {
 	t.Logf("the crash walk, -walk-seed=%d\n%s%s", seed, table.String(), notRun(courses, targets))
 }
 
-func single(what string) bool { return strings.Count(what, "/") > 1 }
-
 // show lists the points, for -v.
 func show(t *testing.T, courses []course) {
 	t.Helper()
@@ -93,7 +91,7 @@ func chosen(courses []course, what string, rng *rand.Rand) ([]target, error) {
 	var targets []target
 	for _, c := range courses {
 		switch what {
-		case "all", c.scenario.name + "/" + c.program:
+		case "all":
 			targets = append(targets, everything(c)...)
 		case "pairs":
 			targets = append(targets, pairsOf(c)...)
@@ -102,18 +100,12 @@ func chosen(courses []course, what string, rng *rand.Rand) ([]target, error) {
 		case "points":
 			targets = append(targets, sampleOf(c, rng, 1)...)
 		default:
-			points := strings.Split(what, "|")
-			targets = append(targets, slices.DeleteFunc(everything(c), func(t target) bool {
-				return !slices.Contains(points, strings.Join([]string{t.scenario, t.program, t.point.String()}, "/"))
-			})...)
+			for address := range strings.SplitSeq(what, "|") {
+				targets = append(targets, slices.DeleteFunc(append(everything(c), pairsOf(c)...), func(t target) bool {
+					return !t.isAt(address)
+				})...)
+			}
 		}
-	}
-	if len(targets) == 0 && single(what) {
-		only, err := parseTarget(what)
-		if err != nil {
-			return nil, err
-		}
-		targets = append(targets, only)
 	}
 	if len(targets) == 0 {
 		return nil, fmt.Errorf("-walk=%s: neither points, all, pairs nor a run", what)
@@ -176,23 +168,20 @@ func newWalker(t *testing.T, programs fleet.Binaries) *walker {
 // point. Programs that break promises with nothing armed are caught once.
 func hunt(t *testing.T, programs fleet.Binaries, address string) (violations [][]string, fired bool) {
 	t.Helper()
-	only, err := parseTarget(address)
-	if err != nil {
-		t.Fatal(err)
-	}
 	w := newWalker(t, programs)
 	courses, err := w.courses(t.Context(), func(scenario, program string) bool {
-		return scenario == only.scenario && program == only.program
+		return strings.HasPrefix(address, scenario+"/"+program+"/")
 	})
 	if err != nil {
 		return [][]string{{err.Error()}}, false
 	}
-	if len(courses) == 0 {
-		t.Fatalf("%s: there is no such scenario", address)
+	targets, err := chosen(courses, address, rand.New(rand.NewPCG(1, 1)))
+	if err != nil {
+		t.Fatal(err)
 	}
 	var mu sync.Mutex
 	fired = true
-	err = each(t.Context(), w.grounds, slices.Repeat([]target{only}, *walkTimes), func(ctx context.Context, p *place, target target) error {
+	err = each(t.Context(), w.grounds, targets, func(ctx context.Context, p *place, target target) error {
 		result, err := p.walkTo(ctx, courses[0], target)
 		if err != nil {
 			// A mutant may break what comes before its point, too.

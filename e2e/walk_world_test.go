@@ -97,7 +97,10 @@ func (g *grounds) newPlace(ctx context.Context) (p *place, err error) {
 	if err != nil {
 		return p, err
 	}
-	if p.world, err = g.on.openWorld(ctx, g.sound, g.programs, log, ""); err != nil {
+	if p.world, err = g.on.openWorld(ctx, g.sound, g.programs, log); err != nil {
+		return p, err
+	}
+	if err := p.StartSandbox(ctx, ""); err != nil {
 		return p, err
 	}
 	if p.proxy, err = failpoint.NewProxy(ctx, p.Service, p.watch); err != nil {
@@ -179,7 +182,7 @@ select 'one payment intent per attempt: ' || made.charge || ' has ' || made.n
 	if err != nil {
 		return violations, err
 	}
-	books, err := p.books(ctx)
+	books, err := p.sandbox().Books(ctx)
 	if err != nil {
 		return violations, err
 	}

@@ -46,10 +46,10 @@ func TestWebhooks_rotationAndResend_haveOneEffect(t *testing.T) {
 	mustRead(t, d, 0, `select count(*) from inbox where receiver = 'notification' and (waits > 0 or attempts > 1)`)
 
 	// A shop that was down receives what was resent meanwhile.
-	d.injectFaults(t, traffic.Faults{ShopDown: true})
+	d.setFaults(t, traffic.Faults{ShopDown: true})
 	d.payonce(t, "webhooks", "resend", d.webhookID(t, during.ID))
 	await.Row(t, d.tables, `select exists (select from inbox where type = 'webhook.resend' and status = 'pending' and waits > 0)`)
-	d.clearFaults(t)
+	d.setFaults(t, traffic.Faults{})
 	d.mustBeDelivered(t, during.ID, 2)
 
 	d.payonce(t, "webhooks", "resend", "--merchant", merchant, "--since", start.UTC().Format(time.RFC3339Nano))

@@ -2,7 +2,6 @@ package e2e_test
 
 import (
 	"bytes"
-	"context"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -214,7 +213,7 @@ func TestWorker_randomKillsAndFaults_changeNoOutcome(t *testing.T) {
 	e := validate.Evidence{Plan: plan, Before: d.records(t)}
 
 	// When everything fails now and then, and workers are killed.
-	d.injectFaults(t, traffic.Faults{Seed: seed, DropBefore: 0.1, DropAfter: 0.15, Error500: 0.1, Slow: traffic.Slow{P: 0.3, Milliseconds: 100}})
+	d.setFaults(t, traffic.Faults{Seed: seed, DropBefore: 0.1, DropAfter: 0.15, Error500: 0.1, Slow: traffic.Slow{P: 0.3, Milliseconds: 100}})
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -228,14 +227,14 @@ func TestWorker_randomKillsAndFaults_changeNoOutcome(t *testing.T) {
 		restart(t, victim)
 	}
 	await.Receive(t, "all charges end", done)
-	d.clearFaults(t)
+	d.setFaults(t, traffic.Faults{})
 	d.drain(t)
 
 	// Then every charge and refund has the outcome that its card stands for.
-	d.control(t, func(ctx context.Context, s traffic.Sandbox) (err error) {
-		e.Repeated, err = s.RepeatWebhooks(ctx, 2)
-		return err
-	})
+	var err error
+	if e.Repeated, err = d.sandbox().RepeatWebhooks(bounded(t), 2); err != nil {
+		t.Fatal(err)
+	}
 	sender.Reread(t.Context(), e.Records)
 	e.Listed, e.Books = sender.List(t.Context(), e.Records), d.records(t)
 	for _, check := range validate.Judge(e) {
@@ -264,7 +263,7 @@ select count(*) filter (where status <> 'done' and waits > 1 and attempts <= 1) 
  where receiver = $1`
 
 	// When the shop is down, charges have their outcome and the notification waits.
-	d.injectFaults(t, traffic.Faults{ShopDown: true})
+	d.setFaults(t, traffic.Faults{ShopDown: true})
 	d.flowing(t, n, 4, visa, cardDeclined).finish(t, d)
 	await.Row(t, d.tables, waiting, "notification", n)
 	if notified := d.records(t).Notifications; len(notified) != 0 {
@@ -272,7 +271,7 @@ select count(*) filter (where status <> 'done' and waits > 1 and attempts <= 1) 
 	}
 	const ended = `select count(*) from ledger_events where type in ('charge.succeeded.v1', 'charge.failed.v1')`
 	mustRead(t, d, n, ended)
-	d.clearFaults(t)
+	d.setFaults(t, traffic.Faults{})
 	d.drain(t)
 
 	// When the provider is down, charges wait.

@@ -21,11 +21,7 @@
 // are plain text: a client that asks for TLS is refused it.
 package failpoint
 
-import (
-	"fmt"
-	"strconv"
-	"strings"
-)
+import "strconv"
 
 // Point is a round trip of the victim, by its name and by its number among those
 // of the same name.
@@ -40,23 +36,6 @@ func (p Point) String() string {
 		return p.Name
 	}
 	return p.Name + "#" + strconv.Itoa(p.Occurrence)
-}
-
-// ParsePoint reads what String writes.
-func ParsePoint(s string) (Point, error) {
-	name, number, numbered := strings.Cut(s, "#")
-	p := Point{Name: name, Occurrence: 1}
-	if numbered {
-		n, err := strconv.Atoi(number)
-		if err != nil || n < 1 {
-			return Point{}, fmt.Errorf("point %q: its occurrence is no number from 1", s)
-		}
-		p.Occurrence = n
-	}
-	if name == "" {
-		return Point{}, fmt.Errorf("point %q has no name", s)
-	}
-	return p, nil
 }
 
 // Side says on which side of the server's work a fault happens.

@@ -75,22 +75,3 @@ func TestGate(t *testing.T) {
 		})
 	}
 }
-
-func TestPoint(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]failpoint.Point{
-		"commit":                   {Name: "commit", Occurrence: 1},
-		"commit (session 2)#12":    {Name: "commit (session 2)", Occurrence: 12},
-		"POST /v1/payment_intents": {Name: "POST /v1/payment_intents", Occurrence: 1},
-	} {
-		got, err := failpoint.ParsePoint(text)
-		if err != nil || got != want || got.String() != text {
-			t.Errorf("%q is read as %+v and written %q: %v", text, got, got, err)
-		}
-	}
-	for _, text := range []string{"", "commit#", "commit#0", "commit#two", "#2"} {
-		if got, err := failpoint.ParsePoint(text); err == nil {
-			t.Errorf("%q is read as %+v", text, got)
-		}
-	}
-}

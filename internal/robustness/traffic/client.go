@@ -36,8 +36,9 @@ func (t *Tally) InFlight() int64 { return t.Accepted.Load() - t.Ended.Load() }
 // requestTimeout bounds one request.
 const requestTimeout = 5 * time.Second
 
-// client is a merchant's. It sends to the apis in turn, so duplicates meet on both.
-type client struct {
+// Traffic is a merchant of one target. It sends to the apis in turn, so duplicates
+// meet on both.
+type Traffic struct {
 	target Target
 	http   *http.Client
 	tally  *Tally
@@ -45,8 +46,9 @@ type client struct {
 	pause  time.Duration // before the first retry
 }
 
-func newClient(target Target, tally *Tally) *client {
-	return &client{
+// New returns traffic for a target, which counts in tally.
+func New(target Target, tally *Tally) *Traffic {
+	return &Traffic{
 		target: target, tally: tally, pause: 50 * time.Millisecond,
 		http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100, IdleConnTimeout: time.Minute}},
 	}
@@ -88,21 +90,21 @@ func (a Answer) definitive() bool {
 }
 
 // post sends a request until it has a definitive answer or ctx ends.
-func (c *client) post(ctx context.Context, path, key string, body []byte) (Answer, error) {
-	for pause := c.pause; ; pause = min(2*pause, time.Second) {
-		c.tally.Requests.Add(1)
-		status, header, text, err := c.do(ctx, http.MethodPost, path, key, body)
+func (t *Traffic) post(ctx context.Context, path, key string, body []byte) (Answer, error) {
+	for pause := t.pause; ; pause = min(2*pause, time.Second) {
+		t.tally.Requests.Add(1)
+		status, header, text, err := t.do(ctx, http.MethodPost, path, key, body)
 		if err != nil {
-			c.tally.Unanswered.Add(1)
+			t.tally.Unanswered.Add(1)
 		} else {
 			got := Answer{status, header.Get("Content-Type"), header.Get("Location"), string(text)}
 			if got.definitive() {
 				if header.Get("Idempotent-Replayed") == "true" {
-					c.tally.Replays.Add(1)
+					t.tally.Replays.Add(1)
 				}
 				return got, nil
 			}
-			c.tally.TurnedAway.Add(1)
+			t.tally.TurnedAway.Add(1)
 		}
 		if err := Wait(ctx, pause); err != nil {
 			return Answer{}, err
@@ -111,13 +113,13 @@ func (c *client) post(ctx context.Context, path, key string, body []byte) (Answe
 }
 
 // postAll sends the same request n times at once and returns the definitive answers.
-func (c *client) postAll(ctx context.Context, n int, path, key string, body []byte) []Answer {
+func (t *Traffic) postAll(ctx context.Context, n int, path, key string, body []byte) []Answer {
 	var mu sync.Mutex
 	var answers []Answer
 	var all sync.WaitGroup
 	for range n {
 		all.Go(func() {
-			if got, err := c.post(ctx, path, key, body); err == nil {
+			if got, err := t.post(ctx, path, key, body); err == nil {
 				mu.Lock()
 				defer mu.Unlock()
 				answers = append(answers, got)
@@ -128,10 +130,10 @@ func (c *client) postAll(ctx context.Context, n int, path, key string, body []by
 	return answers
 }
 
-// get reads a resource, and retries until it has it or ctx ends.
-func (c *client) get(ctx context.Context, path string, into any) error {
+// read reads a resource, and retries until it has it or ctx ends.
+func (t *Traffic) read(ctx context.Context, path string, into any) error {
 	for {
-		status, _, text, err := c.do(ctx, http.MethodGet, path, "", nil)
+		status, _, text, err := t.do(ctx, http.MethodGet, path, "", nil)
 		if err == nil && status == http.StatusOK && json.Unmarshal(text, into) == nil {
 			return nil
 		}
@@ -142,21 +144,21 @@ func (c *client) get(ctx context.Context, path string, into any) error {
 }
 
 // await reads a resource until it is as wanted or ctx ends.
-func (c *client) await(ctx context.Context, path string, into any, wanted func() bool) {
+func (t *Traffic) await(ctx context.Context, path string, into any, wanted func() bool) {
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
-		if c.get(ctx, path, into) != nil || wanted() || Wait(ctx, pause) != nil {
+		if t.read(ctx, path, into) != nil || wanted() || Wait(ctx, pause) != nil {
 			return
 		}
 	}
 }
 
-func (c *client) do(ctx context.Context, method, path, key string, body []byte) (int, http.Header, []byte, error) {
-	api := c.target.APIs[int(c.turn.Add(1))%len(c.target.APIs)]
-	header := http.Header{"Authorization": {"Bearer " + c.target.APIKey}}
+func (t *Traffic) do(ctx context.Context, method, path, key string, body []byte) (int, http.Header, []byte, error) {
+	api := t.target.APIs[int(t.turn.Add(1))%len(t.target.APIs)]
+	header := http.Header{"Authorization": {"Bearer " + t.target.APIKey}}
 	if key != "" {
 		header["Content-Type"], header["Idempotency-Key"] = []string{"application/json"}, []string{key}
 	}
-	return exchange(ctx, c.http, requestTimeout, method, api+path, header, body)
+	return exchange(ctx, t.http, requestTimeout, method, api+path, header, body)
 }
 
 // exchange sends a request once and reads the whole answer.

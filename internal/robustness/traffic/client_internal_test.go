@@ -50,7 +50,7 @@ func TestClient(t *testing.T) {
 		defer api.Close()
 
 		counts := &Tally{}
-		client := newClient(Target{APIs: []string{api.URL}, APIKey: "sk_test_1"}, counts)
+		client := New(Target{APIs: []string{api.URL}, APIKey: "sk_test_1"}, counts)
 		client.pause = time.Millisecond
 		got, err := client.post(t.Context(), "/v1/charges", "key-1", []byte(`{"amount":1}`))
 		if err != nil {

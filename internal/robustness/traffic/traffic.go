@@ -13,17 +13,6 @@ import (
 // maxInFlight is how many charges may be in flight.
 const maxInFlight = 64
 
-// Traffic sends the charges of a plan to one target.
-type Traffic struct {
-	client *client
-	tally  *Tally
-}
-
-// New returns traffic for a target, which counts in tally.
-func New(target Target, tally *Tally) *Traffic {
-	return &Traffic{client: newClient(target, tally), tally: tally}
-}
-
 // Record is what was observed of one charge.
 type Record struct {
 	Charge  Charge
@@ -164,7 +153,7 @@ func each(records []Record, start func(i int) bool, do func(*Record)) {
 // ended. It stops where ctx ends.
 func (t *Traffic) process(ctx context.Context, r *Record) {
 	const path = "/v1/charges"
-	r.Answers = t.client.postAll(ctx, r.Charge.Together, path, r.Charge.Key, r.Charge.Body)
+	r.Answers = t.postAll(ctx, r.Charge.Together, path, r.Charge.Key, r.Charge.Body)
 	if len(r.Answers) == 0 || r.Answers[0].Status != http.StatusAccepted {
 		return
 	}
@@ -172,25 +161,25 @@ func (t *Traffic) process(ctx context.Context, r *Record) {
 	own := path + "/" + r.ID
 	cancel := func(n int) {
 		if r.Charge.Cancel {
-			r.Cancel = append(r.Cancel, t.client.postAll(ctx, n, own+"/cancel", r.Charge.Key+"-cancel", nil)...)
+			r.Cancel = append(r.Cancel, t.postAll(ctx, n, own+"/cancel", r.Charge.Key+"-cancel", nil)...)
 		}
 	}
 	t.tally.Accepted.Add(1)
 	if r.Charge.Reuse {
-		r.Reuse = t.client.postAll(ctx, 1, path, r.Charge.Key, r.Charge.otherBody())
+		r.Reuse = t.postAll(ctx, 1, path, r.Charge.Key, r.Charge.otherBody())
 		t.tally.Reused.Add(int64(len(r.Reuse)))
 	}
 	if Wait(ctx, r.Charge.CancelAfter) == nil {
 		cancel(2)
 	}
-	t.client.await(ctx, own, &r.Final, func() bool { return r.Final.Ended() })
+	t.await(ctx, own, &r.Final, func() bool { return r.Final.Ended() })
 	if r.Final.Ended() {
 		t.tally.Ended.Add(1)
 	}
 	cancel(1)
 	t.refundAll(ctx, r)
-	r.Answers = append(r.Answers, t.client.postAll(ctx, 3-r.Charge.Together, path, r.Charge.Key, r.Charge.Body)...)
-	t.client.await(ctx, own, &r.Final, func() bool { return true })
+	r.Answers = append(r.Answers, t.postAll(ctx, 3-r.Charge.Together, path, r.Charge.Key, r.Charge.Body)...)
+	_ = t.read(ctx, own, &r.Final)
 	r.Events = t.events(ctx, r.ID, r.Outcomes())
 }
 
@@ -216,17 +205,17 @@ func (t *Traffic) refundAll(ctx context.Context, r *Record) {
 // refund sends two requests at once and, when the refund has ended, the third.
 func (t *Traffic) refund(ctx context.Context, charge string, r *RefundRecord) {
 	path := "/v1/charges/" + charge + "/refunds"
-	r.Answers = t.client.postAll(ctx, 2, path, r.Refund.Key, r.Refund.Body)
+	r.Answers = t.postAll(ctx, 2, path, r.Refund.Key, r.Refund.Body)
 	if len(r.Answers) > 0 && r.Answers[0].Status == http.StatusAccepted {
 		r.ID = r.Answers[0].member("id")
 		var now struct {
 			Amount int64  `json:"amount"`
 			Status string `json:"status"`
 		}
-		t.client.await(ctx, path+"/"+r.ID, &now, func() bool { return now.Status == Succeeded || now.Status == Failed })
+		t.await(ctx, path+"/"+r.ID, &now, func() bool { return now.Status == Succeeded || now.Status == Failed })
 		r.Amount, r.Status = now.Amount, now.Status
 	}
-	r.Answers = append(r.Answers, t.client.postAll(ctx, 1, path, r.Refund.Key, r.Refund.Body)...)
+	r.Answers = append(r.Answers, t.postAll(ctx, 1, path, r.Refund.Key, r.Refund.Body)...)
 }
 
 // events is a charge's stream when the merchant was notified of that many outcomes.
@@ -234,7 +223,7 @@ func (t *Traffic) events(ctx context.Context, id string, outcomes int) []Event {
 	var stream struct {
 		Data []Event `json:"data"`
 	}
-	t.client.await(ctx, "/v1/charges/"+id+"/events", &stream, func() bool {
+	t.await(ctx, "/v1/charges/"+id+"/events", &stream, func() bool {
 		return CountEvents(stream.Data, "merchant.notified") >= outcomes
 	})
 	return stream.Data
@@ -244,7 +233,7 @@ func (t *Traffic) events(ctx context.Context, id string, outcomes int) []Event {
 func (t *Traffic) Reread(ctx context.Context, records []Record) {
 	each(records, func(i int) bool { return records[i].ID != "" }, func(r *Record) {
 		r.Later = t.events(ctx, r.ID, 0)
-		t.client.await(ctx, "/v1/charges/"+r.ID, &r.Shown, func() bool { return true })
+		_ = t.read(ctx, "/v1/charges/"+r.ID, &r.Shown)
 	})
 }
 
@@ -270,7 +259,7 @@ func (t *Traffic) listOnce(ctx context.Context) (charges []json.RawMessage, err 
 			Data []json.RawMessage `json:"data"`
 			More bool              `json:"has_more"`
 		}
-		if err := t.client.get(ctx, "/v1/charges?limit=50&starting_after="+after, &page); err != nil {
+		if err := t.read(ctx, "/v1/charges?limit=50&starting_after="+after, &page); err != nil {
 			return nil, err
 		}
 		charges = append(charges, page.Data...)
