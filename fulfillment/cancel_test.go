@@ -1,242 +1,322 @@
 package fulfillment_test
 
 import (
+	"context"
 	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
 	"net/http"
+	"sync"
 	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 )
 
-// cancel asks to cancel the charge, as the api does.
-func (w *world) cancel(s ledger.Stream) ledger.Stream {
-	w.Helper()
-	return w.append(s, domain.ChargeCancelRequested{})
+// The ends of a charge that was canceled before and after its payment started.
+func canceledEarly() snapshot {
+	return failed(toReserved+cancelAsk+" inventory.released charge.failed", domain.Canceled)
 }
 
-const wanted = " charge.cancel_requested"
+func canceledLate() snapshot { return failed(toStarted+cancelAsk+declined, domain.Canceled) }
 
-// canceled is a charge that failed because the merchant wanted it to.
-func canceled(events string) sight {
-	s := sight{
-		Events: events, Failure: domain.Canceled, Stock: untouched, Outbox: "charge.failed", Message: "done",
-	}
-	return s
-}
-
-// released is a canceled charge that had held stock.
-func released(events string) sight {
-	s := canceled(events)
-	s.Holds = "released released"
-	return s
-}
+// isCanceling is a charge whose payment has started and whose cancellation is requested.
+func isCanceling(f *fixture) { f.start(); f.cancel() }
 
 func TestCancel(t *testing.T) {
 	testdb.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
-
-	t.Run("before anything happened nothing is undone and nobody is asked", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		w.cancel(w.accept("ch_1", order()))
-		w.expectKind(w.deliver(), "done")
-		w.expect(canceled("charge.requested"+wanted+" charge.failed"), "")
-		if c := w.load().Charge; c.Step(domain.Inventory) != domain.StepSkipped || c.Step(domain.Payment) != domain.StepSkipped {
-			t.Errorf("inventory is %s and payment %s, want both skipped", c.Step(domain.Inventory), c.Step(domain.Payment))
-		}
-	})
-
-	t.Run("before the payment started the stock is given back and nobody is asked", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		w.accept("ch_1", order())
-		w.provider.on("create", cut)
-		w.expectKind(w.deliver(), "waits")
-		w.expectCalls("create")
-		w.cancel(w.load())
-		w.expectKind(w.deliver(), "done")
-		w.expect(released(toReserved+wanted+" inventory.released charge.failed"), "")
-	})
-
-	t.Run("the intent is canceled before the charge fails", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		w.cancel(w.start())
-		w.provider.on("cancel", meanwhile(func() {
-			if w.load().Charge.Terminal() {
-				t.Error("the charge failed before its intent was canceled")
-			}
-		}, shows("canceled")))
-		w.expectKind(w.deliver(), "done")
-		w.expect(released(toStarted+wanted+declined), "cancel")
-	})
-
-	t.Run("the request's own message carries it too", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		s := w.cancel(w.start())
-		w.exec(`delete from inbox`)
-		w.put(fulfillment.ChargeReceiver, s, s.Charge.Version, s.Head().ID.String())
-		w.provider.on("cancel", shows("canceled"))
-		w.expectKind(w.deliver(), "done")
-		w.expect(released(toStarted+wanted+declined), "cancel")
-	})
-
-	t.Run("if the money was taken the cancel has lost", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		w.cancel(w.start())
-		w.provider.on("cancel", unexpected("succeeded"))
-		w.expectKind(w.deliver(), "done")
-		w.expect(succeeded(toStarted+wanted), "cancel")
-	})
-
-	t.Run("if the money is on its way the charge waits for it", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		w.cancel(w.start())
-		w.provider.on("cancel", unexpected("processing"), unexpected("succeeded"))
-		w.expectKind(w.deliver(), "waits")
-		w.expect(open(toStarted+wanted, "pending"), "cancel")
-		w.expectKind(w.deliver(), "done")
-		w.expect(succeeded(toStarted+wanted), "cancel")
-	})
-
-	t.Run("if the money did not come after all the charge is canceled", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		w.cancel(w.start())
-		w.provider.on("cancel", unexpected("processing"), shows("canceled"))
-		w.expectKind(w.deliver(), "waits")
-		w.expectKind(w.deliver(), "done")
-		w.expect(released(toStarted+wanted+declined), "cancel cancel")
-	})
-
-	for name, answer := range map[string]http.HandlerFunc{
-		"a cut":                  cut,
-		"a 503":                  refuses(http.StatusServiceUnavailable, "api_error", ""),
-		"a 500":                  breaks(),
-		"a lock held by another": refuses(http.StatusTooManyRequests, "invalid_request_error", "lock_timeout"),
-		"an intent that is open": shows("requires_action"),
-	} {
-		t.Run("a cancel that ends in "+name+" does not fail the charge", func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			w.cancel(w.start())
-			w.provider.on("cancel", answer, shows("canceled"))
-			w.expectKind(w.deliver(), "waits")
-			w.expect(open(toStarted+wanted, "pending"), "cancel")
-			w.expectKind(w.deliver(), "done")
-			w.expect(released(toStarted+wanted+declined), "cancel")
-		})
+	scenarios := map[string]scenario{
+		"before anything happened nothing is undone and nobody is asked": {
+			begin: func(f *fixture) { f.accept("ch_1", order()); f.cancel() },
+			want: snapshot{
+				Events:  "charge.requested charge.cancel_requested charge.failed",
+				Failure: domain.Canceled, Stock: untouched, Outbox: "charge.failed", Message: "done",
+			},
+		},
+		"before the payment started the stock is given back and nobody is asked": {
+			begin: func(f *fixture) {
+				f.accept("ch_1", order())
+				f.provider.on("create", cut)
+				f.expectEnd(f.deliver(), "waits")
+				f.expectCalls("create")
+				f.cancel()
+			},
+			want: canceledEarly(),
+		},
+		"the intent is canceled before the charge fails": {
+			begin: func(f *fixture) {
+				isCanceling(f)
+				f.provider.on("cancel", meanwhile(func() {
+					if f.load("ch_1").Charge.Terminal() {
+						f.t.Error("the charge failed before its intent was canceled")
+					}
+				}, shows("canceled")))
+			},
+			want: canceledLate(), calls: "cancel",
+		},
+		"the request's own message processes it too": {
+			begin: func(f *fixture) {
+				isCanceling(f)
+				f.exec(`delete from inbox`)
+				s := f.load("ch_1")
+				f.put(fulfillment.ChargeReceiver, s, s.Charge.Version, s.Head().ID.String())
+			},
+			script: script{"cancel": {shows("canceled")}}, want: canceledLate(), calls: "cancel",
+		},
+		"if the money was taken the cancel has lost": {
+			begin: isCanceling, script: script{"cancel": {unexpected("succeeded")}}, want: succeeded(toStarted + cancelAsk), calls: "cancel",
+		},
+		"if the money is on its way the charge waits for it": {
+			begin: isCanceling, script: script{"cancel": {unexpected("processing"), unexpected("succeeded")}},
+			ends: "waits done", want: succeeded(toStarted + cancelAsk), calls: "cancel cancel",
+		},
+		"if the money did not come after all the charge is canceled": {
+			begin: isCanceling, script: script{"cancel": {unexpected("processing"), shows("canceled")}},
+			ends: "waits done", want: canceledLate(), calls: "cancel cancel",
+		},
+		"a holder that dies between cancel and commit is taken over": {
+			begin: func(f *fixture) {
+				isCanceling(f)
+				f.provider.on("cancel", f.takeOver(shows("canceled")), unexpected("canceled"))
+			},
+			ends: "lost done", want: canceledLate(), calls: "cancel cancel",
+		},
 	}
-
-	t.Run("a holder that dies between cancel and commit is taken over", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		w.cancel(w.start())
-		w.provider.on("cancel", w.takeOver(shows("canceled")), unexpected("canceled"))
-		w.expectKind(w.deliver(), "lost")
-		w.expect(open(toStarted+wanted, "running"), "cancel")
-		w.expectKind(w.deliver(), "done")
-		w.expect(released(toStarted+wanted+declined), "cancel")
-	})
+	for name, answer := range map[string]http.HandlerFunc{
+		"a cut":                    cut,
+		"a 503":                    refuses(http.StatusServiceUnavailable, "api_error", ""),
+		"a 500":                    breaks(),
+		"a lock held by another":   refuses(http.StatusTooManyRequests, "invalid_request_error", "lock_timeout"),
+		"an intent that is open":   shows("requires_action"),
+		"an answer of another one": shows("canceled", "id", "pi_2"),
+	} {
+		scenarios["a cancel that ends in "+name+" does not fail the charge"] = scenario{
+			begin: isCanceling, script: script{"cancel": {answer, shows("canceled")}}, ends: "waits done", want: canceledLate(), calls: "cancel cancel",
+		}
+	}
+	runAll(t, scenarios)
 }
 
-// TestCancel_in_the_middle lets the merchant cancel while a provider call of the
-// charge is under way.
+// TestCancel_in_the_middle cancels while a provider call of the charge is in flight.
 func TestCancel_in_the_middle(t *testing.T) {
 	t.Parallel()
-	for name, tc := range map[string]struct {
-		during string
-		answer http.HandlerFunc
-		script map[string][]http.HandlerFunc // before the answer or after it
-		begin  func(*world)
-		want   sight
-		calls  string
-	}{
-		"of a creation: the intent stays an orphan that nobody confirms": {
-			during: "create", answer: shows("requires_confirmation"),
-			begin: func(w *world) { w.accept("ch_1", order()) },
-			want:  released(toReserved + wanted + " inventory.released charge.failed"), calls: "create",
-		},
-		"of a creation that is refused: the charge was canceled first": {
-			during: "create", answer: refuses(http.StatusBadRequest, "invalid_request_error", "resource_missing"),
-			begin: func(w *world) { w.accept("ch_1", order()) },
-			want:  released(toReserved + wanted + " inventory.released charge.failed"), calls: "create",
-		},
-		"of a confirmation that took the money: the cancel has lost": {
-			during: "confirm", answer: shows("succeeded"),
-			script: map[string][]http.HandlerFunc{"retrieve": {shows("requires_confirmation")}, "cancel": {unexpected("succeeded")}},
-			begin:  func(w *world) { w.start() },
-			want:   succeeded(toStarted + wanted), calls: "retrieve confirm cancel",
-		},
-		"of a confirmation that was declined: the charge is canceled": {
-			during: "confirm", answer: declines(),
-			script: map[string][]http.HandlerFunc{"retrieve": {shows("requires_confirmation")}, "cancel": {shows("canceled"), unexpected("canceled")}},
-			begin:  func(w *world) { w.start() },
-			want:   released(toStarted + wanted + declined), calls: "retrieve confirm cancel cancel",
-		},
-		"of a look at a payment that succeeded: the cancel has lost": {
-			during: "retrieve", answer: shows("succeeded"),
-			script: map[string][]http.HandlerFunc{"cancel": {unexpected("succeeded")}},
-			begin:  func(w *world) { w.start() },
-			want:   succeeded(toStarted + wanted), calls: "retrieve cancel",
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			tc.begin(w)
-			for op, answers := range tc.script {
-				w.provider.on(op, answers...)
-			}
-			w.provider.on(tc.during, meanwhile(func() { w.cancel(w.load()) }, tc.answer))
-			w.expectKind(w.deliver(), "done")
-			w.expect(tc.want, tc.calls)
-		})
+	during := func(begin func(*fixture), op string, answer http.HandlerFunc, then script, want snapshot, calls string) scenario {
+		return scenario{
+			begin:  func(f *fixture) { begin(f); f.provider.on(op, f.rival(answer, domain.ChargeCancelRequested{})) },
+			script: then, want: want, calls: calls,
+		}
 	}
+	runAll(t, map[string]scenario{
+		"of a creation: the intent stays an orphan that nobody confirms": during(
+			isAccepted, "create", shows("requires_confirmation"), nil, canceledEarly(), "create"),
+		"of a creation that is refused: the charge was canceled first": during(
+			isAccepted, "create", refuses(http.StatusBadRequest, "invalid_request_error", "resource_missing"), nil, canceledEarly(), "create"),
+		"of a confirmation that took the money: the cancel has lost": during(isStarted, "confirm", shows("succeeded"),
+			script{"retrieve": {shows("requires_confirmation")}, "cancel": {unexpected("succeeded")}},
+			succeeded(toStarted+cancelAsk), "retrieve confirm cancel"),
+		"of a confirmation that was declined: the charge is canceled": during(isStarted, "confirm", declines(),
+			script{"retrieve": {shows("requires_confirmation")}, "cancel": {shows("canceled"), unexpected("canceled")}},
+			canceledLate(), "retrieve confirm cancel cancel"),
+		"of a look at a payment that succeeded: the cancel has lost": during(isStarted, "retrieve", shows("succeeded"),
+			script{"cancel": {unexpected("succeeded")}}, succeeded(toStarted+cancelAsk), "retrieve cancel"),
+	})
 }
 
-// TestCancel_fences is about those who come too late: a holder that lost its
-// message, or a request that was under way for long.
+// TestCancel_fences is about what comes too late: a worker that lost its message, or a
+// request that was in flight for long.
 func TestCancel_fences(t *testing.T) {
 	t.Parallel()
 
 	t.Run("a confirmation of a canceled charge is refused by the provider", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t)
-		w.provider.behind = newSandbox(t)
-		w.accept("ch_1", order())
-		w.provider.on("confirm", cut) // it is under way somewhere
-		w.expectKind(w.deliver(), "waits")
-		s := w.cancel(w.load())
-		w.expectKind(w.deliver(), "done")
-		w.expect(released(toStarted+wanted+declined), "create confirm cancel")
-		_, err := w.client.ConfirmIntent(t.Context(), s.At(s.Charge.AttemptVersion).ID.String(), s.Charge.PaymentIntent)
+		f := newFixture(t)
+		f.useSandbox()
+		f.accept("ch_1", order())
+		f.provider.on("confirm", cut) // it is in flight somewhere
+		f.expectEnd(f.deliver(), "waits")
+		f.cancel()
+		f.expectEnd(f.deliver(), "done")
+		f.expect(canceledLate(), "create confirm cancel")
+		s := f.load("ch_1")
+		_, err := f.client.ConfirmIntent(t.Context(), s.At(s.Charge.AttemptVersion).ID.String(), s.Charge.PaymentIntent)
 		var rejected *stripe.RejectedError
 		if !errors.As(err, &rejected) || rejected.Code != stripe.CodeUnexpectedState {
 			t.Errorf("the late confirmation was answered %v, want that the intent's state refuses it", err)
 		}
-		if b := booksOf(t, w.provider.behind); len(b.Captures) != 0 || b.Intents[0].Status != "canceled" {
-			t.Errorf("the provider's books are %+v, want one canceled intent", b)
-		}
+		f.expectIntent("canceled")
 	})
 
 	t.Run("an intent that was made and not recorded is never confirmed", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t)
-		w.provider.behind = newSandbox(t)
-		w.accept("ch_1", order())
-		w.provider.on("create", meanwhile(func() { w.cancel(w.load()) }, w.provider.behind.ServeHTTP))
-		w.expectKind(w.deliver(), "done")
-		w.expect(released(toReserved+wanted+" inventory.released charge.failed"), "create")
-		if b := booksOf(t, w.provider.behind); len(b.Captures) != 0 || b.Intents[0].Status != "requires_confirmation" {
-			t.Errorf("the provider's books are %+v, want an intent that nobody confirmed", b)
+		f := newFixture(t)
+		f.useSandbox()
+		f.accept("ch_1", order())
+		f.provider.on("create", f.rival(f.provider.sandbox.ServeHTTP, domain.ChargeCancelRequested{}))
+		f.expectEnd(f.deliver(), "done")
+		f.expect(canceledEarly(), "create")
+		f.expectIntent("requires_confirmation")
+	})
+}
+
+// expectIntent checks that the provider captured nothing, and the state of its first intent.
+func (f *fixture) expectIntent(status string) {
+	f.t.Helper()
+	if r := f.provider.records(f.t); len(r.Captures) != 0 || r.Intents[0].Status != status {
+		f.t.Errorf("the provider's records are %+v, want one intent that is %s", r, status)
+	}
+}
+
+const defaultRounds = 40
+
+var rounds = flag.Int("rounds", defaultRounds, "how often cancel races capture")
+
+// TestCancelAgainstCapture cancels at a random moment of a charge's life, many times.
+// Exactly one of the two wins each time, and the provider's records agree with the ledger
+// on which.
+func TestCancelAgainstCapture(t *testing.T) {
+	testdb.Long(t, "it races many times")
+	t.Parallel()
+	n := *rounds
+	if testing.Short() {
+		n = min(n, 20)
+	}
+	f := newFixture(t)
+	f.supply("pen", int64(n))
+	f.useSandbox()
+	ctx, stop := context.WithCancel(t.Context())
+	p := processor(f.db, fulfillment.ChargeReceiver, f.charge)
+	p.Concurrency, p.Poll, p.Policy.BackoffBase, p.Policy.BackoffCap = 8, 2*time.Millisecond, time.Millisecond, 20*time.Millisecond
+	ended := make(chan struct{})
+	go func() { p.Run(ctx); close(ended) }()
+	defer func() { stop(); <-ended }()
+
+	m := &moments{span: 20 * time.Millisecond}
+	t.Run("rounds", func(t *testing.T) {
+		const lanes = 4
+		for lane := range lanes {
+			t.Run(fmt.Sprint("lane ", lane), func(t *testing.T) {
+				t.Parallel()
+				own := *f
+				own.t = t
+				for i := lane; i < n; i += lanes {
+					own.race(fmt.Sprintf("ch_race_%d", i), m)
+				}
+			})
 		}
 	})
+
+	captured, canceled := 0, 0
+	captures, intents := map[string]int{}, map[string]string{}
+	r := f.provider.records(t)
+	for _, c := range r.Captures {
+		captures[c.Reference]++
+	}
+	for _, i := range r.Intents {
+		intents[i.Reference] = i.Status
+	}
+	for i := range n {
+		id := fmt.Sprintf("ch_race_%d", i)
+		c, agree := f.load(id).Charge, false
+		switch c.Status {
+		case domain.Succeeded:
+			captured++
+			agree = captures[id] == 1
+		case domain.Failed:
+			canceled++
+			agree = captures[id] == 0 && c.Failure.Code == domain.Canceled && (!c.Started() || intents[id] == "canceled")
+		default: // no charge ends a round like that
+		}
+		if !agree {
+			t.Errorf("%s is %s (%+v); the provider captured it %d times and its intent is %q", id, c.Status, c.Failure, captures[id], intents[id])
+		}
+	}
+	f.expectText(fmt.Sprintf("%d 0 %d", n-captured, captured), `select format('%s %s %s', available, reserved, sold) from stock where sku = 'pen'`)
+	t.Logf("%d rounds: %d captured, %d canceled, %d canceled too late", n, captured, canceled, m.late)
+	if n >= defaultRounds && (captured == 0 || canceled == 0) {
+		t.Error("one of them won every time: the moments show no race")
+	}
+}
+
+// moments draws when to cancel, and comes closer to the capture with each round: earlier
+// when it was too late, later when it was not.
+type moments struct {
+	mu   sync.Mutex
+	span time.Duration
+	late int
+}
+
+func (m *moments) draw() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return rand.N(m.span) //nolint:gosec // the moments need not be secret
+}
+
+func (m *moments) learn(accepted bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if accepted {
+		m.span += m.span / 2
+		return
+	}
+	m.late++
+	m.span -= m.span / 3
+}
+
+// race opens a charge, and cancels it while it is processed.
+func (f *fixture) race(id string, m *moments) {
+	first := order()
+	first.Items = []domain.Item{{SKU: "pen", Quantity: 1}}
+	f.accept(id, first)
+	select {
+	case <-time.After(m.draw()):
+	case <-f.t.Context().Done():
+	}
+	m.learn(f.cancelNow(id))
+	await.Progress(f.t, id+" has an outcome and no open message", func() (string, bool) {
+		c := f.load(id).Charge
+		open := f.text(`select count(*)::text from inbox where status <> 'done' and ordering_key = $1`, id)
+		return fmt.Sprintf("version %d, %s, %s open messages", c.Version, c.Status, open), c.Complete() && open == "0"
+	})
+}
+
+// cancelNow requests the cancellation as the api does, and reports whether it was early
+// enough to be accepted.
+func (f *fixture) cancelNow(id string) bool {
+	for {
+		s := f.load(id)
+		events, err := domain.Decide(s.Charge, domain.CancelCharge{})
+		if errors.Is(err, domain.ErrFinished) {
+			return false
+		}
+		b := &pgx.Batch{}
+		next, err := ledger.Append(b, s, ledger.Cause{CorrelationID: "req_1", CausationID: "cancel " + id, Actor: "test"}, events...)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		payload, err := next.Seal(next.Head())
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		m := inbox.Message{ID: next.Head().ID.String(), Type: next.Head().Type, OrderingKey: id, Payload: payload}
+		if err := inbox.Accept(b, fulfillment.ChargeReceiver, m); err != nil {
+			f.t.Fatal(err)
+		}
+		err = f.db.Commit(f.t.Context(), b)
+		if err == nil {
+			return true
+		}
+		if !ledger.IsConflict(err) {
+			f.t.Fatal(err)
+		}
+	}
 }

@@ -1,213 +1,349 @@
 package fulfillment_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
-// TestLostRace is about versions that somebody else took between a walk's look at
-// the charge and its commit.
+// TestLostRace is about versions that another writer took between a run's read of the
+// charge and its commit.
 func TestLostRace(t *testing.T) {
 	t.Parallel()
-
-	t.Run("requests that keep coming keep no refund from its outcome", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		const n = 12 // more than one delivery may lose races
-		w.request(w.capture(), "re_1", 100)
-		for i := 1; i <= n; i++ {
-			answer := gives("succeeded", "id", fmt.Sprint("rp_", i), "amount", 100,
-				"metadata", map[string]any{"refund_id": fmt.Sprint("re_", i)})
-			if i < n {
-				next := domain.RefundRequested{RefundID: fmt.Sprint("re_", i+1), Amount: 100}
-				answer = meanwhile(func() { w.append(w.load(), next) }, answer)
-			}
-			w.provider.on("refunds", lists())
-			w.provider.on("refund", answer)
-		}
-		w.expectKind(w.deliver(), "done")
-		w.expectCalls(strings.TrimSpace(strings.Repeat("refunds refund ", n)))
-		if c := w.load().Charge; c.Refunded() != n*100 || !c.Complete() {
-			t.Errorf("%d went back, want %d", c.Refunded(), n*100)
-		}
-	})
-
-	t.Run("the stock moves once with a capture that was decided again", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		s := w.start()
-		unrelated := domain.RefundAttemptFailed{RefundID: "re_1", StatusCode: 500}
-		w.provider.on("retrieve", shows("requires_confirmation"))
-		w.provider.on("confirm", meanwhile(func() { w.append(s, unrelated) }, shows("succeeded")))
-		w.expectKind(w.deliver(), "done")
-		w.expect(succeeded(toStarted+" refund.attempt_failed"), "retrieve confirm")
-	})
-
-	t.Run("a refund that a rival has recorded is recorded once", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		s := w.refunding()
-		rival := domain.RefundSucceeded{RefundID: "re_1", Provider: domain.Provider, ProviderRefund: "rp_1", Amount: 600}
-		w.provider.on("refund", meanwhile(func() { w.append(s, rival) }, gives("succeeded")))
-		w.expectKind(w.deliver(), "done")
-		w.expect(back(refunded, "", "done"), "refunds refund")
-	})
-
-	t.Run("a refund that a rival recorded as a success, and the list shows as failed, is reversed", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		s := w.request(w.capture(), "re_1", 600)
-		rival := domain.RefundSucceeded{RefundID: "re_1", Provider: domain.Provider, ProviderRefund: "rp_1", Amount: 600}
-		w.provider.on("refunds", meanwhile(func() { w.append(s, rival) }, lists(refundOf("failed"))))
-		w.expectKind(w.deliver(), "done")
-		w.expect(back(refunded+" refund.reversed", "refund.reversed", "done"), "refunds")
-	})
-
-	// The next attempt's key may be in use already: another one would let the
-	// provider do it twice.
-	t.Run("an attempt of a refund that a rival has ended is not ended again", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		s := w.refunding()
-		rival := domain.RefundAttemptFailed{RefundID: "re_1", StatusCode: 500}
-		w.provider.on("refund", meanwhile(func() { s = w.append(s, rival) }, breaks()), gives("succeeded"))
-		w.provider.on("refunds", lists())
-		w.expectKind(w.deliver(), "done")
-		w.expect(back(asked+" refund.attempt_failed refund.succeeded", "refund.succeeded", "done"), "refunds refund refunds refund")
-		want := []string{s.At(5).ID.String(), s.At(6).ID.String()}
-		if diff := cmp.Diff(want, w.provider.keys("refund")); diff != "" {
-			t.Errorf("the keys are not the two attempts' (-want +got):\n%s", diff)
-		}
-	})
-
-	t.Run("an attempt of a payment that a rival has ended is not ended again", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		s := w.start()
-		rival := domain.PaymentAttemptFailed{Stage: domain.StageConfirm, StatusCode: 500}
-		w.provider.on("retrieve", shows("requires_confirmation"), shows("requires_confirmation"))
-		w.provider.on("confirm", meanwhile(func() { w.append(s, rival) }, breaks()), shows("succeeded"))
-		w.expectKind(w.deliver(), "done")
-		w.expect(succeeded(toStarted+" payment.attempt_failed"), "retrieve confirm retrieve confirm")
-	})
-
-	t.Run("a decline that lost a race keeps its reason", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		s := w.start()
-		unrelated := domain.RefundAttemptFailed{RefundID: "re_1", StatusCode: 500}
-		w.provider.on("retrieve", shows("requires_confirmation"), shows("canceled"))
-		w.provider.on("confirm", declines())
-		w.provider.on("cancel", meanwhile(func() { w.append(s, unrelated) }, shows("canceled")))
-		w.expectKind(w.deliver(), "done")
-		w.expect(failed(toStarted+" refund.attempt_failed", domain.CardDeclined), "retrieve confirm cancel")
-	})
-
-	t.Run("a refused creation fails no charge whose payment a rival has started", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		w.accept("ch_1", order())
-		rival := domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_1"}
-		w.provider.on("create", meanwhile(func() { w.append(w.load(), rival) },
-			refuses(http.StatusBadRequest, "invalid_request_error", "resource_missing")))
-		w.provider.on("retrieve", shows("succeeded"))
-		w.expectKind(w.deliver(), "done")
-		w.expect(succeeded(toStarted), "create retrieve")
+	const many = 12 // more than the races that one run may lose in a row
+	unrelated := domain.RefundAttemptFailed{RefundID: "re_9", StatusCode: 500}
+	confirmAttempt := domain.PaymentAttemptFailed{Stage: domain.StageConfirm, StatusCode: 500}
+	success := domain.RefundSucceeded{RefundID: "re_1", Provider: domain.Provider, ProviderRefund: "rp_1", Amount: 600}
+	capture := domain.PaymentCaptured{Provider: domain.Provider, PaymentIntent: "pi_1", Amount: 1999, Currency: "EUR", Fee: 90}
+	// rival appends another writer's events while a call of the begun charge is in flight.
+	rival := func(begin func(*fixture), op string, answer http.HandlerFunc, events ...domain.Event) func(*fixture) {
+		return func(f *fixture) { begin(f); f.provider.on(op, f.rival(answer, events...)) }
+	}
+	runAll(t, map[string]scenario{
+		"the stock moves once with a capture that was decided again": {
+			begin:  rival(isStarted, "confirm", shows("succeeded"), unrelated),
+			script: script{"retrieve": {shows("requires_confirmation")}},
+			want:   succeeded(toStarted + " refund.attempt_failed"), calls: "retrieve confirm",
+		},
+		"a capture whose attempt a rival has ended is recorded with the answer in hand": {
+			begin:  rival(isStarted, "confirm", shows("succeeded"), confirmAttempt),
+			script: script{"retrieve": {shows("requires_confirmation")}},
+			want:   succeeded(toStarted + " payment.attempt_failed"), calls: "retrieve confirm",
+		},
+		// The rival leaves out the sale and the message: that they are missing shows that
+		// the loser's commit brought nothing.
+		"the loser of the outcome has nothing left to do": {
+			begin:  rival(isStarted, "confirm", shows("succeeded"), capture, domain.ChargeSucceeded{}),
+			script: script{"retrieve": {shows("requires_confirmation")}},
+			want:   open(toStarted+" payment.captured charge.succeeded", "done"), calls: "retrieve confirm",
+		},
+		"the intent that was recorded first is the charge's": {
+			begin:  rival(isAccepted, "create", shows("requires_confirmation"), domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_2"}),
+			script: script{"retrieve": {shows("requires_confirmation", "id", "pi_2")}, "confirm": {shows("succeeded", "id", "pi_2")}},
+			want:   succeeded(toStarted), calls: "create retrieve confirm",
+			check: func(f *fixture) {
+				for _, c := range f.provider.calls[1:] {
+					if c.intent != "pi_2" {
+						f.t.Errorf("%s was called for %s, want pi_2: it is the recorded one", c.op, c.intent)
+					}
+				}
+			},
+		},
+		"a refused creation fails no charge whose payment a rival has started": {
+			begin: rival(isAccepted, "create", refuses(http.StatusBadRequest, "invalid_request_error", "resource_missing"),
+				domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_1"}),
+			script: script{"retrieve": {shows("succeeded")}},
+			want:   succeeded(toStarted), calls: "create retrieve",
+		},
+		"a decline that lost a race keeps its reason": {
+			begin:  rival(isStarted, "cancel", shows("canceled"), unrelated),
+			script: script{"retrieve": {shows("requires_confirmation")}, "confirm": {declines()}},
+			want:   failed(toStarted+" refund.attempt_failed"+declined, domain.CardDeclined), calls: "retrieve confirm cancel",
+		},
+		// The next attempt's key may be in use already: another key would let the provider
+		// do it twice.
+		"an attempt of a payment that a rival has ended is not ended again": {
+			begin:  rival(isStarted, "confirm", breaks(), confirmAttempt),
+			script: script{"retrieve": {shows("requires_confirmation"), shows("requires_confirmation")}, "confirm": {shows("succeeded")}},
+			want:   succeeded(toStarted + " payment.attempt_failed"), calls: "retrieve confirm retrieve confirm",
+			check: func(f *fixture) { f.expectKeys("confirm", 3, 4) },
+		},
+		"an attempt of a refund that a rival has ended is not ended again": {
+			begin:  rival(isRefunding, "refund", breaks(), domain.RefundAttemptFailed{RefundID: "re_1", StatusCode: 500}),
+			script: script{"refunds": {lists()}, "refund": {gives("succeeded")}},
+			want:   back(asked+" refund.attempt_failed refund.succeeded", "refund.succeeded", "done"), calls: "refunds refund refunds refund",
+			check: func(f *fixture) { f.expectKeys("refund", 5, 6) },
+		},
+		"a refund that a rival has recorded is recorded once": {
+			begin: rival(isRefunding, "refund", gives("succeeded"), success), want: back(refunded, "", "done"), calls: "refunds refund",
+		},
+		"a refund that lost the version to something else is recorded at once": {
+			begin: rival(isRefunding, "refund", gives("succeeded"), unrelated),
+			want:  back(asked+" refund.attempt_failed refund.succeeded", "refund.succeeded", "done"), calls: "refunds refund",
+		},
+		"a refund that a rival recorded as a success, and the list shows as failed, is reversed": {
+			begin: rival(isOlder, "refunds", lists(refundOf("failed")), success),
+			want:  back(refunded+" refund.reversed", "refund.reversed", "done"), calls: "refunds",
+		},
+		"requests that keep coming keep no refund from its outcome": {
+			begin: func(f *fixture) {
+				f.request(f.capture("ch_1", order()), "re_1", 100)
+				for i := 1; i <= many; i++ {
+					answer := gives("succeeded", "id", fmt.Sprint("rp_", i), "amount", 100, "metadata", map[string]any{"refund_id": fmt.Sprint("re_", i)})
+					if i < many {
+						answer = f.rival(answer, domain.RefundRequested{RefundID: fmt.Sprint("re_", i+1), Amount: 100, Notify: true})
+					}
+					f.provider.on("refunds", lists())
+					f.provider.on("refund", answer)
+				}
+			},
+			want:  back(asked+strings.Repeat(asked+" refund.succeeded", many-1)+" refund.succeeded", strings.TrimSpace(strings.Repeat("refund.succeeded ", many)), "done"),
+			calls: strings.TrimSpace(strings.Repeat("refunds refund ", many)),
+		},
 	})
 }
 
-// TestLostRace_always is about a stream that grows faster than anybody decides.
+// TestLostRace_always is about a stream that grows faster than the run decides.
 func TestLostRace_always(t *testing.T) {
 	t.Parallel()
+	for name, tc := range map[string]struct {
+		begin func(*fixture)
+		loses string
+		first script
+		then  script
+		open  snapshot
+		calls string
+		want  snapshot
+		again string
+	}{
+		"a refund waits, counts no attempt, and was sent once": {
+			isRefunding, "refund.succeeded.v1",
+			script{"refund": {gives("succeeded")}},
+			script{"refunds": {lists(refundOf("succeeded"))}},
+			back(asked, "", "pending"), "refunds refund", back(refunded, "refund.succeeded", "done"), "refunds",
+		},
+		"a payment waits, counts no attempt, and holds its stock": {
+			isStarted, "payment.captured.v1",
+			script{"retrieve": {shows("succeeded")}},
+			script{"retrieve": {shows("succeeded")}},
+			open(toStarted, "pending"), "retrieve", succeeded(toStarted), "retrieve",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			tc.begin(f)
+			f.loseEvery(tc.loses)
+			for i, answers := range []script{tc.first, tc.then} {
+				for op, list := range answers {
+					f.provider.on(op, list...)
+				}
+				if i == 0 {
+					f.expectEnd(f.deliver(), "waits")
+					f.expect(tc.open, tc.calls)
+					f.expectText("0", `select attempts::text from inbox`)
+					f.exec(`drop trigger lose on ledger_events`)
+				}
+			}
+			f.expectEnd(f.deliver(), "done")
+			f.expect(tc.want, tc.again)
+		})
+	}
 
-	t.Run("a refund waits, counts no attempt, and was sent once", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		w.refunding()
-		w.loseEvery("refund.succeeded.v1")
-		w.provider.on("refund", gives("succeeded"))
-		w.expectKind(w.deliver(), "waits")
-		w.expect(back(asked, "", "pending"), "refunds refund")
-		w.expectAttempts("0")
-		w.exec(`drop trigger lose on ledger_events`)
-		w.provider.on("refunds", lists(refundOf("succeeded")))
-		w.expectKind(w.deliver(), "done")
-		w.expect(back(refunded, "refund.succeeded", "done"), "refunds")
-	})
-
-	t.Run("a payment waits, counts no attempt, and holds its stock", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		w.start()
-		w.loseEvery("payment.captured.v1")
-		w.provider.on("retrieve", shows("succeeded"), shows("succeeded"))
-		w.expectKind(w.deliver(), "waits")
-		w.expect(open(toStarted, "pending"), "retrieve")
-		w.expectAttempts("0")
-		w.exec(`drop trigger lose on ledger_events`)
-		w.expectKind(w.deliver(), "done")
-		w.expect(succeeded(toStarted), "retrieve")
-	})
-
-	t.Run("a notification waits, counts no attempt, and was told once", func(t *testing.T) {
+	t.Run("a notification waits, counts no attempt, and was sent once", func(t *testing.T) {
 		t.Parallel()
 		s := newShop(t, loopback())
 		s.succeed(order())
 		s.loseEvery("merchant.notified.v1")
-		s.expectKind(s.deliver(), "waits")
-		s.expectTold(1, paid, "pending")
-		s.expectAttempts("0")
+		s.expectEnd(s.deliver(), "waits")
+		s.expectReceived(1, paid, "pending")
+		s.expectText("0", `select attempts::text from inbox`)
 	})
 }
 
 // loseEvery lets every commit of a type of event find its version taken.
-func (w *world) loseEvery(event string) {
-	w.Helper()
-	w.exec(`
+func (f *fixture) loseEvery(event string) {
+	f.t.Helper()
+	f.exec(`
 create function lose() returns trigger language plpgsql as $$
 begin
   raise unique_violation using constraint = 'ledger_events_version_once';
 end $$`)
-	w.exec(`create trigger lose before insert on ledger_events for each row when (new.type = '` + event + `') execute function lose()`)
-}
-
-func (w *world) expectAttempts(want string) {
-	w.Helper()
-	if got := w.text(`select string_agg(attempts::text, ' ') from inbox`); got != want {
-		w.Errorf("the message has %s attempts, want %s", got, want)
-	}
+	f.exec(`create trigger lose before insert on ledger_events for each row when (new.type = '` + event + `') execute function lose()`)
 }
 
 // TestUnknownOutcome is about a commit that was cut: it may be durable or not, and a standby
 // may have it or not. The inbox delivers the message again, and nothing is done before.
 func TestUnknownOutcome(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	second := refundOf("succeeded", "id", "rp_2", "amount", 100, "metadata", map[string]any{"refund_id": "re_2"})
-	w.request(w.refunding(), "re_2", 100)
-	w.exec(`delete from inbox where id = (select max(id) from inbox)`)
-	w.exec(`
+	f := newFixture(t)
+	isRefunding(f)
+	f.append(f.load("ch_1"), domain.RefundRequested{RefundID: "re_2", Amount: 100})
+	f.exec(`
 create function cut() returns trigger language plpgsql as $$
 begin
   perform pg_terminate_backend(pg_backend_pid());
   perform pg_sleep(10);
 end $$`)
-	w.exec(`create trigger cut before insert on ledger_events for each row when (new.type = 'refund.succeeded.v1') execute function cut()`)
-	w.provider.on("refund", gives("succeeded"))
-	if err := w.deliver(); !errors.Is(err, postgres.ErrUnknown) {
+	f.exec(`create trigger cut before insert on ledger_events for each row when (new.type = 'refund.succeeded.v1') execute function cut()`)
+	f.provider.on("refund", gives("succeeded"))
+	if err := f.deliver(); !errors.Is(err, postgres.ErrUnknown) {
 		t.Errorf("the handler returned %v, want an unknown outcome", err)
 	}
-	w.expectCalls("refunds refund")
-	w.exec(`drop trigger cut on ledger_events`)
-	w.provider.on("refunds", lists(refundOf("succeeded"), second), lists(refundOf("succeeded"), second))
-	w.expectKind(w.deliver(), "done")
-	w.expect(back(asked+asked+" refund.succeeded refund.succeeded", "refund.succeeded refund.succeeded", "done"), "refunds refunds")
+	f.expectCalls("refunds refund")
+	f.exec(`drop trigger cut on ledger_events`)
+	both := lists(refundOf("succeeded"), refundOf("succeeded", second()...))
+	f.provider.on("refunds", both, both)
+	f.expectEnd(f.deliver(), "done")
+	f.expect(back(refundedTwice, twoOutcomes, "done"), "refunds refunds")
+}
+
+func TestTakeover(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		status string // of the intent at first
+		last   string // the call during which the message is taken over
+		answer string
+		want   snapshot
+	}{
+		"a capture after the message was taken over is refused as a whole": {
+			"requires_confirmation", "confirm", "succeeded", succeeded(toStarted),
+		},
+		"a failure after the message was taken over is refused as a whole": {
+			"requires_action", "cancel", "canceled", failed(toStarted+declined, domain.ProviderRefused),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			f.start()
+			f.provider.on("retrieve", shows(tc.status), shows(tc.answer))
+			f.provider.on(tc.last, f.takeOver(shows(tc.answer)))
+			before := f.text(`select count(*)::text from ledger_postings`)
+			f.expectEnd(f.deliver(), "lost")
+			f.expect(open(toStarted, "running"), "retrieve "+tc.last)
+			f.expectText(before, `select count(*)::text from ledger_postings`)
+			f.expectEnd(f.deliver(), "done")
+			f.expect(tc.want, "retrieve")
+		})
+	}
+
+	t.Run("eight holders at once come to one outcome", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t)
+		f.useSandbox()
+		s := f.accept("ch_1", order())
+		for i := range 7 {
+			f.put(fulfillment.ChargeReceiver, s, 1, strconv.Itoa(i))
+		}
+		f.exec(`update inbox set ordering_key = message_id`) // messages of one key never run side by side
+		aside := func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+			d.OrderingKey = "ch_1"
+			return f.charge(ctx, d)
+		}
+		waiting := 8
+		for range 8 { // at least one of them ends each time
+			open := waiting
+			waiting = 0
+			for _, err := range f.deliverAll(fulfillment.ChargeReceiver, aside, open) {
+				if err != nil {
+					f.expectEnd(err, "waits")
+					waiting++
+				}
+			}
+			if waiting == 0 {
+				break
+			}
+		}
+		want := succeeded(toStarted)
+		want.Message = "done done done done done done done done"
+		if diff := cmp.Diff(want, f.snapshot()); diff != "" {
+			t.Errorf("afterwards (-want +got):\n%s", diff)
+		}
+		f.expectCaptures(1)
+	})
+}
+
+// TestCharge_historyLostInAFailover is about a step that was decided on events which an
+// asynchronous standby did not have when it became the primary.
+func TestCharge_historyLostInAFailover(t *testing.T) {
+	const stream = `select string_agg(version || ' ' || type, ', ' order by version) from ledger_events`
+	t.Parallel()
+
+	t.Run("commits nothing on a stream without its history and waits", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t)
+		first := order()
+		first.Items = nil // no constraint on stock refuses the commit
+		f.append(f.accept("ch_1", first), domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_1"})
+		f.provider.on("retrieve", shows("requires_confirmation"))
+		f.provider.on("confirm", meanwhile(func() { f.failOver(0) }, shows("succeeded")))
+		f.expectEnd(f.deliver(), "waits")
+		f.expectCalls("retrieve confirm")
+		f.expectText("", stream)
+		f.expectText("0", `select count(*)::text from outbox where message_id not in (select event_id::text from ledger_events)`)
+	})
+
+	t.Run("continues from the events that are left", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t)
+		f.start()
+		f.provider.on("retrieve", shows("requires_confirmation"))
+		f.provider.on("confirm", meanwhile(func() { f.failOver(1) }, shows("succeeded")))
+		f.provider.on("create", shows("succeeded")) // the same intent: its idempotency key is the same
+		f.provider.on("retrieve", shows("succeeded"))
+		f.expectEnd(f.deliver(), "done")
+		f.expectText("1 charge.requested.v1, 2 inventory.reserved.v1, 3 payment.started.v1, 4 payment.captured.v1, 5 charge.succeeded.v1", stream)
+	})
+}
+
+// failOver removes what the new primary does not have: the events above a version and what
+// was committed with them.
+func (f *fixture) failOver(version int) {
+	f.t.Helper()
+	b := &pgx.Batch{}
+	b.Queue(`select set_config('session_replication_role', 'replica', true)`)
+	b.Queue(`delete from ledger_events where version > ` + strconv.Itoa(version))
+	b.Queue(`delete from ledger_postings where version > ` + strconv.Itoa(version))
+	b.Queue(`delete from reservations`)
+	b.Queue(`update stock set available = available + reserved, reserved = 0`)
+	f.commit(b)
+}
+
+// TestCharge_waitsForAStreamThatIsReadTooEarly lets the worker read a server that is
+// behind the one that it received the message from: a snapshot of before the refund.
+func TestCharge_waitsForAStreamThatIsReadTooEarly(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	s := f.capture("ch_1", order())
+	behind, err := f.db.Snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = behind.Rollback(context.WithoutCancel(t.Context())) }()
+	var events int // the snapshot is taken by the first statement
+	if err := behind.QueryRow(t.Context(), `select count(*) from ledger_events`).Scan(&events); err != nil {
+		t.Fatal(err)
+	}
+	f.request(s, "re_1", 600)
+	late := fulfillment.New(f.db, fulfillment.Services{Provider: f.client}, slog.New(slog.DiscardHandler))
+	late.ReadFrom(behind)
+	f.expectEnd(f.deliverAll(fulfillment.ChargeReceiver, handlerOf(late, fulfillment.ChargeReceiver), 1)[0], "waits")
+
+	f.provider.on("refunds", lists(refundOf("succeeded")))
+	f.expectEnd(f.deliver(), "done")
+	f.expect(back(refunded, "refund.succeeded", "done"), "refunds")
 }

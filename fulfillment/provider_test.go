@@ -11,31 +11,43 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/payonce/payonce/internal/sandbox"
+	"github.com/payonce/payonce/internal/testdb"
 )
 
-// call is a request that the provider got.
-type call struct{ op, intent, key string }
-
-// provider answers as its script says, and hands what is not in it to the
-// handler behind it.
+// provider answers as its script says, and passes the other calls to the sandbox behind it.
 type provider struct {
 	*httptest.Server
-	behind http.Handler // nil: a call that is not in the script is a mistake
+
+	sandbox http.Handler // nil: a call that is not in the script is a mistake
 
 	mu     sync.Mutex
-	script map[string][]http.HandlerFunc
-	calls  []call // since the last look
-	all    []call
+	script script
+	calls  []call
+	taken  int // of the calls
+	fault  fault
+}
+
+type call struct{ op, intent, key string }
+
+// fault is what happens at one of the next calls.
+type fault struct {
+	at     int // counted from 1
+	answer http.HandlerFunc
 }
 
 func newProvider(t *testing.T) *provider {
 	t.Helper()
-	p := &provider{script: map[string][]http.HandlerFunc{}}
+	p := &provider{script: script{}}
 	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := callOf(r)
-		answer := p.next(c)
+		answer := p.answer(c)
 		if answer == nil {
-			t.Errorf("the provider was asked to %s %s, which is not in its script", c.op, c.intent)
+			t.Errorf("the provider was called to %s %s, which is not in its script", c.op, c.intent)
 			answer = says(http.StatusTeapot, "")
 		}
 		answer(w, r)
@@ -64,16 +76,19 @@ func callOf(r *http.Request) call {
 	return c
 }
 
-func (p *provider) next(c call) http.HandlerFunc {
+func (p *provider) answer(c call) http.HandlerFunc {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.calls, p.all = append(p.calls, c), append(p.all, c)
+	p.calls = append(p.calls, c)
+	if p.fault.at--; p.fault.at == 0 {
+		return p.fault.answer
+	}
 	if answers := p.script[c.op]; len(answers) > 0 {
 		p.script[c.op] = answers[1:]
 		return answers[0]
 	}
-	if p.behind != nil {
-		return p.behind.ServeHTTP
+	if p.sandbox != nil {
+		return p.sandbox.ServeHTTP
 	}
 	return nil
 }
@@ -85,13 +100,23 @@ func (p *provider) on(op string, answers ...http.HandlerFunc) {
 	p.script[op] = append(p.script[op], answers...)
 }
 
-// take returns the calls since it was last asked.
-func (p *provider) take() []call {
+// expect sets the fault of the calls from now on.
+func (p *provider) expect(next fault) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	calls := p.calls
-	p.calls = nil
-	return calls
+	p.fault = next
+}
+
+// take returns the operations of the calls since the last time.
+func (p *provider) take() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var ops []string
+	for _, c := range p.calls[p.taken:] {
+		ops = append(ops, c.op)
+	}
+	p.taken = len(p.calls)
+	return strings.Join(ops, " ")
 }
 
 // keys are the idempotency keys of all calls of an operation.
@@ -99,7 +124,7 @@ func (p *provider) keys(op string) []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var keys []string
-	for _, c := range p.all {
+	for _, c := range p.calls {
 		if c.op == op {
 			keys = append(keys, c.key)
 		}
@@ -134,13 +159,19 @@ func cut(w http.ResponseWriter, _ *http.Request) {
 	_ = conn.Close()
 }
 
-// cutAfter lets the handler behind have its effect and loses its answer.
+// cutAfter executes the call at the sandbox and loses its answer.
 func (p *provider) cutAfter(w http.ResponseWriter, r *http.Request) {
-	p.behind.ServeHTTP(httptest.NewRecorder(), r)
+	p.sandbox.ServeHTTP(httptest.NewRecorder(), r)
 	cut(w, r)
 }
 
-// meanwhile runs what happens while the call is under way.
+// breaksAfter executes the call at the sandbox and answers with an error of the provider's.
+func (p *provider) breaksAfter(w http.ResponseWriter, r *http.Request) {
+	p.sandbox.ServeHTTP(httptest.NewRecorder(), r)
+	breaks()(w, r)
+}
+
+// meanwhile runs what happens while the call is in flight.
 func meanwhile(happens func(), answer http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		happens()
@@ -148,8 +179,8 @@ func meanwhile(happens func(), answer http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// afterHangUp lets the handler behind have its effect once the client has given
-// up waiting. It calls reached when it has the whole request.
+// afterHangUp executes the call at the sandbox once the client has stopped waiting. It
+// calls reached when it has the whole request.
 func (p *provider) afterHangUp(reached func()) http.HandlerFunc {
 	return func(_ http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body) // and so the server notices the hang-up
@@ -160,7 +191,7 @@ func (p *provider) afterHangUp(reached func()) http.HandlerFunc {
 		<-r.Context().Done()
 		late := r.Clone(context.WithoutCancel(r.Context()))
 		late.Body = io.NopCloser(bytes.NewReader(body))
-		p.behind.ServeHTTP(httptest.NewRecorder(), late)
+		p.sandbox.ServeHTTP(httptest.NewRecorder(), late)
 	}
 }
 
@@ -239,3 +270,92 @@ func object(o map[string]any, pairs ...any) string {
 	}
 	return string(b)
 }
+
+// useSandbox puts a Stripe-compatible provider with records of its own behind the script.
+func (f *fixture) useSandbox() {
+	f.t.Helper()
+	f.provider.useSandbox(f.t)
+}
+
+func (p *provider) useSandbox(t *testing.T) *pgxpool.Pool {
+	t.Helper()
+	database := testdb.Empty(t)
+	if err := sandbox.Migrate(t.Context(), database); err != nil {
+		t.Fatal(err)
+	}
+	pool, err := pgxpool.New(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	sb, err := sandbox.New(pool, sandbox.Options{Now: time.Now, ProcessingTime: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(sb.Drain)
+	p.sandbox = sb
+	return pool
+}
+
+// control sends a request that is not a client's to the sandbox.
+func (p *provider) control(t interface{ Fatalf(string, ...any) }, method, path, body string) []byte {
+	answered := httptest.NewRecorder()
+	p.sandbox.ServeHTTP(answered, httptest.NewRequestWithContext(context.Background(), method, path, strings.NewReader(body)))
+	if answered.Code/100 != 2 {
+		t.Fatalf("%s %s: answered %d", method, path, answered.Code)
+	}
+	return answered.Body.Bytes()
+}
+
+// records are what the sandbox says that it executed.
+type records struct {
+	Intents []struct {
+		Reference string `json:"reference"`
+		Status    string `json:"status"`
+	} `json:"intents"`
+	Captures []movement `json:"captures"`
+	Refunds  []movement `json:"refunds"`
+}
+
+// movement is money that the provider captured or refunded, by our name for it.
+type movement struct {
+	Reference string `json:"reference"`
+	Amount    int64  `json:"amount"`
+}
+
+func (p *provider) records(t interface{ Fatalf(string, ...any) }) (r records) {
+	if err := json.Unmarshal(p.control(t, http.MethodGet, "/books", ""), &r); err != nil {
+		t.Fatalf("read the sandbox's records: %v", err)
+	}
+	return r
+}
+
+func (f *fixture) expectCaptures(want int) {
+	f.t.Helper()
+	captures := f.provider.records(f.t).Captures
+	if len(captures) != want || want > 0 && captures[0].Amount != 1999 {
+		f.t.Errorf("the provider's captures are %+v, want %d", captures, want)
+	}
+}
+
+// Faults of the sandbox. The seeds are such that the first draw fails before the effect, or
+// after it; either way the sandbox saves the 500 under the key.
+const (
+	noFault     = `{}`
+	forgetsKeys = `{"forget_keys_after": "0s"}`
+	failsBefore = `{"seed": 4, "error_500": 1}`
+	failsAfter  = `{"seed": 1, "error_500": 1}`
+)
+
+// under has the sandbox answer one call under faults.
+func (p *provider) under(faults string, answer http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		p.control(panics{}, http.MethodPut, "/faults", faults)
+		defer p.control(panics{}, http.MethodDelete, "/faults", "")
+		answer(w, r)
+	}
+}
+
+type panics struct{}
+
+func (panics) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }

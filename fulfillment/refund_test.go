@@ -1,218 +1,207 @@
 package fulfillment_test
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/ledger"
+)
+
+// second are the pairs that make the provider's refund the one for re_2.
+func second() []any {
+	return []any{"id", "rp_2", "amount", 100, "metadata", map[string]any{"refund_id": "re_2"}}
+}
+
+// isOlder is a captured charge whose refund re_1 an older message was about.
+func isOlder(f *fixture) { f.request(f.capture("ch_1", order()), "re_1", 600) }
+
+const (
+	askedTwice    = asked + asked
+	refundedTwice = asked + asked + " refund.succeeded refund.succeeded"
+	twoOutcomes   = "refund.succeeded refund.succeeded"
 )
 
 func TestRefund(t *testing.T) {
 	t.Parallel()
-
-	t.Run("the list is asked before the first send too", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		s := w.refunding()
-		w.provider.on("refund", gives("succeeded"))
-		w.expectKind(w.deliver(), "done")
-		w.expect(back(refunded, "refund.succeeded", "done"), "refunds refund")
-		if diff := cmp.Diff([]string{s.Head().ID.String()}, w.provider.keys("refund")); diff != "" {
-			t.Errorf("the key is not the id of the request (-want +got):\n%s", diff)
-		}
-		want := domain.RefundSucceeded{RefundID: "re_1", Provider: domain.Provider, ProviderRefund: "rp_1", Amount: 600}
-		if diff := cmp.Diff(want, w.load().Head().Event); diff != "" {
-			t.Errorf("recorded (-want +got):\n%s", diff)
-		}
-		books := w.text(`
+	runAll(t, map[string]scenario{
+		"the list is asked before the first send too": {
+			begin: isRefunding, script: script{"refund": {gives("succeeded")}},
+			want: back(refunded, "refund.succeeded", "done"), calls: "refunds refund",
+			check: func(f *fixture) {
+				f.expectKeys("refund", 5)
+				f.expectRecorded(0, domain.RefundSucceeded{RefundID: "re_1", Provider: domain.Provider, ProviderRefund: "rp_1", Amount: 600})
+				f.expectText("merchant_payable→refund_clearing 600, refund_clearing→psp_receivable 600", `
 select string_agg(format('%s→%s %s', split_part(debit, ':', 1), split_part(credit, ':', 1), amount), ', ' order by version)
   from ledger_postings
  where version > 4`)
-		if books != "merchant_payable→refund_clearing 600, refund_clearing→psp_receivable 600" {
-			t.Errorf("the books are %s", books)
-		}
-	})
-
-	t.Run("what an older message of the charge has sent is found by a new one", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		w.request(w.capture(), "re_1", 600)
-		w.provider.on("refunds", lists(refundOf("succeeded")))
-		w.expectKind(w.deliver(), "done")
-		w.expect(back(refunded, "refund.succeeded", "done"), "refunds")
-	})
-
-	t.Run("a message of the charge that is not the refund's own carries it", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		s := w.append(w.capture(), domain.RefundRequested{RefundID: "re_1", Amount: 600})
-		w.put(fulfillment.ChargeReceiver, s, 1, "another")
-		w.provider.on("refunds", lists())
-		w.provider.on("refund", gives("succeeded"))
-		w.expectKind(w.deliver(), "done")
-		w.expect(back(refunded, "refund.succeeded", "done"), "refunds refund")
-	})
-
-	t.Run("a message of another refund carries it", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		s := w.append(w.capture(), domain.RefundRequested{RefundID: "re_1", Amount: 600})
-		w.request(s, "re_2", 100)
-		w.provider.on("refunds", lists(refundOf("succeeded")), lists(refundOf("succeeded")))
-		w.provider.on("refund", gives("succeeded", "id", "rp_2", "amount", 100, "metadata", map[string]any{"refund_id": "re_2"}))
-		w.expectKind(w.deliver(), "done")
-		w.expect(back(asked+asked+" refund.succeeded refund.succeeded", "refund.succeeded refund.succeeded", "done"), "refunds refunds refund")
-	})
-
-	t.Run("the message of a finished refund again asks nobody", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		s := w.refunding()
-		w.provider.on("refund", gives("succeeded"))
-		w.expectKind(w.deliver(), "done")
-		w.put(fulfillment.ChargeReceiver, s, 5, "again")
-		w.expectKind(w.deliver(), "done")
-		w.expect(back(refunded, "refund.succeeded", "done done"), "refunds refund")
+				if asked := f.provider.calls[0]; asked.intent != "pi_1" {
+					f.t.Errorf("the refunds of %q were listed, want those of pi_1", asked.intent)
+				}
+			},
+		},
+		"what an older message of the charge has sent is found by a new one": {
+			begin: isOlder, script: script{"refunds": {lists(refundOf("succeeded"))}},
+			want: back(refunded, "refund.succeeded", "done"), calls: "refunds",
+		},
+		"a message of the charge that is not the refund's own processes it": {
+			begin: func(f *fixture) {
+				s := f.append(f.capture("ch_1", order()), domain.RefundRequested{RefundID: "re_1", Amount: 600})
+				f.put(fulfillment.ChargeReceiver, s, 1, "another")
+			},
+			script: script{"refunds": {lists()}, "refund": {gives("succeeded")}},
+			want:   back(refunded, "refund.succeeded", "done"), calls: "refunds refund",
+		},
+		"a message of another refund processes it": {
+			begin: func(f *fixture) {
+				f.request(f.append(f.capture("ch_1", order()), domain.RefundRequested{RefundID: "re_1", Amount: 600}), "re_2", 100)
+			},
+			script: script{"refunds": {lists(refundOf("succeeded")), lists(refundOf("succeeded"))}, "refund": {gives("succeeded", second()...)}},
+			want:   back(refundedTwice, twoOutcomes, "done"), calls: "refunds refunds refund",
+		},
 	})
 }
 
-// TestRefund_state is about what the provider says that became of the refund, be
-// it in the answer to a send or in its list.
+// TestRefund_others is about several refunds of one charge.
+func TestRefund_others(t *testing.T) {
+	t.Parallel()
+	both := func(f *fixture) {
+		isRefunding(f)
+		f.append(f.load("ch_1"), domain.RefundRequested{RefundID: "re_2", Amount: 100})
+	}
+	runAll(t, map[string]scenario{
+		"one that waits does not keep another from its outcome": {
+			begin:  both,
+			script: script{"refund": {gives("pending"), gives("succeeded", second()...)}, "refunds": {lists()}},
+			ends:   "waits", want: back(askedTwice+" refund.succeeded", "refund.succeeded", "pending"), calls: "refunds refund refunds refund",
+			check: func(f *fixture) {
+				f.provider.on("refunds", lists(refundOf("succeeded")))
+				f.expectEnd(f.deliver(), "done")
+				f.expect(back(refundedTwice, twoOutcomes, "done"), "refunds")
+			},
+		},
+		"one that needs an operator does not keep another from its outcome, and is not forgotten": {
+			begin:  both,
+			script: script{"refund": {gives("reticent"), gives("pending", second()...)}, "refunds": {lists()}},
+			ends:   "waits", want: back(askedTwice, "", "pending"), calls: "refunds refund refunds refund",
+			check: func(f *fixture) {
+				f.expectText("true", `select (last_error like '%reticent%')::text from inbox`)
+				f.provider.on("refunds", lists(refundOf("reticent")), lists(refundOf("succeeded", second()...)))
+				f.expectEnd(f.deliver(), "parked")
+				f.expect(back(askedTwice+" refund.succeeded", "refund.succeeded", "dead"), "refunds refunds")
+			},
+		},
+		"one that is requested meanwhile is processed too": {
+			begin: func(f *fixture) {
+				isRefunding(f)
+				f.provider.on("refund", meanwhile(func() { f.request(f.load("ch_1"), "re_2", 100) }, gives("succeeded")), gives("succeeded", second()...))
+			},
+			script: script{"refunds": {lists(refundOf("succeeded"))}},
+			ends:   "done done", want: back(refundedTwice, twoOutcomes, "done done"), calls: "refunds refund refunds refund",
+		},
+	})
+}
+
+// TestRefund_state is about the state of the refund at the provider, in the answer to a
+// send or in its list.
 func TestRefund_state(t *testing.T) {
 	testdb.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
-	failed := asked + " refund.failed"
-	for name, tc := range map[string]struct {
+	parked, pending := back(asked, "", "dead"), back(asked, "", "pending")
+	scenarios := map[string]scenario{
+		"an answer about another refund is parked": {
+			begin: isRefunding, script: script{"refund": {gives("succeeded", "metadata", map[string]any{"refund_id": "re_2"})}},
+			ends: "parked", want: parked, calls: "refunds refund",
+		},
+		"a failure says why": {
+			begin: isRefunding, script: script{"refund": {gives("failed", "failure_reason", "expired_or_canceled_card")}},
+			want: back(asked+" refund.failed", "refund.failed", "done"), calls: "refunds refund",
+			check: func(f *fixture) {
+				f.expectRecorded(0, domain.RefundFailed{
+					RefundID: "re_1", ProviderRefund: "rp_1", Code: domain.ProviderRefused,
+					Message: "the refund failed at the provider: expired_or_canceled_card",
+				})
+			},
+		},
+	}
+	for name, s := range map[string]struct {
 		status string
 		pairs  []any
-		kind   string
-		want   sight
+		end    string
+		want   snapshot
 	}{
 		"succeeded is a success":                   {"succeeded", nil, "done", back(refunded, "refund.succeeded", "done")},
-		"failed is a failure":                      {"failed", nil, "done", back(failed, "refund.failed", "done")},
-		"canceled is a failure":                    {"canceled", nil, "done", back(failed, "refund.failed", "done")},
-		"pending is looked at again later":         {"pending", nil, "waits", back(asked, "", "pending")},
-		"an action of the customer is waited for":  {"requires_action", nil, "waits", back(asked, "", "pending")},
-		"a state that nobody knows is parked":      {"reticent", nil, "parked", back(asked, "", "dead")},
-		"no state at all is parked":                {"", nil, "parked", back(asked, "", "dead")},
-		"a wrong amount is parked":                 {"succeeded", []any{"amount", 601}, "parked", back(asked, "", "dead")},
-		"a wrong currency is parked":               {"succeeded", []any{"currency", "usd"}, "parked", back(asked, "", "dead")},
-		"another payment is parked":                {"succeeded", []any{"payment_intent", "pi_2"}, "parked", back(asked, "", "dead")},
-		"no payment is parked":                     {"succeeded", []any{"payment_intent", nil}, "parked", back(asked, "", "dead")},
-		"an id that cannot be stored is no answer": {"succeeded", []any{"id", "rp\x00"}, "waits", back(asked, "", "pending")},
-		"a wrong amount is parked while it waits":  {"pending", []any{"amount", 601}, "parked", back(asked, "", "dead")},
+		"failed is a failure":                      {"failed", nil, "done", back(asked+" refund.failed", "refund.failed", "done")},
+		"canceled is a failure":                    {"canceled", nil, "done", back(asked+" refund.failed", "refund.failed", "done")},
+		"pending is looked at again later":         {"pending", nil, "waits", pending},
+		"an action of the customer is waited for":  {"requires_action", nil, "waits", pending},
+		"a state that nobody knows is parked":      {"reticent", nil, "parked", parked},
+		"no state at all is parked":                {"", nil, "parked", parked},
+		"a wrong amount is parked":                 {"succeeded", []any{"amount", 601}, "parked", parked},
+		"a wrong currency is parked":               {"succeeded", []any{"currency", "usd"}, "parked", parked},
+		"another payment is parked":                {"succeeded", []any{"payment_intent", "pi_2"}, "parked", parked},
+		"no payment is parked":                     {"succeeded", []any{"payment_intent", nil}, "parked", parked},
+		"an id that cannot be stored is no answer": {"succeeded", []any{"id", "rp\x00"}, "waits", pending},
+		"a wrong amount is parked while it waits":  {"pending", []any{"amount", 601}, "parked", parked},
 	} {
-		t.Run("answered "+name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			w.refunding()
-			w.provider.on("refund", gives(tc.status, tc.pairs...))
-			w.expectKind(w.deliver(), tc.kind)
-			w.expect(tc.want, "refunds refund")
-		})
-		t.Run("listed "+name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			w.refunding()
-			w.provider.on("refund", cut)
-			w.provider.on("refunds", lists(refundOf(tc.status, tc.pairs...)))
-			w.expectKind(w.deliver(), "waits")
-			w.expectKind(w.deliver(), tc.kind)
-			w.expect(tc.want, "refunds refund refunds")
-		})
+		scenarios["answered "+name] = scenario{
+			begin: isRefunding, script: script{"refund": {gives(s.status, s.pairs...)}}, ends: s.end, want: s.want, calls: "refunds refund",
+		}
+		scenarios["listed "+name] = scenario{
+			begin: isOlder, script: script{"refunds": {lists(refundOf(s.status, s.pairs...))}}, ends: s.end, want: s.want, calls: "refunds",
+		}
 	}
-
-	t.Run("an answer about another refund is parked", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		w.refunding()
-		w.provider.on("refund", gives("succeeded", "metadata", map[string]any{"refund_id": "re_2"}))
-		w.expectKind(w.deliver(), "parked")
-		w.expect(back(asked, "", "dead"), "refunds refund")
-	})
-
-	t.Run("a failure says why", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		w.refunding()
-		w.provider.on("refund", gives("failed", "failure_reason", "expired_or_canceled_card"))
-		w.expectKind(w.deliver(), "done")
-		want := domain.RefundFailed{
-			RefundID: "re_1", ProviderRefund: "rp_1", Code: domain.ProviderRefused,
-			Message: "the refund failed at the provider: expired_or_canceled_card",
-		}
-		if diff := cmp.Diff(want, w.load().Head().Event); diff != "" {
-			t.Errorf("recorded (-want +got):\n%s", diff)
-		}
-		if left := w.load().Charge.Left(); left != 1999 {
-			t.Errorf("%d are left for another refund, want all", left)
-		}
-	})
+	runAll(t, scenarios)
 }
 
-// TestRefund_list is about a look before a send.
+// TestRefund_list is about the read of the list before a send.
 func TestRefund_list(t *testing.T) {
 	testdb.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 	of := func(reference, id, status string) json.RawMessage {
 		return refundOf(status, "id", id, "metadata", map[string]any{"refund_id": reference})
 	}
-	for name, tc := range map[string]struct {
+	success := back(refunded, "refund.succeeded", "done")
+	scenarios := map[string]scenario{}
+	for name, s := range map[string]struct {
 		listed []json.RawMessage
 		calls  string
-		kind   string
-		want   sight
+		end    string
+		want   snapshot
 	}{
 		"refunds of others are not ours": {
 			[]json.RawMessage{of("re_2", "rp_2", "succeeded"), refundOf("succeeded", "id", "rp_3", "metadata", nil)},
-			"refunds refund", "done", back(refunded, "refund.succeeded", "done"),
+			"refunds refund", "done", success,
 		},
 		"one of ours among others is found": {
-			[]json.RawMessage{of("re_2", "rp_2", "failed"), of("re_1", "rp_1", "succeeded"), of("re_3", "rp_3", "failed")},
-			"refunds", "done", back(refunded, "refund.succeeded", "done"),
+			[]json.RawMessage{of("re_2", "rp_2", "failed"), of("re_1", "rp_1", "succeeded"), of("re_3", "rp_3", "failed")}, "refunds", "done", success,
 		},
 		"two that move money are parked": {
-			[]json.RawMessage{of("re_1", "rp_2", "pending"), of("re_1", "rp_1", "succeeded")},
-			"refunds", "parked", back(asked, "", "dead"),
+			[]json.RawMessage{of("re_1", "rp_2", "pending"), of("re_1", "rp_1", "succeeded")}, "refunds", "parked", back(asked, "", "dead"),
 		},
 		"one that moves money stands before one that failed": {
-			[]json.RawMessage{of("re_1", "rp_2", "failed"), of("re_1", "rp_1", "succeeded")},
-			"refunds", "done", back(refunded, "refund.succeeded", "done"),
+			[]json.RawMessage{of("re_1", "rp_2", "failed"), of("re_1", "rp_1", "succeeded")}, "refunds", "done", success,
 		},
 		"one that failed is final and not sent again": {
-			[]json.RawMessage{of("re_1", "rp_1", "failed")},
-			"refunds", "done", back(asked+" refund.failed", "refund.failed", "done"),
+			[]json.RawMessage{of("re_1", "rp_1", "failed")}, "refunds", "done", back(asked+" refund.failed", "refund.failed", "done"),
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			w.refunding()
-			w.provider.on("refund", cut, gives("succeeded"))
-			w.provider.on("refunds", lists(tc.listed...))
-			w.expectKind(w.deliver(), "waits")
-			w.provider.take()
-			w.expectKind(w.deliver(), tc.kind)
-			w.expect(tc.want, tc.calls)
-		})
-	}
-
-	t.Run("the list is asked of the charge's own payment", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		w.refunding()
-		w.provider.on("refund", gives("succeeded"))
-		w.expectKind(w.deliver(), "done")
-		if asked := w.provider.take()[0]; asked.intent != "pi_1" {
-			t.Errorf("the refunds of %q were listed, want those of pi_1", asked.intent)
+		scenarios[name] = scenario{
+			begin: isOlder, script: script{"refund": {gives("succeeded")}, "refunds": {lists(s.listed...)}}, ends: s.end, want: s.want, calls: s.calls,
 		}
-	})
-
+	}
 	for name, answer := range map[string]http.HandlerFunc{
 		"a cut":          cut,
 		"a 500":          breaks(),
@@ -222,61 +211,234 @@ func TestRefund_list(t *testing.T) {
 		"a list that repeats itself": lists(
 			refundOf("succeeded", "id", "rp_2", "metadata", nil), refundOf("succeeded", "id", "rp_2", "metadata", nil)),
 	} {
-		t.Run("a look that ends in "+name+" sends and records nothing", func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			w.refunding()
-			w.provider.on("refund", cut)
-			w.provider.on("refunds", answer)
-			w.expectKind(w.deliver(), "waits")
-			w.expectKind(w.deliver(), "waits")
-			w.expect(back(asked, "", "pending"), "refunds refund refunds")
-		})
+		scenarios["a look that ends in "+name+" sends and records nothing"] = scenario{
+			begin: isOlder, script: script{"refunds": {answer}}, ends: "waits", want: back(asked, "", "pending"), calls: "refunds",
+		}
+	}
+	runAll(t, scenarios)
+}
+
+// TestRefund_refused is about sends that the provider did not execute.
+func TestRefund_refused(t *testing.T) {
+	t.Parallel()
+	refused := refuses(http.StatusBadRequest, "invalid_request_error", "charge_already_refunded")
+	scenarios := map[string]scenario{
+		"as long as the list cannot be read nothing is believed": {
+			begin:  isRefunding,
+			script: script{"refund": {refused}, "refunds": {cut, lists(refundOf("succeeded"))}},
+			ends:   "waits done", want: back(refunded, "refund.succeeded", "done"), calls: "refunds refund refunds refunds",
+		},
+	}
+	for name, refusal := range map[string]http.HandlerFunc{
+		"a refund of what was refunded":   refused,
+		"a refund of more than is left":   refuses(http.StatusBadRequest, "invalid_request_error", ""),
+		"a refund that the card declines": refuses(http.StatusPaymentRequired, "card_error", "card_declined"),
+	} {
+		scenarios[name+" fails if it is not in the list"] = scenario{
+			begin: isRefunding, script: script{"refund": {refusal}, "refunds": {lists()}},
+			want: back(asked+" refund.failed", "refund.failed", "done"), calls: "refunds refund refunds",
+			check: func(f *fixture) {
+				f.expectRecorded(0, domain.RefundFailed{RefundID: "re_1", Code: domain.ProviderRefused, Message: "for people"})
+			},
+		}
+		scenarios[name+" succeeded if an earlier send is in the list"] = scenario{
+			begin: isRefunding, script: script{"refund": {refusal}, "refunds": {lists(refundOf("succeeded"))}},
+			want: back(refunded, "refund.succeeded", "done"), calls: "refunds refund refunds",
+		}
+	}
+	runAll(t, scenarios)
+}
+
+func TestAttempt_refund(t *testing.T) {
+	t.Parallel()
+	attemptFailed := asked + " refund.attempt_failed"
+	scenarios := map[string]scenario{
+		"an error of the provider is recorded and opens a new key, after a look at the list": {
+			begin:  isRefunding,
+			script: script{"refund": {breaks(), breaks(), gives("succeeded")}, "refunds": {lists(), lists()}},
+			ends:   "waits waits done", want: back(attemptFailed+" refund.attempt_failed refund.succeeded", "refund.succeeded", "done"),
+			calls: "refunds refund refunds refund refunds refund",
+			check: func(f *fixture) {
+				f.expectKeys("refund", 5, 6, 7)
+				f.expectRecorded(6, domain.RefundAttemptFailed{RefundID: "re_1", StatusCode: 500, RequestID: "req_provider"})
+			},
+		},
+		"an error of the provider that gave the money back is not tried again": {
+			begin:  isRefunding,
+			script: script{"refund": {breaks()}, "refunds": {lists(refundOf("succeeded"))}},
+			ends:   "waits done", want: back(attemptFailed+" refund.succeeded", "refund.succeeded", "done"), calls: "refunds refund refunds",
+		},
+		"waiting for the provider counts no attempt": {
+			begin: isRefunding, script: script{"refund": {gives("pending")}, "refunds": {lists(refundOf("pending")), lists(refundOf("pending"))}},
+			ends: "waits waits waits", want: back(asked, "", "pending"), calls: "refunds refund refunds refunds",
+			check: func(f *fixture) { f.expectText("0 3", `select format('%s %s', attempts, waits) from inbox`) },
+		},
+	}
+	for name, answer := range interruptions() {
+		scenarios[name+" records nothing, keeps the key, and the list is asked first"] = scenario{
+			begin: isRefunding, script: script{"refund": {answer[0], gives("succeeded")}, "refunds": {lists()}},
+			ends: "waits done", want: back(refunded, "refund.succeeded", "done"), calls: "refunds refund refunds refund",
+			check: func(f *fixture) { f.expectKeys("refund", 5, 5) },
+		}
+	}
+	runAll(t, scenarios)
+}
+
+// charged is a charge that the sandbox captured, without items.
+func (f *fixture) charged(method string) ledger.Stream {
+	f.t.Helper()
+	first := order()
+	first.Items, first.PaymentMethod = nil, method
+	f.accept("ch_1", first)
+	f.expectEnd(f.deliver(), "done")
+	f.expectCalls("create confirm")
+	return f.load("ch_1")
+}
+
+// expectRefunds checks the outcomes of the refunds, and the sandbox's records of them.
+func (f *fixture) expectRefunds(outcomes string, want ...movement) {
+	f.t.Helper()
+	if got := f.snapshot(); got.Outbox != "charge.succeeded "+outcomes {
+		f.t.Errorf("the charge left %+v, want the outcomes %q", got, outcomes)
+	}
+	got := f.provider.records(f.t).Refunds
+	slices.SortFunc(got, func(a, b movement) int { return int(b.Amount - a.Amount) })
+	if diff := cmp.Diff(append([]movement{}, want...), got); diff != "" {
+		f.t.Errorf("the provider refunded (-want +got):\n%s", diff)
 	}
 }
 
-// TestRefund_refused is about sends that the provider did not carry out.
-func TestRefund_refused(t *testing.T) {
+// TestRefund_killed ends the worker of a refund's message at each step. The next worker
+// brings the refund to its outcome, and the money goes back once, whether the provider
+// still knows the keys or not.
+func TestRefund_killed(t *testing.T) {
+	testdb.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
-	for name, refusal := range map[string]http.HandlerFunc{
-		"a refund of what was refunded":   refuses(http.StatusBadRequest, "invalid_request_error", "charge_already_refunded"),
-		"a refund of more than is left":   refuses(http.StatusBadRequest, "invalid_request_error", ""),
-		"a refund of a disputed charge":   refuses(http.StatusBadRequest, "invalid_request_error", "charge_disputed"),
-		"a refund that the card declines": refuses(http.StatusPaymentRequired, "card_error", "card_declined"),
+	for name, die := range map[string]struct {
+		at   string
+		dies func(*fixture) http.HandlerFunc // the next answer
+		end  string
+	}{
+		"before the provider has the refund": {"refund", func(*fixture) http.HandlerFunc { return cut }, "waits"},
+		"after the money went and before the answer came": {
+			"refund", func(f *fixture) http.HandlerFunc { return f.provider.cutAfter }, "waits",
+		},
+		"with the answer in hand and before the commit": {
+			"refund", func(f *fixture) http.HandlerFunc { return f.takeOver(f.provider.sandbox.ServeHTTP) }, "lost",
+		},
+		"after an error of the provider, saved, and no money": {"refund", func(*fixture) http.HandlerFunc { return breaks() }, "waits"},
+		"after an error of the provider, saved, and money": {
+			"refund", func(f *fixture) http.HandlerFunc { return f.provider.breaksAfter }, "waits",
+		},
+		"while it looks for the refund":      {"refunds", func(*fixture) http.HandlerFunc { return cut }, "waits"},
+		"after its look and before it sends": {"refunds", func(f *fixture) http.HandlerFunc { return f.takeOver(lists()) }, "lost"},
 	} {
-		t.Run(name+" fails if it is not in the list", func(t *testing.T) {
+		for memory, faults := range map[string]string{"": noFault, ", and the keys are forgotten": forgetsKeys} {
+			t.Run(name+memory, func(t *testing.T) {
+				t.Parallel()
+				f := newFixture(t)
+				f.useSandbox()
+				f.request(f.charged("pm_card_visa"), "re_1", 600)
+				f.provider.control(t, http.MethodPut, "/faults", faults)
+				f.provider.on(die.at, die.dies(f))
+				f.expectEnd(f.deliver(), die.end)
+				f.deliverUntilDone()
+				f.expectRefunds("refund.succeeded", movement{"re_1", 600})
+			})
+		}
+	}
+
+	t.Run("when its time is up in the middle of the send", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t)
+		f.useSandbox()
+		f.request(f.charged("pm_card_visa"), "re_1", 600)
+		up := make(chan struct{})
+		f.provider.on("refund", f.provider.afterHangUp(func() { close(up) }))
+		err := f.deliverAll(fulfillment.ChargeReceiver, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+			ctx, cancel := context.WithCancel(ctx)
+			go func() { <-up; cancel() }()
+			return f.charge(ctx, d)
+		}, 1)[0]
+		f.expectEnd(err, "refund re_1: context canceled")
+		f.deliverUntilDone()
+		f.expectRefunds("refund.succeeded", movement{"re_1", 600})
+	})
+}
+
+func TestRefund_is_given_back_once(t *testing.T) {
+	testdb.Long(t, "it makes a database for each of many cases")
+	t.Parallel()
+
+	for name, faults := range map[string]string{
+		"when half of the answers are errors of the provider":  `{"seed": 7, "error_500": 0.5}`,
+		"when half of it is lost and the keys are forgotten":   `{"seed": 7, "drop_before": 0.3, "drop_after": 0.3, "forget_keys_after": "0s"}`,
+		"when everything is broken and the keys are forgotten": `{"seed": 9, "drop_before": 0.2, "drop_after": 0.2, "error_500": 0.3, "forget_keys_after": "0s"}`,
+	} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
-			w.refunding()
-			w.provider.on("refund", refusal)
-			w.provider.on("refunds", lists())
-			w.expectKind(w.deliver(), "done")
-			w.expect(back(asked+" refund.failed", "refund.failed", "done"), "refunds refund refunds")
-			want := domain.RefundFailed{RefundID: "re_1", Code: domain.ProviderRefused, Message: "for people"}
-			if diff := cmp.Diff(want, w.load().Head().Event); diff != "" {
-				t.Errorf("recorded (-want +got):\n%s", diff)
+			f := newFixture(t)
+			f.useSandbox()
+			s := f.charged("pm_card_visa")
+			refunds := []movement{{"re_1", 600}, {"re_2", 500}, {"re_3", 400}}
+			for _, refund := range refunds {
+				s = f.request(s, refund.Reference, refund.Amount)
 			}
-		})
-		t.Run(name+" succeeded if an earlier send is in the list", func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			w.refunding()
-			w.provider.on("refund", refusal)
-			w.provider.on("refunds", lists(refundOf("succeeded")))
-			w.expectKind(w.deliver(), "done")
-			w.expect(back(refunded, "refund.succeeded", "done"), "refunds refund refunds")
+			f.provider.control(t, http.MethodPut, "/faults", faults)
+			for range refunds {
+				f.deliverUntilDone()
+			}
+			f.provider.control(t, http.MethodDelete, "/faults", "")
+			f.expectRefunds("refund.succeeded refund.succeeded refund.succeeded", refunds...)
 		})
 	}
 
-	t.Run("as long as the list cannot be read nothing is believed", func(t *testing.T) {
+	t.Run("a card that takes nothing back fails the refund", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t)
-		w.refunding()
-		w.provider.on("refund", refuses(http.StatusBadRequest, "invalid_request_error", "charge_already_refunded"))
-		w.provider.on("refunds", cut, lists(refundOf("succeeded")))
-		w.expectKind(w.deliver(), "waits")
-		w.expect(back(asked, "", "pending"), "refunds refund refunds")
-		w.expectKind(w.deliver(), "done")
-		w.expect(back(refunded, "refund.succeeded", "done"), "refunds")
+		f := newFixture(t)
+		f.useSandbox()
+		f.request(f.charged("pm_card_refundFail"), "re_1", 600)
+		f.provider.on("refund", f.provider.cutAfter)
+		f.expectEnd(f.deliver(), "waits")
+		f.expectEnd(f.deliver(), "done")
+		f.expectCalls("refunds refund refunds")
+		f.expectRefunds("refund.failed")
 	})
+}
+
+func TestMostUrgent(t *testing.T) {
+	t.Parallel()
+	park := fmt.Errorf("refund re_1: %w", &inbox.ParkError{Err: errors.New("an operator decides")})
+	wait := func(atLeast time.Duration, patient bool) error {
+		return fmt.Errorf("refund re_2: %w", &inbox.WaitError{AtLeast: atLeast, Patient: patient, Err: errors.New("no answer")})
+	}
+	for name, tc := range map[string]struct {
+		errs    []error
+		end     string
+		atLeast time.Duration
+		patient bool
+	}{
+		"nothing is the end":                                         {nil, "done", 0, false},
+		"a wait is a wait":                                           {[]error{wait(0, false)}, "waits", 0, false},
+		"a park is a park":                                           {[]error{park}, "parked", 0, false},
+		"a park comes after a wait":                                  {[]error{park, wait(time.Hour, false)}, "waits", time.Hour, false},
+		"waits end with the earliest":                                {[]error{wait(time.Hour, false), wait(time.Minute, false)}, "waits", time.Minute, false},
+		"waits are patient if all of them are":                       {[]error{wait(0, true), wait(0, true)}, "waits", 0, true},
+		"waits are not patient beside an outage":                     {[]error{wait(0, true), wait(0, false)}, "waits", 0, false},
+		"waits are not patient while something else needs operators": {[]error{park, wait(0, true)}, "waits", 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := fulfillment.MostUrgent(tc.errs)
+			waiting, _ := errors.AsType[*inbox.WaitError](got)
+			if endOf(got) != tc.end || waiting != nil && (waiting.AtLeast != tc.atLeast || waiting.Patient != tc.patient) {
+				t.Errorf("the most urgent error is %v, %+v; want %s", got, waiting, tc.end)
+			}
+			for _, err := range tc.errs {
+				if !strings.Contains(got.Error(), err.Error()) {
+					t.Errorf("%q leaves out %q", got, err)
+				}
+			}
+		})
+	}
 }

@@ -5,18 +5,16 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 )
 
-// gaveBack is a charge of which 600 went back by rp_1.
-func (w *world) gaveBack() ledger.Stream {
-	w.Helper()
-	return w.append(w.capture(),
+// isRefunded is a charge of which 600 went back by rp_1.
+func (f *fixture) isRefunded() ledger.Stream {
+	f.t.Helper()
+	return f.append(f.capture("ch_1", order()),
 		domain.RefundRequested{RefundID: "re_1", Amount: 600, Notify: true},
 		domain.RefundSucceeded{RefundID: "re_1", Provider: domain.Provider, ProviderRefund: "rp_1", Amount: 600})
 }
@@ -25,146 +23,87 @@ func TestReversal(t *testing.T) {
 	testdb.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 	const reversed = refunded + " refund.reversed"
-
+	withEvent := func(name string) func(*fixture) {
+		return func(f *fixture) { f.isRefunded(); f.event("evt_1", name) }
+	}
+	scenarios := map[string]scenario{
+		"it says why, and the money is the merchant's again": {
+			begin: withEvent("refund.failed"), script: script{"refunds": {lists(refundOf("failed", "failure_reason", "lost_or_stolen_card"))}},
+			want: back(reversed, "refund.reversed", "done"), calls: "refunds",
+			check: func(f *fixture) {
+				f.expectRecorded(7, domain.RefundReversed{
+					RefundID: "re_1", ProviderRefund: "rp_1", Amount: 600, Message: "the refund failed at the provider: lost_or_stolen_card",
+				})
+				f.expectText("psp_receivable→merchant_payable 600",
+					`select format('%s→%s %s', split_part(debit, ':', 1), split_part(credit, ':', 1), amount) from ledger_postings where version = 7`)
+			},
+		},
+		"a refund that failed here stays failed, whatever comes of it there": {
+			begin: func(f *fixture) {
+				f.append(f.capture("ch_1", order()), domain.RefundRequested{RefundID: "re_1", Amount: 600},
+					domain.RefundFailed{RefundID: "re_1", Code: domain.ProviderRefused, Message: "refused"})
+				f.event("evt_1", "refund.updated")
+			},
+			want: back(asked+" refund.failed", "", "done"),
+		},
+		"it happens once, however often the provider says so": {
+			begin: withEvent("refund.failed"), script: script{"refunds": {lists(refundOf("failed"))}},
+			want: back(reversed, "refund.reversed", "done"), calls: "refunds",
+			check: func(f *fixture) {
+				f.event("evt_2", "charge.refund.updated")
+				f.expectEnd(f.deliver(), "done")
+				f.expect(back(reversed, "refund.reversed", "done done"), "")
+			},
+		},
+		"a message about something else calls no provider": {
+			begin: func(f *fixture) { f.put(fulfillment.ChargeReceiver, f.isRefunded(), 5, "again") }, want: back(refunded, "", "done"),
+		},
+		"a look that was interrupted is repeated": {
+			begin: withEvent("refund.failed"), script: script{"refunds": {cut, lists(refundOf("failed"))}},
+			ends: "waits done", want: back(reversed, "refund.reversed", "done"), calls: "refunds refunds",
+		},
+		"a list that was read for a pending refund tells of the others too": {
+			begin:  func(f *fixture) { f.request(f.isRefunded(), "re_2", 100) },
+			script: script{"refunds": {lists(refundOf("pending", second()...), refundOf("failed"))}},
+			ends:   "waits", want: back(refunded+asked+" refund.reversed", "refund.reversed", "pending"), calls: "refunds",
+		},
+		"it is recorded before a refund that needs an operator stops the charge": {
+			begin: func(f *fixture) { f.request(f.isRefunded(), "re_2", 100) },
+			script: script{"refunds": {lists(refundOf("succeeded", second()...),
+				refundOf("succeeded", append(second(), "id", "rp_3")...), refundOf("failed"))}},
+			ends: "parked", want: back(refunded+asked+" refund.reversed", "refund.reversed", "dead"), calls: "refunds",
+		},
+		"a refund that waits does not keep another from being reversed, nor the other way round": {
+			begin: func(f *fixture) {
+				f.append(f.isRefunded(), domain.RefundRequested{RefundID: "re_2", Amount: 100})
+				f.event("evt_1", "refund.failed")
+			},
+			// The second time the pending one has succeeded, and the read after it is lost.
+			script: script{"refunds": {
+				lists(refundOf("pending", second()...)), lists(refundOf("failed")),
+				lists(refundOf("succeeded", second()...)), says(http.StatusOK, `{}`), lists(refundOf("succeeded", second()...)),
+			}},
+			ends: "waits waits done", want: back(refunded+asked+" refund.reversed refund.succeeded", "refund.reversed refund.succeeded", "done"),
+			calls: "refunds refunds refunds refunds refunds",
+		},
+	}
 	for _, name := range []string{"refund.failed", "refund.updated", "charge.refund.updated", "charge.refunded"} {
 		for _, status := range []string{"failed", "canceled"} {
-			t.Run("a refund that is "+status+" after it succeeded is reversed by "+name, func(t *testing.T) {
-				t.Parallel()
-				w := newWorld(t)
-				w.gaveBack()
-				w.event("evt_1", name)
-				w.provider.on("refunds", lists(refundOf(status)))
-				w.expectKind(w.deliver(), "done")
-				w.expect(back(reversed, "refund.reversed", "done"), "refunds")
-			})
+			scenarios["a refund that is "+status+" after it succeeded is reversed by "+name] = scenario{
+				begin: withEvent(name), script: script{"refunds": {lists(refundOf(status))}}, want: back(reversed, "refund.reversed", "done"), calls: "refunds",
+			}
 		}
 	}
-
-	t.Run("it says why, and the money is the merchant's again", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		w.gaveBack()
-		w.event("evt_1", "refund.failed")
-		w.provider.on("refunds", lists(refundOf("failed", "failure_reason", "lost_or_stolen_card")))
-		w.expectKind(w.deliver(), "done")
-		s := w.load()
-		want := domain.RefundReversed{
-			RefundID: "re_1", ProviderRefund: "rp_1", Amount: 600,
-			Message: "the refund failed at the provider: lost_or_stolen_card",
-		}
-		if diff := cmp.Diff(want, s.Head().Event); diff != "" {
-			t.Errorf("recorded (-want +got):\n%s", diff)
-		}
-		if left := s.Charge.Left(); left != 1999 {
-			t.Errorf("%d are left for another refund, want all", left)
-		}
-		books := w.text(`select format('%s→%s %s', split_part(debit, ':', 1), split_part(credit, ':', 1), amount) from ledger_postings where version = 7`)
-		if books != "psp_receivable→merchant_payable 600" {
-			t.Errorf("the books are %s", books)
-		}
-	})
-
 	for name, listed := range map[string][]json.RawMessage{
 		"a refund that succeeded there too":      {refundOf("succeeded")},
 		"a refund that is pending there again":   {refundOf("pending")},
 		"a refund that the list does not have":   {},
-		"another one's failure":                  {refundOf("failed", "id", "rp_2", "metadata", map[string]any{"refund_id": "re_2"})},
+		"another one's failure":                  {refundOf("failed", second()...)},
 		"another try of ours that failed before": {refundOf("failed", "id", "rp_0"), refundOf("succeeded")},
 	} {
-		t.Run(name+" is not reversed", func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			w.gaveBack()
-			w.event("evt_1", "refund.failed")
-			w.provider.on("refunds", lists(listed...))
-			w.expectKind(w.deliver(), "done")
-			w.expect(back(refunded, "", "done"), "refunds")
-		})
-	}
-
-	t.Run("a refund that failed here stays failed, whatever comes of it there", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		w.append(w.capture(),
-			domain.RefundRequested{RefundID: "re_1", Amount: 600},
-			domain.RefundFailed{RefundID: "re_1", Code: domain.ProviderRefused, Message: "refused"})
-		w.event("evt_1", "refund.updated")
-		w.expectKind(w.deliver(), "done")
-		w.expect(back(asked+" refund.failed", "", "done"), "")
-	})
-
-	t.Run("it happens once, however often the provider says so", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		w.gaveBack()
-		w.event("evt_1", "refund.failed")
-		w.provider.on("refunds", lists(refundOf("failed")))
-		w.expectKind(w.deliver(), "done")
-		w.event("evt_2", "charge.refund.updated")
-		w.expectKind(w.deliver(), "done")
-		w.expect(back(reversed, "refund.reversed", "done done"), "refunds")
-	})
-
-	t.Run("messages that speak of nothing of the kind ask nobody", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		s := w.gaveBack()
-		w.put(fulfillment.ChargeReceiver, s, 5, "again")
-		w.expectKind(w.deliver(), "done")
-		w.expect(back(refunded, "", "done"), "")
-	})
-
-	t.Run("a look that was interrupted is repeated", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		w.gaveBack()
-		w.event("evt_1", "refund.failed")
-		w.provider.on("refunds", cut, lists(refundOf("failed")))
-		w.expectKind(w.deliver(), "waits")
-		w.expect(back(refunded, "", "pending"), "refunds")
-		w.expectKind(w.deliver(), "done")
-		w.expect(back(reversed, "refund.reversed", "done"), "refunds")
-	})
-
-	t.Run("a list that was read for a pending refund tells of the others too", func(t *testing.T) {
-		t.Parallel()
-		second := []any{"id", "rp_2", "amount", 100, "metadata", map[string]any{"refund_id": "re_2"}}
-		w := newWorld(t)
-		w.request(w.gaveBack(), "re_2", 100)
-		w.provider.on("refunds",
-			lists(refundOf("pending", second...), refundOf("failed")), lists(refundOf("pending", second...), refundOf("failed")))
-		w.expectKind(w.deliver(), "waits")
-		w.expect(back(refunded+asked+" refund.reversed", "refund.reversed", "pending"), "refunds")
-		w.expectKind(w.deliver(), "waits")
-		w.expect(back(refunded+asked+" refund.reversed", "refund.reversed", "pending"), "refunds")
-	})
-
-	t.Run("it is recorded before a refund that needs a human stops the charge", func(t *testing.T) {
-		t.Parallel()
-		of := func(id string) json.RawMessage {
-			return refundOf("succeeded", "id", id, "amount", 100, "metadata", map[string]any{"refund_id": "re_2"})
+		scenarios[name+" is not reversed"] = scenario{
+			begin: withEvent("refund.failed"), script: script{"refunds": {lists(listed...)}}, want: back(refunded, "", "done"), calls: "refunds",
 		}
-		w := newWorld(t)
-		w.request(w.gaveBack(), "re_2", 100)
-		w.provider.on("refunds", lists(of("rp_2"), of("rp_3"), refundOf("failed")))
-		w.expectKind(w.deliver(), "parked")
-		w.expect(back(refunded+asked+" refund.reversed", "refund.reversed", "dead"), "refunds")
-	})
-
-	t.Run("a refund that waits does not keep another from being reversed, nor the other way round", func(t *testing.T) {
-		t.Parallel()
-		second := []any{"id", "rp_2", "amount", 100, "metadata", map[string]any{"refund_id": "re_2"}}
-		w := newWorld(t)
-		w.append(w.gaveBack(), domain.RefundRequested{RefundID: "re_2", Amount: 100})
-		w.event("evt_1", "refund.failed")
-		w.provider.on("refunds",
-			lists(refundOf("pending", second...)), lists(refundOf("failed")),
-			lists(refundOf("succeeded", second...)), says(http.StatusOK, `{}`), lists(refundOf("succeeded", second...)))
-		w.expectKind(w.deliver(), "waits")
-		w.expect(back(refunded+asked+" refund.reversed", "refund.reversed", "pending"), "refunds refunds")
-		w.expectKind(w.deliver(), "waits") // the pending one succeeded, and the look after it was lost
-		w.expect(back(refunded+asked+" refund.reversed refund.succeeded", "refund.reversed refund.succeeded", "pending"), "refunds refunds")
-		w.expectKind(w.deliver(), "done")
-		w.expectCalls("refunds")
-	})
+	}
+	runAll(t, scenarios)
 }

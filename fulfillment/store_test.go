@@ -2,25 +2,33 @@ package fulfillment_test
 
 import (
 	"cmp"
+	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"pgregory.net/rapid"
 
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/ledger"
 )
 
-var soak = flag.Bool("soak", false, "TestStore in its long form: 10,000 sequences of 100 steps, about half an hour")
+var soak = flag.Bool("soak", false, "TestStore in its long form: 10,000 sequences of 100 steps, some hours")
 
 // TestStore drives the real store, handlers and inbox by any sequence of requests,
-// deliveries, provider faults, deaths, lost leases and sweeps, and compares it
-// after every step with a plain model of what should be there.
+// deliveries, provider faults, deaths and lost leases, and compares them after every step
+// with a plain model (store_model_test.go).
 //
 // The long form stops early, and says so, when the time of the test binary ends:
 //
@@ -28,7 +36,7 @@ var soak = flag.Bool("soak", false, "TestStore in its long form: 10,000 sequence
 func TestStore(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	const shards = 2 // a database each, in which the sequences come one after another
+	const shards = 2 // a database each, in which the sequences run one after another
 	checks, steps := 10, 30
 	if *soak {
 		checks, steps = 10_000/shards, 100
@@ -49,7 +57,10 @@ func TestStore(t *testing.T) {
 		for shard := range shards {
 			t.Run(fmt.Sprint("in database ", shard), func(t *testing.T) {
 				t.Parallel()
-				s := newStore(t, &count)
+				s := &store{t: t, db: testdb.Reused(t), provider: newProvider(t), count: &count}
+				s.sandbox = s.provider.useSandbox(t)
+				services := fulfillment.Services{Provider: newClient(t, s.provider.URL, 0)}
+				s.handle = handlerOf(fulfillment.New(s.db, services, slog.New(slog.DiscardHandler)), fulfillment.ChargeReceiver)
 				rapid.Check(t, func(r *rapid.T) {
 					if !s.isLate() {
 						newMachine(r, s).run(r)
@@ -60,49 +71,203 @@ func TestStore(t *testing.T) {
 	})
 	t.Cleanup(func() {
 		n, planned := count.sequences.Load(), int64(shards*checks)
-		t.Logf("%d sequences, %d steps, %d charges, %d deliveries to the inbox, %d to handlers, %d of these with a fault of the provider in store, %d deaths, %d zombies; not run: %d of %d sequences",
-			n, count.steps.Load(), count.charges.Load(), count.received.Load(), count.handled.Load(), count.disturbed.Load(),
-			count.deaths.Load(), count.zombies.Load(), max(planned-n, 0), planned)
+		t.Logf("%d sequences, %d steps, %d charges, %d deliveries, %d of these with a fault of the provider, %d deaths, %d zombies; not run: %d of %d sequences",
+			n, count.steps.Load(), count.charges.Load(), count.handled.Load(), count.disturbed.Load(), count.deaths.Load(), count.zombies.Load(), max(planned-n, 0), planned)
 		if !t.Failed() {
 			t.Logf("0 violations in %d sequences, a bound of 3/n = %.1e", n, 3/float64(cmp.Or(n, 1)))
 		}
 	})
 }
 
-// tally is what all sequences have done.
 type tally struct {
-	sequences, steps, charges, received, handled, disturbed, deaths, zombies atomic.Int64
+	sequences, steps, charges, handled, disturbed, deaths, zombies atomic.Int64
 }
 
-// store is what many sequences share. Each has a merchant and a receiver of its
-// own, so it never meets what others have left.
+// store is what many sequences share. Each has a merchant and a receiver of its own.
 type store struct {
-	*testing.T
-	db     *postgres.DB
-	bank   *bank
-	client *stripe.Client
-	tally  *tally
-	next   int // number of the next sequence
-
-	afterTx  string // how far the outbox was read
-	afterRow int64
+	t        *testing.T
+	db       *postgres.DB
+	provider *provider
+	sandbox  *pgxpool.Pool
+	handle   inbox.Handler
+	count    *tally
+	next     int // number of the next sequence
 }
 
-// isLate tells whether the test binary is about to run out of time. rapid knows it
-// too, but reckons with sequences that all take as long.
+// isLate reports whether the test binary is about to run out of time.
 func (s *store) isLate() bool {
-	end, bounded := s.Deadline()
+	end, bounded := s.t.Deadline()
 	return bounded && time.Until(end) < time.Minute && *soak
 }
 
-func newStore(t *testing.T, count *tally) *store {
-	t.Helper()
-	s := &store{T: t, db: testdb.Reused(t), bank: newBank(t), tally: count, afterTx: "0"}
-	client, err := stripe.New(stripe.Config{SecretKey: "sk_test_1", Base: s.bank.server.URL})
+// machine is one sequence: the system under test and the model.
+type machine struct {
+	*store
+
+	merchant, receiver string
+	charges            []*modelCharge
+	messages           []*message
+}
+
+// supplied is the stock of each merchant.
+var supplied = map[string]int64{"mug": 3, "tshirt": 1000}
+
+func newMachine(t *rapid.T, s *store) *machine {
+	s.next++
+	m := &machine{store: s, merchant: fmt.Sprint("m", s.next), receiver: fmt.Sprint("r", s.next)}
+	b := &pgx.Batch{}
+	b.Queue(`insert into merchants (merchant_id) values ($1)`, m.merchant)
+	for sku, quantity := range supplied {
+		fulfillment.Supply(b, m.merchant, sku, quantity)
+	}
+	m.commit(t, b)
+	return m
+}
+
+// run drives the machine, and then processes everything that is left.
+func (m *machine) run(t *rapid.T) {
+	t.Repeat(map[string]func(*rapid.T){
+		"accept":             m.accept,
+		"accept another":     m.accept,
+		"cancel":             m.cancel,
+		"refund":             m.refund,
+		"refund again":       m.refund,
+		"work":               func(t *rapid.T) { m.work(t, fault{}) },
+		"work on":            func(t *rapid.T) { m.work(t, fault{}) },
+		"work disturbed":     m.workDisturbed,
+		"die with it":        m.die,
+		"wake as zombie":     m.zombie,
+		"keys are forgotten": m.forgetKeys,
+		"leases end":         m.endLeases,
+		"":                   m.check,
+	})
+	m.endLeases(t)
+	for m.workable() {
+		m.work(t, fault{})
+		m.check(t)
+	}
+	for _, c := range m.charges {
+		if c.status == domain.Pending {
+			t.Fatalf("%s has no outcome in the end", c.id)
+		}
+		var events []domain.Event
+		for _, e := range m.load(t, c.id).Events {
+			events = append(events, e.Event)
+		}
+		if _, err := domain.Replay(events); err != nil {
+			t.Fatalf("%s has a stream that Replay refuses: %v", c.id, err)
+		}
+	}
+	m.count.sequences.Add(1)
+	m.count.charges.Add(int64(len(m.charges)))
+}
+
+func (m *machine) commit(t *rapid.T, b *pgx.Batch) {
+	if err := m.db.Commit(m.t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (m *machine) load(t *rapid.T, id string) ledger.Stream {
+	s, err := ledger.Load(m.t.Context(), m.db, id)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(client.Close)
-	s.client = client
 	return s
+}
+
+// request decides a command as the api does, and commits its event and the message about
+// it. It is refused exactly if it may not be accepted.
+func (m *machine) request(t *rapid.T, s ledger.Stream, cmd domain.Command, may bool, refusals ...error) {
+	events, err := domain.Decide(s.Charge, cmd)
+	if may != (err == nil) || err != nil && !slices.ContainsFunc(refusals, func(r error) bool { return errors.Is(err, r) }) {
+		t.Fatalf("%T of %s: %v; by the model it is accepted: %v", cmd, s.ID, err, may)
+	}
+	if len(events) == 0 {
+		return
+	}
+	b := &pgx.Batch{}
+	next, err := ledger.Append(b, s, ledger.Cause{CorrelationID: "req_1", CausationID: "req_1", Actor: "test"}, events...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	payload, err := next.Seal(next.Head())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &message{id: next.Head().ID.String(), charge: s.ID}
+	if err := inbox.Accept(b, m.receiver, inbox.Message{ID: p.id, Type: next.Head().Type, OrderingKey: s.ID, Payload: payload}); err != nil {
+		t.Fatal(err)
+	}
+	m.commit(t, b)
+	m.messages = append(m.messages, p)
+}
+
+func (m *machine) accept(t *rapid.T) {
+	c := &modelCharge{
+		id:     fmt.Sprintf("ch_%s_%d", m.merchant, len(m.charges)),
+		amount: rapid.Int64Range(1, 1000).Draw(t, "amount"),
+		method: rapid.SampledFrom([]string{
+			"pm_card_visa", "pm_card_visa", "pm_card_chargeDeclined", "pm_card_nobody", "pm_card_refundFail",
+		}).Draw(t, "method"),
+		sku: rapid.SampledFrom([]string{"", "mug", "tshirt"}).Draw(t, "sku"), status: domain.Pending,
+	}
+	request := domain.RequestCharge{
+		MerchantID: m.merchant, OrderID: "order", Amount: domain.Money{Amount: c.amount, Currency: "EUR"}, PaymentMethod: c.method, Notify: true,
+	}
+	if c.sku != "" {
+		c.quantity = rapid.Int64Range(1, 2).Draw(t, "quantity")
+		request.Items = []domain.Item{{SKU: c.sku, Quantity: c.quantity}}
+	}
+	m.request(t, ledger.New(c.id), request, true)
+	m.charges = append(m.charges, c)
+}
+
+func (m *machine) cancel(t *rapid.T) {
+	c := m.draw(t, func(*modelCharge) bool { return true })
+	m.request(t, m.load(t, c.id), domain.CancelCharge{}, c.status == domain.Pending, domain.ErrFinished)
+	c.canceled = c.canceled || c.status == domain.Pending
+}
+
+func (m *machine) refund(t *rapid.T) {
+	c := m.draw(t, func(c *modelCharge) bool { return c.status == domain.Succeeded })
+	r := &modelRefund{
+		id: fmt.Sprintf("re_%s_%d", c.id, len(c.refunds)), amount: rapid.Int64Range(1, 1+c.amount/2).Draw(t, "amount"), status: domain.RefundStatusPending,
+	}
+	may := r.amount <= c.left()
+	m.request(t, m.load(t, c.id), domain.RequestRefund{RefundID: r.id, Amount: r.amount, Notify: true}, may, domain.ErrExceedsCaptured)
+	if may {
+		c.refunds = append(c.refunds, r)
+	}
+}
+
+func (m *machine) draw(t *rapid.T, of func(*modelCharge) bool) *modelCharge {
+	charges := slices.DeleteFunc(slices.Clone(m.charges), func(c *modelCharge) bool { return !of(c) })
+	if len(charges) == 0 {
+		t.Skip("no such charge")
+	}
+	return charges[rapid.IntRange(0, len(charges)-1).Draw(t, "charge")]
+}
+
+// forgetKeys is what a provider does after a day: it executes a repeated call again.
+func (m *machine) forgetKeys(t *rapid.T) {
+	if _, err := m.sandbox.Exec(m.t.Context(), `delete from idempotency_keys`); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// endLeases ends the leases of the dead.
+func (m *machine) endLeases(t *rapid.T) {
+	b := &pgx.Batch{}
+	b.Queue(`
+update inbox
+   set due_at = clock_timestamp() - interval '1 day'
+ where receiver = $1
+   and status = 'running'`, m.receiver)
+	m.commit(t, b)
+	for _, p := range m.messages {
+		if p.state == orphaned {
+			p.state = waiting
+		}
+	}
 }

@@ -1,0 +1,288 @@
+package fulfillment_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/stripe"
+	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/outbox"
+)
+
+// fixture is a database with one merchant, its stock, and a provider.
+type fixture struct {
+	t        *testing.T
+	db       *postgres.DB
+	provider *provider
+	client   *stripe.Client
+	charge   inbox.Handler
+	log      *transcript
+}
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	f := &fixture{t: t, db: testdb.Reused(t), provider: newProvider(t), log: &transcript{}}
+	f.client = newClient(t, f.provider.URL, 0)
+	f.charge = f.handler(fulfillment.Services{Provider: f.client}, fulfillment.ChargeReceiver)
+	f.exec(`insert into merchants (merchant_id) values ('acme')`)
+	f.supply("mug", 5)
+	f.supply("tshirt", 10)
+	return f
+}
+
+// newClient waits so long for an answer of the provider, or as long as in production.
+func newClient(t *testing.T, base string, timeout time.Duration) *stripe.Client {
+	t.Helper()
+	client, err := stripe.New(stripe.Config{SecretKey: "sk_test_1", Base: base, Timeout: timeout})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	return client
+}
+
+// handler is that of a receiver of a worker with these services.
+func (f *fixture) handler(services fulfillment.Services, receiver string) inbox.Handler {
+	return handlerOf(fulfillment.New(f.db, services, slog.New(slog.NewTextHandler(f.log, nil))), receiver)
+}
+
+func handlerOf(f *fulfillment.Fulfillment, receiver string) inbox.Handler {
+	for _, r := range f.Receivers() {
+		if r.Name == receiver {
+			return r.Handle
+		}
+	}
+	return nil
+}
+
+// transcript is what was logged.
+type transcript struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *transcript) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (f *fixture) exec(sql string, args ...any) {
+	f.t.Helper()
+	b := &pgx.Batch{}
+	b.Queue(sql, args...)
+	f.commit(b)
+}
+
+func (f *fixture) commit(b *pgx.Batch) {
+	f.t.Helper()
+	if err := f.db.Commit(f.t.Context(), b); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// text is the one text that a query finds, "" for null.
+func (f *fixture) text(sql string, args ...any) string {
+	f.t.Helper()
+	var found *string
+	if err := f.db.QueryRow(f.t.Context(), sql, args...).Scan(&found); err != nil {
+		f.t.Fatal(err)
+	}
+	if found == nil {
+		return ""
+	}
+	return *found
+}
+
+func (f *fixture) supply(sku string, quantity int64) {
+	f.t.Helper()
+	b := &pgx.Batch{}
+	fulfillment.Supply(b, "acme", sku, quantity)
+	f.commit(b)
+}
+
+// order is the first event of a charge over two tshirts and a mug.
+func order() domain.ChargeRequested {
+	return domain.ChargeRequested{
+		MerchantID: "acme", OrderID: "order 1", Amount: 1999, Currency: "EUR", Fee: 90, PaymentMethod: "pm_card_visa",
+		Items:    []domain.Item{{SKU: "tshirt", Quantity: 2}, {SKU: "mug", Quantity: 1}},
+		Metadata: map[string]string{"basket": "7"}, Notify: true,
+	}
+}
+
+// accept opens a charge, and puts the message about it into the inbox.
+func (f *fixture) accept(id string, first domain.ChargeRequested) ledger.Stream {
+	f.t.Helper()
+	s := f.append(ledger.New(id), first)
+	f.put(fulfillment.ChargeReceiver, s, 1, s.Head().ID.String())
+	return s
+}
+
+// start opens ch_1, holds its stock and starts its payment by the payment intent pi_1.
+func (f *fixture) start() ledger.Stream {
+	f.t.Helper()
+	s := f.accept("ch_1", order())
+	f.exec(`
+insert into reservations (charge_id, merchant_id, sku, quantity)
+values ('ch_1', 'acme', 'tshirt', 2),
+       ('ch_1', 'acme', 'mug', 1)`)
+	f.exec(`
+update stock
+   set available = available - r.quantity,
+       reserved  = reserved + r.quantity
+  from reservations r
+ where r.sku = stock.sku`)
+	return f.append(s,
+		domain.InventoryReserved{Items: order().Items},
+		domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_1"})
+}
+
+// capture makes a charge whose 1999 were captured. It has no items, so the stock stays
+// untouched.
+func (f *fixture) capture(id string, first domain.ChargeRequested) ledger.Stream {
+	f.t.Helper()
+	first.Items = nil
+	intent := "pi" + strings.TrimPrefix(id, "ch")
+	return f.append(ledger.New(id), first,
+		domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: intent},
+		domain.PaymentCaptured{Provider: domain.Provider, PaymentIntent: intent, Amount: 1999, Currency: "EUR", Fee: 90},
+		domain.ChargeSucceeded{})
+}
+
+// append commits events of a stream, as another writer would.
+func (f *fixture) append(s ledger.Stream, events ...domain.Event) ledger.Stream {
+	f.t.Helper()
+	b := &pgx.Batch{}
+	next, err := ledger.Append(b, s, ledger.Cause{CorrelationID: "req_1", CausationID: "rival", Actor: "test"}, events...)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.commit(b)
+	return next
+}
+
+func (f *fixture) load(id string) ledger.Stream {
+	f.t.Helper()
+	s, err := ledger.Load(f.t.Context(), f.db, id)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return s
+}
+
+// put puts a message about an event into the inbox of a receiver.
+func (f *fixture) put(receiver string, s ledger.Stream, version int, id string) {
+	f.t.Helper()
+	payload, err := s.Seal(s.At(version))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	b := &pgx.Batch{}
+	if err := inbox.Accept(b, receiver, inbox.Message{
+		ID: id, Type: s.At(version).Type, OrderingKey: s.ID, Partition: s.Charge.MerchantID, Payload: payload,
+		Metadata: map[string]string{outbox.MetadataCorrelationID: "req_1"},
+	}); err != nil {
+		f.t.Fatal(err)
+	}
+	f.commit(b)
+}
+
+// event puts an event of the provider's about ch_1 into the inbox.
+func (f *fixture) event(id, name string) {
+	f.t.Helper()
+	b := &pgx.Batch{}
+	if err := inbox.Accept(b, fulfillment.ChargeReceiver, inbox.Message{
+		ID: id, Type: "stripe." + name, OrderingKey: "ch_1",
+		Payload: []byte(`{"id":"` + id + `","type":"` + name + `","charge_id":"ch_1","object":"pi_1"}`),
+	}); err != nil {
+		f.t.Fatal(err)
+	}
+	f.commit(b)
+}
+
+// deliver hands the message about the charge to its handler, whatever it was to wait for,
+// and ends the claim as the handler's result wants.
+func (f *fixture) deliver() error {
+	f.t.Helper()
+	return f.deliverAll(fulfillment.ChargeReceiver, f.charge, 1)[0]
+}
+
+// deliverAll hands n messages, which must be all open ones, to the handler of their
+// receiver, many of them at a time.
+func (f *fixture) deliverAll(receiver string, handle inbox.Handler, n int) []error {
+	f.t.Helper()
+	f.exec(`
+update inbox
+   set due_at = clock_timestamp() - interval '2 days'
+ where receiver = $1
+   and status in ('pending', 'running')`, receiver)
+	ctx, cancel := context.WithCancel(f.t.Context())
+	returned := make(chan error, n)
+	var handled atomic.Int64
+	p := processor(f.db, receiver, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+		result, err := handle(ctx, d)
+		if handled.Add(1) == int64(n) {
+			cancel() // no message that arrived meanwhile is claimed
+		}
+		returned <- err
+		return result, err
+	})
+	p.Concurrency = min(n, 16)
+	ended := make(chan struct{})
+	go func() { p.Run(ctx); close(ended) }()
+	defer func() { cancel(); <-ended }()
+	errs := make([]error, n)
+	for i := range errs {
+		errs[i] = await.Receive(f.t, fmt.Sprintf("delivery %d of %d to %s", i+1, n, receiver), returned)
+	}
+	return errs
+}
+
+// processor has the worker's policy for dead letters. What waits is not due again by itself.
+func processor(db *postgres.DB, receiver string, handle inbox.Handler) *inbox.Processor {
+	parked := inbox.Block
+	if receiver == fulfillment.ChargeReceiver {
+		parked = inbox.Pass
+	}
+	return &inbox.Processor{
+		DB: db, Receiver: receiver, Holder: "test", Concurrency: 1, Handle: handle,
+		Policy: inbox.Policy{
+			Lease: time.Hour, MaxAttempts: 12, GiveUpAfter: time.Hour,
+			BackoffBase: time.Hour, BackoffCap: 24 * time.Hour, Parked: parked,
+		},
+		Poll: 5 * time.Millisecond, Drain: await.Stall, Log: slog.New(slog.DiscardHandler),
+	}
+}
+
+// deliverUntilDone delivers the message for as long as it waits.
+func (f *fixture) deliverUntilDone() {
+	f.t.Helper()
+	await.True(f.t, "the message is done", func() bool {
+		err := f.deliver()
+		if err != nil {
+			f.expectEnd(err, "waits")
+		}
+		return err == nil
+	})
+}
+
+// takeOver gives the running delivery to another holder.
+func (f *fixture) takeOver(answer http.HandlerFunc) http.HandlerFunc {
+	return meanwhile(func() { f.exec(`update inbox set fence = fence + 1 where status = 'running'`) }, answer)
+}

@@ -1,0 +1,422 @@
+package fulfillment_test
+
+import (
+	"errors"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/testdb"
+)
+
+// interruptions are answers after which the provider may still execute the same key.
+func interruptions() script {
+	return script{
+		"a cut":                 {cut},
+		"a key in flight":       {refuses(http.StatusConflict, "idempotency_error", "idempotency_key_in_use")},
+		"too many requests":     {refuses(http.StatusTooManyRequests, "invalid_request_error", "rate_limit")},
+		"a gateway's 502":       {says(http.StatusBadGateway, "<html>")},
+		"a 503":                 {refuses(http.StatusServiceUnavailable, "api_error", "")},
+		"a refused secret key":  {refuses(http.StatusUnauthorized, "invalid_request_error", "")},
+		"a key of other values": {refuses(http.StatusBadRequest, "idempotency_error", "")},
+	}
+}
+
+const twoFailures = " payment.attempt_failed payment.attempt_failed"
+
+func TestAttempt_create(t *testing.T) {
+	t.Parallel()
+	bare := order()
+	bare.Items = nil
+	scenarios := map[string]scenario{
+		"an error of the provider is recorded and opens a new key": {
+			begin:  isAccepted,
+			script: script{"create": {breaks(), breaks(), shows("requires_confirmation")}, "confirm": {shows("succeeded")}},
+			ends:   "waits waits done", want: succeeded(toReserved + twoFailures + " payment.started"), calls: "create create create confirm",
+			check: func(f *fixture) {
+				f.expectKeys("create", 2, 3, 4)
+				f.expectKeys("confirm", 5)
+				f.expectRecorded(3, domain.PaymentAttemptFailed{Stage: domain.StageCreate, StatusCode: 500, RequestID: "req_provider"})
+			},
+		},
+		"without items the key is the id of the first event": {
+			begin:  func(f *fixture) { f.accept("ch_1", bare) },
+			script: script{"create": {shows("requires_confirmation")}, "confirm": {shows("succeeded")}},
+			want:   back("", "charge.succeeded", "done"), calls: "create confirm",
+			check: func(f *fixture) { f.expectKeys("create", 1) },
+		},
+		"a refused creation fails the charge, and there is nothing to cancel": {
+			begin:  isAccepted,
+			script: script{"create": {refuses(http.StatusBadRequest, "invalid_request_error", "resource_missing")}},
+			want:   failed(toReserved+declined, domain.ProviderRefused), calls: "create",
+			check: func(f *fixture) { f.expectFailure(domain.Failure{Code: domain.ProviderRefused, Message: "for people"}) },
+		},
+		"a declined creation fails the charge, and there is nothing to cancel": {
+			begin:  isAccepted,
+			script: script{"create": {refuses(http.StatusPaymentRequired, "card_error", "card_declined", "decline_code", "lost_card")}},
+			want:   failed(toReserved+declined, domain.CardDeclined), calls: "create",
+			check: func(f *fixture) {
+				f.expectFailure(domain.Failure{Code: domain.CardDeclined, Message: "for people", DeclineCode: "lost_card"})
+			},
+		},
+		"an intent that a declined creation has left is recorded, and canceled before the charge fails": {
+			begin:  isAccepted,
+			script: script{"create": {declines()}, "cancel": {shows("canceled")}},
+			want:   failed(toStarted+declined, domain.CardDeclined), calls: "create cancel",
+		},
+	}
+	for name, answer := range interruptions() {
+		scenarios[name+" records nothing and keeps the key"] = scenario{
+			begin:  isAccepted,
+			script: script{"create": {answer[0], shows("requires_confirmation")}, "confirm": {shows("succeeded")}},
+			ends:   "waits done", want: succeeded(toStarted), calls: "create create confirm",
+			check: func(f *fixture) { f.expectKeys("create", 2, 2) },
+		}
+	}
+	runAll(t, scenarios)
+}
+
+func TestAttempt_confirm(t *testing.T) {
+	testdb.Long(t, "it makes a database for each of many cases")
+	t.Parallel()
+	attemptFailed := toStarted + " payment.attempt_failed"
+	scenarios := map[string]scenario{
+		"an error of the provider opens a new key, after a look at the intent": {
+			begin:  isStarted,
+			script: script{"retrieve": {shows("requires_confirmation"), shows("requires_confirmation")}, "confirm": {breaks(), shows("succeeded")}},
+			ends:   "waits done", want: succeeded(attemptFailed), calls: "retrieve confirm retrieve confirm",
+			check: func(f *fixture) {
+				f.expectKeys("confirm", 3, 4)
+				f.expectRecorded(4, domain.PaymentAttemptFailed{Stage: domain.StageConfirm, StatusCode: 500, RequestID: "req_provider"})
+			},
+		},
+		"an error of the provider that took the money is not tried again": {
+			begin:  isStarted,
+			script: script{"retrieve": {shows("requires_confirmation"), shows("succeeded")}, "confirm": {breaks()}},
+			ends:   "waits done", want: succeeded(attemptFailed), calls: "retrieve confirm retrieve",
+		},
+		"an error of a look records no attempt": {
+			begin: isStarted, script: script{"retrieve": {breaks()}}, ends: "waits", want: open(toStarted, "pending"), calls: "retrieve",
+		},
+	}
+	for name, answer := range interruptions() {
+		scenarios[name+" records nothing, keeps the key, and the intent is asked first"] = scenario{
+			begin:  isStarted,
+			script: script{"retrieve": {shows("requires_confirmation"), shows("requires_confirmation")}, "confirm": {answer[0], shows("succeeded")}},
+			ends:   "waits done", want: succeeded(toStarted), calls: "retrieve confirm retrieve confirm",
+			check: func(f *fixture) { f.expectKeys("confirm", 3, 3) },
+		}
+	}
+	runAll(t, scenarios)
+}
+
+func TestAttempt_retry_after_is_honoured(t *testing.T) {
+	t.Parallel()
+	tooMany := says(http.StatusTooManyRequests, `{"error":{"type":"invalid_request_error","code":"rate_limit"}}`, "Retry-After", "500")
+	var mu sync.Mutex
+	asked := map[time.Duration]bool{}
+	for op, begin := range map[string]func(*fixture){
+		"create":   isAccepted,
+		"retrieve": isStarted,
+		"confirm":  func(f *fixture) { f.start(); f.provider.on("retrieve", shows("requires_confirmation")) },
+		"cancel":   func(f *fixture) { f.start(); f.provider.on("retrieve", shows("requires_action")) },
+		"refund":   isRefunding,
+		"refunds":  func(f *fixture) { f.request(f.capture("ch_1", order()), "re_1", 600) },
+	} {
+		t.Run(op, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			begin(f)
+			f.provider.on(op, tooMany)
+			var waiting *inbox.WaitError
+			err := f.deliver()
+			if !errors.As(err, &waiting) || waiting.AtLeast < 500*time.Second || waiting.AtLeast > 625*time.Second {
+				t.Fatalf("the handler returned %v, want it to wait 500 seconds and at most a quarter more", err)
+			}
+			f.expectText("true", `select (due_at > clock_timestamp() + interval '490 seconds')::text from inbox`)
+			mu.Lock()
+			defer mu.Unlock()
+			if asked[waiting.AtLeast] {
+				t.Errorf("another charge is retried after exactly %s too", waiting.AtLeast)
+			}
+			asked[waiting.AtLeast] = true
+		})
+	}
+}
+
+// TestResume begins where a worker died: the payment has started, and the provider knows
+// the state of the intent.
+func TestResume(t *testing.T) {
+	t.Parallel()
+	scenarios := map[string]scenario{
+		"waiting for the provider counts no attempt": {
+			begin:  isStarted,
+			script: script{"retrieve": {shows("processing"), shows("processing"), shows("processing"), shows("succeeded")}},
+			ends:   "waits waits waits done", want: succeeded(toStarted), calls: "retrieve retrieve retrieve retrieve",
+			check: func(f *fixture) { f.expectText("1 3", `select format('%s %s', attempts, waits) from inbox`) },
+		},
+		"a message that says nothing but the charge is a wake-up too": {
+			begin:  func(f *fixture) { f.start(); f.exec(`update inbox set payload = '{}'`) },
+			script: script{"retrieve": {shows("succeeded")}},
+			want:   succeeded(toStarted), calls: "retrieve",
+		},
+		"a message about a charge that is not there waits": {
+			begin: func(f *fixture) { f.start(); f.exec(`update inbox set ordering_key = 'ch_2'`) },
+			ends:  "waits", want: open(toStarted, "pending"),
+		},
+		"a finished charge's message again asks nobody": {
+			begin: func(f *fixture) {
+				f.request(f.capture("ch_1", order()), "re_1", 600)
+				f.append(f.load("ch_1"), domain.RefundSucceeded{RefundID: "re_1", Provider: domain.Provider, ProviderRefund: "rp_1", Amount: 600})
+			},
+			want: back(refunded, "", "done"),
+		},
+	}
+	dead := open(toStarted, "dead")
+	for name, s := range map[string]struct {
+		status string
+		pairs  []any
+		then   script
+		calls  string
+		end    string
+		want   snapshot
+	}{
+		"an intent that nobody confirmed is confirmed": {
+			"requires_confirmation", nil, script{"confirm": {shows("succeeded")}}, " confirm", "done", succeeded(toStarted),
+		},
+		"an intent without a payment method that was never attempted is confirmed": {
+			"requires_payment_method", nil, script{"confirm": {shows("succeeded")}}, " confirm", "done", succeeded(toStarted),
+		},
+		"a declined intent is canceled and the charge fails": {
+			"requires_payment_method", attempted("card_declined", "insufficient_funds"),
+			script{"cancel": {shows("canceled")}},
+			" cancel", "done",
+			failed(toStarted+declined, domain.CardDeclined),
+		},
+		"an intent declined for authentication is canceled and the charge fails": {
+			"requires_payment_method", attempted("authentication_required", "authentication_required"),
+			script{"cancel": {shows("canceled")}},
+			" cancel", "done",
+			failed(toStarted+declined, domain.AuthenticationRequired),
+		},
+		"an attempted intent that forgot its decline is canceled and the charge fails": {
+			"requires_payment_method",
+			[]any{"latest_charge", "py_1"},
+			script{"cancel": {shows("canceled")}},
+			" cancel", "done",
+			failed(toStarted+declined, domain.ProviderRefused),
+		},
+		"an intent that wants the customer is canceled and the charge fails": {
+			"requires_action", nil, script{"cancel": {shows("canceled")}}, " cancel", "done", failed(toStarted+declined, domain.AuthenticationRequired),
+		},
+		"an intent under way is looked at again later":           {"processing", nil, nil, "", "waits", open(toStarted, "pending")},
+		"an intent that succeeded is recorded and not confirmed": {"succeeded", nil, nil, "", "done", succeeded(toStarted)},
+		"a canceled intent fails the charge":                     {"canceled", nil, nil, "", "done", failed(toStarted+declined, domain.ProviderRefused)},
+		"a canceled intent that remembers its decline fails the charge with it": {
+			"canceled", attempted("card_declined", "lost_card"), nil, "", "done", failed(toStarted+declined, domain.CardDeclined),
+		},
+		"an intent of another amount is parked":              {"succeeded", []any{"amount", 2000, "amount_received", 2000}, nil, "", "parked", dead},
+		"an intent of another currency is parked":            {"succeeded", []any{"currency", "usd"}, nil, "", "parked", dead},
+		"an intent of another charge is parked":              {"succeeded", []any{"metadata", map[string]any{"charge_id": "ch_2"}}, nil, "", "parked", dead},
+		"an intent that names no charge is parked":           {"succeeded", []any{"metadata", map[string]any{}}, nil, "", "parked", dead},
+		"an intent that took less than its amount is parked": {"succeeded", []any{"amount_received", 1998}, nil, "", "parked", dead},
+		"an intent that waits to be captured is parked":      {"requires_capture", nil, nil, "", "parked", dead},
+	} {
+		scenarios[name] = scenario{
+			begin:  func(f *fixture) { f.start(); f.provider.on("retrieve", shows(s.status, s.pairs...)) },
+			script: s.then, ends: s.end, want: s.want, calls: "retrieve" + s.calls,
+		}
+	}
+	runAll(t, scenarios)
+}
+
+func TestDecline(t *testing.T) {
+	testdb.Long(t, "it makes a database for each of many cases")
+	t.Parallel()
+	toCancel := script{"retrieve": {shows("requires_confirmation")}, "confirm": {declines()}}
+	with := func(more script) script {
+		all := script{}
+		for _, s := range []script{toCancel, more} {
+			for op, answers := range s {
+				all[op] = append(all[op], answers...)
+			}
+		}
+		return all
+	}
+	cardDeclined := failed(toStarted+declined, domain.CardDeclined)
+	runAll(t, map[string]scenario{
+		"the intent is canceled before the charge fails": {
+			begin: func(f *fixture) {
+				f.accept("ch_1", order())
+				f.provider.on("cancel", meanwhile(func() {
+					if f.load("ch_1").Charge.Terminal() {
+						f.t.Error("the charge failed before its intent was canceled")
+					}
+				}, shows("canceled")))
+			},
+			script: script{"create": {shows("requires_confirmation")}, "confirm": {declines()}},
+			want:   cardDeclined, calls: "create confirm cancel",
+			check: func(f *fixture) {
+				f.expectFailure(domain.Failure{Code: domain.CardDeclined, Message: "for people", DeclineCode: "insufficient_funds"})
+			},
+		},
+		"a confirmation that wants the customer is canceled": {
+			begin:  isStarted,
+			script: script{"retrieve": {shows("requires_confirmation")}, "confirm": {shows("requires_action")}, "cancel": {shows("canceled")}},
+			want:   failed(toStarted+declined, domain.AuthenticationRequired), calls: "retrieve confirm cancel",
+		},
+		"if the money was taken after all the charge succeeds": {
+			begin: isStarted, script: with(script{"cancel": {unexpected("succeeded")}}),
+			want: succeeded(toStarted), calls: "retrieve confirm cancel",
+		},
+		"if the money is on its way the charge waits": {
+			begin: isStarted, script: with(script{"cancel": {unexpected("processing")}, "retrieve": {shows("succeeded")}}),
+			ends: "waits done", want: succeeded(toStarted), calls: "retrieve confirm cancel retrieve",
+		},
+		"a cancel that has no answer does not fail the charge": {
+			begin: isStarted,
+			script: with(script{
+				"cancel":   {cut, shows("canceled")},
+				"retrieve": {shows("requires_payment_method", attempted("card_declined", "insufficient_funds")...)},
+			}),
+			ends: "waits done", want: cardDeclined, calls: "retrieve confirm cancel retrieve cancel",
+		},
+		"a refused confirmation of an intent that stays open is canceled": {
+			begin: isStarted,
+			script: script{
+				"retrieve": {shows("requires_confirmation"), shows("requires_confirmation")},
+				"confirm":  {refuses(http.StatusBadRequest, "invalid_request_error", "amount_too_small")}, "cancel": {shows("canceled")},
+			},
+			want: failed(toStarted+declined, domain.ProviderRefused), calls: "retrieve confirm retrieve cancel",
+		},
+		"a confirmation refused because another one succeeded is a capture": {
+			begin:  isStarted,
+			script: script{"retrieve": {shows("requires_confirmation"), shows("succeeded")}, "confirm": {unexpected("succeeded")}},
+			want:   succeeded(toStarted), calls: "retrieve confirm retrieve",
+		},
+	})
+}
+
+func TestCharge(t *testing.T) {
+	t.Parallel()
+	card := func(method string, captures int, ends string, want snapshot, calls string) scenario {
+		return scenario{
+			begin: func(f *fixture) {
+				f.useSandbox()
+				first := order()
+				first.PaymentMethod = method
+				f.accept("ch_1", first)
+			},
+			ends: ends, want: want, calls: calls, check: func(f *fixture) { f.expectCaptures(captures) },
+		}
+	}
+	slow := card("pm_card_processing", 1, "waits", open(toStarted, "pending"), "create confirm")
+	slow.check = func(f *fixture) {
+		f.deliverUntilDone()
+		f.provider.take()
+		f.expect(succeeded(toStarted), "")
+		f.expectCaptures(1)
+	}
+	runAll(t, map[string]scenario{
+		"a good card is charged":      card("pm_card_visa", 1, "done", succeeded(toStarted), "create confirm"),
+		"a bad card fails the charge": card("pm_card_chargeDeclined", 0, "done", failed(toStarted+declined, domain.CardDeclined), "create confirm cancel"),
+		"a card that wants the customer fails the charge": card(
+			"pm_card_authenticationRequired", 0, "done", failed(toStarted+declined, domain.AuthenticationRequired), "create confirm cancel"),
+		"an unknown payment method fails the charge": card("pm_card_nobody", 0, "done", failed(toReserved+declined, domain.ProviderRefused), "create"),
+		"a payment that takes its time is waited on": slow,
+	})
+}
+
+func TestCharge_is_taken_once(t *testing.T) {
+	t.Parallel()
+	for name, faults := range map[string]string{
+		"when answers are lost":                               noFault,
+		"when answers are lost and all keys are forgotten":    forgetsKeys,
+		"when half of the answers are errors of the provider": `{"seed": 7, "error_500": 0.5}`,
+		"when half of the requests and answers are lost":      `{"seed": 7, "drop_before": 0.3, "drop_after": 0.3}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			f.useSandbox()
+			f.provider.control(t, http.MethodPut, "/faults", faults)
+			f.provider.on("create", f.provider.cutAfter)
+			f.provider.on("confirm", f.provider.cutAfter)
+			f.accept("ch_1", order())
+			f.deliverUntilDone()
+			f.provider.control(t, http.MethodDelete, "/faults", "")
+			if got := f.snapshot(); got.Stock != sold || got.Outbox != "charge.succeeded" {
+				t.Errorf("the charge left %+v", got)
+			}
+			f.expectCaptures(1)
+		})
+	}
+}
+
+// TestSavedError has a provider that saved a 500 which no worker has received. The next
+// worker receives it under the old key, records it, and continues under another key.
+func TestSavedError(t *testing.T) {
+	testdb.Long(t, "it makes a database for each of many cases")
+	t.Parallel()
+	for name, faults := range map[string]string{"before the effect": failsBefore, "after the effect": failsAfter} {
+		for _, op := range []string{"create", "confirm", "refund"} {
+			t.Run("of a "+op+" "+name, func(t *testing.T) {
+				t.Parallel()
+				f := newFixture(t)
+				f.useSandbox()
+				event := "payment.attempt_failed"
+				if op == "refund" {
+					event = "refund.attempt_failed"
+					f.request(f.charged("pm_card_visa"), "re_1", 600)
+				} else {
+					f.accept("ch_1", order())
+				}
+				f.provider.on(op, f.provider.under(faults, f.provider.cutAfter))
+				f.expectEnd(f.deliver(), "waits")
+				f.deliverUntilDone()
+				received := "0" // the intent or the list shows the effect
+				if op == "create" || faults == failsBefore {
+					received = "1"
+				}
+				f.expectText(received, `select count(*)::text from ledger_events where type = $1 || '.v1'`, event)
+				f.expectCaptures(1)
+				if op == "refund" {
+					f.expectRefunds("refund.succeeded", movement{"re_1", 600})
+				}
+			})
+		}
+	}
+}
+
+// TestSlow has a provider that executes a request after payonce has stopped waiting for
+// its answer.
+func TestSlow(t *testing.T) {
+	t.Parallel()
+	for _, op := range []string{"create", "confirm", "refund"} {
+		t.Run("a "+op+" that outlasts the time-out moves the money once", func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			f.useSandbox()
+			if op == "refund" {
+				f.request(f.charged("pm_card_visa"), "re_1", 600)
+			} else {
+				f.accept("ch_1", order())
+			}
+			f.provider.on(op, f.provider.afterHangUp(func() {}))
+			// All other deliveries have the normal time-out, since the machine may be slow.
+			hasty := f.handler(fulfillment.Services{Provider: newClient(t, f.provider.URL, 300*time.Millisecond)}, fulfillment.ChargeReceiver)
+			f.expectEnd(f.deliverAll(fulfillment.ChargeReceiver, hasty, 1)[0], "waits")
+			f.deliverUntilDone()
+			f.expectCaptures(1)
+			if op == "refund" {
+				f.expectRefunds("refund.succeeded", movement{"re_1", 600})
+			} else if got := f.snapshot(); got.Events != succeeded(toStarted).Events || got.Stock != sold {
+				t.Errorf("the charge left %+v", got)
+			}
+		})
+	}
+}

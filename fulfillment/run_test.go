@@ -1,0 +1,221 @@
+package fulfillment_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/inbox"
+)
+
+// A step or a subscriber that only one of the two packages lists would never run.
+func TestSteps_matchTheDomain(t *testing.T) {
+	t.Parallel()
+	steps, subscribers := fulfillment.StepsAndSubscribers()
+	if !slices.Equal(steps, domain.Steps()) || !slices.Equal(subscribers, domain.Subscribers()) {
+		t.Errorf("fulfillment runs %v and %v, domain has %v and %v", steps, subscribers, domain.Steps(), domain.Subscribers())
+	}
+}
+
+// TestOnStep: a step that found its work done is reported as such, and one that panics is
+// reported too.
+func TestOnStep(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	var worked []string
+	var failures []error
+	observed := func(services fulfillment.Services) inbox.Handler {
+		observed := fulfillment.New(f.db, services, slog.New(slog.DiscardHandler))
+		observed.OnStep = func(ctx context.Context, step string) (context.Context, func(bool, error)) {
+			if !slices.Contains(fulfillment.Steps(), step) {
+				t.Errorf("%s is no step", step)
+			}
+			return ctx, func(did bool, err error) {
+				if did {
+					worked, failures = append(worked, step), append(failures, err)
+				}
+			}
+		}
+		return handlerOf(observed, fulfillment.ChargeReceiver)
+	}
+	panicking := observed(fulfillment.Services{}) // without a provider, which payment calls
+	f.accept("ch_1", order())
+	err := f.deliverAll(fulfillment.ChargeReceiver, func(ctx context.Context, d inbox.Delivery) (_ inbox.Result, err error) {
+		defer func() {
+			if recover() != nil {
+				err = errors.New("panic")
+			}
+		}()
+		return panicking(ctx, d)
+	}, 1)[0]
+	f.expectEnd(err, "panic")
+	if len(failures) != 2 || failures[0] != nil || failures[1] == nil {
+		t.Errorf("reported are %v, want the payment that panicked", failures)
+	}
+	f.charge = observed(fulfillment.Services{Provider: f.client})
+	f.provider.on("create", shows("requires_confirmation"))
+	f.provider.on("confirm", shows("succeeded"))
+	f.expectEnd(f.deliver(), "done")
+	if diff := cmp.Diff([]string{"inventory", "payment", "payment", "payment"}, worked); diff != "" {
+		t.Errorf("steps (-want +got):\n%s", diff)
+	}
+}
+
+func TestProviderEvent(t *testing.T) {
+	t.Parallel()
+	woken := func(f *fixture) {
+		f.start()
+		f.exec(`delete from inbox`)
+		f.event("evt_1", "payment_intent.succeeded")
+	}
+	scenarios := map[string]scenario{
+		"an event wakes the charge up": {
+			begin: woken, script: script{"retrieve": {shows("succeeded")}}, want: succeeded(toStarted), calls: "retrieve",
+		},
+		"what an event says is not believed": {
+			begin: woken, script: script{"retrieve": {shows("processing")}}, ends: "waits", want: open(toStarted, "pending"), calls: "retrieve",
+		},
+		"an event wakes a pending refund up": {
+			begin: func(f *fixture) {
+				f.append(f.capture("ch_1", order()), domain.RefundRequested{RefundID: "re_1", Amount: 600})
+				f.event("evt_1", "refund.updated")
+			},
+			script: script{"refunds": {lists(refundOf("succeeded")), lists(refundOf("succeeded"))}},
+			want:   back(refunded, "refund.succeeded", "done"), calls: "refunds refunds",
+		},
+		"an event of a charge that is not ours is done with one line in the log": {
+			begin: func(f *fixture) { woken(f); f.exec(`update inbox set ordering_key = 'ch_2'`) },
+			want:  open(toStarted, "done"),
+			check: func(f *fixture) {
+				if log := f.log.b.String(); strings.Count(log, "\n") != 1 || !strings.Contains(log, "charge_id=ch_2") || !strings.Contains(log, "message_id=evt_1") {
+					f.t.Errorf("the log is:\n%s", log)
+				}
+			},
+		},
+	}
+	for _, name := range []string{"payment_intent.succeeded", "payment_intent.payment_failed", "charge.refunded", "refund.failed"} {
+		scenarios[name+" of a finished charge adds no event"] = scenario{
+			begin: func(f *fixture) { f.capture("ch_1", order()); f.event("evt_1", name) }, want: back("", "", "done"),
+		}
+	}
+	runAll(t, scenarios)
+}
+
+// TestPatience is about waits that are longer than GIVE_UP_AFTER.
+func TestPatience(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		begin  func(*fixture)
+		op     string
+		answer http.HandlerFunc
+		status string
+	}{
+		"a payment that is processing is waited for":                        {isStarted, "retrieve", shows("processing"), "pending"},
+		"a payment that is processing and was to be canceled is waited for": {isCanceling, "cancel", unexpected("processing"), "pending"},
+		"a refund that is pending is waited for":                            {isOlder, "refunds", lists(refundOf("pending")), "pending"},
+		"a refund that needs the customer is waited for":                    {isOlder, "refunds", lists(refundOf("requires_action")), "pending"},
+		"a provider that is out of reach is given up":                       {isOlder, "refunds", cut, "dead"},
+		"an intent that does not let itself be canceled is given up":        {isCanceling, "cancel", shows("requires_action"), "dead"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			tc.begin(f)
+			f.provider.on(tc.op, tc.answer, tc.answer)
+			for range 2 {
+				f.expectEnd(f.deliver(), "waits")
+				f.exec(`update inbox set waiting_since = waiting_since - interval '1 week'`)
+			}
+			f.expectText(tc.status, `select status from inbox`)
+		})
+	}
+
+	t.Run("an outage counts from its own beginning", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t)
+		isOlder(f)
+		f.provider.on("refunds", cut, lists(refundOf("pending")), cut)
+		for range 3 {
+			f.expectEnd(f.deliver(), "waits")
+			f.exec(`update inbox set waiting_since = waiting_since - interval '59 minutes'`)
+		}
+		f.expect(back(asked, "", "pending"), "refunds refunds refunds")
+	})
+}
+
+// TestParked is about dead letters whose work another message has done since.
+func TestParked(t *testing.T) {
+	t.Parallel()
+	retried := func(want snapshot) func(*fixture) {
+		return func(f *fixture) {
+			f.event("evt_1", "payment_intent.succeeded")
+			f.expectEnd(f.deliver(), "done")
+			f.provider.take()
+			dead, err := inbox.List(f.t.Context(), f.db, inbox.StatusDead, 0, 10)
+			if err != nil || len(dead) != 1 {
+				f.t.Fatalf("%d messages are parked: %v", len(dead), err)
+			}
+			if err := inbox.Retry(f.t.Context(), f.db, dead[0].Number, "ann"); err != nil {
+				f.t.Fatal(err)
+			}
+			f.expectEnd(f.deliver(), "done")
+			want.Message = "done done"
+			f.expect(want, "")
+		}
+	}
+	runAll(t, map[string]scenario{
+		"a refund that ended meanwhile is done at once when it is retried, and nobody is asked": {
+			begin: isOlder, script: script{"refunds": {lists(refundOf("reticent")), lists(refundOf("succeeded"))}},
+			ends: "parked", want: back(asked, "", "dead"), calls: "refunds", check: retried(back(refunded, "refund.succeeded", "")),
+		},
+		"a charge that ended meanwhile is done at once when it is retried, and nobody is asked": {
+			begin: isStarted, script: script{"retrieve": {shows("requires_capture"), shows("succeeded")}},
+			ends: "parked", want: open(toStarted, "dead"), calls: "retrieve", check: retried(succeeded(toStarted)),
+		},
+	})
+}
+
+// TestOutcome_continuesTheTrace: of the metadata of the message before it, the message
+// about an outcome has the trace and the correlation, and nothing else.
+func TestOutcome_continuesTheTrace(t *testing.T) {
+	t.Parallel()
+	for name, received := range map[string]map[string]string{
+		"a trace":  {"correlation_id": "req_1", "traceparent": "t1", "tracestate": "private", "baggage": "private"},
+		"no trace": {"correlation_id": "req_1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			s := f.start()
+			f.exec(`update inbox set metadata = $1`, received)
+			f.provider.on("retrieve", shows("succeeded"))
+			f.expectEnd(f.deliver(), "done")
+			rows, err := f.db.Query(t.Context(), `select metadata from outbox`)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[map[string]string])
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := map[string]string{
+				"correlation_id": "req_1", "causation_id": s.At(1).ID.String(), "ordering_key": "ch_1", "type": "charge.succeeded.v1", "partition_key": "acme",
+			}
+			if trace := received["traceparent"]; trace != "" {
+				want["traceparent"] = trace
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("metadata (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
