@@ -13,157 +13,119 @@ import (
 func TestCreateIntent(t *testing.T) {
 	t.Parallel()
 	w := start(t, sandbox.Options{})
-
-	t.Run("an intent without a payment method requires one", func(t *testing.T) {
-		t.Parallel()
-		w.post("/v1/payment_intents", "", "amount", "1000", "currency", "EUR", "metadata[charge_id]", "ch_9", "description", "two mugs").
-			want(t, http.StatusOK, map[string]any{
-				"object": "payment_intent", "status": "requires_payment_method", "amount": 1000.0, "amount_received": 0.0,
-				"currency": "eur", "metadata": map[string]any{"charge_id": "ch_9"}, "description": "two mugs",
-				"payment_method": nil, "last_payment_error": nil, "latest_charge": nil, "livemode": false,
-			})
-	})
-
-	t.Run("an intent with a payment method requires confirmation", func(t *testing.T) {
-		t.Parallel()
-		a := w.post("/v1/payment_intents", "", "amount", "1", "currency", "jpy", "payment_method", "pm_card_visa",
-			"automatic_payment_methods[enabled]", "true", "automatic_payment_methods[allow_redirects]", "never")
-		a.want(t, http.StatusOK, map[string]any{
-			"status": "requires_confirmation", "payment_method": "pm_card_visa", "latest_charge": nil, "last_payment_error": nil,
+	const intents = "/v1/payment_intents"
+	w.post(intents, "", "amount", "1000", "currency", "EUR", "metadata[charge_id]", "ch_9", "description", "two mugs").
+		want(t, http.StatusOK, map[string]any{
+			"object": "payment_intent", "status": "requires_payment_method", "amount": 1000.0, "amount_received": 0.0,
+			"currency": "eur", "metadata": map[string]any{"charge_id": "ch_9"}, "description": "two mugs",
+			"payment_method": nil, "last_payment_error": nil, "latest_charge": nil, "livemode": false,
 		})
-		if id := a.text("id"); !strings.HasPrefix(id, "pi_") || w.get("/v1/payment_intents/"+id).raw != a.raw {
-			t.Errorf("the intent retrieved is not the intent created: %s", a.raw)
-		}
-		if a.header.Get("Request-Id") == "" || a.header.Get("Idempotent-Replayed") != "" {
-			t.Errorf("headers: %v", a.header)
-		}
+	a := w.post(intents, "", "amount", "1", "currency", "jpy", "payment_method", "pm_card_visa",
+		"automatic_payment_methods[enabled]", "true", "automatic_payment_methods[allow_redirects]", "never")
+	a.want(t, http.StatusOK, map[string]any{
+		"status": "requires_confirmation", "payment_method": "pm_card_visa", "latest_charge": nil, "last_payment_error": nil,
 	})
-
-	t.Run("an intent can be confirmed as it is created", func(t *testing.T) {
-		t.Parallel()
-		w.post("/v1/payment_intents", "", "amount", "5", "currency", "eur", "payment_method", "pm_card_visa", "confirm", "true").
-			want(t, http.StatusOK, map[string]any{"status": "succeeded", "amount_received": 5.0})
-		w.post("/v1/payment_intents", "", "amount", "5", "currency", "eur", "payment_method", "pm_card_chargeDeclined", "confirm", "true").
-			want(t, http.StatusPaymentRequired, map[string]any{"error.payment_intent.status": "requires_payment_method"})
-	})
+	if id := a.text("id"); !strings.HasPrefix(id, "pi_") || w.get(intents+"/"+id).raw != a.raw {
+		t.Errorf("the intent retrieved is not the intent created: %s", a.raw)
+	}
+	if a.header.Get("Request-Id") == "" || a.header.Get("Idempotent-Replayed") != "" {
+		t.Errorf("headers: %v", a.header)
+	}
+	w.post(intents, "", "amount", "5", "currency", "eur", "payment_method", "pm_card_visa", "confirm", "true").
+		want(t, http.StatusOK, map[string]any{"status": "succeeded", "amount_received": 5.0})
+	w.post(intents, "", "amount", "5", "currency", "eur", "payment_method", "pm_card_chargeDeclined", "confirm", "true").
+		want(t, http.StatusPaymentRequired, map[string]any{"error.payment_intent.status": "requires_payment_method"})
 }
 
-func TestConfirmIntent(t *testing.T) {
-	t.Parallel()
-	w := start(t, sandbox.Options{ProcessingTime: 300 * time.Millisecond})
+// members are the members of an answer, by their paths.
+type members = map[string]any
 
-	for _, method := range []string{"pm_card_visa", "pm_card_refundFail"} {
-		t.Run(method+" is captured", func(t *testing.T) {
-			t.Parallel()
-			id := w.create(method)
-			a := w.post("/v1/payment_intents/"+id+"/confirm", "", "off_session", "true", "error_on_requires_action", "true")
-			a.want(t, http.StatusOK, map[string]any{
-				"id": id, "status": "succeeded", "amount_received": 1000.0, "last_payment_error": nil, "payment_method": method,
-			})
-			if !strings.HasPrefix(a.text("latest_charge"), "ch_") {
-				t.Errorf("latest_charge is %v", a.at("latest_charge"))
-			}
-		})
-	}
-
-	for method, codes := range map[string][2]string{
-		"pm_card_chargeDeclined":                  {"card_declined", "generic_decline"},
-		"pm_card_chargeDeclinedInsufficientFunds": {"card_declined", "insufficient_funds"},
-		"pm_card_authenticationRequired":          {"authentication_required", "authentication_required"},
-	} {
-		t.Run(method+" is declined and shows why", func(t *testing.T) {
-			t.Parallel()
-			id := w.create(method)
-			a := w.post("/v1/payment_intents/"+id+"/confirm", "", "error_on_requires_action", "true")
-			a.want(t, http.StatusPaymentRequired, map[string]any{
-				"error.type": "card_error", "error.code": codes[0], "error.decline_code": codes[1],
-				"error.payment_intent.id": id, "error.payment_intent.status": "requires_payment_method",
-				"error.payment_intent.last_payment_error.code": codes[0],
-			})
-			now := w.get("/v1/payment_intents/" + id)
-			now.want(t, http.StatusOK, map[string]any{
-				"status": "requires_payment_method", "payment_method": nil, "last_payment_error.type": "card_error",
-				"last_payment_error.decline_code": codes[1], "latest_charge": a.at("error.charge"),
-			})
-			if !strings.HasPrefix(now.text("latest_charge"), "ch_") {
-				t.Errorf("latest_charge is %v", now.at("latest_charge"))
-			}
-		})
-	}
-
-	t.Run("an attended customer is asked to authenticate", func(t *testing.T) {
-		t.Parallel()
-		id := w.create("pm_card_authenticationRequired")
-		w.post("/v1/payment_intents/"+id+"/confirm", "").want(t, http.StatusOK, map[string]any{
-			"status": "requires_action", "next_action.type": "use_stripe_sdk", "last_payment_error": nil,
-		})
-	})
-
-	t.Run("a declined intent can be attempted again with another payment method only", func(t *testing.T) {
-		t.Parallel()
-		id := w.create("pm_card_chargeDeclined")
-		w.post("/v1/payment_intents/"+id+"/confirm", "").want(t, http.StatusPaymentRequired, nil)
-		w.post("/v1/payment_intents/"+id+"/confirm", "").want(t, http.StatusBadRequest, map[string]any{
-			"error.type": "invalid_request_error", "error.code": "payment_intent_unexpected_state",
-			"error.payment_intent.status": "requires_payment_method",
-		})
-		w.post("/v1/payment_intents/"+id+"/confirm", "", "payment_method", "pm_card_visa").want(t, http.StatusOK, map[string]any{
-			"status": "succeeded", "last_payment_error": nil, "payment_method": "pm_card_visa",
-		})
-	})
-
-	t.Run("a processing intent succeeds after a while", func(t *testing.T) {
-		t.Parallel()
-		id := w.create("pm_card_processing")
-		w.post("/v1/payment_intents/"+id+"/confirm", "").want(t, http.StatusOK, map[string]any{
-			"status": "processing", "amount_received": 0.0, "last_payment_error": nil,
-		})
-		await.True(t, "the intent succeeds", func() bool {
-			return w.get("/v1/payment_intents/"+id).text("status") == "succeeded"
-		})
-	})
-
-	t.Run("a final intent is not confirmed again", func(t *testing.T) {
-		t.Parallel()
-		succeeded, canceled := w.captured("pm_card_visa"), w.create("pm_card_visa")
-		w.post("/v1/payment_intents/"+canceled+"/cancel", "").want(t, http.StatusOK, nil)
-		for id, status := range map[string]string{succeeded: "succeeded", canceled: "canceled"} {
-			w.post("/v1/payment_intents/"+id+"/confirm", "", "payment_method", "pm_card_visa").want(t, http.StatusBadRequest, map[string]any{
-				"error.code": "payment_intent_unexpected_state", "error.payment_intent.status": status,
-			})
-		}
-	})
+// step is a call about one intent and its answer.
+type step struct {
+	call   string // confirm, cancel, or "" for a retrieval
+	pairs  []string
+	status int
+	want   members
 }
 
-func TestCancelIntent(t *testing.T) {
+// declined are the steps of a payment method that is declined: the answer and the intent say why.
+func declined(code, declineCode string) []step {
+	return []step{
+		{"confirm", []string{"error_on_requires_action", "true"}, 402, members{
+			"error.type": "card_error", "error.code": code, "error.decline_code": declineCode,
+			"error.payment_intent.status": "requires_payment_method", "error.payment_intent.last_payment_error.code": code,
+		}},
+		{"", nil, 200, members{
+			"status": "requires_payment_method", "payment_method": nil,
+			"last_payment_error.type": "card_error", "last_payment_error.decline_code": declineCode,
+		}},
+	}
+}
+
+// unexpected is a call that the intent's status does not allow. The answer shows the intent.
+func unexpected(call, status string, pairs ...string) step {
+	return step{call, pairs, 400, members{
+		"error.type": "invalid_request_error", "error.code": "payment_intent_unexpected_state", "error.payment_intent.status": status,
+	}}
+}
+
+func TestIntent(t *testing.T) {
 	t.Parallel()
 	w := start(t, sandbox.Options{ProcessingTime: time.Hour})
-
-	t.Run("an intent that captured nothing is sealed", func(t *testing.T) {
-		t.Parallel()
-		declined, action := w.create("pm_card_chargeDeclined"), w.create("pm_card_authenticationRequired")
-		w.post("/v1/payment_intents/"+declined+"/confirm", "")
-		w.post("/v1/payment_intents/"+action+"/confirm", "")
-		for _, id := range []string{w.create(""), w.create("pm_card_visa"), declined, action} {
-			a := w.post("/v1/payment_intents/"+id+"/cancel", "", "cancellation_reason", "abandoned")
-			a.want(t, http.StatusOK, map[string]any{"status": "canceled", "cancellation_reason": "abandoned"})
-			if a.at("canceled_at") == nil || w.get("/v1/payment_intents/"+id).raw != a.raw {
-				t.Errorf("the canceled intent reads otherwise: %s", a.raw)
+	visa := []string{"payment_method", "pm_card_visa"}
+	unattended := []string{"off_session", "true", "error_on_requires_action", "true"}
+	captured := members{"status": "succeeded", "amount_received": 1000.0, "last_payment_error": nil}
+	canceled := step{"cancel", []string{"cancellation_reason", "abandoned"}, 200, members{"status": "canceled", "cancellation_reason": "abandoned"}}
+	processing := step{"confirm", nil, 200, members{"status": "processing", "amount_received": 0.0, "last_payment_error": nil}}
+	action := step{"confirm", nil, 200, members{"status": "requires_action", "next_action.type": "use_stripe_sdk", "last_payment_error": nil}}
+	decline := step{"confirm", nil, 402, nil}
+	for name, test := range map[string]struct {
+		method string
+		steps  []step
+	}{
+		"pm_card_visa is captured":                                  {"pm_card_visa", []step{{"confirm", unattended, 200, captured}, {"", nil, 200, captured}}},
+		"pm_card_refundFail is captured":                            {"pm_card_refundFail", []step{{"confirm", unattended, 200, captured}}},
+		"pm_card_chargeDeclined is declined":                        {"pm_card_chargeDeclined", declined("card_declined", "generic_decline")},
+		"pm_card_chargeDeclinedInsufficientFunds is declined":       {"pm_card_chargeDeclinedInsufficientFunds", declined("card_declined", "insufficient_funds")},
+		"pm_card_authenticationRequired is declined":                {"pm_card_authenticationRequired", declined("authentication_required", "authentication_required")},
+		"an attended customer is asked to authenticate":             {"pm_card_authenticationRequired", []step{action}},
+		"a declined intent can be attempted with another method":    {"pm_card_chargeDeclined", []step{decline, unexpected("confirm", "requires_payment_method"), {"confirm", visa, 200, captured}}},
+		"a succeeded intent is neither confirmed nor canceled":      {"pm_card_visa", []step{{"confirm", nil, 200, captured}, unexpected("confirm", "succeeded", visa...), unexpected("cancel", "succeeded")}},
+		"a canceled intent is neither confirmed nor canceled again": {"", []step{canceled, unexpected("confirm", "canceled", visa...), unexpected("cancel", "canceled")}},
+		"a processing intent is neither confirmed nor canceled":     {"pm_card_processing", []step{processing, unexpected("confirm", "processing"), unexpected("cancel", "processing")}},
+		"an intent that was not attempted is canceled":              {"pm_card_visa", []step{canceled, {"", nil, 200, canceled.want}}},
+		"a declined intent is canceled":                             {"pm_card_chargeDeclined", []step{decline, canceled}},
+		"an intent that waits for the customer is canceled":         {"pm_card_authenticationRequired", []step{action, canceled}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			id := w.create(test.method)
+			for _, s := range test.steps {
+				path := "/v1/payment_intents/" + id
+				if s.call == "" {
+					w.get(path).want(t, s.status, s.want)
+					continue
+				}
+				a := w.post(path+"/"+s.call, "", s.pairs...)
+				a.want(t, s.status, s.want)
+				if shown := a.text("id") + a.text("error.payment_intent.id"); shown != id {
+					t.Errorf("%s shows %s, want %s", s.call, shown, id)
+				}
+				if charge := w.get(path).text("latest_charge"); s.call == "confirm" && s.status < 400 && !strings.HasPrefix(charge, "ch_") {
+					t.Errorf("latest_charge is %q", charge)
+				}
 			}
-		}
-	})
+		})
+	}
+}
 
-	t.Run("a succeeded, canceled or processing intent is shown instead", func(t *testing.T) {
-		t.Parallel()
-		canceled, processing := w.create(""), w.create("pm_card_processing")
-		w.post("/v1/payment_intents/"+canceled+"/cancel", "")
-		w.post("/v1/payment_intents/"+processing+"/confirm", "")
-		for id, status := range map[string]string{w.captured("pm_card_visa"): "succeeded", canceled: "canceled", processing: "processing"} {
-			w.post("/v1/payment_intents/"+id+"/cancel", "").want(t, http.StatusBadRequest, map[string]any{
-				"error.type": "invalid_request_error", "error.code": "payment_intent_unexpected_state",
-				"error.payment_intent.id": id, "error.payment_intent.status": status,
-			})
-		}
+func TestIntent_processingSucceedsAfterAWhile(t *testing.T) {
+	t.Parallel()
+	w := start(t, sandbox.Options{ProcessingTime: 300 * time.Millisecond})
+	id := w.create("pm_card_processing")
+	w.post("/v1/payment_intents/"+id+"/confirm", "").want(t, http.StatusOK, map[string]any{"status": "processing"})
+	await.True(t, "the intent succeeds", func() bool {
+		return w.get("/v1/payment_intents/"+id).text("status") == "succeeded"
 	})
 }
 
