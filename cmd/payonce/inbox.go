@@ -65,12 +65,8 @@ func (l inboxListCmd) run(ctx context.Context, c *console, db *postgres.DB) erro
 		}
 		more = len(page) == inboxPage
 	}
-	if len(entries) > limit {
-		entries = entries[:limit]
-		c.stderr.printf("there are more than %d: raise --limit\n", limit)
-	}
 	const header = "ID\tRECEIVED (UTC)\tRECEIVER\tCHARGE\tTYPE\tATTEMPTS\tWAITS\tDEATHS\tBEHIND\tREASON"
-	printList(&c.stdout, l.JSON, entries, header, func(e inbox.Entry) []any {
+	printList(&c.stdout, l.JSON, entries[:min(limit, len(entries))], header, func(e inbox.Entry) []any {
 		reason := e.LastError
 		if e.Status == inbox.StatusDiscarded {
 			reason = "discarded by " + e.DecidedBy + ": " + reason
@@ -80,6 +76,9 @@ func (l inboxListCmd) run(ctx context.Context, c *console, db *postgres.DB) erro
 			e.Attempts, e.Waits, e.Deaths, e.Behind, reason,
 		}
 	})
+	if len(entries) > limit {
+		c.stderr.printf("there are more than %d: raise --limit\n", limit)
+	}
 	return nil
 }
 
