@@ -102,16 +102,10 @@ where d.position = due.position
   and e.id = d.event_id
 returning d.position, d.attempts, e.body`
 
-const updateDelivered = `
+const updateSent = `
 update event_deliveries
-set due_at = null,
-    delivered_at = clock_timestamp(),
-    outcome = $2
-where position = $1`
-
-const updateFailed = `
-update event_deliveries
-set due_at = case when attempts < $3 then clock_timestamp() + $4::interval end,
+set due_at = case when not $3 and attempts < $4 then clock_timestamp() + $5::interval end,
+    delivered_at = case when $3 then clock_timestamp() end,
     outcome = $2
 where position = $1`
 
@@ -122,11 +116,7 @@ func (s *Sandbox) record(ctx context.Context, sent []*delivery) error {
 	defer cancel()
 	err := s.sendRelaxed(ctx, func(b *pgx.Batch) {
 		for _, d := range sent {
-			if d.Delivered {
-				b.Queue(updateDelivered, d.Position, d.Outcome)
-			} else {
-				b.Queue(updateFailed, d.Position, d.Outcome, attemptsMax, backoff(d.Attempts))
-			}
+			b.Queue(updateSent, d.Position, d.Outcome, d.Delivered, attemptsMax, backoff(d.Attempts))
 		}
 	})
 	if err != nil {

@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"net/http"
@@ -121,10 +122,7 @@ func noIntentAt(id string) *apiError {
 }
 
 func (s *Sandbox) retrieveIntent(ctx context.Context, c *call) (answer, error) {
-	if err := c.params.done(); err != nil {
-		return answer{}, err
-	}
-	if err := s.settle(ctx); err != nil {
+	if err := errors.Join(c.params.done(), s.settle(ctx)); err != nil {
 		return answer{}, err
 	}
 	i, err := one[intent](ctx, s.pool, selectIntent+`where id = $1`, "pi_", c.target, noIntentAt(c.target))
@@ -140,48 +138,42 @@ order by position desc
 limit $2`
 
 func (s *Sandbox) listIntents(ctx context.Context, c *call) (answer, error) {
+	if err := s.settle(ctx); err != nil {
+		return answer{}, err
+	}
+	return list(ctx, s.pool, c, "payment_intent", "pi_", selectIntent+pageOfIntents, (*intent).shown)
+}
+
+// list answers a page of the objects in noun's table, newest first. query takes the position
+// before which the page begins, the number of rows, and args.
+func list[T any](
+	ctx context.Context, q postgres.Querier, c *call, noun, prefix, query string, shown func(*T) *T, args ...any,
+) (answer, error) {
 	limit, cursor := c.params.limit(), c.params.text("starting_after")
 	if err := c.params.done(); err != nil {
 		return answer{}, err
 	}
-	if err := s.settle(ctx); err != nil {
-		return answer{}, err
+	first := &struct{ Position int64 }{math.MaxInt64}
+	if cursor != "" {
+		var err error
+		missing := noSuch(http.StatusBadRequest, noun, "starting_after", cursor)
+		first, err = one[struct{ Position int64 }](ctx, q, `select position from `+noun+`s where id = $1`, prefix, cursor, missing)
+		if err != nil {
+			return answer{}, err
+		}
 	}
-	position, err := s.positionOf(ctx, "payment_intents", "pi_", cursor)
+	rows, err := collect[T](ctx, q, query, append([]any{first.Position, limit + 1}, args...)...)
 	if err != nil {
 		return answer{}, err
 	}
-	intents, err := collect[intent](ctx, s.pool, selectIntent+pageOfIntents, position, limit+1)
-	if err != nil {
-		return answer{}, err
-	}
-	return page(c.path, intents, limit, (*intent).shown), nil
-}
-
-// page answers a list of Stripe's, newest first, with at most limit of the rows,
-// which were read one further.
-func page[T any](url string, rows []*T, limit int, shown func(*T) *T) answer {
-	list := struct {
+	page := struct {
 		Object  string `json:"object"`
 		URL     string `json:"url"`
 		HasMore bool   `json:"has_more"`
 		Data    []*T   `json:"data"`
-	}{"list", url, len(rows) > limit, rows[:min(len(rows), limit)]}
-	for _, row := range list.Data {
+	}{"list", c.path, len(rows) > limit, rows[:min(len(rows), limit)]}
+	for _, row := range page.Data {
 		shown(row)
 	}
-	return object(http.StatusOK, list)
-}
-
-// positionOf returns the position in table before which a page begins.
-func (s *Sandbox) positionOf(ctx context.Context, table, prefix, cursor string) (int64, error) {
-	if cursor == "" {
-		return math.MaxInt64, nil
-	}
-	missing := noSuch(http.StatusBadRequest, strings.TrimSuffix(table, "s"), "starting_after", cursor)
-	first, err := one[struct{ Position int64 }](ctx, s.pool, `select position from `+table+` where id = $1`, prefix, cursor, missing)
-	if err != nil {
-		return 0, err
-	}
-	return first.Position, nil
+	return object(http.StatusOK, page), nil
 }

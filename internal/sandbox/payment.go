@@ -72,25 +72,32 @@ func (s *Sandbox) confirmIntent(c *call) (execution, error) {
 	if err := p.done(); err != nil {
 		return nil, err
 	}
+	return onIntent(c, func(b *pgx.Batch, i *intent) answer {
+		switch i.Status {
+		case statusRequiresConfirmation, statusRequiresAction:
+		case statusRequiresMethod:
+			if method == "" {
+				return unexpected(i, "confirm", " Give it a payment_method first.")
+			}
+		default:
+			return unexpected(i, "confirm", "")
+		}
+		if method != "" {
+			i.PaymentMethod = &method
+		}
+		return s.attempt(b, c, i, unattended)
+	}), nil
+}
+
+// onIntent locks the intent that the path names and decides about it.
+func onIntent(c *call, decide func(b *pgx.Batch, i *intent) answer) execution {
 	return func(ctx context.Context, tx pgx.Tx, b *pgx.Batch) (answer, error) {
 		i, err := lockIntent(ctx, tx, c.target, noIntentAt(c.target))
 		if err != nil {
 			return answer{}, err
 		}
-		switch i.Status {
-		case statusRequiresConfirmation, statusRequiresAction:
-		case statusRequiresMethod:
-			if method == "" {
-				return unexpected(i, "confirm", " Give it a payment_method first."), nil
-			}
-		default:
-			return unexpected(i, "confirm", ""), nil
-		}
-		if method != "" {
-			i.PaymentMethod = &method
-		}
-		return s.attempt(b, c, i, unattended), nil
-	}, nil
+		return decide(b, i), nil
+	}
 }
 
 // unexpected refuses what the intent's state does not allow, and shows the intent.
@@ -149,14 +156,10 @@ func (s *Sandbox) cancelIntent(c *call) (execution, error) {
 	if err := c.params.done(); err != nil {
 		return nil, err
 	}
-	return func(ctx context.Context, tx pgx.Tx, b *pgx.Batch) (answer, error) {
-		i, err := lockIntent(ctx, tx, c.target, noIntentAt(c.target))
-		if err != nil {
-			return answer{}, err
-		}
+	return onIntent(c, func(b *pgx.Batch, i *intent) answer {
 		switch i.Status {
 		case statusProcessing, statusSucceeded, statusCanceled:
-			return unexpected(i, "cancel", ""), nil
+			return unexpected(i, "cancel", "")
 		}
 		now := s.options.Now().Unix()
 		i.Status, i.CanceledAt = statusCanceled, &now
@@ -165,8 +168,8 @@ func (s *Sandbox) cancelIntent(c *call) (execution, error) {
 		}
 		b.Queue(updateCanceled, i.ID, reason, now)
 		s.emit(b, c, "payment_intent.canceled", i.shown())
-		return object(http.StatusOK, i.shown()), nil
-	}, nil
+		return object(http.StatusOK, i.shown())
+	}), nil
 }
 
 const lockDue = `

@@ -153,35 +153,21 @@ func (s *Sandbox) retrieveRefund(ctx context.Context, c *call) (answer, error) {
 
 const pageOfRefunds = `
 where position < $1
-  and ($2 = '' or charge = $2)
+  and ($3 = '' or charge = $3)
 order by position desc
-limit $3`
+limit $2`
 
 const pageOfRefundsOfIntent = `
 where payment_intent = $4
   and position < $1
-  and ($2 = '' or charge = $2)
+  and ($3 = '' or charge = $3)
 order by position desc
-limit $3`
+limit $2`
 
 func (s *Sandbox) listRefunds(ctx context.Context, c *call) (answer, error) {
-	p := c.params
-	limit, cursor := p.limit(), p.text("starting_after")
-	target, charge := p.text("payment_intent"), p.text("charge")
-	if err := p.done(); err != nil {
-		return answer{}, err
-	}
-	position, err := s.positionOf(ctx, "refunds", "re_", cursor)
-	if err != nil {
-		return answer{}, err
-	}
-	condition, args := pageOfRefunds, []any{position, charge, limit + 1}
+	target, charge := c.params.text("payment_intent"), c.params.text("charge")
 	if target != "" {
-		condition, args = pageOfRefundsOfIntent, append(args, target)
+		return list(ctx, s.pool, c, "refund", "re_", selectRefund+pageOfRefundsOfIntent, (*refund).shown, charge, target)
 	}
-	refunds, err := collect[refund](ctx, s.pool, selectRefund+condition, args...)
-	if err != nil {
-		return answer{}, err
-	}
-	return page(c.path, refunds, limit, (*refund).shown), nil
+	return list(ctx, s.pool, c, "refund", "re_", selectRefund+pageOfRefunds, (*refund).shown, charge)
 }
