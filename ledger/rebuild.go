@@ -43,6 +43,12 @@ const maxExamples = 5
 
 const rebuildLock = 0x7061796f6e6365 // an advisory lock
 
+// tryLock takes the lock until the transaction ends. The session idles meanwhile, so no
+// time-out may end it.
+const tryLock = `
+select pg_try_advisory_xact_lock($1)
+  from set_config('idle_in_transaction_session_timeout', '0', true)`
+
 // Rebuild makes the projections anew from the ledger, in a new generation beside the live
 // one. It compares the two at one checkpoint, byte for byte, and replaces the old ones,
 // whether they differ or not: the ledger is the truth. Traffic, reads and projectors go on
@@ -66,7 +72,7 @@ func Rebuild(ctx context.Context, db *postgres.DB, progress func(events int64)) 
 	}
 	defer rollback(ctx, lock)
 	var taken bool
-	if err := lock.QueryRow(ctx, `select pg_try_advisory_xact_lock($1)`, rebuildLock).Scan(&taken); err != nil {
+	if err := lock.QueryRow(ctx, tryLock, rebuildLock).Scan(&taken); err != nil {
 		return r.found, fmt.Errorf("take the lock of rebuilds: %w", err)
 	}
 	if !taken {
