@@ -14,7 +14,7 @@ type Balance struct {
 	Currency string `json:"currency"`
 	Debits   int64  `json:"debits"`
 	Credits  int64  `json:"credits"`
-	Balance  int64  `json:"balance"` // debits − credits
+	Balance  int64  `json:"balance" db:"-"` // debits − credits
 }
 
 // Balances are the accounts that a merchant's charges touched, at one position of the log.
@@ -53,11 +53,10 @@ with live as (
    cross join lateral (values (p.debit, p.amount, 0), (p.credit, 0, p.amount)) leg
    where t.merchant_id = $1
 ), totals as (
-  select left(account, -4)                             as account,
-         right(account, 3)                             as currency,
-         sum(debits)::bigint                           as debits,
-         sum(credits)::bigint                          as credits,
-         sum(debits)::bigint - sum(credits)::bigint    as balance
+  select left(account, -4)    as account,
+         right(account, 3)    as currency,
+         sum(debits)::bigint  as debits,
+         sum(credits)::bigint as credits
     from legs
    group by 1, 2
 )
@@ -65,8 +64,7 @@ select greatest(highest, (select max(position) from tail)) as as_of_position,
        coalesce(account, '')  as account,
        coalesce(currency, '') as currency,
        coalesce(debits, 0)    as debits,
-       coalesce(credits, 0)   as credits,
-       coalesce(balance, 0)   as balance
+       coalesce(credits, 0)   as credits
   from live
   left join totals on true
  order by currency, account`
@@ -88,6 +86,7 @@ func ReadBalances(ctx context.Context, r postgres.QuerierWith, merchant string) 
 	for _, row := range rows {
 		balances.AsOfPosition = row.AsOfPosition
 		if row.Account != "" { // the row of a merchant without accounts has only the position
+			row.Balance.Balance = row.Debits - row.Credits
 			balances.Data = append(balances.Data, row.Balance)
 		}
 	}
