@@ -1,4 +1,9 @@
 // Package restore numbers rows anew that came from another server by a dump.
+//
+// Rows name the transactions that wrote them, and readers of the outbox and the ledger go by
+// these numbers. On another server they mean other transactions, or none.
+//
+// Tables: none. It writes those of the ledger, the outbox and the inbox.
 package restore
 
 import (
@@ -14,15 +19,15 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 )
 
-// Numbering tells whose transactions the stored offsets speak of.
+// Numbering says whether the stored transactions are those of this server.
 type Numbering struct {
 	Newest uint64 `json:"newest"` // the highest transaction that is stored
 	Next   uint64 `json:"next"`   // the server's next one
 	Own    bool   `json:"own"`    // the tables did not come through a dump since they were made or repaired
 }
 
-// Foreign tells whether the stored transactions are another server's, or may be:
-// the tables were dumped and restored, or name what this server has not had.
+// Foreign reports whether the stored transactions are another server's, or may be: the
+// tables were dumped and restored, or name a transaction that this server has not had.
 func (n Numbering) Foreign() bool { return !n.Own || n.Newest >= n.Next }
 
 // One index entry each; offsets and live projections are a handful of rows.
@@ -46,17 +51,17 @@ select greatest(
        (select own
           from numbering)                 as own`
 
-// ReadNumbering asks whether the stored offsets are this server's. Foreign ones
-// lead readers astray: what is committed from now on lies below them and is passed
-// over, and what came with the dump lies above all that may be read.
+// ReadNumbering reads whether the stored transactions are this server's. Readers pass over
+// messages while they are not: what is committed from now on has lower numbers than the
+// offsets, and what came with the dump has higher ones than any reader may read.
 //
-// It goes by a mark that a dump does not carry, so neither the server's count nor
-// time makes it forget. Files that were copied carry the mark, and the count.
+// It goes by a mark that a dump does not carry, so neither the server's count nor time
+// changes the answer. Copied files carry the mark and the count.
 // Test: TestNumbering in migrations.
 func ReadNumbering(ctx context.Context, q postgres.Querier) (Numbering, error) {
 	var n Numbering
 	if err := q.QueryRow(ctx, selectNumbering).Scan(&n.Newest, &n.Next, &n.Own); err != nil {
-		return n, fmt.Errorf("read whose transactions the offsets speak of: %w", err)
+		return n, fmt.Errorf("read whose transactions are stored: %w", err)
 	}
 	return n, nil
 }
@@ -68,31 +73,29 @@ type Repaired struct {
 	Received int64 `json:"received"` // of the inbox
 }
 
-// The numbers that a repair gives. A server's own begin at 3 and are in the
-// hundreds before anybody makes a table, so all that is committed later is newer.
-// Within each number the order is that of the position, or of the offset: both
-// follow the versions of a stream.
+// The numbers that a repair gives. A server's own transactions begin at 3 and are in the
+// hundreds before a table is made, so all that is committed later is newer. Within each
+// number the order is that of the position or the offset: both follow the versions of a
+// stream.
 //
 //	1  folded into the projections, and before all messages that are left
 //	2  folded, and with a message of its charge left at or before it
 //	3  not folded yet
 
-// Bounds of the wait for the locks. Whoever wants one of these tables meanwhile
-// stands behind us, so a try is short, and the programs go on between two tries.
+// Bounds of the wait for the locks. Other transactions that want one of these tables wait
+// behind a try, so a try is short, and the programs continue between two tries.
 const (
 	lockWait  = 100 * time.Millisecond // for each table; far below PostgreSQL's deadlock_timeout
 	lockPause = 400 * time.Millisecond // at most, after a try that failed
 	lockTries = 150                    // about a minute
-	vacuumed  = 20                     // each of so many tries outwaits an autovacuum
+	vacuumTry = 20                     // one of so many tries waits until an autovacuum gives way
 )
 
-// All rows are written, so whole tables are read. The settings end with the
-// transaction.
+// All rows are written, so whole tables are read. The settings end with the transaction.
 //
-// The server vacuums what has just been restored, for hours where that is large. It
-// gives way to whoever has waited for the table for deadlock_timeout. So where it is
-// at work some tries wait longer, and whoever vacuums by hand is outwaited as little
-// as any other.
+// Autovacuum works on what has just been restored, for hours where that is large. It gives
+// way to a transaction that has waited for the table for deadlock_timeout. So where it is
+// at work, some tries wait longer than that.
 const settleIn = `
 select set_config('lock_timeout',
          case
@@ -109,9 +112,9 @@ select set_config('lock_timeout',
          end, true),
        set_config('enable_seqscan', 'on', true)`
 
-// Whoever reads waits for the lock before it looks, so no reader goes on with
-// numbers that are gone. In the order in which most programs come to them; of
-// those that take another one, and of two repairs, somebody lets go.
+// A reader waits for the lock before it reads, so no reader continues with numbers that are
+// gone. The order is that of most programs; a repair that meets another order, or another
+// repair, gives up its try.
 const lockNumbered = `
 lock table ledger_events, outbox_offsets, outbox, inbox, projections, numbering_mark
   in access exclusive mode`
@@ -124,9 +127,8 @@ const relockLedger = `
 alter table ledger_events
  enable trigger ledger_events_append_only`
 
-// What was folded is known by the version of each charge in the live list, rather
-// than by the checkpoint: events that were committed between the restore and the
-// repair lie below it and were not folded.
+// An event was folded if the live list has its version, not if it lies below the checkpoint:
+// events that were committed between the restore and the repair lie below it too.
 const numberEvents = `
 with kept as (
   select e.stream_id,
@@ -171,15 +173,15 @@ update outbox_offsets
    set transaction_id = '0',
        "offset"       = 0`
 
-// As new as the newest of the messages that came with the dump, so that none of
-// them is forgotten while it may be delivered.
+// As new as the newest messages of the dump, so that the inbox forgets none of them while
+// it may be delivered.
 const numberReceived = `
 update inbox
    set received_in = '3'`
 
-// A generation that is being built is given up. Whoever folds on is refused. The
-// checkpoint is an event's, or nothing's: a rebuild that has folded as much comes to
-// the same one.
+// A generation that is being built is given up, and a projector that folds meanwhile is
+// refused. The checkpoint is that of an event, or zero: a rebuild that has folded as much
+// has the same one.
 const moveProjections = `
 update projections
    set state              = case state when 'live' then 'live' else 'retired' end,
@@ -190,7 +192,7 @@ update projections
        batch              = batch + 1,
        after              = batch`
 
-// What a dump does not carry: who wrote a row, and a column that is gone.
+// A dump carries neither the transaction that wrote a row nor a dropped column.
 const markOwn = `
 insert into numbering_mark (written_in)
 values (pg_current_xact_id())
@@ -205,31 +207,30 @@ const dropScar = `
 alter table numbering_mark
  drop column scar`
 
-// Repair numbers everything that a restore has left with the transactions of
-// another server anew, as if it had been committed here before all else: the
-// ledger's events, the messages, what was received and the checkpoints of the
-// projections. The order of each charge is kept. All messages that are left in the
-// outbox are delivered again, and the inbox, which remembers longer than the
-// outbox keeps, takes none of them twice. Nothing else of an event is changed.
+// Repair numbers the rows of a restore anew, as if they had been committed here before all
+// else: the events of the ledger, the messages of the outbox and the inbox, and the
+// checkpoints of the projections. The order of each charge is kept. All messages of the
+// outbox are delivered again, and the inbox, which remembers longer than the outbox keeps,
+// takes none of them twice. Nothing else of an event is changed.
 //
-// It is one transaction that locks these tables and writes each of their rows. db
-// has to be that of the tables' owner: the ledger's guard against changes is away
-// until the commit. It may run beside the programs, which wait for it, and may be
-// repeated; where nothing is foreign it changes nothing that matters. It gives up
-// after about a minute in which somebody used one of the tables all the time.
+// It is one transaction that locks these tables and writes each of their rows. db must be
+// the owner's: the ledger's guard against changes is off until the commit. It may run
+// beside the programs, which wait for it, and it may be repeated: where nothing is foreign
+// it changes nothing that matters. It gives up after about a minute in which other
+// transactions had locked one of the tables all the time.
 //
 // If we die here: nothing was changed.
 // Tests: TestRepairKilled, TestRestore in e2e.
 func Repair(ctx context.Context, db *postgres.DB) (Repaired, error) {
 	for try := 1; ; try++ {
-		r, err := repair(ctx, db, try%vacuumed == 1)
+		r, err := repair(ctx, db, try%vacuumTry == 1)
 		switch {
 		case err == nil:
 			return r, nil
 		case !isLockLost(err):
 			return Repaired{}, fmt.Errorf("number what was restored anew: %w", err)
 		case try == lockTries:
-			return Repaired{}, fmt.Errorf("number what was restored anew: somebody uses the tables, perhaps an audit, a rebuild, a dump or a vacuum: wait for its end: %w", err)
+			return Repaired{}, fmt.Errorf("number what was restored anew: the tables are in use, perhaps by an audit, a rebuild, a dump or a vacuum: wait for its end: %w", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -239,17 +240,17 @@ func Repair(ctx context.Context, db *postgres.DB) (Repaired, error) {
 	}
 }
 
-// isLockLost tells whether somebody else held a table for too long, or waited in a
-// circle with us.
+// isLockLost reports whether another transaction held a table for too long, or was in a
+// deadlock with the repair.
 func isLockLost(err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && (pg.Code == "55P03" || pg.Code == "40P01")
 }
 
-func repair(ctx context.Context, db *postgres.DB, outwait bool) (Repaired, error) {
+func repair(ctx context.Context, db *postgres.DB, stopVacuum bool) (Repaired, error) {
 	var r Repaired
 	err := pgx.BeginFunc(ctx, db.Pool(), func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, settleIn, lockWait.String(), outwait); err != nil {
+		if _, err := tx.Exec(ctx, settleIn, lockWait.String(), stopVacuum); err != nil {
 			return err
 		}
 		for _, step := range []struct {

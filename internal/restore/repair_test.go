@@ -2,311 +2,379 @@ package restore_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"strings"
+	"slices"
+	"strconv"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/restore"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
 )
 
-// books is a database with charges, their messages and their projections.
-type books struct {
-	*testing.T
-	db *postgres.DB
-}
-
-// commit appends events of one charge with a message about each.
-func (k books) commit(s ledger.Stream, events ...domain.Event) ledger.Stream {
-	k.Helper()
-	b := &pgx.Batch{}
-	next, err := ledger.Append(b, s, ledger.Cause{Actor: "test"}, events...)
-	if err != nil {
-		k.Fatal(err)
-	}
-	for _, e := range next.Events[s.Charge.Version:] {
-		if err := outbox.Append(b, outbox.Message{Topic: topic, ID: e.ID.String(), Type: e.Type, OrderingKey: next.ID}); err != nil {
-			k.Fatal(err)
-		}
-	}
-	if err := k.db.Commit(k.Context(), b); err != nil {
-		k.Fatal(err)
-	}
-	return next
-}
-
-func (k books) open(id string) ledger.Stream {
-	k.Helper()
-	return k.commit(ledger.New(id),
-		domain.ChargeRequested{MerchantID: "acme", OrderID: id, Amount: 1000, Currency: "USD", PaymentMethod: "pm_card_visa"},
-		domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_" + id})
-}
-
-func (k books) capture(s ledger.Stream) ledger.Stream {
-	k.Helper()
-	return k.commit(s, domain.PaymentCaptured{Provider: domain.Provider, PaymentIntent: "pi_" + s.ID, Amount: 1000, Currency: "USD", Fee: 30}, domain.ChargeSucceeded{})
-}
-
-// project folds so many events. Other tests' transactions on the same server hold
-// the fold back for a moment.
-func (k books) project(want int) {
-	k.Helper()
-	folded := 0
-	await.True(k.T, fmt.Sprintf("%d events are folded", want), func() bool {
-		n, err := ledger.Project(k.Context(), k.db)
-		if err != nil {
-			k.Fatal(err)
-		}
-		folded += n
-		return folded >= want
-	})
-	if folded != want {
-		k.Errorf("%d events were folded, want %d", folded, want)
-	}
-}
-
-func (k books) exec(sql string) {
-	k.Helper()
-	if _, err := k.db.Pool().Exec(k.Context(), sql); err != nil {
-		k.Fatal(err)
-	}
-}
-
-// restore makes all stored transactions those of a server that counts higher.
-func (k books) restore() {
-	k.Helper()
-	k.restoreBehind()
-	const far = `(%[1]s::text::bigint + 1000000000)::text::xid8`
-	for table, columns := range map[string][]string{
-		"ledger_events": {"txid"}, "outbox": {"transaction_id"}, "outbox_offsets": {"transaction_id"}, "inbox": {"received_in"}, "projections": {"txid", "took_over_txid"},
-	} {
-		var set []string
-		for _, c := range columns {
-			set = append(set, c+" = "+fmt.Sprintf(far, c))
-		}
-		k.exec(fmt.Sprintf(`alter table %[1]s disable trigger user; update %[1]s set %[2]s; alter table %[1]s enable trigger user`, table, strings.Join(set, ", ")))
-	}
-	k.exec(`update projections set batch = batch + 1, after = batch`)
-}
-
-// restoreBehind is a restore into a server that has had more transactions than the
-// one of the dump: each row is written by another transaction, and says what it
-// said.
-func (k books) restoreBehind() {
-	k.Helper()
-	k.exec(`update numbering_mark set written_in = written_in`)
-}
-
-func (k books) foreign() bool {
-	k.Helper()
-	n, err := restore.ReadNumbering(k.Context(), k.db)
-	if err != nil {
-		k.Fatal(err)
-	}
-	return n.Foreign()
-}
-
-func (k books) repair() restore.Repaired {
-	k.Helper()
-	done, err := restore.Repair(k.Context(), k.db)
-	if err != nil {
-		k.Fatal(err)
-	}
-	return done
-}
-
-// wantProjected wants what is left to be folded, and then the live projections to
-// be those that the ledger gives when it is folded anew.
-func (k books) wantProjected(left int) {
-	k.Helper()
-	k.project(left)
-	if n, err := ledger.Project(k.Context(), k.db); n != 0 || err != nil {
-		k.Errorf("%d more events were folded: %v", n, err)
-	}
-	found, err := ledger.Rebuild(k.Context(), k.db, nil)
-	if err != nil || found.Different != 0 || found.Charges == 0 {
-		k.Errorf("a rebuild found %+v: %v", found, err)
-	}
-}
-
-// messages are those of the outbox in the order of readers, by charge and
-// version.
-func (k books) messages() []string {
-	k.Helper()
-	rows, err := k.db.Query(k.Context(), `
-select e.stream_id || ' ' || e.version
-  from outbox o
-  join ledger_events e
-    on e.event_id::text = o.message_id
- where e.txid = o.transaction_id
- order by o.transaction_id, o."offset"`)
-	if err != nil {
-		k.Fatal(err)
-	}
-	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		k.Fatal(err)
-	}
-	return found
-}
-
-func newBooks(t *testing.T) books {
-	t.Helper()
-	k := books{t, testdb.Open(t)}
-	k.exec(`insert into merchants (merchant_id) values ('acme')`)
-	return k
-}
+const insertReceived = `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash) values ('r', 'm', 'k', 't', '', '{}', '')`
 
 func TestRepair(t *testing.T) {
 	t.Parallel()
 
 	t.Run("what was restored and what came since is read and folded, once and in order", func(t *testing.T) {
 		t.Parallel()
-		k := newBooks(t)
-		swept := k.capture(k.open("ch_swept"))
-		k.exec(`delete from outbox`)
-		half := k.open("ch_half")
-		k.project(6)
-		r := read(t, k.db)
+		f := newFixture(t)
+		swept := f.capture(f.open("ch_swept"))
+		f.exec(`delete from outbox`)
+		half := f.open("ch_half")
+		f.project(6)
+		r := f.read()
 		r.take(t, 2)
-		half = k.capture(half) // neither read nor folded
-		r.take(t, 1)
 		r.stop()
-		k.exec(`insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash) values ('r', 'm', 'k', 't', '', '{}', '')`)
-		if k.foreign() {
+		half = f.capture(half) // neither read nor folded
+		f.exec(insertReceived)
+		if f.foreign() {
 			t.Fatal("a server's own transactions are foreign")
 		}
 
-		k.restore()
-		if !k.foreign() {
+		f.restore(muchHigher)
+		if !f.foreign() {
 			t.Fatal("the restore is not seen")
 		}
-		since := k.open("ch_since") // before anybody has looked
-		r = read(t, k.db)
+		since := f.open("ch_since")
+		r = f.read()
 		r.wantNone(t)
-		if n, err := ledger.Project(t.Context(), k.db); n != 0 || err != nil {
+		if n, err := ledger.Project(t.Context(), f.db); n != 0 || err != nil {
 			t.Errorf("%d events were folded: %v", n, err)
 		}
 
-		// The reader goes on where it is.
-		if diff := cmp.Diff(restore.Repaired{Events: 10, Messages: 6, Received: 1}, k.repair()); diff != "" || k.foreign() {
-			t.Errorf("foreign still: %t, repaired (-want +got):\n%s", k.foreign(), diff)
+		if diff := cmp.Diff(restore.Repaired{Events: 10, Messages: 6, Received: 1}, f.repair()); diff != "" {
+			t.Errorf("repaired (-want +got):\n%s", diff)
 		}
-		want := []string{"ch_half 1", "ch_half 2", "ch_half 3", "ch_half 4", "ch_since 1", "ch_since 2"}
-		if diff := cmp.Diff(want, k.messages()); diff != "" {
-			t.Errorf("messages (-want +got):\n%s", diff)
-		}
-		r.wantNext(t, ids(half, since)...)
-		k.wantProjected(4)
+		r.wantNext(t, ids(half, since)...) // the reader has waited
+		f.wantProjected(4)
 
-		later := k.commit(since, domain.PaymentCaptured{Provider: domain.Provider, PaymentIntent: "pi_ch_since", Amount: 1000, Currency: "USD"})
+		later := f.commit(since, domain.PaymentCaptured{Provider: domain.Provider, PaymentIntent: "pi_ch_since", Amount: 1000, Currency: "USD"})
 		r.wantNext(t, later.Head().ID.String())
-		k.wantProjected(1)
+		f.wantProjected(1)
 		r.wantNone(t)
-		if s, err := ledger.Load(t.Context(), k.db, swept.ID); err != nil || s.Charge.Version != 4 {
+		if s, err := ledger.Load(t.Context(), f.db, swept.ID); err != nil || s.Charge.Version != 4 {
 			t.Errorf("%s is at version %d: %v", swept.ID, s.Charge.Version, err)
 		}
 	})
 
-	t.Run("it may be done again, and where nothing is foreign", func(t *testing.T) {
+	t.Run("it may be repeated, and where nothing is foreign", func(t *testing.T) {
 		t.Parallel()
-		k := newBooks(t)
-		s := k.capture(k.open("ch_1"))
-		k.project(4)
+		f := newFixture(t)
+		s := f.capture(f.open("ch_1"))
+		f.project(4)
 		for range 2 {
-			k.repair()
-			k.wantProjected(0)
+			f.repair()
+			f.wantProjected(0)
 		}
-		s2 := k.open("ch_2")
-		k.restore() // and once more into another server
-		k.repair()
-		r := read(t, k.db)
+		f.wantGuarded()
+		s2 := f.open("ch_2")
+		f.restore(muchHigher) // and once more into another server
+		f.repair()
+		r := f.read()
 		r.wantNext(t, ids(s, s2)...)
 		r.wantNone(t)
-		k.wantProjected(2)
+		f.wantProjected(2)
 	})
 
 	for name, charges := range map[string]int{"nothing": 0, "what has left the outbox": 2} {
-		t.Run("projections of "+name+" are where a rebuild comes to", func(t *testing.T) {
+		t.Run("projections of "+name+" are those of a rebuild", func(t *testing.T) {
 			t.Parallel()
-			k := newBooks(t)
+			f := newFixture(t)
 			for i := range charges {
-				k.open(fmt.Sprintf("ch_%d", i))
+				f.open(fmt.Sprintf("ch_%d", i))
 			}
-			k.project(2 * charges)
-			k.exec(`delete from outbox`)
-			k.restore()
-			k.repair()
-			ctx, cancel := context.WithTimeout(t.Context(), await.Stall)
-			defer cancel()
-			if found, err := ledger.Rebuild(ctx, k.db, nil); err != nil || found.Different != 0 || found.Charges != int64(charges) {
-				t.Errorf("a rebuild found %+v: %v", found, err)
-			}
+			f.project(2 * charges)
+			f.exec(`delete from outbox`)
+			f.restore(muchHigher)
+			f.repair()
+			f.wantProjected(0)
 		})
 	}
 
-	t.Run("the ledger is guarded as before", func(t *testing.T) {
-		t.Parallel()
-		k := newBooks(t)
-		k.open("ch_1")
-		k.repair()
-		if _, err := k.db.Pool().Exec(t.Context(), `update ledger_events set txid = '1'`); err == nil || !strings.Contains(err.Error(), "append-only") {
-			t.Errorf("the ledger was changed: %v", err)
-		}
-	})
-
 	t.Run("a repair that fails changes nothing", func(t *testing.T) {
 		t.Parallel()
-		k := newBooks(t)
-		k.open("ch_1")
-		k.restore()
-		k.exec(`alter table inbox add constraint broken check (received_in <> '3')`)
-		k.exec(`insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash) values ('r', 'm', 'k', 't', '', '{}', '')`)
-		if _, err := restore.Repair(t.Context(), k.db); err == nil || !k.foreign() {
-			t.Errorf("the error is %v, foreign still: %t", err, k.foreign())
+		f := newFixture(t)
+		f.open("ch_1")
+		f.restore(muchHigher)
+		f.exec(`alter table inbox add constraint broken check (received_in <> '3')`)
+		f.exec(insertReceived)
+		if _, err := restore.Repair(t.Context(), f.db); err == nil || !f.foreign() {
+			t.Errorf("the error is %v, foreign still: %t", err, f.foreign())
 		}
-		if _, err := k.db.Pool().Exec(t.Context(), `delete from ledger_events`); err == nil {
-			t.Error("the ledger is not guarded any more")
-		}
+		f.wantGuarded()
 	})
 
-	t.Run("empty tables are nobody's", func(t *testing.T) {
+	t.Run("empty tables are not foreign, and a lost mark is", func(t *testing.T) {
 		t.Parallel()
-		k := newBooks(t)
-		if k.foreign() {
-			t.Error("nothing is foreign")
+		f := newFixture(t)
+		if f.foreign() {
+			t.Error("empty tables are foreign")
 		}
-	})
-
-	t.Run("a mark that is gone is made again", func(t *testing.T) {
-		t.Parallel()
-		k := newBooks(t)
-		k.exec(`truncate numbering_mark`)
-		if !k.foreign() {
-			t.Error("who does not know trusts")
+		f.exec(`truncate numbering_mark`)
+		if !f.foreign() {
+			t.Error("tables without a mark are not foreign")
 		}
-		k.repair()
-		if k.foreign() {
-			t.Error("it is foreign after the repair")
-		}
+		f.repair()
 	})
 }
 
-// ids are those of all events of the streams.
-func ids(streams ...ledger.Stream) []string {
-	var all []string
-	for _, s := range streams {
-		for _, e := range s.Events {
-			all = append(all, e.ID.String())
-		}
+// TestRepairOfARestoreBehind: a server that counts higher than the dump, and one that has
+// come to count as high, are not told by the numbers. Until the repair nothing is
+// delivered, deleted or folded, and after it each message is delivered once.
+func TestRepairOfARestoreBehind(t *testing.T) {
+	testdb.Long(t, "it takes a large part of the time")
+	t.Parallel()
+	for name, higher := range map[string]string{
+		"a server that counts higher":      "",
+		"a server that counts as high now": "300",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			known := f.open("ch_1")
+			f.project(2)
+			r := f.read()
+			r.take(t, 2)
+			r.stop()
+			unread := f.open("ch_2")
+			f.restore(higher)
+			since := f.open("ch_since")
+			f.exec(`do $$ begin for i in 1..400 loop perform pg_current_xact_id(); commit; end loop; end $$`)
+			late := f.open("ch_late")
+			f.exec(`
+insert into inbox
+       (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, done_fence, finished_at, received_in)
+values ('r', 'old', 'k', 't', '', '{}', '', 'done', 0, '-infinity', '3')`)
+
+			if n, err := restore.ReadNumbering(t.Context(), f.db); err != nil || n.Own || !n.Foreign() || n.Newest >= n.Next {
+				t.Errorf("the numbers are %+v: %v", n, err)
+			}
+			r = f.read()
+			r.wantNone(t)
+			r.stop()
+			for what, count := range map[string]func() (int, error){
+				"deleted from the outbox": func() (int, error) { return outbox.Sweep(t.Context(), f.db, 0, 100) },
+				"deleted from the inbox":  func() (int, error) { return inbox.Sweep(t.Context(), f.db, 0, 100) },
+				"folded":                  func() (int, error) { return ledger.Project(t.Context(), f.db) },
+			} {
+				if n, err := count(); n != 0 || err != nil {
+					t.Errorf("%d were %s: %v", n, what, err)
+				}
+			}
+
+			f.repair()
+			if n, err := outbox.Sweep(t.Context(), f.db, 0, 100); n != 0 || err != nil {
+				t.Errorf("%d messages were deleted before they were read: %v", n, err)
+			}
+			r = f.read()
+			want := ids(known, unread, since, late)
+			got := r.take(t, len(want))
+			slices.Sort(got)
+			slices.Sort(want)
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("messages (-want +got):\n%s", diff)
+			}
+			r.wantNone(t)
+			f.wantProjected(6)
+			swept := 0
+			await.True(t, "all of them are deleted", func() bool {
+				n, err := outbox.Sweep(t.Context(), f.db, 0, 100)
+				if err != nil {
+					t.Fatal(err)
+				}
+				swept += n
+				return swept == len(want)
+			})
+		})
+	}
+}
+
+// TestRebuildBeforeARepair is refused: it would never come as far as the live projections.
+func TestRebuildBeforeARepair(t *testing.T) {
+	t.Parallel()
+	for name, restored := range map[string]func(fixture){
+		"of a server that counted higher": func(f fixture) { f.restore(muchHigher) },
+		"of a server that counted lower":  func(f fixture) { f.restore("") },
+		"of data without the mark": func(f fixture) {
+			f.exec(`update projections set txid = (pg_current_xact_id()::text::bigint + 1000000000)::text::xid8, batch = batch + 1, after = batch`)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			f.open("ch_1")
+			f.project(2)
+			restored(f)
+			f.open("ch_since")
+			ctx, cancel := context.WithTimeout(t.Context(), await.Stall)
+			defer cancel()
+			if found, err := ledger.Rebuild(ctx, f.db, nil); !errors.Is(err, ledger.ErrRestored) {
+				t.Errorf("it found %+v: %v", found, err)
+			}
+			f.repair()
+			f.wantProjected(2)
+		})
+	}
+}
+
+// TestRepairKilled ends the session of a repair where it has written one of the tables.
+func TestRepairKilled(t *testing.T) {
+	t.Parallel()
+	for _, table := range []string{"outbox_offsets", "ledger_events", "inbox", "projections", "numbering_mark"} {
+		t.Run(table, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			f.capture(f.open("ch_1"))
+			f.restore(muchHigher)
+			before := f.numbers()
+			f.exec(fmt.Sprintf(`
+create function die() returns trigger language plpgsql as $$
+begin
+  perform pg_terminate_backend(pg_backend_pid());
+  return null;
+end $$;
+create trigger die after update on %s for each statement execute function die()`, table))
+			if _, err := restore.Repair(t.Context(), f.db); err == nil {
+				t.Fatal("it passed")
+			}
+			f.exec(`drop trigger die on ` + table)
+			if after := f.numbers(); before != after || !f.foreign() {
+				t.Errorf("before %s, after %s, foreign still: %t", before, after, f.foreign())
+			}
+			f.wantGuarded()
+			f.repair()
+			f.wantProjected(4)
+		})
+	}
+}
+
+// numbers are all transactions that are stored.
+func (f fixture) numbers() (all string) {
+	f.t.Helper()
+	err := f.db.QueryRow(f.t.Context(), `
+select concat_ws(' ',
+         (select string_agg(txid::text, ',' order by position) from ledger_events),
+         (select string_agg(transaction_id::text, ',' order by "offset") from outbox),
+         (select string_agg(txid::text, ',' order by generation) from projections))`).Scan(&all)
+	if err != nil {
+		f.t.Fatal(err)
 	}
 	return all
+}
+
+// TestRepairBesideTraffic: programs lock the tables in another order than a repair, which
+// must give up a try rather than deadlock with them.
+func TestRepairBesideTraffic(t *testing.T) {
+	testdb.Long(t, "it repairs under load")
+	t.Parallel()
+	f := newFixture(t)
+	r := f.read()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	committed := make(chan []ledger.Stream)
+	const writers = 6
+	for writer := range writers {
+		go func() {
+			var own []ledger.Stream
+			defer func() { committed <- own }()
+			for ctx.Err() == nil {
+				own = append(own, f.open(fmt.Sprintf("ch_%d_%d", writer, len(own))))
+			}
+		}()
+	}
+	for range 5 {
+		if _, err := restore.Repair(t.Context(), f.db); err != nil {
+			t.Errorf("repair beside traffic: %v", err)
+		}
+	}
+	stop()
+	var all []ledger.Stream
+	for range writers {
+		all = append(all, <-committed...)
+	}
+	if len(all) == 0 {
+		t.Fatal("nothing was committed")
+	}
+	unread := map[string]bool{}
+	for _, id := range ids(all...) {
+		unread[id] = true
+	}
+	await.Progress(t, "every message was delivered, once or more", func() (string, bool) {
+		for _, id := range r.take(t, 0) {
+			delete(unread, id)
+		}
+		return strconv.Itoa(len(unread)), len(unread) == 0
+	})
+	f.wantProjected(2 * len(all))
+}
+
+// TestRepairIsRefusedByALongReader: while another transaction reads a table for minutes, as
+// a dump does, a repair gives up each try, and the programs continue. One that is stopped
+// meanwhile has changed nothing.
+func TestRepairIsRefusedByALongReader(t *testing.T) {
+	testdb.Long(t, "it waits for a lock")
+	t.Parallel()
+	f := newFixture(t)
+	f.open("ch_1")
+	f.restore(muchHigher)
+	reading, err := f.db.Pool().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = reading.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := reading.Exec(t.Context(), `lock table inbox in access share mode`); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := restore.Repair(ctx, f.db)
+		ended <- err
+	}()
+	for n := range 3 {
+		await.Blocked(t, f.db, 1)
+		f.open(fmt.Sprintf("ch_meanwhile_%d", n))
+	}
+	cancel()
+	if err := await.Receive(t, "the end of the repair", ended); !errors.Is(err, context.Canceled) || !f.foreign() {
+		t.Errorf("the repair ended with %v, foreign still: %t", err, f.foreign())
+	}
+}
+
+// TestRepairDuringAutovacuum: the server vacuums what has just been restored. It gives way
+// only to a transaction that waits for a table for deadlock_timeout.
+func TestRepairDuringAutovacuum(t *testing.T) {
+	testdb.Long(t, "it waits for seconds")
+	t.Parallel()
+	server := testdb.Server(t, local.Options{InMemory: true, Settings: map[string]string{"autovacuum_naptime": "1s"}})
+	f := fixture{t, testdb.Connect(t, testdb.Migrated(t, server, "service"))}
+	// A page takes a tenth of a second and more.
+	f.exec(`
+alter table inbox set (
+  autovacuum_vacuum_insert_threshold = 0, autovacuum_vacuum_insert_scale_factor = 0,
+  autovacuum_vacuum_cost_delay = 100, autovacuum_vacuum_cost_limit = 1);
+insert into inbox
+       (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
+select 'r', n::text, 'k', 't', decode(repeat(md5(n::text), 100), 'hex'), '{}', ''
+  from generate_series(1, 5000) n`)
+	f.restore("")
+	await.Row(t, f.db, `select exists (select from pg_stat_progress_vacuum where relid = 'inbox'::regclass)`)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Stall)
+	defer cancel()
+	began := time.Now()
+	if done, err := restore.Repair(ctx, f.db); err != nil || done.Received != 5000 || f.foreign() {
+		t.Errorf("after %v: repaired %+v, foreign still: %t: %v", time.Since(began), done, f.foreign(), err)
+	}
 }

@@ -3,89 +3,244 @@ package restore_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
-	"maps"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/restore"
+	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
 )
 
 const topic = "letters"
 
-// polls counts the reads of a subscriber.
-type polls struct{ atomic.Int64 }
+// fixture is a database with charges, their messages and their projections.
+type fixture struct {
+	t  *testing.T
+	db *postgres.DB
+}
 
-func (p *polls) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+func newFixture(t *testing.T) fixture {
+	t.Helper()
+	f := fixture{t, testdb.Open(t)}
+	f.exec(`insert into merchants (merchant_id) values ('acme')`)
+	return f
+}
+
+func (f fixture) exec(sql string) {
+	f.t.Helper()
+	if _, err := f.db.Pool().Exec(f.t.Context(), sql); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// commit appends events of one charge with a message about each.
+func (f fixture) commit(s ledger.Stream, events ...domain.Event) ledger.Stream {
+	f.t.Helper()
+	b := &pgx.Batch{}
+	next, err := ledger.Append(b, s, ledger.Cause{Actor: "test"}, events...)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for _, e := range next.Events[s.Charge.Version:] {
+		if err := outbox.Append(b, outbox.Message{Topic: topic, ID: e.ID.String(), Type: e.Type, OrderingKey: next.ID}); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+	err = f.db.Commit(f.t.Context(), b)
+	for postgres.OutcomeOf(err).MayPass() { // beside a repair
+		err = f.db.Commit(f.t.Context(), b)
+	}
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return next
+}
+
+// open commits the first two events of a charge.
+func (f fixture) open(id string) ledger.Stream {
+	f.t.Helper()
+	return f.commit(ledger.New(id),
+		domain.ChargeRequested{MerchantID: "acme", OrderID: id, Amount: 1000, Currency: "USD", PaymentMethod: "pm_card_visa"},
+		domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_" + id})
+}
+
+// capture commits two more.
+func (f fixture) capture(s ledger.Stream) ledger.Stream {
+	f.t.Helper()
+	return f.commit(s, domain.PaymentCaptured{Provider: domain.Provider, PaymentIntent: "pi_" + s.ID, Amount: 1000, Currency: "USD", Fee: 30}, domain.ChargeSucceeded{})
+}
+
+// restore makes all stored transactions those of a server that counts so much higher, or of
+// one that counts lower: then the rows only are written by other transactions.
+func (f fixture) restore(higher string) {
+	f.t.Helper()
+	f.exec(`update numbering_mark set written_in = written_in`)
+	if higher == "" {
+		return
+	}
+	for table, columns := range map[string][]string{
+		"ledger_events": {"txid"}, "outbox": {"transaction_id"}, "outbox_offsets": {"transaction_id"}, "inbox": {"received_in"}, "projections": {"txid", "took_over_txid"},
+	} {
+		var set []string
+		for _, c := range columns {
+			set = append(set, fmt.Sprintf("%[1]s = (%[1]s::text::bigint + %[2]s)::text::xid8", c, higher))
+		}
+		f.exec(fmt.Sprintf(`alter table %[1]s disable trigger user; update %[1]s set %[2]s; alter table %[1]s enable trigger user`, table, strings.Join(set, ", ")))
+	}
+	f.exec(`update projections set batch = batch + 1, after = batch`)
+}
+
+// muchHigher is a count that the server does not reach.
+const muchHigher = "1000000000"
+
+func (f fixture) foreign() bool {
+	f.t.Helper()
+	n, err := restore.ReadNumbering(f.t.Context(), f.db)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return n.Foreign()
+}
+
+func (f fixture) repair() restore.Repaired {
+	f.t.Helper()
+	done, err := restore.Repair(f.t.Context(), f.db)
+	if err != nil || f.foreign() {
+		f.t.Fatalf("repair: %v, foreign still: %t", err, f.foreign())
+	}
+	return done
+}
+
+// project folds so many events. Other tests' transactions on the same server hold the fold
+// back for a moment.
+func (f fixture) project(want int) {
+	f.t.Helper()
+	folded := 0
+	await.True(f.t, fmt.Sprintf("%d events are folded", want), func() bool {
+		n, err := ledger.Project(f.t.Context(), f.db)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		folded += n
+		return folded >= want
+	})
+	if folded != want {
+		f.t.Errorf("%d events were folded, want %d", folded, want)
+	}
+}
+
+// wantProjected wants what is left to be folded, and then the live projections to be those
+// that a rebuild makes.
+func (f fixture) wantProjected(left int) {
+	f.t.Helper()
+	f.project(left)
+	if n, err := ledger.Project(f.t.Context(), f.db); n != 0 || err != nil {
+		f.t.Errorf("%d more events were folded: %v", n, err)
+	}
+	ctx, cancel := context.WithTimeout(f.t.Context(), await.Stall)
+	defer cancel()
+	if found, err := ledger.Rebuild(ctx, f.db, nil); err != nil || found.Different != 0 {
+		f.t.Errorf("a rebuild found %+v: %v", found, err)
+	}
+}
+
+// wantGuarded wants the ledger to refuse changes.
+func (f fixture) wantGuarded() {
+	f.t.Helper()
+	if _, err := f.db.Pool().Exec(f.t.Context(), `update ledger_events set txid = '1'`); err == nil || !strings.Contains(err.Error(), "append-only") {
+		f.t.Errorf("the ledger was changed: %v", err)
+	}
+}
+
+// reader is a subscriber whose messages are acknowledged and collected.
+type reader struct {
+	polls atomic.Int64
+	stop  func()
+
+	mu    sync.Mutex
+	taken []string
+}
+
+// TraceQueryStart counts the polls of the subscriber.
+func (r *reader) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
 	if strings.Contains(q.SQL, "from outbox_offsets") {
-		p.Add(1)
+		r.polls.Add(1)
 	}
 	return ctx
 }
 
-func (*polls) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+// TraceQueryEnd completes the interface.
+func (*reader) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// reader is a subscriber of a group and the messages of the page that it reads.
-type reader struct {
-	pages <-chan *message.Message
-	left  *[]string
-	polls *polls
-	stop  func()
-}
-
-func read(t *testing.T, db *postgres.DB) reader {
-	t.Helper()
-	counted := &polls{}
-	config := db.Pool().Config()
-	config.ConnConfig.Tracer = counted
-	maps.Copy(config.ConnConfig.RuntimeParams, outbox.SessionSettings())
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+func (f fixture) read() *reader {
+	f.t.Helper()
+	r := &reader{}
+	db, err := postgres.Open(f.t.Context(), f.db.Pool().Config().ConnString(), postgres.Options{
+		AllowPlaintext: true, AllowUnsafeDurability: true, LockTimeout: -1, Tracer: r, Settings: outbox.SessionSettings(),
+	})
 	if err != nil {
-		t.Fatal(err)
+		f.t.Fatal(err)
 	}
-	conns := stdlib.OpenDBFromPool(pool)
+	conns := stdlib.OpenDBFromPool(db.Pool())
 	subscriber := outbox.NewSubscriber(conns, "g", slog.New(slog.DiscardHandler), outbox.Options{})
-	pages, err := subscriber.Subscribe(t.Context(), topic)
+	pages, err := subscriber.Subscribe(f.t.Context(), topic)
 	if err != nil {
-		t.Fatal(err)
+		f.t.Fatal(err)
 	}
-	stop := func() {
-		if err := errors.Join(subscriber.Close(), conns.Close()); err != nil {
-			t.Error(err)
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		for page := range pages {
+			messages, err := outbox.Messages(page)
+			if err != nil {
+				f.t.Error(err)
+			}
+			r.mu.Lock()
+			for _, m := range messages {
+				r.taken = append(r.taken, m.UUID)
+			}
+			r.mu.Unlock()
+			page.Ack()
 		}
-		pool.Close()
-	}
-	t.Cleanup(stop)
-	return reader{pages: pages, left: &[]string{}, polls: counted, stop: stop}
+	})
+	r.stop = sync.OnceFunc(func() {
+		if err := errors.Join(subscriber.Close(), conns.Close()); err != nil {
+			f.t.Error(err)
+		}
+		reading.Wait()
+		db.Close()
+	})
+	f.t.Cleanup(r.stop)
+	return r
 }
 
-// take acknowledges pages until it has n messages, and returns their ids.
-func (r reader) take(t *testing.T, n int) []string {
+// take waits for n messages and returns all that have come.
+func (r *reader) take(t *testing.T, n int) (taken []string) {
 	t.Helper()
-	for len(*r.left) < n {
-		page := await.Receive(t, "a page", r.pages)
-		messages, err := outbox.Messages(page)
-		if err != nil {
-			t.Fatal(err)
+	await.True(t, fmt.Sprintf("%d messages are read", n), func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if len(r.taken) < n {
+			return false
 		}
-		*r.left = append(*r.left, named(messages)...)
-		page.Ack()
-	}
-	taken := (*r.left)[:n]
-	*r.left = (*r.left)[n:]
+		taken, r.taken = r.taken, nil
+		return true
+	})
 	return taken
 }
 
-func (r reader) wantNext(t *testing.T, want ...string) {
+func (r *reader) wantNext(t *testing.T, want ...string) {
 	t.Helper()
 	if diff := cmp.Diff(want, r.take(t, len(want))); diff != "" {
 		t.Errorf("messages (-want +got):\n%s", diff)
@@ -93,40 +248,21 @@ func (r reader) wantNext(t *testing.T, want ...string) {
 }
 
 // wantNone wants no message from several reads.
-func (r reader) wantNone(t *testing.T) {
+func (r *reader) wantNone(t *testing.T) {
 	t.Helper()
 	before := r.polls.Load()
-	await.True(t, "the subscriber has read", func() bool {
-		select {
-		case page := <-r.pages:
-			t.Fatalf("page %s came", page.UUID)
-		default:
+	await.True(t, "the subscriber has read", func() bool { return r.polls.Load() >= before+3 })
+	if taken := r.take(t, 0); len(taken) > 0 {
+		t.Errorf("messages %v came", taken)
+	}
+}
+
+// ids are those of all events of the streams.
+func ids(streams ...ledger.Stream) (all []string) {
+	for _, s := range streams {
+		for _, e := range s.Events {
+			all = append(all, e.ID.String())
 		}
-		return r.polls.Load() >= before+3
-	})
-	if len(*r.left) > 0 {
-		t.Errorf("messages %v came", *r.left)
 	}
-}
-
-func named(messages []*message.Message) []string {
-	ids := make([]string, len(messages))
-	for i, m := range messages {
-		ids[i] = m.UUID
-	}
-	return ids
-}
-
-// begin opens a transaction that has an id.
-func begin(t *testing.T, db *postgres.DB) pgx.Tx {
-	t.Helper()
-	tx, err := db.Pool().Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
-	if _, err := tx.Exec(t.Context(), `select pg_current_xact_id()`); err != nil {
-		t.Fatal(err)
-	}
-	return tx
+	return all
 }
