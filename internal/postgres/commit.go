@@ -141,12 +141,7 @@ func (db *DB) commitAlone(u *unit) error {
 		return notAcquired(err)
 	}
 	defer conn.Release()
-	b := u.batch
-	if u.tenant != "" {
-		b = &pgx.Batch{}
-		QueueTenant(b, u.tenant)
-		b.QueuedQueries = append(b.QueuedQueries, u.batch.QueuedQueries...)
-	}
+	b := named(u.tenant, u.batch)
 	return closeCommit(u.ctx, conn, conn.SendBatch(u.ctx, b))
 }
 

@@ -56,6 +56,17 @@ func (db *DB) Tenant(merchant string) *DB {
 // QueueTenant names a merchant for the statements that follow in a batch.
 func QueueTenant(b *pgx.Batch, merchant string) { b.Queue(setMerchant, merchant) }
 
+// named is a batch that names a merchant first; the batch itself for none.
+func named(merchant string, b *pgx.Batch) *pgx.Batch {
+	if merchant == "" {
+		return b
+	}
+	n := &pgx.Batch{}
+	QueueTenant(n, merchant)
+	n.QueuedQueries = append(n.QueuedQueries, b.QueuedQueries...)
+	return n
+}
+
 // Read sends a batch whose statements read, in one transaction and round trip, and passes
 // their rows to the functions that were queued with them. An error of one of these ends it,
 // as does a statement that the server refuses.
@@ -65,7 +76,7 @@ func (db *DB) Read(ctx context.Context, b *pgx.Batch) error {
 		return err
 	}
 	defer conn.Release()
-	return connectionError(conn, conn.SendBatch(ctx, b).Close())
+	return connectionError(conn, conn.SendBatch(ctx, named(db.merchant, b)).Close())
 }
 
 // Query reads rows. Without a connection the error, here and of the rows, is

@@ -158,6 +158,14 @@ func TestRead_asTenants(t *testing.T) {
 	if want := "map[:[] acme:[1 2] globex:[3] initech:[]]"; fmt.Sprint(got) != want || err != nil {
 		t.Errorf("there are %v (%v), want %s", got, err, want)
 	}
+	alone, ids := &pgx.Batch{}, []int(nil)
+	alone.Queue(selectThings).Query(func(rows pgx.Rows) (err error) {
+		ids, err = pgx.CollectRows(rows, pgx.RowTo[int])
+		return err
+	})
+	if err := db.Tenant("globex").Read(t.Context(), alone); err != nil || !slices.Equal(ids, []int{3}) {
+		t.Errorf("a tenant's batch reads %v, %v", ids, err)
+	}
 	if _, err := read(`select 1 / (id - 3) from things`, "acme", "globex", "acme"); code(err) != "22012" {
 		t.Errorf("the error is %v, want a division by zero", err)
 	}
