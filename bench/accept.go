@@ -12,9 +12,9 @@ import (
 // acceptCharges measures the api alone: no worker processes what it accepts.
 func acceptCharges(ctx context.Context, b *bench, set setting) (Sample, error) {
 	set.InFlight = httpConnections
-	return b.do(ctx, set, job{start: startAPIs, drive: driveAccepting, check: func(ctx context.Context, d *deployment) error {
+	return job{start: startAPIs, drive: driveAccepting, check: func(ctx context.Context, d *deployment) error {
 		return d.checkAccepted(ctx, d.loop.ended-d.earlier, true)
-	}})
+	}}.measure(ctx, b, set)
 }
 
 // driveAccepting drives charges that end when they are accepted.
@@ -33,7 +33,7 @@ func replayCharges(ctx context.Context, b *bench, set setting) (Sample, error) {
 	set.InFlight = httpConnections
 	charges := b.sizes.replayed
 	key := func(n int) string { return fmt.Sprintf("replayed-%06d", n) }
-	return b.do(ctx, set, job{
+	return job{
 		prepare: func(ctx context.Context, d *deployment) error {
 			return d.once(ctx, startAPIs, func(of *running) error {
 				c := newClient(of.urls[0])
@@ -58,7 +58,7 @@ func replayCharges(ctx context.Context, b *bench, set setting) (Sample, error) {
 			return d.loop.drive(ctx, l)
 		},
 		check: func(ctx context.Context, d *deployment) error { return d.checkAccepted(ctx, 0, true) },
-	})
+	}.measure(ctx, b, set)
 }
 
 // once runs programs while do does something that is not measured.

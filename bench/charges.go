@@ -10,20 +10,15 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 )
 
-// processCharges measures the real programs, from the request to the merchant's webhook,
-// while requests keep coming.
-func processCharges(ctx context.Context, b *bench, set setting) (Sample, error) {
-	s, err := b.do(ctx, set, job{start: startBoth, drive: drive, check: checkCharges})
-	s.Ideal = ideal(set)
-	return s, err
-}
-
-// processByRiver measures the same charges as River jobs.
-func processByRiver(ctx context.Context, b *bench, set setting) (Sample, error) {
-	s, err := b.do(ctx, set, job{start: startRiverService, drive: drive, check: countCharges})
-	s.Ideal = ideal(set)
-	return s, err
-}
+// The real programs are measured from the request to the merchant's webhook: while requests
+// keep coming, or one charge at a time when there is nothing else to do. River processes the
+// same charges as its jobs.
+var (
+	processCharges = job{start: startBoth, drive: drive, check: checkCharges}.measure
+	idleCharges    = job{start: startBoth, drive: oneByOne, check: checkCharges}.measure
+	processByRiver = job{start: startRiverService, drive: drive, check: countCharges}.measure
+	idleByRiver    = job{start: startRiverService, drive: oneByOne, check: countCharges}.measure
+)
 
 // callsOfCharge are the calls of the provider that a charge needs, one after the other.
 const callsOfCharge = 2
@@ -34,15 +29,6 @@ func ideal(set setting) float64 {
 		return 0
 	}
 	return float64(set.InFlight) / (callsOfCharge * set.Latency.Seconds())
-}
-
-// idleCharges measures how long a charge takes when there is nothing else to do.
-func idleCharges(ctx context.Context, b *bench, set setting) (Sample, error) {
-	return b.do(ctx, set, job{start: startBoth, drive: oneByOne, check: checkCharges})
-}
-
-func idleByRiver(ctx context.Context, b *bench, set setting) (Sample, error) {
-	return b.do(ctx, set, job{start: startRiverService, drive: oneByOne, check: countCharges})
 }
 
 // selectLatencies takes the latencies from the ledger: from a charge's first event to
@@ -99,7 +85,7 @@ func processBacklog(ctx context.Context, b *bench, set setting) (Sample, error) 
 		return processCharges(ctx, b, set)
 	}
 	set.InFlight = set.Waiting
-	return b.do(ctx, set, job{start: startAPIs, drive: driveBacklog, check: checkCharges})
+	return job{start: startAPIs, drive: driveBacklog, check: checkCharges}.measure(ctx, b, set)
 }
 
 func driveBacklog(ctx context.Context, d *deployment, of *running) (w window, err error) {

@@ -54,8 +54,8 @@ type job struct {
 	check   func(context.Context, *deployment) error
 }
 
-// do does a job in a deployment of its own.
-func (b *bench) do(ctx context.Context, set setting, j job) (s Sample, err error) {
+// measure does the job in a deployment of its own.
+func (j job) measure(ctx context.Context, b *bench, set setting) (s Sample, err error) {
 	d, err := b.deploy(ctx, set)
 	if err != nil {
 		return s, err
@@ -92,7 +92,7 @@ func (b *bench) do(ctx context.Context, set setting, j job) (s Sample, err error
 	}
 	w.Total = d.loop.ended - d.earlier
 	s = newSample(w, c)
-	s.API, s.Worker = api, cmp.Or(d.drained, worker)
+	s.API, s.Worker, s.Ideal = api, cmp.Or(d.drained, worker), ideal(set)
 	return s, errors.Join(b.printStatements(ctx, d.database), j.check(ctx, d))
 }
 
@@ -150,7 +150,6 @@ type running struct {
 func startAPIs(ctx context.Context, d *deployment) (*running, error) {
 	return d.start(ctx, d.setting.APIs, 0)
 }
-
 func startBoth(ctx context.Context, d *deployment) (*running, error) {
 	return d.start(ctx, d.setting.APIs, 1)
 }

@@ -33,7 +33,7 @@ func besideExpired(deleting bool) func(context.Context, *bench, setting) (Sample
 		if deleting {
 			j.start, j.drive = startRetention, driveUntilDeleted
 		}
-		return b.do(ctx, set, j)
+		return j.measure(ctx, b, set)
 	}
 }
 

@@ -4,11 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"runtime"
 	"strconv"
-	"strings"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
@@ -49,7 +46,7 @@ func startServer(ctx context.Context, statements bool) (*server, error) {
 		return nil, err
 	}
 	s := &server{Server: started, statements: statements}
-	if err := s.find(ctx); err != nil {
+	if err := read(ctx, s.URL("postgres"), selectServer, nil, &s.postmaster, &s.programs); err != nil {
 		return nil, errors.Join(err, started.Close()) //nolint:contextcheck // it closes whatever happens
 	}
 	return s, nil
@@ -78,27 +75,10 @@ func (s *server) checkpoint(ctx context.Context) error {
 }
 
 const selectServer = `
-select current_setting('data_directory'),
+select split_part(pg_read_file('postmaster.pid'), e'\n', 1)::int,
        (select setting
           from pg_config
          where name = 'BINDIR')`
-
-// find reads where the server's process and programs are.
-func (s *server) find(ctx context.Context) error {
-	var data string
-	if err := read(ctx, s.URL("postgres"), selectServer, nil, &data, &s.programs); err != nil {
-		return err
-	}
-	text, err := os.ReadFile(filepath.Join(data, "postmaster.pid"))
-	if err != nil {
-		return fmt.Errorf("find the server's process: %w", err)
-	}
-	first, _, _ := strings.Cut(string(text), "\n")
-	if s.postmaster, err = strconv.Atoi(first); err != nil {
-		return fmt.Errorf("find the server's process: %w", err)
-	}
-	return nil
-}
 
 // database makes a migrated database for one measurement.
 func (s *server) database(ctx context.Context, migrate func(ctx context.Context, url string) error) (url string, err error) {

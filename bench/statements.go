@@ -9,13 +9,9 @@ import (
 )
 
 const mostExpensive = `
-select calls,
-       total_exec_time,
-       mean_exec_time,
-       (shared_blks_hit + shared_blks_read)::float / calls,
-       wal_bytes::float / calls,
-       rows,
-       query
+select format('%10s %10s %8s %8s %8s %10s  %s', calls, round(total_exec_time::numeric), round(mean_exec_time::numeric, 3),
+              round((shared_blks_hit + shared_blks_read)::numeric / calls, 1), round(wal_bytes / calls), rows,
+              left(regexp_replace(btrim(query, e' \\n'), '\\s+', ' ', 'g'), 110))
   from pg_stat_statements
  where dbid = (select oid
                  from pg_database
@@ -29,19 +25,12 @@ func (b *bench) printStatements(ctx context.Context, url string) error {
 		return nil
 	}
 	return connected(ctx, url, func(conn *pgx.Conn) error {
-		var calls, count int64
-		var total, mean, pages, log float64
-		var query string
-		rows, _ := conn.Query(ctx, mostExpensive) // ForEachRow returns its error
-		fmt.Fprintf(b.say, "\n%10s %10s %8s %8s %8s %10s\n", "calls", "total ms", "mean ms", "pages", "log B", "rows")
-		_, err := pgx.ForEachRow(rows, []any{&calls, &total, &mean, &pages, &log, &count, &query}, func() error {
-			query = strings.Join(strings.Fields(query), " ")
-			_, err := fmt.Fprintf(b.say, "%10d %10.0f %8.3f %8.1f %8.0f %10d  %.110s\n", calls, total, mean, pages, log, count, query)
-			return err
-		})
+		rows, _ := conn.Query(ctx, mostExpensive) // CollectRows returns its error
+		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		if err != nil {
 			return fmt.Errorf("read the most expensive statements: %w", err)
 		}
-		return nil
+		_, err = fmt.Fprintf(b.say, "\n%10s %10s %8s %8s %8s %10s\n%s\n", "calls", "total ms", "mean ms", "pages", "log B", "rows", strings.Join(lines, "\n"))
+		return err
 	})
 }
