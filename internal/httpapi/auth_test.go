@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
@@ -106,7 +107,7 @@ func TestRevocation_countsFromTheNextRequest(t *testing.T) {
 	first := w.accepted(t, post("key-1", body()).as(key))
 	held := hold(t, w.db, "key-2")
 	under := w.sendAll(t, post("key-2", body()).as(key))
-	waiting(t, w.db, 1)
+	await.Blocked(t, w.db, 1)
 	w.revoke(t, key)
 	wantProblem(t, w.send(t, get("/v1/balances").as(key)), "/problems/unauthorized")
 	wantProblem(t, w.send(t, post("key-1", body()).as(key)), "/problems/unauthorized") // not even a replay

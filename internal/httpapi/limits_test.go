@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
@@ -152,11 +153,11 @@ func TestInFlight(t *testing.T) {
 	charge := func(key string) call { return post(key, body()) }
 
 	ours := w.sendAll(t, charge("1"), charge("2"), charge("3"), charge("4"))
-	waiting(t, db, 4)
+	await.Blocked(t, db, 4)
 	wantBusy(t, w.send(t, charge("5"))) // a merchant has its share and no more
 
 	theirs := w.sendAll(t, charge("1").as(strangerKey), charge("2").as(strangerKey))
-	waiting(t, db, 6)
+	await.Blocked(t, db, 6)
 	wantBusy(t, w.send(t, charge("3").as(strangerKey)))
 	wantBusy(t, w.send(t, to("/v1/webhooks/stripe", "", "{}")))
 
@@ -198,12 +199,12 @@ func TestAudits_oneOfAMerchantInFlight(t *testing.T) {
 	held := begin(t, db)
 	exec(t, held, `lock table ledger_events in access exclusive mode`)
 	ours := w.sendAll(t, get("/v1/audit"))
-	waiting(t, db, 1)
+	await.Blocked(t, db, 1)
 	for range 3 {
 		wantBusy(t, w.send(t, get("/v1/audit")))
 	}
 	theirs := w.sendAll(t, get("/v1/audit").as(strangerKey))
-	waiting(t, db, 2)
+	await.Blocked(t, db, 2)
 	for _, key := range []string{apiKey, strangerKey} {
 		wantProblem(t, w.send(t, get("/v1/idempotency-keys/none").as(key)), "/problems/not-found")
 	}
@@ -349,7 +350,7 @@ func TestAuthentication_floodsDelayNoOtherCaller(t *testing.T) {
 			}
 			waitingBetween(t, db, test.least, min(reading, test.queued))
 			other := w.sendAll(t, get("/v1/balances").as(test.other))
-			waiting(t, db, test.reads)
+			waitingBetween(t, db, test.reads, test.reads)
 			if err := held.Rollback(t.Context()); err != nil {
 				t.Fatal(err)
 			}

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -258,43 +257,31 @@ func TestAuthentication_batchesKeepCallersApart(t *testing.T) {
 	exec(t, w.db, `update api_keys set revoked_at = clock_timestamp() where prefix = $1`, merchants.Prefix(revoked))
 	c.rounds.Store(0)
 	c.looks.Store(0)
+	c.statements.Store(0)
 	c.hold = make(chan struct{})
-	var all, sending sync.WaitGroup
-	send := func(request call, judge func(answer)) {
-		sending.Add(1)
-		all.Go(func() {
-			sending.Done()
-			a, err := w.try(t, request)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			judge(a)
-		})
+	var callers [crowd][3]<-chan answer
+	for i := range callers {
+		for n, request := range []call{ours(i), ours(i).as(strangerKey), ours(i).as(revoked)} {
+			callers[i][n] = w.sendAll(t, request)
+		}
 	}
-	for i := range crowd {
-		send(ours(i), func(a answer) { wantReplay(t, firsts[i], a) })
-		send(ours(i).as(strangerKey), func(a answer) { // the same keys, and none of his
-			if a.status != http.StatusAccepted || a.header.Get("Idempotent-Replayed") != "" || a.body == firsts[i].body {
-				t.Errorf("the other merchant: status %d: %s", a.status, a.body)
-			}
-		})
-		send(ours(i).as(revoked), func(a answer) { wantProblem(t, a, "/problems/unauthorized") })
-	}
-	sending.Wait()
+	await.True(t, "a read is in flight", func() bool { return c.statements.Load() > 0 })
 	close(c.hold)
-	all.Wait()
+	for i, answers := range callers {
+		wantReplay(t, firsts[i], <-answers[0])
+		a := <-answers[1] // the same keys, and none of its own
+		if a.status != http.StatusAccepted || a.header.Get("Idempotent-Replayed") != "" || a.body == firsts[i].body {
+			t.Errorf("the other merchant: status %d: %s", a.status, a.body)
+		}
+		wantProblem(t, <-answers[2], "/problems/unauthorized")
+	}
 	if n := c.rounds.Load(); n >= 3*crowd {
 		t.Errorf("%d reads of %d requests", n, 3*crowd)
 	}
 	if n := c.looks.Load(); n > 3*crowd { // fewer of the revoked one, once it is read individually
 		t.Errorf("%d looks of %d requests", n, 3*crowd)
 	}
-	var of string
-	for merchant, want := range map[string]int64{"acme": crowd, "globex": crowd} {
-		var n int64
-		if err := w.db.QueryRow(t.Context(), `select $1, count(*) from idempotency_keys where scope = $1`, merchant).Scan(&of, &n); err != nil || n != want {
-			t.Errorf("%s has %d keys, want %d (%v)", merchant, n, want, err)
-		}
-	}
+	await.Row(t, w.db, `
+select count(*) filter (where scope = 'acme') = $1 and count(*) filter (where scope = 'globex') = $1
+  from idempotency_keys`, crowd)
 }

@@ -86,13 +86,6 @@ func TestReplay_repeatsEveryStoredAnswer(t *testing.T) {
 			wantRows(t, w.db, before, nil)
 		})
 	}
-	t.Run("while Location has what is true now", func(t *testing.T) {
-		for location, want := range map[string]string{open: "failed", paid: "partially_refunded", refund: "succeeded"} {
-			if got := members(t, w.send(t, get(location)).body)["status"]; got != want {
-				t.Errorf("%s is %v, want %s", location, got, want)
-			}
-		}
-	})
 }
 
 func TestExpiredKey_isGone(t *testing.T) {

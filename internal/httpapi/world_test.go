@@ -391,12 +391,6 @@ func wantPending(t *testing.T, a answer) {
 	}
 }
 
-// waiting waits until exactly n statements wait for a lock.
-func waiting(t *testing.T, db *postgres.DB, n int) {
-	t.Helper()
-	waitingBetween(t, db, n, n)
-}
-
 // waitingBetween waits until least to most statements wait for a lock.
 func waitingBetween(t *testing.T, db *postgres.DB, least, most int) {
 	t.Helper()
