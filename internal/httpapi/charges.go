@@ -1,37 +1,32 @@
 package httpapi
 
 import (
+	"context"
 	"net/url"
 	"unicode/utf8"
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
-	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/ledger"
 )
 
 // createCharge is POST /v1/charges. The body is judged before the key, so a request that
 // is refused for its body leaves the key free.
 func (a *API) createCharge(c echo.Context) error {
-	body, err := decode[intake.Charge](c, false)
+	body, err := decode(c, false, validate)
 	if err != nil {
 		return err
 	}
-	if err := validate(body); err != nil {
-		return err
-	}
-	request, err := a.keyed(c, body, "charge", body.OrderID)
-	if err != nil {
-		return err
-	}
-	outcome, err := a.Intake.AcceptCharge(c.Request().Context(), account(merchantOf(c)), request, body)
-	return reply(c, outcome, err)
+	return a.keyed(c, body, "charge", body.OrderID, func(ctx context.Context, account intake.Account, r intake.Request) (idempotency.Outcome, error) {
+		return a.Intake.AcceptCharge(ctx, account, r, body)
+	})
 }
 
 // cancelCharge is POST /v1/charges/{id}/cancel. Its body is empty or {}.
 func (a *API) cancelCharge(c echo.Context) error {
-	body, err := decode[struct{}](c, true)
+	body, err := decode[struct{}](c, true, nil)
 	if err != nil {
 		return err
 	}
@@ -39,41 +34,26 @@ func (a *API) cancelCharge(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	request, err := a.keyed(c, body, "cancel", id)
-	if err != nil {
-		return err
-	}
-	request.Refusals = refusalsOfCharges(c)
-	outcome, err := a.Intake.CancelCharge(c.Request().Context(), account(merchantOf(c)), request, id)
-	return reply(c, outcome, err)
+	return a.keyed(c, body, "cancel", id, func(ctx context.Context, account intake.Account, r intake.Request) (idempotency.Outcome, error) {
+		r.Refusals = refusalsOfCharges(c)
+		return a.Intake.CancelCharge(ctx, account, r, id)
+	})
 }
 
 // createRefund is POST /v1/charges/{id}/refunds.
 func (a *API) createRefund(c echo.Context) error {
-	body, err := decode[intake.Refund](c, false)
+	body, err := decode(c, false, validateRefund)
 	if err != nil {
-		return err
-	}
-	if err := validateRefund(body); err != nil {
 		return err
 	}
 	id, err := chargeID(c)
 	if err != nil {
 		return err
 	}
-	request, err := a.keyed(c, body, refundOperation, id)
-	if err != nil {
-		return err
-	}
-	request.Refusals = refusalsOfCharges(c)
-	outcome, err := a.Intake.RequestRefund(c.Request().Context(), account(merchantOf(c)), request, id, body)
-	return reply(c, outcome, err)
-}
-
-func account(m merchants.Merchant) intake.Account {
-	return intake.Account{
-		MerchantID: m.ID, FeeBasisPoints: m.FeeBasisPoints, FeeFixed: m.FeeFixed, Notify: m.HasWebhook,
-	}
+	return a.keyed(c, body, refundOperation, id, func(ctx context.Context, account intake.Account, r intake.Request) (idempotency.Outcome, error) {
+		r.Refusals = refusalsOfCharges(c)
+		return a.Intake.RequestRefund(ctx, account, r, id, body)
+	})
 }
 
 // chargeID is the id in the path. What cannot be one is refused before anything is stored

@@ -16,9 +16,9 @@ var strictly = json.JoinOptions(json.RejectUnknownMembers(true), json.WithUnmars
 
 // decode reads a JSON object, strictly: one value, valid UTF-8, names as they are spelled
 // here and once each, integers that are integers. The standard decoder reads
-// {"amount":1,"AMOUNT":100} as 100; this one refuses it.
-// An optional body may be empty, which equals {}.
-func decode[T any](c echo.Context, optional bool) (T, error) {
+// {"amount":1,"AMOUNT":100} as 100; this one refuses it. An optional body may be empty, which
+// equals {}. Others are validated.
+func decode[T any](c echo.Context, optional bool, validate func(T) error) (T, error) {
 	var none T
 	body, err := bodyOf(c)
 	if err != nil {
@@ -34,7 +34,10 @@ func decode[T any](c echo.Context, optional bool) (T, error) {
 	if err := json.Unmarshal(body, &v, strictly); err != nil || v == nil {
 		return none, unreadable(err)
 	}
-	return *v, nil
+	if validate == nil {
+		return *v, nil
+	}
+	return *v, validate(*v)
 }
 
 // saysJSON reports whether a header says, once, that a body is JSON in UTF-8 and not

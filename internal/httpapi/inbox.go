@@ -56,7 +56,7 @@ func (a *API) discardMessage(c echo.Context) error { return a.decide(c, inbox.Di
 // second decision finds that it is none any more. So it needs no idempotency key. The
 // answer is the message after the decision. Another merchant's message does not exist.
 func (a *API) decide(c echo.Context, decision func(ctx context.Context, q postgres.QuerierWith, number int64, actor string) error) error {
-	if _, err := decode[struct{}](c, true); err != nil {
+	if _, err := decode[struct{}](c, true, nil); err != nil {
 		return err
 	}
 	number, ok := whole(param(c, "id"))
@@ -68,10 +68,7 @@ func (a *API) decide(c echo.Context, decision func(ctx context.Context, q postgr
 		return err
 	}
 	e, err := inbox.Show(ctx, tenant, number)
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, e)
+	return respond(c, e, err)
 }
 
 // actor names the operator's API key by the part that is not secret.

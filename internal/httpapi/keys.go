@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -28,25 +29,32 @@ const (
 	headerTraceparent = "Traceparent"
 )
 
-// keyed reads the idempotency key of a request and fingerprints it: method, path, merchant
-// and the typed body, so that white space, the order of members and escapes do not count.
-// work and subject are what the request is about, for a natural key.
-func (a *API) keyed(c echo.Context, body any, work, subject string) (intake.Request, error) {
+// keyed answers a request under its idempotency key by what accept makes of it. The request
+// is fingerprinted by method, path, merchant and typed body, so that white space, the order
+// of members and escapes do not count. work and subject are what it is about, for a natural
+// key.
+func (a *API) keyed(
+	c echo.Context, body any, work, subject string,
+	accept func(context.Context, intake.Account, intake.Request) (idempotency.Outcome, error),
+) error {
 	value, err := a.key(c, work, subject)
 	if err != nil {
-		return intake.Request{}, err
+		return err
 	}
-	c.Response().Header().Set(headerKey, value)
+	h := c.Response().Header()
+	h.Set(headerKey, value)
 	canonical, err := json.Marshal(body)
 	if err != nil {
-		return intake.Request{}, fmt.Errorf("encode a request: %w", err)
+		return fmt.Errorf("encode a request: %w", err)
 	}
 	wait, asked := preferredWait(c.Request().Header.Values(headerPrefer))
 	if asked {
-		c.Response().Header().Set(headerApplied, "wait="+strconv.Itoa(int(wait.Seconds())))
+		h.Set(headerApplied, "wait="+strconv.Itoa(int(wait.Seconds())))
 	}
-	merchant := merchantOf(c).ID
-	return intake.Request{
+	m, merchant := merchantOf(c), merchantOf(c).ID
+	outcome, err := accept(c.Request().Context(), intake.Account{
+		MerchantID: m.ID, FeeBasisPoints: m.FeeBasisPoints, FeeFixed: m.FeeFixed, Notify: m.HasWebhook,
+	}, intake.Request{
 		Key: idempotency.Key{Scope: merchant, Operation: operation(c), Value: value},
 		Request: idempotency.Request{
 			Fingerprint: idempotency.Fingerprint([]byte("v1"), []byte(c.Request().Method),
@@ -54,10 +62,23 @@ func (a *API) keyed(c echo.Context, body any, work, subject string) (intake.Requ
 			Canonical: canonical,
 			Known:     a.knownKeyOf(c),
 		},
-		ID:       c.Response().Header().Get(echo.HeaderXRequestID),
+		ID:       h.Get(echo.HeaderXRequestID),
 		Metadata: a.Carry(c.Request().Context()),
 		Wait:     wait,
-	}, nil
+	})
+	if !outcome.ExpiresAt.IsZero() {
+		h.Set(headerExpires, outcome.ExpiresAt.UTC().Format(http.TimeFormat))
+	}
+	if outcome.Location != "" {
+		h.Set(echo.HeaderLocation, outcome.Location)
+	}
+	if err != nil {
+		return err
+	}
+	if outcome.Replayed {
+		h.Set(headerReplayed, "true")
+	}
+	return c.Blob(outcome.StatusCode, outcome.ContentType, outcome.Body)
 }
 
 // operation is what a request under a key is for.
@@ -95,24 +116,6 @@ func refusalsOfCharges(c echo.Context) []intake.Refusal {
 		}
 	}
 	return stored
-}
-
-// reply sends an accepted answer as it is stored.
-func reply(c echo.Context, a idempotency.Outcome, err error) error {
-	h := c.Response().Header()
-	if !a.ExpiresAt.IsZero() {
-		h.Set(headerExpires, a.ExpiresAt.UTC().Format(http.TimeFormat))
-	}
-	if a.Location != "" {
-		h.Set(echo.HeaderLocation, a.Location)
-	}
-	if err != nil {
-		return err
-	}
-	if a.Replayed {
-		h.Set(headerReplayed, "true")
-	}
-	return c.Blob(a.StatusCode, a.ContentType, a.Body)
 }
 
 type keyView struct {

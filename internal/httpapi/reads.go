@@ -49,10 +49,7 @@ func (a *API) listCharges(c echo.Context) error {
 		return err
 	}
 	page, err := ledger.ListCharges(c.Request().Context(), a.tenant(c), q)
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, page)
+	return respond(c, page, err)
 }
 
 // getCharge is GET /v1/charges/{id}: the fold of the stream as it is now.
@@ -126,13 +123,18 @@ func (a *API) load(c echo.Context) (ledger.Stream, error) {
 	return s, err
 }
 
-// getBalances is GET /v1/balances: the caller's books as they are now.
-func (a *API) getBalances(c echo.Context) error {
-	balances, err := ledger.ReadBalances(c.Request().Context(), a.tenant(c), merchantOf(c).ID)
+// respond answers a read.
+func respond(c echo.Context, view any, err error) error {
 	if err != nil {
 		return err
 	}
-	return c.JSON(http.StatusOK, balances)
+	return c.JSON(http.StatusOK, view)
+}
+
+// getBalances is GET /v1/balances: the caller's books as they are now.
+func (a *API) getBalances(c echo.Context) error {
+	balances, err := ledger.ReadBalances(c.Request().Context(), a.tenant(c), merchantOf(c).ID)
+	return respond(c, balances, err)
 }
 
 // getAudit is GET /v1/audit: every promise that our own tables can show, over what is the
@@ -144,10 +146,7 @@ func (a *API) getAudit(c echo.Context) error {
 	}
 	defer leave()
 	report, err := audit.Run(c.Request().Context(), a.tenant(c))
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, report)
+	return respond(c, report, err)
 }
 
 // readQuery reads the parameters of a list. A parameter that is unknown, or there twice, is
