@@ -93,37 +93,38 @@ const concurrency = 8
 // the rest. Test: TestDoAll/inputs_that_a_call_left_undone_are_done_by_the_next.
 func (o Once[In, Out]) DoAll(ctx context.Context, ins []In) []Result[Out] {
 	results, requests := make([]Result[Out], len(ins)), make([]Request, len(ins))
-	var keys []Key
-	var of []int // the index of each key's input
+	var known []*KeyState
 	for i, in := range ins {
 		o.recovered(&results[i], func() {
 			key, request, err := o.identify(in)
-			if requests[i], results[i].Err = request, err; err == nil {
-				keys, of = append(keys, key), append(of, i)
+			if requests[i], results[i] = request, (Result[Out]{Key: key.Value, Err: err}); err == nil {
+				requests[i].Known.Key = key
+				known = append(known, &requests[i].Known)
 			}
 		})
 	}
-	if len(keys) == 0 {
+	if len(known) == 0 {
 		return results
 	}
-	states, err := readKeys(ctx, o.Receiver.DB, selectKeys, keys...)
+	failure := readKeys(ctx, o.Receiver.DB, selectKeys, known...)
 	var work errgroup.Group
 	work.SetLimit(concurrency)
-	for n, key := range keys {
-		result, in, request := &results[of[n]], ins[of[n]], requests[of[n]]
-		result.Key = key.Value
-		if err != nil {
-			result.Err = unavailable(err)
+	for i, in := range ins {
+		result, request := &results[i], requests[i]
+		switch {
+		case result.Err != nil:
+			continue
+		case failure != nil:
+			result.Err = unavailable(failure)
 			continue
 		}
-		request.Known = states[n]
 		result.Err = errNoReturn // until the work returns
 		work.Go(func() error {
 			if err := context.Cause(ctx); err != nil && !request.Known.Found {
 				result.Err = unavailable(err) // not begun
 				return nil
 			}
-			o.recovered(result, func() { *result = o.do(ctx, in, key, request) })
+			o.recovered(result, func() { *result = o.do(ctx, in, request.Known.Key, request) })
 			return nil
 		})
 	}

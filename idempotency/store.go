@@ -136,32 +136,22 @@ type Querier interface {
 
 // ReadKey reads the state of a key. It writes nothing: a replay costs one index probe.
 func ReadKey(ctx context.Context, q Querier, key Key) (KeyState, error) {
-	states, err := readKeys(ctx, q, selectKeys, key)
-	return states[0], err
+	state := KeyState{Key: key}
+	err := readKeys(ctx, q, selectKeys, &state)
+	return state, err
 }
 
 // readKeys reads the states of keys of one scope.
-func readKeys(ctx context.Context, q Querier, sql string, keys ...Key) ([]KeyState, error) {
-	states, each := statesOf(keys)
-	args, scan := readStates(&keys[0].Scope, each)
+func readKeys(ctx context.Context, q Querier, sql string, states ...*KeyState) error {
+	args, scan := readStates(&states[0].Key.Scope, states)
 	rows, err := q.Query(ctx, sql, args...)
 	if err == nil {
 		err = scan(rows)
 	}
 	if err != nil {
-		err = fmt.Errorf("read idempotency keys: %w", err)
+		return fmt.Errorf("read idempotency keys: %w", err)
 	}
-	return states, err
-}
-
-// statesOf are states of keys that have not been read yet.
-func statesOf(keys []Key) (states []KeyState, each []*KeyState) {
-	states, each = make([]KeyState, len(keys)), make([]*KeyState, len(keys))
-	for i, key := range keys {
-		states[i].Key = key
-		each[i] = &states[i]
-	}
-	return states, each
+	return nil
 }
 
 // QueueKeys queues the read of the states of keys (DB.Read). Their scope becomes the
@@ -199,10 +189,10 @@ func readStates(scope *string, states []*KeyState) (args []any, scan func(pgx.Ro
 // flight, at most. A scope is a tenant, and each key is read as the tenant of its scope.
 func BatchedRead(db *postgres.DB, most int) func(ctx context.Context, key Key) (KeyState, error) {
 	return postgres.NewReads(most, func(ctx context.Context, keys []Key) ([]KeyState, error) {
-		states, each := statesOf(keys)
-		scopes := map[string][]*KeyState{}
-		for _, s := range each {
-			scopes[s.Key.Scope] = append(scopes[s.Key.Scope], s)
+		states, scopes := make([]KeyState, len(keys)), map[string][]*KeyState{}
+		for i, key := range keys {
+			states[i].Key = key
+			scopes[key.Scope] = append(scopes[key.Scope], &states[i])
 		}
 		b := &pgx.Batch{}
 		for scope, states := range scopes {
@@ -231,9 +221,9 @@ var confirmTimeout = 5 * time.Second
 func confirmKey(ctx context.Context, q Querier, key Key) (KeyState, error) {
 	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()
-	states, err := readKeys(ctx, q, selectConfirmed, key)
-	if err != nil {
+	state := KeyState{Key: key}
+	if err := readKeys(ctx, q, selectConfirmed, &state); err != nil {
 		return KeyState{}, fmt.Errorf("confirm a key with the standby: %w", unavailable(err))
 	}
-	return states[0], nil
+	return state, nil
 }
