@@ -65,6 +65,16 @@ func TestMetrics_countWhatHappened(t *testing.T) {
 		}
 	}
 
+	d.mustReportTheAudit(t)
+	restart(t, d.APIs[0])
+	if n := metrics(t, d.APIs[0])[`payonce_idempotency_requests_total{result="first"}`]; n != 0 {
+		t.Errorf("an api that was restarted counts %v first requests", n)
+	}
+}
+
+// mustReportTheAudit runs an audit, whose result a worker exports.
+func (d *deployment) mustReportTheAudit(t *testing.T) {
+	t.Helper()
 	d.payonce(t, "audit")
 	var worker map[string]float64
 	await.True(t, "a worker reports the audit", func() bool {
@@ -82,11 +92,6 @@ func TestMetrics_countWhatHappened(t *testing.T) {
 		if v, exported := worker[name]; v != 0 || !exported {
 			t.Errorf("the worker's %s is %v (exported: %t), want 0", name, v, exported)
 		}
-	}
-	stop(t, d.APIs[0])
-	restart(t, d.APIs[0])
-	if n := metrics(t, d.APIs[0])[`payonce_idempotency_requests_total{result="first"}`]; n != 0 {
-		t.Errorf("an api that was restarted counts %v first requests", n)
 	}
 }
 

@@ -19,7 +19,7 @@ with wanted as (
          data ->> 'refund_id' as refund
     from ledger_events
    where type in ('charge.requested.v1', 'refund.requested.v1')
-), told as (
+), notified as (
   select t.stream_id,
          o.data ->> 'refund_id' as refund
     from ledger_events t
@@ -41,7 +41,7 @@ select (select count(*)
           from wanted w
          where not exists (
                  select
-                   from told t
+                   from notified t
                   where t.stream_id = w.stream_id
                     and t.refund is not distinct from w.refund))
      + (select count(*)

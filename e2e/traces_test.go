@@ -108,20 +108,26 @@ func chargeIsOneTrace(t *testing.T, d *deployment, c *traceCollector) {
 	})
 	d.drain(t)
 	restart(t, d.services()...) // which lets go of the last spans
+	c.pollsAreUntraced(t)
 	d.tracesAreDiscreet(t, c, key, order.OrderID, private, order.PaymentMethod)
+	logged, err := os.ReadFile(filepath.Join(d.Log, "api-1.log"))
+	if err != nil || !strings.Contains(string(logged), `"trace_id":"`+from.trace+`"`) {
+		t.Errorf("no line of the api names the trace, %v", err)
+	}
+}
+
+// pollsAreUntraced: a span belongs to a program, and begins with a request or a message.
+func (c *traceCollector) pollsAreUntraced(t *testing.T) {
+	t.Helper()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, s := range c.spans {
 		if s.parent == "" && s.kind != otlp.Span_SPAN_KIND_SERVER && s.kind != otlp.Span_SPAN_KIND_CONSUMER {
-			t.Errorf("a look for work leaves a span: %+v", s)
+			t.Errorf("a poll leaves a span: %+v", s)
 		}
 		if !strings.HasPrefix(s.service, "payonce-") {
 			t.Errorf("a span is of %q: %+v", s.service, s)
 		}
-	}
-	logged, err := os.ReadFile(filepath.Join(d.Log, "api-1.log"))
-	if err != nil || !strings.Contains(string(logged), `"trace_id":"`+from.trace+`"`) {
-		t.Errorf("no line of the api names the trace, %v", err)
 	}
 }
 

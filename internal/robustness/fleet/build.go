@@ -12,9 +12,9 @@ import (
 
 const module = "github.com/payonce/payonce"
 
-// ErrNoPrograms says that there is neither a checkout to build from nor a set
+// errNoPrograms says that there is neither a checkout to build from nor a set
 // of built programs to use.
-var ErrNoPrograms = errors.New("no programs: run inside the checkout, or put api, worker, sandbox and payonce in one folder")
+var errNoPrograms = errors.New("no programs: run inside the checkout, or put api, worker, sandbox and payonce in one folder")
 
 // Binaries are the paths of the built programs.
 type Binaries struct {
@@ -27,7 +27,7 @@ type Binaries struct {
 // Build builds the four programs into dir with one go command and returns
 // their paths. The flags go to `go build` (-race, -overlay=FILE). Outside a
 // checkout it builds nothing and returns the programs that lie next to the
-// running one, or ErrNoPrograms.
+// running one, or an error that says so.
 func Build(ctx context.Context, dir string, flags ...string) (Binaries, error) {
 	root, found, err := checkout()
 	if err != nil {
@@ -95,7 +95,7 @@ func installed() (Binaries, error) {
 	binaries := in(filepath.Dir(self))
 	for _, path := range []string{binaries.API, binaries.Worker, binaries.Sandbox, binaries.Payonce} {
 		if _, err := os.Stat(path); err != nil {
-			return Binaries{}, fmt.Errorf("%w (%w)", ErrNoPrograms, err)
+			return Binaries{}, fmt.Errorf("%w (%w)", errNoPrograms, err)
 		}
 	}
 	return binaries, nil

@@ -64,8 +64,8 @@ func Start(ctx context.Context, program Program) (*Process, error) {
 	return p, nil
 }
 
-// StartReady is Start and WaitReady. A program that does not become ready is killed.
-func StartReady(ctx context.Context, program Program) (*Process, error) {
+// startReady is Start and WaitReady. A program that does not become ready is killed.
+func startReady(ctx context.Context, program Program) (*Process, error) {
 	p, err := Start(ctx, program)
 	if err != nil {
 		return nil, err

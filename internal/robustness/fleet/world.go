@@ -42,7 +42,7 @@ func (w *World) Start(ctx context.Context, name, path string, env map[string]str
 	if path == w.Binaries.Sandbox {
 		program.Ready = "/books"
 	}
-	return StartReady(ctx, program)
+	return startReady(ctx, program)
 }
 
 func plaintext(env map[string]string) map[string]string {

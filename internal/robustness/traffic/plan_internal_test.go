@@ -8,108 +8,66 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestPlan(t *testing.T) {
+func TestNewPlan_isDrawnFromItsSeed(t *testing.T) {
 	t.Parallel()
+	if diff := cmp.Diff(NewPlan(42, 200, "run"), NewPlan(42, 200, "run")); diff != "" {
+		t.Errorf("the same seed gives another plan:\n%s", diff)
+	}
+	if cmp.Equal(NewPlan(42, 200, "run").Charges, NewPlan(43, 200, "run").Charges) {
+		t.Error("another seed gives the same charges")
+	}
+	if plan := NewPlan(5, 1, "run"); !plan.Charges[0].MustSucceed() {
+		t.Errorf("a single charge ends with %v", plan.Charges[0].Outcomes)
+	}
+}
 
-	t.Run("the same seed gives the same plan", func(t *testing.T) {
-		t.Parallel()
-		if diff := cmp.Diff(NewPlan(42, 200, "run"), NewPlan(42, 200, "run")); diff != "" {
-			t.Error(diff)
+func TestNewPlan_hasEverySortOfChargeAndRefund(t *testing.T) {
+	t.Parallel()
+	plan := NewPlan(3, 200, "run")
+	keys, orders, sorts := map[string]bool{}, map[string]bool{}, map[string]int{}
+	for _, charge := range plan.Charges {
+		keys[charge.Key], orders[charge.Order] = true, true
+		sorts["charge: "+strings.Join(charge.Outcomes, " or ")]++
+		if charge.Cancel {
+			sorts["cancellation"]++
 		}
-	})
-
-	t.Run("another seed gives another plan", func(t *testing.T) {
-		t.Parallel()
-		if cmp.Equal(NewPlan(42, 200, "run").Charges, NewPlan(43, 200, "run").Charges) {
-			t.Error("the charges are the same")
-		}
-	})
-
-	t.Run("keys and orders are one charge's alone", func(t *testing.T) {
-		t.Parallel()
-		keys, orders, refunds := map[string]bool{}, map[string]bool{}, 0
-		for _, charge := range NewPlan(1, 500, "run").Charges {
-			keys[charge.Key], orders[charge.Order] = true, true
-			for _, refund := range charge.Refunds {
-				keys[refund.Key] = true
-				refunds++
+		for _, refund := range charge.Refunds {
+			keys[refund.Key] = true
+			sorts["refund: "+strings.Join(refund.Outcomes, " or ")]++
+			if string(refund.Body) == "{}" {
+				sorts["refund of the rest"]++
 			}
 		}
-		if len(keys) != 500+refunds || len(orders) != 500 {
-			t.Errorf("%d keys, %d refunds, %d orders", len(keys), refunds, len(orders))
+		if !charge.Rivals {
+			continue
 		}
-	})
-
-	t.Run("every kind of charge is in it", func(t *testing.T) {
-		t.Parallel()
-		plan := NewPlan(3, 30, "run")
-		for _, kind := range kinds {
-			if !slices.ContainsFunc(plan.Charges, func(c Charge) bool { return slices.Equal(c.Outcomes, kind.outcomes) }) {
-				t.Errorf("no charge ends with %v", kind.outcomes)
-			}
+		sorts["rivals"]++
+		// There is enough for either of them and not for both.
+		a, b := charge.Refunds[0].Amount, charge.Refunds[1].Amount
+		if len(charge.Refunds) != 2 || a > charge.Amount || b > charge.Amount || a+b <= charge.Amount {
+			t.Errorf("of %d the rivals want %d and %d", charge.Amount, a, b)
 		}
-	})
-
-	t.Run("every sort of refund and some cancellations are in it", func(t *testing.T) {
-		t.Parallel()
-		sorts, canceled := map[string]int{}, 0
-		for _, charge := range NewPlan(3, 200, "run").Charges {
-			if charge.Cancel {
-				canceled++
-			}
-			for _, refund := range charge.Refunds {
-				sorts[strings.Join(refund.Outcomes, " or ")]++
-				if string(refund.Body) == "{}" {
-					sorts["the rest"]++
-				}
-			}
+	}
+	want := []string{"cancellation", "refund of the rest", "rivals"}
+	for _, outcomes := range []string{Succeeded, Failed, TooMuch, NotCaptured, Succeeded + " or " + TooMuch} {
+		want = append(want, "refund: "+outcomes)
+	}
+	for _, kind := range kinds {
+		want = append(want, "charge: "+strings.Join(kind.outcomes, " or "))
+		// A short plan has one of each, too.
+		if !slices.ContainsFunc(NewPlan(3, 30, "run").Charges, func(c Charge) bool { return slices.Equal(c.Outcomes, kind.outcomes) }) {
+			t.Errorf("of 30 charges none ends with %v", kind.outcomes)
 		}
-		for _, sort := range []string{Succeeded, Failed, TooMuch, NotCaptured, Succeeded + " or " + TooMuch, "the rest"} {
-			if sorts[sort] == 0 {
-				t.Errorf("no refund is of the sort %q: %v", sort, sorts)
-			}
+	}
+	for _, sort := range want {
+		if sorts[sort] == 0 {
+			t.Errorf("there is no %s: %v", sort, sorts)
 		}
-		if canceled == 0 {
-			t.Error("no charge is to be canceled")
-		}
-	})
-
-	t.Run("of two rival refunds there is enough for either and not for both", func(t *testing.T) {
-		t.Parallel()
-		rivals := 0
-		for _, charge := range NewPlan(3, 200, "run").Charges {
-			if !charge.Rivals {
-				continue
-			}
-			rivals++
-			a, b := charge.Refunds[0].Amount, charge.Refunds[1].Amount
-			if len(charge.Refunds) != 2 || a > charge.Amount || b > charge.Amount || a+b <= charge.Amount {
-				t.Errorf("of %d: %d and %d", charge.Amount, a, b)
-			}
-		}
-		if rivals == 0 {
-			t.Error("there are none")
-		}
-	})
-
-	t.Run("a single charge succeeds", func(t *testing.T) {
-		t.Parallel()
-		if plan := NewPlan(5, 1, "run"); !plan.Charges[0].MustSucceed() {
-			t.Errorf("it ends with %v", plan.Charges[0].Outcomes)
-		}
-	})
-
-	t.Run("scarce stock is wanted by more than can have it", func(t *testing.T) {
-		t.Parallel()
-		plan := NewPlan(9, 200, "run")
-		wanted := 0
-		for _, charge := range plan.Charges {
-			if charge.IsScarce() {
-				wanted++
-			}
-		}
-		if supply := plan.Stock[ScarceSKU]; supply < 1 || wanted <= supply {
-			t.Errorf("%d wanted, %d in stock", wanted, supply)
-		}
-	})
+	}
+	if len(keys) != 200+plan.Refunds() || len(orders) != 200 {
+		t.Errorf("%d keys, %d refunds, %d orders", len(keys), plan.Refunds(), len(orders))
+	}
+	if wanted, supply := plan.Count(Charge.IsScarce), plan.Stock[ScarceSKU]; supply < 1 || wanted <= supply {
+		t.Errorf("of the scarce SKU %d are wanted, %d in stock", wanted, supply)
+	}
 }

@@ -39,7 +39,7 @@ type run struct {
 
 	captures map[string][]traffic.Money        // by charge
 	paid     map[string][]traffic.Money        // by refund
-	told     map[string][]traffic.Notification // by charge or refund
+	notified map[string][]traffic.Notification // by charge or refund
 	listed   map[string][]json.RawMessage      // by charge
 	owners   map[string][]traffic.Record       // by charge
 }
@@ -69,7 +69,7 @@ func Judge(e Evidence) []Check {
 		Evidence: e,
 		captures: by(e.Books.Captures, reference),
 		paid:     by(e.Books.Refunds, reference),
-		told:     by(e.Books.Notifications, func(n traffic.Notification) string { return n.Reference }),
+		notified: by(e.Books.Notifications, func(n traffic.Notification) string { return n.Reference }),
 		listed:   by(e.Listed, func(c json.RawMessage) string { return traffic.HeadOf(c).ID }),
 		owners:   by(e.Records, func(r traffic.Record) string { return r.ID }),
 	}
@@ -257,23 +257,23 @@ func (r *run) notifiedOnce(check *Check) {
 		if record.Final.Status == traffic.Failed {
 			outcome = "charge.failed"
 		}
-		check.see(misinformed(record.ID, outcome, r.told[record.ID]))
+		check.see(wrongNotification(record.ID, outcome, r.notified[record.ID]))
 		for _, refund := range record.Refunds {
 			if refund.Ended() {
-				check.see(misinformed(refund.ID, "refund."+refund.Status, r.told[refund.ID]))
+				check.see(wrongNotification(refund.ID, "refund."+refund.Status, r.notified[refund.ID]))
 			}
 		}
 	}
 }
 
-func misinformed(reference, outcome string, told []traffic.Notification) string {
+func wrongNotification(reference, outcome string, notified []traffic.Notification) string {
 	switch {
-	case len(told) != 1:
-		return fmt.Sprintf("%s: %d notifications", reference, len(told))
-	case told[0].Type != outcome:
-		return fmt.Sprintf("%s: told %s, not %s", reference, told[0].Type, outcome)
+	case len(notified) != 1:
+		return fmt.Sprintf("%s: %d notifications", reference, len(notified))
+	case notified[0].Type != outcome:
+		return fmt.Sprintf("%s: told %s, not %s", reference, notified[0].Type, outcome)
 	}
-	return unless(told[0].Effects == 1 && told[0].Deliveries >= 1, "%s: delivered %d times, %d effects", reference, told[0].Deliveries, told[0].Effects)
+	return unless(notified[0].Effects == 1 && notified[0].Deliveries >= 1, "%s: delivered %d times, %d effects", reference, notified[0].Deliveries, notified[0].Effects)
 }
 
 func (r *run) listedOnce(record traffic.Record) string {
