@@ -55,26 +55,24 @@ update work_charges
  where charge = $1`
 
 // updateWorks is updateWork for several charges that share a commit.
-const (
-	updateWorksHead = `
+const updateWorks = `
 with stepped (charge, step) as (
-  values `
-	updateWorksTail = `
+  select *
+    from unnest($1::text[], $2::int[])
 )
 update work_charges
    set step = (select step from stepped where stepped.charge = work_charges.charge)
  where charge = any (array(select charge from stepped))`
-)
 
 // writes are the statements that may share a commit.
 func writes() *groupcommit.Order {
 	return groupcommit.NewOrder(slices.Concat(
 		idempotency.Writes(), outbox.Writes(),
 		[]groupcommit.Statement{
-			groupcommit.Insert(insertWork, "%s", "%s"),
-			groupcommit.Insert(insertStep, "%s", "%s", "%s"),
+			{SQL: insertWork, Many: "insert into work_charges (charge, data) select * from unnest($1::text[], $2::jsonb[])"},
+			{SQL: insertStep, Many: "insert into work_steps (charge, step, answer) select * from unnest($1::text[], $2::int[], $3::text[])"},
 			{
-				SQL: updateWork, Rows: groupcommit.Values(updateWorksHead, updateWorksTail, "%s::text", "%s::int"),
+				SQL: updateWork, Many: updateWorks,
 				Table: "work_charges", Row: func(a []any) groupcommit.Row { return groupcommit.ByText(a[:1]) },
 			},
 		},

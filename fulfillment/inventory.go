@@ -19,6 +19,12 @@ insert into reservations
        (charge_id, merchant_id, sku, quantity)
 values ($1, $2, $3, $4)`
 
+const insertReservations = `
+insert into reservations
+       (charge_id, merchant_id, sku, quantity)
+select *
+  from unnest($1::text[], $2::text[], $3::text[], $4::bigint[])`
+
 const takeStock = `
 update stock
    set available = available - $3,
@@ -167,7 +173,7 @@ func Writes() []groupcommit.Statement {
 		return groupcommit.Statement{SQL: sql, Table: "stock", Row: groupcommit.ByText}
 	}
 	return []groupcommit.Statement{
-		groupcommit.Insert(insertReservation, "%s", "%s", "%s", "%s"),
+		{SQL: insertReservation, Many: insertReservations},
 		{SQL: endReservations, Table: "reservations", Row: func(a []any) groupcommit.Row { return groupcommit.ByText(a[:1]) }},
 		ofStock(takeStock), ofStock(sellStock), ofStock(returnStock),
 	}

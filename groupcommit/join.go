@@ -25,14 +25,14 @@ type Joined struct {
 	Of    []int // for each statement its unit, or one of the owners above
 }
 
-// Join makes one batch of units that share a transaction, with statements of at most rows
-// rows. setTenant queues the statement that sets a tenant, and is called wherever the next
+// Join makes one batch of units that share a transaction. If apart, each statement has one
+// row. setTenant queues the statement that sets a tenant, and is called wherever the next
 // statement belongs to another tenant.
 //
 // Inserts of one statement and tenant are merged; those of a unit keep their order. After
 // them come the statements that lock, by table and row, so two transactions that meet in
 // several rows do not deadlock.
-func (o *Order) Join(units []Unit, rows int, setTenant func(b *pgx.Batch, tenant string)) Joined {
+func (o *Order) Join(units []Unit, apart bool, setTenant func(b *pgx.Batch, tenant string)) Joined {
 	var inserts, locking []statement
 	for i, u := range units {
 		for _, q := range u.Batch.QueuedQueries {
@@ -55,7 +55,7 @@ func (o *Order) Join(units []Unit, rows int, setTenant func(b *pgx.Batch, tenant
 	})
 	j := Joined{Batch: &pgx.Batch{}}
 	tenant := ""
-	for i, s := range o.merge(append(inserts, locking...), rows) {
+	for i, s := range o.merge(append(inserts, locking...), apart) {
 		if i == 0 || s.tenant != tenant {
 			tenant = s.tenant
 			setTenant(j.Batch, tenant)
@@ -80,16 +80,12 @@ type statement struct {
 }
 
 // merge makes one statement of neighbours that are of one statement and tenant.
-func (o *Order) merge(all []statement, rows int) []statement {
+func (o *Order) merge(all []statement, apart bool) []statement {
 	var few []statement
 	for len(all) > 0 {
-		same := 1
-		for same < len(all) && all[same].place == all[0].place && all[same].tenant == all[0].tenant {
-			same++
-		}
 		n := 1
-		for o.all[all[0].place].Rows != nil && 2*n <= min(same, rows) {
-			n *= 2
+		for n < len(all) && !apart && o.all[all[0].place].Many != "" && all[n].place == all[0].place && all[n].tenant == all[0].tenant {
+			n++
 		}
 		few = append(few, o.together(all[:n]))
 		all = all[n:]
@@ -102,12 +98,19 @@ func (o *Order) together(same []statement) statement {
 	if len(same) == 1 {
 		return s
 	}
-	s.sql, s.arguments = o.all[s.place].several[len(same)], nil
-	for _, other := range same {
-		if other.of != s.of {
+	s.sql = o.all[s.place].Many
+	columns := make([][]any, len(s.arguments))
+	for _, one := range same {
+		if one.of != s.of {
 			s.of = Several
 		}
-		s.arguments = append(s.arguments, other.arguments...)
+		for i, argument := range one.arguments {
+			columns[i] = append(columns[i], argument)
+		}
+	}
+	s.arguments = make([]any, len(columns))
+	for i, column := range columns {
+		s.arguments[i] = column
 	}
 	return s
 }

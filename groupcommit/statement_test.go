@@ -21,13 +21,11 @@ const (
 
 func order() *groupcommit.Order {
 	return groupcommit.NewOrder(
-		groupcommit.Insert(insertA, "%s, now()"),
-		groupcommit.Insert(insertB, "%s", "%s"),
+		groupcommit.Statement{SQL: insertA, Many: "many a"},
+		groupcommit.Statement{SQL: insertB, Many: "many b"},
 		groupcommit.Statement{SQL: take, Table: "stock", Row: groupcommit.ByText},
 		groupcommit.Statement{SQL: give, Table: "stock", Row: groupcommit.ByText},
-		groupcommit.Statement{
-			SQL: end, Rows: groupcommit.Values("end (", ")", "%s::bigint"), Table: "inbox", Row: groupcommit.ByNumber,
-		},
+		groupcommit.Statement{SQL: end, Many: "end", Table: "inbox", Row: groupcommit.ByNumber},
 	)
 }
 
@@ -60,9 +58,9 @@ func TestOrder_shares(t *testing.T) {
 }
 
 // joined is what is sent for units, a line for each statement, with its owner.
-func joined(t *testing.T, rows int, units ...groupcommit.Unit) string {
+func joined(t *testing.T, apart bool, units ...groupcommit.Unit) string {
 	t.Helper()
-	j := order().Join(units, rows, func(b *pgx.Batch, tenant string) { b.Queue("as " + tenant) })
+	j := order().Join(units, apart, func(b *pgx.Batch, tenant string) { b.Queue("as " + tenant) })
 	if j.Batch.Len() != len(j.Of) {
 		t.Fatalf("%d statements have %d owners", j.Batch.Len(), len(j.Of))
 	}
@@ -84,27 +82,26 @@ func joined(t *testing.T, rows int, units ...groupcommit.Unit) string {
 func TestOrder_joins(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		rows  int
+		apart bool
 		units []groupcommit.Unit
 		want  string
 	}{
-		"inserts of one statement, in powers of two": {16, []groupcommit.Unit{
+		"inserts of one statement": {false, []groupcommit.Unit{
 			{Batch: batch([]any{insertB, 1, 2}, []any{insertA, 3})},
 			{Batch: batch([]any{insertB, 4, 5})},
 			{Batch: batch([]any{insertB, 6, 7})},
 		}, `nobody: as
 0: insert into a values ($1, now()) 3
-several: insert into b values ($1, $2), ($3, $4) 1 2 4 5
-2: insert into b values ($1, $2) 6 7
+several: many b [1 4 6] [2 5 7]
 `},
-		"one by one": {1, []groupcommit.Unit{
+		"one by one": {true, []groupcommit.Unit{
 			{Batch: batch([]any{insertA, 1})},
 			{Batch: batch([]any{insertA, 2})},
 		}, `nobody: as
 0: insert into a values ($1, now()) 1
 1: insert into a values ($1, now()) 2
 `},
-		"rows that are locked, by table and row": {16, []groupcommit.Unit{
+		"rows that are locked, by table and row": {false, []groupcommit.Unit{
 			{Batch: batch([]any{end, int64(10)}, []any{give, "b"}, []any{insertA, 1})},
 			{Batch: batch([]any{take, "b"}, []any{give, "a"}, []any{end, int64(9)})},
 		}, `nobody: as
@@ -112,24 +109,24 @@ several: insert into b values ($1, $2), ($3, $4) 1 2 4 5
 1: update stock set n = n + 1 where id = $1 a
 0: update stock set n = n + 1 where id = $1 b
 1: update stock set n = n - 1 where id = $1 b
-several: end (($1::bigint), ($2::bigint)) 9 10
+several: end [9 10]
 `},
-		"tenants apart": {16, []groupcommit.Unit{
+		"tenants apart": {false, []groupcommit.Unit{
 			{Tenant: "x", Batch: batch([]any{insertA, 1}, []any{end, int64(2)})},
 			{Tenant: "y", Batch: batch([]any{insertA, 2}, []any{end, int64(1)})},
 			{Tenant: "x", Batch: batch([]any{insertA, 3}, []any{end, int64(3)})},
 		}, `nobody: as x
-several: insert into a values ($1, now()), ($2, now()) 1 3
+several: many a [1 3]
 nobody: as y
 1: insert into a values ($1, now()) 2
 1: update inbox set done = true where id = $1 1
 nobody: as x
-several: end (($1::bigint), ($2::bigint)) 2 3
+several: end [2 3]
 `},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if diff := cmp.Diff(test.want, joined(t, test.rows, test.units...)); diff != "" {
+			if diff := cmp.Diff(test.want, joined(t, test.apart, test.units...)); diff != "" {
 				t.Errorf("statements (-want +got):\n%s", diff)
 			}
 		})
@@ -143,5 +140,5 @@ func TestNewOrder_refusesAStatementTwice(t *testing.T) {
 			t.Error("it is accepted")
 		}
 	}()
-	groupcommit.NewOrder(groupcommit.Insert(insertA, "%s, now()"), groupcommit.Insert(insertA, "%s, now()"))
+	groupcommit.NewOrder(groupcommit.Statement{SQL: insertA}, groupcommit.Statement{SQL: insertA})
 }

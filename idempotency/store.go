@@ -32,6 +32,12 @@ insert into idempotency_keys
        (scope, operation, key, fingerprint, request, status_code, content_type, location, body, expires_at)
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`
 
+const insertAnswers = `
+insert into idempotency_keys
+       (scope, operation, key, fingerprint, request, status_code, content_type, location, body, expires_at)
+select *
+  from unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::bytea[], $6::int[], $7::text[], $8::text[], $9::bytea[], $10::timestamptz[])`
+
 // Claim queues the key with its finished answer as the first write of the batch that
 // does the work. A taken key refuses the whole batch (IsTaken). If a rival is claiming
 // the key, the batch waits for the rival's outcome, at most for the pool's lock
@@ -58,9 +64,7 @@ func isInFlight(err error) bool {
 
 // Writes are the statements of this package that may share a commit.
 func Writes() []groupcommit.Statement {
-	return []groupcommit.Statement{
-		groupcommit.Insert(insertAnswer, "%s", "%s", "%s", "%s", "%s", "%s", "%s", "%s", "%s", "%s"),
-	}
+	return []groupcommit.Statement{{SQL: insertAnswer, Many: insertAnswers}}
 }
 
 // MaxWait is the longest that Wait waits. A commit has 15 s in all, and after a

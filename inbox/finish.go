@@ -27,7 +27,7 @@ select '', '', '', '', '', '{}', '', $2, $2::bigint + 1
          select
            from ended)`
 
-// doneHead and doneTail are done for several deliveries in one group commit. They are
+// endings is done for several deliveries in one group commit. They are
 // refused together, and then retried individually. Of two holders of one row the greater
 // fence is written, and the other holder is refused, as is one whose row is gone.
 //
@@ -37,11 +37,10 @@ select '', '', '', '', '', '{}', '', $2, $2::bigint + 1
 //
 // If we die here: all of them have ended, each with its effects, or none has. Test:
 // TestDeliveriesThatEndTogetherOfACutConnection.
-const (
-	doneHead = `with ending (id, fence) as (
-  values `
-
-	doneTail = `
+const endings = `
+with ending (id, fence) as (
+  select *
+    from unnest($1::bigint[], $2::bigint[])
 ), locked as (
   select id
     from inbox
@@ -62,7 +61,6 @@ insert into inbox
 select '', '', '', '', '', '{}', '', fence, fence + 1
   from ending
  where (id, fence) not in (select id, done_fence from ended)`
-)
 
 // Done queues the end of a delivery into the batch that holds its last effect. If the
 // lease was taken over, or another holder finished the message and retention deleted it,
@@ -152,11 +150,10 @@ update inbox
 // Writes are the statements of this package that may share a group commit: the ends of
 // claims.
 func Writes() []groupcommit.Statement {
-	end := func(sql string, rows func(int) string) groupcommit.Statement {
-		return groupcommit.Statement{SQL: sql, Rows: rows, Table: "inbox", Row: groupcommit.ByNumber}
+	end := func(sql, many string) groupcommit.Statement {
+		return groupcommit.Statement{SQL: sql, Many: many, Table: "inbox", Row: groupcommit.ByNumber}
 	}
 	return []groupcommit.Statement{
-		end(done, groupcommit.Values(doneHead, doneTail, "%s::bigint", "%s::bigint")),
-		end(fail, nil), end(wait, nil), end(wake, nil), end(park, nil), end(release, nil),
+		end(done, endings), end(fail, ""), end(wait, ""), end(wake, ""), end(park, ""), end(release, ""),
 	}
 }

@@ -33,17 +33,30 @@ insert into ledger_events
        (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
 values ($1, $2, $3, $4, $5, $6, $7, $8, coalesce($9, clock_timestamp()))`
 
+const insertEvents = `
+insert into ledger_events
+       (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
+select event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, coalesce(occurred_at, clock_timestamp())
+  from unnest($1::uuid[], $2::text[], $3::int[], $4::text[], $5::int[], $6::text[], $7::jsonb[], $8::jsonb[], $9::timestamptz[])
+       as e (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)`
+
 const insertPosting = `
 insert into ledger_postings
        (stream_id, version, leg, merchant_id, debit, credit, amount, currency)
 values ($1, $2, $3, $4, $5, $6, $7, $8)`
 
+const insertPostings = `
+insert into ledger_postings
+       (stream_id, version, leg, merchant_id, debit, credit, amount, currency)
+select *
+  from unnest($1::text[], $2::int[], $3::int[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::text[])`
+
 // Writes returns the statements of this package that may share a commit. An event stands
 // before its postings, which refer to it.
 func Writes() []groupcommit.Statement {
 	return []groupcommit.Statement{
-		groupcommit.Insert(insertEvent, "%s", "%s", "%s", "%s", "%s", "%s", "%s", "%s", "coalesce(%s, clock_timestamp())"),
-		groupcommit.Insert(insertPosting, "%s", "%s", "%s", "%s", "%s", "%s", "%s", "%s"),
+		{SQL: insertEvent, Many: insertEvents},
+		{SQL: insertPosting, Many: insertPostings},
 	}
 }
 

@@ -1,7 +1,6 @@
 package migrations_test
 
 import (
-	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -13,13 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/payonce/payonce/fulfillment"
-	"github.com/payonce/payonce/groupcommit"
-	"github.com/payonce/payonce/idempotency"
-	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/testdb"
-	"github.com/payonce/payonce/ledger"
-	"github.com/payonce/payonce/outbox"
 )
 
 // TestEveryStatementPrepares finds the SQL of every package in its source and
@@ -156,16 +149,6 @@ func statements(t *testing.T) map[string]string {
 			}
 			return true
 		})
-	}
-	for at, all := range map[string][]groupcommit.Statement{
-		"../idempotency/": idempotency.Writes(), "../ledger/": ledger.Writes(), "../outbox/": outbox.Writes(),
-		"../fulfillment/": fulfillment.Writes(), "../inbox/finish.go": inbox.Writes(),
-	} {
-		for i, one := range all {
-			for rows := 1; one.Rows != nil && rows <= groupcommit.MaxRows; rows *= 2 {
-				found[fmt.Sprintf("%s:%d by %d", at, i, rows)] = one.Rows(rows)
-			}
-		}
 	}
 	return found
 }

@@ -53,6 +53,12 @@ insert into outbox
        (topic, message_id, payload, metadata)
 values ($1, $2, $3, $4)`
 
+const insertMessages = `
+insert into outbox
+       (topic, message_id, payload, metadata)
+select *
+  from unnest($1::text[], $2::text[], $3::bytea[], $4::jsonb[])`
+
 // Append queues a message into the batch that causes it. It does no I/O; a
 // batch that rolls back leaves no message. A message with a longer ordering key
 // than MaxOrderingKey is refused here, and nothing is queued.
@@ -86,5 +92,5 @@ func Appended(b *pgx.Batch) bool {
 
 // Writes are the statements of this package that may share a commit.
 func Writes() []groupcommit.Statement {
-	return []groupcommit.Statement{groupcommit.Insert(insertMessage, "%s", "%s", "%s", "%s")}
+	return []groupcommit.Statement{{SQL: insertMessage, Many: insertMessages}}
 }

@@ -150,9 +150,9 @@ func (c *committer) commitTogether(units []*unit) {
 		}
 	}
 	for refusals := 0; len(units) > 1 && refusals < maxRefusals; refusals++ {
-		refused, err := c.send(ctx, conn, units, groupcommit.MaxRows)
+		refused, err := c.send(ctx, conn, units, false)
 		if refused == groupcommit.Several && OutcomeOf(err) != Unknown {
-			refused, err = c.send(ctx, conn, units, 1)
+			refused, err = c.send(ctx, conn, units, true)
 		}
 		if err == nil || OutcomeOf(err) == Unknown {
 			if err == nil {
@@ -177,15 +177,15 @@ const beginShared = `
 select set_config('payonce.merchant', $1, true),
        set_config('lock_timeout', $2, true)`
 
-// send commits units in one transaction, with statements of at most so many rows. When the
+// send commits units in one transaction, if apart with one row in each statement. When the
 // server refuses it, send returns the place of the unit that it refused, or one of
 // groupcommit's owners below zero where the server does not say which.
-func (c *committer) send(ctx context.Context, conn *pgxpool.Conn, units []*unit, rows int) (refused int, err error) {
+func (c *committer) send(ctx context.Context, conn *pgxpool.Conn, units []*unit, apart bool) (refused int, err error) {
 	sharing := make([]groupcommit.Unit, len(units))
 	for i, u := range units {
 		sharing[i] = groupcommit.Unit{Tenant: u.tenant, Batch: u.batch}
 	}
-	joined := c.order.Join(sharing, rows, c.setTenant)
+	joined := c.order.Join(sharing, apart, c.setTenant)
 	results := conn.SendBatch(ctx, joined.Batch)
 	refused = groupcommit.Nobody
 	for i, q := range joined.Batch.QueuedQueries {
