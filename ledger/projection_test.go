@@ -186,45 +186,6 @@ func foldCost(t *testing.T, db *postgres.DB, streams []ledger.Stream, e domain.E
 	return rowsRead(t, db) - before
 }
 
-// TestProject_doesNotReadWhatIsFolded: the cost of a page must not grow with the ledger,
-// whenever tables were analyzed. Restored tables never were, and a session keeps the plan of
-// when they were empty. See also TestPlansWhateverIsKnown in migrations.
-func TestProject_doesNotReadWhatIsFolded(t *testing.T) {
-	t.Parallel()
-	testdb.Long(t, "it writes 20,000 charges")
-	const grown, charges = 4000, 200
-	for name, analyzed := range map[string][3]bool{ // with one charge, halfway, at the end
-		"never analyzed":             {},
-		"analyzed with a charge":     {true, false, false},
-		"analyzed halfway":           {false, true, false},
-		"analyzed when all is there": {false, false, true},
-		"analyzed all the time":      {true, true, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db := oneSession(t, testdb.URL(t), "")
-			analyze := func(when int) {
-				if analyzed[when] {
-					exec(t, db, `analyze`)
-				}
-			}
-			first := newStreams("ch_first", 1)
-			foldCost(t, db, first, requested("acme"))
-			analyze(0)
-			for range 10 { // the first five have a plan of their own
-				foldCost(t, db, first, attempt(500))
-			}
-			fill(t, db, 1, grown/2)
-			analyze(1)
-			fill(t, db, grown/2+1, grown)
-			analyze(2)
-			if n := foldCost(t, db, newStreams("ch_new", charges), requested("acme")); n > 20*charges {
-				t.Errorf("folding %d events read %d rows and entries, beside %d older events", charges, n, grown)
-			}
-		})
-	}
-}
-
 // TestProject_updatesRowsInPlace: while a charge is processed, its row changes in no column
 // that an index holds.
 func TestProject_updatesRowsInPlace(t *testing.T) {
