@@ -20,6 +20,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
+
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/telemetry"
 )
@@ -87,22 +89,20 @@ func bounded(ctx context.Context, log *slog.Logger, limit time.Duration, run Run
 // Open opens the database. It waits at most 30 s for one that is out of reach, and
 // refuses one that payonce must not run on at once.
 func Open(ctx context.Context, log *slog.Logger, url string, o postgres.Options) (*postgres.DB, error) {
-	limited, cancel := context.WithTimeout(ctx, openTime)
+	within, cancel := context.WithTimeout(ctx, openTime)
 	defer cancel()
-	for {
-		db, err := postgres.Open(limited, url, o)
-		if err == nil || !errors.Is(err, postgres.ErrUnreachable) {
-			return db, err
+	open := func() (*postgres.DB, error) {
+		db, err := postgres.Open(within, url, o)
+		if err != nil && !errors.Is(err, postgres.ErrUnreachable) {
+			err = backoff.Permanent(err)
 		}
-		log.WarnContext(ctx, "waiting for the database", "error", err)
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-limited.Done():
-			return nil, err
-		case <-time.After(openInterval):
-		}
+		return db, err
 	}
+	return backoff.Retry(ctx, open, backoff.WithMaxElapsedTime(openTime),
+		backoff.WithBackOff(backoff.NewConstantBackOff(openInterval)),
+		backoff.WithNotify(func(err error, _ time.Duration) {
+			log.WarnContext(ctx, "waiting for the database", "error", err)
+		}))
 }
 
 // Close closes a pool. It waits at most one second for connections in use: they end

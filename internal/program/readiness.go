@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/migrations/version"
@@ -20,7 +20,7 @@ type Check func(ctx context.Context, q postgres.Querier) (why string, err error)
 const (
 	readyAge     = time.Second     // how long an answer is valid
 	readyTimeout = 2 * time.Second // of all checks
-	reuseTimeout = time.Second     // of checks on a connection that may have died unnoticed
+	pingTimeout  = time.Second     // of a connection that may have died unnoticed
 )
 
 // Readiness checks whether a program can do its work: the database answers, accepts
@@ -28,17 +28,16 @@ const (
 // checks.
 //
 // It has one connection of its own, so a pool without a free connection does not make
-// the program unready. Calls during a check, or within a second after it, share its
-// answer: the database is asked at most once a second.
+// the program unready. A lost connection, as after a restart of the server, is replaced.
+// Calls during a check, or within a second after it, share its answer: the database is
+// asked at most once a second.
 type Readiness struct {
-	config *pgx.ConnConfig
+	pool   *pgxpool.Pool // of one connection
 	now    func() time.Time
 	checks []Check
-	conn   *pgx.Conn // used by the check in flight; nil if there is none
 
-	mu     sync.Mutex
-	last   *answer
-	closed bool
+	mu   sync.Mutex
+	last *answer
 }
 
 // answer is complete once given is closed.
@@ -51,11 +50,15 @@ type answer struct {
 
 // NewReadiness does not connect yet. Its connection has the settings of db's.
 func NewReadiness(db *postgres.DB, now func() time.Time, checks ...Check) *Readiness {
-	return &Readiness{
-		config: db.Pool().Config().ConnConfig,
-		now:    now,
-		checks: append([]Check{writable, migrated}, checks...),
+	config := db.Pool().Config()
+	config.MaxConns, config.MinConns, config.MinIdleConns = 1, 0, 0
+	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return true }
+	config.PingTimeout = pingTimeout
+	pool, err := pgxpool.NewWithConfig(context.Background(), config)
+	if err != nil {
+		panic(err) // only a pool of no connection is refused
 	}
+	return &Readiness{pool: pool, now: now, checks: append([]Check{writable, migrated}, checks...)}
 }
 
 const readOnly = "the database server is read-only: it is a standby, or default_transaction_read_only is on"
@@ -94,7 +97,7 @@ func (r *Readiness) Ask(ctx context.Context) (why string, err error) {
 func (r *Readiness) current(ctx context.Context) *answer {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.last == nil || !r.last.at.IsZero() && !r.closed && r.now().Sub(r.last.at) >= readyAge {
+	if r.last == nil || !r.last.at.IsZero() && r.now().Sub(r.last.at) >= readyAge {
 		r.last = &answer{given: make(chan struct{})}
 		go r.give(context.WithoutCancel(ctx), r.last)
 	}
@@ -104,69 +107,32 @@ func (r *Readiness) current(ctx context.Context) *answer {
 func (r *Readiness) give(ctx context.Context, a *answer) {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	a.why, a.err = r.try(ctx)
+	a.why, a.err = r.check(ctx)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	a.at = r.now()
 	close(a.given)
-	if r.closed {
-		r.hangUp()
-	}
 }
 
-// try checks on the present connection. If that is lost, as after a restart of the
-// server, it checks on a new one.
-func (r *Readiness) try(ctx context.Context) (why string, err error) {
-	if r.conn != nil {
-		soon, cancel := context.WithTimeout(ctx, reuseTimeout)
-		defer cancel()
-		if why, err := r.check(soon); !r.conn.IsClosed() {
-			return why, err
-		}
-	}
-	r.conn, err = pgx.ConnectConfig(ctx, r.config)
+func (r *Readiness) check(ctx context.Context) (why string, err error) {
+	conn, err := r.pool.Acquire(ctx)
 	if errors.Is(err, postgres.ErrReadOnly) {
 		return readOnly, nil
 	}
 	if err != nil {
 		return "", fmt.Errorf("ask for readiness: %w: %w", postgres.ErrNoConnection, err)
 	}
-	return r.check(ctx)
-}
-
-func (r *Readiness) check(ctx context.Context) (why string, err error) {
+	defer conn.Release()
 	for _, check := range r.checks {
-		if why, err = check(ctx, r.conn); why != "" || err != nil {
+		if why, err = check(ctx, conn); why != "" || err != nil {
 			return why, err
 		}
 	}
 	return "", nil
 }
 
-var errClosed = errors.New("the program ends")
-
-// Close closes the connection, after the check in flight has ended. Later calls of Ask
-// return the last answer.
-func (r *Readiness) Close() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.closed = true
-	if r.last == nil {
-		r.last = &answer{given: make(chan struct{}), err: errClosed}
-		close(r.last.given)
-	} else if !r.last.at.IsZero() {
-		r.hangUp()
-	}
-}
-
-// hangUp closes the socket without waiting for the server.
-func (r *Readiness) hangUp() {
-	if r.conn == nil {
-		return
-	}
-	_ = r.conn.PgConn().Conn().Close() // only read from
-	r.conn = nil
-}
+// Close closes the connection, when the check in flight has ended. It does not wait for it.
+func (r *Readiness) Close() { go r.pool.Close() }
 
 // Health serves /healthz (the process lives), /readyz (ready's answer) and metrics at
 // /metrics.

@@ -2,55 +2,44 @@ package program_test
 
 import (
 	"log/slog"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/payonce/payonce/internal/program"
 )
 
-// TestTraces reads the environment as a program does, so it runs alone.
 func TestTraces(t *testing.T) {
-	for _, variable := range os.Environ() { // a developer's own settings do not count
-		if name, _, _ := strings.Cut(variable, "="); strings.HasPrefix(name, "OTEL_") {
-			t.Setenv(name, "")
-		}
-	}
+	t.Parallel()
 	log := slog.New(slog.DiscardHandler)
-	if traces, same, err := program.Traces(t.Context(), log, program.Environ(), "payonce-test"); traces != nil || same != log || err != nil {
-		t.Errorf("no setting asks for traces, and there are %v, %v, %v", traces, same, err)
+	for name, test := range map[string]struct {
+		environ map[string]string
+		on      bool
+	}{
+		"nothing asks for traces":        {nil, false},
+		"none is asked for, in capitals": {map[string]string{"OTEL_TRACES_EXPORTER": "None", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}, false},
+		"an address is enough":           {map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}, true},
+		"OpenTelemetry's own words, and in capitals": {map[string]string{
+			"OTEL_TRACES_EXPORTER": "OTLP", "OTEL_EXPORTER_OTLP_PROTOCOL": "GRPC", "OTEL_TRACES_SAMPLER": "ParentBased_Always_On",
+		}, true},
+	} {
+		traces, named, err := program.Traces(t.Context(), log, test.environ, "payonce-test")
+		if err != nil || (traces != nil) != test.on || (named != log) != test.on {
+			t.Errorf("%s: traces are on: %t, lines name them: %t, %v", name, traces != nil, named != log, err)
+		}
+		traces.Close(t.Context())
 	}
-	t.Run("an exporter that there is not refuses the start", func(t *testing.T) {
-		t.Setenv("OTEL_TRACES_EXPORTER", "console")
-		_, _, err := program.Traces(t.Context(), log, program.Environ(), "payonce-test")
-		if err == nil || err.Error() != `OTEL_TRACES_EXPORTER is "console": set it to otlp or to none` {
-			t.Errorf("refused with %v", err)
-		}
-	})
-	t.Run("an address is enough", func(t *testing.T) {
-		t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
-		traces, other, err := program.Traces(t.Context(), log, program.Environ(), "payonce-test")
-		if traces == nil || other == log || err != nil {
-			t.Fatalf("%v, %v, %v", traces, other, err)
-		}
-		traces.Close(t.Context())
-	})
-	t.Run("words of OpenTelemetry's are as good in capitals", func(t *testing.T) {
-		t.Setenv("OTEL_TRACES_EXPORTER", "OTLP")
-		t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "GRPC")
-		t.Setenv("OTEL_TRACES_SAMPLER", "ParentBased_Always_On")
-		traces, _, err := program.Traces(t.Context(), log, program.Environ(), "payonce-test")
-		if traces == nil || err != nil {
-			t.Fatalf("%v, %v", traces, err)
-		}
-		traces.Close(t.Context())
-		t.Setenv("OTEL_TRACES_EXPORTER", "None")
-		if traces, _, err := program.Traces(t.Context(), log, program.Environ(), "payonce-test"); traces != nil || err != nil {
-			t.Errorf("no setting asks for traces, and there are %v, %v", traces, err)
-		}
-	})
-	// The library would panic on some of them, spin on others and pass over the rest.
+}
+
+// A refusal names the variable and repeats nothing of an address. The library would panic on
+// some of these values, poll without a pause on others, and pass over the rest.
+func TestTraces_refusesSettings(t *testing.T) {
+	t.Parallel()
 	for _, c := range [][2]string{
+		{"OTEL_TRACES_EXPORTER", "console"},
+		{"OTEL_TRACES_SAMPLER", "jaeger_remote"},
+		{"OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"},
+		{"OTEL_EXPORTER_OTLP_ENDPOINT", "user:private@collector:4318"},
+		{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://%private"},
 		{"OTEL_BSP_MAX_QUEUE_SIZE", "-1"},
 		{"OTEL_BSP_MAX_QUEUE_SIZE", "0"},
 		{"OTEL_BSP_MAX_QUEUE_SIZE", "100000000000000"},
@@ -62,15 +51,14 @@ func TestTraces(t *testing.T) {
 		{"OTEL_BSP_SCHEDULE_DELAY", "5s"},
 		{"OTEL_BSP_SCHEDULE_DELAY", "99999999999999999999"},
 		{"OTEL_BSP_EXPORT_TIMEOUT", "-1"},
+		{"OTEL_TRACES_SAMPLER_ARG", "1.5"},
+		{"OTEL_TRACES_SAMPLER_ARG", "NaN"},
 	} {
-		t.Run("a queue that cannot be refuses the start: "+c[0]+"="+c[1], func(t *testing.T) {
-			t.Setenv("OTEL_TRACES_EXPORTER", "otlp")
-			t.Setenv(c[0], c[1])
-			traces, _, err := program.Traces(t.Context(), log, program.Environ(), "payonce-test")
-			traces.Close(t.Context())
-			if err == nil || !strings.HasPrefix(err.Error(), c[0]+" is no number between ") {
-				t.Errorf("refused with %v", err)
-			}
-		})
+		environ := map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_TRACES_SAMPLER": "parentbased_traceidratio", c[0]: c[1]}
+		traces, _, err := program.Traces(t.Context(), slog.New(slog.DiscardHandler), environ, "payonce-test")
+		traces.Close(t.Context())
+		if err == nil || !strings.HasPrefix(err.Error(), c[0]+" is ") || strings.Contains(err.Error(), "private") {
+			t.Errorf("%s=%s is refused with %v", c[0], c[1], err)
+		}
 	}
 }

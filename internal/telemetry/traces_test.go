@@ -333,28 +333,6 @@ func TestOpenTraces_off(t *testing.T) {
 	}
 }
 
-// A refusal names the setting and repeats nothing of an address.
-func TestOpenTraces_refusesSettings(t *testing.T) {
-	t.Parallel()
-	for want, s := range map[string]telemetry.TraceSettings{
-		"OTEL_TRACES_SAMPLER is":             {Exporter: "otlp", Sampler: "jaeger_remote"},
-		"OTEL_TRACES_SAMPLER_ARG is":         {Exporter: "otlp", Sampler: "traceidratio", SamplerArg: "1.5"},
-		"OTEL_TRACES_SAMPLER_ARG is no":      {Exporter: "otlp", Sampler: "parentbased_traceidratio", SamplerArg: "NaN"},
-		"OTEL_TRACES_EXPORTER is":            {Exporter: "console"},
-		"OTEL_EXPORTER_OTLP_PROTOCOL is":     {Exporter: "otlp", Protocol: "http/json"},
-		"OTEL_EXPORTER_OTLP_ENDPOINT":        {Endpoint: "user:private@collector:4318"},
-		"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": {TracesEndpoint: "http://%private"},
-	} {
-		t.Run(want, func(t *testing.T) {
-			t.Parallel()
-			_, err := telemetry.OpenTraces(t.Context(), slog.New(slog.DiscardHandler), "payonce-test", s)
-			if err == nil || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "private") {
-				t.Errorf("refused with %v", err)
-			}
-		})
-	}
-}
-
 // A line of a recorded trace names it, another one does not.
 func TestLog_namesARecordedTrace(t *testing.T) {
 	t.Parallel()
