@@ -29,45 +29,68 @@ var changing = []struct {
 	{regexp.MustCompile(`\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT`), "date"},
 }
 
-// TestAnswers_areAsRecorded sends requests in this order and compares every answer, with its
-// headers, with testdata/answers.txt. go test -record writes the file anew.
-func TestAnswers_areAsRecorded(t *testing.T) {
-	t.Parallel()
-	w := serve(t)
-	var got strings.Builder
-	names, counts := map[string]string{}, map[string]int{}
-	stable := func(text string) string {
-		for _, c := range changing {
-			text = c.form.ReplaceAllStringFunc(text, func(found string) string {
-				kind := c.form.ReplaceAllString(found, c.name)
-				if kind != "ch" && kind != "re" {
-					return "<" + kind + ">"
-				}
-				if names[found] == "" {
-					counts[kind]++
-					names[found] = fmt.Sprintf("<%s %d>", kind, counts[kind])
-				}
-				return names[found]
-			})
-		}
-		return text
+// transcript is a record of requests and their answers, without what changes from run to run.
+type transcript struct {
+	strings.Builder
+
+	ids map[string]string // of charges and refunds, by their order
+}
+
+func (r *transcript) stable(text string) string {
+	for _, c := range changing {
+		text = c.form.ReplaceAllStringFunc(text, func(found string) string {
+			kind := c.form.ReplaceAllString(found, c.name)
+			if kind != "ch" && kind != "re" {
+				return "<" + kind + ">"
+			}
+			if r.ids[found] == "" {
+				r.ids[found] = fmt.Sprintf("<%s %d>", kind, len(r.ids)+1)
+			}
+			return r.ids[found]
+		})
 	}
-	send := func(c call) answer {
-		a := w.send(t, c)
-		fmt.Fprintf(&got, "%s %s\n", c.method, stable(c.path))
-		if c.body != "" {
-			fmt.Fprintf(&got, "%s\n", c.body)
-		}
-		a.header.Del("Date")
-		a.header.Del("Content-Length") // times have trailing zeros or not
-		fmt.Fprintf(&got, "\n%d\n", a.status)
-		var headers strings.Builder
-		if err := a.header.Write(&headers); err != nil {
+	return text
+}
+
+// send sends a request and records its answer.
+func (r *transcript) send(t *testing.T, w *world, c call) answer {
+	t.Helper()
+	a := w.send(t, c)
+	fmt.Fprintf(r, "%s %s\n", c.method, r.stable(c.path))
+	if c.body != "" {
+		fmt.Fprintf(r, "%s\n", c.body)
+	}
+	fmt.Fprintf(r, "\n%d\n", a.status)
+	a.header.Del("Date")
+	a.header.Del("Content-Length") // times have trailing zeros or not
+	var headers strings.Builder
+	if err := a.header.Write(&headers); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintf(r, "%s\n%s\n\n", r.stable(strings.ReplaceAll(headers.String(), "\r\n", "\n")), r.stable(strings.TrimSpace(a.body)))
+	return a
+}
+
+// compare compares with a file of testdata. go test -record writes the file anew.
+func (r *transcript) compare(t *testing.T, file string) {
+	t.Helper()
+	if *record {
+		if err := os.WriteFile("testdata/"+file, []byte(r.String()), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		fmt.Fprintf(&got, "%s\n%s\n\n", stable(strings.ReplaceAll(headers.String(), "\r\n", "\n")), stable(strings.TrimSpace(a.body)))
-		return a
 	}
+	want, err := os.ReadFile("testdata/" + file)
+	if diff := cmp.Diff(string(want), r.String()); diff != "" || err != nil {
+		t.Errorf("%v (-recorded +now):\n%s", err, diff)
+	}
+}
+
+// TestAnswers_areAsRecorded sends requests in this order and compares every answer with its
+// headers.
+func TestAnswers_areAsRecorded(t *testing.T) {
+	t.Parallel()
+	w, r := serve(t), &transcript{ids: map[string]string{}}
+	send := func(c call) answer { return r.send(t, w, c) }
 	charge := send(post("order-1", body("items", `[{"sku":"tshirt","quantity":2}]`, "metadata", `{"channel":"web"}`))).header.Get("Location")
 	send(post("order-2", body("description", `"without items or webhook"`)).as(strangerKey))
 	send(get(charge))
@@ -102,17 +125,7 @@ func TestAnswers_areAsRecorded(t *testing.T) {
 	send(get("/v1/balances"))
 	w.setAside(t, "ch_1", "dead")
 	send(get("/v1/inbox"))
-
-	const file = "testdata/answers.txt"
-	if *record {
-		if err := os.WriteFile(file, []byte(got.String()), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if diff := cmp.Diff(string(want), got.String()); diff != "" || err != nil {
-		t.Errorf("%v (-recorded +now):\n%s", err, diff)
-	}
+	r.compare(t, "answers.txt")
 }
 
 // TestAnswers_sayWhen: times are of now and in UTC, and the key expires after the retention.

@@ -162,7 +162,7 @@ func wantNoneOf(t *testing.T, w *world, secrets ...string) {
 }
 
 // lines are the access log's.
-func (l *transcript) lines(t *testing.T) []map[string]any {
+func (l *logs) lines(t *testing.T) []map[string]any {
 	t.Helper()
 	var lines []map[string]any
 	for line := range strings.Lines(l.String()) {

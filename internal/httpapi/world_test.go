@@ -42,7 +42,7 @@ type world struct {
 	handler http.Handler // the API without a server, held to the contract
 	db      *postgres.DB // as its owner
 	api     *postgres.DB // as the api has it
-	log     *transcript
+	log     *logs
 }
 
 // serve starts the API on a fresh database with two merchants.
@@ -78,7 +78,7 @@ func serveBare(t *testing.T, change func(*httpapi.Config), adjust func(*http.Ser
 func newWorld(t *testing.T, db *postgres.DB, change func(*httpapi.Config)) (*world, *http.Server) {
 	t.Helper()
 	register(t, db)
-	w := &world{db: db, api: testdb.As(t, db, postgres.RoleAPI), log: &transcript{}}
+	w := &world{db: db, api: testdb.As(t, db, postgres.RoleAPI), log: &logs{}}
 	config := newAPI(w.api, w.log)
 	change(config)
 	server := made(t, config).Server()
@@ -270,19 +270,19 @@ func ofCharges(n int64) map[string]int64 {
 	return added
 }
 
-// transcript is what was logged.
-type transcript struct {
+// logs is what was logged.
+type logs struct {
 	mu sync.Mutex
 	b  bytes.Buffer
 }
 
-func (l *transcript) Write(p []byte) (int, error) {
+func (l *logs) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.Write(p)
 }
 
-func (l *transcript) String() string {
+func (l *logs) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.String()
