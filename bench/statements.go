@@ -11,7 +11,7 @@ import (
 const mostExpensive = `
 select format('%10s %10s %8s %8s %8s %10s  %s', calls, round(total_exec_time::numeric), round(mean_exec_time::numeric, 3),
               round((shared_blks_hit + shared_blks_read)::numeric / calls, 1), round(wal_bytes / calls), rows,
-              left(regexp_replace(btrim(query, e' \\n'), '\\s+', ' ', 'g'), 110))
+              left(btrim(regexp_replace(query, '\s+', ' ', 'g')), 110))
   from pg_stat_statements
  where dbid = (select oid
                  from pg_database
