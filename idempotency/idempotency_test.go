@@ -100,42 +100,32 @@ func TestReceive(t *testing.T) {
 		}
 	})
 
-	t.Run("the work runs again after a lost race, with the same time", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		b := &pgx.Batch{}
-		b.Queue(`insert into merchants (merchant_id) values ('m0'), ('m1'), ('m2')`)
-		if err := db.Commit(t.Context(), b); err != nil {
-			t.Fatal(err)
-		}
-		var times []time.Time
-		r := idempotency.Receiver{DB: db, Lost: func(err error) bool { return postgres.Constraint(err) == "merchants_pkey" }}
-		receive(t, r, func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
-			b.Queue(`insert into merchants (merchant_id) values ('m' || $1::int)`, len(times))
-			times = append(times, now)
-			return effect(ctx, b, now)
+	for _, test := range []struct {
+		name string
+		lost int // races
+		want error
+	}{
+		{"the work runs again after a lost race, with the same time", 3, nil},
+		{"the work that loses every race ends as unavailable", 16, idempotency.ErrUnavailable},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Reused(t)
+			var times []time.Time
+			r := idempotency.Receiver{DB: db, Lost: func(err error) bool { return postgres.Constraint(err) == "merchants_pkey" }}
+			_, err := r.Receive(t.Context(), theKey(), theRequest(), func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
+				if times = append(times, now); len(times) <= test.lost {
+					b.Queue(`insert into merchants (merchant_id) values ('acme'), ('acme')`)
+				}
+				return effect(ctx, b, now)
+			})
+			calls := min(test.lost+1, 16)
+			if !errors.Is(err, test.want) || len(times) != calls || !times[0].Equal(times[calls-1]) {
+				t.Errorf("decided at %v: %v", times, err)
+			}
+			wantEffects(t, db, calls-test.lost)
 		})
-		if len(times) != 4 || !times[0].Equal(times[3]) {
-			t.Errorf("decided at %v", times)
-		}
-		wantEffects(t, db, 1)
-	})
-
-	t.Run("the work that loses every race ends as unavailable", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		calls := 0
-		r := idempotency.Receiver{DB: db, Lost: func(err error) bool { return postgres.Constraint(err) == "merchants_pkey" }}
-		_, err := r.Receive(t.Context(), theKey(), theRequest(), func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
-			calls++
-			b.Queue(`insert into merchants (merchant_id) values ('acme'), ('acme')`)
-			return effect(ctx, b, now)
-		})
-		if !errors.Is(err, idempotency.ErrUnavailable) || postgres.Constraint(err) != "merchants_pkey" || calls != 16 {
-			t.Errorf("%d calls, %v", calls, err)
-		}
-		wantEffects(t, db, 0)
-	})
+	}
 }
 
 func TestReceive_besideARivalInFlight(t *testing.T) {
@@ -422,19 +412,12 @@ func TestObserver(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		lost    bool // a refusal of the work is a lost race
-		work    func(db *postgres.DB) idempotency.Work
+		work    func() idempotency.Work
 		reads   int
 		commits map[idempotency.Commit]int
 	}{
-		{"a request", false, func(*postgres.DB) idempotency.Work { return effect }, 1, map[idempotency.Commit]int{idempotency.CommitMade: 1}},
-		{"a rival that was faster", false, func(db *postgres.DB) idempotency.Work {
-			return func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
-				receive(t, idempotency.Receiver{DB: db}, effect)
-				return effect(ctx, b, now)
-			}
-		}, 2, map[idempotency.Commit]int{idempotency.CommitTaken: 1}},
-		{"a write that the database refuses", false, func(*postgres.DB) idempotency.Work { return refused }, 1, map[idempotency.Commit]int{idempotency.CommitFailed: 1}},
-		{"a race that the work lost", true, func(*postgres.DB) idempotency.Work {
+		{"a write that the database refuses", false, func() idempotency.Work { return refused }, 1, map[idempotency.Commit]int{idempotency.CommitFailed: 1}},
+		{"a race that the work lost", true, func() idempotency.Work {
 			calls := 0
 			return func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
 				if calls++; calls == 1 {
@@ -448,7 +431,7 @@ func TestObserver(t *testing.T) {
 			t.Parallel()
 			db, counted := testdb.Reused(t), &counts{}
 			r := idempotency.Receiver{DB: db, Observer: counted.observer(), Lost: func(error) bool { return test.lost }}
-			_, err := r.Receive(t.Context(), theKey(), theRequest(), test.work(db))
+			_, err := r.Receive(t.Context(), theKey(), theRequest(), test.work())
 			if failed := test.commits[idempotency.CommitFailed] > 0; failed != (err != nil) || errors.Is(err, idempotency.ErrUnavailable) {
 				t.Errorf("the error is %v", err)
 			}

@@ -28,11 +28,7 @@ type replicatedPair struct {
 func newReplicatedPair(t *testing.T) *replicatedPair {
 	t.Helper()
 	testdb.Long(t, "it starts two servers")
-	primary, err := local.Start(t.Context(), local.Options{InMemory: true, Fsync: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	closeAtEnd(t, primary)
+	primary := testdb.Server(t, local.Options{InMemory: true, Fsync: true})
 	if err := migrations.Up(t.Context(), primary.URL("postgres")); err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +36,11 @@ func newReplicatedPair(t *testing.T) *replicatedPair {
 	if err != nil {
 		t.Fatal(err)
 	}
-	closeAtEnd(t, standby)
+	t.Cleanup(func() {
+		if err := standby.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	p := &replicatedPair{primary: primary, standby: standby}
 	p.admin = connectAdmin(t, primary)
 	execute(t, p.admin, `alter system set synchronous_standby_names = 'standby'`)
@@ -48,15 +48,6 @@ func newReplicatedPair(t *testing.T) *replicatedPair {
 	await.Row(t, p.admin, `select exists (select from pg_stat_replication where sync_state = 'sync')`)
 	p.db = open(t, primary.URL("postgres"), postgres.Options{CommitTimeout: time.Second, LockTimeout: 500 * time.Millisecond})
 	return p
-}
-
-func closeAtEnd(t *testing.T, s *local.Server) {
-	t.Helper()
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
 }
 
 func connectAdmin(t *testing.T, s *local.Server) *pgx.Conn {
