@@ -17,21 +17,21 @@ func TestBooks(t *testing.T) {
 
 	t.Run("they show what happened under the callers' references", func(t *testing.T) {
 		t.Parallel()
-		w := start(t, sandbox.Options{ShopSecret: shopSecret})
+		f := start(t, sandbox.Options{ShopSecret: shopSecret})
 		empty := map[string]any{
 			"intents": []any{}, "captures": []any{}, "refunds": []any{}, "notifications": []any{},
 			"requests": 0.0, "duplicates_suppressed": 0.0,
 		}
-		if diff := cmp.Diff(empty, w.control(http.MethodGet, "/books", "").object); diff != "" {
+		if diff := cmp.Diff(empty, f.control(http.MethodGet, "/books", "").object); diff != "" {
 			t.Errorf("books before anything happened (-want +got):\n%s", diff)
 		}
-		id := w.captured("pm_card_visa")
+		id := f.captured("pm_card_visa")
 		for range 3 {
-			w.post("/v1/refunds", "r", "payment_intent", id, "amount", "400", "metadata[refund_id]", "re_1")
+			f.post("/v1/refunds", "r", "payment_intent", id, "amount", "400", "metadata[refund_id]", "re_1")
 		}
-		open := w.post("/v1/payment_intents", "", "amount", "5", "currency", "USD").text("id")
+		open := f.post("/v1/payment_intents", "", "amount", "5", "currency", "USD").text("id")
 		for range 2 {
-			w.must(w.notify("msg_1", notice("ch_1")))
+			f.must(f.notify("msg_1", notice("ch_1")))
 		}
 		want := map[string]any{
 			"intents": []any{
@@ -45,30 +45,30 @@ func TestBooks(t *testing.T) {
 			}},
 			"requests": 6.0, "duplicates_suppressed": 2.0,
 		}
-		if diff := cmp.Diff(want, w.control(http.MethodGet, "/books", "").object); diff != "" {
+		if diff := cmp.Diff(want, f.control(http.MethodGet, "/books", "").object); diff != "" {
 			t.Errorf("books (-want +got):\n%s", diff)
 		}
 	})
 
 	t.Run("a double capture would be seen", func(t *testing.T) {
 		t.Parallel()
-		w := start(t, sandbox.Options{})
-		id := w.captured("pm_card_visa")
-		w.exec(`insert into captures (id, payment_intent, amount, currency) values ('ch_second', $1, 1000, 'eur')`, id)
-		if b := w.books(); len(b.Captures) != 2 || b.Intents[0].Captures != 2 {
+		f := start(t, sandbox.Options{})
+		id := f.captured("pm_card_visa")
+		f.exec(`insert into captures (id, payment_intent, amount, currency) values ('ch_second', $1, 1000, 'eur')`, id)
+		if b := f.books(); len(b.Captures) != 2 || b.Intents[0].Captures != 2 {
 			t.Errorf("books %+v", b)
 		}
 	})
 
 	t.Run("a processing intent that is due is settled in them", func(t *testing.T) {
 		t.Parallel()
-		w := start(t, sandbox.Options{ProcessingTime: time.Hour})
-		w.post("/v1/payment_intents/"+w.create("pm_card_processing")+"/confirm", "")
-		if b := w.books(); b.Intents[0].Status != "processing" || len(b.Captures) != 0 {
+		f := start(t, sandbox.Options{ProcessingTime: time.Hour})
+		f.post("/v1/payment_intents/"+f.create("pm_card_processing")+"/confirm", "")
+		if b := f.books(); b.Intents[0].Status != "processing" || len(b.Captures) != 0 {
 			t.Errorf("early: %+v", b)
 		}
-		w.exec(`update payment_intents set settle_at = clock_timestamp()`)
-		if b := w.books(); b.Intents[0].Status != "succeeded" || len(b.Captures) != 1 {
+		f.exec(`update payment_intents set settle_at = clock_timestamp()`)
+		if b := f.books(); b.Intents[0].Status != "succeeded" || len(b.Captures) != 1 {
 			t.Errorf("due: %+v", b)
 		}
 	})
@@ -89,9 +89,9 @@ func TestMigrate(t *testing.T) {
 
 func TestReadyz_needsTheTables(t *testing.T) {
 	t.Parallel()
-	w := start(t, sandbox.Options{})
-	w.control(http.MethodGet, "/readyz", "").want(t, http.StatusOK, nil)
-	w.exec(`alter table payment_intents rename to gone`)
-	w.control(http.MethodGet, "/readyz", "").want(t, http.StatusServiceUnavailable, nil)
-	w.control(http.MethodGet, "/healthz", "").want(t, http.StatusOK, nil)
+	f := start(t, sandbox.Options{})
+	f.control(http.MethodGet, "/readyz", "").want(t, http.StatusOK, nil)
+	f.exec(`alter table payment_intents rename to gone`)
+	f.control(http.MethodGet, "/readyz", "").want(t, http.StatusServiceUnavailable, nil)
+	f.control(http.MethodGet, "/healthz", "").want(t, http.StatusOK, nil)
 }

@@ -110,13 +110,13 @@ func TestEvents(t *testing.T) {
 	t.Run("every change sends one signed event", func(t *testing.T) {
 		t.Parallel()
 		r := receive(t)
-		w := start(t, sandbox.Options{WebhookURL: r.URL, WebhookSecret: eventSecret, ProcessingTime: 100 * time.Millisecond})
-		id := w.captured("pm_card_visa")
-		w.post("/v1/refunds", "refund", "payment_intent", id, "amount", "400")
-		w.post("/v1/payment_intents/"+w.create("pm_card_chargeDeclined")+"/confirm", "")
-		w.post("/v1/payment_intents/"+w.create("pm_card_authenticationRequired")+"/confirm", "")
-		w.post("/v1/payment_intents/"+w.create("")+"/cancel", "")
-		w.post("/v1/payment_intents/"+w.create("pm_card_processing")+"/confirm", "")
+		f := start(t, sandbox.Options{WebhookURL: r.URL, WebhookSecret: eventSecret, ProcessingTime: 100 * time.Millisecond})
+		id := f.captured("pm_card_visa")
+		f.post("/v1/refunds", "refund", "payment_intent", id, "amount", "400")
+		f.post("/v1/payment_intents/"+f.create("pm_card_chargeDeclined")+"/confirm", "")
+		f.post("/v1/payment_intents/"+f.create("pm_card_authenticationRequired")+"/confirm", "")
+		f.post("/v1/payment_intents/"+f.create("")+"/cancel", "")
+		f.post("/v1/payment_intents/"+f.create("pm_card_processing")+"/confirm", "")
 		want := []string{
 			"payment_intent.created", "payment_intent.succeeded", "charge.refunded",
 			"payment_intent.created", "payment_intent.payment_failed",
@@ -148,13 +148,13 @@ func TestEvents(t *testing.T) {
 	t.Run("a replayed request sends no second event", func(t *testing.T) {
 		t.Parallel()
 		r := receive(t)
-		w := start(t, sandbox.Options{WebhookURL: r.URL, WebhookSecret: eventSecret})
+		f := start(t, sandbox.Options{WebhookURL: r.URL, WebhookSecret: eventSecret})
 		for range 5 {
-			w.post("/v1/payment_intents", "k", "amount", "1", "currency", "eur")
+			f.post("/v1/payment_intents", "k", "amount", "1", "currency", "eur")
 		}
-		w.post("/v1/payment_intents", "", "amount", "2", "currency", "eur")
+		f.post("/v1/payment_intents", "", "amount", "2", "currency", "eur")
 		r.await(2)
-		if events := w.count(`select count(*) from events`); events != 2 {
+		if events := f.count(`select count(*) from events`); events != 2 {
 			t.Errorf("%d events", events)
 		}
 	})
@@ -164,10 +164,10 @@ func TestEvents(t *testing.T) {
 		t.Parallel()
 		r := receive(t)
 		r.setDown(true)
-		w := start(t, sandbox.Options{WebhookURL: r.URL, WebhookSecret: eventSecret})
-		w.create("")
+		f := start(t, sandbox.Options{WebhookURL: r.URL, WebhookSecret: eventSecret})
+		f.create("")
 		await.True(t, "it was tried twice", func() bool {
-			return w.count(`select coalesce(max(attempts), 0) from event_deliveries where outcome like '500%'`) >= 2
+			return f.count(`select coalesce(max(attempts), 0) from event_deliveries where outcome like '500%'`) >= 2
 		})
 		r.setDown(false)
 		r.await(1)
@@ -177,9 +177,9 @@ func TestEvents(t *testing.T) {
 		testdb.Long(t, "it waits for pauses")
 		t.Parallel()
 		r := receive(t)
-		w := start(t, sandbox.Options{WebhookURL: r.URL, WebhookSecret: eventSecret})
-		w.exec(`insert into events (id, type, body) values ('evt_left', 'a', '{"id":"evt_left"}')`)
-		w.exec(`insert into event_deliveries (event_id, attempts, due_at) values ('evt_left', 1, clock_timestamp() + interval '300 milliseconds')`)
+		f := start(t, sandbox.Options{WebhookURL: r.URL, WebhookSecret: eventSecret})
+		f.exec(`insert into events (id, type, body) values ('evt_left', 'a', '{"id":"evt_left"}')`)
+		f.exec(`insert into event_deliveries (event_id, attempts, due_at) values ('evt_left', 1, clock_timestamp() + interval '300 milliseconds')`)
 		r.await(1)
 	})
 }
@@ -188,23 +188,23 @@ func TestDuplicateWebhooks(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	r := receive(t)
-	w := start(t, sandbox.Options{WebhookURL: r.URL, WebhookSecret: eventSecret})
+	f := start(t, sandbox.Options{WebhookURL: r.URL, WebhookSecret: eventSecret})
 	for range 3 {
-		w.create("")
+		f.create("")
 	}
 	r.await(3)
-	w.control(http.MethodPost, "/duplicate-webhooks", `{"times":4}`).
+	f.control(http.MethodPost, "/duplicate-webhooks", `{"times":4}`).
 		want(t, http.StatusOK, map[string]any{"events": 3.0, "deliveries": 12.0, "sent": 12.0, "delivered": 12.0})
-	w.control(http.MethodPost, "/duplicate-webhooks", `{"times":1}`).
+	f.control(http.MethodPost, "/duplicate-webhooks", `{"times":1}`).
 		want(t, http.StatusOK, map[string]any{"events": 3.0, "deliveries": 3.0, "sent": 3.0, "delivered": 3.0})
 	if events, deliveries := r.seen(); events != 3 || deliveries != 18 {
 		t.Errorf("%d events came %d times", events, deliveries)
 	}
 	r.setDown(true)
-	w.control(http.MethodPost, "/duplicate-webhooks", `{"times":2}`).
+	f.control(http.MethodPost, "/duplicate-webhooks", `{"times":2}`).
 		want(t, http.StatusOK, map[string]any{"events": 3.0, "deliveries": 6.0, "sent": 6.0, "delivered": 0.0})
 	for _, body := range []string{``, `{}`, `{"times":0}`, `{"times":-1}`, `{"times":1001}`, `{"times":"1"}`, `{"times":1,"x":1}`} {
-		if a := w.control(http.MethodPost, "/duplicate-webhooks", body); a.status != http.StatusBadRequest {
+		if a := f.control(http.MethodPost, "/duplicate-webhooks", body); a.status != http.StatusBadRequest {
 			t.Errorf("%s: answered %d", body, a.status)
 		}
 	}

@@ -23,19 +23,19 @@ func TestFaults(t *testing.T) {
 	}{"drop_before": {0, ""}, "drop_after": {1, "true"}} {
 		t.Run(fault+" cuts the connection on its side of the commit", func(t *testing.T) {
 			t.Parallel()
-			w := start(t, sandbox.Options{})
-			id := w.create("pm_card_visa")
-			w.faults(`{"seed":1,"` + fault + `":1}`)
+			f := start(t, sandbox.Options{})
+			id := f.create("pm_card_visa")
+			f.faults(`{"seed":1,"` + fault + `":1}`)
 			for range 2 {
-				if a, err := w.tryPost("/v1/payment_intents/"+id+"/confirm", "k"); err == nil {
+				if a, err := f.tryPost("/v1/payment_intents/"+id+"/confirm", "k"); err == nil {
 					t.Errorf("answered %d %s", a.status, a.raw)
 				}
 			}
-			w.faults(`{}`)
-			if b := w.books(); len(b.Captures) != want.captures || b.DuplicatesSuppressed != int64(want.captures) || b.Requests != 3 {
+			f.faults(`{}`)
+			if b := f.books(); len(b.Captures) != want.captures || b.DuplicatesSuppressed != int64(want.captures) || b.Requests != 3 {
 				t.Errorf("books %+v", b)
 			}
-			a := w.post("/v1/payment_intents/"+id+"/confirm", "k")
+			a := f.post("/v1/payment_intents/"+id+"/confirm", "k")
 			if a.text("status") != "succeeded" || a.header.Get("Idempotent-Replayed") != want.replayed {
 				t.Errorf("afterwards: %d %v", a.status, a.header)
 			}
@@ -44,102 +44,102 @@ func TestFaults(t *testing.T) {
 
 	t.Run("error_500 is saved, half before the effect and half after it", func(t *testing.T) {
 		t.Parallel()
-		w := start(t, sandbox.Options{})
-		w.faults(`{"seed":7,"error_500":1}`)
+		f := start(t, sandbox.Options{})
+		f.faults(`{"seed":7,"error_500":1}`)
 		const tries = 60
-		pay := func(w *fixture, key string) answered {
-			return w.post("/v1/payment_intents", key, "amount", "7", "currency", "eur", "payment_method", "pm_card_visa", "confirm", "true")
+		pay := func(f *fixture, key string) answered {
+			return f.post("/v1/payment_intents", key, "amount", "7", "currency", "eur", "payment_method", "pm_card_visa", "confirm", "true")
 		}
 		for i := range tries {
 			key := fmt.Sprint("k", i)
-			first := pay(w, key)
+			first := pay(f, key)
 			first.want(t, http.StatusInternalServerError, map[string]any{"error.type": "api_error"})
-			if second := pay(w, key); !replayed(first, second) {
+			if second := pay(f, key); !replayed(first, second) {
 				t.Fatalf("a saved 500 was answered %d %s", second.status, second.raw)
 			}
 		}
-		w.get("/v1/payment_intents").want(t, http.StatusInternalServerError, map[string]any{"error.type": "api_error"})
-		w.post("/v1/payment_intents", "invalid", "amount", "0").want(t, http.StatusBadRequest, nil)
-		w.faults(`{}`)
-		if n := len(w.books().Captures); n < tries/4 || n > 3*tries/4 {
+		f.get("/v1/payment_intents").want(t, http.StatusInternalServerError, map[string]any{"error.type": "api_error"})
+		f.post("/v1/payment_intents", "invalid", "amount", "0").want(t, http.StatusBadRequest, nil)
+		f.faults(`{}`)
+		if n := len(f.books().Captures); n < tries/4 || n > 3*tries/4 {
 			t.Errorf("%d of %d took effect", n, tries)
 		}
-		pay(w, "k0").want(t, http.StatusInternalServerError, nil)
+		pay(f, "k0").want(t, http.StatusInternalServerError, nil)
 	})
 
 	t.Run("slow delays, and a client that leaves changes nothing", func(t *testing.T) {
 		t.Parallel()
-		w := start(t, sandbox.Options{})
-		id := w.create("pm_card_visa")
+		f := start(t, sandbox.Options{})
+		id := f.create("pm_card_visa")
 		const delay = 300 * time.Millisecond
-		w.faults(`{"slow":{"p":1,"ms":300}}`)
-		before := w.books().Requests
+		f.faults(`{"slow":{"p":1,"ms":300}}`)
+		before := f.books().Requests
 		await.True(t, "the sandbox has the request", func() bool {
-			w.client.Timeout = 50 * time.Millisecond
+			f.client.Timeout = 50 * time.Millisecond
 			began := time.Now()
-			a, err := w.tryPost("/v1/payment_intents/"+id+"/confirm", "k")
+			a, err := f.tryPost("/v1/payment_intents/"+id+"/confirm", "k")
 			if took := time.Since(began); err == nil && took < delay {
 				t.Errorf("answered %d after %v, want a delay of %v: %s", a.status, took, delay, a.raw)
 			}
-			w.client.Timeout = await.Stall
-			return w.books().Requests > before
+			f.client.Timeout = await.Stall
+			return f.books().Requests > before
 		})
-		await.True(t, "the request is carried out", func() bool { return len(w.books().Captures) == 1 })
+		await.True(t, "the request is carried out", func() bool { return len(f.books().Captures) == 1 })
 	})
 
 	t.Run("the shop meets the same faults", func(t *testing.T) {
 		t.Parallel()
-		w := start(t, sandbox.Options{ShopSecret: shopSecret})
-		w.faults(`{"drop_before":1}`)
-		if a, err := w.notify("msg_1", notice("ch_1")); err == nil {
+		f := start(t, sandbox.Options{ShopSecret: shopSecret})
+		f.faults(`{"drop_before":1}`)
+		if a, err := f.notify("msg_1", notice("ch_1")); err == nil {
 			t.Errorf("drop_before: %d", a.status)
 		}
-		w.faults(`{"shop_down":true}`)
-		if a := w.must(w.notify("msg_1", notice("ch_1"))); a.status != http.StatusServiceUnavailable {
+		f.faults(`{"shop_down":true}`)
+		if a := f.must(f.notify("msg_1", notice("ch_1"))); a.status != http.StatusServiceUnavailable {
 			t.Errorf("shop_down: %d", a.status)
 		}
-		w.create("pm_card_visa") // the provider is up
-		if b := w.books(); len(b.Notifications) != 0 {
+		f.create("pm_card_visa") // the provider is up
+		if b := f.books(); len(b.Notifications) != 0 {
 			t.Errorf("books %+v", b.Notifications)
 		}
-		w.faults(`{"drop_after":1}`)
-		if a, err := w.notify("msg_1", notice("ch_1")); err == nil {
+		f.faults(`{"drop_after":1}`)
+		if a, err := f.notify("msg_1", notice("ch_1")); err == nil {
 			t.Errorf("drop_after: %d", a.status)
 		}
-		if b := w.books(); len(b.Notifications) != 1 || b.Notifications[0].Effects != 1 {
+		if b := f.books(); len(b.Notifications) != 1 || b.Notifications[0].Effects != 1 {
 			t.Errorf("books %+v", b.Notifications)
 		}
-		w.faults(`{"seed":3,"error_500":1}`)
+		f.faults(`{"seed":3,"error_500":1}`)
 		for i := range 40 {
-			if a := w.must(w.notify(fmt.Sprint("msg_500_", i), notice("ch_1"))); a.status != http.StatusInternalServerError {
+			if a := f.must(f.notify(fmt.Sprint("msg_500_", i), notice("ch_1"))); a.status != http.StatusInternalServerError {
 				t.Errorf("error_500: %d", a.status)
 			}
 		}
-		if n := len(w.books().Notifications) - 1; n < 8 || n > 32 {
+		if n := len(f.books().Notifications) - 1; n < 8 || n > 32 {
 			t.Errorf("%d of 40 took effect", n)
 		}
 	})
 
 	t.Run("control calls meet none", func(t *testing.T) {
 		t.Parallel()
-		w := start(t, sandbox.Options{})
-		w.faults(`{"drop_before":1,"drop_after":1,"error_500":1,"slow":{"p":1,"ms":60000},"shop_down":true}`)
+		f := start(t, sandbox.Options{})
+		f.faults(`{"drop_before":1,"drop_after":1,"error_500":1,"slow":{"p":1,"ms":60000},"shop_down":true}`)
 		for _, path := range []string{"/books", "/healthz", "/readyz"} {
-			w.control(http.MethodGet, path, "").want(t, http.StatusOK, nil)
+			f.control(http.MethodGet, path, "").want(t, http.StatusOK, nil)
 		}
-		w.control(http.MethodPost, "/duplicate-webhooks", `{"times":1}`).want(t, http.StatusOK, nil)
+		f.control(http.MethodPost, "/duplicate-webhooks", `{"times":1}`).want(t, http.StatusOK, nil)
 	})
 }
 
 func TestFaults_areDeterminedByTheirSeed(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	w := start(t, sandbox.Options{})
+	f := start(t, sandbox.Options{})
 	met := func(plan string) []string {
-		w.faults(plan)
+		f.faults(plan)
 		var outcomes []string
 		for range 60 {
-			a, err := w.do(http.MethodGet, "/v1/refunds", "", http.Header{"Authorization": {"Bearer sk_test_1"}})
+			a, err := f.do(http.MethodGet, "/v1/refunds", "", http.Header{"Authorization": {"Bearer sk_test_1"}})
 			if err != nil {
 				a.status = 0
 			}
@@ -170,20 +170,20 @@ func TestFaults_areDeterminedByTheirSeed(t *testing.T) {
 
 func TestFaults_refusesAnInvalidPlan(t *testing.T) {
 	t.Parallel()
-	w := start(t, sandbox.Options{ShopSecret: shopSecret})
+	f := start(t, sandbox.Options{ShopSecret: shopSecret})
 	for _, body := range []string{
 		``, ` `, `[]`, `{`, `{}{}`, `{"drop":1}`, `{"DROP_BEFORE":1}`, `{"drop_before":1,"drop_before":0}`,
 		`{"drop_before":1.1}`, `{"drop_after":-0.1}`, `{"error_500":"1"}`, `{"slow":1}`, `{"slow":{"p":2,"ms":1}}`,
 		`{"slow":{"p":1,"ms":-1}}`, `{"slow":{"p":1,"ms":60001}}`, `{"slow":{"p":1,"s":1}}`, `{"seed":1.5}`,
 		`{"shop_down":1}`, `{"forget_keys_after":"1 day"}`, `{"forget_keys_after":"-1h"}`, `{"forget_keys_after":24}`,
 	} {
-		if a := w.control(http.MethodPut, "/faults", body); a.status != http.StatusBadRequest || a.text("error.message") == "" {
+		if a := f.control(http.MethodPut, "/faults", body); a.status != http.StatusBadRequest || a.text("error.message") == "" {
 			t.Errorf("%s: answered %d %s", body, a.status, a.raw)
 		}
 	}
-	w.faults(`{"seed":42,"drop_before":0.1,"drop_after":0,"error_500":0,"slow":{"p":0,"ms":10},"shop_down":true,"forget_keys_after":"24h"}`)
-	w.control(http.MethodDelete, "/faults", "").want(t, http.StatusNoContent, nil)
-	if a := w.must(w.notify("msg_1", notice("ch_1"))); a.status != http.StatusOK {
+	f.faults(`{"seed":42,"drop_before":0.1,"drop_after":0,"error_500":0,"slow":{"p":0,"ms":10},"shop_down":true,"forget_keys_after":"24h"}`)
+	f.control(http.MethodDelete, "/faults", "").want(t, http.StatusNoContent, nil)
+	if a := f.must(f.notify("msg_1", notice("ch_1"))); a.status != http.StatusOK {
 		t.Errorf("a deleted plan is in force: %d", a.status)
 	}
 }

@@ -109,14 +109,14 @@ func (a answered) want(t *testing.T, status int, values map[string]any) {
 }
 
 // do sends one request; an error means that no whole answer came.
-func (w *fixture) do(method, path, body string, header http.Header) (answered, error) {
-	request, err := http.NewRequestWithContext(w.t.Context(), method, w.url+path, strings.NewReader(body))
+func (f *fixture) do(method, path, body string, header http.Header) (answered, error) {
+	request, err := http.NewRequestWithContext(f.t.Context(), method, f.url+path, strings.NewReader(body))
 	if err != nil {
 		return answered{}, err
 	}
 	request.GetBody = nil
 	request.Header = header
-	response, err := w.client.Do(request)
+	response, err := f.client.Do(request)
 	if err != nil {
 		return answered{}, err
 	}
@@ -134,10 +134,10 @@ func (w *fixture) do(method, path, body string, header http.Header) (answered, e
 	return a, nil
 }
 
-func (w *fixture) must(a answered, err error) answered {
-	w.t.Helper()
+func (f *fixture) must(a answered, err error) answered {
+	f.t.Helper()
 	if err != nil {
-		w.t.Fatal(err)
+		f.t.Fatal(err)
 	}
 	return a
 }
@@ -152,7 +152,7 @@ func form(pairs ...string) string {
 }
 
 // tryPost posts a form to the provider.
-func (w *fixture) tryPost(path, key string, pairs ...string) (answered, error) {
+func (f *fixture) tryPost(path, key string, pairs ...string) (answered, error) {
 	header := http.Header{
 		"Authorization": {"Bearer sk_test_1"},
 		"Content-Type":  {"application/x-www-form-urlencoded"},
@@ -160,51 +160,51 @@ func (w *fixture) tryPost(path, key string, pairs ...string) (answered, error) {
 	if key != "" {
 		header.Set("Idempotency-Key", key)
 	}
-	return w.do(http.MethodPost, path, form(pairs...), header)
+	return f.do(http.MethodPost, path, form(pairs...), header)
 }
 
-func (w *fixture) post(path, key string, pairs ...string) answered {
-	w.t.Helper()
-	return w.must(w.tryPost(path, key, pairs...))
+func (f *fixture) post(path, key string, pairs ...string) answered {
+	f.t.Helper()
+	return f.must(f.tryPost(path, key, pairs...))
 }
 
-func (w *fixture) get(path string) answered {
-	w.t.Helper()
-	return w.must(w.do(http.MethodGet, path, "", http.Header{"Authorization": {"Bearer sk_test_1"}}))
+func (f *fixture) get(path string) answered {
+	f.t.Helper()
+	return f.must(f.do(http.MethodGet, path, "", http.Header{"Authorization": {"Bearer sk_test_1"}}))
 }
 
 // control sends a control call.
-func (w *fixture) control(method, path, body string) answered {
-	w.t.Helper()
-	return w.must(w.do(method, path, body, http.Header{}))
+func (f *fixture) control(method, path, body string) answered {
+	f.t.Helper()
+	return f.must(f.do(method, path, body, http.Header{}))
 }
 
-func (w *fixture) faults(plan string) {
-	w.t.Helper()
-	if a := w.control(http.MethodPut, "/faults", plan); a.status != http.StatusOK {
-		w.t.Fatalf("PUT /faults: %d %s", a.status, a.raw)
+func (f *fixture) faults(plan string) {
+	f.t.Helper()
+	if a := f.control(http.MethodPut, "/faults", plan); a.status != http.StatusOK {
+		f.t.Fatalf("PUT /faults: %d %s", a.status, a.raw)
 	}
 }
 
 // create makes an intent of 1000 eur for reference ch_1.
-func (w *fixture) create(method string) string {
-	w.t.Helper()
+func (f *fixture) create(method string) string {
+	f.t.Helper()
 	pairs := []string{"amount", "1000", "currency", "eur", "metadata[charge_id]", "ch_1"}
 	if method != "" {
 		pairs = append(pairs, "payment_method", method)
 	}
-	a := w.post("/v1/payment_intents", "", pairs...)
+	a := f.post("/v1/payment_intents", "", pairs...)
 	if a.status != http.StatusOK {
-		w.t.Fatalf("create: %d %s", a.status, a.raw)
+		f.t.Fatalf("create: %d %s", a.status, a.raw)
 	}
 	return a.text("id")
 }
 
 // captured makes an intent of 1000 eur and confirms it.
-func (w *fixture) captured(method string) string {
-	w.t.Helper()
-	id := w.create(method)
-	w.post("/v1/payment_intents/"+id+"/confirm", "").want(w.t, http.StatusOK, map[string]any{"status": "succeeded"})
+func (f *fixture) captured(method string) string {
+	f.t.Helper()
+	id := f.create(method)
+	f.post("/v1/payment_intents/"+id+"/confirm", "").want(f.t, http.StatusOK, map[string]any{"status": "succeeded"})
 	return id
 }
 
@@ -234,36 +234,36 @@ type books struct {
 	DuplicatesSuppressed int64 `json:"duplicates_suppressed"`
 }
 
-func (w *fixture) books() books {
-	w.t.Helper()
+func (f *fixture) books() books {
+	f.t.Helper()
 	var b books
-	a := w.control(http.MethodGet, "/books", "")
+	a := f.control(http.MethodGet, "/books", "")
 	if err := json.Unmarshal([]byte(a.raw), &b); err != nil || a.status != http.StatusOK {
-		w.t.Fatalf("GET /books: %d, %v", a.status, err)
+		f.t.Fatalf("GET /books: %d, %v", a.status, err)
 	}
 	return b
 }
 
 // count returns the number that a query selects.
-func (w *fixture) count(sql string) int {
-	w.t.Helper()
+func (f *fixture) count(sql string) int {
+	f.t.Helper()
 	var n int
-	if err := w.db.QueryRow(w.t.Context(), sql).Scan(&n); err != nil {
-		w.t.Fatal(err)
+	if err := f.db.QueryRow(f.t.Context(), sql).Scan(&n); err != nil {
+		f.t.Fatal(err)
 	}
 	return n
 }
 
 // concurrently sends n requests at the same time and returns their answers.
-func (w *fixture) concurrently(n int, send func(i int) (answered, error)) []answered {
-	w.t.Helper()
+func (f *fixture) concurrently(n int, send func(i int) (answered, error)) []answered {
+	f.t.Helper()
 	all := make([]answered, n)
 	var sending sync.WaitGroup
 	for i := range n {
 		sending.Go(func() {
 			a, err := send(i)
 			if err != nil {
-				w.t.Error(err)
+				f.t.Error(err)
 			}
 			all[i] = a
 		})
@@ -282,9 +282,9 @@ func statuses(all []answered) map[int]int {
 }
 
 // exec changes the database directly.
-func (w *fixture) exec(sql string, args ...any) {
-	w.t.Helper()
-	if _, err := w.db.Exec(w.t.Context(), sql, args...); err != nil {
-		w.t.Fatal(err)
+func (f *fixture) exec(sql string, args ...any) {
+	f.t.Helper()
+	if _, err := f.db.Exec(f.t.Context(), sql, args...); err != nil {
+		f.t.Fatal(err)
 	}
 }

@@ -18,13 +18,13 @@ func replayed(a, b answered) bool {
 
 func TestIdempotencyKey(t *testing.T) {
 	t.Parallel()
-	w := start(t, sandbox.Options{})
+	f := start(t, sandbox.Options{})
 	intents := "/v1/payment_intents"
 
 	t.Run("the same key and parameters replay the saved answer, in any order of parameters", func(t *testing.T) {
 		t.Parallel()
-		first := w.post(intents, "same", "amount", "7", "currency", "eur")
-		second := w.post(intents, "same", "currency", "eur", "amount", "7")
+		first := f.post(intents, "same", "amount", "7", "currency", "eur")
+		second := f.post(intents, "same", "currency", "eur", "amount", "7")
 		if !replayed(first, second) || second.header.Get("Idempotency-Key") != "same" {
 			t.Errorf("answered %v %s\nthen %v %s", first.header, first.raw, second.header, second.raw)
 		}
@@ -33,10 +33,10 @@ func TestIdempotencyKey(t *testing.T) {
 	t.Run("a decline, or a refusal by the intent's state, is replayed, and outlives the state", func(t *testing.T) {
 		t.Parallel()
 		for method, status := range map[string]int{"pm_card_chargeDeclined": http.StatusPaymentRequired, "": http.StatusBadRequest} {
-			confirm := intents + "/" + w.create(method) + "/confirm"
-			first := w.post(confirm, "refused "+method)
-			w.post(confirm, "", "payment_method", "pm_card_visa").want(t, http.StatusOK, nil)
-			if second := w.post(confirm, "refused "+method); first.status != status || !replayed(first, second) {
+			confirm := intents + "/" + f.create(method) + "/confirm"
+			first := f.post(confirm, "refused "+method)
+			f.post(confirm, "", "payment_method", "pm_card_visa").want(t, http.StatusOK, nil)
+			if second := f.post(confirm, "refused "+method); first.status != status || !replayed(first, second) {
 				t.Errorf("answered %d, then %d %v", first.status, second.status, second.header)
 			}
 		}
@@ -44,18 +44,18 @@ func TestIdempotencyKey(t *testing.T) {
 
 	t.Run("other parameters or another path are refused", func(t *testing.T) {
 		t.Parallel()
-		w.post(intents, "other", "amount", "7", "currency", "eur").want(t, http.StatusOK, nil)
+		f.post(intents, "other", "amount", "7", "currency", "eur").want(t, http.StatusOK, nil)
 		want := map[string]any{"error.type": "idempotency_error", "error.code": nil}
-		w.post(intents, "other", "amount", "8", "currency", "eur").want(t, http.StatusBadRequest, want)
-		w.post(intents, "other").want(t, http.StatusBadRequest, want)
-		w.post("/v1/refunds", "other", "amount", "7", "currency", "eur").want(t, http.StatusBadRequest, want)
+		f.post(intents, "other", "amount", "8", "currency", "eur").want(t, http.StatusBadRequest, want)
+		f.post(intents, "other").want(t, http.StatusBadRequest, want)
+		f.post("/v1/refunds", "other", "amount", "7", "currency", "eur").want(t, http.StatusBadRequest, want)
 	})
 
 	t.Run("keys mean nothing on GET", func(t *testing.T) {
 		t.Parallel()
 		header := http.Header{"Authorization": {"Bearer sk_test_1"}, "Idempotency-Key": {"get"}}
-		for _, id := range []string{w.create(""), w.create("")} {
-			w.must(w.do(http.MethodGet, intents+"/"+id, "", header)).want(t, http.StatusOK, map[string]any{"id": id})
+		for _, id := range []string{f.create(""), f.create("")} {
+			f.must(f.do(http.MethodGet, intents+"/"+id, "", header)).want(t, http.StatusOK, map[string]any{"id": id})
 		}
 	})
 }
@@ -63,11 +63,11 @@ func TestIdempotencyKey(t *testing.T) {
 func TestKey_leadsToOneExecutionUnderConcurrency(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	w := start(t, sandbox.Options{})
-	id := w.create("pm_card_visa")
+	f := start(t, sandbox.Options{})
+	id := f.create("pm_card_visa")
 	const rivals = 50
 	var fresh, replays, refused int
-	for _, a := range w.concurrently(rivals, func(int) (answered, error) { return w.tryPost("/v1/payment_intents/"+id+"/confirm", "one") }) {
+	for _, a := range f.concurrently(rivals, func(int) (answered, error) { return f.tryPost("/v1/payment_intents/"+id+"/confirm", "one") }) {
 		switch {
 		case a.status == http.StatusConflict && a.text("error.type") == "idempotency_error" && a.text("error.code") == "idempotency_key_in_use":
 			refused++
@@ -79,7 +79,7 @@ func TestKey_leadsToOneExecutionUnderConcurrency(t *testing.T) {
 			t.Errorf("answered %d %s", a.status, a.raw)
 		}
 	}
-	b := w.books()
+	b := f.books()
 	if fresh != 1 || replays+refused != rivals-1 || len(b.Captures) != 1 {
 		t.Errorf("%d fresh, %d replays, %d refused; %d captures", fresh, replays, refused, len(b.Captures))
 	}
@@ -92,29 +92,29 @@ func TestKey_leadsToOneExecutionUnderConcurrency(t *testing.T) {
 func TestKey_inFlightIsRefused(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	w := start(t, sandbox.Options{})
-	id := w.create("pm_card_visa")
-	w.faults(`{"slow":{"p":1,"ms":60000}}`)
+	f := start(t, sandbox.Options{})
+	id := f.create("pm_card_visa")
+	f.faults(`{"slow":{"p":1,"ms":60000}}`)
 	first := make(chan answered)
 	go func() {
-		a, err := w.tryPost("/v1/payment_intents/"+id+"/confirm", "slow")
+		a, err := f.tryPost("/v1/payment_intents/"+id+"/confirm", "slow")
 		if err != nil {
 			t.Error(err)
 		}
 		first <- a
 	}()
-	await.True(t, "the first request is seen", func() bool { return w.books().Requests == 2 })
-	w.faults(`{}`)
+	await.True(t, "the first request is seen", func() bool { return f.books().Requests == 2 })
+	f.faults(`{}`)
 	want := map[string]any{"error.type": "idempotency_error", "error.code": "idempotency_key_in_use"}
-	w.post("/v1/payment_intents/"+id+"/confirm", "slow").want(t, http.StatusConflict, want)
-	w.post("/v1/payment_intents/"+id+"/cancel", "slow").want(t, http.StatusConflict, want)
-	if w.books().Intents[0].Captures != 0 {
+	f.post("/v1/payment_intents/"+id+"/confirm", "slow").want(t, http.StatusConflict, want)
+	f.post("/v1/payment_intents/"+id+"/cancel", "slow").want(t, http.StatusConflict, want)
+	if f.books().Intents[0].Captures != 0 {
 		t.Error("captured while delayed")
 	}
-	w.it.Drain()
+	f.it.Drain()
 	a := <-first
 	a.want(t, http.StatusOK, map[string]any{"status": "succeeded"})
-	if again := w.post("/v1/payment_intents/"+id+"/confirm", "slow"); !replayed(a, again) {
+	if again := f.post("/v1/payment_intents/"+id+"/confirm", "slow"); !replayed(a, again) {
 		t.Errorf("after the flight: %d %v", again.status, again.header)
 	}
 }
@@ -125,27 +125,27 @@ func TestKey_isForgotten(t *testing.T) {
 	pairs := []string{"amount", "7", "currency", "eur"}
 	t.Run("after 24 hours of the database's clock a key is new", func(t *testing.T) {
 		t.Parallel()
-		w := start(t, sandbox.Options{})
-		first := w.post("/v1/payment_intents", "old", pairs...)
-		w.exec(`update idempotency_keys set created_at = created_at - interval '23 hours 59 minutes'`)
-		if second := w.post("/v1/payment_intents", "old", pairs...); !replayed(first, second) {
+		f := start(t, sandbox.Options{})
+		first := f.post("/v1/payment_intents", "old", pairs...)
+		f.exec(`update idempotency_keys set created_at = created_at - interval '23 hours 59 minutes'`)
+		if second := f.post("/v1/payment_intents", "old", pairs...); !replayed(first, second) {
 			t.Errorf("before: %d %s", second.status, second.raw)
 		}
-		w.exec(`update idempotency_keys set created_at = created_at - interval '2 minutes'`)
-		third := w.post("/v1/payment_intents", "old", "amount", "8", "currency", "eur")
+		f.exec(`update idempotency_keys set created_at = created_at - interval '2 minutes'`)
+		third := f.post("/v1/payment_intents", "old", "amount", "8", "currency", "eur")
 		third.want(t, http.StatusOK, map[string]any{"amount": 8.0})
-		if fourth := w.post("/v1/payment_intents", "old", "amount", "8", "currency", "eur"); !replayed(third, fourth) {
+		if fourth := f.post("/v1/payment_intents", "old", "amount", "8", "currency", "eur"); !replayed(third, fourth) {
 			t.Errorf("the key was not used again: %d %s", fourth.status, fourth.raw)
 		}
 	})
 
 	t.Run("forget_keys_after says after how long", func(t *testing.T) {
 		t.Parallel()
-		w := start(t, sandbox.Options{})
-		first := w.post("/v1/payment_intents", "k", pairs...)
+		f := start(t, sandbox.Options{})
+		first := f.post("/v1/payment_intents", "k", pairs...)
 		for _, after := range []string{"1h", "0s"} {
-			w.faults(`{"forget_keys_after":"` + after + `"}`)
-			if second := w.post("/v1/payment_intents", "k", pairs...); replayed(first, second) != (after == "1h") {
+			f.faults(`{"forget_keys_after":"` + after + `"}`)
+			if second := f.post("/v1/payment_intents", "k", pairs...); replayed(first, second) != (after == "1h") {
 				t.Errorf("forgotten after %s: %d %s", after, second.status, second.raw)
 			}
 		}
@@ -159,22 +159,22 @@ func TestWrite_isOneCommit(t *testing.T) {
 	for _, table := range []string{"idempotency_keys", "events", "captures", "payment_intents"} {
 		t.Run("when "+table+" refuses, nothing happened", func(t *testing.T) {
 			t.Parallel()
-			w := start(t, sandbox.Options{})
-			id := w.create("pm_card_visa")
-			w.exec(`create function refuse() returns trigger language plpgsql as $$ begin raise exception 'refused'; end $$`)
-			w.exec(`create constraint trigger refuse after insert or update on ` + table +
+			f := start(t, sandbox.Options{})
+			id := f.create("pm_card_visa")
+			f.exec(`create function refuse() returns trigger language plpgsql as $$ begin raise exception 'refused'; end $$`)
+			f.exec(`create constraint trigger refuse after insert or update on ` + table +
 				` deferrable initially deferred for each row execute function refuse()`)
-			w.post("/v1/payment_intents/"+id+"/confirm", "key").want(t, http.StatusServiceUnavailable, map[string]any{"error.type": "api_error"})
-			if rows := w.count(`
+			f.post("/v1/payment_intents/"+id+"/confirm", "key").want(t, http.StatusServiceUnavailable, map[string]any{"error.type": "api_error"})
+			if rows := f.count(`
 				select (select count(*) from idempotency_keys) + (select count(*) from captures)
 				     + (select count(*) from events where type <> 'payment_intent.created')
 				     + (select count(*) from payment_intents where status <> 'requires_confirmation')`); rows != 0 {
 				t.Fatalf("%d rows of a refused commit remain", rows)
 			}
-			w.exec(`drop trigger refuse on ` + table)
-			a := w.post("/v1/payment_intents/"+id+"/confirm", "key")
+			f.exec(`drop trigger refuse on ` + table)
+			a := f.post("/v1/payment_intents/"+id+"/confirm", "key")
 			a.want(t, http.StatusOK, map[string]any{"status": "succeeded"})
-			if b := w.books(); a.header.Get("Idempotent-Replayed") != "" || len(b.Captures) != 1 {
+			if b := f.books(); a.header.Get("Idempotent-Replayed") != "" || len(b.Captures) != 1 {
 				t.Errorf("%d captures, headers %v", len(b.Captures), a.header)
 			}
 		})
@@ -185,9 +185,9 @@ func TestWrite_isOneCommit(t *testing.T) {
 // rolls back and replays.
 func TestWrite_replaysWhatARivalProcessSaved(t *testing.T) {
 	t.Parallel()
-	w := start(t, sandbox.Options{})
-	first := w.post("/v1/payment_intents", "k", "amount", "7", "currency", "eur")
-	tx, err := w.db.Begin(t.Context())
+	f := start(t, sandbox.Options{})
+	first := f.post("/v1/payment_intents", "k", "amount", "7", "currency", "eur")
+	tx, err := f.db.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,29 +201,29 @@ func TestWrite_replaysWhatARivalProcessSaved(t *testing.T) {
 	}
 	loser := make(chan answered)
 	go func() {
-		a, err := w.tryPost("/v1/payment_intents", "rival", "amount", "7", "currency", "eur")
+		a, err := f.tryPost("/v1/payment_intents", "rival", "amount", "7", "currency", "eur")
 		if err != nil {
 			t.Error(err)
 		}
 		loser <- a
 	}()
 	await.True(t, "the loser waits for the winner's commit", func() bool {
-		return w.count(`select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`) > 0
+		return f.count(`select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`) > 0
 	})
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if second := <-loser; !replayed(first, second) || len(w.books().Intents) != 1 {
-		t.Errorf("answered %d %s; %d intents", second.status, second.raw, len(w.books().Intents))
+	if second := <-loser; !replayed(first, second) || len(f.books().Intents) != 1 {
+		t.Errorf("answered %d %s; %d intents", second.status, second.raw, len(f.books().Intents))
 	}
 }
 
 func TestConfirm_answers429WhileTheIntentIsLocked(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	w := start(t, sandbox.Options{})
-	id := w.create("pm_card_visa")
-	tx, err := w.db.Begin(t.Context())
+	f := start(t, sandbox.Options{})
+	id := f.create("pm_card_visa")
+	tx, err := f.db.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,12 +231,12 @@ func TestConfirm_answers429WhileTheIntentIsLocked(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), `select id from payment_intents for update`); err != nil {
 		t.Fatal(err)
 	}
-	w.exec(`do $$ begin execute format('alter database %I set lock_timeout = ''100ms''', current_database()); end $$`)
-	w.db.Reset() // new connections have the new setting
-	w.post("/v1/payment_intents/"+id+"/confirm", "held").
+	f.exec(`do $$ begin execute format('alter database %I set lock_timeout = ''100ms''', current_database()); end $$`)
+	f.db.Reset() // new connections have the new setting
+	f.post("/v1/payment_intents/"+id+"/confirm", "held").
 		want(t, http.StatusTooManyRequests, map[string]any{"error.code": "lock_timeout"})
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	w.post("/v1/payment_intents/"+id+"/confirm", "held").want(t, http.StatusOK, map[string]any{"status": "succeeded"})
+	f.post("/v1/payment_intents/"+id+"/confirm", "held").want(t, http.StatusOK, map[string]any{"status": "succeeded"})
 }

@@ -12,28 +12,28 @@ import (
 
 func TestCreateIntent(t *testing.T) {
 	t.Parallel()
-	w := start(t, sandbox.Options{})
+	f := start(t, sandbox.Options{})
 	const intents = "/v1/payment_intents"
-	w.post(intents, "", "amount", "1000", "currency", "EUR", "metadata[charge_id]", "ch_9", "description", "two mugs").
+	f.post(intents, "", "amount", "1000", "currency", "EUR", "metadata[charge_id]", "ch_9", "description", "two mugs").
 		want(t, http.StatusOK, map[string]any{
 			"object": "payment_intent", "status": "requires_payment_method", "amount": 1000.0, "amount_received": 0.0,
 			"currency": "eur", "metadata": map[string]any{"charge_id": "ch_9"}, "description": "two mugs",
 			"payment_method": nil, "last_payment_error": nil, "latest_charge": nil, "livemode": false,
 		})
-	a := w.post(intents, "", "amount", "1", "currency", "jpy", "payment_method", "pm_card_visa",
+	a := f.post(intents, "", "amount", "1", "currency", "jpy", "payment_method", "pm_card_visa",
 		"automatic_payment_methods[enabled]", "true", "automatic_payment_methods[allow_redirects]", "never")
 	a.want(t, http.StatusOK, map[string]any{
 		"status": "requires_confirmation", "payment_method": "pm_card_visa", "latest_charge": nil, "last_payment_error": nil,
 	})
-	if id := a.text("id"); !strings.HasPrefix(id, "pi_") || w.get(intents+"/"+id).raw != a.raw {
+	if id := a.text("id"); !strings.HasPrefix(id, "pi_") || f.get(intents+"/"+id).raw != a.raw {
 		t.Errorf("the intent retrieved is not the intent created: %s", a.raw)
 	}
 	if a.header.Get("Request-Id") == "" || a.header.Get("Idempotent-Replayed") != "" {
 		t.Errorf("headers: %v", a.header)
 	}
-	w.post(intents, "", "amount", "5", "currency", "eur", "payment_method", "pm_card_visa", "confirm", "true").
+	f.post(intents, "", "amount", "5", "currency", "eur", "payment_method", "pm_card_visa", "confirm", "true").
 		want(t, http.StatusOK, map[string]any{"status": "succeeded", "amount_received": 5.0})
-	w.post(intents, "", "amount", "5", "currency", "eur", "payment_method", "pm_card_chargeDeclined", "confirm", "true").
+	f.post(intents, "", "amount", "5", "currency", "eur", "payment_method", "pm_card_chargeDeclined", "confirm", "true").
 		want(t, http.StatusPaymentRequired, map[string]any{"error.payment_intent.status": "requires_payment_method"})
 }
 
@@ -71,7 +71,7 @@ func unexpected(call, status string, pairs ...string) step {
 
 func TestIntent(t *testing.T) {
 	t.Parallel()
-	w := start(t, sandbox.Options{ProcessingTime: time.Hour})
+	f := start(t, sandbox.Options{ProcessingTime: time.Hour})
 	visa := []string{"payment_method", "pm_card_visa"}
 	unattended := []string{"off_session", "true", "error_on_requires_action", "true"}
 	captured := members{"status": "succeeded", "amount_received": 1000.0, "last_payment_error": nil}
@@ -99,19 +99,19 @@ func TestIntent(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			id := w.create(test.method)
+			id := f.create(test.method)
 			for _, s := range test.steps {
 				path := "/v1/payment_intents/" + id
 				if s.call == "" {
-					w.get(path).want(t, s.status, s.want)
+					f.get(path).want(t, s.status, s.want)
 					continue
 				}
-				a := w.post(path+"/"+s.call, "", s.pairs...)
+				a := f.post(path+"/"+s.call, "", s.pairs...)
 				a.want(t, s.status, s.want)
 				if shown := a.text("id") + a.text("error.payment_intent.id"); shown != id {
 					t.Errorf("%s shows %s, want %s", s.call, shown, id)
 				}
-				if charge := w.get(path).text("latest_charge"); s.call == "confirm" && s.status < 400 && !strings.HasPrefix(charge, "ch_") {
+				if charge := f.get(path).text("latest_charge"); s.call == "confirm" && s.status < 400 && !strings.HasPrefix(charge, "ch_") {
 					t.Errorf("latest_charge is %q", charge)
 				}
 			}
@@ -121,11 +121,11 @@ func TestIntent(t *testing.T) {
 
 func TestIntent_processingSucceedsAfterAWhile(t *testing.T) {
 	t.Parallel()
-	w := start(t, sandbox.Options{ProcessingTime: 300 * time.Millisecond})
-	id := w.create("pm_card_processing")
-	w.post("/v1/payment_intents/"+id+"/confirm", "").want(t, http.StatusOK, map[string]any{"status": "processing"})
+	f := start(t, sandbox.Options{ProcessingTime: 300 * time.Millisecond})
+	id := f.create("pm_card_processing")
+	f.post("/v1/payment_intents/"+id+"/confirm", "").want(t, http.StatusOK, map[string]any{"status": "processing"})
 	await.True(t, "the intent succeeds", func() bool {
-		return w.get("/v1/payment_intents/"+id).text("status") == "succeeded"
+		return f.get("/v1/payment_intents/"+id).text("status") == "succeeded"
 	})
 }
 
@@ -134,27 +134,27 @@ func TestConcurrentConfirmations(t *testing.T) {
 
 	t.Run("under different keys they capture once", func(t *testing.T) {
 		t.Parallel()
-		w := start(t, sandbox.Options{})
-		id := w.create("pm_card_visa")
-		counts := statuses(w.concurrently(20, func(int) (answered, error) { return w.tryPost("/v1/payment_intents/"+id+"/confirm", "") }))
-		if b := w.books(); counts[200] != 1 || counts[400] != 19 || len(b.Captures) != 1 || b.Intents[0].Captures != 1 {
+		f := start(t, sandbox.Options{})
+		id := f.create("pm_card_visa")
+		counts := statuses(f.concurrently(20, func(int) (answered, error) { return f.tryPost("/v1/payment_intents/"+id+"/confirm", "") }))
+		if b := f.books(); counts[200] != 1 || counts[400] != 19 || len(b.Captures) != 1 || b.Intents[0].Captures != 1 {
 			t.Errorf("answers %v, books %+v", counts, b)
 		}
 	})
 
 	t.Run("a confirmation and a cancellation have one winner", func(t *testing.T) {
 		t.Parallel()
-		w := start(t, sandbox.Options{})
+		f := start(t, sandbox.Options{})
 		for range 10 {
-			id := w.create("pm_card_visa")
-			counts := statuses(w.concurrently(2, func(i int) (answered, error) {
-				return w.tryPost("/v1/payment_intents/"+id+"/"+[]string{"confirm", "cancel"}[i], "")
+			id := f.create("pm_card_visa")
+			counts := statuses(f.concurrently(2, func(i int) (answered, error) {
+				return f.tryPost("/v1/payment_intents/"+id+"/"+[]string{"confirm", "cancel"}[i], "")
 			}))
 			if counts[200] != 1 || counts[400] != 1 {
 				t.Errorf("answers %v", counts)
 			}
 		}
-		for _, i := range w.books().Intents {
+		for _, i := range f.books().Intents {
 			if (i.Status == "succeeded") != (i.Captures == 1) {
 				t.Errorf("%s with %d captures", i.Status, i.Captures)
 			}

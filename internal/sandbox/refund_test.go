@@ -13,41 +13,41 @@ import (
 
 func TestCreateRefund(t *testing.T) {
 	t.Parallel()
-	w := start(t, sandbox.Options{})
+	f := start(t, sandbox.Options{})
 
 	t.Run("parts of a capture are refunded until none is left", func(t *testing.T) {
 		t.Parallel()
-		id := w.captured("pm_card_visa")
-		a := w.post("/v1/refunds", "", "payment_intent", id, "amount", "400", "reason", "requested_by_customer", "metadata[refund_id]", "re_9")
+		id := f.captured("pm_card_visa")
+		a := f.post("/v1/refunds", "", "payment_intent", id, "amount", "400", "reason", "requested_by_customer", "metadata[refund_id]", "re_9")
 		a.want(t, http.StatusOK, map[string]any{
 			"object": "refund", "status": "succeeded", "amount": 400.0, "currency": "eur", "payment_intent": id,
 			"reason": "requested_by_customer", "metadata": map[string]any{"refund_id": "re_9"},
 		})
-		if !strings.HasPrefix(a.text("id"), "re_") || w.get("/v1/refunds/"+a.text("id")).raw != a.raw {
+		if !strings.HasPrefix(a.text("id"), "re_") || f.get("/v1/refunds/"+a.text("id")).raw != a.raw {
 			t.Errorf("the refund retrieved is not the refund created: %s", a.raw)
 		}
-		w.post("/v1/refunds", "", "payment_intent", id, "amount", "601").
+		f.post("/v1/refunds", "", "payment_intent", id, "amount", "601").
 			want(t, http.StatusBadRequest, map[string]any{"error.type": "invalid_request_error", "error.param": "amount"})
-		w.post("/v1/refunds", "", "charge", a.text("charge")).
+		f.post("/v1/refunds", "", "charge", a.text("charge")).
 			want(t, http.StatusOK, map[string]any{"status": "succeeded", "amount": 600.0, "payment_intent": id})
-		w.post("/v1/refunds", "", "payment_intent", id).
+		f.post("/v1/refunds", "", "payment_intent", id).
 			want(t, http.StatusBadRequest, map[string]any{"error.code": "charge_already_refunded"})
 	})
 
 	t.Run("an intent that captured nothing is not refunded", func(t *testing.T) {
 		t.Parallel()
-		w.post("/v1/refunds", "", "payment_intent", w.create("pm_card_visa")).
+		f.post("/v1/refunds", "", "payment_intent", f.create("pm_card_visa")).
 			want(t, http.StatusBadRequest, map[string]any{"error.type": "invalid_request_error", "error.param": "payment_intent"})
 	})
 
 	t.Run("the refund of pm_card_refundFail fails and gives nothing back", func(t *testing.T) {
 		t.Parallel()
-		id := w.captured("pm_card_refundFail")
+		id := f.captured("pm_card_refundFail")
 		for range 2 {
-			w.post("/v1/refunds", "", "payment_intent", id, "amount", "1000", "metadata[refund_id]", "re_never").
+			f.post("/v1/refunds", "", "payment_intent", id, "amount", "1000", "metadata[refund_id]", "re_never").
 				want(t, http.StatusOK, map[string]any{"status": "failed", "failure_reason": "expired_or_canceled_card"})
 		}
-		for _, r := range w.books().Refunds {
+		for _, r := range f.books().Refunds {
 			if r.Reference == "re_never" {
 				t.Errorf("the books show a failed refund: %+v", r)
 			}
@@ -56,9 +56,9 @@ func TestCreateRefund(t *testing.T) {
 
 	t.Run("concurrent refunds never exceed the capture", func(t *testing.T) {
 		t.Parallel()
-		id := w.captured("pm_card_visa")
-		counts := statuses(w.concurrently(10, func(int) (answered, error) {
-			return w.tryPost("/v1/refunds", "", "payment_intent", id, "amount", "300")
+		id := f.captured("pm_card_visa")
+		counts := statuses(f.concurrently(10, func(int) (answered, error) {
+			return f.tryPost("/v1/refunds", "", "payment_intent", id, "amount", "300")
 		}))
 		if counts[200] != 3 || counts[400] != 7 {
 			t.Errorf("answers %v", counts)
@@ -68,16 +68,16 @@ func TestCreateRefund(t *testing.T) {
 
 func TestLists(t *testing.T) {
 	t.Parallel()
-	w := start(t, sandbox.Options{})
+	f := start(t, sandbox.Options{})
 	var intents, refunds []string
-	unrefunded := w.create("")
-	id, other := w.captured("pm_card_visa"), w.captured("pm_card_visa")
+	unrefunded := f.create("")
+	id, other := f.captured("pm_card_visa"), f.captured("pm_card_visa")
 	intents = append(intents, unrefunded, id, other)
 	for range 3 {
-		intents = append(intents, w.create(""))
-		refunds = append(refunds, w.post("/v1/refunds", "", "payment_intent", id, "amount", "10").text("id"))
+		intents = append(intents, f.create(""))
+		refunds = append(refunds, f.post("/v1/refunds", "", "payment_intent", id, "amount", "10").text("id"))
 	}
-	w.post("/v1/refunds", "", "payment_intent", other)
+	f.post("/v1/refunds", "", "payment_intent", other)
 
 	for name, tc := range map[string]struct {
 		path string
@@ -90,7 +90,7 @@ func TestLists(t *testing.T) {
 			t.Parallel()
 			var seen []string
 			for more, cursor := true, ""; more; {
-				a := w.get(tc.path + cursor)
+				a := f.get(tc.path + cursor)
 				a.want(t, http.StatusOK, map[string]any{"object": "list", "url": strings.Split(tc.path, "?")[0]})
 				data, _ := a.at("data").([]any)
 				for _, entry := range data {
@@ -113,7 +113,7 @@ func TestLists(t *testing.T) {
 
 	t.Run("an empty list has no entries", func(t *testing.T) {
 		t.Parallel()
-		w.get("/v1/refunds?payment_intent="+unrefunded).
+		f.get("/v1/refunds?payment_intent="+unrefunded).
 			want(t, http.StatusOK, map[string]any{"data": []any{}, "has_more": false})
 	})
 }

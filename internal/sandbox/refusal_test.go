@@ -11,8 +11,8 @@ import (
 
 func TestRefusals(t *testing.T) {
 	t.Parallel()
-	w := start(t, sandbox.Options{})
-	id := w.create("pm_card_visa")
+	f := start(t, sandbox.Options{})
+	id := f.create("pm_card_visa")
 	intents, confirm := "/v1/payment_intents", "/v1/payment_intents/"+id+"/confirm"
 
 	for name, tc := range map[string]struct {
@@ -63,7 +63,7 @@ func TestRefusals(t *testing.T) {
 			t.Parallel()
 			key := "refused: " + name
 			for range 2 {
-				a := w.post(tc.path, key, tc.pairs...)
+				a := f.post(tc.path, key, tc.pairs...)
 				a.want(t, tc.status, map[string]any{
 					"error.type": "invalid_request_error", "error.code": tc.code, "error.param": tc.param,
 				})
@@ -71,7 +71,7 @@ func TestRefusals(t *testing.T) {
 					t.Errorf("answered %v %s", a.header, a.raw)
 				}
 			}
-			w.post("/v1/payment_intents", key, "amount", "1", "currency", "eur").
+			f.post("/v1/payment_intents", key, "amount", "1", "currency", "eur").
 				want(t, http.StatusOK, map[string]any{"object": "payment_intent"})
 		})
 	}
@@ -81,47 +81,47 @@ func TestRefusals(t *testing.T) {
 		intents + "?limit=0": 400, intents + "?limit=101": 400, intents + "?limit=x": 400, intents + "?starting_after=pi_none": 400,
 		intents + "?starting_after=x": 400, intents + "?customer=cus_1": 400, intents + "?%zz": 400,
 	} {
-		w.get(path).want(t, status, map[string]any{"error.type": "invalid_request_error"})
+		f.get(path).want(t, status, map[string]any{"error.type": "invalid_request_error"})
 	}
 }
 
 func TestBounds(t *testing.T) {
 	t.Parallel()
-	w := start(t, sandbox.Options{})
-	w.post("/v1/payment_intents", strings.Repeat("k", 255), "amount", "1000000000000", "currency", "KWD", "metadata[empty]", "",
+	f := start(t, sandbox.Options{})
+	f.post("/v1/payment_intents", strings.Repeat("k", 255), "amount", "1000000000000", "currency", "KWD", "metadata[empty]", "",
 		"metadata["+strings.Repeat("k", 40)+"]", strings.Repeat("ü", 500)).
 		want(t, http.StatusOK, map[string]any{
 			"amount": 1e12, "currency": "kwd", "metadata": map[string]any{strings.Repeat("k", 40): strings.Repeat("ü", 500)},
 		})
-	w.post("/v1/payment_intents", strings.Repeat("k", 256), "amount", "1", "currency", "eur").
+	f.post("/v1/payment_intents", strings.Repeat("k", 256), "amount", "1", "currency", "eur").
 		want(t, http.StatusBadRequest, map[string]any{"error.type": "invalid_request_error"})
 }
 
 func TestAuthentication(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	w := start(t, sandbox.Options{})
+	f := start(t, sandbox.Options{})
 	for authorization, status := range map[string]int{
 		"Bearer sk_test_abc": 200, "bearer sk_test_abc": 200, "Basic c2tfdGVzdF9hYmM6": 200, // sk_test_abc:
 		"": 401, "Bearer": 401, "Bearer sk_test_": 401, "Bearer sk_live_abc": 401, "Bearer pk_test_abc": 401,
 		"Basic c2tfbGl2ZV9hYmM6": 401 /* sk_live_abc: */, "Basic !": 401, "Digest username=\"sk_test_abc\"": 401,
 	} {
-		a := w.must(w.do(http.MethodGet, "/v1/payment_intents", "", http.Header{"Authorization": {authorization}}))
+		a := f.must(f.do(http.MethodGet, "/v1/payment_intents", "", http.Header{"Authorization": {authorization}}))
 		if a.status != status || (status == 401 && a.text("error.type") != "invalid_request_error") {
 			t.Errorf("%s: answered %d %s, want %d", authorization, a.status, a.raw, status)
 		}
 	}
-	w.must(w.do(http.MethodPost, "/v1/payment_intents", `{"amount":1}`, http.Header{
+	f.must(f.do(http.MethodPost, "/v1/payment_intents", `{"amount":1}`, http.Header{
 		"Authorization": {"Bearer sk_test_1"}, "Content-Type": {"application/json"},
 	})).want(t, http.StatusBadRequest, map[string]any{"error.type": "invalid_request_error"}) // the body is no form
 }
 
 func TestAmounts_endInTheZerosThatStripeWants(t *testing.T) {
 	t.Parallel()
-	w := start(t, sandbox.Options{})
+	f := start(t, sandbox.Options{})
 	for code, amounts := range map[string][2]string{"isk": {"550", "500"}, "UGX": {"10", "100"}, "KWD": {"5124", "5120"}} {
-		w.post("/v1/payment_intents", "", "amount", amounts[0], "currency", code).
+		f.post("/v1/payment_intents", "", "amount", amounts[0], "currency", code).
 			want(t, http.StatusBadRequest, map[string]any{"error.type": "invalid_request_error", "error.param": "amount"})
-		w.post("/v1/payment_intents", "", "amount", amounts[1], "currency", code).want(t, http.StatusOK, nil)
+		f.post("/v1/payment_intents", "", "amount", amounts[1], "currency", code).want(t, http.StatusOK, nil)
 	}
 }

@@ -37,8 +37,8 @@ func notice(reference string) string {
 }
 
 // notify sends a notification, signed now.
-func (w *fixture) notify(id, body string) (answered, error) {
-	return w.do(http.MethodPost, "/shop/webhooks", body, signed(shopKey, id, time.Now(), body))
+func (f *fixture) notify(id, body string) (answered, error) {
+	return f.do(http.MethodPost, "/shop/webhooks", body, signed(shopKey, id, time.Now(), body))
 }
 
 func TestShop(t *testing.T) {
@@ -46,12 +46,12 @@ func TestShop(t *testing.T) {
 
 	t.Run("each arrival is counted and the effect happens once", func(t *testing.T) {
 		t.Parallel()
-		w := start(t, sandbox.Options{ShopSecret: shopSecret})
-		if counts := statuses(w.concurrently(20, func(int) (answered, error) { return w.notify("msg_1", notice("ch_1")) })); counts[200] != 20 {
+		f := start(t, sandbox.Options{ShopSecret: shopSecret})
+		if counts := statuses(f.concurrently(20, func(int) (answered, error) { return f.notify("msg_1", notice("ch_1")) })); counts[200] != 20 {
 			t.Errorf("answers %v", counts)
 		}
-		w.must(w.notify("msg_2", notice("re_1")))
-		b := w.books().Notifications
+		f.must(f.notify("msg_2", notice("re_1")))
+		b := f.books().Notifications
 		if len(b) != 2 || b[0].WebhookID != "msg_1" || b[0].Reference != "ch_1" || b[0].Type != "charge.succeeded" ||
 			b[0].Deliveries != 20 || b[0].Effects != 1 || b[1].Reference != "re_1" || b[1].Deliveries != 1 {
 			t.Errorf("books %+v", b)
@@ -60,7 +60,7 @@ func TestShop(t *testing.T) {
 
 	t.Run("what does not verify or cannot be read leaves nothing", func(t *testing.T) {
 		t.Parallel()
-		w := start(t, sandbox.Options{ShopSecret: shopSecret})
+		f := start(t, sandbox.Options{ShopSecret: shopSecret})
 		now, body := time.Now(), notice("ch_1")
 		altered := signed(shopKey, "msg_1", now, body)
 		altered.Set("Webhook-Id", "msg_2")
@@ -85,34 +85,34 @@ func TestShop(t *testing.T) {
 			"no body":            {signed(shopKey, "msg_1", now, ""), "", 400},
 			"an id of no script": {signed(shopKey, "msg\xff", now, body), body, 400},
 		} {
-			a := w.must(w.do(http.MethodPost, "/shop/webhooks", tc.body, tc.header))
+			a := f.must(f.do(http.MethodPost, "/shop/webhooks", tc.body, tc.header))
 			if a.status != tc.status {
 				t.Errorf("%s: answered %d %s, want %d", name, a.status, a.raw, tc.status)
 			}
 		}
-		if rows := w.count(`select (select count(*) from shop_deliveries) + (select count(*) from shop_effects)`); rows != 0 {
+		if rows := f.count(`select (select count(*) from shop_deliveries) + (select count(*) from shop_effects)`); rows != 0 {
 			t.Errorf("%d rows", rows)
 		}
 	})
 
 	t.Run("the count and the effect are one commit", func(t *testing.T) {
 		t.Parallel()
-		w := start(t, sandbox.Options{ShopSecret: shopSecret})
-		w.exec(`alter table shop_effects add constraint refuse check (reference <> 'ch_1')`)
-		if a := w.must(w.notify("msg_1", notice("ch_1"))); a.status != http.StatusServiceUnavailable {
+		f := start(t, sandbox.Options{ShopSecret: shopSecret})
+		f.exec(`alter table shop_effects add constraint refuse check (reference <> 'ch_1')`)
+		if a := f.must(f.notify("msg_1", notice("ch_1"))); a.status != http.StatusServiceUnavailable {
 			t.Errorf("answered %d", a.status)
 		}
-		if rows := w.count(`select count(*) from shop_deliveries`); rows != 0 {
+		if rows := f.count(`select count(*) from shop_deliveries`); rows != 0 {
 			t.Errorf("%d rows", rows)
 		}
 	})
 
 	t.Run("without a secret it verifies nothing and takes nothing", func(t *testing.T) {
 		t.Parallel()
-		w := start(t, sandbox.Options{})
+		f := start(t, sandbox.Options{})
 		body := notice("ch_1")
-		a := w.must(w.do(http.MethodPost, "/shop/webhooks", body, signed("", "msg_1", time.Now(), body)))
-		if a.status != http.StatusServiceUnavailable || len(w.books().Notifications) != 0 {
+		a := f.must(f.do(http.MethodPost, "/shop/webhooks", body, signed("", "msg_1", time.Now(), body)))
+		if a.status != http.StatusServiceUnavailable || len(f.books().Notifications) != 0 {
 			t.Errorf("answered %d %s", a.status, a.raw)
 		}
 	})
