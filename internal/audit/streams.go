@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -95,13 +94,11 @@ func checkStreams(ctx context.Context, db snapshots) ([]Check, error) {
 			return []Check{checks.gapless, checks.legal, checks.postings, checks.list}, err
 		}
 		last = page[len(page)-1].StreamID
-		for len(page) > 0 {
-			n := slices.IndexFunc(page, func(e storedEvent) bool { return e.StreamID != page[0].StreamID })
-			if n < 0 {
-				n = len(page)
+		for from, i := 0, 1; i <= len(page); i++ {
+			if i == len(page) || page[i].StreamID != page[from].StreamID {
+				checks.see(page[from:i])
+				from = i
 			}
-			checks.see(page[:n])
-			page = page[n:]
 		}
 	}
 }
@@ -178,37 +175,27 @@ func misposted(e storedEvent, due string) string {
 // seeListed compares a charge's row of the list, byte for byte, with what its events up to
 // the checkpoint say.
 func (s *streamChecks) seeListed(stream []storedEvent, events []domain.Event) {
-	var projected []domain.Event
+	first, charge, folded := stream[0], domain.Charge{ID: stream[0].StreamID}, 0
 	for i, e := range stream {
 		if e.Projected {
-			projected = append(projected, events[i])
+			charge = domain.Fold(charge, events[i])
+			folded++
 		}
 	}
-	if len(projected) > 0 {
-		s.list.see(mislisted(stream[0], projected))
+	if folded == 0 {
+		return
 	}
-}
-
-func mislisted(first storedEvent, events []domain.Event) string {
-	charge := domain.Fold(domain.Charge{ID: first.StreamID}, events...)
-	due, err := listed(charge, first)
+	view, err := json.Marshal(charge.View(first.OccurredAt))
+	due := fmt.Sprintf("%s %s %s %d %d %s", charge.MerchantID, charge.OrderID, charge.Status, charge.Version,
+		first.OccurredAt.UnixMicro(), view) // as selectStreams writes it
 	switch {
 	case err != nil:
-		return fmt.Sprintf("%s: %v", first.StreamID, err)
+		s.list.see(fmt.Sprintf("%s: encode what is to be listed: %v", first.StreamID, err))
 	case first.Listed == "":
-		return first.StreamID + ": not listed"
+		s.list.see(first.StreamID + ": not listed")
 	case first.Listed != due:
-		return fmt.Sprintf("%s: not listed as its first %d events tell: %s", first.StreamID, len(events), charge.Status)
+		s.list.see(fmt.Sprintf("%s: not listed as its first %d events tell: %s", first.StreamID, folded, charge.Status))
+	default:
+		s.list.see("")
 	}
-	return ""
-}
-
-// listed writes a row of the list as selectStreams does.
-func listed(charge domain.Charge, first storedEvent) (string, error) {
-	view, err := json.Marshal(charge.View(first.OccurredAt))
-	if err != nil {
-		return "", fmt.Errorf("encode what is to be listed: %w", err)
-	}
-	return fmt.Sprintf("%s %s %s %d %d %s", charge.MerchantID, charge.OrderID, charge.Status, charge.Version,
-		first.OccurredAt.UnixMicro(), view), nil
 }
