@@ -90,25 +90,18 @@ func TestFaults(t *testing.T) {
 	t.Run("the shop meets the same faults", func(t *testing.T) {
 		t.Parallel()
 		f := start(t, sandbox.Options{ShopSecret: shopSecret})
-		f.faults(`{"drop_before":1}`)
-		if a, err := f.notify("msg_1", notice("ch_1")); err == nil {
-			t.Errorf("drop_before: %d", a.status)
+		for _, test := range []struct {
+			plan            string
+			status, effects int // no status: the connection is cut
+		}{{`{"drop_before":1}`, 0, 0}, {`{"shop_down":true}`, http.StatusServiceUnavailable, 0}, {`{"drop_after":1}`, 0, 1}} {
+			f.faults(test.plan)
+			a, err := f.notify("msg_1", notice("ch_1"))
+			if b := f.books().Notifications; (err == nil) != (test.status != 0) || a.status != test.status || len(b) != test.effects {
+				t.Errorf("%s: %d, %v, books %+v", test.plan, a.status, err, b)
+			}
 		}
 		f.faults(`{"shop_down":true}`)
-		if a := f.must(f.notify("msg_1", notice("ch_1"))); a.status != http.StatusServiceUnavailable {
-			t.Errorf("shop_down: %d", a.status)
-		}
 		f.create("pm_card_visa") // the provider is up
-		if b := f.books(); len(b.Notifications) != 0 {
-			t.Errorf("books %+v", b.Notifications)
-		}
-		f.faults(`{"drop_after":1}`)
-		if a, err := f.notify("msg_1", notice("ch_1")); err == nil {
-			t.Errorf("drop_after: %d", a.status)
-		}
-		if b := f.books(); len(b.Notifications) != 1 || b.Notifications[0].Effects != 1 {
-			t.Errorf("books %+v", b.Notifications)
-		}
 		f.faults(`{"seed":3,"error_500":1}`)
 		for i := range 40 {
 			if a := f.must(f.notify(fmt.Sprint("msg_500_", i), notice("ch_1"))); a.status != http.StatusInternalServerError {
