@@ -294,7 +294,7 @@ func mutants() []mutant {
 		},
 		{
 			"one statement inserts rows of several tenants",
-			[]edit{{"groupcommit/join.go", " && all[same].tenant == all[0].tenant", ""}},
+			[]edit{{"groupcommit/join.go", " && all[n].tenant == all[0].tenant", ""}},
 			byTest("./internal/postgres", "TestGroupCommit_writesEachBatchAsItsTenant", "written (-want +got)"),
 		},
 		{
