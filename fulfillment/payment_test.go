@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/domain"
-	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/testdb"
 )
@@ -329,94 +328,4 @@ func TestCharge(t *testing.T) {
 		"an unknown payment method fails the charge": card("pm_card_nobody", 0, "done", failed(toReserved+declined, domain.ProviderRefused), "create"),
 		"a payment that takes its time is waited on": slow,
 	})
-}
-
-func TestCharge_is_taken_once(t *testing.T) {
-	t.Parallel()
-	for name, faults := range map[string]string{
-		"when answers are lost":                               noFault,
-		"when answers are lost and all keys are forgotten":    forgetsKeys,
-		"when half of the answers are errors of the provider": `{"seed": 7, "error_500": 0.5}`,
-		"when half of the requests and answers are lost":      `{"seed": 7, "drop_before": 0.3, "drop_after": 0.3}`,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t)
-			f.useSandbox()
-			f.provider.control(t, http.MethodPut, "/faults", faults)
-			f.provider.on("create", f.provider.cutAfter)
-			f.provider.on("confirm", f.provider.cutAfter)
-			f.accept("ch_1", order())
-			f.deliverUntilDone()
-			f.provider.control(t, http.MethodDelete, "/faults", "")
-			if got := f.snapshot(); got.Stock != sold || got.Outbox != "charge.succeeded" {
-				t.Errorf("the charge left %+v", got)
-			}
-			f.expectCaptures(1)
-		})
-	}
-}
-
-// TestSavedError has a provider that saved a 500 which no worker has received. The next
-// worker receives it under the old key, records it, and continues under another key.
-func TestSavedError(t *testing.T) {
-	testdb.Long(t, "it makes a database for each of many cases")
-	t.Parallel()
-	for name, faults := range map[string]string{"before the effect": failsBefore, "after the effect": failsAfter} {
-		for _, op := range []string{"create", "confirm", "refund"} {
-			t.Run("of a "+op+" "+name, func(t *testing.T) {
-				t.Parallel()
-				f := newFixture(t)
-				f.useSandbox()
-				event := "payment.attempt_failed"
-				if op == "refund" {
-					event = "refund.attempt_failed"
-					f.request(f.charged("pm_card_visa"), "re_1", 600)
-				} else {
-					f.accept("ch_1", order())
-				}
-				f.provider.on(op, f.provider.under(faults, f.provider.cutAfter))
-				f.expectEnd(f.deliver(), "waits")
-				f.deliverUntilDone()
-				received := "0" // the intent or the list shows the effect
-				if op == "create" || faults == failsBefore {
-					received = "1"
-				}
-				f.expectText(received, `select count(*)::text from ledger_events where type = $1 || '.v1'`, event)
-				f.expectCaptures(1)
-				if op == "refund" {
-					f.expectRefunds("refund.succeeded", movement{"re_1", 600})
-				}
-			})
-		}
-	}
-}
-
-// TestSlow has a provider that executes a request after payonce has stopped waiting for
-// its answer.
-func TestSlow(t *testing.T) {
-	t.Parallel()
-	for _, op := range []string{"create", "confirm", "refund"} {
-		t.Run("a "+op+" that outlasts the time-out moves the money once", func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t)
-			f.useSandbox()
-			if op == "refund" {
-				f.request(f.charged("pm_card_visa"), "re_1", 600)
-			} else {
-				f.accept("ch_1", order())
-			}
-			f.provider.on(op, f.provider.afterHangUp(func() {}))
-			// All other deliveries have the normal time-out, since the machine may be slow.
-			hasty := f.handler(fulfillment.Services{Provider: newClient(t, f.provider.URL, 300*time.Millisecond)}, fulfillment.ChargeReceiver)
-			f.expectEnd(f.deliverAll(fulfillment.ChargeReceiver, hasty, 1)[0], "waits")
-			f.deliverUntilDone()
-			f.expectCaptures(1)
-			if op == "refund" {
-				f.expectRefunds("refund.succeeded", movement{"re_1", 600})
-			} else if got := f.snapshot(); got.Events != succeeded(toStarted).Events || got.Stock != sold {
-				t.Errorf("the charge left %+v", got)
-			}
-		})
-	}
 }

@@ -94,7 +94,7 @@ func (r *refunds) run(ctx context.Context, s ledger.Stream, id string) (decision
 // refund, and been parked or discarded since.
 //
 // If we die here: nothing has changed; the next worker reads the list again.
-// Test: TestRefund_killed.
+// Test: TestFaults.
 func (r *refunds) find(ctx context.Context, s ledger.Stream, id string) error {
 	all, err := r.list(ctx, s)
 	if err != nil {
@@ -139,7 +139,7 @@ func isFailed(r stripe.Refund) bool {
 //
 // If we die here: the provider has the refund or not, and nothing is recorded. The next
 // worker reads the list, and sends under the same key only what is not there.
-// Test: TestRefund_killed, e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
+// Test: TestFaults, e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
 func (r *refunds) send(ctx context.Context, s ledger.Stream, id string) (decision, error) {
 	refund, _ := s.Charge.Refund(id)
 	key := s.At(refund.AttemptVersion).ID.String()
@@ -171,7 +171,7 @@ func (r *refunds) send(ctx context.Context, s ledger.Stream, id string) (decisio
 //
 // If we die here: the provider's list holds the refund. The next worker finds it there and
 // sends nothing.
-// Test: TestRefund_killed, e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
+// Test: TestFaults, e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
 func recordRefund(s ledger.Stream, id string, found stripe.Refund) (decision, error) {
 	c := s.Charge
 	if refund, _ := c.Refund(id); found.Reference != id || found.PaymentIntent != c.PaymentIntent ||

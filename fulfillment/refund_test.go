@@ -1,23 +1,18 @@
 package fulfillment_test
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/testdb"
-	"github.com/payonce/payonce/ledger"
 )
 
 // second are the pairs that make the provider's refund the one for re_2.
@@ -282,128 +277,6 @@ func TestAttempt_refund(t *testing.T) {
 		}
 	}
 	runAll(t, scenarios)
-}
-
-// charged is a charge that the sandbox captured, without items.
-func (f *fixture) charged(method string) ledger.Stream {
-	f.t.Helper()
-	first := order()
-	first.Items, first.PaymentMethod = nil, method
-	f.accept("ch_1", first)
-	f.expectEnd(f.deliver(), "done")
-	f.expectCalls("create confirm")
-	return f.load("ch_1")
-}
-
-// expectRefunds checks the outcomes of the refunds, and the sandbox's records of them.
-func (f *fixture) expectRefunds(outcomes string, want ...movement) {
-	f.t.Helper()
-	if got := f.snapshot(); got.Outbox != "charge.succeeded "+outcomes {
-		f.t.Errorf("the charge left %+v, want the outcomes %q", got, outcomes)
-	}
-	got := f.provider.records(f.t).Refunds
-	slices.SortFunc(got, func(a, b movement) int { return int(b.Amount - a.Amount) })
-	if diff := cmp.Diff(append([]movement{}, want...), got); diff != "" {
-		f.t.Errorf("the provider refunded (-want +got):\n%s", diff)
-	}
-}
-
-// TestRefund_killed ends the worker of a refund's message at each step. The next worker
-// brings the refund to its outcome, and the money goes back once, whether the provider
-// still knows the keys or not.
-func TestRefund_killed(t *testing.T) {
-	testdb.Long(t, "it makes a database for each of many cases")
-	t.Parallel()
-	for name, die := range map[string]struct {
-		at   string
-		dies func(*fixture) http.HandlerFunc // the next answer
-		end  string
-	}{
-		"before the provider has the refund": {"refund", func(*fixture) http.HandlerFunc { return cut }, "waits"},
-		"after the money went and before the answer came": {
-			"refund", func(f *fixture) http.HandlerFunc { return f.provider.cutAfter }, "waits",
-		},
-		"with the answer in hand and before the commit": {
-			"refund", func(f *fixture) http.HandlerFunc { return f.takeOver(f.provider.sandbox.ServeHTTP) }, "lost",
-		},
-		"after an error of the provider, saved, and no money": {"refund", func(*fixture) http.HandlerFunc { return breaks() }, "waits"},
-		"after an error of the provider, saved, and money": {
-			"refund", func(f *fixture) http.HandlerFunc { return f.provider.breaksAfter }, "waits",
-		},
-		"while it looks for the refund":      {"refunds", func(*fixture) http.HandlerFunc { return cut }, "waits"},
-		"after its look and before it sends": {"refunds", func(f *fixture) http.HandlerFunc { return f.takeOver(lists()) }, "lost"},
-	} {
-		for memory, faults := range map[string]string{"": noFault, ", and the keys are forgotten": forgetsKeys} {
-			t.Run(name+memory, func(t *testing.T) {
-				t.Parallel()
-				f := newFixture(t)
-				f.useSandbox()
-				f.request(f.charged("pm_card_visa"), "re_1", 600)
-				f.provider.control(t, http.MethodPut, "/faults", faults)
-				f.provider.on(die.at, die.dies(f))
-				f.expectEnd(f.deliver(), die.end)
-				f.deliverUntilDone()
-				f.expectRefunds("refund.succeeded", movement{"re_1", 600})
-			})
-		}
-	}
-
-	t.Run("when its time is up in the middle of the send", func(t *testing.T) {
-		t.Parallel()
-		f := newFixture(t)
-		f.useSandbox()
-		f.request(f.charged("pm_card_visa"), "re_1", 600)
-		up := make(chan struct{})
-		f.provider.on("refund", f.provider.afterHangUp(func() { close(up) }))
-		err := f.deliverAll(fulfillment.ChargeReceiver, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
-			ctx, cancel := context.WithCancel(ctx)
-			go func() { <-up; cancel() }()
-			return f.charge(ctx, d)
-		}, 1)[0]
-		f.expectEnd(err, "refund re_1: context canceled")
-		f.deliverUntilDone()
-		f.expectRefunds("refund.succeeded", movement{"re_1", 600})
-	})
-}
-
-func TestRefund_is_given_back_once(t *testing.T) {
-	testdb.Long(t, "it makes a database for each of many cases")
-	t.Parallel()
-
-	for name, faults := range map[string]string{
-		"when half of the answers are errors of the provider":  `{"seed": 7, "error_500": 0.5}`,
-		"when half of it is lost and the keys are forgotten":   `{"seed": 7, "drop_before": 0.3, "drop_after": 0.3, "forget_keys_after": "0s"}`,
-		"when everything is broken and the keys are forgotten": `{"seed": 9, "drop_before": 0.2, "drop_after": 0.2, "error_500": 0.3, "forget_keys_after": "0s"}`,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t)
-			f.useSandbox()
-			s := f.charged("pm_card_visa")
-			refunds := []movement{{"re_1", 600}, {"re_2", 500}, {"re_3", 400}}
-			for _, refund := range refunds {
-				s = f.request(s, refund.Reference, refund.Amount)
-			}
-			f.provider.control(t, http.MethodPut, "/faults", faults)
-			for range refunds {
-				f.deliverUntilDone()
-			}
-			f.provider.control(t, http.MethodDelete, "/faults", "")
-			f.expectRefunds("refund.succeeded refund.succeeded refund.succeeded", refunds...)
-		})
-	}
-
-	t.Run("a card that takes nothing back fails the refund", func(t *testing.T) {
-		t.Parallel()
-		f := newFixture(t)
-		f.useSandbox()
-		f.request(f.charged("pm_card_refundFail"), "re_1", 600)
-		f.provider.on("refund", f.provider.cutAfter)
-		f.expectEnd(f.deliver(), "waits")
-		f.expectEnd(f.deliver(), "done")
-		f.expectCalls("refunds refund refunds")
-		f.expectRefunds("refund.failed")
-	})
 }
 
 func TestMostUrgent(t *testing.T) {

@@ -146,9 +146,9 @@ func (f *fixture) expectFailure(want domain.Failure) {
 	}
 }
 
-func (f *fixture) expectText(want, sql string, args ...any) {
+func (f *fixture) expectText(want, sql string) {
 	f.t.Helper()
-	if got := f.text(sql, args...); got != want {
+	if got := f.text(sql); got != want {
 		f.t.Errorf("%s: %q, want %q", sql, got, want)
 	}
 }
@@ -207,11 +207,10 @@ func isRefunding(f *fixture) {
 }
 
 // request requests a refund, and puts the message about it into the inbox.
-func (f *fixture) request(s ledger.Stream, id string, amount int64) ledger.Stream {
+func (f *fixture) request(s ledger.Stream, id string, amount int64) {
 	f.t.Helper()
 	s = f.append(s, domain.RefundRequested{RefundID: id, Amount: amount, Notify: true})
 	f.put(fulfillment.ChargeReceiver, s, s.Charge.Version, s.Head().ID.String())
-	return s
 }
 
 // cancel requests a cancellation.

@@ -1,0 +1,132 @@
+package fulfillment_test
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/testdb"
+)
+
+// TestFaults ends or disturbs a worker at a call of the provider. The next worker brings the
+// charge or the refund to its outcome, and the money moves once, whether the provider still
+// knows the keys or not.
+func TestFaults(t *testing.T) {
+	testdb.Long(t, "it makes a database for each of many cases")
+	t.Parallel()
+	constant := func(answer http.HandlerFunc) func(*fixture) http.HandlerFunc {
+		return func(*fixture) http.HandlerFunc { return answer }
+	}
+	for way, fault := range map[string]struct {
+		answer func(*fixture) http.HandlerFunc
+		end    string
+	}{
+		"a cut before the effect":                         {constant(cut), "waits"},
+		"a cut after the effect":                          {func(f *fixture) http.HandlerFunc { return f.provider.cutAfter }, "waits"},
+		"a worker that dies with the answer in hand":      {func(f *fixture) http.HandlerFunc { return f.takeOver(f.provider.sandbox.ServeHTTP) }, "lost"},
+		"an error of the provider's before the effect":    {constant(breaks()), "waits"},
+		"an error of the provider's after the effect":     {func(f *fixture) http.HandlerFunc { return f.provider.breaksAfter }, "waits"},
+		"a saved error that nobody got before the effect": {func(f *fixture) http.HandlerFunc { return f.provider.under(failsBefore, f.provider.cutAfter) }, "waits"},
+		"a saved error that nobody got after the effect":  {func(f *fixture) http.HandlerFunc { return f.provider.under(failsAfter, f.provider.cutAfter) }, "waits"},
+		"an effect after the time-out":                    {func(f *fixture) http.HandlerFunc { return f.provider.afterHangUp(func() {}) }, "waits"},
+	} {
+		for memory, faults := range map[string]string{"": noFault, ", and the keys are forgotten": forgetsKeys} {
+			for _, op := range []string{"create", "confirm", "refund", "refunds"} {
+				t.Run(op+": "+way+memory, func(t *testing.T) {
+					t.Parallel()
+					f := newFixture(t)
+					f.useSandbox()
+					var refunds []movement
+					if op == "refund" || op == "refunds" {
+						refunds = []movement{{"re_1", 600}}
+						f.accept("ch_1", order())
+						f.expectEnd(f.deliver(), "done")
+						f.request(f.load("ch_1"), "re_1", 600)
+					} else {
+						f.accept("ch_1", order())
+					}
+					f.provider.control(t, http.MethodPut, "/faults", faults)
+					f.provider.on(op, fault.answer(f))
+					handle := f.charge
+					if way == "an effect after the time-out" { // otherwise it is long, since the machine may be slow
+						handle = f.handler(fulfillment.Services{Provider: newClient(t, f.provider.URL, 300*time.Millisecond)}, fulfillment.ChargeReceiver)
+					}
+					f.expectEnd(f.deliverAll(fulfillment.ChargeReceiver, handle, 1)[0], fault.end)
+					f.deliverUntilDone()
+					f.expectMoved(refunds...)
+				})
+			}
+		}
+	}
+}
+
+// TestFaults_random loses or breaks a large part of all calls.
+func TestFaults_random(t *testing.T) {
+	testdb.Long(t, "it makes a database for each of many cases")
+	t.Parallel()
+	for name, faults := range map[string]string{
+		"half of the answers are errors of the provider":  `{"seed": 7, "error_500": 0.5}`,
+		"half of it is lost and the keys are forgotten":   `{"seed": 7, "drop_before": 0.3, "drop_after": 0.3, "forget_keys_after": "0s"}`,
+		"everything is broken and the keys are forgotten": `{"seed": 9, "drop_before": 0.2, "drop_after": 0.2, "error_500": 0.3, "forget_keys_after": "0s"}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			f.useSandbox()
+			f.provider.control(t, http.MethodPut, "/faults", faults)
+			f.accept("ch_1", order())
+			f.deliverUntilDone()
+			refunds := []movement{{"re_1", 600}, {"re_2", 500}, {"re_3", 400}}
+			for _, refund := range refunds {
+				f.request(f.load("ch_1"), refund.Reference, refund.Amount)
+			}
+			for range refunds {
+				f.deliverUntilDone()
+			}
+			f.provider.control(t, http.MethodDelete, "/faults", "")
+			f.expectMoved(refunds...)
+		})
+	}
+}
+
+func TestFaults_timeIsUp(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.useSandbox()
+	f.accept("ch_1", order())
+	f.expectEnd(f.deliver(), "done")
+	f.request(f.load("ch_1"), "re_1", 600)
+	up := make(chan struct{})
+	f.provider.on("refund", f.provider.afterHangUp(func() { close(up) }))
+	err := f.deliverAll(fulfillment.ChargeReceiver, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+		ctx, cancel := context.WithCancel(ctx)
+		go func() { <-up; cancel() }()
+		return f.charge(ctx, d)
+	}, 1)[0]
+	f.expectEnd(err, "refund re_1: context canceled")
+	f.deliverUntilDone()
+	f.expectMoved(movement{"re_1", 600})
+}
+
+// expectMoved checks that the charge was captured and its stock sold once, and that the
+// provider and the ledger have these refunds.
+func (f *fixture) expectMoved(refunds ...movement) {
+	f.t.Helper()
+	want := "charge.succeeded" + strings.Repeat(" refund.succeeded", len(refunds))
+	if got := f.snapshot(); got.Stock != sold || got.Outbox != want {
+		f.t.Errorf("the charge left %+v, want the outcomes %q", got, want)
+	}
+	f.expectCaptures(1)
+	got := f.provider.records(f.t).Refunds
+	slices.SortFunc(got, func(a, b movement) int { return int(b.Amount - a.Amount) })
+	if diff := cmp.Diff(append([]movement{}, refunds...), got); diff != "" {
+		f.t.Errorf("the provider refunded (-want +got):\n%s", diff)
+	}
+}
