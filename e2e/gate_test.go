@@ -61,6 +61,18 @@ func (g *gates) set(guard func(passage) bool) {
 	g.guard, g.calls, g.traces = guard, nil, nil
 }
 
+// once does something at the first passage of a call, which passes if it returns true.
+func (g *gates) once(call string, side failpoint.Side, do func() (passes bool)) {
+	var once sync.Once
+	g.set(func(p passage) (passes bool) {
+		passes = true
+		if p.call == call && p.side == side {
+			once.Do(func() { passes = do() })
+		}
+		return passes
+	})
+}
+
 // open lets everything pass.
 func (g *gates) open() { g.set(func(passage) bool { return true }) }
 

@@ -170,10 +170,7 @@ func (d *deployment) checkLogs(t *testing.T) {
 		if out, err := os.ReadFile(filepath.Join(d.Log, p.Name()+".stdout")); err != nil || len(out) > 0 {
 			t.Errorf("%s printed on stdout: %q, %v", p.Name(), out, err)
 		}
-		log, err := os.ReadFile(filepath.Join(d.Log, p.Name()+".log"))
-		if err != nil || len(log) == 0 {
-			t.Errorf("%s has no log: %v", p.Name(), err)
-		}
+		log := d.log(t, p.Name())
 		for _, secret := range secrets {
 			if line := lineWith(log, secret); line != nil {
 				t.Errorf("%s logs %q: %s", p.Name(), secret, line)
@@ -183,6 +180,16 @@ func (d *deployment) checkLogs(t *testing.T) {
 			mustBeLog(t, p.Name(), line)
 		}
 	}
+}
+
+// log is what a program has logged so far.
+func (d *deployment) log(t *testing.T, program string) []byte {
+	t.Helper()
+	log, err := os.ReadFile(filepath.Join(d.Log, program+".log"))
+	if err != nil || len(log) == 0 {
+		t.Errorf("%s has no log: %v", program, err)
+	}
+	return log
 }
 
 func lineWith(log []byte, word string) []byte {

@@ -1,13 +1,12 @@
 package e2e_test
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/hex"
 	"maps"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -16,7 +15,6 @@ import (
 	otlp "go.opentelemetry.io/proto/otlp/trace/v1"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/robustness/failpoint"
 )
 
 // TestTraces_followACharge reads the spans of the programs, as an OpenTelemetry
@@ -110,9 +108,8 @@ func chargeIsOneTrace(t *testing.T, d *deployment, c *traceCollector) {
 	restart(t, d.services()...) // which lets go of the last spans
 	c.pollsAreUntraced(t)
 	d.tracesAreDiscreet(t, c, key, order.OrderID, private, order.PaymentMethod)
-	logged, err := os.ReadFile(filepath.Join(d.Log, "api-1.log"))
-	if err != nil || !strings.Contains(string(logged), `"trace_id":"`+from.trace+`"`) {
-		t.Errorf("no line of the api names the trace, %v", err)
+	if !bytes.Contains(d.log(t, "api-1"), []byte(`"trace_id":"`+from.trace+`"`)) {
+		t.Error("no line of the api names the trace")
 	}
 }
 
@@ -153,7 +150,7 @@ func (d *deployment) tracesAreDiscreet(t *testing.T, c *traceCollector, secrets 
 func takeoverContinuesTheTrace(t *testing.T, d *deployment, c *traceCollector) {
 	t.Helper()
 	stop(t, d.Workers[1])
-	killed := d.killAt(t, d.Workers[0], passage{call: "confirm", side: failpoint.After})
+	killed := d.killAtConfirm(d.Workers[0])
 	from := newCaller()
 	accepted := d.sendFrom(t, from, "key-"+unique(), newOrder(visa), nil)
 	if err := await.Receive(t, "the worker confirms the payment", killed); err != nil {
@@ -192,7 +189,6 @@ func TestTraces_withoutACollector_costNoCharge(t *testing.T) {
 	d.flowing(t, 12, 4, visa, cardDeclined).finish(t, d)
 	mustRead(t, d, 0, `select count(*) from outbox where not metadata ? 'traceparent'`)
 	await.True(t, "the worker says that its spans are lost", func() bool {
-		logged, err := os.ReadFile(filepath.Join(d.Log, "worker-1.log"))
-		return err == nil && strings.Contains(string(logged), "spans are lost until the collector takes them")
+		return bytes.Contains(d.log(t, "worker-1"), []byte("spans are lost until the collector takes them"))
 	})
 }

@@ -3,8 +3,6 @@ package e2e_test
 import (
 	"bytes"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +12,7 @@ import (
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
+	"github.com/payonce/payonce/internal/robustness/fleet"
 	"github.com/payonce/payonce/internal/robustness/traffic"
 	"github.com/payonce/payonce/internal/robustness/validate"
 )
@@ -26,7 +25,7 @@ func TestWorker_killedAfterCapture_chargesOnce(t *testing.T) {
 	// Given one running worker, and another one to take over.
 	d := deploy(t, setup{apis: 1, workers: 2, gated: true})
 	stop(t, d.Workers[1])
-	killed := d.killAt(t, d.Workers[0], passage{call: "confirm", side: failpoint.After})
+	killed := d.killAtConfirm(d.Workers[0])
 
 	// When it is killed after the capture.
 	id := d.send(t, newOrder(visa)).ID
@@ -45,18 +44,13 @@ func TestWorker_killedAfterCapture_chargesOnce(t *testing.T) {
 	d.mustBeDoneBySecondHolder(t, id)
 }
 
-// killAt kills a worker at its next passage of a gate. The channel receives the
-// result.
-func (d *deployment) killAt(t *testing.T, victim interface{ Kill() error }, point passage) <-chan error {
-	t.Helper()
+// killAtConfirm kills a worker when the provider has confirmed a payment, before it
+// has the answer. The channel receives the result.
+func (d *deployment) killAtConfirm(victim *fleet.Process) <-chan error {
 	killed := make(chan error, 1)
-	var once sync.Once
-	d.gates.set(func(p passage) (passes bool) {
-		passes = true
-		if p.call == point.call && p.side == point.side {
-			once.Do(func() { killed <- victim.Kill(); passes = false })
-		}
-		return passes
+	d.gates.once("confirm", failpoint.After, func() bool {
+		killed <- victim.Kill()
+		return false
 	})
 	return killed
 }
@@ -149,11 +143,7 @@ select concat_ws(' ',
 // warnsOf reports whether a program logged a warning about a message.
 func (d *deployment) warnsOf(t *testing.T, program, messageID string) bool {
 	t.Helper()
-	log, err := os.ReadFile(filepath.Join(d.Log, program+".log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range bytes.Lines(log) {
+	for line := range bytes.Lines(d.log(t, program)) {
 		if bytes.HasSuffix(line, []byte("\n")) {
 			if e := mustBeLog(t, program, line); e.MessageID == messageID && e.Level == "WARN" {
 				return true
@@ -178,15 +168,9 @@ func TestWorker_SIGTERM_releasesItsMessages(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
 	d := deploy(t, setup{apis: 1, workers: 1, gated: true, workerEnv: longLease()})
-	hanging := make(chan struct{}, 1)
-	d.gates.set(func(p passage) bool {
-		if p.call != "confirm" || p.side != failpoint.Before {
-			return true
-		}
-		select {
-		case hanging <- struct{}{}:
-		default:
-		}
+	hanging := make(chan struct{})
+	d.gates.once("confirm", failpoint.Before, func() bool {
+		close(hanging)
 		hold(t, nil)
 		return false
 	})

@@ -107,7 +107,7 @@ var rules = []rule{
 		"shows the service as a client sees it, so it shares no code with it",
 	},
 	{
-		"e2e", "internal/audit internal/openapi internal/postgres internal/postgres/local internal/robustness/failpoint " +
+		"e2e", "internal/audit internal/openapi internal/postgres/local internal/robustness/failpoint " +
 			"internal/robustness/fleet internal/robustness/traffic internal/robustness/validate",
 		"black-box tests: they see HTTP, the sandbox's books and the tables, and judge by the audit's one list",
 	},

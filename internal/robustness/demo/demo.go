@@ -52,8 +52,8 @@ type Options struct {
 // stage is what the demo runs on: its own processes, or services that run already.
 type stage interface {
 	target() traffic.Target
-	// blow is what a kill is on this stage, for the report.
-	blow() string
+	// killed is what a kill is on this stage, for the report.
+	killed() string
 	// killWorker and killAPI kill one program and start it again.
 	killWorker(ctx context.Context, which int) error
 	killAPI(ctx context.Context, which int) error
@@ -171,7 +171,7 @@ type run struct {
 func (r *run) play(ctx context.Context) error {
 	target := r.stage.target()
 	sender := traffic.New(target, &r.tally)
-	r.sandbox, r.Chaos.Blow = traffic.Sandbox(target.Sandbox), r.stage.blow()
+	r.sandbox, r.Chaos.Killed = traffic.Sandbox(target.Sandbox), r.stage.killed()
 	began := r.screen.now()
 	var err error
 	if r.Before, err = r.sandbox.Books(ctx); err != nil {

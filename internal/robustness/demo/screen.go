@@ -70,9 +70,9 @@ func (s *screen) progress(tally *traffic.Tally, charges int, broken func() valid
 
 // trouble is what was broken so far.
 func trouble(c validate.Chaos) string {
-	text := plural(c.WorkerKills, "worker") + " " + c.Blow
+	text := plural(c.WorkerKills, "worker") + " " + c.Killed
 	if c.APIKills > 0 {
-		text += ", " + plural(c.APIKills, "api") + " " + c.Blow
+		text += ", " + plural(c.APIKills, "api") + " " + c.Killed
 	}
 	if c.Restarted > 0 {
 		text += ", database restarted"
@@ -157,7 +157,7 @@ func enumerate(counts map[string]int) string {
 
 func breakages(c validate.Chaos) string {
 	text := fmt.Sprintf("%s %s (%d with charges under way), %s %s, ",
-		plural(c.WorkerKills, "worker"), c.Blow, c.KillsInFlight, plural(c.APIKills, "api"), c.Blow)
+		plural(c.WorkerKills, "worker"), c.Killed, c.KillsInFlight, plural(c.APIKills, "api"), c.Killed)
 	if c.NotRun {
 		return text + "restart of the database not run"
 	}

@@ -116,7 +116,7 @@ func (s *own) target() traffic.Target {
 	return t
 }
 
-func (s *own) blow() string { return "killed" }
+func (s *own) killed() string { return "killed" }
 
 func (s *own) killWorker(ctx context.Context, which int) error { return killOne(ctx, s.Workers, which) }
 
@@ -195,7 +195,7 @@ func (r *running) target() traffic.Target {
 	return traffic.Target{APIs: r.APIURLs, Sandbox: r.SandboxURL, APIKey: r.APIKey}
 }
 
-func (r *running) blow() string { return "cut off the database" }
+func (r *running) killed() string { return "cut off the database" }
 
 func (r *running) killWorker(ctx context.Context, _ int) error { return r.cut(ctx, "payonce-worker") }
 func (r *running) killAPI(ctx context.Context, _ int) error    { return r.cut(ctx, "payonce-api") }

@@ -44,7 +44,7 @@ func newLeashed(path string, args ...string) (*leashed, error) {
 	return &leashed{Cmd: cmd, watch: watch, hold: hold}, nil
 }
 
-// start starts the command and lets go of the watcher's end of the pipe.
+// start starts the command and closes the watcher's end of the pipe.
 func (l *leashed) start() error {
 	err := l.Start()
 	_ = l.watch.Close()
@@ -54,10 +54,10 @@ func (l *leashed) start() error {
 	return err
 }
 
-// release sends the watcher home.
+// release ends the watcher.
 func (l *leashed) release() {
 	l.once.Do(func() {
-		// A watcher that is gone already makes this an EPIPE, which is no loss.
+		// The error of a watcher that has ended already is EPIPE.
 		_, _ = l.hold.WriteString("\n")
 		_ = l.hold.Close()
 	})

@@ -4,7 +4,7 @@ import "time"
 
 // Chaos is what was broken while charges flowed.
 type Chaos struct {
-	Blow          string // what happens to a program: killed, or cut off the database
+	Killed        string // what happens to a program: killed, or cut off the database
 	WorkerKills   int
 	KillsInFlight int // of these, while charges were in flight
 	APIKills      int
@@ -22,15 +22,15 @@ type Chaos struct {
 const LeastWorkerKills = 10
 
 // chaos are the checks that faults really happened, and no other.
-func chaos(blow string) []promise {
+func chaos(killed string) []promise {
 	return []promise{
-		{"chaos: workers " + blow + " while charges flow", nil, func(r *run, check *Check) {
+		{"chaos: workers " + killed + " while charges flow", nil, func(r *run, check *Check) {
 			check.atLeast(r.Chaos.WorkerKills, LeastWorkerKills, "happened to %d workers, should be %d")
 			if r.Chaos.KillsInFlight == 0 {
 				check.violate("no charge was under way at any of them")
 			}
 		}},
-		{"chaos: an api " + blow, nil, func(r *run, check *Check) {
+		{"chaos: an api " + killed, nil, func(r *run, check *Check) {
 			check.atLeast(r.Chaos.APIKills, 1, "happened %d times, should be %d")
 		}},
 		{"chaos: database restarted at once", nil, func(r *run, check *Check) {

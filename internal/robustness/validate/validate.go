@@ -78,7 +78,7 @@ func Judge(e Evidence) []Check {
 	if e.Plan.Stock != nil {
 		all = append(all, promise{"outside: scarce stock sells out and not twice", count(traffic.Charge.IsScarce), (*run).scarceStockSold})
 	}
-	all = append(all, chaos(e.Chaos.Blow)...)
+	all = append(all, chaos(e.Chaos.Killed)...)
 	checks := make([]Check, len(all))
 	for i, p := range all {
 		check := &checks[i]

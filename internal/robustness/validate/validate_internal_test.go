@@ -186,7 +186,7 @@ func violated(t *testing.T, e Evidence) (found []string) {
 // but those that can have no case.
 func TestJudge_failsWhereNothingWasChecked(t *testing.T) {
 	t.Parallel()
-	e := Evidence{Plan: flawless().Plan, Chaos: Chaos{Blow: "killed"}}
+	e := Evidence{Plan: flawless().Plan, Chaos: Chaos{Killed: "killed"}}
 	idle := map[string]bool{
 		"outside: no refund at the provider that nobody asked for": true,
 		"chaos: nothing ended that was not killed":                 true,
