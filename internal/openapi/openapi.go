@@ -156,9 +156,8 @@ func (c *Contract) judge(request *http.Request, e Exchange) []*invalid.Validatio
 	return without(wrong, "undeclared-property")
 }
 
-// CheckRequest refuses a request that the contract does not allow. It judges neither
-// who sends it, nor what is sent to an operation that is not listed, nor names that are
-// not listed among headers and parameters of the query.
+// CheckRequest refuses a request that the contract does not allow. It ignores the API key,
+// requests to operations that are not listed, and unlisted headers and query parameters.
 func (c *Contract) CheckRequest(e Exchange) error {
 	request := ask(e)
 	for _, values := range request.Header {
