@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/migrations/version"
@@ -23,16 +24,29 @@ import (
 // childVariable makes TestProcess the process that it watches.
 const childVariable = "PAYONCE_TESTDB_CHILD"
 
+func TestDatabases_haveEveryMigrationOrNone(t *testing.T) {
+	t.Parallel()
+	opened := testdb.Open(t)
+	for name, test := range map[string]struct {
+		q    postgres.Querier
+		want bool
+	}{
+		"URL":   {connect(t, testdb.URL(t)), false},
+		"Open":  {opened, false},
+		"Empty": {connect(t, testdb.Empty(t)), true},
+	} {
+		if pending, err := version.Pending(t.Context(), test.q); pending != test.want || err != nil {
+			t.Errorf("%s: migrations are pending: %v, %v", name, pending, err)
+		}
+	}
+	var application string
+	if err := opened.QueryRow(t.Context(), `show application_name`).Scan(&application); err != nil || application != t.Name() {
+		t.Errorf("the application is %q (%v), want the test's name", application, err)
+	}
+}
+
 func TestURL(t *testing.T) {
 	t.Parallel()
-
-	t.Run("it has every migration", func(t *testing.T) {
-		t.Parallel()
-		pending, err := version.Pending(t.Context(), connect(t, testdb.URL(t)))
-		if err != nil || pending {
-			t.Errorf("pending: %v, %v", pending, err)
-		}
-	})
 
 	t.Run("two databases are independent", func(t *testing.T) {
 		t.Parallel()
@@ -46,7 +60,7 @@ func TestURL(t *testing.T) {
 		}
 	})
 
-	t.Run("it is dropped when its test ends, whoever is connected", func(t *testing.T) {
+	t.Run("a database is dropped when its test ends, also while sessions are connected", func(t *testing.T) {
 		t.Parallel()
 		observer := connect(t, testdb.Empty(t))
 		const exists = `select exists (select 1 from pg_database where datname = $1)`
@@ -80,27 +94,6 @@ func TestURL(t *testing.T) {
 				t.Errorf("the database is %s", got)
 			}
 		})
-	}
-}
-
-func TestEmpty(t *testing.T) {
-	t.Parallel()
-	pending, err := version.Pending(t.Context(), connect(t, testdb.Empty(t)))
-	if err != nil || !pending {
-		t.Errorf("an empty database has no migration pending: %v, %v", pending, err)
-	}
-}
-
-func TestOpen(t *testing.T) {
-	t.Parallel()
-	db := testdb.Open(t)
-	pending, err := version.Pending(t.Context(), db)
-	if err != nil || pending {
-		t.Errorf("pending: %v, %v", pending, err)
-	}
-	var application string
-	if err := db.QueryRow(t.Context(), `show application_name`).Scan(&application); err != nil || application != t.Name() {
-		t.Errorf("the application is %q (%v), want the test's name", application, err)
 	}
 }
 
@@ -149,18 +142,10 @@ func TestProcess(t *testing.T) {
 				t.Errorf("a process used %q, want %q", got, want)
 			}
 		}
-		rows, err := conn.Query(t.Context(), `
-select regexp_replace(datname, '[0-9a-f]{16}$', '…')
-  from pg_database
- order by datname`)
-		if err != nil {
-			t.Fatal(err)
-		}
-		names, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff([]string{"payonce_template_…", "postgres", "template0", "template1"}, names); diff != "" {
+		databases := ask[[]string](t, conn, `
+select array_agg(regexp_replace(datname, '[0-9a-f]{16}$', '…') order by datname)
+  from pg_database`)
+		if diff := cmp.Diff([]string{"payonce_template_…", "postgres", "template0", "template1"}, databases); diff != "" {
 			t.Errorf("databases afterwards (-want +got):\n%s", diff)
 		}
 	})
