@@ -203,7 +203,10 @@ func BatchedRead(db *postgres.DB, most int) func(ctx context.Context, key Key) (
 			postgres.QueueTenant(b, scope)
 			QueueKeys(b, states)
 		}
-		return states, db.Read(ctx, b)
+		if err := db.Read(ctx, b); err != nil {
+			return nil, fmt.Errorf("read idempotency keys: %w", err)
+		}
+		return states, nil
 	}).Ask
 }
 
