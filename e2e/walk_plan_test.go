@@ -31,7 +31,8 @@ func (t target) String() string {
 // isAt reports whether an address is the target's own, or that of its point, or of its
 // scenario and program. A second crash has an address of its own alone.
 func (t target) isAt(address string) bool {
-	return t.String() == address || t.second == 0 && strings.HasPrefix(t.String(), address+"/")
+	course := t.scenario + "/" + t.program
+	return t.String() == address || t.second == 0 && (address == course || address == course+"/"+t.point.String())
 }
 
 // everything are all runs of a course with one fault.
