@@ -20,41 +20,32 @@ const (
 
 	connections = 20 // of the pool
 
-	// lockTimeout is short, so that nobody who stands before a lock keeps a
-	// connection from others. Whoever may wait longer says so, and few may at once.
+	// lockTimeout is short, so that a request that waits for a lock keeps no connection from
+	// others. Few at a time may wait for longer.
 	lockTimeout = 25 * time.Millisecond
 	waiters     = connections / 4
 
-	// inFlight is how many requests are worked on at a time. At a few milliseconds
-	// of a connection for each, the last one waits for well under a second.
+	// inFlight is how many requests are handled at a time. At a few milliseconds of a
+	// connection for each, the last one waits for well under a second.
 	inFlight       = 32 * connections
 	perMerchant    = inFlight / 2
 	authenticating = connections / 2
 
-	// auditing is how many connections are held by who reads whole tables.
+	// auditing is how many connections may read whole tables.
 	auditing = connections / 5
 )
 
 // run serves until ctx ends.
 func run(ctx context.Context, log *slog.Logger, environ map[string]string) error {
-	s, err := program.Load[settings](environ)
+	s, origins, err := load(log, environ)
 	if err != nil {
 		return err
 	}
-	if err := s.check(); err != nil {
-		return err
-	}
-	origins, err := s.origins()
-	if err != nil {
-		return err
-	}
-	program.LogSettings(log, s)
 	traces, log, err := program.Traces(ctx, log, environ, application)
 	if err != nil {
 		return err
 	}
 	defer traces.Close(ctx)
-	status, wait := s.keyInFlight()
 	bell, err := doorbell.New(s.DatabaseURL.Reveal(), log, doorbell.Options{Application: application + "-doorbell"})
 	if err != nil {
 		return err
@@ -75,25 +66,17 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	}
 	defer program.Close(db)
 	metrics := meter(log, db)
-	in := &intake.Intake{DB: db, Keys: idempotency.Receiver{
-		Read: idempotency.BatchedRead(db, connections/4), Retention: s.IdempotencyRetention,
-		Wait: wait, Waiters: make(chan struct{}, waiters), Observer: observeKeys(metrics),
-	}}
-	if url := s.RedisURL.Reveal(); url != "" {
-		cache, err := rediscache.Open(ctx, db, url, rediscache.Options{
-			AllowPlaintext: s.AllowPlaintext, Log: log, Clock: time.Now,
-		})
-		if err != nil {
-			return err
-		}
-		defer cache.Close()
-		in.Keys.Cache = cache
+	status, wait := s.keyInFlight()
+	keys, closeCache, err := receiver(ctx, log, s, wait, db, metrics)
+	if err != nil {
+		return err
 	}
+	defer closeCache()
 	ready := program.NewReadiness(db, time.Now)
 	defer ready.Close()
 	server, err := httpapi.New(httpapi.Config{
 		DB:            db,
-		Intake:        in,
+		Intake:        &intake.Intake{DB: db, Keys: keys},
 		InFlight:      status,
 		NaturalKeys:   s.IdempotencyKeyMode == "natural",
 		StripeSecrets: s.secrets(),
@@ -110,4 +93,21 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 		return err
 	}
 	return program.Serve(ctx, log, s.HTTPAddr, server.Server()) //nolint:contextcheck // a request carries its own context
+}
+
+// receiver makes the receiver of keyed requests, with the cache of REDIS_URL if that is set.
+func receiver(ctx context.Context, log *slog.Logger, s settings, wait time.Duration, db *postgres.DB, m *metrics) (r idempotency.Receiver, closeCache func(), err error) {
+	r = idempotency.Receiver{
+		Read: idempotency.BatchedRead(db, connections/4), Retention: s.IdempotencyRetention,
+		Wait: wait, Waiters: make(chan struct{}, waiters), Observer: observeKeys(m),
+	}
+	url := s.RedisURL.Reveal()
+	if url == "" {
+		return r, func() {}, nil
+	}
+	cache, err := rediscache.Open(ctx, db, url, rediscache.Options{
+		AllowPlaintext: s.AllowPlaintext, Log: log, Clock: time.Now,
+	})
+	r.Cache = cache
+	return r, func() { cache.Close() }, err
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -34,9 +35,23 @@ const (
 	longestWait  = 10 * time.Second
 )
 
+// load reads the settings, refuses those with which the api cannot work, and logs them.
+func load(log *slog.Logger, environ map[string]string) (s settings, origins []string, err error) {
+	if s, err = program.Load[settings](environ); err != nil {
+		return s, nil, err
+	}
+	if err = s.check(); err != nil {
+		return s, nil, err
+	}
+	if origins, err = s.origins(); err == nil {
+		program.LogSettings(log, s)
+	}
+	return s, origins, err
+}
+
 func (s settings) check() error {
 	if s.IdempotencyRetention <= 0 {
-		return errors.New("IDEMPOTENCY_RETENTION is not positive: keys would expire before anybody could retry")
+		return errors.New("IDEMPOTENCY_RETENTION is not positive: keys would expire before a client could retry")
 	}
 	if s.RateLimit < 0 {
 		return fmt.Errorf("RATE_LIMIT is %d: set it to the requests that a merchant may send in a second, or to 0 for any number", s.RateLimit)
@@ -55,8 +70,8 @@ func (s settings) limits() httpapi.Limits {
 	}
 }
 
-// keyInFlight is the answer to a key whose first request is under way, and how
-// long it is waited for before.
+// keyInFlight is the status of the answer to a key whose first request is in flight, and how
+// long that request is waited for before.
 func (s settings) keyInFlight() (status int, wait time.Duration) {
 	switch s.InFlight {
 	case "409":
@@ -82,9 +97,9 @@ func (s settings) secrets() []string {
 	return secrets
 }
 
-// origins are the web pages' that may call the API from a browser, each as a
-// browser writes it: a scheme, a host and perhaps a port, and nothing else. An
-// origin that no browser sends would only look as if it were let in.
+// origins are those of the web pages that may call the API from a browser, each as a browser
+// writes it: a scheme, a host, a port where it is not the scheme's own, and nothing else. An
+// origin that no browser sends is refused: it would only look as if it were allowed.
 func (s settings) origins() ([]string, error) {
 	var origins []string
 	for origin := range strings.SplitSeq(s.CORSOrigins, ",") {
@@ -100,7 +115,7 @@ func (s settings) origins() ([]string, error) {
 			return nil, fmt.Errorf("CORS_ORIGINS holds %q: write an origin as browsers do, such as https://shop.example or https://shop.example:8443", origin)
 		}
 		if u.Scheme == "http" && !isLoopback(u.Hostname()) && !s.AllowPlaintext {
-			return nil, fmt.Errorf("CORS_ORIGINS holds %s, whose pages anybody on the way can change: use https, or set ALLOW_PLAINTEXT=1 where the network is your own", origin)
+			return nil, fmt.Errorf("CORS_ORIGINS holds %s, whose pages can be changed on the way: use https, or set ALLOW_PLAINTEXT=1 where the network is your own", origin)
 		}
 		origins = append(origins, origin)
 	}

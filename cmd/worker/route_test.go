@@ -17,8 +17,8 @@ import (
 	"github.com/payonce/payonce/outbox"
 )
 
-// takers is who takes the message about an event; "" is nobody, because the
-// event is the end of something that no step follows.
+// takers are the receivers of the message about each event; "" where no step follows the
+// event.
 func takers() map[string]string {
 	return map[string]string{
 		"charge.requested.v1":        fulfillment.ChargeReceiver,
@@ -55,7 +55,7 @@ func TestRoute(t *testing.T) {
 		name := strings.TrimSuffix(filepath.Base(file), ".json")
 		receiver, decided := want[name]
 		if !decided {
-			t.Errorf("nobody has decided who takes %s", name)
+			t.Errorf("no receiver is decided for %s", name)
 			continue
 		}
 		m := message.NewMessage("id", nil)
@@ -76,8 +76,7 @@ func TestRoute(t *testing.T) {
 	}
 }
 
-// A type that this program does not know, of a newer program or of somebody else, is
-// not lost without a word.
+// A type that this program does not know is logged: it is a newer program's, or foreign.
 func TestAMessageThatItsReceiverDoesNotTakeIsLogged(t *testing.T) {
 	t.Parallel()
 	var lines bytes.Buffer

@@ -73,7 +73,7 @@ func (s settings) check() error {
 	return nil
 }
 
-// providerHost is the host of the provider, for whoever watches.
+// providerHost is the host of the provider, for traces.
 func (s settings) providerHost() string {
 	if base, err := url.Parse(s.StripeAPIBase); err == nil && base.Hostname() != "" {
 		return base.Hostname()

@@ -1,10 +1,9 @@
-// Package doorbell tells workers that there is something to do, so that they need not
-// ask the database again and again. A commit that makes work rings; what was rung for
-// goes to the other processes by NOTIFY.
+// Package doorbell wakes workers when there is work, so that they need not poll the database
+// fast. A commit that leaves work rings; the ring goes to the other processes by NOTIFY.
 //
-// A ring is a hint. It is sent after the commit, in a transaction of its own that
-// writes nothing: NOTIFY inside the commit would let such commits pass one at a time. One
-// that is lost costs the listener a poll of some seconds.
+// A ring is a hint. It is sent after the commit, in a transaction of its own that writes
+// nothing: commits with a NOTIFY inside would pass one at a time. A lost ring costs the
+// listener a poll of some seconds.
 package doorbell
 
 import (
@@ -38,27 +37,27 @@ const (
 const (
 	channel = "payonce_due"
 
-	// ringEvery is the least time between two rings of a process for the others: what is
-	// rung for meanwhile goes with the next one.
+	// ringEvery is the least time between two notifications of a process. Rings between them
+	// go with the next one.
 	ringEvery = 10 * time.Millisecond
 
-	// checkEvery is how often a listener that hears nothing rings for itself. It
-	// reconnects if it does not hear that within the same time again.
+	// checkEvery is how long a listener hears nothing before it rings for itself. It
+	// reconnects if it does not hear that within the same time.
 	checkEvery = 10 * time.Second
 
 	connectTimeout = 5 * time.Second
-	again          = 250 * time.Millisecond // after a failure
+	retryPause     = 250 * time.Millisecond // after a failure
 )
 
-// Doorbell rings and listens for one process. Run carries both out.
+// Doorbell rings and listens for one process. Run does the work of both.
 type Doorbell struct {
 	config *pgx.ConnConfig
 	log    *slog.Logger
 	listen bool
 	self   string // in the rings of this process
 
-	kinds     atomic.Uint32 // that the others are still to be told of
-	due       chan struct{} // there are some
+	kinds     atomic.Uint32 // of the next notification
+	due       chan struct{} // a notification is due
 	listening atomic.Bool
 
 	mu    sync.Mutex
@@ -68,7 +67,7 @@ type Doorbell struct {
 // Options are of a doorbell.
 type Options struct {
 	Application string // of its sessions
-	Listen      bool   // who rings and never waits need not
+	Listen      bool   // false for a process that only rings
 }
 
 // New makes a doorbell for the database of a URL.
@@ -96,7 +95,7 @@ func (d *Doorbell) Bell(kinds Kind) <-chan struct{} {
 	return bell
 }
 
-// Listening tells whether the rings of other processes are heard.
+// Listening reports whether the rings of other processes are heard.
 func (d *Doorbell) Listening() bool { return d.listening.Load() }
 
 // Ring wakes what waits in this process and, soon, in the others. It does not block.
@@ -105,8 +104,8 @@ func (d *Doorbell) Listening() bool { return d.listening.Load() }
 // others: each page that they read costs two transactions.
 func (d *Doorbell) Ring(kinds Kind) {
 	d.wake(kinds &^ Outbox)
-	if told := kinds &^ Ledger; told != 0 {
-		d.tell(told)
+	if others := kinds &^ Ledger; others != 0 {
+		d.notify(others)
 	}
 }
 
@@ -127,11 +126,11 @@ func Of(b *pgx.Batch) (kinds Kind) {
 	return kinds
 }
 
-func (d *Doorbell) tell(kinds Kind) {
+func (d *Doorbell) notify(kinds Kind) {
 	d.kinds.Or(uint32(kinds))
 	select {
 	case d.due <- struct{}{}:
-	default: // it is told with those before
+	default: // it goes with the one that is due
 	}
 }
 
@@ -159,8 +158,8 @@ func (d *Doorbell) Run(ctx context.Context) {
 	d.notifyAlways(ctx)
 }
 
-// notifyAlways tells the other processes: at once if it has told nothing for a while,
-// and otherwise once in ringEvery.
+// notifyAlways notifies the other processes: at once after a silence, else once in
+// ringEvery.
 func (d *Doorbell) notifyAlways(ctx context.Context) {
 	var conn *pgx.Conn
 	defer func() { hangUp(ctx, conn) }()
@@ -183,8 +182,8 @@ func (d *Doorbell) notifyAlways(ctx context.Context) {
 		cancel()
 		pause := ringEvery
 		if err != nil {
-			d.tell(Kind(kinds))
-			pause = again
+			d.notify(Kind(kinds))
+			pause = retryPause
 		}
 		select {
 		case <-ctx.Done():
@@ -210,7 +209,7 @@ func (d *Doorbell) listenAlways(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(again):
+		case <-time.After(retryPause):
 		}
 	}
 }
@@ -229,7 +228,7 @@ func (d *Doorbell) hear(ctx context.Context) error {
 	}
 	for unanswered := false; ; {
 		if !d.listening.Load() || unanswered {
-			d.tell(0)
+			d.notify(0)
 		}
 		within, cancel := context.WithTimeout(ctx, checkEvery)
 		n, err := conn.WaitForNotification(within)
@@ -259,5 +258,5 @@ func hangUp(ctx context.Context, conn *pgx.Conn) {
 	}
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	_ = conn.Close(within) // nothing is under way
+	_ = conn.Close(within) // no statement is in flight
 }

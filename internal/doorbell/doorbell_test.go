@@ -49,7 +49,7 @@ func listening(t *testing.T, database string, log *await.Log) *doorbell.Doorbell
 	return d
 }
 
-// rung tells whether a bell rings, and stops it.
+// rung reports whether a bell rings, and stops it.
 func rung(bell <-chan struct{}) bool {
 	select {
 	case <-bell:
@@ -213,7 +213,7 @@ func TestListening(t *testing.T) {
 		if _, err := db.Exec(t.Context(), `select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and query like 'listen%'`); err != nil {
 			t.Fatal(err)
 		}
-		await.True(t, "who waits looks for what it did not hear", func() bool { return rung(bell) })
+		await.True(t, "a waiter is woken for rings that were lost", func() bool { return rung(bell) })
 		await.True(t, "it listens again", d.Listening)
 		await.Progress(t, "the loss is logged", func() (string, bool) {
 			return log.String(), strings.Count(log.String(), "the doorbell is not heard") == lost
@@ -224,7 +224,7 @@ func TestListening(t *testing.T) {
 	other.Ring(doorbell.Outbox)
 	await.True(t, "a ring is heard", func() bool { return rung(bell) })
 	if other.Listening() {
-		t.Error("who does not listen says that it does")
+		t.Error("a doorbell that only rings reports that it listens")
 	}
 }
 

@@ -31,7 +31,7 @@ const (
 	// and closing two pools stay below the ten seconds that SIGTERM gives.
 	drainTime = 7 * time.Second
 	closeTime = time.Second
-	// stopTime is when a program ends that was told to stop, even if a database does
+	// stopTime is when a program ends after a signal, even if a database does
 	// not answer. Leases and idempotency keys cover the unfinished work.
 	stopTime = 9500 * time.Millisecond
 	// openTime is how long a program waits for its database at start.

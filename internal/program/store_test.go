@@ -102,7 +102,7 @@ func TestClose(t *testing.T) {
 			t.Error("the pool is still open")
 		}
 	})
-	t.Run("a connection that is not given back is not waited for", func(t *testing.T) {
+	t.Run("a connection in use is not waited for", func(t *testing.T) {
 		testdb.Long(t, "it waits for a connection")
 		t.Parallel()
 		db, err := program.Open(t.Context(), slog.New(slog.DiscardHandler), testdb.URL(t), options())

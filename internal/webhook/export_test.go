@@ -14,8 +14,8 @@ func NewWithResolver(cfg Config, r *net.Resolver) *Sender {
 	return newSender(cfg, &net.Dialer{Resolver: r})
 }
 
-// NewCounting returns a sender that resolves names by r, tells dialed of each
-// address that it is about to connect to, and connects to none.
+// NewCounting returns a sender that resolves names by r, calls dialed with each address
+// that it would connect to, and connects to none.
 func NewCounting(cfg Config, r *net.Resolver, dialed func(address string)) *Sender {
 	return newSender(cfg, &net.Dialer{Resolver: r, Control: func(_, address string, _ syscall.RawConn) error {
 		dialed(address)
