@@ -72,7 +72,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 		return err
 	}
 	defer closeCache()
-	ready := program.NewReadiness(db, time.Now)
+	ready := program.NewReadiness(ctx, db, time.Now)
 	defer ready.Close()
 	server, err := httpapi.New(httpapi.Config{
 		DB:            db,

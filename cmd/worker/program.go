@@ -69,7 +69,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	defer program.Close(subscriberDB)
 	watch(metrics, db, subscriberDB)
 	metrics.Doorbell(bell.Listening)
-	ready := program.NewReadiness(db, time.Now, restored)
+	ready := program.NewReadiness(ctx, db, time.Now, restored)
 	defer ready.Close()
 	job := &retention.Job{
 		DB: db, Log: log, Name: holder() + "/" + rand.Text(),

@@ -31,7 +31,7 @@ func FuzzCreateCharge(f *testing.F) {
 	}
 	db := testdb.Open(f)
 	register(f, db)
-	handler := made(f, newAPI(testdb.As(f, db, postgres.RoleAPI), io.Discard)).Handler()
+	handler := made(f, newAPI(f, testdb.As(f, db, postgres.RoleAPI), io.Discard)).Handler()
 	f.Fuzz(func(t *testing.T, key, request string) {
 		before := rows(t, db)
 		a := direct(t, judged(t, handler, false), post(key, request))
@@ -64,7 +64,7 @@ func FuzzCreateRefund(f *testing.F) {
 	f.Add(`"`, "..", "{}")
 	db := testdb.Open(f)
 	register(f, db)
-	handler := made(f, newAPI(testdb.As(f, db, postgres.RoleAPI), io.Discard)).Handler()
+	handler := made(f, newAPI(f, testdb.As(f, db, postgres.RoleAPI), io.Discard)).Handler()
 	charge := strings.TrimPrefix(direct(f, handler, post("charge", body())).header.Get("Location"), "/v1/charges/")
 	f.Fuzz(func(t *testing.T, key, id, request string) {
 		if id == "the charge" {
@@ -89,7 +89,7 @@ func FuzzStripeEvent(f *testing.F) {
 	testdb.Long(f, "it takes a large part of the time")
 	db := testdb.Open(f)
 	register(f, db)
-	api := newAPI(testdb.As(f, db, postgres.RoleAPI), io.Discard)
+	api := newAPI(f, testdb.As(f, db, postgres.RoleAPI), io.Discard)
 	takesEvents(api)
 	handler := made(f, api).Handler()
 	accepted := direct(f, handler, post("key-1", body()))

@@ -187,7 +187,7 @@ func (w *world) dial(t *testing.T, beginning string) net.Conn {
 
 func TestServer_hasEveryTimeout(t *testing.T) {
 	t.Parallel()
-	server := made(t, newAPI(nil, io.Discard)).Server()
+	server := made(t, newAPI(t, nil, io.Discard)).Server()
 	for name, bound := range map[string]time.Duration{
 		"ReadHeaderTimeout": server.ReadHeaderTimeout, "ReadTimeout": server.ReadTimeout,
 		"WriteTimeout": server.WriteTimeout, "IdleTimeout": server.IdleTimeout,

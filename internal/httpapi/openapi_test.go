@@ -121,7 +121,7 @@ func isCurrency(value any) error {
 // the manual, with the scopes that they need.
 func TestEveryRouteIsInTheContract(t *testing.T) {
 	t.Parallel()
-	server, ok := made(t, newAPI(nil, io.Discard)).Handler().(*echo.Echo)
+	server, ok := made(t, newAPI(t, nil, io.Discard)).Handler().(*echo.Echo)
 	if !ok {
 		t.Fatal("the handler is no router")
 	}

@@ -79,7 +79,7 @@ func newWorld(t *testing.T, db *postgres.DB, change func(*httpapi.Config)) (*wor
 	t.Helper()
 	register(t, db)
 	w := &world{db: db, api: testdb.As(t, db, postgres.RoleAPI), log: &logs{}}
-	config := newAPI(w.api, w.log)
+	config := newAPI(t, w.api, w.log)
 	change(config)
 	server := made(t, config).Server()
 	w.handler = judged(t, server.Handler, config.NaturalKeys)
@@ -98,7 +98,8 @@ func (w *world) listen(t *testing.T, server *http.Server) {
 }
 
 // newAPI configures an API that checks each time whether it is ready.
-func newAPI(db *postgres.DB, log io.Writer) *httpapi.Config {
+func newAPI(tb testing.TB, db *postgres.DB, log io.Writer) *httpapi.Config {
+	tb.Helper()
 	api := &httpapi.Config{
 		DB:       db,
 		Intake:   &intake.Intake{DB: db, Keys: idempotency.Receiver{Retention: retention}},
@@ -110,7 +111,9 @@ func newAPI(db *postgres.DB, log io.Writer) *httpapi.Config {
 	if db != nil {
 		api.Intake.Keys.Read = idempotency.BatchedRead(db, 0)
 		c := &clock{}
-		api.Ready = program.NewReadiness(db, func() time.Time { c.pass(time.Second); return c.now() }).Ask
+		ready := program.NewReadiness(tb.Context(), db, func() time.Time { c.pass(time.Second); return c.now() })
+		tb.Cleanup(ready.Close)
+		api.Ready = ready.Ask
 	}
 	return api
 }

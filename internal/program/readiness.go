@@ -49,12 +49,12 @@ type answer struct {
 }
 
 // NewReadiness does not connect yet. Its connection has the settings of db's.
-func NewReadiness(db *postgres.DB, now func() time.Time, checks ...Check) *Readiness {
+func NewReadiness(ctx context.Context, db *postgres.DB, now func() time.Time, checks ...Check) *Readiness {
 	config := db.Pool().Config()
 	config.MaxConns, config.MinConns, config.MinIdleConns = 1, 0, 0
 	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return true }
 	config.PingTimeout = pingTimeout
-	pool, err := pgxpool.NewWithConfig(context.Background(), config)
+	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		panic(err) // only a pool of no connection is refused
 	}

@@ -138,7 +138,7 @@ func TestHealth(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			ready := program.NewReadiness(test.store(t), time.Now)
+			ready := program.NewReadiness(t.Context(), test.store(t), time.Now)
 			t.Cleanup(ready.Close)
 			server := httptest.NewServer(program.Health(ready, http.NotFoundHandler()).Handler)
 			t.Cleanup(server.Close)
