@@ -1,6 +1,8 @@
 package arch_test
 
 import (
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -37,6 +39,43 @@ func TestPrograms_linkNothingThatIsBanned(t *testing.T) {
 
 // TestRules_nameWhatExists finds slips that would make a rule check nothing: a package that
 // has two rules, or a name that no rule has.
+// ARCHITECTURE.md draws two ways of a charge. Each package on one is a package of chargePath,
+// in its order, or one of the two that commit.
+func TestArchitecture_drawsTheChargePath(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../ARCHITECTURE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	commit := []string{"internal/postgres", "groupcommit"}
+	for _, way := range []struct {
+		heading  string
+		most     int
+		packages []string
+	}{
+		{"### From the HTTP handler to the commit", 5, []string{"internal/httpapi", "intake", "idempotency"}},
+		{"### From the subscriber to the committed step", 6, []string{"outbox", "inbox", "fulfillment"}},
+	} {
+		_, section, _ := strings.Cut(string(page), way.heading)
+		section, _, _ = strings.Cut(section, "\n#")
+		var drawn []string
+		for _, row := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(section, -1) {
+			drawn = append(drawn, row[1])
+		}
+		if diff := cmp.Diff(slices.Concat(way.packages, commit), drawn); diff != "" || len(drawn) > way.most {
+			t.Errorf("%s: (-want +got)\n%s", way.heading, diff)
+		}
+		at := -1
+		for _, name := range way.packages {
+			next := slices.IndexFunc(chargePath, func(on struct{ path, except, why string }) bool { return on.path == name })
+			if next <= at {
+				t.Errorf("%s: %s is not in the order of chargePath", way.heading, name)
+			}
+			at = next
+		}
+	}
+}
+
 func TestRules_nameWhatExists(t *testing.T) {
 	t.Parallel()
 	var paths []string

@@ -20,7 +20,7 @@ const (
 	rules   = 17
 )
 
-// TestDocs compares README.md and every document under docs/ with the tree: a test, a
+// TestDocs compares README.md, ARCHITECTURE.md and every document under docs/ with the tree: a test, a
 // function or a file that one of them names exists.
 func TestDocs(t *testing.T) {
 	t.Parallel()
@@ -29,7 +29,7 @@ func TestDocs(t *testing.T) {
 		t.Fatalf("no documents: %v", err)
 	}
 	tree := readSources(t)
-	for _, page := range append(pages, root+"/README.md") {
+	for _, page := range append(pages, root+"/README.md", root+"/ARCHITECTURE.md") {
 		document, err := filepath.Rel(root, page)
 		if err != nil {
 			t.Fatal(err)
