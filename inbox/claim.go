@@ -160,12 +160,13 @@ returning i.status = 'running' as fits,
           clock_timestamp() as claimed`
 
 // lookAhead is read after a claim, in its transaction. It returns the present, when the next
-// message becomes due that is not due yet, the first due time at or after $2, and whether
-// there is anything for claimSeldom.
+// message becomes due that is not due yet, the first due time at or after $2, and, after a
+// full look ($3), whether there is anything for claimSeldom.
 //
 // The first due time bounds the next claim. While a transaction holds an old snapshot,
 // PostgreSQL keeps the dead entries of inbox_due, which stand before the live ones: without
-// a bound each claim would read all of them.
+// a bound each claim would read all of them. So would each claim of the dead entries of
+// inbox_suspects and inbox_held_back, which have no bound.
 const lookAhead = `
 select now(),
        (select due_at
@@ -184,23 +185,24 @@ select now(),
            and due_at >= $2
          order by due_at
          limit 1),
-       exists (
-         select
-           from inbox
-          where receiver = $1
-            and status = 'running'
-            and deaths >= 2
-         offset 0)
-       or exists (
-         select
-           from inbox
-          where receiver = $1
-            and status = 'pending'
-            and due_at is null
-         offset 0)`
+       $3 and (
+         exists (
+           select
+             from inbox
+            where receiver = $1
+              and status = 'running'
+              and deaths >= 2
+           offset 0)
+         or exists (
+           select
+             from inbox
+            where receiver = $1
+              and status = 'pending'
+              and due_at is null
+           offset 0))`
 
 // A message may be committed later than its due time, so the bound of a claim stays
-// lookBehind before the present, and once every fullLook a claim has no bound.
+// lookBehind before the present, and once every fullLook a claim has no bound: it looks fully.
 const (
 	lookBehind = 100 * time.Millisecond
 	fullLook   = time.Second
@@ -211,6 +213,7 @@ type ahead struct {
 	now       time.Time
 	next      *time.Time // when a message becomes due
 	first     *time.Time // the first due time
+	full      bool       // it had no bound
 	forSeldom bool       // suspected poison messages, or messages that are held back
 }
 
@@ -224,10 +227,11 @@ func (a ahead) from() time.Time {
 }
 
 // rest is how long the next claim can wait for nothing but due times. A message that is due
-// and was not claimed waits for something that no due time tells of.
+// and was not claimed waits for something that no due time tells of, and a look with a bound
+// may have missed one.
 func (a ahead) rest() time.Duration {
 	longest := quietPoll
-	if a.forSeldom || a.first != nil && !a.first.After(a.now) {
+	if !a.full || a.forSeldom || a.first != nil && !a.first.After(a.now) {
 		longest = slowPoll
 	}
 	if a.next != nil {
@@ -286,13 +290,10 @@ func (r *run) claim(ctx context.Context, n int) (messages []claimed, next time.D
 	if full {
 		from = time.Time{}
 	}
-	switch {
-	case full && r.forSeldom:
+	if full && (r.forSeldom || r.holdsBack()) {
 		if err := r.claimSeldom(ctx, &messages, n, rows, maxWeight-weight); err != nil {
 			return messages, 0, err
 		}
-	case full:
-		r.setHeldBack(nil)
 	}
 	r.dueNext = !r.dueNext
 	heldBack := n - 1 // one slot is left to what is due
@@ -311,8 +312,8 @@ func (r *run) claim(ctx context.Context, n int) (messages []claimed, next time.D
 		read = max(left, heldBackPage)
 	}
 	r.queueClaim(b, &messages, claimDue, left, p.Parked == Pass, rows, p.BackoffBase, p.BackoffCap, from, others, partitions, rooms, read)
-	var look ahead
-	b.Queue(lookAhead, r.Receiver, from).QueryRow(func(row pgx.Row) error {
+	look := ahead{full: full}
+	b.Queue(lookAhead, r.Receiver, from, full).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&look.now, &look.next, &look.first, &look.forSeldom)
 	})
 	before := messages
@@ -320,9 +321,9 @@ func (r *run) claim(ctx context.Context, n int) (messages []claimed, next time.D
 		return before, 0, fmt.Errorf("claim messages of %s: %w", r.Receiver, err)
 	}
 	if full {
-		r.lookedAt = time.Now() //nolint:forbidigo // as above
+		r.lookedAt, r.forSeldom = time.Now(), look.forSeldom //nolint:forbidigo // as above
 	}
-	r.dueFrom, r.forSeldom = look.from(), look.forSeldom
+	r.dueFrom = look.from()
 	return messages, look.rest(), nil
 }
 
@@ -352,7 +353,12 @@ func (r *run) claimSeldom(ctx context.Context, messages *[]claimed, n int, handl
 		*messages = nil
 		return fmt.Errorf("claim suspected poison messages of %s: %w", r.Receiver, err)
 	}
-	r.setHeldBack(partitions)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.heldBack = make(map[string]int64, len(partitions))
+	for _, partition := range partitions {
+		r.heldBack[partition] = 0
+	}
 	return nil
 }
 

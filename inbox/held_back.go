@@ -108,16 +108,6 @@ func (r *run) heldBackWithRoom(n int, already []claimed) (partitions []string, g
 	return partitions, gone, rooms
 }
 
-// setHeldBack notes of which partitions messages are held back.
-func (r *run) setHeldBack(partitions []string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.heldBack = make(map[string]int64, len(partitions))
-	for _, partition := range partitions {
-		r.heldBack[partition] = 0
-	}
-}
-
 // holdBack notes that a message of a partition is held back; r.mu is held.
 func (r *run) holdBack(partition string) {
 	if _, known := r.heldBack[partition]; !known {

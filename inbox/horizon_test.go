@@ -1,8 +1,11 @@
 package inbox_test
 
 import (
+	"strconv"
 	"testing"
+	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/inbox"
@@ -26,6 +29,8 @@ func TestClaim_readsNoDeadEntriesBehindAnOldSnapshot(t *testing.T) {
 	const dead = 3000
 	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
 		select 'r', n, n, 't', '', '{}', '' from generate_series(1, $1::int) n`, dead)
+	write(t, db, `update inbox set due_at = null, partition_key = 'p'`)
+	write(t, db, `update inbox set status = 'running', deaths = 2, due_at = clock_timestamp()`)
 	write(t, db, `update inbox set status = 'done', done_fence = fence`)
 
 	p := processor(its, noting(&diary{}))
@@ -39,8 +44,8 @@ func TestClaim_readsNoDeadEntriesBehindAnOldSnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 	read, made := entriesRead(t, db), sent.claims.Load()
-	// The first claim reads them, and the update above did.
-	if most := 6*dead + 20*made; read > most {
+	// The first claim reads them, and the updates above did.
+	if most := 15*dead + 20*made; read > most {
 		t.Errorf("%d claims behind %d dead entries read %d rows and entries of indexes, want at most %d", made, dead, read, most)
 	}
 	t.Logf("%d claims read %d rows and entries of indexes", made, read)
@@ -69,4 +74,62 @@ func TestClaim_findsWhatIsCommittedLate(t *testing.T) {
 	}
 	run(t, late, `commit`)
 	await.Row(t, db, `select bool_and(status = 'done') and count(*) = 6 from inbox`)
+}
+
+// A claim with a bound does not see them, so what it finds is no reason to rest for long.
+func TestClaim_restsBrieflyAfterABoundedLook(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	p := processor(db, noting(&diary{}))
+	bell := make(chan struct{}, 1)
+	p.Wake, p.Listening = bell, func() bool { return true }
+	start(t, p)
+	put(t, db, "first", "first")
+	bell <- struct{}{}
+	await.Row(t, db, `select status = 'done' from inbox`)
+	write(t, db, `
+insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, due_at)
+values ('r', 'late', 'late', 't', '', '{}', '', clock_timestamp() - interval '500 ms')`)
+	bell <- struct{}{}
+	await.Row(t, db, `select count(*) = 2 and bool_and(status = 'done') from inbox`)
+	var took time.Duration
+	if err := db.QueryRow(t.Context(), `select finished_at - received_at from inbox where message_id = 'late'`).Scan(&took); err != nil {
+		t.Fatal(err)
+	}
+	if took > 3*time.Second {
+		t.Errorf("the message that was committed late waited for %v", took)
+	}
+}
+
+// A page holds messages back after a pause, in which no claim had seen any: the claim after
+// it knows of them.
+func TestClaim_knowsWhatAPageHeldBackAfterAPause(t *testing.T) {
+	t.Parallel()
+	sent := &statements{}
+	db := open(t, testdb.URL(t), postgres.Options{Tracer: sent})
+	g := newGate(db, "slow")
+	p := processor(db, g.handle)
+	bell := make(chan struct{}, 1)
+	p.Wake, p.Listening = bell, func() bool { return true }
+	start(t, p)
+	await.True(t, "it claims", func() bool { return sent.claims.Load() > 0 })
+	<-time.After(1200 * time.Millisecond) // the next claim looks fully
+	var page []*message.Message
+	for n := range 20 {
+		page = append(page, message.NewMessage(strconv.Itoa(n), nil))
+	}
+	inPartition := func(m *message.Message) (inbox.Envelope, bool) {
+		return inbox.Envelope{Type: "t", OrderingKey: m.UUID, Partition: "slow"}, true
+	}
+	if err := p.Receive(inPartition, nil)(t.Context(), page); err != nil {
+		t.Fatal(err)
+	}
+	claims := sent.claims.Load()
+	bell <- struct{}{}
+	await.True(t, "it claims again", func() bool { return sent.claims.Load() > claims })
+	if room := p.Room(t.Context()); room < 500 {
+		t.Errorf("a page may bring %d messages, as if none were held back", room)
+	}
+	close(g.open)
+	await.Row(t, db, `select count(*) = 20 and bool_and(status = 'done') from inbox`)
 }

@@ -126,7 +126,7 @@ func lookups() []lookup {
 			along: true, ways: "inbox_held_back receiver partition_key id, inbox_one_running_per_key receiver ordering_key, " + openByKey + " id, " + parkedByKey + " id, " + byNumber,
 		},
 		{in: "inbox", words: "recursive held", args: "'r'", along: true, ways: "inbox_held_back receiver, inbox_held_back receiver partition_key"},
-		{in: "inbox", words: "select now(),", args: "'r', '-infinity'", along: true, ways: "inbox_due receiver due_at, inbox_suspects receiver, inbox_held_back receiver"},
+		{in: "inbox", words: "select now(),", args: "'r', '-infinity', true", along: true, ways: "inbox_due receiver due_at, inbox_suspects receiver, inbox_held_back receiver"},
 		{in: "inbox", words: "from free", args: "'{1,2,3}', '{1,1,1}', '30 s'", ways: byNumber},
 		{in: "inbox", words: "with ended", args: "7, 1", ways: byNumber},
 		{in: "inbox", words: "with ending", args: "'{7}', '{1}'", ways: byNumber},
