@@ -38,8 +38,13 @@ const (
 func (r Receiver) Receive(ctx context.Context, key Key, request Request, work Work) (Outcome, error) {
 	cached := r.find(ctx, key, request)
 	if cached.Found {
-		return replay(cached.Record, request)
+		return Cached{}.replay(cached.Record, request)
 	}
+	return r.receive(ctx, key, request, work, cached)
+}
+
+// receive reads the key and commits until one of both answers.
+func (r Receiver) receive(ctx context.Context, key Key, request Request, work Work, cached Cached) (Outcome, error) {
 	var (
 		now     time.Time // the same for all tries, so that each writes the same
 		last    error     // of the last try
@@ -47,11 +52,7 @@ func (r Receiver) Receive(ctx context.Context, key Key, request Request, work Wo
 		waits   = r.Waiters == nil
 	)
 	for try, failures := 0, 0; try < maxTries && failures < maxFailures; try++ {
-		if err := pause(ctx, try); err != nil {
-			return Outcome{}, unavailable(err)
-		}
-		state, err := r.read(ctx, key, request)
-		request.Known = KeyState{} // it is true for the first try only
+		state, err := r.read(ctx, try, key, request)
 		switch {
 		case errors.Is(err, ErrUnavailable):
 			return Outcome{}, err
@@ -59,11 +60,10 @@ func (r Receiver) Receive(ctx context.Context, key Key, request Request, work Wo
 			last, failures = err, failures+1
 			continue
 		case state.Found:
-			outcome, err := replay(state.Record, request)
-			if err == nil && state.Key == key {
-				cached.keep(state.Record)
+			if state.Key != key {
+				cached.Keep = nil
 			}
-			return outcome, err
+			return cached.replay(state.Record, request)
 		case IsTaken(last): // and none of the request's keys is: the work claims it
 			return Outcome{}, errorAfter(unknown, last)
 		}
@@ -81,14 +81,11 @@ func (r Receiver) Receive(ctx context.Context, key Key, request Request, work Wo
 			return Outcome{Answer: answer, ExpiresAt: record.ExpiresAt}, nil
 		case result == CommitInFlight && (waits || r.Wait == 0):
 			return Outcome{}, ErrInFlight
+		case result == CommitInFlight && !r.takePlace():
+			return Outcome{}, ErrCrowded
 		case result == CommitInFlight: // it has taken longer than the pool's lock time-out
-			select {
-			case r.Waiters <- struct{}{}:
-				defer func() { <-r.Waiters }() // once: waits is true from now on
-				waits = true
-			default:
-				return Outcome{}, ErrCrowded
-			}
+			defer func() { <-r.Waiters }() // once: waits is true from now on
+			waits = true
 		case result == CommitLocked || result == CommitFailed:
 			// If the commit became durable, the key has the answer. If it is still in
 			// flight, the same batch waits for it.
@@ -119,6 +116,15 @@ func (r Receiver) find(ctx context.Context, key Key, request Request) (cached Ca
 	return cached
 }
 
+// replay answers from a record that was read, and lets the cache keep it.
+func (c Cached) replay(record Record, request Request) (Outcome, error) {
+	answer, err := record.Replay(request)
+	if err == nil {
+		c.keep(record)
+	}
+	return Outcome{Answer: answer, ExpiresAt: record.ExpiresAt, Replayed: true}, err
+}
+
 func (c Cached) keep(record Record) {
 	if c.Keep != nil && !record.Expired {
 		c.Keep(record)
@@ -126,8 +132,15 @@ func (c Cached) keep(record Record) {
 }
 
 // read returns the state of the first of the request's keys that is taken, or of the
-// last one if all are free. A record that it returns survives a failover.
-func (r Receiver) read(ctx context.Context, key Key, request Request) (state KeyState, err error) {
+// last one if all are free, after the pause of a try. A record that it returns survives a
+// failover.
+func (r Receiver) read(ctx context.Context, try int, key Key, request Request) (state KeyState, err error) {
+	if err := pause(ctx, try); err != nil {
+		return KeyState{}, unavailable(err)
+	}
+	if try > 0 {
+		request.Known = KeyState{} // a rival may have committed
+	}
 	if r.Observer.Reading != nil && (len(request.Also) > 0 || !request.Known.isOf(key)) {
 		defer r.Observer.Reading()()
 	}
@@ -150,10 +163,14 @@ func (r Receiver) read(ctx context.Context, key Key, request Request) (state Key
 	return state, err
 }
 
-// replay answers from a record.
-func replay(record Record, request Request) (Outcome, error) {
-	answer, err := record.Replay(request)
-	return Outcome{Answer: answer, ExpiresAt: record.ExpiresAt, Replayed: true}, err
+// takePlace takes a place among the requests that wait, if one is free.
+func (r Receiver) takePlace() bool {
+	select {
+	case r.Waiters <- struct{}{}:
+		return true
+	default:
+		return false
+	}
 }
 
 // claimed returns the batch to commit. The claims come first, so that a taken key
