@@ -23,12 +23,8 @@ func TestAttempting(t *testing.T) {
 	b := &pgx.Batch{}
 	m := note("m1", "x")
 	m.Metadata = map[string]string{"traceparent": "t1"}
-	if err := inbox.Accept(b, "r", m); err != nil {
-		t.Fatal(err)
-	}
-	if err := db.Commit(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
+	must(t, inbox.Accept(b, "r", m))
+	must(t, db.Commit(t.Context(), b))
 	told := &diary{}
 	p := processor(db, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
 		told.note("handled:%v", ctx.Value(mark{}))
@@ -74,7 +70,5 @@ func TestAttemptingIsStillInterrupted(t *testing.T) {
 	stop := start(t, p)
 	await.Receive(t, "the handler", began)
 	stop()
-	if told.String() != "released" {
-		t.Errorf("told %q", told)
-	}
+	told.want(t, "released")
 }

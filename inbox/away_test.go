@@ -173,10 +173,7 @@ func TestALockedTableParksNobody(t *testing.T) {
 	locked := begin(t, db)
 	run(t, locked, `lock table merchants in share row exclusive mode`)
 	p := processor(its, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
-		b := &pgx.Batch{}
-		effect(b, d.ID)
-		inbox.Done(b, d)
-		return inbox.Completed, its.Commit(ctx, b)
+		return finish(ctx, its, d, d.ID)
 	})
 	p.Policy.BackoffBase, p.Policy.BackoffCap = time.Millisecond, 10*time.Millisecond
 	start(t, p)

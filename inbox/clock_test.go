@@ -20,9 +20,7 @@ func TestProcessor_takesWhatAClockThatWasAheadLeft(t *testing.T) {
 	write(t, db, `update inbox set due_at = now() + interval '1 day' where message_id <> 'waits by a rule'`)
 	write(t, db, `update inbox set status = 'running', attempts = 1, fence = 1 where message_id like 'died%'`)
 	write(t, db, `update inbox set due_at = now() + interval '59 minutes' where message_id = 'waits by a rule'`)
-	p := processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
-		return inbox.Complete, nil
-	})
+	p := processor(db, answer(nil))
 	p.Policy.Lease, p.Policy.BackoffBase, p.Policy.BackoffCap = 6*time.Second, time.Millisecond, time.Millisecond
 	start(t, p)
 	await.Row(t, db, `select bool_and(status = 'done') from inbox where message_id <> 'waits by a rule'`)
@@ -36,9 +34,7 @@ func TestProcessor_cutsAWaitThatIsTooLong(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
 	waiting(t, db, "m", `{}`)
-	p := processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
-		return inbox.Complete, &inbox.WaitError{AtLeast: 24 * inbox.LongestWait, Err: context.DeadlineExceeded}
-	})
+	p := processor(db, answer(&inbox.WaitError{AtLeast: 24 * inbox.LongestWait, Err: context.DeadlineExceeded}))
 	p.Policy.BackoffBase, p.Policy.BackoffCap = time.Millisecond, time.Millisecond
 	start(t, p)
 	await.Row(t, db, `

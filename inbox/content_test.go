@@ -3,8 +3,6 @@ package inbox_test
 import (
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/testdb"
@@ -16,16 +14,7 @@ func TestAccept_countsAMessageThatIsNamedByItsContent(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
 	accept := func(id string, payload []byte) inbox.Reception {
-		t.Helper()
-		var r inbox.Reception
-		b := &pgx.Batch{}
-		if err := inbox.AcceptInto(b, "shop", inbox.Message{ID: id, Type: "order", Payload: payload}, &r); err != nil {
-			t.Fatal(err)
-		}
-		if err := db.Commit(t.Context(), b); err != nil {
-			t.Fatal(err)
-		}
-		return r
+		return acceptFor(t, db, "shop", inbox.Message{ID: id, Type: "order", Payload: payload})
 	}
 	for i, spelling := range []string{
 		`{"order_id":"o-1","amount":100}`,

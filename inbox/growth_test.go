@@ -176,10 +176,7 @@ func TestReceivingReadsNoMoreAsTheInboxGrows(t *testing.T) {
 	})
 	awaitReceived(t, db)
 	await.Row(t, db, `select n_tup_ins >= 1200 from pg_stat_user_tables where relname = 'inbox'`)
-	var read int64
-	if err := db.QueryRow(t.Context(), `select seq_tup_read from pg_stat_user_tables where relname = 'inbox'`).Scan(&read); err != nil {
-		t.Fatal(err)
-	}
+	read := one[int64](t, db, `select seq_tup_read from pg_stat_user_tables where relname = 'inbox'`)
 	if read > 0 {
 		t.Errorf("receiving %d messages read %d rows of the inbox in sequence", messages, read)
 	}
@@ -200,10 +197,7 @@ func TestReceivingReadsNoMoreBehindABacklogThatNobodyCounted(t *testing.T) {
 	}
 	db.Pool().Reset()
 	await.Row(t, db, `select n_tup_ins >= 24050 from pg_stat_user_tables where relname = 'inbox'`)
-	var read int64
-	if err := db.QueryRow(t.Context(), `select sum(idx_tup_read) from pg_stat_user_indexes where relname = 'inbox'`).Scan(&read); err != nil {
-		t.Fatal(err)
-	}
+	read := one[int64](t, db, `select sum(idx_tup_read) from pg_stat_user_indexes where relname = 'inbox'`)
 	if read > 20*messages {
 		t.Errorf("receiving %d messages read %d entries of indexes", messages, read)
 	}

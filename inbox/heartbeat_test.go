@@ -24,10 +24,7 @@ const renewedLease = 6 * time.Second
 // awaitRenewal waits until the lease of a message has been renewed.
 func awaitRenewal(t *testing.T, db *postgres.DB, id string) {
 	t.Helper()
-	var end time.Time
-	if err := db.QueryRow(t.Context(), `select due_at from inbox where message_id = $1`, id).Scan(&end); err != nil {
-		t.Fatal(err)
-	}
+	end := one[time.Time](t, db, `select due_at from inbox where message_id = $1`, id)
 	await.Row(t, db, `select due_at > $2 from inbox where message_id = $1`, id, end)
 }
 

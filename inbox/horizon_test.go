@@ -40,9 +40,7 @@ func TestClaim_readsNoDeadEntriesBehindAnOldSnapshot(t *testing.T) {
 	await.True(t, "it claims", func() bool { return sent.claims.Load() >= claims })
 	stop()
 	its.Close()
-	if err := snapshot.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, snapshot.Rollback(t.Context()))
 	read, made := entriesRead(t, db), sent.claims.Load()
 	// The first claim reads them, and the updates above did.
 	if most := 15*dead + 20*made; read > most {
@@ -62,12 +60,8 @@ func TestClaim_findsWhatIsCommittedLate(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = late.Rollback(t.Context()) })
 	b := &pgx.Batch{}
-	if err := inbox.Accept(b, "r", inbox.Message{ID: "late"}); err != nil {
-		t.Fatal(err)
-	}
-	if err := late.SendBatch(t.Context(), b).Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, inbox.Accept(b, "r", inbox.Message{ID: "late"}))
+	must(t, late.SendBatch(t.Context(), b).Close())
 	for _, id := range []string{"a", "b", "c", "d", "e"} { // claims find younger ones
 		put(t, db, id, id)
 		await.Row(t, db, `select status = 'done' and pg_sleep(0.1) is not null from inbox where message_id = $1`, id)

@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
@@ -46,9 +44,7 @@ func TestStrangeMetadataOfOneMessageHoldsUpNoOther(t *testing.T) {
 	for _, id := range []string{"a", "b", "c"} {
 		waiting(t, db, id, `{"type": "t"}`)
 	}
-	start(t, processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
-		return inbox.Complete, nil
-	}))
+	start(t, processor(db, answer(nil)))
 	await.Row(t, db, `select bool_and(status = 'done' and attempts = 1) from inbox`)
 }
 
@@ -59,7 +55,7 @@ func TestMessagesOfASilentHolderAreTakenAgainApart(t *testing.T) {
 	db := testdb.Reused(t)
 	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, attempts, fence, due_at)
 		select 'r', n, n, 't', '', '{}', '', 'running', 1, 1, clock_timestamp() - interval '30 minutes' from generate_series(1, 64) n`)
-	p := processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) { return inbox.Complete, nil })
+	p := processor(db, answer(nil))
 	p.Policy.BackoffCap = time.Hour
 	start(t, p)
 	// Half of the backoff has passed, so about half of them are due.
@@ -74,9 +70,7 @@ func TestAWaitClearsTheAttemptsBeforeIt(t *testing.T) {
 	db := testdb.Reused(t)
 	waiting(t, db, "m", `{}`)
 	write(t, db, `update inbox set attempts = 2`)
-	start(t, processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
-		return inbox.Complete, &inbox.WaitError{AtLeast: time.Hour, Err: errors.New("closed")}
-	}))
+	start(t, processor(db, answer(&inbox.WaitError{AtLeast: time.Hour, Err: errors.New("closed")})))
 	await.Row(t, db, `select status = 'pending' and waits = 1 and attempts = 0 from inbox`)
 }
 
@@ -85,13 +79,4 @@ func waiting(t *testing.T, db *postgres.DB, id, metadata string) {
 	t.Helper()
 	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
 		values ('r', $1, $1, 't', '', $2, '')`, id, metadata)
-}
-
-func write(t *testing.T, db *postgres.DB, sql string, args ...any) {
-	t.Helper()
-	b := &pgx.Batch{}
-	b.Queue(sql, args...)
-	if err := db.Commit(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
 }

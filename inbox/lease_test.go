@@ -3,6 +3,8 @@ package inbox_test
 import (
 	"context"
 	"errors"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -42,33 +44,49 @@ func (h *hung) handle(ctx context.Context, d inbox.Delivery) (inbox.Result, erro
 	return inbox.Completed, err
 }
 
+// silenced has a holder claim the message m1 and go silent, and starts its heir.
+func silenced(t *testing.T, db *postgres.DB) (zombie, heir *hung) {
+	t.Helper()
+	put(t, db, "m1", "k")
+	zombie, heir = newHung(db, "of-the-zombie"), newHung(db, "of-the-heir")
+	start(t, processor(db, zombie.handle))
+	if d := await.Receive(t, "the first holder", zombie.begun); d.Attempt != 1 {
+		t.Errorf("attempt %d", d.Attempt)
+	}
+	silence(t, db)
+	second := processor(db, heir.handle)
+	second.Holder = "heir"
+	start(t, second)
+	if d := await.Receive(t, "the second holder", heir.begun); d.Attempt != 2 {
+		t.Errorf("attempt %d, want 2: the silent one counts", d.Attempt)
+	}
+	return zombie, heir
+}
+
+// finishes lets it commit, which succeeds.
+func (h *hung) finishes(t *testing.T) {
+	t.Helper()
+	close(h.finish)
+	must(t, await.Receive(t, "the commit "+h.name, h.ended))
+}
+
+// loses lets it commit, which is refused.
+func (h *hung) loses(t *testing.T) {
+	t.Helper()
+	close(h.finish)
+	if err := await.Receive(t, "the commit "+h.name, h.ended); !inbox.IsLost(err) {
+		t.Errorf("the commit %s ended with %v, want a lost lease", h.name, err)
+	}
+}
+
 func TestLease(t *testing.T) {
 	t.Parallel()
 
 	t.Run("a message of a silent holder is taken over, and the holder loses its whole commit", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		put(t, db, "m1", "k")
-		zombie, heir := newHung(db, "of-the-zombie"), newHung(db, "of-the-heir")
-		close(heir.finish)
-		start(t, processor(db, zombie.handle))
-		if d := await.Receive(t, "the first holder", zombie.begun); d.Attempt != 1 {
-			t.Errorf("attempt %d", d.Attempt)
-		}
-		silence(t, db)
-		second := processor(db, heir.handle)
-		second.Holder = "heir"
-		start(t, second)
-		if d := await.Receive(t, "the second holder", heir.begun); d.Attempt != 2 {
-			t.Errorf("attempt %d, want 2: the silent one counts", d.Attempt)
-		}
-		if err := await.Receive(t, "its commit", heir.ended); err != nil {
-			t.Fatal(err)
-		}
-		close(zombie.finish)
-		if err := await.Receive(t, "the zombie's commit", zombie.ended); !inbox.IsLost(err) {
-			t.Errorf("the zombie's commit ended with %v, want a lost lease", err)
-		}
+		db := fresh(t)
+		zombie, heir := silenced(t, db)
+		heir.finishes(t)
+		zombie.loses(t)
 		wantEffects(t, db, "of-the-heir")
 		if r := stored(t, db, "m1"); r.Status != "done" || r.Fence != 2 || *r.DoneFence != 2 || r.Holder != "heir" {
 			t.Errorf("the message is %+v", r)
@@ -76,30 +94,26 @@ func TestLease(t *testing.T) {
 	})
 
 	t.Run("the holder loses also while its heir still works", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		put(t, db, "m1", "k")
-		zombie, heir := newHung(db, "of-the-zombie"), newHung(db, "of-the-heir")
-		start(t, processor(db, zombie.handle))
-		await.Receive(t, "the first holder", zombie.begun)
-		silence(t, db)
-		start(t, processor(db, heir.handle))
-		await.Receive(t, "the second holder", heir.begun)
-		close(zombie.finish)
-		if err := await.Receive(t, "the zombie's commit", zombie.ended); !inbox.IsLost(err) {
-			t.Errorf("the zombie's commit ended with %v, want a lost lease", err)
-		}
+		db := fresh(t)
+		zombie, heir := silenced(t, db)
+		zombie.loses(t)
 		wantEffects(t, db)
-		close(heir.finish)
-		if err := await.Receive(t, "the heir's commit", heir.ended); err != nil {
-			t.Error(err)
-		}
+		heir.finishes(t)
 		wantEffects(t, db, "of-the-heir")
 	})
 
-	t.Run("who failed after he was taken over changes nothing", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+	t.Run("the holder loses also when the message was swept, and no row can refuse it", func(t *testing.T) {
+		db := fresh(t)
+		zombie, heir := silenced(t, db)
+		heir.finishes(t)
+		wantSwept(t, db, 0, 1)
+		zombie.loses(t)
+		wantEffects(t, db, "of-the-heir")
+		await.Row(t, db, `select not exists (select from inbox)`)
+	})
+
+	t.Run("a holder that fails after it was taken over changes nothing", func(t *testing.T) {
+		db := fresh(t)
 		put(t, db, "m1", "k")
 		begun, fail := make(chan struct{}), make(chan struct{})
 		heir := newHung(db, "of-the-heir")
@@ -117,63 +131,58 @@ func TestLease(t *testing.T) {
 		if r := stored(t, db, "m1"); r.Status != "running" || r.Fence != 2 || r.LastError != "" {
 			t.Errorf("the message is %+v", r)
 		}
-		close(heir.finish)
-		await.Row(t, db, `select status = 'done' from inbox`)
+		heir.finishes(t)
 	})
 
-	t.Run("a message whose holders all went silent is parked and not handled again", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		put(t, db, "m1", "k")
-		write(t, db, `update inbox set status = 'running', attempts = 12, deaths = 11, fence = 12`)
-		silence(t, db)
-		start(t, processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
-			t.Error("it was handled")
-			return inbox.Complete, nil
-		}))
-		await.Row(t, db, `select status = 'dead' and deaths = 12 and last_error = '12 holders died or went silent' from inbox`)
-	})
-
-	t.Run("how many holders may go silent is a policy", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		put(t, db, "m1", "k")
-		write(t, db, `update inbox set status = 'running', attempts = 1, fence = 1`)
-		silence(t, db)
-		p := processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
-			t.Error("it was handled")
-			return inbox.Complete, nil
-		})
-		p.Policy.MaxDeaths = 1
-		start(t, p)
-		await.Row(t, db, `select status = 'dead' and last_error = '1 holders died or went silent' from inbox`)
-	})
-
-	for name, answer := range map[string]struct {
-		err  error
-		want string
+	for name, test := range map[string]struct {
+		found     string
+		maxDeaths int
+		answer    error
+		want      string
 	}{
-		"an error":  {errors.New("no"), `select status = 'pending' and attempts = 1 and deaths = 0 from inbox`},
-		"a wait":    {&inbox.WaitError{AtLeast: time.Hour, Err: errors.New("no")}, `select status = 'pending' and attempts = 0 and deaths = 0 from inbox`},
-		"a success": {nil, `select status = 'done' and attempts = 12 and deaths = 11 from inbox`},
+		"a message whose holders all died is parked": {
+			found: `attempts = 12, deaths = 11, fence = 12`,
+			want:  `status = 'dead' and deaths = 12 and last_error = '12 holders died or went silent'`,
+		},
+		"how many holders may die is a policy": {
+			found: `attempts = 1, fence = 1`, maxDeaths: 1,
+			want: `status = 'dead' and last_error = '1 holders died or went silent'`,
+		},
+		"an error clears the deaths before": {
+			found: `attempts = 11, deaths = 10, fence = 11`, answer: errors.New("no"),
+			want: `status = 'pending' and attempts = 1 and deaths = 0`,
+		},
+		"a wait clears the deaths before": {
+			found: `attempts = 11, deaths = 10, fence = 11`, answer: &inbox.WaitError{AtLeast: time.Hour, Err: errors.New("no")},
+			want: `status = 'pending' and attempts = 0 and deaths = 0`,
+		},
+		"a success keeps the deaths before": {
+			found: `attempts = 11, deaths = 10, fence = 11`,
+			want:  `status = 'done' and attempts = 12 and deaths = 11`,
+		},
 	} {
-		t.Run(name+" of a holder clears the message of the deaths before", func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Reused(t)
+		t.Run(name, func(t *testing.T) {
+			db := fresh(t)
 			put(t, db, "m1", "k")
-			write(t, db, `update inbox set status = 'running', attempts = 11, deaths = 10, fence = 11`)
+			write(t, db, `update inbox set status = 'running', `+test.found)
 			silence(t, db)
-			start(t, processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
-				return inbox.Complete, answer.err
-			}))
-			await.Row(t, db, answer.want)
+			handled := atomic.Bool{}
+			p := processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
+				handled.Store(true)
+				return inbox.Complete, test.answer
+			})
+			p.Policy.MaxDeaths = test.maxDeaths
+			start(t, p)
+			await.Row(t, db, `select `+test.want+` from inbox`)
+			if parked := strings.Contains(test.want, "dead'"); handled.Load() == parked {
+				t.Errorf("handled: %v, parked: %v", handled.Load(), parked)
+			}
 		})
 	}
 
 	t.Run("a heartbeat keeps the message of a handler that works for longer than a lease", func(t *testing.T) {
 		testdb.Long(t, "it waits for a lease")
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		put(t, db, "m1", "k")
 		h := newHung(db, "of-the-patient")
 		p := processor(db, h.handle)
@@ -187,16 +196,12 @@ func TestLease(t *testing.T) {
 		rival.Policy.BackoffBase, rival.Policy.BackoffCap = 10*time.Second, 10*time.Second // a part of it is for a machine that stalls
 		start(t, rival)
 		awaitRenewal(t, db, "m1")
-		close(h.finish)
-		if err := await.Receive(t, "its commit", h.ended); err != nil {
-			t.Error(err)
-		}
+		h.finishes(t)
 		wantEffects(t, db, "of-the-patient")
 	})
 
 	t.Run("who finishes twice finishes once", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		put(t, db, "m1", "k")
 		errs := make(chan error, 2)
 		start(t, processor(db, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
@@ -208,44 +213,17 @@ func TestLease(t *testing.T) {
 			return inbox.Completed, nil
 		}))
 		for range 2 {
-			if err := await.Receive(t, "a commit", errs); err != nil {
-				t.Error(err)
-			}
+			must(t, await.Receive(t, "a commit", errs))
 		}
 		await.Row(t, db, `select status = 'done' and done_fence = 1 from inbox`)
 	})
-
-	t.Run("only a refused fence is a lost lease", func(t *testing.T) {
-		t.Parallel()
-		for _, err := range []error{nil, errors.New("something"), postgres.ErrUnknown} {
-			if inbox.IsLost(err) {
-				t.Errorf("%v is taken for a lost lease", err)
-			}
-		}
-	})
-}
-
-func wantEffects(t *testing.T, db *postgres.DB, want ...string) {
-	t.Helper()
-	rows, err := db.Query(t.Context(), `select merchant_id from merchants order by 1`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(got) != len(want) || len(want) == 1 && got[0] != want[0] {
-		t.Errorf("effects %v, want %v", got, want)
-	}
 }
 
 func TestDrain(t *testing.T) {
 	t.Parallel()
 
 	t.Run("a handler that is at work when the program stops may finish", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		put(t, db, "m1", "k")
 		put(t, db, "m2", "k")
 		begun, finish := make(chan struct{}, 2), make(chan struct{})
@@ -267,8 +245,7 @@ func TestDrain(t *testing.T) {
 	})
 
 	t.Run("what does not finish in time is given back at once, and no attempt is counted", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		put(t, db, "m1", "k")
 		begun := make(chan struct{})
 		cause := make(chan error, 1)
@@ -298,9 +275,8 @@ func TestDrain(t *testing.T) {
 	})
 
 	t.Run("a processor that has nothing to do ends at once", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		p := processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) { return inbox.Complete, nil })
+		db := fresh(t)
+		p := processor(db, answer(nil))
 		p.Poll = time.Hour
 		start(t, p)()
 	})

@@ -14,7 +14,6 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/testdb"
 )
 
 // tally counts what an Observer is told.
@@ -55,30 +54,24 @@ func TestObserver(t *testing.T) {
 		handle func(db *postgres.DB) inbox.Handler
 	}{
 		{inbox.EndDone, func(*postgres.DB) inbox.Handler {
-			return func(context.Context, inbox.Delivery) (inbox.Result, error) { return inbox.Complete, nil }
+			return answer(nil)
 		}},
 		{inbox.EndDone, func(db *postgres.DB) inbox.Handler {
 			return func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
-				b := &pgx.Batch{}
-				inbox.Done(b, d)
-				return inbox.Completed, db.Commit(ctx, b)
+				return finish(ctx, db, d)
 			}
 		}},
 		{inbox.EndFailed, func(*postgres.DB) inbox.Handler {
-			return func(context.Context, inbox.Delivery) (inbox.Result, error) { return inbox.Complete, errors.New("odd") }
+			return answer(errors.New("odd"))
 		}},
 		{inbox.EndFailed, func(*postgres.DB) inbox.Handler {
 			return func(context.Context, inbox.Delivery) (inbox.Result, error) { panic("odd") }
 		}},
 		{inbox.EndWaiting, func(*postgres.DB) inbox.Handler {
-			return func(context.Context, inbox.Delivery) (inbox.Result, error) {
-				return inbox.Complete, &inbox.WaitError{Err: errors.New("away")}
-			}
+			return answer(&inbox.WaitError{Err: errors.New("away")})
 		}},
 		{inbox.EndParked, func(*postgres.DB) inbox.Handler {
-			return func(context.Context, inbox.Delivery) (inbox.Result, error) {
-				return inbox.Complete, &inbox.ParkError{Err: errors.New("never")}
-			}
+			return answer(&inbox.ParkError{Err: errors.New("never")})
 		}},
 		{inbox.EndLost, func(db *postgres.DB) inbox.Handler {
 			return func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
@@ -94,8 +87,7 @@ func TestObserver(t *testing.T) {
 		}},
 	} {
 		t.Run("an attempt is told that ends "+string(test.end), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Reused(t)
+			db := fresh(t)
 			put(t, db, "m1", "k")
 			told := &tally{}
 			p := processor(db, test.handle(db))
@@ -113,12 +105,11 @@ func TestObserver(t *testing.T) {
 	}
 
 	t.Run("a message of a dead holder is told", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		put(t, db, "m1", "k")
 		write(t, db, `update inbox set status = 'running', fence = 1, attempts = 1, due_at = clock_timestamp() - interval '1 day'`)
 		told := &tally{}
-		p := processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) { return inbox.Complete, nil })
+		p := processor(db, answer(nil))
 		p.Policy.BackoffBase, p.Policy.BackoffCap = time.Second, time.Second
 		p.Observer = told.observer()
 		stop := start(t, p)
@@ -128,32 +119,4 @@ func TestObserver(t *testing.T) {
 			t.Errorf("told: %+v", told)
 		}
 	})
-}
-
-func TestReceptionIsTold(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	for _, test := range []struct {
-		name    string
-		payload string
-		want    inbox.Reception
-	}{
-		{"first", "x", inbox.Reception{New: 1}},
-		{"again", "x", inbox.Reception{Duplicates: 1}},
-		{"with another payload", "y", inbox.Reception{Aside: 1}},
-		{"with that payload again", "y", inbox.Reception{Aside: 1}},
-		{"and again", "x", inbox.Reception{Duplicates: 1}},
-	} {
-		var got inbox.Reception
-		b := &pgx.Batch{}
-		if err := inbox.AcceptInto(b, "r", note("m1", test.payload), &got); err != nil {
-			t.Fatal(err)
-		}
-		if err := db.Commit(t.Context(), b); err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(test.want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", test.name, diff)
-		}
-	}
 }

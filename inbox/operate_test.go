@@ -31,14 +31,6 @@ update inbox
  where message_id in ('m1', 'n1')`)
 }
 
-func number(t *testing.T, db *postgres.DB, id string) (n int64) {
-	t.Helper()
-	if err := db.QueryRow(t.Context(), `select id from inbox where message_id = $1`, id).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
-	return n
-}
-
 func TestList(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
@@ -104,39 +96,26 @@ func TestRetry(t *testing.T) {
 	t.Parallel()
 
 	t.Run("begins anew, in the order of its key", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		parkedMessages(t, db)
-		if err := inbox.Retry(t.Context(), db, number(t, db, "m1"), "ada"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, inbox.Retry(t.Context(), db, number(t, db, "m1"), "ada"))
 		await.Row(t, db, `select status = 'pending' and attempts = 0 and deaths = 0 and waits = 0 and waiting_since is null
 			and due_at <= clock_timestamp() and decided_by = 'ada' and decided_at <= clock_timestamp() from inbox where message_id = 'm1'`)
 		var order diary
-		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
-			order.note("%s", d.ID)
-			return inbox.Complete, nil
-		}))
+		start(t, processor(db, noting(&order)))
 		await.Row(t, db, `select bool_and(status = 'done') from inbox where ordering_key = 'k'`)
-		if order.String() != "m1 m2 m3" {
-			t.Errorf("handled in the order %s", &order)
-		}
+		order.want(t, "m1 m2 m3")
 		if got, err := inbox.Show(t.Context(), db, number(t, db, "m1")); err != nil || got.DecidedBy != "ada" || got.DecidedAt == nil {
 			t.Errorf("when it is done, who retried it is %+v, %v", got, err)
 		}
 	})
 
 	t.Run("has waited for nothing yet", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		parkedMessages(t, db)
 		write(t, db, `update inbox set waiting_since = clock_timestamp() - interval '1 year'`)
-		if err := inbox.Retry(t.Context(), db, number(t, db, "m1"), "ada"); err != nil {
-			t.Fatal(err)
-		}
-		start(t, processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
-			return inbox.Complete, &inbox.WaitError{AtLeast: time.Hour, Err: errors.New("closed")}
-		}))
+		must(t, inbox.Retry(t.Context(), db, number(t, db, "m1"), "ada"))
+		start(t, processor(db, answer(&inbox.WaitError{AtLeast: time.Hour, Err: errors.New("closed")})))
 		await.Row(t, db, `select status = 'pending' and waits = 1 from inbox where message_id = 'm1'`)
 	})
 }
@@ -145,21 +124,13 @@ func TestDiscard(t *testing.T) {
 	t.Parallel()
 
 	t.Run("ends a message and lets its key go on", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		parkedMessages(t, db)
-		if err := inbox.Discard(t.Context(), db, number(t, db, "m1"), "ada"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, inbox.Discard(t.Context(), db, number(t, db, "m1"), "ada"))
 		var order diary
-		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
-			order.note("%s", d.ID)
-			return inbox.Complete, nil
-		}))
+		start(t, processor(db, noting(&order)))
 		await.Row(t, db, `select bool_and(status = 'done') from inbox where message_id in ('m2', 'm3')`)
-		if order.String() != "m2 m3" {
-			t.Errorf("handled: %s", &order)
-		}
+		order.want(t, "m2 m3")
 		entries, err := inbox.List(t.Context(), db, inbox.StatusDiscarded, 0, 10)
 		if err != nil || len(entries) != 1 {
 			t.Fatalf("discarded messages: %+v, %v", entries, err)
@@ -170,20 +141,14 @@ func TestDiscard(t *testing.T) {
 	})
 
 	t.Run("what a holder of long ago still commits is refused", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		put(t, db, "m1", "k")
 		h := newHung(db, "of-the-zombie")
 		start(t, processor(db, h.handle))
 		await.Receive(t, "the holder", h.begun)
 		write(t, db, `update inbox set status = 'dead'`) // its fence is still the newest
-		if err := inbox.Discard(t.Context(), db, number(t, db, "m1"), "ada"); err != nil {
-			t.Fatal(err)
-		}
-		close(h.finish)
-		if err := await.Receive(t, "its commit", h.ended); !inbox.IsLost(err) {
-			t.Errorf("the commit ended with %v, want a lost lease", err)
-		}
+		must(t, inbox.Discard(t.Context(), db, number(t, db, "m1"), "ada"))
+		h.loses(t)
 		wantEffects(t, db)
 		await.Row(t, db, `select status = 'discarded' from inbox`)
 	})
@@ -195,8 +160,7 @@ func TestOperatorsDecideOnParkedMessagesOnly(t *testing.T) {
 		"retry": inbox.Retry, "discard": inbox.Discard,
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Reused(t)
+			db := fresh(t)
 			parkedMessages(t, db)
 			write(t, db, `update inbox set status = 'done', done_fence = fence where message_id = 'm3'`)
 			for _, id := range []string{"m2", "m3"} {
@@ -255,9 +219,7 @@ func TestSweep(t *testing.T) {
 	t.Run("keeps what was discarded", func(t *testing.T) {
 		t.Parallel()
 		db := fill(t)
-		if err := inbox.Discard(t.Context(), db, number(t, db, "m1"), "ada"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, inbox.Discard(t.Context(), db, number(t, db, "m1"), "ada"))
 		write(t, db, `update inbox set finished_at = clock_timestamp() - interval '1 year' where status = 'discarded'`)
 		sweep(t, db, 100, 10)
 		await.Row(t, db, `select count(*) = 1 from inbox where status = 'discarded'`)
@@ -267,9 +229,7 @@ func TestSweep(t *testing.T) {
 		t.Parallel()
 		db := fill(t)
 		tx := begin(t, db)
-		if _, err := tx.Exec(t.Context(), `delete from inbox where finished_at < clock_timestamp() - interval '11 days'`); err != nil {
-			t.Fatal(err)
-		}
+		run(t, tx, `delete from inbox where finished_at < clock_timestamp() - interval '11 days'`)
 		sweep(t, db, 100, 4) // beside it: what it does not hold
 		if err := tx.Rollback(t.Context()); err != nil && !errors.Is(err, pgx.ErrTxClosed) {
 			t.Fatal(err)

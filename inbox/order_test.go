@@ -61,9 +61,7 @@ func TestAStreamInAnyOrderAndAnyNumberOfTimesMakesTheSameBook(t *testing.T) {
 	// Nothing here refuses an entry that is made twice.
 	write(t, db, `create table book (n bigint generated always as identity, account text not null, entry int not null)`)
 	write(t, db, `create index on book (account)`)
-	if err := db.Commit(t.Context(), deliveries); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Commit(t.Context(), deliveries))
 	receive(t, db, "r")
 	for range 2 { // processes
 		p := processor(db, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) { return makeEntry(ctx, db, d) })

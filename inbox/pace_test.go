@@ -10,7 +10,6 @@ import (
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/testdb"
 )
 
 const poll = 100 * time.Millisecond
@@ -30,11 +29,10 @@ func soonOnce(t *testing.T, soon time.Duration, do func(try int)) {
 
 func TestPace(t *testing.T) {
 	t.Parallel()
-	done := func(_ context.Context, _ inbox.Delivery) (inbox.Result, error) { return inbox.Complete, nil }
+	done := answer(nil)
 
 	t.Run("a backlog is claimed as handlers come free, a quarter of them at a time", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		const messages = 45
 		for i := range messages {
 			put(t, db, fmt.Sprint("m", i), fmt.Sprint("k", i))
@@ -58,8 +56,7 @@ func TestPace(t *testing.T) {
 	})
 
 	t.Run("a place that comes free waits for others no longer than a poll", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		for i := range 9 {
 			put(t, db, fmt.Sprint("m", i), fmt.Sprint("k", i))
 		}
@@ -82,8 +79,7 @@ func TestPace(t *testing.T) {
 	})
 
 	t.Run("who is woken does not wait for the third poll", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		bell := make(chan struct{}, 1)
 		p := processor(db, done)
 		p.Poll, p.Wake = poll, bell
@@ -98,8 +94,7 @@ func TestPace(t *testing.T) {
 	})
 
 	t.Run("nor does who comes behind another one of its key", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		p := processor(db, done)
 		p.Poll, p.Wake = poll, make(chan struct{})
 		start(t, p)
@@ -112,8 +107,7 @@ func TestPace(t *testing.T) {
 	})
 
 	t.Run("who is not, comes by itself", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		p := processor(db, done)
 		p.Wake = make(chan struct{})
 		start(t, p)

@@ -1,7 +1,6 @@
 package inbox_test
 
 import (
-	"context"
 	"fmt"
 	"testing"
 
@@ -14,13 +13,6 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 )
 
-// fataler is a test, or a draw of one.
-type fataler interface {
-	Helper()
-	Context() context.Context
-	Fatal(args ...any)
-}
-
 // is what one receiver has of a message, beside times.
 type kept struct {
 	Message, Key, Type, Payload, Metadata, Status string
@@ -30,7 +22,7 @@ type kept struct {
 
 func keptBy(t fataler, db *postgres.DB, receiver string) []kept {
 	t.Helper()
-	rows, err := db.Query(t.Context(), `
+	return all(t, db, pgx.RowToStructByName[kept], `
 select message_id as message,
        ordering_key as key,
        type,
@@ -42,31 +34,15 @@ select message_id as message,
   from inbox
  where receiver = $1
  order by id`, receiver)
-	var all []kept
-	if err == nil {
-		all, err = pgx.CollectRows(rows, pgx.RowToStructByName[kept])
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return all
 }
 
 func asideBy(t fataler, db *postgres.DB, receiver string) []string {
 	t.Helper()
-	rows, err := db.Query(t.Context(), `
+	return all(t, db, pgx.RowTo[string], `
 select message_id || '=' || convert_from(payload, 'UTF8')
   from inbox_quarantine
  where receiver = $1
  order by 1`, receiver)
-	var all []string
-	if err == nil {
-		all, err = pgx.CollectRows(rows, pgx.RowTo[string])
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return all
 }
 
 // TestPagesOfAnySizeAreTheSame: any stream of deliveries leaves, in pages of any
@@ -93,18 +69,11 @@ func TestPagesOfAnySizeAreTheSame(t *testing.T) {
 			messages := of(texts...)
 			page(r, db, messages...)
 			for _, m := range messages {
-				b := &pgx.Batch{}
-				var got inbox.Reception
 				its := inbox.Message{
 					ID: m.ID, Type: m.Type, OrderingKey: m.OrderingKey, Payload: m.Payload,
 					Metadata: map[string]string{"type": m.Type, "ordering_key": m.OrderingKey},
 				}
-				if err := inbox.AcceptInto(b, "single", its, &got); err != nil {
-					r.Fatal(err)
-				}
-				if err := db.Commit(r.Context(), b); err != nil {
-					r.Fatal(err)
-				}
+				got := acceptFor(r, db, "single", its)
 				want.New, want.Duplicates, want.Aside = want.New+got.New, want.Duplicates+got.Duplicates, want.Aside+got.Aside
 			}
 			awaitReceived(t, db)

@@ -24,13 +24,9 @@ func page(t fataler, db *postgres.DB, messages ...outbox.Message) {
 	b := &pgx.Batch{}
 	for _, m := range messages {
 		m.Topic = topic
-		if err := outbox.Append(b, m); err != nil {
-			t.Fatal(err)
-		}
+		must(t, outbox.Append(b, m))
 	}
-	if err := db.Commit(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Commit(t.Context(), b))
 }
 
 // of makes messages of "id=payload" or "id=payload@key"; the key is else k.
@@ -76,13 +72,9 @@ func receiveTelling(t *testing.T, db *postgres.DB, receiver string) *witness {
 
 func wantAside(t *testing.T, db *postgres.DB, want ...string) {
 	t.Helper()
-	rows, err := db.Query(t.Context(), `select receiver || ' ' || message_id || '=' || convert_from(payload, 'UTF8') from inbox_quarantine order by 1`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if diff := cmp.Diff(append([]string{}, want...), got); diff != "" || err != nil {
-		t.Errorf("%v, quarantine (-want +got):\n%s", err, diff)
+	got := all(t, db, pgx.RowTo[string], `select receiver || ' ' || message_id || '=' || convert_from(payload, 'UTF8') from inbox_quarantine order by 1`)
+	if diff := cmp.Diff(append([]string{}, want...), got); diff != "" {
+		t.Errorf("quarantine (-want +got):\n%s", diff)
 	}
 }
 
@@ -145,8 +137,7 @@ func TestAPageIsItsMessagesOneAfterAnother(t *testing.T) {
 	}
 
 	t.Run("the oldest is the first of it", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		page(t, db, of("z=1", "y=1@l", "x=1", "z=1", "a=1@l", "b=1")...)
 		receive(t, db, "r")
 		awaitReceived(t, db)
@@ -154,8 +145,7 @@ func TestAPageIsItsMessagesOneAfterAnother(t *testing.T) {
 	})
 
 	t.Run("each keeps its own type, metadata and time", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		var messages []outbox.Message
 		for i := range 3 {
 			m := letter(fmt.Sprint("m", i), "x")
@@ -255,9 +245,7 @@ func TestAPageAndACommitOfSeveralDoNotCross(t *testing.T) {
 			run(t, rival, `commit`)
 			awaitReceived(t, db)
 			stop()
-			if lines.String() != "" {
-				t.Errorf("the log says %s", lines)
-			}
+			lines.wantNone(t)
 			await.Row(t, db, `select bool_and(status = case when message_id ~ 'new' then 'pending' else 'done' end) from inbox`)
 		})
 	}

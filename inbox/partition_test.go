@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
@@ -60,9 +59,7 @@ func (g *gate) handle(ctx context.Context, d inbox.Delivery) (inbox.Result, erro
 	g.running[d.Partition]--
 	g.handled[d.ID]++
 	g.mu.Unlock()
-	b := &pgx.Batch{}
-	inbox.Done(b, d)
-	return inbox.Completed, g.db.Commit(ctx, b)
+	return finish(ctx, g.db, d)
 }
 
 func (g *gate) runs(partition string) int {
@@ -203,14 +200,10 @@ func TestHeldBackMessagesKeepTheOrderOfTheirKey(t *testing.T) {
 		if its.OrderingKey == "k" {
 			d.note("%s", its.ID)
 		}
-		b := &pgx.Batch{}
-		inbox.Done(b, its)
-		return inbox.Completed, db.Commit(ctx, b)
+		return finish(ctx, db, its)
 	}))
 	await.Row(t, db, `select bool_and(status = 'done') and count(*) = 10 from inbox`)
-	if got := d.String(); got != "k0 k1 k2 k3 k4" {
-		t.Errorf("handled in the order %s", got)
-	}
+	d.want(t, "k0 k1 k2 k3 k4")
 }
 
 // A partition with messages that are held back and messages that are due has its share
@@ -267,9 +260,7 @@ func TestClaim_withOneSlotTakesTurns(t *testing.T) {
 	accept(t, db, inbox.Message{ID: "quick", Partition: "quick"})
 	p := processor(db, func(ctx context.Context, its inbox.Delivery) (inbox.Result, error) {
 		d.note("%s", its.ID)
-		b := &pgx.Batch{}
-		inbox.Done(b, its)
-		return inbox.Completed, db.Commit(ctx, b)
+		return finish(ctx, db, its)
 	})
 	p.Concurrency = 1
 	start(t, p)

@@ -18,8 +18,7 @@ func TestPoisonMessage_holdsUpNoOther(t *testing.T) {
 		"that panics": func() error { panic("poison") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Reused(t)
+			db := fresh(t)
 			write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
 				select 'r', case n when 1 then 'poison' else n::text end, n, 't', '', '{}', '' from generate_series(1, 100) n`)
 			othersDone := make(chan struct{})
@@ -69,24 +68,18 @@ func TestTheOldestIsClaimedFirst(t *testing.T) {
 		put(t, db, id, id)
 	}
 	var order diary
-	p := processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
-		order.note("%s", d.ID)
-		return inbox.Complete, nil
-	})
+	p := processor(db, noting(&order))
 	p.Concurrency = 1
 	start(t, p)
 	await.Row(t, db, `select bool_and(status = 'done') from inbox`)
-	if order.String() != "c a d b" {
-		t.Errorf("received as c a d b, handled as %s", &order)
-	}
+	order.want(t, "c a d b")
 }
 
 func TestAParkedMessageHoldsUpItsKeyOrLetsItPass(t *testing.T) {
 	t.Parallel()
 	for name, parked := range map[string]inbox.Parked{"block": inbox.Block, "pass": inbox.Pass} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Reused(t)
+			db := fresh(t)
 			put(t, db, "parked", "k")
 			put(t, db, "behind", "k")
 			put(t, db, "aside", "l")

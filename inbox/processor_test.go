@@ -13,19 +13,16 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/testdb"
 )
 
 func TestProcess(t *testing.T) {
 	t.Parallel()
 
 	t.Run("every message is handled once, those of a key one at a time and oldest first", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		const keys, each = 10, 8
 		var want [keys]string
 		for n := range each {
@@ -60,8 +57,7 @@ func TestProcess(t *testing.T) {
 	})
 
 	t.Run("different keys run side by side, as many as there are slots", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		for i := range 10 {
 			put(t, db, fmt.Sprint("m", i), fmt.Sprint("k", i))
 		}
@@ -98,8 +94,7 @@ func TestProcess(t *testing.T) {
 	})
 
 	t.Run("an older message that arrives late waits for the one at work, and holds up no other", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		put(t, db, "young", "k")
 		begun, finish := make(chan struct{}), make(chan struct{})
 		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
@@ -122,24 +117,17 @@ func TestProcess(t *testing.T) {
 	})
 
 	t.Run("a receiver sees nothing of another", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		put(t, db, "m1", "k")
 		write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash) values ('other', 'm1', 'k', 't', '', '{}', '')`)
 		var mine diary
-		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
-			mine.note("%s", d.ID)
-			return inbox.Complete, nil
-		}))
+		start(t, processor(db, noting(&mine)))
 		await.Row(t, db, `select bool_and(status = case receiver when 'r' then 'done' else 'pending' end) from inbox`)
-		if mine.String() != "m1" {
-			t.Errorf("handled: %s", &mine)
-		}
+		mine.want(t, "m1")
 	})
 
 	t.Run("a handler gets the message as it was received", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
 			values ('r', 'm1', 'k', 'letter', '\x00ff', '{"correlation_id": "req_1"}', '')`)
 		got := make(chan inbox.Delivery, 1)
@@ -163,8 +151,7 @@ func TestFailure(t *testing.T) {
 	t.Parallel()
 
 	t.Run("an error is tried again later, and counted", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		put(t, db, "m1", "k")
 		var tries diary
 		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
@@ -186,16 +173,13 @@ func TestFailure(t *testing.T) {
 	})
 
 	t.Run("the backoff is random below its bounds", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		const messages = 60
 		for i := range messages {
 			put(t, db, fmt.Sprint("m", i), fmt.Sprint("k", i))
 		}
 		write(t, db, `update inbox set attempts = 40`)
-		p := processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
-			return inbox.Complete, errors.New("no")
-		})
+		p := processor(db, answer(errors.New("no")))
 		p.Policy.MaxAttempts, p.Policy.BackoffBase, p.Policy.BackoffCap = 100, time.Hour, 8*time.Hour
 		start(t, p)
 		await.Row(t, db, `select bool_and(attempts = 41 and status = 'pending') from inbox`)
@@ -211,8 +195,7 @@ func TestFailure(t *testing.T) {
 	})
 
 	t.Run("a panic is an attempt", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		put(t, db, "m1", "k")
 		put(t, db, "m2", "l")
 		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
@@ -228,12 +211,9 @@ func TestFailure(t *testing.T) {
 	})
 
 	t.Run("who waits for something outside is tried again and not counted", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		put(t, db, "m1", "k")
-		p := processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
-			return inbox.Complete, fmt.Errorf("step: %w", &inbox.WaitError{AtLeast: 5 * time.Hour, Err: errors.New("the bank is closed")})
-		})
+		p := processor(db, answer(fmt.Errorf("step: %w", &inbox.WaitError{AtLeast: 5 * time.Hour, Err: errors.New("the bank is closed")})))
 		start(t, p)
 		for waits := 1; waits <= 4; waits++ { // more than there are attempts
 			await.Row(t, db, fmt.Sprintf(`select status = 'pending' and attempts = 0 and waits = %d from inbox`, waits))
@@ -245,12 +225,9 @@ func TestFailure(t *testing.T) {
 	})
 
 	t.Run("who has waited for too long is parked", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		put(t, db, "m1", "k")
-		p := processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
-			return inbox.Complete, &inbox.WaitError{Err: errors.New("the bank is closed")}
-		})
+		p := processor(db, answer(&inbox.WaitError{Err: errors.New("the bank is closed")}))
 		start(t, p)
 		await.Row(t, db, `select status = 'pending' and waits = 1 from inbox`)
 		write(t, db, `update inbox set waiting_since = waiting_since - interval '59 minutes', due_at = clock_timestamp()`)
@@ -260,8 +237,7 @@ func TestFailure(t *testing.T) {
 	})
 
 	t.Run("also who waits and fails by turns, of which each takes the other's count back", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		put(t, db, "m1", "k")
 		var tries atomic.Int64
 		start(t, processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
@@ -283,8 +259,7 @@ func TestFailure(t *testing.T) {
 	})
 
 	t.Run("unless the outside says itself that it takes so long", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		put(t, db, "m1", "k")
 		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
 			patient := d.Waits == 1 || d.Waits == 2
@@ -303,8 +278,7 @@ func TestFailure(t *testing.T) {
 	})
 
 	t.Run("however long a backoff may be and however often it was met", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		for _, id := range []string{"waits", "fails", "dies"} {
 			put(t, db, id, id)
 		}
@@ -327,18 +301,14 @@ func TestFailure(t *testing.T) {
 	})
 
 	t.Run("who can never go on is parked at once", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		put(t, db, "m1", "k")
-		start(t, processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
-			return inbox.Complete, fmt.Errorf("step: %w", &inbox.ParkError{Err: errors.New("the amounts differ")})
-		}))
+		start(t, processor(db, answer(fmt.Errorf("step: %w", &inbox.ParkError{Err: errors.New("the amounts differ")}))))
 		await.Row(t, db, `select status = 'dead' and attempts = 1 and last_error = 'step: parked: the amounts differ' from inbox`)
 	})
 
 	t.Run("a parked message holds up its own key and no other", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		put(t, db, "m1", "k")
 		put(t, db, "m2", "k")
 		put(t, db, "m3", "l")
@@ -372,17 +342,4 @@ func TestErrorsSayWhatTheyWrap(t *testing.T) {
 			t.Errorf("%T says %q", err, err)
 		}
 	}
-}
-
-func TestCompleted(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	put(t, db, "m1", "k")
-	start(t, processor(db, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
-		b := &pgx.Batch{}
-		effect(b, "done-by-m1")
-		inbox.Done(b, d)
-		return inbox.Completed, db.Commit(ctx, b)
-	}))
-	await.Row(t, db, `select status = 'done' and done_fence = 1 and exists (select from merchants where merchant_id = 'done-by-m1') from inbox`)
 }

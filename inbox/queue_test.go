@@ -1,10 +1,8 @@
 package inbox_test
 
 import (
-	"context"
 	"testing"
 
-	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/testdb"
 )
@@ -18,14 +16,13 @@ func TestALongQueueBehindOneKeyHoldsUpNoOther(t *testing.T) {
 		"on one that was analyzed when most was of that one key": `analyze inbox`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Reused(t)
+			db := fresh(t)
 			write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
 				select 'r', 'hot' || n, 'hot', 't', '', '{}', '' from generate_series(1, 400) n`)
 			write(t, db, before)
 			write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
 				select 'r', 'cold' || n, 'cold' || n, 't', '', '{}', '' from generate_series(1, 50) n`)
-			start(t, processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) { return inbox.Complete, nil }))
+			start(t, processor(db, answer(nil)))
 			await.Row(t, db, `select bool_and(status = 'done') from inbox where ordering_key <> 'hot'`)
 			put(t, db, "late", "late")
 			await.Row(t, db, `select status = 'done' from inbox where message_id = 'late'`)

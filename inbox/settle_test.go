@@ -86,8 +86,7 @@ func TestAWaitEndsAtOnceWhenAMessageOfItsKeyCameMeanwhile(t *testing.T) {
 		"of other key": {"l", `select bool_and(status = case message_id when 'm1' then 'pending' else 'done' end) and max(due_at) > clock_timestamp() + interval '1 hour' from inbox`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Reused(t)
+			db := fresh(t)
 			put(t, db, "m1", "k")
 			start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
 				if d.ID == "m1" && d.Waits == 0 {
@@ -101,8 +100,7 @@ func TestAWaitEndsAtOnceWhenAMessageOfItsKeyCameMeanwhile(t *testing.T) {
 	}
 
 	t.Run("also when its commit and the wait cross", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		put(t, db, "m1", "k")
 		begun, wait := make(chan struct{}), make(chan struct{})
 		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
@@ -119,15 +117,11 @@ func TestAWaitEndsAtOnceWhenAMessageOfItsKeyCameMeanwhile(t *testing.T) {
 			`select from inbox where message_id = 'm1' for no key update`,
 			`insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash) values ('r', 'm2', 'k', 't', '', '{}', '')`,
 		} {
-			if _, err := tx.Exec(t.Context(), sql); err != nil {
-				t.Fatal(err)
-			}
+			run(t, tx, sql)
 		}
 		close(wait)
 		await.Blocked(t, db, 1)
-		if err := tx.Commit(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		run(t, tx, `commit`)
 		await.Row(t, db, `select bool_and(status = 'done') from inbox`)
 	})
 }

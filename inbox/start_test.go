@@ -38,9 +38,7 @@ func deliver(t *testing.T, p *inbox.Processor, texts ...string) error {
 
 func mustDeliver(t *testing.T, p *inbox.Processor, texts ...string) {
 	t.Helper()
-	if err := deliver(t, p, texts...); err != nil {
-		t.Fatal(err)
-	}
+	must(t, deliver(t, p, texts...))
 }
 
 // unpolled makes a processor that claims once, and then not before an hour has
@@ -61,22 +59,11 @@ func startWithRoom(t *testing.T, db *postgres.DB, p *inbox.Processor) (stop func
 	return stop
 }
 
-// noting notes what is handled, but for the message of startWithRoom.
-func noting(d *diary) inbox.Handler {
-	return func(_ context.Context, m inbox.Delivery) (inbox.Result, error) {
-		if m.ID != "first" {
-			d.note("%s", m.ID)
-		}
-		return inbox.Complete, nil
-	}
-}
-
 func TestReceiveStarts(t *testing.T) {
 	t.Parallel()
 
 	t.Run("a message as it is received, without a claim", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		p := unpolled(testdb.As(t, db, postgres.RoleWorker), noting(&diary{}))
 		var messages atomic.Int32
 		p.Observer.Claimed = func(n, _ int) { messages.Add(int32(n)) } //nolint:gosec // few
@@ -89,8 +76,7 @@ func TestReceiveStarts(t *testing.T) {
 	})
 
 	t.Run("a message as a claim hands it over", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		note := func(seen chan inbox.Delivery) inbox.Handler {
 			return func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
 				if d.ID != "first" {
@@ -108,12 +94,8 @@ func TestReceiveStarts(t *testing.T) {
 		page[1].Metadata.Set("correlation_id", "<\"\u2028\\>")
 		for _, m := range page {
 			one := []*message.Message{m}
-			if err := p.Receive(envelope, nil)(t.Context(), one); err != nil {
-				t.Fatal(err)
-			}
-			if err := storing(db, "s").Receive(envelope, nil)(t.Context(), one); err != nil {
-				t.Fatal(err)
-			}
+			must(t, p.Receive(envelope, nil)(t.Context(), one))
+			must(t, storing(db, "s").Receive(envelope, nil)(t.Context(), one))
 			want, got := await.Receive(t, "what is claimed", claimed), await.Receive(t, "what is started", started)
 			if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(inbox.Delivery{})); diff != "" {
 				t.Errorf("message %s (-claimed +started):\n%s", m.UUID, diff)
@@ -138,9 +120,7 @@ func TestReceiveStarts(t *testing.T) {
 		mustDeliver(t, p, "b=1@k")
 		await.Row(t, db, `select bool_and(status = 'done') from inbox`)
 		stop()
-		if got := handled.String(); got != "b" {
-			t.Errorf("handled: %s, want b alone", got)
-		}
+		handled.want(t, "b")
 		wantReceived(t, db, map[string]int{"r first": 0, "r b": 0})
 	})
 
@@ -158,8 +138,7 @@ func TestReceiveStarts(t *testing.T) {
 		"that is parked, of another receiver": {older: `receiver = 's', status = 'dead'`, starts: true},
 	} {
 		t.Run("behind a message of its key "+name, func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Reused(t)
+			db := fresh(t)
 			var handled diary
 			p := unpolled(db, noting(&handled))
 			p.Policy.Parked = of.parked
@@ -174,15 +153,12 @@ func TestReceiveStarts(t *testing.T) {
 			if r := stored(t, db, "younger"); r.Status != "pending" || r.Fence != 0 || r.Attempts != 0 || r.Holder != "" || r.DueIn > 0 {
 				t.Errorf("it is %+v", r)
 			}
-			if got := handled.String(); got != "" {
-				t.Errorf("%s was handled", got)
-			}
+			handled.want(t, "")
 		})
 	}
 
 	t.Run("a page without slots when one of its keys starts elsewhere at the same moment", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		var handled diary
 		p := processor(db, noting(&handled))
 		stop := startWithRoom(t, db, p)
@@ -194,12 +170,8 @@ func TestReceiveStarts(t *testing.T) {
 		await.Blocked(t, db, 1)
 		write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, fence, due_at)
 			values ('r', 'rival', 'k', 't', '', '{}', '', 'running', 1, clock_timestamp() + interval '1 hour')`)
-		if err := tx.Rollback(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if err := await.Receive(t, "the end of the page", ended); err != nil {
-			t.Fatal(err)
-		}
+		run(t, tx, `rollback`)
+		must(t, await.Receive(t, "the end of the page", ended))
 		await.Row(t, db, `select count(*) = 3 and bool_and(status = 'done') from inbox where message_id in ('first', 'held', 'm2')`)
 		if r := stored(t, db, "m1"); r.Status != "pending" || r.Fence != 0 {
 			t.Errorf("it is %+v", r)
@@ -213,8 +185,7 @@ func TestReceiveStarts(t *testing.T) {
 	})
 
 	t.Run("in the order of a key, also what comes behind its own messages or beyond the slots", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		var handled diary
 		finish := make(chan struct{})
 		p := processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
@@ -230,14 +201,11 @@ func TestReceiveStarts(t *testing.T) {
 		await.Row(t, db, `select count(*) filter (where status = 'done') = 5 and count(*) filter (where status = 'running') = 1 from inbox`)
 		close(finish)
 		await.Row(t, db, `select bool_and(status = 'done' and attempts = 1) from inbox`)
-		if got := handled.String(); got != "a b g" {
-			t.Errorf("messages of one key came as %s", got)
-		}
+		handled.want(t, "a b g")
 	})
 
 	t.Run("what comes behind another message before the slow poll", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		p := processor(db, noting(&diary{}))
 		p.Wake, p.Listening = make(chan struct{}), func() bool { return true }
 		startWithRoom(t, db, p)
@@ -254,8 +222,7 @@ func TestReceiveStarts(t *testing.T) {
 
 	t.Run("what it keeps the lease of", func(t *testing.T) {
 		testdb.Long(t, "it waits for a lease to be renewed")
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		hung := newHung(db, "holder")
 		p := unpolled(db, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
 			if d.ID == "first" {
@@ -279,8 +246,7 @@ func TestReceiveStarts(t *testing.T) {
 	})
 
 	t.Run("nothing once the program stops: it gives back what is stored meanwhile", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		var handled diary
 		p := unpolled(db, noting(&handled))
 		stop := startWithRoom(t, db, p)
@@ -296,9 +262,7 @@ func TestReceiveStarts(t *testing.T) {
 		defer cancel()
 		<-waiting.Done() // it knows by now that it stops; if not, the message is handled
 		run(t, tx, `rollback`)
-		if err := await.Receive(t, "the end of the page", ended); err != nil {
-			t.Fatal(err)
-		}
+		must(t, await.Receive(t, "the end of the page", ended))
 		await.Receive(t, "the stop", stopped)
 		if r := stored(t, db, "m1"); handled.String() == "" && (r.Status != "pending" || r.Attempts != 0 || r.DueIn > 0) {
 			t.Errorf("it is %+v", r)
@@ -327,8 +291,7 @@ func TestRoom(t *testing.T) {
 	}
 
 	t.Run("is what slots are free, once the processor runs", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		p := unpolled(db, noting(&diary{}))
 		found := room(t, p)
 		wantNone(t, db, found)
@@ -339,8 +302,7 @@ func TestRoom(t *testing.T) {
 	})
 
 	t.Run("is none while all slots are taken", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		finish := make(chan struct{})
 		p := unpolled(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
 			if d.ID != "first" {
@@ -361,8 +323,7 @@ func TestRoom(t *testing.T) {
 	})
 
 	t.Run("is none while older messages wait for slots", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		const older = 60
 		for i := range older {
 			put(t, db, fmt.Sprint("older", i), fmt.Sprint("older", i))
@@ -390,8 +351,7 @@ func TestRoom(t *testing.T) {
 	})
 
 	t.Run("is none while the store is away", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		away := open(t, testdb.URL(t), postgres.Options{})
 		away.Close()
 		p := processor(away, noting(&diary{}))

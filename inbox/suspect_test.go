@@ -32,17 +32,6 @@ func mortal(t *testing.T, url string, like *inbox.Processor, handle func(ctx con
 	return die, end
 }
 
-func open(t *testing.T, url string, o postgres.Options) *postgres.DB {
-	t.Helper()
-	o.AllowPlaintext, o.AllowUnsafeDurability = true, true
-	db, err := postgres.Open(t.Context(), url, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(db.Close)
-	return db
-}
-
 func TestAMessageThatEndsItsProcessIsParkedAndNoOther(t *testing.T) {
 	testdb.Long(t, "it kills processes")
 	t.Parallel()
@@ -85,10 +74,7 @@ func TestAMessageThatEndsItsProcessIsParkedAndNoOther(t *testing.T) {
 			// What the dead have held, or claim by what they had sent, is due as after its
 			// lease and every backoff.
 			write(t, db, `update inbox set due_at = clock_timestamp() - interval '2 days' where status = 'running' and holder <> $1`, p.Holder)
-			var yes bool
-			if err := db.QueryRow(t.Context(), done).Scan(&yes); err != nil {
-				t.Fatal(err)
-			}
+			yes := one[bool](t, db, done)
 			return fmt.Sprintf("%d processes, the message %+v", processes, stored(t, db, "poison")), yes
 		}
 	}
@@ -114,8 +100,7 @@ func TestTheMoreOftenItsHoldersDiedTheFewerSuspectsAreTriedBesideAMessage(t *tes
 		{deaths: 30, suspects: 2, together: 1},
 	} {
 		t.Run(fmt.Sprint(test.deaths, " deaths"), func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Reused(t)
+			db := fresh(t)
 			write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, attempts, deaths, fence, due_at)
 				select 'r', 'suspect' || n, n, 't', '', '{}', '', 'running', 1, $1::int - 1, 1, clock_timestamp() - interval '2 days'
 				  from generate_series(1, $2::int) n`, test.deaths, test.suspects)

@@ -34,25 +34,12 @@ func TestANewMessageWakesItsKey(t *testing.T) {
 	t.Parallel()
 
 	t.Run("the message that waits for the outside is due at once", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		waits(t, db, "waiting")
 		accept(t, db, note("new", "x"))
 		got := stored(t, db, "waiting")
 		if got.DueIn > 0 || got.Status != "pending" || got.Waits != 3 || got.Attempts != 0 {
 			t.Errorf("it is %+v", got)
-		}
-	})
-
-	t.Run("also by the outbox", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		waits(t, db, "waiting")
-		post(t, db, letter("new", "x"))
-		receive(t, db, "r")
-		awaitReceived(t, db)
-		if !isDue(t, db, "waiting") {
-			t.Error("it still waits")
 		}
 	})
 
@@ -79,8 +66,7 @@ func TestANewMessageWakesItsKey(t *testing.T) {
 	}
 
 	t.Run("a repeated delivery wakes nothing", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		waits(t, db, "waiting")
 		accept(t, db, note("known", "x"))
 		write(t, db, `update inbox set due_at = clock_timestamp() + interval '1 hour' where message_id = 'waiting'`)
@@ -93,8 +79,7 @@ func TestANewMessageWakesItsKey(t *testing.T) {
 	})
 
 	t.Run("one that is due keeps its place", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		waits(t, db, "waiting")
 		write(t, db, `update inbox set due_at = clock_timestamp() - interval '1 hour' where message_id = 'waiting'`)
 		accept(t, db, note("new", "x"))
@@ -104,8 +89,7 @@ func TestANewMessageWakesItsKey(t *testing.T) {
 	})
 
 	t.Run("and the handler is called", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		put(t, db, "m1", "k")
 		var seen diary
 		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
@@ -118,9 +102,7 @@ func TestANewMessageWakesItsKey(t *testing.T) {
 		await.Row(t, db, `select waits = 1 and status = 'pending' from inbox`)
 		accept(t, db, note("m2", "x"))
 		await.Row(t, db, `select count(*) = 2 and bool_and(status = 'done') from inbox`)
-		if got := seen.String(); got != "m1 0 m1 1 m2 0" {
-			t.Errorf("it saw %s", got)
-		}
+		seen.want(t, "m1 0 m1 1 m2 0")
 	})
 }
 
@@ -129,117 +111,55 @@ func TestANewMessageWakesItsKey(t *testing.T) {
 func TestAWakeAndAWaitAtTheSameMoment(t *testing.T) {
 	t.Parallel()
 
-	t.Run("the wait is first", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		put(t, db, "m1", "k")
-		write(t, db, `update inbox set status = 'running', fence = 1, attempts = 1, due_at = clock_timestamp() + interval '1 hour'`)
-		tx := begin(t, db)
-		run(t, tx, `update inbox set status = 'pending', attempts = 0, waits = 1, due_at = clock_timestamp() + interval '1 hour'`)
-		accepted := acceptAside(t, db, note("m2", "x"))
-		await.Blocked(t, db, 1)
-		if err := tx.Commit(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if err := await.Receive(t, "the message", accepted); err != nil {
-			t.Fatal(err)
-		}
-		if !isDue(t, db, "m1") {
-			t.Errorf("it sleeps on: %+v", stored(t, db, "m1"))
-		}
-	})
-
-	t.Run("the wait is first and does not come", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		put(t, db, "m1", "k")
-		write(t, db, `update inbox set status = 'running', fence = 1, attempts = 1, due_at = clock_timestamp() + interval '1 hour'`)
-		tx := begin(t, db)
-		run(t, tx, `update inbox set status = 'pending', attempts = 0, waits = 1, due_at = clock_timestamp() + interval '1 hour'`)
-		accepted := acceptAside(t, db, note("m2", "x"))
-		await.Blocked(t, db, 1)
-		if err := tx.Rollback(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if err := await.Receive(t, "the message", accepted); err != nil {
-			t.Fatal(err)
-		}
-		if got := stored(t, db, "m1"); got.Status != "running" || got.DueIn < time.Minute {
-			t.Errorf("its lease was touched: %+v", got)
-		}
-	})
-
-	t.Run("the end of the message is first", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		put(t, db, "m1", "k")
-		write(t, db, `update inbox set status = 'running', fence = 1, attempts = 1, due_at = clock_timestamp() + interval '1 hour'`)
-		tx := begin(t, db)
-		run(t, tx, `update inbox set status = 'done', done_fence = 1, finished_at = clock_timestamp()`)
-		accepted := acceptAside(t, db, note("m2", "x"))
-		await.Blocked(t, db, 1)
-		if err := tx.Commit(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if err := await.Receive(t, "the message", accepted); err != nil {
-			t.Fatal(err)
-		}
-		if got := stored(t, db, "m1"); got.Status != "done" || !isDue(t, db, "m2") {
-			t.Errorf("the old one is %+v, the new one %+v", got, stored(t, db, "m2"))
-		}
-	})
+	const lease = `update inbox set status = 'running', fence = 1, attempts = 1, due_at = clock_timestamp() + interval '1 hour'`
+	const wait = `update inbox set status = 'pending', attempts = 0, waits = 1, due_at = clock_timestamp() + interval '1 hour'`
+	const due, leased = `due_at <= clock_timestamp()`, `due_at > clock_timestamp() + interval '1 minute'`
+	for name, test := range map[string]struct{ first, then, want string }{
+		"the wait is first":                   {wait, `commit`, `status = 'pending' and waits = 1 and ` + due},
+		"the wait is first and does not come": {wait, `rollback`, `status = 'running' and ` + leased},
+		"the end of the message is first":     {`update inbox set status = 'done', done_fence = 1, finished_at = clock_timestamp()`, `commit`, `status = 'done'`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			db := fresh(t)
+			put(t, db, "m1", "k")
+			write(t, db, lease)
+			tx := begin(t, db)
+			run(t, tx, test.first)
+			accepted := acceptAside(t, db, note("m2", "x"))
+			await.Blocked(t, db, 1)
+			run(t, tx, test.then)
+			must(t, await.Receive(t, "the message", accepted))
+			if !one[bool](t, db, `select `+test.want+` from inbox where message_id = 'm1'`) || !isDue(t, db, "m2") {
+				t.Errorf("the old one is %+v, the new one %+v", stored(t, db, "m1"), stored(t, db, "m2"))
+			}
+		})
+	}
 
 	t.Run("the message is first and a holder's statement waits for it", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
+		db := fresh(t)
 		put(t, db, "m1", "k")
-		write(t, db, `update inbox set status = 'running', fence = 1, attempts = 1, due_at = clock_timestamp() + interval '1 hour'`)
+		write(t, db, lease)
 		tx := begin(t, db)
 		b := &pgx.Batch{}
-		if err := inbox.Accept(b, "r", note("m2", "x")); err != nil {
-			t.Fatal(err)
-		}
-		if err := tx.SendBatch(t.Context(), b).Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, inbox.Accept(b, "r", note("m2", "x")))
+		must(t, tx.SendBatch(t.Context(), b).Close())
 		var got string
 		err := db.QueryRow(t.Context(), `select message_id from inbox where status = 'running' for update skip locked`).Scan(&got)
 		if !errors.Is(err, pgx.ErrNoRows) {
 			t.Errorf("the running row is free: %q, %v", got, err)
 		}
-		if err := tx.Commit(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		run(t, tx, `commit`)
 		if got := stored(t, db, "m1"); got.Status != "running" || got.Fence != 1 || got.DueIn < time.Minute {
 			t.Errorf("its lease was touched: %+v", got)
 		}
 	})
 }
 
-func begin(t *testing.T, db *postgres.DB) pgx.Tx {
-	t.Helper()
-	tx, err := db.Pool().Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }) // ended already where the test came to its end
-	return tx
-}
-
-func run(t *testing.T, tx pgx.Tx, sql string) {
-	t.Helper()
-	if _, err := tx.Exec(t.Context(), sql); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // acceptAside accepts a message beside the test and tells when that came to an end.
 func acceptAside(t *testing.T, db *postgres.DB, m inbox.Message) <-chan error {
 	t.Helper()
 	b := &pgx.Batch{}
-	if err := inbox.Accept(b, "r", m); err != nil {
-		t.Fatal(err)
-	}
+	must(t, inbox.Accept(b, "r", m))
 	ended := make(chan error, 1)
 	go func() { ended <- db.Commit(t.Context(), b) }()
 	return ended

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -14,7 +15,99 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/testdb"
 )
+
+// fataler is a test, or a draw of one.
+type fataler interface {
+	Helper()
+	Context() context.Context
+	Fatal(args ...any)
+}
+
+// must ends the test if there is an error.
+func must(t fataler, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// fresh returns an empty database for a subtest, which runs beside others.
+func fresh(t *testing.T) *postgres.DB {
+	t.Helper()
+	t.Parallel()
+	return testdb.Reused(t)
+}
+
+func open(t *testing.T, url string, o postgres.Options) *postgres.DB {
+	t.Helper()
+	o.AllowPlaintext, o.AllowUnsafeDurability = true, true
+	db, err := postgres.Open(t.Context(), url, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	return db
+}
+
+func write(t *testing.T, db *postgres.DB, sql string, args ...any) {
+	t.Helper()
+	b := &pgx.Batch{}
+	b.Queue(sql, args...)
+	must(t, db.Commit(t.Context(), b))
+}
+
+// all returns the rows of a query.
+func all[T any](t fataler, db postgres.Querier, to pgx.RowToFunc[T], sql string, args ...any) []T {
+	t.Helper()
+	rows, err := db.Query(t.Context(), sql, args...)
+	must(t, err)
+	values, err := pgx.CollectRows(rows, to)
+	must(t, err)
+	return values
+}
+
+// one returns the value of a query of one row and one column.
+func one[T any](t fataler, db postgres.Querier, sql string, args ...any) T {
+	t.Helper()
+	return all(t, db, pgx.RowTo[T], sql, args...)[0]
+}
+
+func begin(t *testing.T, db *postgres.DB) pgx.Tx {
+	t.Helper()
+	tx, err := db.Pool().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }) // ended already where the test came to its end
+	return tx
+}
+
+func run(t *testing.T, tx pgx.Tx, sql string) {
+	t.Helper()
+	if _, err := tx.Exec(t.Context(), sql); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// accept commits a message to the inbox of the receiver r, and returns what became of it.
+func accept(t fataler, db *postgres.DB, m inbox.Message) inbox.Reception {
+	t.Helper()
+	return acceptFor(t, db, "r", m)
+}
+
+func acceptFor(t fataler, db *postgres.DB, receiver string, m inbox.Message) (r inbox.Reception) {
+	t.Helper()
+	b := &pgx.Batch{}
+	must(t, inbox.AcceptInto(b, receiver, m, &r))
+	must(t, db.Commit(t.Context(), b))
+	return r
+}
+
+func note(id, payload string) inbox.Message {
+	return inbox.Message{ID: id, Type: "note", OrderingKey: "k", Payload: []byte(payload)}
+}
 
 // put puts a message with an ordering key into the inbox of the receiver r.
 func put(t *testing.T, db *postgres.DB, id, key string) {
@@ -74,6 +167,38 @@ func (d *diary) String() string {
 	return strings.Join(d.lines, " ")
 }
 
+func (d *diary) want(t *testing.T, want string) {
+	t.Helper()
+	if got := d.String(); got != want {
+		t.Errorf("noted %q, want %q", got, want)
+	}
+}
+
+// noting is a handler that notes what it gets, but for the message of startWithRoom.
+func noting(d *diary) inbox.Handler {
+	return func(_ context.Context, m inbox.Delivery) (inbox.Result, error) {
+		if m.ID != "first" {
+			d.note("%s", m.ID)
+		}
+		return inbox.Complete, nil
+	}
+}
+
+// answer is a handler that does nothing but return err.
+func answer(err error) inbox.Handler {
+	return func(context.Context, inbox.Delivery) (inbox.Result, error) { return inbox.Complete, err }
+}
+
+// finish is the end of a handler: it commits effects together with the end of the delivery.
+func finish(ctx context.Context, db *postgres.DB, d inbox.Delivery, effects ...string) (inbox.Result, error) {
+	b := &pgx.Batch{}
+	for _, name := range effects {
+		effect(b, name)
+	}
+	inbox.Done(b, d)
+	return inbox.Completed, db.Commit(ctx, b)
+}
+
 // row is one message as it lies in the inbox.
 type row struct {
 	Status    string
@@ -89,7 +214,7 @@ type row struct {
 
 func stored(t *testing.T, db postgres.Querier, id string) row {
 	t.Helper()
-	rows, err := db.Query(t.Context(), `
+	return all(t, db, pgx.RowToStructByName[row], `
 select status,
        attempts,
        waits,
@@ -100,15 +225,7 @@ select status,
        due_at - clock_timestamp()      as due_in,
        finished_at is not null         as finished
   from inbox
- where message_id = $1`, id)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[row])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
+ where message_id = $1`, id)[0]
 }
 
 // silence makes the lease of the message m1 end so long ago that every backoff has
@@ -123,4 +240,24 @@ func silence(t *testing.T, db *postgres.DB) {
 // fence of the delivery beside it.
 func effect(b *pgx.Batch, name string) {
 	b.Queue(`insert into merchants (merchant_id) values ($1)`, name)
+}
+
+func wantEffects(t *testing.T, db *postgres.DB, want ...string) {
+	t.Helper()
+	got := all(t, db, pgx.RowTo[string], `select merchant_id from merchants order by 1`)
+	if !slices.Equal(got, want) {
+		t.Errorf("effects %v, want %v", got, want)
+	}
+}
+
+// number is the id by which operators name a message.
+func number(t *testing.T, db *postgres.DB, id string) int64 {
+	t.Helper()
+	return one[int64](t, db, `select id from inbox where message_id = $1`, id)
+}
+
+// quarantined counts the messages in quarantine.
+func quarantined(t *testing.T, db *postgres.DB) int {
+	t.Helper()
+	return one[int](t, db, `select count(*) from inbox_quarantine`)
 }

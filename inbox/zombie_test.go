@@ -74,39 +74,3 @@ func TestAZombieInsideATransactionLosesItsLocksAndItsCommit(t *testing.T) {
 		t.Errorf("the row has %q: %v", value, err)
 	}
 }
-
-// A holder that stands still for longer than a done message is kept finds no row
-// that could refuse it.
-func TestAZombieLosesItsCommitAlsoWhenTheMessageWasSwept(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	put(t, db, "m1", "k")
-	stopped, resume, woken := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-	finish := func(ctx context.Context, d inbox.Delivery, name string) error {
-		b := &pgx.Batch{}
-		effect(b, name)
-		inbox.Done(b, d)
-		return db.Commit(ctx, b)
-	}
-	start(t, processor(db, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
-		close(stopped)
-		<-resume
-		err := finish(ctx, d, "of-the-zombie")
-		woken <- err
-		return inbox.Completed, err
-	}))
-	await.Receive(t, "the first holder", stopped)
-	silence(t, db)
-	start(t, processor(db, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
-		return inbox.Completed, finish(ctx, d, "of-the-heir")
-	}))
-	await.Row(t, db, `select status = 'done' from inbox`)
-	if n, err := inbox.Sweep(t.Context(), db, 0, 10); n != 1 || err != nil {
-		t.Fatalf("%d swept: %v", n, err)
-	}
-	close(resume)
-	if err := await.Receive(t, "the zombie's commit", woken); !inbox.IsLost(err) {
-		t.Errorf("the zombie's commit ended with %v, want a lost lease", err)
-	}
-	await.Row(t, db, `select array_agg(merchant_id::text) = '{of-the-heir}' and not exists (select from inbox) from merchants`)
-}

@@ -36,8 +36,7 @@ func TestDoorbell(t *testing.T) {
 	t.Parallel()
 
 	t.Run("wakes a subscriber before its slow poll", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Open(t)
+		db := fresh(t)
 		bell := make(chan struct{}, 1)
 		r := readWhen(t, db, "g", outbox.Options{Bell: bell, Listening: listening})
 		once(t, slowPoll, func() {
@@ -50,8 +49,7 @@ func TestDoorbell(t *testing.T) {
 	})
 
 	t.Run("is not needed: the slow poll finds what a lost ring was for", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Open(t)
+		db := fresh(t)
 		r := readWhen(t, db, "g", outbox.Options{Listening: listening})
 		publish(t, db, "m1")
 		r.wantNext(t, "m1")
@@ -60,8 +58,7 @@ func TestDoorbell(t *testing.T) {
 	})
 
 	t.Run("is not waited for while more can be read", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Open(t)
+		db := fresh(t)
 		publish(t, db, numbered(20)...)
 		r := readWhen(t, db, "g", outbox.Options{Listening: listening, Room: func(context.Context) int { return 1 }})
 		once(t, 5*slowPoll, func() { // else twenty
@@ -86,9 +83,7 @@ func TestHiddenMessagesAreReadSoon(t *testing.T) {
 			before := r.polls.count()
 			await.True(t, "the subscriber has looked for it", func() bool { return r.polls.count() > before+1 })
 			r.wantNoneNow(t)
-			if err := older.Rollback(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, older.Rollback(t.Context()))
 			r.wantNext(t, "young")
 		}
 	})
@@ -151,8 +146,7 @@ func TestSubscriber_ends(t *testing.T) {
 			"while it waits for room":     {Room: func(ctx context.Context) int { <-ctx.Done(); return 0 }},
 		} {
 			t.Run(name+" "+where, func(t *testing.T) {
-				t.Parallel()
-				db := testdb.Open(t)
+				db := fresh(t)
 				conns := stdlib.OpenDBFromPool(db.Pool())
 				subscriber := outbox.NewSubscriber(conns, "g", slog.New(slog.DiscardHandler), o)
 				ctx, cancel := context.WithCancel(t.Context())
@@ -161,15 +155,11 @@ func TestSubscriber_ends(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := stop(subscriber, cancel); err != nil {
-					t.Fatal(err)
-				}
+				must(t, stop(subscriber, cancel))
 				if page := await.Receive(t, "the end", pages); page != nil {
 					t.Error("a page has come")
 				}
-				if err := errors.Join(subscriber.Close(), conns.Close()); err != nil {
-					t.Fatal(err)
-				}
+				must(t, errors.Join(subscriber.Close(), conns.Close()))
 				if _, err := subscriber.Subscribe(t.Context(), topic); !errors.Is(err, wsql.ErrSubscriberClosed) {
 					t.Errorf("a closed subscriber subscribes: %v", err)
 				}
@@ -193,9 +183,7 @@ func TestSubscriber_closesBesideASubscriptionThatWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = lock.Rollback(context.WithoutCancel(t.Context())) }()
-	if _, err := lock.Exec(t.Context(), `lock table outbox_offsets in exclusive mode`); err != nil {
-		t.Fatal(err)
-	}
+	run(t, lock, `lock table outbox_offsets in exclusive mode`)
 	conns := stdlib.OpenDBFromPool(db.Pool())
 	subscriber := outbox.NewSubscriber(conns, "g", slog.New(slog.DiscardHandler), outbox.Options{})
 	subscribed := make(chan error, 1)
@@ -206,16 +194,10 @@ func TestSubscriber_closesBesideASubscriptionThatWaits(t *testing.T) {
 	await.Blocked(t, db, 1)
 	closed := make(chan error, 1)
 	go func() { closed <- subscriber.Close() }()
-	if err := await.Receive(t, "the subscriber's end", closed); err != nil {
-		t.Error(err)
-	}
+	must(t, await.Receive(t, "the subscriber's end", closed))
 	await.Blocked(t, db, 1) // whoever subscribes waits still
-	if err := lock.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := await.Receive(t, "the subscription", subscribed); err != nil {
-		t.Error(err)
-	}
+	must(t, lock.Rollback(t.Context()))
+	must(t, await.Receive(t, "the subscription", subscribed))
 	if err := conns.Close(); err != nil {
 		t.Error(err)
 	}

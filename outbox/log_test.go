@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/payonce/payonce/internal/await"
@@ -112,9 +111,7 @@ func TestSubscriber_boundsItsLogWhileTheDatabaseIsAway(t *testing.T) {
 		Failures int64
 	}
 	lines := log.lines()
-	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &last); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(lines[len(lines)-1]), &last))
 	if len(lines) != 3 || last.Topic != "topic" || last.Group != "g" || last.Failures != db.failures.Load() {
 		t.Errorf("the last of %d lines is %q, want the third, with %d failures", len(lines), lines[len(lines)-1], db.failures.Load())
 	}
@@ -172,13 +169,7 @@ func tail(s string) string { return s[max(0, len(s)-300):] }
 func TestByPage_logsAPageThatIsRefusedOnce(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
-	b := &pgx.Batch{}
-	if err := outbox.Append(b, outbox.Message{Topic: "topic", ID: "m1", Type: "t", OrderingKey: "k", Payload: []byte("{}")}); err != nil {
-		t.Fatal(err)
-	}
-	if err := db.Commit(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
+	post(t, db, outbox.Message{Topic: "topic", ID: "m1", Type: "t", OrderingKey: "k", Payload: []byte("{}")})
 	conns := stdlib.OpenDBFromPool(db.Pool())
 	defer func() { _ = conns.Close() }()
 	subscriber := outbox.NewImpatientSubscriber(conns, "g", slog.New(slog.DiscardHandler), time.Now)
@@ -196,9 +187,7 @@ func TestByPage_logsAPageThatIsRefusedOnce(t *testing.T) {
 	})
 	for times <= 100 {
 		page := await.Receive(t, "the page is read", pages)
-		if err := handle(page); err != nil {
-			t.Fatal(err)
-		}
+		must(t, handle(page))
 		page.Ack()
 	}
 	if err := subscriber.Close(); err != nil {

@@ -41,25 +41,14 @@ func TestSweepDeletesNothingAboveADurableOffset(t *testing.T) {
 
 	var moved string
 	offset := begin(t, db)
-	if _, err := offset.Exec(t.Context(), `set local synchronous_commit = off`); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := offset.Exec(t.Context(), `update outbox_offsets set "offset" = "offset"`); err != nil {
-		t.Fatal(err)
-	}
-	if err := offset.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := db.QueryRow(t.Context(), `select pg_current_wal_insert_lsn()::text`).Scan(&moved); err != nil {
-		t.Fatal(err)
-	}
+	run(t, offset, `set local synchronous_commit = off`)
+	run(t, offset, `update outbox_offsets set "offset" = "offset"`)
+	must(t, offset.Commit(t.Context()))
+	must(t, db.QueryRow(t.Context(), `select pg_current_wal_insert_lsn()::text`).Scan(&moved))
 	if swept, err := outbox.Sweep(t.Context(), db, time.Hour, 10); err != nil || swept != 3 {
 		t.Fatalf("%d swept: %v", swept, err)
 	}
-	var durable bool
-	if err := db.QueryRow(t.Context(), `select pg_current_wal_flush_lsn() >= $1::text::pg_lsn`, moved).Scan(&durable); err != nil {
-		t.Fatal(err)
-	}
+	durable := one[bool](t, db, `select pg_current_wal_flush_lsn() >= $1::text::pg_lsn`, moved)
 	if !durable {
 		t.Error("the messages are deleted, and the offset is not durable")
 	}

@@ -23,9 +23,7 @@ func TestPagesFollowTransactionIDsAsNumbers(t *testing.T) {
 				topic, strconv.Itoa(xid), id)
 		}
 	}
-	if err := db.Commit(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Commit(t.Context(), b))
 	r := read(t, db, "g")
 	for xid := oldest; xid <= newest; xid++ {
 		want := []string{strconv.Itoa(xid), strconv.Itoa(xid) + " again"}

@@ -19,19 +19,12 @@ func TestAppend(t *testing.T) {
 	t.Parallel()
 
 	t.Run("a message arrives as it was queued", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Open(t)
+		db := fresh(t)
 		sent := outbox.Message{
 			Topic: topic, ID: "7b0c8d4e-0000-5000-8000-000000000001", Type: "letter", OrderingKey: "naïve 🔑",
 			Payload: []byte("\x00\xff not text"), Metadata: map[string]string{outbox.MetadataCorrelationID: "req_1", "": ""},
 		}
-		b := &pgx.Batch{}
-		if err := outbox.Append(b, sent); err != nil {
-			t.Fatal(err)
-		}
-		if err := db.Commit(t.Context(), b); err != nil {
-			t.Fatal(err)
-		}
+		post(t, db, sent)
 		m := read(t, db, "g").next(t)
 		want := message.Metadata{"type": "letter", "ordering_key": "naïve 🔑", "correlation_id": "req_1", "": ""}
 		if diff := cmp.Diff(want, m.Metadata); diff != "" || m.UUID != sent.ID || string(m.Payload) != string(sent.Payload) {
@@ -40,23 +33,15 @@ func TestAppend(t *testing.T) {
 	})
 
 	t.Run("a message may be empty", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Open(t)
-		b := &pgx.Batch{}
-		if err := outbox.Append(b, outbox.Message{Topic: topic, ID: "m1"}); err != nil {
-			t.Fatal(err)
-		}
-		if err := db.Commit(t.Context(), b); err != nil {
-			t.Fatal(err)
-		}
+		db := fresh(t)
+		post(t, db, outbox.Message{Topic: topic, ID: "m1"})
 		if m := read(t, db, "g").next(t); m.UUID != "m1" || len(m.Payload) != 0 {
 			t.Errorf("message %s %q", m.UUID, m.Payload)
 		}
 	})
 
 	t.Run("nothing is sent before the commit, and nothing without it", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Open(t)
+		db := fresh(t)
 		b := letters(t, "m1")
 		b.Queue(`insert into merchants (merchant_id) values ('Not A Word')`)
 		if err := db.Commit(t.Context(), b); postgres.Constraint(err) != "merchants_merchant_id_check" {
@@ -67,8 +52,7 @@ func TestAppend(t *testing.T) {
 	})
 
 	t.Run("an id that is none takes the batch with it", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Open(t)
+		db := fresh(t)
 		for _, id := range []string{"", strings.Repeat("x", 37)} {
 			if err := db.Commit(t.Context(), letters(t, "m1", id)); postgres.Constraint(err) != "outbox_message_id_check" {
 				t.Errorf("%q: %v", id, err)
@@ -93,8 +77,7 @@ func TestAppend(t *testing.T) {
 	})
 
 	t.Run("metadata that is no text takes the batch with it", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Open(t)
+		db := fresh(t)
 		b := letters(t, "m1")
 		err := outbox.Append(b, outbox.Message{Topic: topic, ID: "m2", Metadata: map[string]string{"k": "\x00"}})
 		if err != nil {
@@ -114,11 +97,7 @@ func TestMetadataOfSomebodyElseBlocksNothing(t *testing.T) {
 	for id, metadata := range map[string]string{
 		"number": `{"type": 1}`, "nested": `{"type": {"a": []}}`, "null": `{"type": null}`, "empty": `{}`,
 	} {
-		b := &pgx.Batch{}
-		b.Queue(`insert into outbox (topic, message_id, payload, metadata) values ($1, $2, '', $3)`, topic, id, json.RawMessage(metadata))
-		if err := db.Commit(t.Context(), b); err != nil {
-			t.Fatal(err)
-		}
+		write(t, db, `insert into outbox (topic, message_id, payload, metadata) values ($1, $2, '', $3)`, topic, id, json.RawMessage(metadata))
 	}
 	publish(t, db, "last")
 	r := read(t, db, "g")
@@ -135,12 +114,8 @@ func TestMetadataOfSomebodyElseBlocksNothing(t *testing.T) {
 func TestMetadataOfSomebodyElseKeepsWhatIsText(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
-	b := &pgx.Batch{}
-	b.Queue(`insert into outbox (topic, message_id, payload, metadata) values ($1, 'm1', '', $2)`, topic,
+	write(t, db, `insert into outbox (topic, message_id, payload, metadata) values ($1, 'm1', '', $2)`, topic,
 		json.RawMessage(`{"a": 1, "type": "letter", "m": {"type": "parcel"}, "ordering_key": "k", "z": null}`))
-	if err := db.Commit(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
 	m := read(t, db, "g").next(t)
 	if m.Metadata.Get(outbox.MetadataType) != "letter" || m.Metadata.Get(outbox.MetadataOrderingKey) != "k" || m.Metadata.Get("a") != "" {
 		t.Errorf("its metadata are %v", m.Metadata)

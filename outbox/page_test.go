@@ -13,7 +13,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/outbox"
@@ -29,8 +28,7 @@ func TestPages(t *testing.T) {
 	t.Parallel()
 
 	t.Run("what many commits have sent comes together, each message with what is its own", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Open(t)
+		db := fresh(t)
 		want := map[string]message.Metadata{}
 		for i := range 3 {
 			id := "m" + strconv.Itoa(i)
@@ -43,13 +41,7 @@ func TestPages(t *testing.T) {
 			}
 			want[id] = message.Metadata{outbox.MetadataType: sent.Type, outbox.MetadataOrderingKey: sent.OrderingKey}
 			maps.Copy(want[id], sent.Metadata)
-			b := &pgx.Batch{}
-			if err := outbox.Append(b, sent); err != nil {
-				t.Fatal(err)
-			}
-			if err := db.Commit(t.Context(), b); err != nil {
-				t.Fatal(err)
-			}
+			post(t, db, sent)
 		}
 		settled(t, db)
 		page := messages(t, read(t, db, "g").nextPage(t))
@@ -64,8 +56,7 @@ func TestPages(t *testing.T) {
 	})
 
 	t.Run("a page holds so many messages and no more", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Open(t)
+		db := fresh(t)
 		publish(t, db, numbered(mostMessages+1)...)
 		settled(t, db)
 		r := read(t, db, "g")
@@ -79,8 +70,7 @@ func TestPages(t *testing.T) {
 	})
 
 	t.Run("and so many bytes, or one message", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Open(t)
+		db := fresh(t)
 		const metadata = 40 // bytes of it, about
 		for i, length := range []int{1, mostBytes / 2, mostBytes/2 - 4*metadata, 2 * mostBytes, mostBytes, 1, 1, mostBytes - metadata, 1} {
 			write := `insert into outbox (topic, message_id, payload, metadata) values ($1, $2, $3, '{"type": "letter", "ordering_key": "key"}')`
@@ -110,8 +100,7 @@ func TestPages(t *testing.T) {
 	})
 
 	t.Run("metadata counts too, however well it is packed", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Open(t)
+		db := fresh(t)
 		if _, err := db.Pool().Exec(t.Context(), `
 insert into outbox (topic, message_id, payload, metadata)
 select $1, n::text, '', jsonb_build_object('k', repeat('x', 400000)) from generate_series(1, 3) n`, topic); err != nil {
@@ -130,8 +119,7 @@ select $1, n::text, '', jsonb_build_object('k', repeat('x', 400000)) from genera
 
 	t.Run("one that is not received comes again half as long, and at last alone", func(t *testing.T) {
 		testdb.Long(t, "it waits for pauses")
-		t.Parallel()
-		db := testdb.Open(t)
+		db := fresh(t)
 		publish(t, db, numbered(2*mostMessages)...)
 		settled(t, db)
 		r := read(t, db, "g")
@@ -148,9 +136,7 @@ select $1, n::text, '', jsonb_build_object('k', repeat('x', 400000)) from genera
 					}
 					return errors.New("planted")
 				})
-				if err := handle(page); err != nil {
-					t.Fatal(err)
-				}
+				must(t, handle(page))
 				page.Ack()
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
@@ -164,8 +150,7 @@ select $1, n::text, '', jsonb_build_object('k', repeat('x', 400000)) from genera
 	})
 
 	t.Run("and a new one is not taken for one that comes again", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Open(t)
+		db := fresh(t)
 		r := read(t, db, "g")
 		for _, page := range [][]string{numbered(3), numbered(2), numbered(4)} {
 			publish(t, db, page...)
@@ -191,8 +176,7 @@ func TestByPage(t *testing.T) {
 	t.Parallel()
 
 	t.Run("a page whose handler failed is delivered again", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Open(t)
+		db := fresh(t)
 		publish(t, db, "m1", "m2")
 		settled(t, db)
 		var lines bytes.Buffer

@@ -66,12 +66,8 @@ func TestAnIdlePollWritesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		rows.Close()
-		if err := rows.Err(); err != nil {
-			t.Fatal(err)
-		}
-		if err := tx.QueryRow(t.Context(), `select pg_current_xact_id_if_assigned()`).Scan(&id); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rows.Err())
+		must(t, tx.QueryRow(t.Context(), `select pg_current_xact_id_if_assigned()`).Scan(&id))
 		return id
 	}
 	if id := took(); id != nil {
@@ -96,16 +92,12 @@ select $1, n::text, '', '{}' from generate_series(1, 4000) as n`, topic)
 	b.Queue(`
 update outbox_offsets
    set (transaction_id, "offset") = (select transaction_id, max("offset") from outbox group by transaction_id)`)
-	if err := db.Commit(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Commit(t.Context(), b))
 	b = &pgx.Batch{}
 	b.Queue(`
 insert into outbox (topic, message_id, payload, metadata)
 select $1, n::text, '', '{}' from generate_series(4001, 8000) as n`, topic)
-	if err := db.Commit(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Commit(t.Context(), b))
 	settled(t, db)
 	for _, plan := range []struct {
 		name, before string

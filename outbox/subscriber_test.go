@@ -6,11 +6,9 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/outbox"
 )
 
@@ -18,8 +16,7 @@ func TestOrder(t *testing.T) {
 	t.Parallel()
 
 	t.Run("messages come in the order of their commits, and within one as they were queued", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Open(t)
+		db := fresh(t)
 		publish(t, db, "m1")
 		publish(t, db, "m2", "m3", "m4")
 		publish(t, db, "m5")
@@ -27,43 +24,32 @@ func TestOrder(t *testing.T) {
 	})
 
 	t.Run("an older transaction that commits late is not passed over", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Open(t)
+		db := fresh(t)
 		publish(t, db, "first")
 		late := begin(t, db)
 		publish(t, db, "young")
-		if err := late.SendBatch(t.Context(), letters(t, "old")).Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, late.SendBatch(t.Context(), letters(t, "old")).Close())
 		r := read(t, db, "g")
 		r.wantNext(t, "first")
 		r.wantNone(t)
-		if err := late.Commit(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, late.Commit(t.Context()))
 		r.wantNext(t, "old", "young")
 	})
 
 	t.Run("an older transaction that rolls back holds nothing up", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Open(t)
+		db := fresh(t)
 		r := read(t, db, "g")
 		late := begin(t, db)
 		publish(t, db, "young")
-		if err := late.SendBatch(t.Context(), letters(t, "old")).Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, late.SendBatch(t.Context(), letters(t, "old")).Close())
 		r.wantNone(t)
-		if err := late.Rollback(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, late.Rollback(t.Context()))
 		r.wantNext(t, "young")
 		r.wantNone(t)
 	})
 
 	t.Run("many writers at once lose nothing and mix nothing up", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Open(t)
+		db := fresh(t)
 		const writers, commits = 8, 40
 		r := read(t, db, "g")
 		var work errgroup.Group
@@ -79,17 +65,8 @@ func TestOrder(t *testing.T) {
 			})
 		}
 		got := r.take(t, writers*commits*2)
-		if err := work.Wait(); err != nil {
-			t.Fatal(err)
-		}
-		rows, err := db.Query(t.Context(), `select message_id from outbox order by transaction_id, "offset"`)
-		if err != nil {
-			t.Fatal(err)
-		}
-		want, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, work.Wait())
+		want := one[[]string](t, db, `select array_agg(message_id order by transaction_id, "offset") from outbox`)
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("messages (-want +got):\n%s", diff)
 		}
@@ -100,8 +77,7 @@ func TestGroups(t *testing.T) {
 	t.Parallel()
 
 	t.Run("each group reads every message", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Open(t)
+		db := fresh(t)
 		publish(t, db, numbered(250)...) // more than two pages
 		for _, group := range []string{"a", "b"} {
 			read(t, db, group).wantNext(t, numbered(250)...)
@@ -109,8 +85,7 @@ func TestGroups(t *testing.T) {
 	})
 
 	t.Run("a group goes on where it stopped", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Open(t)
+		db := fresh(t)
 		publish(t, db, "m1")
 		first := read(t, db, "g")
 		first.wantNext(t, "m1")
@@ -123,15 +98,8 @@ func TestGroups(t *testing.T) {
 	})
 
 	t.Run("a topic shows nothing of another", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Open(t)
-		b := &pgx.Batch{}
-		if err := outbox.Append(b, outbox.Message{Topic: "parcels", ID: "p1", Payload: []byte("p1")}); err != nil {
-			t.Fatal(err)
-		}
-		if err := db.Commit(t.Context(), b); err != nil {
-			t.Fatal(err)
-		}
+		db := fresh(t)
+		post(t, db, outbox.Message{Topic: "parcels", ID: "p1", Payload: []byte("p1")})
 		publish(t, db, "m1")
 		r := read(t, db, "g")
 		r.wantNext(t, "m1")
@@ -143,8 +111,7 @@ func TestDelivery(t *testing.T) {
 	t.Parallel()
 
 	t.Run("what was not acknowledged comes again", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Open(t)
+		db := fresh(t)
 		publish(t, db, "m1", "m2")
 		first := read(t, db, "g")
 		first.wantNext(t, "m1")
@@ -160,8 +127,7 @@ func TestStandby(t *testing.T) {
 	t.Parallel()
 
 	t.Run("one subscriber of a group works at a time", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Open(t)
+		db := fresh(t)
 		a, b := read(t, db, "g"), read(t, db, "g")
 		for _, id := range numbered(50) {
 			publish(t, db, id)
@@ -188,8 +154,7 @@ func TestStandby(t *testing.T) {
 	})
 
 	t.Run("a standby waits for the active one, and takes over when its session dies", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Open(t)
+		db := fresh(t)
 		publish(t, db, "m1", "m2")
 		active := read(t, db, "g")
 		held := active.nextPage(t)

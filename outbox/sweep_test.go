@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/internal/await"
@@ -26,23 +25,14 @@ func fill(t *testing.T) *postgres.DB {
 	for _, id := range numbered(10) {
 		publish(t, db, id)
 	}
-	exec(t, db, `update outbox set created_at = created_at - interval '2 days' where message_id <= 'm0005'`)
+	write(t, db, `update outbox set created_at = created_at - interval '2 days' where message_id <= 'm0005'`)
 	return db
-}
-
-func exec(t *testing.T, db *postgres.DB, sql string, args ...any) {
-	t.Helper()
-	b := &pgx.Batch{}
-	b.Queue(sql, args...)
-	if err := db.Commit(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // received moves a group to where it has received everything up to a message.
 func received(t *testing.T, db *postgres.DB, group, id string) {
 	t.Helper()
-	exec(t, db, `
+	write(t, db, `
 insert into outbox_offsets (topic, consumer_group, transaction_id, "offset")
 select topic, $1, transaction_id, "offset"
   from outbox
@@ -61,10 +51,8 @@ func wantSwept(t *testing.T, db *postgres.DB, retention time.Duration, limit, wa
 
 func wantOldest(t *testing.T, db *postgres.DB, want string) {
 	t.Helper()
-	var oldest string
-	err := db.QueryRow(t.Context(), `select coalesce(min(message_id), '') from outbox`).Scan(&oldest)
-	if err != nil || oldest != want {
-		t.Errorf("the oldest that is left is %q, want %q: %v", oldest, want, err)
+	if oldest := one[string](t, db, `select coalesce(min(message_id), '') from outbox`); oldest != want {
+		t.Errorf("the oldest that is left is %q, want %q", oldest, want)
 	}
 }
 
@@ -92,8 +80,7 @@ func TestSweep(t *testing.T) {
 	})
 
 	t.Run("of one commit goes what was received, and no more", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Open(t)
+		db := fresh(t)
 		publish(t, db, numbered(5)...)
 		received(t, db, "g", "m0003")
 		wantSwept(t, db, 0, 100, 3)
@@ -104,14 +91,14 @@ func TestSweep(t *testing.T) {
 		t.Parallel()
 		db := fill(t)
 		wantSwept(t, db, 0, 100, 0)
-		exec(t, db, `insert into outbox_offsets values ($1, 'new', '0', 0), ('other', 'g', '18446744073709551615', 1)`, topic)
+		write(t, db, `insert into outbox_offsets values ($1, 'new', '0', 0), ('other', 'g', '18446744073709551615', 1)`, topic)
 		wantSwept(t, db, 0, 100, 0)
 	})
 
 	t.Run("each topic goes by its own readers", func(t *testing.T) {
 		t.Parallel()
 		db := fill(t)
-		exec(t, db, `insert into outbox (topic, message_id, payload, metadata) select 'other', 'o' || n, '', '{}' from generate_series(1, 3) n`)
+		write(t, db, `insert into outbox (topic, message_id, payload, metadata) select 'other', 'o' || n, '', '{}' from generate_series(1, 3) n`)
 		received(t, db, "g", "m0010")
 		received(t, db, "g", "o2")
 		wantSwept(t, db, 0, 100, 12)
@@ -122,15 +109,14 @@ func TestSweep(t *testing.T) {
 		t.Parallel()
 		db := fill(t)
 		received(t, db, "g", "m0010")
-		exec(t, db, `insert into retention_windows values ('a', '1 hour', '2 hours'), ('b', '3 days', '4 days')`)
+		write(t, db, `insert into retention_windows values ('a', '1 hour', '2 hours'), ('b', '3 days', '4 days')`)
 		wantSwept(t, db, time.Second, 100, 0)
-		exec(t, db, `update retention_windows set seen_at = seen_at - interval '61 minutes' where worker = 'b'`)
+		write(t, db, `update retention_windows set seen_at = seen_at - interval '61 minutes' where worker = 'b'`)
 		wantSwept(t, db, time.Second, 100, 5)
 	})
 
 	t.Run("a page that was read is not received again, and the next one is", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Open(t)
+		db := fresh(t)
 		publish(t, db, "m1", "m2")
 		r := read(t, db, "g")
 		r.wantNext(t, "m1", "m2")
@@ -144,8 +130,7 @@ func TestSweep(t *testing.T) {
 	})
 
 	t.Run("several at once share the work", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Open(t)
+		db := fresh(t)
 		const messages = 300
 		publish(t, db, numbered(messages)...)
 		received(t, db, "g", "m0300")
@@ -177,9 +162,7 @@ func TestSweep(t *testing.T) {
 		db := fill(t)
 		received(t, db, "g", "m0010")
 		dead := begin(t, db)
-		if _, err := dead.Exec(t.Context(), `delete from outbox where message_id <= 'm0002'`); err != nil {
-			t.Fatal(err)
-		}
+		run(t, dead, `delete from outbox where message_id <= 'm0002'`)
 		swept := make(chan int, 1)
 		go func() {
 			n, err := outbox.Sweep(t.Context(), db, day, 100)
@@ -189,17 +172,14 @@ func TestSweep(t *testing.T) {
 			swept <- n
 		}()
 		await.Blocked(t, db, 1)
-		if err := dead.Rollback(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, dead.Rollback(t.Context()))
 		if n := await.Receive(t, "a sweep", swept); n != 5 {
 			t.Errorf("%d swept, want 5", n)
 		}
 	})
 
 	t.Run("it says that it could not", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Open(t)
+		db := fresh(t)
 		db.Close()
 		n, err := outbox.Sweep(t.Context(), db, 0, 1)
 		if n != 0 || !errors.Is(err, postgres.ErrNotCommitted) || !strings.HasPrefix(err.Error(), "sweep received messages of the outbox: ") {
@@ -218,12 +198,11 @@ func TestASweepWithNothingToDoReadsAlmostNothing(t *testing.T) {
 		{"nothing of it received", "m1"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Open(t)
+			db := fresh(t)
 			for range 10 {
 				wantSwept(t, db, day, limit, 0)
 			}
-			exec(t, db, `insert into outbox (topic, message_id, payload, metadata) select $1, 'm' || n, '', '{}' from generate_series(1, $2::int) n`, topic, live)
+			write(t, db, `insert into outbox (topic, message_id, payload, metadata) select $1, 'm' || n, '', '{}' from generate_series(1, $2::int) n`, topic, live)
 			received(t, db, "g", test.offset)
 			before := rowsRead(t, db)
 			for range 10 {
@@ -238,16 +217,9 @@ func TestASweepWithNothingToDoReadsAlmostNothing(t *testing.T) {
 
 // rowsRead is how many rows of the outbox were ever read. What a session did is
 // counted when it rests or ends.
-func rowsRead(t *testing.T, db *postgres.DB) (rows int64) {
+func rowsRead(t *testing.T, db *postgres.DB) int64 {
 	t.Helper()
 	db.Pool().Reset()
 	testdb.Alone(t, db)
-	err := db.QueryRow(t.Context(), `
-select seq_tup_read + coalesce(idx_tup_fetch, 0)
-  from pg_stat_user_tables
- where relname = 'outbox'`).Scan(&rows)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return rows
+	return one[int64](t, db, `select seq_tup_read + coalesce(idx_tup_fetch, 0) from pg_stat_user_tables where relname = 'outbox'`)
 }

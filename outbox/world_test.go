@@ -16,6 +16,7 @@ import (
 
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/outbox"
 )
 
@@ -24,18 +25,14 @@ const topic = "letters"
 // publish commits one message per id, all in one commit.
 func publish(t *testing.T, db *postgres.DB, ids ...string) {
 	t.Helper()
-	if err := db.Commit(t.Context(), letters(t, ids...)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Commit(t.Context(), letters(t, ids...)))
 }
 
 func letters(t *testing.T, ids ...string) *pgx.Batch {
 	t.Helper()
 	b := &pgx.Batch{}
 	for _, id := range ids {
-		if err := outbox.Append(b, outbox.Message{Topic: topic, ID: id, Type: "letter", OrderingKey: "k", Payload: []byte(id)}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, outbox.Append(b, outbox.Message{Topic: topic, ID: id, Type: "letter", OrderingKey: "k", Payload: []byte(id)}))
 	}
 	return b
 }
@@ -186,9 +183,7 @@ func begin(t *testing.T, db *postgres.DB) pgx.Tx {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
-	if _, err := tx.Exec(t.Context(), `select pg_current_xact_id()`); err != nil {
-		t.Fatal(err)
-	}
+	run(t, tx, `select pg_current_xact_id()`)
 	return tx
 }
 
@@ -212,7 +207,41 @@ func write(t *testing.T, db *postgres.DB, sql string, args ...any) {
 	t.Helper()
 	b := &pgx.Batch{}
 	b.Queue(sql, args...)
-	if err := db.Commit(t.Context(), b); err != nil {
+	must(t, db.Commit(t.Context(), b))
+}
+
+// one returns the value of a query of one row and one column.
+func one[T any](t *testing.T, db await.Querier, sql string, args ...any) (value T) {
+	t.Helper()
+	must(t, db.QueryRow(t.Context(), sql, args...).Scan(&value))
+	return value
+}
+
+func run(t *testing.T, tx pgx.Tx, sql string) {
+	t.Helper()
+	_, err := tx.Exec(t.Context(), sql)
+	must(t, err)
+}
+
+// must ends the test if there is an error.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// fresh returns an empty database for a subtest, which runs beside others.
+func fresh(t *testing.T) *postgres.DB {
+	t.Helper()
+	t.Parallel()
+	return testdb.Open(t)
+}
+
+// post commits a message.
+func post(t *testing.T, db *postgres.DB, m outbox.Message) {
+	t.Helper()
+	b := &pgx.Batch{}
+	must(t, outbox.Append(b, m))
+	must(t, db.Commit(t.Context(), b))
 }
