@@ -2,13 +2,9 @@ package inbox_test
 
 import (
 	"context"
-	"log/slog"
 	"strconv"
 	"testing"
 	"time"
-
-	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
@@ -98,17 +94,13 @@ func TestClaim_readsNoMoreAsTheInboxGrows(t *testing.T) {
 
 // entriesRead is how many rows of the inbox were ever read in sequence, and how many
 // entries of its indexes. What a session did is counted when it has ended.
-func entriesRead(t *testing.T, db *postgres.DB) (n int64) {
+func entriesRead(t *testing.T, db *postgres.DB) int64 {
 	t.Helper()
 	db.Pool().Reset()
 	testdb.Alone(t, db)
-	err := db.QueryRow(t.Context(), `
+	return one[int64](t, db, `
 select (select seq_tup_read from pg_stat_user_tables where relname = 'inbox')
-     + (select sum(idx_tup_read)::bigint from pg_stat_user_indexes where relname = 'inbox')`).Scan(&n)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
+     + (select sum(idx_tup_read)::bigint from pg_stat_user_indexes where relname = 'inbox')`)
 }
 
 // TestOperatorsReadNoMoreBehindABacklog: what waits behind a parked message is counted
@@ -145,35 +137,11 @@ func TestOperatorsReadNoMoreBehindABacklog(t *testing.T) {
 func TestReceivingReadsNoMoreAsTheInboxGrows(t *testing.T) {
 	t.Parallel()
 	testdb.Long(t, "it writes thousands of messages")
-	url := testdb.URL(t)
-	db, err := postgres.Open(t.Context(), url, postgres.Options{
-		AllowUnsafeDurability: true, AllowPlaintext: true, Settings: outbox.SessionSettings(),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(db.Close)
+	db := open(t, testdb.URL(t), postgres.Options{Settings: outbox.SessionSettings()})
 	const messages = 1200 // three pages
 	write(t, db, `insert into outbox (topic, message_id, payload, metadata)
-		select 't', 'm' || n, '', '{}' from generate_series(1, $1::int) n`, messages)
-	conns := stdlib.OpenDBFromPool(db.Pool())
-	t.Cleanup(func() { _ = conns.Close() })
-	log := slog.New(slog.DiscardHandler)
-	subscriber := outbox.NewSubscriber(conns, "g", log, outbox.Options{})
-	router, err := message.NewRouter(message.RouterConfig{}, outbox.Logger(log))
-	if err != nil {
-		t.Fatal(err)
-	}
-	router.AddConsumerHandler("h", "t", subscriber, outbox.ByPage(log, storing(db, "r").Receive(envelope, nil)))
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- router.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("the router ended with %v", err)
-		}
-	})
+		select $1, 'm' || n, '', '{}' from generate_series(1, $2::int) n`, topic, messages)
+	receive(t, db, "r")
 	awaitReceived(t, db)
 	await.Row(t, db, `select n_tup_ins >= 1200 from pg_stat_user_tables where relname = 'inbox'`)
 	read := one[int64](t, db, `select seq_tup_read from pg_stat_user_tables where relname = 'inbox'`)

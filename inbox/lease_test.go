@@ -113,8 +113,7 @@ func TestLease(t *testing.T) {
 	})
 
 	t.Run("a holder that fails after it was taken over changes nothing", func(t *testing.T) {
-		db := fresh(t)
-		put(t, db, "m1", "k")
+		db := fresh(t, "m1@k")
 		begun, fail := make(chan struct{}), make(chan struct{})
 		heir := newHung(db, "of-the-heir")
 		stop := start(t, processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
@@ -162,8 +161,7 @@ func TestLease(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			db := fresh(t)
-			put(t, db, "m1", "k")
+			db := fresh(t, "m1@k")
 			write(t, db, `update inbox set status = 'running', `+test.found)
 			silence(t, db)
 			handled := atomic.Bool{}
@@ -182,8 +180,7 @@ func TestLease(t *testing.T) {
 
 	t.Run("a heartbeat keeps the message of a handler that works for longer than a lease", func(t *testing.T) {
 		testdb.Long(t, "it waits for a lease")
-		db := fresh(t)
-		put(t, db, "m1", "k")
+		db := fresh(t, "m1@k")
 		h := newHung(db, "of-the-patient")
 		p := processor(db, h.handle)
 		p.Policy.Lease = renewedLease
@@ -201,8 +198,7 @@ func TestLease(t *testing.T) {
 	})
 
 	t.Run("who finishes twice finishes once", func(t *testing.T) {
-		db := fresh(t)
-		put(t, db, "m1", "k")
+		db := fresh(t, "m1@k")
 		errs := make(chan error, 2)
 		start(t, processor(db, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
 			for range 2 { // the first answer was lost
@@ -223,9 +219,7 @@ func TestDrain(t *testing.T) {
 	t.Parallel()
 
 	t.Run("a handler that is at work when the program stops may finish", func(t *testing.T) {
-		db := fresh(t)
-		put(t, db, "m1", "k")
-		put(t, db, "m2", "k")
+		db := fresh(t, "m1@k", "m2@k")
 		begun, finish := make(chan struct{}, 2), make(chan struct{})
 		p := processor(db, func(ctx context.Context, _ inbox.Delivery) (inbox.Result, error) {
 			begun <- struct{}{}
@@ -245,8 +239,7 @@ func TestDrain(t *testing.T) {
 	})
 
 	t.Run("what does not finish in time is given back at once, and no attempt is counted", func(t *testing.T) {
-		db := fresh(t)
-		put(t, db, "m1", "k")
+		db := fresh(t, "m1@k")
 		begun := make(chan struct{})
 		cause := make(chan error, 1)
 		p := processor(db, func(ctx context.Context, _ inbox.Delivery) (inbox.Result, error) {

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
@@ -47,50 +46,35 @@ func (c *tally) ended() map[inbox.End]int {
 	return maps.Clone(c.ends)
 }
 
+func saying(err error) func(context.Context, *postgres.DB, inbox.Delivery) (inbox.Result, error) {
+	return func(context.Context, *postgres.DB, inbox.Delivery) (inbox.Result, error) { return inbox.Complete, err }
+}
+
 func TestObserver(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		end    inbox.End
-		handle func(db *postgres.DB) inbox.Handler
+		handle func(ctx context.Context, db *postgres.DB, d inbox.Delivery) (inbox.Result, error)
 	}{
-		{inbox.EndDone, func(*postgres.DB) inbox.Handler {
-			return answer(nil)
+		{inbox.EndDone, saying(nil)},
+		{inbox.EndDone, func(ctx context.Context, db *postgres.DB, d inbox.Delivery) (inbox.Result, error) {
+			return finish(ctx, db, d)
 		}},
-		{inbox.EndDone, func(db *postgres.DB) inbox.Handler {
-			return func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
-				return finish(ctx, db, d)
+		{inbox.EndFailed, saying(errors.New("odd"))},
+		{inbox.EndFailed, func(context.Context, *postgres.DB, inbox.Delivery) (inbox.Result, error) { panic("odd") }},
+		{inbox.EndWaiting, saying(&inbox.WaitError{Err: errors.New("away")})},
+		{inbox.EndParked, saying(&inbox.ParkError{Err: errors.New("never")})},
+		{inbox.EndLost, func(ctx context.Context, db *postgres.DB, d inbox.Delivery) (inbox.Result, error) {
+			if _, err := db.Pool().Exec(ctx, `update inbox set fence = fence + 1`); err != nil {
+				return inbox.Complete, err
 			}
-		}},
-		{inbox.EndFailed, func(*postgres.DB) inbox.Handler {
-			return answer(errors.New("odd"))
-		}},
-		{inbox.EndFailed, func(*postgres.DB) inbox.Handler {
-			return func(context.Context, inbox.Delivery) (inbox.Result, error) { panic("odd") }
-		}},
-		{inbox.EndWaiting, func(*postgres.DB) inbox.Handler {
-			return answer(&inbox.WaitError{Err: errors.New("away")})
-		}},
-		{inbox.EndParked, func(*postgres.DB) inbox.Handler {
-			return answer(&inbox.ParkError{Err: errors.New("never")})
-		}},
-		{inbox.EndLost, func(db *postgres.DB) inbox.Handler {
-			return func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
-				b := &pgx.Batch{}
-				b.Queue(`update inbox set fence = fence + 1`)
-				if err := db.Commit(ctx, b); err != nil {
-					return inbox.Complete, err
-				}
-				b = &pgx.Batch{}
-				inbox.Done(b, d)
-				return inbox.Completed, db.Commit(ctx, b)
-			}
+			return finish(ctx, db, d)
 		}},
 	} {
 		t.Run("an attempt is told that ends "+string(test.end), func(t *testing.T) {
-			db := fresh(t)
-			put(t, db, "m1", "k")
+			db := fresh(t, "m1@k")
 			told := &tally{}
-			p := processor(db, test.handle(db))
+			p := processor(db, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) { return test.handle(ctx, db, d) })
 			p.Observer = told.observer()
 			stop := start(t, p)
 			await.True(t, "an end is told", func() bool { return len(told.ended()) > 0 })
@@ -105,8 +89,7 @@ func TestObserver(t *testing.T) {
 	}
 
 	t.Run("a message of a dead holder is told", func(t *testing.T) {
-		db := fresh(t)
-		put(t, db, "m1", "k")
+		db := fresh(t, "m1@k")
 		write(t, db, `update inbox set status = 'running', fence = 1, attempts = 1, due_at = clock_timestamp() - interval '1 day'`)
 		told := &tally{}
 		p := processor(db, answer(nil))

@@ -141,8 +141,7 @@ func TestDiscard(t *testing.T) {
 	})
 
 	t.Run("what a holder of long ago still commits is refused", func(t *testing.T) {
-		db := fresh(t)
-		put(t, db, "m1", "k")
+		db := fresh(t, "m1@k")
 		h := newHung(db, "of-the-zombie")
 		start(t, processor(db, h.handle))
 		await.Receive(t, "the holder", h.begun)

@@ -100,16 +100,9 @@ func makeEntry(ctx context.Context, db *postgres.DB, d inbox.Delivery) (inbox.Re
 // books are the entries of each account, in the order in which they were made.
 func books(t *testing.T, db *postgres.DB) map[string]string {
 	t.Helper()
-	rows, err := db.Query(t.Context(), `select account, string_agg(entry::text, ' ' order by n) from book group by account`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := map[string]string{}
-	var account, entries string
-	if _, err := pgx.ForEachRow(rows, []any{&account, &entries}, func() error { found[account] = entries; return nil }); err != nil {
-		t.Fatal(err)
-	}
-	return found
+	return one[map[string]string](t, db, `
+select jsonb_object_agg(account, entries)
+  from (select account, string_agg(entry::text, ' ' order by n) as entries from book group by account) its`)
 }
 
 func numbers(n int) []int {

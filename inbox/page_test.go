@@ -136,14 +136,6 @@ func TestAPageIsItsMessagesOneAfterAnother(t *testing.T) {
 		})
 	}
 
-	t.Run("the oldest is the first of it", func(t *testing.T) {
-		db := fresh(t)
-		page(t, db, of("z=1", "y=1@l", "x=1", "z=1", "a=1@l", "b=1")...)
-		receive(t, db, "r")
-		awaitReceived(t, db)
-		await.Row(t, db, `select array_agg(message_id order by id) = '{z,y,x,a,b}' from inbox`)
-	})
-
 	t.Run("each keeps its own type, metadata and time", func(t *testing.T) {
 		db := fresh(t)
 		var messages []outbox.Message

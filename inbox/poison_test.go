@@ -74,33 +74,3 @@ func TestTheOldestIsClaimedFirst(t *testing.T) {
 	await.Row(t, db, `select bool_and(status = 'done') from inbox`)
 	order.want(t, "c a d b")
 }
-
-func TestAParkedMessageHoldsUpItsKeyOrLetsItPass(t *testing.T) {
-	t.Parallel()
-	for name, parked := range map[string]inbox.Parked{"block": inbox.Block, "pass": inbox.Pass} {
-		t.Run(name, func(t *testing.T) {
-			db := fresh(t)
-			put(t, db, "parked", "k")
-			put(t, db, "behind", "k")
-			put(t, db, "aside", "l")
-			p := processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
-				if d.ID == "parked" {
-					return inbox.Complete, &inbox.ParkError{Err: errors.New("a human decides")}
-				}
-				return inbox.Complete, nil
-			})
-			p.Policy.Parked = parked
-			start(t, p)
-			await.Row(t, db, `select bool_and(status = case message_id when 'parked' then 'dead' else 'done' end) from inbox where message_id <> 'behind'`)
-			put(t, db, "later", "m")
-			await.Row(t, db, `select status = 'done' from inbox where message_id = 'later'`) // a look after the parking
-			put(t, db, "latest", "m")
-			await.Row(t, db, `select status = 'done' from inbox where message_id = 'latest'`) // and one after that
-			if parked == inbox.Pass {
-				await.Row(t, db, `select status = 'done' from inbox where message_id = 'behind'`)
-			} else if r := stored(t, db, "behind"); r.Status != "pending" || r.Attempts != 0 {
-				t.Errorf("the one behind is %+v, want it untouched", r)
-			}
-		})
-	}
-}

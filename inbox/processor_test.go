@@ -94,8 +94,7 @@ func TestProcess(t *testing.T) {
 	})
 
 	t.Run("an older message that arrives late waits for the one at work, and holds up no other", func(t *testing.T) {
-		db := fresh(t)
-		put(t, db, "young", "k")
+		db := fresh(t, "young@k")
 		begun, finish := make(chan struct{}), make(chan struct{})
 		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
 			if d.ID == "young" {
@@ -117,8 +116,7 @@ func TestProcess(t *testing.T) {
 	})
 
 	t.Run("a receiver sees nothing of another", func(t *testing.T) {
-		db := fresh(t)
-		put(t, db, "m1", "k")
+		db := fresh(t, "m1@k")
 		write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash) values ('other', 'm1', 'k', 't', '', '{}', '')`)
 		var mine diary
 		start(t, processor(db, noting(&mine)))
@@ -147,30 +145,75 @@ func TestProcess(t *testing.T) {
 	})
 }
 
+// A message that is handled again and again goes through states.
 func TestFailure(t *testing.T) {
 	t.Parallel()
-
-	t.Run("an error is tried again later, and counted", func(t *testing.T) {
-		db := fresh(t)
-		put(t, db, "m1", "k")
-		var tries diary
-		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
-			tries.note("%d", d.Attempt)
-			return inbox.Complete, errors.New("the printer is on fire")
-		}))
-		for attempt, bound := range []time.Duration{time.Hour, 2 * time.Hour} {
-			await.Row(t, db, fmt.Sprintf(`select status = 'pending' and attempts = %d from inbox`, attempt+1))
-			r := stored(t, db, "m1")
-			if r.LastError != "the printer is on fire" || r.DueIn > bound {
-				t.Errorf("after attempt %d it is due in %v, at most %v, because of %q", attempt+1, r.DueIn, bound, r.LastError)
+	fire, closed := errors.New("the printer is on fire"), errors.New("the bank is closed")
+	const since = `waiting_since = waiting_since - interval `
+	for name, test := range map[string]struct {
+		handle inbox.Handler
+		states []string
+		change string // of each state, after which the message is due
+	}{
+		"an error is tried again later, and counted": {answer(fire), []string{
+			`status = 'pending' and attempts = 1 and last_error = 'the printer is on fire' and due_at < clock_timestamp() + interval '1 hour'`,
+			`status = 'pending' and attempts = 2 and last_error = 'the printer is on fire' and due_at < clock_timestamp() + interval '2 hours'`,
+			`status = 'dead'    and attempts = 3 and last_error = 'the printer is on fire'`,
+		}, `attempts = attempts`},
+		"a wait for a service is tried again and not counted": { // more often than there are attempts
+			answer(fmt.Errorf("step: %w", &inbox.WaitError{AtLeast: 5 * time.Hour, Err: closed})), []string{
+				`status = 'pending' and attempts = 0 and waits = 1 and due_at > clock_timestamp() + interval '4 hours'`,
+				`status = 'pending' and attempts = 0 and waits = 2 and last_error = 'step: waiting: the bank is closed'`,
+				`status = 'pending' and attempts = 0 and waits = 3`,
+				`status = 'pending' and attempts = 0 and waits = 4 and due_at > clock_timestamp() + interval '4 hours'`,
+			}, `attempts = attempts`,
+		},
+		"a wait that lasts too long is parked": {answer(&inbox.WaitError{Err: closed}), []string{
+			`status = 'pending' and waits = 1`,
+			`status = 'pending' and waits = 2`,
+			`status = 'dead'    and waits = 3 and last_error = 'waiting: the bank is closed'`,
+		}, since + `'59 minutes'`},
+		"so is one that waits and fails by turns, of which each resets the other's count": {
+			func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+				if d.Waits > 0 && d.Attempt == 1 {
+					return inbox.Complete, fire
+				}
+				return inbox.Complete, &inbox.WaitError{AtLeast: 5 * time.Hour, Err: closed}
+			}, []string{
+				`status = 'pending' and waits = 1 and attempts = 0`,
+				`status = 'pending' and waits = 1 and attempts = 1`,
+				`status = 'pending' and waits = 2 and attempts = 0`,
+				`status = 'pending' and waits = 2 and attempts = 1`,
+				`status = 'dead'    and waits = 3`, // beyond the hour that it may wait
+			}, since + `'20 minutes'`,
+		},
+		"unless the service itself says that it takes so long": {
+			func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+				patient := d.Waits == 1 || d.Waits == 2
+				return inbox.Complete, &inbox.WaitError{AtLeast: 4 * time.Hour, Patient: patient, Err: errors.New("the payment is processing")}
+			}, []string{
+				`status = 'pending' and waits = 1 and waiting_since is not null`,
+				`status = 'pending' and waits = 2 and waiting_since is null`, // though it had waited for two hours
+				`status = 'pending' and waits = 3 and waiting_since is null`,
+				`status = 'pending' and waits = 4 and waiting_since > clock_timestamp() - interval '1 minute'`,
+				`status = 'dead'    and waits = 5`,
+			}, since + `'2 hours'`,
+		},
+		"a message that can never go on is parked at once": {
+			answer(fmt.Errorf("step: %w", &inbox.ParkError{Err: errors.New("the amounts differ")})), []string{
+				`status = 'dead' and attempts = 1 and last_error = 'step: parked: the amounts differ'`,
+			}, `attempts = attempts`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			db := fresh(t, "m1@k")
+			start(t, processor(db, test.handle))
+			for _, state := range test.states {
+				await.Row(t, db, `select `+state+` from inbox`)
+				write(t, db, `update inbox set due_at = clock_timestamp(), `+test.change)
 			}
-			write(t, db, `update inbox set due_at = clock_timestamp()`)
-		}
-		await.Row(t, db, `select status = 'dead' from inbox`)
-		if r := stored(t, db, "m1"); r.Attempts != 3 || r.LastError != "the printer is on fire" || tries.String() != "1 2 3" {
-			t.Errorf("tries %s, parked as %+v", &tries, r)
-		}
-	})
+		})
+	}
 
 	t.Run("the backoff is random below its bounds", func(t *testing.T) {
 		db := fresh(t)
@@ -183,11 +226,8 @@ func TestFailure(t *testing.T) {
 		p.Policy.MaxAttempts, p.Policy.BackoffBase, p.Policy.BackoffCap = 100, time.Hour, 8*time.Hour
 		start(t, p)
 		await.Row(t, db, `select bool_and(attempts = 41 and status = 'pending') from inbox`)
-		var longest, shortest time.Duration
-		err := db.QueryRow(t.Context(), `select max(due_at - clock_timestamp()), min(due_at - clock_timestamp()) from inbox`).Scan(&longest, &shortest)
-		if err != nil {
-			t.Fatal(err)
-		}
+		longest := one[time.Duration](t, db, `select max(due_at - clock_timestamp()) from inbox`)
+		shortest := one[time.Duration](t, db, `select min(due_at - clock_timestamp()) from inbox`)
 		// Of sixty draws, that all lie in one half is as good as impossible.
 		if longest > 8*time.Hour || longest < 4*time.Hour || shortest > 4*time.Hour {
 			t.Errorf("due between %v and %v", shortest, longest)
@@ -195,9 +235,7 @@ func TestFailure(t *testing.T) {
 	})
 
 	t.Run("a panic is an attempt", func(t *testing.T) {
-		db := fresh(t)
-		put(t, db, "m1", "k")
-		put(t, db, "m2", "l")
+		db := fresh(t, "m1@k", "m2@l")
 		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
 			if d.ID == "m1" {
 				panic("boom")
@@ -208,73 +246,6 @@ func TestFailure(t *testing.T) {
 		if r := stored(t, db, "m1"); !strings.HasPrefix(r.LastError, "panic: boom\n") || !strings.Contains(r.LastError, "processor_test.go") {
 			t.Errorf("the reason is %q", r.LastError)
 		}
-	})
-
-	t.Run("who waits for something outside is tried again and not counted", func(t *testing.T) {
-		db := fresh(t)
-		put(t, db, "m1", "k")
-		p := processor(db, answer(fmt.Errorf("step: %w", &inbox.WaitError{AtLeast: 5 * time.Hour, Err: errors.New("the bank is closed")})))
-		start(t, p)
-		for waits := 1; waits <= 4; waits++ { // more than there are attempts
-			await.Row(t, db, fmt.Sprintf(`select status = 'pending' and attempts = 0 and waits = %d from inbox`, waits))
-			if r := stored(t, db, "m1"); r.DueIn < 4*time.Hour || r.LastError != "step: waiting: the bank is closed" {
-				t.Errorf("wait %d: due in %v because of %q", waits, r.DueIn, r.LastError)
-			}
-			write(t, db, `update inbox set due_at = clock_timestamp()`)
-		}
-	})
-
-	t.Run("who has waited for too long is parked", func(t *testing.T) {
-		db := fresh(t)
-		put(t, db, "m1", "k")
-		p := processor(db, answer(&inbox.WaitError{Err: errors.New("the bank is closed")}))
-		start(t, p)
-		await.Row(t, db, `select status = 'pending' and waits = 1 from inbox`)
-		write(t, db, `update inbox set waiting_since = waiting_since - interval '59 minutes', due_at = clock_timestamp()`)
-		await.Row(t, db, `select status = 'pending' and waits = 2 from inbox`)
-		write(t, db, `update inbox set waiting_since = waiting_since - interval '2 minutes', due_at = clock_timestamp()`)
-		await.Row(t, db, `select status = 'dead' and waits = 3 and last_error = 'waiting: the bank is closed' from inbox`)
-	})
-
-	t.Run("also who waits and fails by turns, of which each takes the other's count back", func(t *testing.T) {
-		db := fresh(t)
-		put(t, db, "m1", "k")
-		var tries atomic.Int64
-		start(t, processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
-			if tries.Add(1)%2 == 0 {
-				return inbox.Complete, errors.New("the bank speaks in riddles")
-			}
-			return inbox.Complete, &inbox.WaitError{AtLeast: 5 * time.Hour, Err: errors.New("the bank is closed")}
-		}))
-		for _, then := range []string{
-			`status = 'pending' and waits = 1 and attempts = 0`,
-			`status = 'pending' and waits = 1 and attempts = 1`,
-			`status = 'pending' and waits = 2 and attempts = 0`,
-			`status = 'pending' and waits = 2 and attempts = 1`,
-			`status = 'dead' and waits = 3`, // beyond the hour that it may wait
-		} {
-			await.Row(t, db, `select `+then+` from inbox`)
-			write(t, db, `update inbox set waiting_since = waiting_since - interval '20 minutes', due_at = clock_timestamp()`)
-		}
-	})
-
-	t.Run("unless the outside says itself that it takes so long", func(t *testing.T) {
-		db := fresh(t)
-		put(t, db, "m1", "k")
-		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
-			patient := d.Waits == 1 || d.Waits == 2
-			return inbox.Complete, &inbox.WaitError{AtLeast: 4 * time.Hour, Patient: patient, Err: errors.New("the payment is processing")}
-		}))
-		for _, then := range []string{
-			`waits = 1 and waiting_since is not null`,
-			`waits = 2 and waiting_since is null`, // though it had waited for two hours
-			`waits = 3 and waiting_since is null`,
-			`waits = 4 and waiting_since > clock_timestamp() - interval '1 minute'`,
-		} {
-			await.Row(t, db, `select status = 'pending' and due_at > clock_timestamp() + interval '3 hours' and `+then+` from inbox`)
-			write(t, db, `update inbox set waiting_since = waiting_since - interval '2 hours', due_at = clock_timestamp()`)
-		}
-		await.Row(t, db, `select status = 'dead' and waits = 5 from inbox`)
 	})
 
 	t.Run("however long a backoff may be and however often it was met", func(t *testing.T) {
@@ -300,37 +271,31 @@ func TestFailure(t *testing.T) {
 		await.Row(t, db, `select bool_and(case message_id when 'dies' then status = 'done' else status = 'pending' and due_at > clock_timestamp() end) from inbox`)
 	})
 
-	t.Run("who can never go on is parked at once", func(t *testing.T) {
-		db := fresh(t)
-		put(t, db, "m1", "k")
-		start(t, processor(db, answer(fmt.Errorf("step: %w", &inbox.ParkError{Err: errors.New("the amounts differ")}))))
-		await.Row(t, db, `select status = 'dead' and attempts = 1 and last_error = 'step: parked: the amounts differ' from inbox`)
-	})
-
 	t.Run("a parked message holds up its own key and no other", func(t *testing.T) {
-		db := fresh(t)
-		put(t, db, "m1", "k")
-		put(t, db, "m2", "k")
-		put(t, db, "m3", "l")
-		var handled diary
+		db := fresh(t, "parked@k", "behind@k", "aside@l")
 		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
-			handled.note("%s", d.ID)
-			if d.ID == "m1" && d.Attempt == 1 {
+			if d.ID == "parked" {
 				return inbox.Complete, &inbox.ParkError{Err: errors.New("a human decides")}
 			}
 			return inbox.Complete, nil
 		}))
-		await.Row(t, db, `select bool_and(status = case message_id when 'm1' then 'dead' when 'm2' then 'pending' else 'done' end) from inbox`)
-		put(t, db, "m4", "m")
-		await.Row(t, db, `select status = 'done' from inbox where message_id = 'm4'`) // a look later, m2 still waits
-		if r := stored(t, db, "m2"); r.Status != "pending" || r.Attempts != 0 {
-			t.Errorf("the message behind it: %+v", r)
+		await.Row(t, db, `select bool_and(status = case message_id when 'parked' then 'dead' else 'done' end) from inbox where message_id <> 'behind'`)
+		for _, id := range []string{"later", "latest"} { // claims after the parking
+			put(t, db, id, id)
+			await.Row(t, db, `select status = 'done' from inbox where message_id = $1`, id)
 		}
-		write(t, db, `update inbox set status = 'pending', due_at = clock_timestamp() where message_id = 'm1'`) // the human
-		await.Row(t, db, `select bool_and(status = 'done') from inbox`)
-		if got := handled.String(); !strings.HasSuffix(got, "m1 m2") {
-			t.Errorf("handled in the order %s", got)
+		if r := stored(t, db, "behind"); r.Status != "pending" || r.Attempts != 0 {
+			t.Errorf("the message behind it is %+v", r)
 		}
+	})
+
+	t.Run("or lets the younger ones of its key pass", func(t *testing.T) {
+		db := fresh(t, "parked@k", "behind@k")
+		write(t, db, `update inbox set status = 'dead' where message_id = 'parked'`)
+		p := processor(db, answer(nil))
+		p.Policy.Parked = inbox.Pass
+		start(t, p)
+		await.Row(t, db, `select status = 'done' from inbox where message_id = 'behind'`)
 	})
 }
 

@@ -86,8 +86,7 @@ func TestAWaitEndsAtOnceWhenAMessageOfItsKeyCameMeanwhile(t *testing.T) {
 		"of other key": {"l", `select bool_and(status = case message_id when 'm1' then 'pending' else 'done' end) and max(due_at) > clock_timestamp() + interval '1 hour' from inbox`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			db := fresh(t)
-			put(t, db, "m1", "k")
+			db := fresh(t, "m1@k")
 			start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
 				if d.ID == "m1" && d.Waits == 0 {
 					put(t, db, "m2", test.key)
@@ -100,8 +99,7 @@ func TestAWaitEndsAtOnceWhenAMessageOfItsKeyCameMeanwhile(t *testing.T) {
 	}
 
 	t.Run("also when its commit and the wait cross", func(t *testing.T) {
-		db := fresh(t)
-		put(t, db, "m1", "k")
+		db := fresh(t, "m1@k")
 		begun, wait := make(chan struct{}), make(chan struct{})
 		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
 			if d.ID == "m1" && d.Waits == 0 {

@@ -89,8 +89,7 @@ func TestANewMessageWakesItsKey(t *testing.T) {
 	})
 
 	t.Run("and the handler is called", func(t *testing.T) {
-		db := fresh(t)
-		put(t, db, "m1", "k")
+		db := fresh(t, "m1@k")
 		var seen diary
 		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
 			seen.note("%s %d", d.ID, d.Waits)
@@ -120,8 +119,7 @@ func TestAWakeAndAWaitAtTheSameMoment(t *testing.T) {
 		"the end of the message is first":     {`update inbox set status = 'done', done_fence = 1, finished_at = clock_timestamp()`, `commit`, `status = 'done'`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			db := fresh(t)
-			put(t, db, "m1", "k")
+			db := fresh(t, "m1@k")
 			write(t, db, lease)
 			tx := begin(t, db)
 			run(t, tx, test.first)
@@ -136,8 +134,7 @@ func TestAWakeAndAWaitAtTheSameMoment(t *testing.T) {
 	}
 
 	t.Run("the message is first and a holder's statement waits for it", func(t *testing.T) {
-		db := fresh(t)
-		put(t, db, "m1", "k")
+		db := fresh(t, "m1@k")
 		write(t, db, lease)
 		tx := begin(t, db)
 		b := &pgx.Batch{}

@@ -33,11 +33,17 @@ func must(t fataler, err error) {
 	}
 }
 
-// fresh returns an empty database for a subtest, which runs beside others.
-func fresh(t *testing.T) *postgres.DB {
+// fresh returns a database for a subtest, which runs beside others. It holds messages of
+// "id@key" for the receiver r.
+func fresh(t *testing.T, messages ...string) *postgres.DB {
 	t.Helper()
 	t.Parallel()
-	return testdb.Reused(t)
+	db := testdb.Reused(t)
+	for _, m := range messages {
+		id, key, _ := strings.Cut(m, "@")
+		put(t, db, id, key)
+	}
+	return db
 }
 
 func open(t *testing.T, url string, o postgres.Options) *postgres.DB {
