@@ -37,9 +37,7 @@ func TestAccept(t *testing.T) {
 		var receiver, status string
 		err := db.QueryRow(t.Context(), `select receiver, message_id, type, ordering_key, payload, metadata, status from inbox`).
 			Scan(&receiver, &got.ID, &got.Type, &got.OrderingKey, &got.Payload, &got.Metadata, &status)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if diff := cmp.Diff(want, got); diff != "" || receiver != "r" || status != "pending" {
 			t.Errorf("receiver %q, status %q, message (-want +got):\n%s", receiver, status, diff)
 		}

@@ -118,9 +118,7 @@ func TestARestartOfTheDatabaseCostsNoAttemptAndLooksLikeNoDeath(t *testing.T) {
 	address := testdb.URL(t)
 	db := open(t, address, postgres.Options{})
 	clock, err := pgx.Connect(t.Context(), address) // it outlives the others
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = clock.Close(context.WithoutCancel(t.Context())) })
 	for i := range 4 {
 		put(t, db, fmt.Sprint("m", i), fmt.Sprint("k", i))
@@ -137,7 +135,7 @@ func TestARestartOfTheDatabaseCostsNoAttemptAndLooksLikeNoDeath(t *testing.T) {
 		return inbox.Complete, db.QueryRow(ctx, `select 1`).Scan(&one)
 	})
 	p.Policy.Lease, p.Policy.BackoffBase = renewedLease, time.Millisecond
-	unrenewed := newAlarm("leases not renewed")
+	unrenewed := &logged{}
 	p.Log = slog.New(slog.NewTextHandler(unrenewed, nil))
 	start(t, p)
 	for range 4 {
@@ -146,15 +144,15 @@ func TestARestartOfTheDatabaseCostsNoAttemptAndLooksLikeNoDeath(t *testing.T) {
 
 	admin := adminOf(t, address)
 	name := db.Pool().Config().ConnConfig.Database
-	execute(t, admin, `alter database `+name+` allow_connections false`)
-	execute(t, admin, fmt.Sprintf(`select pg_terminate_backend(pid) from pg_stat_activity where datname = '%s' and pid <> %d`, name, clock.PgConn().PID()))
+	run(t, admin, `alter database `+name+` allow_connections false`)
+	run(t, admin, fmt.Sprintf(`select pg_terminate_backend(pid) from pg_stat_activity where datname = '%s' and pid <> %d`, name, clock.PgConn().PID()))
 	close(restart)
 	for range 4 {
 		await.Receive(t, "the failure of a handler", failed)
 	}
-	await.Receive(t, "a renewal that fails", unrenewed.rung)
-	execute(t, clock, `update inbox set due_at = clock_timestamp() - interval '1 minute'`) // every lease has ended
-	execute(t, admin, `alter database `+name+` allow_connections true`)
+	unrenewed.await(t, "leases not renewed")
+	run(t, clock, `update inbox set due_at = clock_timestamp() - interval '1 minute'`) // every lease has ended
+	run(t, admin, `alter database `+name+` allow_connections true`)
 
 	again := open(t, address, postgres.Options{})
 	await.Row(t, again, `select bool_and(status = 'done' and attempts = 1 and waits = 1 and deaths = 0 and fence = 2) from inbox`)
@@ -186,21 +184,10 @@ func TestALockedTableParksNobody(t *testing.T) {
 func adminOf(t *testing.T, address string) *pgx.Conn {
 	t.Helper()
 	config, err := pgx.ParseConfig(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	config.Database = "postgres"
 	conn, err := pgx.ConnectConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
 	return conn
-}
-
-func execute(t *testing.T, conn *pgx.Conn, sql string) {
-	t.Helper()
-	if _, err := conn.Exec(t.Context(), sql); err != nil {
-		t.Fatal(err)
-	}
 }

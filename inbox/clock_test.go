@@ -15,7 +15,7 @@ func TestProcessor_takesWhatAClockThatWasAheadLeft(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
 	for _, id := range []string{"waits", "died with its holder", "waits by a rule"} {
-		waiting(t, db, id, `{}`)
+		put(t, db, id, id)
 	}
 	write(t, db, `update inbox set due_at = now() + interval '1 day' where message_id <> 'waits by a rule'`)
 	write(t, db, `update inbox set status = 'running', attempts = 1, fence = 1 where message_id like 'died%'`)
@@ -33,7 +33,7 @@ func TestProcessor_takesWhatAClockThatWasAheadLeft(t *testing.T) {
 func TestProcessor_cutsAWaitThatIsTooLong(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
-	waiting(t, db, "m", `{}`)
+	put(t, db, "m", "m")
 	p := processor(db, answer(&inbox.WaitError{AtLeast: 24 * inbox.LongestWait, Err: context.DeadlineExceeded}))
 	p.Policy.BackoffBase, p.Policy.BackoffCap = time.Millisecond, time.Millisecond
 	start(t, p)

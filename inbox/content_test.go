@@ -22,9 +22,7 @@ func TestAccept_countsAMessageThatIsNamedByItsContent(t *testing.T) {
 		`{"order_id":"o\u002d1","amount":100.0}`,
 	} {
 		id, payload, err := idempotency.Content("shop", []byte(spelling))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		want := inbox.Reception{Duplicates: 1}
 		if i == 0 {
 			want = inbox.Reception{New: 1}

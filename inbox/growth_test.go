@@ -209,9 +209,7 @@ select (select seq_tup_read from pg_stat_user_tables where relname = 'inbox'),
        (select idx_tup_read from pg_stat_user_indexes where indexrelname = 'inbox_pkey'),
        (select idx_blks_hit + idx_blks_read from pg_statio_user_indexes where indexrelname = 'inbox_open_by_key')`).
 		Scan(&inSequence, &alongKeys, &byID, &pages)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	// Of four times as many, a quarter is new to the key of the one that waits.
 	// The one that waits has been written three times: while an older snapshot is
 	// about, as that of an analyze, the dead entries of it are read as well. Few are

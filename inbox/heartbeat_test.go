@@ -51,7 +51,7 @@ func TestHeartbeat(t *testing.T) {
 		}
 	})
 	holder.Policy.Lease = renewedLease
-	failed := newAlarm("leases not renewed")
+	failed := &logged{}
 	holder.Log = slog.New(slog.NewTextHandler(failed, nil))
 	start(t, holder)
 	for range 4 {
@@ -59,7 +59,7 @@ func TestHeartbeat(t *testing.T) {
 	}
 	write(t, db, `create function refuse() returns trigger language plpgsql as $$ begin raise 'planted'; end $$`)
 	write(t, db, `create trigger refuse before update on inbox for each row when (old.fence = new.fence) execute function refuse()`)
-	await.Receive(t, "a renewal that fails", failed.rung)
+	failed.await(t, "leases not renewed")
 	write(t, db, `drop trigger refuse on inbox`)
 	page := lockLapsed(t, db, "locked")
 	write(t, db, `update inbox set fence = fence + 1, due_at = clock_timestamp() + interval '1 hour' where message_id = 'taken'`)
@@ -112,9 +112,7 @@ func lockLapsed(t *testing.T, db *postgres.DB, id string) (page pgx.Tx) {
 		write(t, db, `update inbox set due_at = clock_timestamp() - interval '2 days' where message_id = $1`, id)
 		page = begin(t, db)
 		err := page.QueryRow(t.Context(), `select due_at < clock_timestamp() from inbox where message_id = $1 for no key update`, id).Scan(&lapsed)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if !lapsed { // a heartbeat came in between
 			run(t, page, `rollback`)
 		}

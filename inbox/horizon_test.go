@@ -55,9 +55,7 @@ func TestClaim_findsWhatIsCommittedLate(t *testing.T) {
 	db := testdb.Reused(t)
 	start(t, processor(db, noting(&diary{})))
 	late, err := db.Pool().Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = late.Rollback(t.Context()) })
 	b := &pgx.Batch{}
 	must(t, inbox.Accept(b, "r", inbox.Message{ID: "late"}))

@@ -8,7 +8,6 @@ import (
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 )
 
@@ -40,9 +39,9 @@ select bool_and(case message_id
 func TestStrangeMetadataOfOneMessageHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
-	waiting(t, db, "strange", `{"a": 1}`)
-	for _, id := range []string{"a", "b", "c"} {
-		waiting(t, db, id, `{"type": "t"}`)
+	for id, metadata := range map[string]string{"strange": `{"a": 1}`, "a": `{"type": "t"}`, "b": `{"type": "t"}`} {
+		put(t, db, id, id)
+		write(t, db, `update inbox set metadata = $2 where message_id = $1`, id, metadata)
 	}
 	start(t, processor(db, answer(nil)))
 	await.Row(t, db, `select bool_and(status = 'done' and attempts = 1) from inbox`)
@@ -60,7 +59,7 @@ func TestMessagesOfASilentHolderAreTakenAgainApart(t *testing.T) {
 	start(t, p)
 	// Half of the backoff has passed, so about half of them are due.
 	await.Row(t, db, `select count(*) between 16 and 48 from inbox where status = 'done'`)
-	waiting(t, db, "after", `{}`)
+	put(t, db, "after", "after")
 	await.Row(t, db, `select status = 'done' from inbox where message_id = 'after'`)
 	await.Row(t, db, `select count(*) between 16 and 48 from inbox where status = 'running'`)
 }
@@ -68,15 +67,8 @@ func TestMessagesOfASilentHolderAreTakenAgainApart(t *testing.T) {
 func TestAWaitClearsTheAttemptsBeforeIt(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
-	waiting(t, db, "m", `{}`)
+	put(t, db, "m", "m")
 	write(t, db, `update inbox set attempts = 2`)
 	start(t, processor(db, answer(&inbox.WaitError{AtLeast: time.Hour, Err: errors.New("closed")})))
 	await.Row(t, db, `select status = 'pending' and waits = 1 and attempts = 0 from inbox`)
-}
-
-// waiting puts a message into the inbox as it is received.
-func waiting(t *testing.T, db *postgres.DB, id, metadata string) {
-	t.Helper()
-	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
-		values ('r', $1, $1, 't', '', $2, '')`, id, metadata)
 }

@@ -47,28 +47,22 @@ func TestList(t *testing.T) {
 		},
 	}
 	times := cmpopts.IgnoreFields(inbox.Entry{}, "ReceivedAt", "DueAt")
-	list := func(status inbox.Status, after int64, limit int) []inbox.Entry {
-		t.Helper()
-		entries, err := inbox.List(t.Context(), db, status, after, limit)
-		if err != nil {
-			t.Fatal(err)
+	for name, page := range map[string]struct {
+		status inbox.Status
+		after  int64
+		limit  int
+		want   []inbox.Entry
+	}{
+		"parked messages": {inbox.StatusDead, 0, 10, want},
+		"the first page":  {inbox.StatusDead, 0, 1, want[:1]},
+		"the second page": {inbox.StatusDead, first, 1, want[1:]},
+		"after the last":  {inbox.StatusDead, other, 1, nil},
+		"discarded":       {inbox.StatusDiscarded, 0, 10, nil},
+	} {
+		got, err := inbox.List(t.Context(), db, page.status, page.after, page.limit)
+		if diff := cmp.Diff(page.want, got, times, cmpopts.EquateEmpty()); diff != "" || err != nil {
+			t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)
 		}
-		return entries
-	}
-	if diff := cmp.Diff(want, list(inbox.StatusDead, 0, 10), times); diff != "" {
-		t.Errorf("parked messages (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(want[:1], list(inbox.StatusDead, 0, 1), times); diff != "" {
-		t.Errorf("the first page (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(want[1:], list(inbox.StatusDead, first, 1), times); diff != "" {
-		t.Errorf("the second page (-want +got):\n%s", diff)
-	}
-	if got := list(inbox.StatusDead, other, 1); len(got) > 0 {
-		t.Errorf("after the last: %+v", got)
-	}
-	if got := list(inbox.StatusDiscarded, 0, 10); len(got) > 0 {
-		t.Errorf("discarded: %+v", got)
 	}
 	if _, err := inbox.List(t.Context(), db, inbox.StatusDone, 0, 10); !errors.Is(err, inbox.ErrNotListed) {
 		t.Errorf("the history is listed: %v", err)
@@ -81,9 +75,7 @@ func TestShow(t *testing.T) {
 	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
 		values ('r', 'm1', 'k', 'letter', '\x00ff', '{"a": 1}', '')`)
 	got, err := inbox.Show(t.Context(), db, number(t, db, "m1"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got.Status != inbox.StatusPending || string(got.Payload) != "\x00\xff" || string(got.Metadata) != `{"a": 1}` || got.ReceivedAt.IsZero() {
 		t.Errorf("the message is %+v", got)
 	}

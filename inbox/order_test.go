@@ -35,9 +35,7 @@ func TestAStreamInAnyOrderAndAnyNumberOfTimesMakesTheSameBook(t *testing.T) {
 		for _, n := range order {
 			id := fmt.Sprint(account, "-", n)
 			err := outbox.Append(deliveries, outbox.Message{Topic: topic, ID: id, Type: "letter", OrderingKey: account, Payload: []byte(id)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 		}
 		last := slices.Max(order)
 		messages += last

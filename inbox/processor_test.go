@@ -7,7 +7,6 @@ import (
 	"math"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -53,43 +52,6 @@ func TestProcess(t *testing.T) {
 			if diff := cmp.Diff(strings.TrimSpace(want[k]), diaries[k].String()); diff != "" {
 				t.Errorf("messages of the key %d (-want +got):\n%s", k, diff)
 			}
-		}
-	})
-
-	t.Run("different keys run side by side, as many as there are slots", func(t *testing.T) {
-		db := fresh(t)
-		for i := range 10 {
-			put(t, db, fmt.Sprint("m", i), fmt.Sprint("k", i))
-		}
-		var mu sync.Mutex
-		inside, most := 0, 0
-		together := make(chan struct{})
-		p := processor(db, func(ctx context.Context, _ inbox.Delivery) (inbox.Result, error) {
-			mu.Lock()
-			inside++
-			most = max(most, inside)
-			if inside == 4 && most == 4 {
-				select {
-				case <-together:
-				default:
-					close(together)
-				}
-			}
-			mu.Unlock()
-			defer func() { mu.Lock(); inside--; mu.Unlock() }()
-			select {
-			case <-together:
-				return inbox.Complete, nil
-			case <-ctx.Done():
-				return inbox.Complete, ctx.Err()
-			}
-		})
-		p.Concurrency = 4
-		start(t, p)
-		await.Receive(t, "four handlers run at once", together)
-		await.Row(t, db, `select bool_and(status = 'done') from inbox`)
-		if most != 4 {
-			t.Errorf("%d handlers ran at once, want 4", most)
 		}
 	})
 

@@ -59,6 +59,12 @@ func (l *logged) String() string {
 	return l.lines.String()
 }
 
+// await waits until a line holds a text.
+func (l *logged) await(t *testing.T, text string) {
+	t.Helper()
+	await.True(t, "the log says "+text, func() bool { return strings.Contains(l.String(), text) })
+}
+
 func (l *logged) wantNone(t *testing.T) {
 	t.Helper()
 	if got := l.String(); got != "" {
@@ -96,9 +102,7 @@ func receiveWith(t *testing.T, db *postgres.DB, group string, take func(context.
 	conns := stdlib.OpenDBFromPool(db.Pool())
 	subscriber := outbox.NewSubscriber(conns, group, slog.New(slog.DiscardHandler), outbox.Options{Room: room})
 	messages, err := subscriber.Subscribe(t.Context(), topic)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	handle := outbox.ByPage(slog.New(slog.NewTextHandler(lines, nil)), take)
 	ended := make(chan struct{})
 	go func() {
@@ -159,9 +163,7 @@ func TestReceive(t *testing.T) {
 		var metadata map[string]string
 		err := db.QueryRow(t.Context(), `select ordering_key, type, status, payload, payload_hash, metadata from inbox`).
 			Scan(&key, &name, &status, &payload, &hash, &metadata)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		sum := sha256.Sum256(payload)
 		if key != "naïve 🔑" || name != "letter" || status != "pending" || string(payload) != "\x00\xff" || !bytes.Equal(hash, sum[:]) {
 			t.Errorf("key %q, type %q, status %q, payload %q, hash %x", key, name, status, payload, hash)

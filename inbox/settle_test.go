@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -14,22 +12,6 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 )
-
-// alarm is a log that tells of the first line that holds a text.
-type alarm struct {
-	text string
-	rung chan struct{}
-	once sync.Once
-}
-
-func newAlarm(text string) *alarm { return &alarm{text: text, rung: make(chan struct{})} }
-
-func (a *alarm) Write(line []byte) (int, error) {
-	if strings.Contains(string(line), a.text) {
-		a.once.Do(func() { close(a.rung) })
-	}
-	return len(line), nil
-}
 
 // A page that receives, or an operator, may hold the row for longer than a commit
 // waits for it. What the handler said must not be lost, nor pass for a death.
@@ -52,7 +34,7 @@ func TestWhatAHandlerSaidOutlivesALock(t *testing.T) {
 				address := testdb.URL(t)
 				db := open(t, address, postgres.Options{})
 				put(t, db, "m1", "k")
-				handled, end, refused := make(chan struct{}, 10), make(chan struct{}), newAlarm("claim not ended")
+				handled, end, refused := make(chan struct{}, 10), make(chan struct{}), &logged{}
 				p := processor(open(t, address, limit), func(context.Context, inbox.Delivery) (inbox.Result, error) {
 					handled <- struct{}{}
 					<-end
@@ -64,7 +46,7 @@ func TestWhatAHandlerSaidOutlivesALock(t *testing.T) {
 				locked := begin(t, db)
 				run(t, locked, `select from inbox for no key update`)
 				close(end)
-				await.Receive(t, "the refusal", refused.rung)
+				refused.await(t, "claim not ended")
 				run(t, locked, `commit`)
 				await.Row(t, db, test.want)
 				if len(handled) > 0 {
@@ -111,12 +93,8 @@ func TestAWaitEndsAtOnceWhenAMessageOfItsKeyCameMeanwhile(t *testing.T) {
 		}))
 		await.Receive(t, "the handler", begun)
 		tx := begin(t, db) // as receiving does it
-		for _, sql := range []string{
-			`select from inbox where message_id = 'm1' for no key update`,
-			`insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash) values ('r', 'm2', 'k', 't', '', '{}', '')`,
-		} {
-			run(t, tx, sql)
-		}
+		run(t, tx, `select from inbox where message_id = 'm1' for no key update`)
+		run(t, tx, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash) values ('r', 'm2', 'k', 't', '', '{}', '')`)
 		close(wait)
 		await.Blocked(t, db, 1)
 		run(t, tx, `commit`)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
@@ -50,9 +51,7 @@ func open(t *testing.T, url string, o postgres.Options) *postgres.DB {
 	t.Helper()
 	o.AllowPlaintext, o.AllowUnsafeDurability = true, true
 	db, err := postgres.Open(t.Context(), url, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(db.Close)
 	return db
 }
@@ -83,14 +82,15 @@ func one[T any](t fataler, db postgres.Querier, sql string, args ...any) T {
 func begin(t *testing.T, db *postgres.DB) pgx.Tx {
 	t.Helper()
 	tx, err := db.Pool().Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }) // ended already where the test came to its end
 	return tx
 }
 
-func run(t *testing.T, tx pgx.Tx, sql string) {
+func run(t *testing.T, tx interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}, sql string,
+) {
 	t.Helper()
 	if _, err := tx.Exec(t.Context(), sql); err != nil {
 		t.Fatal(err)

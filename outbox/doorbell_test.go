@@ -152,9 +152,7 @@ func TestSubscriber_ends(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				pages, err := subscriber.Subscribe(ctx, topic)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				must(t, stop(subscriber, cancel))
 				if page := await.Receive(t, "the end", pages); page != nil {
 					t.Error("a page has come")
@@ -172,17 +170,10 @@ func TestSubscriber_ends(t *testing.T) {
 func TestSubscriber_closesBesideASubscriptionThatWaits(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	url := testdb.URL(t)
-	db, err := postgres.Open(t.Context(), url, postgres.Options{LockTimeout: -1, StatementTimeout: await.Stall, AllowUnsafeDurability: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	db, err := postgres.Open(t.Context(), testdb.URL(t), postgres.Options{LockTimeout: -1, StatementTimeout: await.Stall, AllowUnsafeDurability: true})
+	must(t, err)
 	defer db.Close()
-	lock, err := db.Pool().Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = lock.Rollback(context.WithoutCancel(t.Context())) }()
+	lock := begin(t, db)
 	run(t, lock, `lock table outbox_offsets in exclusive mode`)
 	conns := stdlib.OpenDBFromPool(db.Pool())
 	subscriber := outbox.NewSubscriber(conns, "g", slog.New(slog.DiscardHandler), outbox.Options{})

@@ -30,9 +30,7 @@ func TestSweepDeletesNothingAboveADurableOffset(t *testing.T) {
 	db, err := postgres.Open(t.Context(), testdb.URL(t), postgres.Options{
 		AllowUnsafeDurability: true, Settings: map[string]string{"synchronous_commit": "on"}, // the servers of tests have it off
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(db.Close)
 	publish(t, db, numbered(3)...)
 	r := read(t, db, "g")

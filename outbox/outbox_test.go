@@ -80,9 +80,7 @@ func TestAppend(t *testing.T) {
 		db := fresh(t)
 		b := letters(t, "m1")
 		err := outbox.Append(b, outbox.Message{Topic: topic, ID: "m2", Metadata: map[string]string{"k": "\x00"}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if err := db.Commit(t.Context(), b); err == nil {
 			t.Error("it was stored")
 		}
@@ -91,35 +89,26 @@ func TestAppend(t *testing.T) {
 	})
 }
 
-func TestMetadataOfSomebodyElseBlocksNothing(t *testing.T) {
+func TestMetadataThatAppendDidNotWrite_keepsItsTextAndBlocksNothing(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
 	for id, metadata := range map[string]string{
 		"number": `{"type": 1}`, "nested": `{"type": {"a": []}}`, "null": `{"type": null}`, "empty": `{}`,
+		"letter": `{"a": 1, "type": "letter", "m": {"type": "parcel"}, "ordering_key": "letter", "z": null}`,
 	} {
 		write(t, db, `insert into outbox (topic, message_id, payload, metadata) values ($1, $2, '', $3)`, topic, id, json.RawMessage(metadata))
 	}
 	publish(t, db, "last")
 	r := read(t, db, "g")
-	for range 4 {
+	for range 5 {
 		m := r.next(t)
-		if got := m.Metadata.Get(outbox.MetadataType); got != "" {
-			t.Errorf("%s has the type %q", m.UUID, got)
+		want := map[bool]string{true: "letter"}[m.UUID == "letter"]
+		if got := m.Metadata; got.Get(outbox.MetadataType) != want || got.Get(outbox.MetadataOrderingKey) != want || got.Get("a") != "" {
+			t.Errorf("%s has the metadata %v", m.UUID, got)
 		}
 		r.ack()
 	}
 	r.wantNext(t, "last")
-}
-
-func TestMetadataOfSomebodyElseKeepsWhatIsText(t *testing.T) {
-	t.Parallel()
-	db := testdb.Open(t)
-	write(t, db, `insert into outbox (topic, message_id, payload, metadata) values ($1, 'm1', '', $2)`, topic,
-		json.RawMessage(`{"a": 1, "type": "letter", "m": {"type": "parcel"}, "ordering_key": "k", "z": null}`))
-	m := read(t, db, "g").next(t)
-	if m.Metadata.Get(outbox.MetadataType) != "letter" || m.Metadata.Get(outbox.MetadataOrderingKey) != "k" || m.Metadata.Get("a") != "" {
-		t.Errorf("its metadata are %v", m.Metadata)
-	}
 }
 
 // FuzzMetadata: whatever is queued as metadata, it is refused or reaches the

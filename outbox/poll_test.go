@@ -57,14 +57,10 @@ func TestAnIdlePollWritesNothing(t *testing.T) {
 	query, args := poll(t, db)
 	took := func() (id *uint64) {
 		tx, err := db.Pool().Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
 		rows, err := tx.Query(t.Context(), query, args...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		rows.Close()
 		must(t, rows.Err())
 		must(t, tx.QueryRow(t.Context(), `select pg_current_xact_id_if_assigned()`).Scan(&id))
@@ -84,20 +80,10 @@ func TestAPollReadsAPageAndNoMore(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
 	query, _ := poll(t, db)
-	b := &pgx.Batch{}
-	// 8,000 messages of which the group has read all but the last 4,000.
-	b.Queue(`
-insert into outbox (topic, message_id, payload, metadata)
-select $1, n::text, '', '{}' from generate_series(1, 4000) as n`, topic)
-	b.Queue(`
-update outbox_offsets
-   set (transaction_id, "offset") = (select transaction_id, max("offset") from outbox group by transaction_id)`)
-	must(t, db.Commit(t.Context(), b))
-	b = &pgx.Batch{}
-	b.Queue(`
-insert into outbox (topic, message_id, payload, metadata)
-select $1, n::text, '', '{}' from generate_series(4001, 8000) as n`, topic)
-	must(t, db.Commit(t.Context(), b))
+	const insert = `insert into outbox (topic, message_id, payload, metadata) select $1, n::text, '', '{}' from generate_series(1, 4000) as n`
+	write(t, db, insert, topic)
+	write(t, db, `update outbox_offsets set (transaction_id, "offset") = (select transaction_id, max("offset") from outbox group by transaction_id)`)
+	write(t, db, insert, topic) // these the group has not read
 	settled(t, db)
 	for _, plan := range []struct {
 		name, before string
@@ -122,9 +108,7 @@ select $1, n::text, '', '{}' from generate_series(4001, 8000) as n`, topic)
 func explain(t *testing.T, db *postgres.DB, before, query string) string {
 	t.Helper()
 	conn, err := db.Pool().Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Release()
 	for name, value := range outbox.SessionSettings() {
 		if _, err := conn.Exec(t.Context(), "set "+name+" = "+value); err != nil {
@@ -137,12 +121,8 @@ func explain(t *testing.T, db *postgres.DB, before, query string) string {
 		}
 	}
 	rows, err := conn.Query(t.Context(), "explain (analyze, timing off) execute poll('"+topic+"', 'g', 500, 1048576)", pgx.QueryExecModeSimpleProtocol)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return strings.Join(lines, "\n")
 }

@@ -65,15 +65,11 @@ func readWhen(t *testing.T, db *postgres.DB, group string, o outbox.Options) rea
 	config.ConnConfig.Tracer = polls
 	maps.Copy(config.ConnConfig.RuntimeParams, outbox.SessionSettings())
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	conns := stdlib.OpenDBFromPool(pool)
 	subscriber := outbox.NewSubscriber(conns, group, slog.New(slog.DiscardHandler), o)
 	pages, err := subscriber.Subscribe(t.Context(), topic)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	stop := func() {
 		if err := errors.Join(subscriber.Close(), conns.Close()); err != nil {
 			t.Error(err)
@@ -126,9 +122,7 @@ func (r reader) take(t *testing.T, n int) []string {
 func messages(t *testing.T, page *message.Message) []*message.Message {
 	t.Helper()
 	all, err := outbox.Messages(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(all) == 0 {
 		t.Fatal("a page came that holds nothing")
 	}
@@ -179,9 +173,7 @@ func (r reader) wantNoneNow(t *testing.T) {
 func begin(t *testing.T, db *postgres.DB) pgx.Tx {
 	t.Helper()
 	tx, err := db.Pool().Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
 	run(t, tx, `select pg_current_xact_id()`)
 	return tx
