@@ -16,7 +16,7 @@ import (
 var ErrNotReturned = errors.New("the call did not return")
 
 const (
-	defaultHeld = 250 * time.Millisecond
+	defaultHeld = 50 * time.Millisecond
 
 	// yields is how often a call lets other goroutines run before it takes its items: those
 	// that run may queue items, or make others ready that do.
@@ -35,7 +35,7 @@ type Batcher[Q, A any] struct {
 	// first item's context, and does not end.
 	Call func(ctx context.Context, items []Q) []Outcome[A]
 	// Held is how long a call holds up the next one, at most, when it waits for a lock or for
-	// the network. 250 ms where 0.
+	// the network. 50 ms where 0.
 	Held time.Duration
 	// Most is how many calls are in flight at a time, those longer than Held included;
 	// unbounded where 0.

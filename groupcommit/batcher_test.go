@@ -117,7 +117,7 @@ func TestBatcher_isNotHeldUp(t *testing.T) {
 		c := standing(&groupcommit.Batcher[int, string]{Most: 2})
 		told := c.do(t.Context(), 1, 2, 3)
 		c.want(t, []int{1})
-		<-time.After(250 * time.Millisecond)
+		<-time.After(50 * time.Millisecond)
 		c.want(t, []int{1}, []int{2, 3})
 		told = append(told, c.do(t.Context(), 4)...)
 		<-time.After(time.Hour)

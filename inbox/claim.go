@@ -272,9 +272,9 @@ func (c claimed) weight() int {
 }
 
 // claim claims at most n messages, for which slots are taken, and commits before a
-// handler starts. It also returns how long the next claim can wait. The attempt is counted in the claim, so a holder that dies has been counted and
-// what its handler rolls back has not. With an error it returns what was claimed before
-// it.
+// handler starts. It also returns how long the next claim can wait. The attempt is counted
+// in the claim, so a holder that dies has been counted and what its handler rolls back has
+// not. With an error it returns what was claimed before it.
 //
 // The claim is not canceled with ctx: a claim that commits unseen would keep its messages
 // until their leases expire.

@@ -72,7 +72,7 @@ type Options struct {
 
 const (
 	defaultConns = 20
-	pingAfter    = 3 * time.Second // a session was idle for as long
+	pingAfter    = 1500 * time.Millisecond // that a session was idle; longer than a poll
 )
 
 // sharedLockTimeout bounds the wait for a lock in a group commit. It is below PostgreSQL's
