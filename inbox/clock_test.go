@@ -24,9 +24,8 @@ func TestProcessor_takesWhatAClockThatWasAheadLeft(t *testing.T) {
 	p.Policy.Lease, p.Policy.BackoffBase, p.Policy.BackoffCap = 6*time.Second, time.Millisecond, time.Millisecond
 	start(t, p)
 	await.Row(t, db, `select bool_and(status = 'done') from inbox where message_id <> 'waits by a rule'`)
-	var status string
-	if err := db.QueryRow(t.Context(), `select status from inbox where message_id = 'waits by a rule'`).Scan(&status); err != nil || status != "pending" {
-		t.Errorf("a message that waits by a rule is %q, %v, want pending", status, err)
+	if r := stored(t, db, "waits by a rule"); r.Status != "pending" {
+		t.Errorf("a message that waits by a rule is %q, want pending", r.Status)
 	}
 }
 

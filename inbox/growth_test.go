@@ -115,8 +115,7 @@ func TestOperatorsReadNoMoreBehindABacklog(t *testing.T) {
 	const parked = 20
 	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status)
 		select 'r', n, 'k' || n, 't', '', '{}', '', case when n <= $1 then 'dead' else 'pending' end from generate_series(1, 3000) n`, parked)
-	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
-		select 'r', 'behind' || n, 'k1', 't', '', '{}', '' from generate_series(1, 3) n`)
+	putMany(t, db, `'behind' || n`, `'k1'`, 3)
 	before := rowsRead(t, db)
 	entries, err := inbox.List(t.Context(), db, inbox.StatusDead, 0, 100)
 	if err != nil || len(entries) != parked || entries[0].Behind != 3 || entries[1].Behind != 0 {
@@ -186,8 +185,7 @@ func TestAcceptingReadsNoMoreAsTheInboxGrows(t *testing.T) {
 	}
 	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, done_fence)
 		select 'r', 'old' || n, 'k', 't', '', '{}', '', 'done', 0 from generate_series(1, 4000) n`)
-	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
-		select 'r', 'open' || n, 'zz' || n, 't', '', '{}', '' from generate_series(1, 4000) n`)
+	putMany(t, db, `'open' || n`, `'zz' || n`, 4000)
 	waits(t, db, "waiting")
 	const messages = 100
 	for range 2 {

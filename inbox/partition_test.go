@@ -74,38 +74,24 @@ func (g *gate) counts() map[string]int {
 	return maps.Clone(g.handled)
 }
 
+// acceptMany accepts messages of a partition, each of its own key.
+func acceptMany(t *testing.T, db *postgres.DB, partition string, messages int) {
+	t.Helper()
+	for n := range messages {
+		accept(t, db, inbox.Message{ID: partition + strconv.Itoa(n), Partition: partition})
+	}
+}
+
 // A merchant that is slow and has very many messages holds at most its share of the slots,
 // and the message of another one is handled while they stand before it.
 func TestASlowAndLargePartitionStopsNoOther(t *testing.T) {
 	t.Parallel()
 	const many, slots, share = 300, 8, 7
-	for name, prepare := range map[string]func(t *testing.T, db *postgres.DB, p *inbox.Processor) (quick func()){
-		"it is received by a processor that runs": func(t *testing.T, db *postgres.DB, p *inbox.Processor) func() {
-			t.Helper()
-			for n := range many {
-				post(t, db, outbox.Message{ID: "slow" + strconv.Itoa(n), Type: "letter", OrderingKey: strconv.Itoa(n), Partition: "slow"})
-			}
-			receiveFor(t, db, p)
-			start(t, p)
-			return func() { post(t, db, outbox.Message{ID: "quick", Type: "letter", OrderingKey: "q", Partition: "quick"}) }
-		},
-		"it was due before the processor ran": func(t *testing.T, db *postgres.DB, p *inbox.Processor) func() {
-			t.Helper()
-			for n := range many {
-				accept(t, db, inbox.Message{ID: "slow" + strconv.Itoa(n), Partition: "slow"})
-			}
-			start(t, p)
-			return func() { accept(t, db, inbox.Message{ID: "quick", Partition: "quick"}) }
-		},
-		"another processor held it back, and died": func(t *testing.T, db *postgres.DB, p *inbox.Processor) func() {
-			t.Helper()
-			for n := range many {
-				accept(t, db, inbox.Message{ID: "slow" + strconv.Itoa(n), Partition: "slow"})
-			}
-			write(t, db, `update inbox set due_at = null`)
-			start(t, p)
-			return func() { accept(t, db, inbox.Message{ID: "quick", Partition: "quick"}) }
-		},
+	for name, before := range map[string]string{
+		"it is received by a processor that runs":  "",
+		"it was due before the processor ran":      `due_at = due_at`,
+		"another processor held it back, and died": `due_at = null`,
+		"a half of it was held back":               `due_at = case when id % 2 = 0 then null else due_at end`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -113,9 +99,22 @@ func TestASlowAndLargePartitionStopsNoOther(t *testing.T) {
 			g := newGate(db, "slow")
 			p := processor(db, g.handle)
 			p.Concurrency = slots
-			quick := prepare(t, db, p)
+			send := func(id, partition string) { accept(t, db, inbox.Message{ID: id, Partition: partition}) }
+			if before == "" {
+				send = func(id, partition string) {
+					post(t, db, outbox.Message{ID: id, Type: "letter", OrderingKey: id, Partition: partition})
+				}
+				receiveFor(t, db, p)
+			}
+			for n := range many {
+				send("slow"+strconv.Itoa(n), "slow")
+			}
+			if before != "" {
+				write(t, db, `update inbox set `+before)
+			}
+			start(t, p)
 			await.True(t, "the share of the slow one runs", func() bool { return g.runs("slow") == share })
-			quick()
+			send("quick", "quick")
 			await.Row(t, db, `select exists (select from inbox where message_id = 'quick' and status = 'done')`)
 			if g.runs("slow") != share {
 				t.Errorf("%d messages of the slow partition run, want %d", g.runs("slow"), share)
@@ -147,9 +146,7 @@ func TestSeveralSlowPartitionsLeaveSlots(t *testing.T) {
 		partition string
 		share     int
 	}{{"a", 56}, {"b", 7}} {
-		for n := range 60 {
-			accept(t, db, inbox.Message{ID: next.partition + strconv.Itoa(n), Partition: next.partition})
-		}
+		acceptMany(t, db, next.partition, 60)
 		await.True(t, next.partition+" has its share", func() bool { return g.runs(next.partition) == next.share })
 	}
 	accept(t, db, inbox.Message{ID: "quick", Partition: "quick"})
@@ -171,9 +168,7 @@ func TestSlotsWithoutPartition(t *testing.T) {
 			g := newGate(db, its.partition)
 			p := processor(db, g.handle)
 			p.Concurrency = its.slots
-			for n := range 20 {
-				accept(t, db, inbox.Message{ID: strconv.Itoa(n), Partition: its.partition})
-			}
+			acceptMany(t, db, its.partition, 20)
 			start(t, p)
 			await.True(t, "its share runs", func() bool { return g.runs(its.partition) == its.share })
 			close(g.open)
@@ -206,27 +201,6 @@ func TestHeldBackMessagesKeepTheOrderOfTheirKey(t *testing.T) {
 	d.want(t, "k0 k1 k2 k3 k4")
 }
 
-// A partition with messages that are held back and messages that are due has its share
-// once.
-func TestClaim_countsHeldBackAndDueMessagesOfAPartitionTogether(t *testing.T) {
-	t.Parallel()
-	db := testdb.Open(t)
-	g := newGate(db, "slow")
-	for n := range 40 {
-		accept(t, db, inbox.Message{ID: "slow" + strconv.Itoa(n), Partition: "slow"})
-	}
-	write(t, db, `update inbox set due_at = null where id % 2 = 0`)
-	start(t, processor(db, g.handle)) // 8 slots, of which the share is 7
-	await.True(t, "the share of the slow one runs", func() bool { return g.runs("slow") >= 7 })
-	accept(t, db, inbox.Message{ID: "quick", Partition: "quick"})
-	await.Row(t, db, `select exists (select from inbox where message_id = 'quick' and status = 'done')`)
-	close(g.open)
-	await.Row(t, db, `select bool_and(status = 'done') and count(*) = 41 from inbox`)
-	if g.most["slow"] > 7 {
-		t.Errorf("%d messages of the slow partition ran at a time, want at most 7", g.most["slow"])
-	}
-}
-
 // Many due messages of a slow partition cost few claims until those of another one start.
 func TestClaim_readsPastManyDueMessagesOfAPartition(t *testing.T) {
 	t.Parallel()
@@ -253,9 +227,7 @@ func TestClaim_withOneSlotTakesTurns(t *testing.T) {
 	const many = 100
 	db := testdb.Open(t)
 	d := &diary{}
-	for n := range many {
-		accept(t, db, inbox.Message{ID: "slow" + strconv.Itoa(n), Partition: "slow"})
-	}
+	acceptMany(t, db, "slow", many)
 	write(t, db, `update inbox set due_at = null`)
 	accept(t, db, inbox.Message{ID: "quick", Partition: "quick"})
 	p := processor(db, func(ctx context.Context, its inbox.Delivery) (inbox.Result, error) {
@@ -276,9 +248,7 @@ func TestReceive_storesOneIDUnderTwoKeys(t *testing.T) {
 	db := testdb.Open(t)
 	g := newGate(db, "slow")
 	p := processor(db, g.handle)
-	for n := range 7 {
-		accept(t, db, inbox.Message{ID: "slow" + strconv.Itoa(n), Partition: "slow"})
-	}
+	acceptMany(t, db, "slow", 7)
 	start(t, p)
 	await.True(t, "the share of the slow one runs", func() bool { return g.runs("slow") == 7 })
 	if p.Room(t.Context()) == 0 {

@@ -19,8 +19,7 @@ func TestPoisonMessage_holdsUpNoOther(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			db := fresh(t)
-			write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
-				select 'r', case n when 1 then 'poison' else n::text end, n, 't', '', '{}', '' from generate_series(1, 100) n`)
+			putMany(t, db, `case n when 1 then 'poison' else n::text end`, `n`, 100)
 			othersDone := make(chan struct{})
 			p := processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
 				if d.ID == "poison" {

@@ -17,11 +17,9 @@ func TestALongQueueBehindOneKeyHoldsUpNoOther(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			db := fresh(t)
-			write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
-				select 'r', 'hot' || n, 'hot', 't', '', '{}', '' from generate_series(1, 400) n`)
+			putMany(t, db, `'hot' || n`, `'hot'`, 400)
 			write(t, db, before)
-			write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
-				select 'r', 'cold' || n, 'cold' || n, 't', '', '{}', '' from generate_series(1, 50) n`)
+			putMany(t, db, `'cold' || n`, `'cold' || n`, 50)
 			start(t, processor(db, answer(nil)))
 			await.Row(t, db, `select bool_and(status = 'done') from inbox where ordering_key <> 'hot'`)
 			put(t, db, "late", "late")

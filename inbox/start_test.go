@@ -59,6 +59,22 @@ func startWithRoom(t *testing.T, db *postgres.DB, p *inbox.Processor) (stop func
 	return stop
 }
 
+// deliverHeld has p receive a page that has looked at its keys, and waits for a transaction
+// until release.
+func deliverHeld(t *testing.T, db *postgres.DB, p *inbox.Processor, texts ...string) (release func()) {
+	t.Helper()
+	tx := begin(t, db)
+	run(t, tx, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
+		values ('r', 'held', 'l', 't', '', '{}', '')`)
+	ended := make(chan error, 1)
+	go func() { ended <- deliver(t, p, append([]string{"held=x@l"}, texts...)...) }()
+	await.Blocked(t, db, 1)
+	return func() {
+		run(t, tx, `rollback`)
+		must(t, await.Receive(t, "the end of the page", ended))
+	}
+}
+
 func TestReceiveStarts(t *testing.T) {
 	t.Parallel()
 
@@ -162,16 +178,10 @@ func TestReceiveStarts(t *testing.T) {
 		var handled diary
 		p := processor(db, noting(&handled))
 		stop := startWithRoom(t, db, p)
-		tx := begin(t, db) // the page waits for it when it has looked at the keys
-		run(t, tx, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
-			values ('r', 'held', 'l', 't', '', '{}', '')`)
-		ended := make(chan error, 1)
-		go func() { ended <- deliver(t, p, "held=x@l", "m1=x@k", "m2=x@m") }()
-		await.Blocked(t, db, 1)
+		release := deliverHeld(t, db, p, "m1=x@k", "m2=x@m")
 		write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, fence, due_at)
 			values ('r', 'rival', 'k', 't', '', '{}', '', 'running', 1, clock_timestamp() + interval '1 hour')`)
-		run(t, tx, `rollback`)
-		must(t, await.Receive(t, "the end of the page", ended))
+		release()
 		await.Row(t, db, `select count(*) = 3 and bool_and(status = 'done') from inbox where message_id in ('first', 'held', 'm2')`)
 		if r := stored(t, db, "m1"); r.Status != "pending" || r.Fence != 0 {
 			t.Errorf("it is %+v", r)
@@ -250,19 +260,13 @@ func TestReceiveStarts(t *testing.T) {
 		var handled diary
 		p := unpolled(db, noting(&handled))
 		stop := startWithRoom(t, db, p)
-		tx := begin(t, db)
-		run(t, tx, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
-			values ('r', 'held', 'l', 't', '', '{}', '')`)
-		ended := make(chan error, 1)
-		go func() { ended <- deliver(t, p, "held=x@l", "m1=x@k") }()
-		await.Blocked(t, db, 1)
+		release := deliverHeld(t, db, p, "m1=x@k")
 		stopped := make(chan struct{})
 		go func() { stop(); close(stopped) }()
 		waiting, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		<-waiting.Done() // it knows by now that it stops; if not, the message is handled
-		run(t, tx, `rollback`)
-		must(t, await.Receive(t, "the end of the page", ended))
+		release()
 		await.Receive(t, "the stop", stopped)
 		if r := stored(t, db, "m1"); handled.String() == "" && (r.Status != "pending" || r.Attempts != 0 || r.DueIn > 0) {
 			t.Errorf("it is %+v", r)

@@ -37,8 +37,7 @@ func TestAMessageThatEndsItsProcessIsParkedAndNoOther(t *testing.T) {
 	t.Parallel()
 	url := testdb.URL(t)
 	db := open(t, url, postgres.Options{})
-	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
-		select 'r', case n when 20 then 'poison' else n::text end, n, 't', '', '{}', '' from generate_series(1, 40) n`)
+	putMany(t, db, `case n when 20 then 'poison' else n::text end`, `n`, 40)
 	p := processor(nil, nil)
 	p.Concurrency = 16
 	p.Policy.MaxDeaths = 14

@@ -122,6 +122,13 @@ func put(t *testing.T, db *postgres.DB, id, key string) {
 		values ('r', $1, $2, 't', '', '{}', '')`, id, key)
 }
 
+// putMany puts messages with these expressions of n as ids and ordering keys.
+func putMany(t *testing.T, db *postgres.DB, id, key string, messages int) {
+	t.Helper()
+	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
+		select 'r', `+id+`, `+key+`, 't', '', '{}', '' from generate_series(1, $1::int) n`, messages)
+}
+
 // empty removes all messages for the next case of a test whose cases share a database.
 func empty(t *testing.T, db *postgres.DB) {
 	t.Helper()
