@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"gonum.org/v1/plot"
 )
 
 // The tests' binary starts itself as a child.
@@ -41,13 +40,13 @@ func TestMeasure_findsThatEverythingIsDoneOnce(t *testing.T) {
 	along := *b // each has databases of its own
 	t.Run("along every axis", func(t *testing.T) {
 		t.Parallel()
-		measureAll(t, &along, alongAxes(true), drawLines)
+		measureAll(t, &along, alongAxes(true))
 	})
 	t.Run("every subject", func(t *testing.T) {
 		t.Parallel()
-		measureAll(t, b, runCmd{}.plan(), drawBars)
+		measureAll(t, b, runCmd{}.plan())
 		several := runCmd{InFlight: []int{8}, Slots: []int{16}, Merchants: []int{3}, APIs: []int{2}}.plan()
-		measureAll(t, b, only(several, "charges/payonce$"), drawBars)
+		measureAll(t, b, only(several, "charges/payonce$"))
 		for _, program := range []string{"api-0", "worker-1"} {
 			file := filepath.Join(profiles, "charges-payonce-"+program+".pprof")
 			if out, err := exec.CommandContext(t.Context(), "go", "tool", "pprof", "-top", file).CombinedOutput(); err != nil {
@@ -66,7 +65,7 @@ func only(plan []planned, names string) (some []planned) {
 	return some
 }
 
-func measureAll(t *testing.T, b *bench, plan []planned, draw func(string, Report) error) {
+func measureAll(t *testing.T, b *bench, plan []planned) {
 	t.Helper()
 	var r Report
 	if err := b.measure(t.Context(), &r, plan, 1); err != nil {
@@ -82,19 +81,11 @@ func measureAll(t *testing.T, b *bench, plan []planned, draw func(string, Report
 			t.Errorf("%s was not measured, or is not in the table", p)
 		}
 	}
-	folder := t.TempDir()
-	if err := draw(folder, r); err != nil {
-		t.Fatal(err)
-	}
-	pictures, err := filepath.Glob(filepath.Join(folder, "*.svg"))
-	if err != nil || len(pictures) == 0 {
-		t.Errorf("no pictures: %v", err)
-	}
 }
 
 // The server's settings decide what its figures are worth, so the page that shows the
-// figures names them. It also shows every picture of an axis.
-func TestPage_namesTheServersSettingsAndShowsThePictures(t *testing.T) {
+// figures names them.
+func TestPage_namesTheServersSettings(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join("..", "docs", "performance.md"))
 	if err != nil {
@@ -103,11 +94,6 @@ func TestPage_namesTheServersSettingsAndShowsThePictures(t *testing.T) {
 	var want []string
 	for name, value := range settings(false) {
 		want = append(want, "`"+name+"` "+value)
-	}
-	for _, a := range axes {
-		for _, p := range a.pictures {
-			want = append(want, "(performance/"+p.file+")")
-		}
 	}
 	for _, part := range want {
 		if !strings.Contains(string(text), part) {
@@ -255,31 +241,5 @@ func TestTPS_readsPgbenchsRate(t *testing.T) {
 	}
 	if _, err := tps([]byte("pgbench: error: connection refused")); err == nil {
 		t.Error("an output without a rate is no error")
-	}
-}
-
-func TestScale_placesFarPointsByMagnitude(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		name     string
-		at, want []float64
-	}{
-		{"far apart", []float64{0, 1000, 10_000, 100_000}, []float64{2, 3, 4, 5}},
-		{"near", []float64{0, 50, 100, 200}, []float64{0, 50, 100, 200}},
-		{"nothing but the origin", []float64{0}, []float64{0}},
-	} {
-		var figures []Figure
-		for _, x := range c.at {
-			figures = append(figures, Figure{Setting: setting{Stored: int(x)}})
-		}
-		p := plot.New()
-		place := scale(&p.X, axis{at: func(f Figure) float64 { return float64(f.Setting.Stored) }}, figures)
-		var got []float64
-		for _, x := range c.at {
-			got = append(got, place(x))
-		}
-		if diff := cmp.Diff(c.want, got); diff != "" {
-			t.Errorf("%s: places (-want +got):\n%s", c.name, diff)
-		}
 	}
 }

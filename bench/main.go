@@ -1,8 +1,8 @@
 // Command bench measures payonce side by side with other ways to do the same
 // work on PostgreSQL: in one run, on one server, with one load generator.
 //
-//	go run . [--repeat 3] [--json FILE] [--pictures FOLDER]
-//	go run . curves [--only REGEXP] [--json FILE] [--pictures FOLDER]
+//	go run . [--repeat 3] [--json FILE]
+//	go run . curves [--only REGEXP] [--json FILE]
 //
 // The first measures each subject at one size, the second what payonce costs as
 // the work grows.

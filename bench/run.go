@@ -15,12 +15,11 @@ import (
 
 // options are those of both commands.
 type options struct {
-	Quick    bool          `help:"A few charges of everything, in a minute: checks that all work was done once, and measures nothing."`
-	For      time.Duration `default:"5s" help:"How long a rate is measured, after a fifth of that, and two seconds at least, to warm up."`
-	Only     string        `help:"A regular expression: measure only what it matches." placeholder:"REGEXP"`
-	JSON     string        `name:"json" type:"path" help:"Write the figures to this file." placeholder:"FILE"`
-	Pictures string        `type:"path" help:"Draw SVG pictures into this folder." placeholder:"FOLDER"`
-	List     bool          `help:"Print what would be measured."`
+	Quick bool          `help:"A few charges of everything, in a minute: checks that all work was done once, and measures nothing."`
+	For   time.Duration `default:"5s" help:"How long a rate is measured, after a fifth of that, and two seconds at least, to warm up."`
+	Only  string        `help:"A regular expression: measure only what it matches." placeholder:"REGEXP"`
+	JSON  string        `name:"json" type:"path" help:"Write the figures to this file." placeholder:"FILE"`
+	List  bool          `help:"Print what would be measured."`
 }
 
 type runCmd struct {
@@ -52,7 +51,7 @@ func (p planned) String() string {
 func (c runCmd) Run(ctx context.Context) error {
 	name := func(p planned) string { return p.subject.name }
 	e := extras{statements: c.Statements, base: c.Base, profiles: c.Profile}
-	return c.run(ctx, c.plan(), name, max(1, c.Repeat), e, drawBars)
+	return c.run(ctx, c.plan(), name, max(1, c.Repeat), e)
 }
 
 // plan measures each subject of payonce with the base's programs right before ours.
@@ -73,7 +72,7 @@ type curvesCmd struct{ options }
 // Run measures along every axis once, in one run, beside the same unit.
 func (c curvesCmd) Run(ctx context.Context) error {
 	name := func(p planned) string { return p.axis }
-	return c.run(ctx, alongAxes(c.Quick), name, 1, extras{}, drawLines)
+	return c.run(ctx, alongAxes(c.Quick), name, 1, extras{})
 }
 
 func alongAxes(quick bool) (plan []planned) {
@@ -94,7 +93,7 @@ func alongAxes(quick bool) (plan []planned) {
 }
 
 // run measures what --only matches, and reports it.
-func (o options) run(ctx context.Context, plan []planned, name func(planned) string, repeat int, e extras, draw func(string, Report) error) (err error) {
+func (o options) run(ctx context.Context, plan []planned, name func(planned) string, repeat int, e extras) (err error) {
 	only, err := regexp.Compile(o.Only)
 	if err != nil {
 		return fmt.Errorf("--only: %w", err)
@@ -121,10 +120,10 @@ func (o options) run(ctx context.Context, plan []planned, name func(planned) str
 	}
 	err = b.measure(ctx, &report, plan, repeat)
 	// What was measured before something failed, or before Ctrl-C, is reported too.
-	return errors.Join(err, o.write(os.Stdout, report, draw))
+	return errors.Join(err, o.write(os.Stdout, report))
 }
 
-func (o options) write(w io.Writer, r Report, draw func(string, Report) error) error {
+func (o options) write(w io.Writer, r Report) error {
 	if err := r.writeTables(w); err != nil {
 		return err
 	}
@@ -137,13 +136,7 @@ func (o options) write(w io.Writer, r Report, draw func(string, Report) error) e
 			return fmt.Errorf("write the figures: %w", err)
 		}
 	}
-	if o.Pictures == "" {
-		return nil
-	}
-	if err := os.MkdirAll(o.Pictures, 0o755); err != nil { //nolint:gosec // pictures may be read by all
-		return fmt.Errorf("make the folder of the pictures: %w", err)
-	}
-	return draw(o.Pictures, r)
+	return nil
 }
 
 // measure measures all of the plan in each round, each between two measurements of

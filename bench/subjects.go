@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"time"
 )
@@ -50,52 +49,29 @@ var subjects = []subject{
 type axis struct {
 	name     string
 	what     string
-	x        string // what it counts
-	at       func(Figure) float64
-	line     func(Figure) string // which figures are one line of a picture
 	subjects []subject
 	settings []setting
-	pictures []picture
 }
-
-func byName(f Figure) string { return f.Name }
 
 // axes are measured in this order.
 var axes = []axis{
 	{
-		"tables", "charges, and accepting alone, beside those that are in the tables", "charges in the tables",
-		func(f Figure) float64 { return float64(f.Setting.Stored) }, byName,
+		"tables", "charges, and accepting alone, beside those that are in the tables",
 		[]subject{{name: "charges", run: processCharges}, {name: "accept", run: acceptCharges}},
 		[]setting{{Stored: 10_000}, {Stored: 100_000}, {Stored: 1_000_000}},
-		[]picture{
-			{"curve-tables-cost.svg", "What a charge costs as the tables grow", "processor time, ms", bothCPU},
-			{"curve-tables-p99.svg", "How long it takes as the tables grow", "99th percentile, ms", p99},
-		},
 	},
 	{
-		"backlog", "charges that were accepted while no worker ran", "charges that wait",
-		func(f Figure) float64 { return float64(f.Setting.Waiting) }, byName,
+		"backlog", "charges that were accepted while no worker ran",
 		[]subject{{name: "payonce", run: processBacklog}},
 		[]setting{{}, {Waiting: 1_000}, {Waiting: 10_000}, {Waiting: 100_000}},
-		[]picture{
-			{"curve-backlog-cost.svg", "What a charge costs behind a backlog", "processor time, ms", bothCPU},
-			{"curve-backlog-memory.svg", "What the worker needs for a backlog", "memory, MB at most", func(s Sample) float64 { return s.Worker.Peak }},
-		},
 	},
 	{
-		"concurrency", "charges by the number in flight", "charges in flight",
-		func(f Figure) float64 { return float64(f.Setting.InFlight) }, byName,
+		"concurrency", "charges by the number in flight",
 		[]subject{{name: "payonce", rival: "river", run: processCharges}, {name: "river", run: processByRiver}},
 		[]setting{{InFlight: 1}, {InFlight: 4}, {InFlight: 16}, {InFlight: 64}, {InFlight: 256}, {InFlight: 512}},
-		[]picture{
-			{"curve-concurrency-rate.svg", "Charges a second by the number in flight", "× pgbench", toUnit},
-			{"curve-concurrency-p99.svg", "How long they take by the number in flight", "99th percentile, ms", p99},
-		},
 	},
 	{
-		"latency", "a provider that is slow, called twice for each charge; a slot for each in flight", "the provider's latency, ms",
-		func(f Figure) float64 { return float64(f.Setting.Latency.Milliseconds()) },
-		func(f Figure) string { return fmt.Sprintf("%s, %d in flight", f.Name, f.Setting.InFlight) },
+		"latency", "a provider that is slow, called twice for each charge; a slot for each in flight",
 		[]subject{{name: "payonce", rival: "river", run: processCharges}, {name: "river", run: processByRiver}},
 		[]setting{
 			{InFlight: 64, Slots: 64},
@@ -108,24 +84,16 @@ var axes = []axis{
 			{InFlight: 512, Slots: 512, Latency: 50 * time.Millisecond},
 			{InFlight: 512, Slots: 512, Latency: 200 * time.Millisecond},
 		},
-		[]picture{{"curve-latency.svg", "Charges a second at a slow provider", "charges a second", perSecond}},
 	},
 	{
-		"retention", "accepting while the retention job deletes what has expired", "charges that have expired",
-		func(f Figure) float64 { return float64(f.Setting.Stored) }, byName,
+		"retention", "accepting while the retention job deletes what has expired",
 		[]subject{{name: "without", run: besideExpired(false)}, {name: "with the job", rival: "without", run: besideExpired(true)}},
 		[]setting{{Stored: 300_000}},
-		nil,
 	},
 	{
-		"memory", "memory of the programs as they work on", "charges so far",
-		func(f Figure) float64 { return f.of(func(s Sample) float64 { return float64(s.Total) }).median }, byName,
+		"memory", "memory of the programs as they work on",
 		[]subject{{name: "payonce", run: processCharges}},
 		[]setting{{Measured: 5 * time.Second}, {Measured: 20 * time.Second}, {Measured: 60 * time.Second}, {Measured: 120 * time.Second}},
-		[]picture{
-			{"curve-memory-api.svg", "Memory of the api", "MB", func(s Sample) float64 { return s.API.End }},
-			{"curve-memory-worker.svg", "Memory of the worker", "MB", func(s Sample) float64 { return s.Worker.End }},
-		},
 	},
 }
 
