@@ -150,6 +150,7 @@ type running struct {
 func startAPIs(ctx context.Context, d *deployment) (*running, error) {
 	return d.start(ctx, d.setting.APIs, 0)
 }
+
 func startBoth(ctx context.Context, d *deployment) (*running, error) {
 	return d.start(ctx, d.setting.APIs, 1)
 }

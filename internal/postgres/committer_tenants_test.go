@@ -83,6 +83,7 @@ func TestGroupCommit_writesEachBatchAsItsTenant(t *testing.T) {
 		"none after a tenant":         {{"acme", "acme", false}, {"", "acme", true}, {"globex", "globex", false}},
 		"none first":                  {{"", "acme", true}, {"acme", "acme", false}, {"acme", "acme", false}},
 		"a row of the tenant before":  {{"acme", "acme", false}, {"globex", "acme", true}, {"globex", "globex", false}},
+		"only rows of one tenant":     {{"acme", "acme", false}, {"acme", "acme", false}, {"globex", "acme", true}},
 		"a row of the tenant behind":  {{"acme", "acme", false}, {"acme", "globex", true}, {"globex", "globex", false}},
 		"none, a tenant, none within": {{"acme", "acme", false}, {"", "acme", true}, {"acme", "acme", false}, {"", "globex", true}},
 	} {
