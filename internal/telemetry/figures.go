@@ -50,9 +50,6 @@ var allFigures = []figure{
 	{"payonce_audit_finished_timestamp_seconds", "When the last audit ended, by scope.", []string{"scope"}},
 }
 
-// Restored reports whether the tables came through a dump and were not repaired since.
-type Restored func(context.Context, postgres.Querier) (bool, error)
-
 // figures read the gauges when a scrape needs them, at most every ten seconds. Scrapes that
 // come meanwhile wait for the same answer. If one gauge cannot be read, the only one that is
 // shown is payonce_figures_up, 0, for as long.
@@ -61,28 +58,30 @@ type figures struct {
 
 	db         postgres.Querier
 	receivers  []string
-	isRestored Restored
-	gauges     map[string]*prometheus.GaugeVec
+	isRestored func(context.Context, postgres.Querier) (bool, error)
+	described  map[string]*prometheus.Desc
 
 	mu     sync.Mutex
 	readAt time.Time
-	err    error // of the last read; the first of several is logged
+	shown  []prometheus.Metric
+	failed bool // the first failure of several is logged
 }
 
-// Figures adds what the database alone knows, of these receivers of messages. It is called
-// at most once.
-func (r *Registry) Figures(db postgres.Querier, receivers []string, isRestored Restored) {
-	f := &figures{Registry: r, db: db, receivers: receivers, isRestored: isRestored, gauges: map[string]*prometheus.GaugeVec{}}
+// Figures adds what the database alone knows, of these receivers of messages. isRestored
+// reports whether the tables came through a dump and were not repaired since. Figures is
+// called at most once.
+func (r *Registry) Figures(db postgres.Querier, receivers []string, isRestored func(context.Context, postgres.Querier) (bool, error)) {
+	f := &figures{Registry: r, db: db, receivers: receivers, isRestored: isRestored, described: map[string]*prometheus.Desc{}}
 	for _, one := range allFigures {
-		f.gauges[one.name] = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: one.name, Help: one.help}, one.labels)
+		f.described[one.name] = prometheus.NewDesc(one.name, one.help, one.labels, nil)
 	}
 	r.all.MustRegister(f)
 }
 
 // Describe sends the descriptions of all gauges.
 func (f *figures) Describe(to chan<- *prometheus.Desc) {
-	for _, g := range f.gauges {
-		g.Describe(to)
+	for _, d := range f.described {
+		to <- d
 	}
 }
 
@@ -94,8 +93,8 @@ func (f *figures) Collect(to chan<- prometheus.Metric) {
 		f.refreshLocked()
 		f.readAt = f.now()
 	}
-	for _, g := range f.gauges {
-		g.Collect(to)
+	for _, m := range f.shown {
+		to <- m
 	}
 }
 
@@ -103,31 +102,25 @@ func (f *figures) refreshLocked() {
 	// A scrape that is given up serves the next one.
 	ctx, cancel := context.WithTimeout(context.Background(), f.figuresTimeout)
 	defer cancel()
-	f.reset()
-	err := f.read(ctx)
+	f.shown = nil
+	err := f.readLocked(ctx)
 	if err != nil {
-		f.reset()
-		if f.err == nil {
+		f.shown = nil
+		if !f.failed {
 			f.log.Warn("figures not read", "error", err)
 		}
 	}
-	f.show(figuresUp, number(err == nil))
-	f.err = err
+	f.failed = err != nil
+	f.showLocked(figuresUp, number(err == nil))
 }
 
-func (f *figures) reset() {
-	for _, g := range f.gauges {
-		g.Reset()
-	}
+func (f *figures) showLocked(name string, value float64, labels ...string) {
+	f.shown = append(f.shown, prometheus.MustNewConstMetric(f.described[name], prometheus.GaugeValue, value, labels...))
 }
 
-func (f *figures) show(name string, value float64, labels ...string) {
-	f.gauges[name].WithLabelValues(labels...).Set(value)
-}
-
-// read runs statements that return the names of gauges, the values of their labels, and
-// their values.
-func (f *figures) read(ctx context.Context) error {
+// readLocked runs statements that return the names of gauges, the values of their labels,
+// and their values.
+func (f *figures) readLocked(ctx context.Context) error {
 	for _, s := range []struct {
 		of, sql string
 		args    []any
@@ -144,7 +137,7 @@ func (f *figures) read(ctx context.Context) error {
 		var value float64
 		rows, _ := f.db.Query(ctx, s.sql, s.args...) // rows have its error too
 		_, err := pgx.ForEachRow(rows, []any{&name, &labels, &value}, func() error {
-			f.show(name, value, labels...)
+			f.showLocked(name, value, labels...)
 			return nil
 		})
 		if err != nil {
@@ -155,7 +148,7 @@ func (f *figures) read(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read whose transactions the tables name: %w", err)
 	}
-	f.show(restored, number(yes))
+	f.showLocked(restored, number(yes))
 	return nil
 }
 

@@ -139,52 +139,46 @@ func (h Histogram) Time(values ...string) (done func()) {
 	return func() { timer.ObserveDuration() }
 }
 
-// read registers a gauge that is read at each scrape, or a counter that is.
-func (r *Registry) read(total bool, name, help string, labels prometheus.Labels, value func() float64) {
-	if total {
-		r.all.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels}, value))
-	} else {
-		r.all.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, value))
-	}
+// gauge registers a gauge that is read at each scrape.
+func (r *Registry) gauge(name, help string, labels prometheus.Labels, value func() float64) {
+	r.all.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, value))
 }
 
-var poolStats = []struct {
-	total             bool
-	name, help, state string
-	value             func(*pgxpool.Stat) float64
-}{
-	{false, "payonce_db_connections", "Connections to the database, by pool and state.", "in_use", func(s *pgxpool.Stat) float64 { return float64(s.AcquiredConns()) }},
-	{false, "payonce_db_connections", "Connections to the database, by pool and state.", "idle", func(s *pgxpool.Stat) float64 { return float64(s.IdleConns()) }},
-	{false, "payonce_db_connections_max", "Connections that a pool may have.", "", func(s *pgxpool.Stat) float64 { return float64(s.MaxConns()) }},
-	{true, "payonce_db_acquires_total", "Connections that were taken from a pool.", "", func(s *pgxpool.Stat) float64 { return float64(s.AcquireCount()) }},
-	{true, "payonce_db_acquire_wait_seconds_total", "Time for which a connection was waited for.", "", func(s *pgxpool.Stat) float64 { return s.AcquireDuration().Seconds() }},
+// total registers a counter that is read at each scrape.
+func (r *Registry) total(name, help string, labels prometheus.Labels, value func() float64) {
+	r.all.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels}, value))
 }
 
 // Pool adds a connection pool.
 func (r *Registry) Pool(name string, pool *pgxpool.Pool) {
-	for _, s := range poolStats {
-		labels := prometheus.Labels{"pool": name}
-		if s.state != "" {
-			labels["state"] = s.state
-		}
-		r.read(s.total, s.name, s.help, labels, func() float64 { return s.value(pool.Stat()) })
-	}
+	const connections = "Connections to the database, by pool and state."
+	of := prometheus.Labels{"pool": name}
+	r.gauge("payonce_db_connections", connections, prometheus.Labels{"pool": name, "state": "in_use"},
+		func() float64 { return float64(pool.Stat().AcquiredConns()) })
+	r.gauge("payonce_db_connections", connections, prometheus.Labels{"pool": name, "state": "idle"},
+		func() float64 { return float64(pool.Stat().IdleConns()) })
+	r.gauge("payonce_db_connections_max", "Connections that a pool may have.", of,
+		func() float64 { return float64(pool.Stat().MaxConns()) })
+	r.total("payonce_db_acquires_total", "Connections that were taken from a pool.", of,
+		func() float64 { return float64(pool.Stat().AcquireCount()) })
+	r.total("payonce_db_acquire_wait_seconds_total", "Time for which a connection was waited for.", of,
+		func() float64 { return pool.Stat().AcquireDuration().Seconds() })
 }
 
 // Shared adds the program's group commits. It is called at most once.
 func (r *Registry) Shared(of func() postgres.Shared) {
-	r.read(true, "payonce_shared_commits_total", "Group commits of several decisions.", nil,
+	r.total("payonce_shared_commits_total", "Group commits of several decisions.", nil,
 		func() float64 { return float64(of().Commits) })
-	r.read(true, "payonce_shared_commit_decisions_total", "Decisions that were committed in group commits.", nil,
+	r.total("payonce_shared_commit_decisions_total", "Decisions that were committed in group commits.", nil,
 		func() float64 { return float64(of().Units) })
-	r.read(true, "payonce_shared_commit_refusals_total", "Group commits that were refused and retried in smaller ones.", nil,
+	r.total("payonce_shared_commit_refusals_total", "Group commits that were refused and retried in smaller ones.", nil,
 		func() float64 { return float64(of().Refusals) })
 }
 
 // Doorbell adds whether the program hears the rings of other processes. It is called at
 // most once.
 func (r *Registry) Doorbell(listening func() bool) {
-	r.read(false, "payonce_doorbell_listening", "1 while the rings of other processes are heard, else 0.", nil,
+	r.gauge("payonce_doorbell_listening", "1 while the rings of other processes are heard, else 0.", nil,
 		func() float64 { return number(listening()) })
 }
 

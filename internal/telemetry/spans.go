@@ -9,6 +9,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 )
 
 // Attributes of spans beyond the conventions of OpenTelemetry.
@@ -29,15 +30,11 @@ const (
 // sampler decides whether it is recorded. The span has the route and nothing that the
 // caller has chosen: a path may hold an idempotency key.
 func (t *Traces) Serving(ctx context.Context, method, route string, parents []string) (context.Context, func(status int, key string)) {
-	if t == nil {
-		return ctx, func(int, string) {}
-	}
 	if len(parents) == 1 {
-		ctx = continued(ctx, parents[0], t.sampling.takes)
+		ctx = t.continued(ctx, parents[0], sampling.takes)
 	}
-	ctx, span := t.tracer.Start(ctx, method+" "+route, trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(
-		semconv.HTTPRequestMethodKey.String(method), semconv.HTTPRoute(route),
-	))
+	ctx, span := t.start(ctx, method+" "+route, trace.SpanKindServer,
+		semconv.HTTPRequestMethodKey.String(method), semconv.HTTPRoute(route))
 	return ctx, func(status int, key string) {
 		span.SetAttributes(semconv.HTTPResponseStatusCode(status))
 		if key != "" {
@@ -65,11 +62,8 @@ type Attempt struct {
 // attempt. The span continues the trace that the message carries, however often it was
 // tried; a message without a trace begins one.
 func (t *Traces) Attempting(ctx context.Context, a Attempt) (context.Context, func(end string, failure bool)) {
-	if t == nil {
-		return ctx, func(string, bool) {}
-	}
-	ctx = continued(ctx, a.Metadata[traceparent], t.sampling.continues)
-	ctx, span := t.tracer.Start(ctx, "process "+a.Receiver, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
+	ctx = t.continued(ctx, a.Metadata[traceparent], sampling.continues)
+	ctx, span := t.start(ctx, "process "+a.Receiver, trace.SpanKindConsumer,
 		semconv.MessagingSystemKey.String("postgresql"),
 		semconv.MessagingOperationTypeProcess,
 		semconv.MessagingOperationName("process"),
@@ -79,7 +73,7 @@ func (t *Traces) Attempting(ctx context.Context, a Attempt) (context.Context, fu
 		attributeCharge.String(a.Charge),
 		attributeAttempt.Int(a.Number),
 		attributeWaits.Int(a.Waits),
-	))
+	)
 	return ctx, func(end string, failure bool) {
 		span.SetAttributes(attributeEnd.String(end))
 		if failure {
@@ -92,10 +86,7 @@ func (t *Traces) Attempting(ctx context.Context, a Attempt) (context.Context, fu
 // Stepping begins the span of a step, and what it returns ends it. A step that did nothing
 // and called no external service leaves no span.
 func (t *Traces) Stepping(ctx context.Context, step string) (context.Context, func(did bool, err error)) {
-	if t == nil {
-		return ctx, func(bool, error) {}
-	}
-	ctx, span := t.tracer.Start(ctx, step)
+	ctx, span := t.start(ctx, step, trace.SpanKindInternal)
 	return ctx, func(did bool, err error) {
 		if recorded, ok := span.(sdktrace.ReadOnlySpan); !did && (!ok || recorded.ChildSpanCount() == 0) {
 			return // never ended, so never exported
@@ -110,9 +101,6 @@ func (t *Traces) Stepping(ctx context.Context, step string) (context.Context, fu
 // Calling begins the span of a request to the provider, and what it returns ends it.
 // status is 0 where no answer came. The provider does not receive the trace.
 func (t *Traces) Calling(ctx context.Context, host, method, name string) (answered func(status int, replayed bool)) {
-	if t == nil {
-		return func(int, bool) {}
-	}
 	_, span := t.requesting(ctx, host, method, name)
 	return func(status int, replayed bool) {
 		if replayed {
@@ -125,17 +113,20 @@ func (t *Traces) Calling(ctx context.Context, host, method, name string) (answer
 // Delivering begins the span of a webhook, and what it returns ends it. The headers name
 // the webhook's trace to the merchant.
 func (t *Traces) Delivering(ctx context.Context, host string) (headers map[string]string, answered func(status int)) {
-	if t == nil {
-		return nil, func(int) {}
-	}
 	ctx, span := t.requesting(ctx, host, "POST", "POST webhook")
 	return t.Carry(ctx), func(status int) { endRequest(span, status) }
 }
 
 func (t *Traces) requesting(ctx context.Context, host, method, name string) (context.Context, trace.Span) {
-	return t.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
-		semconv.HTTPRequestMethodKey.String(method), semconv.ServerAddress(host),
-	))
+	return t.start(ctx, name, trace.SpanKindClient, semconv.HTTPRequestMethodKey.String(method), semconv.ServerAddress(host))
+}
+
+// start begins a span, which records nothing where tracing is off.
+func (t *Traces) start(ctx context.Context, name string, kind trace.SpanKind, attributes ...attribute.KeyValue) (context.Context, trace.Span) {
+	if t == nil {
+		return ctx, noop.Span{}
+	}
+	return t.tracer.Start(ctx, name, trace.WithSpanKind(kind), trace.WithAttributes(attributes...))
 }
 
 func endRequest(span trace.Span, status int) {

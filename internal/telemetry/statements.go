@@ -19,53 +19,41 @@ func (t *Traces) Statements() pgx.QueryTracer {
 	if t == nil {
 		return nil
 	}
-	return statementTracer{otelpgx.NewTracer(
+	tracer := otelpgx.NewTracer(
 		otelpgx.WithTracerProvider(t.provider),
 		otelpgx.WithDisableConnectionDetailsInAttributes(), // the user's name
-	)}
+	)
+	return statementTracer{tracer, tracer, tracer}
 }
 
 // statementTracer traces statements, batches and waits for a connection. Preparing a
 // statement is part of the statement.
-type statementTracer struct{ to *otelpgx.Tracer }
-
-var (
-	_ pgx.BatchTracer       = statementTracer{}
-	_ pgxpool.AcquireTracer = statementTracer{}
-)
-
-func (s statementTracer) TraceQueryStart(ctx context.Context, conn *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	return s.to.TraceQueryStart(ctx, conn, data)
+type statementTracer struct {
+	pgx.QueryTracer
+	pgx.BatchTracer
+	pgxpool.AcquireTracer
 }
 
 func (s statementTracer) TraceQueryEnd(ctx context.Context, conn *pgx.Conn, data pgx.TraceQueryEndData) {
 	data.Err = wordless(data.Err)
-	s.to.TraceQueryEnd(ctx, conn, data)
-}
-
-func (s statementTracer) TraceBatchStart(ctx context.Context, conn *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
-	return s.to.TraceBatchStart(ctx, conn, data)
+	s.QueryTracer.TraceQueryEnd(ctx, conn, data)
 }
 
 func (s statementTracer) TraceBatchQuery(ctx context.Context, conn *pgx.Conn, data pgx.TraceBatchQueryData) {
 	if data.Err != nil {
 		data.Err = wordless(data.Err)
-		s.to.TraceBatchQuery(ctx, conn, data)
+		s.BatchTracer.TraceBatchQuery(ctx, conn, data)
 	}
 }
 
 func (s statementTracer) TraceBatchEnd(ctx context.Context, conn *pgx.Conn, data pgx.TraceBatchEndData) {
 	data.Err = wordless(data.Err)
-	s.to.TraceBatchEnd(ctx, conn, data)
-}
-
-func (s statementTracer) TraceAcquireStart(ctx context.Context, pool *pgxpool.Pool, data pgxpool.TraceAcquireStartData) context.Context {
-	return s.to.TraceAcquireStart(ctx, pool, data)
+	s.BatchTracer.TraceBatchEnd(ctx, conn, data)
 }
 
 func (s statementTracer) TraceAcquireEnd(ctx context.Context, pool *pgxpool.Pool, data pgxpool.TraceAcquireEndData) {
 	data.Err = wordless(data.Err)
-	s.to.TraceAcquireEnd(ctx, pool, data)
+	s.AcquireTracer.TraceAcquireEnd(ctx, pool, data)
 }
 
 var errNoAnswer = errors.New("the database did not answer")

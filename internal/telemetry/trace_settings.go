@@ -47,10 +47,6 @@ func (s TraceSettings) protocol() string {
 	return strings.ToLower(cmp.Or(s.TracesProtocol, s.Protocol, "http/protobuf"))
 }
 
-func (s TraceSettings) sampler() string {
-	return strings.TrimSpace(cmp.Or(s.Sampler, "parentbased_always_on") + " " + s.SamplerArg)
-}
-
 // check refuses settings that cannot be followed: a program that traces nothing would be
 // noticed only when a trace is needed.
 func (s TraceSettings) check() error {
@@ -95,20 +91,15 @@ func (s TraceSettings) checkQueue() error {
 	return nil
 }
 
-func (s TraceSettings) exporter(ctx context.Context) (sdktrace.SpanExporter, error) {
-	// Neither client connects before there is something to send.
-	var exporter *otlptrace.Exporter
-	var err error
+// exporter connects only when there is something to send.
+func (s TraceSettings) exporter(ctx context.Context) (*otlptrace.Exporter, error) {
 	if s.protocol() == "grpc" {
-		exporter, err = otlptracegrpc.New(ctx)
-	} else {
-		exporter, err = otlptracehttp.New(ctx)
+		return otlptracegrpc.New(ctx)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("make the exporter of traces: %w", err)
-	}
-	return exporter, nil
+	return otlptracehttp.New(ctx)
 }
+
+const defaultSampler = "parentbased_always_on"
 
 // sampling decides which traces are recorded.
 type sampling struct {
@@ -118,7 +109,7 @@ type sampling struct {
 }
 
 func newSampling(name, arg string) (sampling, error) {
-	kind, callers := strings.CutPrefix(cmp.Or(strings.ToLower(name), "parentbased_always_on"), "parentbased_")
+	kind, callers := strings.CutPrefix(cmp.Or(strings.ToLower(name), defaultSampler), "parentbased_")
 	switch kind {
 	case "always_on":
 		return sampling{sdktrace.AlwaysSample(), callers, !callers}, nil

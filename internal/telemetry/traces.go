@@ -1,11 +1,15 @@
 package telemetry
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"strings"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -49,10 +53,10 @@ func OpenTraces(ctx context.Context, log *slog.Logger, service string, s TraceSe
 	quiet(log)
 	exporter, err := s.exporter(ctx)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("make the exporter of traces: %w", err)
 	}
 	t := newTraces(ctx, service, sampling, sdktrace.NewBatchSpanProcessor(&exporting{SpanExporter: exporter, log: log}))
-	log.InfoContext(ctx, "traces are exported", "protocol", s.protocol(), "sampler", s.sampler())
+	log.InfoContext(ctx, "traces are exported", "protocol", s.protocol(), "sampler", strings.TrimSpace(cmp.Or(s.Sampler, defaultSampler)+" "+s.SamplerArg))
 	return t, nil
 }
 
@@ -68,16 +72,13 @@ func newTraces(ctx context.Context, service string, s sampling, p sdktrace.SpanP
 // describe names the program. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win. The
 // process's command line and user are left out.
 func describe(ctx context.Context, service string) *resource.Resource {
-	own := resource.NewSchemaless(semconv.ServiceName(service))
+	own := []attribute.KeyValue{semconv.ServiceName(service)}
 	if build, ok := debug.ReadBuildInfo(); ok && build.Main.Version != "" {
-		own = resource.NewSchemaless(semconv.ServiceName(service), semconv.ServiceVersion(build.Main.Version))
+		own = append(own, semconv.ServiceVersion(build.Main.Version))
 	}
 	// An error leaves out what could not be read.
-	set, _ := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithFromEnv())
-	if all, err := resource.Merge(own, set); err == nil {
-		return all
-	}
-	return own
+	all, _ := resource.New(ctx, resource.WithAttributes(own...), resource.WithTelemetrySDK(), resource.WithFromEnv())
+	return all
 }
 
 // Close exports the queued spans, for at most one second, whether or not ctx has ended.
@@ -93,22 +94,20 @@ func (t *Traces) Close(ctx context.Context) {
 // Carry returns the metadata by which the handler of a message continues the trace of ctx:
 // a traceparent, or nil where there is no trace.
 func (t *Traces) Carry(ctx context.Context) map[string]string {
-	if t == nil || !trace.SpanContextFromContext(ctx).IsValid() {
+	if !trace.SpanContextFromContext(ctx).IsValid() {
 		return nil
 	}
 	carried := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, carried)
-	return map[string]string{traceparent: carried.Get(traceparent)}
+	return map[string]string{traceparent: carried[traceparent]}
 }
 
 // continued returns ctx with the span that a traceparent names as its parent, and with
 // whether the trace is recorded. A traceparent that cannot be read changes nothing.
-func continued(ctx context.Context, parent string, record func(trace.SpanContext) bool) context.Context {
-	found := propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{traceparent: parent})
-	of := trace.SpanContextFromContext(found)
-	if !of.IsRemote() || !of.IsValid() {
+func (t *Traces) continued(ctx context.Context, parent string, record func(sampling, trace.SpanContext) bool) context.Context {
+	of := trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{traceparent: parent}))
+	if t == nil || !of.IsValid() {
 		return ctx
 	}
-	flags := trace.TraceFlags(0).WithSampled(record(of))
-	return trace.ContextWithRemoteSpanContext(ctx, of.WithTraceFlags(flags))
+	return trace.ContextWithRemoteSpanContext(ctx, of.WithTraceFlags(trace.TraceFlags(0).WithSampled(record(t.sampling, of))))
 }
