@@ -26,7 +26,7 @@
 // request may have had its effect.
 //
 // Amounts are in minor units of ISO 4217 on our side and of Stripe on the wire: see
-// stripeDigits. Currencies are upper case on our side and lower case on the wire.
+// stripeUnits. Currencies are upper case on our side and lower case on the wire.
 // The package owns no table and sets no variable of stripe-go.
 package stripe
 
@@ -136,14 +136,14 @@ func request[S, T any](ctx context.Context, c *Client, send func(context.Context
 	if err := ctx.Err(); err != nil {
 		return none, err
 	}
-	var a answer
+	var a Answered
 	sent, err := send(context.WithValue(ctx, answerKey{}, &a))
 	if err != nil {
-		return none, c.classify(ctx, &a, err)
+		return none, c.classify(ctx, a, err)
 	}
-	if a.status/100 != 2 {
+	if a.Status/100 != 2 {
 		// stripe-go takes everything below 400 for a success.
-		return none, unavailable(fmt.Errorf("answered %d, which the provider's API never does", a.status))
+		return none, unavailable(fmt.Errorf("answered %d, which the provider's API never does", a.Status))
 	}
 	v, err := read(sent)
 	if err != nil {

@@ -99,10 +99,10 @@ func (e *UnavailableError) Unwrap() error { return e.Err }
 func unsent(why string) error { return &RejectedError{Code: "unsendable", Message: why} }
 
 // classify turns an error of stripe-go into one of ours.
-func (c *Client) classify(ctx context.Context, a *answer, err error) error {
+func (c *Client) classify(ctx context.Context, a Answered, err error) error {
 	var received *stripego.Error
 	if errors.As(err, &received) && received.Type != "" {
-		return a.refusal(received)
+		return refusal(received, a)
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -114,39 +114,37 @@ func (c *Client) classify(ctx context.Context, a *answer, err error) error {
 		// Not wrapped: net/http's time-out is a context.DeadlineExceeded, but
 		// the caller's context has not ended.
 		return unavailable(fmt.Errorf("no answer within %s", c.timeout))
-	case a.status == 0:
+	case a.Status == 0:
 		return unavailable(err)
 	default:
 		// Not wrapped: stripe-go's message quotes the body.
-		return unavailable(fmt.Errorf("answer %d was cut or is not in the form of the provider's API", a.status))
+		return unavailable(fmt.Errorf("answer %d was cut or is not in the form of the provider's API", a.Status))
 	}
 }
 
 // refusal classifies an error answer in the provider's form. The order matters:
 // a decline is a decline whatever its status.
-func (a *answer) refusal(e *stripego.Error) error {
-	switch status := e.HTTPStatusCode; {
-	case status >= 500:
-		if status == http.StatusInternalServerError || a.replayed() {
-			return &FailedError{StatusCode: status, RequestID: text(e.RequestID), Replayed: a.replayed()}
-		}
+func refusal(e *stripego.Error, a Answered) error {
+	why := fmt.Errorf("answered %d %s %s: %s (request %s)", a.Status, e.Type, e.Code, e.Msg, e.RequestID)
+	switch {
+	case a.Status == http.StatusInternalServerError, a.Status >= 500 && a.Replayed:
+		return &FailedError{StatusCode: a.Status, RequestID: text(e.RequestID), Replayed: a.Replayed}
+	case a.Status >= 500:
 	case e.Type == stripego.ErrorTypeCard:
 		return &DeclinedError{Decline: declineOf(e), Intent: carriedIntent(e)}
 	case e.Type == stripego.ErrorTypeIdempotency:
 		// 409: a request with this key is in flight. 400: this key belongs
 		// to a request with other parameters, which may have had its effect.
 		// A new key could have the effect twice, so the caller keeps the key.
-	case status == http.StatusUnauthorized, status == http.StatusForbidden:
+	case a.Status == http.StatusUnauthorized, a.Status == http.StatusForbidden:
 		// An operator must mend the key. The provider's message may quote it.
-		return &UnavailableError{RetryAfter: a.retryAfter(), Err: fmt.Errorf(
-			"answered %d: the provider does not accept STRIPE_SECRET_KEY for this call (request %s)", status, e.RequestID)}
-	case status == http.StatusRequestTimeout, status == http.StatusConflict,
-		status == http.StatusTooEarly, status == http.StatusTooManyRequests:
+		why = fmt.Errorf("answered %d: the provider does not accept STRIPE_SECRET_KEY for this call (request %s)", a.Status, e.RequestID)
+	case a.Status == http.StatusRequestTimeout, a.Status == http.StatusConflict,
+		a.Status == http.StatusTooEarly, a.Status == http.StatusTooManyRequests:
 	default:
-		return &RejectedError{StatusCode: status, Code: text(string(e.Code)), Message: text(e.Msg), Intent: carriedIntent(e)}
+		return &RejectedError{StatusCode: a.Status, Code: text(string(e.Code)), Message: text(e.Msg), Intent: carriedIntent(e)}
 	}
-	return &UnavailableError{RetryAfter: a.retryAfter(), Err: fmt.Errorf(
-		"answered %d %s %s: %s (request %s)", e.HTTPStatusCode, e.Type, e.Code, e.Msg, e.RequestID)}
+	return &UnavailableError{RetryAfter: retryAfter(e.LastResponse.Header), Err: why}
 }
 
 // maxText bounds what is kept of the provider's texts, in bytes.

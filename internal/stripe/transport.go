@@ -44,54 +44,42 @@ type onceTransport struct {
 func (t onceTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	once := r.WithContext(r.Context())
 	once.GetBody = nil
+	a, _ := r.Context().Value(answerKey{}).(*Answered)
 	answered := func(Answered) {}
 	if t.observe != nil {
 		answered = t.observe(r.Context(), callName(r))
 	}
 	res, err := t.next.RoundTrip(once)
-	if err != nil {
-		answered(Answered{})
-		return nil, err
-	}
-	answered(Answered{Status: res.StatusCode, Replayed: res.Header.Get("Idempotent-Replayed") == "true"})
-	if a, ok := r.Context().Value(answerKey{}).(*answer); ok {
-		a.status, a.header = res.StatusCode, res.Header
+	if err == nil {
+		*a = Answered{Status: res.StatusCode, Replayed: res.Header.Get("Idempotent-Replayed") == "true"}
 		res.Body = http.MaxBytesReader(nil, res.Body, maxAnswerBytes)
 	}
-	return res, nil
+	answered(*a)
+	return res, err
 }
 
-// answer is what was received for one request. Its zero value means that no
-// answer came.
-type answer struct {
-	status int
-	header http.Header
-}
-
-// answerKey is the key under which a request's context holds its *answer.
+// answerKey is the key under which a request's context holds its *Answered.
 type answerKey struct{}
-
-func (a *answer) replayed() bool { return a.header.Get("Idempotent-Replayed") == "true" }
-
-// retryAfter is how long the answer asks to wait: at most maxRetryAfter, 0 if it
-// does not say. A date is compared with the answer's own Date, not with our clock.
-func (a *answer) retryAfter() time.Duration {
-	v := a.header.Get("Retry-After")
-	if seconds, err := strconv.ParseUint(v, 10, 64); err == nil {
-		return time.Duration(min(seconds, uint64(maxRetryAfter/time.Second))) * time.Second
-	}
-	until, err := http.ParseTime(v)
-	sent, errSent := http.ParseTime(a.header.Get("Date"))
-	if err != nil || errSent != nil {
-		return 0
-	}
-	return min(max(until.Sub(sent), 0), maxRetryAfter)
-}
 
 // Answered is what came back for a request, once its headers have arrived.
 type Answered struct {
 	Status   int  // 0: no answer came
 	Replayed bool // the provider had answered this idempotency key before
+}
+
+// retryAfter is how long an answer asks to wait: at most maxRetryAfter, 0 if it
+// does not say. A date is compared with the answer's own Date, not with our clock.
+func retryAfter(h http.Header) time.Duration {
+	v := h.Get("Retry-After")
+	if seconds, err := strconv.ParseUint(v, 10, 64); err == nil {
+		return time.Duration(min(seconds, uint64(maxRetryAfter/time.Second))) * time.Second
+	}
+	until, err := http.ParseTime(v)
+	sent, errSent := http.ParseTime(h.Get("Date"))
+	if err != nil || errSent != nil {
+		return 0
+	}
+	return min(max(until.Sub(sent), 0), maxRetryAfter)
 }
 
 // Calls are the names of the requests that a client sends.
