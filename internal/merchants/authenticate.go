@@ -38,14 +38,12 @@ select set_config('payonce.merchant', coalesce(k.merchant_id, ''), true) as merc
 // ErrUnauthorized if it is not valid. The time that it takes depends on the prefix of the key
 // alone.
 func Authenticate(ctx context.Context, q postgres.Querier, key string) (m Merchant, err error) {
-	rows, err := q.Query(ctx, selectByKey, selectors(key)...)
-	if err == nil {
-		m, err = pgx.CollectExactlyOneRow(rows, readMerchant)
-	}
-	if err != nil {
+	rows, _ := q.Query(ctx, selectByKey, selectors(key)...) // rows have its error too
+	m, err = pgx.CollectExactlyOneRow(rows, readMerchant)
+	switch {
+	case err != nil:
 		return Merchant{}, fmt.Errorf("authenticate: %w", err)
-	}
-	if m.ID == "" {
+	case m.ID == "":
 		return Merchant{}, ErrUnauthorized
 	}
 	return m, nil
@@ -62,8 +60,12 @@ func QueueMerchant(b *pgx.Batch, key string, m *Merchant) {
 }
 
 func selectors(key string) []any {
-	hash := sha256.Sum256([]byte(key))
-	return []any{[]string{Prefix(key)}, hash[:], []byte(rand.Text())}
+	return []any{[]string{Prefix(key)}, hashOf(key), []byte(rand.Text())}
+}
+
+func hashOf(secret string) []byte {
+	hash := sha256.Sum256([]byte(secret))
+	return hash[:]
 }
 
 func readMerchant(row pgx.CollectableRow) (m Merchant, err error) {

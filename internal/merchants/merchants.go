@@ -20,7 +20,6 @@
 package merchants
 
 import (
-	"crypto/sha256"
 	_ "embed"
 	"encoding/json"
 	"fmt"
@@ -113,8 +112,7 @@ func Register(b *pgx.Batch, m Merchant, w Webhook) error {
 	}
 	b.Queue(upsertMerchant, m.ID, m.FeeBasisPoints, fixed, w.URL)
 	if w.Secret != "" {
-		hash := sha256.Sum256([]byte(w.Secret))
-		b.Queue(insertFirstSecret, m.ID, w.Secret, hash[:])
+		b.Queue(insertFirstSecret, m.ID, w.Secret, hashOf(w.Secret))
 	}
 	return nil
 }

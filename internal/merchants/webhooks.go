@@ -3,7 +3,6 @@ package merchants
 import (
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base64"
 	"encoding/hex"
@@ -46,13 +45,9 @@ select asked.n,
 // ErrNoWebhook is returned for a merchant without an endpoint.
 var ErrNoWebhook = errors.New("the merchant has no webhook endpoint")
 
-// ReadWebhook returns a merchant's endpoint, in database time.
+// ReadWebhook returns a merchant's endpoint, in database time, or ErrNoWebhook.
 func ReadWebhook(ctx context.Context, q postgres.Querier, merchant string) (Endpoint, error) {
-	all, err := readWebhooks(ctx, q, []string{merchant})
-	if err != nil {
-		return Endpoint{}, fmt.Errorf("read the webhook of %s: %w", merchant, err)
-	}
-	return all[0].orNone()
+	return NewEndpoints(q, 1).Read(ctx, merchant)
 }
 
 // Endpoints read endpoints in batches (postgres.Reads). None is cached.
@@ -63,37 +58,25 @@ type Endpoints struct {
 // NewEndpoints makes Endpoints with so many round trips in flight at a time, at most.
 func NewEndpoints(q postgres.Querier, most int) *Endpoints {
 	return &Endpoints{postgres.NewReads(most, func(ctx context.Context, merchants []string) ([]Endpoint, error) {
-		return readWebhooks(ctx, q, merchants)
+		rows, _ := q.Query(ctx, selectEndpoints, merchants) // rows have its error too
+		all := make([]Endpoint, len(merchants))
+		var n int
+		var e Endpoint
+		_, err := pgx.ForEachRow(rows, []any{&n, &e.URL, &e.Secrets}, func() error { all[n-1] = e; return nil })
+		return all, err
 	})}
 }
 
 // Read is ReadWebhook, batched with others.
 func (e *Endpoints) Read(ctx context.Context, merchant string) (Endpoint, error) {
 	endpoint, err := e.reads.Ask(ctx, merchant)
-	if err != nil {
+	switch {
+	case err != nil:
 		return Endpoint{}, fmt.Errorf("read the webhook of %s: %w", merchant, err)
-	}
-	return endpoint.orNone()
-}
-
-func (e Endpoint) orNone() (Endpoint, error) {
-	if e.URL == "" {
+	case endpoint.URL == "":
 		return Endpoint{}, ErrNoWebhook
 	}
-	return e, nil
-}
-
-// readWebhooks returns the endpoint of each merchant, the zero value if it has none.
-func readWebhooks(ctx context.Context, q postgres.Querier, merchants []string) ([]Endpoint, error) {
-	rows, err := q.Query(ctx, selectEndpoints, merchants)
-	if err != nil {
-		return nil, err
-	}
-	all := make([]Endpoint, len(merchants))
-	var n int
-	var e Endpoint
-	_, err = pgx.ForEachRow(rows, []any{&n, &e.URL, &e.Secrets}, func() error { all[n-1] = e; return nil })
-	return all, err
+	return endpoint, nil
 }
 
 // Secret is a webhook secret as its operators see it, without what it signs with.
@@ -112,8 +95,7 @@ type Secret struct {
 
 // Is reports whether this is the secret, in constant time.
 func (s Secret) Is(secret string) bool {
-	hash := sha256.Sum256([]byte(secret))
-	return subtle.ConstantTimeCompare(s.hash, hash[:]) == 1
+	return subtle.ConstantTimeCompare(s.hash, hashOf(secret)) == 1
 }
 
 const selectSecrets = `
@@ -134,10 +116,7 @@ select s.merchant_id,
 // ListSecrets returns the webhook secrets of a merchant, or of all if it is "", those past
 // their end too, the newest of each merchant first.
 func ListSecrets(ctx context.Context, q postgres.Querier, merchant string) ([]Secret, error) {
-	rows, err := q.Query(ctx, selectSecrets, merchant)
-	if err != nil {
-		return nil, fmt.Errorf("list webhook secrets: %w", err)
-	}
+	rows, _ := q.Query(ctx, selectSecrets, merchant) // rows have its error too
 	secrets, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s Secret, err error) {
 		var endpoint string
 		err = row.Scan(&s.Merchant, &endpoint, &s.Generation, &s.hash, &s.CreatedAt, &s.CreatedBy, &s.EndsAt, &s.Valid)
@@ -197,10 +176,7 @@ returning 1`
 // left.
 // Test: TestJob/the_next_goes_on_where_one_died in internal/retention.
 func SweepSecrets(ctx context.Context, q postgres.Querier, limit int) (int, error) {
-	rows, err := q.Query(ctx, sweepSecrets, limit)
-	if err != nil {
-		return 0, fmt.Errorf("sweep webhook secrets: %w", err)
-	}
+	rows, _ := q.Query(ctx, sweepSecrets, limit) // rows have its error too
 	swept, err := pgx.CollectRows(rows, pgx.RowTo[int])
 	if err != nil {
 		return 0, fmt.Errorf("sweep webhook secrets: %w", err)
@@ -225,10 +201,9 @@ update merchants
 // actor is the operator. If the newest has been replaced meanwhile the batch is refused by
 // webhook_secrets_pkey, and nothing changes.
 func RotateSecret(b *pgx.Batch, newest Secret, secret string, overlap time.Duration, actor string) {
-	hash := sha256.Sum256([]byte(secret))
 	b.Queue(endSecrets, newest.Merchant, newest.Generation, overlap)
 	b.Queue(forgetSecrets, newest.Merchant)
-	b.Queue(insertSecret, newest.Merchant, newest.Generation+1, secret, hash[:], actor)
+	b.Queue(insertSecret, newest.Merchant, newest.Generation+1, secret, hashOf(secret), actor)
 	b.Queue(useSecret, newest.Merchant, newest.Generation+1)
 }
 
