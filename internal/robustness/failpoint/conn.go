@@ -17,7 +17,7 @@ import (
 // conn is one connection through the proxy.
 type conn struct {
 	proxy    *Proxy
-	plan     instrument
+	plan     *Plan
 	client   net.Conn
 	server   net.Conn
 	backend  *pgproto3.Backend  // reads the client
@@ -26,15 +26,14 @@ type conn struct {
 	requests  <-chan request // of the client; closed with its connection
 	responses <-chan message // of the server; closed with its connection
 
-	kind  int       // of session
-	group *group    // the open transaction; nil if none
-	early []request // what the client sent before it was answered
+	kind  int    // of session
+	group *group // the open transaction; nil if none
 }
 
-// message is what the server sends.
+// message is what the server sends: one message, or all of an answer.
 type message struct {
 	text  []byte
-	rows  int  // of a command that is complete; else negative
+	rows  int  // of the last command that is complete; else negative
 	ready bool // ends an answer
 	idle  bool // and no transaction is open after it
 }
@@ -74,19 +73,33 @@ func (c *conn) serve(ctx context.Context) {
 	done := make(chan struct{})
 	defer close(done)
 	collector := &collector{names: c.proxy.name, statements: map[string]string{}, portals: map[string]string{}}
-	c.requests = read(c.proxy, done, func() (request, error) { return collector.next(c.backend) })
-	c.responses = read(c.proxy, done, c.receive)
-	c.forward()
+	c.requests = read(c, done, func() (request, error) { return collector.next(c.backend) })
+	c.responses = read(c, done, c.receive)
+	for {
+		r, ok := c.next()
+		switch {
+		case !ok:
+			return
+		case r.part:
+			if !c.toServer(r.unsent) {
+				return
+			}
+		case !c.roundTrip(r):
+			return
+		}
+	}
 }
 
-// read sends what next returns, until that fails or the reader's user has ended.
-func read[T any](p *Proxy, done <-chan struct{}, next func() (T, error)) <-chan T {
+// read sends what next returns, until that fails or the reader's user has ended. An
+// end that is gone takes the session with it, also while the server works.
+func read[T any](c *conn, done <-chan struct{}, next func() (T, error)) <-chan T {
 	all := make(chan T)
-	p.serving.Go(func() {
+	c.proxy.serving.Go(func() {
 		defer close(all)
 		for {
 			one, err := next()
 			if err != nil {
+				_ = c.server.Close()
 				return
 			}
 			select {
@@ -207,31 +220,9 @@ func (c *conn) sessionSuffix() string {
 func (c *conn) toServer(m []byte) bool { _, err := c.server.Write(m); return err == nil }
 func (c *conn) toClient(m []byte) bool { _, err := c.client.Write(m); return err == nil }
 
-// forward forwards the client's requests, and what the server sends by itself.
-func (c *conn) forward() {
-	for {
-		r, ok := c.next()
-		switch {
-		case !ok:
-			return
-		case r.part:
-			if !c.toServer(r.unsent) {
-				return
-			}
-		case !c.roundTrip(r):
-			return
-		}
-	}
-}
-
 // next is the client's next request. Until it comes, the server's messages are
 // forwarded.
 func (c *conn) next() (request, bool) {
-	if len(c.early) > 0 {
-		r := c.early[0]
-		c.early = c.early[1:]
-		return r, true
-	}
 	for {
 		select {
 		case r, ok := <-c.requests:
@@ -255,15 +246,12 @@ func (c *conn) roundTrip(r request) bool {
 		return c.refuse(t)
 	case pass:
 	}
-	if !c.toServer(r.unsent) {
-		return false
-	}
-	a, whole := c.answer(t)
+	a, whole := c.exchange(r.unsent)
 	if !whole {
 		c.toClient(a.text) // the server has ended the session, and may have reported why
 		return false
 	}
-	if a.end.idle {
+	if a.idle {
 		c.group = nil
 	}
 	switch c.plan.after(t, a.rows) {
@@ -274,68 +262,45 @@ func (c *conn) roundTrip(r request) bool {
 		return false
 	case pass:
 	}
-	return c.toClient(append(a.text, a.end.text...))
+	return c.toClient(a.text)
 }
 
-// answer is what the server sends to a round trip.
-type answer struct {
-	text []byte
-	end  message
-	rows int
-}
-
-// answer reads a whole answer. It is not whole if the server's connection ends, or
-// the client's, unless the trip is doomed.
-func (c *conn) answer(t *trip) (a answer, whole bool) {
-	requests := c.requests
-	for {
-		select {
-		case m, ok := <-c.responses:
-			switch {
-			case !ok:
-				return a, false
-			case m.ready:
-				a.end = m
-				return a, true
-			}
-			a.text = append(a.text, m.text...)
-			if m.rows >= 0 {
-				a.rows = m.rows
-			}
-		case r, ok := <-requests:
-			switch {
-			case ok:
-				c.early = append(c.early, r)
-			case t.doomed:
-				requests = nil
-			default:
-				return answer{}, false
-			}
+// exchange sends the server a request and reads the whole answer. It is not whole if a
+// connection ends.
+func (c *conn) exchange(request []byte) (answer message, whole bool) {
+	if !c.toServer(request) {
+		return message{}, false
+	}
+	for m := range c.responses {
+		m.text = append(answer.text, m.text...)
+		if m.rows < 0 {
+			m.rows = answer.rows
+		}
+		if answer = m; m.ready {
+			return answer, true
 		}
 	}
+	return answer, false
 }
 
 // refuse lets the server fail in place of the request, so the state of the
-// transaction is what the client is answered.
+// transaction is what the client is answered. A commit that fails leaves none behind.
 func (c *conn) refuse(t *trip) bool {
 	if t.fault == Shutdown {
 		c.toClient(shutdown())
 		return false
 	}
-	a, whole := c.query(t, "do $$ begin raise exception using errcode = '"+string(t.fault)+"', message = 'planted between program and server'; end $$")
-	if whole && t.closes {
-		// A commit that fails leaves no transaction behind.
-		var after answer
-		after, whole = c.query(t, "rollback")
-		a.end, c.group = after.end, nil
+	if t.closes {
+		if _, whole := c.query("rollback"); !whole {
+			return false
+		}
+		c.group = nil
 	}
-	return whole && c.toClient(append(a.text, a.end.text...))
+	a, whole := c.query("do $$ begin raise exception using errcode = '" + string(t.fault) + "', message = 'planted between program and server'; end $$")
+	return whole && c.toClient(a.text)
 }
 
 // query sends a statement of the proxy's own.
-func (c *conn) query(t *trip, sql string) (answer, bool) {
-	if !c.toServer(encoded(nil, &pgproto3.Query{String: sql})) {
-		return answer{}, false
-	}
-	return c.answer(t)
+func (c *conn) query(sql string) (message, bool) {
+	return c.exchange(encoded(nil, &pgproto3.Query{String: sql}))
 }

@@ -1,7 +1,7 @@
 package failpoint
 
 import (
-	"sync"
+	"sync/atomic"
 	"testing"
 )
 
@@ -9,77 +9,50 @@ import (
 // connection at a batch of the test's choice: before the server has it, or after
 // the server has answered it and the answer is not delivered. So a test meets a
 // commit whose outcome is unknown, in both of its truths. An armed cut happens
-// once, at the first Sync that fits. Nothing is left open when the test ends.
+// once, at the first batch that fits. Nothing is left open when the test ends.
 type Cutter struct {
 	*Proxy
-	memory
-
-	mu       sync.Mutex
-	armed    bool
-	last     bool
-	side     Side
-	executes int
-	cuts     int
+	plan *Plan
+	last atomic.Bool
+	cuts atomic.Int64
 }
 
 // StartCutter starts a cutter before the server of a connection string. It ends
 // with the test.
 func StartCutter(tb testing.TB, server string) *Cutter {
 	tb.Helper()
-	c := &Cutter{}
-	proxy, err := newProxy(tb.Context(), server, func() instrument { return c })
-	if err != nil {
+	c, watch := &Cutter{}, NewWatch()
+	c.plan = NewPlan(Aim{}, Known{}, func(Fault) {
+		c.cuts.Add(1)
+		if c.last.Load() {
+			_ = c.listener.Close() // Close closes it a second time and ignores the error
+		}
+	})
+	watch.Set(c.plan)
+	var err error
+	if c.Proxy, err = NewProxy(tb.Context(), server, watch); err != nil {
 		tb.Fatal(err)
 	}
-	c.Proxy = proxy
 	tb.Cleanup(c.Close)
 	return c
 }
 
-// Arm cuts the connection that next sends a Sync after at least so many
-// Executes: 0 for any Sync, 1 for a query, 2 for a batch of two statements. A
-// new connection's first queries are preceded by a Sync without an Execute,
-// which prepares them.
-func (c *Cutter) Arm(side Side, executes int) { c.arm(side, executes, false) }
+// Arm cuts the connection that next sends a batch of at least so many statements:
+// 0 for any batch, 1 for a query, 2 for a batch of two statements. A new
+// connection's first queries are preceded by a batch without a statement, which
+// prepares them.
+func (c *Cutter) Arm(side Side, statements int) {
+	c.plan.mu.Lock()
+	defer c.plan.mu.Unlock()
+	c.plan.aim, c.plan.fired = Aim{Side: side, Fault: Cut, Batch: &statements}, false
+}
 
 // ArmLast is Arm for a server that is lost with the connection: new connections
 // are refused from then on.
-func (c *Cutter) ArmLast(side Side, executes int) { c.arm(side, executes, true) }
-
-func (c *Cutter) arm(side Side, executes int, last bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.armed, c.side, c.executes, c.last = true, side, executes, last
+func (c *Cutter) ArmLast(side Side, statements int) {
+	c.last.Store(true)
+	c.Arm(side, statements)
 }
 
-// Cuts is how many connections were cut at a Sync.
-func (c *Cutter) Cuts() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.cuts
-}
-
-func (c *Cutter) before(t *trip) verdict {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.armed || !t.synced || t.executes < c.executes {
-		return pass
-	}
-	c.armed = false
-	c.cuts++
-	if c.last {
-		_ = c.listener.Close() // Close closes it a second time and ignores the error
-	}
-	if c.side == Before {
-		return drop
-	}
-	t.doomed = true
-	return pass
-}
-
-func (c *Cutter) after(t *trip, _ int) verdict {
-	if t.doomed {
-		return drop
-	}
-	return pass
-}
+// Cuts is how many connections were cut at a batch.
+func (c *Cutter) Cuts() int { return int(c.cuts.Load()) }

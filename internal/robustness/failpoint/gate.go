@@ -3,21 +3,22 @@ package failpoint
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"net/http"
+	"net/http/httputil"
+	"net/url"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
 
 // Gate stands before an HTTP server.
 type Gate struct {
-	current   func() instrument // for a new connection
-	hook      Hook              // in place of an instrument
-	upstream  string
+	hook      Hook // in place of a plan
 	transport *http.Transport
 	listener  net.Listener
 	server    *http.Server
@@ -25,37 +26,44 @@ type Gate struct {
 }
 
 // Hook is called on both sides of each request; answer is the body of the server's
-// answer, nil on the side before. The request's body has been read. A hook that
-// returns false cuts the connection: with Before, the server never has the request.
+// answer, nil on the side before. A hook that returns false cuts the connection: with
+// Before, the server never has the request.
 type Hook func(r *http.Request, side Side, answer []byte) bool
 
 // headerTimeout bounds a client that sends half a request.
 const headerTimeout = 10 * time.Second
 
-type instrumentKey struct{}
+type planKey struct{}
 
 // NewGate starts a gate before the server of an origin. The plan of watch decides
 // about its round trips. Close ends it.
 func NewGate(ctx context.Context, upstream string, watch *Watch) (*Gate, error) {
-	return newGate(ctx, &Gate{upstream: upstream, current: watch.now})
+	return newGate(ctx, upstream, watch, nil)
 }
 
 // NewHookGate is NewGate with a hook in place of a plan.
 func NewHookGate(ctx context.Context, upstream string, hook Hook) (*Gate, error) {
-	return newGate(ctx, &Gate{upstream: upstream, hook: hook, current: func() instrument { return nil }})
+	return newGate(ctx, upstream, NewWatch(), hook)
 }
 
-func newGate(ctx context.Context, g *Gate) (*Gate, error) {
-	var err error
+func newGate(ctx context.Context, upstream string, watch *Watch, hook Hook) (*Gate, error) {
+	origin, err := url.Parse(upstream)
+	if err != nil {
+		return nil, fmt.Errorf("read the address of an HTTP server: %w", err)
+	}
+	g := &Gate{hook: hook, transport: &http.Transport{MaxIdleConnsPerHost: 100, DisableCompression: true}}
 	if g.listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0"); err != nil {
 		return nil, fmt.Errorf("listen before an HTTP server: %w", err)
 	}
-	g.transport = &http.Transport{MaxIdleConnsPerHost: 100, DisableCompression: true}
 	g.server = &http.Server{
-		Handler:           http.HandlerFunc(g.serve),
+		Handler: &httputil.ReverseProxy{
+			Rewrite:      func(r *httputil.ProxyRequest) { r.SetURL(origin) },
+			Transport:    g,
+			ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
+		},
 		ReadHeaderTimeout: headerTimeout,
 		ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
-			return context.WithValue(ctx, instrumentKey{}, g.current())
+			return context.WithValue(ctx, planKey{}, watch.plan.Load())
 		},
 	}
 	g.serving.Go(func() { _ = g.server.Serve(g.listener) }) // until Close
@@ -72,83 +80,68 @@ func (g *Gate) Close() {
 	g.transport.CloseIdleConnections()
 }
 
-// serve forwards one request, unless the plan or the hook strikes.
-func (g *Gate) serve(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		panic(http.ErrAbortHandler)
+// errCut is the error of a round trip whose connection is cut.
+var errCut = errors.New("cut")
+
+// RoundTrip forwards one request, unless the plan or the hook strikes. A request that
+// was sent arrives, whether or not its sender still lives.
+func (g *Gate) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.WithContext(context.WithoutCancel(r.Context()))
+	if r.Body != nil {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return nil, fmt.Errorf("read a request: %w", err)
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
 	}
 	t := &trip{name: requestName(r.Method, r.URL.Path), kind: HTTP}
-	if g.strikes(w, r, t, Before, nil) {
-		return
+	if v := g.verdict(r, t, Before, nil); v != pass {
+		return refuseRequest(v, t.fault)
 	}
-	// A request that was sent arrives, whether or not its sender still lives.
-	status, header, text, err := g.forward(context.WithoutCancel(r.Context()), r, body)
+	response, err := g.transport.RoundTrip(r)
 	if err != nil {
-		panic(http.ErrAbortHandler)
+		return nil, fmt.Errorf("forward a request: %w", err)
 	}
-	if g.strikes(w, r, t, After, text) {
-		return
+	text, err := io.ReadAll(response.Body)
+	_ = response.Body.Close()
+	if err != nil {
+		return nil, fmt.Errorf("read an answer: %w", err)
 	}
-	maps.Copy(w.Header(), header)
-	w.WriteHeader(status)
-	_, _ = w.Write(text) // the client may be gone
+	if v := g.verdict(r, t, After, text); v != pass {
+		return refuseRequest(v, t.fault)
+	}
+	response.Body = io.NopCloser(bytes.NewReader(text))
+	return response, nil
 }
 
-// strikes reports whether a fault was answered. It panics where the connection is cut.
-func (g *Gate) strikes(w http.ResponseWriter, r *http.Request, t *trip, side Side, answer []byte) bool {
-	var v verdict
-	switch plan, planned := r.Context().Value(instrumentKey{}).(instrument); {
+// verdict is that of the hook, or of the plan under which the connection began.
+func (g *Gate) verdict(r *http.Request, t *trip, side Side, answer []byte) verdict {
+	plan, planned := r.Context().Value(planKey{}).(*Plan)
+	switch {
 	case g.hook != nil && g.hook(r, side, answer):
-		return false
-	case !planned:
-		v = drop
+		return pass
+	case g.hook != nil, !planned:
+		return drop
 	case side == Before:
-		v = plan.before(t)
+		return plan.before(t)
 	default:
-		v = plan.after(t, 1)
+		return plan.after(t, 1)
 	}
-	if v == drop {
-		panic(http.ErrAbortHandler)
-	}
-	if v == refuse {
-		refuseRequest(w, t.fault)
-	}
-	return v == refuse
-}
-
-// forward sends the request once: net/http may repeat one that has an
-// Idempotency-Key, unless it cannot read the body a second time.
-func (g *Gate) forward(ctx context.Context, r *http.Request, body []byte) (status int, header http.Header, text []byte, err error) {
-	request, err := http.NewRequestWithContext(ctx, r.Method, g.upstream+r.URL.RequestURI(), bytes.NewReader(body))
-	if err != nil {
-		return 0, nil, nil, fmt.Errorf("make a request: %w", err)
-	}
-	request.Header, request.GetBody = r.Header.Clone(), nil
-	response, err := g.transport.RoundTrip(request)
-	if err != nil {
-		return 0, nil, nil, fmt.Errorf("forward a request: %w", err)
-	}
-	defer func() { _ = response.Body.Close() }()
-	text, err = io.ReadAll(response.Body)
-	if err != nil {
-		return 0, nil, nil, fmt.Errorf("read an answer: %w", err)
-	}
-	return response.StatusCode, response.Header, text, nil
 }
 
 // refuseRequest answers a fault: a 500 as the provider writes it, any other status
 // as a proxy before it does.
-func refuseRequest(w http.ResponseWriter, fault Fault) {
+func refuseRequest(v verdict, fault Fault) (*http.Response, error) {
 	status, err := strconv.Atoi(string(fault))
-	if err != nil {
-		panic(http.ErrAbortHandler)
+	if v == drop || err != nil {
+		return nil, errCut
 	}
 	media, text := "text/html", "<html><body>try again later</body></html>\n"
 	if fault == Broken {
 		media, text = "application/json", `{"error":{"type":"api_error","message":"planted between program and provider"}}`+"\n"
 	}
-	w.Header().Set("Content-Type", media)
-	w.WriteHeader(status)
-	_, _ = io.WriteString(w, text) // the client may be gone
+	return &http.Response{
+		StatusCode: status, ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{"Content-Type": {media}},
+		Body: io.NopCloser(strings.NewReader(text)),
+	}, nil
 }

@@ -6,115 +6,73 @@ import (
 	"strings"
 )
 
-// word is an identifier or a keyword of a statement, in lower case.
-type word struct {
-	text  string
-	depth int  // of parentheses around it
-	call  bool // a parenthesis follows
-}
-
-// lexeme matches comments, strings, parentheses and words.
-var lexeme = regexp.MustCompile(`(?s)--[^\n]*|/\*.*?\*/|'[^']*'|[()]|["A-Za-z_]["\w.]*`)
-
-// words are those of a statement, without its strings, comments and numbers.
-func words(sql string) []word {
-	var found []word
-	depth, end := 0, 0 // end of the last word
-	for _, at := range lexeme.FindAllStringIndex(sql, -1) {
-		switch text := sql[at[0]:at[1]]; {
-		case text == "(":
-			if n := len(found); n > 0 && strings.TrimSpace(sql[end:at[0]]) == "" {
-				found[n-1].call = true
-			}
-			depth++
-		case text == ")":
-			depth--
-		case strings.HasPrefix(text, "--"), strings.HasPrefix(text, "/*"), text[0] == '\'':
-		default:
-			found = append(found, word{text: strings.ToLower(strings.ReplaceAll(text, `"`, "")), depth: depth})
-			end = at[1]
-		}
-	}
-	return found
-}
+var (
+	unnamed = regexp.MustCompile(`(?s)--[^\n]*|/\*.*?\*/|'[^']*'|"`) // comments, strings, quotes
+	query   = regexp.MustCompile(`^with\s+(?:recursive\s+)?([\w.]+)`)
+	verb    = regexp.MustCompile(`\b(select|insert|update|delete)\b`)
+	changed = regexp.MustCompile(`^(insert|update|delete)\s+(?:into\s+|from\s+)?(?:only\s+)?([\w.]+)`)
+	column  = regexp.MustCompile(`^select\W*(?:\w+\.)*(\w+)`)
+	source  = regexp.MustCompile(`(distinct\s+)?\b(?:from|join)\s+([a-z_][\w.]*)\s*(\(?)`)
+	setting = regexp.MustCompile(`^set\s+\w+`)
+	first   = regexp.MustCompile(`[a-z_]\w*`)
+)
 
 // statementName is a statement's verb and its table. For a statement with named
 // queries the name of the first comes before: it distinguishes statements on one
 // table.
 func statementName(sql string) string {
-	w := words(sql)
-	if len(w) == 0 {
-		return "ping"
-	}
-	switch w[0].text {
-	case "with":
-		w = w[1:]
-		if len(w) > 0 && w[0].text == "recursive" {
-			w = w[1:]
+	sql = strings.TrimSpace(strings.ToLower(unnamed.ReplaceAllString(sql, "")))
+	top := topLevel(sql)
+	if with := query.FindStringSubmatchIndex(top); with != nil {
+		main := verb.FindStringIndex(top[with[1]:])
+		if main == nil {
+			return "with"
 		}
-		for i, main := range w {
-			switch main.text {
-			case "select", "insert", "update", "delete":
-				if main.depth == 0 && i > 0 {
-					return w[0].text + ": " + mainName(w[i:])
+		at := with[1] + main[0]
+		return top[with[2]:with[3]] + ": " + mainName(sql[at:], top[at:])
+	}
+	return mainName(sql, top)
+}
+
+// topLevel is the statement with blanks in place of what stands in parentheses.
+func topLevel(sql string) string {
+	text, depth := []byte(sql), 0
+	for i, b := range text {
+		if b == ')' {
+			depth--
+		}
+		if depth > 0 {
+			text[i] = ' '
+		}
+		if b == '(' {
+			depth++
+		}
+	}
+	return string(text)
+}
+
+func mainName(sql, top string) string {
+	if m := changed.FindStringSubmatch(top); m != nil {
+		return m[1] + " " + m[2]
+	}
+	if m := column.FindStringSubmatch(sql); m != nil {
+		name := "select " + m[1]
+		for _, text := range []string{top, sql} { // its own tables before those of a query within it
+			for _, m := range source.FindAllStringSubmatch(text, -1) {
+				if m[1] == "" && m[3] == "" && m[2] != "lateral" && m[2] != "select" {
+					return name + " from " + m[2]
 				}
 			}
 		}
-		return "with"
-	case "select", "insert", "update", "delete":
-		return mainName(w)
-	case "set":
-		if len(w) > 1 {
-			return "set " + w[1].text
-		}
+		return name
 	}
-	return w[0].text
-}
-
-func mainName(w []word) string {
-	verb := w[0].text
-	if verb == "select" {
-		return queryName(w)
+	if m := setting.FindString(top); m != "" {
+		return strings.Join(strings.Fields(m), " ")
 	}
-	for i, here := range w[1:] {
-		switch before := w[i].text; {
-		case verb == "update" && (before == "update" && here.text != "only" || before == "only"),
-			verb == "insert" && before == "into",
-			verb == "delete" && (before == "from" && here.text != "only" || before == "only"):
-			return verb + " " + here.text
-		}
+	if word := first.FindString(top); word != "" {
+		return word
 	}
-	return verb
-}
-
-// queryName is the first column that a query selects and the table that it reads.
-func queryName(w []word) string {
-	if len(w) == 1 {
-		return w[0].text
-	}
-	first := w[1].text[strings.LastIndexByte(w[1].text, '.')+1:]
-	if table := source(w); table != "" {
-		return "select " + first + " from " + table
-	}
-	return "select " + first
-}
-
-// source is the first table that a query reads: its own, or else one of a query
-// within it.
-func source(w []word) string {
-	within := ""
-	for i := 2; i < len(w); i++ {
-		before, here := w[i-1], w[i]
-		from := before.text == "join" || before.text == "from" && w[i-2].text != "distinct"
-		switch {
-		case !from || here.call || here.text == "select" || here.text == "lateral":
-		case before.depth == w[0].depth && here.depth == before.depth:
-			return here.text
-		case within == "":
-			within = here.text
-		}
-	}
-	return within
+	return "ping"
 }
 
 // batchName joins the names of statements, with the number of equal neighbours.

@@ -21,6 +21,10 @@ type Aim struct {
 	// Nth strikes after the n-th point of any name, from 1, in place of Point and
 	// Side.
 	Nth int
+
+	// Batch strikes at the first batch of at least so many statements, in place of
+	// Point; nil for none.
+	Batch *int
 }
 
 // Known says what is known of a program's round trips.
@@ -47,21 +51,6 @@ func NewWatch() *Watch {
 // Set puts a plan in place, for connections that begin from now on.
 func (w *Watch) Set(p *Plan) { w.plan.Store(p) }
 
-func (w *Watch) now() instrument { return w.plan.Load() }
-
-// instrument decides about the round trips of a connection.
-type instrument interface {
-	// before is called when a request is whole and nothing of it was forwarded.
-	before(t *trip) verdict
-	// after is called when the whole answer is here, whose last statement returned
-	// or changed so many rows, and nothing of it was delivered.
-	after(t *trip, rows int) verdict
-	// fresh returns those of the texts that this life has not sent before.
-	fresh(texts []string) []string
-	// session numbers the kinds of sessions of a life by their settings.
-	session(settings string) (number int, first bool)
-}
-
 // verdict is what happens to a round trip.
 type verdict int
 
@@ -79,14 +68,13 @@ type trip struct {
 	opens    bool   // begins its group
 	closes   bool   // ends its group
 	minor    bool   // repeats what another connection of the pool did: no point
-	executes int    // statements of a batch
-	synced   bool   // a batch: it ends with a Sync
+	executes int    // statements of a batch; negative for what is no batch
 	rows     int    // that the answer's last statement returned or changed
 
 	number int   // occurrence as a point; 0 while it is none
 	polls  bool  // is a point only if it finds something
 	fault  Fault // of a verdict to refuse
-	doomed bool  // is cut when it is answered, even if the client has gone
+	aimed  bool  // is the batch at which the plan strikes
 }
 
 // group is a transaction from begin to commit. It is idle until it finds something.
@@ -95,62 +83,55 @@ type group struct {
 	found bool
 }
 
-// memory is what one life has sent so far.
-type memory struct {
-	mu       sync.Mutex
-	texts    map[string]bool
-	sessions []string
-}
-
-func (m *memory) fresh(texts []string) []string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.texts == nil {
-		m.texts = map[string]bool{}
-	}
-	var unseen []string
-	for _, text := range texts {
-		if !m.texts[text] {
-			m.texts[text] = true
-			unseen = append(unseen, text)
-		}
-	}
-	return unseen
-}
-
-func (m *memory) session(settings string) (number int, first bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if i := slices.Index(m.sessions, settings); i >= 0 {
-		return i + 1, false
-	}
-	m.sessions = append(m.sessions, settings)
-	return len(m.sessions), true
-}
-
 // Plan records one life of a victim, numbers its points and strikes at most once.
 type Plan struct {
-	memory
-
-	aim    Aim
 	known  Known
 	strike func(Fault)
 
 	mu     sync.Mutex
+	aim    Aim
 	trips  []*trip
 	begun  map[string]int // points, by name
 	ended  map[string]int
 	points int // that have ended
 	fired  bool
+
+	sent     map[string]bool // texts that may be sent once or again
+	sessions []string        // settings of the kinds of sessions
 }
 
 // NewPlan returns a plan. At its aim it calls strike once, while it holds the
 // connection: for Kill, strike kills the victim; for Pause, it stops the victim and
 // returns when the victim continues. strike may be nil.
 func NewPlan(aim Aim, known Known, strike func(Fault)) *Plan {
-	return &Plan{aim: aim, known: known, strike: strike, begun: map[string]int{}, ended: map[string]int{}}
+	return &Plan{aim: aim, known: known, strike: strike, begun: map[string]int{}, ended: map[string]int{}, sent: map[string]bool{}}
 }
 
+// fresh returns those of the texts that this life has not sent before.
+func (p *Plan) fresh(texts []string) (unseen []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, text := range texts {
+		if !p.sent[text] {
+			p.sent[text] = true
+			unseen = append(unseen, text)
+		}
+	}
+	return unseen
+}
+
+// session numbers the kinds of sessions of a life by their settings.
+func (p *Plan) session(settings string) (number int, first bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if i := slices.Index(p.sessions, settings); i >= 0 {
+		return i + 1, false
+	}
+	p.sessions = append(p.sessions, settings)
+	return len(p.sessions), true
+}
+
+// before is called when a request is whole and nothing of it was forwarded.
 func (p *Plan) before(t *trip) verdict {
 	p.mu.Lock()
 	p.trips = append(p.trips, t)
@@ -163,10 +144,16 @@ func (p *Plan) before(t *trip) verdict {
 	if !t.polls && !idle && !p.never(t) {
 		p.count(t)
 	}
-	hit := p.armed(t, Before) && (t.polls && p.behind() || !t.polls && t.number == p.aim.Occurrence)
+	if p.aim.Batch != nil && !p.fired && t.executes >= *p.aim.Batch {
+		t.aimed, p.fired = true, true
+	}
+	hit := t.aimed && p.aim.Side == Before ||
+		p.armed(t, Before) && (t.polls && p.behind() || !t.polls && t.number == p.aim.Occurrence)
 	return p.decide(t, hit)
 }
 
+// after is called when the whole answer is here, whose last statement returned or
+// changed so many rows, and nothing of it was delivered.
 func (p *Plan) after(t *trip, rows int) verdict {
 	p.mu.Lock()
 	t.rows = rows
@@ -185,8 +172,9 @@ func (p *Plan) after(t *trip, rows int) verdict {
 	if t.number > 0 {
 		p.end(t)
 	}
-	hit := p.armed(t, After) && (t.opens && t.polls && p.behind() || t.number > 0 && t.number == p.aim.Occurrence)
-	hit = hit || !p.fired && t.number > 0 && p.aim.Nth > 0 && p.points >= p.aim.Nth
+	hit := t.aimed ||
+		p.armed(t, After) && (t.opens && t.polls && p.behind() || t.number > 0 && t.number == p.aim.Occurrence) ||
+		!p.fired && t.number > 0 && p.aim.Nth > 0 && p.points >= p.aim.Nth
 	return p.decide(t, hit)
 }
 
@@ -212,7 +200,7 @@ func (p *Plan) end(t *trip) {
 }
 
 func (p *Plan) armed(t *trip, side Side) bool {
-	return !p.fired && p.aim.Nth == 0 && t.name == p.aim.Name && !p.never(t) && side == p.aim.Side
+	return !p.fired && p.aim.Nth == 0 && p.aim.Batch == nil && t.name == p.aim.Name && !p.never(t) && side == p.aim.Side
 }
 
 func (p *Plan) behind() bool {
@@ -222,20 +210,21 @@ func (p *Plan) behind() bool {
 // decide unlocks the plan and, where it was hit, strikes.
 func (p *Plan) decide(t *trip, hit bool) verdict {
 	p.fired = p.fired || hit
+	fault := p.aim.Fault
 	p.mu.Unlock()
 	if !hit {
 		return pass
 	}
 	if p.strike != nil {
-		p.strike(p.aim.Fault)
+		p.strike(fault)
 	}
-	switch p.aim.Fault {
+	switch fault {
 	case Kill, Cut:
 		return drop
 	case Pause:
 		return pass
 	default:
-		t.fault = p.aim.Fault
+		t.fault = fault
 		return refuse
 	}
 }

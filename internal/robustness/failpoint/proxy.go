@@ -12,7 +12,7 @@ import (
 
 // Proxy stands before a PostgreSQL server.
 type Proxy struct {
-	current  func() instrument // for a new connection
+	watch    *Watch
 	url      string
 	network  string
 	address  string
@@ -28,10 +28,6 @@ type Proxy struct {
 // NewProxy starts a proxy before the server of a connection string. The plan of
 // watch decides about its round trips. Close ends it.
 func NewProxy(ctx context.Context, server string, watch *Watch) (*Proxy, error) {
-	return newProxy(ctx, server, watch.now)
-}
-
-func newProxy(ctx context.Context, server string, current func() instrument) (*Proxy, error) {
 	config, err := pgconn.ParseConfig(server)
 	if err != nil {
 		return nil, fmt.Errorf("read the server's address: %w", err)
@@ -40,7 +36,7 @@ func newProxy(ctx context.Context, server string, current func() instrument) (*P
 	if err != nil {
 		return nil, fmt.Errorf("listen before the server: %w", err)
 	}
-	p := &Proxy{current: current, listener: listener, open: map[net.Conn]bool{}, names: map[string]string{}}
+	p := &Proxy{watch: watch, listener: listener, open: map[net.Conn]bool{}, names: map[string]string{}}
 	p.network, p.address = pgconn.NetworkAddress(config.Host, config.Port)
 	through := url.URL{
 		Scheme: "postgres", User: url.UserPassword(config.User, config.Password),
@@ -88,7 +84,7 @@ func (p *Proxy) accept(ctx context.Context) {
 			return // closed
 		}
 		p.track(client)
-		c := &conn{proxy: p, plan: p.current(), client: client}
+		c := &conn{proxy: p, plan: p.watch.plan.Load(), client: client}
 		p.serving.Go(func() {
 			defer p.drop(client)
 			c.serve(ctx)

@@ -14,7 +14,7 @@ type request struct {
 	executed []string // names of statements
 	executes int      // of a batch
 	closes   bool
-	synced   bool
+	synced   bool // a batch: it ends with a Sync
 }
 
 // collector collects a client's messages into requests.
@@ -69,7 +69,10 @@ func (c *collector) next(client *pgproto3.Backend) (request, error) {
 
 // trip names the round trip.
 func (r *request) trip(c *conn) *trip {
-	t := &trip{kind: SQL, executes: r.executes, synced: r.synced}
+	t := &trip{kind: SQL, executes: r.executes}
+	if !r.synced {
+		t.executes = -1
+	}
 	switch {
 	case len(r.executed) > 0:
 		t.name = batchName(r.executed)
