@@ -87,11 +87,7 @@ func (a *API) admit(ctx context.Context, k credentials) (session, error) {
 	if recent && !a.limits.rates.allow(merchant, a.Now()) {
 		return session{}, errRate
 	}
-	read := a.readUnknown
-	if recent {
-		read = a.readRecent
-	}
-	s, err := read(ctx, k, merchant)
+	s, err := a.read(ctx, k, merchant, recent)
 	if errors.Is(err, merchants.ErrUnauthorized) {
 		a.recent.Remove(id)
 	}
@@ -105,35 +101,30 @@ func (a *API) admit(ctx context.Context, k credentials) (session, error) {
 	return s, nil
 }
 
-// readUnknown reads the session of an API key that was not valid lately, individually and in
-// a queue of its own.
-func (a *API) readUnknown(ctx context.Context, k credentials, _ string) (s session, err error) {
-	leave, err := a.limits.unknown.enter(ctx, "")
+// read reads the session of an API key. One that was valid lately for a merchant is read in
+// a batch with others, any other individually and in a queue of its own.
+func (a *API) read(ctx context.Context, k credentials, merchant string, recent bool) (s session, err error) {
+	queue := a.limits.unknown
+	if recent {
+		queue = a.limits.known
+	}
+	leave, err := queue.enter(ctx, merchant)
 	if err != nil {
 		return session{}, err
 	}
 	defer leave()
-	s.merchant, err = merchants.Authenticate(ctx, a.DB, k.apiKey)
-	return s, err
-}
-
-// readRecent reads the session of an API key that was valid lately for a merchant, in a
-// batch with others.
-func (a *API) readRecent(ctx context.Context, k credentials, merchant string) (session, error) {
-	leave, err := a.limits.known.enter(ctx, merchant)
-	if err != nil {
-		return session{}, err
-	}
-	defer leave()
-	sessions := a.sessions
-	if k.key.Value != "" {
-		sessions = a.keyedSessions
+	switch {
+	case !recent:
+		s.merchant, err = merchants.Authenticate(ctx, a.DB, k.apiKey)
+		return s, err
+	case k.key.Value == "":
+		s, err = a.sessions.Ask(ctx, k)
+	default:
 		if reading := a.Intake.Keys.Observer.Reading; reading != nil {
-			read := reading()
-			defer read()
+			defer reading()()
 		}
+		s, err = a.keyedSessions.Ask(ctx, k)
 	}
-	s, err := sessions.Ask(ctx, k)
 	switch {
 	case err != nil:
 		return session{}, fmt.Errorf("authenticate: %w", err)

@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"context"
-	"net/http"
 	"strings"
 
 	"github.com/labstack/echo/v4"
@@ -19,7 +18,7 @@ const (
 )
 
 // getInbox is GET /v1/inbox: the dead letters about the caller's charges, oldest first.
-func (a *API) getInbox(c echo.Context) error {
+func (a *API) getInbox(c echo.Context) (any, error) {
 	status, after, limit := inbox.StatusDead, int64(0), defaultMessages
 	err := readQuery(c, map[string]func(*checker, string){
 		"status": func(k *checker, value string) {
@@ -36,39 +35,30 @@ func (a *API) getInbox(c echo.Context) error {
 		"limit": func(k *checker, value string) { limit = k.limit(value, maxMessages) },
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	entries, err := inbox.List(c.Request().Context(), a.tenant(c), status, after, limit+1)
-	if err != nil {
-		return err
-	}
-	more := len(entries) > limit
-	return c.JSON(http.StatusOK, map[string]any{"data": entries[:min(len(entries), limit)], "has_more": more})
+	return map[string]any{"data": entries[:min(len(entries), limit)], "has_more": len(entries) > limit}, err
 }
-
-// retryMessage is POST /v1/inbox/{id}/retry.
-func (a *API) retryMessage(c echo.Context) error { return a.decide(c, inbox.Retry) }
-
-// discardMessage is POST /v1/inbox/{id}/discard.
-func (a *API) discardMessage(c echo.Context) error { return a.decide(c, inbox.Discard) }
 
 // decide carries out an operator's decision about a dead letter of the caller's, once: a
 // second decision finds that it is none any more. So it needs no idempotency key. The
 // answer is the message after the decision. Another merchant's message does not exist.
-func (a *API) decide(c echo.Context, decision func(ctx context.Context, q postgres.QuerierWith, number int64, actor string) error) error {
-	if _, err := decode[struct{}](c, true, nil); err != nil {
-		return err
-	}
-	number, ok := whole(param(c, "id"))
-	if !ok {
-		return inbox.ErrNoMessage
-	}
-	ctx, tenant := c.Request().Context(), a.tenant(c)
-	if err := decision(ctx, tenant, number, actor(c)); err != nil {
-		return err
-	}
-	e, err := inbox.Show(ctx, tenant, number)
-	return respond(c, e, err)
+func (a *API) decide(decision func(ctx context.Context, q postgres.QuerierWith, number int64, actor string) error) echo.HandlerFunc {
+	return answer(func(c echo.Context) (any, error) {
+		if _, err := decode[struct{}](c, true, nil); err != nil {
+			return nil, err
+		}
+		number, ok := whole(param(c, "id"))
+		if !ok {
+			return nil, inbox.ErrNoMessage
+		}
+		ctx, tenant := c.Request().Context(), a.tenant(c)
+		if err := decision(ctx, tenant, number, actor(c)); err != nil {
+			return nil, err
+		}
+		return inbox.Show(ctx, tenant, number)
+	})
 }
 
 // actor names the operator's API key by the part that is not secret.

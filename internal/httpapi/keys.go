@@ -128,32 +128,26 @@ type keyView struct {
 
 // getKey is GET /v1/idempotency-keys/{key}: what the caller's key led to, in each
 // operation under which it was used.
-func (a *API) getKey(c echo.Context) error {
+func (a *API) getKey(c echo.Context) (any, error) {
 	key, err := idempotency.ParseKey([]string{param(c, "key")})
 	if err != nil {
-		return errUnknownKey
+		return nil, errUnknownKey
 	}
 	if holdsCard(key) {
-		return errCardAsKey
+		return nil, errCardAsKey
 	}
 	entries, err := idempotency.List(c.Request().Context(), a.tenant(c), merchantOf(c).ID, key)
-	if err != nil {
-		return err
-	}
-	if len(entries) == 0 {
-		return errUnknownKey
+	if err == nil && len(entries) == 0 {
+		err = errUnknownKey
 	}
 	views := make([]keyView, len(entries))
 	for i, e := range entries {
-		views[i] = keyView{
-			Operation: e.Operation, StatusCode: e.StatusCode,
-			FirstSeen: e.FirstSeen.UTC(), ExpiresAt: e.ExpiresAt.UTC(),
-		}
+		views[i] = keyView{Operation: e.Operation, StatusCode: e.StatusCode, FirstSeen: e.FirstSeen.UTC(), ExpiresAt: e.ExpiresAt.UTC()}
 		if e.Location != "" {
 			views[i].Location = &e.Location
 		}
 	}
-	return c.JSON(http.StatusOK, map[string]any{"data": views})
+	return map[string]any{"data": views}, err
 }
 
 // refundOperation is the one that may be meant twice: a charge can be refunded in parts, and

@@ -168,23 +168,21 @@ func AnswerOf(c echo.Context) Answer {
 	return answer
 }
 
+// keyProblems are what the problems of keys say of them.
+var keyProblems = map[string]KeyResult{
+	errKeyReused.Type: KeyReused, errKeyExpired.Type: KeyExpired, errKeyInUse.Type: KeyInUse, errUnavailable.Type: KeyUnavailable,
+}
+
 // keyResult reads it from the answer: the key's own headers, and the problem.
 func keyResult(c echo.Context) KeyResult {
 	h := c.Response().Header()
-	if h.Get(headerKey) == "" {
-		return ""
-	}
-	switch c.Get(problemKey) {
-	case errKeyReused.Type:
-		return KeyReused
-	case errKeyExpired.Type:
-		return KeyExpired
-	case errKeyInUse.Type:
-		return KeyInUse
-	case errUnavailable.Type:
-		return KeyUnavailable
-	}
+	problem, _ := c.Get(problemKey).(string)
+	result, refused := keyProblems[problem]
 	switch {
+	case h.Get(headerKey) == "":
+		return ""
+	case refused:
+		return result
 	case h.Get(headerReplayed) == "true":
 		return KeyReplayed
 	case h.Get(headerExpires) == "":

@@ -26,8 +26,19 @@ const (
 
 var statuses = []domain.Status{domain.Pending, domain.Succeeded, domain.Failed, domain.PartiallyRefunded, domain.Refunded}
 
+// answer answers 200 with what a handler returns.
+func answer(handle func(c echo.Context) (any, error)) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		view, err := handle(c)
+		if err != nil {
+			return err
+		}
+		return c.JSON(http.StatusOK, view)
+	}
+}
+
 // listCharges is GET /v1/charges: a page of the projection, newest first.
-func (a *API) listCharges(c echo.Context) error {
+func (a *API) listCharges(c echo.Context) (any, error) {
 	q := ledger.ListQuery{MerchantID: merchantOf(c).ID, Limit: defaultCharges}
 	err := readQuery(c, map[string]func(*checker, string){
 		"order_id": func(k *checker, value string) {
@@ -46,20 +57,31 @@ func (a *API) listCharges(c echo.Context) error {
 		"limit": func(k *checker, value string) { q.Limit = k.limit(value, maxCharges) },
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	page, err := ledger.ListCharges(c.Request().Context(), a.tenant(c), q)
-	return respond(c, page, err)
+	return ledger.ListCharges(c.Request().Context(), a.tenant(c), q)
+}
+
+// ofCharge answers with what view makes of the charge of the path, if it is the caller's.
+func (a *API) ofCharge(view func(c echo.Context, s ledger.Stream) (any, error)) echo.HandlerFunc {
+	return answer(func(c echo.Context) (any, error) {
+		id, err := chargeID(c)
+		if err != nil {
+			return nil, err
+		}
+		s, err := ledger.Load(c.Request().Context(), a.tenant(c), id)
+		switch {
+		case err != nil:
+			return nil, err
+		case s.Charge.MerchantID != merchantOf(c).ID:
+			return nil, ledger.ErrNotFound
+		}
+		return view(c, s)
+	})
 }
 
 // getCharge is GET /v1/charges/{id}: the fold of the stream as it is now.
-func (a *API) getCharge(c echo.Context) error {
-	s, err := a.load(c)
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, s.View())
-}
+func getCharge(_ echo.Context, s ledger.Stream) (any, error) { return s.View(), nil }
 
 type eventView struct {
 	Version    int             `json:"version"`
@@ -70,83 +92,46 @@ type eventView struct {
 }
 
 // getEvents is GET /v1/charges/{id}/events: the stream itself.
-func (a *API) getEvents(c echo.Context) error {
-	s, err := a.load(c)
-	if err != nil {
-		return err
-	}
+func getEvents(_ echo.Context, s ledger.Stream) (any, error) {
 	views := make([]eventView, len(s.Events))
 	for i, e := range s.Events {
-		views[i] = eventView{
-			Version: e.Version, ID: e.ID.String(), Type: e.Type, Data: e.Data, RecordedAt: e.RecordedAt.UTC(),
-		}
+		views[i] = eventView{e.Version, e.ID.String(), e.Type, e.Data, e.RecordedAt.UTC()}
 	}
-	return c.JSON(http.StatusOK, map[string]any{"data": views})
+	return map[string]any{"data": views}, nil
 }
 
 // getRefund is GET /v1/charges/{id}/refunds/{refund}.
-func (a *API) getRefund(c echo.Context) error {
-	s, err := a.load(c)
-	if err != nil {
-		return err
-	}
+func getRefund(c echo.Context, s ledger.Stream) (any, error) {
 	refund, requested := s.Charge.Refund(param(c, "refund"))
 	if !requested {
-		return domain.ErrNoRefund
+		return nil, domain.ErrNoRefund
 	}
-	return c.JSON(http.StatusOK, s.Charge.RefundView(refund))
+	return s.Charge.RefundView(refund), nil
 }
 
 // getRefunds is GET /v1/charges/{id}/refunds: all of them, oldest first.
-func (a *API) getRefunds(c echo.Context) error {
-	s, err := a.load(c)
-	if err != nil {
-		return err
-	}
+func getRefunds(_ echo.Context, s ledger.Stream) (any, error) {
 	views := make([]domain.RefundView, len(s.Charge.Refunds))
 	for i, r := range s.Charge.Refunds {
 		views[i] = s.Charge.RefundView(r)
 	}
-	return c.JSON(http.StatusOK, map[string]any{"data": views})
-}
-
-// load reads the charge of the path, if it is the caller's.
-func (a *API) load(c echo.Context) (ledger.Stream, error) {
-	id, err := chargeID(c)
-	if err != nil {
-		return ledger.Stream{}, err
-	}
-	s, err := ledger.Load(c.Request().Context(), a.tenant(c), id)
-	if err == nil && s.Charge.MerchantID != merchantOf(c).ID {
-		return ledger.Stream{}, ledger.ErrNotFound
-	}
-	return s, err
-}
-
-// respond answers a read.
-func respond(c echo.Context, view any, err error) error {
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, view)
+	return map[string]any{"data": views}, nil
 }
 
 // getBalances is GET /v1/balances: the caller's books as they are now.
-func (a *API) getBalances(c echo.Context) error {
-	balances, err := ledger.ReadBalances(c.Request().Context(), a.tenant(c), merchantOf(c).ID)
-	return respond(c, balances, err)
+func (a *API) getBalances(c echo.Context) (any, error) {
+	return ledger.ReadBalances(c.Request().Context(), a.tenant(c), merchantOf(c).ID)
 }
 
 // getAudit is GET /v1/audit: every promise that our own tables can show, over what is the
 // caller's. It reads whole tables, so few are in flight at a time.
-func (a *API) getAudit(c echo.Context) error {
+func (a *API) getAudit(c echo.Context) (any, error) {
 	leave, err := a.limits.audits.enter(c.Request().Context(), merchantOf(c).ID)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer leave()
-	report, err := audit.Run(c.Request().Context(), a.tenant(c))
-	return respond(c, report, err)
+	return audit.Run(c.Request().Context(), a.tenant(c))
 }
 
 // readQuery reads the parameters of a list. A parameter that is unknown, or there twice, is

@@ -23,6 +23,7 @@ import (
 	"github.com/labstack/echo/v4"
 	"github.com/labstack/echo/v4/middleware"
 
+	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
@@ -150,27 +151,27 @@ const (
 
 func (a *API) routes() []route {
 	return []route{
-		{http.MethodGet, "/healthz", "", a.getHealth},
-		{http.MethodGet, "/readyz", "", a.getReadiness},
+		{http.MethodGet, "/healthz", "", answer(getHealth)},
+		{http.MethodGet, "/readyz", "", answer(a.getReadiness)},
 		{http.MethodGet, "/metrics", "", a.getMetrics},
 		{http.MethodGet, "/openapi.yaml", "", gzipped(a.getAsset)},
 		{http.MethodGet, "/docs", "", gzipped(a.getAsset)},
 		{http.MethodGet, "/docs/:file", "", gzipped(a.getAsset)},
 		{http.MethodPost, chargesPath, merchants.ChargesWrite, a.createCharge},
-		{http.MethodGet, chargesPath, merchants.ChargesRead, a.listCharges},
-		{http.MethodGet, "/v1/charges/:id", merchants.ChargesRead, a.getCharge},
-		{http.MethodGet, "/v1/charges/:id/events", merchants.ChargesRead, a.getEvents},
+		{http.MethodGet, chargesPath, merchants.ChargesRead, answer(a.listCharges)},
+		{http.MethodGet, "/v1/charges/:id", merchants.ChargesRead, a.ofCharge(getCharge)},
+		{http.MethodGet, "/v1/charges/:id/events", merchants.ChargesRead, a.ofCharge(getEvents)},
 		{http.MethodPost, cancelPath, merchants.ChargesWrite, a.cancelCharge},
 		{http.MethodPost, refundsPath, merchants.RefundsWrite, a.createRefund},
-		{http.MethodGet, refundsPath, merchants.ChargesRead, a.getRefunds},
-		{http.MethodGet, "/v1/charges/:id/refunds/:refund", merchants.ChargesRead, a.getRefund},
-		{http.MethodGet, "/v1/idempotency-keys/:key", merchants.ChargesRead, a.getKey},
-		{http.MethodGet, "/v1/balances", merchants.ChargesRead, a.getBalances},
-		{http.MethodGet, "/v1/audit", merchants.Admin, a.getAudit},
-		{http.MethodGet, "/v1/inbox", merchants.Admin, a.getInbox},
-		{http.MethodPost, "/v1/inbox/:id/retry", merchants.Admin, a.retryMessage},
-		{http.MethodPost, "/v1/inbox/:id/discard", merchants.Admin, a.discardMessage},
-		{http.MethodPost, stripePath, "", a.receiveStripe},
+		{http.MethodGet, refundsPath, merchants.ChargesRead, a.ofCharge(getRefunds)},
+		{http.MethodGet, "/v1/charges/:id/refunds/:refund", merchants.ChargesRead, a.ofCharge(getRefund)},
+		{http.MethodGet, "/v1/idempotency-keys/:key", merchants.ChargesRead, answer(a.getKey)},
+		{http.MethodGet, "/v1/balances", merchants.ChargesRead, answer(a.getBalances)},
+		{http.MethodGet, "/v1/audit", merchants.Admin, answer(a.getAudit)},
+		{http.MethodGet, "/v1/inbox", merchants.Admin, answer(a.getInbox)},
+		{http.MethodPost, "/v1/inbox/:id/retry", merchants.Admin, a.decide(inbox.Retry)},
+		{http.MethodPost, "/v1/inbox/:id/discard", merchants.Admin, a.decide(inbox.Discard)},
+		{http.MethodPost, stripePath, "", answer(a.receiveStripe)},
 	}
 }
 
@@ -202,9 +203,7 @@ func (a *API) Handler() http.Handler {
 }
 
 // getHealth is GET /healthz: the process lives.
-func (a *API) getHealth(c echo.Context) error {
-	return c.JSON(http.StatusOK, map[string]string{"status": "ok"})
-}
+func getHealth(echo.Context) (any, error) { return map[string]string{"status": "ok"}, nil }
 
 // getMetrics is GET /metrics, for Prometheus.
 func (a *API) getMetrics(c echo.Context) error {
@@ -217,13 +216,10 @@ func (a *API) getMetrics(c echo.Context) error {
 
 // getReadiness is GET /readyz: requests can be served. The database answers and has every
 // migration that this program needs.
-func (a *API) getReadiness(c echo.Context) error {
+func (a *API) getReadiness(c echo.Context) (any, error) {
 	why, err := a.Ready(c.Request().Context())
-	if err != nil {
-		return err
+	if err == nil && why != "" {
+		err = errUnavailable.because(why)
 	}
-	if why != "" {
-		return errUnavailable.because(why)
-	}
-	return c.JSON(http.StatusOK, map[string]string{"status": "ready"})
+	return map[string]string{"status": "ready"}, err
 }
