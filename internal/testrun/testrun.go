@@ -2,10 +2,8 @@
 // behind, however it ends: tests that pass, fail, panic or time out, Ctrl-C,
 // SIGKILL of the process, SIGKILL of the go command above it.
 //
-// Each test process has a folder of its own, in which TMPDIR points. A shell
-// waits on a pipe from the process and removes the folder when the pipe ends. If
-// the shell is killed too, the next test process finds the folder by its lock,
-// which no process holds any more, and removes it.
+// Each test process has a folder of its own, in which TMPDIR points; package tempdir
+// removes it.
 package testrun
 
 import (
@@ -13,29 +11,25 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/payonce/payonce/internal/tempdir"
 )
 
-// prefix names the folders, freshPrefix one that has no lock yet.
-const (
-	prefix      = "payonce-test-"
-	freshPrefix = "new-" + prefix
-)
+const prefix = "payonce-test-"
 
 // parallel is how many parallel tests of a package run at a time on few
 // processors: what they mostly do is wait for the database and for each other.
-// The tests of short mode wait less: six at a time took 57 s, three take 51 s.
+// The tests of short mode wait less.
 const (
 	parallel      = 6
 	parallelShort = 3
@@ -71,7 +65,7 @@ func run(m *testing.M) int {
 		}
 		_ = f.Value.Set(strconv.Itoa(max(n, runtime.GOMAXPROCS(0)))) // a number it takes
 	}
-	folder, err := newFolder(parentFolder())
+	folder, err := makeFolder()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "make a folder for the tests:", err)
 		return 1
@@ -79,19 +73,29 @@ func run(m *testing.M) int {
 	go exitWithParent(os.Getppid())
 	ignore := goleak.IgnoreCurrent()
 	code := m.Run()
-	if err := end(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = max(code, 1)
+	err = end()
+	if err == nil && code == 0 {
+		err = noGoroutine(ignore)
 	}
-	if err := noGoroutine(ignore); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	if err := folder.remove(); err != nil {
+	if err := errors.Join(err, folder.Close()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = max(code, 1)
 	}
 	return code
+}
+
+// makeFolder makes the folder of this process, and points TMPDIR to it.
+func makeFolder() (*tempdir.Dir, error) {
+	parent := os.TempDir()
+	if strings.HasPrefix(filepath.Base(parent), prefix) {
+		parent = filepath.Dir(parent) // a test started this process: the path of a PostgreSQL socket has a limit
+	}
+	folder, err := tempdir.New(parent, prefix)
+	if err != nil {
+		return nil, err
+	}
+	// PostgreSQL may run as another user, who has to get in.
+	return folder, errors.Join(os.Chmod(folder.Path, 0o777|os.ModeSticky), os.Setenv("TMPDIR", folder.Path))
 }
 
 func end() error {
@@ -126,117 +130,4 @@ func exitWithParent(parent int) {
 			os.Exit(1)
 		}
 	}
-}
-
-// folder is the temporary folder of this process.
-type folder struct {
-	path  string
-	lock  *os.File
-	guard *exec.Cmd
-	pipe  *os.File // to the guard
-}
-
-// guardScript waits for the end of its standard input. A line on it means that
-// the folder is gone already. Programs that die at the same moment may still
-// write to the folder, so removing is tried for some seconds.
-const guardScript = `trap '' HUP INT TERM
-read -r removed && exit
-for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
-	rm -rf "$1" 2>/dev/null && exit
-	sleep 0.5
-done`
-
-// parentFolder is os.TempDir(), or the folder above it in a process that a test
-// process started: the path of a PostgreSQL socket has a limit.
-func parentFolder() string {
-	parent := os.TempDir()
-	if strings.HasPrefix(filepath.Base(parent), prefix) {
-		return filepath.Dir(parent)
-	}
-	return parent
-}
-
-// newFolder makes the folder, points TMPDIR to it, and removes the folders of
-// processes that were killed.
-func newFolder(parent string) (*folder, error) {
-	if err := sweep(parent); err != nil {
-		return nil, err
-	}
-	fresh, err := os.MkdirTemp(parent, freshPrefix)
-	if err != nil {
-		return nil, err
-	}
-	f := &folder{path: filepath.Join(parent, strings.TrimPrefix(filepath.Base(fresh), "new-"))}
-	// The lock is held before the folder has the name by which others find it.
-	if f.lock, err = lock(fresh); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(fresh))
-	}
-	// PostgreSQL may run as another user, who has to get in.
-	if err := errors.Join(os.Chmod(fresh, 0o777|os.ModeSticky), os.Rename(fresh, f.path)); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(fresh), os.RemoveAll(f.path))
-	}
-	if err := f.startGuard(); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(f.path))
-	}
-	return f, os.Setenv("TMPDIR", f.path)
-}
-
-func (f *folder) startGuard() error {
-	read, write, err := os.Pipe()
-	if err != nil {
-		return err
-	}
-	f.pipe = write
-	// The guard has a session of its own, so Ctrl-C in the terminal does not reach it.
-	f.guard = exec.Command("/bin/sh", "-c", guardScript, "sh", f.path) //nolint:noctx // it outlives every context
-	f.guard.Dir = "/"
-	f.guard.Stdin = read
-	f.guard.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	return errors.Join(f.guard.Start(), read.Close())
-}
-
-func (f *folder) remove() error {
-	err := os.RemoveAll(f.path)
-	if err == nil {
-		_, err = f.pipe.WriteString("removed\n")
-	}
-	err = errors.Join(err, f.pipe.Close(), f.lock.Close())
-	_ = f.guard.Wait() // its exit status says nothing
-	return err
-}
-
-// sweep removes the folders that no process holds a lock of. What belongs to
-// another user stays.
-func sweep(parent string) error {
-	for _, pattern := range []string{prefix, freshPrefix} {
-		left, err := filepath.Glob(filepath.Join(parent, pattern+"*"))
-		if err != nil {
-			return err
-		}
-		for _, path := range left {
-			if info, err := os.Stat(path); err != nil || time.Since(info.ModTime()) < youngest && pattern == freshPrefix { //nolint:forbidigo // the age of a file
-				continue
-			}
-			if held, err := lock(path); err == nil {
-				_ = os.RemoveAll(path)
-				_ = held.Close()
-			}
-		}
-	}
-	return nil
-}
-
-// youngest is the age from which a folder without a lock is one that a killed
-// process left before it could take the lock.
-const youngest = time.Minute
-
-func lock(path string) (*os.File, error) {
-	folder, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	if err := syscall.Flock(int(folder.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), folder.Close())
-	}
-	return folder, nil
 }

@@ -196,7 +196,7 @@ func guardOf(t *testing.T, parent string) int {
 	}
 	for line := range strings.Lines(string(out)) {
 		fields := strings.Fields(line)
-		if strings.Contains(line, "trap '' HUP") && fields[len(fields)-1] == filepath.Join(parent, folders[0]) {
+		if fields[len(fields)-1] == filepath.Join(parent, folders[0]) {
 			pid, err := strconv.Atoi(fields[0])
 			if err != nil {
 				t.Fatal(err)

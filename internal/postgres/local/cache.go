@@ -4,10 +4,12 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
+	"syscall"
 )
 
 // cacheFolder returns the folder that outlives servers: the user's cache, or for root the
@@ -35,32 +37,36 @@ func (m machine) cached(ctx context.Context, name string, check, fill func(folde
 	if check(final) == nil {
 		return final, nil
 	}
-	held, err := lock(ctx, m.cache)
+	lock, err := os.Open(m.cache)
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = held.Close() }()
+	defer func() { _ = lock.Close() }()
+	err = poll(ctx, func() (bool, error) {
+		err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return false, nil
+		}
+		return true, err
+	})
+	if err != nil {
+		return "", fmt.Errorf("lock %s: %w", m.cache, err)
+	}
 	if check(final) == nil {
 		return final, nil
 	}
 	// The lock is ours, so a process that was killed has left what is there.
-	if err := os.RemoveAll(fresh); err != nil {
+	if err := errors.Join(os.RemoveAll(fresh), os.Mkdir(fresh, 0o755)); err != nil {
 		return "", err
 	}
 	defer func() { _ = os.RemoveAll(fresh) }()
-	if err := os.Mkdir(fresh, 0o755); err != nil {
-		return "", err
-	}
 	if err := fill(fresh); err != nil {
 		return "", err
 	}
 	if err := check(fresh); err != nil {
 		return "", err
 	}
-	if err := os.RemoveAll(final); err != nil {
-		return "", err
-	}
-	return final, os.Rename(fresh, final)
+	return final, errors.Join(os.RemoveAll(final), os.Rename(fresh, final))
 }
 
 // initdbFlags are a part of the template's name.
@@ -77,6 +83,6 @@ func (m machine) template(ctx context.Context, a account, i installation) (strin
 		if err := a.give(fresh); err != nil {
 			return err
 		}
-		return runCommand(a.command(ctx, filepath.Join(i.bin, "initdb"), append(initdbFlags, "--pgdata="+fresh)...))
+		return a.run(ctx, filepath.Join(i.bin, "initdb"), append(initdbFlags, "--pgdata="+fresh)...)
 	})
 }

@@ -13,7 +13,6 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
-	"path"
 	"path/filepath"
 	"runtime"
 	"time"
@@ -74,7 +73,7 @@ func (m machine) download(ctx context.Context, a account) (installation, error) 
 			return fmt.Errorf("download %s: %w", url, err)
 		}
 		// Whatever the umask is: for root the server's account is another one.
-		return runCommand(account{}.command(ctx, "chmod", "-R", "a+rX", fresh))
+		return account{}.run(ctx, "chmod", "-R", "a+rX", fresh)
 	})
 	if err != nil {
 		return installation{}, err
@@ -84,13 +83,14 @@ func (m machine) download(ctx context.Context, a account) (installation, error) 
 
 // fetch returns the content of a URL if it has the expected SHA-256.
 func fetch(ctx context.Context, url, wantSum string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, downloadTimeout)
+	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return nil, err
 	}
-	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true}
-	defer transport.CloseIdleConnections()
-	response, err := (&http.Client{Transport: transport, Timeout: downloadTimeout}).Do(request)
+	request.Close = true // no goroutine stays for the connection
+	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		return nil, err
 	}
@@ -109,8 +109,8 @@ func fetch(ctx context.Context, url, wantSum string) ([]byte, error) {
 	return content, nil
 }
 
-// unpack fills a folder from an archive: a zip file that holds one tar file, which is
-// compressed with xz.
+// unpack fills a folder from an archive whose checksum is right: a zip file that holds one
+// tar file, which is compressed with xz.
 func unpack(archive []byte, into string) error {
 	files, err := zip.NewReader(bytes.NewReader(archive), int64(len(archive)))
 	if err != nil {
@@ -129,43 +129,30 @@ func unpack(archive []byte, into string) error {
 	if err != nil {
 		return err
 	}
-	root, err := os.OpenRoot(into) // a name in the archive cannot lead out of it
-	if err != nil {
-		return err
-	}
-	defer func() { _ = root.Close() }()
-	for entries := tar.NewReader(plain); ; {
+	entries := tar.NewReader(plain)
+	for {
 		header, err := entries.Next()
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
-		if err == nil {
-			err = unpackEntry(root, header, entries)
+		if err != nil {
+			return err
+		}
+		path := filepath.Join(into, header.Name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		switch header.Typeflag {
+		case tar.TypeSymlink:
+			err = os.Symlink(header.Linkname, path)
+		case tar.TypeReg:
+			var content []byte
+			if content, err = io.ReadAll(entries); err == nil {
+				err = os.WriteFile(path, content, header.FileInfo().Mode().Perm())
+			}
 		}
 		if err != nil {
 			return err
 		}
-	}
-}
-
-func unpackEntry(root *os.Root, header *tar.Header, content io.Reader) error {
-	name := path.Clean(header.Name)
-	if err := root.MkdirAll(path.Dir(name), 0o755); err != nil {
-		return err
-	}
-	switch header.Typeflag {
-	case tar.TypeDir:
-		return root.MkdirAll(name, 0o755)
-	case tar.TypeSymlink:
-		return root.Symlink(header.Linkname, name)
-	case tar.TypeReg:
-		file, err := root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, header.FileInfo().Mode().Perm())
-		if err != nil {
-			return err
-		}
-		_, err = io.CopyN(file, content, header.Size)
-		return errors.Join(err, file.Close())
-	default:
-		return fmt.Errorf("%s is neither a file, a folder nor a symbolic link", header.Name)
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/payonce/payonce/internal/await"
 )
 
@@ -32,19 +34,15 @@ func TestStart_whoseProcessIsKilled_leavesNeitherProcessNorFolder(t *testing.T) 
 			t.Parallel()
 			temp := publicFolder(t)
 			s := runningStarter(t, temp, kill.mode)
-			server := watch(t, s.folder)
-			if !server.running(t) {
-				t.Fatal("the process started no server")
-			}
+			client := s.connect(t)
 			s.kill(t, kill.target(s), kill.signal)
-			server.mustEndWithoutAFolder(t)
-			mustBeEmpty(t, temp)
+			awaitEnd(t, client)
+			awaitEmpty(t, temp)
 		})
 	}
 }
 
-// Whatever the process was doing when it was killed, its keeper or the next
-// start removes it.
+// Whatever the process was doing when it was killed, its guard or the next start removes it.
 func TestStart_killedBeforeItsEnd_isRemovedByTheNextStart(t *testing.T) {
 	long(t)
 	t.Parallel()
@@ -58,7 +56,7 @@ func TestStart_killedBeforeItsEnd_isRemovedByTheNextStart(t *testing.T) {
 			temp := publicFolder(t)
 			s := launchStarter(t, temp, "start")
 			await.True(t, "the start has made "+made, func() bool {
-				found, err := filepath.Glob(filepath.Join(temp, "payonce-pg-*", made))
+				found, err := filepath.Glob(filepath.Join(temp, prefix+"*", made))
 				return err == nil && len(found) > 0
 			})
 			s.kill(t, s.itself(), syscall.SIGKILL)
@@ -70,34 +68,35 @@ func TestStart_killedBeforeItsEnd_isRemovedByTheNextStart(t *testing.T) {
 	}
 }
 
-func TestStart_removesAServerWithoutKeeperAndKeepsTheOthers(t *testing.T) {
+func TestStart_removesAServerWithoutGuardAndKeepsTheOthers(t *testing.T) {
 	long(t)
 	t.Parallel()
 	temp := publicFolder(t)
 	killed, living := runningStarter(t, temp, "start"), runningStarter(t, temp, "start")
-	orphan, other := watch(t, killed.folder), watch(t, living.folder)
-	if err := syscall.Kill(killed.keeper, syscall.SIGKILL); err != nil {
+	orphan, other := killed.connect(t), living.connect(t)
+	if err := syscall.Kill(killed.guard(t), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	killed.kill(t, killed.itself(), syscall.SIGKILL)
-	await.True(t, "the process and its keeper are dead", func() bool { return !locked(t, orphan.folder) })
-	if !locked(t, orphan.data) {
-		t.Fatal("the server died with its keeper: there is nothing to remove")
+	if err := orphan.Ping(t.Context()); err != nil {
+		t.Fatalf("the server ended with its guard, so there is nothing to remove: %v", err)
 	}
 
-	startNothing(t, temp)
-
-	orphan.mustEndWithoutAFolder(t)
-	if !other.running(t) {
-		t.Error("the next start removed a server whose process lives")
+	await.True(t, "one folder is left", func() bool { // the lock is released when the guard has ended
+		startNothing(t, temp)
+		return len(entries(t, temp)) == 1
+	})
+	if err := other.Ping(t.Context()); err != nil {
+		t.Errorf("the next start removed a server whose process lives: %v", err)
 	}
+	awaitEnd(t, orphan) // PostgreSQL looks for its data once a minute
 	living.end(t)
-	other.mustEndWithoutAFolder(t)
+	awaitEnd(t, other)
 	mustBeEmpty(t, temp)
 }
 
-// startNothing is a start on a machine that has no PostgreSQL: it removes what
-// killed processes left in temp, and then fails.
+// startNothing is a start on a machine that has no PostgreSQL: it removes what killed
+// processes left in temp, and then fails.
 func startNothing(t *testing.T, temp string) {
 	t.Helper()
 	if _, err := (machine{temp: temp}).start(t.Context(), Options{}); err == nil {
@@ -105,8 +104,7 @@ func startNothing(t *testing.T, temp string) {
 	}
 }
 
-// starterVariable makes the test program a starter. Its value says what the
-// starter does.
+// starterVariable makes the test program a starter. Its value says what the starter does.
 const starterVariable = "PAYONCE_LOCAL_TEST_STARTER"
 
 func runStarter(mode string) int {
@@ -117,7 +115,7 @@ func runStarter(mode string) int {
 	return 0
 }
 
-// startAndWait starts a server, prints where, and waits to be killed or for the end of its
+// startAndWait starts a server, prints its URL, and waits to be killed or for the end of its
 // standard input.
 func startAndWait(ctx context.Context, mode string) error {
 	s, err := Start(ctx, Options{})
@@ -132,7 +130,7 @@ func startAndWait(ctx context.Context, mode string) error {
 			return err
 		}
 	}
-	if _, err := fmt.Fprintln(os.Stdout, starterVariable, s.keeper.command.Process.Pid, s.folder.path); err != nil {
+	if _, err := fmt.Fprintln(os.Stdout, starterVariable, s.URL("postgres")); err != nil {
 		return err
 	}
 	if _, err := io.Copy(io.Discard, os.Stdin); err != nil {
@@ -146,8 +144,7 @@ type starter struct {
 	command *exec.Cmd
 	stdin   io.Closer
 	stdout  io.Reader
-	keeper  int
-	folder  string
+	url     string
 }
 
 // launchStarter starts a starter in a process group of its own.
@@ -160,15 +157,12 @@ func launchStarter(t *testing.T, temp, mode string) *starter {
 	s := &starter{command: exec.CommandContext(t.Context(), self)}
 	s.command.Env = append(os.Environ(), starterVariable+"="+mode, "TMPDIR="+temp)
 	s.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	stdin, err := s.command.StdinPipe()
-	if err != nil {
+	if s.stdin, err = s.command.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
-	stdout, err := s.command.StdoutPipe()
-	if err != nil {
+	if s.stdout, err = s.command.StdoutPipe(); err != nil {
 		t.Fatal(err)
 	}
-	s.stdin, s.stdout = stdin, stdout
 	if err := s.command.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -182,26 +176,43 @@ func runningStarter(t *testing.T, temp, mode string) *starter {
 	var printed strings.Builder
 	for lines := bufio.NewScanner(s.stdout); lines.Scan(); {
 		printed.WriteString(lines.Text() + "\n")
-		fields := strings.Fields(lines.Text())
-		if len(fields) != 3 || fields[0] != starterVariable {
-			continue
+		if url, found := strings.CutPrefix(lines.Text(), starterVariable+" "); found && strings.Contains(url, temp+"/") {
+			s.url = url
+			return s
 		}
-		var err error
-		if s.keeper, err = strconv.Atoi(fields[1]); err != nil {
-			t.Fatal(err)
-		}
-		s.folder = fields[2]
-		if filepath.Dir(s.folder) != temp {
-			t.Fatalf("the folder is %s, not below TMPDIR %s", s.folder, temp)
-		}
-		return s
 	}
-	t.Fatalf("the starter ended without a server:\n%s", printed.String())
+	t.Fatalf("the starter ended without a server in %s:\n%s", temp, printed.String())
 	return nil
 }
 
 func (s *starter) itself() int { return s.command.Process.Pid }
 func (s *starter) group() int  { return -s.command.Process.Pid }
+
+// guard is the shell that the starter has started.
+func (s *starter) guard(t *testing.T) int {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "ps", "-eo", "ppid=,pid=,comm=").Output()
+	if err != nil {
+		t.Skipf("not run: ps: %v", err)
+	}
+	for line := range strings.Lines(string(out)) {
+		if fields := strings.Fields(line); fields[0] == strconv.Itoa(s.itself()) && strings.HasSuffix(fields[2], "sh") {
+			pid, err := strconv.Atoi(fields[1])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return pid
+		}
+	}
+	t.Fatalf("the starter %d has no guard:\n%s", s.itself(), out)
+	return 0
+}
+
+// connect is a client of the starter's server, which ends with it.
+func (s *starter) connect(t *testing.T) *pgx.Conn {
+	t.Helper()
+	return connectTo(t, s.url)
+}
 
 func (s *starter) kill(t *testing.T, pid int, signal syscall.Signal) {
 	t.Helper()
@@ -222,4 +233,15 @@ func (s *starter) end(t *testing.T) {
 	if err := s.command.Wait(); err != nil {
 		t.Fatalf("the starter ended with %v", err)
 	}
+}
+
+// awaitEnd waits until the server has ended its client's session.
+func awaitEnd(t *testing.T, client *pgx.Conn) {
+	t.Helper()
+	await.True(t, "the server ends", func() bool { return client.Ping(t.Context()) != nil })
+}
+
+func awaitEmpty(t *testing.T, folder string) {
+	t.Helper()
+	await.True(t, folder+" is empty", func() bool { return len(entries(t, folder)) == 0 })
 }

@@ -10,8 +10,7 @@
 //   - For root, the server runs as the user postgres or nobody.
 //   - It listens on a Unix socket in a folder of its own, never on TCP.
 //   - No process and no folder outlives the process that started it, also after Ctrl-C or
-//     SIGKILL: a shell waits on a pipe from the starter, and stops the server and removes
-//     the folder when the pipe ends. If that shell is killed too, the next Start does both.
+//     SIGKILL: see package tempdir.
 //
 // # Limits
 //
@@ -27,14 +26,18 @@ import (
 	"maps"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/payonce/payonce/internal/tempdir"
 )
 
 // The port is only a part of the socket's name. It is always given, since PGPORT would
@@ -48,9 +51,20 @@ const (
 	uniqueViolation   = "23505"
 )
 
-// startPatience bounds a start on a busy machine, recovery after a crash included. A
-// server that ends before it accepts connections is noticed at once.
-const startPatience = 5 * time.Minute
+const (
+	prefix = "payonce-pg-"
+	// longestParent leaves room for the path of a socket, which has at most 103 bytes on
+	// macOS and 107 on Linux: /payonce-pg-4294967295/.s.PGSQL.5432 are 36.
+	longestParent = 103 - 36
+	// memory is where Linux keeps files in memory, and memoryNeeded what the server of a
+	// test process may come to fill of it.
+	memory       = "/dev/shm"
+	memoryNeeded = 4 << 30 // bytes
+	// startPatience bounds a start on a busy machine, recovery after a crash included, and
+	// stopPatience a stop. PostgreSQL itself kills what is left of its processes after 5 s.
+	startPatience = 5 * time.Minute
+	stopPatience  = 2 * time.Minute
+)
 
 // Options are how a server is started.
 type Options struct {
@@ -69,12 +83,14 @@ type Options struct {
 // Server is a running server. Its methods may be called by several goroutines.
 type Server struct {
 	account account
-	folder  *folder
+	dir     *tempdir.Dir
 	command []string // that starts the server
 
-	mu     sync.Mutex
-	keeper *keeper
-	closed bool
+	mu      sync.Mutex
+	process *exec.Cmd     // nil before the first start
+	log     tail          // may be read when ended is closed
+	ended   chan struct{} // closed when no process of the server is left
+	closed  bool
 }
 
 // Start starts a server and returns when it accepts connections. ctx bounds the start
@@ -89,20 +105,47 @@ func (m machine) start(ctx context.Context, o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := m.makeFolder(ctx, a, o.InMemory)
+	s, err := newServer(m.parent(ctx, a, o.InMemory), a)
 	if err != nil {
-		return nil, fmt.Errorf("make a folder for PostgreSQL: %w", err)
+		return nil, err
 	}
-	s := &Server{account: a, folder: f}
 	if err := s.start(ctx, o, m); err != nil {
-		return nil, errors.Join(err, s.close(context.WithoutCancel(ctx)))
+		return nil, errors.Join(err, s.Close()) //nolint:contextcheck // Close bounds itself
 	}
 	return s, nil
 }
 
+// parent returns the folder to make a server's folder in.
+func (m machine) parent(ctx context.Context, a account, inMemory bool) string {
+	var free syscall.Statfs_t
+	if inMemory && !strings.HasPrefix(m.temp, memory+"/") && syscall.Statfs(memory, &free) == nil &&
+		free.Bavail*uint64(free.Bsize) >= memoryNeeded && a.mayWrite(ctx, memory) {
+		return memory
+	}
+	if len(m.temp) <= longestParent && a.mayWrite(ctx, m.temp) {
+		return m.temp
+	}
+	return "/tmp"
+}
+
+// newServer makes the folder of a server, which belongs to the account.
+func newServer(parent string, a account) (*Server, error) {
+	dir, err := tempdir.New(parent, prefix)
+	if err != nil {
+		return nil, fmt.Errorf("make a folder for PostgreSQL: %w", err)
+	}
+	s := &Server{account: a, dir: dir}
+	if err := errors.Join(os.Mkdir(s.data(), 0o700), a.give(s.data()), a.give(dir.Path)); err != nil {
+		return nil, errors.Join(fmt.Errorf("make a folder for PostgreSQL: %w", err), dir.Close())
+	}
+	return s, nil
+}
+
+func (s *Server) data() string { return filepath.Join(s.dir.Path, tempdir.Data) }
+
 func (s *Server) start(ctx context.Context, o Options, m machine) error {
 	if m.cache == "" {
-		m.cache = filepath.Join(s.folder.path, "cache")
+		m.cache = filepath.Join(s.dir.Path, "cache")
 		if err := os.Mkdir(m.cache, 0o755); err != nil {
 			return fmt.Errorf("make a folder for PostgreSQL: %w", err)
 		}
@@ -112,18 +155,26 @@ func (s *Server) start(ctx context.Context, o Options, m machine) error {
 		return err
 	}
 	template, err := m.template(ctx, s.account, found)
+	if err == nil {
+		err = s.fill(ctx, template)
+	}
 	if err != nil {
 		return fmt.Errorf("create a database cluster: %w", err)
 	}
 	s.command = []string{
 		filepath.Join(found.bin, "postgres"),
-		"-D", s.folder.data(), "-k", s.folder.path, "-p", port, "-c", "listen_addresses=",
+		"-D", s.data(), "-k", s.dir.Path, "-p", port, "-c", "listen_addresses=",
 	}
 	settings := o.settings()
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
 		s.command = append(s.command, "-c", name+"="+settings[name])
 	}
-	return s.run(ctx, template)
+	return s.run(ctx)
+}
+
+// fill copies a data folder.
+func (s *Server) fill(ctx context.Context, from string) error {
+	return s.account.run(ctx, "cp", "-R", from+"/.", s.data())
 }
 
 // settings are what differs from PostgreSQL's defaults. Dynamic shared memory lies in the
@@ -146,7 +197,7 @@ func (o Options) settings() map[string]string {
 // URL returns the connection string of a database, the same for the server's
 // whole life.
 func (s *Server) URL(database string) string {
-	host := strings.ReplaceAll(url.QueryEscape(s.folder.path), "%2F", "/")
+	host := strings.ReplaceAll(url.QueryEscape(s.dir.Path), "%2F", "/")
 	return "postgres://postgres@/" + url.PathEscape(database) + "?host=" + host + "&port=" + port
 }
 
@@ -172,74 +223,81 @@ func (s *Server) CreateDatabase(ctx context.Context, name string) error {
 // clients, and starts it at the same address, as pg_ctl restart -m immediate does. It
 // returns when the server has recovered and accepts connections. After an error the server
 // may be down: Restart may be called again, and Close still removes everything.
-func (s *Server) Restart(ctx context.Context) error {
-	return s.restart(ctx, "QUIT")
-}
+func (s *Server) Restart(ctx context.Context) error { return s.restart(ctx, syscall.SIGQUIT) }
 
 // Crash is Restart with a SIGKILL of the server's first process. It waits until the other
 // processes have ended, which a long query delays.
-func (s *Server) Crash(ctx context.Context) error {
-	return s.restart(ctx, "KILL")
-}
+func (s *Server) Crash(ctx context.Context) error { return s.restart(ctx, syscall.SIGKILL) }
 
-func (s *Server) restart(ctx context.Context, signal string) error {
+func (s *Server) restart(ctx context.Context, signal syscall.Signal) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return errors.New("restart PostgreSQL: it is closed")
 	}
-	if err := s.keeper.stop(ctx, signal); err != nil {
+	if err := s.stop(ctx, signal); err != nil {
 		return fmt.Errorf("restart PostgreSQL: %w", err)
 	}
-	return s.run(ctx, "")
+	return s.run(ctx)
 }
 
 // Close stops the server and removes its folder. Closing again does nothing.
 func (s *Server) Close() error {
-	return s.close(context.Background())
-}
-
-func (s *Server) close(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return nil
 	}
 	s.closed = true
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	var err error
-	if s.keeper != nil {
-		err = s.keeper.stop(ctx, "")
-	}
-	// The keeper has done both, unless it was killed.
-	return errors.Join(err, s.folder.stop(ctx, s.account), s.folder.remove())
+	return errors.Join(s.stop(context.Background(), syscall.SIGQUIT), s.dir.Close())
 }
 
-// run waits for the end of the server that ran before, starts one in the folder, filled
-// from the template if there is one, and waits until it accepts connections.
-func (s *Server) run(ctx context.Context, template string) error {
+// stop sends the server a signal and waits until none of its processes is left.
+func (s *Server) stop(ctx context.Context, signal syscall.Signal) error {
+	if s.process == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, stopPatience)
+	defer cancel()
+	_ = s.process.Process.Signal(signal) // it may have ended
+	select {
+	case <-s.ended:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for PostgreSQL to end: %w", context.Cause(ctx))
+	}
+}
+
+// run starts the server and waits until it accepts connections.
+func (s *Server) run(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
-	var err error
-	if s.keeper, err = keep(ctx, s.account, s.folder, template, s.command); err != nil {
+	s.process, s.log, s.ended = s.account.command(context.WithoutCancel(ctx), s.command[0], s.command[1:]...), nil, make(chan struct{})
+	s.process.Stdout, s.process.Stderr = &s.log, &s.log
+	if err := s.process.Start(); err != nil {
+		s.process = nil
 		return fmt.Errorf("start PostgreSQL: %w", err)
 	}
+	go func(process *exec.Cmd, ended chan struct{}) {
+		defer close(ended)
+		_ = process.Wait() // until each process of the server has closed the log, which says more than the exit status
+	}(s.process, s.ended)
 	var refused error
-	err = poll(ctx, func() (bool, error) {
+	err := poll(ctx, func() (bool, error) {
 		var conn *pgx.Conn
 		if conn, refused = s.connect(ctx); refused == nil {
 			return true, conn.Close(ctx)
 		}
-		ended, err := s.folder.ended()
-		if ended {
-			err = errors.New("it ended at once")
+		select {
+		case <-s.ended:
+			return false, errors.New("it ended at once")
+		default:
+			return false, nil
 		}
-		return false, err
 	})
 	if err != nil {
-		out, _ := os.ReadFile(s.folder.log())
-		return fmt.Errorf("start PostgreSQL: %w (%w): %s", err, refused, lastLines(out))
+		err = errors.Join(err, s.stop(context.WithoutCancel(ctx), syscall.SIGQUIT))
+		return fmt.Errorf("start PostgreSQL: %w (%w): %s", err, refused, lastLines(s.log))
 	}
 	return nil
 }
@@ -247,7 +305,33 @@ func (s *Server) run(ctx context.Context, template string) error {
 func (s *Server) connect(ctx context.Context) (*pgx.Conn, error) {
 	conn, err := pgx.Connect(ctx, s.URL("postgres"))
 	if err != nil {
-		return nil, fmt.Errorf("connect to PostgreSQL in %s: %w", s.folder.path, err)
+		return nil, fmt.Errorf("connect to PostgreSQL in %s: %w", s.dir.Path, err)
 	}
 	return conn, nil
+}
+
+// tail keeps the end of what is written to it.
+type tail []byte
+
+func (t *tail) Write(p []byte) (int, error) {
+	const kept = 1 << 12 // bytes
+	*t = append(*t, p...)
+	*t = (*t)[max(0, len(*t)-kept):]
+	return len(p), nil
+}
+
+// poll calls done until it returns true or an error, or ctx ends.
+func poll(ctx context.Context, done func() (bool, error)) error {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if ok, err := done(); ok || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+	}
 }

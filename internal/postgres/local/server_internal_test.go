@@ -6,16 +6,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -28,11 +24,18 @@ func TestMain(m *testing.M) {
 	testrun.Main(m)
 }
 
+// The fast server has no cache, so initdb and what it makes lie in the server's folder.
 func TestServer_usesItsSettingsAndIsApartFromOthers(t *testing.T) {
 	long(t)
 	t.Parallel()
+	uncached := thisMachine()
+	found, err := uncached.find(t.Context(), theAccount(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	uncached.bin, uncached.cache = found.bin, "" // the programs may be in the cache
 	durable := startOn(t, thisMachine(), Options{Fsync: true, InMemory: true})
-	fast := startOn(t, thisMachine(), Options{InMemory: true, Settings: map[string]string{"max_connections": "33", "application_name": "a b"}})
+	fast := startOn(t, uncached, Options{InMemory: true, Settings: map[string]string{"max_connections": "33", "application_name": "a b"}})
 	for name, want := range map[string][2]string{
 		"fsync":              {"on", "off"},
 		"full_page_writes":   {"on", "off"},
@@ -58,39 +61,7 @@ func TestServer_usesItsSettingsAndIsApartFromOthers(t *testing.T) {
 	if err := durable.Restart(t.Context()); err == nil {
 		t.Error("a closed server restarted")
 	}
-}
-
-func TestServer_runsTheProgramsOfPGBIN(t *testing.T) {
-	t.Parallel()
-	programs := os.Getenv("PG_BIN")
-	if programs == "" {
-		t.Skip("not run: PG_BIN is not set")
-	}
-	out, err := exec.CommandContext(t.Context(), filepath.Join(programs, "postgres"), "--version").Output()
-	if err != nil {
-		t.Skipf("not run: PG_BIN holds no server: %v", err)
-	}
-	s := startOn(t, thisMachine(), Options{InMemory: true})
-	if version := ask(t, s, "postgres", `show server_version`); !strings.Contains(string(out), version) {
-		t.Errorf("version %s runs, PG_BIN holds %s", version, out)
-	}
-}
-
-// The server has no cache, so initdb and what it makes lie in the server's folder.
-func TestServer_whoseKeeperWasKilled_isClosedWithoutATrace(t *testing.T) {
-	long(t)
-	t.Parallel()
-	found, err := thisMachine().find(t.Context(), theAccount(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	uncached := thisMachine()
-	uncached.bin, uncached.cache = found.bin, "" // the programs may be in the cache
-	s := startOn(t, uncached, Options{InMemory: true})
-	if err := syscall.Kill(s.keeper.command.Process.Pid, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	closeWithoutATrace(t, s)
+	closeWithoutATrace(t, fast)
 }
 
 func TestCreateDatabase_calledSeveralTimesAtOnce_createsOne(t *testing.T) {
@@ -153,7 +124,7 @@ func TestRestart_losesNoCommittedRow(t *testing.T) {
 		{"another SIGKILL", (*Server).Crash},
 		{"another immediate shutdown", (*Server).Restart},
 	} {
-		client := connect(t, s, "postgres")
+		client := connectTo(t, s.URL("postgres"))
 		table := fmt.Sprintf("kept_%d", round)
 		if _, err := client.Exec(t.Context(), `create table `+table+` as select 'row' as value`); err != nil {
 			t.Fatal(err)
@@ -161,11 +132,6 @@ func TestRestart_losesNoCommittedRow(t *testing.T) {
 		if err := restart.run(s, t.Context()); err != nil {
 			t.Fatalf("%s: %v", restart.name, err)
 		}
-		server := watch(t, s.folder.path)
-		if !server.running(t) {
-			t.Errorf("after %s the folder and the data are not locked", restart.name)
-		}
-		server.close()
 		if err := client.Ping(t.Context()); err == nil {
 			t.Errorf("a client stayed connected during %s: the server never went down", restart.name)
 		}
@@ -177,33 +143,6 @@ func TestRestart_losesNoCommittedRow(t *testing.T) {
 		}
 	}
 	closeWithoutATrace(t, s)
-}
-
-// A child process has copies of our open files between fork and exec, and with them a lock
-// that this process has released.
-func TestLock_waitsUntilTheLockIsReleased(t *testing.T) {
-	t.Parallel()
-	folder := t.TempDir()
-	held, err := lock(t.Context(), folder)
-	if err != nil {
-		t.Fatal(err)
-	}
-	canceled, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := lock(canceled, folder); !errors.Is(err, context.Canceled) {
-		t.Errorf("the wait for a held lock ends with %v", err)
-	}
-	locked := make(chan error, 1)
-	go func() {
-		_, err := lock(t.Context(), folder)
-		locked <- err
-	}()
-	if err := held.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-locked; err != nil {
-		t.Error("after the lock was released:", err)
-	}
 }
 
 func long(t *testing.T) {
@@ -237,9 +176,9 @@ func startOn(t *testing.T, m machine, o Options) *Server {
 	return s
 }
 
-func connect(t *testing.T, s *Server, database string) *pgx.Conn {
+func connectTo(t *testing.T, url string) *pgx.Conn {
 	t.Helper()
-	conn, err := pgx.Connect(t.Context(), s.URL(database))
+	conn, err := pgx.Connect(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,7 +188,7 @@ func connect(t *testing.T, s *Server, database string) *pgx.Conn {
 
 func ask(t *testing.T, s *Server, database, question string) (answer string) {
 	t.Helper()
-	if err := connect(t, s, database).QueryRow(t.Context(), question).Scan(&answer); err != nil {
+	if err := connectTo(t, s.URL(database)).QueryRow(t.Context(), question).Scan(&answer); err != nil {
 		t.Fatal(err)
 	}
 	return answer
@@ -257,68 +196,16 @@ func ask(t *testing.T, s *Server, database, question string) (answer string) {
 
 func closeWithoutATrace(t *testing.T, s *Server) {
 	t.Helper()
-	server := watch(t, s.folder.path)
+	client := connectTo(t, s.URL("postgres"))
 	if err := s.Close(); err != nil {
 		t.Errorf("close: %v", err)
 	}
-	server.mustEndWithoutAFolder(t)
-}
-
-// traces are the locks of one server: while a process of it lives, its keeper and its
-// starter included, at least one is held. The open files show it also after the folder was
-// removed.
-type traces struct {
-	path         string
-	folder, data *os.File
-}
-
-func watch(t *testing.T, path string) *traces {
-	t.Helper()
-	folder, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
+	if client.Ping(t.Context()) == nil {
+		t.Error("the server runs after it was closed")
 	}
-	data, err := os.Open(filepath.Join(path, "data"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	left := &traces{path, folder, data}
-	t.Cleanup(left.close)
-	return left
-}
-
-func (left *traces) close() { _, _ = left.folder.Close(), left.data.Close() }
-
-// running reports whether both the keeper and the server live.
-func (left *traces) running(t *testing.T) bool {
-	t.Helper()
-	return locked(t, left.folder) && locked(t, left.data)
-}
-
-// mustEndWithoutAFolder waits for the end of every process, and checks that the folder was
-// removed.
-func (left *traces) mustEndWithoutAFolder(t *testing.T) {
-	t.Helper()
-	await.True(t, "the server's processes end", func() bool { return !locked(t, left.data) })
-	await.True(t, "its keeper ends", func() bool { return !locked(t, left.folder) })
-	if _, err := os.Stat(left.path); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(s.dir.Path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the folder is still there: %v", err)
 	}
-}
-
-func locked(t *testing.T, file *os.File) bool {
-	t.Helper()
-	err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-	if errors.Is(err, syscall.EWOULDBLOCK) {
-		return true
-	}
-	if err == nil {
-		err = syscall.Flock(int(file.Fd()), syscall.LOCK_UN)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return false
 }
 
 // publicFolder is a temporary folder that the server's account can use too, with a path

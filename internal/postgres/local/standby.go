@@ -6,7 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
+	"strings"
+	"syscall"
 )
 
 // Standby starts a hot standby of the server: a copy of its data folder that follows it by
@@ -19,47 +20,41 @@ func (s *Server) Standby(ctx context.Context) (*Server, error) {
 	if s.closed {
 		return nil, errors.New("start a standby: the server is closed")
 	}
-	f, err := newFolder(filepath.Dir(s.folder.path), s.account)
+	standby, err := newServer(filepath.Dir(s.dir.Path), s.account)
 	if err != nil {
-		return nil, fmt.Errorf("start a standby: %w", err)
+		return nil, err
 	}
-	standby := &Server{account: s.account, folder: f, command: slices.Clone(s.command)}
-	for i, argument := range standby.command {
-		switch argument {
-		case s.folder.data():
-			standby.command[i] = f.data()
-		case s.folder.path:
-			standby.command[i] = f.path
-		}
+	for _, argument := range s.command {
+		standby.command = append(standby.command, strings.Replace(argument, s.dir.Path, standby.dir.Path, 1))
 	}
-	err = s.copyData(ctx, f)
+	err = s.stop(ctx, syscall.SIGINT)
 	if err == nil {
-		err = standby.run(ctx, "")
+		err = standby.copyFrom(ctx, s)
+	}
+	if err == nil {
+		err = s.run(ctx)
+	}
+	if err == nil {
+		err = standby.run(ctx)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("start a standby: %w", err), standby.close(context.WithoutCancel(ctx)))
+		return nil, errors.Join(fmt.Errorf("start a standby: %w", err), standby.Close()) //nolint:contextcheck // Close bounds itself
 	}
 	return standby, nil
 }
 
-// copyData stops the server, copies its data into a folder that starts as a standby, and
-// starts the server. The caller holds s.mu.
-func (s *Server) copyData(ctx context.Context, into *folder) error {
-	if err := s.keeper.stop(ctx, "INT"); err != nil {
+// copyFrom fills the data folder from that of a stopped primary, so that it starts as its
+// standby.
+func (s *Server) copyFrom(ctx context.Context, primary *Server) error {
+	if err := s.fill(ctx, primary.data()); err != nil {
 		return err
 	}
-	if err := s.folder.awaitEnd(ctx); err != nil {
-		return err
-	}
-	if err := runCommand(s.account.command(ctx, "cp", "-R", s.folder.data()+"/.", into.data())); err != nil {
-		return err
-	}
-	follow := fmt.Sprintf("primary_conninfo = 'host=%s port=%s user=postgres application_name=standby'\n", s.folder.path, port)
+	follow := fmt.Sprintf("primary_conninfo = 'host=%s port=%s user=postgres application_name=standby'\n", primary.dir.Path, port)
 	for name, content := range map[string]string{"standby.signal": "", "postgresql.auto.conf": follow} {
-		path := filepath.Join(into.data(), name)
+		path := filepath.Join(s.data(), name)
 		if err := errors.Join(os.WriteFile(path, []byte(content), 0o600), s.account.give(path)); err != nil {
 			return err
 		}
 	}
-	return s.run(ctx, "")
+	return nil
 }

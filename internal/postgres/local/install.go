@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -27,13 +28,9 @@ type machine struct {
 
 func thisMachine() machine {
 	return machine{
-		bin:  os.Getenv("PG_BIN"),
-		path: os.Getenv("PATH"),
-		patterns: []string{
-			"/usr/lib/postgresql/*/bin",
-			"/opt/homebrew/opt/postgresql*/bin",
-			"/usr/local/opt/postgresql*/bin",
-		},
+		bin:        os.Getenv("PG_BIN"),
+		path:       os.Getenv("PATH"),
+		patterns:   []string{"/usr/lib/postgresql/*/bin", "/opt/homebrew/opt/postgresql*/bin", "/usr/local/opt/postgresql*/bin"},
 		repository: strings.TrimSuffix(cmp.Or(os.Getenv("POSTGRES_BINARIES_URL"), mavenCentral), "/"),
 		archiveSum: archiveSums[platform()],
 		cache:      cacheFolder(),
@@ -81,20 +78,18 @@ func (m machine) find(ctx context.Context, a account) (installation, error) {
 // folders are the folders to look in. The first group that holds a usable installation
 // decides.
 func (m machine) folders(ctx context.Context, a account) (groups [][]string) {
-	// A relative PG_BIN is relative to our folder, not to the account's.
-	if bin, err := filepath.Abs(m.bin); err == nil && m.bin != "" {
-		groups = append(groups, []string{bin})
-	}
-	for _, folder := range filepath.SplitList(m.path) {
-		if filepath.IsAbs(folder) {
-			groups = append(groups, []string{folder})
-		}
-	}
 	// pg_config comes with the client library, so the folder that it prints may hold no server.
 	config := a.command(ctx, "/bin/sh", "-c", "pg_config --bindir")
 	config.Env = append(config.Env, "PATH="+m.path)
-	if out, err := config.Output(); err == nil {
-		groups = append(groups, []string{strings.TrimSpace(string(out))})
+	configured, _ := config.Output() // "" where there is no pg_config
+	bin := m.bin
+	if bin != "" {
+		bin, _ = filepath.Abs(bin) // the account's folder is another one
+	}
+	for _, folder := range slices.Concat([]string{bin}, filepath.SplitList(m.path), []string{strings.TrimSpace(string(configured))}) {
+		if filepath.IsAbs(folder) {
+			groups = append(groups, []string{folder})
+		}
 	}
 	for _, pattern := range m.patterns {
 		matches, _ := filepath.Glob(pattern) // a constant, so never malformed

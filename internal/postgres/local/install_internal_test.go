@@ -157,10 +157,11 @@ func TestFind_removesWhatAKilledDownloadLeft(t *testing.T) {
 	}
 }
 
-func TestThisMachine_downloadsFromTheRepositoryOfTheEnvironment(t *testing.T) {
+func TestThisMachine_readsTheEnvironment(t *testing.T) {
 	t.Setenv("POSTGRES_BINARIES_URL", "https://maven.example.com/central/")
-	if got := thisMachine().repository; got != "https://maven.example.com/central" {
-		t.Errorf("the repository is %q, not the one of the environment", got)
+	t.Setenv("PG_BIN", "/programs")
+	if m := thisMachine(); m.repository != "https://maven.example.com/central" || m.bin != "/programs" {
+		t.Errorf("it is %+v, not what the environment says", m)
 	}
 }
 
