@@ -72,50 +72,45 @@ func ExampleOnce() {
 	defer end()
 	ctx := context.Background()
 
-	calls := 0
-	signUp := idempotency.Once[signup, account]{
-		Receiver:  idempotency.Receiver{DB: db},
-		Operation: "signup.v1",
-		Key: func(s signup) (string, error) {
-			k := idempotency.NaturalKey{Parts: []string{s.Name}, Operation: "signup", Version: 1}
-			return k.String(), k.Validate()
-		},
-		Work: func(_ context.Context, b *pgx.Batch, s signup) (account, error) {
-			calls++
-			b.Queue(`insert into merchants (merchant_id) values ($1)`, s.Name)
-			return account{ID: fmt.Sprintf("%s-%d", s.Name, calls)}, nil
-		},
+	signUp := func(s signup) {
+		key, request, err := idempotency.ByContent("", "signup.v1", s)
+		if err != nil {
+			fmt.Println(err)
+		}
+		key.Value = idempotency.NaturalKey{Parts: []string{s.Name}, Operation: "signup", Version: 1}.String()
+		result, duplicate, err := idempotency.Once(ctx, idempotency.Receiver{DB: db}, key, request,
+			func(_ context.Context, b *pgx.Batch) (account, error) {
+				b.Queue(`insert into merchants (merchant_id) values ($1)`, s.Name)
+				return account{ID: s.Name + "-1"}, nil
+			})
+		fmt.Println(key.Value, result.ID, duplicate, err)
 	}
-	for range 2 {
-		result, err := signUp.Do(ctx, signup{Name: "globex"})
-		fmt.Println(result.Key, result.Value.ID, result.Duplicate, err)
-	}
+	signUp(signup{Name: "globex"})
+	signUp(signup{Name: "globex"})
 	// Output:
 	// globex:signup:v1 globex-1 false <nil>
 	// globex:signup:v1 globex-1 true <nil>
 }
 
 // Of many inputs the known ones are skipped, and a bad one fails alone.
-func ExampleOnce_DoAll() {
+func ExampleDoAll() {
 	db, end := testdb.Example()
 	defer end()
 	ctx := context.Background()
 
-	signUp := idempotency.Once[signup, account]{
-		Receiver:  idempotency.Receiver{DB: db},
-		Operation: "signup.v1",
-		Work: func(_ context.Context, b *pgx.Batch, s signup) (account, error) {
-			if s.Name == "" {
-				return account{}, errors.New("a merchant needs a name")
-			}
-			b.Queue(`insert into merchants (merchant_id) values ($1)`, s.Name)
-			return account{ID: s.Name}, nil
-		},
+	receiver := idempotency.Receiver{DB: db}
+	identify := func(s signup) (idempotency.Key, idempotency.Request, error) {
+		return idempotency.ByContent("", "signup.v1", s)
 	}
-	if _, err := signUp.Do(ctx, signup{Name: "globex"}); err != nil {
-		fmt.Println(err)
+	signUp := func(_ context.Context, b *pgx.Batch, s signup) (account, error) {
+		if s.Name == "" {
+			return account{}, errors.New("a merchant needs a name")
+		}
+		b.Queue(`insert into merchants (merchant_id) values ($1)`, s.Name)
+		return account{ID: s.Name}, nil
 	}
-	for _, result := range signUp.DoAll(ctx, []signup{{"acme"}, {"globex"}, {""}, {"initech"}}) {
+	idempotency.DoAll(ctx, receiver, []signup{{"globex"}}, identify, signUp)
+	for _, result := range idempotency.DoAll(ctx, receiver, []signup{{"acme"}, {"globex"}, {""}, {"initech"}}, identify, signUp) {
 		fmt.Printf("%q %v %v\n", result.Value.ID, result.Duplicate, result.Err)
 	}
 	// Output:

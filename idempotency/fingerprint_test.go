@@ -2,21 +2,16 @@ package idempotency_test
 
 import (
 	"bytes"
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/idempotency"
-	"github.com/payonce/payonce/internal/testdb"
 )
 
 func TestCanonical(t *testing.T) {
@@ -233,112 +228,4 @@ func FuzzPointers(f *testing.F) {
 			t.Errorf("%q becomes %q, and that %q, %v", a, first, again, err)
 		}
 	})
-}
-
-type (
-	hidden   struct{ amount int }
-	embedded struct{ hidden }
-	secret   struct {
-		Amount int `json:"-"`
-	}
-	nothing  struct{}
-	optional struct {
-		Name string `json:"name,omitempty"`
-	}
-	shouted struct{ text string }
-)
-
-func (s shouted) MarshalJSON() ([]byte, error) { return []byte(`"` + s.text + `!"`), nil }
-
-// anything is a work without effect on any input.
-func anything(t *testing.T) idempotency.Once[any, string] {
-	t.Helper()
-	return idempotency.Once[any, string]{
-		Receiver: idempotency.Receiver{DB: testdb.Reused(t)}, Scope: "acme", Operation: "any.v1",
-		Work: func(context.Context, *pgx.Batch, any) (string, error) { return "done", nil },
-	}
-}
-
-func TestOnce_refusesInputsThatWouldBeWrittenAlike(t *testing.T) {
-	t.Parallel()
-	once := anything(t)
-	for name, test := range map[string]struct {
-		in   any
-		want error
-	}{
-		"text that is not UTF-8":                     {order{ID: "\xff"}, idempotency.ErrNotJSON},
-		"bytes within a text that are not UTF-8":     {order{ID: "a\x80z"}, idempotency.ErrNotJSON},
-		"bytes deep inside that are not UTF-8":       {[]any{map[string]any{"a": []string{"\xed\xa0\x80"}}}, idempotency.ErrNotJSON},
-		"a name that is not UTF-8":                   {map[string]int{"\xfe": 1}, idempotency.ErrNotJSON},
-		"JSON that is not UTF-8":                     {json.RawMessage("\"\xff\""), idempotency.ErrNotJSON},
-		"what a method writes that is not UTF-8":     {shouted{"\xff"}, idempotency.ErrNotJSON},
-		"half of a surrogate pair":                   {json.RawMessage(`"\ud800"`), idempotency.ErrNotJSON},
-		"a repeated member":                          {json.RawMessage(`{"a":1,"a":2}`), idempotency.ErrNotJSON},
-		"a struct that exports nothing":              {hidden{1}, idempotency.ErrUnstable},
-		"a pointer to a struct that exports nothing": {&hidden{1}, idempotency.ErrUnstable},
-		"an embedded struct that exports nothing":    {embedded{hidden{1}}, idempotency.ErrUnstable},
-		"a struct whose only field is hidden":        {secret{1}, idempotency.ErrUnstable},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			if got, err := once.Do(t.Context(), test.in); !errors.Is(err, test.want) {
-				t.Errorf("%+v, %v, want %v", got, err, test.want)
-			}
-		})
-	}
-}
-
-func TestOnce_tellsInputsApart(t *testing.T) {
-	t.Parallel()
-	once := anything(t)
-	for _, in := range []any{
-		nil,
-		nothing{},
-		optional{"a"},
-		"", "\uFFFD", `\ufffd`, "ÿ", []byte("\xff"), []byte("\xfe"),
-		[2]byte{1, 2},
-		shouted{"a"},
-		json.RawMessage(`"b"`), json.Number("1e400"), math.MaxInt64,
-		[]any{},
-		map[string]any{"a": nil},
-	} {
-		if got, err := once.Do(t.Context(), in); err != nil || got.Duplicate {
-			t.Errorf("%#v: %+v, %v", in, got, err)
-		}
-		if got, err := once.Do(t.Context(), in); err != nil || !got.Duplicate {
-			t.Errorf("%#v again: %+v, %v", in, got, err)
-		}
-	}
-}
-
-// Keys and fingerprints are stored: what encodes an input must not change.
-func TestOnce_writesInputsAsEncodingJSONDoes(t *testing.T) {
-	t.Parallel()
-	once := anything(t)
-	for _, in := range []any{
-		nil, 1.50, "<a&b>\u2028",
-		[]byte{1, 2},
-		[]byte(nil), []string(nil), map[string]int(nil),
-		[2]byte{1, 2},
-		map[int]string{2: "b", 1: "a"},
-		optional{},
-		order{ID: "o-1"},
-		struct {
-			Embedded order
-			order
-			N int `json:",string"`
-		}{N: 7},
-	} {
-		text, err := json.Marshal(in)
-		if err != nil {
-			t.Fatal(err)
-		}
-		want, _, err := idempotency.Content("any.v1", text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := do(t, once, in); got.Key != want {
-			t.Errorf("%#v is not written as %s", in, text)
-		}
-	}
 }

@@ -4,18 +4,15 @@
 //
 // # Usage
 //
-// Once wraps a function with a typed result:
+// Once does work with a typed result:
 //
-//	payments := idempotency.Once[Order, Payment]{
-//		Receiver:  idempotency.Receiver{DB: db},
-//		Scope:     "acme",
-//		Operation: "pay.v1",
-//		Work: func(ctx context.Context, b *pgx.Batch, o Order) (Payment, error) {
-//			b.Queue(insertPayment, o.ID, o.Amount)
-//			return Payment{ID: o.ID}, nil
-//		},
-//	}
-//	result, err := payments.Do(ctx, order)
+//	key, request, err := idempotency.ByContent("acme", "pay.v1", order)
+//	key.Value = order.ID
+//	payment, duplicate, err := idempotency.Once(ctx, idempotency.Receiver{DB: db}, key, request,
+//		func(ctx context.Context, b *pgx.Batch) (Payment, error) {
+//			b.Queue(insertPayment, order.ID, order.Amount)
+//			return Payment{ID: order.ID}, nil
+//		})
 //
 // Receiver is the same for responses of HTTP. Claim and ReadKey are its two
 // statements. Where a sender gives no key, an Extractor derives one: NaturalKey,

@@ -2,6 +2,7 @@ package idempotency_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -19,7 +20,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/idempotency"
-	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 )
 
@@ -35,32 +35,39 @@ type receipt struct {
 	Nonce  int   `json:"-"`
 }
 
-// ordering is a work with one effect; calls counts how often it was called.
-func ordering(db *postgres.DB, calls *atomic.Int64) idempotency.Once[order, receipt] {
-	return idempotency.Once[order, receipt]{
-		Receiver:  idempotency.Receiver{DB: db, Retention: time.Hour},
-		Scope:     "acme",
-		Operation: "order.v1",
-		Work: func(_ context.Context, b *pgx.Batch, o order) (receipt, error) {
-			n := calls.Add(1)
-			b.Queue(insertEffect)
-			return receipt{Number: n, Paid: o.Amount, Nonce: 1}, nil
-		},
-	}
+// orders is a work with one effect, and counts how often it is called.
+type orders struct{ calls atomic.Int64 }
+
+func (w *orders) do(_ context.Context, b *pgx.Batch, o order) (receipt, error) {
+	b.Queue(insertEffect)
+	return receipt{Number: w.calls.Add(1), Paid: o.Amount, Nonce: 1}, nil
 }
 
-func byID(o order) (string, error) {
-	k := idempotency.NaturalKey{Parts: []string{o.ID}, Operation: "order", Version: 1}
-	return k.String(), k.Validate()
+func byContent(o order) (idempotency.Key, idempotency.Request, error) {
+	return idempotency.ByContent("acme", "order.v1", o)
 }
 
-func do[In, Out any](t *testing.T, o idempotency.Once[In, Out], in In) idempotency.Result[Out] {
-	t.Helper()
-	result, err := o.Do(t.Context(), in)
-	if err != nil || result.Err != nil {
-		t.Fatalf("%v, %v", err, result.Err)
+func byID(o order) (idempotency.Key, idempotency.Request, error) {
+	key, request, err := byContent(o)
+	natural := idempotency.NaturalKey{Parts: []string{o.ID}, Operation: "order", Version: 1}
+	key.Value = natural.String()
+	return key, request, errors.Join(err, natural.Validate())
+}
+
+// once does a work once for an input.
+func once[In, T any](ctx context.Context, db idempotency.Store, identify func(In) (idempotency.Key, idempotency.Request, error), work func(context.Context, *pgx.Batch, In) (T, error), in In) (r idempotency.Result[T]) {
+	key, request, err := identify(in)
+	if err != nil {
+		return idempotency.Result[T]{Err: err}
 	}
-	return result
+	r.Value, r.Duplicate, r.Err = idempotency.Once(ctx, idempotency.Receiver{DB: db}, key, request, func(ctx context.Context, b *pgx.Batch) (T, error) {
+		return work(ctx, b, in)
+	})
+	return r
+}
+
+func doAll[In, T any](ctx context.Context, db idempotency.Store, ins []In, identify func(In) (idempotency.Key, idempotency.Request, error), work func(context.Context, *pgx.Batch, In) (T, error)) []idempotency.Result[T] {
+	return idempotency.DoAll(ctx, idempotency.Receiver{DB: db}, ins, identify, work)
 }
 
 func TestOnce(t *testing.T) {
@@ -68,54 +75,50 @@ func TestOnce(t *testing.T) {
 
 	t.Run("the work is done once, and its result is returned each time", func(t *testing.T) {
 		t.Parallel()
-		db := testdb.Reused(t)
-		var calls atomic.Int64
-		once := ordering(db, &calls)
-		first := do(t, once, order{ID: "o-1", Amount: math.MaxInt64})
-		want := idempotency.Result[receipt]{Key: first.Key, Value: receipt{Number: 1, Paid: math.MaxInt64}}
-		if diff := cmp.Diff(want, first); diff != "" {
-			t.Errorf("first (-want +got):\n%s", diff)
-		}
-		want.Duplicate = true
-		for range 3 {
-			if diff := cmp.Diff(want, do(t, once, order{ID: "o-1", Amount: math.MaxInt64})); diff != "" {
-				t.Errorf("again (-want +got):\n%s", diff)
+		db, work := testdb.Reused(t), &orders{}
+		for call := range 4 {
+			got := once(t.Context(), db, byContent, work.do, order{ID: "o-1", Amount: math.MaxInt64})
+			want := idempotency.Result[receipt]{Value: receipt{Number: 1, Paid: math.MaxInt64}, Duplicate: call > 0}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("call %d (-want +got):\n%s", call+1, diff)
 			}
 		}
-		if calls.Load() != 1 {
-			t.Errorf("%d calls", calls.Load())
+		if calls := work.calls.Load(); calls != 1 {
+			t.Errorf("%d calls", calls)
 		}
 		wantEffects(t, db, 1)
 	})
 
+	scoped := func(change func(key *idempotency.Key, o order)) func(order) (idempotency.Key, idempotency.Request, error) {
+		return func(o order) (idempotency.Key, idempotency.Request, error) {
+			key, request, err := byID(order{ID: o.ID})
+			change(&key, o)
+			return key, request, err
+		}
+	}
 	for _, test := range []struct {
 		name       string
-		change     func(call int, once *idempotency.Once[order, receipt])
+		identify   func(order) (idempotency.Key, idempotency.Request, error)
 		inputs     []order
 		duplicates int
 	}{
-		{
-			"without a key function each input is work of its own", func(int, *idempotency.Once[order, receipt]) {},
-			[]order{{ID: "o-1", Amount: 1}, {ID: "o-1", Amount: 2}, {ID: "o-2", Amount: 1}},
-			0,
-		},
-		{"another operation has keys of its own", func(call int, once *idempotency.Once[order, receipt]) {
-			once.Key, once.Operation = byID, fmt.Sprint("order.v", call)
-		}, []order{{ID: "o-1"}, {ID: "o-1"}}, 0},
-		{"another scope has keys of its own", func(call int, once *idempotency.Once[order, receipt]) {
-			once.Key, once.Scope = byID, fmt.Sprint("merchant", call)
-		}, []order{{ID: "o-1"}, {ID: "o-1"}}, 0},
-		{"members outside Same may differ", func(_ int, once *idempotency.Once[order, receipt]) {
-			once.Same = func(o order) any { return []any{o.ID, o.Amount} }
-		}, []order{{ID: "o-1", Amount: 1, SentAt: "10:00"}, {ID: "o-1", Amount: 1, SentAt: "10:01"}}, 1},
+		{"by content each input is work of its own", byContent, []order{{ID: "o-1", Amount: 1}, {ID: "o-1", Amount: 2}, {ID: "o-2", Amount: 1}}, 0},
+		{"another operation has keys of its own", scoped(func(key *idempotency.Key, o order) { key.Operation = o.SentAt }), []order{{SentAt: "v1", ID: "o-1"}, {SentAt: "v2", ID: "o-1"}}, 0},
+		{"another scope has keys of its own", scoped(func(key *idempotency.Key, o order) { key.Scope = o.SentAt }), []order{{SentAt: "m1", ID: "o-1"}, {SentAt: "m2", ID: "o-1"}}, 0},
+		{"what is not part of the request may differ", scoped(func(*idempotency.Key, order) {}), []order{{ID: "o-1", SentAt: "10:00"}, {ID: "o-1", SentAt: "10:01"}}, 1},
+		{"work without a request is the same work", func(o order) (idempotency.Key, idempotency.Request, error) {
+			return idempotency.Key{Value: o.ID}, idempotency.Request{}, nil
+		}, []order{{ID: "o-1"}, {ID: "o-1", Amount: 2}}, 1},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			db, duplicates := testdb.Reused(t), 0
-			for call, in := range test.inputs {
-				once := ordering(db, new(atomic.Int64))
-				test.change(call, &once)
-				if got := do(t, once, in); got.Duplicate {
+			for _, in := range test.inputs {
+				got := once(t.Context(), db, test.identify, new(orders).do, in)
+				if got.Err != nil {
+					t.Fatal(got.Err)
+				}
+				if got.Duplicate {
 					duplicates++
 				}
 			}
@@ -129,90 +132,50 @@ func TestOnce(t *testing.T) {
 	t.Run("another input under the same key is refused with the members that differ", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
-		once := ordering(db, new(atomic.Int64))
-		once.Key = byID
-		do(t, once, order{ID: "o-1", Amount: 1})
-		got, err := once.Do(t.Context(), order{ID: "o-1", Amount: 2})
-		reused, ok := errors.AsType[*idempotency.ReusedError](err)
+		once(t.Context(), db, byID, new(orders).do, order{ID: "o-1", Amount: 1})
+		got := once(t.Context(), db, byID, new(orders).do, order{ID: "o-1", Amount: 2})
+		reused, ok := errors.AsType[*idempotency.ReusedError](got.Err)
 		if !ok || !cmp.Equal(reused.Pointers, []string{"/amount"}) || got.Duplicate || got.Value != (receipt{}) {
-			t.Errorf("%+v, %v", got, err)
+			t.Errorf("%+v", got)
 		}
 		wantEffects(t, db, 1)
 	})
 
-	t.Run("a forgotten result is not returned, and the work is not done again", func(t *testing.T) {
+	t.Run("a result that another version wrote is an error, not an empty one", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
-		once := ordering(db, new(atomic.Int64))
-		once.Forget = true
-		if got := do(t, once, order{ID: "o-1", Amount: 5}); got.Duplicate || got.Value.Paid != 5 {
+		once(t.Context(), db, byID, new(orders).do, order{ID: "o-1"})
+		got := once(t.Context(), db, byID, func(context.Context, *pgx.Batch, order) (string, error) { return "", nil }, order{ID: "o-1"})
+		if got.Err == nil || !strings.HasPrefix(got.Err.Error(), "read the stored result of order.v1: ") || !got.Duplicate {
 			t.Errorf("%+v", got)
-		}
-		if got := do(t, once, order{ID: "o-1", Amount: 5}); !got.Duplicate || got.Value != (receipt{}) {
-			t.Errorf("again %+v", got)
-		}
-		wantEffects(t, db, 1)
-		var kept int
-		if err := db.QueryRow(t.Context(), `select coalesce(length(request), 0) + length(body) from idempotency_keys`).Scan(&kept); err != nil || kept != 0 {
-			t.Errorf("%d bytes are kept: %v", kept, err)
 		}
 	})
 }
 
 func TestOnce_refusesWhatItCannotKeep(t *testing.T) {
 	t.Parallel()
-	type numbers = idempotency.Once[float64, float64]
-	for name, test := range map[string]struct {
-		change func(*numbers)
-		in     float64
-		want   string
-	}{
-		"an input that is not JSON": {func(*numbers) {}, math.NaN(), "encode an input of number.v1: not one JSON value with one meaning: json: unsupported value: NaN"},
-		"a result that is not JSON": {func(o *numbers) {
-			o.Work = func(context.Context, *pgx.Batch, float64) (float64, error) { return math.Inf(1), nil }
-		}, 1, "encode a result of number.v1: json: unsupported value: +Inf"},
-		"a key that is not valid": {func(o *numbers) {
-			o.Key = func(float64) (string, error) { return strings.Repeat("k", 256), nil }
-		}, 1, "derive a key of number.v1: the idempotency key is not a key"},
-		"an input without a key": {func(o *numbers) {
-			o.Key = func(float64) (string, error) { return "", idempotency.ErrUnstable }
-		}, 1, "derive a key of number.v1: no key can be made of this"},
-		"a further key that is not valid": {func(o *numbers) {
-			o.Also = func(float64) ([]string, error) { return []string{"k", ""}, nil }
-		}, 1, "derive a key of number.v1: the idempotency key is not a key"},
+	db := testdb.Reused(t)
+	_, _, err := idempotency.ByContent("acme", "number.v1", math.NaN())
+	for want, err := range map[string]error{
+		"encode an input of number.v1: not one JSON value with one meaning: json: unsupported value: NaN": err,
+		"encode a result of order.v1: json: unsupported value: +Inf": once(t.Context(), db, byContent,
+			func(context.Context, *pgx.Batch, order) (float64, error) { return math.Inf(1), nil }, order{}).Err,
+		"a key of order.v1: the idempotency key is not a key": once(t.Context(), db, func(o order) (idempotency.Key, idempotency.Request, error) {
+			key, request, err := byContent(o)
+			request.Also = []string{"k", strings.Repeat("k", 256)}
+			return key, request, err
+		}, new(orders).do, order{}).Err,
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Reused(t)
-			once := numbers{
-				Receiver: idempotency.Receiver{DB: db}, Operation: "number.v1",
-				Work: func(_ context.Context, _ *pgx.Batch, in float64) (float64, error) { return in, nil },
-			}
-			test.change(&once)
-			if _, err := once.Do(t.Context(), test.in); err == nil || err.Error() != test.want {
-				t.Errorf("the error is %v, want %s", err, test.want)
-			}
-		})
+		if err == nil || err.Error() != want {
+			t.Errorf("the error is %v, want %s", err, want)
+		}
 	}
-
-	t.Run("a result that another version wrote is an error, not an empty one", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		numbers := idempotency.Once[string, float64]{
-			Receiver: idempotency.Receiver{DB: db}, Operation: "v1",
-			Work: func(context.Context, *pgx.Batch, string) (float64, error) { return 1, nil },
-		}
-		texts := idempotency.Once[string, string]{Receiver: numbers.Receiver, Operation: "v1"}
-		do(t, numbers, "a")
-		got, err := texts.Do(t.Context(), "a")
-		if err == nil || !strings.HasPrefix(err.Error(), "read the stored result of v1: ") || !got.Duplicate {
-			t.Errorf("%+v, %v", got, err)
-		}
-	})
+	wantEffects(t, db, 0)
 }
 
 func TestOnce_refusesAWorkThatReadsFromItsOwnBatch(t *testing.T) {
 	t.Parallel()
+	db := testdb.Reused(t)
 	for name, queue := range map[string]func(b *pgx.Batch, out *receipt){
 		"insert returning": func(b *pgx.Batch, out *receipt) {
 			b.Queue(insertEffect + ` returning 17`).QueryRow(func(row pgx.Row) error { return row.Scan(&out.Number) })
@@ -221,26 +184,18 @@ func TestOnce_refusesAWorkThatReadsFromItsOwnBatch(t *testing.T) {
 			b.Queue(insertEffect).Exec(func(tag pgconn.CommandTag) error { out.Number = tag.RowsAffected(); return nil })
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Reused(t)
-			once := ordering(db, new(atomic.Int64))
-			correct := once
-			once.Work = func(_ context.Context, b *pgx.Batch, _ order) (out receipt, err error) {
-				queue(b, &out)
-				return out, nil
-			}
-			for _, once.Forget = range []bool{false, true} {
-				if result, err := once.Do(t.Context(), order{ID: "o-1"}); !errors.Is(err, idempotency.ErrReadsBatch) {
-					t.Errorf("the result is %+v with error %v, want ErrReadsBatch", result, err)
-				}
-			}
-			if result := do(t, correct, order{ID: "o-1"}); result.Duplicate {
-				t.Errorf("the key is not free afterwards: %+v", result)
-			}
-			wantEffects(t, db, 1)
-		})
+		got := once(t.Context(), db, byContent, func(_ context.Context, b *pgx.Batch, _ order) (out receipt, err error) {
+			queue(b, &out)
+			return out, nil
+		}, order{ID: "o-1"})
+		if !errors.Is(got.Err, idempotency.ErrReadsBatch) {
+			t.Errorf("%s: the result is %+v, want ErrReadsBatch", name, got)
+		}
 	}
+	if got := once(t.Context(), db, byContent, new(orders).do, order{ID: "o-1"}); got.Duplicate || got.Err != nil {
+		t.Errorf("the key is not free afterwards: %+v", got)
+	}
+	wantEffects(t, db, 1)
 }
 
 // moody panics when it is read and bad.
@@ -254,27 +209,31 @@ func (m *moody) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-func orders(n int) []order {
-	orders := make([]order, n)
-	for i := range orders {
-		orders[i] = order{ID: fmt.Sprint("o-", i), Amount: int64(i)}
+func manyOrders(n int) []order {
+	all := make([]order, n)
+	for i := range all {
+		all[i] = order{ID: fmt.Sprint("o-", i), Amount: int64(i)}
 	}
-	return orders
+	return all
 }
 
-// tally counts the results of a call: done, known and failed.
-func tally(results []idempotency.Result[receipt]) (done, known, failed int) {
+// wantTally counts the results of a call.
+func wantTally[T any](t *testing.T, results []idempotency.Result[T], done, known, failed int) {
+	t.Helper()
+	got := [3]int{}
 	for _, r := range results {
 		switch {
 		case r.Err != nil:
-			failed++
+			got[2]++
 		case r.Duplicate:
-			known++
+			got[1]++
 		default:
-			done++
+			got[0]++
 		}
 	}
-	return done, known, failed
+	if got != [3]int{done, known, failed} {
+		t.Errorf("%v are done, known and failed, want %d, %d and %d", got, done, known, failed)
+	}
 }
 
 func TestDoAll(t *testing.T) {
@@ -282,90 +241,72 @@ func TestDoAll(t *testing.T) {
 
 	t.Run("known inputs are skipped, and the others are done, in order", func(t *testing.T) {
 		t.Parallel()
-		db := testdb.Reused(t)
-		var calls atomic.Int64
-		once := ordering(db, &calls)
-		once.Key = byID
-		all := orders(40)
+		db, work, all := testdb.Reused(t), &orders{}, manyOrders(40)
 		var want []idempotency.Result[receipt]
 		for i, in := range all {
 			if i%4 == 0 {
-				do(t, once, in)
+				once(t.Context(), db, byID, work.do, in)
 			}
-			want = append(want, idempotency.Result[receipt]{
-				Key: in.ID + ":order:v1", Value: receipt{Paid: in.Amount}, Duplicate: i%4 == 0,
-			})
+			want = append(want, idempotency.Result[receipt]{Value: receipt{Paid: in.Amount}, Duplicate: i%4 == 0})
 		}
-		got := once.DoAll(t.Context(), all)
+		got := doAll(t.Context(), db, all, byID, work.do)
 		if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(receipt{}, "Number")); diff != "" {
 			t.Errorf("results (-want +got):\n%s", diff)
 		}
-		if done, known, failed := tally(once.DoAll(t.Context(), all)); done != 0 || known != 40 || failed != 0 {
-			t.Errorf("again: %d done, %d known, %d failed", done, known, failed)
-		}
-		if calls.Load() != 40 {
-			t.Errorf("%d calls", calls.Load())
+		wantTally(t, doAll(t.Context(), db, append(all, all...), byID, work.do), 0, 80, 0)
+		if calls := work.calls.Load(); calls != 40 {
+			t.Errorf("%d calls", calls)
 		}
 		wantEffects(t, db, 40)
 	})
 
 	t.Run("one bad input fails alone", func(t *testing.T) {
 		t.Parallel()
-		db := testdb.Reused(t)
-		once := ordering(db, new(atomic.Int64))
-		once.Key = byID
-		work, planted := once.Work, errors.New("planted")
-		once.Work = func(ctx context.Context, b *pgx.Batch, in order) (receipt, error) {
-			out, err := work(ctx, b, in)
+		db, work := testdb.Reused(t), &orders{}
+		once(t.Context(), db, byID, work.do, order{ID: "o-5", Amount: 7})
+		in := manyOrders(8)
+		in[6].ID = ""
+		got := doAll(t.Context(), db, in, byID, func(ctx context.Context, b *pgx.Batch, in order) (receipt, error) {
+			out, err := work.do(ctx, b, in)
 			switch in.ID {
 			case "o-1":
 				runtime.Goexit()
 			case "o-2":
-				return out, planted
+				return out, errors.New("planted")
 			case "o-3":
 				panic("planted too")
 			case "o-4":
 				b.Queue(`insert into merchants (merchant_id) values ('acme'), ('acme')`)
 			}
 			return out, err
-		}
-		do(t, once, order{ID: "o-5", Amount: 7})
-		in := orders(8)
-		in[6].ID = ""
-		got := once.DoAll(t.Context(), in)
+		})
 		for i, says := range map[int]string{
-			1: "the work did not return", 2: "planted", 3: "panic in order.v1: planted too", 4: "merchants_pkey",
-			5: idempotency.ErrReused.Error(), 6: "derive a key of order.v1: no key can be made of this",
+			1: "the work did not return", 2: "planted", 3: "panic: planted too", 4: "merchants_pkey",
+			5: idempotency.ErrReused.Error(), 6: "no key can be made of this",
 		} {
 			if err := got[i].Err; err == nil || !strings.Contains(err.Error(), says) || got[i].Duplicate || got[i].Value != (receipt{}) {
 				t.Errorf("result %d is %+v, want %s", i, got[i], says)
 			}
 		}
-		if done, known, failed := tally(got); done != 2 || known != 0 || failed != 6 {
-			t.Errorf("%d done, %d known, %d failed", done, known, failed)
-		}
+		wantTally(t, got, 2, 0, 6)
 		wantEffects(t, db, 3)
 	})
 
-	t.Run("a panic in Key, or in reading a result, fails one input", func(t *testing.T) {
+	t.Run("a panic in identifying an input, or in reading a result, fails one input", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
-		once := idempotency.Once[*order, moody]{
-			Receiver: idempotency.Receiver{DB: db}, Operation: "moody.v1",
-			Key: func(o *order) (string, error) { return o.ID, nil },
-			Work: func(_ context.Context, b *pgx.Batch, o *order) (moody, error) {
-				b.Queue(insertEffect)
-				return moody(o.SentAt), nil
-			},
-		}
 		good, bad := &order{ID: "o-1", SentAt: "noon"}, &order{ID: "o-2", SentAt: "bad"}
 		for range 2 { // the second time they are known
-			got := once.DoAll(t.Context(), []*order{good, nil, bad})
+			got := doAll(t.Context(), db, []*order{good, nil, bad}, func(o *order) (idempotency.Key, idempotency.Request, error) { return byID(*o) },
+				func(_ context.Context, b *pgx.Batch, o *order) (moody, error) {
+					b.Queue(insertEffect)
+					return moody(o.SentAt), nil
+				})
 			if got[0].Err != nil || got[0].Value != "noon" {
 				t.Errorf("the good one: %+v", got[0])
 			}
 			for i, says := range map[int]string{1: "nil pointer", 2: "planted"} {
-				if err := got[i].Err; err == nil || !strings.HasPrefix(err.Error(), "panic in moody.v1: ") || !strings.Contains(err.Error(), says) {
+				if err := got[i].Err; err == nil || !strings.HasPrefix(err.Error(), "panic: ") || !strings.Contains(err.Error(), says) {
 					t.Errorf("result %d is %+v", i, got[i])
 				}
 			}
@@ -373,105 +314,77 @@ func TestDoAll(t *testing.T) {
 		wantEffects(t, db, 2)
 	})
 
-	t.Run("an input that occurs twice in one call is done once", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		once := ordering(db, new(atomic.Int64))
-		in := make([]order, 20)
-		for i := range in {
-			in[i] = order{ID: fmt.Sprint("o-", i%2)}
-		}
-		if done, known, failed := tally(once.DoAll(t.Context(), in)); done != 2 || known != 18 || failed != 0 {
-			t.Errorf("%d done, %d known, %d failed", done, known, failed)
-		}
-		wantEffects(t, db, 2)
-	})
-
 	t.Run("no more than eight inputs run at once", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
-		once := ordering(db, new(atomic.Int64))
 		var mu sync.Mutex
 		now, most := 0, 0
-		work := func(more int) {
+		running := func(more int) {
 			mu.Lock()
 			defer mu.Unlock()
 			now += more
 			most = max(most, now)
 		}
-		once.Work = func(ctx context.Context, _ *pgx.Batch, _ order) (receipt, error) {
-			work(+1)
-			defer work(-1)
-			var one int
-			return receipt{}, db.QueryRow(ctx, `select 1`).Scan(&one) // long enough for others to begin
-		}
-		if done, _, _ := tally(once.DoAll(t.Context(), orders(60))); done != 60 || most > 8 || most < 2 {
-			t.Errorf("%d done, at most %d at once", done, most)
+		wantTally(t, doAll(t.Context(), db, manyOrders(60), byID, func(ctx context.Context, _ *pgx.Batch, _ order) (one int, err error) {
+			running(+1)
+			defer running(-1)
+			return one, db.QueryRow(ctx, `select 1`).Scan(&one) // long enough for others to begin
+		}), 60, 0, 0)
+		if most > 8 || most < 2 {
+			t.Errorf("at most %d at once", most)
 		}
 	})
 
 	t.Run("inputs that a call left undone are done by the next", func(t *testing.T) {
 		t.Parallel()
-		db := testdb.Reused(t)
-		var calls atomic.Int64
-		once := ordering(db, &calls)
+		db, work := testdb.Reused(t), &orders{}
 		stopped, cancel := context.WithCancel(t.Context())
-		work := once.Work
-		once.Work = func(ctx context.Context, b *pgx.Batch, in order) (receipt, error) {
+		got := doAll(stopped, db, manyOrders(30), byID, func(ctx context.Context, b *pgx.Batch, in order) (receipt, error) {
 			switch {
 			case in.ID == "o-10":
 				cancel()
 			case in.Amount > 10:
 				<-stopped.Done() // it does not overtake the input that cancels
 			}
-			return work(ctx, b, in)
-		}
-		got := once.DoAll(stopped, orders(30))
-		done, _, failed := tally(got)
+			return work.do(ctx, b, in)
+		})
+		done := 0
 		for _, r := range got {
-			if r.Err != nil && (!errors.Is(r.Err, idempotency.ErrUnavailable) || !errors.Is(r.Err, context.Canceled) || r.Key == "") {
+			if r.Err == nil {
+				done++
+			} else if !errors.Is(r.Err, idempotency.ErrUnavailable) || !errors.Is(r.Err, context.Canceled) {
 				t.Errorf("%+v", r)
 			}
 		}
-		if done < 10 || done > 19 || done+failed != 30 {
-			t.Errorf("%d done, %d failed", done, failed)
+		if done < 10 || done > 19 {
+			t.Errorf("%d done", done)
 		}
 		wantEffects(t, db, done)
-		if rest, known, failed := tally(once.DoAll(t.Context(), orders(30))); rest != 30-done || known != done || failed != 0 {
-			t.Errorf("then %d done, %d known, %d failed", rest, known, failed)
-		}
+		wantTally(t, doAll(t.Context(), db, manyOrders(30), byID, work.do), 30-done, done, 0)
 		wantEffects(t, db, 30)
 	})
 }
 
 // report is meant once an hour.
 type report struct {
-	Shop string    `json:"shop"`
-	At   time.Time `json:"at"`
+	Shop string
+	At   time.Time
 }
 
-func (r report) key(window string) string {
-	return idempotency.NaturalKey{Parts: []string{r.Shop, window}, Operation: "report", Version: 1}.String()
-}
-
-// reporting does a report once an hour, also beyond the full hour.
-func reporting(db *postgres.DB, calls *atomic.Int64) idempotency.Once[report, receipt] {
-	return idempotency.Once[report, receipt]{
-		Receiver: idempotency.Receiver{DB: db}, Scope: "acme", Operation: "report.v1",
-		Same: func(r report) any { return r.Shop },
-		Key: func(r report) (string, error) {
-			this, _ := idempotency.Window(r.At, time.Hour)
-			return r.key(this), nil
-		},
-		Also: func(r report) ([]string, error) {
-			_, previous := idempotency.Window(r.At, time.Hour)
-			return []string{r.key(previous)}, nil
-		},
-		Work: func(_ context.Context, b *pgx.Batch, _ report) (receipt, error) {
-			b.Queue(insertEffect)
-			return receipt{Number: calls.Add(1)}, nil
-		},
+// hourly identifies a report by its hour, also beyond the full hour.
+func hourly(r report) (idempotency.Key, idempotency.Request, error) {
+	key, request, err := idempotency.ByContent("acme", "report.v1", r.Shop)
+	this, previous := idempotency.Window(r.At, time.Hour)
+	natural := func(window string) string {
+		return idempotency.NaturalKey{Parts: []string{r.Shop, window}, Operation: "report", Version: 1}.String()
 	}
+	key.Value, request.Also = natural(this), []string{natural(previous)}
+	return key, request, err
+}
+
+func writeReport(_ context.Context, b *pgx.Batch, r report) (string, error) {
+	b.Queue(insertEffect)
+	return r.At.String(), nil
 }
 
 func reportAt(hour, minute, second int) report {
@@ -488,15 +401,11 @@ func TestOnce_neighbouringWindowsAnswerForEachOther(t *testing.T) {
 			{reportAt(11, 0, 1), reportAt(10, 59, 59), reportAt(11, 30, 0)},
 		} {
 			db := testdb.Reused(t)
-			var calls atomic.Int64
-			once := reporting(db, &calls)
 			for i, r := range sent {
-				if got := do(t, once, r); got.Duplicate != (i > 0) || got.Value.Number != 1 {
-					t.Errorf("at %v: %+v", r.At, got)
+				got := once(t.Context(), db, hourly, writeReport, r)
+				if want := (idempotency.Result[string]{Value: sent[0].At.String(), Duplicate: i > 0}); got != want {
+					t.Errorf("at %v: %+v, want %+v", r.At, got, want)
 				}
-			}
-			if calls.Load() != 1 {
-				t.Errorf("%d calls", calls.Load())
 			}
 			wantEffects(t, db, 1)
 		}
@@ -504,33 +413,25 @@ func TestOnce_neighbouringWindowsAnswerForEachOther(t *testing.T) {
 
 	t.Run("concurrent duplicates in both windows are done once", func(t *testing.T) {
 		t.Parallel()
-		db := testdb.Reused(t)
-		once := reporting(db, new(atomic.Int64))
-		in := make([]report, 20)
+		db, in := testdb.Reused(t), make([]report, 20)
 		for i := range in {
 			in[i] = reportAt(10+i%2, 30, i)
 		}
-		if done, known, failed := tally(once.DoAll(t.Context(), in)); done != 1 || known != 19 || failed != 0 {
-			t.Errorf("%d done, %d known, %d failed", done, known, failed)
-		}
-		if done, known, failed := tally(once.DoAll(t.Context(), in)); done != 0 || known != 20 || failed != 0 {
-			t.Errorf("again: %d done, %d known, %d failed", done, known, failed)
-		}
+		wantTally(t, doAll(t.Context(), db, in, hourly, writeReport), 1, 19, 0)
+		wantTally(t, doAll(t.Context(), db, in, hourly, writeReport), 0, 20, 0)
 		wantEffects(t, db, 1)
 	})
 
 	t.Run("keys that cross each other do not deadlock", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
-		once := reporting(db, new(atomic.Int64))
-		once.Key = func(r report) (string, error) { return r.Shop, nil }
-		once.Also = func(r report) ([]string, error) { return []string{map[string]string{"a": "b", "b": "a"}[r.Shop]}, nil }
-		once.Same = func(report) any { return nil }
+		crossed := func(r report) (idempotency.Key, idempotency.Request, error) {
+			return idempotency.Key{Value: r.Shop}, idempotency.Request{Also: []string{map[string]string{"a": "b", "b": "a"}[r.Shop]}}, nil
+		}
 		var work errgroup.Group
 		for i := range 16 {
 			work.Go(func() error {
-				_, err := once.Do(t.Context(), report{Shop: string(rune('a' + i%2))})
-				return err
+				return once(t.Context(), db, crossed, writeReport, report{Shop: string(rune('a' + i%2))}).Err
 			})
 		}
 		if err := work.Wait(); err != nil {
@@ -578,4 +479,97 @@ func TestReceive_claimsFurtherKeys(t *testing.T) {
 			t.Error("the key is taken")
 		}
 	})
+}
+
+type (
+	hidden   struct{ amount int }
+	embedded struct{ hidden }
+	secret   struct {
+		Amount int `json:"-"`
+	}
+	nothing  struct{}
+	optional struct {
+		Name string `json:"name,omitempty"`
+	}
+	shouted struct{ text string }
+)
+
+func (s shouted) MarshalJSON() ([]byte, error) { return []byte(`"` + s.text + `!"`), nil }
+
+func TestByContent_refusesInputsThatWouldBeWrittenAlike(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		in   any
+		want error
+	}{
+		"text that is not UTF-8":                     {order{ID: "\xff"}, idempotency.ErrNotJSON},
+		"bytes within a text that are not UTF-8":     {order{ID: "a\x80z"}, idempotency.ErrNotJSON},
+		"bytes deep inside that are not UTF-8":       {[]any{map[string]any{"a": []string{"\xed\xa0\x80"}}}, idempotency.ErrNotJSON},
+		"a name that is not UTF-8":                   {map[string]int{"\xfe": 1}, idempotency.ErrNotJSON},
+		"JSON that is not UTF-8":                     {json.RawMessage("\"\xff\""), idempotency.ErrNotJSON},
+		"what a method writes that is not UTF-8":     {shouted{"\xff"}, idempotency.ErrNotJSON},
+		"half of a surrogate pair":                   {json.RawMessage(`"\ud800"`), idempotency.ErrNotJSON},
+		"a repeated member":                          {json.RawMessage(`{"a":1,"a":2}`), idempotency.ErrNotJSON},
+		"a struct that exports nothing":              {hidden{1}, idempotency.ErrUnstable},
+		"a pointer to a struct that exports nothing": {&hidden{1}, idempotency.ErrUnstable},
+		"an embedded struct that exports nothing":    {embedded{hidden{1}}, idempotency.ErrUnstable},
+		"a struct whose only field is hidden":        {secret{1}, idempotency.ErrUnstable},
+	} {
+		if key, _, err := idempotency.ByContent("acme", "any.v1", test.in); !errors.Is(err, test.want) {
+			t.Errorf("%s: %+v, %v, want %v", name, key, err, test.want)
+		}
+	}
+}
+
+func TestByContent_tellsInputsApart(t *testing.T) {
+	t.Parallel()
+	seen := map[idempotency.Key]any{}
+	for _, in := range []any{
+		nil,
+		nothing{},
+		optional{"a"},
+		"", "\uFFFD", `\ufffd`, "ÿ", []byte("\xff"), []byte("\xfe"),
+		[2]byte{1, 2},
+		shouted{"a"},
+		json.RawMessage(`"b"`), json.Number("1e400"), math.MaxInt64,
+		[]any{},
+		map[string]any{"a": nil},
+	} {
+		key, request, err := idempotency.ByContent("acme", "any.v1", in)
+		if same, known := seen[key]; known || err != nil || len(request.Fingerprint) == 0 {
+			t.Errorf("%#v has the key of %#v: %v", in, same, err)
+		}
+		seen[key] = in
+	}
+}
+
+// Keys and fingerprints are stored: what encodes an input must not change.
+func TestByContent_writesInputsAsEncodingJSONDoes(t *testing.T) {
+	t.Parallel()
+	for _, in := range []any{
+		nil, 1.50, "<a&b>\u2028",
+		[]byte{1, 2},
+		[]byte(nil), []string(nil), map[string]int(nil),
+		[2]byte{1, 2},
+		map[int]string{2: "b", 1: "a"},
+		optional{},
+		order{ID: "o-1"},
+		struct {
+			Embedded order
+			order
+			N int `json:",string"`
+		}{N: 7},
+	} {
+		text, err := json.Marshal(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, _, err := idempotency.Content("any.v1", text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if key, _, err := idempotency.ByContent("acme", "any.v1", in); key.Value != want || err != nil {
+			t.Errorf("%#v is not written as %s: %v", in, text, err)
+		}
+	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/internal/loop"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -38,13 +39,8 @@ const (
 func (r Receiver) Receive(ctx context.Context, key Key, request Request, work Work) (Outcome, error) {
 	cached := r.find(ctx, key, request)
 	if cached.Found {
-		return Cached{}.replay(cached.Record, request)
+		return replay(cached.Record, request)
 	}
-	return r.receive(ctx, key, request, work, cached)
-}
-
-// receive reads the key and commits until one of both answers.
-func (r Receiver) receive(ctx context.Context, key Key, request Request, work Work, cached Cached) (Outcome, error) {
 	var (
 		now     time.Time // the same for all tries, so that each writes the same
 		last    error     // of the last try
@@ -60,10 +56,10 @@ func (r Receiver) receive(ctx context.Context, key Key, request Request, work Wo
 			last, failures = err, failures+1
 			continue
 		case state.Found:
-			if state.Key != key {
-				cached.Keep = nil
+			if state.Key == key {
+				cached.keep(state.Record, request)
 			}
-			return cached.replay(state.Record, request)
+			return replay(state.Record, request)
 		case IsTaken(last): // and none of the request's keys is: the work claims it
 			return Outcome{}, errorAfter(unknown, last)
 		}
@@ -75,27 +71,26 @@ func (r Receiver) receive(ctx context.Context, key Key, request Request, work Wo
 		}
 		record := r.record(request, answer, now)
 		err = r.DB.Commit(ctx, r.claimed(b, key, request, record, waits))
-		switch result := r.observe(err); {
+		switch result, outcome := r.observe(err), postgres.OutcomeOf(err); {
 		case result == CommitMade:
-			cached.keep(record)
+			cached.keep(record, request)
 			return Outcome{Answer: answer, ExpiresAt: record.ExpiresAt}, nil
 		case result == CommitInFlight && (waits || r.Wait == 0):
 			return Outcome{}, ErrInFlight
-		case result == CommitInFlight && !r.takePlace():
-			return Outcome{}, ErrCrowded
 		case result == CommitInFlight: // it has taken longer than the pool's lock time-out
-			defer func() { <-r.Waiters }() // once: waits is true from now on
-			waits = true
-		case result == CommitLocked || result == CommitFailed:
+			select {
+			case r.Waiters <- struct{}{}:
+				defer func() { <-r.Waiters }() // once: waits is true from now on
+				waits = true
+			default:
+				return Outcome{}, ErrCrowded
+			}
+		case result == CommitFailed && outcome != postgres.Unknown && !outcome.MayPass():
+			return Outcome{}, errorAfter(unknown, err)
+		case result == CommitFailed || outcome == postgres.Contended:
 			// If the commit became durable, the key has the answer. If it is still in
 			// flight, the same batch waits for it.
-			outcome := postgres.OutcomeOf(err)
-			if outcome != postgres.Unknown && !outcome.MayPass() {
-				return Outcome{}, errorAfter(unknown, err)
-			}
-			if outcome != postgres.Locked {
-				failures++
-			}
+			failures++
 			unknown = unknown || outcome == postgres.Unknown
 		}
 		last = err
@@ -110,44 +105,42 @@ func (r Receiver) find(ctx context.Context, key Key, request Request) (cached Ca
 		return cached
 	}
 	cached = r.Cache.Find(ctx, key, request.Fingerprint)
-	if _, err := cached.Record.Replay(request); err != nil {
-		return Cached{Keep: cached.Keep}
-	}
+	_, err := cached.Record.Replay(request)
+	cached.Found = cached.Found && err == nil
 	return cached
 }
 
-// replay answers from a record that was read, and lets the cache keep it.
-func (c Cached) replay(record Record, request Request) (Outcome, error) {
-	answer, err := record.Replay(request)
-	if err == nil {
-		c.keep(record)
-	}
-	return Outcome{Answer: answer, ExpiresAt: record.ExpiresAt, Replayed: true}, err
-}
-
-func (c Cached) keep(record Record) {
-	if c.Keep != nil && !record.Expired {
+func (c Cached) keep(record Record, request Request) {
+	if _, err := record.Replay(request); err == nil && c.Keep != nil {
 		c.Keep(record)
 	}
 }
 
+func replay(record Record, request Request) (Outcome, error) {
+	answer, err := record.Replay(request)
+	return Outcome{Answer: answer, ExpiresAt: record.ExpiresAt, Replayed: true}, err
+}
+
 // read returns the state of the first of the request's keys that is taken, or of the
-// last one if all are free, after the pause of a try. A record that it returns survives a
-// failover.
-func (r Receiver) read(ctx context.Context, try int, key Key, request Request) (state KeyState, err error) {
-	if err := pause(ctx, try); err != nil {
-		return KeyState{}, unavailable(err)
-	}
+// last one if all are free. Before another try it pauses, so that rivals do not meet
+// again. A record that it returns survives a failover.
+func (r Receiver) read(ctx context.Context, try int, key Key, request Request) (KeyState, error) {
 	if try > 0 {
 		request.Known = KeyState{} // a rival may have committed
+		longest := time.Duration(min(try, 5)) * 20 * time.Millisecond
+		loop.Pause(ctx, rand.N(longest), nil) //nolint:gosec // jitter
 	}
-	if r.Observer.Reading != nil && (len(request.Also) > 0 || !request.Known.isOf(key)) {
+	if ctx.Err() != nil {
+		return KeyState{}, unavailable(context.Cause(ctx))
+	}
+	state := request.Known
+	if r.Observer.Reading != nil && (!state.isOf(key) || len(request.Also) > 0) {
 		defer r.Observer.Reading()()
 	}
 	for _, key := range key.with(request.Also) {
+		var err error
 		switch {
-		case request.Known.isOf(key):
-			state, err = request.Known, nil
+		case state.isOf(key):
 		case r.Read != nil:
 			state, err = r.Read(ctx, key)
 		default:
@@ -157,20 +150,10 @@ func (r Receiver) read(ctx context.Context, try int, key Key, request Request) (
 			state, err = confirmKey(ctx, r.DB, key)
 		}
 		if err != nil || state.Found {
-			break
+			return state, err
 		}
 	}
-	return state, err
-}
-
-// takePlace takes a place among the requests that wait, if one is free.
-func (r Receiver) takePlace() bool {
-	select {
-	case r.Waiters <- struct{}{}:
-		return true
-	default:
-		return false
-	}
+	return state, nil
 }
 
 // claimed returns the batch to commit. The claims come first, so that a taken key
@@ -189,10 +172,7 @@ func (r Receiver) claimed(work *pgx.Batch, key Key, request Request, record Reco
 
 // record is what is stored for an answer at a time.
 func (r Receiver) record(request Request, answer Answer, now time.Time) Record {
-	retention := r.Retention
-	if retention <= 0 {
-		retention = DefaultRetention
-	}
+	retention := cmp.Or(max(r.Retention, 0), DefaultRetention)
 	return Record{
 		Answer: answer, Fingerprint: request.Fingerprint, Canonical: request.Canonical,
 		ExpiresAt: now.Add(retention).Truncate(time.Second),
@@ -231,18 +211,3 @@ func errorAfter(unknown bool, err error) error {
 }
 
 func unavailable(err error) error { return fmt.Errorf("%w: %w", ErrUnavailable, err) }
-
-// pause separates rivals: by nothing before the first try, then by up to 20 ms more
-// each time, at most 100 ms.
-func pause(ctx context.Context, try int) error {
-	if try == 0 {
-		return nil
-	}
-	longest := time.Duration(min(try, 5)) * 20 * time.Millisecond
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(rand.N(longest)): //nolint:gosec // jitter
-		return nil
-	}
-}

@@ -41,10 +41,7 @@ returning 1`
 // or the next Sweep finds them.
 // Test: TestSweep/rows_of_a_dead_sweep_are_swept_by_the_next.
 func Sweep(ctx context.Context, q postgres.QuerierWith, limit int) (int, error) {
-	rows, err := q.QueryWith(ctx, groupcommit.IndexScans(), sweepExpired, limit)
-	if err != nil {
-		return 0, fmt.Errorf("sweep expired idempotency keys: %w", err)
-	}
+	rows, _ := q.QueryWith(ctx, groupcommit.IndexScans(), sweepExpired, limit) // they have the error too
 	swept, err := pgx.CollectRows(rows, pgx.RowTo[int])
 	if err != nil {
 		return 0, fmt.Errorf("sweep expired idempotency keys: %w", err)
@@ -99,10 +96,7 @@ select k.operation,
 // List returns the uses of a key under each operation of a scope, expired ones
 // included, oldest first.
 func List(ctx context.Context, q Querier, scope, key string) ([]Entry, error) {
-	rows, err := q.Query(ctx, selectEntries, scope, key)
-	if err != nil {
-		return nil, fmt.Errorf("list the uses of an idempotency key: %w", err)
-	}
+	rows, _ := q.Query(ctx, selectEntries, scope, key) // they have the error too
 	entries, err := pgx.CollectRows(rows, pgx.RowToStructByName[Entry])
 	if err != nil {
 		return nil, fmt.Errorf("list the uses of an idempotency key: %w", err)

@@ -43,12 +43,9 @@ select *
 // the key, the batch waits for the rival's outcome, at most for the pool's lock
 // time-out. A rollback leaves the key free.
 func Claim(b *pgx.Batch, key Key, r Request, a Answer, expires time.Time) {
-	body := a.Body
-	if body == nil {
-		body = []byte{} // an empty body, not a missing one
-	}
-	b.Queue(insertAnswer, key.Scope, key.Operation, key.Value, r.Fingerprint, r.Canonical,
-		a.StatusCode, a.ContentType, a.Location, body, expires)
+	empty := []byte{} // not missing
+	b.Queue(insertAnswer, key.Scope, key.Operation, key.Value, append(empty, r.Fingerprint...), r.Canonical,
+		a.StatusCode, a.ContentType, a.Location, append(empty, a.Body...), expires)
 }
 
 // IsTaken reports whether a commit was refused because its key has an answer.
@@ -109,7 +106,7 @@ func (s KeyState) isOf(key Key) bool { return s.Key == key && !s.Now.IsZero() }
 // read of the whole scope.
 const selectKeys = `
 select asked.n,
-       c.scope,
+       asked.scope,
        c.now,
        k.key is not null                            as found,
        coalesce(k.fingerprint, '')                  as fingerprint,
@@ -122,12 +119,14 @@ select asked.n,
        coalesce(k.expires_at <= c.now
                 or k.body is null, false)           as expired,
        current_setting('synchronous_standby_names') <> '' as replicates
-  from (select clock_timestamp() as now, coalesce($1, current_setting('payonce.merchant', true)) as scope) as c
- cross join unnest($2::text[], $3::text[]) with ordinality as asked(operation, value, n)
+  from (select clock_timestamp() as now) as c
+ cross join (
+       select n, coalesce(nullif(scope, ''), current_setting('payonce.merchant', true), '') as scope, operation, value
+         from unnest($1::text[], $2::text[], $3::text[]) with ordinality as u(scope, operation, value, n)) as asked
   left join lateral (
             select key, fingerprint, request, status_code, content_type, location, body, expires_at
               from idempotency_keys
-             where scope = c.scope
+             where scope = asked.scope
                and operation = asked.operation
                and key = asked.value
             offset 0) as k
@@ -140,39 +139,38 @@ type Querier interface {
 
 // ReadKey reads the state of a key. It writes nothing: a replay costs one index probe.
 func ReadKey(ctx context.Context, q Querier, key Key) (KeyState, error) {
-	state := KeyState{Key: key}
-	err := readKeys(ctx, q, selectKeys, &state)
-	return state, err
+	states, err := readKeys(ctx, q, selectKeys, key)
+	return states[0], err
 }
 
-// readKeys reads the states of keys of one scope.
-func readKeys(ctx context.Context, q Querier, sql string, states ...*KeyState) error {
-	args, scan := readStates(&states[0].Key.Scope, states)
-	rows, err := q.Query(ctx, sql, args...)
-	if err == nil {
-		err = scan(rows)
+// readKeys reads the states of keys with one statement.
+func readKeys(ctx context.Context, q Querier, sql string, keys ...Key) ([]KeyState, error) {
+	states, read := make([]KeyState, len(keys)), make([]*KeyState, len(keys))
+	for i, key := range keys {
+		states[i].Key, read[i] = key, &states[i]
 	}
-	if err != nil {
-		return fmt.Errorf("read idempotency keys: %w", err)
+	args, scan := keysQuery(read)
+	rows, _ := q.Query(ctx, sql, args...) // they have the error too
+	if err := scan(rows); err != nil {
+		return states, fmt.Errorf("read idempotency keys: %w", err)
 	}
-	return nil
+	return states, nil
 }
 
-// QueueKeys queues the read of the states of keys (DB.Read). Their scope becomes the
+// QueueKeys queues the read of the states of keys. A key without a scope gets that of the
 // merchant that the batch has set before.
 func QueueKeys(b *pgx.Batch, states []*KeyState) {
-	args, scan := readStates(nil, states)
+	args, scan := keysQuery(states)
 	b.Queue(selectKeys, args...).Query(scan)
 }
 
-// readStates returns the arguments of selectKeys, and what scans its rows into the states
-// of keys of one scope; of the merchant that is set if it is nil.
-func readStates(scope *string, states []*KeyState) (args []any, scan func(pgx.Rows) error) {
-	operations, values := make([]string, len(states)), make([]string, len(states))
+// keysQuery returns the arguments of selectKeys, and what scans its rows into states.
+func keysQuery(states []*KeyState) (args []any, scan func(pgx.Rows) error) {
+	scopes, operations, values := make([]string, len(states)), make([]string, len(states)), make([]string, len(states))
 	for i, s := range states {
-		operations[i], values[i] = s.Key.Operation, s.Key.Value
+		scopes[i], operations[i], values[i] = s.Key.Scope, s.Key.Operation, s.Key.Value
 	}
-	return []any{scope, operations, values}, func(rows pgx.Rows) error {
+	return []any{scopes, operations, values}, func(rows pgx.Rows) error {
 		var n int
 		var s KeyState
 		_, err := pgx.ForEachRow(rows, []any{
@@ -189,8 +187,9 @@ func readStates(scope *string, states []*KeyState) (args []any, scan func(pgx.Ro
 }
 
 // BatchedRead returns a Receiver's Read that reads keys in batches: those that are asked
-// for at the same time share a round trip (postgres.Reads), of which so many are in
-// flight, at most. A scope is a tenant, and each key is read as the tenant of its scope.
+// for at the same time share a round trip (postgres.Reads). So many are in flight at most,
+// so a lock on the table holds no more connections. A scope is a tenant, and each key is
+// read as the tenant of its scope.
 func BatchedRead(db *postgres.DB, most int) func(ctx context.Context, key Key) (KeyState, error) {
 	return postgres.NewReads(most, func(ctx context.Context, keys []Key) ([]KeyState, error) {
 		states, scopes := make([]KeyState, len(keys)), map[string][]*KeyState{}
@@ -228,9 +227,9 @@ var confirmTimeout = 5 * time.Second
 func confirmKey(ctx context.Context, q Querier, key Key) (KeyState, error) {
 	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()
-	state := KeyState{Key: key}
-	if err := readKeys(ctx, q, selectConfirmed, &state); err != nil {
+	states, err := readKeys(ctx, q, selectConfirmed, key)
+	if err != nil {
 		return KeyState{}, fmt.Errorf("confirm a key with the standby: %w", unavailable(err))
 	}
-	return state, nil
+	return states[0], nil
 }

@@ -254,7 +254,7 @@ func TestReceive_usesAKnownStateOfItsKeyAlone(t *testing.T) {
 				}
 			}
 			request := theRequest()
-			request.Known.Key = idempotency.Key{Scope: "the batch names it", Operation: test.known.Operation, Value: test.known.Value}
+			request.Known.Key = idempotency.Key{Operation: test.known.Operation, Value: test.known.Value}
 			beside := idempotency.KeyState{Key: idempotency.Key{Operation: "beside", Value: "it"}}
 			b := &pgx.Batch{}
 			postgres.QueueTenant(b, test.known.Scope)
