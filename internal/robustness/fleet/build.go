@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 )
@@ -41,30 +42,12 @@ func Build(ctx context.Context, dir string, flags ...string) (Binaries, error) {
 	}
 	args := append([]string{"build", "-o", dir + string(filepath.Separator)}, flags...)
 	args = append(args, "./cmd/api", "./cmd/worker", "./cmd/sandbox", "./cmd/payonce")
-	command, err := newLeashed("go", args...)
-	if err != nil {
-		return Binaries{}, fmt.Errorf("build programs: %w", err)
-	}
-	var said bytes.Buffer
+	command := exec.CommandContext(ctx, "go", args...)
 	command.Dir = root
-	command.Stdout, command.Stderr = &said, &said
-	if err := runLeashed(ctx, command); err != nil {
-		return Binaries{}, fmt.Errorf("build programs: %w\n%s", err, bytes.TrimSpace(said.Bytes()))
+	if said, err := command.CombinedOutput(); err != nil {
+		return Binaries{}, fmt.Errorf("build programs: %w\n%s", errors.Join(ctx.Err(), err), bytes.TrimSpace(said))
 	}
 	return in(dir), nil
-}
-
-func runLeashed(ctx context.Context, command *leashed) error {
-	if err := command.start(); err != nil {
-		return err
-	}
-	defer command.release()
-	stop := context.AfterFunc(ctx, func() { _ = command.kill() })
-	defer stop()
-	if err := command.Wait(); err != nil {
-		return errors.Join(ctx.Err(), err)
-	}
-	return nil
 }
 
 // checkout walks up from the working directory to the module's root.

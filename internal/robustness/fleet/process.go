@@ -11,13 +11,17 @@
 package fleet
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
+	"io"
+	"math"
 	"net/http"
 	"os"
+	"os/exec"
 	"sync"
 	"syscall"
 	"time"
@@ -38,11 +42,9 @@ type Process struct {
 
 // life is one run of the program, from start to exit.
 type life struct {
-	command   *leashed
-	stderr    *transcript
-	listening chan string
-	exited    chan struct{}
-	err       error // set before exited is closed
+	command *exec.Cmd
+	exited  chan struct{}
+	err     error // set before exited is closed
 }
 
 // Start starts a program and returns when it has logged the address on which it
@@ -51,15 +53,10 @@ type life struct {
 // this process ends. The error of a program that ends before it listens holds
 // the end of its log.
 func Start(ctx context.Context, program Program) (*Process, error) {
-	addr := program.Env["HTTP_ADDR"]
-	if addr == "" {
-		addr = "127.0.0.1:0"
-	}
 	p := &Process{program: program}
 	var err error
-	p.life, p.addr, err = p.start(ctx, addr)
-	if err != nil {
-		return nil, err
+	if p.life, p.addr, err = p.start(ctx, cmp.Or(program.Env["HTTP_ADDR"], "127.0.0.1:0")); err != nil {
+		return nil, fmt.Errorf("start %s: %w\n%s", program.Name, err, p.Tail())
 	}
 	return p, nil
 }
@@ -79,73 +76,64 @@ func startReady(ctx context.Context, program Program) (*Process, error) {
 // errPortTaken says that a program could not listen on its address.
 var errPortTaken = errors.New("port taken")
 
+// startPoll lies between two looks into the log of a program that starts.
+const startPoll = 5 * time.Millisecond
+
+// start starts a life and returns the address that it logs.
 func (p *Process) start(ctx context.Context, addr string) (*life, string, error) {
-	life, err := run(p.program, addr)
+	log, err := os.OpenFile(p.program.file(".log"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, "", fmt.Errorf("start %s: %w", p.program.Name, err)
+		return nil, "", err
 	}
+	defer func() { _ = log.Close() }()
+	begin, err := log.Seek(0, io.SeekEnd)
+	if err != nil {
+		return nil, "", err
+	}
+	l, err := launch(p.program, addr)
+	if err != nil {
+		return nil, "", err
+	}
+	for {
+		ended := l.ended()
+		text, err := io.ReadAll(io.NewSectionReader(log, begin, math.MaxInt64-begin))
+		if at := addressIn(text); err == nil && at != "" && !ended {
+			return l, at, nil
+		}
+		switch {
+		case ended && bytes.Contains(text, []byte("address already in use")):
+			return nil, "", errPortTaken
+		case ended:
+			return nil, "", fmt.Errorf("ended before it listened: %w", l.end())
+		case wait(ctx, startPoll) != nil:
+			_ = l.command.Process.Kill()
+			<-l.exited
+			return nil, "", fmt.Errorf("not listening: %w", ctx.Err())
+		}
+	}
+}
+
+// addressIn is the address in a log, or empty while there is none.
+func addressIn(log []byte) string {
+	for line := range bytes.Lines(log) {
+		var entry struct {
+			Message string `json:"msg"`
+			Addr    string `json:"addr"`
+		}
+		if json.Unmarshal(line, &entry) == nil && entry.Message == "listening" && entry.Addr != "" {
+			return entry.Addr
+		}
+	}
+	return ""
+}
+
+func (l *life) ended() bool {
 	select {
-	case addr = <-life.listening:
-		return life, addr, nil
-	case <-life.exited:
-		err = life.end()
-		if life.stderr.has("address already in use") {
-			err = errPortTaken
-		}
-		return nil, "", fmt.Errorf("start %s: ended before it listened: %w\n%s", p.program.Name, err, p.Tail())
-	case <-ctx.Done():
-		_ = life.command.kill()
-		<-life.exited
-		return nil, "", fmt.Errorf("start %s: not listening: %w\n%s", p.program.Name, ctx.Err(), p.Tail())
+	case <-l.exited:
+		return true
+	default:
+		return false
 	}
-}
-
-func run(program Program, addr string) (*life, error) {
-	var logs [2]*os.File
-	for i, suffix := range []string{".log", ".stdout"} {
-		file, err := os.OpenFile(program.file(suffix), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("open log: %w", err), closeAll(logs[:i]))
-		}
-		logs[i] = file
-	}
-	command, err := newLeashed(program.Path)
-	if err != nil {
-		return nil, errors.Join(err, closeAll(logs[:]))
-	}
-	env := map[string]string{}
-	maps.Copy(env, program.Env)
-	env["HTTP_ADDR"] = addr
-	listening := make(chan string, 1)
-	l := &life{
-		command:   command,
-		stderr:    &transcript{log: logs[0], listening: listening},
-		listening: listening,
-		exited:    make(chan struct{}),
-	}
-	command.Env = environ(env)
-	command.Stderr, command.Stdout = l.stderr, logs[1]
-	if err := command.start(); err != nil {
-		return nil, errors.Join(err, closeAll(logs[:]))
-	}
-	if program.Started != nil {
-		program.Started(command.Process.Pid)
-	}
-	go func() {
-		l.err = command.Wait()
-		command.release()
-		_ = closeAll(logs[:])
-		close(l.exited)
-	}()
-	return l, nil
-}
-
-func closeAll(files []*os.File) error {
-	var err error
-	for _, file := range files {
-		err = errors.Join(err, file.Close())
-	}
-	return err
 }
 
 // end is how the program ended. It is called after exited was closed.
@@ -221,7 +209,7 @@ func (p *Process) Resume() error { return p.signal(p.now(), syscall.SIGCONT) }
 func (p *Process) signal(l *life, s syscall.Signal) error {
 	err := l.command.Process.Signal(s)
 	if errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("signal %s: %w", p.program.Name, ErrNotRunning)
+		err = ErrNotRunning
 	}
 	if err != nil {
 		return fmt.Errorf("signal %s: %w", p.program.Name, err)
@@ -243,12 +231,12 @@ func (p *Process) Restart(ctx context.Context) error {
 		life, _, err := p.start(ctx, p.addr)
 		if err == nil {
 			p.mu.Lock()
+			defer p.mu.Unlock()
 			p.life = life
-			p.mu.Unlock()
 			return nil
 		}
 		if !errors.Is(err, errPortTaken) || wait(ctx, restartPause) != nil {
-			return err
+			return fmt.Errorf("start %s: %w\n%s", p.program.Name, err, p.Tail())
 		}
 	}
 }
@@ -262,10 +250,8 @@ func (p *Process) WaitReady(ctx context.Context) error {
 		if p.ready(ctx) {
 			return nil
 		}
-		select {
-		case <-l.exited:
+		if l.ended() {
 			return fmt.Errorf("wait for %s: ended: %w\n%s", p.program.Name, l.end(), p.Tail())
-		default:
 		}
 		if err := wait(ctx, pause); err != nil {
 			return fmt.Errorf("wait for %s: not ready: %w\n%s", p.program.Name, err, p.Tail())
