@@ -19,12 +19,13 @@ type strike struct {
 	which int // of the programs
 }
 
+// strikeKind is the program that is struck.
 type strikeKind string
 
 const (
-	killWorker      strikeKind = "kill worker"
-	killAPI         strikeKind = "kill api"
-	restartDatabase strikeKind = "restart database"
+	killWorker      strikeKind = "worker"
+	killAPI         strikeKind = "api"
+	restartDatabase strikeKind = "database"
 )
 
 // newStrikes spreads the strikes over the length: a kill of a worker about every
@@ -48,10 +49,18 @@ func newStrikes(seed uint64, length time.Duration) []strike {
 }
 
 // broken is what was broken so far.
-func (r *run) broken() validate.Chaos {
+func (r *run) broken() string {
 	r.breaking.Lock()
 	defer r.breaking.Unlock()
-	return r.Chaos
+	c := r.Chaos
+	text := fmt.Sprintf("%s %s, %s %s", plural(c.WorkerKills, "worker"), c.Killed, plural(c.APIKills, "api"), c.Killed)
+	if c.Restarted > 0 {
+		text += ", database restarted in " + c.Restarted.Round(time.Millisecond).String()
+	}
+	if c.NotRun {
+		text += ", restart of the database not run"
+	}
+	return text
 }
 
 func (r *run) note(change func(*validate.Chaos)) {
@@ -63,16 +72,16 @@ func (r *run) note(change func(*validate.Chaos)) {
 // strikeAll breaks things while charges flow: the provider's answers first, then
 // the strikes in turn. It ends early, without an error, when the time is up.
 func (r *run) strikeAll(ctx context.Context) error {
-	began := r.screen.now()
+	began := r.Now()
 	err := r.outage(ctx)
 	if err == nil {
 		err = r.sandbox.SetFaults(ctx, traffic.Faults{
-			Seed: r.seed, DropBefore: 0.05, DropAfter: 0.05, Error500: 0.03, Slow: traffic.Slow{P: 0.1, Milliseconds: 300},
+			Seed: r.Seed, DropBefore: 0.05, DropAfter: 0.05, Error500: 0.03, Slow: traffic.Slow{P: 0.1, Milliseconds: 300},
 		})
 	}
-	for _, next := range r.strikes {
+	for _, next := range newStrikes(r.Seed, r.Plan.Length) {
 		if err == nil {
-			err = traffic.Wait(ctx, next.at-r.screen.now().Sub(began))
+			err = traffic.Wait(ctx, next.at-r.Now().Sub(began))
 		}
 		if err == nil {
 			err = r.carryOut(ctx, next)
@@ -85,35 +94,32 @@ func (r *run) strikeAll(ctx context.Context) error {
 }
 
 func (r *run) carryOut(ctx context.Context, next strike) error {
-	switch next.kind {
-	case killWorker:
-		inFlight := r.awaitCharges(ctx)
-		if err := r.stage.killWorker(ctx, next.which); err != nil {
-			return fmt.Errorf("kill a worker: %w", err)
-		}
-		r.note(func(c *validate.Chaos) {
+	inFlight := next.kind == killWorker && r.awaitCharges(ctx)
+	began := r.Now()
+	var err error
+	if next.kind == restartDatabase {
+		err = r.stage.restartDatabase(ctx)
+	} else {
+		err = r.stage.kill(ctx, string(next.kind), next.which)
+	}
+	if err != nil && !errors.Is(err, errNotRun) {
+		return fmt.Errorf("strike %s: %w", next.kind, err)
+	}
+	r.note(func(c *validate.Chaos) {
+		switch {
+		case next.kind == killAPI:
+			c.APIKills++
+		case next.kind == killWorker:
 			c.WorkerKills++
 			if inFlight {
 				c.KillsInFlight++
 			}
-		})
-	case killAPI:
-		if err := r.stage.killAPI(ctx, next.which); err != nil {
-			return fmt.Errorf("kill an api: %w", err)
+		case err != nil:
+			c.NotRun = true
+		default:
+			c.Restarted = max(time.Millisecond, r.Now().Sub(began))
 		}
-		r.note(func(c *validate.Chaos) { c.APIKills++ })
-	case restartDatabase:
-		began := r.screen.now()
-		err := r.stage.restartDatabase(ctx)
-		if err != nil && !errors.Is(err, errNotRun) {
-			return fmt.Errorf("restart the database: %w", err)
-		}
-		r.note(func(c *validate.Chaos) {
-			if c.NotRun = err != nil; !c.NotRun {
-				c.Restarted = max(time.Millisecond, r.screen.now().Sub(began))
-			}
-		})
-	}
+	})
 	return nil
 }
 

@@ -49,14 +49,18 @@ type Options struct {
 	Now    func() time.Time
 }
 
+// say prints a line on stderr, whose errors do not end the demo.
+func (o Options) say(format string, args ...any) {
+	_, _ = fmt.Fprintf(o.Stderr, format+"\n", args...)
+}
+
 // stage is what the demo runs on: its own processes, or services that run already.
 type stage interface {
 	target() traffic.Target
 	// killed is what a kill is on this stage, for the report.
 	killed() string
-	// killWorker and killAPI kill one program and start it again.
-	killWorker(ctx context.Context, which int) error
-	killAPI(ctx context.Context, which int) error
+	// kill kills one of the two workers or apis and starts it again.
+	kill(ctx context.Context, program string, which int) error
 	// restartDatabase restarts the server without a shutdown, or returns errNotRun
 	// where the server is not the demo's.
 	restartDatabase(ctx context.Context) error
@@ -65,8 +69,8 @@ type stage interface {
 	// losses are the programs that ended and were not killed, and the number of all
 	// programs; 0 if they are not the demo's.
 	losses() (lost []string, all int)
-	// introduce prints what a visitor needs to look around.
-	introduce(screen *screen)
+	// introduction is what a visitor needs to look around.
+	introduction() string
 	// close stops everything and removes what was made.
 	close(ctx context.Context) error
 }
@@ -82,6 +86,8 @@ const (
 	closeTimeout = 20 * time.Second
 	// trafficTimeout bounds the wait for the last charge, after it was sent.
 	trafficTimeout = 90 * time.Second
+	// progressPause lies between two lines that say how far the charges have come.
+	progressPause = 3 * time.Second
 	// repetitions is how often the provider's webhooks are sent again at the end.
 	repetitions = 2
 )
@@ -106,17 +112,16 @@ func (o Options) run(ctx context.Context) (err error) {
 	if o.Seed == 0 {
 		o.Seed = newSeed()
 	}
-	r := &run{
-		screen:  &screen{json: o.JSON, stdout: o.Stdout, stderr: o.Stderr, now: o.Now},
-		strikes: newStrikes(o.Seed, traffic.NewPlan(o.Seed, o.Charges, "").Length),
-		seed:    o.Seed,
-	}
+	r := &run{Options: o}
 	r.Plan = traffic.NewPlan(o.Seed, o.Charges, newRunName())
+	o.say("payonce demo: %d charges, every request sent three times, seed %d", o.Charges, o.Seed)
 	if o.Running != nil {
 		r.Plan.Stock = nil // others have supplied it, and earlier runs have sold of it
+		r.stage, err = openRunning(ctx, *o.Running)
+	} else {
+		r.stage, err = openOwn(ctx, o, r.Plan)
 	}
-	r.screen.say("payonce demo: %d charges, every request sent three times, seed %d", o.Charges, o.Seed)
-	if r.stage, err = open(ctx, o, r.Plan, r.screen); err != nil {
+	if err != nil {
 		return err
 	}
 	defer func() {
@@ -127,16 +132,16 @@ func (o Options) run(ctx context.Context) (err error) {
 	if err := r.play(ctx); err != nil {
 		return err
 	}
-	r.screen.say("auditing")
+	o.say("auditing")
 	audit, err := r.audit(ctx)
 	if err != nil {
 		return err
 	}
-	if err := r.screen.report(r, audit); err != nil {
+	if err := r.report(audit); err != nil {
 		return fmt.Errorf("print the report: %w", err)
 	}
 	if o.Keep {
-		r.stage.introduce(r.screen)
+		o.say("%s", r.stage.introduction())
 		<-ctx.Done()
 	}
 	if !audit.OK {
@@ -145,22 +150,13 @@ func (o Options) run(ctx context.Context) (err error) {
 	return nil
 }
 
-func open(ctx context.Context, o Options, plan traffic.Plan, screen *screen) (stage, error) {
-	if o.Running != nil {
-		return openRunning(ctx, *o.Running)
-	}
-	return openOwn(ctx, o, plan, screen)
-}
-
 // run is one demo with what it has observed.
 type run struct {
+	Options
 	validate.Evidence
 
 	stage    stage
 	sandbox  traffic.Sandbox
-	screen   *screen
-	seed     uint64
-	strikes  []strike
 	tally    traffic.Tally
 	took     time.Duration
 	breaking sync.Mutex // of Chaos
@@ -172,7 +168,7 @@ func (r *run) play(ctx context.Context) error {
 	target := r.stage.target()
 	sender := traffic.New(target, &r.tally)
 	r.sandbox, r.Chaos.Killed = traffic.Sandbox(target.Sandbox), r.stage.killed()
-	began := r.screen.now()
+	began := r.Now()
 	var err error
 	if r.Before, err = r.sandbox.Books(ctx); err != nil {
 		return err
@@ -189,7 +185,7 @@ func (r *run) play(ctx context.Context) error {
 		return err
 	}
 	r.Chaos.Losses, r.Chaos.Programs = r.stage.losses()
-	r.took = r.screen.now().Sub(began)
+	r.took = r.Now().Sub(began)
 	return nil
 }
 
@@ -198,22 +194,30 @@ func (r *run) play(ctx context.Context) error {
 func (r *run) flow(ctx context.Context, sender *traffic.Traffic) error {
 	flowing, cancel := context.WithTimeout(ctx, r.Plan.Length+trafficTimeout)
 	defer cancel()
-	stop := r.screen.progress(&r.tally, len(r.Plan.Charges), r.broken)
-	defer stop()
-	struck := make(chan error, 1)
-	go func() {
-		err := r.strikeAll(flowing)
-		if err != nil {
+	progress := func() {
+		r.say("%d of %d charges ended; %s", r.tally.Ended.Load(), len(r.Plan.Charges), r.broken())
+	}
+	var err error
+	var striking, reporting sync.WaitGroup
+	striking.Go(func() {
+		if err = r.strikeAll(flowing); err != nil {
 			cancel() // the charges would wait for a program that does not come back
 		}
-		struck <- err
-	}()
+	})
+	reporting.Go(func() {
+		for traffic.Wait(flowing, progressPause) == nil {
+			progress()
+		}
+	})
 	r.Records = sender.Run(flowing, r.Plan)
-	err := errors.Join(<-struck, ctx.Err())
+	striking.Wait()
+	cancel()
+	reporting.Wait()
+	progress()
 	// The sandbox may be another's, and continues without the demo.
-	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	clearing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
-	return errors.Join(err, r.sandbox.ClearFaults(ctx))
+	return errors.Join(err, ctx.Err(), r.sandbox.ClearFaults(clearing))
 }
 
 // audit is the service's own audit, reconciled with the provider, and after it what

@@ -4,13 +4,13 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/base64"
-	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
+	mathrand "math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -24,7 +24,7 @@ import (
 type own struct {
 	fleet.World
 
-	folder *folder
+	lock   *os.File // of the folder of the programs and their logs
 	server *databases
 }
 
@@ -34,14 +34,14 @@ const (
 	programsOfKind = 2
 )
 
-func openOwn(ctx context.Context, o Options, plan traffic.Plan, screen *screen) (stage, error) {
+func openOwn(ctx context.Context, o Options, plan traffic.Plan) (stage, error) {
 	s := &own{World: fleet.World{Secrets: fleet.Secrets{
-		API:      "sk_test_" + hex.EncodeToString(random(32)),
+		API:      "sk_test_" + rand.Text(),
 		Provider: "sk_test_demo",
 		Events:   newWebhookSecret(),
 		Shop:     newWebhookSecret(),
 	}}}
-	if err := s.open(ctx, o, plan, screen); err != nil {
+	if err := s.open(ctx, o, plan); err != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 		defer cancel()
 		return nil, errors.Join(err, s.close(ctx))
@@ -49,25 +49,24 @@ func openOwn(ctx context.Context, o Options, plan traffic.Plan, screen *screen) 
 	return s, nil
 }
 
-func (s *own) open(ctx context.Context, o Options, plan traffic.Plan, screen *screen) error {
+func (s *own) open(ctx context.Context, o Options, plan traffic.Plan) error {
 	var err error
-	if s.folder, err = newFolder(os.TempDir()); err != nil {
+	if s.Log, s.lock, err = newFolder(os.TempDir()); err != nil {
 		return err
 	}
-	s.Log = s.folder.path
-	screen.say("building api, worker, sandbox and payonce")
-	if s.Binaries, err = fleet.Build(ctx, s.folder.path); err != nil {
+	o.say("building api, worker, sandbox and payonce")
+	if s.Binaries, err = fleet.Build(ctx, s.Log); err != nil {
 		return err
 	}
 	if o.Database == "" {
-		screen.say("starting PostgreSQL")
+		o.say("starting PostgreSQL")
 	} else {
-		screen.say("making two databases on the server given")
+		o.say("making two databases on the server given")
 	}
 	if s.server, err = openDatabases(ctx, o.Database); err != nil {
 		return err
 	}
-	screen.say("starting 2 apis, 2 workers and the sandbox")
+	o.say("starting 2 apis, 2 workers and the sandbox")
 	return s.start(ctx, plan)
 }
 
@@ -118,12 +117,11 @@ func (s *own) target() traffic.Target {
 
 func (s *own) killed() string { return "killed" }
 
-func (s *own) killWorker(ctx context.Context, which int) error { return killOne(ctx, s.Workers, which) }
-
-func (s *own) killAPI(ctx context.Context, which int) error { return killOne(ctx, s.APIs, which) }
-
-func killOne(ctx context.Context, of []*fleet.Process, which int) error {
-	p := of[which%len(of)]
+func (s *own) kill(ctx context.Context, program string, which int) error {
+	p := s.Workers[which]
+	if program == "api" {
+		p = s.APIs[which]
+	}
 	if err := p.Kill(); err != nil {
 		return fmt.Errorf("%w\n%s", err, p.Tail())
 	}
@@ -141,16 +139,18 @@ func (s *own) audit(ctx context.Context) ([]byte, error) { return s.Run(ctx, "au
 
 func (s *own) losses() (lost []string, all int) { return s.Losses(), len(s.Processes()) }
 
-func (s *own) introduce(screen *screen) {
+func (s *own) introduction() string {
+	var text strings.Builder
+	line := func(name, value string) { fmt.Fprintf(&text, "  %-10s %s\n", name, value) }
 	for _, p := range s.Processes() {
-		screen.say("  %-10s %s", p.Name(), p.URL())
+		line(p.Name(), p.URL())
 	}
-	screen.say("  %-10s %s", "docs", s.APIs[0].URL()+"/docs")
-	screen.say("  %-10s %s", "books", s.Sandbox.URL()+"/books")
-	screen.say("  %-10s %s", "database", s.Service)
-	screen.say("  %-10s %s", "logs", s.folder.path)
-	screen.say("  %-10s %s", "API key", s.Secrets.API)
-	screen.say("everything stays up until Ctrl-C")
+	line("docs", s.APIs[0].URL()+"/docs")
+	line("books", s.Sandbox.URL()+"/books")
+	line("database", s.Service)
+	line("logs", s.Log)
+	line("API key", s.Secrets.API)
+	return text.String() + "everything stays up until Ctrl-C"
 }
 
 // close drains the programs, then removes the databases and the folder.
@@ -159,8 +159,8 @@ func (s *own) close(ctx context.Context) error {
 	if s.server != nil {
 		err = errors.Join(err, s.server.close(ctx))
 	}
-	if s.folder != nil {
-		err = errors.Join(err, s.folder.remove())
+	if s.lock != nil {
+		err = errors.Join(err, os.RemoveAll(s.Log), s.lock.Close())
 	}
 	return err
 }
@@ -197,22 +197,19 @@ func (r *running) target() traffic.Target {
 
 func (r *running) killed() string { return "cut off the database" }
 
-func (r *running) killWorker(ctx context.Context, _ int) error { return r.cut(ctx, "payonce-worker") }
-func (r *running) killAPI(ctx context.Context, _ int) error    { return r.cut(ctx, "payonce-api") }
-
 const cutSessions = `
 select count(*) filter (where pg_terminate_backend(pid))
 from pg_stat_activity
 where application_name = $1
 and datname = current_database()`
 
-// cut ends every database session of a program. A program that was cut just now has
+// kill ends every database session of a program. A program that was cut just now has
 // none, so it retries for a while.
-func (r *running) cut(ctx context.Context, application string) error {
+func (r *running) kill(ctx context.Context, program string, _ int) error {
 	for range 100 {
 		var ended int
-		if err := r.database.QueryRow(ctx, cutSessions, application).Scan(&ended); err != nil {
-			return fmt.Errorf("end the sessions of %s: %w", application, err)
+		if err := r.database.QueryRow(ctx, cutSessions, "payonce-"+program).Scan(&ended); err != nil {
+			return fmt.Errorf("end the sessions of the %s: %w", program, err)
 		}
 		if ended > 0 {
 			return nil
@@ -221,7 +218,7 @@ func (r *running) cut(ctx context.Context, application string) error {
 			return err
 		}
 	}
-	return fmt.Errorf("%s has no session at the database", application)
+	return fmt.Errorf("the %s has no session at the database", program)
 }
 
 func (r *running) restartDatabase(context.Context) error { return errNotRun }
@@ -237,28 +234,17 @@ func (r *running) audit(ctx context.Context) ([]byte, error) {
 
 func (r *running) losses() (lost []string, all int) { return nil, 0 }
 
-func (r *running) introduce(*screen) {}
+func (r *running) introduction() string { return "" }
 
 func (r *running) close(ctx context.Context) error { return r.database.Close(ctx) }
 
 // newSeed is small enough to be typed.
-func newSeed() uint64 { return 1 + uint64(binary.BigEndian.Uint32(random(4))) }
+func newSeed() uint64 { return 1 + mathrand.Uint64N(1<<32) } //nolint:gosec // a seed is no secret
 
-// newRunName has letters alone: digits could look like a card number, which the
-// service refuses.
-func newRunName() string {
-	name := random(8)
-	for i, b := range name {
-		name[i] = 'a' + b%26
-	}
-	return string(name)
-}
+// newRunName is short: with a number behind it, it has too few digits for a card number.
+func newRunName() string { return strings.ToLower(rand.Text()[:8]) }
 
 // newWebhookSecret is a secret in the form of Standard Webhooks.
-func newWebhookSecret() string { return "whsec_" + base64.StdEncoding.EncodeToString(random(32)) }
-
-func random(n int) []byte {
-	b := make([]byte, n)
-	_, _ = rand.Read(b) // never fails
-	return b
+func newWebhookSecret() string {
+	return "whsec_" + base64.StdEncoding.EncodeToString([]byte(rand.Text()))
 }

@@ -13,11 +13,11 @@ import (
 )
 
 // databases are those of a stage: on a server of the demo's own, or on one that was
-// lent. There they have names of their own and are dropped in the end; the roles that
-// a migration makes belong to the server and stay.
+// lent. There they are dropped in the end; the roles that a migration makes belong to
+// the server and stay.
 type databases struct {
 	own    *local.Server // nil on a server that was lent
-	lent   string        // its URL
+	server string        // its URL
 	suffix string
 	made   []string
 }
@@ -25,30 +25,28 @@ type databases struct {
 // openDatabases uses the server at a URL, or starts one where there is none. A
 // server that was started forces every commit to disk, as the programs demand.
 func openDatabases(ctx context.Context, at string) (*databases, error) {
-	if at != "" {
-		return &databases{lent: at, suffix: newRunName()}, nil
+	s := &databases{server: at, suffix: newRunName()}
+	if at == "" {
+		var err error
+		if s.own, err = local.Start(ctx, local.Options{Fsync: true}); err != nil {
+			return nil, err
+		}
+		s.server = s.own.URL("postgres")
 	}
-	own, err := local.Start(ctx, local.Options{Fsync: true})
-	if err != nil {
-		return nil, err
-	}
-	return &databases{own: own}, nil
+	return s, nil
 }
 
 // create makes a database and returns its URL.
 func (s *databases) create(ctx context.Context, name string) (string, error) {
-	if s.own != nil {
-		return s.own.URL(name), s.own.CreateDatabase(ctx, name)
-	}
-	database := "payonce_demo_" + name + "_" + s.suffix
-	at, err := inDatabase(s.lent, database)
+	name = "payonce_demo_" + name + "_" + s.suffix
+	at, err := inDatabase(s.server, name)
 	if err != nil {
 		return "", err
 	}
-	if err := s.command(ctx, "create database "+pgx.Identifier{database}.Sanitize()); err != nil {
+	if err := s.command(ctx, "create database "+pgx.Identifier{name}.Sanitize()); err != nil {
 		return "", err
 	}
-	s.made = append(s.made, database)
+	s.made = append(s.made, name)
 	return at, nil
 }
 
@@ -65,17 +63,17 @@ func (s *databases) close(ctx context.Context) (err error) {
 	if s.own != nil {
 		return s.own.Close() //nolint:contextcheck // Close bounds itself
 	}
-	for _, database := range s.made {
-		err = errors.Join(err, s.command(ctx, "drop database if exists "+pgx.Identifier{database}.Sanitize()+" with (force)"))
+	for _, name := range s.made {
+		err = errors.Join(err, s.command(ctx, "drop database if exists "+pgx.Identifier{name}.Sanitize()+" with (force)"))
 	}
 	return err
 }
 
 // command runs a statement that takes neither parameters nor a transaction.
 func (s *databases) command(ctx context.Context, statement string) error {
-	conn, err := pgx.Connect(ctx, s.lent)
+	conn, err := pgx.Connect(ctx, s.server)
 	if err != nil {
-		return fmt.Errorf("connect to the server of --database: %w", err)
+		return fmt.Errorf("connect to the demo's server: %w", err)
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	if _, err := conn.Exec(ctx, statement); err != nil {

@@ -5,105 +5,33 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"strings"
-	"sync"
 	"text/tabwriter"
 	"time"
 	"unicode"
-
-	"golang.org/x/term"
 
 	"github.com/payonce/payonce/internal/robustness/traffic"
 	"github.com/payonce/payonce/internal/robustness/validate"
 )
 
-// screen is all that the demo prints.
-type screen struct {
-	json   bool
-	stdout io.Writer // the result
-	stderr io.Writer // everything else
-	now    func() time.Time
-}
-
-// say prints a line. An error of stderr does not end the demo.
-func (s *screen) say(format string, args ...any) {
-	_, _ = fmt.Fprintf(s.stderr, format+"\n", args...)
-}
-
-// progress shows how many charges have ended, until stop is called: on a terminal
-// in one line that changes, elsewhere in a line now and then.
-func (s *screen) progress(tally *traffic.Tally, charges int, broken func() validate.Chaos) (stop func()) {
-	pause, begin, end := 3*time.Second, "", "\n"
-	if file, ok := s.stderr.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
-		pause, begin, end = 200*time.Millisecond, "\r\x1b[K", ""
-	}
-	said := ""
-	show := func() {
-		line := fmt.Sprintf("%d of %d charges ended; %s", tally.Ended.Load(), charges, trouble(broken()))
-		if line != said {
-			_, _ = fmt.Fprint(s.stderr, begin, line, end)
-		}
-		said = line
-	}
-	stopped, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		ticker := time.NewTicker(pause)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-ticker.C:
-				show()
-			case <-stopped:
-				show()
-				if end == "" {
-					s.say("")
-				}
-				return
-			}
-		}
-	}()
-	return sync.OnceFunc(func() { close(stopped); <-done })
-}
-
-// trouble is what was broken so far.
-func trouble(c validate.Chaos) string {
-	text := plural(c.WorkerKills, "worker") + " " + c.Killed
-	if c.APIKills > 0 {
-		text += ", " + plural(c.APIKills, "api") + " " + c.Killed
-	}
-	if c.Restarted > 0 {
-		text += ", database restarted"
-	}
-	return text
-}
-
-func plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
-}
-
 // report prints what happened and the audit: as JSON on stdout and as text on
 // stderr, or as text on stdout.
-func (s *screen) report(r *run, audit validate.Audit) error {
+func (r *run) report(audit validate.Audit) error {
 	var text strings.Builder
-	summary(&text, r)
+	r.summary(&text)
 	table(&text, audit)
-	if !s.json {
-		_, err := io.WriteString(s.stdout, text.String())
+	if !r.JSON {
+		_, err := io.WriteString(r.Stdout, text.String())
 		return err
 	}
-	s.say("%s", strings.TrimSuffix(text.String(), "\n"))
-	encoder := json.NewEncoder(s.stdout)
+	r.say("%s", strings.TrimSuffix(text.String(), "\n"))
+	encoder := json.NewEncoder(r.Stdout)
 	encoder.SetIndent("", "  ")
 	return encoder.Encode(audit)
 }
 
-func summary(w *strings.Builder, r *run) {
+func (r *run) summary(w *strings.Builder) {
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(w, "%-9s %s\n", name, fmt.Sprintf(format, args...))
 	}
@@ -138,7 +66,7 @@ func summary(w *strings.Builder, r *run) {
 	line("provider", "%d requests, %d duplicates suppressed; %d notifications taken, %d delivered again",
 		r.Books.Requests-r.Before.Requests, r.Suppressed(), len(r.Books.Notifications)-len(r.Before.Notifications), r.Redelivered())
 	line("webhooks", "%d events of the provider, sent again %d times in all", r.Repeated.Events, r.Repeated.Sent)
-	line("broken", "%s", breakages(r.Chaos))
+	line("broken", "%s", r.broken())
 	line("time", "%s from the first request to the last answer", r.took.Round(100*time.Millisecond))
 	fmt.Fprintln(w)
 }
@@ -155,13 +83,11 @@ func enumerate(counts map[string]int) string {
 	return strings.Join(parts, ", ")
 }
 
-func breakages(c validate.Chaos) string {
-	text := fmt.Sprintf("%s %s (%d with charges under way), %s %s, ",
-		plural(c.WorkerKills, "worker"), c.Killed, c.KillsInFlight, plural(c.APIKills, "api"), c.Killed)
-	if c.NotRun {
-		return text + "restart of the database not run"
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
 	}
-	return text + fmt.Sprintf("database restarted in %s", c.Restarted.Round(time.Millisecond))
+	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 func table(w *strings.Builder, audit validate.Audit) {
