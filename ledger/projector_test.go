@@ -72,7 +72,7 @@ func TestProjector(t *testing.T) {
 		}
 		for i, stop := range stops {
 			appendTo(t, db, newStreams(fmt.Sprintf("ch_%d_", i), 10), requested("acme"))
-			await.RowWith(t, db, log.String, charges, 10*(i+1))
+			await.Row(t, db, charges, 10*(i+1))
 			stop()
 		}
 		if log.String() != "" {
@@ -92,7 +92,7 @@ func TestProjector(t *testing.T) {
 			return log.String(), strings.Contains(log.String(), "refused")
 		})
 		exec(t, db, `alter table charge_list drop constraint refused`)
-		await.RowWith(t, db, log.String, charges, 1)
+		await.Row(t, db, charges, 1)
 		if n := strings.Count(log.String(), "projecting failed"); n != 1 {
 			t.Errorf("it was logged %d times:\n%s", n, log)
 		}

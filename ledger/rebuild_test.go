@@ -157,7 +157,7 @@ func TestRebuild(t *testing.T) {
 		if err := traffic.Wait(); err != nil {
 			t.Fatal(err)
 		}
-		await.RowWith(t, db, log.String, `select count(*) = (select count(distinct stream_id) from ledger_events) from charge_list join projections using (generation) where state = 'live' and version = 4`)
+		await.Row(t, db, `select count(*) = (select count(distinct stream_id) from ledger_events) from charge_list join projections using (generation) where state = 'live' and version = 4`)
 		checkBalances(t, db)
 		if log.String() != "" {
 			t.Errorf("projectors log:\n%s", log)

@@ -54,32 +54,31 @@ func True(tb TB, what string, holds func() bool) {
 // when the wait fails.
 func Progress(tb TB, what string, look func() (seen string, done bool)) {
 	tb.Helper()
-	s := newStall()
-	for {
+	var last string
+	done := within(limit, func() (string, bool) {
 		seen, done := look()
-		if done {
-			return
-		}
-		if s.over(seen) {
-			tb.Fatalf("no change for %v while waiting until %s%s", limit, what, lastSeen(seen))
-			return
-		}
-		time.Sleep(poll) //nolint:forbidigo // the one place where tests poll
+		last = seen
+		return seen, done
+	})
+	if !done {
+		tb.Fatalf("no change for %v while waiting until %s; last seen: %s", limit, what, last)
 	}
 }
 
 // Within reports whether holds returns true before it was false for d, by the
 // same clock. It is for tests that decide themselves what a failure means.
 func Within(d time.Duration, holds func() bool) bool {
-	s := newStall()
-	s.limit = d
-	for !holds() {
-		if s.over("") {
-			return false
+	return within(d, func() (string, bool) { return "", holds() })
+}
+
+func within(d time.Duration, look func() (seen string, done bool)) bool {
+	for s := newStall(d); ; {
+		seen, done := look()
+		if done || s.over(seen) {
+			return done
 		}
 		time.Sleep(poll) //nolint:forbidigo // the one place where tests poll
 	}
-	return true
 }
 
 // Receive returns the next value of a channel, or the zero value once it is
@@ -88,7 +87,7 @@ func Receive[T any](tb TB, what string, from <-chan T) T {
 	tb.Helper()
 	tick := time.NewTicker(longestTick)
 	defer tick.Stop()
-	for s := newStall(); ; {
+	for s := newStall(limit); ; {
 		select {
 		case value := <-from:
 			return value
@@ -107,25 +106,14 @@ type Querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// Row waits until a query of one boolean returns true. An error of the query
-// ends the test.
+// Row waits until a query of one boolean returns true. An error of the query ends the test.
 func Row(tb testing.TB, db Querier, sql string, args ...any) {
 	tb.Helper()
-	RowWith(tb, db, nil, sql, args...)
-}
-
-// RowWith is Row for a failure that is explained by more than the query: what
-// explain returns is progress, and is printed when the wait fails.
-func RowWith(tb testing.TB, db Querier, explain func() string, sql string, args ...any) {
-	tb.Helper()
-	Progress(tb, "this is true: "+sql, func() (seen string, done bool) {
+	True(tb, "this is true: "+sql, func() (done bool) {
 		if err := db.QueryRow(tb.Context(), sql, args...).Scan(&done); err != nil {
 			tb.Fatalf("%s: %v", sql, err)
 		}
-		if explain != nil {
-			seen = explain()
-		}
-		return seen, done
+		return done
 	})
 }
 
@@ -149,7 +137,7 @@ type stall struct {
 	seen  string
 }
 
-func newStall() *stall {
+func newStall(limit time.Duration) *stall {
 	return &stall{limit: limit, last: time.Now()} //nolint:forbidigo // the one clock of waiting tests
 }
 
@@ -163,11 +151,4 @@ func (s *stall) over(seen string) bool {
 		s.seen, s.spent = seen, 0
 	}
 	return s.spent >= s.limit
-}
-
-func lastSeen(seen string) string {
-	if seen == "" {
-		return ""
-	}
-	return "; last seen: " + seen
 }

@@ -79,13 +79,6 @@ func exec(t *testing.T, db *postgres.DB, statements ...string) {
 	}
 }
 
-// awaitRow waits until a query returns true; where it fails, it prints what the
-// janitor logged.
-func awaitRow(t *testing.T, db *postgres.DB, k *keeper, holds string) {
-	t.Helper()
-	await.RowWith(t, db, k.log.String, holds)
-}
-
 const expired = 1200
 
 // fill writes 1,200 rows that have expired into every table, and one that has not,
@@ -147,7 +140,7 @@ func TestJob(t *testing.T) {
 		fill(t, db)
 		k := newKeeper(db, "a")
 		stop := k.start(t)
-		awaitRow(t, db, k, clean)
+		await.Row(t, db, clean)
 		stop()
 		wantCounts(t, all(), k)
 		for table := range all() {
@@ -164,7 +157,7 @@ func TestJob(t *testing.T) {
 		k.OutboxWindow = time.Second // so that it looks four times a second
 		stop := k.start(t)
 		exec(t, db, `create table first as select seen_at from retention_windows`)
-		awaitRow(t, db, k, `select count(*) = 1 from retention_windows where seen_at > (select coalesce(max(seen_at), '-infinity') from first)`)
+		await.Row(t, db, `select count(*) = 1 from retention_windows where seen_at > (select coalesce(max(seen_at), '-infinity') from first)`)
 		stop()
 		wantCounts(t, map[string]int{}, k)
 		if k.log.String() != "" {
@@ -178,14 +171,14 @@ func TestJob(t *testing.T) {
 		first, second := newKeeper(db, "a"), newKeeper(db, "b")
 		first.OutboxWindow, second.OutboxWindow = time.Second, time.Second
 		stop := first.start(t)
-		awaitRow(t, db, first, `select count(*) = 1 from janitor_lease where holder = 'a' and until > clock_timestamp()`)
+		await.Row(t, db, `select count(*) = 1 from janitor_lease where holder = 'a' and until > clock_timestamp()`)
 		second.start(t)
-		awaitRow(t, db, second, `select count(*) = 2 from retention_windows`)
+		await.Row(t, db, `select count(*) = 2 from retention_windows`)
 		fill(t, db)
-		awaitRow(t, db, first, clean)
+		await.Row(t, db, clean)
 		wantCounts(t, map[string]int{}, second)
 		stop()
-		awaitRow(t, db, second, `select holder = 'b' from janitor_lease`)
+		await.Row(t, db, `select holder = 'b' from janitor_lease`)
 	})
 
 	t.Run("the next goes on where one died", func(t *testing.T) {
@@ -203,10 +196,10 @@ func TestJob(t *testing.T) {
 		heir := newKeeper(db, "heir")
 		heir.OutboxWindow = time.Second
 		stop := heir.start(t)
-		awaitRow(t, db, heir, `select count(*) = 2 from retention_windows`)
+		await.Row(t, db, `select count(*) = 2 from retention_windows`)
 		wantCounts(t, map[string]int{}, heir) // the lease has not ended
 		exec(t, db, `update janitor_lease set until = clock_timestamp()`)
-		awaitRow(t, db, heir, clean)
+		await.Row(t, db, clean)
 		stop()
 		wantCounts(t, all(), died, heir)
 	})
@@ -217,7 +210,7 @@ func TestJob(t *testing.T) {
 		exec(t, db, `insert into janitor_lease (holder, until) values ('died', clock_timestamp() + interval '1 day')`)
 		heir := newKeeper(db, "heir")
 		heir.start(t)
-		awaitRow(t, db, heir, `select holder = 'heir' from janitor_lease`)
+		await.Row(t, db, `select holder = 'heir' from janitor_lease`)
 	})
 
 	t.Run("two at once do each row once, without an error", func(t *testing.T) {
@@ -226,7 +219,7 @@ func TestJob(t *testing.T) {
 		fill(t, db)
 		one, other := newKeeper(db, "the same"), newKeeper(db, "the same") // so that both have the lease
 		stopOne, stopOther := one.start(t), other.start(t)
-		awaitRow(t, db, one, clean)
+		await.Row(t, db, clean)
 		stopOne()
 		stopOther()
 		wantCounts(t, all(), one, other)
@@ -242,14 +235,14 @@ func TestJob(t *testing.T) {
 		exec(t, db, `alter table outbox_offsets rename to elsewhere`)
 		k := newKeeper(db, "a")
 		k.start(t)
-		awaitRow(t, db, k, `select (select count(*) = 1 from idempotency_keys where body is not null) and (select count(*) = 1 from inbox_quarantine)`)
+		await.Row(t, db, `select (select count(*) = 1 from idempotency_keys where body is not null) and (select count(*) = 1 from inbox_quarantine)`)
 		if !strings.Contains(k.log.String(), `level=WARN msg="sweep failed" table=outbox error="sweep received messages of the outbox: `) {
 			t.Errorf("it says\n%s", k.log)
 		}
 		exec(t, db, `alter table elsewhere rename to outbox_offsets`)
 		again := newKeeper(db, "a")
 		again.start(t)
-		awaitRow(t, db, again, clean)
+		await.Row(t, db, clean)
 	})
 
 	t.Run("a lease that cannot be asked for is asked for again", func(t *testing.T) {
@@ -263,9 +256,9 @@ func TestJob(t *testing.T) {
 		await.True(t, "the job logs that it cannot ask for the lease", func() bool {
 			return strings.Contains(k.log.String(), "the lease of the retention job cannot be taken")
 		})
-		awaitRow(t, db, k, untouched)
+		await.Row(t, db, untouched)
 		exec(t, db, `alter table elsewhere rename to janitor_lease`)
-		awaitRow(t, db, k, clean)
+		await.Row(t, db, clean)
 	})
 
 	t.Run("where workers disagree, the longest window counts, and that is said once", func(t *testing.T) {
@@ -276,8 +269,8 @@ func TestJob(t *testing.T) {
 		k := newKeeper(db, "a")
 		k.OutboxWindow = time.Second
 		k.start(t)
-		awaitRow(t, db, k, `select (select count(*) = 1176 from outbox) and (select count(*) = 1199 from inbox)`)
-		awaitRow(t, db, k, `select array_agg(worker order by worker) = '{a,other}' from retention_windows`)
+		await.Row(t, db, `select (select count(*) = 1176 from outbox) and (select count(*) = 1199 from inbox)`)
+		await.Row(t, db, `select array_agg(worker order by worker) = '{a,other}' from retention_windows`)
 		if n := strings.Count(k.log.String(), `level=WARN msg="workers disagree on retention, the longest counts" outbox=1176h0m0s inbox=1200h0m0s`); n != 1 {
 			t.Errorf("said %d times:\n%s", n, k.log)
 		}
@@ -293,13 +286,13 @@ func TestJob_waitsForADatabaseThatIsAway(t *testing.T) {
 	k := newKeeper(db, "a")
 	k.OutboxWindow = time.Second
 	stop := k.start(t)
-	awaitRow(t, db, k, `select count(*) = 1 from janitor_lease`)
+	await.Row(t, db, `select count(*) = 1 from janitor_lease`)
 	if err := server.Crash(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	db = testdb.Connect(t, url)
 	fill(t, db)
-	awaitRow(t, db, k, clean)
+	await.Row(t, db, clean)
 	stop() // rows are gone a moment before they are counted
 	wantCounts(t, all(), k)
 }

@@ -13,8 +13,10 @@ import (
 	"sync"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/migrations"
@@ -29,6 +31,9 @@ type server struct {
 	url      func(database string) string
 	strategy string                 // of create database
 	migrated func() (string, error) // the name of the template with every migration
+
+	mu   sync.Mutex
+	idle []*postgres.DB // that wait for their next test
 }
 
 // connect finds the server or starts it. It is closed after the last test; in a process
@@ -62,9 +67,12 @@ func connect() (*server, error) {
 		return nil, fmt.Errorf("connect to the server for tests: %w", err)
 	}
 	testrun.AtEnd(func() error {
-		err := dropIdle(s)
+		var errs []error
+		for db := s.takeIdle(); db != nil; db = s.takeIdle() {
+			errs = append(errs, s.discard(context.Background(), db))
+		}
 		s.admin.Close()
-		return err
+		return errors.Join(errs...)
 	})
 	return s, nil
 }
@@ -72,75 +80,42 @@ func connect() (*server, error) {
 // migrate makes the template with every migration, unless the server has it: its name says
 // of which migrations it was made. A template gets its name when it is complete, and
 // nothing connects to it after that.
-func (s *server) migrate() (string, error) {
+func (s *server) migrate() (name string, err error) {
 	sum := sha256.New()
 	for _, m := range migrations.All() {
 		_, _ = fmt.Fprintf(sum, "%d %d %s", m.Version, len(m.SQL), m.SQL) // a hash does not fail
 	}
-	name := "payonce_template_" + hex.EncodeToString(sum.Sum(nil)[:8])
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	conn, err := s.admin.Acquire(ctx)
-	if err != nil {
-		return "", fmt.Errorf("connect to the server for tests: %w", err)
-	}
-	defer conn.Release()
-	return name, s.makeTemplate(ctx, conn.Conn(), name)
-}
-
-// templateLock is the advisory lock under which templates are made, in the database that
-// TEST_DATABASE_URL names.
-const templateLock = 7_296_690_381
-
-const templateExists = `
-select exists (
-    select 1
-      from pg_database
-     where datname = $1)`
-
-// makeTemplate makes a template under a lock: processes that start at the same time wait
-// for the first.
-func (s *server) makeTemplate(ctx context.Context, conn *pgx.Conn, name string) (err error) {
-	if _, err := conn.Exec(ctx, `select pg_advisory_lock($1)`, templateLock); err != nil {
-		return fmt.Errorf("lock the templates: %w", err)
-	}
-	defer func() {
-		_, unlock := conn.Exec(context.WithoutCancel(ctx), `select pg_advisory_unlock($1)`, templateLock)
-		err = errors.Join(err, unlock)
-	}()
+	name = "payonce_template_" + hex.EncodeToString(sum.Sum(nil)[:8])
+	ctx := context.Background()
 	var exists bool
-	if err := conn.QueryRow(ctx, templateExists, name).Scan(&exists); err != nil || exists {
-		return err
+	if err := s.admin.QueryRow(ctx, `select exists (select 1 from pg_database where datname = $1)`, name).Scan(&exists); err != nil || exists {
+		return name, err
 	}
-	unfinished := name + "_unfinished" // a killed process may have left one
-	if err := s.drop(ctx, unfinished); err != nil {
-		return err
+	fresh, err := s.create(ctx, "template1")
+	if err != nil {
+		return "", err
 	}
-	if err := s.clone(ctx, unfinished, "template1"); err != nil {
-		return err
+	if err := migrations.Up(ctx, s.url(fresh)); err != nil {
+		return "", err
 	}
-	if err := migrations.Up(ctx, s.url(unfinished)); err != nil {
-		return err
+	_, err = s.admin.Exec(ctx, "alter database "+quote(fresh)+" rename to "+quote(name))
+	var refused *pgconn.PgError
+	if errors.As(err, &refused) && refused.Code == duplicateDatabase {
+		return name, s.drop(ctx, fresh) // another process made it meanwhile
 	}
-	if _, err := conn.Exec(ctx, "alter database "+quote(unfinished)+" rename to "+quote(name)); err != nil {
-		return fmt.Errorf("name the template %s: %w", name, err)
-	}
-	return nil
+	return name, err
 }
 
-// create clones a template under a new name.
+const duplicateDatabase = "42P04"
+
+// create clones a template under a new name. If sessions are connected to the template,
+// the server waits a few seconds for their end.
 func (s *server) create(ctx context.Context, template string) (name string, err error) {
 	name = "payonce_test_" + strings.ToLower(rand.Text())
-	return name, s.clone(ctx, name, template)
-}
-
-// clone creates a database. If sessions are connected to the template, the server waits a
-// few seconds for their end.
-func (s *server) clone(ctx context.Context, name, template string) error {
 	if _, err := s.admin.Exec(ctx, "create database "+quote(name)+" template "+quote(template)+s.strategy); err != nil {
-		return fmt.Errorf("create the database %s: %w", name, err)
+		return "", fmt.Errorf("create the database %s: %w", name, err)
 	}
-	return nil
+	return name, nil
 }
 
 // drop removes a database, also one that sessions are connected to.
@@ -148,6 +123,48 @@ func (s *server) drop(ctx context.Context, name string) error {
 	if _, err := s.admin.Exec(ctx, "drop database if exists "+quote(name)+" with (force)"); err != nil {
 		return fmt.Errorf("drop the database %s: %w", name, err)
 	}
+	return nil
+}
+
+// open returns a pool on a new database with every migration. The caller discards it.
+func (s *server) open(ctx context.Context, application string) (*postgres.DB, error) {
+	template, err := s.migrated()
+	if err != nil {
+		return nil, err
+	}
+	name, err := s.create(ctx, template)
+	if err != nil {
+		return nil, err
+	}
+	return postgres.Open(ctx, s.url(name), options(application))
+}
+
+// discard closes a pool and drops its database.
+func (s *server) discard(ctx context.Context, db *postgres.DB) error {
+	db.Close()
+	return s.drop(ctx, db.Pool().Config().ConnConfig.Database)
+}
+
+func (s *server) takeIdle() (db *postgres.DB) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if last := len(s.idle) - 1; last >= 0 {
+		db, s.idle = s.idle[last], s.idle[:last]
+	}
+	return db
+}
+
+// giveBack empties a database for its next test, or drops it if that is not possible.
+func (s *server) giveBack(ctx context.Context, db *postgres.DB) error {
+	if _, err := db.Pool().Exec(ctx, `select fresh.restore()`, pgx.QueryExecModeSimpleProtocol); err != nil {
+		return s.discard(ctx, db)
+	}
+	if db.Pool().Stat().TotalConns() > keptConns {
+		db.Pool().Reset()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.idle = append(s.idle, db)
 	return nil
 }
 

@@ -34,6 +34,9 @@ func Start(t *testing.T, run program.Run, environ map[string]string) *Running {
 		if err := await.Receive(t, "the end of the program", ended); err != nil {
 			t.Errorf("the program ended with %v", err)
 		}
+		if t.Failed() {
+			t.Logf("the program logged:\n%s", r.Log)
+		}
 	})
 	t.Cleanup(r.Stop)
 	await.Progress(t, "the program listens", func() (string, bool) {
