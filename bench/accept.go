@@ -2,73 +2,51 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 
 	"golang.org/x/sync/errgroup"
 )
 
-// acceptCharges measures the api alone: no worker processes what it accepts.
-func acceptCharges(ctx context.Context, b *bench, set setting) (Sample, error) {
-	set.InFlight = httpConnections
-	return job{start: startAPIs, drive: driveAccepting, check: func(ctx context.Context, d *deployment) error {
-		return d.checkAccepted(ctx, d.loop.ended-d.earlier, true)
-	}}.measure(ctx, b, set)
-}
+// The api alone is measured: while it accepts, and while it answers requests once more. No
+// worker processes what it accepts.
+var (
+	acceptCharges = job{programs: []string{"api"}, drive: driveAccepting, check: checkAccepted}
+	replayCharges = job{programs: []string{"api"}, prepare: acceptReplayed, drive: driveReplays, check: checkNothingAccepted}
+)
 
 // driveAccepting drives charges that end when they are accepted.
 func driveAccepting(ctx context.Context, d *deployment, of *running) (window, error) {
-	l := d.load(of)
-	send := l.send
-	l.send = func(ctx context.Context, id string) error {
+	return d.drive(ctx, of, func(id string) error {
 		defer d.loop.end(id)
-		return send(ctx, id)
-	}
-	return d.loop.drive(ctx, l)
+		return d.send(of, id)
+	})
 }
 
-// replayCharges accepts charges, and then measures the responses to the same requests.
-func replayCharges(ctx context.Context, b *bench, set setting) (Sample, error) {
-	set.InFlight = httpConnections
-	charges := b.sizes.replayed
-	key := func(n int) string { return fmt.Sprintf("replayed-%06d", n) }
-	return job{
-		prepare: func(ctx context.Context, d *deployment) error {
-			return d.once(ctx, startAPIs, func(of *running) error {
-				c := newClient(of.urls[0])
-				return onAllConnections(charges, func(n int) error {
-					_, err := c.charge(d.accounts[n%len(d.accounts)], key(n), n)
-					return err
-				})
-			})
-		},
-		start: startAPIs,
-		drive: func(ctx context.Context, d *deployment, of *running) (window, error) {
-			c, l := newClient(of.urls[0]), d.load(of)
-			l.send = func(_ context.Context, id string) error {
-				defer d.loop.end(id)
-				n := rand.N(charges) //nolint:gosec // no secret
-				replayed, err := c.charge(d.accounts[n%len(d.accounts)], key(n), n)
-				if err == nil && !replayed {
-					err = fmt.Errorf("charge %d was accepted twice", n)
-				}
-				return err
-			}
-			return d.loop.drive(ctx, l)
-		},
-		check: func(ctx context.Context, d *deployment) error { return d.checkAccepted(ctx, 0, true) },
-	}.measure(ctx, b, set)
+// replayed sends the nth charge of those whose responses are asked for again.
+func (d *deployment) replayed(of *running, n int) (bool, error) {
+	return d.client.charge(of.urls[0], d.accounts[n%len(d.accounts)], fmt.Sprintf("replayed-%06d", n), n)
 }
 
-// once runs programs while do does something that is not measured.
-func (d *deployment) once(ctx context.Context, start func(context.Context, *deployment) (*running, error), do func(*running) error) (err error) {
-	of, err := start(ctx, d)
-	if err != nil {
+func acceptReplayed(ctx context.Context, d *deployment) error {
+	return d.while(ctx, []string{"api"}, func(of *running) error {
+		return onAllConnections(d.sizes.replayed, func(n int) error {
+			_, err := d.replayed(of, n)
+			return err
+		})
+	})
+}
+
+func driveReplays(ctx context.Context, d *deployment, of *running) (window, error) {
+	return d.drive(ctx, of, func(id string) error {
+		defer d.loop.end(id)
+		n := rand.N(d.sizes.replayed) //nolint:gosec // no secret
+		replayed, err := d.replayed(of, n)
+		if err == nil && !replayed {
+			err = fmt.Errorf("charge %d was accepted twice", n)
+		}
 		return err
-	}
-	defer func() { err = errors.Join(err, of.stop(ctx)) }()
-	return do(of)
+	})
 }
 
 // onAllConnections does a number of things over all connections at once.
@@ -79,4 +57,23 @@ func onAllConnections(count int, do func(n int) error) error {
 		g.Go(func() error { return do(n) })
 	}
 	return g.Wait()
+}
+
+func checkAccepted(ctx context.Context, d *deployment) error {
+	return d.accepted(ctx, d.loop.ended-d.earlier)
+}
+
+func checkNothingAccepted(ctx context.Context, d *deployment) error { return d.accepted(ctx, 0) }
+
+// accepted compares what the tables hold more than before with what was accepted.
+func (d *deployment) accepted(ctx context.Context, n int) error {
+	now, err := d.holdings(ctx)
+	if err != nil {
+		return err
+	}
+	more := holdings{now.keys - d.before.keys, now.events - d.before.events, now.charges - d.before.charges, now.messages - d.before.messages}
+	if more != (holdings{n, n, n, n}) {
+		return fmt.Errorf("%d accepted, and in the tables %+v", n, more)
+	}
+	return nil
 }

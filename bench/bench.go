@@ -20,7 +20,7 @@ type bench struct {
 
 	server *server
 	ours   tree
-	other  *tree  // of --base; nil where nothing is compared
+	other  tree   // of --base
 	folder string // for programs and their logs; removed at the end
 	sizes  sizes
 	say    io.Writer
@@ -36,11 +36,8 @@ type extras struct {
 	profiles   string // the folder of the profiles, "" for none
 }
 
-// tree is a work tree's programs.
-type tree struct {
-	programs fleet.Binaries
-	bench    string // the program that measures the engine; empty: this one
-}
+// tree has the paths of a work tree's programs: api, worker, payonce, and bench.
+type tree map[string]string
 
 // open builds the programs and starts the server.
 func open(ctx context.Context, say io.Writer, chosen sizes, e extras) (*bench, error) {
@@ -65,15 +62,18 @@ func (b *bench) start(ctx context.Context) (err error) {
 		}
 		flags = append(flags, flag)
 	}
-	programs := filepath.Join(b.folder, "bin")
-	if err := os.Mkdir(programs, 0o755); err != nil { //nolint:gosec // programs may be run by all
-		return fmt.Errorf("make a folder: %w", err)
-	}
-	if b.ours.programs, err = fleet.Build(ctx, programs, flags...); err != nil {
+	if b.ours, err = build(ctx, "..", filepath.Join(b.folder, "ours"), flags...); err != nil {
 		return err
 	}
+	if b.ours["bench"], err = os.Executable(); err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
 	if b.base != "" {
-		if b.other, err = buildTree(ctx, b.base, filepath.Join(b.folder, "base")); err != nil {
+		if b.other, err = build(ctx, b.base, filepath.Join(b.folder, "base")); err != nil {
+			return err
+		}
+		b.other["bench"] = filepath.Join(b.folder, "base", "bench")
+		if err := goBuild(ctx, filepath.Join(b.base, "bench"), b.other["bench"], "."); err != nil {
 			return err
 		}
 	}
@@ -84,23 +84,27 @@ func (b *bench) start(ctx context.Context) (err error) {
 	return b.server.fillLog(ctx, logFiles)
 }
 
-// buildTree builds the programs and the bench of another work tree.
-func buildTree(ctx context.Context, from, folder string) (*tree, error) {
-	for _, build := range [][]string{
-		{"-C", from, "build", "-o", folder + "/", "./cmd/api", "./cmd/worker", "./cmd/payonce"},
-		{"-C", filepath.Join(from, "bench"), "build", "-o", folder + "/", "."},
-	} {
-		if said, err := exec.CommandContext(ctx, "go", build...).CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("build %s: %w: %s", from, err, said)
-		}
+// build builds the programs of a work tree.
+func build(ctx context.Context, from, folder string, flags ...string) (tree, error) {
+	t, packages := tree{}, flags
+	for _, name := range []string{"api", "worker", "payonce"} {
+		t[name], packages = filepath.Join(folder, name), append(packages, "./cmd/"+name)
 	}
-	in := func(name string) string { return filepath.Join(folder, name) }
-	return &tree{programs: fleet.Binaries{API: in("api"), Worker: in("worker"), Payonce: in("payonce")}, bench: in("bench")}, nil
+	return t, goBuild(ctx, from, folder+"/", packages...)
+}
+
+func goBuild(ctx context.Context, from, into string, what ...string) error {
+	command := exec.CommandContext(ctx, "go", append([]string{"build", "-o", into}, what...)...)
+	command.Dir = from
+	if said, err := command.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w: %s", from, err, said)
+	}
+	return nil
 }
 
 func (b *bench) tree(base bool) tree {
 	if base {
-		return *b.other
+		return b.other
 	}
 	return b.ours
 }
@@ -111,7 +115,7 @@ func (b *bench) database(ctx context.Context, base bool) (url string, err error)
 	migrate := migrations.Up
 	if base {
 		migrate = func(ctx context.Context, url string) error {
-			_, err := fleet.Run(ctx, map[string]string{"DATABASE_URL": url}, b.other.programs.Payonce, "migrate")
+			_, err := fleet.Run(ctx, map[string]string{"DATABASE_URL": url}, b.other["payonce"], "migrate")
 			return err
 		}
 	}
@@ -140,16 +144,12 @@ func (b *bench) close() (err error) {
 	return errors.Join(err, os.RemoveAll(b.folder))
 }
 
-// commit is a tree's commit, with "+" behind it if something was changed since; ""
+// commit is a tree's commit, with "-dirty" behind it if something was changed since; ""
 // where there is no git.
 func commit(ctx context.Context, tree string) string {
-	head, err := exec.CommandContext(ctx, "git", "-C", tree, "rev-parse", "--short=12", "HEAD").Output()
+	name, err := exec.CommandContext(ctx, "git", "-C", tree, "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*").Output()
 	if err != nil {
 		return ""
 	}
-	name := strings.TrimSpace(string(head))
-	if changed, err := exec.CommandContext(ctx, "git", "-C", tree, "status", "--porcelain").Output(); err == nil && len(changed) > 0 {
-		name += "+"
-	}
-	return name
+	return strings.TrimSpace(string(name))
 }

@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +14,7 @@ import (
 
 // The tests' binary starts itself as a child.
 func TestMain(m *testing.M) {
-	if os.Getenv(childEnv) != "" {
+	if os.Getenv(childEnv) != "" || os.Getenv(serviceEnv) != "" {
 		main()
 		return
 	}
@@ -37,32 +36,24 @@ func TestMeasure_findsThatEverythingIsDoneOnce(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	along := *b // each has databases of its own
-	t.Run("along every axis", func(t *testing.T) {
-		t.Parallel()
-		measureAll(t, &along, alongAxes(true))
-	})
-	t.Run("every subject", func(t *testing.T) {
-		t.Parallel()
-		measureAll(t, b, runCmd{}.plan())
-		several := runCmd{InFlight: []int{8}, Slots: []int{16}, Merchants: []int{3}, APIs: []int{2}}.plan()
-		measureAll(t, b, only(several, "charges/payonce$"))
-		for _, program := range []string{"api-0", "worker-1"} {
-			file := filepath.Join(profiles, "charges-payonce-"+program+".pprof")
-			if out, err := exec.CommandContext(t.Context(), "go", "tool", "pprof", "-top", file).CombinedOutput(); err != nil {
-				t.Errorf("%s is no profile: %s", file, out)
-			}
-		}
-	})
-}
-
-func only(plan []planned, names string) (some []planned) {
-	for _, p := range plan {
-		if regexp.MustCompile(names).MatchString(p.subject.name) {
-			some = append(some, p)
+	measureAll(t, b, planOf(t, runCmd{}))
+	several := runCmd{Only: "^(accept|charges)/payonce$", InFlight: []int{8}, Slots: []int{16}, Merchants: []int{3}, APIs: []int{2}, Stored: []int{50}, Latency: []int{20}}
+	measureAll(t, b, planOf(t, several))
+	for _, program := range []string{"api-0", "worker-1"} {
+		file := filepath.Join(profiles, "charges-payonce-"+program+".pprof")
+		if out, err := exec.CommandContext(t.Context(), "go", "tool", "pprof", "-top", file).CombinedOutput(); err != nil {
+			t.Errorf("%s is no profile: %s", file, out)
 		}
 	}
-	return some
+}
+
+func planOf(t *testing.T, c runCmd) []planned {
+	t.Helper()
+	plan, err := c.plan()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return plan
 }
 
 func measureAll(t *testing.T, b *bench, plan []planned) {
@@ -76,7 +67,7 @@ func measureAll(t *testing.T, b *bench, plan []planned) {
 		t.Fatal(err)
 	}
 	for _, p := range plan {
-		f := r.figure(p.axis, p.subject.name, p.setting)
+		f := r.figure(p.subject.name, p.setting)
 		if f == nil || len(f.Samples) != 1 || !strings.Contains(table.String(), f.String()) {
 			t.Errorf("%s was not measured, or is not in the table", p)
 		}
@@ -91,12 +82,8 @@ func TestPage_namesTheServersSettings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var want []string
-	for name, value := range settings(false) {
-		want = append(want, "`"+name+"` "+value)
-	}
-	for _, part := range want {
-		if !strings.Contains(string(text), part) {
+	for name, value := range settings {
+		if part := "`" + name + "` " + value; !strings.Contains(string(text), part) {
 			t.Errorf("docs/performance.md lacks %s", part)
 		}
 	}
@@ -104,27 +91,24 @@ func TestPage_namesTheServersSettings(t *testing.T) {
 
 func TestSubjects_haveNamesOfTheirOwnAndRivalsThatAreMeasured(t *testing.T) {
 	t.Parallel()
-	for _, group := range append([]axis{{subjects: subjects}}, axes...) {
-		known := map[string]bool{"": true}
-		for _, s := range group.subjects {
-			if known[s.name] {
-				t.Errorf("%s is there twice", s.name)
-			}
-			known[s.name] = true
+	known := map[string]bool{"": true}
+	for _, s := range subjects {
+		if known[s.name] {
+			t.Errorf("%s is there twice", s.name)
 		}
-		for _, s := range group.subjects {
-			if !known[s.rival] {
-				t.Errorf("%s is compared with %s, which is not measured", s.name, s.rival)
-			}
+		known[s.name] = true
+	}
+	for _, s := range subjects {
+		if !known[s.rival] {
+			t.Errorf("%s is compared with %s, which is not measured", s.name, s.rival)
 		}
 	}
 }
 
 func TestPlan_combinesTheSettingsAndPutsTheBaseBeforeOurs(t *testing.T) {
 	t.Parallel()
-	c := runCmd{Merchants: []int{1, 1000}, APIs: []int{1, 4}, Base: "other"}
 	var got []string
-	for _, p := range only(c.plan(), "^accept/|^few/river") {
+	for _, p := range planOf(t, runCmd{Only: "^accept/|^few/river", Merchants: []int{1, 1000}, APIs: []int{1, 4}, Base: "other"}) {
 		got = append(got, p.String())
 	}
 	want := []string{
@@ -197,7 +181,7 @@ func TestComparedWith_dividesRoundByRound(t *testing.T) {
 	t.Parallel()
 	var r Report
 	us, rival := planned{subject: subject{name: "us", rival: "rival"}}, planned{subject: subject{name: "rival"}}
-	us.setting, rival.setting = setting{}.orDefault(), setting{}.orDefault()
+	us.setting, rival.setting = runCmd{}.settings()[0], runCmd{}.settings()[0]
 	slow, base := us, us
 	slow.setting.Merchants, base.setting.Base = 1000, true
 	for _, rate := range []float64{100, 200, 300} {

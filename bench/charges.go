@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,15 +11,18 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 )
 
-// The real programs are measured from the request to the merchant's webhook: while requests
-// keep coming, or one charge at a time when there is nothing else to do. River processes the
-// same charges as its jobs.
+// The real programs are measured from the request to the merchant's webhook. River processes
+// the same charges as its jobs.
 var (
-	processCharges = job{start: startBoth, drive: drive, check: checkCharges}.measure
-	idleCharges    = job{start: startBoth, drive: oneByOne, check: checkCharges}.measure
-	processByRiver = job{start: startRiverService, drive: drive, check: countCharges}.measure
-	idleByRiver    = job{start: startRiverService, drive: oneByOne, check: countCharges}.measure
+	processCharges = job{programs: []string{"api", "worker"}, drive: driveCharges, check: checkCharges}
+	processByRiver = job{programs: []string{"river"}, drive: driveCharges, check: countCharges}
+	processBacklog = job{programs: []string{"worker"}, prepare: acceptWaiting, drive: drain, check: checkCharges}
 )
+
+// driveCharges drives charges that end when their webhook arrives.
+func driveCharges(ctx context.Context, d *deployment, of *running) (window, error) {
+	return d.drive(ctx, of, func(id string) error { return d.send(of, id) })
+}
 
 // callsOfCharge are the calls of the provider that a charge needs, one after the other.
 const callsOfCharge = 2
@@ -28,87 +32,36 @@ func ideal(set setting) float64 {
 	if set.Latency == 0 {
 		return 0
 	}
-	return float64(set.InFlight) / (callsOfCharge * set.Latency.Seconds())
-}
-
-// selectLatencies takes the latencies from the ledger: from a charge's first event to
-// its outcome, by the database's clock.
-const selectLatencies = `
-select percentile_cont(0.5)  within group (order by took),
-       percentile_cont(0.99) within group (order by took)
-  from (select extract(epoch from ended.recorded_at - begun.recorded_at)::float8 as took
-          from ledger_events begun
-          join ledger_events ended
-            on ended.stream_id = begun.stream_id
-           and ended.type = 'charge.succeeded.v1'
-         where begun.type = 'charge.requested.v1') as charges`
-
-// oneByOne sends a charge, waits for its webhook, and then pauses for 10 to 32 ms, so
-// that polls meet it at any point of their interval.
-func oneByOne(ctx context.Context, d *deployment, of *running) (w window, err error) {
-	l := d.load(of)
-	before, began := of.use(), time.Now()
-	for n := range d.sizes.idle {
-		if err := d.send(ctx, l); err != nil {
-			return w, err
-		}
-		if err := d.loop.await(ctx); err != nil {
-			return w, err
-		}
-		if err := pause(ctx, time.Duration(10+n%23)*time.Millisecond); err != nil {
-			return w, err
-		}
-	}
-	w = window{Done: d.loop.ended, Seconds: time.Since(began).Seconds(), Used: of.use().minus(before)}
-	var p50, p99 float64
-	err = read(ctx, d.database, selectLatencies, nil, &p50, &p99)
-	w.P50, w.P99 = time.Duration(p50*float64(time.Second)), time.Duration(p99*float64(time.Second))
-	return w, err
-}
-
-// send sends one charge.
-func (d *deployment) send(ctx context.Context, l load) error {
-	id := l.next()
-	if !d.loop.begin(ctx, id) {
-		return context.Cause(ctx)
-	}
-	return l.send(ctx, id)
+	return 1000 * float64(set.InFlight) / (callsOfCharge * float64(set.Latency))
 }
 
 // slowestDrain is a rate, in charges a second, below which a backlog is given up.
 const slowestDrain = 50
 
-// processBacklog measures how fast a worker processes charges that were accepted before it
-// started. Their processor time holds that of accepting them.
-func processBacklog(ctx context.Context, b *bench, set setting) (Sample, error) {
-	if set.Waiting == 0 {
-		return processCharges(ctx, b, set)
-	}
-	set.InFlight = set.Waiting
-	return job{start: startAPIs, drive: driveBacklog, check: checkCharges}.measure(ctx, b, set)
+// acceptWaiting accepts charges while no worker runs.
+func acceptWaiting(ctx context.Context, d *deployment) error {
+	waiting := cmp.Or(d.setting.Waiting, d.sizes.waiting)
+	d.loop = newLoop(waiting)
+	d.loop.patience = drainPatience + time.Duration(waiting/slowestDrain)*time.Second
+	return d.while(ctx, []string{"api"}, func(of *running) error {
+		return onAllConnections(waiting, func(int) error { return d.begin(ctx, of) })
+	})
 }
 
-func driveBacklog(ctx context.Context, d *deployment, of *running) (w window, err error) {
-	d.loop.patience = drainPatience + time.Duration(d.setting.Waiting/slowestDrain)*time.Second
-	l, before := d.load(of), of.use()
-	if err := onAllConnections(d.setting.Waiting, func(int) error { return d.send(ctx, l) }); err != nil {
-		return w, err
+// drain measures a worker until it has processed what waited for it.
+func drain(ctx context.Context, d *deployment, of *running) (w window, err error) {
+	before, began := of.use(), time.Now()
+	err = d.loop.await(ctx)
+	return window{Done: d.loop.ended, Seconds: time.Since(began).Seconds(), Used: of.use().minus(before)}, err
+}
+
+// begin sends one charge.
+func (d *deployment) begin(ctx context.Context, of *running) error {
+	id := newID()
+	if !d.loop.begin(ctx, id) {
+		return context.Cause(ctx)
 	}
-	accepted := of.use().minus(before)
-	err = d.once(ctx, startWorker, func(worker *running) error {
-		memory := residents(worker.worker)
-		before, began := worker.use(), time.Now()
-		if err := d.loop.await(ctx); err != nil {
-			return err
-		}
-		used := worker.use().minus(before)
-		w = window{Done: d.loop.ended, Seconds: time.Since(began).Seconds(), Used: usage{
-			Programs: used.Programs + accepted.Programs, Database: used.Database + accepted.Database,
-		}}
-		d.drained = memory()
-		return nil
-	})
-	return w, err
+	return d.send(of, id)
 }
 
 // auditable is how many charges are audited; more are counted.
@@ -159,8 +112,8 @@ func countCharges(ctx context.Context, d *deployment) error {
 	if err := read(ctx, d.database, selectCharges, nil, &keys, &succeeded, &notified, &events, &postings, &reserved, &sold); err != nil {
 		return err
 	}
-	captured, twice := d.external.captures.sum()
-	webhooks, _ := d.external.webhooks.sum()
+	captured, twice := d.external.sum(d.external.captures)
+	webhooks, _ := d.external.sum(d.external.webhooks)
 	sent := d.loop.ended
 	stored := sent + d.copied
 	for _, n := range []int{keys, succeeded, notified, events / eventsOfCharge, postings / postingsOfCharge, reserved, sold} {

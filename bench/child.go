@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -27,36 +26,21 @@ type task struct {
 	Held       bool          `json:"held"` // a transaction holds a snapshot
 	Warm       time.Duration `json:"warm"`
 	Measured   time.Duration `json:"measured"`
-
-	Program string `json:"-"` // the bench to start; empty: this one
 }
 
 type childCmd struct{}
 
-// tasks are what a child can do. Each writes JSON lines.
-var tasks = map[string]func(context.Context, task, io.Writer) error{
-	"payonce":   measured(engineByPayonce),
-	"receive":   measured(receiveByPayonce),
-	"claims":    measured(claimByPayonce),
-	"river":     measured(engineByRiver),
-	"watermill": measured(engineByWatermill),
-	"naive":     measured(engineByNaive),
-	"shop":      riverService,
-	"janitor":   deleteExpired,
+// tasks are what a child can measure.
+var tasks = map[string]func(context.Context, task) (window, error){
+	"payonce":   carried(payonceCarrier),
+	"river":     carried(riverCarrier),
+	"watermill": carried(watermillCarrier),
+	"naive":     carried(naiveCarrier),
+	"receive":   receiveByPayonce,
+	"claims":    claimByPayonce,
 }
 
-// measured writes the window that a task has measured.
-func measured(do func(context.Context, task) (window, error)) func(context.Context, task, io.Writer) error {
-	return func(ctx context.Context, t task, out io.Writer) error {
-		w, err := do(ctx, t)
-		if err != nil {
-			return err
-		}
-		return json.NewEncoder(out).Encode(w)
-	}
-}
-
-// Run does the task on stdin.
+// Run does the task on stdin, and writes the window that it has measured.
 func (childCmd) Run(ctx context.Context) error {
 	in := bufio.NewReader(os.Stdin)
 	line, err := in.ReadBytes('\n')
@@ -77,78 +61,57 @@ func (childCmd) Run(ctx context.Context) error {
 		_, _ = io.Copy(io.Discard, in)
 		stop()
 	}()
-	return do(ctx, t, os.Stdout)
-}
-
-// child is a process that does a task.
-type child struct {
-	command *exec.Cmd
-	stdin   io.WriteCloser
-	lines   *json.Decoder
+	w, err := do(ctx, t)
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(w)
 }
 
 // childEnv tells the tests' binary, which starts itself too, that it is a child.
 const childEnv = "PAYONCE_BENCH_CARRIES"
 
-func startChild(ctx context.Context, t task) (c *child, err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("start a child: %w", err)
-		}
-	}()
-	program := t.Program
-	if program == "" {
-		if program, err = os.Executable(); err != nil {
-			return nil, err
-		}
-	}
-	c = &child{command: exec.CommandContext(ctx, program, "carry")}
-	c.command.Env = append(os.Environ(), childEnv+"=1")
-	c.command.Stderr = os.Stderr
-	out, err := c.command.StdoutPipe()
+// inChild measures a task in a process and a database of its own, after it has executed
+// setup there.
+func (b *bench) inChild(ctx context.Context, set setting, setup string, t task, check func(url string, total int) error) (s Sample, err error) {
+	url, err := b.database(ctx, set.Base)
 	if err != nil {
-		return nil, err
+		return s, err
 	}
-	c.lines = json.NewDecoder(out)
-	if c.stdin, err = c.command.StdinPipe(); err != nil {
-		return nil, err
+	if err := execute(ctx, url, setup); err != nil {
+		return s, err
 	}
-	if err := c.command.Start(); err != nil {
-		return nil, err
+	t.Database, t.Postmaster = url, b.server.postmaster
+	t.InFlight, t.Warm, t.Measured = set.InFlight, b.sizes.warm, b.sizes.measured
+	w, c, err := counted(ctx, url, func() (window, error) { return carry(ctx, b.tree(set.Base)["bench"], t) })
+	if err != nil {
+		return s, err
 	}
-	if err := json.NewEncoder(c.stdin).Encode(t); err != nil {
-		return nil, errors.Join(err, c.end())
+	if err := b.printStatements(ctx, url); err != nil {
+		return s, err
 	}
-	return c, nil
+	return newSample(w, c), check(url, w.Total)
 }
 
-// read reads the next line of the child.
-func (c *child) read(v any) error {
-	if err := c.lines.Decode(v); err != nil {
-		return errors.Join(fmt.Errorf("read what a child writes: %w", err), c.end())
+// carry lets a bench's child do a task.
+func carry(ctx context.Context, program string, t task) (w window, err error) {
+	line, err := json.Marshal(t)
+	if err != nil {
+		return w, fmt.Errorf("encode a task: %w", err)
 	}
-	return nil
-}
-
-// end closes the child's stdin, and waits until it has ended.
-func (c *child) end() error {
-	_ = c.stdin.Close() // it may be gone
-	if err := c.command.Wait(); err != nil {
-		return fmt.Errorf("a child ended: %w", err)
-	}
-	return nil
-}
-
-// inChild is the window that a child measures.
-func inChild(ctx context.Context, t task) (w window, err error) {
-	c, err := startChild(ctx, t)
+	command := exec.CommandContext(ctx, program, "carry")
+	command.Env = append(os.Environ(), childEnv+"=1")
+	command.Stderr = os.Stderr
+	stdin, err := command.StdinPipe() // stays open until the child ends
 	if err != nil {
 		return w, err
 	}
-	if err := c.read(&w); err != nil {
-		return w, err
+	go func() { _, _ = stdin.Write(append(line, '\n')) }() // a child that is gone has said why
+	out, err := command.Output()
+	if err != nil {
+		return w, fmt.Errorf("a child failed: %w", err)
 	}
-	return w, c.end()
+	return w, json.Unmarshal(out, &w)
 }
 
 // quiet logs errors. What else goes wrong is found in the counts.

@@ -35,20 +35,6 @@ func claims(held bool) func(context.Context, *bench, setting) (Sample, error) {
 	}
 }
 
-// holdSnapshot leaves a transaction open, as a dump or a report does.
-func holdSnapshot(ctx context.Context, url string) (release func(), err error) {
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		return nil, fmt.Errorf("connect: %w", err)
-	}
-	release = func() { _ = conn.Close(context.WithoutCancel(ctx)) } // which rolls it back
-	if _, err := conn.Exec(ctx, "begin isolation level repeatable read; select count(*) from inbox"); err != nil {
-		release()
-		return nil, fmt.Errorf("hold a snapshot: %w", err)
-	}
-	return release, nil
-}
-
 const insertPending = `
 insert into inbox
        (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
@@ -63,12 +49,15 @@ func claimByPayonce(ctx context.Context, t task) (w window, err error) {
 		return w, err
 	}
 	defer db.Close()
-	if t.Held {
-		release, err := holdSnapshot(ctx, t.Database)
-		if err != nil {
-			return w, err
+	holder, err := pgx.Connect(ctx, t.Database)
+	if err != nil {
+		return w, fmt.Errorf("connect: %w", err)
+	}
+	defer holder.Close(context.WithoutCancel(ctx))
+	if t.Held { // as a dump or a report does
+		if _, err := holder.Exec(ctx, "begin isolation level repeatable read; select count(*) from inbox"); err != nil {
+			return w, fmt.Errorf("hold a snapshot: %w", err)
 		}
-		defer release()
 	}
 	var handled atomic.Int64
 	all, wake := make(chan struct{}, 1), make(chan struct{}, 1)
@@ -95,14 +84,11 @@ func claimByPayonce(ctx context.Context, t task) (w window, err error) {
 		case <-time.After(drainPatience):
 			return w, fmt.Errorf("%d of %d messages were handled", handled.Load(), (wave+1)*t.Messages)
 		}
-		if wave < wavesBefore {
-			continue
+		if wave >= wavesBefore {
+			w.Done += t.Messages
+			w.Seconds += time.Since(began).Seconds()
+			w.Used = w.Used.plus(use().minus(before))
 		}
-		used := use().minus(before)
-		w.Done += t.Messages
-		w.Seconds += time.Since(began).Seconds()
-		w.Used.Programs += used.Programs
-		w.Used.Database += used.Database
 	}
 	w.Total = int(handled.Load())
 	return w, nil

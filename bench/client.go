@@ -3,44 +3,40 @@ package main
 import (
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/valyala/fasthttp"
 )
 
-// client sends charges over HTTP. It takes little of the processor time that it
-// shares with the programs.
-type client struct {
-	host *fasthttp.HostClient
-	url  string
-}
-
-// httpConnections is how many connections a client has, each with one request at a time.
+// httpConnections is how many connections a client has to each api, each with one
+// request at a time.
 const httpConnections = 64
 
-func newClient(url string) *client {
-	return &client{url: url + "/v1/charges", host: &fasthttp.HostClient{
-		Addr: strings.TrimPrefix(url, "http://"), MaxConns: httpConnections,
-		MaxIdemponentCallAttempts: 1, // a request is one request
-		ReadTimeout:               30 * time.Second, WriteTimeout: 30 * time.Second,
+// client sends charges over HTTP. It takes little of the processor time that it
+// shares with the programs.
+type client struct{ fasthttp.Client }
+
+func newClient() *client {
+	return &client{fasthttp.Client{
+		MaxConnsPerHost: httpConnections, MaxIdemponentCallAttempts: 1, // a request is one request
+		ReadTimeout: 30 * time.Second, WriteTimeout: 30 * time.Second,
 	}}
 }
 
 // charge sends a merchant's charge with the key id, which is its order too, and returns
 // whether the response was a replay.
-func (c *client) charge(of account, id string, sku int) (replayed bool, err error) {
+func (c *client) charge(url string, of account, id string, sku int) (replayed bool, err error) {
 	request, response := fasthttp.AcquireRequest(), fasthttp.AcquireResponse()
 	defer fasthttp.ReleaseRequest(request)
 	defer fasthttp.ReleaseResponse(response)
-	request.SetRequestURI(c.url)
+	request.SetRequestURI(url + "/v1/charges")
 	request.Header.SetMethod(http.MethodPost)
 	request.Header.SetContentType("application/json")
 	request.Header.Set("Authorization", "Bearer "+of.key)
 	request.Header.Set("Idempotency-Key", id)
 	request.SetBodyString(fmt.Sprintf(`{"order_id":%q,"amount":1000,"currency":"USD","payment_method":"pm_card_visa",`+
 		`"items":[{"sku":%q,"quantity":1}]}`, id, article(sku%of.articles)))
-	if err := c.host.Do(request, response); err != nil {
+	if err := c.Do(request, response); err != nil {
 		return false, fmt.Errorf("send charge %s: %w", id, err)
 	}
 	if response.StatusCode() != http.StatusAccepted {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -26,49 +27,40 @@ func (c counters) minus(d counters) counters {
 	}
 }
 
+// Since version 18 the flushes are counted with all other input and output.
+const selectServerHas = `
+select case
+         when current_setting('server_version_num')::int < 180000 then 'wal_sync from pg_stat_wal'
+         else 'sum(fsyncs)::bigint from pg_stat_io where object = ''wal'''
+       end,
+       case
+         when to_regclass('pg_stat_statements') is null then '0::bigint'
+         else 'coalesce(sum(calls), 0)::bigint from pg_stat_statements join pg_database d on d.oid = dbid
+                where datname = current_database()'
+       end`
+
 const selectCounters = `
-select pg_snapshot_xmax(pg_current_snapshot())::text::bigint,
+select pg_snapshot_xmax(pg_current_snapshot())::text::bigint as writes,
        (select xact_commit
           from pg_stat_database
-         where datname = current_database()),
-       (select %s),
+         where datname = current_database())                 as transactions,
+       (select %s)                                           as flushes,
        (select wal_bytes::bigint
-          from pg_stat_wal),
-       (select %s)`
-
-// Since version 18 the flushes are counted with all other input and output.
-const (
-	flushesBefore18 = "wal_sync from pg_stat_wal"
-	flushesSince18  = "sum(fsyncs)::bigint from pg_stat_io where object = 'wal'"
-	statementCalls  = `coalesce(sum(calls), 0)::bigint
-          from pg_stat_statements
-         where dbid = (select oid
-                         from pg_database
-                        where datname = current_database())`
-)
-
-const selectServerHas = `
-select current_setting('server_version_num')::int >= 180000,
-       to_regclass('pg_stat_statements') is not null`
+          from pg_stat_wal)                                  as log_bytes,
+       (select %s)                                           as statements`
 
 func readCounters(ctx context.Context, url string) (c counters, err error) {
 	err = connected(ctx, url, func(conn *pgx.Conn) error {
-		var since18, counted bool
-		if err := conn.QueryRow(ctx, selectServerHas).Scan(&since18, &counted); err != nil {
+		var flushes, statements string
+		if err := conn.QueryRow(ctx, selectServerHas).Scan(&flushes, &statements); err != nil {
 			return err
 		}
 		if err := waitAlone(ctx, conn); err != nil {
 			return err
 		}
-		flushes, calls := flushesBefore18, "0::bigint"
-		if since18 {
-			flushes = flushesSince18
-		}
-		if counted {
-			calls = statementCalls
-		}
-		return conn.QueryRow(ctx, fmt.Sprintf(selectCounters, flushes, calls)).
-			Scan(&c.Writes, &c.Transactions, &c.Flushes, &c.LogBytes, &c.Statements)
+		rows, _ := conn.Query(ctx, fmt.Sprintf(selectCounters, flushes, statements)) // CollectExactlyOneRow returns its error
+		c, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[counters])
+		return err
 	})
 	if err != nil {
 		return c, fmt.Errorf("read the server's counters: %w", err)
@@ -110,4 +102,31 @@ func counted(ctx context.Context, url string, measure func() (window, error)) (w
 	}
 	after, err := readCounters(ctx, url)
 	return w, after.minus(before), err
+}
+
+const mostExpensive = `
+select format('%10s %10s %8s %8s %8s %10s  %s', calls, round(total_exec_time::numeric), round(mean_exec_time::numeric, 3),
+              round((shared_blks_hit + shared_blks_read)::numeric / calls, 1), round(wal_bytes / calls), rows,
+              left(btrim(regexp_replace(query, '\s+', ' ', 'g')), 110))
+  from pg_stat_statements
+  join pg_database d
+    on d.oid = dbid
+ where datname = current_database()
+ order by total_exec_time desc
+ limit 25`
+
+// printStatements prints what took the server's time, with --statements.
+func (b *bench) printStatements(ctx context.Context, url string) error {
+	if !b.statements {
+		return nil
+	}
+	return connected(ctx, url, func(conn *pgx.Conn) error {
+		rows, _ := conn.Query(ctx, mostExpensive) // CollectRows returns its error
+		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			return fmt.Errorf("read the most expensive statements: %w", err)
+		}
+		_, err = fmt.Fprintf(b.say, "\n%10s %10s %8s %8s %8s %10s\n%s\n", "calls", "total ms", "mean ms", "pages", "log B", "rows", strings.Join(lines, "\n"))
+		return err
+	})
 }

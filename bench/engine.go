@@ -2,10 +2,15 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
 )
 
 // engine measures one way to do the engine's work, in a process of its own.
@@ -21,46 +26,71 @@ func engine(by string, workers int) func(context.Context, *bench, setting) (Samp
 	}
 }
 
-// inChild measures a task in a database of its own, after it has executed setup there.
-func (b *bench) inChild(ctx context.Context, set setting, setup string, t task, check func(url string, total int) error) (s Sample, err error) {
-	url, err := b.database(ctx, set.Base)
-	if err != nil {
-		return s, err
-	}
-	if err := execute(ctx, url, setup); err != nil {
-		return s, err
-	}
-	t.Database, t.Postmaster, t.Program = url, b.server.postmaster, b.tree(set.Base).bench
-	t.InFlight, t.Warm, t.Measured = set.InFlight, b.sizes.warm, b.sizes.measured
-	w, c, err := counted(ctx, url, func() (window, error) { return inChild(ctx, t) })
-	if err != nil {
-		return s, err
-	}
-	if err := b.printStatements(ctx, url); err != nil {
-		return s, err
-	}
-	return newSample(w, c), check(url, w.Total)
+// carrier is one way to do the engine's work, in the process that is measured. Its
+// database has the tables of the work; the end of its process closes what it opens.
+type carrier struct {
+	task
+
+	loop       *loop
+	work       work
+	background *errgroup.Group // works until the context of start ends
 }
 
-// engineSenders accept in process, each one charge after the other.
-const engineSenders = 64
+// accepting commits a batch, which holds what all engines accept, with what makes the
+// engine carry the charge.
+type accepting = func(ctx context.Context, b *pgx.Batch, id string) error
 
-// pump drives the engine's work: accept commits one charge, and the last step ends it
+// carried drives an engine's work: accepting commits a charge, and its last step ends it
 // in the loop.
-func pump(ctx context.Context, t task, l *loop, accept func(ctx context.Context, id string) error) (window, error) {
-	w, err := l.drive(ctx, load{
-		senders: engineSenders, warm: t.Warm, measured: t.Measured,
-		next: ids, send: accept, use: users(t.Postmaster, os.Getpid()),
-	})
-	if err != nil {
-		return w, err
+func carried(start func(context.Context, *carrier) (accepting, error)) func(context.Context, task) (window, error) {
+	return func(ctx context.Context, t task) (w window, err error) {
+		c := &carrier{task: t, loop: newLoop(t.InFlight), work: newWork(t.External, max(t.InFlight, t.Workers))}
+		running, stop := context.WithCancel(ctx)
+		defer stop()
+		c.background, running = errgroup.WithContext(running)
+		commit, err := start(running, c)
+		if err != nil {
+			return w, err
+		}
+		w, err = c.loop.drive(ctx, load{
+			warm: t.Warm, measured: t.Measured, use: users(t.Postmaster, os.Getpid()),
+			send: func(ctx context.Context, id string) error {
+				b := &pgx.Batch{}
+				accept(b, id, time.Now())
+				return commit(ctx, b, id)
+			},
+		})
+		stop()
+		return w, errors.Join(err, c.background.Wait(), c.loop.check())
 	}
-	w.Total = l.ended
-	return w, l.check()
 }
 
-// ids are in the order of time, as real ones are.
-func ids() string { return uuid.Must(uuid.NewV7()).String() }
+// do does a charge's steps, and ends it.
+func (c *carrier) do(ctx context.Context, id string, commit func(context.Context, *pgx.Batch) error, last func(*pgx.Batch)) error {
+	err := c.work.do(ctx, id, commit, last)
+	if err == nil {
+		c.loop.end(id)
+	}
+	return err
+}
+
+func openPool(ctx context.Context, url string, connections int) (*pgxpool.Pool, error) {
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, fmt.Errorf("open a pool: %w", err)
+	}
+	config.MaxConns = int32(connections) //nolint:gosec // a few
+	return pgxpool.NewWithConfig(ctx, config)
+}
+
+// committer sends each batch as a transaction of its own in one round trip, which
+// is the fastest that a plain pool can do.
+func committer(pool *pgxpool.Pool) func(context.Context, *pgx.Batch) error {
+	return func(ctx context.Context, b *pgx.Batch) error { return pool.SendBatch(ctx, b).Close() }
+}
+
+// newID returns ids in the order of time, as real ones are.
+func newID() string { return uuid.Must(uuid.NewV7()).String() }
 
 const countWork = `
 select (select count(*) from idempotency_keys),
@@ -75,7 +105,7 @@ func checkWork(ctx context.Context, url string, e *external, accepted int) error
 	if err := read(ctx, url, countWork, nil, &keys, &charges, &finished, &done); err != nil {
 		return err
 	}
-	posted, repeated := e.posts.sum()
+	posted, repeated := e.sum(e.posts)
 	if keys != accepted || charges != accepted || finished != accepted || done != steps*accepted || posted != accepted || repeated != 0 {
 		return fmt.Errorf("%d accepted: %d keys, %d charges, %d finished, %d steps, %d posted, %d of them more than once",
 			accepted, keys, charges, finished, done, posted, repeated)

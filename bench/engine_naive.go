@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"golang.org/x/sync/errgroup"
 )
 
 // The idempotent receiver that articles show, with a table as the queue: the
@@ -58,45 +56,34 @@ update processed_messages
        result_payload = $2
  where message_id = $1`
 
-func engineByNaive(ctx context.Context, t task) (w window, err error) {
-	if err := execute(ctx, t.Database, createNaive); err != nil {
-		return w, err
+func naiveCarrier(ctx context.Context, c *carrier) (accepting, error) {
+	if err := execute(ctx, c.Database, createNaive); err != nil {
+		return nil, err
 	}
-	pool, err := openPool(ctx, t.Database, int32(t.Workers+engineSenders/2)) //nolint:gosec // a few
+	pool, err := openPool(ctx, c.Database, c.Workers+senders/2)
 	if err != nil {
-		return w, err
+		return nil, err
 	}
-	defer pool.Close()
-	l := newLoop(t.InFlight)
-	work := newWork(t.External, t.Workers)
-	consuming, stop := context.WithCancel(ctx)
-	defer stop()
-	consumers := errgroup.Group{}
-	for range t.Workers {
-		consumers.Go(func() error { return consume(consuming, pool, work, l) })
+	for range c.Workers {
+		c.background.Go(func() error { return c.consume(ctx, pool) })
 	}
-	commit := committer(pool)
-	w, err = pump(ctx, t, l, func(ctx context.Context, id string) error {
-		b := &pgx.Batch{}
-		accept(b, id, time.Now())
+	return func(ctx context.Context, b *pgx.Batch, id string) error {
 		b.Queue(insertNaive, id)
-		return commit(ctx, b)
-	})
-	stop()
-	return w, errors.Join(err, consumers.Wait())
+		return committer(pool)(ctx, b)
+	}, nil
 }
 
 // consume takes messages until ctx ends, and waits a little when there is none.
-func consume(ctx context.Context, pool *pgxpool.Pool, w work, l *loop) error {
+func (c *carrier) consume(ctx context.Context, pool *pgxpool.Pool) error {
 	for ctx.Err() == nil {
-		id, err := receiveNaively(context.WithoutCancel(ctx), pool, w)
+		id, err := c.receiveNaively(context.WithoutCancel(ctx), pool)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
 			_ = pause(ctx, peerPoll) // the loop sees that ctx ended
 		case err != nil:
 			return err
 		default:
-			l.end(id)
+			c.loop.end(id)
 		}
 	}
 	return nil
@@ -104,7 +91,7 @@ func consume(ctx context.Context, pool *pgxpool.Pool, w work, l *loop) error {
 
 // receiveNaively is one message, from beginning to end in one transaction. ErrNoRows if
 // there is none.
-func receiveNaively(ctx context.Context, pool *pgxpool.Pool, w work) (id string, err error) {
+func (c *carrier) receiveNaively(ctx context.Context, pool *pgxpool.Pool) (id string, err error) {
 	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		if err := tx.QueryRow(ctx, takeNaive).Scan(&id); err != nil {
 			return err
@@ -114,7 +101,7 @@ func receiveNaively(ctx context.Context, pool *pgxpool.Pool, w work) (id string,
 			return fmt.Errorf("mark %s: %w", id, err)
 		}
 		inside := func(ctx context.Context, b *pgx.Batch) error { return tx.SendBatch(ctx, b).Close() }
-		if err := w.do(ctx, id, inside, nil); err != nil {
+		if err := c.work.do(ctx, id, inside, nil); err != nil {
 			return err
 		}
 		_, err := tx.Exec(ctx, completeNaive, id, []byte(`{"status":"success"}`))

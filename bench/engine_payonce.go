@@ -2,14 +2,12 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/doorbell"
@@ -23,54 +21,38 @@ const (
 	poll     = 20 * time.Millisecond // as the worker's
 )
 
-// engineByPayonce is payonce's engine as the programs wire it: accept, outbox,
-// Watermill, inbox, handler, with pools of the programs' sizes.
-func engineByPayonce(ctx context.Context, t task) (w window, err error) {
-	bell, err := doorbell.New(t.Database, quiet(), doorbell.Options{Application: "bench-doorbell", Listen: true})
+// payonceCarrier is payonce's engine as the programs wire it: accept, outbox, Watermill,
+// inbox, handler, with pools of the programs' sizes.
+func payonceCarrier(ctx context.Context, c *carrier) (accepting, error) {
+	bell, err := doorbell.New(c.Database, quiet(), doorbell.Options{Application: "bench-doorbell", Listen: true})
 	if err != nil {
-		return w, err
+		return nil, err
 	}
-	accepting, err := postgres.Open(ctx, t.Database, postgres.Options{Application: "bench-accept", Writes: writes(), Committed: bell.Committed})
+	accepts, err := postgres.Open(ctx, c.Database, postgres.Options{Application: "bench-accept", Writes: writes(), Committed: bell.Committed})
 	if err != nil {
-		return w, err
+		return nil, err
 	}
-	defer accepting.Close()
-	processing, err := postgres.Open(ctx, t.Database, postgres.Options{Application: "bench-process", Writes: writes()})
+	processes, err := postgres.Open(ctx, c.Database, postgres.Options{Application: "bench-process", Writes: writes()})
 	if err != nil {
-		return w, err
+		return nil, err
 	}
-	defer processing.Close()
-	l := newLoop(t.InFlight)
-	work := newWork(t.External, t.InFlight)
-	handle := func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
-		if err := work.do(ctx, d.ID, processing.Commit, func(b *pgx.Batch) { inbox.Done(b, d) }); err != nil {
-			return inbox.Complete, err
-		}
-		l.end(d.ID)
-		return inbox.Completed, nil
-	}
-	processor := newProcessor(processing, t, handle)
+	processor := newProcessor(processes, c.task, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+		return inbox.Completed, c.do(ctx, d.ID, processes.Commit, func(b *pgx.Batch) { inbox.Done(b, d) })
+	})
 	processor.Wake, processor.Listening = bell.Bell(doorbell.Inbox), bell.Listening
-	running, stop := context.WithCancel(ctx)
-	defer stop()
-	engine, running := errgroup.WithContext(running)
-	engine.Go(func() error { bell.Run(running); return nil })
-	engine.Go(func() error {
-		return receiving(running, t.Database, nil, processor, outbox.Options{
+	c.background.Go(func() error { bell.Run(ctx); return nil })
+	c.background.Go(func() error { processor.Run(ctx); return nil })
+	c.background.Go(func() error {
+		return receiving(ctx, c.Database, nil, processor, outbox.Options{
 			Bell: bell.Bell(doorbell.Outbox), Listening: bell.Listening, Room: processor.Room,
 		})
 	})
-	engine.Go(func() error { processor.Run(running); return nil })
-	w, err = pump(ctx, t, l, func(ctx context.Context, id string) error {
-		b := &pgx.Batch{}
-		accept(b, id, time.Now())
+	return func(ctx context.Context, b *pgx.Batch, id string) error {
 		if err := outbox.Append(b, outbox.Message{Topic: topic, ID: id, Type: "work", OrderingKey: id, Payload: []byte(id)}); err != nil {
 			return err
 		}
-		return accepting.Commit(ctx, b)
-	})
-	stop()
-	return w, errors.Join(err, engine.Wait())
+		return accepts.Commit(ctx, b)
+	}, nil
 }
 
 func newProcessor(db *postgres.DB, t task, handle inbox.Handler) *inbox.Processor {

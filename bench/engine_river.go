@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -30,56 +29,28 @@ type workJob struct {
 
 func (workJob) Kind() string { return "work" }
 
-type workWorker struct {
-	river.WorkerDefaults[workJob]
-
-	work   work
-	commit func(context.Context, *pgx.Batch) error
-	loop   *loop
-}
-
-func (w *workWorker) Work(ctx context.Context, job *river.Job[workJob]) error {
-	if err := w.work.do(ctx, job.Args.ID, w.commit, nil); err != nil {
-		return err
-	}
-	w.loop.end(job.Args.ID)
-	return nil
-}
-
-// engineByRiver accepts a charge and its job in one transaction, as River's
-// documents recommend.
-func engineByRiver(ctx context.Context, t task) (w window, err error) {
-	pool, err := openPool(ctx, t.Database, peerConnections)
+// riverCarrier accepts a charge and its job in one transaction, as River's documents
+// recommend.
+func riverCarrier(ctx context.Context, c *carrier) (accepting, error) {
+	pool, err := openPool(ctx, c.Database, peerConnections)
 	if err != nil {
-		return w, err
+		return nil, err
 	}
-	defer pool.Close()
-	l := newLoop(t.InFlight)
 	workers := river.NewWorkers()
-	river.AddWorker(workers, &workWorker{work: newWork(t.External, t.Workers), commit: committer(pool), loop: l})
-	client, err := startRiver(ctx, pool, workers, t.Workers)
+	river.AddWorker(workers, river.WorkFunc(func(ctx context.Context, job *river.Job[workJob]) error {
+		return c.do(ctx, job.Args.ID, committer(pool), nil)
+	}))
+	client, err := startRiver(ctx, pool, workers, c.Workers)
 	if err != nil {
-		return w, err
+		return nil, err
 	}
-	w, err = pump(ctx, t, l, func(ctx context.Context, id string) error {
-		b := &pgx.Batch{}
-		accept(b, id, time.Now())
-		return withJob(ctx, pool, client, b, workJob{ID: id})
+	c.background.Go(func() error {
+		<-ctx.Done()
+		return client.Stop(context.WithoutCancel(ctx))
 	})
-	return w, errors.Join(err, client.Stop(context.WithoutCancel(ctx)))
-}
-
-func openPool(ctx context.Context, url string, connections int32) (*pgxpool.Pool, error) {
-	config, err := pgxpool.ParseConfig(url)
-	if err != nil {
-		return nil, fmt.Errorf("open a pool: %w", err)
-	}
-	config.MaxConns = connections
-	pool, err := pgxpool.NewWithConfig(ctx, config)
-	if err != nil {
-		return nil, fmt.Errorf("open a pool: %w", err)
-	}
-	return pool, nil
+	return func(ctx context.Context, b *pgx.Batch, id string) error {
+		return withJob(ctx, pool, client, b, workJob{ID: id})
+	}, nil
 }
 
 // startRiver makes River's tables and starts it.

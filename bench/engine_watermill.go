@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"hash/fnv"
 	"strconv"
@@ -20,59 +19,44 @@ import (
 // its getting-started guide has it: the message is published in the accepting
 // transaction, and its handler runs until it acks. A subscriber hands over one
 // message at a time, so more of them need more topics.
-func engineByWatermill(ctx context.Context, t task) (w window, err error) {
-	pool, err := openPool(ctx, t.Database, peerConnections+int32(2*t.Workers)) //nolint:gosec // a few
+func watermillCarrier(ctx context.Context, c *carrier) (accepting, error) {
+	pool, err := openPool(ctx, c.Database, peerConnections+2*c.Workers)
 	if err != nil {
-		return w, err
+		return nil, err
 	}
-	defer pool.Close()
 	db := stdlib.OpenDBFromPool(pool)
-	defer db.Close()
 	log := watermill.NopLogger{} // it has lines about being stopped; what goes wrong is found in the count
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Second}, log)
 	if err != nil {
-		return w, fmt.Errorf("make the router: %w", err)
+		return nil, fmt.Errorf("make the router: %w", err)
 	}
-	l := newLoop(t.InFlight)
-	work := newWork(t.External, t.Workers)
-	for i := range t.Workers {
+	for i := range c.Workers {
 		subscriber, err := wsql.NewSubscriber(db, wsql.SubscriberConfig{
-			ConsumerGroup: "work", SchemaAdapter: watermillSchema(), OffsetsAdapter: wsql.DefaultPostgreSQLOffsetsAdapter{},
+			ConsumerGroup: "work", SchemaAdapter: wsql.DefaultPostgreSQLSchema{}, OffsetsAdapter: wsql.DefaultPostgreSQLOffsetsAdapter{},
 			PollInterval: peerPoll, ResendInterval: peerPoll, RetryInterval: peerPoll, InitializeSchema: true,
 		}, log)
 		if err != nil {
-			return w, fmt.Errorf("make a subscriber: %w", err)
+			return nil, fmt.Errorf("make a subscriber: %w", err)
 		}
 		if err := subscriber.SubscribeInitialize(watermillTopic(i)); err != nil {
-			return w, fmt.Errorf("make Watermill's tables: %w", err)
+			return nil, fmt.Errorf("make Watermill's tables: %w", err)
 		}
 		router.AddConsumerHandler(watermillTopic(i), watermillTopic(i), subscriber, func(m *message.Message) error { //nolint:contextcheck // a message carries its own context
-			if err := work.do(m.Context(), m.UUID, committer(pool), nil); err != nil {
-				return err
-			}
-			l.end(m.UUID)
-			return nil
+			return c.do(m.Context(), m.UUID, committer(pool), nil)
 		})
 	}
-	ended := make(chan error, 1)
-	running, stop := context.WithCancel(ctx)
-	defer stop()
-	go func() { ended <- router.Run(running) }()
+	c.background.Go(func() error { return router.Run(ctx) })
 	<-router.Running()
-	w, err = pump(ctx, t, l, func(ctx context.Context, id string) error { return publish(ctx, db, id, t.Workers, log) })
-	stop()
-	return w, errors.Join(err, <-ended)
+	return func(ctx context.Context, b *pgx.Batch, id string) error {
+		return publish(ctx, db, b, id, c.Workers, log)
+	}, nil
 }
-
-func watermillSchema() wsql.SchemaAdapter { return wsql.DefaultPostgreSQLSchema{} }
 
 func watermillTopic(i int) string { return "work" + strconv.Itoa(i) }
 
 // publish commits a charge and its message in one transaction. Watermill's
 // publisher needs database/sql.
-func publish(ctx context.Context, db *sql.DB, id string, topics int, log watermill.LoggerAdapter) error {
-	b := &pgx.Batch{}
-	accept(b, id, time.Now())
+func publish(ctx context.Context, db *sql.DB, b *pgx.Batch, id string, topics int, log watermill.LoggerAdapter) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
@@ -83,7 +67,7 @@ func publish(ctx context.Context, db *sql.DB, id string, topics int, log watermi
 			return fmt.Errorf("accept %s: %w", id, err)
 		}
 	}
-	publisher, err := wsql.NewPublisher(tx, wsql.PublisherConfig{SchemaAdapter: watermillSchema()}, log)
+	publisher, err := wsql.NewPublisher(tx, wsql.PublisherConfig{SchemaAdapter: wsql.DefaultPostgreSQLSchema{}}, log)
 	if err != nil {
 		return fmt.Errorf("make a publisher: %w", err)
 	}
@@ -93,8 +77,5 @@ func publish(ctx context.Context, db *sql.DB, id string, topics int, log watermi
 	if err := publisher.Publish(watermillTopic(int(hash.Sum32())%topics), m); err != nil {
 		return fmt.Errorf("publish %s: %w", id, err)
 	}
-	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("commit %s: %w", id, err)
-	}
-	return nil
+	return tx.Commit()
 }

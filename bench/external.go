@@ -22,14 +22,14 @@ type external struct {
 	url      string
 	notified func(order string) // called for every new webhook
 	failed   chan error
-	posts    tally
-	captures tally
-	webhooks tally
 	latency  time.Duration // of each answer of the provider
 
-	mu      sync.Mutex
-	intents map[string]intent // by id
-	keys    map[string]string // idempotency key → id
+	mu       sync.Mutex
+	posts    tally             // by charge
+	captures tally             // by charge
+	webhooks tally             // by webhook id
+	intents  map[string]intent // by id
+	keys     map[string]string // idempotency key → id
 }
 
 type intent struct {
@@ -38,38 +38,24 @@ type intent struct {
 }
 
 // tally counts how often something was done, by its name.
-type tally struct {
-	mu    sync.Mutex
-	times map[string]int
-}
+type tally map[string]int
 
-// add returns whether it is the first time.
-func (t *tally) add(name string) (first bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.times == nil {
-		t.times = map[string]int{}
-	}
-	t.times[name]++
-	return t.times[name] == 1
-}
-
-// sum is how many there are, and how many of them more than once.
-func (t *tally) sum() (names, repeated int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, times := range t.times {
+// sum is how many there are of a tally, and how many of them more than once.
+func (e *external) sum(t tally) (names, repeated int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, times := range t {
 		if times > 1 {
 			repeated++
 		}
 	}
-	return len(t.times), repeated
+	return len(t), repeated
 }
 
 func openExternal(latency time.Duration, notified func(order string)) (*external, error) {
 	e := &external{
 		latency: latency, notified: notified, failed: make(chan error, 1),
-		intents: map[string]intent{}, keys: map[string]string{},
+		posts: tally{}, captures: tally{}, webhooks: tally{}, intents: map[string]intent{}, keys: map[string]string{},
 	}
 	e.server = &fasthttp.Server{Handler: e.serve, NoDefaultServerHeader: true, Logger: silent{}}
 	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // at once
@@ -94,20 +80,23 @@ func (e *external) serve(c *fasthttp.RequestCtx) {
 	if e.latency > 0 && strings.HasPrefix(path, intents) {
 		<-time.After(e.latency)
 	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	switch id, confirms := strings.CutSuffix(strings.TrimPrefix(path, intents+"/"), "/confirm"); {
 	case path == "/post":
-		e.posts.add(string(c.PostBody()))
+		e.posts[string(c.PostBody())]++
 		c.SetBodyString("done")
 	case path == "/shop":
 		e.shop(c)
 	case path == intents && c.IsPost():
 		e.create(c)
-	case strings.HasPrefix(path, intents+"/") && confirms:
-		e.confirm(c, id)
-	case strings.HasPrefix(path, intents+"/") && c.IsGet():
-		e.mu.Lock()
+	case strings.HasPrefix(path, intents+"/") && (confirms || c.IsGet()):
 		in, found := e.intents[id]
-		e.mu.Unlock()
+		if found && confirms && !in.confirmed { // which captures it once
+			in.confirmed = true
+			e.intents[id] = in
+			e.captures[in.reference]++
+		}
 		answer(c, id, in, found)
 	default:
 		c.Error("no such thing here", fasthttp.StatusNotFound)
@@ -116,8 +105,6 @@ func (e *external) serve(c *fasthttp.RequestCtx) {
 
 func (e *external) create(c *fasthttp.RequestCtx) {
 	form := c.PostArgs()
-	e.mu.Lock()
-	defer e.mu.Unlock()
 	key := string(c.Request.Header.Peek("Idempotency-Key"))
 	id, known := e.keys[key]
 	if !known {
@@ -130,19 +117,6 @@ func (e *external) create(c *fasthttp.RequestCtx) {
 		}
 	}
 	answer(c, id, e.intents[id], true)
-}
-
-// confirm captures an intent once.
-func (e *external) confirm(c *fasthttp.RequestCtx, id string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	in, found := e.intents[id]
-	if found && !in.confirmed {
-		in.confirmed = true
-		e.intents[id] = in
-		e.captures.add(in.reference)
-	}
-	answer(c, id, in, found)
 }
 
 func answer(c *fasthttp.RequestCtx, id string, in intent, found bool) {
@@ -171,7 +145,8 @@ func (e *external) shop(c *fasthttp.RequestCtx) {
 		c.Error("no webhook", fasthttp.StatusBadRequest)
 		return
 	}
-	if e.webhooks.add(string(c.Request.Header.Peek("webhook-id"))) && e.notified != nil {
+	id := string(c.Request.Header.Peek("webhook-id"))
+	if e.webhooks[id]++; e.webhooks[id] == 1 && e.notified != nil {
 		e.notified(order)
 	}
 }

@@ -8,13 +8,15 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 )
 
 // loop is a closed loop: a fixed number of charges is in flight, and the next begins
 // when one ends. So a slow subject does not collect a backlog, and all subjects have
 // the same number in flight.
 type loop struct {
-	slots    chan struct{}
+	inFlight int64
+	slots    *semaphore.Weighted
 	patience time.Duration // until everything that was begun must have ended
 
 	mu        sync.Mutex
@@ -23,29 +25,24 @@ type loop struct {
 	unknown   int // ends of what was not in flight: something was done twice
 	timing    bool
 	latencies []time.Duration
-	idle      chan struct{} // closed while nothing is in flight
 }
 
 const drainPatience = 2 * time.Minute
 
 func newLoop(inFlight int) *loop {
-	idle := make(chan struct{})
-	close(idle)
-	return &loop{slots: make(chan struct{}, inFlight), patience: drainPatience, began: map[string]time.Time{}, idle: idle}
+	return &loop{
+		inFlight: int64(inFlight), slots: semaphore.NewWeighted(int64(inFlight)), patience: drainPatience,
+		began: map[string]time.Time{},
+	}
 }
 
 // begin waits for a free slot. It returns false when ctx ended first.
 func (l *loop) begin(ctx context.Context, id string) bool {
-	select {
-	case l.slots <- struct{}{}:
-	case <-ctx.Done():
+	if l.slots.Acquire(ctx, 1) != nil {
 		return false
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.began) == 0 {
-		l.idle = make(chan struct{})
-	}
 	l.began[id] = time.Now()
 	return true
 }
@@ -64,10 +61,7 @@ func (l *loop) end(id string) {
 	if l.timing {
 		l.latencies = append(l.latencies, time.Since(at))
 	}
-	if len(l.began) == 0 {
-		close(l.idle)
-	}
-	<-l.slots
+	l.slots.Release(1)
 }
 
 // time says whether latencies are kept from now on, and returns how many charges have
@@ -83,17 +77,11 @@ func (l *loop) time(timing bool) (ended int) {
 func (l *loop) await(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, l.patience)
 	defer cancel()
-	l.mu.Lock()
-	idle := l.idle
-	l.mu.Unlock()
-	select {
-	case <-idle:
-		return nil
-	case <-ctx.Done():
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return fmt.Errorf("%d of %d did not end: %w", len(l.began), len(l.began)+l.ended, ctx.Err())
+	if err := l.slots.Acquire(ctx, l.inFlight); err != nil {
+		return errors.Join(fmt.Errorf("wait for all to end: %w", err), l.check())
 	}
+	l.slots.Release(l.inFlight)
+	return nil
 }
 
 // check returns an error unless everything ended once.
@@ -108,25 +96,26 @@ func (l *loop) check() error {
 
 // load is how a loop is driven.
 type load struct {
-	senders  int
 	warm     time.Duration
 	measured time.Duration
-	next     func() (id string)
 	send     func(ctx context.Context, id string) error // what it sends ends by a call of end
 	use      func() usage                               // of the programs so far
 }
+
+// senders send, each one charge after the other.
+const senders = 64
 
 // drive sends for a while, and measures the part of it after the warm-up. It returns
 // when everything that was sent has ended.
 func (l *loop) drive(ctx context.Context, of load) (w window, err error) {
 	until, stop := context.WithCancel(ctx)
 	defer stop()
-	senders, failed := errgroup.WithContext(until)
-	for range of.senders {
-		senders.Go(func() error {
+	all, sending := errgroup.WithContext(until)
+	for range senders {
+		all.Go(func() error {
 			for {
-				id := of.next()
-				if !l.begin(failed, id) {
+				id := newID()
+				if !l.begin(sending, id) {
 					return nil
 				}
 				if err := of.send(ctx, id); err != nil { // not interrupted: what was begun ends
@@ -135,16 +124,18 @@ func (l *loop) drive(ctx context.Context, of load) (w window, err error) {
 			}
 		})
 	}
-	err = pause(failed, of.warm)
+	err = pause(sending, of.warm)
 	before, began, from := of.use(), time.Now(), l.time(true)
-	err = errors.Join(err, pause(failed, of.measured))
+	err = errors.Join(err, pause(sending, of.measured))
 	w = window{Done: l.time(false) - from, Seconds: time.Since(began).Seconds(), Used: of.use().minus(before)}
 	stop()
-	if err := errors.Join(senders.Wait(), err); err != nil {
+	if err := errors.Join(all.Wait(), err); err != nil {
 		return w, err
 	}
+	err = l.await(ctx)
+	w.Total = l.ended
 	w.latencies(l.latencies)
-	return w, l.await(ctx)
+	return w, err
 }
 
 func pause(ctx context.Context, d time.Duration) error {

@@ -2,10 +2,7 @@
 // work on PostgreSQL: in one run, on one server, with one load generator.
 //
 //	go run . [--repeat 3] [--json FILE]
-//	go run . curves [--only REGEXP] [--json FILE]
-//
-// The first measures each subject at one size, the second what payonce costs as
-// the work grows.
+//	go run . --stored 10000,1000000 --only '^(accept|charges)/payonce$'
 //
 // bench starts a PostgreSQL server of its own with fsync on, and builds the
 // programs. The unit is pgbench's single-row insert, measured before and after each
@@ -29,12 +26,17 @@ import (
 )
 
 type cli struct {
-	Run    runCmd    `cmd:"" default:"withargs" help:"Measure, and print a table."`
-	Curves curvesCmd `cmd:"" help:"Measure what a charge costs as the work grows: tables, backlog, concurrency, a slow provider, retention, memory."`
-	Carry  childCmd  `cmd:"" hidden:"" help:"Measure one task in a process of its own."`
+	Run   runCmd   `cmd:"" default:"withargs" help:"Measure, and print a table."`
+	Carry childCmd `cmd:"" hidden:"" help:"Measure one task in a process of its own."`
 }
 
+// serviceEnv makes this program the rival's service.
+const serviceEnv = "PAYONCE_BENCH_SERVICE"
+
 func main() {
+	if os.Getenv(serviceEnv) != "" {
+		os.Exit(program.Main(os.Stderr, "river", riverService))
+	}
 	program.CollectSeldom() // the load and the rivals collect garbage as payonce's programs do
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()

@@ -12,19 +12,17 @@ import (
 // profileEnv names the file that a program's profile goes to.
 const profileEnv = "BENCH_PROFILE"
 
-// profiled runs program.Main under a profile. It is built into the programs by an overlay
-// of the build, and is in no work tree.
-const profiled = `package main
+// profiled is a file of package program: its Profiled is Main under a profile. An overlay
+// of the build has it, and no work tree.
+const profiled = `package program
 
 import (
 	"io"
 	"os"
 	"runtime/pprof"
-
-	"github.com/payonce/payonce/internal/program"
 )
 
-func profiled(stderr io.Writer, name string, run program.Run) int {
+func Profiled(stderr io.Writer, name string, run Run) int {
 	file, err := os.Create(os.Getenv("` + profileEnv + `"))
 	if err != nil {
 		panic(err)
@@ -34,7 +32,7 @@ func profiled(stderr io.Writer, name string, run program.Run) int {
 		panic(err)
 	}
 	defer pprof.StopCPUProfile()
-	return program.Main(stderr, name, run)
+	return Main(stderr, name, run)
 }
 `
 
@@ -48,34 +46,28 @@ func profiling(folder string) (flag string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("find the work tree: %w", err)
 	}
-	files := map[string]string{"profiled.go.txt": profiled}
-	replace := map[string]string{}
-	for _, program := range []string{"api", "worker"} {
-		source := filepath.Join(root, "cmd", program, "main.go")
-		text, err := os.ReadFile(source)
+	texts := map[string]string{"internal/program/profiled.go": profiled}
+	for _, source := range []string{"cmd/api/main.go", "cmd/worker/main.go"} {
+		text, err := os.ReadFile(filepath.Join(root, source))
 		if err != nil {
 			return "", fmt.Errorf("read the program: %w", err)
 		}
-		changed := strings.Replace(string(text), "os.Exit(program.Main(", "os.Exit(profiled(", 1)
-		changed = strings.Replace(changed, "\t\"github.com/payonce/payonce/internal/program\"\n", "", 1)
-		if strings.Contains(changed, "program.Main(") || !strings.Contains(changed, "profiled(") {
-			return "", fmt.Errorf("%s does not call program.Main", source)
+		texts[source] = strings.Replace(string(text), "program.Main(", "program.Profiled(", 1)
+	}
+	replace := map[string]string{}
+	for source, text := range texts {
+		copied := filepath.Join(folder, strings.ReplaceAll(source, "/", "-")+".txt")
+		if err := os.WriteFile(copied, []byte(text), 0o600); err != nil {
+			return "", fmt.Errorf("write the overlay: %w", err)
 		}
-		files[program+".go.txt"] = changed
-		replace[source] = filepath.Join(folder, program+".go.txt")
-		replace[filepath.Join(filepath.Dir(source), "profiled.go")] = filepath.Join(folder, "profiled.go.txt")
+		replace[filepath.Join(root, source)] = copied
 	}
 	overlay, err := json.Marshal(map[string]any{"Replace": replace})
 	if err != nil {
 		return "", fmt.Errorf("encode the overlay: %w", err)
 	}
-	files["overlay.json"] = string(overlay)
-	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
-			return "", fmt.Errorf("write the overlay: %w", err)
-		}
-	}
-	return "-overlay=" + filepath.Join(folder, "overlay.json"), nil
+	file := filepath.Join(folder, "overlay.json")
+	return "-overlay=" + file, os.WriteFile(file, overlay, 0o600)
 }
 
 // profileOf is the file that the nth program of the measurement writes its profile to.

@@ -22,17 +22,12 @@ select 'work',
                           'correlation_id', gen_random_uuid()::text, 'causation_id', gen_random_uuid()::text)
   from generate_series(1, %d)`
 
-const countReceived = `
-select count(*),
-       count(distinct message_id)
-  from inbox`
-
 // receiveMessages measures how fast messages that wait in the outbox are stored in the inbox.
 func receiveMessages(ctx context.Context, b *bench, set setting) (Sample, error) {
 	messages := b.sizes.messages
 	return b.inChild(ctx, set, fmt.Sprintf(fillOutbox, messages), task{By: "receive", Messages: messages}, func(url string, _ int) error {
 		var received, distinct int
-		err := read(ctx, url, countReceived, nil, &received, &distinct)
+		err := read(ctx, url, "select count(*), count(distinct message_id) from inbox", nil, &received, &distinct)
 		if err == nil && (received != messages || distinct != received) {
 			err = fmt.Errorf("%d sent, %d received, %d different", messages, received, distinct)
 		}
@@ -46,14 +41,13 @@ func receiveByPayonce(ctx context.Context, t task) (w window, err error) {
 	defer stop()
 	use := users(t.Postmaster, os.Getpid())
 	before, began, received := use(), time.Now(), 0
-	all := make(chan struct{})
-	ended := make(chan error, 1)
 	db, err := postgres.Open(ctx, t.Database, postgres.Options{Application: "bench-receive"})
 	if err != nil {
 		return w, err
 	}
 	defer db.Close()
 	processor := &inbox.Processor{DB: db, Receiver: receiver, Log: quiet()} // it stores, and starts nothing
+	all, ended := make(chan struct{}), make(chan error, 1)
 	go func() {
 		ended <- receiving(ctx, t.Database, func(r inbox.Reception) {
 			if received += r.New; received == t.Messages {

@@ -24,7 +24,6 @@ type Report struct {
 
 // Figure is what one subject came to in each round, in one setting.
 type Figure struct {
-	Axis    string   `json:"axis,omitempty"`
 	Name    string   `json:"name"`
 	What    string   `json:"what"`
 	Rival   string   `json:"rival,omitempty"`
@@ -36,17 +35,17 @@ type Figure struct {
 func (f Figure) String() string { return strings.TrimSpace(f.Name + " " + f.Setting.String()) }
 
 func (r *Report) add(p planned, sample Sample) {
-	f := r.figure(p.axis, p.subject.name, p.setting)
+	f := r.figure(p.subject.name, p.setting)
 	if f == nil {
-		r.Figures = append(r.Figures, Figure{Axis: p.axis, Name: p.subject.name, What: p.subject.what, Rival: p.subject.rival, Setting: p.setting})
+		r.Figures = append(r.Figures, Figure{Name: p.subject.name, What: p.subject.what, Rival: p.subject.rival, Setting: p.setting})
 		f = &r.Figures[len(r.Figures)-1]
 	}
 	f.Samples = append(f.Samples, sample)
 }
 
 // figure is nil where the subject was not measured in this setting.
-func (r *Report) figure(axis, name string, set setting) *Figure {
-	at := slices.IndexFunc(r.Figures, func(f Figure) bool { return f.Axis == axis && f.Name == name && f.Setting == set })
+func (r *Report) figure(name string, set setting) *Figure {
+	at := slices.IndexFunc(r.Figures, func(f Figure) bool { return f.Name == name && f.Setting == set })
 	if at < 0 {
 		return nil
 	}
@@ -58,10 +57,8 @@ func (r *Report) figure(axis, name string, set setting) *Figure {
 func (r *Report) comparedWith(f Figure) (others []Figure) {
 	rivals, base := f.Setting, f.Setting
 	rivals.Base, base.Base = false, true
-	first := slices.IndexFunc(r.Figures, func(g Figure) bool {
-		return g.Axis == f.Axis && g.Name == f.Name && g.Setting.Base == f.Setting.Base
-	})
-	for _, other := range []*Figure{r.figure(f.Axis, f.Rival, rivals), r.figure(f.Axis, f.Name, base), &r.Figures[first]} {
+	first := slices.IndexFunc(r.Figures, func(g Figure) bool { return g.Name == f.Name && g.Setting.Base == f.Setting.Base })
+	for _, other := range []*Figure{r.figure(f.Rival, rivals), r.figure(f.Name, base), &r.Figures[first]} {
 		if other != nil && other.String() != f.String() {
 			others = append(others, *other)
 		}
@@ -106,8 +103,6 @@ func (f Figure) over(other Figure, value func(Sample) float64) spread {
 }
 
 func perSecond(s Sample) float64 { return s.PerSecond }
-func p99(s Sample) float64       { return s.P99 }
-func bothCPU(s Sample) float64   { return s.ProgramCPU + s.DatabaseCPU }
 
 // toUnit is the rate in pgbench's inserts of the same minute.
 func toUnit(s Sample) float64 {
@@ -130,7 +125,7 @@ var columns = []column{
 	{"× pgbench", "%.3f", false, toUnit},
 	{"× ideal", "%.2f", false, func(s Sample) float64 { return s.PerSecond / cmp.Or(s.Ideal, math.Inf(1)) }},
 	{"p50 ms", "%.1f", true, func(s Sample) float64 { return s.P50 }},
-	{"p99 ms", "%.1f", true, p99},
+	{"p99 ms", "%.1f", true, func(s Sample) float64 { return s.P99 }},
 	{"writes", "%.2f", false, func(s Sample) float64 { return s.Writes }},
 	{"all", "%.2f", false, func(s Sample) float64 { return s.Transactions }},
 	{"flushes", "%.2f", true, func(s Sample) float64 { return s.Flushes }},
@@ -138,44 +133,33 @@ var columns = []column{
 	{"statements", "%.2f", true, func(s Sample) float64 { return s.Statements }},
 	{"CPU ms", "%.2f", false, func(s Sample) float64 { return s.ProgramCPU }},
 	{"of PostgreSQL", "%.2f", false, func(s Sample) float64 { return s.DatabaseCPU }},
-	{"CPU of both", "%.2f", true, bothCPU},
+	{"CPU of both", "%.2f", true, func(s Sample) float64 { return s.ProgramCPU + s.DatabaseCPU }},
 	{"api MB", "%.0f", false, func(s Sample) float64 { return s.API.End }},
 	{"worker MB", "%.0f", false, func(s Sample) float64 { return s.Worker.End }},
 	{"at most", "%.0f", false, func(s Sample) float64 { return s.Worker.Peak }},
 }
 
-// writeTables writes the medians, with the spread of rates, and then the ratios; along
-// axes, so for each of them.
+// writeTables writes the medians, with the spread of rates, and then the ratios.
 func (r Report) writeTables(w io.Writer) error {
 	m := r.Machine
-	fmt.Fprintf(w, "%d processors, %s, %s, PostgreSQL %s with fsync, commit %s; the unit is a single-row insert at %d clients (%s)\n",
-		m.Processors, m.System, m.Go, m.PostgreSQL, r.Commit, unitClients, m.Unit)
+	fmt.Fprintf(w, "%d processors, %s, %s, PostgreSQL %s with fsync, commit %s; the unit is pgbench's single-row insert at %d clients\n",
+		m.Processors, m.System, m.Go, m.PostgreSQL, r.Commit, unitClients)
 	if r.Base != "" {
 		fmt.Fprintf(w, "base: commit %s\n", r.Base)
 	}
 	if r.Quick {
 		fmt.Fprintln(w, "quick: everything was done once; the figures mean nothing")
 	}
-	byAxis := map[string][]Figure{}
-	for _, f := range r.Figures {
-		byAxis[f.Axis] = append(byAxis[f.Axis], f)
+	if err := errors.Join(writeFigures(w, r.Figures), r.writeRatios(w)); err != nil {
+		return fmt.Errorf("write the tables: %w", err)
 	}
-	for _, a := range append([]axis{{}}, axes...) {
-		if len(byAxis[a.name]) == 0 {
-			continue
-		}
-		if a.name != "" {
-			fmt.Fprintf(w, "\n%s: %s\n", a.name, a.what)
-		}
-		if err := errors.Join(writeFigures(w, byAxis[a.name]), r.writeRatios(w, byAxis[a.name])); err != nil {
-			return fmt.Errorf("write the tables: %w", err)
-		}
-	}
-	fmt.Fprintln(w, "\nwrites, all, flushes, log, statements: transactions that wrote, all transactions, flushes and bytes of the log, statements, for each that was done;")
-	fmt.Fprintln(w, "CPU: of the programs, and of PostgreSQL, for each; neither holds the load generator or the provider;")
-	fmt.Fprintln(w, "MB: resident memory at the end, and of the worker, or the one program that does both, at most")
+	fmt.Fprint(w, `
+writes, all, flushes, log, statements: transactions that wrote, all transactions, flushes and bytes of the log, statements, for each that was done;
+CPU: of the programs, and of PostgreSQL, for each; neither holds the load generator or the provider;
+MB: resident memory at the end, and of the worker, or the one program that does both, at most
+`)
 	for _, s := range subjects {
-		if slices.ContainsFunc(byAxis[""], func(f Figure) bool { return f.Name == s.name }) {
+		if slices.ContainsFunc(r.Figures, func(f Figure) bool { return f.Name == s.name }) {
 			fmt.Fprintf(w, "%-20s %s\n", s.name, s.what)
 		}
 	}
@@ -194,7 +178,10 @@ func writeFigures(w io.Writer, figures []Figure) error {
 	for _, f := range figures {
 		fmt.Fprint(table, f)
 		for _, c := range shown {
-			fmt.Fprint(table, "\t", orNothing(c.format, f.of(c.value).median))
+			fmt.Fprint(table, "\t")
+			if value := f.of(c.value).median; value != 0 {
+				fmt.Fprintf(table, c.format, value)
+			}
 		}
 		rate, unit := f.of(perSecond), f.of(toUnit)
 		fmt.Fprintf(table, "\t%.0f–%.0f\t%.3f–%.3f\t\n", rate.least, rate.most, unit.least, unit.most)
@@ -203,22 +190,18 @@ func writeFigures(w io.Writer, figures []Figure) error {
 }
 
 // writeRatios divides round by round, so that a machine that drifts does so under both.
-func (r Report) writeRatios(w io.Writer, figures []Figure) error {
+func (r Report) writeRatios(w io.Writer) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	compared := slices.DeleteFunc(slices.Clone(columns), func(c column) bool { return !c.compared })
 	fmt.Fprint(table, "\nratios, median (spread)\tto")
-	for _, c := range columns {
-		if c.compared {
-			fmt.Fprint(table, "\t", c.title)
-		}
+	for _, c := range compared {
+		fmt.Fprint(table, "\t", c.title)
 	}
 	fmt.Fprintln(table)
-	for _, f := range figures {
+	for _, f := range r.Figures {
 		for _, other := range r.comparedWith(f) {
 			fmt.Fprint(table, f, "\t", other)
-			for _, c := range columns {
-				if !c.compared {
-					continue
-				}
+			for _, c := range compared {
 				fmt.Fprint(table, "\t")
 				if s := f.over(other, c.value); s.median > 0 {
 					fmt.Fprintf(table, "%.2f (%.2f–%.2f)", s.median, s.least, s.most)
@@ -228,11 +211,4 @@ func (r Report) writeRatios(w io.Writer, figures []Figure) error {
 		}
 	}
 	return table.Flush()
-}
-
-func orNothing(format string, value float64) string {
-	if value == 0 {
-		return ""
-	}
-	return fmt.Sprintf(format, value)
 }

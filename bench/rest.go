@@ -37,7 +37,7 @@ select pid
 
 // resting watches a worker.
 func (d *deployment) resting(ctx context.Context, t time.Duration) (w window, err error) {
-	err = d.once(ctx, startWorker, func(of *running) error {
+	err = d.while(ctx, []string{"worker"}, func(of *running) error {
 		if err := pause(ctx, min(settled, 10*d.sizes.rest)); err != nil {
 			return err
 		}
@@ -50,8 +50,7 @@ func (d *deployment) resting(ctx context.Context, t time.Duration) (w window, er
 		if err != nil {
 			return fmt.Errorf("read the worker's sessions: %w", err)
 		}
-		program, server := users(0, of.worker), users(0, sessions...)
-		use := func() usage { return usage{Programs: program().Programs, Database: server().Programs} }
+		use := func() usage { return usage{Programs: own(of.worker), Database: own(sessions...)} }
 		before, began := use(), time.Now()
 		err = pause(ctx, t)
 		seconds := max(1, int(t.Seconds()))

@@ -1,13 +1,11 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net"
+	"log/slog"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -22,6 +20,7 @@ import (
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/internal/webhook"
 	"github.com/payonce/payonce/ledger"
@@ -32,43 +31,42 @@ import (
 // and the webhooks are payonce's own; River keeps the work. The service has less to do:
 // it has one merchant and checks no API key, does not validate a request, has no row
 // policies and no projections.
-func riverService(ctx context.Context, t task, out io.Writer) error {
-	db, err := postgres.Open(ctx, t.Database, postgres.Options{Application: "bench-river", MaxConns: peerConnections})
+func riverService(ctx context.Context, log *slog.Logger, environ map[string]string) error {
+	settings, err := program.Load[riverSettings](environ)
+	if err != nil {
+		return err
+	}
+	db, err := postgres.Open(ctx, settings.DatabaseURL, postgres.Options{Application: "bench-river", MaxConns: peerConnections})
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	provider, err := stripe.New(stripe.Config{SecretKey: providerKey, Base: t.External})
+	provider, err := stripe.New(stripe.Config{SecretKey: providerKey, Base: settings.External})
 	if err != nil {
 		return err
 	}
-	s := &riverCharges{db: db, pool: db.Pool(), provider: provider, webhook: t.External + "/shop", sender: webhook.New(webhook.Config{
+	s := &riverCharges{db: db, pool: db.Pool(), provider: provider, sender: webhook.New(webhook.Config{
 		AllowCIDRs: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Now: time.Now,
 	})}
 	workers := river.NewWorkers()
 	river.AddWorker(workers, river.WorkFunc(func(ctx context.Context, job *river.Job[chargeJob]) error { return s.process(ctx, job.Args.ID) }))
 	river.AddWorker(workers, river.WorkFunc(func(ctx context.Context, job *river.Job[webhookJob]) error { return s.notify(ctx, job.Args.ID) }))
-	if s.client, err = startRiver(ctx, s.pool, workers, t.Workers); err != nil {
+	if s.client, err = startRiver(ctx, s.pool, workers, settings.Workers); err != nil {
 		return err
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // at once
-	if err != nil {
-		return fmt.Errorf("listen: %w", err)
-	}
-	server := &http.Server{Handler: http.HandlerFunc(s.accept), ReadHeaderTimeout: 5 * time.Second}
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
-	if err := json.NewEncoder(out).Encode("http://" + listener.Addr().String()); err != nil {
-		return fmt.Errorf("write the service's address: %w", err)
-	}
-	select {
-	case err := <-served:
-		return fmt.Errorf("serve: %w", err)
-	case <-ctx.Done():
-	}
-	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), startPatience)
-	defer cancel()
-	return errors.Join(server.Shutdown(within), s.client.Stop(within))
+	routes := http.NewServeMux()
+	routes.HandleFunc("POST /v1/charges", s.accept)
+	routes.HandleFunc("GET /readyz", func(http.ResponseWriter, *http.Request) {})
+	err = program.Serve(ctx, log, settings.Addr, &http.Server{Handler: routes, ReadHeaderTimeout: 5 * time.Second})
+	return errors.Join(err, s.client.Stop(context.WithoutCancel(ctx)))
+}
+
+// riverSettings are those of a worker.
+type riverSettings struct {
+	DatabaseURL string `env:"DATABASE_URL"`
+	Addr        string `env:"HTTP_ADDR"`
+	External    string `env:"STRIPE_API_BASE"`
+	Workers     int    `env:"WORKER_CONCURRENCY" envDefault:"64"`
 }
 
 type riverCharges struct {
@@ -77,7 +75,6 @@ type riverCharges struct {
 	client   *river.Client[pgx.Tx]
 	provider *stripe.Client
 	sender   *webhook.Sender
-	webhook  string
 }
 
 // chargeJob processes a charge to its outcome, webhookJob notifies the merchant.
@@ -92,23 +89,6 @@ type (
 
 func (chargeJob) Kind() string  { return "charge" }
 func (webhookJob) Kind() string { return "webhook" }
-
-// startRiverService starts the service in a process of its own.
-func startRiverService(ctx context.Context, d *deployment) (*running, error) {
-	c, err := startChild(ctx, task{By: "shop", Database: d.database, External: d.external.url, Workers: cmp.Or(d.setting.Slots, 64)})
-	if err != nil {
-		return nil, err
-	}
-	var url string
-	if err := c.read(&url); err != nil {
-		return nil, err
-	}
-	pid := c.command.Process.Pid
-	return &running{
-		urls: []string{url}, pids: []int{pid}, worker: pid, use: users(d.server.postmaster, pid),
-		stop: func(context.Context) error { return c.end() },
-	}, nil
-}
 
 // accept is POST /v1/charges.
 func (s *riverCharges) accept(w http.ResponseWriter, r *http.Request) {
@@ -136,7 +116,7 @@ func (s *riverCharges) once(r *http.Request) (response idempotency.Answer, err e
 	}
 	key := idempotency.Key{Scope: merchant, Operation: "POST /v1/charges", Value: r.Header.Get("Idempotency-Key")}
 	request := idempotency.Request{Fingerprint: idempotency.Fingerprint([]byte(merchant), canonical), Canonical: canonical}
-	b, now, stream := &pgx.Batch{}, time.Now(), ledger.New("ch_"+strings.ReplaceAll(ids(), "-", ""))
+	b, now, stream := &pgx.Batch{}, time.Now(), ledger.New("ch_"+strings.ReplaceAll(newID(), "-", ""))
 	stream, err = s.decide(b, stream, domain.RequestCharge{
 		MerchantID: merchant, OrderID: c.OrderID, Amount: domain.Money{Amount: c.Amount, Currency: domain.Currency(c.Currency)},
 		Fees: domain.FeeSchedule{BasisPoints: feePoints}, PaymentMethod: c.PaymentMethod, Items: c.Items,

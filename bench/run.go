@@ -8,145 +8,113 @@ import (
 	"io"
 	"os"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 )
 
-// options are those of both commands.
-type options struct {
-	Quick bool          `help:"A few charges of everything, in a minute: checks that all work was done once, and measures nothing."`
-	For   time.Duration `default:"5s" help:"How long a rate is measured, after a fifth of that, and two seconds at least, to warm up."`
-	Only  string        `help:"A regular expression: measure only what it matches." placeholder:"REGEXP"`
-	JSON  string        `name:"json" type:"path" help:"Write the figures to this file." placeholder:"FILE"`
-	List  bool          `help:"Print what would be measured."`
-}
-
 type runCmd struct {
-	options
-
-	Repeat     int    `default:"3" help:"How often everything is measured; medians are shown."`
-	InFlight   []int  `help:"Charges in flight. Of several values, as --in-flight 1,16, each is measured beside the others; so of the next three." placeholder:"256"`
-	Slots      []int  `help:"WORKER_CONCURRENCY." placeholder:"N"`
-	Merchants  []int  `help:"Merchants of equal size." placeholder:"1"`
-	APIs       []int  `name:"apis" help:"api processes that share the load." placeholder:"1"`
-	Base       string `type:"existingdir" help:"Measure the programs of this work tree too, right before ours." placeholder:"FOLDER"`
-	Statements bool   `help:"Count the statements, and print PostgreSQL's most expensive ones of each measurement (needs pg_stat_statements)."`
-	Profile    string `type:"path" help:"Write CPU profiles of api and worker into this folder, for go tool pprof." placeholder:"FOLDER"`
+	Repeat     int           `default:"3" help:"How often everything is measured; medians are shown."`
+	For        time.Duration `default:"5s" help:"How long a rate is measured, after a fifth of that, and two seconds at least, to warm up."`
+	Only       string        `help:"A regular expression: measure only what it matches." placeholder:"REGEXP"`
+	InFlight   []int         `help:"Charges in flight. Of several values, as --in-flight 1,16, each is measured beside the others; so of the next six." placeholder:"256"`
+	Slots      []int         `help:"WORKER_CONCURRENCY." placeholder:"N"`
+	Merchants  []int         `help:"Merchants of equal size." placeholder:"1"`
+	APIs       []int         `name:"apis" help:"api processes that share the load." placeholder:"1"`
+	Stored     []int         `help:"Charges in the tables beforehand; a million needs 20 GB." placeholder:"0"`
+	Waiting    []int         `help:"Charges that wait for a worker (backlog)." placeholder:"5000"`
+	Latency    []int         `help:"Milliseconds that each answer of the provider takes." placeholder:"0"`
+	Base       string        `type:"existingdir" help:"Measure the programs of this work tree too, right before ours." placeholder:"FOLDER"`
+	Statements bool          `help:"Count the statements, and print PostgreSQL's most expensive ones of each measurement (needs pg_stat_statements)."`
+	Profile    string        `type:"path" help:"Write CPU profiles of api and worker into this folder, for go tool pprof." placeholder:"FOLDER"`
+	JSON       string        `name:"json" type:"path" help:"Write the figures to this file." placeholder:"FILE"`
+	Quick      bool          `help:"A few charges of everything, in a minute: checks that all work was done once, and measures nothing."`
+	List       bool          `help:"Print what would be measured."`
 }
 
 // planned is one measurement of a round.
 type planned struct {
-	axis    string // "" on no axis
 	subject subject
 	setting setting
 }
 
-func (p planned) String() string {
-	return strings.TrimSpace(p.axis + " " + p.subject.name + " " + p.setting.String())
-}
+func (p planned) String() string { return strings.TrimSpace(p.subject.name + " " + p.setting.String()) }
 
-// Run measures everything once in each round, so that a machine that drifts does so
-// under all of them alike.
-func (c runCmd) Run(ctx context.Context) error {
-	name := func(p planned) string { return p.subject.name }
-	e := extras{statements: c.Statements, base: c.Base, profiles: c.Profile}
-	return c.run(ctx, c.plan(), name, max(1, c.Repeat), e)
-}
-
-// plan measures each subject of payonce with the base's programs right before ours.
-func (c runCmd) plan() (plan []planned) {
+// plan lists what the expression matches. Each subject of payonce is measured with the
+// base's programs right before ours.
+func (c runCmd) plan() (plan []planned, err error) {
+	only, err := regexp.Compile(c.Only)
+	if err != nil {
+		return nil, fmt.Errorf("--only: %w", err)
+	}
 	for _, s := range subjects {
 		for _, set := range c.settings() {
+			if !only.MatchString(s.name) {
+				continue
+			}
 			if c.Base != "" && s.based() {
-				plan = append(plan, planned{"", s, set.orElse(setting{Base: true})})
+				plan = append(plan, planned{s, set.orElse(setting{Base: true})})
 			}
-			plan = append(plan, planned{"", s, set})
+			plan = append(plan, planned{s, set})
 		}
 	}
-	return plan
+	return plan, nil
 }
 
-type curvesCmd struct{ options }
-
-// Run measures along every axis once, in one run, beside the same unit.
-func (c curvesCmd) Run(ctx context.Context) error {
-	name := func(p planned) string { return p.axis }
-	return c.run(ctx, alongAxes(c.Quick), name, 1, extras{})
-}
-
-func alongAxes(quick bool) (plan []planned) {
-	for _, a := range axes {
-		for _, set := range a.settings {
-			for _, s := range a.subjects {
-				p := planned{a.name, s, set.orDefault()}
-				if quick {
-					p.setting = p.setting.small()
-				}
-				if !slices.ContainsFunc(plan, func(q planned) bool { return q.String() == p.String() }) {
-					plan = append(plan, p)
-				}
-			}
-		}
-	}
-	return plan
-}
-
-// run measures what --only matches, and reports it.
-func (o options) run(ctx context.Context, plan []planned, name func(planned) string, repeat int, e extras) (err error) {
-	only, err := regexp.Compile(o.Only)
+// Run measures the plan, and prints and writes the report.
+func (c runCmd) Run(ctx context.Context) (err error) {
+	plan, err := c.plan()
 	if err != nil {
-		return fmt.Errorf("--only: %w", err)
+		return err
 	}
-	plan = slices.DeleteFunc(plan, func(p planned) bool { return !only.MatchString(name(p)) })
-	if o.List {
+	if c.List {
 		for _, p := range plan {
 			fmt.Printf("%-40s %s\n", p, p.subject.what)
 		}
 		return nil
 	}
-	chosen := full(o.For)
-	if o.Quick {
-		chosen, repeat = quick, 1
+	chosen, rounds := full(c.For), max(1, c.Repeat)
+	if c.Quick {
+		chosen, rounds = quick, 1
 	}
-	b, err := open(ctx, os.Stderr, chosen, e)
+	b, err := open(ctx, os.Stderr, chosen, extras{statements: c.Statements, base: c.Base, profiles: c.Profile})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.close()) }() //nolint:contextcheck // it closes whatever happens
-	report := Report{Machine: b.server.machine(ctx), Commit: commit(ctx, ".."), Quick: o.Quick, Date: time.Now().UTC().Truncate(time.Second)}
-	if e.base != "" {
-		report.Base = commit(ctx, e.base)
+	report := Report{Machine: b.server.machine(ctx), Commit: commit(ctx, ".."), Quick: c.Quick, Date: time.Now().UTC().Truncate(time.Second)}
+	if c.Base != "" {
+		report.Base = commit(ctx, c.Base)
 	}
-	err = b.measure(ctx, &report, plan, repeat)
+	err = b.measure(ctx, &report, plan, rounds)
 	// What was measured before something failed, or before Ctrl-C, is reported too.
-	return errors.Join(err, o.write(os.Stdout, report))
+	return errors.Join(err, c.write(os.Stdout, report))
 }
 
-func (o options) write(w io.Writer, r Report) error {
+func (c runCmd) write(w io.Writer, r Report) error {
 	if err := r.writeTables(w); err != nil {
 		return err
 	}
-	if o.JSON != "" {
-		text, err := json.MarshalIndent(r, "", "  ")
-		if err != nil {
-			return fmt.Errorf("encode the figures: %w", err)
-		}
-		if err := os.WriteFile(o.JSON, append(text, '\n'), 0o644); err != nil { //nolint:gosec // figures may be read by all
-			return fmt.Errorf("write the figures: %w", err)
-		}
+	if c.JSON == "" {
+		return nil
+	}
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode the figures: %w", err)
+	}
+	if err := os.WriteFile(c.JSON, append(text, '\n'), 0o644); err != nil { //nolint:gosec // figures may be read by all
+		return fmt.Errorf("write the figures: %w", err)
 	}
 	return nil
 }
 
-// measure measures all of the plan in each round, each between two measurements of
-// the unit.
-func (b *bench) measure(ctx context.Context, r *Report, plan []planned, repeat int) error {
+// measure measures all of the plan once in each round, so that a machine that drifts
+// does so under all of it alike. Each measurement stands between two of the unit.
+func (b *bench) measure(ctx context.Context, r *Report, plan []planned, rounds int) error {
 	before, err := b.unit(ctx)
 	if err != nil {
 		return err
 	}
-	for round := range repeat {
+	for round := range rounds {
 		for _, p := range plan {
 			fmt.Fprintf(b.say, "round %d: %s", round+1, p)
 			b.measured = p.String()

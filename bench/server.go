@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"strconv"
 	"sync/atomic"
@@ -26,22 +27,25 @@ type server struct {
 // settings are those of a small production server, the same for all subjects: no
 // checkpoint falls into one measurement and not into another, and the log's files are
 // written over.
-func settings(statements bool) map[string]string {
-	s := map[string]string{
-		"shared_buffers":     "512MB",
-		"min_wal_size":       "2GB",
-		"max_wal_size":       "8GB",
-		"checkpoint_timeout": "30min",
-	}
-	if statements {
-		s["shared_preload_libraries"] = "pg_stat_statements"
-		s["pg_stat_statements.track"] = "all"
-	}
-	return s
+var settings = map[string]string{
+	"shared_buffers":     "512MB",
+	"min_wal_size":       "2GB",
+	"max_wal_size":       "8GB",
+	"checkpoint_timeout": "30min",
 }
 
+const selectServer = `
+select split_part(pg_read_file('postmaster.pid'), e'\n', 1)::int,
+       (select setting
+          from pg_config
+         where name = 'BINDIR')`
+
 func startServer(ctx context.Context, statements bool) (*server, error) {
-	started, err := local.Start(ctx, local.Options{Fsync: true, Settings: settings(statements)})
+	with := maps.Clone(settings)
+	if statements {
+		with["shared_preload_libraries"], with["pg_stat_statements.track"] = "pg_stat_statements", "all"
+	}
+	started, err := local.Start(ctx, local.Options{Fsync: true, Settings: with})
 	if err != nil {
 		return nil, err
 	}
@@ -73,12 +77,6 @@ func (s *server) fillLog(ctx context.Context, files int) error {
 func (s *server) checkpoint(ctx context.Context) error {
 	return execute(ctx, s.URL("postgres"), "checkpoint")
 }
-
-const selectServer = `
-select split_part(pg_read_file('postmaster.pid'), e'\n', 1)::int,
-       (select setting
-          from pg_config
-         where name = 'BINDIR')`
 
 // database makes a migrated database for one measurement.
 func (s *server) database(ctx context.Context, migrate func(ctx context.Context, url string) error) (url string, err error) {
@@ -138,14 +136,10 @@ type Machine struct {
 	System     string `json:"system"`
 	Go         string `json:"go"`
 	PostgreSQL string `json:"postgresql"`
-	Unit       string `json:"unit"` // how the unit was measured
 }
 
 func (s *server) machine(ctx context.Context) Machine {
-	m := Machine{Processors: runtime.NumCPU(), System: runtime.GOOS + "/" + runtime.GOARCH, Go: runtime.Version(), Unit: "pgbench"}
-	if _, found := s.pgbench(); !found {
-		m.Unit = "32 sessions of our own, as there is no pgbench beside the server"
-	}
+	m := Machine{Processors: runtime.NumCPU(), System: runtime.GOOS + "/" + runtime.GOARCH, Go: runtime.Version()}
 	_ = read(ctx, s.URL("postgres"), "select current_setting('server_version')", nil, &m.PostgreSQL) // for show
 	return m
 }

@@ -22,8 +22,8 @@ func (s subject) based() bool {
 
 // subjects are measured in this order.
 var subjects = []subject{
-	{"accept/payonce", "POST /v1/charges, 64 connections, distinct keys", "", setting{}, acceptCharges},
-	{"replay/payonce", "the same requests once more, answered from the keys", "accept/payonce", setting{}, replayCharges},
+	{"accept/payonce", "POST /v1/charges, 64 connections, distinct keys", "", setting{InFlight: httpConnections}, acceptCharges.measure},
+	{"replay/payonce", "the same requests once more, answered from the keys", "accept/payonce", setting{InFlight: httpConnections}, replayCharges.measure},
 	{"receive/payonce", "messages from outbox to inbox by Watermill", "", setting{}, receiveMessages},
 	{"claims/payonce", "messages claimed from the inbox, after 100,000 others", "", setting{}, claims(false)},
 	{"claims/held", "the same while an idle transaction holds a snapshot", "claims/payonce", setting{}, claims(true)},
@@ -33,68 +33,18 @@ var subjects = []subject{
 	{"engine/watermill", "the same work in a plain handler of watermill-sql's subscriber", "engine/river-64", setting{}, engine("watermill", 1)},
 	{"engine/watermill-16", "the same with 16 topics, a subscriber each", "engine/river-64", setting{}, engine("watermill", 16)},
 	{"engine/naive", "the same work inside the receiver's transaction, as articles show it: a crash repeats the POST", "engine/river-64", setting{}, engine("naive", 64)},
-	{"charges/payonce", "accept over HTTP, stock, payment by stripe-go, signed webhook, while accepting", "charges/river-64", setting{}, processCharges},
-	{"charges/payonce-64", "the same with WORKER_CONCURRENCY=64", "charges/river-64", setting{Slots: 64}, processCharges},
-	{"charges/river-64", "the same charges, events, postings, provider calls and webhooks as River jobs, 64 workers", "", setting{Slots: 64}, processByRiver},
-	{"charges/river-256", "the same, 256 workers", "charges/river-64", setting{Slots: 256}, processByRiver},
-	{"few/payonce", "charges by payonce with 64 in flight instead of 256", "few/river-64", setting{InFlight: 64}, processCharges},
-	{"few/river-64", "charges by River with 64 in flight, 64 workers", "", setting{InFlight: 64, Slots: 64}, processByRiver},
-	{"idle/payonce", "one charge at a time through the idle system, accept to outcome", "idle/river-64", setting{InFlight: 1}, idleCharges},
-	{"idle/river-64", "the same as River jobs", "", setting{InFlight: 1, Slots: 64}, idleByRiver},
+	{"charges/payonce", "accept over HTTP, stock, payment by stripe-go, signed webhook, while accepting", "charges/river-64", setting{}, processCharges.measure},
+	{"charges/payonce-64", "the same with WORKER_CONCURRENCY=64", "charges/river-64", setting{Slots: 64}, processCharges.measure},
+	{"charges/river-64", "the same charges, events, postings, provider calls and webhooks as River jobs, 64 workers", "", setting{Slots: 64}, processByRiver.measure},
+	{"charges/river-256", "the same, 256 workers", "charges/river-64", setting{Slots: 256}, processByRiver.measure},
+	{"few/payonce", "charges by payonce with 64 in flight instead of 256", "few/river-64", setting{InFlight: 64}, processCharges.measure},
+	{"few/river-64", "charges by River with 64 in flight, 64 workers", "", setting{InFlight: 64, Slots: 64}, processByRiver.measure},
+	{"idle/payonce", "one charge at a time through the idle system, request to webhook", "idle/river-64", setting{InFlight: 1}, processCharges.measure},
+	{"idle/river-64", "the same as River jobs", "", setting{InFlight: 1, Slots: 64}, processByRiver.measure},
 	{"rest/payonce", "one second of a worker that has nothing to do", "", setting{}, restWorker},
-	{"backlog/payonce", "charges that were accepted while no worker ran; CPU with accepting", "charges/payonce", setting{Waiting: 5000}, processBacklog},
-}
-
-// axis is something that grows, and the subjects that are measured along it.
-type axis struct {
-	name     string
-	what     string
-	subjects []subject
-	settings []setting
-}
-
-// axes are measured in this order.
-var axes = []axis{
-	{
-		"tables", "charges, and accepting alone, beside those that are in the tables",
-		[]subject{{name: "charges", run: processCharges}, {name: "accept", run: acceptCharges}},
-		[]setting{{Stored: 10_000}, {Stored: 100_000}, {Stored: 1_000_000}},
-	},
-	{
-		"backlog", "charges that were accepted while no worker ran",
-		[]subject{{name: "payonce", run: processBacklog}},
-		[]setting{{}, {Waiting: 1_000}, {Waiting: 10_000}, {Waiting: 100_000}},
-	},
-	{
-		"concurrency", "charges by the number in flight",
-		[]subject{{name: "payonce", rival: "river", run: processCharges}, {name: "river", run: processByRiver}},
-		[]setting{{InFlight: 1}, {InFlight: 4}, {InFlight: 16}, {InFlight: 64}, {InFlight: 256}, {InFlight: 512}},
-	},
-	{
-		"latency", "a provider that is slow, called twice for each charge; a slot for each in flight",
-		[]subject{{name: "payonce", rival: "river", run: processCharges}, {name: "river", run: processByRiver}},
-		[]setting{
-			{InFlight: 64, Slots: 64},
-			{InFlight: 64, Slots: 64, Latency: 50 * time.Millisecond},
-			{InFlight: 64, Slots: 64, Latency: 200 * time.Millisecond},
-			{InFlight: 256, Slots: 256},
-			{InFlight: 256, Slots: 256, Latency: 50 * time.Millisecond},
-			{InFlight: 256, Slots: 256, Latency: 200 * time.Millisecond},
-			{InFlight: 512, Slots: 512},
-			{InFlight: 512, Slots: 512, Latency: 50 * time.Millisecond},
-			{InFlight: 512, Slots: 512, Latency: 200 * time.Millisecond},
-		},
-	},
-	{
-		"retention", "accepting while the retention job deletes what has expired",
-		[]subject{{name: "without", run: besideExpired(false)}, {name: "with the job", rival: "without", run: besideExpired(true)}},
-		[]setting{{Stored: 300_000}},
-	},
-	{
-		"memory", "memory of the programs as they work on",
-		[]subject{{name: "payonce", run: processCharges}},
-		[]setting{{Measured: 5 * time.Second}, {Measured: 20 * time.Second}, {Measured: 60 * time.Second}, {Measured: 120 * time.Second}},
-	},
+	{"backlog/payonce", "charges that were accepted while no worker ran", "charges/payonce", setting{}, processBacklog.measure},
+	{"retention/without", "accepting beside rows that have expired", "", setting{InFlight: retentionSenders}, besideExpired.measure},
+	{"retention/job", "the same while the retention job deletes them", "retention/without", setting{InFlight: retentionSenders}, besideRetention.measure},
 }
 
 // sizes are how much is measured.
@@ -105,19 +55,20 @@ type sizes struct {
 	rest     time.Duration // of a worker that has nothing to do
 	messages int           // to receive
 	claims   int           // to claim in one wave
-	idle     int           // charges, one at a time
 	replayed int           // charges whose responses are asked for again
+	waiting  int           // charges that wait for a worker
+	expired  int           // charges whose rows have expired
 }
 
 func full(measured time.Duration) sizes {
 	return sizes{
 		warm: max(2*time.Second, measured/5), measured: measured, unit: 2 * time.Second, rest: 20 * time.Second,
-		messages: 30_000, claims: 10_000, idle: 200, replayed: 2_000,
+		messages: 30_000, claims: 10_000, replayed: 2_000, waiting: 5_000, expired: 20_000,
 	}
 }
 
 // quick sizes are for checking that everything is done once.
 var quick = sizes{
 	measured: 400 * time.Millisecond, rest: 100 * time.Millisecond,
-	messages: 500, claims: 50, idle: 5, replayed: 100,
+	messages: 500, claims: 50, replayed: 100, waiting: 40, expired: 50,
 }

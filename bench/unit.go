@@ -9,10 +9,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
-	"sync/atomic"
-	"time"
-
-	"golang.org/x/sync/errgroup"
 )
 
 // The unit: one row, one transaction, at 32 clients.
@@ -28,8 +24,8 @@ create table unit (
 	unitInsert = `insert into unit (charge, amount) values ('ch_0198c5f2e0a97000b1c2d3e4f5a6b7c8', 1000)`
 )
 
-// unit is how many of them the server commits in a second at this moment, 0 where
-// nothing is to be measured.
+// unit is how many of them pgbench commits in a second at this moment, 0 where nothing is
+// to be measured.
 func (b *bench) unit(ctx context.Context) (rate float64, err error) {
 	if b.sizes.unit == 0 {
 		return 0, nil
@@ -42,27 +38,16 @@ func (b *bench) unit(ctx context.Context) (rate float64, err error) {
 	if err := execute(ctx, url, unitTable); err != nil {
 		return 0, err
 	}
-	program, found := b.server.pgbench()
-	if !found {
-		return ownUnit(ctx, url, b.sizes.unit)
-	}
 	script := filepath.Join(b.folder, "unit.sql")
 	if err := os.WriteFile(script, []byte(unitInsert+";\n"), 0o600); err != nil {
 		return 0, fmt.Errorf("write pgbench's script: %w", err)
 	}
-	command := exec.CommandContext(ctx, program, "-n", "-M", "prepared", "-c", strconv.Itoa(unitClients), "-j", "2",
-		"-T", strconv.Itoa(int(b.sizes.unit.Seconds())), "-f", script, url)
-	said, err := command.CombinedOutput()
+	said, err := exec.CommandContext(ctx, filepath.Join(b.server.programs, "pgbench"), "-n", "-M", "prepared",
+		"-c", strconv.Itoa(unitClients), "-j", "2", "-T", strconv.Itoa(int(b.sizes.unit.Seconds())), "-f", script, url).CombinedOutput()
 	if err != nil {
-		return 0, fmt.Errorf("pgbench: %w: %s", err, said)
+		return 0, fmt.Errorf("pgbench, which comes with PostgreSQL: %w: %s", err, said)
 	}
 	return tps(said)
-}
-
-func (s *server) pgbench() (path string, found bool) {
-	path = filepath.Join(s.programs, "pgbench")
-	_, err := os.Stat(path)
-	return path, err == nil
 }
 
 // tps reads the rate from pgbench's report.
@@ -72,30 +57,4 @@ func tps(said []byte) (float64, error) {
 		return 0, fmt.Errorf("pgbench: it gives no tps: %s", said)
 	}
 	return strconv.ParseFloat(string(match[1]), 64)
-}
-
-// ownUnit does what pgbench would.
-func ownUnit(ctx context.Context, url string, d time.Duration) (float64, error) {
-	pool, err := openPool(ctx, url, unitClients)
-	if err != nil {
-		return 0, err
-	}
-	defer pool.Close()
-	within, cancel := context.WithTimeout(ctx, d)
-	defer cancel()
-	var done atomic.Int64
-	clients := errgroup.Group{}
-	for range unitClients {
-		clients.Go(func() error {
-			for within.Err() == nil {
-				if _, err := pool.Exec(ctx, unitInsert); err != nil {
-					return fmt.Errorf("measure the unit: %w", err)
-				}
-				done.Add(1)
-			}
-			return nil
-		})
-	}
-	err = clients.Wait()
-	return float64(done.Load()) / d.Seconds(), err
 }

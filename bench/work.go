@@ -12,7 +12,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
@@ -160,10 +159,4 @@ func (w work) answer(ctx context.Context, id string, step int) (string, error) {
 func isDone(err error) bool {
 	refusal, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && refusal.ConstraintName == "work_steps_once"
-}
-
-// committer sends each batch as a transaction of its own in one round trip, which
-// is the fastest that a plain pool can do.
-func committer(pool *pgxpool.Pool) func(context.Context, *pgx.Batch) error {
-	return func(ctx context.Context, b *pgx.Batch) error { return pool.SendBatch(ctx, b).Close() }
 }
