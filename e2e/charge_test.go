@@ -14,12 +14,9 @@ import (
 
 // Payment methods of the sandbox, which are Stripe's.
 const (
-	visa              = "pm_card_visa"
-	cardDeclined      = "pm_card_chargeDeclined"
-	insufficientFunds = "pm_card_chargeDeclinedInsufficientFunds"
-	authentication    = "pm_card_authenticationRequired"
-	slowCard          = "pm_card_processing"
-	nobodysCard       = "pm_card_of_nobody"
+	visa         = "pm_card_visa"
+	cardDeclined = "pm_card_chargeDeclined"
+	nobodysCard  = "pm_card_of_nobody"
 )
 
 // order is the body of a request for a charge.

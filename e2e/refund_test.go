@@ -115,19 +115,3 @@ func refundInParts(t *testing.T, d *deployment) {
 		t.Errorf("balances after all went back (-want +got):\n%s", diff)
 	}
 }
-
-func sameRefundAtOnce(t *testing.T, d *deployment) {
-	t.Helper()
-	c := d.paid(t)
-	r := refundRequest(c.ID, 250)
-	bodies := map[string]int{}
-	for _, a := range concurrently(t, d, 64, r) {
-		bodies[string(a.Body)]++
-	}
-	if len(bodies) != 1 {
-		t.Errorf("%d answers to one request: %v", len(bodies), bodies)
-	}
-	got := d.insist(t, r)
-	d.awaitRefund(t, acceptedRefund(t, got))
-	d.mustBe(t, c.ID, "partially_refunded", 250)
-}

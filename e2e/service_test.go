@@ -4,6 +4,9 @@ import (
 	"net/http"
 	"sync"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/internal/robustness/fleet"
 )
@@ -14,21 +17,13 @@ type promise struct {
 	keep func(*testing.T, *deployment)
 }
 
-func promises() []promise {
-	all := []promise{
-		{"a charge succeeds and is posted to the ledger", chargeSucceeds},
-		{"of ten charges for the last piece one succeeds", lastPiece},
-		{"64 requests under one key at once make one charge", sameRequestAtOnce},
-		{"a replay shows what was accepted", replayAfterTheEnd},
-		{"a refund returns a part, another one the rest", refundInParts},
-		{"64 requests for one refund at once make one refund", sameRefundAtOnce},
-		{"a provider event delivered 200 times is one event", repeatedProviderEvent},
-		{"health and readiness need no API key", probesNeedNoKey},
-	}
-	for _, o := range outcomes() {
-		all = append(all, promise{o.name, o.check})
-	}
-	return all
+var promises = []promise{
+	{"a charge succeeds and is posted to the ledger", chargeSucceeds},
+	{"64 requests under one key at once make one charge", sameRequestAtOnce},
+	{"a replay shows what was accepted", replayAfterTheEnd},
+	{"a refund returns a part, another one the rest", refundInParts},
+	{"a provider event delivered 200 times is one event", repeatedProviderEvent},
+	{"health and readiness need no API key", probesNeedNoKey},
 }
 
 // TestService keeps every promise that needs no failure, on one deployment with two
@@ -36,8 +31,8 @@ func promises() []promise {
 func TestService(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
-	d := deploy(t, setup{apis: 2, workers: 2, providerEvents: true, workerEnv: longLease(), stock: map[string]int{"poster": 1, "rarity": 0}})
-	for _, p := range promises() {
+	d := deploy(t, setup{apis: 2, workers: 2, providerEvents: true, workerEnv: longLease()})
+	for _, p := range promises {
 		t.Run(p.name, func(t *testing.T) {
 			t.Parallel()
 			p.keep(t, d)
@@ -45,33 +40,86 @@ func TestService(t *testing.T) {
 	}
 }
 
-// atOnce does something n times at once and returns the results.
-func atOnce[T any](n int, do func() T) []T {
-	results := make([]T, n)
+// concurrently sends a request n times at once and returns the answers.
+func concurrently(t *testing.T, d *deployment, n int, r request) []answer {
+	t.Helper()
+	answers := make([]answer, n)
 	start := make(chan struct{})
 	var all sync.WaitGroup
-	for i := range results {
+	for i := range answers {
 		all.Go(func() {
 			<-start
-			results[i] = do()
+			var err error
+			if answers[i], _, err = d.client.insist(t.Context(), r); err != nil {
+				t.Error(err)
+			}
 		})
 	}
 	close(start)
 	all.Wait()
-	return results
+	return answers
 }
 
-// concurrently sends a request n times at once and returns the answers.
-func concurrently(t *testing.T, d *deployment, n int, r request) []answer {
+func chargeSucceeds(t *testing.T, d *deployment) {
 	t.Helper()
-	return atOnce(n, func() answer {
-		got, _, err := d.client.insist(t.Context(), r)
-		if err != nil {
-			t.Error(err)
-		}
-		return got
-	})
+	start := time.Now()
+	o := newOrder(visa, item{"tshirt", 2}, item{"mug", 1})
+	got := d.insist(t, request{key: "key-" + unique(), body: o.body(t)})
+	accepted := acceptedCharge(t, got)
+	if location := got.Header.Get("Location"); location != "/v1/charges/"+accepted.ID {
+		t.Errorf("accepted %s at %q", accepted.ID, location)
+	}
+	if age := accepted.CreatedAt.Sub(start); age < -time.Minute || age > time.Minute {
+		t.Errorf("created at %s, sent at %s", accepted.CreatedAt, start)
+	}
+	want := charge{
+		ID: accepted.ID, OrderID: o.OrderID, Amount: 1000, Currency: "USD", Status: "pending", CreatedAt: accepted.CreatedAt,
+		Steps: []step{{"inventory", "pending"}, {"payment", "pending"}, {"notification", "pending"}},
+	}
+	if diff := cmp.Diff(want, accepted); diff != "" {
+		t.Errorf("the accepted charge (-want +got):\n%s", diff)
+	}
+	want.Status = "succeeded"
+	want.Steps = []step{{"inventory", "done"}, {"payment", "done"}, {"notification", "done"}}
+	if diff := cmp.Diff(want, d.await(t, accepted.ID)); diff != "" {
+		t.Errorf("the charge in the end (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{
+		"charge.requested", "inventory.reserved", "payment.started", "payment.captured", "charge.succeeded", "merchant.notified",
+	}, d.story(t, accepted.ID)); diff != "" {
+		t.Errorf("its events (-want +got):\n%s", diff)
+	}
+	e := d.recordsOf(t, accepted.ID)
+	if e.captures != 1 || !cmp.Equal(e.intents, []string{"succeeded"}) || len(e.notified) != 1 || e.notified[0].Effects != 1 {
+		t.Errorf("the provider and the shop recorded %+v, want one intent, one capture, one effect", e)
+	}
+	balances := []string{"fee_revenue:payonce:USD -30", "merchant_payable:" + d.merchantOf(t, accepted.ID) + ":USD -970", "psp_receivable:stripe:USD 1000"}
+	if diff := cmp.Diff(balances, openBalances(t, d, accepted.ID)); diff != "" {
+		t.Errorf("balances (-want +got):\n%s", diff)
+	}
 }
+
+// openBalances are the accounts on which a charge left a balance that is not zero,
+// with its currency's smallest units.
+func openBalances(t *testing.T, d *deployment, id string) []string {
+	t.Helper()
+	return rows[string](t, d, `
+select format('%s %s', account, sum(amount))
+  from (
+        select debit as account, amount
+          from ledger_postings
+         where stream_id = $1
+         union all
+        select credit, -amount
+          from ledger_postings
+         where stream_id = $1) legs
+ group by account
+having sum(amount) <> 0
+ order by account`, id)
+}
+
+// allDone are the steps of a charge that succeeded.
+const allDone = "inventory done, payment done, notification done"
 
 // sameRequestAtOnce repeats the race for several keys: there is one charge for each,
 // and every answer is that charge, byte for byte.

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"maps"
-	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -16,21 +15,6 @@ import (
 
 	"github.com/payonce/payonce/internal/await"
 )
-
-// TestTraces_followACharge reads the spans of the programs, as an OpenTelemetry
-// collector gets them.
-func TestTraces_followACharge(t *testing.T) {
-	t.Parallel()
-	startsPrograms(t)
-	c := newTraceCollector(t)
-	settings := c.settings()
-	settings["LEASE"] = "5s" // the second part waits for its end
-	d := deploy(t, setup{
-		apis: 1, workers: 2, gated: true, oneMerchant: true, providerEvents: true, apiEnv: c.settings(), workerEnv: settings,
-	})
-	t.Run("from the request to the webhook", func(t *testing.T) { chargeIsOneTrace(t, d, c) })
-	t.Run("when another worker takes over", func(t *testing.T) { takeoverContinuesTheTrace(t, d, c) })
-}
 
 // caller is the span of a client.
 type caller struct{ trace, span string }
@@ -46,21 +30,21 @@ func (c caller) headers() http.Header {
 	return http.Header{"Traceparent": {"00-" + c.trace + "-" + c.span + "-01"}}
 }
 
-// sendFrom sends an order as a part of the caller's trace.
-func (d *deployment) sendFrom(t *testing.T, from caller, key string, o order, more http.Header) charge {
-	t.Helper()
-	header := from.headers()
-	maps.Copy(header, more)
-	got := d.insist(t, request{key: key, body: o.body(t), header: header})
-	return acceptedCharge(t, got)
-}
-
-func chargeIsOneTrace(t *testing.T, d *deployment, c *traceCollector) {
-	t.Helper()
+// TestTraces_followACharge reads the spans of the programs, as an OpenTelemetry
+// collector gets them.
+func TestTraces_followACharge(t *testing.T) {
+	t.Parallel()
+	startsPrograms(t)
+	c := newTraceCollector(t)
+	d := deploy(t, setup{
+		apis: 1, workers: 2, gated: true, oneMerchant: true, providerEvents: true, apiEnv: c.settings(), workerEnv: c.settings(),
+	})
 	from, key, private := newCaller(), "key-"+unique(), "private-"+unique()
 	order := newOrder(visa)
 	order.Metadata = map[string]string{"note": private}
-	accepted := d.sendFrom(t, from, key, order, http.Header{"Tracestate": {"vendor=" + private}, "Baggage": {"user=" + private}})
+	header := from.headers()
+	maps.Copy(header, http.Header{"Tracestate": {"vendor=" + private}, "Baggage": {"user=" + private}})
+	accepted := acceptedCharge(t, d.insist(t, request{key: key, body: order.body(t), header: header}))
 	replay, _, err := d.client.insist(t.Context(), request{key: key, body: order.body(t), header: newCaller().headers()})
 	if err != nil || replay.Header.Get("Idempotent-Replayed") != "true" {
 		t.Fatalf("answered %d %s, %v, want a replay", replay.Status, replay.Body, err)
@@ -145,50 +129,4 @@ func (d *deployment) tracesAreDiscreet(t *testing.T, c *traceCollector, secrets 
 			t.Errorf("a message keeps more of a trace than its ids: %s", kept)
 		}
 	}
-}
-
-func takeoverContinuesTheTrace(t *testing.T, d *deployment, c *traceCollector) {
-	t.Helper()
-	stop(t, d.Workers[1])
-	killed := d.killAtConfirm(d.Workers[0])
-	from := newCaller()
-	accepted := d.sendFrom(t, from, "key-"+unique(), newOrder(visa), nil)
-	if err := await.Receive(t, "the worker confirms the payment", killed); err != nil {
-		t.Fatal(err)
-	}
-	restart(t, d.Workers[1])
-	d.await(t, accepted.ID)
-
-	served := c.await(t, from.trace, "span of the request", func(s span) bool { return s.name == "POST /v1/charges" })
-	resumed := c.under(t, served, "process fulfillment")
-	if first := resumed.attributes["payonce.attempt"]; first == "int_value:1" {
-		t.Errorf("the message's span is %+v, want a later attempt's", resumed)
-	}
-	c.await(t, from.trace, "look at the intent", func(s span) bool { return s.name == "GET payment_intents/id" })
-	c.under(t, c.under(t, resumed, "process notification"), "POST webhook")
-}
-
-// TestTraces_withoutACollector_costNoCharge has one collector that refuses connections
-// and one that accepts them and does not answer.
-func TestTraces_withoutACollector_costNoCharge(t *testing.T) {
-	t.Parallel()
-	startsPrograms(t)
-	var listen net.ListenConfig
-	hanging, err := listen.Listen(t.Context(), "tcp", "127.0.0.1:0") // takes connections and says nothing
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = hanging.Close() })
-	sent := func(to string) map[string]string {
-		return map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": to, "OTEL_BSP_SCHEDULE_DELAY": "20", "OTEL_BSP_MAX_QUEUE_SIZE": "64"}
-	}
-	d := deploy(t, setup{
-		apis: 1, workers: 1,
-		apiEnv: sent("http://" + hanging.Addr().String()), workerEnv: sent("http://127.0.0.1:1"),
-	})
-	d.flowing(t, 12, 4, visa, cardDeclined).finish(t, d)
-	mustRead(t, d, 0, `select count(*) from outbox where not metadata ? 'traceparent'`)
-	await.True(t, "the worker says that its spans are lost", func() bool {
-		return bytes.Contains(d.log(t, "worker-1"), []byte("spans are lost until the collector takes them"))
-	})
 }

@@ -20,7 +20,6 @@ func TestWebhooks_rotationAndResend_haveOneEffect(t *testing.T) {
 	d := deploy(t, setup{apis: 1, workers: 2, oneMerchant: true, workerEnv: longLease()})
 	start := row[time.Time](t, d, `select clock_timestamp()`)
 	before := d.processNotified(t)
-	old := d.Secrets.Shop
 
 	var made struct {
 		Secret string `json:"secret"`
@@ -56,19 +55,9 @@ func TestWebhooks_rotationAndResend_haveOneEffect(t *testing.T) {
 	for id, times := range map[string]int{before.ID: 3, during.ID: 3, after.ID: 2, last.ID: 2} {
 		d.mustBeDelivered(t, id, times)
 	}
-	if out, err := d.run(t, "webhooks", "resend", "ch_of_nobody"); exitCode(err) != 1 || len(out) != 0 {
-		t.Errorf("a resend of nothing: %v, %s", err, out)
-	}
-	d.mustShow(t, before.ID, "webhook")
-	table := string(d.payonce(t, "timeline", before.ID))
-	if strings.Count(table, "  resend wanted  ") != 2 || strings.Count(table, "  resent  ") != 2 {
-		t.Errorf("the timeline does not tell of two resends:\n%s", table)
-	}
-	listed := string(d.payonce(t, "webhooks", "list"))
-	for _, secret := range []string{old, made.Secret} {
-		if strings.Contains(listed+table, strings.TrimPrefix(secret, "whsec_")) {
-			t.Errorf("a secret is shown:\n%s%s", listed, table)
-		}
+	timeline := d.mustShow(t, before.ID, "webhook")
+	if strings.Count(timeline, "  resend wanted  ") != 2 || strings.Count(timeline, "  resent  ") != 2 {
+		t.Errorf("the timeline does not tell of two resends:\n%s", timeline)
 	}
 }
 

@@ -33,8 +33,11 @@ type Tally struct {
 // InFlight is how many charges are accepted and have not ended.
 func (t *Tally) InFlight() int64 { return t.Accepted.Load() - t.Ended.Load() }
 
-// requestTimeout bounds one request.
-const requestTimeout = 5 * time.Second
+const (
+	requestTimeout = 5 * time.Second        // of one request
+	retryPause     = 100 * time.Millisecond // before the same request is sent again
+	readPause      = 200 * time.Millisecond // between two reads
+)
 
 // Traffic is a merchant of one target. It sends to the apis in turn, so duplicates
 // meet on both.
@@ -43,13 +46,12 @@ type Traffic struct {
 	http   *http.Client
 	tally  *Tally
 	turn   atomic.Int64
-	pause  time.Duration // before the first retry
 }
 
 // New returns traffic for a target, which counts in tally.
 func New(target Target, tally *Tally) *Traffic {
 	return &Traffic{
-		target: target, tally: tally, pause: 50 * time.Millisecond,
+		target: target, tally: tally,
 		http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100, IdleConnTimeout: time.Minute}},
 	}
 }
@@ -91,7 +93,7 @@ func (a Answer) definitive() bool {
 
 // post sends a request until it has a definitive answer or ctx ends.
 func (t *Traffic) post(ctx context.Context, path, key string, body []byte) (Answer, error) {
-	for pause := t.pause; ; pause = min(2*pause, time.Second) {
+	for {
 		t.tally.Requests.Add(1)
 		status, header, text, err := t.do(ctx, http.MethodPost, path, key, body)
 		if err != nil {
@@ -106,7 +108,7 @@ func (t *Traffic) post(ctx context.Context, path, key string, body []byte) (Answ
 			}
 			t.tally.TurnedAway.Add(1)
 		}
-		if err := Wait(ctx, pause); err != nil {
+		if err := Wait(ctx, retryPause); err != nil {
 			return Answer{}, err
 		}
 	}
@@ -130,26 +132,22 @@ func (t *Traffic) postAll(ctx context.Context, n int, path, key string, body []b
 	return answers
 }
 
-// read reads a resource, and retries until it has it or ctx ends.
-func (t *Traffic) read(ctx context.Context, path string, into any) error {
+// await reads a resource until it is as wanted. It returns an error if ctx ends.
+func (t *Traffic) await(ctx context.Context, path string, into any, wanted func() bool) error {
 	for {
 		status, _, text, err := t.do(ctx, http.MethodGet, path, "", nil)
-		if err == nil && status == http.StatusOK && json.Unmarshal(text, into) == nil {
+		if err == nil && status == http.StatusOK && json.Unmarshal(text, into) == nil && wanted() {
 			return nil
 		}
-		if err := Wait(ctx, 200*time.Millisecond); err != nil {
+		if err := Wait(ctx, readPause); err != nil {
 			return err
 		}
 	}
 }
 
-// await reads a resource until it is as wanted or ctx ends.
-func (t *Traffic) await(ctx context.Context, path string, into any, wanted func() bool) {
-	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
-		if t.read(ctx, path, into) != nil || wanted() || Wait(ctx, pause) != nil {
-			return
-		}
-	}
+// read reads a resource as it is.
+func (t *Traffic) read(ctx context.Context, path string, into any) error {
+	return t.await(ctx, path, into, func() bool { return true })
 }
 
 func (t *Traffic) do(ctx context.Context, method, path, key string, body []byte) (int, http.Header, []byte, error) {

@@ -6,7 +6,6 @@ import (
 	"net/http/httptest"
 	"sync/atomic"
 	"testing"
-	"time"
 )
 
 // TestPost_sendsTheSameKeyUntilTheAnswerIsDefinitive: after each of these answers it is
@@ -46,7 +45,6 @@ func TestPost_sendsTheSameKeyUntilTheAnswerIsDefinitive(t *testing.T) {
 
 	counts := &Tally{}
 	client := New(Target{APIs: []string{api.URL}, APIKey: "sk_test_1"}, counts)
-	client.pause = time.Millisecond
 	got, err := client.post(t.Context(), "/v1/charges", "key-1", []byte(`{"amount":1}`))
 	if err != nil || got.Status != http.StatusAccepted || got.member("id") != "ch_1" {
 		t.Errorf("answer: %+v, %v", got, err)

@@ -172,8 +172,7 @@ func (t *Traffic) process(ctx context.Context, r *Record) {
 	if Wait(ctx, r.Charge.CancelAfter) == nil {
 		cancel(2)
 	}
-	t.await(ctx, own, &r.Final, func() bool { return r.Final.Ended() })
-	if r.Final.Ended() {
+	if t.await(ctx, own, &r.Final, func() bool { return r.Final.Ended() }) == nil {
 		t.tally.Ended.Add(1)
 	}
 	cancel(1)
@@ -212,7 +211,7 @@ func (t *Traffic) refund(ctx context.Context, charge string, r *RefundRecord) {
 			Amount int64  `json:"amount"`
 			Status string `json:"status"`
 		}
-		t.await(ctx, path+"/"+r.ID, &now, func() bool { return now.Status == Succeeded || now.Status == Failed })
+		_ = t.await(ctx, path+"/"+r.ID, &now, func() bool { return now.Status == Succeeded || now.Status == Failed })
 		r.Amount, r.Status = now.Amount, now.Status
 	}
 	r.Answers = append(r.Answers, t.postAll(ctx, 1, path, r.Refund.Key, r.Refund.Body)...)
@@ -223,7 +222,7 @@ func (t *Traffic) events(ctx context.Context, id string, outcomes int) []Event {
 	var stream struct {
 		Data []Event `json:"data"`
 	}
-	t.await(ctx, "/v1/charges/"+id+"/events", &stream, func() bool {
+	_ = t.await(ctx, "/v1/charges/"+id+"/events", &stream, func() bool {
 		return CountEvents(stream.Data, "merchant.notified") >= outcomes
 	})
 	return stream.Data
