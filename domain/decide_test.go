@@ -75,9 +75,8 @@ func commands() map[string]domain.Command {
 	}
 	capture := domain.CapturePayment{Provider: "stripe", PaymentIntent: "pi_1", Amount: eur(1000)}
 	refund := domain.RequestRefund{RefundID: "re_9", Reason: "a broken mug", Notify: true}
-	refunded := domain.SucceedRefund{RefundID: "re_1", Provider: "stripe", ProviderRefund: "rp_1", Amount: eur(400)}
-	refusal := domain.FailRefund{RefundID: "re_1", ProviderRefund: "rp_1", Code: domain.ProviderRefused, Message: "no"}
-	reversal := domain.ReverseRefund{RefundID: "re_1", ProviderRefund: "rp_1", Message: "no"}
+	refunded := domain.ResolveRefund{RefundID: "re_1", ProviderRefund: "rp_1", Amount: eur(400)}
+	failure := domain.ResolveRefund{RefundID: "re_1", ProviderRefund: "rp_1", Failed: true, Message: "no"}
 	all := map[string]domain.Command{
 		"request":                               request,
 		"reserve":                               domain.ReserveInventory{},
@@ -101,20 +100,18 @@ func commands() map[string]domain.Command {
 		"refund without id":                     domain.RequestRefund{Amount: 5},
 		"fail refund attempt":                   domain.FailRefundAttempt{RefundID: "re_1", StatusCode: 502, RequestID: "req_1"},
 		"succeed refund":                        refunded,
-		"succeed refund: all":                   with(refunded, func(c *domain.SucceedRefund) { c.Amount.Amount = 1000 }),
-		"succeed refund: less":                  with(refunded, func(c *domain.SucceedRefund) { c.Amount.Amount = 399 }),
-		"succeed refund: more":                  with(refunded, func(c *domain.SucceedRefund) { c.Amount.Amount = 401 }),
-		"succeed refund: another currency":      with(refunded, func(c *domain.SucceedRefund) { c.Amount.Currency = "USD" }),
-		"succeed refund: no object":             with(refunded, func(c *domain.SucceedRefund) { c.ProviderRefund = "" }),
-		"succeed refund: another's object":      with(refunded, func(c *domain.SucceedRefund) { c.ProviderRefund = "rp_2" }),
-		"succeed refund: a failed one's":        with(refunded, func(c *domain.SucceedRefund) { c.ProviderRefund = "rp_3" }),
-		"fail refund":                           refusal,
-		"fail refund: another's object":         with(refusal, func(c *domain.FailRefund) { c.ProviderRefund = "rp_2" }),
-		"fail refund: a failed one's object":    with(refusal, func(c *domain.FailRefund) { c.ProviderRefund = "rp_3" }),
-		"fail refund: the last, without object": domain.FailRefund{RefundID: "re_3", Code: domain.ProviderRefused},
-		"reverse refund":                        reversal,
-		"reverse refund: another object":        with(reversal, func(c *domain.ReverseRefund) { c.ProviderRefund = "rp_2" }),
-		"reverse refund: no object":             with(reversal, func(c *domain.ReverseRefund) { c.ProviderRefund = "" }),
+		"succeed refund: all":                   with(refunded, func(c *domain.ResolveRefund) { c.Amount.Amount = 1000 }),
+		"succeed refund: less":                  with(refunded, func(c *domain.ResolveRefund) { c.Amount.Amount = 399 }),
+		"succeed refund: more":                  with(refunded, func(c *domain.ResolveRefund) { c.Amount.Amount = 401 }),
+		"succeed refund: another currency":      with(refunded, func(c *domain.ResolveRefund) { c.Amount.Currency = "USD" }),
+		"succeed refund: no object":             with(refunded, func(c *domain.ResolveRefund) { c.ProviderRefund = "" }),
+		"succeed refund: another's object":      with(refunded, func(c *domain.ResolveRefund) { c.ProviderRefund = "rp_2" }),
+		"succeed refund: a failed one's":        with(refunded, func(c *domain.ResolveRefund) { c.ProviderRefund = "rp_3" }),
+		"fail refund":                           failure,
+		"fail refund: another's object":         with(failure, func(c *domain.ResolveRefund) { c.ProviderRefund = "rp_2" }),
+		"fail refund: a failed one's object":    with(failure, func(c *domain.ResolveRefund) { c.ProviderRefund = "rp_3" }),
+		"fail refund: the last, without object": domain.ResolveRefund{RefundID: "re_3", Failed: true},
+		"fail refund: no object":                with(failure, func(c *domain.ResolveRefund) { c.ProviderRefund = "" }),
 	}
 	for _, amount := range []int64{-1, 1, 500, 501, 600, 601, 1000, 1001} {
 		all[fmt.Sprint("refund ", amount)] = with(refund, func(r *domain.RequestRefund) { r.Amount = amount })

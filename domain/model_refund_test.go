@@ -51,26 +51,23 @@ func (m *model) free(object, id string) bool {
 	return object == "" || !slices.ContainsFunc(m.refunds, func(r repayment) bool { return r.Object == object && r.ID != id })
 }
 
-// The next four report whether a command about a refund must take effect.
+// The next two report whether a command about a refund must take effect.
 
 func (m *model) mayRequest(cmd domain.RequestRefund) bool {
 	return cmd.RefundID != "" && m.find(cmd.RefundID).ID == "" &&
 		cmd.Amount >= 0 && cmd.Amount <= m.left() && m.left() > 0
 }
 
-func (m *model) maySucceed(cmd domain.SucceedRefund) bool {
-	r := m.find(cmd.RefundID)
-	return r.Status == domain.RefundStatusPending && cmd.ProviderRefund != "" && m.free(cmd.ProviderRefund, r.ID) &&
-		cmd.Amount == domain.Money{Amount: r.Amount, Currency: m.charge.Amount.Currency}
-}
-
-func (m *model) mayFail(cmd domain.FailRefund) bool {
-	return m.find(cmd.RefundID).Status == domain.RefundStatusPending && m.free(cmd.ProviderRefund, cmd.RefundID)
-}
-
-func (m *model) mayReverse(cmd domain.ReverseRefund) bool {
-	r := m.find(cmd.RefundID)
-	return r.Status == domain.RefundStatusSucceeded && r.Object == cmd.ProviderRefund
+func (m *model) mayResolve(cmd domain.ResolveRefund) bool {
+	switch r := m.find(cmd.RefundID); r.Status {
+	case domain.RefundStatusPending:
+		return m.free(cmd.ProviderRefund, r.ID) && (cmd.Failed || cmd.ProviderRefund != "" &&
+			cmd.Amount == domain.Money{Amount: r.Amount, Currency: m.charge.Amount.Currency})
+	case domain.RefundStatusSucceeded:
+		return cmd.Failed && r.Object == cmd.ProviderRefund
+	default:
+		return false
+	}
 }
 
 // open records a refund that was accepted.
@@ -93,12 +90,22 @@ func (m *model) change(id string, to func(*repayment)) {
 	}
 }
 
-// endRefund is a change about which the merchant may want a webhook.
-func (m *model) endRefund(id string, to func(*repayment)) {
-	m.change(id, to)
-	if m.find(id).Notify {
-		m.unnotified = append(m.unnotified, len(m.events))
-	}
+// resolve ends a refund, or reverses it; the merchant may want a webhook about either.
+func (m *model) resolve(cmd domain.ResolveRefund) {
+	m.change(cmd.RefundID, func(r *repayment) {
+		if r.Ended > 0 {
+			r.Reversed = len(m.events)
+		} else {
+			r.Object, r.Ended = cmd.ProviderRefund, len(m.events)
+		}
+		r.Status = domain.RefundStatusSucceeded
+		if cmd.Failed {
+			r.Status = domain.RefundStatusFailed
+		}
+		if r.Notify {
+			m.unnotified = append(m.unnotified, len(m.events))
+		}
+	})
 }
 
 // checkRefunds compares the charge's refunds with the model's.
@@ -155,19 +162,15 @@ func (m *model) drawSuccess(t *rapid.T) domain.Command {
 	case 1:
 		amount.Currency = "USD"
 	}
-	return domain.SucceedRefund{RefundID: id, Provider: domain.Provider, ProviderRefund: drawObject(t, id), Amount: amount}
+	return domain.ResolveRefund{RefundID: id, ProviderRefund: drawObject(t, id), Amount: amount}
 }
 
+// drawFailure draws mostly the object that the refund has, and so reverses it if it succeeded.
 func (m *model) drawFailure(t *rapid.T) domain.Command {
 	id := m.drawKnown(t)
-	return domain.FailRefund{RefundID: id, ProviderRefund: drawObject(t, id), Code: domain.ProviderRefused, Message: "no"}
-}
-
-func (m *model) drawReversal(t *rapid.T) domain.Command {
-	id := m.drawKnown(t)
 	object := m.find(id).Object
-	if rapid.IntRange(0, 3).Draw(t, "what is wrong") == 0 {
+	if object == "" || rapid.IntRange(0, 3).Draw(t, "what is wrong") == 0 {
 		object = drawObject(t, id)
 	}
-	return domain.ReverseRefund{RefundID: id, ProviderRefund: object, Message: "no"}
+	return domain.ResolveRefund{RefundID: id, ProviderRefund: object, Failed: true, Message: "no"}
 }

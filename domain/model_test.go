@@ -42,7 +42,6 @@ func TestAnySequenceOfCommands(t *testing.T) {
 			"fail refund attempt": func(t *rapid.T) { m.send(t, domain.FailRefundAttempt{RefundID: m.drawKnown(t), StatusCode: 500}) },
 			"succeed refund":      func(t *rapid.T) { m.send(t, m.drawSuccess(t)) },
 			"fail refund":         func(t *rapid.T) { m.send(t, m.drawFailure(t)) },
-			"reverse refund":      func(t *rapid.T) { m.send(t, m.drawReversal(t)) },
 			"notify": func(t *rapid.T) {
 				m.send(t, domain.NotifyMerchant{EventID: "e", Version: rapid.IntRange(-1, len(m.events)+1).Draw(t, "version")})
 			},
@@ -112,12 +111,8 @@ func (m *model) expects(cmd domain.Command) (expected, known bool) {
 		return m.mayRequest(cmd), true
 	case domain.FailRefundAttempt:
 		return m.find(cmd.RefundID).Status == domain.RefundStatusPending, true
-	case domain.SucceedRefund:
-		return m.maySucceed(cmd), true
-	case domain.FailRefund:
-		return m.mayFail(cmd), true
-	case domain.ReverseRefund:
-		return m.mayReverse(cmd), true
+	case domain.ResolveRefund:
+		return m.mayResolve(cmd), true
 	case domain.RequestCharge, domain.ReserveInventory, domain.RejectInventory, domain.StartPayment,
 		domain.FailAttempt, domain.CapturePayment, domain.DeclinePayment:
 	}
@@ -142,18 +137,8 @@ func (m *model) note(cmd domain.Command) {
 		m.open(cmd)
 	case domain.FailRefundAttempt:
 		m.change(cmd.RefundID, func(r *repayment) { r.Attempted = len(m.events) })
-	case domain.SucceedRefund:
-		m.endRefund(cmd.RefundID, func(r *repayment) {
-			r.Status, r.Object, r.Ended = domain.RefundStatusSucceeded, cmd.ProviderRefund, len(m.events)
-		})
-	case domain.FailRefund:
-		m.endRefund(cmd.RefundID, func(r *repayment) {
-			r.Status, r.Object, r.Ended = domain.RefundStatusFailed, cmd.ProviderRefund, len(m.events)
-		})
-	case domain.ReverseRefund:
-		m.endRefund(cmd.RefundID, func(r *repayment) {
-			r.Status, r.Reversed = domain.RefundStatusFailed, len(m.events)
-		})
+	case domain.ResolveRefund:
+		m.resolve(cmd)
 	case domain.ReserveInventory, domain.StartPayment, domain.FailAttempt:
 	}
 }

@@ -294,75 +294,40 @@ func (f FailRefundAttempt) decide(c Charge) ([]Event, error) {
 	return []Event{RefundAttemptFailed(f)}, nil
 }
 
-// SucceedRefund records that the provider returned the money.
-type SucceedRefund struct {
+// ResolveRefund records what the provider has made of a refund. One that fails after it
+// had succeeded is reversed.
+type ResolveRefund struct {
 	RefundID       string
-	Provider       string
-	ProviderRefund string
-	Amount         Money
+	ProviderRefund string // the provider's object; empty if it made none
+	Amount         Money  // of the object
+	Failed         bool   // it moves no money, or no longer
+	Message        string // why it failed
 }
 
-func (s SucceedRefund) decide(c Charge) ([]Event, error) {
-	r, requested := c.Refund(s.RefundID)
-	event := RefundSucceeded{
-		RefundID: s.RefundID, Provider: s.Provider, ProviderRefund: s.ProviderRefund, Amount: s.Amount.Amount,
-	}
+func (v ResolveRefund) decide(c Charge) ([]Event, error) {
+	r, requested := c.Refund(v.RefundID)
+	var event Event
 	switch {
 	case !requested:
 		return nil, ErrNoRefund
-	case s.ProviderRefund == "" || s.Amount != Money{Amount: r.Amount, Currency: c.Amount.Currency}:
-		return nil, fmt.Errorf("returned %d %s by %q: %w", s.Amount.Amount, s.Amount.Currency, s.ProviderRefund, ErrMismatch)
+	case !v.Failed && (v.ProviderRefund == "" || v.Amount != Money{Amount: r.Amount, Currency: c.Amount.Currency}):
+		return nil, fmt.Errorf("returned %d %s by %q: %w", v.Amount.Amount, v.Amount.Currency, v.ProviderRefund, ErrMismatch)
+	case !v.Failed:
+		event = RefundSucceeded{RefundID: r.ID, Provider: Provider, ProviderRefund: v.ProviderRefund, Amount: r.Amount}
+	case r.Status == RefundStatusSucceeded:
+		event = RefundReversed{RefundID: r.ID, ProviderRefund: v.ProviderRefund, Amount: r.Amount, Message: v.Message}
+	default:
+		event = RefundFailed{RefundID: r.ID, ProviderRefund: v.ProviderRefund, Code: ProviderRefused, Message: v.Message}
+	}
+	switch {
 	case event.admitted(c):
 		return []Event{event}, nil
-	case r.Status == RefundStatusPending:
-		return nil, fmt.Errorf("%s returned another refund than %s: %w", s.ProviderRefund, r.ID, ErrMismatch)
-	case s.ProviderRefund != r.ProviderRefund:
-		return nil, fmt.Errorf("refund %s was %s by %q: %w", r.ID, r.Status, r.ProviderRefund, ErrMismatch)
+	case v.Failed && r.Status == RefundStatusFailed:
+		return nil, nil
+	case r.Status == RefundStatusPending || v.ProviderRefund != r.ProviderRefund:
+		return nil, fmt.Errorf("refund %s is %s by %q, not by %q: %w", r.ID, r.Status, r.ProviderRefund, v.ProviderRefund, ErrMismatch)
 	case r.Status == RefundStatusSucceeded || r.ReversalVersion > 0:
 		return nil, nil
 	}
 	return nil, fmt.Errorf("succeed a refund that is %s: %w", r.Status, ErrFinished)
-}
-
-// FailRefund records that the provider did not return the money, and will not under this
-// refund.
-type FailRefund RefundFailed
-
-func (f FailRefund) decide(c Charge) ([]Event, error) {
-	r, requested := c.Refund(f.RefundID)
-	switch {
-	case !requested:
-		return nil, ErrNoRefund
-	case RefundFailed(f).admitted(c):
-		return []Event{RefundFailed(f)}, nil
-	case r.Status == RefundStatusPending:
-		return nil, fmt.Errorf("%s failed another refund than %s: %w", f.ProviderRefund, r.ID, ErrMismatch)
-	case r.Status == RefundStatusFailed:
-		return nil, nil
-	}
-	return nil, fmt.Errorf("fail a refund that is %s: %w", r.Status, ErrFinished)
-}
-
-// ReverseRefund records that a refund failed at the provider after it had succeeded.
-type ReverseRefund struct {
-	RefundID       string
-	ProviderRefund string
-	Message        string
-}
-
-func (v ReverseRefund) decide(c Charge) ([]Event, error) {
-	r, requested := c.Refund(v.RefundID)
-	switch {
-	case !requested:
-		return nil, ErrNoRefund
-	case r.Status == RefundStatusFailed:
-		return nil, nil
-	case r.Status == RefundStatusPending:
-		return nil, fmt.Errorf("reverse a refund that is %s: %w", r.Status, ErrOutOfOrder)
-	case v.ProviderRefund != r.ProviderRefund:
-		return nil, fmt.Errorf("refund %s was made by %s, not by %q: %w", r.ID, r.ProviderRefund, v.ProviderRefund, ErrMismatch)
-	}
-	return []Event{RefundReversed{
-		RefundID: v.RefundID, ProviderRefund: v.ProviderRefund, Amount: r.Amount, Message: v.Message,
-	}}, nil
 }

@@ -32,9 +32,9 @@ func mutants() []mutant {
 			"stock is taken in one commit and recorded in another",
 			[]edit{
 				{
-					"fulfillment/run.go", "				k.keep(b, r.stream.Charge, e.Event)\n",
+					"fulfillment/run.go", "				s.keep(b, r.stream.Charge, e.Event)\n",
 					`				rows := &pgx.Batch{}
-				k.keep(rows, r.stream.Charge, e.Event)
+				s.keep(rows, r.stream.Charge, e.Event)
 				if rows.Len() > 0 {
 					if err := r.db.Commit(context.Background(), rows); err != nil {
 						return next, err
@@ -53,15 +53,15 @@ func mutants() []mutant {
 					"	if false {",
 				},
 				{
-					"fulfillment/run.go", "				return inbox.Complete, fmt.Errorf(\"%s: %w\", to.name, err)\n			}\n		}\n",
-					`				return inbox.Complete, fmt.Errorf("%s: %w", to.name, err)
-			}
+					"fulfillment/run.go", "			return due\n		}\n		return r.process(ctx)\n",
+					`			return due
 		}
-		if n, ok := s.(*notification); ok {
-			if err := n.deliver(ctx, r.stream, outcome, domain.EventTypeNamed(outcome.Type).Webhook); err != nil {
-				return r.result, err
-			}
+		result, err := r.process(ctx)
+		if err == nil {
+			n := &notification{endpoints: f.endpoints, webhooks: f.services.Webhooks, delivery: d}
+			err = n.deliver(ctx, r.stream, outcome, domain.EventTypeNamed(outcome.Type).Webhook)
 		}
+		return result, err
 `,
 				},
 			},
@@ -120,7 +120,7 @@ func mutants() []mutant {
 					"	return decision{command: domain.DeclinePayment{Failure: why}}, nil\n",
 				},
 				{
-					"fulfillment/run.go", "		r.races = 0\n",
+					"fulfillment/run.go", "			r.idle = 0\n",
 					`		if _, declined := d.command.(domain.DeclinePayment); declined && r.stream.Charge.Started() {
 			if _, err := r.services.Provider.CancelIntent(ctx, r.stream.Charge.PaymentIntent); err != nil {
 				return err
@@ -139,7 +139,7 @@ func mutants() []mutant {
 					"	key := fmt.Sprint(time.Now().UnixNano())\n",
 				},
 				{
-					"fulfillment/refund.go", "	if _, found := r.found[id]; !found {\n",
+					"fulfillment/refund.go", "	if !found {\n",
 					"	if false {\n",
 				},
 				{
@@ -153,13 +153,13 @@ func mutants() []mutant {
 			"stock is given back before the failure is recorded, in a commit of its own",
 			[]edit{
 				{
-					"fulfillment/run.go", "				k.keep(b, r.stream.Charge, e.Event)\n",
+					"fulfillment/run.go", "				s.keep(b, r.stream.Charge, e.Event)\n",
 					`				rows := b
 				_, released := e.Event.(domain.InventoryReleased)
 				if released {
 					rows = &pgx.Batch{}
 				}
-				k.keep(rows, r.stream.Charge, e.Event)
+				s.keep(rows, r.stream.Charge, e.Event)
 				if released && rows.Len() > 0 {
 					if err := r.db.Commit(context.Background(), rows); err != nil {
 						return next, err

@@ -1,19 +1,23 @@
 package fulfillment
 
-import "github.com/payonce/payonce/internal/postgres"
+import (
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/ledger"
+)
 
 // MostUrgent joins the errors of several refunds.
 var MostUrgent = mostUrgent
 
-// ReadFrom reads streams, endpoints and stock from another server than the one that
-// commits.
-func (f *Fulfillment) ReadFrom(q postgres.Querier) { f.reads = newReads(q) }
+// ReadFrom reads streams and stock from another server than the one that commits.
+func (f *Fulfillment) ReadFrom(q postgres.Querier) {
+	f.streams, f.stock = ledger.NewLoader(q, roundTrips), newStock(q)
+}
 
 // StepsAndSubscribers are the names of the lists.
 func StepsAndSubscribers() (steps, subscribers []string) {
 	f := &Fulfillment{}
 	for _, s := range f.steps() {
-		steps = append(steps, s.name())
+		steps = append(steps, s.name)
 	}
 	for _, s := range f.subscribers() {
 		subscribers = append(subscribers, s.name)

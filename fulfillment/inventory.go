@@ -32,28 +32,22 @@ update stock
  where merchant_id = $1
    and sku = $2`
 
-// inventory holds stock for the charge, or fails the charge.
+// article is what a merchant sells.
+type article struct{ merchant, sku string }
+
+// reserve holds stock for the charge, or fails the charge. It reads the stock first: a
+// refused commit costs the others in the group commit as well. The constraints refuse what
+// is sold meanwhile, and reserve reads again.
 //
 // If we die here: before the commit nothing is held; the next worker runs the step again,
 // or finds it done in the stream.
 // Test: e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
-type inventory struct {
-	stock *postgres.Reads[[]article, map[article]int64]
-}
-
-// article is what a merchant sells.
-type article struct{ merchant, sku string }
-
-func (inventory) name() string { return domain.Inventory }
-
-// run reads the stock before it reserves: a refused commit costs the others in the group
-// commit as well. The constraints refuse what is sold meanwhile, and run reads again.
-func (i inventory) run(ctx context.Context, s ledger.Stream) (decision, error) {
+func (f *Fulfillment) reserve(ctx context.Context, s ledger.Stream) (decision, error) {
 	var articles []article
 	for _, item := range s.Charge.Items {
 		articles = append(articles, article{s.Charge.MerchantID, item.SKU})
 	}
-	available, err := i.stock.Ask(ctx, articles)
+	available, err := f.stock.Ask(ctx, articles)
 	if err != nil {
 		return decision{}, fmt.Errorf("read the stock of %s: %w", s.ID, err)
 	}
@@ -127,9 +121,9 @@ update reservations
    set status = $2
  where charge_id = $1`
 
-// keep takes, sells and returns stock in the order of the articles, so that two charges
+// keepStock takes, sells and returns stock in the order of the articles, so that two charges
 // for the same articles cannot deadlock.
-func (inventory) keep(b *pgx.Batch, c domain.Charge, e domain.Event) {
+func keepStock(b *pgx.Batch, c domain.Charge, e domain.Event) {
 	switch e := e.(type) {
 	case domain.InventoryReserved:
 		for _, item := range ordered(e.Items) {

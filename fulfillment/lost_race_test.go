@@ -205,10 +205,9 @@ end $$`)
 	}
 	f.expectCalls("refunds refund")
 	f.exec(`drop trigger cut on ledger_events`)
-	both := lists(refundOf("succeeded"), refundOf("succeeded", second()...))
-	f.provider.on("refunds", both, both)
+	f.provider.on("refunds", lists(refundOf("succeeded"), refundOf("succeeded", second()...)))
 	f.expectEnd(f.deliver(), "done")
-	f.expect(back(refundedTwice, twoOutcomes, "done"), "refunds refunds")
+	f.expect(back(refundedTwice, twoOutcomes, "done"), "refunds")
 }
 
 func TestTakeover(t *testing.T) {

@@ -30,11 +30,10 @@ type notification struct {
 	delivered bool // in this delivery
 }
 
-func (f *Fulfillment) notification(d inbox.Delivery, version int) step {
-	return &notification{endpoints: f.reads.endpoints, webhooks: f.services.Webhooks, delivery: d, version: version}
+func (f *Fulfillment) notification(d inbox.Delivery, version int) act {
+	n := &notification{endpoints: f.endpoints, webhooks: f.services.Webhooks, delivery: d, version: version}
+	return n.run
 }
-
-func (*notification) name() string { return domain.Notification }
 
 func (n *notification) run(ctx context.Context, s ledger.Stream) (decision, error) {
 	outcome := s.At(n.version)

@@ -27,8 +27,6 @@ type payment struct {
 	declined *domain.Failure // why this delivery canceled the intent
 }
 
-func (*payment) name() string { return domain.Payment }
-
 func (p *payment) run(ctx context.Context, s ledger.Stream) (decision, error) {
 	if !s.Charge.Started() {
 		return p.start(ctx, s)

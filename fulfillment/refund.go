@@ -1,10 +1,10 @@
 package fulfillment
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -23,111 +23,107 @@ import (
 // provider keeps keys. And before every send the worker reads the provider's list of
 // refunds, in which it finds ours by its id, however old it is.
 type refunds struct {
-	provider  *stripe.Client
-	requested bool                     // the message asks for a read of the list though no refund is pending
-	found     map[string]stripe.Refund // the provider's objects of pending refunds, by our ids
-	failed    map[string]string        // why objects in the provider's list move no money any more, by their ids
+	provider *stripe.Client
+	unread   bool            // the message asks for a read of the list, whether a refund is pending or not
+	seen     []stripe.Refund // the provider's objects, as this delivery last saw them
 }
 
-// processRefunds processes every pending refund, those that are requested meanwhile
-// included, and then records reversals. A refund that waits, or that needs an operator,
-// does not keep the others from their outcome. Every other error ends the run.
-func (r *run) processRefunds(ctx context.Context) error {
-	var errs []error
-	stuck := map[string]bool{}
-	for id := r.refunds.next(r.stream.Charge, stuck); id != ""; id = r.refunds.next(r.stream.Charge, stuck) {
-		err := r.do(ctx, func(ctx context.Context, s ledger.Stream) (decision, error) { return r.refunds.run(ctx, s, id) })
-		if err == nil {
-			continue // recorded, or another writer was first
+// next is the oldest pending refund that is not stuck. If there is none, so that nothing is
+// committed between a read of the list and a send, it is the read that the message asks
+// for, and then a refund to be reversed: it failed at the provider after it had succeeded,
+// as the customer's bank sent the money back. A refund that failed here stays failed,
+// whatever the list says; reconciliation reports the difference.
+//
+// Every list that was read counts, since the provider's event about a reversal may wait
+// behind this message for as long as a pending refund takes.
+//
+// If we die here: no commit has ended the delivery; the next worker reads the list again
+// and finds reversed what was.
+// Test: TestReversal/a_read_that_was_interrupted_is_repeated.
+func (r *refunds) next(c domain.Charge, stuck map[string]error) work {
+	for _, refund := range c.PendingRefunds() {
+		if stuck[refund.ID] == nil {
+			return r.work(refund)
 		}
-		err = fmt.Errorf("refund %s: %w", id, err)
-		if !isStuck(err) {
-			return err
-		}
-		stuck[id] = true
-		errs = append(errs, err)
 	}
-	if err := r.recordReversals(ctx); err != nil {
-		if !isStuck(err) {
-			return err
-		}
-		errs = append(errs, err)
+	if list := "of " + c.PaymentIntent; r.unread && c.Refunded() > 0 && stuck[list] == nil {
+		return work{"refund", list, func(ctx context.Context, s ledger.Stream) (decision, error) { return decision{}, r.list(ctx, s) }}
 	}
-	return mostUrgent(errs)
+	for _, refund := range c.Refunds {
+		object, _, _ := r.find(refund)
+		if refund.Status == domain.RefundStatusSucceeded && isFailed(object) && stuck[refund.ID] == nil {
+			return r.work(refund)
+		}
+	}
+	return work{}
 }
 
-// next is the oldest pending refund that is not stuck; empty if there is none.
-func (*refunds) next(c domain.Charge, stuck map[string]bool) string {
-	for _, pending := range c.PendingRefunds() {
-		if !stuck[pending.ID] {
-			return pending.ID
-		}
-	}
-	return ""
-}
-
-// isStuck reports whether an error waits for an external service or needs an operator.
-func isStuck(err error) bool {
-	_, waits := errors.AsType[*inbox.WaitError](err)
-	_, parks := errors.AsType[*inbox.ParkError](err)
-	return waits || parks
+func (r *refunds) work(refund domain.Refund) work {
+	return work{"refund", refund.ID, func(ctx context.Context, s ledger.Stream) (decision, error) { return r.run(ctx, s, refund) }}
 }
 
 // run looks for the refund at the provider, sends it if it is not there, and returns what
 // is to be recorded.
-func (r *refunds) run(ctx context.Context, s ledger.Stream, id string) (decision, error) {
-	if _, found := r.found[id]; !found {
-		if err := r.find(ctx, s, id); err != nil {
-			return decision{}, err
-		}
+func (r *refunds) run(ctx context.Context, s ledger.Stream, refund domain.Refund) (decision, error) {
+	object, found, err := r.find(refund)
+	if !found {
+		object, found, err = r.look(ctx, s, refund)
 	}
-	if found, ok := r.found[id]; ok {
-		return recordRefund(s, id, found)
+	switch {
+	case err != nil:
+		return decision{}, err
+	case found:
+		return recordRefund(s, refund, object)
 	}
-	return r.send(ctx, s, id)
+	return r.send(ctx, s, refund)
 }
 
-// find reads the provider's list for the refund. One that moves money, or may yet, is
-// preferred to one that failed; an operator decides about two of them.
+// look reads the provider's list for the refund.
 //
 // It runs before the first send as well: an older message of the charge may have sent the
 // refund, and been parked or discarded since.
 //
 // If we die here: nothing has changed; the next worker reads the list again.
 // Test: TestFaults.
-func (r *refunds) find(ctx context.Context, s ledger.Stream, id string) error {
-	all, err := r.list(ctx, s)
-	if err != nil {
-		return err
+func (r *refunds) look(ctx context.Context, s ledger.Stream, refund domain.Refund) (object stripe.Refund, found bool, err error) {
+	if err := r.list(ctx, s); err != nil {
+		return stripe.Refund{}, false, err
 	}
-	moving := slices.DeleteFunc(slices.Clone(all), func(o stripe.Refund) bool { return o.Reference != id || isFailed(o) })
-	failed := slices.IndexFunc(all, func(o stripe.Refund) bool { return o.Reference == id && isFailed(o) })
-	switch {
-	case len(moving) > 1:
-		return &inbox.ParkError{Err: fmt.Errorf("the provider has %d refunds for it, %s and %s among them", len(moving), moving[0].ID, moving[1].ID)}
-	case len(moving) == 1:
-		r.found[id] = moving[0]
-	case failed >= 0:
-		r.found[id] = all[failed]
-	}
-	return nil
+	return r.find(refund)
 }
 
-// list reads all refunds of the charge's intent, and notes those that failed.
-func (r *refunds) list(ctx context.Context, s ledger.Stream) (all []stripe.Refund, err error) {
+// list reads all refunds of the charge's intent.
+func (r *refunds) list(ctx context.Context, s ledger.Stream) error {
+	var all []stripe.Refund
 	for object, err := range r.provider.RefundsOf(ctx, s.Charge.PaymentIntent) {
 		if err != nil {
 			_, err = callFailed(ctx, err, nil)
-			return nil, err
+			return err
 		}
 		all = append(all, object)
 	}
-	for _, object := range all {
-		if isFailed(object) {
-			r.failed[object.ID] = failureOf(object)
+	r.seen, r.unread = all, false
+	return nil
+}
+
+// find returns what was seen of a refund: the object that ended it, or one with our id. One
+// that moves money, or may yet, is preferred to one that failed; an operator decides about
+// two of them.
+func (r *refunds) find(refund domain.Refund) (found stripe.Refund, ok bool, err error) {
+	for _, o := range r.seen {
+		ours := o.Reference == refund.ID
+		if refund.ProviderRefund != "" {
+			ours = o.ID == refund.ProviderRefund
+		}
+		switch {
+		case !ours:
+		case !ok, isFailed(found) && !isFailed(o):
+			found, ok = o, true
+		case !isFailed(o):
+			return found, true, &inbox.ParkError{Err: fmt.Errorf("the provider has more than one refund for it, %s and %s among them", found.ID, o.ID)}
 		}
 	}
-	return all, nil
+	return found, ok, nil
 }
 
 // isFailed reports whether the refund moves no money any more.
@@ -140,31 +136,31 @@ func isFailed(r stripe.Refund) bool {
 // If we die here: the provider has the refund or not, and nothing is recorded. The next
 // worker reads the list, and sends under the same key only what is not there.
 // Test: TestFaults, e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
-func (r *refunds) send(ctx context.Context, s ledger.Stream, id string) (decision, error) {
-	refund, _ := s.Charge.Refund(id)
+func (r *refunds) send(ctx context.Context, s ledger.Stream, refund domain.Refund) (decision, error) {
 	key := s.At(refund.AttemptVersion).ID.String()
 	sent, err := r.provider.CreateRefund(ctx, key, stripe.RefundParams{
-		Reference: id, PaymentIntent: s.Charge.PaymentIntent,
+		Reference: refund.ID, PaymentIntent: s.Charge.PaymentIntent,
 		Amount: refund.Amount, Currency: string(s.Charge.Amount.Currency),
 	})
 	if err == nil {
-		r.found[id] = sent
-		return recordRefund(s, id, sent)
+		r.seen = append(r.seen, sent)
+		return recordRefund(s, refund, sent)
 	}
 	why, refused := refusal(err, "the provider refused the refund")
 	if !refused {
 		return callFailed(ctx, err, func(e *stripe.FailedError) domain.Command {
-			return domain.FailRefundAttempt{RefundID: id, StatusCode: e.StatusCode, RequestID: e.RequestID}
+			return domain.FailRefundAttempt{RefundID: refund.ID, StatusCode: e.StatusCode, RequestID: e.RequestID}
 		})
 	}
 	// An earlier send is the reason, and the refund is in the list, or there will be none.
-	if err := r.find(ctx, s, id); err != nil {
+	object, found, err := r.look(ctx, s, refund)
+	switch {
+	case err != nil:
 		return decision{}, err
+	case found:
+		return recordRefund(s, refund, object)
 	}
-	if found, ok := r.found[id]; ok {
-		return recordRefund(s, id, found)
-	}
-	return decision{command: domain.FailRefund{RefundID: id, Code: domain.ProviderRefused, Message: why.Message}}, nil
+	return decision{command: domain.ResolveRefund{RefundID: refund.ID, Failed: true, Message: why.Message}}, nil
 }
 
 // recordRefund records the state of the provider's object.
@@ -172,28 +168,26 @@ func (r *refunds) send(ctx context.Context, s ledger.Stream, id string) (decisio
 // If we die here: the provider's list holds the refund. The next worker finds it there and
 // sends nothing.
 // Test: TestFaults, e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
-func recordRefund(s ledger.Stream, id string, found stripe.Refund) (decision, error) {
+func recordRefund(s ledger.Stream, refund domain.Refund, found stripe.Refund) (decision, error) {
 	c := s.Charge
-	if refund, _ := c.Refund(id); found.Reference != id || found.PaymentIntent != c.PaymentIntent ||
+	if found.Reference != refund.ID || found.PaymentIntent != c.PaymentIntent ||
 		found.Amount != refund.Amount || found.Currency != string(c.Amount.Currency) {
 		return decision{}, &inbox.ParkError{Err: fmt.Errorf("%s gives %d %s of %s back for %q: %w",
 			found.ID, found.Amount, found.Currency, found.PaymentIntent, found.Reference, domain.ErrMismatch)}
 	}
+	resolved := domain.ResolveRefund{
+		RefundID: refund.ID, ProviderRefund: found.ID, Amount: domain.Money{Amount: found.Amount, Currency: domain.Currency(found.Currency)},
+	}
 	switch found.Status {
 	case stripe.RefundSucceeded:
-		return decision{command: domain.SucceedRefund{
-			RefundID: id, Provider: domain.Provider, ProviderRefund: found.ID,
-			Amount: domain.Money{Amount: found.Amount, Currency: domain.Currency(found.Currency)},
-		}}, nil
 	case stripe.RefundFailed, stripe.RefundCanceled:
-		return decision{command: domain.FailRefund{
-			RefundID: id, ProviderRefund: found.ID, Code: domain.ProviderRefused, Message: failureOf(found),
-		}}, nil
+		resolved.Failed, resolved.Message = true, failureOf(found)
 	case stripe.RefundPending, stripe.RefundRequiresAction:
 		return decision{}, processing(fmt.Errorf("it is %s at the provider", found.Status))
 	default:
 		return decision{}, &inbox.ParkError{Err: fmt.Errorf("%s is %q: payonce does not know what to do with it", found.ID, found.Status)}
 	}
+	return decision{command: resolved}, nil
 }
 
 func failureOf(r stripe.Refund) string {
@@ -207,68 +201,35 @@ func failureOf(r stripe.Refund) string {
 	return why
 }
 
-// recordReversals records the refunds that failed at the provider after they had succeeded
-// there: the customer's bank sent the money back. A refund that failed here stays failed,
-// whatever the provider's list says; reconciliation reports the difference.
-//
-// It uses every list that was read for a pending refund, since the provider's event about
-// a reversal may wait behind this message for as long as the pending refund takes. For a
-// message about refunds it reads the list. It runs after the pending refunds, so that
-// nothing is committed between a read of the list and a send.
-//
-// If we die here: no commit has ended the delivery; the next worker reads the list again
-// and finds reversed what was.
-// Test: TestReversal/a_look_that_was_interrupted_is_repeated.
-func (r *run) recordReversals(ctx context.Context) error {
-	var listErr error
-	if r.refunds.requested && r.stream.Charge.Refunded() > 0 {
-		_, listErr = r.refunds.list(ctx, r.stream)
-	}
-	for r.refunds.reversal(r.stream.Charge) != nil {
-		err := r.do(ctx, func(_ context.Context, s ledger.Stream) (decision, error) {
-			return decision{command: r.refunds.reversal(s.Charge)}, nil
-		})
-		if err != nil {
-			return fmt.Errorf("reverse a refund: %w", err)
-		}
-	}
-	return listErr
-}
-
-// reversal reverses one refund that succeeded here and failed at the provider; nil if
-// there is none.
-func (r *refunds) reversal(c domain.Charge) domain.Command {
-	for _, refund := range c.Refunds {
-		if why, failed := r.failed[refund.ProviderRefund]; failed && refund.Status == domain.RefundStatusSucceeded {
-			return domain.ReverseRefund{RefundID: refund.ID, ProviderRefund: refund.ProviderRefund, Message: why}
-		}
-	}
-	return nil
+// isStuck reports whether an error waits for an external service or needs an operator.
+func isStuck(err error) bool {
+	_, waits := errors.AsType[*inbox.WaitError](err)
+	_, parks := errors.AsType[*inbox.ParkError](err)
+	return waits || parks
 }
 
 // mostUrgent joins the errors of several refunds, waits and parks, into the one that
 // decides what the inbox does next: a wait until the earliest time that any refund asks
 // for, patient only if all are. Only if none waits, the message is parked: that stops every
 // refund of the charge.
-func mostUrgent(errs []error) error {
+func mostUrgent(stuck map[string]error) error {
 	var texts []string
-	var waits []*inbox.WaitError
+	var first *inbox.WaitError
 	patient := true
-	for _, err := range errs {
-		texts = append(texts, err.Error())
-		wait, waiting := errors.AsType[*inbox.WaitError](err)
-		if waiting {
-			waits = append(waits, wait)
+	for _, id := range slices.Sorted(maps.Keys(stuck)) {
+		texts = append(texts, stuck[id].Error())
+		wait, waits := errors.AsType[*inbox.WaitError](stuck[id])
+		if waits && (first == nil || wait.AtLeast < first.AtLeast) {
+			first = wait
 		}
-		patient = patient && waiting && wait.Patient
+		patient = patient && waits && wait.Patient
 	}
 	all := errors.New(strings.Join(texts, "; "))
 	switch {
-	case len(waits) > 0:
-		first := slices.MinFunc(waits, func(a, b *inbox.WaitError) int { return cmp.Compare(a.AtLeast, b.AtLeast) })
-		return &inbox.WaitError{AtLeast: first.AtLeast, Patient: patient, Err: all}
-	case len(errs) > 0:
+	case len(stuck) == 0:
+		return nil
+	case first == nil:
 		return &inbox.ParkError{Err: all}
 	}
-	return nil
+	return &inbox.WaitError{AtLeast: first.AtLeast, Patient: patient, Err: all}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -302,7 +303,11 @@ func TestMostUrgent(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := fulfillment.MostUrgent(tc.errs)
+			stuck := map[string]error{}
+			for i, err := range tc.errs {
+				stuck[strconv.Itoa(i)] = err
+			}
+			got := fulfillment.MostUrgent(stuck)
 			waiting, _ := errors.AsType[*inbox.WaitError](got)
 			if endOf(got) != tc.end || waiting != nil && (waiting.AtLeast != tc.atLeast || waiting.Patient != tc.patient) {
 				t.Errorf("the most urgent error is %v, %+v; want %s", got, waiting, tc.end)

@@ -16,7 +16,6 @@ import (
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
 )
@@ -39,17 +38,9 @@ type Fulfillment struct {
 	db       *postgres.DB
 	services Services
 	log      *slog.Logger
-	reads    reads
-}
 
-// New returns the handlers of one process.
-func New(db *postgres.DB, services Services, log *slog.Logger) *Fulfillment {
-	return &Fulfillment{db: db, services: services, log: log, reads: newReads(db)}
-}
-
-// reads are the reads of handlers. Those that several handlers ask for at the same moment
-// share a round trip (postgres.Reads); nothing is cached.
-type reads struct {
+	// Reads that several handlers ask for at the same moment share a round trip
+	// (postgres.Reads); nothing is cached.
 	streams   *ledger.Loader
 	endpoints *merchants.Endpoints
 	stock     *postgres.Reads[[]article, map[article]int64]
@@ -59,15 +50,17 @@ type reads struct {
 // connections to the commits.
 const roundTrips = 4
 
-func newReads(q postgres.Querier) reads {
-	return reads{
-		streams: ledger.NewLoader(q, roundTrips), endpoints: merchants.NewEndpoints(q, roundTrips), stock: newStock(q),
+// New returns the handlers of one process.
+func New(db *postgres.DB, services Services, log *slog.Logger) *Fulfillment {
+	return &Fulfillment{
+		db: db, services: services, log: log,
+		streams: ledger.NewLoader(db, roundTrips), endpoints: merchants.NewEndpoints(db, roundTrips), stock: newStock(db),
 	}
 }
 
 const (
-	// maxRaces bounds how many races for the stream's next version a run loses in a row.
-	maxRaces = 10
+	// maxIdle bounds how many turns of a run in a row record nothing.
+	maxIdle = 10
 	// racePause is the longest pause between a lost race and the next read.
 	racePause = 10 * time.Millisecond
 )
@@ -79,10 +72,18 @@ type run struct {
 	version  int // of the event that the message names, 0 if it names none
 	stream   ledger.Stream
 	steps    []step
-	refunds  refunds
-	ends     func(domain.Charge) bool // reports whether a commit that leads to this charge ends the delivery
-	races    int                      // lost in a row
+	next     func(domain.Charge) work // what is due; the zero work if nothing is
+	once     bool                     // the first commit ends the delivery, and not only the one after which nothing is due
+	stuck    map[string]error         // by refunds that wait, or that need an operator
+	idle     int                      // turns in a row that recorded nothing
 	result   inbox.Result             // Completed once a commit ended the delivery
+}
+
+// work is what is due.
+type work struct {
+	step   string // one of Steps
+	refund string // the one that it is about, if any
+	act    act
 }
 
 // charge is the inbox handler that brings one charge to its outcome, and then every
@@ -92,12 +93,13 @@ type run struct {
 // event; of an event of the provider only the type: if it is about refunds, one may have
 // failed after it succeeded.
 func (f *Fulfillment) charge(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
-	r := &run{Fulfillment: f, delivery: d, steps: f.steps()}
-	r.refunds = refunds{provider: f.services.Provider, requested: isAboutRefunds(d), found: map[string]stripe.Refund{}, failed: map[string]string{}}
-	r.ends = func(c domain.Charge) bool {
-		// A message about refunds has a read of the provider's list to come that may find
-		// nothing to commit; the inbox ends it.
-		return c.Complete() && !r.refunds.requested && r.refunds.reversal(c) == nil
+	r := &run{Fulfillment: f, delivery: d, steps: f.steps(), stuck: map[string]error{}}
+	refunds := &refunds{provider: f.services.Provider, unread: isAboutRefunds(d)}
+	r.next = func(c domain.Charge) work {
+		if c.Terminal() {
+			return refunds.next(c, r.stuck)
+		}
+		return r.nextStep(c)
 	}
 	if envelope, err := ledger.Open(d.Payload); err == nil {
 		r.version = envelope.Version
@@ -107,10 +109,26 @@ func (f *Fulfillment) charge(ctx context.Context, d inbox.Delivery) (inbox.Resul
 		f.log.InfoContext(ctx, "provider event of an unknown charge", "message_id", d.ID, "charge_id", d.OrderingKey, "type", d.Type)
 		return inbox.Complete, nil
 	}
-	if err == nil {
-		err = r.process(ctx)
+	if err != nil {
+		return inbox.Complete, err
 	}
-	return r.result, err
+	return r.process(ctx)
+}
+
+// nextStep is the step that is due; a requested cancellation comes before it.
+func (r *run) nextStep(c domain.Charge) work {
+	i := slices.IndexFunc(r.steps, func(s step) bool { return s.name == c.Next() })
+	switch {
+	case i < 0:
+		return work{}
+	case !c.CancelRequested:
+		return work{step: r.steps[i].name, act: r.steps[i].run}
+	case r.steps[i].cancel != nil:
+		return work{step: "cancel", act: r.steps[i].cancel}
+	}
+	return work{step: "cancel", act: func(context.Context, ledger.Stream) (decision, error) {
+		return decision{command: domain.FailCanceled{}}, nil
+	}}
 }
 
 // follow is the inbox handler of a subscriber.
@@ -120,7 +138,7 @@ func (f *Fulfillment) follow(to subscriber) inbox.Handler {
 		if err != nil {
 			return inbox.Complete, &inbox.ParkError{Err: err}
 		}
-		r := &run{Fulfillment: f, delivery: d, version: envelope.Version, ends: func(domain.Charge) bool { return true }}
+		r := &run{Fulfillment: f, delivery: d, version: envelope.Version, once: true}
 		if err := r.load(ctx, envelope.ChargeID); err != nil {
 			return inbox.Complete, err
 		}
@@ -128,13 +146,14 @@ func (f *Fulfillment) follow(to subscriber) inbox.Handler {
 		if domain.EventTypeNamed(outcome.Type).Webhook == "" {
 			return inbox.Complete, &inbox.ParkError{Err: fmt.Errorf("message %s names a %s of %s, which is no outcome", d.ID, outcome.Type, r.stream.ID)}
 		}
-		s := to.step(d, outcome.Version)
-		for r.result != inbox.Completed && (d.Type == typeResend || r.stream.Charge.Follows(to.name, outcome.Version)) {
-			if err := r.do(ctx, s.run); err != nil {
-				return inbox.Complete, fmt.Errorf("%s: %w", to.name, err)
+		due := work{step: to.name, act: to.step(d, outcome.Version)}
+		r.next = func(c domain.Charge) work {
+			if d.Type != typeResend && !c.Follows(to.name, outcome.Version) {
+				return work{}
 			}
+			return due
 		}
-		return r.result, nil
+		return r.process(ctx)
 	}
 }
 
@@ -143,7 +162,7 @@ func (f *Fulfillment) follow(to subscriber) inbox.Handler {
 // waits. It also waits if a newer program wrote an event, since a newer worker is being
 // deployed. ErrNotFound if the message names no version and there is no charge.
 func (r *run) load(ctx context.Context, charge string) error {
-	s, err := r.reads.streams.Load(ctx, charge)
+	s, err := r.streams.Load(ctx, charge)
 	switch {
 	case errors.Is(err, domain.ErrUnknownType):
 		return &inbox.WaitError{Err: err}
@@ -156,85 +175,74 @@ func (r *run) load(ctx context.Context, charge string) error {
 	return nil
 }
 
-func (r *run) process(ctx context.Context) error {
-	for !r.stream.Charge.Terminal() {
-		name, act := r.next()
-		if act == nil {
-			return fmt.Errorf("charge %s has no outcome after its last step", r.stream.ID)
+// process does what is due until nothing is, or a commit has ended the delivery. A refund
+// that waits, or that needs an operator, does not keep the others from their outcome.
+// Every other error ends the run.
+func (r *run) process(ctx context.Context) (inbox.Result, error) {
+	for r.result != inbox.Completed {
+		w := r.next(r.stream.Charge)
+		if w.act == nil {
+			break
 		}
-		if err := r.observed(ctx, name, func(ctx context.Context) error { return r.do(ctx, act) }); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-	}
-	return r.observed(ctx, "refund", r.processRefunds)
-}
-
-// act reads the stream, calls external services, and returns what is to be recorded.
-type act func(ctx context.Context, s ledger.Stream) (decision, error)
-
-// next is what is to be done next: a requested cancellation comes before the due step.
-func (r *run) next() (name string, do act) {
-	for _, s := range r.steps {
-		if s.name() != r.stream.Charge.Next() {
+		err := r.observed(ctx, w.step, func(ctx context.Context) error { return r.do(ctx, w.act) })
+		if err == nil {
 			continue
 		}
-		if !r.stream.Charge.CancelRequested {
-			return s.name(), s.run
+		if w.refund == "" {
+			return r.result, fmt.Errorf("%s: %w", w.step, err)
 		}
-		if c, ok := s.(canceler); ok {
-			return "cancel", c.cancel
+		err = fmt.Errorf("%s %s: %w", w.step, w.refund, err)
+		if !isStuck(err) {
+			return r.result, err
 		}
-		return "cancel", func(context.Context, ledger.Stream) (decision, error) {
-			return decision{command: domain.FailCanceled{}}, nil
-		}
+		r.stuck[w.refund] = err
 	}
-	return "", nil
+	return r.result, mostUrgent(r.stuck)
 }
 
 // do calls act once and records its decision. If another writer was first, to the stream's
-// next version or to the stock, nothing is recorded and the stream is the new one: the
-// caller calls do again while there is still something to do.
+// next version or to the stock, nothing is recorded and the stream is the new one: process
+// calls do again while there is still something to do.
 //
 // If we die here: between a lost race and the next commit nothing is recorded. The next
 // worker asks the provider, which remembers.
 // Test: TestLostRace_always.
 func (r *run) do(ctx context.Context, act act) error {
-	d, actErr := act(ctx, r.stream)
-	if d.command == nil {
-		if actErr == nil {
-			actErr = errUndecided
+	d, err := act(ctx, r.stream)
+	if d.command == nil && err != nil {
+		return err
+	}
+	if d.command != nil {
+		lost := r.record(ctx, d)
+		if lost == nil {
+			r.idle = 0
+			return err
 		}
-		return actErr
+		if !ledger.IsConflict(lost) && !isOutOfStock(lost) {
+			return lost
+		}
+		if err := pause(ctx, racePause); err != nil {
+			return err
+		}
+		if err := r.load(ctx, r.stream.ID); err != nil {
+			return err
+		}
 	}
-	err := r.record(ctx, d)
-	if err == nil {
-		r.races = 0
-		return actErr
-	}
-	if !ledger.IsConflict(err) && !isOutOfStock(err) {
-		return err
-	}
-	r.races++
-	if err := pause(ctx, racePause); err != nil {
-		return err
-	}
-	if err := r.load(ctx, r.stream.ID); err != nil {
-		return err
-	}
-	if r.races > maxRaces { // no attempt is counted: the message is not the reason
-		return &inbox.WaitError{Err: errRaces}
+	if r.idle++; r.idle > maxIdle { // no attempt is counted: the message is not the reason
+		return &inbox.WaitError{Err: errIdle}
 	}
 	return nil
 }
 
-var errRaces = errors.New("other writers were first at every try")
+var (
+	errIdle = errors.New("nothing was recorded: other writers were first at every try")
+	// errUndecided keeps a due step whose command has happened from being run for ever.
+	errUndecided = errors.New("the step is due and decided nothing")
+)
 
-// errUndecided keeps a due step that decides nothing from being run for ever.
-var errUndecided = errors.New("the step is due and decided nothing")
-
-// observed runs a step under OnStep.
+// observed runs a step of a charge under OnStep.
 func (r *run) observed(ctx context.Context, name string, do func(context.Context) error) error {
-	if r.OnStep == nil {
+	if r.OnStep == nil || r.once {
 		return do(ctx)
 	}
 	ctx, done := r.OnStep(ctx, name)
@@ -274,7 +282,7 @@ func (r *run) record(ctx context.Context, d decision) error {
 	if d.rows != nil {
 		d.rows(b)
 	}
-	ends := r.ends(next.Charge)
+	ends := r.once || len(r.stuck) == 0 && r.next(next.Charge).act == nil
 	if ends {
 		inbox.Done(b, r.delivery)
 	}
@@ -299,8 +307,8 @@ func (r *run) queue(b *pgx.Batch, events []domain.Event) (ledger.Stream, error) 
 	}
 	for _, e := range next.Events[r.stream.Charge.Version:] {
 		for _, s := range r.steps {
-			if k, ok := s.(keeper); ok {
-				k.keep(b, r.stream.Charge, e.Event)
+			if s.keep != nil {
+				s.keep(b, r.stream.Charge, e.Event)
 			}
 		}
 		names := next.Charge.SubscribersOf(e.Event, e.Version)

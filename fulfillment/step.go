@@ -21,9 +21,10 @@ type Services struct {
 // steps run the steps of domain's list of the same name, which has their order. Each
 // delivery has its own, so a step may remember what a service answered.
 func (f *Fulfillment) steps() []step {
+	pay := &payment{provider: f.services.Provider}
 	return []step{
-		inventory{stock: f.reads.stock},
-		&payment{provider: f.services.Provider},
+		{name: domain.Inventory, run: f.reserve, keep: keepStock},
+		{name: domain.Payment, run: pay.run, cancel: pay.cancel},
 	}
 }
 
@@ -36,30 +37,28 @@ func (f *Fulfillment) subscribers() []subscriber {
 }
 
 // step runs one step of a charge.
-type step interface {
-	// name is the name in domain.
-	name() string
+type step struct {
+	name string // in domain
 
 	// run does at external services what is missing of the step, and returns what is to be
 	// recorded. It is called while the step is due, and so once more after another writer
 	// took the stream's next version: it reads the stream first, and repeats nothing that
 	// must not happen twice. An error beside a decision is returned once the decision is
 	// recorded.
-	run(ctx context.Context, s ledger.Stream) (decision, error)
+	run act
+
+	// cancel stops what must be stopped at an external service before the charge may fail
+	// as canceled; nil if there is nothing.
+	cancel act
+
+	// keep, where set, queues the rows of the step beside the ledger. What an event of any
+	// step changes in them is committed with the event; so the rejection of a later step
+	// returns stock without knowing of stock.
+	keep func(b *pgx.Batch, c domain.Charge, e domain.Event)
 }
 
-// canceler is a step that must stop something at an external service before the charge
-// may fail as canceled.
-type canceler interface {
-	cancel(ctx context.Context, s ledger.Stream) (decision, error)
-}
-
-// keeper is a step with rows of its own beside the ledger. What an event of any step
-// changes in them is committed with the event; so the rejection of a later step returns
-// stock without knowing of stock.
-type keeper interface {
-	keep(b *pgx.Batch, c domain.Charge, e domain.Event)
-}
+// act reads the stream, calls external services, and returns what is to be recorded.
+type act func(ctx context.Context, s ledger.Stream) (decision, error)
 
 // decision is what one commit records; the zero decision records nothing.
 type decision struct {
@@ -74,7 +73,7 @@ type subscriber struct {
 	name   string // in domain, and that of the receiver
 	topic  string // in the outbox
 	parked inbox.Parked
-	step   func(d inbox.Delivery, version int) step // version is that of the outcome
+	step   func(d inbox.Delivery, version int) act // version is that of the outcome
 }
 
 // Receiver handles the messages of one topic.

@@ -79,10 +79,10 @@ func newFixture(t *testing.T) *fixture {
 	f.refund("part", 400)
 	f.endRefund(f.success("part", 400))
 	f.refund("bounced", 200)
-	f.endRefund(domain.FailRefund{RefundID: f.ids["bounced"], ProviderRefund: "re_bounced", Code: domain.ProviderRefused, Message: "no"})
+	f.endRefund(domain.ResolveRefund{RefundID: f.ids["bounced"], ProviderRefund: "re_bounced", Failed: true, Message: "no"})
 	f.refund("reversed", 100)
 	f.endRefund(f.success("reversed", 100))
-	f.endRefund(domain.ReverseRefund{RefundID: f.ids["reversed"], ProviderRefund: "re_reversed"})
+	f.endRefund(domain.ResolveRefund{RefundID: f.ids["reversed"], ProviderRefund: "re_reversed", Failed: true})
 	f.refund("returning", 300) // is open
 	f.exec(`
 insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, fence, done_fence)
@@ -163,10 +163,9 @@ func (f *fixture) refund(name string, amount int64) {
 	f.receive()
 }
 
-func (f *fixture) success(refund string, amount int64) domain.SucceedRefund {
-	return domain.SucceedRefund{
-		RefundID: f.ids[refund], Provider: domain.Provider, ProviderRefund: "re_" + refund,
-		Amount: domain.Money{Amount: amount, Currency: "USD"},
+func (f *fixture) success(refund string, amount int64) domain.ResolveRefund {
+	return domain.ResolveRefund{
+		RefundID: f.ids[refund], ProviderRefund: "re_" + refund, Amount: domain.Money{Amount: amount, Currency: "USD"},
 	}
 }
 

@@ -190,7 +190,7 @@ func TestReconcile_besideTraffic(t *testing.T) {
 			f.endRefund(f.success("returning", 300))
 		}},
 		"a refund is reversed after the list": {afterRefunds: func(f *fixture) {
-			f.endRefund(domain.ReverseRefund{RefundID: f.ids["part"], ProviderRefund: "re_part"})
+			f.endRefund(domain.ResolveRefund{RefundID: f.ids["part"], ProviderRefund: "re_part", Failed: true})
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

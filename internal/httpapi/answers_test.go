@@ -102,8 +102,8 @@ func TestAnswers_areAsRecorded(t *testing.T) {
 	refund := send(to(charge+"/refunds", "refund", `{"amount":500,"reason":"broken"}`)).header.Get("Location")
 	send(to(charge+"/refunds", `"refund"`, ` {"reason":"broken", "amount":500} `))
 	send(get(refund))
-	w.happen(t, charge, domain.SucceedRefund{
-		RefundID: strings.TrimPrefix(refund, charge+"/refunds/"), Provider: domain.Provider, ProviderRefund: "re_9",
+	w.happen(t, charge, domain.ResolveRefund{
+		RefundID: strings.TrimPrefix(refund, charge+"/refunds/"), ProviderRefund: "re_9",
 		Amount: domain.Money{Amount: 500, Currency: "USD"},
 	})
 	send(to(charge+"/refunds", "rest", `{}`))

@@ -64,8 +64,8 @@ func TestReplay_repeatsEveryStoredAnswer(t *testing.T) {
 	wantRows(t, w.db, none, map[string]int64{"idempotency_keys": 8, "ledger_events": 3, "ledger_postings": 2, "outbox": 3})
 	refund := answers[2].header.Get("Location")
 	w.happen(t, open, domain.FailCanceled{})
-	w.happen(t, paid, domain.SucceedRefund{
-		RefundID: strings.TrimPrefix(refund, paid+"/refunds/"), Provider: domain.Provider, ProviderRefund: "re_9",
+	w.happen(t, paid, domain.ResolveRefund{
+		RefundID: strings.TrimPrefix(refund, paid+"/refunds/"), ProviderRefund: "re_9",
 		Amount: domain.Money{Amount: 300, Currency: "USD"},
 	})
 	before := rows(t, w.db)
