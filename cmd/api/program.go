@@ -37,7 +37,11 @@ const (
 
 // run serves until ctx ends.
 func run(ctx context.Context, log *slog.Logger, environ map[string]string) error {
-	s, origins, err := load(log, environ)
+	s, err := program.Settings[settings](log, environ)
+	if err != nil {
+		return err
+	}
+	origins, err := s.origins()
 	if err != nil {
 		return err
 	}
@@ -64,10 +68,9 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	if err != nil {
 		return err
 	}
-	defer program.Close(db)
+	defer db.Close()
 	metrics := meter(log, db)
-	status, wait := s.keyInFlight()
-	keys, closeCache, err := receiver(ctx, log, s, wait, db, metrics)
+	keys, closeCache, err := receiver(ctx, log, s, db, metrics)
 	if err != nil {
 		return err
 	}
@@ -77,17 +80,19 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	server, err := httpapi.New(httpapi.Config{
 		DB:            db,
 		Intake:        &intake.Intake{DB: db, Keys: keys},
-		InFlight:      status,
+		InFlight:      inFlightStatus[s.InFlight],
 		NaturalKeys:   s.IdempotencyKeyMode == "natural",
-		StripeSecrets: s.secrets(),
-		Limits:        s.limits(),
-		Ready:         ready.Ask,
-		Origins:       origins,
-		Now:           time.Now,
-		Log:           log,
-		Observe:       observe(metrics, traces), //nolint:contextcheck // a request carries its own context
-		Carry:         traces.Carry,
-		Metrics:       metrics.Handler(),
+		StripeSecrets: split(s.StripeWebhookSecret.Reveal()), // two while one replaces the other
+		Limits: httpapi.Limits{
+			PerSecond: s.RateLimit, InFlight: inFlight, PerMerchant: perMerchant, Authenticating: authenticating, Auditing: auditing,
+		},
+		Ready:   ready.Ask,
+		Origins: origins,
+		Now:     time.Now,
+		Log:     log,
+		Observe: observe(metrics, traces), //nolint:contextcheck // a request carries its own context
+		Carry:   traces.Carry,
+		Metrics: metrics.Handler(),
 	})
 	if err != nil {
 		return err
@@ -96,10 +101,10 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 }
 
 // receiver makes the receiver of keyed requests, with the cache of REDIS_URL if that is set.
-func receiver(ctx context.Context, log *slog.Logger, s settings, wait time.Duration, db *postgres.DB, m *metrics) (r idempotency.Receiver, closeCache func(), err error) {
+func receiver(ctx context.Context, log *slog.Logger, s settings, db *postgres.DB, m *metrics) (r idempotency.Receiver, closeCache func(), err error) {
 	r = idempotency.Receiver{
 		Read: idempotency.BatchedRead(db, connections/4), Retention: s.IdempotencyRetention,
-		Wait: wait, Waiters: make(chan struct{}, waiters), Observer: observeKeys(m),
+		Wait: s.wait(), Waiters: make(chan struct{}, waiters), Observer: observeKeys(m),
 	}
 	url := s.RedisURL.Reveal()
 	if url == "" {

@@ -3,14 +3,12 @@ package main
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
 	"strings"
 	"time"
 
-	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/program"
 )
 
@@ -20,10 +18,10 @@ type settings struct {
 	HTTPAddr             string         `env:"HTTP_ADDR" envDefault:"127.0.0.1:8080"`
 	AllowPlaintext       bool           `env:"ALLOW_PLAINTEXT"`
 	IdempotencyRetention time.Duration  `env:"IDEMPOTENCY_RETENTION" envDefault:"168h"`
-	IdempotencyKeyMode   string         `env:"IDEMPOTENCY_KEY_MODE" envDefault:"required" oneof:"required|natural"`
+	IdempotencyKeyMode   string         `env:"IDEMPOTENCY_KEY_MODE" envDefault:"required"`
 	RateLimit            int            `env:"RATE_LIMIT" envDefault:"0"` // per merchant and second
 	CORSOrigins          string         `env:"CORS_ORIGINS"`
-	InFlight             string         `env:"IN_FLIGHT" envDefault:"wait" oneof:"wait|409|425|202"`
+	InFlight             string         `env:"IN_FLIGHT" envDefault:"wait"`
 	InFlightWait         time.Duration  `env:"IN_FLIGHT_WAIT" envDefault:"250ms"`
 	RedisURL             program.Secret `env:"REDIS_URL"`
 	StripeWebhookSecret  program.Secret `env:"STRIPE_WEBHOOK_SECRET"`
@@ -35,78 +33,53 @@ const (
 	longestWait  = 10 * time.Second
 )
 
-// load reads the settings, refuses those with which the api cannot work, and logs them.
-func load(log *slog.Logger, environ map[string]string) (s settings, origins []string, err error) {
-	if s, err = program.Load[settings](environ); err != nil {
-		return s, nil, err
-	}
-	if err = s.check(); err != nil {
-		return s, nil, err
-	}
-	if origins, err = s.origins(); err == nil {
-		program.LogSettings(log, s)
-	}
-	return s, origins, err
+// inFlightStatus is the status of the response to a key whose first request is in flight,
+// by IN_FLIGHT.
+var inFlightStatus = map[string]int{
+	"wait": http.StatusConflict, "409": http.StatusConflict, "425": http.StatusTooEarly, "202": http.StatusAccepted,
 }
 
-func (s settings) check() error {
-	if s.IdempotencyRetention <= 0 {
+// Check refuses settings with which the api cannot work.
+func (s settings) Check() error {
+	switch {
+	case s.IdempotencyRetention <= 0:
 		return errors.New("IDEMPOTENCY_RETENTION is not positive: keys would expire before a client could retry")
-	}
-	if s.RateLimit < 0 {
+	case s.IdempotencyKeyMode != "required" && s.IdempotencyKeyMode != "natural":
+		return fmt.Errorf("IDEMPOTENCY_KEY_MODE is %q: set it to one of required, natural", s.IdempotencyKeyMode)
+	case s.RateLimit < 0:
 		return fmt.Errorf("RATE_LIMIT is %d: set it to the requests that a merchant may send in a second, or to 0 for any number", s.RateLimit)
-	}
-	if s.InFlightWait < shortestWait || s.InFlightWait > longestWait {
+	case inFlightStatus[s.InFlight] == 0:
+		return fmt.Errorf("IN_FLIGHT is %q: set it to one of wait, 409, 425, 202", s.InFlight)
+	case s.InFlightWait < shortestWait || s.InFlightWait > longestWait:
 		return fmt.Errorf("IN_FLIGHT_WAIT is %s: set it between %s and %s", s.InFlightWait, shortestWait, longestWait)
 	}
 	return nil
 }
 
-// limits are those of one process.
-func (s settings) limits() httpapi.Limits {
-	return httpapi.Limits{
-		PerSecond: s.RateLimit, InFlight: inFlight, PerMerchant: perMerchant, Authenticating: authenticating,
-		Auditing: auditing,
+// wait is how long a request waits for another one with its key.
+func (s settings) wait() time.Duration {
+	if s.InFlight == "wait" {
+		return s.InFlightWait
 	}
+	return 0
 }
 
-// keyInFlight is the status of the answer to a key whose first request is in flight, and how
-// long that request is waited for before.
-func (s settings) keyInFlight() (status int, wait time.Duration) {
-	switch s.InFlight {
-	case "409":
-		return http.StatusConflict, 0
-	case "425":
-		return http.StatusTooEarly, 0
-	case "202":
-		return http.StatusAccepted, 0
-	default:
-		return http.StatusConflict, s.InFlightWait
-	}
-}
-
-// secrets are those by which the provider signs its events. While one replaces
-// another there are two, with a comma between them.
-func (s settings) secrets() []string {
-	var secrets []string
-	for secret := range strings.SplitSeq(s.StripeWebhookSecret.Reveal(), ",") {
-		if secret = strings.TrimSpace(secret); secret != "" {
-			secrets = append(secrets, secret)
+// split returns the parts of a list with commas, without blanks.
+func split(list string) (parts []string) {
+	for part := range strings.SplitSeq(list, ",") {
+		if part = strings.TrimSpace(part); part != "" {
+			parts = append(parts, part)
 		}
 	}
-	return secrets
+	return parts
 }
 
 // origins are those of the web pages that may call the API from a browser, each as a browser
 // writes it: a scheme, a host, a port where it is not the scheme's own, and nothing else. An
 // origin that no browser sends is refused: it would only look as if it were allowed.
 func (s settings) origins() ([]string, error) {
-	var origins []string
-	for origin := range strings.SplitSeq(s.CORSOrigins, ",") {
-		origin = strings.TrimSpace(origin)
-		if origin == "" {
-			continue
-		}
+	origins := split(s.CORSOrigins)
+	for _, origin := range origins {
 		if strings.Contains(origin, "*") {
 			return nil, errors.New("CORS_ORIGINS holds a *: name each origin whose pages may use an API key")
 		}
@@ -117,7 +90,6 @@ func (s settings) origins() ([]string, error) {
 		if u.Scheme == "http" && !isLoopback(u.Hostname()) && !s.AllowPlaintext {
 			return nil, fmt.Errorf("CORS_ORIGINS holds %s, whose pages can be changed on the way: use https, or set ALLOW_PLAINTEXT=1 where the network is your own", origin)
 		}
-		origins = append(origins, origin)
 	}
 	return origins, nil
 }

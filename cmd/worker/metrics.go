@@ -93,14 +93,10 @@ func observeReceiver(m *metrics, traces *telemetry.Traces, receiver string) inbo
 // onward lets the messages that a handler causes go on with its own span.
 func onward(traces *telemetry.Traces, handle inbox.Handler) inbox.Handler {
 	return func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
-		if carried := traces.Carry(ctx); carried != nil {
-			metadata := maps.Clone(d.Metadata)
-			if metadata == nil {
-				metadata = map[string]string{}
-			}
-			maps.Copy(metadata, carried)
-			d.Metadata = metadata
-		}
+		metadata := map[string]string{}
+		maps.Copy(metadata, d.Metadata)
+		maps.Copy(metadata, traces.Carry(ctx))
+		d.Metadata = metadata
 		return handle(ctx, d)
 	}
 }

@@ -21,7 +21,6 @@ import (
 	"github.com/payonce/payonce/internal/telemetry"
 	"github.com/payonce/payonce/internal/writes"
 	"github.com/payonce/payonce/ledger"
-	"github.com/payonce/payonce/migrations/version"
 	"github.com/payonce/payonce/outbox"
 )
 
@@ -39,7 +38,7 @@ const (
 
 // run works until ctx ends.
 func run(ctx context.Context, log *slog.Logger, environ map[string]string) error {
-	s, err := load(log, environ)
+	s, err := program.Settings[settings](log, environ)
 	if err != nil {
 		return err
 	}
@@ -61,12 +60,12 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 	if err != nil {
 		return err
 	}
-	defer program.Close(db)
+	defer db.Close()
 	subscriberDB, err := openSubscriber(ctx, log, s)
 	if err != nil {
 		return err
 	}
-	defer program.Close(subscriberDB)
+	defer subscriberDB.Close()
 	watch(metrics, db, subscriberDB)
 	metrics.Doorbell(bell.Listening)
 	ready := program.NewReadiness(ctx, db, time.Now, restored)
@@ -107,12 +106,12 @@ func open(ctx context.Context, log *slog.Logger, s settings, traces *telemetry.T
 	if err != nil {
 		return nil, err
 	}
-	pending, err := version.Pending(ctx, db)
-	if err == nil && pending {
-		err = errors.New("the database lacks a migration of this program: run payonce migrate")
+	why, err := program.Migrated(ctx, db)
+	if err == nil && why != "" {
+		err = errors.New(why)
 	}
 	if err != nil {
-		program.Close(db)
+		db.Close()
 		return nil, err
 	}
 	if why, err := restored(ctx, db); err == nil && why != "" {

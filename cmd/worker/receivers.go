@@ -39,19 +39,20 @@ func processors(log *slog.Logger, db *postgres.DB, services fulfillment.Services
 	f.OnStep = observeSteps(m, traces)
 	var receivers []receiver
 	for _, r := range f.Receivers() {
-		policy := s.policy()
-		policy.Parked = r.Parked
 		receivers = append(receivers, receiver{r, &inbox.Processor{
 			DB:          db,
 			Receiver:    r.Name,
 			Holder:      holder(),
 			Handle:      onward(traces, r.Handle),
 			Concurrency: s.WorkerConcurrency,
-			Policy:      policy,
-			Poll:        poll,
-			Drain:       program.DrainTime(),
-			Log:         log,
-			Observer:    observeReceiver(m, traces, r.Name),
+			Policy: inbox.Policy{
+				Lease: s.Lease, MaxAttempts: s.MaxAttempts, GiveUpAfter: s.GiveUpAfter,
+				BackoffBase: s.BackoffBase, BackoffCap: s.BackoffCap, Parked: r.Parked,
+			},
+			Poll:     poll,
+			Drain:    program.DrainTime,
+			Log:      log,
+			Observer: observeReceiver(m, traces, r.Name),
 		}})
 	}
 	return receivers

@@ -3,13 +3,11 @@ package main
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"net/url"
 	"time"
 
 	"github.com/payonce/payonce/fulfillment"
-	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/internal/telemetry"
@@ -40,19 +38,8 @@ const (
 	callTimeout    = 10 * time.Second // of one provider call or webhook
 )
 
-// load reads the settings, refuses those with which the worker cannot work, and logs them.
-func load(log *slog.Logger, environ map[string]string) (settings, error) {
-	s, err := program.Load[settings](environ)
-	if err == nil {
-		err = s.check()
-	}
-	if err == nil {
-		program.LogSettings(log, s)
-	}
-	return s, err
-}
-
-func (s settings) check() error {
+// Check refuses settings with which the worker cannot work.
+func (s settings) Check() error {
 	switch {
 	case s.WorkerConcurrency < 1 || s.WorkerConcurrency > maxConcurrency:
 		return fmt.Errorf("WORKER_CONCURRENCY is %d: set it between 1 and %d", s.WorkerConcurrency, maxConcurrency)
@@ -93,14 +80,4 @@ func (s settings) services(metrics *metrics, traces *telemetry.Traces) (fulfillm
 			AllowCIDRs: s.WebhookAllowCIDRs, Timeout: callTimeout, Observe: traces.Delivering, Now: time.Now,
 		}),
 	}, err
-}
-
-func (s settings) policy() inbox.Policy {
-	return inbox.Policy{
-		Lease:       s.Lease,
-		MaxAttempts: s.MaxAttempts,
-		GiveUpAfter: s.GiveUpAfter,
-		BackoffBase: s.BackoffBase,
-		BackoffCap:  s.BackoffCap,
-	}
 }

@@ -26,11 +26,11 @@ import (
 	"github.com/payonce/payonce/internal/telemetry"
 )
 
+// DrainTime is how long a program may finish what it has begun after SIGTERM, which gives
+// ten seconds.
+const DrainTime = 7 * time.Second
+
 const (
-	// drainTime bounds what was begun, and closeTime the closing of a pool. Draining
-	// and closing two pools stay below the ten seconds that SIGTERM gives.
-	drainTime = 7 * time.Second
-	closeTime = time.Second
 	// stopTime is when a program ends after a signal, even if a database does
 	// not answer. Leases and idempotency keys cover the unfinished work.
 	stopTime = 9500 * time.Millisecond
@@ -38,9 +38,6 @@ const (
 	openTime     = 30 * time.Second
 	openInterval = 250 * time.Millisecond
 )
-
-// DrainTime is how long a program may finish what it has begun after SIGTERM.
-func DrainTime() time.Duration { return drainTime }
 
 // CollectSeldom lets the heap grow to five times the live bytes before it is collected,
 // unless GOGC is set. The programs keep little and allocate much, so a heap of a few
@@ -105,24 +102,10 @@ func Open(ctx context.Context, log *slog.Logger, url string, o postgres.Options)
 		}))
 }
 
-// Close closes a pool. It waits at most one second for connections in use: they end
-// with the process, and the server finishes or rolls back their transactions.
-func Close(db *postgres.DB) {
-	closed := make(chan struct{})
-	go func() {
-		db.Close()
-		close(closed)
-	}()
-	select {
-	case <-closed:
-	case <-time.After(closeTime):
-	}
-}
-
 // Serve listens on addr, logs the address, and serves until ctx ends. Requests in
 // flight may finish within DrainTime; then they are cut off.
 func Serve(ctx context.Context, log *slog.Logger, addr string, server *http.Server) error {
-	return serve(ctx, log, addr, server, drainTime)
+	return serve(ctx, log, addr, server, DrainTime)
 }
 
 func serve(ctx context.Context, log *slog.Logger, addr string, server *http.Server, drain time.Duration) error {

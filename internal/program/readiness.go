@@ -36,16 +36,10 @@ type Readiness struct {
 	now    func() time.Time
 	checks []Check
 
-	mu   sync.Mutex
-	last *answer
-}
-
-// answer is complete once given is closed.
-type answer struct {
-	given chan struct{}
-	at    time.Time // zero until then
-	why   string
-	err   error
+	mu  sync.Mutex // held during a check
+	at  time.Time  // of the last answer
+	why string
+	err error
 }
 
 // NewReadiness does not connect yet. Its connection has the settings of db's.
@@ -58,60 +52,41 @@ func NewReadiness(ctx context.Context, db *postgres.DB, now func() time.Time, ch
 	if err != nil {
 		panic(err) // only a pool of no connection is refused
 	}
-	return &Readiness{pool: pool, now: now, checks: append([]Check{writable, migrated}, checks...)}
+	return &Readiness{pool: pool, now: now, checks: append([]Check{writable, Migrated}, checks...)}
 }
 
 const readOnly = "the database server is read-only: it is a standby, or default_transaction_read_only is on"
 
 func writable(ctx context.Context, q postgres.Querier) (why string, err error) {
 	var refuses bool
-	err = q.QueryRow(ctx, `select current_setting('transaction_read_only')::boolean`).Scan(&refuses)
-	if err != nil || !refuses {
-		return "", err
+	if err = q.QueryRow(ctx, `select current_setting('transaction_read_only')::boolean`).Scan(&refuses); refuses {
+		why = readOnly
 	}
-	return readOnly, nil
+	return why, err
 }
 
-func migrated(ctx context.Context, q postgres.Querier) (why string, err error) {
+// Migrated checks that the database has every migration that the program needs.
+func Migrated(ctx context.Context, q postgres.Querier) (why string, err error) {
 	lacks, err := version.Pending(ctx, q)
-	if err != nil || !lacks {
-		return "", err
+	if lacks {
+		why = "the database lacks a migration: run payonce migrate"
 	}
-	return "the database lacks a migration: run payonce migrate", nil
+	return why, err
 }
 
 // Ask returns what keeps the program from its work, "" if nothing does. An error
-// means that the database did not answer. It takes two seconds at most.
+// means that the database did not answer. It takes two seconds at most, also for a caller
+// that has given up: others wait for the same answer.
 func (r *Readiness) Ask(ctx context.Context) (why string, err error) {
-	a := r.current(ctx)
-	select {
-	case <-a.given:
-		return a.why, a.err
-	case <-ctx.Done():
-		return "", context.Cause(ctx)
-	}
-}
-
-// current returns the last answer while it is valid, or the answer of a check that it
-// starts. The check continues if its caller gives up.
-func (r *Readiness) current(ctx context.Context) *answer {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.last == nil || !r.last.at.IsZero() && r.now().Sub(r.last.at) >= readyAge {
-		r.last = &answer{given: make(chan struct{})}
-		go r.give(context.WithoutCancel(ctx), r.last)
+	if r.now().Sub(r.at) >= readyAge {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readyTimeout)
+		defer cancel()
+		r.why, r.err = r.check(ctx)
+		r.at = r.now()
 	}
-	return r.last
-}
-
-func (r *Readiness) give(ctx context.Context, a *answer) {
-	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
-	defer cancel()
-	a.why, a.err = r.check(ctx)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	a.at = r.now()
-	close(a.given)
+	return r.why, r.err
 }
 
 func (r *Readiness) check(ctx context.Context) (why string, err error) {
@@ -141,14 +116,15 @@ func Health(ready *Readiness, metrics http.Handler) *http.Server {
 	mux.Handle("GET /metrics", metrics)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { status(w, http.StatusOK, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		switch why, err := ready.Ask(r.Context()); {
-		case err != nil:
-			status(w, http.StatusServiceUnavailable, "the database does not answer")
-		case why != "":
-			status(w, http.StatusServiceUnavailable, why)
-		default:
-			status(w, http.StatusOK, "ready")
+		why, err := ready.Ask(r.Context())
+		if err != nil {
+			why = "the database does not answer"
 		}
+		if why != "" {
+			status(w, http.StatusServiceUnavailable, why)
+			return
+		}
+		status(w, http.StatusOK, "ready")
 	})
 	return &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 10 * time.Second}
 }

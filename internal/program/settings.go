@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"reflect"
-	"slices"
 	"strings"
 	"time"
 
@@ -42,14 +41,33 @@ func (s Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, s.String(
 func Environ() map[string]string { return env.ToMap(os.Environ()) }
 
 // Load parses an environment into T, whose fields carry the tags of
-// github.com/caarlos0/env. Fields tagged `oneof:"a|b"` take only those words. Its error
-// is one sentence that names the variable and says what it needs.
-func Load[T any](environ map[string]string) (T, error) {
-	settings, err := env.ParseAsWithOptions[T](env.Options{Environment: environ})
-	if err != nil {
+// github.com/caarlos0/env. T may have a method Check() error. Load's error is one sentence
+// that names the variable and says what it needs.
+func Load[T any](environ map[string]string) (settings T, err error) {
+	if settings, err = env.ParseAsWithOptions[T](env.Options{Environment: environ}); err != nil {
 		return settings, sentence(err, reflect.TypeFor[T]())
 	}
-	return settings, checkWords(settings)
+	if checked, ok := any(settings).(interface{ Check() error }); ok {
+		err = checked.Check()
+	}
+	return settings, err
+}
+
+// Settings is Load, and logs each setting under the name of its variable, secrets hidden.
+func Settings[T any](log *slog.Logger, environ map[string]string) (T, error) {
+	settings, err := Load[T](environ)
+	if err != nil {
+		return settings, err
+	}
+	var attrs []any
+	v := reflect.ValueOf(settings)
+	for i := range v.NumField() {
+		if name := variable(v.Type().Field(i)); name != "" {
+			attrs = append(attrs, slog.String(name, fmt.Sprint(v.Field(i).Interface())))
+		}
+	}
+	log.Info("settings", attrs...)
+	return settings, nil
 }
 
 // sentence turns the library's first error into one that names the variable instead
@@ -58,13 +76,15 @@ func sentence(err error, settings reflect.Type) error {
 	if all := (env.AggregateError{}); errors.As(err, &all) && len(all.Errors) > 0 {
 		err = all.Errors[0]
 	}
-	if missing := (env.VarIsNotSetError{}); errors.As(err, &missing) {
+	var missing env.VarIsNotSetError
+	var empty env.EmptyVarError
+	var unread env.ParseError
+	switch {
+	case errors.As(err, &missing):
 		return fmt.Errorf("%s is not set: the program cannot start without it", missing.Key)
-	}
-	if empty := (env.EmptyVarError{}); errors.As(err, &empty) {
+	case errors.As(err, &empty):
 		return fmt.Errorf("%s is empty: the program cannot start without it", empty.Key)
-	}
-	if unread := (env.ParseError{}); errors.As(err, &unread) {
+	case errors.As(err, &unread):
 		if field, ok := settings.FieldByName(unread.Name); ok {
 			return fmt.Errorf("%s cannot be read, set it to %s: %w", variable(field), wanted(field.Type), unread.Err)
 		}
@@ -92,39 +112,7 @@ func variable(field reflect.StructField) string {
 	return name
 }
 
-func checkWords(settings any) error {
-	v := reflect.ValueOf(settings)
-	for i := range v.NumField() {
-		field := v.Type().Field(i)
-		words, ok := field.Tag.Lookup("oneof")
-		if !ok {
-			continue
-		}
-		allowed := strings.Split(words, "|")
-		if !slices.Contains(allowed, v.Field(i).String()) {
-			return fmt.Errorf("%s is %q: set it to one of %s",
-				variable(field), v.Field(i).String(), strings.Join(allowed, ", "))
-		}
-	}
-	return nil
-}
-
 // Logger writes JSON lines that carry the program's name.
 func Logger(w io.Writer, program string) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(w, nil)).With("program", program)
-}
-
-// LogSettings prints every setting under the name of its variable, secrets
-// hidden.
-func LogSettings(logger *slog.Logger, settings any) {
-	v := reflect.ValueOf(settings)
-	attrs := make([]any, 0, v.NumField())
-	for i := range v.NumField() {
-		name := variable(v.Type().Field(i))
-		if name == "" {
-			continue
-		}
-		attrs = append(attrs, slog.String(name, fmt.Sprint(v.Field(i).Interface())))
-	}
-	logger.Info("settings", attrs...)
 }

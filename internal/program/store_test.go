@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -89,41 +88,6 @@ func elsewhere(t *testing.T, address, statement string) {
 	}
 }
 
-func TestClose(t *testing.T) {
-	t.Parallel()
-	t.Run("a pool at rest is closed", func(t *testing.T) {
-		t.Parallel()
-		db, err := program.Open(t.Context(), slog.New(slog.DiscardHandler), testdb.URL(t), options())
-		if err != nil {
-			t.Fatal(err)
-		}
-		program.Close(db)
-		if err := db.Pool().Ping(t.Context()); err == nil {
-			t.Error("the pool is still open")
-		}
-	})
-	t.Run("a connection in use is not waited for", func(t *testing.T) {
-		testdb.Long(t, "it waits for a connection")
-		t.Parallel()
-		db, err := program.Open(t.Context(), slog.New(slog.DiscardHandler), testdb.URL(t), options())
-		if err != nil {
-			t.Fatal(err)
-		}
-		conn, err := db.Pool().Acquire(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		closed := make(chan struct{})
-		go func() { program.Close(db); close(closed) }()
-		select {
-		case <-closed:
-		case <-time.After(patience):
-			t.Error("Close waits for ever")
-		}
-		conn.Release()
-	})
-}
-
 func TestHealth(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -189,13 +153,4 @@ func dropped(t *testing.T) *postgres.DB {
 	name := pgx.Identifier{db.Pool().Config().ConnConfig.Database}.Sanitize()
 	elsewhere(t, other, "drop database "+name+" with (force)")
 	return db
-}
-
-// TestDrainTime holds the promise of SIGTERM: draining, and closing the two
-// pools of a worker, take less than ten seconds.
-func TestDrainTime(t *testing.T) {
-	t.Parallel()
-	if total := program.DrainTime() + 2*program.CloseTime; total >= 10*time.Second {
-		t.Errorf("stopping takes up to %s", total)
-	}
 }

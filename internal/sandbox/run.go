@@ -29,11 +29,10 @@ type settings struct {
 // ctx ends, finishes the requests in flight and returns nil. Its error is the
 // sentence with which it refuses to start, or what broke it.
 func Run(ctx context.Context, logger *slog.Logger, environ map[string]string, now func() time.Time) error {
-	conf, err := program.Load[settings](environ)
+	conf, err := program.Settings[settings](logger, environ)
 	if err != nil {
 		return err
 	}
-	program.LogSettings(logger, conf)
 	db, err := postgres.Open(ctx, conf.DatabaseURL.Reveal(), postgres.Options{
 		Application: "payonce sandbox", MaxConns: 20, LockTimeout: 2 * time.Second,
 		AllowPlaintext: conf.AllowPlaintext, AllowUnsafeDurability: true, // a stand-in needs no durable server
