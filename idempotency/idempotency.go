@@ -127,8 +127,8 @@ type Cached struct {
 	Found  bool
 
 	// Keep gives the cache what the database has stored under the key since Find: a
-	// record that was read, or that a confirmed commit claimed. It does not wait and
-	// may do nothing; nil if nothing is kept. It is bound to the state of the database
+	// record that was read, or that a confirmed commit claimed. It takes as long as Find
+	// and may do nothing; nil if nothing is kept. It is bound to the state of the database
 	// that the cache knew at Find, so an answer that a failover loses between commit and
 	// Keep is not kept for the database after it.
 	Keep func(Record)

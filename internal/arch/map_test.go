@@ -50,7 +50,7 @@ var rules = []rule{
 	{"internal/webhook", "", "signs and sends what it is given"},
 	{"internal/restore", "internal/postgres", "renumbers the rows of all packages after a restore, and calls none of their code"},
 	{"internal/telemetry", "internal/postgres", "counts plain values, so that no package depends on how they are counted"},
-	{"internal/rediscache", "idempotency internal/postgres", "keeps answers beside the database, and no package trusts what it says"},
+	{"internal/rediscache", "idempotency internal/loop internal/postgres", "keeps answers beside the database, and no package trusts what it says"},
 	{"internal/audit", "domain internal/postgres", "reads the tables and replays the streams; it may not ask the code that it audits"},
 	{
 		"internal/httpapi", "domain idempotency inbox intake ledger internal/audit internal/merchants internal/postgres",

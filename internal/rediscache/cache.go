@@ -12,7 +12,7 @@
 //     second on a connection of its own. Two seconds after the last reading was sent, or
 //     at once when a reading fails, nothing is found.
 //   - A failure of Redis is a miss. It costs the requests in flight tens of milliseconds,
-//     and Redis is not asked again before it answers a probe, which is sent every second.
+//     and Redis is not asked again for a second.
 //
 // # Limits
 //
@@ -34,25 +34,27 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"sync/atomic"
 	"time"
 
+	"github.com/gomodule/redigo/redis"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/internal/loop"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
 const (
-	// interval is between two readings of the database, and between two probes of Redis.
+	// interval is between two readings of the database, and between a failure of Redis and
+	// the next command.
 	interval = time.Second
 	// connectionLife is how long a connection to the database is used: an old one may be
 	// to a server that has been replaced.
 	connectionLife = time.Minute
 	// longest is how long an entry is kept at most: retries come soon.
 	longest = time.Hour
-	// waiting is how many answers may wait to be written; more are not kept.
-	waiting = 1024
 )
 
 // Options are how a cache is opened.
@@ -69,61 +71,59 @@ type Options struct {
 type Cache struct {
 	Options
 
-	redis *client
-	// database has one connection: requests that hold all others do not switch off the
-	// cache when it is needed.
-	database *pgxpool.Pool
-	queue    chan answer
-
-	state   atomic.Pointer[state] // nil while the state of the database is unknown
-	forged  atomic.Bool           // an entry was, since the last check
-	failing map[string]bool       // by part; only run uses it
-
-	stop    context.CancelFunc
-	stopped chan struct{}
+	redis  *redis.Pool
+	away   atomic.Int64          // Redis failed, and is not asked before this time; 0 if it did not
+	warned atomic.Int64          // when a failure was logged
+	state  atomic.Pointer[state] // nil while the state of the database is unknown
+	close  func()
 }
 
 var _ idempotency.Cache = (*Cache)(nil)
-
-// answer is a record on its way to Redis.
-type answer struct {
-	state  *state // from before the record was read or committed
-	key    idempotency.Key
-	record idempotency.Record
-}
 
 // Open opens the cache at a REDIS_URL, redis://user:password@host:port/db or
 // rediss://…, for the keys of one database. It connects to neither of them, so what is out
 // of reach may come later; its errors are sentences about the URL. The cache works until
 // ctx ends or Close is called, and finds nothing after that.
 func Open(ctx context.Context, db *postgres.DB, url string, o Options) (*Cache, error) {
-	redis, err := newClient(url, o.AllowPlaintext)
+	pool, err := newPool(url, o.AllowPlaintext)
 	if err != nil {
 		return nil, err
 	}
+	// One connection beside the pool: requests that hold all others do not switch off the
+	// cache when it is needed.
 	config := db.Pool().Config()
 	config.MaxConns, config.MinConns, config.MinIdleConns, config.MaxConnLifetime = 1, 0, 0, connectionLife
 	database, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("prepare the connection of the cache: %w", err)
 	}
-	c := &Cache{
-		Options: o, redis: redis, database: database, queue: make(chan answer, waiting),
-		failing: map[string]bool{}, stopped: make(chan struct{}),
+	o.interval = cmp.Or(o.interval, interval)
+	c := &Cache{Options: o, redis: pool}
+	ctx, stop := context.WithCancel(ctx)
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		defer c.state.Store(nil)
+		loop.Run(ctx, o.Log, "the cache of replays does without the state of the database", func(ctx context.Context) (time.Duration, error) {
+			s, err := readState(ctx, database, c.Clock)
+			c.state.Store(s)
+			if err != nil {
+				database.Reset() // it may be a failover: the next reading connects anew
+			}
+			return o.interval, err
+		})
+	}()
+	c.close = func() {
+		stop()
+		<-stopped
+		database.Close()
+		_ = pool.Close() // connections in use are closed when they return
 	}
-	ctx, c.stop = context.WithCancel(ctx)
-	go c.run(ctx)
 	return c, nil
 }
 
-// Close ends all that the cache does in the background. Answers that wait to be
-// written are not kept.
-func (c *Cache) Close() {
-	c.stop()
-	<-c.stopped
-	c.database.Close()
-	_ = c.redis.pool.Close() // connections in use are closed when they return
-}
+// Close ends what the cache does in the background.
+func (c *Cache) Close() { c.close() }
 
 // Find implements idempotency.Cache.
 func (c *Cache) Find(ctx context.Context, key idempotency.Key, fingerprint []byte) idempotency.Cached {
@@ -131,98 +131,79 @@ func (c *Cache) Find(ctx context.Context, key idempotency.Key, fingerprint []byt
 	if !s.isFresh(c.Clock()) {
 		return idempotency.Cached{}
 	}
-	record, found := c.find(ctx, s, key, fingerprint)
-	return idempotency.Cached{Record: record, Found: found, Keep: func(record idempotency.Record) {
-		select {
-		case c.queue <- answer{state: s, key: key, record: record}:
-		default: // what finds no place in the queue is not kept
-		}
-	}}
-}
-
-func (c *Cache) find(ctx context.Context, s *state, key idempotency.Key, fingerprint []byte) (idempotency.Record, bool) {
-	value, err := c.redis.get(ctx, s.name(key))
+	cached := idempotency.Cached{Keep: func(record idempotency.Record) { c.keep(ctx, s, key, record) }}
+	value, err := c.do(ctx, "GETRANGE", s.name(key), 0, largest)
 	if err != nil || len(value) == 0 {
-		return idempotency.Record{}, false
+		return cached
 	}
 	record, authentic := s.open(key, value)
 	if !authentic {
-		c.forged.Store(true)
-		return idempotency.Record{}, false
+		c.warn(ctx, errForged)
+		return cached
 	}
 	// The state may have changed while Redis answered.
 	now, latest := c.Clock(), c.state.Load()
-	if !latest.isFresh(now) || !latest.equals(s) || !record.ExpiresAt.After(latest.at(now)) ||
-		!bytes.Equal(record.Fingerprint, fingerprint) {
-		return idempotency.Record{}, false
+	if latest.isFresh(now) && latest.equals(s) && record.ExpiresAt.After(latest.at(now)) && bytes.Equal(record.Fingerprint, fingerprint) {
+		cached.Record, cached.Found = record, true
 	}
-	return record, true
-}
-
-// run checks database and Redis at once and then every interval, and writes what is to be
-// kept.
-func (c *Cache) run(ctx context.Context) {
-	defer close(c.stopped)
-	defer c.state.Store(nil)
-	tick := time.NewTicker(cmp.Or(c.interval, interval))
-	defer tick.Stop()
-	for c.check(ctx); ; {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			c.check(ctx)
-		case a := <-c.queue:
-			c.write(ctx, a)
-		}
-	}
+	return cached
 }
 
 var errForged = errors.New("an entry is not authentic: it was damaged or forged")
 
-// check reads the state of the database and probes Redis. A reading that fails may be the
-// begin of a failover: the state is unknown after it, and the next reading connects anew.
-func (c *Cache) check(ctx context.Context) {
-	s, err := readState(ctx, c.database, c.Clock)
-	c.state.Store(s)
-	if err != nil {
-		c.database.Reset()
-	}
-	c.report(ctx, "database", err)
-	c.report(ctx, "redis", c.redis.probe(ctx))
-	var forged error
-	if c.forged.Swap(false) {
-		forged = errForged
-	}
-	c.report(ctx, "entries", forged)
-}
-
-// write sends to Redis what is to be kept.
+// keep stores a record that was read or committed after the state was read.
 //
 // If we die here: the answer is in the database, and the next replay from there is kept
 // again. Test: TestFind/what_was_never_written_is_answered_by_the_database.
-func (c *Cache) write(ctx context.Context, a answer) {
-	value, err := a.state.seal(a.key, a.record)
+func (c *Cache) keep(ctx context.Context, s *state, key idempotency.Key, record idempotency.Record) {
+	value, err := s.seal(key, record)
 	// A little less than the key has, never more; the HMAC tells exactly.
-	life := min(a.record.ExpiresAt.Sub(a.state.at(c.Clock())), longest)
-	if err != nil || life < time.Millisecond || len(value) > largest {
-		return
-	}
-	err = c.redis.set(ctx, a.state.name(a.key), value, life)
-	if err == nil || isRefusal(err) {
-		c.report(ctx, "writes", err)
+	life := min(record.ExpiresAt.Sub(s.at(c.Clock())), longest)
+	if err == nil && life >= time.Millisecond && len(value) <= largest {
+		_, _ = c.do(ctx, "SET", s.name(key), value, "PX", life.Milliseconds()) // do logs its failures
 	}
 }
 
-// report logs when a part begins to fail and when it works again, and nothing in between.
-func (c *Cache) report(ctx context.Context, part string, err error) {
-	if c.failing[part] == (err != nil) || ctx.Err() != nil {
-		return
+var (
+	errAway     = errors.New("it failed a moment ago")
+	refusalCode = regexp.MustCompile(`^[A-Z]{1,11}\b`)
+)
+
+// do sends a command to Redis. After a failure, other callers than one a second get
+// errAway until a command succeeds. A write that is refused, such as for want of memory, a
+// caller that is gone and too many callers are no failures.
+func (c *Cache) do(ctx context.Context, command string, args ...any) ([]byte, error) {
+	next := func() int64 { return c.Clock().Add(c.interval).UnixNano() }
+	if away := c.away.Load(); c.Clock().UnixNano() < away || away > 0 && !c.away.CompareAndSwap(away, next()) {
+		return nil, errAway
 	}
-	c.failing[part] = err != nil
-	if err != nil {
-		c.Log.WarnContext(ctx, "the cache of replays does without what fails", "part", part, "error", err)
-	} else {
-		c.Log.InfoContext(ctx, "the cache of replays works again", "part", part)
+	conn, err := c.redis.GetContext(ctx)
+	var reply []byte
+	if err == nil {
+		reply, err = redis.Bytes(conn.Do(command, args...))
+		_ = conn.Close() // it returns to the pool
+	}
+	refusal, refused := errors.AsType[redis.Error](err)
+	switch {
+	case err == nil:
+		c.away.Store(0)
+		return reply, nil
+	case ctx.Err() != nil, errors.Is(err, redis.ErrPoolExhausted):
+		return nil, err
+	case refused: // Redis repeats parts of a command that it refuses, an answer among them
+		err = redis.Error("refused with " + cmp.Or(refusalCode.FindString(string(refusal)), "an unknown code"))
+	}
+	if !refused || command != "SET" {
+		c.away.Store(next())
+	}
+	c.warn(ctx, err)
+	return nil, err
+}
+
+// warn logs a failure, and no other one for a minute: it costs time, and no answer.
+func (c *Cache) warn(ctx context.Context, err error) {
+	last, now := c.warned.Load(), c.Clock().UnixNano()
+	if (last == 0 || now-last >= int64(time.Minute)) && c.warned.CompareAndSwap(last, now) {
+		c.Log.WarnContext(ctx, "the cache of replays does without what fails", "error", err)
 	}
 }

@@ -116,9 +116,11 @@ func (f *fixture) awaitOtherState(t *testing.T, change func()) {
 	await.True(t, "the change is known", func() bool { now := f.cache.State(); return now != "" && now != before })
 }
 
-// failures is how often a part was logged as failing.
-func (f *fixture) failures(part string) int {
-	return strings.Count(f.log.String(), "without what fails\" part="+part+" ")
+// awaitLogged waits until a failure is logged, and returns the log.
+func (f *fixture) awaitLogged(t *testing.T, says string) string {
+	t.Helper()
+	await.True(t, says+" is logged", func() bool { return strings.Contains(f.log.String(), says) })
+	return f.log.String()
 }
 
 func numbered(i int) idempotency.Key { return keyOf("k" + strconv.Itoa(i)) }

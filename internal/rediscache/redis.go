@@ -3,7 +3,6 @@ package rediscache
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -11,10 +10,8 @@ import (
 	"io"
 	"net"
 	"net/url"
-	"regexp"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
@@ -36,13 +33,8 @@ var (
 	errUser    = errors.New("REDIS_URL names a user without a password: write redis://user:password@host or redis://:password@host")
 )
 
-// client is a Redis that is not asked after a failure until a probe succeeds.
-type client struct {
-	pool *redis.Pool
-	away atomic.Bool
-}
-
-func newClient(address string, allowPlaintext bool) (*client, error) {
+// newPool makes the connections to Redis. It connects when the first command is sent.
+func newPool(address string, allowPlaintext bool) (*redis.Pool, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "redis" && u.Scheme != "rediss" || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" {
 		return nil, errAddress
@@ -59,93 +51,31 @@ func newClient(address string, allowPlaintext bool) (*client, error) {
 	if private := u.Scheme == "rediss" || u.Hostname() == "localhost" || ip != nil && ip.IsLoopback(); !private && !allowPlaintext {
 		return nil, fmt.Errorf("REDIS_URL reaches %s without TLS: use rediss://, or set ALLOW_PLAINTEXT=1 where the network is your own", u.Hostname())
 	}
-	dial := dialGuarded((&net.Dialer{}).DialContext)
+	dial := (&net.Dialer{Timeout: patience}).DialContext
 	if u.Scheme == "rediss" {
-		dial = dialGuarded((&tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS12}}).DialContext)
+		dial = (&tls.Dialer{NetDialer: &net.Dialer{Timeout: patience}, Config: &tls.Config{MinVersion: tls.VersionTLS12}}).DialContext
 		u.Scheme = "redis" // the dialer agrees on TLS, below the guard
 	}
-	return &client{pool: &redis.Pool{
-		MaxIdle: connections, MaxActive: connections, IdleTimeout: idleTime,
-		DialContext: func(ctx context.Context) (redis.Conn, error) {
-			return redis.DialURLContext(ctx, u.String(), redis.DialContextFunc(dial),
-				redis.DialReadTimeout(patience), redis.DialWriteTimeout(patience))
-		},
-	}}, nil
-}
-
-type dialer func(ctx context.Context, network, address string) (net.Conn, error)
-
-func dialGuarded(dial dialer) dialer {
-	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		ctx, cancel := context.WithTimeout(ctx, patience)
-		defer cancel()
+	guarded := func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dial(ctx, network, address)
 		if err != nil {
 			return nil, err
 		}
 		return &guard{Conn: conn, in: bufio.NewReaderSize(conn, 4<<10)}, nil
 	}
-}
-
-// get reads an entry; empty if there is none. Of a value that is too long it reads only
-// as much as shows that.
-func (c *client) get(ctx context.Context, name string) ([]byte, error) {
-	if c.away.Load() {
-		return nil, nil
-	}
-	return c.do(ctx, "GETRANGE", name, 0, largest)
-}
-
-// set writes an entry. A Redis that refuses it, such as for want of memory, can be read.
-func (c *client) set(ctx context.Context, name string, value []byte, life time.Duration) error {
-	if c.away.Load() {
-		return nil
-	}
-	_, err := c.do(ctx, "SET", name, value, "PX", life.Milliseconds())
-	return err
-}
-
-// probe decides whether Redis is asked until the next probe.
-func (c *client) probe(ctx context.Context) error {
-	_, err := c.do(ctx, "GETRANGE", prefix, 0, 0)
-	if err == nil || isRefusal(err) {
-		c.away.Store(err != nil)
-	}
-	return err
-}
-
-// do sends a command. After a failure Redis counts as away; a refusal is none, nor is a
-// caller that is gone, nor are too many callers.
-func (c *client) do(ctx context.Context, command string, args ...any) ([]byte, error) {
-	conn, err := c.pool.GetContext(ctx)
-	if err == nil {
-		defer func() { _ = conn.Close() }() // it returns to the pool
-	}
-	var reply []byte
-	if err == nil {
-		reply, err = redis.Bytes(conn.Do(command, args...))
-	}
-	if refusal, ok := errors.AsType[redis.Error](err); ok {
-		// Redis repeats parts of a command that it refuses, an answer among them.
-		return nil, redis.Error("refused with " + cmp.Or(refusalCode.FindString(string(refusal)), "an unknown code"))
-	}
-	if err != nil && ctx.Err() == nil && !errors.Is(err, redis.ErrPoolExhausted) {
-		c.away.Store(true)
-	}
-	return reply, err
-}
-
-var refusalCode = regexp.MustCompile(`^[A-Z]{1,11}\b`)
-
-func isRefusal(err error) bool {
-	_, ok := errors.AsType[redis.Error](err)
-	return ok
+	return &redis.Pool{
+		MaxIdle: connections, MaxActive: connections, IdleTimeout: idleTime,
+		DialContext: func(ctx context.Context) (redis.Conn, error) {
+			return redis.DialURLContext(ctx, u.String(), redis.DialContextFunc(guarded),
+				redis.DialReadTimeout(patience), redis.DialWriteTimeout(patience))
+		},
+	}, nil
 }
 
 // The sentence does not repeat the reply: it may hold anything.
 var errReply = errors.New("the reply is too long or of a kind that was not asked for")
 
-// guard lets through only the replies that get and set ask for: lines and values of a
+// guard lets through only the replies that GETRANGE and SET have: lines and values of a
 // bounded length. The client behind it allocates whatever length a reply announces.
 type guard struct {
 	net.Conn

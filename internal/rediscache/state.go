@@ -91,13 +91,10 @@ func sum(key []byte, parts ...string) []byte {
 	return h.Sum(nil)
 }
 
-// prefix begins the name of every entry; there is none of this name alone.
-const prefix = "payonce:answer:"
-
 // name is the name of a key's entry. It is an HMAC, so that a reader of Redis can neither
 // see a key nor test a guess.
 func (s *state) name(key idempotency.Key) string {
-	return prefix + base64.RawURLEncoding.EncodeToString(sum(s.key, "name", key.Scope, key.Operation, key.Value))
+	return "payonce:answer:" + base64.RawURLEncoding.EncodeToString(sum(s.key, "name", key.Scope, key.Operation, key.Value))
 }
 
 // seal is the value of an entry: an HMAC, then the record that it authenticates, as JSON
@@ -114,15 +111,9 @@ func (s *state) seal(key idempotency.Key, record idempotency.Record) ([]byte, er
 // open is the record in a value. It is false for a value that was not sealed for this
 // key in this state of the database.
 func (s *state) open(key idempotency.Key, value []byte) (record idempotency.Record, authentic bool) {
-	if len(value) < sha256.Size {
-		return record, false
-	}
-	seal, text := value[:sha256.Size], value[sha256.Size:]
-	if !hmac.Equal(seal, s.hmac(key, text)) {
-		return record, false
-	}
-	err := json.Unmarshal(text, &record)
-	return record, err == nil
+	seal, text := value[:min(sha256.Size, len(value))], value[min(sha256.Size, len(value)):]
+	authentic = hmac.Equal(seal, s.hmac(key, text)) && json.Unmarshal(text, &record) == nil
+	return record, authentic
 }
 
 func (s *state) hmac(key idempotency.Key, text []byte) []byte {
