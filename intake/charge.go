@@ -2,9 +2,6 @@ package intake
 
 import (
 	"context"
-	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
@@ -34,18 +31,9 @@ func (in *Intake) AcceptCharge(ctx context.Context, account Account, r Request, 
 	if err != nil {
 		return idempotency.Outcome{}, err
 	}
-	return in.do(ctx, account, r, func(_ context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
-		stream := ledger.New(id)
-		events, err := domain.Decide(stream.Charge, c.command(account))
+	return in.do(ctx, account, r, func(_ context.Context, write writer) (idempotency.Answer, error) {
+		stream, err := write(ledger.New(id), c.command(account))
 		if err != nil {
-			return idempotency.Answer{}, err
-		}
-		// The key comes first: the receiver claims it with the answer below.
-		stream, err = ledger.Append(b, stream, r.cause(now), events...) // the events and their postings
-		if err != nil {
-			return idempotency.Answer{}, err
-		}
-		if err := r.announce(b, stream); err != nil { // the message
 			return idempotency.Answer{}, err
 		}
 		return accepted("/v1/charges/"+id, stream.View())

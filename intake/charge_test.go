@@ -12,7 +12,6 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
-	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
@@ -154,28 +153,5 @@ func TestKeys(t *testing.T) {
 			}
 		}
 		wantCharges(t, db, 1)
-	})
-
-	t.Run("the key of another merchant is another key", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		in := keeping(t, db)
-		ours, theirs := request("k1", "f"), request("k1", "f")
-		theirs.Key.Scope = "globex"
-		first := accept(t, in, ours)
-		second, err := in.AcceptCharge(t.Context(), intake.Account{MerchantID: "globex"}, theirs, mug())
-		if err != nil || second.Replayed || second.Location == first.Location {
-			t.Errorf("%v: %+v", err, second)
-		}
-		wantCharges(t, db, 2)
-	})
-
-	t.Run("other keys of the same request are other charges", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		in := keeping(t, db)
-		accept(t, in, request("k1", "f"))
-		accept(t, in, request("k2", "f"))
-		wantCharges(t, db, 2)
 	})
 }

@@ -24,21 +24,16 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
 )
 
-// Tenants is a database that is read and written as one merchant at a time, such as a
-// *postgres.DB.
-type Tenants interface {
-	Tenant(merchant string) *postgres.DB
-}
-
 // Intake accepts requests into one database.
 type Intake struct {
-	DB Tenants
+	DB *postgres.DB
 	// Keys receives the requests. Each is read and written as its merchant, so DB and
 	// Lost are set for it.
 	Keys idempotency.Receiver
@@ -77,24 +72,56 @@ type Refusal struct {
 	Answer idempotency.Answer
 }
 
-// do receives a request for work that reads and writes as the account's merchant.
+// writer decides a command on a stream and queues its writes: the events, their postings
+// and the message that names the last event for the worker. A command that has happened
+// writes nothing.
+type writer func(s ledger.Stream, command domain.Command) (ledger.Stream, error)
+
+// do receives a request for work that reads and writes as the account's merchant. The
+// receiver claims the key, before the other writes, with the answer of the work.
 //
 // If we die here: before the commit nothing is stored and the client's retry runs from
 // the start; after it the client's retry is answered from the key.
 // Test: e2e TestAPI/a_killed_api_leaves_all_of_a_charge_or_nothing.
-func (in *Intake) do(ctx context.Context, account Account, r Request, work idempotency.Work) (idempotency.Outcome, error) {
+func (in *Intake) do(ctx context.Context, account Account, r Request, work func(ctx context.Context, write writer) (idempotency.Answer, error)) (idempotency.Outcome, error) {
 	receiver := in.Keys
 	receiver.DB, receiver.Lost = in.DB.Tenant(account.MerchantID), ledger.IsConflict
 	receiver.Wait = cmp.Or(r.Wait, receiver.Wait)
 	r.Key.Scope = account.MerchantID
 	return receiver.Receive(ctx, r.Key, r.Request, func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
-		answer, err := work(ctx, b, now.Truncate(time.Millisecond))
+		answer, err := work(ctx, func(s ledger.Stream, command domain.Command) (ledger.Stream, error) {
+			return r.write(b, s, command, now.Truncate(time.Millisecond))
+		})
 		for _, refusal := range r.Refusals {
 			if errors.Is(err, refusal.Err) {
 				return refusal.Answer, nil
 			}
 		}
 		return answer, err
+	})
+}
+
+func (r Request) write(b *pgx.Batch, s ledger.Stream, command domain.Command, now time.Time) (ledger.Stream, error) {
+	events, err := domain.Decide(s.Charge, command)
+	if err != nil || len(events) == 0 {
+		return s, err
+	}
+	s, err = ledger.Append(b, s, ledger.Cause{CorrelationID: r.ID, CausationID: r.ID, Actor: "api", At: now}, events...)
+	if err != nil {
+		return s, err
+	}
+	last := s.Head()
+	payload, err := s.Seal(last)
+	if err != nil {
+		return s, err
+	}
+	metadata := map[string]string{}
+	maps.Copy(metadata, r.Metadata)
+	metadata[outbox.MetadataCorrelationID] = r.ID
+	metadata[outbox.MetadataCausationID] = last.ID.String()
+	return s, outbox.Append(b, outbox.Message{
+		Topic: ledger.Topic, ID: last.ID.String(), Type: last.Type, OrderingKey: s.ID, Partition: s.Charge.MerchantID,
+		Payload: payload, Metadata: metadata,
 	})
 }
 
@@ -111,32 +138,6 @@ func (in *Intake) load(ctx context.Context, account Account, chargeID string) (l
 	return s, err
 }
 
-// cause is the origin of the events of a request.
-func (r Request) cause(now time.Time) ledger.Cause {
-	return ledger.Cause{CorrelationID: r.ID, CausationID: r.ID, Actor: "api", At: now}
-}
-
-// announce queues the message that names the last event of a stream, for the worker.
-func (r Request) announce(b *pgx.Batch, s ledger.Stream) error {
-	payload, err := s.Seal(s.Head())
-	if err != nil {
-		return err
-	}
-	metadata := map[string]string{}
-	maps.Copy(metadata, r.Metadata)
-	metadata[outbox.MetadataCorrelationID] = r.ID
-	metadata[outbox.MetadataCausationID] = s.Head().ID.String()
-	return outbox.Append(b, outbox.Message{
-		Topic:       ledger.Topic,
-		ID:          s.Head().ID.String(),
-		Type:        s.Head().Type,
-		OrderingKey: s.ID,
-		Partition:   s.Charge.MerchantID,
-		Payload:     payload,
-		Metadata:    metadata,
-	})
-}
-
 // accepted is the answer 202 with the state of what was accepted.
 func accepted(location string, view any) (idempotency.Answer, error) {
 	body, err := json.Marshal(view)
@@ -144,10 +145,7 @@ func accepted(location string, view any) (idempotency.Answer, error) {
 		return idempotency.Answer{}, fmt.Errorf("encode an answer: %w", err)
 	}
 	return idempotency.Answer{
-		StatusCode:  http.StatusAccepted,
-		ContentType: "application/json",
-		Location:    location,
-		Body:        append(body, '\n'),
+		StatusCode: http.StatusAccepted, ContentType: "application/json", Location: location, Body: append(body, '\n'),
 	}, nil
 }
 

@@ -4,13 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
-	"github.com/payonce/payonce/ledger"
 )
 
 // ErrStep refuses a refund of an amount that the provider cannot move in the charge's
@@ -39,7 +35,7 @@ func (in *Intake) RequestRefund(ctx context.Context, account Account, r Request,
 	if refund.Amount != nil {
 		command.Amount = *refund.Amount
 	}
-	return in.do(ctx, account, r, func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
+	return in.do(ctx, account, r, func(ctx context.Context, write writer) (idempotency.Answer, error) {
 		stream, err := in.load(ctx, account, chargeID)
 		if err != nil {
 			return idempotency.Answer{}, err
@@ -47,16 +43,7 @@ func (in *Intake) RequestRefund(ctx context.Context, account Account, r Request,
 		if step := stream.Charge.Amount.Currency.Step(); command.Amount%step != 0 {
 			return idempotency.Answer{}, fmt.Errorf("refund %d of %s, not a multiple of %d: %w", command.Amount, chargeID, step, ErrStep)
 		}
-		events, err := domain.Decide(stream.Charge, command)
-		if err != nil {
-			return idempotency.Answer{}, err
-		}
-		// The key comes first: the receiver claims it with the answer below.
-		stream, err = ledger.Append(b, stream, r.cause(now), events...) // the event and its postings
-		if err != nil {
-			return idempotency.Answer{}, err
-		}
-		if err := r.announce(b, stream); err != nil { // the message
+		if stream, err = write(stream, command); err != nil {
 			return idempotency.Answer{}, err
 		}
 		requested, _ := stream.Charge.Refund(id)
