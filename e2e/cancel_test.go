@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"strings"
 	"sync"
 	"testing"
 
@@ -61,60 +60,53 @@ func TestCancel_againstCapture_oneWins(t *testing.T) {
 	d := deploy(t, setup{apis: 1, workers: 2, workerEnv: map[string]string{"WORKER_CONCURRENCY": "1"}})
 	d.setFaults(t, traffic.Faults{Seed: 3, Slow: traffic.Slow{P: 1, Milliseconds: 20}})
 	const n, early = 60, 4
-	ends := make([]string, n)
+	ends := make([]charge, n)
+	var all sync.WaitGroup
+	slots := make(chan struct{}, 16)
 	race := func(i, events int) {
-		end, err := d.race(t.Context(), events)
-		if err != nil {
-			t.Error(err)
-		}
-		ends[i] = end
+		all.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			var err error
+			if ends[i], err = d.race(t.Context(), events); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 
 	// When some are canceled before a worker runs,
 	stop(t, d.Workers...)
-	var all sync.WaitGroup
 	for i := range early {
-		all.Go(func() { race(i, 0) })
+		race(i, 0)
 	}
 	await.Row(t, d.tables, `select count(*) = $1 from ledger_events where type = 'charge.cancel_requested.v1'`, early)
 	restart(t, d.Workers...)
-	all.Wait()
 	// and the others after so many events,
-	turns := make(chan int, n)
 	for i := early; i < n; i++ {
-		turns <- i
-	}
-	close(turns)
-	for range 16 {
-		all.Go(func() {
-			for i := range turns {
-				race(i, i%5)
-			}
-		})
+		race(i, i%5)
 	}
 	all.Wait()
 
 	// then every charge is either canceled or captured once.
 	records, tally := d.records(t), map[string]int{}
-	for _, end := range ends {
-		outcome, id, _ := strings.Cut(end, " ")
-		tally[outcome]++
-		if captures := recordedOf(records, id).captures; captures != map[string]int{"captured": 1}[outcome] {
-			t.Errorf("%s is %s, and was captured %d times", id, outcome, captures)
+	for _, c := range ends {
+		tally[c.outcome()]++
+		if captures := recordedOf(records, c.ID).captures; captures != map[string]int{"succeeded": 1}[c.outcome()] {
+			t.Errorf("%s is %s, and was captured %d times", c.ID, c.outcome(), captures)
 		}
 	}
-	if tally["canceled"] == 0 || tally["captured"] == 0 {
+	if tally["canceled"] == 0 || tally["succeeded"] == 0 {
 		t.Errorf("how %d races ended: %v; both sides have to win some", n, tally)
 	}
 	t.Logf("of %d races %v", n, tally)
 }
 
-// race cancels a charge once it has more than so many events, and says how it
+// race cancels a charge once it has more than so many events, and returns it as it
 // ended. The later the cancellation, the more of the charge has happened.
-func (d *deployment) race(ctx context.Context, events int) (end string, err error) {
+func (d *deployment) race(ctx context.Context, events int) (charge, error) {
 	c, err := d.client.accept(ctx, newOrder(visa))
 	if err != nil {
-		return "", err
+		return c, err
 	}
 	path := "/v1/charges/" + c.ID
 	await.Within(await.Stall, func() bool {
@@ -123,17 +115,15 @@ func (d *deployment) race(ctx context.Context, events int) (end string, err erro
 	})
 	canceled, err := d.client.do(ctx, request{path: path + "/cancel", key: "key-" + unique()})
 	if err != nil {
-		return "", err
+		return c, err
 	}
 	await.Within(await.Stall, func() bool {
 		c = d.charge(ctx, c.ID)
 		return c.over()
 	})
-	switch {
-	case canceled.Status == http.StatusAccepted && c.outcome() == "canceled":
-		return "canceled " + c.ID, nil
-	case c.Status == "succeeded" && (canceled.Status == http.StatusAccepted || canceled.Status == http.StatusConflict):
-		return "captured " + c.ID, nil
+	if accepted := canceled.Status == http.StatusAccepted; c.outcome() == "canceled" && accepted ||
+		c.outcome() == "succeeded" && (accepted || canceled.Status == http.StatusConflict) {
+		return c, nil
 	}
-	return "", fmt.Errorf("%s is %s, %+v; the cancellation was answered %d %s", c.ID, c.Status, c.Failure, canceled.Status, canceled.Body)
+	return c, fmt.Errorf("%s is %s, %+v; the cancellation was answered %d %s", c.ID, c.Status, c.Failure, canceled.Status, canceled.Body)
 }

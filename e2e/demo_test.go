@@ -33,7 +33,6 @@ func TestDemo(t *testing.T) {
 	t.Run("killed or interrupted half-way it leaves nothing running", func(t *testing.T) {
 		t.Parallel()
 		s := newStage(t)
-		// The folder of a killed demo stays until the next one starts.
 		for _, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGINT} {
 			if err := s.endHalfWay(t, signal); err == nil {
 				t.Errorf("a demo that got %s ended with 0", signal)

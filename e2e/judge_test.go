@@ -59,7 +59,7 @@ func (d *deployment) drain(t *testing.T) {
 }
 
 // explain logs what a failed test leaves: the timelines of charges, those first that
-// have not ended, and the command that repeats the test.
+// have not ended.
 func (d *deployment) explain(t *testing.T) {
 	t.Helper()
 	if !t.Failed() || len(d.Processes()) == 0 {
@@ -79,7 +79,6 @@ select r.stream_id
 		timeline, err := d.run(t, "timeline", id)
 		t.Logf("payonce timeline %s: %v\n%s", id, err, timeline)
 	}
-	t.Logf("repeat: %s", repeatCommand(t))
 }
 
 // checkAcceptedKeys compares the answers with the ledger: each accepted key has one

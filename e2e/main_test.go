@@ -2,9 +2,7 @@ package e2e_test
 
 import (
 	"context"
-	"flag"
 	"os"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -73,16 +71,4 @@ func startsPrograms(t *testing.T) {
 	if testing.Short() {
 		t.Skip("not run with -short: the test starts programs")
 	}
-}
-
-// repeatCommand is the command that repeats a test, with its flags.
-func repeatCommand(t *testing.T, flags ...string) string {
-	t.Helper()
-	parts := strings.Split(t.Name(), "/")
-	for _, name := range []string{"soak", "walk", "walk-seed", "mutants"} {
-		if f := flag.Lookup(name); f != nil && f.Value.String() != f.DefValue && len(flags) == 0 {
-			flags = append(flags, "-"+name+"='"+f.Value.String()+"'")
-		}
-	}
-	return strings.TrimSpace("go test ./e2e -count=1 -run '^" + strings.Join(parts, "$/^") + "$' " + strings.Join(flags, " "))
 }

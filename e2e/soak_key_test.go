@@ -119,8 +119,8 @@ type orders struct {
 }
 
 const (
-	keysInUse  = 8   // at a time
-	usesOfAKey = 100 // until another one takes its place; now and then it is used again
+	keysInUse  = 8  // at a time
+	usesOfAKey = 50 // until another one takes its place; now and then it is used again
 )
 
 func newKeyring(t *testing.T, d *deployment, operations int) *keyring {

@@ -104,7 +104,7 @@ var rules = []rule{
 	{"internal/robustness/traffic", "", "sees the service as a client does, so it shares no code with it"},
 	{"internal/robustness/validate", "internal/robustness/traffic", "judges from outside, so it shares no code with what it judges"},
 	{
-		"internal/robustness/demo", "internal/postgres/local internal/robustness/fleet internal/robustness/traffic internal/robustness/validate",
+		"internal/robustness/demo", "internal/postgres/local internal/robustness/fleet internal/robustness/traffic internal/robustness/validate internal/tempdir",
 		"shows the service as a client sees it, so it shares no code with it",
 	},
 	{

@@ -8,10 +8,9 @@
 // through `payonce audit`. It imports none of the service's packages, so it cannot
 // share a mistake with them.
 //
-// When it ends, no process, no database and no folder remains. A SIGKILL of the
-// demo itself leaves its folder, which the next demo removes, and the databases on a
-// server of the user's own. It does not show power loss, a broken disk, or a
-// provider that breaks its own contract.
+// When it ends, no process, no database and no folder remains, also after a SIGKILL;
+// only the databases on a server of the user's own then stay. The demo does not show
+// power loss, a broken disk, or a provider that breaks its own contract.
 package demo
 
 import (

@@ -17,6 +17,7 @@ import (
 
 	"github.com/payonce/payonce/internal/robustness/fleet"
 	"github.com/payonce/payonce/internal/robustness/traffic"
+	"github.com/payonce/payonce/internal/tempdir"
 )
 
 // own is a stage of the demo's own: two apis, two workers and a sandbox as child
@@ -24,7 +25,7 @@ import (
 type own struct {
 	fleet.World
 
-	lock   *os.File // of the folder of the programs and their logs
+	folder *tempdir.Dir // of the programs and their logs
 	server *databases
 }
 
@@ -51,9 +52,10 @@ func openOwn(ctx context.Context, o Options, plan traffic.Plan) (stage, error) {
 
 func (s *own) open(ctx context.Context, o Options, plan traffic.Plan) error {
 	var err error
-	if s.Log, s.lock, err = newFolder(os.TempDir()); err != nil {
+	if s.folder, err = tempdir.New(os.TempDir(), "payonce-demo-"); err != nil {
 		return err
 	}
+	s.Log = s.folder.Path
 	o.say("building api, worker, sandbox and payonce")
 	if s.Binaries, err = fleet.Build(ctx, s.Log); err != nil {
 		return err
@@ -159,8 +161,8 @@ func (s *own) close(ctx context.Context) error {
 	if s.server != nil {
 		err = errors.Join(err, s.server.close(ctx))
 	}
-	if s.lock != nil {
-		err = errors.Join(err, os.RemoveAll(s.Log), s.lock.Close())
+	if s.folder != nil {
+		err = errors.Join(err, s.folder.Close())
 	}
 	return err
 }

@@ -1,37 +1,12 @@
 package demo
 
 import (
-	"os"
-	"path/filepath"
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/payonce/payonce/internal/robustness/traffic"
 	"github.com/payonce/payonce/internal/robustness/validate"
 )
-
-func TestNewFolder_removesThoseThatAreNotInUse(t *testing.T) {
-	t.Parallel()
-	parent := t.TempDir()
-	begin := func() (string, *os.File) {
-		path, lock, err := newFolder(parent)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = lock.Close() })
-		return path, lock
-	}
-	used, _ := begin()
-	left, lock := begin()
-	if err := lock.Close(); err != nil { // as a kill does
-		t.Fatal(err)
-	}
-	last, _ := begin()
-	if found, err := filepath.Glob(filepath.Join(parent, "*")); err != nil || len(found) != 2 || !slices.Contains(found, used) || !slices.Contains(found, last) {
-		t.Errorf("there are %q, %v; %q was left behind", found, err, left)
-	}
-}
 
 func TestInDatabase(t *testing.T) {
 	t.Parallel()
