@@ -94,14 +94,6 @@ func TestRateLimit(t *testing.T) {
 		}
 		w.accept(t, "key-1", body())
 	})
-
-	t.Run("none unless set", func(t *testing.T) {
-		t.Parallel()
-		w := serve(t)
-		for range 50 {
-			w.accept(t, "key-1", body())
-		}
-	})
 }
 
 // Size and the API key come before it, everything else after.

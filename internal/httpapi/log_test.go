@@ -39,7 +39,7 @@ func TestAccessLog_holdsHashesOfKeys(t *testing.T) {
 		line.Status, line.Method, line.ID = float64(status), c.method, a.header.Get("X-Request-Id")
 		want = append(want, line)
 	}
-	before := len(w.log.lines(t))
+	before := len(lines(t, w))
 	for _, r := range routes {
 		route := strings.TrimPrefix(r.operation, "POST ")
 		other := strings.Replace(r.path, "ch_", "ch_x", 1)
@@ -79,7 +79,7 @@ func TestAccessLog_holdsHashesOfKeys(t *testing.T) {
 	send(get("/v1/idempotency-keys/"+key), http.StatusServiceUnavailable, logged{Route: "/v1/idempotency-keys/:key"})
 
 	var got []logged
-	for _, line := range w.log.lines(t)[before:] {
+	for _, line := range lines(t, w)[before:] {
 		route, _ := line["route"].(string)
 		status, _ := line["status"].(float64)
 		if ms, ok := line["milliseconds"].(float64); !ok || ms < 0 {
@@ -133,7 +133,7 @@ func TestAccessLog_holdsNothingOfEvents(t *testing.T) {
 		"time": true, "level": true, "msg": true, "method": true, "route": true, "status": true, "milliseconds": true,
 		"request_id": true, "error": true,
 	}
-	for _, line := range w.log.lines(t) {
+	for _, line := range lines(t, w) {
 		if line["route"] != "/v1/webhooks/stripe" {
 			continue
 		}
@@ -162,16 +162,16 @@ func wantNoneOf(t *testing.T, w *world, secrets ...string) {
 }
 
 // lines are the access log's.
-func (l *logs) lines(t *testing.T) []map[string]any {
+func lines(t *testing.T, w *world) []map[string]any {
 	t.Helper()
-	var lines []map[string]any
-	for line := range strings.Lines(l.String()) {
+	var all []map[string]any
+	for line := range strings.Lines(w.log.String()) {
 		fields := members(t, line)
 		if fields["msg"] == "request" {
-			lines = append(lines, fields)
+			all = append(all, fields)
 		}
 	}
-	return lines
+	return all
 }
 
 // TestRequestID_isInAnswerAndLog: the caller's own id, or else one of
@@ -240,7 +240,7 @@ func wantLogged(t *testing.T, w *world, c call, kept bool, status int) {
 	if kept != (got[0] == c.header.Get("X-Request-Id")) || !kept && uuid.Validate(got[0]) != nil {
 		t.Errorf("X-Request-Id is %q, sent was %q", got, c.header.Get("X-Request-Id"))
 	}
-	for _, line := range w.log.lines(t) {
+	for _, line := range lines(t, w) {
 		if line["request_id"] == got[0] && line["status"] == float64(status) {
 			return
 		}

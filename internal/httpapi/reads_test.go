@@ -135,7 +135,9 @@ func TestListCharges(t *testing.T) {
 	}
 }
 
-func TestHEAD_answersLikeGET(t *testing.T) {
+// TestReads_areAnsweredAlike: by HEAD too, and whatever Idempotency-Key comes with them.
+func TestReads_areAnsweredAlike(t *testing.T) {
+	testdb.Long(t, "it asks every route")
 	t.Parallel()
 	w := serve(t)
 	reads := w.reads(t)
@@ -145,16 +147,22 @@ func TestHEAD_answersLikeGET(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			read := w.send(t, get(path))
 			head := w.send(t, get(path).like(http.MethodHead))
-			if head.status != read.status || head.body != "" {
-				t.Errorf("HEAD %d %q, GET %d", head.status, head.body, read.status)
-			}
-			if got, want := head.header.Get("Content-Type"), read.header.Get("Content-Type"); got != want {
-				t.Errorf("Content-Type is %s, of GET %s", got, want)
+			if head.status != read.status || head.body != "" || head.header.Get("Content-Type") != read.header.Get("Content-Type") {
+				t.Errorf("HEAD %d %q, GET %d: %v", head.status, head.body, read.status, head.header)
 			}
 			if strings.HasPrefix(path, "/v1/") {
 				keyless := w.send(t, get(path).like(http.MethodHead).with("Authorization"))
 				if keyless.status != http.StatusUnauthorized || keyless.header.Get("WWW-Authenticate") != "Bearer" {
 					t.Errorf("without an API key: %d %v", keyless.status, keyless.header)
+				}
+			}
+			for _, values := range [][]string{{"a-charge-to-read"}, {`"`}, {"a", "b"}, {"4242424242424242"}} {
+				a := w.send(t, get(path).with("Idempotency-Key", values...))
+				if a.status != read.status || a.body != read.body && path != "/v1/audit" { // whose figures change with time
+					t.Errorf("key %q: %d %s, without it %d %s", values, a.status, a.body, read.status, read.body)
+				}
+				if a.header.Get("Idempotency-Key") != "" || a.header.Get("Idempotent-Replayed") != "" || a.header.Get("Idempotency-Expires") != "" {
+					t.Errorf("key %q: headers %v", values, a.header)
 				}
 			}
 			wantRows(t, w.db, before, nil)

@@ -1,7 +1,6 @@
 package httpapi_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -9,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -42,7 +40,7 @@ type world struct {
 	handler http.Handler // the API without a server, held to the contract
 	db      *postgres.DB // as its owner
 	api     *postgres.DB // as the api has it
-	log     *logs
+	log     *await.Log
 }
 
 // serve starts the API on a fresh database with two merchants.
@@ -78,7 +76,7 @@ func serveBare(t *testing.T, change func(*httpapi.Config), adjust func(*http.Ser
 func newWorld(t *testing.T, db *postgres.DB, change func(*httpapi.Config)) (*world, *http.Server) {
 	t.Helper()
 	register(t, db)
-	w := &world{db: db, api: testdb.As(t, db, postgres.RoleAPI), log: &logs{}}
+	w := &world{db: db, api: testdb.As(t, db, postgres.RoleAPI), log: &await.Log{}}
 	config := newAPI(t, w.api, w.log)
 	change(config)
 	server := made(t, config).Server()
@@ -271,24 +269,6 @@ func ofCharges(n int64) map[string]int64 {
 		added[table] *= n
 	}
 	return added
-}
-
-// logs is what was logged.
-type logs struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logs) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logs) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 // happen commits what commands cause to the charge at a location, as a worker
