@@ -48,22 +48,23 @@ func TestBody_sizeAndMediaType(t *testing.T) {
 		}
 		wantProblem(t, answer{response.StatusCode, response.Header, string(raw)}, "/problems/too-large")
 	})
+	faults := []faulty{
+		{"a body of 1 MB", post("key-3", padded(1<<20)), "/problems/too-large"},
+		{"no body of no type", post("key-3", "").with("Content-Type"), "/problems/malformed"},
+	}
 	for name, types := range map[string][]string{
-		"missing":                      nil,
-		"empty":                        {""},
+		"no type":                      nil,
+		"an empty type":                {""},
 		"a form":                       {"application/x-www-form-urlencoded"},
 		"JSON of another kind":         {"application/merge-patch+json"},
 		"JSON with a broken parameter": {"application/json; charset"},
-		"two at once":                  {"application/json, text/plain"},
-		"the same twice":               {"application/json", "application/json"},
+		"two types at once":            {"application/json, text/plain"},
+		"the same type twice":          {"application/json", "application/json"},
 		"JSON in another charset":      {"application/json; charset=utf-16"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			wantProblem(t, w.send(t, post("key-3", body()).with("Content-Type", types...)), "/problems/unsupported-media-type")
-		})
+		faults = append(faults, faulty{name, post("key-3", body()).with("Content-Type", types...), "/problems/unsupported-media-type"})
 	}
-	wantProblem(t, w.send(t, post("key-3", padded(1<<20))), "/problems/too-large")
-	wantProblem(t, w.send(t, post("key-3", "").with("Content-Type")), "/problems/malformed")
+	w.refuses(t, faults)
 	wantRows(t, w.db, before, nil)
 }
 
@@ -72,6 +73,25 @@ type faulty struct {
 	name string
 	call call
 	kind string
+}
+
+// refuses sends requests that are refused before their keys are looked at. They leave no row.
+func (w *world) refuses(t *testing.T, faults []faulty) {
+	t.Helper()
+	before := rows(t, w.db)
+	for _, test := range faults {
+		t.Run(test.name, func(t *testing.T) {
+			a := w.send(t, test.call)
+			wantProblem(t, a, test.kind)
+			if a.header.Get("Idempotency-Key") != "" || a.header.Get("Idempotency-Expires") != "" || a.header.Get("Location") != "" {
+				t.Errorf("headers %v", a.header)
+			}
+			if strings.Contains(a.body, "4242") {
+				t.Errorf("the card number is echoed: %s", a.body)
+			}
+		})
+	}
+	wantRows(t, w.db, before, nil)
 }
 
 func (r route) faults() []faulty {
@@ -119,29 +139,11 @@ func (r route) faults() []faulty {
 func TestLayers_refuseBeforeTheKey(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
-	routes := w.routes(t)
-	refused := func(t *testing.T, r route) {
-		t.Helper()
-		before := rows(t, w.db)
-		for _, test := range r.faults() {
-			a := w.send(t, test.call)
-			if wantProblem(t, a, test.kind); t.Failed() {
-				t.Fatalf("with %s", test.name)
-			}
-			if a.header.Get("Idempotency-Key") != "" || a.header.Get("Idempotency-Expires") != "" || a.header.Get("Location") != "" {
-				t.Errorf("%s: headers %v", test.name, a.header)
-			}
-			if strings.Contains(a.body, "4242") {
-				t.Errorf("the card number is echoed: %s", a.body)
-			}
-		}
-		wantRows(t, w.db, before, nil)
-	}
-	for _, r := range routes {
+	for _, r := range w.routes(t) {
 		t.Run(r.name, func(t *testing.T) {
-			refused(t, r)
+			w.refuses(t, r.faults())
 			first := w.accepted(t, r.under("key"))
-			refused(t, r)
+			w.refuses(t, r.faults())
 			wantReplay(t, first, w.send(t, r.under("key")))
 		})
 	}
@@ -211,12 +213,7 @@ func TestScope_precedesTheBody(t *testing.T) {
 	w := serve(t)
 	w.accept(t, "used", body())
 	reader := w.keyFor(t, merchants.ChargesRead)
-	before := rows(t, w.db)
-	for _, test := range []struct {
-		name string
-		call call
-		kind string
-	}{
+	w.refuses(t, []faulty{
 		{"size beats the scope", post("key-1", padded(maxBody+1)).as(reader), "/problems/too-large"},
 		{"authentication beats the scope", get("/v1/audit").as("nobody"), "/problems/unauthorized"},
 		{"the method beats the scope", get("/v1/charges").like(http.MethodDelete).as(reader), "/problems/method-not-allowed"},
@@ -227,12 +224,7 @@ func TestScope_precedesTheBody(t *testing.T) {
 		{"the scope beats a used key", post("used", body()).as(reader), "/problems/forbidden"},
 		{"the scope beats a reused key", post("used", body("amount", "1")).as(reader), "/problems/forbidden"},
 		{"the scope beats a charge that is not there", to("/v1/charges/ch_1/refunds", "key-1", `{}`).as(reader), "/problems/forbidden"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			wantProblem(t, w.send(t, test.call), test.kind)
-			wantRows(t, w.db, before, nil)
-		})
-	}
+	})
 	a := w.accepted(t, post("key-1", body()).as(w.keyFor(t, merchants.ChargesWrite)))
 	if a.header.Get("Idempotent-Replayed") != "" {
 		t.Error("a refusal for the scope is replayed")
