@@ -101,30 +101,25 @@ func (a *API) admit(ctx context.Context, k credentials) (session, error) {
 	return s, nil
 }
 
-// read reads the session of an API key. One that was valid lately for a merchant is read in
-// a batch with others, any other individually and in a queue of its own.
-func (a *API) read(ctx context.Context, k credentials, merchant string, recent bool) (s session, err error) {
-	queue := a.limits.unknown
-	if recent {
-		queue = a.limits.known
+// read reads the session of an API key, in a batch with others. Keys that were not valid
+// lately have a queue of their own, which asks for no idempotency key.
+func (a *API) read(ctx context.Context, k credentials, merchant string, recent bool) (session, error) {
+	queue, sessions := a.limits.known, a.sessions
+	switch {
+	case !recent:
+		queue, sessions, k.key = a.limits.unknown, a.unknownSessions, idempotency.Key{}
+	case k.key.Value != "":
+		sessions = a.keyedSessions
+		if reading := a.Intake.Keys.Observer.Reading; reading != nil {
+			defer reading()()
+		}
 	}
-	leave, err := queue.enter(ctx, merchant)
+	leave, err := queue.enter(merchant)
 	if err != nil {
 		return session{}, err
 	}
 	defer leave()
-	switch {
-	case !recent:
-		s.merchant, err = merchants.Authenticate(ctx, a.DB, k.apiKey)
-		return s, err
-	case k.key.Value == "":
-		s, err = a.sessions.Ask(ctx, k)
-	default:
-		if reading := a.Intake.Keys.Observer.Reading; reading != nil {
-			defer reading()()
-		}
-		s, err = a.keyedSessions.Ask(ctx, k)
-	}
+	s, err := sessions.Ask(ctx, k)
 	switch {
 	case err != nil:
 		return session{}, fmt.Errorf("authenticate: %w", err)

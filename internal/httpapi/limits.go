@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -25,9 +24,9 @@ type Limits struct {
 	InFlight int
 	// PerMerchant is how many of them are of one merchant.
 	PerMerchant int
-	// Authenticating is how many API keys that were not valid lately are read at a time,
-	// which is what a caller without a key can use of the database. API keys that were
-	// share batches of reads, of which as many are in flight.
+	// Authenticating is how many reads of API keys are in flight, of those that were not
+	// valid lately and of the others each: what a caller without a key can use of the
+	// database.
 	Authenticating int
 	// Auditing is how many audits are in flight, one of each merchant. Each holds a
 	// connection while it reads its merchant's tables.
@@ -44,73 +43,53 @@ var (
 // limits are Limits in use.
 type limits struct {
 	rates    rates
-	work     *admission // requests, by merchant
-	unsigned *admission // provider events whose bodies are being read
-	unknown  *admission // reads of API keys that were not valid lately
-	known    *admission // reads of API keys that were, by merchant
-	audits   *admission // by merchant
-	events   *admission // commits of provider events
+	work     *admission          // requests, by merchant
+	unsigned *admission          // provider events whose bodies are being read
+	unknown  *admission          // requests whose API keys were not valid lately, while these are read
+	known    *admission          // requests whose API keys were, by merchant
+	audits   *admission          // by merchant
+	events   *semaphore.Weighted // commits of provider events
 }
 
 func newLimits(l Limits) *limits {
 	return &limits{
 		rates:    rates{perSecond: l.PerSecond, of: map[string]*rate.Limiter{}},
-		work:     newAdmission(l.InFlight, l.PerMerchant, 0),
-		unsigned: newAdmission(l.InFlight, 0, 0),
-		unknown:  newAdmission(l.InFlight, 0, l.Authenticating),
-		known:    newAdmission(l.InFlight, l.PerMerchant, 0),
-		audits:   newAdmission(l.Auditing, min(l.Auditing, 1), 0),
-		events:   newAdmission(0, 0, eventCommits),
+		work:     newAdmission(l.InFlight, l.PerMerchant),
+		unsigned: newAdmission(l.InFlight, 0),
+		unknown:  newAdmission(l.InFlight, 0),
+		known:    newAdmission(l.InFlight, l.PerMerchant),
+		audits:   newAdmission(l.Auditing, min(l.Auditing, 1)),
+		events:   semaphore.NewWeighted(eventCommits),
 	}
 }
 
-// admission lets a bounded number of requests in: most in all, and share of each merchant.
-// One more is refused with errBusy. If it has slots, those that are let in wait for one.
+// admission admits a bounded number of requests: most in all, and share of each merchant.
 type admission struct {
-	most, share int                 // zero is no limit
-	slots       *semaphore.Weighted // nil is no limit
+	most, share int // zero is no limit
 
 	mu  sync.Mutex
 	all int
 	of  map[string]int // without those that have none
 }
 
-func newAdmission(most, share, slots int) *admission {
-	a := &admission{most: most, share: share, of: map[string]int{}}
-	if slots > 0 {
-		a.slots = semaphore.NewWeighted(int64(slots))
-	}
-	return a
+func newAdmission(most, share int) *admission {
+	return &admission{most: most, share: share, of: map[string]int{}}
 }
 
-// enter lets a request of a merchant in until leave is called. Errors: errBusy, and that of
-// a context that ends while the request waits for a slot.
-func (a *admission) enter(ctx context.Context, merchant string) (leave func(), err error) {
-	if !a.count(merchant) {
-		return nil, errBusy
-	}
-	if a.slots == nil {
-		return func() { a.uncount(merchant) }, nil
-	}
-	if err := a.slots.Acquire(ctx, 1); err != nil {
-		a.uncount(merchant)
-		return nil, context.Cause(ctx)
-	}
-	return func() { a.slots.Release(1); a.uncount(merchant) }, nil
-}
-
-func (a *admission) count(merchant string) bool {
+// enter admits a request of a merchant until leave is called. One more than may be is
+// refused with errBusy.
+func (a *admission) enter(merchant string) (leave func(), err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.most > 0 && a.all >= a.most || a.share > 0 && a.of[merchant] >= a.share {
-		return false
+		return nil, errBusy
 	}
 	a.all++
 	a.of[merchant]++
-	return true
+	return func() { a.leave(merchant) }, nil
 }
 
-func (a *admission) uncount(merchant string) {
+func (a *admission) leave(merchant string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.all--
@@ -151,7 +130,6 @@ func (a *API) limitWork(next echo.HandlerFunc) echo.HandlerFunc {
 			return next(c)
 		}
 		merchant := merchantOf(c).ID
-		ctx := c.Request().Context()
 		if isEvent(c) {
 			merchant = stripePath // no merchant has this id
 			if err := a.readUnsigned(c); err != nil {
@@ -160,7 +138,7 @@ func (a *API) limitWork(next echo.HandlerFunc) echo.HandlerFunc {
 		} else {
 			readBody(c)
 		}
-		leave, err := a.limits.work.enter(ctx, merchant)
+		leave, err := a.limits.work.enter(merchant)
 		if err != nil {
 			return err
 		}
@@ -171,7 +149,7 @@ func (a *API) limitWork(next echo.HandlerFunc) echo.HandlerFunc {
 
 // readUnsigned reads the body of a provider event, which may be anyone's.
 func (a *API) readUnsigned(c echo.Context) error {
-	leave, err := a.limits.unsigned.enter(c.Request().Context(), "")
+	leave, err := a.limits.unsigned.enter("")
 	if err != nil {
 		c.Response().Header().Set(echo.HeaderConnection, "close") // else the answer waits for the body
 		return err

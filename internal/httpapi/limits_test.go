@@ -289,10 +289,10 @@ func TestAuthentication_floodsDelayNoOtherCaller(t *testing.T) {
 		known     []string // API keys that were valid before
 		flood     func(i int) call
 		queued    int    // requests of the flood that wait for their read
-		least     int    // of them read at a time; those of one key share reads
+		least     int    // reads of the flood in flight, as batches share them
 		refused   string // the problem of the others
 		other     string // the API key of another caller
-		reads     int    // in flight with the other caller's
+		reads     int    // in flight with the other caller's, at most
 	}{
 		{
 			"of a key beyond its rate", 1,
@@ -310,7 +310,7 @@ func TestAuthentication_floodsDelayNoOtherCaller(t *testing.T) {
 			"of unknown keys", 0,
 			[]string{apiKey},
 			func(i int) call { return get("/v1/balances").as("sk_test_of_nobody_" + strconv.Itoa(i)) },
-			queue, reading, "/problems/unavailable", apiKey, reading + 1,
+			queue, 1, "/problems/unavailable", apiKey, reading + 1,
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -335,7 +335,7 @@ func TestAuthentication_floodsDelayNoOtherCaller(t *testing.T) {
 			}
 			waitingBetween(t, db, test.least, min(reading, test.queued))
 			other := w.sendAll(t, get("/v1/balances").as(test.other))
-			waitingBetween(t, db, test.reads, test.reads)
+			waitingBetween(t, db, test.least+1, test.reads)
 			if err := held.Rollback(t.Context()); err != nil {
 				t.Fatal(err)
 			}

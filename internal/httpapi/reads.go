@@ -126,7 +126,7 @@ func (a *API) getBalances(c echo.Context) (any, error) {
 // getAudit is GET /v1/audit: every promise that our own tables can show, over what is the
 // caller's. It reads whole tables, so few are in flight at a time.
 func (a *API) getAudit(c echo.Context) (any, error) {
-	leave, err := a.limits.audits.enter(c.Request().Context(), merchantOf(c).ID)
+	leave, err := a.limits.audits.enter(merchantOf(c).ID)
 	if err != nil {
 		return nil, err
 	}

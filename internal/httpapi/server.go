@@ -87,11 +87,13 @@ func (c Config) check() error {
 type API struct {
 	Config
 
-	limits        *limits
-	recent        *lru.Cache[[32]byte, string]          // merchants of API keys that were valid lately, by hash
-	sessions      *postgres.Reads[credentials, session] // of requests without an idempotency key
-	keyedSessions *postgres.Reads[credentials, session] // of requests with one: a lock on keys delays no others
-	assets        map[string]asset                      // by path
+	limits *limits
+	assets map[string]asset             // by path
+	recent *lru.Cache[[32]byte, string] // merchants of API keys that were valid lately, by hash
+
+	// Reads of API keys: of those that were not valid lately; of requests without an
+	// idempotency key; and of those with one, since a lock on keys delays no others.
+	unknownSessions, sessions, keyedSessions *postgres.Reads[credentials, session]
 }
 
 // New makes an API.
@@ -115,8 +117,9 @@ func New(c Config) (*API, error) {
 	}
 	return &API{
 		Config: c, limits: newLimits(c.Limits), recent: recent, assets: assets,
-		sessions:      newSessions(c.DB, c.Limits.Authenticating),
-		keyedSessions: newSessions(c.DB, (c.Limits.Authenticating+1)/2),
+		unknownSessions: newSessions(c.DB, c.Limits.Authenticating),
+		sessions:        newSessions(c.DB, c.Limits.Authenticating),
+		keyedSessions:   newSessions(c.DB, (c.Limits.Authenticating+1)/2),
 	}, nil
 }
 

@@ -28,8 +28,8 @@ import (
 type counted struct {
 	*postgres.DB
 
-	rounds, statements, looks atomic.Int64
-	hold                      chan struct{}
+	rounds, statements, keys atomic.Int64
+	hold                     chan struct{}
 }
 
 func (c *counted) Read(ctx context.Context, b *pgx.Batch) error {
@@ -42,17 +42,16 @@ func (c *counted) Read(ctx context.Context, b *pgx.Batch) error {
 }
 
 // reads are round trips that read sessions, their statements, and reads of keys.
-type reads struct{ rounds, statements, looks int64 }
+type reads struct{ rounds, statements, keys int64 }
 
 // An API key takes one statement, an idempotency key one more.
-func none() reads          { return reads{} }
 func authenticated() reads { return reads{rounds: 1, statements: 1} }
-func withKey() reads       { return reads{rounds: 1, statements: 2, looks: 1} }
-func keyLater() reads      { return reads{rounds: 1, statements: 1, looks: 1} }
+func withKey() reads       { return reads{rounds: 1, statements: 2, keys: 1} }
+func keyLater() reads      { return reads{rounds: 1, statements: 1, keys: 1} }
 
 func (c *counted) want(t *testing.T, want reads) {
 	t.Helper()
-	if got := (reads{c.rounds.Swap(0), c.statements.Swap(0), c.looks.Swap(0)}); got != want {
+	if got := (reads{c.rounds.Swap(0), c.statements.Swap(0), c.keys.Swap(0)}); got != want {
 		t.Errorf("there were %+v, want %+v", got, want)
 	}
 }
@@ -68,7 +67,7 @@ func countingReads(t *testing.T, change func(*httpapi.Config)) (*world, *counted
 		}
 		c.DB = db
 		api.DB = c
-		api.Intake.Keys.Observer.Reading = func() func() { c.looks.Add(1); return func() {} }
+		api.Intake.Keys.Observer.Reading = func() func() { c.keys.Add(1); return func() {} }
 		change(api)
 	})
 	return w, c
@@ -80,7 +79,7 @@ func TestAuthentication_isOneReadBeforeTheCommit(t *testing.T) {
 	t.Parallel()
 	w, c := countingReads(t, func(*httpapi.Config) {})
 	first := w.accept(t, "first", body("order_id", `"1"`))
-	c.want(t, reads{looks: 1}) // a new API key is read individually
+	c.want(t, keyLater()) // of a new API key
 	charge := w.accept(t, "k", body("order_id", `"2"`)).header.Get("Location")
 	c.want(t, withKey())
 	wantReplay(t, first, w.send(t, post("first", body("order_id", `"1"`))))
@@ -125,7 +124,7 @@ func TestAuthentication_leavesKeysToACacheAndToNaturalKeys(t *testing.T) {
 			t.Parallel()
 			w, c := countingReads(t, test.change)
 			w.send(t, get("/v1/balances"))
-			c.want(t, none())
+			c.want(t, authenticated())
 			first := w.accept(t, "k", body())
 			c.want(t, keyLater())
 			wantReplay(t, first, w.send(t, post("k", body())))
@@ -140,18 +139,18 @@ func TestAuthentication_aLockOnKeysDelaysKeyedRequestsAlone(t *testing.T) {
 	t.Parallel()
 	const many = 8
 	for name, test := range map[string]struct {
-		timeout time.Duration
-		looks   int64 // more than so many are made before the lock is gone
+		timeout  time.Duration
+		keyReads int64 // more than so many are made before the lock is gone
 	}{
 		"at authentication": {patience, 0},
 		"in the handler":    {300 * time.Millisecond, many},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var looks atomic.Int64
+			var keyReads atomic.Int64
 			w := serveOn(t, openWith(t, postgres.Options{LockTimeout: test.timeout}), func(api *httpapi.Config) {
 				api.Limits.Authenticating = 1
-				api.Intake.Keys.Observer.Reading = func() func() { looks.Add(1); return func() {} }
+				api.Intake.Keys.Observer.Reading = func() func() { keyReads.Add(1); return func() {} }
 			})
 			for _, key := range []string{apiKey, strangerKey} {
 				w.send(t, get("/v1/balances").as(key))
@@ -167,8 +166,8 @@ func TestAuthentication_aLockOnKeysDelaysKeyedRequestsAlone(t *testing.T) {
 			for _, free := range []call{get("/v1/balances"), get("/v1/balances").as(strangerKey)} {
 				w.read(t, free)
 			}
-			await.Progress(t, fmt.Sprintf("there are more than %d looks", test.looks), func() (seen string, done bool) {
-				return strconv.FormatInt(looks.Load(), 10), looks.Load() > test.looks
+			await.Progress(t, fmt.Sprintf("there are more than %d reads of keys", test.keyReads), func() (seen string, done bool) {
+				return strconv.FormatInt(keyReads.Load(), 10), keyReads.Load() > test.keyReads
 			})
 			if err := held.Rollback(t.Context()); err != nil {
 				t.Fatal(err)
@@ -189,7 +188,7 @@ func TestAuthentication_aLateBodyReadsItsKeyAgain(t *testing.T) {
 	t.Parallel()
 	w, c := countingReads(t, func(*httpapi.Config) {})
 	w.accept(t, "k", body())
-	c.want(t, reads{looks: 1})
+	c.want(t, keyLater())
 	request := post("k", body())
 	var head strings.Builder
 	fmt.Fprintf(&head, "POST %s HTTP/1.1\r\nHost: payonce\r\nContent-Length: %d\r\n", request.path, len(request.body))
@@ -207,7 +206,7 @@ update idempotency_keys
 	}
 	a := readAnswer(t, bufio.NewReader(conn))
 	wantProblem(t, a, "/problems/idempotency-key-expired")
-	c.want(t, reads{rounds: 1, statements: 2, looks: 2})
+	c.want(t, reads{rounds: 1, statements: 2, keys: 2})
 }
 
 // TestReceive_readsTheKeyAgainAfterAWait: what was read before a wait does not count after it.
@@ -256,7 +255,7 @@ func TestAuthentication_batchesKeepCallersApart(t *testing.T) {
 	}
 	exec(t, w.db, `update api_keys set revoked_at = clock_timestamp() where prefix = $1`, merchants.Prefix(revoked))
 	c.rounds.Store(0)
-	c.looks.Store(0)
+	c.keys.Store(0)
 	c.statements.Store(0)
 	c.hold = make(chan struct{})
 	var callers [crowd][3]<-chan answer
@@ -278,8 +277,8 @@ func TestAuthentication_batchesKeepCallersApart(t *testing.T) {
 	if n := c.rounds.Load(); n >= 3*crowd {
 		t.Errorf("%d reads of %d requests", n, 3*crowd)
 	}
-	if n := c.looks.Load(); n > 3*crowd { // fewer of the revoked one, once it is read individually
-		t.Errorf("%d looks of %d requests", n, 3*crowd)
+	if n := c.keys.Load(); n > 3*crowd { // fewer of the revoked one, once it is read individually
+		t.Errorf("%d reads of keys for %d requests", n, 3*crowd)
 	}
 	await.Row(t, w.db, `
 select count(*) filter (where scope = 'acme') = $1 and count(*) filter (where scope = 'globex') = $1

@@ -61,7 +61,9 @@ func TestSignature(t *testing.T) {
 	news := event("evt_1", "payment_intent.succeeded", intentOf(charge))
 	now, many := unix(0), strings.Repeat(",v1="+strings.Repeat("0", 64), 100_000)
 	right := mac(stripeSecret, now, news)
-	at := func(time, secret string) []string { return []string{"t=" + time + ",v1=" + mac(secret, time, news)} }
+	at := func(moment, secret string) []string {
+		return []string{"t=" + moment + ",v1=" + mac(secret, moment, news)}
+	}
 	before := rows(t, w.db)
 	for _, test := range []struct {
 		name    string

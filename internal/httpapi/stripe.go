@@ -154,11 +154,10 @@ func (a *API) store(c echo.Context, e stripeEvent, o stripeObject) error {
 	if err != nil {
 		return err
 	}
-	leave, err := a.limits.events.enter(ctx, "")
-	if err != nil {
+	if err := a.limits.events.Acquire(ctx, 1); err != nil {
 		return err
 	}
-	defer leave()
+	defer a.limits.events.Release(1)
 	if err := a.DB.Tenant(charge.MerchantID).Commit(ctx, b); err != nil {
 		return err
 	}
