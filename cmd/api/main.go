@@ -2,9 +2,121 @@
 package main
 
 import (
+	"context"
+	"log/slog"
 	"os"
+	"time"
 
+	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/intake"
+	"github.com/payonce/payonce/internal/doorbell"
+	"github.com/payonce/payonce/internal/httpapi"
+	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
+	"github.com/payonce/payonce/internal/rediscache"
+	"github.com/payonce/payonce/internal/writes"
+)
+
+const (
+	application = "payonce-api"
+
+	connections = 20 // of the pool
+
+	// lockTimeout is short, so that a request that waits for a lock keeps no connection from
+	// others. Few at a time may wait for longer.
+	lockTimeout = 25 * time.Millisecond
+	waiters     = connections / 4
+
+	// inFlight is how many requests are handled at a time. At a few milliseconds of a
+	// connection for each, the last one waits for well under a second.
+	inFlight       = 32 * connections
+	perMerchant    = inFlight / 2
+	authenticating = connections / 2
+
+	// auditing is how many connections may read whole tables.
+	auditing = connections / 5
 )
 
 func main() { os.Exit(program.Main(os.Stderr, "api", run)) }
+
+// run serves until ctx ends.
+func run(ctx context.Context, log *slog.Logger, environ map[string]string) error {
+	s, err := program.Settings[settings](log, environ)
+	if err != nil {
+		return err
+	}
+	origins, err := s.origins()
+	if err != nil {
+		return err
+	}
+	traces, log, err := program.Traces(ctx, log, environ, application)
+	if err != nil {
+		return err
+	}
+	defer traces.Close(ctx)
+	bell, err := doorbell.New(s.DatabaseURL.Reveal(), log, doorbell.Options{Application: application + "-doorbell"})
+	if err != nil {
+		return err
+	}
+	go bell.Run(ctx)
+	db, err := program.Open(ctx, log, s.DatabaseURL.Reveal(), postgres.Options{
+		Application:    application,
+		Role:           postgres.RoleAPI,
+		MaxConns:       connections,
+		LockTimeout:    lockTimeout,
+		Writes:         writes.Order(),
+		Tracer:         traces.Statements(),
+		Committed:      bell.Committed,
+		AllowPlaintext: s.AllowPlaintext,
+	})
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	metrics := meter(log, db)
+	keys, closeCache, err := receiver(ctx, log, s, db, metrics)
+	if err != nil {
+		return err
+	}
+	defer closeCache()
+	ready := program.NewReadiness(ctx, db, time.Now)
+	defer ready.Close()
+	server, err := httpapi.New(httpapi.Config{
+		DB:            db,
+		Intake:        &intake.Intake{DB: db, Keys: keys},
+		InFlight:      inFlightStatus[s.InFlight],
+		NaturalKeys:   s.IdempotencyKeyMode == "natural",
+		StripeSecrets: split(s.StripeWebhookSecret.Reveal()), // two while one replaces the other
+		Limits: httpapi.Limits{
+			PerSecond: s.RateLimit, InFlight: inFlight, PerMerchant: perMerchant, Authenticating: authenticating, Auditing: auditing,
+		},
+		Ready:   ready.Ask,
+		Origins: origins,
+		Now:     time.Now,
+		Log:     log,
+		Observe: observe(metrics, traces), //nolint:contextcheck // a request carries its own context
+		Carry:   traces.Carry,
+		Metrics: metrics.Handler(),
+	})
+	if err != nil {
+		return err
+	}
+	return program.Serve(ctx, log, s.HTTPAddr, server.Server()) //nolint:contextcheck // a request carries its own context
+}
+
+// receiver makes the receiver of keyed requests, with the cache of REDIS_URL if that is set.
+func receiver(ctx context.Context, log *slog.Logger, s settings, db *postgres.DB, m *metrics) (r idempotency.Receiver, closeCache func(), err error) {
+	r = idempotency.Receiver{
+		Read: idempotency.BatchedRead(db, connections/4), Retention: s.IdempotencyRetention,
+		Wait: s.wait(), Waiters: make(chan struct{}, waiters), Observer: observeKeys(m),
+	}
+	url := s.RedisURL.Reveal()
+	if url == "" {
+		return r, func() {}, nil
+	}
+	cache, err := rediscache.Open(ctx, db, url, rediscache.Options{
+		AllowPlaintext: s.AllowPlaintext, Log: log, Clock: time.Now,
+	})
+	r.Cache = cache
+	return r, func() { cache.Close() }, err
+}

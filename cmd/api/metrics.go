@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"log/slog"
 	"strconv"
 	"strings"
@@ -34,22 +36,14 @@ func meter(log *slog.Logger, db *postgres.DB) *metrics {
 		took: r.StatementTimes("payonce_http_request_duration_seconds",
 			"Time from the request's headers to the end of the answer, by route.", telemetry.Label{Name: "route"}),
 		keys: r.Counter("payonce_idempotency_requests_total",
-			"Requests with an idempotency key, by what the key led to.", telemetry.Label{Name: "result", Values: texts(httpapi.KeyResults())}),
+			"Requests with an idempotency key, by what the key led to.", telemetry.LabelOf("result", httpapi.KeyResults())),
 		commits: r.Counter("payonce_idempotency_commits_total",
-			"Commits of requests, by result. A request may need several.", telemetry.Label{Name: "result", Values: texts(idempotency.Commits())}),
+			"Commits of requests, by result. A request may need several.", telemetry.LabelOf("result", idempotency.Commits())),
 		events: r.Receptions("payonce_webhook_events_total",
 			"Events of the provider that concern us, by whether they were known."),
 		lookup: r.StatementTimes("payonce_idempotency_lookup_duration_seconds",
 			"Time for which the store was asked for a key: what idempotency adds to a request at most."),
 	}
-}
-
-func texts[T ~string](values []T) []string {
-	s := make([]string, len(values))
-	for i, v := range values {
-		s[i] = string(v)
-	}
-	return s
 }
 
 // observe counts requests, and traces those of the API.
@@ -59,9 +53,9 @@ func observe(m *metrics, traces *telemetry.Traces) echo.MiddlewareFunc {
 			began, r, request := time.Now(), c.Request(), httpapi.AnswerOf(c)
 			traced := func(int, string) {}
 			if strings.HasPrefix(request.Route, "/v1/") {
-				ctx, end := traces.Serving(r.Context(), request.Method, request.Route, r.Header.Values("Traceparent"))
+				var ctx context.Context
+				ctx, traced = traces.Serving(r.Context(), request.Method, request.Route, r.Header.Values("Traceparent"))
 				c.SetRequest(r.WithContext(ctx))
-				traced = end
 			}
 			err := next(c)
 			a := httpapi.AnswerOf(c)
@@ -73,10 +67,7 @@ func observe(m *metrics, traces *telemetry.Traces) echo.MiddlewareFunc {
 }
 
 func (m *metrics) answered(a httpapi.Answer, took time.Duration) {
-	route := a.Route
-	if route == "" {
-		route = "none"
-	}
+	route := cmp.Or(a.Route, "none")
 	m.requests.Add(1, route, a.Method, strconv.Itoa(a.Status))
 	m.took.Observe(took, route)
 	if a.Key != "" {

@@ -3,9 +3,154 @@
 package main
 
 import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"log/slog"
 	"os"
+	"slices"
+	"time"
 
+	"golang.org/x/sync/errgroup"
+
+	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/doorbell"
+	"github.com/payonce/payonce/internal/loop"
+	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
+	"github.com/payonce/payonce/internal/restore"
+	"github.com/payonce/payonce/internal/retention"
+	"github.com/payonce/payonce/internal/telemetry"
+	"github.com/payonce/payonce/internal/writes"
+	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/outbox"
+)
+
+const (
+	programs    = "payonce-" // how the names of our programs' sessions begin
+	application = programs + "worker"
+
+	// The subscriber's sessions: a standby waits for the group's offset row for
+	// as long as the active one works, so no lock time-out, and a pool of its own.
+	subscriberConns     = 4
+	subscriberStatement = time.Minute
+
+	rescueInterval = 5 * time.Second
 )
 
 func main() { os.Exit(program.Main(os.Stderr, "worker", run)) }
+
+// run works until ctx ends.
+func run(ctx context.Context, log *slog.Logger, environ map[string]string) error {
+	s, err := program.Settings[settings](log, environ)
+	if err != nil {
+		return err
+	}
+	traces, log, err := program.Traces(ctx, log, environ, application)
+	if err != nil {
+		return err
+	}
+	defer traces.Close(ctx)
+	metrics := meter(log)
+	services, err := s.services(metrics, traces)
+	if err != nil {
+		return err
+	}
+	bell, err := doorbell.New(s.DatabaseURL.Reveal(), log, doorbell.Options{Application: application + "-doorbell", Listen: true})
+	if err != nil {
+		return err
+	}
+	db, err := open(ctx, log, s, traces, bell)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	subscriberDB, err := openSubscriber(ctx, log, s)
+	if err != nil {
+		return err
+	}
+	defer subscriberDB.Close()
+	watch(metrics, db, subscriberDB, bell)
+	ready := program.NewReadiness(ctx, db, time.Now, restored)
+	defer ready.Close()
+	receivers := processors(log, db, services, bell, metrics, traces, s)
+
+	g, ctx := errgroup.WithContext(ctx)
+	background := func(work func(ctx context.Context)) {
+		g.Go(func() error { work(ctx); return nil })
+	}
+	g.Go(func() error { return program.Serve(ctx, log, s.HTTPAddr, program.Health(ready, metrics.Handler())) })
+	background(bell.Run)
+	background((&retention.Job{
+		DB: db, Log: log, Name: holder() + "/" + rand.Text(),
+		OutboxWindow: s.OutboxRetention, InboxWindow: s.InboxRetention,
+	}).Run)
+	background((&ledger.Projector{DB: db, Bell: bell.Bell(doorbell.Outbox | doorbell.Ledger), Listening: bell.Listening, Log: log}).Run)
+	for _, r := range receivers {
+		background(r.processor.Run)
+	}
+	repeat := func(failed string, work loop.Work) {
+		background(func(ctx context.Context) { loop.Run(ctx, log, failed, work) })
+	}
+	repeat("looking for half-sent transactions failed", func(ctx context.Context) (time.Duration, error) {
+		return rescueInterval, rescue(ctx, log, db)
+	})
+	repeat("receiving stopped and begins anew", func(ctx context.Context) (time.Duration, error) {
+		return 0, receive(ctx, log, subscriberDB, bell.Listening, metrics, receivers)
+	})
+	return g.Wait()
+}
+
+// open opens the database, which must have every migration.
+func open(ctx context.Context, log *slog.Logger, s settings, traces *telemetry.Traces, bell *doorbell.Doorbell) (*postgres.DB, error) {
+	db, err := program.Open(ctx, log, s.DatabaseURL.Reveal(), postgres.Options{
+		Application: application, Role: postgres.RoleWorker, AllowPlaintext: s.AllowPlaintext,
+		Writes: writes.Order(slices.Concat(fulfillment.Writes(), inbox.Writes())...),
+		Tracer: traces.Statements(), Committed: bell.Committed,
+	})
+	if err != nil {
+		return nil, err
+	}
+	why, err := program.Migrated(ctx, db)
+	if err == nil && why != "" {
+		err = errors.New(why)
+	}
+	if err != nil {
+		db.Close()
+		return nil, err
+	}
+	if why, err := restored(ctx, db); err == nil && why != "" {
+		log.ErrorContext(ctx, "not receiving", "reason", why)
+	}
+	return db, nil
+}
+
+// openSubscriber opens the pool whose sessions read the outbox and commit offsets, which is
+// part of no trace.
+func openSubscriber(ctx context.Context, log *slog.Logger, s settings) (*postgres.DB, error) {
+	return program.Open(ctx, log, s.DatabaseURL.Reveal(), postgres.Options{
+		Application: application, Role: postgres.RoleWorker, AllowPlaintext: s.AllowPlaintext,
+		MaxConns: subscriberConns, LockTimeout: -1, StatementTimeout: subscriberStatement, Settings: outbox.SessionSettings(),
+	})
+}
+
+// restored returns why the worker does not receive, if the tables came through a dump and
+// were not repaired since. What is accepted meanwhile is not lost.
+func restored(ctx context.Context, q postgres.Querier) (why string, err error) {
+	n, err := restore.ReadNumbering(ctx, q)
+	if err != nil || !n.Foreign() {
+		return "", err
+	}
+	return "the tables were restored from a dump: run payonce outbox repair", nil
+}
+
+// rescue ends sessions of programs that stopped in the middle of a transaction: while one
+// is open, no later message is received.
+func rescue(ctx context.Context, log *slog.Logger, db *postgres.DB) error {
+	n, err := postgres.EndHalfSent(ctx, db, programs, postgres.HalfSent)
+	if n > 0 {
+		log.ErrorContext(ctx, "ended half-sent transactions: a program or its network stands still", "sessions", n)
+	}
+	return err
+}

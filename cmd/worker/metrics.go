@@ -9,6 +9,7 @@ import (
 
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/doorbell"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/internal/telemetry"
@@ -26,11 +27,7 @@ type metrics struct {
 // meter makes the program's metrics, which watch adds the database to.
 func meter(log *slog.Logger) *metrics {
 	r := telemetry.NewRegistry(log, time.Now)
-	receiver, call := telemetry.Label{Name: "receiver", Values: receiverNames()}, telemetry.Label{Name: "call", Values: stripe.Calls()}
-	ends := telemetry.Label{Name: "result"}
-	for _, end := range inbox.Ends() {
-		ends.Values = append(ends.Values, string(end))
-	}
+	receiver, call := telemetry.LabelOf("receiver", receiverNames()), telemetry.LabelOf("call", stripe.Calls())
 	return &metrics{
 		Registry: r,
 		received: r.Receptions("payonce_outbox_deliveries_total",
@@ -39,15 +36,15 @@ func meter(log *slog.Logger) *metrics {
 		deaths: r.Counter("payonce_inbox_holder_deaths_total",
 			"Messages that were taken over from a holder that had died or gone silent.", receiver),
 		ended: r.Counter("payonce_inbox_messages_processed_total",
-			"Attempts that ended, by receiver and result.", receiver, ends),
+			"Attempts that ended, by receiver and result.", receiver, telemetry.LabelOf("result", inbox.Ends())),
 		handling: r.CallTimes("payonce_inbox_handler_duration_seconds",
 			"Time that a handler worked on a message.", receiver),
 		stepping: r.CallTimes("payonce_step_duration_seconds",
-			"Time of a step of a charge that had something to do.", telemetry.Label{Name: "step", Values: fulfillment.Steps()}),
+			"Time of a step of a charge that had something to do.", telemetry.LabelOf("step", fulfillment.Steps())),
 		calling: r.CallTimes("payonce_provider_request_duration_seconds",
 			"Time from a request to the provider to the headers of its answer.", call),
 		requests: r.Counter("payonce_provider_requests_total",
-			"Requests to the provider, by call and by the answer.", call, telemetry.Label{Name: "result", Values: []string{"ok", "refused", "failed", "unavailable"}}),
+			"Requests to the provider, by call and by the answer.", call, telemetry.LabelOf("result", []string{"ok", "refused", "failed", "unavailable"})),
 		replayed: r.Counter("payonce_provider_replays_total",
 			"Answers that the provider had given before to the same idempotency key.", call),
 	}
@@ -60,7 +57,8 @@ func receiverNames() (names []string) {
 	return names
 }
 
-func watch(m *metrics, db, subscriber *postgres.DB) {
+func watch(m *metrics, db, subscriber *postgres.DB, bell *doorbell.Doorbell) {
+	m.Doorbell(bell.Listening)
 	m.Pool("main", db.Pool())
 	m.Pool("subscriber", subscriber.Pool())
 	m.Shared(db.Shared)

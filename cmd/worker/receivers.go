@@ -15,7 +15,6 @@ import (
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/doorbell"
-	"github.com/payonce/payonce/internal/loop"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/telemetry"
@@ -31,15 +30,16 @@ const (
 type receiver struct {
 	fulfillment.Receiver
 
+	bell      <-chan struct{} // rings for messages of the outbox
 	processor *inbox.Processor
 }
 
-func processors(log *slog.Logger, db *postgres.DB, services fulfillment.Services, m *metrics, traces *telemetry.Traces, s settings) []receiver {
+func processors(log *slog.Logger, db *postgres.DB, services fulfillment.Services, bell *doorbell.Doorbell, m *metrics, traces *telemetry.Traces, s settings) []receiver {
 	f := fulfillment.New(db, services, log)
 	f.OnStep = observeSteps(m, traces)
 	var receivers []receiver
 	for _, r := range f.Receivers() {
-		receivers = append(receivers, receiver{r, &inbox.Processor{
+		receivers = append(receivers, receiver{r, bell.Bell(doorbell.Outbox), &inbox.Processor{
 			DB:          db,
 			Receiver:    r.Name,
 			Holder:      holder(),
@@ -49,10 +49,13 @@ func processors(log *slog.Logger, db *postgres.DB, services fulfillment.Services
 				Lease: s.Lease, MaxAttempts: s.MaxAttempts, GiveUpAfter: s.GiveUpAfter,
 				BackoffBase: s.BackoffBase, BackoffCap: s.BackoffCap, Parked: r.Parked,
 			},
-			Poll:     poll,
-			Drain:    program.DrainTime,
-			Log:      log,
-			Observer: observeReceiver(m, traces, r.Name),
+			Poll:      poll,
+			Wake:      bell.Bell(doorbell.Inbox),
+			Listening: bell.Listening,
+			Left:      func() { bell.Ring(doorbell.Inbox) },
+			Drain:     program.DrainTime,
+			Log:       log,
+			Observer:  observeReceiver(m, traces, r.Name),
 		}})
 	}
 	return receivers
@@ -67,23 +70,12 @@ func holder() string {
 	return fmt.Sprintf("%s:%d", host, os.Getpid())
 }
 
-// receiveAlways subscribes anew after a failure: the database may be restarting.
-func receiveAlways(ctx context.Context, log *slog.Logger, db *postgres.DB, bell *doorbell.Doorbell, m *metrics, receivers []receiver) {
-	bells := make(map[string]<-chan struct{}, len(receivers)) // once: a doorbell keeps all that it has made
-	for _, r := range receivers {
-		bells[r.Name] = bell.Bell(doorbell.Outbox)
-	}
-	loop.Run(ctx, log, "receiving stopped and begins anew", func(ctx context.Context) (time.Duration, error) {
-		return 0, receive(ctx, log, db, bells, bell.Listening, m, receivers)
-	})
-}
-
 var errRouterEnded = errors.New("the router ended")
 
 // receive runs the Watermill router that takes messages from the outbox into
 // the inbox, each topic by a subscription of its receiver, until ctx ends or a subscription
 // fails. The end may interrupt a page, which is then read again.
-func receive(ctx context.Context, log *slog.Logger, db *postgres.DB, bells map[string]<-chan struct{}, listening func() bool, m *metrics, receivers []receiver) error {
+func receive(ctx context.Context, log *slog.Logger, db *postgres.DB, listening func() bool, m *metrics, receivers []receiver) error {
 	conns := stdlib.OpenDBFromPool(db.Pool())
 	defer func() { _ = conns.Close() }() // the pool itself is closed by its owner
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Second}, outbox.Logger(log))
@@ -95,7 +87,7 @@ func receive(ctx context.Context, log *slog.Logger, db *postgres.DB, bells map[s
 			continue
 		}
 		subscriber := outbox.NewSubscriber(conns, group, log, outbox.Options{
-			Bell: bells[r.Name], Listening: listening, Room: r.processor.Room,
+			Bell: r.bell, Listening: listening, Room: r.processor.Room,
 		})
 		messages, err := subscriber.Subscribe(ctx, r.Topic)
 		if err != nil {

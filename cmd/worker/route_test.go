@@ -13,6 +13,7 @@ import (
 
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/doorbell"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
 )
@@ -105,7 +106,11 @@ func TestParkedMessagesHoldUpNotificationsAlone(t *testing.T) {
 		fulfillment.ResendReceiver: inbox.Pass,
 	}
 	got := map[string]inbox.Parked{}
-	for _, r := range processors(nil, nil, fulfillment.Services{}, nil, nil, settings{}) {
+	bell, err := doorbell.New("postgres://localhost", nil, doorbell.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range processors(nil, nil, fulfillment.Services{}, bell, nil, nil, settings{}) {
 		got[r.Name] = r.processor.Policy.Parked
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -41,9 +41,6 @@ type Job struct {
 	OutboxWindow time.Duration
 	InboxWindow  time.Duration // longer than OutboxWindow
 
-	// Deleted, where set, is called after each commit that deleted something.
-	Deleted func(table string, rows int)
-
 	warned windows // the last that were not its own
 }
 
@@ -68,30 +65,21 @@ func (j *Job) interval() time.Duration {
 	return min(max(j.OutboxWindow/4, shortestInterval), longestInterval)
 }
 
-// table is one from which rows are deleted, at most commitRows in a commit.
-type table struct {
-	name   string
-	delete func(ctx context.Context) (rows int, err error)
-}
-
-// tables are in the order in which rows can go: the inbox forgets what the outbox has let go.
-func (j *Job) tables() []table {
-	return []table{
-		{"idempotency_keys", func(ctx context.Context) (int, error) { return idempotency.Sweep(ctx, j.DB, commitRows) }},
-		{"outbox", func(ctx context.Context) (int, error) { return outbox.Sweep(ctx, j.DB, j.OutboxWindow, commitRows) }},
-		{"inbox", func(ctx context.Context) (int, error) { return inbox.Sweep(ctx, j.DB, j.InboxWindow, commitRows) }},
-		{"inbox_quarantine", func(ctx context.Context) (int, error) {
-			return inbox.SweepQuarantine(ctx, j.DB, quarantineWindow, commitRows)
-		}},
-		{"webhook_secrets", func(ctx context.Context) (int, error) { return merchants.SweepSecrets(ctx, j.DB, commitRows) }},
-	}
-}
-
-// round deletes from every table, and returns whether there is more to delete. A table that
-// fails holds up no other, and is tried again in the next round.
+// round deletes from every table, and returns whether there is more to delete. The tables
+// are in the order in which rows can go: the inbox forgets what the outbox has let go. A
+// table that fails holds up no other, and is tried again in the next round.
 func (j *Job) round(ctx context.Context) (more bool) {
-	for _, t := range j.tables() {
-		rows, full, err := j.empty(ctx, t)
+	for _, t := range []struct {
+		name   string
+		delete func() (rows int, err error) // at most commitRows
+	}{
+		{"idempotency_keys", func() (int, error) { return idempotency.Sweep(ctx, j.DB, commitRows) }},
+		{"outbox", func() (int, error) { return outbox.Sweep(ctx, j.DB, j.OutboxWindow, commitRows) }},
+		{"inbox", func() (int, error) { return inbox.Sweep(ctx, j.DB, j.InboxWindow, commitRows) }},
+		{"inbox_quarantine", func() (int, error) { return inbox.SweepQuarantine(ctx, j.DB, quarantineWindow, commitRows) }},
+		{"webhook_secrets", func() (int, error) { return merchants.SweepSecrets(ctx, j.DB, commitRows) }},
+	} {
+		rows, full, err := empty(ctx, t.delete)
 		if rows > 0 {
 			j.Log.InfoContext(ctx, "swept", "table", t.name, "rows", rows)
 		}
@@ -106,12 +94,9 @@ func (j *Job) round(ctx context.Context) (more bool) {
 // empty deletes until a commit finds much fewer rows than it may take, or the round's bound
 // is reached: then full is true. Some fewer are no sign of the end: other transactions may
 // have locked them.
-func (j *Job) empty(ctx context.Context, t table) (rows int, full bool, err error) {
+func empty(ctx context.Context, deleteSome func() (int, error)) (rows int, full bool, err error) {
 	for commits := 0; commits < roundCommits && ctx.Err() == nil; commits++ {
-		n, err := t.delete(ctx)
-		if n > 0 && j.Deleted != nil {
-			j.Deleted(t.name, n)
-		}
+		n, err := deleteSome()
 		rows += n
 		if err != nil || n < commitRows/2 {
 			return rows, false, err

@@ -63,6 +63,15 @@ type Label struct {
 	Values []string
 }
 
+// LabelOf makes a label of values of any kind of string.
+func LabelOf[T ~string](name string, values []T) Label {
+	l := Label{Name: name}
+	for _, v := range values {
+		l.Values = append(l.Values, string(v))
+	}
+	return l
+}
+
 func names(labels []Label) []string {
 	all := make([]string, len(labels))
 	for i, l := range labels {
