@@ -36,7 +36,12 @@ func riverService(ctx context.Context, log *slog.Logger, environ map[string]stri
 	if err != nil {
 		return err
 	}
-	db, err := postgres.Open(ctx, settings.DatabaseURL, postgres.Options{Application: "bench-river", MaxConns: peerConnections})
+	db, err := postgres.Open(ctx, settings.DatabaseURL, postgres.Options{
+		Application: "bench-river", MaxConns: peerConnections,
+		Settings: map[string]string{ // River's statements may sort and join as they were written to
+			"enable_bitmapscan": "on", "enable_hashjoin": "on", "enable_incremental_sort": "on", "enable_mergejoin": "on", "enable_sort": "on",
+		},
+	})
 	if err != nil {
 		return err
 	}

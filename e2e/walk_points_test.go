@@ -17,21 +17,17 @@ import (
 // polls that find nothing: what a timer or a pool causes comes at any time, so no
 // run could be planned for it.
 var noPoints = map[string]string{
-	"select set_config, select generation from projections": "the projector looks for events to fold",
-	"announced: select exists from retention":               "a worker announces how long it keeps messages and asks for the janitor's lease, all the time",
+	"select generation from projections":      "the projector looks for events to fold",
+	"announced: select exists from retention": "a worker announces how long it keeps messages and asks for the janitor's lease, all the time",
 	"ping":                         "a pool asks whether a connection lives that was idle for a second",
 	"close":                        "a driver forgets statements after an error",
 	"sync":                         "a driver waits for the end of what failed",
 	"held: select id from held":    "the heartbeat renews leases every third of one",
 	"select end_half_sent":         "every 5 s a worker looks for half-sent transactions",
 	"due: update idempotency_keys": "the janitor deletes what has expired",
-	"select set_config, due: update idempotency_keys": "the same",
-	"select set_config, passed: delete outbox":        "the same",
-	"select set_config, expired: delete inbox":        "the same",
-	"select set_config, delete inbox_quarantine":      "the same",
-	"passed: delete outbox":                           "the janitor prepares",
-	"expired: delete inbox":                           "the same",
-	"delete inbox_quarantine":                         "the same",
+	"passed: delete outbox":        "the same",
+	"expired: delete inbox":        "the same",
+	"delete inbox_quarantine":      "the same",
 }
 
 // onceOnly are round trips of which only the first in a life is a point: how many
@@ -39,10 +35,10 @@ var noPoints = map[string]string{
 // several. A message is claimed, or starts on receipt, whichever comes first. Rings
 // are coalesced. A pool asks each new connection whether its server accepts writes.
 var onceOnly = []string{
-	"select set_config, due: update inbox, select select from inbox",
-	"select set_config, select txid from ledger_events",
-	"select set_config, select stream_id from ledger_events",
-	"select set_config, select coalesce from ledger_postings",
+	"due: update inbox, select select from inbox",
+	"select txid from ledger_events",
+	"select event_id from ledger_events",
+	"select coalesce from ledger_postings",
 	"update projections, insert charge_list, insert account_balances",
 	"select pg_notify",
 	"show",

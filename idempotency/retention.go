@@ -7,7 +7,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -40,8 +39,8 @@ returning 1`
 // If we die here: the statement is a transaction of its own. Either its rows are swept,
 // or the next Sweep finds them.
 // Test: TestSweep/rows_of_a_dead_sweep_are_swept_by_the_next.
-func Sweep(ctx context.Context, q postgres.QuerierWith, limit int) (int, error) {
-	rows, _ := q.QueryWith(ctx, groupcommit.IndexScans(), sweepExpired, limit) // they have the error too
+func Sweep(ctx context.Context, q postgres.Querier, limit int) (int, error) {
+	rows, _ := q.Query(ctx, sweepExpired, limit) // they have the error too
 	swept, err := pgx.CollectRows(rows, pgx.RowTo[int])
 	if err != nil {
 		return 0, fmt.Errorf("sweep expired idempotency keys: %w", err)

@@ -55,18 +55,6 @@ func row(t *testing.T, q postgres.Querier, value string) map[string]any {
 	return row
 }
 
-// sweeping is a sweep that has not committed.
-type sweeping struct{ pgx.Tx }
-
-func (o sweeping) QueryWith(ctx context.Context, s postgres.Settings, sql string, args ...any) (pgx.Rows, error) {
-	for name, value := range s {
-		if _, err := o.Exec(ctx, `select set_config($1, $2, true)`, name, value); err != nil {
-			return nil, err
-		}
-	}
-	return o.Query(ctx, sql, args...)
-}
-
 // sweepOpen sweeps in a transaction that stays open.
 func sweepOpen(t *testing.T, db *postgres.DB, limit, want int) pgx.Tx {
 	t.Helper()
@@ -75,7 +63,7 @@ func sweepOpen(t *testing.T, db *postgres.DB, limit, want int) pgx.Tx {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
-	if n, err := idempotency.Sweep(t.Context(), sweeping{tx}, limit); n != want || err != nil {
+	if n, err := idempotency.Sweep(t.Context(), tx, limit); n != want || err != nil {
 		t.Fatalf("%d swept, want %d: %v", n, want, err)
 	}
 	return tx
@@ -167,13 +155,13 @@ func TestSweep(t *testing.T) {
 		db := testdb.Open(t)
 		tx := sweepOpen(t, db, 50, 0)
 		for range 10 { // a plan is kept
-			if n, err := idempotency.Sweep(t.Context(), sweeping{tx}, 50); n != 0 || err != nil {
+			if n, err := idempotency.Sweep(t.Context(), tx, 50); n != 0 || err != nil {
 				t.Errorf("%d swept: %v", n, err)
 			}
 		}
 		tombstones(t, db, 20000)
 		claimExpired(t, db, 100)
-		if n, err := idempotency.Sweep(t.Context(), sweeping{tx}, 50); n != 50 || err != nil {
+		if n, err := idempotency.Sweep(t.Context(), tx, 50); n != 50 || err != nil {
 			t.Errorf("%d swept: %v", n, err)
 		}
 		wantRead(t, tx, 200)

@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/payonce/payonce/groupcommit"
 )
 
 // A claim takes messages for a holder: of each ordering key the oldest open one, and none
@@ -304,7 +302,6 @@ func (r *run) claim(ctx context.Context, n int) (messages []claimed, next time.D
 		return messages, 0, err
 	}
 	b := &pgx.Batch{}
-	groupcommit.QueueIndexScans(b)
 	partitions, rooms, others := r.slots.room(n, messages)
 	left := n - len(messages)
 	read := left
@@ -343,7 +340,6 @@ func (r *run) claimSeldom(ctx context.Context, messages *[]claimed, n int, handl
 	p := r.Policy
 	var partitions []string
 	b := &pgx.Batch{}
-	groupcommit.QueueIndexScans(b)
 	r.queueClaim(b, messages, claimPoison, n, handled, p.BackoffBase, p.BackoffCap, weight, p.doublings())
 	b.Queue(heldBackPartitions, r.Receiver).Query(func(rows pgx.Rows) (err error) {
 		partitions, err = pgx.CollectRows(rows, pgx.RowTo[string])

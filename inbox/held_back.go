@@ -5,8 +5,6 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/payonce/payonce/groupcommit"
 )
 
 // claimHeldBack claims the oldest messages that are held back of each partition ($6) for
@@ -69,7 +67,6 @@ func (r *run) claimHeldBack(ctx context.Context, messages *[]claimed, n int) err
 	}
 	var found []claimed
 	b := &pgx.Batch{}
-	groupcommit.QueueIndexScans(b)
 	r.queueClaim(b, &found, claimHeldBack, n, r.Policy.Parked == Pass, partitions, gone, rooms)
 	if err := r.DB.Commit(ctx, b); err != nil {
 		return fmt.Errorf("claim messages of %s that are held back: %w", r.Receiver, err)

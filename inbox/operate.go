@@ -9,7 +9,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -120,11 +119,11 @@ const selectEntries = "select " + entryColumns + `
 // List returns up to limit messages of all receivers that are dead, or that are
 // discarded, in the order in which they were received, beginning with the first
 // whose number is above after.
-func List(ctx context.Context, q postgres.QuerierWith, status Status, after int64, limit int) ([]Entry, error) {
+func List(ctx context.Context, q postgres.Querier, status Status, after int64, limit int) ([]Entry, error) {
 	if status != StatusDead && status != StatusDiscarded {
 		return nil, fmt.Errorf("list %s messages: %w", status, ErrNotListed)
 	}
-	rows, err := q.QueryWith(ctx, groupcommit.IndexScans(), selectEntries, status, after, limit)
+	rows, err := q.Query(ctx, selectEntries, status, after, limit)
 	if err != nil {
 		return nil, fmt.Errorf("list %s messages: %w", status, err)
 	}
@@ -145,8 +144,8 @@ const selectEntry = "select " + entryColumns + `,
  where i.id = $1`
 
 // Show returns one message, whatever its status.
-func Show(ctx context.Context, q postgres.QuerierWith, number int64) (Entry, error) {
-	rows, err := q.QueryWith(ctx, groupcommit.IndexScans(), selectEntry, number)
+func Show(ctx context.Context, q postgres.Querier, number int64) (Entry, error) {
+	rows, err := q.Query(ctx, selectEntry, number)
 	if err != nil {
 		return Entry{}, fmt.Errorf("show message %d: %w", number, err)
 	}
@@ -179,7 +178,7 @@ returning id`
 // notes who wanted it: actor, who must have a name. Errors are ErrNoMessage and
 // ErrNotParked; after any other, nobody knows whether it was done, and Retry may
 // be called again.
-func Retry(ctx context.Context, q postgres.QuerierWith, number int64, actor string) error {
+func Retry(ctx context.Context, q postgres.Querier, number int64, actor string) error {
 	if err := decide(ctx, q, retryParked, number, actor); err != nil {
 		return fmt.Errorf("retry message %d: %w", number, err)
 	}
@@ -201,7 +200,7 @@ returning id`
 // Discard ends a parked message undone and lets the younger ones of its key go
 // on. It stays visible, with who did it: actor, who must have a name. It cannot
 // be taken back. Errors are those of Retry.
-func Discard(ctx context.Context, q postgres.QuerierWith, number int64, actor string) error {
+func Discard(ctx context.Context, q postgres.Querier, number int64, actor string) error {
 	if err := decide(ctx, q, discardParked, number, actor); err != nil {
 		return fmt.Errorf("discard message %d: %w", number, err)
 	}
@@ -212,8 +211,8 @@ func Discard(ctx context.Context, q postgres.QuerierWith, number int64, actor st
 // the row that it changed.
 //
 // If we die here: the decision is stored with its actor, or not at all.
-func decide(ctx context.Context, q postgres.QuerierWith, decision string, number int64, actor string) error {
-	rows, err := q.QueryWith(ctx, groupcommit.IndexScans(), decision, number, actor)
+func decide(ctx context.Context, q postgres.Querier, decision string, number int64, actor string) error {
+	rows, err := q.Query(ctx, decision, number, actor)
 	if err != nil {
 		return err
 	}

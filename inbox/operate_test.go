@@ -147,7 +147,7 @@ func TestDiscard(t *testing.T) {
 
 func TestOperatorsDecideOnParkedMessagesOnly(t *testing.T) {
 	t.Parallel()
-	for name, decide := range map[string]func(context.Context, postgres.QuerierWith, int64, string) error{
+	for name, decide := range map[string]func(context.Context, postgres.Querier, int64, string) error{
 		"retry": inbox.Retry, "discard": inbox.Discard,
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -8,7 +8,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -86,7 +85,6 @@ func SweepQuarantine(ctx context.Context, db *postgres.DB, retention time.Durati
 func sweep(ctx context.Context, db *postgres.DB, expired string, retention time.Duration, limit int) (int, error) {
 	var deleted int64
 	b := &pgx.Batch{}
-	groupcommit.QueueIndexScans(b)
 	b.Queue(expired, retention, limit).Exec(func(tag pgconn.CommandTag) error {
 		deleted = tag.RowsAffected()
 		return nil

@@ -5,8 +5,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/payonce/payonce/groupcommit"
 )
 
 // A page is stored by short statements in one transaction: index scans alone, lockOldest, store
@@ -161,7 +159,6 @@ type storedRow struct {
 func queueStore(b *pgx.Batch, s storing, stored func(layer []delivery, rows []storedRow)) {
 	all := layers(s.page)
 	first := columnsOf(all[0], reservation{})
-	groupcommit.QueueIndexScans(b)
 	b.Queue(lockOldest, s.receiver, first.ids, first.keys)
 	for i, layer := range all {
 		c := columnsOf(layer, s.reserved)

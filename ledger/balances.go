@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -73,12 +72,12 @@ select greatest(highest, (select max(position) from tail)) as as_of_position,
 // reader sees what it has caused itself. The balances of a currency add up to zero, because
 // every posting is a debit and a credit. The cost is that of the merchant's accounts and of
 // the events that are not folded yet.
-func ReadBalances(ctx context.Context, r postgres.QuerierWith, merchant string) (Balances, error) {
+func ReadBalances(ctx context.Context, r postgres.Querier, merchant string) (Balances, error) {
 	type row struct {
 		AsOfPosition int64
 		Balance
 	}
-	rows, err := collect[row](r.QueryWith(ctx, groupcommit.IndexScans(), selectBalances, merchant))
+	rows, err := collect[row](r.Query(ctx, selectBalances, merchant))
 	if err != nil {
 		return Balances{}, fmt.Errorf("read the balances of %s: %w", merchant, err)
 	}

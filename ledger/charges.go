@@ -7,7 +7,6 @@ import (
 	"fmt"
 
 	"github.com/payonce/payonce/domain"
-	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -37,10 +36,10 @@ type ChargePage struct {
 // The list follows the ledger by some milliseconds: what was committed just now may be
 // missing. A page costs what its charges cost, however many the list has. With both an
 // order and a status it costs what the charges of the order cost.
-func ListCharges(ctx context.Context, r postgres.QuerierWith, q ListQuery) (ChargePage, error) {
+func ListCharges(ctx context.Context, r postgres.Querier, q ListQuery) (ChargePage, error) {
 	before := "infinity"
 	if q.StartingAfter != "" {
-		times, err := collectValues[string](r.QueryWith(ctx, groupcommit.IndexScans(), selectRequestTime, q.StartingAfter, q.MerchantID))
+		times, err := collectValues[string](r.Query(ctx, selectRequestTime, q.StartingAfter, q.MerchantID))
 		if err == nil && len(times) == 0 {
 			err = ErrNoCursor
 		}
@@ -56,7 +55,7 @@ func ListCharges(ctx context.Context, r postgres.QuerierWith, q ListQuery) (Char
 	case q.Status != "":
 		sql, args = selectChargesByStatus, append(args, string(q.Status))
 	}
-	views, err := collectValues[json.RawMessage](r.QueryWith(ctx, groupcommit.IndexScans(), sql, args...))
+	views, err := collectValues[json.RawMessage](r.Query(ctx, sql, args...))
 	if err != nil {
 		return ChargePage{}, fmt.Errorf("list the charges of %s: %w", q.MerchantID, err)
 	}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -157,7 +156,7 @@ func (r *rebuild) clear(ctx context.Context) error {
 		return fmt.Errorf("retire what an earlier rebuild began: %w", err)
 	}
 	for {
-		deleted, err := collectValues[int](r.db.QueryWith(ctx, groupcommit.IndexScans(), deleteRetired, deleteLimit))
+		deleted, err := collectValues[int](r.db.Query(ctx, deleteRetired, deleteLimit))
 		if err != nil {
 			return fmt.Errorf("delete retired rows: %w", err)
 		}

@@ -30,7 +30,6 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -126,9 +125,6 @@ func (l *Loader) Load(ctx context.Context, id string) (Stream, error) {
 	return decode(id, stored)
 }
 
-// selectStreams reads streams up to a place in the log. The coalesce keeps the planner
-// from the index of the log: it would read all of the log where it knows nothing of the
-// table.
 const selectStreams = `
 select stream_id,
        event_id,
@@ -139,7 +135,6 @@ select stream_id,
        recorded_at
   from ledger_events
  where stream_id = any($1)
-   and coalesce((txid, position) <= ($2, $3), false)
  order by stream_id, version`
 
 // storedEvent is a row of selectStreams.
@@ -150,7 +145,7 @@ type storedEvent struct {
 
 // readStreams reads all events of each stream.
 func readStreams(ctx context.Context, q postgres.Querier, ids []string) ([][]Recorded, error) {
-	rows, err := collect[storedEvent](q.Query(ctx, selectStreams, ids, uint64(math.MaxUint64), int64(math.MaxInt64)))
+	rows, err := collect[storedEvent](q.Query(ctx, selectStreams, ids))
 	if err != nil {
 		return nil, err
 	}

@@ -40,34 +40,34 @@ func lookups() []lookup {
 		ownNumbers  = "pg_attribute_relid_attnum_index attrelid attnum"
 	)
 	return []lookup{
-		{in: "ledger", words: "stream_id = any($1)", api: true, args: "'{ch_7}', '999999', 99", ways: streamOnce},
-		{in: "ledger", words: "stream_id = any($1)", args: page + ", '999999', 99", along: true, ways: streamOnce},
-		{in: "ledger", words: "occurred_at", args: "'ch_7', 'm7'", along: true, ways: streamOnce + " version merchant_id"},
+		{in: "ledger", words: "stream_id = any($1)", api: true, args: "'{ch_7}'", ways: streamOnce},
+		{in: "ledger", words: "coalesce((txid, position)", args: page + ", '999999', 99", ways: streamOnce},
+		{in: "ledger", words: "occurred_at", args: "'ch_7', 'm7'", ways: streamOnce + " version merchant_id"},
 		{
 			in: "ledger", words: "and (created_at, charge_id) < ($2, $3)", api: true, args: "'m1', 'infinity', '', 10",
-			along: true, ways: "charge_list_by_time generation merchant_id created_at",
+			ways: "charge_list_by_time generation merchant_id created_at",
 		},
 		{
 			in: "ledger", words: "and status >= $5", args: "'m1', 'infinity', '', 10, 'failed'",
-			along: true, ways: "charge_list_by_status generation merchant_id status",
+			ways: "charge_list_by_status generation merchant_id status",
 		},
 		{
 			in: "ledger", words: "and order_id >= $5", args: "'m1', 'infinity', '', 10, 'order-7', ''",
-			along: true, ways: "charge_list_by_order generation merchant_id order_id",
+			ways: "charge_list_by_order generation merchant_id order_id",
 		},
 		{
 			in: "ledger", words: "left(account, -4)", args: "'m1'",
-			along: true, ways: "account_balances_once generation merchant_id, " + inOrder + ", " + postingOnce,
+			ways: "account_balances_once generation merchant_id, " + inOrder + ", " + postingOnce,
 		},
-		{in: "ledger", words: "as waiting", along: true, ways: inOrder + ", " + ownNumbers},
+		{in: "ledger", words: "as waiting", ways: inOrder + ", " + ownNumbers},
 		{in: "ledger", words: "update projections", args: "1, '9', 9, 9, 9"},
 		{
 			in: "ledger", words: "limit $5", args: "'700', 5, '99999999', 99999999, 250",
-			along: true, ways: inOrder,
+			ways: inOrder,
 		},
-		{in: "ledger", words: "json_agg(sums)", args: "1, " + page + ", " + pageVersions, along: true, ways: postingOnce},
+		{in: "ledger", words: "json_agg(sums)", args: "1, " + page + ", " + pageVersions, ways: postingOnce},
 		{
-			in: "ledger", words: "delete from charge_list", args: "1000", along: true,
+			in: "ledger", words: "delete from charge_list", args: "1000",
 			ways: "charge_list_once generation, charge_list_by_time generation, charge_list_by_order generation, " +
 				"charge_list_by_status generation, account_balances_once generation",
 		},
@@ -80,53 +80,53 @@ func lookups() []lookup {
 		},
 		{
 			in: "idempotency", words: "with due", args: "500",
-			along: true, ways: "idempotency_keys_kept expires_at",
+			ways: "idempotency_keys_kept expires_at",
 		},
 
-		{in: "outbox", words: "with position", args: "'charges', 'g', 500, 1048576", along: true, ways: outboxRange + ", " + ownNumbers},
-		{in: "outbox", words: "update outbox_offsets", args: "'charges', 'g', '9', 9", along: true},
-		{in: "outbox", words: "with passed", args: "'1 hour', 500", along: true, ways: outboxRange + ", " + ownNumbers},
+		{in: "outbox", words: "with position", args: "'charges', 'g', 500, 1048576", ways: outboxRange + ", " + ownNumbers},
+		{in: "outbox", words: "update outbox_offsets", args: "'charges', 'g', '9', 9"},
+		{in: "outbox", words: "with passed", args: "'1 hour', 500", ways: outboxRange + ", " + ownNumbers},
 		// One entry of the log's end.
 		{in: "internal/restore", words: "as newest", ways: "ledger_events_in_order, " + ownNumbers},
 
 		{
 			in: "inbox", words: "d (ordering_key)))", args: "'r', " + filled("'m'::text", 1) + ", " + filled("'ch_7'::text", 1),
-			along: true, ways: messageOnce + ", " + openByKey + ", " + byNumber,
+			ways: messageOnce + ", " + openByKey + ", " + byNumber,
 		},
 		{
 			in: "inbox", words: "with incoming", args: incoming(1),
-			along: true, ways: messageOnce + ", " + openByKey + ", " + parkedByKey,
+			ways: messageOnce + ", " + openByKey + ", " + parkedByKey,
 		},
 		{
 			in: "inbox", words: "pg_current_xact_id()", args: "'r', " + filled("'m'::text", 1) + ", " + filled("'ch_7'::text", 1),
-			along: true, ways: messageOnce + ", " + openByKey + ", " + byNumber,
+			ways: messageOnce + ", " + openByKey + ", " + byNumber,
 		},
 		{
 			in: "inbox", words: "d (ordering_key)))", args: "'r', " + filled("'m'::text", 500) + ", " + filled("'ch_7'::text", 500),
-			along: true, ways: messageOnce + ", " + openByKey + ", " + byNumber,
+			ways: messageOnce + ", " + openByKey + ", " + byNumber,
 		},
 		{
 			in: "inbox", words: "with incoming", args: incoming(500),
-			along: true, ways: messageOnce + ", " + openByKey + ", " + parkedByKey,
+			ways: messageOnce + ", " + openByKey + ", " + parkedByKey,
 		},
 		{
 			in: "inbox", words: "pg_current_xact_id()", args: "'r', " + filled("'m'::text", 500) + ", " + filled("'ch_7'::text", 500),
-			along: true, ways: messageOnce + ", " + openByKey + ", " + byNumber,
+			ways: messageOnce + ", " + openByKey + ", " + byNumber,
 		},
 		{
 			in: "inbox", words: "i.due_at >= $9", args: "'r', 10, 'h', '30 s', false, '{}', '1 s', '10 s', '-infinity', 9, '{a,b}', '{0,7}', 500",
-			along: true, ways: "inbox_due receiver due_at, inbox_one_running_per_key receiver ordering_key, " + openByKey + " id, " + parkedByKey + " id, " + byNumber,
+			ways: "inbox_due receiver due_at, inbox_one_running_per_key receiver ordering_key, " + openByKey + " id, " + parkedByKey + " id, " + byNumber,
 		},
 		{
 			in: "inbox", words: "with suspects", args: "'r', 10, 'h', '30 s', '{}', '1 s', '10 s', 32, 20",
-			along: true, ways: "inbox_suspects receiver, " + byNumber,
+			ways: "inbox_suspects receiver, " + byNumber,
 		},
 		{
 			in: "inbox", words: "p.gone", args: "'r', 10, 'h', '30 s', false, '{a,b}', '{0,7}', '{3,4}'",
-			along: true, ways: "inbox_held_back receiver partition_key id, inbox_one_running_per_key receiver ordering_key, " + openByKey + " id, " + parkedByKey + " id, " + byNumber,
+			ways: "inbox_held_back receiver partition_key id, inbox_one_running_per_key receiver ordering_key, " + openByKey + " id, " + parkedByKey + " id, " + byNumber,
 		},
-		{in: "inbox", words: "recursive held", args: "'r'", along: true, ways: "inbox_held_back receiver, inbox_held_back receiver partition_key"},
-		{in: "inbox", words: "select now(),", args: "'r', '-infinity', true", along: true, ways: "inbox_due receiver due_at, inbox_suspects receiver, inbox_held_back receiver"},
+		{in: "inbox", words: "recursive held", args: "'r'", ways: "inbox_held_back receiver, inbox_held_back receiver partition_key"},
+		{in: "inbox", words: "select now(),", args: "'r', '-infinity', true", ways: "inbox_due receiver due_at, inbox_suspects receiver, inbox_held_back receiver"},
 		{in: "inbox", words: "from free", args: "'{1,2,3}', '{1,1,1}', '30 s'", ways: byNumber},
 		{in: "inbox", words: "with ended", args: "7, 1", ways: byNumber},
 		{in: "inbox", words: "with ending", args: "'{7}', '{1}'", ways: byNumber},
@@ -139,13 +139,13 @@ func lookups() []lookup {
 		{
 			// Of the outbox one entry for each topic.
 			in: "inbox", words: "inbox_window from retention", args: "'1 hour', 500",
-			along: true, ways: "inbox_finished finished_at received_in, outbox_pkey, outbox_pkey topic, " + ownNumbers,
+			ways: "inbox_finished finished_at received_in, outbox_pkey, outbox_pkey topic, " + ownNumbers,
 		},
-		{in: "inbox", words: "inbox_quarantine", args: "'1 hour', 500", along: true, ways: "inbox_quarantine_received received_at"},
-		{in: "inbox", words: "i.status <= $1", args: "'dead', 7, 100", along: true, ways: "inbox_set_aside status, " + openByKey},
-		{in: "inbox", words: "i.payload", args: "7", along: true, ways: byNumber + ", " + openByKey},
-		{in: "inbox", words: "waits         = 0", args: "7, 'x'", along: true, ways: setAside + ", " + byNumber},
-		{in: "inbox", words: "set status      = 'discarded'", args: "7, 'x'", along: true, ways: setAside + ", " + byNumber},
+		{in: "inbox", words: "inbox_quarantine", args: "'1 hour', 500", ways: "inbox_quarantine_received received_at"},
+		{in: "inbox", words: "i.status <= $1", args: "'dead', 7, 100", ways: "inbox_set_aside status, " + openByKey},
+		{in: "inbox", words: "i.payload", args: "7", ways: byNumber + ", " + openByKey},
+		{in: "inbox", words: "waits         = 0", args: "7, 'x'", ways: setAside + ", " + byNumber},
+		{in: "inbox", words: "set status      = 'discarded'", args: "7, 'x'", ways: setAside + ", " + byNumber},
 
 		{in: "fulfillment", words: "reserved  = reserved", args: "'m7', 'sku', 1", ways: "stock_pkey merchant_id sku"},
 		{in: "fulfillment", words: "update reservations", args: "'ch_7', 'sold'", ways: "reservations_once charge_id"},

@@ -13,7 +13,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 )
@@ -69,7 +68,6 @@ update pg_class
 type lookup struct {
 	in, words string // its package, and words that the shortest such statement has
 	args      string // of a call
-	along     bool   // it runs under postgres.IndexScans
 	api       bool   // the api runs it too, behind policies
 	ways      string // into large tables: indexes, each with the columns that it is entered by
 }
@@ -128,15 +126,10 @@ func (l lookup) find(t *testing.T, all map[string]string) (sql string) {
 	return complete(sql)
 }
 
-// plan explains a statement under the settings of a program's sessions and its own.
+// plan explains a statement under the settings of a program's sessions.
 func (l lookup) plan(t *testing.T, db *postgres.DB, mode, sql string) string {
 	t.Helper()
 	script := []string{"set payonce.merchant = 'm1'", "set plan_cache_mode = " + mode}
-	if l.along {
-		for name, value := range groupcommit.IndexScans() {
-			script = append(script, "set "+name+" = "+value)
-		}
-	}
 	script = append(script, "prepare looked as "+sql)
 	conn, err := db.Pool().Acquire(t.Context())
 	if err != nil {

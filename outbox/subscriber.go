@@ -12,8 +12,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
 	"github.com/ThreeDotsLabs/watermill/message"
-
-	"github.com/payonce/payonce/groupcommit"
 )
 
 // Timing of a subscriber. A look that finds nothing reads one index entry and writes
@@ -142,17 +140,14 @@ func (s *subscriber) Close() error {
 	return err
 }
 
-// SessionSettings are for the sessions of a subscriber, whose statements read along one
-// index each.
+// SessionSettings are for the sessions of a subscriber.
 //
 // Their commits are not waited for: an offset that a crash of the server loses costs a
 // redelivery, which the inbox drops. Nothing is deleted above an offset that is not
 // durable, since Sweep commits as usual, and a commit that is durable makes those
 // before it durable.
 func SessionSettings() map[string]string {
-	s := groupcommit.IndexScans()
-	s["synchronous_commit"] = "off"
-	return s
+	return map[string]string{"synchronous_commit": "off"}
 }
 
 // reader lets Watermill read the outbox table, and says when. Its rows are inserted by

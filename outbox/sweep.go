@@ -8,7 +8,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -70,7 +69,6 @@ delete from outbox
 func Sweep(ctx context.Context, db *postgres.DB, retention time.Duration, limit int) (int, error) {
 	var swept int64
 	b := &pgx.Batch{}
-	groupcommit.QueueIndexScans(b)
 	b.Queue(sweepReceived, retention, limit).Exec(func(tag pgconn.CommandTag) error {
 		swept = tag.RowsAffected()
 		return nil

@@ -154,7 +154,7 @@ func (d inboxDiscardCmd) run(ctx context.Context, c *console, db *postgres.DB) e
 // stderr and does not keep the others from it; the exit code is then 1.
 func (r inboxRetryCmd) each(
 	ctx context.Context, c *console, db *postgres.DB,
-	decide func(ctx context.Context, q postgres.QuerierWith, number int64, actor string) error,
+	decide func(ctx context.Context, q postgres.Querier, number int64, actor string) error,
 ) error {
 	decided := []inbox.Entry{}
 	var refused []error

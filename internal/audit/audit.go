@@ -125,14 +125,6 @@ func inSnapshot(ctx context.Context, db snapshots, read func(pgx.Tx) error) erro
 	return read(tx)
 }
 
-// A check reads its tables whole, so a hash join is right whatever the planner estimates.
-// For tables that were never analyzed it estimates a few rows, prefers nested loops, and
-// compiles the statement because of the price of those that it cannot avoid.
-const planForWholeTables = `
-select set_config('enable_seqscan', 'on', true),
-       set_config('enable_nestloop', 'off', true),
-       set_config('jit', 'off', true)`
-
 const countCases = `
 select count(*),
        count(complaint),
@@ -146,7 +138,7 @@ func check(ctx context.Context, db snapshots, facts string, promises []promise, 
 	for _, p := range promises {
 		c := newCheck(p.name)
 		err := inSnapshot(ctx, db, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, planForWholeTables); err != nil {
+			if _, err := tx.Exec(ctx, postgres.ReadWholeTables); err != nil {
 				return err
 			}
 			sql := fmt.Sprintf(countCases, "select case"+p.when+" end from "+p.cases)

@@ -44,7 +44,7 @@ func (a *API) getInbox(c echo.Context) (any, error) {
 // decide carries out an operator's decision about a dead letter of the caller's, once: a
 // second decision finds that it is none any more. So it needs no idempotency key. The
 // answer is the message after the decision. Another merchant's message does not exist.
-func (a *API) decide(decision func(ctx context.Context, q postgres.QuerierWith, number int64, actor string) error) echo.HandlerFunc {
+func (a *API) decide(decision func(ctx context.Context, q postgres.Querier, number int64, actor string) error) echo.HandlerFunc {
 	return answer(func(c echo.Context) (any, error) {
 		if _, err := decode[struct{}](c, true, nil); err != nil {
 			return nil, err

@@ -186,7 +186,8 @@ select name,
 			"lock_timeout":                  "5000", "statement_timeout": "10000",
 			"idle_in_transaction_session_timeout": "10000",
 			"client_connection_check_interval":    "2000",
-			"enable_seqscan":                      "off", "jit": "off",
+			"enable_bitmapscan":                   "off", "enable_hashjoin": "off", "enable_incremental_sort": "off",
+			"enable_mergejoin": "off", "enable_seqscan": "off", "enable_sort": "off", "jit": "off",
 			"plan_cache_mode": "force_generic_plan",
 		}
 		if diff := cmp.Diff(want, settings(t, address, postgres.Options{Application: "api"})); diff != "" {

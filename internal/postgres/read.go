@@ -22,23 +22,9 @@ type Querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// QuerierWith reads under settings that end with it. A *DB is one.
-type QuerierWith interface {
-	QueryWith(ctx context.Context, s Settings, sql string, args ...any) (pgx.Rows, error)
-}
-
-// Settings are of the server's, and hold for one statement.
-type Settings map[string]string
-
-const (
-	// setMerchant ends with the transaction, and so with the batch.
-	setMerchant = `
+// setMerchant ends with the transaction, and so with the batch.
+const setMerchant = `
 select set_config('payonce.merchant', $1, true)`
-
-	setLocally = `
-select set_config(name, setting, true)
-  from unnest($1::text[], $2::text[]) as s(name, setting)`
-)
 
 // Tenant is the database as one merchant has it. Each of its reads and commits is a
 // transaction that names the merchant, and the policies of the tables
@@ -81,46 +67,31 @@ func (db *DB) Read(ctx context.Context, b *pgx.Batch) error {
 
 // Query reads rows. Without a connection the error, here and of the rows, is
 // ErrNoConnection. The connection is released after the last row, or when the rows are
-// closed.
+// closed. What the statement writes is durable when the rows have ended without an error.
 func (db *DB) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	return db.QueryWith(ctx, nil, sql, args...)
+	r := db.query(ctx, sql, args)
+	return r, r.err
 }
 
 // QueryRow reads one row. Without a connection the error of its Scan is ErrNoConnection.
 func (db *DB) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	return row{db.query(ctx, nil, sql, args)}
+	return row{db.query(ctx, sql, args)}
 }
 
-// QueryWith is Query under settings that end with it. All of it is one transaction in one
-// round trip: what the statement writes is durable when the rows have ended without an
-// error.
-func (db *DB) QueryWith(ctx context.Context, s Settings, sql string, args ...any) (pgx.Rows, error) {
-	r := db.query(ctx, s, sql, args)
-	return r, r.err
-}
-
-func (db *DB) query(ctx context.Context, s Settings, sql string, args []any) *rows {
+func (db *DB) query(ctx context.Context, sql string, args []any) *rows {
 	conn, err := db.acquire(ctx)
 	if err != nil {
 		return &rows{err: err}
 	}
-	r, b := &rows{conn: conn}, &pgx.Batch{}
-	if db.merchant != "" {
-		QueueTenant(b, db.merchant)
-	}
-	if len(s) > 0 {
-		names, values := split(s)
-		b.Queue(setLocally, names, values)
-	}
-	if before := b.Len(); before == 0 {
+	r := &rows{conn: conn}
+	if db.merchant == "" {
 		r.Rows, err = conn.Query(ctx, sql, args...)
 	} else {
+		b := &pgx.Batch{}
+		QueueTenant(b, db.merchant)
 		b.Queue(sql, args...)
 		r.batch = conn.SendBatch(ctx, b)
-		for i := 0; i < before && err == nil; i++ {
-			_, err = r.batch.Exec()
-		}
-		if err == nil {
+		if _, err = r.batch.Exec(); err == nil {
 			r.Rows, err = r.batch.Query()
 		}
 	}

@@ -33,10 +33,6 @@ var reads = map[string]func(context.Context, *postgres.DB) error{
 		_, err := pgx.CollectRows(rows, pgx.RowTo[int])
 		return err
 	},
-	"rows under settings": func(ctx context.Context, db *postgres.DB) error {
-		_, err := collect[int](db.QueryWith(ctx, postgres.Settings{"jit": "off"}, `select 1`))
-		return err
-	},
 	"rows of a tenant": func(ctx context.Context, db *postgres.DB) error {
 		_, err := collect[int](db.Tenant("acme").Query(ctx, `select 1`))
 		return err
@@ -109,51 +105,31 @@ func TestRead_withoutAConnectionIsErrNoConnection(t *testing.T) {
 	}
 }
 
-func TestQueryWith_endsItsSettingsWithTheStatement(t *testing.T) {
-	testdb.Long(t, "it takes a large part of the time")
+func TestQuery_storesWhatItWritesUnlessItsRowsEndWithAnError(t *testing.T) {
 	t.Parallel()
 	db, _ := effects(t, postgres.Options{MaxConns: 1})
-	const cost = `select (current_setting('cpu_tuple_cost')::numeric * 1000)::int`
-	one := func(s postgres.Settings, sql string) int {
-		t.Helper()
-		n, err := collect[int](db.QueryWith(t.Context(), s, sql))
-		if err != nil || len(n) != 1 {
-			t.Fatalf("%v, %v", n, err)
+	for n, db := range []*postgres.DB{db, db.Tenant("acme")} {
+		if _, err := collect[int](db.Query(t.Context(), `insert into effects (id) values ($1) returning id`, n+1)); err != nil {
+			t.Error(err)
 		}
-		return n[0]
-	}
-	usual := one(nil, cost)
-	if got := one(postgres.Settings{"cpu_tuple_cost": "7", "jit": "off"}, cost); got != 7000 {
-		t.Errorf("the setting was %d", got)
-	}
-	if got := one(nil, cost); got != usual {
-		t.Errorf("afterwards it is %d, and was %d", got, usual)
-	}
-	// What was written is stored, or is not if the rows end with an error.
-	one(postgres.Settings{"jit": "off"}, `insert into effects (id) values (1) returning id`)
-	for _, s := range []postgres.Settings{nil, {"jit": "off"}} {
-		_, err := collect[int](db.QueryWith(t.Context(), s, `insert into effects (id, twin) values (2, 1), (3, 1) returning id`))
+		_, err := collect[int](db.Query(t.Context(), `insert into effects (id, twin) values (8, 1), (9, 1) returning id`))
 		if postgres.Constraint(err) != "effects_twin_once" { // which is checked at the commit
 			t.Errorf("the error is %v", err)
 		}
 	}
-	wantStored(t, db, 1)
+	wantStored(t, db, 1, 2)
 }
 
 // However a read ends, the next one gets the only connection of the pool.
 func TestQuery_releasesItsConnection(t *testing.T) {
 	t.Parallel()
-	settings := postgres.Settings{"enable_sort": "off"}
 	for _, test := range []struct {
 		name, sql, state string // the SQLSTATE, if any
-		settings         postgres.Settings
 		rows             []int
 	}{
 		{name: "all rows", sql: `select generate_series(1, 3)`, rows: []int{1, 2, 3}},
-		{name: "all rows under settings", sql: `select generate_series(1, 3)`, settings: settings, rows: []int{1, 2, 3}},
 		{name: "no row", sql: `select 1 where false`, rows: []int{}},
 		{name: "a statement that is wrong", sql: `selec`, state: "42601"},
-		{name: "a setting that does not exist", sql: `select 1`, settings: postgres.Settings{"enable_nothing": "off"}, state: "42704"},
 		{name: "a later row that is refused", sql: `select 1 / (2 - n) from generate_series(1, 3) n`, state: "22012"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -165,13 +141,13 @@ func TestQuery_releasesItsConnection(t *testing.T) {
 					t.Errorf("%d connections are in use", n)
 				}
 			}
-			rows, err := collect[int](db.QueryWith(t.Context(), test.settings, test.sql))
+			rows, err := collect[int](db.Query(t.Context(), test.sql))
 			if diff := cmp.Diff(test.rows, rows); diff != "" || code(err) != test.state || errors.Is(err, postgres.ErrNoConnection) {
 				t.Errorf("%v, rows (-want +got):\n%s", err, diff)
 			}
 			released()
 			// The same, closed after the first row, and read as one row of a wrong type.
-			if rows, err := db.QueryWith(t.Context(), test.settings, test.sql); err == nil {
+			if rows, err := db.Query(t.Context(), test.sql); err == nil {
 				rows.Next()
 				rows.Close()
 				rows.Close()

@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -21,9 +22,10 @@ import (
 // statement (client_connection_check_interval).
 //
 // They also keep a plan from reading a whole table where an index serves. Plans are kept,
-// and a plan that was made while the table was small would read all of it later. And they
-// make each plan once: for short arrays the server would plan each execution, which takes
-// longer than many a lookup. A program that reads whole tables sets Options.Settings.
+// and a plan that was made while the table was small would read all of it later. A plan that
+// uses what is off looks expensive enough to compile, hence jit. And they make each plan
+// once: for short arrays the server would plan each execution, which takes longer than many
+// a lookup.
 func (o Options) sessionSettings() map[string]string {
 	statement := o.StatementTimeout
 	if statement == 0 {
@@ -37,12 +39,14 @@ func (o Options) sessionSettings() map[string]string {
 		"statement_timeout":                   milliseconds(statement),
 		"idle_in_transaction_session_timeout": "10000",
 		"client_connection_check_interval":    "2000",
-		"enable_seqscan":                      "off",
 		"jit":                                 "off",
 		"plan_cache_mode":                     "force_generic_plan",
 		"tcp_keepalives_idle":                 "10",
 		"tcp_keepalives_interval":             "5",
 		"tcp_keepalives_count":                "3",
+	}
+	for name := range strings.SplitSeq(wholeTables, ",") {
+		settings[name] = "off"
 	}
 	maps.Copy(settings, o.Settings)
 	if o.Role != "" {
@@ -50,6 +54,16 @@ func (o Options) sessionSettings() map[string]string {
 	}
 	return settings
 }
+
+// wholeTables are what plans that read whole tables use.
+const wholeTables = "enable_bitmapscan,enable_hashjoin,enable_incremental_sort,enable_mergejoin,enable_seqscan,enable_sort"
+
+// ReadWholeTables is a statement that lets those after it in the same transaction read whole
+// tables, and join them by hash or merge, however small the planner takes them to be.
+const ReadWholeTables = `
+select set_config('enable_nestloop', 'off', true),
+       set_config(name, 'on', true)
+  from unnest('{` + wholeTables + `}'::text[]) as s(name)`
 
 // lockTimeout is 0 for none.
 func (o Options) lockTimeout() time.Duration {

@@ -91,12 +91,10 @@ const (
 	vacuumTry = 20                     // one of so many tries waits until an autovacuum gives way
 )
 
-// All rows are written, so whole tables are read. The settings end with the transaction.
-//
 // Autovacuum works on what has just been restored, for hours where that is large. It gives
 // way to a transaction that has waited for the table for deadlock_timeout. So where it is
 // at work, some tries wait longer than that.
-const settleIn = `
+const setLockTimeout = `
 select set_config('lock_timeout',
          case
            when $2 and exists (
@@ -109,8 +107,7 @@ select set_config('lock_timeout',
                      and granted)
            then (select (setting::int + 500)::text from pg_settings where name = 'deadlock_timeout')
            else $1
-         end, true),
-       set_config('enable_seqscan', 'on', true)`
+         end, true)`
 
 // A reader waits for the lock before it reads, so no reader continues with numbers that are
 // gone. The order is that of most programs; a repair that meets another order, or another
@@ -250,13 +247,14 @@ func isLockLost(err error) bool {
 func repair(ctx context.Context, db *postgres.DB, stopVacuum bool) (Repaired, error) {
 	var r Repaired
 	err := pgx.BeginFunc(ctx, db.Pool(), func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, settleIn, lockWait.String(), stopVacuum); err != nil {
+		if _, err := tx.Exec(ctx, setLockTimeout, lockWait.String(), stopVacuum); err != nil {
 			return err
 		}
 		for _, step := range []struct {
 			sql   string
 			count *int64
 		}{
+			{postgres.ReadWholeTables, nil},
 			{lockNumbered, nil},
 			{unlockLedger, nil},
 			{numberEvents, &r.Events},
