@@ -116,8 +116,8 @@ func mutants() []mutant {
 			"a charge fails before its intent is canceled",
 			[]edit{
 				{
-					"fulfillment/payment.go", "	return p.stop(ctx, s, domain.DeclinePayment{Failure: why})\n",
-					"	return decision{command: domain.DeclinePayment{Failure: why}}, nil\n",
+					"fulfillment/payment.go", "	p.intent, p.failing = nil, failing\n",
+					"	if _, declines := failing.(domain.DeclinePayment); declines {\n		return decision{command: failing}, nil\n	}\n	p.intent, p.failing = nil, failing\n",
 				},
 				{
 					"fulfillment/run.go", "			r.idle = 0\n",

@@ -25,12 +25,19 @@ insert into reservations
 select *
   from unnest($1::text[], $2::text[], $3::text[], $4::bigint[])`
 
-const takeStock = `
+// moveStock adds to what is available, reserved and sold of an article.
+const moveStock = `
 update stock
-   set available = available - $3,
-       reserved  = reserved + $3
+   set available = available + $3,
+       reserved  = reserved + $4,
+       sold      = sold + $5
  where merchant_id = $1
    and sku = $2`
+
+const endReservations = `
+update reservations
+   set status = $2
+ where charge_id = $1`
 
 // article is what a merchant sells.
 type article struct{ merchant, sku string }
@@ -102,48 +109,29 @@ func newStock(q postgres.Querier) *postgres.Reads[[]article, map[article]int64] 
 	})
 }
 
-const sellStock = `
-update stock
-   set reserved = reserved - $3,
-       sold     = sold + $3
- where merchant_id = $1
-   and sku = $2`
-
-const returnStock = `
-update stock
-   set reserved  = reserved - $3,
-       available = available + $3
- where merchant_id = $1
-   and sku = $2`
-
-const endReservations = `
-update reservations
-   set status = $2
- where charge_id = $1`
-
 // keepStock takes, sells and returns stock in the order of the articles, so that two charges
 // for the same articles cannot deadlock.
 func keepStock(b *pgx.Batch, c domain.Charge, e domain.Event) {
-	switch e := e.(type) {
+	switch e.(type) {
 	case domain.InventoryReserved:
-		for _, item := range ordered(e.Items) {
+		for _, item := range ordered(c.Items) {
 			b.Queue(insertReservation, c.ID, c.MerchantID, item.SKU, item.Quantity)
-			b.Queue(takeStock, c.MerchantID, item.SKU, item.Quantity)
+			b.Queue(moveStock, c.MerchantID, item.SKU, -item.Quantity, item.Quantity, int64(0))
 		}
 	case domain.InventoryReleased:
-		endReservation(b, c, returnStock, "released")
-	case domain.ChargeSucceeded:
-		if c.Step(domain.Inventory) == domain.StepDone {
-			endReservation(b, c, sellStock, "sold")
+		for _, item := range ordered(c.Items) {
+			b.Queue(moveStock, c.MerchantID, item.SKU, item.Quantity, -item.Quantity, int64(0))
 		}
+		b.Queue(endReservations, c.ID, "released")
+	case domain.ChargeSucceeded:
+		if c.Step(domain.Inventory) != domain.StepDone {
+			return
+		}
+		for _, item := range ordered(c.Items) {
+			b.Queue(moveStock, c.MerchantID, item.SKU, int64(0), -item.Quantity, item.Quantity)
+		}
+		b.Queue(endReservations, c.ID, "sold")
 	}
-}
-
-func endReservation(b *pgx.Batch, c domain.Charge, move, status string) {
-	for _, item := range ordered(c.Items) {
-		b.Queue(move, c.MerchantID, item.SKU, item.Quantity)
-	}
-	b.Queue(endReservations, c.ID, status)
 }
 
 func ordered(items []domain.Item) []domain.Item {
@@ -163,12 +151,9 @@ func Supply(b *pgx.Batch, merchant, sku string, quantity int64) {
 
 // Writes are the statements of this package that may share a commit.
 func Writes() []groupcommit.Statement {
-	ofStock := func(sql string) groupcommit.Statement {
-		return groupcommit.Statement{SQL: sql, Table: "stock", Row: groupcommit.ByText}
-	}
 	return []groupcommit.Statement{
 		{SQL: insertReservation, Many: insertReservations},
 		{SQL: endReservations, Table: "reservations", Row: func(a []any) groupcommit.Row { return groupcommit.ByText(a[:1]) }},
-		ofStock(takeStock), ofStock(sellStock), ofStock(returnStock),
+		{SQL: moveStock, Table: "stock", Row: groupcommit.ByText},
 	}
 }

@@ -23,54 +23,19 @@ import (
 // request in flight.
 type payment struct {
 	provider *stripe.Client
-	intent   *stripe.Intent  // the last answer in this delivery; nil where the state is not known
-	declined *domain.Failure // why this delivery canceled the intent
+	intent   *stripe.Intent // the last answer in this delivery; nil where the state is not known
+	failing  domain.Command // what this delivery cancels the intent for
 }
 
-func (p *payment) run(ctx context.Context, s ledger.Stream) (decision, error) {
-	if !s.Charge.Started() {
-		return p.start(ctx, s)
-	}
-	return p.confirm(ctx, s)
-}
-
-// start creates the intent and records it.
-//
-// If we die here: no intent is recorded; the next worker sends the same key and receives
-// the same intent. If the provider has forgotten the key, the first intent stays an orphan
-// that no worker confirms.
-// Test: e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
-func (p *payment) start(ctx context.Context, s ledger.Stream) (decision, error) {
-	c := s.Charge
-	if p.intent == nil {
-		intent, err := p.provider.CreateIntent(ctx, attemptKey(s), stripe.CreateParams{
-			Reference:     c.ID,
-			Amount:        c.Amount.Amount,
-			Currency:      string(c.Amount.Currency),
-			PaymentMethod: c.PaymentMethod,
-			Description:   c.Description,
-		})
-		declined, _ := errors.AsType[*stripe.DeclinedError](err)
-		why, refused := refusal(err, "the provider refused the payment")
-		switch {
-		case declined != nil && declined.Intent.ID != "":
-			intent = declined.Intent // it exists, so it is recorded; confirm ends it
-		case refused: // the provider will not make this payment, and there is no intent to cancel
-			return decision{command: domain.DeclinePayment{Failure: why}}, nil
-		case err != nil:
-			return callFailed(ctx, err, failedAt(domain.StageCreate))
-		}
-		p.intent = &intent
-	}
-	return decision{command: domain.StartPayment{Provider: domain.Provider, PaymentIntent: p.intent.ID}}, nil
-}
-
-// confirm brings the intent to its end.
+// run creates the intent, or brings it to its end.
 //
 // If we die here: the intent's id is recorded. The next worker retrieves the intent, which
 // knows whether the money was taken, before it sends anything.
 // Test: e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
-func (p *payment) confirm(ctx context.Context, s ledger.Stream) (decision, error) {
+func (p *payment) run(ctx context.Context, s ledger.Stream) (decision, error) {
+	if !s.Charge.Started() {
+		return p.start(ctx, s)
+	}
 	if err := p.retrieve(ctx, s); err != nil {
 		return callFailed(ctx, err, nil)
 	}
@@ -96,7 +61,35 @@ func (p *payment) confirm(ctx context.Context, s ledger.Stream) (decision, error
 			return p.recordIntent(ctx, s)
 		}
 	}
-	return p.decline(ctx, s, why)
+	return p.stop(ctx, s, domain.DeclinePayment{Failure: why})
+}
+
+// start creates the intent and records it.
+//
+// If we die here: no intent is recorded; the next worker sends the same key and receives
+// the same intent. If the provider has forgotten the key, the first intent stays an orphan
+// that no worker confirms.
+// Test: e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
+func (p *payment) start(ctx context.Context, s ledger.Stream) (decision, error) {
+	c := s.Charge
+	if p.intent == nil {
+		intent, err := p.provider.CreateIntent(ctx, attemptKey(s), stripe.CreateParams{
+			Reference: c.ID, Amount: c.Amount.Amount, Currency: string(c.Amount.Currency),
+			PaymentMethod: c.PaymentMethod, Description: c.Description,
+		})
+		declined, _ := errors.AsType[*stripe.DeclinedError](err)
+		why, refused := refusal(err, "the provider refused the payment")
+		switch {
+		case declined != nil && declined.Intent.ID != "":
+			intent = declined.Intent // it exists, so it is recorded; run ends it
+		case refused: // the provider will not make this payment, and there is no intent to cancel
+			return decision{command: domain.DeclinePayment{Failure: why}}, nil
+		case err != nil:
+			return callFailed(ctx, err, failedAt(domain.StageCreate))
+		}
+		p.intent = &intent
+	}
+	return decision{command: domain.StartPayment{Provider: domain.Provider, PaymentIntent: p.intent.ID}}, nil
 }
 
 // retrieve asks for the charge's intent, unless this delivery knows its state.
@@ -105,12 +98,10 @@ func (p *payment) retrieve(ctx context.Context, s ledger.Stream) error {
 		return nil
 	}
 	found, err := p.provider.RetrieveIntent(ctx, s.Charge.PaymentIntent)
-	if err != nil {
-		p.intent = nil
-		return err
+	if err == nil {
+		p.intent = &found
 	}
-	p.intent = &found
-	return nil
+	return err
 }
 
 // isConfirmable reports whether the provider has not tried to take the money yet.
@@ -120,45 +111,28 @@ func isConfirmable(i stripe.Intent) bool {
 
 // recordIntent records the state of the intent.
 func (p *payment) recordIntent(ctx context.Context, s ledger.Stream) (decision, error) {
-	i := *p.intent
-	switch i.Status {
+	switch i := *p.intent; i.Status {
 	case stripe.Succeeded:
 		if i.Reference != s.ID || i.AmountReceived != i.Amount {
 			return decision{}, &inbox.ParkError{Err: fmt.Errorf("payment intent %s took %d of %d for %q: %w",
 				i.ID, i.AmountReceived, i.Amount, i.Reference, domain.ErrMismatch)}
 		}
 		return decision{command: domain.CapturePayment{
-			Provider:      domain.Provider,
-			PaymentIntent: i.ID,
-			Amount:        domain.Money{Amount: i.Amount, Currency: domain.Currency(i.Currency)},
+			Provider: domain.Provider, PaymentIntent: i.ID,
+			Amount: domain.Money{Amount: i.Amount, Currency: domain.Currency(i.Currency)},
 		}}, nil
-	case stripe.RequiresPaymentMethod:
-		return p.decline(ctx, s, declineOf(i))
-	case stripe.RequiresAction:
-		return p.decline(ctx, s, domain.Failure{
-			Code: domain.AuthenticationRequired, Message: "the payment needs the customer's authentication",
-		})
 	case stripe.Canceled: // by this step, which cancels only what is about to fail
-		why := declineOf(i)
-		if p.declined != nil {
-			why = *p.declined
+		if p.failing != nil {
+			return decision{command: p.failing}, nil
 		}
-		return decision{command: domain.DeclinePayment{Failure: why}}, nil
+		return decision{command: domain.DeclinePayment{Failure: declineOf(i)}}, nil
+	case stripe.RequiresPaymentMethod, stripe.RequiresAction:
+		return p.stop(ctx, s, domain.DeclinePayment{Failure: declineOf(i)})
 	case stripe.Processing:
 		return decision{}, processing(errors.New("the provider is processing the payment"))
 	default:
 		return decision{}, &inbox.ParkError{Err: fmt.Errorf("payment intent %s is %s: payonce does not know what to do with it", i.ID, i.Status)}
 	}
-}
-
-// decline cancels the intent and then fails the charge.
-//
-// If we die here: nothing is recorded; the next worker finds the intent as it was or
-// canceled, and declines the payment.
-// Test: e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
-func (p *payment) decline(ctx context.Context, s ledger.Stream, why domain.Failure) (decision, error) {
-	p.declined = &why
-	return p.stop(ctx, s, domain.DeclinePayment{Failure: why})
 }
 
 // cancel fails a charge that the merchant wants canceled, unless the money was taken.
@@ -178,22 +152,24 @@ func (p *payment) cancel(ctx context.Context, s ledger.Stream) (decision, error)
 	return p.stop(ctx, s, domain.FailCanceled{})
 }
 
-// stop cancels the intent, so that the charge may fail as cmd says. If the provider took
-// the money first, or is about to, it records that instead.
-func (p *payment) stop(ctx context.Context, s ledger.Stream, cmd domain.Command) (decision, error) {
-	intent, err := p.provider.CancelIntent(ctx, s.Charge.PaymentIntent)
+// stop cancels the intent, so that the charge may fail as failing says. If the provider
+// took the money first, or is about to, it records that instead.
+//
+// If we die here: nothing is recorded; the next worker finds the intent as it was or
+// canceled, and fails the charge.
+// Test: e2e TestWorker/a_worker_killed_at_any_step_is_taken_over.
+func (p *payment) stop(ctx context.Context, s ledger.Stream, failing domain.Command) (decision, error) {
+	p.intent, p.failing = nil, failing
+	canceled, err := p.provider.CancelIntent(ctx, s.Charge.PaymentIntent)
 	if err != nil {
-		p.intent = nil
 		return callFailed(ctx, err, nil)
 	}
-	p.intent = &intent
-	switch intent.Status {
-	case stripe.Canceled:
-		return decision{command: cmd}, nil
-	case stripe.Succeeded, stripe.Processing:
+	p.intent = &canceled
+	switch canceled.Status {
+	case stripe.Canceled, stripe.Succeeded, stripe.Processing:
 		return p.recordIntent(ctx, s)
 	default: // the charge does not fail before its intent is canceled
-		return decision{}, &inbox.WaitError{Err: fmt.Errorf("payment intent %s was to be canceled and is %s", intent.ID, intent.Status)}
+		return decision{}, &inbox.WaitError{Err: fmt.Errorf("payment intent %s was to be canceled and is %s", canceled.ID, canceled.Status)}
 	}
 }
 
@@ -244,7 +220,10 @@ func attemptKey(s ledger.Stream) string { return s.At(s.Charge.AttemptVersion).I
 
 // declineOf is the reason that the intent itself holds.
 func declineOf(i stripe.Intent) domain.Failure {
-	if i.Decline != nil {
+	switch {
+	case i.Status == stripe.RequiresAction:
+		return domain.Failure{Code: domain.AuthenticationRequired, Message: "the payment needs the customer's authentication"}
+	case i.Decline != nil:
 		return failure(*i.Decline)
 	}
 	return domain.Failure{Code: domain.ProviderRefused, Message: "the provider ended the payment without a reason"}

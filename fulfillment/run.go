@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -58,12 +56,8 @@ func New(db *postgres.DB, services Services, log *slog.Logger) *Fulfillment {
 	}
 }
 
-const (
-	// maxIdle bounds how many turns of a run in a row record nothing.
-	maxIdle = 10
-	// racePause is the longest pause between a lost race and the next read.
-	racePause = 10 * time.Millisecond
-)
+// maxIdle bounds how many turns of a run in a row record nothing.
+const maxIdle = 10
 
 // run processes one delivery. It is the only place that commits.
 type run struct {
@@ -221,9 +215,6 @@ func (r *run) do(ctx context.Context, act act) error {
 		if !ledger.IsConflict(lost) && !isOutOfStock(lost) {
 			return lost
 		}
-		if err := pause(ctx, racePause); err != nil {
-			return err
-		}
 		if err := r.load(ctx, r.stream.ID); err != nil {
 			return err
 		}
@@ -341,16 +332,6 @@ func (r *run) announce(b *pgx.Batch, to subscriber, s ledger.Stream, e ledger.Re
 		Topic: to.topic, ID: e.ID.String(), Type: e.Type, OrderingKey: s.ID, Partition: s.Charge.MerchantID,
 		Payload: payload, Metadata: metadata,
 	})
-}
-
-// pause waits a random part of longest.
-func pause(ctx context.Context, longest time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(rand.N(longest)): //nolint:gosec // jitter
-		return nil
-	}
 }
 
 // providerEvent is the prefix of the types of messages that the provider's webhooks
