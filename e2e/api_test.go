@@ -12,68 +12,8 @@ import (
 	"testing"
 
 	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/robustness/fleet"
 )
-
-// TestAPI_databaseUnreachable_losesNothing cuts the api from its database, while no
-// request is in flight and while many are.
-func TestAPI_databaseUnreachable_losesNothing(t *testing.T) {
-	t.Parallel()
-	startsPrograms(t)
-	var link *failpoint.Proxy
-	d := deploy(t, setup{apis: 1, workers: 1, apiDatabase: func(database string) string {
-		var err error
-		if link, err = failpoint.NewProxy(t.Context(), database, failpoint.NewWatch()); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(link.Close)
-		return link.URL()
-	}})
-	r := request{key: "key-" + unique(), body: newOrder(visa).body(t)}
-	earlier := d.send(t, newOrder(visa))
-
-	link.SetDown(true)
-	for range 3 {
-		got := d.do(t, r)
-		if p := mustBeProblem(t, got, http.StatusServiceUnavailable, "unavailable"); !p.Retryable || p.RetryWith != "same-key" {
-			t.Errorf("the problem does not say how to retry: %s", got.Body)
-		}
-		if got.Header.Get("Retry-After") == "" {
-			t.Errorf("the answer does not say when to retry: %v", got.Header)
-		}
-	}
-	read := d.do(t, request{method: http.MethodGet, path: "/v1/charges/" + earlier.ID})
-	mustBeProblem(t, read, http.StatusServiceUnavailable, "unavailable")
-	answers := func(path string, want int) bool {
-		got, err := d.client.do(t.Context(), request{method: http.MethodGet, path: path})
-		return err == nil && got.Status == want
-	}
-	if !answers("/healthz", http.StatusOK) {
-		t.Error("/healthz does not answer 200")
-	}
-	await.True(t, "/readyz answers 503", func() bool { return answers("/readyz", http.StatusServiceUnavailable) })
-	link.SetDown(false)
-	got := d.insist(t, r)
-	acceptedCharge(t, got)
-
-	n, cuts := 60, 3
-	f := d.flowing(t, n, 16, visa)
-	for i := range cuts {
-		f.awaitAnswered(t, (i+1)*n/(cuts+1))
-		before := d.client.retries.Load()
-		link.SetDown(true)
-		await.True(t, "a client notices the cut", func() bool {
-			return d.client.retries.Load() > before || f.answered.Load() == int64(n)
-		})
-		link.SetDown(false)
-	}
-	f.finish(t, d)
-	if f.retries.Load() == 0 {
-		t.Error("no request was in flight at a cut: the test showed nothing")
-	}
-	t.Logf("%d charges, %d cuts, %d retries", n, cuts, f.retries.Load())
-}
 
 // TestAPI_SIGTERM_finishesRequestsInFlight stops an api while one request has been
 // sent in part and others are in flight.
@@ -121,7 +61,7 @@ func TestAPI_SIGTERM_finishesRequestsInFlight(t *testing.T) {
 	}
 	restart(t, api)
 	f.finish(t, d)
-	again, _, err := d.client.insist(t.Context(), request{key: key, body: body})
+	again, err := d.client.insist(t.Context(), request{key: key, body: body})
 	if err != nil || !bytes.Equal(again.Body, text) {
 		t.Errorf("its replay is %s, it was %s, %v", again.Body, text, err)
 	}

@@ -113,7 +113,7 @@ func (c *client) accept(ctx context.Context, o order) (charge, error) {
 	if err != nil {
 		return charge{}, err
 	}
-	got, _, err := c.insist(ctx, request{key: "key-" + unique(), body: body})
+	got, err := c.insist(ctx, request{key: "key-" + unique(), body: body})
 	var accepted charge
 	if err != nil || got.Status != http.StatusAccepted || json.Unmarshal(got.Body, &accepted) != nil {
 		return charge{}, fmt.Errorf("a charge is answered %d %s: %w", got.Status, got.Body, err)

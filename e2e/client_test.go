@@ -143,18 +143,18 @@ func (c *client) note(key string, got answer) error {
 }
 
 // insist retries a request under the same key until it has a definitive answer: it
-// retries what is unanswered, unavailable or in flight. It returns how often. The
-// error is errDiffers where the key had another answer before.
-func (c *client) insist(ctx context.Context, r request) (got answer, retries int, err error) {
+// retries what is unanswered, unavailable or in flight. The error is errDiffers where
+// the key had another answer before.
+func (c *client) insist(ctx context.Context, r request) (got answer, err error) {
 	ctx, cancel := context.WithTimeout(ctx, await.Stall)
 	defer cancel()
-	for ; ; retries++ {
+	for {
 		got, err = c.do(ctx, r)
 		if err == nil && definitive(got) {
-			return got, retries, c.note(r.key, got)
+			return got, c.note(r.key, got)
 		}
 		if ctx.Err() != nil {
-			return got, retries, errors.Join(fmt.Errorf("no definitive answer to %s, last %d %s: %w", r.key, got.Status, got.Body, ctx.Err()), err)
+			return got, errors.Join(fmt.Errorf("no definitive answer to %s, last %d %s: %w", r.key, got.Status, got.Body, ctx.Err()), err)
 		}
 		c.retries.Add(1)
 		pause(ctx, 20*time.Millisecond)
@@ -172,7 +172,7 @@ func definitive(a answer) bool {
 
 // get reads a path until it is answered, and decodes its JSON.
 func (c *client) get(ctx context.Context, path string, into any) error {
-	got, _, err := c.insist(ctx, request{method: http.MethodGet, path: path})
+	got, err := c.insist(ctx, request{method: http.MethodGet, path: path})
 	if err == nil && got.Status == http.StatusOK {
 		err = json.Unmarshal(got.Body, into)
 	}
@@ -220,7 +220,7 @@ func (d *deployment) get(t *testing.T, path string, into any) {
 // insist sends a request until it has a definitive answer.
 func (d *deployment) insist(t *testing.T, r request) answer {
 	t.Helper()
-	got, _, err := d.client.insist(t.Context(), r)
+	got, err := d.client.insist(t.Context(), r)
 	if err != nil {
 		t.Fatal(err)
 	}

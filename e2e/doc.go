@@ -16,7 +16,7 @@
 // The promises, by file:
 //
 //	service   what the running service does for its callers (most tests are here)
-//	api       an api whose database is unreachable, or that is stopped; refusals
+//	api       an api that is stopped; refusals
 //	worker    workers that are killed, paused, stopped, or meet faults
 //	cancel    cancellations before and against the capture
 //	away      a provider that is down for a day
@@ -24,7 +24,7 @@
 //	operate   dead letters: list, show, retry, discard
 //	retention messages that are redelivered after everything expired
 //	restore   a dump, restored elsewhere or from the past
-//	traces, metrics, manual, start, demo
+//	traces, observability, manual, start, demo
 //	walk      a fault at every round trip of the api and the worker
 //	soak      the same for long, with many requests at once (-soak)
 //	mutants   planted bugs that the tests above must catch (-mutants=all)

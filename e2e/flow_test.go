@@ -15,7 +15,6 @@ import (
 type flow struct {
 	requests []request
 	answered atomic.Int64
-	retries  atomic.Int64
 	all      sync.WaitGroup
 }
 
@@ -36,8 +35,7 @@ func (d *deployment) flowing(t *testing.T, n, clients int, methods ...string) *f
 	for range clients {
 		f.all.Go(func() {
 			for r := range work {
-				got, retries, err := d.client.insist(ctx, r)
-				f.retries.Add(int64(retries))
+				got, err := d.client.insist(ctx, r)
 				f.answered.Add(1)
 				if err != nil || got.Status != http.StatusAccepted {
 					t.Errorf("%s was answered %d %s, %v", r.key, got.Status, got.Body, err)
@@ -61,7 +59,7 @@ func (f *flow) finish(t *testing.T, d *deployment) {
 	t.Helper()
 	f.all.Wait()
 	for _, r := range f.requests {
-		if _, _, err := d.client.insist(t.Context(), r); err != nil {
+		if _, err := d.client.insist(t.Context(), r); err != nil {
 			t.Error(err)
 		}
 	}

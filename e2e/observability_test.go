@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -198,4 +199,40 @@ func TestPrograms_serveWhatTheRulesQuery(t *testing.T) {
 			t.Errorf("docs/operations.md does not say what %s is", base)
 		}
 	}
+}
+
+// fetch reads a path of a program, without an API key. The answers of an api are held
+// to the contract.
+func fetch(t *testing.T, p *fleet.Process, path string) answer {
+	t.Helper()
+	c := newClient([]string{p.URL()}, "")
+	c.merchant = strings.HasPrefix(p.Name(), "api")
+	got, err := c.do(bounded(t), request{method: http.MethodGet, path: path, header: http.Header{"Authorization": nil}})
+	if err != nil {
+		t.Fatalf("%s of %s: %v", path, p.Name(), err)
+	}
+	return got
+}
+
+// metrics reads /metrics of a program.
+func metrics(t *testing.T, p *fleet.Process) map[string]float64 {
+	t.Helper()
+	got := fetch(t, p, "/metrics")
+	if got.Status != http.StatusOK {
+		t.Fatalf("/metrics of %s: %d %s", p.Name(), got.Status, got.Body)
+	}
+	found := map[string]float64{}
+	for line := range strings.Lines(string(got.Body)) {
+		line = strings.TrimSpace(line)
+		at := strings.LastIndexByte(line, ' ')
+		if strings.HasPrefix(line, "#") || at < 0 {
+			continue
+		}
+		value, err := strconv.ParseFloat(line[at+1:], 64)
+		if err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		found[line[:at]] = value
+	}
+	return found
 }

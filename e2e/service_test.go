@@ -50,7 +50,7 @@ func concurrently(t *testing.T, d *deployment, n int, r request) []answer {
 		all.Go(func() {
 			<-start
 			var err error
-			if answers[i], _, err = d.client.insist(t.Context(), r); err != nil {
+			if answers[i], err = d.client.insist(t.Context(), r); err != nil {
 				t.Error(err)
 			}
 		})

@@ -45,11 +45,12 @@ func soakDatabase(t *testing.T) {
 	accepted := n + stops*len(d.APIs)
 	mustRead(t, d, spaced(accepted, accepted), `
 select concat_ws(' ', count(*), count(distinct data ->> 'order_id')) from ledger_events where type = 'charge.requested.v1'`)
-	if f.retries.Load() == 0 {
+	retries := d.client.retries.Load()
+	if retries == 0 {
 		t.Error("the stops left no request without an answer: they showed nothing")
 	}
 	d.sampleKeys(t, 1000)
-	t.Logf("%d charges, %d stops (every other one a SIGKILL), %d sendings without a definitive answer", accepted, stops, f.retries.Load())
+	t.Logf("%d charges, %d stops (every other one a SIGKILL), %d sendings without a definitive answer", accepted, stops, retries)
 	t.Logf("from the stop until the server accepts connections: %s; from then until both apis accept a charge: %s", spread(downs), spread(recoveries))
 	if !t.Failed() {
 		t.Logf("none lost, none doubled: %s; %s", none(accepted, "charges"), none(stops, "stops"))
@@ -66,7 +67,7 @@ func (d *deployment) recovered(t *testing.T, how string) {
 			return err == nil && definitive(got) && d.client.note(r.key, got) == nil
 		}) {
 			t.Errorf("%s after the server was back from its %s, %s accepts nothing", recoveryPatience, how, api.Name())
-			if _, _, err := d.client.insist(t.Context(), r); err != nil {
+			if _, err := d.client.insist(t.Context(), r); err != nil {
 				t.Error(err)
 			}
 		}

@@ -92,7 +92,7 @@ func (d *deployment) merchantOf(t *testing.T, id string) string {
 func (d *deployment) ask(t *testing.T, r request, apiKey string) answer {
 	t.Helper()
 	r.header = http.Header{"Authorization": {"Bearer " + apiKey}}
-	got, _, err := d.client.insist(context.WithoutCancel(t.Context()), r)
+	got, err := d.client.insist(context.WithoutCancel(t.Context()), r)
 	if err != nil {
 		t.Error(err)
 	}

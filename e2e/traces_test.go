@@ -45,7 +45,7 @@ func TestTraces_followACharge(t *testing.T) {
 	header := from.headers()
 	maps.Copy(header, http.Header{"Tracestate": {"vendor=" + private}, "Baggage": {"user=" + private}})
 	accepted := acceptedCharge(t, d.insist(t, request{key: key, body: order.body(t), header: header}))
-	replay, _, err := d.client.insist(t.Context(), request{key: key, body: order.body(t), header: newCaller().headers()})
+	replay, err := d.client.insist(t.Context(), request{key: key, body: order.body(t), header: newCaller().headers()})
 	if err != nil || replay.Header.Get("Idempotent-Replayed") != "true" {
 		t.Fatalf("answered %d %s, %v, want a replay", replay.Status, replay.Body, err)
 	}

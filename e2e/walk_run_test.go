@@ -145,7 +145,7 @@ func (r *running) fail(err error) {
 func (r *running) send(ctx context.Context, to address) error {
 	request := r.job.request
 	request.to = to
-	got, _, err := r.client.insist(ctx, request)
+	got, err := r.client.insist(ctx, request)
 	if errors.Is(err, errDiffers) {
 		r.complain("one stored answer per key: " + err.Error())
 		err = nil

@@ -128,27 +128,20 @@ func pointsOf(courses []course) (n int) {
 
 // notRun says what a walk leaves out.
 func notRun(courses []course, targets []target) string {
-	all, run := 0, map[string]bool{}
+	all, pairs, run := 0, 0, map[string]bool{}
 	for _, t := range targets {
-		if t.second == 0 {
-			run[t.String()] = true
+		run[t.String()] = true
+	}
+	for _, c := range courses {
+		for _, t := range everything(c) {
+			all += number(!run[t.String()])
+		}
+		for _, t := range pairsOf(c) {
+			pairs += number(!run[t.String()])
 		}
 	}
-	pairs := 0
-	for _, c := range courses {
-		all += len(everything(c))
-		pairs += len(pairsOf(c))
-	}
-	var left []string
-	if len(run) < all {
-		left = append(left, fmt.Sprintf("%d of %d single faults (-walk=all runs them)", all-len(run), all))
-	}
-	done := len(targets) - len(run)
-	if done < pairs {
-		left = append(left, fmt.Sprintf("%d of %d double crashes (-walk=pairs)", pairs-done, pairs))
-	}
-	left = append(left, "several requests at a time (the soaks), power cuts, broken disks, a provider that breaks its contract")
-	return "not run: " + strings.Join(left, "; ")
+	return fmt.Sprintf("not run: %d single faults (-walk=all runs them); %d double crashes (-walk=pairs); "+
+		"several requests at a time (the soaks), power cuts, broken disks, a provider that breaks its contract", all, pairs)
 }
 
 // newWalker makes the grounds of a walk, until the test ends.

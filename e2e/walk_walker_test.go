@@ -1,14 +1,11 @@
 package e2e_test
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"text/tabwriter"
 	"time"
@@ -72,49 +69,39 @@ func each[J any](ctx context.Context, g *grounds, jobs []J, do func(context.Cont
 
 // courses records every scenario through every program. The first that needs it
 // watches the program with nothing to do.
-func (w *walker) courses(ctx context.Context, wanted func(scenario, program string) bool) ([]course, error) {
-	var ways []course
+func (w *walker) courses(ctx context.Context, wanted func(scenario, program string) bool) (found []course, err error) {
+	type way struct{ course, own, start course }
+	var ways []*way
 	rests := map[string]*rest{}
 	for _, s := range scenarios() {
 		for _, program := range s.programs {
 			if wanted(s.name, program) || s.name == "success" && wanted("start", program) {
-				ways = append(ways, course{scenario: s, program: program})
+				ways = append(ways, &way{course: course{scenario: s, program: program}})
 				rests[program] = &rest{}
 			}
 		}
 	}
-	var mu sync.Mutex
-	var found []course
-	err := each(ctx, w.grounds, ways, func(ctx context.Context, p *place, way course) error {
-		r := rests[way.program]
-		r.once.Do(func() { r.err = p.watchRest(ctx, way.program, r) })
+	err = each(ctx, w.grounds, ways, func(ctx context.Context, p *place, way *way) (err error) {
+		c, r := &way.course, rests[way.course.program]
+		r.once.Do(func() { r.err = p.watchRest(ctx, c.program, r) })
 		if r.err != nil {
-			return fmt.Errorf("watch the %s at rest: %w", way.program, r.err)
+			return fmt.Errorf("watch the %s at rest: %w", c.program, r.err)
 		}
-		way.known = r.known
-		own, start, err := p.record(ctx, way, r)
-		if err != nil {
-			return fmt.Errorf("record %s/%s: %w", way.scenario.name, way.program, err)
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		if wanted(own.scenario.name, own.program) {
-			found = append(found, own)
-		}
-		if way.scenario.name == "success" && wanted("start", own.program) {
-			found = append(found, start)
+		c.known = r.known
+		if way.own, way.start, err = p.record(ctx, *c, r); err != nil {
+			return fmt.Errorf("record %s/%s: %w", c.scenario.name, c.program, err)
 		}
 		return nil
 	})
-	slices.SortFunc(found, func(a, b course) int {
-		return cmp.Or(cmp.Compare(a.place(), b.place()), cmp.Compare(a.program, b.program))
-	})
+	for _, way := range ways {
+		if way.course.scenario.name == "success" && wanted("start", way.course.program) {
+			found = append(found, way.start)
+		}
+		if wanted(way.course.scenario.name, way.course.program) {
+			found = append(found, way.own)
+		}
+	}
 	return found, err
-}
-
-// place is a course's place in the order of scenarios. The start is the first.
-func (c course) place() int {
-	return slices.IndexFunc(scenarios(), func(s scenario) bool { return s.name == c.scenario.name })
 }
 
 // walk does the targets and reports what is violated, with the address by which
@@ -171,40 +158,30 @@ func (p *place) walkTo(ctx context.Context, c course, t target) (walked, error) 
 func (w *walker) print(to io.Writer, courses []course, took time.Duration) {
 	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "scenario\tprogram\tpoints\truns\tfired\trepeated\tsecond crashes\trival gave up\tviolations\tseconds\t")
-	stood := map[string]bool{} // points at which a paused victim stood in its rival's way
 	violations := 0
-	row := func(scenario, program string, points int, of func(walked) bool) {
+	row := func(scenario, program string, points int) {
 		var runs, fired, repeated, again, pairs, gaveUp int
 		var seconds float64
 		violations = 0
 		for _, one := range w.done {
-			if !of(one) {
+			if scenario != "all" && (one.scenario != scenario || one.program != program) {
 				continue
 			}
 			runs, fired, repeated, violations = runs+1, fired+number(one.fired), repeated+one.repeated, violations+len(one.violations)
 			again, pairs, gaveUp = again+number(one.again), pairs+number(one.second > 0), gaveUp+number(one.gaveUp)
 			seconds += one.took.Seconds()
-			if one.gaveUp {
-				stood[one.point.Name] = true
-			}
 		}
 		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%d\t%d of %d\t%d\t%d\t%.1f\t\n",
 			scenario, program, points, runs, fired, repeated, again, pairs, gaveUp, violations, seconds)
 	}
 	for _, c := range courses {
-		row(c.scenario.name, c.program, len(c.points), func(one walked) bool {
-			return one.scenario == c.scenario.name && one.program == c.program
-		})
+		row(c.scenario.name, c.program, len(c.points))
 	}
-	row("all", "", pointsOf(courses), func(walked) bool { return true })
+	row("all", "", pointsOf(courses))
 	_ = table.Flush()
 	fmt.Fprintf(to, "%d violations in %.1f s, %d runs at a time\n", violations, took.Seconds(), w.grounds.lanes)
 	if runs := len(w.done); violations == 0 && runs > 0 {
 		fmt.Fprintf(to, "no violation in %d runs: the rate is below %.2f%% with 95%% confidence, for runs drawn like these\n",
 			runs, 300/float64(runs))
-	}
-	if len(stood) > 0 {
-		fmt.Fprintf(to, "a rival gave up after %s; in a transaction the victim keeps its locks until it goes on or the database ends it after 10 s. It stood at:\n  %s\n",
-			rivalPatience, strings.Join(slices.Sorted(maps.Keys(stood)), "\n  "))
 	}
 }

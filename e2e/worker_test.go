@@ -246,39 +246,3 @@ func TestWorker_randomKillsAndFaults_changeNoOutcome(t *testing.T) {
 	t.Logf("fault seed %d: %d charges, %d refunds, %d kills, %d messages were retried", seed, charges, plan.Refunds(), kills, retried)
 	d.client.adopt(e.Records)
 }
-
-// TestWorker_shopOrProviderDown_chargesWaitWithoutAnAttempt closes the shop, and then
-// kills the provider: connections are refused.
-func TestWorker_shopOrProviderDown_chargesWaitWithoutAnAttempt(t *testing.T) {
-	t.Parallel()
-	startsPrograms(t)
-	const n = 8
-	d := deploy(t, setup{apis: 1, workers: 1, workerEnv: longLease()})
-	const waiting = `
-select count(*) filter (where status <> 'done' and waits > 1 and attempts <= 1) = $2
-  from inbox
- where receiver = $1`
-
-	// When the shop is down, charges have their outcome and the notification waits.
-	d.setFaults(t, traffic.Faults{ShopDown: true})
-	d.flowing(t, n, 4, visa, cardDeclined).finish(t, d)
-	await.Row(t, d.tables, waiting, "notification", n)
-	if notified := d.records(t).Notifications; len(notified) != 0 {
-		t.Errorf("a shop that is down was notified: %+v", notified)
-	}
-	const ended = `select count(*) from ledger_events where type in ('charge.succeeded.v1', 'charge.failed.v1')`
-	mustRead(t, d, n, ended)
-	d.setFaults(t, traffic.Faults{})
-	d.drain(t)
-
-	// When the provider is down, charges wait.
-	kill(t, d.Sandbox)
-	d.flowing(t, n, 4, visa).finish(t, d)
-	await.Row(t, d.tables, waiting, "fulfillment", n)
-	restart(t, d.Sandbox)
-	d.drain(t)
-
-	// Then all of them end, and no wait counts as an attempt.
-	mustRead(t, d, 2*n, ended)
-	mustRead(t, d, 1, `select max(attempts) from inbox`)
-}

@@ -72,23 +72,6 @@ func TestProtocol(t *testing.T) {
 		s.wantStored(1, 2)
 	})
 
-	t.Run("no connection opens or stays open while the server is down", func(t *testing.T) {
-		t.Parallel()
-		s := newScene(t)
-		conn, _ := s.through(failpoint.Aim{}, nil)
-		s.proxy.SetDown(true)
-		if _, err := conn.Exec(s.ctx, insert, 1); err == nil {
-			t.Error("a connection stayed open")
-		}
-		if conn, err := pgx.Connect(s.ctx, s.proxy.URL()); err == nil {
-			_ = conn.Close(s.ctx)
-			t.Error("a connection opened")
-		}
-		s.proxy.SetDown(false)
-		s.exec(s.connect(s.proxy.URL()), insert, 2)
-		s.wantStored(2)
-	})
-
 	t.Run("a victim that hangs up takes its session with it", func(t *testing.T) {
 		t.Parallel()
 		s := newScene(t)

@@ -19,10 +19,10 @@ type Proxy struct {
 	listener net.Listener
 	serving  sync.WaitGroup
 
-	mu    sync.Mutex
-	open  map[net.Conn]bool // both ends of every connection
-	down  bool              // no connection may be open
-	names map[string]string // of statements, by SQL
+	mu     sync.Mutex
+	open   map[net.Conn]bool // both ends of every connection
+	closed bool
+	names  map[string]string // of statements, by SQL
 }
 
 // NewProxy starts a proxy before the server of a connection string. The plan of
@@ -59,21 +59,13 @@ func (p *Proxy) CutAll() {
 	}
 }
 
-// SetDown makes the server unreachable, or reachable again. While it is down, no
-// connection opens and none stays open.
-func (p *Proxy) SetDown(down bool) {
-	p.mu.Lock()
-	p.down = down
-	p.mu.Unlock()
-	if down {
-		p.CutAll()
-	}
-}
-
 // Close closes every connection, refuses new ones and waits until all have ended.
 func (p *Proxy) Close() {
 	_ = p.listener.Close()
-	p.SetDown(true)
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.CutAll()
 	p.serving.Wait()
 }
 
@@ -113,12 +105,12 @@ func (p *Proxy) name(sql string) string {
 	return name
 }
 
-// track keeps a connection for CutAll, and closes it if the server is down.
+// track keeps a connection for CutAll, and closes it if the proxy is closed.
 func (p *Proxy) track(c net.Conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.open[c] = true
-	if p.down {
+	if p.closed {
 		_ = c.Close()
 	}
 }
