@@ -147,7 +147,7 @@ func lookups() []lookup {
 		{in: "inbox", words: "waits         = 0", args: "7, 'x'", ways: setAside + ", " + byNumber},
 		{in: "inbox", words: "set status      = 'discarded'", args: "7, 'x'", ways: setAside + ", " + byNumber},
 
-		{in: "fulfillment", words: "reserved  = reserved", args: "'m7', 'sku', 1", ways: "stock_pkey merchant_id sku"},
+		{in: "fulfillment", words: "reserved  = reserved", args: "'m7', 'sku', 1, -1, 0", ways: "stock_pkey merchant_id sku"},
 		{in: "fulfillment", words: "update reservations", args: "'ch_7', 'sold'", ways: "reservations_once charge_id"},
 		{in: "fulfillment", words: "s.available", args: "'{m7,m8}', '{sku,sku}'", ways: "stock_pkey merchant_id sku"},
 		{in: "fulfillment", words: "update webhook_resends", args: "gen_random_uuid()", ways: "webhook_resends_pkey resend_id"},
