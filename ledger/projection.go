@@ -34,7 +34,8 @@ func end() checkpoint { return checkpoint{Txid: math.MaxUint64, Position: math.M
 type live struct {
 	checkpoint
 
-	Waiting  bool // events can be folded
+	Behind   bool // events are not folded
+	Waiting  bool // some of them can be folded: no older transaction is open
 	Restored bool // the tables come from a dump and are not repaired
 }
 
@@ -49,6 +50,10 @@ select p.generation,
        n.own and exists (
          select
            from ledger_events e
+          where (e.txid, e.position) > (p.txid, p.position)) as behind,
+       n.own and exists (
+         select
+           from ledger_events e
           where (e.txid, e.position) > (p.txid, p.position)
             and e.txid < pg_snapshot_xmin(pg_current_snapshot())) as waiting,
        not (n.own and p.txid < pg_snapshot_xmax(pg_current_snapshot())) as restored
@@ -58,10 +63,7 @@ select p.generation,
 
 // readLive reads the live checkpoint. The cost does not depend on the length of the log.
 func readLive(ctx context.Context, db *postgres.DB) (live, error) {
-	return oneLive(db.Query(ctx, selectLive))
-}
-
-func oneLive(rows pgx.Rows, _ error) (live, error) {
+	rows, _ := db.Query(ctx, selectLive) // they have the error too
 	found, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[live])
 	if err != nil {
 		return live{}, fmt.Errorf("read the checkpoint of the projections: %w", err)
@@ -257,12 +259,12 @@ func (p page) queue(b *pgx.Batch, at checkpoint) {
 }
 
 // fold folds the events that follow a checkpoint, up to and including last, into its
-// generation: one page, in one commit. The page is empty where there is none, and where
-// there is an error. The commit is refused (isFolded) if the checkpoint has moved.
+// generation: one page, in one commit. The page is empty where there is nothing to fold, and
+// where there is an error. The commit is refused (isFolded) if the checkpoint has moved.
 func fold(ctx context.Context, db *postgres.DB, at, last checkpoint) (page, error) {
 	p, err := readPage(ctx, db, at, last)
 	if err != nil || len(p.streams) == 0 {
-		return page{}, err
+		return p, err
 	}
 	b := &pgx.Batch{}
 	p.queue(b, at)

@@ -10,28 +10,11 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/loop"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
 )
-
-// logged is what projectors have logged.
-type logged struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
 
 // background runs a function until stop is called, or the test ends.
 func background(t *testing.T, run func(context.Context)) (stop func()) {
@@ -45,15 +28,16 @@ func background(t *testing.T, run func(context.Context)) (stop func()) {
 }
 
 // hasty runs a projector whose pauses are a hundredth of those of Run.
-func hasty(t *testing.T, db *postgres.DB, log *logged) (stop func()) {
+func hasty(t *testing.T, db *postgres.DB) (stop func()) {
 	t.Helper()
-	step := ledger.Steps(&ledger.Projector{DB: db, Log: slog.New(slog.NewJSONHandler(log, nil))})
+	p := &ledger.Projector{DB: db}
 	return background(t, func(ctx context.Context) {
 		for ctx.Err() == nil {
-			select {
-			case <-ctx.Done():
-			case <-time.After(step(ctx) / 100):
+			pause, err := ledger.Step(p, ctx)
+			if err != nil && ctx.Err() == nil {
+				t.Error(err)
 			}
+			loop.Pause(ctx, pause/100, nil)
 		}
 	})
 }
@@ -65,18 +49,14 @@ func TestProjector(t *testing.T) {
 	t.Run("one of several is active, and another one takes over when it ends", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
-		log := &logged{}
 		var stops []func()
 		for range 3 {
-			stops = append(stops, hasty(t, db, log))
+			stops = append(stops, hasty(t, db))
 		}
 		for i, stop := range stops {
 			appendTo(t, db, newStreams(fmt.Sprintf("ch_%d_", i), 10), requested("acme"))
 			await.Row(t, db, charges, 10*(i+1))
 			stop()
-		}
-		if log.String() != "" {
-			t.Errorf("it logs:\n%s", log)
 		}
 	})
 
@@ -84,7 +64,7 @@ func TestProjector(t *testing.T) {
 		testdb.Long(t, "it waits for pauses")
 		t.Parallel()
 		db := testdb.Reused(t)
-		log := &logged{}
+		log := &await.Log{}
 		exec(t, db, `alter table charge_list add constraint refused check (charge_id <> 'ch_1')`)
 		appended(t, db, ledger.New("ch_1"), cause("a"), requested("acme"))
 		background(t, (&ledger.Projector{DB: db, Log: slog.New(slog.NewJSONHandler(log, nil))}).Run)
@@ -123,75 +103,41 @@ func TestProjector(t *testing.T) {
 // TestProjector_pauses: the active projector lets events gather, and longer after a large
 // page. The others poll seldom, and take over from one that has ended.
 func TestProjector_pauses(t *testing.T) {
-	testdb.Long(t, "it measures pauses")
 	t.Parallel()
 	db := testdb.Reused(t)
-	listening := false
-	p := &ledger.Projector{DB: db, Listening: func() bool { return listening }, Log: slog.New(slog.DiscardHandler)}
-	active, other := ledger.Steps(p), ledger.Steps(p)
-	const ms = time.Millisecond
-	standsBy := func(pause time.Duration) bool { return pause >= 1500*ms && pause < 2250*ms }
+	active, other := &ledger.Projector{DB: db}, &ledger.Projector{DB: db}
+	const ms, standby = time.Millisecond, 1500 * time.Millisecond
 	charges := 0
-	request := func(n int) {
+	// wants requests n charges and steps until the pause is not that of an event that is left
+	// out while an older transaction is open.
+	wants := func(p *ledger.Projector, n int, want time.Duration) {
 		t.Helper()
 		charges++
-		appendTo(t, db, newStreams(fmt.Sprintf("ch_%d_", charges), n), requested("acme"))
-	}
-	// folds steps until a page is folded: an event is left out while a transaction is open
-	// that is older.
-	folds := func(step func(context.Context) time.Duration, what string, want time.Duration) (steps int) {
-		t.Helper()
-		await.True(t, what+": a page is folded", func() bool {
-			steps++
-			got := step(t.Context())
-			if got > 0 && got < 250*ms || standsBy(got) {
+		if n > 0 {
+			appendTo(t, db, newStreams(fmt.Sprintf("ch_%d_", charges), n), requested("acme"))
+		}
+		await.True(t, "a page is folded, or the projector stands by", func() bool {
+			got, err := ledger.Step(p, t.Context())
+			if got == 50*ms {
 				return false
 			}
-			if got != want {
-				t.Errorf("%s: the pause is %v, want %v", what, got, want)
+			if jitter := got - want; err != nil || jitter < 0 || jitter > 0 && (want != standby || jitter > standby/2) {
+				t.Errorf("after %d events the pause is %v, want %v: %v", n, got, want, err)
 			}
 			return true
 		})
-		return steps
 	}
-	idles := func(want ...time.Duration) {
-		t.Helper()
-		for _, want := range want {
-			if got := active(t.Context()); got != want {
-				t.Errorf("nothing to fold: the pause is %v, want %v", got, want)
-			}
-		}
-	}
-	passes := func(step func(context.Context) time.Duration, what string) {
-		t.Helper()
-		if got := step(t.Context()); !standsBy(got) {
-			t.Errorf("%s: the pause is %v", what, got)
-		}
-	}
-
-	passes(active, "nothing waits, no projector is active")
-	request(1)
-	if steps := folds(active, "taking over", 250*ms); steps < 2 {
-		t.Error("it takes over at its first step, though another one may be about to fold")
-	}
-	idles(20*ms, 40*ms, 50*ms, 50*ms)
-	listening = true
-	idles(320*ms, 640*ms, 1000*ms, 1000*ms)
-	listening = false
-	request(249)
-	folds(active, "249 events", 250*ms)
-	idles(20 * ms)
-	request(250)
-	folds(active, "250 events", 500*ms)
-	request(2500)
-	folds(active, "a full page", 0)
-
+	wants(active, 1, standby) // another one may be about to fold
+	wants(active, 0, 250*ms)
+	wants(active, 0, 0) // nothing waits
+	wants(active, 249, 250*ms)
+	wants(active, 250, 500*ms)
+	wants(active, 2500, 0) // a full page
 	for range 3 {
-		request(1)
-		passes(other, "another projector is active")
-		folds(active, "the active one", 250*ms)
+		wants(other, 1, standby)
+		wants(active, 0, 250*ms)
 	}
-	request(1)
-	passes(other, "the active one may be about to fold")
-	folds(other, "the active one has ended", 250*ms)
+	wants(other, 1, standby)
+	wants(other, 0, 250*ms) // the active one has ended
+	wants(active, 1, standby)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -54,8 +53,8 @@ select pg_try_advisory_xact_lock($1)
 // meanwhile. progress, where not nil, is called with the number of events folded so far.
 //
 // db has the role of the tables' owner: other roles may not begin a generation, nor delete
-// one. Rebuild takes up to three connections. Their sessions must not end transactions that
-// are idle, nor long statements.
+// one. Rebuild takes two connections. Their sessions must not end transactions that are
+// idle, nor long statements.
 //
 // If we die here: until the commit of replace the live projections are the old ones, and
 // from then on the new ones; the next rebuild deletes the rows that no reader needs.
@@ -69,7 +68,7 @@ func Rebuild(ctx context.Context, db *postgres.DB, progress func(events int64)) 
 	if err != nil {
 		return r.found, fmt.Errorf("take the lock of rebuilds: %w", err)
 	}
-	defer rollback(ctx, lock)
+	defer func() { _ = lock.Rollback(context.WithoutCancel(ctx)) }()
 	var taken bool
 	if err := lock.QueryRow(ctx, tryLock, rebuildLock).Scan(&taken); err != nil {
 		return r.found, fmt.Errorf("take the lock of rebuilds: %w", err)
@@ -77,7 +76,7 @@ func Rebuild(ctx context.Context, db *postgres.DB, progress func(events int64)) 
 	if !taken {
 		return r.found, ErrRebuilding
 	}
-	for _, step := range []func(context.Context) error{r.check, r.clear, r.begin, r.catchUp, r.compare, r.replace, r.clear} {
+	for _, step := range []func(context.Context) error{r.clear, r.begin, r.compare, r.replace, r.clear} {
 		if err := step(ctx); err != nil {
 			return r.found, err
 		}
@@ -85,24 +84,11 @@ func Rebuild(ctx context.Context, db *postgres.DB, progress func(events int64)) 
 	return r.found, nil
 }
 
-// rollback ends a transaction that has written nothing.
-func rollback(ctx context.Context, tx pgx.Tx) { _ = tx.Rollback(context.WithoutCancel(ctx)) }
-
 type rebuild struct {
 	db       *postgres.DB
 	progress func(events int64)
 	at       checkpoint // of the new generation
 	found    Rebuilt
-}
-
-// check refuses a ledger whose events came with a dump and may not be readable yet: without
-// them every row would differ, and the new projections could not reach the live ones.
-func (r *rebuild) check(ctx context.Context) error {
-	at, err := readLive(ctx, r.db)
-	if err == nil && at.Restored {
-		err = ErrRestored
-	}
-	return err
 }
 
 // The batch moves too, so that a rebuild that still writes to the generation is refused.
@@ -171,39 +157,33 @@ insert into projections (state)
 values ('building')
 returning generation`
 
+// begin begins a generation. It refuses a ledger whose events came with a dump and may not
+// be readable yet: the new projections could not reach the live ones.
 func (r *rebuild) begin(ctx context.Context) error {
-	if err := r.db.QueryRow(ctx, insertBuilding).Scan(&r.at.Generation); err != nil {
+	at, err := readLive(ctx, r.db)
+	if err == nil && at.Restored {
+		err = ErrRestored
+	}
+	if err == nil {
+		err = r.db.QueryRow(ctx, insertBuilding).Scan(&r.at.Generation)
+	}
+	if err != nil {
 		return fmt.Errorf("begin a generation: %w", err)
 	}
 	return nil
 }
 
-// catchUp folds as far as the live projections have, which go on meanwhile, until what is
-// missing fits into one commit.
-func (r *rebuild) catchUp(ctx context.Context) error {
-	for pages := 2; pages > 1; {
-		at, err := readLive(ctx, r.db)
-		if err == nil {
-			pages, err = r.foldTo(ctx, at.checkpoint)
+// catchUp folds as far as the live projections have, and returns their checkpoint.
+func (r *rebuild) catchUp(ctx context.Context) (checkpoint, error) {
+	at, err := readLive(ctx, r.db)
+	for more := at.Generation != r.at.Generation; err == nil && more; {
+		var p page
+		if p, err = fold(ctx, r.db, r.at, at.checkpoint); err == nil && len(p.streams) > 0 {
+			r.moveTo(p)
 		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// foldTo folds every event up to a checkpoint, and returns the number of commits.
-func (r *rebuild) foldTo(ctx context.Context, last checkpoint) (pages int, err error) {
-	for more := true; more; pages++ {
-		p, err := fold(ctx, r.db, r.at, last)
-		if err != nil || len(p.streams) == 0 {
-			return pages, err
-		}
-		r.moveTo(p)
 		more = p.full
 	}
-	return pages, nil
+	return at.checkpoint, err
 }
 
 // moveTo notes that a page is committed.
@@ -216,110 +196,66 @@ func (r *rebuild) moveTo(p page) {
 	}
 }
 
-// compare compares all rows of both generations at one checkpoint: that of the live one in
-// a snapshot. The snapshot stays open while the new generation is folded up to the same
-// checkpoint, and is read then. It holds no lock, and has no transaction id that would hold
-// back readers of the log.
+// selectCompared compares all rows of the new generation with those of the live one, and
+// returns no row unless both are at one checkpoint.
+const selectCompared = `
+with at as (
+  select live.generation as live, new.generation as new
+    from projections live
+    join projections new on (new.txid, new.position) = (live.txid, live.position)
+   where live.state = 'live'
+     and new.generation = $1
+), compared as (
+  select charges, balances, name,
+         count(*) < 2 or min(digest) <> max(digest)     as differs,
+         max(says) filter (where generation = at.live)  as live_says,
+         max(says) filter (where generation = at.new)   as ledger_says
+    from at
+    join (
+         select generation, 1 as charges, 0 as balances, 'charge ' || charge_id as name,
+                encode(sha256(convert_to(row(merchant_id, order_id, status, created_at, version, view::text)::text, 'UTF8')), 'hex') as digest,
+                format('%s, %s events', status, version) as says
+           from charge_list
+          union all
+         select generation, 0, 1, 'account ' || account || ' of ' || merchant_id,
+                row(debits, credits)::text,
+                format('%s − %s', debits, credits)
+           from account_balances) r
+      on generation in (at.live, at.new)
+   group by charges, balances, name
+)
+select coalesce(sum(charges), 0)        as charges,
+       coalesce(sum(balances), 0)       as balances,
+       count(*) filter (where differs)  as different,
+       array(select format(case when live_says is null then '%1$s: not among the live ones; the ledger says %3$s'
+                                when ledger_says is null then '%1$s: live says %2$s; the ledger knows nothing of it'
+                                else '%1$s: live says %2$s; the ledger says %3$s' end, name, live_says, ledger_says)
+               from compared
+              where differs
+              order by balances, name collate "C"
+              limit $2)                 as examples
+  from compared
+having exists (select from at)`
+
+// compare compares both generations at one checkpoint, in one snapshot. The live projector
+// pauses between its pages, so the new generation soon reaches its checkpoint.
 func (r *rebuild) compare(ctx context.Context) error {
-	before, err := r.db.Snapshot(ctx)
-	if err != nil {
-		return err
-	}
-	defer rollback(ctx, before)
-	at, err := oneLive(before.Query(ctx, selectLive))
-	if err != nil {
-		return err
-	}
-	if _, err := r.foldTo(ctx, at.checkpoint); err != nil {
-		return err
-	}
-	after, err := r.db.Snapshot(ctx)
-	if err != nil {
-		return err
-	}
-	defer rollback(ctx, after)
-	if r.found.Charges, err = r.compareRows(ctx, selectChargeDigests, before, at.Generation, after); err != nil {
-		return err
-	}
-	r.found.Balances, err = r.compareRows(ctx, selectBalanceDigests, before, at.Generation, after)
-	return err
-}
-
-// The order is that of bytes, in which Go compares too.
-const selectChargeDigests = `
-select 'charge ' || charge_id,
-       sha256(convert_to(row(merchant_id, order_id, status, created_at, version, view::text)::text, 'UTF8')),
-       format('%s, %s events', status, version)
-  from charge_list
- where generation = $1
- order by charge_id collate "C"`
-
-const selectBalanceDigests = `
-select 'account ' || account || ' of ' || merchant_id,
-       sha256(convert_to(row(debits, credits)::text, 'UTF8')),
-       format('%s − %s', debits, credits)
-  from account_balances
- where generation = $1
- order by ('account ' || account || ' of ' || merchant_id) collate "C"`
-
-// compareRows reads the rows of both generations side by side, notes what differs, and
-// returns the number of rows that are in either.
-func (r *rebuild) compareRows(ctx context.Context, sql string, before pgx.Tx, live int64, after pgx.Tx) (rows int64, err error) {
-	was, is := digestsOf(before.Query(ctx, sql, live)), digestsOf(after.Query(ctx, sql, r.at.Generation))
-	defer was.Close()
-	defer is.Close()
-	for ; was.more || is.more; rows++ {
-		order := strings.Compare(was.key, is.key)
-		if !is.more {
-			order = -1
-		} else if !was.more {
-			order = 1
+	for compared := false; !compared; {
+		if _, err := r.catchUp(ctx); err != nil {
+			return err
 		}
-		switch {
-		case order < 0:
-			r.differs("%s: live says %s; the ledger knows nothing of it", was.key, was.says)
-		case order > 0:
-			r.differs("%s: not among the live ones; the ledger says %s", is.key, is.says)
-		case string(was.digest) != string(is.digest):
-			r.differs("%s: live says %s; the ledger says %s", was.key, was.says, is.says)
-		}
-		if order <= 0 {
-			was.next()
-		}
-		if order >= 0 {
-			is.next()
+		b := &pgx.Batch{}
+		b.Queue(postgres.ReadWholeTables)
+		b.Queue(selectCompared, r.at.Generation, maxExamples).Query(func(rows pgx.Rows) error {
+			_, err := pgx.ForEachRow(rows, []any{&r.found.Charges, &r.found.Balances, &r.found.Different, &r.found.Examples},
+				func() error { compared = true; return nil })
+			return err
+		})
+		if err := r.db.Read(ctx, b); err != nil {
+			return fmt.Errorf("compare projections: %w", err)
 		}
 	}
-	if err := errors.Join(was.Err(), is.Err()); err != nil {
-		return rows, fmt.Errorf("compare projections: %w", err)
-	}
-	return rows, nil
-}
-
-// digests are the rows of one generation, in the order of their keys.
-type digests struct {
-	pgx.Rows
-
-	more   bool
-	key    string
-	digest []byte
-	says   string
-}
-
-func digestsOf(rows pgx.Rows, _ error) *digests { // the rows have the error too
-	d := &digests{Rows: rows}
-	d.next()
-	return d
-}
-
-// next reads a row. Without one, more is false, and Err has the error.
-func (d *digests) next() { d.more = d.Next() && d.Scan(&d.key, &d.digest, &d.says) == nil }
-
-func (r *rebuild) differs(format string, a ...any) {
-	r.found.Different++
-	if len(r.found.Examples) < maxExamples {
-		r.found.Examples = append(r.found.Examples, fmt.Sprintf(format, a...))
-	}
+	return nil
 }
 
 // The commit fences the live generation first: what its projector has read before, it cannot
@@ -346,7 +282,7 @@ update projections as p
 // there is a little more to fold, and replace tries again.
 func (r *rebuild) replace(ctx context.Context) error {
 	for fenced := false; ; {
-		at, err := readLive(ctx, r.db)
+		at, err := r.catchUp(ctx)
 		if err != nil {
 			return err
 		}
@@ -357,12 +293,6 @@ func (r *rebuild) replace(ctx context.Context) error {
 		p, err := readPage(ctx, r.db, r.at, end())
 		if err != nil {
 			return err
-		}
-		if p.full {
-			if _, err := r.foldTo(ctx, end()); err != nil {
-				return err
-			}
-			continue
 		}
 		b := &pgx.Batch{}
 		b.Queue(retireLive, at.Generation)

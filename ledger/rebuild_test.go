@@ -55,7 +55,7 @@ func TestRebuild(t *testing.T) {
 		if n := one[int](t, db, leftovers); n != 0 {
 			t.Errorf("%d rows are left that no reader needs", n)
 		}
-		if len(progress) < 2 {
+		if len(progress) == 0 || progress[len(progress)-1] != 280 {
 			t.Errorf("the progress is %v", progress)
 		}
 		if gen := one[string](t, db, `select string_agg(state, ' ' order by generation) from projections`); gen != "retired live" {
@@ -117,9 +117,8 @@ func TestRebuild(t *testing.T) {
 		t.Parallel()
 		db := history(t)
 		done, stop := context.WithCancel(t.Context())
-		log := &logged{}
-		hasty(t, db, log)
-		hasty(t, db, log)
+		hasty(t, db)
+		hasty(t, db)
 		var traffic errgroup.Group
 		for w := range 2 {
 			traffic.Go(func() error {
@@ -159,9 +158,6 @@ func TestRebuild(t *testing.T) {
 		}
 		await.Row(t, db, `select count(*) = (select count(distinct stream_id) from ledger_events) from charge_list join projections using (generation) where state = 'live' and version = 4`)
 		checkBalances(t, db)
-		if log.String() != "" {
-			t.Errorf("projectors log:\n%s", log)
-		}
 	})
 
 	t.Run("a rebuild that dies leaves the live ones alone", func(t *testing.T) {

@@ -17,12 +17,11 @@ type rebuildCmd struct {
 // wrong. The new ones have taken their place all the same.
 const differed exitError = 1
 
-// options allow for a rebuild that compares whole tables, in snapshots that stay open
-// meanwhile. One connection holds its lock, the others two snapshots, or one snapshot and a
-// commit.
+// options allow for a rebuild that compares whole tables. One connection holds its lock
+// meanwhile.
 func (rebuildCmd) options() postgres.Options {
 	return postgres.Options{
-		Application: "payonce-rebuild", MaxConns: 3, StatementTimeout: time.Hour,
+		Application: "payonce-rebuild", MaxConns: 2, StatementTimeout: time.Hour,
 		Settings: map[string]string{"idle_in_transaction_session_timeout": "0"},
 	}
 }

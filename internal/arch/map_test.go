@@ -30,7 +30,7 @@ var rules = []rule{
 
 	// The service.
 	{"domain", "", "pure rules, to be read and tested without anything else"},
-	{"ledger", "domain groupcommit internal/postgres", "stores domain's events; its siblings meet it only in the batch of a use case"},
+	{"ledger", "domain groupcommit internal/loop internal/postgres", "stores domain's events; its siblings meet it only in the batch of a use case"},
 	{"intake", "domain idempotency ledger outbox internal/postgres", "accepts; it never meets fulfillment and knows neither HTTP nor the provider"},
 	{
 		"fulfillment", "domain groupcommit inbox ledger outbox internal/merchants internal/postgres internal/stripe internal/webhook",
