@@ -309,7 +309,7 @@ func mutants() []mutant {
 		},
 		{
 			"net/http may repeat a provider call by itself",
-			[]edit{{"internal/stripe/transport.go", "	once.GetBody = nil\n", ""}},
+			[]edit{{"internal/stripe/client.go", "	once.GetBody = nil\n", ""}},
 			byTest("./internal/stripe", "TestCall_isSentOnceOnAReusedConnectionThatIsCut", "the provider saw 3 requests, want 2"),
 		},
 	}

@@ -2,11 +2,16 @@ package httpapi
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"net/url"
+	"slices"
+	"time"
 	"unicode/utf8"
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/ledger"
@@ -77,4 +82,93 @@ func param(c echo.Context, name string) string {
 		return raw // the path of a URL that was parsed: it cannot fail
 	}
 	return decoded
+}
+
+// Bounds of a page of charges.
+const (
+	defaultCharges = 20
+	maxCharges     = 100
+)
+
+var statuses = []domain.Status{domain.Pending, domain.Succeeded, domain.Failed, domain.PartiallyRefunded, domain.Refunded}
+
+// listCharges is GET /v1/charges: a page of the projection, newest first.
+func (a *API) listCharges(c echo.Context) (any, error) {
+	q := ledger.ListQuery{MerchantID: merchantOf(c).ID, Limit: defaultCharges}
+	err := readQuery(c, map[string]func(*checker, string){
+		"order_id": func(k *checker, value string) {
+			q.OrderID = value
+			k.text("/order_id", value, false, maxString)
+		},
+		"starting_after": func(k *checker, value string) {
+			q.StartingAfter = value
+			k.text("/starting_after", value, false, maxString)
+		},
+		"status": func(k *checker, value string) {
+			if q.Status = domain.Status(value); !slices.Contains(statuses, q.Status) {
+				k.refuse("/status", fmt.Sprintf("is none of %v", statuses))
+			}
+		},
+		"limit": func(k *checker, value string) { q.Limit = k.limit(value, maxCharges) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	return ledger.ListCharges(c.Request().Context(), a.tenant(c), q)
+}
+
+// ofCharge answers with what view makes of the charge of the path, if it is the caller's.
+func (a *API) ofCharge(view func(c echo.Context, s ledger.Stream) (any, error)) echo.HandlerFunc {
+	return answer(func(c echo.Context) (any, error) {
+		id, err := chargeID(c)
+		if err != nil {
+			return nil, err
+		}
+		s, err := ledger.Load(c.Request().Context(), a.tenant(c), id)
+		switch {
+		case err != nil:
+			return nil, err
+		case s.Charge.MerchantID != merchantOf(c).ID:
+			return nil, ledger.ErrNotFound
+		}
+		return view(c, s)
+	})
+}
+
+// getCharge is GET /v1/charges/{id}: the fold of the stream as it is now.
+func getCharge(_ echo.Context, s ledger.Stream) (any, error) { return s.View(), nil }
+
+type eventView struct {
+	Version    int             `json:"version"`
+	ID         string          `json:"id"`
+	Type       string          `json:"type"`
+	Data       json.RawMessage `json:"data"`
+	RecordedAt time.Time       `json:"recorded_at"`
+}
+
+// getEvents is GET /v1/charges/{id}/events: the stream itself.
+func getEvents(_ echo.Context, s ledger.Stream) (any, error) {
+	views := make([]eventView, len(s.Events))
+	for i, e := range s.Events {
+		views[i] = eventView{e.Version, e.ID.String(), e.Type, e.Data, e.RecordedAt.UTC()}
+	}
+	return map[string]any{"data": views}, nil
+}
+
+// getRefund is GET /v1/charges/{id}/refunds/{refund}.
+func getRefund(c echo.Context, s ledger.Stream) (any, error) {
+	refund, requested := s.Charge.Refund(param(c, "refund"))
+	if !requested {
+		return nil, domain.ErrNoRefund
+	}
+	return s.Charge.RefundView(refund), nil
+}
+
+// getRefunds is GET /v1/charges/{id}/refunds: all of them, oldest first.
+func getRefunds(_ echo.Context, s ledger.Stream) (any, error) {
+	views := make([]domain.RefundView, len(s.Charge.Refunds))
+	for i, r := range s.Charge.Refunds {
+		views[i] = s.Charge.RefundView(r)
+	}
+	return map[string]any{"data": views}, nil
 }

@@ -1,30 +1,23 @@
 package httpapi
 
 import (
-	"encoding/json"
-	"fmt"
+	"context"
 	"maps"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
-	"time"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/audit"
+	"github.com/payonce/payonce/internal/merchants"
+	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/ledger"
 )
-
-// Bounds of a page of charges.
-const (
-	defaultCharges = 20
-	maxCharges     = 100
-)
-
-var statuses = []domain.Status{domain.Pending, domain.Succeeded, domain.Failed, domain.PartiallyRefunded, domain.Refunded}
 
 // answer answers 200 with what a handler returns.
 func answer(handle func(c echo.Context) (any, error)) echo.HandlerFunc {
@@ -35,87 +28,6 @@ func answer(handle func(c echo.Context) (any, error)) echo.HandlerFunc {
 		}
 		return c.JSON(http.StatusOK, view)
 	}
-}
-
-// listCharges is GET /v1/charges: a page of the projection, newest first.
-func (a *API) listCharges(c echo.Context) (any, error) {
-	q := ledger.ListQuery{MerchantID: merchantOf(c).ID, Limit: defaultCharges}
-	err := readQuery(c, map[string]func(*checker, string){
-		"order_id": func(k *checker, value string) {
-			q.OrderID = value
-			k.text("/order_id", value, false, maxString)
-		},
-		"starting_after": func(k *checker, value string) {
-			q.StartingAfter = value
-			k.text("/starting_after", value, false, maxString)
-		},
-		"status": func(k *checker, value string) {
-			if q.Status = domain.Status(value); !slices.Contains(statuses, q.Status) {
-				k.refuse("/status", fmt.Sprintf("is none of %v", statuses))
-			}
-		},
-		"limit": func(k *checker, value string) { q.Limit = k.limit(value, maxCharges) },
-	})
-	if err != nil {
-		return nil, err
-	}
-	return ledger.ListCharges(c.Request().Context(), a.tenant(c), q)
-}
-
-// ofCharge answers with what view makes of the charge of the path, if it is the caller's.
-func (a *API) ofCharge(view func(c echo.Context, s ledger.Stream) (any, error)) echo.HandlerFunc {
-	return answer(func(c echo.Context) (any, error) {
-		id, err := chargeID(c)
-		if err != nil {
-			return nil, err
-		}
-		s, err := ledger.Load(c.Request().Context(), a.tenant(c), id)
-		switch {
-		case err != nil:
-			return nil, err
-		case s.Charge.MerchantID != merchantOf(c).ID:
-			return nil, ledger.ErrNotFound
-		}
-		return view(c, s)
-	})
-}
-
-// getCharge is GET /v1/charges/{id}: the fold of the stream as it is now.
-func getCharge(_ echo.Context, s ledger.Stream) (any, error) { return s.View(), nil }
-
-type eventView struct {
-	Version    int             `json:"version"`
-	ID         string          `json:"id"`
-	Type       string          `json:"type"`
-	Data       json.RawMessage `json:"data"`
-	RecordedAt time.Time       `json:"recorded_at"`
-}
-
-// getEvents is GET /v1/charges/{id}/events: the stream itself.
-func getEvents(_ echo.Context, s ledger.Stream) (any, error) {
-	views := make([]eventView, len(s.Events))
-	for i, e := range s.Events {
-		views[i] = eventView{e.Version, e.ID.String(), e.Type, e.Data, e.RecordedAt.UTC()}
-	}
-	return map[string]any{"data": views}, nil
-}
-
-// getRefund is GET /v1/charges/{id}/refunds/{refund}.
-func getRefund(c echo.Context, s ledger.Stream) (any, error) {
-	refund, requested := s.Charge.Refund(param(c, "refund"))
-	if !requested {
-		return nil, domain.ErrNoRefund
-	}
-	return s.Charge.RefundView(refund), nil
-}
-
-// getRefunds is GET /v1/charges/{id}/refunds: all of them, oldest first.
-func getRefunds(_ echo.Context, s ledger.Stream) (any, error) {
-	views := make([]domain.RefundView, len(s.Charge.Refunds))
-	for i, r := range s.Charge.Refunds {
-		views[i] = s.Charge.RefundView(r)
-	}
-	return map[string]any{"data": views}, nil
 }
 
 // getBalances is GET /v1/balances: the caller's books as they are now.
@@ -180,4 +92,60 @@ func pointerTo(name string) string {
 		return ""
 	}
 	return "/" + escape(name)
+}
+
+// Bounds of a page of messages.
+const (
+	defaultMessages = 100
+	maxMessages     = 1000
+)
+
+// getInbox is GET /v1/inbox: the dead letters about the caller's charges, oldest first.
+func (a *API) getInbox(c echo.Context) (any, error) {
+	status, after, limit := inbox.StatusDead, int64(0), defaultMessages
+	err := readQuery(c, map[string]func(*checker, string){
+		"status": func(k *checker, value string) {
+			if status = inbox.Status(value); status != inbox.StatusDead && status != inbox.StatusDiscarded {
+				k.refuse("/status", "is neither dead nor discarded")
+			}
+		},
+		"starting_after": func(k *checker, value string) {
+			n, ok := whole(value)
+			if after = n; !ok || n < 0 {
+				k.refuse("/starting_after", "is not the id of a message")
+			}
+		},
+		"limit": func(k *checker, value string) { limit = k.limit(value, maxMessages) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	entries, err := inbox.List(c.Request().Context(), a.tenant(c), status, after, limit+1)
+	return map[string]any{"data": entries[:min(len(entries), limit)], "has_more": len(entries) > limit}, err
+}
+
+// decide carries out an operator's decision about a dead letter of the caller's, once: a
+// second decision finds that it is none any more. So it needs no idempotency key. The
+// answer is the message after the decision. Another merchant's message does not exist.
+func (a *API) decide(decision func(ctx context.Context, q postgres.Querier, number int64, actor string) error) echo.HandlerFunc {
+	return answer(func(c echo.Context) (any, error) {
+		if _, err := decode[struct{}](c, true, nil); err != nil {
+			return nil, err
+		}
+		number, ok := whole(param(c, "id"))
+		if !ok {
+			return nil, inbox.ErrNoMessage
+		}
+		ctx, tenant := c.Request().Context(), a.tenant(c)
+		if err := decision(ctx, tenant, number, actor(c)); err != nil {
+			return nil, err
+		}
+		return inbox.Show(ctx, tenant, number)
+	})
+}
+
+// actor names the operator's API key by the part that is not secret.
+func actor(c echo.Context) string {
+	_, key, _ := strings.Cut(c.Request().Header.Get(echo.HeaderAuthorization), " ")
+	return "api:" + merchants.Prefix(strings.TrimSpace(key))
 }
