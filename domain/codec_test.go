@@ -164,13 +164,6 @@ func TestDecode(t *testing.T) {
 	})
 }
 
-func TestTypeOf_nil(t *testing.T) {
-	t.Parallel()
-	if got := domain.TypeOf(nil); got != "" {
-		t.Errorf("the name is %q", got)
-	}
-}
-
 // FuzzDecode: whatever is stored, reading it neither panics nor loses what it
 // read: an event that is written and read is the same event.
 func FuzzDecode(f *testing.F) {

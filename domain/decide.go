@@ -29,9 +29,6 @@ type Command interface {
 // Decide returns the events that cmd causes to c: none if it has happened already, or a
 // refusal that wraps one of the sentinels. It changes nothing.
 func Decide(c Charge, cmd Command) ([]Event, error) {
-	if cmd == nil {
-		return nil, fmt.Errorf("no command: %w", ErrInvalid)
-	}
 	if _, opens := cmd.(RequestCharge); !opens && !c.Exists() {
 		return nil, ErrNoCharge
 	}

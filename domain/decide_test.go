@@ -228,18 +228,6 @@ func TestRequestCharge_bounds(t *testing.T) {
 	}
 }
 
-func TestDecide_namesItsRefusals(t *testing.T) {
-	t.Parallel()
-	_, err := domain.Decide(in("started"), domain.CapturePayment{PaymentIntent: "pi_9", Amount: domain.Money{Amount: 7, Currency: "USD"}})
-	const want = "captured 7 USD by pi_9: the provider's object is not the charge's"
-	if err == nil || err.Error() != want {
-		t.Errorf("the refusal says %q, want %q", err, want)
-	}
-	if _, err := domain.Decide(in("started"), nil); !errors.Is(err, domain.ErrInvalid) {
-		t.Errorf("no command at all: %v, want ErrInvalid", err)
-	}
-}
-
 func TestRequestRefund_atMostAHundred(t *testing.T) {
 	t.Parallel()
 	c := in("succeeded")

@@ -78,12 +78,7 @@ func EventTypes() []EventType { return slices.Clone(eventTypes) }
 func EventTypeNamed(name string) EventType { return registry[name] }
 
 // TypeOf is the stored name of an event.
-func TypeOf(e Event) string {
-	if e == nil {
-		return ""
-	}
-	return e.stored()
-}
+func TypeOf(e Event) string { return e.stored() }
 
 // SchemaVersion is the version in every stored name.
 const SchemaVersion = 1
@@ -156,7 +151,7 @@ func Replay(events []Event) (Charge, error) {
 	var c Charge
 	for i, e := range events {
 		_, opens := e.(ChargeRequested)
-		if e == nil || opens == c.Exists() || !e.admitted(c) {
+		if opens == c.Exists() || !e.admitted(c) {
 			return c, fmt.Errorf("%w: %T at version %d", ErrIllegal, e, i+1)
 		}
 		c.Version++

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/payonce/payonce/domain"
 )
@@ -27,25 +26,6 @@ func TestFold(t *testing.T) {
 			if diff := cmp.Diff(in(s.name), before); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", s.name, diff)
 			}
-		}
-	})
-
-	t.Run("puts what the events say into the charge", func(t *testing.T) {
-		t.Parallel()
-		failure := stolen()
-		want := domain.Charge{
-			ID: "ch_1", MerchantID: "acme", OrderID: "order 1", Amount: eur(1000), Fee: 30, PaymentMethod: "pm_card_visa",
-			Items: []domain.Item{{SKU: "mug", Quantity: 2}}, Description: "a mug", Metadata: map[string]string{"basket": "7"},
-			Status: domain.Failed, Failure: &failure,
-			Steps: []domain.StepState{
-				{Name: "inventory", Status: domain.StepCompensated},
-				{Name: "payment", Status: domain.StepFailed},
-				{Name: "notification", Status: domain.StepDone},
-			},
-			PaymentIntent: "pi_1", Version: 7, AttemptVersion: 3, OutcomeVersion: 6,
-		}
-		if diff := cmp.Diff(want, in("declined and notified"), cmpopts.EquateEmpty()); diff != "" {
-			t.Errorf("charge (-want +got):\n%s", diff)
 		}
 	})
 

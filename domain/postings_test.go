@@ -61,31 +61,15 @@ func TestPostings(t *testing.T) {
 
 func TestPostings_leaveOutLegsOfZero(t *testing.T) {
 	t.Parallel()
-	for _, test := range []struct {
-		name string
-		fee  int64
-		want []domain.Posting
-	}{
-		{"without a fee", 0, []domain.Posting{
+	for fee, credit := range map[int64]string{0: "merchant_payable:acme:EUR", 1000: "fee_revenue:payonce:EUR"} {
+		want := []domain.Posting{
 			{Debit: "psp_receivable:stripe:EUR", Credit: "customer_receivable:acme:EUR", Amount: 1000, Currency: "EUR"},
-			{Debit: "merchant_pending:acme:EUR", Credit: "merchant_payable:acme:EUR", Amount: 1000, Currency: "EUR"},
-		}},
-		{"when all of it is the fee", 1000, []domain.Posting{
-			{Debit: "psp_receivable:stripe:EUR", Credit: "customer_receivable:acme:EUR", Amount: 1000, Currency: "EUR"},
-			{Debit: "merchant_pending:acme:EUR", Credit: "fee_revenue:payonce:EUR", Amount: 1000, Currency: "EUR"},
-		}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			first := charge()
-			first.Fee = test.fee
-			got := domain.Postings(domain.Fold(domain.Charge{}, first), domain.PaymentCaptured{
-				Provider: "stripe", PaymentIntent: "pi_1", Amount: 1000, Currency: "EUR", Fee: test.fee,
-			})
-			if diff := cmp.Diff(test.want, got); diff != "" {
-				t.Errorf("postings (-want +got):\n%s", diff)
-			}
-		})
+			{Debit: "merchant_pending:acme:EUR", Credit: credit, Amount: 1000, Currency: "EUR"},
+		}
+		got := domain.Postings(in("started"), with(taken(), func(e *domain.PaymentCaptured) { e.Fee = fee }))
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("postings of a capture with the fee %d (-want +got):\n%s", fee, diff)
+		}
 	}
 }
 

@@ -52,12 +52,14 @@ type Refund struct {
 
 // Refund returns the refund with an id.
 func (c Charge) Refund(id string) (r Refund, found bool) {
-	for _, r := range c.Refunds {
-		if r.ID == id {
-			return r, true
-		}
+	if i := c.indexOfRefund(id); i >= 0 {
+		return c.Refunds[i], true
 	}
 	return Refund{}, false
+}
+
+func (c Charge) indexOfRefund(id string) int {
+	return slices.IndexFunc(c.Refunds, func(r Refund) bool { return r.ID == id })
 }
 
 // PendingRefunds returns the refunds without outcome, oldest first.
@@ -102,36 +104,31 @@ func (c Charge) pendingRefund(id, object string) (r Refund, pending bool) {
 	return r, r.Status == RefundStatusPending && !used
 }
 
-func (c *Charge) changeRefund(id string, change func(*Refund)) {
-	for i := range c.Refunds {
-		if c.Refunds[i].ID == id {
-			change(&c.Refunds[i])
-		}
-	}
-}
-
 // endRefund gives a refund its outcome, or the reversal of its outcome. It shows in the
 // status of the charge, and the merchant may want a webhook.
 func (c *Charge) endRefund(id string, status RefundStatus, object string) {
-	c.changeRefund(id, func(r *Refund) {
-		if r.OutcomeVersion > 0 {
-			r.ReversalVersion = c.Version
-		} else {
-			r.ProviderRefund, r.OutcomeVersion = object, c.Version
-		}
-		r.Status = status
-		if r.Notify {
-			c.Unnotified = append(c.Unnotified, c.Version)
-		}
-		switch c.Refunded() {
-		case 0:
-			c.Status = Succeeded
-		case c.Amount.Amount:
-			c.Status = Refunded
-		default:
-			c.Status = PartiallyRefunded
-		}
-	})
+	i := c.indexOfRefund(id)
+	if i < 0 {
+		return
+	}
+	r := &c.Refunds[i]
+	if r.OutcomeVersion > 0 {
+		r.ReversalVersion = c.Version
+	} else {
+		r.ProviderRefund, r.OutcomeVersion = object, c.Version
+	}
+	r.Status = status
+	if r.Notify {
+		c.Unnotified = append(c.Unnotified, c.Version)
+	}
+	switch c.Refunded() {
+	case 0:
+		c.Status = Succeeded
+	case c.Amount.Amount:
+		c.Status = Refunded
+	default:
+		c.Status = PartiallyRefunded
+	}
 }
 
 var refundEvents = []EventType{
@@ -174,7 +171,9 @@ type RefundAttemptFailed struct {
 
 func (RefundAttemptFailed) stored() string { return "refund.attempt_failed.v1" }
 func (e RefundAttemptFailed) apply(c *Charge) {
-	c.changeRefund(e.RefundID, func(r *Refund) { r.AttemptVersion = c.Version })
+	if i := c.indexOfRefund(e.RefundID); i >= 0 {
+		c.Refunds[i].AttemptVersion = c.Version
+	}
 }
 
 func (e RefundAttemptFailed) admitted(c Charge) bool {

@@ -42,7 +42,6 @@ func candidates() map[string]domain.Event {
 		"refund.failed.v1 of the last refund, without one": notGone("re_3", ""),
 		"refund.reversed.v1 of another amount":             domain.RefundReversed{RefundID: "re_1", ProviderRefund: "rp_1", Amount: 399},
 		"refund.reversed.v1 by another object":             domain.RefundReversed{RefundID: "re_1", ProviderRefund: "rp_2", Amount: 400},
-		"no event":                                         nil,
 	}
 	for _, amount := range []int64{-1, 0, 1, 500, 501, 600, 601, 1000, 1001} {
 		all[fmt.Sprint("refund.requested.v1 of ", amount)] = back("re_9", amount)

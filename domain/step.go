@@ -113,29 +113,21 @@ func (c Charge) Step(name string) StepStatus {
 	return ""
 }
 
-// Next is the step that is due; empty if none is left before the outcome.
+// Next is the step that is due: the steps before it are done or skipped, and the charge has
+// no outcome. It is empty if there is none.
 func (c Charge) Next() string {
 	for _, s := range c.Steps {
-		if c.due(s.Name) {
+		if s.Status == StepPending && !c.Terminal() {
 			return s.Name
+		}
+		if s.Status != StepDone && s.Status != StepSkipped {
+			return ""
 		}
 	}
 	return ""
 }
 
-// due reports whether a step may run: the steps before it are done or skipped, and the
-// charge has no outcome.
-func (c Charge) due(name string) bool {
-	for _, s := range c.Steps {
-		switch {
-		case s.Name == name:
-			return s.Status == StepPending && !c.Terminal()
-		case s.Status != StepDone && s.Status != StepSkipped:
-			return false
-		}
-	}
-	return false
-}
+func (c Charge) due(step string) bool { return c.Next() == step }
 
 // Follows reports whether a subscriber has yet to run for the outcome at a version.
 func (c Charge) Follows(name string, version int) bool {
