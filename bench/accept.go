@@ -71,9 +71,10 @@ func (d *deployment) accepted(ctx context.Context, n int) error {
 	if err != nil {
 		return err
 	}
-	more := holdings{now.keys - d.before.keys, now.events - d.before.events, now.charges - d.before.charges, now.messages - d.before.messages}
-	if more != (holdings{n, n, n, n}) {
-		return fmt.Errorf("%d accepted, and in the tables %+v", n, more)
+	for i := range now {
+		if now[i]-d.before[i] != n {
+			return fmt.Errorf("%d accepted; charges, keys, events and messages were %d and are %d", n, d.before, now)
+		}
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/payonce/payonce/internal/robustness/fleet"
@@ -16,7 +17,7 @@ import (
 
 // bench is what all measurements of a run share.
 type bench struct {
-	extras
+	runCmd
 
 	server *server
 	ours   tree
@@ -25,27 +26,23 @@ type bench struct {
 	sizes  sizes
 	say    io.Writer
 
-	measured  string   // the measurement in progress
-	databases []string // of the measurement in progress
-}
-
-// extras are what a run can do beside measuring.
-type extras struct {
-	statements bool
-	base       string // a work tree, "" for none
-	profiles   string // the folder of the profiles, "" for none
+	measured string // the measurement in progress
+	made     int    // its databases
 }
 
 // tree has the paths of a work tree's programs: api, worker, payonce, and bench.
 type tree map[string]string
 
 // open builds the programs and starts the server.
-func open(ctx context.Context, say io.Writer, chosen sizes, e extras) (*bench, error) {
+func open(ctx context.Context, say io.Writer, c runCmd) (*bench, error) {
 	folder, err := os.MkdirTemp("", "payonce-bench-*")
 	if err != nil {
 		return nil, fmt.Errorf("make a folder: %w", err)
 	}
-	b := &bench{extras: e, folder: folder, sizes: chosen, say: say}
+	b := &bench{runCmd: c, folder: folder, sizes: full(c.For), say: say}
+	if c.Quick {
+		b.sizes = quick
+	}
 	if err := b.start(ctx); err != nil {
 		return nil, errors.Join(err, b.close()) //nolint:contextcheck // it closes whatever happens
 	}
@@ -55,8 +52,8 @@ func open(ctx context.Context, say io.Writer, chosen sizes, e extras) (*bench, e
 func (b *bench) start(ctx context.Context) (err error) {
 	fmt.Fprintln(b.say, "building the programs")
 	var flags []string
-	if b.profiles != "" {
-		flag, err := profiling(b.profiles)
+	if b.Profile != "" {
+		flag, err := profiling(b.Profile)
 		if err != nil {
 			return err
 		}
@@ -68,17 +65,17 @@ func (b *bench) start(ctx context.Context) (err error) {
 	if b.ours["bench"], err = os.Executable(); err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
-	if b.base != "" {
-		if b.other, err = build(ctx, b.base, filepath.Join(b.folder, "base")); err != nil {
+	if b.Base != "" {
+		if b.other, err = build(ctx, b.Base, filepath.Join(b.folder, "base")); err != nil {
 			return err
 		}
 		b.other["bench"] = filepath.Join(b.folder, "base", "bench")
-		if err := goBuild(ctx, filepath.Join(b.base, "bench"), b.other["bench"], "."); err != nil {
+		if err := goBuild(ctx, filepath.Join(b.Base, "bench"), b.other["bench"], "."); err != nil {
 			return err
 		}
 	}
 	fmt.Fprintln(b.say, "starting PostgreSQL, fsync on")
-	if b.server, err = startServer(ctx, b.statements); err != nil || b.sizes.unit == 0 {
+	if b.server, err = startServer(ctx, b.Statements); err != nil || b.sizes.unit == 0 {
 		return err
 	}
 	return b.server.fillLog(ctx, logFiles)
@@ -119,21 +116,26 @@ func (b *bench) database(ctx context.Context, base bool) (url string, err error)
 			return err
 		}
 	}
-	url, err = b.server.database(ctx, migrate)
-	if err == nil {
-		b.databases = append(b.databases, url)
+	b.made++
+	url = b.server.URL(databaseName(b.made))
+	if err := b.server.CreateDatabase(ctx, databaseName(b.made)); err != nil {
+		return "", err
 	}
-	return url, err
+	if err := migrate(ctx, url); err != nil || !b.Statements {
+		return url, err
+	}
+	return url, execute(ctx, url, "create extension pg_stat_statements")
 }
+
+func databaseName(n int) string { return "bench" + strconv.Itoa(n) }
 
 // cleanUp removes the databases of a measurement. So during the next one no pages of
 // this one wait to be written, autovacuum has nothing else to do, and the disk holds
 // no more than the largest of them.
 func (b *bench) cleanUp(ctx context.Context) (err error) {
-	for _, url := range b.databases {
-		err = errors.Join(err, b.server.drop(ctx, url))
+	for ; b.made > 0; b.made-- {
+		err = errors.Join(err, b.server.drop(ctx, databaseName(b.made)))
 	}
-	b.databases = nil
 	return errors.Join(err, b.server.checkpoint(ctx))
 }
 

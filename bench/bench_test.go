@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 func TestMeasure_findsThatEverythingIsDoneOnce(t *testing.T) {
 	t.Parallel()
 	profiles := t.TempDir()
-	b, err := open(t.Context(), io.Discard, quick, extras{profiles: profiles})
+	b, err := open(t.Context(), io.Discard, runCmd{Quick: true, Profile: profiles})
 	if err != nil {
 		t.Fatal(err)
 	}

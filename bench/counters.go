@@ -62,10 +62,7 @@ func readCounters(ctx context.Context, url string) (c counters, err error) {
 		c, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[counters])
 		return err
 	})
-	if err != nil {
-		return c, fmt.Errorf("read the server's counters: %w", err)
-	}
-	return c, nil
+	return c, err
 }
 
 const selectOthers = `
@@ -117,7 +114,7 @@ select format('%10s %10s %8s %8s %8s %10s  %s', calls, round(total_exec_time::nu
 
 // printStatements prints what took the server's time, with --statements.
 func (b *bench) printStatements(ctx context.Context, url string) error {
-	if !b.statements {
+	if !b.Statements {
 		return nil
 	}
 	return connected(ctx, url, func(conn *pgx.Conn) error {

@@ -37,9 +37,9 @@ type deployment struct {
 	client   *client
 	loop     *loop
 	sent     atomic.Int64
-	before   holdings // what the tables held before the measurement
-	earlier  int      // charges that ended before the measurement
-	copied   int      // charges that the tables hold and that were never sent
+	before   []int // what the tables held before the measurement
+	earlier  int   // charges that ended before the measurement
+	copied   int   // charges that the tables hold and that were never sent
 }
 
 // account is a merchant.
@@ -217,22 +217,17 @@ func (d *deployment) send(of *running, id string) error {
 
 // drive sends charges until all have ended.
 func (d *deployment) drive(ctx context.Context, of *running, send func(id string) error) (window, error) {
-	return d.loop.drive(ctx, load{
-		warm: d.sizes.warm, measured: d.sizes.measured, use: of.use,
-		send: func(_ context.Context, id string) error { return send(id) },
-	})
+	return d.loop.drive(ctx, d.sizes.warm, d.sizes.measured, of.use, func(_ context.Context, id string) error { return send(id) })
 }
 
-// holdings are how many rows the tables hold of what was accepted.
-type holdings struct{ keys, events, charges, messages int }
-
-// Messages that have expired may be deleted at any time.
+// selectHoldings counts the charges, keys, events and messages. Messages that have expired
+// may be deleted at any time.
 const selectHoldings = `
-select (select count(*) from idempotency_keys),
-       (select count(*) from ledger_events),
-       (select count(*) from ledger_events where version = 1),
-       (select count(*) from outbox where created_at > now() - interval '24 hours')`
+select array[(select count(*) from ledger_events where version = 1),
+             (select count(*) from idempotency_keys),
+             (select count(*) from ledger_events),
+             (select count(*) from outbox where created_at > now() - interval '24 hours')]`
 
-func (d *deployment) holdings(ctx context.Context) (h holdings, err error) {
-	return h, read(ctx, d.database, selectHoldings, nil, &h.keys, &h.events, &h.charges, &h.messages)
+func (d *deployment) holdings(ctx context.Context) (rows []int, err error) {
+	return rows, read(ctx, d.database, selectHoldings, nil, &rows)
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"hash/fnv"
+	"math/rand/v2"
 	"strconv"
 	"time"
 
@@ -71,10 +71,8 @@ func publish(ctx context.Context, db *sql.DB, b *pgx.Batch, id string, topics in
 	if err != nil {
 		return fmt.Errorf("make a publisher: %w", err)
 	}
-	hash := fnv.New32a()
-	_, _ = hash.Write([]byte(id)) // never fails
 	m := message.NewMessage(id, []byte(`{"id":"`+id+`"}`))
-	if err := publisher.Publish(watermillTopic(int(hash.Sum32())%topics), m); err != nil {
+	if err := publisher.Publish(watermillTopic(rand.N(topics)), m); err != nil {
 		return fmt.Errorf("publish %s: %w", id, err)
 	}
 	return tx.Commit()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -94,20 +95,12 @@ func (l *loop) check() error {
 	return nil
 }
 
-// load is how a loop is driven.
-type load struct {
-	warm     time.Duration
-	measured time.Duration
-	send     func(ctx context.Context, id string) error // what it sends ends by a call of end
-	use      func() usage                               // of the programs so far
-}
-
 // senders send, each one charge after the other.
 const senders = 64
 
 // drive sends for a while, and measures the part of it after the warm-up. It returns
-// when everything that was sent has ended.
-func (l *loop) drive(ctx context.Context, of load) (w window, err error) {
+// when everything that was sent has ended, each by a call of end.
+func (l *loop) drive(ctx context.Context, warm, measured time.Duration, use func() usage, send func(ctx context.Context, id string) error) (w window, err error) {
 	until, stop := context.WithCancel(ctx)
 	defer stop()
 	all, sending := errgroup.WithContext(until)
@@ -118,23 +111,25 @@ func (l *loop) drive(ctx context.Context, of load) (w window, err error) {
 				if !l.begin(sending, id) {
 					return nil
 				}
-				if err := of.send(ctx, id); err != nil { // not interrupted: what was begun ends
+				if err := send(ctx, id); err != nil { // not interrupted: what was begun ends
 					return fmt.Errorf("send %s: %w", id, err)
 				}
 			}
 		})
 	}
-	err = pause(sending, of.warm)
-	before, began, from := of.use(), time.Now(), l.time(true)
-	err = errors.Join(err, pause(sending, of.measured))
-	w = window{Done: l.time(false) - from, Seconds: time.Since(began).Seconds(), Used: of.use().minus(before)}
+	err = pause(sending, warm)
+	before, began, from := use(), time.Now(), l.time(true)
+	err = errors.Join(err, pause(sending, measured))
+	w = window{Done: l.time(false) - from, Seconds: time.Since(began).Seconds(), Used: use().minus(before)}
 	stop()
 	if err := errors.Join(all.Wait(), err); err != nil {
 		return w, err
 	}
 	err = l.await(ctx)
 	w.Total = l.ended
-	w.latencies(l.latencies)
+	if slices.Sort(l.latencies); len(l.latencies) > 0 {
+		w.P50, w.P99 = l.latencies[len(l.latencies)/2], l.latencies[len(l.latencies)*99/100]
+	}
 	return w, err
 }
 

@@ -73,5 +73,5 @@ func profiling(folder string) (flag string, err error) {
 // profileOf is the file that the nth program of the measurement writes its profile to.
 func (b *bench) profileOf(program string, n int) string {
 	measured := regexp.MustCompile(`[^a-z0-9]+`).ReplaceAllString(b.measured, "-")
-	return filepath.Join(b.profiles, fmt.Sprintf("%s-%s-%d.pprof", measured, program, n))
+	return filepath.Join(b.Profile, fmt.Sprintf("%s-%s-%d.pprof", measured, program, n))
 }

@@ -14,7 +14,7 @@ import (
 
 // Report is everything that a run has measured.
 type Report struct {
-	Machine Machine   `json:"machine"`
+	Machine string    `json:"machine"`
 	Commit  string    `json:"commit"`         // "" where there is no git
 	Base    string    `json:"base,omitempty"` // the commit of --base
 	Date    time.Time `json:"date"`
@@ -105,12 +105,7 @@ func (f Figure) over(other Figure, value func(Sample) float64) spread {
 func perSecond(s Sample) float64 { return s.PerSecond }
 
 // toUnit is the rate in pgbench's inserts of the same minute.
-func toUnit(s Sample) float64 {
-	if s.Unit == 0 {
-		return 0
-	}
-	return s.PerSecond / s.Unit
-}
+func toUnit(s Sample) float64 { return s.PerSecond / cmp.Or(s.Unit, math.Inf(1)) }
 
 // column is a value of the tables; compared says that the second table divides it.
 type column struct {
@@ -141,9 +136,7 @@ var columns = []column{
 
 // writeTables writes the medians, with the spread of rates, and then the ratios.
 func (r Report) writeTables(w io.Writer) error {
-	m := r.Machine
-	fmt.Fprintf(w, "%d processors, %s, %s, PostgreSQL %s with fsync, commit %s; the unit is pgbench's single-row insert at %d clients\n",
-		m.Processors, m.System, m.Go, m.PostgreSQL, r.Commit, unitClients)
+	fmt.Fprintf(w, "%s, commit %s; the unit is pgbench's single-row insert at %d clients\n", r.Machine, r.Commit, unitClients)
 	if r.Base != "" {
 		fmt.Fprintf(w, "base: commit %s\n", r.Base)
 	}

@@ -9,12 +9,6 @@ import (
 	"github.com/payonce/payonce/internal/retention"
 )
 
-// How long a worker keeps messages by default.
-const (
-	outboxWindow = 24 * time.Hour
-	inboxWindow  = 7 * 24 * time.Hour
-)
-
 // retentionSenders leave the machine some processor time, so that the p99 is not that
 // of a queue alone.
 const retentionSenders = 16
@@ -22,7 +16,7 @@ const retentionSenders = 16
 // Accepting beside rows that have expired: alone, or while the retention job deletes them.
 var (
 	besideExpired   = job{programs: []string{"api"}, prepare: expireStored, drive: driveAccepting, check: checkAccepted}
-	besideRetention = job{programs: []string{"api"}, prepare: expireStored, drive: driveUntilDeleted, check: checkAccepted}
+	besideRetention = job{programs: []string{"api"}, prepare: expireStored, drive: driveBesideRetention, check: checkAccepted}
 )
 
 // expireStored fills the tables, and makes everything in them old enough to be deleted.
@@ -46,40 +40,30 @@ func expireStored(ctx context.Context, d *deployment) error {
 	return nil
 }
 
-const anyExpired = `
-select exists (
-         select
-           from idempotency_keys
-          where body is not null
-            and expires_at < now())
-    or exists (
-         select
-           from outbox
-          where created_at < now() - $1::interval)
-    or exists (
-         select
-           from inbox
-          where finished_at < now() - $2::interval)`
-
-// driveUntilDeleted runs a worker's retention job beside accepting, until it has deleted
-// everything. No charge is processed.
-func driveUntilDeleted(ctx context.Context, d *deployment, of *running) (w window, err error) {
+// driveBesideRetention runs a worker's retention job beside accepting. No charge is
+// processed.
+func driveBesideRetention(ctx context.Context, d *deployment, of *running) (w window, err error) {
 	db, err := postgres.Open(ctx, d.database, postgres.Options{Application: "bench-retention", Role: postgres.RoleWorker})
 	if err != nil {
 		return w, err
 	}
 	defer db.Close()
-	working, stop := context.WithTimeout(ctx, 10*drainPatience)
+	deleted := 0
+	working, stop := context.WithCancel(ctx)
+	defer stop()
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		(&retention.Job{DB: db, Log: quiet(), Name: "bench", OutboxWindow: outboxWindow, InboxWindow: inboxWindow}).Run(working)
+		(&retention.Job{
+			DB: db, Log: quiet(), Name: "bench", OutboxWindow: 24 * time.Hour, InboxWindow: 7 * 24 * time.Hour, // as a worker's
+			Deleted: func(_ string, rows int) { deleted += rows },
+		}).Run(working)
 	}()
-	defer func() { stop(); <-ended }()
 	w, err = driveAccepting(ctx, d, of)
-	for left := true; left && err == nil; {
-		err = errors.Join(pause(working, 100*time.Millisecond),
-			read(ctx, d.database, anyExpired, []any{outboxWindow, inboxWindow}, &left))
+	stop()
+	<-ended
+	if deleted == 0 {
+		err = errors.Join(err, errors.New("nothing was deleted meanwhile"))
 	}
 	return w, err
 }

@@ -62,8 +62,9 @@ func riverService(ctx context.Context, log *slog.Logger, environ map[string]stri
 	routes := http.NewServeMux()
 	routes.HandleFunc("POST /v1/charges", s.accept)
 	routes.HandleFunc("GET /readyz", func(http.ResponseWriter, *http.Request) {})
-	err = program.Serve(ctx, log, settings.Addr, &http.Server{Handler: routes, ReadHeaderTimeout: 5 * time.Second})
-	return errors.Join(err, s.client.Stop(context.WithoutCancel(ctx)))
+	return errors.Join(
+		program.Serve(ctx, log, settings.Addr, &http.Server{Handler: routes, ReadHeaderTimeout: 5 * time.Second}),
+		s.client.Stop(context.WithoutCancel(ctx)))
 }
 
 // riverSettings are those of a worker.
@@ -84,12 +85,8 @@ type riverCharges struct {
 
 // chargeJob processes a charge to its outcome, webhookJob notifies the merchant.
 type (
-	chargeJob struct {
-		ID string `json:"id"`
-	}
-	webhookJob struct {
-		ID string `json:"id"`
-	}
+	chargeJob  workJob
+	webhookJob workJob
 )
 
 func (chargeJob) Kind() string  { return "charge" }
@@ -108,8 +105,7 @@ func (s *riverCharges) accept(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(response.Body) // the client may be gone
 }
 
-// once commits the key, the first event, its postings and the job in one transaction. A
-// key that is taken is answered from its row.
+// once commits the key, the first event, its postings and the job in one transaction.
 func (s *riverCharges) once(r *http.Request) (response idempotency.Answer, err error) {
 	var c intake.Charge
 	if err := json.NewDecoder(r.Body).Decode(&c); err != nil {
@@ -119,10 +115,8 @@ func (s *riverCharges) once(r *http.Request) (response idempotency.Answer, err e
 	if err != nil {
 		return response, fmt.Errorf("encode a request: %w", err)
 	}
-	key := idempotency.Key{Scope: merchant, Operation: "POST /v1/charges", Value: r.Header.Get("Idempotency-Key")}
-	request := idempotency.Request{Fingerprint: idempotency.Fingerprint([]byte(merchant), canonical), Canonical: canonical}
 	b, now, stream := &pgx.Batch{}, time.Now(), ledger.New("ch_"+strings.ReplaceAll(newID(), "-", ""))
-	stream, err = s.decide(b, stream, domain.RequestCharge{
+	stream, err = decide(b, stream, domain.RequestCharge{
 		MerchantID: merchant, OrderID: c.OrderID, Amount: domain.Money{Amount: c.Amount, Currency: domain.Currency(c.Currency)},
 		Fees: domain.FeeSchedule{BasisPoints: feePoints}, PaymentMethod: c.PaymentMethod, Items: c.Items,
 		Description: c.Description, Metadata: c.Metadata, Notify: true,
@@ -134,16 +128,11 @@ func (s *riverCharges) once(r *http.Request) (response idempotency.Answer, err e
 	if response.Body, err = json.Marshal(stream.Charge.View(now)); err != nil {
 		return response, fmt.Errorf("encode a response: %w", err)
 	}
-	idempotency.Claim(b, key, request, response, now.Add(idempotency.DefaultRetention))
-	err = withJob(r.Context(), s.pool, s.client, b, chargeJob{ID: stream.ID})
-	if !idempotency.IsTaken(err) {
-		return response, err
-	}
-	state, err := idempotency.ReadKey(r.Context(), s.db, key)
-	if err != nil {
-		return response, err
-	}
-	return state.Record.Replay(request)
+	idempotency.Claim(b,
+		idempotency.Key{Scope: merchant, Operation: "POST /v1/charges", Value: r.Header.Get("Idempotency-Key")},
+		idempotency.Request{Fingerprint: idempotency.Fingerprint([]byte(merchant), canonical), Canonical: canonical},
+		response, now.Add(idempotency.DefaultRetention))
+	return response, withJob(r.Context(), s.pool, s.client, b, chargeJob{ID: stream.ID})
 }
 
 const (
@@ -177,12 +166,12 @@ update reservations
 // what failed.
 func (s *riverCharges) process(ctx context.Context, id string) error {
 	stream, err := ledger.Load(ctx, s.db, id)
-	if err != nil {
+	if err != nil || stream.Charge.Terminal() {
 		return err
 	}
+	b := &pgx.Batch{}
 	if stream.Charge.Step(domain.Inventory) == domain.StepPending {
-		b := &pgx.Batch{}
-		if stream, err = s.decide(b, stream, domain.ReserveInventory{}); err != nil {
+		if stream, err = decide(b, stream, domain.ReserveInventory{}); err != nil {
 			return err
 		}
 		for _, item := range stream.Charge.Items {
@@ -193,48 +182,16 @@ func (s *riverCharges) process(ctx context.Context, id string) error {
 			return err
 		}
 	}
-	intent, stream, err := s.started(ctx, stream)
-	if err != nil || stream.Charge.Terminal() {
+	if stream, err = s.start(ctx, stream); err != nil {
 		return err
 	}
-	if intent.Status == stripe.RequiresConfirmation {
-		if intent, err = s.provider.ConfirmIntent(ctx, attemptKey(stream), intent.ID); err != nil {
-			return err
-		}
-	}
-	if intent.Status != stripe.Succeeded {
-		return fmt.Errorf("intent %s is %s", intent.ID, intent.Status)
-	}
-	return s.capture(ctx, stream, intent)
-}
-
-func attemptKey(s ledger.Stream) string { return s.At(s.Charge.AttemptVersion).ID.String() }
-
-// started makes the charge's payment intent, or retrieves the one that there is.
-func (s *riverCharges) started(ctx context.Context, stream ledger.Stream) (stripe.Intent, ledger.Stream, error) {
-	c := stream.Charge
-	if c.Started() {
-		intent, err := s.provider.RetrieveIntent(ctx, c.PaymentIntent)
-		return intent, stream, err
-	}
-	intent, err := s.provider.CreateIntent(ctx, attemptKey(stream), stripe.CreateParams{
-		Reference: c.ID, Amount: c.Amount.Amount, Currency: string(c.Amount.Currency), PaymentMethod: c.PaymentMethod,
-	})
+	intent, err := s.provider.ConfirmIntent(ctx, attemptKey(stream), stream.Charge.PaymentIntent)
 	if err != nil {
-		return intent, stream, err
+		return err
 	}
-	b := &pgx.Batch{}
-	stream, err = s.decide(b, stream, domain.StartPayment{Provider: domain.Provider, PaymentIntent: intent.ID})
-	if err != nil {
-		return intent, stream, err
-	}
-	return intent, stream, s.db.Commit(ctx, b)
-}
-
-// capture commits the outcome, and with it the job that notifies the merchant.
-func (s *riverCharges) capture(ctx context.Context, stream ledger.Stream, intent stripe.Intent) error {
-	b := &pgx.Batch{}
-	stream, err := s.decide(b, stream, domain.CapturePayment{
+	// A payment that did not succeed has received nothing, which the domain refuses.
+	b = &pgx.Batch{}
+	stream, err = decide(b, stream, domain.CapturePayment{
 		Provider: domain.Provider, PaymentIntent: intent.ID,
 		Amount: domain.Money{Amount: intent.AmountReceived, Currency: domain.Currency(intent.Currency)},
 	})
@@ -248,20 +205,32 @@ func (s *riverCharges) capture(ctx context.Context, stream ledger.Stream, intent
 	return withJob(ctx, s.pool, s.client, b, webhookJob{ID: stream.ID})
 }
 
-func (s *riverCharges) decide(b *pgx.Batch, stream ledger.Stream, cmd domain.Command) (ledger.Stream, error) {
+// start makes the charge's payment intent, unless there is one.
+func (s *riverCharges) start(ctx context.Context, stream ledger.Stream) (ledger.Stream, error) {
+	c, b := stream.Charge, &pgx.Batch{}
+	if c.Started() {
+		return stream, nil
+	}
+	intent, err := s.provider.CreateIntent(ctx, attemptKey(stream), stripe.CreateParams{
+		Reference: c.ID, Amount: c.Amount.Amount, Currency: string(c.Amount.Currency), PaymentMethod: c.PaymentMethod,
+	})
+	if err != nil {
+		return stream, err
+	}
+	if stream, err = decide(b, stream, domain.StartPayment{Provider: domain.Provider, PaymentIntent: intent.ID}); err != nil {
+		return stream, err
+	}
+	return stream, s.db.Commit(ctx, b)
+}
+
+func attemptKey(s ledger.Stream) string { return s.At(s.Charge.AttemptVersion).ID.String() }
+
+func decide(b *pgx.Batch, stream ledger.Stream, cmd domain.Command) (ledger.Stream, error) {
 	events, err := domain.Decide(stream.Charge, cmd)
 	if err != nil {
 		return stream, err
 	}
 	return ledger.Append(b, stream, ledger.Cause{CorrelationID: stream.ID, CausationID: stream.ID, Actor: "worker"}, events...)
-}
-
-// payload is the webhook's body, of payonce's form.
-type payload struct {
-	ID        string      `json:"id"`
-	Type      string      `json:"type"`
-	CreatedAt time.Time   `json:"created_at"`
-	Data      domain.View `json:"data"`
 }
 
 // notify sends the signed webhook and records it.
@@ -276,7 +245,7 @@ func (s *riverCharges) notify(ctx context.Context, id string) error {
 		return err
 	}
 	const kind = "charge.succeeded"
-	body, err := json.Marshal(payload{ID: outcome.ID.String(), Type: kind, CreatedAt: outcome.RecordedAt, Data: stream.View()})
+	body, err := json.Marshal(map[string]any{"id": outcome.ID, "type": kind, "created_at": outcome.RecordedAt, "data": stream.View()})
 	if err != nil {
 		return fmt.Errorf("encode a webhook: %w", err)
 	}
@@ -286,7 +255,7 @@ func (s *riverCharges) notify(ctx context.Context, id string) error {
 		return err
 	}
 	b := &pgx.Batch{}
-	if _, err := s.decide(b, stream, domain.NotifyMerchant{EventID: outcome.ID.String(), Type: kind, Version: outcome.Version}); err != nil {
+	if _, err := decide(b, stream, domain.NotifyMerchant{EventID: outcome.ID.String(), Type: kind, Version: outcome.Version}); err != nil {
 		return err
 	}
 	return s.db.Commit(ctx, b)

@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"regexp"
+	"runtime"
 	"strings"
 	"time"
 )
@@ -72,39 +72,31 @@ func (c runCmd) Run(ctx context.Context) (err error) {
 		}
 		return nil
 	}
-	chosen, rounds := full(c.For), max(1, c.Repeat)
 	if c.Quick {
-		chosen, rounds = quick, 1
+		c.Repeat = 1
 	}
-	b, err := open(ctx, os.Stderr, chosen, extras{statements: c.Statements, base: c.Base, profiles: c.Profile})
+	b, err := open(ctx, os.Stderr, c)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.close()) }() //nolint:contextcheck // it closes whatever happens
-	report := Report{Machine: b.server.machine(ctx), Commit: commit(ctx, ".."), Quick: c.Quick, Date: time.Now().UTC().Truncate(time.Second)}
+	report := Report{Commit: commit(ctx, ".."), Quick: c.Quick, Date: time.Now().UTC().Truncate(time.Second)}
 	if c.Base != "" {
 		report.Base = commit(ctx, c.Base)
 	}
-	err = b.measure(ctx, &report, plan, rounds)
-	// What was measured before something failed, or before Ctrl-C, is reported too.
-	return errors.Join(err, c.write(os.Stdout, report))
-}
-
-func (c runCmd) write(w io.Writer, r Report) error {
-	if err := r.writeTables(w); err != nil {
+	var version string
+	if err := read(ctx, b.server.URL("postgres"), "select current_setting('server_version')", nil, &version); err != nil {
 		return err
 	}
-	if c.JSON == "" {
-		return nil
+	report.Machine = fmt.Sprintf("%d processors, %s/%s, %s, PostgreSQL %s with fsync", runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), version)
+	err = b.measure(ctx, &report, plan, max(1, c.Repeat))
+	// What was measured before something failed, or before Ctrl-C, is reported too.
+	err = errors.Join(err, report.writeTables(os.Stdout))
+	if c.JSON != "" {
+		text, _ := json.MarshalIndent(report, "", "  ")                         // numbers and strings
+		err = errors.Join(err, os.WriteFile(c.JSON, append(text, '\n'), 0o644)) //nolint:gosec // figures may be read by all
 	}
-	text, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encode the figures: %w", err)
-	}
-	if err := os.WriteFile(c.JSON, append(text, '\n'), 0o644); err != nil { //nolint:gosec // figures may be read by all
-		return fmt.Errorf("write the figures: %w", err)
-	}
-	return nil
+	return err
 }
 
 // measure measures all of the plan once in each round, so that a machine that drifts

@@ -1,9 +1,6 @@
 package main
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
 // window is what was seen while it was measured.
 type window struct {
@@ -13,13 +10,6 @@ type window struct {
 	P99     time.Duration `json:"p99"`
 	Used    usage         `json:"used"`
 	Total   int           `json:"total"` // done, warm-up and drain included
-}
-
-func (w *window) latencies(all []time.Duration) {
-	if len(all) > 0 {
-		slices.Sort(all)
-		w.P50, w.P99 = all[len(all)/2], all[len(all)*99/100]
-	}
 }
 
 // Sample is what one measurement came to. What was not measured is zero.

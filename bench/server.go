@@ -5,9 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"runtime"
-	"strconv"
-	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 
@@ -20,8 +17,6 @@ type server struct {
 
 	postmaster int    // its process id
 	programs   string // the folder of pgbench
-	statements bool
-	databases  atomic.Int64
 }
 
 // settings are those of a small production server, the same for all subjects: no
@@ -49,7 +44,7 @@ func startServer(ctx context.Context, statements bool) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &server{Server: started, statements: statements}
+	s := &server{Server: started}
 	if err := read(ctx, s.URL("postgres"), selectServer, nil, &s.postmaster, &s.programs); err != nil {
 		return nil, errors.Join(err, started.Close()) //nolint:contextcheck // it closes whatever happens
 	}
@@ -78,27 +73,8 @@ func (s *server) checkpoint(ctx context.Context) error {
 	return execute(ctx, s.URL("postgres"), "checkpoint")
 }
 
-// database makes a migrated database for one measurement.
-func (s *server) database(ctx context.Context, migrate func(ctx context.Context, url string) error) (url string, err error) {
-	name := "bench" + strconv.FormatInt(s.databases.Add(1), 10)
-	if err := s.CreateDatabase(ctx, name); err != nil {
-		return "", err
-	}
-	if err := migrate(ctx, s.URL(name)); err != nil {
-		return "", err
-	}
-	if s.statements {
-		return s.URL(name), execute(ctx, s.URL(name), "create extension pg_stat_statements")
-	}
-	return s.URL(name), nil
-}
-
-func (s *server) drop(ctx context.Context, url string) error {
-	config, err := pgx.ParseConfig(url)
-	if err != nil {
-		return fmt.Errorf("remove a database: %w", err)
-	}
-	return execute(ctx, s.URL("postgres"), "drop database "+config.Database+" with (force)")
+func (s *server) drop(ctx context.Context, database string) error {
+	return execute(ctx, s.URL("postgres"), "drop database "+database+" with (force)")
 }
 
 // connected calls do with a connection of its own.
@@ -128,18 +104,4 @@ func read(ctx context.Context, url, sql string, args []any, row ...any) error {
 		}
 		return nil
 	})
-}
-
-// Machine is where a run took place.
-type Machine struct {
-	Processors int    `json:"processors"`
-	System     string `json:"system"`
-	Go         string `json:"go"`
-	PostgreSQL string `json:"postgresql"`
-}
-
-func (s *server) machine(ctx context.Context) Machine {
-	m := Machine{Processors: runtime.NumCPU(), System: runtime.GOOS + "/" + runtime.GOARCH, Go: runtime.Version()}
-	_ = read(ctx, s.URL("postgres"), "select current_setting('server_version')", nil, &m.PostgreSQL) // for show
-	return m
 }

@@ -34,7 +34,7 @@ func (b *bench) unit(ctx context.Context) (rate float64, err error) {
 	if err := b.server.CreateDatabase(ctx, "unit"); err != nil {
 		return 0, err
 	}
-	defer func() { err = errors.Join(err, b.server.drop(ctx, url)) }()
+	defer func() { err = errors.Join(err, b.server.drop(ctx, "unit")) }()
 	if err := execute(ctx, url, unitTable); err != nil {
 		return 0, err
 	}

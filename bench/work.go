@@ -1,13 +1,13 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -95,12 +95,6 @@ const (
 	postStep = 2
 )
 
-// queueStep queues what a step writes.
-func queueStep(b *pgx.Batch, id string, step int, answer string) {
-	b.Queue(insertStep, id, step, answer)
-	b.Queue(updateWork, id, step)
-}
-
 // work does the steps of one charge.
 type work struct {
 	client *http.Client
@@ -124,7 +118,8 @@ func (w work) do(ctx context.Context, id string, commit func(context.Context, *p
 			return err
 		}
 		b := &pgx.Batch{}
-		queueStep(b, id, step, answer)
+		b.Queue(insertStep, id, step, answer)
+		b.Queue(updateWork, id, step)
 		if step == steps && last != nil {
 			last(b)
 		}
@@ -140,9 +135,9 @@ func (w work) answer(ctx context.Context, id string, step int) (string, error) {
 	if step != postStep {
 		return "", nil
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, w.post, bytes.NewReader([]byte(id)))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, w.post, strings.NewReader(id))
 	if err != nil {
-		return "", fmt.Errorf("post %s: %w", id, err)
+		return "", err
 	}
 	response, err := w.client.Do(request)
 	if err != nil {
