@@ -61,7 +61,7 @@ var rules = []rule{
 	{"internal/program", "migrations/version internal/postgres internal/telemetry", "what both services do at start and at the end"},
 	{"internal/writes", "groupcommit idempotency ledger outbox", "the one list of what may share a commit, in the order of its locks"},
 	{"internal/loop", "", "repeats work, whichever it is"},
-	{"internal/doorbell", "inbox ledger outbox", "rings for the work that a commit leaves; it reads and writes nothing"},
+	{"internal/doorbell", "inbox internal/loop ledger outbox", "rings for the work that a commit leaves; it reads and writes nothing"},
 	{
 		"internal/retention", "idempotency inbox outbox internal/loop internal/merchants internal/postgres",
 		"deletes what has expired, by the statements of the packages that own the rows",

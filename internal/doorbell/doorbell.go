@@ -20,6 +20,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/loop"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
 )
@@ -41,9 +42,9 @@ const (
 	// go with the next one.
 	ringEvery = 10 * time.Millisecond
 
-	// checkEvery is how long a listener hears nothing before it rings for itself. It
-	// reconnects if it does not hear that within the same time.
-	checkEvery = 10 * time.Second
+	// checkEvery is how long a process that listens rings for nothing before it rings for
+	// itself. It reconnects if it hears nothing for twice as long.
+	checkEvery = 5 * time.Second
 
 	connectTimeout = 5 * time.Second
 	retryPause     = 250 * time.Millisecond // after a failure
@@ -159,18 +160,17 @@ func (d *Doorbell) Run(ctx context.Context) {
 }
 
 // notifyAlways notifies the other processes: at once after a silence, else once in
-// ringEvery.
+// ringEvery. A process that listens hears itself, so it rings in a silence too.
 func (d *Doorbell) notifyAlways(ctx context.Context) {
 	var conn *pgx.Conn
 	defer func() { hangUp(ctx, conn) }()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-d.due:
+	for ctx.Err() == nil {
+		loop.Pause(ctx, checkEvery, d.due)
+		kinds := Kind(d.kinds.Swap(0))
+		if kinds == 0 && !d.listen {
+			continue
 		}
-		kinds := d.kinds.Swap(0)
-		d.wake(Kind(kinds) & Outbox)
+		d.wake(kinds & Outbox)
 		within, cancel := context.WithTimeout(ctx, connectTimeout)
 		var err error
 		if conn == nil || conn.IsClosed() {
@@ -182,74 +182,55 @@ func (d *Doorbell) notifyAlways(ctx context.Context) {
 		cancel()
 		pause := ringEvery
 		if err != nil {
-			d.notify(Kind(kinds))
+			d.notify(kinds)
 			pause = retryPause
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(pause):
-		}
+		loop.Pause(ctx, pause, nil)
 	}
 }
 
+// listenAlways counts as listening when it has heard a ring of this process's other
+// connection: a pooler that shares sessions accepts LISTEN and delivers nothing.
 func (d *Doorbell) listenAlways(ctx context.Context) {
-	for failed := false; ; failed = true {
-		err := d.hear(ctx)
-		if d.listening.Swap(false) {
-			failed = false
+	var conn *pgx.Conn
+	loop.Run(ctx, d.log, "the doorbell is not heard, the database is polled until it is", func(ctx context.Context) (_ time.Duration, err error) {
+		if conn == nil {
+			if conn, err = d.connect(ctx); err != nil {
+				return 0, err
+			}
 		}
-		if ctx.Err() != nil {
-			return
-		}
-		if !failed {
-			d.log.WarnContext(ctx, "the doorbell is not heard, the database is polled until it is", "error", err)
-		}
-		d.wake(Outbox | Inbox | Ledger)
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(retryPause):
-		}
-	}
-}
-
-// hear listens until the connection fails. It counts as listening when it has heard a
-// ring of this process's other connection: a pooler that shares sessions accepts LISTEN
-// and delivers nothing.
-func (d *Doorbell) hear(ctx context.Context) error {
-	conn, err := pgx.ConnectConfig(ctx, d.config)
-	if err != nil {
-		return err
-	}
-	defer hangUp(ctx, conn)
-	if _, err := conn.Exec(ctx, "listen "+channel); err != nil {
-		return err
-	}
-	for unanswered := false; ; {
-		if !d.listening.Load() || unanswered {
-			d.notify(0)
-		}
-		within, cancel := context.WithTimeout(ctx, checkEvery)
+		within, cancel := context.WithTimeout(ctx, 2*checkEvery)
+		defer cancel()
 		n, err := conn.WaitForNotification(within)
-		late := within.Err() != nil
-		cancel()
-		switch {
-		case err != nil && late && ctx.Err() == nil && d.listening.Load() && !unanswered:
-			unanswered = true
-			continue
-		case err != nil:
-			return err
+		if d.listening.Swap(err == nil) != (err == nil) {
+			d.wake(Outbox | Inbox | Ledger) // for what was rung before, or will not be heard
 		}
-		unanswered = false
-		if !d.listening.Swap(true) {
-			d.wake(Outbox | Inbox | Ledger) // for what was rung before
+		if err != nil {
+			hangUp(ctx, conn)
+			conn = nil
+			return 0, err
 		}
 		from, kinds, _ := strings.Cut(n.Payload, " ")
 		if what, err := strconv.ParseUint(kinds, 10, 32); err == nil && from != d.self {
 			d.wake(Kind(what))
 		}
+		return 0, nil
+	})
+	hangUp(ctx, conn)
+}
+
+// connect listens, and rings for itself.
+func (d *Doorbell) connect(ctx context.Context) (*pgx.Conn, error) {
+	conn, err := pgx.ConnectConfig(ctx, d.config)
+	if err != nil {
+		return nil, err
 	}
+	if _, err := conn.Exec(ctx, "listen "+channel); err != nil {
+		hangUp(ctx, conn)
+		return nil, err
+	}
+	d.notify(0)
+	return conn, nil
 }
 
 func hangUp(ctx context.Context, conn *pgx.Conn) {

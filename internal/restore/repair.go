@@ -8,6 +8,7 @@ package restore
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -73,15 +74,6 @@ type Repaired struct {
 	Received int64 `json:"received"` // of the inbox
 }
 
-// The numbers that a repair gives. A server's own transactions begin at 3 and are in the
-// hundreds before a table is made, so all that is committed later is newer. Within each
-// number the order is that of the position or the offset: both follow the versions of a
-// stream.
-//
-//	1  folded into the projections, and before all messages that are left
-//	2  folded, and with a message of its charge left at or before it
-//	3  not folded yet
-
 // Bounds of the wait for the locks. Other transactions that want one of these tables wait
 // behind a try, so a try is short, and the programs continue between two tries.
 const (
@@ -109,100 +101,14 @@ select set_config('lock_timeout',
            else $1
          end, true)`
 
-// A reader waits for the lock before it reads, so no reader continues with numbers that are
-// gone. The order is that of most programs; a repair that meets another order, or another
-// repair, gives up its try.
-const lockNumbered = `
-lock table ledger_events, outbox_offsets, outbox, inbox, projections, numbering_mark
-  in access exclusive mode`
+//go:embed repair.sql
+var numberAnew string
 
-const unlockLedger = `
-alter table ledger_events
-disable trigger ledger_events_append_only`
-
-const relockLedger = `
-alter table ledger_events
- enable trigger ledger_events_append_only`
-
-// An event was folded if the live list has its version, not if it lies below the checkpoint:
-// events that were committed between the restore and the repair lie below it too.
-const numberEvents = `
-with kept as (
-  select e.stream_id,
-         min(e.version) as version
-    from outbox o
-    join ledger_events e
-      on e.event_id::text = o.message_id
-   group by e.stream_id
-), numbered as (
-  select e.position,
-         (case
-            when e.version > coalesce(l.version, 0) then '3'
-            when e.version >= k.version             then '2'
-            else '1'
-          end)::xid8 as txid
-    from ledger_events e
-    left join kept k
-      on k.stream_id = e.stream_id
-    left join charge_list l
-      on l.charge_id = e.stream_id
-     and l.generation = (select generation from projections where state = 'live')
-)
-update ledger_events e
-   set txid = n.txid
-  from numbered n
- where n.position = e.position`
-
-// A message and its event are of one transaction.
-const numberMessages = `
-update outbox
-   set transaction_id = coalesce(
-         (select e.txid
-            from ledger_events e
-           where e.event_id = case
-                                when outbox.message_id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
-                                then outbox.message_id::uuid
-                              end),
-         '2')`
-
-const resetOffsets = `
-update outbox_offsets
-   set transaction_id = '0',
-       "offset"       = 0`
-
-// As new as the newest messages of the dump, so that the inbox forgets none of them while
-// it may be delivered.
-const numberReceived = `
-update inbox
-   set received_in = '3'`
-
-// A generation that is being built is given up, and a projector that folds meanwhile is
-// refused. The checkpoint is that of an event, or zero: a rebuild that has folded as much
-// has the same one.
-const moveProjections = `
-update projections
-   set state              = case state when 'live' then 'live' else 'retired' end,
-       txid               = coalesce((select txid from ledger_events where txid <= '2' order by txid desc limit 1), '0'),
-       position           = coalesce((select position from ledger_events where txid <= '2' order by txid desc, position desc limit 1), 0),
-       took_over_txid     = '0',
-       took_over_position = 0,
-       batch              = batch + 1,
-       after              = batch`
-
-// A dump carries neither the transaction that wrote a row nor a dropped column.
-const markOwn = `
-insert into numbering_mark (written_in)
-values (pg_current_xact_id())
-    on conflict (only_one) do update
-   set written_in = excluded.written_in`
-
-const scar = `
-alter table numbering_mark
-  add column scar boolean`
-
-const dropScar = `
-alter table numbering_mark
- drop column scar`
+// All rows are written.
+const countNumbered = `
+select (select count(*) from ledger_events) as events,
+       (select count(*) from outbox)        as messages,
+       (select count(*) from inbox)         as received`
 
 // Repair numbers the rows of a restore anew, as if they had been committed here before all
 // else: the events of the ledger, the messages of the outbox and the inbox, and the
@@ -244,38 +150,19 @@ func isLockLost(err error) bool {
 	return ok && (pg.Code == "55P03" || pg.Code == "40P01")
 }
 
-func repair(ctx context.Context, db *postgres.DB, stopVacuum bool) (Repaired, error) {
-	var r Repaired
-	err := pgx.BeginFunc(ctx, db.Pool(), func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, setLockTimeout, lockWait.String(), stopVacuum); err != nil {
+func repair(ctx context.Context, db *postgres.DB, stopVacuum bool) (r Repaired, err error) {
+	err = pgx.BeginFunc(ctx, db.Pool(), func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, setLockTimeout, lockWait.String(), stopVacuum)
+		if err == nil {
+			_, err = tx.Exec(ctx, postgres.ReadWholeTables)
+		}
+		if err == nil {
+			_, err = tx.Exec(ctx, numberAnew, pgx.QueryExecModeSimpleProtocol)
+		}
+		if err != nil {
 			return err
 		}
-		for _, step := range []struct {
-			sql   string
-			count *int64
-		}{
-			{postgres.ReadWholeTables, nil},
-			{lockNumbered, nil},
-			{unlockLedger, nil},
-			{numberEvents, &r.Events},
-			{relockLedger, nil},
-			{numberMessages, &r.Messages},
-			{resetOffsets, nil},
-			{numberReceived, &r.Received},
-			{moveProjections, nil},
-			{scar, nil},
-			{dropScar, nil},
-			{markOwn, nil},
-		} {
-			done, err := tx.Exec(ctx, step.sql)
-			if err != nil {
-				return err
-			}
-			if step.count != nil {
-				*step.count = done.RowsAffected()
-			}
-		}
-		return nil
+		return tx.QueryRow(ctx, countNumbered).Scan(&r.Events, &r.Messages, &r.Received)
 	})
 	return r, err
 }

@@ -1,0 +1,93 @@
+-- Numbers all rows anew, in one transaction. A server's own transactions begin at 3 and are
+-- in the hundreds before a table is made, so all that is committed later is newer. Within
+-- each number the order is that of the position or the offset: both follow the versions of
+-- a stream.
+--
+--   1  folded into the projections, and before all messages that are left
+--   2  folded, and with a message of its charge left at or before it
+--   3  not folded yet
+
+-- A reader waits for the lock before it reads, so no reader continues with numbers that are
+-- gone. The order is that of most programs; a repair that meets another order, or another
+-- repair, gives up its try.
+lock table ledger_events, outbox_offsets, outbox, inbox, projections, numbering_mark
+  in access exclusive mode;
+
+-- An event was folded if the live list has its version, not if it lies below the
+-- checkpoint: events that were committed between the restore and the repair lie below it
+-- too.
+alter table ledger_events
+disable trigger ledger_events_append_only;
+
+with kept as (
+  select e.stream_id,
+         min(e.version) as version
+    from outbox o
+    join ledger_events e
+      on e.event_id::text = o.message_id
+   group by e.stream_id
+), numbered as (
+  select e.position,
+         (case
+            when e.version > coalesce(l.version, 0) then '3'
+            when e.version >= k.version             then '2'
+            else '1'
+          end)::xid8 as txid
+    from ledger_events e
+    left join kept k
+      on k.stream_id = e.stream_id
+    left join charge_list l
+      on l.charge_id = e.stream_id
+     and l.generation = (select generation from projections where state = 'live')
+)
+update ledger_events e
+   set txid = n.txid
+  from numbered n
+ where n.position = e.position;
+
+alter table ledger_events
+ enable trigger ledger_events_append_only;
+
+-- A message and its event are of one transaction.
+update outbox
+   set transaction_id = coalesce(
+         (select e.txid
+            from ledger_events e
+           where e.event_id = case
+                                when outbox.message_id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
+                                then outbox.message_id::uuid
+                              end),
+         '2');
+
+update outbox_offsets
+   set transaction_id = '0',
+       "offset"       = 0;
+
+-- As new as the newest messages of the dump, so that the inbox forgets none of them while
+-- it may be delivered.
+update inbox
+   set received_in = '3';
+
+-- A generation that is being built is given up, and a projector that folds meanwhile is
+-- refused. The checkpoint is that of an event, or zero: a rebuild that has folded as much
+-- has the same one.
+update projections
+   set state              = case state when 'live' then 'live' else 'retired' end,
+       txid               = coalesce((select txid from ledger_events where txid <= '2' order by txid desc limit 1), '0'),
+       position           = coalesce((select position from ledger_events where txid <= '2' order by txid desc, position desc limit 1), 0),
+       took_over_txid     = '0',
+       took_over_position = 0,
+       batch              = batch + 1,
+       after              = batch;
+
+-- A dump carries neither the transaction that wrote a row nor a dropped column.
+alter table numbering_mark
+  add column scar boolean;
+
+alter table numbering_mark
+ drop column scar;
+
+insert into numbering_mark (written_in)
+values (pg_current_xact_id())
+    on conflict (only_one) do update
+   set written_in = excluded.written_in;
