@@ -11,7 +11,5 @@ import (
 // NewImpatientSubscriber is NewSubscriber with another clock, which retries a read
 // that failed at once.
 func NewImpatientSubscriber(db *sql.DB, group string, log *slog.Logger, now func() time.Time) message.Subscriber {
-	s, _ := NewSubscriber(db, group, log, Options{}).(*subscriber)
-	s.retry, s.now = time.Microsecond, now
-	return s
+	return newSubscriber(db, group, log, Options{}, time.Microsecond, now)
 }

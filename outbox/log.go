@@ -32,7 +32,7 @@ func (l logger) With(fields watermill.LogFields) watermill.LoggerAdapter {
 func (l logger) Error(msg string, err error, fields watermill.LogFields) {
 	if l.errors == nil {
 		l.write(slog.LevelError, msg, fields.Add(watermill.LogFields{"error": err}))
-	} else if n := l.errors.failed(msg); n > 0 {
+	} else if n := l.errors.failed(); n > 0 {
 		l.write(slog.LevelError, msg, fields.Add(watermill.LogFields{"error": err, "failures": n}))
 	}
 }
@@ -61,59 +61,42 @@ func (l logger) write(level slog.Level, msg string, fields watermill.LogFields) 
 // logEvery is the time between two lines about a failure that repeats.
 const logEvery = time.Minute
 
-// failures bounds the log of work that is retried until it succeeds: the first
-// failure of a kind is logged, then one line a minute, and one line when the work
-// succeeds. It is safe for concurrent use.
+// failures bounds the log of work that is retried until it succeeds: the first failure is
+// logged, then one line a minute, and one line when the work succeeds. It is safe for
+// concurrent use.
 type failures struct {
 	now func() time.Time
 
 	mu     sync.Mutex
-	of     map[string]*failure
+	count  int // since the work last succeeded
+	logged time.Time
 	recent bool // something failed since the last attempt ended
 }
 
-type failure struct {
-	logged time.Time
-	count  int
-}
-
-// failed counts a failure. It returns how many of this kind there were since the
-// work last succeeded if this one is to be logged, else 0.
-func (f *failures) failed(kind string) int {
+// failed counts a failure. It returns how many there were since the work last succeeded if
+// this one is to be logged, else 0.
+func (f *failures) failed() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.recent = true
+	f.count++
 	now := f.now()
-	one, known := f.of[kind]
-	if !known {
-		one = &failure{}
-		if f.of == nil {
-			f.of = map[string]*failure{}
-		}
-		f.of[kind] = one
-	}
-	one.count++
-	if known && now.Sub(one.logged) < logEvery {
+	if f.count > 1 && now.Sub(f.logged) < logEvery {
 		return 0
 	}
-	one.logged = now
-	return one.count
+	f.logged = now
+	return f.count
 }
 
 // ended is called at the end of each attempt. It returns the number of failures that
 // were before it if the attempt is the first that succeeded, else 0. An attempt
 // during which something was counted as failed did not succeed.
-func (f *failures) ended(succeeded bool) int {
+func (f *failures) ended(succeeded bool) (before int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	succeeded, f.recent = succeeded && !f.recent, false
-	if !succeeded {
-		return 0
+	if succeeded && !f.recent {
+		before, f.count = f.count, 0
 	}
-	before := 0
-	for _, one := range f.of {
-		before += one.count
-	}
-	f.of = nil
+	f.recent = false
 	return before
 }

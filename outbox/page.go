@@ -59,7 +59,7 @@ func ByPage(log *slog.Logger, handle func(ctx context.Context, page []*message.M
 			}
 			return nil
 		}
-		if n := failed.failed("receive"); n > 0 {
+		if n := failed.failed(); n > 0 {
 			log.Warn("receive failed, the page will be delivered again", "message_id", m.UUID, "messages", len(page), "error", err, "failures", n)
 		}
 		failed.ended(false)

@@ -3,6 +3,7 @@ package outbox_test
 import (
 	"context"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -97,8 +98,12 @@ func TestAPollReadsAPageAndNoMore(t *testing.T) {
 		if strings.Contains(lines, "Seq Scan on outbox") || !strings.Contains(lines, "outbox_pkey") {
 			t.Errorf("%s it reads more than a range of the primary key:\n%s", plan.name, lines)
 		}
-		scanned := regexp.MustCompile(` on outbox \w+ .*\(actual rows=(\d+)(?:\.00)? loops=1\)`).FindAllStringSubmatch(lines, -1)
-		if len(scanned) != 3 || scanned[0][1] != "1" || scanned[1][1] != "500" || scanned[2][1] != "0" || strings.Contains(lines, "Rows Removed") {
+		var scanned []string
+		for _, scan := range regexp.MustCompile(` on outbox \w+ .*\(actual rows=(\d+)(?:\.00)? loops=1\)`).FindAllStringSubmatch(lines, -1) {
+			scanned = append(scanned, scan[1])
+		}
+		slices.Sort(scanned)
+		if !slices.Equal(scanned, []string{"0", "1", "500"}) || strings.Contains(lines, "Rows Removed") {
 			t.Errorf("%s it reads more than a page: %q\n%s", plan.name, scanned, lines)
 		}
 	}

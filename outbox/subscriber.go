@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -46,8 +46,8 @@ type Options struct {
 	Room func(ctx context.Context) int
 }
 
-// NewSubscriber is Watermill's SQL subscriber over this package's tables. What it
-// hands over as one message is a page of the outbox, see Messages and ByPage: one
+// NewSubscriber is Watermill's SQL subscriber over this package's tables, for one topic. What
+// it hands over as one message is a page of the outbox, see Messages and ByPage: one
 // transaction and few statements for all of them. Of a topic and group one subscriber
 // reads at a time: the others wait on the group's offset row for their turn, and go on
 // when it dies.
@@ -57,87 +57,64 @@ type Options struct {
 // While the transaction is open no reader of any topic sees newer messages, so a
 // handler stores the page and does nothing else.
 func NewSubscriber(db *sql.DB, group string, log *slog.Logger, o Options) message.Subscriber {
-	first := 1 // what Room allows is asked for when no transaction is open
+	return newSubscriber(db, group, log, o, retryInterval, time.Now) //nolint:forbidigo // it decides when the outbox is read and which failure is logged
+}
+
+func newSubscriber(db *sql.DB, group string, log *slog.Logger, o Options, retry time.Duration, now func() time.Time) *subscriber {
+	r := &reader{
+		Options: o, now: now, retry: retry, limit: pageMessages, most: pageMessages, again: firstLook,
+		log: log.With("consumer_group", group), failures: failures{now: now},
+	}
 	if o.Room == nil {
-		first = pageMessages
-		o.Room = func(context.Context) int { return pageMessages }
+		r.Room = func(context.Context) int { return pageMessages }
+	} else {
+		r.limit = 1 // what Room allows is asked for when no transaction is open
 	}
 	if o.Listening == nil {
-		o.Listening = func() bool { return false }
+		r.Listening = func() bool { return false }
 	}
-	closing, closed := context.WithCancel(context.Background())
-	return &subscriber{
-		db: db, group: group, log: log, options: o, first: first, closing: closing, close: closed,
-		retry: retryInterval,
-		now:   time.Now, //nolint:forbidigo // it decides when the outbox is read and which failure is logged
+	deadline := ackDeadline
+	opened, err := wsql.NewSubscriber(db, wsql.SubscriberConfig{
+		ConsumerGroup: group, AckDeadline: &deadline, ResendInterval: retryInterval,
+		BackoffManager: r, SchemaAdapter: r, OffsetsAdapter: r,
+	}, logger{log: log, errors: &r.failures})
+	if err != nil {
+		panic(err) // db is nil
 	}
+	s := &subscriber{Subscriber: opened, reader: r}
+	r.done, s.close = context.WithCancel(context.Background())
+	return s
 }
 
-// subscriber is one of Watermill's for each subscription, so that what a reader
-// knows is of one topic, and used by one goroutine.
+// subscriber is Watermill's, which ends while its reader waits too.
 type subscriber struct {
-	db      *sql.DB
-	group   string
-	log     *slog.Logger
-	options Options
-	first   int             // messages of the first page, at most
-	closing context.Context // ends with Close
-	close   context.CancelFunc
-	retry   time.Duration // between two reads that fail
-	now     func() time.Time
+	*wsql.Subscriber
 
-	mu     sync.Mutex
-	opened []*wsql.Subscriber
+	reader     *reader
+	close      context.CancelFunc
+	subscribed atomic.Bool
 }
+
+var errSubscribed = errors.New("a subscriber has one topic")
 
 // Subscribe implements message.Subscriber.
-func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
-	deadline := ackDeadline
-	done, ended := context.WithCancel(ctx)
-	context.AfterFunc(s.closing, ended) //nolint:contextcheck // it ends with the subscriber too
-	r := &reader{
-		Options: s.options, done: done, now: s.now, limit: s.first, most: pageMessages, again: firstLook, retry: s.retry,
-		log:      s.log.With("topic", topic, "consumer_group", s.group),
-		failures: failures{now: s.now},
+func (s *subscriber) Subscribe(ctx context.Context, topic string) (pages <-chan *message.Message, err error) {
+	if s.subscribed.Swap(true) {
+		return nil, errSubscribed
 	}
-	opened, err := wsql.NewSubscriber(s.db, wsql.SubscriberConfig{
-		ConsumerGroup:  s.group,
-		AckDeadline:    &deadline,
-		ResendInterval: retryInterval,
-		BackoffManager: r,
-		SchemaAdapter:  r,
-		OffsetsAdapter: offsets{},
-	}, logger{log: s.log, errors: &r.failures})
-	if err != nil {
-		ended()
-		return nil, fmt.Errorf("make the subscriber of %s: %w", s.group, err)
+	s.reader.log = s.reader.log.With("topic", topic)
+	context.AfterFunc(ctx, s.close)
+	if pages, err = s.Subscriber.Subscribe(ctx, topic); err != nil {
+		return nil, fmt.Errorf("subscribe to %s: %w", topic, err)
 	}
-	s.mu.Lock()
-	s.opened = append(s.opened, opened)
-	s.mu.Unlock()
-	if s.closing.Err() != nil {
-		return nil, fmt.Errorf("subscribe %s to %s: %w", s.group, topic, wsql.ErrSubscriberClosed)
-	}
-	messages, err := opened.Subscribe(ctx, topic)
-	if err != nil {
-		ended()
-		return nil, fmt.Errorf("subscribe %s to %s: %w", s.group, topic, err)
-	}
-	return messages, nil
+	return pages, nil
 }
 
 // Close implements message.Subscriber. It returns when what was subscribed before
 // reads no more.
 func (s *subscriber) Close() error {
 	s.close()
-	s.mu.Lock()
-	opened := s.opened
-	s.mu.Unlock()
-	var err error
-	for _, one := range opened {
-		err = errors.Join(err, one.Close())
-	}
-	return err
+	return s.Subscriber.Close()
 }
 
 // SessionSettings are for the sessions of a subscriber.
@@ -150,12 +127,13 @@ func SessionSettings() map[string]string {
 	return map[string]string{"synchronous_commit": "off"}
 }
 
-// reader lets Watermill read the outbox table, and says when. Its rows are inserted by
-// Append alone, its tables made by the migrations alone.
+// reader lets Watermill read the outbox table, says when, and keeps all groups of all topics
+// in outbox_offsets. Messages are inserted by Append alone, tables made by the migrations
+// alone.
 type reader struct {
 	Options
 
-	done     context.Context // of the subscription; Watermill hands over none
+	done     context.Context // of the subscriber; Watermill hands over none
 	now      func() time.Time
 	log      *slog.Logger
 	failures failures
@@ -227,28 +205,20 @@ with position as materialized (
    order by o.transaction_id, o."offset"
    limit $3
 ), measured as (
-  select n.transaction_id,
-         n."offset",
-         n.message_id,
-         n.payload,
-         n.metadata,
-         sum(octet_length(n.payload) + octet_length(n.metadata::text)) over (order by n.transaction_id, n."offset") as bytes,
-         row_number() over (order by n.transaction_id, n."offset") as place
+  select n.*,
+         row_number() over log as place,
+         row_number() over log = 1
+      or sum(octet_length(n.payload) + octet_length(n.metadata::text)) over log <= $4 as fits
     from next n
-), page as materialized (
-  select *
-    from measured
-   where bytes <= $4
-      or place = 1
+  window log as (order by n.transaction_id, n."offset")
 )
-select (select json_agg(json_build_object('id', message_id, 'metadata', metadata, 'payload', encode(payload, 'base64'))
-                        order by place)
-          from page),
-       (select transaction_id::text from page order by place desc limit 1),
-       (select "offset" from page order by place desc limit 1),
-       (select message_id from page order by place desc limit 1),
-       (select count(*) from page),
-       (select count(*) = $3 or count(*) > (select count(*) from page) from next),
+select json_agg(json_build_object('id', message_id, 'metadata', metadata, 'payload', encode(payload, 'base64'))
+                order by place) filter (where fits),
+       (array_agg(transaction_id::text order by place desc) filter (where fits))[1],
+       (array_agg("offset" order by place desc) filter (where fits))[1],
+       (array_agg(message_id order by place desc) filter (where fits))[1],
+       count(*) filter (where fits),
+       count(*) = $3 or not coalesce(bool_and(fits), true),
        exists (
          select
            from outbox m
@@ -257,7 +227,8 @@ select (select json_agg(json_build_object('id', message_id, 'metadata', metadata
             and (m.transaction_id, m."offset") >
                 ((select o.transaction_id from outbox_offsets o where o.topic = $1 and o.consumer_group = $2),
                  (select o."offset" from outbox_offsets o where o.topic = $1 and o.consumer_group = $2))
-         offset 0)`
+         offset 0)
+  from measured`
 
 // SelectQuery implements Watermill's SchemaAdapter.
 func (r *reader) SelectQuery(topic, group string, _ wsql.OffsetsAdapter) wsql.Query {
@@ -341,9 +312,6 @@ func (r *reader) wait(d time.Duration, bell <-chan struct{}) {
 	}
 }
 
-// offsets keeps all groups of all topics in outbox_offsets.
-type offsets struct{}
-
 const insertOffset = `
 insert into outbox_offsets
        (topic, consumer_group, transaction_id, "offset")
@@ -351,7 +319,7 @@ values ($1, $2, '0', 0)
 on conflict do nothing`
 
 // BeforeSubscribingQueries makes the row that the active subscriber locks.
-func (offsets) BeforeSubscribingQueries(topic, group string) []wsql.Query {
+func (*reader) BeforeSubscribingQueries(topic, group string) []wsql.Query {
 	return []wsql.Query{{Query: insertOffset, Args: []any{topic, group}}}
 }
 
@@ -362,17 +330,14 @@ update outbox_offsets
  where topic = $1
    and consumer_group = $2`
 
-func (offsets) AckMessageQuery(topic string, row wsql.Row, group string) wsql.Query {
+func (*reader) AckMessageQuery(topic string, row wsql.Row, group string) wsql.Query {
 	return wsql.Query{Query: updateOffset, Args: []any{topic, group, row.ExtraData[transactionID], row.Offset}}
 }
 
 // NextOffsetQuery is empty: the page's own query reads the offset.
-func (offsets) NextOffsetQuery(string, string) wsql.Query { return wsql.Query{} }
+func (*reader) NextOffsetQuery(string, string) wsql.Query { return wsql.Query{} }
 
 // ConsumedMessageQuery is empty: nothing is written between a message and its ack.
-func (offsets) ConsumedMessageQuery(string, wsql.Row, string, []byte) wsql.Query {
+func (*reader) ConsumedMessageQuery(string, wsql.Row, string, []byte) wsql.Query {
 	return wsql.Query{}
 }
-
-// SchemaInitializingQueries are none: the migrations make the tables.
-func (offsets) SchemaInitializingQueries(string) []wsql.Query { return nil }
