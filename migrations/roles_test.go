@@ -19,15 +19,7 @@ import (
 func TestRoles(t *testing.T) {
 	testdb.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
-	server, err := local.Start(t.Context(), local.Options{InMemory: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := server.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	server := testdb.Server(t, local.Options{InMemory: true})
 	admin := connect(t, server.URL("postgres"))
 	run := func(conn *pgx.Conn, statements ...string) {
 		t.Helper()
@@ -48,7 +40,7 @@ func TestRoles(t *testing.T) {
 		"create database of_maker owner maker")
 
 	// For a user who may not create the roles, the error says what to do, and nothing is left behind.
-	err = migrations.Up(t.Context(), user(t, server.URL("of_humble"), "humble"))
+	err := migrations.Up(t.Context(), user(t, server.URL("of_humble"), "humble"))
 	if err == nil || !strings.Contains(err.Error(), `the role payonce_api is missing, or not granted to humble: let a superuser run "create role payonce_api; create role payonce_worker; grant payonce_api, payonce_worker to humble"`) {
 		t.Fatalf("the refusal is %v", err)
 	}

@@ -85,16 +85,6 @@ func TestURL(t *testing.T) {
 			}
 		}
 	})
-
-	for range 8 {
-		t.Run("eight at once", func(t *testing.T) {
-			t.Parallel()
-			conn := connect(t, testdb.URL(t))
-			if got := ask[string](t, conn, `select current_database()`); !strings.HasPrefix(got, "payonce_test_") {
-				t.Errorf("the database is %s", got)
-			}
-		})
-	}
 }
 
 func TestProcess(t *testing.T) {
@@ -122,15 +112,7 @@ func TestProcess(t *testing.T) {
 
 	t.Run("two processes share the server of TEST_DATABASE_URL and leave the template alone", func(t *testing.T) {
 		t.Parallel()
-		server, err := local.Start(t.Context(), local.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := server.Close(); err != nil {
-				t.Error(err)
-			}
-		})
+		server := testdb.Server(t, local.Options{})
 		conn := connect(t, server.URL("postgres"))
 		want := ask[string](t, conn, `show data_directory`)
 		said := make(chan string)

@@ -2,12 +2,12 @@ package testrun_test
 
 import (
 	"bufio"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -82,7 +82,8 @@ func TestMain_leavesNothingBehind(t *testing.T) {
 		t.Run(signal.String(), func(t *testing.T) {
 			t.Parallel()
 			parent := t.TempDir()
-			c, _ := startHanging(t, parent)
+			c := child(parent, "hangs")
+			awaitHanging(t, c)
 			if err := c.Process.Signal(signal); err != nil {
 				t.Fatal(err)
 			}
@@ -107,39 +108,6 @@ func TestMain_endsWhenItsParentDies(t *testing.T) {
 	isEmptied(t, parent)
 }
 
-func TestMain_removesWhatAKilledProcessLeft(t *testing.T) {
-	t.Parallel()
-	parent := t.TempDir()
-	c, guard := startHanging(t, parent)
-	// Without its guard nothing removes the folder of a killed process.
-	if err := syscall.Kill(guard, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = c.Wait() // killed
-	if left := entries(t, parent); len(left) != 1 {
-		t.Fatalf("the killed process left %q, want its folder", left)
-	}
-	if out, err := child(parent, "passes").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	isEmptied(t, parent)
-}
-
-func TestMain_leavesTheFolderOfALivingProcessAlone(t *testing.T) {
-	t.Parallel()
-	parent := t.TempDir()
-	startHanging(t, parent)
-	if out, err := child(parent, "passes").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	if left := entries(t, parent); len(left) != 1 {
-		t.Errorf("there are %q, want the folder of the process that runs", left)
-	}
-}
-
 // child is this test binary as a process with a role.
 func child(parent, role string, args ...string) *exec.Cmd {
 	c := exec.Command(os.Args[0], append([]string{"-test.run=^TestProcess$"}, args...)...) //nolint:noctx // it ends by itself or is killed
@@ -157,15 +125,7 @@ func self(t *testing.T) string {
 	return path
 }
 
-// startHanging starts a process that runs a test and does not end. It returns the
-// process id of its guard.
-func startHanging(t *testing.T, parent string) (c *exec.Cmd, guard int) {
-	t.Helper()
-	c = child(parent, "hangs")
-	awaitHanging(t, c)
-	return c, guardOf(t, parent)
-}
-
+// awaitHanging starts a process and returns when its test runs.
 func awaitHanging(t *testing.T, c *exec.Cmd) {
 	t.Helper()
 	out, err := c.StdoutPipe()
@@ -183,47 +143,10 @@ func awaitHanging(t *testing.T, c *exec.Cmd) {
 	go func() { _, _ = io.Copy(io.Discard, out) }()
 }
 
-// guardOf finds the guard of a folder by its command line.
-func guardOf(t *testing.T, parent string) int {
-	t.Helper()
-	folders := entries(t, parent)
-	if len(folders) != 1 {
-		t.Fatalf("there are %q, want one folder", folders)
-	}
-	out, err := exec.CommandContext(t.Context(), "ps", "-eo", "pid=,args=").Output()
-	if err != nil {
-		t.Skipf("not run: ps: %v", err)
-	}
-	for line := range strings.Lines(string(out)) {
-		fields := strings.Fields(line)
-		if fields[len(fields)-1] == filepath.Join(parent, folders[0]) {
-			pid, err := strconv.Atoi(fields[0])
-			if err != nil {
-				t.Fatal(err)
-			}
-			return pid
-		}
-	}
-	t.Fatalf("no guard in\n%s", out)
-	return 0
-}
-
 func isEmptied(t *testing.T, folder string) {
 	t.Helper()
 	await.Progress(t, folder+" is empty", func() (string, bool) {
-		left := entries(t, folder)
-		return strings.Join(left, " "), len(left) == 0
+		left, err := os.ReadDir(folder)
+		return fmt.Sprint(left), len(left) == 0 && err == nil
 	})
-}
-
-func entries(t *testing.T, folder string) (names []string) {
-	t.Helper()
-	found, err := os.ReadDir(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, entry := range found {
-		names = append(names, entry.Name())
-	}
-	return names
 }

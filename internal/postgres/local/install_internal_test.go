@@ -106,10 +106,9 @@ func TestStart_withoutPostgreSQL_saysWhatToInstall(t *testing.T) {
 	}
 }
 
-func TestStart_withoutPostgreSQL_downloadsItOnce(t *testing.T) {
-	long(t)
+func TestFind_downloadsOnceAndRemovesWhatAKilledDownloadLeft(t *testing.T) {
 	t.Parallel()
-	archive := wholeServer(t)
+	archive := looksLikeAServer(t)
 	var downloads atomic.Int64
 	repository := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		downloads.Add(1)
@@ -118,39 +117,21 @@ func TestStart_withoutPostgreSQL_downloadsItOnce(t *testing.T) {
 		}
 		answer(archive)(w, r)
 	}))
-	m := machine{path: "/nonexistent", repository: repository.URL, archiveSum: sum(archive), cache: publicFolder(t), temp: os.TempDir()}
+	m := machine{repository: repository.URL, archiveSum: sum(archive), cache: publicFolder(t)}
+	if err := os.MkdirAll(filepath.Join(m.cache, "new", "bin", "postgres"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	var wg sync.WaitGroup
 	for range 2 {
 		wg.Go(func() {
-			s, err := m.start(t.Context(), Options{InMemory: true})
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			if err := errors.Join(s.CreateDatabase(t.Context(), "downloaded"), s.Close()); err != nil {
-				t.Error(err)
+			if found, err := m.find(t.Context(), theAccount(t)); err != nil || found.major != 17 {
+				t.Errorf("found %v, %v", found, err)
 			}
 		})
 	}
 	wg.Wait()
 	if n := downloads.Load(); n != 1 {
 		t.Errorf("the archive was downloaded %d times, want once", n)
-	}
-	names := entries(t, m.cache)
-	if len(names) != 2 || !strings.HasPrefix(names[0], "postgresql-") || !strings.HasPrefix(names[1], "template-") {
-		t.Errorf("the cache holds %v, want a server and a template", names)
-	}
-}
-
-func TestFind_removesWhatAKilledDownloadLeft(t *testing.T) {
-	t.Parallel()
-	archive := looksLikeAServer(t)
-	m := machine{repository: serve(t, answer(archive)).URL, archiveSum: sum(archive), cache: publicFolder(t)}
-	if err := os.MkdirAll(filepath.Join(m.cache, "new", "bin", "postgres"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := m.find(t.Context(), theAccount(t)); err != nil {
-		t.Fatal(err)
 	}
 	if names := entries(t, m.cache); len(names) != 1 || !strings.HasPrefix(names[0], "postgresql-") {
 		t.Errorf("the cache holds %v, want a server alone", names)
@@ -203,52 +184,16 @@ func sum(content []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// wholeServer packs this machine's own server as the repository would. Most builds find
-// their other files where they were built to be, but some libraries beside the programs.
-func wholeServer(t *testing.T) []byte {
-	t.Helper()
-	found, err := thisMachine().find(t.Context(), theAccount(t))
-	if err != nil {
-		t.Skipf("not run: there is no server to pack: %v", err)
-	}
-	program, err := filepath.EvalSymlinks(filepath.Join(found.bin, "postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	packed := t.TempDir()
-	fill := exec.CommandContext(t.Context(), "/bin/sh", "-c", `set -e
-if [ -d "$1/../share/postgresql" ]; then
-	cp -R "$1/.." "$2/all" && mv "$2/all"/* "$2"
-	exit
-fi
-mkdir "$2/bin" "$2/lib"
-cp -L "$1/postgres" "$1/initdb" "$2/bin"
-for library in "$1"/../lib/*.so "$1"/../lib/*.dylib; do
-	if [ -e "$library" ]; then cp -L "$library" "$2/lib"; fi
-done`, "sh", filepath.Dir(program), packed)
-	if out, err := fill.CombinedOutput(); err != nil {
-		t.Fatalf("copy a server: %v: %s", err, out)
-	}
-	return jar(t, packed)
-}
-
+// looksLikeAServer is an archive as the repository has it.
 func looksLikeAServer(t *testing.T) []byte {
-	t.Helper()
-	packed := t.TempDir()
-	fakeServer(t, filepath.Join(packed, "bin"), "17.0")
-	if err := os.Symlink("initdb", filepath.Join(packed, "bin", "link")); err != nil {
-		t.Fatal(err)
-	}
-	return jar(t, packed)
-}
-
-// jar is the content of a folder as the repository has it.
-func jar(t *testing.T, packed string) []byte {
 	t.Helper()
 	if _, err := exec.LookPath("xz"); err != nil {
 		t.Skipf("not run: there is no xz to pack a server with: %v", err)
 	}
+	packed := t.TempDir()
+	fakeServer(t, filepath.Join(packed, "bin"), "17.0")
 	pack := exec.CommandContext(t.Context(), "/bin/sh", "-c", `set -e
+ln -s initdb "$1/bin/link"
 tar -C "$1" -cf "$2/server.tar" .
 xz -0 --stdout "$2/server.tar"`, "sh", packed, t.TempDir())
 	archive, err := pack.Output()
