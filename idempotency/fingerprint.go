@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/big"
 	"reflect"
 	"slices"
 	"strconv"
@@ -40,8 +39,8 @@ var ErrNotJSON = errors.New("not one JSON value with one meaning")
 // Canonical returns the one form of all JSON texts with the same value. The order of
 // members, white space and the spelling of a character or a number do not matter. Strings
 // and the order of members are those of RFC 8785; numbers are decimals of any size, never
-// rounded. An exponent of more than 100 digits is ErrNotJSON: computing with it takes
-// longer than reading it. The form never changes: hashes of it are stored.
+// rounded. An exponent of more than 10 characters is ErrNotJSON. The form never changes:
+// hashes of it are stored.
 func Canonical(text []byte) ([]byte, error) {
 	value, err := parse(text)
 	if err != nil {
@@ -87,8 +86,8 @@ func parse(text []byte) (value any, err error) {
 const (
 	// plainDigits is the length up to which an integer is written without exponent.
 	plainDigits = 40
-	// exponentDigits is the length of the longest exponent.
-	exponentDigits = 100
+	// exponentLength is the length of the longest exponent, its sign included.
+	exponentLength = 10
 )
 
 // decimal writes a number as the shortest digits and an exponent, so that 1, 1.0
@@ -97,35 +96,30 @@ func decimal(text string) (number, error) {
 	text, negative := strings.CutPrefix(text, "-")
 	digits, exponent, _ := strings.Cut(strings.ToLower(text), "e")
 	whole, fraction, _ := strings.Cut(digits, ".")
-	size := strings.TrimLeft(exponent, "+-0")
-	if len(size) > exponentDigits {
-		return "", fmt.Errorf("an exponent of %d digits", len(size))
+	if len(exponent) > exponentLength {
+		return "", errExponent
 	}
-	power, _ := new(big.Int).SetString("0"+size, 10)
-	if strings.HasPrefix(exponent, "-") {
-		power.Neg(power)
-	}
+	power, _ := strconv.Atoi(exponent) // 0 if there is none
 	digits = strings.TrimLeft(whole+fraction, "0")
-	short := strings.TrimRight(digits, "0")
-	if short == "" {
+	out := strings.TrimRight(digits, "0")
+	power += len(digits) - len(out) - len(fraction)
+	switch {
+	case out == "":
 		return "0", nil
-	}
-	power.Add(power, big.NewInt(int64(len(digits)-len(short)-len(fraction))))
-	out := short
-	if zeros := power.Int64(); power.IsInt64() && zeros >= 0 && zeros <= plainDigits-int64(len(short)) {
-		out += strings.Repeat("0", int(zeros))
-	} else if power.Sign() != 0 {
-		written := power.String()
-		if len(strings.TrimPrefix(written, "-")) > exponentDigits {
-			return "", errors.New("an exponent that became too long")
-		}
-		out += "e" + written
+	case power >= 0 && power <= plainDigits-len(out):
+		out += strings.Repeat("0", power)
+	case len(strconv.Itoa(power)) > exponentLength:
+		return "", errExponent
+	case power != 0:
+		out += "e" + strconv.Itoa(power)
 	}
 	if negative {
 		out = "-" + out
 	}
 	return number(out), nil
 }
+
+var errExponent = fmt.Errorf("an exponent of more than %d characters", exponentLength)
 
 // canonicalOf returns the canonical JSON of a Go value, as encoding/json has it. It
 // refuses what would make different values equal: encoding/json replaces bytes that are
@@ -175,60 +169,45 @@ func Pointers(a, b []byte) []string {
 	second, errSecond := parse(b)
 	switch {
 	case errFirst == nil && errSecond == nil:
-		var d differences
-		d.compare("", first, second)
-		slices.Sort(d)
-		return d
+		all := differences("", first, second)
+		slices.Sort(all)
+		all = slices.Compact(all)
+		return all[:min(len(all), maxPointers)]
 	case bytes.Equal(a, b):
 		return nil
 	}
 	return []string{""}
 }
 
-// differences are found in the same order for both orders of the texts: it decides
-// which of too many are kept.
-type differences []string
+var escape = strings.NewReplacer("~", "~0", "/", "~1")
 
-// compare adds what differs at and below a pointer.
-func (d *differences) compare(at string, a, b any) {
+// differences are the pointers to what differs at and below a pointer, in any order.
+func differences(at string, a, b any) (found []string) {
 	membersA, isArray := membersOf(a)
 	membersB, isArrayToo := membersOf(b)
 	if membersA == nil || membersB == nil || isArray != isArrayToo {
 		if a != b { // of one type only if both are scalars
-			d.add(at)
+			found = append(found, at)
 		}
-		return
+		return found
 	}
-	escape := strings.NewReplacer("~", "~0", "/", "~1")
 	all := maps.Clone(membersA)
 	maps.Copy(all, membersB)
-	names := slices.Sorted(maps.Keys(all))
-	if isArray { // 2 comes before 10
-		slices.SortStableFunc(names, func(a, b string) int { return len(a) - len(b) })
-	}
-	for _, name := range names {
-		if len(*d) == maxPointers {
-			return
-		}
+	for name := range all {
 		valueA, inA := membersA[name]
 		valueB, inB := membersB[name]
 		switch below := at + "/" + escape.Replace(name); {
 		case len(below) > maxPointerLength:
 			if inA != inB || !reflect.DeepEqual(valueA, valueB) {
-				d.add(at)
+				found = append(found, at)
 			}
 		case inA && inB:
-			d.compare(below, valueA, valueB)
+			found = append(found, differences(below, valueA, valueB)...)
 		default:
-			d.add(below)
+			found = append(found, below)
 		}
 	}
-}
-
-func (d *differences) add(pointer string) {
-	if len(*d) < maxPointers && !slices.Contains(*d, pointer) {
-		*d = append(*d, pointer)
-	}
+	return found
 }
 
 // membersOf returns the members of an object, or the elements of an array by index; nil

@@ -16,7 +16,6 @@ import (
 
 func TestCanonical(t *testing.T) {
 	t.Parallel()
-	nines := strings.Repeat("9", 100)
 	for _, test := range []struct {
 		name, want string
 		texts      []string
@@ -31,8 +30,8 @@ func TestCanonical(t *testing.T) {
 		{"zeros of any sign and size are one number", `0`, []string{`0`, `-0`, `0.00`, `0e99`, `-0E-5`}},
 		{"a fraction is exact", `-11e-1`, []string{`-1.1`, `-1.10`, `-110e-2`}},
 		{"a number beyond 2^53 is exact", `9007199254740993`, []string{`9007199254740993`, `9007199254740993.0`, `9.007199254740993e15`}},
-		{"a large exponent is not written out", `1e1000000000000000000000`, []string{`1e1000000000000000000000`, `0.1e1000000000000000000001`, `10E+999999999999999999999`}},
-		{"an exponent has up to 100 digits", "1e" + nines, []string{"1e" + nines, "1E+000" + nines}},
+		{"a large exponent is not written out", `1e1000000000`, []string{`1e1000000000`, `0.1e1000000001`, `10E+999999999`}},
+		{"an exponent has up to 10 characters", "1e-999999999", []string{"1e-999999999", "0.1e-999999998"}},
 		{"40 zeros are not written out", `1e40`, []string{"1" + strings.Repeat("0", 40)}},
 		{"39 zeros are written out", "1" + strings.Repeat("0", 39), []string{`1e39`, "1" + strings.Repeat("0", 39)}},
 		{"words and empty values stay", `[true,false,null,{},[],""]`, []string{`[ true, false, null, { }, [ ], "" ]`}},
@@ -61,8 +60,9 @@ func TestCanonical(t *testing.T) {
 		{"two first halves of a surrogate pair", `"\uD83D\uD83D\uDE00"`},
 		{"bytes that are not UTF-8", "\"\xff\""},
 		{"an exponent of a million digits", "1e" + strings.Repeat("9", 1_000_000)},
-		{"an exponent of 101 digits of zero", "0e-" + strings.Repeat("9", 101)},
-		{"an exponent that grows beyond 100 digits", "10e" + nines},
+		{"an exponent of 11 digits of zero", "0e" + strings.Repeat("9", 11)},
+		{"an exponent that grows beyond 10 digits", "10e" + strings.Repeat("9", 10)},
+		{"an exponent that shrinks beyond 10 characters", "0.1e-999999999"},
 		{"nesting deeper than 10,000", strings.Repeat("[", 10001) + strings.Repeat("]", 10001)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -139,14 +139,6 @@ func TestPointers_areBounded(t *testing.T) {
 		return []byte(strings.Repeat("[", depth) + element + strings.Repeat(","+element, n-1) + strings.Repeat("]", depth))
 	}
 
-	t.Run("there are no more than a hundred pointers, the first ones", func(t *testing.T) {
-		t.Parallel()
-		got := idempotency.Pointers(nested(1, 5000, "1"), nested(1, 5000, "2"))
-		if len(got) != 100 || !slices.Contains(got, "/0") || !slices.Contains(got, "/99") {
-			t.Errorf("%d: %q", len(got), got)
-		}
-	})
-
 	t.Run("pointers do not depend on which text comes first", func(t *testing.T) {
 		t.Parallel()
 		var a, b bytes.Buffer
@@ -192,7 +184,7 @@ func FuzzPointers(f *testing.F) {
 		{`"\ud800"`, `"\ud801"`},
 		{`"\ud83d\ude00"`, `"😀"`},
 		{`"\\ud800"`, `"\\ud801"`},
-		{`1e999999999999999999999`, `10e999999999999999999998`},
+		{`1e9999999999`, `10e9999999998`},
 		{`-0`, `0e5`},
 		{"10e" + strings.Repeat("9", 100), "1e" + strings.Repeat("9", 101)},
 		{"\"\xff\"", "\"\xfe\""},

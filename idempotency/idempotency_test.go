@@ -3,7 +3,8 @@ package idempotency_test
 import (
 	"context"
 	"errors"
-	"sync"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -374,9 +375,8 @@ func TestReceive_asksItsCache(t *testing.T) {
 	})
 }
 
-// counts are what an Observer receives.
+// counts are what an Observer receives of one request.
 type counts struct {
-	mu            sync.Mutex
 	reading, read int
 	commits       map[idempotency.Commit]int
 }
@@ -384,12 +384,8 @@ type counts struct {
 func (c *counts) observer() idempotency.Observer {
 	c.commits = map[idempotency.Commit]int{}
 	return idempotency.Observer{
-		Reading: func() func() { c.reading++; return func() { c.read++ } },
-		Committed: func(kind idempotency.Commit) {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			c.commits[kind]++
-		},
+		Reading:   func() func() { c.reading++; return func() { c.read++ } },
+		Committed: func(kind idempotency.Commit) { c.commits[kind]++ },
 	}
 }
 
@@ -405,48 +401,35 @@ func (c *counts) want(t *testing.T, reads int, commits map[idempotency.Commit]in
 
 func TestObserver(t *testing.T) {
 	t.Parallel()
-	refused := func(_ context.Context, b *pgx.Batch, _ time.Time) (idempotency.Answer, error) {
-		b.Queue(`insert into outbox (topic, message_id, payload, metadata) values (null, 'effect', '', '{}')`)
-		return theAnswer(), nil
-	}
 	for _, test := range []struct {
 		name    string
-		lost    bool // a refusal of the work is a lost race
-		work    func() idempotency.Work
+		rival   bool // another request under the key is in flight
+		lost    bool // the refusal is a lost race
+		want    string
 		reads   int
 		commits map[idempotency.Commit]int
 	}{
-		{"a write that the database refuses", false, func() idempotency.Work { return refused }, 1, map[idempotency.Commit]int{idempotency.CommitFailed: 1}},
-		{"a race that the work lost", true, func() idempotency.Work {
-			calls := 0
-			return func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
-				if calls++; calls == 1 {
-					return refused(ctx, b, now)
-				}
-				return effect(ctx, b, now)
-			}
-		}, 2, map[idempotency.Commit]int{idempotency.CommitLost: 1, idempotency.CommitMade: 1}},
+		{"a write that the database refuses", false, false, "null value", 1, map[idempotency.Commit]int{idempotency.CommitFailed: 1}},
+		{"a race that the work lost", false, true, "", 2, map[idempotency.Commit]int{idempotency.CommitLost: 1, idempotency.CommitMade: 1}},
+		{"a rival in flight", true, false, idempotency.ErrInFlight.Error(), 1, map[idempotency.Commit]int{idempotency.CommitInFlight: 1}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			db, counted := testdb.Reused(t), &counts{}
+			db, counted, calls := open(t, testdb.URL(t), postgres.Options{LockTimeout: 20 * time.Millisecond}), &counts{}, 0
+			if test.rival {
+				rivalInFlight(t, db)
+			}
 			r := idempotency.Receiver{DB: db, Observer: counted.observer(), Lost: func(error) bool { return test.lost }}
-			_, err := r.Receive(t.Context(), theKey(), theRequest(), test.work())
-			if failed := test.commits[idempotency.CommitFailed] > 0; failed != (err != nil) || errors.Is(err, idempotency.ErrUnavailable) {
-				t.Errorf("the error is %v", err)
+			_, err := r.Receive(t.Context(), theKey(), theRequest(), func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
+				if calls++; calls == 1 {
+					b.Queue(`insert into outbox (topic, message_id, payload, metadata) values (null, 'effect', '', '{}')`)
+				}
+				return effect(ctx, b, now)
+			})
+			if got := fmt.Sprint(err); (err == nil) != (test.want == "") || !strings.Contains(got, test.want) || errors.Is(err, idempotency.ErrUnavailable) {
+				t.Errorf("the error is %s", got)
 			}
 			counted.want(t, test.reads, test.commits)
 		})
 	}
-
-	t.Run("a rival in flight", func(t *testing.T) {
-		t.Parallel()
-		db, counted := open(t, testdb.URL(t), postgres.Options{LockTimeout: 20 * time.Millisecond}), &counts{}
-		rivalInFlight(t, db)
-		r := idempotency.Receiver{DB: db, Observer: counted.observer()}
-		if _, err := r.Receive(t.Context(), theKey(), theRequest(), effect); !errors.Is(err, idempotency.ErrInFlight) {
-			t.Errorf("the error is %v", err)
-		}
-		counted.want(t, 1, map[idempotency.Commit]int{idempotency.CommitInFlight: 1})
-	})
 }
