@@ -172,7 +172,10 @@ func mutants() []mutant {
 		},
 		{
 			"the fence is read from the row instead of compared with it",
-			[]edit{{"inbox/finish.go", "done_fence  = $2,", "done_fence  = fence + 0 * $2::bigint,"}},
+			[]edit{
+				{"inbox/finish.go", "done_fence  = (select max(fence) from ending where ending.id = inbox.id),", "done_fence  = fence,"},
+				{"inbox/finish.go", " where (id, fence) not in (select id, done_fence from ended)`", " where id not in (select id from ended)`"},
+			},
 			byTest("./inbox", "TestLease/a message of a silent holder is taken over, and the holder loses its whole commit", "want a lost lease"),
 		},
 		{
@@ -210,12 +213,12 @@ func mutants() []mutant {
 		},
 		{
 			"a message that was received is handed back to the outbox",
-			[]edit{{"inbox/receive.go", "			observe(reception)\n		}\n		return nil\n", "			observe(reception)\n		}\n		return errors.New(\"not now\")\n"}},
+			[]edit{{"inbox/receive.go", "			observe(receptionOf(page))\n		}\n		return nil\n", "			observe(receptionOf(page))\n		}\n		return errors.New(\"not now\")\n"}},
 			byWalk("success/worker/POST /v1/payment_intents/after/kill", "work is left"),
 		},
 		{
 			"what a page that was rolled back would have started is handled",
-			[]edit{{"inbox/receive.go", "	if err := r.DB.Commit(ctx, b); err != nil {\n", "	if err := r.DB.Commit(ctx, b); err != nil && len(started) == 0 {\n"}},
+			[]edit{{"inbox/receive.go", "	if err := r.DB.Commit(ctx, b); err != nil {\n", "	if err := r.DB.Commit(ctx, b); err != nil && page[0].stored.ID == 0 {\n"}},
 			byTest("./inbox", "TestReceiveStarts/nothing of a page that was rolled back, and its slots are free again", "the page is stored"),
 		},
 		{

@@ -4,32 +4,31 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 )
 
 // A claim takes messages for a holder: of each ordering key the oldest open one, and none
-// while another one of the key runs. There are three statements: for what is due, for
-// poison messages, and for what is held back. The index inbox_one_running_per_key refuses
-// whatever they miss.
+// while another one of the key runs. There are three statements, for what is due, for
+// suspected poison messages, and for what is held back. The index inbox_one_running_per_key
+// refuses whatever they miss.
 //
 // The plans of these statements are kept, so they must be right for a table of any size
-// and content. Index scans alone and "offset 0" leave one way: each subquery is a probe of one
-// key. The order, with the key compared as a range, exists in the indexes of keys alone
-// (see lockOldest). A claim reads each message that waits behind another one of its key,
-// so senders should bound how many there are.
+// and content. Sessions read along indexes, and "offset 0" leaves one way: each subquery
+// is a probe of one key. The order, with the key compared as a range, exists in the indexes
+// of keys alone (see lockOldest). A claim reads each message that waits behind another one
+// of its key, so senders should bound how many there are.
 
 // claimDue claims pending messages whose time has come and running ones whose lease has
-// expired. A message whose holder went silent waits a little longer than its lease, a
-// part of the backoff that its id and fence select: if a message kills every process that
-// takes it, the messages that ran beside it are soon claimed without it.
+// expired. Of a message for which its partition has no share ($11, $12; $13 for the other
+// partitions) it takes the due time: it is held back. While messages are held back, many
+// more of their partition may be due before those of others: so $10 messages are read, and
+// $2 of those that fit are claimed.
 //
-// A message for which its partition has no room ($11, $12; $10 for the other ones) is
-// held back. While messages are held back, many more of their partition may be due before
-// those of others: so $13 messages are read, and $2 of those that fit are claimed.
-//
-// The messages that this holder still handles ($6) are left out: if a lease has expired,
+// The messages that this holder still handles ($5) are left out: if a lease has expired,
 // the next heartbeat renews it, unless another holder was faster. No open message is due
 // before $9 (see lookAhead). now() is slightly earlier than clock_timestamp() and, unlike
 // it, can bound an index scan.
@@ -44,25 +43,20 @@ with due as (
      and i.status in ('pending', 'running')
      and i.due_at >= $9
      and i.due_at <= now()
-     and i.id <> all($6::bigint[])
-     and case i.status
-           when 'running' then i.deaths < 2
-                           and i.due_at + (hashint8(i.id # i.fence) & 1023) / 1024.0
-                                        * least($8::interval, $7::interval * power(2, i.deaths)) <= now()
-           else ` + isFirstOfKey + `
-         end
+     and i.id <> all($5::bigint[])
+     and case i.status when 'running' then i.deaths < 2 and ` + isSilent + ` else ` + isFirstOfKey + ` end
    order by i.due_at
-   limit $13
+   limit $10
      for update skip locked
 ), shared as (
   select due.id,
          due.due_at,
          due.status = 'running'
          or due.partition_key = ''
-         or row_number() over (partition by due.partition_key order by due.due_at, due.id) <= coalesce(room.n, $10) as fits
+         or row_number() over (partition by due.partition_key order by due.due_at, due.id) <= coalesce(its.share, $13) as fits
     from due
-    left join unnest($11::text[], $12::int[]) as room (partition_key, n)
-      on room.partition_key = due.partition_key
+    left join unnest($11::text[], $12::int[]) as its (partition_key, share)
+      on its.partition_key = due.partition_key
 ), found as (
   select id,
          fits
@@ -73,35 +67,14 @@ with due as (
    where not fits
       or place <= $2` + claimFound
 
-// claimPoison claims suspected poison messages whose lease has expired, separately from
-// the others, and no more of them than their weights allow ($8; see suspicion). They run
-// already, so no key blocks them. Coalesced, the comparison of their time leads to
-// inbox_suspects alone: without statistics the planner would read all that is due.
-const claimPoison = `
-with suspects as (
-  select i.id,
-         i.due_at,
-         least(32, power(2, i.deaths - 2)) as weight
-    from inbox i
-   where i.receiver = $1
-     and i.status = 'running'
-     and i.deaths >= 2
-     and i.id <> all($5::bigint[])
-     and coalesce(i.due_at + (hashint8(i.id # i.fence) & 1023) / 1024.0
-                           * least($7::interval, $6::interval * power(2, least(i.deaths, $9::int))) <= now(), false)
-   order by i.due_at
-   limit least($2::bigint, $8::bigint)
-     for update skip locked
-), found as (
-  select s.id,
-         true as fits
-    from (select id,
-                 sum(weight) over (order by due_at, id) as total
-            from suspects) s
-   where s.total <= $8::bigint` + claimFound
+// isSilent holds for a running message i whose holder went silent: a little longer than
+// its lease, a part of the backoff that its id and fence select. If a message kills every
+// process that takes it, the messages that ran beside it are soon claimed without it.
+const isSilent = `i.due_at + make_interval(secs => (hashint8(i.id # i.fence) & 1023) / 1024.0
+                 * least($7::float8, $6::float8 * power(2, least(i.deaths, 99)))) <= now()`
 
 // isFirstOfKey holds for a pending message i that no message of its key blocks. A dead
-// letter blocks it unless $5.
+// letter blocks it unless $8.
 const isFirstOfKey = `not exists (
            select
              from inbox running
@@ -119,7 +92,7 @@ const isFirstOfKey = `not exists (
               and older.id < i.id
             order by older.ordering_key, older.id
            offset 0)
-     and ($5 or not exists (
+     and ($8 or not exists (
            select
              from inbox dead
             where dead.receiver = i.receiver
@@ -143,7 +116,7 @@ update inbox i
        due_at   = case when i.id = any (f.fitting) then clock_timestamp() + $4::interval end
   from (select array(select id from found where fits) as fitting) f
  where i.id = any (array(select id from found))
-returning i.status = 'running' as fits,
+returning i.status = 'pending' as held_back,
           i.id,
           i.fence,
           i.attempts,
@@ -157,14 +130,108 @@ returning i.status = 'running' as fits,
           i.metadata,
           clock_timestamp() as claimed`
 
-// lookAhead is read after a claim, in its transaction. It returns the present, when the next
-// message becomes due that is not due yet, the first due time at or after $2, and, after a
-// full look ($3), whether there is anything for claimSeldom.
+// suspicion is how many deaths in a row make a suspected poison message: a message that
+// kills its process dies with every holder, one that runs beside it dies with some.
+// Deaths are counted apart from attempts, and forgotten as soon as a handler returns.
+// With every further death half as many suspects are tried at a time; from the eighth on
+// one is tried without another suspect. So a poison message takes no other message with
+// it more than eight times. claimDue, claimPoison and the index inbox_suspects see a row
+// before its next claim, hence one less.
+const suspicion = 3
+
+// maxWeight bounds the weights of the suspects that one process tries at a time.
+const maxWeight = 32
+
+// weight is 0 if the message is no suspect, 1 for a new suspect, and doubles with each
+// death.
+func (d *Delivery) weight() int {
+	if d.deaths < suspicion {
+		return 0
+	}
+	return min(maxWeight, 1<<min(d.deaths-suspicion, 16))
+}
+
+// claimPoison claims suspected poison messages whose lease has expired, no more of them
+// than their weights allow ($8). They run already, so no key blocks them. Coalesced, the
+// comparison of their time leads to inbox_suspects alone: without statistics the planner
+// would read all that is due.
+const claimPoison = `
+with suspects as (
+  select i.id,
+         i.due_at,
+         least(32, power(2, i.deaths - 2)) as weight
+    from inbox i
+   where i.receiver = $1
+     and i.status = 'running'
+     and i.deaths >= 2
+     and i.id <> all($5::bigint[])
+     and coalesce(` + isSilent + `, false)
+   order by i.due_at
+   limit least($2::bigint, $8::bigint)
+     for update skip locked
+), found as (
+  select s.id,
+         true as fits
+    from (select id,
+                 sum(weight) over (order by due_at, id) as total
+            from suspects) s
+   where s.total <= $8::bigint` + claimFound
+
+// claimHeldBack claims the oldest messages that are held back of each partition ($5), as
+// many as its share ($7). Those up to $6 are known to be gone: while a transaction holds an
+// old snapshot, each claim would read their dead index entries.
+const claimHeldBack = `
+with found as (
+  select h.id,
+         true as fits
+    from unnest($5::text[], $6::bigint[], $7::int[]) as p (partition_key, gone, share)
+   cross join lateral (
+           select i.id
+             from inbox i
+            where i.receiver = $1
+              and i.partition_key = p.partition_key
+              and i.status = 'pending'
+              and i.due_at is null
+              and i.id > p.gone
+              and ` + isFirstOfKey + `
+            order by i.receiver, i.partition_key, i.id
+            limit p.share
+              for update skip locked) h
+   limit $2` + claimFound
+
+// heldBackPartitions returns the partitions of which messages are held back, by any
+// process: one probe for each.
+const heldBackPartitions = `
+with recursive held (partition_key) as (
+  (select partition_key
+     from inbox
+    where receiver = $1
+      and status = 'pending'
+      and due_at is null
+    order by receiver, partition_key
+    limit 1)
+   union all
+  select (select i.partition_key
+            from inbox i
+           where i.receiver = $1
+             and i.status = 'pending'
+             and i.due_at is null
+             and i.partition_key > held.partition_key
+           order by i.receiver, i.partition_key
+           limit 1)
+    from held
+   where held.partition_key is not null
+)
+select partition_key
+  from held
+ where partition_key is not null`
+
+// lookAhead is read after a claim, in its transaction. It returns the present, when the
+// next message becomes due that is not due yet, and the first due time at or after $2.
 //
 // The first due time bounds the next claim. While a transaction holds an old snapshot,
 // PostgreSQL keeps the dead entries of inbox_due, which stand before the live ones: without
-// a bound each claim would read all of them. So would each claim of the dead entries of
-// inbox_suspects and inbox_held_back, which have no bound.
+// a bound each claim would read all of them.
 const lookAhead = `
 select now(),
        (select due_at
@@ -182,191 +249,162 @@ select now(),
            and due_at is not null
            and due_at >= $2
          order by due_at
-         limit 1),
-       $3 and (
-         exists (
-           select
-             from inbox
-            where receiver = $1
-              and status = 'running'
-              and deaths >= 2
-           offset 0)
-         or exists (
-           select
-             from inbox
-            where receiver = $1
-              and status = 'pending'
-              and due_at is null
-           offset 0))`
+         limit 1)`
 
 // A message may be committed later than its due time, so the bound of a claim stays
-// lookBehind before the present, and once every fullLook a claim has no bound: it looks fully.
+// lookBehind before the present, and once every fullLook a claim looks fully: it has no
+// bound, and looks for suspected poison messages and for what is held back too, of which
+// the dead index entries have no bound.
 const (
 	lookBehind = 100 * time.Millisecond
 	fullLook   = time.Second
 )
 
-// ahead is what lookAhead returned.
-type ahead struct {
-	now       time.Time
-	next      *time.Time // when a message becomes due
-	first     *time.Time // the first due time
-	full      bool       // it had no bound
-	forSeldom bool       // suspected poison messages, or messages that are held back
-}
-
-// from is a time before which no message is due.
-func (a ahead) from() time.Time {
-	from := a.now.Add(-lookBehind)
-	if a.first != nil && a.first.Before(from) {
-		return *a.first
-	}
-	return from
-}
-
-// rest is how long the next claim can wait for nothing but due times. A message that is due
-// and was not claimed waits for something that no due time tells of, and a look with a bound
-// may have missed one.
-func (a ahead) rest() time.Duration {
-	longest := quietPoll
-	if !a.full || a.forSeldom || a.first != nil && !a.first.After(a.now) {
-		longest = slowPoll
-	}
-	if a.next != nil {
-		return min(longest, a.next.Sub(a.now))
-	}
-	return longest
-}
-
-// claimed is a delivery with what its handler need not know.
-type claimed struct {
-	Delivery
-
-	fits      bool // false: it was held back
-	deaths    int  // holders in a row that died before this one
-	onReceipt bool // claimed by the page that brought it
-}
-
-// suspicion is how many deaths in a row make a suspected poison message: a message that
-// kills its process dies with every holder, one that runs beside it dies with some.
-// Deaths are counted apart from attempts, and forgotten as soon as a handler returns.
-// With every further death half as many suspects are tried at a time; from the eighth on
-// one is tried without another suspect. So a poison message takes no other message with
-// it more than eight times. claimDue, claimPoison and the index inbox_suspects see a row
-// before its next claim, hence one less.
-const suspicion = 3
-
-// maxWeight bounds the weights of the suspects that one process tries at a time.
-const maxWeight = 32
-
-func (c claimed) suspect() bool { return c.deaths >= suspicion }
-
-// weight is 1 for a new suspect and doubles with each death.
-func (c claimed) weight() int {
-	if !c.suspect() {
-		return 0
-	}
-	return min(maxWeight, 1<<min(c.deaths-suspicion, 16))
-}
-
-// claim claims at most n messages, for which slots are taken, and commits before a
-// handler starts. It also returns how long the next claim can wait. The attempt is counted
-// in the claim, so a holder that dies has been counted and what its handler rolls back has
-// not. With an error it returns what was claimed before it.
+// claim claims messages for free slots, starts their handlers, and returns how many slots
+// are left and how long the next claim can wait: not at all if more may be due. Each claim commits before its handlers
+// start. It counts the attempt, so a holder that dies has been counted and what its handler
+// rolls back has not.
 //
 // The claim is not canceled with ctx: a claim that commits unseen would keep its messages
 // until their leases expire.
 //
 // If we die here: the rows are claimed again when their leases expire. Test:
-// TestLease/a_message_of_a_silent_holder_is_taken_over….
-func (r *run) claim(ctx context.Context, n int) (messages []claimed, next time.Duration, err error) {
+// TestLease/a_message_of_a_silent_holder_is_taken_over,_and_the_holder_loses_its_whole_commit.
+func (r *run) claim(ctx context.Context, slots int) (left int, next time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.Policy.Lease)
 	defer cancel()
-	rows, weight := r.handled()
-	p, from := r.Policy, r.dueFrom
-	full := time.Since(r.lookedAt) >= fullLook //nolint:forbidigo // it decides only how much is read
+	from, full := r.dueFrom, time.Since(r.lookedAt) >= fullLook //nolint:forbidigo // it decides only how much is read
 	if full {
 		from = time.Time{}
-	}
-	if full && (r.forSeldom || r.holdsBack()) {
-		if err := r.claimSeldom(ctx, &messages, n, rows, maxWeight-weight); err != nil {
-			return messages, 0, err
+		if slots, err = r.claimSeldom(ctx, slots); err != nil {
+			return slots, 0, fmt.Errorf("claim suspected poison messages: %w", err)
 		}
 	}
-	r.dueNext = !r.dueNext
-	heldBack := n - 1 // one slot is left to what is due
-	if n == 1 && !r.dueNext {
-		heldBack = 1
+	if slots, err = r.claimHeldBack(ctx, slots); err != nil {
+		return slots, 0, fmt.Errorf("claim messages that are held back: %w", err)
 	}
-	if err := r.claimHeldBack(ctx, &messages, heldBack); err != nil {
-		return messages, 0, err
-	}
-	b := &pgx.Batch{}
-	partitions, rooms, others := r.slots.room(n, messages)
-	left := n - len(messages)
-	read := left
-	if left > 0 && r.holdsBack() { // many of a partition may stand before the others
-		read = max(left, heldBackPage)
-	}
-	r.queueClaim(b, &messages, claimDue, left, p.Parked == Pass, rows, p.BackoffBase, p.BackoffCap, from, others, partitions, rooms, read)
-	look := ahead{full: full}
-	b.Queue(lookAhead, r.Receiver, from, full).QueryRow(func(row pgx.Row) error {
-		return row.Scan(&look.now, &look.next, &look.first, &look.forSeldom)
-	})
-	before := messages
-	if err := r.DB.Commit(ctx, b); err != nil {
-		return before, 0, fmt.Errorf("claim messages of %s: %w", r.Receiver, err)
+	if slots, next, err = r.claimDue(ctx, slots, from, full); err != nil {
+		return slots, 0, fmt.Errorf("claim due messages: %w", err)
 	}
 	if full {
-		r.lookedAt, r.forSeldom = time.Now(), look.forSeldom //nolint:forbidigo // as above
+		r.lookedAt = time.Now() //nolint:forbidigo // as above
 	}
-	r.dueFrom = look.from()
-	return messages, look.rest(), nil
+	return slots, next, nil
 }
 
-// queueClaim queues a claim of at most n messages, which it appends to messages.
-func (r *run) queueClaim(b *pgx.Batch, messages *[]claimed, claim string, n int, its ...any) {
-	args := append([]any{r.Receiver, n, r.Holder, r.Policy.Lease}, its...)
-	b.Queue(claim, args...).Query(func(rows pgx.Rows) error {
-		found, err := pgx.CollectRows(rows, scanClaimed)
-		*messages = append(*messages, found...)
-		return err
-	})
-}
-
-// claimSeldom does what few full looks have to do besides: it claims suspected poison messages and
-// reads of which partitions messages are held back.
-func (r *run) claimSeldom(ctx context.Context, messages *[]claimed, n int, handled []int64, weight int) error {
+// claimSeldom claims suspected poison messages, reads of which partitions messages are held
+// back, and corrects due times.
+func (r *run) claimSeldom(ctx context.Context, slots int) (left int, err error) {
+	rows, weight := r.handled()
 	p := r.Policy
 	var partitions []string
 	b := &pgx.Batch{}
-	r.queueClaim(b, messages, claimPoison, n, handled, p.BackoffBase, p.BackoffCap, weight, p.doublings())
+	b.Queue(correctDueTimes, r.Receiver, p.longest(), p.Lease, correctAtMost)
+	found := r.queueClaim(b, claimPoison, slots, rows, p.BackoffBase.Seconds(), p.BackoffCap.Seconds(), maxWeight-weight)
 	b.Queue(heldBackPartitions, r.Receiver).Query(func(rows pgx.Rows) (err error) {
 		partitions, err = pgx.CollectRows(rows, pgx.RowTo[string])
 		return err
 	})
 	if err := r.DB.Commit(ctx, b); err != nil {
-		*messages = nil
-		return fmt.Errorf("claim suspected poison messages of %s: %w", r.Receiver, err)
+		return slots, err
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.heldBack = make(map[string]int64, len(partitions))
-	for _, partition := range partitions {
-		r.heldBack[partition] = 0
-	}
-	return nil
+	r.slots.setHeldBack(partitions)
+	return slots - r.startClaimed(ctx, *found), nil
 }
 
-func scanClaimed(row pgx.CollectableRow) (claimed, error) {
-	var c claimed
+// claimHeldBack leaves one slot to what is due. With a single slot they take turns.
+func (r *run) claimHeldBack(ctx context.Context, slots int) (left int, err error) {
+	n := slots - 1
+	if slots == 1 {
+		n = rand.IntN(2) //nolint:gosec // it is no secret
+	}
+	partitions, above, shares := r.slots.heldBackShares(n)
+	if len(partitions) == 0 {
+		return slots, nil
+	}
+	b := &pgx.Batch{}
+	found := r.queueClaim(b, claimHeldBack, n, partitions, above, shares, r.Policy.Parked == Pass)
+	if err := r.DB.Commit(ctx, b); err != nil {
+		return slots, err
+	}
+	for _, d := range *found {
+		r.slots.holdBack(d.Partition, d.row)
+	}
+	return slots - r.startClaimed(ctx, *found), nil
+}
+
+// claimDue claims what is due at or after from. Its look is full if nothing is due before.
+func (r *run) claimDue(ctx context.Context, slots int, from time.Time, full bool) (left int, next time.Duration, err error) {
+	rows, _ := r.handled()
+	p := r.Policy
+	partitions, shares, others := r.slots.shares(slots)
+	read := slots
+	if slots > 0 && r.slots.holdsBack() { // many of a partition may stand before the others
+		read = max(slots, heldBackPage)
+	}
+	var now time.Time
+	var nextDue, firstDue *time.Time
+	b := &pgx.Batch{}
+	found := r.queueClaim(b, claimDue, slots, rows, p.BackoffBase.Seconds(), p.BackoffCap.Seconds(), p.Parked == Pass,
+		from, read, partitions, shares, others)
+	b.Queue(lookAhead, r.Receiver, from).QueryRow(func(row pgx.Row) error { return row.Scan(&now, &nextDue, &firstDue) })
+	if err := r.DB.Commit(ctx, b); err != nil {
+		return slots, 0, err
+	}
+	left = slots - r.startClaimed(ctx, *found)
+	r.dueFrom = now.Add(-lookBehind)
+	if firstDue != nil && firstDue.Before(r.dueFrom) {
+		r.dueFrom = *firstDue
+	}
+	next = quietPoll
+	if !full || r.slots.holdsBack() || firstDue != nil && !firstDue.After(now) {
+		// A message may be due that waits for something else than its time, or that a look
+		// with a bound has missed.
+		next = slowPoll
+	}
+	if nextDue != nil {
+		next = min(next, nextDue.Sub(now))
+	}
+	if len(*found) >= slots {
+		next = 0 // more may be due
+	}
+	return left, next, nil
+}
+
+// queueClaim queues a claim of at most n messages, which it returns once the batch is
+// committed.
+func (r *run) queueClaim(b *pgx.Batch, claim string, n int, its ...any) *[]*Delivery {
+	found := new([]*Delivery)
+	b.Queue(claim, append([]any{r.Receiver, n, r.Holder, r.Policy.Lease}, its...)...).Query(func(rows pgx.Rows) (err error) {
+		*found, err = pgx.CollectRows(rows, scanClaimed)
+		return err
+	})
+	return found
+}
+
+// startClaimed starts the handlers of what was claimed, notes what was held back, and
+// returns how many slots are used.
+func (r *run) startClaimed(ctx context.Context, found []*Delivery) int {
+	claimed := slices.DeleteFunc(found, func(d *Delivery) bool {
+		if d.heldBack {
+			r.slots.holdBack(d.Partition, 0)
+		}
+		return d.heldBack
+	})
+	r.slots.assign(claimed)
+	r.start(ctx, claimed)
+	return len(claimed)
+}
+
+func scanClaimed(row pgx.CollectableRow) (*Delivery, error) {
+	d := &Delivery{}
 	var metadata []byte
-	err := row.Scan(&c.fits, &c.row, &c.fence, &c.Attempt, &c.deaths, &c.Waits, &c.ID, &c.Type, &c.OrderingKey, &c.Partition,
-		&c.Payload, &metadata, &c.claimed)
-	if json.Unmarshal(metadata, &c.Metadata) != nil {
+	err := row.Scan(&d.heldBack, &d.row, &d.fence, &d.Attempt, &d.deaths, &d.Waits, &d.ID, &d.Type, &d.OrderingKey, &d.Partition,
+		&d.Payload, &metadata, &d.claimed)
+	if json.Unmarshal(metadata, &d.Metadata) != nil {
 		// Another program's, or not strings. The claim commits for all of its rows, so the
 		// content of one row must not lose the others.
-		c.Metadata = nil
+		d.Metadata = nil
 	}
-	return c, err
+	return d, err
 }

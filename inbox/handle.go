@@ -14,22 +14,21 @@ import (
 )
 
 // process runs the handler and ends the claim.
-func (r *run) process(ctx context.Context, c claimed) End {
-	ctx, attempted := r.observer.Attempting(ctx, c.Delivery)
-	o := r.attempt(ctx, c)
-	log := r.Log.With("receiver", r.Receiver, "message_id", c.ID, "ordering_key", c.OrderingKey, "attempt", c.Attempt)
-	end := o.end
+func (r *run) process(ctx context.Context, d *Delivery) End {
+	ctx, attempted := r.observer.Attempting(ctx, *d)
+	o := r.attempt(ctx, d)
+	log := r.Log.With("receiver", r.Receiver, "message_id", d.ID, "ordering_key", d.OrderingKey, "attempt", d.Attempt)
 	if o.queue != nil && !r.finish(ctx, log, o.queue) {
-		end = EndLeft
+		o.end = EndLeft
 	} else if o.log != "" {
 		log.Log(ctx, o.level, o.log, "reason", o.reason) //nolint:sloglint // the outcomes below are the messages
 	}
-	attempted(end)
-	r.observer.Ended(end)
-	return end
+	attempted(o.end)
+	r.observer.Ended(o.end)
+	return o.end
 }
 
-// outcome is how an attempt ended: the statement that stores it, if any, and the log line
+// outcome is how an attempt ended: the statements that store it, if any, and the log line
 // once it is stored, if any.
 type outcome struct {
 	end    End
@@ -42,61 +41,67 @@ type outcome struct {
 var errHoldersDied = errors.New("holders died or went silent")
 
 // attempt runs the handler and says how the claim ends.
-func (r *run) attempt(ctx context.Context, c claimed) outcome {
-	if c.deaths >= r.Policy.maxDeaths() {
+func (r *run) attempt(ctx context.Context, d *Delivery) outcome {
+	if errors.Is(context.Cause(ctx), errDraining) {
+		return r.outcomeOf(ctx, d, 0, errDraining)
+	}
+	if d.deaths >= r.Policy.maxDeaths() {
 		// No handler returned that could say why.
-		return deadLetter(c.Delivery, fmt.Errorf("%d %w", c.deaths, errHoldersDied))
+		return deadLetter(d, fmt.Errorf("%d %w", d.deaths, errHoldersDied))
 	}
-	if c.suspect() {
+	if d.deaths >= suspicion {
 		r.Log.WarnContext(ctx, "suspected poison message: its holders died or went silent",
-			"receiver", r.Receiver, "message_id", c.ID, "ordering_key", c.OrderingKey, "deaths", c.deaths)
+			"receiver", r.Receiver, "message_id", d.ID, "ordering_key", d.OrderingKey, "deaths", d.deaths)
 	}
-	result, err := r.call(ctx, c.Delivery)
-	return r.outcomeOf(ctx, c.Delivery, result, err)
+	result, err := r.call(ctx, *d)
+	return r.outcomeOf(ctx, d, result, err)
 }
 
-func (r *run) outcomeOf(ctx context.Context, d Delivery, result Result, err error) outcome {
+func (r *run) outcomeOf(ctx context.Context, d *Delivery, result Result, err error) outcome {
 	var waiting *WaitError
 	var parking *ParkError
 	switch {
 	case err == nil && result == Completed:
 		return outcome{end: EndDone}
 	case err == nil:
-		return outcome{end: EndDone, queue: func(b *pgx.Batch) { Done(b, d) }}
+		return outcome{end: EndDone, queue: func(b *pgx.Batch) { Done(b, *d) }}
 	case errors.Is(context.Cause(ctx), errLeaseLost) || IsLost(err):
-		return outcome{end: EndLost, level: slog.LevelWarn, log: "lease lost, the new holder continues", reason: err}
+		return outcome{EndLost, nil, slog.LevelWarn, "lease lost, the new holder continues", err}
 	case errors.Is(context.Cause(ctx), errDraining):
-		return outcome{
-			end: EndReleased, queue: func(b *pgx.Batch) { b.Queue(release, d.row, d.fence) },
-			level: slog.LevelInfo, log: "message released", reason: err,
-		}
+		released := ending{attempts: d.Attempt - d.deaths - 1, waits: d.Waits}
+		return outcome{EndReleased, released.of(d), slog.LevelInfo, "message released", err}
 	case errors.As(err, &parking):
 		return deadLetter(d, err)
 	case errors.As(err, &waiting):
-		return outcome{
-			end: EndWaiting, queue: func(b *pgx.Batch) { queueWait(b, d, r.Policy, *waiting, err.Error()) },
-			level: slog.LevelInfo, log: "message waits", reason: err,
-		}
+		return outcome{EndWaiting, r.Policy.wait(d, *waiting, err), slog.LevelInfo, "message waits", err}
 	case isUnavailable(err):
-		return outcome{
-			end: EndWaiting, queue: func(b *pgx.Batch) { queueWait(b, d, r.Policy, WaitError{}, err.Error()) },
-			level: slog.LevelWarn, log: "message waits for the database", reason: err,
-		}
+		return outcome{EndWaiting, r.Policy.wait(d, WaitError{}, err), slog.LevelWarn, "message waits for the database", err}
 	}
-	p := r.Policy
-	return outcome{
-		end: EndFailed, queue: func(b *pgx.Batch) {
-			b.Queue(fail, d.row, d.fence, p.MaxAttempts, p.BackoffBase, p.BackoffCap, storable(err.Error()), p.doublings())
-		},
-		level: slog.LevelWarn, log: "attempt failed", reason: err,
+	// A handler that returned shows that it did not cause the deaths before it.
+	attempts := d.Attempt - d.deaths
+	failed := ending{
+		dead: attempts >= r.Policy.MaxAttempts, attempts: attempts, waits: d.Waits,
+		pause: r.Policy.backoff(attempts - 1), reason: err,
+	}
+	return outcome{EndFailed, failed.of(d), slog.LevelWarn, "attempt failed", err}
+}
+
+// wait forgets earlier errors, since the handler got as far as the service. If a message of
+// its key was received after the claim, the message is due at once.
+func (p Policy) wait(d *Delivery, w WaitError, reason error) func(*pgx.Batch) {
+	waits := ending{
+		waits: d.Waits + 1, waiting: !w.Patient, patient: w.Patient, giveUpAfter: p.GiveUpAfter,
+		pause: max(min(w.AtLeast, p.longest()), p.backoff(d.Waits)), reason: reason,
+	}
+	return func(b *pgx.Batch) {
+		waits.of(d)(b)
+		b.Queue(wake, d.row, d.fence, d.claimed)
 	}
 }
 
-func deadLetter(d Delivery, reason error) outcome {
-	return outcome{
-		end: EndParked, queue: func(b *pgx.Batch) { b.Queue(park, d.row, d.fence, storable(reason.Error())) },
-		level: slog.LevelError, log: "message parked", reason: reason,
-	}
+func deadLetter(d *Delivery, reason error) outcome {
+	parked := ending{dead: true, attempts: d.Attempt, deaths: d.deaths, waits: d.Waits, reason: reason}
+	return outcome{EndParked, parked.of(d), slog.LevelError, "message parked", reason}
 }
 
 // call runs the handler and turns a panic into an error.
@@ -194,11 +199,4 @@ func storable(reason string) string {
 		reason = reason[:longestReason]
 	}
 	return asText(reason)
-}
-
-// queueWait queues the end of a claim that waits.
-func queueWait(b *pgx.Batch, d Delivery, p Policy, w WaitError, reason string) {
-	atLeast := min(w.AtLeast, p.longest())
-	b.Queue(wait, d.row, d.fence, atLeast, p.BackoffBase, p.BackoffCap, p.GiveUpAfter, storable(reason), w.Patient, p.doublings())
-	b.Queue(wake, d.row, d.fence, d.claimed)
 }

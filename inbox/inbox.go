@@ -41,6 +41,7 @@ package inbox
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"time"
 )
 
@@ -68,9 +69,12 @@ type Delivery struct {
 	// Waits counts how often the handler has waited for an external service.
 	Waits int
 
-	row     int64
-	fence   int64
-	claimed time.Time // in database time
+	row       int64
+	fence     int64
+	claimed   time.Time // in database time
+	deaths    int       // holders in a row that died before this one
+	onReceipt bool      // claimed by the page that brought it
+	heldBack  bool      // and so not claimed
 }
 
 // Handler handles one delivery. It may be called again for the same message, after a
@@ -152,13 +156,13 @@ func (p Policy) maxDeaths() int {
 	return 4 * p.MaxAttempts
 }
 
-// doublings is how often BackoffBase doubles until BackoffCap cuts it. Beyond it an
-// interval of the database could overflow.
-func (p Policy) doublings() (n int) {
-	for wait := p.BackoffBase; 0 < wait && wait < p.BackoffCap; wait *= 2 {
-		n++
+// backoff is a random part of min(BackoffCap, BackoffBase × 2ⁿ).
+func (p Policy) backoff(n int) time.Duration {
+	longest := p.BackoffBase
+	for ; n > 0 && 0 < longest && longest < p.BackoffCap; n-- {
+		longest *= 2
 	}
-	return n
+	return time.Duration(rand.Int64N(int64(min(longest, p.BackoffCap)) + 1)) //nolint:gosec // it is no secret
 }
 
 // Parked is what a dead letter does to the younger messages of its ordering key. It

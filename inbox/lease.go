@@ -52,7 +52,7 @@ select held.id,
 func (r *run) renewLeases(ctx context.Context, held []holding) (map[int64]bool, error) {
 	ids, fences := make([]int64, len(held)), make([]int64, len(held))
 	for i, h := range held {
-		ids[i], fences[i] = h.message.row, h.message.fence
+		ids[i], fences[i] = h.row, h.fence
 	}
 	rows, err := r.DB.Query(ctx, renew, ids, fences, r.Policy.Lease)
 	if err != nil {
@@ -90,7 +90,7 @@ func (r *run) renewAll(ctx context.Context, while time.Duration) error {
 			return fmt.Errorf("renew %d leases: %w", len(held), err)
 		}
 		held = slices.DeleteFunc(held, func(h holding) bool {
-			renewed, still := mine[h.message.row]
+			renewed, still := mine[h.row]
 			if !still {
 				h.cancel(errLeaseLost)
 			}
@@ -103,15 +103,15 @@ func (r *run) renewAll(ctx context.Context, while time.Duration) error {
 	return nil
 }
 
-const (
-	correctEvery  = 10 * time.Second // also the delay of a message after the clock was corrected
-	correctAtMost = 1000             // rows of one statement
-)
+const correctAtMost = 1000 // rows of one statement
 
 // correctDueTimes makes due what is due later than any rule allows: it was written while
 // the database's clock was ahead. Rows that another transaction has locked are skipped: it
 // writes their due time anew, or the next correction finds them. A running message may
 // have a holder, who keeps it for another lease.
+//
+// If we die here: all rows of a statement are corrected or none is, and the next full look
+// corrects them. Test: TestProcessor_takesWhatAClockThatWasAheadLeft.
 const correctDueTimes = `
 with misdated as (
   select id
@@ -126,20 +126,3 @@ with misdated as (
 update inbox
    set due_at = clock_timestamp() + case status when 'running' then $3::interval else interval '0' end
  where id = any (array(select id from misdated))`
-
-// correctDueTimes corrects due times every correctEvery.
-//
-// If we die here: all rows of a statement are corrected or none is, and the next worker
-// corrects them. Test: TestProcessor_takesWhatAClockThatWasAheadLeft.
-func (r *run) correctDueTimes(ctx context.Context) {
-	if time.Since(r.corrected) < correctEvery { //nolint:forbidigo // it decides only how often the database is asked
-		return
-	}
-	b := &pgx.Batch{}
-	b.Queue(correctDueTimes, r.Receiver, r.Policy.longest(), r.Policy.Lease, correctAtMost)
-	if err := r.DB.Commit(ctx, b); err != nil {
-		r.Log.WarnContext(ctx, "due times not corrected", "receiver", r.Receiver, "error", err)
-		return
-	}
-	r.corrected = time.Now() //nolint:forbidigo // as above
-}

@@ -4,12 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
-	"slices"
 	"sync"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/postgres"
 )
@@ -62,14 +58,14 @@ const (
 // What Receive stores needs no claim where a slot is free. A claim is for the rest:
 // retries, messages of holders that died, messages behind another one of their key,
 // messages that are held back, and what other processes accept. The processor claims when
-// one of these may be due: when the next due time has come, when Wake receives, when a
-// handler ended that a message may wait for, and after a poll of a second, or of five while nothing
-// waits, but never sooner than Poll after the last claim. While more messages are due than there are slots,
-// it claims as soon as a quarter of the slots are free.
+// the next due time has come, when Wake receives, when a handler ended that a message may
+// wait for, and after a poll of a second, or of five while nothing waits, but never sooner
+// than Poll after the last claim. While more messages are due than there are slots, it
+// claims as soon as a quarter of the slots are free.
 func (p *Processor) Run(ctx context.Context) {
 	r := p.state()
 	r.mu.Lock()
-	r.base = context.WithoutCancel(ctx)
+	r.running = ctx
 	r.mu.Unlock()
 	renewing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var renewal sync.WaitGroup
@@ -83,15 +79,7 @@ func (p *Processor) Run(ctx context.Context) {
 
 func (p *Processor) state() *run {
 	p.once.Do(func() {
-		p.run = &run{
-			Processor: p,
-			observer:  p.Observer.complete(),
-			slots:     slots{size: p.Concurrency, byPartition: map[string]int{}, dueFirst: true},
-			woken:     make(chan struct{}, 1),
-			held:      map[int64]holding{},
-			heldBack:  map[string]int64{},
-			forSeldom: true,
-		}
+		p.run = &run{Processor: p, observer: p.Observer.complete(), slots: newSlots(p.Concurrency), woken: make(chan struct{}, 1), held: map[int64]holding{}}
 	})
 	return p.run
 }
@@ -101,110 +89,54 @@ type run struct {
 	*Processor
 
 	observer Observer
-	slots    slots
-	handlers sync.WaitGroup // running handlers and reserved slots
-	woken    chan struct{}  // by this process, as Wake is by others
+	slots    *slots
+	woken    chan struct{} // by this process, as Wake is by others
 
-	mu       sync.Mutex
-	base     context.Context // of handlers; nil before Run
-	held     map[int64]holding
-	heldBack map[string]int64 // partitions with messages that are held back, above a row number
-	stopping bool
-	looks    int // how often a message may have come that waits for a handler
+	mu      sync.Mutex
+	running context.Context // Run's; nil before
+	held    map[int64]holding
+	looks   int // how often a message may have come that waits for a handler
 
 	// Used by the claim loop alone.
-	dueNext   bool      // with one slot, what is due has this turn
-	away      bool      // the last claim failed
-	corrected time.Time // when due times were last corrected
-	dueFrom   time.Time // no open message is due before, see lookAhead
-	lookedAt  time.Time // when the last claim without that bound was
-	forSeldom bool      // there may be messages for claimSeldom
+	away     bool      // the last claim failed
+	dueFrom  time.Time // no open message is due before, see lookAhead
+	lookedAt time.Time // when the last full look was
 }
 
 type holding struct {
-	message claimed
-	cancel  context.CancelCauseFunc
-	looks   int // when it started
+	*Delivery
+
+	cancel context.CancelCauseFunc
+	looks  int // when it started
 }
 
 // claimOnce claims once, and waits until another claim is worthwhile. It returns false
 // when ctx has ended.
 func (r *run) claimOnce(ctx context.Context) bool {
 	began := time.Now() //nolint:forbidigo // it decides only when the database is asked
-	taken := r.takeSlots(ctx)
-	if ctx.Err() != nil {
-		r.slots.give(taken)
-		return false // also when a slot became free at the same moment
+	slots := r.slots.takeForClaim(ctx, r.Poll)
+	if slots == 0 {
+		return false
 	}
-	r.correctDueTimes(ctx)
-	messages, next, err := r.claim(ctx, taken)
+	left, next, err := r.claim(ctx, slots)
+	full := err == nil && next == 0
+	r.slots.giveBack(left, full || err != nil)
 	if err != nil && !r.away {
 		r.Log.WarnContext(ctx, "claim failed, it is retried until it succeeds", "receiver", r.Receiver, "error", err)
 	}
 	r.away = err != nil
-	full := len(messages) >= taken
-	claimed := r.admit(messages)
-	r.observeClaimed(claimed)
-	if ctx.Err() != nil {
-		r.release(ctx, claimed)
-		r.slots.give(taken)
-		return false
-	}
-	r.mu.Lock()
-	for _, c := range claimed {
-		r.slots.assign(c.Partition)
-		r.start(c) //nolint:contextcheck // a handler outlives the claim that started it
-	}
-	r.mu.Unlock()
-	r.slots.setDueFirst(full || r.away)
-	r.slots.give(taken - len(claimed))
-	if full {
+	switch {
+	case r.away:
+		return pause(ctx, afterFailure)
+	case full:
 		return true
 	}
 	return r.rest(ctx, next) && pause(ctx, r.Poll-time.Since(began)) //nolint:forbidigo // as above
 }
 
-// takeSlots takes the slots of the next claim, at least one. While due messages wait for
-// slots it takes all that are free, once a quarter of all is free or one has been for a
-// Poll. Otherwise it takes half of the free ones, at most a quarter of all, and leaves the
-// rest to pages.
-func (r *run) takeSlots(ctx context.Context) (taken int) {
-	for taken == 0 {
-		_, dueFirst, _ := r.slots.state()
-		while := r.Poll
-		if !dueFirst {
-			while = 0
-		}
-		if !r.slots.wait(ctx, while, false) {
-			return 0
-		}
-		most, _, _ := r.slots.state()
-		if !dueFirst {
-			most = min((most+1)/2, r.slots.few())
-		}
-		taken = r.slots.take(most)
-	}
-	return taken
-}
-
-// admit returns the messages of a claim that are not held back.
-func (r *run) admit(messages []claimed) []claimed {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.DeleteFunc(messages, func(c claimed) bool {
-		if !c.fits {
-			r.holdBack(c.Partition)
-		}
-		return !c.fits
-	})
-}
-
 // rest waits until a claim is worthwhile: next is when a message is due. It returns false
 // when ctx has ended.
 func (r *run) rest(ctx context.Context, next time.Duration) bool {
-	if r.away {
-		return pause(ctx, afterFailure)
-	}
 	if r.Wake == nil || r.Listening == nil || !r.Listening() {
 		next = min(next, fastPoll)
 	}
@@ -255,81 +187,71 @@ func (r *run) look() {
 func (r *run) handled() (rows []int64, weight int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, h := range r.held {
-		weight += h.message.weight()
+	rows = []int64{} // never null: null would claim nothing
+	for row, h := range r.held {
+		rows = append(rows, row)
+		weight += h.weight()
 	}
-	return slices.AppendSeq(make([]int64, 0, len(r.held)), maps.Keys(r.held)), weight // never null: null would claim nothing
+	return rows, weight
 }
 
-func (r *run) observeClaimed(messages []claimed) {
+// start runs the handlers of messages that have slots. If the program stops, it releases
+// them instead. A handler outlives ctx, of the claim or page. If a row is held already, its
+// lease has expired and this claim has taken it over.
+func (r *run) start(ctx context.Context, messages []*Delivery) {
 	if len(messages) == 0 {
 		return
 	}
 	deaths := 0
-	for _, c := range messages {
-		deaths += min(c.deaths, 1)
+	for _, d := range messages {
+		deaths += min(d.deaths, 1)
 	}
 	r.observer.Claimed(len(messages), deaths)
-}
-
-// release ends claims whose handlers did not start.
-func (r *run) release(ctx context.Context, messages []claimed) {
-	for _, c := range messages {
-		end := EndLeft
-		if r.finish(ctx, r.Log, func(b *pgx.Batch) { b.Queue(release, c.row, c.fence) }) {
-			end = EndReleased
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, d := range messages {
+		if before, ok := r.held[d.row]; ok {
+			before.cancel(errLeaseLost)
 		}
-		r.observer.Ended(end)
+		handling, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+		if r.running.Err() != nil {
+			cancel(errDraining)
+		}
+		r.held[d.row] = holding{d, cancel, r.looks}
+		go func() {
+			defer r.slots.leave(d.Partition)
+			end := r.process(handling, d)
+			cancel(nil)
+			r.ended(d, end)
+		}()
 	}
 }
 
-// start runs the handler on a message that has a slot; r.mu is held. If the row is held
-// already, its lease has expired and this claim has taken it over.
-func (r *run) start(c claimed) {
-	if before, ok := r.held[c.row]; ok {
-		before.cancel(errLeaseLost)
+// ended wakes the claim loop if a message may be due that waited for this one.
+func (r *run) ended(d *Delivery, end End) {
+	r.mu.Lock()
+	mine := r.held[d.row]
+	if mine.fence == d.fence {
+		delete(r.held, d.row)
 	}
-	handling, cancel := context.WithCancelCause(r.base)
-	r.held[c.row] = holding{message: c, cancel: cancel, looks: r.looks}
-	r.handlers.Go(func() {
-		defer r.slots.leave(c.Partition)
-		end := r.process(handling, c)
-		r.mu.Lock()
-		mine := r.held[c.row]
-		if mine.message.fence == c.fence {
-			delete(r.held, c.row)
-		}
-		above, heldBack := r.heldBack[c.Partition]
-		if heldBack {
-			r.heldBack[c.Partition] = min(above, c.row) // a later one of its key was passed over
-		}
-		awaited := heldBack || r.looks != mine.looks
-		r.mu.Unlock()
-		cancel(nil)
-		if end != EndDone || awaited || !c.onReceipt {
-			r.wake() // what waited behind it may be due
-		}
-	})
+	awaited := r.looks != mine.looks
+	r.mu.Unlock()
+	if r.slots.ended(d) || awaited || end != EndDone || !d.onReceipt {
+		r.wake()
+	}
 }
 
 // drain waits for the handlers and for pages that have slots. After Drain it cancels the
 // handlers.
 func (r *run) drain() {
-	r.mu.Lock()
-	r.stopping = true
-	r.slots.setDueFirst(true)
-	r.mu.Unlock()
-	finished := make(chan struct{})
-	go func() { r.handlers.Wait(); close(finished) }()
-	select {
-	case <-finished:
+	r.slots.giveBack(0, true)
+	if r.slots.waitForAll(time.After(r.Drain)) {
 		return
-	case <-time.After(r.Drain):
 	}
 	r.mu.Lock()
 	for _, h := range r.held {
 		h.cancel(errDraining)
 	}
 	r.mu.Unlock()
-	<-finished
+	r.slots.waitForAll(nil)
 }

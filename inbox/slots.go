@@ -2,7 +2,6 @@ package inbox
 
 import (
 	"context"
-	"maps"
 	"sync"
 	"time"
 )
@@ -16,10 +15,15 @@ type slots struct {
 	size int
 
 	mu          sync.Mutex
-	used        int
-	byPartition map[string]int // used slots whose message is known
-	dueFirst    bool           // due messages wait for slots, or nothing runs: pages get none
-	changed     chan struct{}  // closed at the next change; nil while nothing waits for it
+	used        int              // by handlers, pages and the claim in progress
+	byPartition map[string]int   // used slots whose message is known
+	heldBack    map[string]int64 // partitions of which messages are held back, above a row number
+	dueFirst    bool             // due messages wait for slots, or nothing runs: pages get none
+	changed     chan struct{}    // closed at the next change
+}
+
+func newSlots(size int) *slots {
+	return &slots{size: size, byPartition: map[string]int{}, heldBack: map[string]int64{}, dueFirst: true, changed: make(chan struct{})}
 }
 
 // share is how many more slots a partition may take that has some of them.
@@ -31,33 +35,9 @@ func share(free, has int) int {
 	return more
 }
 
-// take takes at most n slots, for messages that are not known yet.
-func (s *slots) take(n int) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n = max(0, min(n, s.size-s.used))
-	s.used += n
-	return n
-}
-
-// give returns slots that no message has.
-func (s *slots) give(n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.used -= n
-	s.change()
-}
-
-// assign says which partition has a slot that was taken.
-func (s *slots) assign(partition string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.byPartition[partition]++
-}
-
-// takeFor takes a slot for a message of a partition. held says that only the partition's
-// share refused it.
-func (s *slots) takeFor(partition string) (taken, held bool) {
+// reserve takes a slot for a message of a page. If only the partition's share refuses it,
+// the message is held back.
+func (s *slots) reserve(partition string) (reserved, heldBack bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	free := s.size - s.used
@@ -65,6 +45,7 @@ func (s *slots) takeFor(partition string) (taken, held bool) {
 		return false, false
 	}
 	if partition != "" && share(free, s.byPartition[partition]) == 0 {
+		s.heldBack[partition] += 0
 		return false, true
 	}
 	s.used++
@@ -80,52 +61,108 @@ func (s *slots) leave(partition string) {
 	if s.byPartition[partition]--; s.byPartition[partition] == 0 {
 		delete(s.byPartition, partition)
 	}
-	s.change()
+	s.changedLocked()
 }
 
-// room returns how many of the free slots and of n that are taken for a claim each of
-// these partitions may have, and any partition that is not among them. The claim has
-// claimed some messages already.
-func (s *slots) room(n int, already []claimed) (partitions []string, rooms []int, others int) {
+// takeForClaim waits for slots and takes those of a claim, whose messages are not known yet.
+// While due messages wait for slots it takes all that are free, once a quarter of all is
+// free or one has been for a poll. Otherwise it takes half of the free ones, at most a
+// quarter of all, and leaves the rest to pages. It returns 0 when ctx has ended.
+func (s *slots) takeForClaim(ctx context.Context, poll time.Duration) (taken int) {
+	for taken == 0 && s.wait(ctx, poll, false) {
+		s.mu.Lock()
+		taken = s.size - s.used
+		if !s.dueFirst {
+			taken = min((taken+1)/2, s.few())
+		}
+		s.used += taken
+		s.mu.Unlock()
+	}
+	return taken
+}
+
+// assign gives slots of a claim to the messages that it has claimed.
+func (s *slots) assign(messages []*Delivery) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	free := s.size - s.used + n - len(already)
-	used := maps.Clone(s.byPartition)
-	for _, c := range already {
-		used[c.Partition]++
+	for _, d := range messages {
+		s.byPartition[d.Partition]++
 	}
-	for partition, has := range used {
-		partitions, rooms = append(partitions, partition), append(rooms, share(free, has))
-	}
-	return partitions, rooms, share(free, 0)
 }
 
-func (s *slots) setDueFirst(first bool) {
+// giveBack returns the slots that a claim did not use.
+func (s *slots) giveBack(unused int, dueFirst bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.dueFirst != first {
-		s.dueFirst = first
-		s.change()
-	}
+	s.used -= unused
+	s.dueFirst = dueFirst
+	s.changedLocked()
 }
 
-// change wakes everything that waits; s.mu is held.
-func (s *slots) change() {
-	if s.changed != nil {
-		close(s.changed)
-		s.changed = nil
-	}
-}
-
-// state returns the number of free slots, whether pages get none of them, and what is
-// closed at the next change.
-func (s *slots) state() (free int, dueFirst bool, changed <-chan struct{}) {
+// shares returns how many of the free slots and of n that a claim has each of these
+// partitions may take, and any partition that is not among them.
+func (s *slots) shares(n int) (partitions []string, shares []int, others int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.changed == nil {
-		s.changed = make(chan struct{})
+	free := s.size - s.used + n
+	for partition, has := range s.byPartition {
+		partitions, shares = append(partitions, partition), append(shares, share(free, has))
 	}
-	return s.size - s.used, s.dueFirst, s.changed
+	return partitions, shares, share(free, 0)
+}
+
+// heldBackShares returns at most n partitions of which messages are held back, the row
+// numbers above which they are, and how many slots each may take.
+func (s *slots) heldBackShares(n int) (partitions []string, above []int64, shares []int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	free := s.size - s.used + n
+	for partition, row := range s.heldBack {
+		if more := share(free, s.byPartition[partition]); more > 0 && len(partitions) < n {
+			partitions, above, shares = append(partitions, partition), append(above, row), append(shares, more)
+		}
+	}
+	return partitions, above, shares
+}
+
+// setHeldBack sets the partitions of which messages are held back.
+func (s *slots) setHeldBack(partitions []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.heldBack = make(map[string]int64, len(partitions))
+	for _, partition := range partitions {
+		s.heldBack[partition] = 0
+	}
+}
+
+// holdBack notes that messages are held back. Those up to row were claimed or passed over.
+func (s *slots) holdBack(partition string, row int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.heldBack[partition] = max(s.heldBack[partition], row)
+}
+
+// ended says that a message has ended, behind which a claim may have passed over a later
+// one of its key. It returns false if none of its partition is held back.
+func (s *slots) ended(d *Delivery) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	above, heldBack := s.heldBack[d.Partition]
+	if heldBack {
+		s.heldBack[d.Partition] = min(above, d.row)
+	}
+	return heldBack
+}
+
+func (s *slots) holdsBack() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.heldBack) > 0
+}
+
+func (s *slots) changedLocked() {
+	close(s.changed)
+	s.changed = make(chan struct{})
 }
 
 // few is the smallest number of slots that is worth a transaction of its own. Under
@@ -133,13 +170,16 @@ func (s *slots) state() (free int, dueFirst bool, changed <-chan struct{}) {
 func (s *slots) few() int { return max(1, s.size/4) }
 
 // wait waits until few slots are free, or until one has been free for a while. Pages also
-// wait until no due message waits for slots. It returns false when ctx ended first.
+// wait until no due message waits for slots; a claim does not wait for more than one slot
+// unless due messages do. wait returns false when ctx has ended.
 func (s *slots) wait(ctx context.Context, while time.Duration, page bool) bool {
 	var late <-chan time.Time
 	for ctx.Err() == nil {
-		free, dueFirst, changed := s.state()
+		s.mu.Lock()
+		free, dueFirst, changed := s.size-s.used, s.dueFirst, s.changed
+		s.mu.Unlock()
 		usable := free > 0 && (!page || !dueFirst)
-		if usable && free >= s.few() {
+		if usable && (free >= s.few() || !page && !dueFirst) {
 			return true
 		}
 		if usable && late == nil {
@@ -148,11 +188,28 @@ func (s *slots) wait(ctx context.Context, while time.Duration, page bool) bool {
 		select {
 		case <-changed:
 		case <-late:
-			return true
+			return ctx.Err() == nil
 		case <-ctx.Done():
 		}
 	}
 	return false
+}
+
+// waitForAll waits until no slot is used, and returns false if that takes too long.
+func (s *slots) waitForAll(late <-chan time.Time) bool {
+	for {
+		s.mu.Lock()
+		used, changed := s.used, s.changed
+		s.mu.Unlock()
+		if used == 0 {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-late:
+			return false
+		}
+	}
 }
 
 const (
@@ -165,13 +222,14 @@ const (
 // messages wait for slots there is no room. While messages of a partition are held back,
 // a page may bring more, since many of them may stand before those of other partitions.
 func (p *Processor) Room(ctx context.Context) int {
-	r := p.state()
-	if !r.slots.wait(ctx, pageWait, true) {
+	s := p.state().slots
+	if !s.wait(ctx, pageWait, true) {
 		return 0
 	}
-	free, _, _ := r.slots.state()
-	if r.holdsBack() {
-		return max(free, heldBackPage)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.heldBack) > 0 {
+		return max(s.size-s.used, heldBackPage)
 	}
-	return max(1, free)
+	return max(1, s.size-s.used)
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A page is stored by short statements in one transaction: index scans alone, lockOldest, store
-// for each layer of the page, wakeKeys.
+// A page is stored by short statements in one transaction: lockOldest, store for each layer
+// of the page, wakeKeys.
 
 // lockOldest locks what is stored already and the oldest open message of each key, before
 // anything is written. Rows are locked by number, as group commits lock them, so two
@@ -135,17 +135,7 @@ update inbox
    and waits > 0
    and due_at > clock_timestamp()`
 
-// storing is a page and who stores it. Without a holder nothing starts.
-type storing struct {
-	receiver string
-	page     []delivery
-	reserved reservation
-	holder   string
-	lease    time.Duration
-	passes   bool // a dead letter does not block its key
-}
-
-// storedRow is what became of a message that is not quarantined.
+// storedRow is what became of a message; it is zero for one that is quarantined.
 type storedRow struct {
 	ID        int64
 	MessageID string
@@ -154,63 +144,64 @@ type storedRow struct {
 	At        time.Time
 }
 
-// queueStore queues the reception of a page. When the batch is committed, stored has been
-// called for each layer with its messages and their rows.
-func queueStore(b *pgx.Batch, s storing, stored func(layer []delivery, rows []storedRow)) {
-	all := layers(s.page)
-	first := columnsOf(all[0], reservation{})
-	b.Queue(lockOldest, s.receiver, first.ids, first.keys)
-	for i, layer := range all {
-		c := columnsOf(layer, s.reserved)
-		if i > 0 {
-			clear(c.reserved)
-		}
-		b.Queue(store, s.receiver, s.holder, s.lease, s.passes,
-			c.ids, c.keys, c.partitions, c.types, c.payloads, c.metadata, c.hashes, c.reserved, c.heldBack,
+// queueStore queues the reception of a page for a holder; without one nothing starts. When
+// the last statement, which it returns, has run, each message has its stored row.
+func queueStore(b *pgx.Batch, receiver, holder string, p Policy, page []*incoming) (last *pgx.QueuedQuery) {
+	all := layers(page)
+	ids := column(all[0], func(d *incoming) string { return d.ID })
+	keys := column(all[0], func(d *incoming) string { return d.OrderingKey })
+	b.Queue(lockOldest, receiver, ids, keys)
+	for _, layer := range all {
+		b.Queue(store, receiver, holder, p.Lease, p.Parked == Pass,
+			column(layer, func(d *incoming) string { return d.ID }),
+			column(layer, func(d *incoming) string { return d.OrderingKey }),
+			column(layer, func(d *incoming) string { return d.Partition }),
+			column(layer, func(d *incoming) string { return d.Type }),
+			column(layer, func(d *incoming) []byte { return d.Payload }),
+			column(layer, func(d *incoming) string { return d.metadata }),
+			column(layer, func(d *incoming) []byte { return d.hash }),
+			column(layer, func(d *incoming) bool { return d.reserved }),
+			column(layer, func(d *incoming) bool { return d.heldBack }),
 		).Query(func(rows pgx.Rows) error {
 			kept, err := pgx.CollectRows(rows, pgx.RowToStructByPos[storedRow])
 			if err != nil {
-				return fmt.Errorf("store messages for %s: %w", s.receiver, err)
+				return fmt.Errorf("store messages for %s: %w", receiver, err)
 			}
-			stored(layer, kept)
+			byID := make(map[string]storedRow, len(kept))
+			for _, row := range kept {
+				byID[row.MessageID] = row
+			}
+			for _, d := range layer {
+				d.stored = byID[d.ID]
+			}
 			return nil
 		})
 	}
-	b.Queue(wakeKeys, s.receiver, first.ids, first.keys)
+	return b.Queue(wakeKeys, receiver, ids, keys)
 }
 
 // layers splits a page so that no layer has an id twice, in the page's order: the first
 // delivery of each message, then the second of those that have one, and so on. One
 // statement cannot update a row twice.
-func layers(page []delivery) [][]delivery {
-	var all [][]delivery
+func layers(page []*incoming) [][]*incoming {
+	var all [][]*incoming
 	seen := make(map[string]int, len(page))
 	for _, d := range page {
-		n := seen[d.message.ID]
-		seen[d.message.ID]++
+		n := seen[d.ID]
+		seen[d.ID]++
 		if n == len(all) {
-			all = append(all, make([]delivery, 0, len(page)))
+			all = append(all, make([]*incoming, 0, len(page)))
 		}
 		all[n] = append(all[n], d)
 	}
 	return all
 }
 
-// columns are the arrays from which a layer is stored.
-type columns struct {
-	ids, keys, partitions, types, metadata []string
-	payloads, hashes                       [][]byte
-	reserved, heldBack                     []bool
-}
-
-func columnsOf(layer []delivery, reserved reservation) (c columns) {
-	for _, d := range layer {
-		m := d.message
-		c.ids, c.keys, c.partitions = append(c.ids, m.ID), append(c.keys, m.OrderingKey), append(c.partitions, m.Partition)
-		c.types, c.metadata = append(c.types, m.Type), append(c.metadata, d.metadata)
-		c.payloads, c.hashes = append(c.payloads, m.Payload), append(c.hashes, d.hash[:])
-		_, has := reserved.slots[m.ID]
-		c.reserved, c.heldBack = append(c.reserved, has), append(c.heldBack, reserved.heldBack[m.ID])
+// column returns a column of the arrays from which a layer is stored.
+func column[T any](layer []*incoming, of func(*incoming) T) []T {
+	values := make([]T, len(layer))
+	for i, d := range layer {
+		values[i] = of(d)
 	}
-	return c
+	return values
 }
