@@ -76,15 +76,7 @@ func (c *conn) serve(ctx context.Context) {
 	c.requests = read(c, done, func() (request, error) { return collector.next(c.backend) })
 	c.responses = read(c, done, c.receive)
 	for {
-		r, ok := c.next()
-		switch {
-		case !ok:
-			return
-		case r.part:
-			if !c.toServer(r.unsent) {
-				return
-			}
-		case !c.roundTrip(r):
+		if r, ok := c.next(); !ok || !c.roundTrip(r) {
 			return
 		}
 	}

@@ -18,7 +18,8 @@
 //
 // The package does not see what the victim does between two round trips, and reads
 // nothing of their content but statements and tables. Connections to the database
-// are plain text: a client that asks for TLS is refused it.
+// are plain text: a client that asks for TLS is refused it. A client must not ask for a
+// part of an answer (Flush), nor call functions by the protocol's own message.
 package failpoint
 
 import "strconv"

@@ -1,6 +1,7 @@
 package failpoint
 
 import (
+	"io"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgproto3"
@@ -9,7 +10,6 @@ import (
 // request is what the client has sent of one round trip.
 type request struct {
 	unsent   []byte
-	part     bool     // the server answers it while the rest is collected
 	prepared []string // SQL
 	executed []string // names of statements
 	executes int      // of a batch
@@ -48,16 +48,12 @@ func (c *collector) next(client *pgproto3.Backend) (request, error) {
 			r.executes++
 		case *pgproto3.Close:
 			r.closes = true
-		case *pgproto3.FunctionCall:
-			r.executed, whole = append(r.executed, "function"), true
 		case *pgproto3.Sync:
 			r.synced, whole = true, true
 		case *pgproto3.CopyDone, *pgproto3.CopyFail:
 			whole = true
-		case *pgproto3.Flush, *pgproto3.Terminate:
-			part := request{unsent: r.unsent, part: true}
-			r.unsent = nil
-			return part, nil
+		case *pgproto3.Terminate:
+			return request{}, io.EOF
 		}
 		if whole {
 			done := *r

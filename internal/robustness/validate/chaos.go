@@ -21,49 +21,43 @@ type Chaos struct {
 // something.
 const LeastWorkerKills = 10
 
-// chaos are the checks that faults really happened, and no other.
-func chaos(killed string) []promise {
-	return []promise{
-		{"chaos: workers " + killed + " while charges flow", nil, func(r *run, check *Check) {
-			check.atLeast(r.Chaos.WorkerKills, LeastWorkerKills, "happened to %d workers, should be %d")
-			if r.Chaos.KillsInFlight == 0 {
-				check.violate("no charge was under way at any of them")
-			}
-		}},
-		{"chaos: an api " + killed, nil, func(r *run, check *Check) {
-			check.atLeast(r.Chaos.APIKills, 1, "happened %d times, should be %d")
-		}},
-		{"chaos: database restarted at once", nil, func(r *run, check *Check) {
-			switch {
-			case r.Chaos.Restarted > 0:
-				check.Checked = 1
-			case r.Chaos.NotRun:
-				check.NotRun = true
-				check.Examples = append(check.Examples, "not run")
-			default:
-				check.violate("it was not restarted")
-			}
-		}},
-		// Only faults cause these: requests that the provider had carried out before,
-		// and webhooks that the shop had accepted before.
-		{"chaos: provider and shop asked again after faults", nil, func(r *run, check *Check) {
-			if check.Checked = r.Suppressed() + r.Redelivered(); check.Checked == 0 {
-				check.violate("no repetition among %d requests", r.Books.Requests-r.Before.Requests)
-			}
-		}},
-		// Webhooks that wait to be sent are no violation: where services have run for
-		// long there may be many.
-		{"chaos: webhooks of the provider sent again", nil, func(r *run, check *Check) {
-			check.atLeast(r.Repeated.Sent, 1, "looked at %d, expected %d")
-			if missing := r.Repeated.Sent - r.Repeated.Delivered; missing > 0 {
-				check.violate("%d of %d were not taken", missing, r.Repeated.Sent)
-			}
-		}},
-		{"chaos: nothing ended that was not killed", nil, func(r *run, check *Check) {
-			check.Checked, check.NotRun = r.Chaos.Programs, r.Chaos.Programs == 0
-			for _, loss := range r.Chaos.Losses {
-				check.violate("%s", loss)
-			}
-		}},
+// judgeChaos checks that faults really happened, and no other.
+func (j *judge) judgeChaos() {
+	c := j.Chaos
+	workers, api, database := "chaos: workers "+c.Killed+" while charges flow", "chaos: an api "+c.Killed, "chaos: database restarted at once"
+	j.count(workers, c.WorkerKills, LeastWorkerKills)
+	if c.KillsInFlight == 0 {
+		j.check(workers).violate("no charge was in flight at any of them")
 	}
+	j.count(api, c.APIKills, 1)
+	if c.NotRun {
+		j.count(database, 0, 0)
+		j.check(database).NotRun = true
+		j.check(database).Examples = append(j.check(database).Examples, "not run")
+	} else {
+		j.count(database, number(c.Restarted > 0), 1)
+	}
+	// Only faults cause these: requests that the provider had carried out before,
+	// and webhooks that the shop had accepted before.
+	j.count("chaos: provider and shop asked again after faults", j.Suppressed()+j.Redelivered(), 1)
+	// Webhooks that wait to be sent are no violation: where services have run for
+	// long there may be many.
+	const repeated = "chaos: webhooks of the provider sent again"
+	j.count(repeated, j.Repeated.Sent, 1)
+	if missing := j.Repeated.Sent - j.Repeated.Delivered; missing > 0 {
+		j.check(repeated).violate("%d of %d were not taken", missing, j.Repeated.Sent)
+	}
+	const ended = "chaos: nothing ended that was not killed"
+	j.count(ended, c.Programs, 0)
+	j.check(ended).NotRun = c.Programs == 0
+	for _, loss := range c.Losses {
+		j.check(ended).violate("%s", loss)
+	}
+}
+
+func number(yes bool) int {
+	if yes {
+		return 1
+	}
+	return 0
 }

@@ -61,27 +61,11 @@ func (a Audit) Violated() string {
 	return strings.Join(names, "; ")
 }
 
-// see counts one case; without a complaint it is in order.
-func (c *Check) see(complaint string) {
-	c.Checked++
-	if complaint != "" {
-		c.violate("%s", complaint)
-	}
-}
-
 // violate counts a violation beside the cases. Only the first are examples.
 func (c *Check) violate(format string, args ...any) {
 	const maxExamples = 5
 	c.Violated++
 	if len(c.Examples) < maxExamples {
 		c.Examples = append(c.Examples, fmt.Sprintf(format, args...))
-	}
-}
-
-// atLeast counts what happened so often, and should have happened more often.
-func (c *Check) atLeast(happened, least int, complaint string) {
-	c.Checked = happened
-	if happened < least {
-		c.violate(complaint, happened, least)
 	}
 }

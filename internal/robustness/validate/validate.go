@@ -6,7 +6,6 @@ package validate
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -33,10 +32,35 @@ func (e Evidence) Suppressed() int {
 // Redelivered is how many webhooks were delivered beyond the first time.
 func (e Evidence) Redelivered() int { return e.Books.Redelivered() - e.Before.Redelivered() }
 
-// run is the evidence with its records by what they are about.
-type run struct {
+// The promises that a client can check.
+const (
+	oneAnswer       = "outside: one answer per key, byte for byte"
+	oneCharge       = "outside: one charge per key"
+	reusedKey       = "outside: a used key refuses another body"
+	endsAsPlanned   = "outside: every charge ends, and as it should"
+	streams         = "outside: every stream gapless, with one ending"
+	oneCapture      = "outside: at most one capture per charge"
+	capturedInFull  = "outside: a succeeded charge is captured once, in full"
+	neverCaptured   = "outside: a failed charge is never captured"
+	onlyCharges     = "outside: no capture without a charge"
+	notifiedOnce    = "outside: the merchant is told of each ending once"
+	webhooksAgain   = "outside: webhooks sent again change nothing"
+	listedOnce      = "outside: every charge is listed once, as it is shown"
+	newestFirst     = "outside: the list goes from the newest to the oldest"
+	cancellation    = "outside: a cancellation has one answer, and the charge keeps it"
+	refundAnswer    = "outside: one answer per refund, byte for byte"
+	refundEnds      = "outside: every refund ends, and as it should"
+	paidOnce        = "outside: a refund is given back once if it succeeded, else never"
+	onlyRefunds     = "outside: no refund at the provider that nobody asked for"
+	showsRefunded   = "outside: every charge says what was refunded"
+	scarceStockSold = "outside: scarce stock sells out and not twice"
+)
+
+// judge makes the checks of a run, with its records by what they are about.
+type judge struct {
 	Evidence
 
+	checks   []*Check                          // in the order of the report
 	captures map[string][]traffic.Money        // by charge
 	paid     map[string][]traffic.Money        // by refund
 	notified map[string][]traffic.Notification // by charge or refund
@@ -54,18 +78,10 @@ func by[T any](all []T, key func(T) string) map[string][]T {
 
 func reference(m traffic.Money) string { return m.Reference }
 
-// promise is a check to be made.
-type promise struct {
-	name string
-	// least is how many cases must be examined: a check of fewer proves nothing and
-	// fails. nil is none.
-	least func(traffic.Plan) int
-	judge func(*run, *Check)
-}
-
-// Judge checks every promise of a run.
+// Judge checks every promise of a run. A check of fewer cases than the plan has proves
+// nothing and is violated.
 func Judge(e Evidence) []Check {
-	r := &run{
+	j := &judge{
 		Evidence: e,
 		captures: by(e.Books.Captures, reference),
 		paid:     by(e.Books.Refunds, reference),
@@ -73,314 +89,224 @@ func Judge(e Evidence) []Check {
 		listed:   by(e.Listed, func(c json.RawMessage) string { return traffic.HeadOf(c).ID }),
 		owners:   by(e.Records, func(r traffic.Record) string { return r.ID }),
 	}
-	delete(r.owners, "") // of charges that were never accepted
-	all := slices.Clone(outside)
-	if e.Plan.Stock != nil {
-		all = append(all, promise{"outside: scarce stock sells out and not twice", count(traffic.Charge.IsScarce), (*run).scarceStockSold})
+	delete(j.owners, "") // of charges that were never accepted
+	for _, name := range []string{
+		oneAnswer, oneCharge, reusedKey, endsAsPlanned, streams, oneCapture, capturedInFull, neverCaptured, onlyCharges, notifiedOnce,
+		webhooksAgain, listedOnce, newestFirst, cancellation, refundAnswer, refundEnds, paidOnce, onlyRefunds, showsRefunded,
+	} {
+		j.check(name)
 	}
-	all = append(all, chaos(e.Chaos.Killed)...)
-	checks := make([]Check, len(all))
-	for i, p := range all {
-		check := &checks[i]
-		check.Name, check.Examples = p.name, []any{}
-		p.judge(r, check)
-		if p.least != nil && check.Checked < p.least(e.Plan) {
-			check.violate("looked at %d, expected %d", check.Checked, p.least(e.Plan))
+	for _, r := range e.Records {
+		j.judgeCharge(r)
+		j.judgeCaptures(r)
+		j.judgeCancellation(r)
+		for _, refund := range r.Refunds {
+			j.judgeRefund(r, refund)
 		}
+		j.judgeRefunded(r)
+	}
+	j.judgeBooks()
+	for i, charge := range e.Listed {
+		older, newer := traffic.HeadOf(charge), traffic.HeadOf(e.Listed[max(0, i-1)])
+		j.expect(newestFirst, !older.CreatedAt.After(newer.CreatedAt), "%s is listed before %s, which is newer", newer.ID, older.ID)
+	}
+	j.judgeStock()
+	j.judgeNumbers()
+	j.judgeChaos()
+	var checks []Check
+	for _, check := range j.checks {
+		checks = append(checks, *check)
 	}
 	return checks
 }
 
-func charges(p traffic.Plan) int { return len(p.Charges) }
-
-func count(is func(traffic.Charge) bool) func(traffic.Plan) int {
-	return func(p traffic.Plan) int { return p.Count(is) }
-}
-
-// perCharge complains of single charges.
-func perCharge(complain func(*run, traffic.Record) string) func(*run, *Check) {
-	return chargesThat(func(traffic.Record) bool { return true }, complain)
-}
-
-// chargesThat is perCharge for some of them.
-func chargesThat(are func(traffic.Record) bool, complain func(*run, traffic.Record) string) func(*run, *Check) {
-	return func(r *run, check *Check) {
-		for _, record := range r.Records {
-			if are(record) {
-				check.see(complain(r, record))
-			}
+// check is the check of a promise.
+func (j *judge) check(name string) *Check {
+	for _, check := range j.checks {
+		if check.Name == name {
+			return check
 		}
 	}
+	check := &Check{Name: name, Examples: []any{}}
+	j.checks = append(j.checks, check)
+	return check
 }
 
-// perRefund complains of single refunds.
-func perRefund(complain func(*run, traffic.Record, traffic.RefundRecord) string) func(*run, *Check) {
-	return func(r *run, check *Check) {
-		for _, record := range r.Records {
-			for _, refund := range record.Refunds {
-				check.see(complain(r, record, refund))
-			}
-		}
+// expect examines one case of a promise.
+func (j *judge) expect(name string, holds bool, complaint string, args ...any) {
+	check := j.check(name)
+	check.Checked++
+	if !holds {
+		check.violate(complaint, args...)
 	}
 }
 
-// outside are the promises that a client can check, in the order of the report.
-var outside = []promise{
-	{"outside: one answer per key, byte for byte", charges, perCharge(oneAnswer)},
-	{"outside: one charge per key", charges, perCharge((*run).oneCharge)},
-	{"outside: a used key refuses another body", count(func(c traffic.Charge) bool { return c.Reuse }), (*run).reusedKeysRefused},
-	{"outside: every charge ends, and as it should", charges, perCharge(endsAsPlanned)},
-	{"outside: every stream gapless, with one ending", charges, perCharge(orderedStream)},
-	{"outside: at most one capture per charge", charges, perCharge(capturedAtMost(1))},
-	{
-		"outside: a succeeded charge is captured once, in full", count(traffic.Charge.MustSucceed),
-		chargesThat(func(r traffic.Record) bool { return r.Final.Captured() }, (*run).capturedInFull),
-	},
-	{
-		"outside: a failed charge is never captured", count(traffic.Charge.MustFail),
-		chargesThat(func(r traffic.Record) bool { return r.Final.Status == traffic.Failed }, capturedAtMost(0)),
-	},
-	{"outside: no capture without a charge", count(traffic.Charge.MustSucceed), (*run).nothingElseCaptured},
-	{"outside: the merchant is told of each ending once", charges, (*run).notifiedOnce},
-	{"outside: webhooks sent again change nothing", charges, perCharge(func(_ *run, record traffic.Record) string {
-		return unless(slices.Equal(record.Events, record.Later), "%s: %d events, later %d", record.ID, len(record.Events), len(record.Later))
-	})},
-	{"outside: every charge is listed once, as it is shown", charges, perCharge((*run).listedOnce)},
-	{"outside: the list goes from the newest to the oldest", charges, (*run).listedInOrder},
-	{
-		"outside: a cancellation has one answer, and the charge keeps it", count(func(c traffic.Charge) bool { return c.Cancel }),
-		chargesThat(func(r traffic.Record) bool { return r.Charge.Cancel }, cancellationKept),
-	},
-	{"outside: one answer per refund, byte for byte", traffic.Plan.Refunds, perRefund(func(_ *run, _ traffic.Record, refund traffic.RefundRecord) string {
-		return unequal(refund.Refund.Key, refund.Answers)
-	})},
-	{"outside: every refund ends, and as it should", traffic.Plan.Refunds, perRefund(refundEndsAsPlanned)},
-	{"outside: a refund is given back once if it succeeded, else never", traffic.Plan.Refunds, perRefund((*run).repaidOnce)},
-	{"outside: no refund at the provider that nobody asked for", nil, (*run).nothingElseRefunded},
-	{"outside: every charge says what was refunded", charges, perCharge(showsWhatWasRefunded)},
+// count is for what happened so often, and had to happen more often.
+func (j *judge) count(name string, happened, least int) {
+	j.check(name).Checked = happened
+	j.atLeast(name, least)
 }
 
-// unless is a complaint where a condition does not hold.
-func unless(holds bool, format string, args ...any) string {
-	if holds {
-		return ""
-	}
-	return fmt.Sprintf(format, args...)
-}
-
-// unequal complains where three requests were not all answered, or not alike.
-func unequal(key string, answers []traffic.Answer) string {
-	if len(answers) != 3 {
-		return fmt.Sprintf("%s: %d of 3 requests were answered", key, len(answers))
-	}
-	for _, a := range answers {
-		if a != answers[0] {
-			return fmt.Sprintf("%s: answered %+v and %+v", key, answers[0], a)
-		}
-	}
-	return ""
-}
-
-func oneAnswer(_ *run, record traffic.Record) string {
-	key, answers := record.Charge.Key, record.Answers
-	if complaint := unequal(key, answers); complaint != "" {
-		return complaint
-	}
-	return unless(answers[0].Status == http.StatusAccepted, "%s: answered %d %s", key, answers[0].Status, answers[0].Body)
-}
-
-func (r *run) oneCharge(record traffic.Record) string {
-	if record.ID == "" {
-		return record.Charge.Key + ": no charge"
-	}
-	first := r.owners[record.ID][0].Charge.Key
-	return unless(first == record.Charge.Key, "%s: the same charge %s as %s", record.Charge.Key, record.ID, first)
-}
-
-func (r *run) reusedKeysRefused(check *Check) {
-	for _, record := range r.Records {
-		for _, a := range record.Reuse {
-			check.see(unless(a.Status == http.StatusUnprocessableEntity && a.Problem() == "/problems/idempotency-key-reused",
-				"%s: answered %d %s", record.Charge.Key, a.Status, a.Body))
-		}
+// atLeast requires so many cases of a promise.
+func (j *judge) atLeast(name string, least int) {
+	if check := j.check(name); check.Checked < least {
+		check.violate("%d, should be %d", check.Checked, least)
 	}
 }
 
-func endsAsPlanned(_ *run, record traffic.Record) string {
-	return unless(record.Final.Ended() && slices.Contains(record.Charge.Outcomes, record.Final.Outcome()), "%s %s: %q, should be %s",
-		record.Charge.Order, record.ID, record.Final.Outcome(), strings.Join(record.Charge.Outcomes, " or "))
+// judgeNumbers requires as many cases as the plan has.
+func (j *judge) judgeNumbers() {
+	for _, name := range []string{
+		oneAnswer, oneCharge, endsAsPlanned, streams, oneCapture, notifiedOnce, webhooksAgain, listedOnce, newestFirst, showsRefunded,
+	} {
+		j.atLeast(name, len(j.Plan.Charges))
+	}
+	for _, name := range []string{refundAnswer, refundEnds, paidOnce} {
+		j.atLeast(name, j.Plan.Refunds())
+	}
+	j.atLeast(reusedKey, j.Plan.Count(func(c traffic.Charge) bool { return c.Reuse }))
+	j.atLeast(cancellation, j.Plan.Count(func(c traffic.Charge) bool { return c.Cancel }))
+	j.atLeast(capturedInFull, j.Plan.Count(traffic.Charge.MustSucceed))
+	j.atLeast(onlyCharges, j.Plan.Count(traffic.Charge.MustSucceed))
+	j.atLeast(neverCaptured, j.Plan.Count(traffic.Charge.MustFail))
 }
 
-func orderedStream(_ *run, record traffic.Record) string {
-	for i, e := range record.Events {
-		if e.Version != i+1 {
-			return fmt.Sprintf("%s: version %d follows %d", record.ID, e.Version, i)
-		}
-	}
-	of := func(name string) int { return traffic.CountEvents(record.Events, name) }
-	if n := of("charge.succeeded") + of("charge.failed"); n != 1 {
-		return fmt.Sprintf("%s: %d endings", record.ID, n)
-	}
-	if n := of("payment.captured"); n > 1 {
-		return fmt.Sprintf("%s: captured %d times", record.ID, n)
-	}
-	return unless(of("merchant.notified") == record.Outcomes(), "%s: %d endings, the merchant was told %d times",
-		record.ID, record.Outcomes(), of("merchant.notified"))
+// alike reports whether all three requests were answered, each with the same.
+func alike(answers []traffic.Answer) bool {
+	return len(answers) == 3 && answers[0] == answers[1] && answers[0] == answers[2]
 }
 
-func capturedAtMost(n int) func(*run, traffic.Record) string {
-	return func(r *run, record traffic.Record) string {
-		return unless(len(r.captures[record.ID]) <= n, "%s: %d captures", record.ID, len(r.captures[record.ID]))
+func (j *judge) judgeCharge(r traffic.Record) {
+	key := r.Charge.Key
+	j.expect(oneAnswer, alike(r.Answers) && r.Answers[0].Status == http.StatusAccepted, "%s: answered %+v", key, r.Answers)
+	j.expect(oneCharge, r.ID != "" && j.owners[r.ID][0].Charge.Key == key, "%s: no charge, or that of another key: %q", key, r.ID)
+	for _, a := range r.Reuse {
+		j.expect(reusedKey, a.Status == http.StatusUnprocessableEntity && a.Problem() == "/problems/idempotency-key-reused", "%s: answered %d %s", key, a.Status, a.Body)
 	}
+	j.expect(endsAsPlanned, r.Final.Ended() && slices.Contains(r.Charge.Outcomes, r.Final.Outcome()),
+		"%s %s: %q, should be %s", r.Charge.Order, r.ID, r.Final.Outcome(), strings.Join(r.Charge.Outcomes, " or "))
+	gapless := true
+	for i, e := range r.Events {
+		gapless = gapless && e.Version == i+1
+	}
+	of := func(name string) int { return traffic.CountEvents(r.Events, name) }
+	endings, captures, notified := of("charge.succeeded")+of("charge.failed"), of("payment.captured"), of("merchant.notified")
+	j.expect(streams, gapless && endings == 1 && captures <= 1 && notified == r.Outcomes(),
+		"%s: gapless is %v, %d endings, %d captures, notified %d times of %d", r.ID, gapless, endings, captures, notified, r.Outcomes())
+	j.expect(webhooksAgain, slices.Equal(r.Events, r.Later), "%s: %d events, later %d", r.ID, len(r.Events), len(r.Later))
+	listed := j.listed[r.ID]
+	j.expect(listedOnce, len(listed) == 1 && bytes.Equal(listed[0], r.Shown), "%s: listed as %s, shown as %s", r.ID, listed, r.Shown)
+	outcome := "charge.succeeded"
+	if r.Final.Status == traffic.Failed {
+		outcome = "charge.failed"
+	}
+	j.expectNotified(r.ID, outcome)
 }
 
-func (r *run) capturedInFull(record traffic.Record) string {
-	c := r.captures[record.ID]
-	if len(c) != 1 {
-		return fmt.Sprintf("%s: %d captures", record.ID, len(c))
-	}
-	return unless(c[0].Amount == record.Charge.Amount && strings.EqualFold(c[0].Currency, record.Charge.Currency),
-		"%s: captured %d %s, not %d %s", record.ID, c[0].Amount, c[0].Currency, record.Charge.Amount, record.Charge.Currency)
+// expectNotified: the merchant received an outcome once or more often, and acted once.
+func (j *judge) expectNotified(reference, outcome string) {
+	n := j.notified[reference]
+	j.expect(notifiedOnce, len(n) == 1 && n[0].Type == outcome && n[0].Effects == 1 && n[0].Deliveries >= 1, "%s: notified %+v, should be %s once", reference, n, outcome)
 }
 
-// nothingElseCaptured finds captures that belong to no charge of the run.
-func (r *run) nothingElseCaptured(check *Check) {
-	earlier := by(r.Before.Captures, reference)
-	for _, c := range r.Books.Captures {
-		check.see(unless(r.owners[c.Reference] != nil || earlier[c.Reference] != nil, "%d %s captured for %q", c.Amount, c.Currency, c.Reference))
+func (j *judge) judgeCaptures(r traffic.Record) {
+	c := j.captures[r.ID]
+	j.expect(oneCapture, len(c) <= 1, "%s: %d captures", r.ID, len(c))
+	if r.Final.Captured() {
+		j.expect(capturedInFull, len(c) == 1 && c[0].Amount == r.Charge.Amount && strings.EqualFold(c[0].Currency, r.Charge.Currency),
+			"%s: captured %+v, not %d %s", r.ID, c, r.Charge.Amount, r.Charge.Currency)
 	}
-}
-
-func (r *run) notifiedOnce(check *Check) {
-	for _, record := range r.Records {
-		outcome := "charge.succeeded"
-		if record.Final.Status == traffic.Failed {
-			outcome = "charge.failed"
-		}
-		check.see(wrongNotification(record.ID, outcome, r.notified[record.ID]))
-		for _, refund := range record.Refunds {
-			if refund.Ended() {
-				check.see(wrongNotification(refund.ID, "refund."+refund.Status, r.notified[refund.ID]))
-			}
-		}
-	}
-}
-
-func wrongNotification(reference, outcome string, notified []traffic.Notification) string {
-	switch {
-	case len(notified) != 1:
-		return fmt.Sprintf("%s: %d notifications", reference, len(notified))
-	case notified[0].Type != outcome:
-		return fmt.Sprintf("%s: told %s, not %s", reference, notified[0].Type, outcome)
-	}
-	return unless(notified[0].Effects == 1 && notified[0].Deliveries >= 1, "%s: delivered %d times, %d effects", reference, notified[0].Deliveries, notified[0].Effects)
-}
-
-func (r *run) listedOnce(record traffic.Record) string {
-	listed := r.listed[record.ID]
-	if len(listed) != 1 {
-		return fmt.Sprintf("%s: listed %d times", record.ID, len(listed))
-	}
-	return unless(bytes.Equal(listed[0], record.Shown), "%s: listed as %s, shown as %s", record.ID, listed[0], record.Shown)
-}
-
-func (r *run) listedInOrder(check *Check) {
-	for i, charge := range r.Listed {
-		older := traffic.HeadOf(charge)
-		newer := traffic.HeadOf(r.Listed[max(0, i-1)])
-		check.see(unless(!older.CreatedAt.After(newer.CreatedAt), "%s is listed before %s, which is newer", newer.ID, older.ID))
+	if r.Final.Status == traffic.Failed {
+		j.expect(neverCaptured, len(c) == 0, "%s: %d captures", r.ID, len(c))
 	}
 }
 
-// cancellationKept: a charge whose cancellation was accepted may still be captured,
+// judgeCancellation: a charge whose cancellation was accepted may still be captured,
 // but one whose cancellation was refused is never canceled.
-func cancellationKept(_ *run, record traffic.Record) string {
-	key := record.Charge.Key + "-cancel"
-	if complaint := unequal(key, record.Cancel); complaint != "" {
-		return complaint
+func (j *judge) judgeCancellation(r traffic.Record) {
+	if !r.Charge.Cancel {
+		return
 	}
-	switch a := record.Cancel[0]; {
-	case a.Status == http.StatusAccepted:
-		return unless(a.Location == "/v1/charges/"+record.ID, "%s: accepted, at %q", key, a.Location)
-	case a.Status != http.StatusConflict || a.Problem() != traffic.NotCaptured:
-		return fmt.Sprintf("%s: answered %d %s", key, a.Status, a.Body)
+	holds := alike(r.Cancel)
+	if holds && r.Cancel[0].Status == http.StatusAccepted {
+		holds = r.Cancel[0].Location == "/v1/charges/"+r.ID
+	} else if holds {
+		holds = r.Cancel[0].Status == http.StatusConflict && r.Cancel[0].Problem() == traffic.NotCaptured && r.Final.Outcome() != traffic.Canceled
 	}
-	return unless(record.Final.Outcome() != traffic.Canceled, "%s: refused, and %s was canceled", key, record.ID)
+	j.expect(cancellation, holds, "%s: %q after the answers %+v", r.ID, r.Final.Outcome(), r.Cancel)
 }
 
-func refundEndsAsPlanned(_ *run, record traffic.Record, refund traffic.RefundRecord) string {
-	if !slices.Contains(refund.Refund.Outcomes, refund.Outcome()) {
-		return fmt.Sprintf("%s of %s: %q, should be %s",
-			refund.Refund.Key, record.ID, refund.Outcome(), strings.Join(refund.Refund.Outcomes, " or "))
+func (j *judge) judgeRefund(r traffic.Record, refund traffic.RefundRecord) {
+	key, want := refund.Refund.Key, refund.Refund.Amount
+	j.expect(refundAnswer, alike(refund.Answers), "%s: answered %+v", key, refund.Answers)
+	j.expect(refundEnds, slices.Contains(refund.Refund.Outcomes, refund.Outcome()) && (!refund.Ended() || refund.Amount == want),
+		"%s of %s: %q of %d, should be %s of %d", key, r.ID, refund.Outcome(), refund.Amount, strings.Join(refund.Refund.Outcomes, " or "), want)
+	paid := j.paid[refund.ID]
+	if refund.Status == traffic.Succeeded {
+		j.expect(paidOnce, len(paid) == 1 && paid[0].Amount == want, "%s of %s: gave back %+v, not %d", refund.ID, r.ID, paid, want)
+	} else {
+		j.expect(paidOnce, len(paid) == 0 || refund.ID == "", "%s of %s: %s, and gave back %+v", refund.ID, r.ID, refund.Status, paid)
 	}
-	return unless(!refund.Ended() || refund.Amount == refund.Refund.Amount, "%s of %s: %d, should be %d",
-		refund.Refund.Key, record.ID, refund.Amount, refund.Refund.Amount)
-}
-
-func (r *run) repaidOnce(record traffic.Record, refund traffic.RefundRecord) string {
-	paid := r.paid[refund.ID]
-	switch {
-	case refund.Status != traffic.Succeeded:
-		return unless(len(paid) == 0 || refund.ID == "", "%s of %s: %s, and given back %d times", refund.ID, record.ID, refund.Status, len(paid))
-	case len(paid) != 1:
-		return fmt.Sprintf("%s of %s: given back %d times", refund.ID, record.ID, len(paid))
-	}
-	return unless(paid[0].Amount == refund.Refund.Amount, "%s of %s: gave back %d, not %d", refund.ID, record.ID, paid[0].Amount, refund.Refund.Amount)
-}
-
-// nothingElseRefunded finds refunds at the provider that no request led to.
-func (r *run) nothingElseRefunded(check *Check) {
-	known := by(r.Before.Refunds, reference)
-	for _, record := range r.Records {
-		for _, refund := range record.Refunds {
-			if refund.ID != "" {
-				known[refund.ID] = []traffic.Money{{}}
-			}
-		}
-	}
-	for _, paid := range r.Books.Refunds {
-		check.see(unless(known[paid.Reference] != nil, "%d given back for %q", paid.Amount, paid.Reference))
+	if refund.Ended() {
+		j.expectNotified(refund.ID, "refund."+refund.Status)
 	}
 }
 
-// showsWhatWasRefunded compares what a charge shows with its refunds, which together
-// never exceed it.
-func showsWhatWasRefunded(_ *run, record traffic.Record) string {
+// judgeRefunded compares what a charge shows with its refunds, which together never
+// exceed it.
+func (j *judge) judgeRefunded(r traffic.Record) {
 	sum := int64(0)
-	for _, refund := range record.Refunds {
+	for _, refund := range r.Refunds {
 		if refund.Status == traffic.Succeeded {
 			sum += refund.Amount
 		}
 	}
-	status := record.Final.Status
+	status := r.Final.Status
 	switch {
-	case sum == 0 && record.Final.Captured():
+	case sum == 0 && r.Final.Captured():
 		status = traffic.Succeeded
-	case sum > 0 && sum < record.Charge.Amount:
+	case sum > 0 && sum < r.Charge.Amount:
 		status = traffic.PartiallyRefunded
-	case sum == record.Charge.Amount:
+	case sum == r.Charge.Amount:
 		status = traffic.Refunded
-	case sum > record.Charge.Amount:
-		return fmt.Sprintf("%s: %d refunded of %d", record.ID, sum, record.Charge.Amount)
 	}
-	return unless(record.Final.Status == status && record.Final.AmountRefunded == sum, "%s: %s, %d refunded; should be %s, %d",
-		record.ID, record.Final.Status, record.Final.AmountRefunded, status, sum)
+	j.expect(showsRefunded, sum <= r.Charge.Amount && r.Final.Status == status && r.Final.AmountRefunded == sum,
+		"%s of %d: %s, %d refunded; should be %s, %d", r.ID, r.Charge.Amount, r.Final.Status, r.Final.AmountRefunded, status, sum)
 }
 
-// scarceStockSold: as many charges got the scarce SKU as there were, no more and no
-// fewer.
-func (r *run) scarceStockSold(check *Check) {
-	sold := 0
-	for _, record := range r.Records {
-		if record.Charge.IsScarce() {
-			check.see("")
-			if record.Final.Outcome() == traffic.Succeeded {
-				sold++
+// judgeBooks finds captures and refunds at the provider that belong to no charge and
+// to no refund of the run.
+func (j *judge) judgeBooks() {
+	captured, paid := by(j.Before.Captures, reference), by(j.Before.Refunds, reference)
+	for _, c := range j.Books.Captures {
+		j.expect(onlyCharges, j.owners[c.Reference] != nil || captured[c.Reference] != nil, "%d %s captured for %q", c.Amount, c.Currency, c.Reference)
+	}
+	for _, r := range j.Records {
+		for _, refund := range r.Refunds {
+			if refund.ID != "" {
+				paid[refund.ID] = []traffic.Money{{}}
 			}
 		}
 	}
-	wanted, stock := r.Plan.Count(traffic.Charge.IsScarce), r.Plan.Stock[traffic.ScarceSKU]
+	for _, m := range j.Books.Refunds {
+		j.expect(onlyRefunds, paid[m.Reference] != nil, "%d given back for %q", m.Amount, m.Reference)
+	}
+}
+
+// judgeStock: as many charges got the scarce SKU as there were, no more and no fewer.
+func (j *judge) judgeStock() {
+	if j.Plan.Stock == nil {
+		return
+	}
+	sold := 0
+	for _, r := range j.Records {
+		if r.Charge.IsScarce() && r.Final.Outcome() == traffic.Succeeded {
+			sold++
+		}
+	}
+	wanted, stock := j.Plan.Count(traffic.Charge.IsScarce), j.Plan.Stock[traffic.ScarceSKU]
+	j.check(scarceStockSold).Checked = wanted
 	if sold != min(wanted, stock) {
-		check.violate("%d wanted, %d in stock, %d sold", wanted, stock, sold)
+		j.check(scarceStockSold).violate("%d wanted, %d in stock, %d sold", wanted, stock, sold)
 	}
 }

@@ -20,47 +20,27 @@ func TestJudge_findsNothingInAFlawlessRun(t *testing.T) {
 	}
 }
 
-// The names of checks that several defects violate.
-const (
-	oneAnswerPerKey = "outside: one answer per key, byte for byte"
-	endsAsItShould  = "outside: every charge ends, and as it should"
-	streams         = "outside: every stream gapless, with one ending"
-	capturedInFull  = "outside: a succeeded charge is captured once, in full"
-	neverCaptured   = "outside: a failed charge is never captured"
-	toldOnce        = "outside: the merchant is told of each ending once"
-	listedOnce      = "outside: every charge is listed once, as it is shown"
-	newestFirst     = "outside: the list goes from the newest to the oldest"
-	cancellation    = "outside: a cancellation has one answer, and the charge keeps it"
-	refundAnswer    = "outside: one answer per refund, byte for byte"
-	refundEnds      = "outside: every refund ends, and as it should"
-	givenBackOnce   = "outside: a refund is given back once if it succeeded, else never"
-	saysRefunded    = "outside: every charge says what was refunded"
-	reusedKey       = "outside: a used key refuses another body"
-	workersKilled   = "chaos: workers killed while charges flow"
-	webhooksRepeat  = "chaos: webhooks of the provider sent again"
-)
-
 // defects are what a run can show, each with the checks that must find it.
 var defects = []struct {
 	name  string
 	plant func(*Evidence)
 	found []string
 }{
-	{"a request without an answer", func(e *Evidence) { e.Records[0].Answers = e.Records[0].Answers[:2] }, []string{oneAnswerPerKey}},
-	{"a replay with another byte", func(e *Evidence) { e.Records[0].Answers[2].Body += " " }, []string{oneAnswerPerKey}},
-	{"a replay with another Location", func(e *Evidence) { e.Records[0].Answers[1].Location = "/v1/charges/ch_other" }, []string{oneAnswerPerKey}},
+	{"a request without an answer", func(e *Evidence) { e.Records[0].Answers = e.Records[0].Answers[:2] }, []string{oneAnswer}},
+	{"a replay with another byte", func(e *Evidence) { e.Records[0].Answers[2].Body += " " }, []string{oneAnswer}},
+	{"a replay with another Location", func(e *Evidence) { e.Records[0].Answers[1].Location = "/v1/charges/ch_other" }, []string{oneAnswer}},
 	{"a refused request", func(e *Evidence) {
 		e.Records[0].Answers = thrice(refused(http.StatusBadRequest, "/problems/malformed"))
-	}, []string{oneAnswerPerKey}},
+	}, []string{oneAnswer}},
 	{"a reused key that was accepted", func(e *Evidence) { reused(e).Reuse[0].Status = http.StatusAccepted }, []string{reusedKey}},
 	{"a reused key that was not tried", func(e *Evidence) { reused(e).Reuse = nil }, []string{reusedKey}},
 	{
 		"a charge that never ended", func(e *Evidence) { e.ended("card_declined").Final = traffic.State{Status: "pending"} },
-		[]string{endsAsItShould, streams, toldOnce},
+		[]string{endsAsPlanned, streams, notifiedOnce},
 	},
 	{
 		"a declined charge that succeeded", func(e *Evidence) { e.ended("card_declined").Final = traffic.State{Status: traffic.Succeeded} },
-		[]string{endsAsItShould, capturedInFull, toldOnce},
+		[]string{endsAsPlanned, capturedInFull, notifiedOnce},
 	},
 	{"a charge that is not listed", func(e *Evidence) { e.Listed = e.Listed[1:] }, []string{listedOnce, newestFirst}},
 	{"a charge that is listed on two pages", func(e *Evidence) { e.Listed = append(e.Listed[:1:1], e.Listed...) }, []string{listedOnce}},
@@ -71,7 +51,7 @@ var defects = []struct {
 	{"two notes of the same notification", func(e *Evidence) { also(&e.Records[0], "merchant.notified.v1") }, []string{streams}},
 	{
 		"a second capture", func(e *Evidence) { e.Books.Captures = append(e.Books.Captures, e.Books.Captures[0]) },
-		[]string{"outside: at most one capture per charge", capturedInFull},
+		[]string{oneCapture, capturedInFull},
 	},
 	{"a capture that is missing", func(e *Evidence) { e.Books.Captures = e.Books.Captures[1:] }, []string{capturedInFull}},
 	{"a capture of another amount", func(e *Evidence) { e.Books.Captures[0].Amount++ }, []string{capturedInFull}},
@@ -81,16 +61,16 @@ var defects = []struct {
 	}, []string{neverCaptured}},
 	{"a capture for no charge", func(e *Evidence) {
 		e.Books.Captures = append(e.Books.Captures, traffic.Money{Reference: "ch_none"})
-	}, []string{"outside: no capture without a charge"}},
-	{"a merchant who acted twice", func(e *Evidence) { e.Books.Notifications[0].Effects = 2 }, []string{toldOnce}},
+	}, []string{onlyCharges}},
+	{"a merchant who acted twice", func(e *Evidence) { e.Books.Notifications[0].Effects = 2 }, []string{notifiedOnce}},
 	{"a merchant who was notified under two ids", func(e *Evidence) {
 		e.Books.Notifications = append(e.Books.Notifications, e.Books.Notifications[0])
-	}, []string{toldOnce}},
-	{"a merchant who was notified of the contrary", func(e *Evidence) { e.Books.Notifications[0].Type = "charge.refused" }, []string{toldOnce}},
+	}, []string{notifiedOnce}},
+	{"a merchant who was notified of the contrary", func(e *Evidence) { e.Books.Notifications[0].Type = "charge.refused" }, []string{notifiedOnce}},
 	{"a repeated webhook that changed something", func(e *Evidence) {
 		e.Records[0].Later = append(e.Records[0].Later, traffic.Event{Version: len(e.Records[0].Later) + 1, Type: "payment.captured.v1"})
-	}, []string{"outside: webhooks sent again change nothing"}},
-	{"a webhook that was not accepted", func(e *Evidence) { e.Repeated.Delivered-- }, []string{webhooksRepeat}},
+	}, []string{webhooksAgain}},
+	{"a webhook that was not accepted", func(e *Evidence) { e.Repeated.Delivered-- }, []string{"chaos: webhooks of the provider sent again"}},
 	{"a cancellation whose replay differs", func(e *Evidence) { toBeCanceled(e).Cancel[2].Body += " " }, []string{cancellation}},
 	{"a cancellation that was refused and happened", func(e *Evidence) {
 		r := cancel(e)
@@ -100,26 +80,26 @@ var defects = []struct {
 	}, []string{cancellation}},
 	{
 		"a cancellation that took the money", func(e *Evidence) { r := cancel(e); r.Cancel = thrice(accepted("/v1/charges/"+r.ID, r.ID)) },
-		[]string{neverCaptured, toldOnce},
+		[]string{neverCaptured, notifiedOnce},
 	},
 	{"a refund whose replay differs", func(e *Evidence) { e.refundThat(traffic.Succeeded).Answers[1].Body = "{}" }, []string{refundAnswer}},
 	{"a refusal whose replay differs", func(e *Evidence) { e.refundThat(traffic.TooMuch).Answers[1].Body += " " }, []string{refundAnswer}},
 	{"a refund of less than was requested", func(e *Evidence) { e.refundThat(traffic.Failed).Amount-- }, []string{refundEnds}},
 	{"a refund that did not end", func(e *Evidence) { e.refundThat(traffic.Failed).Status = "pending" }, []string{streams, refundEnds}},
-	{"a refund paid twice", func(e *Evidence) { e.Books.Refunds = append(e.Books.Refunds, e.Books.Refunds[0]) }, []string{givenBackOnce}},
-	{"a refund of another amount", func(e *Evidence) { e.Books.Refunds[0].Amount++ }, []string{givenBackOnce}},
+	{"a refund paid twice", func(e *Evidence) { e.Books.Refunds = append(e.Books.Refunds, e.Books.Refunds[0]) }, []string{paidOnce}},
+	{"a refund of another amount", func(e *Evidence) { e.Books.Refunds[0].Amount++ }, []string{paidOnce}},
 	{"a failed refund that was paid", func(e *Evidence) {
 		e.Books.Refunds = append(e.Books.Refunds, traffic.Money{Reference: e.refundThat(traffic.Failed).ID})
-	}, []string{givenBackOnce}},
+	}, []string{paidOnce}},
 	{"a refund for no request", func(e *Evidence) {
 		e.Books.Refunds = append(e.Books.Refunds, traffic.Money{Reference: "re_none"})
-	}, []string{"outside: no refund at the provider that nobody asked for"}},
-	{"a merchant who was not notified of a refund", func(e *Evidence) { e.forgetNotified(e.refundThat(traffic.Succeeded).ID) }, []string{toldOnce}},
-	{"a charge that shows too little refunded", func(e *Evidence) { withStatus(e, traffic.PartiallyRefunded).Final.AmountRefunded-- }, []string{saysRefunded}},
-	{"a refunded charge that does not show it", func(e *Evidence) { withStatus(e, traffic.Refunded).Final.Status = traffic.Succeeded }, []string{saysRefunded}},
-	{"stock sold twice", func(e *Evidence) { e.Plan.Stock[traffic.ScarceSKU]-- }, []string{"outside: scarce stock sells out and not twice"}},
-	{"nine kills", func(e *Evidence) { e.Chaos.WorkerKills = 9 }, []string{workersKilled}},
-	{"kills of idle workers alone", func(e *Evidence) { e.Chaos.KillsInFlight = 0 }, []string{workersKilled}},
+	}, []string{onlyRefunds}},
+	{"a merchant who was not notified of a refund", func(e *Evidence) { e.forgetNotified(e.refundThat(traffic.Succeeded).ID) }, []string{notifiedOnce}},
+	{"a charge that shows too little refunded", func(e *Evidence) { withStatus(e, traffic.PartiallyRefunded).Final.AmountRefunded-- }, []string{showsRefunded}},
+	{"a refunded charge that does not show it", func(e *Evidence) { withStatus(e, traffic.Refunded).Final.Status = traffic.Succeeded }, []string{showsRefunded}},
+	{"stock sold twice", func(e *Evidence) { e.Plan.Stock[traffic.ScarceSKU]-- }, []string{scarceStockSold}},
+	{"nine kills", func(e *Evidence) { e.Chaos.WorkerKills = 9 }, []string{"chaos: workers killed while charges flow"}},
+	{"kills of idle workers alone", func(e *Evidence) { e.Chaos.KillsInFlight = 0 }, []string{"chaos: workers killed while charges flow"}},
 	{"no api killed", func(e *Evidence) { e.Chaos.APIKills = 0 }, []string{"chaos: an api killed"}},
 	{"no restart of the database", func(e *Evidence) { e.Chaos.Restarted = 0 }, []string{"chaos: database restarted at once"}},
 	{"a provider without faults", func(e *Evidence) {
@@ -188,8 +168,8 @@ func TestJudge_failsWhereNothingWasChecked(t *testing.T) {
 	t.Parallel()
 	e := Evidence{Plan: flawless().Plan, Chaos: Chaos{Killed: "killed"}}
 	idle := map[string]bool{
-		"outside: no refund at the provider that nobody asked for": true,
-		"chaos: nothing ended that was not killed":                 true,
+		onlyRefunds: true,
+		"chaos: nothing ended that was not killed": true,
 	}
 	for _, check := range Judge(e) {
 		if (check.Violated == 0) != idle[check.Name] {
