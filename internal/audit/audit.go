@@ -21,8 +21,8 @@
 //     within the pool's statement time-out. Only Reconcile can tell whether the provider
 //     took the money.
 //   - A timeline is not complete: retention removes outbox and inbox rows, the replay of a
-//     key leaves no trace, and a dead letter has no time. It reads a merchant's keys and
-//     the inbox whole and, for a refund's ID, all events.
+//     key leaves no trace, and a dead letter has no time. It reads the keys and the inbox
+//     whole and, for a refund's ID, all events.
 //
 // Tables: audit_results, which the worker's metrics report.
 package audit
@@ -44,6 +44,9 @@ var schema string
 // Schema returns the SQL that creates audit_results in an empty database. It is plain SQL,
 // to be run once in a transaction.
 func Schema() string { return schema }
+
+//go:embed facts.sql
+var facts string
 
 // Report is the result of an audit.
 type Report struct {
@@ -142,7 +145,7 @@ func check(ctx context.Context, db snapshots, facts string, promises []promise, 
 				return err
 			}
 			sql := fmt.Sprintf(countCases, "select case"+p.when+" end from "+p.cases)
-			return tx.QueryRow(ctx, fmt.Sprint("with ", facts, sql), append([]any{maxExamples}, args...)...).Scan(&c.Checked, &c.Violated, &c.Examples)
+			return tx.QueryRow(ctx, facts+sql, append([]any{maxExamples}, args...)...).Scan(&c.Checked, &c.Violated, &c.Examples)
 		})
 		if err != nil {
 			return nil, fmt.Errorf("check that %s: %w", p.name, err)

@@ -45,17 +45,18 @@ func Reconcile(ctx context.Context, q postgres.Querier, payments, refunds iter.S
 		noun: "refund", took: "gave back", taken: "given back",
 		moved: func(l Listed) bool { return l.Status != statusFailed && l.Status != statusCanceled },
 	}
-	for _, step := range []func() error{
-		func() (err error) { charges.before, err = readMoney(ctx, q, selectCharges); return err },
-		func() (err error) { returns.before, err = readMoney(ctx, q, selectRefunds); return err },
-		func() error { return charges.list(payments) },
-		func() error { return returns.list(refunds) },
-		func() (err error) { charges.after, err = readMoney(ctx, q, selectCharges); return err },
-		func() (err error) { returns.after, err = readMoney(ctx, q, selectRefunds); return err },
-	} {
-		if err := step(); err != nil {
-			return nil, err
-		}
+	var err error
+	if charges.before, returns.before, err = readMoney(ctx, q); err != nil {
+		return nil, err
+	}
+	if err := charges.list(payments); err != nil {
+		return nil, err
+	}
+	if err := returns.list(refunds); err != nil {
+		return nil, err
+	}
+	if charges.after, returns.after, err = readMoney(ctx, q); err != nil {
+		return nil, err
 	}
 	return []Check{
 		charges.once("provider: one capture per charge"),
@@ -75,6 +76,7 @@ func Reconcile(ctx context.Context, q postgres.Querier, payments, refunds iter.S
 // money is what the ledger says of a charge or a refund.
 type money struct {
 	ID       string
+	Refund   bool
 	Amount   int64
 	Currency string
 	Outcome  string // succeeded, failed (a refund also after it succeeded), or empty
@@ -83,66 +85,57 @@ type money struct {
 	Booked   int64  // minor units that the books have moved at the provider
 }
 
-const selectCharges = `
-with booked as (
-  select stream_id,
-         sum(amount)::bigint as amount
-    from ledger_postings
-   where debit like 'psp\_receivable:%'
-     and credit like 'customer\_receivable:%'
-   group by stream_id
-)
-select e.stream_id as id,
-       coalesce(max((data ->> 'amount')::bigint) filter (where type like 'charge.requested.v%'), 0)  as amount,
-       coalesce(max(data ->> 'currency')         filter (where type like 'charge.requested.v%'), '') as currency,
-       coalesce(max('succeeded')                 filter (where type like 'charge.succeeded.v%'),
-                max('failed')                    filter (where type like 'charge.failed.v%'), '')    as outcome,
-       coalesce(max(data ->> 'payment_intent')   filter (where type like 'payment.started.v%'), '')  as intent,
-       coalesce(max(data ->> 'payment_intent')   filter (where type like 'payment.captured.v%'), '') as provider,
-       coalesce(max(b.amount), 0)                                                                   as booked
-  from ledger_events e
-  left join booked b using (stream_id)
- group by e.stream_id`
-
-const selectRefunds = `
+const selectMoney = `
 with booked as (
   select stream_id,
          version,
-         sum(case when credit like 'psp\_receivable:%' then amount else -amount end)::bigint as amount
+         sum(case when debit like 'psp\_receivable:%' then amount else -amount end)::bigint as amount
     from ledger_postings
    where credit like 'psp\_receivable:%'
       or debit like 'psp\_receivable:%'
    group by stream_id, version
 ), charges as (
   select stream_id,
-         coalesce(max(data ->> 'currency')       filter (where type like 'charge.requested.v%'), '') as currency,
-         coalesce(max(data ->> 'payment_intent') filter (where type like 'payment.captured.v%'), '') as intent
+         max(data ->> 'currency')       filter (where type like 'charge.requested.v%') as currency,
+         max(data ->> 'payment_intent') filter (where type like 'payment.captured.v%') as captured
     from ledger_events
    group by stream_id
+), moved as (
+  select e.*,
+         e.data ->> 'refund_id' is not null            as refund,
+         coalesce(e.data ->> 'refund_id', e.stream_id) as id
+    from ledger_events e
 )
-select coalesce(e.data ->> 'refund_id', '') as id,
-       coalesce(max((e.data ->> 'amount')::bigint) filter (where e.type like 'refund.requested.v%'), 0)  as amount,
-       c.currency,
-       coalesce(max('failed')    filter (where e.type like 'refund.reversed.v%' or e.type like 'refund.failed.v%'),
-                max('succeeded') filter (where e.type like 'refund.succeeded.v%'), '')                  as outcome,
-       c.intent,
-       coalesce(max(e.data ->> 'provider_refund'), '')                                                  as provider,
-       coalesce(sum(b.amount), 0)::bigint                                                               as booked
-  from ledger_events e
+select m.id,
+       m.refund,
+       coalesce(max((m.data ->> 'amount')::bigint) filter (where m.type ~ '^(charge|refund)\.requested\.v'), 0) as amount,
+       coalesce(c.currency, '')                                                                                as currency,
+       case
+         when bool_or(m.type ~ '^refund\.(failed|reversed)\.v')    then 'failed'
+         when bool_or(m.type ~ '^(charge|refund)\.succeeded\.v')   then 'succeeded'
+         when bool_or(m.type like 'charge.failed.v%')              then 'failed'
+         else ''
+       end                                                                                                     as outcome,
+       coalesce(max(m.data ->> 'payment_intent') filter (where m.type like 'payment.started.v%'), c.captured, '') as intent,
+       coalesce(case when m.refund then max(m.data ->> 'provider_refund') else c.captured end, '')             as provider,
+       coalesce(sum(case when m.refund then -b.amount else b.amount end), 0)::bigint                           as booked
+  from moved m
   join charges c using (stream_id)
-  left join booked b
-    on b.stream_id = e.stream_id
-   and b.version = e.version
- where e.type like 'refund.%'
- group by e.stream_id, e.data ->> 'refund_id', c.intent, c.currency`
+  left join booked b using (stream_id, version)
+ group by m.id, m.refund, m.stream_id, c.currency, c.captured`
 
-func readMoney(ctx context.Context, q postgres.Querier, sql string) (map[string]money, error) {
-	all, err := collect[money](ctx, q, "the ledger's money", sql)
-	byID := make(map[string]money, len(all))
+// readMoney returns the ledger's charges and its refunds, each by its ID.
+func readMoney(ctx context.Context, q postgres.Querier) (charges, refunds map[string]money, err error) {
+	all, err := collect[money](ctx, q, "the ledger's money", selectMoney)
+	charges, refunds = map[string]money{}, map[string]money{}
 	for _, m := range all {
-		byID[m.ID] = m
+		if m.Refund {
+			refunds[m.ID] = m
+		} else {
+			charges[m.ID] = m
+		}
 	}
-	return byID, err
+	return charges, refunds, err
 }
 
 // comparison is the ledger beside one of the provider's lists.

@@ -73,24 +73,29 @@ func (d *Detail) UnmarshalJSON(text []byte) error {
 // was requested under an idempotency key in all operations. merchant, if not empty, narrows
 // it to one merchant. It returns ErrNotFound if there is nothing.
 func ReadTimeline(ctx context.Context, db *postgres.DB, name, merchant string) (Timeline, error) {
-	tx, err := db.Pool().BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
-	if err != nil {
-		return Timeline{}, fmt.Errorf("open the timeline's snapshot: %w", err)
-	}
-	// Nothing is written, so the rollback loses nothing.
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
-
 	t := Timeline{Charges: []TimelineCharge{}, Entries: []TimelineEntry{}}
+	err := inSnapshot(ctx, pool{db.Pool()}, func(tx pgx.Tx) error { return t.read(ctx, tx, name, merchant) })
+	if err == nil && len(t.Entries) == 0 {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return Timeline{}, err
+	}
+	t.sort()
+	return t, nil
+}
+
+func (t *Timeline) read(ctx context.Context, tx pgx.Tx, name, merchant string) error {
 	if err := tx.QueryRow(ctx, selectNow).Scan(&t.AsOf); err != nil {
-		return Timeline{}, fmt.Errorf("read the database's time: %w", err)
+		return fmt.Errorf("read the database's time: %w", err)
 	}
 	t.AsOf = t.AsOf.UTC()
 	ids, key, err := findCharges(ctx, tx, name, merchant)
 	if err != nil {
-		return Timeline{}, err
+		return err
 	}
 	if err := t.readEvents(ctx, tx, ids); err != nil {
-		return Timeline{}, err
+		return err
 	}
 	for _, link := range []struct {
 		what, sql string
@@ -104,15 +109,11 @@ func ReadTimeline(ctx context.Context, db *postgres.DB, name, merchant string) (
 	} {
 		entries, err := collect[TimelineEntry](ctx, tx, link.what, link.sql, link.args...)
 		if err != nil {
-			return Timeline{}, err
+			return err
 		}
 		t.Entries = append(t.Entries, entries...)
 	}
-	if len(t.Entries) == 0 {
-		return Timeline{}, ErrNotFound
-	}
-	t.sort()
-	return t, nil
+	return nil
 }
 
 const selectNow = `
@@ -140,12 +141,8 @@ func (t *Timeline) sort() {
 // it then returns: a key may have led to no charge.
 func findCharges(ctx context.Context, q postgres.Querier, name, merchant string) (ids []string, key *string, err error) {
 	for _, sql := range []string{selectCharge, selectChargeOfRefund, selectChargesOfKey} {
-		rows, err := q.Query(ctx, sql, name, merchant)
-		if err != nil {
-			return nil, nil, fmt.Errorf("find the charge: %w", err)
-		}
-		ids, err = pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
+		rows, _ := q.Query(ctx, sql, name, merchant) // CollectRows returns its error
+		if ids, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
 			return nil, nil, fmt.Errorf("find the charge: %w", err)
 		}
 		if sql == selectChargesOfKey {

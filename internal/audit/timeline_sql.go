@@ -15,56 +15,15 @@ select stream_id
    and data ->> 'refund_id' = $1
    and (merchant_id = $2 or $2 = '')`
 
-// Merchants and operations are few and their keys are many, so this walks from one pair to
-// the next and probes the primary key under each. The offset keeps the probe a probe.
-const keyUses = `recursive operations as (
-  (select scope, operation
-     from idempotency_keys
-    where scope = $2 or $2 = ''
-    order by scope, operation
-    limit 1)
-   union all
-  select next.scope, next.operation
-    from operations o
-   cross join lateral (
-         select k.scope, k.operation
-           from idempotency_keys k
-          where (k.scope, k.operation) > (o.scope, o.operation)
-            and (k.scope = $2 or $2 = '')
-          order by k.scope, k.operation
-          limit 1) as next
-), uses as (
-  select k.scope, k.operation, k.key, k.status_code, k.location, k.created_at, k.expires_at
-    from operations o
-   cross join lateral (
-         select scope, operation, key, status_code, location, created_at, expires_at
-           from idempotency_keys
-          where scope = o.scope
-            and operation = o.operation
-            and key = $1
-         offset 0) as k
-)`
-
-const selectChargesOfKey = "with " + keyUses + `
+const selectChargesOfKey = `
 select distinct split_part(location, '/', 4)
-  from uses
- where location like '/v1/charges/%'`
+  from idempotency_keys
+ where key = $1
+   and (scope = $2 or $2 = '')
+   and location like '/v1/charges/%'`
 
 // The keys that were asked for by name, and all keys that led to one of the charges.
-const selectKeyUses = "with " + keyUses + `, named as (
-  select scope, operation, key, status_code, location, created_at, expires_at
-    from uses
-   union
-  select scope, operation, key, status_code, location, created_at, expires_at
-    from idempotency_keys
-   where scope = any(array(
-           select merchant_id
-             from ledger_events
-            where stream_id = any($3)
-              and version = 1))
-     and location like '/v1/charges/%'
-     and split_part(location, '/', 4) = any($3)
-)
+const selectKeyUses = `
 select created_at as at,
        'key'      as kind,
        case when location like '/v1/charges/%' then split_part(location, '/', 4) else '' end as charge_id,
@@ -77,7 +36,10 @@ select created_at as at,
          'status_code', status_code,
          'expires_at',  to_char(expires_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
          'location',    nullif(location, ''))) as detail
-  from named
+  from idempotency_keys
+ where (scope = $2 or $2 = '')
+   and (key = $1
+        or location like '/v1/charges/%' and split_part(location, '/', 4) = any($3))
  order by created_at, scope, operation, key`
 
 // A message is committed with its event, so the event's transaction leads to it by the

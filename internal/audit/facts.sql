@@ -1,9 +1,7 @@
-package audit
-
-// facts are what the checks compare: rows for each charge, refund, outcome, key and message.
-// Long as they are, they stand behind the "with" of every check: PostgreSQL evaluates those
-// that the check names, and of them the columns that it reads.
-const facts = `charges as (
+-- What the checks compare: rows for each charge, refund, outcome, key and message. Long as they
+-- are, they stand in front of every check: PostgreSQL evaluates those that the check names, and
+-- of them the columns that it reads.
+with charges as (
   select stream_id,
          count(*) filter (where type like 'payment.captured.v%')                                     as captures,
          count(*) filter (where type like 'charge.succeeded.v%')                                     as successes,
@@ -152,4 +150,4 @@ const facts = `charges as (
          position
     from projections
    where state = 'live'
-)`
+)
