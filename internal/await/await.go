@@ -54,14 +54,14 @@ func True(tb TB, what string, holds func() bool) {
 // when the wait fails.
 func Progress(tb TB, what string, look func() (seen string, done bool)) {
 	tb.Helper()
-	var last string
+	var seen string
 	done := within(limit, func() (string, bool) {
-		seen, done := look()
-		last = seen
+		var done bool
+		seen, done = look()
 		return seen, done
 	})
 	if !done {
-		tb.Fatalf("no change for %v while waiting until %s; last seen: %s", limit, what, last)
+		tb.Fatalf("no change for %v while waiting until %s; last seen: %s", limit, what, seen)
 	}
 }
 
@@ -71,32 +71,35 @@ func Within(d time.Duration, holds func() bool) bool {
 	return within(d, func() (string, bool) { return "", holds() })
 }
 
-func within(d time.Duration, look func() (seen string, done bool)) bool {
-	for s := newStall(d); ; {
-		seen, done := look()
-		if done || s.over(seen) {
-			return done
-		}
-		time.Sleep(poll) //nolint:forbidigo // the one place where tests poll
-	}
-}
-
 // Receive returns the next value of a channel, or the zero value once it is
 // closed. It ends the test if there is neither.
-func Receive[T any](tb TB, what string, from <-chan T) T {
+func Receive[T any](tb TB, what string, from <-chan T) (value T) {
 	tb.Helper()
-	tick := time.NewTicker(longestTick)
-	defer tick.Stop()
-	for s := newStall(limit); ; {
+	received := within(limit, func() (string, bool) {
 		select {
-		case value := <-from:
-			return value
-		case <-tick.C:
+		case value = <-from:
+			return "", true
+		case <-time.After(longestTick):
+			return "", false
 		}
-		if s.over("") {
-			tb.Fatalf("nothing came for %v while waiting for %s", limit, what)
-			var none T
-			return none
+	})
+	if !received {
+		tb.Fatalf("nothing came for %v while waiting for %s", limit, what)
+	}
+	return value
+}
+
+func within(d time.Duration, look func() (seen string, done bool)) bool {
+	for last, spent := "", time.Duration(0); ; {
+		began := time.Now() //nolint:forbidigo // the one clock of waiting tests
+		seen, done := look()
+		if done || spent >= d {
+			return done
+		}
+		time.Sleep(poll)                             //nolint:forbidigo // the one place where tests poll
+		spent += min(time.Since(began), longestTick) //nolint:forbidigo // as above
+		if seen != last {
+			last, spent = seen, 0
 		}
 	}
 }
@@ -127,28 +130,4 @@ select count(*) >= $1
  where datname = current_database()
    and pid <> pg_backend_pid()
    and wait_event_type = 'Lock'`, n)
-}
-
-// stall is a clock that runs while nothing changes.
-type stall struct {
-	limit time.Duration
-	spent time.Duration
-	last  time.Time
-	seen  string
-}
-
-func newStall(limit time.Duration) *stall {
-	return &stall{limit: limit, last: time.Now()} //nolint:forbidigo // the one clock of waiting tests
-}
-
-// over adds the time since the last call and reports whether the limit is used
-// up.
-func (s *stall) over(seen string) bool {
-	now := time.Now() //nolint:forbidigo // the one clock of waiting tests
-	s.spent += min(now.Sub(s.last), longestTick)
-	s.last = now
-	if seen != s.seen {
-		s.seen, s.spent = seen, 0
-	}
-	return s.spent >= s.limit
 }

@@ -315,7 +315,7 @@ func TestJob_deletesSecretsThatEnded(t *testing.T) {
 	stop()
 	wantCounts(t, map[string]int{"webhook_secrets": 4}, k)
 	var left string
-	if err := db.QueryRow(t.Context(), `select string_agg(merchant_id || generation, ' ' order by 1) from webhook_secrets where secret is not null`).Scan(&left); err != nil {
+	if err := db.QueryRow(t.Context(), `select string_agg(merchant_id || generation, ' ' order by merchant_id, generation) from webhook_secrets where secret is not null`).Scan(&left); err != nil {
 		t.Fatal(err)
 	}
 	if left != "acme3 acme4 globex3 globex4" {
