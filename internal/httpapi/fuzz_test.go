@@ -10,10 +10,20 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 )
 
+// fuzzed is an API for inputs of a fuzz test, on a database of its own.
+func fuzzed(f *testing.F) (*postgres.DB, http.Handler) {
+	f.Helper()
+	testdb.Long(f, "it takes a large part of the time")
+	db := testdb.Open(f)
+	register(f, db)
+	api := newAPI(f, testdb.As(f, db, postgres.RoleAPI), io.Discard)
+	takesEvents(api)
+	return db, made(f, api).Handler()
+}
+
 // FuzzCreateCharge sends any key with any body. Whatever they are, the answer is
 // a charge or a refusal that leaves nothing behind, never a fault of ours.
 func FuzzCreateCharge(f *testing.F) {
-	testdb.Long(f, "it takes a large part of the time")
 	for _, key := range []string{"key-1", `"key-1"`, "", `"`, `"a\"b"`, "a b", "schlüssel", "k\x00", strings.Repeat("k", 256)} {
 		f.Add(key, body())
 	}
@@ -29,9 +39,7 @@ func FuzzCreateCharge(f *testing.F) {
 	} {
 		f.Add("key-2", request)
 	}
-	db := testdb.Open(f)
-	register(f, db)
-	handler := made(f, newAPI(f, testdb.As(f, db, postgres.RoleAPI), io.Discard)).Handler()
+	db, handler := fuzzed(f)
 	f.Fuzz(func(t *testing.T, key, request string) {
 		before := rows(t, db)
 		a := direct(t, judged(t, handler, false), post(key, request))
@@ -51,7 +59,6 @@ func FuzzCreateCharge(f *testing.F) {
 
 // FuzzCreateRefund sends any body for a refund of any charge, under any key.
 func FuzzCreateRefund(f *testing.F) {
-	testdb.Long(f, "it takes a large part of the time")
 	for _, request := range []string{
 		"", "{}", "null", `{"amount":1}`, `{"amount":0}`, `{"amount":-9223372036854775808}`, `{"amount":9223372036854775807}`,
 		`{"amount":1e2}`, `{"amount":null,"reason":null}`, `{"reason":"\u0000"}`, `{"reason":"4242 4242 4242 4242"}`, `{"Reason":"x"}`,
@@ -62,10 +69,8 @@ func FuzzCreateRefund(f *testing.F) {
 	f.Add("key-3", "%00", "{}")
 	f.Add("key-4", "4242424242424242", "{}")
 	f.Add(`"`, "..", "{}")
-	db := testdb.Open(f)
-	register(f, db)
-	handler := made(f, newAPI(f, testdb.As(f, db, postgres.RoleAPI), io.Discard)).Handler()
-	charge := strings.TrimPrefix(direct(f, handler, post("charge", body())).header.Get("Location"), "/v1/charges/")
+	db, handler := fuzzed(f)
+	charge := idOf(direct(f, handler, post("charge", body())).header.Get("Location"))
 	f.Fuzz(func(t *testing.T, key, id, request string) {
 		if id == "the charge" {
 			id = charge
@@ -86,17 +91,8 @@ func FuzzCreateRefund(f *testing.F) {
 // FuzzStripeEvent signs any body. Whatever it is, the answer is thanks or a
 // refusal, never a fault of ours, and what it leaves is at most one message.
 func FuzzStripeEvent(f *testing.F) {
-	testdb.Long(f, "it takes a large part of the time")
-	db := testdb.Open(f)
-	register(f, db)
-	api := newAPI(f, testdb.As(f, db, postgres.RoleAPI), io.Discard)
-	takesEvents(api)
-	handler := made(f, api).Handler()
-	accepted := direct(f, handler, post("key-1", body()))
-	if accepted.status != http.StatusAccepted {
-		f.Fatalf("status %d: %s", accepted.status, accepted.body)
-	}
-	charge := idOf(accepted.header.Get("Location"))
+	db, handler := fuzzed(f)
+	charge := idOf(direct(f, handler, post("key-1", body())).header.Get("Location"))
 	right := event("evt_1", "payment_intent.succeeded", intentOf(charge))
 	for _, e := range []string{
 		"", "null", "{}", "[]", right, right[1:], right + "x", right + "\x00",
@@ -112,21 +108,14 @@ func FuzzStripeEvent(f *testing.F) {
 	f.Fuzz(func(t *testing.T, e string) {
 		before := rows(t, db)
 		a := direct(t, judged(t, handler, false), signed(e))
-		after := rows(t, db)
 		switch a.status {
 		case http.StatusOK:
-			if n := after["inbox"] + after["inbox_quarantine"] - before["inbox"] - before["inbox_quarantine"]; n > 1 {
-				t.Errorf("%q left %d messages", e, n)
+			after := rows(t, db)
+			added := map[string]int64{"inbox": after["inbox"] - before["inbox"], "inbox_quarantine": after["inbox_quarantine"] - before["inbox_quarantine"]}
+			if added["inbox"]+added["inbox_quarantine"] > 1 {
+				t.Errorf("%q left %v", e, added)
 			}
-			delete(before, "inbox")
-			delete(before, "inbox_quarantine")
-			delete(after, "inbox")
-			delete(after, "inbox_quarantine")
-			for table, n := range before {
-				if after[table] != n {
-					t.Errorf("%q changed %s", e, table)
-				}
-			}
+			wantRows(t, db, before, added)
 		case http.StatusRequestEntityTooLarge:
 			wantProblem(t, a, "/problems/too-large")
 			wantRows(t, db, before, nil)

@@ -8,38 +8,25 @@ import (
 	"testing"
 )
 
+// TestKey_isRequired: what is a key is judged by idempotency.ParseKey.
 func TestKey_isRequired(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
-	routes := w.routes(t)
-	before := rows(t, w.db)
 	const missing, invalid = "/problems/idempotency-key-missing", "/problems/idempotency-key-invalid"
-	for _, r := range routes {
-		for _, test := range []struct {
-			name, kind string
-			values     []string
-		}{
-			{"no key", missing, nil},
-			{"an empty one", invalid, []string{""}},
-			{"no closing quote", invalid, []string{`"abc`}},
-			{"a space inside", invalid, []string{"a b"}},
-			{"256 characters", invalid, []string{strings.Repeat("k", 256)}},
-			{"a letter outside ASCII", invalid, []string{"clé"}},
-			{"two keys", invalid, []string{"a", "b"}},
-			{"one key twice", invalid, []string{"a", "a"}},
-		} {
-			t.Run(r.name+" with "+test.name, func(t *testing.T) {
-				a := w.send(t, r.under("").with("Idempotency-Key", test.values...))
-				wantProblem(t, a, test.kind)
-				if echo := a.header.Get("Idempotency-Key"); echo != "" {
-					t.Errorf("%q is echoed", echo)
-				}
-				if link := a.header.Get("Link"); (link == `</docs>; rel="describedby"`) != (test.kind == missing) {
-					t.Errorf("Link is %q", link)
-				}
-				wantRows(t, w.db, before, nil)
+	for _, r := range w.routes(t) {
+		with := func(values ...string) call { return r.under("").with("Idempotency-Key", values...) }
+		t.Run(r.name, func(t *testing.T) {
+			w.refuses(t, []faulty{
+				{"no key", with(), missing},
+				{"an empty one", with(""), invalid},
+				{"no closing quote", with(`"abc`), invalid},
+				{"a space inside", with("a b"), invalid},
+				{"256 characters", with(strings.Repeat("k", 256)), invalid},
+				{"a letter outside ASCII", with("clé"), invalid},
+				{"two keys", with("a", "b"), invalid},
+				{"one key twice", with("a", "a"), invalid},
 			})
-		}
+		})
 	}
 }
 
