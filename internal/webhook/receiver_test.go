@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -29,46 +30,56 @@ func messageTo(url string) webhook.Message {
 	return webhook.Message{URL: url, Secrets: []string{secret}, ID: "evt_1", Body: []byte(body)}
 }
 
-// countingListener counts the connections that reach it.
-type countingListener struct {
-	net.Listener
-	accepted *atomic.Int64
-}
-
-func (l countingListener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err == nil {
-		l.accepted.Add(1)
-	}
-	return c, err
-}
-
-// receiver is a merchant's server that counts connections and requests.
+// receiver is a merchant's server. It counts connections and keeps the requests.
 type receiver struct {
 	*httptest.Server
-	dialed, requests *atomic.Int64
+	dialed atomic.Int64
+
+	mu       sync.Mutex
+	requests []received
 }
 
-func newReceiver(tb testing.TB, answer http.HandlerFunc) receiver {
+type received struct {
+	header http.Header
+	body   []byte
+}
+
+// newReceiver answers by answer, by default with 204.
+func newReceiver(tb testing.TB, answer http.HandlerFunc) *receiver {
 	tb.Helper()
-	l, err := (&net.ListenConfig{}).Listen(tb.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		tb.Fatal(err)
+	r := &receiver{}
+	r.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		body, _ := io.ReadAll(req.Body)
+		r.mu.Lock()
+		r.requests = append(r.requests, received{req.Header, body})
+		r.mu.Unlock()
+		if answer == nil {
+			w.WriteHeader(http.StatusNoContent)
+			return
+		}
+		answer(w, req)
+	}))
+	r.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			r.dialed.Add(1)
+		}
 	}
-	r := receiver{dialed: &atomic.Int64{}, requests: &atomic.Int64{}}
-	r.Server = &httptest.Server{
-		Listener: countingListener{l, r.dialed},
-		Config: &http.Server{
-			Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-				r.requests.Add(1)
-				answer(w, req)
-			}),
-			ReadHeaderTimeout: time.Minute,
-		},
-	}
-	r.Start()
+	r.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	tb.Cleanup(r.Close)
 	return r
+}
+
+func startReceiver(tb testing.TB, answer http.HandlerFunc) *receiver {
+	tb.Helper()
+	r := newReceiver(tb, answer)
+	r.Start()
+	return r
+}
+
+func (r *receiver) got() []received {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.requests
 }
 
 func newSender(tb testing.TB, cfg webhook.Config) *webhook.Sender {
@@ -133,12 +144,9 @@ func (z *zone) resolver() *net.Resolver {
 
 func (z *zone) serve(conn net.Conn) {
 	defer func() { _ = conn.Close() }()
-	var size [2]byte
-	for {
-		if _, err := io.ReadFull(conn, size[:]); err != nil {
-			return
-		}
-		query := make([]byte, binary.BigEndian.Uint16(size[:]))
+	var size uint16
+	for binary.Read(conn, binary.BigEndian, &size) == nil {
+		query := make([]byte, size)
 		if _, err := io.ReadFull(conn, query); err != nil {
 			return
 		}
@@ -158,18 +166,17 @@ func (z *zone) answer(query []byte) ([]byte, error) {
 		return nil, err
 	}
 	q := m.Questions[0]
-	reply := dnsmessage.Message{
-		Header:    dnsmessage.Header{ID: m.ID, Response: true, Authoritative: true, RecursionAvailable: true},
-		Questions: m.Questions,
+	header := dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class}
+	m.Response, m.RecursionAvailable, m.Additionals = true, true, nil
+	switch a, known := z.next(strings.TrimSuffix(q.Name.String(), "."), q.Type); {
+	case !known:
+		m.RCode = dnsmessage.RCodeNameError
+	case a.Is4() && q.Type == dnsmessage.TypeA:
+		m.Answers = []dnsmessage.Resource{{Header: header, Body: &dnsmessage.AResource{A: a.As4()}}}
+	case !a.Is4() && q.Type == dnsmessage.TypeAAAA:
+		m.Answers = []dnsmessage.Resource{{Header: header, Body: &dnsmessage.AAAAResource{AAAA: a.As16()}}}
 	}
-	if a, ok := z.next(strings.TrimSuffix(q.Name.String(), "."), q.Type); !ok {
-		reply.RCode = dnsmessage.RCodeNameError
-	} else if a.Is4() && q.Type == dnsmessage.TypeA {
-		reply.Answers = []dnsmessage.Resource{{Header: dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class}, Body: &dnsmessage.AResource{A: a.As4()}}}
-	} else if !a.Is4() && q.Type == dnsmessage.TypeAAAA {
-		reply.Answers = []dnsmessage.Resource{{Header: dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class}, Body: &dnsmessage.AAAAResource{AAAA: a.As16()}}}
-	}
-	return reply.Pack()
+	return m.Pack()
 }
 
 // next returns the address that the name has now. A name moves on at each

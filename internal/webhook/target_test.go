@@ -166,7 +166,7 @@ func TestIsPublic(t *testing.T) {
 
 func TestDeliver_checksTheAddressAtEachDial(t *testing.T) {
 	t.Parallel()
-	r := newReceiver(t, func(w http.ResponseWriter, _ *http.Request) {
+	r := startReceiver(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Connection", "close") // so that the next delivery dials
 	})
 	_, port, _ := strings.Cut(strings.TrimPrefix(r.URL, "http://"), ":")
@@ -199,7 +199,7 @@ func TestDeliver_reportsANameThatDoesNotResolveAsUndelivered(t *testing.T) {
 
 func TestConfig_AllowCIDRs(t *testing.T) {
 	t.Parallel()
-	r := newReceiver(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
+	r := startReceiver(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 	for name, tc := range map[string]struct {
 		allow []netip.Prefix
 		want  string

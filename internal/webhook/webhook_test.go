@@ -4,12 +4,9 @@ import (
 	"context"
 	"crypto/x509"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -18,31 +15,6 @@ import (
 
 	"github.com/payonce/payonce/internal/webhook"
 )
-
-// inbox is a receiver that keeps what it got.
-type inbox struct {
-	mu  sync.Mutex
-	got []received
-}
-
-type received struct {
-	header http.Header
-	body   []byte
-}
-
-func (in *inbox) receive(w http.ResponseWriter, r *http.Request) {
-	b, _ := io.ReadAll(r.Body)
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	in.got = append(in.got, received{r.Header, b})
-	w.WriteHeader(http.StatusNoContent)
-}
-
-func (in *inbox) all() []received {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	return in.got
-}
 
 func verifier(t *testing.T) *standardwebhooks.Webhook {
 	t.Helper()
@@ -55,8 +27,7 @@ func verifier(t *testing.T) *standardwebhooks.Webhook {
 
 func TestDeliver_signsEachDeliveryWithItsTimeUnderTheSameID(t *testing.T) {
 	t.Parallel()
-	var in inbox
-	r := newReceiver(t, in.receive)
+	r := startReceiver(t, nil)
 	clock := time.Now().Add(-time.Hour)
 	s := newSender(t, webhook.Config{AllowCIDRs: loopback(), Now: func() time.Time {
 		now := clock
@@ -68,7 +39,7 @@ func TestDeliver_signsEachDeliveryWithItsTimeUnderTheSameID(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	first, second := in.all()[0], in.all()[1]
+	first, second := r.got()[0], r.got()[1]
 	if first.header.Get("webhook-id") != second.header.Get("webhook-id") {
 		t.Errorf("ids are %s and %s", first.header.Get("webhook-id"), second.header.Get("webhook-id"))
 	}
@@ -94,12 +65,12 @@ func TestDeliver_succeedsOnA2xxStatusAlone(t *testing.T) {
 		301: "delivery", 302: "delivery", 303: "delivery", 304: "delivery", 307: "delivery", 308: "delivery",
 		400: "delivery", 401: "delivery", 404: "delivery", 410: "delivery", 429: "delivery", 500: "delivery", 503: "delivery", 599: "delivery",
 	} {
-		elsewhere := newReceiver(t, func(http.ResponseWriter, *http.Request) {})
+		elsewhere := startReceiver(t, nil)
 		location := elsewhere.URL
 		if status == http.StatusFound {
 			location = "https://[not a URL?token=" + strings.Repeat("x", 10_000)
 		}
-		r := newReceiver(t, func(w http.ResponseWriter, _ *http.Request) {
+		r := startReceiver(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Location", location)
 			w.WriteHeader(status)
 		})
@@ -110,8 +81,8 @@ func TestDeliver_succeedsOnA2xxStatusAlone(t *testing.T) {
 		if d := deliveryError(err); d != nil && d.StatusCode != status {
 			t.Errorf("%d: status code is %d", status, d.StatusCode)
 		}
-		if r.requests.Load() != 1 || elsewhere.dialed.Load() != 0 {
-			t.Errorf("%d: %d requests and %d connections elsewhere, want 1 and 0", status, r.requests.Load(), elsewhere.dialed.Load())
+		if len(r.got()) != 1 || elsewhere.dialed.Load() != 0 {
+			t.Errorf("%d: %d requests and %d connections elsewhere, want 1 and 0", status, len(r.got()), elsewhere.dialed.Load())
 		}
 	}
 }
@@ -129,7 +100,7 @@ func TestDeliver_reportsRetryAfter(t *testing.T) {
 		"soon":                          0,
 		"":                              0,
 	} {
-		r := newReceiver(t, func(w http.ResponseWriter, _ *http.Request) {
+		r := startReceiver(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Retry-After", value)
 			w.WriteHeader(http.StatusTooManyRequests)
 		})
@@ -187,7 +158,7 @@ func TestDeliver_isBoundedByItsTimeout(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := newReceiver(t, tc.answer)
+			r := startReceiver(t, tc.answer)
 			if tc.answer == nil {
 				r.Close()
 			}
@@ -208,22 +179,18 @@ func TestDeliver_isBoundedByItsTimeout(t *testing.T) {
 
 func TestDeliver_verifiesTheCertificate(t *testing.T) {
 	t.Parallel()
-	var in inbox
-	srv := httptest.NewUnstartedServer(http.HandlerFunc(in.receive))
-	srv.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
-	srv.StartTLS()
-	t.Cleanup(srv.Close)
-
+	r := newReceiver(t, nil)
+	r.StartTLS()
 	stranger := newSender(t, webhook.Config{AllowCIDRs: loopback()})
-	if err := stranger.Deliver(t.Context(), messageTo(srv.URL)); kinds(err) != "delivery" || len(in.all()) != 0 {
-		t.Errorf("unknown certificate: %v after %d deliveries, want a delivery error and none", err, len(in.all()))
+	if err := stranger.Deliver(t.Context(), messageTo(r.URL)); kinds(err) != "delivery" || len(r.got()) != 0 {
+		t.Errorf("unknown certificate: %v after %d deliveries, want a delivery error and none", err, len(r.got()))
 	}
 	friend := newSender(t, webhook.Config{AllowCIDRs: loopback()})
 	roots := x509.NewCertPool()
-	roots.AddCert(srv.Certificate())
+	roots.AddCert(r.Certificate())
 	friend.Trust(roots)
-	if err := friend.Deliver(t.Context(), messageTo(srv.URL)); err != nil || len(in.all()) != 1 {
-		t.Errorf("known certificate: %v after %d deliveries, want one", err, len(in.all()))
+	if err := friend.Deliver(t.Context(), messageTo(r.URL)); err != nil || len(r.got()) != 1 {
+		t.Errorf("known certificate: %v after %d deliveries, want one", err, len(r.got()))
 	}
 }
 
@@ -241,15 +208,14 @@ func TestDeliver_signsByEverySecretInOrder(t *testing.T) {
 		"one that signs nothing, beside": {[]string{"whsec_hush!", older}, []string{older}},
 		"one that is empty, beside":      {[]string{older, "whsec_"}, []string{older}},
 	} {
-		var in inbox
-		r := newReceiver(t, in.receive)
+		r := startReceiver(t, nil)
 		w := messageTo(r.URL)
 		w.Secrets = test.secrets
 		if err := newSender(t, webhook.Config{AllowCIDRs: loopback()}).Deliver(t.Context(), w); err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		got := in.all()[0]
+		got := r.got()[0]
 		list := strings.Split(got.header.Get("webhook-signature"), " ")
 		if len(list) != len(test.want) {
 			t.Errorf("%s: the signatures are %q, want %d", name, list, len(test.want))
@@ -289,7 +255,7 @@ func TestCheckSecret(t *testing.T) {
 
 func TestDeliver_refusesWhatItCannotSign(t *testing.T) {
 	t.Parallel()
-	r := newReceiver(t, func(http.ResponseWriter, *http.Request) {})
+	r := startReceiver(t, nil)
 	s := newSender(t, webhook.Config{AllowCIDRs: loopback()})
 	for name, w := range map[string]webhook.Message{
 		"no secret":                {URL: r.URL, ID: "evt_1"},
@@ -311,8 +277,7 @@ func TestDeliver_refusesWhatItCannotSign(t *testing.T) {
 func TestDeliver_returnsTheErrorOfItsContext(t *testing.T) {
 	t.Parallel()
 	waiting := make(chan struct{})
-	r := newReceiver(t, func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body)
+	r := startReceiver(t, func(_ http.ResponseWriter, r *http.Request) {
 		close(waiting)
 		<-r.Context().Done()
 	})
@@ -325,8 +290,8 @@ func TestDeliver_returnsTheErrorOfItsContext(t *testing.T) {
 	if err := s.Deliver(ctx, messageTo(r.URL)); kinds(err) != "context" {
 		t.Errorf("%v, want the context's error", err)
 	}
-	if err := s.Deliver(ctx, messageTo(r.URL)); kinds(err) != "context" || r.requests.Load() != 1 {
-		t.Errorf("%v after %d requests, want the context's error and nothing more sent", err, r.requests.Load())
+	if err := s.Deliver(ctx, messageTo(r.URL)); kinds(err) != "context" || len(r.got()) != 1 {
+		t.Errorf("%v after %d requests, want the context's error and nothing more sent", err, len(r.got()))
 	}
 }
 
@@ -343,12 +308,8 @@ func TestNew_boundsIdleConnectionsAndUsesNoProxy(t *testing.T) {
 // replaces none that are signed.
 func TestDeliver_reportsToItsObserver(t *testing.T) {
 	t.Parallel()
-	var in inbox
 	status := http.StatusNoContent
-	r := newReceiver(t, func(w http.ResponseWriter, req *http.Request) {
-		in.receive(headers{w}, req)
-		w.WriteHeader(status)
-	})
+	r := startReceiver(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
 	var hosts []string
 	var statuses []int
 	s := newSender(t, webhook.Config{
@@ -366,7 +327,7 @@ func TestDeliver_reportsToItsObserver(t *testing.T) {
 	if err := s.Deliver(ctx, messageTo(r.URL+"/hook?token=private")); err != nil {
 		t.Fatal(err)
 	}
-	got := in.all()[0]
+	got := r.got()[0]
 	if err := verifier(t).Verify(got.body, got.header); err != nil {
 		t.Errorf("verify: %v", err)
 	}
@@ -390,8 +351,3 @@ func TestDeliver_reportsToItsObserver(t *testing.T) {
 }
 
 type callers struct{}
-
-// headers takes an answer's headers and no status.
-type headers struct{ http.ResponseWriter }
-
-func (headers) WriteHeader(int) {}
