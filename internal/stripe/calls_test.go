@@ -1,6 +1,7 @@
 package stripe_test
 
 import (
+	"context"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -51,53 +52,58 @@ func (rec *recorder) requests() (all []string) {
 	return all
 }
 
-func TestCreateIntent(t *testing.T) {
+// Each call sends its key and its parameters, and reads what it gets. A confirmation sends
+// no payment method.
+func TestCall_sendsItsParameters(t *testing.T) {
 	t.Parallel()
-	var rec recorder
-	c := newClient(t, newProvider(t, rec.answers(200, intentJSON())).URL, 0)
-	got, err := c.CreateIntent(t.Context(), "evt_1", createParams("pm_card_visa"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := stripe.Intent{
-		ID: "pi_1", Status: stripe.RequiresConfirmation, Amount: 1999, Currency: "EUR", Reference: "ch_1",
-		Created: time.Unix(1700000000, 0).UTC(),
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("intent (-want +got):\n%s", diff)
-	}
-	wantSent := []sent{{
-		Request: "POST /v1/payment_intents",
-		Key:     "evt_1",
-		Form: url.Values{
-			"amount": {"1999"}, "currency": {"eur"}, "payment_method": {"pm_card_visa"}, "description": {"order 7"},
-			"automatic_payment_methods[enabled]": {"true"}, "automatic_payment_methods[allow_redirects]": {"never"},
-			"metadata[charge_id]": {"ch_1"},
+	created := time.Unix(1700000000, 0).UTC()
+	for name, tc := range map[string]struct {
+		answer string
+		call   func(context.Context, *stripe.Client) (any, error)
+		want   any
+		sent   sent
+	}{
+		"create": {
+			intentJSON(),
+			func(ctx context.Context, c *stripe.Client) (any, error) {
+				return c.CreateIntent(ctx, "evt_1", createParams("pm_card_visa"))
+			},
+			stripe.Intent{ID: "pi_1", Status: stripe.RequiresConfirmation, Amount: 1999, Currency: "EUR", Reference: "ch_1", Created: created},
+			sent{"POST /v1/payment_intents", url.Values{
+				"amount": {"1999"}, "currency": {"eur"}, "payment_method": {"pm_card_visa"}, "description": {"order 7"},
+				"automatic_payment_methods[enabled]": {"true"}, "automatic_payment_methods[allow_redirects]": {"never"},
+				"metadata[charge_id]": {"ch_1"},
+			}, "evt_1"},
 		},
-	}}
-	if diff := cmp.Diff(wantSent, rec.all()); diff != "" {
-		t.Errorf("sent (-want +got):\n%s", diff)
-	}
-}
-
-func TestConfirmIntent_sendsNoPaymentMethod(t *testing.T) {
-	t.Parallel()
-	var rec recorder
-	c := newClient(t, newProvider(t, rec.answers(200, intentJSON("status", "succeeded", "amount_received", 1999, "latest_charge", "ch_provider"))).URL, 0)
-	got, err := c.ConfirmIntent(t.Context(), "evt_2", "pi_1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got.Status != stripe.Succeeded || got.AmountReceived != 1999 || !got.Attempted {
-		t.Errorf("intent is %+v", got)
-	}
-	want := []sent{{
-		Request: "POST /v1/payment_intents/pi_1/confirm",
-		Key:     "evt_2",
-		Form:    url.Values{"off_session": {"true"}, "error_on_requires_action": {"true"}},
-	}}
-	if diff := cmp.Diff(want, rec.all()); diff != "" {
-		t.Errorf("sent (-want +got):\n%s", diff)
+		"confirm": {
+			intentJSON("status", "succeeded", "amount_received", 1999, "latest_charge", "ch_provider"),
+			func(ctx context.Context, c *stripe.Client) (any, error) { return c.ConfirmIntent(ctx, "evt_2", "pi_1") },
+			stripe.Intent{
+				ID: "pi_1", Status: stripe.Succeeded, Amount: 1999, AmountReceived: 1999, Currency: "EUR", Reference: "ch_1",
+				Attempted: true, Created: created,
+			},
+			sent{"POST /v1/payment_intents/pi_1/confirm", url.Values{"off_session": {"true"}, "error_on_requires_action": {"true"}}, "evt_2"},
+		},
+		"create refund": {
+			refundJSON("status", "pending"),
+			func(ctx context.Context, c *stripe.Client) (any, error) {
+				return c.CreateRefund(ctx, "evt_3", refundParams("pi_1"))
+			},
+			stripe.Refund{ID: "re_1", PaymentIntent: "pi_1", Reference: "re_ours", Status: stripe.RefundPending, Amount: 500, Currency: "EUR"},
+			sent{"POST /v1/refunds", url.Values{"payment_intent": {"pi_1"}, "amount": {"500"}, "metadata[refund_id]": {"re_ours"}}, "evt_3"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var rec recorder
+			got, err := tc.call(t.Context(), newClient(t, newProvider(t, rec.answers(200, tc.answer)).URL, 0))
+			if diff := cmp.Diff(tc.want, got); diff != "" || err != nil {
+				t.Errorf("%v (-want +got):\n%s", err, diff)
+			}
+			if diff := cmp.Diff([]sent{tc.sent}, rec.all()); diff != "" {
+				t.Errorf("sent (-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 
@@ -224,28 +230,6 @@ func TestCancelIntent(t *testing.T) {
 			t.Errorf("keys are %q and %q", s[0].Key, s[1].Key)
 		}
 	})
-}
-
-func TestCreateRefund(t *testing.T) {
-	t.Parallel()
-	var rec recorder
-	c := newClient(t, newProvider(t, rec.answers(200, refundJSON("status", "pending"))).URL, 0)
-	got, err := c.CreateRefund(t.Context(), "evt_3", refundParams("pi_1"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := stripe.Refund{ID: "re_1", PaymentIntent: "pi_1", Reference: "re_ours", Status: stripe.RefundPending, Amount: 500, Currency: "EUR"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("refund (-want +got):\n%s", diff)
-	}
-	wantSent := []sent{{
-		Request: "POST /v1/refunds",
-		Key:     "evt_3",
-		Form:    url.Values{"payment_intent": {"pi_1"}, "amount": {"500"}, "metadata[refund_id]": {"re_ours"}},
-	}}
-	if diff := cmp.Diff(wantSent, rec.all()); diff != "" {
-		t.Errorf("sent (-want +got):\n%s", diff)
-	}
 }
 
 // echo is a provider that holds every intent and refund as it was asked for, and a client of
