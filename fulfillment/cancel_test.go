@@ -1,25 +1,14 @@
 package fulfillment_test
 
 import (
-	"context"
 	"errors"
-	"flag"
-	"fmt"
-	"math/rand/v2"
 	"net/http"
-	"sync"
 	"testing"
-	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
-	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/internal/testdb"
-	"github.com/payonce/payonce/ledger"
 )
 
 // The ends of a charge that was canceled before and after its payment started.
@@ -173,150 +162,5 @@ func (f *fixture) expectIntent(status string) {
 	f.t.Helper()
 	if r := f.provider.records(f.t); len(r.Captures) != 0 || r.Intents[0].Status != status {
 		f.t.Errorf("the provider's records are %+v, want one intent that is %s", r, status)
-	}
-}
-
-const defaultRounds = 40
-
-var rounds = flag.Int("rounds", defaultRounds, "how often cancel races capture")
-
-// TestCancelAgainstCapture cancels at a random moment of a charge's life, many times.
-// Exactly one of the two wins each time, and the provider's records agree with the ledger
-// on which.
-func TestCancelAgainstCapture(t *testing.T) {
-	testdb.Long(t, "it races many times")
-	t.Parallel()
-	n := *rounds
-	if testing.Short() {
-		n = min(n, 20)
-	}
-	f := newFixture(t)
-	f.supply("pen", int64(n))
-	f.useSandbox()
-	ctx, stop := context.WithCancel(t.Context())
-	p := processor(f.db, fulfillment.ChargeReceiver, f.charge)
-	p.Concurrency, p.Poll, p.Policy.BackoffBase, p.Policy.BackoffCap = 8, 2*time.Millisecond, time.Millisecond, 20*time.Millisecond
-	ended := make(chan struct{})
-	go func() { p.Run(ctx); close(ended) }()
-	defer func() { stop(); <-ended }()
-
-	m := &moments{span: 20 * time.Millisecond}
-	t.Run("rounds", func(t *testing.T) {
-		const lanes = 4
-		for lane := range lanes {
-			t.Run(fmt.Sprint("lane ", lane), func(t *testing.T) {
-				t.Parallel()
-				own := *f
-				own.t = t
-				for i := lane; i < n; i += lanes {
-					own.race(fmt.Sprintf("ch_race_%d", i), m)
-				}
-			})
-		}
-	})
-
-	captured, canceled := 0, 0
-	captures, intents := map[string]int{}, map[string]string{}
-	r := f.provider.records(t)
-	for _, c := range r.Captures {
-		captures[c.Reference]++
-	}
-	for _, i := range r.Intents {
-		intents[i.Reference] = i.Status
-	}
-	for i := range n {
-		id := fmt.Sprintf("ch_race_%d", i)
-		c, agree := f.load(id).Charge, false
-		switch c.Status {
-		case domain.Succeeded:
-			captured++
-			agree = captures[id] == 1
-		case domain.Failed:
-			canceled++
-			agree = captures[id] == 0 && c.Failure.Code == domain.Canceled && (!c.Started() || intents[id] == "canceled")
-		default: // no charge ends a round like that
-		}
-		if !agree {
-			t.Errorf("%s is %s (%+v); the provider captured it %d times and its intent is %q", id, c.Status, c.Failure, captures[id], intents[id])
-		}
-	}
-	f.expectText(fmt.Sprintf("%d 0 %d", n-captured, captured), `select format('%s %s %s', available, reserved, sold) from stock where sku = 'pen'`)
-	t.Logf("%d rounds: %d captured, %d canceled, %d canceled too late", n, captured, canceled, m.late)
-	if n >= defaultRounds && (captured == 0 || canceled == 0) {
-		t.Error("one of them won every time: the moments show no race")
-	}
-}
-
-// moments draws when to cancel, and comes closer to the capture with each round: earlier
-// when it was too late, later when it was not.
-type moments struct {
-	mu   sync.Mutex
-	span time.Duration
-	late int
-}
-
-func (m *moments) draw() time.Duration {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return rand.N(m.span) //nolint:gosec // the moments need not be secret
-}
-
-func (m *moments) learn(accepted bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if accepted {
-		m.span += m.span / 2
-		return
-	}
-	m.late++
-	m.span -= m.span / 3
-}
-
-// race opens a charge, and cancels it while it is processed.
-func (f *fixture) race(id string, m *moments) {
-	first := order()
-	first.Items = []domain.Item{{SKU: "pen", Quantity: 1}}
-	f.accept(id, first)
-	select {
-	case <-time.After(m.draw()):
-	case <-f.t.Context().Done():
-	}
-	m.learn(f.cancelNow(id))
-	await.Progress(f.t, id+" has an outcome and no open message", func() (string, bool) {
-		c := f.load(id).Charge
-		open := f.text(`select count(*)::text from inbox where status <> 'done' and ordering_key = $1`, id)
-		return fmt.Sprintf("version %d, %s, %s open messages", c.Version, c.Status, open), c.Complete() && open == "0"
-	})
-}
-
-// cancelNow requests the cancellation as the api does, and reports whether it was early
-// enough to be accepted.
-func (f *fixture) cancelNow(id string) bool {
-	for {
-		s := f.load(id)
-		events, err := domain.Decide(s.Charge, domain.CancelCharge{})
-		if errors.Is(err, domain.ErrFinished) {
-			return false
-		}
-		b := &pgx.Batch{}
-		next, err := ledger.Append(b, s, ledger.Cause{CorrelationID: "req_1", CausationID: "cancel " + id, Actor: "test"}, events...)
-		if err != nil {
-			f.t.Fatal(err)
-		}
-		payload, err := next.Seal(next.Head())
-		if err != nil {
-			f.t.Fatal(err)
-		}
-		m := inbox.Message{ID: next.Head().ID.String(), Type: next.Head().Type, OrderingKey: id, Payload: payload}
-		if err := inbox.Accept(b, fulfillment.ChargeReceiver, m); err != nil {
-			f.t.Fatal(err)
-		}
-		err = f.db.Commit(f.t.Context(), b)
-		if err == nil {
-			return true
-		}
-		if !ledger.IsConflict(err) {
-			f.t.Fatal(err)
-		}
 	}
 }

@@ -1,7 +1,6 @@
 package fulfillment_test
 
 import (
-	"context"
 	"net/http"
 	"slices"
 	"strings"
@@ -11,7 +10,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/fulfillment"
-	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/testdb"
 )
 
@@ -35,7 +33,7 @@ func TestFaults(t *testing.T) {
 		"an error of the provider's after the effect":     {func(f *fixture) http.HandlerFunc { return f.provider.breaksAfter }, "waits"},
 		"a saved error that nobody got before the effect": {func(f *fixture) http.HandlerFunc { return f.provider.under(failsBefore, f.provider.cutAfter) }, "waits"},
 		"a saved error that nobody got after the effect":  {func(f *fixture) http.HandlerFunc { return f.provider.under(failsAfter, f.provider.cutAfter) }, "waits"},
-		"an effect after the time-out":                    {func(f *fixture) http.HandlerFunc { return f.provider.afterHangUp(func() {}) }, "waits"},
+		"an effect after the time-out":                    {func(f *fixture) http.HandlerFunc { return f.provider.afterHangUp }, "waits"},
 	} {
 		for memory, faults := range map[string]string{"": noFault, ", and the keys are forgotten": forgetsKeys} {
 			for _, op := range []string{"create", "confirm", "refund", "refunds"} {
@@ -65,54 +63,6 @@ func TestFaults(t *testing.T) {
 			}
 		}
 	}
-}
-
-// TestFaults_random loses or breaks a large part of all calls.
-func TestFaults_random(t *testing.T) {
-	testdb.Long(t, "it makes a database for each of many cases")
-	t.Parallel()
-	for name, faults := range map[string]string{
-		"half of the answers are errors of the provider":  `{"seed": 7, "error_500": 0.5}`,
-		"half of it is lost and the keys are forgotten":   `{"seed": 7, "drop_before": 0.3, "drop_after": 0.3, "forget_keys_after": "0s"}`,
-		"everything is broken and the keys are forgotten": `{"seed": 9, "drop_before": 0.2, "drop_after": 0.2, "error_500": 0.3, "forget_keys_after": "0s"}`,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t)
-			f.useSandbox()
-			f.provider.control(t, http.MethodPut, "/faults", faults)
-			f.accept("ch_1", order())
-			f.deliverUntilDone()
-			refunds := []movement{{"re_1", 600}, {"re_2", 500}, {"re_3", 400}}
-			for _, refund := range refunds {
-				f.request(f.load("ch_1"), refund.Reference, refund.Amount)
-			}
-			for range refunds {
-				f.deliverUntilDone()
-			}
-			f.provider.control(t, http.MethodDelete, "/faults", "")
-			f.expectMoved(refunds...)
-		})
-	}
-}
-
-func TestFaults_timeIsUp(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	f.useSandbox()
-	f.accept("ch_1", order())
-	f.expectEnd(f.deliver(), "done")
-	f.request(f.load("ch_1"), "re_1", 600)
-	up := make(chan struct{})
-	f.provider.on("refund", f.provider.afterHangUp(func() { close(up) }))
-	err := f.deliverAll(fulfillment.ChargeReceiver, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
-		ctx, cancel := context.WithCancel(ctx)
-		go func() { <-up; cancel() }()
-		return f.charge(ctx, d)
-	}, 1)[0]
-	f.expectEnd(err, "refund re_1: context canceled")
-	f.deliverUntilDone()
-	f.expectMoved(movement{"re_1", 600})
 }
 
 // expectMoved checks that the charge was captured and its stock sold once, and that the

@@ -1,14 +1,9 @@
 package fulfillment_test
 
 import (
-	"context"
 	"encoding/json"
-	"fmt"
-	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,7 +11,6 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -222,40 +216,4 @@ func TestNotify_refusals(t *testing.T) {
 		s.expectReceived(0, paid, "dead")
 		s.expectText("true", `select (last_error like '%target refused%')::text from inbox`)
 	})
-}
-
-// A shop that does not answer holds its merchant's share of the slots, and the webhook of
-// another merchant is delivered meanwhile.
-func TestNotification_aSilentShopDelaysNoOtherMerchant(t *testing.T) {
-	t.Parallel()
-	const slots, share = 8, 7
-	s := newShop(t, loopback())
-	var asked atomic.Int64
-	silent := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // before, the server does not see that the client has gone
-		asked.Add(1)
-		<-r.Context().Done()
-	}))
-	t.Cleanup(silent.Close)
-	s.register("globex", silent.URL)
-	for n := range 2 * slots {
-		first := order()
-		first.MerchantID = "globex"
-		stream := s.capture(fmt.Sprintf("ch_globex_%d", n), first)
-		s.put(fulfillment.NotificationReceiver, stream, stream.Charge.Version, stream.Head().ID.String())
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	p := processor(s.db, fulfillment.NotificationReceiver, s.notify)
-	p.Concurrency, p.Drain = slots, time.Millisecond
-	ended := make(chan struct{})
-	go func() { p.Run(ctx); close(ended) }()
-	defer func() { cancel(); <-ended }()
-	await.True(t, "the silent shop holds its share", func() bool { return asked.Load() == share })
-	s.succeed(order())
-	await.True(t, "the other merchant has its webhook", func() bool {
-		return s.text(`select status from inbox where ordering_key = 'ch_1'`) == "done"
-	})
-	if got := asked.Load(); got != share {
-		t.Errorf("the silent shop holds %d slots of %d, want %d", got, slots, share)
-	}
 }

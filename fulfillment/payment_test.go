@@ -124,7 +124,7 @@ func TestAttempt_retry_after_is_honoured(t *testing.T) {
 		"confirm":  func(f *fixture) { f.start(); f.provider.on("retrieve", shows("requires_confirmation")) },
 		"cancel":   func(f *fixture) { f.start(); f.provider.on("retrieve", shows("requires_action")) },
 		"refund":   isRefunding,
-		"refunds":  func(f *fixture) { f.request(f.capture("ch_1", order()), "re_1", 600) },
+		"refunds":  func(f *fixture) { f.request(f.capture(order()), "re_1", 600) },
 	} {
 		t.Run(op, func(t *testing.T) {
 			t.Parallel()
@@ -169,7 +169,7 @@ func TestResume(t *testing.T) {
 		},
 		"a finished charge's message again asks nobody": {
 			begin: func(f *fixture) {
-				f.request(f.capture("ch_1", order()), "re_1", 600)
+				f.request(f.capture(order()), "re_1", 600)
 				f.append(f.load("ch_1"), domain.RefundSucceeded{RefundID: "re_1", Provider: domain.Provider, ProviderRefund: "rp_1", Amount: 600})
 			},
 			want: back(refunded, "", "done"),
@@ -302,7 +302,7 @@ func TestDecline(t *testing.T) {
 
 func TestCharge(t *testing.T) {
 	t.Parallel()
-	card := func(method string, captures int, ends string, want snapshot, calls string) scenario {
+	card := func(method string, captures int, want snapshot, calls string) scenario {
 		return scenario{
 			begin: func(f *fixture) {
 				f.useSandbox()
@@ -310,22 +310,22 @@ func TestCharge(t *testing.T) {
 				first.PaymentMethod = method
 				f.accept("ch_1", first)
 			},
-			ends: ends, want: want, calls: calls, check: func(f *fixture) { f.expectCaptures(captures) },
+			want: want, calls: calls, check: func(f *fixture) { f.expectCaptures(captures) },
 		}
 	}
-	slow := card("pm_card_processing", 1, "waits", open(toStarted, "pending"), "create confirm")
-	slow.check = func(f *fixture) {
+	slow := card("pm_card_processing", 1, open(toStarted, "pending"), "create confirm")
+	slow.ends, slow.check = "waits", func(f *fixture) {
 		f.deliverUntilDone()
 		f.provider.take()
 		f.expect(succeeded(toStarted), "")
 		f.expectCaptures(1)
 	}
 	runAll(t, map[string]scenario{
-		"a good card is charged":      card("pm_card_visa", 1, "done", succeeded(toStarted), "create confirm"),
-		"a bad card fails the charge": card("pm_card_chargeDeclined", 0, "done", failed(toStarted+declined, domain.CardDeclined), "create confirm cancel"),
+		"a good card is charged":      card("pm_card_visa", 1, succeeded(toStarted), "create confirm"),
+		"a bad card fails the charge": card("pm_card_chargeDeclined", 0, failed(toStarted+declined, domain.CardDeclined), "create confirm cancel"),
 		"a card that wants the customer fails the charge": card(
-			"pm_card_authenticationRequired", 0, "done", failed(toStarted+declined, domain.AuthenticationRequired), "create confirm cancel"),
-		"an unknown payment method fails the charge": card("pm_card_nobody", 0, "done", failed(toReserved+declined, domain.ProviderRefused), "create"),
+			"pm_card_authenticationRequired", 0, failed(toStarted+declined, domain.AuthenticationRequired), "create confirm cancel"),
+		"an unknown payment method fails the charge": card("pm_card_nobody", 0, failed(toReserved+declined, domain.ProviderRefused), "create"),
 		"a payment that takes its time is waited on": slow,
 	})
 }

@@ -179,20 +179,16 @@ func meanwhile(happens func(), answer http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// afterHangUp executes the call at the sandbox once the client has stopped waiting. It
-// calls reached when it has the whole request.
-func (p *provider) afterHangUp(reached func()) http.HandlerFunc {
-	return func(_ http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body) // and so the server notices the hang-up
-		if err != nil {
-			panic(err)
-		}
-		reached()
-		<-r.Context().Done()
-		late := r.Clone(context.WithoutCancel(r.Context()))
-		late.Body = io.NopCloser(bytes.NewReader(body))
-		p.sandbox.ServeHTTP(httptest.NewRecorder(), late)
+// afterHangUp executes the call at the sandbox once the client has stopped waiting.
+func (p *provider) afterHangUp(_ http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body) // and so the server notices the hang-up
+	if err != nil {
+		panic(err)
 	}
+	<-r.Context().Done()
+	late := r.Clone(context.WithoutCancel(r.Context()))
+	late.Body = io.NopCloser(bytes.NewReader(body))
+	p.sandbox.ServeHTTP(httptest.NewRecorder(), late)
 }
 
 // intent is the payment intent pi_1 of the charge ch_1, changed by the pairs.

@@ -22,7 +22,7 @@ func second() []any {
 }
 
 // isOlder is a captured charge whose refund re_1 an older message was about.
-func isOlder(f *fixture) { f.request(f.capture("ch_1", order()), "re_1", 600) }
+func isOlder(f *fixture) { f.request(f.capture(order()), "re_1", 600) }
 
 const (
 	askedTwice    = asked + asked
@@ -54,7 +54,7 @@ select string_agg(format('%s→%s %s', split_part(debit, ':', 1), split_part(cre
 		},
 		"a message of the charge that is not the refund's own processes it": {
 			begin: func(f *fixture) {
-				s := f.append(f.capture("ch_1", order()), domain.RefundRequested{RefundID: "re_1", Amount: 600})
+				s := f.append(f.capture(order()), domain.RefundRequested{RefundID: "re_1", Amount: 600})
 				f.put(fulfillment.ChargeReceiver, s, 1, "another")
 			},
 			script: script{"refunds": {lists()}, "refund": {gives("succeeded")}},
@@ -62,7 +62,7 @@ select string_agg(format('%s→%s %s', split_part(debit, ':', 1), split_part(cre
 		},
 		"a message of another refund processes it": {
 			begin: func(f *fixture) {
-				f.request(f.append(f.capture("ch_1", order()), domain.RefundRequested{RefundID: "re_1", Amount: 600}), "re_2", 100)
+				f.request(f.append(f.capture(order()), domain.RefundRequested{RefundID: "re_1", Amount: 600}), "re_2", 100)
 			},
 			script: script{"refunds": {lists(refundOf("succeeded")), lists(refundOf("succeeded"))}, "refund": {gives("succeeded", second()...)}},
 			want:   back(refundedTwice, twoOutcomes, "done"), calls: "refunds refunds refund",

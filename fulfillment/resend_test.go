@@ -215,34 +215,6 @@ func TestResend_holds_up_no_news(t *testing.T) {
 	})
 }
 
-func TestRotation_while_deliveries_run(t *testing.T) {
-	t.Parallel()
-	again := says(http.StatusServiceUnavailable, "")
-	runNotices(t, map[string]notice{
-		"a delivery that began before is believed, and so is its repetition": {
-			begin: func(s *shop) {
-				s.succeed(order())
-				s.answer(meanwhile(func() { s.rotate(time.Hour); s.learn(nextSecret) }, again))
-			},
-			ends: "waits done", received: 2, events: paid + notified,
-		},
-		"a secret that ends during a delivery signs no repetition": {
-			begin: func(s *shop) {
-				s.succeed(order())
-				s.rotate(time.Hour)
-				s.answer(meanwhile(func() { s.endOldSecret(); s.learn(nextSecret) }, again))
-			},
-			ends: "waits done", received: 2, events: paid + notified,
-			check: func(s *shop) {
-				endpoint, err := merchants.ReadWebhook(s.t.Context(), s.db, "acme")
-				if err != nil || len(endpoint.Secrets) != 1 || endpoint.Secrets[0] != nextSecret {
-					s.t.Errorf("the next delivery is signed by %d secrets: %v", len(endpoint.Secrets), err)
-				}
-			},
-		},
-	})
-}
-
 func TestOutcomesOf(t *testing.T) {
 	t.Parallel()
 
@@ -292,34 +264,5 @@ func TestOutcomesOf(t *testing.T) {
 				t.Errorf("%+v, want it refused with %q", found, tc.says)
 			}
 		})
-	}
-}
-
-func TestOutcomesSince(t *testing.T) {
-	t.Parallel()
-	s := newShop(t, loopback())
-	s.succeed(order())
-	at := s.outcome.RecordedAt
-	page := func(p fulfillment.Page) []fulfillment.Outcome {
-		p.Limit = 1
-		found, err := fulfillment.OutcomesSince(t.Context(), s.db, p)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return found
-	}
-	first := page(fulfillment.Page{Merchant: "acme", Since: at})
-	if len(first) != 1 || first[0].EventID != s.outcome.ID {
-		t.Fatalf("found %+v", first)
-	}
-	for name, p := range map[string]fulfillment.Page{
-		"after it":         {Merchant: "acme", Since: at.Add(time.Microsecond)},
-		"until it":         {Merchant: "acme", Since: at.Add(-time.Hour), Until: at},
-		"of another":       {Merchant: "globex", Since: at},
-		"on the next page": {Merchant: "acme", Since: at, After: &first[0]},
-	} {
-		if found := page(p); len(found) != 0 {
-			t.Errorf("%s: %+v", name, found)
-		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 // isRefunded is a charge of which 600 went back by rp_1.
 func (f *fixture) isRefunded() ledger.Stream {
 	f.t.Helper()
-	return f.append(f.capture("ch_1", order()),
+	return f.append(f.capture(order()),
 		domain.RefundRequested{RefundID: "re_1", Amount: 600, Notify: true},
 		domain.RefundSucceeded{RefundID: "re_1", Provider: domain.Provider, ProviderRefund: "rp_1", Amount: 600})
 }
@@ -39,7 +39,7 @@ func TestReversal(t *testing.T) {
 		},
 		"a refund that failed here stays failed, whatever comes of it there": {
 			begin: func(f *fixture) {
-				f.append(f.capture("ch_1", order()), domain.RefundRequested{RefundID: "re_1", Amount: 600},
+				f.append(f.capture(order()), domain.RefundRequested{RefundID: "re_1", Amount: 600},
 					domain.RefundFailed{RefundID: "re_1", Code: domain.ProviderRefused, Message: "refused"})
 				f.event("evt_1", "refund.updated")
 			},

@@ -203,7 +203,7 @@ func isStarted(f *fixture)  { f.start() }
 // no refund in the provider's list at first.
 func isRefunding(f *fixture) {
 	f.provider.on("refunds", lists())
-	f.request(f.capture("ch_1", order()), "re_1", 600)
+	f.request(f.capture(order()), "re_1", 600)
 }
 
 // request requests a refund, and puts the message about it into the inbox.

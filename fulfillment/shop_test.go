@@ -87,7 +87,7 @@ func (s *shop) removeEndpoint() {
 // succeed brings the charge to its outcome.
 func (s *shop) succeed(first domain.ChargeRequested) {
 	s.t.Helper()
-	s.announce(s.capture("ch_1", first))
+	s.announce(s.capture(first))
 }
 
 // requestRefund is a captured charge without a webhook of its own, and a refund of it.
@@ -95,7 +95,7 @@ func (s *shop) requestRefund(notify bool, outcomes ...domain.Event) ledger.Strea
 	s.t.Helper()
 	first := order()
 	first.Notify = false
-	stream := s.append(s.capture("ch_1", first), domain.RefundRequested{RefundID: "re_1", Amount: 600, Notify: notify})
+	stream := s.append(s.capture(first), domain.RefundRequested{RefundID: "re_1", Amount: 600, Notify: notify})
 	if len(outcomes) == 0 {
 		return stream
 	}
