@@ -61,6 +61,13 @@ func (f *fake) answers(answer func(command []string) string) {
 	f.answer = answer
 }
 
+// lastLife is how long the latest entry is kept.
+func (f *fake) lastLife() time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.life
+}
+
 func (f *fake) all() map[string]string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -16,11 +16,16 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/rediscache"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
+
+func TestMain(m *testing.M) { testrun.Main(m) }
 
 func keyOf(value string) idempotency.Key {
 	return idempotency.Key{Scope: "acme", Operation: "POST /v1/charges", Value: value}
 }
+
+func numbered(i int) idempotency.Key { return keyOf("k" + strconv.Itoa(i)) }
 
 func recordOf(name string) idempotency.Record {
 	return idempotency.Record{
@@ -35,16 +40,21 @@ func recordOf(name string) idempotency.Record {
 
 // fixture is a database, a cache of its keys and the time.
 type fixture struct {
+	*rediscache.Cache
+
+	redis *fake
 	db    *postgres.DB
 	api   *postgres.DB // the same database, as the cache reads it
-	cache *rediscache.Cache
 	log   await.Log
 	ahead atomic.Int64 // of the clock
 }
 
-func newFixture(t *testing.T, url string) *fixture {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	return newFixtureOn(t, testdb.Open(t), url)
+	redis := newFake(t)
+	f := newFixtureOn(t, testdb.Open(t), redis.url())
+	f.redis = redis
+	return f
 }
 
 // newFixtureOn opens a cache that reads the database as the api's role.
@@ -52,14 +62,14 @@ func newFixtureOn(t *testing.T, db *postgres.DB, url string) *fixture {
 	t.Helper()
 	f := &fixture{db: db, api: testdb.As(t, db, postgres.RoleAPI)}
 	var err error
-	f.cache, err = rediscache.OpenReadingOften(t.Context(), f.api, url, rediscache.Options{
+	f.Cache, err = rediscache.OpenReadingOften(t.Context(), f.api, url, rediscache.Options{
 		Log:   slog.New(slog.NewTextHandler(&f.log, nil)),
 		Clock: func() time.Time { return time.Now().Add(time.Duration(f.ahead.Load())) },
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(f.cache.Close)
+	t.Cleanup(f.Close)
 	return f
 }
 
@@ -74,7 +84,7 @@ func (f *fixture) exec(t *testing.T, sql string) {
 func (f *fixture) keep(t *testing.T, key idempotency.Key, record idempotency.Record) idempotency.Record {
 	t.Helper()
 	await.True(t, "a kept answer is found", func() bool {
-		cached := f.cache.Find(t.Context(), key, record.Fingerprint)
+		cached := f.Find(t.Context(), key, record.Fingerprint)
 		if !cached.Found && cached.Keep != nil {
 			cached.Keep(record)
 		}
@@ -83,16 +93,11 @@ func (f *fixture) keep(t *testing.T, key idempotency.Key, record idempotency.Rec
 	return record
 }
 
-func (f *fixture) finds(t *testing.T, key idempotency.Key) bool {
-	t.Helper()
-	return f.cache.Find(t.Context(), key, []byte("fingerprint")).Found
-}
-
 // wantFound waits for the answer: on a busy machine Redis may be late once.
 func (f *fixture) wantFound(t *testing.T, key idempotency.Key, want idempotency.Record) {
 	t.Helper()
 	await.True(t, "the answer is found", func() bool {
-		cached := f.cache.Find(t.Context(), key, want.Fingerprint)
+		cached := f.Find(t.Context(), key, want.Fingerprint)
 		if diff := cmp.Diff(want, cached.Record); cached.Found && diff != "" {
 			t.Errorf("record (-want +got):\n%s", diff)
 		}
@@ -102,7 +107,7 @@ func (f *fixture) wantFound(t *testing.T, key idempotency.Key, want idempotency.
 
 func (f *fixture) wantNotFound(t *testing.T, key idempotency.Key, when string) {
 	t.Helper()
-	if f.finds(t, key) {
+	if got := f.Find(t.Context(), key, []byte("fingerprint")); got.Found || len(got.Record.Body) > 0 {
 		t.Errorf("%s: %s is found", when, key.Value)
 	}
 }
@@ -111,16 +116,16 @@ func (f *fixture) wantNotFound(t *testing.T, key idempotency.Key, when string) {
 // another state.
 func (f *fixture) awaitOtherState(t *testing.T, change func()) {
 	t.Helper()
-	before := f.cache.State()
+	before := f.State()
 	change()
-	await.True(t, "the change is known", func() bool { now := f.cache.State(); return now != "" && now != before })
+	await.True(t, "the change is known", func() bool { now := f.State(); return now != "" && now != before })
 }
 
-// awaitLogged waits until a failure is logged, and returns the log.
-func (f *fixture) awaitLogged(t *testing.T, says string) string {
+// awaitLogged waits until the log says something for the nth time.
+func (f *fixture) awaitLogged(t *testing.T, says string, n int) {
 	t.Helper()
-	await.True(t, says+" is logged", func() bool { return strings.Contains(f.log.String(), says) })
-	return f.log.String()
+	await.True(t, says+" is logged", func() bool { return strings.Count(f.log.String(), says) == n })
+	if log := f.log.String(); strings.Contains(log, "ch_") || strings.Contains(log, "hunter2") {
+		t.Errorf("the log says too much: %s", log)
+	}
 }
-
-func numbered(i int) idempotency.Key { return keyOf("k" + strconv.Itoa(i)) }

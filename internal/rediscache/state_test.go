@@ -22,24 +22,23 @@ func TestStateOfTheDatabase(t *testing.T) {
 
 	t.Run("after a truncate nothing from before is found, nor kept", func(t *testing.T) {
 		t.Parallel()
-		redis := newFake(t)
-		f := newFixture(t, redis.url())
+		f := newFixture(t)
 		f.keep(t, keyOf("key"), recordOf("ch_1"))
-		before := f.cache.Find(t.Context(), keyOf("lost"), nil)
+		before := f.Find(t.Context(), keyOf("lost"), nil)
 		f.awaitOtherState(t, func() { f.exec(t, `truncate idempotency_keys`) })
 		before.Keep(recordOf("ch_2"))
 		f.keep(t, numbered(1), recordOf("ch_3")) // after the lost one
 		f.wantNotFound(t, keyOf("key"), "from before")
 		f.wantNotFound(t, keyOf("lost"), "from before")
-		if n := len(redis.all()); n != 3 {
+		if n := len(f.redis.all()); n != 3 {
 			t.Errorf("there are %d entries", n)
 		}
 	})
 
 	t.Run("a copy of the database finds nothing of the original's", func(t *testing.T) {
 		t.Parallel()
-		redis := newFake(t)
-		original, dump := newFixture(t, redis.url()), newFixture(t, redis.url())
+		original := newFixture(t)
+		dump := newFixtureOn(t, testdb.Open(t), original.redis.url())
 		const secret = `update cache_secret set secret = sha256('the same')`
 		original.awaitOtherState(t, func() { original.exec(t, secret) })
 		dump.awaitOtherState(t, func() { dump.exec(t, secret) })
@@ -83,11 +82,11 @@ func TestStateOfTheDatabase(t *testing.T) {
 		await.True(t, "the standby answers", func() bool {
 			return db.QueryRow(t.Context(), `select pg_is_in_recovery()`).Scan(&standby) == nil && standby
 		})
-		await.True(t, "the cache knows no state of a standby", func() bool { return f.cache.State() == "" })
+		await.True(t, "the cache knows no state of a standby", func() bool { return f.State() == "" })
 		f.wantNotFound(t, keyOf("key"), "on a standby")
 		await.True(t, "the standby is promoted", func() bool {
 			_, _ = db.Pool().Exec(t.Context(), `select pg_promote()`)
-			return f.cache.State() != ""
+			return f.State() != ""
 		})
 		f.wantNotFound(t, keyOf("key"), "from before the promotion")
 		f.keep(t, keyOf("key"), recordOf("ch_1"))
@@ -96,12 +95,11 @@ func TestStateOfTheDatabase(t *testing.T) {
 
 func TestFind_findsNothingWhileTheStateIsUnknown(t *testing.T) {
 	t.Parallel()
-	redis := newFake(t)
-	f := newFixture(t, redis.url())
+	f := newFixture(t)
 	record := f.keep(t, keyOf("key"), recordOf("ch_1"))
 
 	f.exec(t, `revoke select on cache_secret from payonce_api`)
-	await.True(t, "the failure is known", func() bool { return f.cache.State() == "" })
+	await.True(t, "the failure is known", func() bool { return f.State() == "" })
 	f.wantNotFound(t, keyOf("key"), "after a reading that failed")
 	f.exec(t, `grant select on cache_secret to payonce_api`)
 	f.wantFound(t, keyOf("key"), record)
@@ -114,22 +112,22 @@ func TestFind_findsNothingWhileTheStateIsUnknown(t *testing.T) {
 	if _, err := held.Exec(t.Context(), `lock table cache_secret in access exclusive mode`); err != nil {
 		t.Fatal(err)
 	}
-	redis.answers(func(command []string) string {
+	f.redis.answers(func(command []string) string {
 		if command[0] == "GETRANGE" {
 			f.ahead.Add(int64(3 * time.Second))
 		}
 		return ""
 	})
 	f.wantNotFound(t, keyOf("key"), "while Redis took longer than the reading counts")
-	redis.answers(nil)
+	f.redis.answers(nil)
 	f.wantNotFound(t, keyOf("key"), "two seconds after the last reading was sent")
 	if err := held.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	f.wantFound(t, keyOf("key"), record)
 
-	keep := f.cache.Find(t.Context(), keyOf("key"), record.Fingerprint).Keep
-	f.cache.Close()
+	keep := f.Find(t.Context(), keyOf("key"), record.Fingerprint).Keep
+	f.Close()
 	f.wantNotFound(t, keyOf("key"), "after Close")
 	keep(record) // and nothing happens
 }
@@ -156,6 +154,6 @@ select pg_terminate_backend(pid)
 		t.Fatal(err)
 	}
 	defer conn.Release()
-	f.awaitLogged(t, "without the state of the database")
+	f.awaitLogged(t, "without the state of the database", 1)
 	f.wantFound(t, keyOf("key"), record)
 }
