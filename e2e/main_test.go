@@ -2,13 +2,18 @@ package e2e_test
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/robustness/fleet"
+	"github.com/payonce/payonce/internal/robustness/traffic"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -72,3 +77,17 @@ func startsPrograms(t *testing.T) {
 		t.Skip("not run with -short: the test starts programs")
 	}
 }
+
+// pause waits for d, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) { _ = traffic.Wait(ctx, d) }
+
+// unique returns a word that no other call returned. It has a letter at each end:
+// digits alone could pass for a card number.
+func unique() string {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // it never fails
+	return "u" + hex.EncodeToString(b[:]) + "q"
+}
+
+// spaced joins words with spaces.
+func spaced(words ...any) string { return strings.TrimSuffix(fmt.Sprintln(words...), "\n") }

@@ -213,26 +213,3 @@ func fetch(t *testing.T, p *fleet.Process, path string) answer {
 	}
 	return got
 }
-
-// metrics reads /metrics of a program.
-func metrics(t *testing.T, p *fleet.Process) map[string]float64 {
-	t.Helper()
-	got := fetch(t, p, "/metrics")
-	if got.Status != http.StatusOK {
-		t.Fatalf("/metrics of %s: %d %s", p.Name(), got.Status, got.Body)
-	}
-	found := map[string]float64{}
-	for line := range strings.Lines(string(got.Body)) {
-		line = strings.TrimSpace(line)
-		at := strings.LastIndexByte(line, ' ')
-		if strings.HasPrefix(line, "#") || at < 0 {
-			continue
-		}
-		value, err := strconv.ParseFloat(line[at+1:], 64)
-		if err != nil {
-			t.Fatalf("%s: %v", line, err)
-		}
-		found[line[:at]] = value
-	}
-	return found
-}

@@ -37,11 +37,6 @@ func refundRequest(chargeID string, amount int64) request {
 func (d *deployment) refund(t *testing.T, chargeID string, amount int64) refund {
 	t.Helper()
 	got := d.insist(t, refundRequest(chargeID, amount))
-	return acceptedRefund(t, got)
-}
-
-func acceptedRefund(t *testing.T, got answer) refund {
-	t.Helper()
 	var r refund
 	if err := json.Unmarshal(got.Body, &r); err != nil || got.Status != http.StatusAccepted || r.Status != "pending" {
 		t.Fatalf("answered %d %s, want 202 and a pending refund", got.Status, got.Body)
