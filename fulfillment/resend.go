@@ -31,18 +31,13 @@ type Outcome struct {
 	Type       string    `db:"-" json:"type"` // of the webhook: charge.succeeded, …
 	RecordedAt time.Time `json:"recorded_at"`
 
-	outcomeState `json:"-"`
-}
-
-// outcomeState is what decides whether and how a webhook is sent again.
-type outcomeState struct {
-	Stored    string // the name of the event in the ledger
-	Version   int
-	Position  int64
-	Notified  bool          // the merchant has received the webhook
-	Reachable bool          // the merchant has an endpoint
-	Message   *int64        // in the inbox
-	Status    *inbox.Status // of the message
+	Stored    string        `json:"-"` // the name of the event in the ledger
+	Version   int           `json:"-"`
+	Position  int64         `json:"-"`
+	Notified  bool          `json:"-"` // the merchant has received the webhook
+	Reachable bool          `json:"-"` // the merchant has an endpoint
+	Message   *int64        `json:"-"` // in the inbox
+	Status    *inbox.Status `json:"-"` // of the message
 }
 
 const outcomeColumns = `e.event_id,
@@ -99,7 +94,7 @@ const selectOutcomesSince = "select " + outcomeColumns + `
 type Page struct {
 	Merchant     string
 	Since, Until time.Time // in database time; Since is included, Until is not; a zero Until is no bound
-	After        *Outcome  // the last outcome of the page before; nil for the first page
+	After        int64     // the position of the last outcome of the page before; 0 for the first page
 	Limit        int
 }
 
@@ -110,18 +105,11 @@ func OutcomesSince(ctx context.Context, q postgres.Querier, p Page) ([]Outcome, 
 	if !p.Until.IsZero() {
 		until = &p.Until
 	}
-	after := int64(-1)
-	if p.After != nil {
-		after = p.After.Position
-	}
-	return readOutcomes(ctx, q, selectOutcomesSince, p.Merchant, p.Since, until, after, p.Limit)
+	return readOutcomes(ctx, q, selectOutcomesSince, p.Merchant, p.Since, until, p.After, p.Limit)
 }
 
 func readOutcomes(ctx context.Context, q postgres.Querier, sql string, args ...any) ([]Outcome, error) {
-	rows, err := q.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, fmt.Errorf("read outcomes: %w", err)
-	}
+	rows, _ := q.Query(ctx, sql, args...) // the rows have its error too
 	outcomes, err := pgx.CollectRows(rows, pgx.RowToStructByName[Outcome])
 	if err != nil {
 		return nil, fmt.Errorf("read outcomes: %w", err)

@@ -321,12 +321,11 @@ func (r *run) announce(b *pgx.Batch, to subscriber, s ledger.Stream, e ledger.Re
 	if err != nil {
 		return err
 	}
-	metadata := map[string]string{
-		outbox.MetadataCorrelationID: r.delivery.Metadata[outbox.MetadataCorrelationID],
-		outbox.MetadataCausationID:   r.delivery.ID,
-	}
-	if trace := r.delivery.Metadata[outbox.MetadataTraceparent]; trace != "" {
-		metadata[outbox.MetadataTraceparent] = trace
+	metadata := map[string]string{outbox.MetadataCausationID: r.delivery.ID}
+	for _, name := range []string{outbox.MetadataCorrelationID, outbox.MetadataTraceparent} {
+		if value := r.delivery.Metadata[name]; value != "" {
+			metadata[name] = value
+		}
 	}
 	return outbox.Append(b, outbox.Message{
 		Topic: to.topic, ID: e.ID.String(), Type: e.Type, OrderingKey: s.ID, Partition: s.Charge.MerchantID,

@@ -115,7 +115,7 @@ func (r *resending) since(ctx context.Context) error {
 		if len(outcomes) < page.Limit {
 			return nil
 		}
-		page.After = &outcomes[len(outcomes)-1]
+		page.After = outcomes[len(outcomes)-1].Position
 	}
 }
 
