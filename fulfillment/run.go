@@ -75,7 +75,7 @@ type run struct {
 
 // work is what is due.
 type work struct {
-	step   string // one of Steps
+	step   string // one of Steps, or a subscriber
 	refund string // the one that it is about, if any
 	act    act
 }
@@ -113,8 +113,10 @@ func (f *Fulfillment) charge(ctx context.Context, d inbox.Delivery) (inbox.Resul
 func (r *run) nextStep(c domain.Charge) work {
 	i := slices.IndexFunc(r.steps, func(s step) bool { return s.name == c.Next() })
 	switch {
-	case i < 0:
-		return work{}
+	case i < 0: // no message of such a charge may end as done
+		return work{step: domain.Payment, act: func(context.Context, ledger.Stream) (decision, error) {
+			return decision{}, fmt.Errorf("charge %s has no outcome after its last step", c.ID)
+		}}
 	case !c.CancelRequested:
 		return work{step: r.steps[i].name, act: r.steps[i].run}
 	case r.steps[i].cancel != nil:

@@ -62,6 +62,15 @@ func TestOnStep(t *testing.T) {
 	}
 }
 
+// A stream that Replay refuses, such as one without its last events, must not look processed.
+func TestCharge_withoutOutcomeIsNotDone(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.append(f.accept("ch_1", order()), domain.InventoryRejected{Code: domain.OutOfStock})
+	f.expectEnd(f.deliver(), "payment: charge ch_1 has no outcome after its last step")
+	f.expectText("pending", `select status from inbox`)
+}
+
 func TestProviderEvent(t *testing.T) {
 	t.Parallel()
 	woken := func(f *fixture) {
