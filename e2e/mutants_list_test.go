@@ -207,7 +207,7 @@ func mutants() []mutant {
 			"a request is told from others by its raw bytes",
 			[]edit{
 				{"internal/httpapi/decode.go", "	if len(body) == 0 && optional {", "	c.Set(\"raw\", body)\n	if len(body) == 0 && optional {"},
-				{"internal/httpapi/keys.go", "[]byte(merchant), canonical),", "[]byte(merchant), c.Get(\"raw\").([]byte)),"},
+				{"internal/httpapi/keys.go", "[]byte(m.ID), canonical),", "[]byte(m.ID), c.Get(\"raw\").([]byte)),"},
 			},
 			byTest("./internal/httpapi", "TestReplay_ignoresSpelling/white space", "not the first answer"),
 		},

@@ -74,14 +74,11 @@ func chargeID(c echo.Context) (string, error) {
 // param is a part of the path, decoded: %63h_1 is ch_1.
 func param(c echo.Context, name string) string {
 	raw := c.Param(name)
-	if c.Request().URL.RawPath == "" { // the router has matched what is decoded
-		return raw
+	// Without a raw path the router has matched what is decoded.
+	if decoded, err := url.PathUnescape(raw); err == nil && c.Request().URL.RawPath != "" {
+		return decoded
 	}
-	decoded, err := url.PathUnescape(raw)
-	if err != nil {
-		return raw // the path of a URL that was parsed: it cannot fail
-	}
-	return decoded
+	return raw
 }
 
 // Bounds of a page of charges.

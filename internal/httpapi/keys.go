@@ -51,14 +51,14 @@ func (a *API) keyed(
 	if asked {
 		h.Set(headerApplied, "wait="+strconv.Itoa(int(wait.Seconds())))
 	}
-	m, merchant := merchantOf(c), merchantOf(c).ID
+	m := merchantOf(c)
 	outcome, err := accept(c.Request().Context(), intake.Account{
 		MerchantID: m.ID, FeeBasisPoints: m.FeeBasisPoints, FeeFixed: m.FeeFixed, Notify: m.HasWebhook,
 	}, intake.Request{
-		Key: idempotency.Key{Scope: merchant, Operation: operation(c), Value: value},
+		Key: idempotency.Key{Scope: m.ID, Operation: operation(c), Value: value},
 		Request: idempotency.Request{
 			Fingerprint: idempotency.Fingerprint([]byte("v1"), []byte(c.Request().Method),
-				[]byte(c.Request().URL.Path), []byte(merchant), canonical),
+				[]byte(c.Request().URL.Path), []byte(m.ID), canonical),
 			Canonical: canonical,
 			Known:     a.knownKeyOf(c),
 		},
@@ -109,11 +109,10 @@ func preferredWait(values []string) (wait time.Duration, asked bool) {
 func refusalsOfCharges(c echo.Context) []intake.Refusal {
 	stored := make([]intake.Refusal, len(ofCharges))
 	for i, r := range ofCharges {
-		r.problem.RetryWith = newKey     // under this one the answer stays
-		body, _ := r.problem.document(c) // strings, numbers and booleans: it cannot fail
-		stored[i] = intake.Refusal{
-			Err: r.sentinel, Answer: idempotency.Answer{StatusCode: r.problem.Status, ContentType: problemType, Body: body},
-		}
+		r.problem.RetryWith = newKey // under this one the answer stays
+		stored[i] = intake.Refusal{Err: r.sentinel, Answer: idempotency.Answer{
+			StatusCode: r.problem.Status, ContentType: problemType, Body: r.problem.document(c),
+		}}
 	}
 	return stored
 }

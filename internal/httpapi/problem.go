@@ -3,7 +3,6 @@ package httpapi
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -158,15 +157,12 @@ const problemType = "application/problem+json"
 
 // document is the body of the answer to c. A path that holds a card number is
 // not repeated.
-func (p problem) document(c echo.Context) ([]byte, error) {
+func (p problem) document(c echo.Context) []byte {
 	if path := c.Request().URL; !holdsCard(path.Path) && !holdsCard(path.EscapedPath()) {
 		p.Instance = "/" + strings.TrimPrefix(path.EscapedPath(), "/")
 	}
-	body, err := json.Marshal(p)
-	if err != nil {
-		return nil, fmt.Errorf("encode a problem: %w", err)
-	}
-	return append(body, '\n'), nil
+	body, _ := json.Marshal(p) // strings, numbers and booleans: it cannot fail
+	return append(body, '\n')
 }
 
 const causeKey = "cause" // in echo's context: the error behind a 5xx, for the log
@@ -201,8 +197,7 @@ func (a *API) problem(err error, c echo.Context) {
 	if errors.Is(err, idempotency.ErrMissing) {
 		h.Set(headerLink, `</docs>; rel="describedby"`)
 	}
-	body, _ := p.document(c)                // strings, numbers and booleans: it cannot fail
-	_ = c.Blob(p.Status, problemType, body) // the client may be gone
+	_ = c.Blob(p.Status, problemType, p.document(c)) // the client may be gone
 }
 
 // classify returns the problem of an error.
