@@ -38,7 +38,6 @@ var onceOnly = []string{
 	"due: update inbox, select select from inbox",
 	"select txid from ledger_events",
 	"select event_id from ledger_events",
-	"select coalesce from ledger_postings",
 	"update projections, insert charge_list, insert account_balances",
 	"select pg_notify",
 	"show",

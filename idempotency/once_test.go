@@ -8,7 +8,6 @@ import (
 	"math"
 	"runtime"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -312,27 +311,6 @@ func TestDoAll(t *testing.T) {
 			}
 		}
 		wantEffects(t, db, 2)
-	})
-
-	t.Run("no more than eight inputs run at once", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		var mu sync.Mutex
-		now, most := 0, 0
-		running := func(more int) {
-			mu.Lock()
-			defer mu.Unlock()
-			now += more
-			most = max(most, now)
-		}
-		wantTally(t, doAll(t.Context(), db, manyOrders(60), byID, func(ctx context.Context, _ *pgx.Batch, _ order) (one int, err error) {
-			running(+1)
-			defer running(-1)
-			return one, db.QueryRow(ctx, `select 1`).Scan(&one) // long enough for others to begin
-		}), 60, 0, 0)
-		if most > 8 || most < 2 {
-			t.Errorf("at most %d at once", most)
-		}
 	})
 
 	t.Run("inputs that a call left undone are done by the next", func(t *testing.T) {

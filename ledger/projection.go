@@ -3,7 +3,6 @@ package ledger
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -85,7 +84,6 @@ type page struct {
 	streams  []string   // of each event
 	versions []int      // of each event
 	charges  []listedCharge
-	balances json.RawMessage // what the page adds to each account
 }
 
 // listedCharge is a row of charge_list. It depends on the events of the charge alone.
@@ -138,40 +136,11 @@ func readPage(ctx context.Context, db *postgres.DB, after, last checkpoint) (pag
 		if len(entries) == 0 {
 			return p, nil
 		}
-		if p.charges, err = foldCharges(ctx, db, p.streams, p.until); errors.Is(err, errLongStreams) {
-			continue
-		} else if err != nil {
-			return page{}, err
+		if p.charges, err = foldCharges(ctx, db, p.streams, p.until); !errors.Is(err, errLongStreams) {
+			return p, err
 		}
-		sums, err := collectValues[json.RawMessage](db.Query(ctx, selectSums,
-			p.until.Generation, p.streams, p.versions))
-		if err != nil {
-			return page{}, fmt.Errorf("sum the postings of a page: %w", err)
-		}
-		p.balances = sums[0]
-		return p, nil
 	}
 }
-
-// selectSums returns the rows of account_balances that a page adds. The offset 0 makes the
-// subquery an index probe for each event.
-const selectSums = `
-select coalesce(json_agg(sums), '[]')
-  from (
-       select $1::bigint      as generation,
-              p.merchant_id,
-              leg.account,
-              sum(leg.debits)  as debits,
-              sum(leg.credits) as credits
-         from unnest($2::text[], $3::int[]) as e(stream_id, version)
-        cross join lateral (
-              select merchant_id, debit, credit, amount
-                from ledger_postings
-               where stream_id = e.stream_id
-                 and version = e.version
-              offset 0) p
-        cross join lateral (values (p.debit, p.amount, 0), (p.credit, 0, p.amount)) as leg(account, debits, credits)
-        group by p.merchant_id, leg.account) sums`
 
 // selectUntil reads streams up to a place in the log. The coalesce keeps the planner from the
 // index of the log: it would read all of the log where it knows nothing of the table.
@@ -231,10 +200,24 @@ select *
        version = excluded.version,
        view    = excluded.view`
 
+// upsertBalances adds the postings of events. The offset 0 makes the subquery an index probe
+// for each event.
 const upsertBalances = `
 insert into account_balances as a
-select *
-  from json_populate_recordset(null::account_balances, $1)
+select $1::bigint,
+       p.merchant_id,
+       leg.account,
+       sum(leg.debits),
+       sum(leg.credits)
+  from unnest($2::text[], $3::int[]) as e(stream_id, version)
+ cross join lateral (
+       select merchant_id, debit, credit, amount
+         from ledger_postings
+        where stream_id = e.stream_id
+          and version = e.version
+       offset 0) p
+ cross join lateral (values (p.debit, p.amount, 0), (p.credit, 0, p.amount)) as leg(account, debits, credits)
+ group by p.merchant_id, leg.account
     on conflict (generation, merchant_id, account) do update
    set debits  = a.debits + excluded.debits,
        credits = a.credits + excluded.credits`
@@ -255,7 +238,7 @@ update projections
 func (p page) queue(b *pgx.Batch, at checkpoint) {
 	b.Queue(moveCheckpoint, at.Generation, p.until.Txid, p.until.Position, p.until.Highest, at.Batch)
 	b.Queue(upsertCharges, p.charges)
-	b.Queue(upsertBalances, p.balances)
+	b.Queue(upsertBalances, at.Generation, p.streams, p.versions)
 }
 
 // fold folds the events that follow a checkpoint, up to and including last, into its
@@ -263,8 +246,11 @@ func (p page) queue(b *pgx.Batch, at checkpoint) {
 // where there is an error. The commit is refused (isFolded) if the checkpoint has moved.
 func fold(ctx context.Context, db *postgres.DB, at, last checkpoint) (page, error) {
 	p, err := readPage(ctx, db, at, last)
-	if err != nil || len(p.streams) == 0 {
-		return p, err
+	if err != nil {
+		return page{}, err
+	}
+	if len(p.streams) == 0 {
+		return p, nil
 	}
 	b := &pgx.Batch{}
 	p.queue(b, at)

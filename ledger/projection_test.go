@@ -186,25 +186,6 @@ func foldCost(t *testing.T, db *postgres.DB, streams []ledger.Stream, e domain.E
 	return rowsRead(t, db) - before
 }
 
-// TestProject_updatesRowsInPlace: while a charge is processed, its row changes in no column
-// that an index holds.
-func TestProject_updatesRowsInPlace(t *testing.T) {
-	testdb.Long(t, "it writes many rows")
-	t.Parallel()
-	db := oneSession(t, testdb.URL(t), "")
-	const charges, times = 200, 4
-	streams := newStreams("ch_", charges)
-	foldCost(t, db, streams, requested("acme"))
-	for range times {
-		foldCost(t, db, streams, attempt(500))
-	}
-	db.Pool().Reset() // the statistics have what an ended session wrote
-	await.Row(t, db, `select n_tup_upd >= $1 from pg_stat_user_tables where relname = 'charge_list'`, charges*times)
-	if n := one[int](t, db, `select n_tup_hot_upd from pg_stat_user_tables where relname = 'charge_list'`); n < charges*times/2 {
-		t.Errorf("%d of %d updates were in place", n, charges*times)
-	}
-}
-
 // TestProject_boundsTheBytesOfAPage: the list would stand still before a page that takes
 // too long, since it would be read again.
 func TestProject_boundsTheBytesOfAPage(t *testing.T) {

@@ -65,7 +65,7 @@ func lookups() []lookup {
 			in: "ledger", words: "limit $5", args: "'700', 5, '99999999', 99999999, 250",
 			ways: inOrder,
 		},
-		{in: "ledger", words: "json_agg(sums)", args: "1, " + page + ", " + pageVersions, ways: postingOnce},
+		{in: "ledger", words: "insert into account_balances", args: "1, " + page + ", " + pageVersions, ways: postingOnce},
 		{
 			in: "ledger", words: "delete from charge_list", args: "1000",
 			ways: "charge_list_once generation, charge_list_by_time generation, charge_list_by_order generation, " +

@@ -27,11 +27,8 @@ const (
 	idleTime    = time.Minute
 )
 
-// The sentences do not repeat the value: it may hold a password.
-var (
-	errAddress = errors.New("REDIS_URL is no address of the form redis://user:password@host:port/db or rediss://…")
-	errUser    = errors.New("REDIS_URL names a user without a password: write redis://user:password@host or redis://:password@host")
-)
+// The sentence does not repeat the value: it may hold a password.
+var errAddress = errors.New("REDIS_URL is no address of the form redis://user:password@host:port/db, redis://:password@host or rediss://…")
 
 // newPool makes the connections to Redis. It connects when the first command is sent.
 func newPool(address string, allowPlaintext bool) (*redis.Pool, error) {
@@ -39,13 +36,11 @@ func newPool(address string, allowPlaintext bool) (*redis.Pool, error) {
 	if err != nil || u.Scheme != "redis" && u.Scheme != "rediss" || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" {
 		return nil, errAddress
 	}
+	password, _ := u.User.Password()
 	_, badPort := strconv.ParseUint("0"+u.Port(), 10, 16)
 	_, badDatabase := strconv.ParseUint("0"+strings.TrimPrefix(u.Path, "/"), 10, 31)
-	if badPort != nil || badDatabase != nil {
+	if badPort != nil || badDatabase != nil || password == "" && u.User.Username() != "" {
 		return nil, errAddress
-	}
-	if password, _ := u.User.Password(); password == "" && u.User.Username() != "" {
-		return nil, errUser
 	}
 	ip := net.ParseIP(u.Hostname())
 	if private := u.Scheme == "rediss" || u.Hostname() == "localhost" || ip != nil && ip.IsLoopback(); !private && !allowPlaintext {
