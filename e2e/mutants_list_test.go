@@ -278,7 +278,7 @@ func mutants() []mutant {
 		{
 			"who shared a transaction that was refused is told so, whoever's fault it was",
 			[]edit{{
-				"internal/postgres/committer.go", "		if err == nil || OutcomeOf(err) == Unknown {\n", "		if true {\n",
+				"internal/postgres/committer.go", "	if err == nil || OutcomeOf(err) == Unknown {\n", "	if true {\n",
 			}},
 			byTest("./internal/postgres", "TestGroupCommit_refusesOnlyTheBatchAtFault", "has the error ERROR: duplicate key"),
 		},
@@ -297,7 +297,7 @@ func mutants() []mutant {
 		},
 		{
 			"one statement inserts rows of several tenants",
-			[]edit{{"groupcommit/join.go", " && all[n].tenant == all[0].tenant", ""}},
+			[]edit{{"groupcommit/join.go", " && all[n].tenant == tenant", ""}},
 			byTest("./internal/postgres", "TestGroupCommit_writesEachBatchAsItsTenant", "written (-want +got)"),
 		},
 		{

@@ -57,20 +57,12 @@ func TestOrder_shares(t *testing.T) {
 	}
 }
 
-// joined is what is sent for units, a line for each statement, with its owner.
-func joined(t *testing.T, apart bool, units ...groupcommit.Unit) string {
-	t.Helper()
-	j := order().Join(units, apart, func(b *pgx.Batch, tenant string) { b.Queue("as " + tenant) })
-	if j.Batch.Len() != len(j.Of) {
-		t.Fatalf("%d statements have %d owners", j.Batch.Len(), len(j.Of))
-	}
+// joined is what is sent for units, a line for each statement.
+func joined(units ...groupcommit.Unit) string {
+	b := order().Join(units, func(b *pgx.Batch, tenant string) { b.Queue("as " + tenant) })
 	var lines strings.Builder
-	for i, q := range j.Batch.QueuedQueries {
-		owner := map[int]string{groupcommit.Nobody: "nobody", groupcommit.Several: "several"}[j.Of[i]]
-		if owner == "" {
-			owner = string(rune('0' + j.Of[i]))
-		}
-		lines.WriteString(owner + ": " + strings.Join(strings.Fields(q.SQL), " "))
+	for _, q := range b.QueuedQueries {
+		lines.WriteString(strings.Join(strings.Fields(q.SQL), " "))
 		for _, a := range q.Arguments {
 			fmt.Fprint(&lines, " ", a)
 		}
@@ -82,51 +74,43 @@ func joined(t *testing.T, apart bool, units ...groupcommit.Unit) string {
 func TestOrder_joins(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		apart bool
 		units []groupcommit.Unit
 		want  string
 	}{
-		"inserts of one statement": {false, []groupcommit.Unit{
+		"inserts of one statement": {[]groupcommit.Unit{
 			{Batch: batch([]any{insertB, 1, 2}, []any{insertA, 3})},
 			{Batch: batch([]any{insertB, 4, 5})},
 			{Batch: batch([]any{insertB, 6, 7})},
-		}, `nobody: as
-0: insert into a values ($1, now()) 3
-several: many b [1 4 6] [2 5 7]
+		}, `as
+insert into a values ($1, now()) 3
+many b [1 4 6] [2 5 7]
 `},
-		"one by one": {true, []groupcommit.Unit{
-			{Batch: batch([]any{insertA, 1})},
-			{Batch: batch([]any{insertA, 2})},
-		}, `nobody: as
-0: insert into a values ($1, now()) 1
-1: insert into a values ($1, now()) 2
-`},
-		"rows that are locked, by table and row": {false, []groupcommit.Unit{
+		"rows that are locked, by table and row": {[]groupcommit.Unit{
 			{Batch: batch([]any{end, int64(10)}, []any{give, "b"}, []any{insertA, 1})},
 			{Batch: batch([]any{take, "b"}, []any{give, "a"}, []any{end, int64(9)})},
-		}, `nobody: as
-0: insert into a values ($1, now()) 1
-1: update stock set n = n + 1 where id = $1 a
-0: update stock set n = n + 1 where id = $1 b
-1: update stock set n = n - 1 where id = $1 b
-several: end [9 10]
+		}, `as
+insert into a values ($1, now()) 1
+update stock set n = n + 1 where id = $1 a
+update stock set n = n + 1 where id = $1 b
+update stock set n = n - 1 where id = $1 b
+end [9 10]
 `},
-		"tenants apart": {false, []groupcommit.Unit{
+		"tenants apart": {[]groupcommit.Unit{
 			{Tenant: "x", Batch: batch([]any{insertA, 1}, []any{end, int64(2)})},
 			{Tenant: "y", Batch: batch([]any{insertA, 2}, []any{end, int64(1)})},
 			{Tenant: "x", Batch: batch([]any{insertA, 3}, []any{end, int64(3)})},
-		}, `nobody: as x
-several: many a [1 3]
-nobody: as y
-1: insert into a values ($1, now()) 2
-1: update inbox set done = true where id = $1 1
-nobody: as x
-several: end [2 3]
+		}, `as x
+many a [1 3]
+as y
+insert into a values ($1, now()) 2
+update inbox set done = true where id = $1 1
+as x
+end [2 3]
 `},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if diff := cmp.Diff(test.want, joined(t, test.apart, test.units...)); diff != "" {
+			if diff := cmp.Diff(test.want, joined(test.units...)); diff != "" {
 				t.Errorf("statements (-want +got):\n%s", diff)
 			}
 		})

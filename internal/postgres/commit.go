@@ -10,6 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/payonce/payonce/groupcommit"
 )
 
 // ErrUnknown is in the chain of a commit's error whose Outcome is Unknown.
@@ -122,7 +124,7 @@ func (db *DB) Commit(ctx context.Context, b *pgx.Batch) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), db.commitTimeout)
 	defer cancel()
-	u := &unit{ctx: ctx, tenant: db.merchant, batch: b}
+	u := &unit{groupcommit.Unit{Tenant: db.merchant, Batch: b}, ctx}
 	commit := db.commitAlone
 	if db.committer != nil && db.committer.order.Shares(b) {
 		commit = db.committer.commit
@@ -141,7 +143,7 @@ func (db *DB) commitAlone(u *unit) error {
 		return notAcquired(err)
 	}
 	defer conn.Release()
-	b := named(u.tenant, u.batch)
+	b := named(u.Tenant, u.Batch)
 	return closeCommit(u.ctx, conn, conn.SendBatch(u.ctx, b))
 }
 

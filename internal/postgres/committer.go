@@ -19,16 +19,13 @@ import (
 //   - It gets its result only after BatchResults.Close reports that the transaction
 //     committed.
 //   - Only a commit of its own refuses a batch. When a group commit is refused, nothing of
-//     it is durable: the batch that the server refused is retried individually, and the
-//     others together. Where the server does not say which batch it was, as for what it
-//     checks at commit, each is retried individually.
+//     it is durable: each half is sent as a transaction, and so on, down to single batches,
+//     which are retried individually. After a wait for a lock that is each of them.
 //   - When the outcome of the transaction is unknown, it is unknown for each batch, and none
 //     is retried: its caller resolves it by its key.
 //   - The tenant is set anew wherever the next statement is another tenant's.
 //   - Only declared statements take part (see groupcommit.Order). Any other batch commits in
 //     its own transaction: it may have other settings, callbacks and locks.
-//   - One statement may hold rows of several batches. When it is refused, the same batches
-//     are sent again with one statement for each row, which shows whose row it was.
 //   - A group commit waits for a lock no longer than sharedLockTimeout, which ends before
 //     PostgreSQL looks for a deadlock.
 //
@@ -46,7 +43,6 @@ type committer struct {
 const (
 	maxUnits      = 64
 	maxStatements = 500
-	maxRefusals   = 3 // then each batch commits individually
 )
 
 func newCommitter(db *DB, order *groupcommit.Order) *committer {
@@ -73,16 +69,13 @@ func (db *DB) Shared() Shared {
 
 // unit is a batch and its caller.
 type unit struct {
-	ctx     context.Context // the caller's, with its trace and a deadline
-	tenant  string          // "" for none
-	batch   *pgx.Batch
-	outcome groupcommit.Outcome[struct{}] // of the last group commit
+	groupcommit.Unit
 
-	// A group commit is in the trace of none of its batches. Each has a batch of its own in
-	// its caller's trace, with its own statements, for as long as the group commit takes.
-	conn   *pgx.Conn
-	traced context.Context // nil without a trace
+	ctx context.Context // the caller's, with its trace and a deadline
 }
+
+// outcome of a unit in a group commit.
+type outcome = groupcommit.Outcome[struct{}]
 
 // commit commits a unit with others that are queued.
 //
@@ -90,9 +83,6 @@ type unit struct {
 // their own. Test: TestGroupCommit_cutConnectionLeavesAllOrNothing.
 func (c *committer) commit(u *unit) error {
 	_, err := c.Do(u.ctx, u)
-	if t, ok := c.db.tracer.(pgx.BatchTracer); ok && u.traced != nil {
-		t.TraceBatchEnd(u.traced, u.conn, pgx.TraceBatchEndData{Err: err})
-	}
 	switch {
 	case errors.Is(err, groupcommit.ErrNotReturned):
 		return fmt.Errorf("%w: %w", ErrUnknown, err)
@@ -106,7 +96,7 @@ func (c *committer) commit(u *unit) error {
 func fit(units []*unit) int {
 	statements := 0
 	for n, u := range units {
-		statements += u.batch.Len()
+		statements += u.Batch.Len()
 		if n > 0 && (n == maxUnits || statements > maxStatements) {
 			return n
 		}
@@ -114,62 +104,53 @@ func fit(units []*unit) int {
 	return len(units)
 }
 
-// commitAll commits units, in one transaction where possible. Units whose outcome is Alone
-// come back one by one.
-func (c *committer) commitAll(_ context.Context, units []*unit) []groupcommit.Outcome[struct{}] {
+func (c *committer) commitAll(_ context.Context, units []*unit) []outcome {
 	if len(units) == 1 {
-		units[0].outcome = groupcommit.Outcome[struct{}]{Err: c.db.commitAlone(units[0])}
-	} else {
-		c.commitTogether(slices.Clone(units)) //nolint:contextcheck // it ends with none of its callers
+		return []outcome{{Err: c.db.commitAlone(units[0])}}
 	}
-	outcomes := make([]groupcommit.Outcome[struct{}], len(units))
-	for i, u := range units {
-		outcomes[i] = u.outcome
-	}
-	return outcomes
+	return c.commitTogether(units) //nolint:contextcheck // it ends with none of its callers
 }
 
-// commitTogether sets the outcome of each unit.
-func (c *committer) commitTogether(units []*unit) {
-	end := func(o groupcommit.Outcome[struct{}]) {
-		for _, u := range units {
-			u.outcome = o
-		}
-	}
+// commitTogether commits units in one transaction where possible.
+func (c *committer) commitTogether(units []*unit) (outcomes []outcome) {
 	ctx, cancel := context.WithTimeout(context.Background(), c.db.commitTimeout)
 	defer cancel()
 	conn, err := c.db.pool.Acquire(ctx)
 	if err != nil {
-		end(groupcommit.Outcome[struct{}]{Err: notAcquired(err)})
-		return
+		return slices.Repeat([]outcome{{Err: notAcquired(err)}}, len(units))
 	}
 	defer conn.Release()
+	// A group commit is in the trace of none of its units. Each has its own batch in its
+	// caller's trace, for as long as the group commit takes.
 	if t, ok := c.db.tracer.(pgx.BatchTracer); ok {
-		for _, u := range units {
-			u.conn, u.traced = conn.Conn(), t.TraceBatchStart(u.ctx, conn.Conn(), pgx.TraceBatchStartData{Batch: u.batch})
+		for i, u := range units {
+			traced := t.TraceBatchStart(u.ctx, conn.Conn(), pgx.TraceBatchStartData{Batch: u.Batch})
+			defer func() { t.TraceBatchEnd(traced, conn.Conn(), pgx.TraceBatchEndData{Err: outcomes[i].Err}) }()
 		}
 	}
-	for refusals := 0; len(units) > 1 && refusals < maxRefusals; refusals++ {
-		refused, err := c.send(ctx, conn, units, false)
-		if refused == groupcommit.Several && OutcomeOf(err) != Unknown {
-			refused, err = c.send(ctx, conn, units, true)
-		}
-		if err == nil || OutcomeOf(err) == Unknown {
-			if err == nil {
-				c.commits.Add(1)
-				c.units.Add(int64(len(units)))
-			}
-			end(groupcommit.Outcome[struct{}]{Err: err})
-			return
-		}
-		c.refusals.Add(1)
-		if refused < 0 {
-			break
-		}
-		units[refused].outcome.Alone = true
-		units = slices.Delete(units, refused, refused+1)
+	return c.divide(ctx, conn, units)
+}
+
+// divide commits units in one transaction, or, when that is refused, each half of them. An
+// outcome that is Alone asks the batcher for a commit of the unit's own.
+func (c *committer) divide(ctx context.Context, conn *pgxpool.Conn, units []*unit) []outcome {
+	if len(units) == 1 {
+		return []outcome{{Alone: true}}
 	}
-	end(groupcommit.Outcome[struct{}]{Alone: true})
+	err := c.send(ctx, conn, units)
+	if err == nil || OutcomeOf(err) == Unknown {
+		if err == nil {
+			c.commits.Add(1)
+			c.units.Add(int64(len(units)))
+		}
+		return slices.Repeat([]outcome{{Err: err}}, len(units))
+	}
+	c.refusals.Add(1)
+	if OutcomeOf(err) == Locked || conn.Conn().IsClosed() {
+		return slices.Repeat([]outcome{{Alone: true}}, len(units))
+	}
+	half := len(units) / 2
+	return append(c.divide(ctx, conn, units[:half]), c.divide(ctx, conn, units[half:])...)
 }
 
 // beginShared begins a group commit. Its settings end with the transaction.
@@ -177,36 +158,13 @@ const beginShared = `
 select set_config('payonce.merchant', $1, true),
        set_config('lock_timeout', $2, true)`
 
-// send commits units in one transaction, if apart with one row in each statement. When the
-// server refuses it, send returns the place of the unit that it refused, or one of
-// groupcommit's owners below zero where the server does not say which.
-func (c *committer) send(ctx context.Context, conn *pgxpool.Conn, units []*unit, apart bool) (refused int, err error) {
+// send commits units in one transaction.
+func (c *committer) send(ctx context.Context, conn *pgxpool.Conn, units []*unit) error {
 	sharing := make([]groupcommit.Unit, len(units))
 	for i, u := range units {
-		sharing[i] = groupcommit.Unit{Tenant: u.tenant, Batch: u.batch}
+		sharing[i] = u.Unit
 	}
-	joined := c.order.Join(sharing, apart, c.setTenant)
-	results := conn.SendBatch(ctx, joined.Batch)
-	refused = groupcommit.Nobody
-	for i, q := range joined.Batch.QueuedQueries {
-		_, err := results.Exec()
-		if err == nil {
-			continue
-		}
-		// A batch that cannot be prepared has its error at the first statement, which belongs
-		// to the transaction.
-		if refused = joined.Of[i]; refused >= 0 {
-			c.traceRefusal(units[refused], pgx.TraceBatchQueryData{SQL: q.SQL, Err: err})
-		}
-		break
-	}
-	return refused, closeCommit(ctx, conn, results)
-}
-
-func (c *committer) traceRefusal(u *unit, data pgx.TraceBatchQueryData) {
-	if t, ok := c.db.tracer.(pgx.BatchTracer); ok {
-		t.TraceBatchQuery(u.traced, u.conn, data)
-	}
+	return closeCommit(ctx, conn, conn.SendBatch(ctx, c.order.Join(sharing, c.setTenant)))
 }
 
 func (c *committer) setTenant(b *pgx.Batch, tenant string) {

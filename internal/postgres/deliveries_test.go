@@ -111,7 +111,7 @@ func TestDeliveries_endTogether(t *testing.T) {
 		wantNoErrors(t, together(t, db, committing(db, ending(1, 1, 2), ending(2, 1, 2), ending(3, 2, 2))...))
 		want(t, db, doneOf, "1 2")
 		wantStored(t, db, 1, 2, 3)
-		wantShared(t, db, postgres.Shared{}, postgres.Shared{Commits: 1, Units: 3})
+		wantShared(t, db, postgres.Shared{Commits: 1, Units: 3})
 	})
 
 	for name, lost := range map[string]struct{ id, fence int64 }{
@@ -143,7 +143,9 @@ func TestDeliveries_endTogether(t *testing.T) {
 				wantStored(t, db, 0, 1, 2, 3, 4)
 				want(t, db, doneOf, "1 2 3 4 5")
 				want(t, db, runningOf, "6")
-				wantShared(t, db, before, postgres.Shared{Commits: 1, Units: 5, Refusals: 1})
+				if db.Shared().Refusals == before.Refusals {
+					t.Error("no group commit was refused")
+				}
 			}
 		})
 	}

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -26,7 +27,7 @@ func (db *DB) HoldSlot() (release func()) {
 	c := db.committer
 	if _, prepared := holds.LoadOrStore(c, true); !prepared {
 		lead := c.Call
-		c.Held = time.Hour
+		c.Held = cmp.Or(c.Held, time.Hour)
 		c.Call = func(ctx context.Context, units []*unit) []groupcommit.Outcome[struct{}] {
 			if h, ok := holds.Load(units[0]); ok {
 				its, _ := h.(hold)
@@ -37,12 +38,16 @@ func (db *DB) HoldSlot() (release func()) {
 			return lead(ctx, units)
 		}
 	}
-	u, h := &unit{ctx: context.Background(), batch: &pgx.Batch{}}, hold{make(chan struct{}), make(chan struct{})}
+	u, h := &unit{groupcommit.Unit{Batch: &pgx.Batch{}}, context.Background()}, hold{make(chan struct{}), make(chan struct{})}
 	holds.Store(u, h)
 	go func() { _, _ = c.Do(u.ctx, u) }()
 	<-h.begun
 	return func() { holds.Delete(u); close(h.end) }
 }
+
+// SetHeld bounds how long a group commit holds up the next one. It is called before
+// HoldSlot.
+func (db *DB) SetHeld(d time.Duration) { db.committer.Held = d }
 
 // WaitForLocks lets a transaction of several units wait for a lock as long as the test
 // holds it.
@@ -50,5 +55,5 @@ func (db *DB) WaitForLocks() { db.sharedLockTimeout = milliseconds(time.Hour) }
 
 // CommitWithin is Commit with the deadline of a context.
 func (db *DB) CommitWithin(ctx context.Context, b *pgx.Batch) error {
-	return db.committer.commit(&unit{ctx: ctx, batch: b})
+	return db.committer.commit(&unit{groupcommit.Unit{Batch: b}, ctx})
 }
