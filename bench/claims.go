@@ -61,11 +61,11 @@ func claimByPayonce(ctx context.Context, t task) (w window, err error) {
 	}
 	var handled atomic.Int64
 	all, wake := make(chan struct{}, 1), make(chan struct{}, 1)
-	processor := newProcessor(db, t, func(context.Context, inbox.Delivery) (inbox.Result, error) {
+	processor := newProcessor(db, t, func(context.Context, *inbox.Delivery) error {
 		if handled.Add(1)%int64(t.Messages) == 0 {
 			all <- struct{}{}
 		}
-		return inbox.Complete, nil
+		return nil
 	})
 	processor.Wake, processor.Listening = wake, func() bool { return true }
 	running, stop := context.WithCancel(ctx)

@@ -36,8 +36,9 @@ func payonceCarrier(ctx context.Context, c *carrier) (accepting, error) {
 	if err != nil {
 		return nil, err
 	}
-	processor := newProcessor(processes, c.task, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
-		return inbox.Completed, c.do(ctx, d.ID, processes.Commit, func(b *pgx.Batch) { inbox.Done(b, d) })
+	processor := newProcessor(processes, c.task, func(ctx context.Context, d *inbox.Delivery) error {
+		commit := func(ctx context.Context, b *pgx.Batch) error { return d.Commit(ctx, processes, b) }
+		return c.do(ctx, d.ID, commit, func(*pgx.Batch) {})
 	})
 	processor.Wake, processor.Listening = bell.Bell(doorbell.Inbox), bell.Listening
 	c.background.Go(func() error { bell.Run(ctx); return nil })

@@ -233,13 +233,13 @@ update inbox
 	ctx, cancel := context.WithCancel(f.t.Context())
 	returned := make(chan error, n)
 	var handled atomic.Int64
-	p := processor(f.db, receiver, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
-		result, err := handle(ctx, d)
+	p := processor(f.db, receiver, func(ctx context.Context, d *inbox.Delivery) error {
+		err := handle(ctx, d)
 		if handled.Add(1) == int64(n) {
 			cancel() // no message that arrived meanwhile is claimed
 		}
 		returned <- err
-		return result, err
+		return err
 	})
 	p.Concurrency = min(n, 16)
 	ended := make(chan struct{})

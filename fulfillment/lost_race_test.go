@@ -230,7 +230,7 @@ func TestTakeover(t *testing.T) {
 			f.put(fulfillment.ChargeReceiver, s, 1, strconv.Itoa(i))
 		}
 		f.exec(`update inbox set ordering_key = message_id`) // messages of one key never run side by side
-		aside := func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+		aside := func(ctx context.Context, d *inbox.Delivery) error {
 			d.OrderingKey = "ch_1"
 			return f.charge(ctx, d)
 		}

@@ -25,12 +25,12 @@ import (
 type notification struct {
 	endpoints *merchants.Endpoints
 	webhooks  *webhook.Sender
-	delivery  inbox.Delivery
+	delivery  *inbox.Delivery
 	version   int  // of the outcome
 	delivered bool // in this delivery
 }
 
-func (f *Fulfillment) notification(d inbox.Delivery, version int) act {
+func (f *Fulfillment) notification(d *inbox.Delivery, version int) act {
 	n := &notification{endpoints: f.endpoints, webhooks: f.services.Webhooks, delivery: d, version: version}
 	return n.run
 }

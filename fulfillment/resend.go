@@ -184,7 +184,7 @@ update webhook_resends
 
 // recordResend records that the merchant has received a webhook once more. The first
 // delivery counts.
-func recordResend(b *pgx.Batch, d inbox.Delivery) {
+func recordResend(b *pgx.Batch, d *inbox.Delivery) {
 	if id, err := uuid.Parse(strings.TrimPrefix(d.ID, resendPrefix)); err == nil {
 		b.Queue(resendDelivered, id)
 	}

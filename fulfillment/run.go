@@ -62,7 +62,7 @@ const maxIdle = 10
 // run processes one delivery. It is the only place that commits.
 type run struct {
 	*Fulfillment
-	delivery inbox.Delivery
+	delivery *inbox.Delivery
 	version  int // of the event that the message names, 0 if it names none
 	stream   ledger.Stream
 	steps    []step
@@ -70,7 +70,7 @@ type run struct {
 	once     bool                     // the first commit ends the delivery, and not only the one after which nothing is due
 	stuck    map[string]error         // by refunds that wait, or that need an operator
 	idle     int                      // turns in a row that recorded nothing
-	result   inbox.Result             // Completed once a commit ended the delivery
+	ended    bool                     // a commit ended the delivery
 }
 
 // work is what is due.
@@ -86,7 +86,7 @@ type work struct {
 // The ordering key names the charge. Of the payload it reads only the version of the
 // event; of an event of the provider only the type: if it is about refunds, one may have
 // failed after it succeeded.
-func (f *Fulfillment) charge(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+func (f *Fulfillment) charge(ctx context.Context, d *inbox.Delivery) error {
 	r := &run{Fulfillment: f, delivery: d, steps: f.steps(), stuck: map[string]error{}}
 	refunds := &refunds{provider: f.services.Provider, unread: isAboutRefunds(d)}
 	r.next = func(c domain.Charge) work {
@@ -101,10 +101,10 @@ func (f *Fulfillment) charge(ctx context.Context, d inbox.Delivery) (inbox.Resul
 	err := r.load(ctx, d.OrderingKey)
 	if errors.Is(err, ledger.ErrNotFound) && strings.HasPrefix(d.Type, providerEvent) {
 		f.log.InfoContext(ctx, "provider event of an unknown charge", "message_id", d.ID, "charge_id", d.OrderingKey, "type", d.Type)
-		return inbox.Complete, nil
+		return nil
 	}
 	if err != nil {
-		return inbox.Complete, err
+		return err
 	}
 	return r.process(ctx)
 }
@@ -129,18 +129,18 @@ func (r *run) nextStep(c domain.Charge) work {
 
 // follow is the inbox handler of a subscriber.
 func (f *Fulfillment) follow(to subscriber) inbox.Handler {
-	return func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+	return func(ctx context.Context, d *inbox.Delivery) error {
 		envelope, err := ledger.Open(d.Payload)
 		if err != nil {
-			return inbox.Complete, &inbox.ParkError{Err: err}
+			return &inbox.ParkError{Err: err}
 		}
 		r := &run{Fulfillment: f, delivery: d, version: envelope.Version, once: true}
 		if err := r.load(ctx, envelope.ChargeID); err != nil {
-			return inbox.Complete, err
+			return err
 		}
 		outcome := r.stream.At(envelope.Version)
 		if domain.EventTypeNamed(outcome.Type).Webhook == "" {
-			return inbox.Complete, &inbox.ParkError{Err: fmt.Errorf("message %s names a %s of %s, which is no outcome", d.ID, outcome.Type, r.stream.ID)}
+			return &inbox.ParkError{Err: fmt.Errorf("message %s names a %s of %s, which is no outcome", d.ID, outcome.Type, r.stream.ID)}
 		}
 		due := work{step: to.name, act: to.step(d, outcome.Version)}
 		r.next = func(c domain.Charge) work {
@@ -174,8 +174,8 @@ func (r *run) load(ctx context.Context, charge string) error {
 // process does what is due until nothing is, or a commit has ended the delivery. A refund
 // that waits, or that needs an operator, does not keep the others from their outcome.
 // Every other error ends the run.
-func (r *run) process(ctx context.Context) (inbox.Result, error) {
-	for r.result != inbox.Completed {
+func (r *run) process(ctx context.Context) error {
+	for !r.ended {
 		w := r.next(r.stream.Charge)
 		if w.act == nil {
 			break
@@ -185,15 +185,15 @@ func (r *run) process(ctx context.Context) (inbox.Result, error) {
 			continue
 		}
 		if w.refund == "" {
-			return r.result, fmt.Errorf("%s: %w", w.step, err)
+			return fmt.Errorf("%s: %w", w.step, err)
 		}
 		err = fmt.Errorf("%s %s: %w", w.step, w.refund, err)
 		if !isStuck(err) {
-			return r.result, err
+			return err
 		}
 		r.stuck[w.refund] = err
 	}
-	return r.result, mostUrgent(r.stuck)
+	return mostUrgent(r.stuck)
 }
 
 // do calls act once and records its decision. If another writer was first, to the stream's
@@ -277,15 +277,14 @@ func (r *run) record(ctx context.Context, d decision) error {
 	}
 	ends := r.once || len(r.stuck) == 0 && r.next(next.Charge).act == nil
 	if ends {
-		inbox.Done(b, r.delivery)
+		err = r.delivery.Commit(ctx, r.db, b)
+	} else {
+		err = r.db.Commit(ctx, b)
 	}
-	if err := r.db.Commit(ctx, b); err != nil {
+	if err != nil {
 		return fmt.Errorf("commit version %d of %s: %w", r.stream.Charge.Version+1, r.stream.ID, err)
 	}
-	if ends {
-		r.result = inbox.Completed
-	}
-	r.stream = next
+	r.stream, r.ended = next, ends
 	return nil
 }
 
@@ -341,7 +340,7 @@ const providerEvent = "stripe."
 
 // isAboutRefunds reports whether the message is an event of the provider about a refund.
 // The provider has had several names for it.
-func isAboutRefunds(d inbox.Delivery) bool {
+func isAboutRefunds(d *inbox.Delivery) bool {
 	name, ok := strings.CutPrefix(d.Type, providerEvent)
 	return ok && (strings.HasPrefix(name, "refund.") || name == "charge.refund.updated" || name == "charge.refunded")
 }

@@ -43,7 +43,7 @@ func TestOnStep(t *testing.T) {
 	}
 	panicking := observed(fulfillment.Services{}) // without a provider, which payment calls
 	f.accept("ch_1", order())
-	err := f.deliverAll(fulfillment.ChargeReceiver, func(ctx context.Context, d inbox.Delivery) (_ inbox.Result, err error) {
+	err := f.deliverAll(fulfillment.ChargeReceiver, func(ctx context.Context, d *inbox.Delivery) (err error) {
 		defer func() { err = fmt.Errorf("panic: %v", recover() != nil) }()
 		return panicking(ctx, d)
 	}, 1)[0]

@@ -73,7 +73,7 @@ type subscriber struct {
 	name   string // in domain, and that of the receiver
 	topic  string // in the outbox
 	parked inbox.Parked
-	step   func(d inbox.Delivery, version int) act // version is that of the outcome
+	step   func(d *inbox.Delivery, version int) act // version is that of the outcome
 }
 
 // Receiver handles the messages of one topic.

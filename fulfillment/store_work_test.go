@@ -16,7 +16,7 @@ import (
 
 // holder is a worker that handles one message.
 type holder struct {
-	took  chan inbox.Delivery
+	took  chan *inbox.Delivery
 	ended chan struct{}
 
 	// Set before ended is closed.
@@ -37,10 +37,10 @@ func (d death) strike() {
 // nothing more; it does not end its claim either, as if its process were gone. What it
 // commits is committed: no commit is cut in two here.
 func (m *machine) start(next fault, end death) *holder {
-	h := &holder{took: make(chan inbox.Delivery, 1), ended: make(chan struct{})}
+	h := &holder{took: make(chan *inbox.Delivery, 1), ended: make(chan struct{})}
 	m.provider.expect(next)
 	ctx, cancel := context.WithCancel(m.t.Context())
-	p := processor(m.db, m.receiver, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+	p := processor(m.db, m.receiver, func(ctx context.Context, d *inbox.Delivery) error {
 		cancel() // it claims no other message
 		h.took <- d
 		ctx, kill := context.WithCancel(ctx)
@@ -55,7 +55,7 @@ func (m *machine) start(next fault, end death) *holder {
 			case <-stopped:
 			}
 		}()
-		result, err := m.handle(ctx, d)
+		err := m.handle(ctx, d)
 		h.err = err
 		select {
 		case <-end.strikes:
@@ -63,7 +63,7 @@ func (m *machine) start(next fault, end death) *holder {
 			runtime.Goexit()
 		default:
 		}
-		return result, err
+		return err
 	})
 	p.Poll, p.Policy.Parked = time.Millisecond, inbox.Pass
 	p.Policy.MaxAttempts, p.Policy.GiveUpAfter = 1000, 100*time.Hour

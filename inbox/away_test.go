@@ -63,8 +63,8 @@ func TestAnOutageOfTheStoreIsNobodysAttempt(t *testing.T) {
 	for name := range cases {
 		put(t, db, name, name)
 	}
-	p := processor(db, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
-		return inbox.Complete, cases[d.ID].fail(ctx, db)
+	p := processor(db, func(ctx context.Context, d *inbox.Delivery) error {
+		return cases[d.ID].fail(ctx, db)
 	})
 	p.Policy.BackoffBase, p.Policy.BackoffCap = 1000*time.Hour, 1000*time.Hour
 	start(t, p)
@@ -124,15 +124,15 @@ func TestARestartOfTheDatabaseCostsNoAttemptAndLooksLikeNoDeath(t *testing.T) {
 		put(t, db, fmt.Sprint("m", i), fmt.Sprint("k", i))
 	}
 	begun, failed, restart := make(chan struct{}, 8), make(chan struct{}, 8), make(chan struct{})
-	p := processor(db, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+	p := processor(db, func(ctx context.Context, d *inbox.Delivery) error {
 		if d.Waits > 0 {
-			return inbox.Complete, nil
+			return nil
 		}
 		begun <- struct{}{}
 		<-restart
 		defer func() { failed <- struct{}{} }()
 		var one int
-		return inbox.Complete, db.QueryRow(ctx, `select 1`).Scan(&one)
+		return db.QueryRow(ctx, `select 1`).Scan(&one)
 	})
 	p.Policy.Lease, p.Policy.BackoffBase = renewedLease, time.Millisecond
 	unrenewed := &logged{}
@@ -170,7 +170,7 @@ func TestALockedTableParksNobody(t *testing.T) {
 	}
 	locked := begin(t, db)
 	run(t, locked, `lock table merchants in share row exclusive mode`)
-	p := processor(its, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+	p := processor(its, func(ctx context.Context, d *inbox.Delivery) error {
 		return finish(ctx, its, d, d.ID)
 	})
 	p.Policy.BackoffBase, p.Policy.BackoffCap = time.Millisecond, 10*time.Millisecond

@@ -40,12 +40,12 @@ func ExampleRetry() {
 			Lease: 3 * time.Second, MaxAttempts: 12, GiveUpAfter: time.Hour,
 			BackoffBase: time.Millisecond, BackoffCap: time.Second,
 		},
-		Handle: func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+		Handle: func(_ context.Context, d *inbox.Delivery) error {
 			defer func() { handled <- d.ID }()
 			if !repaired.Load() {
-				return inbox.Complete, &inbox.ParkError{Err: errors.New("the address is missing")}
+				return &inbox.ParkError{Err: errors.New("the address is missing")}
 			}
-			return inbox.Complete, nil
+			return nil
 		},
 	}
 	stopped := make(chan struct{})

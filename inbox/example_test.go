@@ -43,16 +43,15 @@ func Example() {
 			Lease: 3 * time.Second, MaxAttempts: 12, GiveUpAfter: time.Hour,
 			BackoffBase: time.Millisecond, BackoffCap: time.Second,
 		},
-		Handle: func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+		Handle: func(ctx context.Context, d *inbox.Delivery) error {
 			fmt.Printf("attempt %d: %s of %s\n", d.Attempt, d.Type, d.Payload)
 			if d.Attempt == 1 {
-				return inbox.Complete, errors.New("the printer is on fire")
+				return errors.New("the printer is on fire")
 			}
 			b := &pgx.Batch{}
 			b.Queue(`insert into merchants (merchant_id) values ('an-effect')`)
-			inbox.Done(b, d) // if somebody else has taken over, all of b is refused
 			defer close(done)
-			return inbox.Completed, db.Commit(ctx, b)
+			return d.Commit(ctx, db, b) // if another holder has taken over, all of b is refused
 		},
 	}
 	stopped := make(chan struct{})

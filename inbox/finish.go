@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"context"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -51,7 +52,19 @@ select '', '', '', '', '', '{}', '', fence, fence + 1
 // Done queues the end of a delivery into the batch that holds its last effect. If the
 // lease was taken over, or another holder finished the message and retention deleted it,
 // the constraint refuses the whole batch, and IsLost reports it.
-func Done(b *pgx.Batch, d Delivery) { b.Queue(done, d.row, d.fence) }
+//
+// Commit of the delivery does the same, and saves the commit in which the inbox ends what
+// its handler did not.
+func Done(b *pgx.Batch, d *Delivery) { b.Queue(done, d.row, d.fence) }
+
+// Commit commits a batch that holds the handler's last effect, together with the end of the
+// delivery, as Done ends it.
+func (d *Delivery) Commit(ctx context.Context, db *postgres.DB, b *pgx.Batch) error {
+	Done(b, d)
+	err := db.Commit(ctx, b)
+	d.done = err == nil
+	return err
+}
 
 // IsLost tells whether a commit was refused because another holder has claimed or finished
 // the delivery. The handler stops: the other holder continues.

@@ -62,10 +62,10 @@ func TestClaim_readsNoMoreAsTheInboxGrows(t *testing.T) {
 			db, its := open(t, url, postgres.Options{}), open(t, url, postgres.Options{MaxConns: 1, Tracer: sent})
 			write(t, db, `alter table inbox set (autovacuum_enabled = off)`)
 			begun := make(chan struct{}, 10)
-			p := processor(its, func(ctx context.Context, _ inbox.Delivery) (inbox.Result, error) {
+			p := processor(its, func(ctx context.Context, _ *inbox.Delivery) error {
 				begun <- struct{}{}
 				<-ctx.Done()
-				return inbox.Complete, ctx.Err()
+				return ctx.Err()
 			})
 			p.Concurrency, p.Policy.Parked, p.Drain = test.handlers, test.policy, time.Nanosecond
 			stop := start(t, p)

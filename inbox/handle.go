@@ -15,7 +15,10 @@ import (
 
 // process runs the handler and ends the claim.
 func (r *run) process(ctx context.Context, d *Delivery) End {
-	ctx, attempted := r.observer.Attempting(ctx, *d)
+	ended := func(End) {}
+	if r.OnAttempt != nil {
+		ctx, ended = r.OnAttempt(ctx, d)
+	}
 	o := r.attempt(ctx, d)
 	log := r.Log.With("receiver", r.Receiver, "message_id", d.ID, "ordering_key", d.OrderingKey, "attempt", d.Attempt)
 	if o.queue != nil && !r.finish(ctx, log, o.queue) {
@@ -23,8 +26,7 @@ func (r *run) process(ctx context.Context, d *Delivery) End {
 	} else if o.log != "" {
 		log.Log(ctx, o.level, o.log, "reason", o.reason) //nolint:sloglint // the outcomes below are the messages
 	}
-	attempted(o.end)
-	r.observer.Ended(o.end)
+	ended(o.end)
 	return o.end
 }
 
@@ -43,7 +45,7 @@ var errHoldersDied = errors.New("holders died or went silent")
 // attempt runs the handler and says how the claim ends.
 func (r *run) attempt(ctx context.Context, d *Delivery) outcome {
 	if errors.Is(context.Cause(ctx), errDraining) {
-		return r.outcomeOf(ctx, d, 0, errDraining)
+		return r.outcomeOf(ctx, d, errDraining)
 	}
 	if d.deaths >= r.Policy.maxDeaths() {
 		// No handler returned that could say why.
@@ -53,18 +55,17 @@ func (r *run) attempt(ctx context.Context, d *Delivery) outcome {
 		r.Log.WarnContext(ctx, "suspected poison message: its holders died or went silent",
 			"receiver", r.Receiver, "message_id", d.ID, "ordering_key", d.OrderingKey, "deaths", d.deaths)
 	}
-	result, err := r.call(ctx, *d)
-	return r.outcomeOf(ctx, d, result, err)
+	return r.outcomeOf(ctx, d, r.call(ctx, d))
 }
 
-func (r *run) outcomeOf(ctx context.Context, d *Delivery, result Result, err error) outcome {
+func (r *run) outcomeOf(ctx context.Context, d *Delivery, err error) outcome {
 	var waiting *WaitError
 	var parking *ParkError
 	switch {
-	case err == nil && result == Completed:
+	case err == nil && d.done:
 		return outcome{end: EndDone}
 	case err == nil:
-		return outcome{end: EndDone, queue: func(b *pgx.Batch) { Done(b, *d) }}
+		return outcome{end: EndDone, queue: func(b *pgx.Batch) { Done(b, d) }}
 	case errors.Is(context.Cause(ctx), errLeaseLost) || IsLost(err):
 		return outcome{EndLost, nil, slog.LevelWarn, "lease lost, the new holder continues", err}
 	case errors.Is(context.Cause(ctx), errDraining):
@@ -105,13 +106,12 @@ func deadLetter(d *Delivery, reason error) outcome {
 }
 
 // call runs the handler and turns a panic into an error.
-func (r *run) call(ctx context.Context, d Delivery) (result Result, err error) {
+func (r *run) call(ctx context.Context, d *Delivery) (err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			err = fmt.Errorf("panic: %v\n%s", cause, debug.Stack())
 		}
 	}()
-	defer r.observer.Handling()()
 	return r.Handle(ctx, d)
 }
 

@@ -40,14 +40,14 @@ func TestHeartbeat(t *testing.T) {
 	}
 	begun, finish, taken := make(chan struct{}, 10), make(chan struct{}), make(chan error, 10)
 	renewals := &statements{}
-	holder := processor(open(t, url, postgres.Options{Tracer: renewals}), func(ctx context.Context, _ inbox.Delivery) (inbox.Result, error) {
+	holder := processor(open(t, url, postgres.Options{Tracer: renewals}), func(ctx context.Context, _ *inbox.Delivery) error {
 		begun <- struct{}{}
 		select {
 		case <-finish:
-			return inbox.Complete, nil
+			return nil
 		case <-ctx.Done():
 			taken <- context.Cause(ctx)
-			return inbox.Complete, ctx.Err()
+			return ctx.Err()
 		}
 	})
 	holder.Policy.Lease = renewedLease
@@ -66,9 +66,9 @@ func TestHeartbeat(t *testing.T) {
 	write(t, db, `update inbox set due_at = clock_timestamp() - interval '1 second' where message_id = 'lapsed'`)
 	write(t, db, `create table before as select message_id, due_at from inbox`)
 	looks := &statements{}
-	rival := processor(open(t, url, postgres.Options{Tracer: looks}), func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+	rival := processor(open(t, url, postgres.Options{Tracer: looks}), func(_ context.Context, d *inbox.Delivery) error {
 		t.Errorf("another process has taken %s", d.ID)
-		return inbox.Complete, nil
+		return nil
 	})
 	rival.Holder, rival.Policy.Lease = "rival", renewedLease
 	stop := start(t, rival)

@@ -8,8 +8,8 @@
 //	go p.Run(ctx)
 //	store := p.Receive(envelope, nil) // for each page that a transport delivers
 //
-// A handler queues inbox.Done into the batch that holds its last effect, so the effect
-// and the end of the message are one commit.
+// A handler commits its last effect by Delivery.Commit, so the effect and the end of the
+// message are one commit.
 //
 // # Guarantees
 //
@@ -75,24 +75,16 @@ type Delivery struct {
 	deaths    int       // holders in a row that died before this one
 	onReceipt bool      // claimed by the page that brought it
 	heldBack  bool      // and so not claimed
+	done      bool      // by its handler's commit
 }
 
 // Handler handles one delivery. It may be called again for the same message, after a
 // crash even while the first call still runs in another process, so it first looks at
 // what is already done.
 //
-// The context ends when the lease is lost or the program has no time left to drain.
-type Handler func(ctx context.Context, d Delivery) (Result, error)
-
-// Result says what a handler without an error leaves to the inbox.
-type Result int
-
-const (
-	// Complete asks the inbox to mark the message done, in a commit of its own.
-	Complete Result = iota
-	// Completed says that the handler's last commit contained Done.
-	Completed
-)
+// The context ends when the lease is lost or the program has no time left to drain. After
+// nil the message is done: by the handler's Delivery.Commit, else by a commit of the inbox.
+type Handler func(ctx context.Context, d *Delivery) error
 
 // WaitError is returned by a handler that cannot continue because of an external
 // service. The message is retried later, and no attempt is counted.
@@ -178,23 +170,6 @@ const (
 	Pass
 )
 
-// Observer receives what becomes of messages, for metrics and traces. Each of its
-// functions may be nil. They are called concurrently and must return at once; nothing
-// depends on them.
-type Observer struct {
-	// Attempting is called before an attempt. The handler runs, and the end of the claim
-	// is written, in the context that it returns, which must derive from ctx. attempted
-	// receives the end.
-	Attempting func(ctx context.Context, d Delivery) (within context.Context, attempted func(End))
-	// Claimed receives how many messages a claim or a page has claimed, and how many of
-	// them from a holder that died or went silent.
-	Claimed func(messages, deaths int)
-	// Handling is called before the handler, and what it returns after it.
-	Handling func() (handled func())
-	// Ended receives how a claim ended.
-	Ended func(End)
-}
-
 // End is how the claim of a message ended, as its holder knows it.
 type End string
 
@@ -213,21 +188,4 @@ const (
 // Ends are all ends of claims.
 func Ends() []End {
 	return []End{EndDone, EndFailed, EndWaiting, EndParked, EndReleased, EndLost, EndLeft}
-}
-
-// complete returns the observer with functions that do nothing where it had none.
-func (o Observer) complete() Observer {
-	if o.Attempting == nil {
-		o.Attempting = func(ctx context.Context, _ Delivery) (context.Context, func(End)) { return ctx, func(End) {} }
-	}
-	if o.Claimed == nil {
-		o.Claimed = func(int, int) {}
-	}
-	if o.Handling == nil {
-		o.Handling = func() func() { return func() {} }
-	}
-	if o.Ended == nil {
-		o.Ended = func(End) {}
-	}
-	return o
 }

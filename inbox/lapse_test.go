@@ -22,8 +22,8 @@ func TestAnErrorThatQuotesHostileBytesEndsItsClaim(t *testing.T) {
 	for id := range errs {
 		put(t, db, id, id)
 	}
-	p := processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
-		return inbox.Complete, errs[d.ID]
+	p := processor(db, func(_ context.Context, d *inbox.Delivery) error {
+		return errs[d.ID]
 	})
 	p.Policy.BackoffBase, p.Policy.BackoffCap = time.Millisecond, 10*time.Millisecond
 	start(t, p)

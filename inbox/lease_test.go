@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
@@ -21,7 +19,7 @@ import (
 type hung struct {
 	db     *postgres.DB
 	name   string // of the effect
-	begun  chan inbox.Delivery
+	begun  chan *inbox.Delivery
 	finish chan struct{}
 	ended  chan error // of the commit
 }
@@ -29,19 +27,16 @@ type hung struct {
 func newHung(db *postgres.DB, name string) *hung {
 	return &hung{
 		db: db, name: name,
-		begun: make(chan inbox.Delivery, 10), finish: make(chan struct{}), ended: make(chan error, 10),
+		begun: make(chan *inbox.Delivery, 10), finish: make(chan struct{}), ended: make(chan error, 10),
 	}
 }
 
-func (h *hung) handle(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+func (h *hung) handle(ctx context.Context, d *inbox.Delivery) error {
 	h.begun <- d
 	<-h.finish // it does not hear that its context has ended
-	b := &pgx.Batch{}
-	effect(b, h.name)
-	inbox.Done(b, d)
-	err := h.db.Commit(ctx, b)
+	err := finish(ctx, h.db, d, h.name)
 	h.ended <- err
-	return inbox.Completed, err
+	return err
 }
 
 // silenced has a holder claim the message m1 and go silent, and starts its heir.
@@ -116,10 +111,10 @@ func TestLease(t *testing.T) {
 		db := fresh(t, "m1@k")
 		begun, fail := make(chan struct{}), make(chan struct{})
 		heir := newHung(db, "of-the-heir")
-		stop := start(t, processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
+		stop := start(t, processor(db, func(context.Context, *inbox.Delivery) error {
 			close(begun)
 			<-fail
-			return inbox.Complete, &inbox.ParkError{Err: errors.New("of the zombie")}
+			return &inbox.ParkError{Err: errors.New("of the zombie")}
 		}))
 		await.Receive(t, "the first holder", begun)
 		silence(t, db)
@@ -165,9 +160,9 @@ func TestLease(t *testing.T) {
 			write(t, db, `update inbox set status = 'running', `+test.found)
 			silence(t, db)
 			handled := atomic.Bool{}
-			p := processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
+			p := processor(db, func(context.Context, *inbox.Delivery) error {
 				handled.Store(true)
-				return inbox.Complete, test.answer
+				return test.answer
 			})
 			p.Policy.MaxDeaths = test.maxDeaths
 			start(t, p)
@@ -186,9 +181,9 @@ func TestLease(t *testing.T) {
 		p.Policy.Lease = renewedLease
 		start(t, p)
 		await.Receive(t, "the holder", h.begun)
-		rival := processor(db, func(context.Context, inbox.Delivery) (inbox.Result, error) {
+		rival := processor(db, func(context.Context, *inbox.Delivery) error {
 			t.Error("it was taken from a holder that lives")
-			return inbox.Complete, nil
+			return nil
 		})
 		rival.Policy.BackoffBase, rival.Policy.BackoffCap = 10*time.Second, 10*time.Second // a part of it is for a machine that stalls
 		start(t, rival)
@@ -200,13 +195,11 @@ func TestLease(t *testing.T) {
 	t.Run("who finishes twice finishes once", func(t *testing.T) {
 		db := fresh(t, "m1@k")
 		errs := make(chan error, 2)
-		start(t, processor(db, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+		start(t, processor(db, func(ctx context.Context, d *inbox.Delivery) error {
 			for range 2 { // the first answer was lost
-				b := &pgx.Batch{}
-				inbox.Done(b, d)
-				errs <- db.Commit(ctx, b)
+				errs <- finish(ctx, db, d)
 			}
-			return inbox.Completed, nil
+			return nil
 		}))
 		for range 2 {
 			must(t, await.Receive(t, "a commit", errs))
@@ -215,16 +208,25 @@ func TestLease(t *testing.T) {
 	})
 }
 
+func TestIsLost(t *testing.T) {
+	t.Parallel()
+	for _, err := range []error{nil, errors.New("something"), postgres.ErrUnknown} {
+		if inbox.IsLost(err) {
+			t.Errorf("%v is taken for a lost lease", err)
+		}
+	}
+}
+
 func TestDrain(t *testing.T) {
 	t.Parallel()
 
 	t.Run("a handler that is at work when the program stops may finish", func(t *testing.T) {
 		db := fresh(t, "m1@k", "m2@k")
 		begun, finish := make(chan struct{}, 2), make(chan struct{})
-		p := processor(db, func(ctx context.Context, _ inbox.Delivery) (inbox.Result, error) {
+		p := processor(db, func(ctx context.Context, _ *inbox.Delivery) error {
 			begun <- struct{}{}
 			<-finish
-			return inbox.Complete, ctx.Err()
+			return ctx.Err()
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
@@ -242,11 +244,11 @@ func TestDrain(t *testing.T) {
 		db := fresh(t, "m1@k")
 		begun := make(chan struct{})
 		cause := make(chan error, 1)
-		p := processor(db, func(ctx context.Context, _ inbox.Delivery) (inbox.Result, error) {
+		p := processor(db, func(ctx context.Context, _ *inbox.Delivery) error {
 			close(begun)
 			<-ctx.Done()
 			cause <- context.Cause(ctx)
-			return inbox.Complete, ctx.Err()
+			return ctx.Err()
 		})
 		p.Drain = 20 * time.Millisecond
 		stop := start(t, p)
@@ -258,11 +260,11 @@ func TestDrain(t *testing.T) {
 		if r := stored(t, db, "m1"); r.Status != "pending" || r.Attempts != 0 || r.DueIn > 0 {
 			t.Errorf("the message is %+v", r)
 		}
-		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+		start(t, processor(db, func(_ context.Context, d *inbox.Delivery) error {
 			if d.Attempt != 1 {
 				t.Errorf("attempt %d", d.Attempt)
 			}
-			return inbox.Complete, nil
+			return nil
 		}))
 		await.Row(t, db, `select status = 'done' and attempts = 1 from inbox`)
 	})

@@ -3,103 +3,82 @@ package inbox_test
 import (
 	"context"
 	"errors"
-	"maps"
-	"sync"
 	"testing"
-	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
-// tally counts what an Observer is told.
-type tally struct {
-	mu                                  sync.Mutex
-	messages, deaths, handling, handled int
-	ends                                map[inbox.End]int
-}
+type mark struct{}
 
-func (c *tally) observer() inbox.Observer {
-	c.ends = map[inbox.End]int{}
-	count := func(n *int, by int) {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		*n += by
-	}
-	return inbox.Observer{
-		Claimed:  func(messages, deaths int) { count(&c.messages, messages); count(&c.deaths, deaths) },
-		Handling: func() func() { count(&c.handling, 1); return func() { count(&c.handled, 1) } },
-		Ended: func(e inbox.End) {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			c.ends[e]++
-		},
+// observe notes claims and attempts. The context of an attempt holds its number.
+func observe(p *inbox.Processor, d *diary) {
+	p.OnClaim = func(messages, deaths int) { d.note("claimed:%d:%d", messages, deaths) }
+	p.OnAttempt = func(ctx context.Context, its *inbox.Delivery) (context.Context, func(inbox.End)) {
+		d.note("begun:%s", its.Metadata["traceparent"])
+		return context.WithValue(ctx, mark{}, its.Attempt), func(end inbox.End) { d.note("%s", end) }
 	}
 }
 
-func (c *tally) ended() map[inbox.End]int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return maps.Clone(c.ends)
-}
-
-func saying(err error) func(context.Context, *postgres.DB, inbox.Delivery) (inbox.Result, error) {
-	return func(context.Context, *postgres.DB, inbox.Delivery) (inbox.Result, error) { return inbox.Complete, err }
-}
-
-func TestObserver(t *testing.T) {
+func TestObserving(t *testing.T) {
 	t.Parallel()
-	for _, test := range []struct {
-		end    inbox.End
-		handle func(ctx context.Context, db *postgres.DB, d inbox.Delivery) (inbox.Result, error)
+	interrupted := func(ctx context.Context, _ *postgres.DB, _ *inbox.Delivery) error {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	for name, test := range map[string]struct {
+		found  string // of the message
+		handle func(ctx context.Context, db *postgres.DB, d *inbox.Delivery) error
+		want   string
 	}{
-		{inbox.EndDone, saying(nil)},
-		{inbox.EndDone, func(ctx context.Context, db *postgres.DB, d inbox.Delivery) (inbox.Result, error) {
-			return finish(ctx, db, d)
-		}},
-		{inbox.EndFailed, saying(errors.New("odd"))},
-		{inbox.EndFailed, func(context.Context, *postgres.DB, inbox.Delivery) (inbox.Result, error) { panic("odd") }},
-		{inbox.EndWaiting, saying(&inbox.WaitError{Err: errors.New("away")})},
-		{inbox.EndParked, saying(&inbox.ParkError{Err: errors.New("never")})},
-		{inbox.EndLost, func(ctx context.Context, db *postgres.DB, d inbox.Delivery) (inbox.Result, error) {
+		"done by the inbox":        {want: "claimed:1:0 begun:t1 handled:1 done"},
+		"done by the handler":      {handle: func(ctx context.Context, db *postgres.DB, d *inbox.Delivery) error { return finish(ctx, db, d) }, want: "claimed:1:0 begun:t1 handled:1 done"},
+		"an error":                 {handle: saying(errors.New("odd")), want: "claimed:1:0 begun:t1 handled:1 failed"},
+		"a panic":                  {handle: func(context.Context, *postgres.DB, *inbox.Delivery) error { panic("odd") }, want: "claimed:1:0 begun:t1 handled:1 failed"},
+		"a wait":                   {handle: saying(&inbox.WaitError{Err: errors.New("away")}), want: "claimed:1:0 begun:t1 handled:1 waiting"},
+		"a dead letter":            {handle: saying(&inbox.ParkError{Err: errors.New("never")}), want: "claimed:1:0 begun:t1 handled:1 parked"},
+		"an interruption":          {handle: interrupted, want: "claimed:1:0 begun:t1 handled:1 released"},
+		"the second attempt":       {found: `attempts = 1`, want: "claimed:1:0 begun:t1 handled:2 done"},
+		"after the holder's death": {found: `status = 'running', fence = 1, attempts = 1`, want: "claimed:1:1 begun:t1 handled:2 done"},
+		"after too many deaths":    {found: `status = 'running', fence = 11, attempts = 11, deaths = 11`, want: "claimed:1:1 begun:t1 parked"},
+		"a lost lease": {handle: func(ctx context.Context, db *postgres.DB, d *inbox.Delivery) error {
 			if _, err := db.Pool().Exec(ctx, `update inbox set fence = fence + 1`); err != nil {
-				return inbox.Complete, err
+				return err
 			}
 			return finish(ctx, db, d)
-		}},
+		}, want: "claimed:1:0 begun:t1 handled:1 lost"},
 	} {
-		t.Run("an attempt is told that ends "+string(test.end), func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			db := fresh(t, "m1@k")
-			told := &tally{}
-			p := processor(db, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) { return test.handle(ctx, db, d) })
-			p.Observer = told.observer()
+			write(t, db, `update inbox set metadata = '{"traceparent": "t1"}'`)
+			if test.found != "" {
+				write(t, db, `update inbox set `+test.found)
+				silence(t, db)
+			}
+			noted, handling := &diary{}, make(chan struct{}, 1)
+			p := processor(db, func(ctx context.Context, d *inbox.Delivery) error {
+				noted.note("handled:%v", ctx.Value(mark{}))
+				handling <- struct{}{}
+				if test.handle == nil {
+					return nil
+				}
+				return test.handle(ctx, db, d)
+			})
+			observe(p, noted)
+			p.Drain = 1
 			stop := start(t, p)
-			await.True(t, "an end is told", func() bool { return len(told.ended()) > 0 })
+			if name == "an interruption" {
+				await.Receive(t, "the handler", handling)
+			} else {
+				await.True(t, "the end is noted", func() bool { return noted.String() == test.want })
+			}
 			stop()
-			if diff := cmp.Diff(map[inbox.End]int{test.end: 1}, told.ended()); diff != "" {
-				t.Errorf("ends (-want +got):\n%s", diff)
-			}
-			if told.messages != 1 || told.deaths != 0 || told.handling != 1 || told.handled != 1 {
-				t.Errorf("told: %+v", told)
-			}
+			noted.want(t, test.want)
 		})
 	}
+}
 
-	t.Run("a message of a dead holder is told", func(t *testing.T) {
-		db := fresh(t, "m1@k")
-		write(t, db, `update inbox set status = 'running', fence = 1, attempts = 1, due_at = clock_timestamp() - interval '1 day'`)
-		told := &tally{}
-		p := processor(db, answer(nil))
-		p.Policy.BackoffBase, p.Policy.BackoffCap = time.Second, time.Second
-		p.Observer = told.observer()
-		stop := start(t, p)
-		await.Row(t, db, `select bool_and(status = 'done') from inbox`)
-		stop()
-		if told.messages != 1 || told.deaths != 1 || told.ends[inbox.EndDone] != 1 {
-			t.Errorf("told: %+v", told)
-		}
-	})
+func saying(err error) func(context.Context, *postgres.DB, *inbox.Delivery) error {
+	return func(context.Context, *postgres.DB, *inbox.Delivery) error { return err }
 }

@@ -62,7 +62,7 @@ func TestAStreamInAnyOrderAndAnyNumberOfTimesMakesTheSameBook(t *testing.T) {
 	must(t, db.Commit(t.Context(), deliveries))
 	receive(t, db, "r")
 	for range 2 { // processes
-		p := processor(db, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) { return makeEntry(ctx, db, d) })
+		p := processor(db, func(ctx context.Context, d *inbox.Delivery) error { return makeEntry(ctx, db, d) })
 		p.Policy.BackoffBase, p.Policy.BackoffCap = time.Millisecond, 5*time.Millisecond
 		start(t, p)
 	}
@@ -74,25 +74,24 @@ func TestAStreamInAnyOrderAndAnyNumberOfTimesMakesTheSameBook(t *testing.T) {
 
 // makeEntry makes the account's next entry. Now and then it fails before, or
 // loses the answer of its commit.
-func makeEntry(ctx context.Context, db *postgres.DB, d inbox.Delivery) (inbox.Result, error) {
+func makeEntry(ctx context.Context, db *postgres.DB, d *inbox.Delivery) error {
 	var entries int
 	if err := db.QueryRow(ctx, `select count(*) from book where account = $1`, d.OrderingKey).Scan(&entries); err != nil {
-		return inbox.Complete, err
+		return err
 	}
 	mishap := len(d.ID) + entries
 	if d.Attempt == 1 && mishap%3 == 0 {
-		return inbox.Complete, errors.New("the pen is empty")
+		return errors.New("the pen is empty")
 	}
 	b := &pgx.Batch{}
 	b.Queue(`insert into book (account, entry) values ($1, $2)`, d.OrderingKey, entries+1)
-	inbox.Done(b, d)
-	if err := db.Commit(ctx, b); err != nil {
-		return inbox.Complete, err
+	if err := d.Commit(ctx, db, b); err != nil {
+		return err
 	}
 	if mishap%5 == 0 {
-		return inbox.Complete, fmt.Errorf("make an entry: %w", postgres.ErrUnknown)
+		return fmt.Errorf("make an entry: %w", postgres.ErrUnknown)
 	}
-	return inbox.Completed, nil
+	return nil
 }
 
 // books are the entries of each account, in the order in which they were made.

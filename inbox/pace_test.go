@@ -41,7 +41,7 @@ func TestPace(t *testing.T) {
 		var claims []int
 		p := processor(db, done)
 		p.Poll = time.Hour // nobody waits for it
-		p.Observer.Claimed = func(n, _ int) {
+		p.OnClaim = func(n, _ int) {
 			mu.Lock()
 			defer mu.Unlock()
 			claims = append(claims, n)
@@ -62,7 +62,7 @@ func TestPace(t *testing.T) {
 		}
 		finish, ninth := make(chan struct{}), make(chan struct{})
 		var once sync.Once
-		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+		start(t, processor(db, func(_ context.Context, d *inbox.Delivery) error {
 			free := false
 			once.Do(func() { free = true }) // one of the eight
 			switch {
@@ -71,7 +71,7 @@ func TestPace(t *testing.T) {
 			case !free:
 				<-finish
 			}
-			return inbox.Complete, nil
+			return nil
 		}))
 		await.Receive(t, "the ninth message, at the first free place", ninth)
 		close(finish)

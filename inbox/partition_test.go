@@ -43,7 +43,7 @@ func newGate(db *postgres.DB, held ...string) *gate {
 	return g
 }
 
-func (g *gate) handle(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+func (g *gate) handle(ctx context.Context, d *inbox.Delivery) error {
 	g.mu.Lock()
 	g.running[d.Partition]++
 	g.most[d.Partition] = max(g.most[d.Partition], g.running[d.Partition])
@@ -52,7 +52,7 @@ func (g *gate) handle(ctx context.Context, d inbox.Delivery) (inbox.Result, erro
 		select {
 		case <-g.open:
 		case <-ctx.Done():
-			return 0, context.Cause(ctx)
+			return context.Cause(ctx)
 		}
 	}
 	g.mu.Lock()
@@ -191,7 +191,7 @@ func TestHeldBackMessagesKeepTheOrderOfTheirKey(t *testing.T) {
 		}
 	}
 	write(t, db, `update inbox set due_at = null`)
-	start(t, processor(db, func(ctx context.Context, its inbox.Delivery) (inbox.Result, error) {
+	start(t, processor(db, func(ctx context.Context, its *inbox.Delivery) error {
 		if its.OrderingKey == "k" {
 			d.note("%s", its.ID)
 		}
@@ -230,7 +230,7 @@ func TestClaim_withOneSlotTakesTurns(t *testing.T) {
 	acceptMany(t, db, "slow", many)
 	write(t, db, `update inbox set due_at = null`)
 	accept(t, db, inbox.Message{ID: "quick", Partition: "quick"})
-	p := processor(db, func(ctx context.Context, its inbox.Delivery) (inbox.Result, error) {
+	p := processor(db, func(ctx context.Context, its *inbox.Delivery) error {
 		d.note("%s", its.ID)
 		return finish(ctx, db, its)
 	})

@@ -21,14 +21,14 @@ func TestPoisonMessage_holdsUpNoOther(t *testing.T) {
 			db := fresh(t)
 			putMany(t, db, `case n when 1 then 'poison' else n::text end`, `n`, 100)
 			othersDone := make(chan struct{})
-			p := processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+			p := processor(db, func(_ context.Context, d *inbox.Delivery) error {
 				if d.ID == "poison" {
 					if d.Attempt == 3 {
 						<-othersDone
 					}
-					return inbox.Complete, fail()
+					return fail()
 				}
-				return inbox.Complete, nil
+				return nil
 			})
 			p.Policy.MaxAttempts, p.Policy.BackoffBase, p.Policy.BackoffCap = 12, time.Millisecond, 100*time.Millisecond
 			start(t, p)
@@ -43,18 +43,18 @@ func TestAnAttemptIsCountedBeforeTheHandlerAndOutlivesItsRollback(t *testing.T) 
 	t.Parallel()
 	db := testdb.Reused(t)
 	put(t, db, "m1", "k")
-	start(t, processor(db, func(ctx context.Context, _ inbox.Delivery) (inbox.Result, error) {
+	start(t, processor(db, func(ctx context.Context, _ *inbox.Delivery) error {
 		tx, err := db.Pool().Begin(ctx)
 		if err != nil {
-			return inbox.Complete, err
+			return err
 		}
 		if _, err := tx.Exec(ctx, `insert into merchants (merchant_id) values ('rolled-back')`); err != nil {
-			return inbox.Complete, err
+			return err
 		}
 		if r := stored(t, db, "m1"); r.Status != "running" || r.Attempts != 1 {
 			t.Errorf("while its handler works the message is %+v", r)
 		}
-		return inbox.Complete, errors.Join(errors.New("no"), tx.Rollback(ctx))
+		return errors.Join(errors.New("no"), tx.Rollback(ctx))
 	}))
 	await.Row(t, db, `select status = 'pending' and attempts = 1 and last_error = 'no' from inbox`)
 	wantEffects(t, db)

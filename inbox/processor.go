@@ -32,8 +32,15 @@ type Processor struct {
 	// process may run the message that blocks it.
 	Left func()
 
-	Log      *slog.Logger
-	Observer Observer
+	// OnClaim, where set, receives how many messages a claim or a page has claimed, and how
+	// many of them from a holder that died or went silent.
+	OnClaim func(messages, deaths int)
+	// OnAttempt, where set, is called before an attempt, and ended with the end of the claim.
+	// The handler runs, and the end is stored, in the context that it returns, which must
+	// derive from ctx. All of these functions must return at once.
+	OnAttempt func(ctx context.Context, d *Delivery) (within context.Context, ended func(End))
+
+	Log *slog.Logger
 
 	once sync.Once
 	run  *run
@@ -79,7 +86,7 @@ func (p *Processor) Run(ctx context.Context) {
 
 func (p *Processor) state() *run {
 	p.once.Do(func() {
-		p.run = &run{Processor: p, observer: p.Observer.complete(), slots: newSlots(p.Concurrency), woken: make(chan struct{}, 1), held: map[int64]holding{}}
+		p.run = &run{Processor: p, slots: newSlots(p.Concurrency), woken: make(chan struct{}, 1), held: map[int64]holding{}}
 	})
 	return p.run
 }
@@ -88,9 +95,8 @@ func (p *Processor) state() *run {
 type run struct {
 	*Processor
 
-	observer Observer
-	slots    *slots
-	woken    chan struct{} // by this process, as Wake is by others
+	slots *slots
+	woken chan struct{} // by this process, as Wake is by others
 
 	mu      sync.Mutex
 	running context.Context // Run's; nil before
@@ -202,11 +208,13 @@ func (r *run) start(ctx context.Context, messages []*Delivery) {
 	if len(messages) == 0 {
 		return
 	}
-	deaths := 0
-	for _, d := range messages {
-		deaths += min(d.deaths, 1)
+	if r.OnClaim != nil {
+		deaths := 0
+		for _, d := range messages {
+			deaths += min(d.deaths, 1)
+		}
+		r.OnClaim(len(messages), deaths)
 	}
-	r.observer.Claimed(len(messages), deaths)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, d := range messages {

@@ -32,17 +32,17 @@ func TestProcess(t *testing.T) {
 		}
 		var running [keys]atomic.Int32
 		var diaries [keys]diary
-		handle := func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+		handle := func(_ context.Context, d *inbox.Delivery) error {
 			var k int
 			if _, err := fmt.Sscan(d.OrderingKey, &k); err != nil {
-				return inbox.Complete, err
+				return err
 			}
 			if running[k].Add(1) > 1 {
 				t.Errorf("two messages of the key %d run", k)
 			}
 			defer running[k].Add(-1)
 			diaries[k].note("%s", d.ID)
-			return inbox.Complete, nil
+			return nil
 		}
 		for range 3 { // processes
 			start(t, processor(db, handle))
@@ -58,12 +58,12 @@ func TestProcess(t *testing.T) {
 	t.Run("an older message that arrives late waits for the one at work, and holds up no other", func(t *testing.T) {
 		db := fresh(t, "young@k")
 		begun, finish := make(chan struct{}), make(chan struct{})
-		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+		start(t, processor(db, func(_ context.Context, d *inbox.Delivery) error {
 			if d.ID == "young" {
 				close(begun)
 				<-finish
 			}
-			return inbox.Complete, nil
+			return nil
 		}))
 		await.Receive(t, "the handler", begun)
 		write(t, db, `insert into inbox (id, receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
@@ -90,10 +90,10 @@ func TestProcess(t *testing.T) {
 		db := fresh(t)
 		write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
 			values ('r', 'm1', 'k', 'letter', '\x00ff', '{"correlation_id": "req_1"}', '')`)
-		got := make(chan inbox.Delivery, 1)
-		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+		got := make(chan *inbox.Delivery, 1)
+		start(t, processor(db, func(_ context.Context, d *inbox.Delivery) error {
 			got <- d
-			return inbox.Complete, nil
+			return nil
 		}))
 		d := await.Receive(t, "the handler", got)
 		want := inbox.Message{
@@ -136,11 +136,11 @@ func TestFailure(t *testing.T) {
 			`status = 'dead'    and waits = 3 and last_error = 'waiting: the bank is closed'`,
 		}, since + `'59 minutes'`},
 		"so is one that waits and fails by turns, of which each resets the other's count": {
-			func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+			func(_ context.Context, d *inbox.Delivery) error {
 				if d.Waits > 0 && d.Attempt == 1 {
-					return inbox.Complete, fire
+					return fire
 				}
-				return inbox.Complete, &inbox.WaitError{AtLeast: 5 * time.Hour, Err: closed}
+				return &inbox.WaitError{AtLeast: 5 * time.Hour, Err: closed}
 			}, []string{
 				`status = 'pending' and waits = 1 and attempts = 0`,
 				`status = 'pending' and waits = 1 and attempts = 1`,
@@ -150,9 +150,9 @@ func TestFailure(t *testing.T) {
 			}, since + `'20 minutes'`,
 		},
 		"unless the service itself says that it takes so long": {
-			func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+			func(_ context.Context, d *inbox.Delivery) error {
 				patient := d.Waits == 1 || d.Waits == 2
-				return inbox.Complete, &inbox.WaitError{AtLeast: 4 * time.Hour, Patient: patient, Err: errors.New("the payment is processing")}
+				return &inbox.WaitError{AtLeast: 4 * time.Hour, Patient: patient, Err: errors.New("the payment is processing")}
 			}, []string{
 				`status = 'pending' and waits = 1 and waiting_since is not null`,
 				`status = 'pending' and waits = 2 and waiting_since is null`, // though it had waited for two hours
@@ -198,11 +198,11 @@ func TestFailure(t *testing.T) {
 
 	t.Run("a panic is an attempt", func(t *testing.T) {
 		db := fresh(t, "m1@k", "m2@l")
-		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+		start(t, processor(db, func(_ context.Context, d *inbox.Delivery) error {
 			if d.ID == "m1" {
 				panic("boom")
 			}
-			return inbox.Complete, nil
+			return nil
 		}))
 		await.Row(t, db, `select bool_and(attempts = 1 and status = case message_id when 'm1' then 'pending' else 'done' end) from inbox`)
 		if r := stored(t, db, "m1"); !strings.HasPrefix(r.LastError, "panic: boom\n") || !strings.Contains(r.LastError, "processor_test.go") {
@@ -218,14 +218,14 @@ func TestFailure(t *testing.T) {
 		write(t, db, `update inbox set waits = 1000, waiting_since = clock_timestamp() where message_id = 'waits'`)
 		write(t, db, `update inbox set attempts = 1000 where message_id = 'fails'`)
 		write(t, db, `update inbox set status = 'running', attempts = 1000, deaths = 1000, fence = 1000, due_at = '1000-01-01' where message_id = 'dies'`)
-		p := processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+		p := processor(db, func(_ context.Context, d *inbox.Delivery) error {
 			switch d.ID {
 			case "waits":
-				return inbox.Complete, &inbox.WaitError{Err: errors.New("the bank is closed")}
+				return &inbox.WaitError{Err: errors.New("the bank is closed")}
 			case "fails":
-				return inbox.Complete, errors.New("planted")
+				return errors.New("planted")
 			}
-			return inbox.Complete, nil
+			return nil
 		})
 		p.Policy.MaxAttempts, p.Policy.MaxDeaths = math.MaxInt32, math.MaxInt32
 		p.Policy.BackoffBase, p.Policy.BackoffCap = 100*24*time.Hour, 100*365*24*time.Hour
@@ -235,11 +235,11 @@ func TestFailure(t *testing.T) {
 
 	t.Run("a parked message holds up its own key and no other", func(t *testing.T) {
 		db := fresh(t, "parked@k", "behind@k", "aside@l")
-		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+		start(t, processor(db, func(_ context.Context, d *inbox.Delivery) error {
 			if d.ID == "parked" {
-				return inbox.Complete, &inbox.ParkError{Err: errors.New("a human decides")}
+				return &inbox.ParkError{Err: errors.New("a human decides")}
 			}
-			return inbox.Complete, nil
+			return nil
 		}))
 		await.Row(t, db, `select bool_and(status = case message_id when 'parked' then 'dead' else 'done' end) from inbox where message_id <> 'behind'`)
 		for _, id := range []string{"later", "latest"} { // claims after the parking

@@ -273,7 +273,7 @@ func TestReceive(t *testing.T) {
 		var deaths atomic.Int32
 		heir := processor(db, noting(&handled))
 		heir.Holder = "heir"
-		heir.Observer.Claimed = func(_, n int) { deaths.Add(int32(n)) } //nolint:gosec // few
+		heir.OnClaim = func(_, n int) { deaths.Add(int32(n)) } //nolint:gosec // few
 		start(t, heir)
 		mustDeliver(t, heir, "m1=x@k", "m2=x@k") // it was not acknowledged
 		silence(t, db)

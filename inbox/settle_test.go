@@ -35,10 +35,10 @@ func TestWhatAHandlerSaidOutlivesALock(t *testing.T) {
 				db := open(t, address, postgres.Options{})
 				put(t, db, "m1", "k")
 				handled, end, refused := make(chan struct{}, 10), make(chan struct{}), &logged{}
-				p := processor(open(t, address, limit), func(context.Context, inbox.Delivery) (inbox.Result, error) {
+				p := processor(open(t, address, limit), func(context.Context, *inbox.Delivery) error {
 					handled <- struct{}{}
 					<-end
-					return inbox.Complete, test.err
+					return test.err
 				})
 				p.Log = slog.New(slog.NewTextHandler(refused, nil))
 				start(t, p)
@@ -69,12 +69,12 @@ func TestAWaitEndsAtOnceWhenAMessageOfItsKeyCameMeanwhile(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			db := fresh(t, "m1@k")
-			start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+			start(t, processor(db, func(_ context.Context, d *inbox.Delivery) error {
 				if d.ID == "m1" && d.Waits == 0 {
 					put(t, db, "m2", test.key)
-					return inbox.Complete, &inbox.WaitError{AtLeast: 5 * time.Hour, Err: context.DeadlineExceeded}
+					return &inbox.WaitError{AtLeast: 5 * time.Hour, Err: context.DeadlineExceeded}
 				}
-				return inbox.Complete, nil
+				return nil
 			}))
 			await.Row(t, db, test.want)
 		})
@@ -83,13 +83,13 @@ func TestAWaitEndsAtOnceWhenAMessageOfItsKeyCameMeanwhile(t *testing.T) {
 	t.Run("also when its commit and the wait cross", func(t *testing.T) {
 		db := fresh(t, "m1@k")
 		begun, wait := make(chan struct{}), make(chan struct{})
-		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+		start(t, processor(db, func(_ context.Context, d *inbox.Delivery) error {
 			if d.ID == "m1" && d.Waits == 0 {
 				close(begun)
 				<-wait
-				return inbox.Complete, &inbox.WaitError{AtLeast: 5 * time.Hour, Err: context.DeadlineExceeded}
+				return &inbox.WaitError{AtLeast: 5 * time.Hour, Err: context.DeadlineExceeded}
 			}
-			return inbox.Complete, nil
+			return nil
 		}))
 		await.Receive(t, "the handler", begun)
 		tx := begin(t, db) // as receiving does it

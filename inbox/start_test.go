@@ -82,7 +82,7 @@ func TestReceiveStarts(t *testing.T) {
 		db := fresh(t)
 		p := unpolled(testdb.As(t, db, postgres.RoleWorker), noting(&diary{}))
 		var messages atomic.Int32
-		p.Observer.Claimed = func(n, _ int) { messages.Add(int32(n)) } //nolint:gosec // few
+		p.OnClaim = func(n, _ int) { messages.Add(int32(n)) } //nolint:gosec // few
 		startWithRoom(t, db, p)
 		mustDeliver(t, p, "a=1@k", "b=2@l", "c=@m")
 		await.Row(t, db, `select count(*) = 4 and bool_and(status = 'done' and done_fence = 1 and attempts = 1 and holder = 'test') from inbox`)
@@ -93,15 +93,15 @@ func TestReceiveStarts(t *testing.T) {
 
 	t.Run("a message as a claim hands it over", func(t *testing.T) {
 		db := fresh(t)
-		note := func(seen chan inbox.Delivery) inbox.Handler {
-			return func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+		note := func(seen chan *inbox.Delivery) inbox.Handler {
+			return func(_ context.Context, d *inbox.Delivery) error {
 				if d.ID != "first" {
 					seen <- d
 				}
-				return inbox.Complete, nil
+				return nil
 			}
 		}
-		started, claimed := make(chan inbox.Delivery, 10), make(chan inbox.Delivery, 10)
+		started, claimed := make(chan *inbox.Delivery, 10), make(chan *inbox.Delivery, 10)
 		p, claiming := unpolled(db, note(started)), processor(db, note(claimed))
 		startWithRoom(t, db, p)
 		claiming.Receiver = "s"
@@ -198,12 +198,12 @@ func TestReceiveStarts(t *testing.T) {
 		db := fresh(t)
 		var handled diary
 		finish := make(chan struct{})
-		p := processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+		p := processor(db, func(_ context.Context, d *inbox.Delivery) error {
 			if d.OrderingKey == "k" {
 				handled.note("%s", d.ID)
 				<-finish
 			}
-			return inbox.Complete, nil
+			return nil
 		})
 		p.Concurrency = 3
 		startWithRoom(t, db, p)
@@ -234,9 +234,9 @@ func TestReceiveStarts(t *testing.T) {
 		testdb.Long(t, "it waits for a lease to be renewed")
 		db := fresh(t)
 		hung := newHung(db, "holder")
-		p := unpolled(db, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+		p := unpolled(db, func(ctx context.Context, d *inbox.Delivery) error {
 			if d.ID == "first" {
-				return inbox.Complete, nil
+				return nil
 			}
 			return hung.handle(ctx, d)
 		})
@@ -308,11 +308,11 @@ func TestRoom(t *testing.T) {
 	t.Run("is none while all slots are taken", func(t *testing.T) {
 		db := fresh(t)
 		finish := make(chan struct{})
-		p := unpolled(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+		p := unpolled(db, func(_ context.Context, d *inbox.Delivery) error {
 			if d.ID != "first" {
 				<-finish
 			}
-			return inbox.Complete, nil
+			return nil
 		})
 		p.Concurrency = 4
 		startWithRoom(t, db, p)
@@ -333,13 +333,13 @@ func TestRoom(t *testing.T) {
 			put(t, db, fmt.Sprint("older", i), fmt.Sprint("older", i))
 		}
 		var begun diary
-		p := processor(db, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+		p := processor(db, func(ctx context.Context, d *inbox.Delivery) error {
 			begun.note("%s", strings.TrimRight(d.ID, "0123456789"))
 			select {
 			case <-ctx.Done():
 			case <-time.After(5 * time.Millisecond): // pages could come meanwhile
 			}
-			return inbox.Complete, nil
+			return nil
 		})
 		p.Concurrency = 4
 		receiveFor(t, db, p)

@@ -16,7 +16,7 @@ import (
 // mortal starts the processor that p describes in a process of its own, as far as
 // the database can tell: when it dies, all its connections break at once, and it
 // settles nothing. The channel closes when nothing of it is left.
-func mortal(t *testing.T, url string, like *inbox.Processor, handle func(ctx context.Context, d inbox.Delivery, die func()) (inbox.Result, error)) (die func(), ended <-chan struct{}) {
+func mortal(t *testing.T, url string, like *inbox.Processor, handle func(ctx context.Context, d *inbox.Delivery, die func()) error) (die func(), ended <-chan struct{}) {
 	t.Helper()
 	proxy := failpoint.StartCutter(t, url)
 	db := open(t, proxy.URL(), postgres.Options{})
@@ -26,7 +26,7 @@ func mortal(t *testing.T, url string, like *inbox.Processor, handle func(ctx con
 		DB: db, Receiver: like.Receiver, Holder: like.Holder, Concurrency: like.Concurrency, Policy: like.Policy,
 		Poll: like.Poll, Drain: time.Nanosecond, Log: like.Log,
 	}
-	p.Handle = func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) { return handle(ctx, d, die) }
+	p.Handle = func(ctx context.Context, d *inbox.Delivery) error { return handle(ctx, d, die) }
 	end := make(chan struct{})
 	go func() { p.Run(ctx); close(end) }()
 	return die, end
@@ -41,17 +41,17 @@ func TestAMessageThatEndsItsProcessIsParkedAndNoOther(t *testing.T) {
 	p := processor(nil, nil)
 	p.Concurrency = 16
 	p.Policy.MaxDeaths = 14
-	handle := func(ctx context.Context, d inbox.Delivery, die func()) (inbox.Result, error) {
+	handle := func(ctx context.Context, d *inbox.Delivery, die func()) error {
 		if d.ID == "poison" {
 			die()
 			<-ctx.Done()
-			return inbox.Complete, context.Cause(ctx)
+			return context.Cause(ctx)
 		}
 		select {
 		case <-ctx.Done():
-			return inbox.Complete, context.Cause(ctx)
+			return context.Cause(ctx)
 		case <-time.After(50 * time.Millisecond): // its work
-			return inbox.Complete, nil
+			return nil
 		}
 	}
 	processes := 0
@@ -104,12 +104,12 @@ func TestTheMoreOftenItsHoldersDiedTheFewerSuspectsAreTriedBesideAMessage(t *tes
 				select 'r', 'suspect' || n, n, 't', '', '{}', '', 'running', 1, $1::int - 1, 1, clock_timestamp() - interval '2 days'
 				  from generate_series(1, $2::int) n`, test.deaths, test.suspects)
 			begun, finish := make(chan struct{}, test.suspects), make(chan struct{})
-			p := processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+			p := processor(db, func(_ context.Context, d *inbox.Delivery) error {
 				if d.Attempt > 1 {
 					begun <- struct{}{}
 					<-finish
 				}
-				return inbox.Complete, nil
+				return nil
 			})
 			p.Concurrency, p.Policy.MaxDeaths = 64, 100
 			start(t, p)

@@ -91,12 +91,12 @@ func TestANewMessageWakesItsKey(t *testing.T) {
 	t.Run("and the handler is called", func(t *testing.T) {
 		db := fresh(t, "m1@k")
 		var seen diary
-		start(t, processor(db, func(_ context.Context, d inbox.Delivery) (inbox.Result, error) {
+		start(t, processor(db, func(_ context.Context, d *inbox.Delivery) error {
 			seen.note("%s %d", d.ID, d.Waits)
 			if d.ID == "m1" && d.Waits == 0 {
-				return inbox.Complete, &inbox.WaitError{AtLeast: time.Hour, Err: errors.New("the outside is slow")}
+				return &inbox.WaitError{AtLeast: time.Hour, Err: errors.New("the outside is slow")}
 			}
-			return inbox.Complete, nil
+			return nil
 		}))
 		await.Row(t, db, `select waits = 1 and status = 'pending' from inbox`)
 		accept(t, db, note("m2", "x"))

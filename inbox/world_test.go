@@ -189,27 +189,26 @@ func (d *diary) want(t *testing.T, want string) {
 
 // noting is a handler that notes what it gets, but for the message of startWithRoom.
 func noting(d *diary) inbox.Handler {
-	return func(_ context.Context, m inbox.Delivery) (inbox.Result, error) {
+	return func(_ context.Context, m *inbox.Delivery) error {
 		if m.ID != "first" {
 			d.note("%s", m.ID)
 		}
-		return inbox.Complete, nil
+		return nil
 	}
 }
 
 // answer is a handler that does nothing but return err.
 func answer(err error) inbox.Handler {
-	return func(context.Context, inbox.Delivery) (inbox.Result, error) { return inbox.Complete, err }
+	return func(context.Context, *inbox.Delivery) error { return err }
 }
 
 // finish is the end of a handler: it commits effects together with the end of the delivery.
-func finish(ctx context.Context, db *postgres.DB, d inbox.Delivery, effects ...string) (inbox.Result, error) {
+func finish(ctx context.Context, db *postgres.DB, d *inbox.Delivery, effects ...string) error {
 	b := &pgx.Batch{}
 	for _, name := range effects {
 		effect(b, name)
 	}
-	inbox.Done(b, d)
-	return inbox.Completed, db.Commit(ctx, b)
+	return d.Commit(ctx, db, b)
 }
 
 // row is one message as it lies in the inbox.

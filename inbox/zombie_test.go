@@ -26,7 +26,7 @@ func TestAZombieInsideATransactionLosesItsLocksAndItsCommit(t *testing.T) {
 	const change = `update merchants set fee_fixed = jsonb_build_object('by', $1::text) where merchant_id = 'locked'`
 
 	stopped, resume, woken := make(chan struct{}), make(chan struct{}), make(chan error, 3)
-	start(t, processor(sleepy, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+	start(t, processor(sleepy, func(ctx context.Context, d *inbox.Delivery) error {
 		tx, err := sleepy.Pool().Begin(ctx)
 		if err == nil {
 			_, err = tx.Exec(ctx, change, "of-the-zombie")
@@ -36,7 +36,7 @@ func TestAZombieInsideATransactionLosesItsLocksAndItsCommit(t *testing.T) {
 		}
 		if err != nil {
 			t.Error(err)
-			return inbox.Complete, err
+			return err
 		}
 		close(stopped)
 		<-resume
@@ -45,18 +45,16 @@ func TestAZombieInsideATransactionLosesItsLocksAndItsCommit(t *testing.T) {
 		woken <- tx.Commit(ctx)
 		b := &pgx.Batch{} // and once more, on a fresh connection
 		b.Queue(change, "of-the-zombie, afresh")
-		inbox.Done(b, d)
-		err = sleepy.Commit(ctx, b)
+		err = d.Commit(ctx, sleepy, b)
 		woken <- err
-		return inbox.Completed, err
+		return err
 	}))
 	await.Receive(t, "the first holder", stopped)
 	silence(t, db)
-	heir := processor(db, func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
+	heir := processor(db, func(ctx context.Context, d *inbox.Delivery) error {
 		b := &pgx.Batch{}
 		b.Queue(change, "of-the-heir") // waits for the zombie's lock
-		inbox.Done(b, d)
-		return inbox.Completed, db.Commit(ctx, b)
+		return d.Commit(ctx, db, b)
 	})
 	start(t, heir)
 	await.Row(t, db, `select status = 'done' and fence = 2 from inbox`)

@@ -68,33 +68,32 @@ func watch(m *metrics, db, subscriber *postgres.DB, bell *doorbell.Doorbell) {
 	})
 }
 
-func observeReceiver(m *metrics, traces *telemetry.Traces, receiver string) inbox.Observer {
-	return inbox.Observer{
-		Attempting: func(ctx context.Context, d inbox.Delivery) (context.Context, func(inbox.End)) {
-			ctx, attempted := traces.Attempting(ctx, telemetry.Attempt{
-				Receiver: receiver, MessageID: d.ID, Type: d.Type, Charge: d.OrderingKey,
-				Number: d.Attempt, Waits: d.Waits, Metadata: d.Metadata,
-			})
-			return ctx, func(end inbox.End) {
-				attempted(string(end), end == inbox.EndFailed || end == inbox.EndParked)
-			}
-		},
-		Claimed: func(messages, deaths int) {
-			m.claimed.Add(messages, receiver)
-			m.deaths.Add(deaths, receiver)
-		},
-		Handling: func() (handled func()) { return m.handling.Time(receiver) },
-		Ended:    func(end inbox.End) { m.ended.Add(1, receiver, string(end)) },
+// observe adds metrics and traces to a processor. The messages that its handler causes go
+// on with the handler's own span.
+func observe(p *inbox.Processor, m *metrics, traces *telemetry.Traces) {
+	p.OnClaim = func(messages, deaths int) {
+		m.claimed.Add(messages, p.Receiver)
+		m.deaths.Add(deaths, p.Receiver)
 	}
-}
-
-// onward lets the messages that a handler causes go on with its own span.
-func onward(traces *telemetry.Traces, handle inbox.Handler) inbox.Handler {
-	return func(ctx context.Context, d inbox.Delivery) (inbox.Result, error) {
-		metadata := map[string]string{}
-		maps.Copy(metadata, d.Metadata)
-		maps.Copy(metadata, traces.Carry(ctx))
-		d.Metadata = metadata
+	p.OnAttempt = func(ctx context.Context, d *inbox.Delivery) (context.Context, func(inbox.End)) {
+		ctx, attempted := traces.Attempting(ctx, telemetry.Attempt{
+			Receiver: p.Receiver, MessageID: d.ID, Type: d.Type, Charge: d.OrderingKey,
+			Number: d.Attempt, Waits: d.Waits, Metadata: d.Metadata,
+		})
+		return ctx, func(end inbox.End) {
+			attempted(string(end), end == inbox.EndFailed || end == inbox.EndParked)
+			m.ended.Add(1, p.Receiver, string(end))
+		}
+	}
+	handle := p.Handle
+	p.Handle = func(ctx context.Context, d *inbox.Delivery) error {
+		defer m.handling.Time(p.Receiver)()
+		if carried := traces.Carry(ctx); carried != nil {
+			metadata := map[string]string{}
+			maps.Copy(metadata, d.Metadata)
+			maps.Copy(metadata, carried)
+			d.Metadata = metadata
+		}
 		return handle(ctx, d)
 	}
 }

@@ -39,11 +39,11 @@ func processors(log *slog.Logger, db *postgres.DB, services fulfillment.Services
 	f.OnStep = observeSteps(m, traces)
 	var receivers []receiver
 	for _, r := range f.Receivers() {
-		receivers = append(receivers, receiver{r, bell.Bell(doorbell.Outbox), &inbox.Processor{
+		p := &inbox.Processor{
 			DB:          db,
 			Receiver:    r.Name,
 			Holder:      holder(),
-			Handle:      onward(traces, r.Handle),
+			Handle:      r.Handle,
 			Concurrency: s.WorkerConcurrency,
 			Policy: inbox.Policy{
 				Lease: s.Lease, MaxAttempts: s.MaxAttempts, GiveUpAfter: s.GiveUpAfter,
@@ -55,8 +55,9 @@ func processors(log *slog.Logger, db *postgres.DB, services fulfillment.Services
 			Left:      func() { bell.Ring(doorbell.Inbox) },
 			Drain:     program.DrainTime,
 			Log:       log,
-			Observer:  observeReceiver(m, traces, r.Name),
-		}})
+		}
+		observe(p, m, traces)
+		receivers = append(receivers, receiver{r, bell.Bell(doorbell.Outbox), p})
 	}
 	return receivers
 }

@@ -55,7 +55,7 @@ select n, 'r', n, n, 't', '', '{}', '', 'running', fence
 
 // end queues the end of a delivery as inbox.Done does; only the inbox can make a delivery.
 func end(b *pgx.Batch, id, fence int64) {
-	inbox.Done(b, inbox.Delivery{})
+	inbox.Done(b, &inbox.Delivery{})
 	b.QueuedQueries[b.Len()-1].Arguments = []any{id, fence}
 }
 
