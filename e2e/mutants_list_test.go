@@ -223,7 +223,7 @@ func mutants() []mutant {
 		},
 		{
 			"a message starts as it is received though an older one of its key is open",
-			[]edit{{"inbox/store.go", "         d.reserved\n         and (select open.id\n", "         d.reserved\n         and (select null::bigint\n"}},
+			[]edit{{"inbox/store.go", "         d.reserved\n         and ` + oldestOpen + ` is null\n", "         d.reserved\n"}},
 			byTest("./inbox", "TestReceiveStarts/behind a message of its key that is open", "it is {Status:"),
 		},
 		{

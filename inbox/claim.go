@@ -16,22 +16,17 @@ import (
 // suspected poison messages, and for what is held back. The index inbox_one_running_per_key
 // refuses whatever they miss.
 //
-// The plans of these statements are kept, so they must be right for a table of any size
-// and content. Sessions read along indexes, and "offset 0" leaves one way: each subquery
-// is a probe of one key. The order, with the key compared as a range, exists in the indexes
-// of keys alone (see lockOldest). A claim reads each message that waits behind another one
-// of its key, so senders should bound how many there are.
+// The plans of these statements are kept, so they must be right for any content of the
+// table: "offset 0" and an order that exists in one index alone make each subquery a probe
+// of one key. A claim reads each message that waits behind another one of its key, so
+// senders should bound how many there are.
 
 // claimDue claims pending messages whose time has come and running ones whose lease has
-// expired. Of a message for which its partition has no share ($11, $12; $13 for the other
-// partitions) it takes the due time: it is held back. While messages are held back, many
-// more of their partition may be due before those of others: so $10 messages are read, and
-// $2 of those that fit are claimed.
-//
-// The messages that this holder still handles ($5) are left out: if a lease has expired,
-// the next heartbeat renews it, unless another holder was faster. No open message is due
-// before $9 (see lookAhead). now() is slightly earlier than clock_timestamp() and, unlike
-// it, can bound an index scan.
+// expired, but none that this holder still handles ($5), whose lease the next heartbeat
+// renews. No open message is due before $9 (see lookAhead). A message for which its
+// partition has no share ($11, $12; $13 for the others) loses its due time: it is held
+// back. $10 messages are read, and $2 of those that fit are claimed. now(), unlike
+// clock_timestamp(), can bound an index scan.
 const claimDue = `
 with due as (
   select i.id,
@@ -130,17 +125,16 @@ returning i.status = 'pending' as held_back,
           i.metadata,
           clock_timestamp() as claimed`
 
-// suspicion is how many deaths in a row make a suspected poison message: a message that
-// kills its process dies with every holder, one that runs beside it dies with some.
-// Deaths are counted apart from attempts, and forgotten as soon as a handler returns.
-// With every further death half as many suspects are tried at a time; from the eighth on
-// one is tried without another suspect. So a poison message takes no other message with
-// it more than eight times. claimDue, claimPoison and the index inbox_suspects see a row
-// before its next claim, hence one less.
-const suspicion = 3
-
-// maxWeight bounds the weights of the suspects that one process tries at a time.
-const maxWeight = 32
+const (
+	// suspicion is how many deaths in a row make a suspected poison message: one that kills
+	// its process dies with every holder, one that runs beside it with some. With every
+	// further death half as many suspects are tried at a time, from the eighth on a single
+	// one, so a poison message takes no other message with it more than eight times. Claims
+	// and the index inbox_suspects see a row before its next claim, hence one less.
+	suspicion = 3
+	// maxWeight bounds the weights of the suspects that one process tries at a time.
+	maxWeight = 32
+)
 
 // weight is 0 if the message is no suspect, 1 for a new suspect, and doubles with each
 // death.
@@ -152,9 +146,8 @@ func (d *Delivery) weight() int {
 }
 
 // claimPoison claims suspected poison messages whose lease has expired, no more of them
-// than their weights allow ($8). They run already, so no key blocks them. Coalesced, the
-// comparison of their time leads to inbox_suspects alone: without statistics the planner
-// would read all that is due.
+// than their weights allow ($8). Coalesced, the comparison of their time leads to
+// inbox_suspects alone: without statistics the planner would read all that is due.
 const claimPoison = `
 with suspects as (
   select i.id,
@@ -178,8 +171,7 @@ with suspects as (
    where s.total <= $8::bigint` + claimFound
 
 // claimHeldBack claims the oldest messages that are held back of each partition ($5), as
-// many as its share ($7). Those up to $6 are known to be gone: while a transaction holds an
-// old snapshot, each claim would read their dead index entries.
+// many as its share ($7). Those up to $6 are gone: their dead index entries are not read.
 const claimHeldBack = `
 with found as (
   select h.id,
@@ -199,8 +191,7 @@ with found as (
               for update skip locked) h
    limit $2` + claimFound
 
-// heldBackPartitions returns the partitions of which messages are held back, by any
-// process: one probe for each.
+// heldBackPartitions returns the partitions of which messages are held back, by any process.
 const heldBackPartitions = `
 with recursive held (partition_key) as (
   (select partition_key
@@ -227,11 +218,9 @@ select partition_key
  where partition_key is not null`
 
 // lookAhead is read after a claim, in its transaction. It returns the present, when the
-// next message becomes due that is not due yet, and the first due time at or after $2.
-//
-// The first due time bounds the next claim. While a transaction holds an old snapshot,
-// PostgreSQL keeps the dead entries of inbox_due, which stand before the live ones: without
-// a bound each claim would read all of them.
+// next message becomes due that is not due yet, and the first due time at or after $2,
+// which bounds the next claim: while a transaction holds an old snapshot, PostgreSQL keeps
+// dead entries of inbox_due before the live ones, which each claim would read.
 const lookAhead = `
 select now(),
        (select due_at
@@ -252,21 +241,17 @@ select now(),
          limit 1)`
 
 // A message may be committed later than its due time, so the bound of a claim stays
-// lookBehind before the present, and once every fullLook a claim looks fully: it has no
-// bound, and looks for suspected poison messages and for what is held back too, of which
-// the dead index entries have no bound.
+// lookBehind before the present. Once every fullLook a claim looks fully: without a bound,
+// and for suspected poison messages and what is held back, whose entries have none.
 const (
 	lookBehind = 100 * time.Millisecond
 	fullLook   = time.Second
 )
 
 // claim claims messages for free slots, starts their handlers, and returns how many slots
-// are left and how long the next claim can wait: not at all if more may be due. Each claim commits before its handlers
-// start. It counts the attempt, so a holder that dies has been counted and what its handler
-// rolls back has not.
-//
-// The claim is not canceled with ctx: a claim that commits unseen would keep its messages
-// until their leases expire.
+// are left and how long the next claim can wait: not at all if more may be due. A claim
+// counts the attempt and commits before the handler starts. It is not canceled with ctx:
+// a claim that commits unseen would keep its messages until their leases expire.
 //
 // If we die here: the rows are claimed again when their leases expire. Test:
 // TestLease/a_message_of_a_silent_holder_is_taken_over,_and_the_holder_loses_its_whole_commit.

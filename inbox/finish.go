@@ -115,7 +115,7 @@ func (e ending) of(d *Delivery) func(*pgx.Batch) {
 // ($3): that may be what it waits for. A page that brings one locks this row first: either
 // it finds the wait and ends it, or this statement finds the message, since it sees what
 // was committed while endClaim was waiting for the lock. What came before the claim, the
-// handler has seen. The key is compared as a range, as in lockOldest.
+// handler has seen. The key is compared as a range, as in oldestOpen.
 const wake = `
 update inbox i
    set due_at = clock_timestamp()

@@ -130,7 +130,8 @@ func (r *run) finish(ctx context.Context, log *slog.Logger, queue func(*pgx.Batc
 		if first {
 			log.WarnContext(ctx, "claim not ended", "error", err)
 		}
-		if !isUnavailable(err) && !isTimeout(err) || !pause(ctx, afterFailure) {
+		// The end of a claim is one row: if that takes too long, other transactions are in the way.
+		if !isUnavailable(err) && postgres.OutcomeOf(err) != postgres.Contended || !pause(ctx, afterFailure) {
 			return false
 		}
 	}
@@ -139,12 +140,8 @@ func (r *run) finish(ctx context.Context, log *slog.Logger, queue func(*pgx.Batc
 // isUnavailable tells whether an error says that the database of the inbox was out of
 // reach: it restarts, fails over, has no connection or space left, or others held a lock
 // for too long. That is not the message's fault, so the message waits as for an external
-// service.
-//
-// A statement that the server refused is none of these, nor one that ran for too long,
-// which may be the message's fault. Neither are arguments that could not be encoded,
-// another host's outage, or the end of a text that was cut: they have no marks of our
-// own database.
+// service. A statement that the server refused, or that ran for too long, may be the
+// message's fault, and another host's outage has no marks of our own database.
 func isUnavailable(err error) bool {
 	if postgres.OutcomeOf(err) == postgres.Unknown || errors.Is(err, postgres.ErrNoConnection) {
 		return true
@@ -181,13 +178,6 @@ func isOutage(code string) bool {
 		return true
 	}
 	return false
-}
-
-// isTimeout tells whether the server ended the statement because it ran too long. The end
-// of a claim is one row: if that takes too long, other transactions are in the way.
-func isTimeout(err error) bool {
-	refusal, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && refusal.Code == "57014"
 }
 
 const longestReason = 2000 // bytes

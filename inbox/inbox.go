@@ -40,10 +40,18 @@ package inbox
 
 import (
 	"context"
+	_ "embed"
 	"fmt"
 	"math/rand/v2"
 	"time"
 )
+
+//go:embed schema.sql
+var schema string
+
+// Schema returns the SQL that creates inbox and inbox_quarantine in an empty
+// database. It is plain SQL, to be run once in a transaction.
+func Schema() string { return schema }
 
 // Message is what was received.
 type Message struct {

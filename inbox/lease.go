@@ -50,9 +50,9 @@ select held.id,
 // renewLeases returns the rows that are still held, with false where a lock prevented the
 // renewal. A row that is missing was taken over.
 func (r *run) renewLeases(ctx context.Context, held []holding) (map[int64]bool, error) {
-	ids, fences := make([]int64, len(held)), make([]int64, len(held))
-	for i, h := range held {
-		ids[i], fences[i] = h.row, h.fence
+	var ids, fences []int64
+	for _, h := range held {
+		ids, fences = append(ids, h.row), append(fences, h.fence)
 	}
 	rows, err := r.DB.Query(ctx, renew, ids, fences, r.Policy.Lease)
 	if err != nil {

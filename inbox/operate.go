@@ -18,9 +18,9 @@ type Status string
 // What a message can be. Only the operators' functions move it out of StatusDead.
 const (
 	StatusPending   Status = "pending"   // due, or waiting for its time
-	StatusRunning   Status = "running"   // somebody holds it, or has died with it
+	StatusRunning   Status = "running"   // claimed, perhaps by a holder that has died since
 	StatusDone      Status = "done"      // for ever
-	StatusDead      Status = "dead"      // parked until an operator decides
+	StatusDead      Status = "dead"      // until an operator decides
 	StatusDiscarded Status = "discarded" // an operator ended it undone
 )
 
@@ -28,8 +28,8 @@ var (
 	// ErrNoMessage is returned by Show, Retry and Discard for a number that no
 	// message has.
 	ErrNoMessage = errors.New("no such message")
-	// ErrNotParked is returned by Retry and Discard for a message that is not
-	// parked, or no more: somebody else may have decided.
+	// ErrNotParked is returned by Retry and Discard for a message that is no dead letter,
+	// or no more: another operator may have decided.
 	ErrNotParked = errors.New("the message is not parked")
 	// ErrNotListed is returned by List for a status other than StatusDead and
 	// StatusDiscarded.
@@ -46,7 +46,7 @@ type Entry struct {
 	OrderingKey string     `json:"ordering_key"`
 	Status      Status     `json:"status"`
 	Attempts    int        `json:"attempts"`
-	Deaths      int        `json:"deaths"` // of holders, one after another
+	Deaths      int        `json:"deaths"` // of holders in a row
 	Waits       int        `json:"waits"`
 	Duplicates  int        `json:"duplicates"` // deliveries beyond the first
 	Holder      string     `json:"holder"`
@@ -55,29 +55,17 @@ type Entry struct {
 	ReceivedAt  time.Time  `json:"received_at"`
 	DueAt       time.Time  `json:"due_at"`
 	FinishedAt  *time.Time `json:"finished_at"` // nil while it is open
-	DecidedAt   *time.Time `json:"decided_at"`  // nil while nobody has decided
-	Behind      int        `json:"behind"`      // younger open messages of its key, held up if it is parked and Parked is Block
+	DecidedAt   *time.Time `json:"decided_at"`  // nil while no operator has decided
+	Behind      int        `json:"behind"`      // younger open messages of its key, held up if it is dead and Parked is Block
 
 	// What the sender wrote, which Show alone reads.
 	Payload  []byte          `json:"-"`
 	Metadata json.RawMessage `json:"-"`
 }
 
-func (e Entry) inUTC() Entry {
-	e.ReceivedAt, e.DueAt = e.ReceivedAt.UTC(), e.DueAt.UTC()
-	for _, at := range []**time.Time{&e.FinishedAt, &e.DecidedAt} {
-		if *at != nil {
-			utc := (*at).UTC()
-			*at = &utc
-		}
-	}
-	return e
-}
-
 // entryColumns are what List and Show read of a message i. Counting needs no order: it
-// is there because only the index of the open messages of a key has it. Where the
-// planner takes the table for empty, any other is as good to it. The key is compared
-// as a range, since of what is equal the order would not matter.
+// is there because only the index of the open messages of a key has it, and the planner
+// takes any other for as good where it takes the table for empty.
 const entryColumns = `i.id                         as number,
        i.receiver,
        i.message_id,
@@ -116,6 +104,12 @@ const selectEntries = "select " + entryColumns + `
  order by i.status, i.id
  limit $3`
 
+const selectEntry = "select " + entryColumns + `,
+       i.payload,
+       i.metadata
+  from inbox i
+ where i.id = $1`
+
 // List returns up to limit messages of all receivers that are dead, or that are
 // discarded, in the order in which they were received, beginning with the first
 // whose number is above after.
@@ -123,40 +117,40 @@ func List(ctx context.Context, q postgres.Querier, status Status, after int64, l
 	if status != StatusDead && status != StatusDiscarded {
 		return nil, fmt.Errorf("list %s messages: %w", status, ErrNotListed)
 	}
-	rows, err := q.Query(ctx, selectEntries, status, after, limit)
+	entries, err := readEntries(ctx, q, selectEntries, status, after, limit)
 	if err != nil {
 		return nil, fmt.Errorf("list %s messages: %w", status, err)
-	}
-	entries, err := pgx.CollectRows(rows, pgx.RowToStructByNameLax[Entry])
-	if err != nil {
-		return nil, fmt.Errorf("list %s messages: %w", status, err)
-	}
-	for i, e := range entries {
-		entries[i] = e.inUTC()
 	}
 	return entries, nil
 }
 
-const selectEntry = "select " + entryColumns + `,
-       i.payload,
-       i.metadata
-  from inbox i
- where i.id = $1`
-
 // Show returns one message, whatever its status.
 func Show(ctx context.Context, q postgres.Querier, number int64) (Entry, error) {
-	rows, err := q.Query(ctx, selectEntry, number)
-	if err != nil {
-		return Entry{}, fmt.Errorf("show message %d: %w", number, err)
-	}
-	entry, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[Entry])
-	if errors.Is(err, pgx.ErrNoRows) {
+	entries, err := readEntries(ctx, q, selectEntry, number)
+	if err == nil && len(entries) == 0 {
 		err = ErrNoMessage
 	}
 	if err != nil {
 		return Entry{}, fmt.Errorf("show message %d: %w", number, err)
 	}
-	return entry.inUTC(), nil
+	return entries[0], nil
+}
+
+func readEntries(ctx context.Context, q postgres.Querier, sql string, args ...any) ([]Entry, error) {
+	rows, err := q.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	entries, err := pgx.CollectRows(rows, pgx.RowToStructByNameLax[Entry])
+	for i := range entries {
+		e := &entries[i]
+		for _, at := range []*time.Time{&e.ReceivedAt, &e.DueAt, e.FinishedAt, e.DecidedAt} {
+			if at != nil {
+				*at = at.UTC()
+			}
+		}
+	}
+	return entries, err
 }
 
 // The message keeps its place in the order of its key.
@@ -174,10 +168,9 @@ update inbox
    and status = 'dead'
 returning id`
 
-// Retry makes a parked message due at once, as if it had never been tried, and
-// notes who wanted it: actor, who must have a name. Errors are ErrNoMessage and
-// ErrNotParked; after any other, nobody knows whether it was done, and Retry may
-// be called again.
+// Retry makes a dead letter due at once, as if it had never been tried, and notes the
+// operator, actor, who must have a name. Errors are ErrNoMessage and ErrNotParked; after
+// any other it is unknown whether it was done, and Retry may be called again.
 func Retry(ctx context.Context, q postgres.Querier, number int64, actor string) error {
 	if err := decide(ctx, q, retryParked, number, actor); err != nil {
 		return fmt.Errorf("retry message %d: %w", number, err)
@@ -185,7 +178,7 @@ func Retry(ctx context.Context, q postgres.Querier, number int64, actor string) 
 	return nil
 }
 
-// The fence refuses whatever a holder of long ago might still commit.
+// The fence refuses whatever an earlier holder might still commit.
 const discardParked = `
 update inbox
    set status      = 'discarded',
@@ -197,9 +190,8 @@ update inbox
    and status = 'dead'
 returning id`
 
-// Discard ends a parked message undone and lets the younger ones of its key go
-// on. It stays visible, with who did it: actor, who must have a name. It cannot
-// be taken back. Errors are those of Retry.
+// Discard ends a dead letter undone, for ever, and lets the younger messages of its key
+// continue. It stays visible, with its actor. Errors are those of Retry.
 func Discard(ctx context.Context, q postgres.Querier, number int64, actor string) error {
 	if err := decide(ctx, q, discardParked, number, actor); err != nil {
 		return fmt.Errorf("discard message %d: %w", number, err)
@@ -207,8 +199,7 @@ func Discard(ctx context.Context, q postgres.Querier, number int64, actor string
 	return nil
 }
 
-// decide runs one statement that is a transaction of its own and answers with
-// the row that it changed.
+// decide runs one statement that is a transaction of its own.
 //
 // If we die here: the decision is stored with its actor, or not at all.
 func decide(ctx context.Context, q postgres.Querier, decision string, number int64, actor string) error {

@@ -11,12 +11,10 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 )
 
-// now() is slightly earlier than clock_timestamp() and, unlike it, can bound an index
-// scan. A locked row keeps its ctid; a join by number could be planned to read the table.
-//
 // What was received in a transaction at or above the oldest that is left in the outbox
 // may still be there and be redelivered. The index skips it, however much of it there is.
 // Where transaction ids are another server's, they say nothing, and nothing is deleted.
+// A locked row keeps its ctid; a join by number could be planned to read the table.
 const deleteDone = `
 with expired as (
   select ctid
@@ -33,31 +31,22 @@ delete from inbox
  where ctid = any (array(select ctid from expired))`
 
 // Sweep deletes up to limit messages that were done longer than retention ago, in
-// database time, and returns how many it deleted. Where a running worker has announced a
-// longer window, that window counts. Dead letters and discarded messages stay: the first
-// wait for an operator, the others show what an operator decided.
+// database time, and returns how many it deleted; below limit, nothing was left. Where a
+// running worker has announced a longer window, that window counts. Dead letters and
+// discarded messages stay. Several callers may sweep concurrently.
 //
 // A message that is redelivered after its row is gone would be new. So no row is deleted
-// before its message has left the outbox, whatever the settings and the clocks say, and
-// however far a reader lags. Of messages that came through Accept only the sender knows
-// how late it may repeat them; retention should be longer than that.
-//
-// One case remains: a page that a subscriber read before the outbox deleted it, after an
-// offset was moved back, and that is stored after the inbox deleted its rows too. The
-// difference of the two windows lies between. A handler looks at what it has already
-// done, so it does nothing twice in this case either.
-//
-// Several callers may sweep concurrently: each deletes what no other has locked. A result
-// below limit means that nothing was left.
+// before its message has left the outbox, whatever the settings and the clocks say. Of
+// messages that came through Accept only the sender knows how late it may repeat them;
+// retention should be longer than that. One case remains: a page that a subscriber read
+// before the outbox deleted it, after an offset was moved back, and that is stored after
+// the inbox deleted its rows too. A handler looks at what it has already done, so it does
+// nothing twice in this case either.
 //
 // If we die here: the statement is a transaction of its own. Its rows are gone, or the
 // next sweep finds them. Test: TestSweep/what_a_dead_sweeper_held_is_swept_by_the_next.
 func Sweep(ctx context.Context, db *postgres.DB, retention time.Duration, limit int) (int, error) {
-	deleted, err := sweep(ctx, db, deleteDone, retention, limit)
-	if err != nil {
-		return 0, fmt.Errorf("delete done messages: %w", err)
-	}
-	return deleted, nil
+	return sweep(ctx, db, "done", deleteDone, retention, limit)
 }
 
 // A quarantined row never changes, so it keeps its ctid.
@@ -70,25 +59,22 @@ delete from inbox_quarantine
           order by received_at
           limit $2))`
 
-// SweepQuarantine deletes up to limit messages that were quarantined longer than
-// retention ago, in database time, and returns how many it deleted. Nothing depends on
-// them, and a sender that repeats one id with ever new payloads must not fill the disk.
-// Concurrent callers and crashes are as with Sweep.
+// SweepQuarantine is Sweep for messages that were quarantined longer than retention ago.
+// Nothing depends on them, and a sender that repeats one id with ever new payloads must
+// not fill the disk.
 func SweepQuarantine(ctx context.Context, db *postgres.DB, retention time.Duration, limit int) (int, error) {
-	deleted, err := sweep(ctx, db, deleteQuarantined, retention, limit)
-	if err != nil {
-		return 0, fmt.Errorf("delete quarantined messages: %w", err)
-	}
-	return deleted, nil
+	return sweep(ctx, db, "quarantined", deleteQuarantined, retention, limit)
 }
 
-func sweep(ctx context.Context, db *postgres.DB, expired string, retention time.Duration, limit int) (int, error) {
+func sweep(ctx context.Context, db *postgres.DB, what, expired string, retention time.Duration, limit int) (int, error) {
 	var deleted int64
 	b := &pgx.Batch{}
 	b.Queue(expired, retention, limit).Exec(func(tag pgconn.CommandTag) error {
 		deleted = tag.RowsAffected()
 		return nil
 	})
-	err := db.Commit(ctx, b)
-	return int(deleted), err
+	if err := db.Commit(ctx, b); err != nil {
+		return 0, fmt.Errorf("delete %s messages: %w", what, err)
+	}
+	return int(deleted), nil
 }

@@ -7,10 +7,9 @@ import (
 )
 
 // slots bounds the handlers that run at a time, and how many of them one partition may
-// have. A partition takes another slot only while it would hold at most seven times as
-// many as stay free: a partition of 64 slots holds 56, beside it a second one 7. So a
-// partition that is slow, or sends very many messages, leaves slots to every other one,
-// without a list of partitions and without a setting.
+// have: it takes another slot only while it would hold at most seven times as many as stay
+// free. Of 64 slots a partition holds 56, beside it a second one 7. So a partition that is
+// slow, or sends very many messages, leaves slots to every other one.
 type slots struct {
 	size int
 
@@ -64,10 +63,9 @@ func (s *slots) leave(partition string) {
 	s.changedLocked()
 }
 
-// takeForClaim waits for slots and takes those of a claim, whose messages are not known yet.
-// While due messages wait for slots it takes all that are free, once a quarter of all is
-// free or one has been for a poll. Otherwise it takes half of the free ones, at most a
-// quarter of all, and leaves the rest to pages. It returns 0 when ctx has ended.
+// takeForClaim waits for slots and takes those of a claim, whose messages are not known yet:
+// all free ones while due messages wait for slots, else half of them, at most few, since
+// the rest is for pages. It returns 0 when ctx has ended.
 func (s *slots) takeForClaim(ctx context.Context, poll time.Duration) (taken int) {
 	for taken == 0 && s.wait(ctx, poll, false) {
 		s.mu.Lock()
@@ -169,9 +167,9 @@ func (s *slots) changedLocked() {
 // saturation slots become free one at a time.
 func (s *slots) few() int { return max(1, s.size/4) }
 
-// wait waits until few slots are free, or until one has been free for a while. Pages also
-// wait until no due message waits for slots; a claim does not wait for more than one slot
-// unless due messages do. wait returns false when ctx has ended.
+// wait waits until few slots are free, or until one has been free for a while. A page also
+// waits until no due message waits for slots, and a claim for a single slot only while none
+// does. wait returns false when ctx has ended.
 func (s *slots) wait(ctx context.Context, while time.Duration, page bool) bool {
 	var late <-chan time.Time
 	for ctx.Err() == nil {

@@ -14,9 +14,6 @@ import (
 // anything is written. Rows are locked by number, as group commits lock them, so two
 // transactions that meet in several rows do not deadlock. While the oldest is locked no
 // transaction ends it or makes it wait, and one that does so later sees this page.
-//
-// The key is compared as a range, so that the order is that of inbox_open_by_key and not
-// of a sort: one index entry is read, however many messages wait behind it.
 const lockOldest = `
 select id
   from inbox
@@ -27,17 +24,22 @@ select id
                     and k.message_id = d.message_id)
            from unnest($2::text[]) as d (message_id)
           union all
-         select (select open.id
+         select ` + oldestOpen + `
+           from unnest($3::text[]) as d (ordering_key)))
+ order by id
+   for no key update`
+
+// oldestOpen is the oldest open message of the key of d. The key is compared as a range, so
+// that the order is that of inbox_open_by_key and not of a sort: one index entry is read,
+// however many messages wait behind it.
+const oldestOpen = `(select open.id
                    from inbox open
                   where open.receiver = $1
                     and open.ordering_key >= d.ordering_key
                     and open.ordering_key <= d.ordering_key
                     and open.status in ('pending', 'running')
                   order by open.ordering_key, open.id
-                  limit 1)
-           from unnest($3::text[]) as d (ordering_key)))
- order by id
-   for no key update`
+                  limit 1)`
 
 // store inserts a first delivery, counts a repeated one, and quarantines another payload
 // under a known id. None of this raises an error when another transaction commits the
@@ -48,22 +50,13 @@ select id
 // no message of its key is open, and no dead letter blocks the key ($4). What this misses,
 // because another transaction commits it at the same moment, is refused by the index
 // inbox_one_running_per_key, with the whole page. A delivery that only its partition's
-// share refused ($13) is held back: it has no due time.
-//
-// It has more than 40 lines since the insert, its conflict and the quarantine must see one
-// snapshot.
+// share refused ($13) is held back: it has no due time. It has more than 40 lines since the
+// insert, its conflict and the quarantine must see one snapshot.
 const store = `
 with incoming as (
   select d.*,
          d.reserved
-         and (select open.id
-                from inbox open
-               where open.receiver = $1
-                 and open.ordering_key >= d.ordering_key
-                 and open.ordering_key <= d.ordering_key
-                 and open.status in ('pending', 'running')
-               order by open.ordering_key, open.id
-               limit 1) is null
+         and ` + oldestOpen + ` is null
          and ($4 or (select dead.id
                        from inbox dead
                       where dead.receiver = $1
@@ -117,14 +110,7 @@ const wakeKeys = `
 update inbox
    set due_at = clock_timestamp()
  where id = any (array(
-         select (select open.id
-                   from inbox open
-                  where open.receiver = $1
-                    and open.ordering_key >= d.ordering_key
-                    and open.ordering_key <= d.ordering_key
-                    and open.status in ('pending', 'running')
-                  order by open.ordering_key, open.id
-                  limit 1)
+         select ` + oldestOpen + `
            from unnest($2::text[], $3::text[]) as d (message_id, ordering_key)
           where (select n.received_in
                    from inbox n

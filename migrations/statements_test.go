@@ -45,7 +45,7 @@ func statement() *regexp.Regexp {
 }
 
 // joined is how a statement begins that is a sum of texts.
-func joined() *regexp.Regexp { return regexp.MustCompile(`^\n?(select|with)\b`) }
+func joined() *regexp.Regexp { return regexp.MustCompile(`^\n?(select|update|with)\b`) }
 
 // complete fills what a package adds when it runs: a number after a limit, a
 // query between parentheses.
