@@ -120,9 +120,7 @@ func TestARestartOfTheDatabaseCostsNoAttemptAndLooksLikeNoDeath(t *testing.T) {
 	clock, err := pgx.Connect(t.Context(), address) // it outlives the others
 	must(t, err)
 	t.Cleanup(func() { _ = clock.Close(context.WithoutCancel(t.Context())) })
-	for i := range 4 {
-		put(t, db, fmt.Sprint("m", i), fmt.Sprint("k", i))
-	}
+	putMany(t, db, `'m' || n`, `'k' || n`, 4)
 	begun, failed, restart := make(chan struct{}, 8), make(chan struct{}, 8), make(chan struct{})
 	p := processor(db, func(ctx context.Context, d *inbox.Delivery) error {
 		if d.Waits > 0 {
@@ -156,28 +154,6 @@ func TestARestartOfTheDatabaseCostsNoAttemptAndLooksLikeNoDeath(t *testing.T) {
 
 	again := open(t, address, postgres.Options{})
 	await.Row(t, again, `select bool_and(status = 'done' and attempts = 1 and waits = 1 and deaths = 0 and fence = 2) from inbox`)
-}
-
-// Somebody holds a lock that every handler needs, for longer than any of them may
-// wait for it. None of the messages is to blame.
-func TestALockedTableParksNobody(t *testing.T) {
-	testdb.Long(t, "it takes a large part of the time")
-	t.Parallel()
-	address := testdb.URL(t)
-	db, its := open(t, address, postgres.Options{}), open(t, address, postgres.Options{LockTimeout: 20 * time.Millisecond})
-	for i := range 3 {
-		put(t, db, fmt.Sprint("m", i), fmt.Sprint("k", i))
-	}
-	locked := begin(t, db)
-	run(t, locked, `lock table merchants in share row exclusive mode`)
-	p := processor(its, func(ctx context.Context, d *inbox.Delivery) error {
-		return finish(ctx, its, d, d.ID)
-	})
-	p.Policy.BackoffBase, p.Policy.BackoffCap = time.Millisecond, 10*time.Millisecond
-	start(t, p)
-	await.Row(t, db, `select bool_and(waits > 3) from inbox`) // more than it may fail
-	run(t, locked, `commit`)
-	await.Row(t, db, `select bool_and(status = 'done' and attempts = 1 and deaths = 0) from inbox`)
 }
 
 // adminOf connects to another database of the same server.

@@ -10,7 +10,6 @@ import (
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
-	"github.com/payonce/payonce/outbox"
 )
 
 // What a message costs must not grow with the messages around it. These count the
@@ -116,57 +115,20 @@ func TestOperatorsReadNoMoreBehindABacklog(t *testing.T) {
 	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status)
 		select 'r', n, 'k' || n, 't', '', '{}', '', case when n <= $1 then 'dead' else 'pending' end from generate_series(1, 3000) n`, parked)
 	putMany(t, db, `'behind' || n`, `'k1'`, 3)
-	before := rowsRead(t, db)
+	before := entriesRead(t, db)
 	entries, err := inbox.List(t.Context(), db, inbox.StatusDead, 0, 100)
 	if err != nil || len(entries) != parked || entries[0].Behind != 3 || entries[1].Behind != 0 {
 		t.Fatalf("%d are parked, %v", len(entries), err)
 	}
-	if read := rowsRead(t, db) - before; read > 3*parked {
+	if read := entriesRead(t, db) - before; read > 3*parked {
 		t.Errorf("listing %d parked messages read %d rows", parked, read)
 	}
-	before = rowsRead(t, db)
+	before = entriesRead(t, db)
 	if e, err := inbox.Show(t.Context(), db, entries[0].Number); err != nil || e.Behind != 3 {
 		t.Fatalf("%d are behind it, %v", e.Behind, err)
 	}
-	if read := rowsRead(t, db) - before; read > 10 {
+	if read := entriesRead(t, db) - before; read > 10 {
 		t.Errorf("showing a message read %d rows", read)
-	}
-}
-
-func TestReceivingReadsNoMoreAsTheInboxGrows(t *testing.T) {
-	t.Parallel()
-	testdb.Long(t, "it writes thousands of messages")
-	db := open(t, testdb.URL(t), postgres.Options{Settings: outbox.SessionSettings()})
-	const messages = 1200 // three pages
-	write(t, db, `insert into outbox (topic, message_id, payload, metadata)
-		select $1, 'm' || n, '', '{}' from generate_series(1, $2::int) n`, topic, messages)
-	receive(t, db, "r")
-	awaitReceived(t, db)
-	await.Row(t, db, `select n_tup_ins >= 1200 from pg_stat_user_tables where relname = 'inbox'`)
-	read := one[int64](t, db, `select seq_tup_read from pg_stat_user_tables where relname = 'inbox'`)
-	if read > 0 {
-		t.Errorf("receiving %d messages read %d rows of the inbox in sequence", messages, read)
-	}
-}
-
-// TestReceivingReadsNoMoreBehindABacklogThatNobodyCounted: that of a server that was
-// just restored or upgraded, of which the planner knows nothing yet.
-func TestReceivingReadsNoMoreBehindABacklogThatNobodyCounted(t *testing.T) {
-	t.Parallel()
-	testdb.Long(t, "it writes thousands of messages")
-	db := testdb.Open(t)
-	write(t, db, `alter table inbox set (autovacuum_enabled = off)`)
-	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
-		select 'r', 'open' || n, lpad(n::text, 36, '0'), 't', '', '{}', '' from generate_series(1, 24000) n`)
-	const messages = 50
-	for i := range messages {
-		accept(t, db, inbox.Message{ID: strconv.Itoa(i)})
-	}
-	db.Pool().Reset()
-	await.Row(t, db, `select n_tup_ins >= 24050 from pg_stat_user_tables where relname = 'inbox'`)
-	read := one[int64](t, db, `select sum(idx_tup_read) from pg_stat_user_indexes where relname = 'inbox'`)
-	if read > 20*messages {
-		t.Errorf("receiving %d messages read %d entries of indexes", messages, read)
 	}
 }
 
@@ -200,25 +162,18 @@ func TestAcceptingReadsNoMoreAsTheInboxGrows(t *testing.T) {
 	// What a session did is counted when it has ended.
 	db.Pool().Reset()
 	testdb.Alone(t, db)
-	var inSequence, alongKeys, byID, pages int64
+	var inSequence, alongKeys, byID int64
 	err := db.QueryRow(t.Context(), `
 select (select seq_tup_read from pg_stat_user_tables where relname = 'inbox'),
        (select idx_tup_read from pg_stat_user_indexes where indexrelname = 'inbox_open_by_key'),
-       (select idx_tup_read from pg_stat_user_indexes where indexrelname = 'inbox_pkey'),
-       (select idx_blks_hit + idx_blks_read from pg_statio_user_indexes where indexrelname = 'inbox_open_by_key')`).
-		Scan(&inSequence, &alongKeys, &byID, &pages)
+       (select idx_tup_read from pg_stat_user_indexes where indexrelname = 'inbox_pkey')`).
+		Scan(&inSequence, &alongKeys, &byID)
 	must(t, err)
-	// Of four times as many, a quarter is new to the key of the one that waits.
-	// The one that waits has been written three times: while an older snapshot is
-	// about, as that of an analyze, the dead entries of it are read as well. Few are
-	// those of the early ones.
-	const versions, few = 3, 50
-	if inSequence > 0 || alongKeys > 5*versions*messages+few || byID > 4*versions*messages+few {
+	// Of four times as many, a quarter is new to the key of the one that waits, which has
+	// been written three times: while an older snapshot is held, as that of an analyze, its
+	// dead entries are read as well.
+	const versions, early = 3, 50
+	if inSequence > 0 || alongKeys > 5*versions*messages+early || byID > 4*versions*messages+early {
 		t.Errorf("twice %d messages, twice: read %d rows in sequence, %d entries along keys, %d by id", messages, inSequence, alongKeys, byID)
-	}
-	// Some to write the 8,200 that are there, and some for each read.
-	t.Logf("%d rows in sequence, %d entries along keys, %d by id, %d pages", inSequence, alongKeys, byID, pages)
-	if most := int64(8200*5 + 4*messages*10); pages > most {
-		t.Errorf("%d pages of the keys, want at most %d", pages, most)
 	}
 }

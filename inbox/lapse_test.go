@@ -63,12 +63,3 @@ func TestMessagesOfASilentHolderAreTakenAgainApart(t *testing.T) {
 	await.Row(t, db, `select status = 'done' from inbox where message_id = 'after'`)
 	await.Row(t, db, `select count(*) between 16 and 48 from inbox where status = 'running'`)
 }
-
-func TestAWaitClearsTheAttemptsBeforeIt(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	put(t, db, "m", "m")
-	write(t, db, `update inbox set attempts = 2`)
-	start(t, processor(db, answer(&inbox.WaitError{AtLeast: time.Hour, Err: errors.New("closed")})))
-	await.Row(t, db, `select status = 'pending' and waits = 1 and attempts = 0 from inbox`)
-}

@@ -67,7 +67,7 @@ func TestPagesOfAnySizeAreTheSame(t *testing.T) {
 					draws, rapid.SampledFrom([]string{"k", "l"}).Draw(r, "key"))
 			}), 1, 12).Draw(r, "messages")
 			messages := of(texts...)
-			page(r, db, messages...)
+			post(r, db, messages...)
 			for _, m := range messages {
 				its := inbox.Message{
 					ID: m.ID, Type: m.Type, OrderingKey: m.OrderingKey, Payload: m.Payload,

@@ -76,35 +76,6 @@ func TestProcess(t *testing.T) {
 		close(finish)
 		await.Row(t, db, `select bool_and(status = 'done') from inbox`)
 	})
-
-	t.Run("a receiver sees nothing of another", func(t *testing.T) {
-		db := fresh(t, "m1@k")
-		write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash) values ('other', 'm1', 'k', 't', '', '{}', '')`)
-		var mine diary
-		start(t, processor(db, noting(&mine)))
-		await.Row(t, db, `select bool_and(status = case receiver when 'r' then 'done' else 'pending' end) from inbox`)
-		mine.want(t, "m1")
-	})
-
-	t.Run("a handler gets the message as it was received", func(t *testing.T) {
-		db := fresh(t)
-		write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
-			values ('r', 'm1', 'k', 'letter', '\x00ff', '{"correlation_id": "req_1"}', '')`)
-		got := make(chan *inbox.Delivery, 1)
-		start(t, processor(db, func(_ context.Context, d *inbox.Delivery) error {
-			got <- d
-			return nil
-		}))
-		d := await.Receive(t, "the handler", got)
-		want := inbox.Message{
-			ID: "m1", Type: "letter", OrderingKey: "k", Payload: []byte("\x00\xff"),
-			Metadata: map[string]string{"correlation_id": "req_1"},
-		}
-		if diff := cmp.Diff(want, d.Message); diff != "" || d.Attempt != 1 || d.Waits != 0 {
-			t.Errorf("attempt %d, waits %d (-want +got):\n%s", d.Attempt, d.Waits, diff)
-		}
-		await.Row(t, db, `select status = 'done' and holder = 'test' from inbox`)
-	})
 }
 
 // A message that is handled again and again goes through states.
@@ -180,9 +151,7 @@ func TestFailure(t *testing.T) {
 	t.Run("the backoff is random below its bounds", func(t *testing.T) {
 		db := fresh(t)
 		const messages = 60
-		for i := range messages {
-			put(t, db, fmt.Sprint("m", i), fmt.Sprint("k", i))
-		}
+		putMany(t, db, `'m' || n`, `'k' || n`, messages)
 		write(t, db, `update inbox set attempts = 40`)
 		p := processor(db, answer(errors.New("no")))
 		p.Policy.MaxAttempts, p.Policy.BackoffBase, p.Policy.BackoffCap = 100, time.Hour, 8*time.Hour
@@ -250,23 +219,4 @@ func TestFailure(t *testing.T) {
 			t.Errorf("the message behind it is %+v", r)
 		}
 	})
-
-	t.Run("or lets the younger ones of its key pass", func(t *testing.T) {
-		db := fresh(t, "parked@k", "behind@k")
-		write(t, db, `update inbox set status = 'dead' where message_id = 'parked'`)
-		p := processor(db, answer(nil))
-		p.Policy.Parked = inbox.Pass
-		start(t, p)
-		await.Row(t, db, `select status = 'done' from inbox where message_id = 'behind'`)
-	})
-}
-
-func TestErrorsSayWhatTheyWrap(t *testing.T) {
-	t.Parallel()
-	cause := errors.New("cause")
-	for _, err := range []error{&inbox.WaitError{Err: cause}, &inbox.ParkError{Err: cause}} {
-		if !errors.Is(err, cause) || !strings.HasSuffix(err.Error(), ": cause") {
-			t.Errorf("%T says %q", err, err)
-		}
-	}
 }

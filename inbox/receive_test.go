@@ -28,12 +28,14 @@ import (
 
 const topic = "letters"
 
-// post commits a message to the outbox.
-func post(t *testing.T, db *postgres.DB, m outbox.Message) {
+// post commits messages to the outbox together, so that they are read together.
+func post(t fataler, db *postgres.DB, messages ...outbox.Message) {
 	t.Helper()
-	m.Topic = topic
 	b := &pgx.Batch{}
-	must(t, outbox.Append(b, m))
+	for _, m := range messages {
+		m.Topic = topic
+		must(t, outbox.Append(b, m))
+	}
 	must(t, db.Commit(t.Context(), b))
 }
 
@@ -312,7 +314,7 @@ func TestReceiveOutlivesAnError(t *testing.T) {
 				all["r "+id] = 0
 				sent = append(sent, letter(id, "x"))
 			}
-			page(t, db, sent...)
+			post(t, db, sent...)
 			lines, stop := receive(t, db, "r")
 			// By itself it is refused several times: what is behind it had its chance to pass.
 			await.Row(t, db, `select last_value >= 8 from refusals`)

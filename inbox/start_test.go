@@ -230,31 +230,6 @@ func TestReceiveStarts(t *testing.T) {
 		})
 	})
 
-	t.Run("what it keeps the lease of", func(t *testing.T) {
-		testdb.Long(t, "it waits for a lease to be renewed")
-		db := fresh(t)
-		hung := newHung(db, "holder")
-		p := unpolled(db, func(ctx context.Context, d *inbox.Delivery) error {
-			if d.ID == "first" {
-				return nil
-			}
-			return hung.handle(ctx, d)
-		})
-		p.Policy.Lease = renewedLease
-		startWithRoom(t, db, p)
-		mustDeliver(t, p, "m1=x")
-		await.Receive(t, "the message", hung.begun)
-		rival := processor(db, noting(&diary{}))
-		rival.Holder = "rival"
-		start(t, rival)
-		awaitRenewal(t, db, "m1")
-		if r := stored(t, db, "m1"); r.Status != "running" || r.Fence != 1 {
-			t.Errorf("it is %+v", r)
-		}
-		close(hung.finish)
-		await.Row(t, db, `select bool_and(status = 'done' and done_fence = 1) from inbox`)
-	})
-
 	t.Run("nothing once the program stops: it gives back what is stored meanwhile", func(t *testing.T) {
 		db := fresh(t)
 		var handled diary
@@ -284,7 +259,7 @@ func TestRoom(t *testing.T) {
 	}
 	wantNone := func(t *testing.T, db *postgres.DB, found <-chan int) {
 		t.Helper()
-		for range 20 { // round trips, in which it could be told
+		for range 20 { // round trips, in which it could be returned
 			await.Row(t, db, `select true`)
 		}
 		select {
@@ -293,45 +268,34 @@ func TestRoom(t *testing.T) {
 		default:
 		}
 	}
+	want := func(t *testing.T, found <-chan int, want int) {
+		t.Helper()
+		if n := await.Receive(t, "room", found); n != want {
+			t.Errorf("there is room for %d, want %d", n, want)
+		}
+	}
 
-	t.Run("is what slots are free, once the processor runs", func(t *testing.T) {
+	t.Run("is the free slots of a processor that runs", func(t *testing.T) {
 		db := fresh(t)
-		p := unpolled(db, noting(&diary{}))
+		finish := make(chan struct{})
+		p := unpolled(db, func(context.Context, *inbox.Delivery) error { <-finish; return nil })
+		p.Concurrency = 4
 		found := room(t, p)
 		wantNone(t, db, found)
 		start(t, p)
-		if n := await.Receive(t, "room", found); n != p.Concurrency {
-			t.Errorf("there is room for %d, want %d", n, p.Concurrency)
-		}
-	})
-
-	t.Run("is none while all slots are taken", func(t *testing.T) {
-		db := fresh(t)
-		finish := make(chan struct{})
-		p := unpolled(db, func(_ context.Context, d *inbox.Delivery) error {
-			if d.ID != "first" {
-				<-finish
-			}
-			return nil
-		})
-		p.Concurrency = 4
-		startWithRoom(t, db, p)
+		want(t, found, 4)
 		mustDeliver(t, p, "a=1@a", "b=1@b", "c=1@c", "d=1@d")
-		found := room(t, p)
+		found = room(t, p)
 		wantNone(t, db, found)
 		finish <- struct{}{}
-		if n := await.Receive(t, "room", found); n != 1 {
-			t.Errorf("there is room for %d, want 1", n)
-		}
+		want(t, found, 1)
 		close(finish)
 	})
 
 	t.Run("is none while older messages wait for slots", func(t *testing.T) {
 		db := fresh(t)
 		const older = 60
-		for i := range older {
-			put(t, db, fmt.Sprint("older", i), fmt.Sprint("older", i))
-		}
+		putMany(t, db, `'older' || n`, `'older' || n`, older)
 		var begun diary
 		p := processor(db, func(ctx context.Context, d *inbox.Delivery) error {
 			begun.note("%s", strings.TrimRight(d.ID, "0123456789"))
@@ -344,7 +308,7 @@ func TestRoom(t *testing.T) {
 		p.Concurrency = 4
 		receiveFor(t, db, p)
 		for i := range 20 {
-			page(t, db, of(fmt.Sprintf("m%d=1@%d", i, i))...)
+			post(t, db, of(fmt.Sprintf("m%d=1@%d", i, i))...)
 		}
 		start(t, p)
 		await.Row(t, db, `select count(*) = 80 and bool_and(status = 'done') from inbox`)
@@ -365,12 +329,9 @@ func TestRoom(t *testing.T) {
 
 	t.Run("is 0 when its context has ended", func(t *testing.T) {
 		t.Parallel()
-		p := processor(nil, nil) // it never runs
 		ctx, cancel := context.WithCancel(t.Context())
-		found := make(chan int, 1)
-		go func() { found <- p.Room(ctx) }()
 		cancel()
-		if n := await.Receive(t, "the answer", found); n != 0 {
+		if n := processor(nil, nil).Room(ctx); n != 0 {
 			t.Errorf("there is room for %d", n)
 		}
 	})

@@ -1,22 +1,14 @@
 package inbox_test
 
 import (
-	"errors"
-	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
-	"github.com/payonce/payonce/outbox"
 )
 
 // finished puts messages into the inbox that were done so long ago.
@@ -102,94 +94,4 @@ func TestSweepQuarantine(t *testing.T) {
 		}
 	}
 	await.Row(t, db, `select count(*) = 5 and max(message_id::int) = 5 from inbox_quarantine`)
-}
-
-func TestASweepThatCannotSaysSo(t *testing.T) {
-	t.Parallel()
-	db := testdb.Open(t)
-	db.Close()
-	_, done := inbox.Sweep(t.Context(), db, 0, 1)
-	_, aside := inbox.SweepQuarantine(t.Context(), db, 0, 1)
-	for says, err := range map[string]error{"delete done messages: ": done, "delete quarantined messages: ": aside} {
-		if !errors.Is(err, postgres.ErrNotCommitted) || !strings.HasPrefix(err.Error(), says) {
-			t.Errorf("%v, want %q", err, says)
-		}
-	}
-}
-
-// Statements are planned while the tables are small, and the plans are kept. A
-// sweep that has nothing to do fetches next to no rows, whether nothing has
-// expired or nothing may go yet.
-func TestASweepWithNothingToDoReadsAlmostNothing(t *testing.T) {
-	t.Parallel()
-	testdb.Long(t, "it writes thousands of messages")
-	const live = 10_000
-	for _, test := range []struct{ name, ago string }{
-		{"nothing has expired", "1 hour"},
-		{"all has expired, and may be delivered again", "1 year"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Open(t)
-			for range 10 {
-				wantSwept(t, db, 24*time.Hour, 0)
-			}
-			publish(t, db, "t", "m1")
-			ids := make([]string, live)
-			for i := range ids {
-				ids[i] = strconv.Itoa(i)
-			}
-			finished(t, db, test.ago, ids...)
-			before := rowsRead(t, db)
-			for range 10 {
-				wantSwept(t, db, 24*time.Hour, 0)
-			}
-			if read := rowsRead(t, db) - before; read > 100 {
-				t.Errorf("%d rows were read by ten sweeps, want at most 100", read)
-			}
-		})
-	}
-}
-
-// rowsRead is how many rows of the inbox were ever read. What a session did is
-// counted when it rests or ends.
-func rowsRead(t *testing.T, db *postgres.DB) int64 {
-	t.Helper()
-	db.Pool().Reset()
-	testdb.Alone(t, db)
-	return one[int64](t, db, `select seq_tup_read + coalesce(idx_tup_fetch, 0) from pg_stat_user_tables where relname = 'inbox'`)
-}
-
-// What the sweep relies on: a message is received in a later transaction than
-// its own, also while others write that began before it and end after.
-func TestAMessageIsReceivedInALaterTransactionThanItsOwn(t *testing.T) {
-	testdb.Long(t, "it takes a large part of the time")
-	t.Parallel()
-	db := testdb.Reused(t)
-	receive(t, db, "r")
-	const messages = 200
-	var all errgroup.Group
-	for n := range 4 {
-		all.Go(func() error {
-			for i := range messages / 4 {
-				b := &pgx.Batch{}
-				b.Queue(`select pg_current_xact_id()`)
-				b.Queue(`select pg_sleep(random() * 0.01)`)
-				m := letter(fmt.Sprint(n, "-", i), "")
-				m.Topic = topic
-				if err := outbox.Append(b, m); err != nil {
-					return err
-				}
-				if err := db.Commit(t.Context(), b); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
-	must(t, all.Wait())
-	await.Row(t, db, `select count(*) = 200 from inbox`)
-	if n := one[int](t, db, `select count(*) from inbox i join outbox o using (message_id) where i.received_in <= o.transaction_id`); n != 0 {
-		t.Errorf("%d messages were received before they were there", n)
-	}
 }
