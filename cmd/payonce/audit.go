@@ -66,19 +66,16 @@ func (a auditCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
 	})
 }
 
+// print prints a line for each check, then examples of what was violated.
 func (a auditCmd) print(p *printer, report audit.Report) {
-	switch {
-	case a.JSON:
+	if a.JSON {
 		p.json(report)
-	case a.Quiet:
-		printViolations(p, report)
-	default:
-		printReport(p, report)
+		return
 	}
-}
-
-// printReport prints a line for each check, then examples of what was violated.
-func printReport(p *printer, report audit.Report) {
+	if a.Quiet {
+		printViolations(p, report)
+		return
+	}
 	var rows [][]any
 	for _, c := range report.Checks {
 		result := "ok"

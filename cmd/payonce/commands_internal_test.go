@@ -14,12 +14,14 @@ import (
 
 	"github.com/alecthomas/kong"
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/migrations/version"
 )
 
@@ -75,6 +77,24 @@ func dataOf[T any](t *testing.T, text string) []T {
 		t.Fatalf("no list: %q", text)
 	}
 	return list.Data
+}
+
+// record appends events to a stream.
+func record(t *testing.T, db *postgres.DB, s ledger.Stream, events ...domain.Event) ledger.Stream {
+	t.Helper()
+	b := &pgx.Batch{}
+	s, err := ledger.Append(b, s, ledger.Cause{Actor: "test"}, events...)
+	if err == nil {
+		err = db.Commit(t.Context(), b)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func requested(order string) domain.ChargeRequested {
+	return domain.ChargeRequested{MerchantID: "acme", OrderID: order, Amount: 1000, Currency: "USD", PaymentMethod: "pm_card_visa"}
 }
 
 // parse reads a command line into the commands.
@@ -226,14 +246,10 @@ func TestAudit_refusesAUserWhomPoliciesHideRowsFrom(t *testing.T) {
 func TestMigrate(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	db, err := postgres.Open(t.Context(), testdb.Empty(t), postgres.Options{Application: t.Name(), AllowPlaintext: true, AllowUnsafeDurability: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(db.Close)
+	db := testdb.Connect(t, testdb.Empty(t))
 	for range 2 { // the second time nothing is left to do
-		if got := decoded[migrated](t, mustExecute(t, db, migrateCmd{JSON: true})); got.Version != version.Latest {
-			t.Errorf("version %d, want %d", got.Version, version.Latest)
+		if got := decoded[map[string]int64](t, mustExecute(t, db, migrateCmd{JSON: true})); got["version"] != version.Latest {
+			t.Errorf("version %v, want %d", got, version.Latest)
 		}
 	}
 	if out := mustExecute(t, db, migrateCmd{}); out != "" {

@@ -140,9 +140,5 @@ func printKeys(p *printer, keys []merchants.Key, asJSON bool) {
 }
 
 func scopesOf(k merchants.Key) string {
-	names := make([]string, len(k.Scopes))
-	for i, s := range k.Scopes {
-		names[i] = string(s)
-	}
-	return strings.Join(names, ",")
+	return strings.ReplaceAll(strings.Trim(fmt.Sprint(k.Scopes), "[]"), " ", ",")
 }

@@ -8,15 +8,18 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"os"
 	"os/signal"
 	"reflect"
 	"syscall"
+	"time"
 
 	"github.com/alecthomas/kong"
 
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
+	"github.com/payonce/payonce/internal/robustness/demo"
 	"github.com/payonce/payonce/internal/stripe"
 )
 
@@ -142,4 +145,64 @@ func withProvider(run func(client *stripe.Client) error) error {
 	}
 	defer client.Close()
 	return run(client)
+}
+
+type demoCmd struct {
+	Charges  int    `default:"200" help:"How many charges to make."`
+	Seed     uint64 `default:"0" help:"Repeat the run with this seed; 0 draws one."`
+	Keep     bool   `help:"Stay up after the audit, and print the URLs and the API key, until Ctrl-C."`
+	JSON     bool   `name:"json" help:"Print the audit as JSON on stdout and everything else on stderr."`
+	Database string `placeholder:"URL" help:"Use this PostgreSQL server, in databases of the demo's own."`
+	Running  bool   `help:"Play on services that run already: set API_URLS, SANDBOX_URL, API_KEY, DATABASE_URL, STRIPE_SECRET_KEY and STRIPE_API_BASE."`
+}
+
+// Run plays the demo. It ignores DATABASE_URL unless the services run already,
+// so that a developer's own database is never touched.
+func (c *demoCmd) Run(ctx context.Context) error {
+	o := demo.Options{
+		Charges:  c.Charges,
+		Seed:     c.Seed,
+		Keep:     c.Keep,
+		JSON:     c.JSON,
+		Database: c.Database,
+		Stdout:   os.Stdout,
+		Stderr:   os.Stderr,
+		Now:      time.Now,
+	}
+	if c.Running {
+		running, err := program.Load[demo.Running](program.Environ())
+		if err != nil {
+			return err
+		}
+		o.Running = &running
+	}
+	return demo.Run(ctx, o)
+}
+
+type healthcheckCmd struct {
+	URL string `arg:"" help:"What to ask, for example http://127.0.0.1:8080/readyz."`
+}
+
+const healthcheckTimeout = 2 * time.Second
+
+// Run is for images without a shell.
+func (h healthcheckCmd) Run(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, healthcheckTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, h.URL, http.NoBody)
+	if err != nil {
+		return fmt.Errorf("healthcheck: %w", err)
+	}
+	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	response, err := client.Do(request)
+	if err != nil {
+		return fmt.Errorf("healthcheck: %w", err)
+	}
+	if err := response.Body.Close(); err != nil {
+		return fmt.Errorf("healthcheck: %w", err)
+	}
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("healthcheck: %s answered %s", h.URL, response.Status)
+	}
+	return nil
 }

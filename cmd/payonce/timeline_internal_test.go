@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/audit"
@@ -24,16 +23,7 @@ import (
 func begun(t *testing.T) *postgres.DB {
 	t.Helper()
 	db := testdb.Open(t)
-	b := &pgx.Batch{}
-	_, err := ledger.Append(b, ledger.New("ch_1"), ledger.Cause{Actor: "test"},
-		domain.ChargeRequested{MerchantID: "acme", OrderID: "17", Amount: 1000, Currency: "USD", PaymentMethod: "pm_card_visa"},
-		domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_1"})
-	if err == nil {
-		err = db.Commit(t.Context(), b)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	record(t, db, ledger.New("ch_1"), requested("17"), domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_1"})
 	return db
 }
 

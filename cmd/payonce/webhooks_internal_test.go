@@ -185,23 +185,18 @@ func TestWebhooksList(t *testing.T) {
 // deliver records a charge of acme that succeeded, and whose webhook was delivered.
 func deliver(t *testing.T, db *postgres.DB, charge string) ledger.Stream {
 	t.Helper()
-	b := &pgx.Batch{}
-	s, err := ledger.Append(b, ledger.New(charge), ledger.Cause{Actor: "test"},
-		domain.ChargeRequested{MerchantID: "acme", OrderID: charge, Amount: 1000, Currency: "USD", PaymentMethod: "pm_card_visa", Notify: true},
+	s := succeed(t, db, charge)
+	return record(t, db, s, domain.MerchantNotified{EventID: s.Head().ID.String(), Type: "charge.succeeded", Version: 4})
+}
+
+func succeed(t *testing.T, db *postgres.DB, charge string) ledger.Stream {
+	t.Helper()
+	wanted := requested(charge)
+	wanted.Notify = true
+	return record(t, db, ledger.New(charge), wanted,
 		domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_" + charge},
 		domain.PaymentCaptured{Provider: domain.Provider, PaymentIntent: "pi_" + charge, Amount: 1000, Currency: "USD", Fee: 30},
 		domain.ChargeSucceeded{})
-	if err == nil {
-		s, err = ledger.Append(b, s, ledger.Cause{Actor: "test"},
-			domain.MerchantNotified{EventID: s.Head().ID.String(), Type: "charge.succeeded", Version: 4})
-	}
-	if err == nil {
-		err = db.Commit(t.Context(), b)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
 }
 
 // messages are the resends that wait in the inbox, in their order.
@@ -272,15 +267,8 @@ func TestWebhooksResend(t *testing.T) {
 	t.Run("a webhook that was never delivered is refused by name, and left out of a merchant's", func(t *testing.T) {
 		t.Parallel()
 		db := shopDB(t)
-		s := deliver(t, db, "ch_1")
-		b := &pgx.Batch{}
-		if _, err := ledger.Append(b, ledger.New("ch_2"), ledger.Cause{Actor: "test"}, s.Events[0].Event, s.Events[1].Event,
-			domain.PaymentCaptured{Provider: domain.Provider, PaymentIntent: "pi_2", Amount: 1000, Currency: "USD"}, domain.ChargeSucceeded{}); err != nil {
-			t.Fatal(err)
-		}
-		if err := db.Commit(t.Context(), b); err != nil {
-			t.Fatal(err)
-		}
+		deliver(t, db, "ch_1")
+		succeed(t, db, "ch_2")
 		wantRefused(t, db, webhooksResendCmd{Names: []string{"ch_2"}}, "no webhook to send again")
 		_, said, err := execute(t, db, webhooksResendCmd{Merchant: "acme", Since: time.Unix(0, 0)})
 		if err != nil || strings.Count(said, "left out") != 1 || messages(t, db) != "ch_1"+waits {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -9,13 +8,13 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/restore"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/ledger"
@@ -25,34 +24,16 @@ import (
 func booked(t *testing.T, charges int) (db *postgres.DB, url string) {
 	t.Helper()
 	url = testdb.URL(t)
-	db, err := postgres.Open(t.Context(), url, postgres.Options{AllowPlaintext: true, AllowUnsafeDurability: true})
-	if err != nil {
-		t.Fatal(err)
+	db = testdb.Connect(t, url)
+	for i := range charges {
+		record(t, db, ledger.New(fmt.Sprintf("ch_%04d", i)), requested("order"))
 	}
-	t.Cleanup(db.Close)
-	for first := 0; first < charges; first += 100 {
-		b := &pgx.Batch{}
-		for i := first; i < min(first+100, charges); i++ {
-			_, err := ledger.Append(b, ledger.New(fmt.Sprintf("ch_%04d", i)), ledger.Cause{}, domain.ChargeRequested{
-				MerchantID: "acme", OrderID: "order", Amount: 1000, Currency: "USD", PaymentMethod: "pm_card_visa",
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := db.Commit(t.Context(), b); err != nil {
-			t.Fatal(err)
-		}
-	}
-	deadline := time.Now().Add(time.Minute)
-	for inTheList(t, db) < charges {
+	await.True(t, "all charges are listed", func() bool {
 		if _, err := ledger.Project(t.Context(), db); err != nil {
 			t.Fatal(err)
 		}
-		if time.Now().After(deadline) {
-			t.Fatal("not all charges are listed")
-		}
-	}
+		return inTheList(t, db) == charges
+	})
 	return db, url
 }
 
@@ -106,11 +87,7 @@ func TestRebuildKilled(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	if url := os.Getenv(rebuildURL); url != "" {
-		db, err := postgres.Open(t.Context(), url, postgres.Options{AllowPlaintext: true, AllowUnsafeDurability: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = ledger.Rebuild(t.Context(), db, func(int64) {
+		_, err := ledger.Rebuild(t.Context(), testdb.Connect(t, url), func(int64) {
 			_, _ = os.Stdout.WriteString("folded\n")
 			<-t.Context().Done() // stand here until the end comes
 		})
@@ -119,9 +96,7 @@ func TestRebuildKilled(t *testing.T) {
 	const charges = 600
 	db, url := booked(t, charges)
 	plant(t, db)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	child := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestRebuildKilled$") //nolint:gosec // this test itself
+	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRebuildKilled$") //nolint:gosec // this test itself
 	child.Env = append(os.Environ(), rebuildURL+"="+url)
 	out, err := child.StdoutPipe()
 	if err != nil {
@@ -145,11 +120,11 @@ func TestRebuildKilled(t *testing.T) {
 	if n := inTheList(t, db); n != charges {
 		t.Errorf("%d charges are listed, want %d", n, charges)
 	}
-	deadline := time.Now().Add(time.Minute)
-	found, err := ledger.Rebuild(t.Context(), db, nil)
-	for errors.Is(err, ledger.ErrRebuilding) && time.Now().Before(deadline) { // until the server has seen it
+	var found ledger.Rebuilt
+	await.True(t, "the server has seen that the process died", func() bool {
 		found, err = ledger.Rebuild(t.Context(), db, nil)
-	}
+		return !errors.Is(err, ledger.ErrRebuilding)
+	})
 	if err != nil || found.Events != charges || found.Different != 1 || !found.Live {
 		t.Errorf("the next one found %+v, %v", found, err)
 	}
@@ -181,11 +156,7 @@ execute function hide()`, pgx.QueryExecModeSimpleProtocol)
 		t.Fatal(err)
 	}
 	proxy := failpoint.StartCutter(t, url)
-	proxied, err := postgres.Open(t.Context(), proxy.URL(), postgres.Options{AllowPlaintext: true, AllowUnsafeDurability: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(proxied.Close)
+	proxied := testdb.Connect(t, proxy.URL())
 	proxy.Arm(failpoint.After, 5) // nothing else has as many statements
 	out, _, err := execute(t, proxied, rebuildCmd{})
 	if err == nil || proxy.Cuts() != 1 || out != "" {
@@ -198,4 +169,29 @@ execute function hide()`, pgx.QueryExecModeSimpleProtocol)
 	if text := err.Error(); strings.Contains(text, "nothing was changed") || !strings.Contains(text, "not known") {
 		t.Errorf("the error is %q", text)
 	}
+}
+
+func TestOutboxRepair(t *testing.T) {
+	t.Parallel()
+	db := testdb.Open(t)
+	deliver(t, db, "ch_1")
+	write := func(sql string) {
+		t.Helper()
+		if _, err := db.Pool().Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantRefused(t, db, outboxRepairCmd{}, "nothing to repair")
+	got := decoded[repairReport](t, mustExecute(t, db, outboxRepairCmd{Force: true, JSON: true}))
+	if diff := cmp.Diff(restore.Repaired{Events: 5}, got.Repaired); diff != "" || got.Before.Foreign() || got.Before.Newest == 0 {
+		t.Errorf("before %+v, repaired (-want +got):\n%s", got.Before, diff)
+	}
+	// A checkpoint of a server that counts higher.
+	write(`update projections set txid = '1000000000000', batch = batch + 1, after = batch`)
+	if out := mustExecute(t, db, outboxRepairCmd{}); !strings.HasPrefix(out, "transactions up to 1000000000000 were stored") || strings.Count(out, "\n") != 2 {
+		t.Errorf("it prints %s", out)
+	}
+	write(`update numbering_mark set written_in = written_in`)
+	mustExecute(t, db, outboxRepairCmd{})
+	wantRefused(t, db, outboxRepairCmd{}, "nothing to repair")
 }

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/restore"
+	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/migrations"
+	"github.com/payonce/payonce/migrations/version"
+)
+
+type migrateCmd struct {
+	JSON bool `name:"json" help:"Print the schema's version as JSON."`
+}
+
+// run migrates a server that was checked when it was opened.
+func (m migrateCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
+	if err := migrations.Up(ctx, db.Pool().Config().ConnString()); err != nil {
+		return err
+	}
+	c.stderr.printf("the schema is up to date\n")
+	if !m.JSON {
+		return nil
+	}
+	applied, err := version.Of(ctx, db)
+	if err != nil {
+		return err
+	}
+	c.stdout.json(map[string]int64{"version": applied})
+	return nil
+}
+
+type outboxCmd struct {
+	Repair outboxRepairCmd `cmd:"" help:"After a restore from a dump: number messages, events and checkpoints anew, so that readers go on."`
+}
+
+type outboxRepairCmd struct {
+	Force bool `help:"Repair also where the tables did not come through a dump."`
+	JSON  bool `name:"json" help:"Print what was done as JSON."`
+}
+
+// options allow for a repair that writes every row of the ledger.
+func (outboxRepairCmd) options() postgres.Options {
+	return postgres.Options{Application: "payonce-repair", MaxConns: 2, StatementTimeout: 6 * time.Hour}
+}
+
+// repairReport is what programs get.
+type repairReport struct {
+	Before   restore.Numbering `json:"before"`
+	Repaired restore.Repaired  `json:"repaired"`
+}
+
+// run refuses where there is nothing to do, so that the operator looks elsewhere.
+func (r outboxRepairCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
+	before, err := restore.ReadNumbering(ctx, db)
+	if err != nil {
+		return err
+	}
+	if !before.Foreign() && !r.Force {
+		return errors.New("nothing to repair: the tables did not come through a dump since they were made or repaired (--force repairs all the same)")
+	}
+	done, err := restore.Repair(ctx, db)
+	if err != nil {
+		return err
+	}
+	if r.JSON {
+		c.stdout.json(repairReport{Before: before, Repaired: done})
+		return nil
+	}
+	c.stdout.printf("transactions up to %d were stored, the server's next one is %d\n%d events and %d received messages numbered anew, %d messages will be delivered again\n",
+		before.Newest, before.Next, done.Events, done.Received, done.Messages)
+	return nil
+}
+
+type rebuildCmd struct {
+	JSON bool `name:"json" help:"Print what was found as JSON."`
+}
+
+// differed is the exit code of a rebuild that found the live projections to be
+// wrong. The new ones have taken their place all the same.
+const differed exitError = 1
+
+// options allow for a rebuild that compares whole tables. One connection holds its lock
+// meanwhile.
+func (rebuildCmd) options() postgres.Options {
+	return postgres.Options{
+		Application: "payonce-rebuild", MaxConns: 2, StatementTimeout: time.Hour,
+		Settings: map[string]string{"idle_in_transaction_session_timeout": "0"},
+	}
+}
+
+// run prints its progress on stderr.
+func (r rebuildCmd) run(ctx context.Context, c *console, db *postgres.DB) error {
+	const every = 100_000
+	reported := int64(0)
+	found, err := ledger.Rebuild(ctx, db, func(events int64) {
+		if events/every > reported {
+			reported = events / every
+			c.stderr.printf("%d events folded\n", events)
+		}
+	})
+	switch {
+	case err != nil && found.InDoubt:
+		return fmt.Errorf("whether the new ones are live is not known, so rebuild again: %w", err)
+	case err != nil && !found.Live:
+		return fmt.Errorf("nothing was changed: %w", err)
+	case err != nil:
+		c.stderr.printf("the next rebuild cleans up: %v\n", err)
+	}
+	if r.JSON {
+		c.stdout.json(found)
+	} else {
+		printRebuilt(&c.stdout, found)
+	}
+	if found.Different > 0 {
+		return differed
+	}
+	return nil
+}
+
+func printRebuilt(p *printer, found ledger.Rebuilt) {
+	p.printf("%d events folded, up to position %d\n%d charges and %d balances compared with the live ones: %d differed\n",
+		found.Events, found.AsOfPosition, found.Charges, found.Balances, found.Different)
+	for _, example := range found.Examples {
+		p.printf("  %s\n", oneLine(example))
+	}
+	if more := found.Different - int64(len(found.Examples)); more > 0 {
+		p.printf("  and %d more\n", more)
+	}
+	p.printf("the new ones are live\n")
+}
