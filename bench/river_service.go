@@ -117,8 +117,8 @@ func (s *riverCharges) once(r *http.Request) (response idempotency.Answer, err e
 	}
 	b, now, stream := &pgx.Batch{}, time.Now(), ledger.New("ch_"+strings.ReplaceAll(newID(), "-", ""))
 	stream, err = decide(b, stream, domain.RequestCharge{
-		MerchantID: merchant, OrderID: c.OrderID, Amount: domain.Money{Amount: c.Amount, Currency: domain.Currency(c.Currency)},
-		Fees: domain.FeeSchedule{BasisPoints: feePoints}, PaymentMethod: c.PaymentMethod, Items: c.Items,
+		MerchantID: merchant, OrderID: c.OrderID, Amount: c.Amount, Currency: domain.Currency(c.Currency),
+		Fee: domain.FeeSchedule{BasisPoints: feePoints}.Of(c.Amount), PaymentMethod: c.PaymentMethod, Items: c.Items,
 		Description: c.Description, Metadata: c.Metadata, Notify: true,
 	})
 	if err != nil {

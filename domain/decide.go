@@ -35,25 +35,16 @@ func Decide(c Charge, cmd Command) ([]Event, error) {
 	return cmd.decide(c)
 }
 
-// RequestCharge opens a charge.
-type RequestCharge struct {
-	MerchantID    string
-	OrderID       string
-	Amount        Money
-	Fees          FeeSchedule
-	PaymentMethod string
-	Items         []Item
-	Description   string
-	Metadata      map[string]string
-	Notify        bool
-}
+// RequestCharge opens a charge. Its steps are those of this program, whatever it says.
+type RequestCharge ChargeRequested
 
 func (r RequestCharge) decide(c Charge) ([]Event, error) {
 	if c.Exists() {
 		return nil, nil
 	}
-	if r.Amount.Amount < MinAmount || r.Amount.Amount > MaxAmount {
-		return nil, fmt.Errorf("amount %d: %w", r.Amount.Amount, ErrInvalid)
+	event := ChargeRequested(r).frozen(slices.Concat(steps, subscribers))
+	if !event.admitted(c) {
+		return nil, fmt.Errorf("amount %d, fee %d: %w", r.Amount, r.Fee, ErrInvalid)
 	}
 	seen := make(map[string]bool, len(r.Items))
 	for _, item := range r.Items {
@@ -62,18 +53,7 @@ func (r RequestCharge) decide(c Charge) ([]Event, error) {
 		}
 		seen[item.SKU] = true
 	}
-	return []Event{ChargeRequested{
-		MerchantID:    r.MerchantID,
-		OrderID:       r.OrderID,
-		Amount:        r.Amount.Amount,
-		Currency:      r.Amount.Currency,
-		Fee:           r.Fees.Of(r.Amount),
-		PaymentMethod: r.PaymentMethod,
-		Items:         r.Items,
-		Description:   r.Description,
-		Metadata:      r.Metadata,
-		Notify:        r.Notify,
-	}.frozen(slices.Concat(steps, subscribers))}, nil
+	return []Event{event}, nil
 }
 
 // CancelCharge asks to cancel a charge that has no outcome yet.

@@ -70,7 +70,7 @@ func TestCharge(t *testing.T) {
 // commands are sent to a charge in every state.
 func commands() map[string]domain.Command {
 	request := domain.RequestCharge{
-		MerchantID: "acme", OrderID: "order 1", Amount: eur(1000), Fees: domain.FeeSchedule{BasisPoints: 300},
+		MerchantID: "acme", OrderID: "order 1", Amount: 1000, Currency: "EUR", Fee: 30,
 		PaymentMethod: "pm_card_visa", Items: charge().Items, Description: "a mug", Metadata: charge().Metadata, Notify: true,
 	}
 	capture := domain.CapturePayment{Provider: "stripe", PaymentIntent: "pi_1", Amount: eur(1000)}
@@ -221,7 +221,7 @@ func TestRequestCharge_bounds(t *testing.T) {
 		{5, []domain.Item{{SKU: "mug", Quantity: -1}}, false},
 		{5, []domain.Item{mug, mug}, false},
 	} {
-		events, err := domain.Decide(domain.Charge{}, domain.RequestCharge{MerchantID: "acme", Amount: eur(test.amount), Items: test.items})
+		events, err := domain.Decide(domain.Charge{}, domain.RequestCharge{MerchantID: "acme", Amount: test.amount, Items: test.items})
 		if (err == nil) != test.valid || err != nil && !errors.Is(err, domain.ErrInvalid) || (len(events) == 1) != test.valid {
 			t.Errorf("%d, %v: events %v, error %v", test.amount, test.items, events, err)
 		}

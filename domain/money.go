@@ -34,19 +34,18 @@ type Money struct {
 	Currency Currency `json:"currency"`
 }
 
-// FeeSchedule is what a merchant pays for a captured charge.
+// FeeSchedule is what a merchant pays for a captured charge in one currency.
 type FeeSchedule struct {
-	BasisPoints int64              // hundredths of a percent, 0 to 10000
-	Fixed       map[Currency]int64 // minor units, added to the percentage
+	BasisPoints int64 // hundredths of a percent, 0 to 10000
+	Fixed       int64 // minor units, added to the percentage
 }
 
-// Of is the fee of m in minor units: rounded half up, never more than m itself.
-func (f FeeSchedule) Of(m Money) int64 {
+// Of is the fee of an amount, in minor units: rounded half up, never more than the amount.
+func (f FeeSchedule) Of(amount int64) int64 {
 	const whole = 10_000
-	percentage := (m.Amount*f.BasisPoints + whole/2) / whole
-	fixed := f.Fixed[m.Currency]
-	if fixed > math.MaxInt64-percentage {
-		return m.Amount
+	percentage := (amount*f.BasisPoints + whole/2) / whole
+	if f.Fixed > math.MaxInt64-percentage {
+		return amount
 	}
-	return min(max(percentage+fixed, 0), m.Amount)
+	return min(max(percentage+f.Fixed, 0), amount)
 }

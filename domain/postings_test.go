@@ -78,24 +78,23 @@ func TestFeeSchedule(t *testing.T) {
 	for _, test := range []struct {
 		name     string
 		schedule domain.FeeSchedule
-		amount   domain.Money
+		amount   int64
 		want     int64
 	}{
-		{"three percent of ten euros", fees(300, 0), eur(1000), 30},
-		{"less than half a cent is nothing", fees(300, 0), eur(16), 0},
-		{"half a cent is a cent", fees(100, 0), eur(50), 1},
-		{"a hundredth less than half a cent is nothing", fees(1, 0), eur(4999), 0},
-		{"exactly half of the smallest unit is rounded up", fees(1, 0), eur(5000), 1},
-		{"the fixed part is added after rounding", fees(100, 25), eur(50), 26},
-		{"the fixed part is that of the currency", fees(0, 25), domain.Money{Amount: 1000, Currency: "JPY"}, 0},
-		{"the fee is never above the amount", fees(300, 500), eur(100), 100},
-		{"all of it may be the fee", fees(10_000, 0), eur(1), 1},
-		{"no schedule is no fee", domain.FeeSchedule{}, eur(1000), 0},
-		{"a fixed part below zero lowers the fee", fees(300, -10), eur(1000), 20},
-		{"the fee is never below nothing", fees(0, -10), eur(1000), 0},
-		{"the largest amount does not overflow", fees(10_000, 0), eur(domain.MaxAmount), domain.MaxAmount},
-		{"the largest fixed part does not overflow", fees(10_000, math.MaxInt64), eur(domain.MaxAmount), domain.MaxAmount},
-		{"the smallest fixed part does not overflow", fees(0, math.MinInt64), eur(1), 0},
+		{"three percent of ten euros", fees(300, 0), 1000, 30},
+		{"less than half a cent is nothing", fees(300, 0), 16, 0},
+		{"half a cent is a cent", fees(100, 0), 50, 1},
+		{"a hundredth less than half a cent is nothing", fees(1, 0), 4999, 0},
+		{"exactly half of the smallest unit is rounded up", fees(1, 0), 5000, 1},
+		{"the fixed part is added after rounding", fees(100, 25), 50, 26},
+		{"the fee is never above the amount", fees(300, 500), 100, 100},
+		{"all of it may be the fee", fees(10_000, 0), 1, 1},
+		{"no schedule is no fee", domain.FeeSchedule{}, 1000, 0},
+		{"a fixed part below zero lowers the fee", fees(300, -10), 1000, 20},
+		{"the fee is never below nothing", fees(0, -10), 1000, 0},
+		{"the largest amount does not overflow", fees(10_000, 0), domain.MaxAmount, domain.MaxAmount},
+		{"the largest fixed part does not overflow", fees(10_000, math.MaxInt64), domain.MaxAmount, domain.MaxAmount},
+		{"the smallest fixed part does not overflow", fees(0, math.MinInt64), 1, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -107,5 +106,5 @@ func TestFeeSchedule(t *testing.T) {
 }
 
 func fees(basisPoints, fixed int64) domain.FeeSchedule {
-	return domain.FeeSchedule{BasisPoints: basisPoints, Fixed: map[domain.Currency]int64{"EUR": fixed}}
+	return domain.FeeSchedule{BasisPoints: basisPoints, Fixed: fixed}
 }

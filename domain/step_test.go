@@ -17,7 +17,7 @@ import (
 // program later changes no charge that was accepted before.
 func TestChargeRequested_freezesItsSteps(t *testing.T) {
 	t.Parallel()
-	request := domain.RequestCharge{MerchantID: "acme", Amount: eur(1000), Notify: true, Items: charge().Items}
+	request := domain.RequestCharge{MerchantID: "acme", Amount: 1000, Notify: true, Items: charge().Items}
 	bare := request
 	bare.Items, bare.Notify = nil, false
 	all := []string{"inventory", "payment", "notification"}

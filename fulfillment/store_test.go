@@ -213,7 +213,7 @@ func (m *machine) accept(t *rapid.T) {
 		sku: rapid.SampledFrom([]string{"", "mug", "tshirt"}).Draw(t, "sku"), status: domain.Pending,
 	}
 	request := domain.RequestCharge{
-		MerchantID: m.merchant, OrderID: "order", Amount: domain.Money{Amount: c.amount, Currency: "EUR"}, PaymentMethod: c.method, Notify: true,
+		MerchantID: m.merchant, OrderID: "order", Amount: c.amount, Currency: "EUR", PaymentMethod: c.method, Notify: true,
 	}
 	if c.sku != "" {
 		c.quantity = rapid.Int64Range(1, 2).Draw(t, "quantity")

@@ -41,19 +41,9 @@ func (in *Intake) AcceptCharge(ctx context.Context, account Account, r Request, 
 }
 
 func (c Charge) command(a Account) domain.RequestCharge {
-	fixed := make(map[domain.Currency]int64, len(a.FeeFixed))
-	for currency, amount := range a.FeeFixed {
-		fixed[domain.Currency(currency)] = amount
-	}
+	fees := domain.FeeSchedule{BasisPoints: a.FeeBasisPoints, Fixed: a.FeeFixed[c.Currency]}
 	return domain.RequestCharge{
-		MerchantID:    a.MerchantID,
-		OrderID:       c.OrderID,
-		Amount:        domain.Money{Amount: c.Amount, Currency: domain.Currency(c.Currency)},
-		Fees:          domain.FeeSchedule{BasisPoints: a.FeeBasisPoints, Fixed: fixed},
-		PaymentMethod: c.PaymentMethod,
-		Items:         c.Items,
-		Description:   c.Description,
-		Metadata:      c.Metadata,
-		Notify:        a.Notify,
+		MerchantID: a.MerchantID, OrderID: c.OrderID, Amount: c.Amount, Currency: domain.Currency(c.Currency), Fee: fees.Of(c.Amount),
+		PaymentMethod: c.PaymentMethod, Items: c.Items, Description: c.Description, Metadata: c.Metadata, Notify: a.Notify,
 	}
 }
