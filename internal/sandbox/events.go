@@ -14,28 +14,12 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/payonce/payonce/internal/loop"
 )
 
 // apiVersion is the version of Stripe's API that has these shapes.
 const apiVersion = "2026-03-25.dahlia"
-
-// eventObject is Stripe's event.
-type eventObject struct {
-	ID         string `json:"id"`
-	Object     string `json:"object"`
-	APIVersion string `json:"api_version"`
-	Created    int64  `json:"created"`
-	Data       struct {
-		Object any `json:"object"`
-	} `json:"data"`
-	Livemode        bool `json:"livemode"`
-	PendingWebhooks int  `json:"pending_webhooks"`
-	Request         struct {
-		ID             *string `json:"id"`
-		IdempotencyKey *string `json:"idempotency_key"`
-	} `json:"request"`
-	Type string `json:"type"`
-}
 
 const insertEvent = `
 insert into events (id, type, body)
@@ -49,20 +33,20 @@ values ($1)`
 // A nil call means that no request caused it. Without a receiver the event is kept
 // and not sent.
 func (s *Sandbox) emit(b *pgx.Batch, c *call, kind string, subject any) {
-	e := eventObject{
-		ID: newID("evt_"), Object: "event", APIVersion: apiVersion, Created: s.options.Now().Unix(),
-		PendingWebhooks: 1, Type: kind,
-	}
-	e.Data.Object = subject
+	id, request := newID("evt_"), map[string]any{"id": nil, "idempotency_key": nil}
 	if c != nil {
-		e.Request.ID = &c.id
+		request["id"] = c.id
 		if c.key != "" {
-			e.Request.IdempotencyKey = &c.key
+			request["idempotency_key"] = c.key
 		}
 	}
-	b.Queue(insertEvent, e.ID, e.Type, string(object(http.StatusOK, e).body))
+	event := map[string]any{ // as Stripe's
+		"id": id, "object": "event", "api_version": apiVersion, "created": s.options.Now().Unix(), "livemode": false,
+		"pending_webhooks": 1, "type": kind, "data": map[string]any{"object": subject}, "request": request,
+	}
+	b.Queue(insertEvent, id, kind, string(object(http.StatusOK, event).body))
 	if s.options.WebhookURL != "" {
-		b.Queue(insertDelivery, e.ID)
+		b.Queue(insertDelivery, id)
 	}
 }
 
@@ -105,12 +89,8 @@ func signature(secret string, at time.Time, body string) string {
 }
 
 const (
-	// senders is how many events are sent at the same time.
-	senders = 8
-	// claimSize bounds the deliveries claimed at once, so that a claim's lease
-	// outlasts all of its sends: claimSize / senders * sendDeadline < lease.
-	claimSize = 64
-	lease     = time.Minute
+	senders   = 8  // events that are sent at the same time
+	claimSize = 64 // deliveries that are read at once
 	// Failed deliveries are sent again after retryBase, doubling up to retryCap,
 	// attemptsMax times in all.
 	retryBase   = 200 * time.Millisecond
@@ -118,35 +98,23 @@ const (
 	attemptsMax = 100
 	// pollEvery bounds how late a retry or a settlement is.
 	pollEvery = 250 * time.Millisecond
-	// pauseAfterError spares a database that cannot be used.
-	pauseAfterError = time.Second
 )
 
 // Deliver sends events that are due and settles intents that are processing, until
-// ctx ends; then it returns nil. Like Stripe's, events have no order and may arrive
-// twice. It logs a failure and retries.
-func (s *Sandbox) Deliver(ctx context.Context) error {
-	for ctx.Err() == nil {
+// ctx ends. Like Stripe's, events have no order and may arrive twice. It logs a failure
+// and retries.
+func (s *Sandbox) Deliver(ctx context.Context) {
+	loop.Run(ctx, s.options.Logger, "events not delivered", func(ctx context.Context) (time.Duration, error) {
 		sent, err := s.deliverOnce(ctx)
-		pause := pollEvery
-		switch {
-		case err != nil && ctx.Err() == nil:
-			s.options.Logger.Warn("events not delivered", "error", err)
-			pause = pauseAfterError
-		case sent > 0:
-			continue
+		if sent == 0 && err == nil {
+			loop.Pause(ctx, pollEvery, s.wake)
 		}
-		select {
-		case <-ctx.Done():
-		case <-s.wake:
-		case <-time.After(pause):
-		}
-	}
-	return nil
+		return 0, err
+	})
 }
 
-// deliverOnce settles what is due and sends one claim of events; it returns how
-// many it tried to send.
+// deliverOnce settles what is due and sends some of the events that are due; it returns
+// how many it tried to send.
 func (s *Sandbox) deliverOnce(ctx context.Context) (int, error) {
 	if err := s.settle(ctx); err != nil {
 		return 0, err
@@ -154,24 +122,15 @@ func (s *Sandbox) deliverOnce(ctx context.Context) (int, error) {
 	if s.options.WebhookURL == "" {
 		return 0, nil
 	}
-	claimed, err := collect[delivery](ctx, s.pool, claimDue, claimSize, lease)
-	if err != nil || len(claimed) == 0 {
+	due, err := collect[delivery](ctx, s.pool, attemptDue, claimSize)
+	if err != nil || len(due) == 0 {
 		return 0, err
 	}
-	var sending errgroup.Group
-	sending.SetLimit(senders)
-	for _, d := range claimed {
-		sending.Go(func() error {
-			d.Outcome, d.Delivered = s.post(ctx, d.Body)
-			return nil
-		})
-	}
-	_ = sending.Wait() // the outcomes say what failed
-	return len(claimed), s.record(ctx, claimed)
+	s.send(ctx, due)
+	return len(due), s.record(ctx, due)
 }
 
-// delivery is a claimed row of event_deliveries with the event's body, and its
-// outcome.
+// delivery is a row of event_deliveries with the event's body, and its outcome.
 type delivery struct {
 	Position  int64
 	Attempts  int
@@ -180,21 +139,36 @@ type delivery struct {
 	Delivered bool   `db:"-"`
 }
 
-// claimDue leases deliveries: no transaction is open while they are sent, and those
-// of a process that dies while sending are due again when the lease ends.
-const claimDue = `
+// send posts events, some at a time. Those that were not sent when ctx ended have no
+// outcome.
+func (s *Sandbox) send(ctx context.Context, all []*delivery) {
+	var sending errgroup.Group
+	sending.SetLimit(senders)
+	for _, d := range all {
+		if ctx.Err() != nil {
+			break
+		}
+		sending.Go(func() error {
+			d.Outcome, d.Delivered = s.post(ctx, d.Body)
+			return nil
+		})
+	}
+	_ = sending.Wait() // the outcomes say what failed
+}
+
+// attemptDue counts the attempts before they are made: no transaction is open while
+// events are sent. Those of a process that dies meanwhile stay due.
+const attemptDue = `
 update event_deliveries d
-set attempts = d.attempts + 1,
-    due_at = clock_timestamp() + $2::interval
-from (
-  select position
-  from event_deliveries
-  where due_at <= clock_timestamp()
-  order by due_at, position
-  limit $1
-  for update skip locked) due, events e
-where d.position = due.position
-  and e.id = d.event_id
+set attempts = d.attempts + 1
+from events e
+where e.id = d.event_id
+  and d.position in (
+    select position
+    from event_deliveries
+    where due_at <= clock_timestamp()
+    order by due_at, position
+    limit $1)
 returning d.position, d.attempts, e.body`
 
 const updateSent = `
@@ -204,8 +178,8 @@ set due_at = case when not $3 and attempts < $4 then clock_timestamp() + $5::int
     outcome = $2
 where position = $1`
 
-// record stores the outcomes of a claim, also after ctx ended. If that fails, the
-// events are sent again when their lease ends.
+// record stores the outcomes, also after ctx ended. If that fails, the events are sent
+// again.
 func (s *Sandbox) record(ctx context.Context, sent []*delivery) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sendDeadline)
 	defer cancel()
@@ -226,43 +200,18 @@ func backoff(n int) time.Duration {
 }
 
 const (
-	timesMax = 1000
-	// repeatDeadline bounds how long the call waits for the repetitions.
+	timesMax       = 1000
 	repeatDeadline = 20 * time.Second
-	repeatPoll     = 20 * time.Millisecond
 )
 
-// repeatEvents queues n deliveries of each event that was ever sent.
-const repeatEvents = `
-insert into event_deliveries (event_id, repeat_id)
-select sent.event_id, $1
-from (
-  select event_id, min(position) as position
-  from event_deliveries
-  where attempts > 0
-  group by event_id) sent,
-  generate_series(1, $2::int) as time
-order by time, sent.position`
+const selectSent = `
+select position, 0 as attempts, body
+from events
+where id in (select event_id from event_deliveries where attempts > 0)
+order by position`
 
-// repeated is the answer of POST /duplicate-webhooks.
-type repeated struct {
-	Events     int64 `json:"events"`
-	Deliveries int64 `json:"deliveries"`
-	Sent       int64 `json:"sent"`
-	Delivered  int64 `json:"delivered"`
-}
-
-const countRepeated = `
-select count(distinct event_id) as events,
-       count(*) as deliveries,
-       count(outcome) as sent,
-       count(delivered_at) as delivered
-from event_deliveries
-where repeat_id = $1`
-
-// duplicateWebhooks repeats every event sent so far. It answers when each repetition
-// was tried once, or after repeatDeadline with the numbers by then; the rest is sent
-// later.
+// duplicateWebhooks sends every event that was sent so far once more, so many times, and
+// answers with how many were sent before repeatDeadline, and how many were taken.
 func (s *Sandbox) duplicateWebhooks(r *http.Request) (answer, error) {
 	var body struct {
 		Times int `json:"times"`
@@ -273,32 +222,28 @@ func (s *Sandbox) duplicateWebhooks(r *http.Request) (answer, error) {
 	if body.Times < 1 || body.Times > timesMax {
 		return answer{}, refused(http.StatusBadRequest, "times is %d: give a number from 1 to %d", body.Times, timesMax)
 	}
-	id := newID("repeat_")
-	if _, err := s.pool.Exec(r.Context(), repeatEvents, id, body.Times); err != nil {
-		return answer{}, fmt.Errorf("repeat events: %w", err)
+	ctx, cancel := context.WithTimeout(r.Context(), repeatDeadline)
+	defer cancel()
+	defer context.AfterFunc(s.draining, cancel)()
+	events, err := collect[delivery](ctx, s.pool, selectSent)
+	if err != nil {
+		return answer{}, err
 	}
-	s.nudge()
-	return s.awaitRepeated(r.Context(), id)
-}
-
-func (s *Sandbox) awaitRepeated(ctx context.Context, id string) (answer, error) {
-	deadline := time.After(repeatDeadline)
-	for last := false; ; {
-		all, err := collect[repeated](ctx, s.pool, countRepeated, id)
-		if err != nil {
-			return answer{}, err
-		}
-		if done := all[0]; last || done.Sent == done.Deliveries {
-			return object(http.StatusOK, done), nil
-		}
-		select {
-		case <-ctx.Done():
-			return answer{}, fmt.Errorf("wait for repeated events: %w", ctx.Err())
-		case <-deadline:
-			last = true
-		case <-s.draining:
-			last = true
-		case <-time.After(repeatPoll):
+	var repeats []*delivery
+	for range body.Times {
+		for _, e := range events {
+			repeats = append(repeats, &delivery{Body: e.Body})
 		}
 	}
+	s.send(ctx, repeats)
+	counts := map[string]int{"events": len(events), "deliveries": len(repeats), "sent": 0, "delivered": 0}
+	for _, d := range repeats {
+		if d.Outcome != "" {
+			counts["sent"]++
+		}
+		if d.Delivered {
+			counts["delivered"]++
+		}
+	}
+	return object(http.StatusOK, counts), nil
 }

@@ -48,15 +48,13 @@ func start(t *testing.T, o sandbox.Options) *fixture {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- it.Deliver(ctx) }()
+	var delivering sync.WaitGroup
+	delivering.Go(func() { it.Deliver(ctx) })
 	server := httptest.NewServer(it)
 	t.Cleanup(func() {
 		server.Close()
 		stop()
-		if err := <-done; err != nil {
-			t.Errorf("Deliver: %v", err)
-		}
+		delivering.Wait()
 	})
 	return &fixture{t: t, url: server.URL, db: pool, client: newClient(), it: it}
 }

@@ -12,35 +12,26 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 )
 
-// operation validates a request and returns its execution. Its error is a refusal:
-// nothing was executed, nothing is saved.
-type operation func(c *call) (execution, error)
-
-// execution reads what it needs under locks on tx, queues its writes on b and
-// returns the answer, to be saved with those writes. An error rolls all back.
-type execution func(ctx context.Context, tx pgx.Tx, b *pgx.Batch) (answer, error)
+// endpoint answers a request. It reads what it needs under locks on tx, queues its writes
+// on b, and returns the answer, which is saved with those writes. An *apiError is answered
+// and not saved, and nothing is executed; any other error means that the database could
+// not be used.
+type endpoint func(ctx context.Context, tx pgx.Tx, b *pgx.Batch, c *call) (answer, error)
 
 // errKeyTaken reports that a rival saved an answer under the key first, so this
 // execution was rolled back.
 var errKeyTaken = errors.New("idempotency key taken")
 
-// write makes an endpoint of an operation: it replays a saved answer, or executes
-// once.
-func (s *Sandbox) write(op operation) endpoint {
-	return func(ctx context.Context, c *call) (answer, error) {
-		for {
-			a, found, err := s.saved(ctx, c)
-			if found || err != nil {
-				return a, err
-			}
-			execute, err := op(c)
-			if err != nil {
-				return answer{}, err
-			}
-			a, err = s.execute(ctx, c, execute)
-			if !errors.Is(err, errKeyTaken) {
-				return a, err
-			}
+// once replays a saved answer, or executes the call once.
+func (s *Sandbox) once(ctx context.Context, c *call, run endpoint) (answer, error) {
+	for {
+		a, found, err := s.saved(ctx, c)
+		if found || err != nil {
+			return a, err
+		}
+		a, err = s.execute(ctx, c, run)
+		if !errors.Is(err, errKeyTaken) {
+			return a, err
 		}
 	}
 }
@@ -97,24 +88,29 @@ insert into idempotency_keys (key, fingerprint, request_id, status, body)
 values ($1, $2, $3, $4, $5)`
 
 // execute commits the execution's writes and the saved answer together, or
-// neither. A drawn 500 replaces the answer: before, nothing is executed; after,
+// neither. A drawn 500 replaces the answer: before, nothing is written; after,
 // everything is. The key leads to it from then on.
-func (s *Sandbox) execute(ctx context.Context, c *call, run execution) (answer, error) {
+func (s *Sandbox) execute(ctx context.Context, c *call, run endpoint) (answer, error) {
+	if c.method == http.MethodGet {
+		if err := s.settle(ctx); err != nil {
+			return answer{}, err
+		}
+	}
 	tx, err := s.pool.Begin(ctx)
 	if err != nil {
 		return answer{}, fmt.Errorf("begin: %w", err)
 	}
 	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // after a commit it does nothing; else the connection goes
 	b := &pgx.Batch{}
-	a := injected().answer()
-	if c.fault.error500 != before {
-		fresh, err := run(ctx, tx, b)
-		if err != nil {
-			return answer{}, err
-		}
-		if c.fault.error500 == never {
-			a = fresh
-		}
+	a, err := run(ctx, tx, b, c)
+	if err != nil {
+		return answer{}, err
+	}
+	if c.fault.error500 != never {
+		a = injected().answer()
+	}
+	if c.fault.error500 == before {
+		b = &pgx.Batch{}
 	}
 	if c.key != "" {
 		b.Queue(deleteForgotten, c.key, s.faults.retention())

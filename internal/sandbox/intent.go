@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"net/http"
@@ -121,11 +120,11 @@ func noIntentAt(id string) *apiError {
 	return noSuch(http.StatusNotFound, "payment_intent", "intent", id)
 }
 
-func (s *Sandbox) retrieveIntent(ctx context.Context, c *call) (answer, error) {
-	if err := errors.Join(c.params.done(), s.settle(ctx)); err != nil {
+func (s *Sandbox) retrieveIntent(ctx context.Context, tx pgx.Tx, _ *pgx.Batch, c *call) (answer, error) {
+	if err := c.params.done(); err != nil {
 		return answer{}, err
 	}
-	i, err := one[intent](ctx, s.pool, selectIntent+`where id = $1`, "pi_", c.target, noIntentAt(c.target))
+	i, err := one[intent](ctx, tx, selectIntent+`where id = $1`, "pi_", c.target, noIntentAt(c.target))
 	if err != nil {
 		return answer{}, err
 	}
@@ -137,11 +136,8 @@ where position < $1
 order by position desc
 limit $2`
 
-func (s *Sandbox) listIntents(ctx context.Context, c *call) (answer, error) {
-	if err := s.settle(ctx); err != nil {
-		return answer{}, err
-	}
-	return list(ctx, s.pool, c, "payment_intent", "pi_", selectIntent+pageOfIntents, (*intent).shown)
+func (s *Sandbox) listIntents(ctx context.Context, tx pgx.Tx, _ *pgx.Batch, c *call) (answer, error) {
+	return list(ctx, tx, c, "payment_intent", "pi_", selectIntent+pageOfIntents, (*intent).shown)
 }
 
 // list answers a page of the objects in noun's table, newest first. query takes the position

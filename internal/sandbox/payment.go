@@ -14,7 +14,7 @@ insert into payment_intents (
 values ($1, $2, $3, $4, $5, $6, $7, to_timestamp($8))`
 
 // createIntent creates an intent and, with confirm=true, attempts it at once.
-func (s *Sandbox) createIntent(c *call) (execution, error) {
+func (s *Sandbox) createIntent(_ context.Context, _ pgx.Tx, b *pgx.Batch, c *call) (answer, error) {
 	p := c.params
 	i := intent{ID: newID("pi_"), Status: statusRequiresMethod, Created: s.options.Now().Unix()}
 	i.Amount = p.amount("amount")
@@ -38,7 +38,7 @@ func (s *Sandbox) createIntent(c *call) (execution, error) {
 		p.refuse(invalid("", "off_session", "off_session and error_on_requires_action need confirm=true."))
 	}
 	if err := p.done(); err != nil {
-		return nil, err
+		return answer{}, err
 	}
 	if method != "" {
 		i.Status, i.PaymentMethod = statusRequiresConfirmation, &method
@@ -46,14 +46,12 @@ func (s *Sandbox) createIntent(c *call) (execution, error) {
 	if description != "" {
 		i.Description = &description
 	}
-	return func(_ context.Context, _ pgx.Tx, b *pgx.Batch) (answer, error) {
-		b.Queue(insertIntent, i.ID, i.Amount, i.Currency, i.Status, i.PaymentMethod, i.Description, i.Metadata, i.Created)
-		s.emit(b, c, "payment_intent.created", i.shown())
-		if confirm {
-			return s.attempt(b, c, &i, unattended), nil
-		}
-		return object(http.StatusOK, i.shown()), nil
-	}, nil
+	b.Queue(insertIntent, i.ID, i.Amount, i.Currency, i.Status, i.PaymentMethod, i.Description, i.Metadata, i.Created)
+	s.emit(b, c, "payment_intent.created", i.shown())
+	if confirm {
+		return s.attempt(b, c, &i, unattended), nil
+	}
+	return object(http.StatusOK, i.shown()), nil
 }
 
 // unattended reads the parameters that say that the customer is absent.
@@ -64,40 +62,31 @@ func (p *params) unattended() bool {
 
 // confirmIntent attempts an intent. A declined intent has lost its payment method
 // and can be attempted again only with another.
-func (s *Sandbox) confirmIntent(c *call) (execution, error) {
+func (s *Sandbox) confirmIntent(ctx context.Context, tx pgx.Tx, b *pgx.Batch, c *call) (answer, error) {
 	p := c.params
 	method := p.method("payment_method")
 	unattended := p.unattended()
 	p.ignore("return_url", "use_stripe_sdk")
 	if err := p.done(); err != nil {
-		return nil, err
+		return answer{}, err
 	}
-	return onIntent(c, func(b *pgx.Batch, i *intent) answer {
-		switch i.Status {
-		case statusRequiresConfirmation, statusRequiresAction:
-		case statusRequiresMethod:
-			if method == "" {
-				return unexpected(i, "confirm", " Give it a payment_method first.")
-			}
-		default:
-			return unexpected(i, "confirm", "")
-		}
-		if method != "" {
-			i.PaymentMethod = &method
-		}
-		return s.attempt(b, c, i, unattended)
-	}), nil
-}
-
-// onIntent locks the intent that the path names and decides about it.
-func onIntent(c *call, decide func(b *pgx.Batch, i *intent) answer) execution {
-	return func(ctx context.Context, tx pgx.Tx, b *pgx.Batch) (answer, error) {
-		i, err := lockIntent(ctx, tx, c.target, noIntentAt(c.target))
-		if err != nil {
-			return answer{}, err
-		}
-		return decide(b, i), nil
+	i, err := lockIntent(ctx, tx, c.target, noIntentAt(c.target))
+	if err != nil {
+		return answer{}, err
 	}
+	switch i.Status {
+	case statusRequiresConfirmation, statusRequiresAction:
+	case statusRequiresMethod:
+		if method == "" {
+			return unexpected(i, "confirm", " Give it a payment_method first."), nil
+		}
+	default:
+		return unexpected(i, "confirm", ""), nil
+	}
+	if method != "" {
+		i.PaymentMethod = &method
+	}
+	return s.attempt(b, c, i, unattended), nil
 }
 
 // unexpected refuses what the intent's state does not allow, and shows the intent.
@@ -151,25 +140,27 @@ set status = 'canceled',
 where id = $1`
 
 // cancelIntent cancels an intent: nothing can be captured by it afterwards.
-func (s *Sandbox) cancelIntent(c *call) (execution, error) {
+func (s *Sandbox) cancelIntent(ctx context.Context, tx pgx.Tx, b *pgx.Batch, c *call) (answer, error) {
 	reason := c.params.word("cancellation_reason", "", "duplicate", "fraudulent", "requested_by_customer", "abandoned")
 	if err := c.params.done(); err != nil {
-		return nil, err
+		return answer{}, err
 	}
-	return onIntent(c, func(b *pgx.Batch, i *intent) answer {
-		switch i.Status {
-		case statusProcessing, statusSucceeded, statusCanceled:
-			return unexpected(i, "cancel", "")
-		}
-		now := s.options.Now().Unix()
-		i.Status, i.CanceledAt = statusCanceled, &now
-		if reason != "" {
-			i.CancellationReason = &reason
-		}
-		b.Queue(updateCanceled, i.ID, reason, now)
-		s.emit(b, c, "payment_intent.canceled", i.shown())
-		return object(http.StatusOK, i.shown())
-	}), nil
+	i, err := lockIntent(ctx, tx, c.target, noIntentAt(c.target))
+	if err != nil {
+		return answer{}, err
+	}
+	switch i.Status {
+	case statusProcessing, statusSucceeded, statusCanceled:
+		return unexpected(i, "cancel", ""), nil
+	}
+	now := s.options.Now().Unix()
+	i.Status, i.CanceledAt = statusCanceled, &now
+	if reason != "" {
+		i.CancellationReason = &reason
+	}
+	b.Queue(updateCanceled, i.ID, reason, now)
+	s.emit(b, c, "payment_intent.canceled", i.shown())
+	return object(http.StatusOK, i.shown()), nil
 }
 
 const lockDue = `
@@ -214,15 +205,24 @@ func (s *Sandbox) settle(ctx context.Context) error {
 	return nil
 }
 
-// Payment methods are Stripe's test methods; each stands for an outcome.
-const (
-	methodVisa              = "pm_card_visa"
-	methodDeclined          = "pm_card_chargeDeclined"
-	methodInsufficientFunds = "pm_card_chargeDeclinedInsufficientFunds"
-	methodAuthentication    = "pm_card_authenticationRequired"
-	methodRefundFail        = "pm_card_refundFail"
-	methodProcessing        = "pm_card_processing"
-)
+// outcome is what an attempt comes to: a status, or the code, the decline code and the
+// message of a card error.
+type outcome struct{ status, code, declineCode, message string }
+
+// methods are Stripe's test payment methods, each with its outcome.
+var methods = map[string]outcome{
+	"pm_card_visa":                            {status: statusSucceeded},
+	"pm_card_processing":                      {status: statusProcessing},
+	"pm_card_chargeDeclined":                  {code: "card_declined", declineCode: "generic_decline", message: "Your card was declined."},
+	"pm_card_chargeDeclinedInsufficientFunds": {code: "card_declined", declineCode: "insufficient_funds", message: "Your card has insufficient funds."},
+	// Declined if the customer is absent.
+	"pm_card_authenticationRequired": {
+		statusRequiresAction, "authentication_required", "authentication_required", "Your card was declined. This transaction requires authentication.",
+	},
+	methodRefundFail: {status: statusSucceeded},
+}
+
+const methodRefundFail = "pm_card_refundFail" // its capture succeeds, and its refund fails
 
 // methodObject is the payment method as errors show it.
 type methodObject struct {
@@ -235,14 +235,10 @@ type methodObject struct {
 // method reads a payment method parameter; "" when absent.
 func (p *params) method(name string) string {
 	value := p.text(name)
-	switch value {
-	case methodVisa, methodDeclined, methodInsufficientFunds, methodAuthentication, methodRefundFail, methodProcessing:
-	case "":
-		if p.values.Has(name) {
-			p.refuse(invalid("parameter_invalid_empty", name, "You passed an empty string for '%s'.", name))
-		}
-	default:
+	if _, known := methods[value]; !known && value != "" {
 		p.refuse(noSuch(http.StatusBadRequest, "PaymentMethod", name, value))
+	} else if value == "" && p.values.Has(name) {
+		p.refuse(invalid("parameter_invalid_empty", name, "You passed an empty string for '%s'.", name))
 	}
 	return value
 }
@@ -250,25 +246,12 @@ func (p *params) method(name string) string {
 // charged returns the status that an attempt on method leads to, and the card error
 // if it is declined. unattended means that the customer is absent.
 func charged(method string, unattended bool) (string, *apiError) {
-	declined := func(code, declineCode, message string) (string, *apiError) {
-		e := newError(http.StatusPaymentRequired, typeCard, code, "%s", message)
-		e.DeclineCode = declineCode
-		e.PaymentMethod = &methodObject{ID: method, Object: "payment_method", Type: "card"}
-		return statusRequiresMethod, e
+	o := methods[method]
+	if o.code == "" || o.status != "" && !unattended {
+		return o.status, nil
 	}
-	switch method {
-	case methodDeclined:
-		return declined("card_declined", "generic_decline", "Your card was declined.")
-	case methodInsufficientFunds:
-		return declined("card_declined", "insufficient_funds", "Your card has insufficient funds.")
-	case methodAuthentication:
-		if unattended {
-			return declined("authentication_required", "authentication_required", "Your card was declined. This transaction requires authentication.")
-		}
-		return statusRequiresAction, nil
-	case methodProcessing:
-		return statusProcessing, nil
-	default:
-		return statusSucceeded, nil
-	}
+	e := newError(http.StatusPaymentRequired, typeCard, o.code, "%s", o.message)
+	e.DeclineCode = o.declineCode
+	e.PaymentMethod = &methodObject{ID: method, Object: "payment_method", Type: "card"}
+	return statusRequiresMethod, e
 }

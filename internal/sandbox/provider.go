@@ -30,16 +30,12 @@ type call struct {
 	fault  draw
 }
 
-// endpoint answers a request. An *apiError is answered and not saved; any other
-// error means that the database could not be used.
-type endpoint func(ctx context.Context, c *call) (answer, error)
-
 // provider serves one route of the provider.
-func (s *Sandbox) provider(decide endpoint) http.HandlerFunc {
+func (s *Sandbox) provider(run endpoint) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c, refusal := readCall(r)
 		c.fault = s.faults.draw()
-		a, err := s.process(r.Context(), c, refusal, decide)
+		a, err := s.process(r.Context(), c, refusal, run)
 		if c.fault.dropBefore || c.fault.dropAfter {
 			cut(w)
 			return
@@ -73,7 +69,7 @@ func (s *Sandbox) control(decide func(r *http.Request) (answer, error)) http.Han
 // process runs a request in the order of a provider. Its key is in flight from
 // before it is counted until its answer is decided. A fault may delay it. It is
 // executed even if its client has gone.
-func (s *Sandbox) process(ctx context.Context, c *call, refusal *apiError, decide endpoint) (answer, error) {
+func (s *Sandbox) process(ctx context.Context, c *call, refusal *apiError, run endpoint) (answer, error) {
 	ctx = context.WithoutCancel(ctx)
 	rival := false
 	if c.key != "" && refusal == nil {
@@ -97,7 +93,7 @@ func (s *Sandbox) process(ctx context.Context, c *call, refusal *apiError, decid
 	}
 	ctx, cancel := context.WithTimeout(ctx, workDeadline)
 	defer cancel()
-	return decide(ctx, c)
+	return s.once(ctx, c, run)
 }
 
 const insertRequest = `
@@ -126,17 +122,7 @@ func (s *Sandbox) sendRelaxed(ctx context.Context, queue func(*pgx.Batch)) error
 	return s.pool.SendBatch(ctx, b).Close()
 }
 
-// read makes an endpoint of a function that changes nothing and ignores keys.
-func (s *Sandbox) read(query endpoint) endpoint {
-	return func(ctx context.Context, c *call) (answer, error) {
-		if c.fault.error500 != never {
-			return answer{}, injected()
-		}
-		return query(ctx, c)
-	}
-}
-
-func unrecognized(_ context.Context, c *call) (answer, error) {
+func unrecognized(_ context.Context, _ pgx.Tx, _ *pgx.Batch, c *call) (answer, error) {
 	return answer{}, newError(http.StatusNotFound, typeInvalid, "", "Unrecognized request URL (%s: %s).", c.method, c.path)
 }
 

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 
@@ -60,7 +61,7 @@ insert into refunds (
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, to_timestamp($10))`
 
 // createRefund refunds part of a capture, or all that is left of it.
-func (s *Sandbox) createRefund(c *call) (execution, error) {
+func (s *Sandbox) createRefund(ctx context.Context, tx pgx.Tx, b *pgx.Batch, c *call) (answer, error) {
 	p := c.params
 	target, charge := p.text("payment_intent"), p.text("charge")
 	amount := p.amount("amount")
@@ -73,30 +74,25 @@ func (s *Sandbox) createRefund(c *call) (execution, error) {
 		p.refuse(invalid("", "charge", "Give either payment_intent or charge."))
 	}
 	if err := p.done(); err != nil {
-		return nil, err
+		return answer{}, err
 	}
-	return func(ctx context.Context, tx pgx.Tx, b *pgx.Batch) (answer, error) {
-		i, err := lockRefunded(ctx, tx, target, charge)
-		if err != nil {
-			return answer{}, err
-		}
-		left := i.Amount - i.AmountRefunded
-		if refusal := refundable(i, amount, left); refusal != nil {
-			return refusal.answer(), nil
-		}
-		if amount == 0 {
-			amount = left
-		}
-		r := &refund{
-			ID: newID("re_"), PaymentIntent: i.ID, Charge: *i.LatestCharge, Amount: amount, Currency: i.Currency,
-			Status: statusSucceeded, Metadata: metadata, Created: s.options.Now().Unix(),
-		}
-		if reason != "" {
-			r.Reason = &reason
-		}
-		s.refund(b, c, i, r)
-		return object(http.StatusOK, r.shown()), nil
-	}, nil
+	i, err := lockRefunded(ctx, tx, target, charge)
+	if err != nil {
+		return answer{}, err
+	}
+	left := i.Amount - i.AmountRefunded
+	if refusal := refundable(i, amount, left); refusal != nil {
+		return refusal.answer(), nil
+	}
+	r := &refund{
+		ID: newID("re_"), PaymentIntent: i.ID, Charge: *i.LatestCharge, Amount: cmp.Or(amount, left), Currency: i.Currency,
+		Status: statusSucceeded, Metadata: metadata, Created: s.options.Now().Unix(),
+	}
+	if reason != "" {
+		r.Reason = &reason
+	}
+	s.refund(b, c, i, r)
+	return object(http.StatusOK, r.shown()), nil
 }
 
 // refund queues r and, unless it fails, its effect.
@@ -140,11 +136,11 @@ func lockRefunded(ctx context.Context, tx pgx.Tx, target, charge string) (*inten
 	return lockIntent(ctx, tx, capture.PaymentIntent, missing)
 }
 
-func (s *Sandbox) retrieveRefund(ctx context.Context, c *call) (answer, error) {
+func (s *Sandbox) retrieveRefund(ctx context.Context, tx pgx.Tx, _ *pgx.Batch, c *call) (answer, error) {
 	if err := c.params.done(); err != nil {
 		return answer{}, err
 	}
-	r, err := one[refund](ctx, s.pool, selectRefund+`where id = $1`, "re_", c.target, noSuch(http.StatusNotFound, "refund", "id", c.target))
+	r, err := one[refund](ctx, tx, selectRefund+`where id = $1`, "re_", c.target, noSuch(http.StatusNotFound, "refund", "id", c.target))
 	if err != nil {
 		return answer{}, err
 	}
@@ -154,20 +150,10 @@ func (s *Sandbox) retrieveRefund(ctx context.Context, c *call) (answer, error) {
 const pageOfRefunds = `
 where position < $1
   and ($3 = '' or charge = $3)
+  and ($4 = '' or payment_intent = $4)
 order by position desc
 limit $2`
 
-const pageOfRefundsOfIntent = `
-where payment_intent = $4
-  and position < $1
-  and ($3 = '' or charge = $3)
-order by position desc
-limit $2`
-
-func (s *Sandbox) listRefunds(ctx context.Context, c *call) (answer, error) {
-	target, charge := c.params.text("payment_intent"), c.params.text("charge")
-	if target != "" {
-		return list(ctx, s.pool, c, "refund", "re_", selectRefund+pageOfRefundsOfIntent, (*refund).shown, charge, target)
-	}
-	return list(ctx, s.pool, c, "refund", "re_", selectRefund+pageOfRefunds, (*refund).shown, charge)
+func (s *Sandbox) listRefunds(ctx context.Context, tx pgx.Tx, _ *pgx.Batch, c *call) (answer, error) {
+	return list(ctx, tx, c, "refund", "re_", selectRefund+pageOfRefunds, (*refund).shown, c.params.text("charge"), c.params.text("payment_intent"))
 }

@@ -53,7 +53,7 @@ func Run(ctx context.Context, logger *slog.Logger, environ map[string]string, no
 	}
 	delivering, stop := context.WithCancel(ctx)
 	var background sync.WaitGroup
-	background.Go(func() { _ = s.Deliver(delivering) })
+	background.Go(func() { s.Deliver(delivering) })
 	context.AfterFunc(ctx, s.Drain)
 	err = program.Serve(ctx, logger, conf.HTTPAddr, &http.Server{
 		Handler:           s,

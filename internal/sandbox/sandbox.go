@@ -46,6 +46,7 @@
 package sandbox
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -97,8 +98,11 @@ type Sandbox struct {
 	inFlight sync.Map // the idempotency keys of requests in flight
 	handler  http.Handler
 	wake     chan struct{} // an event was committed
-	draining chan struct{} // closed by Drain
-	drain    sync.Once
+	draining context.Context
+
+	// Drain ends all present and future delays, so that delayed requests are executed
+	// at once when the server shuts down.
+	Drain context.CancelFunc
 }
 
 // New returns a sandbox over its migrated database. Its errors are sentences
@@ -113,7 +117,8 @@ func New(pool *pgxpool.Pool, o Options) (*Sandbox, error) {
 	if o.ProcessingTime <= 0 {
 		o.ProcessingTime = 2 * time.Second
 	}
-	s := &Sandbox{pool: pool, options: o, client: eventClient(), wake: make(chan struct{}, 1), draining: make(chan struct{})}
+	s := &Sandbox{pool: pool, options: o, client: eventClient(), wake: make(chan struct{}, 1)}
+	s.draining, s.Drain = context.WithCancel(context.Background())
 	s.faults.set(plan{})
 	if err := checkWebhook(o.WebhookURL, o.WebhookSecret); err != nil {
 		return nil, err
@@ -145,14 +150,14 @@ func checkWebhook(target, secret string) error {
 
 func (s *Sandbox) routes() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /v1/payment_intents", s.provider(s.write(s.createIntent)))
-	mux.HandleFunc("GET /v1/payment_intents", s.provider(s.read(s.listIntents)))
-	mux.HandleFunc("GET /v1/payment_intents/{id}", s.provider(s.read(s.retrieveIntent)))
-	mux.HandleFunc("POST /v1/payment_intents/{id}/confirm", s.provider(s.write(s.confirmIntent)))
-	mux.HandleFunc("POST /v1/payment_intents/{id}/cancel", s.provider(s.write(s.cancelIntent)))
-	mux.HandleFunc("POST /v1/refunds", s.provider(s.write(s.createRefund)))
-	mux.HandleFunc("GET /v1/refunds", s.provider(s.read(s.listRefunds)))
-	mux.HandleFunc("GET /v1/refunds/{id}", s.provider(s.read(s.retrieveRefund)))
+	mux.HandleFunc("POST /v1/payment_intents", s.provider(s.createIntent))
+	mux.HandleFunc("GET /v1/payment_intents", s.provider(s.listIntents))
+	mux.HandleFunc("GET /v1/payment_intents/{id}", s.provider(s.retrieveIntent))
+	mux.HandleFunc("POST /v1/payment_intents/{id}/confirm", s.provider(s.confirmIntent))
+	mux.HandleFunc("POST /v1/payment_intents/{id}/cancel", s.provider(s.cancelIntent))
+	mux.HandleFunc("POST /v1/refunds", s.provider(s.createRefund))
+	mux.HandleFunc("GET /v1/refunds", s.provider(s.listRefunds))
+	mux.HandleFunc("GET /v1/refunds/{id}", s.provider(s.retrieveRefund))
 	mux.HandleFunc("/v1/", s.provider(unrecognized))
 
 	mux.HandleFunc("POST /shop/webhooks", s.control(s.receiveNotification))
@@ -170,10 +175,6 @@ func (s *Sandbox) routes() http.Handler {
 // control calls.
 func (s *Sandbox) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
 
-// Drain ends all present and future delays, so that delayed requests are executed
-// at once when the server shuts down.
-func (s *Sandbox) Drain() { s.drain.Do(func() { close(s.draining) }) }
-
 // delay waits for d, or less when the sandbox drains. It does not end when the
 // client goes away.
 func (s *Sandbox) delay(d time.Duration) {
@@ -182,7 +183,7 @@ func (s *Sandbox) delay(d time.Duration) {
 	}
 	select {
 	case <-time.After(d):
-	case <-s.draining:
+	case <-s.draining.Done():
 	}
 }
 

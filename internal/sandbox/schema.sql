@@ -92,19 +92,15 @@ comment on column events.body is 'the bytes that are signed, at every delivery t
 create table event_deliveries (
   position bigint generated always as identity primary key,
   event_id text not null references events (id),
-  repeat_id text,
   attempts int not null default 0,
   due_at timestamptz default clock_timestamp(),
   outcome text,
   delivered_at timestamptz
 );
-comment on column event_deliveries.repeat_id is 'the call that asked for this repetition; null for the first delivery';
 comment on column event_deliveries.due_at is 'null once delivered or given up';
 comment on column event_deliveries.outcome is 'what the last attempt came to; null before the first has ended';
 create index event_deliveries_due on event_deliveries (due_at)
   where due_at is not null;
-create index event_deliveries_repeat on event_deliveries (repeat_id)
-  where repeat_id is not null;
 
 create table shop_deliveries (
   position bigint generated always as identity primary key,
