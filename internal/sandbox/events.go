@@ -6,6 +6,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -52,15 +53,6 @@ func (s *Sandbox) emit(b *pgx.Batch, c *call, kind string, subject any) {
 
 // sendDeadline bounds one delivery.
 const sendDeadline = 5 * time.Second
-
-// eventClient follows no redirect.
-func eventClient() *http.Client {
-	return &http.Client{
-		Timeout:       sendDeadline,
-		Transport:     &http.Transport{MaxIdleConnsPerHost: senders, IdleConnTimeout: time.Minute},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
-}
 
 // post sends one event, signed with the time of this attempt, and returns its
 // outcome. Only a 2xx delivers.
@@ -139,13 +131,13 @@ type delivery struct {
 	Delivered bool   `db:"-"`
 }
 
-// send posts events, some at a time. Those that were not sent when ctx ended have no
-// outcome.
+// send posts events, some at a time. Those that were not sent when ctx ended, or the
+// sandbox drains, have no outcome.
 func (s *Sandbox) send(ctx context.Context, all []*delivery) {
 	var sending errgroup.Group
 	sending.SetLimit(senders)
 	for _, d := range all {
-		if ctx.Err() != nil {
+		if errors.Join(ctx.Err(), s.draining.Err()) != nil {
 			break
 		}
 		sending.Go(func() error {
@@ -183,20 +175,11 @@ where position = $1`
 func (s *Sandbox) record(ctx context.Context, sent []*delivery) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sendDeadline)
 	defer cancel()
-	err := s.sendRelaxed(ctx, func(b *pgx.Batch) {
-		for _, d := range sent {
-			b.Queue(updateSent, d.Position, d.Outcome, d.Delivered, attemptsMax, backoff(d.Attempts))
-		}
-	})
-	if err != nil {
-		return fmt.Errorf("record deliveries: %w", err)
+	b := &pgx.Batch{}
+	for _, d := range sent {
+		b.Queue(updateSent, d.Position, d.Outcome, d.Delivered, attemptsMax, min(retryCap, retryBase<<min(d.Attempts-1, 20)))
 	}
-	return nil
-}
-
-// backoff is the pause after the n-th failed attempt.
-func backoff(n int) time.Duration {
-	return min(retryCap, retryBase<<min(n-1, 20))
+	return s.pool.SendBatch(ctx, b).Close()
 }
 
 const (
@@ -224,7 +207,6 @@ func (s *Sandbox) duplicateWebhooks(r *http.Request) (answer, error) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), repeatDeadline)
 	defer cancel()
-	defer context.AfterFunc(s.draining, cancel)()
 	events, err := collect[delivery](ctx, s.pool, selectSent)
 	if err != nil {
 		return answer{}, err

@@ -6,7 +6,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
 
@@ -81,9 +80,10 @@ type draw struct {
 // faults is the plan in force. It lives in memory: a restarted sandbox has no
 // faults.
 type faults struct {
-	mu     sync.Mutex
-	plan   plan
-	random *rand.Rand
+	mu       sync.Mutex
+	plan     plan
+	keepKeys time.Duration
+	random   *rand.Rand
 }
 
 // set starts the plan's sequence of draws from its seed.
@@ -91,14 +91,14 @@ func (f *faults) set(p plan) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.plan = p
+	f.keepKeys, _ = p.retention()                       // checked before
 	f.random = rand.New(rand.NewPCG(uint64(p.Seed), 0)) //nolint:gosec // faults must repeat
 }
 
 func (f *faults) retention() time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	d, _ := f.plan.retention() // checked when it was set
-	return d
+	return f.keepKeys
 }
 
 // draw returns the next of the plan's sequence. Each draw takes five numbers, so
@@ -150,9 +150,6 @@ func readControl(r *http.Request, v any) error {
 	body, err := io.ReadAll(io.LimitReader(r.Body, bodyLimit))
 	if err != nil {
 		return refused(http.StatusBadRequest, "read the body: %v", err)
-	}
-	if len(strings.TrimSpace(string(body))) == 0 {
-		return refused(http.StatusBadRequest, "the body is empty: send a JSON object")
 	}
 	if err := json.Unmarshal(body, v, json.RejectUnknownMembers(true)); err != nil {
 		return refused(http.StatusBadRequest, "the body cannot be read: %v", err)

@@ -66,7 +66,7 @@ func (s *Sandbox) saved(ctx context.Context, c *call) (answer, bool, error) {
 		return answer{}, false, newError(http.StatusBadRequest, typeIdempotency, "",
 			"The idempotency key '%s' was first used with another path or other parameters. Use another key for another request.", c.key)
 	}
-	if err := s.sendRelaxed(ctx, func(b *pgx.Batch) { b.Queue(markReplay, c.id, a.replayOf) }); err != nil {
+	if _, err := s.pool.Exec(ctx, markReplay, c.id, a.replayOf); err != nil {
 		return answer{}, false, fmt.Errorf("count a replay: %w", err)
 	}
 	return a, true, nil

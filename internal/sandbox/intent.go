@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"math"
 	"net/http"
@@ -21,37 +22,40 @@ const (
 	statusCanceled             = "canceled"
 )
 
-// intent is a row of payment_intents and, once shown was called, Stripe's
-// payment_intent.
+// intent is a row of payment_intents.
 type intent struct {
-	AmountRefunded     int64             `json:"-"`
-	ID                 string            `json:"id"`
-	Object             string            `json:"object" db:"-"`
-	Amount             int64             `json:"amount"`
-	AmountCapturable   int64             `json:"amount_capturable" db:"-"`
-	AmountReceived     int64             `json:"amount_received" db:"-"`
-	CanceledAt         *int64            `json:"canceled_at"`
-	CancellationReason *string           `json:"cancellation_reason"`
-	CaptureMethod      string            `json:"capture_method" db:"-"`
-	ConfirmationMethod string            `json:"confirmation_method" db:"-"`
-	Created            int64             `json:"created"`
-	Currency           string            `json:"currency"`
-	Customer           *string           `json:"customer" db:"-"`
-	Description        *string           `json:"description"`
-	LastPaymentError   *apiError         `json:"last_payment_error"`
-	LatestCharge       *string           `json:"latest_charge"`
-	Livemode           bool              `json:"livemode" db:"-"`
-	Metadata           map[string]string `json:"metadata"`
-	NextAction         *nextAction       `json:"next_action" db:"-"`
-	PaymentMethod      *string           `json:"payment_method"`
-	PaymentMethodTypes []string          `json:"payment_method_types" db:"-"`
-	Processing         *string           `json:"processing" db:"-"`
-	Status             string            `json:"status"`
+	ID                 string
+	Amount             int64
+	AmountRefunded     int64
+	CanceledAt         *int64
+	CancellationReason *string
+	Created            int64
+	Currency           string
+	Description        *string
+	LastPaymentError   *apiError
+	LatestCharge       *string
+	Metadata           map[string]string
+	PaymentMethod      *string
+	Status             string
 }
 
-type nextAction struct {
-	Type         string   `json:"type"`
-	UseStripeSDK struct{} `json:"use_stripe_sdk"`
+// MarshalJSON writes Stripe's payment_intent.
+func (i *intent) MarshalJSON() ([]byte, error) {
+	received, next := int64(0), map[string]any(nil)
+	switch i.Status {
+	case statusSucceeded:
+		received = i.Amount
+	case statusRequiresAction:
+		next = map[string]any{"type": "use_stripe_sdk", "use_stripe_sdk": struct{}{}}
+	}
+	return json.Marshal(map[string]any{
+		"id": i.ID, "object": "payment_intent", "amount": i.Amount, "amount_capturable": 0, "amount_received": received,
+		"canceled_at": i.CanceledAt, "cancellation_reason": i.CancellationReason, "capture_method": "automatic",
+		"confirmation_method": "automatic", "created": i.Created, "currency": i.Currency, "customer": nil,
+		"description": i.Description, "last_payment_error": i.LastPaymentError, "latest_charge": i.LatestCharge,
+		"livemode": false, "metadata": i.Metadata, "next_action": next, "payment_method": i.PaymentMethod,
+		"payment_method_types": []string{"card"}, "processing": nil, "status": i.Status,
+	})
 }
 
 const selectIntent = `
@@ -62,20 +66,6 @@ select id, amount, amount_refunded, currency, status, payment_method,
        extract(epoch from created_at)::bigint as created
 from payment_intents
 `
-
-// shown fills in what follows from the row.
-func (i *intent) shown() *intent {
-	i.Object, i.CaptureMethod, i.ConfirmationMethod = "payment_intent", "automatic", "automatic"
-	i.PaymentMethodTypes = []string{"card"}
-	i.AmountReceived, i.NextAction = 0, nil
-	switch i.Status {
-	case statusSucceeded:
-		i.AmountReceived = i.Amount
-	case statusRequiresAction:
-		i.NextAction = &nextAction{Type: "use_stripe_sdk"}
-	}
-	return i
-}
 
 // collect reads rows of one of the books.
 func collect[T any](ctx context.Context, q postgres.Querier, query string, args ...any) ([]*T, error) {
@@ -121,14 +111,19 @@ func noIntentAt(id string) *apiError {
 }
 
 func (s *Sandbox) retrieveIntent(ctx context.Context, tx pgx.Tx, _ *pgx.Batch, c *call) (answer, error) {
+	return retrieve[intent](ctx, tx, c, "pi_", selectIntent, noIntentAt(c.target))
+}
+
+// retrieve answers the object that the path names.
+func retrieve[T any](ctx context.Context, tx pgx.Tx, c *call, prefix, query string, missing *apiError) (answer, error) {
 	if err := c.params.done(); err != nil {
 		return answer{}, err
 	}
-	i, err := one[intent](ctx, tx, selectIntent+`where id = $1`, "pi_", c.target, noIntentAt(c.target))
+	found, err := one[T](ctx, tx, query+`where id = $1`, prefix, c.target, missing)
 	if err != nil {
 		return answer{}, err
 	}
-	return object(http.StatusOK, i.shown()), nil
+	return object(http.StatusOK, found), nil
 }
 
 const pageOfIntents = `
@@ -137,14 +132,12 @@ order by position desc
 limit $2`
 
 func (s *Sandbox) listIntents(ctx context.Context, tx pgx.Tx, _ *pgx.Batch, c *call) (answer, error) {
-	return list(ctx, tx, c, "payment_intent", "pi_", selectIntent+pageOfIntents, (*intent).shown)
+	return list[intent](ctx, tx, c, "payment_intent", "pi_", selectIntent+pageOfIntents)
 }
 
 // list answers a page of the objects in noun's table, newest first. query takes the position
 // before which the page begins, the number of rows, and args.
-func list[T any](
-	ctx context.Context, q postgres.Querier, c *call, noun, prefix, query string, shown func(*T) *T, args ...any,
-) (answer, error) {
+func list[T any](ctx context.Context, q postgres.Querier, c *call, noun, prefix, query string, args ...any) (answer, error) {
 	limit, cursor := c.params.limit(), c.params.text("starting_after")
 	if err := c.params.done(); err != nil {
 		return answer{}, err
@@ -162,14 +155,7 @@ func list[T any](
 	if err != nil {
 		return answer{}, err
 	}
-	page := struct {
-		Object  string `json:"object"`
-		URL     string `json:"url"`
-		HasMore bool   `json:"has_more"`
-		Data    []*T   `json:"data"`
-	}{"list", c.path, len(rows) > limit, rows[:min(len(rows), limit)]}
-	for _, row := range page.Data {
-		shown(row)
-	}
-	return object(http.StatusOK, page), nil
+	return object(http.StatusOK, map[string]any{
+		"object": "list", "url": c.path, "has_more": len(rows) > limit, "data": rows[:min(len(rows), limit)],
+	}), nil
 }

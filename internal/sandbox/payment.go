@@ -16,7 +16,7 @@ values ($1, $2, $3, $4, $5, $6, $7, to_timestamp($8))`
 // createIntent creates an intent and, with confirm=true, attempts it at once.
 func (s *Sandbox) createIntent(_ context.Context, _ pgx.Tx, b *pgx.Batch, c *call) (answer, error) {
 	p := c.params
-	i := intent{ID: newID("pi_"), Status: statusRequiresMethod, Created: s.options.Now().Unix()}
+	i := &intent{ID: newID("pi_"), Status: statusRequiresMethod, Created: s.options.Now().Unix()}
 	i.Amount = p.amount("amount")
 	i.Currency = p.currency("currency")
 	i.Metadata = p.metadata()
@@ -47,11 +47,11 @@ func (s *Sandbox) createIntent(_ context.Context, _ pgx.Tx, b *pgx.Batch, c *cal
 		i.Description = &description
 	}
 	b.Queue(insertIntent, i.ID, i.Amount, i.Currency, i.Status, i.PaymentMethod, i.Description, i.Metadata, i.Created)
-	s.emit(b, c, "payment_intent.created", i.shown())
+	s.emit(b, c, "payment_intent.created", i)
 	if confirm {
-		return s.attempt(b, c, &i, unattended), nil
+		return s.attempt(b, c, i, unattended), nil
 	}
-	return object(http.StatusOK, i.shown()), nil
+	return object(http.StatusOK, i), nil
 }
 
 // unattended reads the parameters that say that the customer is absent.
@@ -92,7 +92,7 @@ func (s *Sandbox) confirmIntent(ctx context.Context, tx pgx.Tx, b *pgx.Batch, c 
 // unexpected refuses what the intent's state does not allow, and shows the intent.
 func unexpected(i *intent, verb, advice string) answer {
 	e := invalid("payment_intent_unexpected_state", "", "You cannot %s this PaymentIntent because it has a status of %s.%s", verb, i.Status, advice)
-	e.PaymentIntent = i.shown()
+	e.PaymentIntent = i
 	return e.answer()
 }
 
@@ -124,10 +124,10 @@ func (s *Sandbox) attempt(b *pgx.Batch, c *call, i *intent, unattended bool) ans
 		b.Queue(insertCapture, charge, i.ID, i.Amount, i.Currency)
 	}
 	if failure == nil {
-		s.emit(b, c, "payment_intent."+status, i.shown())
+		s.emit(b, c, "payment_intent."+status, i)
 		return object(http.StatusOK, i)
 	}
-	s.emit(b, c, "payment_intent.payment_failed", i.shown())
+	s.emit(b, c, "payment_intent.payment_failed", i)
 	failure.PaymentIntent = i
 	return failure.answer()
 }
@@ -159,8 +159,8 @@ func (s *Sandbox) cancelIntent(ctx context.Context, tx pgx.Tx, b *pgx.Batch, c *
 		i.CancellationReason = &reason
 	}
 	b.Queue(updateCanceled, i.ID, reason, now)
-	s.emit(b, c, "payment_intent.canceled", i.shown())
-	return object(http.StatusOK, i.shown()), nil
+	s.emit(b, c, "payment_intent.canceled", i)
+	return object(http.StatusOK, i), nil
 }
 
 const lockDue = `
@@ -175,18 +175,12 @@ set status = 'succeeded',
     settle_at = null
 where id = $1`
 
-const anyDue = `select exists (select from payment_intents where settle_at <= clock_timestamp())`
-
 // settle lets the intents succeed whose processing time is over. It skips intents
 // that another transaction settles.
 func (s *Sandbox) settle(ctx context.Context) error {
-	var due bool
-	if err := s.pool.QueryRow(ctx, anyDue).Scan(&due); err != nil || !due {
-		return err
-	}
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		due, err := collect[intent](ctx, tx, selectIntent+lockDue)
-		if err != nil {
+		if err != nil || len(due) == 0 {
 			return err
 		}
 		b := &pgx.Batch{}
@@ -194,14 +188,14 @@ func (s *Sandbox) settle(ctx context.Context) error {
 			i.Status = statusSucceeded
 			b.Queue(updateSettled, i.ID)
 			b.Queue(insertCapture, *i.LatestCharge, i.ID, i.Amount, i.Currency)
-			s.emit(b, nil, "payment_intent.succeeded", i.shown())
+			s.emit(b, nil, "payment_intent.succeeded", i)
 		}
+		defer s.nudge()
 		return tx.SendBatch(ctx, b).Close()
 	})
 	if err != nil {
 		return fmt.Errorf("settle payment intents: %w", err)
 	}
-	s.nudge()
 	return nil
 }
 
@@ -224,14 +218,6 @@ var methods = map[string]outcome{
 
 const methodRefundFail = "pm_card_refundFail" // its capture succeeds, and its refund fails
 
-// methodObject is the payment method as errors show it.
-type methodObject struct {
-	ID       string `json:"id"`
-	Object   string `json:"object"`
-	Type     string `json:"type"`
-	Livemode bool   `json:"livemode"`
-}
-
 // method reads a payment method parameter; "" when absent.
 func (p *params) method(name string) string {
 	value := p.text(name)
@@ -252,6 +238,6 @@ func charged(method string, unattended bool) (string, *apiError) {
 	}
 	e := newError(http.StatusPaymentRequired, typeCard, o.code, "%s", o.message)
 	e.DeclineCode = o.declineCode
-	e.PaymentMethod = &methodObject{ID: method, Object: "payment_method", Type: "card"}
+	e.PaymentMethod = map[string]any{"id": method, "object": "payment_method", "type": "card", "livemode": false}
 	return statusRequiresMethod, e
 }

@@ -36,9 +36,8 @@ func (s *Sandbox) provider(run endpoint) http.HandlerFunc {
 		c, refusal := readCall(r)
 		c.fault = s.faults.draw()
 		a, err := s.process(r.Context(), c, refusal, run)
-		if c.fault.dropBefore || c.fault.dropAfter {
-			cut(w)
-			return
+		if c.fault.dropAfter {
+			err = errCut
 		}
 		w.Header().Set("Request-Id", c.id)
 		if c.key != "" {
@@ -51,17 +50,13 @@ func (s *Sandbox) provider(run endpoint) http.HandlerFunc {
 	}
 }
 
-// errCut ends a call of the shop without an answer.
+// errCut ends a call without an answer.
 var errCut = errors.New("the connection is cut")
 
 // control serves a control call, or the shop.
 func (s *Sandbox) control(decide func(r *http.Request) (answer, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		a, err := decide(r)
-		if errors.Is(err, errCut) {
-			cut(w)
-			return
-		}
 		s.reply(w, a, err, refused(http.StatusServiceUnavailable, "the sandbox cannot use its database"))
 	}
 }
@@ -77,8 +72,10 @@ func (s *Sandbox) process(ctx context.Context, c *call, refusal *apiError, run e
 			defer s.inFlight.Delete(c.key)
 		}
 	}
-	if err := s.arrive(ctx, c); err != nil {
-		return answer{}, err
+	arrival, arrived := context.WithTimeout(ctx, workDeadline)
+	defer arrived()
+	if _, err := s.pool.Exec(arrival, insertRequest, c.id, c.method, c.path, c.key); err != nil {
+		return answer{}, fmt.Errorf("count a request: %w", err)
 	}
 	if rival {
 		return answer{}, newError(http.StatusConflict, typeIdempotency, "idempotency_key_in_use",
@@ -87,7 +84,7 @@ func (s *Sandbox) process(ctx context.Context, c *call, refusal *apiError, run e
 	s.delay(c.fault.slow)
 	switch {
 	case c.fault.dropBefore:
-		return answer{}, nil
+		return answer{}, errCut
 	case refusal != nil:
 		return answer{}, refusal
 	}
@@ -100,28 +97,6 @@ const insertRequest = `
 insert into requests (id, method, path, idempotency_key)
 values ($1, $2, $3, nullif($4, ''))`
 
-func (s *Sandbox) arrive(ctx context.Context, c *call) error {
-	ctx, cancel := context.WithTimeout(ctx, workDeadline)
-	defer cancel()
-	err := s.sendRelaxed(ctx, func(b *pgx.Batch) { b.Queue(insertRequest, c.id, c.method, c.path, c.key) })
-	if err != nil {
-		return fmt.Errorf("count a request: %w", err)
-	}
-	return nil
-}
-
-const relaxCommit = `select set_config('synchronous_commit', 'off', true)`
-
-// sendRelaxed commits without waiting for the disk. A crash of the sandbox loses
-// nothing. A crash of the server loses the last moments, but no count of a request
-// whose effect was committed, because that is later in the log.
-func (s *Sandbox) sendRelaxed(ctx context.Context, queue func(*pgx.Batch)) error {
-	b := &pgx.Batch{}
-	b.Queue(relaxCommit)
-	queue(b)
-	return s.pool.SendBatch(ctx, b).Close()
-}
-
 func unrecognized(_ context.Context, _ pgx.Tx, _ *pgx.Batch, c *call) (answer, error) {
 	return answer{}, newError(http.StatusNotFound, typeInvalid, "", "Unrecognized request URL (%s: %s).", c.method, c.path)
 }
@@ -129,6 +104,10 @@ func unrecognized(_ context.Context, _ pgx.Tx, _ *pgx.Batch, c *call) (answer, e
 // reply writes the answer, or the error as one. unavailable is the answer when the database
 // could not be used: then nothing is saved, and whether a commit in flight happened is unknown.
 func (s *Sandbox) reply(w http.ResponseWriter, a answer, err error, unavailable *apiError) {
+	if errors.Is(err, errCut) {
+		cut(w)
+		return
+	}
 	if err != nil {
 		var refusal *apiError
 		if !errors.As(err, &refusal) {
@@ -212,14 +191,14 @@ func authorized(r *http.Request) bool {
 // was executed and nothing is saved. An error that was executed, such as a decline,
 // is an answer.
 type apiError struct {
-	Type          string        `json:"type,omitempty"` // empty in the answers of control calls and of the shop
-	Code          string        `json:"code,omitempty"`
-	DeclineCode   string        `json:"decline_code,omitempty"`
-	Message       string        `json:"message"`
-	Param         string        `json:"param,omitempty"`
-	Charge        string        `json:"charge,omitempty"`
-	PaymentIntent *intent       `json:"payment_intent,omitempty"`
-	PaymentMethod *methodObject `json:"payment_method,omitempty"`
+	Type          string         `json:"type,omitempty"` // empty in the answers of control calls and of the shop
+	Code          string         `json:"code,omitempty"`
+	DeclineCode   string         `json:"decline_code,omitempty"`
+	Message       string         `json:"message"`
+	Param         string         `json:"param,omitempty"`
+	Charge        string         `json:"charge,omitempty"`
+	PaymentIntent *intent        `json:"payment_intent,omitempty"`
+	PaymentMethod map[string]any `json:"payment_method,omitempty"`
 	status        int
 }
 
@@ -251,10 +230,7 @@ type answer struct {
 
 // object renders v, which is always one of this package's own types.
 func object(status int, v any) answer {
-	body, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return answer{status: http.StatusInternalServerError, body: []byte(`{"error":{"type":"api_error","message":"the answer could not be rendered"}}`)}
-	}
+	body, _ := json.MarshalIndent(v, "", "  ")
 	return answer{status: status, body: append(body, '\n')}
 }
 

@@ -8,10 +8,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// refund is a row of refunds and, once shown was called, Stripe's refund.
+// refund is a row of refunds, and Stripe's refund.
 type refund struct {
 	ID            string            `json:"id"`
-	Object        string            `json:"object" db:"-"`
+	Object        string            `json:"object"`
 	Amount        int64             `json:"amount"`
 	Charge        string            `json:"charge"`
 	Created       int64             `json:"created"`
@@ -24,15 +24,10 @@ type refund struct {
 }
 
 const selectRefund = `
-select id, payment_intent, charge, amount, currency, status, failure_reason,
+select id, 'refund' as object, payment_intent, charge, amount, currency, status, failure_reason,
        reason, metadata, extract(epoch from created_at)::bigint as created
 from refunds
 `
-
-func (r *refund) shown() *refund {
-	r.Object = "refund"
-	return r
-}
 
 // charge is the capture of a succeeded intent as Stripe's charge, which
 // charge.refunded shows.
@@ -85,29 +80,23 @@ func (s *Sandbox) createRefund(ctx context.Context, tx pgx.Tx, b *pgx.Batch, c *
 		return refusal.answer(), nil
 	}
 	r := &refund{
-		ID: newID("re_"), PaymentIntent: i.ID, Charge: *i.LatestCharge, Amount: cmp.Or(amount, left), Currency: i.Currency,
+		ID: newID("re_"), Object: "refund", PaymentIntent: i.ID, Charge: *i.LatestCharge, Amount: cmp.Or(amount, left), Currency: i.Currency,
 		Status: statusSucceeded, Metadata: metadata, Created: s.options.Now().Unix(),
 	}
 	if reason != "" {
 		r.Reason = &reason
 	}
-	s.refund(b, c, i, r)
-	return object(http.StatusOK, r.shown()), nil
-}
-
-// refund queues r and, unless it fails, its effect.
-func (s *Sandbox) refund(b *pgx.Batch, c *call, i *intent, r *refund) {
 	if *i.PaymentMethod == methodRefundFail {
 		reason := "expired_or_canceled_card"
 		r.Status, r.FailureReason = "failed", &reason
 	}
-	b.Queue(insertRefund, r.ID, r.PaymentIntent, r.Charge, r.Amount, r.Currency, r.Status,
-		r.FailureReason, r.Reason, r.Metadata, r.Created)
+	b.Queue(insertRefund, r.ID, r.PaymentIntent, r.Charge, r.Amount, r.Currency, r.Status, r.FailureReason, r.Reason, r.Metadata, r.Created)
 	if r.Status == statusSucceeded {
 		i.AmountRefunded += r.Amount
 		b.Queue(updateRefunded, i.ID, r.Amount)
 		s.emit(b, c, "charge.refunded", i.charge())
 	}
+	return object(http.StatusOK, r), nil
 }
 
 // refundable says why amount (0 for all that is left) cannot be refunded.
@@ -137,14 +126,7 @@ func lockRefunded(ctx context.Context, tx pgx.Tx, target, charge string) (*inten
 }
 
 func (s *Sandbox) retrieveRefund(ctx context.Context, tx pgx.Tx, _ *pgx.Batch, c *call) (answer, error) {
-	if err := c.params.done(); err != nil {
-		return answer{}, err
-	}
-	r, err := one[refund](ctx, tx, selectRefund+`where id = $1`, "re_", c.target, noSuch(http.StatusNotFound, "refund", "id", c.target))
-	if err != nil {
-		return answer{}, err
-	}
-	return object(http.StatusOK, r.shown()), nil
+	return retrieve[refund](ctx, tx, c, "re_", selectRefund, noSuch(http.StatusNotFound, "refund", "id", c.target))
 }
 
 const pageOfRefunds = `
@@ -155,5 +137,5 @@ order by position desc
 limit $2`
 
 func (s *Sandbox) listRefunds(ctx context.Context, tx pgx.Tx, _ *pgx.Batch, c *call) (answer, error) {
-	return list(ctx, tx, c, "refund", "re_", selectRefund+pageOfRefunds, (*refund).shown, c.params.text("charge"), c.params.text("payment_intent"))
+	return list[refund](ctx, tx, c, "refund", "re_", selectRefund+pageOfRefunds, c.params.text("charge"), c.params.text("payment_intent"))
 }

@@ -108,16 +108,18 @@ type Sandbox struct {
 // New returns a sandbox over its migrated database. Its errors are sentences
 // that name the environment variable to change.
 func New(pool *pgxpool.Pool, o Options) (*Sandbox, error) {
-	if pool == nil || o.Now == nil {
-		return nil, errors.New("a sandbox needs a pool and a clock")
-	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if o.ProcessingTime <= 0 {
 		o.ProcessingTime = 2 * time.Second
 	}
-	s := &Sandbox{pool: pool, options: o, client: eventClient(), wake: make(chan struct{}, 1)}
+	s := &Sandbox{pool: pool, options: o, wake: make(chan struct{}, 1)}
+	s.client = &http.Client{
+		Timeout:       sendDeadline,
+		Transport:     &http.Transport{MaxIdleConnsPerHost: senders, IdleConnTimeout: time.Minute},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 	s.draining, s.Drain = context.WithCancel(context.Background())
 	s.faults.set(plan{})
 	if err := checkWebhook(o.WebhookURL, o.WebhookSecret); err != nil {

@@ -60,8 +60,14 @@ func (s *Sandbox) receiveNotification(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	if err := s.handle(r.Context(), n); err != nil {
-		return answer{}, err
+	// The arrival and its effect are one commit.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), workDeadline)
+	defer cancel()
+	b := &pgx.Batch{}
+	b.Queue(insertShopDelivery, n.webhookID)
+	b.Queue(insertShopEffect, n.webhookID, n.Data.ID, n.Type)
+	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
+		return answer{}, fmt.Errorf("handle a notification: %w", err)
 	}
 	switch {
 	case fault.dropAfter:
@@ -85,17 +91,4 @@ func readNotification(body []byte, header http.Header) (notification, error) {
 		}
 	}
 	return n, nil
-}
-
-// handle commits the arrival and its effect together, or neither.
-func (s *Sandbox) handle(ctx context.Context, n notification) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), workDeadline)
-	defer cancel()
-	b := &pgx.Batch{}
-	b.Queue(insertShopDelivery, n.webhookID)
-	b.Queue(insertShopEffect, n.webhookID, n.Data.ID, n.Type)
-	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
-		return fmt.Errorf("handle a notification: %w", err)
-	}
-	return nil
 }
