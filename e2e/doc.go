@@ -17,14 +17,14 @@
 //
 //	service   what the running service does for its callers (most tests are here)
 //	api       an api that is stopped; refusals
-//	worker    workers that are killed, paused, stopped, or meet faults
+//	worker    workers that are killed, paused, stopped, or meet faults; a provider that
+//	          is down for a day
 //	cancel    cancellations before and against the capture
-//	away      a provider that is down for a day
-//	webhooks  rotation of the shop's secret, resending
-//	operate   dead letters: list, show, retry, discard
+//	operate   dead letters: list, show, retry, discard; rotation of the shop's secret,
+//	          resending of webhooks
 //	retention messages that are redelivered after everything expired
 //	restore   a dump, restored elsewhere or from the past
-//	traces, observability, manual, start, demo
+//	traces, observability, docs, start, demo
 //	walk      a fault at every round trip of the api and the worker
 //	soak      the same for long, with many requests at once (-soak)
 //	mutants   planted bugs that the tests above must catch (-mutants=all)

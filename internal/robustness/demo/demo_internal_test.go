@@ -6,6 +6,7 @@ import (
 
 	"github.com/payonce/payonce/internal/robustness/traffic"
 	"github.com/payonce/payonce/internal/robustness/validate"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 func TestInDatabase(t *testing.T) {
@@ -43,3 +44,5 @@ func TestStrikes_breakEnoughWhileChargesFlow(t *testing.T) {
 		}
 	}
 }
+
+func TestMain(m *testing.M) { testrun.Main(m) }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/payonce/payonce/internal/robustness/failpoint"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 func TestGate(t *testing.T) {
@@ -75,3 +76,5 @@ func TestGate(t *testing.T) {
 		})
 	}
 }
+
+func TestMain(m *testing.M) { testrun.Main(m) }

@@ -6,6 +6,8 @@ import (
 	"net/http/httptest"
 	"sync/atomic"
 	"testing"
+
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // TestPost_sendsTheSameKeyUntilTheAnswerIsDefinitive: after each of these answers it is
@@ -64,3 +66,5 @@ func TestPost_sendsTheSameKeyUntilTheAnswerIsDefinitive(t *testing.T) {
 		}
 	}
 }
+
+func TestMain(m *testing.M) { testrun.Main(m) }

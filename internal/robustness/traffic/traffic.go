@@ -1,10 +1,10 @@
 package traffic
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -26,7 +26,7 @@ type Record struct {
 	// Later are the events after the provider has repeated its webhooks.
 	Later []Event
 	// Shown is the charge as GET shows it at the end.
-	Shown json.RawMessage
+	Shown Shown
 }
 
 // RefundRecord is what was observed of one refund.
@@ -239,24 +239,25 @@ func (t *Traffic) Reread(ctx context.Context, records []Record) {
 // List pages through the list of charges until it shows all of them as Reread found
 // them, or some seconds have passed: the list is a projection. It returns the last
 // whole list.
-func (t *Traffic) List(ctx context.Context, records []Record) (listed []json.RawMessage) {
+func (t *Traffic) List(ctx context.Context, records []Record) (listed []Shown) {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
+	missing := func(r Record) bool { return r.ID != "" && !slices.Contains(listed, r.Shown) }
 	for {
 		if whole, err := t.listOnce(ctx); err == nil {
 			listed = whole
 		}
-		if allListed(records, listed) || Wait(ctx, 100*time.Millisecond) != nil {
+		if !slices.ContainsFunc(records, missing) || Wait(ctx, readPause) != nil {
 			return listed
 		}
 	}
 }
 
-func (t *Traffic) listOnce(ctx context.Context) (charges []json.RawMessage, err error) {
+func (t *Traffic) listOnce(ctx context.Context) (charges []Shown, err error) {
 	for after := ""; ; {
 		var page struct {
-			Data []json.RawMessage `json:"data"`
-			More bool              `json:"has_more"`
+			Data []Shown `json:"data"`
+			More bool    `json:"has_more"`
 		}
 		if err := t.read(ctx, "/v1/charges?limit=50&starting_after="+after, &page); err != nil {
 			return nil, err
@@ -265,31 +266,24 @@ func (t *Traffic) listOnce(ctx context.Context) (charges []json.RawMessage, err 
 		if !page.More || len(page.Data) == 0 {
 			return charges, nil
 		}
-		after = HeadOf(page.Data[len(page.Data)-1]).ID
+		after = page.Data[len(page.Data)-1].ID
 	}
 }
 
-func allListed(records []Record, listed []json.RawMessage) bool {
-	found := map[string]json.RawMessage{}
-	for _, charge := range listed {
-		found[HeadOf(charge).ID] = charge
-	}
-	for _, r := range records {
-		if !bytes.Equal(found[r.ID], r.Shown) {
-			return false
-		}
-	}
-	return true
+// Shown is a charge as the service shows it.
+type Shown struct {
+	ID        string
+	CreatedAt time.Time
+	Body      string // JSON
 }
 
-// Head is what the order of the list is made of.
-type Head struct {
-	ID        string    `json:"id"`
-	CreatedAt time.Time `json:"created_at"`
-}
-
-// HeadOf reads the head of a listed charge. Its zero value has no id.
-func HeadOf(charge json.RawMessage) (h Head) {
-	_ = json.Unmarshal(charge, &h)
-	return h
+// UnmarshalJSON keeps the text.
+func (s *Shown) UnmarshalJSON(body []byte) error {
+	var head struct {
+		ID        string    `json:"id"`
+		CreatedAt time.Time `json:"created_at"`
+	}
+	err := json.Unmarshal(body, &head)
+	*s = Shown{head.ID, head.CreatedAt, string(body)}
+	return err
 }

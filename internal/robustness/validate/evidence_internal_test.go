@@ -1,7 +1,6 @@
 package validate
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -29,7 +28,7 @@ func flawless() *Evidence {
 			left--
 		}
 		r := e.add(charge, fmt.Sprintf("ch_%d", i), outcome)
-		r.Shown = json.RawMessage(fmt.Sprintf(`{"id":%q,"created_at":%q}`, r.ID, time.Unix(int64(i), 0).Format(time.RFC3339)))
+		r.Shown = traffic.Shown{ID: r.ID, CreatedAt: time.Unix(int64(i), 0), Body: r.Final.Status}
 		e.Records = append(e.Records, r)
 		e.Listed = slices.Insert(e.Listed, 0, r.Shown)
 	}

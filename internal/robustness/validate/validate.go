@@ -4,8 +4,6 @@
 package validate
 
 import (
-	"bytes"
-	"encoding/json"
 	"net/http"
 	"slices"
 	"strings"
@@ -17,8 +15,8 @@ import (
 type Evidence struct {
 	Plan     traffic.Plan
 	Records  []traffic.Record
-	Listed   []json.RawMessage // the list of charges at the end
-	Before   traffic.Books     // before the first charge
+	Listed   []traffic.Shown // the list of charges at the end
+	Before   traffic.Books   // before the first charge
 	Books    traffic.Books
 	Repeated traffic.Repeated // the provider's webhooks
 	Chaos    Chaos
@@ -64,7 +62,7 @@ type judge struct {
 	captures map[string][]traffic.Money        // by charge
 	paid     map[string][]traffic.Money        // by refund
 	notified map[string][]traffic.Notification // by charge or refund
-	listed   map[string][]json.RawMessage      // by charge
+	listed   map[string][]traffic.Shown        // by charge
 	owners   map[string][]traffic.Record       // by charge
 }
 
@@ -86,7 +84,7 @@ func Judge(e Evidence) []Check {
 		captures: by(e.Books.Captures, reference),
 		paid:     by(e.Books.Refunds, reference),
 		notified: by(e.Books.Notifications, func(n traffic.Notification) string { return n.Reference }),
-		listed:   by(e.Listed, func(c json.RawMessage) string { return traffic.HeadOf(c).ID }),
+		listed:   by(e.Listed, func(c traffic.Shown) string { return c.ID }),
 		owners:   by(e.Records, func(r traffic.Record) string { return r.ID }),
 	}
 	delete(j.owners, "") // of charges that were never accepted
@@ -106,8 +104,8 @@ func Judge(e Evidence) []Check {
 		j.judgeRefunded(r)
 	}
 	j.judgeBooks()
-	for i, charge := range e.Listed {
-		older, newer := traffic.HeadOf(charge), traffic.HeadOf(e.Listed[max(0, i-1)])
+	for i, older := range e.Listed {
+		newer := e.Listed[max(0, i-1)]
 		j.expect(newestFirst, !older.CreatedAt.After(newer.CreatedAt), "%s is listed before %s, which is newer", newer.ID, older.ID)
 	}
 	j.judgeStock()
@@ -195,7 +193,7 @@ func (j *judge) judgeCharge(r traffic.Record) {
 		"%s: gapless is %v, %d endings, %d captures, notified %d times of %d", r.ID, gapless, endings, captures, notified, r.Outcomes())
 	j.expect(webhooksAgain, slices.Equal(r.Events, r.Later), "%s: %d events, later %d", r.ID, len(r.Events), len(r.Later))
 	listed := j.listed[r.ID]
-	j.expect(listedOnce, len(listed) == 1 && bytes.Equal(listed[0], r.Shown), "%s: listed as %s, shown as %s", r.ID, listed, r.Shown)
+	j.expect(listedOnce, len(listed) == 1 && listed[0] == r.Shown, "%s: listed as %+v, shown as %+v", r.ID, listed, r.Shown)
 	outcome := "charge.succeeded"
 	if r.Final.Status == traffic.Failed {
 		outcome = "charge.failed"
