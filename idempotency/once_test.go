@@ -53,20 +53,25 @@ func byID(o order) (idempotency.Key, idempotency.Request, error) {
 	return key, request, errors.Join(err, natural.Validate())
 }
 
+type (
+	identify[In any] = func(In) (idempotency.Key, idempotency.Request, error)
+	work[In, T any]  = func(context.Context, *pgx.Batch, In) (T, error)
+)
+
 // once does a work once for an input.
-func once[In, T any](ctx context.Context, db idempotency.Store, identify func(In) (idempotency.Key, idempotency.Request, error), work func(context.Context, *pgx.Batch, In) (T, error), in In) (r idempotency.Result[T]) {
-	key, request, err := identify(in)
+func once[In, T any](ctx context.Context, db idempotency.Store, by identify[In], do work[In, T], in In) (r idempotency.Result[T]) {
+	key, request, err := by(in)
 	if err != nil {
 		return idempotency.Result[T]{Err: err}
 	}
 	r.Value, r.Duplicate, r.Err = idempotency.Once(ctx, idempotency.Receiver{DB: db}, key, request, func(ctx context.Context, b *pgx.Batch) (T, error) {
-		return work(ctx, b, in)
+		return do(ctx, b, in)
 	})
 	return r
 }
 
-func doAll[In, T any](ctx context.Context, db idempotency.Store, ins []In, identify func(In) (idempotency.Key, idempotency.Request, error), work func(context.Context, *pgx.Batch, In) (T, error)) []idempotency.Result[T] {
-	return idempotency.DoAll(ctx, idempotency.Receiver{DB: db}, ins, identify, work)
+func doAll[In, T any](ctx context.Context, db idempotency.Store, ins []In, by identify[In], do work[In, T]) []idempotency.Result[T] {
+	return idempotency.DoAll(ctx, idempotency.Receiver{DB: db}, ins, by, do)
 }
 
 func TestOnce(t *testing.T) {
@@ -88,7 +93,7 @@ func TestOnce(t *testing.T) {
 		wantEffects(t, db, 1)
 	})
 
-	scoped := func(change func(key *idempotency.Key, o order)) func(order) (idempotency.Key, idempotency.Request, error) {
+	scoped := func(change func(key *idempotency.Key, o order)) identify[order] {
 		return func(o order) (idempotency.Key, idempotency.Request, error) {
 			key, request, err := byID(order{ID: o.ID})
 			change(&key, o)
@@ -97,7 +102,7 @@ func TestOnce(t *testing.T) {
 	}
 	for _, test := range []struct {
 		name       string
-		identify   func(order) (idempotency.Key, idempotency.Request, error)
+		identify   identify[order]
 		inputs     []order
 		duplicates int
 	}{
