@@ -133,7 +133,7 @@ func TestARestartOfTheDatabaseCostsNoAttemptAndLooksLikeNoDeath(t *testing.T) {
 		return db.QueryRow(ctx, `select 1`).Scan(&one)
 	})
 	p.Policy.Lease, p.Policy.BackoffBase = renewedLease, time.Millisecond
-	unrenewed := &logged{}
+	unrenewed := &diary{}
 	p.Log = slog.New(slog.NewTextHandler(unrenewed, nil))
 	start(t, p)
 	for range 4 {

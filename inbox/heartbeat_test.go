@@ -51,7 +51,7 @@ func TestHeartbeat(t *testing.T) {
 		}
 	})
 	holder.Policy.Lease = renewedLease
-	failed := &logged{}
+	failed := &diary{}
 	holder.Log = slog.New(slog.NewTextHandler(failed, nil))
 	start(t, holder)
 	for range 4 {

@@ -207,7 +207,7 @@ func TestAPageAndACommitOfSeveralDoNotCross(t *testing.T) {
 			run(t, rival, `commit`)
 			awaitReceived(t, db)
 			stop()
-			lines.wantNone(t)
+			lines.want(t, "")
 			await.Row(t, db, `select bool_and(status = case when message_id ~ 'new' then 'pending' else 'done' end) from inbox`)
 		})
 	}

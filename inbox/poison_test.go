@@ -4,40 +4,11 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/testdb"
 )
-
-func TestPoisonMessage_holdsUpNoOther(t *testing.T) {
-	t.Parallel()
-	for name, fail := range map[string]func() error{
-		"that fails":  func() error { return errors.New("poison") },
-		"that panics": func() error { panic("poison") },
-	} {
-		t.Run(name, func(t *testing.T) {
-			db := fresh(t)
-			putMany(t, db, `case n when 1 then 'poison' else n::text end`, `n`, 100)
-			othersDone := make(chan struct{})
-			p := processor(db, func(_ context.Context, d *inbox.Delivery) error {
-				if d.ID == "poison" {
-					if d.Attempt == 3 {
-						<-othersDone
-					}
-					return fail()
-				}
-				return nil
-			})
-			p.Policy.MaxAttempts, p.Policy.BackoffBase, p.Policy.BackoffCap = 12, time.Millisecond, 100*time.Millisecond
-			start(t, p)
-			await.Row(t, db, `select count(*) = 99 from inbox where status = 'done' and attempts = 1`)
-			close(othersDone)
-			await.Row(t, db, `select status = 'dead' and attempts = 12 from inbox where message_id = 'poison'`)
-		})
-	}
-}
 
 func TestAnAttemptIsCountedBeforeTheHandlerAndOutlivesItsRollback(t *testing.T) {
 	t.Parallel()

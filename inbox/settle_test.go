@@ -34,7 +34,7 @@ func TestWhatAHandlerSaidOutlivesALock(t *testing.T) {
 				address := testdb.URL(t)
 				db := open(t, address, postgres.Options{})
 				put(t, db, "m1", "k")
-				handled, end, refused := make(chan struct{}, 10), make(chan struct{}), &logged{}
+				handled, end, refused := make(chan struct{}, 10), make(chan struct{}), &diary{}
 				p := processor(open(t, address, limit), func(context.Context, *inbox.Delivery) error {
 					handled <- struct{}{}
 					<-end

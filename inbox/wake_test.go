@@ -132,24 +132,6 @@ func TestAWakeAndAWaitAtTheSameMoment(t *testing.T) {
 			}
 		})
 	}
-
-	t.Run("the message is first and a holder's statement waits for it", func(t *testing.T) {
-		db := fresh(t, "m1@k")
-		write(t, db, lease)
-		tx := begin(t, db)
-		b := &pgx.Batch{}
-		must(t, inbox.Accept(b, "r", note("m2", "x")))
-		must(t, tx.SendBatch(t.Context(), b).Close())
-		var got string
-		err := db.QueryRow(t.Context(), `select message_id from inbox where status = 'running' for update skip locked`).Scan(&got)
-		if !errors.Is(err, pgx.ErrNoRows) {
-			t.Errorf("the running row is free: %q, %v", got, err)
-		}
-		run(t, tx, `commit`)
-		if got := stored(t, db, "m1"); got.Status != "running" || got.Fence != 1 || got.DueIn < time.Minute {
-			t.Errorf("its lease was touched: %+v", got)
-		}
-	})
 }
 
 // acceptAside accepts a message beside the test and tells when that came to an end.

@@ -162,7 +162,7 @@ func start(t *testing.T, p *inbox.Processor) (stop func()) {
 	return stop
 }
 
-// diary notes what handlers did, in order.
+// diary notes what handlers did, in order, or keeps the lines of a log.
 type diary struct {
 	mu    sync.Mutex
 	lines []string
@@ -172,6 +172,17 @@ func (d *diary) note(format string, args ...any) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.lines = append(d.lines, fmt.Sprintf(format, args...))
+}
+
+func (d *diary) Write(line []byte) (int, error) {
+	d.note("%s", line)
+	return len(line), nil
+}
+
+// await waits until it holds a text.
+func (d *diary) await(t *testing.T, text string) {
+	t.Helper()
+	await.True(t, "it holds "+text, func() bool { return strings.Contains(d.String(), text) })
 }
 
 func (d *diary) String() string {
