@@ -33,30 +33,11 @@ func of(texts ...string) []outbox.Message {
 	return messages
 }
 
-// witness keeps what the receiver of a page tells.
-type witness struct {
-	mu   sync.Mutex
-	told []inbox.Reception
-}
-
-func (w *witness) tell(r inbox.Reception) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.told = append(w.told, r)
-}
-
-func (w *witness) all() []inbox.Reception {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.told
-}
-
-// receiveTelling takes messages from the outbox until the test ends.
-func receiveTelling(t *testing.T, db *postgres.DB, receiver string) *witness {
+// receivePage has a processor that does not run receive a page.
+func receivePage(t fataler, db *postgres.DB, receiver string, page []*message.Message) (got inbox.Reception) {
 	t.Helper()
-	w := &witness{}
-	receiveWith(t, db, receiver, storing(db, receiver).Receive(envelope, w.tell), nil)
-	return w
+	must(t, storing(db, receiver).Receive(envelope, func(r inbox.Reception) { got = r })(t.Context(), page))
+	return got
 }
 
 func wantAside(t *testing.T, db *postgres.DB, want ...string) {
@@ -71,7 +52,7 @@ func TestAPageIsItsMessagesOneAfterAnother(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db := testdb.Reused(t)
-	w := receiveTelling(t, testdb.As(t, db, postgres.RoleWorker), "r")
+	its := testdb.As(t, db, postgres.RoleWorker)
 	for name, test := range map[string]struct {
 		known, page []string
 		want        map[string]int
@@ -93,17 +74,14 @@ func TestAPageIsItsMessagesOneAfterAnother(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			empty(t, db)
-			told := len(w.all())
 			for _, m := range of(test.known...) {
 				accept(t, db, inbox.Message{ID: m.ID, OrderingKey: m.OrderingKey, Payload: m.Payload})
 			}
-			post(t, db, of(test.page...)...)
-			awaitReceived(t, db)
+			if got := receivePage(t, its, "r", delivered(test.page...)); got != test.told {
+				t.Errorf("it is received as %+v, want %+v", got, test.told)
+			}
 			wantReceived(t, db, test.want)
 			wantAside(t, db, test.aside...)
-			if diff := cmp.Diff([]inbox.Reception{test.told}, w.all()[told:]); diff != "" {
-				t.Errorf("told (-want +got):\n%s", diff)
-			}
 			await.Row(t, db, `select bool_and(convert_from(payload, 'UTF8') = case when message_id = 'a' and exists (
 				select from inbox_quarantine where convert_from(payload, 'UTF8') = '1') then '2' else '1' end) from inbox`)
 		})
@@ -111,21 +89,13 @@ func TestAPageIsItsMessagesOneAfterAnother(t *testing.T) {
 
 	t.Run("each keeps its own type, metadata and time", func(t *testing.T) {
 		db := fresh(t)
-		var messages []outbox.Message
-		for i := range 3 {
-			m := letter(fmt.Sprint("m", i), "x")
-			m.Type, m.OrderingKey = fmt.Sprint("type ", i), fmt.Sprint("key ", i)
-			m.Metadata = map[string]string{
-				outbox.MetadataCorrelationID: fmt.Sprint("correlation ", i), outbox.MetadataTraceparent: fmt.Sprintf("00-%032d-%016d-01", i+1, i+1),
-			}
-			messages = append(messages, m)
+		page := delivered("m0=x", "m1=x", "m2=x")
+		for i, m := range page {
+			m.Metadata.Set(outbox.MetadataType, fmt.Sprint("type ", i))
+			m.Metadata.Set(outbox.MetadataOrderingKey, fmt.Sprint("key ", i))
+			m.Metadata.Set(outbox.MetadataCorrelationID, fmt.Sprint("correlation ", i))
 		}
-		post(t, db, messages...) // of several commits the last may be passed over at first
-		w := receiveTelling(t, db, "r")
-		awaitReceived(t, db)
-		if len(w.all()) != 1 {
-			t.Errorf("it came as %d pages", len(w.all()))
-		}
+		receivePage(t, db, "r", page)
 		await.Row(t, db, `
 select count(*) = 3
    and bool_and(type = 'type ' || right(message_id, 1)
@@ -133,8 +103,6 @@ select count(*) = 3
             and metadata ->> 'type' = type
             and metadata ->> 'ordering_key' = ordering_key
             and metadata ->> 'correlation_id' = 'correlation ' || right(message_id, 1)
-            and metadata ->> 'traceparent' = '00-' || lpad((right(message_id, 1)::int + 1)::text, 32, '0')
-                                          || '-' || lpad((right(message_id, 1)::int + 1)::text, 16, '0') || '-01'
             and payload_hash = sha256(payload))
    and count(distinct received_at) = 3
   from inbox`)
@@ -146,7 +114,6 @@ func TestAPageWakesWhatItAlsoRepeats(t *testing.T) {
 	testdb.Long(t, "it repeats pages")
 	t.Parallel()
 	db := testdb.Reused(t)
-	receive(t, db, "r")
 	for name, test := range map[string]struct {
 		page       []string
 		duplicates int
@@ -158,8 +125,7 @@ func TestAPageWakesWhatItAlsoRepeats(t *testing.T) {
 			empty(t, db)
 			accept(t, db, inbox.Message{ID: "waiting", OrderingKey: "k"})
 			write(t, db, `update inbox set waits = 3, waiting_since = clock_timestamp(), due_at = clock_timestamp() + interval '1 hour'`)
-			post(t, db, of(test.page...)...)
-			awaitReceived(t, db)
+			receivePage(t, db, "r", delivered(test.page...))
 			if !isDue(t, db, "waiting") {
 				t.Errorf("it sleeps on: %+v", stored(t, db, "waiting"))
 			}
@@ -171,8 +137,7 @@ func TestAPageWakesWhatItAlsoRepeats(t *testing.T) {
 		empty(t, db)
 		accept(t, db, inbox.Message{ID: "waiting", OrderingKey: "k"})
 		write(t, db, `update inbox set waits = 3, waiting_since = clock_timestamp(), due_at = clock_timestamp() + interval '1 hour'`)
-		post(t, db, of("waiting=", "waiting=", "waiting=other", "new=1@l")...)
-		awaitReceived(t, db)
+		receivePage(t, db, "r", delivered("waiting=", "waiting=", "waiting=other", "new=1@l"))
 		if isDue(t, db, "waiting") {
 			t.Error("it is due")
 		}

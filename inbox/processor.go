@@ -125,8 +125,8 @@ func (r *run) claimOnce(ctx context.Context) bool {
 		return false
 	}
 	left, next, err := r.claim(ctx, slots)
-	full := err == nil && next == 0
-	r.slots.giveBack(left, full || err != nil)
+	more := err == nil && next == 0
+	r.slots.giveBack(left, more || err != nil)
 	if err != nil && !r.away {
 		r.Log.WarnContext(ctx, "claim failed, it is retried until it succeeds", "receiver", r.Receiver, "error", err)
 	}
@@ -134,7 +134,7 @@ func (r *run) claimOnce(ctx context.Context) bool {
 	switch {
 	case r.away:
 		return pause(ctx, afterFailure)
-	case full:
+	case more:
 		return true
 	}
 	return r.rest(ctx, next) && pause(ctx, r.Poll-time.Since(began)) //nolint:forbidigo // as above
