@@ -18,13 +18,11 @@ func TestSchema_guardsCompareBytes(t *testing.T) {
 		t.Errorf(`%s, want "C"`, found)
 	}
 	// The query finds a column, an expression and a predicate without a collation.
-	if _, err := db.Pool().Exec(t.Context(), `
+	exec(t, db.Pool(), `
 create table forgotten (a text, b varchar(9), c jsonb, d text, e text check (e <> ''), f text[], g uuid primary key, h text);
 create unique index forgotten_column on forgotten (a, b, f);
 create unique index forgotten_expression on forgotten ((c ->> 'x'));
-create index forgotten_predicate on forgotten (g) where d = 'x'`); err != nil {
-		t.Fatal(err)
-	}
+create index forgotten_predicate on forgotten (g) where d = 'x'`)
 	want := []string{
 		"column forgotten.a, in forgotten_column, has collation default",
 		"column forgotten.b, in forgotten_column, has collation default",

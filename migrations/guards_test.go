@@ -38,9 +38,7 @@ func TestGuards(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
 	functions, all := guards(t)
-	if _, err := db.Pool().Exec(t.Context(), functions); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, db.Pool(), functions)
 	found := constraints(t, db)
 	for _, g := range all {
 		t.Run(g.constraint+"/"+g.name, func(t *testing.T) {
@@ -65,9 +63,7 @@ func TestAppendOnly(t *testing.T) {
 	db := testdb.Open(t)
 	functions, _ := guards(t)
 	for _, sql := range []string{functions, `select event('ch_1', 1, 'a')`, `select posting(1, 'a:EUR', 'b:EUR', 5)`} {
-		if _, err := db.Pool().Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		exec(t, db.Pool(), sql)
 	}
 	for name, test := range map[string]struct{ statement, says string }{
 		"an event is not changed":      {`update ledger_events set type = 'x'`, "ledger_events is append-only: UPDATE refused"},
@@ -124,9 +120,7 @@ func wantNothing(t *testing.T, db postgres.Querier) {
 func accepts(t *testing.T, db *postgres.DB, statements []string) {
 	t.Helper()
 	tx, err := db.Pool().Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, sql := range statements {
 		if _, err := tx.Exec(t.Context(), sql); err != nil {
 			t.Errorf("%s: %v", sql, err)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/internal/testdb"
@@ -150,9 +151,7 @@ func TestSchema_coreAppliesByItself(t *testing.T) {
 func connect(t *testing.T, address string) *pgx.Conn {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
 	return conn
 }
@@ -162,4 +161,23 @@ func wantPending(t *testing.T, conn *pgx.Conn, want bool) {
 	if got, err := version.Pending(t.Context(), conn); err != nil || got != want {
 		t.Errorf("pending: %v, %v, want %v", got, err, want)
 	}
+}
+
+// must ends the test if there is an error.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+type execer interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}
+
+// exec runs statements, which must succeed.
+func exec(t *testing.T, to execer, sql string, args ...any) {
+	t.Helper()
+	_, err := to.Exec(t.Context(), sql, args...)
+	must(t, err)
 }

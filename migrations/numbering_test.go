@@ -31,9 +31,7 @@ func TestNumbering(t *testing.T) {
 			t.Parallel()
 			db := testdb.Open(t)
 			for _, sql := range test.statements {
-				if _, err := db.Pool().Exec(t.Context(), sql); err != nil {
-					t.Fatal(err)
-				}
+				exec(t, db.Pool(), sql)
 			}
 			var own bool
 			err := testdb.As(t, db, postgres.RoleWorker).QueryRow(t.Context(), selectOwn).Scan(&own)

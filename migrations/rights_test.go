@@ -165,14 +165,10 @@ func TestRoles_haveNoWayAround(t *testing.T) {
 		t.Run(string(role), func(t *testing.T) {
 			t.Parallel()
 			conn, err := testdb.As(t, db, role).Pool().Acquire(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer conn.Release()
 			// A read that policies would filter is now refused.
-			if _, err := conn.Exec(t.Context(), `set row_security = off`); err != nil {
-				t.Fatal(err)
-			}
+			exec(t, conn, `set row_security = off`)
 			for statement := range strings.Lines(read(t, "refused.sql")) {
 				if statement = strings.TrimSpace(statement); strings.HasPrefix(statement, "--") {
 					continue
@@ -188,9 +184,7 @@ func TestRoles_haveNoWayAround(t *testing.T) {
 func read(t *testing.T, file string) string {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join("testdata", file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(content)
 }
 
@@ -214,13 +208,9 @@ func mustRun(t *testing.T, q postgres.Querier, sql string) {
 func texts(t *testing.T, q postgres.Querier, sql string) []string {
 	t.Helper()
 	rows, err := q.Query(t.Context(), sql)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return found
 }
 

@@ -55,9 +55,7 @@ func TestRoles(t *testing.T) {
 		run(admin, "create database "+name)
 		all.Go(func() error { return migrations.Up(t.Context(), server.URL(name)) })
 	}
-	if err := all.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, all.Wait())
 	if made := roles(); len(made) != 2 {
 		t.Fatalf("there are the roles %v", made)
 	}
@@ -98,14 +96,10 @@ func TestUpAfterARestoreWithoutRoles(t *testing.T) {
 func mayAct(t *testing.T, address string) {
 	t.Helper()
 	for range 2 {
-		if err := migrations.Up(t.Context(), address); err != nil {
-			t.Fatal(err)
-		}
+		must(t, migrations.Up(t.Context(), address))
 	}
 	conn, err := pgx.Connect(t.Context(), address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
 	for _, role := range []string{"payonce_api", "payonce_worker"} {
 		if _, err := conn.Exec(t.Context(), "set role "+role); err != nil {
@@ -118,9 +112,7 @@ func mayAct(t *testing.T, address string) {
 func user(t *testing.T, address, name string) string {
 	t.Helper()
 	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	u.User = url.User(name)
 	return u.String()
 }

@@ -78,9 +78,7 @@ func sources(t *testing.T, positions *token.FileSet) map[string]*ast.File {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return found
 }
 

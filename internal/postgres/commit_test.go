@@ -47,15 +47,12 @@ func effects(t *testing.T, o postgres.Options) (db *postgres.DB, address string)
 	t.Helper()
 	address = testdb.URL(t)
 	db = open(t, address, o)
-	_, err := db.Pool().Exec(t.Context(), `
+	exec(t, db.Pool(), `
 create table effects (
   id   int constraint effects_once primary key constraint effects_not_negative check (id >= 0),
   twin int,
   constraint effects_twin_once unique (twin) deferrable initially deferred
 )`)
-	if err != nil {
-		t.Fatal(err)
-	}
 	return db, address
 }
 
@@ -63,9 +60,7 @@ func open(t *testing.T, address string, o postgres.Options) *postgres.DB {
 	t.Helper()
 	o.AllowUnsafeDurability, o.AllowPlaintext = true, true
 	db, err := postgres.Open(t.Context(), address, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(db.Close)
 	return db
 }
@@ -82,9 +77,7 @@ func batch(ids ...int) *pgx.Batch {
 func stored(t *testing.T, db postgres.Querier) []int {
 	t.Helper()
 	ids, err := collect[int](db.Query(t.Context(), `select id from effects order by id`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return ids
 }
 
@@ -291,12 +284,8 @@ func TestOutcomeOf_saysWhatBecameOfACommit(t *testing.T) {
 func hold(t *testing.T, db *postgres.DB, id int) (release func()) {
 	t.Helper()
 	tx, err := db.Pool().Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), insert, id, id); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	exec(t, tx, insert, id, id)
 	return func() {
 		if err := tx.Rollback(t.Context()); err != nil {
 			t.Error(err)
@@ -309,4 +298,23 @@ func commit(ctx context.Context, db *postgres.DB, b *pgx.Batch) <-chan error {
 	committed := make(chan error, 1)
 	go func() { committed <- db.Commit(ctx, b) }()
 	return committed
+}
+
+// must ends the test if there is an error.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+type execer interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}
+
+// exec runs statements, which must succeed.
+func exec(t *testing.T, to execer, sql string, args ...any) {
+	t.Helper()
+	_, err := to.Exec(t.Context(), sql, args...)
+	must(t, err)
 }

@@ -303,16 +303,13 @@ func TestGroupCommit_locksInOneOrder(t *testing.T) {
 	t.Parallel()
 	address := testdb.URL(t)
 	owner := open(t, address, postgres.Options{})
-	_, err := owner.Pool().Exec(t.Context(), `
+	exec(t, owner.Pool(), `
 insert into merchants (merchant_id) values ('acme'), ('globex');
 insert into stock (merchant_id, sku, supplied, available)
 select m, 'sku' || n, 1000000, 1000000 from unnest(array['acme', 'globex']) m, generate_series(1, 4) n;
 insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
 select 'r', n, n, 't', '', '{}', '' from generate_series(1, 8) n;
 do $$ begin execute format('alter database %I set deadlock_timeout to %L', current_database(), '10ms'); end $$`)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var pools [2]*postgres.DB
 	for i := range pools {
 		pools[i] = open(t, address, postgres.Options{Writes: declared(), MaxConns: 4})
@@ -341,7 +338,7 @@ do $$ begin execute format('alter database %I set deadlock_timeout to %L', curre
 	}
 	testdb.Alone(t, owner)
 	want(t, owner, deadlocks, "0")
-	err = owner.QueryRow(t.Context(), `select sum(reserved)::bigint from stock`).Scan(&sold)
+	err := owner.QueryRow(t.Context(), `select sum(reserved)::bigint from stock`).Scan(&sold)
 	if err != nil || sold < units {
 		t.Errorf("%d sold by %d units at least, %v", sold, units, err)
 	}
@@ -373,12 +370,8 @@ func TestGroupCommit_leavesALockCycleBeforeTheDeadlock(t *testing.T) {
 	one, address := effects(t, postgres.Options{Writes: declared()})
 	other := open(t, address, postgres.Options{})
 	tx, err := other.Pool().Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), insert, 2, 2); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	exec(t, tx, insert, 2, 2)
 	result := make(chan error, 1)
 	go func() {
 		await.Blocked(t, other, 1) // the units wait for 2, and have 1

@@ -22,7 +22,7 @@ func diaries(t *testing.T, o postgres.Options) (owner, api *postgres.DB) {
 	t.Helper()
 	address := testdb.URL(t)
 	owner = open(t, address, postgres.Options{})
-	_, err := owner.Pool().Exec(t.Context(), `
+	exec(t, owner.Pool(), `
 create table diaries (
   merchant_id text,
   id          int,
@@ -33,9 +33,6 @@ create table diaries (
 alter table diaries enable row level security;
 create policy tenant on diaries to payonce_api using (merchant_id = current_setting('payonce.merchant', true));
 grant select, insert on diaries to payonce_api`)
-	if err != nil {
-		t.Fatal(err)
-	}
 	o.Role, o.Writes = postgres.RoleAPI, declared()
 	return owner, open(t, address, o)
 }
@@ -60,9 +57,7 @@ func wantDiaries(t *testing.T, owner, api *postgres.DB, want []diary) {
 select id, coalesce(tenant, ''), lock_wait, count(*) over (partition by wrote_in) = 1
   from diaries
  order by id`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got, err := pgx.CollectRows(rows, pgx.RowToStructByPos[diary])
 	for i := range min(len(got), len(want)) {
 		if want[i].Wait == "" { // it does not matter beside which others
@@ -175,7 +170,7 @@ select id, name, leg, amount, data, body, coalesce(at, 'epoch'::timestamptz)
 func TestGroupCommit_mergedRowsKeepTheirValues(t *testing.T) {
 	t.Parallel()
 	db := slot(t)
-	_, err := db.Pool().Exec(t.Context(), `
+	exec(t, db.Pool(), `
 create table records (
   id     int primary key,
   name   text not null,
@@ -185,9 +180,6 @@ create table records (
   body   bytea,
   at     timestamptz not null
 )`)
-	if err != nil {
-		t.Fatal(err)
-	}
 	at := time.Date(2026, 1, 2, 3, 4, 5, 678_000, time.UTC)
 	var batches []*pgx.Batch
 	for i := range 7 {
@@ -204,13 +196,9 @@ create table records (
 	const read = `select records::text from records order by id`
 	wantNoErrors(t, together(t, db, committing(db, batches...)...))
 	merged := texts(t, db, read)
-	if _, err := db.Pool().Exec(t.Context(), `delete from records`); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, db.Pool(), `delete from records`)
 	for _, b := range batches {
-		if _, err := db.Pool().Exec(t.Context(), insertRecord, b.QueuedQueries[0].Arguments...); err != nil {
-			t.Fatal(err)
-		}
+		exec(t, db.Pool(), insertRecord, b.QueuedQueries[0].Arguments...)
 	}
 	want(t, db, read, merged...)
 }

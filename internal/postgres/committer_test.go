@@ -115,9 +115,7 @@ func TestGroupCommit_sendsASingleBatchUnchanged(t *testing.T) {
 	traces := &tracer{}
 	db, _ := effects(t, postgres.Options{Writes: declared(), Tracer: traces})
 	b := batch(1)
-	if err := db.Commit(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Commit(t.Context(), b))
 	if len(traces.sent) != 1 || traces.sent[0] != b {
 		t.Errorf("%d batches were sent, want that of the caller", len(traces.sent))
 	}
@@ -153,12 +151,8 @@ func TestGroupCommit_refusesOnlyTheBatchAtFault(t *testing.T) {
 			t.Parallel()
 			db := slot(t)
 			for position := range 8 {
-				if _, err := db.Pool().Exec(t.Context(), `delete from effects`); err != nil {
-					t.Fatal(err)
-				}
-				if err := db.Commit(t.Context(), batch(100)); err != nil {
-					t.Fatal(err)
-				}
+				exec(t, db.Pool(), `delete from effects`)
+				must(t, db.Commit(t.Context(), batch(100)))
 				before, batches := db.Shared(), numbered(8)
 				fault.queue(batches[position])
 				errs := together(t, db, committing(db, batches...)...)
@@ -178,9 +172,7 @@ func TestGroupCommit_refusesOnlyTheBatchAtFault(t *testing.T) {
 	t.Run("several of them", func(t *testing.T) {
 		t.Parallel()
 		db := slot(t)
-		if err := db.Commit(t.Context(), batch(100)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, db.Commit(t.Context(), batch(100)))
 		batches := numbered(8)
 		for i := range 5 {
 			taken(batches[i+1])
@@ -424,9 +416,7 @@ func TestGroupCommit_tracesEachBatchForItsCaller(t *testing.T) {
 	t.Parallel()
 	traces := &tracer{}
 	db, _ := effects(t, postgres.Options{Writes: declared(), Tracer: traces})
-	if err := db.Commit(t.Context(), batch(100)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Commit(t.Context(), batch(100)))
 	as := func(name string, b *pgx.Batch) func(context.Context) error {
 		return func(ctx context.Context) error {
 			return db.Commit(context.WithValue(ctx, caller{}, name), b)

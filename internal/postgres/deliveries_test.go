@@ -25,7 +25,7 @@ func held(t *testing.T, o postgres.Options, fences ...int64) *postgres.DB {
 	t.Helper()
 	o.Writes = declared()
 	db, _ := effects(t, o)
-	if _, err := db.Pool().Exec(t.Context(), `
+	exec(t, db.Pool(), `
 create table statements (changed text);
 create function count_statement() returns trigger language plpgsql as $$
 begin
@@ -33,9 +33,7 @@ begin
   return null;
 end
 $$;
-create trigger counted after update on inbox for each statement execute function count_statement()`); err != nil {
-		t.Fatal(err)
-	}
+create trigger counted after update on inbox for each statement execute function count_statement()`)
 	claimedUnder(t, db, fences...)
 	return db
 }
@@ -69,9 +67,7 @@ func ending(effect int, id, fence int64) *pgx.Batch {
 func texts(t *testing.T, db *postgres.DB, sql string) []string {
 	t.Helper()
 	found, err := collect[string](db.Query(t.Context(), sql))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return found
 }
 
@@ -125,9 +121,7 @@ func TestDeliveries_endTogether(t *testing.T) {
 			t.Parallel()
 			db := held(t, postgres.Options{})
 			for position := range 6 {
-				if _, err := db.Pool().Exec(t.Context(), `delete from effects; delete from inbox`); err != nil {
-					t.Fatal(err)
-				}
+				exec(t, db.Pool(), `delete from effects; delete from inbox`)
 				claimedUnder(t, db, 2, 2, 2, 2, 2, 2)
 				before := db.Shared()
 				var batches []*pgx.Batch
@@ -167,12 +161,8 @@ func TestDeliveries_endWhileTheirMessageChanges(t *testing.T) {
 			t.Parallel()
 			db := held(t, postgres.Options{}, 1, 1, 1)
 			tx, err := db.Pool().Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := tx.Exec(t.Context(), test.sql); err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
+			exec(t, tx, test.sql)
 			committed := make(chan error, 1)
 			go func() {
 				await.Blocked(t, db, 1)
@@ -203,12 +193,8 @@ func TestDeliveries_lockInOrder(t *testing.T) {
 	}, 1, 1, 1, 1, 1, 1, 1, 1)
 	db.WaitForLocks()
 	tx, err := db.Pool().Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), `select from inbox where id = 4 for no key update`); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	exec(t, tx, `select from inbox where id = 4 for no key update`)
 	free := make(chan string, 1)
 	go func() {
 		defer close(free)

@@ -18,23 +18,17 @@ import (
 func stopMidway(t *testing.T, db *postgres.DB, address, name string) {
 	t.Helper()
 	config, err := pgx.ParseConfig(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	config.RuntimeParams["application_name"] = name
 	conn, err := pgx.ConnectConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
 	f := conn.PgConn().Frontend()
 	f.Send(&pgproto3.Parse{Query: "insert into effects (id, twin) values (1, 1)"})
 	f.Send(&pgproto3.Bind{})
 	f.Send(&pgproto3.Execute{})
 	f.Send(&pgproto3.Flush{})
-	if err := f.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.Flush())
 	const waits = `
 select count(*) = 1
   from pg_stat_activity

@@ -31,8 +31,8 @@ select set_config('payonce.merchant', $1, true)`
 // (migrations/service.sql) show the api's role the merchant's rows alone and refuse
 // to write others (42501). Under another role it is the database itself.
 //
-// Naming the merchant costs no round trip: it is the first statement of the same
-// batch, and ends with it, so a connection goes back to the pool without a name.
+// The merchant's name is the first statement of the same batch, and ends with it, so a
+// connection goes back to the pool without a name.
 func (db *DB) Tenant(merchant string) *DB {
 	tenant := *db
 	tenant.merchant = merchant
@@ -69,19 +69,9 @@ func (db *DB) Read(ctx context.Context, b *pgx.Batch) error {
 // ErrNoConnection. The connection is released after the last row, or when the rows are
 // closed. What the statement writes is durable when the rows have ended without an error.
 func (db *DB) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	r := db.query(ctx, sql, args)
-	return r, r.err
-}
-
-// QueryRow reads one row. Without a connection the error of its Scan is ErrNoConnection.
-func (db *DB) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	return row{db.query(ctx, sql, args)}
-}
-
-func (db *DB) query(ctx context.Context, sql string, args []any) *rows {
 	conn, err := db.acquire(ctx)
 	if err != nil {
-		return &rows{err: err}
+		return &rows{err: err}, err
 	}
 	r := &rows{conn: conn}
 	if db.merchant == "" {
@@ -98,7 +88,13 @@ func (db *DB) query(ctx context.Context, sql string, args []any) *rows {
 	if err != nil {
 		r.Close() //nolint:contextcheck // pgx.Rows close without a context
 	}
-	return r
+	return r, r.err
+}
+
+// QueryRow reads one row. Without a connection the error of its Scan is ErrNoConnection.
+func (db *DB) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	rows, _ := db.Query(ctx, sql, args...) // they have the error too
+	return row{rows}
 }
 
 func (db *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
@@ -154,24 +150,24 @@ func (r *rows) Next() bool {
 	if r.conn == nil {
 		return false
 	}
-	more := r.Rows.Next()
-	if !more {
-		r.Close()
+	if r.Rows.Next() {
+		return true
 	}
-	return more
+	r.Close()
+	return false
 }
 
 // row is the first of some rows.
-type row struct{ rows *rows }
+type row struct{ pgx.Rows }
 
 func (r row) Scan(dest ...any) error {
-	defer r.rows.Close()
-	if !r.rows.Next() {
-		return cmp.Or(r.rows.Err(), pgx.ErrNoRows)
+	defer r.Close()
+	if !r.Next() {
+		return cmp.Or(r.Err(), pgx.ErrNoRows)
 	}
-	err := r.rows.Scan(dest...)
-	r.rows.Close()
-	return cmp.Or(err, r.rows.Err())
+	err := r.Rows.Scan(dest...)
+	r.Close()
+	return cmp.Or(err, r.Err())
 }
 
 // Snapshot opens a transaction that reads, and sees at all times what was there

@@ -58,9 +58,7 @@ func TestRead_withoutAConnectionIsErrNoConnection(t *testing.T) {
 			t.Parallel()
 			db := open(t, address, postgres.Options{MaxConns: 1})
 			conn, err := db.Pool().Acquire(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer conn.Release()
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 			defer cancel()

@@ -21,9 +21,7 @@ func TestOpenAsARole(t *testing.T) {
 		for _, role := range []postgres.Role{postgres.RoleAPI, postgres.RoleWorker} {
 			db := open(t, testdb.URL(t), postgres.Options{Role: role, MaxConns: 2})
 			conn, err := db.Pool().Acquire(t.Context()) // so that the next one is another
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer conn.Release()
 			var first string
 			if err := conn.QueryRow(t.Context(), actingAs).Scan(&first); err != nil || first != string(role) {
@@ -72,9 +70,7 @@ func login(t *testing.T, address, rest string) string {
 	db := open(t, address, postgres.Options{})
 	name := texts(t, db, `select 'payonce_login_' || replace(gen_random_uuid()::text, '-', '')`)[0]
 	quoted := pgx.Identifier{name}.Sanitize()
-	if _, err := db.Pool().Exec(t.Context(), "create role "+quoted+" login password '"+name+"' "+rest); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, db.Pool(), "create role "+quoted+" login password '"+name+"' "+rest)
 	t.Cleanup(func() {
 		if _, err := db.Pool().Exec(context.WithoutCancel(t.Context()), "drop role "+quoted); err != nil {
 			t.Error(err)

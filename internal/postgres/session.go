@@ -1,12 +1,12 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"net"
-	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -17,9 +17,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// sessionSettings bound what one session can hold up: a stopped process loses
-// its locks (idle_in_transaction_session_timeout), a vanished client its
-// statement (client_connection_check_interval).
+// sessionSettings bound what one session can hold up: a stopped process loses its locks
+// (idle_in_transaction_session_timeout), a vanished client its statement
+// (client_connection_check_interval).
 //
 // They also keep a plan from reading a whole table where an index serves. Plans are kept,
 // and a plan that was made while the table was small would read all of it later. A plan that
@@ -27,16 +27,12 @@ import (
 // once: for short arrays the server would plan each execution, which takes longer than many
 // a lookup.
 func (o Options) sessionSettings() map[string]string {
-	statement := o.StatementTimeout
-	if statement == 0 {
-		statement = 10 * time.Second
-	}
 	settings := map[string]string{
 		"application_name":                    o.Application,
 		"default_transaction_isolation":       "read committed",
 		"timezone":                            "UTC",
 		"lock_timeout":                        milliseconds(o.lockTimeout()),
-		"statement_timeout":                   milliseconds(statement),
+		"statement_timeout":                   milliseconds(cmp.Or(o.StatementTimeout, 10*time.Second)),
 		"idle_in_transaction_session_timeout": "10000",
 		"client_connection_check_interval":    "2000",
 		"jit":                                 "off",
@@ -66,19 +62,14 @@ select set_config('enable_nestloop', 'off', true),
   from unnest('{` + wholeTables + `}'::text[]) as s(name)`
 
 // lockTimeout is 0 for none.
-func (o Options) lockTimeout() time.Duration {
-	if o.LockTimeout == 0 {
-		return 5 * time.Second
-	}
-	return max(o.LockTimeout, 0)
-}
+func (o Options) lockTimeout() time.Duration { return max(cmp.Or(o.LockTimeout, 5*time.Second), 0) }
 
 func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
 // The role is the one of a session's settings that pg_settings does not show.
 const selectMissing = `
 select w.name
-  from unnest($1::text[], $2::text[]) as w (name, value)
+  from jsonb_each_text($1) as w (name, value)
   left join pg_settings s
     on lower(s.name) = lower(w.name)
  where case when w.name = 'role'
@@ -93,25 +84,14 @@ select w.name
 // with. They are a part of its first packet, which a pooler may answer itself and forward
 // in part. Without them nothing bounds the session, and its role is the user's own.
 func checkSession(ctx context.Context, q Querier, settings map[string]string) error {
-	names, values := split(settings)
 	var name string
-	switch err := q.QueryRow(ctx, selectMissing, names, values).Scan(&name); {
+	switch err := q.QueryRow(ctx, selectMissing, settings).Scan(&name); {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrUnreachable, err)
 	}
 	return fmt.Errorf("the database's sessions have not heard their %s: a pooler leaves it out, so let DATABASE_URL name the server itself", name)
-}
-
-// split returns the names of settings in their order, and the value of each.
-func split(settings map[string]string) (names, values []string) {
-	names = slices.Sorted(maps.Keys(settings))
-	values = make([]string, len(names))
-	for i, name := range names {
-		values[i] = settings[name]
-	}
-	return names, values
 }
 
 // ErrReadOnly is returned, wrapped, for a server that refuses writes: a hot standby,

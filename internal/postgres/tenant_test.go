@@ -21,15 +21,12 @@ func things(t *testing.T) *postgres.DB {
 	t.Helper()
 	address := testdb.URL(t)
 	owner := open(t, address, postgres.Options{})
-	_, err := owner.Pool().Exec(t.Context(), `
+	exec(t, owner.Pool(), `
 create table things (merchant_id text, id int constraint things_once unique);
 alter table things enable row level security;
 create policy tenant on things to payonce_api using (merchant_id = current_setting('payonce.merchant', true));
 grant select, insert on things to payonce_api;
 insert into things values ('acme', 1), ('acme', 2), ('globex', 3)`)
-	if err != nil {
-		t.Fatal(err)
-	}
 	return open(t, address, postgres.Options{Role: postgres.RoleAPI, MaxConns: 1})
 }
 
@@ -120,9 +117,7 @@ func TestTenant(t *testing.T) {
 		t.Parallel()
 		db := things(t)
 		tx, err := db.Tenant("acme").Snapshot(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		wantThings(t, tx, 1, 2)
 		if _, err := tx.Exec(t.Context(), `insert into things values ('acme', 9)`); code(err) != "25006" {
 			t.Errorf("a write ends with %v, want 25006", err)
