@@ -1,7 +1,6 @@
 package outbox_test
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -10,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -23,26 +21,8 @@ import (
 	"github.com/payonce/payonce/outbox"
 )
 
-// written is a log that can be read while others write it.
-type written struct {
-	mu  sync.Mutex
-	all bytes.Buffer
-}
-
-func (w *written) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.all.Write(p)
-}
-
-func (w *written) String() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.all.String()
-}
-
-func (w *written) lines() []string {
-	return strings.Split(strings.TrimSuffix(w.String(), "\n"), "\n")
+func linesOf(log *await.Log) []string {
+	return strings.Split(strings.TrimSuffix(log.String(), "\n"), "\n")
 }
 
 // switchable connects to a database, or fails as one that is away.
@@ -81,7 +61,7 @@ func TestSubscriber_boundsItsLogWhileTheDatabaseIsAway(t *testing.T) {
 	defer func() { _ = conns.Close() }()
 	conns.SetMaxIdleConns(0) // each read connects
 
-	log := &written{}
+	log := &await.Log{}
 	var minutes atomic.Int64
 	now := func() time.Time { return time.Unix(0, 0).Add(time.Duration(minutes.Load()) * time.Minute) }
 	subscriber := outbox.NewImpatientSubscriber(conns, "g", slog.New(slog.NewJSONHandler(log, nil)), now)
@@ -90,16 +70,16 @@ func TestSubscriber_boundsItsLogWhileTheDatabaseIsAway(t *testing.T) {
 
 	db.away.Store(true)
 	db.failFor(t, 1000)
-	if lines := log.lines(); len(lines) != 1 || len(log.String()) > 1000 || !strings.Contains(lines[0], errAway.Error()) {
+	if lines := linesOf(log); len(lines) != 1 || len(log.String()) > 1000 || !strings.Contains(lines[0], errAway.Error()) {
 		t.Fatalf("after 1,000 failures within a minute the log has %d lines and %d bytes, want 1 line of at most 1,000 bytes. It begins: %.300s",
 			len(lines), len(log.String()), log)
 	}
 	minutes.Add(1)
 	db.failFor(t, 1000)
-	if lines := log.lines(); len(lines) != 2 || len(log.String()) > 2000 {
+	if lines := linesOf(log); len(lines) != 2 || len(log.String()) > 2000 {
 		t.Fatalf("a minute and 1,000 failures later the log has %d lines and %d bytes, want 2 lines:\n%s", len(lines), len(log.String()), log)
 	}
-	for _, line := range log.lines() {
+	for _, line := range linesOf(log) {
 		if strings.Count(line, `"topic":`) != 1 || strings.Count(line, `"consumer_group":`) != 1 {
 			t.Errorf("a key is missing or there twice: %s", line)
 		}
@@ -112,7 +92,7 @@ func TestSubscriber_boundsItsLogWhileTheDatabaseIsAway(t *testing.T) {
 		Group    string `json:"consumer_group"`
 		Failures int64
 	}
-	lines := log.lines()
+	lines := linesOf(log)
 	must(t, json.Unmarshal([]byte(lines[len(lines)-1]), &last))
 	if len(lines) != 3 || last.Topic != "topic" || last.Group != "g" || last.Failures != db.failures.Load() {
 		t.Errorf("the last of %d lines is %q, want the third, with %d failures", len(lines), lines[len(lines)-1], db.failures.Load())
@@ -120,7 +100,7 @@ func TestSubscriber_boundsItsLogWhileTheDatabaseIsAway(t *testing.T) {
 
 	db.away.Store(true)
 	db.failFor(t, 1000)
-	if lines := log.lines(); len(lines) != 4 {
+	if lines := linesOf(log); len(lines) != 4 {
 		t.Errorf("a second outage within the minute has %d lines, want 1 of its own:\n%s", len(lines)-3, log)
 	}
 	db.away.Store(false)
@@ -141,7 +121,7 @@ func TestByPage_logsAPageThatIsRefusedOnce(t *testing.T) {
 	subscriber := outbox.NewImpatientSubscriber(conns, "g", slog.New(slog.DiscardHandler), time.Now)
 	pages, err := subscriber.Subscribe(t.Context(), "topic")
 	must(t, err)
-	log := &written{}
+	log := &await.Log{}
 	times := 0
 	handle := outbox.ByPage(slog.New(slog.NewTextHandler(log, nil)), func(context.Context, []*message.Message) error {
 		if times++; times <= 100 {
@@ -158,7 +138,7 @@ func TestByPage_logsAPageThatIsRefusedOnce(t *testing.T) {
 		t.Error(err)
 	}
 	// A machine that takes more than a minute for this may log a line for each.
-	lines := log.lines()
+	lines := linesOf(log)
 	if len(lines) > 10 || !strings.Contains(lines[0], "message_id=m1 messages=1 error=refused failures=1") {
 		t.Errorf("a page that was refused 100 times has %d lines, want one that names it and one of its end:\n%s", len(lines), log)
 	}

@@ -283,9 +283,7 @@ func TestOutcomeOf_saysWhatBecameOfACommit(t *testing.T) {
 // it without the id.
 func hold(t *testing.T, db *postgres.DB, id int) (release func()) {
 	t.Helper()
-	tx, err := db.Pool().Begin(t.Context())
-	must(t, err)
-	exec(t, tx, insert, id, id)
+	tx := begin(t, db, insert, id, id)
 	return func() {
 		if err := tx.Rollback(t.Context()); err != nil {
 			t.Error(err)
@@ -317,4 +315,13 @@ func exec(t *testing.T, to execer, sql string, args ...any) {
 	t.Helper()
 	_, err := to.Exec(t.Context(), sql, args...)
 	must(t, err)
+}
+
+// begin opens a transaction and runs a statement in it.
+func begin(t *testing.T, db *postgres.DB, sql string, args ...any) pgx.Tx {
+	t.Helper()
+	tx, err := db.Pool().Begin(t.Context())
+	must(t, err)
+	exec(t, tx, sql, args...)
+	return tx
 }

@@ -369,9 +369,7 @@ func TestGroupCommit_leavesALockCycleBeforeTheDeadlock(t *testing.T) {
 	t.Parallel()
 	one, address := effects(t, postgres.Options{Writes: declared()})
 	other := open(t, address, postgres.Options{})
-	tx, err := other.Pool().Begin(t.Context())
-	must(t, err)
-	exec(t, tx, insert, 2, 2)
+	tx := begin(t, other, insert, 2, 2)
 	result := make(chan error, 1)
 	go func() {
 		await.Blocked(t, other, 1) // the units wait for 2, and have 1

@@ -160,9 +160,7 @@ func TestDeliveries_endWhileTheirMessageChanges(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := held(t, postgres.Options{}, 1, 1, 1)
-			tx, err := db.Pool().Begin(t.Context())
-			must(t, err)
-			exec(t, tx, test.sql)
+			tx := begin(t, db, test.sql)
 			committed := make(chan error, 1)
 			go func() {
 				await.Blocked(t, db, 1)
@@ -192,9 +190,7 @@ func TestDeliveries_lockInOrder(t *testing.T) {
 		Settings: map[string]string{"enable_indexscan": "off"}, LockTimeout: -1, StatementTimeout: time.Hour,
 	}, 1, 1, 1, 1, 1, 1, 1, 1)
 	db.WaitForLocks()
-	tx, err := db.Pool().Begin(t.Context())
-	must(t, err)
-	exec(t, tx, `select from inbox where id = 4 for no key update`)
+	tx := begin(t, db, `select from inbox where id = 4 for no key update`)
 	free := make(chan string, 1)
 	go func() {
 		defer close(free)

@@ -1,16 +1,16 @@
 package postgres_test
 
 import (
-	"encoding/binary"
 	"io"
+	"maps"
 	"net"
 	"net/url"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
@@ -104,27 +104,16 @@ func pooler(t *testing.T, server string, passes []string) (address string) {
 
 // startWith forwards a session's first message with those of its parameters.
 func startWith(client io.Reader, server io.Writer, passes []string) error {
-	head := make([]byte, 8) // length and version
-	if _, err := io.ReadFull(client, head); err != nil {
+	first, err := pgproto3.NewBackend(client, server).ReceiveStartupMessage()
+	if err != nil {
 		return err
 	}
-	rest := make([]byte, binary.BigEndian.Uint32(head)-8)
-	if _, err := io.ReadFull(client, rest); err != nil {
-		return err
+	if session, ok := first.(*pgproto3.StartupMessage); ok {
+		maps.DeleteFunc(session.Parameters, func(name, _ string) bool { return !slices.Contains(passes, name) })
 	}
-	if binary.BigEndian.Uint32(head[4:]) != 3<<16 { // no session, but a wish to cancel what one does
-		_, err := server.Write(append(head, rest...))
-		return err
+	message, err := first.Encode(nil)
+	if err == nil {
+		_, err = server.Write(message)
 	}
-	var kept strings.Builder
-	words := strings.Split(strings.TrimSuffix(string(rest), "\x00\x00"), "\x00") // the last value may be empty
-	for pair := range slices.Chunk(words, 2) {
-		if slices.Contains(passes, pair[0]) {
-			kept.WriteString(pair[0] + "\x00" + pair[1] + "\x00")
-		}
-	}
-	kept.WriteByte(0)
-	binary.BigEndian.PutUint32(head, uint32(8+kept.Len())) //nolint:gosec // a few hundred bytes
-	_, err := server.Write(append(head, kept.String()...))
 	return err
 }
