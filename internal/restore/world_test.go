@@ -173,28 +173,13 @@ type reader struct {
 	taken []string
 }
 
-// TraceQueryStart counts the polls of the subscriber.
-func (r *reader) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
-	if strings.Contains(q.SQL, "from outbox_offsets") {
-		r.polls.Add(1)
-	}
-	return ctx
-}
-
-// TraceQueryEnd completes the interface.
-func (*reader) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
-
 func (f fixture) read() *reader {
 	f.t.Helper()
 	r := &reader{}
-	db, err := postgres.Open(f.t.Context(), f.db.Pool().Config().ConnString(), postgres.Options{
-		AllowPlaintext: true, AllowUnsafeDurability: true, LockTimeout: -1, Tracer: r, Settings: outbox.SessionSettings(),
+	conns := stdlib.OpenDBFromPool(f.db.Pool())
+	subscriber := outbox.NewSubscriber(conns, "g", slog.New(slog.DiscardHandler), outbox.Options{
+		Room: func(context.Context) int { r.polls.Add(1); return 500 }, // it is asked for after each poll
 	})
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	conns := stdlib.OpenDBFromPool(db.Pool())
-	subscriber := outbox.NewSubscriber(conns, "g", slog.New(slog.DiscardHandler), outbox.Options{})
 	pages, err := subscriber.Subscribe(f.t.Context(), topic)
 	if err != nil {
 		f.t.Fatal(err)
@@ -219,7 +204,6 @@ func (f fixture) read() *reader {
 			f.t.Error(err)
 		}
 		reading.Wait()
-		db.Close()
 	})
 	f.t.Cleanup(r.stop)
 	return r
