@@ -125,35 +125,34 @@ func TestCancel_in_the_middle(t *testing.T) {
 // request that was in flight for long.
 func TestCancel_fences(t *testing.T) {
 	t.Parallel()
-
-	t.Run("a confirmation of a canceled charge is refused by the provider", func(t *testing.T) {
-		t.Parallel()
-		f := newFixture(t)
-		f.useSandbox()
-		f.accept("ch_1", order())
-		f.provider.on("confirm", cut) // it is in flight somewhere
-		f.expectEnd(f.deliver(), "waits")
-		f.cancel()
-		f.expectEnd(f.deliver(), "done")
-		f.expect(canceledLate(), "create confirm cancel")
-		s := f.load("ch_1")
-		_, err := f.client.ConfirmIntent(t.Context(), s.At(s.Charge.AttemptVersion).ID.String(), s.Charge.PaymentIntent)
-		var rejected *stripe.RejectedError
-		if !errors.As(err, &rejected) || rejected.Code != stripe.CodeUnexpectedState {
-			t.Errorf("the late confirmation was answered %v, want that the intent's state refuses it", err)
-		}
-		f.expectIntent("canceled")
-	})
-
-	t.Run("an intent that was made and not recorded is never confirmed", func(t *testing.T) {
-		t.Parallel()
-		f := newFixture(t)
-		f.useSandbox()
-		f.accept("ch_1", order())
-		f.provider.on("create", f.rival(f.provider.sandbox.ServeHTTP, domain.ChargeCancelRequested{}))
-		f.expectEnd(f.deliver(), "done")
-		f.expect(canceledEarly(), "create")
-		f.expectIntent("requires_confirmation")
+	runAll(t, map[string]scenario{
+		"a confirmation of a canceled charge is refused by the provider": {
+			begin: func(f *fixture) {
+				f.useSandbox()
+				f.accept("ch_1", order())
+				f.provider.on("confirm", cut) // it is in flight somewhere
+				f.expectEnd(f.deliver(), "waits")
+				f.cancel()
+			},
+			want: canceledLate(), calls: "create confirm cancel",
+			check: func(f *fixture) {
+				s := f.load("ch_1")
+				_, err := f.client.ConfirmIntent(f.t.Context(), s.At(s.Charge.AttemptVersion).ID.String(), s.Charge.PaymentIntent)
+				rejected, ok := errors.AsType[*stripe.RejectedError](err)
+				if !ok || rejected.Code != stripe.CodeUnexpectedState {
+					f.t.Errorf("the late confirmation was answered %v, want that the intent's state refuses it", err)
+				}
+				f.expectIntent("canceled")
+			},
+		},
+		"an intent that was made and not recorded is never confirmed": {
+			begin: func(f *fixture) {
+				f.useSandbox()
+				f.accept("ch_1", order())
+				f.provider.on("create", f.rival(f.provider.sandbox.ServeHTTP, domain.ChargeCancelRequested{}))
+			},
+			want: canceledEarly(), calls: "create", check: func(f *fixture) { f.expectIntent("requires_confirmation") },
+		},
 	})
 }
 

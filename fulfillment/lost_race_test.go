@@ -193,33 +193,19 @@ end $$`)
 
 func TestTakeover(t *testing.T) {
 	t.Parallel()
-	for name, tc := range map[string]struct {
-		status string // of the intent at first
-		last   string // the call during which the message is taken over
-		answer string
-		want   snapshot
-	}{
+	takenOver := func(op, answer string) func(*fixture) {
+		return func(f *fixture) { f.start(); f.provider.on(op, f.takeOver(shows(answer))) }
+	}
+	runAll(t, map[string]scenario{
 		"a capture after the message was taken over is refused as a whole": {
-			"requires_confirmation", "confirm", "succeeded", succeeded(toStarted),
+			begin: takenOver("confirm", "succeeded"), script: script{"retrieve": {shows("requires_confirmation"), shows("succeeded")}},
+			ends: "lost done", want: succeeded(toStarted), calls: "retrieve confirm retrieve",
 		},
 		"a failure after the message was taken over is refused as a whole": {
-			"requires_action", "cancel", "canceled", failed(toStarted+declined, domain.ProviderRefused),
+			begin: takenOver("cancel", "canceled"), script: script{"retrieve": {shows("requires_action"), shows("canceled")}},
+			ends: "lost done", want: failed(toStarted+declined, domain.ProviderRefused), calls: "retrieve cancel retrieve",
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t)
-			f.start()
-			f.provider.on("retrieve", shows(tc.status), shows(tc.answer))
-			f.provider.on(tc.last, f.takeOver(shows(tc.answer)))
-			before := f.text(`select count(*)::text from ledger_postings`)
-			f.expectEnd(f.deliver(), "lost")
-			f.expect(open(toStarted, "running"), "retrieve "+tc.last)
-			f.expectText(before, `select count(*)::text from ledger_postings`)
-			f.expectEnd(f.deliver(), "done")
-			f.expect(tc.want, "retrieve")
-		})
-	}
+	})
 
 	t.Run("eight holders at once come to one outcome", func(t *testing.T) {
 		t.Parallel()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -287,36 +286,25 @@ func TestMostUrgent(t *testing.T) {
 		return fmt.Errorf("refund re_2: %w", &inbox.WaitError{AtLeast: atLeast, Patient: patient, Err: errors.New("no answer")})
 	}
 	for name, tc := range map[string]struct {
-		errs    []error
-		end     string
-		atLeast time.Duration
-		patient bool
+		one, other error
+		end        string
+		atLeast    time.Duration
+		patient    bool
 	}{
-		"nothing is the end":                                         {nil, "done", 0, false},
-		"a wait is a wait":                                           {[]error{wait(0, false)}, "waits", 0, false},
-		"a park is a park":                                           {[]error{park}, "parked", 0, false},
-		"a park comes after a wait":                                  {[]error{park, wait(time.Hour, false)}, "waits", time.Hour, false},
-		"waits end with the earliest":                                {[]error{wait(time.Hour, false), wait(time.Minute, false)}, "waits", time.Minute, false},
-		"waits are patient if all of them are":                       {[]error{wait(0, true), wait(0, true)}, "waits", 0, true},
-		"waits are not patient beside an outage":                     {[]error{wait(0, true), wait(0, false)}, "waits", 0, false},
-		"waits are not patient while something else needs operators": {[]error{park, wait(0, true)}, "waits", 0, false},
+		"a park is a park":                                           {park, park, "parked", 0, false},
+		"a park comes after a wait":                                  {park, wait(time.Hour, false), "waits", time.Hour, false},
+		"waits end with the earliest":                                {wait(time.Hour, false), wait(time.Minute, false), "waits", time.Minute, false},
+		"waits are patient if all of them are":                       {wait(0, true), wait(0, true), "waits", 0, true},
+		"waits are not patient beside an outage":                     {wait(0, true), wait(0, false), "waits", 0, false},
+		"waits are not patient while something else needs operators": {park, wait(0, true), "waits", 0, false},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			stuck := map[string]error{}
-			for i, err := range tc.errs {
-				stuck[strconv.Itoa(i)] = err
-			}
-			got := fulfillment.MostUrgent(stuck)
-			waiting, _ := errors.AsType[*inbox.WaitError](got)
-			if endOf(got) != tc.end || waiting != nil && (waiting.AtLeast != tc.atLeast || waiting.Patient != tc.patient) {
-				t.Errorf("the most urgent error is %v, %+v; want %s", got, waiting, tc.end)
-			}
-			for _, err := range tc.errs {
-				if !strings.Contains(got.Error(), err.Error()) {
-					t.Errorf("%q leaves out %q", got, err)
-				}
-			}
-		})
+		got := fulfillment.MostUrgent(map[string]error{"one": tc.one, "other": tc.other})
+		waiting, _ := errors.AsType[*inbox.WaitError](got)
+		if endOf(got) != tc.end || waiting != nil && (waiting.AtLeast != tc.atLeast || waiting.Patient != tc.patient) {
+			t.Errorf("%s: the most urgent error is %v, %+v; want %s", name, got, waiting, tc.end)
+		}
+		if text := got.Error(); !strings.Contains(text, tc.one.Error()) || !strings.Contains(text, tc.other.Error()) {
+			t.Errorf("%s: %q leaves out an error", name, text)
+		}
 	}
 }
